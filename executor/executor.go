@@ -82,7 +82,7 @@ type Config struct {
 	Logger     *zap.Logger           // nil: none
 	Registerer prometheus.Registerer // nil: none
 
-	freeze     func(*proctree.Tree) error // see runnerConfig; for tests
+	freeze     func(*proctree.Tree) error // see process.Config; for tests
 	emptyLimit time.Duration              // the same
 }
 

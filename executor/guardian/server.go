@@ -192,7 +192,7 @@ func (g *server) kill(ctx context.Context, match func(Attempt) bool) error {
 }
 
 // removeWorkdirs removes what the dead daemon's attempts had on disk. What takes longer
-// than guardRooms is left to the daemon's next start, which waits for the guardian.
+// than workdirLimit is left to the daemon's next start, which waits for the guardian.
 func (h Hello) removeWorkdirs(log *zap.Logger) {
 	if h.Workdirs == "" {
 		return

@@ -62,7 +62,7 @@ type Runner struct {
 	sweeper  proctree.Sweeper
 	stuck    *stuckStarts
 	freeze   func(*proctree.Tree) error // nil: the tree's own
-	// lingering takes letLinger's place, in tests; 0: it does not.
+	// lingering takes the place of lingerLimit, in tests; 0: it does not.
 	lingering    time.Duration
 	policy       Policy  // nil: none
 	secrets      Secrets // nil: none can be read

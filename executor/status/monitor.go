@@ -38,7 +38,7 @@ type Attempt struct {
 	file   reader
 	report report
 	at     task.Time // of the progress
-	told   string    // the checkpoint that onCheckpoint was told of
+	told   string    // the checkpoint that on was called with last
 	failed bool      // to read, which was logged
 	still  bool      // it is paused
 	on     func(checkpoint string)

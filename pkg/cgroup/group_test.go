@@ -258,7 +258,7 @@ func TestGroup_MemoryLimit(t *testing.T) {
 	g := real(t, "")
 	l := Limits{Memory: 16 << 20}
 	if len(g.Lacks(l)) > 0 {
-		return // TestLimits and TestOpen have what a host does without
+		return // the tests of each limit say what a host does without
 	}
 	x, err := g.Take(l)
 	if err != nil {

@@ -37,7 +37,7 @@ const maxEndsRead = 200
 // wants is what is to be read next, so many records at most: the newest, and, if
 // it matters how runs end, those that are not counted, back to one that succeeded,
 // or as far as is enough to pause the task. Of a task with a ttl it is the newest
-// mostEnds: the task is deleted by the latest end, which any of them may have.
+// maxEndsRead: the task is deleted by the latest end, which any of them may have.
 func (s *historyReader) wants(most int) []store.ShardEvent {
 	n := 0
 	if !s.read {

@@ -461,7 +461,7 @@ func TestCleared_MayBeSaidMoreThanOnce(t *testing.T) {
 	}
 }
 
-// inboxState is what a node would know by what FollowInbox told it.
+// follow returns what run calls apply with, until the test ends.
 func follow[B any](t *testing.T, run func(ctx context.Context, apply func(B) error) error) <-chan B {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -198,7 +198,7 @@ type Part struct {
 	// What follows is as much as there is room for in the record of the whole run.
 	Usage   Usage             `json:"usage,omitzero"`
 	Message string            `json:"message,omitempty"` // the first MaxPartMessage bytes
-	Results map[string]string `json:"results,omitempty"` // if they are at most MaxPartResults
+	Results map[string]string `json:"results,omitempty"` // if they are at most maxPartResults
 }
 
 // How much is kept of what a part said, in bytes.

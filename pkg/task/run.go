@@ -191,7 +191,7 @@ func (r Run) PausedFor(now time.Time) time.Duration {
 	return sum
 }
 
-// MaxRetries reports whether another attempt may follow one that ended so.
+// Retries reports whether another attempt may follow one that ended so.
 func (a Assigned) Retries(s State, exitCode *int) bool {
 	return !a.CancelRequested && a.Retry.Wants(a.Attempt, s, exitCode)
 }

@@ -5,8 +5,9 @@ import (
 	"math"
 	"testing"
 
-	"github.com/carillonhq/carillon/pkg/task"
 	"pgregory.net/rapid"
+
+	"github.com/carillonhq/carillon/pkg/task"
 )
 
 func TestSize_ReadsWhatPeopleWrite(t *testing.T) {

@@ -19,8 +19,8 @@ import (
 // roleVariable in the environment of a test binary has it be a guardian.
 const roleVariable = "CARILLON_TEST_GUARDIAN"
 
-// Main is for the beginning of TestMain: if this process was started by guardianConfig's command, it is a
-// guardian, and serveGuardian does not return. What the daemon says is kept for heard. A cleared instance is told by a
+// Main is for the beginning of TestMain: if this process was started by the command of Config, it is a
+// guardian, and Main does not return. What the daemon says is kept in a file (see heardFile). A cleared instance is told by a
 // file in the data directory.
 func Main() {
 	dir := os.Getenv(roleVariable)

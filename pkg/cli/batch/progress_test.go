@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/cli/factory/factorytest"
-
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/cli/output"
 )

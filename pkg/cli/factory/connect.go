@@ -24,7 +24,7 @@ func (f *Factory) Token() (string, error) {
 	return c.Token, err
 }
 
-// readCredential is readTokenOf, and tells the warning.
+// readCredential is ReadCredential, and prints its warning.
 func (f *Factory) readCredential(s *settings.Settings) (settings.Credential, error) {
 	c, err := f.ReadCredential(s)
 	if c.Warning != "" {

@@ -9,9 +9,8 @@ import (
 	"testing"
 
 	"github.com/carillonhq/carillon/pkg/cli/factory/factorytest"
-	"github.com/carillonhq/carillon/pkg/cli/output"
-
 	"github.com/carillonhq/carillon/pkg/cli/failure"
+	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 	"github.com/carillonhq/carillon/pkg/task"

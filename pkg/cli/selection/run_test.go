@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/cli/factory/factorytest"
-
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 	"github.com/carillonhq/carillon/pkg/task"
 )

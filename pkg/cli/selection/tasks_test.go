@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/carillonhq/carillon/pkg/cli/factory/factorytest"
-
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 )
 

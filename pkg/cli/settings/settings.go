@@ -90,7 +90,7 @@ type Settings struct {
 	Context
 }
 
-// chosenBy is what chose a context or a value.
+// What chose a context or a value.
 const (
 	ByDefault = "default"
 	byFlag    = "--context"

@@ -102,7 +102,7 @@ func (g *pacer) stop() {
 	g.wg.Wait()
 }
 
-// garbagePercent is GOGC for so many bytes alive, in steps of ten: to set it stops
+// gogcPercent is GOGC for so many bytes alive, in steps of ten: to set it stops
 // the program for a moment.
 func gogcPercent(live uint64, idle bool) int {
 	least := uint64(busyGarbage)

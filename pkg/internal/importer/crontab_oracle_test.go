@@ -15,7 +15,7 @@ import (
 
 // Debian's cron has no way to evaluate a crontab without running it, so this oracle
 // follows its source, 3.0pl1-162: debianEntry is load_entry and get_list of entry.c,
-// which make bit maps and the *_STAR flags, and debianRuns is the main loop of cron.c
+// which make bit maps and the *_STAR flags, and runs is the main loop of cron.c
 // with find_jobs. It shares no code with the importer or with package schedule.
 
 // A debianEntry is a crontab's line as entry.c leaves it.

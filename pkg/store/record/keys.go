@@ -331,7 +331,7 @@ func partsBelow(prefix, key string) ([]string, bool) {
 	return parts, ok && !slices.Contains(parts, "")
 }
 
-// parseShardName reads what shardName wrote: nothing else, and no number below 0.
+// parseShardName reads what ShardName wrote: nothing else, and no number below 0.
 func parseShardName(s string) (int, bool) {
 	shard, err := strconv.Atoi(s)
 	return shard, err == nil && shard >= 0 && ShardName(shard) == s

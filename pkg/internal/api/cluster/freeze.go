@@ -15,7 +15,7 @@ import (
 
 const clusterFreeze = "/v1/cluster/freeze"
 
-// confirmWithin is how long a freeze waits for all nodes to say that they obey: a
+// ConfirmWithin is how long a freeze waits for all nodes to say that they obey: a
 // node that has died is gone by then, with a lease of the usual length.
 const ConfirmWithin = 12 * time.Second
 

@@ -8,7 +8,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// maxCatchUpRate is how many late runs a cluster may start per second at most.
+// MaxCatchUpRate is how many late runs a cluster may start per second at most.
 const MaxCatchUpRate = 100_000
 
 // setCluster serves changes of the cluster's settings, which all nodes follow.

@@ -29,7 +29,7 @@ const (
 	// them: each costs etcd a watch, which reads what was there before each change.
 	maxStreams = 32
 	// A page ends when everything is told that had happened when it began; when
-	// nothing was told for pageQuiet (Config.PageQuiet), which an etcd does that
+	// nothing was told for PageQuiet (Config.PageQuiet), which an etcd does that
 	// others use; and at last after pageLimit.
 	PageQuiet = 2 * time.Second
 	pageLimit = 10 * time.Second

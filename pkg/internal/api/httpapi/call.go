@@ -11,6 +11,7 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"net/http"
@@ -21,15 +22,13 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"fmt"
-
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // Call is a request whose parameters, conditions and body were found to be what
-// its route takes.
+// its operation takes.
 type Call struct {
 	Writer      http.ResponseWriter
 	Request     *http.Request
@@ -146,7 +145,7 @@ func readBody(w http.ResponseWriter, r *http.Request, rt *Operation) ([]byte, er
 	return b, nil
 }
 
-// readAll reads a body that comes within requestTimeout. The deadline is lifted once
+// readAll reads a body that comes within RequestTimeout. The deadline is lifted once
 // all of it is there: net/http would take it for the end of the connection while the
 // request is served. Otherwise it stays: what is left of the body is not waited for.
 func readAll(w http.ResponseWriter, r *http.Request) ([]byte, error) {
@@ -232,7 +231,7 @@ func (c *Call) CheckIfMatch(ref store.Ref, revision int64) error {
 }
 
 const (
-	// requestTimeout ends what a request does, but for the streaming of logs.
+	// RequestTimeout ends what a request does, but for the streaming of logs.
 	RequestTimeout = 15 * time.Second
 	// MaxBody is how many bytes of a body are read.
 	MaxBody = 1 << 20

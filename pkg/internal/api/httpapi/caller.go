@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"strings"
-
 	"unicode"
 )
 

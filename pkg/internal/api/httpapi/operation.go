@@ -2,10 +2,9 @@ package httpapi
 
 import (
 	"reflect"
+	"regexp"
 	"slices"
 	"time"
-
-	"regexp"
 
 	"github.com/danielgtaylor/huma/v2"
 )

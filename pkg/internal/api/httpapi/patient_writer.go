@@ -30,5 +30,5 @@ func (p PatientWriter) Extend() {
 // Unwrap lets http.ResponseController find Flush.
 func (p PatientWriter) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
-// writeLimit ends a stream whose caller has stopped reading.
+// WriteLimit ends a stream whose caller has stopped reading.
 const WriteLimit = 30 * time.Second

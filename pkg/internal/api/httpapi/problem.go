@@ -105,7 +105,7 @@ func AsFailure(err error) *Failure {
 // ProblemWriter answers with problems, and logs those that are not the caller's.
 type ProblemWriter struct{ log *zap.Logger }
 
-// NewProblemWriter makes a problemWriter that logs to log.
+// NewProblemWriter makes a ProblemWriter that logs to log.
 func NewProblemWriter(log *zap.Logger) ProblemWriter { return ProblemWriter{log} }
 
 // Write answers with the problem that err is, and logs it if it is not the

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// stateWithin is how long a node may take to obey a state, and statePoll how often
+	// StateWithin is how long a node may take to obey a state, and statePoll how often
 	// it is looked whether it has.
 	StateWithin = 10 * time.Second
 	statePoll   = 50 * time.Millisecond

@@ -163,8 +163,8 @@ func (p *Client) Forward(c *httpapi.Call, n task.Node, q url.Values, path ...str
 func (p *Client) RoundTrip(req *http.Request) (*http.Response, error) { return p.proxy.RoundTrip(req) }
 
 const (
-	// peersAtOnce is how many nodes are asked side by side.
+	// AtOnce is how many nodes are asked side by side.
 	AtOnce = 32
-	// maxPeerAnswer is how many bytes of another node's answer are read.
+	// MaxAnswer is how many bytes of another node's answer are read.
 	MaxAnswer = 16 << 20
 )

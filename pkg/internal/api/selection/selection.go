@@ -64,7 +64,7 @@ func FilterOf(c *httpapi.Call, q NameQuery) (f Filter, err error) {
 	return f, err
 }
 
-// maxScan bounds how many tasks a page looks at in search of those that match; a
+// MaxScan bounds how many tasks a page looks at in search of those that match; a
 // page may hold fewer than its limit, even none, and still have a next.
 const MaxScan = 20_000
 
@@ -235,7 +235,7 @@ func (h *Finder) EachEntry(ctx context.Context, f Filter, tell func([]store.Ref,
 	return nil
 }
 
-// eachMatching is eachEntry by way of the specs.
+// eachMatching is EachEntry by way of the specs.
 func (h *Finder) eachMatching(ctx context.Context, f Filter, tell func([]store.Ref, []*task.Entry) error) error {
 	next, err := h.candidates(ctx, f, httpapi.Paging{})
 	for more := true; more && err == nil; {
