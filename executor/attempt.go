@@ -8,14 +8,14 @@ import (
 	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/spool"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // attempt is one record of the inbox, and what this node makes of it. The loop
 // owns it.
 type attempt struct {
-	*store.Held // as last seen; Create is the token. It is replaced, never changed: writers read it, too
+	*record.Held // as last seen; Create is the token. It is replaced, never changed: writers read it, too
 
 	key     string
 	place   int  // in state.all; -1 if forgotten
@@ -55,7 +55,7 @@ type ending struct {
 	run     task.Run
 
 	// Of the latest try to record it:
-	held *store.Held
+	held *record.Held
 	next *task.Waiting
 	err  error
 }

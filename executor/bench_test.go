@@ -17,6 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -47,7 +48,7 @@ func (i *instant) FollowFreezes(ctx context.Context, _ time.Duration, apply func
 	return ctx.Err()
 }
 
-func (i *instant) Finish(context.Context, store.Held, task.Run, *task.Waiting) error {
+func (i *instant) Finish(context.Context, record.Held, task.Run, *task.Waiting) error {
 	i.finished.Add(1)
 	return nil
 }
@@ -100,7 +101,7 @@ func benchmarkExecutor(b *testing.B, action task.Action, guarded bool, setting s
 		for range min(100, b.N-i) {
 			a := executortest.Assigned("r"+strconv.Itoa(i), nil)
 			a.Action, a.ScheduledTime = action, task.At(time.Now())
-			put.Events = append(put.Events, store.InboxEvent{Held: &store.Held{Assigned: a, Mod: rev, Create: rev}, Mod: rev, Key: a.ID})
+			put.Events = append(put.Events, store.InboxEvent{Held: &record.Held{Assigned: a, Mod: rev, Create: rev}, Mod: rev, Key: a.ID})
 			gone.Events = append(gone.Events, store.InboxEvent{Deleted: true, Mod: rev + 1, Key: a.ID})
 			i++
 		}

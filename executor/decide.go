@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/executor/process"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -122,7 +122,7 @@ func decideHandedBack(a *attempt, v view) action {
 
 // tooLate reports whether the start deadline of a tick has passed: a retry, and
 // what a person asked for, have none.
-func tooLate(h *store.Held, now time.Time) bool {
+func tooLate(h *record.Held, now time.Time) bool {
 	return !h.StartBefore.IsZero() && max(h.Attempt, 1) == 1 && h.Trigger != task.TriggerManual && now.After(h.StartBefore.Time)
 }
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/carillonhq/carillon/executor/executortest"
 	"github.com/carillonhq/carillon/executor/process"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -81,7 +81,7 @@ func TestDecide(t *testing.T) {
 		"settled":       {func(a *attempt) { a.phase = phaseSettled }, nil, doNothing},
 		"settled, gone": {func(a *attempt) { a.phase, a.gone = phaseSettled, true }, nil, doForget},
 	} {
-		a, v := &attempt{Held: &store.Held{}}, ok
+		a, v := &attempt{Held: &record.Held{}}, ok
 		a.KillGrace = task.Duration(10 * time.Second)
 		c.a(a)
 		if c.v != nil {
@@ -101,7 +101,7 @@ func TestDecide_NeverStartsWhatItMustNot(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		flip := func(name string) bool { return rapid.Bool().Draw(t, name) }
 		a := &attempt{
-			Held: &store.Held{}, phase: phase(rapid.IntRange(0, int(phases)-1).Draw(t, "phase")), gone: flip("gone"), foreign: flip("foreign"), stale: flip("stale"),
+			Held: &record.Held{}, phase: phase(rapid.IntRange(0, int(phases)-1).Draw(t, "phase")), gone: flip("gone"), foreign: flip("foreign"), stale: flip("stale"),
 			session: rapid.IntRange(0, 2).Draw(t, "session"), busy: flip("busy"),
 		}
 		a.CancelRequested = flip("cancel")

@@ -9,6 +9,7 @@ import (
 	"github.com/carillonhq/carillon/executor/executortest"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -37,7 +38,7 @@ func TestExecutor_StartsNothingThatIsFrozen(t *testing.T) {
 	n.assign("r2", "", noop)
 	a := executortest.Assigned("r3", nil)
 	noop(&a)
-	other := store.Ref{Namespace: "other", Name: "job"}
+	other := record.Ref{Namespace: "other", Name: "job"}
 	n.put(n.keys.Run("n1", other, "r3"), a)
 	executortest.Eventually(t, "what is not frozen runs", func() bool { r, _ := read[task.Run](n, n.keys.Ended(other, "r3")); return r != nil })
 	n.touch("go") // what runs goes on
@@ -95,7 +96,7 @@ func TestExecutor_KnowsTheFreezesBeforeItStartsAnything(t *testing.T) {
 func TestExecutor_SaysThatItObeysWhenNothingIsAboutToStart(t *testing.T) {
 	told := 0
 	e := &Executor{cfg: Config{Obeyed: func() { told++ }}, state: newState()}
-	frozen, other := &attempt{Held: &store.Held{}, phase: phaseRunning}, &attempt{Held: &store.Held{}, phase: phaseRunning}
+	frozen, other := &attempt{Held: &record.Held{}, phase: phaseRunning}, &attempt{Held: &record.Held{}, phase: phaseRunning}
 	frozen.Namespace, other.Namespace = "default", "other"
 	e.all = []*attempt{frozen, other}
 	f, _ := task.Freezes{}.Freeze(task.Freeze{Namespace: "default"})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -19,15 +20,15 @@ type lossyInbox struct {
 	Inbox
 	delay     bool
 	stalled   atomic.Bool
-	handBacks chan store.Held // every hand-back; the first one is lost or delayed
-	rewrites  chan error      // the results of all rewrites
+	handBacks chan record.Held // every hand-back; the first one is lost or delayed
+	rewrites  chan error       // the results of all rewrites
 }
 
 func newLossyInbox(delay bool) *lossyInbox {
-	return &lossyInbox{delay: delay, handBacks: make(chan store.Held, 100), rewrites: make(chan error, 100)}
+	return &lossyInbox{delay: delay, handBacks: make(chan record.Held, 100), rewrites: make(chan error, 100)}
 }
 
-func (l *lossyInbox) HandBack(ctx context.Context, h store.Held) error {
+func (l *lossyInbox) HandBack(ctx context.Context, h record.Held) error {
 	if !l.delay {
 		if err := l.Inbox.HandBack(ctx, h); err != nil {
 			return err
@@ -39,11 +40,11 @@ func (l *lossyInbox) HandBack(ctx context.Context, h store.Held) error {
 }
 
 // deliver has a delayed hand-back arrive at etcd.
-func (l *lossyInbox) deliver(ctx context.Context, h store.Held) error {
+func (l *lossyInbox) deliver(ctx context.Context, h record.Held) error {
 	return l.Inbox.HandBack(ctx, h)
 }
 
-func (l *lossyInbox) Rewrite(ctx context.Context, session kv.Fence, h store.Held) (int64, error) {
+func (l *lossyInbox) Rewrite(ctx context.Context, session kv.Fence, h record.Held) (int64, error) {
 	mod, err := l.Inbox.Rewrite(ctx, session, h)
 	l.rewrites <- err
 	return mod, err

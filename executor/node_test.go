@@ -22,6 +22,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv/kvmem"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -40,7 +41,7 @@ type node struct {
 	t     testing.TB
 	etcd  *kv.Client
 	store *store.Store
-	keys  store.Keys
+	keys  record.Keys
 	dir   string // for the attempts' files
 	stop  func()
 
@@ -49,7 +50,7 @@ type node struct {
 
 func newNode(t testing.TB, etcd *kv.Client, change ...func(*Config)) *node {
 	t.Helper()
-	keys, err := store.NewKeys("/carillon")
+	keys, err := record.NewKeys("/carillon")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +84,7 @@ func newNode(t testing.TB, etcd *kv.Client, change ...func(*Config)) *node {
 	return n
 }
 
-var ref = store.Ref{Namespace: "default", Name: "job"}
+var ref = record.Ref{Namespace: "default", Name: "job"}
 
 func (n *node) put(key string, v any) int64 {
 	n.t.Helper()

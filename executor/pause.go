@@ -6,7 +6,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/executor/process"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -45,7 +45,7 @@ func (a *attempt) unsaid(now time.Time) bool {
 }
 
 // say has a record say how the attempt stands.
-func (a *attempt) say(h *store.Held) {
+func (a *attempt) say(h *record.Held) {
 	h.State, h.StartedAt, h.Reason = task.Running, task.At(a.startedAt), ""
 	h.PausedAt, h.PausedMS = task.Time{}, a.Sum.Milliseconds()
 	switch {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -114,7 +115,7 @@ func (e *Executor) rewrite(a *attempt) {
 	}
 }
 
-func (e *Executor) rewritten(a *attempt, j *joined, h *store.Held, mod int64, err error) {
+func (e *Executor) rewritten(a *attempt, j *joined, h *record.Held, mod int64, err error) {
 	if err != nil {
 		j.fenced = j.fenced || errors.Is(err, task.ErrFenced)
 		e.failed(a, h.Mod, err, "rewrite", retryWrite)

@@ -24,6 +24,7 @@ import (
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -431,7 +432,7 @@ func TestExecutor_TokenThatCameAndWentIsNeverStarted(t *testing.T) {
 	a := executortest.Assigned("r1", &task.Process{Shell: "echo $$ >>" + n.file("r1")})
 	a.Shard = 0
 	n.tell(func() {
-		ev := store.InboxEvent{Held: &store.Held{Assigned: a, Mod: token, Create: token}, Mod: token, Key: n.keys.Run("n1", ref, "r1")}
+		ev := store.InboxEvent{Held: &record.Held{Assigned: a, Mod: token, Create: token}, Mod: token, Key: n.keys.Run("n1", ref, "r1")}
 		n.see(&ev, n.floor)
 	})
 	n.assign("r2", "true")
@@ -452,7 +453,7 @@ type balky struct {
 	on atomic.Bool
 }
 
-func (b *balky) Finish(ctx context.Context, h store.Held, end task.Run, next *task.Waiting) error {
+func (b *balky) Finish(ctx context.Context, h record.Held, end task.Run, next *task.Waiting) error {
 	if b.on.Load() {
 		return task.ErrUnavailable
 	}

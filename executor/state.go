@@ -10,6 +10,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // state is what the loop knows.
@@ -64,13 +65,13 @@ func (j *joined) present(boot time.Duration) bool { return j.TTL == 0 || !j.sile
 
 // mayStart reports whether an attempt may start under the session. Once it is overdue,
 // others may be about to start it elsewhere.
-func (j *joined) mayStart(h *store.Held, boot time.Duration) bool {
+func (j *joined) mayStart(h *record.Held, boot time.Duration) bool {
 	return j.present(boot) && !j.overdue(h, boot)
 }
 
 // overdue reports whether an attempt of the session has run in silence for so long that
 // it is about to be declared lost.
-func (j *joined) overdue(h *store.Held, boot time.Duration) bool {
+func (j *joined) overdue(h *record.Held, boot time.Duration) bool {
 	return j.silentFor(mostSilence(h.EffectiveLostAfter().Std()), boot)
 }
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 	"github.com/carillonhq/carillon/shard"
 )
@@ -23,7 +23,7 @@ func (f *fleet) until(what string, is func() bool) {
 }
 
 // prepared waits until so many handovers are in the making, all to one node.
-func (f *fleet) prepared(to string, n int) (list []store.Handover) {
+func (f *fleet) prepared(to string, n int) (list []record.Handover) {
 	f.Helper()
 	f.until(fmt.Sprintf("%d handovers to %s", n, to), func() bool {
 		list = f.handovers()

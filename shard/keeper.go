@@ -10,6 +10,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -17,9 +18,9 @@ import (
 type KeeperConfig struct {
 	Node string
 	// Owners is the assignment as it is known here.
-	Owners func() []store.Owner
+	Owners func() []record.Owner
 	// Fence is what must hold for an owner to write.
-	Fence func(store.Owner) kv.Fence
+	Fence func(record.Owner) kv.Fence
 	// Session is the fence of the node's present session; false while it has none.
 	Session func() (kv.Fence, bool)
 	// Changed says that one of them may have changed: look again.
@@ -28,12 +29,12 @@ type KeeperConfig struct {
 	// Preload has loaded.
 	Work func(ctx context.Context, shard int, f store.Fences) error
 	// Handovers are those in the making as they are known here; nil: there are none, ever.
-	Handovers func() []store.Handover
+	Handovers func() []record.Handover
 	// Preload loads a shard that is to be ours and follows it, until ctx ends or
 	// Work takes it over. It calls loaded, which does not block, when it has loaded it.
 	Preload func(ctx context.Context, shard int, loaded func()) error
 	// TellReady answers a handover: the shard is loaded.
-	TellReady func(ctx context.Context, session kv.Fence, h store.Handover) error
+	TellReady func(ctx context.Context, session kv.Fence, h record.Handover) error
 	// Reconcile is how often to look without being told; default 2 s.
 	Reconcile time.Duration
 	// RestAfterFailure is how long a shard whose worker failed is left alone; default 500 ms.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 	"github.com/carillonhq/carillon/shard"
 )
@@ -25,7 +26,7 @@ import (
 type flat struct {
 	*testing.T
 	mu      sync.Mutex
-	owners  map[int]store.Owner
+	owners  map[int]record.Owner
 	session int64 // create revision; 0 while there is none
 	running map[int]store.Fences
 	starts  map[int][]time.Duration // when a shard's workers were started
@@ -35,7 +36,7 @@ type flat struct {
 	began   time.Time
 	logs    *observer.ObservedLogs
 
-	handovers map[int]store.Handover
+	handovers map[int]record.Handover
 	loading   map[int]func() // what a preload calls when it has loaded its shard
 	preloads  map[int]int    // how many were begun
 	told      []string       // answers, as "shard/revision@session"
@@ -57,14 +58,14 @@ var errStop = errors.New("the daemon stops")
 func keep(t *testing.T) *flat {
 	core, logs := observer.New(zap.InfoLevel)
 	f := &flat{
-		T: t, owners: map[int]store.Owner{}, session: 1, running: map[int]store.Fences{}, starts: map[int][]time.Duration{},
+		T: t, owners: map[int]record.Owner{}, session: 1, running: map[int]store.Fences{}, starts: map[int][]time.Duration{},
 		fail: map[int]error{}, stuck: map[int]chan struct{}{}, causes: map[int]error{}, began: time.Now(), logs: logs,
 		changed: make(chan struct{}, 1), ended: make(chan error, 1),
-		handovers: map[int]store.Handover{}, loading: map[int]func(){}, preloads: map[int]int{},
+		handovers: map[int]record.Handover{}, loading: map[int]func(){}, preloads: map[int]int{},
 	}
 	f.keeper = shard.NewKeeper(shard.KeeperConfig{
 		Node: me, Owners: f.assignment, Session: f.present, Changed: f.changed, Work: f.work, Logger: zap.New(core),
-		Fence:     func(o store.Owner) kv.Fence { return kv.ModFence(fmt.Sprint("owners/", o.Shard), o.Fence) },
+		Fence:     func(o record.Owner) kv.Fence { return kv.ModFence(fmt.Sprint("owners/", o.Shard), o.Fence) },
 		Handovers: f.inTheMaking, Preload: f.preload, TellReady: f.tellReady,
 	})
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -73,7 +74,7 @@ func keep(t *testing.T) *flat {
 	return f
 }
 
-func (f *flat) assignment() []store.Owner {
+func (f *flat) assignment() []record.Owner {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Collect(maps.Values(f.owners))
@@ -124,7 +125,7 @@ func (f *flat) change(what func()) {
 
 // give makes a node the owner of a shard, under a fence.
 func (f *flat) give(id int, node string, fence int64) {
-	f.owners[id] = store.Owner{Shard: id, Node: node, Fence: fence}
+	f.owners[id] = record.Owner{Shard: id, Node: node, Fence: fence}
 }
 
 // runs demands the workers that run, as "shard@fence/session".

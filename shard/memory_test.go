@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -47,7 +48,7 @@ func (d *diary) owns(names ...string) {
 	d.lineup.Owners = nil
 	for i, name := range names {
 		d.joins++
-		d.lineup.Owners = append(d.lineup.Owners, store.Owner{Shard: i, Node: name, Fence: d.joins})
+		d.lineup.Owners = append(d.lineup.Owners, record.Owner{Shard: i, Node: name, Fence: d.joins})
 	}
 }
 
@@ -191,7 +192,7 @@ func TestMemory_NextOwnersHaveTheirTime(t *testing.T) {
 	d.come("a", "b", "c")
 	d.owns("a", "b")
 	d.lineup.Nodes[1].State, d.lineup.Nodes[1].HandoverWithin = task.NodeDraining, task.Duration(3*time.Second)
-	d.lineup.Handovers = []store.Handover{{Shard: 0, To: "c", Revision: 1}, {Shard: 1, To: "c", Revision: 2}}
+	d.lineup.Handovers = []record.Handover{{Shard: 0, To: "c", Revision: 1}, {Shard: 1, To: "c", Revision: 2}}
 	late := func(want string) {
 		t.Helper()
 		if got := fmt.Sprint(d.notes.Late); got != want {

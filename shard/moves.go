@@ -2,6 +2,7 @@ package shard
 
 import (
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -13,7 +14,7 @@ type Changes struct {
 	AtOnce, Loaded, Forced []store.Move
 	// Prepare are handovers to be written, in the place of others maybe; Withdraw
 	// those that are not wanted any more.
-	Prepare, Withdraw []store.Handover
+	Prepare, Withdraw []record.Handover
 }
 
 // Notes are what a leader knows of its fleet beyond what it reads.
@@ -52,7 +53,7 @@ func Moves(shards int, l store.Lineup, notes Notes) (c Changes) {
 	if len(members) == 0 {
 		members = newcomers // better than nobody
 	}
-	owners := make([]store.Owner, shards)
+	owners := make([]record.Owner, shards)
 	current := map[int]string{}
 	for id := range owners {
 		owners[id].Shard = id
@@ -63,7 +64,7 @@ func Moves(shards int, l store.Lineup, notes Notes) (c Changes) {
 			current[o.Shard] = o.Node
 		}
 	}
-	handovers := make([]store.Handover, shards)
+	handovers := make([]record.Handover, shards)
 	for _, h := range l.Handovers {
 		if h.Shard < 0 || h.Shard >= shards {
 			c.Withdraw = append(c.Withdraw, h)
@@ -85,7 +86,7 @@ func Moves(shards int, l store.Lineup, notes Notes) (c Changes) {
 		case !present || !from.Fires():
 			c.AtOnce = append(c.AtOnce, move)
 		case h.To != to:
-			c.Prepare = append(c.Prepare, store.Handover{Shard: id, To: to, Revision: h.Revision})
+			c.Prepare = append(c.Prepare, record.Handover{Shard: id, To: to, Revision: h.Revision})
 		case h.Ready != 0 && h.Ready == nodes[to].Revision:
 			c.Loaded = append(c.Loaded, move)
 		case notes.Late[id]:

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 	"github.com/carillonhq/carillon/shard"
 )
@@ -44,20 +45,20 @@ func TestMoves_HandsOverWhatFires(t *testing.T) {
 	unfit := func(n *task.Node) { n.Unfit = "clock" }
 	executor := func(n *task.Node) { n.Roles = []string{task.RoleExecutor} }
 	again := func(n *task.Node) { n.Revision = 999 }
-	owned := func(by ...string) (owners []store.Owner) {
+	owned := func(by ...string) (owners []record.Owner) {
 		for id, name := range by {
-			owners = append(owners, store.Owner{Shard: id, Node: name, Fence: int64(100 + id)})
+			owners = append(owners, record.Owner{Shard: id, Node: name, Fence: int64(100 + id)})
 		}
 		return owners
 	}
-	moving := func(id int, to string, ready int64) store.Handover {
-		return store.Handover{Shard: id, To: to, Ready: ready, Revision: int64(200 + id)}
+	moving := func(id int, to string, ready int64) record.Handover {
+		return record.Handover{Shard: id, To: to, Ready: ready, Revision: int64(200 + id)}
 	}
 	a, b := node("a"), node("b")
 	for name, c := range map[string]struct {
 		nodes     []task.Node
-		owners    []store.Owner
-		handovers []store.Handover
+		owners    []record.Owner
+		handovers []record.Handover
 		notes     shard.Notes
 		want      string
 	}{
@@ -67,26 +68,26 @@ func TestMoves_HandsOverWhatFires(t *testing.T) {
 		"a node is unfit":                   {[]task.Node{node("a", unfit), b}, owned("a", "b"), nil, shard.Notes{}, "!0:a→b/0"},
 		"an unfit node drains":              {[]task.Node{node("a", unfit, draining), b}, owned("a", "b"), nil, shard.Notes{}, "!0:a→b/0"},
 		"a scheduler came back as none":     {[]task.Node{node("a", executor), b}, owned("a", "b"), nil, shard.Notes{}, "!0:a→b/0"},
-		"it is being loaded":                {[]task.Node{a, b}, owned("a", "a"), []store.Handover{moving(1, "b", 0)}, shard.Notes{}, ""},
-		"it is loaded":                      {[]task.Node{a, b}, owned("a", "a"), []store.Handover{moving(1, "b", 'b')}, shard.Notes{}, "loaded 1:a→b/201"},
-		"by a session that is over":         {[]task.Node{a, node("b", again)}, owned("a", "a"), []store.Handover{moving(1, "b", 'b')}, shard.Notes{}, ""},
-		"it has had its time":               {[]task.Node{a, b}, owned("a", "a"), []store.Handover{moving(1, "b", 0)}, shard.Notes{Late: map[int]bool{1: true}}, "forced 1:a→b/201"},
-		"its owner dies meanwhile":          {[]task.Node{b}, owned("a", "b"), []store.Handover{moving(0, "b", 0)}, shard.Notes{}, "!0:a→b/200"},
-		"its owner becomes unfit":           {[]task.Node{node("a", unfit), b}, owned("a", "b"), []store.Handover{moving(0, "b", 0)}, shard.Notes{}, "!0:a→b/200"},
-		"its next owner dies":               {[]task.Node{node("a", draining), node("c")}, owned("a", "c"), []store.Handover{moving(0, "b", 0)}, shard.Notes{}, "prepare 0→c/200"},
-		"its next owner dies, loaded":       {[]task.Node{node("a", draining), node("c")}, owned("a", "c"), []store.Handover{moving(0, "b", 'b')}, shard.Notes{}, "prepare 0→c/200"},
-		"its next owner is unfit, and late": {[]task.Node{node("a", draining), node("b", unfit), node("c")}, owned("a", "c"), []store.Handover{moving(0, "b", 'b')}, shard.Notes{Late: map[int]bool{0: true}}, "prepare 0→c/200"},
-		"the joined node dies":              {[]task.Node{a}, owned("a", "a"), []store.Handover{moving(1, "b", 0)}, shard.Notes{}, "withdraw 1→b/201"},
-		"the drain is called off":           {[]task.Node{a, b}, owned("a", "b"), []store.Handover{moving(0, "b", 'b')}, shard.Notes{}, "withdraw 0→b/200"},
-		"nobody is left":                    {nil, owned("a", "a"), []store.Handover{moving(1, "b", 'b')}, shard.Notes{}, "withdraw 1→b/201"},
-		"an unreadable handover":            {[]task.Node{a, b}, owned("a", "b"), []store.Handover{moving(0, "", 0)}, shard.Notes{}, "withdraw 0→/200"},
-		"of a shard that is none":           {[]task.Node{a, b}, owned("a", "b"), []store.Handover{moving(7, "b", 'b')}, shard.Notes{}, "withdraw 7→b/207"},
-		"to its own owner":                  {[]task.Node{a, b}, owned("a", "b"), []store.Handover{moving(0, "a", 'a')}, shard.Notes{}, "withdraw 0→a/200"},
+		"it is being loaded":                {[]task.Node{a, b}, owned("a", "a"), []record.Handover{moving(1, "b", 0)}, shard.Notes{}, ""},
+		"it is loaded":                      {[]task.Node{a, b}, owned("a", "a"), []record.Handover{moving(1, "b", 'b')}, shard.Notes{}, "loaded 1:a→b/201"},
+		"by a session that is over":         {[]task.Node{a, node("b", again)}, owned("a", "a"), []record.Handover{moving(1, "b", 'b')}, shard.Notes{}, ""},
+		"it has had its time":               {[]task.Node{a, b}, owned("a", "a"), []record.Handover{moving(1, "b", 0)}, shard.Notes{Late: map[int]bool{1: true}}, "forced 1:a→b/201"},
+		"its owner dies meanwhile":          {[]task.Node{b}, owned("a", "b"), []record.Handover{moving(0, "b", 0)}, shard.Notes{}, "!0:a→b/200"},
+		"its owner becomes unfit":           {[]task.Node{node("a", unfit), b}, owned("a", "b"), []record.Handover{moving(0, "b", 0)}, shard.Notes{}, "!0:a→b/200"},
+		"its next owner dies":               {[]task.Node{node("a", draining), node("c")}, owned("a", "c"), []record.Handover{moving(0, "b", 0)}, shard.Notes{}, "prepare 0→c/200"},
+		"its next owner dies, loaded":       {[]task.Node{node("a", draining), node("c")}, owned("a", "c"), []record.Handover{moving(0, "b", 'b')}, shard.Notes{}, "prepare 0→c/200"},
+		"its next owner is unfit, and late": {[]task.Node{node("a", draining), node("b", unfit), node("c")}, owned("a", "c"), []record.Handover{moving(0, "b", 'b')}, shard.Notes{Late: map[int]bool{0: true}}, "prepare 0→c/200"},
+		"the joined node dies":              {[]task.Node{a}, owned("a", "a"), []record.Handover{moving(1, "b", 0)}, shard.Notes{}, "withdraw 1→b/201"},
+		"the drain is called off":           {[]task.Node{a, b}, owned("a", "b"), []record.Handover{moving(0, "b", 'b')}, shard.Notes{}, "withdraw 0→b/200"},
+		"nobody is left":                    {nil, owned("a", "a"), []record.Handover{moving(1, "b", 'b')}, shard.Notes{}, "withdraw 1→b/201"},
+		"an unreadable handover":            {[]task.Node{a, b}, owned("a", "b"), []record.Handover{moving(0, "", 0)}, shard.Notes{}, "withdraw 0→/200"},
+		"of a shard that is none":           {[]task.Node{a, b}, owned("a", "b"), []record.Handover{moving(7, "b", 'b')}, shard.Notes{}, "withdraw 7→b/207"},
+		"to its own owner":                  {[]task.Node{a, b}, owned("a", "b"), []record.Handover{moving(0, "a", 'a')}, shard.Notes{}, "withdraw 0→a/200"},
 		"a newcomer waits":                  {[]task.Node{a, b}, owned("a", "a"), nil, shard.Notes{Newcomers: map[string]bool{"b": true}}, ""},
-		"a newcomer that loads goes":        {[]task.Node{a, b}, owned("a", "a"), []store.Handover{moving(1, "b", 0)}, shard.Notes{Newcomers: map[string]bool{"b": true}}, "withdraw 1→b/201"},
+		"a newcomer that loads goes":        {[]task.Node{a, b}, owned("a", "a"), []record.Handover{moving(1, "b", 0)}, shard.Notes{Newcomers: map[string]bool{"b": true}}, "withdraw 1→b/201"},
 		"all are newcomers":                 {[]task.Node{b}, owned("a", "a"), nil, shard.Notes{Newcomers: map[string]bool{"b": true}}, "!0:a→b/0, !1:a→b/0"},
 		"one drains, the other is new":      {[]task.Node{node("a", draining), b}, owned("a", "a"), nil, shard.Notes{Newcomers: map[string]bool{"b": true}}, "prepare 0→b/0, prepare 1→b/0"},
-		"most are gone":                     {[]task.Node{a}, owned("b", "c"), []store.Handover{moving(1, "a", 'a')}, shard.Notes{Hold: true}, ""},
+		"most are gone":                     {[]task.Node{a}, owned("b", "c"), []record.Handover{moving(1, "a", 'a')}, shard.Notes{Hold: true}, ""},
 	} {
 		got := tell(shard.Moves(2, store.Lineup{Nodes: c.nodes, Owners: c.owners, Handovers: c.handovers}, c.notes))
 		if got != c.want {
@@ -107,7 +108,7 @@ func TestMoves_ArePlannedOnce(t *testing.T) {
 		}
 		first := rapid.IntRange(1, len(weights)).Draw(t, "nodes at first")
 		for _, m := range shard.Moves(count, store.Lineup{Nodes: l.Nodes[:first]}, shard.Notes{}).AtOnce {
-			l.Owners = append(l.Owners, store.Owner{Shard: m.From.Shard, Node: m.To, Fence: 1})
+			l.Owners = append(l.Owners, record.Owner{Shard: m.From.Shard, Node: m.To, Fence: 1})
 		}
 		if rapid.Bool().Draw(t, "one drains") {
 			l.Nodes[rapid.IntRange(0, len(weights)-1).Draw(t, "which")].State = task.NodeDraining
@@ -124,7 +125,7 @@ func TestMoves_ArePlannedOnce(t *testing.T) {
 			}
 			id, to := planned[i].Shard, planned[i].To
 			l.Owners[id].Node = to
-			var left []store.Handover
+			var left []record.Handover
 			for _, h := range l.Handovers {
 				if h.Shard != id {
 					left = append(left, h)

@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -61,7 +61,7 @@ func (p *preloads) reconcile(ctx context.Context, now time.Time) {
 		return
 	}
 	session, present := p.cfg.Session()
-	wanted := map[int]store.Handover{}
+	wanted := map[int]record.Handover{}
 	if present {
 		for _, h := range p.cfg.Handovers() {
 			if h.To == p.cfg.Node {
@@ -97,8 +97,8 @@ func (p *preloads) reconcile(ctx context.Context, now time.Time) {
 }
 
 // answer answers the handovers of what is loaded, each once.
-func (p *preloads) answer(ctx context.Context, session kv.Fence, wanted map[int]store.Handover) {
-	answers := map[*preload]store.Handover{}
+func (p *preloads) answer(ctx context.Context, session kv.Fence, wanted map[int]record.Handover) {
+	answers := map[*preload]record.Handover{}
 	for id, h := range wanted {
 		l := p.running[id]
 		if l.retell.Swap(false) {
@@ -144,7 +144,7 @@ func (p *preloads) start(ctx context.Context, id int, now time.Time) {
 
 // tell sends answers. One that does not arrive is sent again at a later look, if
 // there is still something to answer.
-func (p *preloads) tell(ctx context.Context, session kv.Fence, answers map[*preload]store.Handover) {
+func (p *preloads) tell(ctx context.Context, session kv.Fence, answers map[*preload]record.Handover) {
 	for l, h := range answers {
 		err := p.cfg.TellReady(ctx, session, h)
 		if err == nil || errors.Is(err, task.ErrConflict) || ctx.Err() != nil {

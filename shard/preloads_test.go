@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func (f *flat) inTheMaking() []store.Handover {
+func (f *flat) inTheMaking() []record.Handover {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Collect(maps.Values(f.handovers))
@@ -43,7 +43,7 @@ func (f *flat) preload(ctx context.Context, id int, loaded func()) error {
 	return ctx.Err()
 }
 
-func (f *flat) tellReady(_ context.Context, session kv.Fence, h store.Handover) error {
+func (f *flat) tellReady(_ context.Context, session kv.Fence, h record.Handover) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.told = append(f.told, fmt.Sprintf("%d/%d@%d", h.Shard, h.Revision, session.CreateRevision))
@@ -52,7 +52,7 @@ func (f *flat) tellReady(_ context.Context, session kv.Fence, h store.Handover) 
 
 // prepare has a handover in the making.
 func (f *flat) prepare(id int, to string, revision int64) {
-	f.handovers[id] = store.Handover{Shard: id, To: to, Revision: revision}
+	f.handovers[id] = record.Handover{Shard: id, To: to, Revision: revision}
 }
 
 // loads demands the shards that are being loaded, or are loaded, before they are ours.
@@ -112,7 +112,7 @@ func TestKeeper_LoadsWhatItIsToOwnAndSaysSo(t *testing.T) {
 		f.answers("1/20@1")
 		f.change(func() {}) // the answer is on its way back
 		f.answers()
-		f.change(func() { f.handovers[1] = store.Handover{Shard: 1, To: me, Revision: 30, Ready: 1} })
+		f.change(func() { f.handovers[1] = record.Handover{Shard: 1, To: me, Revision: 30, Ready: 1} })
 		time.Sleep(time.Minute)
 		f.answers()
 		f.loads(1)

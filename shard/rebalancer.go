@@ -12,6 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -19,8 +20,8 @@ import (
 type Assignments interface {
 	Lineup(ctx context.Context) (store.Lineup, error)
 	Assign(ctx context.Context, term kv.Fence, moves []store.Move, now task.Time) error
-	Prepare(ctx context.Context, term kv.Fence, list []store.Handover, now task.Time) error
-	Withdraw(ctx context.Context, term kv.Fence, list []store.Handover) error
+	Prepare(ctx context.Context, term kv.Fence, list []record.Handover, now task.Time) error
+	Withdraw(ctx context.Context, term kv.Fence, list []record.Handover) error
 }
 
 // RebalancerConfig says what to rebalance.

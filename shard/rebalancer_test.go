@@ -14,6 +14,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 	"github.com/carillonhq/carillon/shard"
 )
@@ -26,7 +27,7 @@ var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 type fleet struct {
 	*testing.T
 	etcd   *kv.Client
-	keys   store.Keys
+	keys   record.Keys
 	store  *store.Store
 	leases map[string]clientv3.LeaseID
 }
@@ -34,7 +35,7 @@ type fleet struct {
 func newFleet(t *testing.T) *fleet {
 	t.Helper()
 	etcd := kvtest.Memory(t)
-	keys, err := store.NewKeys(store.DefaultPrefix)
+	keys, err := record.NewKeys(record.DefaultPrefix)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,13 +133,13 @@ func (f *fleet) lead(term kv.Fence, change ...func(*shard.RebalancerConfig)) (po
 	return changed, end
 }
 
-func (f *fleet) owners() map[int]store.Owner {
+func (f *fleet) owners() map[int]record.Owner {
 	f.Helper()
 	list, err := f.store.Owners(f.Context())
 	if err != nil {
 		f.Fatal(err)
 	}
-	owners := map[int]store.Owner{}
+	owners := map[int]record.Owner{}
 	for _, o := range list {
 		owners[o.Shard] = o
 	}
@@ -146,7 +147,7 @@ func (f *fleet) owners() map[int]store.Owner {
 }
 
 // handovers are those in the making.
-func (f *fleet) handovers() []store.Handover {
+func (f *fleet) handovers() []record.Handover {
 	f.Helper()
 	l, err := f.store.Lineup(f.Context())
 	if err != nil {
@@ -170,7 +171,7 @@ func (f *fleet) answer() {
 
 // settled waits until every shard belongs to one of the nodes, in fair shares.
 // The nodes load what they are to take over.
-func (f *fleet) settled(nodes ...string) map[int]store.Owner {
+func (f *fleet) settled(nodes ...string) map[int]record.Owner {
 	f.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for {
@@ -194,7 +195,7 @@ func (f *fleet) settled(nodes ...string) map[int]store.Owner {
 	}
 }
 
-func moved(before, after map[int]store.Owner) (n int) {
+func moved(before, after map[int]record.Owner) (n int) {
 	for id, o := range after {
 		if o.Fence != before[id].Fence {
 			n++
@@ -350,28 +351,28 @@ func TestMoves(t *testing.T) {
 		n.Weight = weight
 		return n
 	}
-	owner := func(id int, node string) store.Owner {
-		return store.Owner{Shard: id, Node: node, Fence: int64(100 + id)}
+	owner := func(id int, node string) record.Owner {
+		return record.Owner{Shard: id, Node: node, Fence: int64(100 + id)}
 	}
 	for name, c := range map[string]struct {
 		nodes  []task.Node
-		owners []store.Owner
+		owners []record.Owner
 		want   string
 	}{
 		"nobody, nothing":             {nil, nil, ""},
-		"nobody is left":              {nil, []store.Owner{owner(0, "a"), owner(1, "a"), owner(2, "a")}, ""},
+		"nobody is left":              {nil, []record.Owner{owner(0, "a"), owner(1, "a"), owner(2, "a")}, ""},
 		"all to the only one":         {ready("a"), nil, "0@0:→a 1@0:→a 2@0:→a"},
-		"all is well":                 {ready("a"), []store.Owner{owner(0, "a"), owner(1, "a"), owner(2, "a")}, ""},
-		"one is missing":              {ready("a"), []store.Owner{owner(0, "a"), owner(2, "a")}, "1@0:→a"},
-		"one is unreadable":           {ready("a"), []store.Owner{owner(0, "a"), owner(1, ""), owner(2, "a")}, "1@101:→a"},
-		"one is a stranger's":         {ready("a"), []store.Owner{owner(0, "a"), owner(1, "x"), owner(2, "a")}, "1@101:x→a"},
-		"beyond the last":             {ready("a"), []store.Owner{owner(0, "a"), owner(1, "a"), owner(2, "a"), owner(3, "x"), owner(9999, "a")}, ""},
-		"below the first":             {ready("a"), []store.Owner{owner(0, "a"), owner(1, "a"), owner(2, "a"), owner(-1, "x")}, ""},
-		"draining gets none":          {[]task.Node{ready("a")[0], state(ready("b")[0], task.NodeDraining, task.RoleScheduler)}, []store.Owner{owner(0, "a"), owner(1, "a")}, "2@0:→a"},
+		"all is well":                 {ready("a"), []record.Owner{owner(0, "a"), owner(1, "a"), owner(2, "a")}, ""},
+		"one is missing":              {ready("a"), []record.Owner{owner(0, "a"), owner(2, "a")}, "1@0:→a"},
+		"one is unreadable":           {ready("a"), []record.Owner{owner(0, "a"), owner(1, ""), owner(2, "a")}, "1@101:→a"},
+		"one is a stranger's":         {ready("a"), []record.Owner{owner(0, "a"), owner(1, "x"), owner(2, "a")}, "1@101:x→a"},
+		"beyond the last":             {ready("a"), []record.Owner{owner(0, "a"), owner(1, "a"), owner(2, "a"), owner(3, "x"), owner(9999, "a")}, ""},
+		"below the first":             {ready("a"), []record.Owner{owner(0, "a"), owner(1, "a"), owner(2, "a"), owner(-1, "x")}, ""},
+		"draining gets none":          {[]task.Node{ready("a")[0], state(ready("b")[0], task.NodeDraining, task.RoleScheduler)}, []record.Owner{owner(0, "a"), owner(1, "a")}, "2@0:→a"},
 		"executors get none":          {[]task.Node{ready("a")[0], state(ready("b")[0], task.NodeReady, task.RoleExecutor)}, nil, "0@0:→a 1@0:→a 2@0:→a"},
-		"only executors":              {[]task.Node{state(ready("b")[0], task.NodeReady, task.RoleExecutor)}, []store.Owner{owner(0, "b")}, ""},
-		"a weight beyond all measure": {[]task.Node{weighs(ready("a")[0], 1<<60), weighs(ready("b")[0], -1<<60)}, []store.Owner{owner(0, "a"), owner(1, "b"), owner(2, "a")}, ""},
-		"a share for each one":        {ready("a", "b", "c"), []store.Owner{owner(0, "c"), owner(1, "b"), owner(2, "a")}, ""},
+		"only executors":              {[]task.Node{state(ready("b")[0], task.NodeReady, task.RoleExecutor)}, []record.Owner{owner(0, "b")}, ""},
+		"a weight beyond all measure": {[]task.Node{weighs(ready("a")[0], 1<<60), weighs(ready("b")[0], -1<<60)}, []record.Owner{owner(0, "a"), owner(1, "b"), owner(2, "a")}, ""},
+		"a share for each one":        {ready("a", "b", "c"), []record.Owner{owner(0, "c"), owner(1, "b"), owner(2, "a")}, ""},
 	} {
 		var got []string
 		changes := shard.Moves(3, store.Lineup{Nodes: c.nodes, Owners: c.owners}, shard.Notes{})

@@ -12,6 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/wake"
 	"github.com/carillonhq/carillon/shard"
 )
@@ -45,7 +46,7 @@ func TestReconcile_LeaderAndKeeperActThoughTheirWatchesLoseEverything(t *testing
 	var session kv.Fence
 	var joined sync.Mutex
 	keeper := shard.NewKeeper(shard.KeeperConfig{
-		Node: "n1", Owners: func() []store.Owner { return store.DecodeOwners(f.store.Keys(), owners.Snapshot().KVs) }, Fence: f.store.OwnerFence,
+		Node: "n1", Owners: func() []record.Owner { return record.DecodeOwners(f.store.Keys(), owners.Snapshot().KVs) }, Fence: f.store.OwnerFence,
 		Session: func() (kv.Fence, bool) { joined.Lock(); defer joined.Unlock(); return session, session.Key != "" },
 		Changed: ownersChanged, Reconcile: time.Hour, Logger: zap.NewNop(),
 		Work: func(ctx context.Context, _ int, _ store.Fences) error { <-ctx.Done(); return ctx.Err() },

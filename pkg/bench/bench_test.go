@@ -20,7 +20,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/daemon"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -155,7 +155,7 @@ func TestBench_LeavesOtherKeysAlone(t *testing.T) {
 		t.Skip("two benchmarks: make test-cluster")
 	}
 	etcd := kvtest.StartServer(t)
-	other := store.DefaultPrefix + "/tasks/default/backup"
+	other := record.DefaultPrefix + "/tasks/default/backup"
 	if _, err := etcd.Client().Put(t.Context(), other, "theirs"); err != nil {
 		t.Fatal(err)
 	}

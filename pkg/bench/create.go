@@ -18,6 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/internal/api"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 	"github.com/carillonhq/carillon/shard"
 )
@@ -171,8 +172,8 @@ func (b *bench) serveAPI(ctx context.Context, r *rig) (*client.Client, func() er
 	return c, closeAll, nil
 }
 
-func (r *rig) ref(namespace, name string) store.Ref {
-	return store.Ref{Namespace: namespace, Name: name, Shard: shard.Of(namespace, name, r.cluster.Shards)}
+func (r *rig) ref(namespace, name string) record.Ref {
+	return record.Ref{Namespace: namespace, Name: name, Shard: shard.Of(namespace, name, r.cluster.Shards)}
 }
 
 // createBy creates tasks with some callers for as long as is asked for, and

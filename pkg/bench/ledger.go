@@ -7,17 +7,17 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // ledger is what a shard's revisions say. Two readers fill it.
 type ledger struct {
-	keys   store.Keys
+	keys   record.Keys
 	period int64
 
 	mu      sync.Mutex
-	mark    store.Watermark
+	mark    record.Watermark
 	entries map[string]*entry // by task
 	runs    map[string]*run   // by task and id
 	faults  tally
@@ -59,7 +59,7 @@ func (l *ledger) take(e check.Event) {
 		return
 	}
 	if e.Deleted {
-		if k.Kind != store.KindEnded {
+		if k.Kind != record.KindEnded {
 			l.faults.fault("%s was deleted", e.Key)
 		}
 		return
@@ -69,13 +69,13 @@ func (l *ledger) take(e check.Event) {
 	}
 }
 
-func (l *ledger) put(k store.ShardKey, e check.Event) (err error) {
+func (l *ledger) put(k record.ShardKey, e check.Event) (err error) {
 	switch k.Kind {
-	case store.KindWatermark:
-		l.mark, err = store.DecodeWatermark(e.Value)
-	case store.KindEntry:
+	case record.KindWatermark:
+		l.mark, err = record.DecodeWatermark(e.Value)
+	case record.KindEntry:
 		var d task.Entry
-		if d, err = store.DecodeEntry(e.Value); err != nil {
+		if d, err = record.DecodeEntry(e.Value); err != nil {
 			return err
 		}
 		if known := l.entries[k.Ref.Name]; known != nil {
@@ -87,8 +87,8 @@ func (l *ledger) put(k store.ShardKey, e check.Event) (err error) {
 			return err
 		}
 		l.entries[k.Ref.Name] = &entry{uid: d.UID, rule: rule, anchor: d.Anchor.UnixMilli(), from: d.From.UnixMilli(), last: d.From.UnixMilli(), create: e.CreateRevision}
-	case store.KindEnded:
-		d, err := store.DecodeEnded(k, e.Value)
+	case record.KindEnded:
+		d, err := record.DecodeEnded(k, e.Value)
 		if err != nil {
 			return err
 		}

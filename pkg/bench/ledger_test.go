@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/check"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -15,18 +15,18 @@ import (
 type history struct {
 	t      *testing.T
 	l      load
-	ref    store.Ref
+	ref    record.Ref
 	uid    string
 	ledger ledger
 	rev    int64
 }
 
 func newHistory(t *testing.T) *history {
-	keys, err := store.NewKeys("/test")
+	keys, err := record.NewKeys("/test")
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &history{t: t, ref: store.Ref{Namespace: namespace, Name: name(0)}, rev: 10,
+	h := &history{t: t, ref: record.Ref{Namespace: namespace, Name: name(0)}, rev: 10,
 		l:      load{tasks: 1, period: period, origin: time.Date(2026, 11, 20, 22, 5, 0, 0, time.UTC), action: noop, overlap: task.OverlapAllow, keep: 20},
 		ledger: ledger{keys: keys, period: period.Milliseconds(), entries: map[string]*entry{}, runs: map[string]*run{}}}
 	_, e := h.l.task(0)
@@ -62,7 +62,7 @@ func (h *history) other(ms int) {
 	l := h.l
 	l.period = 250 * time.Millisecond
 	t, e := l.task(1)
-	ref := store.Ref{Namespace: namespace, Name: t.Name}
+	ref := record.Ref{Namespace: namespace, Name: t.Name}
 	e.Anchor = task.At(l.origin)
 	h.put(h.ledger.keys.Entry(ref), e)
 	if ms > 0 {
@@ -74,7 +74,7 @@ func (h *history) other(ms int) {
 }
 
 func (h *history) mark(n int) {
-	h.put(h.ledger.keys.Watermark(0), store.Watermark{Time: task.At(h.l.origin.Add(time.Duration(n) * period)), Seen: h.rev, Nonce: task.NewUID()})
+	h.put(h.ledger.keys.Watermark(0), record.Watermark{Time: task.At(h.l.origin.Add(time.Duration(n) * period)), Seen: h.rev, Nonce: task.NewUID()})
 }
 
 func TestLedger_FindsWhatIsWrong(t *testing.T) {

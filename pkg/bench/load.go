@@ -13,6 +13,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 	"github.com/carillonhq/carillon/shard"
 )
@@ -88,13 +89,13 @@ func (t *timetable) tick(n int) int64 {
 }
 
 // decided reports whether a watermark speaks for the n-th tick.
-func (t *timetable) decided(n int, w store.Watermark) bool {
+func (t *timetable) decided(n int, w record.Watermark) bool {
 	return w.Decided(task.At(time.UnixMilli(t.tick(n))), t.due[n%len(t.due)].name)
 }
 
 // create writes n tasks, many in a request: nobody else writes below our prefix,
 // so that no compare is needed.
-func create(ctx context.Context, client *kv.Client, keys store.Keys, shards, n int, of func(i int) (task.Task, task.Entry), done func(n int64)) error {
+func create(ctx context.Context, client *kv.Client, keys record.Keys, shards, n int, of func(i int) (task.Task, task.Entry), done func(n int64)) error {
 	const callers, chunk = 4, 60
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -122,7 +123,7 @@ func createSome(ctx context.Context, client *kv.Client, s *store.Store, ops *gat
 	*ops = (*ops)[:0]
 	for i := first; i < last; i++ {
 		t, e := of(i)
-		ref := store.Ref{Namespace: namespace, Name: t.Name, Shard: shard.Of(namespace, t.Name, shards)}
+		ref := record.Ref{Namespace: namespace, Name: t.Name, Shard: shard.Of(namespace, t.Name, shards)}
 		if _, err := s.CreateTask(ctx, ref, t, e); err != nil {
 			return err
 		}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // tally is what the revisions of a run amount to.
@@ -95,7 +95,7 @@ func (r *rig) readBack(ctx context.Context, period time.Duration, ends bool) (ta
 
 // prefixes are where a shard's records are: its directory, and its part of the inbox.
 func (r *rig) prefixes(shard int) []string {
-	inbox := strings.TrimRight(r.keys.InboxOf(nodeName, store.Ref{Shard: shard}), "/") + "/"
+	inbox := strings.TrimRight(r.keys.InboxOf(nodeName, record.Ref{Shard: shard}), "/") + "/"
 	return []string{r.keys.Shard(shard), inbox}
 }
 

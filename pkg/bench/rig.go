@@ -23,6 +23,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/scheduler"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 	"github.com/carillonhq/carillon/shard"
 )
@@ -70,7 +71,7 @@ type rig struct {
 	session  *kv.Session
 	fence    kv.Fence
 	node     task.Node
-	owners   []store.Owner
+	owners   []record.Owner
 	joinedAt int64 // etcd's revision before the node joined: what is read back begins there
 }
 
@@ -200,7 +201,7 @@ func (r *rig) start(ctx context.Context, l load) (_ *work, err error) {
 		Logger: r.log.Named("scheduler"), Registerer: w.metrics,
 	})
 	keeper := shard.NewKeeper(shard.KeeperConfig{
-		Node: nodeName, Owners: func() []store.Owner { return r.owners }, Fence: r.plain.OwnerFence,
+		Node: nodeName, Owners: func() []record.Owner { return r.owners }, Fence: r.plain.OwnerFence,
 		Session: func() (kv.Fence, bool) { return r.fence, true }, Work: w.engine.Work, Logger: r.log.Named("keeper"),
 	})
 	w.parts.Go(func() error { return w.engine.Run(running) })

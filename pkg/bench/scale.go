@@ -7,7 +7,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -49,7 +49,7 @@ func (b *bench) scale(ctx context.Context) error {
 func (b *bench) scaled(ctx context.Context, name string, n int, o orders) (res Result, err error) {
 	res = Result{Name: name, Tasks: int64(n)}
 	part := *b.site
-	if part.keys, err = store.NewKeys(fmt.Sprintf("%s%d-%s", b.root, n, task.NewUID())); err != nil {
+	if part.keys, err = record.NewKeys(fmt.Sprintf("%s%d-%s", b.root, n, task.NewUID())); err != nil {
 		return res, err
 	}
 	r, err := newRig(ctx, &part, b.Rig, b.log)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/daemon/garbage"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 const schedulerChild = "scheduler"
@@ -90,7 +90,7 @@ func schedulerCommand() *cobra.Command {
 func (o orders) follow(ctx context.Context, out io.Writer, log *zap.Logger) (err error) {
 	say := json.NewEncoder(out)
 	s := &site{}
-	if s.keys, err = store.NewKeys(o.Root[:len(o.Root)-1]); err != nil {
+	if s.keys, err = record.NewKeys(o.Root[:len(o.Root)-1]); err != nil {
 		return err
 	}
 	s.cfg = o.Site.client(log)

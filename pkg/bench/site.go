@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -33,10 +33,10 @@ type siteConfig struct {
 type site struct {
 	server *kv.Server // nil: not ours
 	client *kv.Client
-	cfg    kv.Config  // of clients over gRPC
-	root   string     // of all our keys; ends in '/'
-	keys   store.Keys // of a cluster: limits are measured beside it, so that who reads it back need not read those
-	dir    string     // temporary; holds etcd's data, and the executor's
+	cfg    kv.Config   // of clients over gRPC
+	root   string      // of all our keys; ends in '/'
+	keys   record.Keys // of a cluster: limits are measured beside it, so that who reads it back need not read those
+	dir    string      // temporary; holds etcd's data, and the executor's
 
 	reached bool // there may be keys of ours in it
 }
@@ -50,7 +50,7 @@ func openSite(ctx context.Context, cfg siteConfig, log *zap.Logger) (_ *site, er
 		}
 	}()
 	s.root = "/carillon-bench-" + task.NewUID() + "/"
-	if s.keys, err = store.NewKeys(s.root + "cluster"); err != nil {
+	if s.keys, err = record.NewKeys(s.root + "cluster"); err != nil {
 		return nil, err
 	}
 	if s.dir, err = os.MkdirTemp(cfg.Dir, "carillon-bench-"); err != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -25,7 +26,7 @@ func sizesOf(ctx context.Context, l load) (n sizes, err error) {
 		ID: task.RunID(now.Time, t.UID), UID: t.UID, Namespace: t.Namespace, Task: t.Name, ScheduledTime: now, State: task.Dispatched,
 		Trigger: task.TriggerSchedule, Node: nodeName, Owner: nodeName, Attempt: 1, CreatedAt: now, DispatchedAt: now,
 	}
-	held := store.Held{Create: 1e6, Assigned: task.Assigned{
+	held := record.Held{Create: 1e6, Assigned: task.Assigned{
 		Run: run, Instance: t.UID, Generation: 1, Action: e.Action, KillGrace: e.KillGrace, Retry: e.Retry,
 	}}
 	ended := run
@@ -34,13 +35,13 @@ func sizesOf(ctx context.Context, l load) (n sizes, err error) {
 	if err != nil {
 		return n, err
 	}
-	keys, err := store.NewKeys("/sizes")
+	keys, err := record.NewKeys("/sizes")
 	if err != nil {
 		return n, err
 	}
 	var ops gathered
 	s := store.New(nil, &ops, keys)
-	commit := s.NewCommit(0, store.Fences{}, 1, store.Watermark{Time: now, Seen: 1e6})
+	commit := s.NewCommit(0, store.Fences{}, 1, record.Watermark{Time: now, Seen: 1e6})
 	commit.Claim(&held.Assigned, string(action), 1)
 	if _, err := s.Commit(ctx, commit); err != nil {
 		return n, err

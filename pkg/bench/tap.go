@@ -9,6 +9,7 @@ import (
 	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/pkg/scheduler"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -59,7 +60,7 @@ func newTap(s *store.Store, c *fakeClock, tables []timetable) *tap {
 }
 
 // Open counts the shards that are served.
-func (t *tap) Open(ctx context.Context, shard int, f store.Fences) (store.Watermark, int64, error) {
+func (t *tap) Open(ctx context.Context, shard int, f store.Fences) (record.Watermark, int64, error) {
 	w, rev, err := t.Store.Open(ctx, shard, f)
 	switch {
 	case err != nil:
@@ -80,7 +81,7 @@ func (t *tap) Commit(ctx context.Context, c *store.Commit) (int64, error) {
 	return rev, err
 }
 
-func (c *cursor) move(t *tap, w store.Watermark, now time.Time) {
+func (c *cursor) move(t *tap, w record.Watermark, now time.Time) {
 	c.ticks = c.ticks[:0]
 	for len(c.due) > 0 && c.decided(c.n, w) {
 		c.ticks = append(c.ticks, c.tick(c.n))
@@ -112,7 +113,7 @@ func (t *tap) first() int64 {
 
 // Finish notes when an action started, and that its end is on record. An action
 // that does nothing comes here as soon as it has started.
-func (t *tap) Finish(ctx context.Context, h store.Held, end task.Run, next *task.Waiting) error {
+func (t *tap) Finish(ctx context.Context, h record.Held, end task.Run, next *task.Waiting) error {
 	if t.measuring.Load() && h.Action.Noop != nil {
 		late := t.clock.Now().Sub(h.ScheduledTime.Time)
 		t.mu.Lock()

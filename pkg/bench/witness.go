@@ -10,14 +10,14 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // witness sees every run that is dispatched, by what etcd tells: when each of the
 // tasks that tick all the time was decided to run, and which of its ticks were not.
 type witness struct {
-	keys   store.Keys
+	keys   record.Keys
 	period time.Duration // of the tasks that it looks at
 
 	mu     sync.Mutex
@@ -40,7 +40,7 @@ type span struct {
 	late    []time.Duration
 }
 
-func newWitness(keys store.Keys, period time.Duration) *witness {
+func newWitness(keys record.Keys, period time.Duration) *witness {
 	return &witness{keys: keys, period: period, seen: map[string]*lastRun{}}
 }
 
@@ -58,7 +58,7 @@ func (w *witness) run(ctx context.Context, client *kv.Client, log *zap.Logger) e
 			if !ok || e.Type != clientv3.EventTypePut || e.Kv.CreateRevision != e.Kv.ModRevision {
 				continue
 			}
-			a, err := store.DecodeAssigned(k, e.Kv.CreateRevision, e.Kv.Value)
+			a, err := record.DecodeAssigned(k, e.Kv.CreateRevision, e.Kv.Value)
 			if err != nil {
 				return err
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -61,7 +62,7 @@ func watching(t *testing.T, env map[string]string, words ...string) (next func()
 // whatever of it changes, and that it has left the list.
 func TestWatch_TellsEachChangeInALine(t *testing.T) {
 	etcd := kvtest.Memory(t)
-	keys, err := store.NewKeys("/" + task.NewUID())
+	keys, err := record.NewKeys("/" + task.NewUID())
 	must(t, err)
 	st := store.New(etcd, kv.Direct(etcd), keys)
 	cluster, _, err := st.Bootstrap(t.Context(), shards, time.Now())

@@ -27,6 +27,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 	"github.com/carillonhq/carillon/shard"
 )
@@ -48,13 +49,13 @@ type world struct {
 type worldKey struct{}
 
 func TestScripts(t *testing.T) {
-	clitest.Run(t, "testdata/script", newWorld, clitest.Commands{"record": record, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "board": board, "damage": damage, "own": own, "meddle": meddle, "talk": talk, "active": active, "parts": parts})
+	clitest.Run(t, "testdata/script", newWorld, clitest.Commands{"record": recordRun, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "board": board, "damage": damage, "own": own, "meddle": meddle, "talk": talk, "active": active, "parts": parts})
 }
 
 func newWorld(env *testscript.Env) clitest.Server {
 	t := env.T().(testing.TB)
 	etcd := kvtest.Memory(t)
-	keys, err := store.NewKeys("/" + task.NewUID())
+	keys, err := record.NewKeys("/" + task.NewUID())
 	must(t, err)
 	w := &world{etcd: etcd, store: store.New(etcd, kv.Direct(etcd), keys), spool: &spool{}}
 	cluster, _, err := w.store.Bootstrap(context.Background(), shards, time.Now())
@@ -141,8 +142,8 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func ref(ns, name string) store.Ref {
-	return store.Ref{Namespace: ns, Name: name, Shard: shard.Of(ns, name, shards)}
+func ref(ns, name string) record.Ref {
+	return record.Ref{Namespace: ns, Name: name, Shard: shard.Of(ns, name, shards)}
 }
 
 func worldOf(ts *testscript.TestScript) *world { return ts.Value(worldKey{}).(*world) }
@@ -154,10 +155,10 @@ func (w *world) put(ts *testscript.TestScript, key string, v any) {
 	ts.Check(err)
 }
 
-// record writes that a run ended: record TASK TICK STATE [exit=N] [took=D]
+// recordRun writes that a run ended: record TASK TICK STATE [exit=N] [took=D]
 // [reason=R] [count=N] [last=T] [tail=TEXT] [attempt=N] [trigger=T] [dead=yes].
 // Its id is put into $RUN.
-func record(ts *testscript.TestScript, _ bool, args []string) {
+func recordRun(ts *testscript.TestScript, _ bool, args []string) {
 	if len(args) < 3 {
 		ts.Fatalf("usage: record TASK TICK STATE [key=value...]")
 	}

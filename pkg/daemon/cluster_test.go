@@ -24,6 +24,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -35,7 +36,7 @@ type cluster struct {
 	endpoint string        // of the etcd
 	caller   *certs.Source // of who calls the API by TLS; nil: it speaks plain HTTP
 	dir      string
-	keys     store.Keys
+	keys     record.Keys
 	recorder *check.Recorder
 	nodes    map[string]*process
 	flags    []string // of every agent
@@ -60,7 +61,7 @@ type process struct {
 
 func newCluster(t *testing.T, flags ...string) *cluster {
 	t.Helper()
-	keys, err := store.NewKeys(store.DefaultPrefix)
+	keys, err := record.NewKeys(record.DefaultPrefix)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +83,7 @@ func (c *cluster) lostAfter(d time.Duration) {
 }
 
 // setLostAfter sets it in the record of a cluster, which it makes if there is none.
-func setLostAfter(t *testing.T, etcd *kv.Client, keys store.Keys, shards int, d time.Duration) {
+func setLostAfter(t *testing.T, etcd *kv.Client, keys record.Keys, shards int, d time.Duration) {
 	t.Helper()
 	s := store.New(etcd, kv.Direct(etcd), keys)
 	eventually(t, func() error {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -99,7 +99,7 @@ func Defaults() Config {
 		Name: defaultName(), DataDir: "/var/lib/carillon", Listen: "127.0.0.1:7070",
 		Roles: []string{task.RoleScheduler, task.RoleExecutor}, Slots: max(16, 8*runtime.NumCPU()), Weight: 1, Shards: 256,
 		TLSClientAuth: string(certs.None),
-		Prefix:        store.DefaultPrefix, InitialClusterState: clusterNew, LeaseTTL: task.Duration(10 * time.Second),
+		Prefix:        record.DefaultPrefix, InitialClusterState: clusterNew, LeaseTTL: task.Duration(10 * time.Second),
 		DrainTimeout: task.Duration(30 * time.Second), SpoolLimit: 10 << 20, SpoolTotal: 1 << 30,
 		SpoolRetention: task.Duration(7 * 24 * time.Hour), SpoolCompress: true, Cgroup: cgroup.Auto, LogFormat: "json", LogLevel: "info",
 	}
@@ -124,7 +124,7 @@ func (c *Config) Validate() error {
 	if err := task.CheckLabels("labels", c.Labels); err != nil {
 		return err
 	}
-	if _, err := store.NewKeys(c.Prefix); err != nil {
+	if _, err := record.NewKeys(c.Prefix); err != nil {
 		return err
 	}
 	if c.DataDir == "" {

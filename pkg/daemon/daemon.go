@@ -152,7 +152,7 @@ func start(ctx context.Context, cfg Config, outside Outside, log *zap.Logger) (_
 	}
 	n.etcdKV = n.client.KV
 	n.client.KV = seenKV{n.etcdKV, n.revisions}
-	keys, err := store.NewKeys(cfg.Prefix)
+	keys, err := record.NewKeys(cfg.Prefix)
 	if err != nil {
 		return nil, err
 	}
@@ -210,9 +210,9 @@ func (n *Node) wire() (err error) {
 		Freezes: n.freezes.known, Now: n.outside.Now, Cluster: n.clusterNow, May: n.mayCommit, Logger: n.log.Named("scheduler"), Registerer: registry,
 	})
 	n.keeper = shard.NewKeeper(shard.KeeperConfig{
-		Node: cfg.Name, Owners: func() []store.Owner { return store.DecodeOwners(n.store.Keys(), n.owners.Snapshot().KVs) },
+		Node: cfg.Name, Owners: func() []record.Owner { return record.DecodeOwners(n.store.Keys(), n.owners.Snapshot().KVs) },
 		Fence: n.store.OwnerFence, Session: n.sessionOfOwner, Changed: n.keep, Work: n.engine.Work, Logger: n.log.Named("keeper"),
-		Handovers: func() []store.Handover { return store.DecodeHandovers(n.store.Keys(), n.moves.Snapshot().KVs) },
+		Handovers: func() []record.Handover { return record.DecodeHandovers(n.store.Keys(), n.moves.Snapshot().KVs) },
 		Preload:   n.engine.Preload, TellReady: n.store.TellReady,
 	})
 	n.leader = n.newLeader()
@@ -283,8 +283,8 @@ func (n *Node) peer(name string) (task.Node, bool) {
 	return nodes[at], true
 }
 
-func (n *Node) ref(namespace, name string) store.Ref {
-	return store.Ref{Namespace: namespace, Name: name, Shard: shard.Of(namespace, name, n.cluster.Shards)}
+func (n *Node) ref(namespace, name string) record.Ref {
+	return record.Ref{Namespace: namespace, Name: name, Shard: shard.Of(namespace, name, n.cluster.Shards)}
 }
 
 // boardPart is what gives the node's part of the board; nil if it does not schedule.
@@ -352,8 +352,8 @@ func (n *Node) decides() error {
 }
 
 // ownShards are those that the assignment gives this node, as far as it knows.
-func (n *Node) ownShards() []store.Owner {
-	return slices.DeleteFunc(store.DecodeOwners(n.store.Keys(), n.owners.Snapshot().KVs), func(o store.Owner) bool { return o.Node != n.cfg.Name })
+func (n *Node) ownShards() []record.Owner {
+	return slices.DeleteFunc(record.DecodeOwners(n.store.Keys(), n.owners.Snapshot().KVs), func(o record.Owner) bool { return o.Node != n.cfg.Name })
 }
 
 // Close gives up what Start took. It is safe to call more than once.

@@ -17,7 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/internal/peercerts"
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -34,7 +34,7 @@ func newAgents(t *testing.T) *agents {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	keys, err := store.NewKeys(store.DefaultPrefix)
+	keys, err := record.NewKeys(record.DefaultPrefix)
 	if err != nil {
 		t.Fatal(err)
 	}

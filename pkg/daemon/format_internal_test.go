@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -57,7 +58,7 @@ func TestLowering_WaitsForTheLastWritesOfTheNewerFormat(t *testing.T) {
 }
 
 func TestObeyCluster_TellsTheEngineTheRateOfCatchingUp(t *testing.T) {
-	keys, err := store.NewKeys("/t")
+	keys, err := record.NewKeys("/t")
 	if err != nil {
 		t.Fatal(err)
 	}

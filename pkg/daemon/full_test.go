@@ -19,7 +19,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -86,7 +86,7 @@ func TestStatus_TellsOfEntriesThatNobodyCanRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, e := range res.Kvs {
-		if k, ok := c.keys.ParseShard(string(e.Key)); ok && k.Kind == store.KindEntry && k.Ref.Name == "bad" {
+		if k, ok := c.keys.ParseShard(string(e.Key)); ok && k.Kind == record.KindEntry && k.Ref.Name == "bad" {
 			if _, err := c.etcd.Client().Put(t.Context(), string(e.Key), "{"); err != nil {
 				t.Fatal(err)
 			}
@@ -106,7 +106,7 @@ func TestStatus_TellsOfEntriesThatNobodyCanRead(t *testing.T) {
 func fillAndMakeSpace(c *cluster, endpoint string, meanwhile func()) {
 	t, ctx := c.t, c.t.Context()
 	var err error
-	if c.keys, err = store.NewKeys(store.DefaultPrefix); err != nil {
+	if c.keys, err = record.NewKeys(record.DefaultPrefix); err != nil {
 		t.Fatal(err)
 	}
 	etcd, err := kv.Dial(ctx, kv.Config{Endpoints: []string{endpoint}})
@@ -234,7 +234,7 @@ func (c *cluster) allEnded(etcd *kv.Client) error {
 			return err
 		}
 		for _, e := range res.Kvs {
-			if k, ok := c.keys.ParseShard(string(e.Key)); prefix == c.keys.Runs() || ok && k.Kind == store.KindQueued {
+			if k, ok := c.keys.ParseShard(string(e.Key)); prefix == c.keys.Runs() || ok && k.Kind == record.KindQueued {
 				return fmt.Errorf("%s is there still", e.Key)
 			}
 		}
@@ -294,7 +294,7 @@ func (c *cluster) hasFired(etcd *kv.Client, rev int64) error {
 	}
 	fired := map[string]bool{}
 	for _, e := range records.Kvs {
-		if k, ok := c.keys.ParseShard(string(e.Key)); ok && k.Kind == store.KindEnded && strings.HasPrefix(k.Ref.Name, "t0") && strings.Contains(string(e.Value), string(task.Succeeded)) {
+		if k, ok := c.keys.ParseShard(string(e.Key)); ok && k.Kind == record.KindEnded && strings.HasPrefix(k.Ref.Name, "t0") && strings.Contains(string(e.Value), string(task.Succeeded)) {
 			fired[k.Ref.Name] = true
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cgroup"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -97,7 +98,7 @@ func sayCleared(ctx context.Context, h guardian.Hello, log *zap.Logger) error {
 	if err := json.Unmarshal(h.Etcd, &a); err != nil {
 		return fmt.Errorf("access to etcd: %w", err)
 	}
-	keys, err := store.NewKeys(a.Prefix)
+	keys, err := record.NewKeys(a.Prefix)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	sd "github.com/coreos/go-systemd/v22/daemon"
 	"go.uber.org/zap"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -222,7 +222,7 @@ func (n *Node) fires() error {
 	if !slices.Contains(n.cfg.Roles, task.RoleScheduler) || n.state.wanted() == task.NodeDraining || n.presence.isDraining() {
 		return nil
 	}
-	if owned := len(store.DecodeOwners(n.store.Keys(), n.owners.Snapshot().KVs)); owned < n.cluster.Shards {
+	if owned := len(record.DecodeOwners(n.store.Keys(), n.owners.Snapshot().KVs)); owned < n.cluster.Shards {
 		return fmt.Errorf("%d of the %d shards of the cluster have an owner", owned, n.cluster.Shards)
 	}
 	return nil

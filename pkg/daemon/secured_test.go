@@ -18,7 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // strongbox is an etcd of its own process that speaks TLS only, wants certificates,
@@ -155,7 +155,7 @@ func (s *strongbox) setPassword(password string) {
 func newSecuredCluster(t *testing.T, flags ...string) (*cluster, *strongbox) {
 	t.Helper()
 	s := newStrongbox(t)
-	keys, err := store.NewKeys(store.DefaultPrefix)
+	keys, err := record.NewKeys(record.DefaultPrefix)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // deaf applies the first write and loses its answer; if late, it applies it only
@@ -48,7 +49,7 @@ func (d *deaf) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 // again: what this node has kept is nobody's token.
 func TestEnsureToken_KeepsNoTokenThatTheClusterDoesNotKnow(t *testing.T) {
 	etcd := kvtest.Start(t)
-	keys, err := store.NewKeys("/carillon")
+	keys, err := record.NewKeys("/carillon")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +76,7 @@ func TestEnsureToken_LeavesNobodyLockedOut(t *testing.T) {
 	for name, late := range map[string]bool{"the answer was lost": false, "the write came late": true} {
 		t.Run(name, func(t *testing.T) {
 			etcd := kvtest.Start(t)
-			keys, err := store.NewKeys("/carillon")
+			keys, err := record.NewKeys("/carillon")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -15,9 +15,9 @@ func TestLeader_ForgetsDeletedTasks(t *testing.T) {
 	t.Parallel() // it waits, most of the time
 	c := newCluster(t)
 	etcd := c.etcd.Dial()
-	ref := func(name string) store.Ref { return store.Ref{Namespace: "default", Name: name} }
+	ref := func(name string) record.Ref { return record.Ref{Namespace: "default", Name: name} }
 	for name, age := range map[string]time.Duration{"old": 7*24*time.Hour + time.Minute, "young": 7*24*time.Hour - time.Hour} {
-		b, err := json.Marshal(store.Tombstone{DeletedAt: task.At(time.Now().Add(-age))})
+		b, err := json.Marshal(record.Tombstone{DeletedAt: task.At(time.Now().Add(-age))})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,7 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 	"github.com/carillonhq/carillon/shard"
 )
@@ -78,9 +78,9 @@ func once(name string, tick time.Time, shell string) task.Spec {
 func asked(at time.Time) string { return at.UTC().Format(time.RFC3339) }
 
 // damage makes a record of a task unreadable.
-func (c *cluster) damage(t *testing.T, key func(store.Ref) string, name string) {
+func (c *cluster) damage(t *testing.T, key func(record.Ref) string, name string) {
 	t.Helper()
-	ref := store.Ref{Namespace: "default", Name: name, Shard: shard.Of("default", name, 8)}
+	ref := record.Ref{Namespace: "default", Name: name, Shard: shard.Of("default", name, 8)}
 	k := key(ref)
 	res, err := c.etcd.Client().Get(t.Context(), k, clientv3.WithPrefix())
 	if err != nil || len(res.Kvs) != 1 {

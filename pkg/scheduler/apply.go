@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -21,17 +22,17 @@ func (s *shardState) apply(b store.ShardBatch, now time.Time) {
 	for i := range b.Events {
 		ev := &b.Events[i]
 		switch ev.Kind {
-		case store.KindEntry:
+		case record.KindEntry:
 			s.applyEntry(ev)
-		case store.KindQueued:
+		case record.KindQueued:
 			s.applyQueued(ev, now)
-		case store.KindEnded:
+		case record.KindEnded:
 			s.applyEnded(ev, now)
-		case store.KindDead:
+		case record.KindDead:
 			s.applyDead(ev)
-		case store.KindPart:
+		case record.KindPart:
 			s.applyPart(ev)
-		case store.KindRevised:
+		case record.KindRevised:
 			s.applyRevised(ev)
 		}
 	}
@@ -114,7 +115,7 @@ func (s *shardState) read(t *taskState, value []byte) (err error) {
 	if len(p.UID) > math.MaxUint8 || p.Generation != int64(int32(p.Generation)) {
 		return fmt.Errorf("%w: uid or generation", task.ErrInvalid)
 	}
-	action, err := store.DecodeAction(p.Action)
+	action, err := record.DecodeAction(p.Action)
 	if err != nil {
 		return err
 	}
@@ -126,7 +127,7 @@ func (s *shardState) read(t *taskState, value []byte) (err error) {
 	}
 	var own *task.Own
 	if len(p.Own) > 0 {
-		o, err := store.DecodeOwn(p.Own)
+		o, err := record.DecodeOwn(p.Own)
 		if err != nil {
 			return err
 		}
@@ -162,7 +163,7 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 		return
 	}
 	s.ended(t, ev.Run, ev.Mod) // a retry waits, or the attempt was handed back
-	decoded, err := store.DecodeWaiting(ev.ShardKey, ev.Value)
+	decoded, err := record.DecodeWaiting(ev.ShardKey, ev.Value)
 	if err != nil {
 		s.ensureActivity(t).unreadable = append(s.ensureActivity(t).unreadable, ev.Run)
 		s.notify(notice{kind: queuedUnreadable, task: t.fullName(), run: ev.Run, err: err})

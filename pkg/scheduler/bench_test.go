@@ -12,6 +12,7 @@ import (
 	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -27,7 +28,7 @@ func (y *yes) Commit(context.Context, kv.Txn) (kv.Result, error) {
 // its clock.
 func benchWorker(b *testing.B, n int, schedule string) (*worker, *time.Time) {
 	b.Helper()
-	keys, err := store.NewKeys("/bench")
+	keys, err := record.NewKeys("/bench")
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -39,14 +40,14 @@ func benchWorker(b *testing.B, n int, schedule string) (*worker, *time.Time) {
 	e.cfg.Fleet.Set([]task.Node{node("n1", 1<<30)})
 	w := newWorker(e, 0, store.Fences{})
 	w.reset()
-	w.mark, w.known = store.Watermark{Time: task.At(start), Seen: 100}, 1
+	w.mark, w.known = record.Watermark{Time: task.At(start), Seen: 100}, 1
 	batch := store.ShardBatch{Reset: true, Revision: 100}
 	for i, name := range names(n) {
 		t, entry := (&world{TB: b}).newTask(name, start, cronned(schedule), allow)
 		t.Action = task.Action{Process: &task.Process{Command: []string{"/usr/bin/backup", "--all", name}}}
 		entry.Action = t.Action
 		batch.Events = append(batch.Events, store.ShardEvent{
-			ShardKey: store.ShardKey{Kind: store.KindEntry, Ref: ref(name)}, Task: "default/" + name, Mod: int64(i%100) + 1, Create: int64(i%100) + 1, Value: written(entry),
+			ShardKey: record.ShardKey{Kind: record.KindEntry, Ref: ref(name)}, Task: "default/" + name, Mod: int64(i%100) + 1, Create: int64(i%100) + 1, Value: written(entry),
 		})
 	}
 	w.apply(batch)
@@ -114,7 +115,7 @@ func BenchmarkRound_AmongMany(b *testing.B) {
 		})
 		_, entry := (&world{TB: b}).newTask("one", start, allow)
 		w.apply(store.ShardBatch{Revision: 100, Events: []store.ShardEvent{{
-			ShardKey: store.ShardKey{Kind: store.KindEntry, Ref: ref("one")}, Task: "default/one", Mod: 50, Create: 50, Value: written(entry)}}})
+			ShardKey: record.ShardKey{Kind: record.KindEntry, Ref: ref("one")}, Task: "default/one", Mod: 50, Create: 50, Value: written(entry)}}})
 		one := w.task("default/one")
 		b.Run(fmt.Sprintf("one due of %d", n), func(b *testing.B) {
 			for b.Loop() {

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -442,7 +442,7 @@ func BenchmarkOutcome(b *testing.B) {
 		`"ended_at":"2026-11-20T22:05:00.003Z","exit_code":0,"lateness_ms":2}`)
 	b.ReportAllocs()
 	for b.Loop() {
-		if store.StateOf(value) != task.Succeeded {
+		if record.StateOf(value) != task.Succeeded {
 			b.Fatal("not found")
 		}
 	}

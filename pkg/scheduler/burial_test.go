@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -190,7 +190,7 @@ func TestTTL_OfAnOwnerThatIsFenced(t *testing.T) {
 	w.ok(err)
 	f := w.assign("n1")
 	w.assign("n2")
-	if err := w.store.ExpireTask(w.ctx, f, ref("a"), st.EntryMod, store.Tombstone{}); !errors.Is(err, task.ErrConflict) {
+	if err := w.store.ExpireTask(w.ctx, f, ref("a"), st.EntryMod, record.Tombstone{}); !errors.Is(err, task.ErrConflict) {
 		t.Errorf("a fenced owner's: %v", err)
 	}
 	w.wantThere("a", true)

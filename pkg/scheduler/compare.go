@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // review is something for a worker to compare with what it knows.
@@ -52,9 +53,9 @@ func (s *shardState) differing(r review) map[string]int64 {
 	for i := range r.keys {
 		ev := &r.keys[i]
 		switch ev.Kind {
-		case store.KindEntry:
+		case record.KindEntry:
 			entries[ev.Task] = true
-		case store.KindQueued, store.KindPart:
+		case record.KindQueued, record.KindPart:
 			queued[ev.Key] = true
 		}
 		if s.lacks(ev) {
@@ -92,17 +93,17 @@ func (s *shardState) differing(r review) map[string]int64 {
 func (s *shardState) lacks(ev *store.ShardEvent) bool {
 	t := s.tasks[ev.Task]
 	switch ev.Kind {
-	case store.KindEntry:
+	case record.KindEntry:
 		return t == nil || t.mod < ev.Mod
-	case store.KindQueued:
+	case record.KindQueued:
 		if t == nil || t.activity == nil {
 			return true
 		}
 		i := slices.IndexFunc(t.activity.queue, func(q *waiting) bool { return q.ID == ev.Run })
 		return (i < 0 || t.activity.queue[i].mod < ev.Mod) && !slices.Contains(t.activity.unreadable, ev.Run)
-	case store.KindPart:
+	case record.KindPart:
 		return t == nil || t.activity == nil || t.activity.returned[ev.Run].mod < ev.Mod
-	case store.KindWatermark:
+	case record.KindWatermark:
 		return s.known < ev.Mod
 	}
 	return false
@@ -114,11 +115,11 @@ func (s *shardState) has(ev *store.ShardEvent) bool {
 	switch {
 	case t == nil:
 		return false
-	case ev.Kind == store.KindEntry:
+	case ev.Kind == record.KindEntry:
 		return t.present
 	case t.activity == nil:
 		return false
-	case ev.Kind == store.KindPart:
+	case ev.Kind == record.KindPart:
 		_, ok := t.activity.returned[ev.Run]
 		return ok
 	}
@@ -127,7 +128,7 @@ func (s *shardState) has(ev *store.ShardEvent) bool {
 
 // differingRuns are the attempts that are active for only one of worker and etcd.
 func (s *shardState) differingRuns(r review) (d differences) {
-	found := map[store.RunKey]int64{}
+	found := map[record.RunKey]int64{}
 	for _, k := range r.runs {
 		found[k.RunKey] = k.Create
 		if s.attemptOf(k) == nil && len(d.there) < maxDifferences {
@@ -145,8 +146,8 @@ func (s *shardState) differingRuns(r review) (d differences) {
 	return d
 }
 
-func (s *shardState) runKey(t *taskState, a *attempt) store.RunKey {
-	return store.RunKey{Node: a.node, Ref: t.ref(s.shard), Run: a.run}
+func (s *shardState) runKey(t *taskState, a *attempt) record.RunKey {
+	return record.RunKey{Node: a.node, Ref: t.ref(s.shard), Run: a.run}
 }
 
 // attemptOf is what the worker knows of an attempt, or of a later one of its run; nil: nothing.

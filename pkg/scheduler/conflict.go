@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // wants reports whether there may be something to decide at now.
@@ -37,22 +38,22 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 	for _, ev := range c.Records {
 		t := s.taskOf(&ev)
 		switch ev.Kind {
-		case store.KindEntry:
+		case record.KindEntry:
 			if ev.Deleted || ev.Create != t.create {
 				s.forget(t)
 			} else {
 				s.applyEntry(&ev)
 			}
-		case store.KindQueued:
+		case record.KindQueued:
 			s.applyQueued(&ev, now)
-		case store.KindEnded, store.KindDead, store.KindPart:
+		case record.KindEnded, record.KindDead, record.KindPart:
 			delete(s.purges, ev.Key) // if it is there, the watch will tell
-			if ev.Kind == store.KindPart && ev.Deleted && t.activity != nil {
+			if ev.Kind == record.KindPart && ev.Deleted && t.activity != nil {
 				delete(t.activity.returned, ev.Run)
 			}
 			s.endSpan(t) // it cannot be extended
 		}
-		failed[t] = ev.Kind != store.KindEnded && ev.Kind != store.KindDead && ev.Kind != store.KindPart || failed[t]
+		failed[t] = ev.Kind != record.KindEnded && ev.Kind != record.KindDead && ev.Kind != record.KindPart || failed[t]
 		s.look(t)
 	}
 	if c.Freezes != nil {

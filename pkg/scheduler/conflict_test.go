@@ -9,6 +9,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -371,7 +372,7 @@ func TestCommit_OlderEventsDoNotUndoWhatALostCommitHasRead(t *testing.T) {
 	between := st.Entry
 	between.Paused = false
 	h.apply(store.ShardBatch{Revision: now.mod - 1, Events: []store.ShardEvent{{
-		ShardKey: store.ShardKey{Kind: store.KindEntry, Ref: ref("a")}, Task: "default/a", Mod: now.mod - 1, Create: now.create, Value: written(between),
+		ShardKey: record.ShardKey{Kind: record.KindEntry, Ref: ref("a")}, Task: "default/a", Mod: now.mod - 1, Create: now.create, Value: written(between),
 	}}})
 	commits := h.door.commits
 	h.blind(2)

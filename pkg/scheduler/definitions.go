@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -13,7 +13,7 @@ import (
 
 // timing is when tasks tick.
 type timing struct {
-	text     string // as in store.EntryParts
+	text     string // as in record.EntryParts
 	schedule *schedule.Schedule
 	jittered bool
 	manual   bool
@@ -46,7 +46,7 @@ type policySet struct {
 // newPolicySet reads what an entry says. It refuses what the API would have refused:
 // nothing behind it expects such values.
 func newPolicySet(text string) (*policySet, error) {
-	e, err := store.DecodePolicy(text)
+	e, err := record.DecodePolicy(text)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +77,7 @@ func newPolicySet(text string) (*policySet, error) {
 }
 
 func newTiming(text string) (*timing, error) {
-	e, err := store.DecodeTiming(text)
+	e, err := record.DecodeTiming(text)
 	if err != nil {
 		return nil, err
 	}

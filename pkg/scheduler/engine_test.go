@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -166,7 +167,7 @@ type gapOnce struct {
 
 func (g *gapOnce) opens() int { g.mu.Lock(); defer g.mu.Unlock(); return g.opened }
 
-func (g *gapOnce) Open(ctx context.Context, shard int, f store.Fences) (store.Watermark, int64, error) {
+func (g *gapOnce) Open(ctx context.Context, shard int, f store.Fences) (record.Watermark, int64, error) {
 	g.mu.Lock()
 	g.opened++
 	g.mu.Unlock()
@@ -391,9 +392,9 @@ func TestEngine_KeepsHistoryAtItsLengthAcrossOwners(t *testing.T) {
 		st, err := w.store.Task(w.ctx, ref("a"))
 		w.ok(err)
 		h.apply(store.ShardBatch{Reset: true, Revision: 1, Events: []store.ShardEvent{
-			{ShardKey: store.ShardKey{Kind: store.KindEntry, Ref: ref("a")}, Task: "default/a", Mod: 5, Create: 5, Value: written(st.Entry)}}})
+			{ShardKey: record.ShardKey{Kind: record.KindEntry, Ref: ref("a")}, Task: "default/a", Mod: 5, Create: 5, Value: written(st.Entry)}}})
 		h.apply(store.ShardBatch{Revision: int64(i), Events: []store.ShardEvent{
-			{ShardKey: store.ShardKey{Kind: store.KindEnded, Ref: ref("a"), Run: "r"}, Task: "default/a", Mod: 6, Create: 6}}})
+			{ShardKey: record.ShardKey{Kind: record.KindEnded, Ref: ref("a"), Run: "r"}, Task: "default/a", Mod: 6, Create: 6}}})
 		asked += len(e.trims.line)
 	}
 	if asked < 20 || asked > 80 {
@@ -505,7 +506,7 @@ func TestScanner_AnswersFromAScanThatBeganAfterTheQuestion(t *testing.T) {
 		if scans == 2 {
 			return nil, 0, errCut
 		}
-		return []store.ActiveKey{{RunKey: store.RunKey{Ref: store.Ref{Shard: 7}, Run: fmt.Sprint(scans)}}}, 0, nil
+		return []store.ActiveKey{{RunKey: record.RunKey{Ref: record.Ref{Shard: 7}, Run: fmt.Sprint(scans)}}}, 0, nil
 	})
 	done := make(chan struct{})
 	go func() { defer close(done); _ = s.run(ctx) }()

@@ -3,7 +3,7 @@ package scheduler
 import (
 	"slices"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -73,7 +73,7 @@ func (p *plan) changeEntry(t *taskState, modify func(*entryChange)) {
 
 	e := t.entry()
 	e.From, e.Anchor = task.At(instant(c.entry.from)), task.At(instant(c.entry.anchor))
-	e.Paused, e.Own = c.entry.paused, store.EncodeOwn(&c.entry.own)
+	e.Paused, e.Own = c.entry.paused, record.EncodeOwn(&c.entry.own)
 
 	if again {
 		p.commit.ChangeEntry(t.fullName(), e)

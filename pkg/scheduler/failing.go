@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -39,7 +40,7 @@ func (s *shardState) noteOutcome(t *taskState, ev *store.ShardEvent, now time.Ti
 	if ev.Late {
 		return
 	}
-	e := end{ev.Mod, store.StateOf(ev.Value)}
+	e := end{ev.Mod, record.StateOf(ev.Value)}
 	before := s.failing[t]
 	if !e.ran() || before != nil && ev.Mod <= before.mod {
 		return
@@ -54,7 +55,7 @@ func (s *shardState) noteOutcome(t *taskState, ev *store.ShardEvent, now time.Ti
 		delete(s.failing, t)
 		return
 	}
-	r, err := store.DecodeEnded(ev.ShardKey, ev.Value)
+	r, err := record.DecodeEnded(ev.ShardKey, ev.Value)
 	if err != nil {
 		return
 	}

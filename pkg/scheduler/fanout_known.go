@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -79,7 +80,7 @@ func (s *shardState) applyPart(ev *store.ShardEvent) {
 		return
 	}
 	s.ended(t, ev.Run, ev.Mod)
-	end, err := store.DecodeEnded(ev.ShardKey, ev.Value)
+	end, err := record.DecodeEnded(ev.ShardKey, ev.Value)
 	if err != nil {
 		end = task.Run{ID: ev.Run, State: task.Failed, Reason: task.ReasonBadEntry}
 		s.notify(notice{kind: partUnreadable, task: t.fullName(), run: ev.Run, err: err})

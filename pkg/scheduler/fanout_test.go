@@ -11,7 +11,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -67,7 +67,7 @@ func (w *world) wantParts(name string, want ...string) {
 }
 
 // part is the attempt of a part.
-func (w *world) part(name string, index int) store.Held {
+func (w *world) part(name string, index int) record.Held {
 	w.Helper()
 	for _, h := range w.active(name) {
 		if _, i, is := task.ParentOf(h.ID); is && i == index {
@@ -75,7 +75,7 @@ func (w *world) part(name string, index int) store.Held {
 		}
 	}
 	w.Fatalf("part %d of %s is not active", index, name)
-	return store.Held{}
+	return record.Held{}
 }
 
 // left is how many records of ended parts there are.

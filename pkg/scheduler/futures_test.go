@@ -14,6 +14,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -106,14 +107,14 @@ func (g *game) wantTicks(name string, after float64, most int) {
 // written.
 func (g *game) wantFailures(h *hand) {
 	g.Helper()
-	keys, _, err := g.store.HistoriesOf(g.ctx, []store.Ref{ref("failures")})
+	keys, _, err := g.store.HistoriesOf(g.ctx, []record.Ref{ref("failures")})
 	g.ok(err)
 	slices.SortFunc(keys[0], func(a, b store.ShardEvent) int { return cmp.Compare(a.Mod, b.Mod) })
 	failures, paused := 0, false
 	for _, ev := range keys[0] {
 		read, err := g.store.RecordsNow(g.ctx, []string{ev.Key})
 		g.ok(err)
-		r, err := store.DecodeEnded(ev.ShardKey, read[0].Value)
+		r, err := record.DecodeEnded(ev.ShardKey, read[0].Value)
 		g.ok(err)
 		switch r.State {
 		case task.Failed, task.Lost, task.TimedOut:
@@ -169,7 +170,7 @@ func (w *world) versions(name string) (list []task.Entry) {
 	for res := range w.client.Watch(ctx, key, clientv3.WithRev(now.Kvs[0].CreateRevision)) {
 		w.ok(res.Err())
 		for _, ev := range res.Events {
-			e, err := store.DecodeEntry(ev.Kv.Value)
+			e, err := record.DecodeEntry(ev.Kv.Value)
 			w.ok(err)
 			list = append(list, e)
 			if ev.Kv.ModRevision == now.Kvs[0].ModRevision {

@@ -26,6 +26,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv/kvmem"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -107,7 +108,7 @@ func realWorlds(t testing.TB) func(t testing.TB, nodes ...string) *world {
 func newWorldOn(t testing.TB, prefix string, dial func() *kv.Client, nodes ...string) *world {
 	t.Helper()
 
-	keys, err := store.NewKeys(prefix)
+	keys, err := record.NewKeys(prefix)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -474,7 +475,7 @@ func (d *door) deliver() {
 	d.held = nil
 }
 
-func ref(name string) store.Ref { return store.Ref{Namespace: "default", Name: name} }
+func ref(name string) record.Ref { return record.Ref{Namespace: "default", Name: name} }
 
 // option changes a task before it is written.
 type option func(*task.Task)
@@ -584,11 +585,11 @@ func (w *world) trigger(name string) string {
 }
 
 // active are a task's attempts, the oldest run first.
-func (w *world) active(name string) []store.Held {
+func (w *world) active(name string) []record.Held {
 	w.Helper()
 	all, err := w.store.ActiveOf(w.ctx, ref(name))
 	w.ok(err)
-	slices.SortFunc(all, func(a, b store.Held) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(all, func(a, b record.Held) int { return strings.Compare(a.ID, b.ID) })
 	return all
 }
 
@@ -606,14 +607,14 @@ func (w *world) finish(name string, state task.State) {
 var usual = map[task.State]string{task.Failed: task.ReasonExit, task.TimedOut: task.ReasonTimeout, task.Cancelled: task.ReasonCancelled, task.Lost: task.ReasonShutdown}
 
 // why is the reason of an attempt's end.
-func why(h store.Held, state task.State) string {
+func why(h record.Held, state task.State) string {
 	if state == task.Cancelled && h.CancelReason != "" {
 		return h.CancelReason
 	}
 	return usual[state]
 }
 
-func (w *world) end(h store.Held, state task.State) {
+func (w *world) end(h record.Held, state task.State) {
 	w.Helper()
 	end := h.Run
 	end.State, end.EndedAt = state, task.At(w.clock())
@@ -638,7 +639,7 @@ func (w *world) stories() map[string][]string {
 	for _, h := range active {
 		runs = append(runs, h.Run)
 	}
-	slices.SortFunc(runs, func(a, b task.Run) int { return store.ByTime(b, a) })
+	slices.SortFunc(runs, func(a, b task.Run) int { return record.ByTime(b, a) })
 	all := map[string][]string{}
 	for _, r := range runs {
 		all[r.Task] = append(all[r.Task], tell(r))
@@ -679,11 +680,11 @@ func (w *world) wantAll(names []string, lines ...string) {
 	}
 }
 
-func (w *world) mark() store.Watermark {
+func (w *world) mark() record.Watermark {
 	w.Helper()
 	res, err := w.client.Get(w.ctx, w.store.Keys().Watermark(0))
 	w.ok(err)
-	m, err := store.DecodeWatermark(res.Kvs[0].Value)
+	m, err := record.DecodeWatermark(res.Kvs[0].Value)
 	w.ok(err)
 	return m
 }
@@ -702,7 +703,7 @@ func (w *world) from(name string) float64 { w.Helper(); return w.froms(name)[0] 
 
 func (w *world) froms(names ...string) []float64 {
 	w.Helper()
-	refs := make([]store.Ref, len(names))
+	refs := make([]record.Ref, len(names))
 	for i, name := range names {
 		refs[i] = ref(name)
 	}

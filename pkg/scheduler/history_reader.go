@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -62,7 +63,7 @@ func (s *historyReader) wants(most int) []store.ShardEvent {
 func (s *historyReader) take(ev store.ShardEvent) {
 	newest := s.last == 0 && !s.unreadable
 
-	r, err := store.DecodeEnded(ev.ShardKey, ev.Value)
+	r, err := record.DecodeEnded(ev.ShardKey, ev.Value)
 	if ev.Deleted || err != nil {
 		s.unreadable = s.unreadable || newest
 		return

@@ -11,6 +11,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -34,7 +35,7 @@ func (w *world) dues(name string, until float64) (ticks, dues []float64) {
 
 // A worker that knows entries by hand, and has no etcd.
 func bareWorker(tb interface{ Fatal(...any) }) *worker {
-	keys, err := store.NewKeys("/bare")
+	keys, err := record.NewKeys("/bare")
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -49,7 +50,7 @@ func bareWorker(tb interface{ Fatal(...any) }) *worker {
 
 // give has the worker know an entry.
 func (w *worker) give(name string, e task.Entry, create int64) *taskState {
-	w.applyEntry(&store.ShardEvent{ShardKey: store.ShardKey{Kind: store.KindEntry, Ref: ref(name)}, Task: "default/" + name, Mod: create, Create: create, Value: written(e)})
+	w.applyEntry(&store.ShardEvent{ShardKey: record.ShardKey{Kind: record.KindEntry, Ref: ref(name)}, Task: "default/" + name, Mod: create, Create: create, Value: written(e)})
 	return w.task("default/" + name)
 }
 
@@ -69,7 +70,7 @@ func TestJitter_NextTickAndBoundsAreThoseOfAWalkOverAllTicks(t *testing.T) {
 			silence = moment("silence")
 			e.Paused, e.Own = true, &task.Own{Pauses: []task.Pause{{Since: task.At(from), Until: task.At(silence)}}}
 		}
-		mark := store.Watermark{Time: task.At(moment("mark")), Last: rapid.SampledFrom([]string{"", "default/a", "default/z"}).Draw(rt, "last"), Seen: 10}
+		mark := record.Watermark{Time: task.At(moment("mark")), Last: rapid.SampledFrom([]string{"", "default/a", "default/z"}).Draw(rt, "last"), Seen: 10}
 		create := int64(rapid.IntRange(10, 11).Draw(rt, "create"))
 		now := moment("now")
 

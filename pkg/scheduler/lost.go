@@ -5,15 +5,16 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // watch is what a worker has found out of an attempt whose node is gone, or that
 // is to end: its task is gone, or a newer tick replaces it.
 type watch struct {
-	held  store.Held // of a record that cannot be read, what its key says
-	since time.Time  // when the node was read as absent, with this record; zero: not yet
-	lost  bool       // it was so all along: the attempt is lost
+	held  record.Held // of a record that cannot be read, what its key says
+	since time.Time   // when the node was read as absent, with this record; zero: not yet
+	lost  bool        // it was so all along: the attempt is lost
 	// unreadable is why its record cannot be read. Nobody knows of which instance
 	// it is, so that it is never proved dead.
 	unreadable error

@@ -9,12 +9,13 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // abandoned is a world in which node n2 has an attempt of task a since +1, and
 // is gone. Its owner has looked at +10.
-func abandoned(t *testing.T, opts ...option) (*world, *hand, store.Held) {
+func abandoned(t *testing.T, opts ...option) (*world, *hand, record.Held) {
 	t.Helper()
 	w := newWorld(t, "n1", "n2").judged()
 	h := w.work("n1")
@@ -189,15 +190,15 @@ func (h *hand) wantNoConflict() {
 
 func TestLost_CommitComparesNodeAndRecordOnceMore(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(w *world, a store.Held){
-		"back": func(w *world, _ store.Held) { w.join("n2") },
-		"adopted": func(w *world, a store.Held) {
+	for name, change := range map[string]func(w *world, a record.Held){
+		"back": func(w *world, _ record.Held) { w.join("n2") },
+		"adopted": func(w *world, a record.Held) {
 			w.join("n2")
 			_, err := w.store.Rewrite(w.ctx, w.sessions["n2"], a)
 			w.ok(err)
 			w.leave("n2")
 		},
-		"ended": func(w *world, a store.Held) { w.end(a, task.Succeeded) },
+		"ended": func(w *world, a record.Held) { w.end(a, task.Succeeded) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, h, a := abandoned(t)
@@ -397,7 +398,7 @@ type sightings struct {
 	calls, attempts int
 }
 
-func (s *sightings) Sightings(ctx context.Context, runs []store.RunKey) ([]store.Sighting, error) {
+func (s *sightings) Sightings(ctx context.Context, runs []record.RunKey) ([]store.Sighting, error) {
 	s.calls++
 	s.attempts += len(runs)
 	return s.Store.Sightings(ctx, runs)

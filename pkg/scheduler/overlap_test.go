@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/check"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -145,14 +145,14 @@ func TestOverlap_ReplaceIsSeenThroughByTheNextOwner(t *testing.T) {
 // moment: it gives way all the same.
 func TestOverlap_ReplaceWhileTheAttemptChanges(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(w *world, a store.Held){
-		"runs": func(w *world, a store.Held) {
+	for name, change := range map[string]func(w *world, a record.Held){
+		"runs": func(w *world, a record.Held) {
 			a.State = task.Running
 			_, err := w.store.Rewrite(w.ctx, w.sessions["n1"], a)
 			w.ok(err)
 		},
-		"fails":          func(w *world, a store.Held) { w.end(a, task.Failed) },
-		"is handed back": func(w *world, a store.Held) { w.ok(w.store.HandBack(w.ctx, a)) },
+		"fails":          func(w *world, a record.Held) { w.end(a, task.Failed) },
+		"is handed back": func(w *world, a record.Held) { w.ok(w.store.HandBack(w.ctx, a)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "n1").judged()

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -110,7 +111,7 @@ func (t *taskState) noteEnd(ev *store.ShardEvent, now int64) {
 	if p == nil || ev.Late || t.orphan(ev.Run) || p.studied && ev.Mod <= p.upTo {
 		return
 	}
-	r, err := store.DecodeEnded(ev.ShardKey, ev.Value)
+	r, err := record.DecodeEnded(ev.ShardKey, ev.Value)
 	if err != nil {
 		return // the history reader ignores it, too
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -260,7 +260,7 @@ func (w *world) ranOn(name string) string {
 	for _, h := range w.active(name) {
 		runs = append(runs, h.Run)
 	}
-	slices.SortFunc(runs, func(a, b task.Run) int { return store.ByTime(b, a) })
+	slices.SortFunc(runs, func(a, b task.Run) int { return record.ByTime(b, a) })
 	var list []string
 	for _, r := range runs {
 		if r.Task == name {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -12,7 +13,7 @@ import (
 // else: no clock, no network, no global random numbers. Scripts and tests replace all of it.
 type ports struct {
 	node         string // own name
-	keys         store.Keys
+	keys         record.Keys
 	commits      commitMaker
 	definitions  definitions
 	placement    placement
@@ -26,7 +27,7 @@ type ports struct {
 
 // commitMaker makes empty commits. It depends on nothing but its arguments.
 type commitMaker interface {
-	NewCommit(shard int, f store.Fences, known int64, w store.Watermark) *store.Commit
+	NewCommit(shard int, f store.Fences, known int64, w record.Watermark) *store.Commit
 }
 
 // definitions reads what many tasks have alike, and keeps it once for all shards.

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -207,7 +208,7 @@ type lateWatch struct {
 	before func() // the opening
 }
 
-func (l *lateWatch) Open(ctx context.Context, shard int, f store.Fences) (store.Watermark, int64, error) {
+func (l *lateWatch) Open(ctx context.Context, shard int, f store.Fences) (record.Watermark, int64, error) {
 	if l.before != nil {
 		l.before()
 	}

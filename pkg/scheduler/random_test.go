@@ -16,6 +16,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -75,8 +76,8 @@ type game struct {
 	cold    int          // how often all is frozen
 	herd    bool         // more tasks tick at once than one commit holds
 	doors   []*door
-	zombies []store.Held // attempts as they were some time ago
-	ahead   *ahead       // a node that loads the shard before it is its own, or nil
+	zombies []record.Held // attempts as they were some time ago
+	ahead   *ahead        // a node that loads the shard before it is its own, or nil
 	steps   []string
 }
 
@@ -476,7 +477,7 @@ func (g *game) trigger() {
 	}
 }
 
-func (g *game) all() []store.Held {
+func (g *game) all() []record.Held {
 	all, err := g.store.Active(g.ctx)
 	g.ok(err)
 	return all
@@ -495,7 +496,7 @@ func (g *game) finish() {
 	n := g.rand.IntN(6)
 	g.say("%s of %s on %s: %d", h.ID, h.Task, h.Node, n)
 	if n != 1 { // it ends, and no node says of an attempt that it has ended otherwise
-		g.zombies = slices.DeleteFunc(g.zombies, func(o store.Held) bool { return o.Create == h.Create })
+		g.zombies = slices.DeleteFunc(g.zombies, func(o record.Held) bool { return o.Create == h.Create })
 	}
 	switch {
 	case n == 0 && h.State == task.Dispatched && !h.CancelRequested:
@@ -528,7 +529,7 @@ func (g *game) zombie() {
 	if !errors.Is(err, store.ErrLate) && !errors.Is(err, task.ErrConflict) {
 		g.ok(err)
 	}
-	g.zombies = slices.DeleteFunc(g.zombies, func(o store.Held) bool { return o.Create == h.Create })
+	g.zombies = slices.DeleteFunc(g.zombies, func(o record.Held) bool { return o.Create == h.Create })
 }
 
 // churn has a node go, or one come back: the same instance, which adopts what it

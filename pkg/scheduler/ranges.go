@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -80,7 +80,7 @@ type opening struct {
 
 // noteOpening notes what the shard's watermark was, if this is the first opening: those
 // after it belong to the same time of ownership.
-func (s *shardState) noteOpening(mark store.Watermark, now time.Time) {
+func (s *shardState) noteOpening(mark record.Watermark, now time.Time) {
 	if s.opening.at.IsZero() {
 		s.opening = opening{at: now, mark: mark.Time.Time}
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // watchAttempts follows the attempts, of the tasks that want a look, whose node
@@ -39,7 +39,7 @@ func (w *worker) readAttempts(ctx context.Context, now time.Time) error {
 		return nil
 	}
 
-	keys := make([]store.RunKey, len(readings))
+	keys := make([]record.RunKey, len(readings))
 	for i, r := range readings {
 		keys[i] = w.runKey(r.t, r.a)
 	}

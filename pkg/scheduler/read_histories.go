@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // readHistories reads the histories that were asked for, a few between two plans: ticks
@@ -20,7 +21,7 @@ func (w *worker) readHistories(ctx context.Context, now int64) {
 	}
 	some := slices.SortedFunc(maps.Keys(w.unread), byName)
 	some = some[:min(len(some), store.HistoriesAtOnce)]
-	refs := make([]store.Ref, len(some))
+	refs := make([]record.Ref, len(some))
 	for i, t := range some {
 		delete(w.unread, t)
 		refs[i] = t.ref(w.shard)
@@ -39,7 +40,7 @@ func (w *worker) readHistories(ctx context.Context, now int64) {
 	}
 }
 
-func (w *worker) readRecords(ctx context.Context, of []*taskState, refs []store.Ref) ([]*historyReader, error) {
+func (w *worker) readRecords(ctx context.Context, of []*taskState, refs []record.Ref) ([]*historyReader, error) {
 	keys, rev, err := w.e.cfg.Store.HistoriesOf(ctx, refs)
 	if err != nil {
 		return nil, err

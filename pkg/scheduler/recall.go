@@ -9,6 +9,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // recaller finds out, after a shard was opened, which of its tasks are failing: those
@@ -108,7 +109,7 @@ const maxLaterRecords = 100
 
 // read finds the tasks, among those with a dead run, whose last run to end failed.
 func (r *recaller) read(ctx context.Context, dead []store.ShardEvent, into map[string]*failure) error {
-	refs, keys := make([]store.Ref, len(dead)), make([]string, len(dead))
+	refs, keys := make([]record.Ref, len(dead)), make([]string, len(dead))
 	for i, ev := range dead {
 		refs[i], keys[i] = ev.Ref, ev.Key
 	}
@@ -131,12 +132,12 @@ func (r *recaller) read(ctx context.Context, dead []store.ShardEvent, into map[s
 	}
 	settled := map[string]bool{}
 	for _, ev := range now[len(dead):] {
-		e := end{ev.Mod, store.StateOf(ev.Value)}
+		e := end{ev.Mod, record.StateOf(ev.Value)}
 		if ev.Deleted || settled[ev.Task] || !e.ran() {
 			continue
 		}
 		settled[ev.Task] = true
-		if run, err := store.DecodeEnded(ev.ShardKey, ev.Value); err == nil && e.failed() {
+		if run, err := record.DecodeEnded(ev.ShardKey, ev.Value); err == nil && e.failed() {
 			into[ev.Task] = failureOf(ev.Mod, run, 2)
 		}
 	}
@@ -144,7 +145,7 @@ func (r *recaller) read(ctx context.Context, dead []store.ShardEvent, into map[s
 		if ev.Deleted || settled[ev.Task] {
 			continue
 		}
-		if w, err := store.DecodeWaiting(ev.ShardKey, ev.Value); err == nil {
+		if w, err := record.DecodeWaiting(ev.ShardKey, ev.Value); err == nil {
 			into[ev.Task] = failureOf(ev.Mod, w.Run, 1)
 		}
 	}

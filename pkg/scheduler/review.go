@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -95,7 +96,7 @@ func (w *worker) repairRecords(ctx context.Context, d differences) error {
 		ev := store.ShardEvent{ShardKey: sk, Key: key, Task: sk.Ref.String(), Mod: mod}
 		if mod > 0 && w.lacks(&ev) || mod == 0 && w.has(&ev) {
 			keys = append(keys, key)
-			if sk.Kind == store.KindQueued {
+			if sk.Kind == record.KindQueued {
 				beside[w.keys.Entry(sk.Ref)] = true
 			}
 		}
@@ -114,15 +115,15 @@ func (w *worker) repairRecords(ctx context.Context, d differences) error {
 	entries := map[string]int64{} // by task: the mod revision, if it is there
 	for _, ev := range events {
 		mod, doubted := d.records[ev.Key]
-		if ev.Kind == store.KindEntry && !ev.Deleted {
+		if ev.Kind == record.KindEntry && !ev.Deleted {
 			entries[ev.Task] = ev.Mod
 		}
 		t := w.tasks[ev.Task]
 		switch {
 		case !doubted:
-		case ev.Kind == store.KindQueued && !ev.Deleted && entries[ev.Task] > 0 && (t == nil || t.mod < entries[ev.Task]):
+		case ev.Kind == record.KindQueued && !ev.Deleted && entries[ev.Task] > 0 && (t == nil || t.mod < entries[ev.Task]):
 			// The watch, or the next period, brings the entry.
-		case ev.Kind == store.KindWatermark:
+		case ev.Kind == record.KindWatermark:
 			if w.known < ev.Mod {
 				w.repaired("the watermark", ev.Key)
 				return fmt.Errorf("%w: the watermark is another's", errReload)
@@ -137,7 +138,7 @@ func (w *worker) repairRecords(ctx context.Context, d differences) error {
 
 // repairRuns repairs what still differs of the active attempts.
 func (w *worker) repairRuns(ctx context.Context, d differences) error {
-	var keys []store.RunKey
+	var keys []record.RunKey
 	ended := map[int]int{} // by place in keys: in d.gone
 	for i, a := range d.gone {
 		if slices.Contains(d.of[i].active(), a) {

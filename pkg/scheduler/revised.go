@@ -6,7 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // A commit that moves the watermark's time compares the shard's key revised (see
@@ -75,9 +75,9 @@ func (w *worker) readRevised(ctx context.Context) error {
 	for i := range keys {
 		ev := &keys[i]
 		switch {
-		case ev.Kind == store.KindRevised:
+		case ev.Kind == record.KindRevised:
 			revised = ev.Mod
-		case ev.Kind == store.KindEntry && ev.Create <= w.applied && w.lacks(ev):
+		case ev.Kind == record.KindEntry && ev.Create <= w.applied && w.lacks(ev):
 			changed = append(changed, ev.Key)
 		}
 	}

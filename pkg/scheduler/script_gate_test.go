@@ -10,6 +10,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -100,14 +101,14 @@ func (f *faultyStore) fail(what string) error {
 	return nil
 }
 
-func (f *faultyStore) Sightings(ctx context.Context, runs []store.RunKey) ([]store.Sighting, error) {
+func (f *faultyStore) Sightings(ctx context.Context, runs []record.RunKey) ([]store.Sighting, error) {
 	if err := f.fail("attempts"); err != nil {
 		return nil, err
 	}
 	return f.Store.Sightings(ctx, runs)
 }
 
-func (f *faultyStore) HistoriesOf(ctx context.Context, refs []store.Ref) ([][]store.ShardEvent, int64, error) {
+func (f *faultyStore) HistoriesOf(ctx context.Context, refs []record.Ref) ([][]store.ShardEvent, int64, error) {
 	if err := f.fail("histories"); err != nil {
 		return nil, 0, err
 	}

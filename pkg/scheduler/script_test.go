@@ -21,6 +21,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv/kvmem"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -122,7 +123,7 @@ type owner struct {
 	decider
 	gate *gate
 
-	mark                         store.Watermark // as the owner knows it
+	mark                         record.Watermark // as the owner knows it
 	nodesChanged, freezesChanged bool
 	freezes                      store.FreezeRecord // as told
 
@@ -472,7 +473,7 @@ func (s *script) createTask(a *scriptArgs, name string) {
 	s.ok(err)
 }
 
-func (s *script) ref(name string) store.Ref { return ref(name) }
+func (s *script) ref(name string) record.Ref { return ref(name) }
 
 // edit changes fields of a task as the API does: of a schedule that changes, and of a
 // pause that ends, no tick up to now is left, nor of a task that may run more often, or of an
@@ -514,7 +515,7 @@ func (s *script) edit(a *scriptArgs) string {
 	}
 
 	e := task.NewEntry(t, from, anchor)
-	if len(store.EncodeOwn(&own)) > 0 {
+	if len(record.EncodeOwn(&own)) > 0 {
 		e.Own = &own
 	}
 	_, err = s.store.UpdateTask(s.ctx, old, t, e)
@@ -545,7 +546,7 @@ func (s *script) trigger(a *scriptArgs) string {
 
 // attempt is the attempt that a command names by task, tick and part: the oldest of those
 // that match.
-func (a *scriptArgs) attempt() store.Held {
+func (a *scriptArgs) attempt() record.Held {
 	name := a.subject()
 	tick, part := a.text("tick", ""), a.number("part", -1)
 
@@ -558,7 +559,7 @@ func (a *scriptArgs) attempt() store.Held {
 	}
 
 	a.d.Fatalf(a.t, "no such attempt of %s is active", name)
-	return store.Held{}
+	return record.Held{}
 }
 
 // end ends an attempt as its node does.

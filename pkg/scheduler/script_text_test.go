@@ -16,7 +16,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -118,7 +118,7 @@ func countsText(counts map[string]int) string {
 }
 
 // markText says how far ticks are decided, and which entries the watermark covers from now on.
-func (s *script) markText(mark, before store.Watermark) string {
+func (s *script) markText(mark, before record.Watermark) string {
 	text := "watermark stays"
 	switch {
 	case mark.Time.Before(before.Time.Time):
@@ -148,7 +148,7 @@ func (s *script) markText(mark, before store.Watermark) string {
 }
 
 // shardFact is what a write below shards/ says.
-func (s *script) shardFact(sk store.ShardKey, op clientv3.Op, old *mvccpb.KeyValue, guarded bool) fact {
+func (s *script) shardFact(sk record.ShardKey, op clientv3.Op, old *mvccpb.KeyValue, guarded bool) fact {
 	f := fact{task: sk.Ref.String(), id: sk.Run}
 	name := s.runOf(sk.Ref.Name, sk.Run)
 	unchecked := ""
@@ -157,15 +157,15 @@ func (s *script) shardFact(sk store.ShardKey, op clientv3.Op, old *mvccpb.KeyVal
 	}
 
 	switch sk.Kind {
-	case store.KindEntry:
+	case record.KindEntry:
 		f.rank, f.text = rankEntry, fmt.Sprintf("entry %s: %s%s", sk.Ref.Name, s.entryChanges(op, old), unchecked)
 
-	case store.KindQueued:
+	case record.KindQueued:
 		if op.IsDelete() {
 			f.rank, f.text = rankDequeue, fmt.Sprintf("dequeue %s%s", name, unchecked)
 			break
 		}
-		w, err := store.DecodeWaiting(sk, op.ValueBytes())
+		w, err := record.DecodeWaiting(sk, op.ValueBytes())
 		s.ok(err)
 		verb := "queue"
 		if old != nil {
@@ -173,12 +173,12 @@ func (s *script) shardFact(sk store.ShardKey, op clientv3.Op, old *mvccpb.KeyVal
 		}
 		f.rank, f.text = rankQueue, fmt.Sprintf("%s %s%s%s", verb, name, waitingText(w), unchecked)
 
-	case store.KindEnded, store.KindPart:
+	case record.KindEnded, record.KindPart:
 		if op.IsDelete() {
 			f.rank, f.text = rankPurge, fmt.Sprintf("purge %s%s", name, unchecked)
 			break
 		}
-		r, err := store.DecodeEnded(sk, op.ValueBytes())
+		r, err := record.DecodeEnded(sk, op.ValueBytes())
 		s.ok(err)
 		verb := "record"
 		if old != nil {
@@ -186,7 +186,7 @@ func (s *script) shardFact(sk store.ShardKey, op clientv3.Op, old *mvccpb.KeyVal
 		}
 		f.rank, f.text = rankRecord, fmt.Sprintf("%s %s %s", verb, s.spanOf(r), outcomeText(r))
 
-	case store.KindDead:
+	case record.KindDead:
 		f.rank, f.text = rankDead, fmt.Sprintf("dead letter %s", name)
 		if op.IsDelete() {
 			f.rank, f.text = rankPurge, fmt.Sprintf("purge the dead letter %s%s", name, unchecked)
@@ -196,7 +196,7 @@ func (s *script) shardFact(sk store.ShardKey, op clientv3.Op, old *mvccpb.KeyVal
 }
 
 // runFact is what a write into an inbox says.
-func (s *script) runFact(rk store.RunKey, op clientv3.Op, old *mvccpb.KeyValue, guarded bool) fact {
+func (s *script) runFact(rk record.RunKey, op clientv3.Op, old *mvccpb.KeyValue, guarded bool) fact {
 	f := fact{task: rk.Ref.String(), id: rk.Run}
 	name := s.runOf(rk.Ref.Name, rk.Run)
 	if op.IsDelete() {
@@ -204,7 +204,7 @@ func (s *script) runFact(rk store.RunKey, op clientv3.Op, old *mvccpb.KeyValue, 
 		return f
 	}
 
-	a, err := store.DecodeAssigned(rk, 0, op.ValueBytes())
+	a, err := record.DecodeAssigned(rk, 0, op.ValueBytes())
 	s.ok(err)
 	if a.CancelRequested {
 		f.rank, f.text = rankAsk, fmt.Sprintf("ask %s to end %s: %s", rk.Node, name, cmp.Or(a.CancelReason, task.ReasonCancelled))
@@ -251,12 +251,12 @@ func (s *script) runFact(rk store.RunKey, op clientv3.Op, old *mvccpb.KeyValue, 
 
 // entryChanges is what an owner changes in an entry.
 func (s *script) entryChanges(op clientv3.Op, old *mvccpb.KeyValue) string {
-	now, err := store.DecodeEntry(op.ValueBytes())
+	now, err := record.DecodeEntry(op.ValueBytes())
 	s.ok(err)
 	if old == nil {
 		return "created"
 	}
-	was, err := store.DecodeEntry(old.Value)
+	was, err := record.DecodeEntry(old.Value)
 	s.ok(err)
 
 	var ownNow, ownWas task.Own
@@ -476,13 +476,13 @@ func (s *script) keyText(key string) string {
 	}
 	if sk, ok := keys.ParseShard(key); ok {
 		switch sk.Kind {
-		case store.KindEntry:
+		case record.KindEntry:
 			return "entry " + sk.Ref.Name
-		case store.KindQueued:
+		case record.KindQueued:
 			return "queued " + s.runOf(sk.Ref.Name, sk.Run)
-		case store.KindEnded, store.KindPart:
+		case record.KindEnded, record.KindPart:
 			return "record " + s.runOf(sk.Ref.Name, sk.Run)
-		case store.KindDead:
+		case record.KindDead:
 			return "dead letter " + s.runOf(sk.Ref.Name, sk.Run)
 		}
 	}
@@ -537,13 +537,13 @@ func (s *script) get(key string) *mvccpb.KeyValue {
 }
 
 // markOf is the watermark that a commit writes.
-func (s *script) markOf(txn kv.Txn) (m store.Watermark) {
+func (s *script) markOf(txn kv.Txn) (m record.Watermark) {
 	for _, op := range txn.Then {
 		if string(op.KeyBytes()) != s.store.Keys().Watermark(0) {
 			continue
 		}
 		var err error
-		m, err = store.DecodeWatermark(op.ValueBytes())
+		m, err = record.DecodeWatermark(op.ValueBytes())
 		s.ok(err)
 	}
 	return m

@@ -9,6 +9,7 @@ import (
 
 	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -17,7 +18,7 @@ import (
 // attempt's record is gone, and the run is in the queue. The simulation found
 // that the owner then believed the run to be in an inbox, and deleted it.
 func TestSettle_AnAttemptThatEndedMeanwhileIsNotThereAfterAll(t *testing.T) {
-	keys, err := store.NewKeys("/test")
+	keys, err := record.NewKeys("/test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +39,7 @@ func TestSettle_AnAttemptThatEndedMeanwhileIsNotThereAfterAll(t *testing.T) {
 	w.takeConflict(p, &store.Conflict{
 		Runs: []string{keys.Run("n2", ref("a"), run)},
 		Records: []store.ShardEvent{{
-			ShardKey: store.ShardKey{Kind: store.KindQueued, Ref: ref("a"), Run: run}, Key: keys.Queued(ref("a"), run),
+			ShardKey: record.ShardKey{Kind: record.KindQueued, Ref: ref("a"), Run: run}, Key: keys.Queued(ref("a"), run),
 			Task: "default/a", Mod: 90, Create: 90, Value: waits,
 		}},
 	}, start)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -23,7 +24,7 @@ type shardState struct {
 	watermarkKnown   bool // mark is known, so that the next ticks can be
 	firstPageApplied bool // the shard's first page is applied
 
-	mark    store.Watermark
+	mark    record.Watermark
 	known   int64 // the watermark's mod revision
 	applied int64 // all events up to here are applied
 
@@ -51,7 +52,7 @@ type shardState struct {
 
 	endedSince   map[string]int64            // runs that ended since the shard was opened; nil once the scan is in
 	looked       time.Time                   // when all that waits was looked at last
-	parts        store.EntryParts            // of the entry read last
+	parts        record.EntryParts           // of the entry read last
 	skippedSpans map[*taskState]*skippedSpan // of tasks whose last ticks were skipped
 	line         line                        // late ticks that wait for their turn
 	opening      opening                     // how it found the shard at first

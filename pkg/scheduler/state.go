@@ -7,6 +7,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -58,9 +59,9 @@ func (t *taskState) fullName() string { return t.text[:t.name] }
 func (t *taskState) uidText() string  { return t.text[t.name : int(t.name)+int(t.uid)] }
 func (t *taskState) action() string   { return t.text[int(t.name)+int(t.uid):] }
 
-func (t *taskState) ref(shard int) store.Ref {
+func (t *taskState) ref(shard int) record.Ref {
 	namespace, name, _ := strings.Cut(t.fullName(), "/")
-	return store.Ref{Namespace: namespace, Name: name, Shard: shard}
+	return record.Ref{Namespace: namespace, Name: name, Shard: shard}
 }
 
 func (t *taskState) queue() []*waiting {
@@ -329,8 +330,8 @@ func (s *shardState) drop(t *taskState) {
 }
 
 // entry is t's entry, to be written.
-func (t *taskState) entry() store.EntryParts {
-	return store.EntryParts{
+func (t *taskState) entry() record.EntryParts {
+	return record.EntryParts{
 		UID: []byte(t.uidText()), Generation: int64(t.generation), From: task.At(instant(t.from)), Anchor: task.At(instant(t.anchor)),
 		Paused: t.paused, Action: []byte(t.action()), Timing: []byte(t.when.text), Policy: []byte(t.how.text),
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // Store is all that a scheduler needs of the store. Its parts have an interface each, of what they need.
@@ -19,7 +20,7 @@ type Store interface {
 
 // shardFollower reads a shard and what happens to it.
 type shardFollower interface {
-	Keys() store.Keys
+	Keys() record.Keys
 	FollowShard(ctx context.Context, shard int, rev int64, apply func(store.ShardBatch) error) error
 	FollowStandbyShard(ctx context.Context, shard int, marks func() bool, apply func(store.ShardBatch) error) error
 	Queue(ctx context.Context, shard int) ([]store.ShardEvent, error)
@@ -28,14 +29,14 @@ type shardFollower interface {
 // committer writes as the owner of a shard.
 type committer interface {
 	commitMaker
-	Open(ctx context.Context, shard int, f store.Fences) (store.Watermark, int64, error)
+	Open(ctx context.Context, shard int, f store.Fences) (record.Watermark, int64, error)
 	Commit(ctx context.Context, c *store.Commit) (int64, error)
 }
 
 // attemptReader reads which attempts are active, and which cannot be any more.
 type attemptReader interface {
 	ScanActive(ctx context.Context) ([]store.ActiveKey, int64, error)
-	Sightings(ctx context.Context, runs []store.RunKey) ([]store.Sighting, error)
+	Sightings(ctx context.Context, runs []record.RunKey) ([]store.Sighting, error)
 	Cleared(ctx context.Context, instance string) (bool, error)
 }
 
@@ -48,19 +49,19 @@ type recordLister interface {
 
 // outcomeReader reads how runs have ended, and which of them are dead.
 type outcomeReader interface {
-	HistoriesOf(ctx context.Context, refs []store.Ref) (keys [][]store.ShardEvent, rev int64, err error)
+	HistoriesOf(ctx context.Context, refs []record.Ref) (keys [][]store.ShardEvent, rev int64, err error)
 	RecordsAt(ctx context.Context, keys []string, rev int64) ([]store.ShardEvent, error)
 	DeadKeys(ctx context.Context, shard int, after string) (events []store.ShardEvent, next string, rev int64, err error)
 }
 
 // historyTrimmer cuts the history of a task to its length.
 type historyTrimmer interface {
-	History(ctx context.Context, ref store.Ref, states bool) ([]store.Past, error)
-	TrimHistory(ctx context.Context, f store.Fences, ref store.Ref, gone []store.Past) error
-	TrimDead(ctx context.Context, f store.Fences, ref store.Ref) error
+	History(ctx context.Context, ref record.Ref, states bool) ([]store.Past, error)
+	TrimHistory(ctx context.Context, f store.Fences, ref record.Ref, gone []store.Past) error
+	TrimDead(ctx context.Context, f store.Fences, ref record.Ref) error
 }
 
 // taskExpirer deletes a task whose schedule has ended and whose ttl is over.
 type taskExpirer interface {
-	ExpireTask(ctx context.Context, f store.Fences, ref store.Ref, entryMod int64, t store.Tombstone) error
+	ExpireTask(ctx context.Context, f store.Fences, ref record.Ref, entryMod int64, t record.Tombstone) error
 }

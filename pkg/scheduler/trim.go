@@ -5,12 +5,13 @@ import (
 	"slices"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 type trim struct {
 	fences  store.Fences
-	ref     store.Ref
+	ref     record.Ref
 	uid     string // records of other tasks of that name are purged, and do not count
 	history task.History
 	before  int64 // only records that were written before this revision go; 0: all may

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -32,7 +33,7 @@ type listing struct {
 	then func()
 }
 
-func (l *listing) HistoriesOf(ctx context.Context, refs []store.Ref) ([][]store.ShardEvent, int64, error) {
+func (l *listing) HistoriesOf(ctx context.Context, refs []record.Ref) ([][]store.ShardEvent, int64, error) {
 	keys, rev, err := l.Store.HistoriesOf(ctx, refs)
 	if l.then != nil {
 		l.then()

@@ -3,7 +3,7 @@ package scheduler
 import (
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -45,7 +45,7 @@ func (p *plan) deleteExpired(t *taskState) {
 	if t.beingDeleted() {
 		return
 	}
-	b := &ttlDeletion{fences: p.s.fences, ref: t.ref(p.s.shard), mod: t.mod, tombstone: store.Tombstone{
+	b := &ttlDeletion{fences: p.s.fences, ref: t.ref(p.s.shard), mod: t.mod, tombstone: record.Tombstone{
 		UID: t.uidText(), Generation: int64(t.generation), DeletedAt: task.At(p.now), DeletedBy: ttlDeletedBy,
 		Why: "its schedule had ended, and its ttl of " + task.Duration(time.Duration(t.how.ttl)*time.Millisecond).String() + " was over",
 	}}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -16,9 +17,9 @@ import (
 // While it is under way nothing of the task is dispatched.
 type ttlDeletion struct {
 	fences    store.Fences
-	ref       store.Ref
+	ref       record.Ref
 	mod       int64 // of the entry
-	tombstone store.Tombstone
+	tombstone record.Tombstone
 	over      atomic.Bool // it has succeeded, or not
 	then      func()      // called when it is over
 }

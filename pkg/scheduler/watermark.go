@@ -1,15 +1,18 @@
 package scheduler
 
-import "github.com/carillonhq/carillon/pkg/store"
+import (
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
+)
 
 // loadWatermark finds the next ticks of all tasks, by the watermark as it was loaded. It
 // is the last of what is loaded. One that is damaged is found when the shard is opened.
 func (s *shardState) loadWatermark(b store.ShardBatch) {
 	for i := len(b.Events) - 1; i >= 0; i-- {
-		if b.Events[i].Kind != store.KindWatermark {
+		if b.Events[i].Kind != record.KindWatermark {
 			continue
 		}
-		if mark, err := store.DecodeWatermark(b.Events[i].Value); err == nil {
+		if mark, err := record.DecodeWatermark(b.Events[i].Value); err == nil {
 			s.setWatermark(mark)
 		}
 		return
@@ -18,7 +21,7 @@ func (s *shardState) loadWatermark(b store.ShardBatch) {
 
 // setWatermark takes a watermark that another has written, and finds the next ticks of
 // the tasks for which it matters.
-func (s *shardState) setWatermark(mark store.Watermark) {
+func (s *shardState) setWatermark(mark record.Watermark) {
 	before := s.mark
 	s.mark = mark
 	if !s.watermarkKnown || mark.Time.Before(before.Time.Time) || mark.Seen < before.Seen {

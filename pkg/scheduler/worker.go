@@ -11,6 +11,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -175,7 +176,7 @@ func (w *worker) apply(b store.ShardBatch) {
 func (w *worker) plan(now time.Time) *plan { return w.shardState.plan(now, w.settings()) }
 
 // noteOpening notes what the shard's watermark was when it was opened.
-func (w *worker) noteOpening(mark store.Watermark) { w.shardState.noteOpening(mark, w.e.cfg.Now()) }
+func (w *worker) noteOpening(mark record.Watermark) { w.shardState.noteOpening(mark, w.e.cfg.Now()) }
 
 // scanned takes the answer to the scan for active attempts. All earlier differences are known by it.
 func (w *worker) scanned(keys []store.ActiveKey) {
@@ -318,7 +319,7 @@ func (w *worker) readQueue(ctx context.Context) error {
 		if t := w.tasks[queue[i].Task]; t == nil || t.orphan(queue[i].Run) {
 			continue
 		}
-		if queue[i].Kind == store.KindPart {
+		if queue[i].Kind == record.KindPart {
 			w.applyPart(&queue[i])
 		} else {
 			w.applyQueued(&queue[i], w.e.cfg.Now())

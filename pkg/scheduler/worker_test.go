@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -342,7 +343,7 @@ func TestWorker_EventsOnTheirWayUndoNothing(t *testing.T) {
 	w.want("a", "+1 dispatched")
 	commits := h.door.commits
 	h.apply(store.ShardBatch{Revision: q.mod, Events: []store.ShardEvent{{
-		ShardKey: store.ShardKey{Kind: store.KindQueued, Ref: ref("a"), Run: q.ID}, Task: "default/a", Mod: q.mod, Create: q.mod, Value: written(q.Waiting),
+		ShardKey: record.ShardKey{Kind: record.KindQueued, Ref: ref("a"), Run: q.ID}, Task: "default/a", Mod: q.mod, Create: q.mod, Value: written(q.Waiting),
 	}}})
 	if n := len(h.task("default/a").queue()); n != 0 {
 		t.Errorf("%d runs wait after the event of the one that is dispatched", n)

@@ -19,8 +19,8 @@ type Secrets struct{ *conn }
 
 // Secret reads a secret as it is now: linearizable. task.ErrNotFound if it is not
 // there; the record has then what the next of its name goes on with.
-func (s Secrets) Secret(ctx context.Context, namespace, name string) (record.SecretRecord, error) {
-	r := record.SecretRecord{Secret: task.Secret{Namespace: namespace, Name: name}}
+func (s Secrets) Secret(ctx context.Context, namespace, name string) (record.Secret, error) {
+	r := record.Secret{Secret: task.Secret{Namespace: namespace, Name: name}}
 	e, err := s.getOne(ctx, s.keys.Secret(namespace, name))
 	if err == nil && e != nil {
 		r, err = s.keys.DecodeSecret(e)
@@ -83,7 +83,7 @@ func (s Secrets) SweepSecrets(ctx context.Context, before task.Time, after strin
 
 // PutSecret writes a secret over what was read as revision old (0: nothing was
 // there), and returns its revision. task.ErrConflict if it has changed since.
-func (s Secrets) PutSecret(ctx context.Context, old int64, r record.SecretRecord) (int64, error) {
+func (s Secrets) PutSecret(ctx context.Context, old int64, r record.Secret) (int64, error) {
 	key := s.keys.Secret(r.Namespace, r.Name)
 	r.Revision = 0
 	res, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{unchanged(key, old)}, Then: []clientv3.Op{clientv3.OpPut(key, record.Encode(r))}})

@@ -13,8 +13,8 @@ import (
 
 func TestSecret_IsWrittenOverWhatWasRead(t *testing.T) {
 	s, ctx := newEmpty(t).Store, t.Context()
-	rec := func(name string, generation int64, change string) record.SecretRecord {
-		r := record.SecretRecord{Secret: task.Secret{Namespace: "default", Name: name, Generation: generation, Change: change, Keys: []string{"a"}, KeyID: "k"}}
+	rec := func(name string, generation int64, change string) record.Secret {
+		r := record.Secret{Secret: task.Secret{Namespace: "default", Name: name, Generation: generation, Change: change, Keys: []string{"a"}, KeyID: "k"}}
 		if change != task.SecretDeleted {
 			r.Sealed = []byte("sealed")
 		}
@@ -72,7 +72,7 @@ func TestSecret_IsWrittenOverWhatWasRead(t *testing.T) {
 func TestSweepSecrets_RemovesWhatWasDeletedLongAgo(t *testing.T) {
 	w, ctx := newEmpty(t), t.Context()
 	put := func(name, change string, at time.Time) int64 {
-		r := record.SecretRecord{Secret: task.Secret{Namespace: "default", Name: name, Generation: 1, Change: change, UpdatedAt: task.At(at)}}
+		r := record.Secret{Secret: task.Secret{Namespace: "default", Name: name, Generation: 1, Change: change, UpdatedAt: task.At(at)}}
 		if change != task.SecretDeleted {
 			r.Sealed = []byte("sealed")
 		}

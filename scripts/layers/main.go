@@ -39,7 +39,7 @@ var allowed = map[string][]string{
 	"pkg/daemon/hostfacts":  {"pkg/task"},
 	"pkg/daemon/peerprobe":  {"pkg/internal/api", "pkg/internal/certs", "pkg/clock", "pkg/task"},
 	// bench stands above daemon: it wires the parts as daemon does, to measure them.
-	"pkg/bench": {"pkg/daemon/garbage", "pkg/clock", "pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/kv", "pkg/internal/schedule", "pkg/task", "executor/workdir", "executor/guardian", "executor/process"},
+	"pkg/bench": {"pkg/daemon/garbage", "pkg/clock", "pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task", "executor/workdir", "executor/guardian", "executor/process"},
 	// cli talks to the API like any other client; nothing of a node is in it.
 	// It reads schedules to tell what is wrong with them before it sends them.
 	// It makes the files of keys for secrets, which an operator brings to the nodes.
@@ -83,32 +83,32 @@ var allowed = map[string][]string{
 
 	// audit checks the live cluster for the API.
 	// api is the server: it authenticates, describes and routes, and wires the handlers of each resource.
-	"pkg/internal/api": {"pkg/client", "pkg/internal/api/board", "pkg/internal/api/cluster", "pkg/internal/api/events", "pkg/internal/api/httpapi", "pkg/internal/api/logs", "pkg/internal/api/nodes", "pkg/internal/api/peers", "pkg/internal/api/runs", "pkg/internal/api/secrets", "pkg/internal/api/selection", "pkg/internal/api/talks", "pkg/internal/api/tasks", "pkg/internal/api/views", "pkg/internal/connlimit", "pkg/internal/schema", "pkg/internal/secret", "pkg/internal/statement", "pkg/store", "pkg/task"},
+	"pkg/internal/api": {"pkg/client", "pkg/internal/api/board", "pkg/internal/api/cluster", "pkg/internal/api/events", "pkg/internal/api/httpapi", "pkg/internal/api/logs", "pkg/internal/api/nodes", "pkg/internal/api/peers", "pkg/internal/api/runs", "pkg/internal/api/secrets", "pkg/internal/api/selection", "pkg/internal/api/talks", "pkg/internal/api/tasks", "pkg/internal/api/views", "pkg/internal/connlimit", "pkg/internal/schema", "pkg/internal/secret", "pkg/internal/statement", "pkg/store", "pkg/store/record", "pkg/task"},
 	// httpapi is what the handlers of all resources share; peers asks other nodes; views shows records and
 	// selection finds tasks. A resource imports no other, but that talks adds to what runs and board show.
-	"pkg/internal/api/httpapi":   {"pkg/client", "pkg/store", "pkg/task"},
+	"pkg/internal/api/httpapi":   {"pkg/client", "pkg/store", "pkg/store/record", "pkg/task"},
 	"pkg/internal/api/peers":     {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/statement", "pkg/task"},
-	"pkg/internal/api/views":     {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/schedule", "pkg/store", "pkg/task"},
-	"pkg/internal/api/selection": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/store", "pkg/task"},
-	"pkg/internal/api/tasks":     {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/api/views", "pkg/internal/schedule", "pkg/internal/why", "pkg/store", "pkg/task"},
+	"pkg/internal/api/views":     {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/schedule", "pkg/store", "pkg/store/record", "pkg/task"},
+	"pkg/internal/api/selection": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/store", "pkg/store/record", "pkg/task"},
+	"pkg/internal/api/tasks":     {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/api/views", "pkg/internal/schedule", "pkg/internal/why", "pkg/store", "pkg/store/record", "pkg/task"},
 	"pkg/internal/api/talks":     {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/store", "pkg/task"},
-	"pkg/internal/api/runs":      {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/api/talks", "pkg/internal/api/views", "pkg/store", "pkg/task"},
-	"pkg/internal/api/logs":      {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/store", "pkg/task"},
+	"pkg/internal/api/runs":      {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/api/talks", "pkg/internal/api/views", "pkg/store", "pkg/store/record", "pkg/task"},
+	"pkg/internal/api/logs":      {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/store", "pkg/store/record", "pkg/task"},
 	"pkg/internal/api/events":    {"pkg/client", "pkg/internal/api/httpapi", "pkg/store", "pkg/task"},
 	"pkg/internal/api/nodes":     {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/store", "pkg/task"},
 	// cluster has package audit look at the live cluster.
-	"pkg/internal/api/cluster": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/internal/audit", "pkg/store", "pkg/task"},
-	"pkg/internal/api/board":   {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/internal/api/talks", "pkg/internal/api/views", "pkg/store", "pkg/task"},
-	"pkg/internal/api/secrets": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/secret", "pkg/store", "pkg/task"},
+	"pkg/internal/api/cluster": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/internal/audit", "pkg/store", "pkg/store/record", "pkg/task"},
+	"pkg/internal/api/board":   {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/internal/api/talks", "pkg/internal/api/views", "pkg/store", "pkg/store/record", "pkg/task"},
+	"pkg/internal/api/secrets": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/secret", "pkg/store", "pkg/store/record", "pkg/task"},
 	"pkg/client":               {"pkg/task"},
 	// why is pure: what is on record is read for it.
 	"pkg/internal/why": {"pkg/internal/schedule", "pkg/task"},
-	"pkg/scheduler":    {"pkg/clock", "pkg/store", "pkg/internal/schedule", "pkg/task"},
+	"pkg/scheduler":    {"pkg/clock", "pkg/store", "pkg/store/record", "pkg/internal/schedule", "pkg/task"},
 
 	"election": {"pkg/clock", "pkg/kv"},
-	"shard":    {"pkg/clock", "pkg/store", "pkg/kv", "pkg/task"},
+	"shard":    {"pkg/clock", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task"},
 	// executor is the state machine of the inbox; what is below it knows neither the inbox nor etcd.
-	"executor": {"executor/guardian", "executor/process", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/kv", "pkg/store", "pkg/task", "pkg/wake"},
+	"executor": {"executor/guardian", "executor/process", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/kv", "pkg/store", "pkg/store/record", "pkg/task", "pkg/wake"},
 	// process starts the processes of attempts and sees them to their end.
 	"executor/process": {"executor/guardian", "executor/proctree", "executor/spool", "executor/status", "executor/workdir", "pkg/cgroup", "pkg/envfile", "pkg/policy", "pkg/spawn", "pkg/task", "pkg/wake"},
 	"pkg/store":        {"pkg/clock", "pkg/store/events", "pkg/store/record", "pkg/kv", "pkg/task"},
@@ -128,9 +128,9 @@ var allowed = map[string][]string{
 	"executor/spool": {"pkg/wake", "pkg/task"},
 
 	// audit reads a live cluster, and repairs through store.
-	"pkg/internal/audit": {"pkg/store", "pkg/kv", "pkg/internal/schedule", "pkg/task"},
+	"pkg/internal/audit": {"pkg/store", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task"},
 	// check looks at etcd from outside, for tests and for bench: it judges whole histories.
-	"pkg/internal/check": {"pkg/store", "pkg/kv", "pkg/internal/schedule", "pkg/task"},
+	"pkg/internal/check": {"pkg/store", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task"},
 
 	// secret encrypts, envfile reads files of variables, policy judges what a node may
 	// run: each by itself.

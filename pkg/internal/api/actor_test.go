@@ -12,6 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/secret"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -118,7 +119,7 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 		if step.before != nil {
 			step.before()
 		}
-		mine := w.token(func(tok *store.Token) { tok.Who = step.id })
+		mine := w.token(func(tok *record.Token) { tok.Who = step.id })
 		actor := actorOf(step.id, mine)
 		path := step.path
 		if strings.Contains(path, runs) {
@@ -200,7 +201,7 @@ func TestActors_OfManualRunsAndRetries(t *testing.T) {
 	}
 
 	w.clock.advance(time.Minute)
-	bob := w.token(func(tok *store.Token) { tok.Who = "bob" })
+	bob := w.token(func(tok *record.Token) { tok.Who = "bob" })
 	one := w.dead(ref("default", "a"), "", 1)
 	res := w.do(request{method: "POST", path: "/v1/namespaces/default/tasks/a/runs/" + one + "/retry", header: map[string]string{"Authorization": "Bearer " + bob}})
 	var again client.Triggered

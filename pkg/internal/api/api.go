@@ -29,6 +29,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/secret"
 	"github.com/carillonhq/carillon/pkg/internal/statement"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -44,7 +45,7 @@ type Config struct {
 	// whoever asks knows it.
 	Etcd string
 	// Ref says where a task lives.
-	Ref func(namespace, name string) store.Ref
+	Ref func(namespace, name string) record.Ref
 	// Now is the wall clock; nil is time.Now.
 	Now func() time.Time
 	// Clock, if set, says why this node's clock is not to be trusted. Changes

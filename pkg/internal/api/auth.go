@@ -20,7 +20,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/statement"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -36,23 +36,23 @@ const (
 var tokenEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
 // NewToken makes a token of the admin role that does not expire. secret is what
-// its holder sends; id and record are for Store.CreateToken, once the caller has
+// its holder sends; id and token are for Store.CreateToken, once the caller has
 // filled in Who and CreatedAt (and Until, if it shall expire).
-func NewToken() (secret, id string, record store.Token) {
+func NewToken() (secret, id string, token record.Token) {
 	var b [tokenRandom]byte
 	rand.Read(b[:]) // never fails: crypto/rand
 	id, part := task.NewUID(), tokenEncoding.EncodeToString(b[:])
-	return tokenMark + "_" + id + "_" + part, id, store.Token{Hash: hashOf(part), Role: RoleAdmin}
+	return tokenMark + "_" + id + "_" + part, id, record.Token{Hash: hashOf(part), Role: RoleAdmin}
 }
 
 // TokenOf is what NewToken returned with a secret: its id and its record. false
 // if it is not the secret of a token.
-func TokenOf(secret string) (id string, record store.Token, ok bool) {
+func TokenOf(secret string) (id string, token record.Token, ok bool) {
 	id, part, ok := parseToken(secret)
 	if !ok {
-		return "", store.Token{}, false
+		return "", record.Token{}, false
 	}
-	return id, store.Token{Hash: hashOf(part), Role: RoleAdmin}, true
+	return id, record.Token{Hash: hashOf(part), Role: RoleAdmin}, true
 }
 
 func hashOf(part string) string {
@@ -141,14 +141,14 @@ var errToken = errors.New("no such token")
 // token is the record of a token whose secret has this sum. A client that has tried
 // many wrong ones has to wait, unless this very token was valid before: whoever shares
 // its address must not be able to lock its holder out.
-func (s *server) token(ctx context.Context, r *http.Request, id string, sum [sha256.Size]byte) (store.Token, error) {
+func (s *server) token(ctx context.Context, r *http.Request, id string, sum [sha256.Size]byte) (record.Token, error) {
 	t, fresh, known := s.tokens.get(id, sum)
 	if fresh {
 		return t, nil
 	}
 	from := clientOf(r)
 	if !known && !s.logins.mayTry(from) {
-		return store.Token{}, errTooManyLogins()
+		return record.Token{}, errTooManyLogins()
 	}
 
 	t, err := s.reader.find(ctx, id)
@@ -163,7 +163,7 @@ func (s *server) token(ctx context.Context, r *http.Request, id string, sum [sha
 	}
 	want, err := hex.DecodeString(t.Hash)
 	if err != nil || subtle.ConstantTimeCompare(want, sum[:]) != 1 {
-		return store.Token{}, errToken
+		return record.Token{}, errToken
 	}
 	s.tokens.put(id, sum, t)
 	if !known {
@@ -181,7 +181,7 @@ type tokenCache struct {
 
 type goodToken struct {
 	sum   [sha256.Size]byte
-	token store.Token
+	token record.Token
 	at    time.Time
 }
 
@@ -193,17 +193,17 @@ const (
 func newTokenCache() *tokenCache { return &tokenCache{good: map[string]goodToken{}} }
 
 // get reports whether a token was good: known if ever, fresh if so lately that it still is.
-func (c *tokenCache) get(id string, sum [sha256.Size]byte) (t store.Token, fresh, known bool) {
+func (c *tokenCache) get(id string, sum [sha256.Size]byte) (t record.Token, fresh, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g, ok := c.good[id]
 	if !ok || subtle.ConstantTimeCompare(g.sum[:], sum[:]) != 1 {
-		return store.Token{}, false, false
+		return record.Token{}, false, false
 	}
 	return g.token, time.Since(g.at) <= tokenAge, true
 }
 
-func (c *tokenCache) put(id string, sum [sha256.Size]byte, t store.Token) {
+func (c *tokenCache) put(id string, sum [sha256.Size]byte, t record.Token) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, known := c.good[id]; !known && len(c.good) >= maxTokens {

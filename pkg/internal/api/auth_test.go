@@ -8,15 +8,15 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 func TestAuth(t *testing.T) {
 	w := newWorld(t)
-	expired := w.token(func(tok *store.Token) { tok.Until = task.At(w.clock.now().Add(-time.Second)) })
-	soon := w.token(func(tok *store.Token) { tok.Until = task.At(w.clock.now().Add(time.Minute)) })
-	reader := w.token(func(tok *store.Token) { tok.Role = "reader" })
+	expired := w.token(func(tok *record.Token) { tok.Until = task.At(w.clock.now().Add(-time.Second)) })
+	soon := w.token(func(tok *record.Token) { tok.Until = task.At(w.clock.now().Add(time.Minute)) })
+	reader := w.token(func(tok *record.Token) { tok.Role = "reader" })
 	unknown, _, _ := api.NewToken()
 	parts := strings.Split(w.secret, "_")
 	other, _, _ := api.NewToken()

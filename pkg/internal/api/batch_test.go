@@ -19,7 +19,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -334,7 +334,7 @@ func TestBatch_AnswersAsLinesArrive(t *testing.T) {
 // expired, or was deleted, since it began.
 func TestBatch_EndsWithItsToken(t *testing.T) {
 	w := newWorld(t)
-	w.secret = w.token(func(tok *store.Token) { tok.Until = task.At(w.clock.now().Add(time.Minute)) })
+	w.secret = w.token(func(tok *record.Token) { tok.Until = task.At(w.clock.now().Add(time.Minute)) })
 	body, send := io.Pipe()
 	defer send.Close()
 	req, err := http.NewRequestWithContext(t.Context(), "POST", w.url+"/v1/tasks:batch", body)

@@ -11,6 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -41,7 +42,7 @@ func TestCluster(t *testing.T) {
 			w.present("node-a", w.url)
 			w.present("node-b", "http://127.0.0.1:1")
 			for i := range shards {
-				w.put(k.Owner(i), store.Owner{Node: []string{"node-a", "node-b", "node-a"}[i%3], Since: task.At(w.clock.now()), Term: 3})
+				w.put(k.Owner(i), record.Owner{Node: []string{"node-a", "node-b", "node-a"}[i%3], Since: task.At(w.clock.now()), Term: 3})
 			}
 			w.put(k.Leader()+"7f", "node-b")
 			_, err := w.Apply(ctx, spec("a", "@daily"), client.ApplyOptions{})

@@ -6,12 +6,12 @@ import (
 	"testing"
 
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // dead puts a run that failed among the dead ones of its task, as its node does.
-func (w *world) dead(r store.Ref, uid string, minute int) string {
+func (w *world) dead(r record.Ref, uid string, minute int) string {
 	w.t.Helper()
 	st, err := w.store.Task(w.t.Context(), r)
 	must(w.t, err)
@@ -83,7 +83,7 @@ func TestRetry_QueuesARunInPlaceOfADeadOne(t *testing.T) {
 	if len(q) != 1 {
 		t.Fatalf("wait %+v", q)
 	}
-	if wait, err := store.DecodeWaiting(q[0].ShardKey, q[0].Value); err != nil || wait.Env["A"] != "b" || wait.RetryOf != one {
+	if wait, err := record.DecodeWaiting(q[0].ShardKey, q[0].Value); err != nil || wait.Env["A"] != "b" || wait.RetryOf != one {
 		t.Errorf("waits %+v, %v", wait, err)
 	}
 	if left, _ := w.ListRuns(ctx, client.RunFilter{Dead: true}); len(left) != 1 || left[0].ID != two {

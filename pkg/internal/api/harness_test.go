@@ -30,6 +30,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 	"github.com/carillonhq/carillon/shard"
 )
@@ -139,8 +140,8 @@ type world struct {
 	*client.Client
 }
 
-func ref(ns, name string) store.Ref {
-	return store.Ref{Namespace: ns, Name: name, Shard: shard.Of(ns, name, shards)}
+func ref(ns, name string) record.Ref {
+	return record.Ref{Namespace: ns, Name: name, Shard: shard.Of(ns, name, shards)}
 }
 
 var worlds atomic.Int32
@@ -153,7 +154,7 @@ func newWorld(t *testing.T) *world {
 func newWorldOn(t *testing.T, etcd *kv.Client) *world {
 	t.Helper()
 	prefix := fmt.Sprintf("/test-%d", worlds.Add(1))
-	keys, err := store.NewKeys(prefix)
+	keys, err := record.NewKeys(prefix)
 	must(t, err)
 	core, logs := observer.New(zap.WarnLevel)
 	w := &world{t: t, log: logs, logger: zap.New(core), etcd: etcd, clock: &clock{}, spool: spool{}, writes: &writes{Committer: kv.Direct(etcd)}}
@@ -161,14 +162,14 @@ func newWorldOn(t *testing.T, etcd *kv.Client) *world {
 	w.store = store.New(etcd, w.writes, keys)
 	w.cluster, _, err = w.store.Bootstrap(t.Context(), shards, w.clock.now())
 	must(t, err)
-	w.secret = w.token(func(tok *store.Token) { tok.Who = "ann" })
+	w.secret = w.token(func(tok *record.Token) { tok.Who = "ann" })
 	w.url = w.serve("node-a")
 	w.Client = w.client(w.url)
 	return w
 }
 
 // token puts a new token into etcd.
-func (w *world) token(edit func(*store.Token)) string {
+func (w *world) token(edit func(*record.Token)) string {
 	w.t.Helper()
 	secret, id, tok := api.NewToken()
 	edit(&tok)
@@ -336,7 +337,7 @@ func (w *world) put(key string, value any) {
 	must(w.t, err)
 }
 
-func (w *world) entry(r store.Ref) task.Entry {
+func (w *world) entry(r record.Ref) task.Entry {
 	w.t.Helper()
 	st, err := w.store.Task(w.t.Context(), r)
 	must(w.t, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/connlimit"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -55,11 +56,11 @@ func newTokenReader(read func(ctx context.Context, ids []string) ([]store.FoundT
 }
 
 // find returns the record of a token, task.ErrNotFound if there is none.
-func (r *tokenReader) find(ctx context.Context, id string) (store.Token, error) {
+func (r *tokenReader) find(ctx context.Context, id string) (record.Token, error) {
 	r.mu.Lock()
 	if at, ok := r.unknown[id]; ok && time.Since(at) < unknownTokenAge {
 		r.mu.Unlock()
-		return store.Token{}, task.ErrNotFound
+		return record.Token{}, task.ErrNotFound
 	}
 	if r.waiting[id] == nil {
 		r.queue = append(r.queue, id)
@@ -77,7 +78,7 @@ func (r *tokenReader) find(ctx context.Context, id string) (store.Token, error) 
 	case found := <-answer:
 		return found.Token, found.Err
 	case <-ctx.Done():
-		return store.Token{}, errors.Join(task.ErrUnavailable, ctx.Err())
+		return record.Token{}, errors.Join(task.ErrUnavailable, ctx.Err())
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -21,7 +22,7 @@ type etcdOfTokens struct {
 	reads   int
 	ids     int
 	atOnce  int
-	records map[string]store.Token
+	records map[string]record.Token
 	err     error
 }
 
@@ -52,7 +53,7 @@ func (e *etcdOfTokens) read(_ context.Context, ids []string) ([]store.FoundToken
 
 func TestTokenReader_ReadsForAllWhoWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		etcd := &etcdOfTokens{records: map[string]store.Token{"good": {Who: "ann"}}}
+		etcd := &etcdOfTokens{records: map[string]record.Token{"good": {Who: "ann"}}}
 		r := newTokenReader(etcd.read)
 
 		var all sync.WaitGroup
@@ -82,7 +83,7 @@ func TestTokenReader_ReadsForAllWhoWait(t *testing.T) {
 
 func TestTokenReader_RemembersWhatIsUnknownForASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		etcd := &etcdOfTokens{records: map[string]store.Token{}}
+		etcd := &etcdOfTokens{records: map[string]record.Token{}}
 		r := newTokenReader(etcd.read)
 
 		for range 5 {
@@ -94,7 +95,7 @@ func TestTokenReader_RemembersWhatIsUnknownForASecond(t *testing.T) {
 			t.Errorf("%d reads of the same unknown token", etcd.reads)
 		}
 
-		etcd.records["a"] = store.Token{}
+		etcd.records["a"] = record.Token{}
 		time.Sleep(unknownTokenAge)
 		if _, err := r.find(t.Context(), "a"); err != nil {
 			t.Errorf("a token that was made since: %v", err)
@@ -104,7 +105,7 @@ func TestTokenReader_RemembersWhatIsUnknownForASecond(t *testing.T) {
 
 func TestTokenReader_DoesNotTakeAFailureForUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		etcd := &etcdOfTokens{records: map[string]store.Token{"a": {}}, err: task.ErrUnavailable}
+		etcd := &etcdOfTokens{records: map[string]record.Token{"a": {}}, err: task.ErrUnavailable}
 		r := newTokenReader(etcd.read)
 		if _, err := r.find(t.Context(), "a"); !errors.Is(err, task.ErrUnavailable) {
 			t.Fatal(err)

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/carillonhq/carillon/pkg/internal/api"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // login asks for something with a token, from an address.
@@ -17,7 +17,7 @@ func (w *world) login(from, token string) response {
 
 func TestLogins_AFloodOfUnknownTokensIsEndedAndLogged(t *testing.T) {
 	w := newWorld(t)
-	late := w.token(func(tok *store.Token) { tok.Who = "bob" }) // not used before the flood
+	late := w.token(func(tok *record.Token) { tok.Who = "bob" }) // not used before the flood
 	if r := w.login("192.0.2.1", w.secret); r.status != 200 {
 		t.Fatalf("a valid token: %d", r.status)
 	}
@@ -95,7 +95,7 @@ func TestLogins_AWrongSecretOfAKnownTokenIsLimitedToo(t *testing.T) {
 
 func TestLogins_AreLoggedWithTheirReason(t *testing.T) {
 	w := newWorld(t)
-	reader := w.token(func(tok *store.Token) { tok.Role = "reader" })
+	reader := w.token(func(tok *record.Token) { tok.Role = "reader" })
 	for token, reason := range map[string]string{
 		"":                               "Authorization header",
 		"nonsense":                       "Authorization header",

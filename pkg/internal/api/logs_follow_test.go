@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -440,7 +440,7 @@ func TestFollowLogs_EndWithTheToken(t *testing.T) {
 	run := id(1, "aaaa")
 	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
 	l.write("a/"+run+"/1", "x", true)
-	w.secret = w.token(func(k *store.Token) { k.Until = task.At(w.clock.now().Add(time.Minute)) })
+	w.secret = w.token(func(k *record.Token) { k.Until = task.At(w.clock.now().Add(time.Minute)) })
 	s, err := w.client(url).FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
 	must(t, err)
 	defer s.Close()

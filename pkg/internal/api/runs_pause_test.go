@@ -7,7 +7,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -16,7 +16,7 @@ func TestPauseAndResumeOfARun(t *testing.T) {
 	w.create("a", "@daily")
 	run := id(1, "aaaa")
 	w.active("node-b", "a", run)
-	held := func() store.Held {
+	held := func() record.Held {
 		t.Helper()
 		list, err := w.store.ActiveOf(ctx, ref("default", "a"))
 		must(t, err)
@@ -26,7 +26,7 @@ func TestPauseAndResumeOfARun(t *testing.T) {
 			}
 		}
 		t.Fatal("it is not active")
-		return store.Held{}
+		return record.Held{}
 	}
 	for range 2 { // twice is once
 		got, err := w.PauseRun(ctx, "default", "a", run[:19])

@@ -11,7 +11,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/secret"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -129,7 +129,7 @@ func TestSecret_WhatIsRefused(t *testing.T) {
 		t.Errorf("one that is there: %d %s", r.status, r.body)
 	}
 	// A role that may only look has no business here.
-	viewer := w.token(func(tok *store.Token) { tok.Role = "viewer" })
+	viewer := w.token(func(tok *record.Token) { tok.Role = "viewer" })
 	for _, method := range []string{"PUT", "DELETE", "GET"} {
 		body := ""
 		if method == "PUT" {

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -55,11 +55,11 @@ func TestUpdate_ToJitterBeginsBehindTheWatermark(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	w.create("a", "*/10 * * * * *")
 	w.create("b", "*/10 * * * * *")
-	refOf := func(name string) store.Ref {
+	refOf := func(name string) record.Ref {
 		return ref("default", name)
 	}
 	mark := func(name string, at time.Time) {
-		w.put(w.store.Keys().Watermark(refOf(name).Shard), store.Watermark{Time: task.At(at), Nonce: "n"})
+		w.put(w.store.Keys().Watermark(refOf(name).Shard), record.Watermark{Time: task.At(at), Nonce: "n"})
 	}
 	late := w.clock.now().Add(4 * time.Second) // the owner's clock is ahead
 	mark("a", late)

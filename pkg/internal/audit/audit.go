@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -25,7 +26,7 @@ import (
 type Auditor struct {
 	Store *store.Store
 	// Ref says where a task lives.
-	Ref func(namespace, name string) store.Ref
+	Ref func(namespace, name string) record.Ref
 	// Now is the wall clock of Node.
 	Now  func() time.Time
 	Node string
@@ -56,7 +57,7 @@ const (
 type audit struct {
 	Auditor
 	ctx  context.Context
-	keys store.Keys
+	keys record.Keys
 	rev  int64     // at which it reads
 	at   time.Time // when that was the present
 

@@ -14,6 +14,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 	sharding "github.com/carillonhq/carillon/shard"
 )
@@ -27,16 +28,16 @@ type site struct {
 	ctx   context.Context
 	etcd  *kv.Client
 	store *store.Store
-	keys  store.Keys
+	keys  record.Keys
 	now   time.Time
 	lease clientv3.LeaseID
-	one   store.Ref
+	one   record.Ref
 	entry task.Entry
 }
 
 func newSite(t testing.TB, etcd *kv.Client) *site {
 	t.Helper()
-	keys, err := store.NewKeys("/" + task.NewUID())
+	keys, err := record.NewKeys("/" + task.NewUID())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,13 +54,13 @@ func newSite(t testing.TB, etcd *kv.Client) *site {
 	s.node("b", s.now.Add(-10*time.Minute))
 	s.put(s.keys.Leader()+"1", "a", clientv3.WithLease(s.lease))
 	for id := range auditShards {
-		s.put(keys.Owner(id), store.Owner{Node: "a", Since: task.At(s.now.Add(-time.Hour)), Term: 1})
+		s.put(keys.Owner(id), record.Owner{Node: "a", Since: task.At(s.now.Add(-time.Hour)), Term: 1})
 	}
 	s.one = s.ref("one")
 	s.entry = s.newEntry()
 	rev := s.create(s.one, s.entry)
 	for id := range auditShards {
-		s.put(keys.Watermark(id), store.Watermark{Time: task.At(s.now), Seen: rev, Nonce: "n"})
+		s.put(keys.Watermark(id), record.Watermark{Time: task.At(s.now), Seen: rev, Nonce: "n"})
 	}
 	return s
 }
@@ -71,8 +72,8 @@ func (s *site) ok(err error) {
 	}
 }
 
-func (s *site) ref(name string) store.Ref {
-	return store.Ref{Namespace: "default", Name: name, Shard: sharding.Of("default", name, auditShards)}
+func (s *site) ref(name string) record.Ref {
+	return record.Ref{Namespace: "default", Name: name, Shard: sharding.Of("default", name, auditShards)}
 }
 
 func (s *site) newEntry() task.Entry {
@@ -83,7 +84,7 @@ func (s *site) newEntry() task.Entry {
 }
 
 // create writes spec and entry, and returns the revision.
-func (s *site) create(ref store.Ref, e task.Entry) int64 {
+func (s *site) create(ref record.Ref, e task.Entry) int64 {
 	s.Helper()
 	t := task.Task{Spec: task.Defaults(), UID: e.UID, Generation: 1}
 	t.Name, t.Schedule, t.Action = ref.Name, e.Schedule, e.Action
@@ -119,7 +120,7 @@ func (s *site) node(name string, clock time.Time) {
 }
 
 // attempt puts a run of a task into a node's inbox.
-func (s *site) attempt(ref store.Ref, node, instance, uid string, change func(*task.Assigned)) string {
+func (s *site) attempt(ref record.Ref, node, instance, uid string, change func(*task.Assigned)) string {
 	s.Helper()
 	tick := s.now.Add(-time.Minute)
 	a := task.Assigned{Instance: instance, Run: task.Run{UID: uid, ScheduledTime: task.At(tick), State: task.Running,
@@ -132,7 +133,7 @@ func (s *site) attempt(ref store.Ref, node, instance, uid string, change func(*t
 	return key
 }
 
-func (s *site) waiting(ref store.Ref, uid, reason string, notBefore time.Time) string {
+func (s *site) waiting(ref record.Ref, uid, reason string, notBefore time.Time) string {
 	s.Helper()
 	w := task.Waiting{Run: task.Run{UID: uid, ScheduledTime: task.At(s.now), State: task.Queued, Reason: reason, Trigger: task.TriggerManual,
 		CreatedAt: task.At(s.now.Add(-10 * time.Minute)), NotBefore: task.At(notBefore)}}
@@ -141,7 +142,7 @@ func (s *site) waiting(ref store.Ref, uid, reason string, notBefore time.Time) s
 	return key
 }
 
-func (s *site) ended(ref store.Ref, uid string, n int, change func(*task.Run)) string {
+func (s *site) ended(ref record.Ref, uid string, n int, change func(*task.Run)) string {
 	s.Helper()
 	tick := s.now.Add(time.Duration(-n) * time.Minute)
 	r := task.Run{UID: uid, ScheduledTime: task.At(tick), State: task.Succeeded, Trigger: task.TriggerSchedule, Owner: "a", Attempt: 1, Token: 7,
@@ -155,8 +156,8 @@ func (s *site) ended(ref store.Ref, uid string, n int, change func(*task.Run)) s
 }
 
 func (s *site) auditor() Auditor {
-	return Auditor{Store: s.store, Ref: func(ns, name string) store.Ref {
-		return store.Ref{Namespace: ns, Name: name, Shard: sharding.Of(ns, name, auditShards)}
+	return Auditor{Store: s.store, Ref: func(ns, name string) record.Ref {
+		return record.Ref{Namespace: ns, Name: name, Shard: sharding.Of(ns, name, auditShards)}
 	},
 		Now: func() time.Time { return s.now }, Node: "a", Pause: time.Millisecond, Page: 2}
 }
@@ -193,10 +194,10 @@ var damages = []struct {
 	{"no cluster", func(s *site) { s.drop(s.keys.Cluster()) }, []string{"no_cluster"}},
 	{"no leader", func(s *site) { s.drop(s.keys.Leader() + "1") }, []string{"no_leader"}},
 	{"a shard without an owner", func(s *site) { s.drop(s.keys.Owner(2)) }, []string{"shard_without_owner"}},
-	{"an owner that is absent", func(s *site) { s.put(s.keys.Owner(2), store.Owner{Node: "z"}) }, []string{"owner_absent"}},
+	{"an owner that is absent", func(s *site) { s.put(s.keys.Owner(2), record.Owner{Node: "z"}) }, []string{"owner_absent"}},
 	{"an owner that cannot be read", func(s *site) { s.put(s.keys.Owner(2), "{") }, []string{"unreadable"}},
-	{"an owner of a shard that is not", func(s *site) { s.put(s.keys.Owner(9), store.Owner{Node: "a"}) }, []string{"stray_shard"}},
-	{"a strange owner", func(s *site) { s.put(s.keys.Owners()+"one", store.Owner{Node: "a"}) }, []string{"strange_key"}},
+	{"an owner of a shard that is not", func(s *site) { s.put(s.keys.Owner(9), record.Owner{Node: "a"}) }, []string{"stray_shard"}},
+	{"a strange owner", func(s *site) { s.put(s.keys.Owners()+"one", record.Owner{Node: "a"}) }, []string{"strange_key"}},
 	{"records of a shard that is not", func(s *site) { s.put(s.keys.Watermark(9), "x") }, []string{"stray_shard"}},
 	{"two owners", func(s *site) { s.attempt(s.one, "b", "b-1", s.entry.UID, func(a *task.Assigned) { a.Owner = "b" }) }, []string{"two_owners"}},
 	{"two owners, by a tick that was skipped", func(s *site) {
@@ -205,10 +206,10 @@ var damages = []struct {
 	{"no watermark", func(s *site) { s.drop(s.keys.Watermark(1)) }, []string{"watermark_missing"}},
 	{"a watermark of nothing", func(s *site) { s.put(s.keys.Watermark(1), "{}") }, []string{"watermark_damaged"}},
 	{"a watermark ahead", func(s *site) {
-		s.put(s.keys.Watermark(1), store.Watermark{Time: task.At(s.now.Add(24 * time.Hour)), Nonce: "n"})
+		s.put(s.keys.Watermark(1), record.Watermark{Time: task.At(s.now.Add(24 * time.Hour)), Nonce: "n"})
 	}, []string{"watermark_ahead"}},
 	{"a watermark that stands", func(s *site) {
-		s.put(s.keys.Watermark(s.one.Shard), store.Watermark{Time: task.At(s.now.Add(-5 * time.Minute)), Seen: 1 << 40, Nonce: "n"})
+		s.put(s.keys.Watermark(s.one.Shard), record.Watermark{Time: task.At(s.now.Add(-5 * time.Minute)), Seen: 1 << 40, Nonce: "n"})
 	}, []string{"watermark_stands"}},
 	{"a hand-over that stands", func(s *site) {
 		s.put(s.keys.Root()+"moves/0001", map[string]any{"to": "b", "since": task.At(s.now.Add(-time.Hour))})
@@ -216,8 +217,8 @@ var damages = []struct {
 	{"a hand-over that cannot be read", func(s *site) { s.put(s.keys.Root()+"moves/0001", "[]") }, []string{"unreadable"}},
 	{"a secret that cannot be read", func(s *site) { s.put(s.keys.Secret("default", "db"), "{}") }, []string{"unreadable_secret"}},
 	{"a secret that is as it should be", func(s *site) {
-		s.put(s.keys.Secret("default", "db"), store.SecretRecord{Secret: task.Secret{Generation: 1}, Sealed: []byte{1}})
-		s.put(s.keys.Secret("default", "gone"), store.SecretRecord{Secret: task.Secret{Generation: 2, Change: task.SecretDeleted}})
+		s.put(s.keys.Secret("default", "db"), record.Secret{Secret: task.Secret{Generation: 1}, Sealed: []byte{1}})
+		s.put(s.keys.Secret("default", "gone"), record.Secret{Secret: task.Secret{Generation: 2, Change: task.SecretDeleted}})
 	}, nil},
 	{"a secret without a name", func(s *site) { s.put(s.keys.Secrets()+"db", "{}") }, []string{"strange_key"}},
 	{"a spec without its entry", func(s *site) {
@@ -320,7 +321,7 @@ var damages = []struct {
 	{"what is kept", func(s *site) {
 		s.put(s.keys.Version(s.one, 1), task.Task{UID: s.entry.UID})
 		s.put(s.keys.DeadRun(s.one, "20261120T120000.000Z-abcd"), task.Run{UID: s.entry.UID, State: task.Failed, Trigger: task.TriggerManual})
-		s.put(s.keys.Tombstone(s.ref("two")), store.Tombstone{UID: "u", DeletedAt: task.At(s.now.Add(-time.Hour))})
+		s.put(s.keys.Tombstone(s.ref("two")), record.Tombstone{UID: "u", DeletedAt: task.At(s.now.Add(-time.Hour))})
 	}, nil},
 	{"a former version of no task", func(s *site) { s.put(s.keys.Version(s.ref("two"), 1), task.Task{UID: "u"}) }, []string{"orphan_version"}},
 	{"a former version of another task of that name", func(s *site) { s.put(s.keys.Version(s.one, 1), task.Task{UID: "u"}) }, []string{"orphan_version"}},
@@ -331,22 +332,22 @@ var damages = []struct {
 	}, []string{"orphan_dead_run"}},
 	{"a dead run that cannot be read", func(s *site) { s.put(s.keys.DeadRun(s.one, "20261120T120000.000Z-abcd"), "nonsense") }, []string{"unreadable"}},
 	{"a tombstone of a task that is there", func(s *site) {
-		s.put(s.keys.Tombstone(s.one), store.Tombstone{UID: "u", DeletedAt: task.At(s.now.Add(-time.Hour))})
+		s.put(s.keys.Tombstone(s.one), record.Tombstone{UID: "u", DeletedAt: task.At(s.now.Add(-time.Hour))})
 	}, []string{"stale_tombstone"}},
 	{"a tombstone that is old", func(s *site) {
-		s.put(s.keys.Tombstone(s.ref("two")), store.Tombstone{UID: "u", DeletedAt: task.At(s.now.Add(-240 * time.Hour))})
+		s.put(s.keys.Tombstone(s.ref("two")), record.Tombstone{UID: "u", DeletedAt: task.At(s.now.Add(-240 * time.Hour))})
 	}, []string{"stale_tombstone"}},
 	{"a tombstone that cannot be read", func(s *site) { s.put(s.keys.Tombstone(s.ref("two")), "nonsense") }, []string{"unreadable"}},
 	{"a pause that ends, and nothing decided before", func(s *site) {
 		s.entry.Paused, s.entry.From = true, task.At(s.now.Add(-time.Hour))
 		s.entry.Own = &task.Own{Pauses: []task.Pause{{Since: s.entry.From, Until: task.At(s.now)}}}
 		s.put(s.keys.Entry(s.one), s.entry)
-		s.put(s.keys.Watermark(s.one.Shard), store.Watermark{Time: task.At(s.now.Add(-5 * time.Minute)), Seen: 1 << 40, Nonce: "n"})
+		s.put(s.keys.Watermark(s.one.Shard), record.Watermark{Time: task.At(s.now.Add(-5 * time.Minute)), Seen: 1 << 40, Nonce: "n"})
 	}, nil},
 	{"runs that are used up", func(s *site) {
 		s.entry.MaxRuns, s.entry.Own = 3, &task.Own{Runs: 3}
 		s.put(s.keys.Entry(s.one), s.entry)
-		s.put(s.keys.Watermark(s.one.Shard), store.Watermark{Time: task.At(s.now.Add(-5 * time.Minute)), Seen: 1 << 40, Nonce: "n"})
+		s.put(s.keys.Watermark(s.one.Shard), record.Watermark{Time: task.At(s.now.Add(-5 * time.Minute)), Seen: 1 << 40, Nonce: "n"})
 	}, nil},
 	{"history of no task", func(s *site) {
 		for n := range 5 {
@@ -499,7 +500,7 @@ func TestAudit_GoesOnWhenEtcdIsCompacted(t *testing.T) {
 			return
 		}
 		once = true
-		rev := s.put(s.keys.Owner(2), store.Owner{Node: "z"})
+		rev := s.put(s.keys.Owner(2), record.Owner{Node: "z"})
 		_, err := s.etcd.Compact(s.ctx, rev)
 		s.ok(err)
 	}

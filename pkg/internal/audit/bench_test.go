@@ -9,7 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -38,7 +38,7 @@ func BenchmarkAudit(b *testing.B) {
 	}
 	rev := s.put(s.keys.Watermark(0), "{}")
 	for id := range auditShards {
-		s.put(s.keys.Watermark(id), store.Watermark{Time: task.At(s.now), Seen: rev, Nonce: "n"})
+		s.put(s.keys.Watermark(id), record.Watermark{Time: task.At(s.now), Seen: rev, Nonce: "n"})
 	}
 	au := s.auditor()
 	au.Page = 0

@@ -20,6 +20,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 	"github.com/carillonhq/carillon/shard"
 )
@@ -87,7 +88,7 @@ func TestAudit_OfABusyClusterFindsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	keys, err := store.NewKeys(store.DefaultPrefix)
+	keys, err := record.NewKeys(record.DefaultPrefix)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,8 +107,8 @@ func TestAudit_OfABusyClusterFindsNothing(t *testing.T) {
 		}
 	})
 	au := audit.Auditor{Store: store.New(etcd, kv.Direct(etcd), keys), Now: time.Now, Node: "test",
-		Ref: func(ns, name string) store.Ref {
-			return store.Ref{Namespace: ns, Name: name, Shard: shard.Of(ns, name, busyShards)}
+		Ref: func(ns, name string) record.Ref {
+			return record.Ref{Namespace: ns, Name: name, Shard: shard.Of(ns, name, busyShards)}
 		},
 		// Less than nodes need to say who they are, so that more is in between.
 		Pause: 1500 * time.Millisecond, Page: 50}

@@ -11,13 +11,14 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // fleet is who is there, as the first look saw it.
 type fleet struct {
 	nodes   map[string]present
-	owners  map[int]store.Owner
+	owners  map[int]record.Owner
 	cleared map[string]time.Time // by instance: since when
 	freezes task.Freezes
 }
@@ -30,7 +31,7 @@ type present struct {
 
 // lookAtFleet reads the small directories, all of what is not a task's.
 func (a *audit) lookAtFleet() error {
-	a.nodes, a.owners, a.cleared = map[string]present{}, map[int]store.Owner{}, map[string]time.Time{}
+	a.nodes, a.owners, a.cleared = map[string]present{}, map[int]record.Owner{}, map[string]time.Time{}
 	if err := a.lookAtCluster(); err != nil || a.shards == 0 {
 		return err
 	}
@@ -180,7 +181,7 @@ func (a *audit) lookAtOwner(e *mvccpb.KeyValue) error {
 		return nil
 	}
 	a.unleased(e)
-	o := store.Owner{}
+	o := record.Owner{}
 	if err := json.Unmarshal(e.Value, &o); err != nil {
 		a.unreadable(e, fmt.Sprintf("the owner of shard %d", id), err)
 	}
@@ -249,7 +250,7 @@ func (a *audit) lookAtMove(e *mvccpb.KeyValue) error {
 
 func (a *audit) lookAtToken(e *mvccpb.KeyValue) error {
 	a.unleased(e)
-	var t store.Token
+	var t record.Token
 	if err := json.Unmarshal(e.Value, &t); err != nil {
 		a.unreadable(e, "a token", err)
 	}

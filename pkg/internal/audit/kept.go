@@ -10,6 +10,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -20,9 +21,9 @@ func (a *audit) versionsPrefix() string { return a.keys.Root() + "versions/" }
 const gravesFor = 9 * 24 * time.Hour
 
 // lookAtDead judges a dead run: of a task that is gone nobody runs it again.
-func (a *audit) lookAtDead(s *shardLook, e *mvccpb.KeyValue, k store.ShardKey) {
+func (a *audit) lookAtDead(s *shardLook, e *mvccpb.KeyValue, k record.ShardKey) {
 	a.unleased(e)
-	w, err := store.DecodeWaiting(k, e.Value)
+	w, err := record.DecodeWaiting(k, e.Value)
 	if err != nil {
 		a.unreadable(e, fmt.Sprintf("a dead run of %s", k.Ref), err)
 		return
@@ -57,10 +58,10 @@ func (a *audit) lookAtFreezes() error {
 }
 
 // parseVersion takes the key of a former version apart.
-func (a *audit) parseVersion(key string) (ref store.Ref, generation int64, ok bool) {
+func (a *audit) parseVersion(key string) (ref record.Ref, generation int64, ok bool) {
 	parts := strings.Split(strings.TrimPrefix(key, a.versionsPrefix()), "/")
 	if len(parts) != 3 || parts[0] == "" || parts[1] == "" {
-		return store.Ref{}, 0, false
+		return record.Ref{}, 0, false
 	}
 	generation, err := strconv.ParseInt(parts[2], 10, 64)
 	return a.Ref(parts[0], parts[1]), generation, err == nil
@@ -97,7 +98,7 @@ func (a *audit) lookAtGrave(e *mvccpb.KeyValue) error {
 		return nil
 	}
 	a.unleased(e)
-	var g store.Tombstone
+	var g record.Tombstone
 	if err := json.Unmarshal(e.Value, &g); err != nil {
 		a.unreadable(e, fmt.Sprintf("what is remembered of %s/%s", ns, name), err)
 		return nil
@@ -117,7 +118,7 @@ func (a *audit) lookAtGrave(e *mvccpb.KeyValue) error {
 }
 
 // specNow is a task's spec as the audit saw it.
-func (a *audit) specNow(ref store.Ref) (store.Seen, error) {
+func (a *audit) specNow(ref record.Ref) (store.Seen, error) {
 	key := a.keys.Spec(ref)
 	found, err := a.get([]string{key})
 	if e := found[key]; e != nil {
@@ -129,11 +130,11 @@ func (a *audit) specNow(ref store.Ref) (store.Seen, error) {
 // mendDead deletes a dead run of a task that is gone.
 func (a *audit) mendDead(r task.RepairRequest) (int64, error) {
 	k, ok := a.keys.ParseShard(r.Key)
-	if !ok || k.Kind != store.KindDead {
+	if !ok || k.Kind != record.KindDead {
 		return 0, changed("%s is no dead run", r.Key)
 	}
 	return a.mendOf(k.Ref, r, func(e *mvccpb.KeyValue) (string, error) {
-		w, err := store.DecodeWaiting(k, e.Value)
+		w, err := record.DecodeWaiting(k, e.Value)
 		return w.UID, err
 	})
 }
@@ -154,7 +155,7 @@ func (a *audit) mendVersion(r task.RepairRequest) (int64, error) {
 }
 
 // mendOf deletes a record of a task that is gone, unless that comes back.
-func (a *audit) mendOf(ref store.Ref, r task.RepairRequest, uid func(*mvccpb.KeyValue) (string, error)) (int64, error) {
+func (a *audit) mendOf(ref record.Ref, r task.RepairRequest, uid func(*mvccpb.KeyValue) (string, error)) (int64, error) {
 	of, err := a.owning(ref)
 	if err != nil {
 		return 0, err
@@ -183,7 +184,7 @@ func (a *audit) mendGrave(r task.RepairRequest) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	var g store.Tombstone
+	var g record.Tombstone
 	if json.Unmarshal(rec.Value, &g) != nil || of.spec == nil && a.at.Sub(g.DeletedAt.Time) <= gravesFor {
 		return 0, changed("the task of %s is not there any more", r.Key)
 	}

@@ -9,25 +9,26 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // queued is a record of the queue of the task that is looked at.
 type queued struct {
 	task.Waiting
-	ref store.Ref
+	ref record.Ref
 	store.Seen
 }
 
 // mostQueued is how many records of one task's queue are looked at together.
 const mostQueued = 1000
 
-func (a *audit) lookAtQueued(s *shardLook, e *mvccpb.KeyValue, k store.ShardKey) {
+func (a *audit) lookAtQueued(s *shardLook, e *mvccpb.KeyValue, k record.ShardKey) {
 	if len(s.queue) > 0 && s.queue[0].ref != k.Ref {
 		a.endQueue(s)
 	}
 	a.unleased(e)
-	w, err := store.DecodeWaiting(k, e.Value)
+	w, err := record.DecodeWaiting(k, e.Value)
 	if err != nil {
 		a.unreadable(e, fmt.Sprintf("a waiting run of %s", k.Ref), err)
 		return
@@ -92,7 +93,7 @@ func (a *audit) taken(t task.Target, secret bool) bool {
 	return !task.ComparesInSelector(t.Selector) && len(t.Takers(nodes, secret)) > 0
 }
 
-func (a *audit) noneActive(ref store.Ref) func(context.Context) (bool, error) {
+func (a *audit) noneActive(ref record.Ref) func(context.Context) (bool, error) {
 	return func(ctx context.Context) (bool, error) {
 		held, err := a.Store.ActiveOf(ctx, ref)
 		return len(held) == 0, err
@@ -104,7 +105,7 @@ func (a *audit) stillAhead(key string) func(context.Context) (bool, error) {
 	return func(context.Context) (bool, error) {
 		ahead := false
 		err := a.gets([]string{key}, 0, func(e *mvccpb.KeyValue) {
-			w, err := store.DecodeWatermark(e.Value)
+			w, err := record.DecodeWatermark(e.Value)
 			ahead = err == nil && w.Time.Sub(a.Now()) > slack
 		})
 		return ahead, err

@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -79,7 +80,7 @@ type owning struct {
 
 // owning reads them, before the records: what a transaction compares of them
 // is then as it was at the records' reading, too.
-func (a *audit) owning(ref store.Ref) (owning, error) {
+func (a *audit) owning(ref record.Ref) (owning, error) {
 	keys := []string{a.keys.Entry(ref), a.keys.Spec(ref)}
 	found, err := a.get(keys)
 	o := owning{entry: found[keys[0]], spec: found[keys[1]]}
@@ -106,11 +107,11 @@ func (o owning) has(uid string) bool {
 
 func (a *audit) mendQueue(r task.RepairRequest) (int64, error) {
 	k, ok := a.keys.ParseShard(r.Key)
-	if !ok || k.Kind != store.KindQueued {
+	if !ok || k.Kind != record.KindQueued {
 		return 0, changed("%s is no waiting run", r.Key)
 	}
 	return a.mendOf(k.Ref, r, func(e *mvccpb.KeyValue) (string, error) {
-		w, err := store.DecodeWaiting(k, e.Value)
+		w, err := record.DecodeWaiting(k, e.Value)
 		return w.UID, err
 	})
 }
@@ -119,7 +120,7 @@ func (a *audit) mendQueue(r task.RepairRequest) (int64, error) {
 // transaction as it takes, each of which compares that the task has not come back.
 func (a *audit) mendHistory(r task.RepairRequest) (deleted int64, err error) {
 	k, ok := a.keys.ParseShard(r.Key + "run")
-	if !ok || k.Kind != store.KindEnded || a.keys.HistoryOf(k.Ref) != r.Key {
+	if !ok || k.Kind != record.KindEnded || a.keys.HistoryOf(k.Ref) != r.Key {
 		return 0, changed("%s is no task's history", r.Key)
 	}
 	of, err := a.owning(k.Ref)
@@ -143,7 +144,7 @@ func (a *audit) mendHistory(r task.RepairRequest) (deleted int64, err error) {
 		if !ok {
 			return nil
 		}
-		if rec, err := store.DecodeEnded(k, e.Value); err != nil || of.has(rec.UID) {
+		if rec, err := record.DecodeEnded(k, e.Value); err != nil || of.has(rec.UID) {
 			return nil
 		}
 		if page = append(page, seen(e)); len(page) < store.MostMended-len(of.seen) {

@@ -11,6 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -42,7 +43,7 @@ var mendable = []struct {
 	}, func(s *site) { s.create(s.ref("two"), s.newEntry()) }, 1},
 	{"a former version of no task", func(s *site) { s.put(s.keys.Version(s.ref("two"), 1), task.Task{UID: "u"}) },
 		func(s *site) { s.create(s.ref("two"), s.newEntry()) }, 1},
-	{"a tombstone of a task that is there", func(s *site) { s.put(s.keys.Tombstone(s.one), store.Tombstone{UID: "u", DeletedAt: task.At(s.now)}) },
+	{"a tombstone of a task that is there", func(s *site) { s.put(s.keys.Tombstone(s.one), record.Tombstone{UID: "u", DeletedAt: task.At(s.now)}) },
 		func(s *site) { s.drop(s.keys.Spec(s.one)); s.drop(s.keys.Entry(s.one)) }, 1},
 	{"a hand-over that stands", func(s *site) {
 		s.put(s.keys.Root()+"moves/0001", map[string]any{"to": "b", "since": task.At(s.now.Add(-time.Hour))})

@@ -13,13 +13,14 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // inbox is an attempt while it is looked at.
 type inbox struct {
 	task.Assigned
-	key store.RunKey
+	key record.RunKey
 	store.Seen
 }
 
@@ -34,7 +35,7 @@ func (a *audit) lookAtRuns() error {
 		}
 		a.unleased(e)
 		a.active[hashOf(k.Ref)] = true
-		r, err := store.DecodeAssigned(k, e.CreateRevision, e.Value)
+		r, err := record.DecodeAssigned(k, e.CreateRevision, e.Value)
 		if err != nil {
 			a.unreadable(e, fmt.Sprintf("an attempt of %s on node %s", k.Ref, k.Node), err)
 			return nil
@@ -59,7 +60,7 @@ func (a *audit) lookAtRuns() error {
 // orphaned suspects an attempt whose instance is gone for longer than others
 // wait for it. An instance that another has followed is gone since that started;
 // of a node that is absent, etcd's past tells.
-func (a *audit) orphaned(k store.RunKey, r task.Assigned, e *mvccpb.KeyValue) bool {
+func (a *audit) orphaned(k record.RunKey, r task.Assigned, e *mvccpb.KeyValue) bool {
 	lostAfter := r.EffectiveLostAfter().Std()
 	if n, alive := a.nodes[k.Node]; alive {
 		if n.Instance == r.Instance {

@@ -9,19 +9,20 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // shardLook is one shard while it is looked at.
 type shardLook struct {
 	id      int
-	mark    store.Watermark
+	mark    record.Watermark
 	markMod int64 // 0: there is none, or none that can be read
 	entries map[string]inShard
 
 	overdue int64 // tasks
 	oldest  int64 // their oldest tick
-	late    store.Ref
+	late    record.Ref
 
 	queue   []queued // of one task
 	orphans *orphans // records of history of one task that is gone
@@ -37,9 +38,9 @@ func (a *audit) lookAtShards() error {
 		}
 		for _, part := range []struct {
 			prefix string
-			f      func(*shardLook, *mvccpb.KeyValue, store.ShardKey)
+			f      func(*shardLook, *mvccpb.KeyValue, record.ShardKey)
 		}{
-			{a.keys.Entries(id), func(s *shardLook, e *mvccpb.KeyValue, k store.ShardKey) { a.lookAtEntry(s, e, k.Ref) }},
+			{a.keys.Entries(id), func(s *shardLook, e *mvccpb.KeyValue, k record.ShardKey) { a.lookAtEntry(s, e, k.Ref) }},
 			{a.keys.Queue(id), a.lookAtQueued},
 			{a.keys.PartsIn(id), a.lookAtPart},
 			{a.keys.History(id), a.lookAtEnded},
@@ -84,7 +85,7 @@ func (a *audit) lookAtMark(s *shardLook) error {
 		return nil
 	}
 	a.unleased(e)
-	w, err := store.DecodeWatermark(e.Value)
+	w, err := record.DecodeWatermark(e.Value)
 	if err != nil {
 		a.suspect(kindBadMark.of(fmt.Sprintf("the watermark of shard %d cannot be read: %v", s.id, err), key), seen(e))
 		return nil
@@ -124,9 +125,9 @@ func (a *audit) lookForStray() error {
 
 // lookAtPart judges how a part of a run has ended. What nobody needs any more the
 // owner deletes.
-func (a *audit) lookAtPart(_ *shardLook, e *mvccpb.KeyValue, k store.ShardKey) {
+func (a *audit) lookAtPart(_ *shardLook, e *mvccpb.KeyValue, k record.ShardKey) {
 	a.unleased(e)
-	if _, err := store.DecodeEnded(k, e.Value); err != nil {
+	if _, err := record.DecodeEnded(k, e.Value); err != nil {
 		a.unreadable(e, fmt.Sprintf("the end of part %s of %s", k.Run, k.Ref), err)
 	} else if !task.IsPart(k.Run) {
 		a.strange(e)
@@ -135,19 +136,19 @@ func (a *audit) lookAtPart(_ *shardLook, e *mvccpb.KeyValue, k store.ShardKey) {
 
 // orphans are records of history of a task that is gone.
 type orphans struct {
-	ref   store.Ref
+	ref   record.Ref
 	uid   string // of the entry that is there; "" if none is
 	keys  []string
 	count int64
 	first store.Seen
 }
 
-func (a *audit) lookAtEnded(s *shardLook, e *mvccpb.KeyValue, k store.ShardKey) {
+func (a *audit) lookAtEnded(s *shardLook, e *mvccpb.KeyValue, k record.ShardKey) {
 	if s.orphans != nil && s.orphans.ref != k.Ref {
 		a.endOrphans(s)
 	}
 	a.unleased(e)
-	r, err := store.DecodeEnded(k, e.Value)
+	r, err := record.DecodeEnded(k, e.Value)
 	if err != nil {
 		a.unreadable(e, fmt.Sprintf("a record of the history of %s", k.Ref), err)
 		return
@@ -183,7 +184,7 @@ func (a *audit) endOrphans(s *shardLook) {
 // has reports whether a record of a task with this uid belongs to an entry of
 // its shard, or to a spec that has lost its entry: that is another finding, and
 // what the record says is not to be lost with it.
-func (a *audit) has(s *shardLook, ref store.Ref, uid string) bool {
+func (a *audit) has(s *shardLook, ref record.Ref, uid string) bool {
 	entry, there := s.entries[ref.String()]
 	return there && (entry.bad || entry.uid == uid) || a.specs.mayBe(ref, uid)
 }
@@ -191,7 +192,7 @@ func (a *audit) has(s *shardLook, ref store.Ref, uid string) bool {
 // lookForTwoOwners looks for a record of a decision that was written when its
 // node did not own the shard: under the present fence, and by another than its
 // owner. Only what the deciding commit itself wrote, and nobody since, proves it.
-func (a *audit) lookForTwoOwners(e *mvccpb.KeyValue, ref store.Ref, r task.Run) {
+func (a *audit) lookForTwoOwners(e *mvccpb.KeyValue, ref record.Ref, r task.Run) {
 	o := a.owners[ref.Shard]
 	if r.Owner == "" || o.Node == "" || r.Owner == o.Node || e.CreateRevision <= o.Fence || r.Attempt > 1 || len(r.Attempts) > 0 {
 		return
@@ -215,7 +216,7 @@ func countOf(n int64, thing string) string {
 
 func timeText(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
-func watermarkText(w store.Watermark) string {
+func watermarkText(w record.Watermark) string {
 	if w.Last == "" {
 		return timeText(w.Time.Time)
 	}

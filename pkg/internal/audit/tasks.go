@@ -12,6 +12,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -25,9 +26,9 @@ type specSet struct {
 
 type specHash struct{ name, uid uint64 }
 
-func hashOf(ref store.Ref) uint64 { return xxhash.Sum64String(ref.String()) }
+func hashOf(ref record.Ref) uint64 { return xxhash.Sum64String(ref.String()) }
 
-func (s *specSet) add(ref store.Ref, uid string) {
+func (s *specSet) add(ref record.Ref, uid string) {
 	s.specs = append(s.specs, specHash{hashOf(ref), xxhash.Sum64String(uid)})
 }
 
@@ -37,7 +38,7 @@ func (s *specSet) sort() {
 }
 
 // find is the place of a task's spec; false if it has none.
-func (s *specSet) find(ref store.Ref) (int, bool) {
+func (s *specSet) find(ref record.Ref) (int, bool) {
 	return slices.BinarySearchFunc(s.specs, hashOf(ref), func(a specHash, b uint64) int { return cmp.Compare(a.name, b) })
 }
 
@@ -82,7 +83,7 @@ func (a *audit) specsWithoutEntry() error {
 }
 
 // mayBe reports whether a task's spec is of this uid, or cannot be read.
-func (s *specSet) mayBe(ref store.Ref, uid string) bool {
+func (s *specSet) mayBe(ref record.Ref, uid string) bool {
 	i, ok := s.find(ref)
 	return ok && (s.specs[i].uid == xxhash.Sum64String(uid) || s.specs[i].uid == xxhash.Sum64String(""))
 }
@@ -98,7 +99,7 @@ type inShard struct {
 }
 
 // lookAtEntry judges an entry, and keeps what its queue and history are held against.
-func (a *audit) lookAtEntry(s *shardLook, e *mvccpb.KeyValue, ref store.Ref) {
+func (a *audit) lookAtEntry(s *shardLook, e *mvccpb.KeyValue, ref record.Ref) {
 	a.unleased(e)
 	parsed, err := readEntry(e.Value)
 	if err != nil {
@@ -126,7 +127,7 @@ func (a *audit) lookAtEntry(s *shardLook, e *mvccpb.KeyValue, ref store.Ref) {
 
 // suspectUIDs suspects a spec of another uid than its entry has. Both are
 // written together, and neither may have changed at the second look.
-func (a *audit) suspectUIDs(e *mvccpb.KeyValue, ref store.Ref) {
+func (a *audit) suspectUIDs(e *mvccpb.KeyValue, ref record.Ref) {
 	spec := a.keys.Spec(ref)
 	found, err := a.get([]string{spec})
 	if err != nil || found[spec] == nil {
@@ -143,7 +144,7 @@ func (a *audit) suspectUIDs(e *mvccpb.KeyValue, ref store.Ref) {
 }
 
 func uidOf(value []byte) string {
-	e, _ := store.DecodeEntry(value)
+	e, _ := record.DecodeEntry(value)
 	return e.UID
 }
 
@@ -151,7 +152,7 @@ func uidOf(value []byte) string {
 func usedUp(e task.Entry) bool { return e.MaxRuns > 0 && e.Own != nil && e.Own.Runs >= e.MaxRuns }
 
 // lookAtTicks looks for a tick that has been due for longer than its grace, and is not decided.
-func (a *audit) lookAtTicks(s *shardLook, ref store.Ref, e task.Entry, create int64) {
+func (a *audit) lookAtTicks(s *shardLook, ref record.Ref, e task.Entry, create int64) {
 	if s.markMod == 0 {
 		return // the missing watermark is a finding of its own
 	}
@@ -184,7 +185,7 @@ func (a *audit) lookAtTicks(s *shardLook, ref store.Ref, e task.Entry, create in
 }
 
 // markedUpTo is up to when a watermark says that the ticks of a task are decided.
-func markedUpTo(w store.Watermark, ref store.Ref) time.Time {
+func markedUpTo(w record.Watermark, ref record.Ref) time.Time {
 	if w.Last != "" && ref.String() > w.Last {
 		return w.Time.Add(-time.Millisecond)
 	}
@@ -198,7 +199,7 @@ func readEntry(value []byte) (task.Entry, error) {
 	if len(value) > mostEntry {
 		return task.Entry{}, fmt.Errorf("%d bytes; at most %d are read", len(value), mostEntry)
 	}
-	e, err := store.DecodeEntry(value)
+	e, err := record.DecodeEntry(value)
 	if err != nil {
 		return e, err
 	}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -37,7 +37,7 @@ func (a Acknowledged) String() string {
 
 // CheckAcknowledged checks that all that was acknowledged is in the history
 // (G13). The history has to begin before the first of the calls.
-func CheckAcknowledged(keys store.Keys, events []Event, calls []Acknowledged) []Violation {
+func CheckAcknowledged(keys record.Keys, events []Event, calls []Acknowledged) []Violation {
 	type write struct {
 		key string
 		rev int64
@@ -55,12 +55,12 @@ func CheckAcknowledged(keys store.Keys, events []Event, calls []Acknowledged) []
 				delete(alive, ev.Key)
 				continue
 			}
-			t, _ := store.DecodeTask(ev.Value, ev.ModRevision)
-			alive[ev.Key], specs[write{keys.Spec(store.Ref{Namespace: ns, Name: name}), ev.ModRevision}] = t.UID, t.UID
+			t, _ := record.DecodeTask(ev.Value, ev.ModRevision)
+			alive[ev.Key], specs[write{keys.Spec(record.Ref{Namespace: ns, Name: name}), ev.ModRevision}] = t.UID, t.UID
 			continue
 		}
 		if k, ok := keys.ParseRun(ev.Key); ok && !ev.Deleted {
-			a, _ := store.DecodeAssigned(k, ev.CreateRevision, ev.Value)
+			a, _ := record.DecodeAssigned(k, ev.CreateRevision, ev.Value)
 			id := k.Ref.String() + "/" + k.Run
 			runs[id] = true
 			ends[id] = ends[id] || a.CancelRequested
@@ -68,13 +68,13 @@ func CheckAcknowledged(keys store.Keys, events []Event, calls []Acknowledged) []
 		if k, ok := keys.ParseShard(ev.Key); ok && !ev.Deleted && k.Run != "" {
 			id := k.Ref.String() + "/" + k.Run
 			runs[id] = true
-			ends[id] = ends[id] || k.Kind == store.KindEnded
+			ends[id] = ends[id] || k.Kind == record.KindEnded
 		}
 	}
 
 	var lost []Violation
 	for _, a := range calls {
-		ref := store.Ref{Namespace: a.Namespace, Name: a.Name}
+		ref := record.Ref{Namespace: a.Namespace, Name: a.Name}
 		key, id := keys.Spec(ref), ref.String()+"/"+a.Run
 		uid, written := specs[write{key, a.Revision}]
 		gone := deletes[key] > 0 // with its task go its runs
@@ -140,7 +140,7 @@ func Matches(events, list []Event) []Violation {
 }
 
 // lostAttempts finds when attempts were declared lost, by run and token.
-func lostAttempts(keys store.Keys, events []Event) map[attemptID]int64 {
+func lostAttempts(keys record.Keys, events []Event) map[attemptID]int64 {
 	lost := map[attemptID]int64{}
 	note := func(run string, token, rev int64) {
 		id := attemptID{token, run}
@@ -155,10 +155,10 @@ func lostAttempts(keys store.Keys, events []Event) map[attemptID]int64 {
 			continue
 		}
 		var r task.Run
-		if k.Kind == store.KindEnded {
-			r, _ = store.DecodeEnded(k, ev.Value)
+		if k.Kind == record.KindEnded {
+			r, _ = record.DecodeEnded(k, ev.Value)
 		} else {
-			w, _ := store.DecodeWaiting(k, ev.Value)
+			w, _ := record.DecodeWaiting(k, ev.Value)
 			r = w.Run
 		}
 		if r.State == task.Lost {

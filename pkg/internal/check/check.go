@@ -4,13 +4,13 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // Check judges a history: what was listed first, then every change of every
 // later revision, in order, as Recorder.Events returns it. A history with a gap
 // cannot be judged; Check reports the gaps that it can notice as "form".
-func Check(keys store.Keys, events []Event, opts Options) Report {
+func Check(keys record.Keys, events []Event, opts Options) Report {
 	opts.Faults = sortFaults(opts.Faults)
 	c := newChecker(keys, opts)
 
@@ -56,7 +56,7 @@ type checker struct {
 	runs    *runTracker
 }
 
-func newChecker(keys store.Keys, opts Options) *checker {
+func newChecker(keys record.Keys, opts Options) *checker {
 	found, cluster, stats := newFindings(), newClusterState(keys), newStats()
 	base := judge{findings: found, cluster: cluster, keys: keys, opts: &opts}
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -178,7 +178,7 @@ func TestCheck_CatchesEachBrokenPromise(t *testing.T) {
 		{"a tick twice, after its end", "G3", func(t *testing.T, s *sim, one *simTask) {
 			i := s.find(t, 0, with("succeeded"))
 			k, _ := s.keys.ParseShard(s.events[i].Key)
-			old, _ := store.DecodeEnded(k, s.events[i].Value)
+			old, _ := record.DecodeEnded(k, s.events[i].Value)
 			s.commit(0, s.marks[0], s.dispatch(one, old, "b"))
 		}},
 		{"a tick twice, under two ids", "G3", func(t *testing.T, s *sim, one *simTask) {

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -15,7 +15,7 @@ import (
 type decoder struct {
 	*findings
 	cluster *clusterState
-	keys    store.Keys
+	keys    record.Keys
 }
 
 // decode decodes the events of one revision. What cannot be read is reported and
@@ -37,7 +37,7 @@ func (dec *decoder) decode(events []Event) *delta {
 			dec.decodeOwner(d, ev)
 		case "tasks":
 			if ns, name, ok := dec.keys.ParseSpec(ev.Key); ok {
-				d.specs[store.Ref{Namespace: ns, Name: name}] = dec.decodeSpec(ev)
+				d.specs[record.Ref{Namespace: ns, Name: name}] = dec.decodeSpec(ev)
 			}
 		case "runs":
 			dec.decodeAttempt(d, ev)
@@ -98,7 +98,7 @@ func (dec *decoder) decodeOwner(d *delta, ev Event) {
 		return
 	}
 
-	o := &store.Owner{Shard: id}
+	o := &record.Owner{Shard: id}
 	if !ev.Deleted {
 		if err := json.Unmarshal(ev.Value, o); err != nil {
 			dec.reportUnreadable(ev, err) // its shard has a fence, and no node
@@ -122,7 +122,7 @@ func (dec *decoder) decodeAttempt(d *delta, ev Event) {
 		return
 	}
 
-	a, err := store.DecodeAssigned(k, ev.CreateRevision, ev.Value)
+	a, err := record.DecodeAssigned(k, ev.CreateRevision, ev.Value)
 	if err != nil {
 		dec.reportUnreadable(ev, err)
 		return
@@ -140,39 +140,39 @@ func (dec *decoder) decodeShardRecord(d *delta, ev Event) {
 
 	dec.cluster.setUnreadable(ev, false)
 	switch k.Kind {
-	case store.KindWatermark:
+	case record.KindWatermark:
 		m := &watermarkChange{key: ev.Key, mod: ev.ModRevision, create: ev.CreateRevision, deleted: ev.Deleted}
 		if !ev.Deleted {
 			var err error
-			if m.watermark, err = store.DecodeWatermark(ev.Value); err != nil {
+			if m.watermark, err = record.DecodeWatermark(ev.Value); err != nil {
 				dec.reportUnreadable(ev, err)
 				m.unreadable = true
 			}
 		}
 		d.watermarks[k.Ref.Shard] = m
-	case store.KindRevised:
+	case record.KindRevised:
 		d.revised[k.Ref.Shard] = !ev.Deleted
-	case store.KindEntry:
+	case record.KindEntry:
 		e := &entryChange{key: ev.Key, mod: ev.ModRevision, create: ev.CreateRevision, deleted: ev.Deleted}
 		if !ev.Deleted {
 			var err error
-			if e.entry, err = store.DecodeEntry(ev.Value); err != nil {
+			if e.entry, err = record.DecodeEntry(ev.Value); err != nil {
 				dec.note("entry %s cannot be read and has no ticks", k.Ref)
 				dec.cluster.setUnreadable(ev, true)
 				e.unreadable = true
 			}
 		}
 		d.entries[k.Ref] = e
-	case store.KindQueued:
+	case record.KindQueued:
 		dec.decodeQueued(d, k, ev)
-	case store.KindEnded, store.KindPart:
+	case record.KindEnded, record.KindPart:
 		dec.decodeEnded(d, k, ev)
-	case store.KindDead:
+	case record.KindDead:
 		dec.decodeDeadLetter(d, k, ev)
 	}
 }
 
-func (dec *decoder) decodeQueued(d *delta, k store.ShardKey, ev Event) {
+func (dec *decoder) decodeQueued(d *delta, k record.ShardKey, ev Event) {
 	r := d.run(k.Ref, k.Run)
 	r.queueKey = ev.Key
 	if ev.Deleted {
@@ -180,7 +180,7 @@ func (dec *decoder) decodeQueued(d *delta, k store.ShardKey, ev Event) {
 		return
 	}
 
-	w, err := store.DecodeWaiting(k, ev.Value)
+	w, err := record.DecodeWaiting(k, ev.Value)
 	if err != nil {
 		dec.reportUnreadable(ev, err)
 		return
@@ -189,8 +189,8 @@ func (dec *decoder) decodeQueued(d *delta, k store.ShardKey, ev Event) {
 	r.queued = &w
 }
 
-func (dec *decoder) decodeEnded(d *delta, k store.ShardKey, ev Event) {
-	if ev.Deleted && k.Kind == store.KindPart {
+func (dec *decoder) decodeEnded(d *delta, k record.ShardKey, ev Event) {
+	if ev.Deleted && k.Kind == record.KindPart {
 		r := d.run(k.Ref, k.Run)
 		r.partDeleted, r.partKey = true, ev.Key
 		return
@@ -200,7 +200,7 @@ func (dec *decoder) decodeEnded(d *delta, k store.ShardKey, ev Event) {
 		return // a trim, a purge, or with its task: it takes no outcome back
 	}
 
-	e, err := store.DecodeEnded(k, ev.Value)
+	e, err := record.DecodeEnded(k, ev.Value)
 	if err != nil {
 		dec.reportUnreadable(ev, err)
 		return
@@ -264,7 +264,7 @@ func (dec *decoder) decodeVersion(d *delta, ev Event) {
 		v.value = nil
 	}
 
-	d.versions[versionRef{store.Ref{Namespace: parts[0], Name: parts[1]}, generation}] = v
+	d.versions[versionRef{record.Ref{Namespace: parts[0], Name: parts[1]}, generation}] = v
 }
 
 func (dec *decoder) decodeTombstone(d *delta, ev Event) {
@@ -281,10 +281,10 @@ func (dec *decoder) decodeTombstone(d *delta, ev Event) {
 		}
 	}
 
-	d.tombstones[store.Ref{Namespace: ns, Name: name}] = g
+	d.tombstones[record.Ref{Namespace: ns, Name: name}] = g
 }
 
-func (dec *decoder) decodeDeadLetter(d *delta, k store.ShardKey, ev Event) {
+func (dec *decoder) decodeDeadLetter(d *delta, k record.ShardKey, ev Event) {
 	ch := &deadChange{key: ev.Key}
 	if !ev.Deleted {
 		var r struct {

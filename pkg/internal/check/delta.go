@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -14,11 +14,11 @@ import (
 type delta struct {
 	nodes      map[string]*nodeSession // nil: gone
 	leaders    map[string]candidate
-	owners     map[int]*store.Owner
+	owners     map[int]*record.Owner
 	watermarks map[int]*watermarkChange
 	revised    map[int]bool // shards of which an edit says that tasks may have new ticks
-	entries    map[store.Ref]*entryChange
-	specs      map[store.Ref]*specChange // by name, see nameOf
+	entries    map[record.Ref]*entryChange
+	specs      map[record.Ref]*specChange // by name, see nameOf
 	runs       map[runRef]*runChange
 	freezes    *freezeState
 	shardCount int // 0: the record of the cluster does not change
@@ -27,7 +27,7 @@ type delta struct {
 
 // watermarkChange is a change of a shard's watermark.
 type watermarkChange struct {
-	watermark           store.Watermark
+	watermark           record.Watermark
 	mod, create         int64
 	key                 string
 	deleted, unreadable bool
@@ -45,7 +45,7 @@ type entryChange struct {
 
 // runRef names a run.
 type runRef struct {
-	ref store.Ref
+	ref record.Ref
 	id  string
 }
 
@@ -76,7 +76,7 @@ type inboxPut struct {
 }
 
 // compareRefs orders tasks by shard, then by name.
-func compareRefs(a, b store.Ref) int {
+func compareRefs(a, b record.Ref) int {
 	return cmp.Or(cmp.Compare(a.Shard, b.Shard), strings.Compare(a.String(), b.String()))
 }
 
@@ -95,7 +95,7 @@ func (d *delta) sortedRuns() []*runChange {
 }
 
 // run returns the change of a run, which it begins at need.
-func (d *delta) run(ref store.Ref, id string) *runChange {
+func (d *delta) run(ref record.Ref, id string) *runChange {
 	k := runRef{ref, id}
 	r := d.runs[k]
 	if r == nil {
@@ -107,8 +107,8 @@ func (d *delta) run(ref store.Ref, id string) *runChange {
 
 func newDelta() *delta {
 	return &delta{
-		nodes: map[string]*nodeSession{}, leaders: map[string]candidate{}, owners: map[int]*store.Owner{},
-		watermarks: map[int]*watermarkChange{}, revised: map[int]bool{}, entries: map[store.Ref]*entryChange{}, specs: map[store.Ref]*specChange{},
+		nodes: map[string]*nodeSession{}, leaders: map[string]candidate{}, owners: map[int]*record.Owner{},
+		watermarks: map[int]*watermarkChange{}, revised: map[int]bool{}, entries: map[record.Ref]*entryChange{}, specs: map[record.Ref]*specChange{},
 		runs: map[runRef]*runChange{}, keptChanges: newKeptChanges(),
 	}
 }
@@ -137,13 +137,13 @@ type specChange struct {
 // keptChanges is what a revision changes of what is kept of the past, but for the specs.
 type keptChanges struct {
 	versions   map[versionRef]*versionChange
-	tombstones map[store.Ref]*tombstoneChange
+	tombstones map[record.Ref]*tombstoneChange
 	dead       map[runRef]*deadChange
 }
 
 // versionRef names a former version of a spec.
 type versionRef struct {
-	ref        store.Ref
+	ref        record.Ref
 	generation int64
 }
 
@@ -170,5 +170,5 @@ type deadChange struct {
 }
 
 func newKeptChanges() keptChanges {
-	return keptChanges{map[versionRef]*versionChange{}, map[store.Ref]*tombstoneChange{}, map[runRef]*deadChange{}}
+	return keptChanges{map[versionRef]*versionChange{}, map[record.Ref]*tombstoneChange{}, map[runRef]*deadChange{}}
 }

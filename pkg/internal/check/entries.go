@@ -4,7 +4,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // entryTracker takes entries from version to version: it has each change judged, and applies it.
@@ -112,7 +112,7 @@ func (et *entryTracker) checkRevisedKey(d *delta, t *taskHistory, ch *entryChang
 }
 
 // timingOf is the timing of an entry; nil if it has no ticks.
-func (et *entryTracker) timingOf(ref store.Ref, ch *entryChange) *timing {
+func (et *entryTracker) timingOf(ref record.Ref, ch *entryChange) *timing {
 	if ch.unreadable || !hasTicks(ch.entry) {
 		return nil
 	}

@@ -4,7 +4,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -83,11 +83,11 @@ func (j *fenceJudge) checkWriter(d *delta, id int, m *watermarkChange) {
 	}
 }
 
-func isOpening(before, after store.Watermark) bool {
+func isOpening(before, after record.Watermark) bool {
 	return before.Time.Equal(after.Time.Time) && before.Last == after.Last && before.Seen == after.Seen
 }
 
-func goesBack(before, after store.Watermark) bool {
+func goesBack(before, after record.Watermark) bool {
 	switch {
 	case !after.Time.Equal(before.Time.Time):
 		return after.Time.Before(before.Time.Time)
@@ -97,7 +97,7 @@ func goesBack(before, after store.Watermark) bool {
 	return before.Last == "" || after.Last < before.Last
 }
 
-func describeWatermark(w store.Watermark) string {
+func describeWatermark(w record.Watermark) string {
 	if w.Last == "" {
 		return formatTime(w.Time.Time)
 	}
@@ -106,7 +106,7 @@ func describeWatermark(w store.Watermark) string {
 
 // requireCommit checks that what only an owner writes came in a commit of the
 // shard, and not in an opening one.
-func (j *fenceJudge) requireCommit(d *delta, ref store.Ref, tick int64, key, what string) {
+func (j *fenceJudge) requireCommit(d *delta, ref record.Ref, tick int64, key, what string) {
 	m := d.watermarks[ref.Shard]
 	switch {
 	case m == nil || m.deleted || m.create == m.mod:
@@ -117,7 +117,7 @@ func (j *fenceJudge) requireCommit(d *delta, ref store.Ref, tick int64, key, wha
 }
 
 // checkNamedOwner checks that the run's word for its owner is the owner key's.
-func (j *fenceJudge) checkNamedOwner(r task.Run, ref store.Ref, key string) {
+func (j *fenceJudge) checkNamedOwner(r task.Run, ref record.Ref, key string) {
 	if s := j.cluster.shard(ref.Shard); r.Owner != "" && r.Owner != s.owner.Node {
 		j.breachTask("G1", ref, unixMS(r.ScheduledTime), key, "decided by node %q while the shard's owner is %q", r.Owner, s.owner.Node)
 	}

@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // findings collects what the judges find, in one place: breaches and notes.
@@ -25,7 +25,7 @@ func (f *findings) breach(promise, key, format string, args ...any) {
 }
 
 // breachTask adds a violation about a task, and a tick if it is not 0.
-func (f *findings) breachTask(promise string, ref store.Ref, tick int64, key, format string, args ...any) {
+func (f *findings) breachTask(promise string, ref record.Ref, tick int64, key, format string, args ...any) {
 	f.breach(promise, key, format, args...)
 	v := &f.violations[len(f.violations)-1]
 	v.Task = ref.String()

@@ -3,13 +3,13 @@ package check
 import (
 	"slices"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // taskHistory is a namespace and name: the tasks that bore it, one after another.
 type taskHistory struct {
-	ref          store.Ref
+	ref          record.Ref
 	entry        *entryState // nil: there is none
 	incarnations map[string]*incarnation
 	runs         map[string]*runHistory
@@ -27,7 +27,7 @@ type entryState struct {
 
 // incarnation is a task by its uid: one name may have had several.
 type incarnation struct {
-	ref          store.Ref
+	ref          record.Ref
 	uid          string
 	outcomes     map[int64]*runHistory // what each tick came to
 	epoch        scheduleEpoch

@@ -1,6 +1,6 @@
 package check
 
-import "github.com/carillonhq/carillon/pkg/store"
+import "github.com/carillonhq/carillon/pkg/store/record"
 
 // judge is what every judge works with. A judge is responsible for one group of
 // promises: it compares what a revision changes (a delta, or one run's or entry's
@@ -11,6 +11,6 @@ import "github.com/carillonhq/carillon/pkg/store"
 type judge struct {
 	*findings
 	cluster *clusterState
-	keys    store.Keys
+	keys    record.Keys
 	opts    *Options
 }

@@ -1,7 +1,7 @@
 package check
 
 import (
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -14,7 +14,7 @@ type policyJudge struct {
 
 // checkReason checks that a record says why, in a word of the closed list that
 // may stand with its state (G23).
-func (j *policyJudge) checkReason(ref store.Ref, tick int64, key, what string, state task.State, reason string) {
+func (j *policyJudge) checkReason(ref record.Ref, tick int64, key, what string, state task.State, reason string) {
 	if state == task.Succeeded {
 		return
 	}

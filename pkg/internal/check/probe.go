@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -44,7 +44,7 @@ type probeLine struct {
 // The order of the lines is what counts, not their times: all probes append to
 // one file on one host. A last line without an end, cut off by a kill, is left
 // out.
-func CheckProbeLog(rd io.Reader, keys store.Keys, events []Event) []Violation {
+func CheckProbeLog(rd io.Reader, keys record.Keys, events []Event) []Violation {
 	lines, violations := readProbes(rd)
 	c := probeChecker{
 		violations: violations,
@@ -297,7 +297,7 @@ type Activation struct {
 
 // Activations says of each attempt in a history how its run became active: by its dispatch, or by that of an earlier
 // attempt, since a run stays active while it waits for its next attempt.
-func Activations(keys store.Keys, events []Event) map[AttemptID]Activation {
+func Activations(keys record.Keys, events []Event) map[AttemptID]Activation {
 	all := map[AttemptID]Activation{}
 	for id, same := range readIntents(keys, events) {
 		for _, in := range same {
@@ -308,9 +308,9 @@ func Activations(keys store.Keys, events []Event) map[AttemptID]Activation {
 }
 
 // readIntents collects the inbox records of a history.
-func readIntents(keys store.Keys, events []Event) map[attemptID][]intent {
+func readIntents(keys record.Keys, events []Event) map[attemptID][]intent {
 	all := map[attemptID][]intent{}
-	inForce := map[store.Ref]overlapPolicy{}
+	inForce := map[record.Ref]overlapPolicy{}
 	first := map[runRef]intent{}
 	for at := 0; at < len(events); {
 		end := at + 1
@@ -321,9 +321,9 @@ func readIntents(keys store.Keys, events []Event) map[attemptID][]intent {
 			applyOverlapPolicies(keys, events[at:end], inForce)
 		}
 		for _, ev := range events[at:end] {
-			if k, ok := keys.ParseShard(ev.Key); ok && k.Kind == store.KindQueued && !ev.Deleted {
+			if k, ok := keys.ParseShard(ev.Key); ok && k.Kind == record.KindQueued && !ev.Deleted {
 				run := runRef{k.Ref, k.Run}
-				w, err := store.DecodeWaiting(k, ev.Value)
+				w, err := record.DecodeWaiting(k, ev.Value)
 				_, known := first[run]
 				switch {
 				case err != nil:
@@ -337,7 +337,7 @@ func readIntents(keys store.Keys, events []Event) map[attemptID][]intent {
 			if !ok || ev.Deleted || (ev.CreateRevision != ev.ModRevision && !ev.Listed) {
 				continue
 			}
-			a, err := store.DecodeAssigned(k, ev.CreateRevision, ev.Value)
+			a, err := record.DecodeAssigned(k, ev.CreateRevision, ev.Value)
 			if err != nil {
 				continue
 			}
@@ -361,10 +361,10 @@ func readIntents(keys store.Keys, events []Event) map[attemptID][]intent {
 }
 
 // applyOverlapPolicies takes what the entries say of overlap from their next revision on.
-func applyOverlapPolicies(keys store.Keys, events []Event, inForce map[store.Ref]overlapPolicy) {
+func applyOverlapPolicies(keys record.Keys, events []Event, inForce map[record.Ref]overlapPolicy) {
 	for _, ev := range events {
-		if k, ok := keys.ParseShard(ev.Key); ok && k.Kind == store.KindEntry && !ev.Deleted {
-			if e, err := store.DecodeEntry(ev.Value); err == nil {
+		if k, ok := keys.ParseShard(ev.Key); ok && k.Kind == record.KindEntry && !ev.Deleted {
+			if e, err := record.DecodeEntry(ev.Value); err == nil {
 				inForce[k.Ref] = overlapPolicy{e.Overlap, e.MaxActive}
 			}
 		}

@@ -9,7 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -130,7 +130,7 @@ func (s *sim) damage(rt *rapid.T) string {
 		if strings.Contains(string(ev.Value), `"trigger":"manual"`) {
 			continue // a request that is nowhere on record was never made
 		}
-		if !ev.Deleted && (attempt && ev.CreateRevision == ev.Revision || ok && (k.Kind == store.KindEnded || k.Kind == store.KindQueued)) {
+		if !ev.Deleted && (attempt && ev.CreateRevision == ev.Revision || ok && (k.Kind == record.KindEnded || k.Kind == record.KindQueued)) {
 			records = append(records, i)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // ErrGap means that revisions are missing from a recording: it proves nothing.
@@ -42,7 +42,7 @@ const (
 // lead to them, all since the last time that it did is recorded anew.
 type Recorder struct {
 	client *kv.Client
-	keys   store.Keys
+	keys   record.Keys
 	ready  chan struct{}
 	done   chan struct{}
 	cancel context.CancelFunc // of Record
@@ -58,14 +58,14 @@ type Recorder struct {
 }
 
 // NewRecorder makes a recorder of the cluster with those keys; Run fills it.
-func NewRecorder(c *kv.Client, keys store.Keys) *Recorder {
+func NewRecorder(c *kv.Client, keys record.Keys) *Recorder {
 	return &Recorder{client: c, keys: keys, ready: make(chan struct{}), done: make(chan struct{}), advanced: make(chan struct{}),
 		reopen: make(chan struct{})}
 }
 
 // Record runs a recorder beside the caller, and returns when it has its list:
 // it holds everything that happens from then on. Stop ends it.
-func Record(ctx context.Context, c *kv.Client, keys store.Keys) (*Recorder, error) {
+func Record(ctx context.Context, c *kv.Client, keys record.Keys) (*Recorder, error) {
 	r := NewRecorder(c, keys)
 	ctx, r.cancel = context.WithCancel(ctx)
 	go func() { _ = r.Run(ctx) }() // Stop and WaitFor tell its error
@@ -322,7 +322,7 @@ func (r *Recorder) receive(res clientv3.WatchResponse, reopen chan struct{}) err
 }
 
 // List reads what is there now, as the events of one list: for Snapshot.
-func List(ctx context.Context, c *kv.Client, keys store.Keys) ([]Event, error) {
+func List(ctx context.Context, c *kv.Client, keys record.Keys) ([]Event, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	r := NewRecorder(c, keys)

@@ -19,12 +19,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func testKeys(t testing.TB) store.Keys {
+func testKeys(t testing.TB) record.Keys {
 	t.Helper()
-	keys, err := store.NewKeys("/test")
+	keys, err := record.NewKeys("/test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +264,7 @@ var atTick = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 // writeWithStore decides four ticks of a task: run, skipped, run again after a
 // failed attempt, skipped.
-func writeWithStore(t *testing.T, ctx context.Context, c *kv.Client, keys store.Keys) {
+func writeWithStore(t *testing.T, ctx context.Context, c *kv.Client, keys record.Keys) {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -286,7 +287,7 @@ func writeWithStore(t *testing.T, ctx context.Context, c *kv.Client, keys store.
 	mark, known, err := s.Open(ctx, 0, fences)
 	must(err)
 
-	ref := store.Ref{Namespace: "default", Name: "one"}
+	ref := record.Ref{Namespace: "default", Name: "one"}
 	spec := task.Defaults()
 	spec.Name, spec.Schedule, spec.Retry.Attempts = "one", task.Schedules{"* * * * * *"}, 2
 	one := task.Task{Spec: spec, UID: task.NewUID(), Generation: 1}
@@ -313,7 +314,7 @@ func writeWithStore(t *testing.T, ctx context.Context, c *kv.Client, keys store.
 		r.State, r.Node = task.Dispatched, "a"
 		cm.Dispatch(&task.Assigned{Run: r, Instance: "a1", Generation: 1, Retry: entry.Retry}, `{"noop":{}}`, node.CreateRevision)
 	}
-	held := func() store.Held {
+	held := func() record.Held {
 		t.Helper()
 		all, err := s.Active(ctx)
 		must(err)

@@ -6,7 +6,7 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -14,8 +14,8 @@ import (
 const keptVersions = 10
 
 // withoutShard is a task's name, whatever shard it is in.
-func withoutShard(ref store.Ref) store.Ref {
-	return store.Ref{Namespace: ref.Namespace, Name: ref.Name}
+func withoutShard(ref record.Ref) record.Ref {
+	return record.Ref{Namespace: ref.Namespace, Name: ref.Name}
 }
 
 // retentionJudge judges what is kept of the past: the specs' former versions, tombstones of deleted

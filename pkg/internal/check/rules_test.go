@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -100,7 +100,7 @@ func TestCheck_DemandsWhatOptionsSay(t *testing.T) {
 			s.work(1)
 		}},
 		{"a stranger takes a shard, and the leader gives it back", "", func(s *sim, _, _ *simTask, _ *Options) {
-			s.txn(op{s.keys.Owner(3), store.Owner{Node: "a"}})
+			s.txn(op{s.keys.Owner(3), record.Owner{Node: "a"}})
 			s.move("b", 3)
 			s.work(1)
 		}},

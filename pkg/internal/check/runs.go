@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -422,7 +422,7 @@ func (rt *runTracker) claimListedTicks(ch *runChange, r *runHistory) {
 // checkStarts judges the new attempts of a revision together: one of a task
 // (G11), and none beside an active run where the policy is against it (G8).
 func (rt *runTracker) checkStarts(runs []*runChange) {
-	started := map[store.Ref]string{}
+	started := map[record.Ref]string{}
 	for _, ch := range runs {
 		if r := rt.cluster.task(ch.ref).runs[ch.id]; r != nil && r.fan != nil && r.activeSince == rt.cluster.revision {
 			rt.policies.checkOverlap(ch, r, ch.queueKey)

@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // sim is a model of the protocol, small enough to be obviously right: an etcd
 // that is a map, and what owners, nodes and the API write to it.
 type sim struct {
-	keys   store.Keys
+	keys   record.Keys
 	rev    int64
 	now    int64 // ms
 	kv     map[string]Event
@@ -23,14 +23,14 @@ type sim struct {
 	sessions map[string]string // node → instance
 	term     int64
 	owners   map[int]string
-	marks    map[int]store.Watermark
+	marks    map[int]record.Watermark
 	tasks    []*simTask
 	nonce    int
 	careless bool // what ends stays paused
 }
 
 type simTask struct {
-	ref    store.Ref
+	ref    record.Ref
 	create int64
 	period int64 // seconds: it ticks when they divide the time
 	entry  task.Entry
@@ -54,17 +54,17 @@ var simStart = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC).UnixMilli()
 
 func newSim(t testing.TB, shards int, nodes ...string) *sim {
 	t.Helper()
-	keys, err := store.NewKeys("/test")
+	keys, err := record.NewKeys("/test")
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := &sim{
 		keys: keys, rev: 10, now: simStart, kv: map[string]Event{},
-		sessions: map[string]string{}, owners: map[int]string{}, marks: map[int]store.Watermark{},
+		sessions: map[string]string{}, owners: map[int]string{}, marks: map[int]record.Watermark{},
 	}
 	var marks []op
 	for id := range shards {
-		s.marks[id] = store.Watermark{Time: task.At(time.UnixMilli(0)), Nonce: task.NewUID()}
+		s.marks[id] = record.Watermark{Time: task.At(time.UnixMilli(0)), Nonce: task.NewUID()}
 		marks = append(marks, op{keys.Watermark(id), s.marks[id]})
 	}
 	s.txn(marks...)
@@ -127,13 +127,13 @@ func (s *sim) elect() { s.term = s.txn(op{s.keys.Leader() + "1f", "node"}) }
 
 func (s *sim) assign(shard int, node string) {
 	s.owners[shard] = node
-	s.txn(op{s.keys.Owner(shard), store.Owner{Node: node, Since: s.time(), Term: s.term}})
+	s.txn(op{s.keys.Owner(shard), record.Owner{Node: node, Since: s.time(), Term: s.term}})
 }
 
 func (s *sim) open(shard int) { s.commit(shard, s.marks[shard]) }
 
 // commit writes a watermark and what goes with it.
-func (s *sim) commit(shard int, w store.Watermark, ops ...op) int64 {
+func (s *sim) commit(shard int, w record.Watermark, ops ...op) int64 {
 	s.nonce++
 	w.Nonce = time.UnixMilli(int64(s.nonce)).String()
 	s.marks[shard] = w
@@ -147,7 +147,7 @@ func (s *sim) create(name string, shard int, period int64, change func(*task.Ent
 		UID: task.NewUID(), Generation: 1, Timezone: "UTC", From: s.time(), Anchor: s.time(), Overlap: d.Overlap,
 		Missed: d.Missed, Retry: task.Retry{Attempts: 2, On: []task.State{task.Failed}}, History: d.History,
 	}
-	t := &simTask{ref: store.Ref{Namespace: "default", Name: name, Shard: shard}, entry: e}
+	t := &simTask{ref: record.Ref{Namespace: "default", Name: name, Shard: shard}, entry: e}
 	t.schedule(period)
 	if change != nil {
 		change(&t.entry)

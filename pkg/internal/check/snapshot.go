@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -19,7 +19,7 @@ import (
 // It sees far less than Check: not who wrote what, nor in which order, and
 // nothing that was deleted. Where history may have been trimmed it judges only
 // what is newer than the first end on record.
-func Snapshot(keys store.Keys, events []Event, opts Options) Report {
+func Snapshot(keys record.Keys, events []Event, opts Options) Report {
 	c := newChecker(keys, opts)
 	if len(events) == 0 {
 		c.note("there is nothing below %s", keys.Root())
@@ -52,7 +52,7 @@ func Snapshot(keys store.Keys, events []Event, opts Options) Report {
 // snapshotJudge judges one list: what is consistent at a single revision.
 type snapshotJudge struct {
 	*checker
-	keys store.Keys
+	keys record.Keys
 }
 
 // checkCluster checks what every shard has to have.

@@ -1,7 +1,7 @@
 package check
 
 import (
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -11,7 +11,7 @@ import (
 // Judges read its fields and the histories of tasks and runs in it. It changes by its
 // apply methods, each for one kind of record, and by the trackers of runs and entries.
 type clusterState struct {
-	keys store.Keys
+	keys record.Keys
 
 	revision   int64
 	began      int64            // the revision of the first list; 0: there was nothing yet
@@ -20,15 +20,15 @@ type clusterState struct {
 	nodes      map[string]nodeSession
 	leaders    map[string]candidate // the keys of the election
 	shards     map[int]*shardState
-	tasks      map[store.Ref]*taskHistory
+	tasks      map[record.Ref]*taskHistory
 	freezes    freezeState
 	kept       keptRecords // specs, former versions, tombstones
 }
 
-func newClusterState(keys store.Keys) *clusterState {
+func newClusterState(keys record.Keys) *clusterState {
 	return &clusterState{
 		keys: keys, liveKeys: map[string]int64{}, nodes: map[string]nodeSession{}, leaders: map[string]candidate{},
-		shards: map[int]*shardState{}, tasks: map[store.Ref]*taskHistory{}, kept: newKeptRecords(),
+		shards: map[int]*shardState{}, tasks: map[record.Ref]*taskHistory{}, kept: newKeptRecords(),
 	}
 }
 
@@ -51,8 +51,8 @@ type nodeSession struct {
 
 // shardState is what a shard's keys say, its tasks aside.
 type shardState struct {
-	owner        store.Owner // Fence 0: there is none
-	watermark    store.Watermark
+	owner        record.Owner // Fence 0: there is none
+	watermark    record.Watermark
 	watermarkMod int64           // 0: there is none
 	opened       bool            // a commit has followed the last change of fence or session
 	unreadable   map[string]bool // its records that cannot be read
@@ -67,9 +67,9 @@ type freezeState struct {
 
 // keptRecords is what is kept, as it stands at a revision.
 type keptRecords struct {
-	specs      map[store.Ref]specChange
-	versions   map[store.Ref]map[int64]bool // by name and generation
-	tombstones map[store.Ref]tombstone
+	specs      map[record.Ref]specChange
+	versions   map[record.Ref]map[int64]bool // by name and generation
+	tombstones map[record.Ref]tombstone
 }
 
 // tombstone is what is remembered of a deleted task.
@@ -81,12 +81,12 @@ type tombstone struct {
 }
 
 func newKeptRecords() keptRecords {
-	return keptRecords{map[store.Ref]specChange{}, map[store.Ref]map[int64]bool{}, map[store.Ref]tombstone{}}
+	return keptRecords{map[record.Ref]specChange{}, map[record.Ref]map[int64]bool{}, map[record.Ref]tombstone{}}
 }
 
 // watermarkCovers is up to when, in ms, a watermark decides the ticks of a covered
 // task of that name.
-func watermarkCovers(w store.Watermark, name string) int64 {
+func watermarkCovers(w record.Watermark, name string) int64 {
 	at := w.Time.UnixMilli()
 	if w.Last != "" && name > w.Last {
 		at--
@@ -105,7 +105,7 @@ func (c *clusterState) shard(id int) *shardState {
 }
 
 // task returns the history of a task's name, which it begins at need.
-func (c *clusterState) task(ref store.Ref) *taskHistory {
+func (c *clusterState) task(ref record.Ref) *taskHistory {
 	t := c.tasks[ref]
 	if t == nil {
 		t = &taskHistory{ref: ref, incarnations: map[string]*incarnation{}, runs: map[string]*runHistory{}, active: map[string]*runHistory{}, dead: map[string]bool{}}
@@ -228,7 +228,7 @@ func (c *clusterState) applyFreezes(d *delta) {
 
 // notFrozenSince reports whether a task's namespace is not frozen, and has not
 // been since an instant, in ms.
-func (c *clusterState) notFrozenSince(ref store.Ref, since int64) bool {
+func (c *clusterState) notFrozenSince(ref record.Ref, since int64) bool {
 	if c.freezes.Of(ref.Namespace) != nil {
 		return false
 	}
@@ -241,13 +241,13 @@ func (c *clusterState) notFrozenSince(ref store.Ref, since int64) bool {
 }
 
 // parentOf is the run that a part belongs to; nil if there is none.
-func (c *clusterState) parentOf(ref store.Ref, part string) (parent *runHistory, index int) {
+func (c *clusterState) parentOf(ref record.Ref, part string) (parent *runHistory, index int) {
 	id, index, _ := task.ParentOf(part)
 	return c.task(ref).runs[id], index
 }
 
 // endedParts counts the parts of a run that had ended before the present revision.
-func (c *clusterState) endedParts(ref store.Ref, parent string) (ended, succeeded int) {
+func (c *clusterState) endedParts(ref record.Ref, parent string) (ended, succeeded int) {
 	fan := c.task(ref).runs[parent].fan
 	for _, i := range fan.Numbers() {
 		if p := c.task(ref).runs[task.PartID(parent, i)]; p != nil && p.ended {
@@ -261,7 +261,7 @@ func (c *clusterState) endedParts(ref store.Ref, parent string) (ended, succeede
 }
 
 // isOrphaned reports whether the task of a run is gone.
-func (c *clusterState) isOrphaned(d *delta, ref store.Ref, r *runHistory) bool {
+func (c *clusterState) isOrphaned(d *delta, ref record.Ref, r *runHistory) bool {
 	t, after := c.task(ref), d.entries[ref]
 	return t.entry == nil || t.entry.UID != r.incarnation.uid || after != nil && after.deleted
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -106,7 +106,7 @@ func sameTicks(a, b task.Entry) bool {
 
 // decidedUpTo is up to which tick, in ms, those of an entry are decided, given its
 // shard's watermark.
-func (e *entryState) decidedUpTo(ref store.Ref, w store.Watermark, markMod int64) int64 {
+func (e *entryState) decidedUpTo(ref record.Ref, w record.Watermark, markMod int64) int64 {
 	from := e.From.UnixMilli()
 	if markMod > 0 && e.create <= w.Seen {
 		return max(from, e.ticks.dueUpTo(watermarkCovers(w, ref.String())))

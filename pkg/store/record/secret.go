@@ -8,16 +8,16 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// SecretRecord is a secret as it is in etcd. Who has no key of the nodes can read
+// Secret is a secret as it is in etcd. Who has no key of the nodes can read
 // all of it but the values.
-type SecretRecord struct {
+type Secret struct {
 	task.Secret
 	Sealed []byte `json:"sealed,omitempty"` // by package secret; none if it was deleted
 }
 
 // Deleted reports whether there is nothing but what the next of its name goes on
 // with, for a time: its generation, so that no former values fit in it.
-func (r *SecretRecord) Deleted() bool { return r.Change == task.SecretDeleted }
+func (r *Secret) Deleted() bool { return r.Change == task.SecretDeleted }
 
 // Secrets is the prefix of all secrets.
 func (k Keys) Secrets() string { return k.root + "secrets/" }
@@ -38,8 +38,8 @@ func (k Keys) ParseSecret(key string) (namespace, name string, ok bool) {
 }
 
 // DecodeSecret reads the record of a secret. Its namespace and name are the key's.
-func (k Keys) DecodeSecret(e *mvccpb.KeyValue) (SecretRecord, error) {
-	r, err := Decode[SecretRecord](e.Value)
+func (k Keys) DecodeSecret(e *mvccpb.KeyValue) (Secret, error) {
+	r, err := Decode[Secret](e.Value)
 	r.Namespace, r.Name, _ = k.ParseSecret(string(e.Key))
 	r.Revision = e.ModRevision
 	if err == nil && (r.Generation < 1 || !r.Deleted() && len(r.Sealed) == 0) {

@@ -26,6 +26,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/peers"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -79,7 +80,7 @@ type boardCache struct {
 
 	// What etcd said last: while it is away, the rest is worth seeing all the more.
 	nodes    []task.Node
-	owners   []store.Owner
+	owners   []record.Owner
 	statusAt time.Time
 	status   client.ClusterStatus
 }

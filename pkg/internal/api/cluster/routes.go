@@ -12,13 +12,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // Handlers serve the cluster and its etcd.
 type Handlers struct {
 	Store   *store.Store
-	Ref     func(namespace, name string) store.Ref // says where a task lives
+	Ref     func(namespace, name string) record.Ref // says where a task lives
 	Cluster task.Cluster
 	Node    string // this one's name
 	Version string // Carillon's

@@ -23,7 +23,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -50,13 +50,13 @@ type Answer struct {
 
 // RequestReader reads requests.
 type RequestReader struct {
-	ref   func(namespace, name string) store.Ref // says where a task lives
+	ref   func(namespace, name string) record.Ref // says where a task lives
 	pages pageSigner
 }
 
 // NewRequestReader makes a reader of requests to one cluster, whose id page tokens are bound to. ref
 // says where a task lives.
-func NewRequestReader(ref func(namespace, name string) store.Ref, cluster string) RequestReader {
+func NewRequestReader(ref func(namespace, name string) record.Ref, cluster string) RequestReader {
 	return RequestReader{ref: ref, pages: newPageSigner(cluster)}
 }
 
@@ -201,14 +201,14 @@ func (c *Call) Namespace() (string, error) {
 }
 
 // Ref is the task in the path, checked.
-func (c *Call) Ref() (store.Ref, error) {
+func (c *Call) Ref() (record.Ref, error) {
 	ns, err := c.Namespace()
 	if err != nil {
-		return store.Ref{}, err
+		return record.Ref{}, err
 	}
 	name := c.Request.PathValue("name")
 	if err := task.CheckName("name", name); err != nil {
-		return store.Ref{}, err
+		return record.Ref{}, err
 	}
 	return c.reader.ref(ns, name), nil
 }
@@ -223,7 +223,7 @@ func (c *Call) Context() context.Context { return c.Request.Context() }
 func (c *Call) Actor() string { return CallerOf(c.Request.Context()).Actor() }
 
 // CheckIfMatch is task.ErrStale if the request asked for another revision.
-func (c *Call) CheckIfMatch(ref store.Ref, revision int64) error {
+func (c *Call) CheckIfMatch(ref record.Ref, revision int64) error {
 	if c.IfMatch != 0 && c.IfMatch != revision {
 		return fmt.Errorf("task %s is at revision %d: %w, %d", ref, revision, task.ErrStale, c.IfMatch)
 	}
@@ -250,7 +250,7 @@ func (c *Call) RunID() (string, error) {
 }
 
 // RefAndRunID are the task and the id of a run in the path, checked.
-func (c *Call) RefAndRunID() (store.Ref, string, error) {
+func (c *Call) RefAndRunID() (record.Ref, string, error) {
 	ref, err := c.Ref()
 	if err != nil {
 		return ref, "", err

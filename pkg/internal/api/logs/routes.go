@@ -10,13 +10,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/peers"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // Handlers serve the output of attempts.
 type Handlers struct {
 	Store  *store.Store
-	Ref    func(namespace, name string) store.Ref // says where a task lives
+	Ref    func(namespace, name string) record.Ref // says where a task lives
 	Runs   RunFinder
 	Peers  *peers.Client
 	Node   string // this one's name
@@ -32,7 +33,7 @@ type Handlers struct {
 
 // RunFinder finds a run of a task by its id, or by the beginning of one.
 type RunFinder interface {
-	Find(ctx context.Context, ref store.Ref, id string) (task.Run, error)
+	Find(ctx context.Context, ref record.Ref, id string) (task.Run, error)
 }
 
 // Followers is how many callers follow outputs at this node, or through it.

@@ -11,11 +11,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // answerDeadOf serves the dead runs of a task.
-func (h *Handlers) answerDeadOf(c *httpapi.Call, ref store.Ref, p httpapi.Paging, f runFilter, q runsQuery) (httpapi.Answer, error) {
+func (h *Handlers) answerDeadOf(c *httpapi.Call, ref record.Ref, p httpapi.Paging, f runFilter, q runsQuery) (httpapi.Answer, error) {
 	dead, err := h.Store.DeadRuns(c.Context(), ref)
 	if err != nil {
 		return httpapi.Answer{}, err
@@ -59,12 +60,12 @@ func (h *Handlers) answerDead(c *httpapi.Call, ns string, p httpapi.Paging, f ru
 }
 
 // deadRun finds a dead run by its id, or by the beginning of one.
-func (h *Handlers) deadRun(ctx context.Context, ref store.Ref, id string) (store.Dead, error) {
+func (h *Handlers) deadRun(ctx context.Context, ref record.Ref, id string) (record.Dead, error) {
 	dead, err := h.Store.DeadRuns(ctx, ref)
 	if err != nil {
-		return store.Dead{}, err
+		return record.Dead{}, err
 	}
-	var found []store.Dead
+	var found []record.Dead
 	for _, d := range dead {
 		if d.ID == id {
 			return d, nil
@@ -79,24 +80,24 @@ func (h *Handlers) deadRun(ctx context.Context, ref store.Ref, id string) (store
 	case 0:
 		run, err := h.Find(ctx, ref, id)
 		if err != nil {
-			return store.Dead{}, err
+			return record.Dead{}, err
 		}
 		why := "it is not among the dead runs of its task any more"
 		if run.State != task.Failed && run.State != task.TimedOut && run.State != task.Lost {
 			why = fmt.Sprintf("it is %s, not dead", strings.ReplaceAll(string(run.State), "_", " "))
 		}
 		if parent, _, is := task.ParentOf(run.ID); is {
-			return store.Dead{}, httpapi.Fail(http.StatusConflict, client.CodeConflict, "run %s of task %s: it is a part, and dead are runs as a whole", run.ID, ref).
+			return record.Dead{}, httpapi.Fail(http.StatusConflict, client.CodeConflict, "run %s of task %s: it is a part, and dead are runs as a whole", run.ID, ref).
 				WithField("run").WithHint("carillon run retry " + parent + " repeats the parts of its run that failed")
 		}
-		return store.Dead{}, httpapi.Fail(http.StatusConflict, client.CodeConflict, "run %s of task %s: %s", run.ID, ref, why).
+		return record.Dead{}, httpapi.Fail(http.StatusConflict, client.CodeConflict, "run %s of task %s: %s", run.ID, ref, why).
 			WithField("run").WithHint("the dead runs: carillon run list --dead " + ref.Name)
 	}
 	ids := make([]string, len(found))
 	for i, d := range found {
 		ids[i] = d.ID
 	}
-	return store.Dead{}, ambiguous(id, ids)
+	return record.Dead{}, ambiguous(id, ids)
 }
 
 // retryRun serves retry: it queues a run in place of a dead one.
@@ -137,7 +138,7 @@ func (h *Handlers) dismissRun(c *httpapi.Call) (httpapi.Answer, error) {
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
-	var d store.Dead
+	var d record.Dead
 	err = httpapi.RetryConflict(c.Context(), func() error {
 		if d, err = h.deadRun(c.Context(), ref, id); err != nil {
 			return err

@@ -6,12 +6,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // inFull is a run with how each of its parts stands, if it has any.
-func (h *Handlers) inFull(ctx context.Context, ref store.Ref, r task.Run) (task.Run, error) {
+func (h *Handlers) inFull(ctx context.Context, ref record.Ref, r task.Run) (task.Run, error) {
 	if r.Fan == nil || r.State != task.Running {
 		return r, nil
 	}
@@ -47,7 +47,7 @@ func (h *Handlers) inFull(ctx context.Context, ref store.Ref, r task.Run) (task.
 }
 
 // runOfPart finds a part of a run of a task by its id.
-func (h *Handlers) runOfPart(ctx context.Context, ref store.Ref, id string) (task.Run, error) {
+func (h *Handlers) runOfPart(ctx context.Context, ref record.Ref, id string) (task.Run, error) {
 	parent, index, _ := task.ParentOf(id)
 	known, err := h.Store.PartsOf(ctx, ref, parent)
 	if err != nil {

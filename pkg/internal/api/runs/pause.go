@@ -7,13 +7,13 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // pauseRun serves the pause of a run: its node is asked to have it stand still.
 func (h *Handlers) pauseRun(c *httpapi.Call) (httpapi.Answer, error) {
-	return h.turnRun(c, paused, func(ctx context.Context, attempt store.Held, who string) (task.Run, error) {
+	return h.turnRun(c, paused, func(ctx context.Context, attempt record.Held, who string) (task.Run, error) {
 		if attempt.CancelRequested {
 			return task.Run{}, aboutToEnd(attempt.Ref(), attempt.ID)
 		}
@@ -27,7 +27,7 @@ const (
 	resumed = "resumed"
 )
 
-func aboutToEnd(ref store.Ref, id string) error {
+func aboutToEnd(ref record.Ref, id string) error {
 	return httpapi.Fail(http.StatusConflict, client.CodeAlreadyEnded, "run %s of task %s is about to end: it was cancelled", id, ref).WithField("run")
 }
 
@@ -38,7 +38,7 @@ func (h *Handlers) resumeRun(c *httpapi.Call) (httpapi.Answer, error) {
 
 // turnRun asks a run's node for something. The run may move from the queue into an
 // inbox, or end, while we look: then look again.
-func (h *Handlers) turnRun(c *httpapi.Call, what string, ask func(context.Context, store.Held, string) (task.Run, error)) (httpapi.Answer, error) {
+func (h *Handlers) turnRun(c *httpapi.Call, what string, ask func(context.Context, record.Held, string) (task.Run, error)) (httpapi.Answer, error) {
 	ref, id, err := c.RefAndRunID()
 	if err != nil {
 		return httpapi.Answer{}, err
@@ -59,7 +59,7 @@ func (h *Handlers) turnRun(c *httpapi.Call, what string, ask func(context.Contex
 }
 
 // turnOnce is task.ErrConflict if the run has moved.
-func (h *Handlers) turnOnce(c *httpapi.Call, ref store.Ref, id, what string, ask func(context.Context, store.Held, string) (task.Run, error)) (task.Run, error) {
+func (h *Handlers) turnOnce(c *httpapi.Call, ref record.Ref, id, what string, ask func(context.Context, record.Held, string) (task.Run, error)) (task.Run, error) {
 	held, err := h.Store.ActiveOf(c.Context(), ref)
 	if err != nil {
 		return task.Run{}, err

@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // partsIn are the attempts of the parts of a run.
-func partsIn(held []store.Held, parent string) []store.Held {
-	return slices.DeleteFunc(slices.Clone(held), func(h store.Held) bool {
+func partsIn(held []record.Held, parent string) []record.Held {
+	return slices.DeleteFunc(slices.Clone(held), func(h record.Held) bool {
 		of, _, is := task.ParentOf(h.ID)
 		return !is || of != parent
 	})
@@ -26,9 +26,9 @@ func partsIn(held []store.Held, parent string) []store.Held {
 // its own: what is asked for already takes none, so that this may be repeated. The
 // answer is the run with all of its parts, as they are then. It is task.ErrConflict if
 // some have moved meanwhile; if some could not be asked, the error says how many were.
-func (h *Handlers) turnParts(c *httpapi.Call, ref store.Ref, id string, parts []store.Held, what string, ask func(context.Context, store.Held, string) (task.Run, error)) (task.Run, error) {
+func (h *Handlers) turnParts(c *httpapi.Call, ref record.Ref, id string, parts []record.Held, what string, ask func(context.Context, record.Held, string) (task.Run, error)) (task.Run, error) {
 	if what == paused {
-		stay := slices.DeleteFunc(slices.Clone(parts), func(attempt store.Held) bool { return attempt.CancelRequested })
+		stay := slices.DeleteFunc(slices.Clone(parts), func(attempt record.Held) bool { return attempt.CancelRequested })
 		if len(stay) > 0 {
 			parts = stay // the answer says of the others that they are not paused
 		}

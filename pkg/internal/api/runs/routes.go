@@ -9,13 +9,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/selection"
 	"github.com/carillonhq/carillon/pkg/internal/api/talks"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // Handlers serve runs.
 type Handlers struct {
 	Store  *store.Store
-	Ref    func(namespace, name string) store.Ref // says where a task lives
+	Ref    func(namespace, name string) record.Ref // says where a task lives
 	Finder *selection.Finder
 	Talks  *talks.Handlers
 	Shards int

@@ -21,13 +21,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/selection"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // newest orders runs with the newest first, and any two of them one way only.
 func newest(a, b task.Run) int {
-	return cmp.Or(store.ByTime(a, b), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Task, b.Task))
+	return cmp.Or(record.ByTime(a, b), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Task, b.Task))
 }
 
 // runFilter is what a list of runs asks for.
@@ -203,7 +203,7 @@ func (h *Handlers) listTaskRuns(c *httpapi.Call, q runsQuery) (httpapi.Answer, e
 	return h.answerRunsOf(c, ref, q)
 }
 
-func (h *Handlers) answerRunsOf(c *httpapi.Call, ref store.Ref, q runsQuery) (httpapi.Answer, error) {
+func (h *Handlers) answerRunsOf(c *httpapi.Call, ref record.Ref, q runsQuery) (httpapi.Answer, error) {
 	p, err := c.Paging(q.PageQuery)
 	if err != nil {
 		return httpapi.Answer{}, err
@@ -303,7 +303,7 @@ func (h *Handlers) activeRuns(ctx context.Context, ns string) ([]task.Run, error
 }
 
 // Find finds a run of a task by its id, or by the beginning of one.
-func (h *Handlers) Find(ctx context.Context, ref store.Ref, id string) (task.Run, error) {
+func (h *Handlers) Find(ctx context.Context, ref record.Ref, id string) (task.Run, error) {
 	if task.IsPart(id) {
 		return h.runOfPart(ctx, ref, id)
 	}
@@ -418,7 +418,7 @@ func (h *Handlers) cancelRun(c *httpapi.Call) (httpapi.Answer, error) {
 }
 
 // cancelOnce is task.ErrConflict if the run has moved.
-func (h *Handlers) cancelOnce(c *httpapi.Call, ref store.Ref, id string) (task.Run, error) {
+func (h *Handlers) cancelOnce(c *httpapi.Call, ref record.Ref, id string) (task.Run, error) {
 	run, err := h.Store.CancelQueued(c.Context(), ref, id, c.Actor(), h.Now())
 	if !errors.Is(err, task.ErrNotFound) {
 		return run, err

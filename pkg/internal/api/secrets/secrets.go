@@ -14,6 +14,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/secret"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -63,7 +64,7 @@ func secretName(c *httpapi.Call) (ns, name string, err error) {
 	return ns, name, task.CheckName("name", name)
 }
 
-func answerSecret(r store.SecretRecord) (httpapi.Answer, error) {
+func answerSecret(r record.Secret) (httpapi.Answer, error) {
 	return httpapi.Answer{Status: http.StatusOK, Body: r.Secret, Header: http.Header{"Etag": {httpapi.ETag(r.Revision)}}}, nil
 }
 
@@ -107,7 +108,7 @@ func (h *Handlers) setSecret(c *httpapi.Call) (httpapi.Answer, error) {
 	if len(ask.Values)+len(ask.Remove) == 0 {
 		return httpapi.Answer{}, task.Invalid(task.CodeRequired, "values", "is empty, and remove is, too: there is nothing to write")
 	}
-	return h.writeSecret(c, func(ring secret.Ring, r store.SecretRecord, is bool) (map[string]string, string, error) {
+	return h.writeSecret(c, func(ring secret.Ring, r record.Secret, is bool) (map[string]string, string, error) {
 		if c.IfNoneMatch && is {
 			return nil, "", fmt.Errorf("secret %s/%s: %w", r.Namespace, r.Name, task.ErrExists)
 		}
@@ -130,7 +131,7 @@ func (h *Handlers) setSecret(c *httpapi.Call) (httpapi.Answer, error) {
 }
 
 func (h *Handlers) rotateSecret(c *httpapi.Call) (httpapi.Answer, error) {
-	return h.writeSecret(c, func(ring secret.Ring, r store.SecretRecord, is bool) (map[string]string, string, error) {
+	return h.writeSecret(c, func(ring secret.Ring, r record.Secret, is bool) (map[string]string, string, error) {
 		if !is {
 			return nil, "", fmt.Errorf("secret %s/%s: %w", r.Namespace, r.Name, task.ErrNotFound)
 		}
@@ -144,7 +145,7 @@ func (h *Handlers) rotateSecret(c *httpapi.Call) (httpapi.Answer, error) {
 
 // writeSecret writes what next makes of a secret: its values, and the word for the
 // change. Without values nothing is written.
-func (h *Handlers) writeSecret(c *httpapi.Call, next func(ring secret.Ring, r store.SecretRecord, is bool) (map[string]string, string, error)) (httpapi.Answer, error) {
+func (h *Handlers) writeSecret(c *httpapi.Call, next func(ring secret.Ring, r record.Secret, is bool) (map[string]string, string, error)) (httpapi.Answer, error) {
 	ns, name, err := secretName(c)
 	if err != nil {
 		return httpapi.Answer{}, err
@@ -153,7 +154,7 @@ func (h *Handlers) writeSecret(c *httpapi.Call, next func(ring secret.Ring, r st
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
-	var r store.SecretRecord
+	var r record.Secret
 	err = httpapi.RetryConflict(c.Context(), func() error {
 		var is bool
 		r, is, err = h.secretNow(c, ns, name)
@@ -188,7 +189,7 @@ func (h *Handlers) writeSecret(c *httpapi.Call, next func(ring secret.Ring, r st
 
 // secretNow reads a secret, and whether it is there, and compares its revision
 // with the one that was asked for.
-func (h *Handlers) secretNow(c *httpapi.Call, ns, name string) (r store.SecretRecord, is bool, err error) {
+func (h *Handlers) secretNow(c *httpapi.Call, ns, name string) (r record.Secret, is bool, err error) {
 	r, err = h.Store.Secret(c.Context(), ns, name)
 	is = err == nil
 	if errors.Is(err, task.ErrNotFound) && c.IfMatch == 0 {
@@ -215,7 +216,7 @@ func (h *Handlers) ring() (secret.Ring, error) {
 }
 
 // openSecret decrypts a secret, to write it again.
-func openSecret(ring secret.Ring, r store.SecretRecord) (map[string]string, error) {
+func openSecret(ring secret.Ring, r record.Secret) (map[string]string, error) {
 	values, err := ring.Open(secret.Name{Namespace: r.Namespace, Name: r.Name, Generation: r.Generation}, r.Sealed, r.KeyID)
 	switch {
 	case r.KeyID == "":
@@ -246,7 +247,7 @@ func (h *Handlers) deleteSecret(c *httpapi.Call) (httpapi.Answer, error) {
 		case !is:
 			return fmt.Errorf("secret %s/%s: %w", ns, name, task.ErrNotFound)
 		}
-		gone := store.SecretRecord{Secret: task.Secret{Namespace: ns, Name: name, Generation: r.Generation + 1, Change: task.SecretDeleted,
+		gone := record.Secret{Secret: task.Secret{Namespace: ns, Name: name, Generation: r.Generation + 1, Change: task.SecretDeleted,
 			CreatedAt: r.CreatedAt, UpdatedAt: h.Now.Stamp(), UpdatedBy: c.Actor()}}
 		_, err = h.Store.PutSecret(c.Context(), r.Revision, gone)
 		return httpapi.About("secret "+ns+"/"+name, err)

@@ -12,7 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -20,7 +20,7 @@ import (
 // by a number, then by the task's namespace and name.
 type Place struct {
 	At  int64 // the number
-	Ref store.Ref
+	Ref record.Ref
 }
 
 func (p Place) compare(q Place) int {
@@ -37,7 +37,7 @@ func ParsePlace(s string) (Place, error) {
 	parts := strings.Split(s, " ")
 	if len(parts) == 3 {
 		if at, err := strconv.ParseInt(parts[0], 10, 64); err == nil {
-			return Place{at, store.Ref{Namespace: parts[1], Name: parts[2]}}, nil
+			return Place{at, record.Ref{Namespace: parts[1], Name: parts[2]}}, nil
 		}
 	}
 	return Place{}, task.Invalid(client.CodeBadPage, "page", "is not a page of this list")
@@ -95,7 +95,7 @@ func (f *PageHeap[T]) Sorted() (kept []Placed[T], after string) {
 
 // Sorted selects a page of tasks in another order than that of their names. It
 // looks at all that match, and keeps no more than a page of them.
-func (h *Finder) Sorted(ctx context.Context, f Filter, order string, p httpapi.Paging) ([]store.Brief, string, error) {
+func (h *Finder) Sorted(ctx context.Context, f Filter, order string, p httpapi.Paging) ([]record.Brief, string, error) {
 	first := PageHeap[struct{}]{Most: p.Limit}
 	if p.After != "" {
 		at, err := ParsePlace(p.After)
@@ -104,7 +104,7 @@ func (h *Finder) Sorted(ctx context.Context, f Filter, order string, p httpapi.P
 		}
 		first.After = &at
 	}
-	err := h.EachEntry(ctx, f, func(refs []store.Ref, entries []*task.Entry) error {
+	err := h.EachEntry(ctx, f, func(refs []record.Ref, entries []*task.Entry) error {
 		at, err := h.places(ctx, order, refs, entries)
 		for i, ref := range refs {
 			if err == nil {
@@ -117,7 +117,7 @@ func (h *Finder) Sorted(ctx context.Context, f Filter, order string, p httpapi.P
 		return nil, "", err
 	}
 	kept, after := first.Sorted()
-	refs := make([]store.Ref, len(kept))
+	refs := make([]record.Ref, len(kept))
 	for i, k := range kept {
 		refs[i] = h.ref(k.Ref.Namespace, k.Ref.Name)
 	}
@@ -129,7 +129,7 @@ func (h *Finder) Sorted(ctx context.Context, f Filter, order string, p httpapi.P
 const never = math.MaxInt64
 
 // places are the places of tasks in an order.
-func (h *Finder) places(ctx context.Context, order string, refs []store.Ref, entries []*task.Entry) ([]int64, error) {
+func (h *Finder) places(ctx context.Context, order string, refs []record.Ref, entries []*task.Entry) ([]int64, error) {
 	at := make([]int64, len(refs))
 	if order == client.SortNext {
 		now := h.now.Stamp().Time

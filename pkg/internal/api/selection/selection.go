@@ -14,20 +14,21 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // Finder finds the tasks that a request asks for.
 type Finder struct {
 	store    *store.Store
-	ref      func(namespace, name string) store.Ref
+	ref      func(namespace, name string) record.Ref
 	shards   int
 	now      httpapi.Clock
 	scanning chan struct{} // holds one who looks at all tasks
 }
 
 // NewFinder makes a Finder of the tasks of a cluster with so many shards. ref says where a task lives.
-func NewFinder(st *store.Store, ref func(namespace, name string) store.Ref, shards int, now httpapi.Clock) *Finder {
+func NewFinder(st *store.Store, ref func(namespace, name string) record.Ref, shards int, now httpapi.Clock) *Finder {
 	return &Finder{store: st, ref: ref, shards: shards, now: now, scanning: make(chan struct{}, 1)}
 }
 
@@ -69,13 +70,13 @@ func FilterOf(c *httpapi.Call, q NameQuery) (f Filter, err error) {
 const MaxScan = 20_000
 
 // ByName selects a page of tasks in the order of their names.
-func (h *Finder) ByName(ctx context.Context, f Filter, p httpapi.Paging) (found []store.Brief, after string, err error) {
+func (h *Finder) ByName(ctx context.Context, f Filter, p httpapi.Paging) (found []record.Brief, after string, err error) {
 	next, err := h.candidates(ctx, f, p)
 	if err != nil {
 		return nil, "", err
 	}
 	for scanned, more := 0, true; more && scanned < MaxScan; {
-		var batch []store.Brief
+		var batch []record.Brief
 		if batch, more, err = next(); err != nil {
 			return nil, "", err
 		}
@@ -106,7 +107,7 @@ func (h *Finder) ByName(ctx context.Context, f Filter, p httpapi.Paging) (found 
 
 // candidates yields the specs, batch by batch and in order, among which those are
 // that match, as narrowly as keys can tell; more: there are others.
-func (h *Finder) candidates(ctx context.Context, f Filter, p httpapi.Paging) (next func() (batch []store.Brief, more bool, err error), err error) {
+func (h *Finder) candidates(ctx context.Context, f Filter, p httpapi.Paging) (next func() (batch []record.Brief, more bool, err error), err error) {
 	const size = 1000
 	refs, known, err := h.narrow(ctx, f)
 	if err != nil {
@@ -114,21 +115,21 @@ func (h *Finder) candidates(ctx context.Context, f Filter, p httpapi.Paging) (ne
 	}
 	if !known {
 		after, small := p.After, f.Selector == nil && !f.Paused && len(f.names) == 0
-		return func() ([]store.Brief, bool, error) {
+		return func() ([]record.Brief, bool, error) {
 			limit := size
 			if small { // all of them match
 				limit = p.Limit
 			}
-			var batch []store.Brief
+			var batch []record.Brief
 			var err error
 			batch, after, err = h.store.Briefs(ctx, f.Namespace, f.names.prefix(), after, limit)
 			return batch, after != "", err
 		}, nil
 	}
-	slices.SortFunc(refs, func(a, b store.Ref) int { return strings.Compare(a.String(), b.String()) })
+	slices.SortFunc(refs, func(a, b record.Ref) int { return strings.Compare(a.String(), b.String()) })
 	refs = slices.Compact(refs)
-	refs = slices.DeleteFunc(refs, func(r store.Ref) bool { return r.String() <= p.After })
-	return func() ([]store.Brief, bool, error) {
+	refs = slices.DeleteFunc(refs, func(r record.Ref) bool { return r.String() <= p.After })
+	return func() ([]record.Brief, bool, error) {
 		n := min(len(refs), size)
 		batch, err := h.store.BriefsOf(ctx, refs[:n])
 		refs = refs[n:]
@@ -138,7 +139,7 @@ func (h *Finder) candidates(ctx context.Context, f Filter, p httpapi.Paging) (ne
 
 // narrow finds the tasks that can match, if names or dead runs tell that; else
 // false: any task can.
-func (h *Finder) narrow(ctx context.Context, f Filter) (refs []store.Ref, known bool, err error) {
+func (h *Finder) narrow(ctx context.Context, f Filter) (refs []record.Ref, known bool, err error) {
 	if names, exact := f.names.exact(f.Namespace); exact {
 		for _, n := range names {
 			refs = append(refs, h.ref(n[0], n[1]))
@@ -153,8 +154,8 @@ func (h *Finder) narrow(ctx context.Context, f Filter) (refs []store.Ref, known 
 }
 
 // matching is those of a batch that match.
-func (h *Finder) matching(ctx context.Context, f Filter, batch []store.Brief) ([]store.Brief, error) {
-	batch = slices.DeleteFunc(batch, func(b store.Brief) bool {
+func (h *Finder) matching(ctx context.Context, f Filter, batch []record.Brief) ([]record.Brief, error) {
+	batch = slices.DeleteFunc(batch, func(b record.Brief) bool {
 		return ctx.Err() != nil || !f.names.match(b.Namespace, b.Name) || f.Selector != nil && !f.Selector.Matches(b.Labels()) ||
 			f.Paused && !b.MayBePaused()
 	})
@@ -164,7 +165,7 @@ func (h *Finder) matching(ctx context.Context, f Filter, batch []store.Brief) ([
 	if !f.Paused && !f.Failing {
 		return batch, nil
 	}
-	refs := make([]store.Ref, len(batch))
+	refs := make([]record.Ref, len(batch))
 	for i, b := range batch {
 		refs[i] = h.ref(b.Namespace, b.Name)
 	}
@@ -206,7 +207,7 @@ func isPaused(e *task.Entry, now task.Time) bool {
 
 // EachEntry calls f with the entries of all tasks that match, some at a time. One
 // caller at a time does that at a node, and the others wait: it is a lot of work.
-func (h *Finder) EachEntry(ctx context.Context, f Filter, tell func([]store.Ref, []*task.Entry) error) error {
+func (h *Finder) EachEntry(ctx context.Context, f Filter, tell func([]record.Ref, []*task.Entry) error) error {
 	select {
 	case h.scanning <- struct{}{}:
 		defer func() { <-h.scanning }()
@@ -236,17 +237,17 @@ func (h *Finder) EachEntry(ctx context.Context, f Filter, tell func([]store.Ref,
 }
 
 // eachMatching is EachEntry by way of the specs.
-func (h *Finder) eachMatching(ctx context.Context, f Filter, tell func([]store.Ref, []*task.Entry) error) error {
+func (h *Finder) eachMatching(ctx context.Context, f Filter, tell func([]record.Ref, []*task.Entry) error) error {
 	next, err := h.candidates(ctx, f, httpapi.Paging{})
 	for more := true; more && err == nil; {
-		var batch []store.Brief
+		var batch []record.Brief
 		if batch, more, err = next(); err != nil {
 			break
 		}
 		if batch, err = h.matching(ctx, f, batch); err != nil {
 			break
 		}
-		refs := make([]store.Ref, len(batch))
+		refs := make([]record.Ref, len(batch))
 		for i, b := range batch {
 			refs[i] = h.ref(b.Namespace, b.Name)
 		}
@@ -257,7 +258,7 @@ func (h *Finder) eachMatching(ctx context.Context, f Filter, tell func([]store.R
 	return err
 }
 
-func (h *Finder) tellEntries(ctx context.Context, f Filter, refs []store.Ref, tell func([]store.Ref, []*task.Entry) error) error {
+func (h *Finder) tellEntries(ctx context.Context, f Filter, refs []record.Ref, tell func([]record.Ref, []*task.Entry) error) error {
 	for chunk := range slices.Chunk(refs, MaxScan/20) {
 		entries, err := h.store.Entries(ctx, chunk)
 		if err != nil {
@@ -271,11 +272,11 @@ func (h *Finder) tellEntries(ctx context.Context, f Filter, refs []store.Ref, te
 }
 
 // tellWanted tells those that names and a pause let pass.
-func tellWanted(ctx context.Context, f Filter, refs []store.Ref, entries []*task.Entry, now task.Time, tell func([]store.Ref, []*task.Entry) error) error {
+func tellWanted(ctx context.Context, f Filter, refs []record.Ref, entries []*task.Entry, now task.Time, tell func([]record.Ref, []*task.Entry) error) error {
 	if f.names == nil && !f.Paused {
 		return tell(refs, entries)
 	}
-	var some []store.Ref
+	var some []record.Ref
 	var theirs []*task.Entry
 	for i, r := range refs {
 		if ctx.Err() != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/selection"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -55,7 +55,7 @@ func (h *Handlers) comingTicks(c *httpapi.Call, q comingQuery) (httpapi.Answer, 
 		}
 		first.After = &at
 	}
-	err = h.Finder.EachEntry(c.Context(), f, func(refs []store.Ref, entries []*task.Entry) error {
+	err = h.Finder.EachEntry(c.Context(), f, func(refs []record.Ref, entries []*task.Entry) error {
 		for i, e := range entries {
 			if e != nil {
 				lookAhead(c.Context(), &first, refs[i], e, from.Time, until.Time, q.From.IsZero())
@@ -80,7 +80,7 @@ func (h *Handlers) comingTicks(c *httpapi.Call, q comingQuery) (httpapi.Answer, 
 // (zero: any), until one comes behind all that is wanted. live: from is now, and
 // what is decided already does not come. Where runs are counted it cannot skip what
 // former pages had, which may be a lot: it ends with ctx.
-func lookAhead(ctx context.Context, first *selection.PageHeap[ahead], ref store.Ref, e *task.Entry, from, until time.Time, live bool) {
+func lookAhead(ctx context.Context, first *selection.PageHeap[ahead], ref record.Ref, e *task.Entry, from, until time.Time, live bool) {
 	if !e.Ticks() {
 		return
 	}

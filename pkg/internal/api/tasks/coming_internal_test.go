@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/api/selection"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -21,7 +21,7 @@ func TestLookAhead_EndsWithItsContext(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		lookAhead(ctx, &first, store.Ref{Namespace: "default", Name: "a"}, e, now, time.Time{}, true)
+		lookAhead(ctx, &first, record.Ref{Namespace: "default", Name: "a"}, e, now, time.Time{}, true)
 	}()
 	select {
 	case <-ended:

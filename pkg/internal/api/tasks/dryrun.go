@@ -9,6 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -98,7 +99,7 @@ func stated(s task.Spec) []client.FieldChange {
 }
 
 // wouldDelete answers a dry run of a delete.
-func (h *Handlers) wouldDelete(c *taskWrite, ref store.Ref) (httpapi.Answer, error) {
+func (h *Handlers) wouldDelete(c *taskWrite, ref record.Ref) (httpapi.Answer, error) {
 	st, err := h.Store.Task(c.Context(), ref)
 	if entryBroken(st, err) {
 		st.EntryMod, err = 0, nil

@@ -15,6 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -42,7 +43,7 @@ type item struct {
 	number   int
 	from, to int // in the group's text
 	spec     task.Spec
-	ref      store.Ref
+	ref      record.Ref
 
 	found  *store.Found // what is there, as far as is known; nil: nothing
 	st     store.Stored // what is to be, or is there now
@@ -124,7 +125,7 @@ func (b *batch) write(ctx context.Context, g *group) {
 	left := g.items
 	for len(left) > 0 {
 		var now, later []*item
-		names := make(map[store.Ref]bool, len(left))
+		names := make(map[record.Ref]bool, len(left))
 		for _, it := range left {
 			switch {
 			case it.result != "":
@@ -224,7 +225,7 @@ func outcome(c store.Change) string {
 // look reads what is there of items, and whether it is of use to read that of
 // the next.
 func (b *batch) look(ctx context.Context, items []*item) {
-	refs := make([]store.Ref, len(items))
+	refs := make([]record.Ref, len(items))
 	for i, it := range items {
 		refs[i] = it.ref
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/selection"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -46,7 +46,7 @@ func (h *Handlers) listTasks(c *httpapi.Call, q listQuery) (httpapi.Answer, erro
 		return httpapi.Answer{}, err
 	}
 	order := cmp.Or(string(q.Sort), client.SortName)
-	var found []store.Brief
+	var found []record.Brief
 	var after string
 	if order == client.SortName {
 		found, after, err = h.Finder.ByName(c.Context(), f, p)
@@ -56,7 +56,7 @@ func (h *Handlers) listTasks(c *httpapi.Call, q listQuery) (httpapi.Answer, erro
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
-	tasks, refs := make([]task.Task, len(found)), make([]store.Ref, len(found))
+	tasks, refs := make([]task.Task, len(found)), make([]record.Ref, len(found))
 	for i, b := range found {
 		tasks[i], refs[i] = b.Task(), h.Ref(b.Namespace, b.Name)
 	}

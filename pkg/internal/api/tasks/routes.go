@@ -12,13 +12,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/selection"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // Handlers serve tasks.
 type Handlers struct {
 	Store  *store.Store
-	Ref    func(namespace, name string) store.Ref // says where a task lives
+	Ref    func(namespace, name string) record.Ref // says where a task lives
 	Views  *views.Viewer
 	Finder *selection.Finder
 	Now    httpapi.Clock

@@ -19,6 +19,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -198,7 +199,7 @@ func (h *Handlers) deleteTask(request *httpapi.Call, q dryRunQuery) (httpapi.Ans
 		if err := c.CheckIfMatch(ref, st.Task.Revision); err != nil {
 			return err
 		}
-		_, err = h.Store.BuryTask(c.Context(), st, store.Tombstone{UID: st.Task.UID, Generation: st.Task.Generation, DeletedAt: h.Now.Stamp(), DeletedBy: c.Actor()})
+		_, err = h.Store.BuryTask(c.Context(), st, record.Tombstone{UID: st.Task.UID, Generation: st.Task.Generation, DeletedAt: h.Now.Stamp(), DeletedBy: c.Actor()})
 		return httpapi.About(ref.String(), err)
 	})
 	return httpapi.Answer{Status: http.StatusNoContent}, err

@@ -13,6 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -36,7 +37,7 @@ func as(spec task.Spec) edit {
 // change makes of a task what ed makes of it, if that is anything else.
 // If the task changes in between, ed sees what it has become; with If-Match
 // that is task.ErrStale.
-func (h *Handlers) change(c *taskWrite, ref store.Ref, ed edit) (st store.Stored, result string, err error) {
+func (h *Handlers) change(c *taskWrite, ref record.Ref, ed edit) (st store.Stored, result string, err error) {
 	err = httpapi.RetryConflict(c.Context(), func() error {
 		old, err := h.Store.Task(c.Context(), ref)
 		broken := entryBroken(old, err) // the write mends it
@@ -205,7 +206,7 @@ func (h *Handlers) applyTask(request *httpapi.Call, q dryRunQuery) (httpapi.Answ
 }
 
 // apply makes a task what spec says, whether it is there or not.
-func (h *Handlers) apply(c *taskWrite, ref store.Ref, spec task.Spec) (st store.Stored, result string, err error) {
+func (h *Handlers) apply(c *taskWrite, ref record.Ref, spec task.Spec) (st store.Stored, result string, err error) {
 	err = httpapi.RetryConflict(c.Context(), func() error {
 		if !c.IfNoneMatch {
 			st, result, err = h.change(c, ref, as(spec))
@@ -246,7 +247,7 @@ func (h *Handlers) patchTask(request *httpapi.Call, q dryRunQuery) (httpapi.Answ
 
 // readPatch decodes the body as a merge patch of a spec, of which every key must
 // be one of a spec's.
-func readPatch(c *httpapi.Call, ref store.Ref) (map[string]any, error) {
+func readPatch(c *httpapi.Call, ref record.Ref) (map[string]any, error) {
 	if err := task.DecodeStrict(c.Body, &task.Spec{}); err != nil {
 		return nil, err
 	}

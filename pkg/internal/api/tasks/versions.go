@@ -11,7 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -37,7 +37,7 @@ func (h *Handlers) taskVersions(c *httpapi.Call) (httpapi.Answer, error) {
 
 // versions reads the versions of a task; if it is not there, the error says who
 // deleted it.
-func (h *Handlers) versions(c *httpapi.Call, ref store.Ref) ([]task.Task, error) {
+func (h *Handlers) versions(c *httpapi.Call, ref record.Ref) ([]task.Task, error) {
 	list, gone, err := h.Store.Versions(c.Context(), ref)
 	if errors.Is(err, task.ErrNotFound) && gone != nil {
 		because := ""

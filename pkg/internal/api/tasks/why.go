@@ -9,6 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/internal/why"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -45,7 +46,7 @@ func (h *Handlers) whyTask(c *httpapi.Call, ask whyQuery) (httpapi.Answer, error
 }
 
 // question reads what is asked. Local times are the task's if no zone is given.
-func (h *Handlers) question(c *httpapi.Call, ref store.Ref, ask whyQuery) (q why.Question, err error) {
+func (h *Handlers) question(c *httpapi.Call, ref record.Ref, ask whyQuery) (q why.Question, err error) {
 	if q.Timezone = ask.Timezone; q.Timezone == "" {
 		st, err := h.Store.Task(c.Context(), ref)
 		if err != nil && !errors.Is(err, task.ErrNotFound) && !errors.Is(err, task.ErrInvalid) {
@@ -90,7 +91,7 @@ func (h *Handlers) question(c *httpapi.Call, ref store.Ref, ask whyQuery) (q why
 }
 
 // facts are an account as package why has it.
-func (h *Handlers) facts(ref store.Ref, a store.Account) why.Facts {
+func (h *Handlers) facts(ref record.Ref, a store.Account) why.Facts {
 	f := why.Facts{
 		Namespace: ref.Namespace, Name: ref.Name, Shard: ref.Shard,
 		Task: a.Task, Entry: a.Entry, Versions: a.Versions,

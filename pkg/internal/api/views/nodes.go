@@ -4,12 +4,13 @@ import (
 	"context"
 
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // PresentNodes reads the nodes that are present, with how many shards each owns, and
 // the owners of all shards.
-func PresentNodes(ctx context.Context, st *store.Store) ([]task.Node, []store.Owner, error) {
+func PresentNodes(ctx context.Context, st *store.Store) ([]task.Node, []record.Owner, error) {
 	nodes, owners, err := st.Fleet(ctx)
 	if err != nil {
 		return nil, nil, err

@@ -14,13 +14,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // Viewer shows tasks.
 type Viewer struct {
 	Store *store.Store
-	Ref   func(namespace, name string) store.Ref // says where a task lives
+	Ref   func(namespace, name string) record.Ref // says where a task lives
 	Now   httpapi.Clock
 }
 
@@ -57,8 +58,8 @@ func (h *Viewer) Tasks(ctx context.Context, tasks []task.Task, entries []*task.E
 
 // TasksWithRuns is views, each with its last so many runs.
 func (h *Viewer) TasksWithRuns(ctx context.Context, tasks []task.Task, entries []*task.Entry, recent int) ([]client.Task, error) {
-	refs := make([]store.Ref, len(tasks))
-	at := make(map[store.Ref]int, len(tasks))
+	refs := make([]record.Ref, len(tasks))
+	at := make(map[record.Ref]int, len(tasks))
 	for i, t := range tasks {
 		refs[i] = h.Ref(t.Namespace, t.Name)
 		at[refs[i]] = i
@@ -165,20 +166,20 @@ func fromEntry(v *client.Task, e *task.Entry, now task.Time) {
 
 // addActive counts the active runs of tasks, and shows the newest where it is
 // newer than the last that ended.
-func (h *Viewer) addActive(ctx context.Context, views []client.Task, at map[store.Ref]int) error {
+func (h *Viewer) addActive(ctx context.Context, views []client.Task, at map[record.Ref]int) error {
 	keys, _, err := h.Store.ScanActive(ctx)
 	if err != nil {
 		return err
 	}
-	newest := map[int]store.RunKey{}
-	parents := map[store.RunKey]bool{} // of parts: however many are active, it is one run
+	newest := map[int]record.RunKey{}
+	parents := map[record.RunKey]bool{} // of parts: however many are active, it is one run
 	for _, k := range keys {
 		i, ok := at[k.Ref]
 		if !ok {
 			continue
 		}
 		if parent, _, is := task.ParentOf(k.Run); is {
-			of := store.RunKey{Ref: k.Ref, Run: parent}
+			of := record.RunKey{Ref: k.Ref, Run: parent}
 			if !parents[of] {
 				parents[of] = true
 				views[i].Active++
@@ -191,7 +192,7 @@ func (h *Viewer) addActive(ctx context.Context, views []client.Task, at map[stor
 		}
 	}
 	var of []int
-	var wanted []store.RunKey
+	var wanted []record.RunKey
 	for i, k := range newest {
 		if views[i].LastRun == nil || k.Run > views[i].LastRun.ID {
 			of, wanted = append(of, i), append(wanted, k)

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -45,7 +45,7 @@ func poison(w *world, in *injection) (func() error, error) {
 	defer cancel()
 	var keys []string
 	for i := range w.shards {
-		key := w.keys.Entry(store.Ref{Namespace: poisonSpace, Name: "p", Shard: i})
+		key := w.keys.Entry(record.Ref{Namespace: poisonSpace, Name: "p", Shard: i})
 		bad := []string{"", "{", "null", `{"uid":"x","schedule":["* * * * * *"],"timezone":"Nowhere/None"}`, "\x00\xff"}[in.rnd.IntN(5)]
 		if _, err := w.client.Put(ctx, key, bad); err != nil {
 			return nil, err

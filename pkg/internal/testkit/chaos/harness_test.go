@@ -15,7 +15,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // A harness that does nothing finds nothing: these show that it hurts.
@@ -210,11 +210,11 @@ func TestDeck_DealsEachFaultBeforeAnyComesAgain(t *testing.T) {
 }
 
 func TestMissing_FindsAcknowledgedChangesThatAreNotThere(t *testing.T) {
-	keys, err := store.NewKeys(store.DefaultPrefix)
+	keys, err := record.NewKeys(record.DefaultPrefix)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ref := store.Ref{Namespace: "n", Name: "t", Shard: 3}
+	ref := record.Ref{Namespace: "n", Name: "t", Shard: 3}
 	events := []check.Event{
 		{Revision: 5, ModRevision: 5, CreateRevision: 5, Key: keys.Spec(ref)},
 		{Revision: 6, ModRevision: 6, CreateRevision: 6, Key: keys.Queued(ref, "r1")},

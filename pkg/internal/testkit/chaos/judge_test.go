@@ -20,7 +20,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/apitest"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -204,7 +204,7 @@ func (w *world) judgeProbes(events []check.Event) {
 
 // missing looks for each acknowledged change in the history (G13), and tells of
 // those that are not there.
-func missing(keys store.Keys, acks []ack, events []check.Event) (faults []string) {
+func missing(keys record.Keys, acks []ack, events []check.Event) (faults []string) {
 	written := map[string]map[int64]bool{} // spec's key → revisions
 	gone := map[string]int64{}             // and the last that deleted it
 	ran := map[string]bool{}               // namespace/name/run
@@ -223,7 +223,7 @@ func missing(keys store.Keys, acks []ack, events []check.Event) (faults []string
 		}
 	}
 	for _, a := range acks {
-		key := keys.Spec(store.Ref{Namespace: a.namespace, Name: a.name})
+		key := keys.Spec(record.Ref{Namespace: a.namespace, Name: a.name})
 		there := written[key][a.revision]
 		switch a.what {
 		case "trigger":

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -107,7 +107,7 @@ func (w *world) load(scale float64) error {
 			return err
 		}
 		for _, e := range w.recorder.Events() {
-			if k, ok := w.keys.ParseShard(e.Key); ok && k.Kind == store.KindEntry && k.Ref.Namespace == loadSpace && strings.HasPrefix(k.Ref.Name, ticker) {
+			if k, ok := w.keys.ParseShard(e.Key); ok && k.Kind == record.KindEntry && k.Ref.Namespace == loadSpace && strings.HasPrefix(k.Ref.Name, ticker) {
 				w.ticking[k.Ref.Shard] = true
 			}
 		}

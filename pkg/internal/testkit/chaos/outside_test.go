@@ -12,7 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/daemon"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/mutant"
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // mutantName in a daemon's environment names the one of package mutant that it
@@ -54,7 +54,7 @@ func dialEtcd(ctx context.Context, c *controls, cfg daemon.Config) (*kv.Client, 
 		if !ok {
 			return nil, fmt.Errorf("there is no mutant %q", name)
 		}
-		keys, err := store.NewKeys(cfg.Prefix)
+		keys, err := record.NewKeys(cfg.Prefix)
 		if err != nil {
 			return nil, err
 		}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/check"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // row is what a run has shown of one kind of fault. Times are in ms.
@@ -64,13 +64,13 @@ type summary struct {
 // measure finds the longest silence of a ticker during each fault: from one
 // decision of a task of every second to its next, less that second.
 func (w *world) measure(done []*injection, events []check.Event) {
-	last := map[store.Ref]time.Time{}
+	last := map[record.Ref]time.Time{}
 	for _, e := range events {
 		k, ok := w.keys.ParseRun(e.Key)
 		if !ok || e.Deleted || e.CreateRevision != e.ModRevision || k.Ref.Namespace != loadSpace || !strings.HasPrefix(k.Ref.Name, ticker) {
 			continue
 		}
-		a, err := store.DecodeAssigned(k, e.CreateRevision, e.Value)
+		a, err := record.DecodeAssigned(k, e.CreateRevision, e.Value)
 		if err != nil {
 			continue
 		}

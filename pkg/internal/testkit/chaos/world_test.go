@@ -18,6 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // world is a cluster, what it stands on, and those who watch it.
@@ -29,7 +30,7 @@ type world struct {
 	net    string // 127.a.b, of its own
 	dir    string
 	logs   string
-	keys   store.Keys
+	keys   record.Keys
 	mutant string
 	began  time.Time
 
@@ -70,7 +71,7 @@ func newWorld(t *testing.T, seed uint64, s size) *world {
 	t.Helper()
 	r := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), uint64(os.Getpid()))) // not the seed's: runs may be side by side
 	ctx, cancel := context.WithCancel(context.Background())
-	keys, err := store.NewKeys(store.DefaultPrefix)
+	keys, err := record.NewKeys(record.DefaultPrefix)
 	w := &world{
 		t: t, ctx: ctx, seed: seed, mark: fmt.Sprintf("%d.%d", os.Getpid(), r.Uint32()), keys: keys, shards: s.shards, long: s.long, mutant: os.Getenv(mutantName),
 		net: fmt.Sprintf("127.%d.%d", 1+r.IntN(250), r.IntN(250)), ticking: map[int]bool{}, began: time.Now(),
@@ -175,7 +176,7 @@ func (w *world) eventually(most time.Duration, try func() error) error {
 }
 
 // fleet is what etcd says of nodes, owners and watermarks, at one revision.
-func (w *world) fleet() (present map[string]bool, owners map[int]string, marks map[int]store.Watermark, err error) {
+func (w *world) fleet() (present map[string]bool, owners map[int]string, marks map[int]record.Watermark, err error) {
 	nodes, nodesEnd := kv.Prefix(w.keys.Nodes())
 	own, ownEnd := kv.Prefix(w.keys.Owners())
 	ops := []clientv3.Op{clientv3.OpGet(nodes, clientv3.WithRange(nodesEnd)), clientv3.OpGet(own, clientv3.WithRange(ownEnd))}
@@ -189,16 +190,16 @@ func (w *world) fleet() (present map[string]bool, owners map[int]string, marks m
 		return nil, nil, nil, err
 	}
 	s := store.New(w.client, kv.Direct(w.client), w.keys)
-	present, owners, marks = map[string]bool{}, map[int]string{}, map[int]store.Watermark{}
-	for _, n := range store.DecodeNodes(s.Keys(), res.Responses[0].GetResponseRange().Kvs) {
+	present, owners, marks = map[string]bool{}, map[int]string{}, map[int]record.Watermark{}
+	for _, n := range record.DecodeNodes(s.Keys(), res.Responses[0].GetResponseRange().Kvs) {
 		present[n.Name] = true
 	}
-	for _, o := range store.DecodeOwners(s.Keys(), res.Responses[1].GetResponseRange().Kvs) {
+	for _, o := range record.DecodeOwners(s.Keys(), res.Responses[1].GetResponseRange().Kvs) {
 		owners[o.Shard] = o.Node
 	}
 	for i := range w.shards {
 		for _, e := range res.Responses[2+i].GetResponseRange().Kvs {
-			if m, err := store.DecodeWatermark(e.Value); err == nil {
+			if m, err := record.DecodeWatermark(e.Value); err == nil {
 				marks[i] = m
 			}
 		}

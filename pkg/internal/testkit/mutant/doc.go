@@ -24,7 +24,7 @@ package mutant
 import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // Mutant is one rule of the protocol, broken.
@@ -34,7 +34,7 @@ type Mutant struct {
 	Breaks string
 	// New returns what breaks the rule in the clients of one cluster's nodes. It
 	// is called for each client before the node uses it.
-	New func(keys store.Keys) func(node string, c *clientv3.Client)
+	New func(keys record.Keys) func(node string, c *clientv3.Client)
 }
 
 // All are the mutants, in the order of the rules in docs/guarantees.md.

@@ -7,10 +7,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/internal/testkit/etcdhook"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-type keysOf = store.Keys
+type keysOf = record.Keys
 
 // infect puts a mutant into the client of a node.
 type infect = func(node string, c *clientv3.Client)

@@ -13,19 +13,19 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/testkit/mutant"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-var keys = func() store.Keys {
-	k, err := store.NewKeys("/carillon")
+var keys = func() record.Keys {
+	k, err := record.NewKeys("/carillon")
 	if err != nil {
 		panic(err)
 	}
 	return k
 }()
 
-var ref = store.Ref{Namespace: "default", Name: "a", Shard: 3}
+var ref = record.Ref{Namespace: "default", Name: "a", Shard: 3}
 
 // infect returns a client of the etcd with the named mutant in it.
 func infect(t *testing.T, s *kvtest.Server, name string) *kv.Client {

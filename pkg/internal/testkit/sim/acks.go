@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	"github.com/carillonhq/carillon/pkg/internal/check"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -47,7 +47,7 @@ func (a *acks) refuse(mark, what string) {
 	a.refused[mark] = what
 }
 
-func (a *acks) judge(keys store.Keys, events []check.Event) (violations []check.Violation) {
+func (a *acks) judge(keys record.Keys, events []check.Event) (violations []check.Violation) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	type at struct {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/daemon"
 	"github.com/carillonhq/carillon/pkg/internal/check"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -105,21 +105,21 @@ func (w *world) countRecords() {
 		text := string(e.Value)
 		has := func(field string) bool { return strings.Contains(text, field) }
 		for what, is := range map[string]bool{
-			"run replaced":                 k.Kind == store.KindEnded && has(`"reason":"replaced"`),
-			"run waits for max_active":     k.Kind == store.KindQueued && has(`"reason":"max_active"`),
-			"range of skipped ticks grows": k.Kind == store.KindEnded && has(`"state":"skipped"`) && e.CreateRevision != e.ModRevision,
-			"dead run":                     k.Kind == store.KindDead && !e.Deleted,
-			"dead run again":               k.Kind == store.KindQueued && has(`"retry_of":`),
-			"task paused by its failures":  k.Kind == store.KindEntry && has(`"by":"`+task.PausedByFailures+`"`),
+			"run replaced":                 k.Kind == record.KindEnded && has(`"reason":"replaced"`),
+			"run waits for max_active":     k.Kind == record.KindQueued && has(`"reason":"max_active"`),
+			"range of skipped ticks grows": k.Kind == record.KindEnded && has(`"state":"skipped"`) && e.CreateRevision != e.ModRevision,
+			"dead run":                     k.Kind == record.KindDead && !e.Deleted,
+			"dead run again":               k.Kind == record.KindQueued && has(`"retry_of":`),
+			"task paused by its failures":  k.Kind == record.KindEntry && has(`"by":"`+task.PausedByFailures+`"`),
 			"run paused":                   strings.HasPrefix(e.Key, keys.Runs()) && has(`"state":"paused"`),
 			"run resumed":                  strings.HasPrefix(e.Key, keys.Runs()) && has(`"state":"running"`) && has(`"paused_ms":`),
-			"run ended after a pause":      k.Kind == store.KindEnded && has(`"paused_ms":`),
-			"run with parts":               k.Kind == store.KindEnded && has(`"fan_out":`),
-			"run with parts cancelled":     k.Kind == store.KindEnded && has(`"fan_out":`) && has(`"reason":"cancelled_by_user","trigger"`),
-			"run with parts failed":        k.Kind == store.KindEnded && has(`"reason":"parts"`),
-			"part lost":                    k.Kind == store.KindPart && has(`"state":"lost"`),
-			"part tried again":             k.Kind == store.KindQueued && has(`"trigger":"part"`) && has(`"reason":"retry"`),
-			"task with all its runs":       k.Kind == store.KindEntry && isUsedUp(e.Value),
+			"run ended after a pause":      k.Kind == record.KindEnded && has(`"paused_ms":`),
+			"run with parts":               k.Kind == record.KindEnded && has(`"fan_out":`),
+			"run with parts cancelled":     k.Kind == record.KindEnded && has(`"fan_out":`) && has(`"reason":"cancelled_by_user","trigger"`),
+			"run with parts failed":        k.Kind == record.KindEnded && has(`"reason":"parts"`),
+			"part lost":                    k.Kind == record.KindPart && has(`"state":"lost"`),
+			"part tried again":             k.Kind == record.KindQueued && has(`"trigger":"part"`) && has(`"reason":"retry"`),
+			"task with all its runs":       k.Kind == record.KindEntry && isUsedUp(e.Value),
 			"task deleted by its ttl":      strings.HasPrefix(e.Key, keys.Tombstones()) && has(`"deleted_by":"`+task.PausedByFailures+`"`),
 		} {
 			if is && (inShard || !e.Deleted) {
@@ -130,6 +130,6 @@ func (w *world) countRecords() {
 }
 
 func isUsedUp(value []byte) bool {
-	e, err := store.DecodeEntry(value)
+	e, err := record.DecodeEntry(value)
 	return err == nil && e.MaxRuns > 0 && e.Own != nil && e.Own.Runs >= e.MaxRuns
 }

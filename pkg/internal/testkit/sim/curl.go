@@ -12,7 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 	"github.com/carillonhq/carillon/shard"
 )
@@ -74,8 +74,8 @@ func taskPath(name, rest string) string {
 	return "/v1/namespaces/" + namespace + "/tasks/" + name + "/" + rest
 }
 
-func (w *world) ref(name string) store.Ref {
-	return store.Ref{Namespace: namespace, Name: name, Shard: shard.Of(namespace, name, w.opts.Shards)}
+func (w *world) ref(name string) record.Ref {
+	return record.Ref{Namespace: namespace, Name: name, Shard: shard.Of(namespace, name, w.opts.Shards)}
 }
 
 // someDead is a dead run, and its task's name; "" if there is none.
@@ -85,9 +85,9 @@ func (u *user) someDead() (name, id string) {
 	if err != nil {
 		return "", ""
 	}
-	var all []store.ShardKey
+	var all []record.ShardKey
 	for _, e := range res.Kvs {
-		if k, ok := u.admin.Keys().ParseShard(string(e.Key)); ok && k.Kind == store.KindDead {
+		if k, ok := u.admin.Keys().ParseShard(string(e.Key)); ok && k.Kind == record.KindDead {
 			all = append(all, k)
 		}
 	}

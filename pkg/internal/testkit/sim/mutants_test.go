@@ -9,7 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/mutant"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/sim"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -136,7 +136,7 @@ func retried(backoff time.Duration) func(*task.Spec) {
 // TestMutants_AreCaught breaks the protocol on purpose: each mutant has to break a promise that its rule is for, and what
 // it lives through is clean without it.
 func TestMutants_AreCaught(t *testing.T) {
-	keys, err := store.NewKeys(store.DefaultPrefix)
+	keys, err := record.NewKeys(record.DefaultPrefix)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -220,7 +221,7 @@ func (w *outage) judge(events []check.Event) {
 		switch {
 		case e.Deleted:
 		case inInbox && e.CreateRevision == e.ModRevision:
-			one, err := store.DecodeAssigned(a, e.CreateRevision, e.Value)
+			one, err := record.DecodeAssigned(a, e.CreateRevision, e.Value)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -231,8 +232,8 @@ func (w *outage) judge(events []check.Event) {
 			case one.ScheduledTime.After(w.back):
 				latest = max(latest, one.DispatchedAt.Sub(one.ScheduledTime.Time))
 			}
-		case inShard && k.Kind == store.KindEnded:
-			one, err := store.DecodeEnded(k, e.Value)
+		case inShard && k.Kind == record.KindEnded:
+			one, err := record.DecodeEnded(k, e.Value)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -20,6 +20,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -287,8 +288,8 @@ func (w *stage) judge(events []check.Event) {
 func (w *stage) judgeChain(events []check.Event) {
 	var runs []task.Run
 	for _, e := range events {
-		if k, ok := w.admin.Keys().ParseShard(e.Key); ok && k.Kind == store.KindEnded && k.Ref.Name == "after-completion" && !e.Deleted {
-			r, err := store.DecodeEnded(k, e.Value)
+		if k, ok := w.admin.Keys().ParseShard(e.Key); ok && k.Kind == record.KindEnded && k.Ref.Name == "after-completion" && !e.Deleted {
+			r, err := record.DecodeEnded(k, e.Value)
 			if err != nil {
 				w.fail(err)
 			}
@@ -307,7 +308,7 @@ func (w *stage) judgeChain(events []check.Event) {
 
 // outcomesOf is what each tick came to, by task and tick: why it waited, and how it ended. Ticks of a range are those that
 // the task's schedule has there; those that wait for others to be caught up with are not said to.
-func outcomesOf(keys store.Keys, events []check.Event) map[string]map[int64]string {
+func outcomesOf(keys record.Keys, events []check.Event) map[string]map[int64]string {
 	ticks := map[string][]int64{}
 	waited := map[string][]string{}
 	came := map[string]map[int64]string{}
@@ -318,17 +319,17 @@ func outcomesOf(keys store.Keys, events []check.Event) map[string]map[int64]stri
 		}
 		name := k.Ref.Name
 		switch k.Kind {
-		case store.KindEntry:
-			if entry, err := store.DecodeEntry(e.Value); err == nil {
+		case record.KindEntry:
+			if entry, err := record.DecodeEntry(e.Value); err == nil {
 				ticks[name] = instants(entry.Schedule)
 			}
-		case store.KindQueued:
-			w, err := store.DecodeWaiting(k, e.Value)
+		case record.KindQueued:
+			w, err := record.DecodeWaiting(k, e.Value)
 			if id := name + "/" + k.Run; err == nil && w.Reason != task.ReasonCatchUp && !slices.Contains(waited[id], w.Reason) {
 				waited[id] = append(waited[id], w.Reason)
 			}
-		case store.KindEnded:
-			r, err := store.DecodeEnded(k, e.Value)
+		case record.KindEnded:
+			r, err := record.DecodeEnded(k, e.Value)
 			if err != nil || k.Late {
 				continue
 			}

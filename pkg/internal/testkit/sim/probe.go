@@ -12,7 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/internal/check"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -55,7 +55,7 @@ func (p *probes) line(word string, one *probe) {
 }
 
 // judge looks for attempts that lived on beside those that replaced them.
-func (p *probes) judge(keys store.Keys, events []check.Event) (violations []check.Violation) {
+func (p *probes) judge(keys record.Keys, events []check.Event) (violations []check.Violation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	activations := check.Activations(keys, events)
@@ -121,7 +121,7 @@ func (p *probe) id() check.AttemptID {
 
 // judgeFrozenStarts looks for processes that start on a node that has said that it obeys the freeze which is in force
 // (G21). It goes by the one clock that all of a simulation has, so that it holds whatever the nodes' clocks say.
-func (w *world) judgeFrozenStarts(keys store.Keys, events []check.Event) (violations []check.Violation) {
+func (w *world) judgeFrozenStarts(keys record.Keys, events []check.Event) (violations []check.Violation) {
 	w.probes.mu.Lock()
 	defer w.probes.mu.Unlock()
 	var freezes task.Freezes

@@ -17,7 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/check"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/etcdhook"
 	"github.com/carillonhq/carillon/pkg/internal/testkit/mutant"
-	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -47,7 +47,7 @@ func tellStory(t *testing.T, o Options, prepare func(*story), tell func(*story))
 func infected(t *testing.T, name string) Options {
 	t.Helper()
 	m, ok := mutant.Named(name)
-	keys, err := store.NewKeys(store.DefaultPrefix)
+	keys, err := record.NewKeys(record.DefaultPrefix)
 	if !ok || err != nil {
 		t.Fatalf("mutant %s: %t, %v", name, ok, err)
 	}
@@ -198,10 +198,10 @@ func (s *story) outcomes(events []check.Event, name string) map[float64]string {
 	all := map[float64]string{}
 	for _, e := range events {
 		k, ok := s.admin.Keys().ParseShard(e.Key)
-		if !ok || e.Deleted || k.Kind != store.KindEnded || k.Late || k.Ref.Name != name {
+		if !ok || e.Deleted || k.Kind != record.KindEnded || k.Late || k.Ref.Name != name {
 			continue
 		}
-		r, err := store.DecodeEnded(k, e.Value)
+		r, err := record.DecodeEnded(k, e.Value)
 		if err != nil {
 			s.t.Error(err)
 		}

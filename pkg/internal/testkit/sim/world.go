@@ -18,6 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvmem"
 	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // begin is when simulations begin: bubbles begin in 2000, which is no time for tasks.
@@ -64,7 +65,7 @@ func newWorld(t testing.TB, life context.Context, seed uint64, o Options) *world
 	}
 	w.dial = w.store.Client
 	w.etcd = kv.Wrap(w.dial(life), 0)
-	keys, err := store.NewKeys(store.DefaultPrefix)
+	keys, err := record.NewKeys(record.DefaultPrefix)
 	if err != nil {
 		w.fail(err)
 	}
