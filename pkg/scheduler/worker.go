@@ -119,9 +119,11 @@ func (w *worker) releaseAll() {
 	w.publish()
 }
 
-// serve opens the shard, loads it and serves it until something ends that. After the opening no
-// commit of an earlier worker can be applied any more; what was applied is in what is loaded next. See "Takeover"
-// in docs/scheduler.md.
+// serve opens the shard, loads it and serves it until something ends that.
+//
+// The new owner key has ended the commits of a former owner already. The opening ends those of an
+// earlier worker on this node, which had the same owner key and session. What was applied before is
+// in what is loaded next. See "Takeover" in docs/scheduler.md.
 func (w *worker) serve(ctx context.Context) error {
 	if p := w.preloaded; p != nil {
 		w.preloaded = nil

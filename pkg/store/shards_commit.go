@@ -327,8 +327,9 @@ func (s Shards) Commit(ctx context.Context, c *Commit) (int64, error) {
 			return s.explainRejection(ctx, c, res, nonces)
 		}
 		if errors.Is(err, rpctypes.ErrDuplicateKey) {
-			// Two outcomes for one tick: one of them is on record already, and the writer took
-			// the tick for undecided. Its comparisons would have failed for the same reason.
+			// The transaction puts one key twice: two outcomes of one tick. The worker decides a
+			// tick twice only if what it knows of the shard is older than etcd's records, so the
+			// comparisons would have refused the commit as well. etcd looks for equal keys first.
 			return 0, fmt.Errorf("commit shard %d: %w: %w", c.Shard, ErrMoved, err)
 		}
 		// After a copy of unknown fate, an error that is definite for this copy
