@@ -151,7 +151,7 @@ func (t *Attempt) End(wrote bool) *task.Talk {
 // view is what it has said so far. mu is held.
 func (t *Attempt) view() task.Talk {
 	v := task.Talk{Namespace: t.key.namespace, Task: t.key.task, Run: t.key.run, Attempt: t.key.attempt, Paused: t.still,
-		Results: maps.Clone(t.report.results), Checkpoint: t.report.checkpoint, BadLines: t.report.bad}
+		StatusReport: task.StatusReport{Results: maps.Clone(t.report.results), Checkpoint: t.report.checkpoint, BadLines: t.report.bad}}
 	if t.report.percent != nil {
 		v.Progress = &task.Progress{Percent: new(*t.report.percent), Text: t.report.text, At: t.at}
 	}

@@ -21,7 +21,7 @@ func talk(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	now := time.Now()
 	id := task.RunID(now, st.Task.UID)
-	said := task.Talk{Namespace: "default", Task: args[1], Run: id, Attempt: 1, Results: map[string]string{}}
+	said := task.Talk{Namespace: "default", Task: args[1], Run: id, Attempt: 1, StatusReport: task.StatusReport{Results: map[string]string{}}}
 	for _, arg := range args[2:] {
 		k, v, _ := strings.Cut(arg, "=")
 		n, _ := strconv.ParseFloat(v, 64)

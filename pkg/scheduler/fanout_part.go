@@ -11,7 +11,7 @@ func (p *plan) partRun(t *taskState, q *waiting, index int) task.Run {
 	return task.Run{
 		ID: task.PartID(q.ID, index), UID: q.UID, Namespace: q.Namespace, Task: q.Task, Shard: q.Shard, ScheduledTime: q.ScheduledTime,
 		DueAt: q.DueAt, Trigger: task.TriggerPart, Owner: p.s.node, Attempt: 1, CreatedAt: task.At(p.now), PartCount: q.Fan.Count,
-		Checkpoint: q.Fan.Checkpoints[index], CreatedBy: q.CreatedBy, EnvNames: q.EnvNames,
+		StatusReport: task.StatusReport{Checkpoint: q.Fan.Checkpoints[index]}, Requests: task.Requests{CreatedBy: q.CreatedBy, EnvNames: q.EnvNames},
 	}
 }
 

@@ -596,7 +596,7 @@ func TestFanOut_RepeatedRunHasTheFailedPartsAlone(t *testing.T) {
 	w.at(3)
 	w.ok(w.store.Revive(w.ctx, st, dead[0], task.Waiting{Run: task.Run{ID: task.ManualRunID(w.clock(), st.Task.UID), UID: st.Task.UID,
 		ScheduledTime: task.At(w.clock()), CreatedAt: task.At(w.clock()), Attempt: 1, State: task.Queued, Reason: task.ReasonManual,
-		Trigger: task.TriggerManual, RetryOf: dead[0].ID, Fan: dead[0].Fan, CreatedBy: "ann", EnvNames: []string{"A"}}, Env: map[string]string{"A": "1"}}))
+		Trigger: task.TriggerManual, Requests: task.Requests{RetryOf: dead[0].ID, CreatedBy: "ann", EnvNames: []string{"A"}}, Fan: dead[0].Fan}, Env: map[string]string{"A": "1"}}))
 	h.decide(3)
 	h.decide(3.1)
 	asked := func(where string, r task.Run) {
@@ -668,7 +668,7 @@ func TestFanOut_AThousandPartsFit(t *testing.T) {
 		end := task.Run{ID: task.PartID(q.ID, i), State: task.TimedOut, Reason: task.ReasonTimeout, Node: node, Attempt: 100, Token: 1 << 50,
 			StartedAt: task.At(sec(1)), EndedAt: task.At(sec(2)), ExitCode: new(int), Signal: "SIGKILL",
 			Usage: task.Usage{CPUMS: 1000, MemoryPeak: 1 << 40, IORead: 1 << 40, IOWritten: 1 << 40}, Message: strings.Repeat("\x01", 1000),
-			Results: map[string]string{"k": strings.Repeat("\x01", 200)}, Checkpoint: strings.Repeat("\x01", task.MaxCheckpoint)}
+			StatusReport: task.StatusReport{Results: map[string]string{"k": strings.Repeat("\x01", 200)}, Checkpoint: strings.Repeat("\x01", task.MaxCheckpoint)}}
 		state.activity.returned[end.ID] = returned{end.AsPart(), q.ID, 1}
 	}
 	end := concluded(state, q, sec(3))

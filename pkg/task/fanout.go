@@ -262,9 +262,9 @@ func (r Run) OfPart(p Part) Run {
 		ID: PartID(r.ID, p.Index), Namespace: r.Namespace, Task: r.Task, UID: r.UID, ScheduledTime: r.ScheduledTime, DueAt: r.DueAt,
 		State: p.State, Reason: p.Reason, Trigger: TriggerPart, Node: p.Node, Owner: r.Owner, Shard: r.Shard, Attempt: max(p.Attempt, 1),
 		Token: p.Token, CreatedAt: r.CreatedAt, StartedAt: p.StartedAt, EndedAt: p.EndedAt, ExitCode: p.ExitCode, Signal: p.Signal,
-		OutputBytes: p.OutputBytes, Usage: p.Usage, Message: p.Message, Results: p.Results,
-		PausedBy: p.PausedBy, PausedAt: p.PausedAt, PausedMS: p.PausedMS,
-		CreatedBy: r.CreatedBy, EnvNames: r.EnvNames,
+		OutputSummary: OutputSummary{OutputBytes: p.OutputBytes}, Usage: p.Usage, Message: p.Message, StatusReport: StatusReport{Results: p.Results},
+		PauseState: PauseState{PausedBy: p.PausedBy, PausedAt: p.PausedAt, PausedMS: p.PausedMS},
+		Requests:   Requests{CreatedBy: r.CreatedBy, EnvNames: r.EnvNames},
 	}
 	if r.Fan != nil {
 		run.PartCount = r.Fan.Count

@@ -115,7 +115,7 @@ func TestFan_AgainHasTheFailedPartsAlone(t *testing.T) {
 
 func TestFan_KeepsWhatPartsSaidAsFarAsThereIsRoom(t *testing.T) {
 	part := func(i int, state State, message string, results map[string]string) Part {
-		return Run{ID: PartID("20261120T220000.000Z-k3f9", i), State: state, Message: message, Results: results, Usage: Usage{CPUMS: 5}}.AsPart()
+		return Run{ID: PartID("20261120T220000.000Z-k3f9", i), State: state, Message: message, StatusReport: StatusReport{Results: results}, Usage: Usage{CPUMS: 5}}.AsPart()
 	}
 	long := strings.Repeat("ä", MaxPartMessage)
 	f := Fan{Parts: []Part{

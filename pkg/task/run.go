@@ -20,7 +20,11 @@ const (
 	TriggerCatchUp  = "catch_up" // a tick that came to light late, run by the missed policy
 )
 
-// Run is a run, or ticks that did not run, wherever the record lives now.
+// Run is one run of a task, or the record of ticks that did not run. It has the same
+// form wherever its record is: in a shard's queue, in a node's inbox, in the history.
+//
+// Every run has the fields of the first group. The embedded structs hold what belongs
+// to one role of the record; each says for which runs it is set.
 type Run struct {
 	ID            string    `json:"id,omitempty"`
 	Namespace     string    `json:"namespace,omitempty"`
@@ -47,15 +51,9 @@ type Run struct {
 	Signal        string    `json:"signal,omitempty"`
 	Message       string    `json:"message,omitempty"` // what went wrong, for a person
 	LatenessMS    *int64    `json:"lateness_ms,omitempty"`
-	OutputTail    string    `json:"output_tail,omitempty"`
-	OutputBytes   int64     `json:"output_bytes,omitempty"`
-	Truncated     bool      `json:"output_truncated,omitempty"`
-	CancelledBy   string    `json:"cancelled_by,omitempty"`
-	RetryOf       string    `json:"retry_of,omitempty"` // the dead run that a person had run again by this one
 
-	CreatedBy   string   `json:"created_by,omitempty" doc:"Who asked for the run; absent if its schedule did."`
-	EnvNames    []string `json:"env_names,omitempty" doc:"The names of the environment variables that the run was given beside those of its task, in order; never their values."`
-	DismissedBy string   `json:"dismissed_by,omitempty" doc:"Of a dead run: who takes it off the list of dead runs."`
+	OutputSummary
+	Requests
 
 	// Unenforced are fields of the task that its node could not enforce, such as
 	// limits.memory, of a task that would have the run go on (enforce: report).
@@ -63,19 +61,10 @@ type Run struct {
 
 	Usage Usage `json:"usage,omitzero"` // of this attempt
 
-	// A record of several ticks that did not run: the first and the last of
-	// them, and how many they are. ScheduledTime is the first.
-	Last  Time  `json:"last,omitzero"`
-	Count int64 `json:"count,omitempty"`
+	TickRange
+	StatusReport
+	PauseState
 
-	// What its attempts have said of themselves, in the file that CARILLON_TALK names.
-	Progress   *Progress         `json:"progress,omitempty"` // of an attempt that runs: its node knows, no record does
-	Results    map[string]string `json:"results,omitempty"`
-	Checkpoint string            `json:"checkpoint,omitempty"` // what the next attempt is given; not in history
-	BadLines   int               `json:"talk_bad_lines,omitempty"`
-	PausedAt   Time              `json:"paused_at,omitzero"`  // of a paused run: since when its attempt stands still
-	PausedMS   int64             `json:"paused_ms,omitempty"` // how long its attempt stood still before, in sum
-	PausedBy   string            `json:"paused_by,omitempty"` // who had it paused; of one that is not paused, it is about to be
 	// Of a fan-out: what a run knows of its parts, and of a part how many there are.
 	// Its number is in its id.
 	Fan       *Fan `json:"fan_out,omitempty"`
@@ -84,6 +73,46 @@ type Run struct {
 	// Unknown are the fields of its record that this version does not know. They
 	// stay with the run.
 	Unknown Fields `json:"-"`
+}
+
+// OutputSummary is what the record of a run keeps of the output of its last attempt.
+// The whole output is in a file of the node that ran it.
+type OutputSummary struct {
+	OutputTail  string `json:"output_tail,omitempty"`
+	OutputBytes int64  `json:"output_bytes,omitempty"` // written by the attempt, kept or not
+	Truncated   bool   `json:"output_truncated,omitempty"`
+}
+
+// Requests is what persons asked of a run. It is empty for a run that its schedule
+// created and nobody touched.
+type Requests struct {
+	CancelledBy string   `json:"cancelled_by,omitempty"`
+	RetryOf     string   `json:"retry_of,omitempty"` // the dead run that this one repeats
+	CreatedBy   string   `json:"created_by,omitempty" doc:"Who asked for the run; absent if its schedule did."`
+	EnvNames    []string `json:"env_names,omitempty" doc:"The names of the environment variables that the run was given beside those of its task, in order; never their values."`
+	DismissedBy string   `json:"dismissed_by,omitempty" doc:"Of a dead run: who takes it off the list of dead runs."`
+}
+
+// TickRange is set in a record of several ticks that did not run. The first of them
+// is the record's ScheduledTime. Count is 0 in the record of a single tick.
+type TickRange struct {
+	Last  Time  `json:"last,omitzero"`
+	Count int64 `json:"count,omitempty"`
+}
+
+// StatusReport is what the attempts of a run have reported in their status file.
+type StatusReport struct {
+	Progress   *Progress         `json:"progress,omitempty"` // only of a running attempt: its node knows it, no record does
+	Results    map[string]string `json:"results,omitempty"`
+	Checkpoint string            `json:"checkpoint,omitempty"` // for the next attempt; not in the history
+	BadLines   int               `json:"talk_bad_lines,omitempty" doc:"Lines that say nothing that is understood, or too much."`
+}
+
+// PauseState says since when a run is paused, and for how long it was paused before.
+type PauseState struct {
+	PausedAt Time   `json:"paused_at,omitzero"`  // since when the attempt is stopped; zero if it is not
+	PausedMS int64  `json:"paused_ms,omitempty"` // sum of the pauses that have ended
+	PausedBy string `json:"paused_by,omitempty"` // who paused it; set before PausedAt, while the pause is on its way
 }
 
 // Fields are fields of JSON, without braces, with commas between.

@@ -155,7 +155,7 @@ func TestRun_CountsTheTicksItDecides(t *testing.T) {
 	for _, c := range []struct {
 		r    Run
 		want int64
-	}{{Run{Trigger: TriggerSchedule}, 1}, {Run{Trigger: TriggerCatchUp}, 1}, {Run{Trigger: TriggerManual}, 0}, {Run{Trigger: TriggerSchedule, Count: 17}, 17}} {
+	}{{Run{Trigger: TriggerSchedule}, 1}, {Run{Trigger: TriggerCatchUp}, 1}, {Run{Trigger: TriggerManual}, 0}, {Run{Trigger: TriggerSchedule, TickRange: TickRange{Count: 17}}, 17}} {
 		if got := c.r.Ticks(); got != c.want {
 			t.Errorf("%+v decides %d ticks, want %d", c.r, got, c.want)
 		}

@@ -18,18 +18,16 @@ type Progress struct {
 
 // Talk is what an attempt that runs has said of itself so far.
 type Talk struct {
-	Namespace  string            `json:"namespace"`
-	Task       string            `json:"task"`
-	Run        string            `json:"run"`
-	Attempt    int               `json:"attempt"`
-	Paused     bool              `json:"paused,omitempty" doc:"Its processes stand still."`
-	Progress   *Progress         `json:"progress,omitempty"`
-	Results    map[string]string `json:"results,omitempty"`
-	Checkpoint string            `json:"checkpoint,omitempty"`
-	BadLines   int               `json:"talk_bad_lines,omitempty" doc:"Lines that say nothing that is understood, or too much."`
+	Namespace string `json:"namespace"`
+	Task      string `json:"task"`
+	Run       string `json:"run"`
+	Attempt   int    `json:"attempt"`
+	Paused    bool   `json:"paused,omitempty" doc:"Its processes stand still."`
+
+	StatusReport
 }
 
 // Tell puts what an attempt has said into its run.
 func (t Talk) Tell(r *Run) {
-	r.Progress, r.Results, r.Checkpoint, r.BadLines = t.Progress, t.Results, t.Checkpoint, t.BadLines
+	r.StatusReport = t.StatusReport
 }

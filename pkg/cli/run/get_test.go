@@ -13,7 +13,7 @@ import (
 
 func TestOutput_HoldsNothingThatATerminalObeys(t *testing.T) {
 	d := factorytest.New("")
-	r := task.Run{ID: "i", State: task.Failed, Message: "\x1b]0;owned\a", Reason: "\x1b[2J", Node: "n", OutputTail: "a\x1b[31mb\rc\n\td"}
+	r := task.Run{ID: "i", State: task.Failed, Message: "\x1b]0;owned\a", Reason: "\x1b[2J", Node: "n", OutputSummary: task.OutputSummary{OutputTail: "a\x1b[31mb\rc\n\td"}}
 	if err := output.EmitOne(&d.Factory.Printer, r, r.ID, func(w *output.Details) { describeRun(d.Factory, w, r, "UTC") }); err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func TestOutput_HoldsNothingThatATerminalObeys(t *testing.T) {
 func TestRun_ShowsNothingThatATerminalObeys(t *testing.T) {
 	for _, evil := range factorytest.Hostile {
 		r := task.Run{ID: "i", Namespace: "default", Task: "a", State: task.Failed, Message: "m" + evil, Reason: "r" + evil, Node: "n" + evil,
-			Signal: "s" + evil, CancelledBy: "c" + evil, OutputTail: "first\n" + evil + "last", OutputBytes: 100, Attempt: 2,
+			Signal: "s" + evil, Requests: task.Requests{CancelledBy: "c" + evil}, OutputSummary: task.OutputSummary{OutputTail: "first\n" + evil + "last", OutputBytes: 100}, Attempt: 2,
 			Attempts: []task.Attempt{{Attempt: 1, State: task.Failed, Node: evil, Reason: evil}}}
 
 		for _, format := range []string{output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML} {

@@ -119,7 +119,7 @@ func TestLogs_OfAPartThatAreGone(t *testing.T) {
 	w.create("a", "@daily")
 	run := id(1, "aaaa")
 	part := func(i int, bytes int64) task.Part {
-		return task.Run{ID: task.PartID(run, i), State: task.Succeeded, Node: "node-a", Attempt: 1, OutputBytes: bytes}.AsPart()
+		return task.Run{ID: task.PartID(run, i), State: task.Succeeded, Node: "node-a", Attempt: 1, OutputSummary: task.OutputSummary{OutputBytes: bytes}}.AsPart()
 	}
 	w.ended("a", run, task.Succeeded, func(r *task.Run) {
 		r.Node, r.Fan = "", &task.Fan{Count: 2, Need: 2, Parts: []task.Part{part(0, 0), part(1, 5)}}

@@ -213,7 +213,7 @@ func TestCheck_Remembered(t *testing.T) {
 	}
 	dismiss := func(h hand) {
 		key := h.keys.DeadRun(h.ref, task.RunID(time.UnixMilli(h.at(1)), h.simTask.entry.UID))
-		h.txn(op{key, task.Run{UID: h.simTask.entry.UID, State: task.Failed, DismissedBy: "ann"}})
+		h.txn(op{key, task.Run{UID: h.simTask.entry.UID, State: task.Failed, Requests: task.Requests{DismissedBy: "ann"}}})
 		h.txn(op{key, nil})
 	}
 	edit := func(h hand) {

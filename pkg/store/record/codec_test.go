@@ -199,7 +199,7 @@ func TestCodec_RefusesWhatIsNoRecord(t *testing.T) {
 	if v, err := DecodeRunValue([]byte(`{"uid":"a","reason":null,"later":{"x":[1,2]},"state":"lost"} `)); err != nil || v.UID != "a" || v.State != task.Lost {
 		t.Errorf("null and unknown fields: %+v, %v", v, err)
 	}
-	s := string(EncodeEnded(task.Run{UID: "a", OutputTail: "\xff!"}))
+	s := string(EncodeEnded(task.Run{UID: "a", OutputSummary: task.OutputSummary{OutputTail: "\xff!"}}))
 	if v, err := DecodeRunValue([]byte(s)); err != nil || v.OutputTail != "\ufffd!" {
 		t.Errorf("what is no UTF-8 becomes %q, %v", v.OutputTail, err)
 	}

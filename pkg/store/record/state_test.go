@@ -13,7 +13,7 @@ func TestStateOf_FindsTheRecordsOwnState(t *testing.T) {
 		code := 1
 		r := task.Run{
 			UID: `"state":"lost"`, ScheduledTime: task.At(time.Now()), State: s, ExitCode: &code, Trigger: task.TriggerSchedule,
-			Attempts: []task.Attempt{{Attempt: 1, State: task.TimedOut}}, OutputTail: `{"state":"lost"}`,
+			Attempts: []task.Attempt{{Attempt: 1, State: task.TimedOut}}, OutputSummary: task.OutputSummary{OutputTail: `{"state":"lost"}`},
 		}
 		plain, err := json.Marshal(r)
 		if err != nil {
