@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -14,27 +13,27 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Auditor checks a live cluster against the promises. It looks twice: what is
-// wrong at the first look, of all records at one revision, is a finding only if
-// a second look, Pause later, sees the same records at the same revisions. So
-// what merely changes hands is none, however busy the cluster is.
+// Auditor checks a live cluster against the promises. It reads the cluster twice. What
+// is wrong in the first read, of all records at one revision, is a finding only if a
+// second read, Pause later, sees the same records at the same revisions. A record that
+// only changes hands is therefore never a finding, however busy the cluster is.
 //
-//	first look ──▶ suspects ──Pause──▶ second look ──▶ findings
+//	first read ──judges──▶ suspects ──Pause──▶ second read ──▶ findings
 //
 // It holds a page of records, what it must know of the entries of one shard,
-// and 17 bytes of each task. It reads only; Repair writes.
+// and 17 bytes of each task. It only reads; Repair writes.
 type Auditor struct {
 	Store *store.Store
 	// Ref says where a task lives.
 	Ref func(namespace, name string) record.Ref
-	// Now is the wall clock of Node.
+	// Now is the wall clock of Node; default time.Now.
 	Now  func() time.Time
 	Node string
-	// Pause is the time between the two looks; default 6 s, a little longer than
+	// Pause is the time between the two reads; default 6 s, a little longer than
 	// nodes take to announce themselves again.
 	Pause time.Duration
-	// Tell hears now and then how far the audit is; nil: nobody does.
-	Tell func(task.AuditProgress)
+	// OnProgress, if set, is called about once a second with how far the audit is.
+	OnProgress func(task.AuditProgress)
 	// Page is how many records are read at once; default 1000.
 	Page int
 }
@@ -43,172 +42,201 @@ type Auditor struct {
 const DefaultPause = 6 * time.Second
 
 const (
-	// slack is how much later than it should be a thing may be, before it is a finding.
+	// slack is how much later than expected something may happen before it is a finding.
 	slack = 30 * time.Second
-	// skew is by how much a node's clock may differ, before it is one. Between the
-	// reading of a clock and the commit of what it said lies a while.
-	skew = 5 * time.Second
-	// mostOfAKind bounds the findings of a kind; more are counted.
-	mostOfAKind = 200
-	mostKeys    = 10
+	// maxClockSkew is how far a node's clock may be off before it is a finding. Some
+	// time passes between the reading of a clock and the commit that announces it.
+	maxClockSkew = 5 * time.Second
+	// maxPerKind bounds the findings of a kind; more are only counted.
+	maxPerKind = 200
+	// maxKeys bounds the keys of a finding.
+	maxKeys = 10
 )
 
-// audit is one audit while it runs.
-type audit struct {
-	Auditor
-	ctx  context.Context
-	keys record.Keys
-	rev  int64     // at which it reads
-	at   time.Time // when that was the present
-
-	read     int64
-	told     time.Time
-	stage    string
-	suspects []suspect
-	counts   map[string]int
-	notes    []string
-
-	shards int // of the cluster
-	fleet
-	specs  specSet
-	active map[uint64]bool // tasks with attempts in inboxes
-}
-
-// suspect is a finding that a second look has to confirm.
-type suspect struct {
-	task.Finding
-	// facts are keys as they must still be at the second look.
-	facts []store.Seen
-	// still, if set, has the last word then.
-	still func(context.Context) (bool, error)
-}
-
-// Run audits. The error is task.ErrUnavailable if etcd could not be read.
-func (au Auditor) Run(ctx context.Context) (task.Audit, error) {
+// withDefaults fills in what is not set.
+func (au Auditor) withDefaults() Auditor {
 	if au.Now == nil {
 		au.Now = time.Now
 	}
 	au.Pause, au.Page = cmp.Or(au.Pause, DefaultPause), cmp.Or(au.Page, 1000)
-	a := &audit{Auditor: au, ctx: ctx, keys: au.Store.Keys(), counts: map[string]int{}, active: map[uint64]bool{}}
-	found, err := a.run()
+	return au
+}
+
+// Run audits. The error is task.ErrUnavailable if etcd could not be read.
+func (au Auditor) Run(ctx context.Context) (task.Audit, error) {
+	a := newAudit(au.withDefaults())
+	found, err := a.run(ctx)
 	if err != nil {
 		return task.Audit{}, fmt.Errorf("audit: %w", err)
 	}
-	return task.Audit{Findings: found, Notes: append([]string{}, a.notes...), Keys: a.read, Revision: a.rev, At: task.At(a.at), Node: a.Node}, nil
+	return task.Audit{
+		Findings: found, Notes: append([]string{}, a.notes.texts...), Keys: a.progress.records,
+		Revision: a.reader.revision, At: task.At(a.reader.at), Node: au.Node,
+	}, nil
 }
 
-func (a *audit) run() ([]task.Finding, error) {
-	if err := a.pin(); err != nil {
+// audit is one audit while it runs. It has the judges read and judge the cluster stage
+// by stage, and confirms what they suspect.
+type audit struct {
+	pause    time.Duration
+	notes    *notes
+	progress *progress
+	reader   *reader
+	suspects *suspects
+	cluster  *snapshot
+
+	records     *clusterJudge
+	nodes       *nodeJudge
+	leader      *leaderJudge
+	owners      *ownerJudge
+	credentials *credentialJudge
+	specs       *specJudge
+	attempts    *attemptJudge
+	shards      *shardJudge
+	kept        *keptJudge
+	members     *memberJudge
+}
+
+// newAudit wires an audit. A judge that asks another one gets it here.
+func newAudit(au Auditor) *audit {
+	notes, progress, cluster := &notes{}, &progress{report: au.OnProgress}, newSnapshot()
+	reader := newReader(au, progress, notes)
+	suspects := newSuspects(notes)
+	base := judge{suspects: suspects, reader: reader, cluster: cluster, keys: reader.keys, ref: au.Ref}
+
+	leases := &leaseJudge{judge: base, pause: au.Pause}
+	owners := &ownerJudge{base}
+
+	return &audit{
+		pause: au.Pause, notes: notes, progress: progress, reader: reader, suspects: suspects, cluster: cluster,
+
+		records:     &clusterJudge{base},
+		nodes:       &nodeJudge{judge: base, leases: leases, localNode: au.Node},
+		leader:      &leaderJudge{judge: base, leases: leases},
+		owners:      owners,
+		credentials: &credentialJudge{base},
+		specs:       &specJudge{base},
+		attempts:    &attemptJudge{judge: base, owners: owners},
+		shards: &shardJudge{
+			judge: base, entries: &entryJudge{judge: base, ticks: &tickJudge{judge: base}},
+			queue: &queueJudge{judge: base}, history: &historyJudge{judge: base, owners: owners},
+		},
+		kept:    &keptJudge{base},
+		members: &memberJudge{base},
+	}
+}
+
+// run reads the cluster stage by stage, each of which is judged by what the earlier
+// ones have read, and confirms the suspects after a pause.
+func (a *audit) run(ctx context.Context) ([]task.Finding, error) {
+	if err := a.reader.pin(ctx); err != nil {
 		return nil, err
 	}
-	for _, look := range []struct {
-		stage string
-		at    func() error
+
+	for _, stage := range []struct {
+		name  string
+		check func(context.Context) error
 	}{
-		{"nodes", a.lookAtFleet}, {"tasks", a.lookAtSpecs}, {"attempts", a.lookAtRuns}, {"shards", a.lookAtShards}, {"etcd", a.lookAtEtcd},
+		{"nodes", a.checkFleet},
+		{"tasks", a.specs.readSpecs},
+		{"attempts", a.attempts.checkAttempts},
+		{"shards", a.checkShards},
+		{"etcd", a.members.checkMembers},
 	} {
-		a.stage = look.stage
-		a.progress(0)
-		if err := look.at(); err != nil {
+		a.progress.begin(stage.name)
+		if err := stage.check(ctx); err != nil {
 			return nil, err
 		}
-		if a.shards == 0 {
-			break // without a cluster there is nothing to compare with
+		if a.cluster.shards == 0 {
+			break // without a cluster record there is nothing to compare with
 		}
 	}
-	a.stage = "second look"
-	a.told = time.Time{}
-	a.progress(0)
-	if err := a.wait(); err != nil {
+
+	a.progress.beginAndReport("second look")
+	if err := a.wait(ctx); err != nil {
 		return nil, err
 	}
-	return a.confirm()
+	return a.confirm(ctx)
 }
 
-func (a *audit) wait() error {
-	t := time.NewTimer(a.Pause)
-	defer t.Stop()
+// checkFleet reads the small directories: everything that does not belong to a task.
+func (a *audit) checkFleet(ctx context.Context) error {
+	if err := a.records.readCluster(ctx); err != nil || a.cluster.shards == 0 {
+		return err
+	}
+
+	// The nodes come first: who leads and who owns a shard is judged by them.
+	keys := a.reader.keys
+	for _, directory := range []struct {
+		prefix string
+		check  checkFunc
+	}{
+		{keys.Nodes(), a.nodes.checkNode},
+		{keys.Owners(), a.owners.checkOwner},
+		{clearedPrefix(keys), a.nodes.checkCleared},
+		{movesPrefix(keys), a.owners.checkMove},
+		{keys.Tokens(), a.credentials.checkToken},
+		{keys.Secrets(), a.credentials.checkSecret},
+	} {
+		if err := a.reader.each(ctx, directory.prefix, directory.check); err != nil {
+			return err
+		}
+	}
+
+	if err := a.leader.checkLeader(ctx); err != nil {
+		return err
+	}
+	a.owners.checkAllOwned()
+	return a.records.readFreezes(ctx)
+}
+
+// checkShards reads the shards, and then what is judged by the entries in them.
+func (a *audit) checkShards(ctx context.Context) error {
+	if err := a.shards.checkShards(ctx); err != nil {
+		return err
+	}
+	if err := a.specs.checkAllHaveEntries(ctx); err != nil {
+		return err
+	}
+	if err := a.kept.checkKept(ctx); err != nil {
+		return err
+	}
+	return a.shards.checkStray(ctx)
+}
+
+func (a *audit) wait(ctx context.Context) error {
+	timer := time.NewTimer(a.pause)
+	defer timer.Stop()
+
 	select {
-	case <-a.ctx.Done():
-		return context.Cause(a.ctx)
-	case <-t.C:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
 		return nil
 	}
 }
 
-// suspect notes what a second look is to confirm: that facts are as they were,
-// the first of them the finding's own key unless that is a prefix.
-func (a *audit) suspect(f task.Finding, facts ...store.Seen) *suspect {
-	a.counts[f.Kind]++
-	s := suspect{Finding: f, facts: facts}
-	if len(facts) > 0 && len(f.Keys) > 0 && facts[0].Key == f.Keys[0] {
-		s.Revision = facts[0].Mod
-	}
-	if a.counts[f.Kind] > mostOfAKind {
-		return &s // counted; not kept
-	}
-	a.suspects = append(a.suspects, s)
-	return &a.suspects[len(a.suspects)-1]
-}
-
-// confirm looks at the suspects again, all at one revision.
-func (a *audit) confirm() ([]task.Finding, error) {
-	var keys []string
-	for _, s := range a.suspects {
-		for _, f := range s.facts {
-			keys = append(keys, f.Key)
-		}
-	}
-	now, err := a.mods(keys)
+// confirm reads what the suspects depend on again, and returns the findings in the
+// order in which they are shown.
+func (a *audit) confirm(ctx context.Context) ([]task.Finding, error) {
+	found, err := a.suspects.confirm(ctx, a.reader)
 	if err != nil {
 		return nil, err
 	}
-	found := []task.Finding{}
-	for _, s := range a.suspects {
-		if slices.ContainsFunc(s.facts, func(f store.Seen) bool { return now[f.Key] != f.Mod }) {
-			continue
-		}
-		if s.still != nil {
-			switch yes, err := s.still(a.ctx); {
-			case err != nil:
-				return nil, err
-			case !yes:
-				continue
-			}
-		}
-		found = append(found, s.Finding)
-	}
-	clocks, err := a.confirmClocks()
+	clocks, err := a.nodes.confirmClocks(ctx)
 	if err != nil {
 		return nil, err
 	}
 	found = append(found, clocks...)
-	for _, k := range slices.Sorted(maps.Keys(a.counts)) {
-		if more := a.counts[k] - mostOfAKind; more > 0 {
-			a.note("%d more of kind %s were seen once, and not looked at again", more, k)
-		}
-	}
-	order := []string{groupEtcd, groupNodes, groupShards, groupTasks, groupRuns}
+	a.suspects.noteDropped()
+
 	slices.SortStableFunc(found, func(x, y task.Finding) int {
-		return cmp.Or(cmp.Compare(slices.Index(order, x.Group), slices.Index(order, y.Group)), cmp.Compare(x.Severity, y.Severity), cmp.Compare(x.Kind, y.Kind))
+		return cmp.Or(
+			cmp.Compare(slices.Index(groupOrder, x.Group), slices.Index(groupOrder, y.Group)),
+			cmp.Compare(x.Severity, y.Severity),
+			cmp.Compare(x.Kind, y.Kind))
 	})
 	return found, nil
-}
-
-func (a *audit) note(format string, args ...any) {
-	if n := fmt.Sprintf(format, args...); !slices.Contains(a.notes, n) && len(a.notes) < mostOfAKind {
-		a.notes = append(a.notes, n)
-	}
-}
-
-// progress counts records, and tells of them about once a second.
-func (a *audit) progress(records int) {
-	a.read += int64(records)
-	if a.Tell == nil || time.Since(a.told) < time.Second {
-		return
-	}
-	a.told = time.Now()
-	a.Tell(task.AuditProgress{Stage: a.stage, Keys: a.read})
 }
 
 func unavailable(what string, err error) error {

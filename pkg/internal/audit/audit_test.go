@@ -387,7 +387,7 @@ func TestAudit_FindsEveryKindThatThereIs(t *testing.T) {
 	for _, k := range []kind{kindNoCluster, kindNoLeader, kindUnfit, kindClock, kindLeakedLease, kindLeased, kindCleared, kindNoOwner, kindOwnerAbsent,
 		kindTwoOwners, kindStray, kindNoMark, kindBadMark, kindMarkAhead, kindMarkStands, kindMoveStands, kindUnreadable, kindNoEntry, kindNoSpec,
 		kindUIDs, kindWrongShard, kindStrange, kindOrphan, kindNoTask, kindStuck, kindQueueOrphan, kindHistoryOrphan,
-		kindDeadOrphan, kindVersionOrphan, kindGrave} {
+		kindDeadOrphan, kindVersionOrphan, kindStaleTombstone} {
 		if !slices.Contains(found, k.name) {
 			t.Errorf("no test damages a cluster so that %s is found", k.name)
 		}
@@ -427,7 +427,7 @@ func TestAudit_LooksTwice(t *testing.T) {
 			before := s.all()
 			d.damage(s)
 			au := s.auditor()
-			au.Tell = func(p task.AuditProgress) {
+			au.OnProgress = func(p task.AuditProgress) {
 				if p.Stage == "second look" {
 					s.restore(before)
 				}
@@ -480,7 +480,7 @@ func TestAudit_ClockBehindShowsWhenItIsAnnounced(t *testing.T) {
 	s := newSite(t, kvtest.Memory(t))
 	s.node("c", s.now)
 	au := s.auditor()
-	au.Tell = func(p task.AuditProgress) {
+	au.OnProgress = func(p task.AuditProgress) {
 		if p.Stage == "second look" {
 			s.node("b", s.now.Add(-time.Minute))
 		}
@@ -495,7 +495,7 @@ func TestAudit_ClockBehindShowsWhenItIsAnnounced(t *testing.T) {
 func TestAudit_GoesOnWhenEtcdIsCompacted(t *testing.T) {
 	s := newSite(t, kvtest.Memory(t))
 	au, once := s.auditor(), false
-	au.Tell = func(p task.AuditProgress) {
+	au.OnProgress = func(p task.AuditProgress) {
 		if once {
 			return
 		}

@@ -2,7 +2,7 @@ package audit
 
 import "github.com/carillonhq/carillon/pkg/task"
 
-// The groups of findings, in the order in which they are told.
+// The groups of findings.
 const (
 	groupEtcd   = "etcd"
 	groupNodes  = "nodes"
@@ -11,11 +11,14 @@ const (
 	groupRuns   = "runs"
 )
 
-// kind is what all findings of a kind have alike.
+// groupOrder is the order in which the groups are shown.
+var groupOrder = []string{groupEtcd, groupNodes, groupShards, groupTasks, groupRuns}
+
+// kind is what all findings of one kind have in common.
 type kind struct {
 	name, group, severity string
 	why, do               string
-	repair                string // "": a person has to
+	repair                string // "": a person has to repair it
 }
 
 var (
@@ -119,12 +122,12 @@ var (
 	kindVersionOrphan = kind{"orphan_version", groupTasks, task.Mild,
 		"a former version of a task that is gone takes space, and a task of that name would have it among its own",
 		"carillon audit --repair deletes it", "delete the record"}
-	kindGrave = kind{"stale_tombstone", groupTasks, task.Mild,
+	kindStaleTombstone = kind{"stale_tombstone", groupTasks, task.Mild,
 		"what it says is not so any more: the task is there, or so long gone that nobody was to remember it",
 		"carillon audit --repair deletes it; a leader should have", "delete the record"}
 )
 
-// of makes a finding of a kind.
+// of makes a finding of the kind.
 func (k kind) of(message string, keys ...string) task.Finding {
 	return task.Finding{Kind: k.name, Group: k.group, Severity: k.severity, Keys: keys, Count: 1, Message: message,
 		Why: k.why, Do: k.do, Repair: k.repair}

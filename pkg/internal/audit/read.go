@@ -11,37 +11,58 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// pin makes the present revision the one at which the audit reads.
-func (a *audit) pin() error {
-	at := a.Now()
-	res, err := a.Store.Client().Get(a.ctx, a.keys.Cluster(), clientv3.WithCountOnly())
+// reader reads the cluster's records, all at one revision, a page at a time.
+type reader struct {
+	store    *store.Store
+	keys     record.Keys
+	now      func() time.Time
+	page     int
+	progress *progress
+	notes    *notes
+
+	revision int64     // at which it reads; 0: the present one of each read
+	at       time.Time // when that revision was the present one
+}
+
+// newReader returns a reader of the present.
+func newReader(au Auditor, progress *progress, notes *notes) *reader {
+	return &reader{store: au.Store, keys: au.Store.Keys(), now: au.Now, page: au.Page, progress: progress, notes: notes}
+}
+
+// pin makes the present revision the one at which the reader reads.
+func (r *reader) pin(ctx context.Context) error {
+	at := r.now()
+	res, err := r.store.Client().Get(ctx, r.keys.Cluster(), clientv3.WithCountOnly())
 	if err != nil {
 		return unavailable("read the present revision", err)
 	}
-	a.rev, a.at = res.Header.Revision, at
+	r.revision, r.at = res.Header.Revision, at
 	return nil
 }
 
-// repin goes on at the present revision when the pinned one is compacted away.
-// What two revisions do not agree on is suspected, and the second look clears it.
-func (a *audit) repin() error {
-	a.note("etcd was compacted meanwhile: the records were not all read at one revision")
-	return a.pin()
+// repin goes on at the present revision when the pinned one is compacted away. What
+// differs between the two revisions becomes a suspect, and the second read clears it.
+func (r *reader) repin(ctx context.Context) error {
+	r.notes.note("etcd was compacted meanwhile: the records were not all read at one revision")
+	return r.pin(ctx)
 }
 
-// each calls f with every record below a prefix, a page at a time.
-func (a *audit) each(prefix string, f func(*mvccpb.KeyValue) error) error {
+// each calls check with every record below a prefix, a page at a time.
+func (r *reader) each(ctx context.Context, prefix string, check checkFunc) error {
 	key, end := kv.Prefix(prefix)
-	return a.eachIn(key, end, f)
+	return r.eachInRange(ctx, key, end, check)
 }
 
-func (a *audit) eachIn(key, end string, f func(*mvccpb.KeyValue) error) error {
+// eachInRange calls check with every record from key up to end, a page at a time.
+func (r *reader) eachInRange(ctx context.Context, key, end string, check checkFunc) error {
 	for {
-		res, err := a.Store.Client().Get(a.ctx, key, clientv3.WithRange(end), clientv3.WithLimit(int64(a.Page)), clientv3.WithRev(a.rev))
+		res, err := r.store.Client().Get(ctx, key, clientv3.WithRange(end), clientv3.WithLimit(int64(r.page)), clientv3.WithRev(r.revision))
 		if errors.Is(err, rpctypes.ErrCompacted) {
-			if err := a.repin(); err != nil {
+			if err := r.repin(ctx); err != nil {
 				return err
 			}
 			continue
@@ -49,12 +70,14 @@ func (a *audit) eachIn(key, end string, f func(*mvccpb.KeyValue) error) error {
 		if err != nil {
 			return unavailable("read "+key, err)
 		}
-		a.progress(len(res.Kvs))
+
+		r.progress.add(len(res.Kvs))
 		for _, e := range res.Kvs {
-			if err := f(e); err != nil {
+			if err := check(ctx, e); err != nil {
 				return err
 			}
 		}
+
 		if !res.More || len(res.Kvs) == 0 {
 			return nil
 		}
@@ -62,72 +85,79 @@ func (a *audit) eachIn(key, end string, f func(*mvccpb.KeyValue) error) error {
 	}
 }
 
-const mostGets = 100 // in one transaction; etcd takes 128
+// maxGets is how many keys one transaction reads; etcd takes 128.
+const maxGets = 100
 
-// gets reads keys at a revision (0: the present one of the first read), and
-// calls f with those that are there.
-func (a *audit) gets(keys []string, rev int64, f func(*mvccpb.KeyValue), opts ...clientv3.OpOption) error {
-	for chunk := range slices.Chunk(keys, mostGets) {
+// getAt reads keys at a revision, and calls found with the records that exist. At
+// revision 0 it reads at the present one of the first transaction.
+func (r *reader) getAt(ctx context.Context, revision int64, keys []string, found func(*mvccpb.KeyValue), opts ...clientv3.OpOption) error {
+	for chunk := range slices.Chunk(keys, maxGets) {
 		ops := make([]clientv3.Op, len(chunk))
 		for i, key := range chunk {
-			ops[i] = clientv3.OpGet(key, append([]clientv3.OpOption{clientv3.WithRev(rev)}, opts...)...)
+			ops[i] = clientv3.OpGet(key, append([]clientv3.OpOption{clientv3.WithRev(revision)}, opts...)...)
 		}
-		res, err := a.Store.Client().Txn(a.ctx).Then(ops...).Commit()
+
+		res, err := r.store.Client().Txn(ctx).Then(ops...).Commit()
 		if err != nil {
 			return unavailable("read records", err)
 		}
-		if rev == 0 {
-			rev = res.Header.Revision
+		if revision == 0 {
+			revision = res.Header.Revision
 		}
-		for _, r := range res.Responses {
-			for _, e := range r.GetResponseRange().Kvs {
-				f(e)
+
+		for _, part := range res.Responses {
+			for _, e := range part.GetResponseRange().Kvs {
+				found(e)
 			}
 		}
 	}
 	return nil
 }
 
-// mods are the mod revisions of keys now, all at one revision; 0 of those that
-// are absent.
-func (a *audit) mods(keys []string) (map[string]int64, error) {
+// modRevisions returns the present mod revisions of keys, all at one revision; an
+// absent key has none.
+func (r *reader) modRevisions(ctx context.Context, keys []string) (map[string]int64, error) {
 	now := map[string]int64{}
 	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
+
 	const tries = 3
 	for i := 1; ; i++ {
 		clear(now)
-		err := a.gets(keys, 0, func(e *mvccpb.KeyValue) { now[string(e.Key)] = e.ModRevision }, clientv3.WithKeysOnly())
+		err := r.getAt(ctx, 0, keys, func(e *mvccpb.KeyValue) { now[string(e.Key)] = e.ModRevision }, clientv3.WithKeysOnly())
 		if err == nil || i == tries || !errors.Is(err, rpctypes.ErrCompacted) {
 			return now, err
 		}
 	}
 }
 
-// get reads keys at the audit's revision.
-func (a *audit) get(keys []string) (map[string]*mvccpb.KeyValue, error) {
+// get reads keys at the reader's revision.
+func (r *reader) get(ctx context.Context, keys ...string) (map[string]*mvccpb.KeyValue, error) {
 	all := map[string]*mvccpb.KeyValue{}
 	for {
-		err := a.gets(keys, a.rev, func(e *mvccpb.KeyValue) { all[string(e.Key)] = e })
+		err := r.getAt(ctx, r.revision, keys, func(e *mvccpb.KeyValue) { all[string(e.Key)] = e })
 		if !errors.Is(err, rpctypes.ErrCompacted) {
 			return all, err
 		}
-		if err := a.repin(); err != nil {
+		if err := r.repin(ctx); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// ttl is how long a lease lasts yet, in seconds; negative if it has ended.
-func (a *audit) ttl(ctx context.Context, lease int64) (left, granted int64, err error) {
-	res, err := a.Store.Client().TimeToLive(ctx, clientv3.LeaseID(lease))
+// leaseTTL returns how many seconds a lease lasts yet; negative if it has ended.
+func (r *reader) leaseTTL(ctx context.Context, lease int64) (int64, error) {
+	res, err := r.store.Client().TimeToLive(ctx, clientv3.LeaseID(lease))
 	switch {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
-		return -1, 0, nil
+		return -1, nil
 	case err != nil:
-		return 0, 0, unavailable("ask for a lease", err)
+		return 0, unavailable("ask for a lease", err)
 	}
-	return res.TTL, res.GrantedTTL, nil
+	return res.TTL, nil
 }
 
-// ago spells how long before the audit's reading a time was.
-func (a *audit) ago(t time.Time) string { return a.at.Sub(t).Round(time.Second).String() + " ago" }
+// since returns how long before the reader's revision a time was.
+func (r *reader) since(t time.Time) time.Duration { return r.at.Sub(t) }
+
+// ago spells how long before the reader's revision a time was.
+func (r *reader) ago(t time.Time) string { return r.since(t).Round(time.Second).String() + " ago" }

@@ -1,7 +1,6 @@
 package audit
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,88 +15,106 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Repair mends a finding, if it still is as it was found: it reads all anew,
-// decides again, and writes in transactions that compare all that it read. If
-// anything changes meanwhile, what compares it writes nothing. It only deletes,
-// and only what nobody looks after any more; all else is not_repairable. The
-// error is task.ErrUnavailable or, if nobody knows what became of a write,
-// task.ErrUnknown: to do it again does no harm.
-func (au Auditor) Repair(ctx context.Context, r task.RepairRequest) (task.RepairResult, error) {
-	res := task.RepairResult{RepairRequest: r, Result: task.NotRepairable, Message: "a person has to: see what the finding says"}
-	au.Page = cmp.Or(au.Page, 1000)
-	a := &audit{Auditor: au, ctx: ctx, keys: au.Store.Keys(), at: au.Now(), counts: map[string]int{}}
-	mend := map[string]func(task.RepairRequest) (int64, error){
-		kindQueueOrphan.name: a.mendQueue, kindHistoryOrphan.name: a.mendHistory,
-		kindMoveStands.name: a.mendMove, kindCleared.name: a.mendCleared,
-		kindDeadOrphan.name: a.mendDead, kindVersionOrphan.name: a.mendVersion, kindGrave.name: a.mendGrave,
-	}[r.Kind]
-	if mend == nil {
-		return res, nil
+// Repair repairs a finding, if it still is as it was found: it reads everything anew,
+// decides again, and writes in transactions that compare everything that it read. If
+// anything changes meanwhile, the transactions that compare it write nothing. It only
+// deletes, and only what nobody looks after any more; everything else is not_repairable.
+// The error is task.ErrUnavailable or, if the result of a write is unknown,
+// task.ErrUnknown: to repeat the repair does no harm.
+func (au Auditor) Repair(ctx context.Context, request task.RepairRequest) (task.RepairResult, error) {
+	result := task.RepairResult{RepairRequest: request, Result: task.NotRepairable, Message: "a person has to: see what the finding says"}
+	au = au.withDefaults()
+	reader := newReader(au, &progress{report: au.OnProgress}, &notes{})
+	reader.at = au.Now()
+	r := &repairer{reader: reader, keys: reader.keys, ref: au.Ref}
+
+	repair := map[string]func(context.Context, task.RepairRequest) (int64, error){
+		kindQueueOrphan.name:    r.repairQueue,
+		kindHistoryOrphan.name:  r.repairHistory,
+		kindMoveStands.name:     r.repairMove,
+		kindCleared.name:        r.repairCleared,
+		kindDeadOrphan.name:     r.repairDeadLetter,
+		kindVersionOrphan.name:  r.repairVersion,
+		kindStaleTombstone.name: r.repairTombstone,
+	}[request.Kind]
+	if repair == nil {
+		return result, nil
 	}
+
 	var err error
-	res.Deleted, err = mend(r)
+	result.Deleted, err = repair(ctx, request)
 	switch {
 	case err == nil:
-		res.Result, res.Message = task.Repaired, ""
+		result.Result, result.Message = task.Repaired, ""
 	case errors.Is(err, task.ErrConflict):
-		res.Result, res.Message, err = task.NotAsFound, err.Error(), nil
+		result.Result, result.Message, err = task.NotAsFound, err.Error(), nil
 	default:
-		err = fmt.Errorf("repair %s: %w", r.Key, err)
+		err = fmt.Errorf("repair %s: %w", request.Key, err)
 	}
-	return res, err
+	return result, err
 }
 
-func changed(what string, args ...any) error {
+// repairer deletes the records of findings. Each of its methods repairs one kind, and
+// returns how many records it has deleted.
+type repairer struct {
+	reader *reader // of the present
+	keys   record.Keys
+	ref    func(namespace, name string) record.Ref
+}
+
+// notAsFound is the error of a record that is not what the finding says.
+func notAsFound(what string, args ...any) error {
 	return fmt.Errorf("%w: %s", task.ErrConflict, fmt.Sprintf(what, args...))
 }
 
-// as reads a record, and refuses one that has changed since the audit saw it.
-func (a *audit) as(r task.RepairRequest) (*mvccpb.KeyValue, error) {
-	found, err := a.get([]string{r.Key})
+// readAsFound reads a record, and refuses one that has changed since it was found.
+func (r *repairer) readAsFound(ctx context.Context, request task.RepairRequest) (*mvccpb.KeyValue, error) {
+	found, err := r.reader.get(ctx, request.Key)
 	if err != nil {
 		return nil, err
 	}
-	if e := found[r.Key]; e != nil && e.ModRevision == r.Revision {
+	if e := found[request.Key]; e != nil && e.ModRevision == request.Revision {
 		return e, nil
 	}
-	return nil, changed("%s is not as it was found", r.Key)
+	return nil, notAsFound("%s is not as it was found", request.Key)
 }
 
-// drop deletes one record, and returns how many are gone.
-func (a *audit) drop(rec *mvccpb.KeyValue, beside ...store.Seen) (int64, error) {
-	if err := a.Store.DeleteSeen(a.ctx, []store.Seen{seen(rec)}, beside...); err != nil {
+// deleteRecord deletes one record if neither it nor the facts have changed.
+func (r *repairer) deleteRecord(ctx context.Context, e *mvccpb.KeyValue, facts ...store.Seen) (int64, error) {
+	if err := r.reader.store.DeleteSeen(ctx, []store.Seen{seen(e)}, facts...); err != nil {
 		return 0, err
 	}
 	return 1, nil
 }
 
-// owning is what says whether a task is there: its spec and its entry, either
-// of which keeps its records.
-type owning struct {
+// taskRecords says whether a task exists: by its spec and its entry, either of which
+// keeps its other records.
+type taskRecords struct {
 	entry, spec *mvccpb.KeyValue
 	seen        []store.Seen
 }
 
-// owning reads them, before the records: what a transaction compares of them
-// is then as it was at the records' reading, too.
-func (a *audit) owning(ref record.Ref) (owning, error) {
-	keys := []string{a.keys.Entry(ref), a.keys.Spec(ref)}
-	found, err := a.get(keys)
-	o := owning{entry: found[keys[0]], spec: found[keys[1]]}
+// readTask reads the spec and the entry of a task. It is called before the records of
+// the task are read: what a transaction compares of spec and entry is then what they
+// were when the records were read, too.
+func (r *repairer) readTask(ctx context.Context, ref record.Ref) (taskRecords, error) {
+	keys := []string{r.keys.Entry(ref), r.keys.Spec(ref)}
+	found, err := r.reader.get(ctx, keys...)
+	records := taskRecords{entry: found[keys[0]], spec: found[keys[1]]}
 	for _, key := range keys {
 		s := store.Seen{Key: key}
 		if e := found[key]; e != nil {
 			s = seen(e)
 		}
-		o.seen = append(o.seen, s)
+		records.seen = append(records.seen, s)
 	}
-	return o, err
+	return records, err
 }
 
-// has reports whether a record of a task with this uid belongs to it. To what
-// cannot be read all records do.
-func (o owning) has(uid string) bool {
-	for _, e := range []*mvccpb.KeyValue{o.entry, o.spec} {
+// keeps reports whether a record with this uid belongs to the task. If spec or entry
+// cannot be read, all records do.
+func (t taskRecords) keeps(uid string) bool {
+	for _, e := range []*mvccpb.KeyValue{t.entry, t.spec} {
 		if e != nil && (uidOf(e.Value) == uid || uidOf(e.Value) == "") {
 			return true
 		}
@@ -105,92 +122,162 @@ func (o owning) has(uid string) bool {
 	return false
 }
 
-func (a *audit) mendQueue(r task.RepairRequest) (int64, error) {
-	k, ok := a.keys.ParseShard(r.Key)
+// repairQueue deletes a waiting run of a task that is gone.
+func (r *repairer) repairQueue(ctx context.Context, request task.RepairRequest) (int64, error) {
+	k, ok := r.keys.ParseShard(request.Key)
 	if !ok || k.Kind != record.KindQueued {
-		return 0, changed("%s is no waiting run", r.Key)
+		return 0, notAsFound("%s is no waiting run", request.Key)
 	}
-	return a.mendOf(k.Ref, r, func(e *mvccpb.KeyValue) (string, error) {
-		w, err := record.DecodeWaiting(k, e.Value)
-		return w.UID, err
-	})
+	return r.deleteOrphan(ctx, k.Ref, request, waitingUID(k))
 }
 
-// mendHistory deletes the history of a task that is gone, as many records in a
-// transaction as it takes, each of which compares that the task has not come back.
-func (a *audit) mendHistory(r task.RepairRequest) (deleted int64, err error) {
-	k, ok := a.keys.ParseShard(r.Key + "run")
-	if !ok || k.Kind != record.KindEnded || a.keys.HistoryOf(k.Ref) != r.Key {
-		return 0, changed("%s is no task's history", r.Key)
+// repairDeadLetter deletes a dead-letter run of a task that is gone.
+func (r *repairer) repairDeadLetter(ctx context.Context, request task.RepairRequest) (int64, error) {
+	k, ok := r.keys.ParseShard(request.Key)
+	if !ok || k.Kind != record.KindDead {
+		return 0, notAsFound("%s is no dead run", request.Key)
 	}
-	of, err := a.owning(k.Ref)
+	return r.deleteOrphan(ctx, k.Ref, request, waitingUID(k))
+}
+
+// waitingUID reads the uid of a waiting run or a dead-letter run.
+func waitingUID(k record.ShardKey) func(value []byte) (string, error) {
+	return func(value []byte) (string, error) {
+		w, err := record.DecodeWaiting(k, value)
+		return w.UID, err
+	}
+}
+
+// repairVersion deletes a former version of a task that is gone.
+func (r *repairer) repairVersion(ctx context.Context, request task.RepairRequest) (int64, error) {
+	key, isVersion := strings.CutPrefix(request.Key, versionsPrefix(r.keys))
+	namespace, name, _, ok := parseVersionKey(key)
+	if !isVersion || !ok {
+		return 0, notAsFound("%s is no former version", request.Key)
+	}
+	return r.deleteOrphan(ctx, r.ref(namespace, name), request, specUID)
+}
+
+// deleteOrphan deletes a record of a task that is gone, unless the task comes back.
+func (r *repairer) deleteOrphan(ctx context.Context, ref record.Ref, request task.RepairRequest, uidIn func(value []byte) (string, error)) (int64, error) {
+	owner, err := r.readTask(ctx, ref)
 	if err != nil {
 		return 0, err
 	}
+	e, err := r.readAsFound(ctx, request)
+	if err != nil {
+		return 0, err
+	}
+	if uid, err := uidIn(e.Value); err != nil || owner.keeps(uid) {
+		return 0, notAsFound("the task of %s is there", request.Key)
+	}
+	return r.deleteRecord(ctx, e, owner.seen...)
+}
+
+// repairHistory deletes the history of a task that is gone, as many records in a
+// transaction as fit. Each transaction compares that the task has not come back.
+func (r *repairer) repairHistory(ctx context.Context, request task.RepairRequest) (deleted int64, err error) {
+	k, ok := r.keys.ParseShard(request.Key + "run")
+	if !ok || k.Kind != record.KindEnded || r.keys.HistoryOf(k.Ref) != request.Key {
+		return 0, notAsFound("%s is no task's history", request.Key)
+	}
+	owner, err := r.readTask(ctx, k.Ref)
+	if err != nil {
+		return 0, err
+	}
+
 	var page []store.Seen
-	flush := func() error {
+	deletePage := func() error {
 		if len(page) == 0 {
 			return nil
 		}
-		err := a.Store.DeleteSeen(a.ctx, page, of.seen...)
+		err := r.reader.store.DeleteSeen(ctx, page, owner.seen...)
 		if err == nil {
 			deleted += int64(len(page))
 		}
 		page = page[:0]
 		return err
 	}
-	err = a.each(r.Key, func(e *mvccpb.KeyValue) error {
-		k, ok := a.keys.ParseShard(string(e.Key))
+
+	err = r.reader.each(ctx, request.Key, func(_ context.Context, e *mvccpb.KeyValue) error {
+		k, ok := r.keys.ParseShard(string(e.Key))
 		if !ok {
 			return nil
 		}
-		if rec, err := record.DecodeEnded(k, e.Value); err != nil || of.has(rec.UID) {
+		if run, err := record.DecodeEnded(k, e.Value); err != nil || owner.keeps(run.UID) {
 			return nil
 		}
-		if page = append(page, seen(e)); len(page) < store.MostMended-len(of.seen) {
+		if page = append(page, seen(e)); len(page) < store.MostMended-len(owner.seen) {
 			return nil
 		}
-		return flush()
+		return deletePage()
 	})
 	if err == nil {
-		err = flush()
+		err = deletePage()
 	}
 	if err == nil && deleted == 0 {
-		err = changed("no record of a task that is gone is left below %s", r.Key)
+		err = notAsFound("no record of a task that is gone is left below %s", request.Key)
 	}
 	return deleted, err
 }
 
-func (a *audit) mendMove(r task.RepairRequest) (int64, error) {
-	if !strings.HasPrefix(r.Key, a.moves()) {
-		return 0, changed("%s is no hand-over", r.Key)
+// repairMove deletes a hand-over that takes too long.
+func (r *repairer) repairMove(ctx context.Context, request task.RepairRequest) (int64, error) {
+	if !strings.HasPrefix(request.Key, movesPrefix(r.keys)) {
+		return 0, notAsFound("%s is no hand-over", request.Key)
 	}
-	rec, err := a.as(r)
+	e, err := r.readAsFound(ctx, request)
 	if err != nil {
 		return 0, err
 	}
-	var m struct {
+
+	var move struct {
 		Since task.Time `json:"since"`
 	}
-	if json.Unmarshal(rec.Value, &m) != nil || a.at.Sub(m.Since.Time) <= movesFor {
-		return 0, changed("the hand-over %s is under way", r.Key)
+	if json.Unmarshal(e.Value, &move) != nil || r.reader.since(move.Since.Time) <= movesFor {
+		return 0, notAsFound("the hand-over %s is under way", request.Key)
 	}
-	return a.drop(rec)
+	return r.deleteRecord(ctx, e)
 }
 
-func (a *audit) mendCleared(r task.RepairRequest) (int64, error) {
-	if !strings.HasPrefix(r.Key, a.keys.Cleared("")) {
-		return 0, changed("%s does not say that an instance is cleared", r.Key)
+// repairCleared deletes the record of a cleared instance for which nobody waits any more.
+func (r *repairer) repairCleared(ctx context.Context, request task.RepairRequest) (int64, error) {
+	if !strings.HasPrefix(request.Key, r.keys.Cleared("")) {
+		return 0, notAsFound("%s does not say that an instance is cleared", request.Key)
 	}
-	rec, err := a.as(r)
+	e, err := r.readAsFound(ctx, request)
 	if err != nil {
 		return 0, err
 	}
-	var c struct {
+
+	var cleared struct {
 		At task.Time `json:"at"`
 	}
-	if err := json.Unmarshal(rec.Value, &c); err != nil || rec.Lease != 0 || a.at.Sub(c.At.Time) < clearedFor {
-		return 0, changed("%s is younger than %s, and may be waited for", r.Key, clearedFor.Round(time.Hour))
+	if err := json.Unmarshal(e.Value, &cleared); err != nil || e.Lease != 0 || r.reader.since(cleared.At.Time) < clearedFor {
+		return 0, notAsFound("%s is younger than %s, and may be waited for", request.Key, clearedFor.Round(time.Hour))
 	}
-	return a.drop(rec)
+	return r.deleteRecord(ctx, e)
+}
+
+// repairTombstone deletes the tombstone of a task that exists, or of one long gone.
+func (r *repairer) repairTombstone(ctx context.Context, request task.RepairRequest) (int64, error) {
+	key, isTombstone := strings.CutPrefix(request.Key, r.keys.Tombstones())
+	namespace, name, ok := strings.Cut(key, "/")
+	if !isTombstone || !ok {
+		return 0, notAsFound("%s is no tombstone", request.Key)
+	}
+	owner, err := r.readTask(ctx, r.ref(namespace, name))
+	if err != nil {
+		return 0, err
+	}
+	e, err := r.readAsFound(ctx, request)
+	if err != nil {
+		return 0, err
+	}
+
+	var tombstone record.Tombstone
+	if json.Unmarshal(e.Value, &tombstone) != nil || owner.spec == nil && r.reader.since(tombstone.DeletedAt.Time) <= tombstonesFor {
+		return 0, notAsFound("the task of %s is not there any more", request.Key)
+	}
+	return r.deleteRecord(ctx, e, owner.seen...)
 }

@@ -159,7 +159,7 @@ func TestRepair_IsOfTheRevisionThatWasFound(t *testing.T) {
 func TestRepair_LeavesToPeopleWhatIsTheirs(t *testing.T) {
 	s := newSite(t, kvtest.Memory(t))
 	mends := []string{kindQueueOrphan.name, kindHistoryOrphan.name, kindMoveStands.name, kindCleared.name,
-		kindDeadOrphan.name, kindVersionOrphan.name, kindGrave.name}
+		kindDeadOrphan.name, kindVersionOrphan.name, kindStaleTombstone.name}
 	for _, d := range damages {
 		for _, k := range d.kinds {
 			if slices.Contains(mends, k) {

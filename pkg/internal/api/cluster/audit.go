@@ -54,7 +54,7 @@ func (h *Handlers) audit(c *httpapi.Call, q auditQuery) (httpapi.Answer, error) 
 	au.Pause = time.Duration(q.Pause) * time.Second
 	ctx, cancel := context.WithCancelCause(c.Context())
 	defer cancel(nil)
-	au.Tell = func(p task.AuditProgress) {
+	au.OnProgress = func(p task.AuditProgress) {
 		tell(client.AuditLine{Progress: &p})
 		if _, err := h.Authenticate(ctx, c.Request); err != nil && httpapi.AsFailure(err).Status < http.StatusInternalServerError {
 			cancel(err) // an audit may take minutes; the token is not valid any more

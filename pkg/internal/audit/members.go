@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,23 +12,28 @@ import (
 )
 
 const (
+	// membersTimeout is how long a member of etcd has to answer.
 	membersTimeout = 2 * time.Second
-	// farBehind is by how many entries a member's applying is late that has
-	// trouble; etcd refuses writes at 5,000.
-	farBehind = 1000
+	// maxUnapplied is how many agreed writes a healthy member may still have to apply;
+	// etcd refuses writes at 5,000.
+	maxUnapplied = 1000
 )
 
-// lookAtEtcd asks the members of etcd how they fare. It is true at once: nothing
-// of it comes and goes with the cluster's work.
-func (a *audit) lookAtEtcd() error {
-	for _, m := range a.Store.Members(a.ctx, membersTimeout) {
+// memberJudge judges the members of etcd.
+type memberJudge struct{ judge }
+
+// checkMembers asks the members of etcd for their state. The second read confirms it as
+// it is: the cluster's own work does not change it.
+func (j *memberJudge) checkMembers(ctx context.Context) error {
+	for _, m := range j.reader.store.Members(ctx, membersTimeout) {
 		for _, f := range memberFindings(m) {
-			a.suspect(f)
+			j.suspect(f)
 		}
 	}
 	return nil
 }
 
+// memberFindings returns what is wrong with a member.
 func memberFindings(m store.Member) []task.Finding {
 	var found []task.Finding
 	add := func(k kind, format string, args ...any) {
@@ -35,6 +41,7 @@ func memberFindings(m store.Member) []task.Finding {
 		f.Keys, f.Count = []string{}, 0
 		found = append(found, f)
 	}
+
 	if m.Err != nil {
 		add(kindMember, "does not answer, or not well: %v", m.Err)
 	}
@@ -44,11 +51,12 @@ func memberFindings(m store.Member) []task.Finding {
 	if len(m.Alarms) > 0 {
 		add(kindMember, "has raised the alarm %s", strings.Join(m.Alarms, ", "))
 	}
-	if behind := m.Index - m.Applied; behind > farBehind {
-		add(kindMember, "is %d writes behind in applying what is agreed on", behind)
+	if unapplied := m.Index - m.Applied; unapplied > maxUnapplied {
+		add(kindMember, "is %d writes behind in applying what is agreed on", unapplied)
 	}
+
 	switch used := m.Used(); {
-	case slices.Contains(m.Alarms, store.AlarmNoSpace): // said
+	case slices.Contains(m.Alarms, store.AlarmNoSpace): // the alarm is a finding already
 	case used >= store.NearlyFull:
 		add(kindMember, "is at %d %% of its quota", used)
 	case used >= store.FillingUp:

@@ -1,0 +1,216 @@
+package audit
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// attemptJudge judges the attempts in the nodes' inboxes.
+type attemptJudge struct {
+	judge
+	owners *ownerJudge
+}
+
+// inboxRecord is an attempt as it was read.
+type inboxRecord struct {
+	task.Assigned
+	key record.RunKey
+	store.Seen
+}
+
+// checkAttempts reads all inboxes, a page at a time, with the entries of their tasks.
+func (j *attemptJudge) checkAttempts(ctx context.Context) error {
+	var page []inboxRecord
+	err := j.reader.each(ctx, j.keys.Runs(), func(ctx context.Context, e *mvccpb.KeyValue) error {
+		attempt, ok := j.checkAttempt(e)
+		if !ok {
+			return nil
+		}
+		if page = append(page, attempt); len(page) < j.reader.page {
+			return nil
+		}
+		err := j.checkHaveTasks(ctx, page)
+		page = page[:0]
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return j.checkHaveTasks(ctx, page)
+}
+
+// checkAttempt judges one attempt by itself. It is false if nothing more is to be
+// checked.
+func (j *attemptJudge) checkAttempt(e *mvccpb.KeyValue) (inboxRecord, bool) {
+	k, ok := j.keys.ParseRun(string(e.Key))
+	if !ok {
+		j.suspectStrange(e)
+		return inboxRecord{}, false
+	}
+	j.checkNoLease(e)
+	j.cluster.active[hashOf(k.Ref)] = true
+
+	r, err := record.DecodeAssigned(k, e.CreateRevision, e.Value)
+	if err != nil {
+		j.suspectUnreadable(e, fmt.Sprintf("an attempt of %s on node %s", k.Ref, k.Node), err)
+		return inboxRecord{}, false
+	}
+	j.owners.checkDecidedByOwner(e, k.Ref, r.Run)
+
+	if j.suspectOrphan(k, r, e) {
+		return inboxRecord{}, false
+	}
+	return inboxRecord{r, k, seen(e)}, true
+}
+
+// suspectOrphan suspects an attempt whose instance is gone for longer than its
+// lost_after. An instance that another one has followed is gone since that one started.
+// For how long a node has been absent, etcd's past tells. It reports whether the
+// attempt's instance is gone at all.
+func (j *attemptJudge) suspectOrphan(k record.RunKey, r task.Assigned, e *mvccpb.KeyValue) bool {
+	lostAfter := r.EffectiveLostAfter().Std()
+
+	if n, present := j.cluster.nodes[k.Node]; present {
+		if n.Instance == r.Instance {
+			return false
+		}
+		if j.reader.since(n.StartedAt.Time) > lostAfter+slack {
+			j.suspect(kindOrphan.of(fmt.Sprintf("run %s of %s is for instance %s of node %s, whose instance is %s since %s", k.Run, k.Ref,
+				r.Instance, k.Node, n.Instance, j.reader.ago(n.StartedAt.Time)), string(e.Key)), seen(e))
+		}
+		return true
+	}
+
+	node := store.Seen{Key: j.keys.Node(k.Node)}
+	if at, dead := j.cluster.cleared[r.Instance]; dead && j.reader.since(at) > slack {
+		j.suspect(kindOrphan.of(fmt.Sprintf("run %s of %s is on node %s, whose instance is proved dead since %s", k.Run, k.Ref, k.Node, j.reader.ago(at)),
+			string(e.Key), clearedPrefix(j.keys)+r.Instance), seen(e), node)
+		return true
+	}
+
+	f := kindOrphan.of(fmt.Sprintf("run %s of %s is on node %s, which is absent for longer than %s", k.Run, k.Ref, k.Node, r.EffectiveLostAfter()),
+		string(e.Key), node.Key)
+	j.suspectWith(f, nodeLongAbsent{
+		reader: j.reader, node: k.Node, lostAfter: r.EffectiveLostAfter(), attemptMod: e.ModRevision,
+	}, seen(e), node)
+	return true
+}
+
+// checkHaveTasks suspects attempts of tasks that are gone, unless they were asked
+// to end.
+func (j *attemptJudge) checkHaveTasks(ctx context.Context, page []inboxRecord) error {
+	keys := make([]string, 0, len(page))
+	for _, attempt := range page {
+		keys = append(keys, j.keys.Entry(attempt.key.Ref))
+	}
+	entries, err := j.reader.get(ctx, keys...)
+	if err != nil {
+		return err
+	}
+
+	for _, attempt := range page {
+		key := attempt.key
+		entry := store.Seen{Key: j.keys.Entry(key.Ref)}
+		e := entries[entry.Key]
+		if attempt.CancelRequested || e != nil && (uidOf(e.Value) == attempt.UID || uidOf(e.Value) == "") {
+			continue
+		}
+		if e != nil {
+			entry.Mod = e.ModRevision
+		}
+		j.suspect(kindNoTask.of(fmt.Sprintf("run %s on node %s is of task %s (uid %s), which is gone", key.Run, key.Node, key.Ref, attempt.UID),
+			attempt.Key), attempt.Seen, entry)
+	}
+	return nil
+}
+
+// nodeLongAbsent checks, in etcd's past, that a node has been absent for longer than an
+// attempt waits for it, and that the attempt has not changed since.
+type nodeLongAbsent struct {
+	reader     *reader
+	node       string
+	lostAfter  task.Duration
+	attemptMod int64
+}
+
+func (r nodeLongAbsent) stillHolds(ctx context.Context) (bool, error) {
+	gone, known, err := r.absentBefore(ctx, r.reader.at.Add(-r.lostAfter.Std()-slack))
+	if err == nil && !known {
+		r.reader.notes.note("node %s has attempts and is absent; etcd's past does not reach far enough to tell for how long: look again in %s", r.node, r.lostAfter)
+	}
+	return gone, err
+}
+
+// absentBefore reports whether at a time of the past the node's key was absent already,
+// and the attempt's record was as it is now. known is false if etcd's past does not
+// reach that far.
+//
+// etcd's past has no clock except the times that the nodes then announced: the newest
+// revision at which none of them was past the time in question is not later than it. A
+// binary search finds that revision.
+func (r nodeLongAbsent) absentBefore(ctx context.Context, before time.Time) (gone, known bool, err error) {
+	past, err := r.reader.store.Readable(ctx)
+	if err != nil {
+		return false, false, err
+	}
+
+	low, high := past.Oldest, r.reader.revision
+	at, err := r.clockAt(ctx, low)
+	for err == nil && !at.After(before) && low+1 < high {
+		var then time.Time
+		middle := low + (high-low)/2
+		if then, err = r.clockAt(ctx, middle); then.After(before) {
+			high = middle
+		} else {
+			low, at = middle, then
+		}
+	}
+
+	// Where no node was present, nobody announced the time.
+	reaches := !at.IsZero() && !at.After(before)
+	key := r.reader.keys.Node(r.node)
+	var res *clientv3.GetResponse
+	if err == nil && reaches {
+		res, err = r.reader.store.Client().Get(ctx, key, clientv3.WithRev(low), clientv3.WithCountOnly())
+	}
+	switch {
+	case errors.Is(err, rpctypes.ErrCompacted): // meanwhile
+		return false, false, nil
+	case err != nil:
+		return false, false, unavailable("read the past of "+key, err)
+	case !reaches:
+		return false, false, nil
+	}
+	return res.Count == 0 && r.attemptMod <= low, true, nil
+}
+
+// clockAt returns the latest time that a node had announced at a revision; zero if no
+// node was present.
+func (r nodeLongAbsent) clockAt(ctx context.Context, revision int64) (time.Time, error) {
+	key, end := kv.Prefix(r.reader.keys.Nodes())
+	res, err := r.reader.store.Client().Get(ctx, key, clientv3.WithRange(end), clientv3.WithRev(revision))
+	if err != nil {
+		return time.Time{}, unavailable("read the nodes of the past", err)
+	}
+
+	var latest time.Time
+	for _, e := range res.Kvs {
+		var n task.Node
+		if json.Unmarshal(e.Value, &n) == nil && n.Clock.After(latest) {
+			latest = n.Clock.Time
+		}
+	}
+	return latest, nil
+}

@@ -1,0 +1,56 @@
+package audit
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// clusterJudge judges the records of which the cluster has one.
+type clusterJudge struct{ judge }
+
+// readCluster reads the cluster's record, which says how many shards there are.
+func (j *clusterJudge) readCluster(ctx context.Context) error {
+	key := j.keys.Cluster()
+	found, err := j.reader.get(ctx, key)
+	if err != nil {
+		return err
+	}
+	j.reader.progress.add(len(found))
+
+	e := found[key]
+	if e == nil {
+		j.suspect(kindNoCluster.of("there is no record of the cluster", key), store.Seen{Key: key})
+		return nil
+	}
+	j.checkNoLease(e)
+
+	var c task.Cluster
+	if err := json.Unmarshal(e.Value, &c); err != nil || c.Shards <= 0 {
+		j.suspect(kindNoCluster.of("the record of the cluster cannot be read", key), seen(e))
+		return nil
+	}
+	j.cluster.shards = c.Shards
+	return nil
+}
+
+// readFreezes reads what is frozen. The runs that wait for it are not stuck.
+func (j *clusterJudge) readFreezes(ctx context.Context) error {
+	key := j.keys.Freezes()
+	found, err := j.reader.get(ctx, key)
+	if err != nil {
+		return err
+	}
+
+	e := found[key]
+	if e == nil {
+		return nil
+	}
+	j.checkNoLease(e)
+	if err := json.Unmarshal(e.Value, &j.cluster.freezes); err != nil {
+		j.suspectUnreadable(e, "the record of freezes", err)
+	}
+	return nil
+}

@@ -1,0 +1,50 @@
+package audit
+
+import (
+	"context"
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/carillonhq/carillon/pkg/store"
+)
+
+// leaderJudge judges the election.
+type leaderJudge struct {
+	judge
+	leases *leaseJudge
+}
+
+// checkLeader checks that there is a leader, and that every candidate is a node that is
+// present.
+func (j *leaderJudge) checkLeader(ctx context.Context) error {
+	candidates := 0
+	err := j.reader.each(ctx, j.keys.Leader(), func(ctx context.Context, e *mvccpb.KeyValue) error {
+		candidates++
+		for _, n := range j.cluster.nodes {
+			if namesLease(n.Node, e.Lease) {
+				return nil
+			}
+		}
+		j.leases.suspectLease(ctx, e, fmt.Sprintf("a candidate for leader, %q, hangs on lease %x, which no node's record names", e.Value, e.Lease))
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+
+	if candidates == 0 {
+		f := kindNoLeader.of("there is no leader", j.keys.Leader())
+		f.Count = 0
+		j.suspectWith(f, stillNoLeader{j.reader.store})
+	}
+	return nil
+}
+
+// stillNoLeader checks that there still is no leader.
+type stillNoLeader struct{ store *store.Store }
+
+func (r stillNoLeader) stillHolds(ctx context.Context) (bool, error) {
+	t, err := r.store.Totals(ctx)
+	return t.Leader == "", err
+}

@@ -1,0 +1,102 @@
+package audit
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/store/record"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// ownerJudge judges who owns the shards, and that nobody else decides their ticks.
+type ownerJudge struct{ judge }
+
+// checkOwner judges the record of a shard's owner.
+func (j *ownerJudge) checkOwner(_ context.Context, e *mvccpb.KeyValue) error {
+	id, ok := j.keys.ParseOwner(string(e.Key))
+	if !ok {
+		j.suspectStrange(e)
+		return nil
+	}
+	j.checkNoLease(e)
+
+	o := record.Owner{}
+	if err := json.Unmarshal(e.Value, &o); err != nil {
+		j.suspectUnreadable(e, fmt.Sprintf("the owner of shard %d", id), err)
+	}
+	o.Shard, o.Fence = id, e.ModRevision
+	j.cluster.owners[id] = o
+
+	if id >= j.cluster.shards {
+		j.suspect(kindStray.of(fmt.Sprintf("an owner of shard %d, and the cluster has %d shards", id, j.cluster.shards), string(e.Key)), seen(e))
+	}
+	return nil
+}
+
+// checkAllOwned checks that every shard has an owner, which is present.
+func (j *ownerJudge) checkAllOwned() {
+	for id := range j.cluster.shards {
+		key := j.keys.Owner(id)
+		o, owned := j.cluster.owners[id]
+		_, present := j.cluster.nodes[o.Node]
+
+		switch {
+		case !owned:
+			j.suspect(kindNoOwner.of(fmt.Sprintf("shard %d has no owner", id), key), store.Seen{Key: key})
+		case o.Node == "": // checkOwner has suspected it as unreadable
+		case !present:
+			j.suspect(kindOwnerAbsent.of(fmt.Sprintf("the owner of shard %d, node %s, is not present", id, o.Node), key, j.keys.Node(o.Node)),
+				store.Seen{Key: key, Mod: o.Fence}, store.Seen{Key: j.keys.Node(o.Node)})
+		}
+	}
+}
+
+// movesFor is how long a hand-over may take.
+const movesFor = 2 * time.Minute
+
+// checkMove judges a hand-over that is under way.
+func (j *ownerJudge) checkMove(_ context.Context, e *mvccpb.KeyValue) error {
+	var m struct {
+		To    string    `json:"to"`
+		Since task.Time `json:"since"`
+	}
+	if err := json.Unmarshal(e.Value, &m); err != nil {
+		j.suspectUnreadable(e, "a hand-over", err)
+		return nil
+	}
+
+	if j.reader.since(m.Since.Time) > movesFor {
+		shard := strings.TrimPrefix(string(e.Key), movesPrefix(j.keys))
+		j.suspect(kindMoveStands.of(fmt.Sprintf("shard %s is being handed over to node %s, begun %s", shard, m.To, j.reader.ago(m.Since.Time)),
+			string(e.Key)), seen(e))
+	}
+	return nil
+}
+
+// checkDecidedByOwner suspects a record of a decision that was written when its node did
+// not own the shard: under the present fence, and by another node than the owner. Only
+// what the deciding commit itself wrote, and nobody has changed since, proves it.
+func (j *ownerJudge) checkDecidedByOwner(e *mvccpb.KeyValue, ref record.Ref, r task.Run) {
+	o := j.cluster.owners[ref.Shard]
+	if r.Owner == "" || o.Node == "" || r.Owner == o.Node || e.CreateRevision <= o.Fence || r.Attempt > 1 || len(r.Attempts) > 0 {
+		return
+	}
+
+	asDecided := r.State == task.Missed || r.State == task.Skipped || r.State.Active() && r.DispatchedAt.Equal(r.CreatedAt.Time)
+	ofTick := r.Trigger == task.TriggerSchedule || r.Trigger == task.TriggerCatchUp
+	if !asDecided || !ofTick {
+		return
+	}
+
+	f := kindTwoOwners.of(fmt.Sprintf("node %s decided a tick of shard %d at revision %d, and node %s has owned it since revision %d",
+		r.Owner, ref.Shard, e.CreateRevision, o.Node, o.Fence), string(e.Key), j.keys.Owner(ref.Shard))
+	f.Revision = e.ModRevision
+	// The record is no fact: it is proof, even if it goes.
+	j.suspect(f, store.Seen{Key: j.keys.Owner(ref.Shard), Mod: o.Fence})
+}

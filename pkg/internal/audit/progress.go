@@ -1,0 +1,38 @@
+package audit
+
+import (
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// progress counts the records that were read, and reports about once a second how far
+// the audit is.
+type progress struct {
+	report   func(task.AuditProgress) // nil: nobody wants to know
+	stage    string
+	records  int64
+	reported time.Time
+}
+
+// begin begins a stage.
+func (p *progress) begin(stage string) {
+	p.stage = stage
+	p.add(0)
+}
+
+// beginAndReport begins a stage and reports it, however short ago the last report was.
+func (p *progress) beginAndReport(stage string) {
+	p.reported = time.Time{}
+	p.begin(stage)
+}
+
+// add counts records.
+func (p *progress) add(records int) {
+	p.records += int64(records)
+	if p.report == nil || time.Since(p.reported) < time.Second {
+		return
+	}
+	p.reported = time.Now()
+	p.report(task.AuditProgress{Stage: p.stage, Keys: p.records})
+}

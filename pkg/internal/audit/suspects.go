@@ -1,0 +1,104 @@
+package audit
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// suspect is a finding that the second read has to confirm.
+type suspect struct {
+	task.Finding
+	// facts are keys that must still be at these revisions.
+	facts []store.Seen
+	// recheck, if set, has the last word once the facts hold.
+	recheck recheck
+}
+
+// recheck decides in the second read whether a suspect is still so, where that does not
+// follow from the revisions of keys.
+type recheck interface {
+	stillHolds(ctx context.Context) (bool, error)
+}
+
+// suspects collects what the judges suspect in the first read.
+type suspects struct {
+	*notes
+	list   []suspect
+	counts map[string]int // by kind, with those that are not in the list
+}
+
+func newSuspects(notes *notes) *suspects { return &suspects{notes: notes, counts: map[string]int{}} }
+
+// suspect adds a finding that holds as long as the facts are as they were. The first
+// fact is the finding's own key unless that is a prefix.
+func (s *suspects) suspect(f task.Finding, facts ...store.Seen) { s.suspectWith(f, nil, facts...) }
+
+// suspectWith adds a finding that holds as long as the facts are as they were, and
+// recheck agrees.
+func (s *suspects) suspectWith(f task.Finding, recheck recheck, facts ...store.Seen) {
+	if len(facts) > 0 && len(f.Keys) > 0 && facts[0].Key == f.Keys[0] {
+		f.Revision = facts[0].Mod
+	}
+
+	s.counts[f.Kind]++
+	if s.counts[f.Kind] <= maxPerKind {
+		s.list = append(s.list, suspect{Finding: f, facts: facts, recheck: recheck})
+	}
+}
+
+// confirm reads the facts of all suspects again, at one revision, and returns the
+// suspects that hold.
+func (s *suspects) confirm(ctx context.Context, r *reader) ([]task.Finding, error) {
+	var keys []string
+	for _, suspect := range s.list {
+		for _, fact := range suspect.facts {
+			keys = append(keys, fact.Key)
+		}
+	}
+	now, err := r.modRevisions(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+
+	found := []task.Finding{}
+	for _, suspect := range s.list {
+		if slices.ContainsFunc(suspect.facts, func(fact store.Seen) bool { return now[fact.Key] != fact.Mod }) {
+			continue
+		}
+		if suspect.recheck != nil {
+			holds, err := suspect.recheck.stillHolds(ctx)
+			if err != nil {
+				return nil, err
+			}
+			if !holds {
+				continue
+			}
+		}
+		found = append(found, suspect.Finding)
+	}
+	return found, nil
+}
+
+// noteDropped notes how many suspects of each kind were more than the list takes.
+func (s *suspects) noteDropped() {
+	for _, kind := range slices.Sorted(maps.Keys(s.counts)) {
+		if more := s.counts[kind] - maxPerKind; more > 0 {
+			s.note("%d more of kind %s were seen once, and not looked at again", more, kind)
+		}
+	}
+}
+
+// notes are remarks about the audit itself, each once.
+type notes struct{ texts []string }
+
+func (n *notes) note(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if !slices.Contains(n.texts, text) && len(n.texts) < maxPerKind {
+		n.texts = append(n.texts, text)
+	}
+}
