@@ -1,6 +1,7 @@
 package task
 
 import (
+	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
@@ -45,6 +46,39 @@ func (d Duration) String() string {
 		s = s[:n-2]
 	}
 	return s
+}
+
+// Approximate returns d for a person to read: its two largest units from days down to
+// seconds, the rest cut off, such as "2d 4h" or "90d"; less than a second in
+// milliseconds.
+func (d Duration) Approximate() string {
+	const day = 24 * time.Hour
+
+	v := time.Duration(d)
+	switch {
+	case v < 0:
+		return "-" + (-d).Approximate()
+	case v < time.Second:
+		return fmt.Sprintf("%dms", v.Milliseconds())
+	case v < time.Minute:
+		return fmt.Sprintf("%ds", v/time.Second)
+	case v < time.Hour:
+		return twoUnits(v, time.Minute, "m", time.Second, "s")
+	case v < day:
+		return twoUnits(v, time.Hour, "h", time.Minute, "m")
+	case v < 100*day:
+		return twoUnits(v, day, "d", time.Hour, "h")
+	}
+
+	return fmt.Sprintf("%dd", v/day)
+}
+
+func twoUnits(d, large time.Duration, largeName string, small time.Duration, smallName string) string {
+	if rest := d % large / small; rest > 0 {
+		return fmt.Sprintf("%d%s %d%s", d/large, largeName, rest, smallName)
+	}
+
+	return fmt.Sprintf("%d%s", d/large, largeName)
 }
 
 // Std is the duration as package time knows it.

@@ -122,7 +122,7 @@ func uptimeText(f *factory.Factory, n task.Node) string {
 	if n.StartedAt.IsZero() {
 		return f.NoValue()
 	}
-	return output.Duration(max(f.Now().Sub(n.StartedAt.Time), 0))
+	return task.Duration(max(f.Now().Sub(n.StartedAt.Time), 0)).Approximate()
 }
 
 func getCommand(f *factory.Factory) *cobra.Command {

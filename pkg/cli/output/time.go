@@ -16,33 +16,6 @@ const (
 	TimeUTC      = "utc"
 )
 
-// Duration is a duration as a person says it: its two largest units, cut off.
-func Duration(d time.Duration) string {
-	const day = 24 * time.Hour
-	switch {
-	case d < 0:
-		return "-" + Duration(-d)
-	case d < time.Second:
-		return fmt.Sprintf("%dms", d.Milliseconds())
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", d/time.Second)
-	case d < time.Hour:
-		return units(d, time.Minute, "m", time.Second, "s")
-	case d < day:
-		return units(d, time.Hour, "h", time.Minute, "m")
-	case d < 100*day:
-		return units(d, day, "d", time.Hour, "h")
-	}
-	return fmt.Sprintf("%dd", d/day)
-}
-
-func units(d, large time.Duration, largeName string, small time.Duration, smallName string) string {
-	if rest := d % large / small; rest > 0 {
-		return fmt.Sprintf("%d%s %d%s", d/large, largeName, rest, smallName)
-	}
-	return fmt.Sprintf("%d%s", d/large, largeName)
-}
-
 // TimeLeft is the time until t, as a list shows it.
 func (p *Printer) TimeLeft(t task.Time) string {
 	if t.IsZero() {
@@ -52,13 +25,13 @@ func (p *Printer) TimeLeft(t task.Time) string {
 	if d < time.Second {
 		return "now"
 	}
-	return Duration(d)
+	return task.Duration(d).Approximate()
 }
 
 // TimeLeftOrPast is TimeLeft for a list that may begin in the past.
 func (p *Printer) TimeLeftOrPast(t task.Time) string {
 	if gone := p.Now().Sub(t.Time); gone > time.Minute {
-		return Duration(gone) + " ago"
+		return task.Duration(gone).Approximate() + " ago"
 	}
 	return p.TimeLeft(t)
 }
@@ -121,7 +94,7 @@ func (p *Printer) PastTime(t task.Time, timezone string) string {
 	if d < time.Second {
 		return "now"
 	}
-	return Duration(d) + " ago"
+	return task.Duration(d).Approximate() + " ago"
 }
 
 // ExactTime is a time to the millisecond, with its zone.

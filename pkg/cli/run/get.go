@@ -137,7 +137,7 @@ func usedWords(u task.Usage) string {
 			words = append(words, fmt.Sprintf(format, text))
 		}
 	}
-	add(u.CPUMS, "%s CPU", output.Duration(time.Duration(u.CPUMS)*time.Millisecond))
+	add(u.CPUMS, "%s CPU", task.Duration(time.Duration(u.CPUMS)*time.Millisecond).Approximate())
 	add(u.MemoryPeak, "%s memory", output.Bytes(u.MemoryPeak))
 	add(u.IORead, "%s read", output.Bytes(u.IORead))
 	add(u.IOWritten, "%s written", output.Bytes(u.IOWritten))

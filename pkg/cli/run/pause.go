@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/carillonhq/carillon/pkg/cli/factory"
-	"github.com/carillonhq/carillon/pkg/cli/output"
 	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -104,7 +103,7 @@ func awaitState(ctx context.Context, f *factory.Factory, c *client.Client, r tas
 
 // pauseWords say how long a run stood still, and since when it does.
 func pauseWords(f *factory.Factory, r task.Run, at func(task.Time) string) string {
-	sum := output.Duration(r.PausedFor(f.Now()))
+	sum := task.Duration(r.PausedFor(f.Now())).Approximate()
 	switch {
 	case r.State == task.Paused:
 		return fmt.Sprintf("since %s by %s; %s in all", at(r.PausedAt), cmp.Or(r.PausedBy, "somebody"), sum)

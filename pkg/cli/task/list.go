@@ -269,7 +269,7 @@ func lastCells(f *factory.Factory, t client.Task) []string {
 	last := f.PastTime(r.LastSeen(), t.Timezone)
 	if !r.State.Active() && r.State != task.Queued {
 		if d := view.RunDuration(r, f.Now()); d >= 0 {
-			last += ", " + output.Duration(d)
+			last += ", " + task.Duration(d).Approximate()
 		}
 	}
 	return []string{last, view.RunResult(f, r)}

@@ -114,13 +114,13 @@ func Lateness(f *factory.Factory, r task.Run) string {
 	if r.LatenessMS == nil {
 		return f.NoValue()
 	}
-	return output.Duration(time.Duration(*r.LatenessMS) * time.Millisecond)
+	return task.Duration(time.Duration(*r.LatenessMS) * time.Millisecond).Approximate()
 }
 
 // TookText is how long a run took, or has taken so far.
 func TookText(f *factory.Factory, r task.Run) string {
 	if d := RunDuration(r, f.Now()); d >= 0 {
-		return output.Duration(d)
+		return task.Duration(d).Approximate()
 	}
 	return f.NoValue()
 }
@@ -152,7 +152,7 @@ func PlainRunResult(f *factory.Factory, r task.Run) string {
 	case r.State == task.Failed && r.Reason == task.ReasonStart:
 		words = "could not start"
 	case r.State == task.Paused:
-		words += " (" + output.Duration(r.PausedFor(f.Now())) + ")"
+		words += " (" + task.Duration(r.PausedFor(f.Now())).Approximate() + ")"
 	case r.State == task.Dispatched && r.PausedBy != "":
 		words += " (held)"
 	case r.State == task.Running && r.PausedBy != "":
@@ -182,7 +182,7 @@ func PlainRunResult(f *factory.Factory, r task.Run) string {
 func EndText(f *factory.Factory, r task.Run) string {
 	var words string
 	if d := RunDuration(r, f.Now()); d >= 0 {
-		words = " after " + output.Duration(d)
+		words = " after " + task.Duration(d).Approximate()
 	}
 	if r.Node != "" {
 		words += " on " + r.Node
@@ -234,7 +234,7 @@ func ProgressBar(f *factory.Factory, r task.Run) string {
 	n := int(min(max(*p.Percent, 0), 100) / 100 * barLength)
 	words := f.Paint(output.Cyan, strings.Repeat(full, n)+strings.Repeat(empty, barLength-n)) + " " + ProgressText(f, r)
 	if old := f.Now().Sub(p.At.Time); old > time.Minute {
-		words += " (said " + output.Duration(old) + " ago)"
+		words += " (said " + task.Duration(old).Approximate() + " ago)"
 	}
 	return words
 }

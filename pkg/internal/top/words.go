@@ -9,28 +9,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// span is a duration as a person says it: its two largest units, cut off.
+// span returns a duration in whole seconds or larger units, since the screen is drawn
+// once a second.
 func span(d time.Duration) string {
-	const day = 24 * time.Hour
-	two := func(large time.Duration, l string, small time.Duration, s string) string {
-		if rest := d % large / small; rest > 0 {
-			return fmt.Sprintf("%d%s %d%s", d/large, l, rest, s)
-		}
-		return fmt.Sprintf("%d%s", d/large, l)
-	}
-	switch {
-	case d < time.Second:
+	if d < time.Second {
 		return "0s"
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", d/time.Second)
-	case d < time.Hour:
-		return two(time.Minute, "m", time.Second, "s")
-	case d < day:
-		return two(time.Hour, "h", time.Minute, "m")
-	case d < 100*day:
-		return two(day, "d", time.Hour, "h")
 	}
-	return fmt.Sprintf("%dd", d/day)
+
+	return task.Duration(d).Approximate()
 }
 
 // millis is a lateness.

@@ -201,7 +201,7 @@ var stories = []story{
 	}, "02:30", task.VerdictSucceeded, []string{"ran on n1 afterwards, 1h late, and succeeded"}},
 	{"late", func() *world {
 		return nightly().run("02:30:00", task.Succeeded, func(r *task.Run) { late := int64(90_000); r.LatenessMS = &late })
-	}, "02:30", task.VerdictSucceeded, []string{"1m30s late,"}},
+	}, "02:30", task.VerdictSucceeded, []string{"1m 30s late,"}},
 	{"running", func() *world { return nightly().run("11:30:00", task.Running, nil) }, "11:30", task.VerdictRunning, []string{"is running on n1, since"}},
 	{"paused", func() *world {
 		return nightly().run("11:30:00", task.Paused, func(r *task.Run) {
@@ -479,7 +479,7 @@ var stories = []story{
 		[]string{"There was no tick on Tue 10 Mar 2026 02:30 UTC: the task has none before its start, Tue 10 Mar 2026 05:00 UTC."}},
 	{"after its end", func() *world { return timed(func(s *task.Spec) { s.End = task.At(at("13:00:00")) }) }, "13:30", task.VerdictOutside,
 		[]string{"There will be no tick", "the task has none after its end, Tue 10 Mar 2026 13:00 UTC"}},
-	{"jitter", func() *world { return timed(func(s *task.Spec) { s.Jitter = task.Duration(20 * time.Minute) }) }, "12:30", task.VerdictWillRun, []string{"falls due at 12:43:59.464 UTC (jitter), in 43m59s"}},
+	{"jitter", func() *world { return timed(func(s *task.Spec) { s.Jitter = task.Duration(20 * time.Minute) }) }, "12:30", task.VerdictWillRun, []string{"falls due at 12:43:59.464 UTC (jitter), in 43m 59s"}},
 	{"put off by jitter", func() *world {
 		w := timed(func(s *task.Spec) { s.Jitter = task.Duration(20 * time.Minute) })
 		w.Now, w.Watermark.Time = at("12:35:00"), at("12:34:00")

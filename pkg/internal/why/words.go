@@ -46,23 +46,16 @@ func (s speaker) local(t time.Time) string {
 	return t.In(s.zone).Format("2006-01-02T15:04:05.000Z07:00")
 }
 
-// span is a duration as people say it: its two largest units.
+// span returns a duration for a person to read, with a fraction below ten seconds.
 func span(d time.Duration) string {
 	switch d = d.Abs(); {
 	case d < time.Second:
 		return d.Round(ms).String()
 	case d < 10*time.Second:
-		return task.Duration(d.Round(10 * ms)).String()
-	case d < time.Hour:
-		return task.Duration(d.Round(time.Second)).String()
-	case d < 24*time.Hour:
-		return task.Duration(d.Round(time.Minute)).String()
+		return d.Round(10 * ms).String()
 	}
-	days, rest := d/(24*time.Hour), d%(24*time.Hour)/time.Hour
-	if rest == 0 {
-		return fmt.Sprintf("%dd", days)
-	}
-	return fmt.Sprintf("%dd%dh", days, rest)
+
+	return task.Duration(d).Approximate()
 }
 
 // because is what a reason means, for the end of a sentence; "" if there is none.
