@@ -73,12 +73,15 @@ func (r overlapRule) passes(d doing) bool {
 	return true
 }
 
-// decideWaitingTick decides a tick that does not fire at once.
+// decideWaitingTick decides a tick that does not fire at once. Of the policy queue,
+// only ticks take room, and none that is caught up with: as many of these wait as the
+// missed policy let in.
 func (r overlapRule) decideWaitingTick(d doing) tickFate {
 	n := d.all
 	if r.policy == task.OverlapQueue {
-		n = d.ticks
+		n = d.ticks - d.late
 	}
+
 	switch {
 	case n < r.room || r.policy == task.OverlapReplace:
 		return fateWait
@@ -97,7 +100,8 @@ func (r overlapRule) ticksToDrop(d doing) int {
 	if !r.oldest {
 		return 0
 	}
-	return max(0, min(d.ticks+1-r.room, maxDropsPerTick))
+
+	return max(0, min(d.ticks-d.late+1-r.room, maxDropsPerTick))
 }
 
 // reason is why a tick waits that does not fire at once; empty: for the same

@@ -245,6 +245,8 @@ func TestOverlapRule_DecidesATickByWhatItsTaskDoes(t *testing.T) {
 		{"queue, others wait for a node", queue, doing{ticks: 1, all: 1}, fateWait, ""},
 		{"queue, late ticks wait for their turn", queue, doing{ticks: 7, late: 7, all: 7}, fateFire, ""},
 		{"queue, manual runs do not count", queue, doing{active: 1, ticks: 1, all: 9}, fateWait, task.ReasonOverlap},
+		{"queue, ticks that are caught up with take no room", queue, doing{active: 1, ticks: 7, late: 7, all: 7}, fateWait, task.ReasonOverlap},
+		{"queue is full, beside late ticks", queue, doing{active: 1, ticks: 9, held: 2, late: 7, all: 9}, fateQueueFull, task.ReasonOverlap},
 		{"queue is full", queue, doing{active: 1, ticks: 2, held: 2, all: 2}, fateQueueFull, task.ReasonOverlap},
 		{"queue is full, the oldest goes", oldest, doing{active: 1, ticks: 2, held: 2, all: 2}, fateWaitDropOldest, task.ReasonOverlap},
 		{"replace, idle", replace, doing{}, fateFire, ""},
@@ -262,6 +264,9 @@ func TestOverlapRule_DecidesATickByWhatItsTaskDoes(t *testing.T) {
 		if got != c.want || got != fateFire && got != fateSkip && c.rule.reason(c.doing) != c.reason {
 			t.Errorf("%s: fate %d, reason %q", c.name, got, c.rule.reason(c.doing))
 		}
+	}
+	if n := oldest.ticksToDrop(doing{ticks: 9, late: 8}); n != 0 {
+		t.Errorf("%d ticks are dropped although one of two waits, beside those that are caught up with", n)
 	}
 	if n := oldest.ticksToDrop(doing{ticks: 2}); n != 1 {
 		t.Errorf("a full queue drops %d", n)

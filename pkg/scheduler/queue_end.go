@@ -22,14 +22,16 @@ func (p *plan) finish(t *taskState, q *waiting, state task.State, reason string)
 	p.lookAfterCommit(t) // another may start now
 }
 
-// drop ends the oldest ticks that wait, so many, for one that comes. There has to
-// be room.
+// drop ends the n oldest ticks that wait, for one that comes. Ticks that are caught up
+// with stay, since they take no room. There has to be room in the commit.
 func (p *plan) drop(t *taskState, n int) {
 	for _, q := range t.queue() {
 		if n == 0 {
 			return
 		}
-		if q.Trigger != task.TriggerManual && !q.dispatchedBefore() && !t.holds(q.ID) {
+
+		isTick := q.Trigger != task.TriggerManual && q.Reason != task.ReasonCatchUp
+		if isTick && !q.dispatchedBefore() && !t.holds(q.ID) {
 			p.finish(t, q, task.Skipped, task.ReasonDropped)
 			p.changeOf(t).started = true // so that the queue is left alone in this revision
 			n--

@@ -86,18 +86,27 @@ func (f *Facts) besideWords(s speaker, g finding) string {
 // when it comes.
 func (f *Facts) busyWords(s speaker, active, waiting []task.Run) string {
 	e := f.Entry
+
+	// Ticks that are caught up with take no room in the queue.
+	takingRoom := 0
+	for _, r := range waiting {
+		if r.Reason != task.ReasonCatchUp {
+			takingRoom++
+		}
+	}
+
 	one := func() string { return "a run is active, since " + s.when(active[0].DispatchedAt.Time) }
 	switch {
 	case e.Overlap == task.OverlapAllow && (e.MaxActive == 0 || len(active) < e.MaxActive):
 		return ""
 	case e.Overlap == task.OverlapAllow:
 		return fmt.Sprintf("; %s active, as many as max_active allows, and if that is still so then, it waits", plural(int64(len(active)), "run is", "runs are"))
-	case e.Overlap == task.OverlapQueue && len(waiting) >= e.Queue.Room():
+	case e.Overlap == task.OverlapQueue && takingRoom >= e.Queue.Room():
 		what := "it is skipped"
 		if e.Queue.Drop == task.DropOldest {
 			what = "the oldest of them is skipped for it"
 		}
-		return fmt.Sprintf("; %s waiting, as many as queue.limit allows, and if that is still so then, %s", plural(int64(len(waiting)), "run is", "runs are"), what)
+		return fmt.Sprintf("; %s waiting, as many as queue.limit allows, and if that is still so then, %s", plural(int64(takingRoom), "run is", "runs are"), what)
 	case len(active) == 0 && len(waiting) == 0:
 		return ""
 	case e.Overlap == task.OverlapQueue && len(active) > 0:

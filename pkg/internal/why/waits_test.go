@@ -96,6 +96,10 @@ var waitingStories = []story{
 	{"will be skipped if the queue stays full", func() *world {
 		return overlaps(task.OverlapQueue, func(s *task.Spec) { s.Queue.Limit = 1 }).run("10:30:00", task.Running, nil).run("11:30:00", task.Queued, waits)
 	}, "12:30", task.VerdictWillRun, []string{"1 run is waiting, as many as queue.limit allows, and if that is still so then, it is skipped"}},
+	{"will wait beside a tick that is caught up with", func() *world {
+		return overlaps(task.OverlapQueue, func(s *task.Spec) { s.Queue.Limit = 1 }).run("10:30:00", task.Running, nil).
+			run("11:30:00", task.Queued, func(r *task.Run) { r.Reason = task.ReasonCatchUp })
+	}, "12:30", task.VerdictWillRun, []string{"a run is active, since Tue 10 Mar 2026 10:30 UTC, and if it still is then, it waits"}},
 	{"will take the place of the oldest", func() *world {
 		return overlaps(task.OverlapQueue, func(s *task.Spec) { s.Queue = task.QueuePolicy{Limit: 1, Drop: task.DropOldest} }).
 			run("10:30:00", task.Running, nil).run("11:30:00", task.Queued, waits)
