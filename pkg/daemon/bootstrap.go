@@ -32,7 +32,7 @@ func (n *Node) reachEtcd(ctx context.Context) (err error) {
 			}
 		}
 		cfg := kv.ServerConfig{
-			Dir: filepath.Join(n.cfg.DataDir, "etcd"), QuotaBytes: n.cfg.EtcdQuota, CompactionAge: n.cfg.EventRetention.Std(), Logger: n.log.Named("etcd"), Waiting: n.door.waitsFor,
+			Dir: filepath.Join(n.cfg.DataDir, "etcd"), QuotaBytes: n.cfg.EtcdQuota, CompactionAge: n.cfg.EventRetention.Std(), Logger: n.log.Named("etcd"), Waiting: n.http.waitForMembers,
 		}
 		if cfg.Peers = n.cfg.peers(); cfg.Peers != nil {
 			cfg.Name = n.cfg.Name
@@ -66,7 +66,7 @@ func (n *Node) untilReached(ctx context.Context, try func() error) error {
 		} else if !told {
 			n.log.Warn("etcd does not answer, waiting for it", zap.Strings("endpoints", n.cfg.EtcdEndpoints), zap.Error(err))
 		}
-		n.door.says(fmt.Sprintf("etcd does not answer: %v", err))
+		n.http.setStartupStatus(fmt.Sprintf("etcd does not answer: %v", err))
 		if !clock.Sleep(ctx, time.Second) {
 			return ctx.Err()
 		}

@@ -188,9 +188,9 @@ func (o Outside) once(ctx context.Context, cfg Config, log *zap.Logger, started 
 	}
 	defer n.Close()
 	o.manager.accompany(n)
-	n.logListening(log)
+	n.listeners.logListening()
 	if started != nil {
-		if err := n.listenError(); err != nil { // of carillon dev, whose user looks on
+		if err := n.listeners.listenError(); err != nil { // of carillon dev, whose user looks on
 			return err
 		}
 		if err := started(n); err != nil {

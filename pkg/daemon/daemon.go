@@ -5,7 +5,6 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"runtime"
 	"slices"
@@ -60,16 +59,13 @@ type Node struct {
 	cluster  task.Cluster                 // as it was at the start
 	record   atomic.Pointer[task.Cluster] // as it is now; nil until it is followed
 	restored error                        // etcd had gone back when the node began
-	// endpoints are where the API listens, tcp among them; connections are their limits.
-	endpoints   []*endpoint
-	tcp         *endpoint
-	connections []*connlimit.Limiter
-	listening   chan struct{} // has one slot: an endpoint listens now that did not
-	admins      administrators
-	secured     secured
-	trust       trust
-	links       links
-	expiry      *expiryCare
+	secured  secured
+	trust    trust
+	tls      nodeTLS
+	expiry   *expiryCare
+
+	listeners *apiListeners
+	http      *httpServer
 
 	fitness   *fitness
 	clock     *clockCare
@@ -92,6 +88,7 @@ type Node struct {
 	engine   *scheduler.Engine
 	keeper   *shard.Keeper
 	keep     wake.Signal // the keeper is to look
+	announce wake.Signal // the node's record is to be announced at once
 	leader   *leader
 	election *election.Election
 	executor *executor.Executor
@@ -99,7 +96,6 @@ type Node struct {
 	guardian *guardian.Client
 	groups   *cgroup.Groups    // nil: none
 	orphans  *proctree.Orphans // nil: they are not the daemon's
-	door     *door
 
 	ownMember atomic.Pointer[task.Member] // of the embedded etcd
 }
@@ -119,7 +115,7 @@ func start(ctx context.Context, cfg Config, outside Outside, log *zap.Logger) (_
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, trust: trust, outside: outside, log: log, instance: task.NewUID(), keep: wake.NewSignal()}
+	n := &Node{cfg: cfg, trust: trust, outside: outside, log: log, instance: task.NewUID(), keep: wake.NewSignal(), announce: wake.NewSignal()}
 	defer func() {
 		if err != nil {
 			n.Close()
@@ -143,10 +139,11 @@ func start(ctx context.Context, cfg Config, outside Outside, log *zap.Logger) (_
 	for _, warning := range cfg.warnings(n.secured) {
 		log.Warn("a setting is less safe than it could be", zap.String("setting", warning))
 	}
-	n.links = links{dial: outside.Dial, secured: n.secured.api, auth: certs.ClientAuth(cfg.TLSClientAuth), serves: cfg.serves()}
+	n.tls = nodeTLS{dial: outside.Dial, secured: n.secured.api, auth: certs.ClientAuth(cfg.TLSClientAuth), serves: cfg.serves()}
 	n.revisions = newRevisions(n.former.Revision)
-	n.openEndpoints()
-	n.door = openDoor(newHTTPServer(n.admins, log), outside.manager.waitsFor, n.endpoints...)
+	admins := lookupAdministrators(log)
+	n.listeners = newAPIListeners(cfg, outside, n.tls, admins, n.announce, log)
+	n.http = startHTTP(newHTTPServer(admins, log), outside.manager, n.listeners.endpoints...)
 	if err := n.reachEtcd(ctx); err != nil {
 		return nil, err
 	}
@@ -159,7 +156,7 @@ func start(ctx context.Context, cfg Config, outside Outside, log *zap.Logger) (_
 	n.registry = prometheus.NewRegistry()
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	n.client.Register(n.registry)
-	n.registerConnections()
+	n.listeners.register(n.registry)
 	n.batcher = kv.NewBatcher(n.client, kv.BatcherConfig{Registerer: n.registry, Logger: n.log})
 	n.store = store.New(n.client, kv.Direct(n.client), keys).Understanding(outside.Format).Batching(n.batcher)
 	if err := n.bootstrap(ctx); err != nil {
@@ -195,14 +192,14 @@ func (n *Node) wire() (err error) {
 		Spool: spool.Config{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std(), Uncompressed: !cfg.SpoolCompress},
 		Fake:  n.outside.Act, Boot: n.outside.Boot, Logger: n.log, Registerer: registry,
 		Secrets: n.secrets(), Policy: n.trust.allows(),
-		Obeyed:       func() { n.presence.announceSoon() }, // which is there before it runs
-		StuckChanged: func() { n.presence.announceSoon() },
+		Obeyed:       n.announce.Send,
+		StuckChanged: n.announce.Send,
 		Dead:         func(instance string) bool { return slices.Contains(n.former.Instances, instance) },
 	})
 	if err != nil {
 		return err
 	}
-	n.facts = hostfacts.NewMonitor(cfg.DataDir, hostfacts.Limits{Load: cfg.MaxLoad, MemoryFree: cfg.MinMemoryFree, DiskFree: cfg.MinDiskFree}, func() { n.presence.announceSoon() }, n.log)
+	n.facts = hostfacts.NewMonitor(cfg.DataDir, hostfacts.Limits{Load: cfg.MaxLoad, MemoryFree: cfg.MinMemoryFree, DiskFree: cfg.MinDiskFree}, n.announce.Send, n.log)
 	n.presence = n.newPresence()
 	n.fleet = scheduler.NewFleet(cfg.Name, n.executor.Free)
 	n.engine = scheduler.New(scheduler.Config{
@@ -229,14 +226,14 @@ func (n *Node) wire() (err error) {
 		Etcd:  etcdctl,
 		Nodes: n.present,
 		Store: n.store, Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.ref, Now: n.outside.Now,
-		Clock: n.clock.trusted, Writable: func() error { return n.fitness.why(task.UnfitRestored) }, SetState: n.setState, Dial: n.outside.Dial, DialTLS: n.links.dialTLS(), Key: n.key, Peer: n.peer, TLS: n.links.serves, Ready: n.ready,
+		Clock: n.clock.trusted, Writable: func() error { return n.fitness.why(task.UnfitRestored) }, SetState: n.setState, Dial: n.outside.Dial, DialTLS: n.tls.dialTLS(), Key: n.key, Peer: n.peer, TLS: n.tls.serves, Ready: n.ready,
 		Keys:  n.trust.ring(),
-		Board: n.boardPart(), Logs: n.executor.Spool(), Talks: n.executor, Ends: n.door.closing, Authenticated: connlimit.Authenticated, Logger: n.log, Registerer: registry, Gatherer: n.Metrics(),
+		Board: n.boardPart(), Logs: n.executor.Spool(), Talks: n.executor, Ends: n.http.closing, Authenticated: connlimit.Authenticated, Logger: n.log, Registerer: registry, Gatherer: n.Metrics(),
 	})
 	if err != nil {
 		return err
 	}
-	n.door.lets(handler)
+	n.http.setHandler(handler)
 	return nil
 }
 
@@ -258,9 +255,9 @@ func (n *Node) newPresence() *presence {
 			known, pressed := n.facts.Known()
 			return known, n.trust.pressed(pressed)
 		},
-		address: n.announcedAddress, listenError: n.listenError,
+		address: n.listeners.announcedAddress, listenError: n.listeners.listenError,
 		unfit: n.fitness.unfit, alive: n.watchdog.alive, announced: func(steady time.Duration) { n.stall.look(time.Now(), steady) },
-		log: n.log.Named("presence"), now: n.outside.Now, changes: wake.NewSignal(),
+		log: n.log.Named("presence"), now: n.outside.Now, announce: n.announce,
 		node: task.Node{
 			Name: n.cfg.Name, Instance: n.instance, PublicKey: api.PublicKey(n.key), Version: Version(), Labels: labels, Roles: n.cfg.Roles, Host: n.outside.Host,
 			Slots: slots, Weight: n.cfg.Weight, LeaseTTL: n.cfg.LeaseTTL, StartedAt: task.At(n.outside.Now()),
@@ -302,25 +299,7 @@ func (n *Node) Instance() string { return n.instance }
 func (n *Node) Metrics() prometheus.Gatherer { return n.registry }
 
 // Address is where other nodes reach the API.
-func (n *Node) Address() string {
-	if n.cfg.Advertise != "" {
-		return n.cfg.Advertise
-	}
-	address := n.cfg.Listen
-	if addr, _ := n.tcp.listening(); addr != nil {
-		address = addr.String()
-	}
-	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return n.cfg.scheme() + "://" + address
-	}
-	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-		if name, err := os.Hostname(); err == nil {
-			host = name
-		}
-	}
-	return n.cfg.scheme() + "://" + net.JoinHostPort(host, port)
-}
+func (n *Node) Address() string { return n.listeners.address() }
 
 // EtcdEndpoints is how etcdctl reaches the etcd of this node.
 func (n *Node) EtcdEndpoints() string {
@@ -333,7 +312,7 @@ func (n *Node) EtcdEndpoints() string {
 // ready says why the node is not ready: it is, when it decides its ticks, and its API
 // listens everywhere.
 func (n *Node) ready() error {
-	return errors.Join(n.decides(), n.listenError())
+	return errors.Join(n.decides(), n.listeners.listenError())
 }
 
 // decides says why the node does not decide its ticks: it does, when every shard that it
@@ -358,8 +337,8 @@ func (n *Node) ownShards() []record.Owner {
 
 // Close gives up what Start took. It is safe to call more than once.
 func (n *Node) Close() {
-	if n.door != nil {
-		n.door.close()
+	if n.http != nil {
+		n.http.close()
 	}
 	if n.client != nil && n.server == nil {
 		n.client.Close()

@@ -69,7 +69,7 @@ func (n *Node) obeyCluster(c store.ClusterRecord, err error) error {
 	n.record.Store(&c.Cluster)
 	if now := n.store.Format(); now != before {
 		n.log.Info("writes another format of records", zap.Int("format", now), zap.Int("before", before))
-		n.presence.announceSoon()
+		n.announce.Send()
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ func (n *Node) watch() {
 		node: n.cfg.Name, present: n.store.Present, revisions: n.revisions, state: n.state, fitness: n.fitness, log: n.log.Named("history"),
 	}
 	n.peers = peerprobe.New(peerprobe.Config{
-		Node: n.cfg.Name, Host: n.outside.Host, Dial: n.outside.Dial, TLS: n.links.config,
+		Node: n.cfg.Name, Host: n.outside.Host, Dial: n.outside.Dial, TLS: n.tls.config,
 		Cluster: peerCluster{n.store}, Logger: n.log.Named("peers"), Registerer: n.registry,
 	})
 	n.fitness.set(task.UnfitRestored, n.restored)
@@ -42,7 +42,7 @@ func (n *Node) present() []task.Node { return n.known.Decode(n.nodes.Snapshot().
 
 // unfitChanged has everybody look again who asks whether the node may own shards.
 func (n *Node) unfitChanged() {
-	n.presence.announceSoon()
+	n.announce.Send()
 	select {
 	case n.keep <- struct{}{}:
 	default:
@@ -92,7 +92,7 @@ func (n *Node) setState(ctx context.Context, state, by string) error {
 		return fmt.Errorf("keep the state of node %s: %w", n.cfg.Name, err)
 	}
 	n.obeyState()
-	n.presence.announceSoon()
+	n.announce.Send()
 	for n.presence.lastTold().State != state {
 		if !clock.Sleep(ctx, 20*time.Millisecond) {
 			return fmt.Errorf("node %s keeps the state %s, but cannot announce it: %w", n.cfg.Name, state, task.ErrUnavailable)

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api"
 	"github.com/carillonhq/carillon/pkg/internal/connlimit"
 	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/pkg/wake"
 )
 
 const (
@@ -29,37 +31,73 @@ const (
 	maxSocketPath = 107
 )
 
-// openEndpoints are the addresses of the API: the one in the network first.
-func (n *Node) openEndpoints() {
-	descriptors := maxDescriptors()
-	n.admins = lookupAdministrators(n.log)
-	n.listening = make(chan struct{}, 1)
-	n.connections = append(n.connections, connlimit.New(tcpLimits(descriptors, n.log)))
-	n.tcp = &endpoint{
-		address: n.cfg.Listen, log: n.log, changed: n.listening,
-		open: func() (net.Listener, error) {
-			return listenInherited(n.outside.inherited.tcp, func() (net.Listener, error) { return n.outside.Listen("tcp", n.cfg.Listen) })
-		},
-		wrap: func(l net.Listener) net.Listener { return n.links.listener(n.connections[0].Listener(l)) },
-	}
-	n.endpoints = []*endpoint{n.tcp}
+// apiListeners are the addresses at which the API listens: the one in the network, and
+// the unix socket, if there is one.
+type apiListeners struct {
+	cfg       Config
+	endpoints []*endpoint
+	tcp       *endpoint // one of them
+	limiters  []*connlimit.Limiter
+	announce  wake.Signal // sent when an endpoint listens that did not before
+	log       *zap.Logger
+}
 
-	if n.cfg.Socket != "" {
-		limiter := connlimit.New(socketLimits(descriptors, n.admins, n.log))
-		n.connections = append(n.connections, limiter)
-		n.endpoints = append(n.endpoints, &endpoint{
-			address: n.cfg.Socket, log: n.log, changed: n.listening,
-			open: func() (net.Listener, error) {
-				return listenInherited(n.outside.inherited.unix, func() (net.Listener, error) { return listenSocket(n.cfg.Socket, n.admins) })
-			},
-			wrap: limiter.Listener,
-		})
+// newAPIListeners prepares the listeners; httpServer opens them.
+func newAPIListeners(cfg Config, outside Outside, tls nodeTLS, admins administrators, announce wake.Signal, log *zap.Logger) *apiListeners {
+	l := &apiListeners{cfg: cfg, announce: announce, log: log}
+	descriptors := maxDescriptors()
+
+	limiter := connlimit.New(tcpLimits(descriptors, log))
+	l.tcp = l.add(cfg.Listen, limiter, &tcpOpener{address: cfg.Listen, outside: outside, limiter: limiter, tls: tls})
+
+	if cfg.Socket != "" {
+		limiter := connlimit.New(socketLimits(descriptors, admins, log))
+		l.add(cfg.Socket, limiter, &socketOpener{path: cfg.Socket, inherited: outside.inherited.unix, admins: admins, limiter: limiter})
 	}
+	return l
+}
+
+func (l *apiListeners) add(address string, limiter *connlimit.Limiter, opener listenerOpener) *endpoint {
+	e := &endpoint{address: address, listener: opener, log: l.log, announce: l.announce}
+	l.endpoints, l.limiters = append(l.endpoints, e), append(l.limiters, limiter)
+	return e
+}
+
+// tcpOpener opens the API's listener in the network.
+type tcpOpener struct {
+	address string
+	outside Outside
+	limiter *connlimit.Limiter
+	tls     nodeTLS
+}
+
+func (o *tcpOpener) open() (net.Listener, error) {
+	l, err := listenInherited(o.outside.inherited.tcp, func() (net.Listener, error) { return o.outside.Listen("tcp", o.address) })
+	if err != nil {
+		return nil, err
+	}
+	return o.tls.listener(o.limiter.Listener(l)), nil
+}
+
+// socketOpener opens the API's unix socket.
+type socketOpener struct {
+	path      string
+	inherited *os.File // nil: the socket is the daemon's own
+	admins    administrators
+	limiter   *connlimit.Limiter
+}
+
+func (o *socketOpener) open() (net.Listener, error) {
+	l, err := listenInherited(o.inherited, func() (net.Listener, error) { return listenSocket(o.path, o.admins) })
+	if err != nil {
+		return nil, err
+	}
+	return o.limiter.Listener(l), nil
 }
 
 // listenError says where the API does not listen, and why; nil if it listens everywhere.
-func (n *Node) listenError() error {
-	for _, e := range n.endpoints {
+func (l *apiListeners) listenError() error {
+	for _, e := range l.endpoints {
 		if _, err := e.listening(); err != nil {
 			return fmt.Errorf("the API does not listen on %s: %w", e.address, err)
 		}
@@ -67,25 +105,48 @@ func (n *Node) listenError() error {
 	return nil
 }
 
-// announcedAddress is where others reach the API; "" while it does not listen there. Peers
-// would otherwise take a refused connection for a crash, and reach whoever holds the port.
-func (n *Node) announcedAddress() string {
-	if _, err := n.tcp.listening(); err != nil {
-		return ""
+// address is where other nodes reach the API.
+func (l *apiListeners) address() string {
+	if l.cfg.Advertise != "" {
+		return l.cfg.Advertise
 	}
-	return n.Address()
-}
 
-// announceListening has the node's record say where the API listens as soon as it does.
-func (n *Node) announceListening(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-n.listening:
-			n.presence.announceSoon()
+	address := l.cfg.Listen
+	if addr, _ := l.tcp.listening(); addr != nil {
+		address = addr.String()
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return l.cfg.scheme() + "://" + address
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		if name, err := os.Hostname(); err == nil {
+			host = name
 		}
 	}
+	return l.cfg.scheme() + "://" + net.JoinHostPort(host, port)
+}
+
+// announcedAddress is where others reach the API; "" while it does not listen there. Peers
+// would otherwise take a refused connection for a crash, and reach whoever holds the port.
+func (l *apiListeners) announcedAddress() string {
+	if _, err := l.tcp.listening(); err != nil {
+		return ""
+	}
+	return l.address()
+}
+
+// register registers the metrics of all listeners.
+func (l *apiListeners) register(r prometheus.Registerer) {
+	for _, limiter := range l.limiters {
+		limiter.Register(r)
+	}
+}
+
+// logListening logs where the API listens.
+func (l *apiListeners) logListening() {
+	l.log.Info("listening", zap.String("node", l.cfg.Name), zap.String("address", l.announcedAddress()), zap.String("socket", l.cfg.Socket),
+		zap.String("version", Version()), zap.NamedError("missing", l.listenError()))
 }
 
 // administrators are the users of this host who need no token on the unix socket.
@@ -225,17 +286,4 @@ func shareSocket(path string, users administrators) error {
 // Close stops listening, and removes the socket.
 func (l *socketListener) Close() error {
 	return errors.Join(l.UnixListener.Close(), l.lock.Close())
-}
-
-// registerConnections registers the metrics of all listeners.
-func (n *Node) registerConnections() {
-	for _, l := range n.connections {
-		l.Register(n.registry)
-	}
-}
-
-// logListening logs where the API listens.
-func (n *Node) logListening(log *zap.Logger) {
-	log.Info("listening", zap.String("node", n.cfg.Name), zap.String("address", n.announcedAddress()), zap.String("socket", n.cfg.Socket),
-		zap.String("version", Version()), zap.NamedError("missing", n.listenError()))
 }

@@ -244,7 +244,7 @@ func (n *Node) doing() string {
 	if slices.Contains(n.cfg.Roles, task.RoleScheduler) {
 		s = fmt.Sprintf("%d shards, %s", n.keeper.Running(), s)
 	}
-	if err := n.listenError(); err != nil {
+	if err := n.listeners.listenError(); err != nil {
 		s += "; " + err.Error()
 	}
 	switch {

@@ -66,7 +66,7 @@ func (n *Node) ensurePeerCertificate(ctx context.Context) error {
 			n.log.Warn("waiting for a certificate for the other members of etcd", zap.String("reason", reason))
 			told = reason
 		}
-		n.door.says(reason)
+		n.http.setStartupStatus(reason)
 		if !clock.Sleep(ctx, peerCertEvery) {
 			return ctx.Err()
 		}

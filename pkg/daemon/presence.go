@@ -57,7 +57,7 @@ type presence struct {
 	log         *zap.Logger
 	now         func() time.Time
 
-	changes wake.Signal // announce at once
+	announce wake.Signal // sent when the record is to be announced at once
 
 	mu       sync.Mutex
 	session  *kv.Session
@@ -109,11 +109,8 @@ func (p *presence) drain() {
 	p.mu.Lock()
 	p.draining = true
 	p.mu.Unlock()
-	p.announceSoon()
+	p.announce.Send()
 }
-
-// announceSoon has the record announced at once.
-func (p *presence) announceSoon() { p.changes.Send() }
 
 func (p *presence) record() task.Node {
 	n := p.node
@@ -181,7 +178,7 @@ func (p *presence) stay(ctx context.Context, s *kv.Session, f kv.Fence) error {
 		case <-s.Done():
 			return s.Err()
 		case <-tick.C:
-		case <-p.changes:
+		case <-p.announce:
 		}
 		n := p.record()
 		err := p.store.Announce(ctx, f, n, s.Lease())
@@ -205,7 +202,7 @@ func (p *presence) stay(ctx context.Context, s *kv.Session, f kv.Fence) error {
 			steady = time.Now()
 		}
 		if err != nil && news {
-			p.announceSoon() // the state has to arrive
+			p.announce.Send() // the state has to arrive
 			if !clock.Sleep(ctx, 200*time.Millisecond) {
 				return ctx.Err()
 			}

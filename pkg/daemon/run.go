@@ -39,7 +39,7 @@ func (n *Node) Run(ctx context.Context) error {
 	floor.run(n.watchEmbedded)
 	// It listens until the node has left.
 	door := newLayer(ctx, failed)
-	door.run(n.door.serve)
+	door.run(n.http.run)
 	// The node leaves when nothing acts in its name any more.
 	ground := newLayer(ctx, failed)
 	ground.run(n.nodes.Run)
@@ -51,10 +51,9 @@ func (n *Node) Run(ctx context.Context) error {
 	ground.run(n.facts.Run)
 	ground.run(n.bePresent)
 	ground.run(n.obeyRequests)
-	ground.run(n.announceListening)
 	ground.run(n.history.run)
 	ground.run(n.expiry.run)
-	ground.run(func(ctx context.Context) error { return n.trust.watch(ctx, n.presence.announceSoon) })
+	ground.run(func(ctx context.Context) error { return n.trust.watch(ctx, n.announce.Send) })
 	parts := newLayer(ctx, failed)
 	parts.run(n.followFleet)
 	parts.run(n.executor.Run)
@@ -168,7 +167,7 @@ func placementOf(nodes []task.Node) string {
 
 func (n *Node) saveElection(id clientv3.LeaseID) error {
 	err := n.state.setElection(id)
-	n.presence.announceSoon()
+	n.announce.Send()
 	return err
 }
 
