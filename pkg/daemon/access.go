@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // etcdAccess is how to reach an etcd that is not embedded. A guardian needs it, to
@@ -66,25 +64,6 @@ func (a etcdAccess) dial(ctx context.Context, log *zap.Logger) (*kv.Client, erro
 		return nil, err
 	}
 	return kv.Dial(ctx, a.config(files, log))
-}
-
-// atStart is untilReached for a node that starts: that etcd refuses its user is
-// final then, as nobody has seen it right yet. Later it waits for that to be put
-// right, as for an etcd that is away.
-func (n *Node) atStart(ctx context.Context, try func() error) error {
-	return n.untilReached(ctx, func() error {
-		err := try()
-		switch {
-		case errors.Is(err, kv.ErrLogin):
-			return task.Invalid(task.CodeBadValue, "etcd_user", "%s", err)
-		case kv.Denied(err) && n.cfg.EtcdUser == "" && n.cfg.EtcdCert == "":
-			return task.Invalid(task.CodeRequired, "etcd_user", "etcd wants to know who asks: give etcd_user and etcd_password_file, or etcd_cert and etcd_key")
-		case kv.Denied(err):
-			return task.Invalid(task.CodeBadValue, "etcd_user", "etcd does not let it read and write under %s/: "+
-				"etcdctl role grant-permission ROLE --prefix=true readwrite %s/ (%s)", n.cfg.Prefix, n.cfg.Prefix, err)
-		}
-		return err
-	})
 }
 
 // secretVariables are settings that no other process needs to know.

@@ -4,16 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/clock"
-	"github.com/carillonhq/carillon/pkg/filetrust"
-	"github.com/carillonhq/carillon/pkg/internal/api"
+	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -27,7 +24,13 @@ func (n *Node) reachEtcd(ctx context.Context) (err error) {
 	}
 	if n.cfg.Embedded {
 		if n.cfg.hasOwnPeerCerts() {
-			if err := n.ensurePeerCertificate(ctx); err != nil {
+			certificate := peerCertificate{cfg: n.cfg, now: n.outside.Now, dial: n.outside.Dial, http: n.http, log: n.log}
+			files, err := certificate.await(ctx)
+			if err != nil {
+				return err
+			}
+			n.cfg.EtcdPeerCert, n.cfg.EtcdPeerKey, n.cfg.EtcdPeerCA = files.Cert, files.Key, files.CA
+			if n.secured.peer, err = certs.Open(files); err != nil {
 				return err
 			}
 		}
@@ -50,32 +53,61 @@ func (n *Node) reachEtcd(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("etcd: %w", err)
 	}
-	return n.atStart(ctx, func() error { return kv.CheckVersion(ctx, n.client) })
+	return n.etcdWaiter.untilStarted(ctx, func() error { return kv.CheckVersion(ctx, n.client) })
+}
+
+// etcdWaiter repeats what needs etcd until etcd answers, and says meanwhile what the node
+// waits for.
+type etcdWaiter struct {
+	cfg  Config
+	http *httpServer
+	log  *zap.Logger
 }
 
 // untilReached tries until etcd answers; a refusal of what it is, or of
 // what it holds, is final.
-func (n *Node) untilReached(ctx context.Context, try func() error) error {
-	for told := false; ; told = true {
+func (w *etcdWaiter) untilReached(ctx context.Context, try func() error) error {
+	for logged := false; ; logged = true {
 		err := try()
 		if err == nil || errors.Is(err, kv.ErrVersion) || errors.Is(err, store.ErrFormat) || errors.Is(err, task.ErrInvalid) {
 			return err
 		}
-		if !told && kv.NoSpace(err) {
-			n.log.Warn("etcd is full, waiting for space", zap.Error(err))
-		} else if !told {
-			n.log.Warn("etcd does not answer, waiting for it", zap.Strings("endpoints", n.cfg.EtcdEndpoints), zap.Error(err))
+
+		if !logged && kv.NoSpace(err) {
+			w.log.Warn("etcd is full, waiting for space", zap.Error(err))
+		} else if !logged {
+			w.log.Warn("etcd does not answer, waiting for it", zap.Strings("endpoints", w.cfg.EtcdEndpoints), zap.Error(err))
 		}
-		n.http.setStartupStatus(fmt.Sprintf("etcd does not answer: %v", err))
+		w.http.setStartupStatus(fmt.Sprintf("etcd does not answer: %v", err))
+
 		if !clock.Sleep(ctx, time.Second) {
 			return ctx.Err()
 		}
 	}
 }
 
+// untilStarted is untilReached for a node that starts: if etcd refuses its user, that is
+// final, as the login has never been right. Later the node waits until the login is
+// right again, as for an etcd that is away.
+func (w *etcdWaiter) untilStarted(ctx context.Context, try func() error) error {
+	return w.untilReached(ctx, func() error {
+		err := try()
+		switch {
+		case errors.Is(err, kv.ErrLogin):
+			return task.Invalid(task.CodeBadValue, "etcd_user", "%s", err)
+		case kv.Denied(err) && w.cfg.EtcdUser == "" && w.cfg.EtcdCert == "":
+			return task.Invalid(task.CodeRequired, "etcd_user", "etcd wants to know who asks: give etcd_user and etcd_password_file, or etcd_cert and etcd_key")
+		case kv.Denied(err):
+			return task.Invalid(task.CodeBadValue, "etcd_user", "etcd does not let it read and write under %s/: "+
+				"etcdctl role grant-permission ROLE --prefix=true readwrite %s/ (%s)", w.cfg.Prefix, w.cfg.Prefix, err)
+		}
+		return err
+	})
+}
+
 // bootstrap makes the cluster and its admin token, if there are none.
 func (n *Node) bootstrap(ctx context.Context) error {
-	return n.atStart(ctx, func() error {
+	return n.etcdWaiter.untilStarted(ctx, func() error {
 		there, err := n.store.Present(ctx)
 		if err != nil {
 			return err
@@ -100,69 +132,10 @@ func (n *Node) bootstrap(ctx context.Context) error {
 		if made {
 			n.log.Info("made a new cluster", zap.String("cluster", c.ID), zap.Int("shards", c.Shards))
 		}
-		return n.ensureToken(ctx)
+		token := adminToken{path: n.TokenPath(), store: n.store, now: n.outside.Now, log: n.log}
+		return token.ensure(ctx)
 	})
 }
 
 // TokenPath is where the node that made the cluster keeps its admin token.
-func (n *Node) TokenPath() string { return filepath.Join(n.cfg.DataDir, "token") }
-
-// ensureToken creates the admin token if the cluster has none. The secret is on
-// disk before its hash is in etcd, and one that is there is used again: an
-// answer that was lost, or a crash, must not leave a hash whose secret nobody has.
-func (n *Node) ensureToken(ctx context.Context) error {
-	has, err := n.store.HasTokens(ctx)
-	if err != nil {
-		return err
-	}
-	if has {
-		return n.dropStrangeToken(ctx)
-	}
-	secret, id, record := api.NewToken()
-	kept, err := filetrust.ReadSecret(n.TokenPath(), uint32(os.Geteuid()))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("admin token: %w", err)
-	}
-	if err == nil {
-		if keptID, keptRecord, ok := api.TokenOf(strings.TrimSpace(string(kept))); ok {
-			secret, id, record = strings.TrimSpace(string(kept)), keptID, keptRecord
-		}
-	}
-	record.Who, record.CreatedAt = "admin", task.At(n.outside.Now())
-	if err := writeSynced(n.TokenPath(), []byte(secret+"\n"), 0o600); err != nil {
-		return err
-	}
-	err = n.store.CreateFirstToken(ctx, id, record)
-	if errors.Is(err, task.ErrExists) {
-		return n.dropStrangeToken(ctx)
-	}
-	if err == nil {
-		n.log.Info("made the admin token", zap.String("file", n.TokenPath()))
-	}
-	return err
-}
-
-// dropStrangeToken removes the token of the data directory if the cluster does
-// not know it: another node made the first one, while this one's answer was lost.
-func (n *Node) dropStrangeToken(ctx context.Context) error {
-	kept, err := filetrust.ReadSecret(n.TokenPath(), uint32(os.Geteuid()))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("admin token: %w", err)
-	}
-	id, record, ok := api.TokenOf(strings.TrimSpace(string(kept)))
-	if !ok {
-		return nil // whatever it is, it is not ours
-	}
-	there, err := n.store.Token(ctx, id)
-	switch {
-	case err == nil && there.Hash == record.Hash:
-		return nil
-	case err == nil || errors.Is(err, task.ErrNotFound):
-		n.log.Warn("removed an admin token that the cluster does not know: another node made it", zap.String("file", n.TokenPath()))
-		return os.Remove(n.TokenPath())
-	}
-	return err
-}
+func (n *Node) TokenPath() string { return n.cfg.tokenPath() }

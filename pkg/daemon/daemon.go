@@ -67,6 +67,8 @@ type Node struct {
 	listeners *apiListeners
 	http      *httpServer
 
+	etcdWaiter *etcdWaiter
+
 	fitness   *fitness
 	clock     *clockCare
 	watchdog  *watchdog
@@ -144,6 +146,7 @@ func start(ctx context.Context, cfg Config, outside Outside, log *zap.Logger) (_
 	admins := lookupAdministrators(log)
 	n.listeners = newAPIListeners(cfg, outside, n.tls, admins, n.announce, log)
 	n.http = startHTTP(newHTTPServer(admins, log), outside.manager, n.listeners.endpoints...)
+	n.etcdWaiter = &etcdWaiter{cfg: cfg, http: n.http, log: log}
 	if err := n.reachEtcd(ctx); err != nil {
 		return nil, err
 	}

@@ -47,81 +47,87 @@ func (c *Config) joinTokenNeeded() string {
 		c.Name, c.InitialCluster[c.Name], at, peercerts.TokenPath(c.DataDir))
 }
 
-// ensurePeerCertificate sees to the certificate of this member of etcd, and waits for a join token if it has none.
-func (n *Node) ensurePeerCertificate(ctx context.Context) error {
-	u, err := url.Parse(n.cfg.InitialCluster[n.cfg.Name])
-	if err != nil {
-		return err // Validate has parsed it
-	}
-	member := peercerts.Member{Name: n.cfg.Name, Host: u.Hostname()}
-
-	told := ""
-	for {
-		err := n.tryPeerCertificate(ctx, member)
-		if err == nil {
-			break
-		}
-		reason := err.Error()
-		if reason != told {
-			n.log.Warn("waiting for a certificate for the other members of etcd", zap.String("reason", reason))
-			told = reason
-		}
-		n.http.setStartupStatus(reason)
-		if !clock.Sleep(ctx, peerCertEvery) {
-			return ctx.Err()
-		}
-	}
-
-	files := peercerts.Files(n.cfg.DataDir)
-	n.cfg.EtcdPeerCert, n.cfg.EtcdPeerKey, n.cfg.EtcdPeerCA = files.Cert, files.Key, files.CA
-	n.secured.peer, err = certs.Open(files)
-	return err
+// peerCertificate is the certificate of this member of etcd for the other members, which the agents make.
+type peerCertificate struct {
+	cfg  Config
+	now  func() time.Time
+	dial certs.Dialer
+	http *httpServer // says what the node waits for
+	log  *zap.Logger
 }
 
-func (n *Node) tryPeerCertificate(ctx context.Context, member peercerts.Member) error {
-	done, warning, err := peercerts.Ensure(n.cfg.DataDir, member, n.outside.Now())
-	if errors.Is(err, peercerts.ErrNoCertificate) {
-		if !n.cfg.makesPeerCA() {
-			return errors.New(n.cfg.joinTokenNeeded())
+// await sees to the certificate, and waits for a join token if there is none.
+func (p *peerCertificate) await(ctx context.Context) (certs.Files, error) {
+	u, err := url.Parse(p.cfg.InitialCluster[p.cfg.Name])
+	if err != nil {
+		return certs.Files{}, err // Validate has parsed it
+	}
+	member := peercerts.Member{Name: p.cfg.Name, Host: u.Hostname()}
+
+	logged := ""
+	for {
+		err := p.ensure(ctx, member)
+		if err == nil {
+			return peercerts.Files(p.cfg.DataDir), nil
 		}
-		if err := n.makePeerCA(ctx); err != nil {
+
+		reason := err.Error()
+		if reason != logged {
+			p.log.Warn("waiting for a certificate for the other members of etcd", zap.String("reason", reason))
+			logged = reason
+		}
+		p.http.setStartupStatus(reason)
+		if !clock.Sleep(ctx, peerCertEvery) {
+			return certs.Files{}, ctx.Err()
+		}
+	}
+}
+
+// ensure makes or renews the certificate, if this host can.
+func (p *peerCertificate) ensure(ctx context.Context, member peercerts.Member) error {
+	done, warning, err := peercerts.Ensure(p.cfg.DataDir, member, p.now())
+	if errors.Is(err, peercerts.ErrNoCertificate) {
+		if !p.cfg.makesPeerCA() {
+			return errors.New(p.cfg.joinTokenNeeded())
+		}
+		if err := p.makeCA(ctx); err != nil {
 			return err
 		}
-		done, warning, err = peercerts.Ensure(n.cfg.DataDir, member, n.outside.Now())
+		done, warning, err = peercerts.Ensure(p.cfg.DataDir, member, p.now())
 	}
 	if err != nil {
 		return err
 	}
 	if warning != "" {
-		n.log.Warn(warning)
+		p.log.Warn(warning)
 	}
 	if done != "" {
-		n.log.Info(done, zap.String("member", member.Name), zap.String("host", member.Host))
+		p.log.Info(done, zap.String("member", member.Name), zap.String("host", member.Host))
 	}
 	return nil
 }
 
-// makePeerCA makes the CA of a new cluster, unless another member answers: that one has a certificate already, of a CA
+// makeCA makes the CA of a new cluster, unless another member answers: that one has a certificate already, of a CA
 // that this data directory has lost, and would take none of a second CA.
-func (n *Node) makePeerCA(ctx context.Context) error {
-	for _, name := range slices.Sorted(maps.Keys(n.cfg.InitialCluster)) {
-		u, err := url.Parse(n.cfg.InitialCluster[name])
-		if err != nil || name == n.cfg.Name {
+func (p *peerCertificate) makeCA(ctx context.Context) error {
+	for _, name := range slices.Sorted(maps.Keys(p.cfg.InitialCluster)) {
+		u, err := url.Parse(p.cfg.InitialCluster[name])
+		if err != nil || name == p.cfg.Name {
 			continue
 		}
 		dialing, cancel := context.WithTimeout(ctx, peerDialTimeout)
-		conn, err := n.outside.Dial(dialing, "tcp", u.Host)
+		conn, err := p.dial(dialing, "tcp", u.Host)
 		cancel()
 		if err != nil {
 			continue
 		}
 		_ = conn.Close()
 		return fmt.Errorf("%s answers at %s already, so the cluster has a CA, which is not here: restore %s of this host from a backup, or see \"The CA is lost\" in the documentation of operations",
-			name, u.Host, strings.TrimSuffix(peercerts.Files(n.cfg.DataDir).CA, "/ca.pem"))
+			name, u.Host, strings.TrimSuffix(peercerts.Files(p.cfg.DataDir).CA, "/ca.pem"))
 	}
-	if err := peercerts.MakeCA(n.cfg.DataDir, n.outside.Now()); err != nil {
+	if err := peercerts.MakeCA(p.cfg.DataDir, p.now()); err != nil {
 		return err
 	}
-	n.log.Info("made the CA of the members of etcd: the others get their certificates from `carillon cluster join-token`, on this host")
+	p.log.Info("made the CA of the members of etcd: the others get their certificates from `carillon cluster join-token`, on this host")
 	return nil
 }

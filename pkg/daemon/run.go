@@ -175,7 +175,7 @@ func (n *Node) saveElection(id clientv3.LeaseID) error {
 // says so, and gives their leases up. The lock proves that they are dead.
 func (n *Node) clearFormer(ctx context.Context) error {
 	killed := map[string]int{} // of an instance, over all tries
-	err := n.untilReached(ctx, func() error {
+	err := n.etcdWaiter.untilReached(ctx, func() error {
 		if err := n.groups.ClearFormer(); err != nil {
 			return fmt.Errorf("clear what a former instance left: %w", err)
 		}

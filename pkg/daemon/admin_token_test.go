@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -47,32 +48,32 @@ func (d *deaf) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 
 // The first write comes to nothing, and another node is first before it is tried
 // again: what this node has kept is nobody's token.
-func TestEnsureToken_KeepsNoTokenThatTheClusterDoesNotKnow(t *testing.T) {
+func TestAdminToken_KeepsNoTokenThatTheClusterDoesNotKnow(t *testing.T) {
 	etcd := kvtest.Start(t)
 	keys, err := record.NewKeys("/carillon")
 	if err != nil {
 		t.Fatal(err)
 	}
-	node := func(writes kv.Committer) *Node {
-		return &Node{cfg: Config{DataDir: t.TempDir()}, log: zap.NewNop(), outside: Outside{Now: time.Now}, store: store.New(etcd, writes, keys)}
+	node := func(writes kv.Committer) *adminToken {
+		return &adminToken{path: filepath.Join(t.TempDir(), "token"), log: zap.NewNop(), now: time.Now, store: store.New(etcd, writes, keys)}
 	}
 	late := node(&deaf{Committer: kv.Direct(etcd), late: true})
-	if late.ensureToken(t.Context()) == nil {
+	if late.ensure(t.Context()) == nil {
 		t.Fatal("a lost write is taken for a good one")
 	}
 	first := node(kv.Direct(etcd))
-	if err := errors.Join(first.ensureToken(t.Context()), late.ensureToken(t.Context()), first.ensureToken(t.Context())); err != nil {
+	if err := errors.Join(first.ensure(t.Context()), late.ensure(t.Context()), first.ensure(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(first.TokenPath()); err != nil {
+	if _, err := os.Stat(first.path); err != nil {
 		t.Errorf("the token of the first: %v", err)
 	}
-	if _, err := os.Stat(late.TokenPath()); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(late.path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the other's token is still there: %v", err)
 	}
 }
 
-func TestEnsureToken_LeavesNobodyLockedOut(t *testing.T) {
+func TestAdminToken_LeavesNobodyLockedOut(t *testing.T) {
 	for name, late := range map[string]bool{"the answer was lost": false, "the write came late": true} {
 		t.Run(name, func(t *testing.T) {
 			etcd := kvtest.Start(t)
@@ -80,22 +81,22 @@ func TestEnsureToken_LeavesNobodyLockedOut(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			n := &Node{
-				cfg: Config{DataDir: t.TempDir()}, log: zap.NewNop(), outside: Outside{Now: time.Now},
+			token := &adminToken{
+				path: filepath.Join(t.TempDir(), "token"), log: zap.NewNop(), now: time.Now,
 				store: store.New(etcd, &deaf{Committer: kv.Direct(etcd), late: late}, keys),
 			}
-			if n.ensureToken(t.Context()) == nil {
+			if token.ensure(t.Context()) == nil {
 				t.Fatal("a lost answer is taken for a good one")
 			}
-			if err := n.ensureToken(t.Context()); err != nil { // as it is tried again, or after a restart
+			if err := token.ensure(t.Context()); err != nil { // as it is tried again, or after a restart
 				t.Fatal(err)
 			}
-			secret, err := os.ReadFile(n.TokenPath())
+			secret, err := os.ReadFile(token.path)
 			if err != nil {
 				t.Fatal(err)
 			}
 			id, record, ok := api.TokenOf(strings.TrimSpace(string(secret)))
-			there, err := n.store.Token(t.Context(), id)
+			there, err := token.store.Token(t.Context(), id)
 			if !ok || err != nil || there.Hash != record.Hash {
 				t.Errorf("the secret on disk is not that of the token in etcd: %v, %v", ok, err)
 			}

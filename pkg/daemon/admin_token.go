@@ -1,0 +1,93 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/filetrust"
+	"github.com/carillonhq/carillon/pkg/internal/api"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// adminToken is the cluster's first token, and the file in which the node that made the
+// cluster keeps its secret.
+type adminToken struct {
+	path  string
+	store *store.Store
+	now   func() time.Time
+	log   *zap.Logger
+}
+
+// tokenPath is where the node that made the cluster keeps its admin token.
+func (c *Config) tokenPath() string { return filepath.Join(c.DataDir, "token") }
+
+// ensure creates the admin token if the cluster has none. The secret is on
+// disk before its hash is in etcd, and one that is there is used again: an
+// answer that was lost, or a crash, must not leave a hash whose secret nobody has.
+func (a *adminToken) ensure(ctx context.Context) error {
+	has, err := a.store.HasTokens(ctx)
+	if err != nil {
+		return err
+	}
+	if has {
+		return a.removeUnknown(ctx)
+	}
+	secret, id, record := api.NewToken()
+	kept, err := filetrust.ReadSecret(a.path, uint32(os.Geteuid()))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("admin token: %w", err)
+	}
+	if err == nil {
+		if keptID, keptRecord, ok := api.TokenOf(strings.TrimSpace(string(kept))); ok {
+			secret, id, record = strings.TrimSpace(string(kept)), keptID, keptRecord
+		}
+	}
+
+	record.Who, record.CreatedAt = "admin", task.At(a.now())
+	if err := writeSynced(a.path, []byte(secret+"\n"), 0o600); err != nil {
+		return err
+	}
+
+	err = a.store.CreateFirstToken(ctx, id, record)
+	if errors.Is(err, task.ErrExists) {
+		return a.removeUnknown(ctx)
+	}
+	if err == nil {
+		a.log.Info("made the admin token", zap.String("file", a.path))
+	}
+	return err
+}
+
+// removeUnknown removes the token of the data directory if the cluster does
+// not know it: another node made the first one, while this one's answer was lost.
+func (a *adminToken) removeUnknown(ctx context.Context) error {
+	kept, err := filetrust.ReadSecret(a.path, uint32(os.Geteuid()))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("admin token: %w", err)
+	}
+
+	id, record, ok := api.TokenOf(strings.TrimSpace(string(kept)))
+	if !ok {
+		return nil // the file is not a token
+	}
+	known, err := a.store.Token(ctx, id)
+	switch {
+	case err == nil && known.Hash == record.Hash:
+		return nil
+	case err == nil || errors.Is(err, task.ErrNotFound):
+		a.log.Warn("removed an admin token that the cluster does not know: another node made it", zap.String("file", a.path))
+		return os.Remove(a.path)
+	}
+	return err
+}
