@@ -187,7 +187,7 @@ func (o Outside) once(ctx context.Context, cfg Config, log *zap.Logger, started 
 		return err
 	}
 	defer n.Close()
-	o.manager.accompany(n)
+	o.manager.accompany(n.health)
 	n.listeners.logListening()
 	if started != nil {
 		if err := n.listeners.listenError(); err != nil { // of carillon dev, whose user looks on

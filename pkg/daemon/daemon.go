@@ -3,14 +3,11 @@ package daemon
 import (
 	"context"
 	"crypto/ed25519"
-	"errors"
 	"fmt"
 	"os"
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -56,9 +53,9 @@ type Node struct {
 	store    *store.Store
 	registry *prometheus.Registry
 	etcd     *etcdCare
-	cluster  task.Cluster                 // as it was at the start
-	record   atomic.Pointer[task.Cluster] // as it is now; nil until it is followed
-	restored error                        // etcd had gone back when the node began
+	cluster  task.Cluster // as it was at the start
+	record   *clusterRecord
+	restored error // etcd had gone back when the node began
 	secured  secured
 	trust    trust
 	tls      nodeTLS
@@ -72,19 +69,19 @@ type Node struct {
 	fitness   *fitness
 	clock     *clockCare
 	watchdog  *watchdog
-	heard     atomic.Int64 // looks of the watchdog that the service manager was told of
 	stall     *stallCare
 	revisions *revisions
 	history   *history
 	peers     *peerprobe.Prober
-
-	obeying sync.Mutex // held while the executor is told what the node's state is
 
 	nodes    *kv.Mirror
 	known    *record.KnownNodes
 	owners   *kv.Mirror
 	moves    *kv.Mirror // shards that are about to change their owner
 	presence *presence
+	member   *memberMonitor
+	states   *stateController
+	health   *nodeHealth
 	facts    *hostfacts.Monitor
 	fleet    *scheduler.Fleet
 	engine   *scheduler.Engine
@@ -99,7 +96,6 @@ type Node struct {
 	groups   *cgroup.Groups    // nil: none
 	orphans  *proctree.Orphans // nil: they are not the daemon's
 
-	ownMember atomic.Pointer[task.Member] // of the embedded etcd
 }
 
 // Start locks the data directory, listens, reaches etcd, and makes the cluster if
@@ -203,11 +199,17 @@ func (n *Node) wire() (err error) {
 		return err
 	}
 	n.facts = hostfacts.NewMonitor(cfg.DataDir, hostfacts.Limits{Load: cfg.MaxLoad, MemoryFree: cfg.MinMemoryFree, DiskFree: cfg.MinDiskFree}, n.announce.Send, n.log)
+	n.record = &clusterRecord{store: n.store, client: n.client, atStart: n.cluster, announce: n.announce, log: n.log}
+	n.member = &memberMonitor{server: n.server, store: n.store}
 	n.presence = n.newPresence()
+	n.states = &stateController{
+		node: cfg.Name, instance: n.instance, store: n.store, state: n.state, presence: n.presence, executor: n.executor,
+		fitness: n.fitness, announce: n.announce, log: n.log,
+	}
 	n.fleet = scheduler.NewFleet(cfg.Name, n.executor.Free)
 	n.engine = scheduler.New(scheduler.Config{
 		Node: cfg.Name, Store: n.store, Fleet: n.fleet, NextAttempt: executor.Next,
-		Freezes: n.freezes.known, Now: n.outside.Now, Cluster: n.clusterNow, May: n.mayCommit, Logger: n.log.Named("scheduler"), Registerer: registry,
+		Freezes: n.freezes.known, Now: n.outside.Now, Cluster: n.record.current, May: n.mayCommit, Logger: n.log.Named("scheduler"), Registerer: registry,
 	})
 	n.keeper = shard.NewKeeper(shard.KeeperConfig{
 		Node: cfg.Name, Owners: func() []record.Owner { return record.DecodeOwners(n.store.Keys(), n.owners.Snapshot().KVs) },
@@ -215,6 +217,10 @@ func (n *Node) wire() (err error) {
 		Handovers: func() []record.Handover { return record.DecodeHandovers(n.store.Keys(), n.moves.Snapshot().KVs) },
 		Preload:   n.engine.Preload, TellReady: n.store.TellReady,
 	})
+	n.health = &nodeHealth{
+		cfg: cfg, now: n.outside.Now, keys: keys, record: n.record, owners: n.owners, state: n.state, presence: n.presence,
+		fitness: n.fitness, listeners: n.listeners, keeper: n.keeper, engine: n.engine, executor: n.executor, watchdog: n.watchdog,
+	}
 	n.leader = n.newLeader()
 	n.election = election.New(n.client, election.Config{
 		Prefix: keys.Root(), Node: cfg.Name, TTL: cfg.LeaseTTL.Std(), Leases: n.saveElection, Alive: n.watchdog.alive, Logger: n.log,
@@ -229,7 +235,7 @@ func (n *Node) wire() (err error) {
 		Etcd:  etcdctl,
 		Nodes: n.present,
 		Store: n.store, Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.ref, Now: n.outside.Now,
-		Clock: n.clock.trusted, Writable: func() error { return n.fitness.why(task.UnfitRestored) }, SetState: n.setState, Dial: n.outside.Dial, DialTLS: n.tls.dialTLS(), Key: n.key, Peer: n.peer, TLS: n.tls.serves, Ready: n.ready,
+		Clock: n.clock.trusted, Writable: func() error { return n.fitness.why(task.UnfitRestored) }, SetState: n.states.set, Dial: n.outside.Dial, DialTLS: n.tls.dialTLS(), Key: n.key, Peer: n.peer, TLS: n.tls.serves, Ready: n.health.ready,
 		Keys:  n.trust.ring(),
 		Board: n.boardPart(), Logs: n.executor.Spool(), Talks: n.executor, Ends: n.http.closing, Authenticated: connlimit.Authenticated, Logger: n.log, Registerer: registry, Gatherer: n.Metrics(),
 	})
@@ -253,7 +259,7 @@ func (n *Node) newPresence() *presence {
 	labels["node"], labels["os"], labels["arch"] = n.cfg.Name, runtime.GOOS, runtime.GOARCH
 	slots := n.cfg.Slots
 	return &presence{
-		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), load: n.executor.Running, froze: n.executor.Froze, stuck: n.executor.StuckStarts, unreadable: func() int { return n.engine.Unreadable() }, member: n.member, expires: n.expiry.soon, keys: n.trust.keyIDs,
+		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), load: n.executor.Running, froze: n.executor.Froze, stuck: n.executor.StuckStarts, unreadable: func() int { return n.engine.Unreadable() }, member: n.member.member, expires: n.expiry.soon, keys: n.trust.keyIDs,
 		facts: func() (*task.Facts, []string) {
 			known, pressed := n.facts.Known()
 			return known, n.trust.pressed(pressed)
@@ -310,32 +316,6 @@ func (n *Node) EtcdEndpoints() string {
 		return n.server.Endpoint()
 	}
 	return strings.Join(n.cfg.EtcdEndpoints, ",")
-}
-
-// ready says why the node is not ready: it is, when it decides its ticks, and its API
-// listens everywhere.
-func (n *Node) ready() error {
-	return errors.Join(n.decides(), n.listeners.listenError())
-}
-
-// decides says why the node does not decide its ticks: it does, when every shard that it
-// owns is served and has no undecided tick older than five seconds.
-func (n *Node) decides() error {
-	if _, ok := n.presence.Session(); !ok {
-		return errors.New("the node has no session with etcd")
-	}
-	if err := n.fitness.err(); err != nil {
-		return err
-	}
-	if owned, served := len(n.ownShards()), n.keeper.Running(); served < owned {
-		return fmt.Errorf("%d of the %d shards of this node are served", served, owned)
-	}
-	return n.engine.Overdue(n.outside.Now(), 5*time.Second)
-}
-
-// ownShards are those that the assignment gives this node, as far as it knows.
-func (n *Node) ownShards() []record.Owner {
-	return slices.DeleteFunc(record.DecodeOwners(n.store.Keys(), n.owners.Snapshot().KVs), func(o record.Owner) bool { return o.Node != n.cfg.Name })
 }
 
 // Close gives up what Start took. It is safe to call more than once.

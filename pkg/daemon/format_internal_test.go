@@ -57,17 +57,17 @@ func TestLowering_WaitsForTheLastWritesOfTheNewerFormat(t *testing.T) {
 	}
 }
 
-func TestObeyCluster_TellsTheEngineTheRateOfCatchingUp(t *testing.T) {
+func TestClusterRecord_TellsTheEngineTheRateOfCatchingUp(t *testing.T) {
 	keys, err := record.NewKeys("/t")
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &Node{store: store.New(nil, nil, keys), log: zap.NewNop(), cluster: task.Cluster{Shards: 4}}
-	if c := n.clusterNow(); c.CatchUp() != task.DefaultCatchUpRate || c.Shards != 4 {
+	r := &clusterRecord{store: store.New(nil, nil, keys), log: zap.NewNop(), atStart: task.Cluster{Shards: 4}}
+	if c := r.current(); c.CatchUp() != task.DefaultCatchUpRate || c.Shards != 4 {
 		t.Errorf("at the start: %+v", c)
 	}
 	is := task.Cluster{Shards: 4, Format: store.NewestFormat, CatchUpRate: 7}
-	if err := n.obeyCluster(store.ClusterRecord{Cluster: is, Mod: 5}, nil); err != nil || n.clusterNow() != is {
-		t.Errorf("%+v, %v", n.clusterNow(), err)
+	if err := r.apply(store.ClusterRecord{Cluster: is, Mod: 5}, nil); err != nil || r.current() != is {
+		t.Errorf("%+v, %v", r.current(), err)
 	}
 }

@@ -8,20 +8,33 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/carillonhq/carillon/election"
+	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/wake"
 	"github.com/carillonhq/carillon/shard"
 )
 
 // leader is what this node does while it leads.
 type leader struct {
-	node       *Node
+	node       string
 	rebalancer *shard.Rebalancer
-	changed    wake.Signal // nodes or owners have
-	ready      wake.Signal // a node may have loaded a shard
+	formats    *formatKeeper
+	tombstones *tombstoneSweeper
+
+	nodes, owners, moves *kv.Mirror
+
+	changed wake.Signal // nodes or owners have
+	ready   wake.Signal // a node may have loaded a shard
+	log     *zap.Logger
 }
 
 func (n *Node) newLeader() *leader {
-	l := &leader{node: n, changed: wake.NewSignal(), ready: wake.NewSignal()}
+	l := &leader{
+		node: n.cfg.Name, nodes: n.nodes, owners: n.owners, moves: n.moves,
+		changed: wake.NewSignal(), ready: wake.NewSignal(), log: n.log,
+
+		formats:    &formatKeeper{node: n.cfg.Name, store: n.store, now: n.outside.Now, log: n.log},
+		tombstones: &tombstoneSweeper{store: n.store, clock: n.clock, now: n.outside.Now, log: n.log},
+	}
 	l.rebalancer = shard.NewRebalancer(shard.RebalancerConfig{
 		Store: n.store, Shards: n.cluster.Shards, Changed: l.changed, Ready: l.ready, Now: n.outside.Now,
 		// A node learns that its lease is gone when it renews it, at a third of
@@ -35,15 +48,15 @@ func (n *Node) newLeader() *leader {
 // lead writes the assignment, and looks after the format of records and what is
 // remembered of deleted tasks, until ctx ends or the term is over.
 func (l *leader) lead(ctx context.Context, term election.Term) error {
-	l.node.log.Info("leading", zap.String("node", l.node.cfg.Name), zap.Int64("term", term.Fence.CreateRevision))
+	l.log.Info("leading", zap.String("node", l.node), zap.Int64("term", term.Fence.CreateRevision))
 
-	defer l.node.nodes.Subscribe(l.changed)()
-	defer l.node.owners.Subscribe(l.changed)()
-	defer l.node.moves.Subscribe(l.ready)()
+	defer l.nodes.Subscribe(l.changed)()
+	defer l.owners.Subscribe(l.changed)()
+	defer l.moves.Subscribe(l.ready)()
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return l.rebalancer.Lead(ctx, term.Fence) })
-	g.Go(func() error { return l.node.keepFormat(ctx) })
-	g.Go(func() error { return l.node.sweepTombstones(ctx) })
+	g.Go(func() error { return l.formats.run(ctx) })
+	g.Go(func() error { return l.tombstones.run(ctx) })
 	return g.Wait()
 }

@@ -2,34 +2,51 @@ package daemon
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// member is how the etcd in this process fared a moment ago; nil if there is none.
-func (n *Node) member() *task.Member { return n.ownMember.Load() }
+// memberMonitor asks the etcd in this process now and then for its state, so that the
+// node can announce what nobody else can ask.
+type memberMonitor struct {
+	server *kv.Server // nil: no etcd runs in this process
+	store  *store.Store
+	last   atomic.Pointer[task.Member]
+}
 
-// watchMember asks the etcd in this process now and then, so that the node can
-// announce what nobody else can ask.
-func (n *Node) watchMember(ctx context.Context) error {
-	if n.server == nil {
+// member is the state of the etcd in this process a moment ago; nil if there is none.
+func (m *memberMonitor) member() *task.Member { return m.last.Load() }
+
+// run asks until ctx ends.
+func (m *memberMonitor) run(ctx context.Context) error {
+	if m.server == nil {
 		<-ctx.Done()
 		return ctx.Err()
 	}
+
 	tick := time.NewTicker(announceEvery)
 	defer tick.Stop()
 	for {
-		asking, cancel := context.WithTimeout(ctx, announceEvery)
-		if m := n.store.OwnMember(asking); m != nil {
-			m.Socket = n.server.Endpoint()
-			n.ownMember.Store(m)
-		}
-		cancel()
+		m.ask(ctx)
+
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-tick.C:
 		}
+	}
+}
+
+// ask asks once. The last answer stays if there is none.
+func (m *memberMonitor) ask(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, announceEvery)
+	defer cancel()
+	if member := m.store.OwnMember(ctx); member != nil {
+		member.Socket = m.server.Endpoint()
+		m.last.Store(member)
 	}
 }

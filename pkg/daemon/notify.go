@@ -2,19 +2,14 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	sd "github.com/coreos/go-systemd/v22/daemon"
 	"go.uber.org/zap"
-
-	"github.com/carillonhq/carillon/pkg/store/record"
-	"github.com/carillonhq/carillon/pkg/task"
 )
 
 const (
@@ -210,48 +205,4 @@ func (m *manager) tell(lines ...string) {
 		m.log.Warn("the service manager cannot be told how this node fares", zap.Error(err))
 	}
 	m.lost = err != nil
-}
-
-// fires is decides, but of a cluster whose shards have never had owners: there nobody
-// fires yet. A node whose API cannot listen fires all the same: the service manager is
-// told so in the status, and has no reason to wait, or to start it again.
-func (n *Node) fires() error {
-	if err := n.decides(); err != nil {
-		return err
-	}
-	if !slices.Contains(n.cfg.Roles, task.RoleScheduler) || n.state.wanted() == task.NodeDraining || n.presence.isDraining() {
-		return nil
-	}
-	if owned := len(record.DecodeOwners(n.store.Keys(), n.owners.Snapshot().KVs)); owned < n.cluster.Shards {
-		return fmt.Errorf("%d of the %d shards of the cluster have an owner", owned, n.cluster.Shards)
-	}
-	return nil
-}
-
-// alive is nil if all parts of the node go on, and the watchdog that sees to it has
-// looked since it was asked last.
-func (n *Node) alive() error {
-	looks := n.watchdog.looks.Load()
-	if looks == n.heard.Swap(looks) {
-		return errors.New("the node's watchdog stands still")
-	}
-	return n.watchdog.alive()
-}
-
-// doing is what the node does, in a line.
-func (n *Node) doing() string {
-	s := fmt.Sprintf("%d running", n.executor.Running())
-	if slices.Contains(n.cfg.Roles, task.RoleScheduler) {
-		s = fmt.Sprintf("%d shards, %s", n.keeper.Running(), s)
-	}
-	if err := n.listeners.listenError(); err != nil {
-		s += "; " + err.Error()
-	}
-	switch {
-	case n.presence.isDraining():
-		return "Draining: " + s
-	case n.state.wanted() != task.NodeReady:
-		return "Set to " + n.state.wanted() + ": " + s
-	}
-	return "Ready: " + s
 }

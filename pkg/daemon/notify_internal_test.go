@@ -182,7 +182,7 @@ func TestManager_SaysWhyTheNodeEnded(t *testing.T) {
 }
 
 func TestWatchdog_ThatDoesNotLookIsNotAlive(t *testing.T) {
-	n := &Node{watchdog: newWatchdog(zap.NewNop())}
+	n := &nodeHealth{watchdog: newWatchdog(zap.NewNop())}
 	n.watchdog.over("keeper", func() int64 { return 0 })
 	n.watchdog.look()
 	if err := n.alive(); err != nil {

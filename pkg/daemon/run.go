@@ -44,13 +44,13 @@ func (n *Node) Run(ctx context.Context) error {
 	ground := newLayer(ctx, failed)
 	ground.run(n.nodes.Run)
 	ground.run(n.owners.Run)
-	ground.run(n.watchMember)
-	ground.run(n.followCluster)
+	ground.run(n.member.run)
+	ground.run(n.record.run)
 	ground.run(n.followFreezes)
 	ground.run(n.moves.Run)
 	ground.run(n.facts.Run)
 	ground.run(n.bePresent)
-	ground.run(n.obeyRequests)
+	ground.run(n.states.run)
 	ground.run(n.history.run)
 	ground.run(n.expiry.run)
 	ground.run(func(ctx context.Context) error { return n.trust.watch(ctx, n.announce.Send) })
@@ -215,9 +215,7 @@ func (n *Node) drain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.DrainTimeout.Std())
 	defer cancel()
 	n.log.Info("draining", zap.String("node", n.cfg.Name), zap.Int("running", n.executor.Running()))
-	n.obeying.Lock()
-	n.presence.drain()
-	n.obeying.Unlock()
+	n.states.drain()
 	for n.handsOver() && clock.Sleep(ctx, 20*time.Millisecond) {
 	}
 	if err := n.executor.Drain(ctx); err != nil {
@@ -231,5 +229,5 @@ func (n *Node) handsOver() bool {
 		return false
 	}
 	others := slices.ContainsFunc(n.present(), func(o task.Node) bool { return o.Name != n.cfg.Name && o.Owns() })
-	return others && (len(n.ownShards()) > 0 || n.keeper.Running() > 0)
+	return others && (len(n.health.ownShards()) > 0 || n.keeper.Running() > 0)
 }

@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -19,26 +20,35 @@ const (
 	tombstonesMost  = 10_000
 )
 
-// sweepTombstones is the leader's part in forgetting deleted tasks and secrets.
-func (n *Node) sweepTombstones(ctx context.Context) error {
+// tombstoneSweeper is the leader's part in forgetting deleted tasks and secrets.
+type tombstoneSweeper struct {
+	store *store.Store
+	clock *clockCare // says what is old
+	now   func() time.Time
+	log   *zap.Logger
+}
+
+// run sweeps until ctx ends.
+func (t *tombstoneSweeper) run(ctx context.Context) error {
 	type sweep struct {
 		what  string
 		do    func(ctx context.Context, before task.Time, after string, most int) (removed int, next string, err error)
 		after string
 	}
-	sweeps := []*sweep{{what: "tasks", do: n.store.SweepTombstones}, {what: "secrets", do: n.store.SweepSecrets}}
+	sweeps := []*sweep{{what: "tasks", do: t.store.SweepTombstones}, {what: "secrets", do: t.store.SweepSecrets}}
+
 	for {
 		for _, s := range sweeps {
-			if n.clock.check() != nil { // what is old, the clock tells
+			if t.clock.check() != nil { // a clock that is wrong says nothing about age
 				continue
 			}
-			before := task.At(n.outside.Now().Add(-remember))
+			before := task.At(t.now().Add(-remember))
 			removed, next, err := s.do(ctx, before, s.after, tombstonesMost)
 			if err != nil && ctx.Err() == nil {
-				n.log.Warn("old tombstones could not be removed", zap.String("of", s.what), zap.Error(err))
+				t.log.Warn("old tombstones could not be removed", zap.String("of", s.what), zap.Error(err))
 			}
 			if s.after = next; removed > 0 {
-				n.log.Info("forgot what was deleted", zap.Int(s.what, removed))
+				t.log.Info("forgot what was deleted", zap.Int(s.what, removed))
 			}
 		}
 		if !clock.Sleep(ctx, tombstonesEvery) {

@@ -1,0 +1,83 @@
+package daemon
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/store"
+	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/pkg/wake"
+)
+
+// clusterRecord follows the cluster's record, and has the node write by what it says.
+type clusterRecord struct {
+	store    *store.Store
+	client   *kv.Client
+	atStart  task.Cluster
+	followed atomic.Pointer[task.Cluster] // nil until it is followed
+	announce wake.Signal                  // sent when the node writes another format
+	log      *zap.Logger
+}
+
+// current is what the cluster's record says, as far as the node knows.
+func (r *clusterRecord) current() task.Cluster {
+	if c := r.followed.Load(); c != nil {
+		return *c
+	}
+	return r.atStart
+}
+
+// run follows the record until ctx ends, or until it demands a format that the node does
+// not understand.
+func (r *clusterRecord) run(ctx context.Context) error {
+	key := r.store.Keys().Cluster()
+	mirror := kv.NewMirror(r.client, kv.FollowConfig{Key: key, Relist: time.Minute, Name: "cluster", Logger: r.log.Named("kv")})
+	changed := wake.NewSignal()
+	defer mirror.Subscribe(changed)()
+
+	mirroring, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- mirror.Run(mirroring) }()
+	defer func() { stop(); <-ended }()
+
+	for {
+		if e := mirror.Snapshot().Get(key); e != nil {
+			if err := r.apply(store.DecodeCluster(e)); err != nil {
+				return err
+			}
+		}
+
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-ended:
+			ended <- err // for the deferred receive
+			return err
+		case <-changed:
+		}
+	}
+}
+
+// apply has the node write by a record.
+func (r *clusterRecord) apply(c store.ClusterRecord, err error) error {
+	if err != nil {
+		r.log.Error("the cluster's record cannot be read: the node goes by what it was", zap.Error(err))
+		return nil
+	}
+
+	before := r.store.Format()
+	if err := r.store.Obey(c); err != nil {
+		return err
+	}
+	r.followed.Store(&c.Cluster)
+
+	if now := r.store.Format(); now != before {
+		r.log.Info("writes another format of records", zap.Int("format", now), zap.Int("before", before))
+		r.announce.Send()
+	}
+	return nil
+}
