@@ -20,6 +20,7 @@ import (
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/executor/workdir"
 	"github.com/carillonhq/carillon/pkg/cgroup"
+	"github.com/carillonhq/carillon/pkg/clock"
 )
 
 const (
@@ -212,10 +213,9 @@ func reportCleared(ctx context.Context, hello Hello, clear func(context.Context,
 		if err == nil {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+
+		if !clock.Sleep(ctx, 200*time.Millisecond) {
 			return fmt.Errorf("guardian: say that instance %s is cleared: %w", hello.Instance, err)
-		case <-time.After(200 * time.Millisecond):
 		}
 	}
 }
@@ -247,11 +247,10 @@ func takeLock(ctx context.Context, dir string) (*os.File, error) {
 			f.Close()
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
-		select {
-		case <-ctx.Done():
+
+		if !clock.Sleep(ctx, 20*time.Millisecond) {
 			f.Close()
 			return nil, fmt.Errorf("lock %s: %w", path, context.Cause(ctx))
-		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/carillonhq/carillon/pkg/clock"
 )
 
 const (
@@ -217,10 +219,9 @@ func (o *Orphans) Run(ctx context.Context) {
 		case <-ended:
 		case <-time.After(pause):
 		}
-		select {
-		case <-ctx.Done():
+
+		if !clock.Sleep(ctx, reapPause) {
 			return
-		case <-time.After(reapPause):
 		}
 	}
 }

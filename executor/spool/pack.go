@@ -14,6 +14,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/carillonhq/carillon/pkg/clock"
 )
 
 // A compressed output is in the seekable format of zstd: frames of packFrame bytes
@@ -158,10 +160,9 @@ func compress(ctx context.Context, in io.Reader, has int64, out io.Writer) (size
 		size += int64(len(frame))
 		table = binary.LittleEndian.AppendUint32(table, uint32(len(frame)))
 		table = binary.LittleEndian.AppendUint32(table, uint32(n))
-		select {
-		case <-ctx.Done():
+
+		if !clock.Sleep(ctx, packShare*time.Since(began)) {
 			return 0, ctx.Err()
-		case <-time.After(packShare * time.Since(began)):
 		}
 	}
 	frames := (len(table) - 8) / seekEntry

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/clock"
 )
 
 // What belongs to an output, by the ends of the names.
@@ -60,10 +62,10 @@ func (s *Spool) Run(ctx context.Context) error {
 			continue
 		case <-s.sweep:
 		}
-		select { // not more often than this: a sweep reads the whole spool
-		case <-ctx.Done():
+
+		// Not more often than this: a sweep reads the whole spool.
+		if !clock.Sleep(ctx, sweepPause) {
 			return nil
-		case <-time.After(sweepPause):
 		}
 	}
 }

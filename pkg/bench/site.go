@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -158,11 +159,10 @@ func (s *site) close(ctx context.Context) error {
 // for a second.
 func (s *site) eraseStragglers(ctx context.Context) error {
 	for quiet := 0; quiet < 5; quiet++ {
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, 200*time.Millisecond) {
 			return ctx.Err()
-		case <-time.After(200 * time.Millisecond):
 		}
+
 		left, err := s.client.Get(ctx, s.root, clientv3.WithPrefix(), clientv3.WithCountOnly())
 		if err != nil {
 			return err

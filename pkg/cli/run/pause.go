@@ -11,6 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/factory"
 	"github.com/carillonhq/carillon/pkg/cli/selection"
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -87,13 +88,10 @@ func awaitState(ctx context.Context, f *factory.Factory, c *client.Client, r tas
 	ctx, cancel := context.WithTimeout(ctx, f.NodeTimeout)
 	defer cancel()
 	for wait := 20 * time.Millisecond; !is(r) && r.State.Active(); wait = min(2*wait, 250*time.Millisecond) {
-		t := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			t.Stop()
+		if !clock.Sleep(ctx, wait) {
 			return r
-		case <-t.C:
 		}
+
 		if now, err := c.Run(ctx, r.Namespace, r.Task, r.ID); err == nil {
 			r = now
 		}

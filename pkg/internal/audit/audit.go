@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -205,15 +206,11 @@ func (a *audit) checkShards(ctx context.Context) error {
 }
 
 func (a *audit) wait(ctx context.Context) error {
-	timer := time.NewTimer(a.pause)
-	defer timer.Stop()
-
-	select {
-	case <-ctx.Done():
+	if !clock.Sleep(ctx, a.pause) {
 		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
 	}
+
+	return nil
 }
 
 // confirm reads what the suspects depend on again, and returns the findings in the

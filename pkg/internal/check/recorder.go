@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
@@ -105,9 +106,8 @@ func (r *Recorder) Run(ctx context.Context) error {
 		r.mu.Lock()
 		r.failure = err
 		r.mu.Unlock()
-		select {
-		case <-ctx.Done():
-		case <-time.After(progressInterval):
+
+		if clock.Sleep(ctx, progressInterval) {
 			err = nil
 		}
 	}

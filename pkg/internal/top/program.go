@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -273,12 +274,9 @@ func (p *Program) follow(ctx context.Context, about Target) {
 		if w.Err == nil && w.Run.State.Final() {
 			return
 		}
-		t := time.NewTimer(logsEvery)
-		select {
-		case <-ctx.Done():
-			t.Stop()
+
+		if !clock.Sleep(ctx, logsEvery) {
 			return
-		case <-t.C:
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -21,12 +22,9 @@ func RetryConflict(ctx context.Context, f func() error) error {
 		if i == conflicts || !errors.Is(err, task.ErrConflict) {
 			return err
 		}
-		t := time.NewTimer(rand.N(time.Duration(i) * 10 * time.Millisecond))
-		select {
-		case <-ctx.Done():
-			t.Stop()
+
+		if !clock.Sleep(ctx, rand.N(time.Duration(i)*10*time.Millisecond)) {
 			return err
-		case <-t.C:
 		}
 	}
 }
