@@ -22,6 +22,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/scheduler"
+	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -190,7 +191,7 @@ func (r *rig) start(ctx context.Context, l load) (_ *work, err error) {
 		w.parts.Go(func() error { return e.Run(running) })
 		e.Joined(executor.Session{Fence: r.fence, LastRenewal: r.session.LastRenewal})
 	}
-	fleet := scheduler.NewFleet(nodeName, free)
+	fleet := placement.NewFleet(nodeName, free)
 	nodes, err := r.plain.Nodes(ctx)
 	if err != nil {
 		return nil, err

@@ -29,6 +29,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/connlimit"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/scheduler"
+	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -83,7 +84,7 @@ type Node struct {
 	states   *stateController
 	health   *nodeHealth
 	facts    *hostfacts.Monitor
-	fleet    *scheduler.Fleet
+	fleet    *placement.Fleet
 	engine   *scheduler.Engine
 	keeper   *shard.Keeper
 	keep     wake.Signal // the keeper is to look
@@ -206,7 +207,7 @@ func (n *Node) wire() (err error) {
 		node: cfg.Name, instance: n.instance, store: n.store, state: n.state, presence: n.presence, executor: n.executor,
 		fitness: n.fitness, announce: n.announce, log: n.log,
 	}
-	n.fleet = scheduler.NewFleet(cfg.Name, n.executor.Free)
+	n.fleet = placement.NewFleet(cfg.Name, n.executor.Free)
 	n.engine = scheduler.New(scheduler.Config{
 		Node: cfg.Name, Store: n.store, Fleet: n.fleet, NextAttempt: executor.Next,
 		Freezes: n.freezes.known, Now: n.outside.Now, Cluster: n.record.current, May: n.mayCommit, Logger: n.log.Named("scheduler"), Registerer: registry,

@@ -11,6 +11,7 @@ import (
 
 	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -34,10 +35,10 @@ func benchWorker(b *testing.B, n int, schedule string) (*worker, *time.Time) {
 	}
 	now := start
 	e := New(Config{
-		Node: "n1", Store: store.New(nil, &yes{revision: 1000}, keys), Fleet: NewFleet("n1", func() int { return 1 << 30 }),
+		Node: "n1", Store: store.New(nil, &yes{revision: 1000}, keys), Fleet: placement.NewFleet("n1", func() int { return 1 << 30 }),
 		NextAttempt: executor.Next, Now: func() time.Time { return now }, Logger: zap.NewNop(),
 	})
-	e.cfg.Fleet.Set([]task.Node{node("n1", 1<<30)})
+	e.cfg.Fleet.Set([]task.Node{benchNode("n1")})
 	w := newWorker(e, 0, store.Fences{})
 	w.reset()
 	w.mark, w.known = record.Watermark{Time: task.At(start), Seen: 100}, 1
@@ -150,36 +151,6 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-func BenchmarkFleet_Pick(b *testing.B) {
-	f := NewFleet("me", nil)
-	var nodes []task.Node
-	for i := range 500 {
-		nodes = append(nodes, node(fmt.Sprintf("n%03d", i), 1<<20, func(n *task.Node) { n.Labels["odd"] = fmt.Sprint(i % 2) }))
-	}
-	nodes[77].Labels["gpu"] = "yes"
-	for i := range nodes {
-		free := int64(1) << 40
-		nodes[i].Facts = &task.Facts{Disk: 1 << 42, DiskFree: &free}
-	}
-	f.Set(nodes)
-	for _, strategy := range task.Strategies()[1:] {
-		b.Run(strategy, func(b *testing.B) {
-			w := Want{Strategy: strategy, Key: "default/report", Order: []string{"n500", "n003"}, Last: "n300"}
-			for b.Loop() {
-				f.Reserve(w, start)
-			}
-		})
-	}
-	for _, text := range []string{"", "odd = 1", "gpu", "disk_free > 1Gi"} {
-		sel, _ := task.ParseSelector(text)
-		b.Run(fmt.Sprintf("selector %q", text), func(b *testing.B) {
-			for b.Loop() {
-				f.Reserve(Want{Selector: sel}, start)
-			}
-		})
-	}
-}
-
 // written is what a record is in etcd.
 func written(v any) []byte {
 	b, err := json.Marshal(v)
@@ -187,4 +158,10 @@ func written(v any) []byte {
 		panic(err)
 	}
 	return b
+}
+
+// benchNode is a ready node with so many slots that it is never full.
+func benchNode(name string) task.Node {
+	return task.Node{Name: name, State: task.NodeReady, Roles: []string{task.RoleExecutor}, Slots: 1 << 30, Revision: 10,
+		Labels: map[string]string{"node": name}}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
@@ -60,7 +61,7 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 		s.lookAtAll()
 	}
 	for _, node := range c.Nodes {
-		s.wakeAt(now.Add(suspicion))
+		s.wakeAt(now.Add(placement.Suspicion))
 		for _, n := range p.reserved {
 			if n.Name == node {
 				s.placement.Suspect(node, n.Revision, now)

@@ -209,8 +209,8 @@ func TestCommit_RefusedIsTriedAgainLater(t *testing.T) {
 	if d := h.sleepFor(); d > time.Second {
 		t.Errorf("sleeps for %s", d)
 	}
-	if h.e.cfg.Fleet.given["n1"] != 0 {
-		t.Errorf("%d runs are counted as given", h.e.cfg.Fleet.given["n1"])
+	if h.e.cfg.Fleet.Given()["n1"] != 0 {
+		t.Errorf("%d runs are counted as given", h.e.cfg.Fleet.Given()["n1"])
 	}
 	h.blind(1.3)
 	w.want("a", "+1 dispatched")

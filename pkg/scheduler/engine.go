@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -25,7 +26,7 @@ type NextAttempt func(a task.Assigned, end task.Run, now time.Time, spread float
 type Config struct {
 	Node        string
 	Store       Store
-	Fleet       *Fleet
+	Fleet       *placement.Fleet
 	NextAttempt NextAttempt
 	// ClearedAfter is how long those of an instance are that is proved dead; default 2 s.
 	ClearedAfter time.Duration

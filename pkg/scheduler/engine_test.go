@@ -149,9 +149,7 @@ func TestEngine_LoadsAgainAfterAGapInTheWatchAndAStrangersWatermark(t *testing.T
 			t.Errorf("the shard was opened %d times", n)
 		}
 		w.eventually("three attempts are counted for n1", func() bool { // the last one when its commit is answered
-			r.cfg.Fleet.mu.Lock()
-			defer r.cfg.Fleet.mu.Unlock()
-			return r.cfg.Fleet.given["n1"] == 3
+			return r.cfg.Fleet.Given()["n1"] == 3
 		})
 	})
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/kv/kvmem"
 	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -284,7 +285,7 @@ func (w *world) engine(node string) (*Engine, *door) {
 		log = zaptest.NewLogger(w, zaptest.Level(zap.WarnLevel))
 	}
 	return New(Config{
-		Node: node, Store: store.New(w.etcd, d, w.store.Keys()), Fleet: NewFleet(node, func() int { return 1000 }),
+		Node: node, Store: store.New(w.etcd, d, w.store.Keys()), Fleet: placement.NewFleet(node, func() int { return 1000 }),
 		NextAttempt: executor.Next, Now: w.clock, Logger: log,
 	}), d
 }

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -40,7 +41,7 @@ func bareWorker(tb interface{ Fatal(...any) }) *worker {
 		tb.Fatal(err)
 	}
 	e := New(Config{
-		Node: "n1", Store: store.New(nil, &yes{revision: 1000}, keys), Fleet: NewFleet("n1", func() int { return 1 << 30 }),
+		Node: "n1", Store: store.New(nil, &yes{revision: 1000}, keys), Fleet: placement.NewFleet("n1", func() int { return 1 << 30 }),
 		Now: func() time.Time { return start }, Logger: zap.NewNop(),
 	})
 	w := newWorker(e, 0, store.Fences{})

@@ -43,7 +43,7 @@ func TestLost_AfterLostAfterAndNotBefore(t *testing.T) {
 	if last := runs[len(runs)-1]; last.Token != a.Create || last.Node != "n2" || last.EndedAt.IsZero() {
 		t.Errorf("the lost run is %+v", last)
 	}
-	if n := h.e.cfg.Fleet.given["n2"]; n != 0 {
+	if n := h.e.cfg.Fleet.Given()["n2"]; n != 0 {
 		t.Errorf("%d attempts are still counted for n2", n)
 	}
 	h.decide(182)
@@ -286,7 +286,7 @@ func TestWorker_AttemptThatEndsBetweenOpenAndScan(t *testing.T) {
 				end()
 				h.see()
 			}
-			if n := h.e.cfg.Fleet.given["n1"]; n != 0 {
+			if n := h.e.cfg.Fleet.Given()["n1"]; n != 0 {
 				t.Errorf("%d attempts are counted for n1", n)
 			}
 			h.blind(2)

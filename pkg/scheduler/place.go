@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -38,7 +39,7 @@ func (p *plan) pickPart(t *taskState, index int, q *waiting) (*task.Node, bool) 
 	return p.pickFor(t, w)
 }
 
-func (p *plan) pickFor(t *taskState, w Want) (*task.Node, bool) {
+func (p *plan) pickFor(t *taskState, w placement.Want) (*task.Node, bool) {
 	n, ok := p.s.placement.Reserve(w, p.now)
 	if !ok {
 		p.looksForNodes(t)
@@ -57,8 +58,8 @@ func (p *plan) looksForNodes(t *taskState) {
 }
 
 // want is what a run of t asks of its node.
-func (t *taskState) want() Want {
-	w := Want{Selector: t.how.selector, Secret: t.secret}
+func (t *taskState) want() placement.Want {
+	w := placement.Want{Selector: t.how.selector, Secret: t.secret}
 	switch w.Strategy = t.how.target.Strategy; w.Strategy {
 	case task.StrategyHash:
 		if w.Key = t.how.target.Key; w.Key == "" {

@@ -132,10 +132,7 @@ func (h *hand) knowledge() string {
 		}
 	}
 
-	fleet := h.e.cfg.Fleet
-	fleet.mu.Lock()
-	defer fleet.mu.Unlock()
-	fmt.Fprintf(&b, "\nslots %v", fleet.given)
+	fmt.Fprintf(&b, "\nslots %v", h.e.cfg.Fleet.Given())
 
 	pace := h.e.pace
 	rate := pace.rate()

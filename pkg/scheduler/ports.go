@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -16,7 +17,7 @@ type ports struct {
 	keys         record.Keys
 	commits      commitMaker
 	definitions  definitions
-	placement    placement
+	placement    placer
 	tokens       tokens
 	trims        trims
 	ends         endCounter
@@ -43,16 +44,16 @@ type trims interface{ ask(trim) bool }
 // endCounter counts how runs end, for the board.
 type endCounter interface{ ended(now time.Time, e end) }
 
-// placement chooses nodes for runs. All shards of a node share one, which is locked inside. It is
+// placer chooses nodes for runs. All shards of a node share one, which is locked inside. It is
 // a port and not state, since whether a tick fires or waits depends on whether a node is free: it
 // cannot be decided first and placed later.
-type placement interface {
+type placer interface {
 	// Reserve chooses a node, and counts a slot of it. false: no node takes the run.
-	Reserve(w Want, now time.Time) (*task.Node, bool)
+	Reserve(w placement.Want, now time.Time) (*task.Node, bool)
 	// ReserveNamed is Reserve of a node by its name.
 	ReserveNamed(name string, secret bool, now time.Time) (*task.Node, bool)
 	// Rank returns the nodes that match, the best first. It counts nothing.
-	Rank(w Want, now time.Time) []string
+	Rank(w placement.Want, now time.Time) []string
 	// Occupy counts an attempt that was found at a node.
 	Occupy(node string)
 	// Release gives a slot back: it was not used, or the attempt has ended.

@@ -11,6 +11,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -398,7 +399,7 @@ func TestQueue_RunThatFoundOnlySuspectsIsLookedAtAgain(t *testing.T) {
 	w.want("a", "+1 queued no_matching_node")
 	w.want("m", "+0.9 queued manual no_matching_node")
 	d := h.sleepFor()
-	if d > suspicion {
+	if d > placement.Suspicion {
 		t.Fatalf("sleeps for %s", d)
 	}
 	h.blind(1 + d.Seconds())
@@ -432,7 +433,7 @@ func TestWorker_CountsWhatItDoes(t *testing.T) {
 	if got := valueOf(m.waiting); got != 1 {
 		t.Errorf("%g wait", got)
 	}
-	given := func() int { f := h.e.cfg.Fleet; return f.given["n1"] + f.given["db"] }
+	given := func() int { given := h.e.cfg.Fleet.Given(); return given["n1"] + given["db"] }
 	if given() != 1 {
 		t.Errorf("%d attempts are counted, one is active", given())
 	}

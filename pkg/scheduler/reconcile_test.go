@@ -138,8 +138,8 @@ func TestReconcile_RepairsEndsThatTheWatchHasLost(t *testing.T) {
 	if n := h.tasks["default/goes"]; n != nil {
 		t.Errorf("the deleted task is still known: %+v", n)
 	}
-	if h.e.cfg.Fleet.given["n1"] != 1 {
-		t.Errorf("%d attempts are counted for n1", h.e.cfg.Fleet.given["n1"])
+	if h.e.cfg.Fleet.Given()["n1"] != 1 {
+		t.Errorf("%d attempts are counted for n1", h.e.cfg.Fleet.Given()["n1"])
 	}
 }
 

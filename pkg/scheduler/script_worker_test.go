@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -27,7 +28,7 @@ type scriptedWorker struct {
 func newScriptedWorker(t testing.TB, cfg deciderConfig) decider {
 	e := New(Config{
 		Node: cfg.node, Store: cfg.store, Now: cfg.now, Cluster: cfg.cluster, Freezes: cfg.freezes, Logger: zap.NewNop(),
-		Fleet: NewFleet(cfg.node, func() int { return 1000 }),
+		Fleet: placement.NewFleet(cfg.node, func() int { return 1000 }),
 		// The middle of the spread of a retry is its backoff.
 		NextAttempt: func(a task.Assigned, end task.Run, now time.Time, _ float64) *task.Waiting {
 			return executor.Next(a, end, now, 0.5)

@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -23,7 +24,7 @@ func TestSettle_AnAttemptThatEndedMeanwhileIsNotThereAfterAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := New(Config{
-		Node: "n1", Store: store.New(nil, &yes{revision: 1000}, keys), Fleet: NewFleet("n1", func() int { return 1 }),
+		Node: "n1", Store: store.New(nil, &yes{revision: 1000}, keys), Fleet: placement.NewFleet("n1", func() int { return 1 }),
 		NextAttempt: executor.Next, Now: func() time.Time { return start }, Logger: zap.NewNop(),
 	})
 	w := newWorker(e, 0, store.Fences{})

@@ -32,14 +32,14 @@ const module = "github.com/carillonhq/carillon"
 var allowed = map[string][]string{
 	"cmd/carillon": {"pkg/cli", "pkg/daemon", "pkg/bench"},
 
-	"pkg/daemon": {"pkg/daemon/garbage", "pkg/daemon/peerprobe", "pkg/daemon/hostfacts", "pkg/daemon/clockguard", "pkg/clock", "pkg/wake", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task", "executor/workdir", "executor/guardian", "executor/process"},
+	"pkg/daemon": {"pkg/daemon/garbage", "pkg/daemon/peerprobe", "pkg/daemon/hostfacts", "pkg/daemon/clockguard", "pkg/clock", "pkg/wake", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task", "executor/workdir", "executor/guardian", "executor/process"},
 	// What a node judges, measures or probes by itself; daemon wires them.
 	"pkg/daemon/clockguard": {"pkg/task"},
 	"pkg/daemon/garbage":    {},
 	"pkg/daemon/hostfacts":  {"pkg/task"},
 	"pkg/daemon/peerprobe":  {"pkg/internal/api", "pkg/internal/certs", "pkg/clock", "pkg/task"},
 	// bench stands above daemon: it wires the parts as daemon does, to measure them.
-	"pkg/bench": {"pkg/daemon/garbage", "pkg/clock", "pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task", "executor/workdir", "executor/guardian", "executor/process"},
+	"pkg/bench": {"pkg/daemon/garbage", "pkg/clock", "pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task", "executor/workdir", "executor/guardian", "executor/process"},
 	// cli talks to the API like any other client; nothing of a node is in it.
 	// It reads schedules to tell what is wrong with them before it sends them.
 	// It makes the files of keys for secrets, which an operator brings to the nodes.
@@ -103,7 +103,9 @@ var allowed = map[string][]string{
 	"pkg/client":               {"pkg/task"},
 	// why is pure: what is on record is read for it.
 	"pkg/internal/why": {"pkg/internal/schedule", "pkg/task"},
-	"pkg/scheduler":    {"pkg/clock", "pkg/store", "pkg/store/record", "pkg/internal/schedule", "pkg/task"},
+	"pkg/scheduler":    {"pkg/scheduler/placement", "pkg/clock", "pkg/store", "pkg/store/record", "pkg/internal/schedule", "pkg/task"},
+	// placement chooses the nodes of runs, and knows nothing of shards, ticks or records.
+	"pkg/scheduler/placement": {"pkg/task"},
 
 	"election": {"pkg/clock", "pkg/kv"},
 	"shard":    {"pkg/clock", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task"},
@@ -235,7 +237,7 @@ var shells = map[string]shell{
 	"pkg/store/events":      {},
 	"pkg/scheduler": {
 		files: []string{
-			"board.go", "board_builder.go", "engine.go", "fleet.go", "fleet_parts.go", "fleet_pick.go", "known_freezes.go", "pace.go",
+			"board.go", "board_builder.go", "engine.go", "known_freezes.go", "pace.go",
 			"preload.go", "read_attempts.go", "read_histories.go", "recall.go", "recent.go", "reconcile.go", "report.go", "review.go",
 			"revised.go", "round.go", "scanner.go", "shared.go", "stall.go", "store.go", "trimmer.go", "ttl_deletion.go", "worker.go",
 		},

@@ -1,11 +1,15 @@
-package scheduler
+package placement
 
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/carillonhq/carillon/pkg/task"
 )
+
+// start is the time of all tests.
+var start = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 func node(name string, slots int, change ...func(*task.Node)) task.Node {
 	n := task.Node{Name: name, State: task.NodeReady, Roles: []string{task.RoleExecutor}, Slots: slots, Revision: 10,
@@ -128,7 +132,7 @@ func TestFleet_LeavesOutSuspectsUntilTheirTimeOrNextSession(t *testing.T) {
 	if to := picks(f, 20, ""); to["b"] != 20 {
 		t.Errorf("while a is suspect: %v", to)
 	}
-	if n, ok := f.Reserve(Want{}, start.Add(suspicion)); !ok || n.Name != "a" {
+	if n, ok := f.Reserve(Want{}, start.Add(Suspicion)); !ok || n.Name != "a" {
 		t.Errorf("afterwards %s is picked", n.Name)
 	}
 	f.Suspect("a", 10, start)

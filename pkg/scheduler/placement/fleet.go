@@ -1,6 +1,17 @@
-package scheduler
+// Package placement decides which node gets a run. A Fleet is the nodes that are present, as their
+// owners announce them, and how many attempts the shards of this node have given to each. A Want is
+// what a run asks of its node: a selector, a strategy, a key for secrets.
+//
+// It guarantees that a run goes only to a node that takes runs, matches the selector and is not
+// suspected of having restarted. It does not guarantee that the node has a free slot: several
+// schedulers choose without asking each other, and the node hands back what it cannot start.
+//
+// It reads and writes no keys. The daemon tells a Fleet of the nodes (Set), and the shards tell it
+// which attempts begin and end (Reserve, Occupy, Release).
+package placement
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -31,7 +42,7 @@ type suspect struct {
 
 // suspicion is how long a node is left out whose session a commit found to be
 // another than the one known: by then the mirror has caught up.
-const suspicion = 3 * time.Second
+const Suspicion = 3 * time.Second
 
 // NewFleet makes a Fleet as node self sees it. local tells how many slots of the
 // own executor are free.
@@ -78,6 +89,14 @@ func (f *Fleet) Occupy(node string) { f.count(node, 1) }
 // Release gives back what Reserve or Occupy has counted: the attempt has ended, or was never made.
 func (f *Fleet) Release(node string) { f.count(node, -1) }
 
+// Given returns how many attempts are counted at each node that has some.
+func (f *Fleet) Given() map[string]int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	return maps.Clone(f.given)
+}
+
 func (f *Fleet) count(node string, by int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -92,7 +111,7 @@ func (f *Fleet) Suspect(node string, session int64, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if n := f.nodes[node]; n != nil && n.Revision == session {
-		f.suspect[node] = suspect{session, now.Add(suspicion)}
+		f.suspect[node] = suspect{session, now.Add(Suspicion)}
 	}
 }
 
@@ -113,7 +132,7 @@ func (f *Fleet) fit(n *task.Node, w *Want, now time.Time) bool {
 	if len(f.suspect) > 0 {
 		if s, ok := f.suspect[n.Name]; ok {
 			left := s.until.Sub(now)
-			if s.session == n.Revision && left > 0 && left <= suspicion { // more: the clock was set back
+			if s.session == n.Revision && left > 0 && left <= Suspicion { // more: the clock was set back
 				return false
 			}
 			delete(f.suspect, n.Name)
