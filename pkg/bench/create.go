@@ -71,7 +71,7 @@ func (b *bench) create(ctx context.Context) (err error) {
 		{"create/bulk", limitCreateBulk, 1, inBulk(api)},
 		{"create/store", limitCreate, b.Callers, oneByOne(r.createTask)},
 		{"create/api", limitCreate, b.Callers, oneByOne(func(ctx context.Context, s task.Spec) error {
-			_, err := api.Create(ctx, s.Namespace, s)
+			_, err := api.Tasks.Create(ctx, s.Namespace, s)
 			return err
 		})},
 	} {
@@ -118,7 +118,7 @@ func oneByOne(create func(context.Context, task.Spec) error) creator {
 
 func inBulk(c *client.Client) creator {
 	return func(ctx context.Context, tasks iter.Seq[task.Spec], done func()) error {
-		for r, err := range c.ApplyAll(ctx, tasks, client.BatchOptions{CreateOnly: true}) {
+		for r, err := range c.Tasks.ApplyAll(ctx, tasks, client.BatchOptions{CreateOnly: true}) {
 			if err == nil {
 				err = r.Err()
 			}

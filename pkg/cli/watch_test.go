@@ -79,7 +79,7 @@ func TestWatch_TellsEachChangeInALine(t *testing.T) {
 		t.Helper()
 		s := task.Defaults()
 		s.Name, s.Schedule, s.Action, s.Labels = name, task.Schedules{"0 3 1 1 *"}, task.Action{Noop: &task.Noop{}}, map[string]string{"team": team}
-		_, err := c.Create(t.Context(), "default", s)
+		_, err := c.Tasks.Create(t.Context(), "default", s)
 		must(t, err)
 	}
 	create("a", "data")
@@ -110,29 +110,29 @@ func TestWatch_TellsEachChangeInALine(t *testing.T) {
 	want(get, "a")
 	want(selected, "TASK", "RESULT")
 
-	_, err = c.Pause(t.Context(), "default", "other", 0) // nobody asked for it
+	_, err = c.Tasks.Pause(t.Context(), "default", "other", 0) // nobody asked for it
 	must(t, err)
-	_, err = c.Pause(t.Context(), "default", "a", 0)
+	_, err = c.Tasks.Pause(t.Context(), "default", "a", 0)
 	must(t, err)
 	want(table, "a ", "paused")
 	want(objects, `"name":"a"`, `"paused":true`)
 	want(get, "a")
 
-	_, err = c.Trigger(t.Context(), "default", "other", nil) // its labels do not match -l
+	_, err = c.Tasks.Trigger(t.Context(), "default", "other", nil) // its labels do not match -l
 	must(t, err)
 	want(runs, "other ", "queued")
-	_, err = c.Trigger(t.Context(), "default", "b", nil)
+	_, err = c.Tasks.Trigger(t.Context(), "default", "b", nil)
 	must(t, err)
 	want(table, "b ", "waiting")
 	want(objects, `"name":"b"`, `"state":"waiting"`)
 	want(runs, "b ", "queued")
 	want(selected, "b ", "queued")
 
-	_, err = c.Patch(t.Context(), "default", "b", []byte(`{"labels":{"team":"web"}}`), 0)
+	_, err = c.Tasks.Patch(t.Context(), "default", "b", []byte(`{"labels":{"team":"web"}}`), 0)
 	must(t, err)
 	want(table, "default/b", "not in the list any more")
 	want(objects, `"name":"b"`, `"left_list":true`)
-	must(t, c.Delete(t.Context(), "default", "a", 0))
+	must(t, c.Tasks.Delete(t.Context(), "default", "a", 0))
 	want(table, "default/a", "not in the list any more")
 	create("c", "data")
 	want(table, "c ", "ok")

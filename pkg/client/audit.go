@@ -17,6 +17,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// AuditService checks the cluster's records, and repairs them.
+type AuditService struct{ conn *connection }
+
 // AuditLine is a line of an audit's answer: exactly one of its fields is set.
 type AuditLine struct {
 	Progress *task.AuditProgress `json:"progress,omitempty" doc:"How far it is."`
@@ -37,27 +40,32 @@ type AuditOptions struct {
 	Tell func(task.AuditProgress)
 }
 
-// Audit has the server check the cluster against the promises. It takes as long
-// as reading everything takes: Config.Timeout bounds the wait for the next word,
-// and Pause comes on top.
-func (c *Client) Audit(ctx context.Context, o AuditOptions) (task.Audit, error) {
+// Run has the server check the cluster's records against what Carillon guarantees. It
+// takes as long as the server needs to read all records, plus o.Pause. Config.Timeout,
+// plus the longer of o.Pause and a minute, bounds the wait for each report of progress.
+func (s *AuditService) Run(ctx context.Context, o AuditOptions) (task.Audit, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	limit := c.timeout + max(o.Pause, time.Minute)
+
+	limit := s.conn.timeout + max(o.Pause, time.Minute)
 	quiet := time.AfterFunc(limit, func() { cancel(fmt.Errorf("no word of the audit for %s: %w", limit, context.DeadlineExceeded)) })
 	defer quiet.Stop()
+
 	q := url.Values{}
 	if o.Pause > 0 {
 		q.Set("pause", strconv.Itoa(int(o.Pause/time.Second)))
 	}
-	res, err := c.send(ctx, call{method: http.MethodGet, path: "/v1/audit", query: q, stream: true})
+	res, err := s.conn.send(ctx, call{method: http.MethodGet, path: "/v1/audit", query: q, stream: true})
 	if err != nil {
 		return task.Audit{}, err
 	}
 	defer res.Body.Close()
 	if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind != linesType {
-		return task.Audit{}, c.notCarillon(res)
+		return task.Audit{}, s.conn.notCarillon(res)
 	}
+
+	// The answer is a line for each report of progress, then one with the result or with
+	// the error that ended the audit. An answer that ends before that was cut off.
 	in := bufio.NewReader(res.Body)
 	for {
 		line, err := in.ReadBytes('\n')
@@ -68,13 +76,15 @@ func (c *Client) Audit(ctx context.Context, o AuditOptions) (task.Audit, error) 
 			if cause := context.Cause(ctx); cause != nil {
 				err = fmt.Errorf("%w: %w", err, cause)
 			}
-			return task.Audit{}, c.failed(err, false)
+			return task.Audit{}, s.conn.failed(err, false)
 		}
 		quiet.Reset(limit)
+
 		var l AuditLine
 		if err := json.Unmarshal(bytes.TrimSpace(line), &l); err != nil {
-			return task.Audit{}, c.notCarillon(res)
+			return task.Audit{}, s.conn.notCarillon(res)
 		}
+
 		switch {
 		case l.Audit != nil:
 			return *l.Audit, nil
@@ -86,10 +96,12 @@ func (c *Client) Audit(ctx context.Context, o AuditOptions) (task.Audit, error) 
 	}
 }
 
-// Repair has the server mend findings, at most 100 at once. The results come in
-// their order; after one that failed there are none.
-func (c *Client) Repair(ctx context.Context, findings []task.RepairRequest) ([]task.RepairResult, error) {
+// Repair has the server repair findings, at most 100 in one call. The results are in
+// their order. The server stops at the first repair that fails, so that the findings
+// after it have no result.
+func (s *AuditService) Repair(ctx context.Context, findings []task.RepairRequest) ([]task.RepairResult, error) {
 	var l List[task.RepairResult]
-	err := c.do(ctx, call{method: http.MethodPost, path: "/v1/audit:repair", body: Repairs{findings}}, &l)
+	err := s.conn.do(ctx, call{method: http.MethodPost, path: "/v1/audit:repair", body: Repairs{findings}}, &l)
+
 	return l.Items, err
 }

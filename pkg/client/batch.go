@@ -39,26 +39,26 @@ const (
 // errStalled ends a batch whose server says nothing any more.
 var errStalled = fmt.Errorf("no answer for what was sent: %w", context.DeadlineExceeded)
 
-// ApplyAll is Apply for any number of tasks, over one request: it sends while it
-// reads what became of them, in the order of tasks; Line counts them from 1. A
-// result with an Error is that task's alone.
+// ApplyAll is Apply for any number of tasks in one request. It reads results while it
+// still sends tasks, and yields them in the order of tasks; BatchResult.Line counts
+// from 1. A BatchResult with an Error is about that task only.
 //
-// An error ends the results. Tasks that were yielded before it are done; what
-// became of those that came after them, as far as tasks was asked for them, is
-// unknown (task.ErrUnknown), unless the server was never reached or refused all.
-// Config.Timeout bounds the wait for the next answer while there is one to wait
-// for. Whoever stops reading results abandons what was not yet answered.
+// An error ends the results. It says nothing about the tasks whose results were yielded
+// before. The outcome of tasks that were taken from the iterator but have no result is
+// unknown (task.ErrUnknown), unless the server was not reached or refused the request.
+// Config.Timeout bounds the wait for each result. If you stop reading results, tasks
+// without a result may or may not be applied.
 //
-// tasks runs in a goroutine of its own, a little ahead of the results, and may
-// be asked for one more after they have ended.
-func (c *Client) ApplyAll(ctx context.Context, tasks iter.Seq[task.Spec], o BatchOptions) iter.Seq2[BatchResult, error] {
+// The iterator tasks runs in a goroutine of its own, ahead of the results, and may
+// be called once more after the results have ended.
+func (s *TasksService) ApplyAll(ctx context.Context, tasks iter.Seq[task.Spec], o BatchOptions) iter.Seq2[BatchResult, error] {
 	return func(yield func(BatchResult, error) bool) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		out := newOutbox()
 		defer out.stop()
 		go out.fill(tasks)
-		w := watch(c.timeout, out, cancel)
+		w := watch(s.conn.timeout, out, cancel)
 		defer w.stop()
 		q := url.Values{}
 		if o.CreateOnly {
@@ -70,14 +70,14 @@ func (c *Client) ApplyAll(ctx context.Context, tasks iter.Seq[task.Spec], o Batc
 		if o.DryRun {
 			dryRun(q, o.Ticks)
 		}
-		res, err := c.send(ctx, call{method: http.MethodPost, path: "/v1/tasks:batch", query: q, lines: out, stream: true})
+		res, err := s.conn.send(ctx, call{method: http.MethodPost, path: "/v1/tasks:batch", query: q, lines: out, stream: true})
 		if err != nil {
 			yield(BatchResult{}, out.blame(err))
 			return
 		}
 		defer res.Body.Close()
 		if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind != linesType {
-			yield(BatchResult{}, c.notCarillon(res))
+			yield(BatchResult{}, s.conn.notCarillon(res))
 			return
 		}
 		in := bufio.NewReaderSize(res.Body, 64<<10)
@@ -99,7 +99,7 @@ func (c *Client) ApplyAll(ctx context.Context, tasks iter.Seq[task.Spec], o Batc
 				if cause := context.Cause(ctx); cause != nil {
 					err = fmt.Errorf("%w: %w", err, cause)
 				}
-				yield(BatchResult{}, out.blame(c.failed(err, !o.DryRun)))
+				yield(BatchResult{}, out.blame(s.conn.failed(err, !o.DryRun)))
 				return
 			}
 			n++

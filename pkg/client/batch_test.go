@@ -51,7 +51,7 @@ func drain(_ http.ResponseWriter, _ *http.Request, lines *bufio.Reader) {
 
 // collect reads all results, and the error that ended them.
 func collect(ctx context.Context, c *client.Client, tasks iter.Seq[task.Spec]) (n int, err error) {
-	for _, err := range c.ApplyAll(ctx, tasks, client.BatchOptions{}) {
+	for _, err := range c.Tasks.ApplyAll(ctx, tasks, client.BatchOptions{}) {
 		if err != nil {
 			return n, err
 		}
@@ -152,7 +152,7 @@ func TestApplyAll_WaitsForItsSourceAndStopsIt(t *testing.T) {
 		for i := 0; yield(task.Spec{Name: fmt.Sprint("t", i)}); i++ {
 		}
 	}
-	for r, err := range c.ApplyAll(t.Context(), source, client.BatchOptions{}) {
+	for r, err := range c.Tasks.ApplyAll(t.Context(), source, client.BatchOptions{}) {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,14 +1,8 @@
 package client
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
-	"mime"
 	"net/http"
 	"net/url"
 	"os"
@@ -26,11 +20,8 @@ const (
 	unixScheme = "unix://"
 )
 
-const (
-	defaultTimeout = 30 * time.Second
-	maxAnswer      = 256 << 20 // bytes of one answer that are read; logs have no limit
-	maxProblem     = 1 << 20
-)
+// defaultTimeout is Config.Timeout where that is 0.
+const defaultTimeout = 30 * time.Second
 
 // Config says how to reach the API.
 type Config struct {
@@ -59,21 +50,54 @@ type Config struct {
 	Trace func(Sent)
 }
 
-// Client calls the API of one server. It is safe for concurrent use.
+// Client calls the API of one server. Each service has the calls of one resource.
+// A Client and its services are safe for concurrent use.
 type Client struct {
-	base    string // as it is shown
-	target  string // what paths are added to
-	token   string
-	timeout time.Duration
-	http    *http.Client
+	Tasks   *TasksService
+	Runs    *RunsService
+	Logs    *LogsService
+	Ticks   *TicksService
+	Events  *EventsService
+	Secrets *SecretsService
+	Nodes   *NodesService
+	Shards  *ShardsService
+	Cluster *ClusterService
+	Members *MembersService
+	Freezes *FreezesService
+	Audit   *AuditService
+	Board   *BoardService
 
-	readOnly bool
-	trace    func(Sent)
+	conn *connection
 }
 
-// New makes a Client. It does not connect. A server or a token that cannot be
-// one is a *task.Error.
+// New makes a Client. It does not connect. The error is task.ErrInvalid if
+// cfg.Server is no address, if cfg.Token has characters that no token has, or if the
+// token would cross the network in clear text without cfg.Insecure.
 func New(cfg Config) (*Client, error) {
+	conn, err := newConnection(cfg)
+	if err != nil {
+		return nil, err
+	}
+
+	return &Client{
+		Tasks:   &TasksService{conn},
+		Runs:    &RunsService{conn},
+		Logs:    &LogsService{conn},
+		Ticks:   &TicksService{conn},
+		Events:  &EventsService{conn},
+		Secrets: &SecretsService{conn},
+		Nodes:   &NodesService{conn},
+		Shards:  &ShardsService{conn},
+		Cluster: &ClusterService{conn},
+		Members: &MembersService{conn},
+		Freezes: &FreezesService{conn},
+		Audit:   &AuditService{conn},
+		Board:   &BoardService{conn},
+		conn:    conn,
+	}, nil
+}
+
+func newConnection(cfg Config) (*connection, error) {
 	base, err := parseServer(cfg.Server)
 	if err != nil {
 		return nil, err
@@ -81,6 +105,7 @@ func New(cfg Config) (*Client, error) {
 	if strings.ContainsFunc(cfg.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return nil, task.Invalid(task.CodeBadValue, "token", "contains spaces or characters that no token has")
 	}
+
 	secured, socket := strings.HasPrefix(base, "https://"), ""
 	target := base
 	if path, ok := strings.CutPrefix(base, unixScheme); ok {
@@ -91,17 +116,21 @@ func New(cfg Config) (*Client, error) {
 			task.Quote(base))
 	}
 
-	c := &Client{base: base, target: target, token: cfg.Token, timeout: cfg.Timeout, http: &http.Client{}, readOnly: cfg.ReadOnly, trace: cfg.Trace}
+	c := &connection{base: base, target: target, token: cfg.Token, timeout: cfg.Timeout, http: &http.Client{}, readOnly: cfg.ReadOnly, trace: cfg.Trace}
 	if c.timeout <= 0 {
 		c.timeout = defaultTimeout
 	}
+
 	check := peerCheck{own: os.Geteuid(), trusted: cfg.TrustedUsers, token: cfg.Token != "", insecure: cfg.Insecure}
 	c.http.Transport = check.transport(transport(cfg.TLS), socket, !secured)
 	if cfg.HTTP != nil {
 		*c.http = *cfg.HTTP
 	}
+
+	// Each call has its own deadline, and the token must not follow a redirect.
 	c.http.Timeout = 0
 	c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
 	return c, nil
 }
 
@@ -142,133 +171,31 @@ func parseServer(server string) (string, error) {
 	return strings.TrimSuffix(u.String(), "/"), nil
 }
 
-// Server is the address that the client calls.
-func (c *Client) Server() string { return c.base }
+// Server returns the address that the client calls.
+func (c *Client) Server() string { return c.conn.base }
 
-// OnThisHost reports whether the server is at a socket or at a loopback address.
+// OnThisHost reports whether the server is at a unix socket or at a loopback address.
 func (c *Client) OnThisHost() bool {
-	if strings.HasPrefix(c.base, unixScheme) {
+	if strings.HasPrefix(c.conn.base, unixScheme) {
 		return true
 	}
-	u, err := url.Parse(c.base)
+
+	u, err := url.Parse(c.conn.base)
+
 	return err == nil && isLoopback(u.Hostname())
 }
 
-// call is one request.
-type call struct {
-	method  string
-	path    string
-	query   url.Values
-	header  http.Header
-	body    any    // written as JSON
-	raw     []byte // or the body as it is
-	rawType string
-	lines   io.Reader // or NDJSON, as it comes
-	stream  bool      // the answer is read by the caller, without a deadline
+// Version returns the versions of the server and of Go, and the names of its node and
+// its cluster.
+func (c *Client) Version(ctx context.Context) (Version, error) {
+	var v Version
+	err := c.conn.do(ctx, call{method: http.MethodGet, path: "/v1/version"}, &v)
+
+	return v, err
 }
 
-func (k call) writes() bool {
-	return k.method != http.MethodGet && k.path != schedulePath && !k.query.Has(dryRunParam)
-}
-
-// do makes a call and decodes its answer into out, if out is not nil.
-func (c *Client) do(ctx context.Context, k call, out any) error {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	res, err := c.send(ctx, k)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	if out == nil {
-		return nil
-	}
-	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
-	if kind != "application/json" {
-		return c.notCarillon(res)
-	}
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
-	if err != nil {
-		return c.failed(err, k.writes())
-	}
-	if err := json.Unmarshal(body, out); err != nil {
-		e := c.notCarillon(res)
-		e.Message += fmt.Sprintf(" (%v)", err)
-		return e
-	}
-	return nil
-}
-
-// send makes a call and returns its answer if that is a success.
-func (c *Client) send(ctx context.Context, k call) (*http.Response, error) {
-	if err := c.guard(k); err != nil {
-		return nil, err
-	}
-	req, err := c.request(ctx, k)
-	if err != nil {
-		return nil, err
-	}
-	res, err := c.carry(req)
-	if err != nil {
-		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
-			err = fmt.Errorf("%w: %w", err, cause)
-		}
-		return nil, c.failed(err, k.writes())
-	}
-	if res.StatusCode/100 == 2 {
-		return res, nil
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxProblem))
-	if err != nil {
-		return nil, c.failed(err, k.writes())
-	}
-	return nil, c.problem(res, body, k.writes())
-}
-
-func (c *Client) request(ctx context.Context, k call) (*http.Request, error) {
-	body, kind := k.raw, k.rawType
-	if k.body != nil {
-		b, err := json.Marshal(k.body)
-		if err != nil {
-			return nil, fmt.Errorf("write %T as JSON: %w", k.body, err)
-		}
-		body, kind = b, "application/json"
-	}
-	target := c.target + k.path
-	if len(k.query) > 0 {
-		target += "?" + k.query.Encode()
-	}
-	var r io.Reader
-	switch {
-	case k.lines != nil:
-		r, kind = k.lines, linesType
-	case body != nil:
-		r = bytes.NewReader(body)
-	}
-	req, err := http.NewRequestWithContext(ctx, k.method, target, r)
-	if err != nil {
-		return nil, fmt.Errorf("make the request: %w", err)
-	}
-	for name, values := range k.header {
-		req.Header[name] = values
-	}
-	if r != nil {
-		req.Header.Set("Content-Type", kind)
-	}
-	if !k.stream {
-		req.Header.Set("Accept", "application/json, application/problem+json")
-	}
-	if c.token != "" {
-		req.Header.Set("Authorization", "Bearer "+c.token)
-	}
-	return req, nil
-}
-
-// ifMatch makes a call conditional on a task's revision; 0 is any.
-func ifMatch(revision int64) http.Header {
-	if revision == 0 {
-		return nil
-	}
-	return http.Header{"If-Match": {fmt.Sprintf("\"%d\"", revision)}}
+// Ready returns nil if the server is ready for work; otherwise the error says why it
+// is not. It needs no token.
+func (c *Client) Ready(ctx context.Context) error {
+	return c.conn.do(ctx, call{method: http.MethodGet, path: "/readyz"}, nil)
 }

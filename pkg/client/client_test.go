@@ -59,12 +59,12 @@ func dialFor(t *testing.T, server string, timeout time.Duration) *client.Client 
 }
 
 func read(c *client.Client, ctx context.Context) error {
-	_, err := c.Get(ctx, "default", "a")
+	_, err := c.Tasks.Get(ctx, "default", "a")
 	return err
 }
 
 func write(c *client.Client, ctx context.Context) error {
-	_, err := c.Pause(ctx, "default", "a", 0)
+	_, err := c.Tasks.Pause(ctx, "default", "a", 0)
 	return err
 }
 
@@ -189,7 +189,7 @@ func TestNotCarillon(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		if _, err := c.Logs(t.Context(), "default", "a", "x", 0); err == nil && what != "a page" {
+		if _, err := c.Logs.Open(t.Context(), "default", "a", "x", client.LogOptions{}); err == nil && what != "a page" {
 			t.Errorf("%s: logs were read", what)
 		}
 	}
@@ -252,10 +252,10 @@ func TestNamesAreCheckedBeforeAnythingIsSent(t *testing.T) {
 	c := against(t, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("sent: %s", r.URL) })
 	ctx := t.Context()
 	for _, name := range []string{"", "..", "a/b", "A", "a?x=1", "a%2f"} {
-		_, err := c.Get(ctx, "default", name)
-		_, err2 := c.Get(ctx, name, "a")
-		_, err3 := c.Node(ctx, name)
-		_, err4 := c.Create(ctx, name, task.Spec{})
+		_, err := c.Tasks.Get(ctx, "default", name)
+		_, err2 := c.Tasks.Get(ctx, name, "a")
+		_, err3 := c.Nodes.Get(ctx, name)
+		_, err4 := c.Tasks.Create(ctx, name, task.Spec{})
 		for _, err := range []error{err, err2, err3, err4} {
 			if !errors.Is(err, task.ErrInvalid) {
 				t.Errorf("%q: %v", name, err)
@@ -263,11 +263,11 @@ func TestNamesAreCheckedBeforeAnythingIsSent(t *testing.T) {
 		}
 	}
 	for _, id := range []string{"", "..", "a/b"} {
-		if _, err := c.Run(ctx, "default", "a", id); !errors.Is(err, task.ErrInvalid) {
+		if _, err := c.Runs.Get(ctx, "default", "a", id); !errors.Is(err, task.ErrInvalid) {
 			t.Errorf("run %q: %v", id, err)
 		}
 	}
-	if _, err := c.FindRun(ctx, "", "x"); !errors.Is(err, task.ErrInvalid) {
+	if _, err := c.Runs.Find(ctx, "", "x"); !errors.Is(err, task.ErrInvalid) {
 		t.Errorf("a run in no namespace: %v", err)
 	}
 }
@@ -280,7 +280,7 @@ func TestAll_StopsReadingWhenTheCallerDoes(t *testing.T) {
 		_, _ = io.WriteString(w, `{"items": [{"name": "a"}, {"name": "b"}], "next": "more"}`)
 	})
 	n := 0
-	for _, err := range c.All(t.Context(), client.ListOptions{}) {
+	for _, err := range c.Tasks.All(t.Context(), client.TaskListOptions{}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -291,7 +291,7 @@ func TestAll_StopsReadingWhenTheCallerDoes(t *testing.T) {
 	if pages.Load() != 2 {
 		t.Errorf("%d pages were read for 3 items", pages.Load())
 	}
-	tasks, err := c.List(t.Context(), client.ListOptions{Limit: 5})
+	tasks, err := c.Tasks.List(t.Context(), client.TaskListOptions{Limit: 5})
 	if err != nil || len(tasks) != 5 {
 		t.Errorf("a limit of 5: %d tasks, %v", len(tasks), err)
 	}

@@ -7,89 +7,53 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Nodes are the nodes that are present.
-func (c *Client) Nodes(ctx context.Context) ([]task.Node, error) {
-	return getAll[task.Node](ctx, c, "/v1/nodes")
+// ClusterService reads and changes what belongs to the cluster as a whole.
+type ClusterService struct{ conn *connection }
+
+// Status returns the state of the cluster: its nodes, its etcd, its settings, and the
+// warnings that an operator should look at.
+func (s *ClusterService) Status(ctx context.Context) (ClusterStatus, error) {
+	var status ClusterStatus
+	err := s.conn.do(ctx, call{method: http.MethodGet, path: "/v1/cluster"}, &status)
+
+	return status, err
 }
 
-// Node is one of them.
-func (c *Client) Node(ctx context.Context, name string) (task.Node, error) {
-	var n task.Node
-	if err := task.CheckName("node", name); err != nil {
-		return n, err
-	}
-	err := c.do(ctx, call{method: http.MethodGet, path: "/v1/nodes/" + name}, &n)
-	return n, err
-}
-
-// DrainNode has a node hand over its shards and what it has not started. It is
-// drained when its record says that it has no shards and runs nothing. Like the
-// other states, the node keeps this one over restarts.
-func (c *Client) DrainNode(ctx context.Context, name string) (task.Node, error) {
-	return c.setState(ctx, name, "drain")
-}
-
-// CordonNode keeps new runs from a node; it keeps its shards.
-func (c *Client) CordonNode(ctx context.Context, name string) (task.Node, error) {
-	return c.setState(ctx, name, "cordon")
-}
-
-// ResumeNode ends both.
-func (c *Client) ResumeNode(ctx context.Context, name string) (task.Node, error) {
-	return c.setState(ctx, name, "resume")
-}
-
-func (c *Client) setState(ctx context.Context, name, verb string) (n task.Node, err error) {
-	if err := task.CheckName("node", name); err != nil {
-		return n, err
-	}
-	err = c.do(ctx, call{method: http.MethodPost, path: "/v1/nodes/" + name + "/" + verb}, &n)
-	return n, err
-}
-
-// Recover has all nodes go on with an etcd that was restored from an older
-// snapshot, and returns the cluster's record with its new epoch. task.ErrConflict
-// if no node says that it was restored.
-func (c *Client) Recover(ctx context.Context) (task.Cluster, error) {
-	var k task.Cluster
-	err := c.do(ctx, call{method: http.MethodPost, path: "/v1/cluster/recover"}, &k)
-	return k, err
-}
-
-// Shards are all shards, with their owners.
-func (c *Client) Shards(ctx context.Context) ([]task.Shard, error) {
-	return getAll[task.Shard](ctx, c, "/v1/shards")
-}
-
-// Cluster says how the cluster fares.
-func (c *Client) Cluster(ctx context.Context) (ClusterStatus, error) {
-	var s ClusterStatus
-	err := c.do(ctx, call{method: http.MethodGet, path: "/v1/cluster"}, &s)
-	return s, err
-}
-
-// SetCluster changes settings of the cluster, and returns those that hold then.
-func (c *Client) SetCluster(ctx context.Context, set ClusterSettings) (ClusterSettings, error) {
+// UpdateSettings changes the settings that are not nil, and returns all settings as they
+// are then.
+func (s *ClusterService) UpdateSettings(ctx context.Context, settings ClusterSettings) (ClusterSettings, error) {
 	var now ClusterSettings
-	err := c.do(ctx, call{method: http.MethodPatch, path: "/v1/cluster", body: set}, &now)
+	err := s.conn.do(ctx, call{method: http.MethodPatch, path: "/v1/cluster", body: settings}, &now)
+
 	return now, err
 }
 
-// Version says what answers.
-func (c *Client) Version(ctx context.Context) (Version, error) {
-	var v Version
-	err := c.do(ctx, call{method: http.MethodGet, path: "/v1/version"}, &v)
-	return v, err
+const formatPath = "/v1/cluster/format"
+
+// Format returns the format of the cluster's records.
+func (s *ClusterService) Format(ctx context.Context) (FormatStatus, error) {
+	var f FormatStatus
+	err := s.conn.do(ctx, call{method: http.MethodGet, path: formatPath}, &f)
+
+	return f, err
 }
 
-// Ready asks whether the server is ready for work; the error says why it is
-// not. It needs no token.
-func (c *Client) Ready(ctx context.Context) error {
-	return c.do(ctx, call{method: http.MethodGet, path: "/readyz"}, nil)
+// SetFormat asks for an older format of records or, with 0, for the newest that is
+// possible. An older format is in force when FormatStatus.Format says so, which can
+// take as long as the active runs.
+func (s *ClusterService) SetFormat(ctx context.Context, format int) (FormatStatus, error) {
+	var f FormatStatus
+	err := s.conn.do(ctx, call{method: http.MethodPut, path: formatPath, body: FormatRequest{Format: format}}, &f)
+
+	return f, err
 }
 
-func getAll[T any](ctx context.Context, c *Client, path string) ([]T, error) {
-	var l List[T]
-	err := c.do(ctx, call{method: http.MethodGet, path: path}, &l)
-	return l.Items, err
+// Recover has all nodes go on with an etcd that was restored from an older snapshot, and
+// returns the cluster's record with its new epoch. The error is task.ErrConflict if no
+// node reports that etcd was restored.
+func (s *ClusterService) Recover(ctx context.Context) (task.Cluster, error) {
+	var k task.Cluster
+	err := s.conn.do(ctx, call{method: http.MethodPost, path: "/v1/cluster/recover"}, &k)
+
+	return k, err
 }

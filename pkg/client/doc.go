@@ -1,11 +1,17 @@
-// Package client speaks Carillon's HTTP API: the Go types of what goes over the
-// wire, and a Client with one method per route.
+// Package client speaks Carillon's HTTP API. It has the Go types of requests and
+// answers, and a Client with one service for each resource:
 //
-// What it guarantees: every call ends (Config.Timeout); a call that writes is
-// sent once and never again; redirects are not followed, so the token reaches
-// only the server that it was meant for; an error is an *Error, whether the
-// server sent it or the network did, and errors.Is tells what to branch on.
+//	c, err := client.New(client.Config{Server: "https://n1:7070", Token: token})
+//	...
+//	t, err := c.Tasks.Get(ctx, "default", "backup")
+//	runs, err := c.Runs.ListByTask(ctx, "default", "backup", client.RunListOptions{Limit: 10})
 //
-// What it does not: a write whose answer got lost is task.ErrUnknown. It may
-// have been applied, or may yet be. Read, then decide.
+// Every call ends after Config.Timeout at the latest, except streams of logs and
+// events. A call that writes is sent once, and never again. Redirects are not followed,
+// so that the token reaches only the server that it is meant for. Every error of a call
+// is an *Error, whether the server or the network failed, or it is a *task.Error of
+// arguments that cannot be valid; use errors.Is with the errors of package task.
+//
+// A write whose answer was lost returns task.ErrUnknown: it may have been applied, or
+// may be applied later. Read the resource before you decide what to do.
 package client

@@ -64,7 +64,7 @@ func (e *Error) Is(target error) bool {
 }
 
 // problem makes an Error of an answer's body.
-func (c *Client) problem(res *http.Response, body []byte, writes bool) *Error {
+func (c *connection) problem(res *http.Response, body []byte, writes bool) *Error {
 	var p Problem
 	isProblem := strings.HasPrefix(res.Header.Get("Content-Type"), "application/problem+json")
 	if isProblem && json.Unmarshal(body, &p) == nil && p.Code != "" {
@@ -84,7 +84,7 @@ func (c *Client) problem(res *http.Response, body []byte, writes bool) *Error {
 	return e
 }
 
-func (c *Client) notCarillon(res *http.Response) *Error {
+func (c *connection) notCarillon(res *http.Response) *Error {
 	what := res.Header.Get("Content-Type")
 	if what == "" {
 		what = "nothing"
@@ -98,7 +98,7 @@ func (c *Client) notCarillon(res *http.Response) *Error {
 
 // failed makes an Error of a call that got no answer. Once a write may have
 // been sent, nobody knows what became of it.
-func (c *Client) failed(err error, writes bool) *Error {
+func (c *connection) failed(err error, writes bool) *Error {
 	e := &Error{Code: CodeUnavailable, cause: err}
 	if c.failedTrust(e, err) || c.failedTLS(e, err) {
 		return e

@@ -18,6 +18,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// EventsService reads and follows the events of the cluster.
+type EventsService struct{ conn *connection }
+
 // EventPage is a page of events, the oldest first.
 type EventPage struct {
 	Items []task.Event `json:"items"`
@@ -43,20 +46,19 @@ type EventOptions struct {
 }
 
 func (o EventOptions) call() (call, error) {
-	path, err := inNamespace(o.Namespace, "/events")
+	path, err := namespacePath(o.Namespace, "/events")
 	k := call{method: http.MethodGet, path: path, query: url.Values{}, header: http.Header{}}
-	set(k.query, "task", o.Task)
-	set(k.query, "kind", strings.Join(o.Kinds, ","))
-	set(k.query, "after", o.After)
-	if !o.Since.IsZero() {
-		set(k.query, "since", o.Since.UTC().Format(time.RFC3339Nano))
-	}
+	setIfNotEmpty(k.query, "task", o.Task)
+	setIfNotEmpty(k.query, "kind", strings.Join(o.Kinds, ","))
+	setIfNotEmpty(k.query, "after", o.After)
+	setTimes(k.query, map[string]time.Time{"since": o.Since})
+
 	return k, err
 }
 
-// EventsPage reads a page of events that have happened, at most limit (0: the
-// server's default).
-func (c *Client) EventsPage(ctx context.Context, o EventOptions, limit int) (EventPage, error) {
+// ListPage reads a page of events that have happened, at most limit of them (0: the
+// server's default). EventPage.Last as o.After reads the next page.
+func (s *EventsService) ListPage(ctx context.Context, o EventOptions, limit int) (EventPage, error) {
 	var page EventPage
 	k, err := o.call()
 	if err != nil {
@@ -65,25 +67,30 @@ func (c *Client) EventsPage(ctx context.Context, o EventOptions, limit int) (Eve
 	if limit > 0 {
 		k.query.Set("limit", strconv.Itoa(limit))
 	}
-	err = c.do(ctx, k, &page)
+
+	err = s.conn.do(ctx, k, &page)
+
 	return page, err
 }
 
-// Events are the events that have happened up to now, the oldest first: from the
-// oldest that is kept, unless o says from where on.
-func (c *Client) Events(ctx context.Context, o EventOptions) iter.Seq2[task.Event, error] {
+// All yields the events that have happened up to now, the oldest first: from the oldest
+// that is kept, or from where o says. It reads each page when it is needed. An error
+// ends it.
+func (s *EventsService) All(ctx context.Context, o EventOptions) iter.Seq2[task.Event, error] {
 	return func(yield func(task.Event, error) bool) {
 		for more := true; more; {
-			page, err := c.EventsPage(ctx, o, 0)
+			page, err := s.ListPage(ctx, o, 0)
 			if err != nil {
 				yield(task.Event{}, err)
 				return
 			}
+
 			for _, e := range page.Items {
 				if !yield(e, nil) {
 					return
 				}
 			}
+
 			o.After, o.Since, more = page.Last, time.Time{}, page.More
 		}
 	}
@@ -99,15 +106,17 @@ const (
 	maxMessage = 4 << 20
 )
 
-// Follow yields events as they happen, from now on, unless o says from where on:
-// each once and in order, over any number of lost connections. It goes on until
-// ctx ends, whose error it yields, or until the server refuses: at first also if
-// it cannot be reached, later it is sought for ever, and o.Lost told.
-func (c *Client) Follow(ctx context.Context, o EventOptions) iter.Seq2[task.Event, error] {
+// Follow yields events as they happen, from now on or from where o says, each once and
+// in order, over any number of lost connections.
+//
+// It ends with the error of ctx, or with that of a server that refuses the call. If the
+// server cannot be reached, that ends Follow only before the first connection. Later
+// it tells o.Lost and connects again until it succeeds.
+func (s *EventsService) Follow(ctx context.Context, o EventOptions) iter.Seq2[task.Event, error] {
 	return func(yield func(task.Event, error) bool) {
-		s := eventStream{c: c, o: o, yield: yield}
+		stream := eventStream{conn: s.conn, o: o, yield: yield}
 		for wait := firstWait; ; wait = min(2*wait, mostWait) {
-			heard, err := s.read(ctx)
+			heard, err := stream.read(ctx)
 			var refused *Error
 			final := errors.As(err, &refused) && refused.Status != 0 && !errors.Is(err, task.ErrUnavailable)
 			switch {
@@ -116,14 +125,14 @@ func (c *Client) Follow(ctx context.Context, o EventOptions) iter.Seq2[task.Even
 			case ctx.Err() != nil:
 				yield(task.Event{}, ctx.Err())
 				return
-			case final, !s.begun:
+			case final, !stream.begun:
 				yield(task.Event{}, err)
 				return
 			}
 			if heard {
 				wait = firstWait
 			}
-			s.lost = true
+			stream.lost = true
 			if o.Lost != nil {
 				o.Lost(err)
 			}
@@ -142,7 +151,7 @@ var errStopped = errors.New("stopped")
 
 // eventStream reads server-sent events, one connection after the other.
 type eventStream struct {
-	c     *Client
+	conn  *connection
 	o     EventOptions
 	yield func(task.Event, error) bool
 	begun bool // the server has answered once
@@ -154,7 +163,7 @@ func (s *eventStream) read(ctx context.Context) (heard bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silence := fmt.Errorf("the stream of events is silent: %w", context.DeadlineExceeded)
-	quiet := time.AfterFunc(s.c.timeout, func() { cancel(silence) })
+	quiet := time.AfterFunc(s.conn.timeout, func() { cancel(silence) })
 	defer quiet.Stop()
 	k, err := s.o.call()
 	if err != nil {
@@ -162,13 +171,13 @@ func (s *eventStream) read(ctx context.Context) (heard bool, err error) {
 	}
 	k.stream = true
 	k.header.Set("Accept", "text/event-stream")
-	res, err := s.c.send(ctx, k)
+	res, err := s.conn.send(ctx, k)
 	if err != nil {
 		return false, err
 	}
 	defer res.Body.Close()
 	if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind != "text/event-stream" {
-		return false, s.c.notCarillon(res)
+		return false, s.conn.notCarillon(res)
 	}
 	s.begun = true
 	if s.lost && s.o.Lost != nil {
@@ -194,7 +203,7 @@ func (s *eventStream) read(ctx context.Context) (heard bool, err error) {
 	if cause := context.Cause(ctx); cause != nil {
 		err = fmt.Errorf("%w: %w", err, cause)
 	}
-	return heard, s.c.failed(err, false)
+	return heard, s.conn.failed(err, false)
 }
 
 // message is one message of the stream while it comes.
@@ -226,7 +235,7 @@ func (s *eventStream) take(m *message) error {
 	if m.data != "" {
 		var e task.Event
 		if err := json.Unmarshal([]byte(m.data), &e); err != nil {
-			return &Error{Status: http.StatusOK, Code: CodeNotCarillon, Message: fmt.Sprintf("%s sends what is no event: %v", s.c.base, err)}
+			return &Error{Status: http.StatusOK, Code: CodeNotCarillon, Message: fmt.Sprintf("%s sends what is no event: %v", s.conn.base, err)}
 		}
 		if !s.yield(e, nil) {
 			return errStopped

@@ -18,25 +18,25 @@ type Sent struct {
 	Err    error         // why there was none
 }
 
-// changes reports whether a call is meant to change something: what only tries a
-// change out does not.
+// changes reports whether a call is meant to change something. A dry run is not.
 func (k call) changes() bool {
 	return k.writes() && k.query.Get("dry_run") != "true"
 }
 
-// guard refuses a change by a client that makes none.
-func (c *Client) guard(k call) error {
+// guard refuses a call that changes something if the client is read-only.
+func (c *connection) guard(k call) error {
 	if c.readOnly && k.changes() {
 		return &Error{Code: CodeReadOnly, Message: k.method + " " + k.path + " would change something, and this client only reads"}
 	}
 	return nil
 }
 
-// carry sends a request, and tells of it whoever wants to hear.
-func (c *Client) carry(req *http.Request) (*http.Response, error) {
+// carry sends a request, and reports it to Config.Trace.
+func (c *connection) carry(req *http.Request) (*http.Response, error) {
 	if c.trace == nil {
 		return c.http.Do(req)
 	}
+
 	sent := Sent{Method: req.Method, Path: req.URL.RequestURI()}
 	began := time.Now()
 	res, err := c.http.Do(req)
@@ -45,5 +45,6 @@ func (c *Client) carry(req *http.Request) (*http.Response, error) {
 		sent.Status = res.StatusCode
 	}
 	c.trace(sent)
+
 	return res, err
 }

@@ -30,16 +30,16 @@ func TestReadOnly_SendsNoChange(t *testing.T) {
 	}
 	ctx := t.Context()
 	batch := func() error {
-		for _, err := range c.ApplyAll(ctx, slices.Values([]task.Spec{{}}), client.BatchOptions{}) {
+		for _, err := range c.Tasks.ApplyAll(ctx, slices.Values([]task.Spec{{}}), client.BatchOptions{}) {
 			return err
 		}
 		return nil
 	}
-	_, create := c.Create(ctx, "default", task.Spec{Name: "a"})
-	_, freeze := c.Freeze(ctx, "", "x")
-	_, drain := c.DrainNode(ctx, "n1")
-	_, recovered := c.Recover(ctx)
-	for what, err := range map[string]error{"create": create, "delete": c.Delete(ctx, "default", "a", 0), "freeze": freeze, "drain": drain, "recover": recovered, "batch": batch()} {
+	_, create := c.Tasks.Create(ctx, "default", task.Spec{Name: "a"})
+	_, freeze := c.Freezes.Begin(ctx, "", "x")
+	_, drain := c.Nodes.Drain(ctx, "n1")
+	_, recovered := c.Cluster.Recover(ctx)
+	for what, err := range map[string]error{"create": create, "delete": c.Tasks.Delete(ctx, "default", "a", 0), "freeze": freeze, "drain": drain, "recover": recovered, "batch": batch()} {
 		var e *client.Error
 		if !errors.As(err, &e) || e.Code != client.CodeReadOnly {
 			t.Errorf("%s: %v", what, err)
@@ -48,7 +48,7 @@ func TestReadOnly_SendsNoChange(t *testing.T) {
 	if n := calls.Load(); n != 0 || len(told) != 0 {
 		t.Fatalf("%d calls were sent, %v told", n, told)
 	}
-	if _, err := c.Get(ctx, "default", "a"); err != nil {
+	if _, err := c.Tasks.Get(ctx, "default", "a"); err != nil {
 		t.Error(err)
 	}
 	if n := calls.Load(); n != 1 || len(told) != 1 || told[0].Method != http.MethodGet || told[0].Status != http.StatusOK || strings.Contains(told[0].Path, "secret") {

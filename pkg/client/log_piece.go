@@ -100,7 +100,7 @@ func (s *LogStream) Next() (LogPiece, error) {
 		if err == nil {
 			return LogPiece{}, io.EOF
 		}
-		return LogPiece{}, s.c.failed(err, false)
+		return LogPiece{}, s.conn.failed(err, false)
 	}
 	var p LogPiece
 	line := s.pieces.lines.Bytes()
@@ -108,7 +108,7 @@ func (s *LogStream) Next() (LogPiece, error) {
 		if !strings.HasSuffix(string(line), "}") { // the answer was cut off in its middle
 			err = io.ErrUnexpectedEOF
 		}
-		return p, s.c.failed(err, false)
+		return p, s.conn.failed(err, false)
 	}
 	return p, nil
 }

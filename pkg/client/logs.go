@@ -15,6 +15,9 @@ import (
 // come before what is sent.
 const LogsFromHeader = "X-Carillon-Log-From"
 
+// LogsService reads the output of runs.
+type LogsService struct{ conn *connection }
+
 // LogOptions say which part of a run's output is wanted.
 type LogOptions struct {
 	Attempt int   // 0 is the latest that has any
@@ -25,64 +28,54 @@ type LogOptions struct {
 	Times bool
 }
 
-// Logs is the output of an attempt (0: the latest), from whatever node ran it.
-// The caller closes it. Code CodeNoLogs if there is none any more, CodeNodeAway
-// if the node that has it is away.
-func (c *Client) Logs(ctx context.Context, namespace, name, id string, attempt int) (io.ReadCloser, error) {
-	return c.LogsWith(ctx, namespace, name, id, LogOptions{Attempt: attempt})
-}
-
-// LogsWith is Logs, of a part. From skips so many bytes; there may be none left,
-// which is no error.
-func (c *Client) LogsWith(ctx context.Context, namespace, name, id string, o LogOptions) (io.ReadCloser, error) {
-	o.Times = false
-	s, err := c.ReadLogs(ctx, namespace, name, id, o)
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
-}
-
-// ReadLogs is LogsWith, to be read by Next: with the times of lines, if o says so.
-func (c *Client) ReadLogs(ctx context.Context, namespace, name, id string, o LogOptions) (*LogStream, error) {
+// Open returns the output of an attempt, from whichever node ran it. The caller closes
+// the stream. With o.From beyond the end of the output the stream is empty.
+//
+// The error has CodeNoLogs if the output is not kept any more, and CodeNodeAway if the
+// node that has it is away. Config.Timeout bounds only the wait for the first byte.
+func (s *LogsService) Open(ctx context.Context, namespace, name, id string, o LogOptions) (*LogStream, error) {
 	k := call{header: http.Header{}}
 	if o.From > 0 && !o.Times {
 		k.header.Set("Range", "bytes="+strconv.FormatInt(o.From, 10)+"-")
 	}
-	s, err := c.logs(ctx, k, namespace, name, id, o)
+	stream, err := s.open(ctx, k, namespace, name, id, o)
 	if e := (*Error)(nil); errors.As(err, &e) && e.Status == http.StatusRequestedRangeNotSatisfiable {
-		return &LogStream{From: o.From, c: c, body: io.NopCloser(strings.NewReader("")), cancel: func(error) {}}, nil
+		return &LogStream{From: o.From, conn: s.conn, body: io.NopCloser(strings.NewReader("")), cancel: func(error) {}}, nil
 	}
 	if errors.Is(err, errNoTimes) {
 		o.Times = false
-		return c.ReadLogs(ctx, namespace, name, id, o)
+		return s.Open(ctx, namespace, name, id, o)
 	}
-	if err == nil && s.From == 0 {
-		s.From = o.From
+	if err == nil && stream.From == 0 {
+		stream.From = o.From
 	}
-	return s, err
+
+	return stream, err
 }
 
-// FollowLogs is LogsWith that goes on with what the attempt writes, and waits for one
-// that a node has not started yet. Read returns io.EOF when the attempt has ended and
-// all is read. It returns an error that is task.ErrUnavailable if the stream was cut
-// off before that, as when a node stops: FollowLogs with From goes on with it. From
-// beyond what is there waits for what comes behind it.
-func (c *Client) FollowLogs(ctx context.Context, namespace, name, id string, o LogOptions) (*LogStream, error) {
+// Follow is Open that goes on with what the attempt writes, and that waits for an
+// attempt that no node has started yet. If o.From is beyond the end of the output, it
+// waits for what comes after that.
+//
+// Read returns io.EOF when the attempt has ended and all of its output was read. It
+// returns task.ErrUnavailable if the stream was cut off before that, for example because
+// a node stopped; Follow with o.From continues it.
+func (s *LogsService) Follow(ctx context.Context, namespace, name, id string, o LogOptions) (*LogStream, error) {
 	k := call{query: url.Values{"follow": {"true"}}}
 	if o.From > 0 {
 		k.query.Set("from", strconv.FormatInt(o.From, 10))
 	}
-	s, err := c.logs(ctx, k, namespace, name, id, o)
+	stream, err := s.open(ctx, k, namespace, name, id, o)
 	if errors.Is(err, errNoTimes) {
 		o.Times = false
-		return c.FollowLogs(ctx, namespace, name, id, o)
+		return s.Follow(ctx, namespace, name, id, o)
 	}
-	return s, err
+
+	return stream, err
 }
 
-func (c *Client) logs(ctx context.Context, k call, namespace, name, id string, o LogOptions) (*LogStream, error) {
-	if err := checkID(id); err != nil {
+func (s *LogsService) open(ctx context.Context, k call, namespace, name, id string, o LogOptions) (*LogStream, error) {
+	if err := checkRunID(id); err != nil {
 		return nil, err
 	}
 	path, err := taskPath(namespace, name, "runs", id, "logs")
@@ -107,8 +100,8 @@ func (c *Client) logs(ctx context.Context, k call, namespace, name, id string, o
 	}
 	// The deadline is for the beginning of the answer; the rest lasts as long as it is read.
 	ctx, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(c.timeout, func() { cancel(context.DeadlineExceeded) })
-	res, err := c.send(ctx, k)
+	timer := time.AfterFunc(s.conn.timeout, func() { cancel(context.DeadlineExceeded) })
+	res, err := s.conn.send(ctx, k)
 	timer.Stop()
 	if err != nil {
 		cancel(nil)
@@ -120,22 +113,22 @@ func (c *Client) logs(ctx context.Context, k call, namespace, name, id string, o
 	form := res.Header.Get("Content-Type")
 	if o.Times && strings.HasPrefix(form, linesType) {
 		from, _ := strconv.ParseInt(res.Header.Get(LogsFromHeader), 10, 64) // absent is 0
-		return &LogStream{From: from, c: c, body: res.Body, cancel: cancel, pieces: newPieceReader(res.Body)}, nil
+		return &LogStream{From: from, conn: s.conn, body: res.Body, cancel: cancel, pieces: newPieceReader(res.Body)}, nil
 	}
 	if !strings.HasPrefix(form, "text/plain") {
 		defer cancel(nil)
 		defer res.Body.Close()
-		return nil, c.notCarillon(res)
+		return nil, s.conn.notCarillon(res)
 	}
 	from, _ := strconv.ParseInt(res.Header.Get(LogsFromHeader), 10, 64) // absent is 0
-	return &LogStream{From: from, c: c, body: res.Body, cancel: cancel}, nil
+	return &LogStream{From: from, conn: s.conn, body: res.Body, cancel: cancel}, nil
 }
 
 // LogStream is output as it comes. Close ends its request.
 type LogStream struct {
 	From int64 // of output that is followed: the bytes before what is read first
 
-	c      *Client
+	conn   *connection
 	body   io.ReadCloser
 	cancel context.CancelCauseFunc
 	pieces *pieceReader // nil: the server tells no times
@@ -146,7 +139,7 @@ type LogStream struct {
 func (s *LogStream) Read(b []byte) (int, error) {
 	n, err := s.body.Read(b)
 	if err != nil && err != io.EOF {
-		err = s.c.failed(err, false)
+		err = s.conn.failed(err, false)
 	}
 	return n, err
 }

@@ -7,44 +7,33 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// MembersService reads the members of etcd, and changes those of an embedded etcd.
+type MembersService struct{ conn *connection }
+
 const membersPath = "/v1/cluster/members"
 
-// Members are the members of etcd.
-func (c *Client) Members(ctx context.Context) ([]EtcdMember, error) {
-	return getAll[EtcdMember](ctx, c, membersPath)
+// List returns the members of etcd.
+func (s *MembersService) List(ctx context.Context) ([]EtcdMember, error) {
+	return getItems[EtcdMember](ctx, s.conn, membersPath)
 }
 
-// AddMember adds a member to the embedded etcd.
-func (c *Client) AddMember(ctx context.Context, m AddMemberRequest) (MemberChange, error) {
-	var ch MemberChange
-	err := c.do(ctx, call{method: http.MethodPost, path: membersPath, body: m}, &ch)
-	return ch, err
+// Add adds a member to the embedded etcd. The agent of that name joins when it starts
+// with the MemberChange.InitialCluster that Add returns.
+func (s *MembersService) Add(ctx context.Context, m AddMemberRequest) (MemberChange, error) {
+	var change MemberChange
+	err := s.conn.do(ctx, call{method: http.MethodPost, path: membersPath, body: m}, &change)
+
+	return change, err
 }
 
-// RemoveMember removes one, by its name or its id.
-func (c *Client) RemoveMember(ctx context.Context, name string) (MemberChange, error) {
-	var ch MemberChange
+// Remove removes a member from the embedded etcd, by its name or its id.
+func (s *MembersService) Remove(ctx context.Context, name string) (MemberChange, error) {
+	var change MemberChange
 	if err := task.CheckName("member", name); err != nil {
-		return ch, err
+		return change, err
 	}
-	err := c.do(ctx, call{method: http.MethodDelete, path: membersPath + "/" + name}, &ch)
-	return ch, err
-}
 
-const formatPath = "/v1/cluster/format"
+	err := s.conn.do(ctx, call{method: http.MethodDelete, path: membersPath + "/" + name}, &change)
 
-// Format is the format of the cluster's records.
-func (c *Client) Format(ctx context.Context) (FormatStatus, error) {
-	var f FormatStatus
-	err := c.do(ctx, call{method: http.MethodGet, path: formatPath}, &f)
-	return f, err
-}
-
-// SetFormat asks for an older format of records, or, with 0, for the newest that
-// is possible. An older one is in force when its Format says so, which may take
-// as long as the runs that are active.
-func (c *Client) SetFormat(ctx context.Context, format int) (FormatStatus, error) {
-	var f FormatStatus
-	err := c.do(ctx, call{method: http.MethodPut, path: formatPath, body: FormatRequest{Format: format}}, &f)
-	return f, err
+	return change, err
 }

@@ -121,7 +121,7 @@ func isLoopback(host string) bool {
 }
 
 // failedTrust reports whether a call was not sent because of who listens; then e says so.
-func (c *Client) failedTrust(e *Error, err error) bool {
+func (c *connection) failedTrust(e *Error, err error) bool {
 	var u *untrusted
 	if !errors.As(err, &u) {
 		return false

@@ -177,7 +177,7 @@ func TestSocket_IsServedAndChecked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := c.FollowLogs(t.Context(), "default", "a", "20261120T220500.000Z-aaaa", client.LogOptions{})
+	r, err := c.Logs.Follow(t.Context(), "default", "a", "20261120T220500.000Z-aaaa", client.LogOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,11 +10,18 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// RunFilter says which runs are listed, the newest first.
-type RunFilter struct {
-	Namespace string       // of ListRuns; "" is all of them
-	Task      string       // of ListRuns; needs a Namespace
-	Selector  string       // of ListRuns without a Task: only runs of tasks whose labels match
+// RunsService reads and changes runs of tasks.
+//
+// Every method that takes the id of a run returns task.ErrInvalid for what no id can
+// be, without a call, and task.ErrNotFound if there is no such run. The beginning of an
+// id will do if no other run's id begins so; otherwise the error has CodeAmbiguous.
+type RunsService struct{ conn *connection }
+
+// RunListOptions say which runs are listed, the newest first.
+type RunListOptions struct {
+	Namespace string       // of List; "" is all of them
+	Task      string       // of List; needs a Namespace
+	Selector  string       // of List without a Task: only runs of tasks whose labels match
 	State     task.State   // "" is any
 	States    []task.State // or any of these
 	Since     time.Time    // ticks from then on; zero: any
@@ -26,102 +33,134 @@ type RunFilter struct {
 	Progress  bool         // of active runs, how far they are: their nodes are asked
 }
 
-func (f RunFilter) query() url.Values {
+func (o RunListOptions) query() url.Values {
 	q := url.Values{}
+
 	var states []string
-	for _, s := range append([]task.State{f.State}, f.States...) {
+	for _, s := range append([]task.State{o.State}, o.States...) {
 		if s != "" {
 			states = append(states, string(s))
 		}
 	}
-	set(q, "state", strings.Join(states, ","))
-	set(q, "node", f.Node)
-	for name, at := range map[string]time.Time{"since": f.Since, "until": f.Until} {
-		if !at.IsZero() {
-			q.Set(name, at.UTC().Format(time.RFC3339Nano))
+	setIfNotEmpty(q, "state", strings.Join(states, ","))
+
+	setIfNotEmpty(q, "node", o.Node)
+	setTimes(q, map[string]time.Time{"since": o.Since, "until": o.Until})
+	for name, is := range map[string]bool{"parts": o.Parts, "dead": o.Dead, "progress": o.Progress} {
+		if is {
+			q.Set(name, "true")
 		}
 	}
-	if f.Parts {
-		q.Set("parts", "true")
-	}
-	if f.Dead {
-		q.Set("dead", "true")
-	}
-	if f.Progress {
-		q.Set("progress", "true")
-	}
+
 	return q
 }
 
-// Runs are the runs of a task, the newest first: waiting, active, ended, and
-// the ticks that did not run.
-func (c *Client) Runs(ctx context.Context, namespace, name string, f RunFilter) ([]task.Run, error) {
+// List returns the runs of many tasks, the newest first.
+func (s *RunsService) List(ctx context.Context, o RunListOptions) ([]task.Run, error) {
+	path, err := namespacePath(o.Namespace, "/runs")
+	q := o.query()
+	setIfNotEmpty(q, "task", o.Task)
+	setIfNotEmpty(q, "selector", o.Selector)
+
+	return collect(pages[task.Run](ctx, s.conn, path, q, pageSize, o.Limit, err))
+}
+
+// ListByTask returns the runs of a task, the newest first: those that wait, are active
+// or have ended, and the ticks that did not run. The error is task.ErrNotFound if there
+// is no such task.
+func (s *RunsService) ListByTask(ctx context.Context, namespace, name string, o RunListOptions) ([]task.Run, error) {
 	path, err := taskPath(namespace, name, "runs")
-	return c.runs(ctx, path, f.query(), f.Limit, err)
+
+	return collect(pages[task.Run](ctx, s.conn, path, o.query(), pageSize, o.Limit, err))
 }
 
-// ListRuns are the runs of many tasks, the newest first.
-func (c *Client) ListRuns(ctx context.Context, f RunFilter) ([]task.Run, error) {
-	path, err := inNamespace(f.Namespace, "/runs")
-	q := f.query()
-	set(q, "task", f.Task)
-	set(q, "selector", f.Selector)
-	return c.runs(ctx, path, q, f.Limit, err)
-}
-
-func (c *Client) runs(ctx context.Context, path string, q url.Values, limit int, err error) ([]task.Run, error) {
-	runs := []task.Run{}
-	for r, err := range pages[task.Run](ctx, c, path, q, limit, err) {
-		if err != nil {
-			return nil, err
-		}
-		runs = append(runs, r)
-	}
-	return runs, nil
-}
-
-// Run reads a run of a task by its id, or by the beginning of it if that is the
-// beginning of one only. Code CodeAmbiguous if it is of several.
-func (c *Client) Run(ctx context.Context, namespace, name, id string) (task.Run, error) {
+// Get reads a run of a task.
+func (s *RunsService) Get(ctx context.Context, namespace, name, id string) (task.Run, error) {
 	var r task.Run
-	if err := checkID(id); err != nil {
+	if err := checkRunID(id); err != nil {
 		return r, err
 	}
-	err := c.onTask(ctx, namespace, name, call{method: http.MethodGet}, &r, "runs", id)
+
+	err := s.conn.doTask(ctx, namespace, name, call{method: http.MethodGet}, &r, "runs", id)
+
 	return r, err
 }
 
-// FindRun is Run over all tasks of a namespace.
-func (c *Client) FindRun(ctx context.Context, namespace, id string) (task.Run, error) {
+// Find is Get over all tasks of a namespace, which must not be empty.
+func (s *RunsService) Find(ctx context.Context, namespace, id string) (task.Run, error) {
 	var r task.Run
-	if err := checkID(id); err != nil {
+	if err := checkRunID(id); err != nil {
 		return r, err
 	}
-	path, err := inNamespace(namespace, "/runs/"+url.PathEscape(id))
-	if err == nil && namespace == "" {
-		err = task.CheckName("namespace", namespace)
-	}
-	if err != nil {
+	if err := task.CheckName("namespace", namespace); err != nil {
 		return r, err
 	}
-	err = c.do(ctx, call{method: http.MethodGet, path: path}, &r)
+
+	path := "/v1/namespaces/" + namespace + "/runs/" + url.PathEscape(id)
+	err := s.conn.do(ctx, call{method: http.MethodGet, path: path}, &r)
+
 	return r, err
 }
 
-func checkID(id string) error {
+// Cancel ends a run: one that waits ends at once, and the node of one that is active is
+// asked to end it. The error has CodeAlreadyEnded if the run has ended.
+func (s *RunsService) Cancel(ctx context.Context, namespace, name, id string) (task.Run, error) {
+	return s.post(ctx, namespace, name, id, "cancel")
+}
+
+// Pause asks the node of a run to stop its processes. The run's state is task.Paused
+// when it has. A run that has not started yet does not start until it is resumed. The
+// error has CodeNotRunning if the run waits in the queue, and CodeAlreadyEnded if it has
+// ended or is about to.
+//
+// For a run with parts, Pause asks the nodes of the parts that are on a node now, and
+// returns each part in its state of that moment: PausedBy says that it was asked. Parts
+// that begin later are not paused. The error has CodeNotRunning if no node has a part.
+func (s *RunsService) Pause(ctx context.Context, namespace, name, id string) (task.Run, error) {
+	return s.post(ctx, namespace, name, id, "pause")
+}
+
+// Resume asks the node of a run to let its processes go on. It changes nothing if the
+// run is not paused. The errors are those of Pause.
+func (s *RunsService) Resume(ctx context.Context, namespace, name, id string) (task.Run, error) {
+	return s.post(ctx, namespace, name, id, "resume")
+}
+
+// Dismiss removes a run from the list of dead ones and returns it. Its history stays.
+// The error has CodeConflict if the run is not dead.
+func (s *RunsService) Dismiss(ctx context.Context, namespace, name, id string) (task.Run, error) {
+	return s.post(ctx, namespace, name, id, "dismiss")
+}
+
+func (s *RunsService) post(ctx context.Context, namespace, name, id, verb string) (task.Run, error) {
+	var r task.Run
+	if err := checkRunID(id); err != nil {
+		return r, err
+	}
+
+	err := s.conn.doTask(ctx, namespace, name, call{method: http.MethodPost}, &r, "runs", id, verb)
+
+	return r, err
+}
+
+// Retry queues a run that replaces a dead one, with the environment of that one. The
+// error has CodeConflict if the run is not dead.
+func (s *RunsService) Retry(ctx context.Context, namespace, name, id string) (Triggered, error) {
+	var r Triggered
+	if err := checkRunID(id); err != nil {
+		return r, err
+	}
+
+	err := s.conn.doTask(ctx, namespace, name, call{method: http.MethodPost}, &r, "runs", id, "retry")
+
+	return r, err
+}
+
+// checkRunID refuses what no id of a run can be, and would change the path of the call.
+func checkRunID(id string) error {
 	if id == "" || len(id) > task.MaxName || strings.ContainsAny(id, "/\x00") || id == "." || id == ".." {
 		return task.Invalid(task.CodeBadValue, "run", "%s is not the id of a run", task.Quote(id))
 	}
-	return nil
-}
 
-// Cancel ends a run: a waiting one at once; an active one is asked to end. Code
-// CodeAlreadyEnded if it has ended.
-func (c *Client) Cancel(ctx context.Context, namespace, name, id string) (task.Run, error) {
-	var r task.Run
-	if err := checkID(id); err != nil {
-		return r, err
-	}
-	err := c.onTask(ctx, namespace, name, call{method: http.MethodPost}, &r, "runs", id, "cancel")
-	return r, err
+	return nil
 }

@@ -7,13 +7,23 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// ListOptions says which tasks are listed.
-type ListOptions struct {
+// TasksService reads and changes tasks.
+//
+// A method that takes the name of a task returns task.ErrInvalid, without a call, for a
+// name that no task can have. Unless its comment says otherwise, it returns
+// task.ErrNotFound if there is no such task.
+//
+// Methods with a revision make their change only if the task is at that revision, and
+// return task.ErrStale otherwise; with revision 0 they change any. A change that
+// succeeds is stored, and the Task that they return has its new revision.
+type TasksService struct{ conn *connection }
+
+// TaskListOptions say which tasks are listed.
+type TaskListOptions struct {
 	Namespace string // "" is all of them
 	Selector  string // of labels: "team = data"
 	// Names are names or globs, any of which may match: "web-*", "prod/web-*"; none
@@ -38,11 +48,11 @@ const (
 	SortLateness = "lateness"
 )
 
-func (o ListOptions) query() url.Values {
+func (o TaskListOptions) query() url.Values {
 	q := url.Values{}
-	set(q, "selector", o.Selector)
-	set(q, "name", strings.Join(o.Names, ","))
-	set(q, "sort", o.Sort)
+	setIfNotEmpty(q, "selector", o.Selector)
+	setIfNotEmpty(q, "name", strings.Join(o.Names, ","))
+	setIfNotEmpty(q, "sort", o.Sort)
 	for name, is := range map[string]bool{"failing": o.Failing, "paused": o.Paused, "brief": o.Brief} {
 		if is {
 			q.Set(name, "true")
@@ -51,6 +61,7 @@ func (o ListOptions) query() url.Values {
 	if o.Recent > 0 {
 		q.Set("recent", strconv.Itoa(o.Recent))
 	}
+
 	return q
 }
 
@@ -61,294 +72,191 @@ type ApplyOptions struct {
 	DryRun     bool  // nothing is written; Task.DryRun is what would change
 }
 
-// pageSize is how many items a page has, unless it is better to have as many as a
-// server gives.
-const (
-	pageSize = 1000
-	maxPage  = 5000
-)
+// Get reads a task.
+func (s *TasksService) Get(ctx context.Context, namespace, name string) (Task, error) {
+	var t Task
+	err := s.conn.doTask(ctx, namespace, name, call{method: http.MethodGet}, &t)
 
-// taskPath is the path of a task, with what follows it.
-func taskPath(namespace, name string, rest ...string) (string, error) {
-	if err := task.CheckName("namespace", namespace); err != nil {
-		return "", err
-	}
-	if err := task.CheckName("name", name); err != nil {
-		return "", err
-	}
-	p := "/v1/namespaces/" + namespace + "/tasks/" + name
-	for _, part := range rest {
-		p += "/" + url.PathEscape(part)
-	}
-	return p, nil
+	return t, err
 }
 
-func (c *Client) onTask(ctx context.Context, namespace, name string, k call, out any, rest ...string) error {
-	var err error
-	if k.path, err = taskPath(namespace, name, rest...); err != nil {
-		return err
+// List reads the tasks that match, page after page. They are in the order of o.Sort,
+// which by default is that of namespace and name.
+func (s *TasksService) List(ctx context.Context, o TaskListOptions) ([]Task, error) {
+	return collect(s.All(ctx, o))
+}
+
+// All yields what List returns, and reads each page when it is needed. An error ends it.
+func (s *TasksService) All(ctx context.Context, o TaskListOptions) iter.Seq2[Task, error] {
+	path, err := namespacePath(o.Namespace, "/tasks")
+	size := pageSize
+	if o.Brief || o.Sort != "" && o.Sort != SortName {
+		size = maxPage
 	}
-	return c.do(ctx, k, out)
+
+	return pages[Task](ctx, s.conn, path, o.query(), size, o.Limit, err)
 }
 
-// Create creates a task in a namespace, whatever spec says of that.
-// task.ErrExists if it is there.
-func (c *Client) Create(ctx context.Context, namespace string, spec task.Spec) (Task, error) {
-	return c.create(ctx, namespace, spec, nil)
+// Create creates a task in a namespace, which replaces spec.Namespace. The error is
+// task.ErrExists if a task of that name exists, and task.ErrInvalid if spec is not valid.
+func (s *TasksService) Create(ctx context.Context, namespace string, spec task.Spec) (Task, error) {
+	return s.create(ctx, namespace, spec, nil)
 }
 
-// WouldCreate is Create that writes nothing: Task.DryRun is what would change.
-func (c *Client) WouldCreate(ctx context.Context, namespace string, spec task.Spec) (Task, error) {
-	return c.create(ctx, namespace, spec, dryRun(url.Values{}, 0))
+// DryRunCreate is Create that writes nothing: Task.DryRun is what would change.
+func (s *TasksService) DryRunCreate(ctx context.Context, namespace string, spec task.Spec) (Task, error) {
+	return s.create(ctx, namespace, spec, dryRun(url.Values{}, 0))
 }
 
-func (c *Client) create(ctx context.Context, namespace string, spec task.Spec, q url.Values) (Task, error) {
-	spec.Namespace = namespace
+func (s *TasksService) create(ctx context.Context, namespace string, spec task.Spec, q url.Values) (Task, error) {
 	var t Task
 	if err := task.CheckName("namespace", namespace); err != nil {
 		return t, err
 	}
-	err := c.do(ctx, call{method: http.MethodPost, path: "/v1/namespaces/" + namespace + "/tasks", query: q, body: spec}, &t)
+
+	spec.Namespace = namespace
+	err := s.conn.do(ctx, call{method: http.MethodPost, path: "/v1/namespaces/" + namespace + "/tasks", query: q, body: spec}, &t)
+
 	return t, err
 }
 
-const dryRunParam = "dry_run"
-
-// dryRun has a change not made; ticks is as in BatchOptions.
-func dryRun(q url.Values, ticks int) url.Values {
-	q.Set(dryRunParam, "true")
-	if ticks != 0 {
-		q.Set("ticks", strconv.Itoa(max(ticks, 0)))
-	}
-	return q
-}
-
-// Apply creates a task, or makes it what spec says; Task.Result tells which.
-// task.ErrExists with CreateOnly, task.ErrStale with a Revision that is not the
-// task's.
-func (c *Client) Apply(ctx context.Context, spec task.Spec, o ApplyOptions) (Task, error) {
+// Apply creates a task, or changes it to what spec says; Task.Result says which. The
+// error is task.ErrExists if o.CreateOnly is set and the task exists, and task.ErrStale
+// if the task is not at o.Revision.
+func (s *TasksService) Apply(ctx context.Context, spec task.Spec, o ApplyOptions) (Task, error) {
 	if spec.Namespace == "" {
 		spec.Namespace = task.Defaults().Namespace
 	}
+
 	h := ifMatch(o.Revision)
 	if o.CreateOnly {
 		h = http.Header{"If-None-Match": {"*"}}
 	}
+
 	k := call{method: http.MethodPut, header: h, body: spec}
 	if o.DryRun {
 		k.query = dryRun(url.Values{}, 0)
 	}
+
 	var t Task
-	err := c.onTask(ctx, spec.Namespace, spec.Name, k, &t)
+	err := s.conn.doTask(ctx, spec.Namespace, spec.Name, k, &t)
+
 	return t, err
 }
 
-// Get reads a task.
-func (c *Client) Get(ctx context.Context, namespace, name string) (Task, error) {
-	var t Task
-	err := c.onTask(ctx, namespace, name, call{method: http.MethodGet}, &t)
-	return t, err
+// Patch changes the fields of a task that patch has. It is a JSON merge patch (RFC
+// 7396) of the spec, in which null resets a field to its default.
+func (s *TasksService) Patch(ctx context.Context, namespace, name string, patch []byte, revision int64) (Task, error) {
+	return s.patch(ctx, namespace, name, patch, revision, nil)
 }
 
-// List reads tasks, in the order of namespace and name, page after page.
-func (c *Client) List(ctx context.Context, o ListOptions) ([]Task, error) {
-	tasks := []Task{}
-	for t, err := range c.All(ctx, o) {
-		if err != nil {
-			return nil, err
-		}
-		tasks = append(tasks, t)
-	}
-	return tasks, nil
+// DryRunPatch is Patch that writes nothing: Task.DryRun is what would change.
+func (s *TasksService) DryRunPatch(ctx context.Context, namespace, name string, patch []byte, revision int64) (Task, error) {
+	return s.patch(ctx, namespace, name, patch, revision, dryRun(url.Values{}, 0))
 }
 
-// All is List one by one: pages are read as they are needed. An error ends it.
-func (c *Client) All(ctx context.Context, o ListOptions) iter.Seq2[Task, error] {
-	path, err := inNamespace(o.Namespace, "/tasks")
-	size := pageSize
-	if o.Brief || o.Sort != "" && o.Sort != SortName {
-		size = maxPage // each costs the server as much as all
-	}
-	return pagesOf[Task](ctx, c, path, o.query(), size, o.Limit, err)
-}
-
-func inNamespace(namespace, what string) (string, error) {
-	if namespace == "" {
-		return "/v1" + what, nil
-	}
-	return "/v1/namespaces/" + namespace + what, task.CheckName("namespace", namespace)
-}
-
-func set(q url.Values, key, value string) {
-	if value != "" {
-		q.Set(key, value)
-	}
-}
-
-// pages iterates over a list, at most limit items of it (0: all).
-func pages[T any](ctx context.Context, c *Client, path string, q url.Values, limit int, err error) iter.Seq2[T, error] {
-	return pagesOf[T](ctx, c, path, q, pageSize, limit, err)
-}
-
-func pagesOf[T any](ctx context.Context, c *Client, path string, q url.Values, most, limit int, err error) iter.Seq2[T, error] {
-	return func(yield func(T, error) bool) {
-		var none T
-		if err != nil {
-			yield(none, err)
-			return
-		}
-		for seen := 0; ; {
-			size := most
-			if limit > 0 {
-				size = min(size, limit-seen)
-			}
-			q.Set("limit", strconv.Itoa(size))
-			var page List[T]
-			if err := c.do(ctx, call{method: http.MethodGet, path: path, query: q}, &page); err != nil {
-				yield(none, err)
-				return
-			}
-			for _, item := range page.Items {
-				if seen++; !yield(item, nil) || seen == limit {
-					return
-				}
-			}
-			if page.Next == "" {
-				return
-			}
-			q.Set("page", page.Next)
-		}
-	}
-}
-
-// Patch changes the fields of a task that patch has: a JSON merge patch (RFC
-// 7396) of the spec, in which null means back to the default. revision, unless
-// 0, must be the task's, else it is task.ErrStale.
-func (c *Client) Patch(ctx context.Context, namespace, name string, patch []byte, revision int64) (Task, error) {
-	return c.patch(ctx, namespace, name, patch, revision, nil)
-}
-
-// WouldPatch is Patch that writes nothing: Task.DryRun is what would change.
-func (c *Client) WouldPatch(ctx context.Context, namespace, name string, patch []byte, revision int64) (Task, error) {
-	return c.patch(ctx, namespace, name, patch, revision, dryRun(url.Values{}, 0))
-}
-
-func (c *Client) patch(ctx context.Context, namespace, name string, patch []byte, revision int64, q url.Values) (Task, error) {
+func (s *TasksService) patch(ctx context.Context, namespace, name string, patch []byte, revision int64, q url.Values) (Task, error) {
 	var t Task
 	k := call{method: http.MethodPatch, header: ifMatch(revision), query: q, raw: patch, rawType: "application/merge-patch+json"}
-	err := c.onTask(ctx, namespace, name, k, &t)
+	err := s.conn.doTask(ctx, namespace, name, k, &t)
+
 	return t, err
 }
 
-// Delete deletes a task with its queue and its history; its active runs are
-// cancelled. revision is as for Patch.
-func (c *Client) Delete(ctx context.Context, namespace, name string, revision int64) error {
-	return c.onTask(ctx, namespace, name, call{method: http.MethodDelete, header: ifMatch(revision)}, nil)
+// Delete deletes a task with its queue and its history, and cancels its active runs.
+func (s *TasksService) Delete(ctx context.Context, namespace, name string, revision int64) error {
+	return s.conn.doTask(ctx, namespace, name, call{method: http.MethodDelete, header: ifMatch(revision)}, nil)
 }
 
-// WouldDelete is Delete that deletes nothing: Task.DryRun tells the ticks that
-// would go.
-func (c *Client) WouldDelete(ctx context.Context, namespace, name string, revision int64) (Task, error) {
+// DryRunDelete is Delete that deletes nothing: Task.DryRun has the ticks that would go.
+func (s *TasksService) DryRunDelete(ctx context.Context, namespace, name string, revision int64) (Task, error) {
 	var t Task
-	err := c.onTask(ctx, namespace, name, call{method: http.MethodDelete, header: ifMatch(revision), query: dryRun(url.Values{}, 0)}, &t)
+	k := call{method: http.MethodDelete, header: ifMatch(revision), query: dryRun(url.Values{}, 0)}
+	err := s.conn.doTask(ctx, namespace, name, k, &t)
+
 	return t, err
 }
 
-// Pause stops a task's ticks. It may be paused already. revision is as for Patch.
-func (c *Client) Pause(ctx context.Context, namespace, name string, revision int64) (Task, error) {
-	var t Task
-	err := c.onTask(ctx, namespace, name, call{method: http.MethodPost, header: ifMatch(revision)}, &t, "pause")
-	return t, err
+// Pause stops the ticks of a task until Resume. A task that is paused already stays so.
+func (s *TasksService) Pause(ctx context.Context, namespace, name string, revision int64) (Task, error) {
+	return s.post(ctx, namespace, name, "pause", nil, revision)
 }
 
 // PauseWith is Pause with an end, or a reason.
-func (c *Client) PauseWith(ctx context.Context, namespace, name string, how PauseRequest, revision int64) (Task, error) {
+func (s *TasksService) PauseWith(ctx context.Context, namespace, name string, how PauseRequest, revision int64) (Task, error) {
+	return s.post(ctx, namespace, name, "pause", how, revision)
+}
+
+// Resume ends the pause of a task: its ticks from now on run.
+func (s *TasksService) Resume(ctx context.Context, namespace, name string, revision int64) (Task, error) {
+	return s.post(ctx, namespace, name, "resume", nil, revision)
+}
+
+// post makes a change of a task that has a route of its own; body may be nil.
+func (s *TasksService) post(ctx context.Context, namespace, name, verb string, body any, revision int64) (Task, error) {
 	var t Task
-	err := c.onTask(ctx, namespace, name, call{method: http.MethodPost, header: ifMatch(revision), body: how}, &t, "pause")
+	err := s.conn.doTask(ctx, namespace, name, call{method: http.MethodPost, header: ifMatch(revision), body: body}, &t, verb)
+
 	return t, err
 }
 
-// Versions are the versions of a task, the one in force first: as many former
-// ones as are kept.
-func (c *Client) Versions(ctx context.Context, namespace, name string) ([]TaskVersion, error) {
-	var l List[TaskVersion]
-	err := c.onTask(ctx, namespace, name, call{method: http.MethodGet}, &l, "versions")
-	return l.Items, err
-}
-
-// Rollback gives a task the spec of a former version, in a new one; whether it is
-// paused stays. task.ErrConflict if that changes nothing. revision is as for Patch.
-func (c *Client) Rollback(ctx context.Context, namespace, name string, r RollbackRequest, revision int64) (RolledBack, error) {
-	var t RolledBack
-	err := c.onTask(ctx, namespace, name, call{method: http.MethodPost, header: ifMatch(revision), body: r}, &t, "rollback")
-	return t, err
-}
-
-// Resume lets a task's ticks go on, from now. revision is as for Patch.
-func (c *Client) Resume(ctx context.Context, namespace, name string, revision int64) (Task, error) {
-	var t Task
-	err := c.onTask(ctx, namespace, name, call{method: http.MethodPost, header: ifMatch(revision)}, &t, "resume")
-	return t, err
-}
-
-// Trigger queues a run of a task now, paused or not. If the outcome is unknown,
-// the Error's ID is the run's that may have been queued.
-func (c *Client) Trigger(ctx context.Context, namespace, name string, env map[string]string) (Triggered, error) {
+// Trigger queues a run of a task now, whether or not the task is paused. The run has
+// the variables of env besides the task's own. If the outcome is unknown
+// (task.ErrUnknown), Error.ID is the id of the run that may have been queued.
+func (s *TasksService) Trigger(ctx context.Context, namespace, name string, env map[string]string) (Triggered, error) {
 	var r Triggered
-	err := c.onTask(ctx, namespace, name, call{method: http.MethodPost, body: TriggerRequest{Env: env}}, &r, "trigger")
+	err := s.conn.doTask(ctx, namespace, name, call{method: http.MethodPost, body: TriggerRequest{Env: env}}, &r, "trigger")
+
 	return r, err
 }
 
-// Next are the next ticks of a task after from (zero: now), paused or not;
-// count 0 is the server's default of 5.
-func (c *Client) Next(ctx context.Context, namespace, name string, count int, from time.Time) ([]Occurrence, error) {
-	q := url.Values{}
-	if count != 0 {
-		q.Set("count", strconv.Itoa(count))
-	}
-	if !from.IsZero() {
-		q.Set("from", from.UTC().Format(time.RFC3339Nano))
-	}
-	var l List[Occurrence]
-	err := c.onTask(ctx, namespace, name, call{method: http.MethodGet, query: q}, &l, "next")
+// ListVersions returns the current version of a task, and after it the former ones
+// that are kept, the newest first.
+func (s *TasksService) ListVersions(ctx context.Context, namespace, name string) ([]TaskVersion, error) {
+	var l List[TaskVersion]
+	err := s.conn.doTask(ctx, namespace, name, call{method: http.MethodGet}, &l, "versions")
+
 	return l.Items, err
 }
 
-// ComingOptions say which ticks are wanted.
-type ComingOptions struct {
-	Namespace   string // "" is all of them
-	Selector    string
-	Names       []string // as in ListOptions
-	Failing     bool
-	From, Until time.Time // zero: from now, without an end
-	Limit       int       // at most so many; 0 is all, which with no end have none
+// Rollback makes a new version of a task with the spec of a former one. A paused task
+// stays paused. The error is task.ErrConflict if that would change nothing.
+func (s *TasksService) Rollback(ctx context.Context, namespace, name string, r RollbackRequest, revision int64) (RolledBack, error) {
+	var t RolledBack
+	err := s.conn.doTask(ctx, namespace, name, call{method: http.MethodPost, header: ifMatch(revision), body: r}, &t, "rollback")
+
+	return t, err
 }
 
-// Coming are the next ticks of many tasks, merged in the order of time, page after
-// page, each of which costs the server a look at all tasks. An error ends it.
-func (c *Client) Coming(ctx context.Context, o ComingOptions) iter.Seq2[Coming, error] {
-	path, err := inNamespace(o.Namespace, "/next")
-	q := ListOptions{Selector: o.Selector, Names: o.Names, Failing: o.Failing}.query()
-	for name, at := range map[string]time.Time{"from": o.From, "until": o.Until} {
-		if !at.IsZero() {
-			q.Set(name, at.UTC().Format(time.RFC3339Nano))
-		}
-	}
-	return pagesOf[Coming](ctx, c, path, q, maxPage, o.Limit, err)
+// WhyQuestion is about a time (At) or a range (From and To; an empty To is now). If all
+// are empty, it is about the latest tick and the next one. Times have the form
+// 2026-03-29T02:30, optionally with seconds and an offset such as Z; without an offset
+// they are local times of Timezone, by default the task's. A date is a day.
+type WhyQuestion struct {
+	At, From, To string
+	Timezone     string
 }
 
-// Keys are the keys in etcd that belong to a task.
-func (c *Client) Keys(ctx context.Context, namespace, name string) (Keys, error) {
+// Why explains why a task ran at a time, did not run, or will run. For a task that was
+// deleted the answer says so, as long as that is remembered; then it is
+// task.ErrNotFound.
+func (s *TasksService) Why(ctx context.Context, namespace, name string, q WhyQuestion) (task.Answer, error) {
+	query := url.Values{}
+	setIfNotEmpty(query, "at", q.At)
+	setIfNotEmpty(query, "from", q.From)
+	setIfNotEmpty(query, "to", q.To)
+	setIfNotEmpty(query, "timezone", q.Timezone)
+
+	var a task.Answer
+	err := s.conn.doTask(ctx, namespace, name, call{method: http.MethodGet, query: query}, &a, "why")
+
+	return a, err
+}
+
+// ListKeys returns the keys in etcd that belong to a task.
+func (s *TasksService) ListKeys(ctx context.Context, namespace, name string) (Keys, error) {
 	var k Keys
-	err := c.onTask(ctx, namespace, name, call{method: http.MethodGet}, &k, "keys")
+	err := s.conn.doTask(ctx, namespace, name, call{method: http.MethodGet}, &k, "keys")
+
 	return k, err
-}
-
-const schedulePath = "/v1/schedule/next"
-
-// ScheduleNext are the ticks of a schedule that no task has.
-func (c *Client) ScheduleNext(ctx context.Context, r ScheduleRequest) ([]Occurrence, error) {
-	var l List[Occurrence]
-	err := c.do(ctx, call{method: http.MethodPost, path: schedulePath, body: r}, &l)
-	return l.Items, err
 }

@@ -14,7 +14,7 @@ import (
 
 // failedTLS reports whether a call got no further than TLS; then e says why, and
 // what to do.
-func (c *Client) failedTLS(e *Error, err error) bool {
+func (c *connection) failedTLS(e *Error, err error) bool {
 	say := func(hint, format string, args ...any) bool {
 		e.Code, e.Hint = CodeTLS, hint
 		e.Message = c.base + fmt.Sprintf(format, args...)
@@ -46,7 +46,7 @@ func (c *Client) failedTLS(e *Error, err error) bool {
 }
 
 // refusedBy finds the words for what a server says of the client's certificate.
-func (c *Client) refusedBy(say func(hint, format string, args ...any) bool, alert string) bool {
+func (c *connection) refusedBy(say func(hint, format string, args ...any) bool, alert string) bool {
 	const ours = "give a certificate that its CA has signed: --cert-file and --key-file, CARILLON_CERT_FILE and CARILLON_KEY_FILE"
 	switch alert = strings.TrimPrefix(alert, "tls: "); alert {
 	case "certificate required":
@@ -60,7 +60,7 @@ func (c *Client) refusedBy(say func(hint, format string, args ...any) bool, aler
 }
 
 // wantsTLS reports whether an answer says that the server speaks TLS.
-func (c *Client) wantsTLS(e *Error, res *http.Response, body []byte) bool {
+func (c *connection) wantsTLS(e *Error, res *http.Response, body []byte) bool {
 	if res.StatusCode != http.StatusBadRequest || !bytes.Contains(body, []byte("HTTP request to an HTTPS server")) {
 		return false
 	}

@@ -93,8 +93,8 @@ func TestClient_SaysWhatIsWrongWithTLS(t *testing.T) {
 			t.Fatal(err)
 		}
 		var e *client.Error
-		if err = cl.Delete(t.Context(), "default", "x", 0); strings.HasPrefix(c.server, "http://") {
-			_, err = cl.Get(t.Context(), "default", "x") // Go's servers know no other method when they speak TLS
+		if err = cl.Tasks.Delete(t.Context(), "default", "x", 0); strings.HasPrefix(c.server, "http://") {
+			_, err = cl.Tasks.Get(t.Context(), "default", "x") // Go's servers know no other method when they speak TLS
 		}
 		if !errors.As(err, &e) || e.Code != client.CodeTLS || !strings.Contains(e.Message, c.said) || !strings.Contains(e.Hint, c.hint) || errors.Is(err, task.ErrUnknown) {
 			t.Errorf("%s: %#v", c.said, err)
@@ -104,7 +104,7 @@ func TestClient_SaysWhatIsWrongWithTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cl.Delete(t.Context(), "default", "x", 0); err != nil {
+	if err := cl.Tasks.Delete(t.Context(), "default", "x", 0); err != nil {
 		t.Errorf("the right certificates: %v", err)
 	}
 }

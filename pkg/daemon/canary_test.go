@@ -278,7 +278,7 @@ func (s *canarySite) searchAPI(last bool) {
 	}
 	const ns = "/v1/namespaces/default"
 	for name := range s.nodes {
-		runs, err := s.client(name).ListRuns(s.t.Context(), client.RunFilter{})
+		runs, err := s.client(name).Runs.List(s.t.Context(), client.RunListOptions{})
 		if err != nil {
 			s.t.Fatal(err)
 		}
@@ -454,7 +454,7 @@ func TestPolicy_OfANodeIsStrongerThanAnyTask(t *testing.T) {
 		if r.Reason != task.ReasonPolicy || !strings.Contains(r.Message, want) {
 			t.Errorf("%s: %s, %s", name, r.Reason, r.Message)
 		}
-		a, err := c.client("n1").Why(t.Context(), "default", name, client.WhyQuestion{})
+		a, err := c.client("n1").Tasks.Why(t.Context(), "default", name, client.WhyQuestion{})
 		if b, _ := json.Marshal(a); err != nil || !strings.Contains(string(b), want) || !strings.Contains(string(b), "the policy of its node does not allow it") {
 			t.Errorf("why does not tell it: %s, %v", b, err)
 		}
@@ -462,7 +462,7 @@ func TestPolicy_OfANodeIsStrongerThanAnyTask(t *testing.T) {
 	c.until("n1", "program", c.trigger("n1", "program").ID, task.Succeeded)
 	put("shell: maybe\n")
 	eventually(t, func() error {
-		n, err := c.client("n1").Node(t.Context(), "n1")
+		n, err := c.client("n1").Nodes.Get(t.Context(), "n1")
 		if err == nil && !slices.Equal(n.Pressed, []string{task.PressedPolicy}) {
 			err = fmt.Errorf("it takes runs: %v", n.Pressed)
 		}
@@ -470,7 +470,7 @@ func TestPolicy_OfANodeIsStrongerThanAnyTask(t *testing.T) {
 	})
 	waits := c.trigger("n1", "program").ID
 	eventually(t, func() error {
-		a, err := c.client("n1").Why(t.Context(), "default", "program", client.WhyQuestion{})
+		a, err := c.client("n1").Tasks.Why(t.Context(), "default", "program", client.WhyQuestion{})
 		if b, _ := json.Marshal(a); err == nil && !strings.Contains(string(b), "n1 takes none, its policy cannot be read") {
 			err = fmt.Errorf("why does not tell it: %s", b)
 		}

@@ -321,7 +321,7 @@ func (c *cluster) createBy(cl *client.Client, s task.Spec) {
 	c.t.Helper()
 	again := false
 	c.unlessAway(func() error {
-		_, err := cl.Create(c.t.Context(), s.Namespace, s)
+		_, err := cl.Tasks.Create(c.t.Context(), s.Namespace, s)
 		if again && errors.Is(err, task.ErrExists) { // so it was created the time before
 			return nil
 		}
@@ -372,7 +372,7 @@ func (c *cluster) quiet(node string) {
 	var all []client.Task
 	eventually(c.t, func() error {
 		all = nil
-		for one, err := range cl.All(c.t.Context(), client.ListOptions{}) {
+		for one, err := range cl.Tasks.All(c.t.Context(), client.TaskListOptions{}) {
 			if err != nil {
 				return err
 			}
@@ -382,12 +382,12 @@ func (c *cluster) quiet(node string) {
 	})
 	for _, one := range all {
 		eventually(c.t, func() error {
-			_, err := cl.Pause(c.t.Context(), one.Namespace, one.Name, 0)
+			_, err := cl.Tasks.Pause(c.t.Context(), one.Namespace, one.Name, 0)
 			return err
 		})
 	}
 	eventually(c.t, func() error {
-		s, err := cl.Cluster(c.t.Context())
+		s, err := cl.Cluster.Status(c.t.Context())
 		if err == nil && s.ActiveRuns > 0 {
 			err = fmt.Errorf("%d runs are active", s.ActiveRuns)
 		}

@@ -242,7 +242,7 @@ func TestDev_IsANodeOfOnesOwnAndKeepsItsData(t *testing.T) {
 	}
 	s := spec("hello", "echo hello")
 	s.Schedule = task.Schedules{"@every 500ms"}
-	if _, err := connect(p).Create(t.Context(), "default", s); err != nil {
+	if _, err := connect(p).Tasks.Create(t.Context(), "default", s); err != nil {
 		t.Fatal(err)
 	}
 	p.signal(syscall.SIGTERM)
@@ -251,7 +251,7 @@ func TestDev_IsANodeOfOnesOwnAndKeepsItsData(t *testing.T) {
 	}
 	p = start()
 	eventually(t, func() error {
-		runs, err := connect(p).Runs(t.Context(), "default", "hello", client.RunFilter{State: task.Succeeded})
+		runs, err := connect(p).Runs.ListByTask(t.Context(), "default", "hello", client.RunListOptions{State: task.Succeeded})
 		if err == nil && len(runs) < 3 {
 			err = fmt.Errorf("%d runs", len(runs))
 		}

@@ -185,7 +185,7 @@ func TestHostileConnections_LeaveFiringAndHealthChecksAlone(t *testing.T) {
 		s.Overlap, s.Missed.Policy = task.OverlapAllow, task.MissedAll // or a slow machine would skip or miss some
 	})
 	cl := c.client("n1")
-	if _, err := cl.Cluster(t.Context()); err != nil { // the connection is authenticated from here on
+	if _, err := cl.Cluster.Status(t.Context()); err != nil { // the connection is authenticated from here on
 		t.Fatal(err)
 	}
 
@@ -218,7 +218,7 @@ func TestHostileConnections_LeaveFiringAndHealthChecksAlone(t *testing.T) {
 	// Every tick of that time has fired.
 	lateness := map[time.Time]int64{}
 	eventually(t, func() error {
-		runs, err := cl.Runs(t.Context(), "default", "t000", client.RunFilter{Limit: 500})
+		runs, err := cl.Runs.ListByTask(t.Context(), "default", "t000", client.RunListOptions{Limit: 500})
 		if err != nil {
 			return err
 		}

@@ -48,7 +48,7 @@ lines:
 func (c *cluster) owned(by ...string) {
 	c.t.Helper()
 	eventually(c.t, func() error {
-		shards, err := c.client(by[0]).Shards(c.t.Context())
+		shards, err := c.client(by[0]).Shards.List(c.t.Context())
 		if err != nil {
 			return err
 		}
@@ -72,7 +72,7 @@ func (c *cluster) owned(by ...string) {
 func (c *cluster) leader(ask string) (name string) {
 	c.t.Helper()
 	eventually(c.t, func() error {
-		s, err := c.client(ask).Cluster(c.t.Context())
+		s, err := c.client(ask).Cluster.Status(c.t.Context())
 		if name = s.Leader; err == nil && name == "" {
 			err = errors.New("no leader")
 		}
@@ -172,7 +172,7 @@ func TestCrash_IsNotBelievedOfAnotherHostsLoopback(t *testing.T) {
 	case <-time.After(2 * time.Second):
 	case <-t.Context().Done():
 	}
-	n, err := c.client("n1").Node(t.Context(), "n2")
+	n, err := c.client("n1").Nodes.Get(t.Context(), "n2")
 	if err != nil || n.State != task.NodeReady {
 		t.Errorf("n2 is %+v, %v", n, err)
 	}

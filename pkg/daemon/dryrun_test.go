@@ -45,22 +45,22 @@ func TestDryRun_TellsWhatADaemonThenDecides(t *testing.T) {
 		// gets another try.
 		eventually(t, func() (err error) {
 			now = time.Now()
-			if was, err = cl.Get(t.Context(), "default", name); err != nil {
+			if was, err = cl.Tasks.Get(t.Context(), "default", name); err != nil {
 				return err
 			}
 			next := was.Spec
 			edit(&next, now)
-			if would, err = cl.Apply(t.Context(), next, client.ApplyOptions{DryRun: true}); err != nil {
+			if would, err = cl.Tasks.Apply(t.Context(), next, client.ApplyOptions{DryRun: true}); err != nil {
 				return err
 			}
 
-			_, err = cl.Apply(t.Context(), next, client.ApplyOptions{Revision: was.Revision})
+			_, err = cl.Tasks.Apply(t.Context(), next, client.ApplyOptions{Revision: was.Revision})
 			took := time.Since(now)
 			if err == nil && took < edited-time.Second {
 				return nil
 			}
 
-			if err := cl.Delete(t.Context(), "default", name, 0); err != nil {
+			if err := cl.Tasks.Delete(t.Context(), "default", name, 0); err != nil {
 				t.Fatal(err)
 			}
 			create(name)
@@ -112,7 +112,7 @@ func whatWasTold(name string, now time.Time, paused bool, change *client.TickCha
 // decided is an error unless the ticks that a daemon decided are those that were told,
 // none of them before it fell due.
 func (d told) decided(t *testing.T, cl *client.Client) error {
-	runs, err := cl.Runs(t.Context(), "default", d.name, client.RunFilter{})
+	runs, err := cl.Runs.ListByTask(t.Context(), "default", d.name, client.RunListOptions{})
 	if err != nil {
 		return err
 	}

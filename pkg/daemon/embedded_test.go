@@ -112,7 +112,7 @@ func (tr *agents) ticks(node string, tasks int) {
 	for i := range tasks {
 		// One that a killed node had is lost first: where etcd was embedded, no guardian says so.
 		eventually(tr.t, func() error {
-			runs, err := tr.client(node).Runs(tr.t.Context(), "default", fmt.Sprintf("t%03d", i), client.RunFilter{State: task.Succeeded})
+			runs, err := tr.client(node).Runs.ListByTask(tr.t.Context(), "default", fmt.Sprintf("t%03d", i), client.RunListOptions{State: task.Succeeded})
 			if err == nil && (len(runs) == 0 || !runs[0].ScheduledTime.After(now)) {
 				err = errors.New("it does not tick")
 			}
@@ -125,7 +125,7 @@ func (tr *agents) members(node string) map[string]client.EtcdMember {
 	tr.t.Helper()
 	var list []client.EtcdMember
 	tr.unlessAway(func() (err error) {
-		list, err = tr.client(node).Members(tr.t.Context())
+		list, err = tr.client(node).Members.List(tr.t.Context())
 		return err
 	})
 	byName := map[string]client.EtcdMember{}
@@ -231,15 +231,15 @@ func TestEmbedded_ThreeAgentsAreTheirOwnEtcd(t *testing.T) {
 			return nil
 		})
 	}
-	refused("the member of the node that answers is removed", task.ErrConflict, func() error { _, err := cl.RemoveMember(t.Context(), "n1"); return err })
-	refused("removing nobody", task.ErrNotFound, func() error { _, err := cl.RemoveMember(t.Context(), "nobody"); return err })
+	refused("the member of the node that answers is removed", task.ErrConflict, func() error { _, err := cl.Members.Remove(t.Context(), "n1"); return err })
+	refused("removing nobody", task.ErrNotFound, func() error { _, err := cl.Members.Remove(t.Context(), "nobody"); return err })
 	refused("adding one that is there", task.ErrExists, func() error {
-		_, err := cl.AddMember(t.Context(), client.AddMemberRequest{Name: "n3", PeerURL: tr.peers["n3"]})
+		_, err := cl.Members.Add(t.Context(), client.AddMemberRequest{Name: "n3", PeerURL: tr.peers["n3"]})
 		return err
 	})
 	removed := false
 	tr.unlessAway(func() error {
-		_, err := cl.RemoveMember(t.Context(), "n3")
+		_, err := cl.Members.Remove(t.Context(), "n3")
 		if removed && errors.Is(err, task.ErrNotFound) { // the time before
 			return nil
 		}
@@ -249,7 +249,7 @@ func TestEmbedded_ThreeAgentsAreTheirOwnEtcd(t *testing.T) {
 	tr.peers["n3"] = fmt.Sprintf("https://127.0.0.1:%d", freePort(t)) // another host
 	added := false
 	tr.unlessAway(func() error {
-		ch, err := cl.AddMember(t.Context(), client.AddMemberRequest{Name: "n3", PeerURL: tr.peers["n3"]})
+		ch, err := cl.Members.Add(t.Context(), client.AddMemberRequest{Name: "n3", PeerURL: tr.peers["n3"]})
 		if added && errors.Is(err, task.ErrExists) { // the time before
 			return nil
 		}
@@ -260,7 +260,7 @@ func TestEmbedded_ThreeAgentsAreTheirOwnEtcd(t *testing.T) {
 		return err
 	})
 	told := map[string]string{} // detail to actor
-	for e, err := range cl.Events(t.Context(), client.EventOptions{Kinds: []string{task.EventCluster}}) {
+	for e, err := range cl.Events.All(t.Context(), client.EventOptions{Kinds: []string{task.EventCluster}}) {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -28,7 +28,7 @@ func TestEvents_FollowAClusterFromNodeToNode(t *testing.T) {
 	for _, n := range []string{"n1", "n2", "n3"} {
 		c.start(n)
 	}
-	begin, err := c.client("n3").EventsPage(t.Context(), client.EventOptions{}, 0)
+	begin, err := c.client("n3").Events.ListPage(t.Context(), client.EventOptions{}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestEvents_FollowAClusterFromNodeToNode(t *testing.T) {
 				cancel() // it would wait for the node to come back
 			}
 		}}
-		for e, err := range c.client(node).Follow(ctx, o) {
+		for e, err := range c.client(node).Events.Follow(ctx, o) {
 			if err != nil {
 				if !ended {
 					t.Fatalf("at %s, after %s: %v", node, after, err)
@@ -70,7 +70,7 @@ func TestEvents_FollowAClusterFromNodeToNode(t *testing.T) {
 	var all []task.Event
 	place := begin.Last
 	eventually(t, func() error { // a page ends when nothing is told for two seconds
-		for e, err := range c.client("n3").Events(t.Context(), client.EventOptions{After: place}) {
+		for e, err := range c.client("n3").Events.All(t.Context(), client.EventOptions{After: place}) {
 			if err != nil {
 				return err
 			}

@@ -103,7 +103,7 @@ func TestSoak_OutageOfEtcdLosesNothingAndKillsNothing(t *testing.T) {
 	}
 	c.etcd.Stop()
 	eventually(t, func() error { // meanwhile the API says so, however long that takes
-		_, err := c.client("n1").Get(t.Context(), "default", "t001")
+		_, err := c.client("n1").Tasks.Get(t.Context(), "default", "t001")
 		if !errors.Is(err, task.ErrUnavailable) {
 			return fmt.Errorf("while etcd is away the API answers %v", err)
 		}

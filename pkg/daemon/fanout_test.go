@@ -66,7 +66,7 @@ func TestFanOut_ToAllNodesWhileOneDiesAndOneJoins(t *testing.T) {
 
 	c.start("n3")
 	c.acquainted()
-	again, err := c.client("n1").Retry(t.Context(), "default", s.Name, run.ID)
+	again, err := c.client("n1").Runs.Retry(t.Context(), "default", s.Name, run.ID)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,11 +26,11 @@ func TestFreeze_HoldsWhileNodesComeAndGo(t *testing.T) {
 	cl := c.client("n1")
 	asked := task.Defaults()
 	asked.Name, asked.Schedule, asked.Action.Noop = "asked", task.Schedules{"@manual"}, &task.Noop{}
-	if _, err := cl.Create(t.Context(), asked.Namespace, asked); err != nil {
+	if _, err := cl.Tasks.Create(t.Context(), asked.Namespace, asked); err != nil {
 		t.Fatal(err)
 	}
 	ran := func(after time.Time) error {
-		runs, err := cl.ListRuns(t.Context(), client.RunFilter{State: task.Succeeded, Limit: 1})
+		runs, err := cl.Runs.List(t.Context(), client.RunListOptions{State: task.Succeeded, Limit: 1})
 		if err == nil && (len(runs) == 0 || !runs[0].StartedAt.After(after)) {
 			err = fmt.Errorf("nothing has run since %s", after)
 		}
@@ -40,14 +40,14 @@ func TestFreeze_HoldsWhileNodesComeAndGo(t *testing.T) {
 
 	var st client.FreezeStatus
 	c.unlessAway(func() (err error) { // to freeze again is to wait on for nodes that have not confirmed
-		st, err = cl.Freeze(t.Context(), "", "a move")
+		st, err = cl.Freezes.Begin(t.Context(), "", "a move")
 		return err
 	})
 	holds := time.Now()
 	if len(st.Unconfirmed) > 0 || st.Tasks != 21 {
 		t.Fatalf("%+v", st)
 	}
-	waits, err := cl.Trigger(t.Context(), "default", "asked", nil)
+	waits, err := cl.Tasks.Trigger(t.Context(), "default", "asked", nil)
 	if err != nil || waits.Frozen == nil {
 		t.Errorf("triggered: %+v, %v", waits, err)
 	}
@@ -55,19 +55,19 @@ func TestFreeze_HoldsWhileNodesComeAndGo(t *testing.T) {
 	c.owned("n1")
 	c.start("n2")
 	eventually(t, func() error { // who joins reads it first
-		n, err := cl.Node(t.Context(), "n2")
+		n, err := cl.Nodes.Get(t.Context(), "n2")
 		if err == nil && n.Froze != st.Revision {
 			err = fmt.Errorf("n2 goes by the freezes of revision %d, not %d", n.Froze, st.Revision)
 		}
 		return err
 	})
-	if r, err := cl.Run(t.Context(), "default", "asked", waits.ID); err != nil || r.State != task.Queued || r.Reason != task.ReasonManual {
+	if r, err := cl.Runs.Get(t.Context(), "default", "asked", waits.ID); err != nil || r.State != task.Queued || r.Reason != task.ReasonManual {
 		t.Errorf("what was triggered: %+v, %v", r, err)
 	}
 	// What is due by now is on record while all is frozen still; an owner may be behind.
 	due := 20 * (int64(time.Since(holds)/time.Second) - 1)
 	eventually(t, func() error {
-		runs, err := cl.ListRuns(t.Context(), client.RunFilter{})
+		runs, err := cl.Runs.List(t.Context(), client.RunListOptions{})
 		frozen := int64(0)
 		for _, r := range runs {
 			if r.Reason == task.ReasonFrozen {
@@ -80,18 +80,18 @@ func TestFreeze_HoldsWhileNodesComeAndGo(t *testing.T) {
 		return err
 	})
 	ends := time.Now()
-	if _, err := cl.Unfreeze(t.Context(), ""); err != nil {
+	if _, err := cl.Freezes.End(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, func() error {
-		r, err := cl.Run(t.Context(), "default", "asked", waits.ID)
+		r, err := cl.Runs.Get(t.Context(), "default", "asked", waits.ID)
 		if err == nil && r.State != task.Succeeded {
 			err = fmt.Errorf("what was triggered is %s", r.State)
 		}
 		return err
 	})
 	eventually(t, func() error { return ran(ends) })
-	runs, err := cl.ListRuns(t.Context(), client.RunFilter{})
+	runs, err := cl.Runs.List(t.Context(), client.RunListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -85,7 +85,7 @@ func TestDaemon_ThatIsFrozenPastLostAfterRunsNothing(t *testing.T) {
 	}
 	c.until("n2", "alone", lost["alone"], task.Lost)
 	eventually(t, func() error { // the other's ticks go on
-		list, err := c.client("n2").Runs(t.Context(), "default", "skips", client.RunFilter{State: task.Succeeded, Node: "n2"})
+		list, err := c.client("n2").Runs.ListByTask(t.Context(), "default", "skips", client.RunListOptions{State: task.Succeeded, Node: "n2"})
 		if err == nil && len(list) < 2 {
 			err = fmt.Errorf("%d runs of the task that skips", len(list))
 		}

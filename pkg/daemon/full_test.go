@@ -93,7 +93,7 @@ func TestStatus_TellsOfEntriesThatNobodyCanRead(t *testing.T) {
 		}
 	}
 	eventually(t, func() error {
-		st, err := c.client("n1").Cluster(t.Context())
+		st, err := c.client("n1").Cluster.Status(t.Context())
 		if err == nil && st.Unreadable != 1 {
 			err = fmt.Errorf("%d entries are said to be unreadable", st.Unreadable)
 		}
@@ -153,7 +153,7 @@ func fillAndMakeSpace(c *cluster, endpoint string, meanwhile func()) {
 	})
 	meanwhile()
 	eventually(t, func() error { return c.nodes["n1"].tellsOfFullEtcd() })
-	if err := cl.Delete(ctx, "default", "t005", 0); err != nil {
+	if err := cl.Tasks.Delete(ctx, "default", "t005", 0); err != nil {
 		t.Errorf("a full etcd takes deletes: %v", err)
 	}
 	written, err := etcd.Get(ctx, c.keys.Root(), clientv3.WithPrefix(), clientv3.WithMinModRev(since.Header.Revision+1))
@@ -173,7 +173,7 @@ func fillAndMakeSpace(c *cluster, endpoint string, meanwhile func()) {
 	}
 	var st client.ClusterStatus
 	eventually(t, func() (err error) { // it does not wait for an etcd that is slow to answer
-		st, err = cl.Cluster(ctx)
+		st, err = cl.Cluster.Status(ctx)
 		if w := strings.Join(st.Warnings, "\n"); err == nil && (!strings.Contains(w, "is full") || len(st.MakeSpace) != 3) {
 			err = fmt.Errorf("the status of a full etcd: %+v", st)
 		}
@@ -193,7 +193,7 @@ func fillAndMakeSpace(c *cluster, endpoint string, meanwhile func()) {
 		t.Error("the session was not renewed in a full etcd")
 	}
 	eventually(t, func() error {
-		st, err := cl.Cluster(ctx)
+		st, err := cl.Cluster.Status(ctx)
 		if err == nil && (len(st.MakeSpace) > 0 || len(st.Etcd) == 0 || len(st.Etcd[0].Alarms) > 0) {
 			err = fmt.Errorf("there is space, but %+v", st)
 		}
@@ -246,11 +246,14 @@ func (c *cluster) allEnded(etcd *kv.Client) error {
 func (c *cluster) refusesChanges(cl *client.Client) {
 	ctx, one := c.t.Context(), spec("one", "true")
 	for what, try := range map[string]func() error{
-		"create":  func() error { _, err := cl.Create(ctx, "default", one); return err },
-		"apply":   func() error { _, err := cl.Apply(ctx, one, client.ApplyOptions{}); return err },
-		"patch":   func() error { _, err := cl.Patch(ctx, "default", "t000", []byte(`{"timeout": "1m"}`), 0); return err },
-		"pause":   func() error { _, err := cl.Pause(ctx, "default", "t000", 0); return err },
-		"trigger": func() error { _, err := cl.Trigger(ctx, "default", "t000", nil); return err },
+		"create": func() error { _, err := cl.Tasks.Create(ctx, "default", one); return err },
+		"apply":  func() error { _, err := cl.Tasks.Apply(ctx, one, client.ApplyOptions{}); return err },
+		"patch": func() error {
+			_, err := cl.Tasks.Patch(ctx, "default", "t000", []byte(`{"timeout": "1m"}`), 0)
+			return err
+		},
+		"pause":   func() error { _, err := cl.Tasks.Pause(ctx, "default", "t000", 0); return err },
+		"trigger": func() error { _, err := cl.Tasks.Trigger(ctx, "default", "t000", nil); return err },
 	} {
 		var e *client.Error
 		if err := try(); !errors.As(err, &e) || e.Status != http.StatusInsufficientStorage || e.Code != client.CodeNoSpace || e.ID == "" || e.Hint == "" {

@@ -73,7 +73,7 @@ func TestHandover_ARollingRestartIsNotNoticed(t *testing.T) {
 func (c *cluster) balanced(nodes ...string) {
 	c.t.Helper()
 	eventually(c.t, func() error {
-		all, err := c.client(nodes[0]).Shards(c.t.Context())
+		all, err := c.client(nodes[0]).Shards.List(c.t.Context())
 		if err != nil {
 			return err
 		}

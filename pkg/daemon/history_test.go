@@ -15,7 +15,7 @@ import (
 func (c *cluster) unfit(ask, node, reason string) {
 	c.t.Helper()
 	eventually(c.t, func() error {
-		n, err := c.client(ask).Node(c.t.Context(), node)
+		n, err := c.client(ask).Nodes.Get(c.t.Context(), node)
 		if err == nil && n.Unfit != reason {
 			err = fmt.Errorf("%s is unfit: %q, not %q", node, n.Unfit, reason)
 		}
@@ -38,15 +38,15 @@ func TestHistory_ARestoredEtcdStopsAllUntilAnOperatorAcceptsIt(t *testing.T) {
 	c.create("n1", spec("before", "true"))
 	rewind := c.etcd.Keep()
 	for _, n := range []string{"n1", "n2"} { // both have found it again
-		c.unlessAway(func() error { _, err := c.client(n).Get(t.Context(), "default", "before"); return err })
+		c.unlessAway(func() error { _, err := c.client(n).Tasks.Get(t.Context(), "default", "before"); return err })
 		c.nodes[n].waitReady()
 	}
 	c.create("n1", spec("after", "true"))
 	c.nodes["n2"].signal(syscall.SIGTERM)
-	if _, err := c.client("n1").CordonNode(t.Context(), "n1"); err != nil { // something that all nodes watch
+	if _, err := c.client("n1").Nodes.Cordon(t.Context(), "n1"); err != nil { // something that all nodes watch
 		t.Fatal(err)
 	}
-	if _, err := c.client("n1").Recover(t.Context()); !errors.Is(err, task.ErrConflict) {
+	if _, err := c.client("n1").Cluster.Recover(t.Context()); !errors.Is(err, task.ErrConflict) {
 		t.Errorf("recovers from nothing: %v", err)
 	}
 
@@ -58,18 +58,18 @@ func TestHistory_ARestoredEtcdStopsAllUntilAnOperatorAcceptsIt(t *testing.T) {
 	}
 	var e *client.Error
 	for _, n := range []string{"n1", "n2", "n3"} {
-		if _, err := c.client(n).Pause(t.Context(), "default", "before", 0); !errors.As(err, &e) || e.Status != 503 || e.Code != client.CodeRestored {
+		if _, err := c.client(n).Tasks.Pause(t.Context(), "default", "before", 0); !errors.As(err, &e) || e.Status != 503 || e.Code != client.CodeRestored {
 			t.Errorf("%s: a pause is answered with %v", n, err)
 		}
 		if err := c.client(n).Ready(t.Context()); err == nil {
 			t.Errorf("%s is ready", n)
 		}
 	}
-	if s, err := c.client("n1").Cluster(t.Context()); err != nil || len(s.Warnings) == 0 {
+	if s, err := c.client("n1").Cluster.Status(t.Context()); err != nil || len(s.Warnings) == 0 {
 		t.Errorf("the status warns of nothing: %+v, %v", s, err)
 	}
 
-	if k, err := c.client("n2").Recover(t.Context()); err != nil || k.Epoch != 2 {
+	if k, err := c.client("n2").Cluster.Recover(t.Context()); err != nil || k.Epoch != 2 {
 		t.Fatalf("recover: %+v, %v", k, err)
 	}
 	for _, n := range []string{"n1", "n2", "n3"} {
@@ -77,8 +77,8 @@ func TestHistory_ARestoredEtcdStopsAllUntilAnOperatorAcceptsIt(t *testing.T) {
 		c.nodes[n].waitReady()
 	}
 	c.owned("n1", "n2", "n3")
-	c.unlessAway(func() error { _, err := c.client("n3").Pause(t.Context(), "default", "before", 0); return err })
-	if _, err := c.client("n3").Get(t.Context(), "default", "after"); !errors.Is(err, task.ErrNotFound) {
+	c.unlessAway(func() error { _, err := c.client("n3").Tasks.Pause(t.Context(), "default", "before", 0); return err })
+	if _, err := c.client("n3").Tasks.Get(t.Context(), "default", "after"); !errors.Is(err, task.ErrNotFound) {
 		t.Errorf("what was made after the snapshot: %v", err)
 	}
 }

@@ -34,7 +34,7 @@ func TestListen_ATakenPortDoesNotKeepANodeFromFiring(t *testing.T) {
 		return n.Shards > 0 && n.Address == "" && strings.Contains(n.APIError, "address already in use")
 	})
 	eventually(t, func() error {
-		status, err := c.client("n1").Cluster(t.Context())
+		status, err := c.client("n1").Cluster.Status(t.Context())
 		if err == nil && !strings.Contains(strings.Join(status.Warnings, "\n"), "node n2 fires, but the API does not listen") {
 			err = fmt.Errorf("the warnings are %q", status.Warnings)
 		}

@@ -36,7 +36,7 @@ func (c *cluster) trigger(node, name string) task.Run {
 	c.t.Helper()
 	var r client.Triggered
 	c.unlessAway(func() (err error) {
-		r, err = c.client(node).Trigger(c.t.Context(), "default", name, nil)
+		r, err = c.client(node).Tasks.Trigger(c.t.Context(), "default", name, nil)
 		return err
 	})
 	return r.Run
@@ -47,7 +47,7 @@ func (c *cluster) until(node, name, id string, states ...task.State) task.Run {
 	c.t.Helper()
 	var r task.Run
 	eventually(c.t, func() (err error) {
-		if r, err = c.client(node).Run(c.t.Context(), "default", name, id); err != nil {
+		if r, err = c.client(node).Runs.Get(c.t.Context(), "default", name, id); err != nil {
 			return err
 		}
 		for _, s := range states {
@@ -228,7 +228,7 @@ func TestDaemon_RunWaitsForANodeThatMatches(t *testing.T) {
 	c.create("n1", s)
 	run := c.trigger("n1", "picky")
 	eventually(t, func() error {
-		r, err := c.client("n1").Run(t.Context(), "default", "picky", run.ID)
+		r, err := c.client("n1").Runs.Get(t.Context(), "default", "picky", run.ID)
 		if err == nil && r.Reason != task.ReasonNoNode {
 			err = fmt.Errorf("it waits for the reason %q", r.Reason)
 		}
@@ -240,7 +240,7 @@ func TestDaemon_RunWaitsForANodeThatMatches(t *testing.T) {
 	}
 	// Its output lies on n2; any node hands it out.
 	for _, n := range []string{"n1", "n2"} {
-		out, err := c.client(n).Logs(t.Context(), "default", "picky", run.ID, 0)
+		out, err := c.client(n).Logs.Open(t.Context(), "default", "picky", run.ID, client.LogOptions{})
 		if err != nil {
 			t.Fatalf("logs from %s: %v", n, err)
 		}
@@ -282,18 +282,18 @@ func TestDaemon_PauseThatWasAcknowledgedWins(t *testing.T) {
 	for round := range rounds {
 		for i := range tasks {
 			name := fmt.Sprintf("t%03d", i)
-			change(func() error { _, err := cl.Pause(t.Context(), "default", name, 0); return err })
+			change(func() error { _, err := cl.Tasks.Pause(t.Context(), "default", name, 0); return err })
 			pauses = append(pauses, pause{name, time.Now()})
 			if round == rounds-1 {
 				continue
 			}
-			change(func() error { _, err := cl.Resume(t.Context(), "default", name, 0); return err })
+			change(func() error { _, err := cl.Tasks.Resume(t.Context(), "default", name, 0); return err })
 		}
 	}
 	last := pauses[len(pauses)-tasks:]
 	time.Sleep(time.Second) // what must not come would come now
 	for _, p := range last {
-		runs, err := cl.Runs(t.Context(), "default", p.name, client.RunFilter{})
+		runs, err := cl.Runs.ListByTask(t.Context(), "default", p.name, client.RunListOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -313,7 +313,7 @@ func TestDaemon_ThatWasFrozenPastItsLeaseIsFencedAndComesBack(t *testing.T) {
 	c.start("n2")
 	c.everySecond("n1", 20, nil)
 	eventually(t, func() error { // without shards it would have nothing to lose
-		n, err := c.client("n1").Node(t.Context(), "n2")
+		n, err := c.client("n1").Nodes.Get(t.Context(), "n2")
 		if err == nil && n.Shards == 0 {
 			err = errors.New("n2 owns no shard")
 		}
@@ -321,7 +321,7 @@ func TestDaemon_ThatWasFrozenPastItsLeaseIsFencedAndComesBack(t *testing.T) {
 	})
 	c.nodes["n2"].signal(syscall.SIGSTOP)
 	eventually(t, func() error { // the other one has everything
-		shards, err := c.client("n1").Shards(t.Context())
+		shards, err := c.client("n1").Shards.List(t.Context())
 		if err != nil {
 			return err
 		}
@@ -333,14 +333,14 @@ func TestDaemon_ThatWasFrozenPastItsLeaseIsFencedAndComesBack(t *testing.T) {
 		return nil
 	})
 	eventually(t, func() error {
-		if _, err := c.client("n1").Node(t.Context(), "n2"); !errors.Is(err, task.ErrNotFound) {
+		if _, err := c.client("n1").Nodes.Get(t.Context(), "n2"); !errors.Is(err, task.ErrNotFound) {
 			return fmt.Errorf("its lease has not ended: %v", err)
 		}
 		return nil
 	})
 	c.nodes["n2"].signal(syscall.SIGCONT)
 	eventually(t, func() error {
-		nodes, err := c.client("n1").Nodes(t.Context())
+		nodes, err := c.client("n1").Nodes.List(t.Context())
 		if err == nil && len(nodes) != 2 {
 			err = fmt.Errorf("%d nodes", len(nodes))
 		}

@@ -68,7 +68,7 @@ func TestDaemon_NothingIsInterruptedWhenCertificatesAreReplaced(t *testing.T) {
 	etcd.reissue(names)
 	etcd.start()
 	for _, n := range names {
-		c.unlessAway(func() error { _, err := c.client(n).Get(t.Context(), "default", "t000"); return err })
+		c.unlessAway(func() error { _, err := c.client(n).Tasks.Get(t.Context(), "default", "t000"); return err })
 		c.nodes[n].waitReady()
 	}
 	run := c.trigger("n1", "t000")
@@ -88,7 +88,7 @@ func (c *cluster) beginLoad(names []string) *load {
 	l := &load{cancel: cancel, told: make([]atomic.Int64, len(names)), rounds: make([]atomic.Int64, len(names))}
 	for i, n := range names {
 		l.all.Go(func() {
-			for _, err := range c.client(n).Follow(ctx, client.EventOptions{Lost: func(err error) {
+			for _, err := range c.client(n).Events.Follow(ctx, client.EventOptions{Lost: func(err error) {
 				if ctx.Err() == nil {
 					c.t.Errorf("the events of %s were interrupted: %v", n, err)
 				}
@@ -125,10 +125,10 @@ func (c *cluster) beginLoad(names []string) *load {
 // useOnce reads a task, its runs, and what the last of them wrote, on whichever node
 // that was.
 func (c *cluster) useOnce(ctx context.Context, cl *client.Client, name string) error {
-	if _, err := cl.Get(ctx, "default", name); err != nil {
+	if _, err := cl.Tasks.Get(ctx, "default", name); err != nil {
 		return err
 	}
-	runs, err := cl.Runs(ctx, "default", name, client.RunFilter{Limit: 5})
+	runs, err := cl.Runs.ListByTask(ctx, "default", name, client.RunListOptions{Limit: 5})
 	if err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func (c *cluster) useOnce(ctx context.Context, cl *client.Client, name string) e
 		if r.State != task.Succeeded {
 			continue
 		}
-		log, err := cl.Logs(ctx, "default", name, r.ID, 0)
+		log, err := cl.Logs.Open(ctx, "default", name, r.ID, client.LogOptions{})
 		if err != nil {
 			return err
 		}

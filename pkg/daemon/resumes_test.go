@@ -61,7 +61,7 @@ func createPaused(t *testing.T, cl *client.Client, n int) []string {
 			}
 		}
 	}
-	for r, err := range cl.ApplyAll(t.Context(), specs, client.BatchOptions{CreateOnly: true}) {
+	for r, err := range cl.Tasks.ApplyAll(t.Context(), specs, client.BatchOptions{CreateOnly: true}) {
 		if err == nil {
 			err = r.Err()
 		}
@@ -81,7 +81,7 @@ func resumeAll(t *testing.T, cl *client.Client, names []string) {
 	for range 16 {
 		callers.Go(func() {
 			for name := range next {
-				if _, err := cl.Resume(t.Context(), "default", name, 0); err != nil {
+				if _, err := cl.Tasks.Resume(t.Context(), "default", name, 0); err != nil {
 					t.Errorf("resume %s: %v", name, err)
 				}
 			}
@@ -102,7 +102,7 @@ func latenessSince(t *testing.T, cl *client.Client, tasks int, since time.Time) 
 	for i := range tasks {
 		name := fmt.Sprintf("t%03d", i)
 		eventually(t, func() error {
-			runs, err := cl.Runs(t.Context(), "default", name, client.RunFilter{Limit: 500})
+			runs, err := cl.Runs.ListByTask(t.Context(), "default", name, client.RunListOptions{Limit: 500})
 			if err != nil {
 				return err
 			}

@@ -42,7 +42,7 @@ func TestSecrets_WaitWhileTheOnlyKeysAreBroken(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, func() error {
-		n, err := c.client("n1").Node(t.Context(), "n1")
+		n, err := c.client("n1").Nodes.Get(t.Context(), "n1")
 		if err == nil && n.HoldsKey() {
 			err = errors.New("it announces keys")
 		}
@@ -51,7 +51,7 @@ func TestSecrets_WaitWhileTheOnlyKeysAreBroken(t *testing.T) {
 	waits := c.trigger("n1", "with").ID
 	c.until("n1", "without", c.trigger("n1", "without").ID, task.Succeeded)
 	eventually(t, func() error {
-		a, err := c.client("n1").Why(t.Context(), "default", "with", client.WhyQuestion{})
+		a, err := c.client("n1").Tasks.Why(t.Context(), "default", "with", client.WhyQuestion{})
 		if b, _ := json.Marshal(a); err == nil && !strings.Contains(string(b), "n1 takes none, it has no key for secrets that it can read") {
 			err = fmt.Errorf("why does not tell it: %s", b)
 		}

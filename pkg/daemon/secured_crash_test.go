@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/carillonhq/carillon/pkg/client"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -71,7 +72,7 @@ func TestDaemon_TellsNoOtherProcessThePassword(t *testing.T) {
 	if looked < 4 {
 		t.Errorf("a guardian and a task are expected, there were %v", of)
 	}
-	if _, err := c.client("n1").Cancel(t.Context(), "default", "child", run.ID); err != nil {
+	if _, err := c.client("n1").Runs.Cancel(t.Context(), "default", "child", run.ID); err != nil {
 		t.Error(err)
 	}
 }
@@ -123,7 +124,7 @@ func TestDaemon_NodesWithAndWithoutTLSUnderstandEachOther(t *testing.T) {
 		run := c.trigger("n1", "on-"+of)
 		c.until("n1", "on-"+of, run.ID, task.Succeeded)
 		for _, by := range []string{"n1", "n2"} {
-			log, err := c.client(by).Logs(t.Context(), "default", "on-"+of, run.ID, 0)
+			log, err := c.client(by).Logs.Open(t.Context(), "default", "on-"+of, run.ID, client.LogOptions{})
 			if of == "n1" && by == "n2" {
 				if err == nil || !strings.Contains(err.Error(), "without TLS, and node n2 asks others by TLS only") {
 					t.Errorf("a node with TLS asked one without: %v", err)

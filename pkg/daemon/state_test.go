@@ -19,7 +19,7 @@ import (
 func (c *cluster) untilNode(ask, node string, ok func(task.Node) bool) {
 	c.t.Helper()
 	eventually(c.t, func() error {
-		n, err := c.client(ask).Node(c.t.Context(), node)
+		n, err := c.client(ask).Nodes.Get(c.t.Context(), node)
 		if err == nil && !ok(n) {
 			err = fmt.Errorf("%+v", n)
 		}
@@ -44,7 +44,7 @@ func TestState_IsKeptByTheNodeOverRestarts(t *testing.T) {
 	running := c.trigger("n1", "long")
 	c.until("n1", "long", running.ID, task.Running)
 
-	if n, err := c.client("n1").DrainNode(t.Context(), "n2"); err != nil || n.State != task.NodeDraining || !strings.HasPrefix(n.StateBy, "admin") {
+	if n, err := c.client("n1").Nodes.Drain(t.Context(), "n2"); err != nil || n.State != task.NodeDraining || !strings.HasPrefix(n.StateBy, "admin") {
 		t.Fatalf("%+v, %v", n, err)
 	}
 	c.owned("n1")
@@ -53,7 +53,7 @@ func TestState_IsKeptByTheNodeOverRestarts(t *testing.T) {
 	c.create("n1", s)
 	waiting := c.trigger("n1", "waits")
 	c.until("n1", "waits", waiting.ID, task.Queued)
-	if _, err := c.client("n1").Cancel(t.Context(), "default", "long", running.ID); err != nil {
+	if _, err := c.client("n1").Runs.Cancel(t.Context(), "default", "long", running.ID); err != nil {
 		t.Fatal(err)
 	}
 	c.untilNode("n1", "n2", func(n task.Node) bool { return n.Running == 0 && n.Shards == 0 })
@@ -63,16 +63,16 @@ func TestState_IsKeptByTheNodeOverRestarts(t *testing.T) {
 	c.untilNode("n1", "n2", func(n task.Node) bool { return n.State == task.NodeDraining && n.StateBy != "" })
 	c.owned("n1")
 
-	if _, err := c.client("n2").CordonNode(t.Context(), "n2"); err != nil {
+	if _, err := c.client("n2").Nodes.Cordon(t.Context(), "n2"); err != nil {
 		t.Fatal(err)
 	}
 	c.owned("n1", "n2") // it owns shards, and runs nothing new
 	c.until("n1", "waits", waiting.ID, task.Queued)
-	if _, err := c.client("n1").ResumeNode(t.Context(), "n2"); err != nil {
+	if _, err := c.client("n1").Nodes.Resume(t.Context(), "n2"); err != nil {
 		t.Fatal(err)
 	}
 	c.until("n1", "waits", waiting.ID, task.Running)
-	if _, err := c.client("n1").Cancel(t.Context(), "default", "waits", waiting.ID); err != nil {
+	if _, err := c.client("n1").Runs.Cancel(t.Context(), "default", "waits", waiting.ID); err != nil {
 		t.Fatal(err)
 	}
 	c.until("n1", "waits", waiting.ID, task.Cancelled)
@@ -100,7 +100,7 @@ func TestClock_ANodeWithAWrongClockOwnsNothing(t *testing.T) {
 	c.unfit("n1", "n2", task.UnfitClock)
 	c.owned("n1", "n3")
 	s := spec("new", "true")
-	_, err := c.client("n2").Create(t.Context(), "default", s)
+	_, err := c.client("n2").Tasks.Create(t.Context(), "default", s)
 	var e *client.Error
 	if !errors.As(err, &e) || e.Status != 503 || e.Code != client.CodeClock {
 		t.Errorf("a node with a wrong clock creates a task: %v", err)

@@ -31,7 +31,7 @@ func TestTalk_FromAnyNodeAndOverALoss(t *testing.T) {
 	says := func(what string, ok func(r task.Run) bool) {
 		t.Helper()
 		eventually(t, func() error {
-			r, err := c.client(other).Run(t.Context(), "default", "load", run.ID)
+			r, err := c.client(other).Runs.Get(t.Context(), "default", "load", run.ID)
 			if err == nil && !ok(r) {
 				err = fmt.Errorf("%s: %+v of %+v", what, r.Progress, r)
 			}
@@ -43,7 +43,7 @@ func TestTalk_FromAnyNodeAndOverALoss(t *testing.T) {
 			r.Results["rows"] == "17" && r.Checkpoint == "row 17"
 	})
 	eventually(t, func() error {
-		b, err := c.client(other).Board(t.Context(), client.BoardOptions{})
+		b, err := c.client(other).Board.Get(t.Context(), client.BoardOptions{})
 		if err == nil && (len(b.Active) != 1 || b.Active[0].Progress == nil || b.Active[0].Progress.Percent == nil || *b.Active[0].Progress.Percent != 40) {
 			err = fmt.Errorf("the board shows %+v", b.Active)
 		}

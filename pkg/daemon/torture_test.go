@@ -129,7 +129,7 @@ func TestTorture_EveryProgramEndsAsDocumentedAndLeavesNothing(t *testing.T) {
 	tooMany := spec("too-many", "")
 	tooMany.Action.Process = &task.Process{Command: slices.Repeat([]string{"true"}, 100_000)}
 	var refused *client.Error
-	if _, err := c.client("torturer").Create(t.Context(), "default", tooMany); !errors.As(err, &refused) || refused.Field != "action.process.command" {
+	if _, err := c.client("torturer").Tasks.Create(t.Context(), "default", tooMany); !errors.As(err, &refused) || refused.Field != "action.process.command" {
 		t.Errorf("100,000 arguments in a task: %v", err)
 	}
 
@@ -367,7 +367,7 @@ func (p *process) isGone(t *testing.T) {
 func (c *cluster) lateness(t *testing.T, after time.Time) string {
 	t.Helper()
 	var ms []int64
-	runs, err := c.client("torturer").Runs(t.Context(), "default", "neighbour", client.RunFilter{Limit: 500})
+	runs, err := c.client("torturer").Runs.ListByTask(t.Context(), "default", "neighbour", client.RunListOptions{Limit: 500})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -387,7 +387,7 @@ func (c *cluster) lateness(t *testing.T, after time.Time) string {
 func (c *cluster) ticked(t *testing.T, cl *client.Client, name string) {
 	t.Helper()
 	eventually(t, func() error {
-		runs, err := cl.Runs(t.Context(), "default", name, client.RunFilter{})
+		runs, err := cl.Runs.ListByTask(t.Context(), "default", name, client.RunListOptions{})
 		if err == nil && (len(runs) == 0 || !runs[0].ScheduledTime.Equal(time.Now().Truncate(time.Second))) {
 			err = fmt.Errorf("%s has not run in this second", name)
 		}

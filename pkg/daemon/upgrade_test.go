@@ -36,7 +36,7 @@ func TestUpgrade_FromAFormerProgramAndBack(t *testing.T) {
 	for _, n := range names {
 		put(n, former)
 	}
-	f, err := c.client("n1").Format(t.Context())
+	f, err := c.client("n1").Cluster.Format(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,12 +54,12 @@ func TestUpgrade_FromAFormerProgramAndBack(t *testing.T) {
 		rest()
 	}
 	c.format("n1", was)
-	if f, err := c.client("n1").SetFormat(t.Context(), 0); err != nil || f.Format != nextFormat {
+	if f, err := c.client("n1").Cluster.SetFormat(t.Context(), 0); err != nil || f.Format != nextFormat {
 		t.Fatalf("upgrade: %+v, %v", f, err)
 	}
 	rest()
 	c.refusedOld("n4", former, was)
-	if _, err := c.client("n1").SetFormat(t.Context(), was); err != nil {
+	if _, err := c.client("n1").Cluster.SetFormat(t.Context(), was); err != nil {
 		t.Fatal(err)
 	}
 	c.format("n1", was)

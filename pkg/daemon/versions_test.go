@@ -38,7 +38,7 @@ func (c *cluster) as(name string, env ...string) {
 func (c *cluster) format(node string, want int) {
 	c.t.Helper()
 	eventually(c.t, func() error {
-		f, err := c.client(node).Format(c.t.Context())
+		f, err := c.client(node).Cluster.Format(c.t.Context())
 		if err == nil && f.Format != want {
 			err = fmt.Errorf("%+v", f)
 		}
@@ -69,18 +69,18 @@ func TestVersions_RollingUpgradeAndItsWayBack(t *testing.T) {
 	c.nodes["n2"].signal(syscall.SIGTERM)
 	c.next("n2")
 	c.allFire()
-	if f, err := c.client("n2").SetFormat(t.Context(), 0); err != nil || f.Format != store.NewestFormat || !strings.Contains(f.Because, "n1") {
+	if f, err := c.client("n2").Cluster.SetFormat(t.Context(), 0); err != nil || f.Format != store.NewestFormat || !strings.Contains(f.Because, "n1") {
 		t.Errorf("while n1 is an old version: %+v, %v", f, err)
 	}
 	c.nodes["n1"].signal(syscall.SIGTERM)
 	c.next("n1")
 	c.format("n1", store.NewestFormat) // not by itself, so soon
-	if f, err := c.client("n2").SetFormat(t.Context(), 0); err != nil || f.Format != nextFormat {
+	if f, err := c.client("n2").Cluster.SetFormat(t.Context(), 0); err != nil || f.Format != nextFormat {
 		t.Errorf("when all are upgraded: %+v, %v", f, err)
 	}
 	c.allFire()
 	c.refusedOld("n3", "", store.NewestFormat)
-	if f, err := c.client("n1").SetFormat(t.Context(), store.NewestFormat); err != nil || f.Wanted != store.NewestFormat {
+	if f, err := c.client("n1").Cluster.SetFormat(t.Context(), store.NewestFormat); err != nil || f.Wanted != store.NewestFormat {
 		t.Errorf("the way back: %+v, %v", f, err)
 	}
 	c.format("n1", store.NewestFormat)

@@ -24,7 +24,7 @@ func (c *cluster) asks(t *testing.T, s situation) string {
 	}
 	var found task.Run
 	eventually(t, func() error {
-		runs, err := c.client("n1").Runs(t.Context(), "default", s.task, client.RunFilter{})
+		runs, err := c.client("n1").Runs.ListByTask(t.Context(), "default", s.task, client.RunListOptions{})
 		for _, r := range slices.Backward(runs) {
 			if found = r; r.State == state && r.Reason == reason && r.Trigger != task.TriggerManual {
 				return nil
@@ -65,8 +65,8 @@ func TestWhy_WhatPoliciesDo(t *testing.T) {
 		}
 	}
 	const new2096 = "2096-01-01T00:00:00Z"
-	must(cl.PauseWith(ctx, "default", "ahead", client.PauseRequest{Until: task.At(time.Date(2097, 1, 1, 0, 0, 0, 0, time.UTC)), Reason: "until the move"}, 0))
-	c.unlessAway(func() error { _, err := cl.Freeze(ctx, "ice", "storage is full"); return err })
+	must(cl.Tasks.PauseWith(ctx, "default", "ahead", client.PauseRequest{Until: task.At(time.Date(2097, 1, 1, 0, 0, 0, 0, time.UTC)), Reason: "until the move"}, 0))
+	c.unlessAway(func() error { _, err := cl.Freezes.Begin(ctx, "ice", "storage is full"); return err })
 	cold := asked(time.Now().Add(2 * time.Second).Truncate(time.Second))
 	c.answers(t, "n1", []situation{
 		{"will be paused until", "ahead", new2096, task.VerdictPaused, []string{"There will be no tick on", `until Tue 1 Jan 2097 00:00 UTC by admin (token `, `): "until the move"`}},
@@ -81,11 +81,11 @@ func TestWhy_WhatPoliciesDo(t *testing.T) {
 		{"used up its attempts", "dies", then, task.VerdictFailed, []string{"failed with exit code 1", "Dead: it has used up its attempts; carillon run retry"}},
 	})
 
-	must(cl.Patch(ctx, "default", "changed", []byte(`{"schedule":"0 0 1 1 *"}`), 0))
-	must(cl.PauseWith(ctx, "default", "rests", client.PauseRequest{Reason: "maintenance"}, 0))
-	must(cl.PauseWith(ctx, "default", "naps", client.PauseRequest{For: task.Duration(4 * time.Second)}, 0))
+	must(cl.Tasks.Patch(ctx, "default", "changed", []byte(`{"schedule":"0 0 1 1 *"}`), 0))
+	must(cl.Tasks.PauseWith(ctx, "default", "rests", client.PauseRequest{Reason: "maintenance"}, 0))
+	must(cl.Tasks.PauseWith(ctx, "default", "naps", client.PauseRequest{For: task.Duration(4 * time.Second)}, 0))
 	asleep := time.Now().Add(time.Second).Truncate(time.Second)
-	must(nil, cl.Delete(ctx, "default", "gone", 0))
+	must(nil, cl.Tasks.Delete(ctx, "default", "gone", 0))
 
 	c.answers(t, "n1", []situation{
 		{"queue full", "full", first(task.Skipped, task.ReasonQueueFull), task.VerdictSkipped, []string{"as many runs of the task were waiting as may (queue.limit: 1)"}},
@@ -104,9 +104,9 @@ func TestWhy_WhatPoliciesDo(t *testing.T) {
 		{"version in force now", "changed", asked(tick.Add(time.Hour)), task.VerdictNoTick, []string{"0 0 1 1 *", "Version: 2, changed"}},
 	})
 	passes(t, asleep.Add(1500*time.Millisecond))
-	must(cl.Resume(ctx, "default", "rests", 0))
-	must(cl.Rollback(ctx, "default", "changed", client.RollbackRequest{}, 0))
-	must(cl.Unfreeze(ctx, "ice"))
+	must(cl.Tasks.Resume(ctx, "default", "rests", 0))
+	must(cl.Tasks.Rollback(ctx, "default", "changed", client.RollbackRequest{}, 0))
+	must(cl.Freezes.End(ctx, "ice"))
 	c.answers(t, "n1", []situation{
 		{"paused then", "rests", asked(asleep), task.VerdictPaused, []string{"There was no tick on", "the task was paused from", `by admin (token `, `): "maintenance"`}},
 		{"paused for a while", "naps", asked(asleep), task.VerdictPaused, []string{"the task was paused from", "until", "by admin"}},
@@ -120,7 +120,7 @@ func TestWhy_WhatPoliciesDo(t *testing.T) {
 	down := time.Now().Add(time.Second).Truncate(time.Second)
 	c.answers(t, "n3", []situation{{"not decided", "rests", asked(down), task.VerdictUndecided, []string{"has no owner at present"}}})
 	eventually(t, func() error {
-		_, err := c.client("n3").Patch(ctx, "default", "rests", []byte(`{"schedule":"0 0 1 1 *"}`), 0)
+		_, err := c.client("n3").Tasks.Patch(ctx, "default", "rests", []byte(`{"schedule":"0 0 1 1 *"}`), 0)
 		return err
 	})
 	c.answers(t, "n3", []situation{{"overtaken", "rests", asked(down), task.VerdictOvertaken, []string{"was due, and before anybody decided it the task was changed (version", "its ticks up to then were given up"}}})

@@ -36,7 +36,7 @@ func (c *cluster) answers(t *testing.T, node string, list []situation) {
 			}
 			at := c.asks(t, s)
 			eventually(t, func() (err error) {
-				if a, err = c.client(node).Why(t.Context(), namespace, name, client.WhyQuestion{At: at}); err == nil {
+				if a, err = c.client(node).Tasks.Why(t.Context(), namespace, name, client.WhyQuestion{At: at}); err == nil {
 					err = s.differs(a)
 				}
 				return err
@@ -108,7 +108,7 @@ func TestWhy_WhatHappensInACluster(t *testing.T) {
 	c.until("n1", "byhand", run.ID, task.Succeeded)
 	victim := c.trigger("n1", "victim")
 	c.until("n1", "victim", victim.ID, task.Running)
-	if _, err := c.client("n1").Cancel(t.Context(), "default", "victim", victim.ID); err != nil {
+	if _, err := c.client("n1").Runs.Cancel(t.Context(), "default", "victim", victim.ID); err != nil {
 		t.Fatal(err)
 	}
 	who := c.updatedBy(t, "ok")
@@ -172,7 +172,7 @@ func stamp(t task.Time) string { b, _ := t.MarshalText(); return string(b) }
 
 func (c *cluster) updatedBy(t *testing.T, name string) string {
 	t.Helper()
-	one, err := c.client("n1").Get(t.Context(), "default", name)
+	one, err := c.client("n1").Tasks.Get(t.Context(), "default", name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +231,7 @@ func (c *cluster) caughtUp(t *testing.T) {
 	t.Helper()
 	var late task.Run
 	eventually(t, func() error {
-		runs, err := c.client("n1").Runs(t.Context(), "default", "catches", client.RunFilter{State: task.Succeeded})
+		runs, err := c.client("n1").Runs.ListByTask(t.Context(), "default", "catches", client.RunListOptions{State: task.Succeeded})
 		for _, r := range runs {
 			if late = r; r.Trigger == task.TriggerCatchUp {
 				return nil
@@ -295,7 +295,7 @@ func TestWhy_WhenTheClocksChange(t *testing.T) {
 		{"both passes", "foldboth", "2026-10-25 02:30", task.VerdictSucceeded, []string{"and both are ticks."}},
 	})
 	eventually(t, func() error {
-		a, err := c.client("n1").Why(t.Context(), "default", "foldboth", client.WhyQuestion{From: "2026-10-01", To: "2026-10-31", Timezone: "UTC"})
+		a, err := c.client("n1").Tasks.Why(t.Context(), "default", "foldboth", client.WhyQuestion{From: "2026-10-01", To: "2026-10-31", Timezone: "UTC"})
 		if err == nil && (a.Verdict != task.VerdictRange || a.Counts[task.VerdictSucceeded] != 2) {
 			err = fmt.Errorf("of October it says %s: %s", a.Verdict, a.Sentence)
 		}

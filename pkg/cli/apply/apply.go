@@ -196,7 +196,7 @@ func (r *Operation) send(ctx context.Context, c *client.Client) error {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	answers, gone := batch.Results(ctx, c.ApplyAll(ctx, specs, r.options()))
+	answers, gone := batch.Results(ctx, c.Tasks.ApplyAll(ctx, specs, r.options()))
 	defer func() { cancel(); <-gone }()
 	for answers != nil || faults != nil {
 		select {

@@ -74,7 +74,7 @@ func (p *pruning) begin(ctx context.Context, r *Operation, c *client.Client) err
 			WithHint("if that is what you want: carillon task delete -l %s", p.selector)
 	}
 	for _, ns := range p.namespaces(r) {
-		for t, err := range c.All(ctx, client.ListOptions{Namespace: ns, Selector: p.selector}) {
+		for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: ns, Selector: p.selector}) {
 			if err != nil {
 				return err
 			}
@@ -116,7 +116,7 @@ func (p *pruning) end(ctx context.Context, r *Operation, c *client.Client) error
 	}
 	return batch.ForEach(ctx, r.Factory, p.doomed, func(t client.Task) error {
 		if !r.dry {
-			if err := c.Delete(ctx, t.Namespace, t.Name, t.Revision); err != nil {
+			if err := c.Tasks.Delete(ctx, t.Namespace, t.Name, t.Revision); err != nil {
 				return fmt.Errorf("delete %s: %w", selection.TaskName(r.Files.Factory, t), err)
 			}
 		} else {

@@ -61,7 +61,7 @@ func audit(ctx context.Context, f *factory.Factory, o auditing) error {
 		return err
 	}
 	meter := newAuditMeter(f)
-	found, err := c.Audit(ctx, client.AuditOptions{Pause: o.pause, Tell: meter.tell})
+	found, err := c.Audit.Run(ctx, client.AuditOptions{Pause: o.pause, Tell: meter.tell})
 	meter.end()
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func repairAll(ctx context.Context, f *factory.Factory, c *client.Client, list [
 		for i, finding := range some {
 			asked[i] = task.RepairRequest{Kind: finding.Kind, Key: finding.Keys[0], Revision: finding.Revision}
 		}
-		done, err := c.Repair(ctx, asked)
+		done, err := c.Audit.Repair(ctx, asked)
 		results = append(results, done...)
 		if err != nil {
 			return results, err

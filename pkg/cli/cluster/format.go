@@ -27,7 +27,7 @@ func upgradeCommand(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			status, err := c.SetFormat(cmd.Context(), 0)
+			status, err := c.Cluster.SetFormat(cmd.Context(), 0)
 			if err != nil {
 				return err
 			}
@@ -60,7 +60,7 @@ func downgradeCommand(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			status, err := c.SetFormat(cmd.Context(), to)
+			status, err := c.Cluster.SetFormat(cmd.Context(), to)
 			if err != nil {
 				return err
 			}
@@ -94,7 +94,7 @@ func awaitFormat(ctx context.Context, f *factory.Factory, c *client.Client, stat
 		}
 		err := factory.Sleep(ctx, time.Second)
 		if err == nil {
-			status, err = c.Format(ctx)
+			status, err = c.Cluster.Format(ctx)
 		}
 		if err != nil {
 			return status, err

@@ -39,7 +39,7 @@ func freezeCommand(f *factory.Factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		st, err := c.Freezing(cmd.Context(), f.NamespaceFlag)
+		st, err := c.Freezes.Get(cmd.Context(), f.NamespaceFlag)
 		if err != nil {
 			return err
 		}
@@ -59,7 +59,7 @@ func freezeCommand(f *factory.Factory) *cobra.Command {
 				return err
 			}
 		}
-		if st, err = c.Freeze(cmd.Context(), f.NamespaceFlag, reason); err != nil {
+		if st, err = c.Freezes.Begin(cmd.Context(), f.NamespaceFlag, reason); err != nil {
 			return err
 		}
 		if st.Changed {
@@ -84,7 +84,7 @@ func unfreezeCommand(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			st, err := c.Unfreeze(cmd.Context(), f.NamespaceFlag)
+			st, err := c.Freezes.End(cmd.Context(), f.NamespaceFlag)
 			if err != nil {
 				return err
 			}

@@ -24,7 +24,7 @@ func membersCommand(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			list, err := c.Members(cmd.Context())
+			list, err := c.Members.List(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -78,7 +78,7 @@ func memberAdd(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			ch, err := c.AddMember(cmd.Context(), client.AddMemberRequest{Name: words[0], PeerURL: peer})
+			ch, err := c.Members.Add(cmd.Context(), client.AddMemberRequest{Name: words[0], PeerURL: peer})
 			if err != nil {
 				return err
 			}
@@ -112,7 +112,7 @@ func memberRemove(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			ch, err := c.RemoveMember(cmd.Context(), words[0])
+			ch, err := c.Members.Remove(cmd.Context(), words[0])
 			if err != nil {
 				return err
 			}

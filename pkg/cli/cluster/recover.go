@@ -35,7 +35,7 @@ func recoverCommand(f *factory.Factory) *cobra.Command {
 					return err
 				}
 			}
-			k, err := c.Recover(cmd.Context())
+			k, err := c.Cluster.Recover(cmd.Context())
 			if err != nil {
 				return err
 			}

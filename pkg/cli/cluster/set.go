@@ -49,7 +49,7 @@ func setCommand(f *factory.Factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		now, err := c.SetCluster(cmd.Context(), set)
+		now, err := c.Cluster.UpdateSettings(cmd.Context(), set)
 		if err != nil {
 			return err
 		}

@@ -38,7 +38,7 @@ func statusCommand(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s, err := c.Cluster(cmd.Context())
+			s, err := c.Cluster.Status(cmd.Context())
 			if err != nil {
 				return err
 			}

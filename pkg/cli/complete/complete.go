@@ -80,14 +80,14 @@ func Matching(offers []Offer, done []string, typed string) ([]cobra.Completion, 
 
 // someTasks are the first tasks of the scope, or of a pattern.
 func someTasks(ctx context.Context, f *factory.Factory, c *client.Client, pattern string, do func(client.Task)) error {
-	o := client.ListOptions{Namespace: f.Scope(), Limit: MaxOffers, Brief: true}
+	o := client.TaskListOptions{Namespace: f.Scope(), Limit: MaxOffers, Brief: true}
 	if pattern != "" {
 		var err error
 		if o.Namespace, o.Names, err = selection.Patterns(f, []string{pattern}); err != nil {
 			return err
 		}
 	}
-	for t, err := range c.All(ctx, o) {
+	for t, err := range c.Tasks.All(ctx, o) {
 		if err != nil {
 			return err
 		}
@@ -136,7 +136,7 @@ func Runs(f *factory.Factory) Func {
 			return Tasks(f)(cmd, done, typed)
 		}
 		return Matching(Live(f, cmd, "runs", func(ctx context.Context, c *client.Client) ([]Offer, error) {
-			runs, err := c.ListRuns(ctx, client.RunFilter{Namespace: f.Scope(), Limit: MaxOffers})
+			runs, err := c.Runs.List(ctx, client.RunListOptions{Namespace: f.Scope(), Limit: MaxOffers})
 			offers := make([]Offer, len(runs))
 			for i, r := range runs {
 				offers[i] = Offer{r.ID, output.OneLine(r.Task + " " + string(r.State))}
@@ -150,7 +150,7 @@ func Runs(f *factory.Factory) Func {
 func DeadRuns(f *factory.Factory) Func {
 	return func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return Matching(Live(f, cmd, "dead", func(ctx context.Context, c *client.Client) ([]Offer, error) {
-			runs, err := c.ListRuns(ctx, client.RunFilter{Namespace: f.Scope(), Dead: true, Limit: MaxOffers})
+			runs, err := c.Runs.List(ctx, client.RunListOptions{Namespace: f.Scope(), Dead: true, Limit: MaxOffers})
 			offers := make([]Offer, len(runs))
 			for i, r := range runs {
 				name := selection.Show(f, selection.Ref{Namespace: r.Namespace, Name: r.Task})
@@ -165,7 +165,7 @@ func DeadRuns(f *factory.Factory) Func {
 func Nodes(f *factory.Factory) Func {
 	return func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return Matching(Live(f, cmd, "nodes", func(ctx context.Context, c *client.Client) ([]Offer, error) {
-			nodes, err := c.Nodes(ctx)
+			nodes, err := c.Nodes.List(ctx)
 			offers := make([]Offer, len(nodes))
 			for i, n := range nodes {
 				offers[i] = Offer{n.Name, output.OneLine(n.State + " " + n.Address)}
@@ -207,7 +207,7 @@ func TaskLabels(f *factory.Factory) Func {
 func NodeLabels(f *factory.Factory) Func {
 	return func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return nextTerm(Live(f, cmd, "node-labels", func(ctx context.Context, c *client.Client) ([]Offer, error) {
-			nodes, err := c.Nodes(ctx)
+			nodes, err := c.Nodes.List(ctx)
 			l := labelsSeen{}
 			for _, n := range nodes {
 				l.add(n.Labels)

@@ -68,7 +68,7 @@ func events(ctx context.Context, f *factory.Factory, o watching) error {
 		return err
 	}
 	if !o.follow {
-		return printEvents(f, c.Events(ctx, opts), f.Format == output.FormatJSON)
+		return printEvents(f, c.Events.All(ctx, opts), f.Format == output.FormatJSON)
 	}
 	opts.Lost = func(err error) {
 		if err == nil {
@@ -77,7 +77,7 @@ func events(ctx context.Context, f *factory.Factory, o watching) error {
 		}
 		f.Note("waiting for the server: %s", err)
 	}
-	return printEvents(f, c.Follow(ctx, opts), false)
+	return printEvents(f, c.Events.Follow(ctx, opts), false)
 }
 
 func eventOptions(f *factory.Factory, o watching) (client.EventOptions, error) {

@@ -40,7 +40,7 @@ func (t *RunFollower) attempt(ctx context.Context, n int) error {
 	over := t.past(n)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	body, err := t.C.FollowLogs(ctx, t.Run.Namespace, t.Run.Task, t.Run.ID, o)
+	body, err := t.C.Logs.Follow(ctx, t.Run.Namespace, t.Run.Task, t.Run.ID, o)
 	if e := (*client.Error)(nil); errors.As(err, &e) {
 		gone := e.Code == client.CodeNoLogs || e.Code == client.CodeNodeAway // else it is trouble of the server's
 		switch {
@@ -94,7 +94,7 @@ func isStuck(ctx context.Context, c *client.Client, run task.Run, n int, reading
 		if since == 0 || time.Since(time.Unix(0, since)) < silence {
 			continue
 		}
-		if r, err := c.Run(ctx, run.Namespace, run.Task, run.ID); err == nil && (r.State.Final() || r.Attempt > n) && reading.Load() == since {
+		if r, err := c.Runs.Get(ctx, run.Namespace, run.Task, run.ID); err == nil && (r.State.Final() || r.Attempt > n) && reading.Load() == since {
 			return true
 		}
 	}

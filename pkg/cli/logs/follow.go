@@ -109,7 +109,7 @@ func (t *RunFollower) pause(ctx context.Context, d time.Duration) error {
 }
 
 func (t *RunFollower) look(ctx context.Context) error {
-	r, err := t.C.Run(ctx, t.Run.Namespace, t.Run.Task, t.Run.ID)
+	r, err := t.C.Runs.Get(ctx, t.Run.Namespace, t.Run.Task, t.Run.ID)
 	if err == nil {
 		t.Run = r
 	}

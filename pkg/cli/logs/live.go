@@ -140,7 +140,7 @@ func (l *live) listen(ctx context.Context, tasks []selection.Ref, events chan<- 
 		}
 		away = err != nil
 	}
-	for e, err := range l.c.Follow(ctx, o) {
+	for e, err := range l.c.Events.Follow(ctx, o) {
 		if err != nil {
 			return err
 		}
@@ -215,7 +215,7 @@ func (l *live) there(ctx context.Context, n Tasks) ([]task.Run, error) {
 // runningNow is what writes now: of runs with parts these alone, which one call lists
 // for all tasks.
 func (l *live) runningNow(ctx context.Context, n Tasks) ([]task.Run, error) {
-	runs, err := l.c.ListRuns(ctx, client.RunFilter{Namespace: l.Scope(), States: []task.State{task.Running, task.Paused}, Parts: true})
+	runs, err := l.c.Runs.List(ctx, client.RunListOptions{Namespace: l.Scope(), States: []task.State{task.Running, task.Paused}, Parts: true})
 	if err != nil {
 		return nil, err
 	}

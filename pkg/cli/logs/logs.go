@@ -195,12 +195,12 @@ func (o *reading) wanted(runs []task.Run) []task.Run {
 // runsOf reads the runs to show of a task. A word that is no task may be the
 // beginning of a run's id.
 func runsOf(ctx context.Context, f *factory.Factory, c *client.Client, r selection.Ref, o *reading) ([]task.Run, error) {
-	runs, err := c.Runs(ctx, r.Namespace, r.Name, client.RunFilter{})
+	runs, err := c.Runs.ListByTask(ctx, r.Namespace, r.Name, client.RunListOptions{})
 	if err == nil {
 		return o.wanted(runs), nil
 	}
 	if errors.Is(err, task.ErrNotFound) && selection.AreDigits(r.Name) {
-		if run, byID := c.FindRun(ctx, r.Namespace, r.Name); byID == nil {
+		if run, byID := c.Runs.Find(ctx, r.Namespace, r.Name); byID == nil {
 			return []task.Run{run}, nil
 		}
 	}
@@ -296,7 +296,7 @@ func (m *Merger) source(ctx context.Context, c *client.Client, r task.Run, o cli
 	s := &source{output: m.Output(r)}
 	s.output.attempt = cmp.Or(o.Attempt, max(r.Attempt, 1))
 	var err error
-	s.body, err = c.ReadLogs(ctx, r.Namespace, r.Task, r.ID, o)
+	s.body, err = c.Logs.Open(ctx, r.Namespace, r.Task, r.ID, o)
 	var e *client.Error
 	gone := errors.As(err, &e) && (e.Code == client.CodeNoLogs || e.Code == client.CodeNodeAway)
 	if gone && r.OutputTail != "" && (o.Attempt == 0 || o.Attempt == r.Attempt) {

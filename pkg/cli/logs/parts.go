@@ -13,7 +13,7 @@ func WithPartStates(ctx context.Context, c *client.Client, r task.Run) (task.Run
 	if r.Fan == nil || r.Fan.Parts != nil {
 		return r, nil
 	}
-	return c.Run(ctx, r.Namespace, r.Task, r.ID)
+	return c.Runs.Get(ctx, r.Namespace, r.Task, r.ID)
 }
 
 // replaceByParts has the parts of runs in the place of those that have some: only they

@@ -31,7 +31,7 @@ func TellProgress(ctx context.Context, f *factory.Factory, c *client.Client, m *
 			if over[i] {
 				continue
 			}
-			now, err := c.Run(ctx, r.Namespace, r.Task, r.ID)
+			now, err := c.Runs.Get(ctx, r.Namespace, r.Task, r.ID)
 			if err != nil {
 				continue // who follows its output tells
 			}

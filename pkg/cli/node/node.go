@@ -49,7 +49,7 @@ func listCommand(f *factory.Factory) *cobra.Command {
 			if follow {
 				return watchNodes(cmd.Context(), f, c, "", wanted)
 			}
-			nodes, err := c.Nodes(cmd.Context())
+			nodes, err := c.Nodes.List(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -138,7 +138,7 @@ func getCommand(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			n, err := c.Node(cmd.Context(), words[0])
+			n, err := c.Nodes.Get(cmd.Context(), words[0])
 			if err != nil {
 				return missingNode(f, cmd, c, words[0], err)
 			}
@@ -171,7 +171,7 @@ func missingNode(f *factory.Factory, cmd *cobra.Command, c *client.Client, name 
 		return err
 	}
 	fail := f.Explain(err)
-	nodes, listed := c.Nodes(cmd.Context())
+	nodes, listed := c.Nodes.List(cmd.Context())
 	names := make([]string, len(nodes))
 	for i, n := range nodes {
 		names[i] = n.Name

@@ -44,7 +44,7 @@ func drainCommand(f *factory.Factory) *cobra.Command {
 		}
 		return nil
 	}
-	return stateCommand(f, cmd, "draining", (*client.Client).DrainNode, func(ctx context.Context, c *client.Client, changed []task.Node) error {
+	return stateCommand(f, cmd, "draining", (*client.NodesService).Drain, func(ctx context.Context, c *client.Client, changed []task.Node) error {
 		if !wait {
 			return nil
 		}
@@ -61,7 +61,7 @@ func cordonCommand(f *factory.Factory) *cobra.Command {
 		Long:  "Give nodes no new runs. What is in their inboxes runs, and they keep their shards, until carillon node resume.",
 		Example: `  carillon node cordon db-1
   carillon node cordon 'web-*' --dry-run`,
-	}, "cordoned", (*client.Client).CordonNode, nil)
+	}, "cordoned", (*client.NodesService).Cordon, nil)
 }
 
 func resumeCommand(f *factory.Factory) *cobra.Command {
@@ -69,12 +69,12 @@ func resumeCommand(f *factory.Factory) *cobra.Command {
 		Use:     "resume",
 		Short:   "End the draining of nodes, or their cordon",
 		Example: "  carillon node resume db-1\n  carillon node resume -l zone=a --yes",
-	}, "resumed", (*client.Client).ResumeNode, nil)
+	}, "resumed", (*client.NodesService).Resume, nil)
 }
 
 // stateCommand makes cmd do one thing to each of the nodes that it is given, and then
 // what follows to all of those where that succeeded; it may bring them up to date.
-func stateCommand(f *factory.Factory, cmd *cobra.Command, done string, do func(*client.Client, context.Context, string) (task.Node, error),
+func stateCommand(f *factory.Factory, cmd *cobra.Command, done string, do func(*client.NodesService, context.Context, string) (task.Node, error),
 	then func(ctx context.Context, c *client.Client, changed []task.Node) error) *cobra.Command {
 	var p selection.Flags
 	cmd.Use += " NODE... | -l SELECTOR"
@@ -94,7 +94,7 @@ func stateCommand(f *factory.Factory, cmd *cobra.Command, done string, do func(*
 		var absent error
 		if p.DryRun && !broad {
 			names, absent = batch.Existing(ctx, f, names, func(name string) error {
-				_, err := c.Node(ctx, name)
+				_, err := c.Nodes.Get(ctx, name)
 				return missingNode(f, cmd, c, name, err)
 			})
 			if len(names) == 0 && absent != nil {
@@ -108,7 +108,7 @@ func stateCommand(f *factory.Factory, cmd *cobra.Command, done string, do func(*
 			return err
 		}
 		changed, failed := batch.Run(ctx, f, cmd.Name(), done, "node", names, func(ctx context.Context, name string) (task.Node, string, error) {
-			n, err := do(c, ctx, name)
+			n, err := do(c.Nodes, ctx, name)
 			if err != nil {
 				return n, "", missingNode(f, cmd, c, name, err)
 			}
@@ -150,7 +150,7 @@ func nodesOf(ctx context.Context, c *client.Client, words []string, selector str
 	}
 	var all []task.Node
 	if broad = selector != "" || slices.ContainsFunc(words, selection.IsGlob); broad {
-		if all, err = c.Nodes(ctx); err != nil {
+		if all, err = c.Nodes.List(ctx); err != nil {
 			return nil, false, err
 		}
 	}
@@ -196,7 +196,7 @@ func awaitDrained(ctx context.Context, f *factory.Factory, c *client.Client, dra
 	told, since := "", time.Time{}
 	names := nodeNames(drained)
 	for {
-		nodes, err := c.Nodes(ctx)
+		nodes, err := c.Nodes.List(ctx)
 		var left []string
 		for _, n := range nodes {
 			i := slices.Index(names, n.Name)

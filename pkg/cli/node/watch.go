@@ -16,7 +16,7 @@ func watchNodes(ctx context.Context, f *factory.Factory, c *client.Client, name 
 	w := &watch.List[task.Node]{Factory: f, Client: c, Events: client.EventOptions{Kinds: []string{task.EventNode, task.EventShard}}}
 	w.Affects = func(task.Event) (string, bool) { return "", true }
 	w.Read = func(ctx context.Context, _ int) ([]task.Node, error) {
-		nodes, err := c.Nodes(ctx)
+		nodes, err := c.Nodes.List(ctx)
 		return slices.DeleteFunc(accepted(wanted, nodes), func(n task.Node) bool { return name != "" && n.Name != name }), err
 	}
 	if name != "" {

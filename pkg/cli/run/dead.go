@@ -21,7 +21,7 @@ func findDead(ctx context.Context, f *factory.Factory, c *client.Client, word st
 	if w.ID == "" {
 		return selection.FindRun(ctx, f, c, word)
 	}
-	filter := client.RunFilter{Namespace: f.Scope(), Dead: true}
+	filter := client.RunListOptions{Namespace: f.Scope(), Dead: true}
 	if w.Task != "" {
 		r, err := selection.ParseRef(f, w.Task)
 		if err != nil {
@@ -29,7 +29,7 @@ func findDead(ctx context.Context, f *factory.Factory, c *client.Client, word st
 		}
 		filter.Namespace, filter.Task = r.Namespace, r.Name
 	}
-	dead, err := c.ListRuns(ctx, filter)
+	dead, err := c.Runs.List(ctx, filter)
 	if err != nil {
 		return task.Run{}, err
 	}

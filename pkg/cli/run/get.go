@@ -41,7 +41,7 @@ func getCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 		if r.State.Active() { // lists do not tell how far it is
-			if now, err := c.Run(cmd.Context(), r.Namespace, r.Task, r.ID); err == nil {
+			if now, err := c.Runs.Get(cmd.Context(), r.Namespace, r.Task, r.ID); err == nil {
 				r = now
 			}
 		}
@@ -50,7 +50,7 @@ func getCommand(f *factory.Factory) *cobra.Command {
 		}
 		zone := ""
 		if f.ForPeople() {
-			if t, err := c.Get(cmd.Context(), r.Namespace, r.Task); err == nil {
+			if t, err := c.Tasks.Get(cmd.Context(), r.Namespace, r.Task); err == nil {
 				zone = t.Timezone // else the task is gone, and UTC will do
 			}
 		}

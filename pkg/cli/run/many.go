@@ -147,7 +147,7 @@ func chosenRuns(ctx context.Context, f *factory.Factory, c *client.Client, words
 	if !broad && len(globs) == 0 {
 		return list, false, nil
 	}
-	filter := client.RunFilter{Namespace: f.Scope(), Dead: p.dead, Parts: p.parts, States: states}
+	filter := client.RunListOptions{Namespace: f.Scope(), Dead: p.dead, Parts: p.parts, States: states}
 	if len(states) == 0 && !p.dead {
 		filter.States = p.of
 	}
@@ -165,7 +165,7 @@ func chosenRuns(ctx context.Context, f *factory.Factory, c *client.Client, words
 			of[r] = true
 		}
 	}
-	runs, err := c.ListRuns(ctx, filter)
+	runs, err := c.Runs.List(ctx, filter)
 	if err != nil {
 		return nil, false, err
 	}
@@ -207,7 +207,7 @@ func cancelCommand(f *factory.Factory) *cobra.Command {
 	}
 	return runsCommand(f, cmd, &runPick{of: []task.State{task.Queued, task.Dispatched, task.Running, task.Paused}}, "cancelled",
 		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
-			end, err := c.Cancel(ctx, r.Namespace, r.Task, r.ID)
+			end, err := c.Runs.Cancel(ctx, r.Namespace, r.Task, r.ID)
 			said := "cancelled " + r.ID
 			if !end.State.Final() {
 				said = fmt.Sprintf("asked %s to end; %s tells when it has", r.ID, "carillon run get "+r.ID)
@@ -233,7 +233,7 @@ func retryCommand(f *factory.Factory) *cobra.Command {
 	}
 	return runsCommand(f, cmd, &runPick{dead: true, of: deadStates}, "queued again",
 		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
-			t, err := c.Retry(ctx, r.Namespace, r.Task, r.ID)
+			t, err := c.Runs.Retry(ctx, r.Namespace, r.Task, r.ID)
 			if err == nil {
 				view.NoteHeld(f, selection.Ref{Namespace: r.Namespace, Name: r.Task}, t)
 			}
@@ -253,7 +253,7 @@ func dismissCommand(f *factory.Factory) *cobra.Command {
 	}
 	return runsCommand(f, cmd, &runPick{dead: true, of: deadStates}, "dismissed",
 		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
-			run, err := c.Dismiss(ctx, r.Namespace, r.Task, r.ID)
+			run, err := c.Runs.Dismiss(ctx, r.Namespace, r.Task, r.ID)
 			return run, "dismissed " + r.ID, err
 		}, selection.RunName)
 }

@@ -27,9 +27,9 @@ func TestRunGet_OfPartsSpeaksOfTheRunAsAWhole(t *testing.T) {
 func TestRunList_WatchesPartsIfTheyAreAskedFor(t *testing.T) {
 	part := task.Run{ID: task.PartID("20261120T220000.000Z-k3f9", 7), Node: "n1"}
 	for _, c := range []struct {
-		filter client.RunFilter
+		filter client.RunListOptions
 		want   bool
-	}{{client.RunFilter{}, false}, {client.RunFilter{Parts: true}, true}, {client.RunFilter{Node: "n1"}, true}, {client.RunFilter{Node: "n2"}, false}} {
+	}{{client.RunListOptions{}, false}, {client.RunListOptions{Parts: true}, true}, {client.RunListOptions{Node: "n1"}, true}, {client.RunListOptions{Node: "n2"}, false}} {
 		if got := wanted(c.filter, part); got != c.want {
 			t.Errorf("%+v: %t", c.filter, got)
 		}

@@ -31,7 +31,7 @@ func pauseCommand(f *factory.Factory) *cobra.Command {
 	}
 	return runsCommand(f, cmd, &runPick{of: []task.State{task.Dispatched, task.Running}}, "paused",
 		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
-			r, err := c.PauseRun(ctx, r.Namespace, r.Task, r.ID)
+			r, err := c.Runs.Pause(ctx, r.Namespace, r.Task, r.ID)
 			if err != nil {
 				return r, "", err
 			}
@@ -66,7 +66,7 @@ func resumeCommand(f *factory.Factory) *cobra.Command {
 	p := &runPick{of: []task.State{task.Dispatched, task.Running, task.Paused}, parts: true, only: func(r task.Run) bool { return r.PausedBy != "" }}
 	return runsCommand(f, cmd, p, "resumed",
 		func(ctx context.Context, c *client.Client, r task.Run) (task.Run, string, error) {
-			r, err := c.ResumeRun(ctx, r.Namespace, r.Task, r.ID)
+			r, err := c.Runs.Resume(ctx, r.Namespace, r.Task, r.ID)
 			if err != nil {
 				return r, "", err
 			}
@@ -92,7 +92,7 @@ func awaitState(ctx context.Context, f *factory.Factory, c *client.Client, r tas
 			return r
 		}
 
-		if now, err := c.Run(ctx, r.Namespace, r.Task, r.ID); err == nil {
+		if now, err := c.Runs.Get(ctx, r.Namespace, r.Task, r.ID); err == nil {
 			r = now
 		}
 	}

@@ -49,8 +49,8 @@ func (f *ListFlags) Bind(cmd *cobra.Command) {
 }
 
 // Filter is what the flags say; local times are of the zone.
-func (r *ListFlags) Filter(f *factory.Factory, zone *time.Location) (client.RunFilter, error) {
-	out := client.RunFilter{Limit: r.Limit}
+func (r *ListFlags) Filter(f *factory.Factory, zone *time.Location) (client.RunListOptions, error) {
+	out := client.RunListOptions{Limit: r.Limit}
 	if r.Limit < 0 {
 		return out, failure.Usage("--limit %d: must not be negative", r.Limit)
 	}
@@ -177,9 +177,9 @@ func listRuns(f *factory.Factory, cmd *cobra.Command, l runListing, words []stri
 }
 
 // runsIn lists runs of some tasks, which names and globs stand for, or of all.
-func runsIn(ctx context.Context, f *factory.Factory, c *client.Client, filter client.RunFilter, words []string) ([]task.Run, error) {
+func runsIn(ctx context.Context, f *factory.Factory, c *client.Client, filter client.RunListOptions, words []string) ([]task.Run, error) {
 	if len(words) == 0 {
-		return c.ListRuns(ctx, filter)
+		return c.Runs.List(ctx, filter)
 	}
 	chosen, err := selection.Find(ctx, f, c, words, selection.Flags{})
 	if err != nil {
@@ -189,7 +189,7 @@ func runsIn(ctx context.Context, f *factory.Factory, c *client.Client, filter cl
 	err = batch.Parallel(ctx, len(parts), func(i int) (err error) {
 		part, r := filter, chosen.Refs[i]
 		part.Namespace, part.Task = r.Namespace, r.Name
-		parts[i], err = c.ListRuns(ctx, part)
+		parts[i], err = c.Runs.List(ctx, part)
 		return selection.ExplainMissing(ctx, f, c, r, err)
 	})
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 // watchRuns is run list -w.
-func watchRuns(ctx context.Context, f *factory.Factory, c *client.Client, filter client.RunFilter, z view.Zones) error {
+func watchRuns(ctx context.Context, f *factory.Factory, c *client.Client, filter client.RunListOptions, z view.Zones) error {
 	selector, err := task.ParseSelector(filter.Selector)
 	if err != nil {
 		return task.Under("selector", err)
@@ -31,17 +31,17 @@ func watchRuns(ctx context.Context, f *factory.Factory, c *client.Client, filter
 		if limit > 0 && (all.Limit == 0 || limit < all.Limit) {
 			all.Limit = limit
 		}
-		return c.ListRuns(ctx, all)
+		return c.Runs.List(ctx, all)
 	}
 	w.Reread = func(ctx context.Context, keys []string) ([]task.Run, error) {
 		list := make([]*task.Run, len(keys))
 		err := batch.Parallel(ctx, len(keys), func(i int) error {
 			part := strings.SplitN(keys[i], "/", 3)
-			r, err := c.Run(ctx, part[0], part[1], part[2])
+			r, err := c.Runs.Get(ctx, part[0], part[1], part[2])
 			listed := err == nil && wanted(filter, r)
 			if listed && selector != nil { // a run has no labels: ask its task
 				var owner client.Task
-				owner, err = c.Get(ctx, part[0], part[1])
+				owner, err = c.Tasks.Get(ctx, part[0], part[1])
 				listed = err == nil && selector.Matches(owner.Labels)
 			}
 			if listed {
@@ -70,7 +70,7 @@ func watchRuns(ctx context.Context, f *factory.Factory, c *client.Client, filter
 }
 
 // wanted reports whether a filter lets a run pass, as the server says it.
-func wanted(f client.RunFilter, r task.Run) bool {
+func wanted(f client.RunListOptions, r task.Run) bool {
 	states := f.States
 	if f.State != "" {
 		states = append(slices.Clone(states), f.State)
@@ -84,7 +84,7 @@ func watchRun(ctx context.Context, f *factory.Factory, c *client.Client, r task.
 	w := &watch.List[task.Run]{Factory: f, Client: c, Events: client.EventOptions{Namespace: r.Namespace, Task: r.Task, Kinds: []string{task.EventRun}}}
 	w.Affects = func(e task.Event) (string, bool) { return "", e.Run == r.ID }
 	w.Read = func(ctx context.Context, _ int) ([]task.Run, error) {
-		now, err := c.Run(ctx, r.Namespace, r.Task, r.ID)
+		now, err := c.Runs.Get(ctx, r.Namespace, r.Task, r.ID)
 		return []task.Run{now}, err
 	}
 	w.Table = func(list []task.Run, wide bool) *output.Table {

@@ -148,7 +148,7 @@ func lintedTasks(ctx context.Context, f *factory.Factory, selector string) ([]li
 		return nil, err
 	}
 	var list []linted
-	for t, err := range c.All(ctx, client.ListOptions{Namespace: f.Scope(), Selector: selector}) {
+	for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: f.Scope(), Selector: selector}) {
 		if err != nil {
 			return nil, err
 		}

@@ -47,7 +47,7 @@ func listCommand(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			list, err := c.Secrets(cmd.Context(), f.Scope())
+			list, err := c.Secrets.List(cmd.Context(), f.Scope())
 			if err != nil {
 				return err
 			}
@@ -91,7 +91,7 @@ func getCommand(f *factory.Factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		s, err := c.Secret(cmd.Context(), r.Namespace, r.Name)
+		s, err := c.Secrets.Get(cmd.Context(), r.Namespace, r.Name)
 		if err != nil {
 			return err
 		}
@@ -127,7 +127,7 @@ func deleteCommand(f *factory.Factory) *cobra.Command {
 		Args:    factory.Args(1, -1, "the secret's name"), ValidArgsFunction: completeSecrets(f),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			return eachSecret(cmd.Context(), f, words, func(ctx context.Context, c *client.Client, r selection.Ref) error {
-				if err := c.DeleteSecret(ctx, r.Namespace, r.Name); err != nil {
+				if err := c.Secrets.Delete(ctx, r.Namespace, r.Name); err != nil {
 					return err
 				}
 				return done(f, "deleted secret %s", selection.Show(f, r))
@@ -183,7 +183,7 @@ func rotateCommand(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			list, err := c.Secrets(ctx, f.Scope())
+			list, err := c.Secrets.List(ctx, f.Scope())
 			if err != nil {
 				return err
 			}
@@ -193,11 +193,11 @@ func rotateCommand(f *factory.Factory) *cobra.Command {
 		}
 		var rotated []task.Secret
 		err := eachSecret(ctx, f, words, func(ctx context.Context, c *client.Client, r selection.Ref) error {
-			before, err := c.Secret(ctx, r.Namespace, r.Name)
+			before, err := c.Secrets.Get(ctx, r.Namespace, r.Name)
 			if err != nil {
 				return err
 			}
-			s, err := c.RotateSecret(ctx, r.Namespace, r.Name)
+			s, err := c.Secrets.Rotate(ctx, r.Namespace, r.Name)
 			if err != nil {
 				return err
 			}
@@ -225,7 +225,7 @@ func rotateCommand(f *factory.Factory) *cobra.Command {
 // lacking are the nodes that hold keys for secrets, and not the one with this id:
 // attempts on them cannot have what is encrypted under it. None if that is not known.
 func lacking(ctx context.Context, c *client.Client, id string) (names []string) {
-	nodes, _ := c.Nodes(ctx)
+	nodes, _ := c.Nodes.List(ctx)
 	for _, n := range nodes {
 		if n.Has(task.RoleExecutor) && len(n.SecretKeys) > 0 && !slices.Contains(n.SecretKeys, id) {
 			names = append(names, n.Name)
@@ -252,7 +252,7 @@ func noteLacking(ctx context.Context, f *factory.Factory, c *client.Client, secr
 func completeSecrets(f *factory.Factory) complete.Func {
 	return func(cmd *cobra.Command, done []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return complete.Matching(complete.Live(f, cmd, "secrets", func(ctx context.Context, c *client.Client) (offers []complete.Offer, err error) {
-			list, err := c.Secrets(ctx, f.Scope())
+			list, err := c.Secrets.List(ctx, f.Scope())
 			for _, s := range list {
 				offers = append(offers, complete.Offer{Word: secretName(f, s), About: output.OneLine(strings.Join(s.Keys, ", "))})
 			}

@@ -70,7 +70,7 @@ func setCommand(f *factory.Factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		s, err := c.SetSecret(cmd.Context(), r.Namespace, r.Name, client.SecretRequest{Values: values, Remove: sources.remove, Replace: sources.replace})
+		s, err := c.Secrets.Set(cmd.Context(), r.Namespace, r.Name, client.SecretRequest{Values: values, Remove: sources.remove, Replace: sources.replace})
 		if err != nil {
 			return err
 		}

@@ -128,12 +128,12 @@ func FindRun(ctx context.Context, f *factory.Factory, c *client.Client, word str
 		return task.Run{}, err
 	}
 	if w.ID != "" {
-		run, err := c.Run(ctx, r.Namespace, r.Name, w.ID)
+		run, err := c.Runs.Get(ctx, r.Namespace, r.Name, w.ID)
 		return run, ExplainMissing(ctx, f, c, r, err)
 	}
-	runs, err := c.Runs(ctx, r.Namespace, r.Name, client.RunFilter{})
+	runs, err := c.Runs.ListByTask(ctx, r.Namespace, r.Name, client.RunListOptions{})
 	if err != nil {
-		if run, byID := c.FindRun(ctx, r.Namespace, w.Task); byID == nil && errors.Is(err, task.ErrNotFound) && AreDigits(w.Task) {
+		if run, byID := c.Runs.Find(ctx, r.Namespace, w.Task); byID == nil && errors.Is(err, task.ErrNotFound) && AreDigits(w.Task) {
 			return run, nil
 		}
 		return task.Run{}, ExplainMissing(ctx, f, c, r, err)
@@ -141,7 +141,7 @@ func FindRun(ctx context.Context, f *factory.Factory, c *client.Client, word str
 	if w.Tick == "" {
 		return NthRun(f, r, runs, w.back)
 	}
-	t, err := c.Get(ctx, r.Namespace, r.Name)
+	t, err := c.Tasks.Get(ctx, r.Namespace, r.Name)
 	if err != nil {
 		return task.Run{}, ExplainMissing(ctx, f, c, r, err)
 	}
@@ -157,9 +157,9 @@ func AreDigits(s string) bool { return strings.Trim(s, "0123456789") == "" }
 
 func runByID(ctx context.Context, f *factory.Factory, c *client.Client, namespace, id string) (task.Run, error) {
 	if !f.AllNamespaces {
-		return c.FindRun(ctx, namespace, id)
+		return c.Runs.Find(ctx, namespace, id)
 	}
-	runs, err := c.ListRuns(ctx, client.RunFilter{})
+	runs, err := c.Runs.List(ctx, client.RunListOptions{})
 	if err != nil {
 		return task.Run{}, err
 	}

@@ -61,7 +61,7 @@ func Find(ctx context.Context, f *factory.Factory, c *client.Client, words []str
 		if err != nil {
 			return out, err
 		}
-		for t, err := range c.All(ctx, client.ListOptions{Namespace: namespace, Selector: p.Selector, Names: names, Brief: true}) {
+		for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: namespace, Selector: p.Selector, Names: names, Brief: true}) {
 			if err != nil {
 				return out, err
 			}
@@ -162,7 +162,7 @@ func ExplainMissing(ctx context.Context, f *factory.Factory, c *client.Client, r
 	fail := f.ExplainRemote(e)
 	ctx, cancel := context.WithTimeout(ctx, f.LookupTimeout)
 	defer cancel()
-	if answer, err := c.Why(ctx, r.Namespace, r.Name, client.WhyQuestion{}); err == nil {
+	if answer, err := c.Tasks.Why(ctx, r.Namespace, r.Name, client.WhyQuestion{}); err == nil {
 		switch d := answer.Deleted; {
 		case d == nil: // the task is there, and something of it is not
 			if e.Field == "to" {
@@ -182,7 +182,7 @@ func ExplainMissing(ctx context.Context, f *factory.Factory, c *client.Client, r
 	}
 	var names []string
 	const most = 5000
-	for t, err := range c.All(ctx, client.ListOptions{Limit: most}) {
+	for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Limit: most}) {
 		switch {
 		case err != nil:
 			return fail

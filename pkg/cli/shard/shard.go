@@ -34,7 +34,7 @@ func Command(f *factory.Factory) *cobra.Command {
 			if follow {
 				return watchShards(cmd.Context(), f, c)
 			}
-			shards, err := c.Shards(cmd.Context())
+			shards, err := c.Shards.List(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -73,7 +73,7 @@ func shardTable(f *factory.Factory, shards []task.Shard, wide bool) *output.Tabl
 func watchShards(ctx context.Context, f *factory.Factory, c *client.Client) error {
 	w := &watch.List[task.Shard]{Factory: f, Client: c, Events: client.EventOptions{Kinds: []string{task.EventShard}}}
 	w.Affects = func(task.Event) (string, bool) { return "", true }
-	w.Read = func(ctx context.Context, _ int) ([]task.Shard, error) { return c.Shards(ctx) }
+	w.Read = func(ctx context.Context, _ int) ([]task.Shard, error) { return c.Shards.List(ctx) }
 	w.Table, w.Key = func(shards []task.Shard, wide bool) *output.Table { return shardTable(f, shards, wide) }, func(s task.Shard) string { return fmt.Sprint(s.ID) }
 	w.Name = w.Key
 	w.Comparable = func(s task.Shard) any { s.Watermark, s.Tasks, s.Queued = task.Time{}, 0, 0; return s }

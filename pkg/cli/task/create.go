@@ -67,9 +67,9 @@ func createCommand(f *factory.Factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		write := c.Create
+		write := c.Tasks.Create
 		if dryRun {
-			write = c.WouldCreate
+			write = c.Tasks.DryRunCreate
 		}
 		t, err := write(cmd.Context(), name.Namespace, spec)
 		if err != nil {
@@ -233,7 +233,7 @@ func toUpdate(f *factory.Factory, cmd *cobra.Command, words []string, p selectio
 func update(ctx context.Context, f *factory.Factory, c *client.Client, r selection.Ref, change map[string]any, revision int64, dryRun bool) (client.Task, error) {
 	change = maps.Clone(change)
 	err := readTimes(change, func() (string, error) {
-		t, err := c.Get(ctx, r.Namespace, r.Name)
+		t, err := c.Tasks.Get(ctx, r.Namespace, r.Name)
 		return t.Timezone, selection.ExplainMissing(ctx, f, c, r, err)
 	})
 	if err != nil {
@@ -243,9 +243,9 @@ func update(ctx context.Context, f *factory.Factory, c *client.Client, r selecti
 	if err != nil {
 		return client.Task{}, fmt.Errorf("write the change as JSON: %w", err)
 	}
-	write := c.Patch
+	write := c.Tasks.Patch
 	if dryRun {
-		write = c.WouldPatch
+		write = c.Tasks.DryRunPatch
 	}
 	t, err := write(ctx, r.Namespace, r.Name, body, revision)
 	return t, selection.ExplainMissing(ctx, f, c, r, err)

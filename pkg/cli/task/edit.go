@@ -59,7 +59,7 @@ func editCommand(f *factory.Factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		t, err := c.Get(cmd.Context(), r.Namespace, r.Name)
+		t, err := c.Tasks.Get(cmd.Context(), r.Namespace, r.Name)
 		if err != nil {
 			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
 		}
@@ -175,14 +175,14 @@ func (e *editing) apply(ctx context.Context, c *client.Client, body []byte) (cli
 	if o.Err != nil {
 		return client.Task{}, o.Err
 	}
-	t, err := c.Apply(ctx, o.Spec, client.ApplyOptions{Revision: e.base.Revision})
+	t, err := c.Tasks.Apply(ctx, o.Spec, client.ApplyOptions{Revision: e.base.Revision})
 	return t, apply.Locate(o, err)
 }
 
 // meanwhile says what somebody else made of the task, which the text is held against
 // from now on.
 func (e *editing) meanwhile(ctx context.Context, c *client.Client) (head string, err error) {
-	now, err := c.Get(ctx, e.base.Namespace, e.base.Name)
+	now, err := c.Tasks.Get(ctx, e.base.Namespace, e.base.Name)
 	if err != nil {
 		return "", err
 	}

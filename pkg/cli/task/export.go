@@ -97,7 +97,7 @@ func (x *exporting) run(ctx context.Context, c *client.Client, words []string) e
 	if err != nil {
 		return err
 	}
-	for t, err := range c.All(ctx, client.ListOptions{Namespace: namespace, Names: names, Selector: x.selector}) {
+	for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: namespace, Names: names, Selector: x.selector}) {
 		if err != nil {
 			return err
 		}
@@ -129,7 +129,7 @@ func (x *exporting) named(ctx context.Context, c *client.Client, words []string)
 		}
 	}
 	return batch.ForEach(ctx, x.Factory, refs, func(r selection.Ref) error {
-		t, err := c.Get(ctx, r.Namespace, r.Name)
+		t, err := c.Tasks.Get(ctx, r.Namespace, r.Name)
 		if err != nil {
 			return selection.ExplainMissing(ctx, x.Factory, c, r, err)
 		}

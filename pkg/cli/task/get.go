@@ -66,7 +66,7 @@ func getCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 		found, failed := batch.Run(ctx, f, "read", "read", "task", ch.Refs, func(ctx context.Context, r selection.Ref) (client.Task, string, error) {
-			t, err := c.Get(ctx, r.Namespace, r.Name)
+			t, err := c.Tasks.Get(ctx, r.Namespace, r.Name)
 			return t, "", selection.ExplainMissing(ctx, f, c, r, err)
 		})
 		if failed != nil && len(found) == 0 {
@@ -290,7 +290,7 @@ func ticksAhead(f *factory.Factory, cmd *cobra.Command, c *client.Client, t clie
 		return ""
 	}
 	const few = 3
-	list, err := c.Next(cmd.Context(), t.Namespace, t.Name, few, time.Time{})
+	list, err := c.Ticks.ListByTask(cmd.Context(), t.Namespace, t.Name, few, time.Time{})
 	if err != nil {
 		return ""
 	}
@@ -299,7 +299,7 @@ func ticksAhead(f *factory.Factory, cmd *cobra.Command, c *client.Client, t clie
 
 func lastRuns(f *factory.Factory, cmd *cobra.Command, c *client.Client, t client.Task) string {
 	const few = 5
-	runs, err := c.Runs(cmd.Context(), t.Namespace, t.Name, client.RunFilter{Limit: few})
+	runs, err := c.Runs.ListByTask(cmd.Context(), t.Namespace, t.Name, client.RunListOptions{Limit: few})
 	if err != nil || len(runs) == 0 {
 		return ""
 	}

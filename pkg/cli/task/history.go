@@ -63,13 +63,13 @@ func historyCommand(f *factory.Factory) *cobra.Command {
 			}
 			return showVersions(f, cmd, c, r, flags.Limit)
 		}
-		runs, err := c.Runs(cmd.Context(), r.Namespace, r.Name, filter)
+		runs, err := c.Runs.ListByTask(cmd.Context(), r.Namespace, r.Name, filter)
 		if err != nil {
 			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
 		}
 		z := view.Zones{}
 		if f.ForPeople() {
-			t, err := c.Get(cmd.Context(), r.Namespace, r.Name)
+			t, err := c.Tasks.Get(cmd.Context(), r.Namespace, r.Name)
 			if err != nil {
 				return err
 			}
@@ -106,7 +106,7 @@ func keysCommand(f *factory.Factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		keys, err := c.Keys(cmd.Context(), r.Namespace, r.Name)
+		keys, err := c.Tasks.ListKeys(cmd.Context(), r.Namespace, r.Name)
 		if err != nil {
 			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
 		}

@@ -113,8 +113,8 @@ const (
 )
 
 // listOptions are the options of the client for what was asked for.
-func listOptions(f *factory.Factory, l listing) (client.ListOptions, error) {
-	o := client.ListOptions{Namespace: f.Scope(), Selector: l.Selector, Failing: l.failing, Paused: l.paused, Sort: l.sort, Limit: l.limit}
+func listOptions(f *factory.Factory, l listing) (client.TaskListOptions, error) {
+	o := client.TaskListOptions{Namespace: f.Scope(), Selector: l.Selector, Failing: l.failing, Paused: l.paused, Sort: l.sort, Limit: l.limit}
 	if f.ForPeople() && f.WantsColumn(recentColumn) {
 		o.Recent = recentRuns
 	}
@@ -129,13 +129,13 @@ func listOptions(f *factory.Factory, l listing) (client.ListOptions, error) {
 const mostSorted = 5000
 
 // listTasks reads the tasks that a list is of.
-func listTasks(ctx context.Context, f *factory.Factory, c *client.Client, o client.ListOptions) ([]client.Task, error) {
+func listTasks(ctx context.Context, f *factory.Factory, c *client.Client, o client.TaskListOptions) ([]client.Task, error) {
 	if o.Limit > 0 && o.Limit <= mostSorted || o.Sort == client.SortName {
-		return c.List(ctx, o)
+		return c.Tasks.List(ctx, o)
 	}
 	order, limit := orders[o.Sort], o.Limit
 	o.Sort, o.Limit = client.SortName, 0
-	list, err := c.List(ctx, o)
+	list, err := c.Tasks.List(ctx, o)
 	slices.SortStableFunc(list, func(x, y client.Task) int { return cmp.Compare(order(x), order(y)) })
 	if limit > 0 && len(list) > limit {
 		list = list[:limit]

@@ -115,7 +115,7 @@ func nextOfOne(f *factory.Factory, cmd *cobra.Command, c *client.Client, word st
 	ctx, zone := cmd.Context(), time.UTC
 	var t client.Task
 	if f.ForPeople() || u.from != "" || u.until != "" { // they may be of the task's zone
-		if t, err = c.Get(ctx, r.Namespace, r.Name); err != nil {
+		if t, err = c.Tasks.Get(ctx, r.Namespace, r.Name); err != nil {
 			return selection.ExplainMissing(ctx, f, c, r, err)
 		}
 		if zone, err = schedule.Location(t.Timezone); err != nil {
@@ -130,7 +130,7 @@ func nextOfOne(f *factory.Factory, cmd *cobra.Command, c *client.Client, word st
 	list := []client.Occurrence{}
 	more := true
 	for start := from; more && len(list) < u.count; {
-		some, err := c.Next(ctx, r.Namespace, r.Name, min(u.count-len(list), most), start)
+		some, err := c.Ticks.ListByTask(ctx, r.Namespace, r.Name, min(u.count-len(list), most), start)
 		if err != nil {
 			return selection.ExplainMissing(ctx, f, c, r, err)
 		}
@@ -197,7 +197,7 @@ func nextOfMany(f *factory.Factory, cmd *cobra.Command, c *client.Client, words 
 		return err
 	}
 	list := []client.Coming{}
-	for tick, err := range c.Coming(ctx, o) {
+	for tick, err := range c.Ticks.All(ctx, o) {
 		if err != nil {
 			return err
 		}
@@ -234,12 +234,12 @@ func areThere(ctx context.Context, f *factory.Factory, c *client.Client, words [
 	if len(words) == 0 {
 		return nil
 	}
-	o := client.ListOptions{Brief: true}
+	o := client.TaskListOptions{Brief: true}
 	var err error
 	if o.Namespace, o.Names, err = selection.Patterns(f, words); err != nil {
 		return err
 	}
-	list, err := c.List(ctx, o)
+	list, err := c.Tasks.List(ctx, o)
 	if err != nil {
 		return err
 	}

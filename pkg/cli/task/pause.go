@@ -37,16 +37,16 @@ func pauseCommand(f *factory.Factory) *cobra.Command {
 	verbCommand(f, cmd, false, func(t client.Task) string { return selection.TaskName(f, t) },
 		func(ctx context.Context, c *client.Client, r selection.Ref) (client.Task, error) {
 			how, err := pauseUntil(f, until, func() (string, error) {
-				t, err := c.Get(ctx, r.Namespace, r.Name)
+				t, err := c.Tasks.Get(ctx, r.Namespace, r.Name)
 				return t.Timezone, err
 			})
 			if err != nil {
 				return client.Task{}, err
 			}
 			if how.Reason = reason; how == (client.PauseRequest{}) {
-				return c.Pause(ctx, r.Namespace, r.Name, int64(revision))
+				return c.Tasks.Pause(ctx, r.Namespace, r.Name, int64(revision))
 			}
-			return c.PauseWith(ctx, r.Namespace, r.Name, how, int64(revision))
+			return c.Tasks.PauseWith(ctx, r.Namespace, r.Name, how, int64(revision))
 		},
 		func(r selection.Ref, t client.Task) string {
 			if t.PausedUntil.IsZero() {
@@ -70,7 +70,7 @@ func resumeCommand(f *factory.Factory) *cobra.Command {
 	revision.bind(cmd)
 	verbCommand(f, cmd, false, func(t client.Task) string { return selection.TaskName(f, t) },
 		func(ctx context.Context, c *client.Client, r selection.Ref) (client.Task, error) {
-			return c.Resume(ctx, r.Namespace, r.Name, int64(revision))
+			return c.Tasks.Resume(ctx, r.Namespace, r.Name, int64(revision))
 		},
 		func(r selection.Ref, t client.Task) string {
 			return "resumed " + selection.Show(f, r) + view.NextText(f, t)

@@ -90,7 +90,7 @@ func approvedTasks(f *factory.Factory, cmd *cobra.Command, words []string, p sel
 	var absent error
 	if p.DryRun && !ch.Broad {
 		ch.Refs, absent = batch.Existing(cmd.Context(), f, ch.Refs, func(r selection.Ref) error {
-			_, err := c.Get(cmd.Context(), r.Namespace, r.Name)
+			_, err := c.Tasks.Get(cmd.Context(), r.Namespace, r.Name)
 			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
 		})
 		if len(ch.Refs) == 0 && absent != nil {
@@ -127,7 +127,7 @@ func deleteCommand(f *factory.Factory) *cobra.Command {
 	revision.bind(cmd)
 	verbCommand(f, cmd, true, func(d deleted) string { return selection.Name(f, d.Namespace, d.Name) },
 		func(ctx context.Context, c *client.Client, r selection.Ref) (deleted, error) {
-			return deleted{r.Namespace, r.Name, true}, c.Delete(ctx, r.Namespace, r.Name, int64(revision))
+			return deleted{r.Namespace, r.Name, true}, c.Tasks.Delete(ctx, r.Namespace, r.Name, int64(revision))
 		},
 		func(r selection.Ref, _ deleted) string { return "deleted " + selection.Show(f, r) })
 	return revision.ofOne(cmd)

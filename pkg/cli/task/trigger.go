@@ -52,7 +52,7 @@ func triggerCommand(f *factory.Factory) *cobra.Command {
 		}
 		var runs []task.Run
 		failed := batch.ForEach(ctx, f, refs, func(r selection.Ref) error {
-			t, err := c.Trigger(ctx, r.Namespace, r.Name, env)
+			t, err := c.Tasks.Trigger(ctx, r.Namespace, r.Name, env)
 			if err != nil {
 				return selection.ExplainMissing(ctx, f, c, r, err)
 			}

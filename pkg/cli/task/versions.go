@@ -20,7 +20,7 @@ import (
 
 // showVersions lists what a task has been.
 func showVersions(f *factory.Factory, cmd *cobra.Command, c *client.Client, r selection.Ref, limit int) error {
-	list, err := c.Versions(cmd.Context(), r.Namespace, r.Name)
+	list, err := c.Tasks.ListVersions(cmd.Context(), r.Namespace, r.Name)
 	if err != nil {
 		return selection.ExplainMissing(cmd.Context(), f, c, r, err)
 	}
@@ -54,7 +54,7 @@ func changedWords(f *factory.Factory, changed []string, all bool) string {
 
 // versionOf is a version of a task by its generation.
 func versionOf(f *factory.Factory, cmd *cobra.Command, c *client.Client, r selection.Ref, generation int64) (client.TaskVersion, error) {
-	list, err := c.Versions(cmd.Context(), r.Namespace, r.Name)
+	list, err := c.Tasks.ListVersions(cmd.Context(), r.Namespace, r.Name)
 	if err != nil {
 		return client.TaskVersion{}, selection.ExplainMissing(cmd.Context(), f, c, r, err)
 	}
@@ -111,7 +111,7 @@ func rollbackCommand(f *factory.Factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		t, err := c.Rollback(cmd.Context(), r.Namespace, r.Name, client.RollbackRequest{To: to, DryRun: dryRun}, int64(revision))
+		t, err := c.Tasks.Rollback(cmd.Context(), r.Namespace, r.Name, client.RollbackRequest{To: to, DryRun: dryRun}, int64(revision))
 		if err != nil {
 			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
 		}

@@ -44,11 +44,11 @@ func watchTask(f *factory.Factory, cmd *cobra.Command, c *client.Client, words [
 }
 
 // watchTasks is task list -w.
-func watchTasks(ctx context.Context, f *factory.Factory, c *client.Client, o client.ListOptions) error {
+func watchTasks(ctx context.Context, f *factory.Factory, c *client.Client, o client.TaskListOptions) error {
 	return watchedTasks(f, c, o).Run(ctx)
 }
 
-func watchedTasks(f *factory.Factory, c *client.Client, o client.ListOptions) *watch.List[client.Task] {
+func watchedTasks(f *factory.Factory, c *client.Client, o client.TaskListOptions) *watch.List[client.Task] {
 	w := &watch.List[client.Task]{Factory: f, Client: c, Events: client.EventOptions{Namespace: o.Namespace, Kinds: []string{task.EventTask, task.EventRun}}}
 	w.Affects = func(e task.Event) (string, bool) {
 		r := selection.Ref{Namespace: e.Namespace, Name: e.Task}
@@ -66,7 +66,7 @@ func watchedTasks(f *factory.Factory, c *client.Client, o client.ListOptions) *w
 		for some := range slices.Chunk(keys, 100) { // they are in the query
 			part := o
 			part.Namespace, part.Names, part.Sort, part.Limit = "", some, client.SortName, 0
-			found, err := c.List(ctx, part)
+			found, err := c.Tasks.List(ctx, part)
 			if err != nil {
 				return nil, err
 			}

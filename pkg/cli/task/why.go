@@ -62,7 +62,7 @@ func WhyCommand(f *factory.Factory) *cobra.Command {
 		if err := timesOfToday(cmd.Context(), f, c, r, &q); err != nil {
 			return err
 		}
-		answer, err := c.Why(cmd.Context(), r.Namespace, r.Name, q)
+		answer, err := c.Tasks.Why(cmd.Context(), r.Namespace, r.Name, q)
 		if err != nil {
 			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
 		}
@@ -102,7 +102,7 @@ func timesOfToday(ctx context.Context, f *factory.Factory, c *client.Client, r s
 		}
 		zone := q.Timezone
 		if zone == "" {
-			t, err := c.Get(ctx, r.Namespace, r.Name)
+			t, err := c.Tasks.Get(ctx, r.Namespace, r.Name)
 			if err != nil {
 				return selection.ExplainMissing(ctx, f, c, r, err)
 			}

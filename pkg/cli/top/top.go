@@ -67,7 +67,7 @@ func topOnce(ctx context.Context, f *factory.Factory, o client.BoardOptions) err
 	if err != nil {
 		return err
 	}
-	b, err := c.Board(ctx, o)
+	b, err := c.Board.Get(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func topScreen(ctx context.Context, f *factory.Factory, o client.BoardOptions, e
 		return err
 	}
 	// What no retry would mend is said where it can be read on.
-	if _, err := c.Board(ctx, client.BoardOptions{Span: o.Span, Limit: 1}); err != nil {
+	if _, err := c.Board.Get(ctx, client.BoardOptions{Span: o.Span, Limit: 1}); err != nil {
 		return err
 	}
 	tty, err := top.OpenTty(f.UsesColor(f.Out))
@@ -102,7 +102,7 @@ func topScreen(ctx context.Context, f *factory.Factory, o client.BoardOptions, e
 		return err
 	}
 	defer tty.Close()
-	p := top.Program{API: c, Model: top.New(topConfig(f)), Options: o, Every: every, Now: f.Now, Dial: func(server string) (top.API, error) {
+	p := top.Program{Client: c, Model: top.New(topConfig(f)), Options: o, Every: every, Now: f.Now, Dial: func(server string) (*client.Client, error) {
 		return dialOther(f, c, server, limit)
 	}}
 	return p.Run(ctx, tty)
@@ -113,7 +113,7 @@ func topScreen(ctx context.Context, f *factory.Factory, o client.BoardOptions, e
 // to be a node as well as the first was: by a certificate of the same CA, which must be
 // one of the user's own, as anybody can have a certificate of the system's; or by a
 // loopback address, whose listener is checked.
-func dialOther(f *factory.Factory, c *client.Client, server string, limit time.Duration) (top.API, error) {
+func dialOther(f *factory.Factory, c *client.Client, server string, limit time.Duration) (*client.Client, error) {
 	cfg, err := f.ClientConfig(limit)
 	if err != nil {
 		return nil, err

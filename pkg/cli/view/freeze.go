@@ -27,7 +27,7 @@ func NoteFrozen(ctx context.Context, f *factory.Factory, c *client.Client, names
 func FrozenText(ctx context.Context, f *factory.Factory, c *client.Client, namespace string) string {
 	ctx, cancel := context.WithTimeout(ctx, f.LookupTimeout)
 	defer cancel()
-	st, err := c.Freezing(ctx, namespace)
+	st, err := c.Freezes.Get(ctx, namespace)
 	if err != nil || st.Freeze == nil {
 		return ""
 	}

@@ -48,7 +48,7 @@ func ZonesOf(f *factory.Factory, cmd *cobra.Command, c *client.Client, namespace
 		return Zones{"": output.ReaderZone}, nil
 	}
 	z := Zones{}
-	for t, err := range c.All(cmd.Context(), client.ListOptions{Namespace: namespace}) {
+	for t, err := range c.Tasks.All(cmd.Context(), client.TaskListOptions{Namespace: namespace}) {
 		if err != nil {
 			return nil, err
 		}

@@ -85,7 +85,7 @@ func (w *List[T]) Run(ctx context.Context) error {
 
 // follow notes what events are about, until they end.
 func (w *List[T]) follow(ctx context.Context) error {
-	for e, err := range w.Client.Follow(ctx, w.Events) {
+	for e, err := range w.Client.Events.Follow(ctx, w.Events) {
 		if err != nil {
 			return err
 		}

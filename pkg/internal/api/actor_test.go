@@ -74,7 +74,7 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 
 		{id: "trigger-task", method: "POST", path: tasks + "/a/trigger", body: `{"env":{"B":"sesame","A":"1"}}`},
 		{id: "cancel-run", method: "POST", path: runs + "RUN/cancel", before: func() {
-			list, err := w.Runs(ctx, "default", "a", client.RunFilter{State: task.Queued})
+			list, err := w.Runs.ListByTask(ctx, "default", "a", client.RunListOptions{State: task.Queued})
 			must(t, err)
 			triggered = list[0].ID
 		}},
@@ -152,7 +152,7 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 
 		var told []string
 		named = 0
-		for e, err := range w.Events(ctx, client.EventOptions{After: task.After(there.Revision).String()}) {
+		for e, err := range w.Events.All(ctx, client.EventOptions{After: task.After(there.Revision).String()}) {
 			must(t, err)
 			told = append(told, fmt.Sprintf("%s %s by %q", e.Kind, e.Action, e.Actor))
 			if e.Actor == actor {
@@ -190,7 +190,7 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 func TestActors_OfManualRunsAndRetries(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	w.create("a", "@daily")
-	got, err := w.Trigger(ctx, "default", "a", map[string]string{"B": "sesame", "A": "1"})
+	got, err := w.Tasks.Trigger(ctx, "default", "a", map[string]string{"B": "sesame", "A": "1"})
 	must(t, err)
 	if got.CreatedBy != w.actor() || !slices.Equal(got.EnvNames, []string{"A", "B"}) {
 		t.Errorf("triggered: %+v", got.Run)
@@ -209,7 +209,7 @@ func TestActors_OfManualRunsAndRetries(t *testing.T) {
 	if again.CreatedBy != actorOf("bob", bob) || !slices.Equal(again.EnvNames, []string{"A"}) || again.RetryOf != one {
 		t.Errorf("run again: %+v", again.Run)
 	}
-	a, err := w.Why(ctx, "default", "a", client.WhyQuestion{})
+	a, err := w.Tasks.Why(ctx, "default", "a", client.WhyQuestion{})
 	must(t, err)
 	if all := fmt.Sprint(a.Sentence, a.Lines); !strings.Contains(all, "by "+actorOf("bob", bob)) {
 		t.Errorf("why: %s", all)

@@ -20,7 +20,7 @@ func TestAudit_TellsWhatItFindsAndMendsIt(t *testing.T) {
 	gone := ref("default", "gone")
 	w.put(k.Ended(gone, id(1, "aaaa")), task.Run{UID: "aaaa", State: task.Succeeded})
 	var stages []string
-	found, err := w.Audit(t.Context(), client.AuditOptions{Pause: time.Second, Tell: func(p task.AuditProgress) { stages = append(stages, p.Stage) }})
+	found, err := w.Audit.Run(t.Context(), client.AuditOptions{Pause: time.Second, Tell: func(p task.AuditProgress) { stages = append(stages, p.Stage) }})
 	must(t, err)
 	byKind := map[string]task.Finding{}
 	for _, f := range found.Findings {
@@ -34,7 +34,7 @@ func TestAudit_TellsWhatItFindsAndMendsIt(t *testing.T) {
 		t.Errorf("%+v, stages %v", found, stages)
 	}
 	ask := []task.RepairRequest{{Kind: orphan.Kind, Key: orphan.Keys[0], Revision: orphan.Revision}, {Kind: "no_leader", Key: k.Leader()}}
-	results, err := w.Repair(t.Context(), ask)
+	results, err := w.Audit.Repair(t.Context(), ask)
 	must(t, err)
 	if len(results) != 2 || results[0].Result != task.Repaired || results[0].Deleted != 1 || results[1].Result != task.NotRepairable {
 		t.Errorf("results: %+v", results)
@@ -51,7 +51,7 @@ func TestAudit_OneAtATimeOnANode(t *testing.T) {
 	begun, ended := make(chan struct{}), make(chan error)
 	go func() {
 		once := false
-		_, err := w.Audit(ctx, client.AuditOptions{Pause: time.Minute, Tell: func(task.AuditProgress) {
+		_, err := w.Audit.Run(ctx, client.AuditOptions{Pause: time.Minute, Tell: func(task.AuditProgress) {
 			if !once {
 				once = true
 				close(begun)
@@ -60,7 +60,7 @@ func TestAudit_OneAtATimeOnANode(t *testing.T) {
 		ended <- err
 	}()
 	<-begun
-	_, err := w.Audit(t.Context(), client.AuditOptions{Pause: time.Second})
+	_, err := w.Audit.Run(t.Context(), client.AuditOptions{Pause: time.Second})
 	wantError(t, err, task.ErrConflict, client.CodeConflict)
 	cancel()
 	if err := <-ended; err == nil {
@@ -80,12 +80,12 @@ func TestAudit_IsOverWithItsLastLine(t *testing.T) {
 		}
 	}
 	c := w.client(w.serve("node-b"))
-	_, err := c.Audit(t.Context(), client.AuditOptions{Pause: time.Second})
+	_, err := c.Audit.Run(t.Context(), client.AuditOptions{Pause: time.Second})
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	begun := false
-	_, err = c.Audit(ctx, client.AuditOptions{Pause: time.Second, Tell: func(task.AuditProgress) { begun = true; cancel() }})
+	_, err = c.Audit.Run(ctx, client.AuditOptions{Pause: time.Second, Tell: func(task.AuditProgress) { begun = true; cancel() }})
 	if !begun {
 		t.Errorf("the next one: %v", err)
 	}
@@ -96,7 +96,7 @@ func TestAudit_WithoutEtcdIsUnavailable(t *testing.T) {
 	_, err := w.Version(t.Context()) // the token is known for a moment
 	must(t, err)
 	must(t, w.etcd.Close())
-	_, err = w.Audit(t.Context(), client.AuditOptions{Pause: time.Second})
+	_, err = w.Audit.Run(t.Context(), client.AuditOptions{Pause: time.Second})
 	wantError(t, err, task.ErrUnavailable, client.CodeUnavailable)
 }
 

@@ -78,7 +78,7 @@ func TestBatch_ABadLineFailsAlone(t *testing.T) {
 	wantSaid(t, results, "1 default/a created", "3 / failed bad_json", "4 default/same unchanged", "6 default/b failed bad_schedule",
 		"7 other/far created", "8 default/same configured", "9 default/c created")
 	for _, i := range []int{0, 4, 5, 6} {
-		got, err := w.Get(t.Context(), results[i].Namespace, results[i].Name)
+		got, err := w.Tasks.Get(t.Context(), results[i].Namespace, results[i].Name)
 		if err != nil || got.Revision != results[i].Revision || got.Next != results[i].Next || got.UpdatedBy != w.actor() {
 			t.Errorf("%+v, but it reads %+v, %v", results[i], got, err)
 		}
@@ -86,7 +86,7 @@ func TestBatch_ABadLineFailsAlone(t *testing.T) {
 	if e := results[3].Error; e.Status != 422 || e.Field != "schedule" || e.Detail == "" {
 		t.Errorf("got %+v", e)
 	}
-	if got, _ := w.Get(t.Context(), "default", "same"); got.Generation != 2 || got.Schedule[0] != "@hourly" {
+	if got, _ := w.Tasks.Get(t.Context(), "default", "same"); got.Generation != 2 || got.Schedule[0] != "@hourly" {
 		t.Errorf("got generation %d, %v", got.Generation, got.Schedule)
 	}
 }
@@ -94,7 +94,7 @@ func TestBatch_ABadLineFailsAlone(t *testing.T) {
 // spec is a task's as a line.
 func (w *world) spec(name string) string {
 	w.t.Helper()
-	got, err := w.Get(w.t.Context(), "default", name)
+	got, err := w.Tasks.Get(w.t.Context(), "default", name)
 	must(w.t, err)
 	return string(mustJSON(w.t, got.Spec))
 }
@@ -115,7 +115,7 @@ func TestBatch_ChangesAsApplyDoes(t *testing.T) {
 		s := task.Spec{}
 		must(t, json.Unmarshal([]byte(w.spec("one")), &s))
 		edit(&s)
-		_, err := w.Apply(t.Context(), s, client.ApplyOptions{})
+		_, err := w.Tasks.Apply(t.Context(), s, client.ApplyOptions{})
 		must(t, err)
 		s.Name = "many"
 		wantSaid(t, w.batch("", string(mustJSON(t, s))), "1 default/many configured")
@@ -144,7 +144,7 @@ func TestBatch_CreateOnlyAndFull(t *testing.T) {
 	if results[0].Task == nil || results[0].Task.UID == "" || results[0].Task.Result != client.Created || results[1].Task != nil || results[1].Error.Status != 409 {
 		t.Errorf("got %+v", results)
 	}
-	if got, _ := w.Get(t.Context(), "default", "there"); got.Schedule[0] != "@daily" {
+	if got, _ := w.Tasks.Get(t.Context(), "default", "there"); got.Schedule[0] != "@daily" {
 		t.Error("it was changed")
 	}
 	for _, c := range []struct {
@@ -166,7 +166,7 @@ func TestBatch_CreateOnlyAndFull(t *testing.T) {
 			t.Errorf("%+v: got %d %s", c.q, r.status, r.Code)
 		}
 	}
-	if _, err := w.Get(t.Context(), "default", "x"); err == nil {
+	if _, err := w.Tasks.Get(t.Context(), "default", "x"); err == nil {
 		t.Error("a refused request wrote")
 	}
 	wantSaid(t, w.batch(""))
@@ -201,7 +201,7 @@ func TestBatch_TheLaterLineWins(t *testing.T) {
 			t.Fatalf("line %d: %+v, want %s", i+1, r, want)
 		}
 	}
-	got, err := w.Get(t.Context(), "default", "twice")
+	got, err := w.Tasks.Get(t.Context(), "default", "twice")
 	if err != nil || got.Schedule[0] != "@every 300m" || got.Generation != 300 {
 		t.Errorf("got %v, generation %d, %v", got.Schedule, got.Generation, err)
 	}
@@ -226,7 +226,7 @@ func TestBatch_SameNamesAtOnce(t *testing.T) {
 					}
 				}
 			}
-			for r, err := range w.ApplyAll(t.Context(), specs, client.BatchOptions{}) {
+			for r, err := range w.Tasks.ApplyAll(t.Context(), specs, client.BatchOptions{}) {
 				if err == nil {
 					err = r.Err()
 				}
@@ -243,7 +243,7 @@ func TestBatch_SameNamesAtOnce(t *testing.T) {
 	wg.Wait()
 	for i := range tasks {
 		name := fmt.Sprintf("t%03d", i)
-		got, err := w.Get(t.Context(), "default", name)
+		got, err := w.Tasks.Get(t.Context(), "default", name)
 		must(t, err)
 		made := 0
 		for n := range callers {
@@ -322,7 +322,7 @@ func TestBatch_AnswersAsLinesArrive(t *testing.T) {
 	}
 	end()
 	_, _ = io.Copy(io.Discard, results)
-	tasks, err := w.List(t.Context(), client.ListOptions{})
+	tasks, err := w.Tasks.List(t.Context(), client.TaskListOptions{})
 	must(t, err)
 	if len(tasks) != 6 {
 		t.Errorf("%d tasks are left of what was answered", len(tasks))

@@ -49,7 +49,7 @@ func partOf(node string, n int, asked *atomic.Int32) part {
 func (w *world) boardWhen(c *client.Client, o client.BoardOptions, is func(task.Board) bool) task.Board {
 	w.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		b, err := c.Board(w.t.Context(), o)
+		b, err := c.Board.Get(w.t.Context(), o)
 		if err == nil && is(b) || time.Now().After(end) {
 			must(w.t, err)
 			return b
@@ -107,7 +107,7 @@ func TestBoard_IsMadeOnceHoweverManyLook(t *testing.T) {
 	before := time.Now()
 	w.boardWhen(w.Client, client.BoardOptions{}, nobodySilent) // from then on etcd may be away
 	for range 20 {
-		_, err := w.Board(ctx, client.BoardOptions{})
+		_, err := w.Board.Get(ctx, client.BoardOptions{})
 		must(t, err)
 	}
 	if most := 1 + int32(time.Since(before)/(500*time.Millisecond)); asked.Load() > most {
@@ -168,7 +168,7 @@ func TestBoard_NamesNodesThatDoNotAnswer(t *testing.T) {
 
 func TestBoard_TellsFreezesAndWarnings(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
-	must(t, second(w.Freeze(ctx, "billing", "INC-42")))
+	must(t, second(w.Freezes.Begin(ctx, "billing", "INC-42")))
 	b := w.boardWhen(w.Client, client.BoardOptions{}, func(b task.Board) bool { return len(b.Freezes) > 0 && len(b.Warnings) > 0 })
 	if len(b.Freezes) != 1 || b.Freezes[0].Namespace != "billing" {
 		t.Errorf("the freezes are %+v", b.Freezes)

@@ -21,7 +21,7 @@ func (w *world) status() (st client.ClusterStatus) {
 	w.t.Helper()
 	eventually(w.t, func() bool {
 		var err error
-		st, err = w.Cluster(w.t.Context())
+		st, err = w.Cluster.Status(w.t.Context())
 		must(w.t, err)
 		return st.Revisions.Newest > 0 && !slices.ContainsFunc(st.Etcd, func(m client.EtcdMember) bool { return m.Error != "" })
 	})
@@ -45,7 +45,7 @@ func TestCluster(t *testing.T) {
 				w.put(k.Owner(i), record.Owner{Node: []string{"node-a", "node-b", "node-a"}[i%3], Since: task.At(w.clock.now()), Term: 3})
 			}
 			w.put(k.Leader()+"7f", "node-b")
-			_, err := w.Apply(ctx, spec("a", "@daily"), client.ApplyOptions{})
+			_, err := w.Tasks.Apply(ctx, spec("a", "@daily"), client.ApplyOptions{})
 			must(t, err)
 			w.active("node-a", "a", id(1, "aaaa"))
 
@@ -57,16 +57,16 @@ func TestCluster(t *testing.T) {
 				st.Etcd[0].Fault != "" || st.Etcd[0].Applied == 0 || st.Revisions.Newest == 0 || st.Revisions.Oldest != 1 || st.Room != nil || st.MakeSpace == nil {
 				t.Errorf("etcd: %+v", st)
 			}
-			nodes, err := w.Nodes(ctx)
+			nodes, err := w.Nodes.List(ctx)
 			must(t, err)
 			if len(nodes) != 2 || nodes[0].Shards != 5 || nodes[1].Shards != 3 || nodes[0].Revision == 0 {
 				t.Errorf("nodes: %+v", nodes)
 			}
-			if n, err := w.Node(ctx, "node-b"); err != nil || n.Shards != 3 || n.Instance != "i-node-b" {
+			if n, err := w.Nodes.Get(ctx, "node-b"); err != nil || n.Shards != 3 || n.Instance != "i-node-b" {
 				t.Errorf("node: %+v, %v", n, err)
 			}
-			wantError(t, second(w.Node(ctx, "node-c")), task.ErrNotFound, client.CodeNotFound)
-			all, err := w.Shards(ctx)
+			wantError(t, second(w.Nodes.Get(ctx, "node-c")), task.ErrNotFound, client.CodeNotFound)
+			all, err := w.Shards.List(ctx)
 			must(t, err)
 			mine := all[ref("default", "a").Shard]
 			if len(all) != shards || mine.Tasks != 1 || mine.Fence == 0 || mine.Node == "" || mine.Previous == nil {
@@ -118,7 +118,7 @@ func TestClient_UnknownWhenTheAnswerIsLost(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // it is sent within that
 	defer cancel()
 	w.hold.Store(&hold)
-	wantError(t, second(w.Create(ctx, "default", spec("a", "@daily"))), task.ErrUnknown, client.CodeUnknown)
+	wantError(t, second(w.Tasks.Create(ctx, "default", spec("a", "@daily"))), task.ErrUnknown, client.CodeUnknown)
 	w.hold.Store(nil)
 }
 
@@ -137,34 +137,34 @@ func TestFormat(t *testing.T) {
 
 	node("node-a", "v2", next, now)
 	node("node-b", "v1", now, now)
-	f, err := w.SetFormat(ctx, 0)
+	f, err := w.Cluster.SetFormat(ctx, 0)
 	if err != nil || f.Format != now || f.Possible != now || f.Because != "node node-b (v1)" {
 		t.Errorf("while node-b is an old version: %+v, %v", f, err)
 	}
 	node("node-b", "v2", next, now)
-	if f, err = w.SetFormat(ctx, 0); err != nil || f.Format != next || f.Because != "" {
+	if f, err = w.Cluster.SetFormat(ctx, 0); err != nil || f.Format != next || f.Because != "" {
 		t.Errorf("when all are upgraded: %+v, %v", f, err)
 	}
 
 	node("node-b", "v1", now, now)
-	st, err := w.Cluster(ctx)
+	st, err := w.Cluster.Status(ctx)
 	must(t, err)
 	if st.Format.Format != next || st.Format.Possible != now || !strings.Contains(strings.Join(st.Warnings, "\n"), fmt.Sprint("node-b (v1) understands format ", now)) {
 		t.Errorf("with one that should not be there: %+v", st)
 	}
-	wantError(t, second(w.SetFormat(ctx, 0)), task.ErrConflict, client.CodeConflict)
-	wantError(t, second(w.SetFormat(ctx, next+1)), task.ErrInvalid, task.CodeOutOfRange)
-	wantError(t, second(w.SetFormat(ctx, -1)), task.ErrInvalid, task.CodeOutOfRange)
+	wantError(t, second(w.Cluster.SetFormat(ctx, 0)), task.ErrConflict, client.CodeConflict)
+	wantError(t, second(w.Cluster.SetFormat(ctx, next+1)), task.ErrInvalid, task.CodeOutOfRange)
+	wantError(t, second(w.Cluster.SetFormat(ctx, -1)), task.ErrInvalid, task.CodeOutOfRange)
 
-	if f, err = w.SetFormat(ctx, now); err != nil || f.Format != next || f.Wanted != now || f.WaitsFor != "" {
+	if f, err = w.Cluster.SetFormat(ctx, now); err != nil || f.Format != next || f.Wanted != now || f.WaitsFor != "" {
 		t.Errorf("%+v, %v", f, err)
 	}
 	node("node-a", "v2", next, next)
-	if f, err = w.Format(ctx); err != nil || !strings.Contains(f.WaitsFor, "node-a") {
+	if f, err = w.Cluster.Format(ctx); err != nil || !strings.Contains(f.WaitsFor, "node-a") {
 		t.Errorf("while node-a writes format %d: %+v, %v", next, f, err)
 	}
 	node("node-b", "v2", next, next)
-	if f, err = w.SetFormat(ctx, 0); err != nil || f.Format != next || f.Wanted != 0 {
+	if f, err = w.Cluster.SetFormat(ctx, 0); err != nil || f.Format != next || f.Wanted != 0 {
 		t.Errorf("the way back is broken off: %+v, %v", f, err)
 	}
 }
@@ -175,14 +175,14 @@ func TestMembers_OfAnotherEtcdStay(t *testing.T) {
 	for name, w := range map[string]*world{"over gRPC": newWorldOn(t, server.Client()), "in the process": newWorldOn(t, server.InProcess())} {
 		t.Run(name, func(t *testing.T) {
 			w.t = t
-			members, err := w.Members(t.Context())
+			members, err := w.Members.List(t.Context())
 			if err != nil || len(members) != 1 || members[0].ID == "" || members[0].Name == "" {
 				t.Errorf("%+v, %v", members, err)
 			}
-			wantError(t, second(w.RemoveMember(t.Context(), "n1")), task.ErrConflict, client.CodeConflict)
-			wantError(t, second(w.AddMember(t.Context(), client.AddMemberRequest{Name: "n1", PeerURL: "http://127.0.0.1:2380"})), task.ErrConflict, client.CodeConflict)
+			wantError(t, second(w.Members.Remove(t.Context(), "n1")), task.ErrConflict, client.CodeConflict)
+			wantError(t, second(w.Members.Add(t.Context(), client.AddMemberRequest{Name: "n1", PeerURL: "http://127.0.0.1:2380"})), task.ErrConflict, client.CodeConflict)
 			for _, u := range []string{"", "127.0.0.1:2380", "http://127.0.0.1", "ftp://a:1", "http://a:1/x"} {
-				wantError(t, second(w.AddMember(t.Context(), client.AddMemberRequest{Name: "n1", PeerURL: u})), task.ErrInvalid, task.CodeBadValue)
+				wantError(t, second(w.Members.Add(t.Context(), client.AddMemberRequest{Name: "n1", PeerURL: u})), task.ErrInvalid, task.CodeBadValue)
 			}
 		})
 	}

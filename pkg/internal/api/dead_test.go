@@ -30,7 +30,7 @@ func TestDead_Lists(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	w.create("a", "@daily")
 	w.create("b", "@daily")
-	_, err := w.Create(ctx, "ops", spec("c", "@daily"))
+	_, err := w.Tasks.Create(ctx, "ops", spec("c", "@daily"))
 	must(t, err)
 	for _, minute := range []int{1, 3, 5, 7} {
 		w.dead(ref("default", "a"), "", minute)
@@ -38,14 +38,14 @@ func TestDead_Lists(t *testing.T) {
 	w.dead(ref("default", "b"), "", 4)
 	w.dead(ref("ops", "c"), "", 6)
 	w.ended("a", id(9, "aaaa"), task.Failed, nil) // not among them
-	for want, f := range map[string]client.RunFilter{
+	for want, f := range map[string]client.RunListOptions{
 		"07:failed 06:failed 05:failed 04:failed 03:failed 01:failed": {Dead: true},
 		"07:failed 05:failed 04:failed 03:failed 01:failed":           {Dead: true, Namespace: "default"},
 		"07:failed 05:failed 03:failed 01:failed":                     {Dead: true, Namespace: "default", Task: "a"},
 		"07:failed 05:failed":                                         {Dead: true, Namespace: "default", Task: "a", Limit: 2},
 		"":                                                            {Dead: true, State: task.Lost},
 	} {
-		runs, err := w.ListRuns(ctx, f)
+		runs, err := w.Runs.List(ctx, f)
 		if err != nil || told(runs) != want {
 			t.Errorf("%+v: %s, %v", f, told(runs), err)
 		}
@@ -62,18 +62,18 @@ func TestDead_Lists(t *testing.T) {
 	if all != "07:failed 06:failed 05:failed 04:failed 03:failed 01:failed " || page != "&page=" {
 		t.Errorf("the pages are %s and then %q", all, page)
 	}
-	runs, err := w.Runs(ctx, "default", "a", client.RunFilter{Dead: true, Limit: 1})
+	runs, err := w.Runs.ListByTask(ctx, "default", "a", client.RunListOptions{Dead: true, Limit: 1})
 	if err != nil || told(runs) != "07:failed" {
 		t.Errorf("%s, %v", told(runs), err)
 	}
-	wantError(t, second(w.Runs(ctx, "default", "none", client.RunFilter{Dead: true})), task.ErrNotFound, client.CodeNotFound)
+	wantError(t, second(w.Runs.ListByTask(ctx, "default", "none", client.RunListOptions{Dead: true})), task.ErrNotFound, client.CodeNotFound)
 }
 
 func TestRetry_QueuesARunInPlaceOfADeadOne(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	w.create("a", "@daily")
 	one, two := w.dead(ref("default", "a"), "", 1), w.dead(ref("default", "a"), "", 2)
-	got, err := w.Retry(ctx, "default", "a", one[:14])
+	got, err := w.Runs.Retry(ctx, "default", "a", one[:14])
 	must(t, err)
 	if got.RetryOf != one || got.Trigger != task.TriggerManual || got.State != task.Queued || got.ID == one || got.Attempt != 1 || got.Frozen != nil {
 		t.Errorf("queued %+v", got)
@@ -86,11 +86,11 @@ func TestRetry_QueuesARunInPlaceOfADeadOne(t *testing.T) {
 	if wait, err := record.DecodeWaiting(q[0].ShardKey, q[0].Value); err != nil || wait.Env["A"] != "b" || wait.RetryOf != one {
 		t.Errorf("waits %+v, %v", wait, err)
 	}
-	if left, _ := w.ListRuns(ctx, client.RunFilter{Dead: true}); len(left) != 1 || left[0].ID != two {
+	if left, _ := w.Runs.List(ctx, client.RunListOptions{Dead: true}); len(left) != 1 || left[0].ID != two {
 		t.Errorf("dead are %s", told(left))
 	}
-	must(t, second(w.Freeze(ctx, "", "a move")))
-	if got, err = w.Retry(ctx, "default", "a", two); err != nil || got.Frozen == nil {
+	must(t, second(w.Freezes.Begin(ctx, "", "a move")))
+	if got, err = w.Runs.Retry(ctx, "default", "a", two); err != nil || got.Frozen == nil {
 		t.Errorf("while it is frozen: %+v, %v", got, err)
 	}
 }
@@ -101,21 +101,21 @@ func TestRetryAndDismiss_OnlyOfDeadRuns(t *testing.T) {
 	good, old := id(1, made.UID), id(2, made.UID)
 	w.ended("a", good, task.Succeeded, nil)
 	w.ended("a", old, task.Failed, nil)
-	if e := wantError(t, second(w.Retry(ctx, "default", "a", good)), task.ErrConflict, client.CodeConflict); !strings.Contains(e.Message, "it is succeeded, not dead") {
+	if e := wantError(t, second(w.Runs.Retry(ctx, "default", "a", good)), task.ErrConflict, client.CodeConflict); !strings.Contains(e.Message, "it is succeeded, not dead") {
 		t.Errorf("%s", e.Message)
 	}
-	if e := wantError(t, second(w.Dismiss(ctx, "default", "a", old)), task.ErrConflict, client.CodeConflict); !strings.Contains(e.Message, "any more") {
+	if e := wantError(t, second(w.Runs.Dismiss(ctx, "default", "a", old)), task.ErrConflict, client.CodeConflict); !strings.Contains(e.Message, "any more") {
 		t.Errorf("%s", e.Message)
 	}
-	wantError(t, second(w.Retry(ctx, "default", "a", id(9, made.UID))), task.ErrNotFound, client.CodeNotFound)
+	wantError(t, second(w.Runs.Retry(ctx, "default", "a", id(9, made.UID))), task.ErrNotFound, client.CodeNotFound)
 	w.dead(ref("default", "a"), "former", 3) // of a task that bore the name before
-	wantError(t, second(w.Retry(ctx, "default", "a", id(3, "former"))), task.ErrNotFound, client.CodeNotFound)
+	wantError(t, second(w.Runs.Retry(ctx, "default", "a", id(3, "former"))), task.ErrNotFound, client.CodeNotFound)
 	one := w.dead(ref("default", "a"), "", 4)
-	if run, err := w.Dismiss(ctx, "default", "a", one); err != nil || run.ID != one {
+	if run, err := w.Runs.Dismiss(ctx, "default", "a", one); err != nil || run.ID != one {
 		t.Errorf("%+v, %v", run, err)
 	}
-	wantError(t, second(w.Dismiss(ctx, "default", "a", one)), task.ErrNotFound, client.CodeNotFound)
+	wantError(t, second(w.Runs.Dismiss(ctx, "default", "a", one)), task.ErrNotFound, client.CodeNotFound)
 	w.dead(ref("default", "a"), "", 5)
 	w.dead(ref("default", "a"), "", 6)
-	wantError(t, second(w.Dismiss(ctx, "default", "a", one[:10])), task.ErrConflict, client.CodeAmbiguous)
+	wantError(t, second(w.Runs.Dismiss(ctx, "default", "a", one[:10])), task.ErrConflict, client.CodeAmbiguous)
 }

@@ -28,7 +28,7 @@ func TestDryRun_TellsTheTicksThatTheChangeBrings(t *testing.T) {
 		w.clock.ms.Store(drawInstant(rt).UnixMilli())
 		old := drawTicking(rt)
 		old.Name = fmt.Sprint("t", n)
-		_, err := w.Apply(t.Context(), old, client.ApplyOptions{})
+		_, err := w.Tasks.Apply(t.Context(), old, client.ApplyOptions{})
 		if errors.Is(err, task.ErrInvalid) {
 			rt.Skip(err) // it never fires
 		}
@@ -49,7 +49,7 @@ func TestDryRun_TellsTheTicksThatTheChangeBrings(t *testing.T) {
 		if !maps.Equal(say, w.dump()) {
 			rt.Fatal("the dry run wrote")
 		}
-		did, err := w.Apply(t.Context(), next, client.ApplyOptions{})
+		did, err := w.Tasks.Apply(t.Context(), next, client.ApplyOptions{})
 		must(t, err)
 		if did.Result != would.Result {
 			rt.Fatalf("it said %s, and it is %s", would.Result, did.Result)
@@ -67,7 +67,7 @@ func TestDryRun_TellsTheTicksThatTheChangeBrings(t *testing.T) {
 
 // WouldApply has a batch of one line tell what would change, with all of its ticks.
 func (w *world) WouldApply(t *testing.T, s task.Spec) (*client.Change, error) {
-	for r, err := range w.ApplyAll(t.Context(), slices.Values([]task.Spec{s}), client.BatchOptions{DryRun: true, Ticks: 4000}) {
+	for r, err := range w.Tasks.ApplyAll(t.Context(), slices.Values([]task.Spec{s}), client.BatchOptions{DryRun: true, Ticks: 4000}) {
 		if err == nil {
 			err = r.Err()
 		}
@@ -229,34 +229,34 @@ func TestDryRun_OfEachRoute(t *testing.T) {
 	one.Labels = map[string]string{"team": "data"}
 	say := w.dump()
 
-	got, err := w.WouldCreate(t.Context(), "default", one)
+	got, err := w.Tasks.DryRunCreate(t.Context(), "default", one)
 	must(t, err)
 	if c := got.DryRun; c == nil || c.Result != client.Created || got.UID != "" || got.Revision != 0 || !slices.Equal(fieldsOf(c), []string{
 		`action.process.command: none → ["true"]`, "labels.team: none → data", "schedule: none → 0 3 * * *"}) || c.Ticks.Come != 7 || c.Ticks.Go != 0 {
 		t.Errorf("create: %+v", c)
 	}
-	_, err = w.WouldCreate(t.Context(), "default", spec("kept", "@daily"))
+	_, err = w.Tasks.DryRunCreate(t.Context(), "default", spec("kept", "@daily"))
 	wantError(t, err, task.ErrExists, client.CodeExists)
-	_, err = w.WouldCreate(t.Context(), "default", spec("new", "@nope"))
+	_, err = w.Tasks.DryRunCreate(t.Context(), "default", spec("new", "@nope"))
 	wantError(t, err, task.ErrInvalid, task.CodeBadSchedule)
 
-	got, err = w.WouldPatch(t.Context(), "default", "kept", []byte(`{"schedule": "30 3 * * *", "timeout": "1m"}`), kept.Revision)
+	got, err = w.Tasks.DryRunPatch(t.Context(), "default", "kept", []byte(`{"schedule": "30 3 * * *", "timeout": "1m"}`), kept.Revision)
 	must(t, err)
 	if c := got.DryRun; c.Result != client.Configured || got.Revision != kept.Revision || got.Schedule[0] != "30 3 * * *" ||
 		!slices.Equal(fieldsOf(c), []string{"schedule: 30 2 * * * → 30 3 * * *", "timeout: none → 1m"}) || c.Ticks.Come != 7 || c.Ticks.Go != 7 {
 		t.Errorf("patch: %+v", c)
 	}
-	_, err = w.WouldPatch(t.Context(), "default", "kept", []byte(`{}`), kept.Revision+1)
+	_, err = w.Tasks.DryRunPatch(t.Context(), "default", "kept", []byte(`{}`), kept.Revision+1)
 	wantError(t, err, task.ErrStale, client.CodeStale)
 
 	same := kept.Spec
-	got, err = w.Apply(t.Context(), same, client.ApplyOptions{DryRun: true})
+	got, err = w.Tasks.Apply(t.Context(), same, client.ApplyOptions{DryRun: true})
 	must(t, err)
 	if c := got.DryRun; c.Result != client.Unchanged || len(c.Fields) != 0 || c.Ticks != nil {
 		t.Errorf("apply of the same: %+v", c)
 	}
 	same.Timezone = "Asia/Kolkata"
-	got, err = w.Apply(t.Context(), same, client.ApplyOptions{DryRun: true, Revision: kept.Revision})
+	got, err = w.Tasks.Apply(t.Context(), same, client.ApplyOptions{DryRun: true, Revision: kept.Revision})
 	must(t, err)
 	if c := got.DryRun; c.Ticks.Move != 7 || c.Ticks.Come != 0 || c.Ticks.Go != 1 || c.Ticks.Ticks[0].Is != nil || // it is past there
 		c.Ticks.Ticks[1].Was.Local != "2026-11-22T02:30:00.000Z" || c.Ticks.Ticks[1].Is.Local != "2026-11-22T02:30:00.000+05:30" {
@@ -264,12 +264,12 @@ func TestDryRun_OfEachRoute(t *testing.T) {
 		t.Errorf("apply of another zone: %s", b)
 	}
 
-	got, err = w.WouldDelete(t.Context(), "default", "kept", 0)
+	got, err = w.Tasks.DryRunDelete(t.Context(), "default", "kept", 0)
 	must(t, err)
 	if c := got.DryRun; c.Result != client.Deleted || c.Ticks.Go != 7 || got.Name != "kept" {
 		t.Errorf("delete: %+v", c)
 	}
-	_, err = w.WouldDelete(t.Context(), "default", "nope", 0)
+	_, err = w.Tasks.DryRunDelete(t.Context(), "default", "nope", 0)
 	wantError(t, err, task.ErrNotFound, client.CodeNotFound)
 
 	results := w.batch("?dry_run=true&full=true&ticks=2", line("b", "@hourly"), "{", strings.Replace(string(mustJSON(t, kept.Spec)), "30 2", "30 4", 1), string(mustJSON(t, kept.Spec)))
@@ -306,15 +306,15 @@ func TestDryRun_OfANewTaskWithJitter(t *testing.T) {
 	w := newWorld(t)
 	s := spec("new", "@hourly")
 	s.Jitter = task.Duration(10 * time.Minute)
-	got, err := w.WouldCreate(t.Context(), "default", s)
+	got, err := w.Tasks.DryRunCreate(t.Context(), "default", s)
 	must(t, err)
 	first := got.DryRun.Ticks.Ticks[0].Is
 	if !first.DueAt.IsZero() || !first.DueBefore.Equal(first.Time.Add(10*time.Minute)) {
 		t.Errorf("%+v", first)
 	}
-	real, err := w.Create(t.Context(), "default", s)
+	real, err := w.Tasks.Create(t.Context(), "default", s)
 	must(t, err)
-	list, err := w.Next(t.Context(), "default", real.Name, 10, time.Time{})
+	list, err := w.Ticks.ListByTask(t.Context(), "default", real.Name, 10, time.Time{})
 	must(t, err)
 	for i, m := range got.DryRun.Ticks.Ticks {
 		if !m.Is.Time.Equal(list[i].Time.Time) {
@@ -329,18 +329,18 @@ func TestDryRun_OfATaskPausedByFailures(t *testing.T) {
 	w := newWorld(t)
 	s := spec("a", "@hourly")
 	s.PauseAfter = 1
-	_, err := w.Apply(t.Context(), s, client.ApplyOptions{})
+	_, err := w.Tasks.Apply(t.Context(), s, client.ApplyOptions{})
 	must(t, err)
 	e := w.entry(ref("default", "a"))
 	e.Paused, e.Own = true, &task.Own{Pauses: []task.Pause{{Since: task.At(w.clock.now()), By: task.PausedByFailures, Reason: "too often"}}}
 	w.put(w.store.Keys().Entry(ref("default", "a")), e)
 	s.Timeout = task.Duration(time.Minute)
-	got, err := w.Apply(t.Context(), s, client.ApplyOptions{DryRun: true})
+	got, err := w.Tasks.Apply(t.Context(), s, client.ApplyOptions{DryRun: true})
 	must(t, err)
 	if c := got.DryRun; !slices.Equal(fieldsOf(c), []string{"timeout: none → 1m"}) || c.Ticks.Come+c.Ticks.Go+c.Ticks.Move != 0 || !got.Paused {
 		t.Errorf("%+v", got.DryRun)
 	}
-	got, err = w.WouldPatch(t.Context(), "default", "a", []byte(`{"paused": false}`), 0)
+	got, err = w.Tasks.DryRunPatch(t.Context(), "default", "a", []byte(`{"paused": false}`), 0)
 	must(t, err)
 	if c := got.DryRun; !slices.Contains(fieldsOf(c), "paused: true → none") || c.Ticks.Come != 7*24 || got.Paused {
 		t.Errorf("%+v", got.DryRun)

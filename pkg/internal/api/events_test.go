@@ -90,7 +90,7 @@ func TestEvents_AreAStream(t *testing.T) {
 	if e.Kind != task.EventTask || e.Action != task.ChangeCreated || e.Task != "a" || e.Actor != w.actor() || e.Revision != a.Revision || e.UID != a.UID {
 		t.Errorf("%+v", e)
 	}
-	_, err := w.Trigger(t.Context(), "default", "a", nil)
+	_, err := w.Tasks.Trigger(t.Context(), "default", "a", nil)
 	must(t, err)
 	if e := s.event(); e.Kind != task.EventRun || e.Action != task.ActionQueued || e.State != "queued" || e.Reason != task.ReasonManual {
 		t.Errorf("%+v", e)
@@ -155,13 +155,13 @@ func TestEvents_ArePages(t *testing.T) {
 		w.create(names[i], "@daily")
 	}
 	o := client.EventOptions{Namespace: "default", After: fmt.Sprint(since.Revision)}
-	page, err := w.EventsPage(t.Context(), o, 3)
+	page, err := w.Events.ListPage(t.Context(), o, 3)
 	must(t, err)
 	if len(page.Items) != 3 || !page.More || page.Last != page.Items[2].ID {
 		t.Errorf("the first page: %+v", page)
 	}
 	var got []string
-	for e, err := range w.Client.Events(t.Context(), o) {
+	for e, err := range w.Client.Events.All(t.Context(), o) {
 		must(t, err)
 		got = append(got, e.Task)
 	}
@@ -169,14 +169,14 @@ func TestEvents_ArePages(t *testing.T) {
 		t.Errorf("told of %v", got)
 	}
 	o.After = page.Last
-	if page, err = w.EventsPage(t.Context(), o, 100); err != nil || len(page.Items) != 4 || page.More {
+	if page, err = w.Events.ListPage(t.Context(), o, 100); err != nil || len(page.Items) != 4 || page.More {
 		t.Errorf("the second page: %+v, %v", page, err)
 	}
 	o.After = page.Last
-	if page, err = w.EventsPage(t.Context(), o, 100); err != nil || len(page.Items) != 0 || page.More || page.Last != o.After {
+	if page, err = w.Events.ListPage(t.Context(), o, 100); err != nil || len(page.Items) != 0 || page.More || page.Last != o.After {
 		t.Errorf("the last page: %+v, %v", page, err)
 	}
-	page, err = w.EventsPage(t.Context(), client.EventOptions{Since: w.clock.now().Add(-time.Hour)}, 0)
+	page, err = w.Events.ListPage(t.Context(), client.EventOptions{Since: w.clock.now().Add(-time.Hour)}, 0)
 	if must(t, err); len(page.Items) < 8 {
 		t.Errorf("since an hour: %+v", page)
 	}
@@ -190,9 +190,9 @@ func TestEvents_OfWhatIsAskedFor(t *testing.T) {
 	begin := w.create("zero", "@daily").Revision
 	k := w.store.Keys()
 	w.create("a", "@daily")
-	_, err := w.Create(t.Context(), "ops", spec("a", "@daily"))
+	_, err := w.Tasks.Create(t.Context(), "ops", spec("a", "@daily"))
 	must(t, err)
-	_, err = w.Trigger(t.Context(), "ops", "a", nil)
+	_, err = w.Tasks.Trigger(t.Context(), "ops", "a", nil)
 	must(t, err)
 	w.put(k.Node("n1"), task.Node{State: task.NodeReady})
 	w.put(k.Owner(3), map[string]string{"node": "n1"})
@@ -211,7 +211,7 @@ func TestEvents_OfWhatIsAskedFor(t *testing.T) {
 	} {
 		tt.o.After = fmt.Sprint(begin)
 		var got []string
-		for e, err := range w.Client.Events(t.Context(), tt.o) {
+		for e, err := range w.Client.Events.All(t.Context(), tt.o) {
 			must(t, err)
 			got = append(got, e.Kind+"/"+e.Action)
 		}
@@ -250,13 +250,13 @@ func TestEvents_OfSoManyCallersOnly(t *testing.T) {
 		must(t, err)
 		defer res.Body.Close()
 	}
-	_, err := w.EventsPage(t.Context(), client.EventOptions{}, 0)
+	_, err := w.Events.ListPage(t.Context(), client.EventOptions{}, 0)
 	if e := wantError(t, err, task.ErrUnavailable, client.CodeBusy); e.Status != 429 {
 		t.Errorf("%+v", e)
 	}
 	cancel()
 	for { // those that are gone make room
-		if _, err = w.EventsPage(t.Context(), client.EventOptions{}, 0); err == nil {
+		if _, err = w.Events.ListPage(t.Context(), client.EventOptions{}, 0); err == nil {
 			return
 		}
 		if !errors.Is(err, task.ErrUnavailable) {
@@ -281,7 +281,7 @@ func TestFollow_GoesOnWhereItWas(t *testing.T) {
 		}}
 	const tasks = 12
 	n := 0
-	for e, err := range w.client(w.proxy(w.url, cuts)).Follow(t.Context(), o) {
+	for e, err := range w.client(w.proxy(w.url, cuts)).Events.Follow(t.Context(), o) {
 		must(t, err)
 		if e.Task != fmt.Sprint("t", n) {
 			t.Fatalf("event %d is %+v", n, e)

@@ -15,7 +15,7 @@ func TestCluster_WarnsOfCertificatesThatEndSoon(t *testing.T) {
 	w.put(w.store.Keys().Node("n1"), task.Node{Name: "n1", State: task.NodeReady, Expires: []task.Expiry{
 		{Setting: "tls_cert", At: ends(6*24*time.Hour + time.Hour)}, {Setting: "etcd_ca", At: ends(-time.Hour)},
 	}})
-	st, err := w.Cluster(t.Context())
+	st, err := w.Cluster.Status(t.Context())
 	must(t, err)
 	for _, words := range []string{"node n1: its tls_cert ends on 20|, in 6 days", "node n1: its etcd_ca has ended on 20|, and is refused"} {
 		begin, end, _ := strings.Cut(words, "|")

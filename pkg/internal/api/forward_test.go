@@ -42,11 +42,11 @@ func (c *collector) requests() []*http.Request {
 // another for, and returns the errors.
 func (w *world) asks(run string) map[string]error {
 	ctx := w.t.Context()
-	_, board := w.Board(ctx, client.BoardOptions{})
-	_, get := w.Run(ctx, "default", "a", run)
-	_, logs := w.Logs(ctx, "default", "a", run, 0)
-	_, follow := w.FollowLogs(ctx, "default", "a", run, client.LogOptions{})
-	_, drain := w.DrainNode(ctx, "node-z")
+	_, board := w.Board.Get(ctx, client.BoardOptions{})
+	_, get := w.Runs.Get(ctx, "default", "a", run)
+	_, logs := w.Logs.Open(ctx, "default", "a", run, client.LogOptions{})
+	_, follow := w.Logs.Follow(ctx, "default", "a", run, client.LogOptions{})
+	_, drain := w.Nodes.Drain(ctx, "node-z")
 	return map[string]error{"board": board, "run": get, "logs": logs, "follow": follow, "drain": drain}
 }
 
@@ -154,12 +154,12 @@ func TestForward_ANodeDoesNotBelieveWhoItDoesNotKnow(t *testing.T) {
 	w.present("node-b", w.serve("node-b"))
 
 	// The caller is not told that its token is wrong: it is not.
-	e := wantError(t, second(w.Logs(t.Context(), "default", "a", run, 0)), task.ErrUnavailable, client.CodeNodeAway)
+	e := wantError(t, second(w.Logs.Open(t.Context(), "default", "a", run, client.LogOptions{})), task.ErrUnavailable, client.CodeNodeAway)
 	if !strings.Contains(e.Message, "not known") {
 		t.Errorf("from a stranger: %v", e)
 	}
 	delete(w.strangers, "node-a")
-	r, err := w.Logs(t.Context(), "default", "a", run, 0)
+	r, err := w.Logs.Open(t.Context(), "default", "a", run, client.LogOptions{})
 	if got := read(t, r, err); got != "out" {
 		t.Errorf("from a node that is known: %q", got)
 	}
@@ -235,7 +235,7 @@ func TestForward_AFollowerIsCutOffWhenItsTokenIsGone(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	w.Client = w.client(w.serve("node-a"))
-	r, err := w.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
+	r, err := w.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
 	must(t, err)
 	defer r.Close()
 	_, err = io.ReadFull(r, make([]byte, 6))

@@ -352,7 +352,7 @@ func spec(name, schedule string) task.Spec {
 
 func (w *world) create(name, schedule string) client.Task {
 	w.t.Helper()
-	got, err := w.Create(w.t.Context(), "default", spec(name, schedule))
+	got, err := w.Tasks.Create(w.t.Context(), "default", spec(name, schedule))
 	must(w.t, err)
 	return got
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // names lists tasks, page by page of a size, and spells their names.
-func (w *world) names(o client.ListOptions, size int) string {
+func (w *world) names(o client.TaskListOptions, size int) string {
 	w.t.Helper()
 	path := "/v1/tasks"
 	if o.Namespace != "" {
@@ -56,7 +56,7 @@ func (w *world) make(name, schedule string, edit func(*task.Spec)) {
 	if edit != nil {
 		edit(&s)
 	}
-	_, err := w.Create(w.t.Context(), s.Namespace, s)
+	_, err := w.Tasks.Create(w.t.Context(), s.Namespace, s)
 	must(w.t, err)
 }
 
@@ -86,32 +86,32 @@ func population(t *testing.T) *world {
 func TestTasks_FiltersAndOrders(t *testing.T) {
 	w := population(t)
 	for _, c := range []struct {
-		o    client.ListOptions
+		o    client.TaskListOptions
 		want string
 	}{
-		{client.ListOptions{}, "db resting web-1 web-10 web-2 prod/web-1"},
-		{client.ListOptions{Names: []string{"web-*"}}, "web-1 web-10 web-2 prod/web-1"},
-		{client.ListOptions{Names: []string{"web-?", "d*"}, Namespace: "default"}, "db web-1 web-2"},
-		{client.ListOptions{Names: []string{"web-2", "db", "db", "gone"}, Namespace: "default"}, "db web-2"},
-		{client.ListOptions{Names: []string{"prod/web-1", "db"}}, "db prod/web-1"},
-		{client.ListOptions{Names: []string{"default/web-*"}}, "web-1 web-10 web-2"},
-		{client.ListOptions{Names: []string{"web-1"}}, "web-1 prod/web-1"},
-		{client.ListOptions{Selector: "team=web"}, "web-1 web-10 web-2"},
-		{client.ListOptions{Selector: "team=web", Names: []string{"*1*"}}, "web-1 web-10"},
-		{client.ListOptions{Paused: true}, "resting"},
-		{client.ListOptions{Paused: true, Selector: "team"}, ""},
-		{client.ListOptions{Failing: true}, "db"},
-		{client.ListOptions{Failing: true, Names: []string{"w*"}}, ""},
-		{client.ListOptions{Failing: true, Selector: "team=data", Namespace: "default"}, "db"},
-		{client.ListOptions{Failing: true, Namespace: "prod"}, ""},
-		{client.ListOptions{Sort: client.SortNext}, "web-2 web-1 db prod/web-1 resting web-10"},
-		{client.ListOptions{Sort: client.SortNext, Names: []string{"w*"}}, "web-2 web-1 prod/web-1 web-10"},
-		{client.ListOptions{Sort: client.SortNext, Selector: "team=web"}, "web-2 web-1 web-10"},
-		{client.ListOptions{Sort: client.SortNext, Paused: true}, "resting"},
-		{client.ListOptions{Sort: client.SortNext, Names: []string{"db", "web-2"}, Namespace: "default"}, "web-2 db"},
-		{client.ListOptions{Sort: client.SortLast}, "web-1 db web-2 resting web-10 prod/web-1"},
-		{client.ListOptions{Sort: client.SortLast, Failing: true}, "db"},
-		{client.ListOptions{Sort: client.SortLateness, Namespace: "default"}, "web-1 db resting web-10 web-2"},
+		{client.TaskListOptions{}, "db resting web-1 web-10 web-2 prod/web-1"},
+		{client.TaskListOptions{Names: []string{"web-*"}}, "web-1 web-10 web-2 prod/web-1"},
+		{client.TaskListOptions{Names: []string{"web-?", "d*"}, Namespace: "default"}, "db web-1 web-2"},
+		{client.TaskListOptions{Names: []string{"web-2", "db", "db", "gone"}, Namespace: "default"}, "db web-2"},
+		{client.TaskListOptions{Names: []string{"prod/web-1", "db"}}, "db prod/web-1"},
+		{client.TaskListOptions{Names: []string{"default/web-*"}}, "web-1 web-10 web-2"},
+		{client.TaskListOptions{Names: []string{"web-1"}}, "web-1 prod/web-1"},
+		{client.TaskListOptions{Selector: "team=web"}, "web-1 web-10 web-2"},
+		{client.TaskListOptions{Selector: "team=web", Names: []string{"*1*"}}, "web-1 web-10"},
+		{client.TaskListOptions{Paused: true}, "resting"},
+		{client.TaskListOptions{Paused: true, Selector: "team"}, ""},
+		{client.TaskListOptions{Failing: true}, "db"},
+		{client.TaskListOptions{Failing: true, Names: []string{"w*"}}, ""},
+		{client.TaskListOptions{Failing: true, Selector: "team=data", Namespace: "default"}, "db"},
+		{client.TaskListOptions{Failing: true, Namespace: "prod"}, ""},
+		{client.TaskListOptions{Sort: client.SortNext}, "web-2 web-1 db prod/web-1 resting web-10"},
+		{client.TaskListOptions{Sort: client.SortNext, Names: []string{"w*"}}, "web-2 web-1 prod/web-1 web-10"},
+		{client.TaskListOptions{Sort: client.SortNext, Selector: "team=web"}, "web-2 web-1 web-10"},
+		{client.TaskListOptions{Sort: client.SortNext, Paused: true}, "resting"},
+		{client.TaskListOptions{Sort: client.SortNext, Names: []string{"db", "web-2"}, Namespace: "default"}, "web-2 db"},
+		{client.TaskListOptions{Sort: client.SortLast}, "web-1 db web-2 resting web-10 prod/web-1"},
+		{client.TaskListOptions{Sort: client.SortLast, Failing: true}, "db"},
+		{client.TaskListOptions{Sort: client.SortLateness, Namespace: "default"}, "web-1 db resting web-10 web-2"},
 	} {
 		for _, size := range []int{1, 2, 100} {
 			if got := w.names(c.o, size); got != c.want {
@@ -120,7 +120,7 @@ func TestTasks_FiltersAndOrders(t *testing.T) {
 		}
 		o := c.o
 		o.Limit = 2
-		if list, err := w.List(t.Context(), o); err != nil || len(list) != min(2, len(strings.Fields(c.want))) {
+		if list, err := w.Tasks.List(t.Context(), o); err != nil || len(list) != min(2, len(strings.Fields(c.want))) {
 			t.Errorf("%+v: %d, %v", o, len(list), err)
 		}
 	}
@@ -154,7 +154,7 @@ func TestTasks_SayHowTheyStand(t *testing.T) {
 	w.clock.advance(2 * time.Minute)
 	w.put(w.store.Keys().Spec(ref("default", "broken")), spec("broken", "@daily"))
 	states := func() map[string]string {
-		list, err := w.List(ctx, client.ListOptions{Namespace: "default", Recent: 3})
+		list, err := w.Tasks.List(ctx, client.TaskListOptions{Namespace: "default", Recent: 3})
 		must(t, err)
 		got := map[string]string{}
 		for _, v := range list {
@@ -173,7 +173,7 @@ func TestTasks_SayHowTheyStand(t *testing.T) {
 	if got := states(); !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
-	brief, err := w.List(ctx, client.ListOptions{Brief: true, Names: []string{"db"}})
+	brief, err := w.Tasks.List(ctx, client.TaskListOptions{Brief: true, Names: []string{"db"}})
 	must(t, err)
 	if len(brief) != 1 || brief[0].State != "" || brief[0].LastRun != nil || brief[0].Labels["team"] != "data" {
 		t.Errorf("brief: %+v", brief)
@@ -193,7 +193,7 @@ func TestComing_IsMergedAndPaged(t *testing.T) {
 	w.make("a", "H 23 * * *", func(s *task.Spec) { s.Namespace, s.Timezone = "prod", "Europe/Berlin" })
 	spell := func(o client.ComingOptions) string {
 		var out []string
-		for tick, err := range w.Coming(ctx, o) {
+		for tick, err := range w.Ticks.All(ctx, o) {
 			must(t, err)
 			out = append(out, tick.Time.Format("15:04")+" "+tick.Task)
 		}
@@ -231,7 +231,7 @@ func TestComing_IsMergedAndPaged(t *testing.T) {
 	if got := strings.Join(paged, ", "); got != all {
 		t.Errorf("page by page %s, want %s", got, all)
 	}
-	for tick, err := range w.Coming(ctx, client.ComingOptions{Namespace: "prod", Limit: 1}) {
+	for tick, err := range w.Ticks.All(ctx, client.ComingOptions{Namespace: "prod", Limit: 1}) {
 		must(t, err)
 		if tick.Timezone != "Europe/Berlin" || len(tick.Schedule) != 1 || strings.Contains(tick.Schedule[0], "H") || !strings.HasSuffix(tick.Local, "+01:00") {
 			t.Errorf("%+v", tick)
@@ -249,7 +249,7 @@ func TestRuns_OfTasksWhoseLabelsMatch(t *testing.T) {
 	create := func(name, team string) {
 		s := spec(name, "@daily")
 		s.Labels = map[string]string{"team": team}
-		_, err := w.Create(ctx, "default", s)
+		_, err := w.Tasks.Create(ctx, "default", s)
 		must(t, err)
 	}
 	create("a", "data")
@@ -293,7 +293,7 @@ func TestRuns_OfTasksWhoseLabelsMatch(t *testing.T) {
 		}
 	}
 
-	runs, err := w.ListRuns(ctx, client.RunFilter{Selector: "team = data", State: task.Failed})
+	runs, err := w.Runs.List(ctx, client.RunListOptions{Selector: "team = data", State: task.Failed})
 	if err != nil || told(runs) != "01:failed" {
 		t.Errorf("by the client: %s, %v", told(runs), err)
 	}
@@ -315,7 +315,7 @@ func TestRuns_OfATimeAndInStates(t *testing.T) {
 	w.waiting("a", id(5, "aaaa"), nil)
 	w.active("node-b", "b", id(6, "bbbb"))
 	at := func(minute int) time.Time { return time.Date(2026, 11, 20, 20, minute, 0, 0, time.UTC) }
-	for want, f := range map[string]client.RunFilter{
+	for want, f := range map[string]client.RunListOptions{
 		"06:running 05:queued 04:failed 03:timed_out 02:succeeded 01:failed": {},
 		"06:running 05:queued 04:failed":                                     {Since: at(4)},
 		"03:timed_out 02:succeeded":                                          {Since: at(2), Until: at(4)},
@@ -329,7 +329,7 @@ func TestRuns_OfATimeAndInStates(t *testing.T) {
 	} {
 		for _, limit := range []int{0, 1, 2} {
 			f.Limit = limit
-			runs, err := w.ListRuns(ctx, f)
+			runs, err := w.Runs.List(ctx, f)
 			part := strings.Fields(want)
 			if limit > 0 {
 				part = part[:min(limit, len(part))]

@@ -177,7 +177,7 @@ func TestFollowLogs_BacklogThenLiveThenTheEnd(t *testing.T) {
 	var readers []reader
 	for at, c := range where {
 		for what, o := range map[string]client.LogOptions{"one\ntwo\n": {}, "two\n": {From: 4}, "two\n\x00": {Tail: 1}} {
-			s, err := c.FollowLogs(t.Context(), "default", "a", run, o)
+			s, err := c.Logs.Follow(t.Context(), "default", "a", run, o)
 			must(t, err)
 			want := strings.TrimSuffix(what, "\x00")
 			if s.From != int64(8-len(want)) {
@@ -200,7 +200,7 @@ func TestFollowLogs_BacklogThenLiveThenTheEnd(t *testing.T) {
 	eventually(t, func() bool { return l.followers() == 0 })
 	// Of what has ended it is the same as without follow.
 	w.ended("a", run, task.Succeeded, func(r *task.Run) { r.Node = "node-a" })
-	s, err := w.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{Tail: 1})
+	s, err := w.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{Tail: 1})
 	if got := read(t, s, err); got != "last" {
 		t.Errorf("after its end: %q", got)
 	}
@@ -216,7 +216,7 @@ func TestFollowLogs_WaitsForTheStart(t *testing.T) {
 	}
 	for at, c := range where {
 		dispatched("node-a")
-		s, err := c.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
+		s, err := c.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
 		must(t, err)
 		l.write("a/"+run+"/1", "", true)
 		l.write("a/"+run+"/1", "begun\n", true)
@@ -226,14 +226,14 @@ func TestFollowLogs_WaitsForTheStart(t *testing.T) {
 		must(t, s.Close())
 		l.forget("a/" + run + "/1")
 
-		s, err = c.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
+		s, err = c.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
 		must(t, err)
 		w.ended("a", run, task.Succeeded, func(r *task.Run) { r.Node = "node-a" }) // without a process
 		expectEnd(t, s)
 		must(t, s.Close())
 
 		dispatched("node-a")
-		s, err = c.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
+		s, err = c.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
 		must(t, err)
 		dispatched("node-c")
 		if b, err := io.ReadAll(s); len(b) > 0 || !errors.Is(err, task.ErrUnavailable) {
@@ -267,7 +267,7 @@ func TestFollowLogs_OfWhatBeginsWhileItIsLookedAt(t *testing.T) {
 	w.logs = b
 	c := w.client(w.serve("node-a"))
 	w.ended("a", run, task.Dispatched, func(r *task.Run) { r.Node = "node-a" })
-	s, err := c.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
+	s, err := c.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
 	must(t, err)
 	defer s.Close()
 	eventually(t, func() bool { return b.asked.Load() >= 2 })
@@ -288,7 +288,7 @@ func TestFollowLogs_IsCutOffWhenTheNodeStops(t *testing.T) {
 	l.write("a/"+run+"/1", "one\n", true)
 	var streams []*client.LogStream
 	for _, c := range where {
-		s, err := c.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
+		s, err := c.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
 		must(t, err)
 		expect(t, s, "one\n")
 		streams = append(streams, s)
@@ -316,7 +316,7 @@ func TestFollowLogs_IsCutOffWhenTheOtherNodeDies(t *testing.T) {
 	}))
 	t.Cleanup(dying.Close)
 	w.present("node-z", dying.URL)
-	s, err := w.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{From: 7})
+	s, err := w.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{From: 7})
 	if err == nil {
 		defer s.Close()
 		_, err = io.ReadAll(s)
@@ -331,7 +331,7 @@ func TestFollowLogs_ManyWritesAreFewAnswers(t *testing.T) {
 	w, l, run, _ := lives(t)
 	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
 	l.write("a/"+run+"/1", "0\n", true)
-	s, err := w.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
+	s, err := w.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
 	must(t, err)
 	expect(t, s, "0\n")
 	began := time.Now()
@@ -364,18 +364,18 @@ func TestFollowLogs_AreBounded(t *testing.T) {
 		}
 	}()
 	for range 256 {
-		s, err := w.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
+		s, err := w.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
 		must(t, err)
 		streams = append(streams, s)
 	}
-	_, err := w.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
+	_, err := w.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
 	wantError(t, err, task.ErrUnavailable, client.CodeBusy)
 	if m := w.do(request{method: "GET", path: "/metrics"}); !strings.Contains(m.body, "\ncarillon_log_followers 256\n") {
 		t.Error("the metric does not say so")
 	}
 	must(t, streams[0].Close())
 	eventually(t, func() bool {
-		s, err := w.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
+		s, err := w.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
 		if err == nil {
 			streams = append(streams, s)
 		}
@@ -405,7 +405,7 @@ func TestFollowLogs_AReaderThatDoesNotReadHoldsUpNothing(t *testing.T) {
 	must(t, err)
 	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
 	l.write("a/"+run+"/1", strings.Repeat("x", much), true)
-	s, err := slow.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
+	s, err := slow.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
 	must(t, err)
 	expect(t, s, "x")
 	wrote := make(chan struct{})
@@ -441,7 +441,7 @@ func TestFollowLogs_EndWithTheToken(t *testing.T) {
 	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
 	l.write("a/"+run+"/1", "x", true)
 	w.secret = w.token(func(k *record.Token) { k.Until = task.At(w.clock.now().Add(time.Minute)) })
-	s, err := w.client(url).FollowLogs(t.Context(), "default", "a", run, client.LogOptions{})
+	s, err := w.client(url).Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
 	must(t, err)
 	defer s.Close()
 	expect(t, s, "x")
@@ -458,7 +458,7 @@ func TestFollowLogs_BeyondTheOutput(t *testing.T) {
 	l.write("a/"+run+"/1", "one\n", true)
 	streams := map[int64]io.ReadCloser{}
 	for _, from := range []int64{6, math.MaxInt64 / 2} {
-		s, err := w.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{Attempt: 1, From: from})
+		s, err := w.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{Attempt: 1, From: from})
 		must(t, err)
 		defer s.Close()
 		streams[from] = s

@@ -51,10 +51,10 @@ func TestLogs_FromWhateverNode(t *testing.T) {
 	for where, c := range map[string]*client.Client{"its node": w.Client, "another node": other} {
 		logs := func(o client.LogOptions) string {
 			t.Helper()
-			r, err := c.LogsWith(ctx, "default", "a", run, o)
+			r, err := c.Logs.Open(ctx, "default", "a", run, o)
 			return read(t, r, err)
 		}
-		if got, err := c.Logs(ctx, "default", "a", run, 1); read(t, got, err) != "first\n" {
+		if got, err := c.Logs.Open(ctx, "default", "a", run, client.LogOptions{Attempt: 1}); read(t, got, err) != "first\n" {
 			t.Errorf("%s: the first attempt is wrong", where)
 		}
 		if got := logs(client.LogOptions{}); got != "one\ntwo\n"+long+"\nthree\n" {
@@ -71,11 +71,11 @@ func TestLogs_FromWhateverNode(t *testing.T) {
 		if got := logs(client.LogOptions{From: 1 << 20}); got != "" {
 			t.Errorf("%s: from beyond the end: %.20q", where, got)
 		}
-		wantError(t, second(c.Logs(ctx, "default", "a", run, 3)), task.ErrNotFound, client.CodeNoLogs)
+		wantError(t, second(c.Logs.Open(ctx, "default", "a", run, client.LogOptions{Attempt: 3})), task.ErrNotFound, client.CodeNoLogs)
 	}
 	delete(w.spool, "default/a/"+run+"/1")
 	for _, c := range []*client.Client{w.Client, other} {
-		wantError(t, second(c.Logs(ctx, "default", "a", run, 1)), task.ErrNotFound, client.CodeNoLogs)
+		wantError(t, second(c.Logs.Open(ctx, "default", "a", run, client.LogOptions{Attempt: 1})), task.ErrNotFound, client.CodeNoLogs)
 	}
 	r := w.do(request{method: "GET", path: "/v1/namespaces/default/tasks/a/runs/" + run + "/logs", header: map[string]string{"Range": "bytes=0-2"}})
 	if r.status != http.StatusPartialContent || r.body != "one" || r.header.Get("Content-Type") != "text/plain; charset=utf-8" {
@@ -95,22 +95,22 @@ func TestLogs_NodeAwayLoopsAndNeverStarted(t *testing.T) {
 	w.ended("a", gone, task.Succeeded, on("node-gone"))
 	w.ended("a", loop, task.Succeeded, on("node-c"))
 	w.waiting("a", never, nil)
-	e := wantError(t, second(w.Logs(ctx, "default", "a", gone, 0)), task.ErrUnavailable, client.CodeNodeAway)
+	e := wantError(t, second(w.Logs.Open(ctx, "default", "a", gone, client.LogOptions{})), task.ErrUnavailable, client.CodeNodeAway)
 	if !strings.Contains(e.Message, "node-gone") {
 		t.Errorf("away: %v", e)
 	}
 	w.present("node-gone", "http://127.0.0.1:1") // it says it is there, and does not answer
-	wantError(t, second(w.Logs(ctx, "default", "a", gone, 0)), task.ErrUnavailable, client.CodeNodeAway)
+	wantError(t, second(w.Logs.Open(ctx, "default", "a", gone, client.LogOptions{})), task.ErrUnavailable, client.CodeNodeAway)
 	w.present("node-gone", "file:///etc/passwd")
-	wantError(t, second(w.Logs(ctx, "default", "a", gone, 0)), task.ErrUnavailable, client.CodeNodeAway)
+	wantError(t, second(w.Logs.Open(ctx, "default", "a", gone, client.LogOptions{})), task.ErrUnavailable, client.CodeNodeAway)
 
 	w.present("node-c", w.serve("node-b")) // at that address another node answers
-	e = wantError(t, second(w.Logs(ctx, "default", "a", loop, 0)), task.ErrUnavailable, client.CodeNodeAway)
+	e = wantError(t, second(w.Logs.Open(ctx, "default", "a", loop, client.LogOptions{})), task.ErrUnavailable, client.CodeNodeAway)
 	if !strings.Contains(e.Message, `it is for "node-c"`) {
 		t.Errorf("loop: %+v", e)
 	}
-	wantError(t, second(w.Logs(ctx, "default", "a", never, 0)), task.ErrNotFound, client.CodeNoLogs)
-	wantError(t, second(w.Logs(ctx, "default", "a", id(9, "aaaa"), 0)), task.ErrNotFound, client.CodeNotFound)
+	wantError(t, second(w.Logs.Open(ctx, "default", "a", never, client.LogOptions{})), task.ErrNotFound, client.CodeNoLogs)
+	wantError(t, second(w.Logs.Open(ctx, "default", "a", id(9, "aaaa"), client.LogOptions{})), task.ErrNotFound, client.CodeNotFound)
 }
 
 // Of a part that has ended only its run's record tells whether it has printed anything.
@@ -124,10 +124,10 @@ func TestLogs_OfAPartThatAreGone(t *testing.T) {
 	w.ended("a", run, task.Succeeded, func(r *task.Run) {
 		r.Node, r.Fan = "", &task.Fan{Count: 2, Need: 2, Parts: []task.Part{part(0, 0), part(1, 5)}}
 	})
-	if r, err := w.Logs(ctx, "default", "a", task.PartID(run, 0), 0); read(t, r, err) != "" {
+	if r, err := w.Logs.Open(ctx, "default", "a", task.PartID(run, 0), client.LogOptions{}); read(t, r, err) != "" {
 		t.Error("what has printed nothing has output")
 	}
-	wantError(t, second(w.Logs(ctx, "default", "a", task.PartID(run, 1), 0)), task.ErrNotFound, client.CodeNoLogs)
+	wantError(t, second(w.Logs.Open(ctx, "default", "a", task.PartID(run, 1), client.LogOptions{})), task.ErrNotFound, client.CodeNoLogs)
 }
 
 // What the other node sends is passed on as it comes, and ends when the caller
@@ -148,7 +148,7 @@ func TestLogs_AreStreamed(t *testing.T) {
 	}))
 	t.Cleanup(slow.Close)
 	w.present("node-z", slow.URL)
-	r, err := w.Logs(ctx, "default", "a", run, 0)
+	r, err := w.Logs.Open(ctx, "default", "a", run, client.LogOptions{})
 	must(t, err)
 	b := make([]byte, 6)
 	if _, err := io.ReadFull(r, b); err != nil || string(b) != "begun\n" {

@@ -83,19 +83,19 @@ func TestLogs_WithTheTimesOfTheirLines(t *testing.T) {
 	}
 	var streams []*client.LogStream
 	for at, c := range where {
-		s, err := c.ReadLogs(t.Context(), "default", "a", run, client.LogOptions{Times: true})
+		s, err := c.Logs.Open(t.Context(), "default", "a", run, client.LogOptions{Times: true})
 		must(t, err)
 		same(at, pieces(t, s, -1), want[:5])
 		must(t, s.Close())
-		s, err = c.ReadLogs(t.Context(), "default", "a", run, client.LogOptions{Times: true, From: 6})
+		s, err = c.Logs.Open(t.Context(), "default", "a", run, client.LogOptions{Times: true, From: 6})
 		must(t, err)
 		same(at+", from the middle", pieces(t, s, -1), want[2:5])
 		must(t, s.Close())
-		s, err = c.ReadLogs(t.Context(), "default", "a", run, client.LogOptions{Times: true, From: 600})
+		s, err = c.Logs.Open(t.Context(), "default", "a", run, client.LogOptions{Times: true, From: 600})
 		must(t, err)
 		same(at+", from beyond", pieces(t, s, -1), nil)
 		must(t, s.Close())
-		s, err = c.FollowLogs(t.Context(), "default", "a", run, client.LogOptions{Times: true})
+		s, err = c.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{Times: true})
 		must(t, err)
 		same(at+", followed", pieces(t, s, 5), want[:5])
 		streams = append(streams, s)
@@ -128,7 +128,7 @@ func TestLogs_WithManyTimesInALine(t *testing.T) {
 	for i := range 50 {
 		m.add(l, "a/"+run+"/1", "xy", int64(2*i), t0, []string{task.Stdout, task.Stderr}[i/2%2], false)
 	}
-	s, err := c.ReadLogs(t.Context(), "default", "a", run, client.LogOptions{Times: true})
+	s, err := c.Logs.Open(t.Context(), "default", "a", run, client.LogOptions{Times: true})
 	must(t, err)
 	defer s.Close()
 	list := pieces(t, s, -1)
@@ -148,9 +148,9 @@ func TestLogs_WithTimesOfAServerThatKnowsNone(t *testing.T) {
 	c, err := client.New(client.Config{Server: s, Token: "x"})
 	must(t, err)
 	for _, follow := range []bool{false, true} {
-		read := c.ReadLogs
+		read := c.Logs.Open
 		if follow {
-			read = c.FollowLogs
+			read = c.Logs.Follow
 		}
 		b, err := read(t.Context(), "default", "a", id(1, "aaaa"), client.LogOptions{Times: true, From: 4})
 		must(t, err)

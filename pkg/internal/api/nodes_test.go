@@ -62,22 +62,22 @@ func TestNodes_TakeStatesThroughAnyNode(t *testing.T) {
 		for _, step := range []struct {
 			do    func(context.Context, string) (task.Node, error)
 			state string
-		}{{c.DrainNode, task.NodeDraining}, {c.CordonNode, task.NodeCordoned}, {c.ResumeNode, task.NodeReady}} {
+		}{{c.Nodes.Drain, task.NodeDraining}, {c.Nodes.Cordon, task.NodeCordoned}, {c.Nodes.Resume, task.NodeReady}} {
 			if n, err := step.do(ctx, "node-b"); err != nil || n.Name != "node-b" || n.State != step.state || n.StateBy != w.actor() {
 				t.Errorf("%s: %s: %+v, %v", who, step.state, n, err)
 			}
 		}
 	}
-	wantError(t, second(impatient.DrainNode(ctx, "node-c")), task.ErrUnavailable, client.CodeNodeAway)
+	wantError(t, second(impatient.Nodes.Drain(ctx, "node-c")), task.ErrUnavailable, client.CodeNodeAway)
 	if kvs, err := w.etcd.Get(ctx, w.store.Keys().Root()+"requests/", clientv3.WithPrefix()); err != nil || len(kvs.Kvs) > 0 {
 		t.Errorf("requests that are left: %v, %v", kvs, err)
 	}
-	wantError(t, second(w.DrainNode(ctx, "node-x")), task.ErrNotFound, client.CodeNotFound)
+	wantError(t, second(w.Nodes.Drain(ctx, "node-x")), task.ErrNotFound, client.CodeNotFound)
 	if r := w.do(request{method: "POST", path: "/v1/nodes/node-b/drain", noToken: true}); r.status != http.StatusUnauthorized {
 		t.Errorf("without a token: %d", r.status)
 	}
 	w.stubborn = task.ErrUnavailable
-	wantError(t, second(w.DrainNode(ctx, "node-a")), task.ErrUnavailable, client.CodeUnavailable)
+	wantError(t, second(w.Nodes.Drain(ctx, "node-a")), task.ErrUnavailable, client.CodeUnavailable)
 }
 
 func TestNodes_ThatGaveTheirShardsUpAreWarnedOf(t *testing.T) {
@@ -85,7 +85,7 @@ func TestNodes_ThatGaveTheirShardsUpAreWarnedOf(t *testing.T) {
 	for _, unfit := range []string{task.UnfitClock, task.UnfitStalled, "new"} {
 		w.put(w.store.Keys().Node("n-"+unfit), task.Node{Name: "n-" + unfit, State: task.NodeReady, Unfit: unfit, Roles: []string{task.RoleScheduler}})
 	}
-	st, err := w.Cluster(ctx)
+	st, err := w.Cluster.Status(ctx)
 	must(t, err)
 	all := strings.Join(st.Warnings, "\n")
 	for _, words := range []string{"n-clock owns no shards: its clock", "n-stalled owns no shards for a while", "n-new owns no shards: new", "no node is ready"} {
@@ -103,7 +103,7 @@ func TestNodes_ThatArePressedAreCountedAndWarnedOf(t *testing.T) {
 	for _, name := range []string{"n1", "n2"} {
 		w.put(w.store.Keys().Node(name), task.Node{Name: name, State: task.NodeReady, Pressed: []string{task.FactDiskFree}, Roles: []string{task.RoleScheduler, task.RoleExecutor}})
 	}
-	st, err := w.Cluster(ctx)
+	st, err := w.Cluster.Status(ctx)
 	must(t, err)
 	all := strings.Join(st.Warnings, "\n")
 	if st.NodesReady != 2 || st.Pressed != 2 || !strings.Contains(all, "n2 takes no runs: beyond its own limit of disk_free") || !strings.Contains(all, "no node takes runs") {
@@ -115,25 +115,25 @@ func TestCluster_ChangesNothingInARestoredEtcdUntilItIsAccepted(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	w.create("a", "@daily")
 	w.present("node-a", w.url)
-	wantError(t, second(w.Recover(ctx)), task.ErrConflict, client.CodeConflict)
+	wantError(t, second(w.Cluster.Recover(ctx)), task.ErrConflict, client.CodeConflict)
 
 	w.restored = errors.New("etcd is at revision 1, and this node has seen 2")
 	w.writes.set(nil, nil)
-	wantError(t, second(w.Apply(ctx, spec("b", "@daily"), client.ApplyOptions{})), task.ErrUnavailable, client.CodeRestored)
-	wantError(t, second(w.Pause(ctx, "default", "a", 0)), task.ErrUnavailable, client.CodeRestored)
+	wantError(t, second(w.Tasks.Apply(ctx, spec("b", "@daily"), client.ApplyOptions{})), task.ErrUnavailable, client.CodeRestored)
+	wantError(t, second(w.Tasks.Pause(ctx, "default", "a", 0)), task.ErrUnavailable, client.CodeRestored)
 	if r := w.do(request{method: "POST", path: "/v1/tasks:batch", body: "{}\n", header: map[string]string{"Content-Type": "application/x-ndjson"}}); r.status != http.StatusServiceUnavailable {
 		t.Errorf("a batch: %d %s", r.status, r.body)
 	}
 	if n := w.writes.committed(); n != 0 {
 		t.Errorf("%d commits", n)
 	}
-	if _, err := w.Get(ctx, "default", "a"); err != nil {
+	if _, err := w.Tasks.Get(ctx, "default", "a"); err != nil {
 		t.Errorf("reading: %v", err)
 	}
-	if k, err := w.Recover(ctx); err != nil || k.Epoch != 2 || k.ID != w.cluster.ID {
+	if k, err := w.Cluster.Recover(ctx); err != nil || k.Epoch != 2 || k.ID != w.cluster.ID {
 		t.Errorf("recover: %+v, %v", k, err)
 	}
-	st, err := w.Cluster(ctx)
+	st, err := w.Cluster.Status(ctx)
 	must(t, err)
 	if st.Epoch != 2 {
 		t.Errorf("epoch %d", st.Epoch)
@@ -141,15 +141,15 @@ func TestCluster_ChangesNothingInARestoredEtcdUntilItIsAccepted(t *testing.T) {
 	// Any node may say so.
 	w.restored = nil
 	w.put(w.store.Keys().Node("node-b"), task.Node{Name: "node-b", State: task.NodeReady, Unfit: task.UnfitRestored})
-	if k, err := w.Recover(ctx); err != nil || k.Epoch != 3 {
+	if k, err := w.Cluster.Recover(ctx); err != nil || k.Epoch != 3 {
 		t.Errorf("recover: %+v, %v", k, err)
 	}
 	// The snapshot is older than an epoch that was begun before.
 	w.put(w.store.Keys().Node("node-b"), task.Node{Name: "node-b", State: task.NodeReady, Unfit: task.UnfitRestored, Epoch: 7})
-	if k, err := w.Recover(ctx); err != nil || k.Epoch != 8 {
+	if k, err := w.Cluster.Recover(ctx); err != nil || k.Epoch != 8 {
 		t.Errorf("recover: %+v, %v", k, err)
 	}
-	if st, err = w.Cluster(ctx); err != nil || !strings.Contains(strings.Join(st.Warnings, "\n"), "carillon cluster recover") {
+	if st, err = w.Cluster.Status(ctx); err != nil || !strings.Contains(strings.Join(st.Warnings, "\n"), "carillon cluster recover") {
 		t.Errorf("warnings %q, %v", st.Warnings, err)
 	}
 }
@@ -162,7 +162,7 @@ func TestCluster_WarningsHaveCodes(t *testing.T) {
 	_, err := w.store.SetFreezes(t.Context(), store.FreezeRecord{}, task.Freezes{Holding: []task.Freeze{{Since: task.At(w.clock.now()), By: "ann", Reason: "a test"}}})
 	must(t, err)
 
-	st, err := w.Cluster(t.Context())
+	st, err := w.Cluster.Status(t.Context())
 	must(t, err)
 	var codes []string
 	for i, d := range st.WarningDetails {
@@ -178,7 +178,7 @@ func TestCluster_WarningsHaveCodes(t *testing.T) {
 		}
 	}
 
-	board, err := w.Board(t.Context(), client.BoardOptions{})
+	board, err := w.Board.Get(t.Context(), client.BoardOptions{})
 	if err != nil || !slices.Equal(board.Warnings, task.WarningTexts(board.WarningDetails)) || len(board.Warnings) != len(st.Warnings) {
 		t.Errorf("the board: %q, %+v, %v", board.Warnings, board.WarningDetails, err)
 	}

@@ -28,20 +28,20 @@ func TestUnknownOutcome_IsNotIssuedAgain(t *testing.T) {
 		do   func(w *world) error
 		id   string // what the problem names
 	}{
-		{"create", func(w *world) error { return second(w.Create(t.Context(), "default", spec("new", "@daily"))) }, "default/new"},
+		{"create", func(w *world) error { return second(w.Tasks.Create(t.Context(), "default", spec("new", "@daily"))) }, "default/new"},
 		{"apply new", func(w *world) error {
-			return second(w.Apply(t.Context(), spec("new", "@daily"), client.ApplyOptions{}))
+			return second(w.Tasks.Apply(t.Context(), spec("new", "@daily"), client.ApplyOptions{}))
 		}, "default/new"},
 		{"apply", func(w *world) error {
-			return second(w.Apply(t.Context(), spec("a", "@hourly"), client.ApplyOptions{}))
+			return second(w.Tasks.Apply(t.Context(), spec("a", "@hourly"), client.ApplyOptions{}))
 		}, "default/a"},
 		{"patch", func(w *world) error {
-			return second(w.Patch(t.Context(), "default", "a", []byte(`{"timeout": "1m"}`), 0))
+			return second(w.Tasks.Patch(t.Context(), "default", "a", []byte(`{"timeout": "1m"}`), 0))
 		}, "default/a"},
-		{"pause", func(w *world) error { return second(w.Pause(t.Context(), "default", "a", 0)) }, "default/a"},
-		{"delete", func(w *world) error { return w.Delete(t.Context(), "default", "a", 0) }, "default/a"},
-		{"trigger", func(w *world) error { return second(w.Trigger(t.Context(), "default", "a", nil)) }, ""},
-		{"cancel", func(w *world) error { return second(w.Cancel(t.Context(), "default", "a", id(1, "aaaa"))) }, id(1, "aaaa")},
+		{"pause", func(w *world) error { return second(w.Tasks.Pause(t.Context(), "default", "a", 0)) }, "default/a"},
+		{"delete", func(w *world) error { return w.Tasks.Delete(t.Context(), "default", "a", 0) }, "default/a"},
+		{"trigger", func(w *world) error { return second(w.Tasks.Trigger(t.Context(), "default", "a", nil)) }, ""},
+		{"cancel", func(w *world) error { return second(w.Runs.Cancel(t.Context(), "default", "a", id(1, "aaaa"))) }, id(1, "aaaa")},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			w := newWorld(t)
@@ -69,7 +69,7 @@ func TestEtcdWithoutSpace_Is507(t *testing.T) {
 	w.writes.set(nil, func(res kv.Result, err error) (kv.Result, error) {
 		return kv.Result{}, fmt.Errorf("commit: %w", noSpace)
 	})
-	e := wantError(t, second(w.Create(ctx, "default", spec("a", "@daily"))), task.ErrUnavailable, client.CodeNoSpace)
+	e := wantError(t, second(w.Tasks.Create(ctx, "default", spec("a", "@daily"))), task.ErrUnavailable, client.CodeNoSpace)
 	if e.Status != 507 || e.ID != "default/a" || w.writes.committed() != 1 {
 		t.Errorf("got %+v after %d commits", e, w.writes.committed())
 	}
@@ -91,23 +91,23 @@ func TestConflict_WithoutIfMatchIsDecidedAgain(t *testing.T) {
 		}, nil)
 	}
 	meddle(2)
-	got, err := w.Patch(ctx, "default", "a", []byte(`{"timeout": "1m"}`), 0)
+	got, err := w.Tasks.Patch(ctx, "default", "a", []byte(`{"timeout": "1m"}`), 0)
 	must(t, err)
 	if !strings.HasPrefix(got.Description, "changed") || got.Timeout.Std() != time.Minute {
 		t.Errorf("the other's change was lost: %+v", got)
 	}
 	meddle(1)
-	_, err = w.Patch(ctx, "default", "a", []byte(`{"timeout": "2m"}`), got.Revision)
+	_, err = w.Tasks.Patch(ctx, "default", "a", []byte(`{"timeout": "2m"}`), got.Revision)
 	wantError(t, err, task.ErrStale, client.CodeStale)
 	meddle(1000)
-	_, err = w.Patch(ctx, "default", "a", []byte(`{"timeout": "3m"}`), 0)
+	_, err = w.Tasks.Patch(ctx, "default", "a", []byte(`{"timeout": "3m"}`), 0)
 	e := wantError(t, err, task.ErrConflict, client.CodeConflict)
 	if e.Status != 409 {
 		t.Errorf("got %+v", e)
 	}
 	// An entry that its owner rewrites is no other revision of the task.
 	w.writes.set(nil, nil)
-	now, err := w.Get(ctx, "default", "a")
+	now, err := w.Tasks.Get(ctx, "default", "a")
 	must(t, err)
 	once := false
 	w.writes.set(func(kv.Txn) {
@@ -116,7 +116,7 @@ func TestConflict_WithoutIfMatchIsDecidedAgain(t *testing.T) {
 			w.put(w.store.Keys().Entry(ref("default", "a")), w.entry(ref("default", "a")))
 		}
 	}, nil)
-	if _, err = w.Patch(ctx, "default", "a", []byte(`{"timeout": "4m"}`), now.Revision); err != nil {
+	if _, err = w.Tasks.Patch(ctx, "default", "a", []byte(`{"timeout": "4m"}`), now.Revision); err != nil {
 		t.Errorf("the owner wrote the entry: %v", err)
 	}
 }

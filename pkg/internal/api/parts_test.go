@@ -43,21 +43,21 @@ func TestRuns_ListPartsIfAskedFor(t *testing.T) {
 	w.ended("b", id(3, "bbbb"), task.Succeeded, func(r *task.Run) { r.Node = "n1" })
 
 	for _, c := range []struct {
-		filter client.RunFilter
+		filter client.RunListOptions
 		want   string
 	}{
-		{client.RunFilter{}, "aaaa:running, aaaa:failed"},
-		{client.RunFilter{Parts: true}, "aaaa-p0002:queued, aaaa-p0001:running n2, aaaa-p0000:succeeded n1, aaaa:running, aaaa-p0001:failed n2, aaaa-p0000:succeeded n1, aaaa:failed"},
-		{client.RunFilter{Parts: true, States: []task.State{task.Failed}}, "aaaa-p0001:failed n2, aaaa:failed"},
-		{client.RunFilter{Parts: true, Since: time.Date(2026, 11, 20, 20, 2, 0, 0, time.UTC)}, "aaaa-p0002:queued, aaaa-p0001:running n2, aaaa-p0000:succeeded n1, aaaa:running"},
-		{client.RunFilter{Parts: true, States: []task.State{task.Queued, task.Running}}, "aaaa-p0002:queued, aaaa-p0001:running n2, aaaa:running"},
-		{client.RunFilter{Node: "n2"}, "aaaa-p0001:running n2, aaaa-p0001:failed n2"},
-		{client.RunFilter{Node: "n2", States: []task.State{task.Running}}, "aaaa-p0001:running n2"},
-		{client.RunFilter{Node: "n1"}, "aaaa-p0002:queued, aaaa-p0000:succeeded n1, aaaa-p0000:succeeded n1"},
+		{client.RunListOptions{}, "aaaa:running, aaaa:failed"},
+		{client.RunListOptions{Parts: true}, "aaaa-p0002:queued, aaaa-p0001:running n2, aaaa-p0000:succeeded n1, aaaa:running, aaaa-p0001:failed n2, aaaa-p0000:succeeded n1, aaaa:failed"},
+		{client.RunListOptions{Parts: true, States: []task.State{task.Failed}}, "aaaa-p0001:failed n2, aaaa:failed"},
+		{client.RunListOptions{Parts: true, Since: time.Date(2026, 11, 20, 20, 2, 0, 0, time.UTC)}, "aaaa-p0002:queued, aaaa-p0001:running n2, aaaa-p0000:succeeded n1, aaaa:running"},
+		{client.RunListOptions{Parts: true, States: []task.State{task.Queued, task.Running}}, "aaaa-p0002:queued, aaaa-p0001:running n2, aaaa:running"},
+		{client.RunListOptions{Node: "n2"}, "aaaa-p0001:running n2, aaaa-p0001:failed n2"},
+		{client.RunListOptions{Node: "n2", States: []task.State{task.Running}}, "aaaa-p0001:running n2"},
+		{client.RunListOptions{Node: "n1"}, "aaaa-p0002:queued, aaaa-p0000:succeeded n1, aaaa-p0000:succeeded n1"},
 	} {
-		one, err := w.Runs(ctx, "default", "a", c.filter)
+		one, err := w.Runs.ListByTask(ctx, "default", "a", c.filter)
 		must(t, err)
-		all, err := w.ListRuns(ctx, c.filter)
+		all, err := w.Runs.List(ctx, c.filter)
 		must(t, err)
 		all = slices.DeleteFunc(all, func(r task.Run) bool { return r.Task == "b" })
 		if brief(one) != c.want || brief(all) != c.want {
@@ -75,7 +75,7 @@ func TestRuns_ListPartsIfAskedFor(t *testing.T) {
 		}
 		page = "&page=" + l.Next
 	}
-	if all, err := w.ListRuns(ctx, client.RunFilter{Parts: true}); err != nil || brief(paged) != brief(all) || len(all) != 8 {
+	if all, err := w.Runs.List(ctx, client.RunListOptions{Parts: true}); err != nil || brief(paged) != brief(all) || len(all) != 8 {
 		t.Errorf("pages have %s\nall are %s, %v", brief(paged), brief(all), err)
 	}
 }
@@ -88,12 +88,12 @@ func TestRuns_ListsSayLittleOfParts(t *testing.T) {
 		r.State, r.Reason = task.Running, ""
 		r.Fan = &task.Fan{Count: 3, Need: 2, Kept: 1, Nodes: []string{"n1", "n2", "n3"}, Left: []int{1, 2}, Only: []int{1, 2}, Checkpoints: map[int]string{2: "row 17"}}
 	})
-	runs, err := w.Runs(ctx, "default", "a", client.RunFilter{})
+	runs, err := w.Runs.ListByTask(ctx, "default", "a", client.RunListOptions{})
 	must(t, err)
 	if b, err := json.Marshal(runs[0].Fan); err != nil || string(b) != `{"count":3,"need":2,"kept":1}` {
 		t.Errorf("it says %s, %v", b, err)
 	}
-	run, err := w.Run(ctx, "default", "a", id(1, "aaaa"))
+	run, err := w.Runs.Get(ctx, "default", "a", id(1, "aaaa"))
 	must(t, err)
 	if len(run.Fan.Parts) != 2 || run.Fan.Checkpoints[2] != "row 17" {
 		t.Errorf("the run itself says %+v", run.Fan)
@@ -117,10 +117,10 @@ func TestRuns_WithPartsRefuseWhatIsForOthers(t *testing.T) {
 		code string
 		hint string
 	}{
-		"cancel of a part that nobody has": {func() (task.Run, error) { return w.Cancel(ctx, "default", "a", task.PartID(now, 1)) }, client.CodeNotRunning,
+		"cancel of a part that nobody has": {func() (task.Run, error) { return w.Runs.Cancel(ctx, "default", "a", task.PartID(now, 1)) }, client.CodeNotRunning,
 			"run cancel " + now},
 		"retry of a part": {func() (task.Run, error) {
-			got, err := w.Retry(ctx, "default", "a", task.PartID(over, 0))
+			got, err := w.Runs.Retry(ctx, "default", "a", task.PartID(over, 0))
 			return got.Run, err
 		}, client.CodeConflict, "run retry " + over},
 	} {
@@ -130,7 +130,7 @@ func TestRuns_WithPartsRefuseWhatIsForOthers(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if got, err := w.Cancel(ctx, "default", "a", task.PartID(now, 0)); err != nil || got.ID != task.PartID(now, 0) {
+	if got, err := w.Runs.Cancel(ctx, "default", "a", task.PartID(now, 0)); err != nil || got.ID != task.PartID(now, 0) {
 		t.Errorf("cancel of a part that a node has: %+v, %v", got, err)
 	}
 }

@@ -35,7 +35,7 @@ func (w *world) tooOften(name string) {
 
 func (w *world) get(name string) client.Task {
 	w.t.Helper()
-	got, err := w.Get(w.t.Context(), "default", name)
+	got, err := w.Tasks.Get(w.t.Context(), "default", name)
 	must(w.t, err)
 	return got
 }
@@ -45,9 +45,9 @@ func TestPause_ReasonAuthorAndEnd(t *testing.T) {
 	made := w.create("a", "@every 1h")
 	start := w.clock.now()
 	until := task.At(start.Add(90 * time.Minute))
-	_, err := w.PauseWith(ctx, "default", "a", client.PauseRequest{Until: until, Reason: "migration"}, made.Revision+1)
+	_, err := w.Tasks.PauseWith(ctx, "default", "a", client.PauseRequest{Until: until, Reason: "migration"}, made.Revision+1)
 	wantError(t, err, task.ErrStale, client.CodeStale)
-	got, err := w.PauseWith(ctx, "default", "a", client.PauseRequest{Until: until, Reason: "migration"}, made.Revision)
+	got, err := w.Tasks.PauseWith(ctx, "default", "a", client.PauseRequest{Until: until, Reason: "migration"}, made.Revision)
 	must(t, err)
 	want := task.Pause{Since: task.At(start), By: w.actor(), Reason: "migration", Until: until}
 	if !got.Paused || got.Pause == nil || *got.Pause != want || got.Change != task.ChangePaused || !got.Next.Equal(start.Add(2*time.Hour)) {
@@ -56,7 +56,7 @@ func TestPause_ReasonAuthorAndEnd(t *testing.T) {
 	if e := w.entry(ref("default", "a")); e.Pause() == nil || *e.Pause() != want {
 		t.Errorf("the entry knows of %+v", e.Own)
 	}
-	next, err := w.Next(ctx, "default", "a", 1, time.Time{})
+	next, err := w.Ticks.ListByTask(ctx, "default", "a", 1, time.Time{})
 	if err != nil || !next[0].Time.Equal(start.Add(2*time.Hour)) {
 		t.Errorf("next of a task whose pause ends: %v, %v", next, err)
 	}
@@ -64,10 +64,10 @@ func TestPause_ReasonAuthorAndEnd(t *testing.T) {
 	// Whoever pauses it again changes what is given; the record tells of both.
 	w.clock.advance(10 * time.Minute)
 	before := w.dump()
-	if _, err = w.Pause(ctx, "default", "a", 0); err != nil || !maps.Equal(before, w.dump()) {
+	if _, err = w.Tasks.Pause(ctx, "default", "a", 0); err != nil || !maps.Equal(before, w.dump()) {
 		t.Errorf("paused already: %v", err)
 	}
-	got, err = w.PauseWith(ctx, "default", "a", client.PauseRequest{For: task.Duration(20 * time.Minute)}, 0)
+	got, err = w.Tasks.PauseWith(ctx, "default", "a", client.PauseRequest{For: task.Duration(20 * time.Minute)}, 0)
 	must(t, err)
 	if end := start.Add(30 * time.Minute); got.Pause.Reason != "migration" || !got.Pause.Until.Equal(end) || !got.PausedUntil.Equal(end) {
 		t.Errorf("paused anew: %+v", got.Pause)
@@ -79,7 +79,7 @@ func TestPause_ReasonAuthorAndEnd(t *testing.T) {
 
 	// Another write keeps it.
 	w.clock.advance(time.Minute)
-	got, err = w.Patch(ctx, "default", "a", []byte(`{"timeout": "1m"}`), 0)
+	got, err = w.Tasks.Patch(ctx, "default", "a", []byte(`{"timeout": "1m"}`), 0)
 	if must(t, err); got.Pause == nil || got.Pause.Reason != "migration" || len(w.entry(ref("default", "a")).Own.Pauses) != 2 {
 		t.Errorf("after another write: %+v", got.Pause)
 	}
@@ -93,20 +93,20 @@ func TestPause_ReasonAuthorAndEnd(t *testing.T) {
 	if got = w.get("a"); got.Paused || got.Pause != nil || got.PauseReason != "" || !got.PausedUntil.IsZero() || !got.Next.Equal(start.Add(time.Hour)) {
 		t.Errorf("after its end: %+v", got)
 	}
-	if run, err := w.Trigger(ctx, "default", "a", nil); err != nil || run.Paused {
+	if run, err := w.Tasks.Trigger(ctx, "default", "a", nil); err != nil || run.Paused {
 		t.Errorf("triggered: %+v, %v", run, err)
 	}
 	before = w.dump()
 	s := spec("a", "@every 1h")
 	s.Timeout = task.Duration(time.Minute)
-	if got, err = w.Apply(ctx, s, client.ApplyOptions{}); err != nil || got.Result != client.Unchanged || !maps.Equal(before, w.dump()) {
+	if got, err = w.Tasks.Apply(ctx, s, client.ApplyOptions{}); err != nil || got.Result != client.Unchanged || !maps.Equal(before, w.dump()) {
 		t.Errorf("applied what it is: %s, %v", got.Result, err)
 	}
 
 	// The next write clears it. Ticks of the pause that nobody has decided yet stay
 	// none: from is its end, not what it was.
 	w.clock.advance(time.Hour)
-	_, err = w.Patch(ctx, "default", "a", []byte(`{"timeout": "2m"}`), 0)
+	_, err = w.Tasks.Patch(ctx, "default", "a", []byte(`{"timeout": "2m"}`), 0)
 	must(t, err)
 	st, err := w.store.Task(ctx, ref("default", "a"))
 	must(t, err)
@@ -120,12 +120,12 @@ func TestResume_BeforeTheEndAndAfter(t *testing.T) {
 	w.create("a", "@every 1m")
 	start := w.clock.now()
 	pause := func() {
-		_, err := w.PauseWith(ctx, "default", "a", client.PauseRequest{For: task.Duration(time.Hour)}, 0)
+		_, err := w.Tasks.PauseWith(ctx, "default", "a", client.PauseRequest{For: task.Duration(time.Hour)}, 0)
 		must(t, err)
 	}
 	pause()
 	w.clock.advance(30 * time.Minute)
-	got, err := w.Resume(ctx, "default", "a", 0)
+	got, err := w.Tasks.Resume(ctx, "default", "a", 0)
 	must(t, err)
 	e := w.entry(ref("default", "a"))
 	if got.Paused || !e.From.Equal(w.clock.now()) || e.Own.Pauses[0].EndedBy != w.actor() || got.Change != task.ChangeResumed {
@@ -133,7 +133,7 @@ func TestResume_BeforeTheEndAndAfter(t *testing.T) {
 	}
 	pause()
 	w.clock.advance(3 * time.Hour)
-	got, err = w.Resume(ctx, "default", "a", 0)
+	got, err = w.Tasks.Resume(ctx, "default", "a", 0)
 	must(t, err)
 	if e = w.entry(ref("default", "a")); !e.From.Equal(start.Add(30 * time.Minute)) {
 		t.Errorf("after the end there is nothing to resume: from %v", e.From)
@@ -142,7 +142,7 @@ func TestResume_BeforeTheEndAndAfter(t *testing.T) {
 		t.Errorf("resumed: %+v", got)
 	}
 	for range 8 {
-		_, err = w.PauseWith(ctx, "default", "a", client.PauseRequest{Reason: task.NewUID()}, 0)
+		_, err = w.Tasks.PauseWith(ctx, "default", "a", client.PauseRequest{Reason: task.NewUID()}, 0)
 		must(t, err)
 	}
 	if n := len(w.entry(ref("default", "a")).Own.Pauses); n != task.KeepPauses {
@@ -156,14 +156,14 @@ func TestPause_AfterFailures(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	s := spec("a", "@every 1h")
 	s.PauseAfter = 3
-	_, err := w.Create(ctx, "default", s)
+	_, err := w.Tasks.Create(ctx, "default", s)
 	must(t, err)
 	w.tooOften("a")
 	got := w.get("a")
 	if !got.Paused || got.PauseReason != "3 runs in a row failed" || got.Pause.By != task.PausedByFailures || !got.Next.IsZero() || got.Failures != 3 {
 		t.Fatalf("shown: %+v", got)
 	}
-	if run, err := w.Trigger(ctx, "default", "a", nil); err != nil || !run.Paused {
+	if run, err := w.Tasks.Trigger(ctx, "default", "a", nil); err != nil || !run.Paused {
 		t.Errorf("triggered: %+v, %v", run, err)
 	}
 	before := w.dump()
@@ -173,23 +173,23 @@ func TestPause_AfterFailures(t *testing.T) {
 			t.Errorf("%s: %s, paused %v", what, got.Result, got.Paused)
 		}
 	}
-	got, err = w.Apply(ctx, s, client.ApplyOptions{})
+	got, err = w.Tasks.Apply(ctx, s, client.ApplyOptions{})
 	unchanged("applied as its file has it", got, err)
-	got, err = w.Apply(ctx, w.get("a").Spec, client.ApplyOptions{})
+	got, err = w.Tasks.Apply(ctx, w.get("a").Spec, client.ApplyOptions{})
 	unchanged("applied as it is shown", got, err)
-	got, err = w.Pause(ctx, "default", "a", 0)
+	got, err = w.Tasks.Pause(ctx, "default", "a", 0)
 	unchanged("paused already", got, err)
 
 	s.Timeout = task.Duration(time.Minute)
-	got, err = w.Apply(ctx, s, client.ApplyOptions{})
+	got, err = w.Tasks.Apply(ctx, s, client.ApplyOptions{})
 	if must(t, err); !got.Paused || got.Failures != 3 || got.Pause.By != task.PausedByFailures {
 		t.Errorf("applied with another timeout: %+v", got.Pause)
 	}
 	w.clock.advance(time.Hour)
 	for what, resume := range map[string]func() (client.Task, error){
-		"resume":          func() (client.Task, error) { return w.Resume(ctx, "default", "a", 0) },
-		"paused is false": func() (client.Task, error) { return w.Patch(ctx, "default", "a", []byte(`{"paused": false}`), 0) },
-		"paused is unset": func() (client.Task, error) { return w.Patch(ctx, "default", "a", []byte(`{"paused": null}`), 0) },
+		"resume":          func() (client.Task, error) { return w.Tasks.Resume(ctx, "default", "a", 0) },
+		"paused is false": func() (client.Task, error) { return w.Tasks.Patch(ctx, "default", "a", []byte(`{"paused": false}`), 0) },
+		"paused is unset": func() (client.Task, error) { return w.Tasks.Patch(ctx, "default", "a", []byte(`{"paused": null}`), 0) },
 	} {
 		got, err = resume()
 		must(t, err)
@@ -202,11 +202,11 @@ func TestPause_AfterFailures(t *testing.T) {
 	}
 
 	// A person takes it over: from then on it is a pause by hand, and counting begins anew.
-	got, err = w.PauseWith(ctx, "default", "a", client.PauseRequest{Reason: "I look"}, 0)
+	got, err = w.Tasks.PauseWith(ctx, "default", "a", client.PauseRequest{Reason: "I look"}, 0)
 	if must(t, err); got.Pause.By != w.actor() || got.Failures != 0 {
 		t.Errorf("taken over: %+v", got.Pause)
 	}
-	got, err = w.Apply(ctx, s, client.ApplyOptions{})
+	got, err = w.Tasks.Apply(ctx, s, client.ApplyOptions{})
 	if must(t, err); got.Paused {
 		t.Error("a file that says nothing of a pause by hand ends it")
 	}
@@ -219,13 +219,13 @@ func TestPause_AfterFailuresThatFollowsAUsers(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	s := spec("a", "@every 1m")
 	s.PauseAfter = 3
-	_, err := w.Create(ctx, "default", s)
+	_, err := w.Tasks.Create(ctx, "default", s)
 	must(t, err)
-	_, err = w.PauseWith(ctx, "default", "a", client.PauseRequest{For: task.Duration(time.Hour)}, 0)
+	_, err = w.Tasks.PauseWith(ctx, "default", "a", client.PauseRequest{For: task.Duration(time.Hour)}, 0)
 	must(t, err)
 	w.clock.advance(2 * time.Hour)
 	w.tooOften("a")
-	got, err := w.Patch(ctx, "default", "a", []byte(`{"timeout": "1m"}`), 0)
+	got, err := w.Tasks.Patch(ctx, "default", "a", []byte(`{"timeout": "1m"}`), 0)
 	if must(t, err); !got.Paused || got.Pause.By != task.PausedByFailures || got.Failures != 3 {
 		t.Errorf("after another write: %+v", got)
 	}
@@ -238,16 +238,16 @@ func TestMaxRuns_RaisedCountsFromThenOn(t *testing.T) {
 	s := spec("a", "@every 1m")
 	s.MaxRuns = 2
 	for _, patch := range []string{`{"max_runs": 5}`, `{"max_runs": null}`} {
-		_, err := w.Apply(ctx, s, client.ApplyOptions{})
+		_, err := w.Tasks.Apply(ctx, s, client.ApplyOptions{})
 		must(t, err)
 		w.own("a", func(e *task.Entry) { e.Own.Runs = 2 })
 		w.clock.advance(72 * time.Hour)
-		_, err = w.Patch(ctx, "default", "a", []byte(`{"timeout": "`+(time.Duration(len(patch))*time.Second).String()+`"}`), 0)
+		_, err = w.Tasks.Patch(ctx, "default", "a", []byte(`{"timeout": "`+(time.Duration(len(patch))*time.Second).String()+`"}`), 0)
 		must(t, err)
 		if e := w.entry(ref("default", "a")); e.From.Equal(w.clock.now()) {
 			t.Errorf("another write: from %v", e.From)
 		}
-		_, err = w.Patch(ctx, "default", "a", []byte(patch), 0)
+		_, err = w.Tasks.Patch(ctx, "default", "a", []byte(patch), 0)
 		must(t, err)
 		if e := w.entry(ref("default", "a")); !e.From.Equal(w.clock.now()) {
 			t.Errorf("%s: from %v, want now, %v", patch, e.From, w.clock.now())
@@ -259,7 +259,7 @@ func TestApply_AndPauses(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	s := spec("a", "@every 1h")
 	w.create("a", "@every 1h")
-	_, err := w.PauseWith(ctx, "default", "a", client.PauseRequest{Reason: "x"}, 0)
+	_, err := w.Tasks.PauseWith(ctx, "default", "a", client.PauseRequest{Reason: "x"}, 0)
 	must(t, err)
 	w.clock.advance(time.Hour)
 	results := w.batch("", line("a", "@every 1h"))
@@ -267,16 +267,16 @@ func TestApply_AndPauses(t *testing.T) {
 		t.Errorf("applied without paused: %+v", results)
 	}
 	s.Paused, s.PauseReason, s.PausedUntil = true, "in the file", task.At(w.clock.now().Add(time.Hour))
-	got, err := w.Apply(ctx, s, client.ApplyOptions{})
+	got, err := w.Tasks.Apply(ctx, s, client.ApplyOptions{})
 	if must(t, err); got.Pause == nil || got.Pause.Reason != "in the file" {
 		t.Errorf("a file with a pause: %+v", got.Pause)
 	}
 	w.clock.advance(2 * time.Hour)
-	if got, err = w.Apply(ctx, s, client.ApplyOptions{}); err != nil || got.Paused || got.Result != client.Unchanged {
+	if got, err = w.Tasks.Apply(ctx, s, client.ApplyOptions{}); err != nil || got.Paused || got.Result != client.Unchanged {
 		t.Errorf("a file whose pause is over: %+v, %v", got, err)
 	}
 	s.Name = "b"
-	if got, err = w.Apply(ctx, s, client.ApplyOptions{}); err != nil || got.Paused || w.entry(ref("default", "b")).Paused {
+	if got, err = w.Tasks.Apply(ctx, s, client.ApplyOptions{}); err != nil || got.Paused || w.entry(ref("default", "b")).Paused {
 		t.Errorf("created with a pause that is over: %+v, %v", got, err)
 	}
 }
@@ -286,7 +286,7 @@ func TestWrites_KeepWhatTheOwnerKnows(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	s := spec("a", "@every 1h")
 	s.MaxRuns, s.PauseAfter = 5, 3
-	_, err := w.Create(ctx, "default", s)
+	_, err := w.Tasks.Create(ctx, "default", s)
 	must(t, err)
 	w.own("a", func(e *task.Entry) { e.Own.Runs, e.Own.Failures, e.Own.Counted = 4, 2, 77 })
 	keeps := func(what string, runs int64, failures int, counted int64) {
@@ -296,23 +296,23 @@ func TestWrites_KeepWhatTheOwnerKnows(t *testing.T) {
 			t.Errorf("%s: %+v", what, own)
 		}
 	}
-	_, err = w.Patch(ctx, "default", "a", []byte(`{"timeout": "1m", "schedule": "@every 2h"}`), 0)
+	_, err = w.Tasks.Patch(ctx, "default", "a", []byte(`{"timeout": "1m", "schedule": "@every 2h"}`), 0)
 	must(t, err)
 	keeps("patched", 4, 2, 77)
 	s.Description = "x"
-	_, err = w.Apply(ctx, s, client.ApplyOptions{})
+	_, err = w.Tasks.Apply(ctx, s, client.ApplyOptions{})
 	must(t, err)
 	keeps("applied", 4, 2, 77)
 	w.batch("", strings.Replace(line("a", "@every 1h"), `{`, `{"max_runs": 5, "pause_after_failures": 3, `, 1))
 	keeps("applied in bulk", 4, 2, 77)
-	_, err = w.Pause(ctx, "default", "a", 0)
+	_, err = w.Tasks.Pause(ctx, "default", "a", 0)
 	must(t, err)
 	keeps("paused", 4, 2, 77)
-	_, err = w.Resume(ctx, "default", "a", 0)
+	_, err = w.Tasks.Resume(ctx, "default", "a", 0)
 	must(t, err)
 	keeps("resumed", 4, 0, 77)
 	got := w.get("a")
-	next, err := w.Next(ctx, "default", "a", 5, time.Time{})
+	next, err := w.Ticks.ListByTask(ctx, "default", "a", 5, time.Time{})
 	if must(t, err); got.Counted != 4 || len(next) != 1 {
 		t.Errorf("%d of 5 have run, and %d may", got.Counted, len(next))
 	}
@@ -320,10 +320,10 @@ func TestWrites_KeepWhatTheOwnerKnows(t *testing.T) {
 	if got = w.get("a"); !got.Next.IsZero() || got.NoNext != "max_runs: all 5 have run" {
 		t.Errorf("next %v, as %q", got.Next, got.NoNext)
 	}
-	changed, err := w.Patch(ctx, "default", "a", []byte(`{"max_runs": null, "pause_after_failures": null}`), 0)
+	changed, err := w.Tasks.Patch(ctx, "default", "a", []byte(`{"max_runs": null, "pause_after_failures": null}`), 0)
 	must(t, err)
 	keeps("not counted any more", 0, 0, 0)
-	_, err = w.Patch(ctx, "default", "a", []byte(`{"pause_after_failures": 2}`), 0)
+	_, err = w.Tasks.Patch(ctx, "default", "a", []byte(`{"pause_after_failures": 2}`), 0)
 	must(t, err)
 	keeps("counted anew: what was before does not count", 0, 0, changed.Revision)
 }
@@ -338,10 +338,10 @@ func TestPause_BesideAnotherWrite(t *testing.T) {
 			for i := range 15 {
 				var err error
 				if n == 0 {
-					_, err = w.PauseWith(context.WithoutCancel(t.Context()), "default", "a", client.PauseRequest{Reason: task.NewUID()}, 0)
+					_, err = w.Tasks.PauseWith(context.WithoutCancel(t.Context()), "default", "a", client.PauseRequest{Reason: task.NewUID()}, 0)
 				} else {
 					b, _ := json.Marshal(map[string]any{"max_runs": i + 1})
-					_, err = w.Patch(context.WithoutCancel(t.Context()), "default", "a", b, 0)
+					_, err = w.Tasks.Patch(context.WithoutCancel(t.Context()), "default", "a", b, 0)
 				}
 				if err != nil {
 					done <- err
@@ -366,7 +366,7 @@ func TestSchedules_AreResolvedWhenTheyAreWritten(t *testing.T) {
 		t.Errorf("@in 10m: %v, next %v", made.Schedule, made.Next)
 	}
 	w.clock.advance(time.Minute)
-	got, err := w.Patch(ctx, "default", "once", []byte(`{"schedule": "@in 1h"}`), 0)
+	got, err := w.Tasks.Patch(ctx, "default", "once", []byte(`{"schedule": "@in 1h"}`), 0)
 	if must(t, err); got.Schedule[0] != "@at 2026-11-20T23:06:00.000Z" {
 		t.Errorf("patched: %v", got.Schedule)
 	}
@@ -377,17 +377,17 @@ func TestSchedules_AreResolvedWhenTheyAreWritten(t *testing.T) {
 	}
 	before := e.From
 	w.clock.advance(time.Hour)
-	_, err = w.Patch(ctx, "default", "spread", []byte(`{"timeout": "1m"}`), 0)
+	_, err = w.Tasks.Patch(ctx, "default", "spread", []byte(`{"timeout": "1m"}`), 0)
 	must(t, err)
-	next, err := w.Next(ctx, "default", "spread", 1, time.Time{})
+	next, err := w.Ticks.ListByTask(ctx, "default", "spread", 1, time.Time{})
 	if after := w.entry(ref("default", "spread")); err != nil || after.Schedule[0] != e.Schedule[0] || !after.From.Equal(before.Time) || !next[0].Time.Equal(made.Next.Time) {
 		t.Errorf("after another write: %v from %v; next %v, %v", after.Schedule, after.From, next, err)
 	}
 	s := spec("jittery", "@every 1h")
 	s.Jitter = task.Duration(30 * time.Minute)
-	_, err = w.Create(ctx, "default", s)
+	_, err = w.Tasks.Create(ctx, "default", s)
 	must(t, err)
-	next, err = w.Next(ctx, "default", "jittery", 3, time.Time{})
+	next, err = w.Ticks.ListByTask(ctx, "default", "jittery", 3, time.Time{})
 	must(t, err)
 	for _, o := range next {
 		if d := o.DueAt.Sub(o.Time.Time); d <= 0 || d >= 30*time.Minute {
@@ -395,9 +395,9 @@ func TestSchedules_AreResolvedWhenTheyAreWritten(t *testing.T) {
 		}
 	}
 	s.Name, s.Jitter, s.End = "ended", 0, task.At(w.clock.now().Add(90*time.Minute))
-	_, err = w.Create(ctx, "default", s)
+	_, err = w.Tasks.Create(ctx, "default", s)
 	must(t, err)
-	if next, err = w.Next(ctx, "default", "ended", 3, time.Time{}); err != nil || len(next) != 1 {
+	if next, err = w.Ticks.ListByTask(ctx, "default", "ended", 3, time.Time{}); err != nil || len(next) != 1 {
 		t.Errorf("up to the end: %v, %v", next, err)
 	}
 	w.clock.advance(2 * time.Hour)

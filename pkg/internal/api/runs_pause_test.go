@@ -29,7 +29,7 @@ func TestPauseAndResumeOfARun(t *testing.T) {
 		return record.Held{}
 	}
 	for range 2 { // twice is once
-		got, err := w.PauseRun(ctx, "default", "a", run[:19])
+		got, err := w.Runs.Pause(ctx, "default", "a", run[:19])
 		must(t, err)
 		if got.ID != run || got.State != task.Running || got.PausedBy != w.actor() {
 			t.Errorf("asked to pause: %+v", got)
@@ -40,7 +40,7 @@ func TestPauseAndResumeOfARun(t *testing.T) {
 		t.Errorf("the record is %+v", first)
 	}
 	for range 2 {
-		got, err := w.ResumeRun(ctx, "default", "a", run)
+		got, err := w.Runs.Resume(ctx, "default", "a", run)
 		must(t, err)
 		if got.PausedBy != "" || got.State != task.Running {
 			t.Errorf("asked to go on before it stood still: %+v", got)
@@ -60,20 +60,20 @@ func TestPauseAndResumeOfARun(t *testing.T) {
 			w.put(w.store.Keys().Run("node-b", ref("default", "a"), run), h.Assigned)
 		}
 	}, nil)
-	_, err := w.PauseRun(ctx, "default", "a", run)
+	_, err := w.Runs.Pause(ctx, "default", "a", run)
 	must(t, err)
 	if h := held(); !h.PauseRequested || !wrote {
 		t.Errorf("the record is %+v", h)
 	}
 	w.writes.set(nil, nil)
-	_, err = w.Cancel(ctx, "default", "a", run)
+	_, err = w.Runs.Cancel(ctx, "default", "a", run)
 	must(t, err)
 	if h := held(); !h.CancelRequested || !h.PauseRequested {
 		t.Errorf("cancelled while it pauses: %+v", h)
 	}
-	_, err = w.ResumeRun(ctx, "default", "a", run)
+	_, err = w.Runs.Resume(ctx, "default", "a", run)
 	must(t, err)
-	e := wantError(t, second(w.PauseRun(ctx, "default", "a", run)), task.ErrConflict, client.CodeAlreadyEnded)
+	e := wantError(t, second(w.Runs.Pause(ctx, "default", "a", run)), task.ErrConflict, client.CodeAlreadyEnded)
 	if !strings.Contains(e.Message, "about to end") {
 		t.Errorf("paused while it ends: %v", e)
 	}
@@ -81,8 +81,8 @@ func TestPauseAndResumeOfARun(t *testing.T) {
 	w.waiting("a", id(2, "aaaa"), nil)
 	w.ended("a", id(3, "aaaa"), task.Succeeded, nil)
 	for what, f := range map[string]func(id string) error{
-		"paused":  func(id string) error { return second(w.PauseRun(ctx, "default", "a", id)) },
-		"resumed": func(id string) error { return second(w.ResumeRun(ctx, "default", "a", id)) },
+		"paused":  func(id string) error { return second(w.Runs.Pause(ctx, "default", "a", id)) },
+		"resumed": func(id string) error { return second(w.Runs.Resume(ctx, "default", "a", id)) },
 	} {
 		e := wantError(t, f(id(2, "aaaa")), task.ErrConflict, client.CodeNotRunning)
 		if !strings.Contains(e.Message, "waits in the queue") || !strings.Contains(e.Message, what) || (what == "paused") != strings.Contains(e.Hint, "carillon task pause a") {
@@ -124,7 +124,7 @@ func TestPauseOfARun_WithPartsIsOneOfThoseThatNodesHave(t *testing.T) {
 	asked := "0:running ann, 1:running ann, 2:succeeded, 3:queued, 4:queued"
 	w.writes.set(nil, nil)
 	for range 2 { // twice is once
-		got, err := w.PauseRun(ctx, "default", "a", run)
+		got, err := w.Runs.Pause(ctx, "default", "a", run)
 		must(t, err)
 		if stand(got) != asked {
 			t.Errorf("asked to pause: %s", stand(got))
@@ -140,7 +140,7 @@ func TestPauseOfARun_WithPartsIsOneOfThoseThatNodesHave(t *testing.T) {
 			t.Errorf("run %s: asked to pause %t", h.ID, h.PauseRequested)
 		}
 	}
-	got, err := w.ResumeRun(ctx, "default", "a", run)
+	got, err := w.Runs.Resume(ctx, "default", "a", run)
 	must(t, err)
 	if want := strings.ReplaceAll(asked, " ann", ""); stand(got) != want || w.writes.committed() != 4 {
 		t.Errorf("resumed with %d writes: %s", w.writes.committed(), stand(got))
@@ -153,19 +153,19 @@ func TestPauseOfARun_WithPartsIsOneOfThoseThatNodesHave(t *testing.T) {
 			w.active("node-b", "a", task.PartID(run, 0))
 		}
 	}, nil)
-	e := wantError(t, second(w.PauseRun(ctx, "default", "a", run)), task.ErrConflict, client.CodeConflict)
+	e := wantError(t, second(w.Runs.Pause(ctx, "default", "a", run)), task.ErrConflict, client.CodeConflict)
 	if !strings.Contains(e.Message, "1 of 2 parts were asked") {
 		t.Errorf("one of them moves: %v", e)
 	}
 	w.writes.set(nil, nil)
-	got, err = w.PauseRun(ctx, "default", "a", run)
+	got, err = w.Runs.Pause(ctx, "default", "a", run)
 	must(t, err)
 	if stand(got) != asked {
 		t.Errorf("then: %s", stand(got))
 	}
 
 	w.writes.set(nil, func(kv.Result, error) (kv.Result, error) { return kv.Result{}, errLost }) // done, and not told
-	e = wantError(t, second(w.ResumeRun(ctx, "default", "a", run)), task.ErrUnknown, client.CodeUnknown)
+	e = wantError(t, second(w.Runs.Resume(ctx, "default", "a", run)), task.ErrUnknown, client.CodeUnknown)
 	if e.ID != run || !strings.Contains(e.Message, "0 of 2 parts were asked") {
 		t.Errorf("nobody knows what became of it: %+v", e)
 	}
@@ -177,7 +177,7 @@ func TestPauseOfARun_WithPartsThatNobodyHasIsRefused(t *testing.T) {
 	run := id(1, "aaaa")
 	fan := &task.Fan{Count: 3, Need: 3, Left: []int{0, 1, 2}}
 	w.waiting("a", run, func(r *task.Run) { r.State, r.Reason, r.Fan = task.Running, "", fan })
-	for _, err := range []error{second(w.PauseRun(ctx, "default", "a", run)), second(w.ResumeRun(ctx, "default", "a", run))} {
+	for _, err := range []error{second(w.Runs.Pause(ctx, "default", "a", run)), second(w.Runs.Resume(ctx, "default", "a", run))} {
 		e := wantError(t, err, task.ErrConflict, client.CodeNotRunning)
 		if !strings.Contains(e.Message, "has 3 parts, and no node has one of them") {
 			t.Errorf("%v", e)
@@ -187,9 +187,9 @@ func TestPauseOfARun_WithPartsThatNobodyHasIsRefused(t *testing.T) {
 	fan.Left, fan.Cancel = []int{1, 2}, task.ReasonCancelled
 	w.waiting("a", run, func(r *task.Run) { r.State, r.Reason, r.Fan = task.Running, "", fan })
 	w.active("node-b", "a", task.PartID(run, 0))
-	e := wantError(t, second(w.PauseRun(ctx, "default", "a", run)), task.ErrConflict, client.CodeAlreadyEnded)
+	e := wantError(t, second(w.Runs.Pause(ctx, "default", "a", run)), task.ErrConflict, client.CodeAlreadyEnded)
 	if !strings.Contains(e.Message, "about to end") {
 		t.Errorf("paused while it ends: %v", e)
 	}
-	must(t, second(w.ResumeRun(ctx, "default", "a", run)))
+	must(t, second(w.Runs.Resume(ctx, "default", "a", run)))
 }

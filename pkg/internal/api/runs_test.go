@@ -62,7 +62,7 @@ func TestTrigger_QueuesARun(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	made := w.create("a", "@daily")
 	w.clock.advance(time.Second)
-	got, err := w.Trigger(ctx, "default", "a", map[string]string{"FULL": "1"})
+	got, err := w.Tasks.Trigger(ctx, "default", "a", map[string]string{"FULL": "1"})
 	must(t, err)
 	if got.State != task.Queued || got.Reason != task.ReasonManual || got.Trigger != task.TriggerManual || got.Attempt != 1 ||
 		got.UID != made.UID || got.Paused || !got.ScheduledTime.Equal(w.clock.now()) || !got.CreatedAt.Equal(w.clock.now()) {
@@ -74,17 +74,17 @@ func TestTrigger_QueuesARun(t *testing.T) {
 	if stored.Env["FULL"] != "1" || stored.UID != made.UID || stored.State != task.Queued {
 		t.Errorf("queued: %+v", stored)
 	}
-	run, err := w.Run(ctx, "default", "a", got.ID)
+	run, err := w.Runs.Get(ctx, "default", "a", got.ID)
 	must(t, err)
 	if run.ID != got.ID || run.Task != "a" || run.Namespace != "default" {
 		t.Errorf("read: %+v", run)
 	}
-	_, err = w.Pause(ctx, "default", "a", 0)
+	_, err = w.Tasks.Pause(ctx, "default", "a", 0)
 	must(t, err)
 	if r := w.do(request{method: "POST", path: "/v1/namespaces/default/tasks/a/trigger"}); r.status != 202 || !strings.Contains(r.body, `"paused":true`) {
 		t.Errorf("without a body, paused: %d %s", r.status, r.body)
 	}
-	_, err = w.Trigger(ctx, "default", "none", nil)
+	_, err = w.Tasks.Trigger(ctx, "default", "none", nil)
 	wantError(t, err, task.ErrNotFound, client.CodeNotFound)
 }
 
@@ -98,15 +98,15 @@ func TestTrigger_EntryRewrittenMeanwhile(t *testing.T) {
 			w.put(k.Entry(ref("default", "a")), w.entry(ref("default", "a")))
 		}
 	}, nil)
-	_, err := w.Trigger(ctx, "default", "a", nil)
+	_, err := w.Tasks.Trigger(ctx, "default", "a", nil)
 	must(t, err)
 	if n := w.writes.committed(); n != 4 {
 		t.Errorf("%d commits, want 4", n)
 	}
 	w.writes.set(func(kv.Txn) { w.put(k.Entry(ref("default", "a")), w.entry(ref("default", "a"))) }, nil)
-	_, err = w.Trigger(ctx, "default", "a", nil)
+	_, err = w.Tasks.Trigger(ctx, "default", "a", nil)
 	wantError(t, err, task.ErrConflict, client.CodeConflict)
-	if runs, err := w.Runs(ctx, "default", "a", client.RunFilter{}); err != nil || len(runs) != 1 {
+	if runs, err := w.Runs.ListByTask(ctx, "default", "a", client.RunListOptions{}); err != nil || len(runs) != 1 {
 		t.Errorf("queued: %v, %v; want one run", runs, err)
 	}
 }
@@ -127,34 +127,34 @@ func TestRuns_ListsAndPages(t *testing.T) {
 	w.active("node-a", "b", id(6, "bbbb"))
 
 	for _, c := range []struct {
-		f    client.RunFilter
+		f    client.RunListOptions
 		want string
 	}{
-		{client.RunFilter{}, "05:running 04:queued 03:skipped 02:failed 01:succeeded"},
-		{client.RunFilter{Limit: 2}, "05:running 04:queued"},
-		{client.RunFilter{State: task.Failed}, "02:failed"},
-		{client.RunFilter{State: "queued,running"}, "05:running 04:queued"},
-		{client.RunFilter{Node: "node-b"}, "05:running 02:failed"},
-		{client.RunFilter{State: task.Lost}, ""},
+		{client.RunListOptions{}, "05:running 04:queued 03:skipped 02:failed 01:succeeded"},
+		{client.RunListOptions{Limit: 2}, "05:running 04:queued"},
+		{client.RunListOptions{State: task.Failed}, "02:failed"},
+		{client.RunListOptions{State: "queued,running"}, "05:running 04:queued"},
+		{client.RunListOptions{Node: "node-b"}, "05:running 02:failed"},
+		{client.RunListOptions{State: task.Lost}, ""},
 	} {
-		got, err := w.Runs(ctx, "default", "a", c.f)
+		got, err := w.Runs.ListByTask(ctx, "default", "a", c.f)
 		must(t, err)
 		if s := told(got); s != c.want {
 			t.Errorf("runs of a, %+v: %s, want %s", c.f, s, c.want)
 		}
 	}
 	for _, c := range []struct {
-		f    client.RunFilter
+		f    client.RunListOptions
 		want string
 	}{
-		{client.RunFilter{}, "06:running 05:running 04:queued 03:skipped 02:succeeded 02:failed 01:succeeded"},
-		{client.RunFilter{Namespace: "default"}, "06:running 05:running 04:queued 03:skipped 02:succeeded 02:failed 01:succeeded"},
-		{client.RunFilter{Namespace: "other"}, ""},
-		{client.RunFilter{Namespace: "default", Task: "b"}, "06:running 02:succeeded"},
-		{client.RunFilter{State: task.Running}, "06:running 05:running"},
-		{client.RunFilter{State: task.Succeeded, Limit: 1}, "02:succeeded"},
+		{client.RunListOptions{}, "06:running 05:running 04:queued 03:skipped 02:succeeded 02:failed 01:succeeded"},
+		{client.RunListOptions{Namespace: "default"}, "06:running 05:running 04:queued 03:skipped 02:succeeded 02:failed 01:succeeded"},
+		{client.RunListOptions{Namespace: "other"}, ""},
+		{client.RunListOptions{Namespace: "default", Task: "b"}, "06:running 02:succeeded"},
+		{client.RunListOptions{State: task.Running}, "06:running 05:running"},
+		{client.RunListOptions{State: task.Succeeded, Limit: 1}, "02:succeeded"},
 	} {
-		got, err := w.ListRuns(ctx, c.f)
+		got, err := w.Runs.List(ctx, c.f)
 		must(t, err)
 		if s := told(got); s != c.want {
 			t.Errorf("all runs, %+v: %s, want %s", c.f, s, c.want)
@@ -179,13 +179,13 @@ func TestRuns_ListsAndPages(t *testing.T) {
 			t.Errorf("%s: pages have %v, the whole has %d", path, whole, len(l.Items))
 		}
 	}
-	if runs, err := w.Runs(ctx, "default", "empty", client.RunFilter{}); err != nil || len(runs) != 0 {
+	if runs, err := w.Runs.ListByTask(ctx, "default", "empty", client.RunListOptions{}); err != nil || len(runs) != 0 {
 		t.Errorf("a task without runs: %v, %v", runs, err)
 	}
-	_, err := w.Runs(ctx, "default", "none", client.RunFilter{})
+	_, err := w.Runs.ListByTask(ctx, "default", "none", client.RunListOptions{})
 	wantError(t, err, task.ErrNotFound, client.CodeNotFound)
 
-	tasks, err := w.List(ctx, client.ListOptions{})
+	tasks, err := w.Tasks.List(ctx, client.TaskListOptions{})
 	must(t, err)
 	a := tasks[0]
 	if a.Active != 1 || a.LastRun == nil || a.LastRun.State != task.Running || a.LastRun.Node != "node-b" || tasks[2].LastRun != nil {
@@ -204,30 +204,30 @@ func TestRun_ByBeginningOfID(t *testing.T) {
 	w.active("node-a", "b", id(4, "bbbb"))
 
 	for _, name := range []string{id(1, "aaaa"), id(1, "aaaa") + "-w"} {
-		got, err := w.Run(ctx, "default", "a", name)
+		got, err := w.Runs.Get(ctx, "default", "a", name)
 		must(t, err)
 		if !strings.HasPrefix(got.ID, name) || len(got.ID) > len(name)+3 {
 			t.Errorf("%s: %s", name, got.ID)
 		}
-		found, err := w.FindRun(ctx, "default", name)
+		found, err := w.Runs.Find(ctx, "default", name)
 		must(t, err)
 		if found.ID != got.ID || found.Task != "a" {
 			t.Errorf("found %s: %+v", name, found)
 		}
 	}
 	for n := 2; n <= 4; n++ {
-		if got, err := w.FindRun(ctx, "default", id(n, "bbbb")[:15]); err != nil || got.ID != id(n, "bbbb") {
+		if got, err := w.Runs.Find(ctx, "default", id(n, "bbbb")[:15]); err != nil || got.ID != id(n, "bbbb") {
 			t.Errorf("minute %d: %+v, %v", n, got, err)
 		}
 	}
-	e := wantError(t, second(w.Run(ctx, "default", "a", "2026")), task.ErrConflict, client.CodeAmbiguous)
+	e := wantError(t, second(w.Runs.Get(ctx, "default", "a", "2026")), task.ErrConflict, client.CodeAmbiguous)
 	if !strings.Contains(e.Message, id(1, "aaaa")) {
 		t.Errorf("ambiguous: %v", e)
 	}
-	wantError(t, second(w.FindRun(ctx, "default", "2026")), task.ErrConflict, client.CodeAmbiguous)
-	wantError(t, second(w.Run(ctx, "default", "a", "2027")), task.ErrNotFound, client.CodeNotFound)
-	wantError(t, second(w.FindRun(ctx, "default", "2027")), task.ErrNotFound, client.CodeNotFound)
-	wantError(t, second(w.FindRun(ctx, "other", id(1, "aaaa"))), task.ErrNotFound, client.CodeNotFound)
+	wantError(t, second(w.Runs.Find(ctx, "default", "2026")), task.ErrConflict, client.CodeAmbiguous)
+	wantError(t, second(w.Runs.Get(ctx, "default", "a", "2027")), task.ErrNotFound, client.CodeNotFound)
+	wantError(t, second(w.Runs.Find(ctx, "default", "2027")), task.ErrNotFound, client.CodeNotFound)
+	wantError(t, second(w.Runs.Find(ctx, "other", id(1, "aaaa"))), task.ErrNotFound, client.CodeNotFound)
 }
 
 func second[T any](_ T, err error) error { return err }
@@ -236,19 +236,19 @@ func TestCancel(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	w.create("a", "@daily")
 	w.waiting("a", id(1, "aaaa"), nil)
-	got, err := w.Cancel(ctx, "default", "a", id(1, "aaaa"))
+	got, err := w.Runs.Cancel(ctx, "default", "a", id(1, "aaaa"))
 	must(t, err)
 	if got.State != task.Cancelled || got.CancelledBy != w.actor() || got.Reason != task.ReasonCancelled {
 		t.Errorf("cancelled: %+v", got)
 	}
-	e := wantError(t, second(w.Cancel(ctx, "default", "a", id(1, "aaaa"))), task.ErrConflict, client.CodeAlreadyEnded)
+	e := wantError(t, second(w.Runs.Cancel(ctx, "default", "a", id(1, "aaaa"))), task.ErrConflict, client.CodeAlreadyEnded)
 	if !strings.Contains(e.Message, "cancelled") {
 		t.Errorf("cancelled twice: %v", e)
 	}
 
 	w.active("node-b", "a", id(2, "aaaa"))
 	for range 2 {
-		got, err = w.Cancel(ctx, "default", "a", id(2, "aaaa"))
+		got, err = w.Runs.Cancel(ctx, "default", "a", id(2, "aaaa"))
 		must(t, err)
 		if got.State != task.Running || got.CancelledBy != w.actor() {
 			t.Errorf("asked to cancel: %+v", got)
@@ -259,7 +259,7 @@ func TestCancel(t *testing.T) {
 	if len(held) != 1 || !held[0].CancelRequested {
 		t.Errorf("active: %+v", held)
 	}
-	wantError(t, second(w.Cancel(ctx, "default", "a", id(9, "aaaa"))), task.ErrNotFound, client.CodeNotFound)
+	wantError(t, second(w.Runs.Cancel(ctx, "default", "a", id(9, "aaaa"))), task.ErrNotFound, client.CodeNotFound)
 
 	// It moves from the queue into an inbox while we look.
 	w.waiting("a", id(3, "aaaa"), nil)
@@ -272,7 +272,7 @@ func TestCancel(t *testing.T) {
 			w.active("node-b", "a", id(3, "aaaa"))
 		}
 	}, nil)
-	got, err = w.Cancel(ctx, "default", "a", id(3, "aaaa")[:19])
+	got, err = w.Runs.Cancel(ctx, "default", "a", id(3, "aaaa")[:19])
 	must(t, err)
 	if got.State != task.Running || got.CancelledBy != w.actor() {
 		t.Errorf("cancelled on the move: %+v", got)

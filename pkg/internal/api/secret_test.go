@@ -44,45 +44,45 @@ func TestSecret_Life(t *testing.T) {
 	t.Parallel()
 	w, b, one, two := withKeys(t)
 	ctx := t.Context()
-	s, err := w.SetSecret(ctx, "default", "db", client.SecretRequest{Values: map[string]string{"user": "app", "password": "hunter2"}})
+	s, err := w.Secrets.Set(ctx, "default", "db", client.SecretRequest{Values: map[string]string{"user": "app", "password": "hunter2"}})
 	must(t, err)
 	if s.Generation != 1 || !slices.Equal(s.Keys, []string{"password", "user"}) || s.KeyID != one.ID() || s.UpdatedBy != w.actor() || s.Change != task.SecretSet || s.Revision == 0 {
 		t.Errorf("set: %+v", s)
 	}
-	s, err = w.SetSecret(ctx, "default", "db", client.SecretRequest{Values: map[string]string{"password": "hunter3"}, Remove: []string{"user"}})
+	s, err = w.Secrets.Set(ctx, "default", "db", client.SecretRequest{Values: map[string]string{"password": "hunter3"}, Remove: []string{"user"}})
 	must(t, err)
 	if got := w.values("db", one); !maps.Equal(got, map[string]string{"password": "hunter3"}) || s.Generation != 2 {
 		t.Errorf("the values are %v, %+v", got, s)
 	}
 	// Rotation is by the first key of the node that is asked.
-	if s, err = b.RotateSecret(ctx, "default", "db"); err != nil || s.KeyID != two.ID() || s.Change != task.SecretRotated || s.Generation != 3 {
+	if s, err = b.Secrets.Rotate(ctx, "default", "db"); err != nil || s.KeyID != two.ID() || s.Change != task.SecretRotated || s.Generation != 3 {
 		t.Errorf("rotated: %+v, %v", s, err)
 	}
-	if again, err := b.RotateSecret(ctx, "default", "db"); err != nil || again.Revision != s.Revision {
+	if again, err := b.Secrets.Rotate(ctx, "default", "db"); err != nil || again.Revision != s.Revision {
 		t.Errorf("rotated again: %+v, %v", again, err)
 	}
 	if got := w.values("db", two); got["password"] != "hunter3" {
 		t.Errorf("the values are %v", got)
 	}
 	// node-a lacks that key: it can write only all of it.
-	wantError(t, second(w.SetSecret(ctx, "default", "db", client.SecretRequest{Values: map[string]string{"a": "b"}})), task.ErrConflict, client.CodeNoKey)
-	wantError(t, second(w.RotateSecret(ctx, "default", "db")), task.ErrConflict, client.CodeNoKey)
-	if s, err = w.SetSecret(ctx, "default", "db", client.SecretRequest{Values: map[string]string{"a": "b"}, Replace: true}); err != nil || s.Generation != 4 || len(s.Keys) != 1 {
+	wantError(t, second(w.Secrets.Set(ctx, "default", "db", client.SecretRequest{Values: map[string]string{"a": "b"}})), task.ErrConflict, client.CodeNoKey)
+	wantError(t, second(w.Secrets.Rotate(ctx, "default", "db")), task.ErrConflict, client.CodeNoKey)
+	if s, err = w.Secrets.Set(ctx, "default", "db", client.SecretRequest{Values: map[string]string{"a": "b"}, Replace: true}); err != nil || s.Generation != 4 || len(s.Keys) != 1 {
 		t.Errorf("replaced: %+v, %v", s, err)
 	}
-	must(t, second(w.SetSecret(ctx, "other", "x", client.SecretRequest{Values: map[string]string{"a": "b"}})))
-	if all, err := w.Secrets(ctx, ""); err != nil || len(all) != 2 {
+	must(t, second(w.Secrets.Set(ctx, "other", "x", client.SecretRequest{Values: map[string]string{"a": "b"}})))
+	if all, err := w.Secrets.List(ctx, ""); err != nil || len(all) != 2 {
 		t.Errorf("all: %+v, %v", all, err)
 	}
-	must(t, w.DeleteSecret(ctx, "default", "db"))
-	wantError(t, second(w.Client.Secret(ctx, "default", "db")), task.ErrNotFound, client.CodeNotFound)
-	wantError(t, w.DeleteSecret(ctx, "default", "db"), task.ErrNotFound, client.CodeNotFound)
-	wantError(t, second(b.RotateSecret(ctx, "default", "db")), task.ErrNotFound, client.CodeNotFound)
-	if all, err := w.Secrets(ctx, "default"); err != nil || len(all) != 0 {
+	must(t, w.Secrets.Delete(ctx, "default", "db"))
+	wantError(t, second(w.Client.Secrets.Get(ctx, "default", "db")), task.ErrNotFound, client.CodeNotFound)
+	wantError(t, w.Secrets.Delete(ctx, "default", "db"), task.ErrNotFound, client.CodeNotFound)
+	wantError(t, second(b.Secrets.Rotate(ctx, "default", "db")), task.ErrNotFound, client.CodeNotFound)
+	if all, err := w.Secrets.List(ctx, "default"); err != nil || len(all) != 0 {
 		t.Errorf("deleted, and listed: %+v, %v", all, err)
 	}
 	// What comes after it has another generation: no former values fit in it.
-	if s, err = w.SetSecret(ctx, "default", "db", client.SecretRequest{Values: map[string]string{"a": "b"}}); err != nil || s.Generation != 6 {
+	if s, err = w.Secrets.Set(ctx, "default", "db", client.SecretRequest{Values: map[string]string{"a": "b"}}); err != nil || s.Generation != 6 {
 		t.Errorf("set after the delete: %+v, %v", s, err)
 	}
 	for key, value := range w.dump() {
@@ -98,17 +98,17 @@ func TestSecret_WhatIsRefused(t *testing.T) {
 	c, d := w.client(w.serve("node-c")), w.client(w.serve("node-d"))
 	ctx := t.Context()
 	set := client.SecretRequest{Values: map[string]string{"a": "hunter2"}}
-	wantError(t, second(c.SetSecret(ctx, "default", "db", set)), task.ErrConflict, client.CodeNoKey)
-	wantError(t, second(d.SetSecret(ctx, "default", "db", set)), task.ErrConflict, client.CodeNoKey)
-	must(t, second(w.SetSecret(ctx, "default", "db", set)))
-	if _, err := c.Secrets(ctx, "default"); err != nil {
+	wantError(t, second(c.Secrets.Set(ctx, "default", "db", set)), task.ErrConflict, client.CodeNoKey)
+	wantError(t, second(d.Secrets.Set(ctx, "default", "db", set)), task.ErrConflict, client.CodeNoKey)
+	must(t, second(w.Secrets.Set(ctx, "default", "db", set)))
+	if _, err := c.Secrets.List(ctx, "default"); err != nil {
 		t.Errorf("without a key nothing is told: %v", err)
 	}
 	for want, r := range map[string]client.SecretRequest{
 		task.CodeRequired: {}, task.CodeBadEnv: {Values: map[string]string{"a-b": "hunter2"}}, task.CodeBadValue: {Remove: []string{"hunter2"}},
 		task.CodeTooLong: {Values: map[string]string{"a": strings.Repeat("hunter2", 10_000)}},
 	} {
-		e := wantError(t, second(w.SetSecret(ctx, "default", "db", r)), task.ErrInvalid, want)
+		e := wantError(t, second(w.Secrets.Set(ctx, "default", "db", r)), task.ErrInvalid, want)
 		if want != task.CodeBadValue && strings.Contains(e.Error(), "hunter") {
 			t.Errorf("it tells the value: %v", e)
 		}
@@ -150,11 +150,11 @@ func TestSecret_WhatIsRefused(t *testing.T) {
 	if r := put(good, nil); r.status != 409 || !strings.Contains(r.body, "replace") {
 		t.Errorf("a damaged record: %d %s", r.status, r.body)
 	}
-	if s, err := w.SetSecret(ctx, "default", "db", client.SecretRequest{Values: map[string]string{"a": "b"}, Replace: true}); err != nil || s.Generation != 1 {
+	if s, err := w.Secrets.Set(ctx, "default", "db", client.SecretRequest{Values: map[string]string{"a": "b"}, Replace: true}); err != nil || s.Generation != 1 {
 		t.Errorf("a damaged record written anew: %+v, %v", s, err)
 	}
 	w.put(w.store.Keys().Secret("default", "db"), "[")
-	must(t, w.DeleteSecret(ctx, "default", "db"))
+	must(t, w.Secrets.Delete(ctx, "default", "db"))
 }
 
 // TestSecret_LosesNoWrite of several through two nodes: each goes on from what the
@@ -169,7 +169,7 @@ func TestSecret_LosesNoWrite(t *testing.T) {
 			for i := range writes {
 				node := []*client.Client{b, w.Client}[id%2]
 				for {
-					_, err := node.SetSecret(t.Context(), "default", "db", client.SecretRequest{Values: map[string]string{fmt.Sprintf("k%d_%d", id, i): "v"}})
+					_, err := node.Secrets.Set(t.Context(), "default", "db", client.SecretRequest{Values: map[string]string{fmt.Sprintf("k%d_%d", id, i): "v"}})
 					var e *client.Error
 					if errors.As(err, &e) && (e.Code == client.CodeConflict || e.Code == client.CodeNoKey) {
 						node = b // which has both keys

@@ -34,10 +34,10 @@ func TestTask_Lifecycle(t *testing.T) {
 	if !e.From.Equal(w.clock.now()) || !e.Anchor.Equal(w.clock.now()) || e.UID != made.UID {
 		t.Errorf("entry: %+v", e)
 	}
-	_, err := w.Create(ctx, "default", spec("backup", "@daily"))
+	_, err := w.Tasks.Create(ctx, "default", spec("backup", "@daily"))
 	wantError(t, err, task.ErrExists, client.CodeExists)
 
-	got, err := w.Get(ctx, "default", "backup")
+	got, err := w.Tasks.Get(ctx, "default", "backup")
 	must(t, err)
 	if got.Revision != made.Revision || got.UID != made.UID || got.Active != 0 || got.LastRun != nil {
 		t.Errorf("got %+v", got)
@@ -46,32 +46,32 @@ func TestTask_Lifecycle(t *testing.T) {
 	w.clock.advance(time.Minute)
 	s := spec("backup", "30 2 * * *")
 	s.Description = "Dumps the orders"
-	changed, err := w.Apply(ctx, s, client.ApplyOptions{})
+	changed, err := w.Tasks.Apply(ctx, s, client.ApplyOptions{})
 	must(t, err)
 	if changed.Result != client.Configured || changed.Generation != 2 || changed.UID != made.UID || changed.Revision <= made.Revision ||
 		!changed.CreatedAt.Equal(made.CreatedAt.Time) || !changed.UpdatedAt.Equal(w.clock.now()) {
 		t.Errorf("applied: %+v", changed)
 	}
 	before := w.dump()
-	again, err := w.Apply(ctx, s, client.ApplyOptions{})
+	again, err := w.Tasks.Apply(ctx, s, client.ApplyOptions{})
 	must(t, err)
 	if again.Result != client.Unchanged || again.Revision != changed.Revision || !maps.Equal(before, w.dump()) {
 		t.Errorf("applied the same again: %+v", again)
 	}
 
-	must(t, w.Delete(ctx, "default", "backup", 0))
-	wantError(t, w.Delete(ctx, "default", "backup", 0), task.ErrNotFound, client.CodeNotFound)
-	_, err = w.Get(ctx, "default", "backup")
+	must(t, w.Tasks.Delete(ctx, "default", "backup", 0))
+	wantError(t, w.Tasks.Delete(ctx, "default", "backup", 0), task.ErrNotFound, client.CodeNotFound)
+	_, err = w.Tasks.Get(ctx, "default", "backup")
 	wantError(t, err, task.ErrNotFound, client.CodeNotFound)
 
-	reborn, err := w.Apply(ctx, s, client.ApplyOptions{CreateOnly: true})
+	reborn, err := w.Tasks.Apply(ctx, s, client.ApplyOptions{CreateOnly: true})
 	must(t, err)
 	if reborn.Result != client.Created || reborn.UID == made.UID {
 		t.Errorf("created again: %+v", reborn)
 	}
-	_, err = w.Apply(ctx, s, client.ApplyOptions{CreateOnly: true})
+	_, err = w.Tasks.Apply(ctx, s, client.ApplyOptions{CreateOnly: true})
 	wantError(t, err, task.ErrExists, client.CodeExists)
-	_, err = w.Apply(ctx, spec("other", "@daily"), client.ApplyOptions{Revision: 5})
+	_, err = w.Tasks.Apply(ctx, spec("other", "@daily"), client.ApplyOptions{Revision: 5})
 	wantError(t, err, task.ErrStale, client.CodeStale)
 }
 
@@ -89,7 +89,7 @@ func TestChange_FromAndAnchor(t *testing.T) {
 	patch := func(p string) client.Task {
 		t.Helper()
 		w.clock.advance(10 * time.Minute)
-		got, err := w.Patch(ctx, "default", "tick", []byte(p), 0)
+		got, err := w.Tasks.Patch(ctx, "default", "tick", []byte(p), 0)
 		must(t, err)
 		return got
 	}
@@ -106,14 +106,14 @@ func TestChange_FromAndAnchor(t *testing.T) {
 	moved := w.clock.now()
 	at("another zone", moved, moved)
 	w.clock.advance(-time.Hour) // the clock was wrong: from never goes back
-	got, err := w.Patch(ctx, "default", "tick", []byte(`{"schedule": "@every 2m"}`), 0)
+	got, err := w.Tasks.Patch(ctx, "default", "tick", []byte(`{"schedule": "@every 2m"}`), 0)
 	must(t, err)
 	at("another schedule", moved, w.clock.now())
 	if !got.Next.After(moved) {
 		t.Errorf("next is %v, at or before %v, up to which all is decided", got.Next, moved)
 	}
 	for range 2 {
-		got, err := w.Pause(ctx, "default", "tick", 0)
+		got, err := w.Tasks.Pause(ctx, "default", "tick", 0)
 		must(t, err)
 		if !got.Paused || got.Generation != 7 {
 			t.Errorf("paused: %v, generation %d, want 7", got.Paused, got.Generation)
@@ -121,7 +121,7 @@ func TestChange_FromAndAnchor(t *testing.T) {
 	}
 	w.clock.advance(3 * time.Hour)
 	for range 2 {
-		got, err := w.Resume(ctx, "default", "tick", 0)
+		got, err := w.Tasks.Resume(ctx, "default", "tick", 0)
 		must(t, err)
 		if got.Paused || got.Generation != 8 {
 			t.Errorf("resumed: paused %v, generation %d, want 8", got.Paused, got.Generation)
@@ -137,9 +137,9 @@ func TestPatch_MergesAndResets(t *testing.T) {
 	s := spec("p", "@daily")
 	s.Retry.Attempts, s.Retry.Backoff, s.Labels = 5, task.Duration(time.Minute), map[string]string{"team": "data", "env": "prod"}
 	s.Missed.Limit = 7
-	_, err := w.Create(ctx, "default", s)
+	_, err := w.Tasks.Create(ctx, "default", s)
 	must(t, err)
-	got, err := w.Patch(ctx, "default", "p", []byte(
+	got, err := w.Tasks.Patch(ctx, "default", "p", []byte(
 		`{"retry": {"backoff": null, "jitter": 0}, "labels": {"env": null, "tier": "1"}, "missed": null, "schedule": ["@hourly", "@daily"], "namespace": "default", "action": {"process": null, "noop": {}}}`), 0)
 	must(t, err)
 	if got.Retry.Attempts != 5 || got.Retry.Backoff != task.Defaults().Retry.Backoff || got.Retry.Jitter != 0 {
@@ -151,7 +151,7 @@ func TestPatch_MergesAndResets(t *testing.T) {
 	if !slices.Equal(got.Schedule, []string{"@hourly", "@daily"}) || got.Action.Process != nil || got.Action.Noop == nil {
 		t.Errorf("schedule %v, action %+v", got.Schedule, got.Action)
 	}
-	same, err := w.Patch(ctx, "default", "p", []byte(`{}`), got.Revision)
+	same, err := w.Tasks.Patch(ctx, "default", "p", []byte(`{}`), got.Revision)
 	must(t, err)
 	if same.Revision != got.Revision || same.Result != client.Unchanged {
 		t.Errorf("an empty patch: %+v", same)
@@ -161,18 +161,18 @@ func TestPatch_MergesAndResets(t *testing.T) {
 func TestIfMatch_StaleChangesNothing(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	old := w.create("a", "@daily")
-	now, err := w.Patch(ctx, "default", "a", []byte(`{"description": "x"}`), old.Revision)
+	now, err := w.Tasks.Patch(ctx, "default", "a", []byte(`{"description": "x"}`), old.Revision)
 	must(t, err)
 	before := w.dump()
-	_, err = w.Patch(ctx, "default", "a", []byte(`{"description": "y"}`), old.Revision)
+	_, err = w.Tasks.Patch(ctx, "default", "a", []byte(`{"description": "y"}`), old.Revision)
 	wantError(t, err, task.ErrStale, client.CodeStale)
-	_, err = w.Apply(ctx, spec("a", "@hourly"), client.ApplyOptions{Revision: old.Revision})
+	_, err = w.Tasks.Apply(ctx, spec("a", "@hourly"), client.ApplyOptions{Revision: old.Revision})
 	wantError(t, err, task.ErrStale, client.CodeStale)
-	_, err = w.Pause(ctx, "default", "a", old.Revision)
+	_, err = w.Tasks.Pause(ctx, "default", "a", old.Revision)
 	wantError(t, err, task.ErrStale, client.CodeStale)
-	_, err = w.Resume(ctx, "default", "a", old.Revision)
+	_, err = w.Tasks.Resume(ctx, "default", "a", old.Revision)
 	wantError(t, err, task.ErrStale, client.CodeStale)
-	e := wantError(t, w.Delete(ctx, "default", "a", old.Revision), task.ErrStale, client.CodeStale)
+	e := wantError(t, w.Tasks.Delete(ctx, "default", "a", old.Revision), task.ErrStale, client.CodeStale)
 	if e.Status != http.StatusPreconditionFailed || !strings.Contains(e.Message, fmt.Sprint(now.Revision)) {
 		t.Errorf("stale: %+v", e)
 	}
@@ -183,7 +183,7 @@ func TestIfMatch_StaleChangesNothing(t *testing.T) {
 	if got, want := r.header.Get("ETag"), fmt.Sprintf("\"%d\"", now.Revision); got != want {
 		t.Errorf("ETag is %s, want %s", got, want)
 	}
-	must(t, w.Delete(ctx, "default", "a", now.Revision))
+	must(t, w.Tasks.Delete(ctx, "default", "a", now.Revision))
 }
 
 func TestList_PagesSelectorsNamespaces(t *testing.T) {
@@ -191,12 +191,12 @@ func TestList_PagesSelectorsNamespaces(t *testing.T) {
 	for i := range 7 {
 		s := spec(fmt.Sprintf("t%d", i), "@daily")
 		s.Labels = map[string]string{"odd": fmt.Sprint(i%2 == 1)}
-		_, err := w.Create(ctx, []string{"test", "test-1"}[i/5], s)
+		_, err := w.Tasks.Create(ctx, []string{"test", "test-1"}[i/5], s)
 		must(t, err)
 	}
-	names := func(o client.ListOptions) string {
+	names := func(o client.TaskListOptions) string {
 		t.Helper()
-		tasks, err := w.List(ctx, o)
+		tasks, err := w.Tasks.List(ctx, o)
 		must(t, err)
 		var s []string
 		for _, x := range tasks {
@@ -205,15 +205,15 @@ func TestList_PagesSelectorsNamespaces(t *testing.T) {
 		return strings.Join(s, " ")
 	}
 	for _, c := range []struct {
-		o    client.ListOptions
+		o    client.TaskListOptions
 		want string
 	}{
-		{client.ListOptions{}, "test-1/t5 test-1/t6 test/t0 test/t1 test/t2 test/t3 test/t4"},
-		{client.ListOptions{Namespace: "test"}, "test/t0 test/t1 test/t2 test/t3 test/t4"},
-		{client.ListOptions{Namespace: "test-1"}, "test-1/t5 test-1/t6"},
-		{client.ListOptions{Namespace: "tes"}, ""},
-		{client.ListOptions{Selector: "odd = true"}, "test-1/t5 test/t1 test/t3"},
-		{client.ListOptions{Selector: "odd = true", Limit: 2}, "test-1/t5 test/t1"},
+		{client.TaskListOptions{}, "test-1/t5 test-1/t6 test/t0 test/t1 test/t2 test/t3 test/t4"},
+		{client.TaskListOptions{Namespace: "test"}, "test/t0 test/t1 test/t2 test/t3 test/t4"},
+		{client.TaskListOptions{Namespace: "test-1"}, "test-1/t5 test-1/t6"},
+		{client.TaskListOptions{Namespace: "tes"}, ""},
+		{client.TaskListOptions{Selector: "odd = true"}, "test-1/t5 test/t1 test/t3"},
+		{client.TaskListOptions{Selector: "odd = true", Limit: 2}, "test-1/t5 test/t1"},
 	} {
 		if got := names(c.o); got != c.want {
 			t.Errorf("%+v: %s, want %s", c.o, got, c.want)
@@ -282,24 +282,24 @@ func TestUnreadableRecords_HurtOnlyThemselves(t *testing.T) {
 	_, err = w.etcd.Delete(ctx, k.Spec(ref("default", "orphan")))
 	must(t, err)
 
-	tasks, err := w.List(ctx, client.ListOptions{})
+	tasks, err := w.Tasks.List(ctx, client.TaskListOptions{})
 	must(t, err)
 	if len(tasks) != 4 || !strings.HasPrefix(tasks[1].Description, "unreadable") || tasks[1].Name != "bad-spec" || tasks[2].Next.IsZero() {
 		t.Errorf("listed: %+v", tasks)
 	}
-	_, err = w.Get(ctx, "default", "bad-spec")
+	_, err = w.Tasks.Get(ctx, "default", "bad-spec")
 	wantError(t, err, nil, client.CodeUnreadable)
-	got, err := w.Get(ctx, "default", "bad-entry")
+	got, err := w.Tasks.Get(ctx, "default", "bad-entry")
 	must(t, err)
 	if !got.Next.IsZero() {
 		t.Errorf("a task that does not fire is next at %v", got.Next)
 	}
-	_, err = w.Trigger(ctx, "default", "no-entry", nil)
+	_, err = w.Tasks.Trigger(ctx, "default", "no-entry", nil)
 	wantError(t, err, nil, client.CodeUnreadable)
 
 	for _, name := range []string{"bad-entry", "no-entry"} { // the same spec again mends it
 		w.clock.advance(time.Minute)
-		mended, err := w.Apply(ctx, spec(name, "@hourly"), client.ApplyOptions{})
+		mended, err := w.Tasks.Apply(ctx, spec(name, "@hourly"), client.ApplyOptions{})
 		must(t, err)
 		e := w.entry(ref("default", name))
 		if mended.Result != client.Configured || mended.Next.IsZero() || !e.From.Equal(w.clock.now()) || e.UID != mended.UID {
@@ -307,7 +307,7 @@ func TestUnreadableRecords_HurtOnlyThemselves(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"bad-spec", "bad-entry", "no-entry", "orphan", "good"} {
-		if err := w.Delete(ctx, "default", name, 0); err != nil {
+		if err := w.Tasks.Delete(ctx, "default", name, 0); err != nil {
 			t.Errorf("delete %s: %v", name, err)
 		}
 	}
@@ -322,13 +322,13 @@ func TestClock_NotTrustedSetsNoFrom(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	w.create("a", "@hourly")
 	w.badTime = fmt.Errorf("it is 1 h ahead of the other nodes")
-	_, err := w.Create(ctx, "default", spec("b", "@hourly"))
+	_, err := w.Tasks.Create(ctx, "default", spec("b", "@hourly"))
 	wantError(t, err, task.ErrUnavailable, client.CodeClock)
-	_, err = w.Patch(ctx, "default", "a", []byte(`{"schedule": "@daily"}`), 0)
+	_, err = w.Tasks.Patch(ctx, "default", "a", []byte(`{"schedule": "@daily"}`), 0)
 	wantError(t, err, task.ErrUnavailable, client.CodeClock)
-	_, err = w.Pause(ctx, "default", "a", 0)
+	_, err = w.Tasks.Pause(ctx, "default", "a", 0)
 	must(t, err)
-	_, err = w.Resume(ctx, "default", "a", 0)
+	_, err = w.Tasks.Resume(ctx, "default", "a", 0)
 	wantError(t, err, task.ErrUnavailable, client.CodeClock)
 }
 
@@ -336,26 +336,26 @@ func TestNextAndKeys(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	s := spec("gap", "30 2 * * *")
 	s.Timezone = "Europe/Berlin"
-	_, err := w.Create(ctx, "default", s)
+	_, err := w.Tasks.Create(ctx, "default", s)
 	must(t, err)
-	_, err = w.Pause(ctx, "default", "gap", 0)
+	_, err = w.Tasks.Pause(ctx, "default", "gap", 0)
 	must(t, err)
 	from := time.Date(2027, 3, 27, 12, 0, 0, 0, time.UTC)
-	next, err := w.Next(ctx, "default", "gap", 2, from)
+	next, err := w.Ticks.ListByTask(ctx, "default", "gap", 2, from)
 	must(t, err)
 	if len(next) != 2 || next[0].Local != "2027-03-28T03:00:00.000+02:00" || next[0].Note != "gap" || next[1].Note != "" {
 		t.Errorf("over the gap: %+v", next)
 	}
-	if next, err = w.Next(ctx, "default", "gap", 0, time.Time{}); err != nil || len(next) != 5 {
+	if next, err = w.Ticks.ListByTask(ctx, "default", "gap", 0, time.Time{}); err != nil || len(next) != 5 {
 		t.Errorf("by default: %v, %v", next, err)
 	}
 	ask := client.ScheduleRequest{Schedule: task.Schedules{"@every 90s"}, Count: 2, From: task.At(from)}
-	every, err := w.ScheduleNext(ctx, ask)
+	every, err := w.Ticks.ListBySchedule(ctx, ask)
 	must(t, err)
 	if len(every) != 2 || !every[0].Time.Equal(from.Add(90*time.Second)) {
 		t.Errorf("every: %+v", every)
 	}
-	keys, err := w.Keys(ctx, "default", "gap")
+	keys, err := w.Tasks.ListKeys(ctx, "default", "gap")
 	must(t, err)
 	present := 0
 	for _, k := range keys.Items {
@@ -370,7 +370,7 @@ func TestNextAndKeys(t *testing.T) {
 		!strings.Contains(keys.Command, "etcdctl get "+w.store.Keys().Spec(ref("default", "gap"))) {
 		t.Errorf("keys: %+v", keys)
 	}
-	_, err = w.Keys(ctx, "default", "none")
+	_, err = w.Tasks.ListKeys(ctx, "default", "none")
 	wantError(t, err, task.ErrNotFound, client.CodeNotFound)
 }
 
@@ -398,7 +398,7 @@ func TestCreate_AnswersFromWhatItWrote(t *testing.T) {
 		t.Errorf("%d reads and writes; want the write, and one read of the freezes", took)
 	}
 
-	_, err := w.Freeze(t.Context(), "default", "a test")
+	_, err := w.Freezes.Begin(t.Context(), "default", "a test")
 	must(t, err)
 	if got := w.create("frozen", "0 * * * *"); got.State != client.TaskFrozen {
 		t.Errorf("in a frozen namespace: state %q", got.State)

@@ -23,7 +23,7 @@ func TestScheduleNext_KnowsTheWholeTiming(t *testing.T) {
 		{client.ScheduleRequest{Schedule: task.Schedules{"@in 10m"}}, "2027-03-27T12:10:00Z", "2027-03-27T12:10:00Z", 1},
 	} {
 		c.ask.From, c.ask.Jitter = task.At(from), task.Duration(time.Minute)
-		list, err := w.ScheduleNext(ctx, c.ask)
+		list, err := w.Ticks.ListBySchedule(ctx, c.ask)
 		must(t, err)
 		if len(list) != c.count || list[0].Time.Format(time.RFC3339) != c.first || list[c.count-1].Time.Format(time.RFC3339) != c.last {
 			t.Errorf("%+v: %+v", c.ask, list)
@@ -40,7 +40,7 @@ func TestScheduleNext_KnowsTheWholeTiming(t *testing.T) {
 		"end":       {Schedule: task.Schedules{"@daily"}, End: task.At(time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC))},
 		"jitter":    {Schedule: task.Schedules{"@daily"}, Jitter: -1},
 	} {
-		_, err := w.ScheduleNext(ctx, ask)
+		_, err := w.Ticks.ListBySchedule(ctx, ask)
 		var e *client.Error
 		if !errors.As(err, &e) || e.Field != field {
 			t.Errorf("%+v: %v; want an error of %s", ask, err, field)
@@ -63,12 +63,12 @@ func TestUpdate_ToJitterBeginsBehindTheWatermark(t *testing.T) {
 	}
 	late := w.clock.now().Add(4 * time.Second) // the owner's clock is ahead
 	mark("a", late)
-	_, err := w.Patch(ctx, "default", "a", []byte(`{"jitter": "5s"}`), 0)
+	_, err := w.Tasks.Patch(ctx, "default", "a", []byte(`{"jitter": "5s"}`), 0)
 	must(t, err)
 	if from := w.entry(refOf("a")).From; from.Before(late) {
 		t.Errorf("from is %v; decided is all up to %v", from, late)
 	}
-	_, err = w.Patch(ctx, "default", "a", []byte(`{"timeout": "5s"}`), 0) // the same ticks: from stays
+	_, err = w.Tasks.Patch(ctx, "default", "a", []byte(`{"timeout": "5s"}`), 0) // the same ticks: from stays
 	must(t, err)
 	mark("b", late)
 	w.batch("", `{"name": "b", "schedule": "*/10 * * * * *", "jitter": "5s", "action": {"noop": {}}}`)
@@ -80,7 +80,7 @@ func TestUpdate_ToJitterBeginsBehindTheWatermark(t *testing.T) {
 	// watermark: the new schedule does not have it.
 	later := late.Add(10 * time.Second)
 	mark("b", later)
-	_, err = w.Patch(ctx, "default", "b", []byte(`{"jitter": null}`), 0)
+	_, err = w.Tasks.Patch(ctx, "default", "b", []byte(`{"jitter": null}`), 0)
 	must(t, err)
 	if from := w.entry(refOf("b")).From; from.Before(later) {
 		t.Errorf("without jitter from is %v; decided is all up to %v", from, later)
@@ -111,7 +111,7 @@ func TestUpdate_OfJitterSkipsNoTickOfTheNearFuture(t *testing.T) {
 			w.clock.advance(tick.Add(-c.tick).Sub(w.clock.now()))
 			now := w.clock.now()
 
-			_, err := w.Patch(ctx, "default", "a", []byte(c.patch), 0)
+			_, err := w.Tasks.Patch(ctx, "default", "a", []byte(c.patch), 0)
 			must(t, err)
 
 			if from := w.entry(ref("default", "a")).From.Sub(now); from != c.from {

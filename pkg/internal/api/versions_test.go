@@ -16,13 +16,13 @@ func TestVersions_TellWhoChangedWhatAndWhen(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	w.create("a", "@daily")
 	w.clock.advance(time.Hour)
-	_, err := w.Patch(ctx, "default", "a", []byte(`{"timeout": "10m"}`), 0)
+	_, err := w.Tasks.Patch(ctx, "default", "a", []byte(`{"timeout": "10m"}`), 0)
 	must(t, err)
-	_, err = w.PauseWith(ctx, "default", "a", client.PauseRequest{Reason: "x"}, 0)
+	_, err = w.Tasks.PauseWith(ctx, "default", "a", client.PauseRequest{Reason: "x"}, 0)
 	must(t, err)
-	_, err = w.Resume(ctx, "default", "a", 0)
+	_, err = w.Tasks.Resume(ctx, "default", "a", 0)
 	must(t, err)
-	list, err := w.Versions(ctx, "default", "a")
+	list, err := w.Tasks.ListVersions(ctx, "default", "a")
 	must(t, err)
 	var told []string
 	for _, v := range list {
@@ -36,8 +36,8 @@ func TestVersions_TellWhoChangedWhatAndWhen(t *testing.T) {
 		t.Errorf("got\n%s", strings.Join(told, "\n"))
 	}
 
-	must(t, w.Delete(ctx, "default", "a", 0))
-	_, err = w.Versions(ctx, "default", "a")
+	must(t, w.Tasks.Delete(ctx, "default", "a", 0))
+	_, err = w.Tasks.ListVersions(ctx, "default", "a")
 	if e := wantError(t, err, task.ErrNotFound, client.CodeNotFound); !strings.Contains(e.Message, "it was deleted at 2026-11-20T23:05:00Z by "+w.actor()) {
 		t.Errorf("after the delete: %s", e.Message)
 	}
@@ -49,7 +49,7 @@ func TestVersions_TellWhoChangedWhatAndWhen(t *testing.T) {
 	if gone, err = w.store.Tombstone(ctx, ref("default", "a")); err != nil || gone != nil {
 		t.Errorf("tombstone of a task that is there: %+v, %v", gone, err)
 	}
-	if list, err = w.Versions(ctx, "default", "a"); err != nil || len(list) != 1 {
+	if list, err = w.Tasks.ListVersions(ctx, "default", "a"); err != nil || len(list) != 1 {
 		t.Errorf("%d versions of the new one, %v", len(list), err)
 	}
 }
@@ -58,16 +58,16 @@ func TestRollback(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	w.create("a", "@daily") // 1
 	back := func(r client.RollbackRequest, revision int64) (client.RolledBack, error) {
-		return w.Rollback(ctx, "default", "a", r, revision)
+		return w.Tasks.Rollback(ctx, "default", "a", r, revision)
 	}
 	_, err := back(client.RollbackRequest{}, 0)
 	wantError(t, err, task.ErrConflict, client.CodeConflict)
 	for _, patch := range []string{`{"timeout": "1m"}`, `{"timeout": "2m", "schedule": "@hourly"}`} { // 2, 3
 		w.clock.advance(time.Minute)
-		_, err := w.Patch(ctx, "default", "a", []byte(patch), 0)
+		_, err := w.Tasks.Patch(ctx, "default", "a", []byte(patch), 0)
 		must(t, err)
 	}
-	_, err = w.PauseWith(ctx, "default", "a", client.PauseRequest{Reason: "x"}, 0) // 4
+	_, err = w.Tasks.PauseWith(ctx, "default", "a", client.PauseRequest{Reason: "x"}, 0) // 4
 	must(t, err)
 
 	before := w.dump()
@@ -97,11 +97,11 @@ func TestRollback(t *testing.T) {
 	if must(t, err); got.Timeout != 0 || got.Generation != 6 {
 		t.Errorf("to the first: %+v", got.Task)
 	}
-	list, err := w.Versions(ctx, "default", "a")
+	list, err := w.Tasks.ListVersions(ctx, "default", "a")
 	if must(t, err); len(list) != 6 || list[0].Change != task.ChangeRolledBack {
 		t.Errorf("versions: %+v", list)
 	}
-	_, err = w.Rollback(ctx, "default", "none", client.RollbackRequest{}, 0)
+	_, err = w.Tasks.Rollback(ctx, "default", "none", client.RollbackRequest{}, 0)
 	wantError(t, err, task.ErrNotFound, client.CodeNotFound)
 
 	// What this version would refuse cannot be gone back to.
@@ -115,7 +115,7 @@ func TestRollback(t *testing.T) {
 func TestSetCluster_LostAfter(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	shown := func() time.Duration {
-		st, err := w.Cluster(ctx)
+		st, err := w.Cluster.Status(ctx)
 		must(t, err)
 		return st.LostAfter.Std()
 	}
@@ -125,7 +125,7 @@ func TestSetCluster_LostAfter(t *testing.T) {
 	for _, c := range []struct{ set, want time.Duration }{
 		{30 * time.Second, 30 * time.Second}, {12 * time.Second, 12 * time.Second}, {24 * time.Hour, 24 * time.Hour}, {0, 2 * time.Minute},
 	} {
-		now, err := w.SetCluster(ctx, client.ClusterSettings{LostAfter: new(task.Duration(c.set))})
+		now, err := w.Cluster.UpdateSettings(ctx, client.ClusterSettings{LostAfter: new(task.Duration(c.set))})
 		must(t, err)
 		record, err := w.store.Cluster(ctx)
 		must(t, err)
@@ -137,7 +137,7 @@ func TestSetCluster_LostAfter(t *testing.T) {
 		}
 	}
 	for _, d := range []time.Duration{-time.Second, time.Millisecond, 12*time.Second - 1, 24*time.Hour + 1} {
-		_, err := w.SetCluster(ctx, client.ClusterSettings{LostAfter: new(task.Duration(d))})
+		_, err := w.Cluster.UpdateSettings(ctx, client.ClusterSettings{LostAfter: new(task.Duration(d))})
 		wantError(t, err, task.ErrInvalid, task.CodeOutOfRange)
 	}
 }
@@ -145,7 +145,7 @@ func TestSetCluster_LostAfter(t *testing.T) {
 func TestSetCluster_CatchUpRate(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	rate := func() int {
-		st, err := w.Cluster(ctx)
+		st, err := w.Cluster.Status(ctx)
 		must(t, err)
 		return st.CatchUpRate
 	}
@@ -153,14 +153,14 @@ func TestSetCluster_CatchUpRate(t *testing.T) {
 		t.Errorf("by default %d", rate())
 	}
 	for _, c := range []struct{ set, want int }{{25, 25}, {25, 25}, {0, task.DefaultCatchUpRate}} {
-		now, err := w.SetCluster(ctx, client.ClusterSettings{CatchUpRate: &c.set})
+		now, err := w.Cluster.UpdateSettings(ctx, client.ClusterSettings{CatchUpRate: &c.set})
 		must(t, err)
 		if *now.CatchUpRate != c.want || rate() != c.want {
 			t.Errorf("set to %d it is %d, %d", c.set, *now.CatchUpRate, rate())
 		}
 	}
 	before := w.dump()
-	if _, err := w.SetCluster(ctx, client.ClusterSettings{}); err != nil || !maps.Equal(before, w.dump()) {
+	if _, err := w.Cluster.UpdateSettings(ctx, client.ClusterSettings{}); err != nil || !maps.Equal(before, w.dump()) {
 		t.Errorf("nothing to set: %v", err)
 	}
 	if r := w.do(request{method: http.MethodPatch, path: "/v1/cluster"}); r.status != 400 && r.status != 415 {

@@ -84,7 +84,7 @@ func TestAudit_OfABusyClusterFindsNothing(t *testing.T) {
 	}
 	b.start("b")
 	for i := range 60 {
-		if _, err := c.Create(t.Context(), "default", eachSecond(fmt.Sprintf("t%d", i))); err != nil {
+		if _, err := c.Tasks.Create(t.Context(), "default", eachSecond(fmt.Sprintf("t%d", i))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -167,7 +167,7 @@ func eachSecond(name string) task.Spec {
 func settled(t *testing.T, c *client.Client) {
 	t.Helper()
 	poll(t, func() error {
-		st, err := c.Cluster(t.Context())
+		st, err := c.Cluster.Status(t.Context())
 		if err == nil && (st.ShardsOwned < st.Shards || st.NodesReady < 2) {
 			err = fmt.Errorf("%d of %d shards are owned, %d nodes are ready", st.ShardsOwned, st.Shards, st.NodesReady)
 		}
@@ -175,7 +175,7 @@ func settled(t *testing.T, c *client.Client) {
 	})
 	poll(t, func() error {
 		nodes := map[string]int{}
-		all, err := c.Shards(t.Context())
+		all, err := c.Shards.List(t.Context())
 		for _, s := range all {
 			nodes[s.Node]++
 		}
@@ -191,12 +191,12 @@ func settled(t *testing.T, c *client.Client) {
 func change(ctx context.Context, c *client.Client) {
 	for i := 0; ctx.Err() == nil; i++ {
 		name := fmt.Sprintf("x%d", i%20)
-		_, _ = c.Create(ctx, "default", eachSecond(name))
-		_, _ = c.Trigger(ctx, "default", name, nil)
-		_, _ = c.Pause(ctx, "default", name, 0)
-		_, _ = c.Resume(ctx, "default", name, 0)
+		_, _ = c.Tasks.Create(ctx, "default", eachSecond(name))
+		_, _ = c.Tasks.Trigger(ctx, "default", name, nil)
+		_, _ = c.Tasks.Pause(ctx, "default", name, 0)
+		_, _ = c.Tasks.Resume(ctx, "default", name, 0)
 		if i%2 == 1 {
-			_ = c.Delete(ctx, "default", fmt.Sprintf("x%d", (i-7+20)%20), 0)
+			_ = c.Tasks.Delete(ctx, "default", fmt.Sprintf("x%d", (i-7+20)%20), 0)
 		}
 	}
 }

@@ -15,21 +15,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// API is what a Program needs of a client.
-type API interface {
-	Server() string
-	Board(ctx context.Context, o client.BoardOptions) (task.Board, error)
-	Get(ctx context.Context, namespace, name string) (client.Task, error)
-	Runs(ctx context.Context, namespace, name string, f client.RunFilter) ([]task.Run, error)
-	Run(ctx context.Context, namespace, name, id string) (task.Run, error)
-	Next(ctx context.Context, namespace, name string, count int, from time.Time) ([]client.Occurrence, error)
-	Why(ctx context.Context, namespace, name string, q client.WhyQuestion) (task.Answer, error)
-	LogsWith(ctx context.Context, namespace, name, id string, o client.LogOptions) (io.ReadCloser, error)
-	Trigger(ctx context.Context, namespace, name string, env map[string]string) (client.Triggered, error)
-	Pause(ctx context.Context, namespace, name string, revision int64) (client.Task, error)
-	Resume(ctx context.Context, namespace, name string, revision int64) (client.Task, error)
-}
-
 // Terminal is where a Program draws, and from where keys come.
 type Terminal interface {
 	// Draw shows a picture.
@@ -40,19 +25,20 @@ type Terminal interface {
 
 // Program is a screen that is being looked at.
 type Program struct {
-	API   API
-	Model *Model
-	// Dial reaches another server, whose address a board has told; nil: none but the
-	// first is asked.
-	Dial func(server string) (API, error)
+	// Client is of the server that is asked first.
+	Client *client.Client
+	Model  *Model
+	// Dial makes a client of another server, whose address a board contains; nil: none
+	// but the first is asked.
+	Dial func(server string) (*client.Client, error)
 	// Options are of the board; Every is how often it is asked for, 1 s if it is 0.
 	Options client.BoardOptions
 	Every   time.Duration
 	Now     func() time.Time
 
 	mu    sync.Mutex
-	api   API
-	known []string // addresses of nodes
+	c     *client.Client // of the server that is asked now
+	known []string       // addresses of nodes
 
 	messages chan Message
 	refresh  chan struct{}
@@ -71,8 +57,8 @@ func (p *Program) Run(ctx context.Context, t Terminal) error {
 	if p.Every <= 0 {
 		p.Every = time.Second
 	}
-	p.api, p.messages, p.refresh, p.stopLogs = p.API, make(chan Message, 16), make(chan struct{}, 1), func() {}
-	p.Model.server = p.API.Server()
+	p.c, p.messages, p.refresh, p.stopLogs = p.Client, make(chan Message, 16), make(chan struct{}, 1), func() {}
+	p.Model.server = p.Client.Server()
 	p.Model.Update(Clock(p.Now()))
 	p.work.Go(func() { p.boards(ctx) })
 	clock := time.NewTicker(time.Second)
@@ -129,13 +115,13 @@ func (p *Program) boards(ctx context.Context) {
 func (p *Program) look(ctx context.Context) Boarded {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
-	api := p.current()
-	b, err := api.Board(ctx, p.Options)
+	c := p.current()
+	b, err := c.Board.Get(ctx, p.Options)
 	if err != nil {
 		if errors.Is(err, task.ErrUnavailable) {
-			p.turnFrom(api)
+			p.turnFrom(c)
 		}
-		return Boarded{Err: err, Server: api.Server()}
+		return Boarded{Err: err, Server: c.Server()}
 	}
 	var known []string
 	for _, n := range b.Nodes {
@@ -146,41 +132,41 @@ func (p *Program) look(ctx context.Context) Boarded {
 	p.mu.Lock()
 	p.known = known
 	p.mu.Unlock()
-	return Boarded{Board: b, Server: api.Server()}
+	return Boarded{Board: b, Server: c.Server()}
 }
 
-func (p *Program) current() API {
+func (p *Program) current() *client.Client {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.api
+	return p.c
 }
 
 // turnFrom turns to the next server that is known, and after the last of them to the
 // one that was asked first.
-func (p *Program) turnFrom(from API) {
+func (p *Program) turnFrom(from *client.Client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.Dial == nil || p.api != from {
+	if p.Dial == nil || p.c != from {
 		return
 	}
 	at := slices.Index(p.known, from.Server())
 	if at+1 >= len(p.known) {
-		if p.api != p.API {
-			p.api = p.API
+		if p.c != p.Client {
+			p.c = p.Client
 			return
 		}
 		at = -1
 	}
 	if at+1 < len(p.known) {
 		if next, err := p.Dial(p.known[at+1]); err == nil {
-			p.api = next
+			p.c = next
 		}
 	}
 }
 
 // do does what the Model wants, beside the screen.
-func (p *Program) do(ctx context.Context, c Command) {
-	api := p.current()
+func (p *Program) do(ctx context.Context, command Command) {
+	c := p.current()
 	ask := func(how func(ctx context.Context) Message) {
 		p.work.Go(func() {
 			limited, cancel := context.WithTimeout(ctx, answerWithin)
@@ -188,40 +174,40 @@ func (p *Program) do(ctx context.Context, c Command) {
 			p.send(ctx, how(limited))
 		})
 	}
-	switch c := c.(type) {
+	switch command := command.(type) {
 	case Refresh:
 		select {
 		case p.refresh <- struct{}{}:
 		default:
 		}
 	case Tell:
-		ask(func(ctx context.Context) Message { return tell(ctx, api, c.About) })
+		ask(func(ctx context.Context) Message { return tell(ctx, c, command.About) })
 	case AskWhy:
 		ask(func(ctx context.Context) Message {
-			a, err := askWhy(ctx, api, c.About)
-			return Answered{c.About, a, err}
+			a, err := askWhy(ctx, c, command.About)
+			return Answered{command.About, a, err}
 		})
 	case FollowLogs:
 		p.stopLogs()
 		var logs context.Context
 		logs, p.stopLogs = context.WithCancel(ctx)
-		p.work.Go(func() { p.follow(logs, c.About) })
+		p.work.Go(func() { p.follow(logs, command.About) })
 	case StopLogs:
 		p.stopLogs()
 	case Trigger:
 		ask(func(ctx context.Context) Message {
-			r, err := api.Trigger(ctx, c.Of.Namespace, c.Of.Task, nil)
-			return done("triggered "+c.Of.Task+" · run "+r.ID, "could not trigger "+c.Of.Task, err)
+			r, err := c.Tasks.Trigger(ctx, command.Of.Namespace, command.Of.Task, nil)
+			return done("triggered "+command.Of.Task+" · run "+r.ID, "could not trigger "+command.Of.Task, err)
 		})
 	case Pause:
 		ask(func(ctx context.Context) Message {
-			_, err := api.Pause(ctx, c.Of.Namespace, c.Of.Task, 0)
-			return done("paused "+c.Of.Task, "could not pause "+c.Of.Task, err)
+			_, err := c.Tasks.Pause(ctx, command.Of.Namespace, command.Of.Task, 0)
+			return done("paused "+command.Of.Task, "could not pause "+command.Of.Task, err)
 		})
 	case Resume:
 		ask(func(ctx context.Context) Message {
-			_, err := api.Resume(ctx, c.Of.Namespace, c.Of.Task, 0)
-			return done("resumed "+c.Of.Task, "could not resume "+c.Of.Task, err)
+			_, err := c.Tasks.Resume(ctx, command.Of.Namespace, command.Of.Task, 0)
+			return done("resumed "+command.Of.Task, "could not resume "+command.Of.Task, err)
 		})
 	}
 }
@@ -234,26 +220,26 @@ func done(well, badly string, err error) Done {
 }
 
 // tell reads all about a task.
-func tell(ctx context.Context, api API, about Target) Told {
+func tell(ctx context.Context, c *client.Client, about Target) Told {
 	told := Told{About: about}
-	if told.Task, told.Err = api.Get(ctx, about.Namespace, about.Task); told.Err != nil {
+	if told.Task, told.Err = c.Tasks.Get(ctx, about.Namespace, about.Task); told.Err != nil {
 		return told
 	}
 	// What follows adorns it.
-	told.Runs, _ = api.Runs(ctx, about.Namespace, about.Task, client.RunFilter{Limit: 20})
-	told.Next, _ = api.Next(ctx, about.Namespace, about.Task, 5, time.Time{})
-	told.Why, _ = api.Why(ctx, about.Namespace, about.Task, client.WhyQuestion{})
+	told.Runs, _ = c.Runs.ListByTask(ctx, about.Namespace, about.Task, client.RunListOptions{Limit: 20})
+	told.Next, _ = c.Ticks.ListByTask(ctx, about.Namespace, about.Task, 5, time.Time{})
+	told.Why, _ = c.Tasks.Why(ctx, about.Namespace, about.Task, client.WhyQuestion{})
 	return told
 }
 
 // askWhy asks about the run that a row is of, by its tick; else about the latest tick
 // and the next.
-func askWhy(ctx context.Context, api API, about Target) (task.Answer, error) {
+func askWhy(ctx context.Context, c *client.Client, about Target) (task.Answer, error) {
 	q := client.WhyQuestion{}
 	if at, ok := task.TimeOfRunID(about.Run); ok && strings.Count(about.Run, "-") == 1 {
 		q.At = at.UTC().Format("2006-01-02T15:04:05.000Z07:00")
 	}
-	return api.Why(ctx, about.Namespace, about.Task, q)
+	return c.Tasks.Why(ctx, about.Namespace, about.Task, q)
 }
 
 // logsEvery is how often a run is asked for more of its output.
@@ -295,11 +281,11 @@ const mostAtOnce = 1 << 20
 
 // more reads what was written since. The state is read first, so that what a run
 // wrote before it ended is not missed.
-func (r *reader) more(ctx context.Context, api API) Written {
+func (r *reader) more(ctx context.Context, c *client.Client) Written {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	w := Written{About: r.about}
-	if w.Run, w.Err = r.find(ctx, api); w.Err != nil {
+	if w.Run, w.Err = r.find(ctx, c); w.Err != nil {
 		return w
 	}
 	r.run = w.Run.ID
@@ -309,7 +295,7 @@ func (r *reader) more(ctx context.Context, api API) Written {
 		}
 		r.attempt, r.seen = at, 0
 	}
-	body, err := api.LogsWith(ctx, w.Run.Namespace, w.Run.Task, w.Run.ID, client.LogOptions{Attempt: r.attempt, From: r.seen})
+	body, err := c.Logs.Open(ctx, w.Run.Namespace, w.Run.Task, w.Run.ID, client.LogOptions{Attempt: r.attempt, From: r.seen})
 	var e *client.Error
 	switch {
 	case errors.As(err, &e) && e.Code == client.CodeNoLogs:
@@ -335,15 +321,15 @@ func (r *reader) more(ctx context.Context, api API) Written {
 }
 
 // find is the run at hand: the one that was asked about, or the task's latest.
-func (r *reader) find(ctx context.Context, api API) (task.Run, error) {
+func (r *reader) find(ctx context.Context, c *client.Client) (task.Run, error) {
 	id := r.run
 	if id == "" {
 		id = r.about.Run
 	}
 	if id != "" {
-		return api.Run(ctx, r.about.Namespace, r.about.Task, id)
+		return c.Runs.Get(ctx, r.about.Namespace, r.about.Task, id)
 	}
-	runs, err := api.Runs(ctx, r.about.Namespace, r.about.Task, client.RunFilter{Limit: 20})
+	runs, err := c.Runs.ListByTask(ctx, r.about.Namespace, r.about.Task, client.RunListOptions{Limit: 20})
 	if err != nil {
 		return task.Run{}, err
 	}

@@ -2,8 +2,10 @@ package top
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
-	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -14,9 +16,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// server is an API with one task, which may be away.
+// server answers like an agent with one task, which may be away. It is the transport of
+// its own client, so that no network is between them.
 type server struct {
-	API
 	url string
 
 	mu     sync.Mutex
@@ -27,7 +29,36 @@ type server struct {
 	did    []string
 }
 
-func (s *server) Server() string { return s.url }
+func (s *server) client(t *testing.T) *client.Client {
+	t.Helper()
+
+	c, err := client.New(client.Config{Server: s.url, HTTP: &http.Client{Transport: s}})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return c
+}
+
+func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/board", s.serveBoard)
+	mux.HandleFunc("GET /v1/namespaces/{namespace}/tasks/{task}/runs/{run}", s.serveRun)
+	mux.HandleFunc("GET /v1/namespaces/{namespace}/tasks/{task}/runs/{run}/logs", s.serveLogs)
+	mux.HandleFunc("POST /v1/namespaces/{namespace}/tasks/{task}/trigger", s.serveTrigger)
+
+	answer := httptest.NewRecorder()
+	mux.ServeHTTP(answer, r)
+
+	return answer.Result(), nil
+}
+
+// writeJSON answers with a value.
+func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
+	w.Header().Set("Content-Type", contentType)
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v)
+}
 
 func (s *server) set(f func()) {
 	s.mu.Lock()
@@ -42,35 +73,41 @@ func (s *server) boards() int {
 	return s.asked
 }
 
-func (s *server) Board(context.Context, client.BoardOptions) (task.Board, error) {
+func (s *server) serveBoard(w http.ResponseWriter, _ *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.asked++; s.away {
-		return task.Board{}, &client.Error{Code: client.CodeUnavailable, Message: s.url + " is away"}
+		writeJSON(w, http.StatusServiceUnavailable, "application/problem+json",
+			client.Problem{Status: http.StatusServiceUnavailable, Code: client.CodeUnavailable, Detail: s.url + " is away"})
+		return
 	}
+
 	b := busy()
 	b.Node = s.url
 	b.Nodes[1].Address = "http://b"
 	b.Nodes = b.Nodes[:2]
 	b.Nodes[0].Address = "http://a"
-	return b, nil
+	writeJSON(w, http.StatusOK, "application/json", b)
 }
 
-func (s *server) Run(_ context.Context, namespace, name, id string) (task.Run, error) {
+func (s *server) serveRun(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return task.Run{Namespace: namespace, Task: name, ID: id, State: s.state, Attempt: 1, Node: "n1"}, nil
+	run := task.Run{Namespace: r.PathValue("namespace"), Task: r.PathValue("task"), ID: r.PathValue("run"), State: s.state, Attempt: 1, Node: "n1"}
+	writeJSON(w, http.StatusOK, "application/json", run)
 }
 
-func (s *server) LogsWith(_ context.Context, _, _, _ string, o client.LogOptions) (io.ReadCloser, error) {
+// serveLogs answers with the output, of which a reader skips what it has.
+func (s *server) serveLogs(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return io.NopCloser(strings.NewReader(s.output[o.From:])), nil
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	http.ServeContent(w, r, "", time.Time{}, strings.NewReader(s.output))
 }
 
-func (s *server) Trigger(_ context.Context, namespace, name string, _ map[string]string) (client.Triggered, error) {
-	s.set(func() { s.did = append(s.did, "trigger "+namespace+"/"+name) })
-	return client.Triggered{}, nil
+func (s *server) serveTrigger(w http.ResponseWriter, r *http.Request) {
+	s.set(func() { s.did = append(s.did, "trigger "+r.PathValue("namespace")+"/"+r.PathValue("task")) })
+	writeJSON(w, http.StatusOK, "application/json", client.Triggered{})
 }
 
 // paper is a terminal in a test.
@@ -103,11 +140,11 @@ func TestProgram_IsAScreenThatIsKeptUpToDate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := &server{url: "http://a", state: task.Running, output: "one\n"}, &server{url: "http://b"}
 		tty := &paper{keys: make(chan Message)}
-		p := Program{API: a, Model: New(Config{Namespace: "default"}), Now: time.Now, Dial: func(url string) (API, error) {
+		p := Program{Client: a.client(t), Model: New(Config{Namespace: "default"}), Now: time.Now, Dial: func(url string) (*client.Client, error) {
 			if url != "http://b" {
 				return nil, errors.New("unknown")
 			}
-			return b, nil
+			return b.client(t), nil
 		}}
 		end := make(chan error)
 		go func() { end <- p.Run(t.Context(), tty) }()
@@ -170,7 +207,7 @@ func TestProgram_EndsWithItsContextAndItsTerminal(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		tty := &paper{keys: make(chan Message)}
 		run := func() error {
-			p := Program{API: &server{url: "http://a"}, Model: New(Config{}), Now: time.Now}
+			p := Program{Client: (&server{url: "http://a"}).client(t), Model: New(Config{}), Now: time.Now}
 			return p.Run(ctx, tty)
 		}
 		time.AfterFunc(3*time.Second, cancel)

@@ -99,16 +99,16 @@ func Perform(ctx context.Context, c *client.Client, namespace, name string, o Op
 	var got client.Task
 	switch o.Kind {
 	case "get":
-		got, err = c.Get(ctx, namespace, name)
+		got, err = c.Tasks.Get(ctx, namespace, name)
 	case "put":
 		s := task.Defaults()
 		s.Namespace, s.Name, s.Schedule, s.Action.Noop = namespace, name, task.Schedules{"@daily"}, &task.Noop{}
 		s.Description = o.Value
-		got, err = c.Apply(ctx, s, client.ApplyOptions{})
+		got, err = c.Tasks.Apply(ctx, s, client.ApplyOptions{})
 	case "cas":
-		got, err = c.Patch(ctx, namespace, name, fmt.Appendf(nil, `{"description": %q}`, o.Value), o.Revision)
+		got, err = c.Tasks.Patch(ctx, namespace, name, fmt.Appendf(nil, `{"description": %q}`, o.Value), o.Revision)
 	default:
-		err = c.Delete(ctx, namespace, name, 0)
+		err = c.Tasks.Delete(ctx, namespace, name, 0)
 	}
 	switch {
 	case err == nil:

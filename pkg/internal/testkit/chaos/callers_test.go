@@ -103,7 +103,7 @@ func (c *callers) change(ctx context.Context, id int, nodes []*node) {
 		if what == "cancel" {
 			if len(runs) > 0 {
 				last := runs[len(runs)-1]
-				_, err := api.Cancel(ctx, last.namespace, last.name, last.run)
+				_, err := api.Runs.Cancel(ctx, last.namespace, last.name, last.run)
 				c.odds("cancel", err, task.ErrNotFound, task.ErrConflict)
 			}
 			continue
@@ -149,19 +149,19 @@ func (c *callers) do(ctx context.Context, api *client.Client, what, space, name 
 		s := task.Defaults()
 		s.Namespace, s.Name, s.Schedule = space, name, task.Schedules{"@every 1s"}
 		s.Action.Noop = &task.Noop{}
-		got, err = api.Create(ctx, space, s)
+		got, err = api.Tasks.Create(ctx, space, s)
 	case "update":
 		every := []string{"@every 700ms", "* * * * * *", "@every 3s", "*/2 * * * * *"}[r.IntN(4)]
-		got, err = api.Patch(ctx, space, name, fmt.Appendf(nil, `{"schedule": %q, "description": "%d"}`, every, r.Uint32()), 0)
+		got, err = api.Tasks.Patch(ctx, space, name, fmt.Appendf(nil, `{"schedule": %q, "description": "%d"}`, every, r.Uint32()), 0)
 	case "pause":
-		got, err = api.Pause(ctx, space, name, 0)
+		got, err = api.Tasks.Pause(ctx, space, name, 0)
 	case "resume":
-		got, err = api.Resume(ctx, space, name, 0)
+		got, err = api.Tasks.Resume(ctx, space, name, 0)
 	case "delete":
-		err = api.Delete(ctx, space, name, 0)
+		err = api.Tasks.Delete(ctx, space, name, 0)
 	case "trigger":
 		var t client.Triggered
-		t, err = api.Trigger(ctx, space, name, nil)
+		t, err = api.Tasks.Trigger(ctx, space, name, nil)
 		run = t.ID
 	}
 	return got, run, err

@@ -139,7 +139,7 @@ func burst(name string, many int, cancel bool) func(*world, *injection) (func() 
 		var runs []client.Triggered
 		for range many {
 			up := w.up()
-			r, err := up[in.rnd.IntN(len(up))].client.Trigger(w.ctx, loadSpace, name+"-000", nil)
+			r, err := up[in.rnd.IntN(len(up))].client.Tasks.Trigger(w.ctx, loadSpace, name+"-000", nil)
 			if err != nil && !errors.Is(err, task.ErrUnavailable) && !errors.Is(err, task.ErrUnknown) {
 				return nil, err
 			}
@@ -154,7 +154,7 @@ func burst(name string, many int, cancel bool) func(*world, *injection) (func() 
 			}
 			for _, r := range runs {
 				up := w.up()
-				_, err := up[in.rnd.IntN(len(up))].client.Cancel(w.ctx, loadSpace, r.Task, r.ID)
+				_, err := up[in.rnd.IntN(len(up))].client.Runs.Cancel(w.ctx, loadSpace, r.Task, r.ID)
 				if err != nil && !errors.Is(err, task.ErrConflict) && !errors.Is(err, task.ErrNotFound) && !errors.Is(err, task.ErrUnavailable) && !errors.Is(err, task.ErrUnknown) {
 					return err
 				}

@@ -84,7 +84,7 @@ func (w *world) quiet() error {
 	}
 	var all []client.Task
 	if err := w.eventually(w.promised(convergence), func() (err error) {
-		all, err = w.up()[0].client.List(w.ctx, client.ListOptions{})
+		all, err = w.up()[0].client.Tasks.List(w.ctx, client.TaskListOptions{})
 		return err
 	}); err != nil {
 		return fmt.Errorf("list the tasks: %w", err)
@@ -103,7 +103,7 @@ func (w *world) quiet() error {
 		wg.Go(func() {
 			for one := range queue {
 				if err := w.eventually(w.promised(convergence), func() error {
-					_, err := up[i%len(up)].client.Pause(w.ctx, one.Namespace, one.Name, 0)
+					_, err := up[i%len(up)].client.Tasks.Pause(w.ctx, one.Namespace, one.Name, 0)
 					if errors.Is(err, task.ErrNotFound) {
 						return nil // a delete whose caller never had the answer has been applied since
 					}
@@ -121,7 +121,7 @@ func (w *world) quiet() error {
 		return err
 	}
 	return w.eventually(w.promised(45*time.Second), func() error {
-		s, err := up[0].client.Cluster(w.ctx)
+		s, err := up[0].client.Cluster.Status(w.ctx)
 		if err == nil && s.ActiveRuns > 0 {
 			err = fmt.Errorf("%d runs are active", s.ActiveRuns)
 		}

@@ -127,7 +127,7 @@ func (w *world) create(all ...task.Spec) error {
 		var last error
 		for _, n := range w.up() {
 			var err error
-			for r, e := range n.client.ApplyAll(w.ctx, slices.Values(all), client.BatchOptions{}) {
+			for r, e := range n.client.Tasks.ApplyAll(w.ctx, slices.Values(all), client.BatchOptions{}) {
 				if e == nil {
 					e = r.Err()
 				}

@@ -145,7 +145,7 @@ func (w *world) connect() error {
 // is silent.
 func (w *world) setLostAfter() error {
 	d := task.Duration(lostAfter)
-	_, err := w.nodes[0].client.SetCluster(w.t.Context(), client.ClusterSettings{LostAfter: &d})
+	_, err := w.nodes[0].client.Cluster.UpdateSettings(w.t.Context(), client.ClusterSettings{LostAfter: &d})
 	return err
 }
 

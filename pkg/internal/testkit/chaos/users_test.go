@@ -27,10 +27,10 @@ func (c *callers) use(ctx context.Context, nodes []*node) {
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	for _, n := range nodes {
-		c.insist(after, "resume "+n.name, func() error { _, err := n.client.ResumeNode(after, n.name); return err })
+		c.insist(after, "resume "+n.name, func() error { _, err := n.client.Nodes.Resume(after, n.name); return err })
 	}
 	c.insist(after, "unfreeze", func() error {
-		_, err := one(r, nodes).client.Unfreeze(after, usersSpace)
+		_, err := one(r, nodes).client.Freezes.End(after, usersSpace)
 		if errors.Is(err, task.ErrNotFound) {
 			return nil // it is not frozen
 		}
@@ -44,7 +44,7 @@ func resumeUsersRuns(ctx context.Context, api *client.Client) error {
 	for i := range usersTasks {
 		name := fmt.Sprintf("u%d", i)
 
-		runs, err := api.Runs(ctx, usersSpace, name, client.RunFilter{States: []task.State{task.Queued, task.Dispatched, task.Running, task.Paused}})
+		runs, err := api.Runs.ListByTask(ctx, usersSpace, name, client.RunListOptions{States: []task.State{task.Queued, task.Dispatched, task.Running, task.Paused}})
 		if errors.Is(err, task.ErrNotFound) {
 			continue // it was not created
 		}
@@ -53,7 +53,7 @@ func resumeUsersRuns(ctx context.Context, api *client.Client) error {
 		}
 
 		for _, run := range runs {
-			_, err := api.ResumeRun(ctx, usersSpace, name, run.ID)
+			_, err := api.Runs.Resume(ctx, usersSpace, name, run.ID)
 			if errors.Is(err, task.ErrUnavailable) || errors.Is(err, task.ErrUnknown) {
 				return err
 			}
@@ -82,7 +82,7 @@ func (c *callers) useUntil(ctx context.Context, r *rand.Rand, nodes []*node) {
 	for rest(ctx, r, 600*time.Millisecond) {
 		api, name := one(r, nodes).client, fmt.Sprintf("u%d", r.IntN(usersTasks))
 		patch := func(fields string) error {
-			_, err := api.Patch(ctx, usersSpace, name, []byte(fields), 0)
+			_, err := api.Tasks.Patch(ctx, usersSpace, name, []byte(fields), 0)
 			return err
 		}
 		edit := func() error {
@@ -95,7 +95,7 @@ func (c *callers) useUntil(ctx context.Context, r *rand.Rand, nodes []*node) {
 		var err error
 		switch what {
 		case "apply":
-			_, err = api.Apply(ctx, c.w.usersTask(name, r), client.ApplyOptions{})
+			_, err = api.Tasks.Apply(ctx, c.w.usersTask(name, r), client.ApplyOptions{})
 		case "edit":
 			err = edit()
 		case "edit twice":
@@ -109,25 +109,25 @@ func (c *callers) useUntil(ctx context.Context, r *rand.Rand, nodes []*node) {
 				`{"overlap": "replace", "queue": null, "max_active": 0}`,
 			}))
 		case "rollback":
-			_, err = api.Rollback(ctx, usersSpace, name, client.RollbackRequest{}, 0)
+			_, err = api.Tasks.Rollback(ctx, usersSpace, name, client.RollbackRequest{}, 0)
 		case "re-create":
-			if err = api.Delete(ctx, usersSpace, name, 0); err == nil {
-				_, err = api.Apply(ctx, c.w.usersTask(name, r), client.ApplyOptions{})
+			if err = api.Tasks.Delete(ctx, usersSpace, name, 0); err == nil {
+				_, err = api.Tasks.Apply(ctx, c.w.usersTask(name, r), client.ApplyOptions{})
 			}
 		case "turn", "cancel":
 			err = c.useRun(ctx, r, api, what, name)
 		case "freeze":
-			if _, err = api.Freeze(ctx, usersSpace, "chaos"); err == nil {
+			if _, err = api.Freezes.Begin(ctx, usersSpace, "chaos"); err == nil {
 				rest(ctx, r, 3*time.Second)
-				_, err = api.Unfreeze(ctx, usersSpace)
+				_, err = api.Freezes.End(ctx, usersSpace)
 			}
 		case "blink": // at most one node at a time
 			node := one(r, nodes)
-			call := one(r, []func(context.Context, string) (task.Node, error){api.DrainNode, api.DrainNode, api.CordonNode})
+			call := one(r, []func(context.Context, string) (task.Node, error){api.Nodes.Drain, api.Nodes.Drain, api.Nodes.Cordon})
 			_, err = call(ctx, node.name)
 			rest(ctx, r, 4*time.Second)
 			for ctx.Err() == nil { // a node that stays drained would leave its shards to ever fewer others
-				if _, resumed := one(r, nodes).client.ResumeNode(ctx, node.name); resumed == nil {
+				if _, resumed := one(r, nodes).client.Nodes.Resume(ctx, node.name); resumed == nil {
 					break
 				}
 				rest(ctx, r, 400*time.Millisecond)
@@ -148,18 +148,18 @@ func (c *callers) uses(what string, err error) {
 
 // useRun pauses, resumes or cancels a run.
 func (c *callers) useRun(ctx context.Context, r *rand.Rand, api *client.Client, what, name string) error {
-	runs, err := api.Runs(ctx, usersSpace, name, client.RunFilter{States: []task.State{task.Queued, task.Dispatched, task.Running, task.Paused}})
+	runs, err := api.Runs.ListByTask(ctx, usersSpace, name, client.RunListOptions{States: []task.State{task.Queued, task.Dispatched, task.Running, task.Paused}})
 	if err != nil || len(runs) == 0 {
 		return err
 	}
 	run := one(r, runs)
 	switch {
 	case what == "cancel":
-		_, err = api.Cancel(ctx, usersSpace, name, run.ID)
+		_, err = api.Runs.Cancel(ctx, usersSpace, name, run.ID)
 	case run.PausedBy == "":
-		_, err = api.PauseRun(ctx, usersSpace, name, run.ID)
+		_, err = api.Runs.Pause(ctx, usersSpace, name, run.ID)
 	default:
-		_, err = api.ResumeRun(ctx, usersSpace, name, run.ID)
+		_, err = api.Runs.Resume(ctx, usersSpace, name, run.ID)
 	}
 	return err
 }

@@ -140,13 +140,13 @@ func (w *outage) play(day func()) {
 		if c = w.client(w.nodes[w.names[0]]); c == nil {
 			return false
 		}
-		st, err := c.Cluster(w.life)
+		st, err := c.Cluster.Status(w.life)
 		return err == nil && st.ShardsOwned == st.Shards
 	})
 	if err := w.curl(w.life, w.nodes[w.names[0]], http.MethodPatch, "/v1/cluster", map[string]int{"catch_up_rate": w.rate}, nil); err != nil {
 		w.fail(err)
 	}
-	for r, err := range c.ApplyAll(w.life, w.specs(), client.BatchOptions{}) {
+	for r, err := range c.Tasks.ApplyAll(w.life, w.specs(), client.BatchOptions{}) {
 		if err == nil && r.Error != nil {
 			err = fmt.Errorf("%+v", r.Error)
 		}

@@ -53,7 +53,7 @@ func changeOverlap(t *testing.T, change map[string]any, afterLoss bool) {
 	s.Name, s.Namespace, s.Overlap = "long", namespace, task.OverlapAllow
 	s.Schedule = task.Schedules{"@at " + w.zero.Add(2*time.Second).Format(time.RFC3339)}
 	s.Action.Process = &task.Process{Command: []string{"sim", "5m", "0"}}
-	w.must(func() error { _, err := c.Apply(w.life, s, client.ApplyOptions{}); return err })
+	w.must(func() error { _, err := c.Tasks.Apply(w.life, s, client.ApplyOptions{}); return err })
 	w.at(4)
 	w.heir.start()
 	c = w.client(w.heir)
@@ -68,7 +68,7 @@ func changeOverlap(t *testing.T, change map[string]any, afterLoss bool) {
 		w.net.silence(w.works.address, true)
 	}
 	lost := func() bool {
-		runs, err := c.Runs(w.life, namespace, "long", client.RunFilter{States: []task.State{task.Lost}})
+		runs, err := c.Runs.ListByTask(w.life, namespace, "long", client.RunListOptions{States: []task.State{task.Lost}})
 		return err == nil && len(runs) > 0
 	}
 	if afterLoss {
@@ -110,7 +110,7 @@ func changeOverlap(t *testing.T, change map[string]any, afterLoss bool) {
 
 	w.works.proc.link.set(open)
 	w.net.silence(w.works.address, false)
-	w.must(func() error { _, err := c.Pause(w.life, namespace, "long", 0); return err })
+	w.must(func() error { _, err := c.Tasks.Pause(w.life, namespace, "long", 0); return err })
 	if !w.until(time.Minute, w.quiet) {
 		t.Error("there are runs that do not end")
 	}

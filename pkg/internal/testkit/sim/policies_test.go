@@ -164,9 +164,9 @@ func (w *stage) play() {
 	c := w.ready()
 	w.zero = time.Now().Add(7 * time.Second).Truncate(time.Second)
 	for _, s := range situations {
-		w.must(func() error { _, err := c.Apply(w.life, s.task(w.zero), client.ApplyOptions{}); return err })
+		w.must(func() error { _, err := c.Tasks.Apply(w.life, s.task(w.zero), client.ApplyOptions{}); return err })
 	}
-	w.must(func() error { _, err := c.Apply(w.life, w.chained(), client.ApplyOptions{}); return err })
+	w.must(func() error { _, err := c.Tasks.Apply(w.life, w.chained(), client.ApplyOptions{}); return err })
 	if late := time.Since(w.zero); late > 0 {
 		w.differs("the story should have begun %s ago", late)
 	}
@@ -187,13 +187,13 @@ func (w *stage) play() {
 	w.at(17)
 	w.must(func() error { return w.curl(w.life, w.works, http.MethodDelete, freezePath("frosty"), nil, nil) })
 	w.at(19.2)
-	w.must(func() error { _, err := c.Resume(w.life, namespace, "pause-after", 0); return err })
+	w.must(func() error { _, err := c.Tasks.Resume(w.life, namespace, "pause-after", 0); return err })
 	w.at(20.5)
 	w.must(func() error {
-		runs, err := c.Runs(w.life, namespace, "replace", client.RunFilter{})
+		runs, err := c.Runs.ListByTask(w.life, namespace, "replace", client.RunListOptions{})
 		for _, r := range runs {
 			if err == nil && r.State.Active() {
-				_, err = c.Cancel(w.life, namespace, "replace", r.ID)
+				_, err = c.Runs.Cancel(w.life, namespace, "replace", r.ID)
 			}
 		}
 		return err
@@ -220,7 +220,7 @@ func (w *stage) ready() *client.Client {
 		if c = w.client(w.works); c == nil {
 			return false
 		}
-		st, err := c.Cluster(w.life)
+		st, err := c.Cluster.Status(w.life)
 		return err == nil && st.ShardsOwned == st.Shards && st.NodesReady == 2
 	})
 	if !owned {
@@ -251,7 +251,7 @@ func (w *stage) patch(c *client.Client, name string, fields map[string]any) (cli
 	if err != nil {
 		return client.Task{}, err
 	}
-	return c.Patch(w.life, namespace, name, b, 0)
+	return c.Tasks.Patch(w.life, namespace, name, b, 0)
 }
 
 // judge holds what came of it against what should have.

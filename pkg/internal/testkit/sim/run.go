@@ -247,7 +247,7 @@ func (w *world) pauseAll() {
 			}
 			ctx, cancel := context.WithTimeout(w.life, 10*time.Second)
 			defer cancel()
-			_, err := c.Pause(ctx, namespace, fmt.Sprintf("t%02d", i), 0)
+			_, err := c.Tasks.Pause(ctx, namespace, fmt.Sprintf("t%02d", i), 0)
 			return err == nil || isNotFound(err)
 		})
 		if !paused {

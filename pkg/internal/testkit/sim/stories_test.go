@@ -90,7 +90,7 @@ func liveStory(t *testing.T, o Options, prepare func(*story), tell func(*story))
 			if s.api = s.client(s.boss); s.api == nil {
 				return false
 			}
-			st, err := s.api.Cluster(life)
+			st, err := s.api.Cluster.Status(life)
 			return err == nil && st.ShardsOwned == st.Shards && st.NodesReady == len(s.names)
 		})
 		if !owned {
@@ -103,7 +103,7 @@ func liveStory(t *testing.T, o Options, prepare func(*story), tell func(*story))
 		s.heal()
 		s.pass(settleTime)
 		for _, name := range s.applied {
-			if _, err := s.api.Pause(life, namespace, name, 0); err != nil && !isNotFound(err) {
+			if _, err := s.api.Tasks.Pause(life, namespace, name, 0); err != nil && !isNotFound(err) {
 				t.Error(err)
 			}
 		}
@@ -153,7 +153,7 @@ func (s *story) apply(name, schedule string, length time.Duration, change func(*
 	if change != nil {
 		change(&spec)
 	}
-	_, err := s.api.Apply(s.life, spec, client.ApplyOptions{})
+	_, err := s.api.Tasks.Apply(s.life, spec, client.ApplyOptions{})
 	s.must(err)
 	if !slices.Contains(s.applied, name) {
 		s.applied = append(s.applied, name)
@@ -163,7 +163,7 @@ func (s *story) apply(name, schedule string, length time.Duration, change func(*
 // patch changes fields of a task.
 func (s *story) patch(name, fields string) {
 	s.t.Helper()
-	_, err := s.api.Patch(s.life, namespace, name, []byte(fields), 0)
+	_, err := s.api.Tasks.Patch(s.life, namespace, name, []byte(fields), 0)
 	s.must(err)
 }
 
@@ -184,7 +184,7 @@ func (s *story) cutOff(n *node) {
 // only is the one run of a task that has not ended.
 func (s *story) only(name string) task.Run {
 	s.t.Helper()
-	runs, err := s.api.Runs(s.life, namespace, name, client.RunFilter{States: []task.State{task.Queued, task.Dispatched, task.Running, task.Paused}})
+	runs, err := s.api.Runs.ListByTask(s.life, namespace, name, client.RunListOptions{States: []task.State{task.Queued, task.Dispatched, task.Running, task.Paused}})
 	s.must(err)
 	if len(runs) != 1 {
 		s.fail(fmt.Errorf("%s into the story task %s has %d runs under way, want 1: %+v", time.Since(s.zero), name, len(runs), runs))
@@ -238,11 +238,11 @@ func TestStory_HandBackOfUnknownOutcomeThenResume(t *testing.T) {
 		s.apply("first", "@manual", 3*time.Second, nil)
 		s.apply("second", "@manual", 5*time.Second, nil)
 		s.at(0)
-		_, err := s.api.Trigger(s.life, namespace, "first", nil)
+		_, err := s.api.Tasks.Trigger(s.life, namespace, "first", nil)
 		s.must(err)
 		s.at(0.5)
 		s.patch("second", `{"target": {"strategy": "first", "order": ["n1"]}}`) // else it would go to n2, which has a free slot
-		_, err = s.api.Trigger(s.life, namespace, "second", nil)
+		_, err = s.api.Tasks.Trigger(s.life, namespace, "second", nil)
 		s.must(err)
 		s.at(1.5)
 		if r := s.only("second"); r.Node != "n1" || r.State != task.Dispatched {
@@ -254,13 +254,13 @@ func TestStory_HandBackOfUnknownOutcomeThenResume(t *testing.T) {
 		s.n1.proc.link.stall(true)
 		lose.Store(true)
 		n1 := s.client(s.n1) // the node itself is asked, so that it obeys at once
-		_, err = n1.DrainNode(s.life, "n1")
+		_, err = n1.Nodes.Drain(s.life, "n1")
 		s.must(err)
 		if !s.until(2*time.Second, lost.Load) {
 			s.fail(errors.New("nothing was handed back"))
 		}
 		lose.Store(false)
-		_, err = n1.ResumeNode(s.life, "n1")
+		_, err = n1.Nodes.Resume(s.life, "n1")
 		s.must(err)
 		s.at(6)
 		s.log("> story: n1 hears of its inbox again")
@@ -294,23 +294,23 @@ func TestStory_LastEndIsTrimmedFirst(t *testing.T) {
 			spec.Start, spec.End = task.At(s.tick(2)), task.At(s.tick(30))
 		})
 		s.at(0.5)
-		_, err := s.api.Trigger(s.life, namespace, "follows", nil)
+		_, err := s.api.Tasks.Trigger(s.life, namespace, "follows", nil)
 		s.must(err)
 		s.at(1)
 		byHand := s.only("follows")
-		_, err = s.api.PauseRun(s.life, namespace, "follows", byHand.ID)
+		_, err = s.api.Runs.Pause(s.life, namespace, "follows", byHand.ID)
 		s.must(err)
 		s.at(2.5)
 		oldest := s.only("expires")
-		_, err = s.api.PauseRun(s.life, namespace, "expires", oldest.ID)
+		_, err = s.api.Runs.Pause(s.life, namespace, "expires", oldest.ID)
 		s.must(err)
 		s.at(10)
 		for name, id := range map[string]string{"expires": oldest.ID, "follows": byHand.ID} {
-			_, err = s.api.ResumeRun(s.life, namespace, name, id)
+			_, err = s.api.Runs.Resume(s.life, namespace, name, id)
 			s.must(err)
 		}
 		s.at(15)
-		if _, err := s.api.Get(s.life, namespace, "expires"); err != nil {
+		if _, err := s.api.Tasks.Get(s.life, namespace, "expires"); err != nil {
 			t.Errorf("5 s after its last end, with a ttl of 6 s: %v", err)
 		}
 		s.at(30)
@@ -332,7 +332,7 @@ func TestStory_TaskCreatedAgainWhileTheFormerOneRuns(t *testing.T) {
 		s.at(1.5)
 		for name, schedule := range map[string]string{"ticks": "* * * * * *", "follows": "@every 2s after completion"} {
 			s.only(name)
-			s.must(s.api.Delete(s.life, namespace, name, 0))
+			s.must(s.api.Tasks.Delete(s.life, namespace, name, 0))
 			s.apply(name, schedule, 10*time.Millisecond, func(spec *task.Spec) { spec.End = task.At(s.tick(12)) })
 		}
 		s.at(14)
@@ -391,7 +391,7 @@ func TestStory_LostAfterIsChangedDuringAPartition(t *testing.T) {
 	change := func(from, to time.Duration) func(s *story) {
 		return func(s *story) {
 			set := func(d time.Duration) {
-				_, err := s.api.SetCluster(s.life, client.ClusterSettings{LostAfter: new(task.Duration(d))})
+				_, err := s.api.Cluster.UpdateSettings(s.life, client.ClusterSettings{LostAfter: new(task.Duration(d))})
 				s.must(err)
 			}
 			set(from)
@@ -458,13 +458,13 @@ func TestStory_ResumeAndEditsUnseenByTheOwner(t *testing.T) {
 		s.apply(resumed, "*/10 * * * * *", 10*time.Millisecond, nil)
 		s.apply(edited, "@every 1h", 10*time.Millisecond, nil)
 		s.apply(twice, "@every 1h", 10*time.Millisecond, nil)
-		_, err := s.api.Pause(s.life, namespace, resumed, 0)
+		_, err := s.api.Tasks.Pause(s.life, namespace, resumed, 0)
 		s.must(err)
 		s.at(8.2)
 		s.log("> story: the boss hears of no edit")
 		s.boss.proc.link.stall(true)
 		s.at(9.2)
-		_, err = s.api.Resume(s.life, namespace, resumed, 0)
+		_, err = s.api.Tasks.Resume(s.life, namespace, resumed, 0)
 		s.must(err)
 		s.patch(edited, `{"schedule": "*/10 * * * * *"}`)
 		s.patch(twice, `{"schedule": "*/5 * * * * *"}`)

@@ -77,11 +77,11 @@ func (u *user) act(ctx context.Context, c *client.Client, what, name, mark strin
 	case "apply":
 		s := u.shaped(name)
 		s.Description = mark
-		t, err = c.Apply(ctx, s, client.ApplyOptions{})
+		t, err = c.Tasks.Apply(ctx, s, client.ApplyOptions{})
 	case "pause":
-		t, err = c.Pause(ctx, namespace, name, 0)
+		t, err = c.Tasks.Pause(ctx, namespace, name, 0)
 	case "resume":
-		t, err = c.Resume(ctx, namespace, name, 0)
+		t, err = c.Tasks.Resume(ctx, namespace, name, 0)
 	case "patch":
 		t, err = u.patch(ctx, c, name, mark, map[string]any{"schedule": drawSchedule(u.rng)})
 	case "pause until":
@@ -102,10 +102,10 @@ func (u *user) act(ctx context.Context, c *client.Client, what, name, mark strin
 	case "change policy":
 		t, err = u.patch(ctx, c, name, mark, u.drawPolicy())
 	case "re-create": // under the same name, while a run of the former task may be active
-		if err = c.Delete(ctx, namespace, name, 0); err == nil || isNotFound(err) {
+		if err = c.Tasks.Delete(ctx, namespace, name, 0); err == nil || isNotFound(err) {
 			s := u.shaped(name)
 			s.Description = mark
-			t, err = c.Apply(ctx, s, client.ApplyOptions{})
+			t, err = c.Tasks.Apply(ctx, s, client.ApplyOptions{})
 		}
 	case "drain node", "cordon node", "resume node", "blink node":
 		err = u.actOnNode(ctx, c, what)
@@ -124,24 +124,24 @@ func (u *user) act(ctx context.Context, c *client.Client, what, name, mark strin
 	case "rollback":
 		err = u.curl(ctx, u.anyHost(), http.MethodPost, taskPath(name, "rollback"), map[string]any{}, &t)
 	case "delete":
-		err = c.Delete(ctx, namespace, name, 0)
+		err = c.Tasks.Delete(ctx, namespace, name, 0)
 	case "trigger":
-		_, err = c.Trigger(ctx, namespace, name, nil)
+		_, err = c.Tasks.Trigger(ctx, namespace, name, nil)
 	case "turn": // pauses what runs, and lets go on what is paused
 		var runs []task.Run
-		if runs, err = c.Runs(ctx, namespace, name, client.RunFilter{States: []task.State{task.Dispatched, task.Running, task.Paused}}); err == nil && len(runs) > 0 {
+		if runs, err = c.Runs.ListByTask(ctx, namespace, name, client.RunListOptions{States: []task.State{task.Dispatched, task.Running, task.Paused}}); err == nil && len(runs) > 0 {
 			if r := pick(u.rng, runs); r.PausedBy == "" {
-				_, err = c.PauseRun(ctx, namespace, name, r.ID)
+				_, err = c.Runs.Pause(ctx, namespace, name, r.ID)
 			} else {
-				_, err = c.ResumeRun(ctx, namespace, name, r.ID)
+				_, err = c.Runs.Resume(ctx, namespace, name, r.ID)
 			}
 		}
 	case "cancel":
 		var runs []task.Run
-		if runs, err = c.Runs(ctx, namespace, name, client.RunFilter{}); err == nil {
+		if runs, err = c.Runs.ListByTask(ctx, namespace, name, client.RunListOptions{}); err == nil {
 			for _, r := range runs {
 				if r.State.Active() || r.State == task.Queued {
-					_, err = c.Cancel(ctx, namespace, name, r.ID)
+					_, err = c.Runs.Cancel(ctx, namespace, name, r.ID)
 					break
 				}
 			}

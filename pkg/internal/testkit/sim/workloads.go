@@ -132,15 +132,15 @@ func (u *user) actOnNode(ctx context.Context, c *client.Client, what string) (er
 	name := u.anyHost().name
 	switch what {
 	case "drain node":
-		_, err = c.DrainNode(ctx, name)
+		_, err = c.Nodes.Drain(ctx, name)
 	case "cordon node":
-		_, err = c.CordonNode(ctx, name)
+		_, err = c.Nodes.Cordon(ctx, name)
 	case "resume node":
-		_, err = c.ResumeNode(ctx, name)
+		_, err = c.Nodes.Resume(ctx, name)
 	case "blink node": // the resume comes while the node still hands back what it has not started
-		_, err = c.DrainNode(ctx, name)
+		_, err = c.Nodes.Drain(ctx, name)
 		clock.Sleep(ctx, between(u.rng, 200*time.Millisecond, 4*time.Second))
-		if _, resumed := c.ResumeNode(ctx, name); resumed != nil {
+		if _, resumed := c.Nodes.Resume(ctx, name); resumed != nil {
 			err = resumed
 		}
 	}
@@ -178,7 +178,7 @@ func blinkOne(w *world) func(*world) {
 
 // setLostAfter changes the cluster's setting.
 func setLostAfter(ctx context.Context, c *client.Client, d time.Duration) error {
-	_, err := c.SetCluster(ctx, client.ClusterSettings{LostAfter: new(task.Duration(d))})
+	_, err := c.Cluster.UpdateSettings(ctx, client.ClusterSettings{LostAfter: new(task.Duration(d))})
 	return err
 }
 
@@ -263,7 +263,7 @@ func (u *user) patch(ctx context.Context, c *client.Client, name, mark string, f
 	if err != nil {
 		return client.Task{}, err
 	}
-	return c.Patch(ctx, namespace, name, body, 0)
+	return c.Tasks.Patch(ctx, namespace, name, body, 0)
 }
 
 // resumeNodes ends drains and cordons, whoever asked for them.

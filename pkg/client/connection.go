@@ -1,0 +1,302 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"mime"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+const (
+	maxAnswer  = 256 << 20 // bytes of one answer that are read; logs have no limit
+	maxProblem = 1 << 20   // bytes of an answer that reports an error
+)
+
+// connection sends calls to one server. All services of a Client share it.
+type connection struct {
+	base    string // the address as the user gave it, for messages
+	target  string // the URL that paths are appended to
+	token   string
+	timeout time.Duration
+	http    *http.Client
+
+	readOnly bool
+	trace    func(Sent)
+}
+
+// call is one request.
+type call struct {
+	method  string
+	path    string
+	query   url.Values
+	header  http.Header
+	body    any    // written as JSON
+	raw     []byte // or the body as it is
+	rawType string
+	lines   io.Reader // or NDJSON, as it comes
+	stream  bool      // the answer is read by the caller, without a deadline
+}
+
+// writes reports whether a call may change something, as far as its method and its path
+// tell. If its answer is lost, the outcome is unknown.
+func (k call) writes() bool {
+	return k.method != http.MethodGet && k.path != schedulePath && !k.query.Has(dryRunParam)
+}
+
+// do makes a call and decodes its answer into out, if out is not nil.
+func (c *connection) do(ctx context.Context, k call, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+
+	res, err := c.send(ctx, k)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if out == nil {
+		return nil
+	}
+
+	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	if kind != "application/json" {
+		return c.notCarillon(res)
+	}
+
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return c.failed(err, k.writes())
+	}
+	if err := json.Unmarshal(body, out); err != nil {
+		e := c.notCarillon(res)
+		e.Message += fmt.Sprintf(" (%v)", err)
+		return e
+	}
+
+	return nil
+}
+
+// send makes a call and returns its answer if that is a success.
+func (c *connection) send(ctx context.Context, k call) (*http.Response, error) {
+	if err := c.guard(k); err != nil {
+		return nil, err
+	}
+	req, err := c.request(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+
+	res, err := c.carry(req)
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+			err = fmt.Errorf("%w: %w", err, cause)
+		}
+		return nil, c.failed(err, k.writes())
+	}
+	if res.StatusCode/100 == 2 {
+		return res, nil
+	}
+
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxProblem))
+	if err != nil {
+		return nil, c.failed(err, k.writes())
+	}
+
+	return nil, c.problem(res, body, k.writes())
+}
+
+func (c *connection) request(ctx context.Context, k call) (*http.Request, error) {
+	body, kind := k.raw, k.rawType
+	if k.body != nil {
+		b, err := json.Marshal(k.body)
+		if err != nil {
+			return nil, fmt.Errorf("write %T as JSON: %w", k.body, err)
+		}
+		body, kind = b, "application/json"
+	}
+
+	target := c.target + k.path
+	if len(k.query) > 0 {
+		target += "?" + k.query.Encode()
+	}
+
+	var r io.Reader
+	switch {
+	case k.lines != nil:
+		r, kind = k.lines, linesType
+	case body != nil:
+		r = bytes.NewReader(body)
+	}
+
+	req, err := http.NewRequestWithContext(ctx, k.method, target, r)
+	if err != nil {
+		return nil, fmt.Errorf("make the request: %w", err)
+	}
+
+	for name, values := range k.header {
+		req.Header[name] = values
+	}
+	if r != nil {
+		req.Header.Set("Content-Type", kind)
+	}
+	if !k.stream {
+		req.Header.Set("Accept", "application/json, application/problem+json")
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+
+	return req, nil
+}
+
+const dryRunParam = "dry_run"
+
+// dryRun adds the parameters of a dry run to q and returns it; ticks is as in BatchOptions.
+func dryRun(q url.Values, ticks int) url.Values {
+	q.Set(dryRunParam, "true")
+	if ticks != 0 {
+		q.Set("ticks", strconv.Itoa(max(ticks, 0)))
+	}
+
+	return q
+}
+
+// ifMatch makes a call conditional on the revision of a task; 0 is any.
+func ifMatch(revision int64) http.Header {
+	if revision == 0 {
+		return nil
+	}
+
+	return http.Header{"If-Match": {fmt.Sprintf("\"%d\"", revision)}}
+}
+
+// setIfNotEmpty sets a parameter of a query unless its value is empty.
+func setIfNotEmpty(q url.Values, key, value string) {
+	if value != "" {
+		q.Set(key, value)
+	}
+}
+
+// setTimes sets the parameters of a query that are times, without those that are zero.
+func setTimes(q url.Values, times map[string]time.Time) {
+	for name, at := range times {
+		if !at.IsZero() {
+			q.Set(name, at.UTC().Format(time.RFC3339Nano))
+		}
+	}
+}
+
+// namespacePath returns the path of a resource in a namespace, or in all of them if
+// namespace is empty.
+func namespacePath(namespace, resource string) (string, error) {
+	if namespace == "" {
+		return "/v1" + resource, nil
+	}
+
+	return "/v1/namespaces/" + namespace + resource, task.CheckName("namespace", namespace)
+}
+
+// taskPath returns the path of a task, followed by rest.
+func taskPath(namespace, name string, rest ...string) (string, error) {
+	if err := task.CheckName("namespace", namespace); err != nil {
+		return "", err
+	}
+	if err := task.CheckName("name", name); err != nil {
+		return "", err
+	}
+
+	p := "/v1/namespaces/" + namespace + "/tasks/" + name
+	for _, part := range rest {
+		p += "/" + url.PathEscape(part)
+	}
+
+	return p, nil
+}
+
+// doTask makes a call whose path is that of a task, followed by rest.
+func (c *connection) doTask(ctx context.Context, namespace, name string, k call, out any, rest ...string) error {
+	path, err := taskPath(namespace, name, rest...)
+	if err != nil {
+		return err
+	}
+
+	k.path = path
+
+	return c.do(ctx, k, out)
+}
+
+// getItems reads a list that has one page.
+func getItems[T any](ctx context.Context, c *connection, path string) ([]T, error) {
+	var l List[T]
+	err := c.do(ctx, call{method: http.MethodGet, path: path}, &l)
+
+	return l.Items, err
+}
+
+// The sizes of pages. Most lists are read in pages of pageSize items. Where each page
+// costs the server as much as the whole list, pages have maxPage items, the most that
+// a server returns.
+const (
+	pageSize = 1000
+	maxPage  = 5000
+)
+
+// pages yields the items of a list, at most limit of them (0: all), and reads each page
+// when it is needed. An error, pathErr first, ends the list.
+func pages[T any](ctx context.Context, c *connection, path string, q url.Values, itemsPerPage, limit int, pathErr error) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		var none T
+		if pathErr != nil {
+			yield(none, pathErr)
+			return
+		}
+
+		for seen := 0; ; {
+			size := itemsPerPage
+			if limit > 0 {
+				size = min(size, limit-seen)
+			}
+			q.Set("limit", strconv.Itoa(size))
+
+			var page List[T]
+			if err := c.do(ctx, call{method: http.MethodGet, path: path, query: q}, &page); err != nil {
+				yield(none, err)
+				return
+			}
+
+			for _, item := range page.Items {
+				if seen++; !yield(item, nil) || seen == limit {
+					return
+				}
+			}
+
+			if page.Next == "" {
+				return
+			}
+			q.Set("page", page.Next)
+		}
+	}
+}
+
+// collect returns the items of an iterator, or the error that ended it.
+func collect[T any](items iter.Seq2[T, error]) ([]T, error) {
+	all := []T{}
+	for item, err := range items {
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, item)
+	}
+
+	return all, nil
+}

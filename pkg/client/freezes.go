@@ -1,0 +1,66 @@
+package client
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// FreezesService reads, begins and ends freezes. While a namespace or the whole cluster
+// is frozen, none of its tasks starts.
+type FreezesService struct{ conn *connection }
+
+// FreezeStatus says whether a namespace, or the whole cluster, is frozen.
+type FreezeStatus struct {
+	Namespace   string       `json:"namespace,omitempty" doc:"Empty: the whole cluster."`
+	Tasks       int64        `json:"tasks" doc:"How many tasks it has."`
+	Freeze      *task.Freeze `json:"freeze,omitempty" doc:"The one that holds for it, be it the cluster's; absent if none does."`
+	Revision    int64        `json:"revision" doc:"Of the record of freezes: from there on no tick is decided and nothing dispatched without it. 0: there is none."`
+	Unconfirmed []string     `json:"unconfirmed" doc:"Nodes that have not said yet that they go by that revision: what was in their inboxes before may still start."`
+	Changed     bool         `json:"changed,omitempty" doc:"The request has begun a freeze, or ended one."`
+}
+
+// FreezeRequest is the body of a freeze.
+type FreezeRequest struct {
+	Reason string `json:"reason" doc:"Why, for whoever wonders that nothing runs."`
+}
+
+// Get returns whether a namespace ("": the whole cluster) is frozen.
+func (s *FreezesService) Get(ctx context.Context, namespace string) (FreezeStatus, error) {
+	return s.do(ctx, namespace, call{method: http.MethodGet})
+}
+
+// Begin freezes a namespace ("": the whole cluster), and returns when that holds: no
+// tick of it is decided to run any more, and no node that is present starts a run of
+// it. A freeze that holds already stays as it is.
+//
+// The error has CodeNotConfirmed if a node did not confirm the freeze in time. The
+// freeze holds then, except for runs that were in that node's inbox before. The error
+// is task.ErrConflict while nodes may run a version that does not know freezes.
+func (s *FreezesService) Begin(ctx context.Context, namespace, reason string) (FreezeStatus, error) {
+	return s.do(ctx, namespace, call{method: http.MethodPut, body: FreezeRequest{Reason: reason}})
+}
+
+// End ends the freeze of just that namespace ("": of the whole cluster). The error is
+// task.ErrNotFound if there is none.
+func (s *FreezesService) End(ctx context.Context, namespace string) (FreezeStatus, error) {
+	return s.do(ctx, namespace, call{method: http.MethodDelete})
+}
+
+func (s *FreezesService) do(ctx context.Context, namespace string, k call) (FreezeStatus, error) {
+	var status FreezeStatus
+
+	k.path = "/v1/cluster/freeze"
+	if namespace != "" {
+		path, err := namespacePath(namespace, "/freeze")
+		if err != nil {
+			return status, err
+		}
+		k.path = path
+	}
+
+	err := s.conn.do(ctx, k, &status)
+
+	return status, err
+}

@@ -1,0 +1,78 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// SecretsService lists, writes and deletes secrets. No call returns the values of one.
+type SecretsService struct{ conn *connection }
+
+// SecretRequest is the body that writes a secret.
+type SecretRequest struct {
+	Values  map[string]string `json:"values,omitempty" doc:"By name. They are encrypted by the node that answers, and never told again."`
+	Remove  []string          `json:"remove,omitempty" doc:"Names whose values go."`
+	Replace bool              `json:"replace,omitempty" doc:"What is not in values goes. Otherwise it stays."`
+}
+
+// CodeNoKey is the code of a problem: the node that was asked does not hold the key.
+const CodeNoKey = "no_key"
+
+// List returns the secrets of a namespace ("": of all), without their values.
+func (s *SecretsService) List(ctx context.Context, namespace string) ([]task.Secret, error) {
+	path, err := namespacePath(namespace, "/secrets")
+
+	return collect(pages[task.Secret](ctx, s.conn, path, url.Values{}, pageSize, 0, err))
+}
+
+// Get reads a secret, without its values. The error is task.ErrNotFound if there is none.
+func (s *SecretsService) Get(ctx context.Context, namespace, name string) (task.Secret, error) {
+	return s.do(ctx, namespace, name, "", call{method: http.MethodGet})
+}
+
+// Set writes values of a secret, and creates it if it does not exist. The error has
+// CodeNoKey if the node that answers has no key to encrypt them.
+func (s *SecretsService) Set(ctx context.Context, namespace, name string, r SecretRequest) (task.Secret, error) {
+	return s.do(ctx, namespace, name, "", call{method: http.MethodPut, body: r})
+}
+
+// Rotate encrypts a secret with the first key of the node that answers. It writes
+// nothing if the secret is encrypted with that key already.
+func (s *SecretsService) Rotate(ctx context.Context, namespace, name string) (task.Secret, error) {
+	return s.do(ctx, namespace, name, "/rotate", call{method: http.MethodPost})
+}
+
+// Delete deletes a secret. The error is task.ErrNotFound if there is none.
+func (s *SecretsService) Delete(ctx context.Context, namespace, name string) error {
+	path, err := secretPath(namespace, name, "")
+	if err != nil {
+		return err
+	}
+
+	return s.conn.do(ctx, call{method: http.MethodDelete, path: path}, nil)
+}
+
+func (s *SecretsService) do(ctx context.Context, namespace, name, rest string, k call) (task.Secret, error) {
+	var secret task.Secret
+	path, err := secretPath(namespace, name, rest)
+	if err != nil {
+		return secret, err
+	}
+
+	k.path = path
+	err = s.conn.do(ctx, k, &secret)
+
+	return secret, err
+}
+
+// secretPath returns the path of a secret, followed by rest.
+func secretPath(namespace, name, rest string) (string, error) {
+	if err := task.CheckName("name", name); err != nil {
+		return "", err
+	}
+
+	return namespacePath(namespace, "/secrets/"+name+rest)
+}
