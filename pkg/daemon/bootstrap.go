@@ -18,13 +18,13 @@ import (
 
 // reachEtcd starts the embedded etcd, or dials the others and checks their version.
 func (n *Node) reachEtcd(ctx context.Context) (err error) {
-	if n.outside.Etcd != nil {
-		n.client, err = n.outside.Etcd(ctx, n.cfg)
+	if n.env.Etcd != nil {
+		n.client, err = n.env.Etcd(ctx, n.cfg)
 		return err
 	}
 	if n.cfg.Embedded {
 		if n.cfg.hasOwnPeerCerts() {
-			certificate := peerCertificate{cfg: n.cfg, now: n.outside.Now, dial: n.outside.Dial, http: n.http, log: n.log}
+			certificate := peerCertificate{cfg: n.cfg, now: n.env.Now, dial: n.env.Dial, http: n.http, log: n.log}
 			files, err := certificate.await(ctx)
 			if err != nil {
 				return err
@@ -120,7 +120,7 @@ func (n *Node) bootstrap(ctx context.Context) error {
 			n.revisions = newRevisions(there.Revision)
 			n.client.KV = seenKV{n.etcdKV, n.revisions}
 		}
-		c, made, err := n.store.Bootstrap(ctx, n.cfg.Shards, n.outside.Now())
+		c, made, err := n.store.Bootstrap(ctx, n.cfg.Shards, n.env.Now())
 		if err != nil {
 			return err
 		}
@@ -132,7 +132,7 @@ func (n *Node) bootstrap(ctx context.Context) error {
 		if made {
 			n.log.Info("made a new cluster", zap.String("cluster", c.ID), zap.Int("shards", c.Shards))
 		}
-		token := adminToken{path: n.TokenPath(), store: n.store, now: n.outside.Now, log: n.log}
+		token := adminToken{path: n.TokenPath(), store: n.store, now: n.env.Now, log: n.log}
 		return token.ensure(ctx)
 	})
 }

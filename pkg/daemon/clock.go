@@ -15,21 +15,21 @@ import (
 // clockLook is how often the clock is compared with the others'.
 const clockLook = 500 * time.Millisecond
 
-// clockCare has the node's clock judged: with each announcement of another node,
+// clockMonitor has the node's clock judged: with each announcement of another node,
 // now and then, and before each commit.
-type clockCare struct {
-	node    string
-	wall    func() time.Time
-	boot    func() time.Duration
-	fitness *fitness
-	looked  chan struct{} // closed when the clock has been judged once
+type clockMonitor struct {
+	node        string
+	wall        func() time.Time
+	boot        func() time.Duration
+	eligibility *eligibility
+	looked      chan struct{} // closed when the clock has been judged once
 
 	mu    sync.Mutex
 	guard *clockguard.Guard
 }
 
-func newClockCare(cfg Config, outside Outside, f *fitness) *clockCare {
-	c := &clockCare{node: cfg.Name, wall: outside.Now, boot: outside.Boot, fitness: f, looked: make(chan struct{}),
+func newClockMonitor(cfg Config, env Environment, f *eligibility) *clockMonitor {
+	c := &clockMonitor{node: cfg.Name, wall: env.Now, boot: env.Boot, eligibility: f, looked: make(chan struct{}),
 		guard: clockguard.New(cfg.LeaseTTL.Std() + announceEvery)}
 	if c.boot == nil {
 		c.boot = proctree.BootTime
@@ -38,7 +38,7 @@ func newClockCare(cfg Config, outside Outside, f *fitness) *clockCare {
 }
 
 // run judges the clock now and then, until ctx ends.
-func (c *clockCare) run(ctx context.Context) error {
+func (c *clockMonitor) run(ctx context.Context) error {
 	tick := time.NewTicker(clockLook)
 	defer tick.Stop()
 	for {
@@ -46,7 +46,7 @@ func (c *clockCare) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-c.looked:
-			_ = c.judge((*clockguard.Guard).Look) // fitness has it
+			_ = c.judge((*clockguard.Guard).Look) // eligibility keeps the result
 		default: // before the others are known there is nothing to compare with
 		}
 		select {
@@ -58,7 +58,7 @@ func (c *clockCare) run(ctx context.Context) error {
 }
 
 // hear takes the records of all nodes that are present.
-func (c *clockCare) hear(all []task.Node) {
+func (c *clockMonitor) hear(all []task.Node) {
 	others := slices.DeleteFunc(slices.Clone(all), func(n task.Node) bool { return n.Name == c.node })
 	_ = c.judge(func(g *clockguard.Guard, r clockguard.Reading) error {
 		g.Hear(r, others)
@@ -72,24 +72,24 @@ func (c *clockCare) hear(all []task.Node) {
 }
 
 // judge asks the guard, and has what it says known.
-func (c *clockCare) judge(ask func(*clockguard.Guard, clockguard.Reading) error) error {
+func (c *clockMonitor) judge(ask func(*clockguard.Guard, clockguard.Reading) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	was := c.guard.Err()
 	err := ask(c.guard, clockguard.Reading{Wall: c.wall(), Boot: c.boot()})
 	if (was == nil) != (err == nil) {
-		c.fitness.set(task.UnfitClock, err)
+		c.eligibility.set(task.UnfitClock, err)
 	}
 	return err
 }
 
 // check says why the clock is not to be trusted just now: it is asked before
 // each commit, and before the API writes the time into an entry.
-func (c *clockCare) check() error { return c.judge((*clockguard.Guard).Step) }
+func (c *clockMonitor) check() error { return c.judge((*clockguard.Guard).Step) }
 
 // trusted is check for the API: a clock that nobody has looked at yet is not to
 // be trusted either.
-func (c *clockCare) trusted() error {
+func (c *clockMonitor) trusted() error {
 	select {
 	case <-c.looked:
 		return c.check()

@@ -18,9 +18,9 @@ import (
 
 // Commands are the commands that run a node: dev, agent, and the guardian that
 // an agent starts beside itself.
-func Commands() []*cobra.Command { return Outside{}.Commands() }
+func Commands() []*cobra.Command { return Environment{}.Commands() }
 
-func (o Outside) agentCommand() *cobra.Command {
+func (e Environment) agentCommand() *cobra.Command {
 	flags := Defaults()
 	var file string
 	var check bool
@@ -48,7 +48,7 @@ func (o Outside) agentCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.run(cmd.Context(), cfg, cmd.ErrOrStderr(), nil)
+			return e.run(cmd.Context(), cfg, cmd.ErrOrStderr(), nil)
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "YAML file with these settings")
@@ -57,7 +57,7 @@ func (o Outside) agentCommand() *cobra.Command {
 	return cmd
 }
 
-func (o Outside) devCommand() *cobra.Command {
+func (e Environment) devCommand() *cobra.Command {
 	cfg := Defaults()
 	cfg.Name, cfg.Embedded, cfg.LogFormat, cfg.LogLevel = "dev", true, "console", "info"
 	cfg.DataDir, cfg.DrainTimeout, cfg.Shards = "", task.Duration(5*time.Second), 16
@@ -81,7 +81,7 @@ func (o Outside) devCommand() *cobra.Command {
 			if dir, err := filepath.Abs(cfg.DataDir); err == nil && len(dir) <= maxSocketPath-len("/api.sock") {
 				cfg.Socket = filepath.Join(dir, "api.sock")
 			}
-			return o.run(cmd.Context(), cfg, cmd.ErrOrStderr(), func(n *Node) error { return welcome(n, own, cmd.OutOrStdout()) })
+			return e.run(cmd.Context(), cfg, cmd.ErrOrStderr(), func(n *Node) error { return welcome(n, own, cmd.OutOrStdout()) })
 		},
 	}
 	cmd.Flags().StringVar(&cfg.DataDir, "data-dir", "", "where everything is kept but what --scratch-dir says (default ~/.local/share/carillon/dev)")
@@ -149,7 +149,7 @@ func userDir(variable, fallback string) (string, error) {
 
 // run starts a node and runs it until ctx ends. started, if set, is called once
 // the node listens.
-func (o Outside) run(ctx context.Context, cfg Config, logs io.Writer, started func(*Node) error) error {
+func (e Environment) run(ctx context.Context, cfg Config, logs io.Writer, started func(*Node) error) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
@@ -158,13 +158,13 @@ func (o Outside) run(ctx context.Context, cfg Config, logs io.Writer, started fu
 	defer log.Sync() // it fails on terminals and pipes, where there is nothing to sync
 
 	// This comes before the first process is started, which would inherit the sockets, too.
-	o.inherited = inheritSockets(&cfg, log)
-	defer o.inherited.close()
+	e.inherited = inheritSockets(&cfg, log)
+	defer e.inherited.close()
 
-	o.manager = newManager(cfg, log)
-	return o.manager.accompanied(ctx, func() error {
+	e.manager = newManager(cfg, log)
+	return e.manager.accompanied(ctx, func() error {
 		for {
-			err := o.once(ctx, cfg, log, started)
+			err := e.once(ctx, cfg, log, started)
 			switch {
 			case !errors.Is(err, errNewHistory):
 				return err
@@ -172,14 +172,14 @@ func (o Outside) run(ctx context.Context, cfg Config, logs io.Writer, started fu
 				return nil // it was to end anyway
 			}
 			started = nil // it was told
-			o.manager.accompany(nil)
+			e.manager.accompany(nil)
 		}
 	})
 }
 
 // once is one life of a node: most processes have one.
-func (o Outside) once(ctx context.Context, cfg Config, log *zap.Logger, started func(*Node) error) error {
-	n, err := o.Start(ctx, cfg, log)
+func (e Environment) once(ctx context.Context, cfg Config, log *zap.Logger, started func(*Node) error) error {
+	n, err := e.Start(ctx, cfg, log)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // asked to stop before it was up
@@ -187,7 +187,7 @@ func (o Outside) once(ctx context.Context, cfg Config, log *zap.Logger, started 
 		return err
 	}
 	defer n.Close()
-	o.manager.accompany(n.health)
+	e.manager.accompany(n.health)
 	n.listeners.logListening()
 	if started != nil {
 		if err := n.listeners.listenError(); err != nil { // of carillon dev, whose user looks on

@@ -40,7 +40,7 @@ import (
 // Node is one node's parts, wired. Run runs them.
 type Node struct {
 	cfg      Config
-	outside  Outside
+	env      Environment
 	log      *zap.Logger
 	instance string
 	former   kept
@@ -53,27 +53,27 @@ type Node struct {
 	batcher  *kv.Batcher
 	store    *store.Store
 	registry *prometheus.Registry
-	etcd     *etcdCare
+	etcd     *etcdMonitor
 	cluster  task.Cluster // as it was at the start
 	record   *clusterRecord
 	restored error // etcd had gone back when the node began
 	secured  secured
 	trust    trust
 	tls      nodeTLS
-	expiry   *expiryCare
+	expiry   *certExpiryMonitor
 
 	listeners *apiListeners
 	http      *httpServer
 
 	etcdWaiter *etcdWaiter
 
-	fitness   *fitness
-	clock     *clockCare
-	watchdog  *watchdog
-	stall     *stallCare
-	revisions *revisions
-	history   *history
-	peers     *peerprobe.Prober
+	eligibility *eligibility
+	clock       *clockMonitor
+	watchdog    *watchdog
+	stall       *stallMonitor
+	revisions   *revisions
+	history     *history
+	peers       *peerprobe.Prober
 
 	nodes    *kv.Mirror
 	known    *record.KnownNodes
@@ -103,10 +103,10 @@ type Node struct {
 // there is none. It waits for an etcd that does not answer, until ctx ends.
 // Close must be called unless it returns an error.
 func Start(ctx context.Context, cfg Config, log *zap.Logger) (*Node, error) {
-	return Outside{}.Start(ctx, cfg, log)
+	return Environment{}.Start(ctx, cfg, log)
 }
 
-func start(ctx context.Context, cfg Config, outside Outside, log *zap.Logger) (_ *Node, err error) {
+func start(ctx context.Context, cfg Config, env Environment, log *zap.Logger) (_ *Node, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -114,7 +114,7 @@ func start(ctx context.Context, cfg Config, outside Outside, log *zap.Logger) (_
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, trust: trust, outside: outside, log: log, instance: task.NewUID(), keep: wake.NewSignal(), announce: wake.NewSignal()}
+	n := &Node{cfg: cfg, trust: trust, env: env, log: log, instance: task.NewUID(), keep: wake.NewSignal(), announce: wake.NewSignal()}
 	defer func() {
 		if err != nil {
 			n.Close()
@@ -138,11 +138,11 @@ func start(ctx context.Context, cfg Config, outside Outside, log *zap.Logger) (_
 	for _, warning := range cfg.warnings(n.secured) {
 		log.Warn("a setting is less safe than it could be", zap.String("setting", warning))
 	}
-	n.tls = nodeTLS{dial: outside.Dial, secured: n.secured.api, auth: certs.ClientAuth(cfg.TLSClientAuth), serves: cfg.serves()}
+	n.tls = nodeTLS{dial: env.Dial, secured: n.secured.api, auth: certs.ClientAuth(cfg.TLSClientAuth), serves: cfg.serves()}
 	n.revisions = newRevisions(n.former.Revision)
 	admins := lookupAdministrators(log)
-	n.listeners = newAPIListeners(cfg, outside, n.tls, admins, n.announce, log)
-	n.http = startHTTP(newHTTPServer(admins, log), outside.manager, n.listeners.endpoints...)
+	n.listeners = newAPIListeners(cfg, env, n.tls, admins, n.announce, log)
+	n.http = startHTTP(newHTTPServer(admins, log), env.manager, n.listeners.endpoints...)
 	n.etcdWaiter = &etcdWaiter{cfg: cfg, http: n.http, log: log}
 	if err := n.reachEtcd(ctx); err != nil {
 		return nil, err
@@ -158,7 +158,7 @@ func start(ctx context.Context, cfg Config, outside Outside, log *zap.Logger) (_
 	n.client.Register(n.registry)
 	n.listeners.register(n.registry)
 	n.batcher = kv.NewBatcher(n.client, kv.BatcherConfig{Registerer: n.registry, Logger: n.log})
-	n.store = store.New(n.client, kv.Direct(n.client), keys).Understanding(outside.Format).Batching(n.batcher)
+	n.store = store.New(n.client, kv.Direct(n.client), keys).Understanding(env.Format).Batching(n.batcher)
 	if err := n.bootstrap(ctx); err != nil {
 		return nil, err
 	}
@@ -167,18 +167,18 @@ func start(ctx context.Context, cfg Config, outside Outside, log *zap.Logger) (_
 
 func (n *Node) wire() (err error) {
 	cfg, keys, registry := n.cfg, n.store.Keys(), n.registry
-	n.fitness = newFitness(registry, n.log, n.unfitChanged)
-	n.clock = newClockCare(cfg, n.outside, n.fitness)
+	n.eligibility = newEligibility(registry, n.log, n.eligibilityChanged)
+	n.clock = newClockMonitor(cfg, n.env, n.eligibility)
 	n.watchdog = newWatchdog(n.log)
 	n.trust.register(registry)
-	n.expiry = newExpiryCare(n.secured, n.outside.Now, registry, n.log)
+	n.expiry = newCertExpiryMonitor(n.secured, n.env.Now, registry, n.log)
 	n.nodes, n.owners, n.moves = n.mirror(keys.Nodes(), "nodes"), n.mirror(keys.Owners(), "owners"), n.mirror(keys.Handovers(), "moves")
 	n.known = record.NewKnownNodes(n.store.Keys())
 	if err := n.openGroups(); err != nil {
 		return err
 	}
 	rooms := workdir.Root(cfg.ScratchDir, cfg.Name, cfg.DataDir)
-	if !n.outside.Unguarded {
+	if !n.env.Unguarded {
 		n.guardian = guardian.NewClient(guardian.Config{
 			Hello:   guardian.Hello{Instance: n.instance, Dir: cfg.DataDir, Workdirs: rooms, Etcd: cfg.access(), Groups: n.groups.Roots()},
 			Orphans: n.orphans,
@@ -190,7 +190,7 @@ func (n *Node) wire() (err error) {
 		Node: cfg.Name, Instance: n.instance, Slots: cfg.Slots, Dir: cfg.DataDir, Workdirs: rooms, Inbox: n.store, Guardian: n.guardian,
 		Groups: n.groups, Orphans: n.orphans,
 		Spool: spool.Config{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std(), Uncompressed: !cfg.SpoolCompress},
-		Fake:  n.outside.Act, Boot: n.outside.Boot, Logger: n.log, Registerer: registry,
+		Fake:  n.env.Act, Boot: n.env.Boot, Logger: n.log, Registerer: registry,
 		Secrets: n.secrets(), Policy: n.trust.allows(),
 		Obeyed:       n.announce.Send,
 		StuckChanged: n.announce.Send,
@@ -205,12 +205,12 @@ func (n *Node) wire() (err error) {
 	n.presence = n.newPresence()
 	n.states = &stateController{
 		node: cfg.Name, instance: n.instance, store: n.store, state: n.state, presence: n.presence, executor: n.executor,
-		fitness: n.fitness, announce: n.announce, log: n.log,
+		eligibility: n.eligibility, announce: n.announce, log: n.log,
 	}
 	n.fleet = placement.NewFleet(cfg.Name, n.executor.Free)
 	n.engine = scheduler.New(scheduler.Config{
 		Node: cfg.Name, Store: n.store, Fleet: n.fleet, NextAttempt: executor.Next,
-		Freezes: n.freezes.known, Now: n.outside.Now, Cluster: n.record.current, May: n.mayCommit, Logger: n.log.Named("scheduler"), Registerer: registry,
+		Freezes: n.freezes.known, Now: n.env.Now, Cluster: n.record.current, May: n.mayCommit, Logger: n.log.Named("scheduler"), Registerer: registry,
 	})
 	n.keeper = shard.NewKeeper(shard.KeeperConfig{
 		Node: cfg.Name, Owners: func() []record.Owner { return record.DecodeOwners(n.store.Keys(), n.owners.Snapshot().KVs) },
@@ -219,15 +219,15 @@ func (n *Node) wire() (err error) {
 		Preload:   n.engine.Preload, TellReady: n.store.TellReady,
 	})
 	n.health = &nodeHealth{
-		cfg: cfg, now: n.outside.Now, keys: keys, record: n.record, owners: n.owners, state: n.state, presence: n.presence,
-		fitness: n.fitness, listeners: n.listeners, keeper: n.keeper, engine: n.engine, executor: n.executor, watchdog: n.watchdog,
+		cfg: cfg, now: n.env.Now, keys: keys, record: n.record, owners: n.owners, state: n.state, presence: n.presence,
+		eligibility: n.eligibility, listeners: n.listeners, keeper: n.keeper, engine: n.engine, executor: n.executor, watchdog: n.watchdog,
 	}
 	n.leader = n.newLeader()
 	n.election = election.New(n.client, election.Config{
 		Prefix: keys.Root(), Node: cfg.Name, TTL: cfg.LeaseTTL.Std(), Leases: n.saveElection, Alive: n.watchdog.alive, Logger: n.log,
 	})
 	n.watch()
-	n.etcd = newEtcdCare(n.store.Members, registry, n.log)
+	n.etcd = newEtcdMonitor(n.store.Members, registry, n.log)
 	etcdctl := ""
 	if n.server != nil {
 		etcdctl = n.server.Endpoint()
@@ -235,8 +235,8 @@ func (n *Node) wire() (err error) {
 	handler, err := api.New(api.Config{
 		Etcd:  etcdctl,
 		Nodes: n.present,
-		Store: n.store, Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.ref, Now: n.outside.Now,
-		Clock: n.clock.trusted, Writable: func() error { return n.fitness.why(task.UnfitRestored) }, SetState: n.states.set, Dial: n.outside.Dial, DialTLS: n.tls.dialTLS(), Key: n.key, Peer: n.peer, TLS: n.tls.serves, Ready: n.health.ready,
+		Store: n.store, Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.ref, Now: n.env.Now,
+		Clock: n.clock.trusted, Writable: func() error { return n.eligibility.why(task.UnfitRestored) }, SetState: n.states.set, Dial: n.env.Dial, DialTLS: n.tls.dialTLS(), Key: n.key, Peer: n.peer, TLS: n.tls.serves, Ready: n.health.ready,
 		Keys:  n.trust.ring(),
 		Board: n.boardPart(), Logs: n.executor.Spool(), Talks: n.executor, Ends: n.http.closing, Authenticated: connlimit.Authenticated, Logger: n.log, Registerer: registry, Gatherer: n.Metrics(),
 	})
@@ -266,11 +266,11 @@ func (n *Node) newPresence() *presence {
 			return known, n.trust.pressed(pressed)
 		},
 		address: n.listeners.announcedAddress, listenError: n.listeners.listenError,
-		unfit: n.fitness.unfit, alive: n.watchdog.alive, announced: func(steady time.Duration) { n.stall.look(time.Now(), steady) },
-		log: n.log.Named("presence"), now: n.outside.Now, announce: n.announce,
+		unfit: n.eligibility.reason, alive: n.watchdog.alive, announced: func(steady time.Duration) { n.stall.look(time.Now(), steady) },
+		log: n.log.Named("presence"), now: n.env.Now, announce: n.announce,
 		node: task.Node{
-			Name: n.cfg.Name, Instance: n.instance, PublicKey: api.PublicKey(n.key), Version: Version(), Labels: labels, Roles: n.cfg.Roles, Host: n.outside.Host,
-			Slots: slots, Weight: n.cfg.Weight, LeaseTTL: n.cfg.LeaseTTL, StartedAt: task.At(n.outside.Now()),
+			Name: n.cfg.Name, Instance: n.instance, PublicKey: api.PublicKey(n.key), Version: Version(), Labels: labels, Roles: n.cfg.Roles, Host: n.env.Host,
+			Slots: slots, Weight: n.cfg.Weight, LeaseTTL: n.cfg.LeaseTTL, StartedAt: task.At(n.env.Now()),
 			HandoverWithin: n.cfg.DrainTimeout / 2, // the rest is for what runs
 		},
 		joined: func(s *kv.Session, f kv.Fence) {

@@ -16,9 +16,9 @@ const (
 	etcdTimeout = 5 * time.Second  // for how long
 )
 
-// etcdCare tells how full etcd is, while there is time to do something: in
+// etcdMonitor tells how full etcd is, while there is time to do something: in
 // metrics, and in the log, once for each state that a member gets into.
-type etcdCare struct {
+type etcdMonitor struct {
 	members func(context.Context, time.Duration) []store.Member
 	log     *zap.Logger
 	told    map[string]etcdState
@@ -51,11 +51,11 @@ func stateOf(m store.Member) etcdState {
 	return etcdFine
 }
 
-func newEtcdCare(members func(context.Context, time.Duration) []store.Member, r prometheus.Registerer, log *zap.Logger) *etcdCare {
+func newEtcdMonitor(members func(context.Context, time.Duration) []store.Member, r prometheus.Registerer, log *zap.Logger) *etcdMonitor {
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "carillon_etcd_" + name, Help: help}, append([]string{"endpoint"}, labels...))
 	}
-	e := &etcdCare{
+	e := &etcdMonitor{
 		members: members, log: log.Named("etcd"), told: map[string]etcdState{},
 		size:  gauge("db_bytes", "Size of a member's file, which its quota counts."),
 		inUse: gauge("db_in_use_bytes", "Bytes of a member's file that are in use."),
@@ -67,7 +67,7 @@ func newEtcdCare(members func(context.Context, time.Duration) []store.Member, r 
 }
 
 // run looks until ctx ends.
-func (e *etcdCare) run(ctx context.Context) error {
+func (e *etcdMonitor) run(ctx context.Context) error {
 	tick := time.NewTicker(etcdEvery)
 	defer tick.Stop()
 	for {
@@ -82,7 +82,7 @@ func (e *etcdCare) run(ctx context.Context) error {
 
 // look asks once. Of a member that does not answer the metrics go, as the last
 // ones prove nothing, and what was told of it stays.
-func (e *etcdCare) look(ctx context.Context) {
+func (e *etcdMonitor) look(ctx context.Context) {
 	for _, m := range e.members(ctx, etcdTimeout) {
 		if m.Err != nil {
 			of := prometheus.Labels{"endpoint": m.Endpoint}
@@ -105,7 +105,7 @@ func (e *etcdCare) look(ctx context.Context) {
 	}
 }
 
-func (e *etcdCare) tell(m store.Member) {
+func (e *etcdMonitor) tell(m store.Member) {
 	state := stateOf(m)
 	if state == e.told[m.Endpoint] {
 		return

@@ -18,7 +18,7 @@ func TestEtcdCare_TellsEachStateOnce(t *testing.T) {
 	core, logs := observer.New(zap.InfoLevel)
 	var now store.Member
 	metrics := prometheus.NewRegistry()
-	e := newEtcdCare(func(context.Context, time.Duration) []store.Member { return []store.Member{now} }, metrics, zap.New(core))
+	e := newEtcdMonitor(func(context.Context, time.Duration) []store.Member { return []store.Member{now} }, metrics, zap.New(core))
 	full := []string{store.AlarmNoSpace}
 	for _, step := range []struct {
 		m    store.Member

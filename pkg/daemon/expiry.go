@@ -20,9 +20,9 @@ const (
 	expirySoon, expiryUrgent = 30 * 24 * time.Hour, 7 * 24 * time.Hour
 )
 
-// expiryCare takes certificates that were replaced, and tells when one ends: in a
+// certExpiryMonitor takes certificates that were replaced, and tells when one ends: in a
 // metric, in the log, and to the other nodes.
-type expiryCare struct {
+type certExpiryMonitor struct {
 	sources map[string]*certs.Source // by the beginning of their settings' names
 	now     func() time.Time
 	log     *zap.Logger
@@ -36,8 +36,8 @@ type toldEnd struct {
 	level int
 }
 
-func newExpiryCare(s secured, now func() time.Time, r prometheus.Registerer, log *zap.Logger) *expiryCare {
-	e := &expiryCare{sources: map[string]*certs.Source{}, now: now, log: log.Named("tls"), told: map[string]toldEnd{},
+func newCertExpiryMonitor(s secured, now func() time.Time, r prometheus.Registerer, log *zap.Logger) *certExpiryMonitor {
+	e := &certExpiryMonitor{sources: map[string]*certs.Source{}, now: now, log: log.Named("tls"), told: map[string]toldEnd{},
 		ends: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "carillon_tls_expiry_timestamp_seconds",
 			Help: "When a certificate ends, by the setting that names its file: in seconds since 1970."}, []string{"setting"})}
 	for prefix, source := range map[string]*certs.Source{"tls_": s.api, "etcd_": s.etcd, "etcd_peer_": s.peer} {
@@ -49,7 +49,7 @@ func newExpiryCare(s secured, now func() time.Time, r prometheus.Registerer, log
 	return e
 }
 
-func (e *expiryCare) run(ctx context.Context) error {
+func (e *certExpiryMonitor) run(ctx context.Context) error {
 	for {
 		e.look()
 		if !clock.Sleep(ctx, expiryEvery) {
@@ -58,7 +58,7 @@ func (e *expiryCare) run(ctx context.Context) error {
 	}
 }
 
-func (e *expiryCare) look() {
+func (e *certExpiryMonitor) look() {
 	for prefix, s := range e.sources {
 		for _, n := range s.Look() {
 			setting := zap.String("setting", prefix+n.Part)
@@ -75,7 +75,7 @@ func (e *expiryCare) look() {
 	}
 }
 
-func (e *expiryCare) tell(setting string, end time.Time) {
+func (e *certExpiryMonitor) tell(setting string, end time.Time) {
 	left, level := end.Sub(e.now()), 0
 	for _, within := range []time.Duration{expirySoon, expiryUrgent, 0} {
 		if left <= within {
@@ -98,7 +98,7 @@ func (e *expiryCare) tell(setting string, end time.Time) {
 }
 
 // soon are the certificates that end soon, for everybody to see.
-func (e *expiryCare) soon() (list []task.Expiry) {
+func (e *certExpiryMonitor) soon() (list []task.Expiry) {
 	for _, prefix := range []string{"tls_", "etcd_", "etcd_peer_"} {
 		if s := e.sources[prefix]; s != nil {
 			for _, end := range s.Ends() {

@@ -19,7 +19,7 @@ const groupsRecord = "cgroups"
 
 // openGroups finds out how the processes of attempts are held together.
 func (n *Node) openGroups() (err error) {
-	if n.outside.Act != nil || !slices.Contains(n.cfg.Roles, task.RoleExecutor) {
+	if n.env.Act != nil || !slices.Contains(n.cfg.Roles, task.RoleExecutor) {
 		return nil
 	}
 	n.groups, err = cgroup.Open(cgroup.Config{

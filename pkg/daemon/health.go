@@ -20,25 +20,25 @@ func (n *Node) watch() {
 	n.watchdog.over("keeper", n.keeper.Beats)
 	n.watchdog.over("engine", n.engine.Beats)
 	n.watchdog.over("executor", n.executor.Beats)
-	n.stall = &stallCare{
-		stalled: func(age time.Duration) ([]int, error) { return n.engine.Stalled(n.outside.Now(), age) },
-		restart: n.engine.Restart, fitness: n.fitness, log: n.log.Named("stall"),
+	n.stall = &stallMonitor{
+		stalled: func(age time.Duration) ([]int, error) { return n.engine.Stalled(n.env.Now(), age) },
+		restart: n.engine.Restart, eligibility: n.eligibility, log: n.log.Named("stall"),
 	}
 	n.history = &history{
-		node: n.cfg.Name, present: n.store.Present, revisions: n.revisions, state: n.state, fitness: n.fitness, log: n.log.Named("history"),
+		node: n.cfg.Name, present: n.store.Present, revisions: n.revisions, state: n.state, eligibility: n.eligibility, log: n.log.Named("history"),
 	}
 	n.peers = peerprobe.New(peerprobe.Config{
-		Node: n.cfg.Name, Host: n.outside.Host, Dial: n.outside.Dial, TLS: n.tls.config,
+		Node: n.cfg.Name, Host: n.env.Host, Dial: n.env.Dial, TLS: n.tls.config,
 		Cluster: peerCluster{n.store}, Logger: n.log.Named("peers"), Registerer: n.registry,
 	})
-	n.fitness.set(task.UnfitRestored, n.restored)
+	n.eligibility.set(task.UnfitRestored, n.restored)
 }
 
 // present are the nodes that are present, as far as this one knows.
 func (n *Node) present() []task.Node { return n.known.Decode(n.nodes.Snapshot().KVs) }
 
-// unfitChanged has everybody look again who asks whether the node may own shards.
-func (n *Node) unfitChanged() {
+// eligibilityChanged has everybody look again who asks whether the node may own shards.
+func (n *Node) eligibilityChanged() {
 	n.announce.Send()
 	select {
 	case n.keep <- struct{}{}:
@@ -50,15 +50,15 @@ func (n *Node) unfitChanged() {
 // mayCommit is asked before each commit of a shard.
 func (n *Node) mayCommit() error {
 	if err := n.clock.check(); err != nil {
-		return fmt.Errorf("%w: %w", errUnfit, err)
+		return fmt.Errorf("%w: %w", errIneligible, err)
 	}
-	return n.fitness.forbids()
+	return n.eligibility.forbids()
 }
 
 // sessionOfOwner is the session under which the node owns shards; false while it
 // has none, or must decide nothing.
 func (n *Node) sessionOfOwner() (kv.Fence, bool) {
-	if n.fitness.forbids() != nil {
+	if n.eligibility.forbids() != nil {
 		return kv.Fence{}, false
 	}
 	return n.presence.Session()

@@ -67,7 +67,7 @@ func TestWatchdog_EndsTheSessionOfANodeWhosePartStandsStill(t *testing.T) {
 
 // stalling is a node whose shards do what the test says.
 type stalling struct {
-	*stallCare
+	*stallMonitor
 	shards    []int
 	all       error
 	restarted []int
@@ -75,9 +75,9 @@ type stalling struct {
 
 func newStalling() *stalling {
 	s := &stalling{}
-	s.stallCare = &stallCare{
+	s.stallMonitor = &stallMonitor{
 		stalled: func(time.Duration) ([]int, error) { return s.shards, s.all }, restart: func(id int) { s.restarted = append(s.restarted, id) },
-		fitness: newFitness(prometheus.NewRegistry(), zap.NewNop(), func() {}), log: zap.NewNop(),
+		eligibility: newEligibility(prometheus.NewRegistry(), zap.NewNop(), func() {}), log: zap.NewNop(),
 	}
 	return s
 }
@@ -90,8 +90,8 @@ func TestStall_AWorkerThatStandsStillBeginsAnew(t *testing.T) {
 		t.Error("at the first look: it may be the end of a pause")
 	}
 	s.look(now, time.Minute)
-	if len(s.restarted) != 1 || s.fitness.err() != nil {
-		t.Errorf("restarted %v, %v", s.restarted, s.fitness.err())
+	if len(s.restarted) != 1 || s.eligibility.err() != nil {
+		t.Errorf("restarted %v, %v", s.restarted, s.eligibility.err())
 	}
 }
 
@@ -102,26 +102,26 @@ func TestStall_ANodeThatDecidesNothingGivesItsShardsUpForAWhile(t *testing.T) {
 		t.Helper()
 		s.look(now, time.Minute)
 		s.look(now, time.Minute)
-		if s.fitness.unfit() != task.UnfitStalled {
-			t.Fatalf("it is %q", s.fitness.unfit())
+		if s.eligibility.reason() != task.UnfitStalled {
+			t.Fatalf("it is %q", s.eligibility.reason())
 		}
 	}
 	stall()
 	now = now.Add(stallFirst - time.Second)
 	s.look(now, time.Minute)
-	if s.fitness.err() == nil {
+	if s.eligibility.err() == nil {
 		t.Error("it is back too early")
 	}
 	s.all, now = nil, now.Add(time.Second)
 	s.look(now, time.Minute)
-	if err := s.fitness.err(); err != nil {
+	if err := s.eligibility.err(); err != nil {
 		t.Errorf("it is not back: %v", err)
 	}
 	s.all = errors.New("again")
 	stall()
 	now = now.Add(2*stallFirst - time.Second)
 	s.look(now, time.Minute)
-	if s.fitness.err() == nil {
+	if s.eligibility.err() == nil {
 		t.Error("the second rest is no longer than the first")
 	}
 }
@@ -132,8 +132,8 @@ func TestStall_IsNotThatEtcdIsAway(t *testing.T) {
 	for range 10 {
 		s.look(now, stallAge/2)
 	}
-	if s.fitness.err() != nil || len(s.restarted) > 0 {
-		t.Errorf("restarted %v, %v", s.restarted, s.fitness.err())
+	if s.eligibility.err() != nil || len(s.restarted) > 0 {
+		t.Errorf("restarted %v, %v", s.restarted, s.eligibility.err())
 	}
 }
 
@@ -141,22 +141,22 @@ func TestStall_IsNotThatEtcdIsAway(t *testing.T) {
 func TestFitness_TellsTheGravestReason(t *testing.T) {
 	changes := 0
 	var mu sync.Mutex
-	f := newFitness(prometheus.NewRegistry(), zap.NewNop(), func() { mu.Lock(); changes++; mu.Unlock() })
+	f := newEligibility(prometheus.NewRegistry(), zap.NewNop(), func() { mu.Lock(); changes++; mu.Unlock() })
 	why := errors.New("why")
 	f.set(task.UnfitStalled, why)
-	if f.unfit() != task.UnfitStalled || f.forbids() != nil || f.err() == nil {
-		t.Errorf("stalled: %q, forbids %v", f.unfit(), f.forbids())
+	if f.reason() != task.UnfitStalled || f.forbids() != nil || f.err() == nil {
+		t.Errorf("stalled: %q, forbids %v", f.reason(), f.forbids())
 	}
 	f.set(task.UnfitClock, why)
 	f.set(task.UnfitRestored, why)
 	f.set(task.UnfitRestored, why)
-	if f.unfit() != task.UnfitRestored || !errors.Is(f.forbids(), errUnfit) || !errors.Is(f.err(), why) {
-		t.Errorf("all: %q, %v", f.unfit(), f.err())
+	if f.reason() != task.UnfitRestored || !errors.Is(f.forbids(), errIneligible) || !errors.Is(f.err(), why) {
+		t.Errorf("all: %q, %v", f.reason(), f.err())
 	}
 	f.set(task.UnfitRestored, nil)
 	f.set(task.UnfitStalled, nil)
-	if f.unfit() != task.UnfitClock || f.forbids() == nil {
-		t.Errorf("clock: %q", f.unfit())
+	if f.reason() != task.UnfitClock || f.forbids() == nil {
+		t.Errorf("clock: %q", f.reason())
 	}
 	f.set(task.UnfitClock, nil)
 	if f.err() != nil || changes != 6 {

@@ -35,12 +35,12 @@ var errNewHistory = errors.New("the cluster has a new epoch: this node begins an
 //
 // One node that has seen it stops all: a node that came later cannot know.
 type history struct {
-	node      string
-	present   func(context.Context) (store.Present, error)
-	revisions *revisions
-	state     *state
-	fitness   *fitness
-	log       *zap.Logger
+	node        string
+	present     func(context.Context) (store.Present, error)
+	revisions   *revisions
+	state       *state
+	eligibility *eligibility
+	log         *zap.Logger
 
 	kept time.Time
 }
@@ -92,7 +92,7 @@ func (h *history) run(ctx context.Context) error {
 			return ctx.Err()
 		case <-found:
 			found = nil // it is told once
-			h.fitness.set(task.UnfitRestored, h.revisions.wentBack())
+			h.eligibility.set(task.UnfitRestored, h.revisions.wentBack())
 			h.keep()
 		case <-tick.C:
 		}
@@ -112,9 +112,9 @@ func (h *history) look(ctx context.Context) error {
 		h.log.Warn("the cluster has a new epoch, beginning anew", zap.Int("epoch", p.Cluster.Epoch), zap.Int64("rev", p.Revision))
 		return errNewHistory
 	case p.Found && p.Cluster.ID != cluster:
-		h.fitness.set(task.UnfitRestored, fmt.Errorf("etcd holds cluster %s now, this node is of cluster %s", p.Cluster.ID, cluster))
+		h.eligibility.set(task.UnfitRestored, fmt.Errorf("etcd holds cluster %s now, this node is of cluster %s", p.Cluster.ID, cluster))
 	case p.Found && p.Cluster.Epoch < epoch:
-		h.fitness.set(task.UnfitRestored, olderEpoch(p.Cluster.Epoch, epoch))
+		h.eligibility.set(task.UnfitRestored, olderEpoch(p.Cluster.Epoch, epoch))
 	case time.Since(h.kept) >= historyKeep:
 		h.keep()
 	}
@@ -128,8 +128,8 @@ func (h *history) hear(nodes []task.Node) {
 	i := slices.IndexFunc(nodes, func(n task.Node) bool {
 		return n.Name != h.node && n.Unfit == task.UnfitRestored && n.Epoch == epoch
 	})
-	if i >= 0 && h.fitness.why(task.UnfitRestored) == nil {
-		h.fitness.set(task.UnfitRestored, fmt.Errorf("node %s says that etcd was restored from an older snapshot", nodes[i].Name))
+	if i >= 0 && h.eligibility.why(task.UnfitRestored) == nil {
+		h.eligibility.set(task.UnfitRestored, fmt.Errorf("node %s says that etcd was restored from an older snapshot", nodes[i].Name))
 	}
 }
 

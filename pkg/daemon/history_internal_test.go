@@ -42,13 +42,13 @@ func TestHistory_HoldsEtcdAgainstWhatWasSeen(t *testing.T) {
 				t.Fatal(err)
 			}
 			h := &history{
-				state: s, fitness: newFitness(prometheus.NewRegistry(), zap.NewNop(), func() {}), log: zap.NewNop(), revisions: newRevisions(100),
+				state: s, eligibility: newEligibility(prometheus.NewRegistry(), zap.NewNop(), func() {}), log: zap.NewNop(), revisions: newRevisions(100),
 				present: func(context.Context) (store.Present, error) { return c.there, nil },
 			}
 			if err := h.look(t.Context()); (err != nil) != c.beginsNew {
 				t.Errorf("while it runs: %v", err)
 			}
-			if why := h.fitness.why(task.UnfitRestored); c.wentBack == nil && (why != nil) != c.restored {
+			if why := h.eligibility.why(task.UnfitRestored); c.wentBack == nil && (why != nil) != c.restored {
 				t.Errorf("while it runs it is unfit as %v", why)
 			}
 			restored, err := s.begins(c.there, c.wentBack)

@@ -32,11 +32,11 @@ func (n *Node) newLeader() *leader {
 		node: n.cfg.Name, nodes: n.nodes, owners: n.owners, moves: n.moves,
 		changed: wake.NewSignal(), ready: wake.NewSignal(), log: n.log,
 
-		formats:    &formatKeeper{node: n.cfg.Name, store: n.store, now: n.outside.Now, log: n.log},
-		tombstones: &tombstoneSweeper{store: n.store, clock: n.clock, now: n.outside.Now, log: n.log},
+		formats:    &formatKeeper{node: n.cfg.Name, store: n.store, now: n.env.Now, log: n.log},
+		tombstones: &tombstoneSweeper{store: n.store, clock: n.clock, now: n.env.Now, log: n.log},
 	}
 	l.rebalancer = shard.NewRebalancer(shard.RebalancerConfig{
-		Store: n.store, Shards: n.cluster.Shards, Changed: l.changed, Ready: l.ready, Now: n.outside.Now,
+		Store: n.store, Shards: n.cluster.Shards, Changed: l.changed, Ready: l.ready, Now: n.env.Now,
 		// A node learns that its lease is gone when it renews it, at a third of
 		// its time; then it joins again, after a jitter.
 		Grace:  n.cfg.LeaseTTL.Std()/3 + 2*time.Second,

@@ -43,16 +43,16 @@ type apiListeners struct {
 }
 
 // newAPIListeners prepares the listeners; httpServer opens them.
-func newAPIListeners(cfg Config, outside Outside, tls nodeTLS, admins administrators, announce wake.Signal, log *zap.Logger) *apiListeners {
+func newAPIListeners(cfg Config, env Environment, tls nodeTLS, admins administrators, announce wake.Signal, log *zap.Logger) *apiListeners {
 	l := &apiListeners{cfg: cfg, announce: announce, log: log}
 	descriptors := maxDescriptors()
 
 	limiter := connlimit.New(tcpLimits(descriptors, log))
-	l.tcp = l.add(cfg.Listen, limiter, &tcpOpener{address: cfg.Listen, outside: outside, limiter: limiter, tls: tls})
+	l.tcp = l.add(cfg.Listen, limiter, &tcpOpener{address: cfg.Listen, env: env, limiter: limiter, tls: tls})
 
 	if cfg.Socket != "" {
 		limiter := connlimit.New(socketLimits(descriptors, admins, log))
-		l.add(cfg.Socket, limiter, &socketOpener{path: cfg.Socket, inherited: outside.inherited.unix, admins: admins, limiter: limiter})
+		l.add(cfg.Socket, limiter, &socketOpener{path: cfg.Socket, inherited: env.inherited.unix, admins: admins, limiter: limiter})
 	}
 	return l
 }
@@ -66,13 +66,13 @@ func (l *apiListeners) add(address string, limiter *connlimit.Limiter, opener li
 // tcpOpener opens the API's listener in the network.
 type tcpOpener struct {
 	address string
-	outside Outside
+	env     Environment
 	limiter *connlimit.Limiter
 	tls     nodeTLS
 }
 
 func (o *tcpOpener) open() (net.Listener, error) {
-	l, err := listenInherited(o.outside.inherited.tcp, func() (net.Listener, error) { return o.outside.Listen("tcp", o.address) })
+	l, err := listenInherited(o.env.inherited.tcp, func() (net.Listener, error) { return o.env.Listen("tcp", o.address) })
 	if err != nil {
 		return nil, err
 	}

@@ -53,7 +53,7 @@ func TestMain(m *testing.M) {
 // program is the commands that run a node.
 func program() *cobra.Command {
 	root := &cobra.Command{Use: "carillon", SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(outside().Commands()...)
+	root.AddCommand(environment().Commands()...)
 	return root
 }
 
@@ -76,8 +76,8 @@ const (
 	stuckFile = "CARILLON_TEST_STUCK" // while this file is there, its commits of shards never arrive
 )
 
-func outside() daemon.Outside {
-	o := daemon.Outside{Host: os.Getenv(hostName)}
+func environment() daemon.Environment {
+	o := daemon.Environment{Host: os.Getenv(hostName)}
 	if file := os.Getenv(clockFile); file != "" {
 		o.Now = func() time.Time { return time.Now().Add(offsetIn(file)) }
 	}

@@ -18,19 +18,19 @@ import (
 // nodeHealth says whether the node does what it is there for: to the readiness check of
 // the API, and to the service manager.
 type nodeHealth struct {
-	cfg       Config
-	now       func() time.Time
-	keys      record.Keys
-	record    *clusterRecord
-	owners    *kv.Mirror
-	state     *state
-	presence  *presence
-	fitness   *fitness
-	listeners *apiListeners
-	keeper    *shard.Keeper
-	engine    *scheduler.Engine
-	executor  *executor.Executor
-	watchdog  *watchdog
+	cfg         Config
+	now         func() time.Time
+	keys        record.Keys
+	record      *clusterRecord
+	owners      *kv.Mirror
+	state       *state
+	presence    *presence
+	eligibility *eligibility
+	listeners   *apiListeners
+	keeper      *shard.Keeper
+	engine      *scheduler.Engine
+	executor    *executor.Executor
+	watchdog    *watchdog
 
 	heard atomic.Int64 // looks of the watchdog that the service manager was told of
 }
@@ -47,7 +47,7 @@ func (h *nodeHealth) decides() error {
 	if _, ok := h.presence.Session(); !ok {
 		return errors.New("the node has no session with etcd")
 	}
-	if err := h.fitness.err(); err != nil {
+	if err := h.eligibility.err(); err != nil {
 		return err
 	}
 	if owned, served := len(h.ownShards()), h.keeper.Running(); served < owned {

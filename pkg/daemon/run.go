@@ -31,40 +31,40 @@ func (n *Node) Run(ctx context.Context) error {
 
 	// Without these no part could end as it should: results are recorded
 	// through the batcher, and the guardian is told of every attempt's end.
-	floor := newLayer(ctx, failed)
-	floor.run(n.batcher.Run)
+	infra := newStage(ctx, failed)
+	infra.run(n.batcher.Run)
 	if n.guardian != nil {
-		floor.run(n.guardian.Run)
+		infra.run(n.guardian.Run)
 	}
-	floor.run(n.watchEmbedded)
+	infra.run(n.watchEmbedded)
 	// It listens until the node has left.
-	door := newLayer(ctx, failed)
-	door.run(n.http.run)
+	http := newStage(ctx, failed)
+	http.run(n.http.run)
 	// The node leaves when nothing acts in its name any more.
-	ground := newLayer(ctx, failed)
-	ground.run(n.nodes.Run)
-	ground.run(n.owners.Run)
-	ground.run(n.member.run)
-	ground.run(n.record.run)
-	ground.run(n.followFreezes)
-	ground.run(n.moves.Run)
-	ground.run(n.facts.Run)
-	ground.run(n.bePresent)
-	ground.run(n.states.run)
-	ground.run(n.history.run)
-	ground.run(n.expiry.run)
-	ground.run(func(ctx context.Context) error { return n.trust.watch(ctx, n.announce.Send) })
-	parts := newLayer(ctx, failed)
-	parts.run(n.followFleet)
-	parts.run(n.executor.Run)
-	parts.run(n.clock.run)
-	parts.run(n.watchdog.run)
-	parts.run(n.watchPeers)
+	presence := newStage(ctx, failed)
+	presence.run(n.nodes.Run)
+	presence.run(n.owners.Run)
+	presence.run(n.member.run)
+	presence.run(n.record.run)
+	presence.run(n.followFreezes)
+	presence.run(n.moves.Run)
+	presence.run(n.facts.Run)
+	presence.run(n.bePresent)
+	presence.run(n.states.run)
+	presence.run(n.history.run)
+	presence.run(n.expiry.run)
+	presence.run(func(ctx context.Context) error { return n.trust.watch(ctx, n.announce.Send) })
+	workers := newStage(ctx, failed)
+	workers.run(n.followFleet)
+	workers.run(n.executor.Run)
+	workers.run(n.clock.run)
+	workers.run(n.watchdog.run)
+	workers.run(n.watchPeers)
 	if slices.Contains(n.cfg.Roles, task.RoleScheduler) {
-		parts.run(n.engine.Run)
-		parts.run(n.etcd.run)
-		parts.run(n.keepShards)
-		parts.run(func(ctx context.Context) error { return n.election.Run(ctx, n.leader.lead) })
+		workers.run(n.engine.Run)
+		workers.run(n.etcd.run)
+		workers.run(n.keepShards)
+		workers.run(func(ctx context.Context) error { return n.election.Run(ctx, n.leader.lead) })
 	}
 
 	select {
@@ -72,7 +72,7 @@ func (n *Node) Run(ctx context.Context) error {
 		n.drain(context.WithoutCancel(ctx))
 	case <-failed:
 	}
-	return errors.Join(parts.end(), ground.end(), door.end(), floor.end())
+	return errors.Join(workers.end(), presence.end(), http.end(), infra.end())
 }
 
 // watchEmbedded fails when the embedded etcd stops by itself.
@@ -195,7 +195,7 @@ func (n *Node) clearFormer(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("kill what instance %s left running: %w", instance, err)
 			}
-			if err := n.store.PutCleared(ctx, instance, task.At(n.outside.Now())); err != nil {
+			if err := n.store.PutCleared(ctx, instance, task.At(n.env.Now())); err != nil {
 				return err
 			}
 			n.log.Info("cleared a former instance", zap.String("instance", instance), zap.Int("attempts", len(attempts)), zap.Int("killed", killed[instance]))

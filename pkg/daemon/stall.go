@@ -16,14 +16,14 @@ const (
 	stallFirst, stallMost = 30 * time.Second, 10 * time.Minute
 )
 
-// stallCare has stalled workers begin anew, and gives the node's shards up if all
+// stallMonitor has stalled workers begin anew, and gives the node's shards up if all
 // of them stall. It looks when etcd has just taken an announcement, and has so for
 // a while: that etcd is away is no reason. It belongs to one goroutine.
-type stallCare struct {
-	stalled func(age time.Duration) (shards []int, all error)
-	restart func(shard int)
-	fitness *fitness
-	log     *zap.Logger
+type stallMonitor struct {
+	stalled     func(age time.Duration) (shards []int, all error)
+	restart     func(shard int)
+	eligibility *eligibility
+	log         *zap.Logger
 
 	strikes int
 	rest    time.Duration
@@ -32,10 +32,10 @@ type stallCare struct {
 }
 
 // look judges the node; steady is for how long etcd has taken each announcement.
-func (s *stallCare) look(now time.Time, steady time.Duration) {
+func (s *stallMonitor) look(now time.Time, steady time.Duration) {
 	if !s.until.IsZero() && !now.Before(s.until) {
 		s.until, s.back = time.Time{}, now
-		s.fitness.set(task.UnfitStalled, nil)
+		s.eligibility.set(task.UnfitStalled, nil)
 	}
 	if steady < stallAge {
 		s.strikes = 0
@@ -62,5 +62,5 @@ func (s *stallCare) look(now time.Time, steady time.Duration) {
 		s.rest = stallFirst
 	}
 	s.until = now.Add(s.rest)
-	s.fitness.set(task.UnfitStalled, all)
+	s.eligibility.set(task.UnfitStalled, all)
 }

@@ -24,7 +24,7 @@ type stateController struct {
 	state          *state
 	presence       *presence
 	executor       *executor.Executor
-	fitness        *fitness
+	eligibility    *eligibility
 	announce       wake.Signal
 	log            *zap.Logger
 
@@ -80,7 +80,7 @@ const obeyWithin = 10 * time.Second
 func (c *stateController) apply() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.state.wanted() == task.NodeDraining || c.fitness.why(task.UnfitRestored) != nil {
+	if c.state.wanted() == task.NodeDraining || c.eligibility.why(task.UnfitRestored) != nil {
 		c.executor.HandBack()
 	} else if !c.presence.isDraining() {
 		c.executor.Resume()

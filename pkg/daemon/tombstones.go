@@ -23,7 +23,7 @@ const (
 // tombstoneSweeper is the leader's part in forgetting deleted tasks and secrets.
 type tombstoneSweeper struct {
 	store *store.Store
-	clock *clockCare // says what is old
+	clock *clockMonitor // says what is old
 	now   func() time.Time
 	log   *zap.Logger
 }

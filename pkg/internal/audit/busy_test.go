@@ -45,7 +45,7 @@ func (b *busy) start(name string) *daemon.Node {
 	if err := cfg.Validate(); err != nil {
 		b.Fatal(err)
 	}
-	n, err := daemon.Outside{Unguarded: true}.Start(b.Context(), cfg, zap.NewNop())
+	n, err := daemon.Environment{Unguarded: true}.Start(b.Context(), cfg, zap.NewNop())
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	root := &cobra.Command{Use: "carillon", SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(outside(ctx, control).Commands()...)
+	root.AddCommand(environment(ctx, control).Commands()...)
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)

@@ -101,7 +101,7 @@ func (n *node) run(ctx context.Context, p *process, cfg daemon.Config) error {
 		TimeKey: "t", LevelKey: "l", NameKey: "n", MessageKey: "m", EncodeLevel: zapcore.LowercaseLevelEncoder,
 		EncodeTime: zapcore.TimeEncoderOfLayout("15:04:05.000"), EncodeDuration: zapcore.StringDurationEncoder, ConsoleSeparator: " ",
 	}), n.world, zap.InfoLevel)).Named(fmt.Sprintf("%s.%d", n.name, n.starts))
-	d, err := daemon.Outside{
+	d, err := daemon.Environment{
 		Now:    func() time.Time { return time.Now().Add(time.Duration(n.skew.Load())) },
 		Boot:   func() time.Duration { return time.Since(boot) },
 		Listen: func(_, at string) (net.Listener, error) { return n.net.listen(at) },

@@ -7,29 +7,29 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// layer is parts of a node that stop together. A node's layers stop in the
+// stage is parts of a node that stop together. A node's stages stop in the
 // reverse of the order in which they started, whatever it was that failed: no
 // part loses what it stands on.
-type layer struct {
+type stage struct {
 	ctx    context.Context // of the parts; not the caller's: it ends when end is called
 	stop   context.CancelFunc
 	parts  errgroup.Group
 	failed chan<- struct{} // told when a part ends before it was asked to
 }
 
-func newLayer(ctx context.Context, failed chan<- struct{}) *layer {
-	l := &layer{failed: failed}
-	l.ctx, l.stop = context.WithCancel(context.WithoutCancel(ctx))
-	return l
+func newStage(ctx context.Context, failed chan<- struct{}) *stage {
+	s := &stage{failed: failed}
+	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
+	return s
 }
 
 // run starts a part.
-func (l *layer) run(part func(context.Context) error) {
-	l.parts.Go(func() error {
-		err := part(l.ctx)
-		if l.ctx.Err() == nil {
+func (s *stage) run(part func(context.Context) error) {
+	s.parts.Go(func() error {
+		err := part(s.ctx)
+		if s.ctx.Err() == nil {
 			select {
-			case l.failed <- struct{}{}:
+			case s.failed <- struct{}{}:
 			default:
 			}
 		}
@@ -38,9 +38,9 @@ func (l *layer) run(part func(context.Context) error) {
 }
 
 // end stops the parts, waits for them, and returns the first failure.
-func (l *layer) end() error {
-	l.stop()
-	if err := l.parts.Wait(); !errors.Is(err, context.Canceled) {
+func (s *stage) end() error {
+	s.stop()
+	if err := s.parts.Wait(); !errors.Is(err, context.Canceled) {
 		return err
 	}
 	return nil

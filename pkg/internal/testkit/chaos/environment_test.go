@@ -19,10 +19,10 @@ import (
 // is. The suite is worth what it finds of them.
 const mutantName = "CHAOS_MUTANT"
 
-// outside is a daemon's world: the real one, but for what the control file says.
-func outside(ctx context.Context, path string) daemon.Outside {
+// environment is the real one, except for what the control file says.
+func environment(ctx context.Context, path string) daemon.Environment {
 	c := followControls(path)
-	return daemon.Outside{
+	return daemon.Environment{
 		Now: func() time.Time { return wallClock(c) },
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			return dialPeer(ctx, c, network, address)

@@ -14,10 +14,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
-// Outside is what a node takes from outside its process. Its zero value is the
-// real world. Tests put clocks that they can move, a network in memory and an
-// etcd that misbehaves in its place: the rest of the node stays as it is.
-type Outside struct {
+// Environment is what a node takes from outside its process: clocks, network, etcd and
+// host. Its zero value is the real environment. Tests replace it with clocks that they can
+// move, a network in memory and an etcd that misbehaves; the rest of the node stays as it
+// is.
+type Environment struct {
 	// Now is the wall clock; default time.Now.
 	Now func() time.Time
 	// Boot is a clock that counts the time in which the host was suspended;
@@ -41,36 +42,36 @@ type Outside struct {
 	// Act, if set, takes the place of processes.
 	Act process.Fake
 
-	manager   *manager         // is told how the node fares; nil: nobody is
+	manager   *manager         // reports to the service manager; nil: there is none
 	inherited inheritedSockets // sockets of the service manager on which the API listens
 }
 
-// real fills in what is not set.
-func (o Outside) real() Outside {
-	if o.Now == nil {
-		o.Now = time.Now
+// withDefaults fills in what is not set.
+func (e Environment) withDefaults() Environment {
+	if e.Now == nil {
+		e.Now = time.Now
 	}
-	if o.Listen == nil {
-		o.Listen = net.Listen
+	if e.Listen == nil {
+		e.Listen = net.Listen
 	}
-	if o.Dial == nil {
-		o.Dial = (&net.Dialer{}).DialContext
+	if e.Dial == nil {
+		e.Dial = (&net.Dialer{}).DialContext
 	}
-	if o.Host == "" {
-		o.Host = peerprobe.ThisHost()
+	if e.Host == "" {
+		e.Host = peerprobe.ThisHost()
 	}
-	if o.Format == 0 {
-		o.Format = store.NewestFormat
+	if e.Format == 0 {
+		e.Format = store.NewestFormat
 	}
-	return o
+	return e
 }
 
-// Start is Start with this outside.
-func (o Outside) Start(ctx context.Context, cfg Config, log *zap.Logger) (*Node, error) {
-	return start(ctx, cfg, o.real(), log)
+// Start is Start in this environment.
+func (e Environment) Start(ctx context.Context, cfg Config, log *zap.Logger) (*Node, error) {
+	return start(ctx, cfg, e.withDefaults(), log)
 }
 
-// Commands are Commands with this outside.
-func (o Outside) Commands() []*cobra.Command {
-	return []*cobra.Command{o.devCommand(), o.agentCommand(), guardianCommand()}
+// Commands are Commands in this environment.
+func (e Environment) Commands() []*cobra.Command {
+	return []*cobra.Command{e.devCommand(), e.agentCommand(), guardianCommand()}
 }
