@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -22,7 +21,7 @@ import (
 type adminToken struct {
 	path  string
 	store *store.Store
-	now   func() time.Time
+	env   Environment
 	log   *zap.Logger
 }
 
@@ -51,7 +50,7 @@ func (a *adminToken) ensure(ctx context.Context) error {
 		}
 	}
 
-	record.Who, record.CreatedAt = "admin", task.At(a.now())
+	record.Who, record.CreatedAt = "admin", task.At(a.env.Now())
 	if err := writeSynced(a.path, []byte(secret+"\n"), 0o600); err != nil {
 		return err
 	}

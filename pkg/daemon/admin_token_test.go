@@ -55,7 +55,7 @@ func TestAdminToken_KeepsNoTokenThatTheClusterDoesNotKnow(t *testing.T) {
 		t.Fatal(err)
 	}
 	node := func(writes kv.Committer) *adminToken {
-		return &adminToken{path: filepath.Join(t.TempDir(), "token"), log: zap.NewNop(), now: time.Now, store: store.New(etcd, writes, keys)}
+		return &adminToken{path: filepath.Join(t.TempDir(), "token"), log: zap.NewNop(), env: Environment{Now: time.Now}, store: store.New(etcd, writes, keys)}
 	}
 	late := node(&deaf{Committer: kv.Direct(etcd), late: true})
 	if late.ensure(t.Context()) == nil {
@@ -82,7 +82,7 @@ func TestAdminToken_LeavesNobodyLockedOut(t *testing.T) {
 				t.Fatal(err)
 			}
 			token := &adminToken{
-				path: filepath.Join(t.TempDir(), "token"), log: zap.NewNop(), now: time.Now,
+				path: filepath.Join(t.TempDir(), "token"), log: zap.NewNop(), env: Environment{Now: time.Now},
 				store: store.New(etcd, &deaf{Committer: kv.Direct(etcd), late: late}, keys),
 			}
 			if token.ensure(t.Context()) == nil {

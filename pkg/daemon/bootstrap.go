@@ -24,7 +24,7 @@ func (n *Node) reachEtcd(ctx context.Context) (err error) {
 	}
 	if n.cfg.Embedded {
 		if n.cfg.hasOwnPeerCerts() {
-			certificate := peerCertificate{cfg: n.cfg, now: n.env.Now, dial: n.env.Dial, http: n.http, log: n.log}
+			certificate := peerCertificate{cfg: n.cfg, env: n.env, http: n.http, log: n.log}
 			files, err := certificate.await(ctx)
 			if err != nil {
 				return err
@@ -132,7 +132,7 @@ func (n *Node) bootstrap(ctx context.Context) error {
 		if made {
 			n.log.Info("made a new cluster", zap.String("cluster", c.ID), zap.Int("shards", c.Shards))
 		}
-		token := adminToken{path: n.TokenPath(), store: n.store, now: n.env.Now, log: n.log}
+		token := adminToken{path: n.TokenPath(), store: n.store, env: n.env, log: n.log}
 		return token.ensure(ctx)
 	})
 }

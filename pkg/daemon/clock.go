@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/pkg/daemon/clockguard"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -19,8 +18,7 @@ const clockLook = 500 * time.Millisecond
 // now and then, and before each commit.
 type clockMonitor struct {
 	node        string
-	wall        func() time.Time
-	boot        func() time.Duration
+	env         Environment
 	eligibility *eligibility
 	looked      chan struct{} // closed when the clock has been judged once
 
@@ -29,12 +27,10 @@ type clockMonitor struct {
 }
 
 func newClockMonitor(cfg Config, env Environment, f *eligibility) *clockMonitor {
-	c := &clockMonitor{node: cfg.Name, wall: env.Now, boot: env.Boot, eligibility: f, looked: make(chan struct{}),
-		guard: clockguard.New(cfg.LeaseTTL.Std() + announceEvery)}
-	if c.boot == nil {
-		c.boot = proctree.BootTime
+	return &clockMonitor{
+		node: cfg.Name, env: env, eligibility: f, looked: make(chan struct{}),
+		guard: clockguard.New(cfg.LeaseTTL.Std() + announceEvery),
 	}
-	return c
 }
 
 // run judges the clock now and then, until ctx ends.
@@ -76,7 +72,7 @@ func (c *clockMonitor) judge(ask func(*clockguard.Guard, clockguard.Reading) err
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	was := c.guard.Err()
-	err := ask(c.guard, clockguard.Reading{Wall: c.wall(), Boot: c.boot()})
+	err := ask(c.guard, clockguard.Reading{Wall: c.env.Now(), Boot: c.env.bootTime()})
 	if (was == nil) != (err == nil) {
 		c.eligibility.set(task.UnfitClock, err)
 	}

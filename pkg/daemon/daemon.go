@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"fmt"
+	"net/http"
 	"os"
 	"runtime"
 	"slices"
@@ -120,6 +121,9 @@ func start(ctx context.Context, cfg Config, env Environment, log *zap.Logger) (_
 			n.Close()
 		}
 	}()
+
+	// The data directory is this process's alone from here on, and what a former one has
+	// left in it is known.
 	if n.state, err = openState(cfg.DataDir); err != nil {
 		return nil, err
 	}
@@ -132,31 +136,37 @@ func start(ctx context.Context, cfg Config, env Environment, log *zap.Logger) (_
 	if n.former, err = n.state.begin(n.instance); err != nil {
 		return nil, err
 	}
+
 	if n.secured, err = cfg.secured(); err != nil {
 		return nil, err
 	}
 	for _, warning := range cfg.warnings(n.secured) {
 		log.Warn("a setting is less safe than it could be", zap.String("setting", warning))
 	}
+
+	// The API listens before etcd is there: it says what the node waits for.
 	n.tls = nodeTLS{dial: env.Dial, secured: n.secured.api, auth: certs.ClientAuth(cfg.TLSClientAuth), serves: cfg.serves()}
-	n.revisions = newRevisions(n.former.Revision)
 	admins := lookupAdministrators(log)
 	n.listeners = newAPIListeners(cfg, env, n.tls, admins, n.announce, log)
 	n.http = startHTTP(newHTTPServer(admins, log), env.manager, n.listeners.endpoints...)
+
+	n.revisions = newRevisions(n.former.Revision)
 	n.etcdWaiter = &etcdWaiter{cfg: cfg, http: n.http, log: log}
 	if err := n.reachEtcd(ctx); err != nil {
 		return nil, err
 	}
 	n.etcdKV = n.client.KV
 	n.client.KV = seenKV{n.etcdKV, n.revisions}
-	keys, err := record.NewKeys(cfg.Prefix)
-	if err != nil {
-		return nil, err
-	}
+
 	n.registry = prometheus.NewRegistry()
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	n.client.Register(n.registry)
 	n.listeners.register(n.registry)
+
+	keys, err := record.NewKeys(cfg.Prefix)
+	if err != nil {
+		return nil, err
+	}
 	n.batcher = kv.NewBatcher(n.client, kv.BatcherConfig{Registerer: n.registry, Logger: n.log})
 	n.store = store.New(n.client, kv.Direct(n.client), keys).Understanding(env.Format).Batching(n.batcher)
 	if err := n.bootstrap(ctx); err != nil {
@@ -165,86 +175,113 @@ func start(ctx context.Context, cfg Config, env Environment, log *zap.Logger) (_
 	return n, n.wire()
 }
 
+// wire makes the node's parts. It starts none of them: Run does.
 func (n *Node) wire() (err error) {
 	cfg, keys, registry := n.cfg, n.store.Keys(), n.registry
+
+	// What may keep the node from owning shards.
 	n.eligibility = newEligibility(registry, n.log, n.eligibilityChanged)
 	n.clock = newClockMonitor(cfg, n.env, n.eligibility)
 	n.watchdog = newWatchdog(n.log)
 	n.trust.register(registry)
-	n.expiry = newCertExpiryMonitor(n.secured, n.env.Now, registry, n.log)
+	n.expiry = newCertExpiryMonitor(n.secured, n.env, registry, n.log)
+
+	// What the node knows of the cluster.
 	n.nodes, n.owners, n.moves = n.mirror(keys.Nodes(), "nodes"), n.mirror(keys.Owners(), "owners"), n.mirror(keys.Handovers(), "moves")
-	n.known = record.NewKnownNodes(n.store.Keys())
+	n.known = record.NewKnownNodes(keys)
+	n.record = &clusterRecord{store: n.store, client: n.client, atStart: n.cluster, announce: n.announce, log: n.log}
+	n.member = &memberMonitor{server: n.server, store: n.store}
+
+	// What runs attempts.
 	if err := n.openGroups(); err != nil {
 		return err
 	}
-	rooms := workdir.Root(cfg.ScratchDir, cfg.Name, cfg.DataDir)
-	if !n.env.Unguarded {
-		n.guardian = guardian.NewClient(guardian.Config{
-			Hello:   guardian.Hello{Instance: n.instance, Dir: cfg.DataDir, Workdirs: rooms, Etcd: cfg.access(), Groups: n.groups.Roots()},
-			Orphans: n.orphans,
-			Env:     withoutSecrets(os.Environ()),
-			Logger:  n.log, Registerer: registry,
-		})
-	}
-	n.executor, err = executor.New(executor.Config{
-		Node: cfg.Name, Instance: n.instance, Slots: cfg.Slots, Dir: cfg.DataDir, Workdirs: rooms, Inbox: n.store, Guardian: n.guardian,
-		Groups: n.groups, Orphans: n.orphans,
-		Spool: spool.Config{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std(), Uncompressed: !cfg.SpoolCompress},
-		Fake:  n.env.Act, Boot: n.env.Boot, Logger: n.log, Registerer: registry,
-		Secrets: n.secrets(), Policy: n.trust.allows(),
-		Obeyed:       n.announce.Send,
-		StuckChanged: n.announce.Send,
-		Dead:         func(instance string) bool { return slices.Contains(n.former.Instances, instance) },
-	})
-	if err != nil {
+	if err := n.wireExecutor(); err != nil {
 		return err
 	}
-	n.facts = hostfacts.NewMonitor(cfg.DataDir, hostfacts.Limits{Load: cfg.MaxLoad, MemoryFree: cfg.MinMemoryFree, DiskFree: cfg.MinDiskFree}, n.announce.Send, n.log)
-	n.record = &clusterRecord{store: n.store, client: n.client, atStart: n.cluster, announce: n.announce, log: n.log}
-	n.member = &memberMonitor{server: n.server, store: n.store}
+
+	// What decides ticks.
+	n.fleet = placement.NewFleet(cfg.Name, n.executor.Free)
+	n.engine = scheduler.New(scheduler.Config{
+		Node: cfg.Name, Store: n.store, Fleet: n.fleet, NextAttempt: executor.Next,
+		Freezes: n.freezes.known, Now: n.env.Now, Cluster: n.record.current, May: n.mayCommit,
+		Logger: n.log.Named("scheduler"), Registerer: registry,
+	})
+	n.keeper = shard.NewKeeper(shard.KeeperConfig{
+		Node: cfg.Name, Owners: func() []record.Owner { return record.DecodeOwners(keys, n.owners.Snapshot().KVs) },
+		Fence: n.store.OwnerFence, Session: n.sessionOfOwner, Changed: n.keep, Work: n.engine.Work, Logger: n.log.Named("keeper"),
+		Handovers: func() []record.Handover { return record.DecodeHandovers(keys, n.moves.Snapshot().KVs) },
+		Preload:   n.engine.Preload, TellReady: n.store.TellReady,
+	})
+	n.leader = n.newLeader()
+	n.election = election.New(n.client, election.Config{
+		Prefix: keys.Root(), Node: cfg.Name, TTL: cfg.LeaseTTL.Std(), Leases: n.saveElection, Alive: n.watchdog.alive, Logger: n.log,
+	})
+
+	// What the node announces of itself, and how others see it.
+	n.facts = hostfacts.NewMonitor(cfg.DataDir,
+		hostfacts.Limits{Load: cfg.MaxLoad, MemoryFree: cfg.MinMemoryFree, DiskFree: cfg.MinDiskFree}, n.announce.Send, n.log)
+	n.stall = &stallMonitor{workers: n.engine, env: n.env, eligibility: n.eligibility, log: n.log.Named("stall")}
 	n.presence = n.newPresence()
 	n.states = &stateController{
 		node: cfg.Name, instance: n.instance, store: n.store, state: n.state, presence: n.presence, executor: n.executor,
 		eligibility: n.eligibility, announce: n.announce, log: n.log,
 	}
-	n.fleet = placement.NewFleet(cfg.Name, n.executor.Free)
-	n.engine = scheduler.New(scheduler.Config{
-		Node: cfg.Name, Store: n.store, Fleet: n.fleet, NextAttempt: executor.Next,
-		Freezes: n.freezes.known, Now: n.env.Now, Cluster: n.record.current, May: n.mayCommit, Logger: n.log.Named("scheduler"), Registerer: registry,
-	})
-	n.keeper = shard.NewKeeper(shard.KeeperConfig{
-		Node: cfg.Name, Owners: func() []record.Owner { return record.DecodeOwners(n.store.Keys(), n.owners.Snapshot().KVs) },
-		Fence: n.store.OwnerFence, Session: n.sessionOfOwner, Changed: n.keep, Work: n.engine.Work, Logger: n.log.Named("keeper"),
-		Handovers: func() []record.Handover { return record.DecodeHandovers(n.store.Keys(), n.moves.Snapshot().KVs) },
-		Preload:   n.engine.Preload, TellReady: n.store.TellReady,
-	})
 	n.health = &nodeHealth{
-		cfg: cfg, now: n.env.Now, keys: keys, record: n.record, owners: n.owners, state: n.state, presence: n.presence,
+		cfg: cfg, env: n.env, keys: keys, record: n.record, owners: n.owners, state: n.state, presence: n.presence,
 		eligibility: n.eligibility, listeners: n.listeners, keeper: n.keeper, engine: n.engine, executor: n.executor, watchdog: n.watchdog,
 	}
-	n.leader = n.newLeader()
-	n.election = election.New(n.client, election.Config{
-		Prefix: keys.Root(), Node: cfg.Name, TTL: cfg.LeaseTTL.Std(), Leases: n.saveElection, Alive: n.watchdog.alive, Logger: n.log,
-	})
-	n.watch()
-	n.etcd = newEtcdMonitor(n.store.Members, registry, n.log)
-	etcdctl := ""
-	if n.server != nil {
-		etcdctl = n.server.Endpoint()
-	}
-	handler, err := api.New(api.Config{
-		Etcd:  etcdctl,
-		Nodes: n.present,
-		Store: n.store, Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.ref, Now: n.env.Now,
-		Clock: n.clock.trusted, Writable: func() error { return n.eligibility.why(task.UnfitRestored) }, SetState: n.states.set, Dial: n.env.Dial, DialTLS: n.tls.dialTLS(), Key: n.key, Peer: n.peer, TLS: n.tls.serves, Ready: n.health.ready,
-		Keys:  n.trust.ring(),
-		Board: n.boardPart(), Logs: n.executor.Spool(), Talks: n.executor, Ends: n.http.closing, Authenticated: connlimit.Authenticated, Logger: n.log, Registerer: registry, Gatherer: n.Metrics(),
-	})
+	n.wireMonitors()
+
+	handler, err := n.newAPI()
 	if err != nil {
 		return err
 	}
 	n.http.setHandler(handler)
 	return nil
+}
+
+// wireExecutor makes the executor, and the guardian beside it.
+func (n *Node) wireExecutor() (err error) {
+	cfg := n.cfg
+	workdirs := workdir.Root(cfg.ScratchDir, cfg.Name, cfg.DataDir)
+	if !n.env.Unguarded {
+		n.guardian = guardian.NewClient(guardian.Config{
+			Hello:   guardian.Hello{Instance: n.instance, Dir: cfg.DataDir, Workdirs: workdirs, Etcd: cfg.access(), Groups: n.groups.Roots()},
+			Orphans: n.orphans,
+			Env:     withoutSecrets(os.Environ()),
+			Logger:  n.log, Registerer: n.registry,
+		})
+	}
+
+	n.executor, err = executor.New(executor.Config{
+		Node: cfg.Name, Instance: n.instance, Slots: cfg.Slots, Dir: cfg.DataDir, Workdirs: workdirs, Inbox: n.store, Guardian: n.guardian,
+		Groups: n.groups, Orphans: n.orphans,
+		Spool: spool.Config{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std(), Uncompressed: !cfg.SpoolCompress},
+		Fake:  n.env.Act, Boot: n.env.Boot, Logger: n.log, Registerer: n.registry,
+		Secrets: n.secrets(), Policy: n.trust.allows(),
+		Obeyed: n.announce.Send, StuckChanged: n.announce.Send,
+		Dead: func(instance string) bool { return slices.Contains(n.former.Instances, instance) },
+	})
+	return err
+}
+
+// newAPI makes the handler of the API.
+func (n *Node) newAPI() (http.Handler, error) {
+	cfg := n.cfg
+	etcdctl := ""
+	if n.server != nil {
+		etcdctl = n.server.Endpoint()
+	}
+	return api.New(api.Config{
+		Store: n.store, Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.ref, Now: n.env.Now,
+		Etcd: etcdctl, Nodes: n.present, Peer: n.peer, Key: n.key, Keys: n.trust.ring(),
+		Dial: n.env.Dial, DialTLS: n.tls.dialTLS(), TLS: n.tls.serves,
+		Clock: n.clock.trusted, Writable: func() error { return n.eligibility.why(task.UnfitRestored) },
+		SetState: n.states.set, Ready: n.health.ready,
+		Board: n.boardPart(), Logs: n.executor.Spool(), Talks: n.executor, Ends: n.http.closing, Authenticated: connlimit.Authenticated,
+		Logger: n.log, Registerer: n.registry, Gatherer: n.Metrics(),
+	})
 }
 
 func (n *Node) mirror(prefix, name string) *kv.Mirror {
@@ -258,23 +295,15 @@ func (n *Node) newPresence() *presence {
 		labels[k] = v
 	}
 	labels["node"], labels["os"], labels["arch"] = n.cfg.Name, runtime.GOOS, runtime.GOARCH
-	slots := n.cfg.Slots
+
 	return &presence{
-		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), load: n.executor.Running, froze: n.executor.Froze, stuck: n.executor.StuckStarts, unreadable: func() int { return n.engine.Unreadable() }, member: n.member.member, expires: n.expiry.soon, keys: n.trust.keyIDs,
-		facts: func() (*task.Facts, []string) {
-			known, pressed := n.facts.Known()
-			return known, n.trust.pressed(pressed)
-		},
-		address: n.listeners.announcedAddress, listenError: n.listeners.listenError,
-		unfit: n.eligibility.reason, alive: n.watchdog.alive, announced: func(steady time.Duration) { n.stall.look(time.Now(), steady) },
-		log: n.log.Named("presence"), now: n.env.Now, announce: n.announce,
+		store: n.store, state: n.state, former: n.former, ttl: n.cfg.LeaseTTL.Std(), env: n.env, log: n.log.Named("presence"),
+		attempts: n.executor, entries: n.engine, member: n.member, listeners: n.listeners, expiry: n.expiry, facts: n.facts,
+		trust: n.trust, eligibility: n.eligibility, watchdog: n.watchdog, stall: n.stall, announce: n.announce,
 		node: task.Node{
 			Name: n.cfg.Name, Instance: n.instance, PublicKey: api.PublicKey(n.key), Version: Version(), Labels: labels, Roles: n.cfg.Roles, Host: n.env.Host,
-			Slots: slots, Weight: n.cfg.Weight, LeaseTTL: n.cfg.LeaseTTL, StartedAt: task.At(n.env.Now()),
+			Slots: n.cfg.Slots, Weight: n.cfg.Weight, LeaseTTL: n.cfg.LeaseTTL, StartedAt: task.At(n.env.Now()),
 			HandoverWithin: n.cfg.DrainTimeout / 2, // the rest is for what runs
-		},
-		joined: func(s *kv.Session, f kv.Fence) {
-			n.executor.Joined(executor.Session{Fence: f, LastRenewal: s.LastRenewal, TTL: s.TTL()})
 		},
 	}
 }

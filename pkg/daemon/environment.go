@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/executor/process"
+	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/pkg/daemon/peerprobe"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -64,6 +65,14 @@ func (e Environment) withDefaults() Environment {
 		e.Format = store.NewestFormat
 	}
 	return e
+}
+
+// bootTime is the time since the host was booted, with the time in which it was suspended.
+func (e Environment) bootTime() time.Duration {
+	if e.Boot != nil {
+		return e.Boot()
+	}
+	return proctree.BootTime()
 }
 
 // Start is Start in this environment.

@@ -16,10 +16,15 @@ const (
 	etcdTimeout = 5 * time.Second  // for how long
 )
 
+// memberLister asks the members of etcd for their state.
+type memberLister interface {
+	Members(ctx context.Context, timeout time.Duration) []store.Member
+}
+
 // etcdMonitor tells how full etcd is, while there is time to do something: in
 // metrics, and in the log, once for each state that a member gets into.
 type etcdMonitor struct {
-	members func(context.Context, time.Duration) []store.Member
+	members memberLister
 	log     *zap.Logger
 	told    map[string]etcdState
 
@@ -51,7 +56,7 @@ func stateOf(m store.Member) etcdState {
 	return etcdFine
 }
 
-func newEtcdMonitor(members func(context.Context, time.Duration) []store.Member, r prometheus.Registerer, log *zap.Logger) *etcdMonitor {
+func newEtcdMonitor(members memberLister, r prometheus.Registerer, log *zap.Logger) *etcdMonitor {
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "carillon_etcd_" + name, Help: help}, append([]string{"endpoint"}, labels...))
 	}
@@ -83,7 +88,7 @@ func (e *etcdMonitor) run(ctx context.Context) error {
 // look asks once. Of a member that does not answer the metrics go, as the last
 // ones prove nothing, and what was told of it stays.
 func (e *etcdMonitor) look(ctx context.Context) {
-	for _, m := range e.members(ctx, etcdTimeout) {
+	for _, m := range e.members.Members(ctx, etcdTimeout) {
 		if m.Err != nil {
 			of := prometheus.Labels{"endpoint": m.Endpoint}
 			for _, g := range []*prometheus.GaugeVec{e.size, e.inUse, e.quota, e.alarm} {

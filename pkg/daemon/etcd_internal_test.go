@@ -14,11 +14,18 @@ import (
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
-func TestEtcdCare_TellsEachStateOnce(t *testing.T) {
+// fakeMembers is an etcd of one member.
+type fakeMembers struct{ member *store.Member }
+
+func (f *fakeMembers) Members(context.Context, time.Duration) []store.Member {
+	return []store.Member{*f.member}
+}
+
+func TestEtcdMonitor_TellsEachStateOnce(t *testing.T) {
 	core, logs := observer.New(zap.InfoLevel)
 	var now store.Member
 	metrics := prometheus.NewRegistry()
-	e := newEtcdMonitor(func(context.Context, time.Duration) []store.Member { return []store.Member{now} }, metrics, zap.New(core))
+	e := newEtcdMonitor(&fakeMembers{&now}, metrics, zap.New(core))
 	full := []string{store.AlarmNoSpace}
 	for _, step := range []struct {
 		m    store.Member

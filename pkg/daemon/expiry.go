@@ -24,7 +24,7 @@ const (
 // metric, in the log, and to the other nodes.
 type certExpiryMonitor struct {
 	sources map[string]*certs.Source // by the beginning of their settings' names
-	now     func() time.Time
+	env     Environment
 	log     *zap.Logger
 	ends    *prometheus.GaugeVec
 	told    map[string]toldEnd
@@ -36,8 +36,8 @@ type toldEnd struct {
 	level int
 }
 
-func newCertExpiryMonitor(s secured, now func() time.Time, r prometheus.Registerer, log *zap.Logger) *certExpiryMonitor {
-	e := &certExpiryMonitor{sources: map[string]*certs.Source{}, now: now, log: log.Named("tls"), told: map[string]toldEnd{},
+func newCertExpiryMonitor(s secured, env Environment, r prometheus.Registerer, log *zap.Logger) *certExpiryMonitor {
+	e := &certExpiryMonitor{sources: map[string]*certs.Source{}, env: env, log: log.Named("tls"), told: map[string]toldEnd{},
 		ends: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "carillon_tls_expiry_timestamp_seconds",
 			Help: "When a certificate ends, by the setting that names its file: in seconds since 1970."}, []string{"setting"})}
 	for prefix, source := range map[string]*certs.Source{"tls_": s.api, "etcd_": s.etcd, "etcd_peer_": s.peer} {
@@ -76,7 +76,7 @@ func (e *certExpiryMonitor) look() {
 }
 
 func (e *certExpiryMonitor) tell(setting string, end time.Time) {
-	left, level := end.Sub(e.now()), 0
+	left, level := end.Sub(e.env.Now()), 0
 	for _, within := range []time.Duration{expirySoon, expiryUrgent, 0} {
 		if left <= within {
 			level++
@@ -102,7 +102,7 @@ func (e *certExpiryMonitor) soon() (list []task.Expiry) {
 	for _, prefix := range []string{"tls_", "etcd_", "etcd_peer_"} {
 		if s := e.sources[prefix]; s != nil {
 			for _, end := range s.Ends() {
-				if end.At.Sub(e.now()) <= expirySoon {
+				if end.At.Sub(e.env.Now()) <= expirySoon {
 					list = append(list, task.Expiry{Setting: prefix + end.Part, At: task.At(end.At)})
 				}
 			}

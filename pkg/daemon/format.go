@@ -32,7 +32,7 @@ const (
 type formatKeeper struct {
 	node  string
 	store *store.Store
-	now   func() time.Time
+	env   Environment
 	log   *zap.Logger
 }
 
@@ -68,12 +68,12 @@ func (k *formatKeeper) step(ctx context.Context, down *lowering) error {
 	}
 
 	*down = lowering{}
-	to := raised(f, k.now(), k.store.Understands())
+	to := raised(f, k.env.Now(), k.store.Understands())
 	if to == c.InForce() {
 		return nil
 	}
 
-	f.Cluster.Cluster = c.MarkChanged(k.node, task.At(k.now()), "")
+	f.Cluster.Cluster = c.MarkChanged(k.node, task.At(k.env.Now()), "")
 	if err := k.store.SetFormat(ctx, f, to, c.FormatWanted); err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (k *formatKeeper) lower(ctx context.Context, f store.Formats, down *lowerin
 		return nil
 	}
 
-	f.Cluster.Cluster = f.Cluster.MarkChanged(k.node, task.At(k.now()), "")
+	f.Cluster.Cluster = f.Cluster.MarkChanged(k.node, task.At(k.env.Now()), "")
 	if err := k.store.SetFormat(ctx, f, f.Cluster.FormatWanted, f.Cluster.FormatWanted); err != nil {
 		return err
 	}

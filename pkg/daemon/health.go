@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -15,17 +14,15 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// watch prepares what watches over the node, and over others.
-func (n *Node) watch() {
-	n.watchdog.over("keeper", n.keeper.Beats)
-	n.watchdog.over("engine", n.engine.Beats)
-	n.watchdog.over("executor", n.executor.Beats)
-	n.stall = &stallMonitor{
-		stalled: func(age time.Duration) ([]int, error) { return n.engine.Stalled(n.env.Now(), age) },
-		restart: n.engine.Restart, eligibility: n.eligibility, log: n.log.Named("stall"),
-	}
+// wireMonitors makes what watches over the node, over etcd and over other nodes.
+func (n *Node) wireMonitors() {
+	n.watchdog.over("keeper", n.keeper)
+	n.watchdog.over("engine", n.engine)
+	n.watchdog.over("executor", n.executor)
+
+	n.etcd = newEtcdMonitor(n.store, n.registry, n.log)
 	n.history = &history{
-		node: n.cfg.Name, present: n.store.Present, revisions: n.revisions, state: n.state, eligibility: n.eligibility, log: n.log.Named("history"),
+		node: n.cfg.Name, cluster: n.store, revisions: n.revisions, state: n.state, eligibility: n.eligibility, log: n.log.Named("history"),
 	}
 	n.peers = peerprobe.New(peerprobe.Config{
 		Node: n.cfg.Name, Host: n.env.Host, Dial: n.env.Dial, TLS: n.tls.config,
@@ -40,10 +37,7 @@ func (n *Node) present() []task.Node { return n.known.Decode(n.nodes.Snapshot().
 // eligibilityChanged has everybody look again who asks whether the node may own shards.
 func (n *Node) eligibilityChanged() {
 	n.announce.Send()
-	select {
-	case n.keep <- struct{}{}:
-	default:
-	}
+	n.keep.Send()
 	n.states.apply()
 }
 

@@ -33,11 +33,16 @@ func TestLosses_WaitLongerEachTime(t *testing.T) {
 	}
 }
 
+// fakeBeats is a part that beats when the test says so.
+type fakeBeats int64
+
+func (b *fakeBeats) Beats() int64 { return int64(*b) }
+
 func TestWatchdog_EndsTheSessionOfANodeWhosePartStandsStill(t *testing.T) {
 	w := newWatchdog(zap.NewNop())
-	var keeper, engine int64
-	w.over("keeper", func() int64 { return keeper })
-	w.over("engine", func() int64 { return engine })
+	var keeper, engine fakeBeats
+	w.over("keeper", &keeper)
+	w.over("engine", &engine)
 	for range 2 * watchdogLimit {
 		keeper++ // the engine has not begun: it waits for etcd
 		w.look()
@@ -76,11 +81,15 @@ type stalling struct {
 func newStalling() *stalling {
 	s := &stalling{}
 	s.stallMonitor = &stallMonitor{
-		stalled: func(time.Duration) ([]int, error) { return s.shards, s.all }, restart: func(id int) { s.restarted = append(s.restarted, id) },
+		workers: s, env: Environment{}.withDefaults(),
 		eligibility: newEligibility(prometheus.NewRegistry(), zap.NewNop(), func() {}), log: zap.NewNop(),
 	}
 	return s
 }
+
+func (s *stalling) Stalled(time.Time, time.Duration) ([]int, error) { return s.shards, s.all }
+
+func (s *stalling) Restart(shard int) { s.restarted = append(s.restarted, shard) }
 
 func TestStall_AWorkerThatStandsStillBeginsAnew(t *testing.T) {
 	s, now := newStalling(), time.Now()

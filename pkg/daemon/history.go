@@ -25,6 +25,11 @@ const (
 // etcd holds, and nothing that the node remembers may be true.
 var errNewHistory = errors.New("the cluster has a new epoch: this node begins anew")
 
+// clusterReader reads the cluster's record, and the revision of etcd.
+type clusterReader interface {
+	Present(context.Context) (store.Present, error)
+}
+
 // history keeps how far etcd has come, and notices, by revisions, that it was
 // restored from an older snapshot than this process, or a former one, has seen. From
 // then on the node decides nothing and changes nothing, since what it knows may
@@ -36,7 +41,7 @@ var errNewHistory = errors.New("the cluster has a new epoch: this node begins an
 // One node that has seen it stops all: a node that came later cannot know.
 type history struct {
 	node        string
-	present     func(context.Context) (store.Present, error)
+	cluster     clusterReader
 	revisions   *revisions
 	state       *state
 	eligibility *eligibility
@@ -101,7 +106,7 @@ func (h *history) run(ctx context.Context) error {
 
 // look reads once. Only errNewHistory ends the node.
 func (h *history) look(ctx context.Context) error {
-	p, err := h.present(ctx)
+	p, err := h.cluster.Present(ctx)
 	if err != nil {
 		return nil // etcd is away, or the record is damaged: it says nothing
 	}

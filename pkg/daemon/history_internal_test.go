@@ -12,6 +12,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// fakeCluster is what etcd says of the cluster.
+type fakeCluster struct{ present store.Present }
+
+func (f fakeCluster) Present(context.Context) (store.Present, error) { return f.present, nil }
+
 // What a node's directory says of etcd is held against what etcd holds, when the
 // node begins and while it runs.
 func TestHistory_HoldsEtcdAgainstWhatWasSeen(t *testing.T) {
@@ -43,7 +48,7 @@ func TestHistory_HoldsEtcdAgainstWhatWasSeen(t *testing.T) {
 			}
 			h := &history{
 				state: s, eligibility: newEligibility(prometheus.NewRegistry(), zap.NewNop(), func() {}), log: zap.NewNop(), revisions: newRevisions(100),
-				present: func(context.Context) (store.Present, error) { return c.there, nil },
+				cluster: fakeCluster{c.there},
 			}
 			if err := h.look(t.Context()); (err != nil) != c.beginsNew {
 				t.Errorf("while it runs: %v", err)

@@ -32,8 +32,8 @@ func (n *Node) newLeader() *leader {
 		node: n.cfg.Name, nodes: n.nodes, owners: n.owners, moves: n.moves,
 		changed: wake.NewSignal(), ready: wake.NewSignal(), log: n.log,
 
-		formats:    &formatKeeper{node: n.cfg.Name, store: n.store, now: n.env.Now, log: n.log},
-		tombstones: &tombstoneSweeper{store: n.store, clock: n.clock, now: n.env.Now, log: n.log},
+		formats:    &formatKeeper{node: n.cfg.Name, store: n.store, env: n.env, log: n.log},
+		tombstones: &tombstoneSweeper{store: n.store, clock: n.clock, env: n.env, log: n.log},
 	}
 	l.rebalancer = shard.NewRebalancer(shard.RebalancerConfig{
 		Store: n.store, Shards: n.cluster.Shards, Changed: l.changed, Ready: l.ready, Now: n.env.Now,

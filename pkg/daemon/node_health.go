@@ -19,7 +19,7 @@ import (
 // the API, and to the service manager.
 type nodeHealth struct {
 	cfg         Config
-	now         func() time.Time
+	env         Environment
 	keys        record.Keys
 	record      *clusterRecord
 	owners      *kv.Mirror
@@ -53,7 +53,7 @@ func (h *nodeHealth) decides() error {
 	if owned, served := len(h.ownShards()), h.keeper.Running(); served < owned {
 		return fmt.Errorf("%d of the %d shards of this node are served", served, owned)
 	}
-	return h.engine.Overdue(h.now(), 5*time.Second)
+	return h.engine.Overdue(h.env.Now(), 5*time.Second)
 }
 
 // ownShards are those that the assignment gives this node, as far as it knows.

@@ -183,7 +183,7 @@ func TestManager_SaysWhyTheNodeEnded(t *testing.T) {
 
 func TestWatchdog_ThatDoesNotLookIsNotAlive(t *testing.T) {
 	n := &nodeHealth{watchdog: newWatchdog(zap.NewNop())}
-	n.watchdog.over("keeper", func() int64 { return 0 })
+	n.watchdog.over("keeper", new(fakeBeats))
 	n.watchdog.look()
 	if err := n.alive(); err != nil {
 		t.Errorf("it has looked: %v", err)

@@ -50,8 +50,7 @@ func (c *Config) joinTokenNeeded() string {
 // peerCertificate is the certificate of this member of etcd for the other members, which the agents make.
 type peerCertificate struct {
 	cfg  Config
-	now  func() time.Time
-	dial certs.Dialer
+	env  Environment
 	http *httpServer // says what the node waits for
 	log  *zap.Logger
 }
@@ -85,7 +84,7 @@ func (p *peerCertificate) await(ctx context.Context) (certs.Files, error) {
 
 // ensure makes or renews the certificate, if this host can.
 func (p *peerCertificate) ensure(ctx context.Context, member peercerts.Member) error {
-	done, warning, err := peercerts.Ensure(p.cfg.DataDir, member, p.now())
+	done, warning, err := peercerts.Ensure(p.cfg.DataDir, member, p.env.Now())
 	if errors.Is(err, peercerts.ErrNoCertificate) {
 		if !p.cfg.makesPeerCA() {
 			return errors.New(p.cfg.joinTokenNeeded())
@@ -93,7 +92,7 @@ func (p *peerCertificate) ensure(ctx context.Context, member peercerts.Member) e
 		if err := p.makeCA(ctx); err != nil {
 			return err
 		}
-		done, warning, err = peercerts.Ensure(p.cfg.DataDir, member, p.now())
+		done, warning, err = peercerts.Ensure(p.cfg.DataDir, member, p.env.Now())
 	}
 	if err != nil {
 		return err
@@ -116,7 +115,7 @@ func (p *peerCertificate) makeCA(ctx context.Context) error {
 			continue
 		}
 		dialing, cancel := context.WithTimeout(ctx, peerDialTimeout)
-		conn, err := p.dial(dialing, "tcp", u.Host)
+		conn, err := p.env.Dial(dialing, "tcp", u.Host)
 		cancel()
 		if err != nil {
 			continue
@@ -125,7 +124,7 @@ func (p *peerCertificate) makeCA(ctx context.Context) error {
 		return fmt.Errorf("%s answers at %s already, so the cluster has a CA, which is not here: restore %s of this host from a backup, or see \"The CA is lost\" in the documentation of operations",
 			name, u.Host, strings.TrimSuffix(peercerts.Files(p.cfg.DataDir).CA, "/ca.pem"))
 	}
-	if err := peercerts.MakeCA(p.cfg.DataDir, p.now()); err != nil {
+	if err := peercerts.MakeCA(p.cfg.DataDir, p.env.Now()); err != nil {
 		return err
 	}
 	p.log.Info("made the CA of the members of etcd: the others get their certificates from `carillon cluster join-token`, on this host")

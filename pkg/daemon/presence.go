@@ -13,8 +13,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/daemon/hostfacts"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -27,6 +29,23 @@ const announceEvery = 5 * time.Second
 // announceDraining is how often one does that is draining.
 const announceDraining = time.Second
 
+// attemptRunner runs the node's attempts, under each new session.
+type attemptRunner interface {
+	// Joined says that the node has a new session.
+	Joined(executor.Session)
+	Running() int
+	// Froze is the record of freezes that the attempts obey.
+	Froze() int64
+	// StuckStarts is how many starts hang.
+	StuckStarts() int
+}
+
+// entryReader reads the entries of the node's shards.
+type entryReader interface {
+	// Unreadable is how many entries do not fire because they cannot be read.
+	Unreadable() int
+}
+
 // presence keeps the node's leased key: it joins, announces, and joins again
 // when the session is lost, for as long as the process lives.
 //
@@ -38,24 +57,20 @@ type presence struct {
 	former kept
 	node   task.Node // as configured; the rest is filled in at each announcement
 	ttl    time.Duration
-	load   func() int
-	froze  func() int64 // the record of freezes that the executor obeys
-	// unreadable is how many entries do not fire because they cannot be read.
-	unreadable func() int
-	member     func() *task.Member // how the embedded etcd fares
-	address    func() string       // where the API answers; "" while it does not
-	// listenError is why the API does not listen somewhere where it should.
-	listenError func() error
-	expires     func() []task.Expiry // certificates that end soon
-	stuck       func() int           // starts that hang
-	facts       func() (known *task.Facts, pressed []string)
-	keys        func() []string                 // ids of those for secrets
-	joined      func(s *kv.Session, f kv.Fence) // told of each new session
-	unfit       func() string                   // why the node owns no shards; "" if it may
-	alive       func() error                    // why no lease may stand for this process
-	announced   func(steady time.Duration)      // told of each announcement that etcd took, and since when it took all
-	log         *zap.Logger
-	now         func() time.Time
+	env    Environment
+	log    *zap.Logger
+
+	// What the record says, and what may keep the node from being present:
+	attempts    attemptRunner
+	entries     entryReader
+	member      *memberMonitor
+	listeners   *apiListeners
+	expiry      *certExpiryMonitor
+	facts       *hostfacts.Monitor
+	trust       trust
+	eligibility *eligibility
+	watchdog    *watchdog
+	stall       *stallMonitor // looks at each announcement that etcd took
 
 	announce wake.Signal // sent when the record is to be announced at once
 
@@ -112,20 +127,25 @@ func (p *presence) drain() {
 	p.announce.Send()
 }
 
+// record is the node's record as it is to be announced now.
 func (p *presence) record() task.Node {
 	n := p.node
-	n.Unreadable, n.Member, n.Expires = p.unreadable(), p.member(), p.expires()
-	n.State, n.Running, n.Unfit, n.Leases = p.state.wanted(), p.load(), p.unfit(), p.state.leases()
-	n.Epoch, n.Froze = p.state.epoch(), p.froze()
-	n.Facts, n.Pressed = p.facts()
-	if n.Stuck = p.stuck(); n.Stuck >= process.ManyStuck {
+	n.Unreadable, n.Member, n.Expires = p.entries.Unreadable(), p.member.member(), p.expiry.soon()
+	n.State, n.Running, n.Unfit, n.Leases = p.state.wanted(), p.attempts.Running(), p.eligibility.reason(), p.state.leases()
+	n.Epoch, n.Froze = p.state.epoch(), p.attempts.Froze()
+
+	facts, pressed := p.facts.Known()
+	n.Facts, n.Pressed = facts, p.trust.pressed(pressed)
+	if n.Stuck = p.attempts.StuckStarts(); n.Stuck >= process.ManyStuck {
 		n.Pressed = append(slices.Clip(n.Pressed), task.PressedStarts)
 	}
-	n.SecretKeys, n.StateBy = p.keys(), p.state.wantedBy()
-	n.Address = p.address()
-	if err := p.listenError(); err != nil {
+
+	n.SecretKeys, n.StateBy = p.trust.keyIDs(), p.state.wantedBy()
+	n.Address = p.listeners.announcedAddress()
+	if err := p.listeners.listenError(); err != nil {
 		n.APIError = err.Error()
 	}
+
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.draining {
@@ -134,7 +154,7 @@ func (p *presence) record() task.Node {
 		}
 		n.State = task.NodeDraining
 	}
-	n.Clock = task.At(p.now()) // last: it is compared with other nodes'
+	n.Clock = task.At(p.env.Now()) // last: it is compared with other nodes'
 	return n
 }
 
@@ -148,7 +168,7 @@ func (p *presence) run(ctx context.Context) error {
 		}
 		p.log.Info("joined the cluster", zap.String("node", p.node.Name), zap.Int64("rev", f.CreateRevision),
 			zap.String("instance", p.node.Instance), zap.Bool("again", !first))
-		p.joined(s, f)
+		p.attempts.Joined(executor.Session{Fence: f, LastRenewal: s.LastRenewal, TTL: s.TTL()})
 		p.set(s, f)
 		joined := time.Now()
 		err = p.stay(ctx, s, f)
@@ -197,7 +217,7 @@ func (p *presence) stay(ctx context.Context, s *kv.Session, f kv.Fence) error {
 			} else {
 				tick.Reset(announceEvery)
 			}
-			p.announced(time.Since(steady))
+			p.stall.look(time.Now(), time.Since(steady))
 		default:
 			steady = time.Now()
 		}
@@ -241,9 +261,9 @@ func (p *presence) join(ctx context.Context) (*kv.Session, kv.Fence, error) {
 			p.revokeLeases(ctx, holder.Leases)
 			continue
 		case holder != nil && taken.IsZero():
-			taken = p.now()
+			taken = p.env.Now()
 			p.log.Warn("the name is taken, waiting for one lease", zap.String("node", p.node.Name), zap.String("by", holder.Instance), zap.String("at", holder.Address))
-		case holder != nil && p.now().Sub(taken) > p.ttl+2*time.Second:
+		case holder != nil && p.env.Now().Sub(taken) > p.ttl+2*time.Second:
 			return nil, kv.Fence{}, fmt.Errorf("the name %q is taken by instance %s at %s, started %s: choose another with --name, or stop that one",
 				p.node.Name, holder.Instance, holder.Address, holder.StartedAt.Format(time.RFC3339))
 		case holder == nil:
@@ -261,16 +281,16 @@ func (p *presence) join(ctx context.Context) (*kv.Session, kv.Fence, error) {
 
 // try opens a session and registers once. holder is who has the name.
 func (p *presence) try(ctx context.Context) (_ *kv.Session, f kv.Fence, holder *task.Node, err error) {
-	if err := p.alive(); err != nil {
+	if err := p.watchdog.alive(); err != nil {
 		return nil, f, nil, err
 	}
 	// The session outlives everything that is done under it.
 	s, err := kv.OpenSession(context.WithoutCancel(ctx), p.store.Client(), kv.SessionConfig{
-		TTL: p.ttl, Saved: p.state.setSession, Alive: p.alive, Logger: p.log})
+		TTL: p.ttl, Saved: p.state.setSession, Alive: p.watchdog.alive, Logger: p.log})
 	if err != nil {
 		return nil, f, nil, err
 	}
-	p.node.JoinedAt = task.At(p.now())
+	p.node.JoinedAt = task.At(p.env.Now())
 	n := p.record()
 	f, holder, err = p.store.Register(ctx, n, s.Lease())
 	if err != nil {

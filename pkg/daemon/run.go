@@ -37,9 +37,11 @@ func (n *Node) Run(ctx context.Context) error {
 		infra.run(n.guardian.Run)
 	}
 	infra.run(n.watchEmbedded)
+
 	// It listens until the node has left.
 	http := newStage(ctx, failed)
 	http.run(n.http.run)
+
 	// The node leaves when nothing acts in its name any more.
 	presence := newStage(ctx, failed)
 	presence.run(n.nodes.Run)
@@ -54,6 +56,7 @@ func (n *Node) Run(ctx context.Context) error {
 	presence.run(n.history.run)
 	presence.run(n.expiry.run)
 	presence.run(func(ctx context.Context) error { return n.trust.watch(ctx, n.announce.Send) })
+
 	workers := newStage(ctx, failed)
 	workers.run(n.followFleet)
 	workers.run(n.executor.Run)

@@ -16,12 +16,21 @@ const (
 	stallFirst, stallMost = 30 * time.Second, 10 * time.Minute
 )
 
+// shardWorkers decide the ticks of the node's shards.
+type shardWorkers interface {
+	// Stalled returns the shards whose workers have decided nothing for an age, and an
+	// error if that is so for all that the workers do.
+	Stalled(now time.Time, age time.Duration) (shards []int, all error)
+	// Restart has the worker of a shard begin anew.
+	Restart(shard int)
+}
+
 // stallMonitor has stalled workers begin anew, and gives the node's shards up if all
 // of them stall. It looks when etcd has just taken an announcement, and has so for
 // a while: that etcd is away is no reason. It belongs to one goroutine.
 type stallMonitor struct {
-	stalled     func(age time.Duration) (shards []int, all error)
-	restart     func(shard int)
+	workers     shardWorkers
+	env         Environment
 	eligibility *eligibility
 	log         *zap.Logger
 
@@ -41,7 +50,7 @@ func (s *stallMonitor) look(now time.Time, steady time.Duration) {
 		s.strikes = 0
 		return
 	}
-	shards, all := s.stalled(stallAge)
+	shards, all := s.workers.Stalled(s.env.Now(), stallAge)
 	if len(shards) == 0 && all == nil {
 		s.strikes = 0
 		return
@@ -53,7 +62,7 @@ func (s *stallMonitor) look(now time.Time, steady time.Duration) {
 	s.strikes = 0
 	for _, id := range shards {
 		s.log.Warn("a worker stands still and begins anew", zap.Int("shard", id))
-		s.restart(id)
+		s.workers.Restart(id)
 	}
 	if all == nil || !s.until.IsZero() {
 		return

@@ -24,7 +24,7 @@ const (
 type tombstoneSweeper struct {
 	store *store.Store
 	clock *clockMonitor // says what is old
-	now   func() time.Time
+	env   Environment
 	log   *zap.Logger
 }
 
@@ -42,7 +42,7 @@ func (t *tombstoneSweeper) run(ctx context.Context) error {
 			if t.clock.check() != nil { // a clock that is wrong says nothing about age
 				continue
 			}
-			before := task.At(t.now().Add(-remember))
+			before := task.At(t.env.Now().Add(-remember))
 			removed, next, err := s.do(ctx, before, s.after, tombstonesMost)
 			if err != nil && ctx.Err() == nil {
 				t.log.Warn("old tombstones could not be removed", zap.String("of", s.what), zap.Error(err))

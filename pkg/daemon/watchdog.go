@@ -23,10 +23,15 @@ type watchdog struct {
 	looks  atomic.Int64
 }
 
+// beater is a part of the node whose number of beats grows while it lives.
+type beater interface {
+	Beats() int64
+}
+
 // watchedPart is a part with a number that grows while it lives.
 type watchedPart struct {
 	name  string
-	beats func() int64
+	part  beater
 	last  int64
 	still int
 }
@@ -34,8 +39,8 @@ type watchedPart struct {
 func newWatchdog(log *zap.Logger) *watchdog { return &watchdog{log: log.Named("watchdog")} }
 
 // over has a part watched, from its first beat on.
-func (w *watchdog) over(name string, beats func() int64) {
-	w.parts = append(w.parts, &watchedPart{name: name, beats: beats})
+func (w *watchdog) over(name string, part beater) {
+	w.parts = append(w.parts, &watchedPart{name: name, part: part})
 }
 
 // run watches until ctx ends, as the parts do.
@@ -55,7 +60,7 @@ func (w *watchdog) run(ctx context.Context) error {
 func (w *watchdog) look() {
 	var err error
 	for _, p := range w.parts {
-		if now := p.beats(); now != p.last || now == 0 {
+		if now := p.part.Beats(); now != p.last || now == 0 {
 			p.last, p.still = now, 0
 		} else {
 			p.still++
