@@ -1,7 +1,6 @@
 package schedule
 
 import (
-	"slices"
 	"strings"
 	"time"
 
@@ -101,15 +100,6 @@ func (z *zone) moment(local time.Time) Moment {
 func (s *stretch) change() *Change {
 	show := func(local int64) string { return time.Unix(local, 0).UTC().Format(clockLayout) }
 	return &Change{At: time.Unix(s.start, 0).UTC(), From: show(s.start + s.before), To: show(s.start + s.offset)}
-}
-
-// Names reports whether a cron expression names this local time, whether it
-// exists or not. A moment in a gap that is named has no tick of its own: with
-// gap: run-after the instant of the change is one, and At tells so.
-func (s *Schedule) Names(m Moment) bool {
-	return m.whole && slices.ContainsFunc(s.plan.rules, func(r rule) bool {
-		return r.nextLocal(m.seconds, m.seconds+1) == m.seconds
-	})
 }
 
 // A Reading is what a schedule says of an instant.

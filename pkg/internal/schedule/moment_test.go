@@ -137,29 +137,6 @@ func timeText(at time.Time) string {
 	return at.Format(time.RFC3339Nano)
 }
 
-func TestNames_KnowsLocalTimesThatDoNotExist(t *testing.T) {
-	for _, c := range []struct {
-		expr, local string
-		named       bool
-	}{
-		{"30 2 * * *", "2026-03-29 02:30", true},
-		{"30 * * * *", "2026-03-29 02:30", true},
-		{"30 3 * * *", "2026-03-29 02:30", false},
-		{"30 2 * * *", "2026-03-29 02:30:01", false},
-		{"30 2 * * *", "2026-03-29 02:30:00.001", false},
-		{"30 2 * * *", "2026-10-25 02:30", true},
-		{"@every 1h", "2026-10-25 02:00", false},
-	} {
-		m, err := schedule.ReadLocal(c.local, "Europe/Berlin")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := parse(t, "Europe/Berlin", noDST, "0 0 1 1 *", c.expr).Names(m); got != c.named {
-			t.Errorf("%q names %s: %v", c.expr, c.local, got)
-		}
-	}
-}
-
 // At agrees with Next about everything near a tick.
 func TestAt_AgreesWithNext(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
