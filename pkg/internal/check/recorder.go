@@ -122,9 +122,6 @@ func (r *Recorder) Run(ctx context.Context) error {
 	return err
 }
 
-// Ready is closed after the first list.
-func (r *Recorder) Ready() <-chan struct{} { return r.ready }
-
 // Events is the history so far, for Check. Nobody may change it.
 func (r *Recorder) Events() []Event {
 	r.mu.Lock()
