@@ -14,7 +14,7 @@ func refineConfinement(p, limits map[string]*huma.Schema) {
 	p["umask"].Pattern, p["umask"].Examples = "^0?[0-7]{1,3}$", []any{"027"}
 	Within(p["nice"], task.MinNice, task.MaxNice, nil)
 	p["ionice"].Pattern, p["ionice"].Examples = "^(idle|(best-effort|realtime)(/[0-7])?)$", []any{"idle", "best-effort/7"}
-	Choice(p["enforce"], task.EnforceRequire, task.EnforceRequire, task.EnforceReport)
+	setChoices(p["enforce"], task.EnforceRequire, task.EnforceRequire, task.EnforceReport)
 	for _, field := range []string{"no_new_privs", "private_tmp", "scratch"} {
 		p[field].Default = false
 	}

@@ -8,7 +8,7 @@ import (
 
 // refineOutput adds what the fields of a task's output may be.
 func refineOutput(o map[string]*huma.Schema) {
-	Choice(o["streams"], task.StreamsMerged, task.StreamsMerged, task.StreamsApart)
+	setChoices(o["streams"], task.StreamsMerged, task.StreamsMerged, task.StreamsApart)
 	o["keep"].Pattern = durationPattern
 	o["compress"].Default, o["compress"].Nullable = true, false
 }

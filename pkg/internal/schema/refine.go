@@ -29,8 +29,8 @@ func Refine(all map[string]*huma.Schema) {
 	d := task.Defaults()
 	Spec(all["Spec"])
 	dst, action, process := all["DST"], all["Action"], all["Process"]
-	Choice(dst.Properties["gap"], d.DST.Gap, task.GapRunAfter, task.GapSkip)
-	Choice(dst.Properties["fold"], d.DST.Fold, task.FoldFirst, task.FoldBoth)
+	setChoices(dst.Properties["gap"], d.DST.Gap, task.GapRunAfter, task.GapSkip)
+	setChoices(dst.Properties["fold"], d.DST.Fold, task.FoldFirst, task.FoldBoth)
 	dst.Description = "What a wall-clock schedule does where the clocks change: at a local time that does not exist, and at one that exists twice."
 	dst.Properties["gap"].Description = "A local time that does not exist: run-after ticks once, right after the gap; skip does not."
 	dst.Properties["fold"].Description = "A local time that exists twice: first ticks the first time, both ticks twice."
@@ -44,7 +44,7 @@ func Refine(all map[string]*huma.Schema) {
 	refineEnvFrom(all["EnvFrom"])
 
 	m := all["MissedPolicy"].Properties
-	Choice(m["policy"], d.Missed.Policy, task.MissedLatest, task.MissedSkip, task.MissedAll)
+	setChoices(m["policy"], d.Missed.Policy, task.MissedLatest, task.MissedSkip, task.MissedAll)
 	duration(m["grace"], d.Missed.Grace)
 	duration(m["window"], d.Missed.Window)
 	Within(m["limit"], 1, task.MaxMissed, d.Missed.Limit)
@@ -53,9 +53,9 @@ func Refine(all map[string]*huma.Schema) {
 
 	q := all["QueuePolicy"].Properties
 	Within(q["limit"], 1, task.MaxQueue, task.DefaultQueue)
-	Choice(q["drop"], task.DropNewest, task.DropNewest, task.DropOldest)
+	setChoices(q["drop"], task.DropNewest, task.DropNewest, task.DropOldest)
 	target := all["Target"].Properties
-	Choice(target["strategy"], d.Target.Strategy, task.Strategies()...)
+	setChoices(target["strategy"], d.Target.Strategy, task.Strategies()...)
 	refinePlace(target)
 	target["count"].Default = d.Target.Count
 	Within(target["parts"], 0, task.MaxParts, 0)
@@ -63,7 +63,7 @@ func Refine(all map[string]*huma.Schema) {
 	longest := task.MaxSelector
 	target["selector"].MaxLength, target["selector"].Examples = &longest, []any{"role = db, zone in (a, b), !gpu, disk_free > 10Gi"}
 	Within(all["History"].Properties["keep"], 1, task.MaxKeep, d.History.Keep)
-	Choice(all["History"].Properties["record"], d.History.Record, task.RecordAll, task.RecordFailures)
+	setChoices(all["History"].Properties["record"], d.History.Record, task.RecordAll, task.RecordFailures)
 }
 
 func refineRetry(r map[string]*huma.Schema, d task.Retry) {
@@ -72,8 +72,8 @@ func refineRetry(r map[string]*huma.Schema, d task.Retry) {
 	Within(r["jitter"], 0, 1, d.Jitter)
 	duration(r["backoff"], d.Backoff)
 	duration(r["max_backoff"], d.MaxBackoff)
-	r["on"].Default = Values(d.On...)
-	r["on"].Items = &huma.Schema{Type: huma.TypeString, Enum: Values(task.Failed, task.TimedOut, task.Lost)}
+	r["on"].Default = enumOf(d.On...)
+	r["on"].Items = &huma.Schema{Type: huma.TypeString, Enum: enumOf(task.Failed, task.TimedOut, task.Lost)}
 	r["on"].UniqueItems = true
 	lowest, highest := 1.0, 255.0
 	r["exit_codes"].Items = &huma.Schema{Type: huma.TypeInteger, Minimum: &lowest, Maximum: &highest}
@@ -155,8 +155,8 @@ func Spec(s *huma.Schema) {
 	for _, field := range []string{"jitter", "ttl", "start_deadline"} {
 		p[field].Pattern = durationPattern
 	}
-	Choice(p["kill_signal"], task.DefaultKillSignal, task.KillSignals()...)
-	Choice(p["overlap"], d.Overlap, task.OverlapSkip, task.OverlapQueue, task.OverlapReplace, task.OverlapAllow)
+	setChoices(p["kill_signal"], task.DefaultKillSignal, task.KillSignals()...)
+	setChoices(p["overlap"], d.Overlap, task.OverlapSkip, task.OverlapQueue, task.OverlapReplace, task.OverlapAllow)
 	Within(p["max_active"], 0, task.MaxActive, 0)
 	Within(p["max_runs"], 0, task.MaxRuns, 0)
 	Within(p["pause_after_failures"], 0, task.MaxFailures, 0)
@@ -178,9 +178,9 @@ func duration(s *huma.Schema, otherwise task.Duration) {
 	s.Default, s.Pattern = otherwise.String(), durationPattern
 }
 
-// Choice says that a field has one of some values, and its default.
-func Choice(s *huma.Schema, otherwise string, allowed ...string) {
-	s.Default, s.Enum = otherwise, Values(allowed...)
+// setChoices limits a field to some values, one of which is its default.
+func setChoices(s *huma.Schema, otherwise string, allowed ...string) {
+	s.Default, s.Enum = otherwise, enumOf(allowed...)
 }
 
 // Within says between which numbers a field is, both included, and its default.

@@ -50,7 +50,7 @@ func (sizeDoc) Schema(huma.Registry) *huma.Schema {
 
 // Schema describes task.State.
 func (stateDoc) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Type: huma.TypeString, Enum: Values(task.States()...)}
+	return &huma.Schema{Type: huma.TypeString, Enum: enumOf(task.States()...)}
 }
 
 // Schema describes task.Count.
@@ -69,8 +69,8 @@ func (succeedDoc) Schema(huma.Registry) *huma.Schema {
 	}, Examples: []any{"all", "any", 3, "80%"}}
 }
 
-// Values are those of an enumeration, as a schema wants them.
-func Values[T ~string](list ...T) []any {
+// enumOf returns the values of an enumeration in the form that a schema has them.
+func enumOf[T ~string](list ...T) []any {
 	out := make([]any, len(list))
 	for i, v := range list {
 		out[i] = string(v)
