@@ -216,7 +216,9 @@ func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 	if t.bad {
 		return
 	}
-	s.noteOutcome(t, ev, now)
+	if e, news := s.noteOutcome(t, ev); news && s.owner {
+		s.ends.ended(now, e)
+	}
 	mayTrim := t.mayTrim()
 	if t.past != nil && t.depends() {
 		t.noteEnd(ev, now.UnixMilli())

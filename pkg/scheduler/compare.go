@@ -42,7 +42,7 @@ func (d *differences) any() bool { return len(d.records)+len(d.there)+len(d.gone
 const maxDifferences = 1000
 
 // differing lists the records that the worker knows otherwise than r does.
-func (s *shardState) differing(r review) map[string]int64 {
+func (s *knownRecords) differing(r review) map[string]int64 {
 	found := map[string]int64{}
 	doubt := func(key string, mod int64) {
 		if len(found) < maxDifferences {
@@ -90,7 +90,7 @@ func (s *shardState) differing(r review) map[string]int64 {
 
 // lacks reports whether the worker does not know that a record exists, or only
 // an older version.
-func (s *shardState) lacks(ev *store.ShardEvent) bool {
+func (s *knownRecords) lacks(ev *store.ShardEvent) bool {
 	t := s.tasks[ev.Task]
 	switch ev.Kind {
 	case record.KindEntry:
@@ -110,7 +110,7 @@ func (s *shardState) lacks(ev *store.ShardEvent) bool {
 }
 
 // has reports whether the worker takes a record for existing.
-func (s *shardState) has(ev *store.ShardEvent) bool {
+func (s *knownRecords) has(ev *store.ShardEvent) bool {
 	t := s.tasks[ev.Task]
 	switch {
 	case t == nil:
@@ -127,7 +127,7 @@ func (s *shardState) has(ev *store.ShardEvent) bool {
 }
 
 // differingRuns are the attempts that are active for only one of worker and etcd.
-func (s *shardState) differingRuns(r review) (d differences) {
+func (s *knownRecords) differingRuns(r review) (d differences) {
 	found := map[record.RunKey]int64{}
 	for _, k := range r.runs {
 		found[k.RunKey] = k.Create
@@ -146,12 +146,12 @@ func (s *shardState) differingRuns(r review) (d differences) {
 	return d
 }
 
-func (s *shardState) runKey(t *taskState, a *attempt) record.RunKey {
+func (s *knownRecords) runKey(t *taskState, a *attempt) record.RunKey {
 	return record.RunKey{Node: a.node, Ref: t.ref(s.shard), Run: a.run}
 }
 
 // attemptOf is what the worker knows of an attempt, or of a later one of its run; nil: nothing.
-func (s *shardState) attemptOf(k store.ActiveKey) *attempt {
+func (s *knownRecords) attemptOf(k store.ActiveKey) *attempt {
 	t := s.tasks[k.Ref.String()]
 	if t == nil {
 		return nil

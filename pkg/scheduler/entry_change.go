@@ -21,38 +21,41 @@ type entryChange struct {
 	own          task.Own
 }
 
-// changed returns the change of a task, or nil if the plan has none. A task has the place of its
+// taskChanges are the tasks that a plan touches, and what it does with each of them.
+type taskChanges struct{ changes []change }
+
+// changed returns the change of a task, or nil if there is none. A task has the place of its
 // change. It may be that of a former plan, so it counts only if the change there is the task's.
-func (p *plan) changed(t *taskState) *change {
+func (l *taskChanges) changed(t *taskState) *change {
 	i := int(t.change)
-	if i < len(p.changes) && p.changes[i].task == t {
-		return &p.changes[i]
+	if i < len(l.changes) && l.changes[i].task == t {
+		return &l.changes[i]
 	}
 
 	return nil
 }
 
 // changeOf returns the change of a task, made if need be. It is valid until the next is made.
-func (p *plan) changeOf(t *taskState) *change {
-	if c := p.changed(t); c != nil {
+func (l *taskChanges) changeOf(t *taskState) *change {
+	if c := l.changed(t); c != nil {
 		return c
 	}
 
-	t.change = int32(len(p.changes))
-	p.changes = append(p.changes, change{task: t})
+	t.change = int32(len(l.changes))
+	l.changes = append(l.changes, change{task: t})
 
-	return &p.changes[t.change]
+	return &l.changes[t.change]
 }
 
-// starts reports whether the plan dispatches or drops a run of a task.
-func (p *plan) starts(t *taskState) bool {
-	c := p.changed(t)
+// starts reports whether a run of a task is dispatched or dropped.
+func (l *taskChanges) starts(t *taskState) bool {
+	c := l.changed(t)
 	return c != nil && c.started
 }
 
-// changesEntry reports whether the plan writes the entry of a task.
-func (p *plan) changesEntry(t *taskState) bool {
-	c := p.changed(t)
+// changesEntry reports whether the entry of a task is written.
+func (l *taskChanges) changesEntry(t *taskState) bool {
+	c := l.changed(t)
 	return c != nil && c.entry != nil
 }
 
@@ -83,8 +86,8 @@ func (p *plan) changeEntry(t *taskState, modify func(*entryChange)) {
 }
 
 // own is what has happened to a task, as the plan will leave it.
-func (p *plan) own(t *taskState) task.Own {
-	if c := p.changed(t); c != nil && c.entry != nil {
+func (l *taskChanges) own(t *taskState) task.Own {
+	if c := l.changed(t); c != nil && c.entry != nil {
 		return c.entry.own
 	}
 
@@ -110,6 +113,6 @@ func (p *plan) ran(t *taskState, tick int64) {
 }
 
 // spends reports whether the plan's runs of a task are the last that it may have.
-func (p *plan) spends(t *taskState) bool {
-	return t.how.maxRuns > 0 && p.own(t).Runs >= t.how.maxRuns
+func (l *taskChanges) spends(t *taskState) bool {
+	return t.how.maxRuns > 0 && l.own(t).Runs >= t.how.maxRuns
 }

@@ -35,40 +35,50 @@ func knownReason(text string) string {
 	return r.Name
 }
 
-// noteOutcome takes note of how a run of t ended.
-func (s *shardState) noteOutcome(t *taskState, ev *store.ShardEvent, now time.Time) {
-	if ev.Late {
-		return
-	}
-	e := end{ev.Mod, record.StateOf(ev.Value)}
+// failures are the tasks of a shard whose last run to end failed.
+type failures struct {
+	failing map[*taskState]*failure
+
+	// endedWhileRecalling has the tasks whose runs have ended, or whose dead runs were dismissed, while
+	// former failures are read: the last revision of each. nil: all former failures are known.
+	endedWhileRecalling map[string]int64
+}
+
+func newFailures() failures {
+	return failures{failing: map[*taskState]*failure{}, endedWhileRecalling: map[string]int64{}}
+}
+
+// noteOutcome takes note of how a run of t ended. It reports whether that is a new end of a run.
+func (s *failures) noteOutcome(t *taskState, ev *store.ShardEvent) (e end, news bool) {
+	e = end{ev.Mod, record.StateOf(ev.Value)}
 	before := s.failing[t]
-	if !e.ran() || before != nil && ev.Mod <= before.mod {
-		return
+	if ev.Late || !e.ran() || before != nil && ev.Mod <= before.mod {
+		return e, false
 	}
+
 	if s.endedWhileRecalling != nil {
 		s.endedWhileRecalling[t.fullName()] = ev.Mod
 	}
-	if s.owner {
-		s.ends.ended(now, e)
-	}
 	if !e.failed() {
 		delete(s.failing, t)
-		return
+		return e, true
 	}
+
 	r, err := record.DecodeEnded(ev.ShardKey, ev.Value)
 	if err != nil {
-		return
+		return e, true
 	}
 	n := 1
 	if before != nil {
 		n += before.inARow
 	}
 	s.failing[t] = failureOf(ev.Mod, r, n)
+	return e, true
 }
 
 // noteDismissed takes note that a dead run is off its list: a person has dismissed it or
 // had it run again. A task whose last failure that was is not failing any more.
-func (s *shardState) noteDismissed(t *taskState, ev *store.ShardEvent) {
+func (s *failures) noteDismissed(t *taskState, ev *store.ShardEvent) {
 	if f := s.failing[t]; f == nil || f.run != ev.Run || ev.Mod <= f.mod {
 		return
 	}
@@ -83,10 +93,10 @@ func (s *shardState) noteDismissed(t *taskState, ev *store.ShardEvent) {
 func (e end) ran() bool { return e.state == task.Succeeded || e.failed() }
 
 // remember takes what had failed before the shard was opened, unless the watch has
-// told of a later end of the task.
-func (s *shardState) remember(r *recollection) {
+// told of a later end of the task. tasks are those of the shard, by their names.
+func (s *failures) remember(r *recollection, tasks map[string]*taskState) {
 	for name, f := range r.failing {
-		t := s.tasks[name]
+		t := tasks[name]
 		if t == nil || t.orphan(f.run) || t.bad || s.endedWhileRecalling[name] > f.mod {
 			continue
 		}

@@ -103,73 +103,90 @@ func (p *plan) startParent(t *taskState, q *waiting) bool {
 	p.commit.GuardEntry(t.fullName(), t.mod)
 	w := q.Waiting
 	w.Run = p.begin(w.Run, f)
-	p.rewrite(t, q, w)
+	r := parentRun{plan: p, t: t, q: q}
+	r.rewrite(w)
 	p.changeOf(t).started = true // its first part goes with the next commit
 	return true
 }
 
-// rewrite puts another version of a parent's queue record.
-func (p *plan) rewrite(t *taskState, q *waiting, w task.Waiting) {
-	p.add(runRequeued{t, q, &w})
-	p.lookAfterCommit(t)
+// parentRun is what a plan decides of one run that has its parts: which of them is given to a node,
+// missed or lost, and when the run itself ends.
+type parentRun struct {
+	*plan
+	t *taskState
+	q *waiting // the run's queue record, which says which parts are left to give out
+
+	// How many of its parts have ended, and how many of these have succeeded. decideRun counts them.
+	ended, succeeded int
 }
 
-// parent sees to a run that has its parts: it ends it if all have ended, asks for its
-// end if it is replaced, gives out the next part if it may. false: there is no room.
-func (p *plan) parent(t *taskState, q *waiting, what runTurn) bool {
-	ended, succeeded := t.back(q)
-	active := q.Fan.Count - q.Fan.Kept - len(q.Fan.Left) - ended
-	ending := q.Fan.Cancel != ""
+// decideRun ends the run if all of its parts have ended, asks for its end if it is replaced, and
+// gives out the next part if it may. false: there is no room.
+func (r *parentRun) decideRun(what runTurn) bool {
+	f := r.q.Fan
+	r.ended, r.succeeded = r.t.back(r.q)
+	active := f.Count - f.Kept - len(f.Left) - r.ended
+	ending := f.Cancel != ""
+
 	switch {
-	case active == 0 && (ending || len(q.Fan.Left) == 0):
-		return p.endParent(t, q)
+	case active == 0 && (ending || len(f.Left) == 0):
+		return r.endRun()
 	case !ending && what == turnReplaced:
-		return p.cancelParent(t, q, task.ReasonReplaced)
-	case !ending && what == turnStart && len(q.Fan.Left) > 0 && !p.isFrozen(t):
-		if done, ok := p.giveOut(t, q, ended, succeeded); done || !ok {
+		return r.cancelRun(task.ReasonReplaced)
+	case !ending && what == turnStart && len(f.Left) > 0 && !r.isFrozen(r.t):
+		if done, ok := r.giveOut(); done || !ok {
 			return ok
 		}
 	}
-	if active > 0 && !p.seek(t, q) {
+
+	if active > 0 && !r.seek() {
 		return false
 	}
-	return p.tell(t, q, ended, succeeded)
+	return r.writeCounts()
 }
 
-// withCounts is the fan of a run as it stands now, to be written.
-func withCounts(q *waiting, ended, succeeded int) *task.Fan {
-	f := *q.Fan
-	f.Ended, f.Succeeded = ended, succeeded
+// rewrite writes another version of the run's queue record.
+func (r *parentRun) rewrite(w task.Waiting) {
+	r.add(runRequeued{r.t, r.q, &w})
+	r.lookAfterCommit(r.t)
+}
+
+// fanNow is the fan of the run as it is now, to be written.
+func (r *parentRun) fanNow() *task.Fan {
+	f := *r.q.Fan
+	f.Ended, f.Succeeded = r.ended, r.succeeded
 	return &f
 }
 
-// tell writes how many parts have ended, now and then.
-func (p *plan) tell(t *taskState, q *waiting, ended, succeeded int) bool {
-	if q.Fan.Ended == ended && q.Fan.Succeeded == succeeded {
+// writeCounts writes how many parts have ended, if that has changed: once in tellEvery at most.
+func (r *parentRun) writeCounts() bool {
+	q := r.q
+	if q.Fan.Ended == r.ended && q.Fan.Succeeded == r.succeeded {
 		return true
 	}
-	if at := q.toldAt.Add(tellEvery); p.now.Before(at) && q.toldAt.Sub(p.now) < tellEvery {
-		p.s.wakeAt(at)
+	if at := q.toldAt.Add(tellEvery); r.now.Before(at) && q.toldAt.Sub(r.now) < tellEvery {
+		r.s.wakeAt(at)
 		return true
 	}
-	if !p.fits(t, 1, t.bytes()+roomForCheckpoints(q.Fan)) {
+	if !r.fits(r.t, 1, r.t.bytes()+roomForCheckpoints(q.Fan)) {
 		return false
 	}
+
 	w := q.Waiting
-	w.Fan = withCounts(q, ended, succeeded)
-	p.rewrite(t, q, w)
+	w.Fan = r.fanNow()
+	r.rewrite(w)
 	return true
 }
 
-// cancelParent has a run with parts end, for a reason. What is active of it is asked
-// to end, as its record says so.
-func (p *plan) cancelParent(t *taskState, q *waiting, reason string) bool {
-	if !p.fits(t, 2, t.bytes()+roomForCheckpoints(q.Fan)) {
+// cancelRun has the run end, for a reason. What is active of it is asked to end, as its record says so.
+func (r *parentRun) cancelRun(reason string) bool {
+	if !r.fits(r.t, 2, r.t.bytes()+roomForCheckpoints(r.q.Fan)) {
 		return false
 	}
-	p.commit.GuardEntry(t.fullName(), t.mod) // whose policy it is
-	w, f := q.Waiting, *q.Fan
+
+	r.commit.GuardEntry(r.t.fullName(), r.t.mod) // whose policy it is
+	w, f := r.q.Waiting, *r.q.Fan
 	f.Cancel, w.Fan = reason, &f
-	p.rewrite(t, q, w)
+	r.rewrite(w)
 	return true
 }

@@ -9,21 +9,22 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// endParent puts a run whose parts have all ended into history. false: there is no
-// room.
-func (p *plan) endParent(t *taskState, q *waiting) bool {
+// endRun puts a run whose parts have all ended into history. false: there is no room.
+func (r *parentRun) endRun() bool {
+	t, q := r.t, r.q
+
 	size := len(q.Message) + q.Fan.Count*roomForPart + roomForDetails + task.MaxPartCheckpoints + 4*roomForRecord
-	if !p.fits(t, 3, min(size, roomForParent)) {
+	if !r.fits(t, 3, min(size, roomForParent)) {
 		return false
 	}
-	end := concluded(t, q, p.now)
-	ref := t.ref(p.s.shard)
-	p.dequeue(t, q)
-	p.commit.Record(ref, end)
+	end := concluded(t, q, r.now)
+	ref := t.ref(r.s.shard)
+	r.dequeue(t, q)
+	r.commit.Record(ref, end)
 	if end.State == task.Failed {
-		p.commit.BuryParent(ref, end, q.Env)
+		r.commit.BuryParent(ref, end, q.Env)
 	}
-	p.lookAfterCommit(t) // another may start now, and the parts go
+	r.lookAfterCommit(t) // another may start now, and the parts go
 	return true
 }
 
@@ -99,7 +100,9 @@ func shortfall(f task.Fan) string {
 // seek ends the parts of a run that are nowhere: not left, not in an inbox, not in the
 // queue, not ended. Somebody has deleted their record. They are lost when that has
 // been so for as long as it takes to be found otherwise. false: there is no room.
-func (p *plan) seek(t *taskState, q *waiting) bool {
+func (r *parentRun) seek() bool {
+	t, q := r.t, r.q
+
 	nowhere := map[int]bool{}
 	for _, i := range q.Fan.Numbers() {
 		nowhere[i] = true
@@ -128,25 +131,28 @@ func (p *plan) seek(t *taskState, q *waiting) bool {
 		q.missing = time.Time{}
 		return true
 	}
-	if q.missing.IsZero() || p.now.Before(q.missing) {
-		q.missing = p.now
+	if q.missing.IsZero() || r.now.Before(q.missing) {
+		q.missing = r.now
 	}
-	if until := q.missing.Add(p.lostAfter()); p.now.Before(until) {
-		p.s.wakeAt(until)
+	if until := q.missing.Add(r.lostAfter()); r.now.Before(until) {
+		r.s.wakeAt(until)
 		return true
 	}
-	return p.endNowhere(t, q, nowhere)
+	return r.endNowhere(nowhere)
 }
 
-func (p *plan) endNowhere(t *taskState, q *waiting, nowhere map[int]bool) bool {
+// endNowhere ends parts that are on no record.
+func (r *parentRun) endNowhere(nowhere map[int]bool) bool {
+	t := r.t
+
 	for _, i := range slices.Sorted(maps.Keys(nowhere)) {
-		if !p.fits(t, 3, t.bytes()) {
+		if !r.fits(t, 3, t.bytes()) {
 			return false
 		}
-		end := p.partRun(t, q, i)
-		end.State, end.Reason, end.EndedAt, end.Message = task.Lost, task.ReasonBadEntry, task.At(p.now), "its record is gone"
-		p.add(partEnded{task: t, end: &end})
-		p.notices = append(p.notices, notice{kind: partNowhere, task: t.fullName(), run: end.ID})
+		end := r.partRun(i)
+		end.State, end.Reason, end.EndedAt, end.Message = task.Lost, task.ReasonBadEntry, task.At(r.now), "its record is gone"
+		r.add(partEnded{task: t, end: &end})
+		r.notices = append(r.notices, notice{kind: partNowhere, task: t.fullName(), run: end.ID})
 	}
 	return true
 }

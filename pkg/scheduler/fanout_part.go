@@ -7,51 +7,55 @@ import (
 )
 
 // partRun is the run that a part is, before its first attempt.
-func (p *plan) partRun(t *taskState, q *waiting, index int) task.Run {
+func (r *parentRun) partRun(index int) task.Run {
+	q := r.q
+
 	return task.Run{
 		ID: task.PartID(q.ID, index), UID: q.UID, Namespace: q.Namespace, Task: q.Task, Shard: q.Shard, ScheduledTime: q.ScheduledTime,
-		DueAt: q.DueAt, Trigger: task.TriggerPart, Owner: p.s.node, Attempt: 1, CreatedAt: task.At(p.now), PartCount: q.Fan.Count,
+		DueAt: q.DueAt, Trigger: task.TriggerPart, Owner: r.s.node, Attempt: 1, CreatedAt: task.At(r.now), PartCount: q.Fan.Count,
 		StatusReport: task.StatusReport{Checkpoint: q.Fan.Checkpoints[index]}, Requests: task.Requests{CreatedBy: q.CreatedBy, EnvNames: q.EnvNames},
 	}
 }
 
 // giveOut gives the first part that can go to its node; done says that the commit
 // does something about the run. ok is false if there is no room.
-func (p *plan) giveOut(t *taskState, q *waiting, ended, succeeded int) (done, ok bool) {
-	if at := q.NotBefore.Time; at.After(p.now) {
-		p.s.wakeAt(at)
+func (r *parentRun) giveOut() (done, ok bool) {
+	t, q := r.t, r.q
+
+	if at := q.NotBefore.Time; at.After(r.now) {
+		r.s.wakeAt(at)
 		return false, true
 	}
 	for at, index := range q.Fan.Left {
-		n, gone, found := p.nodeOf(t, q, index, nil)
+		n, gone, found := r.nodeOf(index, nil)
 		switch {
 		case gone:
-			return p.losePart(t, q, at, ended, succeeded)
-		case !found && q.Fan.Nodes == nil && p.tooLate(q):
-			return p.missPart(t, q, at, ended, succeeded)
+			return r.losePart(at)
+		case !found && q.Fan.Nodes == nil && r.tooLate():
+			return r.missPart(at)
 		case !found && q.Fan.Nodes == nil:
 			return false, true
 		case !found:
 			continue
-		case p.starts(t):
-			p.releaseNode(n)
-			p.lookAfterCommit(t)
+		case r.starts(t):
+			r.s.placement.Release(n.Name)
+			r.lookAfterCommit(t)
 			return false, true
 		}
-		if !p.fits(t, 4+t.sticks(), 3*t.bytes()+len(q.Fan.Nodes)*roomForPart/8+roomForCheckpoints(q.Fan)) {
-			p.releaseNode(n)
+		if !r.fits(t, 4+t.sticks(), 3*t.bytes()+len(q.Fan.Nodes)*roomForPart/8+roomForCheckpoints(q.Fan)) {
+			r.s.placement.Release(n.Name)
 			return false, false
 		}
 		w := q.Waiting
-		w.Fan = withCounts(q, ended, succeeded).Without(at)
+		w.Fan = r.fanNow().Without(at)
 		if q.Fan.Stagger > 0 {
-			w.NotBefore = task.At(p.now.Add(q.Fan.Stagger.Std()))
+			w.NotBefore = task.At(r.now.Add(q.Fan.Stagger.Std()))
 		}
-		p.attempt.Run, p.attempt.Env = p.partRun(t, q, index), q.Env
-		p.dispatch(t, n, -1)
-		p.commit.Dispatch(&p.attempt, t.action(), n.Revision)
-		p.commit.GuardEntry(t.fullName(), t.mod)
-		p.rewrite(t, q, w)
+		r.attempt.Run, r.attempt.Env = r.partRun(index), q.Env
+		r.dispatch(t, n, -1)
+		r.commit.Dispatch(&r.attempt, t.action(), n.Revision)
+		r.commit.GuardEntry(t.fullName(), t.mod)
+		r.rewrite(w)
 		return true, true
 	}
 	return false, true
@@ -59,29 +63,33 @@ func (p *plan) giveOut(t *taskState, q *waiting, ended, succeeded int) (done, ok
 
 // losePart ends a part whose node has been away for as long as lost attempts are
 // waited for.
-func (p *plan) losePart(t *taskState, q *waiting, at, ended, succeeded int) (done, ok bool) {
-	if !p.fits(t, 3, t.bytes()+roomForRecord+roomForCheckpoints(q.Fan)) {
+func (r *parentRun) losePart(at int) (done, ok bool) {
+	t, q := r.t, r.q
+
+	if !r.fits(t, 3, t.bytes()+roomForRecord+roomForCheckpoints(q.Fan)) {
 		return false, false
 	}
-	end := p.partRun(t, q, q.Fan.Left[at])
+	end := r.partRun(q.Fan.Left[at])
 	end.State, end.Reason, end.Node = task.Lost, task.ReasonNodeGone, q.Fan.Nodes[q.Fan.Left[at]]
 	w := q.Waiting
-	w.Fan = withCounts(q, ended, succeeded).Without(at)
-	p.endLeft(t, q, w, end)
+	w.Fan = r.fanNow().Without(at)
+	r.endLeft(w, end)
 	return true, true
 }
 
 // endLeft ends a part that was never given out, which the record of its run does not
 // have left any more.
-func (p *plan) endLeft(t *taskState, q *waiting, w task.Waiting, end task.Run) {
-	end.EndedAt, end.Attempt = task.At(p.now), 0
-	p.add(partEnded{task: t, end: &end})
-	p.rewrite(t, q, w)
+func (r *parentRun) endLeft(w task.Waiting, end task.Run) {
+	end.EndedAt, end.Attempt = task.At(r.now), 0
+	r.add(partEnded{task: r.t, end: &end})
+	r.rewrite(w)
 }
 
 // tooLate reports whether the start deadline of a run's next part has passed: it is as
 // long as that of the run, and counts from the part's turn. If not, it is waited for.
-func (p *plan) tooLate(q *waiting) bool {
+func (r *parentRun) tooLate() bool {
+	q := r.q
+
 	until := q.StartBefore.Time
 	if until.IsZero() {
 		return false
@@ -89,23 +97,25 @@ func (p *plan) tooLate(q *waiting) bool {
 	if due := q.due(); q.NotBefore.After(due) { // its turn, with stagger
 		until = until.Add(q.NotBefore.Sub(due))
 	}
-	if p.now.After(until) {
+	if r.now.After(until) {
 		return true
 	}
-	p.s.wakeAt(until.Truncate(deadlineStep).Add(deadlineStep))
+	r.s.wakeAt(until.Truncate(deadlineStep).Add(deadlineStep))
 	return false
 }
 
 // missPart ends a part for which no node was there before its start deadline. The turn
 // of the next one comes as if this one had been given out in time.
-func (p *plan) missPart(t *taskState, q *waiting, at, ended, succeeded int) (done, ok bool) {
-	if !p.fits(t, 3, t.bytes()+roomForRecord+roomForCheckpoints(q.Fan)) {
+func (r *parentRun) missPart(at int) (done, ok bool) {
+	t, q := r.t, r.q
+
+	if !r.fits(t, 3, t.bytes()+roomForRecord+roomForCheckpoints(q.Fan)) {
 		return false, false
 	}
-	end := p.partRun(t, q, q.Fan.Left[at])
+	end := r.partRun(q.Fan.Left[at])
 	end.State, end.Reason = task.Missed, task.ReasonNoNode
 	w := q.Waiting
-	w.Fan = withCounts(q, ended, succeeded).Without(at)
+	w.Fan = r.fanNow().Without(at)
 	if q.Fan.Stagger > 0 {
 		turn := q.DispatchedAt.Time
 		if !q.NotBefore.IsZero() {
@@ -113,19 +123,21 @@ func (p *plan) missPart(t *taskState, q *waiting, at, ended, succeeded int) (don
 		}
 		w.NotBefore = task.At(turn.Add(q.Fan.Stagger.Std()))
 	}
-	p.endLeft(t, q, w, end)
+	r.endLeft(w, end)
 	return true, true
 }
 
 // nodeOf picks the node for a part of a run: its own, if it has one. gone: that has
 // been away for too long. part is the part's own record if it has had attempts, else nil.
-func (p *plan) nodeOf(t *taskState, q *waiting, index int, part *waiting) (n *task.Node, gone, ok bool) {
+func (r *parentRun) nodeOf(index int, part *waiting) (n *task.Node, gone, ok bool) {
+	t, q := r.t, r.q
+
 	if index >= len(q.Fan.Nodes) {
-		n, ok = p.pickPart(t, index, part)
+		n, ok = r.pickPart(t, index, part)
 		return n, false, ok
 	}
 	name := q.Fan.Nodes[index]
-	if n, ok = p.s.placement.ReserveNamed(name, t.secret, p.now); ok {
+	if n, ok = r.s.placement.ReserveNamed(name, t.secret, r.now); ok {
 		delete(q.away, name)
 		return n, false, true
 	}
@@ -134,18 +146,15 @@ func (p *plan) nodeOf(t *taskState, q *waiting, index int, part *waiting) (n *ta
 		if q.away == nil {
 			q.away = map[string]time.Time{}
 		}
-		since = p.now
+		since = r.now
 		q.away[name] = since
 	}
-	if until := since.Add(p.lostAfter()); p.now.Before(until) {
-		p.s.wakeAt(until)
+	if until := since.Add(r.lostAfter()); r.now.Before(until) {
+		r.s.wakeAt(until)
 		return nil, false, false
 	}
 	return nil, true, false
 }
-
-// releaseNode gives back what nodeOf picked.
-func (p *plan) releaseNode(n *task.Node) { p.s.placement.Release(n.Name) }
 
 // part sees to a part that waits for another attempt. false: there is no room.
 func (p *plan) part(t *taskState, q *waiting) bool {
@@ -175,16 +184,17 @@ func (p *plan) part(t *taskState, q *waiting) bool {
 		p.lookAfterCommit(t)
 		return true
 	}
-	n, gone, ok := p.nodeOf(t, parent, index, q)
+	r := parentRun{plan: p, t: t, q: parent}
+	n, gone, ok := r.nodeOf(index, q)
 	switch {
 	case gone:
 		return p.endWaitingPart(t, q, parent, task.Lost, task.ReasonNodeGone)
-	case !ok && parent.Fan.Nodes == nil && q.Attempt <= 1 && p.tooLate(parent): // handed back unstarted
+	case !ok && parent.Fan.Nodes == nil && q.Attempt <= 1 && r.tooLate(): // handed back unstarted
 		return p.endWaitingPart(t, q, parent, task.Missed, task.ReasonNoNode)
 	case !ok:
 		return true
 	case !p.fits(t, 2+t.sticks(), (1+t.sticks())*t.bytes()):
-		p.releaseNode(n)
+		p.s.placement.Release(n.Name)
 		return false
 	}
 	p.attempt.Run, p.attempt.Env = q.Run, q.Env

@@ -123,7 +123,7 @@ func (p *plan) enqueue(t *taskState, run task.Run, reason string) {
 // fire has a node run a tick. If that cannot be, it says why the tick waits.
 func (p *plan) fire(t *taskState, tick int64, id, trigger string) (reason string) {
 	paced := trigger == task.TriggerCatchUp
-	if paced && !p.takeToken(t) {
+	if paced && !p.takeToken(t, p.clock) {
 		return task.ReasonCatchUp
 	}
 	if t.how.target.FansOut() {
@@ -154,7 +154,7 @@ func (p *plan) fire(t *taskState, tick int64, id, trigger string) (reason string
 // dispatch makes the run in p.attempt an attempt for the node that was picked for
 // it.
 func (p *plan) dispatch(t *taskState, n *task.Node, late time.Duration) {
-	p.reserved = append(p.reserved, n)
+	p.reserveSlot(n)
 	p.changeOf(t).started = true
 	a := &p.attempt
 	if a.Owner == "" { // a person asked for it
@@ -275,7 +275,8 @@ func (p *plan) queue(t *taskState) {
 		}
 		if q.UnderWay() {
 			c := candidate{manual: q.Trigger == task.TriggerManual, begun: true}
-			if !p.parent(t, q, t.how.rule.decideWaitingRun(c, replacer != nil, t.attempts(), parents)) {
+			r := parentRun{plan: p, t: t, q: q}
+			if !r.decideRun(t.how.rule.decideWaitingRun(c, replacer != nil, t.attempts(), parents)) {
 				return
 			}
 			parents++
@@ -332,7 +333,7 @@ const deadlineStep = 100 * time.Millisecond
 // start moves a run from the queue to an inbox, or says why it waits on. false:
 // there is no room.
 func (p *plan) start(t *taskState, q *waiting) bool {
-	if q.paced() && !p.takeToken(t) {
+	if q.paced() && !p.takeToken(t, p.clock) {
 		return q.Reason == task.ReasonNoNode || p.waitsFor(t, q, task.ReasonCatchUp)
 	}
 	if q.Fan != nil || t.how.target.FansOut() && !q.dispatchedBefore() {

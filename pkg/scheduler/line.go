@@ -87,27 +87,3 @@ func (s *shardState) grantTokens(now time.Time) {
 		s.tokens.Leave()
 	}
 }
-
-// takeToken takes a token for a run of t; false if there is none, or others of the
-// shard have waited longer. It goes back if the plan is undone.
-func (p *plan) takeToken(t *taskState) bool {
-	l := &p.s.line
-	if len(l.tasks) > 0 && l.granted == 0 || !p.s.tokens.Take(p.clock) {
-		if l.wait(t) {
-			p.joined = append(p.joined, t)
-		}
-		return false
-	}
-	if l.granted > 0 {
-		l.granted--
-		p.granted++
-	}
-	p.tokens++
-	return true
-}
-
-// returnToken gives back the token that was taken last.
-func (p *plan) returnToken() {
-	p.tokens--
-	p.s.tokens.Return(1)
-}

@@ -35,15 +35,11 @@ type plan struct {
 	now    time.Time // of the round; clock is of this plan
 	commit *store.Commit
 
-	changes []change     // of the tasks that it touches
+	taskChanges
 	claims  []claim      // ticks and waiting runs that it dispatches
 	effects []effect     // all else, in order
 	popped  []*taskState // off the heap: their tick is decided here
-
-	reserved []*task.Node // a slot each, as the nodes were known
-	tokens   int          // for late ticks
-	granted  int          // of these, those that were granted to tasks of the line
-	joined   []*taskState // the line, since there was no token for them
+	reservations
 
 	looksAfterCommit []*taskState // to be looked at when the commit has succeeded; if it fails, all changes are
 	counts           outcomes
@@ -104,9 +100,10 @@ func (s *shardState) newPlan(now time.Time, as settings) *plan {
 
 	*old = plan{
 		s: s, settings: as, now: now, keepWatermark: s.overtaken >= maxOvertaken,
-		commit:  s.commits.NewCommit(s.shard, s.fences, s.known, s.mark),
-		changes: old.changes[:0], claims: old.claims[:0], effects: old.effects[:0], popped: old.popped[:0],
-		reserved: old.reserved[:0], joined: old.joined[:0], looksAfterCommit: old.looksAfterCommit[:0], notices: old.notices[:0], deletions: old.deletions[:0],
+		commit:      s.commits.NewCommit(s.shard, s.fences, s.known, s.mark),
+		taskChanges: taskChanges{old.changes[:0]}, claims: old.claims[:0], effects: old.effects[:0], popped: old.popped[:0],
+		reservations:     reservations{placement: s.placement, pace: s.tokens, line: &s.line, reserved: old.reserved[:0], joined: old.joined[:0]},
+		looksAfterCommit: old.looksAfterCommit[:0], notices: old.notices[:0], deletions: old.deletions[:0],
 	}
 	old.commit.Freezes = as.freezesRead
 
@@ -177,15 +174,7 @@ func (s *shardState) committed(p *plan, rev int64) {
 // abandoned gives back what the plan has reserved: nothing of it was written. All that it would have
 // changed is looked at again.
 func (s *shardState) abandoned(p *plan) {
-	for _, n := range p.reserved {
-		s.placement.Release(n.Name)
-	}
-	if p.tokens > 0 {
-		s.tokens.Return(p.tokens)
-	}
-
-	s.line.granted += p.granted
-	s.line.unwait(p.joined)
+	p.giveBack()
 	for _, t := range p.joined {
 		s.look(t)
 	}
@@ -332,9 +321,7 @@ func (p *plan) waiting() {
 	if p.full {
 		return
 	}
-	looks := s.looks
-	s.looks = nil
-	slices.SortFunc(looks, byName)
+	looks := s.takeLooks()
 	for i, t := range looks {
 		t.looked = false
 		p.attempts(t)

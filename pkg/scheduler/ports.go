@@ -14,7 +14,6 @@ import (
 // else: no clock, no network, no global random numbers. Scripts and tests replace all of it.
 type ports struct {
 	node         string // own name
-	keys         record.Keys
 	commits      commitMaker
 	definitions  definitions
 	placement    placer

@@ -30,7 +30,7 @@ func (w *worker) review(ctx context.Context, r review) error {
 	switch {
 	case r.recalled != nil:
 		if r.recalled.opening == w.openings.Load() { // else the shard was opened anew: that is asked for again
-			w.remember(r.recalled)
+			w.remember(r.recalled, w.tasks)
 		}
 	case r.settle:
 		return w.repairDoubts(ctx, r)

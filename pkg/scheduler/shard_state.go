@@ -17,15 +17,15 @@ import (
 // calls nothing else (mustBeSettled): a plan points into the state that it was made from.
 type shardState struct {
 	ports
-	shard  int
+	knownRecords
+	agenda
+	failures
 	fences store.Fences
 
 	owner            bool // the shard has been opened: what is known counts
 	watermarkKnown   bool // mark is known, so that the next ticks can be
 	firstPageApplied bool // the shard's first page is applied
 
-	mark    record.Watermark
-	known   int64 // the watermark's mod revision
 	applied int64 // all events up to here are applied
 
 	lastPlan plan // the one under way, or the last: the next one reuses its slices
@@ -35,15 +35,11 @@ type shardState struct {
 	readAhead readAhead
 	overtaken int // commits in a row that were lost to edits the watch had not told of
 
-	tasks     map[string]*taskState
 	due       dueHeap
 	onTime    int64                   // no task is behind at this instant, in Unix milliseconds; 0: nobody has looked
 	uncovered map[*taskState]struct{} // created after mark.Seen, with ticks up to mark.Time
-	looks     []*taskState            // what waits for them, or their attempts, want a look
 	active    activeTasks             // of which something waits or runs
 	unread    needHistorySet          // their histories are to be read
-	rests     map[*taskState]int64    // until when they want no look; Unix milliseconds
-	restUntil int64                   // the first of them; 0: none
 	purges    map[string]int64        // records of history that are to go: key and mod revision
 
 	// gone are the records that commits of ours deleted, and the revisions of these commits, until the
@@ -51,18 +47,14 @@ type shardState struct {
 	gone map[string]int64
 
 	endedSince   map[string]int64            // runs that ended since the shard was opened; nil once the scan is in
-	looked       time.Time                   // when all that waits was looked at last
 	parts        record.EntryParts           // of the entry read last
 	skippedSpans map[*taskState]*skippedSpan // of tasks whose last ticks were skipped
 	line         line                        // late ticks that wait for their turn
 	opening      opening                     // how it found the shard at first
 	stubborn     map[string]bool             // tasks for which the shard was opened again
-	wakes        time.Time                   // when a waiting run or a lost attempt wants a look; zero if none
 
-	census              census                  // how many tasks of which kind
-	queued              int                     // runs in queues
-	failing             map[*taskState]*failure // whose last run to end failed
-	endedWhileRecalling map[string]int64        // of tasks whose runs have ended while former failures are read: the last end's revision
+	census census // how many tasks of which kind
+	queued int    // runs in queues
 
 	notices []notice // for a person; the worker logs them
 }
@@ -84,13 +76,12 @@ func (s *shardState) reset() {
 	s.release()
 
 	s.tasks, s.due, s.onTime = map[string]*taskState{}, nil, 0
-	s.uncovered, s.looks = map[*taskState]struct{}{}, nil
-	s.active, s.census, s.failing, s.endedWhileRecalling = activeTasks{}, census{}, map[*taskState]*failure{}, map[string]int64{}
-	s.unread, s.rests, s.restUntil = needHistorySet{}, map[*taskState]int64{}, 0
+	s.uncovered, s.unread = map[*taskState]struct{}{}, needHistorySet{}
+	s.active, s.census, s.failures = activeTasks{}, census{}, newFailures()
+	s.agenda = agenda{rests: map[*taskState]int64{}, looked: s.looked}
 	s.purges, s.gone = map[string]int64{}, map[string]int64{}
 	s.endedSince = map[string]int64{}
 	s.skippedSpans, s.line = map[*taskState]*skippedSpan{}, line{}
-	s.wakes = time.Time{}
 	s.revised, s.revisedAt, s.overtaken, s.readAhead = 0, 0, 0, readAhead{}
 	s.owner, s.watermarkKnown, s.firstPageApplied = true, true, false
 }

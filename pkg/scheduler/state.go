@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
-	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -307,19 +306,6 @@ func (t *taskState) fires() bool {
 	return true
 }
 
-// task returns the state of a task, namespace/name, made if need be.
-func (s *shardState) task(name string) *taskState {
-	t := s.tasks[name]
-	if t == nil {
-		t = &taskState{text: strings.Clone(name), name: uint16(len(name)), at: -1}
-		s.tasks[t.text] = t
-	}
-	return t
-}
-
-// taskOf is the task that an event is about.
-func (s *shardState) taskOf(ev *store.ShardEvent) *taskState { return s.task(ev.Task) }
-
 // drop forgets a task of which nothing is left. Another may bear its name by
 // now: that one stays.
 func (s *shardState) drop(t *taskState) {
@@ -336,9 +322,6 @@ func (t *taskState) entry() record.EntryParts {
 		Paused: t.paused, Action: []byte(t.action()), Timing: []byte(t.when.text), Policy: []byte(t.how.text),
 	}
 }
-
-// covered reports whether the watermark speaks for the task.
-func (s *shardState) covered(t *taskState) bool { return t.create <= s.mark.Seen }
 
 // nextUndecided is the first tick that neither the entry's from nor the
 // watermark decides; 0 if there is none.

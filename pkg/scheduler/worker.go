@@ -48,8 +48,8 @@ func newWorker(e *Engine, shard int, f store.Fences) *worker {
 		e: e, log: e.cfg.Logger.With(zap.Int("shard", shard)),
 		pokes: make(chan struct{}, 1), reviews: make(chan review, 4), summaryRequests: make(chan *shardSummary, 1),
 	}
-	w.shardState = shardState{shard: shard, fences: f, stubborn: map[string]bool{}, ports: ports{
-		node: e.cfg.Node, keys: e.cfg.Store.Keys(), commits: e.cfg.Store, definitions: e,
+	w.shardState = shardState{knownRecords: knownRecords{shard: shard, keys: e.cfg.Store.Keys()}, fences: f, stubborn: map[string]bool{}, ports: ports{
+		node: e.cfg.Node, commits: e.cfg.Store, definitions: e,
 		placement: e.cfg.Fleet, tokens: shardTokens{e.pace, w}, trims: e.trims, ends: &e.recent,
 		nextAttempt: e.cfg.NextAttempt, clearedAfter: e.cfg.ClearedAfter,
 		random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
