@@ -161,8 +161,8 @@ func (e Environment) run(ctx context.Context, cfg Config, logs io.Writer, starte
 	e.inherited = inheritSockets(&cfg, log)
 	defer e.inherited.close()
 
-	e.manager = newManager(cfg, log)
-	return e.manager.accompanied(ctx, func() error {
+	e.serviceManager = newServiceManager(cfg, log)
+	return e.serviceManager.reportWhile(ctx, func() error {
 		for {
 			err := e.once(ctx, cfg, log, started)
 			switch {
@@ -172,7 +172,7 @@ func (e Environment) run(ctx context.Context, cfg Config, logs io.Writer, starte
 				return nil // it was to end anyway
 			}
 			started = nil // it was told
-			e.manager.accompany(nil)
+			e.serviceManager.setNode(nil)
 		}
 	})
 }
@@ -187,7 +187,7 @@ func (e Environment) once(ctx context.Context, cfg Config, log *zap.Logger, star
 		return err
 	}
 	defer n.Close()
-	e.manager.accompany(n.health)
+	e.serviceManager.setNode(n.health)
 	n.listeners.logListening()
 	if started != nil {
 		if err := n.listeners.listenError(); err != nil { // of carillon dev, whose user looks on

@@ -148,7 +148,7 @@ func start(ctx context.Context, cfg Config, env Environment, log *zap.Logger) (_
 	n.tls = nodeTLS{dial: env.Dial, secured: n.secured.api, auth: certs.ClientAuth(cfg.TLSClientAuth), serves: cfg.serves()}
 	admins := lookupAdministrators(log)
 	n.listeners = newAPIListeners(cfg, env, n.tls, admins, n.announce, log)
-	n.http = startHTTP(newHTTPServer(admins, log), env.manager, n.listeners.endpoints...)
+	n.http = startHTTP(newHTTPServer(admins, log), env.serviceManager, n.listeners.endpoints...)
 
 	n.revisions = newRevisions(n.former.Revision)
 	n.etcdWaiter = &etcdWaiter{cfg: cfg, http: n.http, log: log}
@@ -278,7 +278,7 @@ func (n *Node) newAPI() (http.Handler, error) {
 		Etcd: etcdctl, Nodes: n.present, Peer: n.peer, Key: n.key, Keys: n.trust.ring(),
 		Dial: n.env.Dial, DialTLS: n.tls.dialTLS(), TLS: n.tls.serves,
 		Clock: n.clock.trusted, Writable: func() error { return n.eligibility.why(task.UnfitRestored) },
-		SetState: n.states.set, Ready: n.health.ready,
+		SetState: n.states.set, Ready: n.health.checkReady,
 		Board: n.boardPart(), Logs: n.executor.Spool(), Talks: n.executor, Ends: n.http.closing, Authenticated: connlimit.Authenticated,
 		Logger: n.log, Registerer: n.registry, Gatherer: n.Metrics(),
 	})

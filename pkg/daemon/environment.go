@@ -43,8 +43,8 @@ type Environment struct {
 	// Act, if set, takes the place of processes.
 	Act process.Fake
 
-	manager   *manager         // reports to the service manager; nil: there is none
-	inherited inheritedSockets // sockets of the service manager on which the API listens
+	serviceManager *serviceManager  // nil: there is none
+	inherited      inheritedSockets // sockets of the service manager on which the API listens
 }
 
 // withDefaults fills in what is not set.

@@ -76,7 +76,7 @@ func (e *endpoint) listening() (net.Addr, error) {
 
 // startupReporter is told what the node waits for before it is wired.
 type startupReporter interface {
-	waitsFor(what string)
+	setStartupStatus(why string)
 }
 
 // httpServer answers on the API's listeners from the moment that they are open. Before
@@ -177,7 +177,7 @@ func (s *httpServer) waitForMembers(missing []string) {
 // setStartupStatus says what the node waits for, as long as it is not wired.
 func (s *httpServer) setStartupStatus(why string) {
 	s.startup.Store(&why)
-	s.reporter.waitsFor(why)
+	s.reporter.setStartupStatus(why)
 }
 
 // setHandler has h answer from now on.

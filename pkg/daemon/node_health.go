@@ -35,15 +35,15 @@ type nodeHealth struct {
 	heard atomic.Int64 // looks of the watchdog that the service manager was told of
 }
 
-// ready says why the node is not ready: it is, when it decides its ticks, and its API
+// checkReady says why the node is not ready: it is, when it decides its ticks, and its API
 // listens everywhere.
-func (h *nodeHealth) ready() error {
-	return errors.Join(h.decides(), h.listeners.listenError())
+func (h *nodeHealth) checkReady() error {
+	return errors.Join(h.checkDeciding(), h.listeners.listenError())
 }
 
-// decides says why the node does not decide its ticks: it does, when every shard that it
+// checkDeciding says why the node does not decide its ticks: it does, when every shard that it
 // owns is served and has no undecided tick older than five seconds.
-func (h *nodeHealth) decides() error {
+func (h *nodeHealth) checkDeciding() error {
 	if _, ok := h.presence.Session(); !ok {
 		return errors.New("the node has no session with etcd")
 	}
@@ -61,11 +61,11 @@ func (h *nodeHealth) ownShards() []record.Owner {
 	return slices.DeleteFunc(record.DecodeOwners(h.keys, h.owners.Snapshot().KVs), func(o record.Owner) bool { return o.Node != h.cfg.Name })
 }
 
-// fires is decides, but of a cluster whose shards have never had owners: there nobody
-// fires yet. A node whose API cannot listen fires all the same: the service manager is
+// checkFiring says why the node does not fire: it does when it decides its ticks, unless
+// the shards of the cluster have never had owners, when nobody fires yet. A node whose API cannot listen fires all the same: the service manager is
 // told so in the status, and has no reason to wait, or to start it again.
-func (h *nodeHealth) fires() error {
-	if err := h.decides(); err != nil {
+func (h *nodeHealth) checkFiring() error {
+	if err := h.checkDeciding(); err != nil {
 		return err
 	}
 	if !slices.Contains(h.cfg.Roles, task.RoleScheduler) || h.state.wanted() == task.NodeDraining || h.presence.isDraining() {
@@ -77,9 +77,9 @@ func (h *nodeHealth) fires() error {
 	return nil
 }
 
-// alive is nil if all parts of the node go on, and the watchdog that sees to it has
+// checkAlive is nil if all parts of the node go on, and the watchdog that sees to it has
 // looked since it was asked last.
-func (h *nodeHealth) alive() error {
+func (h *nodeHealth) checkAlive() error {
 	looks := h.watchdog.looks.Load()
 	if looks == h.heard.Swap(looks) {
 		return errors.New("the node's watchdog stands still")
@@ -87,8 +87,8 @@ func (h *nodeHealth) alive() error {
 	return h.watchdog.alive()
 }
 
-// doing is what the node does, in a line.
-func (h *nodeHealth) doing() string {
+// status is what the node does, in a line.
+func (h *nodeHealth) status() string {
 	s := fmt.Sprintf("%d running", h.executor.Running())
 	if slices.Contains(h.cfg.Roles, task.RoleScheduler) {
 		s = fmt.Sprintf("%d shards, %s", h.keeper.Running(), s)
@@ -96,6 +96,7 @@ func (h *nodeHealth) doing() string {
 	if err := h.listeners.listenError(); err != nil {
 		s += "; " + err.Error()
 	}
+
 	switch {
 	case h.presence.isDraining():
 		return "Draining: " + s
