@@ -41,8 +41,8 @@ func (h *nodeHealth) checkReady() error {
 	return errors.Join(h.checkDeciding(), h.listeners.listenError())
 }
 
-// checkDeciding says why the node does not decide its ticks: it does, when every shard that it
-// owns is served and has no undecided tick older than five seconds.
+// checkDeciding says why the node does not decide its ticks: it does, when every shard
+// that it owns is served and has no undecided tick older than five seconds.
 func (h *nodeHealth) checkDeciding() error {
 	if _, ok := h.presence.Session(); !ok {
 		return errors.New("the node has no session with etcd")
@@ -62,8 +62,9 @@ func (h *nodeHealth) ownShards() []record.Owner {
 }
 
 // checkFiring says why the node does not fire: it does when it decides its ticks, unless
-// the shards of the cluster have never had owners, when nobody fires yet. A node whose API cannot listen fires all the same: the service manager is
-// told so in the status, and has no reason to wait, or to start it again.
+// the shards of the cluster have never had owners: nobody fires then. A node whose API
+// cannot listen fires all the same: the service manager reads that in the status, and has
+// no reason to wait, or to start the node again.
 func (h *nodeHealth) checkFiring() error {
 	if err := h.checkDeciding(); err != nil {
 		return err

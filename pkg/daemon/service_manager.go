@@ -192,9 +192,9 @@ func (m *serviceManager) report() time.Duration {
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// extendWatchdog asks the service manager to bear silence for longer than it has agreed to, if attempts
-// may be adopted for longer than that. It never asks for less: attempts that were
-// assigned before may still have the longer time.
+// extendWatchdog asks the service manager to bear silence for longer than it has agreed
+// to, if attempts may be adopted for longer than that. It never asks for less: attempts
+// that were assigned before may still have the longer time.
 func (m *serviceManager) extendWatchdog(lostAfter time.Duration) []string {
 	if m.watchdog == 0 || lostAfter <= m.watchdog {
 		return nil
