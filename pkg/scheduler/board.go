@@ -1,21 +1,17 @@
 package scheduler
 
 import (
-	"cmp"
 	"context"
 	"math"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/board"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 const (
-	// overdueAfter is how old an undecided tick is that an operator should see.
-	overdueAfter = 2 * time.Second
 	// summaryTimeout is how long a worker may take to say what it does. One that does
 	// not waits for etcd, which is worth telling, too.
 	summaryTimeout = 250 * time.Millisecond
@@ -24,15 +20,15 @@ const (
 	boardAge = 500 * time.Millisecond
 )
 
-// board is the latest part, as it was shown.
-type board struct {
+// boardCache is the latest part, as it was shown.
+type boardCache struct {
 	mu    sync.Mutex
 	span  time.Duration
 	limit int
 	at    time.Time
 	part  task.BoardPart
 	// shown is what each worker has shown last, for when it is held up.
-	shown map[*worker]*shardSummary
+	shown map[*worker]*board.Summary
 }
 
 // Part is what this node adds to the board: ticks within a span from now, and of
@@ -63,13 +59,13 @@ func (e *Engine) look(ctx context.Context, span time.Duration, limit int) task.B
 		workers = append(workers, w)
 	}
 	e.mu.Unlock()
-	seen := newBoardBuilder(limit)
-	answers, waits, shown := make(chan *shardSummary, len(workers)), map[int]*worker{}, make(map[*worker]*shardSummary, len(workers))
+	seen := board.NewBuilder(limit)
+	answers, waits, shown := make(chan *board.Summary, len(workers)), map[int]*worker{}, make(map[*worker]*board.Summary, len(workers))
 	asked := 0
 	var enough atomic.Int64
 	enough.Store(math.MaxInt64)
 	for _, w := range workers {
-		g := &shardSummary{shard: w.shard, now: now, until: now + span.Milliseconds(), limit: limit, enough: &enough, shown: answers}
+		g := &board.Summary{Shard: w.shard, Now: now, Until: now + span.Milliseconds(), Limit: limit, Enough: &enough, Shown: answers}
 		if w.serving.Load() {
 			select {
 			case <-w.summaryRequests: // it has not looked at the one before, for which nobody waits any more
@@ -86,11 +82,11 @@ func (e *Engine) look(ctx context.Context, span time.Duration, limit int) task.B
 		select {
 		case g := <-answers:
 			asked--
-			shown[waits[g.shard]] = g
-			delete(waits, g.shard)
-			seen.add(g)
-			if seen.soon.full {
-				enough.Store(seen.soon.items[limit-1].at)
+			shown[waits[g.Shard]] = g
+			delete(waits, g.Shard)
+			seen.Add(g)
+			if last, full := seen.LastTick(); full {
+				enough.Store(last)
 			}
 			part.Serving++
 		case <-patience.C:
@@ -106,107 +102,52 @@ func (e *Engine) look(ctx context.Context, span time.Duration, limit int) task.B
 			part.Serving++
 			if g := e.board.shown[w]; g != nil {
 				shown[w] = g
-				seen.add(g.at(now))
+				seen.Add(g.AgedTo(now))
 			}
 		}
-		if since > 0 && now-since > overdueAfter.Milliseconds() {
-			seen.stuck.add(task.BoardShard{ID: w.shard, Node: e.cfg.Node, Since: task.At(instant(since)), Loading: loading})
+		if since > 0 && now-since > board.OverdueAfter.Milliseconds() {
+			seen.AddStuck(task.BoardShard{ID: w.shard, Node: e.cfg.Node, Since: task.At(instant(since)), Loading: loading})
 		}
 	}
 	e.board.shown = shown
-	seen.fill(&part)
+	seen.Fill(&part)
 	return part
-}
-
-// shardSummary is what a worker shows of its shard. Its strings are of what the worker
-// knows, and are not copied.
-type shardSummary struct {
-	shard      int
-	now, until int64 // ms
-	limit      int
-	enough     *atomic.Int64        // ticks that are due after it are too late for the list; ms
-	shown      chan<- *shardSummary // with room for it
-
-	tasks, paused, unreadable, failing, overdue, active, away, waits int
-
-	waiting  map[string]int
-	soon     []boardTick
-	late     []boardTick
-	runs     []boardRun
-	gone     []boardRun // whose node is
-	queue    []boardWaiting
-	failures []boardFailure
-}
-
-// at is what was shown a while ago as it is now, if the worker did nothing since: what
-// was to come may be overdue.
-func (g *shardSummary) at(now int64) *shardSummary {
-	line := now - overdueAfter.Milliseconds()
-	late := 0
-	for late < len(g.soon) && g.soon[late].at <= line {
-		late++
-	}
-	aged := *g
-	aged.late = append(slices.Clone(g.late), g.soon[:late]...)
-	aged.soon, aged.overdue = g.soon[late:], g.overdue+late
-	return &aged
-}
-
-type boardTick struct {
-	task     string
-	tick, at int64
-}
-
-type boardRun struct {
-	task, run, node string
-	since           int64 // ms; of one that another owner dispatched, its tick
-	known, ending   bool
-}
-
-type boardWaiting struct {
-	task, run, reason string
-	notBefore         task.Time
-}
-
-type boardFailure struct {
-	task string
-	*failure
 }
 
 // show fills in a summary of the shard. What it costs depends on what is asked for, on what runs,
 // waits and fails, and not on how many tasks there are.
-func (s *shardState) show(g *shardSummary) {
-	g.tasks, g.paused = s.census.tasks(g.now)
-	g.unreadable, g.failing = s.census.of[isUnreadable], len(s.failing)
+func (s *shardState) show(g *board.Summary) {
+	g.Tasks, g.Paused = s.census.tasks(g.Now)
+	g.Unreadable, g.Failing = s.census.of[isUnreadable], len(s.failing)
 	s.showTicks(g)
 	s.showLives(g)
-	failures := first[boardFailure]{most: g.limit, before: func(a, b boardFailure) int { return cmp.Compare(b.ended, a.ended) }}
+	failures := board.NewFirst(g.Limit, board.NewerFailure)
 	for t, f := range s.failing {
-		failures.add(boardFailure{t.fullName(), f})
+		failures.Add(board.FailedTask{Task: t.fullName(), Failure: &f.Failure})
 	}
-	g.failures = failures.sorted()
-	g.shown <- g
+	g.Failures = failures.Sorted()
+	g.Shown <- g
 }
 
 // mostOverdue is how many overdue ticks of a shard are passed over on the way to
 // those that are to come.
 const mostOverdue = 1000
 
-func (s *shardState) showTicks(g *shardSummary) {
-	line := g.now - overdueAfter.Milliseconds()
-	g.overdue = s.due.countUpTo(line)
+func (s *shardState) showTicks(g *board.Summary) {
+	line := g.Now - board.OverdueAfter.Milliseconds()
+	g.Overdue = s.due.countUpTo(line)
 	passed := 0
 	s.due.inOrder(func(t *taskState) bool {
 		at := t.dueAt()
-		if at > g.until || len(g.soon) == g.limit || passed > mostOverdue || at > g.enough.Load() {
+		if at > g.Until || len(g.Soon) == g.Limit || passed > mostOverdue || at > g.Enough.Load() {
 			return false
 		}
-		seen := boardTick{t.fullName(), t.next, at}
+		seen := board.Tick{Task: t.fullName(), Time: t.next, At: at}
 		switch {
 		case at > line:
-			g.soon = append(g.soon, seen)
-		case len(g.late) < g.limit:
-			g.late = append(g.late, seen)
+			g.Soon = append(g.Soon, seen)
+		case len(g.Late) < g.Limit:
+			g.Late = append(g.Late, seen)
 			fallthrough
 		default:
 			passed++
@@ -215,79 +156,40 @@ func (s *shardState) showTicks(g *shardSummary) {
 	})
 }
 
-func (s *shardState) showLives(g *shardSummary) {
-	runs, gone := first[boardRun]{most: g.limit, before: olderRun}, first[boardRun]{most: g.limit, before: olderRun}
-	queue := first[boardWaiting]{most: g.limit, before: firstWait}
+func (s *shardState) showLives(g *board.Summary) {
+	runs, gone := board.NewFirst(g.Limit, board.OlderRun), board.NewFirst(g.Limit, board.OlderRun)
+	queue := board.NewFirst(g.Limit, board.FirstWait)
 	for _, t := range s.active.tasks {
-		g.active += len(t.activity.active)
-		g.waits += len(t.activity.queue)
+		g.Active += len(t.activity.active)
+		g.Waits += len(t.activity.queue)
 		for _, a := range t.activity.active {
-			r := boardRun{task: t.fullName(), run: a.run, node: a.node, since: a.since, known: a.since != 0, ending: a.watch != nil && a.watch.asked}
-			if at, ok := task.TimeOfRunID(a.run); ok && !r.known {
-				r.since = at.UnixMilli()
+			r := board.Run{Task: t.fullName(), Run: a.run, Node: a.node, Since: a.since, Known: a.since != 0, Ending: a.watch != nil && a.watch.asked}
+			if at, ok := task.TimeOfRunID(a.run); ok && !r.Known {
+				r.Since = at.UnixMilli()
 			}
 			if a.watch != nil && !a.watch.since.IsZero() {
-				g.away++
-				gone.add(r)
+				g.Away++
+				gone.Add(r)
 				continue
 			}
-			runs.add(r)
+			runs.Add(r)
 		}
 		held := t.how != nil && len(t.activity.active) > 0 && !t.how.rule.free(t.doing())
 		for _, q := range t.activity.queue {
 			if q.UnderWay() { // it does not wait: its parts are among what runs
-				g.waits--
+				g.Waits--
 				continue
 			}
-			if g.waiting == nil {
-				g.waiting = map[string]int{}
+			if g.Waiting == nil {
+				g.Waiting = map[string]int{}
 			}
 			reason := q.Reason
 			if held && reason == task.ReasonNoNode {
 				reason = task.ReasonOverlap // a node has come since: others of the task run now
 			}
-			g.waiting[reason]++
-			queue.add(boardWaiting{t.fullName(), q.ID, reason, q.NotBefore})
+			g.Waiting[reason]++
+			queue.Add(board.Waiting{Task: t.fullName(), Run: q.ID, Reason: reason, NotBefore: q.NotBefore})
 		}
 	}
-	g.runs, g.gone, g.queue = runs.sorted(), gone.sorted(), queue.sorted()
-}
-
-func olderRun(a, b boardRun) int {
-	return cmp.Or(cmp.Compare(a.since, b.since), strings.Compare(a.task, b.task), strings.Compare(a.run, b.run))
-}
-
-// firstWait puts runs that no node matches first: they wait for a person.
-func firstWait(a, b boardWaiting) int {
-	if x, y := a.reason == task.ReasonNoNode, b.reason == task.ReasonNoNode; x != y {
-		if x {
-			return -1
-		}
-		return 1
-	}
-	return cmp.Or(strings.Compare(a.run, b.run), strings.Compare(a.task, b.task)) // ids begin with their time
-}
-
-// first keeps the first of what is added to it.
-type first[T any] struct {
-	most   int
-	before func(a, b T) int
-	items  []T
-	full   bool // the first most items are sorted: what comes after the last of them is too late
-}
-
-// add adds v; false if it is too late.
-func (f *first[T]) add(v T) bool {
-	if f.full && f.before(v, f.items[f.most-1]) >= 0 {
-		return false
-	}
-	if f.items = append(f.items, v); len(f.items) >= 2*f.most+16 {
-		f.items, f.full = f.sorted(), true
-	}
-	return true
-}
-
-func (f *first[T]) sorted() []T {
-	slices.SortFunc(f.items, f.before)
-	return f.items[:min(len(f.items), f.most)]
+	g.Runs, g.Gone, g.Queue = runs.Sorted(), gone.Sorted(), queue.Sorted()
 }

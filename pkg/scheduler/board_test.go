@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/board"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -57,11 +58,11 @@ func (h *hand) part(limit int) (p task.BoardPart) {
 	var enough atomic.Int64
 	enough.Store(math.MaxInt64)
 	now := h.world.clock().UnixMilli()
-	g := &shardSummary{now: now, until: now + time.Minute.Milliseconds(), limit: limit, enough: &enough, shown: make(chan *shardSummary, 1)}
+	g := &board.Summary{Now: now, Until: now + time.Minute.Milliseconds(), Limit: limit, Enough: &enough, Shown: make(chan *board.Summary, 1)}
 	h.show(g)
-	s := newBoardBuilder(limit)
-	s.add(g)
-	s.fill(&p)
+	s := board.NewBuilder(limit)
+	s.Add(g)
+	s.Fill(&p)
 	return p
 }
 
@@ -292,7 +293,7 @@ func TestBoard_WhatTheWatchToldCountsMore(t *testing.T) {
 	h := w.work("n1")
 	w.create("a", cronned("1 0 12 * * *"))
 	h.decide(1)
-	old := &failure{mod: 1, run: w.active("a")[0].ID, state: task.Failed}
+	old := &failure{mod: 1, Failure: board.Failure{Run: w.active("a")[0].ID, State: task.Failed}}
 	w.finish("a", task.Succeeded)
 	h.see()
 	w.ok(h.review(w.ctx, review{recalled: &recollection{opening: h.openings.Load(), failing: map[string]*failure{"default/a": old, "default/gone": old}}}))
@@ -430,7 +431,7 @@ func BenchmarkGlimpse(b *testing.B) {
 	enough.Store(math.MaxInt64)
 	b.ReportAllocs()
 	for b.Loop() {
-		g := &shardSummary{now: now.UnixMilli(), until: now.Add(time.Minute).UnixMilli(), limit: 50, enough: &enough, shown: make(chan *shardSummary, 1)}
+		g := &board.Summary{Now: now.UnixMilli(), Until: now.Add(time.Minute).UnixMilli(), Limit: 50, Enough: &enough, Shown: make(chan *board.Summary, 1)}
 		w.show(g)
 	}
 }

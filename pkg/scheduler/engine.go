@@ -59,7 +59,7 @@ type Engine struct {
 	ttlDeleter *ttlDeleter
 	recalls    *recaller
 	recent     recent
-	board      board
+	board      boardCache
 	pace       *pace
 	loads      slots
 	ahead      slots // of loads that nobody waits for

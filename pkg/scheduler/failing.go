@@ -1,8 +1,7 @@
 package scheduler
 
 import (
-	"time"
-
+	"github.com/carillonhq/carillon/pkg/scheduler/board"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -15,18 +14,14 @@ import (
 // told by the dead runs (see recaller), by which lists of the API go alone: these
 // have a task failing as long as one of them is there and no run has succeeded since.
 type failure struct {
-	mod      int64 // of the record
-	run      string
-	state    task.State
-	reason   string
-	exitCode *int
-	node     string
-	ended    int64 // ms
-	inARow   int
+	mod int64 // of the record
+	board.Failure
 }
 
 func failureOf(mod int64, r task.Run, inARow int) *failure {
-	return &failure{mod: mod, run: r.ID, state: r.State, reason: knownReason(r.Reason), exitCode: r.ExitCode, node: r.Node, ended: r.EndedAt.UnixMilli(), inARow: inARow}
+	return &failure{mod: mod, Failure: board.Failure{
+		Run: r.ID, State: r.State, Reason: knownReason(r.Reason), ExitCode: r.ExitCode, Node: r.Node, Ended: r.EndedAt.UnixMilli(), InARow: inARow,
+	}}
 }
 
 // knownReason is a reason without the record that it was read from.
@@ -70,7 +65,7 @@ func (s *failures) noteOutcome(t *taskState, ev *store.ShardEvent) (e end, news 
 	}
 	n := 1
 	if before != nil {
-		n += before.inARow
+		n += before.InARow
 	}
 	s.failing[t] = failureOf(ev.Mod, r, n)
 	return e, true
@@ -79,7 +74,7 @@ func (s *failures) noteOutcome(t *taskState, ev *store.ShardEvent) (e end, news 
 // noteDismissed takes note that a dead run is off its list: a person has dismissed it or
 // had it run again. A task whose last failure that was is not failing any more.
 func (s *failures) noteDismissed(t *taskState, ev *store.ShardEvent) {
-	if f := s.failing[t]; f == nil || f.run != ev.Run || ev.Mod <= f.mod {
+	if f := s.failing[t]; f == nil || f.Run != ev.Run || ev.Mod <= f.mod {
 		return
 	}
 	delete(s.failing, t)
@@ -97,7 +92,7 @@ func (e end) ran() bool { return e.state == task.Succeeded || e.failed() }
 func (s *failures) remember(r *recollection, tasks map[string]*taskState) {
 	for name, f := range r.failing {
 		t := tasks[name]
-		if t == nil || t.orphan(f.run) || t.bad || s.endedWhileRecalling[name] > f.mod {
+		if t == nil || t.orphan(f.Run) || t.bad || s.endedWhileRecalling[name] > f.mod {
 			continue
 		}
 		if now := s.failing[t]; now == nil {
@@ -108,6 +103,3 @@ func (s *failures) remember(r *recollection, tasks map[string]*taskState) {
 		s.endedWhileRecalling = nil
 	}
 }
-
-// endTime is when a failure was.
-func (f *failure) endTime() task.Time { return task.At(time.UnixMilli(f.ended)) }

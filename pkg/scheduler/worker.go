@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/scheduler/board"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -35,7 +36,7 @@ type worker struct {
 	stopTellingWatermark chan struct{} // closed when what is followed need not tell of the watermark any more
 
 	batches         <-chan store.ShardBatch // what the watch tells
-	summaryRequests chan *shardSummary      // what of it is wanted for the board
+	summaryRequests chan *board.Summary     // what of it is wanted for the board
 	reviews         chan review             // what to compare with
 	doubts          differences             // what was found otherwise, of records
 	runDoubts       differences             // and of active attempts
@@ -46,7 +47,7 @@ type worker struct {
 func newWorker(e *Engine, shard int, f store.Fences) *worker {
 	w := &worker{
 		e: e, log: e.cfg.Logger.With(zap.Int("shard", shard)),
-		pokes: make(chan struct{}, 1), reviews: make(chan review, 4), summaryRequests: make(chan *shardSummary, 1),
+		pokes: make(chan struct{}, 1), reviews: make(chan review, 4), summaryRequests: make(chan *board.Summary, 1),
 	}
 	w.shardState = shardState{knownRecords: knownRecords{shard: shard, keys: e.cfg.Store.Keys()}, fences: f, stubborn: map[string]bool{}, ports: ports{
 		node: e.cfg.Node, commits: e.cfg.Store, definitions: e,

@@ -1,0 +1,123 @@
+package board
+
+import (
+	"cmp"
+	"strings"
+	"time"
+
+	"github.com/carillonhq/carillon/pkg/task"
+)
+
+// Builder is what the workers of a node show, put together.
+type Builder struct {
+	sum   Summary
+	stuck First[task.BoardShard]
+	soon  First[Tick]
+	late  First[Tick]
+	runs  First[Run]
+	gone  First[Run]
+	queue First[Waiting]
+	fails First[FailedTask]
+}
+
+// NewBuilder returns one with at most limit items in each list.
+func NewBuilder(limit int) *Builder {
+	return &Builder{
+		sum: Summary{Waiting: map[string]int{}},
+		stuck: NewFirst(limit, func(a, b task.BoardShard) int {
+			return cmp.Or(a.Since.Compare(b.Since.Time), cmp.Compare(a.ID, b.ID))
+		}),
+		soon: NewFirst(limit, sooner), late: NewFirst(limit, sooner),
+		runs: NewFirst(limit, OlderRun), gone: NewFirst(limit, OlderRun),
+		queue: NewFirst(limit, FirstWait),
+		fails: NewFirst(limit, func(a, b FailedTask) int {
+			return cmp.Or(NewerFailure(a, b), strings.Compare(a.Task, b.Task))
+		}),
+	}
+}
+
+// AddStuck adds a shard whose ticks nobody decides.
+func (s *Builder) AddStuck(shard task.BoardShard) { s.stuck.Add(shard) }
+
+// LastTick is when the last of the next ticks falls due, in ms; false: there are fewer than asked for.
+func (s *Builder) LastTick() (at int64, full bool) {
+	if !s.soon.full {
+		return 0, false
+	}
+	return s.soon.items[s.soon.most-1].At, true
+}
+
+func sooner(a, b Tick) int {
+	return cmp.Or(cmp.Compare(a.At, b.At), strings.Compare(a.Task, b.Task))
+}
+
+// Add adds what one worker shows.
+func (s *Builder) Add(g *Summary) {
+	sum := &s.sum
+	sum.Tasks, sum.Paused, sum.Unreadable, sum.Failing = sum.Tasks+g.Tasks, sum.Paused+g.Paused, sum.Unreadable+g.Unreadable, sum.Failing+g.Failing
+	sum.Overdue, sum.Active, sum.Away, sum.Waits = sum.Overdue+g.Overdue, sum.Active+g.Active, sum.Away+g.Away, sum.Waits+g.Waits
+	for reason, n := range g.Waiting {
+		sum.Waiting[reason] += n
+	}
+	take(&s.soon, g.Soon)
+	take(&s.late, g.Late)
+	take(&s.runs, g.Runs)
+	take(&s.gone, g.Gone)
+	take(&s.queue, g.Queue)
+	take(&s.fails, g.Failures)
+}
+
+// take adds what is sorted: when one is too late, so are those after it.
+func take[T any](f *First[T], list []T) {
+	for _, v := range list {
+		if !f.Add(v) {
+			return
+		}
+	}
+}
+
+// Fill writes what was collected into a part.
+func (s *Builder) Fill(p *task.BoardPart) {
+	sum := &s.sum
+	p.Tasks, p.Paused, p.Unreadable, p.FailingCount, p.OverdueCount = sum.Tasks, sum.Paused, sum.Unreadable, sum.Failing, sum.Overdue
+	p.ActiveCount, p.AwayCount, p.WaitingCount, p.Waiting = sum.Active, sum.Away, sum.Waits, sum.Waiting
+	p.Stuck = append([]task.BoardShard{}, s.stuck.Sorted()...)
+	p.Next, p.Overdue = tickList(s.soon.Sorted()), tickList(s.late.Sorted())
+	p.Active, p.Away = runList(s.runs.Sorted()), runList(s.gone.Sorted())
+	p.Waits, p.Failing = []task.BoardWait{}, []task.BoardFailing{}
+	for _, q := range s.queue.Sorted() {
+		namespace, name, _ := strings.Cut(q.Task, "/")
+		since, _ := task.TimeOfRunID(q.Run)
+		p.Waits = append(p.Waits, task.BoardWait{Namespace: namespace, Task: name, Run: q.Run, Reason: q.Reason, Since: task.At(since), NotBefore: q.NotBefore})
+	}
+	for _, f := range s.fails.Sorted() {
+		namespace, name, _ := strings.Cut(f.Task, "/")
+		p.Failing = append(p.Failing, task.BoardFailing{Namespace: namespace, Task: name, Run: f.Run, State: f.State, Reason: f.Reason,
+			ExitCode: f.ExitCode, Node: f.Node, EndedAt: task.At(time.UnixMilli(f.Ended)), InARow: f.InARow})
+	}
+}
+
+func tickList(seen []Tick) []task.BoardTick {
+	list := make([]task.BoardTick, len(seen))
+	for i, s := range seen {
+		namespace, name, _ := strings.Cut(s.Task, "/")
+		list[i] = task.BoardTick{Namespace: namespace, Task: name, Time: task.At(time.UnixMilli(s.Time))}
+		if s.At != s.Time {
+			list[i].DueAt = task.At(time.UnixMilli(s.At))
+		}
+	}
+	return list
+}
+
+func runList(seen []Run) []task.BoardRun {
+	list := make([]task.BoardRun, len(seen))
+	for i, s := range seen {
+		namespace, name, _ := strings.Cut(s.Task, "/")
+		tick, _ := task.TimeOfRunID(s.Run)
+		list[i] = task.BoardRun{Namespace: namespace, Task: name, Run: s.Run, Node: s.Node, ScheduledTime: task.At(tick), Ending: s.Ending}
+		if s.Known {
+			list[i].Since = task.At(time.UnixMilli(s.Since))
+		}
+	}
+	return list
+}
