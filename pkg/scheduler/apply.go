@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -70,8 +71,8 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 	} else if again {
 		// As if some records had been added already: on average, a history is
 		// trimmed as often in a shard that changes hands after every few runs.
-		t.added = uint16(s.random.IntN(trimAfter(t.how.history.Keep)))
-		t.dead = uint8(s.random.IntN(trimAfter(store.KeepDead)))
+		t.added = uint16(s.random.IntN(retention.TrimAfter(t.how.history.Keep)))
+		t.dead = uint8(s.random.IntN(retention.TrimAfter(store.KeepDead)))
 	}
 	t.bad = err != nil
 	s.count(t)
@@ -227,7 +228,7 @@ func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 	if ev.Mod == ev.Create && t.added < math.MaxUint16 { // else it was extended
 		t.added++
 	}
-	if s.owner && mayTrim && int(t.added) >= trimAfter(t.how.history.Keep) && s.trims.ask(s.trimOf(t, ev)) {
+	if s.owner && mayTrim && int(t.added) >= retention.TrimAfter(t.how.history.Keep) && s.trims.Ask(s.trimOf(t, ev)) {
 		t.added = 0
 	}
 }
@@ -240,10 +241,10 @@ func (t *taskState) mayTrim() bool {
 }
 
 // trimOf is the trim of t's history after an end.
-func (s *shardState) trimOf(t *taskState, ev *store.ShardEvent) trim {
-	job := trim{fences: s.fences, ref: t.ref(s.shard), uid: t.uidText(), history: t.how.history}
+func (s *shardState) trimOf(t *taskState, ev *store.ShardEvent) retention.Trim {
+	job := retention.Trim{Fences: s.fences, Ref: t.ref(s.shard), UID: t.uidText(), History: t.how.history}
 	if t.counts() {
-		job.before = ev.Mod // this end, and those that follow, are yet to be counted
+		job.Before = ev.Mod // this end, and those that follow, are yet to be counted
 	}
 	return job
 }

@@ -16,8 +16,8 @@ func ttl(d time.Duration) option { return func(t *task.Task) { t.TTL = task.Dura
 func (h *hand) bury() {
 	for {
 		select {
-		case b := <-h.e.ttlDeleter.line:
-			h.e.ttlDeleter.delete(h.world.ctx, b)
+		case b := <-h.e.ttlDeleter.Pending():
+			h.e.ttlDeleter.Delete(h.world.ctx, b)
 			h.lookAtAll()
 		default:
 			return

@@ -1,6 +1,9 @@
 package scheduler
 
-import "github.com/carillonhq/carillon/pkg/store"
+import (
+	"github.com/carillonhq/carillon/pkg/scheduler/retention"
+	"github.com/carillonhq/carillon/pkg/store"
+)
 
 // applyDead takes note of a dead run: it is nothing to decide about, but the list
 // of them is kept at its length, and those of a task that is gone go, too.
@@ -14,10 +17,10 @@ func (s *shardState) applyDead(ev *store.ShardEvent) {
 	case t.orphan(ev.Run):
 		s.purges[ev.Key] = ev.Mod
 	case !t.bad && s.owner:
-		if t.dead++; int(t.dead) < trimAfter(store.KeepDead) {
+		if t.dead++; int(t.dead) < retention.TrimAfter(store.KeepDead) {
 			return
 		}
-		if s.trims.ask(trim{fences: s.fences, ref: t.ref(s.shard), dead: true}) {
+		if s.trims.Ask(retention.Trim{Fences: s.fences, Ref: t.ref(s.shard), Dead: true}) {
 			t.dead = 0
 		} else {
 			t.dead-- // its next one asks again

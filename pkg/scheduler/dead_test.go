@@ -7,6 +7,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -99,14 +100,14 @@ func TestDead_TheNewestOfATaskStay(t *testing.T) {
 		ctx, cancel := context.WithCancel(w.ctx)
 		defer cancel()
 		done := make(chan error, 1)
-		go func() { done <- h.e.trims.run(ctx) }()
-		bury(store.KeepDead+60, store.KeepDead+60+trimAfter(store.KeepDead))
+		go func() { done <- h.e.trims.Run(ctx) }()
+		bury(store.KeepDead+60, store.KeepDead+60+retention.TrimAfter(store.KeepDead))
 		h.see()
 		w.eventually("the oldest are gone", func() bool {
 			res, err := w.client.Get(w.ctx, w.store.Keys().Dead(ref("a")), clientv3.WithPrefix(), clientv3.WithKeysOnly())
 			w.ok(err)
 			n := len(res.Kvs)
-			return n < store.KeepDead+trimAfter(store.KeepDead) && string(res.Kvs[n-1].Key) == w.store.Keys().DeadRun(ref("a"), id(store.KeepDead+60+trimAfter(store.KeepDead)-1))
+			return n < store.KeepDead+retention.TrimAfter(store.KeepDead) && string(res.Kvs[n-1].Key) == w.store.Keys().DeadRun(ref("a"), id(store.KeepDead+60+retention.TrimAfter(store.KeepDead)-1))
 		})
 		cancel()
 		<-done

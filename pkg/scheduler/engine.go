@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
+	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -55,8 +56,8 @@ type Engine struct {
 	cfg        Config
 	freezes    freezes
 	scans      *scanner
-	trims      *trimmer
-	ttlDeleter *ttlDeleter
+	trims      *retention.Trimmer
+	ttlDeleter *retention.Deleter
 	recalls    *recaller
 	recent     recent
 	board      boardCache
@@ -92,11 +93,11 @@ func New(cfg Config) *Engine {
 		cfg.ClearedAfter = 2 * time.Second
 	}
 	e := &Engine{
-		cfg: cfg, made: time.Now(), scans: newScanner(cfg.Store.ScanActive), trims: newTrimmer(cfg.Store, cfg.Logger),
+		cfg: cfg, made: time.Now(), scans: newScanner(cfg.Store.ScanActive), trims: retention.NewTrimmer(cfg.Store, cfg.Logger),
 		metrics: newMetrics(cfg.Registerer), workers: map[int]*worker{}, preloads: map[int]*preload{},
 		loads: make(slots, loadsAtOnce), ahead: make(slots, aheadAtOnce()), timings: newShared(newTiming), policies: newShared(newPolicySet),
 	}
-	e.ttlDeleter = newTTLDeleter(cfg.Store, e.metrics.expired.Inc, cfg.Logger)
+	e.ttlDeleter = retention.NewDeleter(cfg.Store, e.metrics.expired.Inc, cfg.Logger)
 	e.reconciler = newReconciler(e)
 	e.recalls = newRecaller(cfg.Store, cfg.Logger)
 	e.pace = &pace{rate: e.catchUpRate}
@@ -132,8 +133,8 @@ func (s slots) begin(ctx context.Context) (leave func(), err error) {
 func (e *Engine) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return e.scans.run(ctx) })
-	g.Go(func() error { return e.trims.run(ctx) })
-	g.Go(func() error { return e.ttlDeleter.run(ctx) })
+	g.Go(func() error { return e.trims.Run(ctx) })
+	g.Go(func() error { return e.ttlDeleter.Run(ctx) })
 	g.Go(func() error { return e.recalls.run(ctx) })
 	g.Go(func() error { return e.beat(ctx) })
 	g.Go(func() error { return e.reconciler.run(ctx) })

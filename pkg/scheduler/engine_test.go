@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,8 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
+	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -337,7 +335,7 @@ func startTrimming(t *testing.T, w *world, e *Engine) *hand {
 	h.fleet()
 	h.open()
 
-	go func() { _ = e.trims.run(h.ctx) }()
+	go func() { _ = e.trims.Run(h.ctx) }()
 	t.Cleanup(func() {
 		h.die()
 		h.leave()
@@ -393,7 +391,7 @@ func TestEngine_KeepsHistoryAtItsLengthAcrossOwners(t *testing.T) {
 			{ShardKey: record.ShardKey{Kind: record.KindEntry, Ref: ref("a")}, Task: "default/a", Mod: 5, Create: 5, Value: written(st.Entry)}}})
 		h.apply(store.ShardBatch{Revision: int64(i), Events: []store.ShardEvent{
 			{ShardKey: record.ShardKey{Kind: record.KindEnded, Ref: ref("a"), Run: "r"}, Task: "default/a", Mod: 6, Create: 6}}})
-		asked += len(e.trims.line)
+		asked += len(e.trims.Pending())
 	}
 	if asked < 20 || asked > 80 {
 		t.Errorf("100 owners that each saw one run end asked for %d trims; of those who see two ends one in each is due", asked)
@@ -430,45 +428,6 @@ func TestEngine_KeepsFailuresOnly(t *testing.T) {
 	})
 }
 
-func TestSurplus_KeepsWhatWasWrittenLastAndLeavesNothingElse(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(rt *rapid.T) {
-		// Runs with the order in which they ended. Some have a late result beside them.
-		n := rapid.IntRange(0, 40).Draw(rt, "records")
-		order := rapid.Permutation(slices.Collect(func(yield func(int64) bool) {
-			for i := range n {
-				if !yield(int64(10 * (i + 1))) {
-					return
-				}
-			}
-		})).Draw(rt, "order")
-		var past, runs []store.Past
-		for i, mod := range order {
-			run := store.Past{ID: fmt.Sprintf("%02d", i), Succeeded: rapid.Bool().Draw(rt, "succeeded"), Mod: mod}
-			past, runs = append(past, run), append(runs, run)
-			if rapid.IntRange(0, 3).Draw(rt, "late") == 0 {
-				past = append(past, store.Past{ID: run.ID + "~late~7", Late: true, Mod: mod + rapid.Int64Range(1, 100).Draw(rt, "later")})
-			}
-		}
-		h := task.History{Keep: rapid.IntRange(1, 12).Draw(rt, "keep"), Record: rapid.SampledFrom([]string{task.RecordAll, task.RecordFailures}).Draw(rt, "record")}
-
-		slices.SortFunc(runs, func(a, b store.Past) int { return cmp.Compare(b.Mod, a.Mod) })
-		stays := map[string]bool{}
-		for i, p := range runs {
-			if len(stays) < h.Keep && (h.Record == task.RecordAll || i == 0 || !p.Succeeded) {
-				stays[p.ID] = true
-			}
-		}
-
-		gone := surplus(past, h)
-		for _, p := range past { // beside a run that stays a late result does, too
-			if slices.Contains(gone, p) == stays[p.Run()] {
-				rt.Fatalf("of %v, keeping %d, goes %v: not %v", past, h.Keep, gone, p)
-			}
-		}
-	})
-}
-
 func TestTrimmer_NeverPanicsAndNeverTrimsAll(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
@@ -478,7 +437,7 @@ func TestTrimmer_NeverPanicsAndNeverTrimsAll(t *testing.T) {
 		w.put(w.store.Keys().Ended(ref("a"), fmt.Sprint(i)), "{}")
 	}
 	for _, keep := range []int{10, 5, 4, 1} {
-		w.ok(e.trims.trim(w.ctx, trim{fences: f, ref: ref("a"), history: task.History{Keep: keep, Record: task.RecordAll}}))
+		w.ok(e.trims.Trim(w.ctx, retention.Trim{Fences: f, Ref: ref("a"), History: task.History{Keep: keep, Record: task.RecordAll}}))
 		past, err := w.store.History(w.ctx, ref("a"), false)
 		w.ok(err)
 		if len(past) != min(keep, 5) || past[len(past)-1].ID != "4" {
@@ -487,7 +446,7 @@ func TestTrimmer_NeverPanicsAndNeverTrimsAll(t *testing.T) {
 	}
 	w.assign("n2")
 	w.put(w.store.Keys().Ended(ref("a"), "5"), "{}")
-	if err := e.trims.trim(w.ctx, trim{fences: f, ref: ref("a"), history: task.History{Keep: 1}}); !errors.Is(err, task.ErrFenced) {
+	if err := e.trims.Trim(w.ctx, retention.Trim{Fences: f, Ref: ref("a"), History: task.History{Keep: 1}}); !errors.Is(err, task.ErrFenced) {
 		t.Errorf("a fenced owner's trim: %v", err)
 	}
 }

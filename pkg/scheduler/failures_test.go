@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -200,7 +201,7 @@ func TestPauseAfterFailures_OfAHistoryOfFailures(t *testing.T) {
 	if n := w.own("a").Failures; n != 1 {
 		t.Fatalf("%d failures in a row", n)
 	}
-	w.ok(h.e.trims.trim(w.ctx, trim{fences: h.fences, ref: ref("a"), history: task.History{Keep: 20, Record: task.RecordFailures}}))
+	w.ok(h.e.trims.Trim(w.ctx, retention.Trim{Fences: h.fences, Ref: ref("a"), History: task.History{Keep: 20, Record: task.RecordFailures}}))
 	if n := len(w.story("a")); n != 2 {
 		t.Fatalf("%d records are left", n)
 	}

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -22,7 +23,7 @@ type past struct {
 	known   bool  // ended is when the last of what has ended did
 	ended   int64 // ms; 0: nothing has
 
-	deletion *ttlDeletion // under way, or nil
+	deletion *retention.Deletion // under way, or nil
 }
 
 // end is how a run ended, or a tick that did not run.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -47,7 +48,7 @@ type plan struct {
 	// What the worker does for it: notices are reported when the commit has succeeded, and
 	// deletions are asked for whatever becomes of it.
 	notices   []notice
-	deletions []*ttlDeletion
+	deletions []*retention.Deletion
 
 	full          bool          // no more fits into the commit
 	keepWatermark bool          // what is due is decided in its entries, and the watermark stays

@@ -71,7 +71,7 @@ func (h *hand) dryPlan(at float64, abandon func(*plan)) string {
 	slices.Sort(effects) // purges come in the order of a map
 
 	for _, d := range p.deletions {
-		d.over.Store(true) // it is not asked for
+		d.DropUnasked() // it is not asked for
 	}
 	abandon(p)
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
+	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -38,7 +39,7 @@ type definitions interface {
 
 // trims takes histories that are to be cut to their length. false: it is busy, and is to be asked
 // again.
-type trims interface{ ask(trim) bool }
+type trims interface{ Ask(retention.Trim) bool }
 
 // endCounter counts how runs end, for the board.
 type endCounter interface{ ended(now time.Time, e end) }

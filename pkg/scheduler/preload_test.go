@@ -279,7 +279,7 @@ func TestPreload_CountsNothingUntilTheShardIsOurs(t *testing.T) {
 			w.put(w.store.Keys().Ended(ref("a"), fmt.Sprintf("r%d-%s", i, w.uid("a"))), "{}")
 		}
 		counted := func() string {
-			return fmt.Sprintf("%g waiting, %g bad, %d trims, %v given", value(t, metrics, "carillon_waiting_runs"), value(t, metrics, "carillon_unreadable_entries"), len(a.e.trims.line), a.e.cfg.Fleet.Given())
+			return fmt.Sprintf("%g waiting, %g bad, %d trims, %v given", value(t, metrics, "carillon_waiting_runs"), value(t, metrics, "carillon_unreadable_entries"), len(a.e.trims.Pending()), a.e.cfg.Fleet.Given())
 		}
 		before := told.batches.Load()
 		w.eventually("all is applied", func() bool { // what was told before as many batches as may be on their way

@@ -40,7 +40,7 @@ func (w *worker) round(ctx context.Context) error {
 			return nil
 		}
 		p := w.plan(now)
-		w.e.ttlDeleter.askAll(p.deletions, w.poke)
+		w.e.ttlDeleter.AskAll(p.deletions, w.poke)
 		if p.idle() {
 			p.commit = nil
 			if len(w.unread) > 0 {

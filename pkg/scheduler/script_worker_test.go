@@ -152,9 +152,9 @@ func (s *scriptedWorker) known(name string) (k knownTask) {
 func (s *scriptedWorker) deletions(ctx context.Context) (deleted []string) {
 	for {
 		select {
-		case b := <-s.w.e.ttlDeleter.line:
-			s.w.e.ttlDeleter.delete(ctx, b)
-			deleted = append(deleted, b.ref.String())
+		case b := <-s.w.e.ttlDeleter.Pending():
+			s.w.e.ttlDeleter.Delete(ctx, b)
+			deleted = append(deleted, b.Ref.String())
 		default:
 			slices.Sort(deleted)
 			return deleted

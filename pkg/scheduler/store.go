@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
@@ -14,8 +15,8 @@ type Store interface {
 	attemptReader
 	recordLister
 	outcomeReader
-	historyTrimmer
-	taskExpirer
+	retention.HistoryTrimmer
+	retention.TaskExpirer
 }
 
 // shardFollower reads a shard and what happens to it.
@@ -52,16 +53,4 @@ type outcomeReader interface {
 	HistoriesOf(ctx context.Context, refs []record.Ref) (keys [][]store.ShardEvent, rev int64, err error)
 	RecordsAt(ctx context.Context, keys []string, rev int64) ([]store.ShardEvent, error)
 	DeadKeys(ctx context.Context, shard int, after string) (events []store.ShardEvent, next string, rev int64, err error)
-}
-
-// historyTrimmer cuts the history of a task to its length.
-type historyTrimmer interface {
-	History(ctx context.Context, ref record.Ref, states bool) ([]store.Past, error)
-	TrimHistory(ctx context.Context, f store.Fences, ref record.Ref, gone []store.Past) error
-	TrimDead(ctx context.Context, f store.Fences, ref record.Ref) error
-}
-
-// taskExpirer deletes a task whose schedule has ended and whose ttl is over.
-type taskExpirer interface {
-	ExpireTask(ctx context.Context, f store.Fences, ref record.Ref, entryMod int64, t record.Tombstone) error
 }

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -12,7 +13,7 @@ const ttlDeletedBy = "carillon"
 
 // beingDeleted reports whether t is being deleted since its ttl is over.
 func (t *taskState) beingDeleted() bool {
-	return t.past != nil && t.past.deletion != nil && !t.past.deletion.over.Load()
+	return t.past != nil && t.past.deletion != nil && !t.past.deletion.IsOver()
 }
 
 // deleteExpired has a task deleted when its schedule has nothing more to come, nothing of
@@ -45,7 +46,7 @@ func (p *plan) deleteExpired(t *taskState) {
 	if t.beingDeleted() {
 		return
 	}
-	b := &ttlDeletion{fences: p.s.fences, ref: t.ref(p.s.shard), mod: t.mod, tombstone: record.Tombstone{
+	b := &retention.Deletion{Fences: p.s.fences, Ref: t.ref(p.s.shard), Mod: t.mod, Tombstone: record.Tombstone{
 		UID: t.uidText(), Generation: int64(t.generation), DeletedAt: task.At(p.now), DeletedBy: ttlDeletedBy,
 		Why: "its schedule had ended, and its ttl of " + task.Duration(time.Duration(t.how.ttl)*time.Millisecond).String() + " was over",
 	}}

@@ -1,4 +1,4 @@
-package scheduler
+package retention
 
 import (
 	"cmp"
@@ -9,17 +9,18 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-type trim struct {
-	fences  store.Fences
-	ref     record.Ref
-	uid     string // records of other tasks of that name are purged, and do not count
-	history task.History
-	before  int64 // only records that were written before this revision go; 0: all may
-	dead    bool  // not its history, but its dead runs
+// Trim is a history, or a list of dead runs, that is to be cut to its length.
+type Trim struct {
+	Fences  store.Fences
+	Ref     record.Ref
+	UID     string // records of other tasks of that name are purged, and do not count
+	History task.History
+	Before  int64 // only records that were written before this revision go; 0: all may
+	Dead    bool  // not its history, but its dead runs
 }
 
-// trimAfter is how many records are added before a task that keeps so many is trimmed.
-func trimAfter(keep int) int { return max(keep/4, 1) }
+// TrimAfter is how many records are added before a task that keeps so many is trimmed.
+func TrimAfter(keep int) int { return max(keep/4, 1) }
 
 // surplus is what a history has too much, in the order in which it was written. The
 // records that were written last stay. Not those with the highest keys, which begin
