@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/scheduler/tickpolicy"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -26,7 +27,7 @@ type policySet struct {
 	text               string
 	timeout, killGrace task.Duration
 	overlap            string
-	rule               overlapRule
+	rule               tickpolicy.OverlapRule
 	deadline           time.Duration // for the start of a tick's run; 0: none
 	grace              time.Duration
 	missed             task.MissedPolicy
@@ -67,7 +68,7 @@ func newPolicySet(text string) (*policySet, error) {
 	}
 	return &policySet{
 		text: text, timeout: e.Timeout, killGrace: e.KillGrace, overlap: e.Overlap, grace: e.Missed.Grace.Std(), missed: e.Missed,
-		retry: e.Retry, history: e.History, selector: selector, target: e.Target, rule: newOverlapRule(e), deadline: e.Deadline.Std(),
+		retry: e.Retry, history: e.History, selector: selector, target: e.Target, rule: tickpolicy.NewOverlapRule(e), deadline: e.Deadline.Std(),
 		maxRuns: e.MaxRuns, pauseAfter: e.PauseAfter, ttl: e.TTL.Std().Milliseconds(),
 		shadow:     e.Shadow,
 		killSignal: e.KillSignal,

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/tickpolicy"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -122,7 +123,7 @@ type parentRun struct {
 
 // decideRun ends the run if all of its parts have ended, asks for its end if it is replaced, and
 // gives out the next part if it may. false: there is no room.
-func (r *parentRun) decideRun(what runTurn) bool {
+func (r *parentRun) decideRun(what tickpolicy.Turn) bool {
 	f := r.q.Fan
 	r.ended, r.succeeded = r.t.back(r.q)
 	active := f.Count - f.Kept - len(f.Left) - r.ended
@@ -131,9 +132,9 @@ func (r *parentRun) decideRun(what runTurn) bool {
 	switch {
 	case active == 0 && (ending || len(f.Left) == 0):
 		return r.endRun()
-	case !ending && what == turnReplaced:
+	case !ending && what == tickpolicy.TurnReplaced:
 		return r.cancelRun(task.ReasonReplaced)
-	case !ending && what == turnStart && len(f.Left) > 0 && !r.isFrozen(r.t):
+	case !ending && what == tickpolicy.TurnStart && len(f.Left) > 0 && !r.isFrozen(r.t):
 		if done, ok := r.giveOut(); done || !ok {
 			return ok
 		}

@@ -11,6 +11,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/tickpolicy"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -193,10 +194,10 @@ func TestFanOut_UnderWayDoesNotCountAsWaiting(t *testing.T) {
 	w.create("a", every("1s"), parts(1), allow)
 	h := w.work("n1")
 	state := h.tasks["default/a"]
-	for range maxWaiting {
+	for range tickpolicy.MaxWaiting {
 		h.ensureActivity(state).queue = append(h.ensureActivity(state).queue, &waiting{Waiting: task.Waiting{Run: task.Run{State: task.Running, Fan: &task.Fan{}}}})
 	}
-	if d := state.doing(); d.all != 0 || d.begun != maxWaiting || state.how.rule.decideWaitingTick(d) != fateWait {
+	if d := state.doing(); d.All != 0 || d.Begun != tickpolicy.MaxWaiting || state.how.rule.DecideWaitingTick(d) != tickpolicy.Wait {
 		t.Errorf("it does %+v", d)
 	}
 }

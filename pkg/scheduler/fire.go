@@ -3,12 +3,9 @@ package scheduler
 import (
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/tickpolicy"
 	"github.com/carillonhq/carillon/pkg/task"
 )
-
-// maxWaiting is how many runs of one task may wait; a tick that comes on top of
-// them is skipped.
-const maxWaiting = 100
 
 // tick gives the task's next tick its outcome. false: there is no room.
 //
@@ -47,7 +44,7 @@ func (p *plan) decide(t *taskState, tick int64, id, trigger string) {
 		return
 	}
 	if deadline := t.startBefore(tick); !deadline.IsZero() && p.now.After(deadline.Time) {
-		p.miss(t, missedTicks{instant(tick), instant(tick), 1, task.ReasonDeadline})
+		p.miss(t, tickpolicy.MissedTicks{First: instant(tick), Last: instant(tick), Count: 1, Reason: task.ReasonDeadline})
 		return
 	}
 	if t.how.shadow {
@@ -55,23 +52,23 @@ func (p *plan) decide(t *taskState, tick int64, id, trigger string) {
 		return
 	}
 	d, rule, reason := t.doing(), t.how.rule, ""
-	fate := rule.decideTick(d)
-	if fate == fateFire {
+	fate := rule.DecideTick(d)
+	if fate == tickpolicy.Fire {
 		if reason = p.fire(t, tick, id, trigger); reason == "" {
 			return
 		}
-		fate = rule.decideWaitingTick(d)
-	} else if reason = rule.reason(d); reason == "" {
+		fate = rule.DecideWaitingTick(d)
+	} else if reason = rule.Reason(d); reason == "" {
 		reason = t.newestReason()
 	}
 	switch fate {
-	case fateSkip:
+	case tickpolicy.Skip:
 		p.skip(t, p.newRun(t, tick, id, trigger), task.ReasonOverlap)
-	case fateQueueFull:
+	case tickpolicy.QueueFull:
 		p.skip(t, p.newRun(t, tick, id, trigger), task.ReasonQueueFull)
 	default:
-		if fate == fateWaitDropOldest {
-			p.drop(t, rule.ticksToDrop(d))
+		if fate == tickpolicy.WaitDropOldest {
+			p.drop(t, rule.TicksToDrop(d))
 		}
 		p.enqueue(t, p.newTickRun(t, tick, id, trigger), reason)
 	}
@@ -79,10 +76,10 @@ func (p *plan) decide(t *taskState, tick int64, id, trigger string) {
 
 // ticksToDrop is how many waiting ticks of t may be dropped for one that comes.
 func (t *taskState) ticksToDrop() int {
-	if t.activity == nil || !t.how.rule.oldest {
+	if t.activity == nil || !t.how.rule.Oldest {
 		return 0
 	}
-	return t.how.rule.ticksToDrop(t.doing())
+	return t.how.rule.TicksToDrop(t.doing())
 }
 
 // startBefore is the start deadline of a tick; zero: it has none.
@@ -184,18 +181,18 @@ func (p *plan) decideLateTicks(t *taskState, upTo int64) bool {
 		return p.skipFrozen(t, upTo)
 	}
 	s := t.schedule()
-	l := lateness{t.how.missed, t.how.deadline, p.s.opening.at}
-	c := decideLate(l, ticking{&s, t}, instant(t.next-1), instant(upTo), p.now)
+	l := tickpolicy.Lateness{Policy: t.how.missed, Deadline: t.how.deadline, Opened: p.s.opening.at}
+	c := tickpolicy.DecideLate(l, ticking{&s, t}, instant(t.next-1), instant(upTo), p.now)
 	drops := t.ticksToDrop()
-	if !p.fits(t, 3+len(c.missed)+2*drops, 2*t.bytes()+(len(c.missed)+2*drops)*roomForRecord) {
+	if !p.fits(t, 3+len(c.Missed)+2*drops, 2*t.bytes()+(len(c.Missed)+2*drops)*roomForRecord) {
 		return false
 	}
-	from := c.last
-	for _, m := range c.missed {
+	from := c.Last
+	for _, m := range c.Missed {
 		p.miss(t, m)
 	}
 	complete := true
-	for i, tick := range c.run {
+	for i, tick := range c.Run {
 		trigger := task.TriggerSchedule
 		if p.now.Sub(instant(t.due(tick.UnixMilli()))) > t.how.grace {
 			trigger = task.TriggerCatchUp
@@ -204,14 +201,14 @@ func (p *plan) decideLateTicks(t *taskState, upTo int64) bool {
 		// The last two go together: one that is left alone may be on time, and
 		// would then be decided as if it had not come with the others.
 		room := 1
-		if i == len(c.run)-2 {
+		if i == len(c.Run)-2 {
 			room = 2
 		}
 		switch {
 		case i > 0 && !p.fits(t, room, room*roomForRecord):
 			complete = false
 		case t.holds(id):
-		case len(c.run) == 1 && t.how.missed.Policy != task.MissedAll:
+		case len(c.Run) == 1 && t.how.missed.Policy != task.MissedAll:
 			p.decide(t, at, id, trigger)
 		case t.how.shadow:
 			p.shadow(t, at, id, trigger)
@@ -240,7 +237,7 @@ func (p *plan) move(t *taskState, from int64) {
 // goesFirst reports whether the first of several late ticks may start at once.
 func (p *plan) goesFirst(t *taskState) bool {
 	d := t.doing()
-	return t.how.rule.free(d) && (t.how.rule.most == 0 || d.ticks == 0)
+	return t.how.rule.Free(d) && (t.how.rule.Most == 0 || d.Ticks == 0)
 }
 
 // queue dispatches what waits and may start now, and ends what is not to start.
@@ -274,18 +271,18 @@ func (p *plan) queue(t *taskState) {
 			continue
 		}
 		if q.UnderWay() {
-			c := candidate{manual: q.Trigger == task.TriggerManual, begun: true}
+			c := tickpolicy.Candidate{Manual: q.Trigger == task.TriggerManual, Begun: true}
 			r := parentRun{plan: p, t: t, q: q}
-			if !r.decideRun(t.how.rule.decideWaitingRun(c, replacer != nil, t.attempts(), parents)) {
+			if !r.decideRun(t.how.rule.DecideWaitingRun(c, replacer != nil, t.attempts(), parents)) {
 				return
 			}
 			parents++
 			continue
 		}
 		if p.isFrozen(t) { // looked at again when that has changed
-			what := turnWait
+			what := tickpolicy.TurnWait
 			if q.expired(now) {
-				what = turnExpire
+				what = tickpolicy.TurnExpire
 			}
 			if !p.take(t, q, what) {
 				return
@@ -296,24 +293,24 @@ func (p *plan) queue(t *taskState) {
 			p.lookAfterCommit(t) // at most one in a revision: the others in the next
 			return
 		}
-		c := candidate{manual: q.Trigger == task.TriggerManual, begun: q.dispatchedBefore(), expired: q.expired(now), replacer: q == replacer, newer: replacer != nil && q.ID > replacer.ID}
+		c := tickpolicy.Candidate{Manual: q.Trigger == task.TriggerManual, Begun: q.dispatchedBefore(), Expired: q.expired(now), Replacer: q == replacer, Newer: replacer != nil && q.ID > replacer.ID}
 		ahead := begun
-		if c.begun {
+		if c.Begun {
 			ahead = others
 			others++
 		}
-		if !p.take(t, q, t.how.rule.decideWaitingRun(c, replacer != nil, t.attempts(), ahead)) {
+		if !p.take(t, q, t.how.rule.DecideWaitingRun(c, replacer != nil, t.attempts(), ahead)) {
 			return
 		}
 	}
 }
 
 // take does with a waiting run what its turn is. false: there is no room.
-func (p *plan) take(t *taskState, q *waiting, what runTurn) bool {
+func (p *plan) take(t *taskState, q *waiting, what tickpolicy.Turn) bool {
 	switch what {
-	case turnExpire:
+	case tickpolicy.TurnExpire:
 		return p.expire(t, q)
-	case turnReplaced:
+	case tickpolicy.TurnReplaced:
 		return p.end(t, q, task.Cancelled, task.ReasonReplaced)
 	}
 	if !q.StartBefore.IsZero() && q.Attempt <= 1 {
@@ -323,7 +320,7 @@ func (p *plan) take(t *taskState, q *waiting, what runTurn) bool {
 		p.s.wakeAt(at)
 		return true
 	}
-	return what != turnStart || p.start(t, q)
+	return what != tickpolicy.TurnStart || p.start(t, q)
 }
 
 // deadlineStep is how far apart the looks at runs are whose start deadlines pass:

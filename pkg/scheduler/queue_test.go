@@ -12,6 +12,7 @@ import (
 
 	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
+	"github.com/carillonhq/carillon/pkg/scheduler/tickpolicy"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -130,11 +131,11 @@ func TestQueue_FullQueueSkipsTicks(t *testing.T) {
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
 	w.create("a", on("role = db"), allow)
-	for s := 1; s <= maxWaiting+2; s++ {
+	for s := 1; s <= tickpolicy.MaxWaiting+2; s++ {
 		h.decide(float64(s))
 	}
 	got := w.story("a")
-	if len(got) != maxWaiting+1 || got[maxWaiting-1] != "+100 queued no_matching_node" || got[maxWaiting] != "+101..+102 skipped 2 queue_full" {
+	if len(got) != tickpolicy.MaxWaiting+1 || got[tickpolicy.MaxWaiting-1] != "+100 queued no_matching_node" || got[tickpolicy.MaxWaiting] != "+101..+102 skipped 2 queue_full" {
 		t.Errorf("%q", got[len(got)-4:])
 	}
 }

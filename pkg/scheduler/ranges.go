@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/tickpolicy"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -60,16 +61,16 @@ func (s *shardState) endSpan(t *taskState) {
 }
 
 // miss records ticks that will not run, as one range.
-func (p *plan) miss(t *taskState, m missedTicks) {
+func (p *plan) miss(t *taskState, m tickpolicy.MissedTicks) {
 	p.s.endSpan(t)
-	r := p.newRun(t, m.first.UnixMilli(), task.RunID(m.first, t.uidText()), task.TriggerSchedule)
-	r.State, r.Reason, r.Attempt, r.EndedAt = task.Missed, m.reason, 0, task.At(p.now)
-	if m.count > 1 {
-		r.Last, r.Count = task.At(m.last), m.count
+	r := p.newRun(t, m.First.UnixMilli(), task.RunID(m.First, t.uidText()), task.TriggerSchedule)
+	r.State, r.Reason, r.Attempt, r.EndedAt = task.Missed, m.Reason, 0, task.At(p.now)
+	if m.Count > 1 {
+		r.Last, r.Count = task.At(m.Last), m.Count
 	}
-	r.Message = p.s.opening.evidence(m.reason, p, t)
+	r.Message = p.s.opening.evidence(m.Reason, p, t)
 	p.commit.Record(t.ref(p.s.shard), r)
-	p.counts.missed += m.count
+	p.counts.missed += m.Count
 }
 
 // opening is how a worker found its shard when it became the owner.

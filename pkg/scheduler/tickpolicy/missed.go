@@ -1,4 +1,4 @@
-package scheduler
+package tickpolicy
 
 import (
 	"time"
@@ -19,41 +19,41 @@ type Ticks interface {
 // lateDecision is what becomes of the ticks of a task that is behind: the oldest are
 // missed, the newest run.
 type lateDecision struct {
-	missed []missedTicks // ascending; one for each reason
-	run    []time.Time   // ascending
-	last   time.Time     // of the missed
+	Missed []MissedTicks // ascending; one for each reason
+	Run    []time.Time   // ascending
+	Last   time.Time     // of the missed
 }
 
-// missedTicks are ticks in a row that are missed for the same reason.
-type missedTicks struct {
-	first, last time.Time
-	count       int64
-	reason      string
+// MissedTicks are ticks in a row that are missed for the same reason.
+type MissedTicks struct {
+	First, Last time.Time
+	Count       int64
+	Reason      string
 }
 
-// lateness is what decides over late ticks.
-type lateness struct {
-	policy   task.MissedPolicy
-	deadline time.Duration // for the start, after a tick falls due; 0: none
-	opened   time.Time     // when the owner opened the shard
+// Lateness is what decides over late ticks.
+type Lateness struct {
+	Policy   task.MissedPolicy
+	Deadline time.Duration // for the start, after a tick falls due; 0: none
+	Opened   time.Time     // when the owner opened the shard
 }
 
-// decideLate gives every tick after an instant that is due at upTo its fate, as of now.
+// DecideLate gives every tick after an instant that is due at upTo its fate, as of now.
 //
 //	latest  the newest runs, if it is within the window
 //	all     the newest Limit within the window run
 //	skip    none runs, but the newest if it is still within its grace
 //
 // None runs that is past its start deadline.
-func decideLate(l lateness, s Ticks, after, upTo, now time.Time) lateDecision {
-	want, oldest := 1, now.Add(-l.policy.Window.Std())
-	switch l.policy.Policy {
+func DecideLate(l Lateness, s Ticks, after, upTo, now time.Time) lateDecision {
+	want, oldest := 1, now.Add(-l.Policy.Window.Std())
+	switch l.Policy.Policy {
 	case task.MissedAll:
-		want = l.policy.Limit
+		want = l.Policy.Limit
 	case task.MissedSkip:
-		oldest = now.Add(-l.policy.Grace.Std())
+		oldest = now.Add(-l.Policy.Grace.Std())
 	}
-	if expired := now.Add(-l.deadline); l.deadline > 0 && expired.After(oldest) {
+	if expired := now.Add(-l.Deadline); l.Deadline > 0 && expired.After(oldest) {
 		oldest = expired
 	}
 	end := s.DueBy(upTo)
@@ -62,7 +62,7 @@ func decideLate(l lateness, s Ticks, after, upTo, now time.Time) lateDecision {
 	for len(run) > 0 && !run[0].After(tooOld) {
 		run = run[1:]
 	}
-	c := lateDecision{run: run}
+	c := lateDecision{Run: run}
 	if int64(len(run)) == count {
 		return c
 	}
@@ -75,7 +75,7 @@ func decideLate(l lateness, s Ticks, after, upTo, now time.Time) lateDecision {
 
 // explain gives the ticks in (after, end], which are missed, their reasons: the
 // oldest ones the first that fits.
-func (c *lateDecision) explain(l lateness, s Ticks, after, end, now time.Time) {
+func (c *lateDecision) explain(l Lateness, s Ticks, after, end, now time.Time) {
 	reason := func(name string, upTo time.Time) {
 		if upTo.After(end) {
 			upTo = end
@@ -84,14 +84,14 @@ func (c *lateDecision) explain(l lateness, s Ticks, after, end, now time.Time) {
 			return
 		}
 		if first, last, n, _ := s.Missed(after, upTo, 0); n > 0 {
-			c.missed, c.last = append(c.missed, missedTicks{first, last, n, name}), last
+			c.Missed, c.Last = append(c.Missed, MissedTicks{first, last, n, name}), last
 		}
 		after = upTo
 	}
-	if l.deadline > 0 {
-		reason(task.ReasonDeadline, s.DueBy(now.Add(-l.deadline-1)))
+	if l.Deadline > 0 {
+		reason(task.ReasonDeadline, s.DueBy(now.Add(-l.Deadline-1)))
 	}
-	reason(task.ReasonWindow, s.DueBy(now.Add(-l.policy.Window.Std()-1)))
-	reason(task.ReasonNoOwner, s.DueBy(l.opened.Add(-1)))
+	reason(task.ReasonWindow, s.DueBy(now.Add(-l.Policy.Window.Std()-1)))
+	reason(task.ReasonNoOwner, s.DueBy(l.Opened.Add(-1)))
 	reason(task.ReasonCameToLightLate, end)
 }

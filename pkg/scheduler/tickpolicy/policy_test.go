@@ -1,4 +1,4 @@
-package scheduler
+package tickpolicy
 
 import (
 	"fmt"
@@ -44,12 +44,12 @@ func policy(name string, grace, window time.Duration, limit int) task.MissedPoli
 // tell is a lateDecision in words.
 func (c lateDecision) tell() string {
 	var parts []string
-	for _, m := range c.missed {
-		parts = append(parts, fmt.Sprintf("missed %d from %g to %g: %s", m.count, m.first.Sub(start).Seconds(), m.last.Sub(start).Seconds(), m.reason))
+	for _, m := range c.Missed {
+		parts = append(parts, fmt.Sprintf("missed %d from %g to %g: %s", m.Count, m.First.Sub(start).Seconds(), m.Last.Sub(start).Seconds(), m.Reason))
 	}
-	if len(c.run) > 0 {
+	if len(c.Run) > 0 {
 		text := "run"
-		for _, tick := range c.run {
+		for _, tick := range c.Run {
 			text += fmt.Sprintf(" %g", tick.Sub(start).Seconds())
 		}
 		parts = append(parts, text)
@@ -88,8 +88,8 @@ func TestBehind_GivesTicksTheirFateByPolicy(t *testing.T) {
 		{"only those after and up to", all, minutes, 60, 240, 300, "run 120 180 240"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l := lateness{policy: c.policy, opened: sec(c.after)}
-			got := decideLate(l, c.ticks, sec(c.after), sec(c.upTo), sec(c.now)).tell()
+			l := Lateness{Policy: c.policy, Opened: sec(c.after)}
+			got := DecideLate(l, c.ticks, sec(c.after), sec(c.upTo), sec(c.now)).tell()
 			if got != c.want {
 				t.Errorf("\n got  %s\n want %s", got, c.want)
 			}
@@ -124,8 +124,8 @@ func TestBehind_SaysWhyTicksAreMissed(t *testing.T) {
 		{"none runs past the deadline", all, 10, 450, 610.001, "missed 10 from 60 to 600: start_deadline"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l := lateness{policy: c.policy, deadline: time.Duration(c.deadline * float64(time.Second)), opened: sec(c.opened)}
-			if got := decideLate(l, minutes, start, sec(c.now), sec(c.now)).tell(); got != c.want {
+			l := Lateness{Policy: c.policy, Deadline: time.Duration(c.deadline * float64(time.Second)), Opened: sec(c.opened)}
+			if got := DecideLate(l, minutes, start, sec(c.now), sec(c.now)).tell(); got != c.want {
 				t.Errorf("\n got  %s\n want %s", got, c.want)
 			}
 		})
@@ -133,13 +133,13 @@ func TestBehind_SaysWhyTicksAreMissed(t *testing.T) {
 }
 
 // whyMissed is the reason of a missed tick, by itself.
-func (l lateness) whyMissed(tick, now time.Time) string {
+func (l Lateness) whyMissed(tick, now time.Time) string {
 	switch late := now.Sub(tick); {
-	case l.deadline > 0 && late > l.deadline:
+	case l.Deadline > 0 && late > l.Deadline:
 		return task.ReasonDeadline
-	case late > l.policy.Window.Std():
+	case late > l.Policy.Window.Std():
 		return task.ReasonWindow
-	case tick.Before(l.opened):
+	case tick.Before(l.Opened):
 		return task.ReasonNoOwner
 	}
 	return task.ReasonCameToLightLate
@@ -170,25 +170,25 @@ func TestBehind_DecidesEachTickOnce(t *testing.T) {
 		for tick, ok := s.Next(after); ok && !tick.After(upTo); tick, ok = s.Next(tick) {
 			ticks = append(ticks, tick)
 		}
-		l := lateness{policy: p, deadline: time.Duration(rapid.IntRange(0, 3000).Draw(rt, "deadline")) * time.Second,
-			opened: after.Add(time.Duration(rapid.IntRange(-10, 7000).Draw(rt, "opened")) * time.Second)}
-		c := decideLate(l, unjittered{s}, after, upTo, now)
-		older, newer := ticks[:len(ticks)-len(c.run)], ticks[len(ticks)-len(c.run):]
-		if !slices.EqualFunc(c.run, newer, time.Time.Equal) {
+		l := Lateness{Policy: p, Deadline: time.Duration(rapid.IntRange(0, 3000).Draw(rt, "deadline")) * time.Second,
+			Opened: after.Add(time.Duration(rapid.IntRange(-10, 7000).Draw(rt, "opened")) * time.Second)}
+		c := DecideLate(l, unjittered{s}, after, upTo, now)
+		older, newer := ticks[:len(ticks)-len(c.Run)], ticks[len(ticks)-len(c.Run):]
+		if !slices.EqualFunc(c.Run, newer, time.Time.Equal) {
 			rt.Fatalf("those that run are not the newest: %s", c.tell())
 		}
-		for i, m := range c.missed {
-			if int(m.count) > len(older) || !m.first.Equal(older[0]) || !m.last.Equal(older[m.count-1]) || i > 0 && c.missed[i-1].reason == m.reason {
+		for i, m := range c.Missed {
+			if int(m.Count) > len(older) || !m.First.Equal(older[0]) || !m.Last.Equal(older[m.Count-1]) || i > 0 && c.Missed[i-1].Reason == m.Reason {
 				rt.Fatalf("the ranges are not exact: %s", c.tell())
 			}
-			for _, tick := range older[:m.count] {
-				if why := l.whyMissed(tick, now); why != m.reason {
+			for _, tick := range older[:m.Count] {
+				if why := l.whyMissed(tick, now); why != m.Reason {
 					rt.Fatalf("the tick of %s is missed for %s: %s", tick, why, c.tell())
 				}
 			}
-			older = older[m.count:]
+			older = older[m.Count:]
 		}
-		if len(older) > 0 || len(c.missed) > 0 && !c.last.Equal(c.missed[len(c.missed)-1].last) {
+		if len(older) > 0 || len(c.Missed) > 0 && !c.Last.Equal(c.Missed[len(c.Missed)-1].Last) {
 			rt.Fatalf("%d ticks: %s", len(ticks), c.tell())
 		}
 		most := map[string]int{task.MissedLatest: 1, task.MissedSkip: 1, task.MissedAll: p.Limit}[p.Policy]
@@ -196,25 +196,25 @@ func TestBehind_DecidesEachTickOnce(t *testing.T) {
 		if p.Policy == task.MissedSkip {
 			oldest = now.Add(-p.Grace.Std())
 		}
-		if expired := now.Add(-l.deadline); l.deadline > 0 && expired.After(oldest) {
+		if expired := now.Add(-l.Deadline); l.Deadline > 0 && expired.After(oldest) {
 			oldest = expired
 		}
 		wanted := 0
 		for i := len(ticks) - 1; i >= 0 && wanted < most && !ticks[i].Before(oldest); i-- {
 			wanted++
 		}
-		if len(c.run) != wanted {
-			rt.Fatalf("%d run, the policy wants %d: %s", len(c.run), wanted, c.tell())
+		if len(c.Run) != wanted {
+			rt.Fatalf("%d run, the policy wants %d: %s", len(c.Run), wanted, c.tell())
 		}
 	})
 }
 
-func rule(overlap string, change ...func(*task.Entry)) overlapRule {
+func rule(overlap string, change ...func(*task.Entry)) OverlapRule {
 	e := task.Entry{Overlap: overlap}
 	for _, c := range change {
 		c(&e)
 	}
-	return newOverlapRule(e)
+	return NewOverlapRule(e)
 }
 
 func most(n int) func(*task.Entry) { return func(e *task.Entry) { e.MaxActive = n } }
@@ -227,51 +227,51 @@ func TestOverlapRule_DecidesATickByWhatItsTaskDoes(t *testing.T) {
 	skip, queue, replace, all := rule(task.OverlapSkip), rule(task.OverlapQueue, queueOf(2, "")), rule(task.OverlapReplace), rule(task.OverlapAllow)
 	oldest, two := rule(task.OverlapQueue, queueOf(2, task.DropOldest)), rule(task.OverlapAllow, most(2))
 	for _, c := range []struct {
-		name   string
-		rule   overlapRule
-		doing  doing
-		want   tickFate
-		reason string
+		name     string
+		rule     OverlapRule
+		Activity Activity
+		want     TickFate
+		reason   string
 	}{
-		{"skip, idle", skip, doing{}, fateFire, ""},
-		{"skip, active", skip, doing{active: 1}, fateSkip, ""},
-		{"skip, a retry waits", skip, doing{begun: 1, all: 1}, fateSkip, ""},
-		{"skip, a tick waits for a node", skip, doing{ticks: 1, all: 1}, fateSkip, ""},
-		{"skip, a late tick waits for its turn", skip, doing{ticks: 1, late: 1, all: 1}, fateFire, ""},
-		{"skip, a manual run waits", skip, doing{all: 1}, fateFire, ""},
-		{"queue, idle", queue, doing{}, fateFire, ""},
-		{"queue, active", queue, doing{active: 1}, fateWait, task.ReasonOverlap},
-		{"queue, a retry waits", queue, doing{begun: 1, all: 1}, fateWait, task.ReasonOverlap},
-		{"queue, others wait for a node", queue, doing{ticks: 1, all: 1}, fateWait, ""},
-		{"queue, late ticks wait for their turn", queue, doing{ticks: 7, late: 7, all: 7}, fateFire, ""},
-		{"queue, manual runs do not count", queue, doing{active: 1, ticks: 1, all: 9}, fateWait, task.ReasonOverlap},
-		{"queue, ticks that are caught up with take no room", queue, doing{active: 1, ticks: 7, late: 7, all: 7}, fateWait, task.ReasonOverlap},
-		{"queue is full, beside late ticks", queue, doing{active: 1, ticks: 9, held: 2, late: 7, all: 9}, fateQueueFull, task.ReasonOverlap},
-		{"queue is full", queue, doing{active: 1, ticks: 2, held: 2, all: 2}, fateQueueFull, task.ReasonOverlap},
-		{"queue is full, the oldest goes", oldest, doing{active: 1, ticks: 2, held: 2, all: 2}, fateWaitDropOldest, task.ReasonOverlap},
-		{"replace, idle", replace, doing{}, fateFire, ""},
-		{"replace, active", replace, doing{active: 1}, fateWait, task.ReasonOverlap},
-		{"replace, whatever waits", replace, doing{ticks: 1, late: 1, all: 400}, fateWait, task.ReasonOverlap},
-		{"replace, a manual run waits", replace, doing{all: 1}, fateFire, ""},
-		{"allow", all, doing{active: 7, begun: 3, ticks: 4, held: 4, all: 7}, fateFire, ""},
-		{"two, one active", two, doing{active: 1}, fateFire, ""},
-		{"two, both active", two, doing{active: 1, begun: 1, all: 1}, fateWait, task.ReasonLimit},
-		{"two, behind one that waits", two, doing{active: 1, ticks: 1, held: 1, all: 1}, fateWait, ""},
-		{"two, beside late ones", two, doing{active: 1, ticks: 1, late: 1, all: 1}, fateFire, ""},
-		{"two, full", two, doing{active: 2, ticks: maxWaiting, held: maxWaiting, all: maxWaiting}, fateQueueFull, task.ReasonLimit},
+		{"skip, idle", skip, Activity{}, Fire, ""},
+		{"skip, active", skip, Activity{Active: 1}, Skip, ""},
+		{"skip, a retry waits", skip, Activity{Begun: 1, All: 1}, Skip, ""},
+		{"skip, a tick waits for a node", skip, Activity{Ticks: 1, All: 1}, Skip, ""},
+		{"skip, a late tick waits for its turn", skip, Activity{Ticks: 1, Late: 1, All: 1}, Fire, ""},
+		{"skip, a manual run waits", skip, Activity{All: 1}, Fire, ""},
+		{"queue, idle", queue, Activity{}, Fire, ""},
+		{"queue, active", queue, Activity{Active: 1}, Wait, task.ReasonOverlap},
+		{"queue, a retry waits", queue, Activity{Begun: 1, All: 1}, Wait, task.ReasonOverlap},
+		{"queue, others wait for a node", queue, Activity{Ticks: 1, All: 1}, Wait, ""},
+		{"queue, late ticks wait for their turn", queue, Activity{Ticks: 7, Late: 7, All: 7}, Fire, ""},
+		{"queue, manual runs do not count", queue, Activity{Active: 1, Ticks: 1, All: 9}, Wait, task.ReasonOverlap},
+		{"queue, ticks that are caught up with take no room", queue, Activity{Active: 1, Ticks: 7, Late: 7, All: 7}, Wait, task.ReasonOverlap},
+		{"queue is full, beside late ticks", queue, Activity{Active: 1, Ticks: 9, Held: 2, Late: 7, All: 9}, QueueFull, task.ReasonOverlap},
+		{"queue is full", queue, Activity{Active: 1, Ticks: 2, Held: 2, All: 2}, QueueFull, task.ReasonOverlap},
+		{"queue is full, the oldest goes", oldest, Activity{Active: 1, Ticks: 2, Held: 2, All: 2}, WaitDropOldest, task.ReasonOverlap},
+		{"replace, idle", replace, Activity{}, Fire, ""},
+		{"replace, active", replace, Activity{Active: 1}, Wait, task.ReasonOverlap},
+		{"replace, whatever waits", replace, Activity{Ticks: 1, Late: 1, All: 400}, Wait, task.ReasonOverlap},
+		{"replace, a manual run waits", replace, Activity{All: 1}, Fire, ""},
+		{"allow", all, Activity{Active: 7, Begun: 3, Ticks: 4, Held: 4, All: 7}, Fire, ""},
+		{"two, one active", two, Activity{Active: 1}, Fire, ""},
+		{"two, both active", two, Activity{Active: 1, Begun: 1, All: 1}, Wait, task.ReasonLimit},
+		{"two, behind one that waits", two, Activity{Active: 1, Ticks: 1, Held: 1, All: 1}, Wait, ""},
+		{"two, beside late ones", two, Activity{Active: 1, Ticks: 1, Late: 1, All: 1}, Fire, ""},
+		{"two, full", two, Activity{Active: 2, Ticks: MaxWaiting, Held: MaxWaiting, All: MaxWaiting}, QueueFull, task.ReasonLimit},
 	} {
-		got := c.rule.decideTick(c.doing)
-		if got != c.want || got != fateFire && got != fateSkip && c.rule.reason(c.doing) != c.reason {
-			t.Errorf("%s: fate %d, reason %q", c.name, got, c.rule.reason(c.doing))
+		got := c.rule.DecideTick(c.Activity)
+		if got != c.want || got != Fire && got != Skip && c.rule.Reason(c.Activity) != c.reason {
+			t.Errorf("%s: fate %d, reason %q", c.name, got, c.rule.Reason(c.Activity))
 		}
 	}
-	if n := oldest.ticksToDrop(doing{ticks: 9, late: 8}); n != 0 {
+	if n := oldest.TicksToDrop(Activity{Ticks: 9, Late: 8}); n != 0 {
 		t.Errorf("%d ticks are dropped although one of two waits, beside those that are caught up with", n)
 	}
-	if n := oldest.ticksToDrop(doing{ticks: 2}); n != 1 {
+	if n := oldest.TicksToDrop(Activity{Ticks: 2}); n != 1 {
 		t.Errorf("a full queue drops %d", n)
 	}
-	if n := oldest.ticksToDrop(doing{ticks: 100}); n != maxDropsPerTick || rule(task.OverlapQueue).ticksToDrop(doing{ticks: 100}) != 0 {
+	if n := oldest.TicksToDrop(Activity{Ticks: 100}); n != maxDropsPerTick || rule(task.OverlapQueue).TicksToDrop(Activity{Ticks: 100}) != 0 {
 		t.Errorf("a queue whose limit was lowered drops %d", n)
 	}
 }
@@ -297,45 +297,45 @@ func TestOverlapRule_MayStartHoldsBackWhatWouldOverlap(t *testing.T) {
 func TestOverlapRule_TurnsNeverLock(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
-		r := rapid.SampledFrom([]overlapRule{
+		r := rapid.SampledFrom([]OverlapRule{
 			rule(task.OverlapSkip), rule(task.OverlapQueue), rule(task.OverlapReplace), rule(task.OverlapAllow), rule(task.OverlapAllow, most(2)),
 		}).Draw(rt, "rule")
-		queue := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) candidate {
-			c := candidate{manual: rapid.Bool().Draw(rt, "manual"), begun: rapid.Bool().Draw(rt, "begun")}
-			c.expired = !c.begun && !c.manual && rapid.Bool().Draw(rt, "expired")
+		queue := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) Candidate {
+			c := Candidate{Manual: rapid.Bool().Draw(rt, "manual"), Begun: rapid.Bool().Draw(rt, "begun")}
+			c.Expired = !c.Begun && !c.Manual && rapid.Bool().Draw(rt, "expired")
 			return c
 		}), 1, 6).Draw(rt, "queue")
 		replacing := false
 		if r.policy == task.OverlapReplace {
 			for i := len(queue) - 1; i >= 0 && !replacing; i-- {
-				if c := &queue[i]; !c.begun && !c.manual && !c.expired {
-					c.replacer, replacing = true, true
+				if c := &queue[i]; !c.Begun && !c.Manual && !c.Expired {
+					c.Replacer, replacing = true, true
 				}
 			}
 		}
 		begun, moves := 0, 0
 		for _, c := range queue {
-			if c.begun {
+			if c.Begun {
 				begun++
 			}
 		}
 		before := 0
 		for _, c := range queue {
 			others := begun
-			if c.begun {
+			if c.Begun {
 				others = before
 				before++
 			}
-			what := r.decideWaitingRun(c, replacing, 0, others)
-			if what != turnWait {
+			what := r.DecideWaitingRun(c, replacing, 0, others)
+			if what != TurnWait {
 				moves++
 			}
 			switch {
-			case what == turnReplaced && (!replacing || c.replacer || c.manual && !c.begun):
+			case what == TurnReplaced && (!replacing || c.Replacer || c.Manual && !c.Begun):
 				rt.Fatalf("%+v gives way", c)
-			case what == turnStart && (c.expired || replacing && !c.replacer):
+			case what == TurnStart && (c.Expired || replacing && !c.Replacer):
 				rt.Fatalf("%+v starts", c)
-			case what == turnStart && r.most > 0 && !c.begun && begun >= r.most:
+			case what == TurnStart && r.Most > 0 && !c.Begun && begun >= r.Most:
 				rt.Fatalf("%+v starts beside %d that have begun", c, begun)
 			}
 		}
@@ -345,37 +345,36 @@ func TestOverlapRule_TurnsNeverLock(t *testing.T) {
 	})
 }
 
-func TestTaskState_CountsWhatIsActiveAndWhatWaits(t *testing.T) {
+// A task that ticks each second, and of which nobody heard for ten years: decided
+// by a few questions to its schedule, whatever the policy.
+func TestMissed_TenYearsOfSecondsAreArithmetic(t *testing.T) {
 	t.Parallel()
-	queued := func(trigger, reason string, attempt int) *waiting {
-		return &waiting{Waiting: task.Waiting{Run: task.Run{ID: "r", Trigger: trigger, Reason: reason, Attempt: attempt}}}
+	s, err := schedule.Parse(task.Timing{Schedule: task.Schedules{"* * * * * *"}, Timezone: "Europe/Berlin"}, start)
+	if err != nil {
+		t.Fatal(err)
 	}
-	state := func(l activity) taskState {
-		return taskState{text: "default/aothr", name: uint16(len("default/a")), uid: uint8(len("othr")), present: true, activity: &l}
-	}
-	waits := func(list ...*waiting) taskState { return state(activity{queue: list}) }
-	// Runs of a deleted task, whose name another task bears now.
-	former := task.RunID(sec(1), "gone")
-	formerRetry := queued(task.TriggerSchedule, task.ReasonRetry, 2)
-	formerRetry.ID = former
-	for _, c := range []struct {
-		name string
-		t    taskState
-		want doing
-	}{
-		{"nothing", taskState{}, doing{}},
-		{"active", state(activity{active: []*attempt{{}}}), doing{active: 1}},
-		{"a tick's run waits", waits(queued(task.TriggerSchedule, task.ReasonNoNode, 1)), doing{ticks: 1, all: 1}},
-		{"for others", waits(queued(task.TriggerSchedule, task.ReasonOverlap, 1), queued(task.TriggerCatchUp, task.ReasonLimit, 1)), doing{ticks: 2, held: 2, all: 2}},
-		{"for its turn", waits(queued(task.TriggerCatchUp, task.ReasonCatchUp, 1)), doing{ticks: 1, late: 1, all: 1}},
-		{"a manual run waits", waits(queued(task.TriggerManual, task.ReasonManual, 1)), doing{all: 1}},
-		{"a manual run's retry waits", waits(queued(task.TriggerManual, task.ReasonRetry, 2)), doing{begun: 1, all: 1}},
-		{"a run was handed back", waits(queued(task.TriggerCatchUp, task.ReasonHandBack, 1)), doing{begun: 1, all: 1}},
-		{"an attempt of a deleted task is active", state(activity{active: []*attempt{{run: former}}}), doing{}},
-		{"a retry of a deleted task waits", waits(formerRetry), doing{}},
-	} {
-		if got := c.t.doing(); got != c.want || got.begun != c.t.dispatchedWaiting() {
-			t.Errorf("%s: %+v", c.name, got)
+	after, now := start.AddDate(-10, 0, 0), start
+	want := int64(now.Sub(after) / time.Second)
+	for _, p := range []task.MissedPolicy{policy(task.MissedLatest, time.Second, time.Hour, 1), policy(task.MissedAll, time.Second, 1000*time.Hour, 10_000)} {
+		calls := &counted{Ticks: unjittered{s}}
+		c := DecideLate(Lateness{Policy: p, Deadline: 900 * time.Hour, Opened: now.Add(-time.Hour)}, calls, after, now, now)
+		n := int64(len(c.Run))
+		for _, m := range c.Missed {
+			n += m.Count
+		}
+		if n != want || len(c.Missed) > 4 || calls.n > 5 {
+			t.Errorf("%s: %d ticks of %d, in %d records, by %d questions", p.Policy, n, want, len(c.Missed), calls.n)
 		}
 	}
+}
+
+// counted counts questions to a schedule, none of which is for many ticks.
+type counted struct {
+	Ticks
+	n int
+}
+
+func (c *counted) Missed(after, upTo time.Time, newest int) (first, last time.Time, count int64, ticks []time.Time) {
+	c.n++
+	return c.Ticks.Missed(after, upTo, newest)
 }
