@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/kv/kvtest/leaktest"
+
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -20,7 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	kvtest.Main(m)
+	leaktest.Main(m)
 }
 
 const prefix = "/carillon/"

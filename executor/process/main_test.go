@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/kv/kvtest/leaktest"
+
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/zap"
@@ -41,7 +43,7 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 	default:
-		os.Exit(m.Run())
+		leaktest.Main(m)
 	}
 }
 

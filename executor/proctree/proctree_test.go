@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/kv/kvtest/leaktest"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/carillonhq/carillon/executor/executortest"
@@ -177,7 +179,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("PROCTREE_TEST_ROLE") == "headless" {
 		unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0) // it goes on without its first thread, until it is killed
 	}
-	os.Exit(m.Run())
+	leaktest.Main(m)
 }
 
 func init() {

@@ -4,7 +4,11 @@ import (
 	"io"
 	"testing"
 	"time"
+
+	"github.com/carillonhq/carillon/pkg/kv/kvtest/leaktest"
 )
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // patient is how long tests wait for what is to come: on a machine that others use, too,
 // each step may take seconds.

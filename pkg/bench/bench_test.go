@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/kv/kvtest/leaktest"
+
 	"github.com/spf13/cobra"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -37,7 +39,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	kvtest.Main(m)
+	leaktest.Main(m)
 }
 
 // command executes "carillon bench" as the program does.

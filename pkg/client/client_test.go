@@ -14,8 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/kv/kvtest/leaktest"
+
 	"github.com/carillonhq/carillon/pkg/client"
-	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -24,7 +25,7 @@ func TestMain(m *testing.M) {
 		runAsServer(address)
 		return
 	}
-	kvtest.Main(m)
+	leaktest.Main(m)
 }
 
 // against makes a client of a server that answers with h.

@@ -7,16 +7,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/kv/kvtest/leaktest"
+
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 )
 
 func TestMain(m *testing.M) {
 	_ = flag.Set("rapid.checks", "30") // some against a real etcd
 	_ = flag.Set("test.parallel", "4") // most of them wait for elections, leases and silence
-	kvtest.Main(m)
+	leaktest.Main(m)
 }
 
 // eventually polls until cond holds, and fails the test if it does not in a minute.

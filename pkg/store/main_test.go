@@ -13,10 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/kv/kvtest/leaktest"
+
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/carillonhq/carillon/pkg/kv"
-	"github.com/carillonhq/carillon/pkg/kv/kvtest"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -55,7 +56,7 @@ func run(m *testing.M) int {
 	go func() { batched <- batch.Run(batching) }()
 	code := m.Run()
 	stop()
-	if err := errors.Join(<-batched, shared.Close(), server.Close(), kvtest.Leaks()); err != nil {
+	if err := errors.Join(<-batched, shared.Close(), server.Close(), leaktest.Check()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
 	}

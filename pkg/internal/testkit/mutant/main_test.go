@@ -3,7 +3,7 @@ package mutant_test
 import (
 	"testing"
 
-	"github.com/carillonhq/carillon/pkg/kv/kvtest"
+	"github.com/carillonhq/carillon/pkg/kv/kvtest/leaktest"
 )
 
-func TestMain(m *testing.M) { kvtest.Main(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }

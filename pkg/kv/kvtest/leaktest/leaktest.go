@@ -1,4 +1,5 @@
-package kvtest
+// Package leaktest fails the tests of a package that leave goroutines behind.
+package leaktest
 
 import (
 	"fmt"
@@ -14,7 +15,7 @@ import (
 func Main(m *testing.M) {
 	code := m.Run()
 	if code == 0 {
-		if err := Leaks(); err != nil {
+		if err := Check(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
@@ -22,9 +23,10 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// Leaks says which goroutines still run after a minute. goleak itself waits for half a second; connections between members
-// of etcd end when a read of theirs times out, after five.
-func Leaks() error {
+// Check returns an error that names the goroutines which still run after a minute.
+// goleak itself waits for half a second, but connections between members of etcd end
+// only when a read of theirs times out, after five.
+func Check() error {
 	for deadline := time.Now().Add(time.Minute); ; {
 		if err := goleak.Find(); err == nil || time.Now().After(deadline) {
 			return err

@@ -1,0 +1,9 @@
+package status
+
+import (
+	"testing"
+
+	"github.com/carillonhq/carillon/pkg/kv/kvtest/leaktest"
+)
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
