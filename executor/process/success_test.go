@@ -15,11 +15,11 @@ func TestSuccess_IsWhatTheTaskSays(t *testing.T) {
 	l := newLauncher(t, spool.Config{})
 	codes := func(codes ...int) task.Success { return task.Success{ExitCodes: codes} }
 	for name, c := range map[string]struct {
-		appendLine  string
-		successRule task.Success
-		state       task.State
-		reason      string
-		message     string // a part of it; "-": none
+		line    string
+		success task.Success
+		state   task.State
+		reason  string
+		message string // a part of it; "-": none
 	}{
 		"a code that is success":       {"exit 3", codes(0, 3), task.Succeeded, "", "code 3, which is in success.exit_codes"},
 		"0 among others":               {"exit 0", codes(0, 3), task.Succeeded, "", "-"},
@@ -46,7 +46,7 @@ func TestSuccess_IsWhatTheTaskSays(t *testing.T) {
 		"an escape in what is refused": {`printf '\033[31merror\n'`, task.Success{NotOutput: "error"}, task.Failed, task.ReasonOutput, "error"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			change := both(shell(c.appendLine), success(c.successRule))
+			change := both(shell(c.line), success(c.success))
 			if c.state == task.TimedOut {
 				change = both(change, timeout(200_000_000))
 			}

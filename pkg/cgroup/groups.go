@@ -11,8 +11,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// idle is how many empty groups are kept for the next attempts, at most: each
-// holds a descriptor.
+// idle is how many empty groups are kept for the next attempts, at most. Each holds three
+// descriptors.
 const idle = 64
 
 // Config says whose groups they are.

@@ -235,8 +235,9 @@ func setuidID(t *testing.T) string {
 	return path + " -u"
 }
 
-// has is what a daemon holds: what must not grow.
-type has struct{ descriptors, goroutines, mounts int }
+// has is what a daemon holds. kept are descriptors of the control groups and directories
+// that it keeps for the next attempts; nothing else may grow.
+type has struct{ descriptors, kept, goroutines, mounts int }
 
 func (p *process) has(t *testing.T) has {
 	t.Helper()
@@ -251,7 +252,7 @@ var goroutines = regexp.MustCompile(`(?m)^go_goroutines (\d+)`)
 
 func (p *process) holds() (h has, err error) {
 	dir := "/proc/" + strconv.Itoa(p.cmd.Process.Pid)
-	open, err1 := os.ReadDir(dir + "/fd")
+	descriptors, err1 := os.ReadDir(dir + "/fd")
 	mounts, err2 := os.ReadFile("/proc/self/mountinfo")
 	own, err3 := os.ReadFile(dir + "/mountinfo")
 	res, err4 := p.caller().Get(p.url() + "/metrics")
@@ -264,7 +265,15 @@ func (p *process) holds() (h has, err error) {
 	if err != nil || res.StatusCode != http.StatusOK || m == nil {
 		return h, fmt.Errorf("metrics: %s, %w", res.Status, err)
 	}
-	h.descriptors = len(open)
+
+	for _, d := range descriptors {
+		path, _ := os.Readlink(dir + "/fd/" + d.Name()) // it may be closed by now
+		if strings.Contains(path, "/carillon-"+p.name+"-") || strings.Contains(path, "/carillon/"+p.name+"/") {
+			h.kept++
+		} else {
+			h.descriptors++
+		}
+	}
 	for line := range bytes.Lines(append(mounts, own...)) {
 		if bytes.Contains(line, []byte(p.name)) { // others on this host mount, too
 			h.mounts++
@@ -274,9 +283,14 @@ func (p *process) holds() (h has, err error) {
 	return h, err
 }
 
-// slack is how many descriptors and goroutines a daemon may have more than
-// before, for calls that are under way, and for what it keeps for the next attempt.
+// slack is how many descriptors and goroutines a daemon may have more than before, for
+// calls that are under way.
 const slack = 24
+
+// maxKept is how many descriptors a daemon with 30 slots keeps at most for the next
+// attempts: three of the control group and one of the directory of each slot, and that
+// of all directories.
+const maxKept = 30*4 + 1
 
 // leftNothing waits until nothing is left of attempts that have ended.
 func (p *process) leftNothing(t *testing.T, before has) {
@@ -289,7 +303,7 @@ func (p *process) leftNothing(t *testing.T, before has) {
 		if err != nil {
 			return err
 		}
-		if now.descriptors > before.descriptors+slack || now.goroutines > before.goroutines+slack || now.mounts != before.mounts {
+		if now.descriptors > before.descriptors+slack || now.kept > maxKept || now.goroutines > before.goroutines+slack || now.mounts != before.mounts {
 			return fmt.Errorf("it had %+v, and has %+v", before, now)
 		}
 		return nil
