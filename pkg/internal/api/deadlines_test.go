@@ -8,7 +8,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -190,5 +192,34 @@ func TestServe_TellsWhichConnectionsHaveAToken(t *testing.T) {
 	w.do(request{method: "GET", path: "/v1/version"})
 	if calls != 1 {
 		t.Errorf("%d requests count as authenticated, not one", calls)
+	}
+}
+
+// Nothing of a request without a body can be left to read, so its connection is used again.
+func TestServe_KeepsTheConnectionOfARequestWithABadQuery(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+
+	var reused []bool
+	trace := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+		GotConn: func(c httptrace.GotConnInfo) { reused = append(reused, c.Reused) },
+	})
+
+	for range 2 {
+		req, err := http.NewRequestWithContext(trace, "GET", w.url+"/v1/tasks?limit=x", nil)
+		must(t, err)
+		req.Header.Set("Authorization", "Bearer "+w.secret)
+		res, err := client.Do(req)
+		must(t, err)
+		if _, err := io.Copy(io.Discard, res.Body); err != nil || res.StatusCode != http.StatusUnprocessableEntity {
+			t.Fatalf("%s, %v", res.Status, err)
+		}
+		res.Body.Close()
+	}
+
+	if want := []bool{false, true}; !slices.Equal(reused, want) {
+		t.Errorf("connections were used again: %v, want %v", reused, want)
 	}
 }

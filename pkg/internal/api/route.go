@@ -38,10 +38,13 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request, rt *httpapi.Oper
 	}
 	c, err := s.reading.Read(w, r, rt)
 	if err != nil {
-		endConnection(w)
+		if r.Body != http.NoBody {
+			endConnection(w) // its body may not have been read
+		}
 		s.problems.Write(w, r, err)
 		return
 	}
+
 	// Routes that stream set deadlines for each part. The server's own deadlines, which are
 	// for whole requests and answers, stay in force for callers without a token.
 	if rt.Streams && !rt.Public {

@@ -97,7 +97,9 @@ func (h *Viewer) TasksWithRuns(ctx context.Context, tasks []task.Task, entries [
 }
 
 // NewTasks shows tasks that this request has just created, from what it wrote: such a
-// task has no runs yet. Whether its namespace is frozen is the one thing to be read.
+// task has no runs yet. (An attempt of a deleted task of the same name may still be
+// active; lists count it until it has ended.) Whether its namespace is frozen is the one
+// thing to be read.
 func (h *Viewer) NewTasks(ctx context.Context, created []store.Stored) ([]client.Task, error) {
 	freezes, err := h.Store.Freezes(ctx)
 	if err != nil {
