@@ -24,16 +24,19 @@ func (e *Election) campaign(ctx context.Context, s *kv.Session) (kv.Fence, int64
 		cancel()
 		return kv.Fence{}, 0, err
 	}
+
 	campaigned := make(chan error, 1)
 	joined := make(chan struct{})
 	go func() {
 		defer close(joined)
 		campaigned <- e.stand(ctx, el)
 	}()
+
 	defer func() { cancel(); <-joined }()
 
 	look := time.NewTicker(e.cfg.TTL / 2)
 	defer look.Stop()
+
 	seen := false
 	for {
 		select {
@@ -55,6 +58,7 @@ func (e *Election) campaign(ctx context.Context, s *kv.Session) (kv.Fence, int64
 			case p.created == 0 && seen:
 				return kv.Fence{}, 0, errNoKey
 			}
+
 			seen = seen || p.created > 0
 		}
 	}
@@ -76,10 +80,12 @@ func (e *Election) stand(ctx context.Context, el *concurrency.Election) error {
 func (e *Election) candidate(ctx context.Context, s *kv.Session) (*concurrency.Election, error) {
 	c := clientv3.NewCtxClient(ctx)
 	c.KV, c.Watcher, c.Lease = e.client.KV, e.client.Watcher, unrenewed{e.client.Lease}
+
 	cs, err := concurrency.NewSession(c, concurrency.WithLease(s.Lease()), concurrency.WithContext(ctx))
 	if err != nil {
 		return nil, fmt.Errorf("campaign: %w", err)
 	}
+
 	return concurrency.NewElection(cs, e.cfg.Prefix+"leader"), nil
 }
 
@@ -108,11 +114,13 @@ func (e *Election) look(ctx context.Context, s *kv.Session) (place, error) {
 	if err != nil {
 		return place{}, err
 	}
+
 	for i, k := range resp.Kvs {
 		if string(k.Key) == e.key(s) {
 			return place{created: k.CreateRevision, first: i == 0}, nil
 		}
 	}
+
 	return place{}, nil
 }
 
@@ -129,5 +137,6 @@ func (e *Election) confirm(ctx context.Context, s *kv.Session, rev int64) (kv.Fe
 	if !res.Succeeded {
 		return fence, 0, errNoKey
 	}
+
 	return fence, res.Revision, nil
 }

@@ -63,10 +63,12 @@ func New(c *kv.Client, cfg Config) *Election {
 	if cfg.TTL == 0 {
 		cfg.TTL = defaultTTL
 	}
+
 	log := cfg.Logger
 	if log == nil {
 		log = zap.NewNop()
 	}
+
 	return &Election{client: c, cfg: cfg, log: log.Named("election").With(zap.String("node", cfg.Node))}
 }
 
@@ -74,9 +76,11 @@ func New(c *kv.Client, cfg Config) *Election {
 func (e *Election) Leading() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	if e.ended == nil {
 		return false
 	}
+
 	select {
 	case <-e.ended:
 		return false
@@ -94,9 +98,11 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, term 
 	for {
 		began := time.Now()
 		elected, err := e.attempt(ctx, lead)
+
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+
 		switch {
 		case elected:
 			failing = false
@@ -104,12 +110,15 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, term 
 			failing = true
 			e.log.Warn("cannot campaign, trying on", zap.Error(err))
 		}
+
 		if err == nil || time.Since(began) > longestPause {
 			pause = firstPause
 		}
+
 		if !sleepAbout(ctx, pause) {
 			return ctx.Err()
 		}
+
 		pause = min(2*pause, longestPause)
 	}
 }
@@ -120,12 +129,15 @@ func (e *Election) attempt(ctx context.Context, lead func(context.Context, Term)
 	if err != nil {
 		return false, err
 	}
+
 	var fence kv.Fence
 	defer func() { e.resign(ctx, s, fence) }()
+
 	fence, mod, err := e.campaign(ctx, s)
 	if err != nil {
 		return false, err
 	}
+
 	return true, e.hold(ctx, s, fence, mod, lead)
 }
 
@@ -140,6 +152,7 @@ func (e *Election) open(ctx context.Context) (*kv.Session, error) {
 		cancel()
 		return nil, err
 	}
+
 	return s, nil
 }
 
@@ -151,6 +164,7 @@ func (e *Election) hold(ctx context.Context, s *kv.Session, fence kv.Fence, mod 
 	var guards sync.WaitGroup
 	defer guards.Wait()
 	defer cancel(nil)
+
 	guards.Go(func() {
 		select {
 		case <-s.Done():
@@ -158,6 +172,7 @@ func (e *Election) hold(ctx context.Context, s *kv.Session, fence kv.Fence, mod 
 		case <-ctx.Done():
 		}
 	})
+
 	guards.Go(func() {
 		if err := e.guard(ctx, fence.Key, mod); ctx.Err() == nil {
 			cancel(err)
@@ -166,6 +181,7 @@ func (e *Election) hold(ctx context.Context, s *kv.Session, fence kv.Fence, mod 
 
 	e.begin(ctx.Done())
 	log.Info("elected")
+
 	err := lead(ctx, Term{Fence: fence, Node: e.cfg.Node})
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, ErrLost):
@@ -176,6 +192,7 @@ func (e *Election) hold(ctx context.Context, s *kv.Session, fence kv.Fence, mod 
 	default:
 		log.Info("resigning")
 	}
+
 	return nil
 }
 
@@ -187,12 +204,15 @@ func (e *Election) guard(ctx context.Context, key string, mod int64) error {
 		if b.Reset {
 			held = len(b.KVs) == 1 && b.KVs[0].ModRevision == mod
 		}
+
 		for _, ev := range b.Events {
 			held = held && ev.Type == clientv3.EventTypePut && ev.Kv.ModRevision == mod
 		}
+
 		if !held {
 			return changed
 		}
+
 		return nil
 	})
 }
@@ -207,6 +227,7 @@ func (e *Election) begin(ended <-chan struct{}) {
 func (e *Election) resign(ctx context.Context, s *kv.Session, fence kv.Fence) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resignTimeout)
 	defer cancel()
+
 	var errs []error
 	if fence.Key != "" {
 		_, err := kv.Direct(e.client).Commit(ctx, kv.Txn{
@@ -215,10 +236,12 @@ func (e *Election) resign(ctx context.Context, s *kv.Session, fence kv.Fence) {
 		})
 		errs = append(errs, err)
 	}
+
 	errs = append(errs, s.Close(ctx))
 	if e.cfg.Leases != nil {
 		errs = append(errs, e.cfg.Leases(0))
 	}
+
 	if err := errors.Join(errs...); err != nil {
 		e.log.Warn("could not resign, the lease will expire by itself", zap.Error(err))
 	}

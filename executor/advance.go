@@ -10,30 +10,38 @@ import (
 // advance does what is to be done: about those that were touched, or about all.
 func (e *Executor) advance(all bool) {
 	v := view{now: time.Now(), boot: e.clocks.boot(), session: e.session.id, fenced: e.session.fenced, draining: e.draining, stopping: e.stopping}
+
 	if all {
 		if e.session.id > 0 {
 			e.renew()
 		}
+
 		for i := len(e.all) - 1; i >= 0; i-- { // whoever is forgotten is replaced by the last
 			e.step(e.all[i], v)
 		}
+
 		e.askCleared(v)
 	}
+
 	for again := true; again; {
 		for i := 0; i < len(e.dirty); i++ { // it grows meanwhile
 			e.dirty[i].touched = false
 			e.step(e.dirty[i], v)
 		}
+
 		clear(e.dirty)
 		e.dirty = e.dirty[:0]
 		for a := e.toRecord.next(); a != nil; a = e.toRecord.next() {
 			e.step(a, v)
 		}
+
 		for a := e.toWrite.next(); a != nil; a = e.toWrite.next() {
 			e.step(a, v)
 		}
+
 		again = e.startReady(v) || len(e.dirty) > 0
 	}
+
 	e.publish()
 }
 
@@ -46,6 +54,7 @@ func (e *Executor) publish() {
 	e.metrics.paused.Set(float64(e.paused))
 	e.metrics.unrecorded.Set(float64(e.count(phaseEnded)))
 	e.obey()
+
 	if len(e.drainers) > 0 && e.settledAll() && (e.listed || e.session.id == 0) {
 		for _, c := range e.drainers {
 			close(c)
@@ -59,10 +68,12 @@ func (e *Executor) step(a *attempt, v view) {
 	if a.place < 0 {
 		return
 	}
+
 	v.overdue = e.overdue(a, v.boot)
 	if a.foreign {
 		v.dead = e.dead[a.Instance] || v.boot > e.firstJoin+a.EffectiveLostAfter().Std() || e.cfg.Dead(a.Instance)
 	}
+
 	v.behind, v.frozen = e.leaving[a.key] > 0, e.isFrozen(a)
 	switch decide(a, v) {
 	case doForget:
@@ -89,10 +100,12 @@ func (e *Executor) step(a *attempt, v view) {
 		e.handBack(a)
 	case doKill:
 		k := killFor(a, v)
+
 		if a.killed.Cause == process.CauseNone {
 			a.killed = k
 			e.metrics.kills.WithLabelValues(k.Cause.String()).Inc()
 		}
+
 		a.killed.Grace = k.Grace
 		a.orders.Kill(k)
 	case doTurn:
@@ -110,12 +123,15 @@ func (e *Executor) startReady(v view) (started bool) {
 	if e.session.id == 0 || !e.session.present(v.boot) {
 		return false
 	}
+
 	for e.count(phaseEnded) < e.cfg.MaxUnfinished && len(e.noops) > 0 {
 		started = e.start(e.noops.take(), v) || started
 	}
+
 	for e.count(phaseEnded) < e.cfg.MaxUnfinished && len(e.processes) > 0 && e.count(phaseRunning) < e.cfg.Slots {
 		started = e.start(e.processes.take(), v) || started
 	}
+
 	return started
 }
 
@@ -123,12 +139,14 @@ func (e *Executor) start(a *attempt, v view) bool {
 	if a.place < 0 {
 		return false
 	}
+
 	v.overdue = e.overdue(a, v.boot)
 	v.behind, v.frozen = e.leaving[a.key] > 0, e.isFrozen(a)
 	if decide(a, v) != doReady {
 		e.touch(a) // what has changed since may need something else
 		return false
 	}
+
 	switch {
 	case a.Action.Process != nil:
 		e.startProcess(a)
@@ -141,6 +159,7 @@ func (e *Executor) start(a *attempt, v view) bool {
 			Message: "the action is of a kind that this node's version does not know"})
 		e.ended(a)
 	}
+
 	return true
 }
 

@@ -98,11 +98,13 @@ func (a *attempt) finish(node string, r process.Result) {
 		r.Talk.Tell(end)
 		end.Progress = nil // it is over
 	}
+
 	end.PausedMS = r.Paused.Milliseconds()
 	n := tailFailed
 	if r.State == task.Succeeded {
 		n = tailSucceeded
 	}
+
 	end.OutputTail = spool.Tail(r.Tail, n)
 	if max(a.Attempt, 1) == 1 && !r.StartedAt.IsZero() {
 		end.LatenessMS = new(max(0, r.StartedAt.UnixMilli()-a.due().UnixMilli()))
@@ -134,6 +136,7 @@ func (r *ready) Pop() any {
 	a := (*r)[last]
 	(*r)[last] = nil
 	*r = (*r)[:last]
+
 	return a
 }
 
@@ -171,9 +174,11 @@ func (l *lane[T]) next() *attempt {
 	if len(l.backlog) == 0 || l.full() {
 		return nil
 	}
+
 	a := l.backlog[0]
 	l.backlog[0] = nil
 	l.backlog = l.backlog[1:]
 	a.listed = false
+
 	return a
 }

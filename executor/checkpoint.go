@@ -41,5 +41,6 @@ func (e *Executor) Talks() []task.Talk {
 			said = append(said, v)
 		}
 	}
+
 	return said
 }

@@ -56,6 +56,8 @@ func (r *renewals) look() time.Duration {
 	if !last.Equal(r.seen) || r.at == 0 {
 		r.seen, r.at = last, mono-time.Since(last)+r.slept
 	}
+
 	r.slept = boot - mono
+
 	return r.at
 }

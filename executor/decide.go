@@ -69,6 +69,7 @@ func decide(a *attempt, v view) action {
 			return doForget
 		}
 	}
+
 	return doNothing
 }
 
@@ -102,6 +103,7 @@ func decideWaiting(a *attempt, v view) action {
 	case v.frozen, a.PauseRequested, v.overdue:
 		return doNothing
 	}
+
 	return doReady
 }
 
@@ -130,6 +132,7 @@ func decideRunning(a *attempt, v view) action {
 	if k := killFor(a, v); k.Cause != process.CauseNone && (a.killed.Cause == process.CauseNone || k.Grace < a.killed.Grace) {
 		return doKill
 	}
+
 	switch {
 	case a.killed.Cause != process.CauseNone:
 		return doNothing
@@ -144,12 +147,14 @@ func decideRunning(a *attempt, v view) action {
 	case a.unsaid(v.now):
 		return doMark
 	}
+
 	return doNothing
 }
 
 // killFor is the most urgent reason to end a running attempt.
 func killFor(a *attempt, v view) process.Kill {
 	grace := a.KillGrace.Std()
+
 	switch {
 	case a.gone:
 		return process.Kill{Cause: process.CauseGone, Grace: 0} // a successor may be running by now
@@ -160,6 +165,7 @@ func killFor(a *attempt, v view) process.Kill {
 	case a.CancelRequested:
 		return process.Kill{Cause: process.CauseCancel, Grace: grace}
 	}
+
 	return process.Kill{}
 }
 

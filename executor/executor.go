@@ -152,11 +152,13 @@ func New(cfg Config) (*Executor, error) {
 	case cfg.Slots < 1:
 		return nil, fmt.Errorf("executor: %d slots: at least 1 is needed", cfg.Slots)
 	}
+
 	cfg.Finishers = cmp.Or(cfg.Finishers, DefaultFinishers)
 	cfg.MaxUnfinished = cmp.Or(cfg.MaxUnfinished, DefaultMaxUnfinished)
 	if cfg.Dead == nil {
 		cfg.Dead = func(string) bool { return false }
 	}
+
 	log := cmp.Or(cfg.Logger, zap.NewNop()).Named("executor")
 	cfg.Spool.Dir, cfg.Spool.Logger, cfg.Spool.Registerer = cfg.Dir, log, cfg.Registerer
 	output := spool.New(cfg.Spool)
@@ -180,6 +182,7 @@ func New(cfg Config) (*Executor, error) {
 	e.toRecord.jobs, e.toWrite.jobs = make(chan *ending, cfg.Finishers), make(chan job, writers)
 	e.metrics = newMetrics(e, cfg.Registerer)
 	e.free.Store(int64(cfg.Slots))
+
 	return e, nil
 }
 
@@ -210,6 +213,7 @@ func (e *Executor) Drain(ctx context.Context) error {
 	empty := make(chan struct{})
 	yes := true
 	e.post(func(m *mail) { m.drain = &yes; m.waiting = append(m.waiting, empty) })
+
 	select {
 	case <-empty:
 		return nil
@@ -217,9 +221,11 @@ func (e *Executor) Drain(ctx context.Context) error {
 		return errors.New("drain: the executor has stopped")
 	case <-ctx.Done():
 	}
+
 	e.post(func(m *mail) { m.stop = true })
 	limit := time.NewTimer(mostGrace + stopLimit)
 	defer limit.Stop()
+
 	select {
 	case <-empty:
 		return nil
@@ -250,6 +256,7 @@ func (e *Executor) post(f func(*mail)) {
 	e.mu.Lock()
 	f(&e.mail)
 	e.mu.Unlock()
+
 	e.pokes.Send()
 }
 
@@ -261,21 +268,26 @@ func (e *Executor) tell(f func()) { e.post(func(m *mail) { m.news = append(m.new
 // has ended. For a gentle end, Drain first. It is called once.
 func (e *Executor) Run(ctx context.Context) error {
 	defer close(e.left)
+
 	// What Run started ends with these, after the loop: processes first, then
 	// the writers of their ends and the runner.
 	life, stopWriters := context.WithCancel(context.WithoutCancel(ctx))
 	var others, attempts sync.WaitGroup
+
 	e.attempts = &attempts
 	for range e.cfg.Finishers {
 		others.Go(func() { e.finish(life) })
 	}
+
 	for range writers {
 		others.Go(func() { e.write(life) })
 	}
+
 	others.Go(func() { _ = e.spool.Run(life) })
 
 	ready := make(chan struct{})
 	others.Go(func() { e.runner.Run(life, func() { close(ready) }) })
+
 	select {
 	case <-ready:
 	case <-ctx.Done():
@@ -290,6 +302,7 @@ func (e *Executor) Run(ctx context.Context) error {
 	close(e.toWrite.jobs)
 	others.Wait()
 	attempts.Wait()
+
 	return nil
 }
 

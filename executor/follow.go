@@ -39,10 +39,13 @@ func (f *following) stop() {
 func (e *Executor) follow(ctx context.Context, session int) {
 	for ctx.Err() == nil {
 		err := e.cfg.Inbox.FollowInbox(ctx, e.cfg.Node, e.reread, func(b store.InboxBatch) error { return e.hand(ctx, b, session) })
+
 		if ctx.Err() != nil {
 			return
 		}
+
 		e.log.Warn("following the inbox ended", zap.Error(err))
+
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Second):
@@ -56,6 +59,7 @@ func (e *Executor) hand(ctx context.Context, b store.InboxBatch, session int) er
 	if !b.Reset && !b.Echo && len(b.Events) == 0 {
 		return nil
 	}
+
 	x := batch{InboxBatch: b, session: session, taken: make(chan error, 1)}
 	select {
 	case <-ctx.Done():

@@ -28,10 +28,13 @@ func (e *Executor) followFreezes(ctx context.Context, session int) {
 			e.tell(func() { e.hearFreezes(session, r) })
 			return nil
 		})
+
 		if ctx.Err() != nil {
 			return
 		}
+
 		e.log.Warn("following the freezes ended", zap.Error(err))
+
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Second):
@@ -43,6 +46,7 @@ func (e *Executor) hearFreezes(session int, r store.FreezeRecord) {
 	if session != e.session.id || e.freezes.known && e.freezes.is.Mod == r.Mod {
 		return
 	}
+
 	e.freezes = freezes{known: true, is: r}
 	for _, a := range e.all {
 		if a.phase == phaseWaiting {
@@ -64,12 +68,15 @@ func (e *Executor) obey() {
 	if !e.freezes.known || e.freezes.is.Mod == e.froze.Load() {
 		return
 	}
+
 	for _, a := range e.all {
 		if a.phase == phaseRunning && a.startedAt.IsZero() && e.isFrozen(a) {
 			return
 		}
 	}
+
 	e.froze.Store(e.freezes.is.Mod)
+
 	if e.cfg.Obeyed != nil {
 		e.cfg.Obeyed()
 	}

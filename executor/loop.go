@@ -16,6 +16,7 @@ func (e *Executor) loop(ctx context.Context, follow *following) {
 		e.beats.Add(1)
 		var b batch
 		all := false
+
 		select {
 		case <-ctx.Done():
 			return
@@ -25,6 +26,7 @@ func (e *Executor) loop(ctx context.Context, follow *following) {
 		case <-clock.C:
 			all = true
 		}
+
 		if m := e.read(); m.session != nil {
 			e.join(*m.session)
 			follow.restart(ctx, e.session.id)
@@ -32,9 +34,11 @@ func (e *Executor) loop(ctx context.Context, follow *following) {
 		} else if m.drain != nil || m.stop {
 			all = true
 		}
+
 		if b.taken != nil {
 			b.taken <- e.apply(b)
 		}
+
 		e.advance(all)
 	}
 }
@@ -45,19 +49,25 @@ func (e *Executor) read() mail {
 	m := e.mail
 	e.mail = mail{stop: m.stop, recorded: e.spare}
 	e.mu.Unlock()
+
 	if m.drain != nil {
 		e.draining = *m.drain
 	}
+
 	e.stopping = m.stop
 	e.drainers = append(e.drainers, m.waiting...)
+
 	for _, x := range m.recorded {
 		e.recorded(x)
 	}
+
 	clear(m.recorded)
 	e.spare = m.recorded[:0]
+
 	for _, f := range m.news {
 		f()
 	}
+
 	return m
 }
 
@@ -66,13 +76,17 @@ func (e *Executor) wind(ctx context.Context) {
 	e.mu.Lock()
 	e.mail.drain, e.mail.stop = new(true), true
 	e.mu.Unlock()
+
 	if e.session.id == 0 {
 		return
 	}
+
 	limit := time.NewTimer(stopLimit)
 	defer limit.Stop()
+
 	clock := time.NewTicker(look)
 	defer clock.Stop()
+
 	quick := false
 	for first := true; ; first = false {
 		if !first {
@@ -83,8 +97,10 @@ func (e *Executor) wind(ctx context.Context) {
 				quick = true // results may be lost, processes must end
 			}
 		}
+
 		e.read()
 		e.advance(true)
+
 		if running := e.count(phaseRunning); running == 0 && (quick || e.settledAll()) {
 			if n := e.count(phaseEnded); n > 0 {
 				e.log.Warn("stopped before all ends were recorded", zap.Int("attempts", n))

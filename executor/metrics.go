@@ -25,6 +25,7 @@ func newMetrics(e *Executor, r prometheus.Registerer) metrics {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
+
 	m := metrics{
 		endedAs: map[task.State]prometheus.Counter{},
 		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -47,6 +48,7 @@ func newMetrics(e *Executor, r prometheus.Registerer) metrics {
 	for _, s := range []task.State{task.Succeeded, task.Failed, task.TimedOut, task.Cancelled, task.Lost, task.Missed} {
 		m.endedAs[s] = m.ended.WithLabelValues(string(s))
 	}
+
 	if r != nil {
 		slots := gauge("carillon_slots", "Processes that this node runs at once.")
 		slots.Set(float64(e.cfg.Slots))
@@ -54,5 +56,6 @@ func newMetrics(e *Executor, r prometheus.Registerer) metrics {
 			prometheus.GaugeOpts{Name: "carillon_attempts_running", Help: "Attempts with a process."},
 			func() float64 { return float64(e.Running()) }))
 	}
+
 	return m
 }

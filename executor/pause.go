@@ -15,12 +15,15 @@ func (e *Executor) stood(a *attempt, o *process.Orders, s process.PauseState) {
 	if a.orders != o {
 		return // of a former start
 	}
+
 	e.tally(a, -1)
 	a.PauseState = s
 	e.tally(a, 1)
+
 	if s.Err != nil {
 		e.log.Warn("cannot pause an attempt", zap.String("task", a.Namespace+"/"+a.Task), zap.String("run", a.ID), zap.Error(s.Err))
 	}
+
 	e.touch(a)
 }
 
@@ -36,11 +39,14 @@ func (a *attempt) unsaid(now time.Time) bool {
 	if a.startedAt.IsZero() || !a.Since.IsZero() && !a.PauseRequested {
 		return false // it is about to go on, and that will be said
 	}
+
 	h := *a.Held
 	a.say(&h)
+
 	if h.State == task.Running && a.State == task.Dispatched && h.PausedMS == a.PausedMS && !a.unpausable() {
 		return now.Sub(a.startedAt) >= markAfter
 	}
+
 	return h.State != a.State || !h.PausedAt.Equal(a.PausedAt.Time) || h.PausedMS != a.PausedMS || h.PauseRequested != a.PauseRequested
 }
 

@@ -26,11 +26,13 @@ func (e *Executor) compare(b store.InboxBatch) {
 			e.doubts.Add(ev.Key, ev.Mod)
 		}
 	}
+
 	for key, a := range e.byKey {
 		if !listed[key] && a.Mod <= b.Revision {
 			e.doubts.Add(key, a.Mod+1)
 		}
 	}
+
 	if missed > 0 {
 		e.metrics.repairs.Add(float64(missed))
 		e.log.Warn("repaired what the watch of the inbox had not told", zap.Int("attempts", missed), zap.Int64("rev", b.Revision))
@@ -42,6 +44,7 @@ func (e *Executor) echo(b store.InboxBatch) {
 	if len(b.Events) == 0 { // a new watch, which will not
 		e.doubts.Clear()
 	}
+
 	for i := range b.Events {
 		e.doubts.Echo(b.Events[i].Key, b.Events[i].Mod)
 	}

@@ -42,6 +42,7 @@ func (e *Executor) startProcess(a *attempt) {
 		OnCheckpoint: func(checkpoint string) { e.tell(func() { a.spoke.checkpoint = &checkpoint; e.touch(a) }) },
 		OnPause:      func(s process.PauseState) { e.tell(func() { e.stood(a, o, s) }) },
 	}
+
 	e.attempts.Go(func() {
 		r := e.runAttempt(spec, o)
 		e.tell(func() { e.processEnded(a, r) })
@@ -65,24 +66,30 @@ func (e *Executor) processEnded(a *attempt, r process.Result) {
 			delete(e.leaving, a.key)
 		}
 	}
+
 	if r.NotStarted { // the token was not used: it may still be, or be cancelled, or handed back
 		a.orders, a.killed = nil, process.Kill{}
 		if a.returns = r.HandBack; a.returns {
 			e.log.Warn("an attempt is handed back", zap.String("task", a.Namespace+"/"+a.Task), zap.String("run", a.ID), zap.String("reason", r.Message))
 			a.failedAt, a.notBefore = a.Mod, time.Now().Add(returnAfter)
 		}
+
 		e.move(a, phaseWaiting)
+
 		return
 	}
+
 	if r.Signal == "SIGKILL" && r.Reason == task.ReasonSignal && e.overdue(a, e.clocks.boot()) {
 		r.SetCause(process.CauseSilent, 0) // the guardian was faster
 		if a.killed.Cause == process.CauseNone {
 			e.metrics.kills.WithLabelValues("guardian").Inc()
 		}
 	}
+
 	if r.Reason == task.ReasonCancelled {
 		r.Reason = a.cancelReason()
 	}
+
 	a.finish(e.cfg.Node, r)
 	e.ended(a)
 	e.log.Debug("an attempt ended", zap.String("task", a.Namespace+"/"+a.Task), zap.String("run", a.ID),
@@ -101,15 +108,19 @@ func (e *Executor) rewrite(a *attempt) {
 		e.toWrite.later(a)
 		return
 	}
+
 	j, h := e.session, new(*a.Held)
+
 	if !a.startedAt.IsZero() && a.phase == phaseRunning {
 		a.say(h)
 	}
+
 	a.spoke.put(&h.Run)
 	a.busy = true
 	e.toWrite.jobs <- func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, writeLimit)
 		defer cancel()
+
 		mod, err := e.cfg.Inbox.Rewrite(ctx, j.Fence, *h)
 		e.tell(func() { e.rewritten(a, j, h, mod, err) })
 	}
@@ -121,15 +132,18 @@ func (e *Executor) rewritten(a *attempt, j *joined, h *record.Held, mod int64, e
 		e.failed(a, h.Mod, err, "rewrite", retryWrite)
 		return
 	}
+
 	a.busy = false
 	if mod > a.Mod {
 		h.Mod = mod
 		a.Held = h
 	}
+
 	if a.session != j.id {
 		e.metrics.adopted.Inc()
 		e.adopted(a, j)
 	}
+
 	e.touch(a)
 }
 
@@ -137,10 +151,12 @@ func (e *Executor) rewritten(a *attempt, j *joined, h *record.Held, mod int64, e
 // have changed, or after a pause. What is unknown shows itself in the inbox.
 func (e *Executor) failed(a *attempt, mod int64, err error, what string, pause time.Duration) {
 	a.busy, a.failedAt, a.notBefore = false, mod, time.Now().Add(pause)
+
 	if !errors.Is(err, task.ErrConflict) && !errors.Is(err, task.ErrFenced) && !errors.Is(err, context.Canceled) {
 		e.log.Warn("cannot write an attempt", zap.String("what", what), zap.String("task", a.Namespace+"/"+a.Task),
 			zap.String("run", a.ID), zap.Error(err))
 	}
+
 	e.touch(a)
 }
 
@@ -150,11 +166,13 @@ func (e *Executor) handBack(a *attempt) {
 		e.toWrite.later(a)
 		return
 	}
+
 	h := a.Held
 	a.busy = true
 	e.toWrite.jobs <- func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, writeLimit)
 		defer cancel()
+
 		err := e.cfg.Inbox.HandBack(ctx, *h)
 		e.tell(func() {
 			if err != nil {
@@ -178,12 +196,14 @@ func (e *Executor) record(a *attempt) {
 		e.toRecord.later(a)
 		return
 	}
+
 	x := a.end
 	x.run.CancelledBy = a.CancelledBy // a cancel may have come since
 	x.held, x.next = a.Held, nil
 	if !a.noRetry {
 		x.next = Next(a.Assigned, x.run, time.Now(), rand.Float64())
 	}
+
 	a.busy = true
 	e.toRecord.jobs <- x
 }
@@ -202,6 +222,7 @@ func (e *Executor) recorded(x *ending) {
 		e.failed(a, x.held.Mod, err, "finish", retryFinish)
 		return
 	}
+
 	a.busy = false
 	a.end, a.orders = nil, nil
 	e.move(a, phaseSettled)
@@ -216,20 +237,24 @@ func (e *Executor) askCleared(v view) {
 			foreign[a.Instance] = true
 		}
 	}
+
 	for instance := range e.asked {
 		if !foreign[instance] {
 			delete(e.asked, instance)
 			delete(e.dead, instance)
 		}
 	}
+
 	for instance := range foreign {
 		if e.dead[instance] || v.now.Sub(e.asked[instance]) < askAgain || e.toWrite.full() {
 			continue
 		}
+
 		e.asked[instance] = v.now
 		e.toWrite.jobs <- func(ctx context.Context) {
 			ctx, cancel := context.WithTimeout(ctx, writeLimit)
 			defer cancel()
+
 			cleared, err := e.cfg.Inbox.Cleared(ctx, instance)
 			e.tell(func() { e.answered(instance, cleared, err) })
 		}
@@ -240,9 +265,11 @@ func (e *Executor) answered(instance string, cleared bool, err error) {
 	if err != nil {
 		e.log.Warn("cannot ask whether an instance is cleared", zap.Error(fmt.Errorf("instance %s: %w", instance, err)))
 	}
+
 	if !cleared {
 		return
 	}
+
 	e.dead[instance] = true
 	for _, a := range e.all {
 		if a.foreign && a.Instance == instance {

@@ -20,6 +20,7 @@ func Next(a task.Assigned, end task.Run, now time.Time, spread float64) *task.Wa
 	if a.Attempt = max(a.Attempt, 1); !a.Retries(end.State, end.ExitCode) {
 		return nil
 	}
+
 	end.Attempt = a.Attempt
 	return &task.Waiting{
 		Run: task.Run{

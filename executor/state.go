@@ -117,9 +117,11 @@ func (s *state) tally(a *attempt, by int) {
 	if a.phase == phaseWaiting && !a.foreign {
 		s.own += by
 	}
+
 	if a.claims() {
 		s.claims += by
 	}
+
 	if a.phase == phaseRunning && !a.Since.IsZero() {
 		s.paused += by
 	}
@@ -156,11 +158,13 @@ func (e *Executor) join(s Session) {
 	if e.firstJoin == 0 {
 		e.firstJoin = e.clocks.boot()
 	}
+
 	for _, a := range e.all {
 		if e.covered(a.Create) {
 			e.adopted(a, j)
 		}
 	}
+
 	e.renew()
 	e.log.Info("joined", zap.Int64("rev", s.Fence.CreateRevision), zap.Int("attempts", len(e.all)))
 }
@@ -182,11 +186,13 @@ func (e *Executor) renew() {
 	for _, a := range e.all {
 		used[a.session] = true
 	}
+
 	for id, j := range e.sessions {
 		if !used[id] {
 			delete(e.sessions, id)
 			continue
 		}
+
 		renewed := j.renewals.look()
 		j.renewed.Store(int64(renewed))
 		e.cfg.Guardian.SetRenewal(id, renewed)
@@ -200,44 +206,55 @@ func (e *Executor) apply(b batch) error {
 	if b.session != e.session.id {
 		return errSuperseded
 	}
+
 	if b.Echo {
 		e.echo(b.InboxBatch)
 		return nil
 	}
+
 	if b.Reset {
 		e.compare(b.InboxBatch)
 	}
+
 	before := e.floor
+
 	for i := range b.Events {
 		ev := &b.Events[i]
 		if !ev.Deleted {
 			e.see(ev, before)
 			continue
 		}
+
 		delete(e.unreadable, ev.Key)
+
 		if a := e.byKey[ev.Key]; a != nil && a.Create < ev.Mod {
 			e.vanish(a)
 		}
 	}
+
 	if b.Reset {
 		e.listed = true
 		seen := make(map[string]bool, len(b.Events))
 		for i := range b.Events {
 			seen[b.Events[i].Key] = true
 		}
+
 		for key, a := range e.byKey {
 			if !seen[key] && a.Mod <= b.Revision {
 				e.vanish(a)
 			}
 		}
+
 		for key := range e.unreadable {
 			if !seen[key] {
 				delete(e.unreadable, key)
 			}
 		}
 	}
+
 	e.floor = max(e.floor, b.Revision)
 	e.metrics.unreadable.Set(float64(len(e.unreadable)))
+
 	return nil
 }
 
@@ -251,8 +268,10 @@ func (e *Executor) see(ev *store.InboxEvent, known int64) {
 		}
 		return
 	}
+
 	mended := e.unreadable[ev.Key]
 	delete(e.unreadable, ev.Key)
+
 	if a := e.byKey[ev.Key]; a != nil {
 		switch {
 		case a.Create == ev.Create:
@@ -262,21 +281,26 @@ func (e *Executor) see(ev *store.InboxEvent, known int64) {
 				e.tally(a, 1)
 				e.touch(a)
 			}
+
 			return
 		case a.Create > ev.Create:
 			return
 		}
+
 		e.vanish(a)
 	}
+
 	a := &attempt{Held: ev.Held, key: ev.Key, foreign: ev.Instance != e.cfg.Instance}
 	if a.stale = ev.Create <= known && !mended && !a.foreign; a.stale {
 		a.noRetry = true
 		e.log.Error("an attempt is back that had been seen to its end; it is not started again",
 			zap.String("task", a.Namespace+"/"+a.Task), zap.String("run", a.ID), zap.Int64("rev", a.Create))
 	}
+
 	if !a.foreign && e.covered(a.Create) {
 		a.session = e.session.id
 	}
+
 	e.learn(a)
 }
 
@@ -284,8 +308,10 @@ func (e *Executor) see(ev *store.InboxEvent, known int64) {
 func (e *Executor) vanish(a *attempt) {
 	a.gone = true
 	delete(e.byKey, a.key)
+
 	if a.phase == phaseRunning {
 		e.leaving[a.key]++
 	}
+
 	e.touch(a)
 }

@@ -72,9 +72,11 @@ func NewKeeper(cfg KeeperConfig) *Keeper {
 	if cfg.Reconcile == 0 {
 		cfg.Reconcile = 2 * time.Second
 	}
+
 	if cfg.RestAfterFailure == 0 {
 		cfg.RestAfterFailure = 500 * time.Millisecond
 	}
+
 	return &Keeper{cfg: cfg, running: map[int]*worker{}, failures: map[int]failure{}, ended: make(chan *worker), preloads: newPreloads(cfg)}
 }
 
@@ -89,14 +91,19 @@ func (k *Keeper) Beats() int64 { return k.beats.Load() }
 func (k *Keeper) Run(ctx context.Context) error {
 	tick := time.NewTicker(k.cfg.Reconcile)
 	defer tick.Stop()
+
 	rest := time.NewTimer(time.Hour)
 	defer rest.Stop()
+
 	for {
 		k.beats.Add(1)
+
 		if again := k.reconcile(ctx, time.Now()); again > 0 {
 			rest.Reset(again)
 		}
+
 		k.preloads.reconcile(ctx, time.Now())
+
 		select {
 		case <-ctx.Done():
 			k.preloads.stopAll()
@@ -116,6 +123,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 // look again for the sake of the first worker that has rested; 0 if none rests.
 func (k *Keeper) reconcile(ctx context.Context, now time.Time) (again time.Duration) {
 	wanted := k.wanted()
+
 	for id, w := range k.running {
 		f, ok := wanted[id]
 		switch {
@@ -130,11 +138,13 @@ func (k *Keeper) reconcile(ctx context.Context, now time.Time) (again time.Durat
 			delete(k.running, id)
 		}
 	}
+
 	for id, f := range wanted {
 		if k.running[id] == nil {
 			k.start(ctx, id, f)
 		}
 	}
+
 	return again
 }
 
@@ -143,12 +153,14 @@ func (k *Keeper) wanted() map[int]store.Fences {
 	if !ok {
 		return nil
 	}
+
 	wanted := map[int]store.Fences{}
 	for _, o := range k.cfg.Owners() {
 		if o.Node == k.cfg.Node {
 			wanted[o.Shard] = store.Fences{Owner: k.cfg.Fence(o), Node: session}
 		}
 	}
+
 	return wanted
 }
 
@@ -179,6 +191,7 @@ func (k *Keeper) reap(w *worker) {
 	k.count.Add(-1)
 	w.over = true
 	rest := k.cfg.RestAfterFailure
+
 	switch {
 	case w.err == nil || errors.Is(w.err, context.Canceled) || errors.Is(w.err, task.ErrFenced):
 		// Stopped, or fenced before the watch told us: nothing to say.
@@ -190,8 +203,10 @@ func (k *Keeper) reap(w *worker) {
 		} else {
 			k.cfg.Logger.Error("a shard's worker failed, and is started again until it does not", zap.Int("shard", w.shard), zap.Error(w.err))
 		}
+
 		k.failures[w.shard] = failure{w.err.Error(), rest}
 	}
+
 	w.rested = time.Now().Add(rest)
 }
 
@@ -203,6 +218,7 @@ func (k *Keeper) stopAll(cause error) {
 			left++
 		}
 	}
+
 	for range left {
 		k.reap(<-k.ended)
 	}

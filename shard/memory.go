@@ -65,18 +65,22 @@ func (m *memory) look(now time.Time, l store.Lineup) (notes Notes, again time.Du
 		}
 		return left <= 0
 	}
+
 	m.visit(now, l.Nodes)
 	notes.Newcomers, notes.Late = map[string]bool{}, map[int]bool{}
+
 	owns := map[string]bool{}
 	for _, o := range l.Owners {
 		owns[o.Node] = true
 	}
+
 	for name, v := range m.nodes {
 		// One that still owns shards has not been missed.
 		if v.fit && !owns[name] && !soonest(v.since.Add(v.wait())) {
 			notes.Newcomers[name] = true
 		}
 	}
+
 	if m.mostGone(l) {
 		if m.vanished.IsZero() {
 			m.vanished = now
@@ -85,11 +89,13 @@ func (m *memory) look(now time.Time, l store.Lineup) (notes Notes, again time.Du
 	} else {
 		m.vanished = time.Time{}
 	}
+
 	for id, at := range m.deadlines(now, l) {
 		if soonest(at) {
 			notes.Late[id] = true
 		}
 	}
+
 	return notes, again
 }
 
@@ -111,15 +117,19 @@ func (m *memory) visit(now time.Time, nodes []task.Node) {
 		case v.fit && now.Sub(v.since) >= steady:
 			v.returns = 0
 		}
+
 		v.session, v.fit = n.Revision, n.Owns()
 	}
+
 	for name, v := range m.nodes {
 		if present[name] {
 			continue
 		}
+
 		if v.fit {
 			v.fit, v.since = false, now
 		}
+
 		if now.Sub(v.since) > forgetAfter {
 			delete(m.nodes, name)
 		}
@@ -135,18 +145,22 @@ func (m *memory) mostGone(l store.Lineup) bool {
 	for _, n := range l.Nodes {
 		nodes[n.Name] = n
 	}
+
 	owners, lost, away := map[string]bool{}, map[string]bool{}, false
 	for _, o := range l.Owners {
 		if o.Node == "" {
 			continue
 		}
+
 		owners[o.Node] = true
 		n, present := nodes[o.Node]
 		away = away || !present
+
 		if !present || o.Fence < n.Revision && m.justJoined(n) {
 			lost[o.Node] = true
 		}
 	}
+
 	return away && len(lost) > 1 && 2*len(lost) > len(owners)
 }
 
@@ -166,25 +180,31 @@ func (m *memory) deadlines(now time.Time, l store.Lineup) map[int]time.Time {
 			draining[n.Name] = n.HandoverWithin.Std()
 		}
 	}
+
 	limits := map[int]time.Duration{}
 	for _, o := range l.Owners {
 		if d, ok := draining[o.Node]; ok {
 			limits[o.Shard] = min(d, m.limit)
 		}
 	}
+
 	deadlines := map[int]time.Time{}
 	for _, h := range l.Handovers {
 		seen := m.handovers[h.Shard]
 		if seen.to != h.To || seen.since.IsZero() {
 			seen = handoverSeen{h.To, now}
 		}
+
 		m.handovers[h.Shard] = seen
 		limit, ok := limits[h.Shard]
 		if !ok {
 			limit = m.limit
 		}
+
 		deadlines[h.Shard] = seen.since.Add(limit)
 	}
+
 	maps.DeleteFunc(m.handovers, func(id int, _ handoverSeen) bool { _, there := deadlines[id]; return !there })
+
 	return deadlines
 }

@@ -38,6 +38,7 @@ func Moves(shards int, l store.Lineup, notes Notes) (c Changes) {
 	if notes.Hold {
 		return c
 	}
+
 	nodes := map[string]task.Node{}
 	var members, newcomers []Member
 	for _, n := range l.Nodes {
@@ -50,20 +51,25 @@ func Moves(shards int, l store.Lineup, notes Notes) (c Changes) {
 			members = append(members, m)
 		}
 	}
+
 	if len(members) == 0 {
 		members = newcomers // better than nobody
 	}
+
 	owners := make([]record.Owner, shards)
 	current := map[int]string{}
+
 	for id := range owners {
 		owners[id].Shard = id
 	}
+
 	for _, o := range l.Owners {
 		if 0 <= o.Shard && o.Shard < shards { // others are not ours to mend
 			owners[o.Shard] = o
 			current[o.Shard] = o.Node
 		}
 	}
+
 	handovers := make([]record.Handover, shards)
 	for _, h := range l.Handovers {
 		if h.Shard < 0 || h.Shard >= shards {
@@ -72,11 +78,14 @@ func Moves(shards int, l store.Lineup, notes Notes) (c Changes) {
 		}
 		handovers[h.Shard] = h
 	}
+
 	plan := Plan(shards, current, members)
+
 	for id := range shards {
 		o, h := owners[id], handovers[id]
 		to, planned := plan[id]
 		move := store.Move{From: o, To: to, Handover: h.Revision}
+
 		from, present := nodes[o.Node]
 		switch {
 		case !planned || to == o.Node:
@@ -93,5 +102,6 @@ func Moves(shards int, l store.Lineup, notes Notes) (c Changes) {
 			c.Forced = append(c.Forced, move)
 		}
 	}
+
 	return c
 }

@@ -17,6 +17,7 @@ func Plan(shards int, current map[int]string, members []Member) map[int]string {
 	if len(members) == 0 {
 		return nil
 	}
+
 	p := newPlanner(shards, members)
 	owned := map[string][]int{}
 	var homeless []int
@@ -27,6 +28,7 @@ func Plan(shards int, current map[int]string, members []Member) map[int]string {
 			homeless = append(homeless, id)
 		}
 	}
+
 	// Who has more than its share already keeps one of the odd shards: each
 	// that goes to another node would be a move for nothing.
 	for _, node := range p.names {
@@ -34,26 +36,33 @@ func Plan(shards int, current map[int]string, members []Member) map[int]string {
 			p.takeOdd(node)
 		}
 	}
+
 	plan := make(map[int]string, shards)
 	for _, node := range p.names {
 		keep, rest := p.split(node, owned[node])
 		for _, id := range keep {
 			plan[id] = node
 		}
+
 		p.count[node] = len(keep)
 		homeless = append(homeless, rest...)
 	}
+
 	slices.Sort(homeless)
+
 	for _, id := range homeless {
 		p.ring.Prefer(id, func(node string) bool {
 			if !p.room(node) {
 				return false
 			}
+
 			plan[id] = node
 			p.count[node]++
+
 			return true
 		})
 	}
+
 	return plan
 }
 
@@ -78,6 +87,7 @@ func newPlanner(shards int, members []Member) *planner {
 	for _, m := range members {
 		total += max(m.Weight, 1)
 	}
+
 	p.odd = shards
 	for _, m := range members {
 		p.member[m.Name] = true
@@ -85,7 +95,9 @@ func newPlanner(shards int, members []Member) *planner {
 		p.broken[m.Name] = shards*max(m.Weight, 1)%total != 0
 		p.odd -= p.floor[m.Name]
 	}
+
 	p.names = slices.Sorted(maps.Keys(p.member))
+
 	return p
 }
 
@@ -94,8 +106,10 @@ func (p *planner) takeOdd(node string) bool {
 	if p.odd == 0 || !p.broken[node] || p.extra[node] {
 		return false
 	}
+
 	p.odd--
 	p.extra[node] = true
+
 	return true
 }
 
@@ -118,16 +132,20 @@ func (p *planner) split(node string, owned []int) (keep, rest []int) {
 	if len(owned) <= most {
 		return owned, nil
 	}
+
 	var others []int
 	for _, id := range owned {
 		first := ""
 		p.ring.Prefer(id, func(n string) bool { first = n; return true })
+
 		if first == node {
 			keep = append(keep, id)
 		} else {
 			others = append(others, id)
 		}
 	}
+
 	keep = append(keep, others...)
+
 	return keep[:most], keep[most:]
 }

@@ -60,6 +60,7 @@ func (p *preloads) reconcile(ctx context.Context, now time.Time) {
 	if p.cfg.Handovers == nil || ctx.Err() != nil {
 		return
 	}
+
 	session, present := p.cfg.Session()
 	wanted := map[int]record.Handover{}
 	if present {
@@ -68,16 +69,19 @@ func (p *preloads) reconcile(ctx context.Context, now time.Time) {
 				wanted[h.Shard] = h
 			}
 		}
+
 		for _, o := range p.cfg.Owners() {
 			if o.Node == p.cfg.Node {
 				delete(wanted, o.Shard) // its worker takes it over
 			}
 		}
 	}
+
 	for id, l := range p.running {
 		if _, ok := wanted[id]; ok {
 			l.wanted = now
 		}
+
 		switch {
 		case l.over.Load() && now.Sub(l.began) < p.cfg.RestAfterFailure: // not in a hurry
 		case l.over.Load():
@@ -86,11 +90,13 @@ func (p *preloads) reconcile(ctx context.Context, now time.Time) {
 			l.stop()
 		}
 	}
+
 	for id := range wanted {
 		if p.running[id] == nil {
 			p.start(ctx, id, now)
 		}
 	}
+
 	if present && p.telling.CompareAndSwap(false, true) {
 		p.answer(ctx, session, wanted)
 	}
@@ -104,18 +110,22 @@ func (p *preloads) answer(ctx context.Context, session kv.Fence, wanted map[int]
 		if l.retell.Swap(false) {
 			l.told = answer{}
 		}
+
 		this := answer{h.Revision, session.CreateRevision}
 		if l.loaded.Load() && !l.over.Load() && h.Ready != session.CreateRevision && l.told != this {
 			l.told, answers[l] = this, h
 		}
 	}
+
 	if len(answers) == 0 {
 		p.telling.Store(false)
 		return
 	}
+
 	p.all.Add(1)
 	go func() {
 		defer p.all.Done()
+
 		p.tell(ctx, session, answers)
 		p.telling.Store(false)
 		p.poke() // others may have been loaded meanwhile
@@ -129,14 +139,17 @@ func (p *preloads) start(ctx context.Context, id int, now time.Time) {
 	p.all.Add(1)
 	go func() {
 		defer p.all.Done()
+
 		err := p.cfg.Preload(ctx, id, func() {
 			l.loaded.Store(true)
 			p.poke()
 		})
+
 		stop()
 		if err != nil && !errors.Is(err, context.Canceled) {
 			p.cfg.Logger.Warn("could not load a shard before it is ours", zap.Int("shard", id), zap.Error(err))
 		}
+
 		l.over.Store(true)
 		p.poke()
 	}()
@@ -150,6 +163,7 @@ func (p *preloads) tell(ctx context.Context, session kv.Fence, answers map[*prel
 		if err == nil || errors.Is(err, task.ErrConflict) || ctx.Err() != nil {
 			continue // if it is another handover by now, that one will be answered
 		}
+
 		p.cfg.Logger.Debug("could not tell that a shard is loaded", zap.Int("shard", h.Shard), zap.Error(err))
 		time.AfterFunc(p.cfg.RestAfterFailure, func() {
 			l.retell.Store(true)

@@ -69,12 +69,15 @@ func NewRebalancer(cfg RebalancerConfig) *Rebalancer {
 		held: prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_mass_losses_total",
 			Help: "Times that this node, as the leader, saw most nodes vanish together and left shards where they were for a while."}),
 	}
+
 	for _, how := range []string{"loaded", "forced", "at_once"} {
 		r.moved.WithLabelValues(how)
 	}
+
 	if cfg.Registerer != nil {
 		cfg.Registerer.MustRegister(r.moved, r.held)
 	}
+
 	return r
 }
 
@@ -82,6 +85,7 @@ func NewRebalancer(cfg RebalancerConfig) *Rebalancer {
 // (task.ErrFenced). What it reads decides, never what it was told.
 func (r *Rebalancer) Lead(ctx context.Context, term kv.Fence) error {
 	l := &leadership{Rebalancer: r, term: term, memory: newMemory(r.cfg.Grace, r.cfg.Limit)}
+
 	for failures := 0; ; {
 		again, err := l.rebalance(ctx)
 		switch {
@@ -98,6 +102,7 @@ func (r *Rebalancer) Lead(ctx context.Context, term kv.Fence) error {
 			if failures++; failures == 1 {
 				r.cfg.Logger.Warn("could not assign shards, trying again", zap.Error(err))
 			}
+
 			if err := r.wait(ctx, min(time.Second, time.Duration(failures)*50*time.Millisecond)); err != nil {
 				return err
 			}
@@ -120,14 +125,17 @@ func (l *leadership) rebalance(ctx context.Context) (again time.Duration, err er
 	if err != nil {
 		return 0, err
 	}
+
 	notes, again := l.memory.look(time.Now(), lineup)
 	if again = min(cmp.Or(again, l.cfg.Reconcile), l.cfg.Reconcile); notes.Hold && !l.held {
 		l.Rebalancer.held.Inc()
 		l.cfg.Logger.Warn("most nodes have vanished together: their shards stay for a while", zap.Duration("for", l.cfg.Grace), zap.Int("present", len(lineup.Nodes)))
 	}
+
 	l.held = notes.Hold
 	c := Moves(l.cfg.Shards, lineup, notes)
 	now := task.At(l.cfg.Now())
+
 	for _, moves := range []struct {
 		how  string
 		list []store.Move
@@ -136,18 +144,22 @@ func (l *leadership) rebalance(ctx context.Context) (again time.Duration, err er
 			return 0, err
 		}
 	}
+
 	if err := l.cfg.Store.Withdraw(ctx, l.term, c.Withdraw); err != nil {
 		return 0, err
 	}
 	if err := l.cfg.Store.Prepare(ctx, l.term, c.Prepare, now); err != nil {
 		return 0, err
 	}
+
 	if len(c.Prepare) > 0 {
 		again = min(again, time.Second) // their time runs from when they are seen
 	}
+
 	if len(c.Prepare)+len(c.Withdraw) > 0 {
 		l.cfg.Logger.Info("handing shards over", zap.Int("prepared", len(c.Prepare)), zap.Int("withdrawn", len(c.Withdraw)), zap.Int("nodes", len(lineup.Nodes)), zap.Int64("term", l.term.CreateRevision))
 	}
+
 	return again, nil
 }
 
@@ -158,8 +170,10 @@ func (l *leadership) assign(ctx context.Context, how string, moves []store.Move,
 	if err := l.cfg.Store.Assign(ctx, l.term, moves, now); err != nil {
 		return err
 	}
+
 	l.moved.WithLabelValues(how).Add(float64(len(moves)))
 	l.cfg.Logger.Info("assigned shards", zap.Int("moved", len(moves)), zap.String("how", how), zap.Int64("term", l.term.CreateRevision))
+
 	return nil
 }
 
@@ -167,6 +181,7 @@ func (l *leadership) assign(ctx context.Context, how string, moves []store.Move,
 func (r *Rebalancer) wait(ctx context.Context, most time.Duration) error {
 	slow := time.NewTimer(most)
 	defer slow.Stop()
+
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -179,10 +194,13 @@ func (r *Rebalancer) wait(ctx context.Context, most time.Duration) error {
 		return nil
 	case <-r.cfg.Changed:
 	}
+
 	limit := time.NewTimer(10 * r.cfg.Quiet)
 	defer limit.Stop()
+
 	quiet := time.NewTimer(r.cfg.Quiet)
 	defer quiet.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():

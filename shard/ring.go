@@ -41,14 +41,17 @@ type Member struct {
 func NewRing(members []Member) *Ring {
 	r := &Ring{nodes: slices.Clone(members)}
 	slices.SortFunc(r.nodes, func(a, b Member) int { return cmp.Compare(a.Name, b.Name) })
+
 	for i, m := range r.nodes {
 		for p := range max(m.Weight, 1) * pointsPerWeight {
 			r.points = append(r.points, point{xxhash.Sum64String(m.Name + "#" + strconv.Itoa(p)), i})
 		}
 	}
+
 	slices.SortFunc(r.points, func(a, b point) int {
 		return cmp.Or(cmp.Compare(a.hash, b.hash), cmp.Compare(a.node, b.node))
 	})
+
 	return r
 }
 
@@ -57,12 +60,14 @@ func NewRing(members []Member) *Ring {
 func (r *Ring) Prefer(shard int, try func(node string) bool) {
 	h := xxhash.Sum64String("shard/" + strconv.Itoa(shard))
 	start, _ := slices.BinarySearchFunc(r.points, h, func(p point, h uint64) int { return cmp.Compare(p.hash, h) })
+
 	tried := make([]bool, len(r.nodes))
 	for i := range r.points {
 		p := r.points[(start+i)%len(r.points)]
 		if tried[p.node] {
 			continue
 		}
+
 		tried[p.node] = true
 		if try(r.nodes[p.node].Name) {
 			return

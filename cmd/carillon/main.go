@@ -18,6 +18,7 @@ func main() { os.Exit(run()) }
 func run() int {
 	ctx, stop := daemon.Signals(context.Background())
 	defer stop()
+
 	sys := cli.IO{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Version: daemon.Version()}
 	return cli.Main(ctx, os.Args[1:], sys, append(daemon.Commands(), bench.Command())...)
 }

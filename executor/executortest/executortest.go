@@ -36,6 +36,7 @@ const Patience = 2 * time.Minute
 func Eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(Patience)
+
 	for !cond() {
 		if time.Now().After(deadline) {
 			t.Fatalf("not in time: %s", what)
@@ -81,6 +82,7 @@ func PIDIn(t testing.TB, path string) int {
 		pid, _ = strconv.Atoi(strings.TrimSpace(string(b)))
 		return bytes.HasSuffix(b, []byte("\n"))
 	})
+
 	return pid
 }
 

@@ -13,9 +13,11 @@ import (
 // WriteFile writes a file with a mode, whatever the umask.
 func WriteFile(t testing.TB, path, text string, mode os.FileMode) {
 	t.Helper()
+
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := os.Chmod(path, mode); err != nil {
 		t.Fatal(err)
 	}
@@ -29,6 +31,7 @@ func CPU(b *testing.B, who int) time.Duration {
 	if err := unix.Getrusage(who, &u); err != nil {
 		b.Fatal(err)
 	}
+
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
@@ -52,11 +55,14 @@ func ReadOutput(t testing.TB, s Outputs, run string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer f.Close()
+
 	b, err := io.ReadAll(f)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return string(b)
 }
 

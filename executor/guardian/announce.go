@@ -44,21 +44,27 @@ func (g *Client) Flush() error {
 	if g == nil {
 		return nil
 	}
+
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	if g.pipe == nil {
 		return ErrNotReady
 	}
 	if len(g.unsent) == 0 {
 		return nil
 	}
+
 	if err := writePipe(g.pipe, g.unsent); err != nil {
 		g.log.Warn("cannot talk to the guardian", zap.Error(err))
 		g.detach()
 		g.down.Send()
+
 		return ErrNotReady
 	}
+
 	g.unsent = g.unsent[:0]
+
 	return nil
 }
 
@@ -67,9 +73,11 @@ func (g *Client) WaitReady(off <-chan struct{}) (ready bool) {
 	if g == nil {
 		return true
 	}
+
 	g.mu.Lock()
 	up := g.up
 	g.mu.Unlock()
+
 	select {
 	case <-up:
 		return true
@@ -91,10 +99,13 @@ func (g *Client) Announce(a Attempt) Handle {
 	if g == nil {
 		return Handle{}
 	}
+
 	a.ID = g.next.Add(1)
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	g.queue(Message{Attempt: &a})
+
 	return Handle{g, a.ID}
 }
 
@@ -103,8 +114,10 @@ func (w Handle) Started(pid int, b proctree.Birth) {
 	if w.Client == nil {
 		return
 	}
+
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	if a, ok := w.watch.attempts[w.ID]; ok {
 		a.Pid, a.From, a.To = pid, b.From, b.To
 		w.queue(Message{Attempt: &a})
@@ -117,8 +130,10 @@ func (w Handle) Ended() {
 	if w.Client == nil {
 		return
 	}
+
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	w.queue(Message{End: w.ID})
 }
 
@@ -127,6 +142,7 @@ func (g *Client) SetSession(l proctree.Mark, session int) {
 	if g == nil {
 		return
 	}
+
 	g.mu.Lock()
 	for _, a := range g.watch.attempts {
 		if a.Mark == l && a.Session != session {
@@ -135,6 +151,7 @@ func (g *Client) SetSession(l proctree.Mark, session int) {
 		}
 	}
 	g.mu.Unlock()
+
 	_ = g.Flush() // or the next guardian is told
 }
 
@@ -145,10 +162,12 @@ func (g *Client) SetRenewal(id int, at time.Duration) {
 	if g == nil {
 		return
 	}
+
 	g.mu.Lock()
 	if known, ok := g.watch.sessions[id]; !ok || known != at {
 		g.queue(Message{Session: &Session{ID: id, Renewed: at}})
 	}
 	g.mu.Unlock()
+
 	_ = g.Flush() // or the next guardian is told
 }

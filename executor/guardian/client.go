@@ -68,9 +68,11 @@ func NewClient(cfg Config) *Client {
 		restarts: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "carillon_guardian_restarts_total", Help: "Guardians started because the one before had ended."}),
 	}
+
 	if cfg.Registerer != nil {
 		cfg.Registerer.MustRegister(g.restarts)
 	}
+
 	return g
 }
 
@@ -82,20 +84,26 @@ func (g *Client) Run(ctx context.Context) error {
 		if !first {
 			g.restarts.Inc()
 		}
+
 		began := time.Now()
 		err := g.runProcess(ctx)
+
 		if ctx.Err() != nil {
 			return nil
 		}
+
 		g.log.Error("the guardian ended, another one is started", zap.Error(err))
+
 		if pause = min(2*pause, 5*time.Second); time.Since(began) > time.Minute {
 			pause = 100 * time.Millisecond
 		}
+
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
 		}
 	}
+
 	return nil
 }
 
@@ -115,35 +123,45 @@ func (g *Client) runProcess(ctx context.Context) error {
 		if os.Getenv(guardianVariable) != "" {
 			return errors.New("this process was started as a guardian: it starts none")
 		}
+
 		argv = []string{self, "guardian"}
 	}
+
 	cmd := exec.Command(argv[0], argv[1:]...)
 	env := g.cfg.Env
 	if env == nil {
 		env = os.Environ()
 	}
+
 	cmd.Env = append(slices.Clone(env), guardianVariable+"=1")
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal's and no group's signals reach it
+
 	r, w, err := os.Pipe()
 	if err != nil {
 		return err
 	}
+
 	defer w.Close()
+
 	cmd.Stdin = r
 	answers, err := cmd.StdoutPipe()
 	g.cfg.Orphans.Lock()
 	if err == nil {
 		err = cmd.Start()
 	}
+
 	if err == nil {
 		g.cfg.Orphans.Born(cmd.Process.Pid, nil, proctree.Birth{})
 	}
 	g.cfg.Orphans.Unlock()
+
 	r.Close()
+
 	if err != nil {
 		return fmt.Errorf("start guardian: %w", err)
 	}
+
 	answered := make(chan string, 1)
 	ended := make(chan error, 1)
 	go func() {
@@ -154,21 +172,26 @@ func (g *Client) runProcess(ctx context.Context) error {
 		g.cfg.Orphans.Lock() // a number that is another's so soon is not missed: it is told by its group
 		g.cfg.Orphans.Reaped(cmd.Process.Pid)
 		g.cfg.Orphans.Unlock()
+
 		ended <- err
 	}()
+
 	if err = g.supervise(ctx, w, answered, ended); err == nil {
 		g.dismiss(Message{Bye: true}, w)
+
 		select {
 		case <-ended:
 			return nil
 		case <-time.After(leaveLimit):
 		}
 	}
+
 	// It must be dead before the pipe is closed: to a guardian that is merely
 	// slow, the end of the pipe would mean that the daemon is dead.
 	_ = cmd.Process.Kill()
 	<-ended
 	g.dismiss(Message{}, w)
+
 	return err
 }
 
@@ -177,6 +200,7 @@ func (g *Client) supervise(ctx context.Context, w *os.File, answered <-chan stri
 	if err := writePipe(w, appendLine(nil, g.cfg.Hello)); err != nil {
 		return err
 	}
+
 	select {
 	case <-ctx.Done():
 		return nil
@@ -187,9 +211,11 @@ func (g *Client) supervise(ctx context.Context, w *os.File, answered <-chan stri
 			return fmt.Errorf("the guardian does not get ready: %q", said)
 		}
 	}
+
 	if err := g.Attach(w); err != nil {
 		return err
 	}
+
 	select {
 	case <-ctx.Done():
 		return nil
@@ -205,21 +231,26 @@ func (g *Client) supervise(ctx context.Context, w *os.File, answered <-chan stri
 func (g *Client) Attach(w *os.File) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	var all []byte
 	for _, x := range append(g.watch.messages(), Message{All: true}) {
 		all = appendLine(all, x)
 	}
+
 	if err := writePipe(w, all); err != nil {
 		return err
 	}
+
 	g.unsent = g.unsent[:0]
 	select {
 	case <-g.down: // said of the one before
 	default:
 	}
+
 	g.pipe = w
 	close(g.up)
 	g.log.Info("the guardian is up", zap.Int("attempts", len(g.watch.attempts)))
+
 	return nil
 }
 
@@ -227,10 +258,12 @@ func (g *Client) Attach(w *os.File) error {
 func (g *Client) dismiss(last Message, w *os.File) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	if last.Bye {
 		_ = writePipe(w, appendLine(g.unsent, last))
 		w.Close()
 	}
+
 	g.detach()
 }
 

@@ -70,7 +70,9 @@ func (w watchList) apply(x Message) {
 	if x.Attempt != nil {
 		w.attempts[x.Attempt.ID] = *x.Attempt
 	}
+
 	delete(w.attempts, x.End)
+
 	if x.Session != nil {
 		if _, known := w.sessions[x.Session.ID]; !known {
 			w.dropUnusedSessions()
@@ -85,6 +87,7 @@ func (w watchList) dropUnusedSessions() {
 	for _, a := range w.attempts {
 		used[a.Session] = true
 	}
+
 	for id := range w.sessions {
 		if !used[id] {
 			delete(w.sessions, id)
@@ -98,9 +101,11 @@ func (w watchList) messages() []Message {
 	for id, renewed := range w.sessions {
 		all = append(all, Message{Session: &Session{ID: id, Renewed: renewed}})
 	}
+
 	for _, a := range w.attempts {
 		all = append(all, Message{Attempt: &a})
 	}
+
 	return all
 }
 
@@ -110,15 +115,19 @@ func (w watchList) killSet(match func(Attempt) bool) (h proctree.KillSet, n int)
 		if !match(a) {
 			continue
 		}
+
 		n++
 		h.AddMark(a.Mark)
+
 		if a.Pid > 0 {
 			h.AddGroup(a.Pid, proctree.Birth{From: a.From, To: a.To})
 		}
+
 		if a.Group != "" {
 			h.AddCgroup(a.Group)
 		}
 	}
+
 	return h, n
 }
 

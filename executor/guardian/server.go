@@ -56,27 +56,35 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, log *zap.Logger, cl
 	if err := readLine(lines, &hello); err != nil {
 		return fmt.Errorf("guardian: read hello: %w", err)
 	}
+
 	lock, err := takeLock(ctx, hello.Dir)
 	if err != nil {
 		return fmt.Errorf("guardian: %w", err)
 	}
+
 	defer lock.Close()
+
 	if _, err := fmt.Fprintln(out, readyAnswer); err != nil {
 		return fmt.Errorf("guardian: %w", err)
 	}
+
 	g := server{roots: hello.Groups, log: cmp.Or(log, zap.NewNop()), lock: lock, watch: newWatchList(), warned: map[uint64]bool{}}
 	if dead := g.listen(ctx, lines); !dead {
 		return g.kill(ctx, func(Attempt) bool { return true }) // a bye with attempts alive: they end, too
 	}
+
 	g.log.Warn("the daemon is dead", zap.String("instance", hello.Instance), zap.Int("attempts", len(g.watch.attempts)))
+
 	if err := g.kill(ctx, func(Attempt) bool { return true }); err != nil {
 		return fmt.Errorf("guardian: %w", err)
 	}
 	if !g.informed {
 		return errors.New("guardian: the daemon died before it had told of all attempts: nobody knows whether any is left")
 	}
+
 	err = reportCleared(ctx, hello, clear)
 	hello.removeWorkdirs(g.log)
+
 	return err
 }
 
@@ -97,6 +105,7 @@ func (g *server) setInformed() {
 	if err == nil {
 		_, err = g.lock.WriteAt(fmt.Appendln(nil, os.Getpid()), 0)
 	}
+
 	if err != nil {
 		g.log.Warn("cannot write to the lock file", zap.Error(err))
 	}
@@ -121,14 +130,18 @@ func (g *server) listen(ctx context.Context, r *bufio.Reader) (dead bool) {
 			if err := readLine(r, &x); err != nil {
 				return
 			}
+
 			words <- x
+
 			if r.Buffered() == 0 {
 				time.Sleep(readPause)
 			}
 		}
 	}()
+
 	look := time.NewTicker(checkEvery)
 	defer look.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -140,7 +153,9 @@ func (g *server) listen(ctx context.Context, r *bufio.Reader) (dead bool) {
 			if x.Bye {
 				return false
 			}
+
 			g.watch.apply(x)
+
 			if x.All {
 				g.setInformed()
 			}
@@ -159,16 +174,19 @@ func (g *server) killOverdue(ctx context.Context) {
 		g.log.Warn("the daemon is silent: killing its attempts before they are declared lost", zap.Int("attempts", n))
 		ctx, cancel := context.WithTimeout(ctx, proctree.KillLimit)
 		defer cancel()
+
 		if _, err := h.KillAll(ctx.Done()); err != nil {
 			g.log.Error("attempts do not end", zap.Error(err))
 			return // and tried again
 		}
+
 		for id, a := range g.watch.attempts {
 			if g.watch.overdue(a, now) {
 				g.warned[id] = true
 			}
 		}
 	}
+
 	for id := range g.warned {
 		if _, ok := g.watch.attempts[id]; !ok {
 			delete(g.warned, id)
@@ -180,15 +198,18 @@ func (g *server) killOverdue(ctx context.Context) {
 func (g *server) kill(ctx context.Context, match func(Attempt) bool) error {
 	h, n := g.watch.killSet(match)
 	h.KillGroups()
+
 	if n > 0 {
 		ctx, cancel := context.WithTimeout(ctx, killLimit)
 		defer cancel()
+
 		killed, err := h.KillAll(ctx.Done())
 		g.log.Info("killed the attempts", zap.Int("attempts", n), zap.Int("processes", killed), zap.Error(err))
 		if err != nil {
 			return err
 		}
 	}
+
 	return cgroup.Remove(g.roots, killLimit)
 }
 
@@ -198,8 +219,10 @@ func (h Hello) removeWorkdirs(log *zap.Logger) {
 	if h.Workdirs == "" {
 		return
 	}
+
 	late := make(chan struct{})
 	defer time.AfterFunc(workdirLimit, func() { close(late) }).Stop()
+
 	if err := workdir.RemoveAbandoned(h.Workdirs, h.Dir, late); err != nil {
 		log.Warn("directories of attempts are left", zap.String("path", h.Workdirs), zap.Error(err))
 	}
@@ -238,11 +261,13 @@ func takeLock(ctx context.Context, dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
 			return f, nil
 		}
+
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
 			f.Close()
 			return nil, fmt.Errorf("lock %s: %w", path, err)

@@ -46,14 +46,17 @@ func (e cannotError) Error() string {
 		if slices.ContainsFunc(e[:i], func(before unsupportedField) bool { return before.why == l.why }) {
 			continue // told with the first
 		}
+
 		var fields []string
 		for _, other := range e[i:] {
 			if other.why == l.why {
 				fields = append(fields, other.field)
 			}
 		}
+
 		words = append(words, strings.Join(fields, ", ")+": "+l.why)
 	}
+
 	return "this node cannot enforce " + strings.Join(words, "; ")
 }
 
@@ -64,9 +67,11 @@ func (c *confinement) addUnsupported(field, format string, args ...any) error {
 	if !slices.Contains(c.unsupported, l) { // an attempt may be started twice, if its guardian dies
 		c.unsupported = append(c.unsupported, l)
 	}
+
 	if c.report {
 		return nil
 	}
+
 	return cannotError{l}
 }
 
@@ -83,10 +88,13 @@ func (c *confinement) unenforced() (fields []string, message string) {
 	if len(c.unsupported) == 0 {
 		return nil, ""
 	}
+
 	for _, l := range c.unsupported {
 		fields = append(fields, l.field)
 	}
+
 	slices.Sort(fields)
+
 	return slices.Compact(fields), strings.Replace(cannotError(c.unsupported).Error(), "this node cannot enforce", "not enforced:", 1)
 }
 
@@ -95,9 +103,11 @@ func (c *confinement) kind() (k int) {
 	if c != nil && c.noNewPrivs {
 		k |= unprivileged
 	}
+
 	if c != nil && (c.private || c.slow) {
 		k |= slowStart
 	}
+
 	return k
 }
 
@@ -112,20 +122,24 @@ func confine(p *task.Process, as account) (*confinement, error) {
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}
+
 	c := &confinement{umask: mask, noNewPrivs: p.NoNewPrivs, private: p.PrivateTmp, report: p.Enforce == task.EnforceReport}
 	c.addLimits(p.Limits, as)
 	c.addNice(p.Nice, as)
 	c.addIONice(io, as)
+
 	if !spawn.CanHold {
 		for _, s := range c.steps {
 			_ = c.addUnsupported(s.field, cannotHold)
 		}
 		c.steps, c.maxProcesses = nil, nil
 	}
+
 	if c.private && !(capable(unix.CAP_SYS_ADMIN) && capable(unix.CAP_SYS_CHROOT)) {
 		c.private = false
 		_ = c.addUnsupported("private_tmp", "the daemon may not mount: it takes root, with CAP_SYS_ADMIN and CAP_SYS_CHROOT")
 	}
+
 	return c, nil
 }
 
@@ -147,6 +161,7 @@ func (c *confinement) addLimits(l task.Limits, as account) {
 	if l == (task.Limits{}) {
 		return
 	}
+
 	type wanted struct {
 		field    string
 		resource int
@@ -160,6 +175,7 @@ func (c *confinement) addLimits(l task.Limits, as account) {
 		}
 		return int64(*s), true
 	}
+
 	fileSize, hasFileSize := size(l.FileSize)
 	core, hasCore := size(l.Core)
 	for _, w := range []wanted{
@@ -174,6 +190,7 @@ func (c *confinement) addLimits(l task.Limits, as account) {
 		if !w.is {
 			continue
 		}
+
 		field := "limits." + w.field
 		want := unix.Rlimit{Cur: uint64(w.soft), Max: uint64(w.soft + w.grace)}
 		var own unix.Rlimit
@@ -228,6 +245,7 @@ func (c *confinement) addNice(n int, as account) {
 		_ = c.addUnsupported("nice", "without CAP_SYS_NICE the daemon may not change a process of another user")
 		return
 	}
+
 	c.steps = append(c.steps, step{"nice", func(pid int) error { return unix.Setpriority(unix.PRIO_PROCESS, pid, n) }})
 }
 
@@ -237,11 +255,13 @@ func leastNice() int {
 	if err != nil {
 		return task.MaxNice
 	}
+
 	now := 20 - raw // the system call says it so
 	var l unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NICE, &l) == nil {
 		now = min(now, 20-int(min(l.Cur, 40)))
 	}
+
 	return now
 }
 
@@ -256,6 +276,7 @@ func (c *confinement) addIONice(n task.IONice, as account) {
 		_ = c.addUnsupported("ionice", "without CAP_SYS_NICE the daemon may not change a process of another user")
 		return
 	}
+
 	const who, classShift = 1, 13 // IOPRIO_WHO_PROCESS, IOPRIO_CLASS_SHIFT
 	c.steps = append(c.steps, step{"ionice", func(pid int) error {
 		_, _, errno := unix.Syscall(unix.SYS_IOPRIO_SET, who, uintptr(pid), uintptr(n.Class<<classShift|n.Level))
@@ -276,5 +297,6 @@ func (c *confinement) takeSteps(pid int) error {
 			}
 		}
 	}
+
 	return nil
 }

@@ -51,25 +51,30 @@ func accountFor(p *task.Process, own account) (account, error) {
 			return account{}, err
 		}
 	}
+
 	if p.Group == "" && p.Groups == nil {
 		return a, nil
 	}
 	if os.Geteuid() != 0 {
 		return account{}, errors.New("group and groups: only a daemon that runs as root can set the groups of a process")
 	}
+
 	if a.credential == nil {
 		if a.credential, err = ownCredential(); err != nil {
 			return account{}, err
 		}
 	}
+
 	if p.Group != "" {
 		if _, a.credential.Gid, err = groupOf(p.Group); err != nil {
 			return account{}, err
 		}
 	}
+
 	if p.Groups != nil {
 		a.credential.Groups = nil
 	}
+
 	for _, name := range p.Groups {
 		_, gid, err := groupOf(name)
 		if err != nil {
@@ -77,6 +82,7 @@ func accountFor(p *task.Process, own account) (account, error) {
 		}
 		a.credential.Groups = append(a.credential.Groups, gid)
 	}
+
 	return a, nil
 }
 
@@ -86,10 +92,12 @@ func ownCredential() (*syscall.Credential, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the daemon's groups: %w", err)
 	}
+
 	c := &syscall.Credential{Uid: uint32(os.Geteuid()), Gid: uint32(os.Getegid())}
 	for _, g := range groups {
 		c.Groups = append(c.Groups, uint32(g))
 	}
+
 	return c, nil
 }
 
@@ -102,10 +110,12 @@ func groupOf(name string) (*user.Group, uint32, error) {
 			return nil, 0, fmt.Errorf("group %s does not exist on this node", task.Quote(name))
 		}
 	}
+
 	gid, err := strconv.ParseUint(g.Gid, 10, 32)
 	if err != nil {
 		return nil, 0, fmt.Errorf("group %s: %w", task.Quote(name), err)
 	}
+
 	return g, uint32(gid), nil
 }
 
@@ -118,23 +128,29 @@ func accountOf(name string) (account, error) {
 			return account{}, fmt.Errorf("user %s does not exist on this node", task.Quote(name))
 		}
 	}
+
 	uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
 	gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
 	if err := errors.Join(err1, err2); err != nil {
 		return account{}, fmt.Errorf("user %s: %w", task.Quote(name), err)
 	}
+
 	a := account{name: u.Username, home: cmp.Or(u.HomeDir, "/")}
+
 	if os.Geteuid() != 0 {
 		if int(uid) == os.Geteuid() {
 			return a, nil
 		}
 		return account{}, fmt.Errorf("user %s: only a daemon that runs as root can run tasks as another user", task.Quote(name))
 	}
+
 	groups, err := groupsOf(u)
 	if err != nil {
 		return account{}, fmt.Errorf("groups of user %s: %w", task.Quote(name), err)
 	}
+
 	a.credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid), Groups: groups}
+
 	return a, nil
 }
 
@@ -143,6 +159,7 @@ func groupsOf(u *user.User) ([]uint32, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var groups []uint32
 	for _, id := range ids {
 		gid, err := strconv.ParseUint(id, 10, 32)
@@ -151,6 +168,7 @@ func groupsOf(u *user.User) ([]uint32, error) {
 		}
 		groups = append(groups, uint32(gid))
 	}
+
 	return groups, nil
 }
 
@@ -168,9 +186,11 @@ func environment(a task.Assigned, token int64, node string, as account) []string
 			vars = append(vars, variable{k, v})
 		}
 	}
+
 	for k, v := range a.Env {
 		vars = append(vars, variable{k, v})
 	}
+
 	slices.SortStableFunc(vars, func(x, y variable) int { return strings.Compare(x.name, y.name) })
 	scheduled, _ := a.ScheduledTime.MarshalText() // never fails
 	env := append(make([]string, 0, 7+len(vars)),
@@ -185,12 +205,14 @@ func environment(a task.Assigned, token int64, node string, as account) []string
 	if _, index, is := task.ParentOf(a.ID); is {
 		env = append(env, "CARILLON_PART_INDEX="+strconv.Itoa(index), "CARILLON_PART_COUNT="+strconv.Itoa(a.PartCount))
 	}
+
 	for i, v := range vars {
 		overridden := i+1 < len(vars) && vars[i+1].name == v.name
 		if !overridden && !strings.HasPrefix(v.name, "CARILLON_") {
 			env = append(env, v.name+"="+v.value)
 		}
 	}
+
 	return env
 }
 
@@ -203,6 +225,7 @@ func traceparent(namespace, name, run string) string {
 	span[7] |= 1       // all zero is no span
 	b := hex.AppendEncode([]byte("00-"), trace[:16])
 	b = hex.AppendEncode(append(b, '-'), span[:])
+
 	return string(append(b, "-01"...))
 }
 
@@ -212,6 +235,7 @@ func lookupEnv(env []string, name string) string {
 			return v
 		}
 	}
+
 	return ""
 }
 
@@ -221,15 +245,18 @@ func lookPath(name, path, dir string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
 	}
+
 	for _, d := range filepath.SplitList(path) {
 		p := filepath.Join(cmp.Or(d, "."), name)
 		if !filepath.IsAbs(p) {
 			p = filepath.Join(dir, p)
 		}
+
 		if info, err := os.Stat(p); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
 			return p, nil
 		}
 	}
+
 	return "", fmt.Errorf("program %s is not in PATH (%s)", task.Quote(name), path)
 }
 
@@ -241,6 +268,7 @@ func workDir(dir string, as account) (string, error) {
 		}
 		return as.home, nil
 	}
+
 	info, err := os.Stat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -250,21 +278,25 @@ func workDir(dir string, as account) (string, error) {
 	case !info.IsDir():
 		return "", fmt.Errorf("working directory %s is not a directory", task.Quote(dir))
 	}
+
 	return dir, nil
 }
 
 // startFailure says in words why the kernel did not start a program.
 func startFailure(err error, program, dir string) error {
 	q := task.Quote(program)
+
 	switch {
 	case errors.Is(err, syscall.ENOENT):
 		p := program
 		if !filepath.IsAbs(p) {
 			p = filepath.Join(dir, p)
 		}
+
 		if _, serr := os.Stat(p); serr == nil {
 			return fmt.Errorf("program %s exists, but the interpreter or loader that it names does not", q)
 		}
+
 		return fmt.Errorf("program %s does not exist", q)
 	case errors.Is(err, syscall.EACCES):
 		return fmt.Errorf("permission denied to execute %s in directory %s", q, task.Quote(dir))
@@ -279,5 +311,6 @@ func startFailure(err error, program, dir string) error {
 	case errors.Is(err, syscall.EAGAIN):
 		return fmt.Errorf("the limit of processes on this node is reached: %w", err)
 	}
+
 	return fmt.Errorf("start %s: %w", q, err)
 }

@@ -68,6 +68,7 @@ func (q secretReader) read(namespace, name string, may func() error, off <-chan 
 		case <-q.over:
 			return nil, errCalledOff
 		}
+
 		a := <-c
 		if !errors.Is(a.err, task.ErrUnavailable) || time.Now().After(deadline) {
 			return a.values, a.err
@@ -75,6 +76,7 @@ func (q secretReader) read(namespace, name string, may func() error, off <-chan 
 		if err := may(); err != nil {
 			return nil, err
 		}
+
 		select {
 		case <-time.After(secretPause):
 		case <-off:
@@ -90,28 +92,36 @@ func (l *Runner) withEnvFrom(a task.Assigned, may func() error, o *Orders) (task
 	if len(given.EnvFrom) == 0 {
 		return a, nil
 	}
+
 	as, err := accountFor(given, l.own)
 	if err != nil {
 		return a, err
 	}
+
 	env := map[string]string{}
+
 	for i, f := range given.EnvFrom {
 		values, err := l.valuesOf(a, f, as, may, o)
 		if hasReason(err) {
 			return a, err
 		}
+
 		if err == nil {
 			values, err = f.Take(values)
 		}
+
 		if err != nil {
 			return a, refused(task.ReasonSecret, fmt.Errorf("env_from[%d]: %w", i, err))
 		}
+
 		maps.Copy(env, values)
 	}
+
 	maps.Copy(env, given.Env)
 	p := *given
 	p.Env = env
 	a.Action.Process = &p
+
 	return a, nil
 }
 
@@ -121,17 +131,21 @@ func (l *Runner) valuesOf(a task.Assigned, f task.EnvFrom, as account, may func(
 		if err == nil && b == nil && !f.Optional {
 			err = errors.New("does not exist")
 		}
+
 		if err == nil {
 			var values map[string]string
 			if values, err = envfile.Parse(b); err == nil {
 				return values, nil
 			}
 		}
+
 		return nil, fmt.Errorf("%s: %w", f.Source(), err)
 	}
+
 	if l.secrets == nil {
 		return nil, fmt.Errorf("%s: this node has no key for secrets (secret_keys)", f.Source())
 	}
+
 	values, err := l.secretReader.read(a.Namespace, f.Secret, may, o.given)
 	switch {
 	case errors.Is(err, task.ErrNotFound):
@@ -141,6 +155,7 @@ func (l *Runner) valuesOf(a task.Assigned, f task.EnvFrom, as account, may func(
 	case err != nil && !errors.Is(err, errCalledOff) && !errors.Is(err, ErrTooLate):
 		return nil, fmt.Errorf("%s: %w", f.Source(), err)
 	}
+
 	return values, err
 }
 

@@ -21,9 +21,11 @@ func (f Fake) run(a Attempt, o *Orders) Result {
 		return notStarted(errCalledOff)
 	default:
 	}
+
 	if err := a.MayStart(); err != nil {
 		return notStarted(err)
 	}
+
 	killed := make(chan struct{})
 	kill := sync.OnceFunc(func() { close(killed) })
 	r := Result{StartedAt: time.Now()}
@@ -34,6 +36,7 @@ func (f Fake) run(a Attempt, o *Orders) Result {
 	var why Cause
 	var hard <-chan time.Time
 	clock := newRunClock(r.StartedAt, a.Timeout.Std())
+
 	end := (<-chan int)(ended) // nil while it stands still
 	for {
 		select {
@@ -42,6 +45,7 @@ func (f Fake) run(a Attempt, o *Orders) Result {
 			r.Paused = clock.stop(r.EndedAt)
 			r.exited(code, &successRule{Success: task.Success{ExitCodes: a.Success.ExitCodes}})
 			r.SetCause(why, a.Timeout.Std())
+
 			return r
 		case <-clock.over():
 			why, hard = causeTimeout, time.After(a.KillGrace.Std())
@@ -58,13 +62,16 @@ func (f Fake) run(a Attempt, o *Orders) Result {
 				clock.resume(time.Now())
 				why, hard = causeTimeout, time.After(a.KillGrace.Std())
 			}
+
 			a.OnPause(clock.PauseState)
 		case k := <-o.c:
 			clock.resume(time.Now())
 			end = ended
+
 			if why == CauseNone {
 				why = k.Cause
 			}
+
 			hard = time.After(k.Grace)
 		case <-hard:
 			kill()

@@ -21,6 +21,7 @@ func (l *Runner) takeGroup(c *confinement, limits task.Limits) (*cgroup.Group, e
 	if !l.groups.Any() {
 		return nil, nil
 	}
+
 	wants := cgroupLimits(limits)
 	group, err := l.groups.Take(wants)
 	switch {
@@ -34,9 +35,11 @@ func (l *Runner) takeGroup(c *confinement, limits task.Limits) (*cgroup.Group, e
 		l.log.Warn("an attempt has no control group", zap.Error(err))
 		return nil, nil
 	}
+
 	if err := c.addUnsupported("limits", "%s", err); err != nil {
 		return nil, err
 	}
+
 	return l.takeGroup(c, task.Limits{})
 }
 
@@ -58,11 +61,13 @@ func (c *confinement) joinGroup(group *cgroup.Group, l cgroup.Limits) error {
 	if !group.Joins() {
 		return nil
 	}
+
 	if spawn.CanHold {
 		c.steps, c.slow = append(c.steps, step{"limits", group.Join}), true
 	} else if l.Any() {
 		return c.addUnsupported("limits", cannotHold)
 	}
+
 	return nil
 }
 
@@ -75,13 +80,17 @@ func (r *Result) explainLimits(l task.Limits, u cgroup.Usage, mainCPU time.Durat
 		if l.Memory > 0 && u.MemoryFull {
 			why = "limits.memory is " + l.Memory.String()
 		}
+
 		how := cmp.Or(r.Message, fmt.Sprintf("%s of it %s killed", processCount(u.OOMKills), was(u.OOMKills)))
 		r.State, r.Reason, r.Message = task.Failed, task.ReasonOOM, "out of memory: "+why+"; "+how
+
 		return
 	}
+
 	if r.State != task.Failed {
 		return
 	}
+
 	switch {
 	case l.CPUTime > 0 && (r.diedOf(unix.SIGXCPU) || r.diedOf(unix.SIGKILL) && mainCPU > (l.CPUTime.Std()+task.CPUTimeGrace-time.Second)):
 		r.Reason = task.ReasonLimits

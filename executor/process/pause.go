@@ -63,6 +63,7 @@ func (s *runClock) resume(now time.Time) {
 	if s.Since.IsZero() {
 		return
 	}
+
 	s.Sum += now.Sub(s.Since)
 	s.Since, s.began = time.Time{}, now
 	if s.timer != nil {
@@ -85,6 +86,7 @@ func (p *running) setPaused(still bool, s *runClock, tell func(PauseState)) bool
 	if still == !s.Since.IsZero() {
 		return true
 	}
+
 	s.Err = nil
 	inTime := true
 	if still {
@@ -97,9 +99,11 @@ func (p *running) setPaused(still bool, s *runClock, tell func(PauseState)) bool
 		p.thawTree()
 		s.resume(time.Now())
 	}
+
 	if tell != nil { // tests do not listen
 		tell(s.PauseState)
 	}
+
 	return inTime
 }
 

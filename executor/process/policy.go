@@ -45,10 +45,12 @@ func (l *Runner) applyPolicy(a task.Assigned) (task.Assigned, error) {
 	if l.policy == nil {
 		return a, nil
 	}
+
 	p, err := l.allowed()
 	if err != nil {
 		return a, err
 	}
+
 	asks, err := l.policyAttempt(a)
 	if err != nil {
 		return a, err
@@ -56,11 +58,14 @@ func (l *Runner) applyPolicy(a task.Assigned) (task.Assigned, error) {
 	if err := p.Check(asks); err != nil {
 		return a, refused(task.ReasonPolicy, err)
 	}
+
 	bound, timeout, err := p.Bind(a.Action.Process, a.Timeout)
 	if err != nil {
 		return a, refused(task.ReasonPolicy, err)
 	}
+
 	a.Action.Process, a.Timeout = bound, timeout
+
 	return a, nil
 }
 
@@ -83,17 +88,21 @@ func (l *Runner) policyAttempt(a task.Assigned) (policy.Attempt, error) {
 	if err != nil {
 		return policy.Attempt{}, err
 	}
+
 	uid := uint32(os.Geteuid())
 	if as.credential != nil {
 		uid = as.credential.Uid
 	}
+
 	groups, err := groupsNamed(a.Action.Process, l.own)
 	if err != nil {
 		return policy.Attempt{}, err
 	}
+
 	p := *a.Action.Process
 	names := slices.AppendSeq(slices.Collect(maps.Keys(p.Env)), maps.Keys(a.Env))
 	p.Env = nil
+
 	return policy.Attempt{Process: &p, User: as.name, UID: uid, Groups: groups, Timeout: a.Timeout, Env: names}, nil
 }
 
@@ -103,17 +112,21 @@ func groupsNamed(p *task.Process, own account) (list []policy.Group, err error) 
 	if p.Group != "" {
 		names = append(slices.Clip(names), p.Group)
 	}
+
 	if len(names) == 0 {
 		return nil, nil
 	}
+
 	as, err := accountFor(&task.Process{User: p.User}, own)
 	has := as.credential
 	if err == nil && has == nil {
 		has, err = ownCredential()
 	}
+
 	if err != nil {
 		return nil, err
 	}
+
 	for _, name := range names {
 		g, gid, err := groupOf(name)
 		if err != nil {
@@ -121,6 +134,7 @@ func groupsNamed(p *task.Process, own account) (list []policy.Group, err error) 
 		}
 		list = append(list, policy.Group{Name: g.Name, GID: gid, Own: has.Uid == 0 || has.Gid == gid || slices.Contains(has.Groups, gid)})
 	}
+
 	return list, nil
 }
 
@@ -135,10 +149,12 @@ func (l *Runner) newPolicyJudge(a task.Assigned) (*judge, error) {
 	if l.policy == nil {
 		return nil, nil
 	}
+
 	asks, err := l.policyAttempt(a)
 	if err != nil {
 		return nil, err
 	}
+
 	return &judge{l, asks}, nil
 }
 
@@ -148,13 +164,16 @@ func (j *judge) program(program string) (string, *policy.Policy, error) {
 	if err != nil {
 		return "", nil, err
 	}
+
 	err = p.Check(j.asks)
 	if err == nil {
 		err = stillBound(p, j.asks)
 	}
+
 	if err == nil {
 		program, err = p.Program(program)
 	}
+
 	return program, p, refused(task.ReasonPolicy, err)
 }
 
@@ -190,6 +209,7 @@ func (w *prepared) judged(program, dir string) (real string, may func() error, e
 	if judge == nil {
 		return program, before, nil
 	}
+
 	if !filepath.IsAbs(program) {
 		program = filepath.Join(dir, program)
 	}
@@ -198,6 +218,7 @@ func (w *prepared) judged(program, dir string) (real string, may func() error, e
 	if err != nil {
 		return "", nil, err
 	}
+
 	return real, func() error {
 		if err := before(); err != nil {
 			return err

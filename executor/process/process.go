@@ -62,26 +62,32 @@ func (l *Runner) prepare(a task.Assigned, token int64) (prepared, error) {
 	if err != nil {
 		return prepared{}, err
 	}
+
 	as, err := accountFor(a.Action.Process, l.own)
 	if err != nil {
 		return prepared{}, err
 	}
+
 	bound, err := confine(a.Action.Process, as)
 	if err == nil {
 		bound.checkGroupLimits(l.groups, a.Action.Process.Limits)
 		err = bound.verdict()
 	}
+
 	if err != nil {
 		return prepared{}, err
 	}
+
 	success, err := newSuccessRule(a.Success)
 	if err != nil {
 		return prepared{}, err
 	}
+
 	room, noRoom := l.workdirs.Take(as.credential)
 	if noRoom != nil {
 		l.log.Warn("an attempt has no directory of its own", zap.String("run", a.ID), zap.Error(noRoom))
 	}
+
 	return prepared{
 		signal: killSignal(a.KillSignal), success: success, output: a.Output,
 		process: a.Action.Process, env: append(environment(a, token, l.node, as), statusEnv(&a, room)...), as: as, path: path,
@@ -96,37 +102,47 @@ func (l *Runner) prepare(a task.Assigned, token int64) (prepared, error) {
 // main process, nor the group, nor, if it was made to end, what left the group.
 func (l *Runner) runPrepared(what prepared, o *Orders) Result {
 	out := l.spool.NewOutput(what.path, what.output)
+
 	if what.success.looks() {
 		out.MatchLines(what.success)
 	}
+
 	defer out.Close()
+
 	err := l.prepareWorkdir(&what)
 	var p *running
 	if err == nil {
 		p, err = l.start(what, out, o)
 	}
+
 	if err != nil {
 		r := notStarted(err)
 		_ = what.releaseWorkdir(&r) // which logs what cannot be
 		return r
 	}
+
 	p.dropEnvironment(&what)
+
 	if what.onStarted != nil {
 		what.onStarted(p.started)
 	}
+
 	r := p.wait(what, o)
 	printed := out.Summary()
 	r.OutputBytes, r.Truncated, r.Tail = printed.Bytes, printed.Truncated, printed.Tail
 	if printed.Err != nil && r.Message == "" {
 		r.Message = "output is not kept: " + printed.Err.Error()
 	}
+
 	if err := what.releaseWorkdir(&r); err != nil && r.Message == "" {
 		r.Message = err.Error()
 	}
+
 	var lacks string
 	if r.Unenforced, lacks = what.bound.unenforced(); r.Message == "" {
 		r.Message = lacks
 	}
+
 	return r
 }
 
@@ -148,28 +164,34 @@ func statusEnv(a *task.Assigned, m *workdir.Dir) (env []string) {
 	if m != nil {
 		env = append(env, "CARILLON_TALK="+filepath.Join(m.Path(), workdir.StatusFile))
 	}
+
 	if a.Checkpoint != "" {
 		env = append(env, "CARILLON_CHECKPOINT="+a.Checkpoint)
 	}
+
 	return env
 }
 
 // notStarted is the result of an attempt of which nothing has run.
 func notStarted(err error) Result {
 	r := Result{State: task.Failed, Reason: task.ReasonStart, Message: err.Error(), EndedAt: time.Now(), HandBack: errors.Is(err, errNoPolicy)}
+
 	switch {
 	case errors.Is(err, errStuck):
 		r.Reason = task.ReasonStuck
 	case errors.Is(err, errStartTimeout):
 		r.State, r.Reason = task.TimedOut, task.ReasonTimeout
 	}
+
 	r.NotStarted = r.HandBack || errors.Is(err, errCalledOff) || errors.Is(err, ErrTooLate)
 	if _, ok := errors.AsType[cannotError](err); ok {
 		r.Reason = task.ReasonHost
 	}
+
 	if reason, is := isRefusal(err); is {
 		r.Reason = reason
 	}
+
 	return r
 }
 
@@ -192,6 +214,7 @@ func hasReason(err error) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -219,17 +242,21 @@ func (w *prepared) find() (f found, err error) {
 	if f.dir, err = workDir(cmp.Or(w.process.Dir, w.scratch), w.as); err != nil {
 		return found{}, err
 	}
+
 	f.argv = w.process.Command
 	if len(f.argv) == 0 {
 		f.argv = []string{cronShell, "-c", w.process.Shell}
 	}
+
 	if f.program, err = lookPath(f.argv[0], lookupEnv(w.env, "PATH"), f.dir); err != nil {
 		return found{}, err
 	}
 	if tmp := task.PrivateDir(f.program); w.bound.private && tmp != "" {
 		return found{}, fmt.Errorf("program %s does not exist: with private_tmp, %s is empty when the process starts", task.Quote(f.program), tmp)
 	}
+
 	f.program, f.may, err = w.judged(f.program, f.dir)
+
 	return f, err
 }
 
@@ -238,16 +265,19 @@ func (l *Runner) start(what prepared, out *spool.Output, o *Orders) (*running, e
 	if err != nil {
 		return nil, err
 	}
+
 	pipe, w, errs, err := spool.NewPipes(what.output.Apart())
 	if err != nil {
 		return nil, startFailure(err, found.argv[0], found.dir)
 	}
+
 	group, err := l.takeGroup(what.bound, what.process.Limits)
 	if err != nil {
 		spool.CloseWriters(w, errs)
 		pipe.Close()
 		return nil, err
 	}
+
 	what.guarded.Group = group.Dir()
 	p := &running{Runner: l, out: out, pipe: pipe, drained: make(chan struct{}), spawnRequest: spawnRequest{
 		program: found.program, argv: found.argv, env: what.env, dir: found.dir, as: what.as.credential, output: uintptr(w), errput: uintptr(errs), may: found.may,
@@ -264,26 +294,32 @@ func (l *Runner) start(what prepared, out *spool.Output, o *Orders) (*running, e
 			}
 			p.program, p.may = found.program, found.may
 		}
+
 		if !l.guardian.WaitReady(o.given) {
 			err = errCalledOff
 			break
 		}
+
 		err = l.spawner.start(&p.spawnRequest, o.given)
 	}
+
 	spool.CloseWriters(w, errs)
 	gone := closedChannel
 	if err == nil {
 		gone, err = p.awaitExecution(what.timeout, o)
 	}
+
 	if p.tree.PID == 0 { // orphans do not have it
 		p.tree.PID = p.pid
 	}
+
 	if err != nil {
 		pipe.Close()
 		end := func() {
 			p.guarded.Ended()
 			p.endTree()
 		}
+
 		select {
 		case <-gone:
 			end()
@@ -298,19 +334,24 @@ func (l *Runner) start(what prepared, out *spool.Output, o *Orders) (*running, e
 		if _, cannot := errors.AsType[cannotError](err); cannot || refused || hasReason(err) {
 			return nil, err
 		}
+
 		return nil, startFailure(err, found.program, found.dir)
 	}
+
 	if group != nil && !group.Holds() { // and the attempt may run all the same
 		l.groups.Give(group)
 		p.tree.Group = nil
 	}
+
 	if p.tree.Group != nil {
 		l.orphans.Forget(&p.tree)
 	}
+
 	go func() {
 		defer close(p.drained)
 		pipe.CopyTo(out)
 	}()
+
 	return p, nil
 }
 
@@ -327,6 +368,7 @@ func (p *running) wait(what prepared, o *Orders) Result {
 		pidfd = os.NewFile(uintptr(p.pidfd), "pidfd")
 		defer pidfd.Close()
 	}
+
 	exited := make(chan error, 1)
 	go func() { exited <- awaitExit(p.pid, pidfd) }()
 
@@ -334,21 +376,27 @@ func (p *running) wait(what prepared, o *Orders) Result {
 	if timeout > 0 { // a start that was slow is part of it
 		timeout = max(1, timeout-time.Since(p.started))
 	}
+
 	clock := newRunClock(time.Now(), timeout)
 	why, killAt := p.waitMain(exited, clock, what, o)
 	if why.Cause == CauseNone {
 		why = p.killedAtStart
 	}
+
 	r := Result{StartedAt: p.started, EndedAt: time.Now()}
+
 	if !clock.Since.IsZero() {
 		p.thawTree() // what the main process has left behind
 	}
+
 	r.Paused = clock.stop(r.EndedAt)
 	p.orphans.Lock()
 	status, took, err := reap(p.pid)
 	p.orphans.Reaped(p.pid)
 	p.orphans.Unlock()
+
 	p.tree.MainReaped(took)
+
 	if why.Cause != CauseNone {
 		if p.tree.Group == nil {
 			p.tree.SignalOthers(what.signal) // orphans have only come to light by now
@@ -358,15 +406,18 @@ func (p *running) wait(what prepared, o *Orders) Result {
 		p.tree.Signal(what.signal)
 		p.endGroup(r.EndedAt.Add(lingering+min(what.grace, maxLeftoverGrace)), o)
 	}
+
 	if why.Cause != CauseNone {
 		p.sweep(what.guarded.Mark)
 	}
+
 	select {
 	case <-p.drained:
 	default:
 		_ = p.pipe.SetReadDeadline(time.Now().Add(drainLimit))
 		<-p.drained
 	}
+
 	p.pipe.Close()
 	used, counts := p.tree.Usage()
 	p.guarded.Ended() // before its control group is another's
@@ -377,6 +428,7 @@ func (p *running) wait(what prepared, o *Orders) Result {
 	r.judge(status, err, what.success)
 	r.explainLimits(what.process.Limits, counts, p.tree.MainCPU())
 	r.SetCause(why.Cause, what.timeout)
+
 	return r
 }
 
@@ -386,6 +438,7 @@ func (p *running) waitMain(exited <-chan error, clock *runClock, what prepared, 
 	var hard <-chan time.Time
 	obey := func(k Kill) {
 		at := time.Now().Add(max(k.Grace, 0))
+
 		if why.Cause == CauseNone {
 			why, killAt = k, at
 			p.tree.Signal(what.signal)
@@ -394,8 +447,10 @@ func (p *running) waitMain(exited <-chan error, clock *runClock, what prepared, 
 		} else if at.Before(killAt) {
 			killAt = at
 		}
+
 		hard = time.After(time.Until(killAt))
 	}
+
 	for {
 		select {
 		case <-exited:
@@ -427,6 +482,7 @@ func (p *running) waitEmpty(at time.Time) (ended bool) {
 		}
 		time.Sleep(min(pause, time.Until(at)))
 	}
+
 	return true
 }
 
@@ -439,9 +495,11 @@ func (p *running) endGroup(killAt time.Time, o *Orders) {
 			killAt = earlier(killAt, time.Now().Add(k.Grace))
 		default:
 		}
+
 		if time.Now().Before(killAt) {
 			continue
 		}
+
 		if !p.killUntil(time.Now().Add(proctree.KillLimit)) {
 			p.log.Error("processes of an attempt do not end after SIGKILL", zap.Int("pgid", p.pid))
 			return
@@ -457,6 +515,7 @@ func (p *running) killUntil(at time.Time) (ended bool) {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -482,6 +541,7 @@ func (p *running) sweep(l proctree.Mark) {
 	if p.tree.Group != nil {
 		return
 	}
+
 	killed, err := p.sweeper.KillMarked(l)
 	if killed > 0 || err != nil {
 		p.log.Info("killed processes that had left their group", zap.String("run", l.RunID), zap.Int("processes", killed), zap.Error(err))
@@ -501,11 +561,13 @@ func (l *Runner) prepareWorkdir(what *prepared) error {
 			what.scratch = path
 		}
 	}
+
 	if what.bound.private {
 		if err := what.workdir.MakePrivate(what.noWorkdir); err != nil {
 			what.bound.private = false
 			return what.bound.addUnsupported("private_tmp", "%s", err)
 		}
 	}
+
 	return nil
 }

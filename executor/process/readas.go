@@ -26,7 +26,9 @@ func readAs(path string, as account) ([]byte, error) {
 	if err != nil {
 		return nil, plainError(err)
 	}
+
 	defer f.Close()
+
 	info, err := f.Stat()
 	if err != nil {
 		return nil, plainError(err)
@@ -34,11 +36,13 @@ func readAs(path string, as account) ([]byte, error) {
 	if !info.Mode().IsRegular() {
 		return nil, errors.New("is not a regular file")
 	}
+
 	if os.Geteuid() == 0 {
 		if err := ownFile(info, as); err != nil {
 			return nil, err
 		}
 	}
+
 	b, err := io.ReadAll(io.LimitReader(f, task.MaxSecretValues+1))
 	if err != nil {
 		return nil, plainError(err)
@@ -46,9 +50,11 @@ func readAs(path string, as account) ([]byte, error) {
 	if len(b) > task.MaxSecretValues {
 		return nil, fmt.Errorf("has more than %d bytes", task.MaxSecretValues)
 	}
+
 	if b == nil {
 		b = []byte{}
 	}
+
 	return b, nil
 }
 
@@ -57,6 +63,7 @@ func ownFile(info fs.FileInfo, as account) error {
 	if as.credential != nil {
 		uid = as.credential.Uid
 	}
+
 	st, ok := info.Sys().(*syscall.Stat_t)
 	switch {
 	case !ok:
@@ -66,6 +73,7 @@ func ownFile(info fs.FileInfo, as account) error {
 	case info.Mode().Perm()&0o022 != 0:
 		return fmt.Errorf("can be written by others than its owner (mode %04o)", info.Mode().Perm())
 	}
+
 	return nil
 }
 
@@ -73,9 +81,11 @@ func ownFile(info fs.FileInfo, as account) error {
 // kernel decides, by the rights of a thread that ends with it.
 func openAs(path string, as *syscall.Credential) (*os.File, error) {
 	const flags = os.O_RDONLY | syscall.O_NONBLOCK | syscall.O_NOCTTY // a fifo or a terminal holds nobody up
+
 	if as == nil {
 		return os.OpenFile(path, flags, 0)
 	}
+
 	var f *os.File
 	var err error
 	done := make(chan struct{})
@@ -88,7 +98,9 @@ func openAs(path string, as *syscall.Credential) (*os.File, error) {
 			return false
 		})
 	}()
+
 	<-done
+
 	return f, err
 }
 
@@ -99,9 +111,11 @@ func setFsCredentials(as *syscall.Credential) error {
 	if len(as.Groups) > 0 {
 		first = unsafe.Pointer(&as.Groups[0])
 	}
+
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(as.Groups)), uintptr(first), 0); errno != 0 {
 		return os.NewSyscallError("setgroups", errno)
 	}
+
 	for _, set := range []struct {
 		name string
 		do   func(int) (int, error)
@@ -112,6 +126,7 @@ func setFsCredentials(as *syscall.Credential) error {
 			return os.NewSyscallError(set.name, unix.EPERM)
 		}
 	}
+
 	return nil
 }
 

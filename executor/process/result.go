@@ -123,5 +123,6 @@ func (r *Result) SetCause(c Cause, timeout time.Duration) {
 	case CauseGone:
 		r.State, r.Reason, r.Message = task.Lost, task.ReasonNodeLost, "killed: its record is gone"
 	}
+
 	r.Message = strings.TrimSpace(r.Message)
 }

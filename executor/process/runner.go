@@ -82,6 +82,7 @@ func New(cfg Config) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	spawner.orphans = cfg.Orphans
 
 	l := &Runner{
@@ -103,6 +104,7 @@ func New(cfg Config) (*Runner, error) {
 			prometheus.GaugeOpts{Name: "carillon_cgroups_set_aside", Help: "Control groups with processes that do not end after SIGKILL, or that cannot be removed."},
 			func() float64 { return float64(l.groups.Aside()) }))
 	}
+
 	return l, nil
 }
 
@@ -116,6 +118,7 @@ func (l *Runner) Run(ctx context.Context, ready func()) {
 	// The thread that is the parent of all processes ends last: they would be killed with it.
 	parent, stopSpawner := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSpawner()
+
 	var helpers, spawners sync.WaitGroup
 	spawners.Go(func() { l.spawner.run(parent) })
 
@@ -182,13 +185,16 @@ func (l *Runner) RunAttempt(a Attempt, o *Orders) Result {
 	if err == nil {
 		bound, err = l.withEnvFrom(bound, a.MayStart, o)
 	}
+
 	if err != nil {
 		return notStarted(err)
 	}
+
 	judge, err := l.newPolicyJudge(bound)
 	if err != nil {
 		return notStarted(err)
 	}
+
 	what, err := l.prepare(bound, a.Token)
 	if err != nil {
 		return notStarted(err)
@@ -202,7 +208,9 @@ func (l *Runner) RunAttempt(a Attempt, o *Orders) Result {
 		what.status.SetPaused(!s.Since.IsZero())
 		a.OnPause(s)
 	}
+
 	what.status.OnCheckpoint(a.OnCheckpoint)
+
 	return l.runPrepared(what, o)
 }
 

@@ -71,14 +71,17 @@ func newSpawner() (*spawner, error) {
 	if err := closeOnExec(); err != nil {
 		return nil, err
 	}
+
 	null, err := os.OpenFile(os.DevNull, os.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}
+
 	s := &spawner{null: null, nullFD: null.Fd(), terminal: hasTerminal()}
 	for kind := range kinds {
 		s.requests[kind] = make(chan *spawnRequest)
 	}
+
 	return s, nil
 }
 
@@ -108,6 +111,7 @@ func closeEachOnExec() error {
 			unix.CloseOnExec(fd)
 		}
 	}
+
 	return err
 }
 
@@ -115,10 +119,13 @@ func closeEachOnExec() error {
 // killed with the thread otherwise.
 func (s *spawner) run(ctx context.Context) {
 	defer s.null.Close()
+
 	var all sync.WaitGroup
+
 	for kind, requests := range s.requests {
 		all.Go(func() { s.serveThread(ctx, requests, thread{noNewPrivs: kind&unprivileged != 0}) })
 	}
+
 	all.Wait()
 }
 
@@ -131,6 +138,7 @@ func (s *spawner) serveThread(ctx context.Context, requests chan *spawnRequest, 
 		onThread(func() (clean bool) {
 			t.setNoNewPrivs()
 			s.serve(&t, requests, first)
+
 			for {
 				select {
 				case <-ctx.Done():
@@ -150,6 +158,7 @@ func (s *spawner) serve(t *thread, requests chan *spawnRequest, r *spawnRequest)
 		s.fork(t, r)
 		guardian := r.guarded
 		close(r.reply)
+
 		select {
 		case r = <-requests:
 		default:
@@ -173,6 +182,7 @@ func (s *spawner) start(r *spawnRequest, off <-chan struct{}) error {
 
 func (s *spawner) fork(t *thread, r *spawnRequest) {
 	defer t.restore()
+
 	if r.err = t.applyConfinement(r.bound, r.room); r.err != nil {
 		return
 	}
@@ -182,6 +192,7 @@ func (s *spawner) fork(t *thread, r *spawnRequest) {
 	if r.err = r.may(); r.err != nil { // last, since the guardian may have taken its time
 		return
 	}
+
 	r.started, r.birth.From = time.Now(), proctree.BootTime()
 	// Whoever can open the terminal that the daemon was started from can type there, another
 	// user's process too: a session of its own has none. Without a terminal a group will do:
@@ -194,17 +205,21 @@ func (s *spawner) fork(t *thread, r *spawnRequest) {
 	if r.group != nil {
 		command.Cgroup = r.group.FD()
 	}
+
 	if r.bound != nil {
 		command.MaxProcesses, command.Hold = r.bound.maxProcesses, r.bound.holds()
 	}
 
 	s.orphans.Lock()
 	defer s.orphans.Unlock()
+
 	if r.created, r.err = spawn.Start(&command); r.err != nil {
 		return
 	}
+
 	r.pid, r.pidfd = r.created.PID, r.created.PIDFD
 	s.orphans.Born(r.pid, r.traced, r.birth)
+
 	r.birth.To = proctree.BootTime()
 
 	if command.Hold {
@@ -214,6 +229,7 @@ func (s *spawner) fork(t *thread, r *spawnRequest) {
 		}
 		r.created.Release()
 	}
+
 	r.guarded.Started(r.pid, r.birth)
 }
 
@@ -223,6 +239,7 @@ func (s *spawner) discard(r *spawnRequest) {
 	_ = r.created.AwaitExec(time.Time{})
 	_, _, _ = reap(r.pid)
 	s.orphans.Reaped(r.pid)
+
 	if r.pidfd >= 0 {
 		unix.Close(r.pidfd)
 	}
@@ -238,15 +255,18 @@ func awaitExit(pid int, pidfd *os.File) error {
 	if pidfd == nil {
 		return waitid(unix.P_PID, pid, 0)
 	}
+
 	rc, err := pidfd.SyscallConn()
 	if err != nil {
 		return err
 	}
+
 	var werr error
 	err = rc.Read(func(fd uintptr) bool {
 		werr = waitid(unix.P_PIDFD, int(fd), unix.WNOHANG)
 		return !errors.Is(werr, errRunning)
 	})
+
 	return errors.Join(err, werr)
 }
 

@@ -64,10 +64,12 @@ func (s *stuckStarts) add(n int64) {
 func (s *stuckStarts) await(done, off <-chan struct{}, began time.Time, timeout time.Duration) (err error) {
 	slow := time.NewTimer(time.Until(began.Add(s.slow)))
 	defer slow.Stop()
+
 	limit := s.limit
 	if timeout > 0 {
 		limit = min(limit, timeout)
 	}
+
 	late := time.NewTimer(time.Until(began.Add(limit)))
 	defer late.Stop()
 
@@ -94,13 +96,16 @@ func (s *stuckStarts) await(done, off <-chan struct{}, began time.Time, timeout 
 	if !counted {
 		s.add(1)
 	}
+
 	if errors.Is(err, errStuck) {
 		s.total.Inc()
 	}
+
 	go func() {
 		<-done
 		s.add(-1)
 	}()
+
 	return err
 }
 
@@ -118,9 +123,11 @@ func within[T any](s *stuckStarts, off <-chan struct{}, timeout time.Duration, s
 	if err = s.await(done, off, time.Now(), timeout); err == nil {
 		return value, failed
 	}
+
 	if errors.Is(err, errStuck) {
 		err = fmt.Errorf("%w: %s takes more than %s: is there a file system that does not answer?", err, step, s.limit)
 	}
+
 	return v, err
 }
 
@@ -133,6 +140,7 @@ func (p *running) awaitExecution(timeout time.Duration, o *Orders) (gone <-chan 
 	if err == nil {
 		return nil, nil
 	}
+
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		p.reapUnexecuted()
 		close(ended)
@@ -145,6 +153,7 @@ func (p *running) awaitExecution(timeout time.Duration, o *Orders) (gone <-chan 
 		defer close(decided)
 		failed = p.created.AwaitExec(time.Time{})
 	}()
+
 	if err = p.stuck.await(decided, o.given, p.started, timeout); err == nil {
 		if err = failed; err != nil {
 			p.reapUnexecuted()
@@ -157,11 +166,13 @@ func (p *running) awaitExecution(timeout time.Duration, o *Orders) (gone <-chan 
 	// is in the middle of an execve that succeeds. What has executed before is an attempt that
 	// has run.
 	_ = unix.Kill(p.pid, unix.SIGKILL)
+
 	if !proctree.NeverExecuted(p.pid) {
 		<-decided
 		p.killedAtStart = killedAtStart(err, o)
 		return nil, nil
 	}
+
 	if errors.Is(err, errStuck) {
 		err = fmt.Errorf("%w: %s has not been executed after %s: is there a lease on its file, or a file system that does not answer?",
 			err, task.Quote(p.program), p.stuck.limit)
@@ -172,11 +183,13 @@ func (p *running) awaitExecution(timeout time.Duration, o *Orders) (gone <-chan 
 		<-decided
 		p.reapUnexecuted()
 	}()
+
 	select {
 	case <-ended:
 	case <-time.After(p.stuck.killed):
 		p.log.Error("a process that has not executed its program does not end after SIGKILL", zap.Int("pid", p.pid), zap.String("run", p.tree.Mark.RunID))
 	}
+
 	return ended, err
 }
 
@@ -185,10 +198,12 @@ func killedAtStart(err error, o *Orders) (k Kill) {
 	if errors.Is(err, errStartTimeout) {
 		return Kill{Cause: causeTimeout}
 	}
+
 	select {
 	case k = <-o.c:
 	default:
 	}
+
 	return k
 }
 
@@ -199,6 +214,7 @@ func (p *running) reapUnexecuted() {
 	_, _, _ = reap(p.pid)
 	p.orphans.Reaped(p.pid)
 	p.orphans.Unlock()
+
 	if p.pidfd >= 0 {
 		unix.Close(p.pidfd)
 	}

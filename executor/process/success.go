@@ -42,6 +42,7 @@ func (r *successRule) MatchLine(b []byte) {
 		text := spool.Tail(b[:min(len(b), 100)], 100)
 		r.refused.CompareAndSwap(nil, &text)
 	}
+
 	if r.output != nil && !r.found.Load() && r.output.Match(b) {
 		r.found.Store(true)
 	}
@@ -50,13 +51,16 @@ func (r *successRule) MatchLine(b []byte) {
 // exited is the outcome of a process that has ended by itself, with an exit code.
 func (r *Result) exited(code int, rule *successRule) {
 	r.ExitCode, r.State = &code, task.Succeeded
+
 	if rule == nil {
 		rule = &noRule
 	}
+
 	refused := rule.refused.Load()
 	fail := func(reason, format string, args ...any) {
 		r.State, r.Reason, r.Message = task.Failed, reason, fmt.Sprintf(format, args...)
 	}
+
 	switch {
 	case !rule.Exit(code) && len(rule.ExitCodes) > 0:
 		fail(task.ReasonExit, "exited with code %d, which is not in success.exit_codes", code)

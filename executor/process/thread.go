@@ -32,17 +32,20 @@ type thread struct {
 // for other things again.
 func onThread(f func() (clean bool)) {
 	runtime.LockOSThread()
+
 	if unix.Gettid() != unix.Getpid() {
 		if f() {
 			runtime.UnlockOSThread() // else it ends with the goroutine
 		}
 		return
 	}
+
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		onThread(f)
 	}()
+
 	<-done
 	runtime.UnlockOSThread()
 }
@@ -66,6 +69,7 @@ func (t *thread) applyConfinement(c *confinement, room string) error {
 	if err := t.unshareFS(); err != nil { // a filter of system calls may forbid it
 		return c.withoutThread(err)
 	}
+
 	if c.private {
 		if err := t.enterPrivateTmp(room); err != nil {
 			t.restore()
@@ -74,9 +78,11 @@ func (t *thread) applyConfinement(c *confinement, room string) error {
 			}
 		}
 	}
+
 	if c.umask >= 0 {
 		t.umask, t.masked = unix.Umask(c.umask), true
 	}
+
 	return nil
 }
 
@@ -85,9 +91,11 @@ func (c *confinement) withoutThread(why error) (err error) {
 	if c.private {
 		err = c.addUnsupported("private_tmp", "%s", why)
 	}
+
 	if c.umask >= 0 && err == nil {
 		err = c.addUnsupported("umask", "%s", why)
 	}
+
 	return err
 }
 
@@ -97,9 +105,11 @@ func (t *thread) restore() {
 		unix.Umask(t.umask)
 		t.masked = false
 	}
+
 	if !t.inMountNS {
 		return
 	}
+
 	// setns goes to the root of the namespace, which is the daemon's unless it was
 	// started by chroot.
 	err := errors.Join(
@@ -122,16 +132,20 @@ func (t *thread) unshareFS() (err error) {
 	if t.ns, err = unix.Open("/proc/thread-self/ns/mnt", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
 		return err
 	}
+
 	if t.root, err = unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0); err == nil {
 		if err = os.NewSyscallError("unshare", unshare(unix.CLONE_FS)); err != nil {
 			unix.Close(t.root)
 		}
 	}
+
 	if err != nil {
 		unix.Close(t.ns)
 		return err
 	}
+
 	t.unshared = true
+
 	return nil
 }
 
@@ -141,20 +155,26 @@ func (t *thread) enterPrivateTmp(room string) error {
 	if err := unshare(unix.CLONE_NEWNS); err != nil {
 		return os.NewSyscallError("unshare", err)
 	}
+
 	t.inMountNS = true
+
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil { // the host sees none of what follows
 		return &os.PathError{Op: "mount", Path: "/", Err: err}
 	}
+
 	at, err := unix.Open(room, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return &os.PathError{Op: "open", Path: room, Err: err}
 	}
+
 	defer unix.Close(at)
+
 	for i, dir := range task.PrivateDirs {
 		if err := bind(at, workdir.PrivateName(i), dir); err != nil && !(i > 0 && errors.Is(err, unix.ENOENT)) { // not every host has /var/tmp
 			return &os.PathError{Op: "mount", Path: dir, Err: err}
 		}
 	}
+
 	return nil
 }
 
@@ -165,7 +185,9 @@ func bind(at int, name, dir string) error {
 	if err != nil {
 		return err
 	}
+
 	defer unix.Close(fd)
+
 	return unix.Mount("/proc/self/fd/"+strconv.Itoa(fd), dir, "", unix.MS_BIND, "")
 }
 

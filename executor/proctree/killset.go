@@ -51,6 +51,7 @@ func (h *KillSet) KillGroups() {
 	for _, dir := range h.cgroups {
 		cgroup.Kill(dir)
 	}
+
 	for pgid, b := range h.groups {
 		if leader, err := ReadStat(pgid); err == nil && b.fits(leader.Start) {
 			unix.Kill(-pgid, unix.SIGKILL)
@@ -62,21 +63,25 @@ func (h *KillSet) KillGroups() {
 // returns how many processes it killed. An error means that some may be left.
 func (h *KillSet) KillAll(done <-chan struct{}) (killed int, err error) {
 	seen := map[int]bool{}
+
 	for clean, pause := 0, time.Millisecond; ; {
 		found, err := h.killOnce(seen)
 		if err != nil {
 			return len(seen), err
 		}
+
 		if found > 0 {
 			clean = 0
 		} else if clean++; clean == 2 {
 			return len(seen), nil
 		}
+
 		select {
 		case <-done:
 			return len(seen), fmt.Errorf("%d processes do not end", found)
 		case <-time.After(pause):
 		}
+
 		pause = min(2*pause, 100*time.Millisecond)
 	}
 }
@@ -87,6 +92,7 @@ func (h *KillSet) killOnce(seen map[int]bool) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("list processes: %w", err)
 	}
+
 	self := os.Getpid()
 	found := 0
 	for _, dir := range h.cgroups {
@@ -95,19 +101,24 @@ func (h *KillSet) killOnce(seen map[int]bool) (int, error) {
 			found++
 		}
 	}
+
 	for _, pid := range pids {
 		if pid == self {
 			continue
 		}
+
 		st, err := ReadStat(pid)
 		if err != nil || st.Dead() || !h.wanted(st) {
 			continue
 		}
+
 		found++
+
 		if signalSame(st, unix.SIGKILL) {
 			seen[pid] = true
 		}
 	}
+
 	return found, nil
 }
 
@@ -126,6 +137,7 @@ func (h *KillSet) inGroup(st Stat) bool {
 	if leader, err := ReadStat(st.Group); err == nil {
 		return b.fits(leader.Start)
 	}
+
 	return st.Start >= b.From.Truncate(tick)-tick
 }
 
@@ -134,24 +146,29 @@ func (h *KillSet) marked(pid int) bool {
 	if len(h.marks) == 0 {
 		return false
 	}
+
 	env, err := os.ReadFile(procRoot + "/" + strconv.Itoa(pid) + "/environ")
 	if err != nil || !bytes.Contains(env, []byte(EnvRunID+"=")) {
 		return false
 	}
+
 	get := func(name string) string {
 		for entry := range bytes.SplitSeq(env, []byte{0}) {
 			if k, v, ok := bytes.Cut(entry, []byte{'='}); ok && string(k) == name {
 				return string(v)
 			}
 		}
+
 		return ""
 	}
+
 	for _, l := range h.marks[get(EnvRunID)] {
 		if get(EnvToken) == strconv.FormatInt(l.Token, 10) &&
 			(l.Task == "" || get(EnvTask) == l.Task) && (l.Namespace == "" || get(EnvNamespace) == l.Namespace) {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -163,13 +180,17 @@ func KillMarked(ctx context.Context, attempts []Mark) (killed int, err error) {
 	if len(attempts) == 0 {
 		return 0, nil
 	}
+
 	var h KillSet
+
 	for _, l := range attempts {
 		h.AddMark(l)
 	}
+
 	if killed, err = h.KillAll(ctx.Done()); err != nil {
 		return killed, fmt.Errorf("kill leftovers: %w", err)
 	}
+
 	return killed, nil
 }
 
@@ -195,21 +216,27 @@ func (s *Sweeper) KillMarked(l Mark) (int, error) {
 	if s.next == nil {
 		s.next = &scanForMarks{}
 	}
+
 	b := s.next
 	b.hunt.AddMark(l)
 	s.mu.Unlock()
 
 	s.turn.Lock()
 	defer s.turn.Unlock()
+
 	if b.done {
 		return 0, b.err // told to the first
 	}
+
 	s.mu.Lock()
 	s.next = nil
 	s.mu.Unlock()
+
 	late := make(chan struct{})
 	defer time.AfterFunc(KillLimit, func() { close(late) }).Stop()
+
 	b.killed, b.err = b.hunt.KillAll(late)
 	b.done = true
+
 	return b.killed, b.err
 }

@@ -82,6 +82,7 @@ func (o *Orphans) Born(pid int, t *Tree, b Birth) {
 	if o == nil {
 		return
 	}
+
 	o.mains[pid] = true
 	if t != nil {
 		t.PID = pid
@@ -105,6 +106,7 @@ func (o *Orphans) Traces(pid int) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -113,8 +115,10 @@ func (o *Orphans) Forget(t *Tree) {
 	if o == nil {
 		return
 	}
+
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	delete(o.trees, t)
 }
 
@@ -128,14 +132,17 @@ func (o *Orphans) of(t *Tree) (pids []int) {
 	if o == nil {
 		return nil
 	}
+
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	for clean := 0; clean < 2 && len(pids) == 0; clean++ {
 		if o.scan(time.Now()) {
 			clean = -1
 		}
 		pids = o.only(t)
 	}
+
 	return pids
 }
 
@@ -146,6 +153,7 @@ func (o *Orphans) only(t *Tree) (pids []int) {
 			pids = append(pids, pid)
 		}
 	}
+
 	return pids
 }
 
@@ -153,25 +161,30 @@ func (o *Orphans) only(t *Tree) (pids []int) {
 // mu is held.
 func (o *Orphans) scan(now time.Time) (ended bool) {
 	children := o.children(o.self)
+
 	for pid := range o.known {
 		if !slices.Contains(children, pid) {
 			delete(o.known, pid)
 		}
 	}
+
 	for _, pid := range children {
 		if o.mains[pid] {
 			continue
 		}
+
 		st, err := ReadStat(pid)
 		if err != nil {
 			delete(o.known, pid)
 			continue
 		}
+
 		x := o.known[pid]
 		if x == nil || x.start != st.Start {
 			x = &orphan{start: st.Start, seen: now, of: o.origin(st)}
 			o.known[pid] = x
 		}
+
 		// A child that somebody else of this program waits for is soon gone.
 		if st.Dead() && (len(x.of) > 0 || now.Sub(x.seen) >= reapAfter) {
 			// It is not reaped if only its first thread has ended.
@@ -181,6 +194,7 @@ func (o *Orphans) scan(now time.Time) (ended bool) {
 			}
 		}
 	}
+
 	return ended
 }
 
@@ -189,13 +203,16 @@ func (o *Orphans) origin(st Stat) (of []*Tree) {
 	for t, b := range o.trees {
 		var h KillSet
 		h.AddMark(t.Mark)
+
 		if st.Group == t.PID || h.marked(st.PID) {
 			return []*Tree{t}
 		}
+
 		if st.Start >= b.From.Truncate(tick)-tick {
 			of = append(of, t)
 		}
 	}
+
 	return of
 }
 
@@ -204,15 +221,18 @@ func (o *Orphans) Run(ctx context.Context) {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, unix.SIGCHLD)
 	defer signal.Stop(ended)
+
 	for {
 		o.mu.Lock()
 		o.scan(time.Now())
 		waits := len(o.known) > 0
 		o.mu.Unlock()
+
 		pause := reapLook
 		if waits {
 			pause = reapAfter
 		}
+
 		select {
 		case <-ctx.Done():
 			return
@@ -237,16 +257,20 @@ func childrenOf(pid int) (children []int) {
 				children = append(children, child)
 			}
 		}
+
 		return children
 	}
+
 	if !errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
+
 	all, _ := ListPIDs() // a kernel that does not list children; none can be listed, none is
 	for _, child := range all {
 		if st, err := ReadStat(child); err == nil && st.Parent == pid {
 			children = append(children, child)
 		}
 	}
+
 	return children
 }

@@ -58,10 +58,12 @@ func parseStat(pid int, b []byte) (Stat, error) {
 	if len(f) < 20 {
 		return Stat{}, fmt.Errorf("stat of process %d: %d fields", pid, len(f))
 	}
+
 	parent, err0 := strconv.Atoi(string(f[1]))
 	pgrp, err1 := strconv.Atoi(string(f[2]))
 	start, err2 := strconv.ParseInt(string(f[19]), 10, 64)
 	flags, err3 := strconv.ParseUint(string(f[6]), 10, 64)
+
 	return Stat{PID: pid, Parent: parent, Group: pgrp, State: f[0][0], flags: flags, Start: time.Duration(start) * tick}, errors.Join(err0, err1, err2, err3)
 }
 
@@ -71,7 +73,9 @@ func ListPIDs() ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	defer d.Close()
+
 	names, err := d.Readdirnames(-1)
 	pids := make([]int, 0, len(names))
 	for _, n := range names {
@@ -79,6 +83,7 @@ func ListPIDs() ([]int, error) {
 			pids = append(pids, pid)
 		}
 	}
+
 	return pids, err
 }
 
@@ -112,15 +117,18 @@ func groupAlive(pgid int) bool {
 	if unix.Kill(-pgid, 0) == unix.ESRCH {
 		return false
 	}
+
 	pids, err := ListPIDs()
 	if err != nil {
 		return true
 	}
+
 	for _, pid := range pids {
 		if st, err := ReadStat(pid); err == nil && st.Group == pgid && !st.Dead() {
 			return true
 		}
 	}
+
 	return false
 }
 

@@ -41,6 +41,7 @@ func (t *Tree) Signal(sig syscall.Signal) {
 // SignalOthers signals what left the main process's group.
 func (t *Tree) SignalOthers(sig syscall.Signal) {
 	own := t.holdsNumber()
+
 	for _, pid := range t.others() {
 		// What looks dead may be a process whose first thread has ended.
 		if st, err := ReadStat(pid); err == nil && !(own && st.Group == t.PID) {
@@ -73,6 +74,7 @@ func (t *Tree) Freeze() error {
 	if t.Group != nil {
 		return t.Group.Freeze()
 	}
+
 	t.Signal(unix.SIGSTOP)
 	// Two looks in a row have to find nothing that moves: in the middle of an exec, a
 	// process shows no mark.
@@ -82,6 +84,7 @@ func (t *Tree) Freeze() error {
 		if err != nil {
 			return fmt.Errorf("freeze: %w", err)
 		}
+
 		// What sleeps in the kernel (the parent of a vfork, or who waits for a disk) has
 		// its signal by now, and stops before it does anything else.
 		moving := 0
@@ -90,9 +93,11 @@ func (t *Tree) Freeze() error {
 				moving++
 			}
 		}
+
 		if clean++; moving > 0 {
 			clean = 0
 		}
+
 		if clean == 2 {
 			return nil
 		}
@@ -107,10 +112,13 @@ func (t *Tree) Thaw() error {
 	if t.Group != nil {
 		return t.Group.Thaw()
 	}
+
 	t.Signal(unix.SIGCONT)
+
 	if _, err := t.each(Stat.Stopped, unix.SIGCONT); err != nil {
 		return fmt.Errorf("thaw: %w", err)
 	}
+
 	return nil
 }
 
@@ -133,6 +141,7 @@ func (t *Tree) holdsNumber() bool {
 	if !t.reaped {
 		return true
 	}
+
 	_, err := ReadStat(t.PID)
 	return err != nil
 }
@@ -142,19 +151,24 @@ func (t *Tree) holdsNumber() bool {
 func (t *Tree) each(match func(Stat) bool, sig syscall.Signal) (all []Stat, err error) {
 	var h KillSet
 	h.AddMark(t.Mark)
+
 	pids, err := ListPIDs()
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
+
 	own := t.holdsNumber()
+
 	for _, pid := range pids {
 		st, err := ReadStat(pid)
 		if err != nil || st.Dead() || !match(st) || !(own && st.Group == t.PID) && !h.marked(pid) {
 			continue
 		}
+
 		all = append(all, st)
 		signalSame(st, sig)
 	}
+
 	return all, nil
 }
 
@@ -168,12 +182,16 @@ func signalSame(st Stat, sig syscall.Signal) bool {
 		again, err := ReadStat(st.PID)
 		return err == nil && again.Start == st.Start && unix.Kill(st.PID, sig) == nil
 	}
+
 	if err != nil {
 		return false
 	}
+
 	defer unix.Close(fd)
+
 	if again, err := ReadStat(st.PID); err != nil || again.Start != st.Start {
 		return false
 	}
+
 	return unix.PidfdSendSignal(fd, sig, nil, 0) == nil
 }

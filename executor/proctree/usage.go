@@ -53,6 +53,7 @@ func (t *Tree) Usage() (task.Usage, cgroup.Usage) {
 	if t.Group != nil {
 		u = t.Group.Usage()
 	}
+
 	return task.Usage{
 		CPUMS:      max(u.CPU, t.took.cpu).Round(time.Millisecond).Milliseconds(),
 		MemoryPeak: cmp.Or(u.MemoryPeak, t.took.largest),

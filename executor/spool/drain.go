@@ -24,14 +24,18 @@ func NewPipes(apart bool) (o *Pipes, out, errs int, err error) {
 	if err != nil {
 		return nil, 0, 0, err
 	}
+
 	o.pipes = append(o.pipes, r)
+
 	if !apart {
 		return o, out, out, nil
 	}
 	if r, errs, err = newPipe(); err != nil {
 		return nil, 0, 0, errors.Join(err, unix.Close(out), o.Close())
 	}
+
 	o.pipes = append(o.pipes, r)
+
 	return o, out, errs, nil
 }
 
@@ -50,10 +54,12 @@ func newPipe() (*os.File, int, error) {
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
 		return nil, 0, err
 	}
+
 	if _, err := unix.FcntlInt(uintptr(p[0]), unix.F_SETFL, unix.O_NONBLOCK); err != nil {
 		err = os.NewSyscallError("fcntl", err)
 		return nil, 0, errors.Join(err, unix.Close(p[0]), unix.Close(p[1]))
 	}
+
 	return os.NewFile(uintptr(p[0]), "output"), p[1], nil
 }
 
@@ -83,6 +89,7 @@ func (o *Pipes) CopyTo(into *Output) {
 		into.drain(o.pipes[0], merged)
 		return
 	}
+
 	var wg sync.WaitGroup
 	wg.Go(func() { into.drain(o.pipes[1], stderr) })
 	into.drain(o.pipes[0], stdout)
@@ -96,7 +103,9 @@ func (o *Output) drain(pipe *os.File, from stream) {
 	if err != nil {
 		return // only if it is closed
 	}
+
 	var p pace
+
 	for more := true; more; {
 		n := 0
 		err = rc.Read(func(fd uintptr) (ready bool) {
@@ -104,12 +113,16 @@ func (o *Output) drain(pipe *os.File, from stream) {
 			if n, rerr = o.pour(int(fd), from); errors.Is(rerr, syscall.EAGAIN) {
 				return false
 			}
+
 			more = n > 0
+
 			return true
 		})
+
 		more = more && err == nil
 		p.passed(n)
 	}
+
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		_ = rc.Control(func(fd uintptr) { o.rest(int(fd), from) })
 	}
@@ -153,17 +166,21 @@ func (o *Output) pour(fd int, from stream) (int, error) {
 	dropped := o.drop(fd)
 	buf := buffers.Get().(*[]byte) // only while there is something to read: many attempts say nothing
 	defer buffers.Put(buf)
+
 	b := *buf
 	if dropped > 0 {
 		b = b[:remembered] // if there is more, it is dropped next
 	}
+
 	n, err := readFD(fd, b)
 	if n > 0 {
 		o.take(b[:n], from)
 	}
+
 	if dropped > 0 {
 		return dropped + max(n, 0), nil // an end is seen next time
 	}
+
 	return n, err
 }
 
@@ -173,26 +190,32 @@ func (o *Output) pour(fd int, from stream) (int, error) {
 func (o *Output) drop(fd int) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	if !o.past() || o.matcher != nil && !o.matcher.Settled() { // who looks for something looks at all of it
 		return 0
 	}
+
 	held, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
 	if err != nil || held <= 2*remembered {
 		return 0
 	}
+
 	if o.null == nil {
 		if o.null, err = os.OpenFile(os.DevNull, os.O_WRONLY, 0); err != nil {
 			return 0 // then they are read
 		}
 		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, floodPipe) // fewer turns; without it there are more
 	}
+
 	n, err := unix.Splice(fd, nil, int(o.null.Fd()), nil, held-remembered, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
 	if err != nil || n <= 0 {
 		return 0
 	}
+
 	o.bytes += n
 	o.last = o.last[:0] // what comes does not follow on it
 	o.spool.dropped.Add(float64(n))
+
 	return int(n)
 }
 

@@ -18,25 +18,31 @@ func (s *Spool) Watch(namespace, name, run string, attempt int) (woken <-chan st
 	if err != nil {
 		return nil, nil, err
 	}
+
 	c := wake.NewSignal()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.followers[path] = append(s.followers[path], c)
 	if o := s.active[path]; o != nil {
 		o.followed.Store(true)
 	}
+
 	return c, func() { s.unwatch(path, c) }, nil
 }
 
 func (s *Spool) unwatch(path string, c wake.Signal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	left := slices.DeleteFunc(s.followers[path], func(f wake.Signal) bool { return f == c })
 	if len(left) > 0 {
 		s.followers[path] = left
 		return
 	}
+
 	delete(s.followers, path)
+
 	if o := s.active[path]; o != nil {
 		o.followed.Store(false)
 	}
@@ -46,6 +52,7 @@ func (s *Spool) unwatch(path string, c wake.Signal) {
 func (s *Spool) activate(o *Output) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.active[o.path] = o
 	o.followed.Store(len(s.followers[o.path]) > 0)
 	s.wake(o.path)
@@ -57,6 +64,7 @@ func (s *Spool) retire(path string, size int64) {
 	delete(s.active, path)
 	s.wake(path)
 	s.mu.Unlock()
+
 	if s.used.Add(onDisk(size)) > s.cfg.Total {
 		s.sweep.Send()
 	}

@@ -24,16 +24,20 @@ func (t *lineSplitter) take(b []byte) {
 	if t.matcher == nil || t.matcher.Settled() {
 		return
 	}
+
 	for len(b) > 0 {
 		line, rest, ended := bytes.Cut(b, []byte{'\n'})
 		b = rest
+
 		if len(t.part) > 0 || !ended {
 			t.part = append(t.part, line[:min(len(line), longestLine-len(t.part))]...)
 			line = t.part
 		}
+
 		if !ended && len(t.part) > 0 {
 			return
 		}
+
 		t.matcher.MatchLine(line[:min(len(line), longestLine)])
 		t.part = t.part[:0]
 	}

@@ -56,7 +56,9 @@ func (s *Spool) NewOutput(path string, wants task.Output) *Output {
 	if wants.Limit > 0 {
 		o.limit = min(o.limit, int64(wants.Limit))
 	}
+
 	s.activate(o)
+
 	return o
 }
 
@@ -91,14 +93,18 @@ func (o *Output) take(b []byte, from stream) {
 	o.lines[from].take(b) // which may take its time, and is its reader's alone
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	o.bytes += int64(len(b))
 	o.remember(b)
+
 	if o.past() {
 		o.spool.dropped.Add(float64(len(b)))
 		return
 	}
+
 	room := min(o.limit-o.kept, int64(len(b)))
 	o.times.note(o.size, now, from)
+
 	o.kept += o.write(b[:room])
 	if room < int64(len(b)) && o.broken == nil {
 		o.truncated = true
@@ -120,21 +126,25 @@ func (o *Output) write(b []byte) int64 {
 	if len(b) == 0 {
 		return 0
 	}
+
 	if o.file == nil {
 		if o.file, o.broken = create(o.path); o.broken != nil {
 			o.fail()
 			return 0
 		}
 	}
+
 	n, err := o.file.Write(b)
 	o.size += int64(n)
 	if o.followed.Load() { // a follower sets it before it reads: what it has not read wakes it
 		o.spool.written(o.path)
 	}
+
 	if err != nil {
 		o.broken = err
 		o.fail()
 	}
+
 	return int64(n)
 }
 
@@ -155,6 +165,7 @@ func create(path string) (*os.File, error) {
 			f, err = os.OpenFile(path, flags, 0o600)
 		}
 	}
+
 	return f, err
 }
 
@@ -163,9 +174,11 @@ func (o *Output) remember(b []byte) {
 	if len(b) > remembered {
 		b = b[len(b)-remembered:]
 	}
+
 	if len(o.last)+len(b) > remembered {
 		o.last = append(o.last[:0], o.last[max(0, len(o.last)-(remembered-len(b))):]...)
 	}
+
 	o.last = append(o.last, b...)
 }
 
@@ -173,21 +186,27 @@ func (o *Output) remember(b []byte) {
 func (o *Output) Close() {
 	o.mu.Lock()
 	disk := o.times.close(o.file)
+
 	if o.file != nil {
 		if err := o.file.Close(); err != nil && o.broken == nil {
 			o.broken = err
 			o.fail()
 		}
+
 		if err := o.writeRetention(); err != nil {
 			o.spool.log.Warn("cannot note how output is to be kept", zap.String("path", o.path), zap.Error(err))
 		}
 	}
+
 	if o.null != nil {
 		o.null.Close()
 	}
+
 	size := o.size
 	o.mu.Unlock()
+
 	o.spool.retire(o.path, disk+onDisk(size))
+
 	if size > block && !o.wants.Raw() {
 		o.spool.toPack(o.path)
 	}
@@ -199,10 +218,12 @@ func (o *Output) writeRetention() error {
 	if o.wants.Raw() {
 		errs = append(errs, os.WriteFile(rawOf(o.path), nil, 0o600))
 	}
+
 	if keep := o.wants.Keep.Std(); keep > 0 && keep < o.spool.cfg.MaxAge {
 		until, p := time.Now().Add(keep), keepOf(o.path)
 		errs = append(errs, os.WriteFile(p, nil, 0o600), os.Chtimes(p, until, until))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -213,12 +234,15 @@ func Tail(b []byte, n int) string {
 		if len(b) <= n {
 			return b
 		}
+
 		b = b[len(b)-n:]
 		for i := 0; i < utf8.UTFMax-1 && len(b) > 0 && !utf8.RuneStart(b[0]); i++ {
 			b = b[1:]
 		}
+
 		return b
 	}
+
 	s := strings.ToValidUTF8(string(cut(b)), "\uFFFD")
 	return string(cut([]byte(strings.ReplaceAll(s, "\x00", "\uFFFD"))))
 }

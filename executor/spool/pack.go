@@ -39,6 +39,7 @@ func (s *Spool) toPack(log string) {
 	if s.cfg.Uncompressed {
 		return
 	}
+
 	select {
 	case s.packs <- log:
 	default:
@@ -72,17 +73,22 @@ func (s *Spool) pack(ctx context.Context, log string) error {
 	if err != nil {
 		return err
 	}
+
 	defer in.Close()
+
 	was, err := in.Stat()
 	if err != nil || !was.Mode().IsRegular() {
 		return err
 	}
+
 	temp := packed(log) + ".tmp"
 	out, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
+
 	defer out.Close()
+
 	size, err := compress(ctx, in, was.Size(), out)
 	switch {
 	case err != nil:
@@ -97,6 +103,7 @@ func (s *Spool) pack(ctx context.Context, log string) error {
 			}
 		}
 	}
+
 	return errors.Join(err, os.Remove(temp))
 }
 
@@ -108,6 +115,7 @@ func (s *Spool) copyMetadata(in, out *os.File, was fs.FileInfo) error {
 			return err
 		}
 	}
+
 	return errors.Join(os.Chtimes(out.Name(), was.ModTime(), was.ModTime()), unix.Fdatasync(int(out.Fd())))
 }
 
@@ -116,6 +124,7 @@ func (s *Spool) copyMetadata(in, out *os.File, was fs.FileInfo) error {
 func (s *Spool) replace(log string, was fs.FileInfo) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	is, err := os.Lstat(log)
 	if _, active := s.active[log]; active || err != nil || !os.SameFile(was, is) || is.Size() != was.Size() {
 		return false, nil
@@ -123,6 +132,7 @@ func (s *Spool) replace(log string, was fs.FileInfo) (bool, error) {
 	if err := os.Rename(packed(log)+".tmp", packed(log)); err != nil {
 		return false, err
 	}
+
 	return true, os.Remove(log)
 }
 
@@ -130,9 +140,11 @@ func (s *Spool) replace(log string, was fs.FileInfo) (bool, error) {
 func (s *Spool) leaveRaw(log string) error {
 	s.mu.Lock() // it may be removed, or begun anew
 	defer s.mu.Unlock()
+
 	if _, err := os.Lstat(log); s.active[log] != nil || err != nil {
 		return nil
 	}
+
 	return os.WriteFile(rawOf(log), nil, 0o600)
 }
 
@@ -143,6 +155,7 @@ func compress(ctx context.Context, in io.Reader, has int64, out io.Writer) (size
 	if err != nil {
 		return 0, err
 	}
+
 	raw, frame, table := make([]byte, min(has, packFrame)), []byte(nil), make([]byte, 8)
 	for n := packFrame; n == packFrame; {
 		began := time.Now()
@@ -153,10 +166,12 @@ func compress(ctx context.Context, in io.Reader, has int64, out io.Writer) (size
 		if n == 0 {
 			break
 		}
+
 		frame = enc.EncodeAll(raw[:n], frame[:0])
 		if _, err := out.Write(frame); err != nil {
 			return 0, err
 		}
+
 		size += int64(len(frame))
 		table = binary.LittleEndian.AppendUint32(table, uint32(len(frame)))
 		table = binary.LittleEndian.AppendUint32(table, uint32(n))
@@ -165,12 +180,14 @@ func compress(ctx context.Context, in io.Reader, has int64, out io.Writer) (size
 			return 0, ctx.Err()
 		}
 	}
+
 	frames := (len(table) - 8) / seekEntry
 	table = binary.LittleEndian.AppendUint32(table, uint32(frames))
 	table = binary.LittleEndian.AppendUint32(append(table, 0), seekable)
 	binary.LittleEndian.PutUint32(table, skippable)
 	binary.LittleEndian.PutUint32(table[4:], uint32(len(table)-8))
 	_, err = out.Write(table)
+
 	return size + int64(len(table)), err
 }
 
@@ -207,11 +224,13 @@ func openPacked(path string) (*packedReader, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	p := &packedReader{f: f, have: -1}
 	if err := p.readTable(); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+
 	return p, nil
 }
 
@@ -220,19 +239,23 @@ func (p *packedReader) readTable() error {
 	if err != nil {
 		return err
 	}
+
 	var footer [seekFooter]byte
 	if _, err := p.f.ReadAt(footer[:], max(end-seekFooter, 0)); err != nil {
 		return errDamaged
 	}
+
 	frames := int64(binary.LittleEndian.Uint32(footer[:]))
 	long := frames*seekEntry + seekFooter
 	if binary.LittleEndian.Uint32(footer[5:]) != seekable || footer[4] != 0 || long+8 > end {
 		return errDamaged
 	}
+
 	table := make([]byte, 8+long)
 	if _, err := p.f.ReadAt(table, end-long-8); err != nil {
 		return err
 	}
+
 	at := int64(0)
 	for i := range frames {
 		e := table[8+i*seekEntry:]
@@ -240,11 +263,14 @@ func (p *packedReader) readTable() error {
 		if f.text > packFrame || f.text < packFrame && i < frames-1 || f.long > 2*packFrame {
 			return errDamaged
 		}
+
 		p.frames, p.size, at = append(p.frames, f), p.size+int64(f.text), at+int64(f.long)
 	}
+
 	if at != end-long-8 {
 		return errDamaged
 	}
+
 	return nil
 }
 
@@ -255,10 +281,13 @@ func (p *packedReader) Seek(offset int64, whence int) (int64, error) {
 	case io.SeekEnd:
 		offset += p.size
 	}
+
 	if offset < 0 {
 		return 0, errors.New("seek before the beginning")
 	}
+
 	p.at = offset
+
 	return offset, nil
 }
 
@@ -266,12 +295,15 @@ func (p *packedReader) Read(b []byte) (int, error) {
 	if p.at >= p.size {
 		return 0, io.EOF
 	}
+
 	i := int(p.at / packFrame)
 	if err := p.load(i); err != nil {
 		return 0, err
 	}
+
 	n := copy(b, p.text[p.at-p.frames[i].from:])
 	p.at += int64(n)
+
 	return n, nil
 }
 
@@ -279,21 +311,26 @@ func (p *packedReader) load(i int) error {
 	if p.have == i {
 		return nil
 	}
+
 	f := p.frames[i]
 	frame := make([]byte, f.long)
 	if _, err := p.f.ReadAt(frame, f.at); err != nil {
 		return err
 	}
+
 	dec, err := unpacker()
 	if err != nil {
 		return err
 	}
+
 	p.have = -1
 	p.text, err = dec.DecodeAll(frame, p.text[:0])
 	if err != nil || len(p.text) != f.text {
 		return errors.Join(errDamaged, err)
 	}
+
 	p.have = i
+
 	return nil
 }
 

@@ -88,6 +88,7 @@ func New(cfg Config) *Spool {
 		cfg.Registerer.MustRegister(s.dropped, s.failures, s.removed, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "carillon_spool_bytes", Help: "Disk that kept output takes."}, func() float64 { return float64(s.used.Load()) }))
 	}
+
 	return s
 }
 
@@ -104,8 +105,10 @@ func isRunID(id string) bool {
 		default:
 			return false
 		}
+
 		last = c
 	}
+
 	return last != '.' && len(id) <= 200
 }
 
@@ -118,6 +121,7 @@ func (s *Spool) Path(namespace, name, run string, attempt int) (string, error) {
 	if !isRunID(run) || attempt < 0 {
 		return "", task.Invalid(task.CodeBadName, "run", "%s is not a run's id", task.Quote(run))
 	}
+
 	return filepath.Join(s.root, namespace, name, run+"."+strconv.Itoa(attempt)+endLog), nil
 }
 
@@ -129,6 +133,7 @@ func (s *Spool) Open(namespace, name, run string, attempt int) (io.ReadSeekClose
 	if err != nil {
 		return nil, err
 	}
+
 	f, err := os.Open(path)
 	switch {
 	case err == nil:
@@ -142,6 +147,7 @@ func (s *Spool) Open(namespace, name, run string, attempt int) (io.ReadSeekClose
 			return p, nil
 		}
 	}
+
 	return nil, fmt.Errorf("open output: %w", err)
 }
 
@@ -161,10 +167,12 @@ func (s *Spool) Attempts(namespace, name, run string) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	files, err := os.ReadDir(filepath.Dir(path))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list outputs: %w", err)
 	}
+
 	attempts := []int{}
 	for _, f := range files {
 		rest, ok := strings.CutPrefix(f.Name(), run+".")
@@ -173,13 +181,16 @@ func (s *Spool) Attempts(namespace, name, run string) ([]int, error) {
 			attempts = append(attempts, n)
 		}
 	}
+
 	slices.Sort(attempts)
+
 	return slices.Compact(attempts), nil
 }
 
 func (s *Spool) isActive(path string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	_, ok := s.active[path]
 	return ok
 }

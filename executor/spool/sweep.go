@@ -40,6 +40,7 @@ func outputOf(path string) (log, end string, ok bool) {
 			return base + endLog, end, true
 		}
 	}
+
 	return "", "", false
 }
 
@@ -51,10 +52,13 @@ func (s *Spool) Run(ctx context.Context) error {
 	var packer sync.WaitGroup
 	packer.Go(func() { s.runPacker(ctx) })
 	defer packer.Wait()
+
 	t := time.NewTicker(sweepEvery)
 	defer t.Stop()
+
 	for {
 		s.Sweep(ctx, time.Now())
+
 		select {
 		case <-ctx.Done():
 			return nil
@@ -85,28 +89,34 @@ type spooled struct {
 func (s *Spool) Sweep(ctx context.Context, now time.Time) {
 	files, used := s.ended(ctx)
 	slices.SortFunc(files, func(a, b spooled) int { return a.at.Compare(b.at) })
+
 	goal := used
 	if used > s.cfg.Total {
 		goal = s.cfg.Total / 10 * 9
 	}
+
 	removed := 0
 	for _, f := range files {
 		if ctx.Err() != nil {
 			break
 		}
+
 		if used <= goal && !s.outdated(f, now) {
 			if f.log > block && !f.raw {
 				s.toPack(f.path) // its daemon had no time for that
 			}
 			continue
 		}
+
 		if s.remove(f.path) {
 			used -= f.size
 			removed++
 		}
 	}
+
 	s.used.Store(used)
 	s.removed.Add(float64(removed))
+
 	if removed > 0 {
 		s.log.Info("removed old output", zap.Int("files", removed), zap.Int64("bytes", used))
 	}
@@ -121,6 +131,7 @@ func (s *Spool) outdated(f spooled, now time.Time) bool {
 			return false
 		}
 	}
+
 	return now.Sub(f.at) > s.cfg.MaxAge || !f.until.IsZero() && now.After(f.until)
 }
 
@@ -130,23 +141,28 @@ func (s *Spool) ended(ctx context.Context) (list []spooled, used int64) {
 		if ctx.Err() != nil {
 			return fs.SkipAll
 		}
+
 		log, end, ok := outputOf(path)
 		if err != nil || d.IsDir() || !ok {
 			return nil // what cannot be read today is read at the next sweep
 		}
+
 		info, err := d.Info()
 		if err != nil {
 			return nil
 		}
+
 		if n := len(list); n == 0 || list[n-1].path != log { // an output's files come one after the other
 			if s.isActive(log) {
 				return nil
 			}
 			list = append(list, spooled{path: log})
 		}
+
 		f := &list[len(list)-1]
 		f.size += onDisk(info.Size())
 		used += onDisk(info.Size())
+
 		switch end {
 		case endLog:
 			f.log = info.Size()
@@ -162,11 +178,14 @@ func (s *Spool) ended(ctx context.Context) (list []spooled, used int64) {
 				f.at = info.ModTime()
 			}
 		}
+
 		return nil
 	})
+
 	if err != nil {
 		s.log.Warn("cannot read the spool", zap.Error(err))
 	}
+
 	return list, used
 }
 
@@ -174,17 +193,22 @@ func (s *Spool) ended(ctx context.Context) (list []spooled, used int64) {
 func (s *Spool) remove(log string) bool {
 	s.mu.Lock() // an attempt of that name must not begin in between
 	defer s.mu.Unlock()
+
 	if _, ok := s.active[log]; ok {
 		return false
 	}
+
 	base := strings.TrimSuffix(log, endLog)
+
 	for _, end := range ends {
 		if err := os.Remove(base + end); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			s.log.Warn("cannot remove old output", zap.String("path", base+end), zap.Error(err))
 			return false
 		}
 	}
+
 	for dir := filepath.Dir(log); dir != s.root && os.Remove(dir) == nil; dir = filepath.Dir(dir) {
 	}
+
 	return true
 }

@@ -64,6 +64,7 @@ func (t *times) size() int64 { return t.written + int64(len(t.pending)) }
 // note says that what the output has from byte from on came now.
 func (t *times) note(from int64, now time.Time, s stream) {
 	at := max(now.UnixMilli(), t.at)
+
 	if t.parts > 0 {
 		resolution := int64(1) << min(t.size()/timesStep, 40)
 		other := s != t.stream && t.size() < min(timesStep+from, mostTimes/2)
@@ -71,6 +72,7 @@ func (t *times) note(from int64, now time.Time, s stream) {
 			return
 		}
 	}
+
 	var b [2 * binary.MaxVarintLen64]byte
 	n := binary.PutUvarint(b[:], uint64(from-t.from))
 	n += binary.PutUvarint(b[n:], uint64(at-t.at)<<2|uint64(s))
@@ -79,6 +81,7 @@ func (t *times) note(from int64, now time.Time, s stream) {
 	if t.parts++; t.parts == 1 {
 		t.flushed = now
 	}
+
 	if len(t.pending) >= timesFlush || now.Sub(t.flushed) >= timesLate && t.size() > timesSmall {
 		t.flush(now)
 	}
@@ -91,13 +94,16 @@ func (t *times) flush(now time.Time) {
 		t.file, err = os.OpenFile(t.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 		t.broken = err != nil
 	}
+
 	if !t.broken {
 		_, err := t.file.Write(t.pending)
 		t.broken = err != nil
 	}
+
 	if !t.broken {
 		t.written += int64(len(t.pending))
 	}
+
 	t.pending = t.pending[:0] // without the disk there are no times: they are not worth an attempt's memory
 }
 
@@ -109,12 +115,15 @@ func (t *times) close(output *os.File) int64 {
 			return 0
 		}
 	}
+
 	if len(t.pending) > 0 {
 		t.flush(time.Time{})
 	}
+
 	if t.file != nil {
 		t.file.Close() // what is lost of the index costs times, nothing else
 	}
+
 	return onDisk(t.written)
 }
 
@@ -134,10 +143,12 @@ func marks(index []byte, from int64) (list []task.Mark) {
 		if n <= 0 {
 			break
 		}
+
 		passed, k := binary.Uvarint(index[n:])
 		if k <= 0 || distance > mostOutput-uint64(m.From) { // damaged
 			break
 		}
+
 		index = index[n+k:]
 		at += passed >> 2
 		m.From += int64(distance)
@@ -145,8 +156,10 @@ func marks(index []byte, from int64) (list []task.Mark) {
 		if len(list) == 1 && m.From <= from {
 			list = list[:0]
 		}
+
 		list = append(list, m)
 	}
+
 	return list
 }
 
@@ -159,22 +172,28 @@ func (s *Spool) Times(namespace, name, run string, attempt int, from int64) ([]t
 	if err != nil {
 		return nil, err
 	}
+
 	s.mu.Lock()
 	o := s.active[path]
 	s.mu.Unlock()
+
 	if o == nil {
 		return marks(storedTimes(path), from), nil
 	}
+
 	o.mu.Lock()
 	written, pending := o.times.written, append([]byte(nil), o.times.pending...)
 	o.mu.Unlock()
+
 	if written == 0 {
 		return marks(pending, from), nil
 	}
+
 	index := readTimes(o.times.path, written)
 	if int64(len(index)) < written {
 		return marks(index, from), nil // it has been removed: what follows would be misread
 	}
+
 	return marks(append(index, pending...), from), nil
 }
 
@@ -183,11 +202,13 @@ const mostTimes = 16 << 20
 
 func storedTimes(path string) []byte {
 	var b [timesSmall]byte
+
 	for _, p := range []string{path, packed(path)} {
 		if n, err := unix.Getxattr(p, timesAttr, b[:]); err == nil {
 			return b[:n]
 		}
 	}
+
 	return readTimes(timesOf(path), mostTimes)
 }
 
@@ -196,10 +217,13 @@ func readTimes(path string, most int64) []byte {
 	if err != nil {
 		return nil // there are none, or none any more
 	}
+
 	defer f.Close()
+
 	b, err := io.ReadAll(io.LimitReader(f, most))
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil
 	}
+
 	return b
 }

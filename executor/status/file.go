@@ -43,39 +43,48 @@ func (t *reader) read(s *report, last bool) (progress bool, err error) {
 		t.reset(unix.Stat_t{})
 		return false, nil
 	}
+
 	if err != nil {
 		return false, err
 	}
+
 	if st.Ino != t.seen.Ino || st.Dev != t.seen.Dev {
 		t.reset(st)
 	} else if st.Size == t.seen.Size && st.Mtim == t.seen.Mtim && st.Ctim == t.seen.Ctim && !last {
 		return false, nil
 	}
+
 	t.seen = st
 	if !t.mayRead(&st) {
 		return false, t.refuse(s)
 	}
+
 	flags := unix.O_RDONLY
 	if st.Blocks*512 > maxFile {
 		flags = unix.O_RDWR
 	}
+
 	fd, err := unix.Openat(t.Dir, t.Name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return false, err
 	}
+
 	f := os.NewFile(uintptr(fd), t.Name)
 	defer f.Close()
+
 	if err := unix.Fstat(fd, &st); err != nil { // it may be another by now
 		return false, err
 	}
 	if !t.mayRead(&st) {
 		return false, t.refuse(s)
 	}
+
 	progress, err = t.readFrom(f, st.Size, s, last)
 	if flags == unix.O_RDWR && err == nil {
 		err = f.Truncate(0)
 		t.at, t.trace, t.skipping = 0, nil, false
 	}
+
 	return progress, err
 }
 
@@ -100,15 +109,19 @@ func (t *reader) readFrom(f io.ReaderAt, size int64, s *report, last bool) (prog
 	if n := int64(len(t.trace)); size < t.at || n > 0 && !t.same(f, n) {
 		t.at, t.trace, t.skipping = 0, nil, false
 	}
+
 	if size-t.at > readLimit { // too much at once: what it said last counts
 		if last {
 			t.at = max(t.at, size-16*readLimit)
 		} else {
 			t.at = size - readLimit
 		}
+
 		s.bad, t.skipping, t.trace = s.bad+1, true, nil
 	}
+
 	buf := make([]byte, min(size-t.at, readLimit))
+
 	for t.at < size {
 		n, rerr := f.ReadAt(buf[:min(size-t.at, int64(len(buf)))], t.at)
 		if n == 0 {
@@ -117,6 +130,7 @@ func (t *reader) readFrom(f io.ReaderAt, size int64, s *report, last bool) (prog
 			}
 			return progress, rerr
 		}
+
 		b := buf[:n]
 		end := t.at+int64(n) >= size
 		taken := t.take(b, s, last && end, &progress)
@@ -124,16 +138,19 @@ func (t *reader) readFrom(f io.ReaderAt, size int64, s *report, last bool) (prog
 		if taken > 0 { // else what was read last is what it was
 			t.trace = append(t.trace[:0], b[max(0, taken-traceLen):taken]...)
 		}
+
 		if taken < n && (end || taken == 0) {
 			break // a line that is being written, or a file that was cut
 		}
 	}
+
 	return progress, nil
 }
 
 // take gives what is read to s, and reports how much of it need not be read again.
 func (t *reader) take(b []byte, s *report, last bool, progress *bool) (taken int) {
 	whole := len(b)
+
 	if t.skipping {
 		i := bytes.IndexByte(b, '\n')
 		if i < 0 {
@@ -141,8 +158,10 @@ func (t *reader) take(b []byte, s *report, last bool, progress *bool) (taken int
 		}
 		b, t.skipping = b[i+1:], false
 	}
+
 	rest, p := s.addLines(b)
 	*progress = *progress || p
+
 	switch {
 	case len(rest) > maxLine:
 		s.bad, t.skipping = s.bad+1, true
@@ -151,6 +170,7 @@ func (t *reader) take(b []byte, s *report, last bool, progress *bool) (taken int
 	default:
 		return whole - len(rest)
 	}
+
 	return whole
 }
 

@@ -56,6 +56,7 @@ func (ts *Monitor) Watch(a *task.Assigned, file File) *Attempt {
 	ts.mu.Lock()
 	ts.attempts[t.key] = t
 	ts.mu.Unlock()
+
 	return t
 }
 
@@ -65,8 +66,10 @@ func (t *Attempt) OnCheckpoint(on func(checkpoint string)) {
 	if t == nil {
 		return
 	}
+
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	t.on = on
 }
 
@@ -75,8 +78,10 @@ func (t *Attempt) SetPaused(still bool) {
 	if t == nil {
 		return
 	}
+
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	t.still = still
 }
 
@@ -84,6 +89,7 @@ func (t *Attempt) SetPaused(still bool) {
 func (ts *Monitor) Run(ctx context.Context) {
 	clock := time.NewTicker(readEvery)
 	defer clock.Stop()
+
 	var all []*Attempt
 	for {
 		select {
@@ -91,14 +97,17 @@ func (ts *Monitor) Run(ctx context.Context) {
 			return
 		case <-clock.C:
 		}
+
 		ts.mu.Lock()
 		for _, t := range ts.attempts {
 			all = append(all, t)
 		}
 		ts.mu.Unlock()
+
 		for _, t := range all {
 			t.readNew(false)
 		}
+
 		clear(all)
 		all = all[:0]
 	}
@@ -111,18 +120,22 @@ func (t *Attempt) readNew(last bool) {
 		t.mu.Unlock()
 		return
 	}
+
 	progress, err := t.file.read(&t.report, last)
 	if progress {
 		t.at = task.At(time.Now())
 	}
+
 	if err != nil && !t.failed {
 		t.failed = true
 		t.monitor.log.Warn("cannot read what an attempt says", zap.String("task", t.key.namespace+"/"+t.key.task), zap.String("run", t.key.run), zap.Error(err))
 	}
+
 	checkpoint, news := t.report.checkpoint, t.report.checkpoint != t.told
 	t.told = checkpoint
 	on := t.on
 	t.mu.Unlock()
+
 	if news && on != nil && !last {
 		on(checkpoint)
 	}
@@ -134,17 +147,22 @@ func (t *Attempt) End(wrote bool) *task.Talk {
 	if t == nil {
 		return nil
 	}
+
 	t.monitor.mu.Lock()
 	if t.monitor.attempts[t.key] == t {
 		delete(t.monitor.attempts, t.key)
 	}
 	t.monitor.mu.Unlock()
+
 	if wrote {
 		t.readNew(true)
 	}
+
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	t.file.File = nil
+
 	return new(t.view())
 }
 
@@ -155,6 +173,7 @@ func (t *Attempt) view() task.Talk {
 	if t.report.percent != nil {
 		v.Progress = &task.Progress{Percent: new(*t.report.percent), Text: t.report.text, At: t.at}
 	}
+
 	return v
 }
 
@@ -178,10 +197,12 @@ func (ts *Monitor) matching(wanted func(attemptKey) bool) (list []task.Talk) {
 		}
 	}
 	ts.mu.Unlock()
+
 	for _, t := range some {
 		t.mu.Lock()
 		list = append(list, t.view())
 		t.mu.Unlock()
 	}
+
 	return list
 }

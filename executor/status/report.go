@@ -48,31 +48,39 @@ func (s *report) addLine(b []byte) (progress bool) {
 	if line == "" {
 		return false
 	}
+
 	if !utf8.ValidString(line) || strings.Contains(line, "\x00") {
 		s.bad++
 		return false
 	}
+
 	if word, value, _ := strings.Cut(line, " "); word == "checkpoint" {
 		if value = strings.TrimSpace(value); len(value) > task.MaxCheckpoint {
 			s.bad++ // half of one would mislead
 			return false
 		}
+
 		s.checkpoint = value
+
 		return false
 	}
+
 	if m := isProgress.FindStringSubmatch(line); m != nil {
 		n, err := strconv.ParseFloat(m[1], 64)
 		if m[2] == "" {
 			n *= 100
 		}
+
 		if err == nil && n <= 100 {
 			s.percent, s.text = &n, cutText(m[3], task.MaxProgressText)
 			return true
 		}
 	}
+
 	if m := isResult.FindStringSubmatch(line); m == nil || m[1] == "checkpoint" || !s.addResult(m[1], m[2]) {
 		s.bad++
 	}
+
 	return false
 }
 
@@ -83,13 +91,17 @@ func (s *report) addResult(name, value string) bool {
 	if there {
 		size -= len(name) + len(before)
 	}
+
 	if size > task.MaxResultBytes || !there && len(s.results) == task.MaxResults {
 		return false
 	}
+
 	if s.results == nil {
 		s.results = map[string]string{}
 	}
+
 	s.results[name], s.bytes = value, size
+
 	return true
 }
 
@@ -98,9 +110,11 @@ func cutText(s string, most int) string {
 	if len(s) <= most {
 		return s
 	}
+
 	for most > 0 && !utf8.RuneStart(s[most]) {
 		most--
 	}
+
 	return s[:most]
 }
 
@@ -111,6 +125,7 @@ func (s *report) addLines(b []byte) (rest []byte, progress bool) {
 		if i < 0 {
 			return b, progress
 		}
+
 		progress = s.addLine(b[:i]) || progress
 		b = b[i+1:]
 	}

@@ -25,20 +25,25 @@ type Dir struct {
 
 func (r *Pool) build(name string, who owner) (_ *Dir, err error) {
 	m := &Dir{Pool: r, path: filepath.Join(r.lockDir.Name(), name), name: name, owner: who}
+
 	if err := unix.Mkdirat(r.fd, name, 0o700); err != nil {
 		return nil, &os.PathError{Op: "mkdir", Path: m.path, Err: err}
 	}
 	if m.dir, err = openDir(r.fd, name); err != nil {
 		return nil, errors.Join(err, unix.Unlinkat(r.fd, name, unix.AT_REMOVEDIR))
 	}
+
 	if who != r.own {
 		err = unix.Fchown(m.dir, int(who.uid), int(who.gid))
 	}
+
 	var st unix.Stat_t
 	if err = cmp.Or(err, unix.Fchmod(m.dir, 0o700), unix.Fstat(m.dir, &st)); err != nil {
 		return nil, errors.Join(err, unix.Close(m.dir), unix.Unlinkat(r.fd, name, unix.AT_REMOVEDIR))
 	}
+
 	m.ino = st.Ino
+
 	return m, nil
 }
 
@@ -62,13 +67,17 @@ func (m *Dir) Release(last func(wrote bool)) error {
 	if m == nil {
 		return nil
 	}
+
 	names, err := m.entries()
+
 	if last != nil {
 		last(err != nil || len(names) > 0)
 	}
+
 	if err == nil && len(names) == 1 && names[0] == StatusFile && unix.Unlinkat(m.dir, StatusFile, 0) == nil {
 		names = nil
 	}
+
 	pristine := err == nil && len(names) == 0
 	if !pristine {
 		late := make(chan struct{})
@@ -76,8 +85,10 @@ func (m *Dir) Release(last func(wrote bool)) error {
 		err = emptyDir(m.dir, late)
 		t.Stop()
 	}
+
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	switch {
 	case err != nil:
 		m.log.Warn("the directory of an attempt is set aside: it cannot be emptied", zap.String("path", m.path), zap.Error(err))
@@ -88,6 +99,7 @@ func (m *Dir) Release(last func(wrote bool)) error {
 	default:
 		m.drop(m)
 	}
+
 	return nil
 }
 
@@ -97,6 +109,7 @@ func (m *Dir) makeRoom() bool {
 	if len(m.free[m.owner]) > 0 {
 		return false
 	}
+
 	for who, free := range m.free {
 		if last := len(free) - 1; last > 0 {
 			m.drop(free[last])
@@ -104,6 +117,7 @@ func (m *Dir) makeRoom() bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -115,8 +129,10 @@ func (m *Dir) entries() ([]string, error) {
 	if _, err := unix.Seek(m.dir, 0, 0); err != nil {
 		return nil, err
 	}
+
 	buf := direntBuffers.Get().(*[]byte)
 	defer direntBuffers.Put(buf)
+
 	for names := []string(nil); ; {
 		n, err := unix.ReadDirent(m.dir, *buf)
 		if err != nil || n <= 0 || len(names) > 1 {

@@ -34,14 +34,17 @@ func (m *Dir) MakeScratch(none error) (path string, _ error) {
 	if m == nil {
 		return "", none
 	}
+
 	path = filepath.Join(m.path, scratchName)
 	err := unix.Mkdirat(m.dir, scratchName, 0o700)
 	if err == nil && m.owner != m.own {
 		err = m.chownEntry(scratchName)
 	}
+
 	if err != nil {
 		return "", &os.PathError{Op: "make", Path: path, Err: err}
 	}
+
 	return path, nil
 }
 
@@ -53,7 +56,9 @@ func (m *Dir) chownEntry(name string) error {
 	if err != nil {
 		return err
 	}
+
 	defer unix.Close(fd)
+
 	return unix.Fchown(fd, int(m.owner.uid), int(m.owner.gid))
 }
 
@@ -66,19 +71,23 @@ func (m *Dir) MakePrivate(none error) error {
 	if hidden := task.PrivateDir(m.path); hidden != "" {
 		return fmt.Errorf("the node keeps such directories in %s, which lies in %s itself: set scratch_dir", m.path, hidden)
 	}
+
 	for i := range task.PrivateDirs {
 		if err := unix.Mkdirat(m.dir, PrivateName(i), 0o700); err != nil {
 			return &os.PathError{Op: "make", Path: filepath.Join(m.path, PrivateName(i)), Err: err}
 		}
+
 		fd, err := openDir(m.dir, PrivateName(i))
 		if err != nil {
 			return err
 		}
+
 		err = unix.Fchmod(fd, 0o1777)
 		unix.Close(fd)
 		if err != nil {
 			return os.NewSyscallError("chmod", err)
 		}
 	}
+
 	return nil
 }

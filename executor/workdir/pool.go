@@ -44,6 +44,7 @@ func Root(set, node, data string) string {
 	case os.Geteuid() == 0:
 		return filepath.Join("/var/cache/carillon", node)
 	}
+
 	return filepath.Join(data, "rooms")
 }
 
@@ -85,26 +86,32 @@ func NewPool(dir, data, instance string, log *zap.Logger) *Pool {
 // is called when it has tried once.
 func (r *Pool) Run(ctx context.Context, tried func()) {
 	began := time.Now()
+
 	for first := true; ; first = false {
 		opened := make(chan error, 1)
 		go func() { opened <- r.Open() }() // a disk that does not answer may keep it for ever
+
 		var err error
 		select {
 		case <-ctx.Done():
 			return
 		case err = <-opened:
 		}
+
 		tried()
+
 		switch {
 		case err != nil && first:
 			r.log.Error("attempts have no directories of their own; it is tried again", zap.Duration("every", r.again), zap.Error(err))
 		case err == nil && (!first || time.Since(began) >= OpenPatience): // it was told that there are none
 			r.log.Info("attempts have directories of their own now", zap.String("path", r.dir))
 		}
+
 		if err == nil {
 			r.tend(ctx)
 			return
 		}
+
 		select {
 		case <-ctx.Done():
 			return
@@ -119,8 +126,10 @@ func (r *Pool) tend(ctx context.Context) {
 	if err := removeAbandoned(r.dir, r.data, r.instance, ctx.Done()); err != nil && ctx.Err() == nil {
 		r.log.Warn("directories that a former daemon's attempts have left cannot be removed", zap.Error(err))
 	}
+
 	t := time.NewTicker(retryEvery)
 	defer t.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -137,6 +146,7 @@ func (r *Pool) Open() error {
 	if r == nil {
 		return nil
 	}
+
 	var home *os.File
 	var err error
 	// Another daemon of that name may just be removing what it takes for a dead one's.
@@ -146,16 +156,21 @@ func (r *Pool) Open() error {
 		}
 		time.Sleep(lockPause)
 	}
+
 	r.mu.Lock() // only now: whoever wants a directory does not wait for a disk that does not answer
 	defer r.mu.Unlock()
+
 	if err == nil && r.closed {
 		err = errors.Join(errClosed, home.Close())
 	}
+
 	if err != nil {
 		r.failed = err
 		return fmt.Errorf("open the directories of attempts (scratch_dir): %w", err)
 	}
+
 	r.lockDir, r.fd, r.failed = home, int(home.Fd()), nil
+
 	return nil
 }
 
@@ -184,9 +199,11 @@ func openRoot(dir, data string, uid uint32, create bool) (*os.File, error) {
 	} else {
 		above, err = filetrust.OpenDir(parent, uid)
 	}
+
 	if err != nil {
 		return nil, err
 	}
+
 	defer above.Close()
 
 	return openOwnDir(above, name, uid, create)
@@ -207,15 +224,18 @@ func openOwnDir(parent *os.File, name string, uid uint32, create bool) (*os.File
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: path, Err: err}
 	}
+
 	dir := os.NewFile(uintptr(fd), path)
 
 	var st unix.Stat_t
 	if err = unix.Fstat(fd, &st); err == nil && (st.Uid != uid || st.Mode&0o022 != 0) {
 		err = fmt.Errorf("%s is not a directory of user %d that others cannot write to", path, uid)
 	}
+
 	if err == nil && create {
 		err = dir.Chmod(0o711) // the umask, or an administrator, may have made it narrower: users must get in
 	}
+
 	if err != nil {
 		dir.Close()
 		return nil, err
@@ -230,6 +250,7 @@ func openInstance(dir, data, instance string, uid uint32) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	defer all.Close()
 
 	home, err := openOwnDir(all, instance, uid, true)
@@ -258,31 +279,39 @@ func (r *Pool) Take(as *syscall.Credential) (*Dir, error) {
 	if r == nil {
 		return nil, errors.New("this node keeps no directories for attempts")
 	}
+
 	who := r.own
 	if as != nil {
 		who = owner{as.Uid, as.Gid}
 	}
+
 	r.mu.Lock()
 	if r.lockDir == nil {
 		defer r.mu.Unlock()
 		return nil, r.failed
 	}
+
 	for n := len(r.free[who]); n > 0; n-- {
 		m := r.free[who][n-1]
 		r.free[who], r.kept = r.free[who][:n-1], r.kept-1
+
 		if m.isUntouched() {
 			r.mu.Unlock()
 			return m, nil
 		}
+
 		r.drop(m)
 	}
+
 	r.next++
 	n := strconv.Itoa(r.next)
 	r.mu.Unlock()
+
 	m, err := r.build(n, who)
 	if err != nil {
 		return nil, fmt.Errorf("make a directory for the attempt: %w", err)
 	}
+
 	return m, nil
 }
 
@@ -300,6 +329,7 @@ func (r *Pool) retry(done <-chan struct{}) {
 	aside := r.quarantined
 	r.quarantined = nil
 	r.mu.Unlock()
+
 	for _, m := range aside {
 		err := emptyDir(m.dir, done)
 		r.mu.Lock()
@@ -321,8 +351,10 @@ func (r *Pool) Quarantined() int {
 	if r == nil {
 		return 0
 	}
+
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	return len(r.quarantined)
 }
 
@@ -331,31 +363,40 @@ func (r *Pool) Close() {
 	if r == nil {
 		return
 	}
+
 	r.mu.Lock()
 	opened := r.lockDir != nil
 	r.closed = true
 	r.mu.Unlock()
+
 	if !opened {
 		return
 	}
+
 	late := make(chan struct{})
 	defer time.AfterFunc(closeLimit, func() { close(late) }).Stop()
+
 	r.retry(late)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	for _, free := range r.free {
 		for _, m := range free {
 			r.drop(m)
 		}
 	}
+
 	for _, m := range r.quarantined {
 		unix.Close(m.dir)
 	}
+
 	home := r.lockDir
 	r.free, r.kept, r.lockDir, r.failed = nil, 0, nil, errClosed
+
 	if err := os.Remove(home.Name()); err != nil {
 		r.log.Warn("directories of attempts are left", zap.Error(err))
 	}
+
 	home.Close()
 	_ = os.Remove(r.dir) // unless another daemon uses it, too
 }

@@ -39,6 +39,7 @@ func removeAbandoned(dir, data, except string, done <-chan struct{}) error {
 	if err != nil {
 		return err
 	}
+
 	defer all.Close()
 
 	instances, err := all.Readdirnames(-1)
@@ -62,6 +63,7 @@ func removeInstance(all *os.File, instance string, uid uint32, done <-chan struc
 	if err != nil {
 		return err
 	}
+
 	defer home.Close()
 
 	if err := unix.Flock(int(home.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
@@ -111,7 +113,9 @@ func (e *cleaner) round(fd, depth int) (found, removed int, first error) {
 	if _, err := unix.Seek(fd, 0, 0); err != nil {
 		return 0, 0, err
 	}
+
 	buf := make([]byte, 8<<10)
+
 	for {
 		n, err := unix.ReadDirent(fd, buf)
 		if err != nil {
@@ -120,6 +124,7 @@ func (e *cleaner) round(fd, depth int) (found, removed int, first error) {
 		if n <= 0 {
 			return found, removed, first
 		}
+
 		_, _, names := unix.ParseDirent(buf[:n], -1, nil)
 		for _, name := range names {
 			select {
@@ -127,11 +132,13 @@ func (e *cleaner) round(fd, depth int) (found, removed int, first error) {
 				return found, removed, errNoTime
 			default:
 			}
+
 			found++
 			err := e.entry(fd, name, depth)
 			if errors.Is(err, errNoTime) {
 				return found, removed, err
 			}
+
 			if err == nil {
 				removed++
 			} else if first == nil {
@@ -152,6 +159,7 @@ func (e *cleaner) entry(fd int, name string, depth int) error {
 	if depth == deepest {
 		return e.moveUp(fd, name)
 	}
+
 	sub, oerr := openDir(fd, name)
 	if oerr == unix.ENOTDIR || oerr == unix.ELOOP {
 		return err
@@ -159,13 +167,16 @@ func (e *cleaner) entry(fd int, name string, depth int) error {
 	if oerr != nil {
 		return oerr
 	}
+
 	defer unix.Close(sub)
+
 	if mount, err := mountOf(sub); err != nil || mount != e.mount {
 		return errors.Join(err, errors.New("something is mounted there"))
 	}
 	if err := e.dir(sub, depth+1); err != nil {
 		return err
 	}
+
 	return unix.Unlinkat(fd, name, unix.AT_REMOVEDIR)
 }
 
@@ -186,6 +197,7 @@ func (e *cleaner) moveUp(fd int, name string) error {
 			return err
 		}
 	}
+
 	return unix.EEXIST
 }
 
@@ -193,6 +205,7 @@ func (e *cleaner) moveUp(fd int, name string) error {
 // has forbidden itself to read or write is made accessible first.
 func openDir(at int, name string) (int, error) {
 	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+
 	if os.Geteuid() != 0 {
 		if fd, err := unix.Openat(at, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err == nil {
 			var st unix.Stat_t
@@ -202,6 +215,7 @@ func openDir(at int, name string) (int, error) {
 			unix.Close(fd)
 		}
 	}
+
 	return unix.Openat(at, name, flags, 0)
 }
 
@@ -212,10 +226,12 @@ func mountOf(fd int) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	for line := range bytes.Lines(b) {
 		if id, ok := bytes.CutPrefix(line, []byte("mnt_id:")); ok {
 			return string(bytes.TrimSpace(id)), nil
 		}
 	}
+
 	return "", errors.New("the kernel does not tell mounts apart")
 }

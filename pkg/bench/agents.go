@@ -57,9 +57,11 @@ func (a *agents) start(ctx context.Context, name string) (err error) {
 			break
 		}
 	}
+
 	if err != nil {
 		return fmt.Errorf("start %s: %w", name, err)
 	}
+
 	return nil
 }
 
@@ -68,40 +70,50 @@ func (a *agents) startOnce(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
+
 	listen, err := freeAddress()
 	if err != nil {
 		return err
 	}
+
 	dir := filepath.Join(a.dir, name)
 	args := append([]string{"agent", "--name", name, "--data-dir", dir, "--listen", listen}, a.flags...)
 	n := &agent{cmd: exec.Command(exe, args...), listen: listen, ended: make(chan struct{})}
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's Ctrl-C is its parent's affair
+
 	log, err := os.OpenFile(dir+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
+
 	defer log.Close()
+
 	before, err := log.Seek(0, io.SeekEnd)
 	if err != nil {
 		return err
 	}
+
 	n.cmd.Stdout, n.cmd.Stderr = log, log
 	if err := n.cmd.Start(); err != nil {
 		return err
 	}
+
 	a.nodes[name] = n
 	go func() {
 		_ = n.cmd.Wait()
 		close(n.ended)
 	}()
+
 	if err := n.ready(ctx); err != nil {
 		said, _ := os.ReadFile(dir + ".log")
 		// One that still runs is not to be forgotten over another one.
 		if errors.Is(err, errEnded) && bytes.Contains(said[min(before, int64(len(said))):], []byte(syscall.EADDRINUSE.Error())) {
 			err = errors.Join(errTaken, err)
 		}
+
 		return fmt.Errorf("%w\n%s", err, said)
 	}
+
 	return nil
 }
 
@@ -109,25 +121,31 @@ func (a *agents) startOnce(ctx context.Context, name string) error {
 func (n *agent) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, agentPatience, errors.New("it is not ready in time"))
 	defer cancel()
+
 	for clock.Sleep(ctx, 10*time.Millisecond) {
 		select {
 		case <-n.ended:
 			return errEnded
 		default:
 		}
+
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.listen+"/readyz", nil)
 		if err != nil {
 			return err
 		}
+
 		res, err := http.DefaultClient.Do(req)
 		if err != nil {
 			continue
 		}
+
 		res.Body.Close()
+
 		if res.StatusCode == http.StatusOK {
 			return nil
 		}
 	}
+
 	return context.Cause(ctx)
 }
 
@@ -137,7 +155,9 @@ func (a *agents) end(ctx context.Context, name string, s syscall.Signal) error {
 	if n == nil {
 		return fmt.Errorf("there is no %s", name)
 	}
+
 	delete(a.nodes, name)
+
 	return n.end(ctx, s)
 }
 
@@ -145,14 +165,17 @@ func (n *agent) end(ctx context.Context, s syscall.Signal) error {
 	if err := n.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
+
 	select {
 	case <-n.ended:
 		return nil
 	case <-ctx.Done():
 	case <-time.After(agentPatience):
 	}
+
 	_ = n.cmd.Process.Kill()
 	<-n.ended
+
 	return fmt.Errorf("%s did not end on %s", n.cmd.Args[3], s)
 }
 
@@ -160,11 +183,14 @@ func (n *agent) end(ctx context.Context, s syscall.Signal) error {
 func (a *agents) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), agentPatience)
 	defer cancel()
+
 	var errs []error
 	for name := range a.nodes {
 		errs = append(errs, a.end(ctx, name, syscall.SIGTERM))
 	}
+
 	http.DefaultClient.CloseIdleConnections()
+
 	return errors.Join(errs...)
 }
 
@@ -173,6 +199,8 @@ func freeAddress() (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	defer l.Close()
+
 	return l.Addr().String(), nil
 }

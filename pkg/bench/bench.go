@@ -58,8 +58,10 @@ func (b *bench) limits(ctx context.Context, d time.Duration, s sizes, names ...s
 		if err != nil {
 			return nil, err
 		}
+
 		list = append(list, res)
 	}
+
 	return list, nil
 }
 
@@ -82,17 +84,21 @@ func (b *bench) prepare(ctx context.Context, l load) (*rig, *work, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+
 	if err = b.fill(ctx, r, l); err == nil {
 		b.progress.step("join, load %d shards", r.cluster.Shards)
 		err = r.join(ctx)
 	}
+
 	var w *work
 	if err == nil {
 		w, err = r.start(ctx, l)
 	}
+
 	if err != nil {
 		return nil, nil, errors.Join(err, r.close(ctx))
 	}
+
 	return r, w, nil
 }
 
@@ -105,6 +111,7 @@ func (b *bench) populate(ctx context.Context, r *rig, n int, of func(i int) (tas
 	if n > 0 {
 		b.progress.step("create %s tasks", number(float64(n)))
 	}
+
 	return create(ctx, r.client, r.keys, r.cluster.Shards, n, of, func(made int64) {
 		b.progress.now("create %s tasks: %s", number(float64(n)), number(float64(made)))
 	})
@@ -132,6 +139,7 @@ func (b *bench) verify(ctx context.Context, r *rig, said counted, period time.Du
 	if err != nil {
 		return err
 	}
+
 	t, err := r.readBack(ctx, period, r.cfg.Executor)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -140,6 +148,7 @@ func (b *bench) verify(ctx context.Context, r *rig, said counted, period time.Du
 		res.verify(err)
 		return nil
 	}
+
 	for _, c := range []struct {
 		what           string
 		counted, found int64
@@ -151,25 +160,32 @@ func (b *bench) verify(ctx context.Context, r *rig, said counted, period time.Du
 			t.fault("%s: %d were counted, etcd has %d", c.what, c.counted, c.found)
 		}
 	}
+
 	if t.Claimed == 0 {
 		t.fault("no run was dispatched")
 	}
+
 	res.Skipped, res.Missed = t.Skipped, t.Missed
 	res.verify(t.err())
+
 	if !b.Audit {
 		return nil
 	}
+
 	b.progress.step("audit")
 	audit, err := r.audit(ctx, r.joinedAt, upTo, r.cfg.Executor)
 	if err != nil {
 		return err
 	}
+
 	if s := audit.Summary; s.Runs != t.Claimed || s.Undecided != 0 {
 		res.verify(fmt.Errorf("the audit found %d runs and %d undecided ticks", s.Runs, s.Undecided))
 	}
+
 	if err := audit.Err(); err != nil {
 		res.verify(errors.Join(t.err(), err))
 	}
+
 	return nil
 }
 

@@ -31,28 +31,36 @@ func startChild(name string, orders any, errs io.Writer) (*child, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
+
 	text, err := json.Marshal(orders)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
+
 	c := &child{cmd: exec.Command(exe, "bench", name)}
 	c.cmd.Stderr = errs
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's Ctrl-C is its parent's affair
+
 	in, err := c.cmd.StdinPipe()
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
+
 	out, err := c.cmd.StdoutPipe()
 	if err == nil {
 		err = c.cmd.Start()
 	}
+
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s: %w", name, err), in.Close())
 	}
+
 	c.leash, c.says = in, json.NewDecoder(out)
+
 	if _, err := in.Write(append(text, '\n')); err != nil {
 		return nil, errors.Join(fmt.Errorf("give %s its orders: %w", name, err), c.stop())
 	}
+
 	return c, nil
 }
 
@@ -60,10 +68,12 @@ func startChild(name string, orders any, errs io.Writer) (*child, error) {
 // io.EOF: it has said all.
 func (c *child) hear(ctx context.Context, v any) error {
 	defer context.AfterFunc(ctx, func() { _ = c.leash.Close() })()
+
 	err := c.says.Decode(v)
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+
 	return err
 }
 
@@ -72,9 +82,11 @@ func (c *child) stop() error {
 	_ = c.leash.Close()
 	kill := time.AfterFunc(childPatience, func() { _ = c.cmd.Process.Kill() })
 	defer kill.Stop()
+
 	if err := c.cmd.Wait(); err != nil {
 		return fmt.Errorf("%s %s: %w", c.cmd.Args[1], c.cmd.Args[2], err)
 	}
+
 	return nil
 }
 
@@ -87,10 +99,12 @@ func obey(ctx context.Context, in io.Reader, orders any) (context.Context, error
 	if err := json.NewDecoder(in).Decode(orders); err != nil {
 		return nil, fmt.Errorf("read the orders: %w", err)
 	}
+
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
 		_, _ = io.Copy(io.Discard, in) // until it is closed
 		cancel(errLetGo)
 	}()
+
 	return ctx, nil
 }

@@ -59,11 +59,14 @@ func (c *fakeClock) advance(ms int64) {
 	if ms <= c.ms.Load() {
 		return
 	}
+
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if ms <= c.ms.Load() {
 		return
 	}
+
 	c.steps = append(c.steps, step{ms, time.Now()})
 	c.ms.Store(ms)
 }
@@ -87,6 +90,7 @@ func (c *fakeClock) reached(ticks []int64, f func(at time.Time)) {
 	if len(ticks) == 0 {
 		return
 	}
+
 	if c.goes.Load() {
 		shift := time.Duration(c.shift.Load())
 		for _, t := range ticks {
@@ -94,13 +98,16 @@ func (c *fakeClock) reached(ticks []int64, f func(at time.Time)) {
 		}
 		return
 	}
+
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	i := c.find(ticks[0])
 	for _, t := range ticks {
 		for i < len(c.steps) && c.steps[i].ms < t {
 			i++
 		}
+
 		if i < len(c.steps) {
 			f(c.steps[i].at)
 		}

@@ -41,10 +41,13 @@ func Command() *cobra.Command {
 			"  carillon bench process --slots 32 -- /bin/echo hello\n" +
 			"  carillon bench limit --etcd-endpoints http://127.0.0.1:2379",
 	}
+
 	for _, k := range kinds() {
 		cmd.AddCommand(k.command())
 	}
+
 	cmd.AddCommand(schedulerCommand())
+
 	return cmd
 }
 
@@ -155,6 +158,7 @@ func (s *settings) validate() error {
 	refuse := func(flag string, value any, rule string) error {
 		return task.Invalid(task.CodeBadValue, "--"+flag, "%v: %s", value, rule)
 	}
+
 	for _, n := range []struct {
 		flag             string
 		value, low, high int
@@ -167,6 +171,7 @@ func (s *settings) validate() error {
 			return refuse(n.flag, n.value, fmt.Sprintf("must be between %d and %d", n.low, n.high))
 		}
 	}
+
 	switch {
 	case s.Site.Transport != transportDirect && s.Site.Transport != transportGRPC:
 		return refuse("transport", task.Quote(s.Site.Transport), "use in-process or grpc")
@@ -185,54 +190,68 @@ func (s *settings) validate() error {
 	case s.Limit < 0:
 		return refuse("limit-duration", s.Limit, "must not be less than 0s")
 	}
+
 	program, err := exec.LookPath(s.Command[0])
 	if err != nil {
 		return refuse("", task.Quote(s.Command[0]), "is no program")
 	}
+
 	s.Command = append([]string{program}, s.Command[1:]...)
+
 	return nil
 }
 
 func (k kind) command() *cobra.Command {
 	s := defaults()
+
 	if k.defaults != nil {
 		k.defaults(&s)
 	}
+
 	cmd := &cobra.Command{Use: k.use, Short: k.short, Long: k.long, Args: cobra.NoArgs}
 	if strings.HasPrefix(k.use, "process") {
 		cmd.Args = func(cmd *cobra.Command, args []string) error { return nil }
 	}
+
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		if len(args) > 0 {
 			s.Command = args
 		}
+
 		s.Site.Password = os.Getenv("CARILLON_ETCD_PASSWORD")
 		if err := s.validate(); err != nil {
 			return err
 		}
+
 		if k.check != nil {
 			if err := k.check(&s); err != nil {
 				return err
 			}
 		}
+
 		asJSON := false
 		if f := cmd.Flags().Lookup("output"); f != nil {
 			if asJSON = f.Value.String() == "json"; !asJSON && f.Value.String() != "table" {
 				return task.Invalid(task.CodeBadValue, "--output", "%s: use table or json", task.Quote(f.Value.String()))
 			}
 		}
+
 		report, err := k.measure(cmd, s)
 		if err != nil {
 			return err
 		}
+
 		report.Command = commandLine(cmd, args)
+
 		return errors.Join(report.write(cmd.OutOrStdout(), asJSON), report.err())
 	}
+
 	s.bind(cmd.Flags(), k.flags)
 	cmd.Flags().StringVar(&s.CPUProfile, "cpuprofile", "", "write a CPU profile of what is measured to this file")
 	cmd.Flags().StringVar(&s.MemProfile, "memprofile", "", "write a profile of the heap and of all allocations to this file")
 	_ = cmd.Flags().MarkHidden("cpuprofile") // they exist
 	_ = cmd.Flags().MarkHidden("memprofile")
+
 	return cmd
 }
 
@@ -240,28 +259,34 @@ func (k kind) command() *cobra.Command {
 func (k kind) measure(cmd *cobra.Command, s settings) (_ *Report, err error) {
 	ctx := cmd.Context()
 	defer garbage.MakeRoom()() // as a node has it
+
 	b := &bench{settings: s, progress: newProgress(cmd.ErrOrStderr())}
 	log := newLog(b.progress)
 	b.log = log
 	defer b.progress.clear()
+
 	if b.site, err = openSite(ctx, s.Site, log); err != nil {
 		return nil, err
 	}
+
 	defer func() {
 		b.progress.step("clean up")
 		if cerr := b.site.close(ctx); cerr != nil {
 			err = errors.Join(err, fmt.Errorf("clean up (what is left is below %s): %w", b.root, cerr))
 		}
 	}()
+
 	b.report = &Report{Machine: thisMachine(), Versions: Versions{Carillon: version(), Go: runtime.Version(), Etcd: "unknown"}, Etcd: b.where()}
 	for _, m := range store.New(b.client, kv.Direct(b.client), b.keys).Members(ctx, callLimit) {
 		if m.Err == nil {
 			b.report.Versions.Etcd = m.Version
 		}
 	}
+
 	if err := k.run(b, ctx); err != nil {
 		return nil, err
 	}
+
 	return b.report, heapProfile(b.MemProfile)
 }
 
@@ -286,6 +311,7 @@ func (b *bench) limit(ctx context.Context) error {
 	names := []string{limitPut, limitTextbook, limitNested, limitCommit, limitCycle}
 	list, err := b.limits(ctx, b.Duration*time.Duration(len(names)), plainSizes(b.ValueBytes), names...)
 	b.add(list...)
+
 	return err
 }
 
@@ -298,9 +324,11 @@ func commandLine(cmd *cobra.Command, args []string) string {
 			line += " --" + f.Name + "=" + strings.Trim(f.Value.String(), "[]")
 		}
 	})
+
 	if len(args) > 0 {
 		line += " -- " + strings.Join(args, " ")
 	}
+
 	return line
 }
 
@@ -312,6 +340,7 @@ func cpuProfile(name string) (func() error, error) {
 	if name == "" {
 		return func() error { return nil }, nil
 	}
+
 	f, err := os.Create(name)
 	if err != nil {
 		return nil, err
@@ -319,6 +348,7 @@ func cpuProfile(name string) (func() error, error) {
 	if err := pprof.StartCPUProfile(f); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
+
 	return func() error { pprof.StopCPUProfile(); return f.Close() }, nil
 }
 
@@ -326,9 +356,11 @@ func heapProfile(name string) error {
 	if name == "" {
 		return nil
 	}
+
 	f, err := os.Create(name)
 	if err != nil {
 		return err
 	}
+
 	return errors.Join(pprof.Lookup("allocs").WriteTo(f, 0), f.Close())
 }

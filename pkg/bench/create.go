@@ -31,36 +31,46 @@ func (b *bench) create(ctx context.Context) (err error) {
 	l := load{period: 24 * time.Hour, origin: time.Now().Truncate(time.Second), action: noop, overlap: defaultOverlap, keep: b.Keep}
 	sample := l
 	sample.tasks = 1
+
 	limits := map[string]*Result{}
 	if b.Limit > 0 {
 		s, err := sizesOf(ctx, sample)
 		if err != nil {
 			return err
 		}
+
 		list, err := b.limits(ctx, b.Limit/2, s, limitCreate)
 		if err != nil {
 			return err
 		}
+
 		bulk, err := b.limitBulk(ctx, b.Limit/2, s)
 		if err != nil {
 			return err
 		}
+
 		limits[limitCreate], limits[limitCreateBulk] = &list[0], &bulk
 	}
+
 	r, w, err := b.prepare(ctx, l)
 	if err != nil {
 		return err
 	}
+
 	defer func() { err = errors.Join(err, r.close(ctx)) }()
+
 	w.clock.steady(l.origin)
+
 	api, closeAPI, err := b.serveAPI(ctx, r)
 	if err != nil {
 		return errors.Join(err, w.stop())
 	}
+
 	profiled, err := b.profiled()
 	if err != nil {
 		return errors.Join(err, closeAPI(), w.stop())
 	}
+
 	var results []Result
 	var made int64
 	for _, way := range []struct {
@@ -79,25 +89,32 @@ func (b *bench) create(ctx context.Context) (err error) {
 		if err != nil {
 			return errors.Join(err, profiled(), closeAPI(), w.stop())
 		}
+
 		res.against(limits[way.limit])
 		results, made = append(results, res), made+n
 	}
+
 	if err := errors.Join(profiled(), closeAPI(), w.stop()); err != nil {
 		return err
 	}
+
 	found, err := r.countTasks(ctx)
 	if err == nil && found != [2]int64{made, made} {
 		err = fmt.Errorf("%d tasks were created, etcd has %d specs and %d entries", made, found[0], found[1])
 	}
+
 	for i := range results {
 		results[i].verify(err)
 	}
+
 	b.add(results...)
+
 	for _, name := range []string{limitCreateBulk, limitCreate} {
 		if limit := limits[name]; limit != nil {
 			b.add(*limit)
 		}
 	}
+
 	return ctx.Err()
 }
 
@@ -112,6 +129,7 @@ func oneByOne(create func(context.Context, task.Spec) error) creator {
 			}
 			done()
 		}
+
 		return nil
 	}
 }
@@ -122,11 +140,14 @@ func inBulk(c *client.Client) creator {
 			if err == nil {
 				err = r.Err()
 			}
+
 			if err != nil {
 				return err
 			}
+
 			done()
 		}
+
 		return nil
 	}
 }
@@ -145,14 +166,17 @@ func (b *bench) serveAPI(ctx context.Context, r *rig) (*client.Client, func() er
 	if err := r.plain.CreateFirstToken(ctx, id, record); err != nil {
 		return nil, nil, err
 	}
+
 	handler, err := api.New(api.Config{Store: r.store, Cluster: r.cluster, Node: nodeName, Ref: r.ref, Logger: r.log})
 	if err != nil {
 		return nil, nil, err
 	}
+
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, nil, err
 	}
+
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, ErrorLog: zap.NewStdLog(r.log)}
 	transport := &http.Transport{MaxIdleConnsPerHost: b.Callers}
 	served := make(chan error, 1)
@@ -163,12 +187,15 @@ func (b *bench) serveAPI(ctx context.Context, r *rig) (*client.Client, func() er
 		if serr := <-served; !errors.Is(serr, http.ErrServerClosed) {
 			err = errors.Join(err, serr)
 		}
+
 		return err
 	}
+
 	c, err := client.New(client.Config{Server: "http://" + listener.Addr().String(), Token: secret, HTTP: &http.Client{Transport: transport}})
 	if err != nil {
 		return nil, nil, errors.Join(err, closeAll())
 	}
+
 	return c, closeAll, nil
 }
 
@@ -184,6 +211,7 @@ func (b *bench) createBy(ctx context.Context, name string, callers int, create c
 	spec.Namespace, spec.Schedule, spec.Action = namespace, task.Schedules{"@every 24h"}, noop
 	run, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+
 	var next, done atomic.Int64
 	var wg sync.WaitGroup
 	var stop atomic.Bool
@@ -197,6 +225,7 @@ func (b *bench) createBy(ctx context.Context, name string, callers int, create c
 			}
 		}
 	}
+
 	for range callers {
 		wg.Go(func() {
 			if err := create(run, tasks, func() { done.Add(1) }); err != nil {
@@ -204,15 +233,19 @@ func (b *bench) createBy(ctx context.Context, name string, callers int, create c
 			}
 		})
 	}
+
 	b.progress.step("%s", name)
 	clock.Sleep(run, b.Warmup)
+
 	watch := startWatch(done.Load())
 	for left := b.Duration; left > 0 && clock.Sleep(run, min(left, 200*time.Millisecond)); left = b.Duration - time.Since(watch.began) {
 		b.progress.now("%s  %s/s", name, number(watch.rate(done.Load())))
 	}
+
 	watch.stop(done.Load(), &res)
 	stop.Store(true)
 	wg.Wait()
+
 	return res, done.Load(), context.Cause(run)
 }
 
@@ -228,8 +261,10 @@ func (b *bench) limitBulk(ctx context.Context, took time.Duration, s sizes) (res
 	root := fmt.Sprintf("%slimit/%s/", b.keys.Root(), task.NewUID())
 	run, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+
 	var count atomic.Int64
 	var wg sync.WaitGroup
+
 	for i := range bulkInFlight {
 		c := &caller{limiter: l, root: fmt.Sprintf("%s%04d/", root, i), spec: value(s.spec), entry: value(s.entry)}
 		wg.Go(func() {
@@ -241,15 +276,18 @@ func (b *bench) limitBulk(ctx context.Context, took time.Duration, s sizes) (res
 			}
 		})
 	}
+
 	clock.Sleep(run, took/5)
 	watch := startWatch(count.Load())
 	for more := clock.Sleep(run, took); more && count.Load() == watch.first; { // one request at least
 		more = clock.Sleep(run, took)
 	}
+
 	watch.stop(count.Load(), &res)
 	err = context.Cause(run)
 	cancel(nil)
 	wg.Wait()
+
 	return res, errors.Join(err, b.erase(ctx, root))
 }
 
@@ -263,7 +301,9 @@ func (c *caller) createMany(ctx context.Context) error {
 		cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(spec), "=", 0), clientv3.Compare(clientv3.ModRevision(entry), "=", 0))
 		ops = append(ops, clientv3.OpPut(spec, c.spec), clientv3.OpPut(entry, c.entry))
 	}
+
 	_, err := c.txn(ctx, cmps, ops)
+
 	return err
 }
 
@@ -273,10 +313,12 @@ func (r *rig) countTasks(ctx context.Context) (n [2]int64, err error) {
 	if err != nil {
 		return n, err
 	}
+
 	n[0] = totals.Tasks
 	shards, err := r.plain.ShardRecords(ctx, r.cluster.Shards)
 	for _, s := range shards {
 		n[1] += int64(s.Tasks)
 	}
+
 	return n, err
 }

@@ -34,22 +34,28 @@ func (b *bench) failover(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+
 	t.shards = cluster.Shards
 	if t.from, err = b.revision(ctx); err != nil {
 		return err
 	}
+
 	g, watching := errgroup.WithContext(ctx)
 	watching, stop := context.WithCancel(watching)
 	g.Go(func() error { return t.witness.run(watching, b.client, b.log) })
+
 	err = t.run(watching)
 	if b.Audit && err == nil {
 		err = t.judge(ctx)
 	}
+
 	err = errors.Join(err, t.agents.close(ctx))
 	stop()
+
 	if watched := g.Wait(); !errors.Is(watched, context.Canceled) {
 		err = errors.Join(err, watched)
 	}
+
 	return err
 }
 
@@ -70,15 +76,19 @@ func (t *trial) run(ctx context.Context) error {
 	if err := t.fill(ctx); err != nil {
 		return err
 	}
+
 	t.progress.step("start two nodes")
+
 	for _, n := range nodes[:2] {
 		if err := t.agents.start(ctx, n); err != nil {
 			return err
 		}
 	}
+
 	if err := t.settled(ctx, nodes[:2]...); err != nil {
 		return err
 	}
+
 	for _, part := range []struct {
 		name string
 		do   func(context.Context) error
@@ -96,6 +106,7 @@ func (t *trial) run(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", part.name, err)
 		}
 	}
+
 	return nil
 }
 
@@ -105,8 +116,10 @@ func (t *trial) fill(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	p.fireAt = p.origin
 	t.progress.step("create %s tasks", number(float64(t.Tasks)))
+
 	return create(ctx, t.client, t.keys, t.shards, t.Tasks, p.task, func(int64) {})
 }
 
@@ -116,21 +129,25 @@ func (t *trial) part(ctx context.Context, name string, do func(context.Context) 
 	t.progress.step("%s", name)
 	began := time.Now()
 	t.witness.begin()
+
 	if err := do(ctx); err != nil {
 		return err
 	}
+
 	var present []string
 	for _, n := range nodes {
 		if t.agents.nodes[n] != nil {
 			present = append(present, n)
 		}
 	}
+
 	if err := t.settled(ctx, present...); err != nil {
 		return err
 	}
 	if name == "" {
 		return nil
 	}
+
 	seen := t.witness.end()
 	res := Result{Name: "failover/" + name, Count: seen.fired, Seconds: round(time.Since(began).Seconds(), 3), Tasks: int64(t.Tasks),
 		LatenessMS: spread(seen.late), GapMS: new(round(float64(seen.gap)/float64(time.Millisecond), 1)), Missed: seen.missing}
@@ -138,8 +155,10 @@ func (t *trial) part(ctx context.Context, name string, do func(context.Context) 
 	if seen.twice > 0 {
 		fault = fmt.Errorf("%d ticks were decided twice", seen.twice)
 	}
+
 	res.verify(fault)
 	t.add(res)
+
 	return nil
 }
 
@@ -152,6 +171,7 @@ const settleShards = 5 * time.Minute
 func (t *trial) settled(ctx context.Context, nodes ...string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleShards, fmt.Errorf("the shards do not settle on %v", nodes))
 	defer cancel()
+
 	for {
 		l, err := t.store.Lineup(ctx)
 		if err != nil && ctx.Err() == nil {
@@ -164,14 +184,17 @@ func (t *trial) settled(ctx context.Context, nodes ...string) error {
 			return context.Cause(ctx)
 		}
 	}
+
 	for after := time.Now(); !t.witness.all(t.Rate, after); {
 		if !clock.Sleep(ctx, 20*time.Millisecond) {
 			return context.Cause(ctx)
 		}
 	}
+
 	if !clock.Sleep(ctx, t.Duration) {
 		return context.Cause(ctx)
 	}
+
 	return nil
 }
 
@@ -180,10 +203,12 @@ func balanced(l store.Lineup, shards int, nodes []string) bool {
 	for _, o := range l.Owners {
 		owned[o.Node]++
 	}
+
 	fair := len(l.Handovers) == 0 && len(l.Owners) == shards && len(owned) == len(nodes)
 	for _, n := range nodes {
 		fair = fair && owned[n] >= shards/len(nodes)
 	}
+
 	return fair
 }
 
@@ -200,6 +225,7 @@ func (t *trial) restartAll(ctx context.Context) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -209,9 +235,11 @@ func (t *trial) kill(ctx context.Context, leader bool) error {
 	if err != nil {
 		return err
 	}
+
 	if !leader {
 		victim = nodes[slices.IndexFunc(nodes, func(n string) bool { return n != victim })]
 	}
+
 	return t.agents.end(ctx, victim, syscall.SIGKILL)
 }
 
@@ -241,6 +269,7 @@ func (t *trial) startMissing(ctx context.Context) error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -251,10 +280,12 @@ func (t *trial) judge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	r := &rig{site: t.site, log: t.log}
 	audit, err := r.audit(ctx, t.from, upTo, false)
 	if err == nil {
 		t.report.Results[len(t.report.Results)-1].verify(audit.Err())
 	}
+
 	return err
 }

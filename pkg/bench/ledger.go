@@ -43,27 +43,33 @@ type run struct {
 func (l *ledger) take(e check.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if k, ok := l.keys.ParseRun(e.Key); ok {
 		r := l.run(k.Ref.Name, k.Run)
+
 		switch {
 		case e.Deleted:
 			r.gone = e.Revision
 		case e.CreateRevision == e.ModRevision:
 			r.claims++
 		}
+
 		return
 	}
+
 	k, ok := l.keys.ParseShard(e.Key)
 	if !ok {
 		l.faults.fault("%s is not a key of ours", e.Key)
 		return
 	}
+
 	if e.Deleted {
 		if k.Kind != record.KindEnded {
 			l.faults.fault("%s was deleted", e.Key)
 		}
 		return
 	}
+
 	if err := l.put(k, e); err != nil {
 		l.faults.fault("%s: %v", e.Key, err)
 	}
@@ -78,21 +84,26 @@ func (l *ledger) put(k record.ShardKey, e check.Event) (err error) {
 		if d, err = record.DecodeEntry(e.Value); err != nil {
 			return err
 		}
+
 		if known := l.entries[k.Ref.Name]; known != nil {
 			known.last = d.From.UnixMilli()
 			return nil
 		}
+
 		rule, err := l.rule(d)
 		if err != nil {
 			return err
 		}
+
 		l.entries[k.Ref.Name] = &entry{uid: d.UID, rule: rule, anchor: d.Anchor.UnixMilli(), from: d.From.UnixMilli(), last: d.From.UnixMilli(), create: e.CreateRevision}
 	case record.KindEnded:
 		d, err := record.DecodeEnded(k, e.Value)
 		if err != nil {
 			return err
 		}
+
 		r := l.run(k.Ref.Name, k.Run)
+
 		switch d.State {
 		case task.Skipped:
 			r.skipped += d.Ticks()
@@ -105,6 +116,7 @@ func (l *ledger) put(k record.ShardKey, e check.Event) (err error) {
 			r.ended = e.Revision
 		}
 	}
+
 	return err
 }
 
@@ -124,6 +136,7 @@ func (l *ledger) run(name, id string) *run {
 		r = &run{}
 		l.runs[key] = r
 	}
+
 	return r
 }
 
@@ -132,9 +145,11 @@ func (l *ledger) judge(t *tally, ends bool) {
 	for _, f := range l.faults.Faults {
 		t.fault("%s", f)
 	}
+
 	for key, r := range l.runs {
 		name, id, _ := strings.Cut(key, "/")
 		l.judgeRun(t, name, id, r)
+
 		switch {
 		case r.claims == 0:
 		case r.claims > 1:
@@ -146,11 +161,13 @@ func (l *ledger) judge(t *tally, ends bool) {
 		case !ends && r.ends+int(r.gone) > 0:
 			t.fault("run %s has ended, and nothing was to run", key)
 		}
+
 		t.Claimed += int64(min(r.claims, 1))
 		t.Finished += int64(min(r.ends, 1))
 		t.Skipped += r.skipped
 		t.Missed += r.missed
 	}
+
 	for name, e := range l.entries {
 		if want := l.ticks(name, e); e.decided != want {
 			t.fault("task %s had %d ticks, and %d have an outcome", name, want, e.decided)
@@ -166,13 +183,16 @@ func (l *ledger) judgeRun(t *tally, name, id string, r *run) {
 		t.fault("run %s of %s is no tick of a task of ours", id, name)
 		return
 	}
+
 	ran := int64(0)
 	if r.claims > 0 || r.ends > 0 {
 		ran = 1
 	}
+
 	if ran+min(r.skipped, 1)+min(r.missed, 1) > 1 {
 		t.fault("tick %s of %s has several outcomes", id, name)
 	}
+
 	e.decided += ran + r.skipped + r.missed
 }
 
@@ -186,6 +206,7 @@ func (l *ledger) ticks(name string, e *entry) int64 {
 		}
 		until = max(until, mark)
 	}
+
 	if e.rule != nil {
 		n := int64(0)
 		for at, ok := e.rule.Next(time.UnixMilli(e.from)); ok && at.UnixMilli() <= until; at, ok = e.rule.Next(at) {
@@ -193,7 +214,9 @@ func (l *ledger) ticks(name string, e *entry) int64 {
 		}
 		return n
 	}
+
 	upTo := func(ms int64) int64 { return max(ms-e.anchor, 0) / l.period }
+
 	return upTo(until) - upTo(e.from)
 }
 

@@ -50,13 +50,16 @@ func (l *limiter) measure(ctx context.Context, name string) (Result, error) {
 	if name == limitPut || name == limitTextbook || name == limitCreate {
 		callers = limitCallers
 	}
+
 	root := fmt.Sprintf("%slimit/%s/", l.root, task.NewUID())
 	var count atomic.Int64
 	var failed sync.Once
 	var err error
 	stop, cancel := context.WithCancel(ctx)
 	defer cancel()
+
 	var wg sync.WaitGroup
+
 	for i := range callers {
 		one, perr := l.caller(ctx, name, fmt.Sprintf("%s%04d/", root, i))
 		if perr != nil {
@@ -64,6 +67,7 @@ func (l *limiter) measure(ctx context.Context, name string) (Result, error) {
 			wg.Wait()
 			return res, fmt.Errorf("%s: %w", name, errors.Join(perr, l.erase(ctx, root)))
 		}
+
 		wg.Go(func() {
 			for stop.Err() == nil {
 				n, e := one(ctx)
@@ -71,12 +75,15 @@ func (l *limiter) measure(ctx context.Context, name string) (Result, error) {
 					failed.Do(func() { err = e; cancel() })
 					return
 				}
+
 				count.Add(int64(n))
 			}
 		})
 	}
+
 	warm := l.took / 5
 	clock.Sleep(stop, warm)
+
 	watch := startWatch(count.Load())
 	for time.Since(watch.began) < l.took || count.Load() == watch.first { // one request at least
 		if !clock.Sleep(stop, min(l.took, 200*time.Millisecond)) {
@@ -84,15 +91,19 @@ func (l *limiter) measure(ctx context.Context, name string) (Result, error) {
 		}
 		l.now("%s  %s/s", name, number(watch.rate(count.Load())))
 	}
+
 	watch.stop(count.Load(), &res)
 	cancel()
 	wg.Wait()
+
 	if err == nil {
 		err = ctx.Err()
 	}
+
 	if err != nil {
 		return res, fmt.Errorf("%s: %w", name, err)
 	}
+
 	return res, l.erase(ctx, root)
 }
 
@@ -101,11 +112,13 @@ func (l *limiter) measure(ctx context.Context, name string) (Result, error) {
 func (l *limiter) caller(ctx context.Context, name, root string) (func(context.Context) (int, error), error) {
 	c := &caller{limiter: l, root: root, run: value(l.sizes.run), ended: value(l.sizes.ended), mark: value(l.sizes.mark),
 		spec: value(l.sizes.spec), entry: value(l.sizes.entry)}
+
 	if name == limitCommit || name == limitCycle {
 		if err := c.hold(ctx); err != nil {
 			return nil, err
 		}
 	}
+
 	return map[string]func(context.Context) (int, error){
 		limitPut: c.put, limitTextbook: c.textbook, limitNested: c.nested, limitCommit: c.commit, limitCycle: c.cycle, limitCreate: c.create,
 	}[name], nil
@@ -146,11 +159,13 @@ func (c *caller) txn(ctx context.Context, cmps []clientv3.Cmp, ops []clientv3.Op
 	case !res.Succeeded:
 		return 0, fmt.Errorf("a comparison did not hold below %s", c.root)
 	}
+
 	for _, r := range res.Responses {
 		if t := r.GetResponseTxn(); t != nil && !t.Succeeded {
 			return 0, fmt.Errorf("a nested comparison did not hold below %s", c.root)
 		}
 	}
+
 	return res.Header.Revision, nil
 }
 
@@ -159,6 +174,7 @@ func (c *caller) textbook(ctx context.Context) (int, error) {
 	rev, err := c.txn(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(state), "=", c.revs[0])},
 		[]clientv3.Op{clientv3.OpPut(state, c.entry), clientv3.OpPut(c.key("runs"), c.run)})
 	c.revs[0] = rev
+
 	return 1, err
 }
 
@@ -170,10 +186,13 @@ func (c *caller) nested(ctx context.Context) (int, error) {
 			[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(mark), "=", c.revs[i]), clientv3.Compare(clientv3.CreateRevision(run), "=", 0)},
 			[]clientv3.Op{clientv3.OpPut(run, c.run), clientv3.OpPut(mark, c.mark)}, nil))
 	}
+
 	rev, err := c.txn(ctx, nil, ops)
+
 	for i := range c.revs {
 		c.revs[i] = rev
 	}
+
 	return siblings, err
 }
 
@@ -187,15 +206,19 @@ func (c *caller) hold(ctx context.Context) (err error) {
 		for n := range commitRuns {
 			ops = append(ops, clientv3.OpPut(c.task(i+n), c.entry))
 		}
+
 		var rev int64
 		rev, err = c.txn(ctx, nil, ops)
+
 		for n := range commitRuns {
 			c.tasks[i+n] = rev
 		}
 	}
+
 	if err == nil {
 		c.revs[1], err = c.txn(ctx, nil, []clientv3.Op{clientv3.OpPut(c.state(1), c.mark), clientv3.OpPut(c.state(2), c.entry)})
 	}
+
 	return err
 }
 
@@ -220,8 +243,10 @@ func (c *caller) fire(ctx context.Context) (runs []string, err error) {
 		ops = append(ops, clientv3.OpPut(run, c.run))
 		c.turn = (c.turn + 1) % heldEntries
 	}
+
 	c.revs[0], err = c.txn(ctx, cmps, append(ops, clientv3.OpPut(mark, c.mark)),
 		clientv3.OpGet(owner), clientv3.OpGet(node), clientv3.OpGet(mark))
+
 	return runs, err
 }
 
@@ -230,7 +255,9 @@ func (c *caller) cycle(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	fired := c.revs[0]
+
 	for some := range slices.Chunk(runs, siblings) {
 		var ops []clientv3.Op
 		for _, run := range some {
@@ -238,10 +265,12 @@ func (c *caller) cycle(ctx context.Context) (int, error) {
 			ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(run), "=", fired)},
 				[]clientv3.Op{clientv3.OpDelete(run), clientv3.OpPut(ended, c.ended)}, []clientv3.Op{clientv3.OpGet(run), clientv3.OpGet(ended)}))
 		}
+
 		if _, err := c.txn(ctx, nil, ops); err != nil {
 			return 0, err
 		}
 	}
+
 	return len(runs), nil
 }
 

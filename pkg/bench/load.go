@@ -51,6 +51,7 @@ func (l load) task(i int) (task.Task, task.Entry) {
 	spec.Action, spec.Overlap, spec.History.Keep = l.action, l.overlap, l.keep
 	anchor := task.At(l.origin.Add(l.offset(i)))
 	t := task.Task{Spec: spec, UID: task.NewUID(), Generation: 1, CreatedAt: anchor, UpdatedAt: anchor, UpdatedBy: "bench"}
+
 	return t, task.NewEntry(t, task.At(l.origin), anchor)
 }
 
@@ -72,13 +73,16 @@ func (l load) timetables(shards int) []timetable {
 	for i := range tables {
 		tables[i].origin, tables[i].period = l.origin.UnixMilli(), l.period.Milliseconds()
 	}
+
 	for i := range l.tasks {
 		t := &tables[shard.Of(namespace, name(i), shards)]
 		t.due = append(t.due, due{l.offset(i).Milliseconds(), namespace + "/" + name(i)})
 	}
+
 	for _, t := range tables {
 		slices.SortFunc(t.due, func(a, b due) int { return cmp.Or(cmp.Compare(a.offset, b.offset), cmp.Compare(a.name, b.name)) })
 	}
+
 	return tables
 }
 
@@ -99,28 +103,35 @@ func create(ctx context.Context, client *kv.Client, keys record.Keys, shards, n 
 	const callers, chunk = 4, 60
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+
 	var next, made atomic.Int64
 	var wg sync.WaitGroup
+
 	for range callers {
 		wg.Go(func() {
 			var ops gathered
 			s := store.New(client, &ops, keys)
+
 			for first := int(next.Add(chunk)) - chunk; first < n && ctx.Err() == nil; first = int(next.Add(chunk)) - chunk {
 				last := min(first+chunk, n)
 				if err := createSome(ctx, client, s, &ops, shards, first, last, of); err != nil {
 					cancel(fmt.Errorf("create the tasks: %w", err))
 					return
 				}
+
 				done(made.Add(int64(last - first)))
 			}
 		})
 	}
+
 	wg.Wait()
+
 	return context.Cause(ctx)
 }
 
 func createSome(ctx context.Context, client *kv.Client, s *store.Store, ops *gathered, shards, first, last int, of func(i int) (task.Task, task.Entry)) error {
 	*ops = (*ops)[:0]
+
 	for i := first; i < last; i++ {
 		t, e := of(i)
 		ref := record.Ref{Namespace: namespace, Name: t.Name, Shard: shard.Of(namespace, t.Name, shards)}
@@ -128,6 +139,7 @@ func createSome(ctx context.Context, client *kv.Client, s *store.Store, ops *gat
 			return err
 		}
 	}
+
 	_, err := client.Txn(ctx).Then(*ops...).Commit()
 	return err
 }
@@ -142,5 +154,6 @@ func (g *gathered) Commit(_ context.Context, t kv.Txn) (kv.Result, error) {
 			*g = append(*g, op)
 		}
 	}
+
 	return kv.Result{Succeeded: true}, nil
 }

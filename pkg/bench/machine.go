@@ -30,17 +30,21 @@ func thisMachine() Machine {
 	if model := field("/proc/cpuinfo", "model name", ":"); model != "" {
 		m.CPU = model
 	}
+
 	if kib, _, _ := strings.Cut(field("/proc/meminfo", "MemTotal", ":"), " "); kib != "" {
 		n, _ := strconv.ParseInt(kib, 10, 64)
 		m.Memory = n << 10
 	}
+
 	if pretty := strings.Trim(field("/etc/os-release", "PRETTY_NAME", "="), `"`); pretty != "" {
 		m.OS = pretty
 	}
+
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
 		m.OS += ", " + unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:])
 	}
+
 	return m
 }
 
@@ -50,11 +54,13 @@ func field(path, name, separator string) string {
 	if err != nil {
 		return ""
 	}
+
 	for line := range strings.Lines(string(b)) {
 		if n, v, ok := strings.Cut(line, separator); ok && strings.TrimSpace(n) == name {
 			return strings.TrimSpace(v)
 		}
 	}
+
 	return ""
 }
 
@@ -65,6 +71,7 @@ func fileSystem(dir string) string {
 	if unix.Statfs(dir, &s) != nil {
 		return "unknown file system"
 	}
+
 	switch int64(s.Type) {
 	case unix.EXT4_SUPER_MAGIC:
 		return "ext4"
@@ -77,6 +84,7 @@ func fileSystem(dir string) string {
 	case unix.OVERLAYFS_SUPER_MAGIC:
 		return "overlay"
 	}
+
 	return fmt.Sprintf("file system %#x", s.Type)
 }
 

@@ -33,10 +33,12 @@ func newPopulation(tasks, firing, keep int, origin time.Time) (population, error
 		if err != nil {
 			return p, fmt.Errorf("%s: %w", r.expr, err)
 		}
+
 		if next, ok := s.Next(origin); ok && next.After(origin.Add(quiet)) {
 			p.rules = append(p.rules, r)
 		}
 	}
+
 	return p, nil
 }
 
@@ -45,20 +47,24 @@ func rules() (all []rule) {
 	add := func(zone, format string, args ...any) {
 		all = append(all, rule{fmt.Sprintf(format, args...), zone})
 	}
+
 	for _, zone := range []string{"UTC", "Europe/Berlin", "America/New_York", "Asia/Tokyo"} {
 		for hour := range 24 {
 			for _, minute := range []int{0, 15, 30, 47} {
 				add(zone, "%d %d * * *", minute, hour)
 			}
+
 			add(zone, "5 %d * * 1-5", hour)
 			add(zone, "10 %d * * 0", hour)
 			add(zone, "20 %d 1 * *", hour)
 			add(zone, "0 %d 1 1,4,7,10 *", hour)
 		}
 	}
+
 	for hours := 3; hours <= 24; hours++ {
 		add("UTC", "@every %dh", hours)
 	}
+
 	return all
 }
 
@@ -75,8 +81,10 @@ func (p population) task(i int) (task.Task, task.Entry) {
 		spec.Schedule, spec.Timezone = task.Schedules{r.expr}, r.zone
 		dress(&spec, i)
 	}
+
 	created := task.At(p.origin)
 	t := task.Task{Spec: spec, UID: task.NewUID(), Generation: 1, CreatedAt: created, UpdatedAt: created, UpdatedBy: "bench"}
+
 	return t, task.NewEntry(t, created, task.At(anchor))
 }
 
@@ -85,17 +93,21 @@ func dress(s *task.Spec, i int) {
 	what := []string{"report", "backup", "sync-orders", "cleanup", "reindex"}[i%5]
 	s.Name = fmt.Sprintf("%s-%07d", what, i)
 	s.Labels = map[string]string{"team": fmt.Sprintf("team-%d", i%40)}
+
 	p := &task.Process{Command: []string{"/usr/local/bin/" + what, "--customer", fmt.Sprintf("c%07d", i)}}
 	if i%4 == 0 {
 		p = &task.Process{Shell: fmt.Sprintf("/usr/local/bin/%s --customer c%07d | zstd > /var/backups/%s-%07d.zst", what, i, what, i)}
 	}
+
 	if i%3 == 0 {
 		p.Env = map[string]string{"BUCKET": fmt.Sprintf("s3://%s-%d", what, i%100), "LANG": "C.UTF-8"}
 	}
+
 	s.Action = task.Action{Process: p}
 	if i%2 == 0 {
 		s.Timeout = task.Duration(10 * time.Minute)
 	}
+
 	if i%10 == 0 {
 		s.Retry.Attempts = 3
 	}

@@ -27,6 +27,7 @@ func newProgress(out io.Writer) *progress {
 		_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 		p.terminal = err == nil
 	}
+
 	return p
 }
 
@@ -53,9 +54,11 @@ func (p *progress) show(step bool, line string) {
 func (p *progress) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if p.terminal {
 		fmt.Fprint(p.out, "\r\x1b[K")
 	}
+
 	return p.out.Write(b)
 }
 

@@ -59,10 +59,13 @@ func (r *rig) readBack(ctx context.Context, period time.Duration, ends bool) (ta
 	if err := r.markEnds(ctx); err != nil {
 		return tally{}, err
 	}
+
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+
 	ledgers := make([]ledger, r.cluster.Shards)
 	var wg sync.WaitGroup
+
 	var client *kv.Client
 	for id := range ledgers {
 		if id%shardsPerReader == 0 {
@@ -72,8 +75,10 @@ func (r *rig) readBack(ctx context.Context, period time.Duration, ends bool) (ta
 			}
 			defer client.Close()
 		}
+
 		l, client := &ledgers[id], client
 		*l = ledger{keys: r.keys, period: period.Milliseconds(), entries: map[string]*entry{}, runs: map[string]*run{}}
+
 		for _, prefix := range r.prefixes(id) {
 			wg.Go(func() {
 				if err := r.replay(ctx, client, prefix, r.joinedAt, upTo, l.take); err != nil {
@@ -82,14 +87,18 @@ func (r *rig) readBack(ctx context.Context, period time.Duration, ends bool) (ta
 			})
 		}
 	}
+
 	wg.Wait()
 	var all tally
+
 	if err := context.Cause(ctx); err != nil {
 		return all, err
 	}
+
 	for id := range ledgers {
 		ledgers[id].judge(&all, ends)
 	}
+
 	return all, nil
 }
 
@@ -108,11 +117,13 @@ func (r *rig) markEnds(ctx context.Context) error {
 			ops = append(ops, clientv3.OpPut(prefix+"~", ""))
 		}
 	}
+
 	for chunk := range slices.Chunk(ops, 100) {
 		if _, err := r.client.Txn(ctx).Then(chunk...).Commit(); err != nil {
 			return fmt.Errorf("mark the ends: %w", err)
 		}
 	}
+
 	return nil
 }
 
@@ -128,11 +139,14 @@ func (r *rig) replay(ctx context.Context, client *kv.Client, prefix string, from
 		if b.Reset && (!first || b.Revision != from) {
 			return fmt.Errorf("revisions behind %d are missing (compacted?)", from)
 		}
+
 		first = false
+
 		for _, e := range b.KVs {
 			take(check.Event{Revision: from, Key: string(e.Key), Value: e.Value, Listed: true,
 				ModRevision: e.ModRevision, CreateRevision: e.CreateRevision, Lease: e.Lease})
 		}
+
 		for _, e := range b.Events {
 			if e.Kv.ModRevision > upTo {
 				return errRead
@@ -140,11 +154,14 @@ func (r *rig) replay(ctx context.Context, client *kv.Client, prefix string, from
 			take(check.Event{Revision: e.Kv.ModRevision, Key: string(e.Kv.Key), Value: e.Kv.Value,
 				Deleted: e.Type == clientv3.EventTypeDelete, ModRevision: e.Kv.ModRevision, CreateRevision: e.Kv.CreateRevision, Lease: e.Kv.Lease})
 		}
+
 		return nil
 	})
+
 	if errors.Is(err, errRead) {
 		return nil
 	}
+
 	return err
 }
 
@@ -155,8 +172,11 @@ func (r *rig) audit(ctx context.Context, from, upTo int64, ends bool) (check.Rep
 	if err != nil {
 		return check.Report{}, err
 	}
+
 	defer client.Close()
+
 	var events []check.Event
 	err = r.replay(ctx, client, r.keys.Root(), from, upTo, func(e check.Event) { events = append(events, e) })
+
 	return check.Check(r.keys, events, check.Options{Ended: ends}), err
 }

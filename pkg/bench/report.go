@@ -68,10 +68,12 @@ func spread(samples []time.Duration) *Spread {
 	if len(samples) == 0 {
 		return nil
 	}
+
 	slices.Sort(samples)
 	at := func(permille int) float64 {
 		return round(float64(samples[(len(samples)-1)*permille/1000])/float64(time.Millisecond), 3)
 	}
+
 	return &Spread{P50: at(500), P99: at(990), Max: at(1000)}
 }
 
@@ -134,9 +136,11 @@ func (r *Report) err() error {
 			e.names = append(e.names, res.Name)
 		}
 	}
+
 	if len(e.names) > 0 {
 		return e
 	}
+
 	return nil
 }
 
@@ -146,28 +150,36 @@ func (r *Report) write(out io.Writer, asJSON bool) error {
 		e := json.NewEncoder(out)
 		e.SetEscapeHTML(false)
 		e.SetIndent("", "  ")
+
 		return e.Encode(r)
 	}
+
 	t := table.NewWriter()
 	style := table.StyleDefault
 	style.Options, style.Format = table.OptionsNoBordersAndSeparators, table.FormatOptions{}
 	style.Box = table.BoxStyle{PaddingRight: "  "}
 	t.SetStyle(style)
 	t.AppendHeader(table.Row{"NAME", "RATE/s", "LIMIT/s", "RATIO", "CPU µs", "P50 ms", "P99 ms", "MAX ms", "VERIFIED", "NOTES"})
+
 	for _, res := range r.Results {
 		t.AppendRow(res.row())
 	}
+
 	var b strings.Builder
+
 	for line := range strings.Lines(t.Render() + "\n") {
 		b.WriteString(strings.TrimRight(line, " \n") + "\n")
 	}
+
 	for _, res := range r.Results {
 		for _, f := range res.Faults {
 			fmt.Fprintf(&b, "%s: %s\n", res.Name, f)
 		}
 	}
+
 	fmt.Fprintf(&b, "\n%s\ncarillon %s, etcd %s (%s), %s\n%s\n", r.Machine, r.Versions.Carillon, r.Versions.Etcd, r.Etcd, r.Versions.Go, r.Command)
 	_, err := io.WriteString(out, b.String())
+
 	return err
 }
 
@@ -176,15 +188,19 @@ func (r *Result) row() table.Row {
 	if r.Ratio > 0 {
 		row[3] = fmt.Sprintf("%.0f %%", 100*r.Ratio)
 	}
+
 	if r.CPUMicros > 0 {
 		row[4] = fmt.Sprintf("%.1f", r.CPUMicros)
 	}
+
 	if l := r.LatenessMS; l != nil {
 		row[5], row[6], row[7] = fmt.Sprintf("%.1f", l.P50), fmt.Sprintf("%.1f", l.P99), fmt.Sprintf("%.1f", l.Max)
 	}
+
 	if r.Verified != nil {
 		row[8] = map[bool]string{true: "yes", false: "NO"}[*r.Verified]
 	}
+
 	return row
 }
 
@@ -198,33 +214,43 @@ func (r *Result) notes() string {
 			notes = append(notes, fmt.Sprintf("%s %s", number(float64(n.count)), n.what))
 		}
 	}
+
 	if r.PerCommit > 0 {
 		notes = append(notes, fmt.Sprintf("%.1f ticks a commit", r.PerCommit))
 	}
+
 	if r.PerRequest > 0 {
 		notes = append(notes, fmt.Sprintf("%.1f transactions a request", r.PerRequest))
 	}
+
 	if r.Tasks > 0 {
 		notes = append(notes, fmt.Sprintf("%s tasks", number(float64(r.Tasks))))
 	}
+
 	if r.LoadMS > 0 {
 		notes = append(notes, fmt.Sprintf("loaded in %s ms", number(r.LoadMS)))
 	}
+
 	if r.Reopened > 0 {
 		notes = append(notes, fmt.Sprintf("%d times a shard again", r.Reopened))
 	}
+
 	if r.MemoryPer != nil {
 		notes = append(notes, fmt.Sprintf("%.0f bytes a task (%.0f before collecting, %.0f heap)", *r.MemoryPer, *r.MemoryAsIs, *r.HeapPer))
 	}
+
 	if r.IdleCPU != nil {
 		notes = append(notes, fmt.Sprintf("idle %.2f %% of a core", 100**r.IdleCPU))
 	}
+
 	if r.GapMS != nil {
 		notes = append(notes, fmt.Sprintf("longest gap %s ms", number(*r.GapMS)))
 	}
+
 	if r.CostRatio > 0 {
 		notes = append(notes, fmt.Sprintf("a fire costs %.2f × that of few", r.CostRatio))
 	}
+
 	return strings.Join(notes, ", ")
 }
 
@@ -233,9 +259,11 @@ func number(x float64) string {
 	if x == 0 {
 		return ""
 	}
+
 	s := fmt.Sprintf("%.0f", x)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
 		s = s[:i] + "," + s[i:]
 	}
+
 	return s
 }

@@ -86,13 +86,17 @@ func newRig(ctx context.Context, s *site, cfg rigConfig, log *zap.Logger) (_ *ri
 			err = errors.Join(err, r.close(ctx))
 		}
 	}()
+
 	r.plain = store.New(s.client, kv.Direct(s.client), s.keys)
 	batcher := kv.NewBatcher(s.client, kv.BatcherConfig{Logger: log, Registerer: r.metrics})
 	r.ground.Go(func() error { return batcher.Run(r.base) })
+
 	if r.store = r.plain; cfg.Commit == commitBatch {
 		r.store = store.New(s.client, batcher, s.keys)
 	}
+
 	r.cluster, _, err = r.plain.Bootstrap(ctx, cfg.Shards, time.Now())
+
 	return r, err
 }
 
@@ -101,10 +105,12 @@ func (r *rig) join(ctx context.Context) (err error) {
 	if r.joinedAt, err = r.revision(ctx); err != nil {
 		return err
 	}
+
 	r.session, err = kv.OpenSession(r.base, r.client, kv.SessionConfig{TTL: 30 * time.Second, Logger: r.log})
 	if err != nil {
 		return err
 	}
+
 	now := task.At(time.Now())
 	r.node = task.Node{
 		Name: nodeName, Instance: task.NewUID(), State: task.NodeReady, Version: version(),
@@ -114,6 +120,7 @@ func (r *rig) join(ctx context.Context) (err error) {
 	if r.fence, _, err = r.plain.Register(ctx, r.node, r.session.Lease()); err != nil {
 		return err
 	}
+
 	vote := election.New(r.client, election.Config{Prefix: r.keys.Root(), Node: nodeName, TTL: 30 * time.Second, Logger: r.log})
 	r.ground.Go(func() error {
 		return vote.Run(r.base, func(ctx context.Context, t election.Term) error {
@@ -122,6 +129,7 @@ func (r *rig) join(ctx context.Context) (err error) {
 			}).Lead(ctx, t.Fence)
 		})
 	})
+
 	return r.until(ctx, "every shard has an owner", func() (bool, error) {
 		r.owners, err = r.plain.Owners(ctx)
 		return len(r.owners) == r.cluster.Shards, err
@@ -181,21 +189,25 @@ func (r *rig) start(ctx context.Context, l load) (_ *work, err error) {
 			err = errors.Join(err, w.stop())
 		}
 	}()
+
 	free := func() int { return r.cfg.Slots }
 	if r.cfg.Executor {
 		e, err := r.executor(base, w)
 		if err != nil {
 			return nil, err
 		}
+
 		free = e.Free
 		w.parts.Go(func() error { return e.Run(running) })
 		e.Joined(executor.Session{Fence: r.fence, LastRenewal: r.session.LastRenewal})
 	}
+
 	fleet := placement.NewFleet(nodeName, free)
 	nodes, err := r.plain.Nodes(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	fleet.Set(nodes)
 	w.engine = scheduler.New(scheduler.Config{
 		Node: nodeName, Store: w.tap, Fleet: fleet, NextAttempt: executor.Next, Now: w.clock.Now,
@@ -205,15 +217,19 @@ func (r *rig) start(ctx context.Context, l load) (_ *work, err error) {
 		Node: nodeName, Owners: func() []record.Owner { return r.owners }, Fence: r.plain.OwnerFence,
 		Session: func() (kv.Fence, bool) { return r.fence, true }, Work: w.engine.Work, Logger: r.log.Named("keeper"),
 	})
+
 	w.parts.Go(func() error { return w.engine.Run(running) })
 	w.parts.Go(func() error { return keeper.Run(running) })
 	err = r.within(ctx, loadFor, "every shard is loaded", func() (bool, error) {
 		return w.tap.opened.Load() >= int64(r.cluster.Shards) && w.decided(), nil
 	})
+
 	if err != nil {
 		err = fmt.Errorf("%w (%d were opened, %d times one again)", err, w.tap.opened.Load(), w.tap.reopened.Load())
 	}
+
 	w.loaded = time.Since(began)
+
 	return w, err
 }
 
@@ -222,10 +238,12 @@ func (r *rig) executor(ctx context.Context, w *work) (*executor.Executor, error)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("the node's directory: %w", err)
 	}
+
 	groups, err := cgroup.Open(cgroup.Config{Setting: cmp.Or(r.cfg.Cgroup, cgroup.Off), Node: nodeName, Instance: r.node.Instance, Logger: r.log})
 	if err != nil {
 		return nil, err
 	}
+
 	w.groups = groups
 	var watchdog *guardian.Client
 	if r.cfg.Guardian {
@@ -234,6 +252,7 @@ func (r *rig) executor(ctx context.Context, w *work) (*executor.Executor, error)
 		})
 		w.ground.Go(func() error { return watchdog.Run(ctx) })
 	}
+
 	return executor.New(executor.Config{
 		Node: nodeName, Instance: r.node.Instance, Slots: r.cfg.Slots, Dir: dir, Workdirs: workdir.Root("", nodeName, dir), Inbox: w.tap, Guardian: watchdog, Groups: groups, Logger: r.log,
 	})
@@ -256,10 +275,12 @@ func (w *work) stop() error {
 	w.cancel()
 	err := w.parts.Wait()
 	w.leave()
+
 	err = errors.Join(unlessStopped(err), unlessStopped(w.ground.Wait()), w.groups.Close())
 	if err != nil {
 		return fmt.Errorf("stop the node: %w", err)
 	}
+
 	return nil
 }
 
@@ -288,11 +309,13 @@ func gather(r *prometheus.Registry, name string) map[string]float64 {
 		if f.GetName() != name {
 			continue
 		}
+
 		for _, m := range f.GetMetric() {
 			label := ""
 			if l := m.GetLabel(); len(l) > 0 {
 				label = l[0].GetValue()
 			}
+
 			if h := m.GetHistogram(); h != nil {
 				all["count"], all["sum"] = float64(h.GetSampleCount()), h.GetSampleSum()
 			} else {
@@ -300,6 +323,7 @@ func gather(r *prometheus.Registry, name string) map[string]float64 {
 			}
 		}
 	}
+
 	return all
 }
 
@@ -311,9 +335,11 @@ func (r *rig) company(w *work) (c company) {
 	for _, n := range gather(w.metrics, "carillon_ticks_total") {
 		c.ticks += n
 	}
+
 	c.commits = gather(w.metrics, "carillon_commits_total")["ok"]
 	h := gather(r.metrics, "carillon_batch_transactions")
 	c.transactions, c.requests = h["sum"], h["count"]
+
 	return c
 }
 
@@ -321,6 +347,7 @@ func (c company) since(before company, res *Result) {
 	if n := c.commits - before.commits; n > 0 {
 		res.PerCommit = round((c.ticks-before.ticks)/n, 1)
 	}
+
 	if n := c.requests - before.requests; n > 0 {
 		res.PerRequest = round((c.transactions-before.transactions)/n, 1)
 	}
@@ -330,10 +357,13 @@ func (c company) since(before company, res *Result) {
 func (r *rig) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
+
 	var err error
 	if r.session != nil {
 		err = r.session.Close(ctx)
 	}
+
 	r.cancel()
+
 	return errors.Join(err, unlessStopped(r.ground.Wait()))
 }

@@ -24,11 +24,14 @@ const window = period * 9 / 10
 func (b *bench) fire(ctx context.Context) error {
 	b.Rig.Executor = false
 	l := load{tasks: b.Tasks, period: period, origin: origin(), action: noop, overlap: task.OverlapAllow, keep: b.Keep}
+
 	s, err := sizesOf(ctx, l)
 	if err != nil {
 		return err
 	}
+
 	measure := func(d time.Duration) ([]Result, error) { return b.limits(ctx, d, s, limitCommit, limitNested) }
+
 	return b.saturate(ctx, "fire", l, measure)
 }
 
@@ -37,11 +40,14 @@ func (b *bench) fire(ctx context.Context) error {
 func (b *bench) lifecycle(ctx context.Context) error {
 	b.Rig.Executor = true
 	l := load{tasks: b.Tasks, period: period, origin: origin(), action: noop, overlap: b.Overlap, keep: b.Keep}
+
 	s, err := sizesOf(ctx, l)
 	if err != nil {
 		return err
 	}
+
 	measure := func(d time.Duration) ([]Result, error) { return b.limits(ctx, d, s, limitCycle) }
+
 	return b.saturate(ctx, "lifecycle", l, measure)
 }
 
@@ -55,6 +61,7 @@ func (b *bench) process(ctx context.Context) error {
 		res, err := spawns(ctx, b.Command, b.Rig.Slots, d)
 		return []Result{res}, err
 	}
+
 	return b.saturate(ctx, "process", l, measure)
 }
 
@@ -67,31 +74,42 @@ func (b *bench) saturate(ctx context.Context, name string, l load, limits func(t
 			return err
 		}
 	}
+
 	r, w, err := b.prepare(ctx, l)
 	if err != nil {
 		return err
 	}
+
 	defer func() { err = errors.Join(err, r.close(ctx)) }()
+
 	res := Result{Name: name}
+
 	err = b.drive(ctx, r, w, l, &res)
 	if err = errors.Join(err, b.finish(ctx, r, w)); err != nil {
 		return err
 	}
+
 	res.LatenessMS = spread(w.tap.claims())
+
 	if b.Limit > 0 {
 		if after, err = limits(b.Limit / 2); err != nil {
 			return err
 		}
+
 		for i := range before {
 			before[i] = mean(before[i], after[i])
 		}
+
 		res.against(&before[0])
 	}
+
 	if err := b.verify(ctx, r, w.counted(), l.period, &res); err != nil {
 		return err
 	}
+
 	b.add(res)
 	b.add(before...)
+
 	return nil
 }
 
@@ -101,6 +119,7 @@ func (b *bench) drive(ctx context.Context, r *rig, w *work, l load, res *Result)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stop()
+
 	wg.Go(func() { b.push(driving, r, w, l) })
 
 	count := func() int64 {
@@ -109,17 +128,23 @@ func (b *bench) drive(ctx context.Context, r *rig, w *work, l load, res *Result)
 		}
 		return w.outcomes()["run"]
 	}
+
 	b.progress.step("%s: warm up", res.Name)
+
 	if !clock.Sleep(ctx, b.Warmup) {
 		return ctx.Err()
 	}
+
 	b.progress.step("%s", res.Name)
 	profiled, err := b.profiled()
 	if err != nil {
 		return err
 	}
+
 	defer func() { err = errors.Join(err, profiled()) }()
+
 	w.tap.measuring.Store(true)
+
 	before, watch := r.company(w), startWatch(count())
 	for left := b.Duration; left > 0; left = b.Duration - time.Since(watch.began) {
 		if !clock.Sleep(ctx, min(left, 200*time.Millisecond)) {
@@ -127,9 +152,11 @@ func (b *bench) drive(ctx context.Context, r *rig, w *work, l load, res *Result)
 		}
 		b.progress.now("%s  %.1f of %s  %s/s", res.Name, time.Since(watch.began).Seconds(), b.Duration, number(watch.rate(count())))
 	}
+
 	watch.stop(count(), res)
 	r.company(w).since(before, res)
 	w.tap.measuring.Store(false)
+
 	return nil
 }
 
@@ -146,13 +173,16 @@ func (b *bench) push(ctx context.Context, r *rig, w *work, l load) {
 			if time.Since(looked) > 20*time.Millisecond {
 				looked, skipped = time.Now(), w.outcomes()["skipped"]
 			}
+
 			most := b.outstanding()
 			room := most - (w.tap.decided.Load() - skipped - w.tap.finished.Load())
 			if room < most/2 {
 				continue
 			}
+
 			ahead = min(ahead, max(room*l.period.Milliseconds()/int64(l.tasks), 1))
 		}
+
 		first := w.tap.first()
 		w.clock.forget(first)
 		w.clock.advance(first + ahead)
@@ -175,15 +205,19 @@ func spawns(ctx context.Context, argv []string, atOnce int, d time.Duration) (Re
 	res := Result{Name: limitSpawn}
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
+
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return res, err
 	}
+
 	defer null.Close()
+
 	var count atomic.Int64
 	var wg sync.WaitGroup
 	errs := make([]error, atOnce)
 	watch := startWatch(0)
+
 	for i := range atOnce {
 		wg.Go(func() {
 			for first := true; first || ctx.Err() == nil; first = false { // one at least
@@ -191,15 +225,19 @@ func spawns(ctx context.Context, argv []string, atOnce int, d time.Duration) (Re
 				if err == nil {
 					_, err = p.Wait()
 				}
+
 				if err != nil {
 					errs[i] = err
 					return
 				}
+
 				count.Add(1)
 			}
 		})
 	}
+
 	wg.Wait()
 	watch.stop(count.Load(), &res)
+
 	return res, errors.Join(errs...)
 }

@@ -28,19 +28,24 @@ func checkScaleRate(s *settings) error {
 func (b *bench) scale(ctx context.Context) error {
 	b.Rig.Executor = false
 	b.Base = min(b.Base, b.Tasks)
+
 	few, err := b.scaled(ctx, "scale/base", b.Base, orders{})
 	if err != nil {
 		return err
 	}
+
 	many, err := b.scaled(ctx, "scale", b.Tasks, orders{CPUProfile: b.CPUProfile, MemProfile: b.MemProfile})
 	b.MemProfile = "" // it is the scheduler's, not ours
 	if err != nil {
 		return err
 	}
+
 	if few.CPUMicros > 0 {
 		many.CostRatio = round(many.CPUMicros/few.CPUMicros, 3)
 	}
+
 	b.add(many, few)
+
 	return nil
 }
 
@@ -52,17 +57,22 @@ func (b *bench) scaled(ctx context.Context, name string, n int, o orders) (res R
 	if part.keys, err = record.NewKeys(fmt.Sprintf("%s%d-%s", b.root, n, task.NewUID())); err != nil {
 		return res, err
 	}
+
 	r, err := newRig(ctx, &part, b.Rig, b.log)
 	if err != nil {
 		return res, err
 	}
+
 	defer func() { err = errors.Join(err, r.close(ctx)) }()
+
 	p, err := newPopulation(n, b.Rate, b.Keep, origin())
 	if err != nil {
 		return res, err
 	}
+
 	o.Site, o.Root, o.Rig, o.Origin = b.Site, part.keys.Root(), b.Rig, p.origin
 	o.Site.Endpoints = part.cfg.Endpoints
+
 	empty, err := b.command(ctx, name+", no tasks", orders{Site: o.Site, Root: o.Root, Rig: o.Rig, Origin: o.Origin})
 	if err != nil {
 		return res, err
@@ -73,15 +83,18 @@ func (b *bench) scaled(ctx context.Context, name string, n int, o orders) (res R
 	if r.joinedAt, err = r.revision(ctx); err != nil {
 		return res, err
 	}
+
 	o.Idle, o.FireAt, o.Warmup, o.Duration = min(idleFor, b.Duration), p.fireAt, b.Warmup, b.Duration
 	full, err := b.command(ctx, name, o)
 	if err != nil {
 		return res, err
 	}
+
 	full.Fires.fill(&res)
 	per := func(with, without int64) *float64 { return new(round(float64(with-without)/float64(n), 1)) }
 	res.LoadMS, res.Reopened, res.IdleCPU = full.LoadMS, full.Reopened, new(round(full.IdleCPU, 5))
 	res.MemoryPer, res.MemoryAsIs, res.HeapPer = per(full.Resident, empty.Resident), per(full.AsIs, empty.AsIs), per(full.Heap, empty.Heap)
+
 	return res, b.verifyScaled(ctx, r, full.Said, &res)
 }
 
@@ -90,10 +103,12 @@ func (b *bench) verifyScaled(ctx context.Context, r *rig, said counted, res *Res
 	if err != nil {
 		return err
 	}
+
 	if found != [2]int64{res.Tasks, res.Tasks} {
 		res.verify(fmt.Errorf("%d tasks were created, etcd has %d specs and %d entries", res.Tasks, found[0], found[1]))
 		return nil
 	}
+
 	return b.verify(ctx, r, said, time.Second, res)
 }
 
@@ -104,7 +119,9 @@ func (b *bench) command(ctx context.Context, name string, o orders) (found findi
 	if err != nil {
 		return found, err
 	}
+
 	defer func() { err = errors.Join(err, c.stop()) }()
+
 	for {
 		var w word
 		if err := c.hear(ctx, &w); errors.Is(err, io.EOF) {
@@ -112,12 +129,14 @@ func (b *bench) command(ctx context.Context, name string, o orders) (found findi
 		} else if err != nil {
 			return found, err
 		}
+
 		switch {
 		case w.Found != nil:
 			return *w.Found, nil
 		case w.Loaded:
 			w.Step = fmt.Sprintf("loaded in %s", time.Since(o.Started).Round(time.Millisecond))
 		}
+
 		b.progress.step("%s: %s", name, w.Step)
 	}
 }

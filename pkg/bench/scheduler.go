@@ -72,15 +72,20 @@ func schedulerCommand() *cobra.Command {
 		Use: schedulerChild, Short: "A scheduler for bench scale, which starts it", Args: cobra.NoArgs, Hidden: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			defer garbage.MakeRoom()() // as a node has it
+
 			var o orders
+
 			ctx, err := obey(cmd.Context(), cmd.InOrStdin(), &o)
 			if err != nil {
 				return err
 			}
+
 			err = o.follow(ctx, cmd.OutOrStdout(), newLog(cmd.ErrOrStderr()))
+
 			if errors.Is(context.Cause(ctx), errLetGo) {
 				return nil // nobody listens
 			}
+
 			return err
 		},
 	}
@@ -93,53 +98,70 @@ func (o orders) follow(ctx context.Context, out io.Writer, log *zap.Logger) (err
 	if s.keys, err = record.NewKeys(o.Root[:len(o.Root)-1]); err != nil {
 		return err
 	}
+
 	s.cfg = o.Site.client(log)
 	if s.client, err = s.dial(ctx); err != nil {
 		return err
 	}
+
 	defer func() { err = errors.Join(err, s.client.Close()) }()
+
 	r, err := newRig(ctx, s, o.Rig, log)
 	if err != nil {
 		return err
 	}
+
 	defer func() { err = errors.Join(err, r.close(ctx)) }()
+
 	if err := r.join(ctx); err != nil {
 		return err
 	}
+
 	w, err := r.start(ctx, load{origin: o.Origin, period: time.Second})
 	if err != nil {
 		return err
 	}
+
 	found := finding{LoadMS: round(time.Since(o.Started).Seconds()*1000, 1)}
 	err = say.Encode(word{Loaded: true})
 	if err == nil {
 		err = o.measure(ctx, r, w, say, &found)
 	}
+
 	if err = errors.Join(err, w.stop()); err != nil {
 		return err
 	}
+
 	found.Said, found.Reopened = w.counted(), w.tap.reopened.Load()
+
 	return say.Encode(word{Found: &found})
 }
 
 func (o orders) measure(ctx context.Context, r *rig, w *work, say *json.Encoder, found *finding) error {
 	w.clock.steady(o.Origin)
 	w.engine.Look() // they sleep by a clock that stood still
+
 	if !clock.Sleep(ctx, time.Second) {
 		return context.Cause(ctx)
 	}
+
 	if o.Idle > 0 {
 		if err := say.Encode(word{Step: "nothing is due"}); err != nil {
 			return err
 		}
+
 		cpu, at := cpuTime(), time.Now()
+
 		if !clock.Sleep(ctx, o.Idle) {
 			return context.Cause(ctx)
 		}
+
 		found.IdleCPU = (cpuTime() - cpu).Seconds() / time.Since(at).Seconds()
 	}
+
 	found.AsIs = resident()
 	found.Resident, found.Heap = weigh()
+
 	if o.Idle == 0 {
 		return nil
 	}
@@ -149,6 +171,7 @@ func (o orders) measure(ctx context.Context, r *rig, w *work, say *json.Encoder,
 	if err := say.Encode(word{Step: "fire"}); err != nil {
 		return err
 	}
+
 	return o.fire(ctx, r, w, found)
 }
 
@@ -156,25 +179,32 @@ func (o orders) measure(ctx context.Context, r *rig, w *work, say *json.Encoder,
 func (o orders) fire(ctx context.Context, r *rig, w *work, found *finding) error {
 	w.clock.steady(o.FireAt)
 	w.engine.Look()
+
 	if !clock.Sleep(ctx, o.Warmup) {
 		return context.Cause(ctx)
 	}
+
 	profiled, err := cpuProfile(o.CPUProfile)
 	if err != nil {
 		return err
 	}
+
 	watch := startWatch(w.outcomes()["run"])
 	ok := clock.Sleep(ctx, o.Duration)
 	for ok && w.outcomes()["run"] == watch.first && time.Since(watch.began) < settleFor { // one fire at least
 		ok = clock.Sleep(ctx, min(o.Duration, 200*time.Millisecond))
 	}
+
 	var res Result
 	watch.stop(w.outcomes()["run"], &res)
 	found.Fires = fires{res.Count, res.Seconds, res.CPUMicros}
+
 	if err := profiled(); err != nil || !ok {
 		return errors.Join(err, context.Cause(ctx))
 	}
+
 	w.clock.hold()
+
 	return r.settle(ctx, w)
 }
 
@@ -185,5 +215,6 @@ func weigh() (bytes, heap int64) {
 	debug.FreeOSMemory() // the first one may find finalizers to run
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
+
 	return resident(), int64(m.HeapAlloc)
 }

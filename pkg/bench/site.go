@@ -50,6 +50,7 @@ func openSite(ctx context.Context, cfg siteConfig, log *zap.Logger) (_ *site, er
 			err = errors.Join(err, s.close(ctx))
 		}
 	}()
+
 	s.root = "/carillon-bench-" + task.NewUID() + "/"
 	if s.keys, err = record.NewKeys(s.root + "cluster"); err != nil {
 		return nil, err
@@ -57,6 +58,7 @@ func openSite(ctx context.Context, cfg siteConfig, log *zap.Logger) (_ *site, er
 	if s.dir, err = os.MkdirTemp(cfg.Dir, "carillon-bench-"); err != nil {
 		return nil, fmt.Errorf("temporary directory: %w", err)
 	}
+
 	s.cfg = cfg.client(log)
 	if len(cfg.Endpoints) == 0 {
 		s.server, err = kv.StartServer(ctx, kv.ServerConfig{
@@ -69,19 +71,23 @@ func openSite(ctx context.Context, cfg siteConfig, log *zap.Logger) (_ *site, er
 		if err != nil {
 			return nil, err
 		}
+
 		s.cfg.Endpoints = []string{s.server.Endpoint()}
 		if cfg.Transport == transportDirect {
 			s.client = s.server.Client()
 			return s, nil
 		}
 	}
+
 	if s.client, err = s.dial(ctx); err != nil {
 		return nil, err
 	}
 	if err = kv.CheckVersion(ctx, s.client); err != nil {
 		return nil, err
 	}
+
 	s.reached = true
+
 	return s, nil
 }
 
@@ -115,15 +121,18 @@ func (s *site) revision(ctx context.Context) (int64, error) {
 func (s *site) erase(ctx context.Context, prefix string) error {
 	const bite = 2000
 	end := clientv3.GetPrefixRangeEnd(prefix)
+
 	for {
 		res, err := s.client.Get(ctx, prefix, clientv3.WithRange(end), clientv3.WithKeysOnly(), clientv3.WithLimit(bite))
 		if err == nil && len(res.Kvs) == 0 {
 			return nil
 		}
+
 		if err == nil {
 			last := string(res.Kvs[len(res.Kvs)-1].Key)
 			_, err = s.client.Delete(ctx, prefix, clientv3.WithRange(last+"\x00"))
 		}
+
 		if err != nil {
 			return fmt.Errorf("delete what is left below %s: %w", prefix, err)
 		}
@@ -135,6 +144,7 @@ func (s *site) close(ctx context.Context) error {
 	interrupted := ctx.Err() != nil
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpFor)
 	defer cancel()
+
 	var errs []error
 	if s.server == nil && s.reached {
 		errs = append(errs, s.erase(ctx, s.root))
@@ -142,15 +152,19 @@ func (s *site) close(ctx context.Context) error {
 			errs = append(errs, s.eraseStragglers(ctx))
 		}
 	}
+
 	if s.client != nil && (s.server == nil || s.client != s.server.Client()) {
 		errs = append(errs, s.client.Close())
 	}
+
 	if s.server != nil {
 		errs = append(errs, s.server.Close())
 	}
+
 	if s.dir != "" {
 		errs = append(errs, os.RemoveAll(s.dir))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -167,6 +181,7 @@ func (s *site) eraseStragglers(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+
 		if left.Count > 0 {
 			quiet = -1
 			if err := s.erase(ctx, s.root); err != nil {
@@ -174,5 +189,6 @@ func (s *site) eraseStragglers(ctx context.Context) error {
 			}
 		}
 	}
+
 	return nil
 }

@@ -31,18 +31,22 @@ func sizesOf(ctx context.Context, l load) (n sizes, err error) {
 	}}
 	ended := run
 	ended.State, ended.StartedAt, ended.EndedAt, ended.LatenessMS = task.Succeeded, now, now, new(int64(1))
+
 	action, err := json.Marshal(e.Action)
 	if err != nil {
 		return n, err
 	}
+
 	keys, err := record.NewKeys("/sizes")
 	if err != nil {
 		return n, err
 	}
+
 	var ops gathered
 	s := store.New(nil, &ops, keys)
 	commit := s.NewCommit(0, store.Fences{}, 1, record.Watermark{Time: now, Seen: 1e6})
 	commit.Claim(&held.Assigned, string(action), 1)
+
 	if _, err := s.Commit(ctx, commit); err != nil {
 		return n, err
 	}
@@ -52,14 +56,17 @@ func sizesOf(ctx context.Context, l load) (n sizes, err error) {
 	if _, err := s.CreateTask(ctx, held.Ref(), t, e); err != nil {
 		return n, err
 	}
+
 	var of []int
 	for _, op := range ops {
 		if op.IsPut() {
 			of = append(of, len(op.ValueBytes()))
 		}
 	}
+
 	if len(of) != 5 {
 		return n, fmt.Errorf("a claim, its watermark, its end, a spec and an entry are %d records", len(of))
 	}
+
 	return sizes{run: of[0], mark: of[1], ended: of[2], spec: of[3], entry: of[4]}, nil
 }

@@ -56,6 +56,7 @@ func newTap(s *store.Store, c *fakeClock, tables []timetable) *tap {
 			t.cursors[i].next.Store(tables[i].tick(0))
 		}
 	}
+
 	return t
 }
 
@@ -69,6 +70,7 @@ func (t *tap) Open(ctx context.Context, shard int, f store.Fences) (record.Water
 	default:
 		t.opened.Add(1)
 	}
+
 	return w, rev, err
 }
 
@@ -87,11 +89,14 @@ func (c *cursor) move(t *tap, w record.Watermark, now time.Time) {
 		c.ticks = append(c.ticks, c.tick(c.n))
 		c.n++
 	}
+
 	if len(c.ticks) == 0 {
 		return
 	}
+
 	c.next.Store(c.tick(c.n))
 	t.decided.Add(int64(len(c.ticks)))
+
 	if t.measuring.Load() {
 		t.clock.reached(c.ticks, func(at time.Time) { c.late = append(c.late, now.Sub(at)) })
 		if len(c.late) > 0 {
@@ -108,6 +113,7 @@ func (t *tap) first() int64 {
 			first = next
 		}
 	}
+
 	return first
 }
 
@@ -120,12 +126,14 @@ func (t *tap) Finish(ctx context.Context, h record.Held, end task.Run, next *tas
 		t.started = append(t.started, late)
 		t.mu.Unlock()
 	}
+
 	err := t.Store.Finish(ctx, h, end, next)
 	if err == nil {
 		t.finished.Add(1)
 	} else {
 		t.failures.Add(1)
 	}
+
 	return err
 }
 

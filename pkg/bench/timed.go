@@ -29,7 +29,9 @@ func (b *bench) timed(ctx context.Context, name string, l load, warmup, duration
 	if err != nil {
 		return err
 	}
+
 	defer func() { err = errors.Join(err, r.close(ctx)) }()
+
 	// The clock begins half a period, or half a second, before the first tick, so
 	// that waves are over when measuring begins and ends.
 	lead := min(l.period/2, 500*time.Millisecond)
@@ -39,39 +41,48 @@ func (b *bench) timed(ctx context.Context, name string, l load, warmup, duration
 	b.progress.step("%s: warm up", name)
 	ok := clock.Sleep(ctx, warmup)
 	b.progress.step("%s", name)
+
 	profiled, err := b.profiled()
 	if err != nil {
 		return errors.Join(err, w.stop())
 	}
+
 	w.tap.measuring.Store(true)
 	began, first := time.Now(), w.tap.decided.Load()
 	for left := duration; ok && left > 0; left = duration - time.Since(began) {
 		ok = clock.Sleep(ctx, min(left, 200*time.Millisecond))
 		b.progress.now("%s  %.1f of %s", name, time.Since(began).Seconds(), duration)
 	}
+
 	for ok && !w.tap.sampled(first, r.cfg.Executor) && time.Since(began) < settleFor { // one of each at least
 		ok = clock.Sleep(ctx, min(duration, 200*time.Millisecond))
 	}
+
 	count, took := w.tap.decided.Load()-first, time.Since(began)
 	w.tap.measuring.Store(false)
 	w.clock.hold()
+
 	if err := profiled(); err != nil || !ok {
 		return errors.Join(err, ctx.Err(), w.stop())
 	}
 	if err := b.finish(ctx, r, w); err != nil {
 		return err
 	}
+
 	claim := Result{Name: name, Count: count, Seconds: round(took.Seconds(), 3), LatenessMS: spread(w.tap.claims())}
 	if err := b.verify(ctx, r, w.counted(), l.period, &claim); err != nil {
 		return err
 	}
+
 	start := claim
 	claim.Name, start.Name = name+"/claim", name+"/start"
 	b.add(claim)
+
 	if start.LatenessMS = spread(w.tap.starts()); start.LatenessMS != nil {
 		start.Count, start.Skipped, start.Missed = int64(len(w.tap.starts())), 0, 0
 		b.add(start)
 	}
+
 	return nil
 }
 

@@ -52,18 +52,23 @@ func (w *witness) run(ctx context.Context, client *kv.Client, log *zap.Logger) e
 		if b.Reset && !first {
 			return fmt.Errorf("the witness has missed something at revision %d", b.Revision)
 		}
+
 		first = false
+
 		for _, e := range b.Events {
 			k, ok := w.keys.ParseRun(string(e.Kv.Key))
 			if !ok || e.Type != clientv3.EventTypePut || e.Kv.CreateRevision != e.Kv.ModRevision {
 				continue
 			}
+
 			a, err := record.DecodeAssigned(k, e.Kv.CreateRevision, e.Kv.Value)
 			if err != nil {
 				return err
 			}
+
 			w.take(a.Run)
 		}
+
 		return nil
 	})
 }
@@ -74,25 +79,31 @@ func (w *witness) take(r task.Run) {
 	if r.Attempt > 1 || !r.DispatchedAt.Equal(r.CreatedAt.Time) {
 		return
 	}
+
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	tick, decided := r.ScheduledTime.Time, r.CreatedAt.Time
+
 	last := w.seen[r.Task]
 	if last == nil {
 		w.seen[r.Task] = &lastRun{tick, decided}
 		return
 	}
+
 	w.seeing.fired++
 	w.seeing.late = append(w.seeing.late, decided.Sub(tick))
 	if gap := decided.Sub(last.decided) - w.period; gap > w.seeing.gap {
 		w.seeing.gap, w.seeing.gapTask = gap, r.Task
 	}
+
 	switch ahead := tick.Sub(last.tick); {
 	case ahead <= 0:
 		w.seeing.twice++
 	default:
 		w.seeing.missing += int64(ahead/w.period) - 1
 	}
+
 	last.tick, last.decided = tick, decided
 }
 
@@ -107,12 +118,14 @@ func (w *witness) begin() {
 func (w *witness) all(n int, after time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	ran := 0
 	for _, last := range w.seen {
 		if last.decided.After(after) {
 			ran++
 		}
 	}
+
 	return ran >= n
 }
 

@@ -18,10 +18,12 @@ func write(dir, name, value string) error {
 	if err != nil {
 		return err
 	}
+
 	_, err = f.WriteString(value)
 	if cerr := f.Close(); err == nil {
 		err = cerr
 	}
+
 	return err
 }
 
@@ -36,6 +38,7 @@ func number(dir, name string) int64 {
 	if err != nil {
 		return 0
 	}
+
 	n, _ := strconv.ParseInt(s, 10, 64)
 	return n
 }
@@ -48,6 +51,7 @@ func field(text, name string) int64 {
 			return n
 		}
 	}
+
 	return 0
 }
 
@@ -58,11 +62,13 @@ func pidsIn(dir string) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var pids []int
 	for line := range strings.SplitSeq(s, "\n") {
 		if pid, err := strconv.Atoi(line); err == nil && pid > 0 {
 			pids = append(pids, pid)
 		}
 	}
+
 	return pids, nil
 }

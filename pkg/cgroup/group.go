@@ -58,11 +58,13 @@ func (x *Group) Join(pid int) error {
 		}
 		x.entered = true
 	}
+
 	for _, dir := range x.joined {
 		if err := put(dir, pid); err != nil {
 			return fmt.Errorf("join a control group: %w", err)
 		}
 	}
+
 	return nil
 }
 
@@ -78,6 +80,7 @@ func reread(fd int) (string, error) {
 	if err != nil {
 		return "", os.NewSyscallError("pread", err)
 	}
+
 	return string(b[:n]), nil
 }
 
@@ -90,6 +93,7 @@ func (x *Group) empty() bool {
 		pids, err := pidsIn(x.dir)
 		return err == nil && len(pids) == 0
 	}
+
 	events, err := reread(x.events)
 	return err == nil && strings.Contains(events, "populated 0")
 }
@@ -129,6 +133,7 @@ func killEach(dir string) error {
 	if has(dir, "freezer.state") {
 		file, freeze, thaw = "freezer.state", "FROZEN", "THAWED"
 	}
+
 	freezes := write(dir, file, freeze) == nil
 	pids, err := pidsIn(dir)
 	for _, pid := range pids {
@@ -136,9 +141,11 @@ func killEach(dir string) error {
 			err = errors.Join(err, kerr)
 		}
 	}
+
 	if freezes {
 		err = errors.Join(err, write(dir, file, thaw))
 	}
+
 	return err
 }
 
@@ -150,6 +157,7 @@ func (x *Group) Freeze() error {
 		events, err := reread(x.events)
 		return err == nil && strings.Contains(events, "frozen 1")
 	}
+
 	var err error
 	if x.freezer {
 		still = func() bool { s, _ := read(x.dir, "freezer.state"); return s == "FROZEN" }
@@ -157,14 +165,17 @@ func (x *Group) Freeze() error {
 	} else {
 		err = write(x.dir, "cgroup.freeze", "1")
 	}
+
 	if err != nil {
 		return fmt.Errorf("freeze: %w", err)
 	}
+
 	for deadline := time.Now().Add(freezing); !still(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) && !still() { // the last look may be from long before, if the host is busy
 			return errors.New("freeze: not all processes stand still")
 		}
 	}
+
 	return nil
 }
 
@@ -176,10 +187,13 @@ func (x *Group) Thaw() error {
 	} else {
 		err = write(x.dir, "cgroup.freeze", "0")
 	}
+
 	if err != nil {
 		return fmt.Errorf("thaw: %w", err)
 	}
+
 	x.frozen = false
+
 	return nil
 }
 
@@ -196,9 +210,11 @@ type Usage struct {
 func (x *Group) Usage() (u Usage) {
 	x.last = x.cpu()
 	u.CPU = time.Duration(x.last-x.spent) * time.Microsecond
+
 	if !x.limited {
 		return u
 	}
+
 	if x.memory != "" {
 		u.MemoryPeak = number(x.memory, "memory.max_usage_in_bytes")
 		text, _ := read(x.memory, "memory.oom_control")
@@ -209,12 +225,15 @@ func (x *Group) Usage() (u Usage) {
 		text, _ := read(x.dir, "memory.events")
 		u.OOMKills, u.MemoryFull = field(text, "oom_kill"), field(text, "oom") > 0
 	}
+
 	dir := x.dir
 	if x.pids != "" {
 		dir = x.pids
 	}
+
 	text, _ := read(dir, "pids.events")
 	u.Refused = field(text, "max")
+
 	return u
 }
 
@@ -222,10 +241,12 @@ func (x *Group) cpu() int64 {
 	if x.freezer {
 		return 0
 	}
+
 	text, err := reread(x.stat)
 	if err != nil {
 		return x.spent
 	}
+
 	return field(text, "usage_usec")
 }
 
@@ -236,10 +257,13 @@ func (x *Group) rest() error {
 			return err
 		}
 	}
+
 	if x.last == x.spent { // nobody has asked for its usage
 		x.last = x.cpu()
 	}
+
 	x.spent, x.entered = x.last, false
+
 	return nil
 }
 
@@ -248,6 +272,7 @@ func (x *Group) open() (err error) {
 	if x.freezer {
 		return nil
 	}
+
 	for _, f := range []struct {
 		fd    *int
 		name  string
@@ -258,6 +283,7 @@ func (x *Group) open() (err error) {
 			return &os.PathError{Op: "open", Path: path, Err: err}
 		}
 	}
+
 	return nil
 }
 
@@ -277,6 +303,8 @@ func (x *Group) remove() error {
 			return err
 		}
 	}
+
 	x.close()
+
 	return nil
 }

@@ -55,12 +55,14 @@ func (g *Groups) Roots() []string {
 	if g == nil || g.root == "" {
 		return nil
 	}
+
 	roots := []string{g.root}
 	for _, c := range []string{"memory", "cpu", "pids"} {
 		if dir := g.v1[c]; dir != "" && !slices.Contains(roots, dir) {
 			roots = append(roots, dir)
 		}
 	}
+
 	return roots
 }
 
@@ -83,6 +85,7 @@ func (g *Groups) Limited() []string {
 			all = append(all, c)
 		}
 	}
+
 	return all
 }
 
@@ -97,6 +100,7 @@ func (g *Groups) Lacks(l Limits) (lacks []string) {
 			lacks = append(lacks, limit)
 		}
 	})
+
 	return lacks
 }
 
@@ -113,23 +117,29 @@ func (g *Groups) Take(l Limits) (*Group, error) {
 	if !g.Any() {
 		return nil, errors.New("there are no control groups")
 	}
+
 	g.mu.Lock()
 	for n := len(g.free); !l.Any() && n > 0; n-- {
 		x := g.free[n-1]
 		g.free = g.free[:n-1]
+
 		if x.empty() { // root may have removed it, or put something in
 			g.mu.Unlock()
 			return x, nil
 		}
+
 		g.discard(x)
 	}
+
 	g.next++
 	name := strconv.Itoa(g.next)
 	g.mu.Unlock()
+
 	x, err := g.make(name, l)
 	if err != nil {
 		return nil, fmt.Errorf("make a control group: %w", err)
 	}
+
 	return x, nil
 }
 
@@ -140,26 +150,32 @@ func (g *Groups) make(name string, l Limits) (x *Group, err error) {
 			err = errors.Join(err, x.remove())
 		}
 	}()
+
 	if l.Any() {
 		x.limited, x.dir = true, filepath.Join(g.root, "limited", name)
 	}
+
 	if err := g.mkdir(x.dir); err != nil {
 		return x, err
 	}
 	if err := x.open(); err != nil || !x.limited {
 		return x, err
 	}
+
 	if len(g.v2) > 0 {
 		if err := g.only(l, func(c string) bool { return slices.Contains(g.v2, c) }).setV2(x.dir); err != nil {
 			return x, err
 		}
 	}
+
 	needs := map[string]bool{}
 	l.each(func(controller, _ string) { needs[controller] = true })
+
 	for _, c := range []string{"memory", "cpu", "pids"} {
 		if g.v1[c] == "" || !needs[c] {
 			continue
 		}
+
 		dir := filepath.Join(g.v1[c], name)
 		if !slices.Contains(x.joined, dir) { // two controllers may share one
 			if err := g.mkdir(dir); err != nil {
@@ -167,16 +183,20 @@ func (g *Groups) make(name string, l Limits) (x *Group, err error) {
 			}
 			x.joined = append(x.joined, dir)
 		}
+
 		if err := g.only(l, func(string) bool { return true }).setV1(dir, c); err != nil {
 			return x, err
 		}
+
 		if c == "memory" {
 			x.memory = dir
 		}
+
 		if c == "pids" {
 			x.pids = dir
 		}
 	}
+
 	return x, nil
 }
 
@@ -185,15 +205,19 @@ func (g *Groups) only(l Limits, fits func(controller string) bool) Limits {
 	if !fits("memory") || !g.has("memory") {
 		l.Memory, l.Swap = 0, nil
 	}
+
 	if l.Swap != nil && !g.countsSwap() {
 		l.Swap = nil
 	}
+
 	if !fits("cpu") || !g.has("cpu") {
 		l.CPU = 0
 	}
+
 	if !fits("pids") || !g.has("pids") {
 		l.PIDs = 0
 	}
+
 	return l
 }
 
@@ -202,13 +226,16 @@ func (g *Groups) only(l Limits, fits func(controller string) bool) Limits {
 func (g *Groups) Give(x *Group) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	for old := range g.aside {
 		g.discard(old)
 	}
+
 	if x.empty() && !x.limited && !x.killed && x.rest() == nil && len(g.free) < idle {
 		g.free = append(g.free, x)
 		return
 	}
+
 	g.discard(x)
 }
 
@@ -216,12 +243,16 @@ func (g *Groups) Give(x *Group) {
 func (g *Groups) discard(x *Group) {
 	if !x.empty() && has(x.dir, "") {
 		_ = x.Kill()
+
 		if !g.aside[x] {
 			g.log.Error("processes of an attempt do not end: their control group is set aside", zap.String("cgroup", x.dir), zap.Ints("pids", x.PIDs()))
 		}
+
 		g.aside[x] = true
+
 		return
 	}
+
 	if err := x.remove(); err != nil {
 		if !g.aside[x] {
 			g.log.Error("a control group cannot be removed: it is set aside", zap.String("cgroup", x.dir), zap.Error(err))
@@ -229,6 +260,7 @@ func (g *Groups) discard(x *Group) {
 		g.aside[x] = true
 		return
 	}
+
 	delete(g.aside, x)
 }
 
@@ -237,8 +269,10 @@ func (g *Groups) Aside() int {
 	if g == nil {
 		return 0
 	}
+
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	return len(g.aside)
 }
 
@@ -247,23 +281,29 @@ func (g *Groups) Close() error {
 	if g == nil {
 		return nil
 	}
+
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	for _, x := range g.free {
 		x.close()
 	}
+
 	for x := range g.aside {
 		x.close()
 	}
+
 	g.free, g.aside = nil, map[*Group]bool{}
 	roots := g.Roots()
 	if len(roots) == 0 {
 		return nil
 	}
+
 	err := Remove(roots, removal)
 	g.root = ""
 	if err == nil {
 		err = g.writeRecord(g.former)
 	}
+
 	return err
 }

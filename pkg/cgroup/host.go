@@ -31,6 +31,7 @@ func CheckSetting(s string) error {
 	if strings.HasPrefix(s, "/sys/fs/cgroup") {
 		return fmt.Errorf("%q is a directory: a control group's path begins below that of its hierarchy, such as /carillon", s)
 	}
+
 	return nil
 }
 
@@ -50,27 +51,34 @@ func findHost(proc, setting string) (host, error) {
 	if err != nil {
 		return h, err
 	}
+
 	f, err := os.Open(filepath.Join(proc, "mountinfo"))
 	if err != nil {
 		return h, err
 	}
+
 	defer f.Close()
+
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
 		m, ok := parseMount(lines.Text())
 		if !ok {
 			continue
 		}
+
 		h.chosen = setting != Auto
 		for _, c := range m.controllers {
 			path, ok := own[c]
 			if h.chosen {
 				path, ok = setting, true
 			}
+
 			if !ok {
 				continue
 			}
+
 			dir := m.dir(path)
+
 			switch {
 			case c != "":
 				h.v1[c] = dir
@@ -79,6 +87,7 @@ func findHost(proc, setting string) (host, error) {
 			}
 		}
 	}
+
 	return h, lines.Err()
 }
 
@@ -88,16 +97,19 @@ func ownGroups(file string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	own := map[string]string{}
 	for line := range strings.Lines(string(b)) {
 		f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
 		if len(f) != 3 {
 			continue
 		}
+
 		for c := range strings.SplitSeq(f[1], ",") {
 			own[c] = f[2]
 		}
 	}
+
 	return own, nil
 }
 
@@ -123,7 +135,9 @@ func parseMount(line string) (mount, bool) {
 	if !ok || len(f) < 5 || len(g) < 3 {
 		return mount{}, false
 	}
+
 	m := mount{root: unescape(f[3]), point: unescape(f[4])}
+
 	switch g[0] {
 	case "cgroup2":
 		m.controllers = []string{""}
@@ -134,6 +148,7 @@ func parseMount(line string) (mount, bool) {
 			}
 		}
 	}
+
 	return m, len(m.controllers) > 0
 }
 
@@ -145,12 +160,14 @@ func (h host) delegated(dir string) bool {
 	if _, err := os.Stat(filepath.Join(dir, "cgroup.type")); errors.Is(err, fs.ErrNotExist) {
 		return true // the root of the host
 	}
+
 	for _, attr := range []string{"trusted.delegate", "user.delegate"} {
 		var v [1]byte
 		if n, err := unix.Getxattr(dir, attr, v[:]); err == nil && n == 1 && v[0] == '1' {
 			return true
 		}
 	}
+
 	return h.chosen || h.inner && os.Getpid() == 1 // a container, and nobody else's
 }
 
@@ -165,20 +182,24 @@ func (h host) prepare() (dir string, controllers []string, err error) {
 	if filepath.Base(dir) == daemonLeaf && !h.chosen {
 		dir = filepath.Dir(dir)
 	}
+
 	if h.chosen {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return dir, nil, err
 		}
 	}
+
 	offered, err := read(dir, "cgroup.controllers")
 	if err != nil {
 		return dir, nil, err
 	}
+
 	for _, c := range []string{"memory", "cpu", "pids"} {
 		if slices.Contains(strings.Fields(offered), c) {
 			controllers = append(controllers, c)
 		}
 	}
+
 	if len(controllers) == 0 {
 		return dir, nil, nil
 	}
@@ -191,6 +212,7 @@ func (h host) prepare() (dir string, controllers []string, err error) {
 	if err := enable(dir, controllers); err != nil {
 		return h.v2, nil, err
 	}
+
 	return dir, controllers, nil
 }
 
@@ -199,21 +221,25 @@ func (h host) vacate(dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, "cgroup.type")); h.chosen || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
+
 	leaf := filepath.Join(dir, daemonLeaf)
 	if err := os.Mkdir(leaf, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
+
 	for range 10 { // what it starts meanwhile comes after it
 		pids, err := pidsIn(dir)
 		if err != nil || len(pids) == 0 {
 			return err
 		}
+
 		for _, pid := range pids {
 			if err := put(leaf, pid); err != nil && !errors.Is(err, unix.ESRCH) {
 				return fmt.Errorf("move process %d to %s: %w", pid, leaf, err)
 			}
 		}
 	}
+
 	return fmt.Errorf("processes keep coming into %s", dir)
 }
 

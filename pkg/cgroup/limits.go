@@ -24,12 +24,15 @@ func (l Limits) each(f func(controller, limit string)) {
 	if l.Memory > 0 {
 		f("memory", "memory")
 	}
+
 	if l.Swap != nil {
 		f("memory", "swap")
 	}
+
 	if l.CPU > 0 {
 		f("cpu", "cpu")
 	}
+
 	if l.PIDs > 0 {
 		f("pids", "pids")
 	}
@@ -49,6 +52,7 @@ func (l Limits) setV2(dir string) error {
 			errs = append(errs, fmt.Errorf("%s: %w", file, err))
 		}
 	}
+
 	if l.Memory > 0 {
 		set("memory.max", strconv.FormatInt(l.Memory, 10))
 		// One process less is no attempt that goes on, as a rule. Before Linux 4.19 there is none.
@@ -56,15 +60,19 @@ func (l Limits) setV2(dir string) error {
 			errs = append(errs, err)
 		}
 	}
+
 	if l.Swap != nil {
 		set("memory.swap.max", strconv.FormatInt(*l.Swap, 10))
 	}
+
 	if l.CPU > 0 {
 		set("cpu.max", fmt.Sprintf("%d %d", l.quota(), period))
 	}
+
 	if l.PIDs > 0 {
 		set("pids.max", strconv.FormatInt(l.PIDs, 10))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -76,11 +84,13 @@ func (l Limits) setV1(dir, controller string) error {
 			errs = append(errs, fmt.Errorf("%s: %w", file, err))
 		}
 	}
+
 	switch controller {
 	case "memory":
 		if l.Memory > 0 {
 			set("memory.limit_in_bytes", l.Memory)
 		}
+
 		if l.Swap != nil {
 			set("memory.memsw.limit_in_bytes", l.Memory+*l.Swap) // both together
 		}
@@ -94,5 +104,6 @@ func (l Limits) setV1(dir, controller string) error {
 			set("pids.max", l.PIDs)
 		}
 	}
+
 	return errors.Join(errs...)
 }

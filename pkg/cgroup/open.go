@@ -22,29 +22,37 @@ func Open(cfg Config) (*Groups, error) {
 	if g.mkdir == nil {
 		g.mkdir = func(dir string) error { return os.Mkdir(dir, 0o755) }
 	}
+
 	if g.log == nil {
 		g.log = zap.NewNop()
 	}
+
 	g.log = g.log.Named("cgroup")
 	var err error
 	if g.former, err = readRecord(cfg.Record); err != nil {
 		return nil, err
 	}
+
 	if cfg.Setting == Off {
 		g.lacks = errors.New("control groups are switched off (cgroup: off)")
 		return g, nil
 	}
+
 	if cfg.proc == "" {
 		cfg.proc = "/proc/self"
 	}
+
 	if err := g.open(cfg); err != nil {
 		removed := g.Close()
+
 		if cfg.Setting != Auto {
 			return nil, fmt.Errorf("control groups: %w", errors.Join(err, removed))
 		}
+
 		g.root, g.base, g.v2, g.v1, g.lacks = "", "", nil, map[string]string{}, err
 		return g, removed
 	}
+
 	return g, nil
 }
 
@@ -53,53 +61,65 @@ func (g *Groups) open(cfg Config) error {
 	if err != nil {
 		return err
 	}
+
 	name := "carillon-" + cfg.Node + "-" + cfg.Instance
 	dirs := map[string]string{}
 	for c, dir := range h.v1 {
 		dirs[c] = filepath.Join(dir, name)
 	}
+
 	var problem error
 	if h.v2 != "" {
 		var base string
 		base, g.v2, err = h.prepare()
 		problem = errors.Join(problem, err)
+
 		if len(g.v2) > 0 {
 			g.base = base
 		}
+
 		g.root = filepath.Join(base, name)
 	} else if dirs["freezer"] != "" {
 		g.root, g.freezer = dirs["freezer"], true
 	} else {
 		return errors.New("the host has neither cgroup v2 nor a freezer of v1")
 	}
+
 	for _, c := range []string{"memory", "cpu", "pids"} {
 		if dirs[c] != "" && !slices.Contains(g.v2, c) {
 			g.v1[c] = dirs[c]
 		}
 	}
+
 	// First the record, then what it tells of.
 	if err := g.writeRecord(append(slices.Clone(g.former), g.Roots()...)); err != nil {
 		return err
 	}
+
 	for c, dir := range g.v1 {
 		if err := g.mkdirs(dir); err != nil {
 			problem = errors.Join(problem, err)
 			delete(g.v1, c)
 		}
 	}
+
 	if err := g.mkdirs(g.root, filepath.Join(g.root, "plain"), filepath.Join(g.root, "limited")); err != nil {
 		return err
 	}
+
 	for _, dir := range []string{g.root, filepath.Join(g.root, "limited")} {
 		if err := enable(dir, g.v2); err != nil {
 			g.v2, problem = nil, errors.Join(problem, err)
 			break
 		}
 	}
+
 	g.lacks = problem
+
 	if cfg.mkdir != nil {
 		return nil
 	}
+
 	return g.try()
 }
 
@@ -113,6 +133,7 @@ func (g *Groups) mkdirs(dirs ...string) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -122,15 +143,20 @@ func (g *Groups) try() error {
 	if g.freezer {
 		return nil
 	}
+
 	x, err := g.Take(Limits{})
 	if err != nil {
 		return err
 	}
+
 	defer g.Give(x)
+
 	const none = "/proc/self/none"
+
 	_, err = syscall.ForkExec(none, []string{none}, &syscall.ProcAttr{Sys: &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: x.FD()}})
 	if errors.Is(err, unix.ENOENT) { // it got as far as that: no other step says so
 		return nil
 	}
+
 	return fmt.Errorf("start a process in a control group: %w", err)
 }

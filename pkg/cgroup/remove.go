@@ -20,6 +20,7 @@ const removal = 10 * time.Second
 // what Groups.Roots said.
 func Remove(roots []string, limit time.Duration) (err error) {
 	deadline := time.Now().Add(limit)
+
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		err = nil
 		for _, root := range roots {
@@ -28,17 +29,22 @@ func Remove(roots []string, limit time.Duration) (err error) {
 			}
 			err = errors.Join(err, removeTree(root))
 		}
+
 		if err == nil || time.Now().After(deadline) {
 			break
 		}
+
 		time.Sleep(pause)
 	}
+
 	if err != nil {
 		return fmt.Errorf("remove control groups: %w", err)
 	}
+
 	for _, root := range roots {
 		handBack(filepath.Dir(root))
 	}
+
 	return nil
 }
 
@@ -56,22 +62,27 @@ func removeTree(root string) error {
 		}
 		return nil // what is gone meanwhile is gone
 	})
+
 	if err != nil {
 		return err
 	}
+
 	slices.Reverse(dirs) // what is below comes first
 	var errs []error
 	for _, dir := range dirs {
 		if err := os.Remove(dir); err == nil || errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
+
 		if !has(dir, "cgroup.kill") || write(dir, "cgroup.kill", "1") != nil {
 			_ = killEach(dir)
 		}
+
 		if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -82,6 +93,7 @@ func handBack(dir string) {
 	if !has(dir, daemonLeaf) {
 		return
 	}
+
 	on, err := read(dir, "cgroup.subtree_control")
 	if err == nil && on != "" {
 		_ = write(dir, "cgroup.subtree_control", "-"+strings.Join(strings.Fields(on), " -"))
@@ -97,6 +109,7 @@ func (g *Groups) ClearFormer() error {
 	if err := Remove(g.former, removal); err != nil {
 		return err
 	}
+
 	g.former = nil
 	return g.writeRecord(g.Roots())
 }
@@ -105,15 +118,18 @@ func readRecord(path string) (roots []string, err error) {
 	if path == "" {
 		return nil, nil
 	}
+
 	b, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("what former daemons left: %w", err)
 	}
+
 	for line := range strings.Lines(string(b)) {
 		if line = strings.TrimSuffix(line, "\n"); ours(line) && !slices.Contains(roots, line) {
 			roots = append(roots, line)
 		}
 	}
+
 	return roots, nil
 }
 
@@ -123,17 +139,21 @@ func (g *Groups) writeRecord(roots []string) error {
 	if g.record == "" {
 		return nil
 	}
+
 	text := strings.Join(roots, "\n")
 	if text != "" {
 		text += "\n"
 	}
+
 	next := g.record + ".new"
 	err := os.WriteFile(next, []byte(text), 0o600)
 	if err == nil {
 		err = os.Rename(next, g.record)
 	}
+
 	if err != nil {
 		return fmt.Errorf("note the control groups: %w", err)
 	}
+
 	return nil
 }

@@ -54,10 +54,13 @@ func helpCommand(root *cobra.Command) *cobra.Command {
 				}
 				return nil, e
 			}
+
 			cmd = cmd.Commands()[at]
 		}
+
 		return cmd, nil
 	}
+
 	return &cobra.Command{
 		Use:   "help [COMMAND...|TOPIC]",
 		Short: "Help about a command or a topic",
@@ -66,7 +69,9 @@ func helpCommand(root *cobra.Command) *cobra.Command {
 			if err != nil {
 				return err
 			}
+
 			cmd.InitDefaultHelpFlag()
+
 			return cmd.Help()
 		},
 		ValidArgsFunction: func(_ *cobra.Command, words []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
@@ -74,12 +79,14 @@ func helpCommand(root *cobra.Command) *cobra.Command {
 			if err != nil {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
+
 			var offers []cobra.Completion
 			for _, c := range cmd.Commands() {
 				if helpful(c) && strings.HasPrefix(c.Name(), typed) {
 					offers = append(offers, cobra.CompletionWithDesc(c.Name(), c.Short))
 				}
 			}
+
 			return offers, cobra.ShellCompDirectiveNoFileComp
 		},
 	}

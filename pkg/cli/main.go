@@ -49,14 +49,17 @@ func run(ctx context.Context, f *factory.Factory, args []string, daemonCommands 
 	f.Words = args
 	root := root(f, daemonCommands)
 	root.SetArgs(args)
+
 	err := root.ExecuteContext(ctx)
 	if err != nil && ctx.Err() != nil {
 		err = failure.Interrupted(err)
 	}
+
 	var known *failure.Error
 	if err != nil && !f.Parsed && !errors.As(err, &known) {
 		err = failure.Usage("%s", err) // cobra's, about the words themselves
 	}
+
 	return f.Report(err)
 }
 
@@ -87,6 +90,7 @@ func root(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.Command {
 			return f.CheckFlags(cmd)
 		},
 	}
+
 	root.SetIn(f.In)
 	root.SetOut(f.Out)
 	root.SetErr(f.Err)
@@ -98,12 +102,15 @@ func root(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.Command {
 		&cobra.Group{ID: groupEveryday, Title: "Every day:"},
 		&cobra.Group{ID: groupNouns, Title: "By noun:"},
 	)
+
 	if len(daemonCommands) > 0 {
 		root.AddGroup(&cobra.Group{ID: groupDaemon, Title: "Nodes:"})
 	}
+
 	root.AddGroup(&cobra.Group{ID: groupOther, Title: "Other:"})
 	factory.AddGroup(root, groupEveryday, everydayCommands(f)...)
 	factory.AddGroup(root, groupNouns, taskcmd.Command(f), runcmd.Command(f), nodecmd.Command(f), shardcmd.Command(f), clustercmd.Command(f), secretcmd.Command(f), schedulecmd.Command(f))
+
 	for _, c := range daemonCommands {
 		if c.GroupID == "" && !c.Hidden {
 			c.GroupID = groupDaemon
@@ -111,9 +118,11 @@ func root(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.Command {
 				c.GroupID = groupOther
 			}
 		}
+
 		c.SetUsageTemplate(strings.Replace(usageTemplate, globalFlags, "", 1)) // they are for clients
 		root.AddCommand(c)
 	}
+
 	factory.WithoutConfig(daemonCommands...)
 	daemonFormats(daemonCommands)
 	version := versionCommand(f) // which also tells why a server does not answer
@@ -129,9 +138,11 @@ func root(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.Command {
 	plainText(f, root)
 	refuseUnknown(f, root)
 	root.AddCommand(manCommand(root))
+
 	if len(f.Words) == 0 || strings.HasPrefix(f.Words[0], cobra.ShellCompRequestCmd) {
 		complete.AllFlags(f, root) // it takes as long as all else before a command's own work
 	}
+
 	return root
 }
 
@@ -143,12 +154,14 @@ func daemonFormats(commands []*cobra.Command) {
 		if c.HasParent() && c.Parent().Name() == "bench" {
 			formats += "," + output.FormatJSON
 		}
+
 		if c.Annotations[factory.FormatsKey] == "" {
 			if c.Annotations == nil {
 				c.Annotations = map[string]string{}
 			}
 			c.Annotations[factory.FormatsKey] = formats
 		}
+
 		daemonFormats(c.Commands())
 	}
 }
@@ -179,9 +192,11 @@ func refuseUnknown(f *factory.Factory, cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
 		refuseUnknown(f, c)
 	}
+
 	if cmd.Runnable() || !cmd.HasSubCommands() {
 		return
 	}
+
 	cmd.Args = cobra.ArbitraryArgs
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
@@ -197,6 +212,7 @@ func unknownCommand(cmd *cobra.Command, word string) error {
 	if near := task.Nearest(word, names); near != "" {
 		hint = "did you mean: " + cmd.CommandPath() + " " + near
 	}
+
 	return &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: failure.CodeUsage, Hint: hint,
 		Message: "unknown command " + task.Quote(word) + " for " + cmd.CommandPath()}}
 }
@@ -209,5 +225,6 @@ func wordsOf(cmd *cobra.Command, wanted func(*cobra.Command) bool) []string {
 			names = append(append(names, c.Name()), c.Aliases...)
 		}
 	}
+
 	return names
 }

@@ -32,6 +32,7 @@ func manCommand(root *cobra.Command) *cobra.Command {
 			if dir == "" {
 				return failure.Usage("--dir: say where the pages go")
 			}
+
 			day := time.Now().UTC()
 			if s := os.Getenv("SOURCE_DATE_EPOCH"); s != "" {
 				n, err := strconv.ParseInt(s, 10, 64)
@@ -40,10 +41,13 @@ func manCommand(root *cobra.Command) *cobra.Command {
 				}
 				day = time.Unix(n, 0).UTC()
 			}
+
 			return writeManual(root, dir, day.Format(time.DateOnly))
 		},
 	}
+
 	cmd.Flags().StringVar(&dir, "dir", "", "`DIR` below which man1 and man7 are")
+
 	return cmd
 }
 
@@ -55,19 +59,23 @@ func writeManual(cmd *cobra.Command, dir, date string) error {
 	} else if cmd.HasParent() && !cmd.IsAvailableCommand() && cmd.Name() != "help" {
 		return nil
 	}
+
 	dirOfSection := filepath.Join(dir, "man"+section)
 	if err := os.MkdirAll(dirOfSection, 0o755); err != nil {
 		return err
 	}
+
 	name := strings.ReplaceAll(cmd.CommandPath(), " ", "-")
 	if err := os.WriteFile(filepath.Join(dirOfSection, name+"."+section), []byte(manPage(cmd, name, section, date)), 0o644); err != nil {
 		return err
 	}
+
 	for _, c := range cmd.Commands() {
 		if err := writeManual(c, dir, date); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -77,24 +85,30 @@ func manPage(cmd *cobra.Command, name, section, date string) string {
 	fmt.Fprintf(&p, ".TH %s %s %s carillon \"Carillon\"\n", roffQuoted(strings.ToUpper(name)), section, date)
 	heading("NAME")
 	fmt.Fprintf(&p, "%s \\- %s\n", roff(name), roff(cmd.Short))
+
 	if section == "1" {
 		heading("SYNOPSIS")
 		line := cmd.UseLine()
 		if cmd.HasAvailableSubCommands() {
 			line = cmd.CommandPath() + " COMMAND"
 		}
+
 		fmt.Fprintf(&p, ".B %s\n", roff(line))
 	}
+
 	heading("DESCRIPTION")
 	p.WriteString(roffText(cmp.Or(cmd.Long, cmd.Short+".")))
+
 	if cmd.HasAvailableSubCommands() {
 		heading("COMMANDS")
+
 		for _, c := range cmd.Commands() {
 			if c.IsAvailableCommand() {
 				fmt.Fprintf(&p, ".TP\n.B %s\n%s\n", roff(c.Name()), roff(c.Short))
 			}
 		}
 	}
+
 	if section == "1" {
 		cmd.InitDefaultHelpFlag()
 		roffFlags(&p, "OPTIONS", cmd.NonInheritedFlags())
@@ -102,12 +116,15 @@ func manPage(cmd *cobra.Command, name, section, date string) string {
 			roffFlags(&p, "GLOBAL OPTIONS", cmd.InheritedFlags())
 		}
 	}
+
 	if cmd.Example != "" {
 		heading("EXAMPLES")
 		p.WriteString(roffText(cmd.Example))
 	}
+
 	heading("SEE ALSO")
 	p.WriteString(roff(strings.Join(seeAlso(cmd), ", ")) + "\n")
+
 	return p.String()
 }
 
@@ -120,14 +137,17 @@ func seeAlso(cmd *cobra.Command) (pages []string) {
 		}
 		pages = append(pages, strings.ReplaceAll(c.CommandPath(), " ", "-")+section)
 	}
+
 	if cmd.HasParent() {
 		page(cmd.Parent())
 	}
+
 	for _, c := range cmd.Commands() {
 		if c.IsAvailableCommand() || c.IsAdditionalHelpTopicCommand() {
 			page(c)
 		}
 	}
+
 	return pages
 }
 
@@ -138,28 +158,34 @@ func roffFlags(p *strings.Builder, title string, flags *pflag.FlagSet) {
 	if !flags.HasAvailableFlags() {
 		return
 	}
+
 	fmt.Fprintf(p, ".SH %s\n", title)
 	flags.VisitAll(func(f *pflag.Flag) {
 		if f.Hidden || f.Deprecated != "" {
 			return
 		}
+
 		value, about := pflag.UnquoteUsage(f)
 		name := "--" + f.Name
 		if f.Shorthand != "" {
 			name = "-" + f.Shorthand + ", " + name
 		}
+
 		if value != "" {
 			name += " " + value
 		}
+
 		otherwise := f.DefValue
 		if s, ok := hostDefaults[f.Name]; ok && otherwise != "" {
 			otherwise = s
 		}
+
 		switch otherwise {
 		case "", "false", "0", "0s", "[]":
 		default:
 			about += " (default: " + otherwise + ")"
 		}
+
 		fmt.Fprintf(p, ".TP\n.B %s\n%s\n", roff(name), roff(about))
 	})
 }
@@ -168,6 +194,7 @@ func roffFlags(p *strings.Builder, title string, flags *pflag.FlagSet) {
 // as it is; the rest is filled.
 func roffText(text string) string {
 	var p strings.Builder
+
 	for paragraph := range strings.SplitSeq(strings.Trim(text, "\n"), "\n\n") {
 		if strings.Contains(paragraph, "  ") {
 			fmt.Fprintf(&p, ".PP\n.nf\n%s\n.fi\n", roff(paragraph))
@@ -175,6 +202,7 @@ func roffText(text string) string {
 			fmt.Fprintf(&p, ".PP\n%s\n", roff(paragraph))
 		}
 	}
+
 	return p.String()
 }
 
@@ -188,6 +216,7 @@ func roff(text string) string {
 			lines[i] = `\&` + l
 		}
 	}
+
 	return strings.Join(lines, "\n")
 }
 

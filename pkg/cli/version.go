@@ -31,16 +31,20 @@ func versionCommand(f *factory.Factory) *cobra.Command {
 			if err == nil {
 				server, err = c.Version(cmd.Context())
 			}
+
 			if err == nil {
 				v.Server = &server
 			}
+
 			// A server that is away is no failure: the program's version is known.
 			return output.EmitOne(&f.Printer, v, v.Version, func(d *output.Details) {
 				d.Field("Client", "%s (%s)", v.Version, v.Go)
+
 				if err != nil {
 					f.Note("server: %s", output.OneLine(err.Error()))
 					return
 				}
+
 				d.Field("Server", "%s (%s) on node %s, cluster %s", server.Version, server.Go, server.Node, server.Cluster)
 			})
 		},
@@ -54,5 +58,6 @@ func version(f *factory.Factory) string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		return info.Main.Version
 	}
+
 	return "(devel)"
 }

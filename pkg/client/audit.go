@@ -52,14 +52,18 @@ func (s *AuditService) Run(ctx context.Context, o AuditOptions) (task.Audit, err
 	defer quiet.Stop()
 
 	q := url.Values{}
+
 	if o.Pause > 0 {
 		q.Set("pause", strconv.Itoa(int(o.Pause/time.Second)))
 	}
+
 	res, err := s.conn.send(ctx, call{method: http.MethodGet, path: "/v1/audit", query: q, stream: true})
 	if err != nil {
 		return task.Audit{}, err
 	}
+
 	defer res.Body.Close()
+
 	if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind != linesType {
 		return task.Audit{}, s.conn.notCarillon(res)
 	}
@@ -67,17 +71,21 @@ func (s *AuditService) Run(ctx context.Context, o AuditOptions) (task.Audit, err
 	// The answer is a line for each report of progress, then one with the result or with
 	// the error that ended the audit. An answer that ends before that was cut off.
 	in := bufio.NewReader(res.Body)
+
 	for {
 		line, err := in.ReadBytes('\n')
 		if err != nil {
 			if errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
 			}
+
 			if cause := context.Cause(ctx); cause != nil {
 				err = fmt.Errorf("%w: %w", err, cause)
 			}
+
 			return task.Audit{}, s.conn.failed(err, false)
 		}
+
 		quiet.Reset(limit)
 
 		var l AuditLine

@@ -55,32 +55,43 @@ func (s *TasksService) ApplyAll(ctx context.Context, tasks iter.Seq[task.Spec], 
 	return func(yield func(BatchResult, error) bool) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
+
 		out := newOutbox()
 		defer out.stop()
+
 		go out.fill(tasks)
 		w := watch(s.conn.timeout, out, cancel)
 		defer w.stop()
+
 		q := url.Values{}
+
 		if o.CreateOnly {
 			q.Set("create_only", "true")
 		}
+
 		if o.Full {
 			q.Set("full", "true")
 		}
+
 		if o.DryRun {
 			dryRun(q, o.Ticks)
 		}
+
 		res, err := s.conn.send(ctx, call{method: http.MethodPost, path: "/v1/tasks:batch", query: q, lines: out, stream: true})
 		if err != nil {
 			yield(BatchResult{}, out.blame(err))
 			return
 		}
+
 		defer res.Body.Close()
+
 		if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind != linesType {
 			yield(BatchResult{}, s.conn.notCarillon(res))
 			return
 		}
+
 		in := bufio.NewReaderSize(res.Body, 64<<10)
+
 		for n := int64(0); ; {
 			r, err := readResult(in)
 			switch {
@@ -95,6 +106,7 @@ func (s *TasksService) ApplyAll(ctx context.Context, tasks iter.Seq[task.Spec], 
 				yield(BatchResult{}, r.Err())
 				return
 			}
+
 			if err != nil {
 				if cause := context.Cause(ctx); cause != nil {
 					err = fmt.Errorf("%w: %w", err, cause)
@@ -102,8 +114,10 @@ func (s *TasksService) ApplyAll(ctx context.Context, tasks iter.Seq[task.Spec], 
 				yield(BatchResult{}, out.blame(s.conn.failed(err, !o.DryRun)))
 				return
 			}
+
 			n++
 			w.answered(n)
+
 			if !yield(r, nil) {
 				return
 			}
@@ -118,12 +132,14 @@ func readResult(in *bufio.Reader) (r BatchResult, err error) {
 		line, err = in.ReadBytes('\n')
 		line = append(long, line...)
 	}
+
 	if err != nil {
 		if len(line) > 0 && errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
 		return r, err
 	}
+
 	return r, json.Unmarshal(line, &r)
 }
 
@@ -163,19 +179,24 @@ func (o *outbox) fill(tasks iter.Seq[task.Spec]) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
+
 	var err error
 	for t := range tasks {
 		b.Reset()
+
 		if err = e.Encode(t); err != nil {
 			err = fmt.Errorf("write task %s/%s as JSON: %w", t.Namespace, t.Name, err)
 			break
 		}
+
 		if !o.put(b.Bytes()) {
 			break
 		}
 	}
+
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	o.over, o.err = true, err
 	o.more.Broadcast()
 }
@@ -183,15 +204,19 @@ func (o *outbox) fill(tasks iter.Seq[task.Spec]) {
 func (o *outbox) put(line []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	for len(o.lines) >= maxAhead && !o.closed {
 		o.more.Wait()
 	}
+
 	if o.closed {
 		return false
 	}
+
 	o.lines = append(o.lines, line...)
 	o.count++
 	o.more.Broadcast()
+
 	return true
 }
 
@@ -199,18 +224,22 @@ func (o *outbox) put(line []byte) bool {
 func (o *outbox) Read(b []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	for len(o.lines) == 0 && !o.over && !o.closed {
 		o.more.Wait()
 	}
+
 	if o.closed {
 		return 0, io.ErrClosedPipe
 	}
 	if len(o.lines) == 0 {
 		return 0, io.EOF
 	}
+
 	n := copy(b, o.lines)
 	o.lines = append(o.lines[:0], o.lines[n:]...)
 	o.more.Broadcast()
+
 	return n, nil
 }
 
@@ -220,6 +249,7 @@ func (o *outbox) Close() error { o.stop(); return nil }
 func (o *outbox) stop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	o.closed = true
 	o.more.Broadcast()
 }
@@ -277,19 +307,23 @@ func watch(limit time.Duration, out *outbox, end context.CancelCauseFunc) *watch
 			}
 		}
 	}()
+
 	return w
 }
 
 func (w *watchdog) late(now time.Time, limit time.Duration) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	if w.out.sent() == w.n {
 		w.waiting = time.Time{}
 		return false
 	}
+
 	if w.waiting.IsZero() {
 		w.waiting = now
 	}
+
 	return now.Sub(w.waiting) > limit
 }
 

@@ -23,9 +23,11 @@ type BoardOptions struct {
 // that schedule, so that a program may call Get every second.
 func (s *BoardService) Get(ctx context.Context, o BoardOptions) (task.Board, error) {
 	q := url.Values{}
+
 	if o.Span != 0 {
 		q.Set("span", task.Duration(o.Span).String())
 	}
+
 	if o.Limit != 0 {
 		q.Set("limit", strconv.Itoa(o.Limit))
 	}

@@ -140,10 +140,12 @@ func transport(c *tls.Config) *http.Transport {
 	if !ok {
 		t = &http.Transport{Proxy: http.ProxyFromEnvironment}
 	}
+
 	t = t.Clone()
 	if c != nil {
 		t.TLSClientConfig = c.Clone()
 	}
+
 	return t
 }
 
@@ -151,12 +153,14 @@ func parseServer(server string) (string, error) {
 	if server == "" {
 		server = DefaultServer
 	}
+
 	if path, ok := strings.CutPrefix(server, unixScheme); ok {
 		if !filepath.IsAbs(path) || filepath.Clean(path) != path {
 			return "", task.Invalid(task.CodeBadValue, "server", "%s is not unix:///absolute/path", task.Quote(server))
 		}
 		return server, nil
 	}
+
 	if !strings.Contains(server, "://") {
 		scheme := "https://"
 		if u, err := url.Parse(scheme + server); err == nil && isLoopback(u.Hostname()) {
@@ -164,10 +168,12 @@ func parseServer(server string) (string, error) {
 		}
 		server = scheme + server
 	}
+
 	u, err := url.Parse(server)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 		return "", task.Invalid(task.CodeBadValue, "server", "%s is not https://host:port, http://host:port or unix:///path", task.Quote(server))
 	}
+
 	return strings.TrimSuffix(u.String(), "/"), nil
 }
 

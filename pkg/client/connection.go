@@ -62,7 +62,9 @@ func (c *connection) do(ctx context.Context, k call, out any) error {
 	if err != nil {
 		return err
 	}
+
 	defer res.Body.Close()
+
 	if out == nil {
 		return nil
 	}
@@ -76,6 +78,7 @@ func (c *connection) do(ctx context.Context, k call, out any) error {
 	if err != nil {
 		return c.failed(err, k.writes())
 	}
+
 	if err := json.Unmarshal(body, out); err != nil {
 		e := c.notCarillon(res)
 		e.Message += fmt.Sprintf(" (%v)", err)
@@ -90,6 +93,7 @@ func (c *connection) send(ctx context.Context, k call) (*http.Response, error) {
 	if err := c.guard(k); err != nil {
 		return nil, err
 	}
+
 	req, err := c.request(ctx, k)
 	if err != nil {
 		return nil, err
@@ -102,11 +106,13 @@ func (c *connection) send(ctx context.Context, k call) (*http.Response, error) {
 		}
 		return nil, c.failed(err, k.writes())
 	}
+
 	if res.StatusCode/100 == 2 {
 		return res, nil
 	}
 
 	defer res.Body.Close()
+
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxProblem))
 	if err != nil {
 		return nil, c.failed(err, k.writes())
@@ -131,6 +137,7 @@ func (c *connection) request(ctx context.Context, k call) (*http.Request, error)
 	}
 
 	var r io.Reader
+
 	switch {
 	case k.lines != nil:
 		r, kind = k.lines, linesType
@@ -146,12 +153,15 @@ func (c *connection) request(ctx context.Context, k call) (*http.Request, error)
 	for name, values := range k.header {
 		req.Header[name] = values
 	}
+
 	if r != nil {
 		req.Header.Set("Content-Type", kind)
 	}
+
 	if !k.stream {
 		req.Header.Set("Accept", "application/json, application/problem+json")
 	}
+
 	if c.token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.token)
 	}
@@ -164,6 +174,7 @@ const dryRunParam = "dry_run"
 // dryRun adds the parameters of a dry run to q and returns it; ticks is as in BatchOptions.
 func dryRun(q url.Values, ticks int) url.Values {
 	q.Set(dryRunParam, "true")
+
 	if ticks != 0 {
 		q.Set("ticks", strconv.Itoa(max(ticks, 0)))
 	}
@@ -256,6 +267,7 @@ const (
 func pages[T any](ctx context.Context, c *connection, path string, q url.Values, itemsPerPage, limit int, pathErr error) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T
+
 		if pathErr != nil {
 			yield(none, pathErr)
 			return
@@ -266,6 +278,7 @@ func pages[T any](ctx context.Context, c *connection, path string, q url.Values,
 			if limit > 0 {
 				size = min(size, limit-seen)
 			}
+
 			q.Set("limit", strconv.Itoa(size))
 
 			var page List[T]
@@ -283,6 +296,7 @@ func pages[T any](ctx context.Context, c *connection, path string, q url.Values,
 			if page.Next == "" {
 				return
 			}
+
 			q.Set("page", page.Next)
 		}
 	}

@@ -60,6 +60,7 @@ func (e *Error) Is(target error) bool {
 	case task.ErrUnknown:
 		return e.Code == CodeUnknown
 	}
+
 	return false
 }
 
@@ -70,10 +71,12 @@ func (c *connection) problem(res *http.Response, body []byte, writes bool) *Erro
 	if isProblem && json.Unmarshal(body, &p) == nil && p.Code != "" {
 		return &Error{Status: res.StatusCode, Code: p.Code, Field: p.Field, Message: p.Detail, Hint: p.Hint, ID: p.ID}
 	}
+
 	e := c.notCarillon(res)
 	if c.wantsTLS(e, res, body) {
 		return e
 	}
+
 	switch res.StatusCode { // a proxy's, on the way
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		e.Code = CodeUnavailable
@@ -81,6 +84,7 @@ func (c *connection) problem(res *http.Response, body []byte, writes bool) *Erro
 			e.Code = CodeUnknown
 		}
 	}
+
 	return e
 }
 
@@ -89,6 +93,7 @@ func (c *connection) notCarillon(res *http.Response) *Error {
 	if what == "" {
 		what = "nothing"
 	}
+
 	return &Error{
 		Status: res.StatusCode, Code: CodeNotCarillon,
 		Message: fmt.Sprintf("%s does not answer like Carillon's API: status %d with %s", c.base, res.StatusCode, what),
@@ -103,17 +108,20 @@ func (c *connection) failed(err error, writes bool) *Error {
 	if c.failedTrust(e, err) || c.failedTLS(e, err) {
 		return e
 	}
+
 	var dial *net.OpError
 	sent := !errors.As(err, &dial) || dial.Op != "dial"
 	var name *net.DNSError
 	if errors.As(err, &name) {
 		sent = false
 	}
+
 	var u *url.Error
 	why := err
 	if errors.As(err, &u) {
 		why = u.Err
 	}
+
 	switch {
 	case writes && sent:
 		e.Code = CodeUnknown
@@ -127,5 +135,6 @@ func (c *connection) failed(err error, writes bool) *Error {
 		e.Message = fmt.Sprintf("cannot reach %s: %v", c.base, why)
 		e.Hint = "is the daemon running? carillon agent, or carillon dev; --server and CARILLON_SERVER say where"
 	}
+
 	return e
 }

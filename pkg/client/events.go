@@ -64,6 +64,7 @@ func (s *EventsService) ListPage(ctx context.Context, o EventOptions, limit int)
 	if err != nil {
 		return page, err
 	}
+
 	if limit > 0 {
 		k.query.Set("limit", strconv.Itoa(limit))
 	}
@@ -118,6 +119,7 @@ func (s *EventsService) Follow(ctx context.Context, o EventOptions) iter.Seq2[ta
 		for wait := firstWait; ; wait = min(2*wait, mostWait) {
 			heard, err := stream.read(ctx)
 			var refused *Error
+
 			final := errors.As(err, &refused) && refused.Status != 0 && !errors.Is(err, task.ErrUnavailable)
 			switch {
 			case errors.Is(err, errStopped):
@@ -129,13 +131,17 @@ func (s *EventsService) Follow(ctx context.Context, o EventOptions) iter.Seq2[ta
 				yield(task.Event{}, err)
 				return
 			}
+
 			if heard {
 				wait = firstWait
 			}
+
 			stream.lost = true
+
 			if o.Lost != nil {
 				o.Lost(err)
 			}
+
 			t := time.NewTimer(wait)
 			select {
 			case <-t.C:
@@ -162,47 +168,61 @@ type eventStream struct {
 func (s *eventStream) read(ctx context.Context) (heard bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+
 	silence := fmt.Errorf("the stream of events is silent: %w", context.DeadlineExceeded)
 	quiet := time.AfterFunc(s.conn.timeout, func() { cancel(silence) })
 	defer quiet.Stop()
+
 	k, err := s.o.call()
 	if err != nil {
 		return false, err
 	}
+
 	k.stream = true
 	k.header.Set("Accept", "text/event-stream")
+
 	res, err := s.conn.send(ctx, k)
 	if err != nil {
 		return false, err
 	}
+
 	defer res.Body.Close()
+
 	if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind != "text/event-stream" {
 		return false, s.conn.notCarillon(res)
 	}
+
 	s.begun = true
 	if s.lost && s.o.Lost != nil {
 		s.o.Lost(nil)
 	}
+
 	s.lost = false
 	in := bufio.NewScanner(res.Body)
 	in.Buffer(make([]byte, 64<<10), maxMessage)
+
 	var m message
 	for quiet.Reset(quietLimit); in.Scan(); quiet.Reset(quietLimit) {
 		heard = true
+
 		if m.line(in.Text()) {
 			continue
 		}
 		if err := s.take(&m); err != nil {
 			return true, err
 		}
+
 		m = message{}
 	}
+
 	if err = in.Err(); err == nil {
 		err = io.ErrUnexpectedEOF
 	}
+
 	if cause := context.Cause(ctx); cause != nil {
 		err = fmt.Errorf("%w: %w", err, cause)
 	}
+
 	return heard, s.conn.failed(err, false)
 }
 
@@ -213,6 +233,7 @@ type message struct{ id, data string }
 func (m *message) line(text string) bool {
 	name, value, _ := strings.Cut(text, ":")
 	value = strings.TrimPrefix(value, " ")
+
 	switch {
 	case text == "":
 		return false
@@ -223,6 +244,7 @@ func (m *message) line(text string) bool {
 	case name == "data":
 		m.data = value
 	}
+
 	return true
 }
 
@@ -232,6 +254,7 @@ func (s *eventStream) take(m *message) error {
 		s.o.Begun()
 		s.o.Begun = nil
 	}
+
 	if m.data != "" {
 		var e task.Event
 		if err := json.Unmarshal([]byte(m.data), &e); err != nil {
@@ -241,8 +264,10 @@ func (s *eventStream) take(m *message) error {
 			return errStopped
 		}
 	}
+
 	if m.id != "" {
 		s.o.After, s.o.Since = m.id, time.Time{}
 	}
+
 	return nil
 }

@@ -44,6 +44,7 @@ func (c *connection) carry(req *http.Request) (*http.Response, error) {
 	if sent.Err = err; err == nil {
 		sent.Status = res.StatusCode
 	}
+
 	c.trace(sent)
 
 	return res, err

@@ -44,10 +44,12 @@ func (p LogPiece) MarshalJSON() ([]byte, error) {
 	} else {
 		v.Base64 = text
 	}
+
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	err := e.Encode(v)
+
 	return b.Bytes(), err
 }
 
@@ -57,13 +59,16 @@ func (p *LogPiece) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &v); err != nil {
 		return err
 	}
+
 	*p = LogPiece{From: v.From, Time: v.Time, Stream: v.Stream, Text: v.Base64}
 	if v.Text != nil {
 		p.Text = []byte(*v.Text)
 	}
+
 	if !v.Unended {
 		p.Text = append(p.Text, '\n')
 	}
+
 	return nil
 }
 
@@ -88,13 +93,17 @@ func (s *LogStream) Next() (LogPiece, error) {
 		if s.buf == nil {
 			s.buf = make([]byte, 32<<10)
 		}
+
 		n, err := s.Read(s.buf)
 		p := LogPiece{From: s.From + s.read, Text: s.buf[:n]}
+
 		if s.read += int64(n); n > 0 {
 			err = nil // it comes again
 		}
+
 		return p, err
 	}
+
 	if !s.pieces.lines.Scan() {
 		err := s.pieces.lines.Err()
 		if err == nil {
@@ -102,6 +111,7 @@ func (s *LogStream) Next() (LogPiece, error) {
 		}
 		return LogPiece{}, s.conn.failed(err, false)
 	}
+
 	var p LogPiece
 	line := s.pieces.lines.Bytes()
 	if err := json.Unmarshal(line, &p); err != nil {
@@ -110,5 +120,6 @@ func (s *LogStream) Next() (LogPiece, error) {
 		}
 		return p, s.conn.failed(err, false)
 	}
+
 	return p, nil
 }

@@ -35,17 +35,21 @@ type LogOptions struct {
 // node that has it is away. Config.Timeout bounds only the wait for the first byte.
 func (s *LogsService) Open(ctx context.Context, namespace, name, id string, o LogOptions) (*LogStream, error) {
 	k := call{header: http.Header{}}
+
 	if o.From > 0 && !o.Times {
 		k.header.Set("Range", "bytes="+strconv.FormatInt(o.From, 10)+"-")
 	}
+
 	stream, err := s.open(ctx, k, namespace, name, id, o)
 	if e := (*Error)(nil); errors.As(err, &e) && e.Status == http.StatusRequestedRangeNotSatisfiable {
 		return &LogStream{From: o.From, conn: s.conn, body: io.NopCloser(strings.NewReader("")), cancel: func(error) {}}, nil
 	}
+
 	if errors.Is(err, errNoTimes) {
 		o.Times = false
 		return s.Open(ctx, namespace, name, id, o)
 	}
+
 	if err == nil && stream.From == 0 {
 		stream.From = o.From
 	}
@@ -62,9 +66,11 @@ func (s *LogsService) Open(ctx context.Context, namespace, name, id string, o Lo
 // a node stopped; Follow with o.From continues it.
 func (s *LogsService) Follow(ctx context.Context, namespace, name, id string, o LogOptions) (*LogStream, error) {
 	k := call{query: url.Values{"follow": {"true"}}}
+
 	if o.From > 0 {
 		k.query.Set("from", strconv.FormatInt(o.From, 10))
 	}
+
 	stream, err := s.open(ctx, k, namespace, name, id, o)
 	if errors.Is(err, errNoTimes) {
 		o.Times = false
@@ -78,26 +84,32 @@ func (s *LogsService) open(ctx context.Context, k call, namespace, name, id stri
 	if err := checkRunID(id); err != nil {
 		return nil, err
 	}
+
 	path, err := taskPath(namespace, name, "runs", id, "logs")
 	if err != nil {
 		return nil, err
 	}
+
 	k.method, k.path, k.stream = http.MethodGet, path, true
 	if k.query == nil {
 		k.query = url.Values{}
 	}
+
 	if o.Attempt != 0 {
 		k.query.Set("attempt", strconv.Itoa(o.Attempt))
 	}
+
 	if o.Tail != 0 {
 		k.query.Set("tail", strconv.Itoa(o.Tail))
 	}
+
 	if o.Times {
 		k.query.Set("times", "true")
 		if o.From > 0 {
 			k.query.Set("from", strconv.FormatInt(o.From, 10))
 		}
 	}
+
 	// The deadline is for the beginning of the answer; the rest lasts as long as it is read.
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(s.conn.timeout, func() { cancel(context.DeadlineExceeded) })
@@ -110,17 +122,21 @@ func (s *LogsService) open(ctx context.Context, k call, namespace, name, id stri
 		}
 		return nil, err
 	}
+
 	form := res.Header.Get("Content-Type")
 	if o.Times && strings.HasPrefix(form, linesType) {
 		from, _ := strconv.ParseInt(res.Header.Get(LogsFromHeader), 10, 64) // absent is 0
 		return &LogStream{From: from, conn: s.conn, body: res.Body, cancel: cancel, pieces: newPieceReader(res.Body)}, nil
 	}
+
 	if !strings.HasPrefix(form, "text/plain") {
 		defer cancel(nil)
 		defer res.Body.Close()
 		return nil, s.conn.notCarillon(res)
 	}
+
 	from, _ := strconv.ParseInt(res.Header.Get(LogsFromHeader), 10, 64) // absent is 0
+
 	return &LogStream{From: from, conn: s.conn, body: res.Body, cancel: cancel}, nil
 }
 

@@ -29,6 +29,7 @@ func (s *MembersService) Add(ctx context.Context, m AddMemberRequest) (MemberCha
 // Remove removes a member from the embedded etcd, by its name or its id.
 func (s *MembersService) Remove(ctx context.Context, name string) (MemberChange, error) {
 	var change MemberChange
+
 	if err := task.CheckName("member", name); err != nil {
 		return change, err
 	}

@@ -42,6 +42,7 @@ func (s *NodesService) Resume(ctx context.Context, name string) (task.Node, erro
 
 func (s *NodesService) do(ctx context.Context, method, name, rest string) (task.Node, error) {
 	var n task.Node
+
 	if err := task.CheckName("node", name); err != nil {
 		return n, err
 	}

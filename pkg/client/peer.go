@@ -37,11 +37,13 @@ func (p peerCheck) trusts(uid int) bool {
 	if uid == 0 || uid == p.own {
 		return true
 	}
+
 	for _, t := range p.trusted {
 		if uid == t {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -50,11 +52,13 @@ func (p peerCheck) checkTCP(c net.Conn) error {
 	if !p.token || p.insecure {
 		return nil
 	}
+
 	local, ok := c.LocalAddr().(*net.TCPAddr)
 	remote, ok2 := c.RemoteAddr().(*net.TCPAddr)
 	if !ok || !ok2 {
 		return nil
 	}
+
 	if !remote.IP.IsLoopback() {
 		return &untrusted{
 			why:  fmt.Sprintf("%s is on another host, and without TLS everybody on the way could read the token", remote),
@@ -66,11 +70,13 @@ func (p peerCheck) checkTCP(c net.Conn) error {
 		// A connection that fails before anything was sent: the server may be back soon.
 		return &net.OpError{Op: "dial", Net: "tcp", Addr: remote, Err: err}
 	}
+
 	if err != nil {
 		return &untrusted{
 			why:  fmt.Sprintf("cannot find out whose program listens at %s: %v", remote, err),
 			hint: "use the daemon's socket (--server unix:///run/carillon/api.sock) or https://, or accept the risk with --insecure"}
 	}
+
 	for _, uid := range uids {
 		if !p.trusts(uid) {
 			return &untrusted{
@@ -78,6 +84,7 @@ func (p peerCheck) checkTCP(c net.Conn) error {
 				hint: "if it is Carillon's, use its socket (--server unix:///run/carillon/api.sock), or accept the risk with --insecure; else end it"}
 		}
 	}
+
 	return nil
 }
 
@@ -90,12 +97,15 @@ func (p peerCheck) transport(base *http.Transport, socket string, plain bool) *h
 		if err != nil {
 			return nil, err
 		}
+
 		if err := check(c); err != nil {
 			_ = c.Close() // nothing was sent
 			return nil, err
 		}
+
 		return c, nil
 	}
+
 	switch {
 	case socket != "":
 		t.Proxy = nil
@@ -103,6 +113,7 @@ func (p peerCheck) transport(base *http.Transport, socket string, plain bool) *h
 			c, err := dial(ctx, "unix", socket)
 			return checked(c, err, func(c net.Conn) error { return p.checkUnix(c, socket) })
 		}
+
 	case plain:
 		t.Proxy = nil
 		t.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -110,6 +121,7 @@ func (p peerCheck) transport(base *http.Transport, socket string, plain bool) *h
 			return checked(c, err, p.checkTCP)
 		}
 	}
+
 	return t
 }
 
@@ -126,6 +138,8 @@ func (c *connection) failedTrust(e *Error, err error) bool {
 	if !errors.As(err, &u) {
 		return false
 	}
+
 	e.Code, e.Message, e.Hint = CodeUntrusted, u.why+"; nothing was sent", u.hint
+
 	return true
 }

@@ -52,6 +52,7 @@ func listOwnersOfServer(local, remote *net.TCPAddr) ([]int, error) {
 	listening, err := socketsOf(func(s socketRow) bool {
 		return s.state == tcpListen && s.local.Port == remote.Port && (s.local.IP.IsUnspecified() || s.local.IP.Equal(remote.IP))
 	})
+
 	if err != nil {
 		return nil, err
 	}
@@ -63,15 +64,18 @@ func listOwnersOfServer(local, remote *net.TCPAddr) ([]int, error) {
 		return s.state == tcpEstablished && s.local.Port == remote.Port && s.local.IP.Equal(remote.IP) &&
 			s.remote.Port == local.Port && s.remote.IP.Equal(local.IP)
 	})
+
 	if err != nil {
 		return nil, err
 	}
 	if len(accepted) == 0 {
 		return nil, fmt.Errorf("the connection has ended: %w", errServerGone)
 	}
+
 	for _, s := range slices.Concat(listening, accepted) {
 		uids = append(uids, s.uid)
 	}
+
 	return uids, nil
 }
 
@@ -91,17 +95,20 @@ func socketsOf(match func(socketRow) bool) (list []socketRow, err error) {
 		if err != nil {
 			return nil, err
 		}
+
 		lines := bufio.NewScanner(f)
 		for lines.Scan() {
 			if s, ok := parseSocketRow(lines.Text()); ok && match(s) {
 				list = append(list, s)
 			}
 		}
+
 		err = errors.Join(lines.Err(), f.Close())
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", path, err)
 		}
 	}
+
 	return list, nil
 }
 
@@ -112,11 +119,13 @@ func parseSocketRow(line string) (s socketRow, ok bool) {
 	if len(fields) < 8 {
 		return s, false
 	}
+
 	var ok1, ok2 bool
 	s.local, ok1 = parseSocketAddress(fields[1])
 	s.remote, ok2 = parseSocketAddress(fields[2])
 	uid, err := strconv.Atoi(fields[7])
 	s.state, s.uid = fields[3], uid
+
 	return s, ok1 && ok2 && err == nil
 }
 
@@ -129,10 +138,12 @@ func parseSocketAddress(text string) (a net.TCPAddr, ok bool) {
 	if err != nil || err2 != nil || len(b) != net.IPv4len && len(b) != net.IPv6len {
 		return a, false
 	}
+
 	for i := 0; i < len(b); i += 4 {
 		word := hostOrder(b[i : i+4])
 		copy(b[i:], word[:])
 	}
+
 	return net.TCPAddr{IP: net.IP(b), Port: int(p)}, true
 }
 
@@ -142,21 +153,25 @@ func (p peerCheck) checkUnix(c net.Conn, path string) error {
 	if p.insecure {
 		return nil
 	}
+
 	raw, err := c.(*net.UnixConn).SyscallConn()
 	if err != nil {
 		return err
 	}
+
 	var peer *syscall.Ucred
 	var failed error
 	err = raw.Control(func(fd uintptr) {
 		peer, failed = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
 	})
+
 	if err := errors.Join(err, failed); err != nil {
 		return fmt.Errorf("ask who listens at %s: %w", path, err)
 	}
 	if p.trusts(int(peer.Uid)) || onlyRootWrites(filepath.Dir(path)) {
 		return nil
 	}
+
 	return &untrusted{
 		why:  fmt.Sprintf("the program that listens at %s belongs to user %d, in a directory that not only root can write to", path, peer.Uid),
 		hint: "if that is as it should be, accept it with --insecure"}
@@ -169,6 +184,7 @@ func onlyRootWrites(dir string) bool {
 	if err != nil {
 		return false
 	}
+
 	for {
 		info, err := os.Lstat(dir)
 		if err != nil || info.Mode().Perm()&0o022 != 0 {
@@ -177,10 +193,12 @@ func onlyRootWrites(dir string) bool {
 		if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Uid != 0 {
 			return false
 		}
+
 		up := filepath.Dir(dir)
 		if up == dir {
 			return true
 		}
+
 		dir = up
 	}
 }

@@ -42,10 +42,12 @@ func (o RunListOptions) query() url.Values {
 			states = append(states, string(s))
 		}
 	}
+
 	setIfNotEmpty(q, "state", strings.Join(states, ","))
 
 	setIfNotEmpty(q, "node", o.Node)
 	setTimes(q, map[string]time.Time{"since": o.Since, "until": o.Until})
+
 	for name, is := range map[string]bool{"parts": o.Parts, "dead": o.Dead, "progress": o.Progress} {
 		if is {
 			q.Set(name, "true")
@@ -77,6 +79,7 @@ func (s *RunsService) ListByTask(ctx context.Context, namespace, name string, o 
 // Get reads a run of a task.
 func (s *RunsService) Get(ctx context.Context, namespace, name, id string) (task.Run, error) {
 	var r task.Run
+
 	if err := checkRunID(id); err != nil {
 		return r, err
 	}
@@ -89,6 +92,7 @@ func (s *RunsService) Get(ctx context.Context, namespace, name, id string) (task
 // Find is Get over all tasks of a namespace, which must not be empty.
 func (s *RunsService) Find(ctx context.Context, namespace, id string) (task.Run, error) {
 	var r task.Run
+
 	if err := checkRunID(id); err != nil {
 		return r, err
 	}
@@ -134,6 +138,7 @@ func (s *RunsService) Dismiss(ctx context.Context, namespace, name, id string) (
 
 func (s *RunsService) post(ctx context.Context, namespace, name, id, verb string) (task.Run, error) {
 	var r task.Run
+
 	if err := checkRunID(id); err != nil {
 		return r, err
 	}
@@ -147,6 +152,7 @@ func (s *RunsService) post(ctx context.Context, namespace, name, id, verb string
 // error has CodeConflict if the run is not dead.
 func (s *RunsService) Retry(ctx context.Context, namespace, name, id string) (Triggered, error) {
 	var r Triggered
+
 	if err := checkRunID(id); err != nil {
 		return r, err
 	}

@@ -53,11 +53,13 @@ func (o TaskListOptions) query() url.Values {
 	setIfNotEmpty(q, "selector", o.Selector)
 	setIfNotEmpty(q, "name", strings.Join(o.Names, ","))
 	setIfNotEmpty(q, "sort", o.Sort)
+
 	for name, is := range map[string]bool{"failing": o.Failing, "paused": o.Paused, "brief": o.Brief} {
 		if is {
 			q.Set(name, "true")
 		}
 	}
+
 	if o.Recent > 0 {
 		q.Set("recent", strconv.Itoa(o.Recent))
 	}
@@ -110,6 +112,7 @@ func (s *TasksService) DryRunCreate(ctx context.Context, namespace string, spec 
 
 func (s *TasksService) create(ctx context.Context, namespace string, spec task.Spec, q url.Values) (Task, error) {
 	var t Task
+
 	if err := task.CheckName("namespace", namespace); err != nil {
 		return t, err
 	}

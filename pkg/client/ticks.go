@@ -37,9 +37,11 @@ func (s *TicksService) All(ctx context.Context, o ComingOptions) iter.Seq2[Comin
 // task.ErrNotFound if there is no such task.
 func (s *TicksService) ListByTask(ctx context.Context, namespace, name string, count int, from time.Time) ([]Occurrence, error) {
 	q := url.Values{}
+
 	if count != 0 {
 		q.Set("count", strconv.Itoa(count))
 	}
+
 	setTimes(q, map[string]time.Time{"from": from})
 
 	var l List[Occurrence]

@@ -20,6 +20,7 @@ func (c *connection) failedTLS(e *Error, err error) bool {
 		e.Message = c.base + fmt.Sprintf(format, args...)
 		return true
 	}
+
 	var unknown x509.UnknownAuthorityError
 	var name x509.HostnameError
 	var invalid x509.CertificateInvalidError
@@ -42,12 +43,14 @@ func (c *connection) failedTLS(e *Error, err error) bool {
 	case errors.As(err, &alert) && alert.Op == "remote error":
 		return c.refusedBy(say, alert.Err.Error())
 	}
+
 	return false
 }
 
 // refusedBy finds the words for what a server says of the client's certificate.
 func (c *connection) refusedBy(say func(hint, format string, args ...any) bool, alert string) bool {
 	const ours = "give a certificate that its CA has signed: --cert-file and --key-file, CARILLON_CERT_FILE and CARILLON_KEY_FILE"
+
 	switch alert = strings.TrimPrefix(alert, "tls: "); alert {
 	case "certificate required":
 		return say(ours, " wants a client certificate")
@@ -56,6 +59,7 @@ func (c *connection) refusedBy(say func(hint, format string, args ...any) bool, 
 	case "expired certificate":
 		return say("replace the client certificate", " does not accept the client certificate: it has ended")
 	}
+
 	return say("", " refuses TLS: %s", alert)
 }
 
@@ -64,8 +68,10 @@ func (c *connection) wantsTLS(e *Error, res *http.Response, body []byte) bool {
 	if res.StatusCode != http.StatusBadRequest || !bytes.Contains(body, []byte("HTTP request to an HTTPS server")) {
 		return false
 	}
+
 	e.Code, e.Status = CodeTLS, 0
 	e.Message = c.base + " speaks TLS, not plain HTTP"
 	e.Hint = "give --server https://" + strings.TrimPrefix(c.base, "http://")
+
 	return true
 }

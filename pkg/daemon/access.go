@@ -38,10 +38,12 @@ func (c *Config) access() json.RawMessage {
 	if c.Embedded {
 		return nil
 	}
+
 	b, err := json.Marshal(c.etcdAccess())
 	if err != nil {
 		panic(fmt.Sprintf("daemon: encode the access to etcd: %v", err))
 	}
+
 	return b
 }
 
@@ -59,10 +61,12 @@ func (a etcdAccess) dial(ctx context.Context, log *zap.Logger) (*kv.Client, erro
 	if a.Files == (certs.Files{}) {
 		return kv.Dial(ctx, a.config(nil, log))
 	}
+
 	files, err := certs.Open(a.Files)
 	if err != nil {
 		return nil, err
 	}
+
 	return kv.Dial(ctx, a.config(files, log))
 }
 

@@ -39,11 +39,13 @@ func (a *adminToken) ensure(ctx context.Context) error {
 	if has {
 		return a.removeUnknown(ctx)
 	}
+
 	secret, id, record := api.NewToken()
 	kept, err := filetrust.ReadSecret(a.path, uint32(os.Geteuid()))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("admin token: %w", err)
 	}
+
 	if err == nil {
 		if keptID, keptRecord, ok := api.TokenOf(strings.TrimSpace(string(kept))); ok {
 			secret, id, record = strings.TrimSpace(string(kept)), keptID, keptRecord
@@ -51,6 +53,7 @@ func (a *adminToken) ensure(ctx context.Context) error {
 	}
 
 	record.Who, record.CreatedAt = "admin", task.At(a.env.Now())
+
 	if err := writeSynced(a.path, []byte(secret+"\n"), 0o600); err != nil {
 		return err
 	}
@@ -59,9 +62,11 @@ func (a *adminToken) ensure(ctx context.Context) error {
 	if errors.Is(err, task.ErrExists) {
 		return a.removeUnknown(ctx)
 	}
+
 	if err == nil {
 		a.log.Info("made the admin token", zap.String("file", a.path))
 	}
+
 	return err
 }
 
@@ -80,6 +85,7 @@ func (a *adminToken) removeUnknown(ctx context.Context) error {
 	if !ok {
 		return nil // the file is not a token
 	}
+
 	known, err := a.store.Token(ctx, id)
 	switch {
 	case err == nil && known.Hash == record.Hash:
@@ -88,5 +94,6 @@ func (a *adminToken) removeUnknown(ctx context.Context) error {
 		a.log.Warn("removed an admin token that the cluster does not know: another node made it", zap.String("file", a.path))
 		return os.Remove(a.path)
 	}
+
 	return err
 }

@@ -22,6 +22,7 @@ func (n *Node) reachEtcd(ctx context.Context) (err error) {
 		n.client, err = n.env.Etcd(ctx, n.cfg)
 		return err
 	}
+
 	if n.cfg.Embedded {
 		if n.cfg.hasOwnPeerCerts() {
 			certificate := peerCertificate{cfg: n.cfg, env: n.env, http: n.http, log: n.log}
@@ -29,11 +30,13 @@ func (n *Node) reachEtcd(ctx context.Context) (err error) {
 			if err != nil {
 				return err
 			}
+
 			n.cfg.EtcdPeerCert, n.cfg.EtcdPeerKey, n.cfg.EtcdPeerCA = files.Cert, files.Key, files.CA
 			if n.secured.peer, err = certs.Open(files); err != nil {
 				return err
 			}
 		}
+
 		cfg := kv.ServerConfig{
 			Dir: filepath.Join(n.cfg.DataDir, "etcd"), QuotaBytes: n.cfg.EtcdQuota, CompactionAge: n.cfg.EventRetention.Std(), Logger: n.log.Named("etcd"), Waiting: n.http.waitForMembers,
 		}
@@ -43,16 +46,20 @@ func (n *Node) reachEtcd(ctx context.Context) (err error) {
 				n.log.Warn("an even number of members survives the loss of no more of them than one fewer would", zap.Int("members", len(cfg.Peers.Members)))
 			}
 		}
+
 		n.server, err = kv.StartServer(ctx, cfg)
 		if err == nil {
 			n.client = n.server.Client()
 		}
+
 		return err
 	}
+
 	n.client, err = kv.Dial(ctx, n.cfg.etcdAccess().config(n.secured.etcd, n.log.Named("etcd")))
 	if err != nil {
 		return fmt.Errorf("etcd: %w", err)
 	}
+
 	return n.etcdWaiter.untilStarted(ctx, func() error { return kv.CheckVersion(ctx, n.client) })
 }
 
@@ -78,6 +85,7 @@ func (w *etcdWaiter) untilReached(ctx context.Context, try func() error) error {
 		} else if !logged {
 			w.log.Warn("etcd does not answer, waiting for it", zap.Strings("endpoints", w.cfg.EtcdEndpoints), zap.Error(err))
 		}
+
 		w.http.setStartupStatus(fmt.Sprintf("etcd does not answer: %v", err))
 
 		if !clock.Sleep(ctx, time.Second) {
@@ -101,6 +109,7 @@ func (w *etcdWaiter) untilStarted(ctx context.Context, try func() error) error {
 			return task.Invalid(task.CodeBadValue, "etcd_user", "etcd does not let it read and write under %s/: "+
 				"etcdctl role grant-permission ROLE --prefix=true readwrite %s/ (%s)", w.cfg.Prefix, w.cfg.Prefix, err)
 		}
+
 		return err
 	})
 }
@@ -112,27 +121,35 @@ func (n *Node) bootstrap(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+
 		before := n.state.epoch()
+
 		if n.restored, err = n.state.begins(there, n.revisions.wentBack()); err != nil {
 			return err
 		}
+
 		if n.state.epoch() != before {
 			n.revisions = newRevisions(there.Revision)
 			n.client.KV = seenKV{n.etcdKV, n.revisions}
 		}
+
 		c, made, err := n.store.Bootstrap(ctx, n.cfg.Shards, n.env.Now())
 		if err != nil {
 			return err
 		}
+
 		if n.cluster = c; before == 0 {
 			if err := n.state.setHistory(c.ID, c.Epoch, n.revisions.seen.Load(), false); err != nil {
 				return err
 			}
 		}
+
 		if made {
 			n.log.Info("made a new cluster", zap.String("cluster", c.ID), zap.Int("shards", c.Shards))
 		}
+
 		token := adminToken{path: n.TokenPath(), store: n.store, env: n.env, log: n.log}
+
 		return token.ensure(ctx)
 	})
 }

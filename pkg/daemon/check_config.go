@@ -62,37 +62,45 @@ func checkConfig(out, notes io.Writer, file string, given *pflag.FlagSet) error 
 		for _, warning := range cfg.warnings(s) {
 			fmt.Fprintln(notes, "warning:", warning)
 		}
+
 		if cfg.hasOwnPeerCerts() && !cfg.makesPeerCA() && !peercerts.HasAny(cfg.DataDir) {
 			fmt.Fprintln(notes, "warning:", cfg.joinTokenNeeded())
 		}
 	}
+
 	settings, err := settingsOf(cfg, file, given)
 	if err != nil {
 		return configFaults{err} // of which load has told, too
 	}
+
 	faults = append(faults, filesFaults(settings)...)
 	if err := writable(cfg.DataDir); err != nil {
 		faults = append(faults, err)
 	}
+
 	asJSON := false
 	if f := given.Lookup("output"); f != nil {
 		asJSON = f.Value.String() == "json"
 	}
+
 	if err := printSettings(out, settings, asJSON); err != nil {
 		return err
 	}
 	if len(faults) == 0 {
 		return nil
 	}
+
 	if _, err := os.Stat(usualFile); file == "" && err == nil {
 		faults = append(faults, fmt.Errorf("no file was read: was --config %s meant?", usualFile))
 	}
+
 	return faults
 }
 
 // settingsOf lists the settings in the order of Config.
 func settingsOf(cfg Config, file string, given *pflag.FlagSet) ([]setting, error) {
 	inFile := map[string]json.RawMessage{}
+
 	if file != "" {
 		b, err := os.ReadFile(file)
 		if err != nil {
@@ -102,6 +110,7 @@ func settingsOf(cfg Config, file string, given *pflag.FlagSet) ([]setting, error
 			return nil, err
 		}
 	}
+
 	fields := reflect.ValueOf(cfg)
 	var list []setting
 	for i := range fields.NumField() {
@@ -110,22 +119,29 @@ func settingsOf(cfg Config, file string, given *pflag.FlagSet) ([]setting, error
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
+
 		s := setting{Name: name, Value: value, From: "default"}
 		if name == "name" || name == "slots" {
 			s.From = "host" // follows from it
 		}
+
 		flag := flagOf(name)
+
 		if _, ok := inFile[name]; ok {
 			s.From = file
 		}
+
 		if v := variableOf(flag); os.Getenv(v) != "" {
 			s.From = v
 		}
+
 		if f := given.Lookup(flag); f != nil && f.Changed {
 			s.From = "--" + flag
 		}
+
 		list = append(list, s)
 	}
+
 	return list, nil
 }
 
@@ -137,6 +153,7 @@ func flagOf(field string) string {
 	case "roles":
 		return "role"
 	}
+
 	return strings.ReplaceAll(field, "_", "-")
 }
 
@@ -155,16 +172,20 @@ func printSettings(out io.Writer, settings []setting, asJSON bool) error {
 			settings[i].Value = json.RawMessage(`"(hidden)"`)
 		}
 	}
+
 	if asJSON {
 		e := json.NewEncoder(out)
 		e.SetIndent("", "  ")
 		return e.Encode(settings)
 	}
+
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "SETTING\tVALUE\tFROM")
+
 	for _, s := range settings {
 		fmt.Fprintf(w, "%s\t%s\t%s\n", s.Name, plainJSON(s.Value), s.From)
 	}
+
 	return w.Flush()
 }
 
@@ -177,6 +198,7 @@ func plainJSON(v json.RawMessage) string {
 	if string(v) == "{}" || string(v) == "[]" {
 		return "-"
 	}
+
 	return string(v)
 }
 
@@ -196,20 +218,25 @@ func filesFaults(settings []setting) (faults configFaults) {
 				_ = json.Unmarshal(s.Value, &p) // a string, or there is none
 			}
 		}
+
 		return p
 	}
+
 	fault := func(name string, err error) {
 		faults = append(faults, task.Invalid(task.CodeBadValue, name, "%v", err))
 	}
+
 	for _, pair := range keyPairs {
 		cert, key := path(pair[0]), path(pair[1])
 		if cert == "" || key == "" {
 			continue // to have one of them only is for Validate
 		}
+
 		if _, err := tls.LoadX509KeyPair(cert, key); err != nil {
 			fault(pair[0], fmt.Errorf("%s with %s: %w", cert, key, err))
 		}
 	}
+
 	for _, name := range authorities {
 		if p := path(name); p == "" {
 			continue
@@ -219,6 +246,7 @@ func filesFaults(settings []setting) (faults configFaults) {
 			fault(name, fmt.Errorf("%s has no certificate in PEM", p))
 		}
 	}
+
 	for _, name := range secrets {
 		if p := path(name); p == "" {
 			continue
@@ -228,11 +256,13 @@ func filesFaults(settings []setting) (faults configFaults) {
 			fault(name, fmt.Errorf("%s is empty", p))
 		}
 	}
+
 	for _, cfg := range []Config{{SecretKeys: path("secret_keys")}, {Policy: path("policy")}} {
 		if _, err := cfg.trust(zap.NewNop()); err != nil {
 			faults = append(faults, err)
 		}
 	}
+
 	return faults
 }
 
@@ -243,6 +273,7 @@ func writable(dir string) error {
 		if os.IsNotExist(err) && at != filepath.Dir(at) {
 			continue
 		}
+
 		switch {
 		case err != nil:
 		case !info.IsDir():
@@ -252,10 +283,13 @@ func writable(dir string) error {
 				err = fmt.Errorf("%s: cannot be written to: %w", at, err)
 			}
 		}
+
 		if err != nil {
 			return task.Invalid(task.CodeBadValue, "data_dir", "%v", err)
 		}
+
 		return nil
 	}
+
 	return nil // which Validate refuses
 }

@@ -45,6 +45,7 @@ func (c *clockMonitor) run(ctx context.Context) error {
 			_ = c.judge((*clockguard.Guard).Look) // eligibility keeps the result
 		default: // before the others are known there is nothing to compare with
 		}
+
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -60,6 +61,7 @@ func (c *clockMonitor) hear(all []task.Node) {
 		g.Hear(r, others)
 		return g.Look(r)
 	})
+
 	select {
 	case <-c.looked:
 	default:
@@ -71,11 +73,13 @@ func (c *clockMonitor) hear(all []task.Node) {
 func (c *clockMonitor) judge(ask func(*clockguard.Guard, clockguard.Reading) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	was := c.guard.Err()
 	err := ask(c.guard, clockguard.Reading{Wall: c.env.Now(), Boot: c.env.bootTime()})
 	if (was == nil) != (err == nil) {
 		c.eligibility.set(task.UnfitClock, err)
 	}
+
 	return err
 }
 

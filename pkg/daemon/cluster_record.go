@@ -70,14 +70,17 @@ func (r *clusterRecord) apply(c store.ClusterRecord, err error) error {
 	}
 
 	before := r.store.Format()
+
 	if err := r.store.Obey(c); err != nil {
 		return err
 	}
+
 	r.followed.Store(&c.Cluster)
 
 	if now := r.store.Format(); now != before {
 		r.log.Info("writes another format of records", zap.Int("format", now), zap.Int("before", before))
 		r.announce.Send()
 	}
+
 	return nil
 }

@@ -44,16 +44,20 @@ func (e Environment) agentCommand() *cobra.Command {
 			if check {
 				return checkConfig(cmd.OutOrStdout(), cmd.ErrOrStderr(), file, cmd.Flags())
 			}
+
 			cfg, err := load(file, cmd.Flags())
 			if err != nil {
 				return err
 			}
+
 			return e.run(cmd.Context(), cfg, cmd.ErrOrStderr(), nil)
 		},
 	}
+
 	cmd.Flags().StringVar(&file, "config", "", "YAML file with these settings")
 	cmd.Flags().BoolVar(&check, "check-config", false, "check the settings, show them, and exit: 0 if they can be, 2 if not")
 	bind(cmd.Flags(), &flags)
+
 	return cmd
 }
 
@@ -78,12 +82,15 @@ func (e Environment) devCommand() *cobra.Command {
 				}
 				cfg.DataDir = filepath.Join(dir, "dev")
 			}
+
 			if dir, err := filepath.Abs(cfg.DataDir); err == nil && len(dir) <= maxSocketPath-len("/api.sock") {
 				cfg.Socket = filepath.Join(dir, "api.sock")
 			}
+
 			return e.run(cmd.Context(), cfg, cmd.ErrOrStderr(), func(n *Node) error { return welcome(n, own, cmd.OutOrStdout()) })
 		},
 	}
+
 	cmd.Flags().StringVar(&cfg.DataDir, "data-dir", "", "where everything is kept but what --scratch-dir says (default ~/.local/share/carillon/dev)")
 	cmd.Flags().StringVar(&cfg.ScratchDir, "scratch-dir", "", "absolute path in whose carillon-dev the directories of attempts are; they are removed at the end (default of root: /var/cache/carillon/dev, which the users of tasks can enter, else in the data directory)")
 	cmd.Flags().StringVar(&cfg.Cgroup, "cgroup", cfg.Cgroup, "where attempts have control groups: auto (below the node's own), off, or a path such as /carillon")
@@ -92,6 +99,7 @@ func (e Environment) devCommand() *cobra.Command {
 	cmd.Flags().Int64Var(&cfg.EtcdQuota, "etcd-quota", cfg.EtcdQuota, "bytes that the embedded etcd may grow to (0: 8 GiB)")
 	cmd.Flags().Var((*duration)(&cfg.EventRetention), "event-retention", "how long events are kept at least (0s: the last 30,000 revisions)")
 	cmd.Flags().StringVar(&cfg.LogLevel, "log-level", cfg.LogLevel, "debug, info, warn or error")
+
 	return cmd
 }
 
@@ -108,14 +116,17 @@ func welcome(n *Node, own bool, out io.Writer) error {
 	} else {
 		use = fmt.Sprintf("  export CARILLON_TOKEN_FILE=%s\n", path)
 	}
+
 	if n.Address() != "http://127.0.0.1:7070" {
 		use += fmt.Sprintf("  export CARILLON_SERVER=%s\n", n.Address())
 	}
+
 	_, err := fmt.Fprintf(out, "Carillon %s is up: %s (API description: %s/openapi.json)\n\nIn another terminal:\n%s"+
 		"  carillon task create tick --schedule '@every 5s' -- /bin/sh -c 'echo $CARILLON_SCHEDULED_TIME'\n"+
 		"  carillon task list\n  carillon logs tick\n\nLook inside:\n"+
 		"  etcdctl --endpoints %s get --prefix %s/\n\nData: %s · token: %s · stop with Ctrl-C\n\n",
 		Version(), n.Address(), n.Address(), use, n.EtcdEndpoints(), n.cfg.Prefix, n.cfg.DataDir, path)
+
 	return err
 }
 
@@ -125,6 +136,7 @@ func publishToken(from string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("admin token: %w", err)
 	}
+
 	dir, err := userDir("XDG_CONFIG_HOME", ".config")
 	if err != nil {
 		return "", err
@@ -132,7 +144,9 @@ func publishToken(from string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
+
 	path := filepath.Join(dir, "token")
+
 	return path, writeSynced(path, token, 0o600)
 }
 
@@ -140,10 +154,12 @@ func userDir(variable, fallback string) (string, error) {
 	if dir := os.Getenv(variable); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "carillon"), nil
 	}
+
 	home, err := os.UserHomeDir()
 	if err != nil {
 		return "", fmt.Errorf("no home directory: set --data-dir, or %s: %w", variable, err)
 	}
+
 	return filepath.Join(home, fallback, "carillon"), nil
 }
 
@@ -153,7 +169,9 @@ func (e Environment) run(ctx context.Context, cfg Config, logs io.Writer, starte
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
+
 	defer garbage.MakeRoom()()
+
 	log := newLogger(cfg, logs)
 	defer log.Sync() // it fails on terminals and pipes, where there is nothing to sync
 
@@ -162,6 +180,7 @@ func (e Environment) run(ctx context.Context, cfg Config, logs io.Writer, starte
 	defer e.inherited.close()
 
 	e.serviceManager = newServiceManager(cfg, log)
+
 	return e.serviceManager.reportWhile(ctx, func() error {
 		for {
 			err := e.once(ctx, cfg, log, started)
@@ -171,6 +190,7 @@ func (e Environment) run(ctx context.Context, cfg Config, logs io.Writer, starte
 			case ctx.Err() != nil:
 				return nil // it was to end anyway
 			}
+
 			started = nil // it was told
 			e.serviceManager.setNode(nil)
 		}
@@ -186,9 +206,12 @@ func (e Environment) once(ctx context.Context, cfg Config, log *zap.Logger, star
 		}
 		return err
 	}
+
 	defer n.Close()
+
 	e.serviceManager.setNode(n.health)
 	n.listeners.logListening()
+
 	if started != nil {
 		if err := n.listeners.listenError(); err != nil { // of carillon dev, whose user looks on
 			return err
@@ -197,9 +220,12 @@ func (e Environment) once(ctx context.Context, cfg Config, log *zap.Logger, star
 			return err
 		}
 	}
+
 	if err := n.Run(ctx); err != nil {
 		return err
 	}
+
 	log.Info("stopped", zap.String("node", cfg.Name))
+
 	return nil
 }

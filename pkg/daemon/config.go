@@ -130,6 +130,7 @@ func (c *Config) Validate() error {
 	if c.DataDir == "" {
 		return task.Invalid(task.CodeRequired, "data_dir", "is required")
 	}
+
 	var err error
 	if c.DataDir, err = filepath.Abs(c.DataDir); err != nil {
 		return task.Invalid(task.CodeBadValue, "data_dir", "%s: %v", task.Quote(c.DataDir), err)
@@ -161,17 +162,20 @@ func (c *Config) Validate() error {
 	if len(c.Roles) == 0 {
 		return task.Invalid(task.CodeRequired, "roles", "needs at least one of scheduler, executor")
 	}
+
 	for _, r := range c.Roles {
 		if r != task.RoleScheduler && r != task.RoleExecutor {
 			return task.NoneOf(task.CodeBadValue, "roles", r, "scheduler", "executor")
 		}
 	}
+
 	if err := c.validateSeparation(os.Geteuid()); err != nil {
 		return err
 	}
 	if err := cgroup.CheckSetting(c.Cgroup); err != nil {
 		return task.Invalid(task.CodeBadValue, "cgroup", "%s", err)
 	}
+
 	return c.validateNumbers()
 }
 
@@ -182,10 +186,12 @@ func (c *Config) validateScratch() error {
 	if !filepath.IsAbs(c.ScratchDir) {
 		return task.Invalid(task.CodeBadValue, "scratch_dir", "%s is not an absolute path", task.Quote(c.ScratchDir))
 	}
+
 	if c.ScratchDir = filepath.Clean(c.ScratchDir); task.PrivateDir(c.ScratchDir) != "" && os.Geteuid() == 0 {
 		return task.Invalid(task.CodeBadValue, "scratch_dir", "%s lies in %s, in whose place attempts may have directories from there",
 			task.Quote(c.ScratchDir), task.PrivateDir(c.ScratchDir))
 	}
+
 	return nil
 }
 
@@ -201,14 +207,17 @@ func (c *Config) validateNumbers() error {
 	if c.EtcdQuota != 0 {
 		ranges = append(ranges, bounds{"etcd_quota", c.EtcdQuota, 16 << 20, 1 << 40})
 	}
+
 	for _, r := range ranges {
 		if r.v < r.lo || r.v > r.hi {
 			return task.Invalid(task.CodeOutOfRange, r.field, "%d is not between %d and %d", r.v, r.lo, r.hi)
 		}
 	}
+
 	if !(c.MaxLoad == 0 || c.MaxLoad >= 0.1 && c.MaxLoad <= 1e5) {
 		return task.Invalid(task.CodeOutOfRange, "max_load", "%v is not between 0.1 and 100000, nor 0", c.MaxLoad)
 	}
+
 	times := []struct {
 		field     string
 		v, lo, hi time.Duration
@@ -223,12 +232,14 @@ func (c *Config) validateNumbers() error {
 			return task.Invalid(task.CodeOutOfRange, r.field, "%s is not between %s and %s", r.v, r.lo, r.hi)
 		}
 	}
+
 	if !slices.Contains([]string{"json", "console"}, c.LogFormat) {
 		return task.NoneOf(task.CodeBadValue, "log_format", c.LogFormat, "json", "console")
 	}
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.LogLevel) {
 		return task.NoneOf(task.CodeBadValue, "log_level", c.LogLevel, "debug", "info", "warn", "error")
 	}
+
 	return nil
 }
 
@@ -238,18 +249,22 @@ func (c *Config) validateAddresses() error {
 	if err != nil || port == "" {
 		return task.Invalid(task.CodeBadValue, "listen", "%s is not host:port", task.Quote(c.Listen))
 	}
+
 	if host == "localhost" {
 		// The resolver may give localhost another address: what is judged here has to be what the listener binds.
 		host = "127.0.0.1"
 		c.Listen = net.JoinHostPort(host, port)
 	}
+
 	if !loopback(host) && !c.Insecure && !c.serves() {
 		return task.Invalid(task.CodeBadValue, "listen",
 			"%s is reachable from other hosts: give tls_cert and tls_key, listen on 127.0.0.1, or accept the risk with --insecure", task.Quote(c.Listen))
 	}
+
 	if c.Advertise == "" {
 		return nil
 	}
+
 	u, err := url.Parse(c.Advertise)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Path != "" {
 		return task.Invalid(task.CodeBadValue, "advertise", "%s is not a URL such as %s://10.0.0.7:7070", task.Quote(c.Advertise), c.scheme())
@@ -257,6 +272,7 @@ func (c *Config) validateAddresses() error {
 	if u.Scheme != c.scheme() {
 		return task.Invalid(task.CodeBadValue, "advertise", "%s is to be %s://: it is what the API speaks with tls_cert, or without", task.Quote(c.Advertise), c.scheme())
 	}
+
 	return nil
 }
 

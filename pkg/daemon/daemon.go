@@ -111,10 +111,12 @@ func start(ctx context.Context, cfg Config, env Environment, log *zap.Logger) (_
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+
 	trust, err := cfg.trust(log)
 	if err != nil {
 		return nil, err
 	}
+
 	n := &Node{cfg: cfg, trust: trust, env: env, log: log, instance: task.NewUID(), keep: wake.NewSignal(), announce: wake.NewSignal()}
 	defer func() {
 		if err != nil {
@@ -140,6 +142,7 @@ func start(ctx context.Context, cfg Config, env Environment, log *zap.Logger) (_
 	if n.secured, err = cfg.secured(); err != nil {
 		return nil, err
 	}
+
 	for _, warning := range cfg.warnings(n.secured) {
 		log.Warn("a setting is less safe than it could be", zap.String("setting", warning))
 	}
@@ -155,6 +158,7 @@ func start(ctx context.Context, cfg Config, env Environment, log *zap.Logger) (_
 	if err := n.reachEtcd(ctx); err != nil {
 		return nil, err
 	}
+
 	n.etcdKV = n.client.KV
 	n.client.KV = seenKV{n.etcdKV, n.revisions}
 
@@ -167,11 +171,13 @@ func start(ctx context.Context, cfg Config, env Environment, log *zap.Logger) (_
 	if err != nil {
 		return nil, err
 	}
+
 	n.batcher = kv.NewBatcher(n.client, kv.BatcherConfig{Registerer: n.registry, Logger: n.log})
 	n.store = store.New(n.client, kv.Direct(n.client), keys).Understanding(env.Format).Batching(n.batcher)
 	if err := n.bootstrap(ctx); err != nil {
 		return nil, err
 	}
+
 	return n, n.wire()
 }
 
@@ -213,6 +219,7 @@ func (n *Node) wire() (err error) {
 		Handovers: func() []record.Handover { return record.DecodeHandovers(keys, n.moves.Snapshot().KVs) },
 		Preload:   n.engine.Preload, TellReady: n.store.TellReady,
 	})
+
 	n.leader = n.newLeader()
 	n.election = election.New(n.client, election.Config{
 		Prefix: keys.Root(), Node: cfg.Name, TTL: cfg.LeaseTTL.Std(), Leases: n.saveElection, Alive: n.watchdog.alive, Logger: n.log,
@@ -237,7 +244,9 @@ func (n *Node) wire() (err error) {
 	if err != nil {
 		return err
 	}
+
 	n.http.setHandler(handler)
+
 	return nil
 }
 
@@ -245,6 +254,7 @@ func (n *Node) wire() (err error) {
 func (n *Node) wireExecutor() (err error) {
 	cfg := n.cfg
 	workdirs := workdir.Root(cfg.ScratchDir, cfg.Name, cfg.DataDir)
+
 	if !n.env.Unguarded {
 		n.guardian = guardian.NewClient(guardian.Config{
 			Hello:   guardian.Hello{Instance: n.instance, Dir: cfg.DataDir, Workdirs: workdirs, Etcd: cfg.access(), Groups: n.groups.Roots()},
@@ -263,6 +273,7 @@ func (n *Node) wireExecutor() (err error) {
 		Obeyed: n.announce.Send, StuckChanged: n.announce.Send,
 		Dead: func(instance string) bool { return slices.Contains(n.former.Instances, instance) },
 	})
+
 	return err
 }
 
@@ -273,6 +284,7 @@ func (n *Node) newAPI() (http.Handler, error) {
 	if n.server != nil {
 		etcdctl = n.server.Endpoint()
 	}
+
 	return api.New(api.Config{
 		Store: n.store, Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.ref, Now: n.env.Now,
 		Etcd: etcdctl, Nodes: n.present, Peer: n.peer, Key: n.key, Keys: n.trust.ring(),
@@ -294,6 +306,7 @@ func (n *Node) newPresence() *presence {
 	for k, v := range n.cfg.Labels {
 		labels[k] = v
 	}
+
 	labels["node"], labels["os"], labels["arch"] = n.cfg.Name, runtime.GOOS, runtime.GOARCH
 
 	return &presence{
@@ -316,6 +329,7 @@ func (n *Node) peer(name string) (task.Node, bool) {
 	if at < 0 {
 		return task.Node{}, false
 	}
+
 	return nodes[at], true
 }
 
@@ -353,17 +367,21 @@ func (n *Node) Close() {
 	if n.http != nil {
 		n.http.close()
 	}
+
 	if n.client != nil && n.server == nil {
 		n.client.Close()
 	}
+
 	if n.server != nil {
 		if err := n.server.Close(); err != nil {
 			n.log.Warn("the embedded etcd did not stop well", zap.Error(err))
 		}
 	}
+
 	if err := n.groups.Close(); err != nil {
 		n.log.Warn("control groups are left", zap.Error(err))
 	}
+
 	if n.state != nil {
 		n.state.close()
 	}

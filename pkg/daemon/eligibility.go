@@ -34,6 +34,7 @@ func newEligibility(r prometheus.Registerer, log *zap.Logger, changed func()) *e
 	e.total = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_unfit_total",
 		Help: "Times that the node gave its shards up by itself, by reason: clock, stalled, restored."}, []string{"reason"})
 	r.MustRegister(e.total)
+
 	for _, reason := range gravest {
 		e.total.WithLabelValues(reason)
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "carillon_unfit",
@@ -45,6 +46,7 @@ func newEligibility(r prometheus.Registerer, log *zap.Logger, changed func()) *e
 				return 0
 			}))
 	}
+
 	return e
 }
 
@@ -52,12 +54,14 @@ func newEligibility(r prometheus.Registerer, log *zap.Logger, changed func()) *e
 func (e *eligibility) set(reason string, err error) {
 	e.mu.Lock()
 	was := e.reasons[reason]
+
 	if err == nil {
 		delete(e.reasons, reason)
 	} else {
 		e.reasons[reason] = err
 	}
 	e.mu.Unlock()
+
 	switch {
 	case was == nil && err != nil:
 		e.total.WithLabelValues(reason).Inc()
@@ -67,6 +71,7 @@ func (e *eligibility) set(reason string, err error) {
 	default:
 		return
 	}
+
 	e.changed()
 }
 
@@ -81,11 +86,13 @@ func (e *eligibility) why(reason string) error {
 func (e *eligibility) reason() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	for _, reason := range gravest {
 		if e.reasons[reason] != nil {
 			return reason
 		}
 	}
+
 	return ""
 }
 
@@ -105,5 +112,6 @@ func (e *eligibility) forbids() error {
 			return fmt.Errorf("%w (%s): %w", errIneligible, reason, err)
 		}
 	}
+
 	return nil
 }

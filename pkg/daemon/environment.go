@@ -52,18 +52,23 @@ func (e Environment) withDefaults() Environment {
 	if e.Now == nil {
 		e.Now = time.Now
 	}
+
 	if e.Listen == nil {
 		e.Listen = net.Listen
 	}
+
 	if e.Dial == nil {
 		e.Dial = (&net.Dialer{}).DialContext
 	}
+
 	if e.Host == "" {
 		e.Host = peerprobe.ThisHost()
 	}
+
 	if e.Format == 0 {
 		e.Format = store.NewestFormat
 	}
+
 	return e
 }
 

@@ -53,6 +53,7 @@ func stateOf(m store.Member) etcdState {
 	case used >= store.FillingUp:
 		return etcdFillingUp
 	}
+
 	return etcdFine
 }
 
@@ -60,6 +61,7 @@ func newEtcdMonitor(members memberLister, r prometheus.Registerer, log *zap.Logg
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "carillon_etcd_" + name, Help: help}, append([]string{"endpoint"}, labels...))
 	}
+
 	e := &etcdMonitor{
 		members: members, log: log.Named("etcd"), told: map[string]etcdState{},
 		size:  gauge("db_bytes", "Size of a member's file, which its quota counts."),
@@ -68,6 +70,7 @@ func newEtcdMonitor(members memberLister, r prometheus.Registerer, log *zap.Logg
 		alarm: gauge("alarm", "1 if a member has raised this alarm.", "alarm"),
 	}
 	r.MustRegister(e.size, e.inUse, e.quota, e.alarm)
+
 	return e
 }
 
@@ -77,6 +80,7 @@ func (e *etcdMonitor) run(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		e.look(ctx)
+
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -96,9 +100,11 @@ func (e *etcdMonitor) look(ctx context.Context) {
 			}
 			continue
 		}
+
 		e.size.WithLabelValues(m.Endpoint).Set(float64(m.Size))
 		e.inUse.WithLabelValues(m.Endpoint).Set(float64(m.InUse))
 		e.quota.WithLabelValues(m.Endpoint).Set(float64(m.Quota))
+
 		for _, a := range []string{store.AlarmNoSpace, store.AlarmCorrupt} {
 			raised := 0.0
 			if slices.Contains(m.Alarms, a) {
@@ -106,6 +112,7 @@ func (e *etcdMonitor) look(ctx context.Context) {
 			}
 			e.alarm.WithLabelValues(m.Endpoint, a).Set(raised)
 		}
+
 		e.tell(m)
 	}
 }
@@ -115,8 +122,10 @@ func (e *etcdMonitor) tell(m store.Member) {
 	if state == e.told[m.Endpoint] {
 		return
 	}
+
 	e.told[m.Endpoint] = state
 	log := e.log.With(zap.String("endpoint", m.Endpoint), zap.Int64("bytes", m.Size), zap.Int64("in_use", m.InUse), zap.Int64("quota", m.Quota))
+
 	switch state {
 	case etcdFine:
 		log.Info("etcd is fine again")

@@ -45,7 +45,9 @@ func newCertExpiryMonitor(s secured, env Environment, r prometheus.Registerer, l
 			e.sources[prefix] = source
 		}
 	}
+
 	r.MustRegister(e.ends)
+
 	return e
 }
 
@@ -62,12 +64,14 @@ func (e *certExpiryMonitor) look() {
 	for prefix, s := range e.sources {
 		for _, n := range s.Look() {
 			setting := zap.String("setting", prefix+n.Part)
+
 			if n.Err != nil {
 				e.log.Warn("cannot use what a file of TLS holds now, keeping the former", setting, zap.Error(n.Err))
 			} else {
 				e.log.Info("took a new file of TLS", setting)
 			}
 		}
+
 		for _, end := range s.Ends() {
 			e.ends.WithLabelValues(prefix + end.Part).Set(float64(end.At.Unix()))
 			e.tell(prefix+end.Part, end.At)
@@ -82,11 +86,14 @@ func (e *certExpiryMonitor) tell(setting string, end time.Time) {
 			level++
 		}
 	}
+
 	before := e.told[setting]
 	if e.told[setting] = (toldEnd{end, level}); level == 0 || before.end.Equal(end) && before.level >= level {
 		return
 	}
+
 	log, at := e.log.With(zap.String("setting", setting)), zap.Time("ends", end)
+
 	switch level {
 	case 1:
 		log.Warn("a certificate ends soon", at)
@@ -108,5 +115,6 @@ func (e *certExpiryMonitor) soon() (list []task.Expiry) {
 			}
 		}
 	}
+
 	return list
 }

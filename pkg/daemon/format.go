@@ -40,6 +40,7 @@ type formatKeeper struct {
 // with it: another leader may have changed the format since.
 func (k *formatKeeper) run(ctx context.Context) error {
 	var down lowering
+
 	for {
 		if err := k.step(ctx, &down); err != nil && ctx.Err() == nil && !errors.Is(err, task.ErrConflict) {
 			k.log.Warn("the format of records could not be looked after", zap.Error(err))
@@ -49,6 +50,7 @@ func (k *formatKeeper) run(ctx context.Context) error {
 		if down.underWay {
 			every = loweringEvery
 		}
+
 		if !clock.Sleep(ctx, every) {
 			return ctx.Err()
 		}
@@ -61,6 +63,7 @@ func (k *formatKeeper) step(ctx context.Context, down *lowering) error {
 	if err != nil {
 		return err
 	}
+
 	c := f.Cluster
 
 	if c.Written() < c.InForce() {
@@ -77,7 +80,9 @@ func (k *formatKeeper) step(ctx context.Context, down *lowering) error {
 	if err := k.store.SetFormat(ctx, f, to, c.FormatWanted); err != nil {
 		return err
 	}
+
 	k.log.Info("raised the format of records", zap.Int("format", to), zap.Int("before", c.InForce()))
+
 	return nil
 }
 
@@ -90,10 +95,12 @@ func raised(f store.Formats, now time.Time, known int) int {
 	if to = min(to, known); f.Cluster.FormatWanted > 0 {
 		to = min(to, f.Cluster.FormatWanted)
 	}
+
 	young := slices.ContainsFunc(f.Nodes, func(n task.Node) bool { return now.Sub(n.StartedAt.Time) < settled })
 	if to <= is || young {
 		return is
 	}
+
 	return to
 }
 
@@ -112,6 +119,7 @@ func (k *formatKeeper) lower(ctx context.Context, f store.Formats, down *lowerin
 		down.told = why
 		k.log.Info("lowering the format of records", zap.Int("to", f.Cluster.FormatWanted), zap.String("waits_for", why))
 	}
+
 	if !down.step(why, time.Now()) { // of a stretch of time, not of the wall
 		return nil
 	}
@@ -120,8 +128,10 @@ func (k *formatKeeper) lower(ctx context.Context, f store.Formats, down *lowerin
 	if err := k.store.SetFormat(ctx, f, f.Cluster.FormatWanted, f.Cluster.FormatWanted); err != nil {
 		return err
 	}
+
 	*down = lowering{}
 	k.log.Info("lowered the format of records", zap.Int("format", f.Cluster.FormatWanted), zap.Int("before", f.Cluster.InForce()))
+
 	return nil
 }
 
@@ -134,8 +144,10 @@ func (d *lowering) step(why string, now time.Time) bool {
 		d.clean = time.Time{}
 		return false
 	}
+
 	if d.clean.IsZero() {
 		d.clean = now
 	}
+
 	return now.Sub(d.clean) >= lastWrites
 }

@@ -32,8 +32,10 @@ func (n *Node) followFreezes(ctx context.Context) error {
 		if before != nil && before.Mod == r.Mod || before == nil && r.Mod == 0 {
 			return nil
 		}
+
 		n.log.Info("freezes have changed", zap.Int("holding", len(r.Holding)), zap.Int64("rev", r.Mod))
 		n.engine.Look()
+
 		return nil
 	})
 }

@@ -22,6 +22,7 @@ func (n *Node) openGroups() (err error) {
 	if n.env.Act != nil || !slices.Contains(n.cfg.Roles, task.RoleExecutor) {
 		return nil
 	}
+
 	n.groups, err = cgroup.Open(cgroup.Config{
 		Setting: n.cfg.Cgroup, Node: n.cfg.Name, Instance: n.instance,
 		Record: filepath.Join(n.cfg.DataDir, groupsRecord), Logger: n.log,
@@ -29,14 +30,17 @@ func (n *Node) openGroups() (err error) {
 	if err != nil {
 		return fmt.Errorf("cgroup: %w", err)
 	}
+
 	if why := n.groups.Why(); n.groups.Any() {
 		n.log.Info("attempts have control groups", zap.String("cgroup", n.groups.Roots()[0]), zap.Strings("limits", n.groups.Limited()), zap.NamedError("lacks", why))
 	} else {
 		n.log.Info("attempts have no control groups", zap.NamedError("why", why))
 	}
+
 	// Groups find what daemonizes; what is left of it in the end somebody has to reap.
 	if !n.groups.Any() || os.Getpid() == 1 {
 		n.orphans = proctree.NewOrphans()
 	}
+
 	return nil
 }

@@ -36,7 +36,9 @@ func guardianCommand() *cobra.Command {
 				func(ctx context.Context, h guardian.Hello) error { return sayCleared(ctx, h, log) })
 		},
 	}
+
 	cmd.AddCommand(clearCommand())
+
 	return cmd
 }
 
@@ -57,7 +59,9 @@ func clearCommand() *cobra.Command {
 			return clearGroups(cmd.Context(), cfg.DataDir)
 		},
 	}
+
 	cmd.Flags().StringVar(&file, "config", "", "YAML file with the agent's settings")
+
 	return cmd
 }
 
@@ -71,20 +75,26 @@ func clearGroups(ctx context.Context, dir string) error {
 	if b, err := os.ReadFile(record); errors.Is(err, fs.ErrNotExist) || err == nil && len(b) == 0 {
 		return nil
 	}
+
 	lock, err := openState(dir)
 	if err != nil {
 		return err
 	}
+
 	defer lock.close()
+
 	ctx, cancel := context.WithTimeout(ctx, clearPatience)
 	defer cancel()
+
 	if err := guardian.WaitForExit(ctx, dir); err != nil {
 		return err
 	}
+
 	groups, err := cgroup.Open(cgroup.Config{Setting: cgroup.Off, Record: record})
 	if err != nil {
 		return err
 	}
+
 	return groups.ClearFormer()
 }
 
@@ -94,18 +104,23 @@ func sayCleared(ctx context.Context, h guardian.Hello, log *zap.Logger) error {
 	if len(h.Etcd) == 0 {
 		return nil
 	}
+
 	var a etcdAccess
 	if err := json.Unmarshal(h.Etcd, &a); err != nil {
 		return fmt.Errorf("access to etcd: %w", err)
 	}
+
 	keys, err := record.NewKeys(a.Prefix)
 	if err != nil {
 		return err
 	}
+
 	c, err := a.dial(ctx, log)
 	if err != nil {
 		return err
 	}
+
 	defer c.Close()
+
 	return store.New(c, kv.Direct(c), keys).PutCleared(ctx, h.Instance, task.At(time.Now()))
 }

@@ -69,9 +69,11 @@ func (c peerCluster) RevokeLeases(ctx context.Context, leases []string) error {
 		if id == clientv3.NoLease {
 			continue
 		}
+
 		if _, err := c.Client().Revoke(ctx, id); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 			errs = append(errs, fmt.Errorf("revoke lease %s: %w", l, err))
 		}
 	}
+
 	return errors.Join(errs...)
 }

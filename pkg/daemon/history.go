@@ -73,6 +73,7 @@ func (s *state) begins(p store.Present, wentBack error) (restored error, err err
 	case s.restored():
 		return errors.New("etcd was restored from an older snapshot"), nil
 	}
+
 	return nil, nil
 }
 
@@ -85,13 +86,16 @@ func olderEpoch(is, was int) error {
 // run looks until ctx ends, or until the cluster has a new epoch.
 func (h *history) run(ctx context.Context) error {
 	defer h.keep()
+
 	found := h.revisions.found
 	tick := time.NewTicker(historyLook)
 	defer tick.Stop()
+
 	for {
 		if err := h.look(ctx); err != nil {
 			return err
 		}
+
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -110,6 +114,7 @@ func (h *history) look(ctx context.Context) error {
 	if err != nil {
 		return nil // etcd is away, or the record is damaged: it says nothing
 	}
+
 	cluster, epoch, _ := h.state.history()
 	switch {
 	case p.Found && p.Cluster.ID == cluster && p.Cluster.Epoch > epoch:
@@ -123,6 +128,7 @@ func (h *history) look(ctx context.Context) error {
 	case time.Since(h.kept) >= historyKeep:
 		h.keep()
 	}
+
 	return nil
 }
 
@@ -133,6 +139,7 @@ func (h *history) hear(nodes []task.Node) {
 	i := slices.IndexFunc(nodes, func(n task.Node) bool {
 		return n.Name != h.node && n.Unfit == task.UnfitRestored && n.Epoch == epoch
 	})
+
 	if i >= 0 && h.eligibility.why(task.UnfitRestored) == nil {
 		h.eligibility.set(task.UnfitRestored, fmt.Errorf("node %s says that etcd was restored from an older snapshot", nodes[i].Name))
 	}

@@ -50,20 +50,24 @@ func (e *endpoint) listen() (net.Listener, error) {
 
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	if err != nil {
 		e.err = err
 		if time.Since(e.logged) >= listenLogInterval {
 			e.logged = time.Now()
 			e.log.Error("the API cannot listen; trying again", zap.String("address", e.address), zap.Error(err))
 		}
+
 		return nil, err
 	}
 
 	if e.err != nil {
 		e.log.Info("the API listens after all", zap.String("address", e.address))
 	}
+
 	e.addr, e.err = l.Addr(), nil
 	e.announce.Send()
+
 	return l, nil
 }
 
@@ -109,6 +113,7 @@ func startHTTP(server *http.Server, reporter startupReporter, endpoints ...*endp
 		l, err := e.listen() // before anybody asks whether it listens
 		s.serving.Go(func() { s.keepServing(e, l, err) })
 	}
+
 	return s
 }
 
@@ -125,6 +130,7 @@ func (s *httpServer) keepServing(e *endpoint, l net.Listener, err error) {
 			return
 		case <-time.After(listenRetry):
 		}
+
 		l, err = e.listen()
 	}
 
@@ -153,6 +159,7 @@ func (s *httpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if v := s.startup.Load(); v != nil {
 		why = *v
 	}
+
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("Retry-After", "1")
 	w.WriteHeader(http.StatusServiceUnavailable)
@@ -165,12 +172,14 @@ func (s *httpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // waitForMembers is told which members of etcd are missing; nil: none any more.
 func (s *httpServer) waitForMembers(missing []string) {
 	why := "the node is starting"
+
 	switch {
 	case len(missing) > 0:
 		why = "etcd waits for its other members: " + strings.Join(missing, ", ")
 	case missing != nil:
 		why = "etcd waits until its members agree"
 	}
+
 	s.setStartupStatus(why)
 }
 
@@ -194,10 +203,13 @@ func (s *httpServer) run(ctx context.Context) error {
 	s.stopListening()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 	defer cancel()
+
 	if s.http.Shutdown(ctx) != nil { // requests under way may finish until then
 		s.http.Close()
 	}
+
 	s.serving.Wait()
+
 	return nil
 }
 

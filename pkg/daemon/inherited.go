@@ -42,13 +42,16 @@ func matchSockets(files []*os.File, cfg *Config, log *zap.Logger) (s inheritedSo
 		if err == nil {
 			err = s.take(f, address, cfg)
 		}
+
 		if err != nil {
 			log.Error("a socket of the service manager is not used", zap.String("socket", f.Name()), zap.Error(err))
 			discardSocket(f)
 			continue
 		}
+
 		log.Info("listening on a socket of the service manager", zap.String("socket", f.Name()), zap.Stringer("address", address))
 	}
+
 	return s
 }
 
@@ -63,6 +66,7 @@ func (s *inheritedSockets) take(f *os.File, address net.Addr, cfg *Config) error
 			}
 			cfg.Socket = a.Name
 		}
+
 		return keepSocket(&s.unix, f, a.Name, "socket", cfg.Socket)
 
 	case *net.TCPAddr:
@@ -71,12 +75,15 @@ func (s *inheritedSockets) take(f *os.File, address net.Addr, cfg *Config) error
 		if !a.IP.IsLoopback() {
 			return fmt.Errorf("%s can be reached from other hosts: only the daemon itself may listen there, or other nodes do not notice when it ends", a)
 		}
+
 		listen, err := netip.ParseAddrPort(cfg.Listen)
 		if err != nil {
 			return fmt.Errorf("it listens on %s, and listen is %q", a, cfg.Listen)
 		}
+
 		return keepSocket(&s.tcp, f, a.AddrPort().String(), "listen", listen.String())
 	}
+
 	return fmt.Errorf("%s is not an address of the API", address)
 }
 
@@ -88,7 +95,9 @@ func keepSocket(place **os.File, f *os.File, address, setting, value string) err
 	if *place != nil {
 		return f.Close() // another descriptor of the same socket
 	}
+
 	*place = f
+
 	return nil
 }
 
@@ -97,10 +106,12 @@ func listeningAddress(f *os.File) (net.Addr, error) {
 	if err := checkListening(f); err != nil {
 		return nil, err
 	}
+
 	l, err := net.FileListener(f)
 	if err != nil {
 		return nil, err
 	}
+
 	return l.Addr(), l.Close() // of a copy
 }
 
@@ -116,12 +127,14 @@ func checkListening(f *os.File) error {
 	err = raw.Control(func(fd uintptr) {
 		listening, failed = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
 	})
+
 	if err := errors.Join(err, os.NewSyscallError("getsockopt", failed)); err != nil {
 		return err
 	}
 	if listening == 0 {
 		return errors.New("it accepts no connections: set Accept=no and ListenStream= in the unit")
 	}
+
 	return nil
 }
 
@@ -140,10 +153,12 @@ func listenInherited(f *os.File, open func() (net.Listener, error)) (net.Listene
 	if f == nil {
 		return open()
 	}
+
 	l, err := net.FileListener(f)
 	if err != nil {
 		return nil, fmt.Errorf("listen on the service manager's socket: %w", err)
 	}
+
 	return l, nil
 }
 

@@ -21,6 +21,7 @@ func (c *Config) validatePeers() error {
 	if c.InitialClusterState != clusterNew && c.InitialClusterState != clusterExisting {
 		return task.NoneOf(task.CodeBadValue, "initial_cluster_state", c.InitialClusterState, "new", "existing")
 	}
+
 	if len(c.InitialCluster) == 0 {
 		for field, v := range map[string]string{"etcd_listen_peer": c.EtcdListenPeer, "etcd_peer_cert": c.EtcdPeerCert,
 			"etcd_peer_key": c.EtcdPeerKey, "etcd_peer_ca": c.EtcdPeerCA} {
@@ -28,17 +29,21 @@ func (c *Config) validatePeers() error {
 				return task.Invalid(task.CodeBadValue, field, "is for an embedded etcd of several agents: give initial_cluster, too")
 			}
 		}
+
 		if c.InsecurePeers {
 			return task.Invalid(task.CodeBadValue, "insecure_peers", "is for an embedded etcd of several agents: give initial_cluster, too")
 		}
 		if c.InitialClusterState == clusterExisting {
 			return task.Invalid(task.CodeRequired, "initial_cluster", "is needed to join an existing cluster")
 		}
+
 		return nil
 	}
+
 	if !c.Embedded {
 		return task.Invalid(task.CodeBadValue, "initial_cluster", "is for the embedded etcd: give embedded, too")
 	}
+
 	some := c.EtcdPeerCert != "" || c.EtcdPeerKey != "" || c.EtcdPeerCA != ""
 	if some && (c.EtcdPeerCert == "" || c.EtcdPeerKey == "" || c.EtcdPeerCA == "") {
 		return task.Invalid(task.CodeRequired, "etcd_peer_cert", "certificate, key and CA of peers are all given, or none")
@@ -46,13 +51,16 @@ func (c *Config) validatePeers() error {
 	if some && c.InsecurePeers {
 		return task.Invalid(task.CodeBadValue, "insecure_peers", "and etcd_peer_cert exclude each other")
 	}
+
 	scheme := "https"
 	if c.InsecurePeers {
 		scheme = "http"
 	}
+
 	if err := c.validateMembers(scheme); err != nil {
 		return err
 	}
+
 	return c.validateListenPeer(scheme)
 }
 
@@ -61,14 +69,17 @@ func (c *Config) validateMembers(scheme string) error {
 		return task.Invalid(task.CodeRequired, "initial_cluster", "does not name this node, %s: it says `%s=%s://HOST:PORT` for it, and the same for the others",
 			task.Quote(c.Name), c.Name, scheme)
 	}
+
 	if n := len(c.InitialCluster); n < 2 || n > 9 {
 		return task.Invalid(task.CodeOutOfRange, "initial_cluster", "has %d members: 3 survive the loss of one, 5 of two; one alone needs no initial_cluster", n)
 	}
+
 	at := map[string]string{}
 	for name, v := range c.InitialCluster {
 		if err := task.CheckName("initial_cluster", name); err != nil {
 			return err
 		}
+
 		u, err := peerURL(v, scheme)
 		if err != nil {
 			return task.Invalid(task.CodeBadValue, "initial_cluster", "%s: %s %v", name, task.Quote(v), err)
@@ -76,8 +87,10 @@ func (c *Config) validateMembers(scheme string) error {
 		if other, taken := at[u.Host]; taken {
 			return task.Invalid(task.CodeBadValue, "initial_cluster", "%s and %s have the same address, %s", min(name, other), max(name, other), u.Host)
 		}
+
 		at[u.Host] = name
 	}
+
 	return nil
 }
 
@@ -88,10 +101,12 @@ func (c *Config) validateListenPeer(scheme string) error {
 	if c.EtcdListenPeer != "" {
 		field, value = "etcd_listen_peer", c.EtcdListenPeer
 	}
+
 	u, err := peerURL(value, scheme)
 	if err != nil {
 		return task.Invalid(task.CodeBadValue, field, "%s %v", task.Quote(value), err)
 	}
+
 	host := u.Hostname()
 	isName := net.ParseIP(host) == nil && host != "localhost"
 	if isName && c.EtcdListenPeer != "" {
@@ -102,11 +117,14 @@ func (c *Config) validateListenPeer(scheme string) error {
 	if err != nil {
 		return nil // the name service may answer when the listener asks again
 	}
+
 	if isName && addr.IsLoopback() {
 		return task.Invalid(task.CodeBadValue, field,
 			"%s resolves to %s on this host, where no other host reaches it: give the IP to listen on in etcd_listen_peer, or change /etc/hosts", task.Quote(host), addr)
 	}
+
 	c.EtcdListenPeer = scheme + "://" + net.JoinHostPort(addr.String(), u.Port())
+
 	return nil
 }
 
@@ -115,13 +133,16 @@ func peerURL(v, scheme string) (*url.URL, error) {
 	if err != nil || u.Hostname() == "" || u.Port() == "" || u.Path != "" || u.User != nil || u.RawQuery != "" {
 		return nil, fmt.Errorf("is not a URL such as %s://10.0.0.1:2380", scheme)
 	}
+
 	if u.Scheme != scheme && scheme == "https" {
 		return nil, errors.New("does not begin with https: the agents make the certificates (carillon cluster join-token); without TLS whoever reaches the port " +
 			"can run commands as root, and --insecure-peers accepts that")
 	}
+
 	if u.Scheme != scheme {
 		return nil, errors.New("does not begin with http, and insecure_peers is there: it does without TLS")
 	}
+
 	return u, nil
 }
 
@@ -130,6 +151,7 @@ func (c *Config) peers() *kv.Peers {
 	if len(c.InitialCluster) == 0 {
 		return nil
 	}
+
 	return &kv.Peers{
 		Members: c.InitialCluster, Listen: c.EtcdListenPeer, Join: c.InitialClusterState == clusterExisting,
 		CertFile: c.EtcdPeerCert, KeyFile: c.EtcdPeerKey, CAFile: c.EtcdPeerCA,
@@ -147,12 +169,14 @@ func (m *members) String() string { return (*pairs)(m).String() }
 func (m *members) Set(s string) error {
 	var all list
 	_ = all.Set(s) // never fails
+
 	fresh := members{}
 	for _, one := range all {
 		var p pairs
 		if err := p.Set(one); err != nil {
 			return fmt.Errorf("%q is not name=url", one)
 		}
+
 		for name, v := range p {
 			if _, twice := fresh[name]; twice {
 				return fmt.Errorf("%s stands in it twice", name)
@@ -160,6 +184,8 @@ func (m *members) Set(s string) error {
 			fresh[name] = v
 		}
 	}
+
 	*m = fresh
+
 	return nil
 }

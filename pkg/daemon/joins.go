@@ -23,7 +23,9 @@ func (l *losses) next(lasted time.Duration) time.Duration {
 	if lasted > rejoinCalm {
 		l.n = 0
 	}
+
 	most := min(rejoinFirst<<min(l.n, 10), rejoinMost)
 	l.n++
+
 	return rand.N(most)
 }

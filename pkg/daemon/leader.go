@@ -58,5 +58,6 @@ func (l *leader) lead(ctx context.Context, term election.Term) error {
 	g.Go(func() error { return l.rebalancer.Lead(ctx, term.Fence) })
 	g.Go(func() error { return l.formats.run(ctx) })
 	g.Go(func() error { return l.tombstones.run(ctx) })
+
 	return g.Wait()
 }

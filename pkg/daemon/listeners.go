@@ -54,6 +54,7 @@ func newAPIListeners(cfg Config, env Environment, tls nodeTLS, admins administra
 		limiter := connlimit.New(socketLimits(descriptors, admins, log))
 		l.add(cfg.Socket, limiter, &socketOpener{path: cfg.Socket, inherited: env.inherited.unix, admins: admins, limiter: limiter})
 	}
+
 	return l
 }
 
@@ -102,6 +103,7 @@ func (l *apiListeners) listenError() error {
 			return fmt.Errorf("the API does not listen on %s: %w", e.address, err)
 		}
 	}
+
 	return nil
 }
 
@@ -115,15 +117,18 @@ func (l *apiListeners) address() string {
 	if addr, _ := l.tcp.listening(); addr != nil {
 		address = addr.String()
 	}
+
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return l.cfg.scheme() + "://" + address
 	}
+
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		if name, err := os.Hostname(); err == nil {
 			host = name
 		}
 	}
+
 	return l.cfg.scheme() + "://" + net.JoinHostPort(host, port)
 }
 
@@ -170,6 +175,7 @@ func lookupAdministrators(log *zap.Logger) administrators {
 	if err != nil {
 		return administrators{noGroup: true}
 	}
+
 	return administrators{gid: uint32(gid)}
 }
 
@@ -181,6 +187,7 @@ func (a administrators) peer(c net.Conn) (uid uint32, ok bool) {
 	if !ok {
 		return 0, false
 	}
+
 	own := uid == 0 || int(uid) == os.Geteuid()
 	return uid, own || !a.noGroup && connlimit.PeerInGroup(c, a.gid)
 }
@@ -206,6 +213,7 @@ func (c *Config) validateSocket() error {
 	if len(c.Socket) > maxSocketPath {
 		return task.Invalid(task.CodeTooLong, "socket", "the path of a socket has at most %d bytes, this has %d", maxSocketPath, len(c.Socket))
 	}
+
 	return nil
 }
 
@@ -225,10 +233,12 @@ func listenSocket(path string, users administrators) (net.Listener, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
+
 	opened, err := filetrust.OpenDir(dir, uint32(os.Geteuid()))
 	if err != nil {
 		return nil, fmt.Errorf("the directory of the socket: %w", err)
 	}
+
 	opened.Close()
 
 	// Two daemons that start together must not both find the socket of a third stale.
@@ -239,10 +249,12 @@ func listenSocket(path string, users administrators) (net.Listener, error) {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen unix %s: another daemon listens there", path), lock.Close())
 	}
+
 	l, err := replaceSocket(path, users)
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
+
 	return &socketListener{l, path, lock}, nil
 }
 
@@ -252,10 +264,12 @@ func replaceSocket(path string, users administrators) (*net.UnixListener, error)
 		if info.Mode()&fs.ModeSocket == 0 {
 			return nil, fmt.Errorf("listen unix %s: there is a file that is no socket", path)
 		}
+
 		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 			c.Close()
 			return nil, fmt.Errorf("listen unix %s: somebody listens there", path)
 		}
+
 		if err := os.Remove(path); err != nil {
 			return nil, err
 		}
@@ -265,10 +279,13 @@ func replaceSocket(path string, users administrators) (*net.UnixListener, error)
 	if err != nil {
 		return nil, err
 	}
+
 	l.SetUnlinkOnClose(true)
+
 	if err := shareSocket(path, users); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
+
 	return l, nil
 }
 
@@ -280,6 +297,7 @@ func shareSocket(path string, users administrators) error {
 			return err
 		}
 	}
+
 	return os.Chmod(path, 0o660)
 }
 

@@ -30,6 +30,7 @@ func (m *memberMonitor) run(ctx context.Context) error {
 
 	tick := time.NewTicker(announceEvery)
 	defer tick.Stop()
+
 	for {
 		m.ask(ctx)
 

@@ -53,6 +53,7 @@ func (h *nodeHealth) checkDeciding() error {
 	if owned, served := len(h.ownShards()), h.keeper.Running(); served < owned {
 		return fmt.Errorf("%d of the %d shards of this node are served", served, owned)
 	}
+
 	return h.engine.Overdue(h.env.Now(), 5*time.Second)
 }
 
@@ -75,6 +76,7 @@ func (h *nodeHealth) checkFiring() error {
 	if owned := len(record.DecodeOwners(h.keys, h.owners.Snapshot().KVs)); owned < h.record.atStart.Shards {
 		return fmt.Errorf("%d of the %d shards of the cluster have an owner", owned, h.record.atStart.Shards)
 	}
+
 	return nil
 }
 
@@ -94,6 +96,7 @@ func (h *nodeHealth) status() string {
 	if slices.Contains(h.cfg.Roles, task.RoleScheduler) {
 		s = fmt.Sprintf("%d shards, %s", h.keeper.Running(), s)
 	}
+
 	if err := h.listeners.listenError(); err != nil {
 		s += "; " + err.Error()
 	}
@@ -104,6 +107,7 @@ func (h *nodeHealth) status() string {
 	case h.state.wanted() != task.NodeReady:
 		return "Set to " + h.state.wanted() + ": " + s
 	}
+
 	return "Ready: " + s
 }
 

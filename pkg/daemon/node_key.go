@@ -29,9 +29,11 @@ func openNodeKey(dir string) (ed25519.PrivateKey, error) {
 	if errors.Is(err, os.ErrNotExist) {
 		key, err = makeNodeKey(path)
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("node key %s: %w", path, err)
 	}
+
 	return key, nil
 }
 
@@ -44,12 +46,14 @@ func readNodeKey(path string) (ed25519.PrivateKey, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	defer f.Close()
 
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return nil, err
 	}
+
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
 		return nil, errors.New("it is not a regular file")
@@ -63,15 +67,18 @@ func readNodeKey(path string) (ed25519.PrivateKey, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	block, rest := pem.Decode(b)
 	if block == nil || block.Type != nodeKeyType || len(rest) > 0 {
 		return nil, errors.New("it is damaged: remove it, and the node makes another key")
 	}
+
 	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	key, ok := parsed.(ed25519.PrivateKey)
 	if err != nil || !ok {
 		return nil, errors.New("it holds no Ed25519 key: remove it, and the node makes another key")
 	}
+
 	return key, nil
 }
 
@@ -80,6 +87,7 @@ func makeNodeKey(path string) (ed25519.PrivateKey, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		return nil, err
@@ -91,13 +99,16 @@ func makeNodeKey(path string) (ed25519.PrivateKey, error) {
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
+
 	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, err
 	}
+
 	_, err = f.Write(pem.EncodeToMemory(&pem.Block{Type: nodeKeyType, Bytes: der}))
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return nil, err
 	}
+
 	return key, os.Rename(tmp, path)
 }

@@ -43,6 +43,7 @@ func (c *Config) joinTokenNeeded() string {
 	if c.Name == c.firstMember() || c.InitialClusterState == clusterExisting {
 		at = "on the host that has the CA, in peer-certs/ca-key.pem of its data directory"
 	}
+
 	return fmt.Sprintf("there is no certificate for the other members of etcd yet: run `carillon cluster join-token %s --peer-url %s` %s, and put what it prints into %s",
 		c.Name, c.InitialCluster[c.Name], at, peercerts.TokenPath(c.DataDir))
 }
@@ -61,6 +62,7 @@ func (p *peerCertificate) await(ctx context.Context) (certs.Files, error) {
 	if err != nil {
 		return certs.Files{}, err // Validate has parsed it
 	}
+
 	member := peercerts.Member{Name: p.cfg.Name, Host: u.Hostname()}
 
 	logged := ""
@@ -75,7 +77,9 @@ func (p *peerCertificate) await(ctx context.Context) (certs.Files, error) {
 			p.log.Warn("waiting for a certificate for the other members of etcd", zap.String("reason", reason))
 			logged = reason
 		}
+
 		p.http.setStartupStatus(reason)
+
 		if !clock.Sleep(ctx, peerCertEvery) {
 			return certs.Files{}, ctx.Err()
 		}
@@ -92,17 +96,22 @@ func (p *peerCertificate) ensure(ctx context.Context, member peercerts.Member) e
 		if err := p.makeCA(ctx); err != nil {
 			return err
 		}
+
 		done, warning, err = peercerts.Ensure(p.cfg.DataDir, member, p.env.Now())
 	}
+
 	if err != nil {
 		return err
 	}
+
 	if warning != "" {
 		p.log.Warn(warning)
 	}
+
 	if done != "" {
 		p.log.Info(done, zap.String("member", member.Name), zap.String("host", member.Host))
 	}
+
 	return nil
 }
 
@@ -114,19 +123,25 @@ func (p *peerCertificate) makeCA(ctx context.Context) error {
 		if err != nil || name == p.cfg.Name {
 			continue
 		}
+
 		dialing, cancel := context.WithTimeout(ctx, peerDialTimeout)
 		conn, err := p.env.Dial(dialing, "tcp", u.Host)
 		cancel()
 		if err != nil {
 			continue
 		}
+
 		_ = conn.Close()
+
 		return fmt.Errorf("%s answers at %s already, so the cluster has a CA, which is not here: restore %s of this host from a backup, or see \"The CA is lost\" in the documentation of operations",
 			name, u.Host, strings.TrimSuffix(peercerts.Files(p.cfg.DataDir).CA, "/ca.pem"))
 	}
+
 	if err := peercerts.MakeCA(p.cfg.DataDir, p.env.Now()); err != nil {
 		return err
 	}
+
 	p.log.Info("made the CA of the members of etcd: the others get their certificates from `carillon cluster join-token`, on this host")
+
 	return nil
 }

@@ -86,9 +86,11 @@ type presence struct {
 func (p *presence) Session() (kv.Fence, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if p.session == nil {
 		return kv.Fence{}, false
 	}
+
 	select {
 	case <-p.session.Done():
 		return kv.Fence{}, false
@@ -107,6 +109,7 @@ func (p *presence) subscribe(signal wake.Signal) {
 func (p *presence) set(s *kv.Session, f kv.Fence) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	p.session, p.fence = s, f
 	for _, signal := range p.watchers {
 		signal.Send()
@@ -124,6 +127,7 @@ func (p *presence) drain() {
 	p.mu.Lock()
 	p.draining = true
 	p.mu.Unlock()
+
 	p.announce.Send()
 }
 
@@ -135,6 +139,7 @@ func (p *presence) record() task.Node {
 	n.Epoch, n.Froze = p.state.epoch(), p.attempts.Froze()
 
 	facts, pressed := p.facts.Known()
+
 	n.Facts, n.Pressed = facts, p.trust.pressed(pressed)
 	if n.Stuck = p.attempts.StuckStarts(); n.Stuck >= process.ManyStuck {
 		n.Pressed = append(slices.Clip(n.Pressed), task.PressedStarts)
@@ -148,24 +153,29 @@ func (p *presence) record() task.Node {
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if p.draining {
 		if n.State != task.NodeDraining {
 			n.StateBy = "" // the process stops: that is the node's own doing
 		}
 		n.State = task.NodeDraining
 	}
+
 	n.Clock = task.At(p.env.Now()) // last: it is compared with other nodes'
+
 	return n
 }
 
 // run keeps the node present until ctx ends. Then it leaves.
 func (p *presence) run(ctx context.Context) error {
 	var lost losses
+
 	for first := true; ; first = false {
 		s, f, err := p.join(ctx)
 		if err != nil {
 			return err
 		}
+
 		p.log.Info("joined the cluster", zap.String("node", p.node.Name), zap.Int64("rev", f.CreateRevision),
 			zap.String("instance", p.node.Instance), zap.Bool("again", !first))
 		p.attempts.Joined(executor.Session{Fence: f, LastRenewal: s.LastRenewal, TTL: s.TTL()})
@@ -173,13 +183,16 @@ func (p *presence) run(ctx context.Context) error {
 		joined := time.Now()
 		err = p.stay(ctx, s, f)
 		p.set(nil, kv.Fence{})
+
 		if ctx.Err() != nil {
 			return p.leave(context.WithoutCancel(ctx), s, f)
 		}
+
 		p.log.Warn("lost the session, joining again", zap.String("node", p.node.Name), zap.Error(err))
 		// The key may be there still (the lease ended here first); nobody else
 		// may be told that it is a stranger's.
 		p.revoke(ctx, s)
+
 		if !clock.Sleep(ctx, lost.next(time.Since(joined))) {
 			return ctx.Err()
 		}
@@ -190,6 +203,7 @@ func (p *presence) run(ctx context.Context) error {
 func (p *presence) stay(ctx context.Context, s *kv.Session, f kv.Fence) error {
 	tick := time.NewTicker(announceEvery)
 	defer tick.Stop()
+
 	told, steady := p.lastTold(), time.Now()
 	for {
 		select {
@@ -200,9 +214,11 @@ func (p *presence) stay(ctx context.Context, s *kv.Session, f kv.Fence) error {
 		case <-tick.C:
 		case <-p.announce:
 		}
+
 		n := p.record()
 		err := p.store.Announce(ctx, f, n, s.Lease())
 		news := n.State != told.State || n.Unfit != told.Unfit || n.Froze != told.Froze || !slices.Equal(n.Pressed, told.Pressed)
+
 		switch {
 		case errors.Is(err, task.ErrFenced):
 			return err
@@ -210,17 +226,21 @@ func (p *presence) stay(ctx context.Context, s *kv.Session, f kv.Fence) error {
 			if news {
 				p.log.Info("announced", zap.String("node", n.Name), zap.String("state", n.State), zap.String("unfit", n.Unfit), zap.Int64("froze", n.Froze), zap.Strings("pressed", n.Pressed))
 			}
+
 			told = n
 			p.tell(n)
+
 			if n.State == task.NodeDraining { // somebody waits for the end of it
 				tick.Reset(announceDraining)
 			} else {
 				tick.Reset(announceEvery)
 			}
+
 			p.stall.look(time.Now(), time.Since(steady))
 		default:
 			steady = time.Now()
 		}
+
 		if err != nil && news {
 			p.announce.Send() // the state has to arrive
 			if !clock.Sleep(ctx, 200*time.Millisecond) {
@@ -273,6 +293,7 @@ func (p *presence) join(ctx context.Context) (*kv.Session, kv.Fence, error) {
 				p.log.Warn("cannot join, trying on", zap.String("node", p.node.Name), zap.Error(err))
 			}
 		}
+
 		if !clock.Sleep(ctx, 300*time.Millisecond+rand.N(400*time.Millisecond)) {
 			return nil, kv.Fence{}, ctx.Err()
 		}
@@ -284,20 +305,25 @@ func (p *presence) try(ctx context.Context) (_ *kv.Session, f kv.Fence, holder *
 	if err := p.watchdog.alive(); err != nil {
 		return nil, f, nil, err
 	}
+
 	// The session outlives everything that is done under it.
 	s, err := kv.OpenSession(context.WithoutCancel(ctx), p.store.Client(), kv.SessionConfig{
 		TTL: p.ttl, Saved: p.state.setSession, Alive: p.watchdog.alive, Logger: p.log})
 	if err != nil {
 		return nil, f, nil, err
 	}
+
 	p.node.JoinedAt = task.At(p.env.Now())
 	n := p.record()
+
 	f, holder, err = p.store.Register(ctx, n, s.Lease())
 	if err != nil {
 		p.revoke(ctx, s)
 		return nil, f, holder, err
 	}
+
 	p.tell(n)
+
 	return s, f, nil, nil
 }
 
@@ -336,9 +362,12 @@ func (p *presence) revoke(ctx context.Context, s *kv.Session) {
 func (p *presence) leave(ctx context.Context, s *kv.Session, f kv.Fence) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
+
 	if err := p.store.Leave(ctx, f, p.node.Name); err != nil {
 		p.log.Info("left with attempts in the inbox", zap.String("node", p.node.Name), zap.Error(err))
 	}
+
 	p.revoke(ctx, s)
+
 	return p.state.setSession(0)
 }

@@ -34,6 +34,7 @@ func (r *revisions) answered(asked, revision int64) {
 		}
 		return
 	}
+
 	for seen := r.seen.Load(); revision > seen && !r.seen.CompareAndSwap(seen, revision); seen = r.seen.Load() {
 	}
 }
@@ -59,6 +60,7 @@ func (s seenKV) Get(ctx context.Context, key string, opts ...clientv3.OpOption) 
 	if err == nil && !clientv3.OpGet(key, opts...).IsSerializable() {
 		s.answered(asked, res.Header.GetRevision())
 	}
+
 	return res, err
 }
 
@@ -69,6 +71,7 @@ func (s seenKV) Put(ctx context.Context, key, val string, opts ...clientv3.OpOpt
 	if err == nil {
 		s.answered(asked, res.Header.GetRevision())
 	}
+
 	return res, err
 }
 
@@ -79,6 +82,7 @@ func (s seenKV) Delete(ctx context.Context, key string, opts ...clientv3.OpOptio
 	if err == nil {
 		s.answered(asked, res.Header.GetRevision())
 	}
+
 	return res, err
 }
 
@@ -101,5 +105,6 @@ func (t seenTxn) Commit() (*clientv3.TxnResponse, error) {
 	if err == nil {
 		t.answered(asked, res.Header.GetRevision())
 	}
+
 	return res, err
 }

@@ -22,20 +22,24 @@ func (n *Node) Run(ctx context.Context) error {
 	if n.state.wanted() == task.NodeDraining || n.restored != nil {
 		n.executor.HandBack()
 	}
+
 	failed := make(chan struct{}, 1)
 
 	// The keeper looks what it is to serve when owners, handovers or the session change.
 	defer n.owners.Subscribe(n.keep)()
 	defer n.moves.Subscribe(n.keep)()
+
 	n.presence.subscribe(n.keep)
 
 	// Without these no part could end as it should: results are recorded
 	// through the batcher, and the guardian is told of every attempt's end.
 	infra := newStage(ctx, failed)
 	infra.run(n.batcher.Run)
+
 	if n.guardian != nil {
 		infra.run(n.guardian.Run)
 	}
+
 	infra.run(n.watchEmbedded)
 
 	// It listens until the node has left.
@@ -63,6 +67,7 @@ func (n *Node) Run(ctx context.Context) error {
 	workers.run(n.clock.run)
 	workers.run(n.watchdog.run)
 	workers.run(n.watchPeers)
+
 	if slices.Contains(n.cfg.Roles, task.RoleScheduler) {
 		workers.run(n.engine.Run)
 		workers.run(n.etcd.run)
@@ -75,6 +80,7 @@ func (n *Node) Run(ctx context.Context) error {
 		n.drain(context.WithoutCancel(ctx))
 	case <-failed:
 	}
+
 	return errors.Join(workers.end(), presence.end(), http.end(), infra.end())
 }
 
@@ -84,6 +90,7 @@ func (n *Node) watchEmbedded(ctx context.Context) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
+
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -97,10 +104,12 @@ func (n *Node) bePresent(ctx context.Context) error {
 	if err := n.clearFormer(ctx); err != nil {
 		return err
 	}
+
 	select { // its first record has facts: else what compares them would wait for the second
 	case <-n.facts.Measured():
 	case <-ctx.Done():
 	}
+
 	return n.presence.run(ctx)
 }
 
@@ -114,6 +123,7 @@ func (n *Node) keepShards(ctx context.Context) error {
 		case <-ready:
 		}
 	}
+
 	return n.keeper.Run(ctx)
 }
 
@@ -135,6 +145,7 @@ func (n *Node) followFleet(ctx context.Context) error {
 		n.fleet.Set(nodes)
 		n.clock.hear(nodes)
 		n.history.hear(nodes)
+
 		if now := placementOf(nodes); now != before {
 			before = now
 			n.engine.Look()
@@ -182,16 +193,19 @@ func (n *Node) clearFormer(ctx context.Context) error {
 		if err := n.groups.ClearFormer(); err != nil {
 			return fmt.Errorf("clear what a former instance left: %w", err)
 		}
+
 		left := map[string][]proctree.Mark{}
 		active, err := n.store.Inbox(ctx, n.cfg.Name)
 		if err != nil {
 			return err
 		}
+
 		for _, h := range active {
 			if slices.Contains(n.former.Instances, h.Instance) {
 				left[h.Instance] = append(left[h.Instance], proctree.Mark{Namespace: h.Namespace, Task: h.Task, RunID: h.ID, Token: h.Create})
 			}
 		}
+
 		for instance, attempts := range left {
 			some, err := proctree.KillMarked(ctx, attempts)
 			killed[instance] += some
@@ -201,14 +215,19 @@ func (n *Node) clearFormer(ctx context.Context) error {
 			if err := n.store.PutCleared(ctx, instance, task.At(n.env.Now())); err != nil {
 				return err
 			}
+
 			n.log.Info("cleared a former instance", zap.String("instance", instance), zap.Int("attempts", len(attempts)), zap.Int("killed", killed[instance]))
 		}
+
 		return nil
 	})
+
 	if err != nil {
 		return err
 	}
+
 	n.presence.revokeLeases(ctx, slices.DeleteFunc([]string{n.former.Session, n.former.Election}, func(l string) bool { return l == "" }))
+
 	return nil
 }
 
@@ -217,10 +236,13 @@ func (n *Node) clearFormer(ctx context.Context) error {
 func (n *Node) drain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.DrainTimeout.Std())
 	defer cancel()
+
 	n.log.Info("draining", zap.String("node", n.cfg.Name), zap.Int("running", n.executor.Running()))
 	n.states.drain()
+
 	for n.handsOver() && clock.Sleep(ctx, 20*time.Millisecond) {
 	}
+
 	if err := n.executor.Drain(ctx); err != nil {
 		n.log.Warn("drained, but not of everything", zap.String("node", n.cfg.Name), zap.Error(err))
 	}

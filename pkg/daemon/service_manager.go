@@ -65,6 +65,7 @@ func newServiceManager(cfg Config, log *zap.Logger) *serviceManager {
 	if os.Getenv("NOTIFY_SOCKET") == "" {
 		return nil
 	}
+
 	m := &serviceManager{cfg: cfg, log: log.Named("notify"), send: func(state string) error {
 		_, err := sd.SdNotify(false, state)
 		return err
@@ -74,6 +75,7 @@ func newServiceManager(cfg Config, log *zap.Logger) *serviceManager {
 	if m.watchdog, err = sd.SdWatchdogEnabled(false); err != nil {
 		m.log.Warn("nobody watches whether this process lives", zap.Error(err))
 	}
+
 	return m
 }
 
@@ -82,8 +84,10 @@ func (m *serviceManager) setStartupStatus(why string) {
 	if m == nil {
 		return
 	}
+
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	m.startup = why
 }
 
@@ -92,8 +96,10 @@ func (m *serviceManager) setNode(n reportedNode) {
 	if m == nil {
 		return
 	}
+
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	m.node, m.startup = n, ""
 }
 
@@ -109,6 +115,7 @@ func (m *serviceManager) reportWhile(ctx context.Context, run func() error) erro
 		defer close(reported)
 		m.run(ctx, ended)
 	}()
+
 	err := run()
 	close(ended)
 	<-reported
@@ -116,6 +123,7 @@ func (m *serviceManager) reportWhile(ctx context.Context, run func() error) erro
 	if err != nil {
 		m.notify("STATUS=Failed: " + oneLine(err.Error()))
 	}
+
 	return err
 }
 
@@ -149,6 +157,7 @@ func (m *serviceManager) report() time.Duration {
 
 	var lines []string
 	status, alive := "Starting", true
+
 	switch {
 	case node == nil && m.ready && !m.stopping:
 		m.ready = false
@@ -164,6 +173,7 @@ func (m *serviceManager) report() time.Duration {
 			m.ready = true
 			lines = append(lines, sd.SdNotifyReady)
 		}
+
 		if m.ready {
 			lines = append(lines, m.extendWatchdog(node.lostAfter())...)
 		}
@@ -174,11 +184,13 @@ func (m *serviceManager) report() time.Duration {
 		m.status = status
 		lines = append(lines, "STATUS="+oneLine(status))
 	}
+
 	if m.watchdog > 0 && m.fired && alive {
 		lines = append(lines, sd.SdNotifyWatchdog)
 	}
 
 	m.notify(lines...)
+
 	switch {
 	case m.stopping:
 		return time.Second
@@ -187,6 +199,7 @@ func (m *serviceManager) report() time.Duration {
 	case m.watchdog > 0:
 		return min(notifyReady, m.watchdog/4)
 	}
+
 	return notifyReady
 }
 
@@ -201,6 +214,7 @@ func (m *serviceManager) extendWatchdog(lostAfter time.Duration) []string {
 	}
 
 	m.watchdog = lostAfter
+
 	return []string{fmt.Sprintf("WATCHDOG_USEC=%d", lostAfter.Microseconds())}
 }
 
@@ -209,9 +223,11 @@ func (m *serviceManager) notify(lines ...string) {
 	if len(lines) == 0 {
 		return
 	}
+
 	err := m.send(strings.Join(lines, "\n"))
 	if err != nil && !m.lost {
 		m.log.Warn("the service manager cannot be told how this node fares", zap.Error(err))
 	}
+
 	m.lost = err != nil
 }

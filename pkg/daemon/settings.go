@@ -74,11 +74,13 @@ func bind(f *pflag.FlagSet, c *Config) {
 // environment, then the flags that were given.
 func load(file string, given *pflag.FlagSet) (Config, error) {
 	cfg := Defaults()
+
 	if file != "" {
 		if err := readFile(file, &cfg); err != nil {
 			return cfg, err
 		}
 	}
+
 	all := pflag.NewFlagSet("agent", pflag.ContinueOnError)
 	bind(all, &cfg)
 	var err error
@@ -89,23 +91,27 @@ func load(file string, given *pflag.FlagSet) (Config, error) {
 			}
 		}
 	}
+
 	all.VisitAll(func(f *pflag.Flag) {
 		variable := "CARILLON_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
 		if v, ok := os.LookupEnv(variable); ok && v != "" {
 			set(f.Name, v, variable)
 		}
 	})
+
 	for name, where := range movedSettings {
 		variable := "CARILLON_" + strings.ToUpper(name)
 		if v, ok := os.LookupEnv(variable); ok && v != "" && err == nil {
 			err = task.Invalid(task.CodeUnknown, variable, "%s", where)
 		}
 	}
+
 	given.Visit(func(f *pflag.Flag) {
 		if all.Lookup(f.Name) != nil {
 			set(f.Name, f.Value.String(), "--"+f.Name)
 		}
 	})
+
 	return cfg, err
 }
 
@@ -117,7 +123,9 @@ func readFile(path string, cfg *Config) error {
 	if err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
+
 	defer f.Close()
+
 	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return fmt.Errorf("configuration: %w", err)
@@ -133,6 +141,7 @@ func readFile(path string, cfg *Config) error {
 	if err == nil && cfg.EtcdPassword != "" {
 		err = filetrust.CheckSecret(info, uint32(os.Geteuid()))
 	}
+
 	if err != nil {
 		return task.Invalid(task.CodeBadValue, "etcd_password", "%s has a password in it and %v", path, err)
 	}
@@ -160,6 +169,7 @@ func newLogger(cfg Config, out io.Writer) *zap.Logger {
 	if err != nil {
 		level = zapcore.InfoLevel // Validate has refused others
 	}
+
 	enc := zap.NewProductionEncoderConfig()
 	enc.EncodeTime = zapcore.RFC3339NanoTimeEncoder
 	encoder := zapcore.NewJSONEncoder(enc)
@@ -168,6 +178,7 @@ func newLogger(cfg Config, out io.Writer) *zap.Logger {
 		enc.EncodeLevel = zapcore.CapitalLevelEncoder
 		encoder = zapcore.NewConsoleEncoder(enc)
 	}
+
 	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(out)), level))
 }
 
@@ -185,6 +196,7 @@ func (l *list) Set(s string) error {
 			*l = append(*l, part)
 		}
 	}
+
 	return nil
 }
 
@@ -205,6 +217,7 @@ func (p *pairs) Set(s string) error {
 	if *p == nil {
 		*p = pairs{}
 	}
+
 	for part := range strings.SplitSeq(s, ",") {
 		k, v, ok := strings.Cut(part, "=")
 		if k = strings.TrimSpace(k); !ok || k == "" {
@@ -212,6 +225,7 @@ func (p *pairs) Set(s string) error {
 		}
 		(*p)[k] = strings.TrimSpace(v)
 	}
+
 	return nil
 }
 

@@ -27,12 +27,14 @@ func newStage(ctx context.Context, failed chan<- struct{}) *stage {
 func (s *stage) run(part func(context.Context) error) {
 	s.parts.Go(func() error {
 		err := part(s.ctx)
+
 		if s.ctx.Err() == nil {
 			select {
 			case s.failed <- struct{}{}:
 			default:
 			}
 		}
+
 		return err
 	})
 }

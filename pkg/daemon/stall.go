@@ -46,30 +46,38 @@ func (s *stallMonitor) look(now time.Time, steady time.Duration) {
 		s.until, s.back = time.Time{}, now
 		s.eligibility.set(task.UnfitStalled, nil)
 	}
+
 	if steady < stallAge {
 		s.strikes = 0
 		return
 	}
+
 	shards, all := s.workers.Stalled(s.env.Now(), stallAge)
 	if len(shards) == 0 && all == nil {
 		s.strikes = 0
 		return
 	}
+
 	// Once may be the end of a pause of the whole process.
 	if s.strikes++; s.strikes < 2 {
 		return
 	}
+
 	s.strikes = 0
+
 	for _, id := range shards {
 		s.log.Warn("a worker stands still and begins anew", zap.Int("shard", id))
 		s.workers.Restart(id)
 	}
+
 	if all == nil || !s.until.IsZero() {
 		return
 	}
+
 	if s.rest = min(max(2*s.rest, stallFirst), stallMost); now.Sub(s.back) > 2*stallMost {
 		s.rest = stallFirst
 	}
+
 	s.until = now.Add(s.rest)
 	s.eligibility.set(task.UnfitStalled, all)
 }

@@ -58,26 +58,31 @@ func openState(dir string) (*state, error) {
 	if err := filetrust.MakePrivateDir(dir); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
+
 	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
+
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		lock.Close()
 		return nil, fmt.Errorf("data directory %s: another daemon is running on it", dir)
 	}
+
 	s := &state{dir: dir, lock: lock}
 	b, err := os.ReadFile(s.path())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		lock.Close()
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
+
 	if len(b) > 0 {
 		if err := json.Unmarshal(b, &s.kept); err != nil {
 			lock.Close()
 			return nil, fmt.Errorf("%s is damaged: %w", s.path(), err)
 		}
 	}
+
 	return s, nil
 }
 
@@ -91,12 +96,14 @@ func (s *state) close() { s.lock.Close() }
 func (s *state) begin(instance string) (former kept, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	former = s.kept
 	former.Instances = slices.Clone(former.Instances)
 	s.kept.Instances = append(slices.Clone(former.Instances), instance)
 	if n := len(s.kept.Instances); n > keepInstances {
 		s.kept.Instances = s.kept.Instances[n-keepInstances:]
 	}
+
 	return former, s.save()
 }
 
@@ -104,6 +111,7 @@ func (s *state) begin(instance string) (former kept, err error) {
 func (s *state) setSession(id clientv3.LeaseID) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.kept.Session = leaseName(id)
 	return s.save()
 }
@@ -111,6 +119,7 @@ func (s *state) setSession(id clientv3.LeaseID) error {
 func (s *state) setElection(id clientv3.LeaseID) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.kept.Election = leaseName(id)
 	return s.save()
 }
@@ -134,9 +143,11 @@ func (s *state) setWanted(state, by string) error {
 	if s.wanted() == state {
 		return nil
 	}
+
 	if state == task.NodeReady {
 		state = ""
 	}
+
 	return s.set(func(k *kept) { k.State, k.StateBy = state, by })
 }
 
@@ -167,15 +178,19 @@ func (s *state) setHistory(cluster string, epoch int, revision int64, restored b
 func (s *state) set(change func(*kept)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	was := s.kept
 	change(&s.kept)
+
 	if reflect.DeepEqual(s.kept, was) {
 		return nil
 	}
+
 	err := s.save()
 	if err != nil {
 		s.kept = was
 	}
+
 	return err
 }
 
@@ -183,12 +198,14 @@ func (s *state) set(change func(*kept)) error {
 func (s *state) leases() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	var list []string
 	for _, l := range []string{s.kept.Session, s.kept.Election} {
 		if l != "" {
 			list = append(list, l)
 		}
 	}
+
 	return list
 }
 
@@ -209,6 +226,7 @@ func writeSynced(path string, b []byte, mode os.FileMode) error {
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
+
 	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY|unix.O_NOFOLLOW, mode)
 	if err != nil {
 		return err
@@ -219,9 +237,11 @@ func writeSynced(path string, b []byte, mode os.FileMode) error {
 	if err == nil {
 		err = os.Rename(tmp, path)
 	}
+
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
+
 	return nil
 }
 

@@ -37,13 +37,16 @@ func (c *stateController) set(ctx context.Context, state, by string) error {
 	if err := c.state.setWanted(state, by); err != nil {
 		return fmt.Errorf("keep the state of node %s: %w", c.node, err)
 	}
+
 	c.apply()
 	c.announce.Send()
+
 	for c.presence.lastTold().State != state {
 		if !clock.Sleep(ctx, 20*time.Millisecond) {
 			return fmt.Errorf("node %s keeps the state %s, but cannot announce it: %w", c.node, state, task.ErrUnavailable)
 		}
 	}
+
 	return nil
 }
 
@@ -59,15 +62,19 @@ func (c *stateController) run(ctx context.Context) error {
 		known := slices.Contains([]string{task.NodeReady, task.NodeCordoned, task.NodeDraining}, r.State)
 		if r.Instance == c.instance && r.Mod > obeyed && known {
 			c.log.Info("asked to take a state", zap.String("node", c.node), zap.String("state", r.State), zap.String("by", r.By))
+
 			if err := c.set(ctx, r.State, r.By); err != nil {
 				c.log.Warn("could not take the state that was asked for", zap.String("node", c.node), zap.String("state", r.State), zap.Error(err))
 				return nil // who asked withdraws the request, or it is told again
 			}
+
 			obeyed = r.Mod
 		}
+
 		if _, err := c.store.DeleteNodeRequest(ctx, c.node, r.Mod); err != nil {
 			c.log.Warn("could not delete a request that is obeyed", zap.String("node", c.node), zap.Error(err))
 		}
+
 		return nil
 	})
 }

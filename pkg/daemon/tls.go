@@ -35,10 +35,12 @@ func (c *Config) validateTLS() error {
 	if err := together("tls_cert", c.TLSCert, "tls_key", c.TLSKey); err != nil {
 		return err
 	}
+
 	modes := []string{string(certs.None), string(certs.Optional), string(certs.Require)}
 	if !slices.Contains(modes, c.TLSClientAuth) {
 		return task.Invalid(task.CodeBadValue, "tls_client_auth", "%s is not one of none, optional, require", task.Quote(c.TLSClientAuth))
 	}
+
 	if c.TLSClientAuth != string(certs.None) {
 		if !c.serves() {
 			return task.Invalid(task.CodeRequired, "tls_cert", "is needed for tls_client_auth %s, and tls_key with it", c.TLSClientAuth)
@@ -47,16 +49,19 @@ func (c *Config) validateTLS() error {
 			return task.Invalid(task.CodeRequired, "tls_ca", "is needed for tls_client_auth %s: it is who has signed the clients' certificates", c.TLSClientAuth)
 		}
 	}
+
 	if err := c.validateEtcdAccess(); err != nil {
 		return err
 	}
 	if err := c.validateSecretFiles(); err != nil {
 		return err
 	}
+
 	s, err := c.secured()
 	if err != nil {
 		return err
 	}
+
 	return c.validateCertificate(s)
 }
 
@@ -93,6 +98,7 @@ func together(a, of, b, too string) error {
 	if of == "" && too != "" {
 		return task.Invalid(task.CodeRequired, a, "is needed with %s", b)
 	}
+
 	return nil
 }
 
@@ -106,6 +112,7 @@ func (c *Config) withScheme(endpoint string) string {
 	if c.EtcdCA != "" || c.EtcdCert != "" || c.EtcdKey != "" {
 		return "https://" + endpoint
 	}
+
 	return "http://" + endpoint
 }
 
@@ -117,18 +124,23 @@ func (c *Config) validateEtcdAccess() error {
 		if !strings.HasPrefix(e, "unix:") && strings.Contains(e, "@") { // it is logged, and etcd's client would make no use of it; nor is it quoted
 			return task.Invalid(task.CodeBadValue, "etcd_endpoints", "one of them has a user or a password in it: give etcd_user and etcd_password_file")
 		}
+
 		e = c.withScheme(e)
 		c.EtcdEndpoints[i] = e
+
 		u, err := url.Parse(e)
 		if err != nil || !((u.Scheme == "http" || u.Scheme == "https") && u.Port() != "" || u.Scheme == "unix" && u.Path != "") {
 			return task.Invalid(task.CodeBadValue, "etcd_endpoints",
 				"%s is not an endpoint such as https://10.0.0.1:2379, http://10.0.0.1:2379, 10.0.0.1:2379 or unix:///run/etcd.sock", task.Quote(e))
 		}
+
 		schemes[u.Scheme] = true
 	}
+
 	if len(schemes) > 1 {
 		return task.Invalid(task.CodeBadValue, "etcd_endpoints", "are all https, all http or all unix")
 	}
+
 	settings := []struct{ field, value string }{
 		{"etcd_ca", c.EtcdCA}, {"etcd_cert", c.EtcdCert}, {"etcd_key", c.EtcdKey},
 		{"etcd_user", c.EtcdUser}, {"etcd_password", c.EtcdPassword}, {"etcd_password_file", c.EtcdPasswordFile},
@@ -142,9 +154,11 @@ func (c *Config) validateEtcdAccess() error {
 			return task.Invalid(task.CodeBadValue, s.field, "is for endpoints that are https://")
 		}
 	}
+
 	if err := together("etcd_cert", c.EtcdCert, "etcd_key", c.EtcdKey); err != nil {
 		return err
 	}
+
 	switch {
 	case c.EtcdPassword != "" && c.EtcdPasswordFile != "":
 		return task.Invalid(task.CodeBadValue, "etcd_password_file", "and etcd_password exclude each other")
@@ -157,6 +171,7 @@ func (c *Config) validateEtcdAccess() error {
 			return unreadable("etcd_password_file", c.EtcdPasswordFile, err)
 		}
 	}
+
 	return nil
 }
 
@@ -174,20 +189,25 @@ func (c *Config) secured() (s secured, err error) {
 		if f == (certs.Files{}) {
 			return nil, nil
 		}
+
 		s, err := certs.Open(f)
 		var fault *certs.FileError
 		if errors.As(err, &fault) {
 			err = task.Invalid(task.CodeBadValue, prefix+fault.Part, "%s", fault)
 		}
+
 		return s, err
 	}
+
 	if s.api, err = open("tls_", certs.Files{Cert: c.TLSCert, Key: c.TLSKey, CA: c.TLSCA}); err != nil {
 		return s, err
 	}
 	if s.etcd, err = open("etcd_", certs.Files{Cert: c.EtcdCert, Key: c.EtcdKey, CA: c.EtcdCA}); err != nil {
 		return s, err
 	}
+
 	s.peer, err = open("etcd_peer_", certs.Files{Cert: c.EtcdPeerCert, Key: c.EtcdPeerKey, CA: c.EtcdPeerCA})
+
 	return s, err
 }
 
@@ -199,26 +219,32 @@ func (c *Config) validateCertificate(s secured) error {
 		if u, err := url.Parse(c.Advertise); err == nil {
 			host = u.Hostname()
 		}
+
 		if l, _, err := net.SplitHostPort(c.Listen); err == nil && host == "" && !unspecified(l) {
 			host = l
 		}
+
 		if err := certs.CanServe(s.api.Leaf(), host); err != nil {
 			return task.Invalid(task.CodeBadValue, "tls_cert", "%s %s, where other nodes reach this one (advertise, listen)", c.TLSCert, err)
 		}
+
 		if c.TLSClientAuth == string(certs.Require) {
 			if err := certs.CanCall(s.api.Leaf()); err != nil {
 				return task.Invalid(task.CodeBadValue, "tls_cert", "%s %s", c.TLSCert, err)
 			}
 		}
 	}
+
 	if c.EtcdCert != "" {
 		if err := certs.CanCall(s.etcd.Leaf()); err != nil {
 			return task.Invalid(task.CodeBadValue, "etcd_cert", "%s %s", c.EtcdCert, err)
 		}
 	}
+
 	if c.EtcdPeerCert != "" {
 		return c.validatePeerCertificate(s.peer)
 	}
+
 	return nil
 }
 
@@ -234,6 +260,7 @@ func (c *Config) validatePeerCertificate(s *certs.Source) error {
 	if err := certs.CanCall(s.Leaf()); err != nil {
 		return task.Invalid(task.CodeBadValue, "etcd_peer_cert", "%s %s", c.EtcdPeerCert, err)
 	}
+
 	return nil
 }
 
@@ -242,9 +269,11 @@ func (c *Config) warnings(s secured) (list []string) {
 	if c.InsecurePeers {
 		list = append(list, "insecure_peers: whoever reaches the ports of initial_cluster, any user of these hosts included, can run commands as root on all of them")
 	}
+
 	if c.EtcdPeerCert != "" && c.TLSClientAuth != string(certs.None) && s.peer.SharesCA(s.api) {
 		list = append(list, "etcd_peer_ca: has a CA of tls_ca, which signs the certificates of the API's clients, too: give the members of etcd a CA of their own")
 	}
+
 	return list
 }
 

@@ -42,15 +42,18 @@ func (t *tombstoneSweeper) run(ctx context.Context) error {
 			if t.clock.check() != nil { // a clock that is wrong says nothing about age
 				continue
 			}
+
 			before := task.At(t.env.Now().Add(-remember))
 			removed, next, err := s.do(ctx, before, s.after, tombstonesMost)
 			if err != nil && ctx.Err() == nil {
 				t.log.Warn("old tombstones could not be removed", zap.String("of", s.what), zap.Error(err))
 			}
+
 			if s.after = next; removed > 0 {
 				t.log.Info("forgot what was deleted", zap.Int(s.what, removed))
 			}
 		}
+
 		if !clock.Sleep(ctx, tombstonesEvery) {
 			return ctx.Err()
 		}

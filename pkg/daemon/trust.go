@@ -38,11 +38,13 @@ func (c *Config) trust(log *zap.Logger) (t trust, err error) {
 			return t, task.Invalid(task.CodeBadValue, "secret_keys", "%v", err)
 		}
 	}
+
 	if c.Policy != "" {
 		if t.policy, err = policy.Open(c.Policy, log); err != nil {
 			return t, task.Invalid(task.CodeBadValue, "policy", "%v", err)
 		}
 	}
+
 	return t, nil
 }
 
@@ -102,9 +104,11 @@ func (t trust) register(r prometheus.Registerer) {
 			return 0
 		}))
 	}
+
 	if t.policy != nil {
 		gauge("carillon_policy_broken", "1 if the node's policy cannot be read, so that nothing starts on it.", t.broken)
 	}
+
 	if t.keys != "" {
 		gauge("carillon_secret_keys_broken", "1 if the node's keys for secrets cannot be read, so that no attempt with a secret starts on it.", func() bool { return len(t.keyIDs()) == 0 })
 	}
@@ -137,16 +141,20 @@ func (t trust) watch(ctx context.Context, changed func()) error {
 		if is == was && slices.Equal(has, had) {
 			continue
 		}
+
 		if len(has) == 0 && len(had) > 0 {
 			_, err := t.keys.Ring()
 			t.log.Error("the keys for secrets cannot be read: attempts with secrets do not start on this node until they can", zap.Error(err))
 		} else if !slices.Equal(has, had) {
 			t.log.Info("read the keys for secrets", zap.Strings("ids", has))
 		}
+
 		was, had = is, has
 		changed()
 	}
+
 	<-ctx.Done()
+
 	return ctx.Err()
 }
 
@@ -156,6 +164,7 @@ func (n *Node) secrets() process.Secrets {
 	if n.trust.keys == "" {
 		return nil
 	}
+
 	return func(ctx context.Context, namespace, name string) (map[string]string, error) {
 		r, err := n.store.Secret(ctx, namespace, name)
 		switch {
@@ -164,14 +173,17 @@ func (n *Node) secrets() process.Secrets {
 		case err != nil:
 			return nil, errors.New("its record in etcd is damaged")
 		}
+
 		ring, err := n.trust.keys.Ring()
 		if err != nil {
 			return nil, fmt.Errorf("the node's keys cannot be read: %w", err)
 		}
+
 		values, err := ring.Open(secret.Name{Namespace: namespace, Name: name, Generation: r.Generation}, r.Sealed, r.KeyID)
 		if errors.Is(err, secret.ErrNoKey) {
 			return nil, fmt.Errorf("is encrypted under key %s, which this node does not hold", r.KeyID)
 		}
+
 		return values, err
 	}
 }

@@ -65,16 +65,19 @@ func (w *watchdog) look() {
 		} else {
 			p.still++
 		}
+
 		if p.still >= watchdogLimit {
 			err = fmt.Errorf("the node's %s stands still", p.name)
 		}
 	}
+
 	switch was := w.alive(); {
 	case err != nil && was == nil:
 		w.log.Error("a part of this node stands still: its session ends", zap.Error(err))
 	case err == nil && was != nil:
 		w.log.Info("all parts of this node go on again")
 	}
+
 	w.wedged.Store(&err)
 	w.looks.Add(1)
 }

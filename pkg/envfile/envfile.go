@@ -31,6 +31,7 @@ func Parse(b []byte) (map[string]string, error) {
 			return nil, err
 		}
 	}
+
 	return p.values, nil
 }
 
@@ -47,11 +48,13 @@ func (p *parser) next() byte {
 	if p.rest == "" {
 		return 0
 	}
+
 	c := p.rest[0]
 	p.rest = p.rest[1:]
 	if c == '\n' {
 		p.line++
 	}
+
 	return c
 }
 
@@ -67,6 +70,7 @@ func (p *parser) escaped() byte {
 func (p *parser) entry() error {
 	p.rest = strings.TrimLeft(p.rest, blank)
 	first, fault := p.line, func(line int, what string) error { return &Error{line, what} }
+
 	switch {
 	case p.rest == "":
 		return nil
@@ -77,15 +81,19 @@ func (p *parser) entry() error {
 		p.comment()
 		return nil
 	}
+
 	end := strings.IndexAny(p.rest, "=\n")
 	if end < 0 || p.rest[end] == '\n' {
 		return fault(first, "has no =")
 	}
+
 	name := strings.TrimRight(p.rest[:end], blank)
 	p.rest = p.rest[end+1:]
+
 	if task.CheckVariable("", name) != nil {
 		return fault(first, "does not begin with a variable's name: letters, digits and '_', and none of CARILLON_")
 	}
+
 	value, err := p.value()
 	if err != nil {
 		return err
@@ -93,7 +101,9 @@ func (p *parser) entry() error {
 	if strings.ContainsRune(value, 0) {
 		return fault(first, "contains a NUL byte")
 	}
+
 	p.values[name] = value
+
 	return nil
 }
 
@@ -117,6 +127,7 @@ func (p *parser) value() (string, error) {
 	p.rest = strings.TrimLeft(p.rest, blank)
 	for start := true; p.rest != ""; {
 		line := p.line
+
 		switch c := p.next(); {
 		case c == '\n':
 			return b.String()[:solid], nil
@@ -124,6 +135,7 @@ func (p *parser) value() (string, error) {
 			if !p.quoted(c, &b) {
 				return "", &Error{line, "has a quote without end"}
 			}
+
 			p.rest = strings.TrimLeft(p.rest, blank)
 			solid = b.Len()
 			continue // another quoted part may follow
@@ -133,6 +145,7 @@ func (p *parser) value() (string, error) {
 					b.WriteByte(e)
 				}
 			}
+
 			solid = b.Len()
 		default:
 			b.WriteByte(c)
@@ -140,8 +153,10 @@ func (p *parser) value() (string, error) {
 				solid = b.Len()
 			}
 		}
+
 		start = false
 	}
+
 	return b.String()[:solid], nil
 }
 
@@ -166,5 +181,6 @@ func (p *parser) quoted(quote byte, b *strings.Builder) bool {
 			b.WriteByte(c)
 		}
 	}
+
 	return false
 }

@@ -99,6 +99,7 @@ func OpenDir(path string, owner uint32) (*os.File, error) {
 	if err == nil {
 		err = CheckPrivatelyWritable(info, owner)
 	}
+
 	if err != nil {
 		dir.Close()
 		return nil, fmt.Errorf("%s %w", resolved, err)
@@ -160,6 +161,7 @@ func ReadSecret(path string, owner uint32) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	defer file.Close()
 
 	info, err := file.Stat()
@@ -185,6 +187,7 @@ func MakePrivateDir(path string) error {
 	if err != nil {
 		return err
 	}
+
 	defer dir.Close()
 
 	info, err := dir.Stat()
@@ -216,6 +219,7 @@ func MakePrivateDir(path string) error {
 
 		return fmt.Errorf("%s could be written by others (mode %04o) and is not empty: look at what is in it, then chmod 700 it", path, mode)
 	}
+
 	if !errors.Is(err, io.EOF) {
 		return err
 	}

@@ -108,6 +108,7 @@ func NewBatcher(c clientv3.KV, cfg BatcherConfig) *Batcher {
 	}
 	b.work.L = &b.mu
 	b.metrics = newBatcherMetrics(b, cfg.Registerer)
+
 	return b
 }
 
@@ -118,20 +119,26 @@ func (b *Batcher) Run(ctx context.Context) error {
 	again := b.started
 	b.started = true
 	b.mu.Unlock()
+
 	if again {
 		return errBatcherTwice
 	}
+
 	var senders sync.WaitGroup
+
 	for range b.cfg.InFlight {
 		senders.Go(func() { b.send(ctx) })
 	}
+
 	<-ctx.Done()
 	b.mu.Lock()
 	b.over = true
 	b.work.Broadcast()
 	b.mu.Unlock()
+
 	close(b.ended)
 	senders.Wait()
+
 	return nil
 }
 
@@ -140,11 +147,13 @@ func (b *Batcher) Commit(ctx context.Context, txn Txn) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return Result{}, unsent(err)
 	}
+
 	t := b.tickets.Get().(*ticket)
 	t.txn = txn
 	if err := t.measure(txn); err != nil {
 		return Result{}, unsent(err)
 	}
+
 	select {
 	case b.room <- struct{}{}:
 	case <-ctx.Done():
@@ -152,10 +161,12 @@ func (b *Batcher) Commit(ctx context.Context, txn Txn) (Result, error) {
 	case <-b.ended:
 		return Result{}, unsent(errBatcherEnded)
 	}
+
 	if !b.enter(t) {
 		<-b.room
 		return Result{}, unsent(errBatcherEnded)
 	}
+
 	select {
 	case <-t.answered:
 		return b.redeem(t)
@@ -163,13 +174,16 @@ func (b *Batcher) Commit(ctx context.Context, txn Txn) (Result, error) {
 		return b.giveUp(t, ctx.Err())
 	case <-b.ended:
 	}
+
 	b.mu.Lock()
 	b.withdraw(t)
 	gone := t.state == withdrawn
 	b.mu.Unlock()
+
 	if gone {
 		return Result{}, unsent(errBatcherEnded)
 	}
+
 	select { // it is under way, and will be answered
 	case <-t.answered:
 		return b.redeem(t)
@@ -183,14 +197,19 @@ func unsent(err error) error { return fmt.Errorf("commit: %w", notSent{err}) }
 func (b *Batcher) enter(t *ticket) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+
 	if b.over {
 		return false
 	}
+
 	b.turns.enter(t)
+
 	if t.before > 0 {
 		b.metrics.deferred.Inc()
 	}
+
 	b.wake()
+
 	return true
 }
 
@@ -198,11 +217,14 @@ func (b *Batcher) enter(t *ticket) bool {
 func (b *Batcher) giveUp(t *ticket, err error) (Result, error) {
 	b.mu.Lock()
 	b.withdraw(t)
+
 	if t.state == sent {
 		t.state = abandoned
 	}
+
 	state := t.state
 	b.mu.Unlock()
+
 	switch state {
 	case withdrawn:
 		return Result{}, unsent(err)
@@ -210,6 +232,7 @@ func (b *Batcher) giveUp(t *ticket, err error) (Result, error) {
 		<-t.answered
 		return b.redeem(t)
 	}
+
 	return Result{}, fmt.Errorf("commit: the answer was not awaited: %w", err)
 }
 
@@ -225,6 +248,7 @@ func (b *Batcher) withdraw(t *ticket) {
 	default:
 		return
 	}
+
 	t.state = withdrawn
 	b.turns.leave(t)
 	b.wake()

@@ -75,11 +75,14 @@ func (f *footprint) txn(cmps []clientv3.Cmp, then, els []clientv3.Op) (depth int
 		f.touch(p.Key, p.RangeEnd, false)
 		f.bytes += compareBytes + len(p.Key) + len(p.RangeEnd) + len(p.GetValue())
 	}
+
 	nested, err := f.ops(then)
 	if err != nil {
 		return 0, err
 	}
+
 	nestedElse, err := f.ops(els)
+
 	return max(len(cmps), len(then), len(els)) + max(nested, nestedElse), err
 }
 
@@ -88,6 +91,7 @@ func (f *footprint) ops(ops []clientv3.Op) (depth int, err error) {
 		op := &ops[i] // it is large
 		key, end := op.KeyBytes(), op.RangeBytes()
 		f.bytes += len(key) + len(end)
+
 		switch {
 		case op.IsPut():
 			f.puts = true
@@ -105,11 +109,13 @@ func (f *footprint) ops(ops []clientv3.Op) (depth int, err error) {
 			if err != nil {
 				return 0, err
 			}
+
 			depth = max(depth, nested)
 		default:
 			return 0, errNoOperation
 		}
 	}
+
 	return depth, nil
 }
 

@@ -14,6 +14,7 @@ func newBatcherMetrics(b *Batcher, r prometheus.Registerer) batcherMetrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
+
 	m := batcherMetrics{
 		requests: counter("carillon_batch_requests_total", "Requests of group commit that were sent to etcd."),
 		siblings: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -23,10 +24,12 @@ func newBatcherMetrics(b *Batcher, r prometheus.Registerer) batcherMetrics {
 		busy:     counter("carillon_batch_too_many_requests_total", "Requests that etcd was too busy for, and that were sent again."),
 		deferred: counter("carillon_batch_deferred_total", "Transactions that had to wait for an earlier one on the same keys."),
 	}
+
 	if r != nil {
 		r.MustRegister(m.requests, m.siblings, m.halved, m.busy, m.deferred, prometheus.NewGaugeFunc(
 			prometheus.GaugeOpts{Name: "carillon_batch_queue", Help: "Transactions that wait to be sent."},
 			func() float64 { return float64(len(b.room)) }))
 	}
+
 	return m
 }

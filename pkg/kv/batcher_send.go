@@ -25,6 +25,7 @@ func (b *Batcher) send(ctx context.Context) {
 	b.mu.Lock()
 	b.sending++ // next takes it off
 	b.mu.Unlock()
+
 	for s.next() {
 		s.deliver(ctx, s.pack)
 		clear(s.pack)
@@ -35,6 +36,7 @@ func (b *Batcher) send(ctx context.Context) {
 func (s *sender) next() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.sending--
 	for !s.worthwhile() && !s.over {
 		s.idle++
@@ -42,13 +44,16 @@ func (s *sender) next() bool {
 		s.work.Wait()
 		s.idle--
 	}
+
 	if s.over {
 		return false
 	}
+
 	s.sending++
 	s.impatient = false
 	s.pack = s.fill(s.pack[:0])
 	s.wake()
+
 	return true
 }
 
@@ -78,6 +83,7 @@ func (b *Batcher) wake() {
 		time.AfterFunc(b.cfg.Patience, func() {
 			b.mu.Lock()
 			defer b.mu.Unlock()
+
 			b.waiting = false
 			if b.turns.ready.first != nil {
 				b.impatient = true
@@ -105,8 +111,10 @@ func (b *Batcher) fill(pack []*ticket) []*ticket {
 		} else {
 			left++
 		}
+
 		t = next
 	}
+
 	return pack
 }
 
@@ -114,6 +122,7 @@ func (b *Batcher) fill(pack []*ticket) []*ticket {
 // request short, only the waiting between them.
 func (s *sender) deliver(ctx context.Context, pack []*ticket) {
 	wait := backoff{first: 5 * time.Millisecond, most: 500 * time.Millisecond}
+
 	for len(pack) > 0 {
 		results, err := s.request(context.WithoutCancel(ctx), pack)
 		switch {
@@ -145,6 +154,7 @@ func (s *sender) request(ctx context.Context, pack []*ticket) ([]Result, error) 
 	s.metrics.requests.Inc()
 	s.metrics.siblings.Observe(float64(len(pack)))
 	s.results = s.results[:0]
+
 	if allResolvedByCaller(pack) {
 		begun := time.Now()
 		impatient, cancel := context.WithTimeout(ctx, s.deadline.now())
@@ -154,15 +164,18 @@ func (s *sender) request(ctx context.Context, pack []*ticket) ([]Result, error) 
 			s.deadline.learn(time.Since(begun), errors.Is(impatient.Err(), context.DeadlineExceeded))
 		}()
 	}
+
 	if len(pack) == 1 {
 		r, err := direct{s.kv}.Commit(ctx, pack[0].txn)
 		s.results = append(s.results, r)
 		return s.results, err
 	}
+
 	s.ops = s.ops[:0]
 	for _, t := range pack {
 		s.ops = append(s.ops, clientv3.OpTxn(t.txn.If, t.txn.Then, t.txn.Else))
 	}
+
 	r, err := direct{s.kv}.Commit(ctx, Txn{Then: s.ops})
 	clear(s.ops)
 	if err != nil {
@@ -171,14 +184,17 @@ func (s *sender) request(ctx context.Context, pack []*ticket) ([]Result, error) 
 	if len(r.Responses) != len(pack) {
 		return nil, fmt.Errorf("commit: %d answers for %d transactions", len(r.Responses), len(pack))
 	}
+
 	for _, resp := range r.Responses {
 		nested := resp.GetResponseTxn()
 		if nested == nil {
 			return nil, errors.New("commit: an answer that is not a transaction's")
 		}
+
 		// Only the outer header has a revision.
 		s.results = append(s.results, Result{Succeeded: nested.Succeeded, Revision: r.Revision, Responses: nested.Responses})
 	}
+
 	return s.results, nil
 }
 
@@ -189,6 +205,7 @@ func contentRefused(err error) bool {
 		rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision, rpctypes.ErrNotCapable:
 		return false
 	}
+
 	return !Unknown(err)
 }
 
@@ -208,6 +225,7 @@ func (b *Batcher) refuse(pack []*ticket) {
 func (b *Batcher) again(pack []*ticket) []*ticket {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+
 	still := pack[:0]
 	for _, t := range pack {
 		switch {
@@ -222,7 +240,9 @@ func (b *Batcher) again(pack []*ticket) []*ticket {
 			still = append(still, t)
 		}
 	}
+
 	b.wake()
+
 	return still
 }
 
@@ -233,13 +253,17 @@ func (b *Batcher) settle(pack []*ticket, results []Result, err error) {
 		if t.err = err; err == nil {
 			t.result = results[i]
 		}
+
 		if t.state == sent {
 			t.state = settled
 		}
+
 		b.turns.leave(t)
 	}
+
 	b.wake()
 	b.mu.Unlock()
+
 	for _, t := range pack {
 		t.answered <- struct{}{}
 	}

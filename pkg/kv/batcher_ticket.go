@@ -43,6 +43,7 @@ func (b *Batcher) redeem(t *ticket) (Result, error) {
 	t.footprint.reset()
 	*t = ticket{footprint: t.footprint, answered: t.answered, after: t.after}
 	b.tickets.Put(t)
+
 	return result, err
 }
 
@@ -61,12 +62,14 @@ func (r *readyList) insert(t *ticket) {
 			next = next.next
 		}
 	}
+
 	t.next = next
 	if next == nil {
 		t.prev, r.last = r.last, t
 	} else {
 		t.prev, next.prev = next.prev, t
 	}
+
 	if t.prev == nil {
 		r.first = t
 	} else {
@@ -81,10 +84,12 @@ func (r *readyList) remove(t *ticket) {
 	} else {
 		t.prev.next = t.next
 	}
+
 	if t.next == nil {
 		r.last = t.prev
 	} else {
 		t.next.prev = t.prev
 	}
+
 	t.prev, t.next = nil, nil
 }

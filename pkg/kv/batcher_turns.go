@@ -52,6 +52,7 @@ func (l *lock) grant(writes bool) {
 func (u *turns) enter(t *ticket) {
 	u.seq++
 	t.seq, t.before = u.seq, 0
+
 	// Writes first: whoever writes what it also reads locks it once, for writing.
 	for _, writes := range [...]bool{true, false} {
 		for i := range t.keys {
@@ -59,16 +60,19 @@ func (u *turns) enter(t *ticket) {
 				u.lockKey(t, k)
 			}
 		}
+
 		for _, s := range t.spans {
 			if s.writes == writes {
 				u.lockSpan(t, s)
 			}
 		}
 	}
+
 	for i := range t.spans {
 		t.spans[i].of = t
 		u.spans.insert(t.spans[i])
 	}
+
 	if t.before == 0 {
 		u.ready.insert(t)
 	}
@@ -78,6 +82,7 @@ func (u *turns) lockKey(t *ticket, k *touched) {
 	if len(u.spans.list) > 0 {
 		u.spans.at(k.key, func(s span) { t.follow(s, k.writes) })
 	}
+
 	l := u.locks[k.hash]
 	switch {
 	case l == nil:
@@ -87,12 +92,14 @@ func (u *turns) lockKey(t *ticket, k *touched) {
 	case !l.mixed && !bytes.Equal(l.key, k.key):
 		l.mixed = true
 	}
+
 	k.lock = l
 	l.take(t, k.writes)
 }
 
 func (u *turns) lockSpan(t *ticket, s span) {
 	u.spans.over(s, func(o span) { t.follow(o, s.writes) })
+
 	for _, l := range u.locks {
 		if l.last != t.seq && (l.mixed || s.contains(l.key)) {
 			t.keys = append(t.keys, touched{writes: s.writes, lock: l})
@@ -107,6 +114,7 @@ func (l *lock) take(t *ticket, writes bool) {
 		l.grant(writes)
 		return
 	}
+
 	l.waiting = append(l.waiting, claim{t, writes})
 	t.before++
 }
@@ -126,17 +134,21 @@ func (u *turns) leave(t *ticket) {
 		if k.lock == nil {
 			continue
 		}
+
 		k.lock.release(t, k.writes)
 		u.handOn(k.lock)
 		k.lock = nil
 	}
+
 	for i := range t.spans {
 		u.spans.remove(t)
 		t.spans[i].of = nil
 	}
+
 	for _, w := range t.after {
 		u.oneLess(w)
 	}
+
 	clear(t.after)
 	t.after = t.after[:0]
 }
@@ -148,6 +160,7 @@ func (l *lock) release(t *ticket, writes bool) {
 			return
 		}
 	}
+
 	if writes {
 		l.writer = false
 	} else {
@@ -163,6 +176,7 @@ func (u *turns) handOn(l *lock) {
 		l.grant(c.writes)
 		u.oneLess(c.of)
 	}
+
 	if len(l.waiting) == 0 && l.free(true) {
 		delete(u.locks, l.hash)
 		u.spareLock(l)
@@ -182,8 +196,10 @@ func (u *turns) newLock(k *touched) *lock {
 	} else {
 		l = new(lock)
 	}
+
 	l.key, l.hash = k.key, k.hash
 	u.locks[k.hash] = l
+
 	return l
 }
 
@@ -223,6 +239,7 @@ func (s *spans) index() {
 				o.end = last
 			}
 		}
+
 		s.ends = append(s.ends, o.end)
 	}
 }

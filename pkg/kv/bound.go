@@ -46,6 +46,7 @@ func (b boundKV) GetStream(ctx context.Context, key string, opts ...clientv3.OpO
 		cancel()
 		return nil, err
 	}
+
 	out := make(chan clientv3.RangeStreamResponse)
 	go func() {
 		defer cancel()
@@ -60,6 +61,7 @@ func (b boundKV) GetStream(ctx context.Context, key string, opts ...clientv3.OpO
 			}
 		}
 	}()
+
 	return out, nil
 }
 
@@ -78,9 +80,11 @@ func (b boundKV) Compact(ctx context.Context, rev int64, opts ...clientv3.Compac
 func (b boundKV) Do(ctx context.Context, op clientv3.Op) (clientv3.OpResponse, error) {
 	ctx, cancel := b.context(ctx)
 	defer cancel()
+
 	if op.IsGet() {
 		return repeat(ctx, func() (clientv3.OpResponse, error) { return b.KV.Do(ctx, op) })
 	}
+
 	return b.KV.Do(ctx, op)
 }
 
@@ -125,11 +129,13 @@ func join[T any](a, b []T) []T {
 func (t *boundTxn) Commit() (*clientv3.TxnResponse, error) {
 	ctx, cancel := t.context(t.ctx)
 	defer cancel()
+
 	if below, ok := t.kv.(restoringKV); ok {
 		var c comparisons
 		then := c.take(t.cmps, t.then)
 		return below.Txn(context.WithValue(ctx, comparisonsKey{}, &c)).Then(then...).Else(t.els...).Commit()
 	}
+
 	return t.kv.Txn(ctx).If(t.cmps...).Then(t.then...).Else(t.els...).Commit()
 }
 
@@ -174,6 +180,7 @@ func (b boundLease) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*cl
 // that may be made twice.
 func repeat[T any](ctx context.Context, call func() (T, error)) (T, error) {
 	wait := backoff{first: 20 * time.Millisecond, most: 500 * time.Millisecond}
+
 	for {
 		resp, err := call()
 		if err == nil || !transient(err) || !wait.sleep(ctx) {

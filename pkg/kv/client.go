@@ -67,14 +67,17 @@ func Dial(ctx context.Context, cfg Config) (*Client, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("dial etcd: %w", err)
 	}
+
 	options := []grpc.DialOption{grpc.WithChainStreamInterceptor(haltWatches), grpc.WithConnectParams(reconnect)}
 	if cfg.TLS != nil {
 		options = append(options, grpc.WithTransportCredentials(newSecured(cfg.TLS, orNop(cfg.Logger))))
 	}
+
 	l := newLogin(cfg)
 	if l != nil {
 		options = append(options, grpc.WithChainUnaryInterceptor(l.unary), grpc.WithChainStreamInterceptor(l.stream))
 	}
+
 	c, err := clientv3.New(clientv3.Config{
 		Endpoints:            cfg.Endpoints,
 		DialKeepAliveTime:    keepAliveTime,
@@ -90,10 +93,13 @@ func Dial(ctx context.Context, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dial etcd at %v: %w", cfg.Endpoints, err)
 	}
+
 	c.KV = newRestoringKV(clientv3.RetryKVClient(c), c)
+
 	if l != nil {
 		l.auth = c.Authenticate
 	}
+
 	return Wrap(c, cfg.CallTimeout), nil
 }
 

@@ -15,8 +15,10 @@ import (
 func (s *Server) compact(ctx context.Context) {
 	t := time.NewTicker(s.cfg.CompactionInterval)
 	defer t.Stop()
+
 	ages := ages{keep: s.cfg.CompactionAge}
 	ages.note(time.Now(), s.etcd.Server.KV().Rev())
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -25,15 +27,19 @@ func (s *Server) compact(ctx context.Context) {
 			return
 		case <-t.C:
 		}
+
 		now, rev := time.Now(), s.etcd.Server.KV().Rev()
 		ages.note(now, rev)
+
 		upTo := rev - s.cfg.CompactionRetention
 		if s.etcd.Server.Backend().SizeInUse() <= s.cfg.QuotaBytes/2 {
 			upTo = min(upTo, ages.old(now))
 		}
+
 		if upTo <= 0 || s.etcd.Server.Leader() != s.etcd.Server.MemberID() {
 			continue
 		}
+
 		switch _, err := s.client.Compact(ctx, upTo); {
 		case err == nil, errors.Is(err, rpctypes.ErrCompacted): // by somebody else, or nothing was written since
 		case ctx.Err() != nil:
@@ -66,11 +72,14 @@ func (a *ages) old(now time.Time) int64 {
 	if a.keep == 0 {
 		return 1<<63 - 1
 	}
+
 	for len(a.known) > 1 && now.Sub(a.known[1].at) >= a.keep {
 		a.known = a.known[1:]
 	}
+
 	if len(a.known) == 0 || now.Sub(a.known[0].at) < a.keep {
 		return 0
 	}
+
 	return a.known[0].rev
 }

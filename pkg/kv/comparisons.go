@@ -24,12 +24,15 @@ func (c *comparisons) take(cmps []clientv3.Cmp, then []clientv3.Op) []clientv3.O
 		if !then[i].IsTxn() {
 			continue
 		}
+
 		if c.nested == nil {
 			c.nested, then = make([][]clientv3.Cmp, len(then)), append([]clientv3.Op(nil), then...)
 		}
+
 		own, yes, no := then[i].Txn()
 		c.nested[i], then[i] = own, clientv3.OpTxn(nil, yes, no)
 	}
+
 	return then
 }
 

@@ -39,5 +39,6 @@ func (d *Doubts) Lost(patience time.Duration) (n int) {
 			n++
 		}
 	}
+
 	return n
 }

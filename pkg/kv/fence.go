@@ -29,6 +29,7 @@ func (f Fence) Compare() clientv3.Cmp {
 	case f.CreateRevision > 0 && f.ModRevision == 0:
 		return CreateIs(f.Key, f.CreateRevision)
 	}
+
 	return clientv3.Compare(clientv3.CreateRevision(f.Key), "<", 0)
 }
 
@@ -38,12 +39,14 @@ func (f Fence) Holds(kv *mvccpb.KeyValue) bool {
 	if kv == nil || string(kv.Key) != f.Key {
 		return false
 	}
+
 	switch {
 	case f.ModRevision > 0 && f.CreateRevision == 0:
 		return kv.ModRevision == f.ModRevision
 	case f.CreateRevision > 0 && f.ModRevision == 0:
 		return kv.CreateRevision == f.CreateRevision
 	}
+
 	return false
 }
 
@@ -53,6 +56,7 @@ func ModIs(key string, rev int64) clientv3.Cmp {
 	var c clientv3.Cmp
 	p := c.GetCompare()
 	p.Key, p.Target, p.TargetUnion = []byte(key), pb.Compare_MOD, &pb.Compare_ModRevision{ModRevision: rev}
+
 	return c
 }
 
@@ -61,5 +65,6 @@ func CreateIs(key string, rev int64) clientv3.Cmp {
 	var c clientv3.Cmp
 	p := c.GetCompare()
 	p.Key, p.Target, p.TargetUnion = []byte(key), pb.Compare_CREATE, &pb.Compare_CreateRevision{CreateRevision: rev}
+
 	return c
 }

@@ -96,6 +96,7 @@ func (cfg FollowConfig) lane() int {
 	case cfg.Aside:
 		return aside
 	}
+
 	key, _ := cfg.watched()
 	return laneOf(key)
 }
@@ -121,6 +122,7 @@ func Follow(ctx context.Context, c *Client, cfg FollowConfig, apply func(Batch) 
 		wait: backoff{first: 50 * time.Millisecond, most: 1500 * time.Millisecond},
 	}
 	defer f.found()
+
 	for {
 		err := f.once(ctx)
 		var final applyError
@@ -130,7 +132,9 @@ func Follow(ctx context.Context, c *Client, cfg FollowConfig, apply func(Batch) 
 		case ctx.Err() != nil:
 			return ctx.Err()
 		}
+
 		f.lose(err)
+
 		if !f.wait.sleep(ctx) {
 			return ctx.Err()
 		}
@@ -162,13 +166,16 @@ func (f *follower) tell(b Batch) error {
 	if newest := max(f.begun, f.cfg.Revision); b.Revision < newest {
 		return wentBack(newest, b.Revision)
 	}
+
 	f.begun = b.Revision
 	if err := f.hand(b); err != nil {
 		return err
 	}
+
 	if !b.More {
 		f.revision, f.whole, f.why = b.Revision, true, ""
 	}
+
 	return nil
 }
 
@@ -184,11 +191,13 @@ func (f *follower) watch(ctx context.Context) error {
 	stream := f.client.streams.pick(f.cfg.lane())
 	wctx, cancel := context.WithCancel(streamContext(ctx, stream))
 	defer cancel()
+
 	events, err := f.open(wctx, cancel)
 	if err != nil {
 		f.client.streams.condemn(stream)
 		return err
 	}
+
 	// Leaving comes before cancel: a beat must find the stream, it would open another one for nobody.
 	m := f.client.streams.join(ctx, f.client, stream, f.cfg.StallAfter/3)
 	defer f.client.streams.leave(m)
@@ -196,17 +205,21 @@ func (f *follower) watch(ctx context.Context) error {
 	heard := time.Now()
 	silence := time.NewTimer(f.cfg.StallAfter)
 	defer silence.Stop()
+
 	relist, stop := f.relist()
 	defer stop()
+
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-relist:
 			f.spoil(whyBroken) // until it is through
+
 			if err := f.load(ctx); err != nil {
 				return err
 			}
+
 			stop()
 			relist, stop = f.relist()
 		case r, ok := <-events:
@@ -220,14 +233,18 @@ func (f *follower) watch(ctx context.Context) error {
 			if len(events) > 0 {
 				break
 			}
+
 			if m.of.busy(heard) && time.Since(heard) < patience*f.cfg.StallAfter {
 				silence.Reset(f.cfg.StallAfter / 3)
 				continue
 			}
+
 			f.client.streams.condemn(stream)
 			f.client.sight.stalls.Inc()
+
 			return fmt.Errorf("%w: silent for %s", errWatchStalled, time.Since(heard).Round(time.Millisecond))
 		}
+
 		// The time that apply took is not silence.
 		heard = time.Now()
 		silence.Reset(f.cfg.StallAfter)
@@ -239,6 +256,7 @@ func (f *follower) watch(ctx context.Context) error {
 func (f *follower) open(ctx context.Context, cancel context.CancelFunc) (clientv3.WatchChan, error) {
 	guard := time.AfterFunc(f.cfg.StallAfter, cancel)
 	key, end := f.cfg.watched()
+
 	// From the revision told, not from the next: while one watch of a stream starts beyond the store's revision, as it
 	// would in an idle store, etcd answers no beat for any of them. receive drops what is told already.
 	//
@@ -249,11 +267,14 @@ func (f *follower) open(ctx context.Context, cancel context.CancelFunc) (clientv
 	if f.cfg.Previous {
 		opts = append(opts, clientv3.WithPrevKV())
 	}
+
 	events := f.client.Watch(ctx, key, opts...)
+
 	if !guard.Stop() {
 		f.client.sight.stalls.Inc()
 		return nil, fmt.Errorf("%w: not opened in %s", errWatchStalled, f.cfg.StallAfter)
 	}
+
 	return events, nil
 }
 
@@ -271,33 +292,40 @@ func (f *follower) receive(m *member, r clientv3.WatchResponse, ok bool) error {
 	if !ok {
 		return errWatchClosed
 	}
+
 	if err := r.Err(); err != nil {
 		if errors.Is(err, rpctypes.ErrCompacted) {
 			f.spoil(whyCompacted)
 		}
 		return err
 	}
+
 	// A watch in the member's future would silence the pulse of its stream until the member has caught up. Only this
 	// header tells: that of a progress notice may be older than the watch.
 	if r.Created && r.Header.Revision < f.revision {
 		return fmt.Errorf("%w: at revision %d, %d is told", errWatchBehind, r.Header.Revision, f.revision)
 	}
+
 	f.heard = f.heard || !r.Created
 	m.of.hear(r.IsProgressNotify())
 	f.found()
+
 	// Only events move the revision on. The header of a response with events may be ahead of them; and a progress notice
 	// may answer a request that is older than this watch, and overtake the events that the watch has still to catch up
 	// with: it is a sign of life, no more.
 	if len(r.Events) == 0 {
 		return nil
 	}
+
 	told := slices.IndexFunc(r.Events, func(e *clientv3.Event) bool { return e.Kv.ModRevision > f.revision })
 	if told < 0 {
 		told = len(r.Events)
 	}
+
 	if err := f.echo(r.Events[:told]); err != nil || told == len(r.Events) {
 		return err
 	}
+
 	return f.tell(Batch{Revision: r.Events[len(r.Events)-1].Kv.ModRevision, Events: r.Events[told:]})
 }
 

@@ -34,5 +34,6 @@ func (s haltingStream) RecvMsg(m any) error {
 	case codes.Unavailable, codes.Internal:
 		return status.Error(codes.Aborted, status.Convert(err).Message())
 	}
+
 	return err
 }

@@ -24,6 +24,7 @@ func inProcess(s *etcdserver.EtcdServer) *clientv3.Client {
 	c.KV = newRestoringKV(adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(s)), c)
 	watches := adapter.WatchServerToWatchClient(eagerServer{v3rpc.NewWatchServer(s)})
 	c.Watcher = clientv3.NewWatchFromWatchClient(watches, c)
+
 	return c
 }
 
@@ -54,7 +55,9 @@ func (s *eagerStream) take() {
 			s.queue = append(s.queue, r)
 		}
 		s.mu.Unlock()
+
 		s.more.Send()
+
 		if err != nil {
 			return
 		}
@@ -69,13 +72,17 @@ func (s *eagerStream) Recv() (*pb.WatchRequest, error) {
 			r := s.queue[0]
 			s.queue[0], s.queue = nil, s.queue[1:]
 			s.mu.Unlock()
+
 			return r, nil
 		}
+
 		err := s.err
 		s.mu.Unlock()
+
 		if err != nil {
 			return nil, err
 		}
+
 		<-s.more
 	}
 }

@@ -29,11 +29,14 @@ func List(ctx context.Context, c clientv3.KV, key, end string, rev int64) ([]*mv
 		} else {
 			kvs = append(kvs, b.KVs...)
 		}
+
 		return nil
 	})
+
 	if err != nil {
 		return nil, 0, err
 	}
+
 	return kvs, rev, nil
 }
 
@@ -41,6 +44,7 @@ func List(ctx context.Context, c clientv3.KV, key, end string, rev int64) ([]*mv
 // page 0. It ends with tell's error.
 func eachPage(ctx context.Context, c clientv3.KV, key, end string, rev int64, size int, tell func(Batch) error) error {
 	const attempts = 3
+
 	for i := 1; ; i++ {
 		err := readPages(ctx, c, key, end, rev, size, tell)
 		switch {
@@ -59,13 +63,16 @@ func readPages(ctx context.Context, c clientv3.KV, key, end string, rev int64, s
 		if err != nil {
 			return err
 		}
+
 		if rev == 0 {
 			rev = resp.Header.Revision
 		}
+
 		more := resp.More && len(resp.Kvs) > 0
 		if more {
 			key = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
 		}
+
 		if err := tell(Batch{Reset: true, Page: n, More: more, KVs: resp.Kvs, Revision: rev}); err != nil || !more {
 			return err
 		}

@@ -29,6 +29,7 @@ func (l listener) close() error {
 	if l.remove == "" {
 		return nil
 	}
+
 	return os.Remove(l.remove)
 }
 
@@ -41,6 +42,7 @@ func (s *Server) open() error {
 		}
 		s.listen = append(s.listen, l)
 	}
+
 	for _, addr := range s.cfg.ListenClient {
 		l, err := listenOn(addr)
 		if err != nil {
@@ -48,6 +50,7 @@ func (s *Server) open() error {
 		}
 		s.listen = append(s.listen, l)
 	}
+
 	return nil
 }
 
@@ -56,6 +59,7 @@ func listenOn(addr string) (listener, error) {
 	if err != nil {
 		return listener{}, fmt.Errorf("listen on %.200q: want unix:///path or http://ip:port", addr)
 	}
+
 	switch {
 	case u.Scheme == "unix" && u.Host == "" && filepath.IsAbs(u.Path):
 		return listenUnix(u.Path)
@@ -66,6 +70,7 @@ func listenOn(addr string) (listener, error) {
 		}
 		return listener{Listener: l, endpoint: "http://" + l.Addr().String()}, nil
 	}
+
 	return listener{}, fmt.Errorf("listen on %.200q: want unix:///path or http://ip:port", addr)
 }
 
@@ -75,16 +80,20 @@ func (s *Server) ownSocket() (listener, error) {
 	if err != nil {
 		return listener{}, err
 	}
+
 	path := filepath.Join(dir, "etcd.sock")
 	if len(path) <= longestSocket {
 		return listenUnix(path)
 	}
+
 	short, err := shortDir(dir)
 	if err != nil {
 		return listener{}, err
 	}
+
 	l, err := listenUnix(filepath.Join(short, "etcd.sock"))
 	l.remove = short
+
 	return l, err
 }
 
@@ -96,14 +105,17 @@ func shortDir(dir string) (string, error) {
 	if err := os.Mkdir(short, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", err
 	}
+
 	info, err := os.Lstat(short)
 	if err != nil {
 		return "", err
 	}
+
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	if !info.IsDir() || info.Mode().Perm() != 0o700 || !ok || int(owner.Uid) != os.Getuid() {
 		return "", fmt.Errorf("%s, where the socket goes because %s is too long for one (%d bytes at most), is not a private directory of this user", short, dir, longestSocket)
 	}
+
 	return short, nil
 }
 
@@ -112,11 +124,13 @@ func listenUnix(path string) (listener, error) {
 	if len(path) > longestSocket {
 		return listener{}, fmt.Errorf("listen on unix://%s: a socket's path has at most %d bytes, this has %d", path, longestSocket, len(path))
 	}
+
 	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSocket != 0 {
 		if err := os.Remove(path); err != nil {
 			return listener{}, err
 		}
 	}
+
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		return listener{}, fmt.Errorf("listen on unix://%s: %w", path, err)
@@ -124,5 +138,6 @@ func listenUnix(path string) (listener, error) {
 	if err := os.Chmod(path, 0o600); err != nil {
 		return listener{}, errors.Join(err, l.Close())
 	}
+
 	return listener{Listener: l, endpoint: "unix://" + path}, nil
 }

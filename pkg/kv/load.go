@@ -13,15 +13,18 @@ func (f *follower) load(ctx context.Context) error {
 	if f.revision == 0 {
 		at = f.cfg.Revision
 	}
+
 	list := f.list
 	if f.cfg.PageSize > 0 {
 		list = f.listPages
 	}
+
 	err := list(ctx, at)
 	var final applyError
 	if at > 0 && errors.Is(err, rpctypes.ErrCompacted) && !errors.As(err, &final) {
 		err = list(ctx, 0)
 	}
+
 	return err
 }
 
@@ -37,6 +40,7 @@ func (f *follower) list(ctx context.Context, at int64) error {
 func (f *follower) listPages(ctx context.Context, at int64) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+
 	pages, failed := make(chan Batch), error(nil)
 	go func() {
 		defer close(pages)
@@ -49,6 +53,7 @@ func (f *follower) listPages(ctx context.Context, at int64) error {
 			}
 		})
 	}()
+
 	for b := range pages {
 		if err := f.tell(b); err != nil {
 			cancel()
@@ -57,5 +62,6 @@ func (f *follower) listPages(ctx context.Context, at int64) error {
 			return err
 		}
 	}
+
 	return failed
 }

@@ -16,6 +16,7 @@ func quiet(lg *zap.Logger, name string, least zapcore.Level, noise ...string) *z
 	if lg == nil {
 		return zap.NewNop()
 	}
+
 	return lg.Named(name).WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return quietCore{Core: c, least: least, noise: noise}
 	}))
@@ -38,11 +39,13 @@ func (c quietCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.Che
 	if e.Level < c.least {
 		return ce
 	}
+
 	for _, n := range c.noise {
 		if strings.HasSuffix(e.Message, n) {
 			return ce
 		}
 	}
+
 	return c.Core.Check(e, ce)
 }
 
@@ -67,6 +70,7 @@ func newSampled(lg *zap.Logger) sampled {
 			suppressed.Add(1)
 		}
 	})
+
 	return sampled{suppressed: suppressed, Logger: lg.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(countingCore{c, suppressed}, sampleInterval, sampleLines, 0, hook)
 	}))}

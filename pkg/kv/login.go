@@ -70,10 +70,12 @@ func newLogin(cfg Config) *login {
 	if cfg.Username == "" {
 		return nil
 	}
+
 	l := &login{user: cfg.Username, password: func() (string, error) { return cfg.Password, nil }, one: make(chan struct{}, 1)}
 	if cfg.PasswordFile != "" {
 		l.password = func() (string, error) { return ReadPassword(cfg.PasswordFile) }
 	}
+
 	return l
 }
 
@@ -85,15 +87,19 @@ func ReadPassword(file string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	defer f.Close()
+
 	b, err := io.ReadAll(io.LimitReader(f, maxPassword+1))
 	if err != nil {
 		return "", err
 	}
+
 	password := strings.TrimRight(string(b), "\r\n")
 	if password == "" || len(password) > maxPassword || strings.ContainsAny(password, "\r\n") {
 		return "", fmt.Errorf("%s holds no password, which is one line", file)
 	}
+
 	return password, nil
 }
 
@@ -109,14 +115,17 @@ func (l *login) ready(ctx context.Context) (string, error) {
 	l.mu.Lock()
 	token, began := l.token, l.began
 	l.mu.Unlock()
+
 	if began {
 		return token, nil
 	}
 	if err := l.renew(ctx, ""); err != nil {
 		return "", err
 	}
+
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	return l.token, nil
 }
 
@@ -124,9 +133,11 @@ func (l *login) ready(ctx context.Context) (string, error) {
 func (l *login) mayRenew(token, password string) (may bool, refused error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if l.refused != nil && l.wrong == password && time.Since(l.at) < loginRest {
 		return false, l.refused
 	}
+
 	return !l.began || l.token == token, nil
 }
 
@@ -147,6 +158,7 @@ func (l *login) refuse(password string, err error) {
 func (l *login) renew(ctx context.Context, stale string) error {
 	ctx, cancel := context.WithTimeout(ctx, loginLimit)
 	defer cancel()
+
 	var refused error
 	for {
 		err := l.once(ctx, stale)
@@ -156,6 +168,7 @@ func (l *login) renew(ctx context.Context, stale string) error {
 		case !errors.Is(err, ErrLogin), !clock.Sleep(ctx, loginLook):
 			return err
 		}
+
 		refused = err
 	}
 }
@@ -167,6 +180,7 @@ func (l *login) once(ctx context.Context, stale string) error {
 	case <-ctx.Done():
 		return notSent{ctx.Err()}
 	}
+
 	password, err := l.password()
 	if err != nil {
 		return loginError{fmt.Errorf("the password of user %q: %w", l.user, err)}
@@ -174,6 +188,7 @@ func (l *login) once(ctx context.Context, stale string) error {
 	if may, refused := l.mayRenew(stale, password); !may {
 		return refused
 	}
+
 	res, err := l.auth(ctx, l.user, password)
 	switch {
 	case err == nil:
@@ -187,6 +202,7 @@ func (l *login) once(ctx context.Context, stale string) error {
 		l.refuse(password, err)
 		return err
 	}
+
 	return notSent{err} // a log-in changes nothing
 }
 
@@ -204,11 +220,13 @@ func (l *login) unary(ctx context.Context, method string, req, reply any, cc *gr
 	if method == authenticateMethod {
 		return invoke(ctx, method, req, reply, cc, opts...)
 	}
+
 	for try := 1; ; try++ {
 		token, err := l.ready(ctx)
 		if err != nil {
 			return err
 		}
+
 		err = invoke(withToken(ctx, token), method, req, reply, cc, opts...)
 		if !refusedFor(token, err) || try == loginTries {
 			return err
@@ -225,10 +243,12 @@ func (l *login) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Clie
 	if err != nil {
 		return nil, err
 	}
+
 	s, err := open(withToken(ctx, token), desc, cc, method, opts...)
 	if err != nil {
 		return nil, err
 	}
+
 	return &loggedIn{ClientStream: s, login: l, token: token}, nil
 }
 
@@ -247,12 +267,14 @@ func (s *loggedIn) RecvMsg(m any) error {
 	if w, ok := m.(*etcdserverpb.WatchResponse); ok && err == nil && w.GetCanceled() {
 		refused = watchRefusedFor(s.token, w.GetCancelReason())
 	}
+
 	if !refused {
 		return err
 	}
 	if renewal := s.login.renew(s.Context(), s.token); renewal != nil {
 		return renewal
 	}
+
 	return status.Error(codes.Aborted, "etcd did not know the token any more")
 }
 
@@ -264,6 +286,7 @@ func watchRefusedFor(token, reason string) bool {
 	case rpctypes.ErrGRPCPermissionDenied.Error():
 		return token == ""
 	}
+
 	return false
 }
 
@@ -275,5 +298,6 @@ func refusedFor(token string, err error) bool {
 	case rpctypes.ErrPermissionDenied: // to whom a certificate names: there were no users before
 		return token == ""
 	}
+
 	return false
 }

@@ -80,6 +80,7 @@ func memberOf(dir string) (self *membership.Member, members int, err error) {
 	if err != nil {
 		return nil, 0, fmt.Errorf("open %s: %w", path, err)
 	}
+
 	defer db.Close()
 
 	err = db.View(func(tx *bbolt.Tx) error {
@@ -87,15 +88,19 @@ func memberOf(dir string) (self *membership.Member, members int, err error) {
 		if bucket == nil {
 			return nil
 		}
+
 		members = bucket.Stats().KeyN
 
 		record := bucket.Get(schema.BackendMemberKey(id))
 		if record == nil {
 			return nil
 		}
+
 		self = &membership.Member{ID: id}
+
 		return json.Unmarshal(record, self)
 	})
+
 	if err != nil {
 		return nil, 0, fmt.Errorf("read the members in %s: %w", path, err)
 	}
@@ -117,6 +122,7 @@ func memberID(walDir string) (types.ID, error) {
 			newest = filepath.Join(walDir, e.Name())
 		}
 	}
+
 	if newest == "" {
 		return 0, fmt.Errorf("no segment in %s", walDir)
 	}
@@ -125,9 +131,11 @@ func memberID(walDir string) (types.ID, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	defer file.Close()
 
 	decoder := wal.NewDecoder(fileutil.NewFileReader(file))
+
 	for {
 		record := &walpb.Record{}
 		if err := decoder.Decode(record); err != nil {

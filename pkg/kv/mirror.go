@@ -76,7 +76,9 @@ func (m *Mirror) Ready() <-chan struct{} { return m.ready }
 func (m *Mirror) Snapshot() Snapshot {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	m.settle()
+
 	return Snapshot{KVs: m.base, Revision: m.revision}
 }
 
@@ -90,6 +92,7 @@ func (m *Mirror) Subscribe(signal wake.Signal) (unsubscribe func()) {
 
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	m.signals[s] = struct{}{}
 	if m.loaded {
 		signal.Send()
@@ -105,13 +108,16 @@ func (m *Mirror) Subscribe(signal wake.Signal) (unsubscribe func()) {
 func (m *Mirror) apply(b Batch) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	if b.Echo {
 		m.echo(b)
 		return
 	}
+
 	if b.Revision < m.revision {
 		return
 	}
+
 	changed := false
 	if b.Reset {
 		changed = m.reset(b)
@@ -120,7 +126,9 @@ func (m *Mirror) apply(b Batch) {
 			changed = m.event(e) || changed
 		}
 	}
+
 	m.revision = b.Revision
+
 	if changed {
 		m.notify()
 	}
@@ -130,14 +138,17 @@ func (m *Mirror) apply(b Batch) {
 func (m *Mirror) reset(b Batch) bool {
 	m.settle()
 	changed := !m.loaded || !slices.EqualFunc(m.base, b.KVs, same)
+
 	if m.loaded {
 		m.compare(b)
 	}
+
 	m.base = b.KVs
 	if !m.loaded {
 		m.loaded = true
 		close(m.ready)
 	}
+
 	return changed
 }
 
@@ -156,11 +167,13 @@ func (m *Mirror) compare(b Batch) {
 			m.doubts.Add(string(kv.Key), kv.ModRevision)
 		}
 	}
+
 	for _, kv := range m.base {
 		if listed.Get(string(kv.Key)) == nil {
 			m.doubts.Add(string(kv.Key), kv.ModRevision+1)
 		}
 	}
+
 	if missed > 0 {
 		m.client.sight.repairs.Add(float64(missed))
 		m.log.Warn("repaired a mirror whose watch had missed changes", zap.Int("keys", missed), zap.Int64("rev", b.Revision))
@@ -172,6 +185,7 @@ func (m *Mirror) echo(b Batch) {
 	if len(b.Events) == 0 { // a new watch, which will not
 		m.doubts.Clear()
 	}
+
 	for _, e := range b.Events {
 		m.doubts.Echo(string(e.Kv.Key), e.Kv.ModRevision)
 	}
@@ -182,14 +196,17 @@ func (m *Mirror) event(e *clientv3.Event) bool {
 	if e.Kv.ModRevision <= m.revision {
 		return false
 	}
+
 	if m.pending == nil {
 		m.pending = map[string]*mvccpb.KeyValue{}
 	}
+
 	if e.Type == clientv3.EventTypeDelete {
 		m.pending[string(e.Kv.Key)] = nil
 	} else {
 		m.pending[string(e.Kv.Key)] = e.Kv
 	}
+
 	return true
 }
 
@@ -198,6 +215,7 @@ func (m *Mirror) settle() {
 	if len(m.pending) == 0 {
 		return
 	}
+
 	keys := slices.Sorted(maps.Keys(m.pending))
 	merged := make([]*mvccpb.KeyValue, 0, len(m.base)+len(keys))
 	rest := m.base
@@ -207,10 +225,12 @@ func (m *Mirror) settle() {
 		if len(rest) > 0 && string(rest[0].Key) == k {
 			rest = rest[1:]
 		}
+
 		if kv := m.pending[k]; kv != nil {
 			merged = append(merged, kv)
 		}
 	}
+
 	m.base, m.pending = append(merged, rest...), nil
 }
 

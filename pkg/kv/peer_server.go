@@ -63,10 +63,13 @@ func (s *Server) listenPeers(at *url.URL) (*peerServer, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if p.source != nil {
 		l = tls.NewListener(l, p.source.Server(certs.Require))
 	}
+
 	p.listener = l
+
 	return p, nil
 }
 
@@ -88,8 +91,10 @@ func (p *peerServer) close() error {
 	if p.http == nil {
 		return p.listener.Close()
 	}
+
 	err := p.http.Close()
 	p.served.Wait()
+
 	return err
 }
 
@@ -99,12 +104,14 @@ func (p *peerServer) membersOnly(next http.Handler) http.Handler {
 	if p.source == nil {
 		return next
 	}
+
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		cert := r.TLS.PeerCertificates[0]
 		if isServer(cert) && (p.isForStrangers(r) || p.isMember(cert)) {
 			next.ServeHTTP(w, r)
 			return
 		}
+
 		reason := fmt.Sprintf("the certificate of %q is not one of a member: it has to be for servers, with the host of a member's URL", cert.Subject.CommonName)
 		p.refused(r.RemoteAddr, reason)
 		// Not 403, by which etcd tells a member that it has been removed and has to stop.
@@ -121,6 +128,7 @@ func (p *peerServer) isForStrangers(r *http.Request) bool {
 	if r.URL.Path == "/members" {
 		return true
 	}
+
 	id, err := types.IDFromString(path.Base(r.URL.Path))
 	return err == nil && strings.HasPrefix(r.URL.Path, rafthttp.RaftStreamPrefix+"/") && p.etcd.etcd.Server.IsIDRemoved(uint64(id))
 }
@@ -137,6 +145,7 @@ func (p *peerServer) isMember(c *x509.Certificate) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -146,11 +155,13 @@ func (p *peerServer) memberURLs() (urls []string) {
 	for _, m := range p.etcd.etcd.Server.Cluster().Members() {
 		urls = append(urls, m.PeerURLs...)
 	}
+
 	if len(urls) == 0 {
 		for _, u := range p.etcd.cfg.Peers.Members {
 			urls = append(urls, u)
 		}
 	}
+
 	return urls
 }
 
@@ -158,10 +169,12 @@ func (p *peerServer) memberURLs() (urls []string) {
 func (p *peerServer) refused(from, reason string) {
 	p.quiet.Lock()
 	defer p.quiet.Unlock()
+
 	now := time.Now()
 	if now.Before(p.nextTold) {
 		return
 	}
+
 	p.nextTold = now.Add(refusalLogEvery)
 	p.log.Warn("refused a caller at the peer port", zap.String("from", from), zap.String("reason", reason))
 }

@@ -66,6 +66,7 @@ func (p *Peers) others(own string) []string {
 			list = append(list, p.Members[name])
 		}
 	}
+
 	return list
 }
 
@@ -95,7 +96,9 @@ func (p *Peers) listen(own *url.URL) (*url.URL, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	l.Host = net.JoinHostPort(addr.String(), l.Port())
+
 	return &l, nil
 }
 
@@ -116,15 +119,18 @@ func ListenAddress(host string) (netip.Addr, error) {
 	if err != nil {
 		return netip.Addr{}, err
 	}
+
 	var resolved []netip.Addr
 	for _, ip := range ips {
 		if addr, ok := netip.AddrFromSlice(ip); ok {
 			resolved = append(resolved, addr.Unmap())
 		}
 	}
+
 	if len(resolved) == 0 {
 		return netip.Addr{}, fmt.Errorf("%s has no address", host)
 	}
+
 	return slices.MinFunc(resolved, func(a, b netip.Addr) int {
 		return cmp.Or(
 			compareBool(a.IsLoopback() || a.IsLinkLocalUnicast(), b.IsLoopback() || b.IsLinkLocalUnicast()),
@@ -141,6 +147,7 @@ func compareBool(a, b bool) int {
 	case b:
 		return -1
 	}
+
 	return 1
 }
 
@@ -154,6 +161,7 @@ func (s *Server) withPeers(ctx context.Context, c *embed.Config) error {
 	if (own.Scheme == "https") != (p.CertFile != "") {
 		return fmt.Errorf("the URL of member %s is %s: it is https with certificates, and http without", s.cfg.Name, own)
 	}
+
 	listen, err := p.listen(own)
 	if err != nil {
 		return fmt.Errorf("listen for peers: %w", err)
@@ -161,23 +169,28 @@ func (s *Server) withPeers(ctx context.Context, c *embed.Config) error {
 	if s.peers, err = s.listenPeers(listen); err != nil {
 		return fmt.Errorf("listen for peers: %w", err)
 	}
+
 	c.AdvertisePeerUrls = []url.URL{*own}
 	c.PeerTLSInfo, c.SnapshotCatchUpEntries = p.tls(), peerCatchUpEntries
 	c.TlsMinVersion = string(tlsutil.TLSVersion13) // or etcd sets PeerTLSInfo back to 1.2
 	members := p.Members
 	if p.Join {
 		c.ClusterState = embed.ClusterStateFlagExisting
+
 		if !s.hasData() {
 			if members, err = s.joined(ctx); err != nil {
 				return err
 			}
 		}
 	}
+
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(members)) {
 		list = append(list, name+"="+members[name])
 	}
+
 	c.InitialCluster = strings.Join(list, ",")
+
 	return nil
 }
 
@@ -189,6 +202,7 @@ func (s *Server) joined(ctx context.Context) (map[string]string, error) {
 	own := s.cfg.Peers.Members[s.cfg.Name]
 	waiting := s.beginWaiting()
 	defer waiting.end()
+
 	for {
 		remote, err := s.remote()
 		if err != nil {
@@ -198,6 +212,7 @@ func (s *Server) joined(ctx context.Context) (map[string]string, error) {
 			}
 			continue
 		}
+
 		members, found := map[string]string{}, false
 		for _, m := range remote.Members() {
 			name := cmp.Or(m.Name, "member-"+m.ID.String())
@@ -207,14 +222,17 @@ func (s *Server) joined(ctx context.Context) (map[string]string, error) {
 				}
 				name, found = s.cfg.Name, true
 			}
+
 			if len(m.PeerURLs) > 0 {
 				members[name] = m.PeerURLs[0]
 			}
 		}
+
 		if !found {
 			return nil, fmt.Errorf("the cluster at %s knows no member at %s: add it first, with `carillon cluster member add %s --peer-url %s`",
 				strings.Join(s.cfg.Peers.others(s.cfg.Name), ", "), own, s.cfg.Name, own)
 		}
+
 		return members, nil
 	}
 }
@@ -232,9 +250,11 @@ func (s *Server) remote() (*membership.RaftCluster, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if t, ok := rt.(*http.Transport); ok {
 		defer t.CloseIdleConnections()
 	}
+
 	return etcdserver.GetClusterFromRemotePeers(zap.NewNop(), p.others(s.cfg.Name), rt)
 }
 
@@ -243,10 +263,12 @@ func (s *Server) explained(err error) error {
 	if s.cfg.Peers == nil {
 		return err
 	}
+
 	remote, rerr := s.remote()
 	if rerr != nil {
 		return err
 	}
+
 	if strings.Contains(err.Error(), "has already been bootstrapped") {
 		for _, m := range remote.Members() {
 			if slices.Contains(m.PeerURLs, s.cfg.Peers.Members[s.cfg.Name]) {
@@ -254,11 +276,13 @@ func (s *Server) explained(err error) error {
 			}
 		}
 	}
+
 	if s.etcd != nil && s.etcd.Server != nil && remote.ID() == s.etcd.Server.Cluster().ID() && remote.Member(s.etcd.Server.MemberID()) == nil {
 		return fmt.Errorf("member %s has been removed from its cluster: to make it one again, delete %s, "+
 			"`carillon cluster member add %s --peer-url %s`, and start with --initial-cluster-state existing",
 			s.cfg.Name, s.cfg.Dir, s.cfg.Name, s.cfg.Peers.Members[s.cfg.Name])
 	}
+
 	return err
 }
 
@@ -268,6 +292,7 @@ func (s *Server) foreign() error {
 	if err != nil || remote.ID() == s.etcd.Server.Cluster().ID() {
 		return nil
 	}
+
 	return fmt.Errorf("the members at %s are of another cluster of etcd (%s) than the data in this directory (%s): "+
 		"either the directory, or --initial-cluster, which has to be the same on all that start together, is not the right one",
 		strings.Join(s.cfg.Peers.others(s.cfg.Name), ", "), remote.ID(), s.etcd.Server.Cluster().ID())
@@ -281,14 +306,17 @@ func (s *Server) vote(ctx context.Context) error {
 			orNop(s.cfg.Logger).Info("caught up, and votes", zap.String("member", s.cfg.Name))
 			return nil
 		}
+
 		if time.Since(told) > waitToldEvery {
 			told = time.Now()
 			orNop(s.cfg.Logger).Warn("has not caught up with the other members of etcd yet", zap.String("member", s.cfg.Name), zap.Error(err))
 		}
+
 		if !clock.Sleep(ctx, promoteEvery) {
 			return context.Cause(ctx)
 		}
 	}
+
 	return nil
 }
 
@@ -297,16 +325,20 @@ func (s *Server) compareMembers() {
 	if s.cfg.Peers == nil {
 		return
 	}
+
 	var known []string
 	for _, m := range s.etcd.Server.Cluster().Members() {
 		known = append(known, m.Name+"="+strings.Join(m.PeerURLs, ","))
 	}
+
 	var given []string
 	for name, u := range s.cfg.Peers.Members {
 		given = append(given, name+"="+u)
 	}
+
 	slices.Sort(known)
 	slices.Sort(given)
+
 	if !slices.Equal(known, given) {
 		orNop(s.cfg.Logger).Warn("--initial-cluster differs from the members of the cluster, and is ignored: it counts only when a cluster is made",
 			zap.Strings("given", given), zap.Strings("members", known))

@@ -83,6 +83,7 @@ func (s *streams) condemn(id int) {
 func (s *streams) join(ctx context.Context, c *Client, id int, every time.Duration) *member {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	st := s.live[id]
 	if st == nil {
 		pulse, stop := context.WithCancel(streamContext(context.WithoutCancel(ctx), id))
@@ -90,18 +91,22 @@ func (s *streams) join(ctx context.Context, c *Client, id int, every time.Durati
 			id: id, members: map[*member]time.Duration{}, faster: make(chan struct{}, 1),
 			stop: stop, done: make(chan struct{}), epoch: time.Now(),
 		}
+
 		if s.live == nil {
 			s.live = map[int]*stream{}
 		}
+
 		s.live[id] = st
 		go s.beat(pulse, c, st, every)
 	}
+
 	m := &member{of: st}
 	st.members[m] = every
 	select {
 	case st.faster <- struct{}{}:
 	default:
 	}
+
 	return m
 }
 
@@ -110,12 +115,14 @@ func (s *streams) leave(m *member) {
 	s.mu.Lock()
 	st := m.of
 	delete(st.members, m)
+
 	last := len(st.members) == 0
 	if last {
 		delete(s.live, st.id)
 		st.stop()
 	}
 	s.mu.Unlock()
+
 	if last {
 		<-st.done
 	}
@@ -125,16 +132,20 @@ func (s *streams) leave(m *member) {
 func (s *streams) interval(st *stream, otherwise time.Duration) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	for _, d := range st.members {
 		otherwise = min(otherwise, d)
 	}
+
 	return otherwise
 }
 
 func (s *streams) beat(ctx context.Context, c *Client, st *stream, every time.Duration) {
 	defer close(st.done)
+
 	t := time.NewTimer(every)
 	defer t.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -147,6 +158,7 @@ func (s *streams) beat(ctx context.Context, c *Client, st *stream, every time.Du
 			_ = c.RequestProgress(beat)
 			cancel()
 		}
+
 		t.Reset(every)
 	}
 }

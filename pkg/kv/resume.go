@@ -23,20 +23,25 @@ func (f *follower) once(ctx context.Context) error {
 		f.client.sight.resumptions.Inc()
 	} else {
 		why := f.why
+
 		if err := f.load(ctx); err != nil {
 			return err
 		}
+
 		if why != "" {
 			f.client.sight.relists.WithLabelValues(why).Inc()
 		}
 	}
+
 	if f.cfg.Echo {
 		if err := f.hand(Batch{Echo: true, Revision: f.revision}); err != nil {
 			return err
 		}
 	}
+
 	f.heard = false
 	err := f.watch(ctx)
+
 	switch {
 	case f.heard || !resumed:
 		f.silent = 0
@@ -46,6 +51,7 @@ func (f *follower) once(ctx context.Context) error {
 			f.spoil(whySilent)
 		}
 	}
+
 	return err
 }
 
@@ -57,10 +63,12 @@ func (f *follower) reach(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read %q: %w", f.cfg.Key, err)
 	}
+
 	if resp.Header.Revision < f.revision {
 		f.spoil(whyBack)
 		return wentBack(f.revision, resp.Header.Revision)
 	}
+
 	return nil
 }
 

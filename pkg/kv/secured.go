@@ -45,10 +45,12 @@ func (s secured) Clone() credentials.TransportCredentials {
 func (t *toldOnce) tell(at net.Addr, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	if err == nil {
 		t.error = ""
 		return
 	}
+
 	if t.error != err.Error() {
 		t.error = err.Error()
 		t.log.Warn("no TLS with etcd", zap.Stringer("address", at), zap.Error(err))

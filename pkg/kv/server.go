@@ -107,6 +107,7 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 			err = fmt.Errorf("start etcd in %s: %w", cfg.Dir, errors.Join(err, s.Close()))
 		}
 	}()
+
 	if err := s.claim(); err != nil {
 		return nil, err
 	}
@@ -116,24 +117,30 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 	if err := s.open(); err != nil {
 		return nil, err
 	}
+
 	conf := s.embedConfig()
+
 	if cfg.Peers != nil {
 		if err := s.withPeers(ctx, conf); err != nil {
 			return nil, err
 		}
 	}
+
 	if s.etcd, err = embed.StartEtcd(conf); err != nil {
 		return nil, s.explained(err)
 	}
+
 	if s.peers != nil {
 		s.peers.serve()
 	}
+
 	if err := s.untilReady(ctx); err != nil {
 		return nil, err
 	}
 	if err := s.vote(ctx); err != nil {
 		return nil, err
 	}
+
 	s.etcdLog.report()
 	s.compareMembers()
 	s.client = Wrap(inProcess(s.etcd.Server), 0)
@@ -141,6 +148,7 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 	compacting, end := context.WithCancel(context.WithoutCancel(ctx))
 	s.endCompacting = end
 	s.compacting.Go(func() { s.compact(compacting) })
+
 	return s, nil
 }
 
@@ -172,33 +180,42 @@ func (s *Server) Close() error {
 
 func (s *Server) close() error {
 	s.finish(nil)
+
 	if s.endCompacting != nil { // it reads the store, which must not be closed under it
 		s.endCompacting()
 		s.compacting.Wait()
 	}
+
 	var errs []error
 	if s.client != nil {
 		errs = append(errs, s.client.Close())
 	}
+
 	if s.grpc != nil {
 		force := time.AfterFunc(stopTimeout, s.grpc.Stop)
 		s.grpc.GracefulStop()
 		force.Stop()
 	}
+
 	if s.etcd != nil {
 		s.etcd.Close()
 	}
+
 	if s.peers != nil {
 		errs = append(errs, s.peers.close())
 	}
+
 	s.etcdLog.report()
 	s.wg.Wait()
+
 	for _, l := range s.listen {
 		errs = append(errs, l.close())
 	}
+
 	if s.lock != nil {
 		errs = append(errs, s.lock.Close())
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -215,6 +232,7 @@ func (s *Server) claim() error {
 	if err := privateDir(s.cfg.Dir); err != nil {
 		return err
 	}
+
 	lock, err := fileutil.TryLockFile(filepath.Join(s.cfg.Dir, "carillon.lock"), os.O_WRONLY|os.O_CREATE, 0o600)
 	if errors.Is(err, fileutil.ErrLocked) {
 		return errors.New("another process uses the directory")
@@ -222,7 +240,9 @@ func (s *Server) claim() error {
 	if err != nil {
 		return err
 	}
+
 	s.lock = lock
+
 	return nil
 }
 
@@ -233,6 +253,7 @@ func privateDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
+
 	info, err := os.Stat(dir)
 	if err != nil {
 		return err
@@ -240,6 +261,7 @@ func privateDir(dir string) error {
 	if info.Mode().Perm()&0o077 == 0 {
 		return nil
 	}
+
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
@@ -247,6 +269,7 @@ func privateDir(dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, "member")); err != nil && len(entries) > 0 {
 		return fmt.Errorf("the directory has mode %04o and holds other things: it must be private (chmod 700), or empty", info.Mode().Perm())
 	}
+
 	return os.Chmod(dir, 0o700)
 }
 
@@ -261,12 +284,15 @@ func (s *Server) embedConfig() *embed.Config {
 	if s.cfg.Tick > 0 {
 		c.TickMs = uint(s.cfg.Tick.Milliseconds())
 	}
+
 	if s.cfg.Election > 0 {
 		c.ElectionMs = uint(s.cfg.Election.Milliseconds())
 	}
+
 	if s.cfg.PasswordCost > 0 {
 		c.BcryptCost = s.cfg.PasswordCost
 	}
+
 	// etcd prints the whole request with these warnings: a batch is a hundred kilobytes, and comes just when there is no
 	// time to spare.
 	c.WarningApplyDuration, c.WarningUnaryRequestDuration = slowRequest, slowRequest
@@ -279,6 +305,7 @@ func (s *Server) embedConfig() *embed.Config {
 			c.AdvertiseClientUrls = append(c.AdvertiseClientUrls, *u)
 		}
 	}
+
 	// What a new member says, about a port, a log-in, a schema and a first election that are as they should be; and what each
 	// connection says when a peer comes or goes, of which "peer became inactive" tells.
 	s.etcdLog = newSampled(orNop(s.cfg.Logger))
@@ -292,6 +319,7 @@ func (s *Server) embedConfig() *embed.Config {
 		"prober detected unhealthy status", "failed to find remote peer in cluster",
 		"skipped attributes update of removed member", "setting up serving from embedded etcd failed.")
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(s.etcdLog.Logger)
+
 	return c
 }
 
@@ -307,8 +335,10 @@ func (s *Server) serve() {
 			}
 		})
 	}
+
 	s.wg.Go(func() {
 		<-s.etcd.Server.StopNotify()
+
 		select {
 		case <-s.done: // it was asked to
 		default:

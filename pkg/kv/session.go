@@ -54,23 +54,28 @@ type Session struct {
 func OpenSession(ctx context.Context, c *Client, cfg SessionConfig) (*Session, error) {
 	sent := time.Now()
 	ttl := orDefault(cfg.TTL, defaultTTL)
+
 	granted, err := c.Grant(ctx, int64((ttl+time.Second-1)/time.Second))
 	if err != nil {
 		return nil, fmt.Errorf("open session: grant lease: %w", err)
 	}
+
 	loop, stop := context.WithCancel(ctx)
 	s := &Session{
 		client: c, lease: granted.ID, log: orNop(cfg.Logger).With(zap.Int64("lease", int64(granted.ID))), stop: stop, alive: cfg.Alive,
 		done: make(chan struct{}), joined: make(chan struct{}),
 		ttl: time.Duration(granted.TTL) * time.Second, renewed: sent,
 	}
+
 	if cfg.Saved != nil {
 		if err := cfg.Saved(s.lease); err != nil {
 			stop()
 			return nil, errors.Join(fmt.Errorf("open session: save lease %x: %w", s.lease, err), s.revoke(context.WithoutCancel(ctx)))
 		}
 	}
+
 	go s.keep(loop)
+
 	return s, nil
 }
 
@@ -119,11 +124,14 @@ func (s *Session) revoke(ctx context.Context) error {
 // keep renews every third of the TTL, faster after a failure, until the lease is lost.
 func (s *Session) keep(ctx context.Context) {
 	defer close(s.joined)
+
 	err := s.renewals(ctx)
 	s.mu.Lock()
 	s.err = err
 	s.mu.Unlock()
+
 	close(s.done)
+
 	if ctx.Err() == nil {
 		s.log.Warn("lost the session", zap.Error(err))
 	}
@@ -133,6 +141,7 @@ func (s *Session) renewals(ctx context.Context) error {
 	var failure error
 	next := time.NewTimer(s.TTL() / 3)
 	defer next.Stop()
+
 	for {
 		end := s.LastRenewal().Add(s.TTL())
 		select {
@@ -142,22 +151,27 @@ func (s *Session) renewals(ctx context.Context) error {
 			return errors.Join(fmt.Errorf("lease %x not renewed for %s", s.lease, s.TTL()), failure)
 		case <-next.C:
 		}
+
 		if time.Now().After(end) { // both were ready, after a pause of the process
 			continue
 		}
+
 		if s.alive != nil {
 			if err := s.alive(); err != nil {
 				return fmt.Errorf("lease %x is not renewed any more: %w", s.lease, err)
 			}
 		}
+
 		wait := s.TTL() / 3
 		failure = s.renew(ctx, end)
 		if errors.Is(failure, rpctypes.ErrLeaseNotFound) {
 			return failure
 		}
+
 		if failure != nil {
 			wait = jitter(s.TTL() / 20)
 		}
+
 		next.Reset(wait)
 	}
 }
@@ -169,14 +183,19 @@ func (s *Session) renew(ctx context.Context, end time.Time) error {
 	if end.Before(deadline) {
 		deadline = end
 	}
+
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
+
 	resp, err := s.client.KeepAliveOnce(ctx, s.lease)
 	if err != nil {
 		return fmt.Errorf("renew lease %x: %w", s.lease, err)
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.renewed, s.ttl = sent, time.Duration(resp.TTL)*time.Second
+
 	return nil
 }

@@ -44,6 +44,7 @@ func newSight() sight {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
+
 	return sight{
 		resumptions: counter("carillon_watch_resumptions_total", "Watches that were lost, and resumed from the revision that they had told."),
 		stalls:      counter("carillon_watch_stalls_total", "Watches that were given up because they were silent for too long."),
@@ -63,10 +64,12 @@ func (c *Client) Register(r prometheus.Registerer) {
 func (s *sight) lose(log *zap.Logger, fields ...zap.Field) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	level := zapcore.DebugLevel
 	if s.lost++; s.gone == 0 {
 		level = zapcore.WarnLevel
 	}
+
 	s.gone++
 	log.Log(level, "lost sight of the store", fields...)
 }
@@ -75,9 +78,11 @@ func (s *sight) lose(log *zap.Logger, fields ...zap.Field) {
 func (s *sight) find(log *zap.Logger, fields ...zap.Field) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.lost--; s.lost > 0 {
 		return
 	}
+
 	log.Info("following the store again", append(fields, zap.Int("losses", s.gone))...)
 	s.gone = 0
 }

@@ -46,16 +46,20 @@ func (d direct) Commit(ctx context.Context, t Txn) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return Result{}, fmt.Errorf("commit: %w", notSent{err})
 	}
+
 	commit := func() (*clientv3.TxnResponse, error) {
 		return d.kv.Txn(ctx).If(t.If...).Then(t.Then...).Else(t.Else...).Commit()
 	}
+
 	resp, err := commit()
 	if staleToken(err) { // refused before it was proposed, and the client has a new token now
 		resp, err = commit()
 	}
+
 	if err != nil {
 		return Result{}, fmt.Errorf("commit: %w", err)
 	}
+
 	return Result{Succeeded: resp.Succeeded, Revision: resp.Header.GetRevision(), Responses: resp.Responses}, nil
 }
 
@@ -77,10 +81,12 @@ func Unknown(err error) bool {
 	if err == nil {
 		return false
 	}
+
 	var unsent notSent
 	if errors.As(err, &unsent) {
 		return false
 	}
+
 	switch etcdError(err) {
 	case rpctypes.ErrEmptyKey, rpctypes.ErrKeyNotFound, rpctypes.ErrValueProvided, rpctypes.ErrLeaseProvided,
 		rpctypes.ErrTooManyOps, rpctypes.ErrDuplicateKey, rpctypes.ErrInvalidSortOption,
@@ -92,12 +98,14 @@ func Unknown(err error) bool {
 		rpctypes.ErrNotCapable:
 		return false
 	}
+
 	// gRPC refuses to send what is over the limit. The same code, with slightly other words, comes for an answer that is too
 	// large to receive: then the write was applied.
 	if s, ok := grpcStatus(err); ok && s.Code() == codes.ResourceExhausted &&
 		strings.HasPrefix(s.Message(), "trying to send message larger than max") {
 		return false
 	}
+
 	return true
 }
 
@@ -113,6 +121,7 @@ func etcdError(err error) error {
 	if s, ok := grpcStatus(err); ok && errors.As(rpctypes.Error(s.Err()), &e) {
 		return e
 	}
+
 	return nil
 }
 
@@ -133,5 +142,6 @@ func code(err error) codes.Code {
 	if s, ok := grpcStatus(err); ok {
 		return s.Code()
 	}
+
 	return codes.Unknown
 }

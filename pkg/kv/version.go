@@ -20,10 +20,12 @@ func CheckVersion(ctx context.Context, c *Client) error {
 	if len(endpoints) == 0 {
 		endpoints = []string{""} // in the process: there is only one to ask
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, defaultCallTimeout)
 	defer cancel()
 
 	var wg sync.WaitGroup
+
 	refused, silent := make([]error, len(endpoints)), make([]error, len(endpoints))
 	for i, ep := range endpoints {
 		wg.Go(func() {
@@ -32,20 +34,25 @@ func CheckVersion(ctx context.Context, c *Client) error {
 				silent[i] = fmt.Errorf("etcd at %s: %w", orDefault(ep, "this process"), err)
 				return
 			}
+
 			if err := checkVersion(resp.Version); err != nil {
 				refused[i] = fmt.Errorf("%w: etcd at %s: %w", ErrVersion, orDefault(ep, "this process"), err)
 			}
 		})
 	}
+
 	wg.Wait()
+
 	if err := errors.Join(refused...); err != nil {
 		return err
 	}
+
 	for _, err := range silent {
 		if err == nil {
 			return nil
 		}
 	}
+
 	return errors.Join(silent...)
 }
 
@@ -56,12 +63,15 @@ func checkVersion(version string) error {
 	if err != nil {
 		return fmt.Errorf("version %.40q cannot be read; %s", version, needed)
 	}
+
 	tooOld := v.LessThan(semver.Version{Major: 3, Minor: 6, Patch: 14})
 	if v.Major == 3 && v.Minor == 7 {
 		tooOld = v.LessThan(semver.Version{Major: 3, Minor: 7, Patch: 1})
 	}
+
 	if tooOld {
 		return fmt.Errorf("version %s is too old; %s", version, needed)
 	}
+
 	return nil
 }

@@ -37,22 +37,28 @@ func (w *waiting) look(ctx context.Context, s *Server) {
 		if name == s.cfg.Name || err != nil {
 			continue
 		}
+
 		d := net.Dialer{Timeout: peerTimeout}
 		c, err := d.DialContext(ctx, "tcp", u.Host)
 		if err != nil {
 			missing = append(missing, name)
 			continue
 		}
+
 		_ = c.Close()
 	}
+
 	if ctx.Err() != nil {
 		return
 	}
+
 	w.tell(missing)
+
 	if now := time.Now(); now.After(w.next) || w.told && !slices.Equal(missing, w.missing) {
 		w.next, w.told = now.Add(waitToldEvery), true
 		w.log.Warn("etcd waits for its other members", zap.String("member", s.cfg.Name), zap.Strings("away", missing), zap.Int("members", len(members)))
 	}
+
 	w.missing = missing
 }
 
@@ -62,8 +68,10 @@ func (w *waiting) end() { w.tell(nil) }
 func (s *Server) untilReady(ctx context.Context) error {
 	w := s.beginWaiting()
 	defer w.end()
+
 	look := time.NewTicker(time.Second)
 	defer look.Stop()
+
 	for {
 		select {
 		case <-s.etcd.Server.ReadyNotify():
@@ -74,10 +82,13 @@ func (s *Server) untilReady(ctx context.Context) error {
 			return context.Cause(ctx)
 		case <-look.C:
 		}
+
 		if s.cfg.Peers == nil {
 			continue
 		}
+
 		w.look(ctx, s)
+
 		if err := s.foreign(); err != nil {
 			return err
 		}

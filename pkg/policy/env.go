@@ -34,6 +34,7 @@ func (p *Policy) checkEnv(a Attempt) error {
 			return refuse("env_denied", "the variable %s is not accepted here, unless env_allowed has it", task.Quote(name))
 		}
 	}
+
 	return nil
 }
 

@@ -50,10 +50,12 @@ func Open(path string, log *zap.Logger) (*File, error) {
 func (f *File) Policy() (*Policy, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	now := stampOf(f.path)
 	if f.seen.settled && now.same(f.seen) && time.Since(f.read) < again {
 		return f.policy, f.err
 	}
+
 	had, failed := f.policy, f.err
 	f.policy, f.err = f.load()
 	f.read = time.Now()
@@ -63,7 +65,9 @@ func (f *File) Policy() (*Policy, error) {
 	case f.err == nil && (failed != nil || had != nil && !now.same(f.seen)):
 		f.log.Info("read the policy", zap.String("file", f.path))
 	}
+
 	f.seen = now
+
 	return f.policy, f.err
 }
 
@@ -83,10 +87,12 @@ func stampOf(path string) stamp {
 	if err != nil {
 		return stamp{}
 	}
+
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
 		return stamp{}
 	}
+
 	return stamp{dev: int64(st.Dev), ino: int64(st.Ino), size: st.Size, changed: st.Ctim, there: true,
 		settled: time.Since(time.Unix(st.Ctim.Unix())) > grain}
 }
@@ -108,17 +114,22 @@ func (f *File) load() (*Policy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %s", real, words(err))
 	}
+
 	defer file.Close()
+
 	info, err := file.Stat()
 	if err == nil {
 		err = filetrust.Check(info, f.owner)
 	}
+
 	if err == nil && !info.Mode().IsRegular() {
 		err = errors.New("is not a regular file")
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("%s %w", real, err)
 	}
+
 	b, err := io.ReadAll(io.LimitReader(file, maxFile+1))
 	switch {
 	case err != nil:
@@ -126,6 +137,7 @@ func (f *File) load() (*Policy, error) {
 	case len(b) > maxFile:
 		return nil, fmt.Errorf("%s has more than %d bytes", f.path, maxFile)
 	}
+
 	return parse(f.path, b)
 }
 
@@ -134,13 +146,16 @@ func (f *File) load() (*Policy, error) {
 func parse(path string, b []byte) (*Policy, error) {
 	var fields map[string]json.RawMessage
 	p := &Policy{}
+
 	err := manifest.Checked(path, b, &fields, func() error { return valued("", fields) })
 	if err == nil && fields == nil {
 		err = fmt.Errorf("%s is empty; a policy that allows all is {}", path)
 	}
+
 	if err == nil {
 		err = manifest.Checked(path, b, p, func() error { return cmp.Or(p.Validate(), p.limited(fields["limits"])) })
 	}
+
 	return p, err
 }
 
@@ -150,6 +165,7 @@ func valued(at string, fields map[string]json.RawMessage) error {
 		if string(fields[name]) == "null" {
 			return task.Invalid(task.CodeRequired, at+name, "has no value: leave it out, or say what is allowed; nothing is []")
 		}
+
 		var inner map[string]json.RawMessage
 		if json.Unmarshal(fields[name], &inner) == nil { // else it has none
 			if err := valued(at+name+".", inner); err != nil {
@@ -157,6 +173,7 @@ func valued(at string, fields map[string]json.RawMessage) error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -167,11 +184,13 @@ func (p *Policy) limited(given json.RawMessage) error {
 	if err == nil && given != nil {
 		err = errors.Join(json.Unmarshal(given, &said), json.Unmarshal(b, &kept))
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(said)) {
 		if _, is := kept[name]; !is && err == nil {
 			return task.Invalid(task.CodeOutOfRange, "limits."+name, "%s is no limit: leave it out, or say one", said[name])
 		}
 	}
+
 	return err
 }
 

@@ -14,6 +14,7 @@ func (p *Policy) Bind(given *task.Process, timeout task.Duration) (*task.Process
 	if p.Limits == (Limits{}) && p.Require == (Require{}) {
 		return given, timeout, nil
 	}
+
 	bound := *given
 	l, most := &bound.Limits, p.Limits
 	for _, err := range []error{
@@ -34,14 +35,17 @@ func (p *Policy) Bind(given *task.Process, timeout task.Duration) (*task.Process
 			return nil, 0, err
 		}
 	}
+
 	bound.NoNewPrivs = bound.NoNewPrivs || p.Require.NoNewPrivs
 	bound.PrivateTmp = bound.PrivateTmp || p.Require.PrivateTmp
 	if tmp := task.PrivateDir(bound.Dir); p.Require.PrivateTmp && tmp != "" && tmp != bound.Dir {
 		return nil, 0, refuse("require.private_tmp", "the directory %s is not there: %s is empty when the process starts", task.Quote(bound.Dir), tmp)
 	}
+
 	if p.Limits.Limits != (task.Limits{}) || p.Require != (Require{}) {
 		bound.Enforce = task.EnforceRequire
 	}
+
 	return &bound, timeout, nil
 }
 
@@ -55,6 +59,7 @@ func atMost[T cmp.Ordered](name string, most T, v *T) error {
 	case *v > most:
 		return refuse("limits."+name, "%v is more than %v", *v, most)
 	}
+
 	return nil
 }
 
@@ -67,5 +72,6 @@ func atMostSet(name string, most *task.Size, v **task.Size) error {
 	case **v > *most:
 		return refuse("limits."+name, "%v is more than %v", **v, *most)
 	}
+
 	return nil
 }

@@ -70,6 +70,7 @@ func (p *Policy) Check(a Attempt) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -77,11 +78,13 @@ func (p *Policy) checkUser(a Attempt) error {
 	if p.Users != nil && !slices.Contains(p.Users, a.User) && !slices.Contains(p.Users, strconv.Itoa(int(a.UID))) {
 		return refuse("users", "nothing runs as user %s here", task.Quote(a.User))
 	}
+
 	for _, g := range a.Groups {
 		if !p.mayName(g) {
 			return refuse("groups", "no task may name the group %s here", task.Quote(g.Name))
 		}
 	}
+
 	return nil
 }
 
@@ -104,6 +107,7 @@ func (p *Policy) checkAction(a Attempt) error {
 func (p *Policy) checkSources(a Attempt) error {
 	for i, f := range a.Process.EnvFrom {
 		field := fmt.Sprintf("env_from[%d]", i)
+
 		if f.Secret != "" && p.Secrets != nil && !*p.Secrets {
 			return refuse("secrets", "%s: no secrets are used here", field)
 		}
@@ -111,6 +115,7 @@ func (p *Policy) checkSources(a Attempt) error {
 			return refuse("env_files", "%s: variables do not come from %s here", field, task.Quote(f.File))
 		}
 	}
+
 	return nil
 }
 
@@ -124,6 +129,7 @@ func covers(entry, file string) bool {
 	if strings.HasSuffix(entry, "/") {
 		return strings.HasPrefix(file, strings.TrimRight(entry, "/")+"/")
 	}
+
 	return entry == file
 }
 
@@ -135,25 +141,31 @@ func (p *Policy) Program(program string) (string, error) {
 	if p.Executables == nil {
 		return program, nil
 	}
+
 	real, err := filepath.EvalSymlinks(program)
 	if err != nil {
 		return "", refuse("executables", "%s cannot be found: %s", task.Quote(program), words(err))
 	}
+
 	for _, e := range p.Executables {
 		at, err := filepath.EvalSymlinks(e)
 		if err != nil {
 			continue // not on this host
 		}
+
 		if strings.HasSuffix(e, "/") {
 			at = strings.TrimRight(at, "/") + "/"
 		}
+
 		if covers(at, real) {
 			return real, nil
 		}
 	}
+
 	if real != program {
 		return "", refuse("executables", "%s, which is %s, is not among them", task.Quote(program), task.Quote(real))
 	}
+
 	return "", refuse("executables", "%s is not among them", task.Quote(program))
 }
 
@@ -167,20 +179,24 @@ func (p *Policy) Validate() error {
 		{"env_files", p.EnvFiles, true}} {
 		for i, v := range l.list {
 			field := fmt.Sprintf("%s[%d]", l.field, i)
+
 			switch {
 			case v == "":
 				return task.Invalid(task.CodeRequired, field, "is empty")
 			case l.path && (!filepath.IsAbs(v) || path.Clean(v) != strings.TrimRight(v, "/") && v != "/"):
 				return task.Invalid(task.CodeBadValue, field, "%s is not an absolute path, without . and .., with a / at the end if it is a directory", task.Quote(v))
 			}
+
 			if _, err := path.Match(v, ""); strings.HasPrefix(l.field, "env_") && !l.path && err != nil {
 				return task.Invalid(task.CodeBadValue, field, "%s is not a pattern, such as LD_*", task.Quote(v))
 			}
 		}
 	}
+
 	if p.Limits.Timeout < 0 || p.Limits.Timeout > task.MaxTimeout {
 		return task.Invalid(task.CodeOutOfRange, "limits.timeout", "%s is not between 0s and %s", p.Limits.Timeout, task.MaxTimeout)
 	}
+
 	as := task.Action{Process: &task.Process{Command: []string{"true"}, Limits: p.Limits.Limits}}
 	if err := as.Validate(); err != nil {
 		if e, ok := err.(*task.Error); ok {
@@ -188,5 +204,6 @@ func (p *Policy) Validate() error {
 		}
 		return err
 	}
+
 	return nil
 }

@@ -122,6 +122,7 @@ func Start(c *Command) (*Process, error) {
 	m.prepare(c, status[1])
 	pid, errno := m.create(c)
 	unix.Close(status[1])
+
 	if errno != 0 {
 		unix.Close(status[0])
 		return nil, errno
@@ -141,6 +142,7 @@ func (m *memory) copy(c *Command) (err error) {
 	if m.envv, err = syscall.SlicePtrFromStrings(c.Env); err != nil {
 		return err
 	}
+
 	if c.Dir != "" {
 		if m.dir, err = syscall.BytePtrFromString(c.Dir); err != nil {
 			return err
@@ -150,10 +152,13 @@ func (m *memory) copy(c *Command) (err error) {
 	if c.User != nil {
 		m.groups = append(m.groups, c.User.Groups...)
 	}
+
 	if c.MaxProcesses != nil {
 		m.maxProcesses = *c.MaxProcesses
 	}
+
 	m.files = unix.Rlimit{Cur: nofile.Soft, Max: nofile.Hard}
+
 	return nil
 }
 
@@ -172,9 +177,11 @@ func (m *memory) prepare(c *Command, status int) {
 	for to, from := range c.Files {
 		m.add(mustSucceed, 0, unix.SYS_DUP3, from, uintptr(to), 0)
 	}
+
 	if status > 3 {
 		m.add(mayFail, 0, unix.SYS_CLOSE_RANGE, 3, uintptr(status-1), 0) // else execve closes them
 	}
+
 	m.add(mayFail, 0, unix.SYS_CLOSE_RANGE, uintptr(status+1), closeRangeAll, 0)
 
 	// From here on the child ends with the parent.
@@ -182,6 +189,7 @@ func (m *memory) prepare(c *Command, status int) {
 		m.add(mustSucceed, 0, unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL))
 		m.add(mustEqual, uintptr(os.Getpid()), unix.SYS_GETPPID)
 	}
+
 	ended()
 
 	if c.Setsid {
@@ -205,9 +213,11 @@ func (m *memory) prepare(c *Command, status int) {
 		if len(m.groups) > 0 {
 			groups = uintptr(unsafe.Pointer(&m.groups[0]))
 		}
+
 		if !c.User.NoSetGroups {
 			m.add(mustSucceed, 0, unix.SYS_SETGROUPS, uintptr(len(m.groups)), groups)
 		}
+
 		m.add(mustSucceed, 0, unix.SYS_SETGID, uintptr(c.User.Gid))
 		m.add(mustSucceed, 0, unix.SYS_SETUID, uintptr(c.User.Uid))
 		ended() // a change of user has undone it
@@ -217,6 +227,7 @@ func (m *memory) prepare(c *Command, status int) {
 		// dumped prevents that, whatever fs.suid_dumpable says. The program gets memory of its own.
 		m.add(mayFail, 0, unix.SYS_PRCTL, unix.PR_SET_DUMPABLE, 0)
 	}
+
 	if c.MaxProcesses != nil {
 		m.add(mustSucceed, 0, unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NPROC, uintptr(unsafe.Pointer(&m.maxProcesses)))
 	}
@@ -250,6 +261,7 @@ func (m *memory) create(c *Command) (pid int, errno syscall.Errno) {
 
 	var before uint64
 	setMask(&m.everySignal, &before)
+
 	var result uintptr
 	if c.Cgroup >= 0 {
 		m.cloneArgs = cloneArgs{flags: flags | intoCgroup, pidFD: uint64(pidfd), exitSignal: uint64(unix.SIGCHLD), cgroup: uint64(c.Cgroup)}
@@ -257,11 +269,13 @@ func (m *memory) create(c *Command) (pid int, errno syscall.Errno) {
 	} else {
 		result = start(unix.SYS_CLONE, flags|uintptr(unix.SIGCHLD), 0, pidfd, 0, 0, &m.calls[0])
 	}
+
 	setMask(&before, nil)
 
 	if result > math.MaxUint64-maxErrno {
 		return 0, syscall.Errno(-result)
 	}
+
 	return int(result), 0
 }
 
@@ -288,14 +302,17 @@ func (p *Process) AwaitExec(deadline time.Time) error {
 	if err := p.status.SetReadDeadline(deadline); err != nil {
 		return err
 	}
+
 	var b [1]byte
 	if _, err := p.status.Read(b[:]); !errors.Is(err, io.EOF) {
 		return err
 	}
+
 	p.status.Close()
 
 	err := p.memory.failure()
 	p.memory = nil // the environment may have secrets in it
+
 	return err
 }
 
@@ -313,5 +330,6 @@ func (m *memory) failure() error {
 			return &Error{stepNames[x.nr], syscall.ESRCH}
 		}
 	}
+
 	return nil
 }

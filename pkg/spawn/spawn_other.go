@@ -28,12 +28,14 @@ func Start(c *Command) (*Process, error) {
 	if c.Cgroup >= 0 {
 		attr.UseCgroupFD, attr.CgroupFD = true, c.Cgroup
 	}
+
 	pid, err := syscall.ForkExec(c.Path, c.Args, &syscall.ProcAttr{Dir: c.Dir, Env: c.Env, Files: c.Files[:], Sys: attr})
 	if err != nil {
 		return nil, err
 	}
 
 	p.PID = pid
+
 	return p, nil
 }
 

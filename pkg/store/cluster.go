@@ -41,9 +41,11 @@ func (s Cluster) Cluster(ctx context.Context) (ClusterRecord, error) {
 	if err == nil && e == nil {
 		err = task.ErrNotFound
 	}
+
 	if err != nil {
 		return ClusterRecord{}, fmt.Errorf("read the cluster's record: %w", err)
 	}
+
 	return DecodeCluster(e)
 }
 
@@ -59,9 +61,11 @@ func (s Cluster) ChangeCluster(ctx context.Context, old ClusterRecord, c task.Cl
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
 	}
+
 	if err != nil {
 		return fmt.Errorf("change the cluster's record: %w", err)
 	}
+
 	return nil
 }
 
@@ -80,12 +84,15 @@ func (s Cluster) Formats(ctx context.Context) (Formats, error) {
 	if err != nil {
 		return Formats{}, fmt.Errorf("read the cluster's record and its nodes: %w: %w", task.ErrUnavailable, err)
 	}
+
 	e := readAt(kv.Result{Responses: res.Responses}, 0)
 	if e == nil {
 		return Formats{}, fmt.Errorf("the cluster's record: %w", task.ErrNotFound)
 	}
+
 	f := Formats{Nodes: record.DecodeNodes(s.keys, res.Responses[1].GetResponseRange().Kvs), Revision: res.Header.Revision}
 	f.Cluster, err = DecodeCluster(e)
+
 	return f, err
 }
 
@@ -100,6 +107,7 @@ func (f Formats) Possible() (format int, because []task.Node) {
 			because = append(because, n)
 		}
 	}
+
 	return max(format, 1), because
 }
 
@@ -117,9 +125,11 @@ func (f Formats) WaitsFor() string {
 			names = append(names, n.Name)
 		}
 	}
+
 	if len(names) == 0 {
 		return ""
 	}
+
 	return "nodes that still write a newer format: " + strings.Join(names, ", ")
 }
 
@@ -167,9 +177,11 @@ func (s Cluster) Totals(ctx context.Context) (Totals, error) {
 	if err != nil {
 		return Totals{}, fmt.Errorf("count tasks and runs: %w: %w", task.ErrUnavailable, err)
 	}
+
 	t := Totals{Tasks: res.Responses[0].GetResponseRange().Count, ActiveRuns: res.Responses[1].GetResponseRange().Count}
 	if e := readAt(kv.Result{Responses: res.Responses}, 2); e != nil {
 		t.Leader = string(e.Value)
 	}
+
 	return t, nil
 }

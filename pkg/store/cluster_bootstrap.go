@@ -20,11 +20,13 @@ import (
 func (s Cluster) Bootstrap(ctx context.Context, shards int, now time.Time) (c task.Cluster, made bool, err error) {
 	mine := s.newCluster(shards, now)
 	var wait again
+
 	for {
 		e, err := s.getOne(ctx, s.keys.Cluster())
 		if err != nil {
 			return c, false, fmt.Errorf("read the cluster's record: %w", err)
 		}
+
 		if e != nil {
 			r, err := DecodeCluster(e)
 			if err == nil {
@@ -32,10 +34,12 @@ func (s Cluster) Bootstrap(ctx context.Context, shards int, now time.Time) (c ta
 			}
 			return r.Cluster, err == nil && r.ID == mine.ID, err
 		}
+
 		err = s.makeCluster(ctx, mine)
 		if errors.Is(err, task.ErrUnknown) { // what is there by now tells
 			err = wait.pause(ctx)
 		}
+
 		if err != nil {
 			return c, false, fmt.Errorf("make the cluster's record: %w", err)
 		}
@@ -54,10 +58,13 @@ func (s Cluster) makeCluster(ctx context.Context, c task.Cluster) error {
 			zero := record.Encode(record.Watermark{Time: task.At(time.UnixMilli(0)), Nonce: task.NewUID()})
 			t.Then = append(t.Then, clientv3.OpTxn([]clientv3.Cmp{absent(key)}, []clientv3.Op{clientv3.OpPut(key, zero)}, nil))
 		}
+
 		if _, err := s.writeAlone(ctx, t); err != nil {
 			return err
 		}
 	}
+
 	_, err := s.writeAlone(ctx, kv.Txn{If: []clientv3.Cmp{none}, Then: []clientv3.Op{clientv3.OpPut(s.keys.Cluster(), record.Encode(c))}})
+
 	return err
 }

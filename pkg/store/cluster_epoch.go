@@ -25,13 +25,17 @@ func (s Cluster) Present(ctx context.Context) (p Present, err error) {
 	if err != nil {
 		return p, fmt.Errorf("read the cluster's record: %w", err)
 	}
+
 	p.Revision = res.Header.Revision
+
 	if len(res.Kvs) == 0 {
 		return p, nil
 	}
+
 	p.Found, p.Mod = true, res.Kvs[0].ModRevision
 	p.raw = res.Kvs[0].Value
 	p.Cluster, err = record.Decode[task.Cluster](p.raw)
+
 	return p, err
 }
 
@@ -44,5 +48,6 @@ func (s Cluster) BumpEpoch(ctx context.Context, p Present) (task.Cluster, error)
 	if err := s.ChangeCluster(ctx, ClusterRecord{Cluster: p.Cluster, Mod: p.Mod, raw: p.raw}, c); err != nil {
 		return p.Cluster, fmt.Errorf("bump the cluster's epoch to %d: %w", c.Epoch, err)
 	}
+
 	return c, nil
 }

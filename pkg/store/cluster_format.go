@@ -73,7 +73,9 @@ func (s Cluster) obey(c ClusterRecord) error {
 		return fmt.Errorf("%w: the cluster's records have format %d, and this version understands no newer one than %d: "+
 			"run a newer version, or `carillon cluster downgrade --to-format %d` by one", ErrFormat, f, s.format.understood, s.format.understood)
 	}
+
 	s.format.writes.Store(int32(c.Written()))
 	s.format.cluster.Store(c.Mod)
+
 	return nil
 }

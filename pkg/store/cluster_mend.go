@@ -32,15 +32,19 @@ func (s Cluster) DeleteSeen(ctx context.Context, gone []Seen, beside ...Seen) er
 		t.If = append(t.If, unchanged(k.Key, k.Mod))
 		t.Then = append(t.Then, clientv3.OpDelete(k.Key))
 	}
+
 	for _, k := range beside {
 		t.If = append(t.If, unchanged(k.Key, k.Mod))
 	}
+
 	res, err := s.writeAlone(ctx, t)
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
 	}
+
 	if err != nil {
 		return fmt.Errorf("delete %d records: %w", len(gone), err)
 	}
+
 	return nil
 }

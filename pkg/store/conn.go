@@ -45,6 +45,7 @@ func write(ctx context.Context, c kv.Committer, t kv.Txn) (kv.Result, error) {
 	case kv.Unknown(err):
 		return res, fmt.Errorf("%w: %w", task.ErrUnknown, err)
 	}
+
 	return res, fmt.Errorf("%w: %w", task.ErrUnavailable, err)
 }
 
@@ -82,13 +83,17 @@ func (s *conn) getAllAt(ctx context.Context, prefix string, rev int64, opts ...c
 		if err != nil {
 			return nil, 0, err
 		}
+
 		if rev == 0 {
 			rev = res.Header.Revision
 		}
+
 		all = append(all, res.Kvs...)
+
 		if !res.More || len(res.Kvs) == 0 {
 			return all, rev, nil
 		}
+
 		from = string(res.Kvs[len(res.Kvs)-1].Key) + "\x00"
 	}
 }
@@ -110,10 +115,12 @@ func readAt(res kv.Result, n int) *mvccpb.KeyValue {
 	if n >= len(res.Responses) {
 		return nil
 	}
+
 	r := res.Responses[n].GetResponseRange()
 	if r == nil || len(r.Kvs) == 0 {
 		return nil
 	}
+
 	return r.Kvs[0]
 }
 
@@ -142,6 +149,7 @@ func (s *conn) sweep(ctx context.Context, prefix, after string, most int, old fu
 		if err != nil {
 			return removed, next, fmt.Errorf("look for old tombstones: %w", err)
 		}
+
 		n, err := s.removeOld(ctx, res.Kvs, old)
 		removed += n
 		if err != nil {
@@ -150,9 +158,11 @@ func (s *conn) sweep(ctx context.Context, prefix, after string, most int, old fu
 		if !res.More || len(res.Kvs) == 0 {
 			return removed, "", nil
 		}
+
 		next = string(res.Kvs[len(res.Kvs)-1].Key)
 		from = next + "\x00"
 	}
+
 	return removed, next, nil
 }
 
@@ -162,13 +172,16 @@ func (s *conn) removeOld(ctx context.Context, found []*mvccpb.KeyValue, old func
 		if !old(e) {
 			continue
 		}
+
 		key := string(e.Key)
 		t.If = append(t.If, unchanged(key, e.ModRevision))
 		t.Then = append(t.Then, clientv3.OpDelete(key))
 	}
+
 	if len(t.Then) == 0 {
 		return 0, nil
 	}
+
 	res, err := s.write(ctx, t)
 	if err != nil {
 		return 0, fmt.Errorf("remove old tombstones: %w", err)
@@ -176,6 +189,7 @@ func (s *conn) removeOld(ctx context.Context, found []*mvccpb.KeyValue, old func
 	if !res.Succeeded { // one was written meanwhile: the next sweep sees to the others
 		return 0, nil
 	}
+
 	return len(t.Then), nil
 }
 
@@ -188,6 +202,7 @@ func (s *conn) eachKey(ctx context.Context, keys []string, f func(i int, e *mvcc
 		if len(r.Kvs) > 0 {
 			e = r.Kvs[0]
 		}
+
 		f(i, e)
 		i++
 	})
@@ -200,14 +215,17 @@ func (s *conn) eachOf(ctx context.Context, keys []string, f func(*etcdserverpb.R
 		for i, key := range chunk {
 			ops[i] = clientv3.OpGet(key)
 		}
+
 		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
 		if err != nil {
 			return fmt.Errorf("%w: %w", task.ErrUnavailable, err)
 		}
+
 		for _, r := range res.Responses {
 			f(r.GetResponseRange())
 		}
 	}
+
 	return nil
 }
 

@@ -74,10 +74,12 @@ func (m Member) Used() int {
 func (s Etcd) Members(ctx context.Context, timeout time.Duration) []Member {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+
 	endpoints := s.etcd.Endpoints()
 	if len(endpoints) == 0 {
 		endpoints = []string{""} // in the process
 	}
+
 	var known []*etcdserverpb.Member
 	var alarms *clientv3.AlarmResponse
 	var alarmErr error
@@ -87,32 +89,39 @@ func (s Etcd) Members(ctx context.Context, timeout time.Duration) []Member {
 			known = res.Members
 		}
 	})
+
 	wg.Go(func() { alarms, alarmErr = s.etcd.AlarmList(ctx) })
 	members := s.ask(ctx, endpoints)
 	wg.Wait()
+
 	if len(s.etcd.Endpoints()) == 0 {
 		members = append(members, s.embeddedOthers(ctx, members[0], known)...)
 		for i := range members {
 			members[i].learnAlarms(alarms, alarmErr)
 			members[i].learnName(known)
 		}
+
 		return members
 	}
+
 	var others []string
 	for _, k := range known {
 		asked := slices.ContainsFunc(members, func(m Member) bool {
 			return m.id == k.ID || slices.Contains(k.ClientURLs, m.Endpoint)
 		})
+
 		if !asked && len(k.ClientURLs) > 0 {
 			others = append(others, k.ClientURLs[0])
 		}
 	}
+
 	slices.Sort(others)
 	members = append(members, s.ask(ctx, others)...)
 	for i := range members {
 		members[i].learnAlarms(alarms, alarmErr)
 		members[i].learnName(known)
 	}
+
 	return members
 }
 
@@ -120,10 +129,12 @@ func (m *Member) learnAlarms(res *clientv3.AlarmResponse, err error) {
 	if m.Err != nil {
 		return
 	}
+
 	if err != nil {
 		m.Err = fmt.Errorf("it does not tell its alarms: %w", err)
 		return
 	}
+
 	for _, a := range res.Alarms {
 		if a.MemberID == m.id {
 			m.Alarms = append(m.Alarms, a.Alarm.String())
@@ -134,10 +145,13 @@ func (m *Member) learnAlarms(res *clientv3.AlarmResponse, err error) {
 func (s Etcd) ask(ctx context.Context, endpoints []string) []Member {
 	members := make([]Member, len(endpoints))
 	var wg sync.WaitGroup
+
 	for i, endpoint := range endpoints {
 		wg.Go(func() { members[i] = s.member(ctx, endpoint) })
 	}
+
 	wg.Wait()
+
 	return members
 }
 
@@ -146,14 +160,17 @@ func (s Etcd) member(ctx context.Context, endpoint string) Member {
 	if endpoint == "" {
 		m.Endpoint = Embedded
 	}
+
 	st, err := s.etcd.Status(ctx, endpoint)
 	if err == nil && st.Header == nil {
 		err = errors.New("its answer has no header")
 	}
+
 	if err != nil {
 		m.Err = fmt.Errorf("ask for its status: %w", err)
 		return m
 	}
+
 	m.id, m.leader = st.Header.MemberId, st.Leader
 	m.Leader, m.Learner = m.id == m.leader, st.IsLearner
 	m.Version, m.Size, m.InUse, m.Quota = st.Version, st.DbSize, st.DbSizeInUse, st.DbSizeQuota
@@ -161,9 +178,11 @@ func (s Etcd) member(ctx context.Context, endpoint string) Member {
 	if err := kv.VersionFault(st.Version); err != nil {
 		m.Fault = err.Error()
 	}
+
 	if st.Leader == 0 {
 		m.Err = errors.New("it knows no leader")
 	}
+
 	return m
 }
 
@@ -181,6 +200,7 @@ func (s Etcd) Readable(ctx context.Context) (Readable, error) {
 		}
 		return res.Header.Revision, nil
 	}
+
 	newest, err := read(0)
 	low, high := int64(1), newest
 	for err == nil && low < high {
@@ -192,9 +212,11 @@ func (s Etcd) Readable(ctx context.Context) (Readable, error) {
 			low, err = middle+1, nil
 		}
 	}
+
 	if err != nil {
 		return Readable{}, fmt.Errorf("find the oldest revision: %w: %w", task.ErrUnavailable, err)
 	}
+
 	return Readable{Oldest: high, Newest: newest}, nil
 }
 
@@ -210,10 +232,12 @@ func (s Etcd) SampleHistory(ctx context.Context, shards int) (tasks, records int
 			ops = append(ops, clientv3.OpGet(prefix, below(prefix), clientv3.WithCountOnly()))
 		}
 	}
+
 	res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
 	if err != nil {
 		return 0, 0, fmt.Errorf("count the history of some shards: %w: %w", task.ErrUnavailable, err)
 	}
+
 	for i, r := range res.Responses {
 		if i%2 == 0 {
 			tasks += r.GetResponseRange().Count
@@ -221,5 +245,6 @@ func (s Etcd) SampleHistory(ctx context.Context, shards int) (tasks, records int
 			records += r.GetResponseRange().Count
 		}
 	}
+
 	return tasks, records, nil
 }

@@ -28,6 +28,7 @@ func (m *Member) learnName(known []*etcdserverpb.Member) {
 	if m.id == 0 {
 		return
 	}
+
 	m.ID = hexID(m.id)
 	for _, k := range known {
 		if k.ID == m.id {
@@ -46,6 +47,7 @@ func (s Etcd) embeddedOthers(ctx context.Context, own Member, known []*etcdserve
 	if len(known) < 2 {
 		return nil
 	}
+
 	announced := map[string]*task.Member{}
 	nodes, err := Nodes(s).Nodes(ctx)
 	for _, n := range nodes {
@@ -53,15 +55,18 @@ func (s Etcd) embeddedOthers(ctx context.Context, own Member, known []*etcdserve
 			announced[n.Member.ID] = n.Member
 		}
 	}
+
 	var members []Member
 	for _, k := range known {
 		if k.ID == own.id {
 			continue
 		}
+
 		m := Member{Endpoint: Embedded, id: k.ID, Leader: k.ID == own.leader, Learner: k.IsLearner}
 		if len(k.PeerURLs) > 0 {
 			m.Endpoint = k.PeerURLs[0] // it is what tells one from the other
 		}
+
 		switch a := announced[hexID(k.ID)]; {
 		case a != nil:
 			m.Socket = a.Socket
@@ -76,9 +81,12 @@ func (s Etcd) embeddedOthers(ctx context.Context, own Member, known []*etcdserve
 		default:
 			m.Err = errors.New("its node is not there")
 		}
+
 		members = append(members, m)
 	}
+
 	slices.SortFunc(members, func(a, b Member) int { return strings.Compare(a.Endpoint, b.Endpoint) })
+
 	return members
 }
 
@@ -88,10 +96,12 @@ func (s Etcd) OwnMember(ctx context.Context) *task.Member {
 	if len(s.etcd.Endpoints()) > 0 {
 		return nil
 	}
+
 	m := s.member(ctx, "")
 	if m.id == 0 {
 		return nil
 	}
+
 	return &task.Member{ID: hexID(m.id), Version: m.Version, DBSize: m.Size, DBInUse: m.InUse, DBQuota: m.Quota, Index: m.Index, Applied: m.Applied}
 }
 
@@ -103,15 +113,18 @@ func (s Etcd) AddMember(ctx context.Context, name, peer string) error {
 	if err != nil {
 		return fmt.Errorf("add member %s: %w", name, err)
 	}
+
 	for _, k := range known {
 		if k.Name == name || slices.Contains(k.PeerURLs, peer) {
 			return fmt.Errorf("add member %s: %w: %s at %v; one that is lost is removed first", name, task.ErrExists, k.Name, k.PeerURLs)
 		}
 	}
+
 	err = untilHealthy(ctx, func() error { _, err := s.etcd.MemberAddAsLearner(ctx, []string{peer}); return err })
 	if err != nil {
 		return fmt.Errorf("add member %s: %w", name, err)
 	}
+
 	return nil
 }
 
@@ -123,7 +136,9 @@ func (s Etcd) RemoveMember(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("remove member %s: %w", name, err)
 	}
+
 	own := s.OwnMember(ctx)
+
 	for _, k := range known {
 		if k.Name != name && hexID(k.ID) != name {
 			continue
@@ -131,12 +146,15 @@ func (s Etcd) RemoveMember(ctx context.Context, name string) error {
 		if own != nil && own.ID == hexID(k.ID) {
 			return fmt.Errorf("remove member %s: %w: it is the etcd of the node that answers: ask another node", name, ErrRefused)
 		}
+
 		err := untilHealthy(ctx, func() error { _, err := s.etcd.MemberRemove(ctx, k.ID); return err })
 		if err != nil {
 			return fmt.Errorf("remove member %s: %w", name, err)
 		}
+
 		return nil
 	}
+
 	return fmt.Errorf("remove member %s: %w", name, task.ErrNotFound)
 }
 
@@ -144,6 +162,7 @@ func (s Etcd) embeddedMembers(ctx context.Context) ([]*etcdserverpb.Member, erro
 	if len(s.etcd.Endpoints()) > 0 {
 		return nil, ErrNotEmbedded
 	}
+
 	res, err := s.etcd.MemberList(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", task.ErrUnavailable, err)
@@ -151,6 +170,7 @@ func (s Etcd) embeddedMembers(ctx context.Context) ([]*etcdserverpb.Member, erro
 	if len(res.Members) == 1 && !slices.ContainsFunc(res.Members[0].PeerURLs, isHTTP) {
 		return nil, fmt.Errorf("%w: this etcd is of one member for ever: it was started without initial_cluster", ErrRefused)
 	}
+
 	return res.Members, nil
 }
 
@@ -161,6 +181,7 @@ func isHTTP(u string) bool { return len(u) > 4 && u[:4] == "http" }
 func untilHealthy(ctx context.Context, try func() error) error {
 	deadline := time.Now().Add(7 * time.Second)
 	var wait again
+
 	for {
 		err := try()
 		switch {
@@ -176,6 +197,7 @@ func untilHealthy(ctx context.Context, try func() error) error {
 			return fmt.Errorf("%w: etcd is not healthy enough to change its members: more than half have to have run for five seconds, "+
 				"and one that is lost is removed before another is added", task.ErrUnavailable)
 		}
+
 		if perr := wait.pause(ctx); perr != nil {
 			return fmt.Errorf("%w: %w", task.ErrUnavailable, perr)
 		}

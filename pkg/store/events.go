@@ -47,15 +47,18 @@ func (s Events) FollowEvents(ctx context.Context, q EventQuery, apply func(Event
 	if f.wants == nil {
 		f.wants = func(*task.Event) bool { return true }
 	}
+
 	if q.After != nil {
 		f.told, f.begun = *q.After, true
 	}
+
 	var wait again
 	for {
 		err := f.prepare(ctx)
 		if err == nil {
 			err = f.tail(ctx)
 		}
+
 		switch {
 		case errors.Is(err, errTooSlow):
 			wait = again{}
@@ -97,15 +100,18 @@ func (f *eventFollower) prepare(ctx context.Context) error {
 	if !f.begun {
 		return nil
 	}
+
 	there, err := Etcd{f.s.conn}.Readable(ctx)
 	if err != nil {
 		return err
 	}
+
 	base := f.base()
 	gap := task.Event{Kind: task.EventGap, From: base + 1}
 	if f.told == (task.Place{}) {
 		gap.From = 0
 	}
+
 	switch {
 	case f.told == task.Place{} && there.Oldest == 1:
 		f.told = task.After(1) // of an etcd that holds nothing yet
@@ -119,8 +125,10 @@ func (f *eventFollower) prepare(ctx context.Context) error {
 	default:
 		return nil
 	}
+
 	f.told = task.After(gap.To)
 	gap.Revision, gap.ID = gap.To, f.told.String()
+
 	return f.apply(EventBatch{Events: []task.Event{gap}, Told: f.told})
 }
 
@@ -129,9 +137,11 @@ func (f *eventFollower) prepare(ctx context.Context) error {
 func (f *eventFollower) tail(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+
 	b := &eventBuffer{more: make(chan struct{}, 1)}
 	ended := make(chan error, 1)
 	go func() { ended <- f.watch(ctx, b) }()
+
 	for {
 		select {
 		case <-b.more:
@@ -158,7 +168,9 @@ func (f *eventFollower) hand(b *eventBuffer) error {
 	if err := f.apply(batch); err != nil {
 		return err
 	}
+
 	f.told, f.begun = batch.Told, true
+
 	return nil
 }
 
@@ -174,30 +186,38 @@ func (f *eventFollower) watch(ctx context.Context, b *eventBuffer) error {
 	if f.begun {
 		cfg.Revision = base
 	}
+
 	return kv.Follow(ctx, f.s.etcd, cfg, func(batch kv.Batch) error {
 		if batch.Reset {
 			if t != nil && batch.Revision != place.Revision || t == nil && f.begun && batch.Revision != base {
 				return errElsewhere // it could not go on where it was
 			}
+
 			if t = events.New(keys, batch.KVs); !f.begun {
 				place = task.After(batch.Revision)
 			}
+
 			return b.add(nil, place)
 		}
+
 		var list []task.Event
 		for i := 0; i < len(batch.Events); {
 			rev, changes, err := oneRevision(batch.Events[i:])
 			if err != nil {
 				return err
 			}
+
 			i += len(changes)
+
 			for _, e := range t.Translate(rev, changes) {
 				if at, _ := task.ParsePlace(e.ID); place.Before(at) && f.wants(&e) {
 					list = append(list, e)
 				}
 			}
 		}
+
 		place = task.After(batch.Revision)
+
 		return b.add(list, place)
 	})
 }
@@ -211,15 +231,19 @@ func oneRevision(told []*clientv3.Event) (int64, []events.Change, error) {
 		if e.Kv.ModRevision != rev {
 			break
 		}
+
 		c := events.Change{Key: string(e.Kv.Key), Before: e.PrevKv}
 		if e.Type != clientv3.EventTypeDelete {
 			c.After = e.Kv
 		}
+
 		if c.Before == nil && !e.IsCreate() {
 			return 0, nil, errElsewhere
 		}
+
 		changes = append(changes, c)
 	}
+
 	return rev, changes, nil
 }
 
@@ -239,13 +263,16 @@ func (b *eventBuffer) add(events []task.Event, told task.Place) error {
 	b.events, b.told = append(b.events, events...), told
 	full := len(b.events) > maxEventsAhead
 	b.mu.Unlock()
+
 	select {
 	case b.more <- struct{}{}:
 	default:
 	}
+
 	if full {
 		return errTooSlow
 	}
+
 	return nil
 }
 
@@ -253,7 +280,9 @@ func (b *eventBuffer) add(events []task.Event, told task.Place) error {
 func (b *eventBuffer) take() (EventBatch, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+
 	batch := EventBatch{Events: b.events, Told: b.told}
 	b.events, b.told = nil, task.Place{}
+
 	return batch, batch.Told != task.Place{}
 }

@@ -30,6 +30,7 @@ func (s Events) PlaceOf(ctx context.Context, instant time.Time) (task.Place, err
 	if err != nil {
 		return task.Place{}, err
 	}
+
 	instant = instant.Add(-clockMargin)
 	known, err := s.clockAt(ctx, there.Oldest)
 	if err != nil {
@@ -38,6 +39,7 @@ func (s Events) PlaceOf(ctx context.Context, instant time.Time) (task.Place, err
 	if there.Oldest > 1 && (known.at == 0 || !known.clock.Before(instant)) {
 		return task.Place{}, nil
 	}
+
 	// The clock at high is not before the instant; that at low is, or nobody knows.
 	// Clocks go on with revisions: one that is before it is so for all before that.
 	for low, high := there.Oldest, there.Newest+1; high-low > 1; {
@@ -54,9 +56,11 @@ func (s Events) PlaceOf(ctx context.Context, instant time.Time) (task.Place, err
 			high = rev
 		}
 	}
+
 	if known.at < there.Oldest && there.Oldest > 1 {
 		return task.Place{}, nil
 	}
+
 	return task.After(max(known.at, 1)), nil
 }
 
@@ -69,6 +73,7 @@ func (s Events) clockBefore(ctx context.Context, from, low int64) (rev int64, c 
 			return rev, c, err
 		}
 	}
+
 	return 0, told{}, nil
 }
 
@@ -81,10 +86,12 @@ func (s Events) clockAt(ctx context.Context, rev int64) (latest told, err error)
 	if err != nil {
 		return told{}, fmt.Errorf("read the nodes' clocks at revision %d: %w", rev, err)
 	}
+
 	for _, e := range all {
 		if n, err := record.DecodeNode(s.keys, e); err == nil && n.Clock.After(latest.clock) {
 			latest = told{n.Clock.Time, e.ModRevision}
 		}
 	}
+
 	return latest, nil
 }

@@ -30,14 +30,18 @@ const unreadableFreezes = "the record of freezes cannot be read; unfreeze the cl
 
 func freezeRecord(e *mvccpb.KeyValue, rev int64) FreezeRecord {
 	r := FreezeRecord{Revision: rev}
+
 	if e == nil {
 		return r
 	}
+
 	f, err := record.Decode[task.Freezes](e.Value)
 	if err != nil {
 		f = task.Freezes{Holding: []task.Freeze{{Reason: unreadableFreezes}}}
 	}
+
 	r.Freezes, r.Mod = f, e.ModRevision
+
 	return r
 }
 
@@ -47,10 +51,12 @@ func (s Freezes) Freezes(ctx context.Context) (FreezeRecord, error) {
 	if err != nil {
 		return FreezeRecord{}, fmt.Errorf("read the freezes: %w", err)
 	}
+
 	var e *mvccpb.KeyValue
 	if len(res.Kvs) > 0 {
 		e = res.Kvs[0]
 	}
+
 	return freezeRecord(e, res.Header.Revision), nil
 }
 
@@ -60,14 +66,17 @@ func (s Freezes) Freezes(ctx context.Context) (FreezeRecord, error) {
 func (s Freezes) SetFreezes(ctx context.Context, old FreezeRecord, f task.Freezes) (int64, error) {
 	key := s.keys.Freezes()
 	t := kv.Txn{If: []clientv3.Cmp{unchanged(key, old.Mod)}, Then: []clientv3.Op{clientv3.OpPut(key, record.Encode(f))}}
+
 	// Alone: what all commits compare would have each request wait for it.
 	res, err := s.writeAlone(ctx, t)
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
 	}
+
 	if err != nil {
 		return 0, fmt.Errorf("write the freezes: %w", err)
 	}
+
 	return res.Revision, nil
 }
 
@@ -78,6 +87,7 @@ func (s Freezes) FollowFreezes(ctx context.Context, relist time.Duration, apply 
 	cfg := kv.FollowConfig{Key: s.keys.Freezes(), Name: "freezes", Apart: true, Relist: relist}
 	return kv.Follow(ctx, s.etcd, cfg, func(b kv.Batch) error {
 		var last *mvccpb.KeyValue
+
 		switch {
 		case b.Reset && len(b.KVs) > 0:
 			last = b.KVs[0]
@@ -89,6 +99,7 @@ func (s Freezes) FollowFreezes(ctx context.Context, relist time.Duration, apply 
 				last = e.Kv
 			}
 		}
+
 		return apply(freezeRecord(last, b.Revision))
 	})
 }

@@ -55,6 +55,7 @@ func (s Inbox) FollowInbox(ctx context.Context, node string, relist time.Duratio
 		for _, e := range b.KVs {
 			out.Events = append(out.Events, inboxEvent(s.keys, e))
 		}
+
 		for _, e := range b.Events {
 			if deleted := e.Type == clientv3.EventTypeDelete; deleted || b.Echo {
 				out.Events = append(out.Events, InboxEvent{Key: string(e.Kv.Key), Mod: e.Kv.ModRevision, Deleted: deleted})
@@ -62,6 +63,7 @@ func (s Inbox) FollowInbox(ctx context.Context, node string, relist time.Duratio
 			}
 			out.Events = append(out.Events, inboxEvent(s.keys, e.Kv))
 		}
+
 		return apply(out)
 	})
 }
@@ -93,6 +95,7 @@ func (s Inbox) Rewrite(ctx context.Context, session kv.Fence, h record.Held) (in
 	case !session.Holds(readAt(res, 0)):
 		return 0, fmt.Errorf("rewrite run %s of %s: %w", h.ID, h.Ref(), task.ErrFenced)
 	}
+
 	return 0, fmt.Errorf("rewrite run %s of %s: %w", h.ID, h.Ref(), task.ErrConflict)
 }
 
@@ -103,6 +106,7 @@ func (s Inbox) Rewrite(ctx context.Context, session kv.Fence, h record.Held) (in
 // task.ErrConflict, only with next: the record has changed (a cancel): look again.
 func (s Inbox) Finish(ctx context.Context, h record.Held, end task.Run, next *task.Waiting) error {
 	var wait again
+
 	for {
 		err := s.finishOnce(ctx, h, end, next)
 		if err == nil || errors.Is(err, ErrLate) || errors.Is(err, task.ErrConflict) {
@@ -118,6 +122,7 @@ func (s Inbox) finishOnce(ctx context.Context, h record.Held, end task.Run, next
 	ref := h.Ref()
 	end.Token = h.Create // it is what tells our record from another's
 	run, ended := s.keys.Run(h.Node, ref, h.ID), s.keys.Ended(ref, h.ID)
+
 	t := kv.Txn{If: []clientv3.Cmp{kv.CreateIs(run, h.Create)}, ResolvedByCaller: true}
 	if next != nil {
 		queued := s.keys.Queued(ref, h.ID)
@@ -129,15 +134,18 @@ func (s Inbox) finishOnce(ctx context.Context, h record.Held, end task.Run, next
 			t.Then = append(t.Then, opPut(s.keys.DeadRun(ref, h.ID), record.EncodeDead(h, end)))
 		}
 	}
+
 	res, err := s.write(ctx, t)
 	if err != nil || res.Succeeded {
 		return err
 	}
+
 	// Not in its Else: they would cost each finish as much as all else in it.
 	found, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(run), clientv3.OpGet(s.keys.Queued(ref, h.ID)), clientv3.OpGet(ended)).Commit()
 	if err != nil {
 		return fmt.Errorf("%w: %w", task.ErrUnavailable, err)
 	}
+
 	res = kv.Result{Revision: found.Header.Revision, Responses: found.Responses}
 	if e := readAt(res, 0); e != nil && e.CreateRevision == h.Create {
 		return fmt.Errorf("finish run %s of %s: %w", h.ID, ref, task.ErrConflict)
@@ -145,6 +153,7 @@ func (s Inbox) finishOnce(ctx context.Context, h record.Held, end task.Run, next
 	if known, err := s.onRecord(ctx, res, h, end); known || err != nil {
 		return err
 	}
+
 	return s.recordLate(ctx, h, end)
 }
 
@@ -157,14 +166,17 @@ func (s Inbox) finishOnce(ctx context.Context, h record.Held, end task.Run, next
 // nothing left that a late result would stand beside.
 func (s Inbox) onRecord(ctx context.Context, res kv.Result, h record.Held, end task.Run) (bool, error) {
 	ref := h.Ref()
+
 	if e := readAt(res, 1); e != nil { // the next attempt waits: ours, or one after our loss
 		w, err := record.DecodeWaiting(record.ShardKey{Kind: record.KindQueued, Ref: ref, Run: h.ID}, e.Value)
 		return err == nil && recordedAs(w.Attempts, h.Create, end.State), nil
 	}
+
 	if e := readAt(res, 2); e != nil {
 		r, err := record.DecodeEnded(record.ShardKey{Kind: record.KindEnded, Ref: ref, Run: h.ID}, e.Value)
 		return err == nil && (r.Token == h.Create && r.State == end.State || recordedAs(r.Attempts, h.Create, end.State)), nil
 	}
+
 	// The next attempt is dispatched, on whatever node: at the same revision, or
 	// it might slip through between the reads.
 	active, err := Runs(s).activeOf(ctx, ref, res.Revision)
@@ -172,6 +184,7 @@ func (s Inbox) onRecord(ctx context.Context, res kv.Result, h record.Held, end t
 	if err == nil && len(active) == 0 && task.IsPart(h.ID) {
 		return s.onRecordOfParent(ctx, h, end)
 	}
+
 	return err == nil && len(active) == 0 || slices.ContainsFunc(active, func(a record.Held) bool {
 		return recordedAs(a.Attempts, h.Create, end.State)
 	}), err
@@ -193,6 +206,7 @@ func (s Inbox) recordLate(ctx context.Context, h record.Held, end task.Run) erro
 	if err != nil {
 		return err
 	}
+
 	return fmt.Errorf("run %s of %s: %w", h.ID, ref, ErrLate)
 }
 
@@ -200,9 +214,11 @@ func (s Inbox) recordLate(ctx context.Context, h record.Held, end task.Run) erro
 // one known. task.ErrConflict if it is not, or if the run is cancelled.
 func (s Inbox) HandBack(ctx context.Context, h record.Held) error {
 	ref := h.Ref()
+
 	if h.CancelRequested {
 		return fmt.Errorf("hand back run %s of %s: %w: it is cancelled", h.ID, ref, task.ErrConflict)
 	}
+
 	run, queued := s.keys.Run(h.Node, ref, h.ID), s.keys.Queued(ref, h.ID)
 	w := task.Waiting{Run: h.Unpaused(), Env: h.Env}
 	w.PausedMS = 0
@@ -215,9 +231,11 @@ func (s Inbox) HandBack(ctx context.Context, h record.Held) error {
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
 	}
+
 	if err != nil {
 		return fmt.Errorf("hand back run %s of %s: %w", h.ID, ref, err)
 	}
+
 	return nil
 }
 
@@ -233,6 +251,7 @@ func (s Inbox) PutCleared(ctx context.Context, instance string, at task.Time) er
 	if err != nil {
 		return fmt.Errorf("say that instance %s is cleared: %w: %w", instance, task.ErrUnavailable, err)
 	}
+
 	res, err := s.writeAlone(ctx, kv.Txn{
 		If:   []clientv3.Cmp{absent(key)},
 		Then: []clientv3.Op{clientv3.OpPut(key, record.Encode(map[string]task.Time{"at": at}), clientv3.WithLease(lease.ID))},
@@ -240,13 +259,16 @@ func (s Inbox) PutCleared(ctx context.Context, instance string, at task.Time) er
 	if errors.Is(err, task.ErrUnknown) {
 		return fmt.Errorf("say that instance %s is cleared: %w", instance, err)
 	}
+
 	if err != nil || !res.Succeeded { // or it was said before: the lease is not needed
 		_, rerr := s.etcd.Revoke(ctx, lease.ID)
 		err = errors.Join(err, rerr)
 	}
+
 	if err != nil {
 		return fmt.Errorf("say that instance %s is cleared: %w", instance, err)
 	}
+
 	return nil
 }
 
@@ -261,14 +283,17 @@ func (s Inbox) Cleared(ctx context.Context, instance string) (bool, error) {
 func (s Inbox) onRecordOfParent(ctx context.Context, h record.Held, end task.Run) (bool, error) {
 	ref := h.Ref()
 	parent, index, _ := task.ParentOf(h.ID)
+
 	e, err := s.getOne(ctx, s.keys.Ended(ref, parent))
 	if e == nil || err != nil {
 		return err == nil, err
 	}
+
 	r, err := record.DecodeEnded(record.ShardKey{Kind: record.KindEnded, Ref: ref, Run: parent}, e.Value)
 	if err != nil || r.Fan == nil {
 		return true, nil
 	}
+
 	return !slices.ContainsFunc(r.Fan.Parts, func(p task.Part) bool {
 		return p.Index == index && p.Token == h.Create && p.State != end.State
 	}), nil

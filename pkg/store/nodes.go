@@ -34,6 +34,7 @@ func (s Nodes) Register(ctx context.Context, n task.Node, lease clientv3.LeaseID
 	if known := s.format.cluster.Load(); known > 0 {
 		guards = append(guards, unchanged(s.keys.Cluster(), known)) // the format in force is one that it understands
 	}
+
 	n.Format, n.Writes = s.format.understood, s.format.inUse()
 	res, err := s.writeAlone(ctx, kv.Txn{
 		If:   guards,
@@ -45,17 +46,20 @@ func (s Nodes) Register(ctx context.Context, n task.Node, lease clientv3.LeaseID
 			err = fmt.Errorf("%w: the cluster's record has changed", task.ErrConflict)
 		}
 	}
+
 	if err != nil {
 		return kv.Fence{}, nil, fmt.Errorf("register node %s: %w", n.Name, err)
 	}
 	if res.Succeeded {
 		return kv.CreateFence(key, res.Revision), nil, nil
 	}
+
 	e := readAt(res, 0)
 	holder, _ := record.DecodeNode(s.keys, e) // an unreadable holder holds the name all the same
 	if e.Lease == int64(lease) && holder.Instance == n.Instance {
 		return kv.CreateFence(key, e.CreateRevision), nil, nil // an earlier copy of this very write
 	}
+
 	return kv.Fence{}, &holder, fmt.Errorf("register node %s: %w", n.Name, task.ErrExists)
 }
 
@@ -67,9 +71,11 @@ func (s Nodes) Announce(ctx context.Context, session kv.Fence, n task.Node, leas
 	if err == nil && !res.Succeeded {
 		err = task.ErrFenced
 	}
+
 	if err != nil {
 		return fmt.Errorf("announce node %s: %w", n.Name, err)
 	}
+
 	return nil
 }
 
@@ -78,13 +84,16 @@ func (s Nodes) Announce(ctx context.Context, session kv.Fence, n task.Node, leas
 func (s Nodes) Leave(ctx context.Context, session kv.Fence, node string) error {
 	inbox := s.keys.Inbox(node)
 	none := kv.CreateIs(inbox, 0).WithPrefix()
+
 	res, err := s.writeAlone(ctx, kv.Txn{If: []clientv3.Cmp{session.Compare(), none}, Then: []clientv3.Op{clientv3.OpDelete(session.Key)}})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
 	}
+
 	if err != nil {
 		return fmt.Errorf("leave as node %s: %w", node, err)
 	}
+
 	return nil
 }
 
@@ -94,9 +103,11 @@ func (s Nodes) Node(ctx context.Context, name string) (task.Node, error) {
 	if err == nil && e == nil {
 		err = task.ErrNotFound
 	}
+
 	if err != nil {
 		return task.Node{}, fmt.Errorf("read node %s: %w", name, err)
 	}
+
 	return record.DecodeNode(s.keys, e)
 }
 

@@ -37,9 +37,11 @@ func (s Nodes) RequestNodeState(ctx context.Context, n task.Node, r NodeRequest)
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
 	}
+
 	if err != nil {
 		return 0, fmt.Errorf("ask node %s for a state: %w", n.Name, err)
 	}
+
 	return res.Revision, nil
 }
 
@@ -60,6 +62,7 @@ func (s Nodes) DeleteNodeRequest(ctx context.Context, node string, mod int64) (b
 	if err != nil {
 		return false, fmt.Errorf("delete the request to node %s: %w", node, err)
 	}
+
 	return res.Succeeded, nil
 }
 
@@ -72,9 +75,11 @@ func (s Nodes) FollowNodeRequests(ctx context.Context, node string, relist time.
 		if b.Reset && len(b.KVs) > 0 {
 			last = b.KVs[0]
 		}
+
 		if n := len(b.Events); n > 0 && b.Events[n-1].Type != clientv3.EventTypeDelete {
 			last = b.Events[n-1].Kv
 		}
+
 		if last == nil {
 			return nil
 		}
@@ -83,7 +88,9 @@ func (s Nodes) FollowNodeRequests(ctx context.Context, node string, relist time.
 		if err != nil {
 			r = NodeRequest{} // one that cannot be read is for no instance
 		}
+
 		r.Mod = last.ModRevision
+
 		return obey(r)
 	})
 }

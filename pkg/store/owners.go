@@ -38,6 +38,7 @@ func (s Owners) Fleet(ctx context.Context) ([]task.Node, []record.Owner, error) 
 	if err != nil {
 		return nil, nil, fmt.Errorf("read nodes and owners: %w: %w", task.ErrUnavailable, err)
 	}
+
 	return record.DecodeNodes(s.keys, res.Responses[0].GetResponseRange().Kvs), record.DecodeOwners(s.keys, res.Responses[1].GetResponseRange().Kvs), nil
 }
 
@@ -64,6 +65,7 @@ func (s Owners) Assign(ctx context.Context, term kv.Fence, moves []Move, now tas
 				o.Previous = append([]task.Assignment{{Node: m.From.Node, Since: m.From.Since}}, m.From.Previous...)
 				o.Previous = o.Previous[:min(len(o.Previous), keepPrevious)]
 			}
+
 			t.If = append(t.If, unchanged(key, m.From.Fence))
 			t.Then = append(t.Then, clientv3.OpPut(key, o.EncodeOver(m.From)))
 			if m.Handover != 0 {
@@ -72,9 +74,11 @@ func (s Owners) Assign(ctx context.Context, term kv.Fence, moves []Move, now tas
 				t.Then = append(t.Then, clientv3.OpDelete(ahead))
 			}
 		}
+
 		if err := s.lead(ctx, term, t); err != nil {
 			return fmt.Errorf("assign %d shards: %w", len(chunk), err)
 		}
+
 		return nil
 	})
 }
@@ -87,6 +91,7 @@ func inChunks[T any](list []T, do func([]T) error) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -103,6 +108,7 @@ func (s Owners) lead(ctx context.Context, term kv.Fence, t kv.Txn) error {
 	case !res.Succeeded:
 		return task.ErrConflict
 	}
+
 	return nil
 }
 

@@ -25,11 +25,14 @@ func (s Owners) Lineup(ctx context.Context) (l Lineup, err error) {
 	for _, prefix := range []string{s.keys.Nodes(), s.keys.Owners(), s.keys.Handovers()} {
 		ops = append(ops, clientv3.OpGet(prefix, below(prefix)))
 	}
+
 	res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
 	if err != nil {
 		return l, fmt.Errorf("read nodes, owners and moves: %w: %w", task.ErrUnavailable, err)
 	}
+
 	at := func(i int) []*mvccpb.KeyValue { return res.Responses[i].GetResponseRange().Kvs }
+
 	return Lineup{record.DecodeNodes(s.keys, at(0)), record.DecodeOwners(s.keys, at(1)), record.DecodeHandovers(s.keys, at(2))}, nil
 }
 
@@ -43,9 +46,11 @@ func (s Owners) Prepare(ctx context.Context, term kv.Fence, list []record.Handov
 			t.If = append(t.If, unchanged(key, h.Revision))
 			t.Then = append(t.Then, clientv3.OpPut(key, record.Encode(record.Handover{To: h.To, Since: now})))
 		}
+
 		if err := s.lead(ctx, term, t); err != nil {
 			return fmt.Errorf("prepare %d shards: %w", len(chunk), err)
 		}
+
 		return nil
 	})
 }
@@ -60,9 +65,11 @@ func (s Owners) Withdraw(ctx context.Context, term kv.Fence, list []record.Hando
 			t.If = append(t.If, unchanged(key, h.Revision))
 			t.Then = append(t.Then, clientv3.OpDelete(key))
 		}
+
 		if err := s.lead(ctx, term, t); err != nil {
 			return fmt.Errorf("withdraw %d shards: %w", len(chunk), err)
 		}
+
 		return nil
 	})
 }
@@ -80,8 +87,10 @@ func (s Owners) TellReady(ctx context.Context, session kv.Fence, h record.Handov
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
 	}
+
 	if err != nil {
 		return fmt.Errorf("tell that shard %d is loaded: %w", h.Shard, err)
 	}
+
 	return nil
 }

@@ -29,6 +29,7 @@ func (s Runs) Runs(ctx context.Context, ref record.Ref) ([]task.Run, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list runs of %s: %w: %w", ref, task.ErrUnavailable, err)
 	}
+
 	byID := map[string]task.Run{}
 	for _, r := range res.Responses {
 		for _, e := range r.GetResponseRange().Kvs {
@@ -37,13 +38,16 @@ func (s Runs) Runs(ctx context.Context, ref record.Ref) ([]task.Run, error) {
 			}
 		}
 	}
+
 	active, err := s.activeOf(ctx, ref, res.Header.Revision)
 	if err != nil {
 		return nil, err
 	}
+
 	for _, h := range active {
 		byID[h.ID] = h.Run
 	}
+
 	return record.SortRuns(byID), nil
 }
 
@@ -62,10 +66,12 @@ func (s Runs) ShardRuns(ctx context.Context, shards []int, namespace string) ([]
 				ops = append(ops, clientv3.OpGet(prefix, below(prefix)))
 			}
 		}
+
 		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
 		if err != nil {
 			return nil, fmt.Errorf("list runs: %w: %w", task.ErrUnavailable, err)
 		}
+
 		for _, r := range res.Responses {
 			for _, e := range r.GetResponseRange().Kvs {
 				if run, ok := record.DecodeRun(s.keys, e); ok {
@@ -74,6 +80,7 @@ func (s Runs) ShardRuns(ctx context.Context, shards []int, namespace string) ([]
 			}
 		}
 	}
+
 	return record.SortRuns(byID), nil
 }
 
@@ -100,6 +107,7 @@ func (s Runs) ActiveOf(ctx context.Context, ref record.Ref) ([]record.Held, erro
 func (s Runs) activeOf(ctx context.Context, ref record.Ref, rev int64) ([]record.Held, error) {
 	var list []record.Held
 	end := clientv3.GetPrefixRangeEnd(s.keys.Runs())
+
 	for from := s.keys.Runs(); ; {
 		res, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(1), clientv3.WithKeysOnly(), clientv3.WithRev(rev))
 		if err != nil {
@@ -108,11 +116,13 @@ func (s Runs) activeOf(ctx context.Context, ref record.Ref, rev int64) ([]record
 		if len(res.Kvs) == 0 {
 			return list, nil
 		}
+
 		node, _, _ := strings.Cut(strings.TrimPrefix(string(res.Kvs[0].Key), s.keys.Runs()), "/")
 		part, _, err := s.getAllAt(ctx, s.keys.InboxOf(node, ref), rev)
 		if err != nil {
 			return nil, fmt.Errorf("find attempts of %s: %w", ref, err)
 		}
+
 		list = append(list, record.DecodeAllHeld(s.keys, part)...)
 		from = clientv3.GetPrefixRangeEnd(s.keys.Inbox(node))
 	}
@@ -141,24 +151,29 @@ func (s Runs) FindRuns(ctx context.Context, shards int, namespace, idPrefix stri
 					return
 				}
 			}
+
 			refs, ids = append(refs, ref), append(ids, id)
 		}
 	}
+
 	all, rev, err := s.getAll(ctx, s.keys.Runs(), clientv3.WithKeysOnly())
 	if err != nil {
 		return nil, nil, fmt.Errorf("find run: %w", err)
 	}
+
 	for _, e := range all {
 		if k, ok := s.keys.ParseRun(string(e.Key)); ok {
 			add(k.Ref, k.Run)
 		}
 	}
+
 	for id := range shards {
 		for _, prefix := range []string{s.keys.Queue(id), s.keys.History(id)} {
 			all, _, err := s.getAllAt(ctx, prefix+namespace+"/", rev, clientv3.WithKeysOnly()) // a run that moves meanwhile is in one place
 			if err != nil {
 				return nil, nil, fmt.Errorf("find run: %w", err)
 			}
+
 			for _, e := range all {
 				if k, ok := s.keys.ParseShard(string(e.Key)); ok && !k.Late {
 					add(k.Ref, k.Run)
@@ -166,6 +181,7 @@ func (s Runs) FindRuns(ctx context.Context, shards int, namespace, idPrefix stri
 			}
 		}
 	}
+
 	return refs, ids, nil
 }
 
@@ -175,17 +191,21 @@ func (s Runs) Attempts(ctx context.Context, runs []record.RunKey) ([]*record.Hel
 	for i, k := range runs {
 		keys[i] = s.keys.Run(k.Node, k.Ref, k.Run)
 	}
+
 	list := make([]*record.Held, len(runs))
 	err := s.eachKey(ctx, keys, func(i int, e *mvccpb.KeyValue) {
 		if e == nil {
 			return
 		}
+
 		if h, err := record.DecodeHeld(s.keys, e); err == nil {
 			list[i] = &h
 		}
 	})
+
 	if err != nil {
 		return nil, fmt.Errorf("read attempts: %w", err)
 	}
+
 	return list, nil
 }

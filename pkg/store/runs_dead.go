@@ -18,13 +18,16 @@ func (s Runs) DeadRuns(ctx context.Context, ref record.Ref) ([]record.Dead, erro
 	if err != nil {
 		return nil, fmt.Errorf("list the dead runs of %s: %w", ref, err)
 	}
+
 	var list []record.Dead
 	for _, e := range all {
 		if d, ok := record.DecodeDead(s.keys, e); ok {
 			list = append(list, d)
 		}
 	}
+
 	slices.SortFunc(list, func(a, b record.Dead) int { return record.ByTime(a.Run, b.Run) })
+
 	return list, nil
 }
 
@@ -39,15 +42,18 @@ func (s Runs) ShardDead(ctx context.Context, shards []int, namespace string) ([]
 			prefixes[i] += namespace + "/"
 		}
 	}
+
 	for chunk := range slices.Chunk(prefixes, 100) {
 		ops := make([]clientv3.Op, len(chunk))
 		for i, p := range chunk {
 			ops[i] = clientv3.OpGet(p, below(p))
 		}
+
 		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
 		if err != nil {
 			return nil, fmt.Errorf("list dead runs: %w: %w", task.ErrUnavailable, err)
 		}
+
 		for _, r := range res.Responses {
 			for _, e := range r.GetResponseRange().Kvs {
 				if d, ok := record.DecodeDead(s.keys, e); ok {
@@ -56,6 +62,7 @@ func (s Runs) ShardDead(ctx context.Context, shards []int, namespace string) ([]
 			}
 		}
 	}
+
 	return runs, nil
 }
 
@@ -66,6 +73,7 @@ func (s Runs) Revive(ctx context.Context, st Stored, d record.Dead, w task.Waiti
 	if st.EntryMod == 0 {
 		return fmt.Errorf("run %s of %s again: its entry: %w", d.ID, st.Ref, task.ErrNotFound)
 	}
+
 	dead, queued := s.keys.DeadRun(st.Ref, d.ID), s.keys.Queued(st.Ref, w.ID)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(dead, d.Mod), absent(queued), unchanged(s.keys.Entry(st.Ref), st.EntryMod)},
@@ -74,9 +82,11 @@ func (s Runs) Revive(ctx context.Context, st Stored, d record.Dead, w task.Waiti
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
 	}
+
 	if err != nil {
 		return fmt.Errorf("run %s of %s again: %w", d.ID, st.Ref, err)
 	}
+
 	return nil
 }
 
@@ -89,13 +99,16 @@ func (s Runs) Revive(ctx context.Context, st Stored, d record.Dead, w task.Waiti
 func (s Runs) Dismiss(ctx context.Context, ref record.Ref, d record.Dead, who string) error {
 	key := s.keys.DeadRun(ref, d.ID)
 	d.DismissedBy = who
+
 	marked, err := s.writeDead(ctx, key, d.Mod, opPut(key, record.EncodeWaiting(d.Waiting)))
 	if err == nil {
 		_, err = s.writeDead(ctx, key, marked, clientv3.OpDelete(key))
 	}
+
 	if err != nil {
 		return fmt.Errorf("dismiss run %s of %s: %w", d.ID, ref, err)
 	}
+
 	return nil
 }
 

@@ -26,6 +26,7 @@ type Outcome struct {
 func (s Runs) Outcomes(ctx context.Context, refs []record.Ref, n int) ([]Outcome, error) {
 	const some = 3 // of which one is likely to be the end of a run
 	n = max(n, some)
+
 	list := make([]Outcome, 0, len(refs))
 	for chunk := range slices.Chunk(refs, 40) { // etcd takes 128 operations
 		ops := make([]clientv3.Op, 0, 3*len(chunk))
@@ -36,10 +37,12 @@ func (s Runs) Outcomes(ctx context.Context, refs []record.Ref, n int) ([]Outcome
 				clientv3.OpGet(d, below(d), clientv3.WithKeysOnly()),
 				clientv3.OpGet(q, below(q), clientv3.WithCountOnly()))
 		}
+
 		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
 		if err != nil {
 			return nil, fmt.Errorf("read past runs: %w: %w", task.ErrUnavailable, err)
 		}
+
 		for i, ref := range chunk {
 			history, dead := res.Responses[3*i].GetResponseRange(), res.Responses[3*i+1].GetResponseRange().Kvs
 			o := Outcome{Waiting: int(res.Responses[3*i+2].GetResponseRange().Count)}
@@ -48,23 +51,28 @@ func (s Runs) Outcomes(ctx context.Context, refs []record.Ref, n int) ([]Outcome
 					o.Runs = append(o.Runs, run)
 				}
 			}
+
 			if len(o.Runs) == 0 && history.More { // none that counts: look behind them
 				last, err := s.lastEnded(ctx, ref)
 				if err != nil {
 					return nil, fmt.Errorf("read past runs: %w", err)
 				}
+
 				if last != nil {
 					o.Runs = []task.Run{*last}
 				}
 			}
+
 			if len(dead) > 0 {
 				if k, ok := s.keys.ParseShard(string(dead[len(dead)-1].Key)); ok {
 					o.Dead = k.Run
 				}
 			}
+
 			list = append(list, o)
 		}
 	}
+
 	return list, nil
 }
 
@@ -85,10 +93,12 @@ func (s Runs) RunPlaces(ctx context.Context, shards []int, namespace string, sin
 			if namespace != "" {
 				prefix += namespace + "/"
 			}
+
 			all, _, err := s.getAll(ctx, prefix, clientv3.WithKeysOnly())
 			if err != nil {
 				return nil, fmt.Errorf("list runs: %w", err)
 			}
+
 			for _, e := range all {
 				k, ok := s.keys.ParseShard(string(e.Key))
 				if ok && !k.Late && k.Run >= from && (to == "" || k.Run < to) {
@@ -97,6 +107,7 @@ func (s Runs) RunPlaces(ctx context.Context, shards []int, namespace string, sin
 			}
 		}
 	}
+
 	return list, nil
 }
 
@@ -123,10 +134,12 @@ func (s Runs) runsBelow(ctx context.Context, kind func(shard int) string, shards
 			}
 			ops[i] = clientv3.OpGet(prefix, below(prefix))
 		}
+
 		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
 		if err != nil {
 			return nil, fmt.Errorf("list runs: %w: %w", task.ErrUnavailable, err)
 		}
+
 		for _, r := range res.Responses {
 			for _, e := range r.GetResponseRange().Kvs {
 				if run, ok := record.DecodeRun(s.keys, e); ok {
@@ -135,6 +148,7 @@ func (s Runs) runsBelow(ctx context.Context, kind func(shard int) string, shards
 			}
 		}
 	}
+
 	return runs, nil
 }
 
@@ -153,17 +167,21 @@ func (s Runs) RunsAt(ctx context.Context, places []RunPlace) ([]*task.Run, error
 	for _, p := range places {
 		keys = append(keys, s.keys.Queued(p.Ref, p.Run), s.keys.Ended(p.Ref, p.Run))
 	}
+
 	list := make([]*task.Run, len(places))
 	err := s.eachKey(ctx, keys, func(i int, e *mvccpb.KeyValue) {
 		if e == nil {
 			return
 		}
+
 		if run, ok := record.DecodeRun(s.keys, e); ok {
 			list[i/2] = &run // history comes second, and is what counts
 		}
 	})
+
 	if err != nil {
 		return nil, fmt.Errorf("read runs: %w", err)
 	}
+
 	return list, nil
 }

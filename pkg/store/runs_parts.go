@@ -17,6 +17,7 @@ func (s Runs) cancelParent(ctx context.Context, ref record.Ref, w task.Waiting, 
 	if w.Fan.Cancel != "" {
 		return w.Run, nil
 	}
+
 	fan := *w.Fan
 	fan.Cancel, w.Fan, w.CancelledBy = task.ReasonCancelled, &fan, who
 	key := s.keys.Queued(ref, w.ID)
@@ -27,9 +28,11 @@ func (s Runs) cancelParent(ctx context.Context, ref record.Ref, w task.Waiting, 
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
 	}
+
 	if err != nil {
 		return task.Run{}, fmt.Errorf("cancel run %s of %s: %w", w.ID, ref, err)
 	}
+
 	return w.Run, nil
 }
 
@@ -43,23 +46,28 @@ func (s Runs) PartsOf(ctx context.Context, ref record.Ref, parent string) (map[i
 			parts[i] = r
 		}
 	}
+
 	active, err := s.ActiveOf(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
+
 	for _, h := range active {
 		add(h.Run)
 	}
+
 	for _, prefix := range []string{s.keys.QueueOf(ref), s.keys.Parts(ref)} {
 		all, _, err := s.getAll(ctx, prefix+parent+"-")
 		if err != nil {
 			return nil, fmt.Errorf("read the parts of run %s of %s: %w", parent, ref, err)
 		}
+
 		for _, e := range all {
 			if run, ok := record.DecodeRun(s.keys, e); ok {
 				add(run)
 			}
 		}
 	}
+
 	return parts, nil
 }

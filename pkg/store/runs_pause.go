@@ -29,10 +29,12 @@ func (s Runs) ResumeActive(ctx context.Context, h record.Held, who string) (task
 	if !h.PauseRequested {
 		return h.Run, nil
 	}
+
 	h.PauseRequested, h.ResumedBy = false, who
 	if h.State != task.Paused {
 		h.PausedBy = ""
 	}
+
 	return s.askNode(ctx, h, "resume")
 }
 
@@ -46,8 +48,10 @@ func (s Runs) askNode(ctx context.Context, h record.Held, what string) (task.Run
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
 	}
+
 	if err != nil {
 		return task.Run{}, fmt.Errorf("%s run %s of %s: %w", what, h.ID, h.Ref(), err)
 	}
+
 	return h.Run, nil
 }

@@ -19,6 +19,7 @@ func (s Runs) Enqueue(ctx context.Context, st Stored, w task.Waiting) (int64, er
 	if st.EntryMod == 0 {
 		return 0, fmt.Errorf("queue run %s of %s: its entry: %w", w.ID, st.Ref, task.ErrNotFound)
 	}
+
 	key := s.keys.Queued(st.Ref, w.ID)
 	res, err := s.write(ctx, kv.Txn{
 		If:   []clientv3.Cmp{absent(key), unchanged(s.keys.Entry(st.Ref), st.EntryMod)},
@@ -33,6 +34,7 @@ func (s Runs) Enqueue(ctx context.Context, st Stored, w task.Waiting) (int64, er
 	case readAt(res, 0) != nil:
 		return 0, fmt.Errorf("queue run %s of %s: %w", w.ID, st.Ref, task.ErrExists)
 	}
+
 	return 0, fmt.Errorf("queue run %s of %s: %w", w.ID, st.Ref, task.ErrConflict)
 }
 
@@ -47,6 +49,7 @@ func (s Runs) CancelQueued(ctx context.Context, ref record.Ref, id string, who s
 	if e == nil {
 		return task.Run{}, fmt.Errorf("waiting run %s of %s: %w", id, ref, task.ErrNotFound)
 	}
+
 	w, err := record.DecodeWaiting(record.ShardKey{Kind: record.KindQueued, Ref: ref, Run: id}, e.Value)
 	if err != nil {
 		return task.Run{}, err
@@ -54,6 +57,7 @@ func (s Runs) CancelQueued(ctx context.Context, ref record.Ref, id string, who s
 	if w.UnderWay() {
 		return s.cancelParent(ctx, ref, w, e.ModRevision, who)
 	}
+
 	end := w.Run
 	end.State, end.Reason, end.CancelledBy, end.EndedAt = task.Cancelled, task.ReasonCancelled, who, task.At(now)
 	res, err := s.write(ctx, kv.Txn{
@@ -63,8 +67,10 @@ func (s Runs) CancelQueued(ctx context.Context, ref record.Ref, id string, who s
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
 	}
+
 	if err != nil {
 		return task.Run{}, fmt.Errorf("cancel run %s of %s: %w", id, ref, err)
 	}
+
 	return end, nil
 }

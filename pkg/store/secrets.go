@@ -25,12 +25,15 @@ func (s Secrets) Secret(ctx context.Context, namespace, name string) (record.Sec
 	if err == nil && e != nil {
 		r, err = s.keys.DecodeSecret(e)
 	}
+
 	if err == nil && (e == nil || r.Deleted()) {
 		err = task.ErrNotFound
 	}
+
 	if err != nil {
 		return r, fmt.Errorf("secret %s/%s: %w", namespace, name, err)
 	}
+
 	return r, nil
 }
 
@@ -46,29 +49,36 @@ func (s Secrets) Secrets(ctx context.Context, namespace, after string, limit int
 	if namespace != "" {
 		prefix = s.keys.SecretsOf(namespace)
 	}
+
 	from := prefix
 	if after != "" {
 		from = s.keys.Secrets() + after + "\x00"
 	}
+
 	end := clientv3.GetPrefixRangeEnd(prefix)
 	if from < prefix || from >= end {
 		return nil, "", task.Invalid(task.CodeBadValue, "page", "is not a page of this list")
 	}
+
 	res, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(int64(min(limit, secretsPage))))
 	if err != nil {
 		return nil, "", fmt.Errorf("list secrets: %w", err)
 	}
+
 	for _, e := range res.Kvs {
 		if _, _, ok := s.keys.ParseSecret(string(e.Key)); !ok {
 			continue
 		}
+
 		if r, err := s.keys.DecodeSecret(e); err != nil || !r.Deleted() {
 			list = append(list, r.Secret)
 		}
 	}
+
 	if res.More && len(res.Kvs) > 0 {
 		next = string(res.Kvs[len(res.Kvs)-1].Key)[len(s.keys.Secrets()):]
 	}
+
 	return list, next, nil
 }
 
@@ -86,12 +96,15 @@ func (s Secrets) SweepSecrets(ctx context.Context, before task.Time, after strin
 func (s Secrets) PutSecret(ctx context.Context, old int64, r record.Secret) (int64, error) {
 	key := s.keys.Secret(r.Namespace, r.Name)
 	r.Revision = 0
+
 	res, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{unchanged(key, old)}, Then: []clientv3.Op{clientv3.OpPut(key, record.Encode(r))}})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
 	}
+
 	if err != nil {
 		return 0, fmt.Errorf("write secret %s/%s: %w", r.Namespace, r.Name, err)
 	}
+
 	return res.Revision, nil
 }

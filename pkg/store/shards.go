@@ -88,6 +88,7 @@ func (s Shards) followShard(ctx context.Context, shard int, rev int64, marks fun
 				out.Events = append(out.Events, ev)
 			}
 		}
+
 		news := b.Reset
 		for _, e := range b.Events {
 			ev, ok := shardEvent(s.keys, string(e.Kv.Key), e.Kv)
@@ -95,15 +96,19 @@ func (s Shards) followShard(ctx context.Context, shard int, rev int64, marks fun
 				news = news || marks()
 				continue
 			}
+
 			news = true
+
 			if ok {
 				ev.Deleted = e.Type == clientv3.EventTypeDelete
 				out.Events = append(out.Events, ev)
 			}
 		}
+
 		if !news {
 			return nil
 		}
+
 		return apply(out)
 	})
 }
@@ -121,12 +126,14 @@ func (s Shards) ScanActive(ctx context.Context) ([]ActiveKey, int64, error) {
 	if err != nil {
 		return nil, 0, fmt.Errorf("scan active runs: %w", err)
 	}
+
 	keys := make([]ActiveKey, 0, len(all))
 	for _, e := range all {
 		if k, ok := s.keys.ParseRun(string(e.Key)); ok {
 			keys = append(keys, ActiveKey{RunKey: k, Mod: e.ModRevision, Create: e.CreateRevision})
 		}
 	}
+
 	return keys, rev, nil
 }
 
@@ -142,6 +149,7 @@ func (s Shards) Queue(ctx context.Context, shard int) ([]ShardEvent, error) {
 		}
 		events = append(events, shardEvents(s.keys, all)...)
 	}
+
 	return events, nil
 }
 
@@ -152,12 +160,15 @@ func (s Shards) Attempt(ctx context.Context, k record.RunKey) (h record.Held, no
 	if err != nil {
 		return h, false, fmt.Errorf("read run %s of %s: %w: %w", k.Run, k.Ref, task.ErrUnavailable, err)
 	}
+
 	r := kv.Result{Responses: res.Responses}
 	e := readAt(r, 0)
 	if e == nil {
 		return h, false, fmt.Errorf("run %s of %s: %w", k.Run, k.Ref, task.ErrNotFound)
 	}
+
 	h, err = record.DecodeHeld(s.keys, e)
+
 	return h, readAt(r, 1) != nil, err
 }
 
@@ -167,10 +178,13 @@ func (s Shards) Mark(ctx context.Context, shard int) (task.Time, error) {
 	if err == nil && e == nil {
 		err = ErrDamaged
 	}
+
 	if err != nil {
 		return task.Time{}, fmt.Errorf("read the watermark of shard %d: %w", shard, err)
 	}
+
 	w, err := record.DecodeWatermark(e.Value)
+
 	return w.Time, err
 }
 
@@ -193,10 +207,12 @@ func (s Shards) ShardRecords(ctx context.Context, shards int) ([]ShardRecords, e
 				clientv3.OpGet(entries, below(entries), clientv3.WithCountOnly()),
 				clientv3.OpGet(queue, below(queue), clientv3.WithCountOnly()))
 		}
+
 		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
 		if err != nil {
 			return nil, fmt.Errorf("read shards: %w: %w", task.ErrUnavailable, err)
 		}
+
 		for i := 0; i+2 < len(res.Responses); i += 3 {
 			r := ShardRecords{
 				Tasks:  int(res.Responses[i+1].GetResponseRange().Count),
@@ -207,8 +223,10 @@ func (s Shards) ShardRecords(ctx context.Context, shards int) ([]ShardRecords, e
 					r.Watermark = w
 				}
 			}
+
 			list = append(list, r)
 		}
 	}
+
 	return list, nil
 }

@@ -152,6 +152,7 @@ func (c *Commit) sameSession(node string, create int64) *session {
 			return s
 		}
 	}
+
 	inbox := c.keys.Inbox(node) + record.ShardName(c.Shard) + "/"
 	c.sessions = append(c.sessions, session{node, create, inbox})
 	return &c.sessions[len(c.sessions)-1]
@@ -181,11 +182,13 @@ func (c *Commit) PutEntry(task string, e record.EntryParts, mod int64) {
 // ChangeEntry writes another entry than the one that PutEntry was given for a task.
 func (c *Commit) ChangeEntry(task string, e record.EntryParts) {
 	key := c.entries + task
+
 	for i := len(c.writes) - 1; i >= 0; i-- {
 		if w := &c.writes[i]; w.key == key && w.value != nil {
 			value := record.EncodeParts(e)
 			c.bytes += len(value) - len(w.value)
 			w.value = value
+
 			return
 		}
 	}
@@ -244,10 +247,12 @@ func (c *Commit) Extend(ref record.Ref, r task.Run, mod int64) {
 func (c *Commit) EndLost(h record.Held, end task.Run, next *task.Waiting) {
 	c.sameSession(h.Node, 0)
 	c.delete(c.keys.Run(h.Node, h.Ref(), h.ID), h.Mod)
+
 	if next != nil {
 		c.Enqueue(h.Ref(), *next)
 		return
 	}
+
 	c.Record(h.Ref(), end)
 }
 
@@ -256,9 +261,11 @@ func (c *Commit) EndLost(h record.Held, end task.Run, next *task.Waiting) {
 // reason stays.
 func (c *Commit) AskCancel(h record.Held, who, reason string) {
 	key := c.keys.Run(h.Node, h.Ref(), h.ID)
+
 	if !h.CancelRequested {
 		h.CancelRequested, h.CancelledBy, h.CancelReason = true, who, reason
 	}
+
 	c.knownAt(key, h.Mod)
 	c.put(key, record.EncodeAssigned(&h.Assigned, record.Encode(h.Action)))
 }
@@ -291,10 +298,12 @@ func (c *Conflict) Error() string {
 	if c.Freezes != nil {
 		freezes = 1
 	}
+
 	edits := 0
 	if c.Revised != nil {
 		edits = 1
 	}
+
 	return fmt.Sprintf("%d records, %d runs, %d nodes, %d freezes, %d revisions of schedules are not as they were known",
 		len(c.Records), len(c.Runs), len(c.Nodes), freezes, edits)
 }
@@ -314,11 +323,13 @@ func (c *Conflict) Is(target error) bool { return target == task.ErrConflict }
 func (s Shards) Commit(ctx context.Context, c *Commit) (int64, error) {
 	var nonces []string // of this content
 	var wait again
+
 	for {
 		c.Watermark.Nonce = task.NewUID()
 		if nonces = append(nonces, c.Watermark.Nonce); len(nonces) > 1 {
 			c.ResolvedAs = OutcomeNotFound // unless we find one of them
 		}
+
 		res, err := s.writes.Commit(ctx, c.txn())
 		if err == nil && res.Succeeded {
 			return res.Revision, nil
@@ -326,12 +337,14 @@ func (s Shards) Commit(ctx context.Context, c *Commit) (int64, error) {
 		if err == nil {
 			return s.explainRejection(ctx, c, res, nonces)
 		}
+
 		if errors.Is(err, rpctypes.ErrDuplicateKey) {
 			// The transaction puts one key twice: two outcomes of one tick. The worker decides a
 			// tick twice only if what it knows of the shard is older than etcd's records, so the
 			// comparisons would have refused the commit as well. etcd looks for equal keys first.
 			return 0, fmt.Errorf("commit shard %d: %w: %w", c.Shard, ErrMoved, err)
 		}
+
 		// After a copy of unknown fate, an error that is definite for this copy
 		// says nothing of the first.
 		if !kv.Unknown(err) && len(nonces) == 1 {
@@ -360,16 +373,21 @@ func (c *Commit) txn() kv.Txn {
 	if c.moves {
 		t.If = append(t.If, unchanged(c.keys.Revised(c.Shard), c.revised))
 	}
+
 	for _, s := range c.sessions {
 		t.If = append(t.If, kv.CreateIs(c.keys.Node(s.node), s.create))
 	}
+
 	for _, g := range c.guards {
 		t.If = append(t.If, unchanged(g.key, g.mod))
 	}
+
 	for _, w := range c.writes {
 		t.Then = append(t.Then, w.op())
 	}
+
 	t.Then = append(t.Then, opPut(mark, record.EncodeWatermark(c.Watermark)))
+
 	return t
 }
 
@@ -380,6 +398,7 @@ func (s Shards) explainRejection(ctx context.Context, c *Commit, res kv.Result, 
 	if mark == nil {
 		return 0, fmt.Errorf("commit shard %d: %w", c.Shard, ErrDamaged)
 	}
+
 	if mark.ModRevision != c.Known {
 		w, err := record.DecodeWatermark(mark.Value)
 		if err == nil && slices.Contains(nonces, w.Nonce) {
@@ -387,16 +406,19 @@ func (s Shards) explainRejection(ctx context.Context, c *Commit, res kv.Result, 
 			return mark.ModRevision, nil
 		}
 	}
+
 	if !c.Fences.Owner.Holds(readAt(res, 0)) || !c.Fences.Node.Holds(readAt(res, 1)) {
 		return 0, fmt.Errorf("commit shard %d: %w", c.Shard, task.ErrFenced)
 	}
 	if mark.ModRevision != c.Known {
 		return 0, fmt.Errorf("commit shard %d: %w", c.Shard, ErrMoved)
 	}
+
 	conflict, err := s.moved(ctx, c)
 	if err != nil {
 		return 0, fmt.Errorf("commit shard %d: %w", c.Shard, err)
 	}
+
 	return 0, conflict
 }
 
@@ -407,20 +429,24 @@ func (s Shards) moved(ctx context.Context, c *Commit) (*Conflict, error) {
 	for _, g := range c.guards {
 		keys = append(keys, g.key)
 	}
+
 	for _, n := range c.sessions {
 		keys = append(keys, c.keys.Node(n.node))
 	}
+
 	freezes, revised := len(keys), len(keys)+1
 	keys = append(keys, c.keys.Freezes())
 	if c.moves {
 		keys = append(keys, c.keys.Revised(c.Shard))
 	}
+
 	conflict, i := &Conflict{}, 0
 	err := s.eachOf(ctx, keys, func(r *etcdserverpb.RangeResponse) {
 		var now *mvccpb.KeyValue
 		if len(r.Kvs) > 0 {
 			now = r.Kvs[0]
 		}
+
 		switch {
 		case i == revised:
 			if now.GetModRevision() != c.revised {
@@ -437,8 +463,10 @@ func (s Shards) moved(ctx context.Context, c *Commit) (*Conflict, error) {
 		case now.GetModRevision() != c.guards[i].mod:
 			s.addMoved(conflict, keys[i], now)
 		}
+
 		i++
 	})
+
 	return conflict, err
 }
 
@@ -464,17 +492,21 @@ func (s Shards) Open(ctx context.Context, shard int, f Fences) (record.Watermark
 		if err != nil {
 			return record.Watermark{}, 0, fmt.Errorf("open shard %d: %w: %w", shard, task.ErrUnavailable, err)
 		}
+
 		read := kv.Result{Responses: res.Responses}
 		e := readAt(read, 0)
 		if e == nil {
 			return record.Watermark{}, 0, fmt.Errorf("open shard %d: %w", shard, ErrDamaged)
 		}
+
 		w, err := record.DecodeWatermark(e.Value)
 		if err != nil {
 			return record.Watermark{}, 0, fmt.Errorf("open shard %d: %w", shard, err)
 		}
+
 		c := s.NewCommit(shard, f, e.ModRevision, w)
 		c.Freezes = readAt(read, 1).GetModRevision()
+
 		rev, err := s.Commit(ctx, c)
 		if errors.Is(err, ErrMoved) || errors.Is(err, task.ErrConflict) {
 			continue // a delayed write, or a freeze, came first
@@ -482,6 +514,7 @@ func (s Shards) Open(ctx context.Context, shard int, f Fences) (record.Watermark
 		if err != nil {
 			return record.Watermark{}, 0, fmt.Errorf("open shard %d: %w", shard, err)
 		}
+
 		return c.Watermark, rev, nil
 	}
 }

@@ -31,10 +31,12 @@ func (s Shards) History(ctx context.Context, ref record.Ref, states bool) ([]Pas
 	if !states {
 		opts = append(opts, clientv3.WithKeysOnly())
 	}
+
 	all, _, err := s.getAll(ctx, prefix, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("list history of %s: %w", ref, err)
 	}
+
 	past := make([]Past, len(all))
 	for i, e := range all {
 		past[i].ID = string(e.Key)[len(prefix):]
@@ -45,6 +47,7 @@ func (s Shards) History(ctx context.Context, ref record.Ref, states bool) ([]Pas
 			past[i].Succeeded = err == nil && r.State == task.Succeeded
 		}
 	}
+
 	return past, nil
 }
 
@@ -66,14 +69,17 @@ func (s Shards) TrimHistory(ctx context.Context, f Fences, ref record.Ref, gone 
 		for i, p := range some {
 			ops[i] = clientv3.OpDelete(s.keys.Ended(ref, p.ID))
 		}
+
 		res, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{f.Owner.Compare(), f.Node.Compare()}, Then: ops})
 		if err == nil && !res.Succeeded {
 			err = task.ErrFenced
 		}
+
 		if err != nil {
 			return fmt.Errorf("trim history of %s: %w", ref, err)
 		}
 	}
+
 	return nil
 }
 
@@ -87,20 +93,25 @@ func (s Shards) TrimDead(ctx context.Context, f Fences, ref record.Ref) error {
 	if err != nil || len(all) <= KeepDead {
 		return err
 	}
+
 	slices.SortStableFunc(all, func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.ModRevision, b.ModRevision) })
+
 	for some := range slices.Chunk(all[:len(all)-KeepDead], mostTrims) {
 		t := kv.Txn{If: []clientv3.Cmp{f.Owner.Compare(), f.Node.Compare()}}
 		for _, e := range some {
 			t.Then = append(t.Then, clientv3.OpDelete(string(e.Key)))
 		}
+
 		res, err := s.write(ctx, t)
 		if err == nil && !res.Succeeded {
 			err = task.ErrFenced
 		}
+
 		if err != nil {
 			return fmt.Errorf("trim the dead runs of %s: %w", ref, err)
 		}
 	}
+
 	return nil
 }
 
@@ -116,13 +127,16 @@ func (s Shards) HistoriesOf(ctx context.Context, refs []record.Ref) (keys [][]Sh
 		prefix := s.keys.HistoryOf(ref)
 		ops[i] = clientv3.OpGet(prefix, below(prefix), clientv3.WithKeysOnly())
 	}
+
 	res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
 	if err != nil {
 		return nil, 0, fmt.Errorf("list histories: %w: %w", task.ErrUnavailable, err)
 	}
+
 	for _, r := range res.Responses {
 		keys = append(keys, ends(s.keys, r.GetResponseRange().Kvs))
 	}
+
 	return keys, res.Header.Revision, nil
 }
 

@@ -30,10 +30,13 @@ func (s Shards) ShardKeys(ctx context.Context, shard int) ([]ShardEvent, int64, 
 		if err != nil {
 			return nil, 0, fmt.Errorf("list the keys of shard %d: %w", shard, err)
 		}
+
 		all, rev = append(all, shardEvents(s.keys, page)...), at
+
 		if !more {
 			return all, rev, nil
 		}
+
 		from = string(page[len(page)-1].Key) + "\x00"
 	}
 }
@@ -46,13 +49,16 @@ func (s Shards) HistoryKeys(ctx context.Context, shard int, after string) (event
 	if after != "" {
 		from = after + "\x00"
 	}
+
 	page, _, more, err := s.keyPage(ctx, from, end, 0)
 	if err != nil {
 		return nil, "", fmt.Errorf("list the history of shard %d: %w", shard, err)
 	}
+
 	if more {
 		next = string(page[len(page)-1].Key)
 	}
+
 	return shardEvents(s.keys, page), next, nil
 }
 
@@ -61,9 +67,11 @@ func (s Shards) keyPage(ctx context.Context, from, end string, rev int64) (page 
 	if err != nil {
 		return nil, 0, false, err
 	}
+
 	if rev == 0 {
 		rev = res.Header.Revision
 	}
+
 	return res.Kvs, rev, res.More && len(res.Kvs) > 0, nil
 }
 
@@ -74,6 +82,7 @@ func shardEvents(keys record.Keys, kvs []*mvccpb.KeyValue) []ShardEvent {
 			events = append(events, ev)
 		}
 	}
+
 	return events
 }
 
@@ -93,20 +102,24 @@ func (s Shards) RecordsAt(ctx context.Context, keys []string, rev int64) ([]Shar
 		for i, key := range some {
 			ops[i] = clientv3.OpGet(key, clientv3.WithRev(rev))
 		}
+
 		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
 		if err != nil {
 			return nil, fmt.Errorf("read records: %w: %w", task.ErrUnavailable, err)
 		}
 
 		r := kv.Result{Responses: res.Responses}
+
 		for i, key := range some {
 			ev, ok := shardEvent(s.keys, key, readAt(r, i))
 			if !ok {
 				continue
 			}
+
 			if ev.Deleted {
 				ev.Mod = cmp.Or(rev, res.Header.Revision)
 			}
+
 			events = append(events, ev)
 		}
 	}
@@ -131,23 +144,29 @@ func (s Shards) Sightings(ctx context.Context, runs []record.RunKey) ([]Sighting
 		for _, k := range some {
 			ops = append(ops, clientv3.OpGet(s.keys.Run(k.Node, k.Ref, k.Run)), clientv3.OpGet(s.keys.Node(k.Node), clientv3.WithKeysOnly()))
 		}
+
 		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
 		if err != nil {
 			return nil, fmt.Errorf("read attempts and their nodes: %w: %w", task.ErrUnavailable, err)
 		}
+
 		r := kv.Result{Responses: res.Responses}
+
 		for i, k := range some {
 			list = append(list, sighting(s.keys, k, readAt(r, 2*i), readAt(r, 2*i+1) != nil, res.Header.Revision))
 		}
 	}
+
 	return list, nil
 }
 
 func sighting(keys record.Keys, k record.RunKey, e *mvccpb.KeyValue, present bool, rev int64) Sighting {
 	v := Sighting{Gone: e == nil, NodePresent: present, Revision: rev}
+
 	if e == nil {
 		return v
 	}
+
 	if v.Held, v.Err = record.DecodeHeld(keys, e); v.Err != nil {
 		at, _ := task.TimeOfRunID(k.Run)
 		v.Held = record.Held{Mod: e.ModRevision, Create: e.CreateRevision, Assigned: task.Assigned{Run: task.Run{
@@ -155,6 +174,7 @@ func sighting(keys record.Keys, k record.RunKey, e *mvccpb.KeyValue, present boo
 			ScheduledTime: task.At(at), Attempt: 1, Trigger: task.TriggerOfRunID(k.Run),
 		}}}
 	}
+
 	return v
 }
 
@@ -164,15 +184,19 @@ func sighting(keys record.Keys, k record.RunKey, e *mvccpb.KeyValue, present boo
 func (s Shards) DeadKeys(ctx context.Context, shard int, after string) (events []ShardEvent, next string, rev int64, err error) {
 	from := s.keys.Shard(shard) + "dead/"
 	end := clientv3.GetPrefixRangeEnd(from)
+
 	if after != "" {
 		from = after + "\x00"
 	}
+
 	page, rev, more, err := s.keyPage(ctx, from, end, 0)
 	if err != nil {
 		return nil, "", 0, fmt.Errorf("list the dead runs of shard %d: %w", shard, err)
 	}
+
 	if more {
 		next = string(page[len(page)-1].Key)
 	}
+
 	return shardEvents(s.keys, page), next, rev, nil
 }

@@ -51,6 +51,7 @@ func (s Tasks) CreateTask(ctx context.Context, ref record.Ref, t task.Task, e ta
 	case !res.Succeeded:
 		return 0, fmt.Errorf("create task %s: %w", ref, task.ErrExists)
 	}
+
 	return res.Revision, nil
 }
 
@@ -76,6 +77,7 @@ func (s Tasks) Task(ctx context.Context, ref record.Ref) (Stored, error) {
 	if err != nil {
 		return Stored{Ref: ref}, fmt.Errorf("read task %s: %w: %w", ref, task.ErrUnavailable, err)
 	}
+
 	r := kv.Result{Responses: res.Responses}
 	return storedFrom(ref, readAt(r, 0), readAt(r, 1))
 }
@@ -94,6 +96,7 @@ func (s Tasks) UpdateTask(ctx context.Context, old Stored, t task.Task, e task.E
 	case !res.Succeeded:
 		return 0, fmt.Errorf("update task %s: %w", old.Ref, task.ErrConflict)
 	}
+
 	return res.Revision, nil
 }
 
@@ -136,6 +139,7 @@ func (s Tasks) remove(ctx context.Context, old Stored, more ...clientv3.Op) (int
 	case !res.Succeeded:
 		return 0, fmt.Errorf("delete task %s: %w", old.Ref, task.ErrConflict)
 	}
+
 	return res.Revision, nil
 }
 
@@ -156,32 +160,40 @@ func (s Tasks) Tasks(ctx context.Context, namespace, after string, limit int) (t
 	if namespace != "" {
 		prefix = s.keys.SpecsOf(namespace)
 	}
+
 	from := prefix
 	if after != "" {
 		from = s.keys.Specs() + after + "\x00"
 	}
+
 	end := clientv3.GetPrefixRangeEnd(prefix)
 	if from < prefix || from >= end {
 		return nil, "", task.Invalid(task.CodeBadValue, "page", "is not a page of this list")
 	}
+
 	res, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(int64(limit)))
 	if err != nil {
 		return nil, "", fmt.Errorf("list tasks: %w", err)
 	}
+
 	for _, e := range res.Kvs {
 		ns, name, ok := s.keys.ParseSpec(string(e.Key))
 		if !ok {
 			continue
 		}
+
 		t, err := record.DecodeTask(e.Value, e.ModRevision)
 		if err != nil {
 			t = task.Task{Spec: task.Spec{Namespace: ns, Name: name, Description: "unreadable: " + err.Error()}, Revision: e.ModRevision}
 		}
+
 		tasks = append(tasks, t)
 	}
+
 	if res.More && len(res.Kvs) > 0 {
 		next = string(res.Kvs[len(res.Kvs)-1].Key)[len(s.keys.Specs()):]
 	}
+
 	return tasks, next, nil
 }
 
@@ -194,16 +206,20 @@ func (s Tasks) Revisions(ctx context.Context, ref record.Ref) (Stored, error) {
 	if err != nil {
 		return st, fmt.Errorf("read task %s: %w: %w", ref, task.ErrUnavailable, err)
 	}
+
 	r := kv.Result{Responses: res.Responses}
 	if e := readAt(r, 0); e != nil {
 		st.Task, _ = record.DecodeTask(e.Value, e.ModRevision) // as far as it can be read
 	}
+
 	if e := readAt(r, 1); e != nil {
 		st.EntryMod = e.ModRevision
 	}
+
 	if st.Task.Revision == 0 && st.EntryMod == 0 {
 		return st, fmt.Errorf("task %s: %w", ref, task.ErrNotFound)
 	}
+
 	return st, nil
 }
 
@@ -213,9 +229,11 @@ func (s Tasks) CountTasks(ctx context.Context, namespace string) (int64, error) 
 	if namespace != "" {
 		prefix = s.keys.SpecsOf(namespace)
 	}
+
 	res, err := s.get(ctx, prefix, below(prefix), clientv3.WithCountOnly())
 	if err != nil {
 		return 0, fmt.Errorf("count tasks: %w", err)
 	}
+
 	return res.Count, nil
 }

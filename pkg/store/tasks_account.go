@@ -70,34 +70,42 @@ func (s Tasks) Account(ctx context.Context, ref record.Ref, from, to time.Time) 
 	if err != nil {
 		return Account{}, fmt.Errorf("read the record of %s: %w: %w", ref, task.ErrUnavailable, err)
 	}
+
 	a := Account{Revision: res.Header.Revision}
 	read := kv.Result{Responses: res.Responses}
 	many := func(n int) []*mvccpb.KeyValue { return res.Responses[n].GetResponseRange().Kvs }
 	a.readTask(k, ref, readAt(read, 0), readAt(read, 1), readAt(read, 2), many(6))
 	a.readShard(k, readAt(read, 3), readAt(read, 4), readAt(read, 5))
 	a.Nodes = record.DecodeNodes(s.keys, many(7))
+
 	active, err := Runs(s).activeOf(ctx, ref, a.Revision)
 	if err != nil {
 		return Account{}, err
 	}
+
 	byID := map[string]task.Run{}
+
 	for _, n := range []int{8, 9, 10, 11} {
 		a.readRuns(k, many(n), byID)
 	}
+
 	for _, h := range active {
 		byID[h.ID] = h.Run
 	}
+
 	a.Runs = record.SortRuns(byID)
 	within := res.Responses[10].GetResponseRange()
 	a.Newer = within.Count - int64(len(within.Kvs)) + res.Responses[12].GetResponseRange().Count - int64(len(many(11)))
 	if within.More {
 		a.CutAt = lastTick(s.keys, within.Kvs)
 	}
+
 	for _, e := range many(13) {
 		if sk, ok := k.ParseShard(string(e.Key)); ok {
 			a.Dead = append(a.Dead, sk.Run)
 		}
 	}
+
 	return a, nil
 }
 
@@ -114,17 +122,20 @@ func (a *Account) readTask(keys record.Keys, ref record.Ref, spec, entry, tomb *
 			a.Task = &t
 		}
 	}
+
 	if entry != nil {
 		a.EntryMade = entry.CreateRevision
 		if e, err := record.DecodeEntry(entry.Value); !a.broken(entry, err) {
 			a.Entry = &e
 		}
 	}
+
 	if tomb != nil {
 		if d, err := record.DecodeTombstone(tomb); !a.broken(tomb, err) {
 			a.Deleted = d
 		}
 	}
+
 	for _, v := range versions {
 		if t, err := record.DecodeTask(v.Value, v.ModRevision); !a.broken(v, err) {
 			a.Versions = append(a.Versions, t)
@@ -138,11 +149,13 @@ func (a *Account) readShard(keys record.Keys, owner, watermark, freezes *mvccpb.
 			a.Owner = &list[0]
 		}
 	}
+
 	if watermark != nil {
 		if w, err := record.DecodeWatermark(watermark.Value); !a.broken(watermark, err) {
 			a.Watermark = &w
 		}
 	}
+
 	if freezes != nil {
 		if f, err := record.Decode[task.Freezes](freezes.Value); !a.broken(freezes, err) {
 			a.Freezes = &f
@@ -156,16 +169,19 @@ func (a *Account) readRuns(keys record.Keys, all []*mvccpb.KeyValue, byID map[st
 		if !ok {
 			continue
 		}
+
 		if k.Late {
 			if r, err := record.DecodeEnded(k, e.Value); !a.broken(e, err) {
 				a.Late = append(a.Late, r)
 			}
 			continue
 		}
+
 		if r, readable := record.DecodeRun(keys, e); readable {
 			byID[r.ID] = r
 			continue
 		}
+
 		a.Broken = append(a.Broken, string(e.Key))
 	}
 }
@@ -179,6 +195,7 @@ func lastTick(keys record.Keys, all []*mvccpb.KeyValue) task.Time {
 	case last.Count > 1:
 		return last.Last
 	}
+
 	return last.ScheduledTime
 }
 
@@ -206,19 +223,24 @@ func (s Tasks) KeysOf(ctx context.Context, ref record.Ref) ([]KeyOf, error) {
 			ops[i] = clientv3.OpGet(k.Key, below(k.Key), clientv3.WithCountOnly())
 		}
 	}
+
 	res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
 	if err != nil {
 		return nil, fmt.Errorf("look for the keys of %s: %w: %w", ref, task.ErrUnavailable, err)
 	}
+
 	for i, r := range res.Responses {
 		list[i].Present = r.GetResponseRange().Count > 0
 	}
+
 	active, err := Runs(s).ActiveOf(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
+
 	for _, h := range active {
 		list = append(list, KeyOf{Key: s.keys.Run(h.Node, ref, h.ID), What: "inbox", Present: true})
 	}
+
 	return list, nil
 }

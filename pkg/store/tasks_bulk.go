@@ -47,15 +47,18 @@ func Fitting(changes []Change) int {
 		if c.Old != nil {
 			ops += 2 // and at most one comparison more
 			former += len(c.Old.rawSpec)
+
 			if shard := c.New.Ref.Shard; !revised[shard] && BeginsTicks(c.Old.Entry, c.New.Entry) {
 				revised[shard] = true
 				ops++
 			}
 		}
+
 		if i > 0 && (ops > maxChangeOps || former > maxFormer) {
 			return i
 		}
 	}
+
 	return len(changes)
 }
 
@@ -78,6 +81,7 @@ func (s Tasks) ChangeTasks(ctx context.Context, changes []Change) (rev int64, fo
 		if c.Old != nil {
 			specMod, entryMod = c.Old.Task.Revision, c.Old.EntryMod
 		}
+
 		txn.If = append(txn.If, unchanged(spec, specMod), unchanged(entry, entryMod))
 		if c.Old != nil {
 			txn.If = append(txn.If, s.marked(c.Old)...)
@@ -85,14 +89,17 @@ func (s Tasks) ChangeTasks(ctx context.Context, changes []Change) (rev int64, fo
 		} else {
 			txn.Then = append(txn.Then, s.putSpec(c.New.Ref, c.New.Task), clientv3.OpPut(entry, record.Encode(&c.New.Entry)))
 		}
+
 		txn.Else = append(txn.Else, clientv3.OpGet(spec), clientv3.OpGet(entry))
 	}
+
 	txn.Then = append(txn.Then, s.revising(changes...)...)
 	for _, c := range changes {
 		if c.Old == nil && len(txn.Then) < maxChangeOps {
 			txn.Then = append(txn.Then, clientv3.OpDelete(s.keys.Tombstone(c.New.Ref)))
 		}
 	}
+
 	res, err := s.write(ctx, txn)
 	if err != nil {
 		return 0, nil, fmt.Errorf("change %d tasks: %w", len(changes), err)
@@ -100,9 +107,11 @@ func (s Tasks) ChangeTasks(ctx context.Context, changes []Change) (rev int64, fo
 	if res.Succeeded {
 		return res.Revision, nil, nil
 	}
+
 	for i, c := range changes {
 		found = append(found, foundAt(res, i, c.New.Ref))
 	}
+
 	return 0, found, fmt.Errorf("change %d tasks: %w", len(changes), task.ErrConflict)
 }
 
@@ -112,14 +121,17 @@ func (s Tasks) FindTasks(ctx context.Context, refs []record.Ref) ([]Found, error
 	for _, r := range refs {
 		ops = append(ops, clientv3.OpGet(s.keys.Spec(r)), clientv3.OpGet(s.keys.Entry(r)))
 	}
+
 	res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
 	if err != nil {
 		return nil, fmt.Errorf("read %d tasks: %w: %w", len(refs), task.ErrUnavailable, err)
 	}
+
 	found := make([]Found, len(refs))
 	for i, r := range refs {
 		found[i] = foundAt(kv.Result{Responses: res.Responses}, i, r)
 	}
+
 	return found, nil
 }
 
@@ -132,19 +144,23 @@ func foundAt(res kv.Result, i int, ref record.Ref) Found {
 // storedFrom reads a task's two records; entry may be missing.
 func storedFrom(ref record.Ref, spec, entry *mvccpb.KeyValue) (Stored, error) {
 	st := Stored{Ref: ref}
+
 	if spec == nil {
 		return st, fmt.Errorf("task %s: %w", ref, task.ErrNotFound)
 	}
+
 	st.rawSpec = spec.Value
 	var err error
 	if st.Task, err = record.DecodeTask(spec.Value, spec.ModRevision); err != nil {
 		return st, fmt.Errorf("task %s: %w", ref, err)
 	}
+
 	if entry != nil { // without an entry it does not fire; an update or a delete mends it
 		st.EntryMod, st.rawEntry = entry.ModRevision, entry.Value
 		if st.Entry, err = record.DecodeEntry(entry.Value); err != nil {
 			return st, fmt.Errorf("entry of task %s: %w", ref, err)
 		}
 	}
+
 	return st, nil
 }

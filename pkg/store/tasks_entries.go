@@ -34,19 +34,23 @@ func (r *EntryReader) Shard(ctx context.Context, shard int, namespace string) (r
 	if namespace != "" {
 		prefix += namespace + "/"
 	}
+
 	all, _, err := r.tasks.getAll(ctx, prefix)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list the entries of shard %d: %w", shard, err)
 	}
+
 	for _, e := range all {
 		k, ok := r.tasks.keys.ParseShard(string(e.Key))
 		if !ok || k.Kind != record.KindEntry {
 			continue
 		}
+
 		if entry, err := r.decode(e.Value); err == nil {
 			refs, entries = append(refs, k.Ref), append(entries, entry)
 		}
 	}
+
 	return refs, entries, nil
 }
 
@@ -55,14 +59,17 @@ func (r *EntryReader) decode(value []byte) (*task.Entry, error) {
 	if err := p.Split(value); err != nil {
 		return nil, err
 	}
+
 	entry, err := remembered(r.policies, p.Policy, record.DecodePolicy)
 	if err != nil {
 		return nil, err
 	}
+
 	timing, err := remembered(r.timings, p.Timing, record.DecodeTiming)
 	if err != nil {
 		return nil, err
 	}
+
 	e := entry
 	e.Schedule, e.Timezone, e.DST = timing.Schedule, timing.Timezone, timing.DST
 	e.Start, e.End, e.Jitter = timing.Start, timing.End, timing.Jitter
@@ -74,6 +81,7 @@ func (r *EntryReader) decode(value []byte) (*task.Entry, error) {
 		}
 		e.Own = &own
 	}
+
 	return &e, nil
 }
 
@@ -81,10 +89,12 @@ func remembered(known map[string]task.Entry, text []byte, decode func(string) (t
 	if e, ok := known[string(text)]; ok {
 		return e, nil
 	}
+
 	e, err := decode(string(text))
 	if err == nil && len(known) < mostTexts {
 		known[string(text)] = e
 	}
+
 	return e, err
 }
 
@@ -95,17 +105,21 @@ func (s Tasks) Entries(ctx context.Context, refs []record.Ref) ([]*task.Entry, e
 	for i, ref := range refs {
 		keys[i] = s.keys.Entry(ref)
 	}
+
 	list := make([]*task.Entry, len(refs))
 	err := s.eachKey(ctx, keys, func(i int, e *mvccpb.KeyValue) {
 		if e == nil {
 			return
 		}
+
 		if entry, err := record.DecodeEntry(e.Value); err == nil {
 			list[i] = &entry
 		}
 	})
+
 	if err != nil {
 		return nil, fmt.Errorf("read entries: %w", err)
 	}
+
 	return list, nil
 }

@@ -23,11 +23,13 @@ func (s Tasks) ExpireTask(ctx context.Context, f Fences, ref record.Ref, entryMo
 	if err != nil {
 		return err
 	}
+
 	watermark := s.keys.Watermark(ref.Shard)
 	mark, err := s.getOne(ctx, watermark)
 	if err != nil {
 		return err
 	}
+
 	queue := s.keys.QueueOf(ref)
 	res, err := s.write(ctx, kv.Txn{
 		If: []clientv3.Cmp{
@@ -40,8 +42,10 @@ func (s Tasks) ExpireTask(ctx context.Context, f Fences, ref record.Ref, entryMo
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
 	}
+
 	if err != nil {
 		return fmt.Errorf("delete task %s, which is over: %w", ref, err)
 	}
+
 	return nil
 }

@@ -18,25 +18,31 @@ func (s Tasks) Briefs(ctx context.Context, namespace, prefix, after string, limi
 	if namespace != "" {
 		below = s.keys.SpecsOf(namespace) + prefix
 	}
+
 	from, end := below, clientv3.GetPrefixRangeEnd(below)
 	if after != "" {
 		from = max(from, s.keys.Specs()+after+"\x00")
 	}
+
 	if from >= end {
 		return nil, "", nil
 	}
+
 	res, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(int64(limit)))
 	if err != nil {
 		return nil, "", fmt.Errorf("list tasks: %w", err)
 	}
+
 	for _, e := range res.Kvs {
 		if b, ok := record.DecodeBrief(s.keys, e); ok {
 			list = append(list, b)
 		}
 	}
+
 	if res.More && len(res.Kvs) > 0 {
 		next = string(res.Kvs[len(res.Kvs)-1].Key)[len(s.keys.Specs()):]
 	}
+
 	return list, next, nil
 }
 
@@ -47,18 +53,22 @@ func (s Tasks) BriefsOf(ctx context.Context, refs []record.Ref) ([]record.Brief,
 	for i, ref := range refs {
 		keys[i] = s.keys.Spec(ref)
 	}
+
 	list := make([]record.Brief, 0, len(refs))
 	err := s.eachKey(ctx, keys, func(_ int, e *mvccpb.KeyValue) {
 		if e == nil {
 			return
 		}
+
 		if b, ok := record.DecodeBrief(s.keys, e); ok {
 			list = append(list, b)
 		}
 	})
+
 	if err != nil {
 		return nil, fmt.Errorf("read tasks: %w", err)
 	}
+
 	return list, nil
 }
 
@@ -71,10 +81,12 @@ func (s Tasks) DeadTasks(ctx context.Context, shards int, namespace string) ([]r
 		if namespace != "" {
 			prefix += namespace + "/"
 		}
+
 		all, _, err := s.getAll(ctx, prefix, clientv3.WithKeysOnly())
 		if err != nil {
 			return nil, fmt.Errorf("list tasks with dead runs: %w", err)
 		}
+
 		for _, e := range all {
 			k, ok := s.keys.ParseShard(string(e.Key))
 			if ok && (len(list) == 0 || list[len(list)-1] != k.Ref) { // those of a task are neighbours
@@ -82,5 +94,6 @@ func (s Tasks) DeadTasks(ctx context.Context, shards int, namespace string) ([]r
 			}
 		}
 	}
+
 	return list, nil
 }

@@ -39,6 +39,7 @@ func BeginsTicks(old, edited task.Entry) bool {
 	case old.MaxRuns != 0 && (edited.MaxRuns == 0 || edited.MaxRuns > old.MaxRuns):
 		return true
 	}
+
 	return old.Shadow && !edited.Shadow
 }
 

@@ -26,11 +26,13 @@ func (s Tasks) putVersion(old *Stored) []clientv3.Op {
 	if len(old.rawSpec) == 0 {
 		return nil
 	}
+
 	generation := old.Task.Generation
 	ops := []clientv3.Op{clientv3.OpPut(s.keys.Version(old.Ref, generation), string(old.rawSpec))}
 	if generation > KeepVersions {
 		ops = append(ops, clientv3.OpDelete(s.keys.Versions(old.Ref), clientv3.WithRange(s.keys.Version(old.Ref, generation-KeepVersions+1))))
 	}
+
 	return ops
 }
 
@@ -45,6 +47,7 @@ func (s Tasks) Versions(ctx context.Context, ref record.Ref) (list []task.Task, 
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the versions of %s: %w: %w", ref, task.ErrUnavailable, err)
 	}
+
 	read := kv.Result{Responses: res.Responses}
 	spec := readAt(read, 0)
 	if spec == nil {
@@ -54,10 +57,12 @@ func (s Tasks) Versions(ctx context.Context, ref record.Ref) (list []task.Task, 
 		}
 		return nil, gone, fmt.Errorf("task %s: %w", ref, task.ErrNotFound)
 	}
+
 	t, err := record.DecodeTask(spec.Value, spec.ModRevision)
 	if err != nil {
 		return nil, nil, fmt.Errorf("task %s: %w", ref, err)
 	}
+
 	list = append(list, t)
 	kvs := res.Responses[1].GetResponseRange().Kvs
 	for _, e := range slices.Backward(kvs) {
@@ -66,8 +71,10 @@ func (s Tasks) Versions(ctx context.Context, ref record.Ref) (list []task.Task, 
 			n, _ := strconv.ParseInt(strings.TrimPrefix(string(e.Key), former), 10, 64)
 			v = task.Task{Generation: n}
 		}
+
 		list = append(list, v)
 	}
+
 	return list, nil, nil
 }
 

@@ -24,6 +24,7 @@ func (s Tokens) Token(ctx context.Context, id string) (record.Token, error) {
 	if e == nil {
 		return record.Token{}, fmt.Errorf("token: %w", task.ErrNotFound)
 	}
+
 	return record.Decode[record.Token](e.Value)
 }
 
@@ -40,6 +41,7 @@ func (s Tokens) FindTokens(ctx context.Context, ids []string) ([]FoundToken, err
 	for i, id := range ids {
 		ops[i] = clientv3.OpGet(s.keys.Token(id))
 	}
+
 	res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
 	if err != nil {
 		return nil, fmt.Errorf("read %d tokens: %w: %w", len(ids), task.ErrUnavailable, err)
@@ -53,6 +55,7 @@ func (s Tokens) FindTokens(ctx context.Context, ids []string) ([]FoundToken, err
 			found[i].Err = fmt.Errorf("token: %w", task.ErrNotFound)
 		}
 	}
+
 	return found, nil
 }
 
@@ -82,8 +85,10 @@ func (s Tokens) createToken(ctx context.Context, free clientv3.Cmp, id string, t
 	if err == nil && !res.Succeeded {
 		err = task.ErrExists
 	}
+
 	if err != nil {
 		return fmt.Errorf("create token: %w", err)
 	}
+
 	return nil
 }

@@ -214,6 +214,7 @@ func added(a, b []int64) []int64 {
 		}
 		a[i] += n
 	}
+
 	return a
 }
 
@@ -223,10 +224,13 @@ func (t Tally) Recent() Recent {
 	if r.Rate == nil {
 		r.Rate = []int64{}
 	}
+
 	for _, n := range t.Late {
 		r.Fired += n
 	}
+
 	r.P50MS, r.P99MS = t.quantile(r.Fired, 50), t.quantile(r.Fired, 99)
+
 	return r
 }
 
@@ -238,5 +242,6 @@ func (t Tally) quantile(all, percent int64) int64 {
 			return min(LateBound(i), t.MaxMS)
 		}
 	}
+
 	return t.MaxMS
 }

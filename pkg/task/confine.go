@@ -69,11 +69,13 @@ func (p *Process) validateConfinement(field string) error {
 		func() error { return p.checkPrivateDir(field + ".dir") },
 		func() error { return p.Limits.validate(field + ".limits") },
 	}
+
 	for _, check := range checks {
 		if err := check(); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -88,8 +90,10 @@ func checkGroups(field string, groups []string) error {
 	if len(groups) > MaxGroups {
 		return Invalid(CodeTooMany, field, "has %d groups; at most %d are allowed", len(groups), MaxGroups)
 	}
+
 	for i, g := range groups {
 		at := fmt.Sprintf("%s[%d]", field, i)
+
 		if g == "" {
 			return Invalid(CodeRequired, at, "is empty; it names a group")
 		}
@@ -100,6 +104,7 @@ func checkGroups(field string, groups []string) error {
 			return Invalid(CodeBadValue, at, "%s stands there twice", Quote(g))
 		}
 	}
+
 	return nil
 }
 
@@ -121,6 +126,7 @@ func PrivateDir(path string) string {
 			return d
 		}
 	}
+
 	return ""
 }
 
@@ -130,6 +136,7 @@ func (l Limits) validate(field string) error {
 		v    *Size
 		low  Size
 	}
+
 	for _, s := range []size{
 		{"file_size", l.FileSize, 0}, {"core", l.Core, 0}, {"swap", l.Swap, 0},
 		{"stack", given(l.Stack), minStack}, {"address_space", given(l.AddressSpace), minAddressSpace}, {"memory", given(l.Memory), minMemory},
@@ -138,15 +145,18 @@ func (l Limits) validate(field string) error {
 			return Invalid(CodeOutOfRange, field+"."+s.name, "%s is not between %s and %s", *s.v, s.low, maxBytes)
 		}
 	}
+
 	type number struct {
 		name         string
 		v, low, high int64
 	}
+
 	for _, n := range []number{{"open_files", l.OpenFiles, MinOpenFiles, MaxOpenFiles}, {"processes", l.Processes, 1, MaxPIDs}, {"pids", l.PIDs, 1, MaxPIDs}} {
 		if n.v != 0 && (n.v < n.low || n.v > n.high) {
 			return Invalid(CodeOutOfRange, field+"."+n.name, "%d is not between %d and %d", n.v, n.low, n.high)
 		}
 	}
+
 	if !(l.CPU == 0 || l.CPU >= MinCPU && l.CPU <= MaxCPU) {
 		return Invalid(CodeOutOfRange, field+".cpu", "%v is not between %v and %v", l.CPU, MinCPU, MaxCPU)
 	}
@@ -159,6 +169,7 @@ func (l Limits) validate(field string) error {
 	if l.Swap != nil && l.Memory == 0 {
 		return Invalid(CodeBadValue, field+".swap", "is for a task with limits.memory")
 	}
+
 	return nil
 }
 
@@ -179,6 +190,7 @@ func ParseUmask(field, text string) (int, error) {
 	if !umaskForm.MatchString(text) {
 		return 0, Invalid(CodeBadValue, field, "%s is not a umask in octal, such as \"027\"", Quote(text))
 	}
+
 	v, _ := strconv.ParseUint(text, 8, 32) // it has the form
 	return int(v), nil
 }
@@ -200,6 +212,7 @@ func ParseIONice(field, text string) (IONice, error) {
 	if text == "" {
 		return IONice{}, nil
 	}
+
 	class, level, leveled := strings.Cut(text, "/")
 	n, ok := map[string]IONice{"idle": {Class: IOIdle}, "best-effort": {IOBestEffort, 4}, "realtime": {IORealtime, 4}}[class]
 	if leveled {
@@ -208,8 +221,10 @@ func ParseIONice(field, text string) (IONice, error) {
 			n.Level = int(level[0] - '0')
 		}
 	}
+
 	if !ok {
 		return IONice{}, Invalid(CodeBadValue, field, "%s is not idle, best-effort or realtime, with or without a level such as best-effort/7", Quote(text))
 	}
+
 	return n, nil
 }

@@ -24,21 +24,26 @@ func DecodeSpec(b []byte) (Spec, error) {
 	s := Defaults()
 	err := decodeStrict(b, &s, false)
 	fallback := Defaults()
+
 	if s.Retry.On == nil { // encoding/json makes a list nil for null
 		s.Retry.On = fallback.Retry.On
 	}
+
 	// Empty is the default here, and is not written.
 	s.DST.Gap = cmp.Or(s.DST.Gap, fallback.DST.Gap)
 	s.DST.Fold = cmp.Or(s.DST.Fold, fallback.DST.Fold)
 	if len(s.Success.ExitCodes) == 0 {
 		s.Success.ExitCodes = nil
 	}
+
 	if err == nil && s.Overlap == OverlapQueue && s.Queue.Limit == 0 {
 		err = refuseNoRoom(b)
 	}
+
 	if err == nil && s.Action.Process != nil && bytes.Contains(b, []byte(`"limits"`)) {
 		err = s.Action.Process.Limits.refuseNone(b)
 	}
+
 	return s, err
 }
 
@@ -62,6 +67,7 @@ func (l *Limits) refuseNone(b []byte) error {
 	if json.Unmarshal(b, &said) != nil {
 		return nil
 	}
+
 	limits := reflect.ValueOf(l).Elem()
 	for _, f := range reflect.VisibleFields(limits.Type()) {
 		name := nameOf(f)
@@ -69,6 +75,7 @@ func (l *Limits) refuseNone(b []byte) error {
 			return Invalid(CodeOutOfRange, "action.process.limits."+name, "0 is no limit: leave it out for none")
 		}
 	}
+
 	return nil
 }
 
@@ -85,14 +92,17 @@ func decodeStrict(b []byte, v any, nullInMaps bool) error {
 	if sound(b, reflect.TypeOf(v), nullInMaps) && json.Unmarshal(b, v) == nil {
 		return nil
 	}
+
 	c := checker{Decoder: json.NewDecoder(bytes.NewReader(b)), nullInMaps: nullInMaps, root: reflect.TypeOf(v)}
 	c.UseNumber()
+
 	if err := c.value(reflect.TypeOf(v), "", 0, true); err != nil {
 		return err
 	}
 	if _, err := c.Token(); !errors.Is(err, io.EOF) {
 		return Invalid(CodeBadJSON, "", "there is more data behind the JSON value")
 	}
+
 	return decodeError(json.Unmarshal(b, v))
 }
 
@@ -109,28 +119,34 @@ func (c checker) value(t reflect.Type, path string, depth int, nullable bool) er
 	if depth > MaxDepth {
 		return Invalid(CodeBadJSON, path, "nests deeper than %d levels", MaxDepth)
 	}
+
 	tok, err := c.Token()
 	if err != nil {
 		return decodeError(err)
 	}
+
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
+
 	if tok == nil {
 		if !nullable && t != nil && t.Kind() != reflect.Interface {
 			return Invalid(CodeBadValue, path, "cannot be null")
 		}
 		return nil
 	}
+
 	if err := checkKind(tok, t, path); err != nil {
 		return err
 	}
+
 	switch tok {
 	case json.Delim('{'):
 		return c.object(t, path, depth)
 	case json.Delim('['):
 		return c.list(t, path, depth)
 	}
+
 	return nil
 }
 
@@ -145,7 +161,9 @@ func checkKind(tok json.Token, t reflect.Type, path string) error {
 	if t == nil || t.Kind() == reflect.Interface {
 		return nil
 	}
+
 	s, isText := tok.(string)
+
 	if reflect.PointerTo(t).Implements(readsText) {
 		if n, ok := tok.(json.Number); ok && reflect.PointerTo(t).Implements(readsJSON) {
 			return Under(path, reflect.New(t).Interface().(json.Unmarshaler).UnmarshalJSON([]byte(n)))
@@ -153,14 +171,17 @@ func checkKind(tok json.Token, t reflect.Type, path string) error {
 		if !isText {
 			return Invalid(CodeBadValue, path, "%s is not a string", tokenWords(tok))
 		}
+
 		return Under(path, reflect.New(t).Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(s)))
 	}
+
 	if reflect.PointerTo(t).Implements(readsJSON) {
 		return nil
 	}
 	if got, want := tokenName(tok), kindName(t); got != want && !(got == "number" && want == "whole number") {
 		return Invalid(CodeBadValue, path, "%s is not %s", tokenWords(tok), kindWords(want))
 	}
+
 	return nil
 }
 
@@ -172,6 +193,7 @@ func tokenWords(tok json.Token) string {
 	case bool, json.Number, float64:
 		return fmt.Sprint(v)
 	}
+
 	return oneOfKind(tokenName(tok))
 }
 
@@ -195,6 +217,7 @@ func tokenName(tok json.Token) string {
 	case bool:
 		return "truth value"
 	}
+
 	return "number"
 }
 
@@ -204,6 +227,7 @@ func (c checker) list(t reflect.Type, path string, depth int) error {
 			return err
 		}
 	}
+
 	_, err := c.Token()
 	return decodeError(err)
 }
@@ -211,19 +235,23 @@ func (c checker) list(t reflect.Type, path string, depth int) error {
 func (c checker) object(t reflect.Type, path string, depth int) error {
 	seen := map[string]bool{}
 	nullable := t == nil || t.Kind() != reflect.Map || c.nullInMaps
+
 	for c.More() {
 		tok, err := c.Token()
 		if err != nil {
 			return decodeError(err)
 		}
+
 		key := tok.(string)
 		at := key
 		if path != "" {
 			at = path + "." + key
 		}
+
 		if seen[key] {
 			return Invalid(CodeDuplicate, at, "stands there twice")
 		}
+
 		seen[key] = true
 		inner, ok := field(t, key)
 		if !ok {
@@ -233,7 +261,9 @@ func (c checker) object(t reflect.Type, path string, depth int) error {
 			return err
 		}
 	}
+
 	_, err := c.Token()
+
 	return decodeError(err)
 }
 
@@ -248,7 +278,9 @@ func field(t reflect.Type, key string) (inner reflect.Type, ok bool) {
 	if t.Kind() != reflect.Struct {
 		return nil, true // json.Unmarshal will say what is wrong
 	}
+
 	inner, ok = fieldsOf(t).types[key]
+
 	return inner, ok
 }
 
@@ -258,15 +290,18 @@ func (c checker) fieldMeant(t reflect.Type, key string) string {
 	if near := didYouMean(key, fieldsOf(t).names); near != "" {
 		return near
 	}
+
 	var there []string
 	for _, path := range fieldPaths(c.root, "", nil) {
 		if path[strings.LastIndex(path, ".")+1:] == key {
 			there = append(there, path)
 		}
 	}
+
 	if len(there) == 0 {
 		return ""
 	}
+
 	return " here; did you mean " + strings.Join(there, " or ") + "?"
 }
 
@@ -275,13 +310,16 @@ func fieldPaths(t reflect.Type, within string, paths []string) []string {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
+
 	if t == nil || t.Kind() != reflect.Struct || reflect.PointerTo(t).Implements(readsText) || strings.Count(within, ".") > MaxDepth {
 		return paths
 	}
+
 	f := fieldsOf(t)
 	for _, name := range f.names {
 		paths = fieldPaths(f.types[name], within+name+".", append(paths, within+name))
 	}
+
 	return paths
 }
 
@@ -298,6 +336,7 @@ func fieldsOf(t reflect.Type) *fields {
 	if f, ok := known.Load(t); ok {
 		return f.(*fields)
 	}
+
 	f := &fields{types: map[string]reflect.Type{}}
 	for _, v := range reflect.VisibleFields(t) {
 		if name := nameOf(v); name != "" {
@@ -307,7 +346,9 @@ func fieldsOf(t reflect.Type) *fields {
 			f.names = append(f.names, name)
 		}
 	}
+
 	known.Store(t, f)
+
 	return f
 }
 
@@ -345,6 +386,7 @@ func decodeError(err error) error {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return Invalid(CodeBadJSON, "", "the JSON ends too early")
 	}
+
 	return Invalid(CodeBadJSON, "", "%s", err)
 }
 
@@ -368,5 +410,6 @@ func kindName(t reflect.Type) string {
 	case reflect.Float32, reflect.Float64:
 		return "number"
 	}
+
 	return "whole number"
 }

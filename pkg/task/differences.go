@@ -31,15 +31,18 @@ func Compare(a, b Spec) []FieldChange {
 			delete(other, name)
 		}
 	}
+
 	was, is := map[string]json.RawMessage{}, map[string]json.RawMessage{}
 	flatten(was, "", one)
 	flatten(is, "", other)
+
 	names := slices.Collect(maps.Keys(was))
 	for name := range is {
 		if _, ok := was[name]; !ok {
 			names = append(names, name)
 		}
 	}
+
 	slices.Sort(names)
 	list := []FieldChange{}
 	for _, name := range names {
@@ -47,6 +50,7 @@ func Compare(a, b Spec) []FieldChange {
 			list = append(list, FieldChange{Field: name, From: value(was[name]), To: value(is[name])})
 		}
 	}
+
 	return list
 }
 
@@ -77,6 +81,7 @@ func flatten(out map[string]json.RawMessage, path string, doc map[string]json.Ra
 			flatten(out, path+name+".", inner)
 			continue
 		}
+
 		out[path+name] = value
 	}
 }
@@ -86,6 +91,7 @@ func value(b json.RawMessage) (v any) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()
 	_ = d.Decode(&v) // it was written by us
+
 	return v
 }
 
@@ -100,10 +106,12 @@ func valueText(v any) string {
 		}
 		return v
 	}
+
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	_ = e.Encode(v) // it came from JSON
+
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
@@ -119,5 +127,6 @@ func fewWords(value string) string {
 		}
 		return value[:cut] + "…"
 	}
+
 	return value
 }

@@ -33,6 +33,7 @@ func ParseDuration(field, text string) (Duration, error) {
 	if meant, ok := MeantDuration(text); ok {
 		return 0, Invalid(CodeBadDuration, field, "%s is not a duration; did you mean %q?", Quote(text), meant)
 	}
+
 	return 0, Invalid(CodeBadDuration, field, "%s is not a duration, such as 90s, 10m or 1h30m", Quote(text))
 }
 
@@ -42,9 +43,11 @@ func (d Duration) String() string {
 	if n := len(s); n > 2 && s[n-2:] == "0s" && s[n-3] == 'm' {
 		s = s[:n-2]
 	}
+
 	if n := len(s); n > 2 && s[n-2:] == "0m" && s[n-3] == 'h' {
 		s = s[:n-2]
 	}
+
 	return s
 }
 
@@ -105,6 +108,7 @@ func MeantDuration(text string) (Duration, bool) {
 	if len(rest) > 40 {
 		return 0, false
 	}
+
 	rest = strings.Replace(strings.TrimPrefix(rest, "p"), "t", "", strings.Count(rest[:min(2, len(rest))], "pt"))
 	var sum time.Duration
 	for rest != "" {
@@ -112,14 +116,17 @@ func MeantDuration(text string) (Duration, bool) {
 		if m == nil {
 			return 0, false
 		}
+
 		n, err := strconv.ParseFloat(m[1], 64)
 		unit, known := unitOf(m[2])
 		if err != nil || !known || n*float64(unit) > float64(maxTTL) {
 			return 0, false
 		}
+
 		sum += time.Duration(n * float64(unit))
 		rest = rest[len(m[0]):]
 	}
+
 	return Duration(sum.Round(time.Millisecond)), sum > 0 && sum < maxTTL.Std()
 }
 
@@ -133,6 +140,8 @@ func unitOf(word string) (time.Duration, bool) {
 	if d, ok := units[strings.TrimSuffix(word, "s")]; ok {
 		return d, true
 	}
+
 	d, ok := units[Nearest(strings.TrimSuffix(word, "s"), unitNames)]
+
 	return d, ok
 }

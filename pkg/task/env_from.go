@@ -51,6 +51,7 @@ func (f EnvFrom) Take(values map[string]string) (map[string]string, error) {
 		}
 		return env, nil
 	}
+
 	env := make(map[string]string, len(f.Keys))
 	for _, name := range slices.Sorted(maps.Keys(f.Keys)) {
 		v, ok := values[name]
@@ -59,6 +60,7 @@ func (f EnvFrom) Take(values map[string]string) (map[string]string, error) {
 		}
 		env[f.Prefix+f.Keys[name]] = v
 	}
+
 	return env, nil
 }
 
@@ -73,6 +75,7 @@ func CheckVariable(field, name string) error {
 	case strings.HasPrefix(name, "CARILLON_"):
 		return Invalid(CodeBadEnv, field, "%s: names that begin with CARILLON_ are set by Carillon", Quote(name))
 	}
+
 	return nil
 }
 
@@ -80,11 +83,13 @@ func checkEnvFrom(field string, list []EnvFrom) error {
 	if len(list) > MaxEnvFrom {
 		return Invalid(CodeTooMany, field, "has %d sources; at most %d are allowed", len(list), MaxEnvFrom)
 	}
+
 	for i, f := range list {
 		if err := f.validate(fmt.Sprintf("%s[%d]", field, i)); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -101,21 +106,25 @@ func (f EnvFrom) validate(field string) error {
 	case len(f.Keys) > MaxEnv:
 		return Invalid(CodeTooMany, field+".keys", "has %d names; at most %d are allowed", len(f.Keys), MaxEnv)
 	}
+
 	if f.Secret != "" {
 		if err := CheckName(field+".secret", f.Secret); err != nil {
 			return err
 		}
 	}
+
 	if f.Prefix != "" {
 		if err := CheckVariable(field+".prefix", f.Prefix); err != nil {
 			return err
 		}
 	}
+
 	taken := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(f.Keys)) {
 		if err := CheckVariable(field+".keys", name); err != nil {
 			return err
 		}
+
 		to := f.Keys[name]
 		if err := CheckVariable(field+".keys."+name, f.Prefix+to); err != nil {
 			return err
@@ -123,7 +132,9 @@ func (f EnvFrom) validate(field string) error {
 		if other, is := taken[to]; is {
 			return Invalid(CodeDuplicate, field+".keys."+name, "becomes %s, and so does %s", Quote(to), Quote(other))
 		}
+
 		taken[to] = name
 	}
+
 	return nil
 }

@@ -74,5 +74,6 @@ func Quote(s string) string {
 		}
 		s = s[:cut] + "…"
 	}
+
 	return strconv.Quote(s)
 }

@@ -133,9 +133,11 @@ func ParsePlace(s string) (Place, error) {
 	if p.Revision, err = strconv.ParseInt(rev, 10, 64); err == nil && has {
 		p.Index, err = strconv.Atoi(index)
 	}
+
 	if err != nil || p.Revision < 0 || p.Index < 1 || p.Index > Whole || p.String() != s {
 		return Place{}, Invalid(CodeBadValue, "after", "%s is not the id of an event, such as 1234 or 1234.2", Quote(s))
 	}
+
 	return p, nil
 }
 
@@ -163,5 +165,6 @@ func (f EventFilter) Wants(e *Event) bool {
 	case e.Namespace != "":
 		return false
 	}
+
 	return asked || e.Action == ActionFrozen || e.Action == ActionUnfrozen
 }

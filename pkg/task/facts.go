@@ -36,6 +36,7 @@ func (f *Facts) Fact(name string) (float64, bool) {
 	if f == nil {
 		return 0, false
 	}
+
 	switch name {
 	case FactCPUs:
 		return float64(f.CPUs), f.CPUs > 0
@@ -54,6 +55,7 @@ func (f *Facts) Fact(name string) (float64, bool) {
 	case FactLoad15:
 		return measured(f.Load15)
 	}
+
 	return 0, false
 }
 

@@ -43,7 +43,9 @@ func (c *Count) UnmarshalJSON(b []byte) error {
 		if err != nil || n == int(All) {
 			return Invalid(CodeBadValue, "target.count", "%s is neither a number of nodes nor all", Quote(strings.Trim(text, `"`)))
 		}
+
 		*c = Count(n)
+
 		return nil
 	}
 }
@@ -66,11 +68,14 @@ func (s *Succeed) UnmarshalJSON(b []byte) error {
 		*s = Succeed(b)
 		return nil
 	}
+
 	var text string
 	if err := json.Unmarshal(b, &text); err != nil {
 		return Invalid(CodeBadValue, "target.succeed", "is neither all, any, a number of parts, nor a part of them such as 80%%")
 	}
+
 	*s = Succeed(text)
+
 	return nil
 }
 
@@ -83,6 +88,7 @@ func (s Succeed) Need(n int) (int, error) {
 	case "any":
 		return 1, nil
 	}
+
 	percent, is := strings.CutSuffix(text, "%")
 	v, err := strconv.Atoi(percent)
 	switch {
@@ -91,6 +97,7 @@ func (s Succeed) Need(n int) (int, error) {
 	case is:
 		return max(1, (n*v+99)/100), nil
 	}
+
 	return v, nil
 }
 
@@ -116,6 +123,7 @@ func (t Target) validateFan() error {
 	if err := checkRange("target.parts", t.Parts, 0, MaxParts); err != nil {
 		return err
 	}
+
 	many := t.Count == All || t.Count > 1
 	switch {
 	case many && t.Parts > 0:
@@ -131,12 +139,14 @@ func (t Target) validateFan() error {
 	case t.Succeed != "" && !t.FansOut():
 		return Invalid(CodeBadValue, "target.succeed", "is for several parts: set target.parts or target.count")
 	}
+
 	if err := checkOptional("target.stagger", t.Stagger, Duration(1e6), maxStagger); err != nil {
 		return err
 	}
 	if t.Succeed == "" {
 		return nil
 	}
+
 	need, err := t.Succeed.Need(MaxParts)
 	if err != nil {
 		return err
@@ -144,6 +154,7 @@ func (t Target) validateFan() error {
 	if n := max(t.Parts, int(t.Count)); t.FansOut() && t.Count != All && need > n && !strings.HasSuffix(string(t.Succeed), "%") && t.Succeed != "all" {
 		return Invalid(CodeOutOfRange, "target.succeed", "%s of %d parts cannot succeed", t.Succeed, n)
 	}
+
 	return nil
 }
 
@@ -218,13 +229,16 @@ func (r Run) AsPart() Part {
 	if r.State.Active() {
 		p.PausedBy, p.PausedAt, p.PausedMS = r.PausedBy, r.PausedAt, r.PausedMS
 	}
+
 	size := 0
 	for name, value := range r.Results {
 		size += len(name) + len(value)
 	}
+
 	if size <= maxPartResults {
 		p.Results = r.Results
 	}
+
 	return p
 }
 
@@ -236,6 +250,7 @@ func (f Fan) Usage() (u Usage) {
 		u.IORead += p.Usage.IORead
 		u.IOWritten += p.Usage.IOWritten
 	}
+
 	return u
 }
 
@@ -248,6 +263,7 @@ func (f Fan) Fit(room int) {
 			if failed != (p.State != Succeeded) || p.Usage == (Usage{}) && p.Message == "" && p.Results == nil {
 				continue
 			}
+
 			b, err := json.Marshal(Part{Usage: p.Usage, Message: p.Message, Results: p.Results})
 			if room -= len(b); err != nil || room < 0 {
 				p.Usage, p.Message, p.Results = Usage{}, "", nil
@@ -269,6 +285,7 @@ func (r Run) OfPart(p Part) Run {
 	if r.Fan != nil {
 		run.PartCount = r.Fan.Count
 	}
+
 	return run
 }
 
@@ -281,10 +298,12 @@ func (f Fan) Numbers() []int {
 	if f.Only != nil {
 		return f.Only
 	}
+
 	list := make([]int, f.Count)
 	for i := range list {
 		list[i] = i
 	}
+
 	return list
 }
 
@@ -302,6 +321,7 @@ func (f Fan) Failed() []int {
 			list = append(list, p.Index)
 		}
 	}
+
 	return list
 }
 
@@ -316,21 +336,27 @@ func (f Fan) Again() *Fan {
 			again.Nodes[i] = f.Nodes[i]
 		}
 	}
+
 	room := MaxPartCheckpoints
 	for _, p := range f.Parts {
 		if p.State == Succeeded || p.Checkpoint == "" {
 			continue
 		}
+
 		b, err := json.Marshal(map[int]string{p.Index: p.Checkpoint})
 		if err != nil || len(b) > room {
 			continue
 		}
+
 		room -= len(b)
+
 		if again.Checkpoints == nil {
 			again.Checkpoints = map[int]string{}
 		}
+
 		again.Checkpoints[p.Index] = p.Checkpoint
 	}
+
 	return &again
 }
 
@@ -358,12 +384,14 @@ func ParentOf(id string) (parent string, index int, is bool) {
 	if n <= len(idTime) || id[n:n+len(partMark)] != partMark {
 		return "", 0, false
 	}
+
 	for _, c := range []byte(id[n+len(partMark):]) {
 		if c < '0' || c > '9' {
 			return "", 0, false
 		}
 		index = 10*index + int(c-'0')
 	}
+
 	return id[:n], index, true
 }
 

@@ -32,16 +32,19 @@ func (f *Freezes) Of(namespace string) *Freeze {
 	if f == nil {
 		return nil
 	}
+
 	for i := range f.Holding {
 		if f.Holding[i].Namespace == "" {
 			return &f.Holding[i]
 		}
 	}
+
 	for i := range f.Holding {
 		if f.Holding[i].Namespace == namespace {
 			return &f.Holding[i]
 		}
 	}
+
 	return nil
 }
 
@@ -50,6 +53,7 @@ func (f *Freezes) At(namespace string, at time.Time) *Freeze {
 	if f == nil {
 		return nil
 	}
+
 	for _, list := range [][]Freeze{f.Holding, f.Past} {
 		for i := range list {
 			z := &list[i]
@@ -58,6 +62,7 @@ func (f *Freezes) At(namespace string, at time.Time) *Freeze {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -68,12 +73,14 @@ func (f *Freezes) HeldUp(namespace string, from, until time.Time) *Freeze {
 	if f == nil {
 		return nil
 	}
+
 	for i := range f.Past {
 		z := &f.Past[i]
 		if (z.Namespace == "" || z.Namespace == namespace) && z.Ended.After(from) && !z.Ended.After(until) {
 			return z
 		}
 	}
+
 	return nil
 }
 
@@ -93,9 +100,11 @@ func (f Freezes) Unfreeze(namespace string, at Time, by string) (Freezes, Freeze
 	if i < 0 {
 		return f, Freeze{}, false
 	}
+
 	z := f.Holding[i]
 	z.Ended, z.EndedBy = at, by
 	past := append([]Freeze{z}, f.Past...)
+
 	return Freezes{Holding: slices.Delete(slices.Clone(f.Holding), i, i+1), Past: past[:min(len(past), keepFreezes)]}, z, true
 }
 

@@ -28,7 +28,9 @@ func (g *glance) next() byte {
 			return c
 		}
 	}
+
 	g.rest = nil
+
 	return 0
 }
 
@@ -36,9 +38,11 @@ func (g *glance) value(t reflect.Type, depth int, nullable bool) bool {
 	if depth > MaxDepth {
 		return false
 	}
+
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
+
 	switch g.next() {
 	case '{':
 		return g.object(t, depth)
@@ -53,6 +57,7 @@ func (g *glance) value(t reflect.Type, depth int, nullable bool) bool {
 		g.rest = g.rest[min(len("null"), len(g.rest)):]
 		return nullable || t == nil || t.Kind() == reflect.Interface
 	}
+
 	return g.word()
 }
 
@@ -64,7 +69,9 @@ func (g *glance) word() bool {
 			return i > 0
 		}
 	}
+
 	g.rest = nil
+
 	return true
 }
 
@@ -73,6 +80,7 @@ func (g *glance) text() (s []byte, plain bool) {
 	if g.next() != '"' {
 		return nil, false
 	}
+
 	plain = true
 	for i := 1; i < len(g.rest); i++ {
 		switch g.rest[i] {
@@ -84,7 +92,9 @@ func (g *glance) text() (s []byte, plain bool) {
 			return s, plain
 		}
 	}
+
 	g.rest = nil
+
 	return nil, false
 }
 
@@ -94,11 +104,14 @@ func (g *glance) list(t reflect.Type, depth int) bool {
 		if !g.value(inner, depth+1, false) {
 			return false
 		}
+
 		if g.next() == ',' {
 			g.rest = g.rest[1:]
 		}
 	}
+
 	g.rest = g.rest[1:]
+
 	return true
 }
 
@@ -107,31 +120,38 @@ func (g *glance) object(t reflect.Type, depth int) bool {
 	var few [16][]byte
 	seen := few[:0]
 	nullable := t == nil || t.Kind() != reflect.Map || g.nullInMaps
+
 	g.rest = g.rest[1:]
 	for g.next() != '}' {
 		key, plain := g.text()
 		if !plain || len(seen) == most {
 			return false
 		}
+
 		for _, s := range seen {
 			if bytes.Equal(s, key) {
 				return false
 			}
 		}
+
 		seen = append(seen, key)
 		inner, ok := innerType(t, key)
 		if !ok || g.next() != ':' {
 			return false
 		}
+
 		g.rest = g.rest[1:]
 		if !g.value(inner, depth+1, nullable) {
 			return false
 		}
+
 		if g.next() == ',' {
 			g.rest = g.rest[1:]
 		}
 	}
+
 	g.rest = g.rest[1:]
+
 	return true
 }
 
@@ -140,6 +160,7 @@ func innerType(t reflect.Type, key []byte) (reflect.Type, bool) {
 	if t == nil {
 		return nil, true
 	}
+
 	switch t.Kind() {
 	case reflect.Map:
 		return t.Elem(), true
@@ -147,5 +168,6 @@ func innerType(t reflect.Type, key []byte) (reflect.Type, bool) {
 		inner, ok := fieldsOf(t).types[string(key)]
 		return inner, ok
 	}
+
 	return nil, true
 }

@@ -16,6 +16,7 @@ func Nearest(typed string, words []string) string {
 	if len(typed) > maxTyped {
 		return ""
 	}
+
 	typed = plain(typed)
 	best, least := "", len(typed)/3+1
 	for _, w := range words {
@@ -29,10 +30,12 @@ func Nearest(typed string, words []string) string {
 		default:
 			d = distance(typed, word)
 		}
+
 		if d < least || (d == least && best == "" && d < len(typed)) {
 			best, least = w, d
 		}
 	}
+
 	return best
 }
 
@@ -51,11 +54,13 @@ func distance(a, b string) int {
 	if len(b) > maxTyped {
 		return len(b) // as far as makes no difference
 	}
+
 	var rows [3][maxTyped + 1]int // on the stack: there may be hundreds of words
 	before, last, row := &rows[0], &rows[1], &rows[2]
 	for j := range len(b) + 1 {
 		last[j] = j
 	}
+
 	for i := 1; i <= len(a); i++ {
 		row[0] = i
 		for j := 1; j <= len(b); j++ {
@@ -63,13 +68,16 @@ func distance(a, b string) int {
 			if a[i-1] == b[j-1] {
 				change = 0
 			}
+
 			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+change)
 			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
 				row[j] = min(row[j], before[j-2]+1)
 			}
 		}
+
 		before, last, row = last, row, before
 	}
+
 	return last[len(b)]
 }
 
@@ -89,6 +97,7 @@ func reshape(text, marks string, most int) string {
 		if len(b) > 0 {
 			last = b[len(b)-1]
 		}
+
 		switch {
 		case alnum:
 			b = append(b, c)
@@ -99,6 +108,7 @@ func reshape(text, marks string, most int) string {
 			b = append(b, '-')
 		}
 	}
+
 	b = b[:min(len(b), most)]
 	return strings.TrimRight(string(b), "._-/")
 }

@@ -41,12 +41,15 @@ func PressedWords(pressed []string) string {
 	if len(facts) > 0 {
 		words = append(words, "beyond its own limit of "+strings.Join(facts, ", "))
 	}
+
 	if slices.Contains(pressed, PressedStarts) {
 		words = append(words, "too many starts of runs hang there: see its log")
 	}
+
 	if slices.Contains(pressed, PressedPolicy) {
 		words = append(words, "its policy cannot be read: see its log")
 	}
+
 	return strings.Join(words, "; ")
 }
 
@@ -193,9 +196,11 @@ func (c Cluster) MarkChanged(by string, at Time, change string) Cluster {
 		}
 		return r
 	}, change)
+
 	if len(change) > maxChange {
 		change = strings.ToValidUTF8(change[:maxChange], "") + "…"
 	}
+
 	c.ChangedBy, c.ChangedAt, c.Change = by, at, change
 	return c
 }

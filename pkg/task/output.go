@@ -43,9 +43,11 @@ func (o Output) validate() error {
 			return err
 		}
 	}
+
 	if o.Limit != 0 && (o.Limit < minOutput || o.Limit > maxOutput) {
 		return Invalid(CodeOutOfRange, "output.limit", "%s is not between %s and %s", o.Limit, minOutput, maxOutput)
 	}
+
 	return checkOptional("output.keep", o.Keep, minOutputKeep, maxOutputKeep)
 }
 

@@ -126,6 +126,7 @@ func (r Run) Ticks() int64 {
 	case r.Count > 0:
 		return r.Count
 	}
+
 	return 1
 }
 
@@ -136,6 +137,7 @@ func (r Run) LastSeen() Time {
 			return t
 		}
 	}
+
 	return r.ScheduledTime
 }
 
@@ -246,11 +248,13 @@ func EnvNamesOf(env map[string]string) []string {
 		if strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) || strings.ContainsRune(`, "`, r) }) {
 			names[i] = strconv.QuoteToASCII(name)
 		}
+
 		size += len(names[i])
 		if i == maxEnvNames || size > maxEnvNameBytes {
 			return append(names[:i:i], fmt.Sprintf("… (%d more)", len(names)-i))
 		}
 	}
+
 	return names
 }
 
@@ -269,6 +273,7 @@ func appendIDTime(b []byte, t time.Time) []byte {
 	if year := u.Year(); year < 0 || year > 9999 {
 		return u.AppendFormat(b, idTime)
 	}
+
 	var text [len(timeLayout)]byte
 	written, _ := Time{u}.AppendText(text[:0])
 	for _, c := range written {
@@ -276,6 +281,7 @@ func appendIDTime(b []byte, t time.Time) []byte {
 			b = append(b, c)
 		}
 	}
+
 	return b
 }
 
@@ -301,6 +307,7 @@ func TriggerOfRunID(id string) string {
 	if strings.Count(id, "-") > 1 {
 		return TriggerManual
 	}
+
 	return TriggerSchedule
 }
 

@@ -38,11 +38,13 @@ func CheckSecret(field string, values map[string]string) error {
 	case len(values) > MaxEnv:
 		return Invalid(CodeTooMany, field, "has %d values; at most %d are allowed", len(values), MaxEnv)
 	}
+
 	size := 0
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if err := CheckVariable(field, name); err != nil {
 			return err
 		}
+
 		v := values[name]
 		switch {
 		case strings.ContainsRune(v, 0):
@@ -50,10 +52,13 @@ func CheckSecret(field string, values map[string]string) error {
 		case !utf8.ValidString(v):
 			return Invalid(CodeBadValue, field+"."+name, "is not UTF-8; write what is binary as base64")
 		}
+
 		size += len(name) + len(v)
 	}
+
 	if size > MaxSecretValues {
 		return Invalid(CodeTooLong, field, "has %d bytes; at most %d are allowed", size, MaxSecretValues)
 	}
+
 	return nil
 }

@@ -33,6 +33,7 @@ func (s Selector) matches(labels map[string]string, facts *Facts) bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -44,10 +45,12 @@ func (t *term) holds(labels map[string]string, facts *Facts) bool {
 		}
 		return ok && t.compares(v)
 	}
+
 	v, ok := labels[t.key]
 	if t.values != nil {
 		ok = ok && slices.Contains(t.values, v)
 	}
+
 	return ok != t.not
 }
 
@@ -74,6 +77,7 @@ func ParseSelector(s string) (Selector, error) {
 	if len(s) > MaxSelector {
 		return nil, Invalid(CodeTooLong, "", "%s is longer than %d bytes", Quote(s), MaxSelector)
 	}
+
 	var sel Selector
 	for _, part := range splitTerms(s) {
 		m := termForms.FindStringSubmatch(part)
@@ -81,8 +85,10 @@ func ParseSelector(s string) (Selector, error) {
 			return nil, Invalid(CodeBadSelector, "",
 				"%s is not a term: write k = v, k != v, k > n, k in (a, b), k notin (a, b), k or !k%s", Quote(part), meantTerm(part))
 		}
+
 		var t term
 		var err error
+
 		switch {
 		case m[2] != "":
 			t = term{key: m[2], not: m[1] == "!"}
@@ -98,16 +104,20 @@ func ParseSelector(s string) (Selector, error) {
 				return nil, err
 			}
 		}
+
 		if err := checkLabelKey(t.key); err != nil {
 			return nil, err
 		}
+
 		for _, v := range t.values {
 			if err := checkLabelValue(v); err != nil {
 				return nil, err
 			}
 		}
+
 		sel = append(sel, t)
 	}
+
 	return sel, nil
 }
 
@@ -142,6 +152,7 @@ func meantTerm(part string) string {
 	if len(part) > maxTyped {
 		return ""
 	}
+
 	text := strings.TrimSpace(part)
 	for _, s := range slips {
 		text = s.form.ReplaceAllString(text, s.meant)
@@ -152,6 +163,7 @@ func meantTerm(part string) string {
 			return "; did you mean " + Quote(text) + "?"
 		}
 	}
+
 	return ""
 }
 
@@ -172,5 +184,6 @@ func splitTerms(s string) []string {
 			}
 		}
 	}
+
 	return append(parts, s[start:])
 }

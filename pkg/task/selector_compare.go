@@ -21,9 +21,11 @@ func comparison(key, order, text string) (term, error) {
 		return term{}, Invalid(CodeBadSelector, "", "%s is not a number to compare %s with: write 4, 0.5, 10Gi or 500M%s",
 			Quote(text), Quote(key), meantReverse(key, order, text))
 	}
+
 	if fact := meantFact(key); fact != "" {
 		return term{}, Invalid(CodeBadSelector, "", "%s is not a fact of nodes; did you mean %s?", Quote(key), fact)
 	}
+
 	return term{key: key, order: order, number: v}, nil
 }
 
@@ -39,6 +41,7 @@ func (t *term) compares(v float64) bool {
 	case "<":
 		return v < t.number
 	}
+
 	return v <= t.number
 }
 
@@ -48,6 +51,7 @@ func number(text string) (float64, bool) {
 	if text == "" || text[0] < '0' || text[0] > '9' {
 		return 0, false
 	}
+
 	if last := text[len(text)-1]; last >= '0' && last <= '9' {
 		if strings.IndexFunc(text, func(r rune) bool { return (r < '0' || r > '9') && r != '.' }) >= 0 || len(text) > 22 {
 			return 0, false
@@ -55,6 +59,7 @@ func number(text string) (float64, bool) {
 		v, err := strconv.ParseFloat(text, 64)
 		return v, err == nil
 	}
+
 	v, err := ParseSize("", text)
 	return float64(v), err == nil
 }
@@ -74,11 +79,14 @@ func meantFact(key string) string {
 	if isFact(key) {
 		return ""
 	}
+
 	spelt := plain(key)
+
 	for _, name := range FactNames() {
 		if base, free := strings.CutSuffix(name, "_free"); spelt == plain(name) || free && spelt == "free"+base {
 			return name
 		}
 	}
+
 	return ""
 }

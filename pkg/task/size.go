@@ -33,6 +33,7 @@ func (s *Size) UnmarshalJSON(b []byte) error {
 	case json.Unmarshal(b, &text) != nil:
 		text = string(b) // a number, or nothing that is a size
 	}
+
 	return s.UnmarshalText([]byte(text))
 }
 
@@ -51,6 +52,7 @@ func (s Size) String() string {
 			return strconv.FormatInt(int64(s)/u.bytes, 10) + u.name
 		}
 	}
+
 	return strconv.FormatInt(int64(s), 10)
 }
 
@@ -65,6 +67,7 @@ func ParseSize(field, text string) (Size, error) {
 	if m != nil {
 		factor = sizeFactor(m[2])
 	}
+
 	if factor == 0 {
 		return 0, Invalid(CodeOutOfRange, field, "%s is not a number of bytes, such as 512Ki, 64Mi, 1.5Gi or 10G", Quote(text))
 	}
@@ -74,10 +77,12 @@ func ParseSize(field, text string) (Size, error) {
 	if whole, err := strconv.ParseInt(m[1], 10, 64); err == nil && whole <= math.MaxInt64/factor {
 		return Size(whole * factor), nil // a float would round what has more than 15 digits
 	}
+
 	n, err := strconv.ParseFloat(m[1], 64)
 	if n *= float64(factor); err != nil || n >= math.MaxInt64 {
 		return 0, Invalid(CodeOutOfRange, field, "%s is more bytes than there are", Quote(text))
 	}
+
 	return Size(math.Round(n)), nil
 }
 
@@ -89,10 +94,12 @@ func sizeFactor(unit string) int64 {
 	case "K":
 		return 1e3
 	}
+
 	for _, u := range sizeUnits {
 		if u.name == unit {
 			return u.bytes
 		}
 	}
+
 	return 0
 }

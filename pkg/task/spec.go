@@ -67,6 +67,7 @@ func (s Schedules) MarshalJSON() ([]byte, error) {
 	case 1:
 		return json.Marshal(s[0])
 	}
+
 	return json.Marshal([]string(s))
 }
 
@@ -75,16 +76,20 @@ func (s *Schedules) UnmarshalJSON(b []byte) error {
 	if string(b) == "null" {
 		return nil
 	}
+
 	var one string
 	if json.Unmarshal(b, &one) == nil {
 		*s = Schedules{one}
 		return nil
 	}
+
 	var list []string
 	if err := json.Unmarshal(b, &list); err != nil {
 		return Invalid(CodeBadSchedule, "schedule", "must be a string or a list of strings")
 	}
+
 	*s = list
+
 	return nil
 }
 
@@ -308,6 +313,7 @@ func (e Entry) Pause() *Pause {
 	if p := &e.Own.Pauses[len(e.Own.Pauses)-1]; p.Ended.IsZero() {
 		return p
 	}
+
 	return nil
 }
 

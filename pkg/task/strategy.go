@@ -48,6 +48,7 @@ func (t Target) validateStrategy() error {
 	if err := checkText("target.key", t.Key, MaxKey); err != nil {
 		return err
 	}
+
 	switch {
 	case len(t.Order) > 0 && t.Strategy != StrategyFirst:
 		return Invalid(CodeBadValue, "target.order", "is for strategy: first, and strategy is %s", t.Strategy)
@@ -56,6 +57,7 @@ func (t Target) validateStrategy() error {
 	case len(t.Order) > MaxOrder:
 		return Invalid(CodeTooMany, "target.order", "has %d nodes; at most %d are allowed", len(t.Order), MaxOrder)
 	}
+
 	for i, name := range t.Order {
 		field := fmt.Sprintf("target.order[%d]", i)
 		if err := CheckName(field, name); err != nil {
@@ -65,6 +67,7 @@ func (t Target) validateStrategy() error {
 			return Invalid(CodeBadValue, field, "%s stands there twice", Quote(name))
 		}
 	}
+
 	return nil
 }
 
@@ -83,10 +86,12 @@ func (t Target) Takers(nodes []Node, secret bool) (names []string) {
 	if err != nil {
 		return nil
 	}
+
 	for i := range nodes {
 		if n := &nodes[i]; n.Takes() && (!secret || n.HoldsKey()) && sel.Accepts(n) && (t.Strategy != StrategyFirst || slices.Contains(t.Order, n.Name)) {
 			names = append(names, n.Name)
 		}
 	}
+
 	return names
 }

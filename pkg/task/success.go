@@ -53,9 +53,11 @@ func (s Success) validate() error {
 			return Invalid(CodeBadValue, field, "%d stands there twice", code)
 		}
 	}
+
 	if err := checkPattern("success.output", s.Output); err != nil {
 		return err
 	}
+
 	return checkPattern("success.not_output", s.NotOutput)
 }
 
@@ -63,10 +65,12 @@ func checkPattern(field, pattern string) error {
 	if len(pattern) > MaxPattern {
 		return Invalid(CodeTooLong, field, "is %d bytes long; at most %d are allowed", len(pattern), MaxPattern)
 	}
+
 	tree, err := syntax.Parse(pattern, syntax.Perl)
 	if err != nil {
 		return noPattern(field, pattern, err)
 	}
+
 	program, err := syntax.Compile(tree.Simplify())
 	if err != nil {
 		return noPattern(field, pattern, err)
@@ -74,6 +78,7 @@ func checkPattern(field, pattern string) error {
 	if n := len(program.Inst); n > maxPatternProgram { // a{1000}{9} is short, and long
 		return Invalid(CodeTooLong, field, "%s takes %d instructions; at most %d are allowed", Quote(pattern), n, maxPatternProgram)
 	}
+
 	return nil
 }
 
@@ -82,10 +87,12 @@ func compile(field, pattern string) (*regexp.Regexp, error) {
 	if pattern == "" {
 		return nil, nil
 	}
+
 	re, err := regexp.Compile(pattern)
 	if err != nil {
 		return nil, noPattern(field, pattern, err)
 	}
+
 	return re, nil
 }
 

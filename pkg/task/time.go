@@ -27,6 +27,7 @@ func (t Time) AppendText(b []byte) ([]byte, error) {
 	if year < 0 || year > 9999 {
 		return u.AppendFormat(b, timeLayout), nil
 	}
+
 	hour, minute, second := u.Clock()
 	b = append(twoDigits(twoDigits(b, year/100), year%100), '-')
 	b = append(twoDigits(b, int(month)), '-')
@@ -35,6 +36,7 @@ func (t Time) AppendText(b []byte) ([]byte, error) {
 	b = append(twoDigits(b, minute), ':')
 	b = append(twoDigits(b, second), '.')
 	ms := u.Nanosecond() / 1e6
+
 	return append(twoDigits(b, ms/10), byte('0'+ms%10), 'Z'), nil
 }
 
@@ -62,6 +64,7 @@ func (t *Time) UnmarshalJSON(b []byte) error {
 	if len(b) < 2 || b[0] != '"' {
 		return Invalid(CodeBadTime, "", "%s is not a time in RFC 3339", Quote(string(b)))
 	}
+
 	return t.UnmarshalText(b[1 : len(b)-1])
 }
 
@@ -71,12 +74,15 @@ func (t *Time) UnmarshalText(b []byte) error {
 		*t = v
 		return nil
 	}
+
 	v, err := time.Parse(time.RFC3339Nano, string(b))
 	// Package time also takes "T8:00:00" and "00,5".
 	if err != nil || b[len("2006-01-02T15")] != ':' || bytes.ContainsRune(b, ',') {
 		return Invalid(CodeBadTime, "", "%s is not a time in RFC 3339, such as 2026-12-24T18:00:00Z", Quote(string(b)))
 	}
+
 	*t = At(v)
+
 	return nil
 }
 
@@ -86,17 +92,21 @@ func parseOwn(b []byte) (Time, bool) {
 	if len(b) != len(layout) {
 		return Time{}, false
 	}
+
 	for i := range b {
 		if digit := b[i]-'0' <= 9; digit != (layout[i] == '0') || !digit && b[i] != layout[i] {
 			return Time{}, false
 		}
 	}
+
 	two := func(i int) int { return int(b[i]-'0')*10 + int(b[i+1]-'0') }
 	year, month, day := two(0)*100+two(2), two(5), two(8)
 	hour, minute, second := two(11), two(14), two(17)
 	if month < 1 || month > 12 || day < 1 || hour > 23 || minute > 59 || second > 59 {
 		return Time{}, false
 	}
+
 	v := time.Date(year, time.Month(month), day, hour, minute, second, (two(20)*10+int(b[22]-'0'))*1e6, time.UTC)
+
 	return Time{v}, v.Day() == day // no 30 February
 }

@@ -55,6 +55,7 @@ func CheckName(field, name string) error {
 	case strings.Contains(name, ".."):
 		return Invalid(CodeBadName, field, "%s: two dots in a row are not allowed%s", Quote(name), allowedInstead(asName(name)))
 	}
+
 	return nil
 }
 
@@ -68,6 +69,7 @@ func wellFormed(name string) bool {
 			return false
 		}
 	}
+
 	return name != ""
 }
 
@@ -95,11 +97,13 @@ func (s *Spec) Validate() error {
 		s.Success.validate,
 		s.Output.validate,
 	}
+
 	for _, check := range checks {
 		if err := check(); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -112,6 +116,7 @@ func (s *Spec) validateTiming() error {
 			return Invalid(CodeBadTime, at.field, "%s is not in the years 2000 to 2100", at.Format(time.RFC3339))
 		}
 	}
+
 	if !s.Start.IsZero() && !s.End.IsZero() && s.End.Before(s.Start.Time) {
 		return Invalid(CodeBadTime, "end", "%s is before start, %s", s.End.Format(time.RFC3339), s.Start.Format(time.RFC3339))
 	}
@@ -121,6 +126,7 @@ func (s *Spec) validateTiming() error {
 	if s.MaxRuns < 0 || s.MaxRuns > MaxRuns {
 		return Invalid(CodeOutOfRange, "max_runs", "%d is not between 0 and %d", s.MaxRuns, int64(MaxRuns))
 	}
+
 	return checkOptional("ttl", s.TTL, Duration(time.Second), maxTTL)
 }
 
@@ -134,14 +140,17 @@ func (s *Spec) validateOverlap() error {
 	if err := checkRange("queue.limit", s.Queue.Limit, 0, MaxQueue); err != nil {
 		return err
 	}
+
 	if s.Queue.Drop != "" {
 		if err := oneOf("queue.drop", s.Queue.Drop, DropNewest, DropOldest); err != nil {
 			return err
 		}
 	}
+
 	if s.MaxActive != 0 && s.Overlap != OverlapAllow {
 		return Invalid(CodeBadValue, "max_active", "is for overlap: allow, and overlap is %s", s.Overlap)
 	}
+
 	return checkRange("max_active", s.MaxActive, 0, MaxActive)
 }
 
@@ -155,6 +164,7 @@ func (s *Spec) validatePause() error {
 	if !s.Paused && s.PauseReason != "" {
 		return Invalid(CodeBadValue, "pause_reason", "is for a task that is paused: set paused to true, or leave it out")
 	}
+
 	return checkText("pause_reason", s.PauseReason, MaxReason)
 }
 
@@ -176,11 +186,13 @@ func (a Action) Validate() error {
 	case a.Process != nil:
 		return a.Process.validate()
 	}
+
 	return nil
 }
 
 func (p *Process) validate() error {
 	const field = "action.process"
+
 	if (len(p.Command) == 0) == (p.Shell == "") {
 		return Invalid(CodeRequired, field, "needs either command (a list) or shell (a line)")
 	}
@@ -190,11 +202,13 @@ func (p *Process) validate() error {
 	if len(p.Command) > 0 && p.Command[0] == "" {
 		return Invalid(CodeRequired, field+".command[0]", "is empty; it names the program")
 	}
+
 	for i, arg := range p.Command {
 		if err := checkArg(fmt.Sprintf("%s.command[%d]", field, i), arg); err != nil {
 			return err
 		}
 	}
+
 	if err := checkArg(field+".shell", p.Shell); err != nil {
 		return err
 	}
@@ -213,6 +227,7 @@ func (p *Process) validate() error {
 	if err := p.validateConfinement(field); err != nil {
 		return err
 	}
+
 	return checkSize(field, p)
 }
 
@@ -225,6 +240,7 @@ func checkSize(field string, v any) error {
 	if len(b) > MaxAction {
 		return Invalid(CodeTooLong, field, "is %d bytes as JSON; at most %d are allowed", len(b), MaxAction)
 	}
+
 	return nil
 }
 
@@ -233,6 +249,7 @@ func CheckEnv(field string, env map[string]string) error {
 	if len(env) > MaxEnv {
 		return Invalid(CodeTooMany, field, "has %d variables; at most %d are allowed", len(env), MaxEnv)
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		if name == "" {
 			return Invalid(CodeBadEnv, field, "has a variable without a name")
@@ -247,6 +264,7 @@ func CheckEnv(field string, env map[string]string) error {
 			return err
 		}
 	}
+
 	return checkSize(field, env)
 }
 
@@ -257,6 +275,7 @@ func checkArg(field, v string) error {
 	if len(v) > MaxArg {
 		return Invalid(CodeTooLong, field, "is %d bytes long; at most %d are allowed", len(v), MaxArg)
 	}
+
 	return nil
 }
 
@@ -270,6 +289,7 @@ func (m MissedPolicy) validate() error {
 	if err := checkDuration("missed.window", m.Window, m.Grace, MaxTimeout); err != nil {
 		return err
 	}
+
 	return checkRange("missed.limit", m.Limit, 1, MaxMissed)
 }
 
@@ -289,6 +309,7 @@ func (r Retry) validate() error {
 	if !(r.Jitter >= 0 && r.Jitter <= 1) {
 		return Invalid(CodeOutOfRange, "retry.jitter", "%v is not between 0 and 1", r.Jitter)
 	}
+
 	for i, s := range r.On {
 		field := fmt.Sprintf("retry.on[%d]", i)
 		if err := oneOf(field, string(s), string(Failed), string(TimedOut), string(Lost)); err != nil {
@@ -298,9 +319,11 @@ func (r Retry) validate() error {
 			return Invalid(CodeBadValue, field, "%s stands there twice", Quote(string(s)))
 		}
 	}
+
 	if len(r.ExitCodes) > 0 && !slices.Contains(r.On, Failed) {
 		return Invalid(CodeBadValue, "retry.exit_codes", "are for attempts that failed, and retry.on does not have %s", Failed)
 	}
+
 	for i, code := range r.ExitCodes {
 		field := fmt.Sprintf("retry.exit_codes[%d]", i)
 		if err := checkRange(field, code, 1, 255); err != nil {
@@ -310,6 +333,7 @@ func (r Retry) validate() error {
 			return Invalid(CodeBadValue, field, "%d stands there twice", code)
 		}
 	}
+
 	return nil
 }
 
@@ -320,6 +344,7 @@ func (t Target) validate() error {
 	if err := t.validateStrategy(); err != nil {
 		return err
 	}
+
 	return t.validateFan()
 }
 
@@ -329,6 +354,7 @@ func Under(field string, err error) error {
 	if !ok {
 		return err
 	}
+
 	inner := *e
 	switch {
 	case inner.Field == "":
@@ -338,6 +364,7 @@ func Under(field string, err error) error {
 	default:
 		inner.Field = field + "." + inner.Field
 	}
+
 	return &inner
 }
 
@@ -346,6 +373,7 @@ func CheckLabels(field string, labels map[string]string) error {
 	if len(labels) > MaxLabels {
 		return Invalid(CodeTooMany, field, "has %d labels; at most %d are allowed", len(labels), MaxLabels)
 	}
+
 	for _, k := range slices.Sorted(maps.Keys(labels)) {
 		if err := checkLabelKey(k); err != nil {
 			return Under(field, err)
@@ -354,6 +382,7 @@ func CheckLabels(field string, labels map[string]string) error {
 			return Under(field+"."+k, err)
 		}
 	}
+
 	return nil
 }
 
@@ -393,6 +422,7 @@ func checkText(field, s string, most int) error {
 	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }) {
 		return Invalid(CodeBadValue, field, "contains control characters or is not UTF-8")
 	}
+
 	return nil
 }
 
@@ -410,5 +440,6 @@ func checkRange(field string, v, low, high int) error {
 		}
 		return Invalid(CodeOutOfRange, field, "%d is not between %d and %d", v, low, high)
 	}
+
 	return nil
 }

@@ -263,9 +263,11 @@ func main() {
 		fmt.Fprintln(os.Stderr, "layers:", err)
 		os.Exit(2)
 	}
+
 	for _, f := range faults {
 		fmt.Println(f)
 	}
+
 	if len(faults) > 0 {
 		fmt.Printf("layers: %d faults; the rules are in scripts/layers/main.go\n", len(faults))
 		os.Exit(1)
@@ -288,18 +290,24 @@ func check() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var c checker
+
 	for _, p := range packages {
 		name := strings.TrimPrefix(p.ImportPath, module+"/")
 		if strings.HasPrefix(name, "build/") {
 			continue // not part of the tree
 		}
+
 		c.imports(name, p)
+
 		if err := c.calls(name, p); err != nil {
 			return nil, err
 		}
 	}
+
 	slices.Sort(c.faults)
+
 	return c.faults, nil
 }
 
@@ -307,10 +315,12 @@ func list() ([]pkg, error) {
 	// -e: a cycle of imports is for the table to name, a broken package for go vet.
 	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Dir,GoFiles,CgoFiles,Imports,TestImports,XTestImports", "./...")
 	cmd.Stderr = os.Stderr
+
 	out, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("go list: %w", err)
 	}
+
 	var packages []pkg
 	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
 		var p pkg
@@ -321,11 +331,14 @@ func list() ([]pkg, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read what go list says: %w", err)
 		}
+
 		packages = append(packages, p)
 	}
+
 	if len(packages) == 0 {
 		return nil, errors.New("go list names no packages: run it in the repository")
 	}
+
 	return packages, nil
 }
 
@@ -338,21 +351,26 @@ func (c *checker) fault(where, format string, args ...any) {
 // imports checks what a package imports.
 func (c *checker) imports(name string, p pkg) {
 	may, known := allowed[name]
+
 	if forTests(name) {
 		p.Imports, p.TestImports = nil, slices.Concat(p.Imports, p.TestImports)
 	} else if !known {
 		c.fault(name, "the package is not in the table of scripts/layers/main.go: say there what it may import")
 	}
+
 	for _, path := range p.Imports {
 		inner, ours := strings.CutPrefix(path, module+"/")
 		if ours && known && !slices.Contains(may, inner) && !slices.Contains(everywhere, inner) {
 			c.fault(name, "imports %s, which is not below it; it may import: %s", inner, orNothing(may))
 		}
+
 		if slices.Contains(stdOnly, name) && strings.Contains(first(path), ".") {
 			c.fault(name, "imports %s; it may import the standard library only", path)
 		}
+
 		c.outside(name, path, false)
 	}
+
 	for _, path := range slices.Concat(p.TestImports, p.XTestImports) {
 		c.outside(name, path, true)
 	}
@@ -366,9 +384,11 @@ func (c *checker) outside(name, path string, test bool) {
 		if test && !rule.tests {
 			return
 		}
+
 		if !slices.Contains(rule.by, name) {
 			c.fault(name, "imports %s; %s", path, rule.why)
 		}
+
 		return
 	}
 }
@@ -378,21 +398,26 @@ func (c *checker) calls(name string, p pkg) error {
 	if isMain(name) || forTests(name) {
 		return nil
 	}
+
 	for _, file := range slices.Concat(p.GoFiles, p.CgoFiles) {
 		set := token.NewFileSet()
 		f, err := parser.ParseFile(set, filepath.Join(p.Dir, file), nil, parser.SkipObjectResolution)
 		if err != nil {
 			return err
 		}
+
 		names := importNames(f)
+
 		if around, has := shells[name]; has && !slices.Contains(around.files, file) {
 			c.deterministic(name+"/"+file, around, set, f, names)
 		}
+
 		ast.Inspect(f, func(n ast.Node) bool {
 			sel, ok := n.(*ast.SelectorExpr)
 			if !ok {
 				return true
 			}
+
 			at := fmt.Sprintf("%s/%s:%d", name, file, set.Position(sel.Pos()).Line)
 			x, isName := sel.X.(*ast.Ident)
 			if isName && names[x.Name] != "" {
@@ -402,13 +427,16 @@ func (c *checker) calls(name string, p pkg) error {
 				}
 				return true
 			}
+
 			// A method: of a logger, say. Tests are not looked at.
 			if m := sel.Sel.Name; m == "Fatal" || m == "Fatalf" || m == "Fatalln" {
 				c.fault(at, "uses .%s; only main ends the process", m)
 			}
+
 			return true
 		})
 	}
+
 	return nil
 }
 
@@ -435,12 +463,14 @@ func (c *checker) deterministic(where string, around shell, set *token.FileSet, 
 			if !isName {
 				return true
 			}
+
 			clock := names[x.Name] == "time" && slices.Contains(clockCalls, n.Sel.Name)
 			random := strings.HasPrefix(names[x.Name], "math/rand") && n.Sel.Name != "Rand"
 			if clock || random {
 				c.fault(at(), "uses %s.%s; this file decides, and gets the time and random numbers by a call or from a port", x.Name, n.Sel.Name)
 			}
 		}
+
 		return true
 	})
 }
@@ -456,15 +486,19 @@ func importNames(f *ast.File) map[string]string {
 		if err != nil {
 			continue // the parser has accepted it
 		}
+
 		name := path[strings.LastIndex(path, "/")+1:]
 		if major := strings.TrimPrefix(name, "v"); major != name && strings.Trim(major, "0123456789") == "" && strings.Contains(path, "/") {
 			name = filepath.Base(filepath.Dir(path)) // as in math/rand/v2
 		}
+
 		if i.Name != nil {
 			name = i.Name.Name
 		}
+
 		names[name] = path
 	}
+
 	return names
 }
 

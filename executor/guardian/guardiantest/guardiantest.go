@@ -34,10 +34,12 @@ func Main() {
 			return os.WriteFile(filepath.Join(h.Dir, "cleared."+h.Instance), h.Etcd, 0o600)
 		})
 	}
+
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "guardian:", err)
 		os.Exit(1)
 	}
+
 	os.Exit(0)
 }
 
@@ -64,6 +66,7 @@ func Heard(t testing.TB, dir string) (all []guardian.Message) {
 		if err != nil {
 			return all // the last line may be being written
 		}
+
 		var x guardian.Message
 		executortest.Must(t, json.Unmarshal(line, &x))
 		all = append(all, x)
@@ -84,6 +87,7 @@ func Listen(t testing.TB, g *guardian.Client) *Ear {
 	executortest.Must(t, err)
 	t.Cleanup(func() { r.Close(); w.Close() })
 	executortest.Must(t, g.Attach(w))
+
 	return &Ear{t: t, lines: bufio.NewReader(r), pipe: r}
 }
 
@@ -94,16 +98,19 @@ func (e *Ear) Close() { e.pipe.Close() }
 func (e *Ear) Hear(what string, is func(guardian.Message) bool) (x guardian.Message) {
 	e.t.Helper()
 	executortest.Must(e.t, e.pipe.SetReadDeadline(time.Now().Add(executortest.Patience)))
+
 	for {
 		x = guardian.Message{}
 		line, err := e.lines.ReadBytes('\n')
 		if err == nil {
 			err = json.Unmarshal(line, &x)
 		}
+
 		if err != nil {
 			e.t.Errorf("the guardian is not told %s: %v", what, err)
 			return guardian.Message{Attempt: &guardian.Attempt{}}
 		}
+
 		if is(x) {
 			return x
 		}

@@ -55,11 +55,14 @@ func Command(f *factory.Factory) *cobra.Command {
 		if err := p.check(cmd, r.paths); err != nil {
 			return err
 		}
+
 		if p.on {
 			r.prune = &p
 		}
+
 		return r.run(cmd.Context())
 	}
+
 	return cmd
 }
 
@@ -89,15 +92,18 @@ func (r *Operation) run(ctx context.Context) error {
 	if err := r.read(ctx); err != nil {
 		return err
 	}
+
 	if r.prune != nil {
 		r.prune.keep(r)
 	}
+
 	if len(r.codes) > 0 {
 		if r.ForPeople() && len(r.Objects)+len(r.streams) > 0 {
 			r.Note("nothing was sent")
 		}
 		return failure.AlreadyReported(r.codes)
 	}
+
 	return r.Deliver(ctx)
 }
 
@@ -107,16 +113,20 @@ func (r *Operation) Deliver(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	if r.prune != nil {
 		if err := r.prune.begin(ctx, r, c); err != nil {
 			return err
 		}
 	}
+
 	if _, tty := r.Terminal(r.Out); r.diff == nil || !tty {
 		r.told = batch.NewApplyProgress(r.Files.Factory, r.total())
 	}
+
 	err = r.send(ctx, c)
 	r.told.Close()
+
 	switch {
 	case err == nil && r.prune != nil:
 		err = r.prune.end(ctx, r, c)
@@ -129,12 +139,15 @@ func (r *Operation) Deliver(ctx context.Context) error {
 			r.Note("%d tasks were applied; the same command goes on from there", r.done())
 		}
 	}
+
 	if ctx.Err() == nil {
 		err = errors.Join(r.Emit(), err)
 	}
+
 	if err != nil {
 		return err
 	}
+
 	return failure.AlreadyReported(r.codes)
 }
 
@@ -144,9 +157,11 @@ func (r *Operation) failed(err error) {
 		r.codes = append(r.codes, r.told.Report(r.Factory, err))
 		return
 	}
+
 	if len(r.codes) == batch.Few {
 		r.told.Print(r.Factory, "more failed; the others are only counted")
 	}
+
 	r.codes = append(r.codes, r.Explain(err).Exit)
 }
 
@@ -156,9 +171,11 @@ func (r *Operation) options() client.BatchOptions {
 	if r.diff != nil {
 		o.Full = false
 	}
+
 	if total := r.total(); r.diff == nil && total > batch.Few || total > manyDiffs || r.Format == output.FormatName {
 		o.Ticks = -1 // nobody is told
 	}
+
 	return o
 }
 
@@ -168,12 +185,14 @@ func (r *Operation) send(ctx context.Context, c *client.Client) error {
 	faults := make(chan error, batch.Few)
 	quit := make(chan struct{})
 	defer close(quit)
+
 	specs := func(yield func(task.Spec) bool) {
 		defer close(faults)
 		for o, err := range r.all() {
 			if err == nil {
 				err = r.refuse(o)
 			}
+
 			if err != nil {
 				select {
 				case faults <- err:
@@ -182,22 +201,27 @@ func (r *Operation) send(ctx context.Context, c *client.Client) error {
 					return
 				}
 			}
+
 			select {
 			case sent <- o:
 			case <-quit:
 				return
 			}
+
 			if !yield(o.Spec) {
 				return
 			}
 		}
 	}
+
 	if len(r.Objects) == 0 && len(r.streams) == 0 {
 		return nil
 	}
+
 	ctx, cancel := context.WithCancel(ctx)
 	answers, gone := batch.Results(ctx, c.Tasks.ApplyAll(ctx, specs, r.options()))
 	defer func() { cancel(); <-gone }()
+
 	for answers != nil || faults != nil {
 		select {
 		case err, more := <-faults:
@@ -211,6 +235,7 @@ func (r *Operation) send(ctx context.Context, c *client.Client) error {
 				answers = nil
 				continue
 			}
+
 			if a.Err != nil {
 				return a.Err
 			}
@@ -218,8 +243,10 @@ func (r *Operation) send(ctx context.Context, c *client.Client) error {
 				return err
 			}
 		}
+
 		r.told.Step(r.done(), len(r.codes))
 	}
+
 	return nil
 }
 
@@ -229,17 +256,21 @@ func (r *Operation) answered(o manifest.Object, b client.BatchResult) error {
 		r.failed(Locate(o, err))
 		return nil
 	}
+
 	r.counts[b.Result]++
 	if r.diff != nil {
 		return r.diff.answered(r, o, b)
 	}
+
 	t := client.Task{Task: task.Task{Spec: o.Spec, Revision: b.Revision}, Next: b.Next, Result: b.Result, DryRun: b.Change}
 	t.Paused = b.Paused || t.Paused && b.Next.IsZero() // a former server does not say
 	if b.Task != nil {
 		t = *b.Task
 	}
+
 	t.Warnings, t.WarningDetails = b.Warnings, b.WarningDetails
 	r.warn(t)
+
 	return r.became(t)
 }
 
@@ -261,24 +292,29 @@ func (r *Operation) became(t client.Task) error {
 	switch {
 	case r.Format == output.FormatName, r.Format == output.FormatJSONL:
 		return output.EmitList(&r.Factory.Printer, []client.Task{t}, func(t client.Task) string { return selection.TaskName(r.Files.Factory, t) }, nil)
+
 	case !r.ForPeople():
 		r.applied = append(r.applied, t)
 	case r.done() <= batch.Few && !r.told.HasMany():
 		r.held = append(r.held, r.resultLines(t)...)
 	}
+
 	return nil
 }
 
 // resultLines are what a person reads of a task.
 func (r *Operation) resultLines(t client.Task) []string {
 	name := selection.Show(r.Files.Factory, selection.Ref{Namespace: t.Namespace, Name: t.Name})
+
 	if t.DryRun != nil {
 		return append([]string{fmt.Sprintf("%s %s (dry run)", t.Result, name)}, ChangeText(r.Files.Factory, t.DryRun, t.Timezone)...)
 	}
+
 	next := ""
 	if t.Result != client.Deleted {
 		next = view.NextText(r.Files.Factory, t)
 	}
+
 	return []string{fmt.Sprintf("%s %s%s", t.Result, name, next)}
 }
 
@@ -306,6 +342,7 @@ func (r *Operation) list() {
 	if r.done() > batch.Few {
 		return
 	}
+
 	for _, line := range r.held {
 		if r.dry && r.ForPeople() {
 			fmt.Fprintln(r.Out, r.Plain(line))
@@ -321,28 +358,35 @@ func (r *Operation) sum() {
 		r.diff.sum(r)
 		return
 	}
+
 	r.list()
 	total := r.done() + len(r.codes)
 	if total < 2 {
 		return
 	}
+
 	var parts []string
 	for _, what := range []string{client.Created, client.Configured, client.Unchanged} {
 		parts = append(parts, fmt.Sprintf("%d %s", r.counts[what], what))
 	}
+
 	if r.prune != nil {
 		parts = append(parts, fmt.Sprintf("%d %s", r.counts[client.Deleted], client.Deleted))
 	}
+
 	if n := len(r.codes); n > 0 {
 		parts = append(parts, fmt.Sprintf("%d failed", n))
 	}
+
 	if r.warned > batch.Few && r.ForPeople() {
 		r.Note("warning: %d more tasks have warnings; -o jsonl shows all of them", r.warned-batch.Few)
 	}
+
 	dry := ""
 	if r.dry {
 		dry = " (dry run: nothing was written)"
 	}
+
 	r.Say("%d in all: %s%s", total, strings.Join(parts, ", "), dry)
 }
 
@@ -354,5 +398,6 @@ func (r *Operation) Emit() error {
 	if r.Format == output.FormatName || r.Format == output.FormatJSONL { // they are out
 		return nil
 	}
+
 	return output.EmitChanged(&r.Factory.Printer, r.applied, 2, func(t client.Task) string { return selection.TaskName(r.Files.Factory, t) })
 }

@@ -31,9 +31,11 @@ func ChangeText(f *factory.Factory, c *client.Change, timezone string) []string 
 			before = was
 		}
 	}
+
 	if c.Ticks != nil {
 		lines = append(lines, tickLines(f, c, before, timezone)...)
 	}
+
 	return lines
 }
 
@@ -46,19 +48,24 @@ func fieldLines(f *factory.Factory, change client.FieldChange) []string {
 			return []string{line}
 		}
 	}
+
 	for len(from) > 1 && len(to) > 1 && from[0] == to[0] {
 		from, to = from[1:], to[1:]
 	}
+
 	for len(from) > 1 && len(to) > 1 && from[len(from)-1] == to[len(to)-1] {
 		from, to = from[:len(from)-1], to[:len(to)-1]
 	}
+
 	lines := []string{"  " + change.Field + ":"}
 	for _, l := range from {
 		lines = append(lines, f.Paint(output.Red, "  - "+l))
 	}
+
 	for _, l := range to {
 		lines = append(lines, f.Paint(output.Green, "  + "+l))
 	}
+
 	return lines
 }
 
@@ -67,6 +74,7 @@ func valueLines(v any) []string {
 	if v == nil {
 		return nil
 	}
+
 	text, ok := v.(string)
 	if !ok || text == "" {
 		var b bytes.Buffer
@@ -75,6 +83,7 @@ func valueLines(v any) []string {
 		_ = e.Encode(v) // it came as JSON
 		text = b.String()
 	}
+
 	return strings.Split(output.Sanitize(strings.TrimSuffix(text, "\n")), "\n")
 }
 
@@ -82,6 +91,7 @@ func valueLines(v any) []string {
 func tickLines(f *factory.Factory, c *client.Change, before, after string) []string {
 	t := c.Ticks
 	until := f.DateTime(t.Until, after)
+
 	switch {
 	case t.Come+t.Go+t.Move > 0:
 	case c.Result == client.Created:
@@ -89,6 +99,7 @@ func tickLines(f *factory.Factory, c *client.Change, before, after string) []str
 	default:
 		return []string{"  ticks: the same, up to " + until}
 	}
+
 	var counts []string
 	for _, part := range []struct {
 		n    int
@@ -98,11 +109,13 @@ func tickLines(f *factory.Factory, c *client.Change, before, after string) []str
 			counts = append(counts, fmt.Sprintf("%d %s", part.n, part.what))
 		}
 	}
+
 	lines := []string{fmt.Sprintf("  ticks up to %s: %s", until, strings.Join(counts, ", "))}
 	list := t.Ticks
 	if c.Result == client.Created {
 		list = list[:min(len(list), firstTicks)]
 	}
+
 	for _, m := range list {
 		switch {
 		case m.Was == nil:
@@ -113,19 +126,23 @@ func tickLines(f *factory.Factory, c *client.Change, before, after string) []str
 			lines = append(lines, f.Paint(output.Yellow, "  ~ "+tickTimeWords(f, m.Was, before)+" → "+tickTimeWords(f, m.Is, after)))
 		}
 	}
+
 	if more := t.Come + t.Go + t.Move - len(list); more > 0 {
 		lines = append(lines, fmt.Sprintf("  … and %d more", more))
 	}
+
 	return lines
 }
 
 func tickTimeWords(f *factory.Factory, t *client.TickTime, timezone string) string {
 	words := f.DateTime(t.Time, timezone)
+
 	switch {
 	case !t.DueAt.IsZero():
 		words += ", due " + output.ClockTime(t.DueAt.In(f.Zone(timezone)))
 	case !t.DueBefore.IsZero():
 		words += ", due before " + output.ClockTime(t.DueBefore.In(f.Zone(timezone)))
 	}
+
 	return words
 }

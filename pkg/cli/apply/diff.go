@@ -58,8 +58,10 @@ func DiffCommand(f *factory.Factory) *cobra.Command {
 		if d.exitCode && d.found > 0 {
 			return &failure.Error{Exit: failure.ExitFinding, Reported: true}
 		}
+
 		return nil
 	}
+
 	return cmd
 }
 
@@ -68,8 +70,10 @@ func (d *differing) answered(r *Operation, o manifest.Object, b client.BatchResu
 	if b.Change == nil || !b.Change.Changes() {
 		return nil
 	}
+
 	d.found++
 	one := difference{b.Namespace, b.Name, *b.Change}
+
 	switch {
 	case r.Format == output.FormatName, r.Format == output.FormatJSONL:
 		return output.EmitList(&r.Factory.Printer, []difference{one}, d.name(r), nil)
@@ -77,10 +81,12 @@ func (d *differing) answered(r *Operation, o manifest.Object, b client.BatchResu
 		d.list = append(d.list, one)
 		return nil
 	}
+
 	text := fmt.Sprintf("%s %s\n", b.Result, selection.Show(r.Files.Factory, selection.Ref{Namespace: b.Namespace, Name: b.Name}))
 	for _, line := range ChangeText(r.Files.Factory, b.Change, o.Spec.Timezone) {
 		text += line + "\n"
 	}
+
 	return r.Print(r.Plain(text))
 }
 

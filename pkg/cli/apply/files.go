@@ -37,12 +37,14 @@ func (f *Files) bind(cmd *cobra.Command) {
 // given refuses words, which may have been meant for files, and the lack of any.
 func (f *Files) given(cmd *cobra.Command, words []string) error {
 	f.Scoped = cmd.Flags().Changed("namespace")
+
 	if len(words) > 0 {
 		return failure.Usage("%s is too much", task.Quote(words[0])).WithHint("name files with -f: %s -f %s", cmd.CommandPath(), words[0])
 	}
 	if len(f.paths) == 0 {
 		return failure.Usage("which file?").WithHint("%s -f FILE|DIR|-", cmd.CommandPath())
 	}
+
 	return nil
 }
 
@@ -57,6 +59,7 @@ func (f *Files) total() int {
 		}
 		total += n
 	}
+
 	return total
 }
 
@@ -68,23 +71,28 @@ func (f *Files) read(ctx context.Context) error {
 		if err != nil {
 			f.fail(err)
 		}
+
 		for _, file := range found {
 			if err := f.readFile(ctx, file); err != nil {
 				f.fail(err)
 			}
+
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
 		}
 	}
+
 	for _, o := range f.Objects {
 		if err := f.refuse(o); err != nil {
 			f.fail(err)
 		}
 	}
+
 	for _, err := range manifest.Twice(f.Objects) {
 		f.fail(err)
 	}
+
 	return nil
 }
 
@@ -98,8 +106,10 @@ func TaskFiles(paths []string) (files []string, err error) {
 				return nil, err
 			}
 		}
+
 		files = append(files, found...)
 	}
+
 	return files, nil
 }
 
@@ -109,6 +119,7 @@ func Load(ctx context.Context, f *factory.Factory, file string) (name string, b 
 		b, err = manifest.Load(file)
 		return file, b, err
 	}
+
 	b, err = factory.ReadPatiently(ctx, func() ([]byte, error) { return manifest.LoadFrom("standard input", f.In) })
 	return "stdin", b, err
 }
@@ -122,9 +133,12 @@ func (f *Files) readFile(ctx context.Context, file string) (err error) {
 		if err != nil {
 			return fmt.Errorf("%s: %s", file, failure.FileReason(err))
 		}
+
 		f.streams = append(f.streams, file)
+
 		return nil
 	}
+
 	var b []byte
 	if file == "-" {
 		in := bufio.NewReaderSize(f.In, manifest.MaxLine+1024)
@@ -137,21 +151,27 @@ func (f *Files) readFile(ctx context.Context, file string) (err error) {
 			f.streams = append(f.streams, file)
 			return nil
 		}
+
 		if err == nil {
 			b, err = factory.ReadPatiently(ctx, func() ([]byte, error) { return manifest.LoadFrom("standard input", in) })
 		}
+
 		file = "stdin"
 	} else {
 		b, err = manifest.Load(file)
 	}
+
 	if err != nil {
 		return err
 	}
+
 	objects, err := manifest.Read(file, b, f.Namespace())
 	if err == nil && len(objects) == 0 {
 		f.Note("%s: no tasks in there", file)
 	}
+
 	f.Objects = append(f.Objects, objects...)
+
 	return err
 }
 
@@ -172,6 +192,7 @@ func (f *Files) all() iter.Seq2[manifest.Object, error] {
 				return
 			}
 		}
+
 		for _, file := range f.streams {
 			if !f.stream(file, yield) {
 				return
@@ -182,6 +203,7 @@ func (f *Files) all() iter.Seq2[manifest.Object, error] {
 
 func (f *Files) stream(file string, yield func(manifest.Object, error) bool) bool {
 	var in io.Reader = f.stdin
+
 	if file == "-" {
 		file = "stdin"
 	} else {
@@ -189,13 +211,17 @@ func (f *Files) stream(file string, yield func(manifest.Object, error) bool) boo
 		if err != nil {
 			return yield(manifest.Object{}, fmt.Errorf("%s: %s", file, failure.FileReason(err)))
 		}
+
 		defer opened.Close()
+
 		in = opened
 	}
+
 	for o, err := range manifest.Lines(file, in, f.Namespace()) {
 		if !yield(o, err) {
 			return false
 		}
 	}
+
 	return true
 }

@@ -41,6 +41,7 @@ func (p *pruning) check(cmd *cobra.Command, paths []string) error {
 	case slices.Contains(paths, "-"):
 		return failure.Usage("--prune reads files before it asks; the standard input cannot be among them")
 	}
+
 	_, err := task.ParseSelector(p.selector)
 	return task.Under("selector", err)
 }
@@ -52,16 +53,20 @@ func (p *pruning) keep(r *Operation) {
 	for _, o := range r.Objects { // their faults have been told
 		p.kept[selection.Ref{Namespace: o.Spec.Namespace, Name: o.Spec.Name}] = true
 	}
+
 	for _, file := range r.streams {
 		r.stream(file, func(o manifest.Object, err error) bool {
 			if err == nil {
 				err = r.refuse(o)
 			}
+
 			if err != nil {
 				r.failed(err)
 				return true
 			}
+
 			p.kept[selection.Ref{Namespace: o.Spec.Namespace, Name: o.Spec.Name}] = true
+
 			return true
 		})
 	}
@@ -73,24 +78,30 @@ func (p *pruning) begin(ctx context.Context, r *Operation, c *client.Client) err
 		return (&failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: failure.CodeUsage, Message: "the files have no task: --prune would delete every task that matches " + p.selector}}).
 			WithHint("if that is what you want: carillon task delete -l %s", p.selector)
 	}
+
 	for _, ns := range p.namespaces(r) {
 		for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: ns, Selector: p.selector}) {
 			if err != nil {
 				return err
 			}
+
 			if !p.kept[selection.Ref{Namespace: t.Namespace, Name: t.Name}] {
 				p.doomed = append(p.doomed, t)
 			}
 		}
 	}
+
 	if r.dry || len(p.doomed) == 0 {
 		return nil
 	}
+
 	names := make([]string, len(p.doomed))
 	for i, t := range p.doomed {
 		names[i] = selection.TaskName(r.Files.Factory, t)
 	}
+
 	_, err := r.Confirm(ctx, "delete", "task", names, true, false, true)
+
 	return err
 }
 
@@ -99,10 +110,12 @@ func (p *pruning) namespaces(r *Operation) []string {
 	if r.AllNamespaces || r.Scoped {
 		return []string{r.Scope()}
 	}
+
 	list := map[string]bool{}
 	for k := range p.kept {
 		list[k.Namespace] = true
 	}
+
 	return slices.Sorted(maps.Keys(list))
 }
 
@@ -114,6 +127,7 @@ func (p *pruning) end(ctx context.Context, r *Operation, c *client.Client) error
 		}
 		return nil
 	}
+
 	return batch.ForEach(ctx, r.Factory, p.doomed, func(t client.Task) error {
 		if !r.dry {
 			if err := c.Tasks.Delete(ctx, t.Namespace, t.Name, t.Revision); err != nil {
@@ -122,6 +136,7 @@ func (p *pruning) end(ctx context.Context, r *Operation, c *client.Client) error
 		} else {
 			t.DryRun = &client.Change{Result: client.Deleted, Fields: []client.FieldChange{}}
 		}
+
 		t.Result = client.Deleted
 		r.counts[client.Deleted]++
 		return r.became(t)

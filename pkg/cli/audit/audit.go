@@ -43,9 +43,11 @@ func Command(f *factory.Factory) *cobra.Command {
 		Args:    factory.Args(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return audit(cmd.Context(), f, o) },
 	}, output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML)
+
 	cmd.Flags().BoolVar(&o.repair, "repair", false, "mend what is safe to mend, after a yes")
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "with --repair: only list what would be done")
 	cmd.Flags().DurationVar(&o.pause, "pause", 6*time.Second, "time between the two looks, a `DURATION` of 1s to 60s")
+
 	return cmd
 }
 
@@ -56,16 +58,19 @@ func audit(ctx context.Context, f *factory.Factory, o auditing) error {
 	if o.dryRun && !o.repair {
 		return failure.Usage("--dry-run: is for --repair; an audit alone changes nothing")
 	}
+
 	c, err := f.Connect()
 	if err != nil {
 		return err
 	}
+
 	meter := newAuditMeter(f)
 	found, err := c.Audit.Run(ctx, client.AuditOptions{Pause: o.pause, Tell: meter.tell})
 	meter.end()
 	if err != nil {
 		return err
 	}
+
 	out, left := audited{Audit: found}, found.Findings
 	repairable := slices.DeleteFunc(slices.Clone(left), func(finding task.Finding) bool { return finding.Repair == "" })
 	var failed error
@@ -73,24 +78,30 @@ func audit(ctx context.Context, f *factory.Factory, o auditing) error {
 		if f.ForPeople() {
 			err = f.Print(auditText(f, found))
 		}
+
 		if err == nil {
 			err = approveRepairs(ctx, f, repairable)
 		}
+
 		if err != nil {
 			return err
 		}
+
 		out.Repairs, failed = repairAll(ctx, f, c, repairable)
 		left = unrepaired(left, out.Repairs)
 	}
+
 	if err := output.EmitOne(&f.Printer, out, "", func(d *output.Details) { d.Parts = append(d.Parts, auditResult(f, out, o, repairable)) }); err != nil {
 		return err
 	}
+
 	switch {
 	case failed != nil:
 		return failed
 	case len(left) > 0:
 		return failure.AlreadyReported([]int{failure.ExitFinding})
 	}
+
 	return nil
 }
 
@@ -98,11 +109,13 @@ func approveRepairs(ctx context.Context, f *factory.Factory, list []task.Finding
 	if f.Yes {
 		return nil
 	}
+
 	if f.ForPeople() {
 		for _, finding := range list {
 			fmt.Fprintf(f.Err, "would %s: %s\n", finding.Repair, output.OneLine(finding.Keys[0]))
 		}
 	}
+
 	_, err := f.Ask(ctx, fmt.Sprintf("repair %d findings?", len(list)), len(list), false)
 	return err
 }
@@ -116,16 +129,19 @@ func repairAll(ctx context.Context, f *factory.Factory, c *client.Client, list [
 		for i, finding := range some {
 			asked[i] = task.RepairRequest{Kind: finding.Kind, Key: finding.Keys[0], Revision: finding.Revision}
 		}
+
 		done, err := c.Audit.Repair(ctx, asked)
 		results = append(results, done...)
 		if err != nil {
 			return results, err
 		}
+
 		if n := len(done); n < len(some) || done[n-1].Result == task.RepairFailed {
 			return results, &failure.Error{Exit: failure.ExitUnavailable, Problem: failure.Problem{Code: client.CodeUnavailable,
 				Message: "the repair stopped half-way", Hint: "run it again: it harms nothing that was mended"}}
 		}
 	}
+
 	return results, nil
 }
 
@@ -148,20 +164,27 @@ func auditResult(f *factory.Factory, out audited, o auditing, repairable []task.
 				text += fmt.Sprintf("would %s: %s\n", finding.Repair, output.OneLine(finding.Keys[0]))
 			}
 		}
+
 		return text
 	}
+
 	var b strings.Builder
+
 	for _, r := range out.Repairs {
 		words := map[string]string{task.Repaired: "repaired", task.NotAsFound: "has changed by itself", task.NotRepairable: "needs a person", task.RepairFailed: "failed"}[r.Result]
 		fmt.Fprintf(&b, "%s: %s", output.OneLine(r.Key), words)
+
 		if r.Deleted > 0 {
 			fmt.Fprintf(&b, ", %d deleted", r.Deleted)
 		}
+
 		if r.Message != "" && r.Result == task.RepairFailed {
 			fmt.Fprintf(&b, ": %s", output.OneLine(r.Message))
 		}
+
 		b.WriteByte('\n')
 	}
+
 	return b.String()
 }
 
@@ -172,30 +195,38 @@ func auditText(f *factory.Factory, found task.Audit) string {
 	group, kind, shown := "", "", 0
 	_, tty := f.Terminal(f.Out)
 	const most = 20
+
 	for _, finding := range found.Findings {
 		if finding.Group != group {
 			group = finding.Group
 			fmt.Fprintf(&b, "%s\n", f.Paint(output.Bold, output.OneLine(group)))
 		}
+
 		if finding.Kind != kind {
 			kind, shown = finding.Kind, 0
 			kindText(f, &b, finding)
 		}
+
 		if shown++; shown > most && tty && f.Format == output.FormatTable {
 			if shown == most+1 {
 				b.WriteString(f.Plain("    … -o wide shows all of them\n"))
 			}
 			continue
 		}
+
 		fmt.Fprintf(&b, "    %s\n", output.OneLine(finding.Message))
+
 		for _, key := range finding.Keys {
 			fmt.Fprintf(&b, "      %s\n", f.Paint(output.Dim, output.OneLine(key)))
 		}
 	}
+
 	for _, n := range found.Notes {
 		fmt.Fprintf(&b, "note: %s\n", output.OneLine(n))
 	}
+
 	fmt.Fprintf(&b, "%s in %d records at revision %d\n", verdict(f, found.Findings), found.Keys, found.Revision)
+
 	return b.String()
 }
 
@@ -207,6 +238,7 @@ func kindText(f *factory.Factory, b *strings.Builder, finding task.Finding) {
 			sign = "x"
 		}
 	}
+
 	fmt.Fprintf(b, "  %s\n", f.Paint(c, sign+" "+output.OneLine(finding.Kind)+" ("+output.OneLine(finding.Severity)+")"))
 	fmt.Fprintf(b, "    why: %s\n    do:  %s\n", output.OneLine(finding.Why), output.OneLine(finding.Do))
 }
@@ -218,12 +250,14 @@ func verdict(f *factory.Factory, found []task.Finding) string {
 			grave++
 		}
 	}
+
 	switch {
 	case len(found) == 0:
 		return f.Paint(output.Green, "no findings")
 	case grave == 0:
 		return f.Paint(output.Yellow, fmt.Sprintf("findings: %d, none of them an error,", len(found)))
 	}
+
 	return f.Paint(output.Red, fmt.Sprintf("findings: %d, errors: %d,", len(found), grave))
 }
 
@@ -247,7 +281,9 @@ func (m *auditMeter) tell(p task.AuditProgress) {
 	if a.Quiet || !a.ForPeople() {
 		return
 	}
+
 	words := fmt.Sprintf("%s, %d records read", output.OneLine(p.Stage), p.Keys)
+
 	switch now := a.Now(); {
 	case m.tty:
 		m.used = true

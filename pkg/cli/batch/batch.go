@@ -18,15 +18,18 @@ const maxParallel = 16
 func Parallel(ctx context.Context, n int, do func(i int) error) error {
 	g, going := errgroup.WithContext(ctx)
 	g.SetLimit(maxParallel)
+
 	for i := range n {
 		if going.Err() != nil {
 			break
 		}
 		g.Go(func() error { return do(i) })
 	}
+
 	if err := g.Wait(); err != nil {
 		return err
 	}
+
 	return ctx.Err()
 }
 
@@ -48,21 +51,26 @@ func Run[T, R any](ctx context.Context, f *factory.Factory, verb, past, kind str
 	err := b.run(ctx, func(ctx context.Context, i int) (R, string, error) { return do(ctx, things[i]) })
 	b.progress.Close()
 	b.reportRest()
+
 	if f.ForPeople() && len(things) > Few && b.spoke {
 		f.Say("%s %d %ss%s", past, b.ok, kind, failedSuffix(len(b.codes)))
 	}
+
 	if ctx.Err() != nil && len(things) > 1 && b.spoke {
 		f.Note("interrupted: %s %d of %d %ss%s; %s the others with the same command", past, b.ok, len(things), kind, failedSuffix(len(b.codes)), verb)
 	}
+
 	list := make([]R, 0, b.ok)
 	for _, d := range b.all {
 		if d.finished && d.err == nil {
 			list = append(list, d.result)
 		}
 	}
+
 	if err != nil {
 		return list, err
 	}
+
 	return list, failure.AlreadyReported(b.codes)
 }
 
@@ -92,12 +100,15 @@ func (b *runner[R]) run(ctx context.Context, do func(context.Context, int) (R, s
 		of, said, err := do(ctx, i)
 		b.mu.Lock()
 		defer b.mu.Unlock()
+
 		if err != nil && (ctx.Err() != nil || len(b.all) == 1 || b.IsHopeless(err)) {
 			return err // of the whole, and not over: none of its neighbours tells it as one's own
 		}
+
 		b.all[i] = outcome[R]{of, said, err, true}
 		b.reportInOrder()
 		b.progress.Step(b.ok, len(b.codes))
+
 		return nil
 	})
 }

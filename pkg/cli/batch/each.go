@@ -19,8 +19,10 @@ func ForEach[T any](ctx context.Context, f *factory.Factory, things []T, do func
 		if ctx.Err() != nil || len(things) == 1 || f.IsHopeless(err) {
 			return err
 		}
+
 		codes = append(codes, f.Report(err))
 	}
+
 	return failure.AlreadyReported(codes)
 }
 
@@ -35,6 +37,7 @@ func Existing[T any](ctx context.Context, f *factory.Factory, things []T, look f
 		}
 		return err
 	})
+
 	return found, failed
 }
 

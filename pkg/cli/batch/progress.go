@@ -46,6 +46,7 @@ func NewProgress(f *factory.Factory, past string, total int) Progress {
 	t := Progress{factory: f, past: past, total: total, tty: tty && f.Env("TERM") != "dumb", begun: now, last: now}
 	t.track = &progress.Tracker{Message: past, Total: int64(total), RemoveOnCompletion: true, DeferStart: true}
 	t.track.Start() // its rate counts from here, not from when the bar shows
+
 	return t
 }
 
@@ -57,6 +58,7 @@ func (t *Progress) Step(done, failed int) {
 	if t.factory == nil || t.factory.Quiet || !t.factory.ForPeople() {
 		return
 	}
+
 	now := t.factory.Now()
 	switch {
 	case t.bar != nil:
@@ -69,6 +71,7 @@ func (t *Progress) Step(done, failed int) {
 		if t.total > 0 {
 			of = fmt.Sprintf(" of %d", t.total)
 		}
+
 		t.factory.Note("%d%s %s, %d failed, %.0f/s", done, of, t.past, failed, float64(done+failed)/now.Sub(t.begun).Seconds())
 	}
 }
@@ -80,6 +83,7 @@ func (t *Progress) show() {
 	if t.factory.ASCII {
 		style = progress.StyleDefault
 	}
+
 	style.Colors = progress.StyleColors{}
 	style.Visibility = progress.StyleVisibility{Time: true, ETA: t.total > 0, Percentage: t.total > 0, Speed: true, Tracker: true, Value: true}
 	style.Options.TimeInProgressPrecision = time.Second
@@ -97,7 +101,9 @@ func (t *Progress) Close() {
 	if t.bar == nil {
 		return
 	}
+
 	t.track.MarkAsDone()
+
 	for !t.bar.IsRenderInProgress() {
 		select {
 		case <-t.over:
@@ -105,6 +111,7 @@ func (t *Progress) Close() {
 		case <-time.After(time.Millisecond):
 		}
 	}
+
 	t.bar.Stop()
 	<-t.over
 	t.bar = nil
@@ -115,16 +122,19 @@ func (t *Progress) Report(f *factory.Factory, err error) int {
 	if t.bar == nil {
 		return f.Report(err)
 	}
+
 	var b bytes.Buffer
 	above := *f
 	above.Color = "never"
 	if f.UsesColor(f.Err) {
 		above.Color = "always"
 	}
+
 	above.Err = &b
 	exit := above.Report(err)
 	f.LastHint = above.LastHint
 	t.bar.Log("%s", strings.TrimSuffix(b.String(), "\n"))
+
 	return exit
 }
 
@@ -158,5 +168,6 @@ func Results(ctx context.Context, results iter.Seq2[client.BatchResult, error]) 
 			}
 		}
 	}()
+
 	return out, over
 }

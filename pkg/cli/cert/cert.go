@@ -40,6 +40,7 @@ func Command(f *factory.Factory) *cobra.Command {
 	formats := []string{output.FormatTable, output.FormatJSON, output.FormatYAML, output.FormatName}
 	cmd.AddCommand(factory.LimitFormats(caCommand(f), formats...), factory.LimitFormats(nodeCommand(f), formats...), factory.LimitFormats(clientCommand(f), formats...),
 		factory.LimitFormats(renewCommand(f), formats...), factory.LimitFormats(showCommand(f), output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML, output.FormatName))
+
 	return cmd
 }
 
@@ -60,9 +61,11 @@ func (f *certFlags) bind(cmd *cobra.Command, days int) {
 // request checks a name and the flags, and that nothing is replaced by accident.
 func request(f *factory.Factory, kind certs.Kind, name string, flags *certFlags) (certs.Request, error) {
 	r := certs.Request{Kind: kind, Name: name, For: time.Duration(flags.days) * 24 * time.Hour, Now: f.Now()}
+
 	if flags.days < 1 || flags.days > certMostDays {
 		return r, failure.Usage("--days %d: is not between 1 and %d", flags.days, certMostDays)
 	}
+
 	if kind != certs.KindAuthority {
 		if err := task.CheckName("name", name); err != nil {
 			return r, err
@@ -71,10 +74,12 @@ func request(f *factory.Factory, kind certs.Kind, name string, flags *certFlags)
 			return r, failure.Usage("name: %s is that of the CA", task.Quote(name))
 		}
 	}
+
 	file := name
 	if kind == certs.KindAuthority {
 		file = certCA
 	}
+
 	cert, key := certs.Paths(flags.dir, file)
 	for _, path := range []string{cert, key} {
 		if _, err := os.Lstat(path); !flags.force && !errors.Is(err, fs.ErrNotExist) {
@@ -82,6 +87,7 @@ func request(f *factory.Factory, kind certs.Kind, name string, flags *certFlags)
 				Hint: "carillon cert renew makes one like it; --force replaces it"}}
 		}
 	}
+
 	return r, nil
 }
 
@@ -101,10 +107,12 @@ func caCommand(f *factory.Factory) *cobra.Command {
 		if name == "" || len(name) > 64 {
 			return failure.Usage("--name: has 1 to 64 characters")
 		}
+
 		r, err := request(f, certs.KindAuthority, name, &flags)
 		if err != nil {
 			return err
 		}
+
 		_, pair, err := certs.NewAuthority(r)
 		if err != nil {
 			return err
@@ -112,9 +120,12 @@ func caCommand(f *factory.Factory) *cobra.Command {
 		if err := keep(f, pair, flags.dir, certCA, "created"); err != nil {
 			return err
 		}
+
 		f.SayNext("carillon cert node NAME --host HOST --ip ADDRESS --dir %s", flags.dir)
+
 		return nil
 	}
+
 	return cmd
 }
 
@@ -147,10 +158,13 @@ func nodeCommand(f *factory.Factory) *cobra.Command {
 		if err := issue(f, r, &flags, "created"); err != nil {
 			return err
 		}
+
 		cert, key := certs.Paths(flags.dir, r.Name)
 		f.SayNext("put %s, %s and ca.pem on the host: tls_cert, tls_key and tls_ca of its agent", cert, key)
+
 		return nil
 	}
+
 	return cmd
 }
 
@@ -159,26 +173,31 @@ func places(hosts, ips []string, name string) (names []string, addresses []net.I
 	if len(hosts)+len(ips) == 0 {
 		hosts = []string{name}
 	}
+
 	seen := map[string]bool{}
 	for _, h := range append(hosts, "localhost") {
 		if !hostName(h) {
 			return nil, nil, failure.Usage("--host %s: is not the name of a host, such as n1.example.com", task.Quote(h))
 		}
+
 		if !seen[h] {
 			seen[h] = true
 			names = append(names, h)
 		}
 	}
+
 	for _, s := range append(ips, "127.0.0.1", "::1") {
 		ip := net.ParseIP(s)
 		if ip == nil {
 			return nil, nil, failure.Usage("--ip %s: is not an address, such as 10.0.0.1", task.Quote(s))
 		}
+
 		if !seen[ip.String()] {
 			seen[ip.String()] = true
 			addresses = append(addresses, ip)
 		}
 	}
+
 	return names, addresses, nil
 }
 
@@ -188,14 +207,17 @@ func hostName(s string) bool {
 	if s == "" || len(s) > 253 || net.ParseIP(s) != nil {
 		return false
 	}
+
 	for label := range strings.SplitSeq(s, ".") {
 		odd := strings.ContainsFunc(label, func(r rune) bool {
 			return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_'
 		})
+
 		if odd || label == "" || len(label) > 63 || strings.HasPrefix(label, "-") || strings.HasSuffix(label, "-") {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -217,6 +239,7 @@ func clientCommand(f *factory.Factory) *cobra.Command {
 		}
 		return issue(f, r, &flags, "created")
 	}
+
 	return cmd
 }
 
@@ -236,6 +259,7 @@ func renewCommand(f *factory.Factory) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		return batch.ForEach(cmd.Context(), f, words, func(name string) error { return renew(f, dir, name) })
 	}
+
 	return cmd
 }
 
@@ -243,22 +267,27 @@ func renew(f *factory.Factory, dir, name string) error {
 	if err := task.CheckName("name", name); err != nil {
 		return err
 	}
+
 	if name == certCA {
 		ca, err := authority(dir)
 		if err != nil {
 			return err
 		}
+
 		_, pair, err := ca.Renewed(f.Now())
 		if err != nil {
 			return err
 		}
+
 		return keep(f, pair, dir, certCA, "renewed")
 	}
+
 	path, _ := certs.Paths(dir, name)
 	list, err := readCertificates(path)
 	if err != nil {
 		return err
 	}
+
 	return issue(f, certs.Again(list[0], f.Now()), &certFlags{dir: dir}, "renewed")
 }
 
@@ -268,10 +297,12 @@ func issue(f *factory.Factory, r certs.Request, flags *certFlags, done string) e
 	if err != nil {
 		return err
 	}
+
 	pair, err := ca.Issue(r)
 	if err != nil {
 		return err
 	}
+
 	return keep(f, pair, flags.dir, r.Name, done)
 }
 
@@ -283,11 +314,13 @@ func authority(dir string) (*certs.Authority, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	ca, err := certs.ReadAuthority(pair)
 	if err != nil {
 		path, _ := certs.Paths(dir, certCA)
 		return nil, &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: failure.CodeFailure, Message: path + ": " + err.Error()}}
 	}
+
 	return ca, nil
 }
 
@@ -296,19 +329,25 @@ func keep(f *factory.Factory, p certs.Pair, dir, name, done string) error {
 	if err := p.Write(dir, name); err != nil {
 		return err
 	}
+
 	path, key := certs.Paths(dir, name)
 	list, err := certs.Parse(p.Cert)
 	if err != nil {
 		return err
 	}
+
 	c := certificateOf(path, list[0])
+
 	if f.ForPeople() {
 		words := ""
 		if len(c.Names) > 0 {
 			words = " · for " + strings.Join(c.Names, ", ")
 		}
+
 		f.Say("%s %s, key %s%s · ends %s", done, path, key, f.Plain(words), c.NotAfter.UTC().Format(time.DateOnly))
+
 		return nil
 	}
+
 	return output.EmitOne(&f.Printer, c, path, nil)
 }

@@ -39,6 +39,7 @@ func certificateOf(file string, c *x509.Certificate) certificate {
 	if names == nil {
 		names = []string{}
 	}
+
 	return certificate{
 		File: file, Kind: certs.KindOf(c), Subject: c.Subject.String(), Issuer: c.Issuer.String(), Names: names,
 		NotBefore: task.At(c.NotBefore), NotAfter: task.At(c.NotAfter), Serial: c.SerialNumber.Text(16), Fingerprint: hex.EncodeToString(sum[:]),
@@ -53,10 +54,12 @@ func readCertificates(path string) ([]*x509.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	list, err := certs.Parse(b)
 	if err != nil {
 		return nil, &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: "bad_value", Message: path + ": " + err.Error()}}
 	}
+
 	return list, nil
 }
 
@@ -73,16 +76,20 @@ func showCommand(f *factory.Factory) *cobra.Command {
 			if strings.HasSuffix(path, "-key.pem") && len(files) > 1 {
 				continue // certs/*.pem has the keys as well
 			}
+
 			of, err := readCertificates(path)
 			if err != nil {
 				return err
 			}
+
 			for _, c := range of {
 				list = append(list, certificateOf(path, c))
 			}
 		}
+
 		return output.EmitList(&f.Printer, list, func(c certificate) string { return c.Subject }, func(wide bool) *output.Table { return certGrid(f, list, wide) })
 	}
+
 	return cmd
 }
 
@@ -91,14 +98,17 @@ func certGrid(f *factory.Factory, list []certificate, wide bool) *output.Table {
 	if wide {
 		g.Headers = append(g.Headers, "SHA-256")
 	}
+
 	for _, c := range list {
 		left := f.TimeLeft(c.NotAfter)
+
 		switch d := c.NotAfter.Sub(f.Now()); {
 		case d <= 0:
 			left = f.Paint(output.Red, "ended")
 		case d < 30*24*time.Hour:
 			left = f.Paint(output.Yellow, left)
 		}
+
 		row := []string{
 			output.OneLine(c.File), cmp.Or(string(c.Kind), f.NoValue()), output.OneLine(strings.TrimPrefix(c.Subject, "CN=")), output.OneLine(cmp.Or(strings.Join(c.Names, ","), f.NoValue())),
 			c.NotAfter.UTC().Format(time.DateOnly), left, output.OneLine(strings.TrimPrefix(c.Issuer, "CN=")),
@@ -106,7 +116,9 @@ func certGrid(f *factory.Factory, list []certificate, wide bool) *output.Table {
 		if wide {
 			row = append(row, c.Fingerprint)
 		}
+
 		g.AddRow(row...)
 	}
+
 	return g
 }

@@ -27,13 +27,16 @@ func upgradeCommand(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return err
 			}
+
 			status, err := c.Cluster.SetFormat(cmd.Context(), 0)
 			if err != nil {
 				return err
 			}
+
 			if status.Because != "" {
 				f.Note("%s understands no newer format", status.Because)
 			}
+
 			return showFormat(f, status)
 		},
 	}
@@ -56,10 +59,12 @@ func downgradeCommand(f *factory.Factory) *cobra.Command {
 			if wait < 0 {
 				return failure.Usage("--wait %s: must not be negative", wait)
 			}
+
 			c, err := f.Connect()
 			if err != nil {
 				return err
 			}
+
 			status, err := c.Cluster.SetFormat(cmd.Context(), to)
 			if err != nil {
 				return err
@@ -67,11 +72,14 @@ func downgradeCommand(f *factory.Factory) *cobra.Command {
 			if status, err = awaitFormat(cmd.Context(), f, c, status, wait); err != nil {
 				return err
 			}
+
 			return showFormat(f, status)
 		},
 	}
+
 	cmd.Flags().IntVar(&to, "to-format", 0, "the format to go back to")
 	cmd.Flags().DurationVar(&wait, "wait", 2*time.Minute, "how long to wait until it is in force, a `DURATION`; exit code 5 afterwards")
+
 	return cmd
 }
 
@@ -87,19 +95,23 @@ func awaitFormat(ctx context.Context, f *factory.Factory, c *client.Client, stat
 				f.Note("waiting for %s", output.OneLine(told))
 			}
 		}
+
 		if time.Now().After(deadline) {
 			return status, &failure.Error{Exit: failure.ExitUnavailable, Problem: failure.Problem{Code: client.CodeUnavailable,
 				Message: fmt.Sprintf("format %d is still in force after %s, waiting for %s", status.Format, most, cmp.Or(output.OneLine(status.WaitsFor), "the last writes")),
 				Hint:    "it goes on by itself: carillon cluster status tells"}}
 		}
+
 		err := factory.Sleep(ctx, time.Second)
 		if err == nil {
 			status, err = c.Cluster.Format(ctx)
 		}
+
 		if err != nil {
 			return status, err
 		}
 	}
+
 	return status, nil
 }
 
@@ -109,6 +121,7 @@ func showFormat(f *factory.Factory, status client.FormatStatus) error {
 
 func formatWords(f client.FormatStatus) string {
 	words := fmt.Sprintf("%d of records", f.Format)
+
 	switch {
 	case f.Wanted > 0 && f.Wanted < f.Format:
 		words += fmt.Sprintf(", on the way to %d", f.Wanted)
@@ -117,5 +130,6 @@ func formatWords(f client.FormatStatus) string {
 	case f.Possible > f.Format:
 		words += fmt.Sprintf("; all nodes understand %d, see `carillon cluster upgrade`", f.Possible)
 	}
+
 	return words
 }

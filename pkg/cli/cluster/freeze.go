@@ -35,18 +35,23 @@ func freezeCommand(f *factory.Factory) *cobra.Command {
 		if err := task.CheckReason("reason", reason); err != nil {
 			return err
 		}
+
 		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
+
 		st, err := c.Freezes.Get(cmd.Context(), f.NamespaceFlag)
 		if err != nil {
 			return err
 		}
+
 		what := fmt.Sprintf("freeze %s with its %s", frozenName(f.NamespaceFlag), output.Plural(st.Tasks, "task"))
+
 		if dryRun && f.ForPeople() {
 			return f.Print("would " + what + "\n")
 		}
+
 		if dryRun {
 			p := factory.DryRunItem{Would: "freeze", Kind: "cluster", Name: "cluster"}
 			if f.NamespaceFlag != "" {
@@ -54,21 +59,26 @@ func freezeCommand(f *factory.Factory) *cobra.Command {
 			}
 			return output.EmitOne(&f.Printer, p, p.Name, nil)
 		}
+
 		if !f.Yes {
 			if ok, err := f.Ask(cmd.Context(), what+"?", int(st.Tasks), true); !ok {
 				return err
 			}
 		}
+
 		if st, err = c.Freezes.Begin(cmd.Context(), f.NamespaceFlag, reason); err != nil {
 			return err
 		}
+
 		if st.Changed {
 			f.Say("froze %s · %s; end it with: carillon cluster unfreeze%s", frozenName(f.NamespaceFlag), standing(st.Tasks), view.NamespaceFlag(f.NamespaceFlag))
 		} else {
 			f.Say("%s was frozen already, %s", frozenName(f.NamespaceFlag), view.FreezeText(f, *st.Freeze))
 		}
+
 		return showFreeze(f, st)
 	}
+
 	return cmd
 }
 
@@ -84,14 +94,18 @@ func unfreezeCommand(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return err
 			}
+
 			st, err := c.Freezes.End(cmd.Context(), f.NamespaceFlag)
 			if err != nil {
 				return err
 			}
+
 			f.Say("unfroze %s", frozenName(f.NamespaceFlag))
+
 			if z := st.Freeze; z != nil {
 				f.Note("the whole cluster is frozen still, %s", view.FreezeText(f, *z))
 			}
+
 			return showFreeze(f, st)
 		},
 	}

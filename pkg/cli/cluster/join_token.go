@@ -48,6 +48,7 @@ func joinTokenCommand(f *factory.Factory) *cobra.Command {
 			if err := task.CheckName("name", words[0]); err != nil {
 				return err
 			}
+
 			u, err := url.Parse(peer)
 			if err != nil || u.Scheme != "https" || u.Hostname() == "" {
 				return failure.Usage("--peer-url: where the other members reach it, as in initial_cluster, such as https://10.0.0.2:2380")
@@ -64,9 +65,11 @@ func joinTokenCommand(f *factory.Factory) *cobra.Command {
 			if f.ForPeople() {
 				return f.Print(token + "\n")
 			}
+
 			return output.EmitOne(&f.Printer, joinToken{words[0], token, task.At(expires)}, words[0], nil)
 		},
 	}
+
 	cmd.Flags().StringVar(&peer, "peer-url", "", "where the other members reach it, as in initial_cluster: https://HOST:PORT")
 	cmd.Flags().StringVar(&dataDir, "data-dir", agentDataDir, "`DIRECTORY` of the data of the agent on this host")
 	cmd.Flags().DurationVar(&validFor, "expires", validFor, "how long an agent takes the token")
@@ -74,11 +77,13 @@ func joinTokenCommand(f *factory.Factory) *cobra.Command {
 	complete.Register(cmd, "peer-url", cobra.NoFileCompletions)
 	complete.Register(cmd, "expires", cobra.NoFileCompletions)
 	factory.WithoutConfig(cmd)
+
 	return cmd
 }
 
 func joinTokenFault(dataDir string, err error) error {
 	f := &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: failure.CodeFailure, Message: err.Error()}}
+
 	switch {
 	case errors.Is(err, peercerts.ErrNoCA):
 		f.Exit, f.Message = failure.ExitNotFound, fmt.Sprintf("%s has no CA of the members of etcd", dataDir)
@@ -86,5 +91,6 @@ func joinTokenFault(dataDir string, err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		f.Exit, f.Hint = failure.ExitAuth, "run it as the user of the agent, which is root as a rule"
 	}
+
 	return f
 }

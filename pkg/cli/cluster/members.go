@@ -24,10 +24,12 @@ func membersCommand(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return err
 			}
+
 			list, err := c.Members.List(cmd.Context())
 			if err != nil {
 				return err
 			}
+
 			return output.EmitList(&f.Printer, list, memberName, func(bool) *output.Table { return membersGrid(f, list) })
 		},
 	}
@@ -37,21 +39,26 @@ func memberName(m client.EtcdMember) string { return cmp.Or(m.Name, m.ID, m.Endp
 
 func membersGrid(f *factory.Factory, list []client.EtcdMember) *output.Table {
 	g := &output.Table{Headers: []string{"NAME", "ID", "PEER URL", "ROLE", "HEALTH", "SIZE"}, Empty: "etcd tells of no member"}
+
 	for _, m := range list {
 		role, health := "member", f.Paint(output.Green, "healthy")
+
 		switch {
 		case m.Leader:
 			role = "leader"
 		case m.Learner:
 			role = "learner"
 		}
+
 		if m.Error != "" {
 			health = f.Paint(output.Red, output.OneLine(m.Error))
 		} else if len(m.Alarms) > 0 {
 			health = f.Paint(output.Red, output.OneLine(strings.Join(m.Alarms, ", ")))
 		}
+
 		g.AddRow(cmp.Or(output.OneLine(m.Name), f.NoValue()), cmp.Or(output.OneLine(m.ID), f.NoValue()), cmp.Or(output.OneLine(m.PeerURL), output.OneLine(m.Endpoint)), role, health, dbSize(f, m))
 	}
+
 	return g
 }
 
@@ -74,27 +81,34 @@ func memberAdd(f *factory.Factory) *cobra.Command {
 			if peer == "" {
 				return failure.Usage("--peer-url: where the other members will reach it, such as https://10.0.0.3:2380")
 			}
+
 			c, err := f.Connect()
 			if err != nil {
 				return err
 			}
+
 			ch, err := c.Members.Add(cmd.Context(), client.AddMemberRequest{Name: words[0], PeerURL: peer})
 			if err != nil {
 				return err
 			}
+
 			return memberChanged(f, ch, fmt.Sprintf("added %s; start it, with an empty data directory:", ch.Name), startOfMember(ch, peer))
 		},
 	}
+
 	cmd.Flags().StringVar(&peer, "peer-url", "", "where the other members will reach it: https://HOST:PORT, or http with insecure_peers")
+
 	return cmd
 }
 
 // startOfMember says how to start a member that was added, and how it gets its certificate.
 func startOfMember(ch client.MemberChange, peer string) string {
 	start := fmt.Sprintf("  carillon agent --embedded --name %s --initial-cluster-state existing --initial-cluster %s", ch.Name, ch.InitialCluster)
+
 	if !strings.HasPrefix(peer, "https:") {
 		return start + " --insecure-peers"
 	}
+
 	return start + fmt.Sprintf("\n\nIts certificate, unless it has an etcd_peer_cert of yours: run this on the host of the member that has the CA, and put\n"+
 		"what it prints into the file join-token in the data directory of %s:\n  sudo carillon cluster join-token %s --peer-url %s", ch.Name, ch.Name, peer)
 }
@@ -112,10 +126,12 @@ func memberRemove(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return err
 			}
+
 			ch, err := c.Members.Remove(cmd.Context(), words[0])
 			if err != nil {
 				return err
 			}
+
 			return memberChanged(f, ch, fmt.Sprintf("removed %s", ch.Name), "")
 		},
 	}
@@ -125,6 +141,7 @@ func memberChanged(f *factory.Factory, ch client.MemberChange, what, next string
 	if ch.Warning != "" {
 		f.Note("%s", ch.Warning)
 	}
+
 	return output.EmitOne(&f.Printer, ch, ch.Name, func(d *output.Details) {
 		d.StyledField("Done", what)
 		if next != "" {

@@ -26,6 +26,7 @@ func recoverCommand(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return err
 			}
+
 			if !f.Yes {
 				ok, err := f.Ask(cmd.Context(), "go on with what etcd holds now?", 1, false)
 				if fail := new(failure.Error); errors.As(err, &fail) && fail.Exit == failure.ExitUsage {
@@ -35,11 +36,14 @@ func recoverCommand(f *factory.Factory) *cobra.Command {
 					return err
 				}
 			}
+
 			k, err := c.Cluster.Recover(cmd.Context())
 			if err != nil {
 				return err
 			}
+
 			f.Say("the cluster is at epoch %d: its nodes begin anew within seconds", k.Epoch)
+
 			return output.EmitChanged(&f.Printer, []task.Cluster{k}, 1, func(k task.Cluster) string { return k.ID })
 		},
 	}, output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML)

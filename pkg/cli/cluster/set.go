@@ -35,6 +35,7 @@ func setCommand(f *factory.Factory) *cobra.Command {
 		if cmd.Flags().Changed("catch-up-rate") {
 			set.CatchUpRate = &rate
 		}
+
 		if cmd.Flags().Changed("lost-after") {
 			d, err := task.ParseDuration("lost_after", lostAfter)
 			if err != nil {
@@ -42,19 +43,24 @@ func setCommand(f *factory.Factory) *cobra.Command {
 			}
 			set.LostAfter = &d
 		}
+
 		if set == (client.ClusterSettings{}) {
 			return failure.Usage("nothing to set").WithHint("carillon cluster set --lost-after DURATION")
 		}
+
 		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
+
 		now, err := c.Cluster.UpdateSettings(cmd.Context(), set)
 		if err != nil {
 			return err
 		}
+
 		return output.EmitOne(&f.Printer, now, "", func(d *output.Details) { describeSettings(d, now) })
 	}
+
 	return cmd
 }
 
@@ -62,6 +68,7 @@ func describeSettings(d *output.Details, s client.ClusterSettings) {
 	if s.CatchUpRate != nil {
 		d.Field("Catching up", "%s", catchUpWords(*s.CatchUpRate))
 	}
+
 	if s.LostAfter != nil {
 		d.Field("Lost after", "%s", lostAfterWords(*s.LostAfter))
 	}

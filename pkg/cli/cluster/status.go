@@ -21,6 +21,7 @@ func Command(f *factory.Factory) *cobra.Command {
 		factory.LimitFormats(setCommand(f), output.FormatTable, output.FormatJSON, output.FormatYAML),
 		factory.LimitFormats(freezeCommand(f), output.FormatTable, output.FormatJSON, output.FormatYAML), factory.LimitFormats(unfreezeCommand(f), output.FormatTable, output.FormatJSON, output.FormatYAML),
 		factory.LimitFormats(upgradeCommand(f), output.FormatTable, output.FormatJSON, output.FormatYAML), factory.LimitFormats(downgradeCommand(f), output.FormatTable, output.FormatJSON, output.FormatYAML))
+
 	return cmd
 }
 
@@ -38,6 +39,7 @@ func statusCommand(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return err
 			}
+
 			s, err := c.Cluster.Status(cmd.Context())
 			if err != nil {
 				return err
@@ -48,18 +50,23 @@ func statusCommand(f *factory.Factory) *cobra.Command {
 			if exitCode && len(s.Warnings) > 0 {
 				return failure.AlreadyReported([]int{failure.ExitFinding})
 			}
+
 			return nil
 		},
 	}
+
 	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 8 if there is a warning")
+
 	return cmd
 }
 
 func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStatus) {
 	d.StyledField("Cluster", output.OneLine(s.ID)+f.Plain(" · ")+fmt.Sprintf("since %s", f.PastTime(s.CreatedAt, "UTC")))
+
 	if s.Epoch > 1 {
 		d.Field("Epoch", "%d", s.Epoch)
 	}
+
 	if s.ChangedBy != "" {
 		words := fmt.Sprintf("%s by %s", f.PastTime(s.ChangedAt, "UTC"), s.ChangedBy)
 		if s.Change != "" {
@@ -67,27 +74,35 @@ func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStat
 		}
 		d.Field("Changed", "%s", words)
 	}
+
 	nodes := share(f, s.NodesReady, s.Nodes, "ready")
 	if s.Pressed > 0 {
 		nodes += f.Paint(output.Yellow, fmt.Sprintf(", %d of them pressed", s.Pressed))
 	}
+
 	d.StyledField("Nodes", nodes)
 	d.StyledField("Leader", cmp.Or(output.OneLine(s.Leader), f.Paint(output.Red, "none just now")))
 	d.StyledField("Shards", share(f, s.ShardsOwned, s.Shards, "owned"))
 	d.Field("Tasks", "%d", s.Tasks)
+
 	if s.Unreadable > 0 {
 		d.StyledField("Unreadable", f.Paint(output.Red, fmt.Sprintf("%d entries do not fire", s.Unreadable)))
 	}
+
 	d.Field("Active runs", "%d", s.ActiveRuns)
+
 	if s.Format.Format > 0 { // of a server that tells
 		d.Field("Format", "%s", formatWords(s.Format))
 	}
+
 	if s.CatchUpRate > 0 {
 		d.Field("Catching up", "%s", catchUpWords(s.CatchUpRate))
 	}
+
 	if s.LostAfter > 0 { // of a server that tells
 		d.Field("Lost after", "%s", lostAfterWords(s.LostAfter))
 	}
+
 	if r := s.Room; r != nil {
 		history := ""
 		if r.HistoryPerTask >= 0.05 {
@@ -95,10 +110,13 @@ func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStat
 		}
 		d.Field("Room", "for some %s tasks, as one takes %s now, all told%s", roughly(int64(r.Tasks)), output.Bytes(r.BytesPerTask), history)
 	}
+
 	if r := s.Revisions; r.Oldest > 0 {
 		d.Field("Revisions", "%d kept, from %d to %d", r.Newest-r.Oldest+1, r.Oldest, r.Newest)
 	}
+
 	d.Section("etcd", f.RenderIndented(memberGrid(f, s.Etcd)))
+
 	if len(s.Warnings) > 0 {
 		var b strings.Builder
 		for _, w := range s.Warnings {
@@ -106,6 +124,7 @@ func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStat
 		}
 		d.Section("Warnings", b.String())
 	}
+
 	if len(s.MakeSpace) > 0 {
 		var b strings.Builder
 		for _, line := range s.MakeSpace {
@@ -121,6 +140,7 @@ func roughly(n int64) string {
 	for n/unit >= 100 {
 		unit *= 10
 	}
+
 	n = (n + unit/2) / unit * unit
 	switch {
 	case n >= 1_000_000:
@@ -128,31 +148,39 @@ func roughly(n int64) string {
 	case n >= 10_000:
 		return strconv.FormatInt(n/1000, 10) + ",000"
 	}
+
 	return strconv.FormatInt(n, 10)
 }
 
 func memberGrid(f *factory.Factory, members []client.EtcdMember) *output.Table {
 	g := &output.Table{Headers: []string{"ENDPOINT", "ROLE", "VERSION", "SIZE", "IN USE", "ALARMS"}}
+
 	for _, m := range members {
 		role, alarms := "member", ""
+
 		switch {
 		case m.Leader:
 			role = "leader"
 		case m.Learner:
 			role = "learner"
 		}
+
 		if len(m.Alarms) > 0 {
 			alarms = f.Paint(output.Red, output.OneLine(strings.Join(m.Alarms, ", ")))
 		}
+
 		if m.Error != "" {
 			role, alarms = f.Paint(output.Red, "away"), output.OneLine(m.Error)
 		}
+
 		inUse := ""
 		if m.DBInUse > 0 {
 			inUse = output.Bytes(m.DBInUse) + " in use"
 		}
+
 		g.AddRow(output.OneLine(m.Endpoint), role, output.OneLine(m.Version), dbSize(f, m), inUse, alarms)
 	}
+
 	return g
 }
 
@@ -171,5 +199,6 @@ func dbSize(f *factory.Factory, m client.EtcdMember) string {
 	if m.DBQuota == 0 {
 		return output.Bytes(m.DBSize)
 	}
+
 	return fmt.Sprintf("%s of %s (%d%%)", output.Bytes(m.DBSize), output.Bytes(m.DBQuota), m.DBSize*100/m.DBQuota)
 }

@@ -33,10 +33,12 @@ func cachedOffers(f *factory.Factory, kind string, fetch func() ([]Offer, error)
 			return c.Offers, nil
 		}
 	}
+
 	offers, err := fetch()
 	if err == nil && file != "" {
 		writeCache(f, file, cacheEntry{f.Now(), offers})
 	}
+
 	return offers, err
 }
 
@@ -47,11 +49,14 @@ func cacheFile(f *factory.Factory, kind string) string {
 	if dir == "" || err != nil {
 		return ""
 	}
+
 	token, err := f.Token()
 	if err != nil {
 		return ""
 	}
+
 	sum := sha256.Sum256([]byte(strings.Join([]string{kind, s.Name, f.ServerSetting(s).Value, f.Scope(), token}, "\x00")))
+
 	return filepath.Join(dir, hex.EncodeToString(sum[:12])+".json")
 }
 
@@ -62,6 +67,7 @@ func writeCache(f *factory.Factory, file string, c cacheEntry) {
 	if err != nil {
 		return
 	}
+
 	dir := filepath.Dir(file)
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
@@ -69,5 +75,6 @@ func writeCache(f *factory.Factory, file string, c cacheEntry) {
 			_ = os.Remove(filepath.Join(dir, e.Name()))
 		}
 	}
+
 	_ = settings.WritePrivateFile(file, b)
 }

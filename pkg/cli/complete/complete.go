@@ -45,21 +45,27 @@ func Live(f *factory.Factory, cmd *cobra.Command, kind string, look Lookup) []Of
 	if cmd.Context() == nil {
 		return nil
 	}
+
 	limit := cmp.Or(f.CompleteWithin, timeout)
 	ctx, cancel := context.WithTimeout(cmd.Context(), limit)
 	defer cancel()
+
 	found, err := factory.ReadPatiently(ctx, func() ([]Offer, error) { // a token's file may be a pipe
 		quiet := *f
 		quiet.Quiet, quiet.Verbose = true, false
+
 		c, err := quiet.ConnectFor(limit)
 		if err != nil {
 			return nil, err
 		}
+
 		return cachedOffers(&quiet, kind, func() ([]Offer, error) { return look(ctx, c) })
 	})
+
 	if err != nil {
 		return nil
 	}
+
 	return found
 }
 
@@ -75,6 +81,7 @@ func Matching(offers []Offer, done []string, typed string) ([]cobra.Completion, 
 			words = append(words, cobra.CompletionWithDesc(o.Word, o.About))
 		}
 	}
+
 	return words, cobra.ShellCompDirectiveNoFileComp
 }
 
@@ -87,12 +94,14 @@ func someTasks(ctx context.Context, f *factory.Factory, c *client.Client, patter
 			return err
 		}
 	}
+
 	for t, err := range c.Tasks.All(ctx, o) {
 		if err != nil {
 			return err
 		}
 		do(t)
 	}
+
 	return nil
 }
 
@@ -105,6 +114,7 @@ func Tasks(f *factory.Factory) Func {
 		if len(offers) >= MaxOffers && typed != "" && !bare && !selection.IsGlob(typed) {
 			offers = Live(f, cmd, "tasks "+typed, taskOffers(f, typed+"*"))
 		}
+
 		return Matching(offers, done, typed)
 	}
 }
@@ -135,12 +145,14 @@ func Runs(f *factory.Factory) Func {
 		if !selection.RunIDStart.MatchString(typed) {
 			return Tasks(f)(cmd, done, typed)
 		}
+
 		return Matching(Live(f, cmd, "runs", func(ctx context.Context, c *client.Client) ([]Offer, error) {
 			runs, err := c.Runs.List(ctx, client.RunListOptions{Namespace: f.Scope(), Limit: MaxOffers})
 			offers := make([]Offer, len(runs))
 			for i, r := range runs {
 				offers[i] = Offer{r.ID, output.OneLine(r.Task + " " + string(r.State))}
 			}
+
 			return offers, err
 		}), done, typed)
 	}
@@ -156,6 +168,7 @@ func DeadRuns(f *factory.Factory) Func {
 				name := selection.Show(f, selection.Ref{Namespace: r.Namespace, Name: r.Task})
 				offers[i] = Offer{name + "@" + r.ID, output.OneLine(string(r.State) + " " + f.PastTime(r.EndedAt, output.ReaderZone))}
 			}
+
 			return offers, err
 		}), done, typed)
 	}
@@ -170,6 +183,7 @@ func Nodes(f *factory.Factory) Func {
 			for i, n := range nodes {
 				offers[i] = Offer{n.Name, output.OneLine(n.State + " " + n.Address)}
 			}
+
 			return offers, err
 		}), done, typed)
 	}
@@ -183,10 +197,12 @@ func Namespaces(f *factory.Factory) Func {
 		return Matching(Live(&everywhere, cmd, "namespaces", func(ctx context.Context, c *client.Client) ([]Offer, error) {
 			count := map[string]int64{}
 			err := someTasks(ctx, &everywhere, c, "", func(t client.Task) { count[t.Namespace]++ })
+
 			offers := []Offer{}
 			for _, ns := range slices.Sorted(maps.Keys(count)) {
 				offers = append(offers, Offer{ns, ""})
 			}
+
 			return offers, err
 		}), nil, typed)
 	}
@@ -209,9 +225,11 @@ func NodeLabels(f *factory.Factory) Func {
 		return nextTerm(Live(f, cmd, "node-labels", func(ctx context.Context, c *client.Client) ([]Offer, error) {
 			nodes, err := c.Nodes.List(ctx)
 			l := labelsSeen{}
+
 			for _, n := range nodes {
 				l.add(n.Labels)
 			}
+
 			return append(l.offers(), factOffers(nodes)...), err
 		}), typed)
 	}
@@ -228,11 +246,13 @@ func factOffers(nodes []task.Node) []Offer {
 				if least == "" || v < low {
 					least, low = view.FactText(n.Facts, name), v
 				}
+
 				if most == "" || v > high {
 					most, high = view.FactText(n.Facts, name), v
 				}
 			}
 		}
+
 		if most != "" {
 			sign := ">"
 			if strings.HasPrefix(name, "load") {
@@ -241,6 +261,7 @@ func factOffers(nodes []task.Node) []Offer {
 			offers = append(offers, Offer{name + sign, fmt.Sprintf("%s to %s", least, most)})
 		}
 	}
+
 	return offers
 }
 
@@ -270,6 +291,7 @@ func nextTerm(offers []Offer, typed string) ([]cobra.Completion, cobra.ShellComp
 			next = append(next, Offer{before + o.Word, o.About})
 		}
 	}
+
 	return Matching(next, nil, typed)
 }
 
@@ -280,12 +302,14 @@ func Contexts(f *factory.Factory) Func {
 		if err != nil || len(done) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
+
 		var words []cobra.Completion
 		for _, name := range slices.Sorted(maps.Keys(file.Contexts)) {
 			if strings.HasPrefix(name, typed) {
 				words = append(words, cobra.CompletionWithDesc(name, output.OneLine(cmp.Or(file.Contexts[name].Server, client.DefaultServer))))
 			}
 		}
+
 		return words, cobra.ShellCompDirectiveNoFileComp
 	}
 }
@@ -296,6 +320,7 @@ func ContextSet(f *factory.Factory) Func {
 		if len(done) == 0 {
 			return Contexts(f)(cmd, done, typed)
 		}
+
 		key, _, begun := strings.Cut(typed, "=")
 		switch {
 		case begun && strings.HasSuffix(key, "_file"):
@@ -303,12 +328,14 @@ func ContextSet(f *factory.Factory) Func {
 		case begun && (key == "read_only" || key == "insecure"):
 			return []cobra.Completion{key + "=true", key + "=false"}, cobra.ShellCompDirectiveNoFileComp
 		}
+
 		var words []cobra.Completion
 		for _, name := range settings.FieldNames() {
 			if strings.HasPrefix(name, typed) {
 				words = append(words, name+"=")
 			}
 		}
+
 		return words, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 	}
 }

@@ -29,6 +29,7 @@ func AllFlags(f *factory.Factory, cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
 		AllFlags(f, c)
 	}
+
 	known := map[string]Func{"selector": TaskLabels(f), "timezone": completeZones,
 		"task": Tasks(f), "node": Nodes(f), "record": Fixed(task.RecordAll, task.RecordFailures),
 		"tls-client-auth": Fixed("none", "optional", "require"), "role": Fixed("scheduler", "executor"), "log-format": Fixed("json", "console"),
@@ -36,17 +37,21 @@ func AllFlags(f *factory.Factory, cmd *cobra.Command) {
 	if cmd.HasParent() && cmd.Parent().Name() == "node" {
 		known["selector"] = NodeLabels(f)
 	}
+
 	own := cmd.LocalNonPersistentFlags() // put together anew by each call
+
 	for flag, words := range known {
 		if own.Lookup(flag) != nil {
 			Register(cmd, flag, words) // but for a command that has its own
 		}
 	}
+
 	own.VisitAll(func(flag *pflag.Flag) {
 		if !namesFile.MatchString(flag.Name) {
 			Register(cmd, flag.Name, cobra.NoFileCompletions) // a file is not the answer
 		}
 	})
+
 	takesFiles := strings.Contains(cmd.Use, "FILE") || strings.Contains(cmd.Use, "COMMAND")
 	if refuses := cmd.Args != nil && cmd.Args(cmd, []string{"x"}) != nil; cmd.ValidArgsFunction == nil && !cmd.HasSubCommands() && (refuses || !takesFiles) {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions

@@ -26,6 +26,7 @@ func Command(f *factory.Factory) *cobra.Command {
 	path := pathCommand(f)
 	factory.WithoutConfig(use, set, remove, path)
 	cmd.AddCommand(showCommand(f), listCommand(f), use, set, remove, path)
+
 	return cmd
 }
 
@@ -51,15 +52,18 @@ func showCommand(f *factory.Factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
+
 		list, err := origins(f, s)
 		if err != nil {
 			return err
 		}
+
 		return output.EmitList(&f.Printer, list, func(o origin) string { return o.Setting + "=" + o.Value }, func(wide bool) *output.Table {
 			g := &output.Table{Headers: []string{"SETTING", "VALUE"}}
 			if withOrigin = withOrigin || wide; withOrigin {
 				g.Headers = append(g.Headers, "ORIGIN")
 			}
+
 			for _, o := range list {
 				row := []string{o.Setting, output.OneLine(cmp.Or(o.Value, f.NoValue()))}
 				if withOrigin {
@@ -67,9 +71,11 @@ func showCommand(f *factory.Factory) *cobra.Command {
 				}
 				g.AddRow(row...)
 			}
+
 			return g
 		})
 	}
+
 	return cmd
 }
 
@@ -80,16 +86,19 @@ func origins(f *factory.Factory, s *settings.Settings) ([]origin, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	server.Value = c.Server()
 	secret, file := f.TokenSetting(s)
 	token := settings.Setting{Value: file.Value, Origin: file.Origin}
 	if secret.Value != "" {
 		token = settings.Setting{Value: "(set)", Origin: secret.Origin}
 	}
+
 	readOnly := settings.Setting{Value: "false", Origin: settings.ByDefault}
 	if s.ReadOnly {
 		readOnly = settings.Setting{Value: "true", Origin: "context " + s.Name}
 	}
+
 	list := []origin{}
 	for _, o := range []struct {
 		name string
@@ -101,6 +110,7 @@ func origins(f *factory.Factory, s *settings.Settings) ([]origin, error) {
 	} {
 		list = append(list, origin{o.name, o.Value, cmp.Or(o.Origin, settings.ByDefault)})
 	}
+
 	return list, nil
 }
 
@@ -131,10 +141,12 @@ func listCommand(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return err
 			}
+
 			list := []listedContext{}
 			for _, name := range slices.Sorted(maps.Keys(s.File.Contexts)) {
 				list = append(list, listed(s.File, name, s.Name))
 			}
+
 			return output.EmitList(&f.Printer, list, contextName, func(bool) *output.Table { return contextGrid(f, list) })
 		},
 	}
@@ -144,6 +156,7 @@ func contextGrid(f *factory.Factory, list []listedContext) *output.Table {
 	g := &output.Table{Headers: []string{"", "NAME", "SERVER", "NAMESPACE", "TOKEN", "READ ONLY"},
 		Empty: "no contexts; make one with: carillon config set NAME server=https://…"}
 	yes := map[bool]string{true: "yes", false: f.NoValue()}
+
 	for _, c := range list {
 		mark := ""
 		if c.Current {
@@ -151,6 +164,7 @@ func contextGrid(f *factory.Factory, list []listedContext) *output.Table {
 		}
 		g.AddRow(mark, c.Name, cmp.Or(c.Server, client.DefaultServer), cmp.Or(c.Namespace, task.Defaults().Namespace), yes[c.HasToken], yes[c.ReadOnly])
 	}
+
 	return g
 }
 
@@ -179,10 +193,13 @@ func useCommand(f *factory.Factory) *cobra.Command {
 				file.Current = name
 				return nil
 			})
+
 			if err != nil {
 				return err
 			}
+
 			f.Say("context %s · %s", name, cmp.Or(file.Contexts[name].Server, client.DefaultServer))
+
 			return showContext(f, listed(file, name, file.Current))
 		},
 	}
@@ -213,30 +230,38 @@ func setCommand(f *factory.Factory) *cobra.Command {
 			if err := task.CheckName("context", name); err != nil {
 				return err
 			}
+
 			made := false
 			file, err := changeConfig(f, func(file *settings.File) error {
 				c, there := file.Contexts[name]
 				made = !there
+
 				for _, word := range words[1:] {
 					if err := setField(cmd.Context(), f, &c, word); err != nil {
 						return err
 					}
 				}
+
 				if file.Contexts == nil {
 					file.Contexts = map[string]settings.Context{}
 				}
+
 				file.Contexts[name] = c
+
 				return task.Under("contexts."+name, c.Validate())
 			})
+
 			if err != nil {
 				return err
 			}
+
 			switch {
 			case made && file.Current != name:
 				f.Say("made context %s · use it with: carillon config use %s", name, name)
 			default:
 				f.Say("changed context %s", name)
 			}
+
 			return showContext(f, listed(file, name, file.Current))
 		},
 	}
@@ -248,6 +273,7 @@ func setField(ctx context.Context, f *factory.Factory, c *settings.Context, word
 	if !ok {
 		return failure.Usage("%s: write KEY=VALUE", task.Quote(word))
 	}
+
 	fields := map[string]*string{"server": &c.Server, "ca_file": &c.CAFile, "cert_file": &c.CertFile, "key_file": &c.KeyFile,
 		"token_file": &c.TokenFile, "token": &c.Token, "namespace": &c.Namespace}
 	key = strings.ReplaceAll(key, "-", "_")
@@ -269,18 +295,22 @@ func setField(ctx context.Context, f *factory.Factory, c *settings.Context, word
 			line, _ := bufio.NewReader(f.In).ReadString('\n') // none is no token
 			return strings.TrimSpace(line), nil
 		})
+
 		if err != nil {
 			return err
 		}
 		if line == "" {
 			return failure.Usage("the standard input has no token")
 		}
+
 		*field = line
+
 	case strings.HasSuffix(key, "_file"):
 		*field = settings.AbsolutePath(value)
 	default:
 		*field = value
 	}
+
 	return nil
 }
 
@@ -299,20 +329,27 @@ func deleteCommand(f *factory.Factory) *cobra.Command {
 				if _, ok := file.Contexts[name]; !ok {
 					return (&settings.Settings{Path: f.Path(), File: *file}).UnknownContext(name)
 				}
+
 				gone = listed(*file, name, file.Current)
 				delete(file.Contexts, name)
+
 				if gone.Current {
 					file.Current = ""
 				}
+
 				return nil
 			})
+
 			if err != nil {
 				return err
 			}
+
 			f.Say("deleted context %s", name)
+
 			if gone.Current {
 				f.Note("it was the one in use; now none is: commands talk to %s", client.DefaultServer)
 			}
+
 			return showContext(f, gone)
 		},
 	}
@@ -334,6 +371,7 @@ func pathCommand(f *factory.Factory) *cobra.Command {
 			if f.ForPeople() {
 				return f.Print(where.Path + "\n")
 			}
+
 			return output.EmitOne(&f.Printer, where, where.Path, nil)
 		},
 	}

@@ -49,12 +49,14 @@ func Command(f *factory.Factory) *cobra.Command {
 		Args: factory.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error { return events(cmd.Context(), f, o) },
 	}
+
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what happens, from now on unless --since says otherwise")
 	cmd.Flags().StringVar(&o.since, "since", "", "from a `TIME` on, for a duration such as 15m, or from a revision of etcd on (default 1h, or with -f now)")
 	cmd.Flags().StringVar(&o.task, "task", "", "only events of this task and its runs")
 	cmd.Flags().StringSliceVar(&o.kinds, "kind", nil, "only these `KINDS`: "+strings.Join(task.EventKinds(), ", "))
 	complete.RegisterFixed(cmd, "kind", task.EventKinds()...)
 	_ = cmd.RegisterFlagCompletionFunc("task", complete.Tasks(f)) // the flag is there
+
 	return cmd
 }
 
@@ -63,6 +65,7 @@ func events(ctx context.Context, f *factory.Factory, o watching) error {
 	if err != nil {
 		return err
 	}
+
 	c, err := f.Connect()
 	if err != nil {
 		return err
@@ -70,6 +73,7 @@ func events(ctx context.Context, f *factory.Factory, o watching) error {
 	if !o.follow {
 		return printEvents(f, c.Events.All(ctx, opts), f.Format == output.FormatJSON)
 	}
+
 	opts.Lost = func(err error) {
 		if err == nil {
 			f.Note("the server is back")
@@ -77,11 +81,13 @@ func events(ctx context.Context, f *factory.Factory, o watching) error {
 		}
 		f.Note("waiting for the server: %s", err)
 	}
+
 	return printEvents(f, c.Events.Follow(ctx, opts), false)
 }
 
 func eventOptions(f *factory.Factory, o watching) (client.EventOptions, error) {
 	opts := client.EventOptions{Namespace: f.Scope(), Kinds: o.kinds}
+
 	for _, k := range o.kinds {
 		if !slices.Contains(task.EventKinds(), k) {
 			e := failure.Usage("--kind %s: use %s", task.Quote(k), strings.Join(task.EventKinds(), ", "))
@@ -91,6 +97,7 @@ func eventOptions(f *factory.Factory, o watching) (client.EventOptions, error) {
 			return opts, e
 		}
 	}
+
 	if o.task != "" {
 		r, err := selection.ParseRef(f, o.task)
 		if err != nil {
@@ -98,6 +105,7 @@ func eventOptions(f *factory.Factory, o watching) (client.EventOptions, error) {
 		}
 		opts.Namespace, opts.Task = r.Namespace, r.Name
 	}
+
 	return opts, since(f, o, &opts)
 }
 
@@ -109,6 +117,7 @@ func since(f *factory.Factory, o watching, opts *client.EventOptions) error {
 		}
 		return nil
 	}
+
 	if p, err := task.ParsePlace(o.since); err == nil {
 		if p.Index == task.Whole && p.Revision > 0 { // that revision itself is wanted
 			p.Revision--
@@ -116,15 +125,19 @@ func since(f *factory.Factory, o watching, opts *client.EventOptions) error {
 		opts.After = p.String()
 		return nil
 	}
+
 	if d, err := time.ParseDuration(o.since); err == nil && d > 0 {
 		opts.Since = f.Now().Add(-d)
 		return nil
 	}
+
 	t, err := factory.ParseTime(o.since, f.Zone(output.ReaderZone))
 	if err != nil {
 		return failure.Usage("--since %s: use a time such as 2026-11-20T22:00:00Z, a duration such as 15m, or a revision of etcd", task.Quote(o.since))
 	}
+
 	opts.Since = t
+
 	return nil
 }
 
@@ -136,7 +149,9 @@ func printEvents(f *factory.Factory, events iter.Seq2[task.Event, error], array 
 		if err != nil {
 			return err
 		}
+
 		n++
+
 		switch {
 		case array:
 			list = append(list, e)
@@ -144,28 +159,35 @@ func printEvents(f *factory.Factory, events iter.Seq2[task.Event, error], array 
 			err = f.EmitJSON(e)
 		case f.Format == output.FormatJSONL:
 			err = f.EmitLines(1, func(int) ([]byte, error) { return output.CompactJSON(e) })
+
 		case f.Format == output.FormatName:
 			err = f.Print(e.ID + "\n")
 		case f.Format == output.FormatYAML:
 			if n > 1 {
 				err = f.Print("---\n")
 			}
+
 			if err == nil {
 				err = f.EmitYAML(1, func(int) any { return e })
 			}
+
 		default:
 			err = printEvent(f, e, n == 1 && !f.NoHeaders)
 		}
+
 		if err != nil {
 			return err
 		}
 	}
+
 	if array {
 		return f.EmitJSON(list)
 	}
+
 	if n == 0 && f.ForPeople() {
 		f.Note("no events%s", selection.InScope(f))
 	}
+
 	return nil
 }
 
@@ -180,15 +202,19 @@ func printEvent(f *factory.Factory, e task.Event, heads bool) error {
 	if len(f.Columns) == 0 && f.Format != output.FormatWide {
 		g.Headers, g.Rows[0] = g.Headers[1:], g.Rows[0][1:]
 	}
+
 	g, err := f.SelectColumns(g)
 	if err != nil {
 		return err
 	}
+
 	rows := g.Rows
 	if heads {
 		rows = append([][]string{g.Headers}, rows...)
 	}
+
 	var b strings.Builder
+
 	for _, row := range rows {
 		var line strings.Builder
 		for i, cell := range row {
@@ -196,6 +222,7 @@ func printEvent(f *factory.Factory, e task.Event, heads bool) error {
 		}
 		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
 	}
+
 	return f.Print(b.String())
 }
 
@@ -208,7 +235,9 @@ func eventCells(f *factory.Factory, e task.Event) []string {
 		}
 		at = local.Format(time.DateTime)
 	}
+
 	what := ""
+
 	switch {
 	case e.Task != "" && (f.AllNamespaces || e.Namespace != f.Namespace()):
 		what = e.Namespace + "/" + e.Task
@@ -225,10 +254,12 @@ func eventCells(f *factory.Factory, e task.Event) []string {
 	case e.Kind == task.EventCluster:
 		what = e.Namespace
 	}
+
 	words := output.OneLine(eventWords(f, e))
 	if e.Kind == task.EventGap {
 		words = f.Paint(output.Yellow, words)
 	}
+
 	return []string{e.ID, at, e.Kind, output.OneLine(cmp.Or(what, f.NoValue())), words}
 }
 
@@ -238,10 +269,12 @@ func eventWords(f *factory.Factory, e task.Event) string {
 	if e.Actor != "" {
 		by = " by " + e.Actor
 	}
+
 	more := ""
 	if e.Detail != "" {
 		more = ": " + e.Detail
 	}
+
 	switch e.Kind {
 	case task.EventRun:
 		return runEventWords(f, e, by) + more
@@ -261,13 +294,16 @@ func eventWords(f *factory.Factory, e task.Event) string {
 			return cmp.Or(e.Node, "nobody") + " leads" + leaderWas(e.Previous)
 		}
 	}
+
 	words := strings.ReplaceAll(e.Action, "_", " ") + by
 	if e.Generation > 0 {
 		words += fmt.Sprintf(", generation %d", e.Generation)
 	}
+
 	if e.Reason != "" {
 		more += ": " + e.Reason
 	}
+
 	return words + more
 }
 
@@ -280,6 +316,7 @@ func leaderWas(previous string) string {
 
 func runEventWords(f *factory.Factory, e task.Event, by string) string {
 	words := strings.ReplaceAll(e.Action, "_", " ")
+
 	switch {
 	case e.Action == task.ActionEnded:
 		words = strings.ReplaceAll(e.State, "_", " ")
@@ -289,17 +326,22 @@ func runEventWords(f *factory.Factory, e task.Event, by string) string {
 		words += " on " + e.Node
 		by = ""
 	}
+
 	if e.Reason != "" {
 		words += " (" + strings.ReplaceAll(e.Reason, "_", " ") + ")"
 	}
+
 	if e.Count > 1 {
 		words += f.Plain(fmt.Sprintf(" ×%d", e.Count))
 	}
+
 	if e.Attempt > 1 {
 		words += fmt.Sprintf(", attempt %d", e.Attempt)
 	}
+
 	if e.Dead {
 		words += ", and is dead"
 	}
+
 	return e.Run + " " + words + by
 }

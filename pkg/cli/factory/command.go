@@ -22,6 +22,7 @@ func Args(least, most int, what string) cobra.PositionalArgs {
 		case most >= 0 && len(args) > most:
 			return failure.Usage("%s: %s is too much", cmd.CommandPath(), task.Quote(args[most])).WithHint("%s", cmd.UseLine())
 		}
+
 		return nil
 	}
 }
@@ -62,6 +63,7 @@ func worksOffline(cmd *cobra.Command) bool {
 			return true
 		}
 	}
+
 	return false
 }
 

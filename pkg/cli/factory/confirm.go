@@ -16,15 +16,18 @@ func (f *Factory) Confirm(ctx context.Context, verb, kind string, names []string
 	if len(names) == 0 {
 		f.Note("no %s matches; nothing done", kind)
 	}
+
 	if dryRun || len(names) == 0 {
 		return false, f.emitPlan(verb, kind, names)
 	}
 	if !broad || f.Yes {
 		return true, nil
 	}
+
 	if !f.wantsJSON() {
 		f.preview(verb, names)
 	}
+
 	return f.Ask(ctx, verb+" "+output.Plural(int64(len(names)), kind)+"?", len(names), severe)
 }
 
@@ -44,16 +47,19 @@ func (f *Factory) emitPlan(verb, kind string, names []string) error {
 		}
 		return f.Print(b.String())
 	}
+
 	plan := make([]DryRunItem, len(names))
 	for i, name := range names {
 		plan[i] = DryRunItem{verb, kind, name}
 	}
+
 	return output.EmitList(&f.Printer, plan, func(p DryRunItem) string { return p.Name }, nil)
 }
 
 // preview says what would be done to which things, before the question.
 func (f *Factory) preview(verb string, names []string) {
 	const most = 20
+
 	for i, name := range names {
 		if i == most {
 			fmt.Fprintf(f.Err, f.Plain("… and %d more\n"), len(names)-most)
@@ -71,6 +77,7 @@ func (f *Factory) Ask(ctx context.Context, question string, n int, severe bool) 
 			Message: strings.TrimSuffix(question, "?") + ": needs a yes, and nobody can be asked",
 			Hint:    "add --yes to go ahead, or --dry-run to see what it would be"}}
 	}
+
 	want := "y"
 	if severe {
 		question = f.inContext(question)
@@ -79,17 +86,21 @@ func (f *Factory) Ask(ctx context.Context, question string, n int, severe bool) 
 	} else {
 		fmt.Fprintf(f.Err, "%s [y/N] ", question)
 	}
+
 	answer, err := ReadPatiently(ctx, func() (string, error) {
 		line, _ := bufio.NewReader(f.In).ReadString('\n') // no answer is a no
 		return line, nil
 	})
+
 	if err != nil {
 		return false, err
 	}
+
 	answer = strings.ToLower(strings.TrimSpace(answer))
 	if answer == want || (!severe && answer == "yes") {
 		return true, nil
 	}
+
 	return false, &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: failure.CodeConfirm, Message: "not done"}}
 }
 
@@ -106,6 +117,7 @@ func ReadPatiently[T any](ctx context.Context, read func() (T, error)) (T, error
 		v, err := read()
 		done <- result{v, err}
 	}()
+
 	select {
 	case r := <-done:
 		return r.v, r.err

@@ -20,6 +20,7 @@ func (f *Factory) Token() (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	c, err := f.readCredential(s)
 	return c.Token, err
 }
@@ -54,12 +55,14 @@ func (f *Factory) ClientConfig(limit time.Duration) (cfg client.Config, err erro
 	if err != nil {
 		return cfg, err
 	}
+
 	cfg = client.Config{Server: f.ServerSetting(s).Value, Timeout: limit, ReadOnly: s.ReadOnly, Insecure: f.InsecureSetting(s).Value == "true"}
 
 	held, err := f.readCredential(s)
 	if err != nil {
 		return cfg, err
 	}
+
 	cfg.Token, cfg.TrustedUsers = held.Token, held.Owners
 
 	ca := f.FileSetting(s, "--ca-file", f.CAFileFlag, s.CAFile)
@@ -67,9 +70,11 @@ func (f *Factory) ClientConfig(limit time.Duration) (cfg client.Config, err erro
 	if cfg.TLS, err = secured(ca.Value, cert.Value, key.Value); err != nil {
 		return cfg, err
 	}
+
 	if f.Verbose {
 		cfg.Trace = f.traced
 	}
+
 	return cfg, nil
 }
 
@@ -87,15 +92,18 @@ func secured(ca, cert, key string) (*tls.Config, error) {
 	if ca == "" && cert == "" && key == "" {
 		return nil, nil
 	}
+
 	for _, half := range []struct{ field, path, other string }{{"cert_file", cert, key}, {"key_file", key, cert}} {
 		if half.path == "" && half.other != "" {
 			return nil, task.Invalid(task.CodeRequired, half.field, "is required: a certificate and its key need each other")
 		}
 	}
+
 	cfg, err := certs.Client(ca, cert, key)
 	var file *certs.FileError
 	if errors.As(err, &file) {
 		return nil, task.Invalid(task.CodeBadValue, file.Part+"_file", "%s: %s", file.Path, failure.FileReason(file.Err))
 	}
+
 	return cfg, err
 }

@@ -56,6 +56,7 @@ func New(sys IO) *Factory {
 	if sys.Env == nil {
 		sys.Env = os.Getenv
 	}
+
 	return &Factory{
 		Printer:  output.Printer{Out: sys.Out, Err: sys.Err, Env: sys.Env, Now: time.Now, Terminal: output.TerminalWidth},
 		Resolver: settings.Resolver{Env: sys.Env},

@@ -18,6 +18,7 @@ func flagSets(cmd *cobra.Command) [][]string {
 	var own, global []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { own = append(own, f.Name) })
 	cmd.InheritedFlags().VisitAll(func(f *pflag.Flag) { global = append(global, f.Name) })
+
 	return [][]string{own, global}
 }
 
@@ -26,19 +27,24 @@ func FlagError(cmd *cobra.Command, err error) error {
 	if f := badValue(err); f != nil {
 		return f
 	}
+
 	f := &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: failure.CodeUsage, Message: err.Error(), Hint: "see " + cmd.CommandPath() + " --help"}}
 	word, unknown := strings.CutPrefix(err.Error(), "unknown flag: --")
 	if !unknown {
 		return f
 	}
+
 	var names []string
 	for _, set := range flagSets(cmd) {
 		names = append(names, set...)
 	}
+
 	slices.Sort(names)
+
 	if near := task.Nearest(word, slices.Compact(names)); near != "" {
 		f.Hint = "did you mean: --" + near
 	}
+
 	return f
 }
 
@@ -49,8 +55,10 @@ func badValue(err error) *failure.Error {
 	if !errors.As(err, &bad) {
 		return nil
 	}
+
 	flag, value := bad.GetFlag(), bad.GetValue()
 	e := failure.Usage("--%s %s: %s", flag.Name, task.Quote(value), bad.Unwrap())
+
 	var field *task.Error
 	switch kind := flag.Value.Type(); {
 	case errors.As(bad.Unwrap(), &field):
@@ -64,5 +72,6 @@ func badValue(err error) *failure.Error {
 	case kind == "bool":
 		e.Message = fmt.Sprintf("--%s=%s: use true or false", flag.Name, task.Quote(value))
 	}
+
 	return e
 }

@@ -54,6 +54,7 @@ func (f *Factory) CheckFlags(cmd *cobra.Command) error {
 			return failure.Usage("--%s %s: use %s", flag.name, task.Quote(flag.value), strings.Join(flag.allowed, ", "))
 		}
 	}
+
 	if len(f.Columns) > 0 && !f.ForPeople() {
 		return failure.Usage("--columns: they are of tables, and -o %s has none", f.Format)
 	}
@@ -72,6 +73,7 @@ func (f *Factory) CheckFlags(cmd *cobra.Command) error {
 	if f.AllNamespaces {
 		return nil
 	}
+
 	return task.CheckName("namespace", f.Namespace())
 }
 
@@ -83,6 +85,7 @@ func RefuseEmpty(cmd *cobra.Command, flags ...string) error {
 			return failure.Usage("--%s is empty: leave it out, or say what you mean", name)
 		}
 	}
+
 	return nil
 }
 
@@ -95,10 +98,12 @@ func ParseTime(s string, zone *time.Location) (time.Time, error) {
 	if t, err := time.Parse(time.RFC3339Nano, s); err == nil {
 		return t, nil
 	}
+
 	for _, layout := range []string{"2006-01-02", "2006-01-02T15:04", "2006-01-02 15:04", "2006-01-02T15:04:05", "2006-01-02 15:04:05"} {
 		if t, err := time.ParseInLocation(layout, s, zone); err == nil {
 			return t, nil
 		}
 	}
+
 	return time.Time{}, failure.Usage("--from %s: write 2027-03-28, 2027-03-28T01:30 or 2027-03-28T01:30:00Z", task.Quote(s))
 }

@@ -20,29 +20,37 @@ func (f *Factory) Report(err error) int {
 	if err == nil {
 		return 0
 	}
+
 	fail := f.Explain(err)
 	if fail.Reported {
 		return fail.Exit
 	}
+
 	if f.wantsJSON() {
 		p := fail.Problem
 		if fail.Location != "" {
 			p.Message = fail.Location + ": " + p.Message
 		}
+
 		b, err := output.CompactJSON(p)
 		if _, tty := f.Terminal(f.Err); tty {
 			b = output.SanitizeJSON(b)
 		}
+
 		if err == nil {
 			_, _ = f.Err.Write(append(b, '\n')) // nobody is left to tell
 		}
+
 		return fail.Exit
 	}
+
 	fmt.Fprintf(f.Err, "%s %s\n", f.PaintErr(output.Red, "error:"), output.Sanitize(fail.Error()))
+
 	if fail.Hint != "" && fail.Hint != f.LastHint { // a hundred errors of a kind need one
 		fmt.Fprintf(f.Err, "%s %s\n", f.PaintErr(output.Dim, "hint:"), f.Plain(output.Sanitize(fail.Hint)))
 		f.LastHint = fail.Hint
 	}
+
 	return fail.Exit
 }
 
@@ -66,6 +74,7 @@ func (f *Factory) Explain(err error) *failure.Error {
 	default:
 		return &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: failure.CodeFailure, Message: err.Error()}}
 	}
+
 	return failure.Locate(err, fail)
 }
 
@@ -75,6 +84,7 @@ func (f *Factory) ExplainRemote(e *client.Error) *failure.Error {
 	if fail.Field == "If-Match" {
 		fail.Field = "revision" // as it is called here
 	}
+
 	switch {
 	case e.Code == client.CodeReadOnly:
 		return f.readOnly()
@@ -90,15 +100,18 @@ func (f *Factory) ExplainRemote(e *client.Error) *failure.Error {
 	case errors.Is(e, task.ErrInvalid):
 		fail.Exit = failure.ExitUsage
 	}
+
 	if errors.Is(e, syscall.ECONNREFUSED) {
 		fail.Hint = "is the daemon running? start one with: carillon dev"
 		if s, err := f.Settings(); err == nil && f.ServerSetting(s).Value != "" {
 			fail.Hint = fmt.Sprintf("is the daemon running there? %s says where to look", f.ServerSetting(s).Origin)
 		}
 	}
+
 	if e.ID != "" {
 		fail.Message += " (" + e.ID + ")"
 	}
+
 	return fail
 }
 
@@ -108,6 +121,7 @@ func (f *Factory) readOnly() *failure.Error {
 	if s, err := f.Settings(); err == nil && s.Name != "" {
 		name = "context " + s.Name
 	}
+
 	fail := &failure.Error{Exit: failure.ExitAuth, Problem: failure.Problem{Code: client.CodeReadOnly, Message: name + " is read-only: nothing is changed there"}}
 	return fail.WithHint("choose another with --context, or allow it with: carillon config set %s read_only=false", strings.TrimPrefix(name, "context "))
 }
@@ -121,9 +135,11 @@ func (f *Factory) tokenHint() string {
 			return fmt.Sprintf("context %s has no token: carillon config set %s token_file=FILE", s.Name, s.Name)
 		}
 	}
+
 	if t, err := f.Token(); err == nil && t != "" {
 		return "the token was not accepted; the cluster's first node wrote one to its <data-dir>/token"
 	}
+
 	return fmt.Sprintf("no token: use --token-file, CARILLON_TOKEN or %s; the cluster's first node wrote one to its <data-dir>/token",
 		cmp.Or(f.UserTokenFile(), "~/.config/carillon/token"))
 }
@@ -135,17 +151,21 @@ func (f *Factory) wantsJSON() bool {
 		if arg == "--" {
 			break
 		}
+
 		value, ok := strings.CutPrefix(arg, "--output=")
 		if !ok && strings.HasPrefix(arg, "-o") && !strings.HasPrefix(arg, "--") {
 			value, ok = strings.TrimPrefix(arg[2:], "="), true
 		}
+
 		if (arg == "-o" || arg == "--output") && i+1 < len(f.Words) {
 			value, ok = f.Words[i+1], true
 		}
+
 		if ok {
 			wanted = value
 		}
 	}
+
 	return wanted == output.FormatJSON || wanted == output.FormatJSONL
 }
 

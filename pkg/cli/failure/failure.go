@@ -54,9 +54,11 @@ func (f *Error) Error() string {
 	if f.Field != "" {
 		s = f.Field + ": " + s
 	}
+
 	if f.Location != "" {
 		s = f.Location + ": " + s
 	}
+
 	return s
 }
 
@@ -91,6 +93,7 @@ func Locate(err error, f *Error) *Error {
 	if !errors.As(err, &placed) {
 		return f
 	}
+
 	f.Location = fmt.Sprintf("%s:%d:%d", placed.File, placed.Line, placed.Column)
 	return f
 }
@@ -106,10 +109,12 @@ func AlreadyReported(codes []int) error {
 	if len(codes) == 0 {
 		return nil
 	}
+
 	exit := codes[0]
 	if slices.ContainsFunc(codes, func(c int) bool { return c != exit }) {
 		exit = ExitFailure
 	}
+
 	return &Error{Exit: exit, Reported: true}
 }
 

@@ -40,17 +40,21 @@ func crontabCommand(f *factory.Factory) *cobra.Command {
 		if system && owner != "" {
 			return failure.Usage("--system and --user exclude each other")
 		}
+
 		err := factory.RefuseEmpty(cmd, "user")
 		if err == nil {
 			err = i.settle(cmd, true)
 		}
+
 		if err != nil {
 			return err
 		}
+
 		files, err := within(paths, cronReads.MatchString)
 		if err != nil {
 			return err
 		}
+
 		err = i.each(cmd.Context(), files, func(name, text string) {
 			form, known := importer.FormOf(name)
 			switch {
@@ -62,13 +66,17 @@ func crontabCommand(f *factory.Factory) *cobra.Command {
 				form = importer.Form{User: currentUser()}
 				i.Note("%s: read as the crontab of %s; if it has a column with the user, say --system", name, form.User)
 			}
+
 			i.add(importer.Crontab(name, text, form, i.Options))
 		})
+
 		if err != nil {
 			return err
 		}
+
 		return i.finish(cmd.Context())
 	}
+
 	return cmd
 }
 

@@ -50,6 +50,7 @@ func (i *importing) bind(cmd *cobra.Command, node, zone string) {
 	f.StringVar(&i.Prefix, "prefix", "", "`TEXT` before the tasks' names (default: the node, if one is named)")
 	f.IntVar(&i.Keep, "keep", 0, "`N` ended runs, or ticks of shadows, to remember (default 20)")
 	complete.Register(cmd, "node", complete.Nodes(i.Factory))
+
 	for _, name := range []string{"prefix", "keep"} {
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
 	}
@@ -63,6 +64,7 @@ func (i *importing) settle(cmd *cobra.Command, local bool) error {
 	if i.anyNode && i.Node != "" {
 		return failure.Usage("--node and --any-node exclude each other")
 	}
+
 	if cmd.Flags().Changed("namespace") || i.Env("CARILLON_NAMESPACE") != "" {
 		i.Options.Namespace = i.Factory.Namespace()
 	}
@@ -85,11 +87,14 @@ func (i *importing) settle(cmd *cobra.Command, local bool) error {
 		_, err := schedule.Location(i.Timezone)
 		return err
 	}
+
 	if !local {
 		return nil
 	}
+
 	var err error
 	i.Timezone, err = hostZone(i.Env, "/etc")
+
 	return err
 }
 
@@ -103,6 +108,7 @@ func (i *importing) finish(ctx context.Context) error {
 		}
 		return i.outcome(nil)
 	}
+
 	i.remarks()
 	i.refusals()
 	r := apply.New(i.Factory)
@@ -110,12 +116,14 @@ func (i *importing) finish(ctx context.Context) error {
 	for _, j := range i.result.Jobs {
 		r.Objects = append(r.Objects, manifest.Made(j.File, j.Line, j.Spec))
 	}
+
 	if len(r.Objects) == 0 {
 		if i.ForPeople() {
 			i.Note("there is nothing to import")
 		}
 		return i.outcome(r.Emit())
 	}
+
 	return i.outcome(r.Deliver(ctx))
 }
 
@@ -124,10 +132,12 @@ func (i *importing) outcome(err error) error {
 		if i.ForPeople() {
 			i.Note("not taken: %d; see above", n)
 		}
+
 		if err == nil {
 			return failure.AlreadyReported([]int{failure.ExitFinding})
 		}
 	}
+
 	return err
 }
 
@@ -146,9 +156,11 @@ func (i *importing) remarks() {
 	if !i.ForPeople() {
 		return
 	}
+
 	for _, n := range i.result.Notes {
 		i.Note("%s: note: %s", output.Sanitize(n.Place.String()), output.Sanitize(n.Why))
 	}
+
 	for _, j := range i.result.Jobs {
 		for _, text := range j.Notes {
 			i.Note("%s: %s: note: %s", output.Sanitize(j.Place.String()), j.Spec.Name, output.Sanitize(text))
@@ -167,6 +179,7 @@ func (i *importing) each(ctx context.Context, files []string, take func(name, te
 		if file == "-" && stdin {
 			return failure.Usage("the standard input can be read once")
 		}
+
 		stdin = stdin || file == "-"
 		name, b, err := apply.Load(ctx, i.Factory, file)
 		if err != nil {
@@ -175,8 +188,10 @@ func (i *importing) each(ctx context.Context, files []string, take func(name, te
 		if len(b) > importer.MaxFile {
 			return fmt.Errorf("%s: is longer than the %d bytes that are read", name, importer.MaxFile)
 		}
+
 		take(name, string(b))
 	}
+
 	return nil
 }
 
@@ -189,13 +204,16 @@ func within(paths []string, wanted func(name string) bool) (files []string, err 
 			files = append(files, p)
 			continue
 		}
+
 		if err != nil {
 			return nil, fmt.Errorf("%s: %s", p, failure.FileReason(err))
 		}
+
 		entries, err := os.ReadDir(p)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %s", p, failure.FileReason(err))
 		}
+
 		for _, e := range entries {
 			path := filepath.Join(p, e.Name())
 			if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && wanted(e.Name()) {
@@ -203,6 +221,7 @@ func within(paths []string, wanted func(name string) bool) (files []string, err 
 			}
 		}
 	}
+
 	return slices.Compact(files), nil
 }
 
@@ -214,6 +233,7 @@ func hostLabel() string {
 	if err != nil {
 		return "node"
 	}
+
 	name, _, _ := strings.Cut(strings.ToLower(host), ".")
 	return cmp.Or(strings.Trim(notInNodeName.ReplaceAllString(name, "-"), "-._"), "node")
 }
@@ -225,6 +245,7 @@ func hostZone(env func(string) string, etc string) (string, error) {
 	if b, err := os.ReadFile(filepath.Join(etc, "timezone")); err == nil {
 		candidates = append(candidates, strings.TrimSpace(string(b)))
 	}
+
 	if target, err := os.Readlink(filepath.Join(etc, "localtime")); err == nil {
 		if _, name, ok := strings.Cut(target, "zoneinfo/"); ok {
 			candidates = append(candidates, name)
@@ -232,6 +253,7 @@ func hostZone(env func(string) string, etc string) (string, error) {
 	} else if os.IsNotExist(err) {
 		candidates = append(candidates, "UTC") // as the C library does
 	}
+
 	for _, name := range candidates {
 		if name == "" {
 			continue
@@ -243,5 +265,6 @@ func hostZone(env func(string) string, etc string) (string, error) {
 			return name, nil
 		}
 	}
+
 	return "", failure.Usage("this host's time zone has no name that is known").WithHint("name it: --timezone Europe/Berlin")
 }

@@ -30,15 +30,19 @@ func kubernetesCommand(f *factory.Factory) *cobra.Command {
 		if err := i.settle(cmd, false); err != nil {
 			return err
 		}
+
 		files, err := apply.TaskFiles(paths)
 		if err != nil {
 			return err
 		}
+
 		err = i.each(cmd.Context(), files, func(name, text string) { i.add(importer.Kubernetes(name, text, i.Options)) })
 		if err != nil {
 			return err
 		}
+
 		return i.finish(cmd.Context())
 	}
+
 	return cmd
 }

@@ -33,20 +33,26 @@ func systemdCommand(f *factory.Factory) *cobra.Command {
 		if err := i.settle(cmd, true); err != nil {
 			return err
 		}
+
 		files, err := within(paths, func(name string) bool {
 			return strings.HasSuffix(name, ".timer") || strings.HasSuffix(name, ".service")
 		})
+
 		if err != nil {
 			return err
 		}
+
 		var units []importer.Unit
 		err = i.each(cmd.Context(), besides(files), func(name, text string) { units = append(units, importer.ReadUnit(name, text)) })
 		if err != nil {
 			return err
 		}
+
 		i.add(importer.Systemd(units, i.Options))
+
 		return i.finish(cmd.Context())
 	}
+
 	return cmd
 }
 
@@ -57,15 +63,18 @@ func besides(files []string) []string {
 		if !strings.HasSuffix(f, ".timer") {
 			continue
 		}
+
 		beside, err := filepath.Glob(filepath.Join(filepath.Dir(f), "*.service"))
 		if err != nil {
 			continue
 		}
+
 		for _, s := range beside {
 			if info, err := os.Stat(s); err == nil && info.Mode().IsRegular() && !slices.Contains(all, s) {
 				all = append(all, s)
 			}
 		}
 	}
+
 	return all
 }

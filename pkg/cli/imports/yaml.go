@@ -20,32 +20,41 @@ func (i *importing) print() error {
 		for n, j := range i.result.Jobs {
 			specs[n] = j.Spec
 		}
+
 		return output.EmitList(&i.Factory.Printer, specs, func(s task.Spec) string {
 			return selection.Show(i.Factory, selection.Ref{Namespace: s.Namespace, Name: s.Name})
 		}, nil)
 	}
+
 	var b bytes.Buffer
+
 	for _, r := range i.result.Refusals {
 		remark(&b, r.Place, "not taken: "+r.Why)
 	}
+
 	for _, n := range i.result.Notes {
 		remark(&b, n.Place, n.Why)
 	}
+
 	for n, j := range i.result.Jobs {
 		if n > 0 || b.Len() > 0 {
 			b.WriteString("---\n")
 		}
+
 		remark(&b, j.Place, strings.Join(j.Notes, "\n"))
 		least, err := manifest.Least(j.Spec, false)
 		if err != nil {
 			return err
 		}
+
 		y, err := manifest.WriteYAML(least)
 		if err != nil {
 			return fmt.Errorf("write YAML: %w", err)
 		}
+
 		b.Write(y)
 	}
+
 	return i.Factory.Print(b.String())
 }
 

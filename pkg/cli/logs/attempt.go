@@ -30,16 +30,20 @@ func (t *RunFollower) attempt(ctx context.Context, n int) error {
 	if t.Out != nil {
 		t.Out.attempt = n
 	}
+
 	o := client.LogOptions{Attempt: n, From: t.seen, Times: t.Out != nil && t.Out.timed()}
+
 	switch {
 	case t.Out == nil:
 		o.From = atTheEnd
 	case t.seen == 0:
 		o.Tail = t.lines
 	}
+
 	over := t.past(n)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+
 	body, err := t.C.Logs.Follow(ctx, t.Run.Namespace, t.Run.Task, t.Run.ID, o)
 	if e := (*client.Error)(nil); errors.As(err, &e) {
 		gone := e.Code == client.CodeNoLogs || e.Code == client.CodeNodeAway // else it is trouble of the server's
@@ -57,14 +61,18 @@ func (t *RunFollower) attempt(ctx context.Context, n int) error {
 			return errAgain // it was handed back, and starts elsewhere
 		}
 	}
+
 	if err != nil {
 		return err
 	}
+
 	defer body.Close()
+
 	t.away, t.bothered, t.bother = false, false, time.Time{}
 	if t.seen = max(t.seen, body.From); t.Out == nil {
 		t.seen = 0
 	}
+
 	var reading atomic.Int64
 	run := t.Run
 	go func() {
@@ -72,11 +80,14 @@ func (t *RunFollower) attempt(ctx context.Context, n int) error {
 			cancel(errNotThere)
 		}
 	}()
+
 	err = t.copy(body, &reading)
+
 	if errors.Is(context.Cause(ctx), errNotThere) {
 		t.M.Tell("the rest of the output of %s cannot be had: its node does not answer", t.name())
 		return nil
 	}
+
 	return err
 }
 
@@ -90,6 +101,7 @@ func isStuck(ctx context.Context, c *client.Client, run task.Run, n int, reading
 			return false
 		case <-tick.C:
 		}
+
 		since := reading.Load()
 		if since == 0 || time.Since(time.Unix(0, since)) < silence {
 			continue
@@ -106,12 +118,14 @@ func (t *RunFollower) copy(body *client.LogStream, reading *atomic.Int64) error 
 		reading.Store(time.Now().UnixNano())
 		p, err := body.Next()
 		reading.Store(0)
+
 		if len(p.Text) > 0 && t.Out != nil {
 			t.seen = p.From + int64(len(p.Text))
 			if err := t.Out.add(p); err != nil {
 				return err
 			}
 		}
+
 		if err == io.EOF {
 			return nil
 		}

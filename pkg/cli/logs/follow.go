@@ -54,13 +54,16 @@ func (t *RunFollower) Follow(ctx context.Context) (task.Run, error) {
 	if t.Out != nil {
 		defer t.Out.end()
 	}
+
 	t.since = t.M.Now()
 	wait := pollFirst
+
 	if t.Run.UID == "" && t.Run.State.Final() { // an event told of it, and not all
 		if err := t.look(ctx); err != nil && !errors.Is(err, task.ErrUnavailable) {
 			return t.Run, err
 		}
 	}
+
 	for {
 		// The state first, the output after it: what a run wrote before it ended is
 		// then not missed.
@@ -68,30 +71,38 @@ func (t *RunFollower) Follow(ctx context.Context) (task.Run, error) {
 		if final && t.only && t.Run.Fan == nil && !slices.Contains(t.started(), t.First) {
 			return t.Run, failure.NotFound("run %s has no attempt %d on record", t.Run.ID, t.First)
 		}
+
 		progress, err := t.outputs(ctx)
 		if err == nil && (final || t.only && t.past(t.First)) {
 			return t.Run, nil
 		}
+
 		if looked := t.look(ctx); looked != nil {
 			err = looked
 		}
+
 		if err := t.bear(ctx, err); err != nil {
 			return t.Run, err
 		}
 		if err == nil && t.Run.State.Final() {
 			continue
 		}
+
 		t.waits()
+
 		if progress {
 			wait = pollFirst
 		}
+
 		if err := t.pause(ctx, wait); err != nil {
 			return t.Run, err
 		}
+
 		most := pollMost
 		if t.poke != nil {
 			most = pokedMost
 		}
+
 		wait = min(wait*3/2, most)
 	}
 }
@@ -99,12 +110,14 @@ func (t *RunFollower) Follow(ctx context.Context) (task.Run, error) {
 func (t *RunFollower) pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-timer.C:
 	case <-t.poke:
 	}
+
 	return nil
 }
 
@@ -122,6 +135,7 @@ func (t *RunFollower) waits() {
 	if t.told || begun || t.M.Now().Sub(t.since) < startPatience {
 		return
 	}
+
 	t.told = true
 	t.M.Tell("waiting: %s is %s", t.name(), view.PlainRunResult(t.M.Factory, t.Run))
 }
@@ -135,9 +149,11 @@ func (t *RunFollower) started() (list []int) {
 			list = append(list, a.Attempt)
 		}
 	}
+
 	if t.Run.Node != "" {
 		list = append(list, max(t.Run.Attempt, 1))
 	}
+
 	return list
 }
 
@@ -149,25 +165,32 @@ func (t *RunFollower) outputs(ctx context.Context) (progress bool, err error) {
 	if err := t.begun(ctx); err != nil {
 		return false, err
 	}
+
 	list := t.started()
 	if t.First == 0 && len(list) > 0 {
 		t.First = slices.Max(list)
 	}
+
 	for _, n := range list {
 		if n < t.First || t.only && n != t.First {
 			continue
 		}
+
 		if n > t.First {
 			t.First, t.seen, t.lines = n, 0, 0
 		}
+
 		if err := t.attempt(ctx, n); err != nil {
 			return progress, err
 		}
+
 		progress = true
+
 		if !t.only {
 			t.First, t.seen, t.lines = n+1, 0, 0
 		}
 	}
+
 	return progress, nil
 }
 
@@ -179,6 +202,7 @@ func (t *RunFollower) bear(ctx context.Context, err error) error {
 	if failed := t.M.failed(); failed != nil {
 		return failed
 	}
+
 	switch {
 	case err == nil, errors.Is(err, errAgain):
 		t.bother = time.Time{}
@@ -194,6 +218,7 @@ func (t *RunFollower) bear(ctx context.Context, err error) error {
 		t.bothered = true // once is no trouble: a stream was cut, and is begun again
 		t.M.Tell("waiting for the server: %s", err)
 	}
+
 	return nil
 }
 

@@ -37,14 +37,18 @@ func followTasks(ctx context.Context, f *factory.Factory, c *client.Client, n Ta
 	ctx, l.cancel = context.WithCancelCause(ctx)
 	defer l.tails.Wait()
 	defer l.cancel(nil)
+
 	for _, r := range n.tasks {
 		l.tasks[r] = &liveTask{}
 	}
+
 	if len(n.tasks) > 0 {
 		return l.followTasks(ctx, n)
 	}
+
 	errs := make([]error, len(n.Runs))
 	var one sync.Mutex // parts of a run may fail at once
+
 	for i, r := range n.Runs {
 		l.start(ctx, &liveTask{}, r, func(err error) {
 			one.Lock()
@@ -52,10 +56,13 @@ func followTasks(ctx context.Context, f *factory.Factory, c *client.Client, n Ta
 			errs[i] = err
 		})
 	}
+
 	l.tails.Wait()
+
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
+
 	return batch.ForEach(ctx, f, errs, func(err error) error { return err })
 }
 
@@ -96,14 +103,17 @@ func (r *liveRun) isDone() bool {
 func (l *live) followTasks(ctx context.Context, n Tasks) error {
 	events, begun, ended := make(chan task.Event, 256), make(chan struct{}), make(chan error, 1)
 	l.tails.Go(func() { ended <- l.listen(ctx, n.tasks, events, begun) })
+
 	select {
 	case <-begun: // what begins from now on is told: what began before is looked up
 	case err := <-ended:
 		return l.because(ctx, err)
 	}
+
 	if err := l.backlog(ctx, n); err != nil {
 		return l.because(ctx, err)
 	}
+
 	for {
 		select {
 		case e := <-events:
@@ -130,6 +140,7 @@ func (l *live) listen(ctx context.Context, tasks []selection.Ref, events chan<- 
 	} else if len(tasks) == 1 {
 		o.Task = tasks[0].Name
 	}
+
 	away := false
 	o.Lost = func(err error) {
 		switch {
@@ -138,17 +149,21 @@ func (l *live) listen(ctx context.Context, tasks []selection.Ref, events chan<- 
 		case !away:
 			l.Tell("waiting for the server: %s", err)
 		}
+
 		away = err != nil
 	}
+
 	for e, err := range l.c.Events.Follow(ctx, o) {
 		if err != nil {
 			return err
 		}
+
 		select {
 		case events <- e:
 		case <-ctx.Done():
 		}
 	}
+
 	return ctx.Err()
 }
 
@@ -158,19 +173,24 @@ func (l *live) backlog(ctx context.Context, n Tasks) error {
 	if err == nil {
 		runs, _, err = replaceByParts(ctx, l.Merger.Factory, l.c, runs)
 	}
+
 	if err != nil {
 		return err
 	}
+
 	slices.SortStableFunc(runs, func(x, y task.Run) int { return began(x).Compare(began(y)) })
+
 	for _, r := range runs {
 		t := l.tasks[selection.Ref{Namespace: r.Namespace, Name: r.Task}]
 		if t == nil {
 			t = &liveTask{} // one run of a task that is not followed
 		}
+
 		if !slices.ContainsFunc(t.runs, func(known *liveRun) bool { return known.id == r.ID }) {
 			l.start(ctx, t, r, l.complain)
 		}
 	}
+
 	return nil
 }
 
@@ -180,6 +200,7 @@ func (l *live) there(ctx context.Context, n Tasks) ([]task.Run, error) {
 		l.Tell("following %d tasks: what runs now, and what starts from now on", len(n.tasks))
 		return l.runningNow(ctx, n)
 	}
+
 	type found struct {
 		runs []task.Run
 		err  error
@@ -187,6 +208,7 @@ func (l *live) there(ctx context.Context, n Tasks) ([]task.Run, error) {
 	all := make([]found, len(n.tasks))
 	var wg sync.WaitGroup
 	few := make(chan struct{}, 8)
+
 	for i, r := range n.tasks {
 		few <- struct{}{}
 		wg.Go(func() {
@@ -194,6 +216,7 @@ func (l *live) there(ctx context.Context, n Tasks) ([]task.Run, error) {
 			<-few
 		})
 	}
+
 	wg.Wait()
 	runs, i, failures := slices.Clone(n.Runs), -1, 0
 	err := batch.ForEach(ctx, l.Factory, n.tasks, func(r selection.Ref) error {
@@ -201,14 +224,18 @@ func (l *live) there(ctx context.Context, n Tasks) ([]task.Run, error) {
 		if len(all[i].runs) == 0 && all[i].err == nil && l.o.since.IsZero() && len(n.tasks) == 1 {
 			l.Tell("%s has not run yet; waiting for its first run", selection.Show(l.Merger.Factory, r))
 		}
+
 		if runs = append(runs, all[i].runs...); all[i].err != nil {
 			failures++
 		}
+
 		return all[i].err
 	})
+
 	if failures < len(n.tasks) && ctx.Err() == nil && !failure.IsUnreachable(err) {
 		return runs, nil // what cannot be followed was told
 	}
+
 	return runs, err
 }
 
@@ -219,9 +246,11 @@ func (l *live) runningNow(ctx context.Context, n Tasks) ([]task.Run, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	runs = slices.DeleteFunc(runs, func(r task.Run) bool {
 		return r.Fan != nil || l.tasks[selection.Ref{Namespace: r.Namespace, Name: r.Task}] == nil
 	})
+
 	return append(runs, n.Runs...), nil
 }
 
@@ -231,11 +260,14 @@ func (l *live) take(ctx context.Context, e task.Event) {
 		l.Tell("some events were lost: runs may be missing here")
 		return
 	}
+
 	t := l.tasks[selection.Ref{Namespace: e.Namespace, Name: e.Task}]
 	if t == nil || e.Run == "" {
 		return
 	}
+
 	final := task.State(e.State).Final() || e.Action == task.ActionDeleted
+
 	for _, r := range t.runs {
 		if r.id == e.Run {
 			r.over = r.over || final
@@ -243,9 +275,11 @@ func (l *live) take(ctx context.Context, e task.Event) {
 			case r.poke <- struct{}{}:
 			default:
 			}
+
 			return
 		}
 	}
+
 	onNode := e.Node != "" // a run with parts is on none: they are told of as well
 	if onNode && (e.Action == task.ActionDispatched || e.Action == task.ActionStarted || e.Action == task.ActionEnded) {
 		l.o.tail = 0 // that was for what had been there
@@ -261,37 +295,45 @@ func (l *live) start(ctx context.Context, t *liveTask, r task.Run, failed func(e
 		}
 		return
 	}
+
 	l.pending.Add(1)
 	t.forget()
+
 	var before []*liveRun
 	for _, known := range t.runs {
 		if known.over {
 			before = append(before, known)
 		}
 	}
+
 	run := &liveRun{id: r.ID, poke: make(chan struct{}, 1), done: make(chan struct{}), over: r.State.Final()}
 	t.runs = append(t.runs, run)
+
 	f := &RunFollower{M: l.Merger, C: l.c, Run: r, lines: l.o.tail, First: l.o.attempt, only: l.o.attempt > 0}
 	if len(l.tasks) > 0 {
 		f.poke, f.stubborn = run.poke, true // events tell of parts as well
 	} else {
 		f.Part = func(p task.Run) { l.start(ctx, &liveTask{}, p, failed) }
 	}
+
 	l.tails.Go(func() {
 		defer l.pending.Add(-1)
 		defer close(run.done)
+
 		for _, b := range before {
 			select {
 			case <-b.done:
 			case <-ctx.Done():
 			}
 		}
+
 		select {
 		case l.slots <- struct{}{}:
 			defer func() { <-l.slots }()
 		case <-ctx.Done():
 			return
 		}
+
 		f.Out = l.Output(r)
 		_, err := f.Follow(ctx)
 		switch {

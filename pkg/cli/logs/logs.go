@@ -59,22 +59,28 @@ func Command(f *factory.Factory) *cobra.Command {
 		if err := checkReading(f, cmd, &o); err != nil {
 			return err
 		}
+
 		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
+
 		named, err := namedLogs(cmd.Context(), f, c, words, o.Flags)
 		if err != nil {
 			return err
 		}
+
 		if o.follow && len(named.tasks) > 1 && !cmd.Flags().Changed("tail") && o.since.IsZero() {
 			o.tail = usualTail
 		}
+
 		if o.follow {
 			return followTasks(cmd.Context(), f, c, named, o)
 		}
+
 		return printLogs(cmd.Context(), f, c, named, o)
 	}
+
 	return factory.LimitFormats(cmd, output.FormatTable, output.FormatJSON, output.FormatJSONL) // JSON is only for errors: output is what it is
 }
 
@@ -91,18 +97,23 @@ func checkReading(f *factory.Factory, cmd *cobra.Command, o *reading) error {
 	case o.attempt > 0 && o.sinceWord != "":
 		return failure.Usage("--attempt and --since exclude each other")
 	}
+
 	if err := factory.RefuseEmpty(cmd, "since", "selector"); err != nil || o.sinceWord == "" {
 		return err
 	}
+
 	if d, err := time.ParseDuration(o.sinceWord); err == nil && d > 0 {
 		o.since = f.Now().Add(-d)
 		return nil
 	}
+
 	t, err := factory.ParseTime(o.sinceWord, f.Zone(output.ReaderZone))
 	if err != nil {
 		return failure.Usage("--since %s: use a duration such as 1h, or a time such as 2026-11-20T22:00:00Z", task.Quote(o.sinceWord))
 	}
+
 	o.since = t
+
 	return nil
 }
 
@@ -120,6 +131,7 @@ func (n Tasks) Refs() []selection.Ref {
 			refs = append(refs, f)
 		}
 	}
+
 	return refs
 }
 
@@ -130,24 +142,30 @@ func namedLogs(ctx context.Context, f *factory.Factory, c *client.Client, words 
 		if err != nil {
 			return n, err
 		}
+
 		if !is || p.Selector != "" {
 			names = append(names, word)
 			continue
 		}
+
 		r, err := selection.FindRun(ctx, f, c, word)
 		if err != nil {
 			return n, err
 		}
+
 		n.Runs = append(n.Runs, r)
 	}
+
 	if len(names) == 0 && len(n.Runs) > 0 {
 		return n, nil
 	}
+
 	ch, err := selection.Find(ctx, f, c, names, p)
 	n.tasks = ch.Refs
 	if err == nil && len(n.Refs()) == 0 {
 		err = failure.NotFound("no task matches %s", task.Quote(p.Selector))
 	}
+
 	return n, err
 }
 
@@ -156,11 +174,14 @@ func namesRun(word string) (bool, error) {
 	if selection.IsGlob(word) {
 		return false, nil
 	}
+
 	w, err := selection.ParseRunWord(word)
 	if err != nil {
 		return false, err
 	}
+
 	_, id, slashed := strings.Cut(w.Task, "/")
+
 	return w.ID != "" || strings.Contains(word, "@") || slashed && selection.RunIDStart.MatchString(id), nil
 }
 
@@ -171,6 +192,7 @@ func began(r task.Run) time.Time {
 			return t.Time
 		}
 	}
+
 	return r.ScheduledTime.Time
 }
 
@@ -183,12 +205,15 @@ func (o *reading) wanted(runs []task.Run) []task.Run {
 		if r.State == task.Skipped || r.State == task.Missed {
 			continue
 		}
+
 		live := o.follow && !r.State.Final()
 		if o.since.IsZero() && (len(list) == 0 || live) || !o.since.IsZero() && (live || !began(r).Before(o.since)) {
 			list = append(list, r)
 		}
 	}
+
 	slices.SortStableFunc(list, func(a, b task.Run) int { return began(a).Compare(began(b)) })
+
 	return list
 }
 
@@ -199,11 +224,13 @@ func runsOf(ctx context.Context, f *factory.Factory, c *client.Client, r selecti
 	if err == nil {
 		return o.wanted(runs), nil
 	}
+
 	if errors.Is(err, task.ErrNotFound) && selection.AreDigits(r.Name) {
 		if run, byID := c.Runs.Find(ctx, r.Namespace, r.Name); byID == nil {
 			return []task.Run{run}, nil
 		}
 	}
+
 	return nil, selection.ExplainMissing(ctx, f, c, r, err)
 }
 
@@ -223,17 +250,22 @@ func printLogs(ctx context.Context, f *factory.Factory, c *client.Client, n Task
 		default:
 			_, err = selection.NthRun(f, r, nil, 0)
 		}
+
 		runs = append(runs, list...)
+
 		return err
 	})
+
 	if failed != nil && len(runs) == 0 {
 		return failed
 	}
+
 	slices.SortStableFunc(runs, func(x, y task.Run) int { return cmp.Or(began(x).Compare(began(y)), strings.Compare(x.ID, y.ID)) })
 	runs, parts, err := replaceByParts(ctx, f, c, runs)
 	if err != nil {
 		return err
 	}
+
 	m := NewMerger(f, n.Refs())
 	m.timestamps, m.patient, m.parts = o.timestamps, true, parts
 	err = f.WithPager(func(out io.Writer) error {
@@ -242,21 +274,28 @@ func printLogs(ctx context.Context, f *factory.Factory, c *client.Client, n Task
 			err := m.printByTime(ctx, c, runs, client.LogOptions{Attempt: o.attempt, Tail: o.tail})
 			return cmp.Or(m.failed(), err)
 		}
+
 		err := batch.ForEach(ctx, f, runs, func(r task.Run) error {
 			if m.failed() != nil {
 				return nil // nobody reads any more
 			}
+
 			err := m.printRun(ctx, c, r, client.LogOptions{Attempt: o.attempt, Tail: o.tail})
+
 			if m.failed() != nil {
 				return nil
 			}
+
 			return err
 		})
+
 		return cmp.Or(m.failed(), err)
 	})
+
 	if err == nil {
 		err = failed
 	}
+
 	return err
 }
 
@@ -266,15 +305,19 @@ func (m *Merger) printRun(ctx context.Context, c *client.Client, r task.Run, o c
 	if err != nil {
 		return err
 	}
+
 	defer s.end()
+
 	for {
 		p, err := s.next()
 		if err == io.EOF {
 			return nil
 		}
+
 		if err == nil {
 			err = s.output.add(p)
 		}
+
 		if err != nil {
 			return err
 		}
@@ -298,12 +341,14 @@ func (m *Merger) source(ctx context.Context, c *client.Client, r task.Run, o cli
 	var err error
 	s.body, err = c.Logs.Open(ctx, r.Namespace, r.Task, r.ID, o)
 	var e *client.Error
+
 	gone := errors.As(err, &e) && (e.Code == client.CodeNoLogs || e.Code == client.CodeNodeAway)
 	if gone && r.OutputTail != "" && (o.Attempt == 0 || o.Attempt == r.Attempt) {
 		m.Tell("the full output cannot be had (%s); this is its end, kept with the run", e.Message)
 		s.body, s.kept = nil, r.OutputTail
 		return s, nil
 	}
+
 	return s, err
 }
 
@@ -317,8 +362,10 @@ func (s *source) next() (p client.LogPiece, err error) {
 	} else if p, err = s.body.Next(); err != nil && err != io.EOF {
 		err = fmt.Errorf("read the output of %s: %w", s.output.run.ID, err)
 	}
+
 	s.some = s.some || len(p.Text) > 0
 	m := s.output.m
+
 	if err == io.EOF && !s.some {
 		switch {
 		case m.parts:
@@ -328,6 +375,7 @@ func (s *source) next() (p client.LogPiece, err error) {
 			m.Tell("it has written nothing")
 		}
 	}
+
 	return p, err
 }
 

@@ -56,6 +56,7 @@ func NewMerger(f *factory.Factory, tasks []selection.Ref) *Merger {
 	for _, r := range tasks {
 		m.width = max(m.width, min(len(selection.Show(f, r)), mostPadding))
 	}
+
 	return m
 }
 
@@ -91,6 +92,7 @@ func (m *Merger) number() {
 func (m *Merger) Output(r task.Run) *RunOutput {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	l := &RunOutput{m: m, run: r}
 	if _, index, is := task.ParentOf(r.ID); m.prefixed || m.parts && is {
 		name := selection.Show(m.Factory, selection.Ref{Namespace: r.Namespace, Name: r.Task})
@@ -99,6 +101,7 @@ func (m *Merger) Output(r task.Run) *RunOutput {
 		}
 		l.prefix = m.Paint(colourOf(r), fmt.Sprintf("%-*s |", m.width, name)) + " "
 	}
+
 	return l
 }
 
@@ -107,6 +110,7 @@ func colourOf(r task.Run) output.Color {
 	colours := []output.Color{"36", "32", "33", "35", "34", "96", "92", "93", "95", "94"}
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(r.Namespace + "/" + r.Task)) // never fails
+
 	return colours[h.Sum32()%uint32(len(colours))]
 }
 
@@ -119,12 +123,15 @@ func (l *RunOutput) Write(b []byte) (int, error) {
 func (l *RunOutput) add(p client.LogPiece) error {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
+
 	s := l.stream(p.Stream)
 	if len(s.held) == 0 {
 		s.at = p.Time
 	}
+
 	s.held = append(s.held, p.Text...)
 	s.take(bytes.LastIndexByte(s.held, '\n') + 1)
+
 	switch {
 	case len(s.held) >= mostUnended:
 		s.flush()
@@ -135,6 +142,7 @@ func (l *RunOutput) add(p client.LogPiece) error {
 			l.timer.Reset(unendedFor)
 		}
 	}
+
 	return l.m.err
 }
 
@@ -144,8 +152,10 @@ func (l *RunOutput) stream(stream string) *streamBuffer {
 			return s
 		}
 	}
+
 	s := &streamBuffer{RunOutput: l, stream: stream}
 	l.streams = append(l.streams, s) // few: a server that made up names would have its answer cut by nobody but its user
+
 	return s
 }
 
@@ -161,13 +171,17 @@ func (l *RunOutput) late() {
 func (l *RunOutput) end() {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
+
 	if l.timer != nil {
 		l.timer.Stop()
 	}
+
 	for _, s := range l.streams {
 		s.take(len(s.held))
 	}
+
 	l.m.releaseTo(func(u pendingLine) bool { return u.s.RunOutput == l })
+
 	for _, s := range l.streams {
 		if l.m.open == s && (l.prefix != "" || l.m.timestamps) {
 			l.m.endLine()
@@ -187,9 +201,11 @@ func (s *streamBuffer) flush() {
 			break
 		}
 	}
+
 	if n > 0 && s.held[n-1] == '\r' {
 		n--
 	}
+
 	s.take(n)
 }
 
@@ -198,7 +214,9 @@ func (s *streamBuffer) take(n int) {
 	if n == 0 || s.m.err != nil {
 		return
 	}
+
 	s.m.put(s, s.held[:n])
+
 	if s.held = append(s.held[:0], s.held[n:]...); cap(s.held) > 4*mostUnended {
 		s.held = bytes.Clone(s.held)
 	}
@@ -207,6 +225,7 @@ func (s *streamBuffer) take(n int) {
 // write writes what a stream has printed at a time.
 func (m *Merger) write(s *streamBuffer, at task.Time, text []byte) {
 	var out bytes.Buffer
+
 	if m.Format == output.FormatJSONL {
 		for line := range bytes.Lines(text) {
 			m.writeJSON(&out, s, at, line)
@@ -214,13 +233,16 @@ func (m *Merger) write(s *streamBuffer, at task.Time, text []byte) {
 		m.print(out.Bytes())
 		return
 	}
+
 	if m.open != nil && m.open != s {
 		out.WriteByte('\n')
 		m.open = nil
 	}
+
 	if m.clean {
 		text = sanitize(text)
 	}
+
 	if s.prefix == "" && !m.timestamps {
 		out.Write(text)
 	} else {
@@ -229,14 +251,17 @@ func (m *Merger) write(s *streamBuffer, at task.Time, text []byte) {
 				out.WriteString(s.prefix)
 				out.WriteString(m.stamp(at))
 			}
+
 			m.open = nil
 			out.Write(line)
 		}
 	}
+
 	m.open = nil
 	if !bytes.HasSuffix(text, []byte("\n")) {
 		m.open = s
 	}
+
 	m.print(out.Bytes())
 }
 
@@ -260,6 +285,7 @@ func (m *Merger) stamp(at task.Time) string {
 	if at.IsZero() {
 		return m.Paint(output.Dim, fmt.Sprintf("%-*s", len(m.Now().In(m.Zone(output.ReaderZone)).Format(stampLayout)), "-")) + " "
 	}
+
 	return m.Paint(output.Dim, at.In(m.Zone(output.ReaderZone)).Format(stampLayout)) + " "
 }
 
@@ -267,6 +293,7 @@ func (m *Merger) print(b []byte) {
 	if m.err != nil {
 		return
 	}
+
 	if _, err := m.out.Write(b); err != nil {
 		m.err = fmt.Errorf("write the output: %w", err)
 	}
@@ -300,14 +327,17 @@ func (m *Merger) writeJSON(out *bytes.Buffer, s *streamBuffer, at task.Time, lin
 	} else {
 		v.Base64 = text
 	}
+
 	b, err := output.CompactJSON(v)
 	if err != nil {
 		m.err = fmt.Errorf("write JSON: %w", err)
 		return
 	}
+
 	if m.clean {
 		b = output.SanitizeJSON(b)
 	}
+
 	out.Write(append(b, '\n'))
 }
 
@@ -320,9 +350,11 @@ func (m *Merger) endLine() {
 func (m *Merger) Tell(format string, args ...any) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	if m.open != nil && m.clean && !m.Quiet { // both may be one terminal
 		m.endLine()
 	}
+
 	m.Note(format, args...)
 }
 
@@ -330,9 +362,11 @@ func (m *Merger) Tell(format string, args ...any) {
 func (m *Merger) Announce(format string, args ...any) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	if m.open != nil && !m.Quiet && m.ForPeople() {
 		m.endLine()
 	}
+
 	m.Say(format, args...)
 }
 

@@ -25,6 +25,7 @@ func (m *Merger) printByTime(ctx context.Context, c *client.Client, runs []task.
 			s.end()
 		}
 	}()
+
 	// more reads on; what has ended, or cannot be read, is left out.
 	more := func(s *ordered) bool {
 		p, err := s.next()
@@ -35,40 +36,49 @@ func (m *Merger) printByTime(ctx context.Context, c *client.Client, runs []task.
 			}
 			return false
 		}
+
 		if s.piece = p; !p.Time.IsZero() {
 			s.at = p.Time.Time
 		}
+
 		return true
 	}
+
 	for next := 0; ; {
 		for next < len(runs) && len(open) < mostOpen && (len(open) == 0 || !began(runs[next]).After(open[0].at)) {
 			s, err := m.source(ctx, c, runs[next], o)
 			if errs[next] = err; err != nil && (m.IsHopeless(err) || ctx.Err() != nil) {
 				return err
 			}
+
 			if err == nil {
 				if first := (&ordered{source: s, place: next, at: began(runs[next])}); more(first) {
 					heap.Push(&open, first)
 				}
 			}
+
 			next++
 		}
+
 		if len(open) == 0 {
 			if next == len(runs) {
 				break
 			}
 			continue
 		}
+
 		s := open[0]
 		if err := s.output.add(s.piece); err != nil {
 			return err
 		}
+
 		if more(s) {
 			heap.Fix(&open, 0)
 		} else {
 			heap.Pop(&open)
 		}
 	}
+
 	return batch.ForEach(ctx, m.Factory, errs, func(err error) error { return err })
 }
 

@@ -24,17 +24,20 @@ func replaceByParts(ctx context.Context, f *factory.Factory, c *client.Client, r
 			list = append(list, r)
 			continue
 		}
+
 		any = true
 		full, err := WithPartStates(ctx, c, r)
 		if err != nil {
 			return nil, any, err
 		}
+
 		for _, p := range full.Fan.Parts {
 			if p.Node != "" && p.Attempt > 0 {
 				list = append(list, full.OfPart(p))
 			}
 		}
 	}
+
 	return list, any, nil
 }
 
@@ -43,16 +46,19 @@ func (t *RunFollower) begun(ctx context.Context) error {
 	if t.Part == nil || t.Run.Fan == nil {
 		return nil
 	}
+
 	parts, _, err := replaceByParts(ctx, t.M.Factory, t.C, []task.Run{t.Run})
 	for _, p := range parts {
 		if !t.known[p.ID] {
 			if t.known == nil {
 				t.known = map[string]bool{}
 			}
+
 			t.known[p.ID] = true
 			t.M.number()
 			t.Part(p)
 		}
 	}
+
 	return err
 }

@@ -24,6 +24,7 @@ func TellProgress(ctx context.Context, f *factory.Factory, c *client.Client, m *
 	if !f.ForPeople() || f.Quiet || len(runs) > progressMost {
 		return
 	}
+
 	told := make([]string, len(runs))
 	over := make([]bool, len(runs))
 	for factory.Sleep(ctx, progressEvery) == nil {
@@ -31,14 +32,18 @@ func TellProgress(ctx context.Context, f *factory.Factory, c *client.Client, m *
 			if over[i] {
 				continue
 			}
+
 			now, err := c.Runs.Get(ctx, r.Namespace, r.Task, r.ID)
 			if err != nil {
 				continue // who follows its output tells
 			}
+
 			over[i] = now.State.Final()
+
 			if now.Progress == nil || now.Progress.Percent == nil {
 				continue
 			}
+
 			if words := view.ProgressText(f, now); words != told[i] {
 				told[i] = words
 				m.Tell("%s: %s", selection.Name(f, r.Namespace, r.Task), view.ProgressBar(f, now))

@@ -35,19 +35,23 @@ func (m *Merger) put(s *streamBuffer, text []byte) {
 		m.write(s, s.at, text)
 		return
 	}
+
 	u := pendingLine{s: s, text: slices.Clone(text), printed: s.at, at: s.at.Time, came: time.Now()}
 	if u.at.Before(s.last) { // its next attempt is on a node whose clock is behind
 		u.at = s.last
 	}
+
 	s.last = u.at
 	i := len(m.pending)
 	for i > 0 && m.pending[i-1].at.After(u.at) {
 		i--
 	}
+
 	m.pending = slices.Insert(m.pending, i, u)
 	if m.pendingBytes += len(text); m.pendingBytes > maxPendingBytes {
 		m.release(max(1, len(m.pending)/2))
 	}
+
 	if m.releaseTimer == nil {
 		m.releaseTimer = time.AfterFunc(reorderWindow, m.releaseDue)
 	}
@@ -57,8 +61,10 @@ func (m *Merger) put(s *streamBuffer, text []byte) {
 func (m *Merger) releaseDue() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	now := time.Now()
 	m.releaseTo(func(u pendingLine) bool { return now.Sub(u.came) >= reorderWindow })
+
 	if m.releaseTimer = nil; len(m.pending) > 0 {
 		oldest := slices.MinFunc(m.pending, func(a, b pendingLine) int { return a.came.Compare(b.came) })
 		m.releaseTimer = time.AfterFunc(reorderWindow-now.Sub(oldest.came), m.releaseDue)

@@ -19,20 +19,24 @@ func factCells(f *factory.Factory, facts *task.Facts) []string {
 			cells[i] = f.NoValue()
 		}
 	}
+
 	return cells
 }
 
 func describeFacts(f *factory.Factory, d *output.Details, facts *task.Facts) {
 	d.Field("CPUs", "%s", view.FactText(facts, task.FactCPUs))
+
 	if one := view.FactText(facts, task.FactLoad1); one != "" {
 		d.Field("Load", "%s, %s, %s", one, view.FactText(facts, task.FactLoad5), view.FactText(facts, task.FactLoad15))
 	}
+
 	free := func(name, of string) string {
 		if view.FactText(facts, of) == "" {
 			return ""
 		}
 		return fmt.Sprintf("%s free of %s", view.FactText(facts, name), view.FactText(facts, of))
 	}
+
 	d.Field("Memory", "%s", free(task.FactMemoryFree, task.FactMemory))
 	d.Field("Disk", "%s", free(task.FactDiskFree, task.FactDisk))
 }

@@ -22,6 +22,7 @@ func Command(f *factory.Factory) *cobra.Command {
 	cmd.AddGroup(&cobra.Group{ID: "look", Title: "Look:"}, &cobra.Group{ID: "change", Title: "Change:"})
 	factory.AddGroup(cmd, "look", listCommand(f), getCommand(f))
 	factory.AddGroup(cmd, "change", drainCommand(f), cordonCommand(f), resumeCommand(f))
+
 	return cmd
 }
 
@@ -42,6 +43,7 @@ func listCommand(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return task.Under("selector", err)
 			}
+
 			c, err := f.Connect()
 			if err != nil {
 				return err
@@ -49,16 +51,21 @@ func listCommand(f *factory.Factory) *cobra.Command {
 			if follow {
 				return watchNodes(cmd.Context(), f, c, "", wanted)
 			}
+
 			nodes, err := c.Nodes.List(cmd.Context())
 			if err != nil {
 				return err
 			}
+
 			nodes = accepted(wanted, nodes)
+
 			return output.EmitList(&f.Printer, nodes, func(n task.Node) string { return n.Name }, func(wide bool) *output.Table { return nodeTable(f, nodes, wide) })
 		},
 	}
+
 	watch.BindFlag(cmd, &follow)
 	cmd.Flags().StringVarP(&selector, "selector", "l", "", "nodes whose labels and facts match, such as 'zone=a, disk_free > 10Gi'")
+
 	return cmd
 }
 
@@ -72,14 +79,17 @@ func nodeTable(f *factory.Factory, nodes []task.Node, wide bool) *output.Table {
 	if wide {
 		g.Headers = append(append(g.Headers, factHeads...), "WEIGHT", "INSTANCE", "LABELS")
 	}
+
 	for _, n := range nodes {
 		row := []string{n.Name, nodeState(f, n), output.OneLine(strings.Join(n.Roles, ",")), fmt.Sprintf("%d/%d", n.Running, n.Slots),
 			fmt.Sprint(n.Shards), uptimeText(f, n), output.OneLine(n.Address), output.OneLine(n.Version)}
 		if wide {
 			row = append(append(row, factCells(f, n.Facts)...), fmt.Sprint(n.Weight), output.OneLine(n.Instance), output.Labels(n.Labels))
 		}
+
 		g.AddRow(row...)
 	}
+
 	return g
 }
 
@@ -92,6 +102,7 @@ func nodeState(f *factory.Factory, n task.Node) string {
 	case n.State == task.NodeReady:
 		return f.Paint(output.Green, n.State)
 	}
+
 	return f.Paint(output.Yellow, output.OneLine(n.State))
 }
 
@@ -115,6 +126,7 @@ func unfitText(n task.Node) string {
 	case task.UnfitRestored:
 		return ": owns no shards, as etcd was restored from an older snapshot"
 	}
+
 	return ": owns no shards"
 }
 
@@ -138,6 +150,7 @@ func getCommand(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return err
 			}
+
 			n, err := c.Nodes.Get(cmd.Context(), words[0])
 			if err != nil {
 				return missingNode(f, cmd, c, words[0], err)
@@ -145,10 +158,13 @@ func getCommand(f *factory.Factory) *cobra.Command {
 			if follow {
 				return watchNodes(cmd.Context(), f, c, n.Name, nil)
 			}
+
 			return output.EmitOne(&f.Printer, n, n.Name, func(d *output.Details) { describeNode(f, d, n) })
 		},
 	}
+
 	watch.BindFlag(cmd, &follow)
+
 	return cmd
 }
 
@@ -170,14 +186,17 @@ func missingNode(f *factory.Factory, cmd *cobra.Command, c *client.Client, name 
 	if !errors.Is(err, task.ErrNotFound) {
 		return err
 	}
+
 	fail := f.Explain(err)
 	nodes, listed := c.Nodes.List(cmd.Context())
 	names := make([]string, len(nodes))
 	for i, n := range nodes {
 		names[i] = n.Name
 	}
+
 	if near := task.Nearest(name, names); listed == nil && near != "" && near != name {
 		fail.Hint = "did you mean: " + near
 	}
+
 	return fail
 }

@@ -44,12 +44,15 @@ func drainCommand(f *factory.Factory) *cobra.Command {
 		}
 		return nil
 	}
+
 	return stateCommand(f, cmd, "draining", (*client.NodesService).Drain, func(ctx context.Context, c *client.Client, changed []task.Node) error {
 		if !wait {
 			return nil
 		}
+
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
+
 		return awaitDrained(ctx, f, c, changed, limit)
 	})
 }
@@ -87,26 +90,31 @@ func stateCommand(f *factory.Factory, cmd *cobra.Command, done string, do func(*
 		if err != nil {
 			return err
 		}
+
 		names, broad, err := nodesOf(ctx, c, words, p.Selector)
 		if err != nil {
 			return err
 		}
+
 		var absent error
 		if p.DryRun && !broad {
 			names, absent = batch.Existing(ctx, f, names, func(name string) error {
 				_, err := c.Nodes.Get(ctx, name)
 				return missingNode(f, cmd, c, name, err)
 			})
+
 			if len(names) == 0 && absent != nil {
 				return absent
 			}
 		}
+
 		if ok, err := f.Confirm(ctx, cmd.Name(), "node", names, broad, p.DryRun, false); !ok {
 			if err == nil {
 				err = absent
 			}
 			return err
 		}
+
 		changed, failed := batch.Run(ctx, f, cmd.Name(), done, "node", names, func(ctx context.Context, name string) (task.Node, string, error) {
 			n, err := do(c.Nodes, ctx, name)
 			if err != nil {
@@ -114,16 +122,20 @@ func stateCommand(f *factory.Factory, cmd *cobra.Command, done string, do func(*
 			}
 			return n, done + " " + n.Name, nil
 		})
+
 		if then != nil && len(changed) > 0 {
 			if err := then(ctx, c, changed); err != nil {
 				return err
 			}
 		}
+
 		if err := output.EmitChanged(&f.Printer, changed, len(names), func(n task.Node) string { return n.Name }); err != nil {
 			return err
 		}
+
 		return failed
 	}
+
 	return cmd
 }
 
@@ -144,21 +156,25 @@ func nodesOf(ctx context.Context, c *client.Client, words []string, selector str
 	case selector != "" && len(words) > 0:
 		return nil, false, failure.Usage("names and -l exclude each other")
 	}
+
 	wanted, err := task.ParseSelector(selector)
 	if err != nil {
 		return nil, false, task.Under("selector", err)
 	}
+
 	var all []task.Node
 	if broad = selector != "" || slices.ContainsFunc(words, selection.IsGlob); broad {
 		if all, err = c.Nodes.List(ctx); err != nil {
 			return nil, false, err
 		}
 	}
+
 	add := func(name string) {
 		if !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
+
 	for _, word := range words {
 		if !selection.IsGlob(word) {
 			if err := task.CheckName("node", word); err != nil {
@@ -167,26 +183,31 @@ func nodesOf(ctx context.Context, c *client.Client, words []string, selector str
 			add(word)
 			continue
 		}
+
 		found := 0
 		for _, n := range all {
 			matches, err := path.Match(word, n.Name)
 			if err != nil {
 				return nil, false, failure.Usage("%s is not a pattern; use *, ? and [a-z]", task.Quote(word))
 			}
+
 			if matches {
 				found++
 				add(n.Name)
 			}
 		}
+
 		if found == 0 {
 			return nil, false, failure.NotFound("no node matches %s", task.Quote(word))
 		}
 	}
+
 	for _, n := range all {
 		if selector != "" && wanted.Accepts(&n) {
 			add(n.Name)
 		}
 	}
+
 	return names, broad && len(names) > 1, nil
 }
 
@@ -195,6 +216,7 @@ func nodesOf(ctx context.Context, c *client.Client, words []string, selector str
 func awaitDrained(ctx context.Context, f *factory.Factory, c *client.Client, drained []task.Node, limit time.Duration) error {
 	told, since := "", time.Time{}
 	names := nodeNames(drained)
+
 	for {
 		nodes, err := c.Nodes.List(ctx)
 		var left []string
@@ -203,10 +225,12 @@ func awaitDrained(ctx context.Context, f *factory.Factory, c *client.Client, dra
 			if i < 0 {
 				continue
 			}
+
 			if drained[i] = n; n.Shards+n.Running > 0 {
 				left = append(left, fmt.Sprintf("%s has %d shards, and runs %d", output.OneLine(n.Name), n.Shards, n.Running))
 			}
 		}
+
 		switch {
 		case ctx.Err() != nil:
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -214,7 +238,9 @@ func awaitDrained(ctx context.Context, f *factory.Factory, c *client.Client, dra
 					Message: fmt.Sprintf("not drained within %s: %s", limit, cmp.Or(told, "no node answers")),
 					Hint:    "they go on draining: look with carillon node list, or end it with carillon node resume"}}
 			}
+
 			f.Note("the nodes go on draining; look with: carillon node list")
+
 			return ctx.Err()
 		case err != nil && !errors.Is(err, task.ErrUnavailable):
 			return err
@@ -222,6 +248,7 @@ func awaitDrained(ctx context.Context, f *factory.Factory, c *client.Client, dra
 			f.Say("drained %s", strings.Join(names, " "))
 			return nil
 		}
+
 		if words := strings.Join(left, "; "); err == nil && words != told && (told == "" || f.Now().Sub(since) > time.Second) {
 			told, since = words, f.Now()
 			f.Note("%s", words)
@@ -229,6 +256,7 @@ func awaitDrained(ctx context.Context, f *factory.Factory, c *client.Client, dra
 				f.Note("no other node can take shards at present")
 			}
 		}
+
 		_ = factory.Sleep(ctx, drainPoll)
 	}
 }

@@ -19,6 +19,7 @@ func watchNodes(ctx context.Context, f *factory.Factory, c *client.Client, name 
 		nodes, err := c.Nodes.List(ctx)
 		return slices.DeleteFunc(accepted(wanted, nodes), func(n task.Node) bool { return name != "" && n.Name != name }), err
 	}
+
 	if name != "" {
 		w.Page = func(list []task.Node) string {
 			d := &output.Details{Printer: &f.Printer}
@@ -26,8 +27,10 @@ func watchNodes(ctx context.Context, f *factory.Factory, c *client.Client, name 
 			return d.String()
 		}
 	}
+
 	w.Table, w.Name, w.Key = func(nodes []task.Node, wide bool) *output.Table { return nodeTable(f, nodes, wide) }, func(n task.Node) string { return n.Name }, func(n task.Node) string { return n.Name }
 	w.Comparable = func(n task.Node) any { n.Clock, n.Member, n.Facts = task.Time{}, nil, nil; return n }
 	w.Removed = func(key string) any { return watch.Removed{Name: key, Left: true} }
+
 	return w.Run(ctx)
 }

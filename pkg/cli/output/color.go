@@ -26,6 +26,7 @@ func (p *Printer) UsesColor(stream any) bool {
 	case "never":
 		return false
 	}
+
 	_, tty := p.Terminal(stream)
 	return tty && p.Env("NO_COLOR") == "" && p.Env("TERM") != "dumb"
 }
@@ -86,6 +87,7 @@ func (p *Printer) StateSign(s task.State) string {
 	case p.ASCII:
 		return p.Paint(f.color, f.ascii)
 	}
+
 	return p.Paint(f.color, f.symbol)
 }
 
@@ -95,9 +97,11 @@ func (p *Printer) StateText(s task.State, words string) string {
 	if !ok {
 		return words
 	}
+
 	sign := f.symbol
 	if p.ASCII {
 		sign = f.ascii
 	}
+
 	return p.Paint(f.color, sign+" "+words)
 }

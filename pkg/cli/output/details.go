@@ -28,12 +28,15 @@ func (d *Details) StyledField(name, value string) {
 // Section ends the fields so far and adds a titled block below them.
 func (d *Details) Section(title, body string) {
 	d.Flush()
+
 	if body == "" {
 		return
 	}
+
 	if len(d.Parts) > 0 {
 		d.Parts = append(d.Parts, "\n")
 	}
+
 	d.Parts = append(d.Parts, d.Printer.Paint(Bold, title)+"\n", strings.TrimRight(body, "\n")+"\n")
 }
 
@@ -43,10 +46,12 @@ func (d *Details) Flush() {
 	for _, p := range d.pairs {
 		width = max(width, len(p[0]))
 	}
+
 	for _, p := range d.pairs {
 		value := strings.ReplaceAll(p[1], "\n", "\n"+strings.Repeat(" ", width+2))
 		d.Parts = append(d.Parts, fmt.Sprintf("%s%*s  %s\n", d.Printer.Paint(Dim, p[0]), width-len(p[0]), "", value))
 	}
+
 	d.pairs = nil
 }
 

@@ -18,6 +18,7 @@ func minWidth(head string) int {
 	case "RUN":
 		return 32 // a part of an id is that of other runs, too
 	}
+
 	return 10
 }
 
@@ -31,14 +32,17 @@ func (g *Table) fitToWidth(width int, more string) *Table {
 			widths[i] = max(widths[i], text.StringWidthWithoutEscSequences(cell))
 		}
 	}
+
 	least := make([]int, len(widths))
 	for i, head := range g.Headers {
 		least[i] = min(widths[i], max(minWidth(head), text.StringWidthWithoutEscSequences(head)))
 	}
+
 	kept, left := len(widths), width
 	for ; kept > 1 && tableWidth(least[:kept]) > left; kept-- {
 		left = width - columnGap - text.StringWidthWithoutEscSequences(more)
 	}
+
 	widths = widths[:kept]
 	for tableWidth(widths) > left {
 		widest := -1
@@ -47,11 +51,14 @@ func (g *Table) fitToWidth(width int, more string) *Table {
 				widest = i
 			}
 		}
+
 		if widest < 0 {
 			break // one column alone is too wide
 		}
+
 		widths[widest]--
 	}
+
 	out := &Table{Empty: g.Empty}
 	short := func(row []string) []string {
 		row = slices.Clone(row[:min(len(row), kept)])
@@ -60,13 +67,16 @@ func (g *Table) fitToWidth(width int, more string) *Table {
 		}
 		return row
 	}
+
 	out.Headers = short(g.Headers)
 	if kept < len(g.Headers) {
 		out.Headers = append(out.Headers, more)
 	}
+
 	for _, row := range g.Rows {
 		out.AddRow(short(row)...)
 	}
+
 	return out
 }
 

@@ -18,15 +18,19 @@ func EmitList[T any](p *Printer, list []T, name func(T) string, tabulate func(wi
 		return p.EmitJSON(list)
 	case FormatJSONL:
 		return p.EmitLines(len(list), func(i int) ([]byte, error) { return CompactJSON(list[i]) })
+
 	case FormatYAML:
 		return p.EmitYAML(len(list), func(i int) any { return list[i] })
+
 	case FormatName:
 		return p.EmitLines(len(list), func(i int) ([]byte, error) { return []byte(name(list[i])), nil })
 	}
+
 	g, err := p.SelectColumns(tabulate(p.Format == FormatWide || len(p.Columns) > 0))
 	if err != nil {
 		return err
 	}
+
 	return p.Print(g.Render(p))
 }
 
@@ -37,13 +41,17 @@ func EmitOne[T any](p *Printer, thing T, name string, human func(w *Details)) er
 		return p.EmitJSON(thing)
 	case FormatJSONL:
 		return p.EmitLines(1, func(int) ([]byte, error) { return CompactJSON(thing) })
+
 	case FormatYAML:
 		return p.EmitYAML(1, func(int) any { return thing })
+
 	case FormatName:
 		return p.Print(name + "\n")
 	}
+
 	d := &Details{Printer: p}
 	human(d)
+
 	return p.Print(d.String())
 }
 
@@ -53,9 +61,11 @@ func (p *Printer) EmitJSON(v any) error {
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
+
 	if err := e.Encode(v); err != nil {
 		return fmt.Errorf("write JSON: %w", err)
 	}
+
 	return p.printJSON(b.Bytes())
 }
 
@@ -73,12 +83,14 @@ func CompactJSON(v any) ([]byte, error) {
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	err := e.Encode(v)
+
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
 // EmitLines prints n lines of JSON, or of names.
 func (p *Printer) EmitLines(n int, line func(int) ([]byte, error)) error {
 	var b bytes.Buffer
+
 	for i := range n {
 		l, err := line(i)
 		if err != nil {
@@ -86,6 +98,7 @@ func (p *Printer) EmitLines(n int, line func(int) ([]byte, error)) error {
 		}
 		b.Write(append(l, '\n'))
 	}
+
 	return p.printJSON(b.Bytes())
 }
 
@@ -93,23 +106,29 @@ func (p *Printer) EmitLines(n int, line func(int) ([]byte, error)) error {
 // cut out, alone; an empty list is [].
 func (p *Printer) EmitYAML(n int, item func(int) any) error {
 	var b bytes.Buffer
+
 	for i := range n {
 		j, err := json.Marshal(item(i))
 		if err != nil {
 			return fmt.Errorf("write JSON: %w", err)
 		}
+
 		y, err := manifest.WriteYAML(j)
 		if err != nil {
 			return fmt.Errorf("write YAML: %w", err)
 		}
+
 		if i > 0 {
 			b.WriteString("---\n")
 		}
+
 		b.Write(y)
 	}
+
 	if n == 0 {
 		b.WriteString("[]\n")
 	}
+
 	return p.Print(b.String())
 }
 
@@ -122,5 +141,6 @@ func EmitChanged[T any](p *Printer, changed []T, asked int, name func(T) string)
 	case asked == 1:
 		return EmitOne(p, changed[0], name(changed[0]), nil)
 	}
+
 	return EmitList(p, changed, name, nil)
 }

@@ -24,20 +24,25 @@ func (p *Printer) WithPager(print func(out io.Writer) error) error {
 	if _, tty := p.Terminal(p.Out); !tty || program == "" || program == "cat" {
 		return print(p.Out)
 	}
+
 	cmd := exec.Command("/bin/sh", "-c", program)
 	cmd.Stdout, cmd.Stderr, cmd.Env = p.Out, p.Err, os.Environ()
 	if p.Env("LESS") == "" {
 		cmd.Env = append(cmd.Env, "LESS=FRX") // as git has it: colours, and no pager for what fits
 	}
+
 	in, err := cmd.StdinPipe()
 	if err == nil {
 		err = cmd.Start()
 	}
+
 	if err != nil {
 		return fmt.Errorf("start the pager %s: %w", task.Quote(program), err)
 	}
+
 	failed := print(in)
 	_ = in.Close() // the pager may have ended
+
 	err = cmd.Wait()
 	switch left := errors.Is(failed, syscall.EPIPE); {
 	case err != nil && (failed == nil || left && cmd.ProcessState.ExitCode() >= noSuchProgram):
@@ -45,5 +50,6 @@ func (p *Printer) WithPager(print func(out io.Writer) error) error {
 	case left:
 		return nil
 	}
+
 	return failed
 }

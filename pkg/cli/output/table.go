@@ -15,6 +15,7 @@ func (p *Printer) SelectColumns(g *Table) (*Table, error) {
 	if len(p.Columns) == 0 {
 		return g, nil
 	}
+
 	out := &Table{Empty: g.Empty}
 	var at []int
 	for _, name := range p.Columns {
@@ -24,14 +25,19 @@ func (p *Printer) SelectColumns(g *Table) (*Table, error) {
 			for i, head := range g.Headers {
 				names[i] = columnName(head)
 			}
+
 			e := failure.Usage("--columns %s: there are %s", task.Quote(name), strings.Join(names, ", "))
+
 			if near := task.Nearest(columnName(name), names); near != "" {
 				return nil, e.WithHint("did you mean: --columns %s", near)
 			}
+
 			return nil, e
 		}
+
 		at, out.Headers = append(at, i), append(out.Headers, g.Headers[i])
 	}
+
 	for _, row := range g.Rows {
 		some := make([]string, len(at))
 		for i, from := range at {
@@ -39,8 +45,10 @@ func (p *Printer) SelectColumns(g *Table) (*Table, error) {
 				some[i] = row[from]
 			}
 		}
+
 		out.AddRow(some...)
 	}
+
 	return out, nil
 }
 
@@ -73,30 +81,39 @@ func (g *Table) Render(p *Printer) string {
 		}
 		return ""
 	}
+
 	t := table.NewWriter()
 	style := table.StyleDefault
 	style.Options = table.OptionsNoBordersAndSeparators
 	style.Format = table.FormatOptions{}
+
 	more := "…"
 	if p.ASCII {
 		more = "~"
 	}
+
 	style.Box = table.BoxStyle{PaddingRight: "  ", UnfinishedRow: more}
 	if width, tty := p.Terminal(p.Out); tty && width > 0 {
 		g = g.fitToWidth(width, more)
 		style.Size.WidthMax = width + columnGap // behind the last column are blanks, too
 	}
+
 	t.SetStyle(style)
+
 	if !p.NoHeaders {
 		t.AppendHeader(cells(g.Headers))
 	}
+
 	for _, r := range g.Rows {
 		t.AppendRow(cells(r))
 	}
+
 	var b strings.Builder
+
 	for line := range strings.Lines(t.Render() + "\n") {
 		b.WriteString(strings.TrimRight(line, " \n") + "\n")
 	}
+
 	return b.String()
 }
 
@@ -114,8 +131,10 @@ func (p *Printer) RenderIndented(t *Table) string {
 	part := *p
 	part.NoHeaders = true
 	var b strings.Builder
+
 	for line := range strings.Lines(t.Render(&part)) {
 		b.WriteString("  " + line)
 	}
+
 	return b.String()
 }

@@ -14,10 +14,12 @@ func TerminalWidth(stream any) (width int, is bool) {
 	if !ok {
 		return 0, false
 	}
+
 	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	if err != nil {
 		return 0, false
 	}
+
 	return int(size.Col), true
 }
 
@@ -27,9 +29,11 @@ func TerminalHeight(stream any) int {
 	if !ok {
 		return 0
 	}
+
 	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	if err != nil {
 		return 0
 	}
+
 	return int(size.Row)
 }

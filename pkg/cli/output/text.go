@@ -27,6 +27,7 @@ func Sanitize(s string) string {
 		}
 		return '\uFFFD'
 	}
+
 	return strings.Map(clean, s)
 }
 
@@ -44,15 +45,19 @@ func SanitizeJSON(b []byte) []byte {
 			if out == nil {
 				out = append(make([]byte, 0, len(b)+16), b[:i]...)
 			}
+
 			for _, u := range utf16.Encode([]rune{r}) {
 				out = fmt.Appendf(out, `\u%04x`, u)
 			}
 		}
+
 		i += n
 	}
+
 	if out == nil {
 		return b
 	}
+
 	return out
 }
 

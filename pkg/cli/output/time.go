@@ -21,10 +21,12 @@ func (p *Printer) TimeLeft(t task.Time) string {
 	if t.IsZero() {
 		return p.NoValue()
 	}
+
 	d := t.Sub(p.Now())
 	if d < time.Second {
 		return "now"
 	}
+
 	return task.Duration(d).Approximate()
 }
 
@@ -47,10 +49,12 @@ func (p *Printer) Zone(timezone string) *time.Location {
 	case p.TimeMode == TimeLocal, timezone == ReaderZone:
 		return time.Local
 	}
+
 	loc, err := schedule.Location(timezone)
 	if err != nil {
 		return time.UTC
 	}
+
 	return loc
 }
 
@@ -59,26 +63,32 @@ func (p *Printer) FutureTime(t task.Time, timezone string) string {
 	if t.IsZero() {
 		return p.NoValue()
 	}
+
 	local := t.In(p.Zone(timezone))
+
 	if p.TimeMode != TimeRelative {
 		return ExactTime(local)
 	}
 	if d := t.Sub(p.Now()); d > -24*time.Hour && d < 6*24*time.Hour {
 		return local.Format("Mon ") + ClockTime(local)
 	}
+
 	return p.DateTime(t, timezone)
 }
 
 // DateTime is a time with its date, for a sentence.
 func (p *Printer) DateTime(t task.Time, timezone string) string {
 	local := t.In(p.Zone(timezone))
+
 	if p.TimeMode != TimeRelative {
 		return ExactTime(local)
 	}
+
 	layout := "Mon 2 Jan "
 	if local.Year() != p.Now().In(local.Location()).Year() {
 		layout = "Mon 2 Jan 2006 "
 	}
+
 	return local.Format(layout) + ClockTime(local)
 }
 
@@ -90,10 +100,12 @@ func (p *Printer) PastTime(t task.Time, timezone string) string {
 	if p.TimeMode != TimeRelative {
 		return ExactTime(t.In(p.Zone(timezone)))
 	}
+
 	d := p.Now().Sub(t.Time)
 	if d < time.Second {
 		return "now"
 	}
+
 	return task.Duration(d).Approximate() + " ago"
 }
 
@@ -120,10 +132,12 @@ func Bytes(n int64) string {
 	if n < unit {
 		return fmt.Sprintf("%d B", n)
 	}
+
 	v, i := float64(n)/unit, 0
 	for v >= unit && i < 4 {
 		v /= unit
 		i++
 	}
+
 	return fmt.Sprintf("%.1f %ciB", v, "KMGTP"[i])
 }

@@ -21,6 +21,7 @@ func findDead(ctx context.Context, f *factory.Factory, c *client.Client, word st
 	if w.ID == "" {
 		return selection.FindRun(ctx, f, c, word)
 	}
+
 	filter := client.RunListOptions{Namespace: f.Scope(), Dead: true}
 	if w.Task != "" {
 		r, err := selection.ParseRef(f, w.Task)
@@ -29,10 +30,12 @@ func findDead(ctx context.Context, f *factory.Factory, c *client.Client, word st
 		}
 		filter.Namespace, filter.Task = r.Namespace, r.Name
 	}
+
 	dead, err := c.Runs.List(ctx, filter)
 	if err != nil {
 		return task.Run{}, err
 	}
+
 	found := slices.DeleteFunc(dead, func(r task.Run) bool { return !strings.HasPrefix(r.ID, w.ID) })
 	if i := slices.IndexFunc(found, func(r task.Run) bool { return r.ID == w.ID }); i >= 0 {
 		return found[i], nil
@@ -40,5 +43,6 @@ func findDead(ctx context.Context, f *factory.Factory, c *client.Client, word st
 	if len(found) == 0 {
 		return selection.FindRun(ctx, f, c, word)
 	}
+
 	return selection.OnlyRun(f, found, "dead run "+task.Quote(w.ID))
 }

@@ -36,29 +36,36 @@ func getCommand(f *factory.Factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
+
 		r, err := selection.FindRun(cmd.Context(), f, c, words[0])
 		if err != nil {
 			return err
 		}
+
 		if r.State.Active() { // lists do not tell how far it is
 			if now, err := c.Runs.Get(cmd.Context(), r.Namespace, r.Task, r.ID); err == nil {
 				r = now
 			}
 		}
+
 		if r, err = logs.WithPartStates(cmd.Context(), c, r); err != nil {
 			return err
 		}
+
 		zone := ""
 		if f.ForPeople() {
 			if t, err := c.Tasks.Get(cmd.Context(), r.Namespace, r.Task); err == nil {
 				zone = t.Timezone // else the task is gone, and UTC will do
 			}
 		}
+
 		if follow {
 			return watchRun(cmd.Context(), f, c, r, zone)
 		}
+
 		return output.EmitOne(&f.Printer, r, r.ID, func(d *output.Details) { describeRun(f, d, r, zone) })
 	}
+
 	return cmd
 }
 
@@ -67,12 +74,15 @@ func describeRun(f *factory.Factory, d *output.Details, r task.Run, zone string)
 		if t.IsZero() {
 			return ""
 		}
+
 		words := output.ExactTime(t.In(f.Zone(zone)))
 		if f.TimeMode == output.TimeRelative {
 			words += " (" + f.PastTime(t, zone) + ")"
 		}
+
 		return words
 	}
+
 	d.Field("Run", "%s", r.ID)
 	d.Field("Task", "%s", selection.Name(f, r.Namespace, r.Task))
 	d.StyledField("Result", view.RunResult(f, r))
@@ -83,43 +93,56 @@ func describeRun(f *factory.Factory, d *output.Details, r task.Run, zone string)
 	d.Field("Asked for by", "%s", r.CreatedBy)
 	d.Field("With env", "%s", strings.Join(r.EnvNames, ", "))
 	d.Field("Tick", "%s", at(r.ScheduledTime))
+
 	if r.Count > 1 {
 		d.Field("Last tick", "%s", at(r.Last))
 	}
+
 	d.Field("Not before", "%s", at(r.NotBefore))
 	d.Field("Dispatched", "%s", at(r.DispatchedAt))
 	d.Field("Started", "%s", at(r.StartedAt))
 	d.Field("Ended", "%s", at(r.EndedAt))
+
 	if r.LatenessMS != nil {
 		d.Field("Late", "%s", view.Lateness(f, r))
 	}
+
 	if view.RunDuration(r, f.Now()) >= 0 {
 		d.Field("Took", "%s", view.TookText(f, r))
 	}
+
 	d.StyledField("Progress", view.ProgressBar(f, r))
 	d.Field("Paused", "%s", pauseWords(f, r, at))
 	d.Field("Used", "%s", usedWords(r.Usage))
 	d.Field("Node", "%s", r.Node)
+
 	if r.Attempt > 0 && r.Fan == nil { // its parts have attempts
 		d.Field("Attempt", "%d, token %d", r.Attempt, r.Token)
 	}
+
 	d.Field("Decided by", "%s", deciderWords(r))
 	d.Field("Cancelled by", "%s", r.CancelledBy)
 	d.Field("In place of", "%s", r.RetryOf)
 	d.Field("Checkpoint", "%s", output.Truncate(output.OneLine(r.Checkpoint), 200))
+
 	if r.BadLines > 0 {
 		d.Field("Bad lines", "%d in CARILLON_TALK", r.BadLines)
 	}
+
 	if len(r.Attempts) > 0 {
 		g := &output.Table{Headers: []string{"ATTEMPT", "RESULT", "NODE", "STARTED", "TOOK"}}
+
 		for _, t := range r.Attempts {
 			past := task.Run{State: t.State, Reason: t.Reason, ExitCode: t.ExitCode, Signal: t.Signal, StartedAt: t.StartedAt, EndedAt: t.EndedAt}
 			g.AddRow(fmt.Sprintf("attempt %d", t.Attempt), view.RunResult(f, past), cmp.Or(output.OneLine(t.Node), f.NoValue()), at(t.StartedAt), view.TookText(f, past))
 		}
+
 		d.Section("Attempts before", f.RenderIndented(g))
 	}
+
 	describeResults(f, d, r)
 	describeParts(f, d, r, at)
+
 	if r.OutputTail != "" {
 		title := "Output"
 		if r.Truncated || int64(len(r.OutputTail)) < r.OutputBytes {
@@ -137,10 +160,12 @@ func usedWords(u task.Usage) string {
 			words = append(words, fmt.Sprintf(format, text))
 		}
 	}
+
 	add(u.CPUMS, "%s CPU", task.Duration(time.Duration(u.CPUMS)*time.Millisecond).Approximate())
 	add(u.MemoryPeak, "%s memory", output.Bytes(u.MemoryPeak))
 	add(u.IORead, "%s read", output.Bytes(u.IORead))
 	add(u.IOWritten, "%s written", output.Bytes(u.IOWritten))
+
 	return strings.Join(words, ", ")
 }
 

@@ -36,6 +36,7 @@ func (p *runPick) bind(cmd *cobra.Command) {
 	if p.dead {
 		what = "all dead runs"
 	}
+
 	cmd.Flags().BoolVar(&p.all, "all", false, what+" of the namespace, or with -A of all")
 	cmd.Flags().StringSliceVar(&p.states, "state", nil, "only runs in these `STATES`: "+strings.Join(stateNames(p.of), ", "))
 	complete.RegisterFixed(cmd, "state", stateNames(p.of)...)
@@ -58,20 +59,24 @@ func runsCommand[R any](f *factory.Factory, cmd *cobra.Command, p *runPick, past
 	if p.dead {
 		cmd.ValidArgsFunction = complete.DeadRuns(f)
 	}
+
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
 		states, err := readStates(p.states, p.of)
 		if err != nil {
 			return err
 		}
+
 		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
+
 		chosen, broad, err := chosenRuns(ctx, f, c, words, p, states)
 		if err != nil {
 			return err
 		}
+
 		var absent error
 		if p.DryRun {
 			chosen, absent = batch.Existing(ctx, f, chosen, func(r chosenRun) error {
@@ -81,20 +86,24 @@ func runsCommand[R any](f *factory.Factory, cmd *cobra.Command, p *runPick, past
 				_, err := namedRun(ctx, f, c, r.word, p.dead)
 				return err
 			})
+
 			if len(chosen) == 0 && absent != nil {
 				return absent
 			}
 		}
+
 		names := make([]string, len(chosen))
 		for i, r := range chosen {
 			names[i] = r.word
 		}
+
 		if ok, err := f.Confirm(ctx, cmd.Name(), "run", names, broad && len(chosen) > 1, p.DryRun, false); !ok {
 			if err == nil {
 				err = absent
 			}
 			return err
 		}
+
 		changed, failed := batch.Run(ctx, f, cmd.Name(), past, "run", chosen, func(ctx context.Context, r chosenRun) (R, string, error) {
 			if r.run.ID == "" {
 				var err error
@@ -103,13 +112,17 @@ func runsCommand[R any](f *factory.Factory, cmd *cobra.Command, p *runPick, past
 					return none, "", err
 				}
 			}
+
 			return do(ctx, c, r.run)
 		})
+
 		if err := output.EmitChanged(&f.Printer, changed, len(chosen), name); err != nil {
 			return err
 		}
+
 		return failed
 	}
+
 	return cmd
 }
 
@@ -139,41 +152,50 @@ func chosenRuns(ctx context.Context, f *factory.Factory, c *client.Client, words
 	case !broad && len(words) == 0:
 		return nil, false, failure.Usage("which run? name one, or several, or use -l, --state or --all")
 	}
+
 	for _, word := range words {
 		if !selection.IsGlob(word) {
 			list = append(list, chosenRun{word: word})
 		}
 	}
+
 	if !broad && len(globs) == 0 {
 		return list, false, nil
 	}
+
 	filter := client.RunListOptions{Namespace: f.Scope(), Dead: p.dead, Parts: p.parts, States: states}
 	if len(states) == 0 && !p.dead {
 		filter.States = p.of
 	}
+
 	var of map[selection.Ref]bool // nil: any task
 	if len(globs) > 0 || p.Selector != "" {
 		if filter.Namespace, _, err = selection.Patterns(f, globs); err != nil {
 			return nil, false, err
 		}
+
 		chosen, err := selection.Find(ctx, f, c, globs, selection.Flags{Selector: p.Selector})
 		if err != nil {
 			return nil, false, err
 		}
+
 		of = map[selection.Ref]bool{}
 		for _, r := range chosen.Refs {
 			of[r] = true
 		}
 	}
+
 	runs, err := c.Runs.List(ctx, filter)
 	if err != nil {
 		return nil, false, err
 	}
+
 	for _, r := range runs {
 		if (of == nil || of[selection.Ref{Namespace: r.Namespace, Name: r.Task}]) && (p.only == nil || p.only(r)) {
 			list = append(list, chosenRun{r.Namespace + "/" + r.Task + "@" + r.ID, r})
 		}
 	}
+
 	return list, true, nil
 }
 
@@ -189,8 +211,10 @@ func readStates(names []string, known []task.State) ([]task.State, error) {
 			}
 			return nil, e
 		}
+
 		states = append(states, s)
 	}
+
 	return states, nil
 }
 
@@ -212,6 +236,7 @@ func cancelCommand(f *factory.Factory) *cobra.Command {
 			if !end.State.Final() {
 				said = fmt.Sprintf("asked %s to end; %s tells when it has", r.ID, "carillon run get "+r.ID)
 			}
+
 			return end, said, err
 		}, selection.RunName)
 }

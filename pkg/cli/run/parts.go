@@ -17,25 +17,33 @@ func describeParts(f *factory.Factory, d *output.Details, r task.Run, at func(ta
 	if fan == nil {
 		return
 	}
+
 	have := "have"
 	if fan.Need == 1 {
 		have = "has"
 	}
+
 	need := fmt.Sprintf("%d succeeded, %d %s to", fan.Succeeded+fan.Kept, fan.Need, have)
 	if fan.Kept > 0 {
 		need += fmt.Sprintf(", %d had before", fan.Kept)
 	}
+
 	d.Field("Parts", "%d: %d ended, %s", fan.Count, fan.Ended, need)
+
 	if fan.Cancel != "" && !r.State.Final() {
 		d.Field("Ending", "%s", strings.ReplaceAll(fan.Cancel, "_", " "))
 	}
+
 	if len(fan.Parts) == 0 {
 		return
 	}
+
 	g := &output.Table{Headers: []string{"PART", "RESULT", "NODE", "STARTED", "TOOK", "MESSAGE"}}
+
 	for _, p := range fan.Parts {
 		part := r.OfPart(p)
 		g.AddRow(fmt.Sprintf("%d", p.Index), view.RunResult(f, part), cmp.Or(p.Node, f.NoValue()), cmp.Or(at(p.StartedAt), f.NoValue()), view.TookText(f, part), output.Truncate(output.OneLine(p.Message), 80))
 	}
+
 	d.Section("Parts", f.RenderIndented(g))
 }

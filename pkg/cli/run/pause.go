@@ -38,6 +38,7 @@ func pauseCommand(f *factory.Factory) *cobra.Command {
 			if r.Fan != nil {
 				return partsPaused(ctx, f, c, r)
 			}
+
 			r = awaitState(ctx, f, c, r, func(r task.Run) bool { return r.State == task.Paused || r.PausedBy == "" })
 			switch {
 			case r.State == task.Paused:
@@ -47,6 +48,7 @@ func pauseCommand(f *factory.Factory) *cobra.Command {
 			case r.PausedBy == "":
 				return r, "", fmt.Errorf("run %s: %s", r.ID, cmp.Or(r.Message, "somebody has resumed it meanwhile"))
 			}
+
 			return r, fmt.Sprintf("asked %s to stand still; %s tells when it does", r.ID, "carillon run get "+r.ID), nil
 		}, selection.RunName)
 }
@@ -73,11 +75,13 @@ func resumeCommand(f *factory.Factory) *cobra.Command {
 			if r.Fan != nil {
 				return partsResumed(ctx, f, c, r)
 			}
+
 			r = awaitState(ctx, f, c, r, func(r task.Run) bool { return r.State != task.Paused })
 			said := "resumed " + r.ID
 			if r.State == task.Paused {
 				said = fmt.Sprintf("asked %s to go on; %s tells when it does", r.ID, "carillon run get "+r.ID)
 			}
+
 			return r, said, nil
 		}, selection.RunName)
 }
@@ -87,6 +91,7 @@ func resumeCommand(f *factory.Factory) *cobra.Command {
 func awaitState(ctx context.Context, f *factory.Factory, c *client.Client, r task.Run, is func(task.Run) bool) task.Run {
 	ctx, cancel := context.WithTimeout(ctx, f.NodeTimeout)
 	defer cancel()
+
 	for wait := 20 * time.Millisecond; !is(r) && r.State.Active(); wait = min(2*wait, 250*time.Millisecond) {
 		if !clock.Sleep(ctx, wait) {
 			return r
@@ -96,12 +101,14 @@ func awaitState(ctx context.Context, f *factory.Factory, c *client.Client, r tas
 			r = now
 		}
 	}
+
 	return r
 }
 
 // pauseWords say how long a run stood still, and since when it does.
 func pauseWords(f *factory.Factory, r task.Run, at func(task.Time) string) string {
 	sum := task.Duration(r.PausedFor(f.Now())).Approximate()
+
 	switch {
 	case r.State == task.Paused:
 		return fmt.Sprintf("since %s by %s; %s in all", at(r.PausedAt), cmp.Or(r.PausedBy, "somebody"), sum)
@@ -112,5 +119,6 @@ func pauseWords(f *factory.Factory, r task.Run, at func(task.Time) string) strin
 	case r.PausedMS > 0:
 		return sum + " in all"
 	}
+
 	return ""
 }

@@ -34,6 +34,7 @@ func countPartPauses(r task.Run) (s partPauseCounts) {
 			s.going = append(s.going, p)
 		}
 	}
+
 	return s
 }
 
@@ -42,23 +43,29 @@ func countPartPauses(r task.Run) (s partPauseCounts) {
 func partsPaused(ctx context.Context, f *factory.Factory, c *client.Client, r task.Run) (task.Run, string, error) {
 	r = awaitState(ctx, f, c, r, func(r task.Run) bool { s := countPartPauses(r); return s.asked+s.held == 0 })
 	s := countPartPauses(r)
+
 	if r.State.Final() {
 		return r, fmt.Sprintf("%s had ended before it could be paused: %s", r.ID, r.State), nil
 	}
+
 	words := []string{fmt.Sprintf("paused %d of %d parts of %s", s.paused, len(r.Fan.Parts), r.ID)}
 	add := func(n int, what string) {
 		if n > 0 {
 			words = append(words, fmt.Sprintf("%d %s", n, what))
 		}
 	}
+
 	add(s.asked, "asked to stand still; carillon run get "+r.ID+" tells when they do")
 	add(s.held, "held before the start")
 	add(s.ended, "ended")
 	add(s.waiting, "not with a node, to start nevertheless")
+
 	if len(s.going) == 0 {
 		return r, strings.Join(words, ", "), nil
 	}
+
 	add(len(s.going), "go on: "+goingWords(s.going))
+
 	return r, "", fmt.Errorf("%s", strings.Join(words, ", "))
 }
 
@@ -71,14 +78,18 @@ func goingWords(parts []task.Part) string {
 		if p.Node != "" {
 			word += " on " + p.Node
 		}
+
 		if p.Message != "" {
 			word += fmt.Sprintf(" (%s)", output.OneLine(p.Message))
 		}
+
 		words = append(words, word)
 	}
+
 	if len(parts) > most {
 		words = append(words, "…")
 	}
+
 	return strings.Join(words, ", ")
 }
 

@@ -29,6 +29,7 @@ func Command(f *factory.Factory) *cobra.Command {
 		Long:    "What ran, runs or waits.\n\n" + selection.RunHelp,
 	}
 	cmd.AddCommand(listCommand(f), getCommand(f), logs.Command(f), pauseCommand(f), resumeCommand(f), cancelCommand(f), retryCommand(f), dismissCommand(f))
+
 	return cmd
 }
 
@@ -51,9 +52,11 @@ func (f *ListFlags) Bind(cmd *cobra.Command) {
 // Filter is what the flags say; local times are of the zone.
 func (r *ListFlags) Filter(f *factory.Factory, zone *time.Location) (client.RunListOptions, error) {
 	out := client.RunListOptions{Limit: r.Limit}
+
 	if r.Limit < 0 {
 		return out, failure.Usage("--limit %d: must not be negative", r.Limit)
 	}
+
 	var err error
 	if out.States, err = readStates(r.States, task.States()); err != nil {
 		return out, err
@@ -67,6 +70,7 @@ func (r *ListFlags) Filter(f *factory.Factory, zone *time.Location) (client.RunL
 	if !out.Since.IsZero() && !out.Until.IsZero() && !out.Until.After(out.Since) {
 		return out, failure.Usage("--until %s: is not after --since %s", task.Quote(r.Until), task.Quote(r.Since))
 	}
+
 	return out, nil
 }
 
@@ -75,10 +79,12 @@ func ago(f *factory.Factory, flag, text string, zone *time.Location) (time.Time,
 	if d, err := time.ParseDuration(text); err == nil && d > 0 {
 		return f.Now().Add(-d), nil
 	}
+
 	t, err := factory.ParseTime(text, zone)
 	if err != nil {
 		return t, failure.Usage("--%s %s: use a duration such as 2h, or a time such as 2026-11-20, 2026-11-20T22:00 or 2026-11-20T22:00:00Z", flag, task.Quote(text))
 	}
+
 	return t, nil
 }
 
@@ -120,6 +126,7 @@ func listCommand(f *factory.Factory) *cobra.Command {
 	complete.Register(cmd, "task", complete.Tasks(f))
 	complete.Register(cmd, "node", complete.Nodes(f))
 	cmd.RunE = func(cmd *cobra.Command, words []string) error { return listRuns(f, cmd, l, words) }
+
 	return cmd
 }
 
@@ -140,19 +147,24 @@ func listRuns(f *factory.Factory, cmd *cobra.Command, l runListing, words []stri
 	case l.task != "":
 		words = []string{l.task}
 	}
+
 	if _, err := task.ParseSelector(l.selector); err != nil {
 		return task.Under("selector", err)
 	}
+
 	filter.Namespace, filter.Node, filter.Parts, filter.Dead, filter.Selector = f.Scope(), l.node, l.parts, l.dead, l.selector
 	filter.Progress = !l.dead && (f.Format == output.FormatWide || len(f.Columns) > 0 && f.WantsColumn("PROGRESS"))
+
 	c, err := f.Connect()
 	if err != nil {
 		return err
 	}
+
 	z, err := view.ZonesOf(f, cmd, c, filter.Namespace)
 	if err != nil {
 		return err
 	}
+
 	if l.watch {
 		if len(words) == 1 {
 			r, err := selection.ParseRef(f, words[0])
@@ -161,12 +173,15 @@ func listRuns(f *factory.Factory, cmd *cobra.Command, l runListing, words []stri
 			}
 			filter.Namespace, filter.Task = r.Namespace, r.Name
 		}
+
 		return watchRuns(ctx, f, c, filter, z)
 	}
+
 	runs, err := runsIn(ctx, f, c, filter, words)
 	if err != nil {
 		return err
 	}
+
 	return output.EmitList(&f.Printer, runs, selection.RunName, func(wide bool) *output.Table {
 		g := view.RunTable(f, runs, true, wide, z)
 		if g.Empty = "no runs" + selection.InScope(f); l.dead {
@@ -181,10 +196,12 @@ func runsIn(ctx context.Context, f *factory.Factory, c *client.Client, filter cl
 	if len(words) == 0 {
 		return c.Runs.List(ctx, filter)
 	}
+
 	chosen, err := selection.Find(ctx, f, c, words, selection.Flags{})
 	if err != nil {
 		return nil, err
 	}
+
 	parts := make([][]task.Run, len(chosen.Refs))
 	err = batch.Parallel(ctx, len(parts), func(i int) (err error) {
 		part, r := filter, chosen.Refs[i]
@@ -192,13 +209,17 @@ func runsIn(ctx context.Context, f *factory.Factory, c *client.Client, filter cl
 		parts[i], err = c.Runs.List(ctx, part)
 		return selection.ExplainMissing(ctx, f, c, r, err)
 	})
+
 	if err != nil {
 		return nil, err
 	}
+
 	runs := slices.Concat(parts...)
 	slices.SortStableFunc(runs, func(a, b task.Run) int { return b.ScheduledTime.Compare(a.ScheduledTime.Time) })
+
 	if filter.Limit > 0 && len(runs) > filter.Limit {
 		runs = runs[:filter.Limit]
 	}
+
 	return runs, nil
 }

@@ -33,6 +33,7 @@ func watchRuns(ctx context.Context, f *factory.Factory, c *client.Client, filter
 		}
 		return c.Runs.List(ctx, all)
 	}
+
 	w.Reread = func(ctx context.Context, keys []string) ([]task.Run, error) {
 		list := make([]*task.Run, len(keys))
 		err := batch.Parallel(ctx, len(keys), func(i int) error {
@@ -44,28 +45,35 @@ func watchRuns(ctx context.Context, f *factory.Factory, c *client.Client, filter
 				owner, err = c.Tasks.Get(ctx, part[0], part[1])
 				listed = err == nil && selector.Matches(owner.Labels)
 			}
+
 			if listed {
 				list[i] = &r
 			}
+
 			if err != nil && failure.IsUnreachable(err) {
 				return err
 			}
+
 			return nil // it is gone
 		})
+
 		var found []task.Run
 		for _, r := range list {
 			if r != nil {
 				found = append(found, *r)
 			}
 		}
+
 		return found, err
 	}
+
 	w.Table = func(list []task.Run, wide bool) *output.Table { return view.RunTable(f, list, true, wide, z) }
 	w.Name, w.Comparable = selection.RunName, func(r task.Run) any { return r }
 	w.Removed = func(key string) any {
 		part := strings.SplitN(key, "/", 3)
 		return watch.Removed{Namespace: part[0], Name: part[1], ID: part[2], Left: true}
 	}
+
 	return w.Run(ctx)
 }
 
@@ -75,6 +83,7 @@ func wanted(f client.RunListOptions, r task.Run) bool {
 	if f.State != "" {
 		states = append(slices.Clone(states), f.State)
 	}
+
 	return (f.Parts || f.Node != "" || !task.IsPart(r.ID)) && (len(states) == 0 || slices.Contains(states, r.State)) && (f.Node == "" || r.Node == f.Node) &&
 		(f.Since.IsZero() || !r.ScheduledTime.Before(f.Since)) && (f.Until.IsZero() || r.ScheduledTime.Before(f.Until))
 }
@@ -87,17 +96,21 @@ func watchRun(ctx context.Context, f *factory.Factory, c *client.Client, r task.
 		now, err := c.Runs.Get(ctx, r.Namespace, r.Task, r.ID)
 		return []task.Run{now}, err
 	}
+
 	w.Table = func(list []task.Run, wide bool) *output.Table {
 		return view.RunTable(f, list, true, wide, view.Zones{"": zone})
 	}
+
 	w.Page = func(list []task.Run) string {
 		d := &output.Details{Printer: &f.Printer}
 		describeRun(f, d, list[0], zone)
 		return d.String()
 	}
+
 	w.Key, w.Name, w.Comparable = selection.RunName, selection.RunName, func(r task.Run) any { return r }
 	w.Removed = func(key string) any { return watch.Removed{ID: key, Left: true} }
 	w.Done = func(list []task.Run) bool { return len(list) == 1 && list[0].State.Final() }
 	w.Moving = func(list []task.Run) bool { return len(list) == 1 && list[0].State.Active() } // how far it is
+
 	return w.Run(ctx)
 }

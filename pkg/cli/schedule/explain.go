@@ -47,6 +47,7 @@ func explainCommand(f *factory.Factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
+
 		if flags.name != "" {
 			if err := task.CheckName("name", flags.name); err != nil {
 				return err
@@ -55,24 +56,30 @@ func explainCommand(f *factory.Factory) *cobra.Command {
 				return err
 			}
 		}
+
 		words, err := schedule.Explain(timing)
 		if err != nil {
 			return unquotedHint(err, exprs, "explain")
 		}
+
 		x := explained{Text: words.Text, Notes: []string{}, Next: []client.Occurrence{}}
 		for i, text := range words.Each {
 			x.Expressions = append(x.Expressions, explainedPart{exprs[i], text})
 		}
+
 		for _, found := range schedule.Lint(timing, from) {
 			x.Notes = append(x.Notes, found.Message)
 		}
+
 		if ticks, err := upcomingTicks(f, timing, from, flags.name, count); err == nil { // not without a name for H
 			x.Next = occurrences(f, ticks, flags.jitter)
 		} else if count < 1 || count > schedule.MaxUpcoming {
 			return err
 		}
+
 		return showExplained(f, x, flags.timezone)
 	}
+
 	return cmd
 }
 

@@ -71,6 +71,7 @@ func lintCommand(f *factory.Factory) *cobra.Command {
 				kinds++
 			}
 		}
+
 		switch {
 		case kinds == 0:
 			return failure.Usage("lint what? give an expression, -f FILE, -l SELECTOR or --all")
@@ -79,11 +80,14 @@ func lintCommand(f *factory.Factory) *cobra.Command {
 		case crowd < 2:
 			return failure.Usage("--crowd %d: at least 2 are many", crowd)
 		}
+
 		timing, from, err := timing(f, flags, exprs)
 		if err != nil {
 			return err
 		}
+
 		var list []linted
+
 		switch {
 		case len(exprs) > 0:
 			list = []linted{{where: strings.Join(exprs, " | "), timing: timing}}
@@ -92,11 +96,14 @@ func lintCommand(f *factory.Factory) *cobra.Command {
 		default:
 			list, err = lintedTasks(cmd.Context(), f, p.Selector)
 		}
+
 		if err != nil {
 			return err
 		}
+
 		return showOddities(f, append(lint(list, from), crowds(list, from, crowd)...), len(list))
 	}
+
 	return cmd
 }
 
@@ -107,20 +114,24 @@ func lintedFiles(ctx context.Context, f *factory.Factory, paths []string) ([]lin
 	if err != nil {
 		return nil, err
 	}
+
 	var list []linted
 	for _, file := range files {
 		name, b, err := apply.Load(ctx, f, file)
 		if err != nil {
 			return nil, err
 		}
+
 		objects, err := manifest.Read(name, b, f.Namespace())
 		if err != nil {
 			return nil, err
 		}
+
 		for _, o := range objects {
 			list = append(list, lintedObject(o))
 		}
 	}
+
 	return list, nil
 }
 
@@ -134,8 +145,10 @@ func lintedObject(o manifest.Object) linted {
 		}
 		return ""
 	}
+
 	l.where = l.locate("schedule")
 	l.spread, _ = schedule.Spread(s.Schedule, s.Namespace, s.Name) // Lint says what is wrong
+
 	return l
 }
 
@@ -143,20 +156,24 @@ func lintedTasks(ctx context.Context, f *factory.Factory, selector string) ([]li
 	if _, err := task.ParseSelector(selector); err != nil {
 		return nil, task.Under("selector", err)
 	}
+
 	c, err := f.Connect()
 	if err != nil {
 		return nil, err
 	}
+
 	var list []linted
 	for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: f.Scope(), Selector: selector}) {
 		if err != nil {
 			return nil, err
 		}
+
 		l := linted{name: t.Namespace + "/" + t.Name, timing: t.Timing()}
 		l.where = l.name
 		l.spread, _ = schedule.Spread(t.Schedule, t.Namespace, t.Name)
 		list = append(list, l)
 	}
+
 	return list, nil
 }
 
@@ -171,6 +188,7 @@ func lint(list []linted, now time.Time) []lintWarning {
 			odd = append(odd, lintWarning{where, l.name, f.Code, f.Field, f.Message, f.Hint})
 		}
 	}
+
 	return odd
 }
 
@@ -184,6 +202,7 @@ func crowds(list []linted, now time.Time, least int) []lintWarning {
 		}
 		parsed[i], _ = schedule.Parse(t, now) // what is none was told already
 	}
+
 	var odd []lintWarning
 	for _, c := range schedule.Crowds(parsed, now, least) {
 		const few = 3
@@ -191,14 +210,17 @@ func crowds(list []linted, now time.Time, least int) []lintWarning {
 		for _, i := range c.Members[:min(few, len(c.Members))] {
 			names = append(names, list[i].name)
 		}
+
 		words := strings.Join(names, ", ")
 		if more := len(c.Members) - few; more > 0 {
 			words += fmt.Sprintf(" and %d more", more)
 		}
+
 		odd = append(odd, lintWarning{Where: list[c.Members[0]].where, Code: schedule.LintCrowd, Field: "schedule",
 			Message: fmt.Sprintf("%d tasks tick at %s: %s", len(c.Members), c.At.Format("15:04:05 UTC on 2 January"), words),
 			Hint:    "H in place of the minute spreads them, or a jitter"})
 	}
+
 	return odd
 }
 
@@ -206,8 +228,10 @@ func showOddities(f *factory.Factory, list []lintWarning, schedules int) error {
 	if list == nil {
 		list = []lintWarning{}
 	}
+
 	err := output.EmitList(&f.Printer, list, func(o lintWarning) string { return o.Where }, func(bool) *output.Table {
 		g := &output.Table{Headers: []string{"WHERE", "CODE", "FINDING"}}
+
 		for _, o := range list {
 			words := o.Message
 			if o.Hint != "" {
@@ -215,16 +239,20 @@ func showOddities(f *factory.Factory, list []lintWarning, schedules int) error {
 			}
 			g.AddRow(output.OneLine(o.Where), o.Code, output.OneLine(words))
 		}
+
 		return g
 	})
+
 	if err != nil {
 		return err
 	}
+
 	if len(list) == 0 {
 		if f.ForPeople() {
 			f.Note("nothing odd in %s", output.Plural(int64(schedules), "schedule"))
 		}
 		return nil
 	}
+
 	return failure.AlreadyReported([]int{failure.ExitFinding})
 }

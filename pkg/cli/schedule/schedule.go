@@ -55,10 +55,13 @@ func timing(f *factory.Factory, flags timingFlags, exprs []string) (t task.Timin
 	if from, err = factory.ParseTime(flags.from, zone); err != nil {
 		return t, from, err
 	}
+
 	if from.IsZero() {
 		from = f.Now()
 	}
+
 	t = task.Timing{Schedule: exprs, Timezone: flags.timezone, DST: flags.dst, Jitter: task.Duration(flags.jitter)}
+
 	return t, from, bounds(&t, flags.start, flags.end)
 }
 
@@ -85,19 +88,24 @@ func nextCommand(f *factory.Factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
+
 		ticks, err := upcomingTicks(f, timing, from, flags.name, count)
 		if err != nil {
 			return unquotedHint(err, exprs, "next")
 		}
+
 		if len(ticks) > 0 && f.ForPeople() && view.IsAfterCompletion(exprs) {
 			f.Note(view.WhatFollows)
 		}
+
 		list := occurrences(f, ticks, flags.jitter)
+
 		return output.EmitList(&f.Printer, list, func(o client.Occurrence) string { return view.Timestamp(o.Time) },
 			func(bool) *output.Table {
 				return withDueBefore(f, view.TickTable(f, list, flags.timezone), list, flags.timezone)
 			})
 	}
+
 	return cmd
 }
 
@@ -109,6 +117,7 @@ func occurrences(f *factory.Factory, ticks []schedule.Occurrence, jitter time.Du
 			list[i].DueBefore = task.At(t.Before)
 		}
 	}
+
 	return list
 }
 
@@ -119,6 +128,7 @@ func upcomingTicks(f *factory.Factory, t task.Timing, from time.Time, name strin
 	if err != nil {
 		return nil, err
 	}
+
 	if t.Schedule = exprs; name != "" {
 		if err := task.CheckName("name", name); err != nil {
 			return nil, err
@@ -127,6 +137,7 @@ func upcomingTicks(f *factory.Factory, t task.Timing, from time.Time, name strin
 			return nil, err
 		}
 	}
+
 	return schedule.Upcoming(t, from, from, count)
 }
 
@@ -136,10 +147,12 @@ func withDueBefore(f *factory.Factory, g *output.Table, list []client.Occurrence
 	if len(list) == 0 || list[0].DueBefore.IsZero() {
 		return g
 	}
+
 	g.Headers = slices.Insert(g.Headers, 1, "DUE BEFORE")
 	for i, o := range list {
 		g.Rows[i] = slices.Insert(g.Rows[i], 1, output.ExactTime(o.DueBefore.In(f.Zone(timezone))))
 	}
+
 	return g
 }
 
@@ -157,6 +170,7 @@ func bounds(t *task.Timing, start, end string) (err error) {
 			return err
 		}
 	}
+
 	return nil
 }
 

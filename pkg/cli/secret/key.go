@@ -33,6 +33,7 @@ func keyCommand(f *factory.Factory) *cobra.Command {
 		changeKeyCommand(f, "first", "Have a key encrypt from now on", "made %s the first in %s", secret.KeyFile.First),
 		changeKeyCommand(f, "remove", "Remove a key: what is under it yet cannot be read any more", "removed %s from %s", secret.KeyFile.Remove))
 	factory.WithoutConfig(cmd)
+
 	return cmd
 }
 
@@ -54,14 +55,18 @@ func newKeyCommand(f *factory.Factory) *cobra.Command {
 		if !f.ForPeople() {
 			return output.EmitOne(&f.Printer, keyShown{k.ID(), ring.IDs()[0] == k.ID()}, k.ID(), nil)
 		}
+
 		f.Say("made key %s in %s", k.ID(), words[0])
+
 		if ring.IDs()[0] == k.ID() {
 			f.SayNext("the file to each node that is to use secrets, for its daemon alone to read, and secret_keys: FILE in its settings")
 		} else {
 			f.SayNext("the file to all nodes; then carillon secret key first %s %s", words[0], k.ID())
 		}
+
 		return nil
 	}
+
 	return cmd
 }
 
@@ -86,8 +91,10 @@ func showKeys(f *factory.Factory, ring secret.Ring) error {
 	for i, id := range ring.IDs() {
 		list = append(list, keyShown{id, i == 0})
 	}
+
 	return output.EmitList(&f.Printer, list, func(k keyShown) string { return k.ID }, func(bool) *output.Table {
 		g := &output.Table{Headers: []string{"ID", "USE"}}
+
 		for _, k := range list {
 			use := "decrypts"
 			if k.Encrypts {
@@ -95,6 +102,7 @@ func showKeys(f *factory.Factory, ring secret.Ring) error {
 			}
 			g.AddRow(k.ID, use)
 		}
+
 		return g
 	})
 }
@@ -109,12 +117,14 @@ func changeKeyCommand(f *factory.Factory, verb, short, did string, do func(secre
 			if len(done) == 0 {
 				return nil, cobra.ShellCompDirectiveDefault
 			}
+
 			var offers []complete.Offer
 			if ring, err := secret.KeyFile(done[0]).Ring(); err == nil && len(done) == 1 {
 				for _, id := range ring.IDs() {
 					offers = append(offers, complete.Offer{Word: id})
 				}
 			}
+
 			return complete.Matching(offers, nil, typed)
 		},
 		RunE: func(_ *cobra.Command, words []string) error {
@@ -122,10 +132,12 @@ func changeKeyCommand(f *factory.Factory, verb, short, did string, do func(secre
 			if err != nil {
 				return keyFault(words[0], err)
 			}
+
 			if f.ForPeople() {
 				f.Say(did, "key "+words[1], words[0])
 				return nil
 			}
+
 			return showKeys(f, ring)
 		},
 	}
@@ -134,6 +146,7 @@ func changeKeyCommand(f *factory.Factory, verb, short, did string, do func(secre
 // keyFault is what is wrong with a file of keys; no key is in it.
 func keyFault(path string, err error) error {
 	f := &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: "key_file", Message: err.Error()}}
+
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		f.Exit, f.Message, f.Hint = failure.ExitNotFound, path+" does not exist", "carillon secret key new "+path
@@ -142,5 +155,6 @@ func keyFault(path string, err error) error {
 	case errors.Is(err, os.ErrPermission):
 		f.Exit = failure.ExitAuth
 	}
+
 	return f
 }

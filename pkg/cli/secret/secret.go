@@ -32,6 +32,7 @@ func Command(f *factory.Factory) *cobra.Command {
 	cmd.AddGroup(&cobra.Group{ID: "look", Title: "Look:"}, &cobra.Group{ID: "change", Title: "Change:"})
 	factory.AddGroup(cmd, "look", listCommand(f), getCommand(f))
 	factory.AddGroup(cmd, "change", setCommand(f), deleteCommand(f), rotateCommand(f), keyCommand(f))
+
 	return cmd
 }
 
@@ -47,10 +48,12 @@ func listCommand(f *factory.Factory) *cobra.Command {
 			if err != nil {
 				return err
 			}
+
 			list, err := c.Secrets.List(cmd.Context(), f.Scope())
 			if err != nil {
 				return err
 			}
+
 			return output.EmitList(&f.Printer, list, func(s task.Secret) string { return secretName(f, s) }, func(wide bool) *output.Table { return secretGrid(f, list, wide) })
 		},
 	}
@@ -69,6 +72,7 @@ func secretGrid(f *factory.Factory, list []task.Secret, wide bool) *output.Table
 	if wide {
 		g.Headers = append(g.Headers, "KEY ID", "CHANGE")
 	}
+
 	for _, s := range list {
 		row := []string{secretName(f, s), output.OneLine(strings.Join(s.Keys, ",")), fmt.Sprint(s.Generation), f.PastTime(s.UpdatedAt, output.ReaderZone), cmp.Or(output.OneLine(task.ActorName(s.UpdatedBy)), f.NoValue())}
 		if wide {
@@ -76,6 +80,7 @@ func secretGrid(f *factory.Factory, list []task.Secret, wide bool) *output.Table
 		}
 		g.AddRow(row...)
 	}
+
 	return g
 }
 
@@ -91,10 +96,12 @@ func getCommand(f *factory.Factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
+
 		s, err := c.Secrets.Get(cmd.Context(), r.Namespace, r.Name)
 		if err != nil {
 			return err
 		}
+
 		return output.EmitOne(&f.Printer, s, secretName(f, s), func(d *output.Details) {
 			d.Field("Name", "%s", secretName(f, s))
 			d.Field("Keys", "%s", strings.Join(s.Keys, ", "))
@@ -104,6 +111,7 @@ func getCommand(f *factory.Factory) *cobra.Command {
 			d.Field("Created", "%s", f.PastTime(s.CreatedAt, output.ReaderZone))
 		})
 	}
+
 	return cmd
 }
 
@@ -113,6 +121,7 @@ func connectWithName(f *factory.Factory, word string) (*client.Client, selection
 	if err != nil {
 		return nil, r, err
 	}
+
 	c, err := f.Connect()
 	return c, r, err
 }
@@ -141,10 +150,12 @@ func done(f *factory.Factory, format, name string) error {
 	if f.Format == output.FormatName {
 		return f.Print(name + "\n")
 	}
+
 	if f.ForPeople() {
 		f.Say(format, name)
 		return nil
 	}
+
 	return output.EmitOne(&f.Printer, map[string]string{"name": name}, name, nil)
 }
 
@@ -153,6 +164,7 @@ func eachSecret(ctx context.Context, f *factory.Factory, words []string, do func
 	if err != nil {
 		return err
 	}
+
 	return batch.ForEach(ctx, f, words, func(word string) error {
 		r, err := selection.ParseRef(f, word)
 		if err != nil {
@@ -175,50 +187,63 @@ func rotateCommand(f *factory.Factory) *cobra.Command {
 	cmd.Flags().BoolVar(&all, "all", false, "all secrets of the namespace, or with -A of all")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
+
 		if all == (len(words) > 0) {
 			return failure.Usage("secret rotate: either the names of secrets or --all").WithHint("%s", cmd.UseLine())
 		}
+
 		if all {
 			c, err := f.Connect()
 			if err != nil {
 				return err
 			}
+
 			list, err := c.Secrets.List(ctx, f.Scope())
 			if err != nil {
 				return err
 			}
+
 			for _, s := range list {
 				words = append(words, s.Namespace+"/"+s.Name)
 			}
 		}
+
 		var rotated []task.Secret
 		err := eachSecret(ctx, f, words, func(ctx context.Context, c *client.Client, r selection.Ref) error {
 			before, err := c.Secrets.Get(ctx, r.Namespace, r.Name)
 			if err != nil {
 				return err
 			}
+
 			s, err := c.Secrets.Rotate(ctx, r.Namespace, r.Name)
 			if err != nil {
 				return err
 			}
+
 			rotated = append(rotated, s)
+
 			if s.Generation == before.Generation {
 				f.Say("secret %s is under key %s already", selection.Show(f, r), s.KeyID)
 			} else {
 				f.Say("rotated secret %s from key %s to %s", selection.Show(f, r), before.KeyID, s.KeyID)
 			}
+
 			return nil
 		})
+
 		if len(rotated) > 0 {
 			if c, err := f.Connect(); err == nil {
 				noteLacking(ctx, f, c, rotated...)
 			}
 		}
+
 		if f.ForPeople() || err != nil {
 			return err
 		}
+
 		return output.EmitList(&f.Printer, rotated, func(s task.Secret) string { return secretName(f, s) }, nil)
 	}
+
 	return cmd
 }
 
@@ -231,6 +256,7 @@ func lacking(ctx context.Context, c *client.Client, id string) (names []string) 
 			names = append(names, n.Name)
 		}
 	}
+
 	return names
 }
 
@@ -241,6 +267,7 @@ func noteLacking(ctx context.Context, f *factory.Factory, c *client.Client, secr
 		if told[s.KeyID] {
 			continue
 		}
+
 		told[s.KeyID] = true
 		if names := lacking(ctx, c, s.KeyID); len(names) > 0 {
 			f.Note("note: attempts on %s cannot have it: key %s is not there yet", output.OneLine(strings.Join(names, ", ")), s.KeyID)

@@ -45,6 +45,7 @@ func setCommand(f *factory.Factory) *cobra.Command {
 			return completeSecret(f)(cmd, done, typed)
 		},
 	}
+
 	cmd.Flags().StringVar(&sources.envFile, "env-file", "", "`FILE` with a value in each line, NAME=value, as systemd's EnvironmentFile; - is the standard input")
 	cmd.Flags().StringArrayVar(&sources.files, "file", nil, "`KEY=FILE`: the value of KEY is the text of the file, without the newline at its end; may be repeated")
 	cmd.Flags().StringSliceVar(&sources.remove, "remove", nil, "values that go, by their `KEYS`")
@@ -58,43 +59,54 @@ func setCommand(f *factory.Factory) *cobra.Command {
 					WithHint("carillon secret set NAME KEY reads it from the standard input; what was typed is in the shell's history now")
 			}
 		}
+
 		r, err := selection.ParseRef(f, words[0])
 		if err != nil {
 			return err
 		}
+
 		values, err := secretValues(cmd.Context(), f, words[1:], sources)
 		if err != nil {
 			return err
 		}
+
 		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
+
 		s, err := c.Secrets.Set(cmd.Context(), r.Namespace, r.Name, client.SecretRequest{Values: values, Remove: sources.remove, Replace: sources.replace})
 		if err != nil {
 			return err
 		}
+
 		noteLacking(cmd.Context(), f, c, s)
+
 		if f.ForPeople() {
 			f.Say("set secret %s: %s, generation %d", selection.Show(f, r), strings.Join(s.Keys, ", "), s.Generation)
 			return nil
 		}
+
 		return output.EmitOne(&f.Printer, s, secretName(f, s), nil)
 	}
+
 	return cmd
 }
 
 // secretValues reads what is to be written.
 func secretValues(ctx context.Context, f *factory.Factory, keys []string, sources secretSources) (map[string]string, error) {
 	values := map[string]string{}
+
 	if sources.fromInput()+min(len(keys), 1) > 1 || len(keys) > 1 && !asks(f) {
 		return nil, failure.Usage("the standard input has one value only: name one KEY, or use --env-file -")
 	}
+
 	for _, key := range keys { // before anybody is asked for it
 		if err := task.CheckVariable("key", key); err != nil {
 			return nil, err
 		}
 	}
+
 	put := func(key, value string) error {
 		if err := task.CheckVariable("key", key); err != nil {
 			return err
@@ -105,9 +117,12 @@ func secretValues(ctx context.Context, f *factory.Factory, keys []string, source
 		if value == "" { // or a command that failed in a pipe would have set it
 			return failure.Usage("%s: is empty", task.Quote(key)).WithHint("what is to be empty is %s= in the file of --env-file", key)
 		}
+
 		values[key] = value
+
 		return nil
 	}
+
 	if sources.envFile != "" {
 		b, err := secretFile(ctx, f, sources.envFile)
 		if err != nil {
@@ -117,34 +132,42 @@ func secretValues(ctx context.Context, f *factory.Factory, keys []string, source
 			return nil, &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: "env_file", Message: fmt.Sprintf("%s: %s", sources.envFile, err)}}
 		}
 	}
+
 	for _, pair := range sources.files {
 		key, file, ok := strings.Cut(pair, "=")
 		if !ok || file == "" {
 			return nil, failure.Usage("--file: is KEY=FILE")
 		}
+
 		b, err := secretFile(ctx, f, file)
 		if err == nil {
 			err = put(key, withoutNewline(b))
 		}
+
 		if err != nil {
 			return nil, err
 		}
 	}
+
 	if len(keys) == 0 && len(values)+len(sources.remove) == 0 {
 		return nil, failure.Usage("secret set: which values? Name a KEY, or use --env-file, --file or --remove")
 	}
+
 	for _, key := range keys {
 		value, err := readSecret(ctx, f, key)
 		if err == nil {
 			err = put(key, value)
 		}
+
 		if err != nil {
 			return nil, err
 		}
 	}
+
 	if len(values) == 0 {
 		return nil, nil
 	}
+
 	return values, task.CheckSecret("values", values)
 }
 
@@ -153,11 +176,13 @@ func (f secretSources) fromInput() (n int) {
 	if f.envFile == "-" {
 		n++
 	}
+
 	for _, pair := range f.files {
 		if _, file, _ := strings.Cut(pair, "="); file == "-" {
 			n++
 		}
 	}
+
 	return n
 }
 
@@ -175,14 +200,17 @@ func readSecret(ctx context.Context, f *factory.Factory, key string) (string, er
 		b, err := factory.ReadPatiently(ctx, func() ([]byte, error) { return io.ReadAll(io.LimitReader(f.In, task.MaxSecretValues+2)) })
 		return withoutNewline(b), err
 	}
+
 	if f.NoInput {
 		return "", failure.Usage("%s: nobody may be asked for it (--no-input)", task.Quote(key))
 	}
+
 	fd := int(f.In.(*os.File).Fd())
 	before, err := term.GetState(fd)
 	if err != nil {
 		return "", err
 	}
+
 	fmt.Fprintf(f.Err, "%s: ", key)
 	b, err := factory.ReadPatiently(ctx, func() ([]byte, error) { return term.ReadPassword(fd) })
 	fmt.Fprintln(f.Err)
@@ -190,6 +218,7 @@ func readSecret(ctx context.Context, f *factory.Factory, key string) (string, er
 		_ = term.Restore(fd, before) // or what is typed next would not be shown
 		return "", err
 	}
+
 	return string(b), nil
 }
 
@@ -200,9 +229,12 @@ func secretFile(ctx context.Context, f *factory.Factory, path string) ([]byte, e
 		if err != nil {
 			return nil, &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: "file", Message: path + ": " + failure.FileReason(err)}}
 		}
+
 		defer file.Close()
+
 		in = file
 	}
+
 	const most = 2 * task.MaxSecretValues // with comments
 	b, err := factory.ReadPatiently(ctx, func() ([]byte, error) { return io.ReadAll(io.LimitReader(in, most+1)) })
 	switch {
@@ -211,6 +243,7 @@ func secretFile(ctx context.Context, f *factory.Factory, path string) ([]byte, e
 	case len(b) > most: // what is behind that would be lost without a word
 		return nil, &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: "file", Message: fmt.Sprintf("%s: has more than %d bytes", path, most)}}
 	}
+
 	return b, nil
 }
 

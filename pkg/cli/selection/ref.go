@@ -29,9 +29,11 @@ func ParseRef(f *factory.Factory, word string) (Ref, error) {
 	if ns, name, ok := strings.Cut(word, "/"); ok {
 		r = Ref{ns, name}
 	}
+
 	if err := task.CheckName("namespace", r.Namespace); err != nil {
 		return r, err
 	}
+
 	return r, task.CheckName("name", r.Name)
 }
 

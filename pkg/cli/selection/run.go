@@ -51,6 +51,7 @@ func ParseRunWord(word string) (RunWord, error) {
 	case RunIDStart.MatchString(at):
 		return RunWord{Task: name, ID: at}, nil
 	}
+
 	if back, ok := strings.CutPrefix(at, "-"); ok {
 		n, err := strconv.Atoi(back)
 		if err != nil || n < 0 || back[0] < '0' || back[0] > '9' {
@@ -58,9 +59,11 @@ func ParseRunWord(word string) (RunWord, error) {
 		}
 		return RunWord{Task: name, back: n}, nil
 	}
+
 	if _, err := parseTick(at); err != nil {
 		return RunWord{}, badRunWord(word)
 	}
+
 	return RunWord{Task: name, Tick: at}, nil
 }
 
@@ -88,6 +91,7 @@ func parseTick(s string) (tickForm, error) {
 			return f, nil
 		}
 	}
+
 	return tickForm{}, fmt.Errorf("%s is no tick", task.Quote(s))
 }
 
@@ -96,18 +100,22 @@ func (f tickForm) matches(r task.Run, typed string, zone *time.Location) bool {
 	if r.Trigger == task.TriggerManual {
 		return false
 	}
+
 	if f.instant {
 		t, err := time.Parse(time.RFC3339Nano, typed)
 		return err == nil && (r.ScheduledTime.Equal(t) || r.Count > 1 && !t.Before(r.ScheduledTime.Time) && !t.After(r.Last.Time))
 	}
+
 	if r.ScheduledTime.In(zone).Format(f.layout) == typed {
 		return true
 	}
 	if r.Count <= 1 || !strings.HasPrefix(f.layout, "2006") {
 		return false
 	}
+
 	// A range of ticks: what lies within it was decided with it.
 	t, err := time.ParseInLocation(f.layout, typed, zone)
+
 	return err == nil && !t.Before(r.ScheduledTime.Time) && !t.After(r.Last.Time)
 }
 
@@ -123,14 +131,17 @@ func FindRun(ctx context.Context, f *factory.Factory, c *client.Client, word str
 	if ns, id, ok := strings.Cut(w.Task, "/"); ok && RunIDStart.MatchString(id) {
 		return runByID(ctx, f, c, ns, id)
 	}
+
 	r, err := ParseRef(f, w.Task)
 	if err != nil {
 		return task.Run{}, err
 	}
+
 	if w.ID != "" {
 		run, err := c.Runs.Get(ctx, r.Namespace, r.Name, w.ID)
 		return run, ExplainMissing(ctx, f, c, r, err)
 	}
+
 	runs, err := c.Runs.ListByTask(ctx, r.Namespace, r.Name, client.RunListOptions{})
 	if err != nil {
 		if run, byID := c.Runs.Find(ctx, r.Namespace, w.Task); byID == nil && errors.Is(err, task.ErrNotFound) && AreDigits(w.Task) {
@@ -138,17 +149,21 @@ func FindRun(ctx context.Context, f *factory.Factory, c *client.Client, word str
 		}
 		return task.Run{}, ExplainMissing(ctx, f, c, r, err)
 	}
+
 	if w.Tick == "" {
 		return NthRun(f, r, runs, w.back)
 	}
+
 	t, err := c.Tasks.Get(ctx, r.Namespace, r.Name)
 	if err != nil {
 		return task.Run{}, ExplainMissing(ctx, f, c, r, err)
 	}
+
 	zone, err := schedule.Location(t.Timezone)
 	if err != nil {
 		return task.Run{}, err
 	}
+
 	return runAtTick(f, r, runs, w.Tick, zone)
 }
 
@@ -159,16 +174,19 @@ func runByID(ctx context.Context, f *factory.Factory, c *client.Client, namespac
 	if !f.AllNamespaces {
 		return c.Runs.Find(ctx, namespace, id)
 	}
+
 	runs, err := c.Runs.List(ctx, client.RunListOptions{})
 	if err != nil {
 		return task.Run{}, err
 	}
+
 	var found []task.Run
 	for _, r := range runs {
 		if strings.HasPrefix(r.ID, id) {
 			found = append(found, r)
 		}
 	}
+
 	return OnlyRun(f, found, "run "+task.Quote(id))
 }
 
@@ -183,12 +201,15 @@ func NthRun(f *factory.Factory, r Ref, runs []task.Run, back int) (task.Run, err
 		if n == back {
 			return run, nil
 		}
+
 		n++
 	}
+
 	fail := failure.NotFound("%s has %s on record", Show(f, r), output.Plural(int64(n), "run"))
 	if n == 0 {
 		fail = failure.NotFound("%s has not run yet", Show(f, r))
 	}
+
 	return task.Run{}, fail.WithHint("see what there is: carillon task history %s", Show(f, r))
 }
 
@@ -199,20 +220,24 @@ func runAtTick(f *factory.Factory, r Ref, runs []task.Run, typed string, zone *t
 	if err != nil {
 		return task.Run{}, err
 	}
+
 	var found []task.Run
 	for _, run := range runs {
 		if form.matches(run, typed, zone) {
 			found = append(found, run)
 		}
 	}
+
 	if len(found) > 1 && !strings.HasPrefix(form.layout, "2006") {
 		found = found[:1] // newest first
 	}
+
 	run, err := OnlyRun(f, found, fmt.Sprintf("run of %s at %s (%s)", Show(f, r), typed, zone))
 	var fail *failure.Error
 	if errors.As(err, &fail) && fail.Exit == failure.ExitNotFound {
 		fail.Hint = "see what there is: carillon task history " + Show(f, r)
 	}
+
 	return run, err
 }
 
@@ -224,11 +249,14 @@ func OnlyRun(f *factory.Factory, found []task.Run, what string) (task.Run, error
 	case 0:
 		return task.Run{}, failure.NotFound("there is no %s on record", what)
 	}
+
 	ids := make([]string, 0, 3)
 	for _, r := range found[:min(len(found), 3)] {
 		ids = append(ids, r.ID)
 	}
+
 	fail := &failure.Error{Exit: failure.ExitConflict, Problem: failure.Problem{Code: client.CodeAmbiguous, Message: fmt.Sprintf("there are %d of %s", len(found), what)}}
+
 	return task.Run{}, fail.WithHint("name one by its id: %s", strings.Join(ids, ", "))
 }
 

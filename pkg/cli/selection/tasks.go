@@ -54,6 +54,7 @@ func Find(ctx context.Context, f *factory.Factory, c *client.Client, words []str
 	if _, err := task.ParseSelector(p.Selector); err != nil {
 		return out, task.Under("selector", err)
 	}
+
 	globs := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return !IsGlob(w) })
 	var all []Ref
 	if broad = broad || len(globs) > 0; broad {
@@ -61,6 +62,7 @@ func Find(ctx context.Context, f *factory.Factory, c *client.Client, words []str
 		if err != nil {
 			return out, err
 		}
+
 		for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: namespace, Selector: p.Selector, Names: names, Brief: true}) {
 			if err != nil {
 				return out, err
@@ -68,15 +70,18 @@ func Find(ctx context.Context, f *factory.Factory, c *client.Client, words []str
 			all = append(all, Ref{t.Namespace, t.Name})
 		}
 	}
+
 	if p.Selector != "" {
 		out.Refs = all
 	}
+
 	has := map[Ref]bool{}
 	for _, word := range words {
 		found, err := expandWord(f, word, all)
 		if err != nil {
 			return out, err
 		}
+
 		for _, r := range found {
 			if !has[r] {
 				has[r] = true
@@ -84,7 +89,9 @@ func Find(ctx context.Context, f *factory.Factory, c *client.Client, words []str
 			}
 		}
 	}
+
 	out.Broad = broad && len(out.Refs) > 1
+
 	return out, nil
 }
 
@@ -95,6 +102,7 @@ func Patterns(f *factory.Factory, words []string) (namespace string, names []str
 	if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(w, "/") }) {
 		namespace = ""
 	}
+
 	for _, w := range words {
 		if _, err := path.Match(w, ""); IsGlob(w) && (err != nil || strings.ContainsAny(w, ",")) {
 			return "", nil, failure.Usage("%s is not a pattern; use *, ? and [a-z]", task.Quote(w))
@@ -103,11 +111,14 @@ func Patterns(f *factory.Factory, words []string) (namespace string, names []str
 				return "", nil, err
 			}
 		}
+
 		if namespace == "" && !f.AllNamespaces && !strings.Contains(w, "/") {
 			w = f.Namespace() + "/" + w
 		}
+
 		names = append(names, w)
 	}
+
 	return namespace, names, nil
 }
 
@@ -118,15 +129,18 @@ func expandWord(f *factory.Factory, word string, all []Ref) ([]Ref, error) {
 		r, err := ParseRef(f, word)
 		return []Ref{r}, err
 	}
+
 	var found []Ref
 	for _, r := range all {
 		if Matches(f, word, r) {
 			found = append(found, r)
 		}
 	}
+
 	if len(found) == 0 {
 		return nil, failure.NotFound("no task matches %s", task.Quote(word))
 	}
+
 	return found, nil
 }
 
@@ -139,6 +153,7 @@ func Matches(f *factory.Factory, word string, r Ref) bool {
 			return false
 		}
 	}
+
 	ok, _ := path.Match(word, text) // a bad pattern matches nothing
 	return ok
 }
@@ -159,9 +174,11 @@ func ExplainMissing(ctx context.Context, f *factory.Factory, c *client.Client, r
 	if !errors.As(err, &e) || e.Code != client.CodeNotFound {
 		return err
 	}
+
 	fail := f.ExplainRemote(e)
 	ctx, cancel := context.WithTimeout(ctx, f.LookupTimeout)
 	defer cancel()
+
 	if answer, err := c.Tasks.Why(ctx, r.Namespace, r.Name, client.WhyQuestion{}); err == nil {
 		switch d := answer.Deleted; {
 		case d == nil: // the task is there, and something of it is not
@@ -173,13 +190,17 @@ func ExplainMissing(ctx context.Context, f *factory.Factory, c *client.Client, r
 			if d.By != "" {
 				by = " by " + d.By
 			}
+
 			if d.Why != "" {
 				why = ": " + d.Why
 			}
+
 			fail.Hint = output.OneLine("it was deleted " + strings.Replace(f.PastTime(d.At, ""), "now", "just now", 1) + by + why)
 		}
+
 		return fail
 	}
+
 	var names []string
 	const most = 5000
 	for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Limit: most}) {
@@ -192,8 +213,10 @@ func ExplainMissing(ctx context.Context, f *factory.Factory, c *client.Client, r
 			fail.Hint = fmt.Sprintf("it is in another namespace: -n %s", t.Namespace)
 		}
 	}
+
 	if near := task.Nearest(r.Name, names); near != "" {
 		fail.Hint = "did you mean: " + near
 	}
+
 	return fail
 }

@@ -21,9 +21,11 @@ func ownerOf(path string) (uid int, ok bool) {
 	if err != nil {
 		return 0, false
 	}
+
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
 		return 0, false
 	}
+
 	return int(st.Uid), true
 }

@@ -12,5 +12,6 @@ func FieldNames() []string {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		names = append(names, name)
 	}
+
 	return names
 }

@@ -20,11 +20,13 @@ func (s *Settings) choose(flag, flagValue, variable, variableValue, fromContext 
 	if s.ChosenBy == byFlag {
 		order = []Setting{{flagValue, flag}, inContext, {variableValue, variable}}
 	}
+
 	for _, c := range order {
 		if c.Value != "" {
 			return c
 		}
 	}
+
 	return Setting{"", ByDefault}
 }
 
@@ -50,6 +52,7 @@ func (r *Resolver) InsecureSetting(s *Settings) Setting {
 	case s.Insecure && r.IsOwnServer(s):
 		return Setting{"true", "context " + s.Name}
 	}
+
 	return Setting{"false", ByDefault}
 }
 
@@ -66,6 +69,7 @@ func (r *Resolver) IsOwnServer(s *Settings) bool {
 	if s.Name == "" {
 		return false
 	}
+
 	there, err := client.New(client.Config{Server: r.ServerSetting(s).Value})
 	own, ownErr := client.New(client.Config{Server: s.Server})
 	return err == nil && ownErr == nil && there.Server() == own.Server()
@@ -87,6 +91,7 @@ func (r *Resolver) TokenSetting(s *Settings) (token, file Setting) {
 	if r.IsOwnServer(s) {
 		own, ownFile = Setting{s.Token, "context " + s.Name}, Setting{s.resolvePath(r, s.TokenFile), "context " + s.Name}
 	}
+
 	has := own.Value != "" || ownFile.Value != ""
 	switch env, envFile := strings.TrimSpace(r.Env("CARILLON_TOKEN")), r.Env("CARILLON_TOKEN_FILE"); {
 	case r.TokenFileFlag != "":
@@ -100,10 +105,12 @@ func (r *Resolver) TokenSetting(s *Settings) (token, file Setting) {
 	case has, r.IsOwnServer(s): // a context without a token has none
 		return own, ownFile
 	}
+
 	usual := r.UserTokenFile()
 	if _, err := os.Stat(usual); usual == "" || os.IsNotExist(err) {
 		return Setting{}, Setting{r.hostToken(r.ServerSetting(s).Value), ByDefault}
 	}
+
 	return Setting{}, Setting{usual, ByDefault}
 }
 
@@ -119,11 +126,14 @@ func (r *Resolver) hostToken(server string) string {
 	if err != nil || !c.OnThisHost() || strings.HasPrefix(c.Server(), "unix://") {
 		return ""
 	}
+
 	file := cmp.Or(r.hostTokenFile, hostTokenFile)
 	f, err := os.Open(file)
 	if err != nil {
 		return "" // there is none, or not for this user: the server says what it wants
 	}
+
 	f.Close()
+
 	return file
 }

@@ -47,6 +47,7 @@ func (f File) validate() error {
 			return task.Under("contexts."+name, err)
 		}
 	}
+
 	switch _, ok := f.Contexts[f.Current]; {
 	case f.Current == "" || ok:
 	case len(f.Contexts) == 0:
@@ -54,6 +55,7 @@ func (f File) validate() error {
 	default:
 		return task.NoneOf(task.CodeBadValue, "current", f.Current, slices.Sorted(maps.Keys(f.Contexts))...)
 	}
+
 	return nil
 }
 
@@ -64,11 +66,13 @@ func (c Context) Validate() error {
 			return err
 		}
 	}
+
 	if c.Namespace != "" {
 		if err := task.CheckName("namespace", c.Namespace); err != nil {
 			return err
 		}
 	}
+
 	switch {
 	case c.Token != "" && !isToken(c.Token):
 		return task.Invalid(task.CodeBadValue, "token", "is no token, which is one word of printable ASCII")
@@ -77,6 +81,7 @@ func (c Context) Validate() error {
 	case (c.CertFile == "") != (c.KeyFile == ""):
 		return task.Invalid(task.CodeRequired, "", "cert_file and key_file need each other")
 	}
+
 	return nil
 }
 
@@ -134,6 +139,7 @@ func (r *Resolver) readSettings() (*Settings, error) {
 	if s.File, s.exists, err = ReadFile(s.Path); err != nil {
 		return nil, err
 	}
+
 	switch {
 	case r.ContextFlag != "":
 		s.Name, s.ChosenBy = r.ContextFlag, byFlag
@@ -144,10 +150,12 @@ func (r *Resolver) readSettings() (*Settings, error) {
 	default:
 		return s, nil
 	}
+
 	var known bool
 	if s.Context, known = s.File.Contexts[s.Name]; !known {
 		return nil, s.UnknownContext(s.Name)
 	}
+
 	return s, nil
 }
 
@@ -156,12 +164,14 @@ func (s *Settings) UnknownContext(name string) error {
 	names := slices.Sorted(maps.Keys(s.File.Contexts))
 	f := failure.NotFound("context %s is not in %s", task.Quote(name), cmp.Or(s.Path, "any file"))
 	f.Field = "context"
+
 	switch near := task.Nearest(name, names); {
 	case near != "":
 		return f.WithHint("did you mean: %s", near)
 	case len(names) > 0:
 		return f.WithHint("there are: %s", strings.Join(names, ", "))
 	}
+
 	return f.WithHint("make one with: carillon config set %s server=https://…", name)
 }
 
@@ -181,9 +191,11 @@ func (r *Resolver) UserDirFile(variable, usual, name string) string {
 	if home := r.Env("HOME"); dir == "" && home != "" {
 		dir = filepath.Join(home, usual)
 	}
+
 	if dir == "" {
 		return ""
 	}
+
 	return filepath.Join(dir, "carillon", name)
 }
 
@@ -199,11 +211,13 @@ func ReadFile(path string) (f File, there bool, err error) {
 	if err := manifest.Checked(path, b, &f, func() error { return f.validate() }); err != nil {
 		return f, true, err
 	}
+
 	secret := slices.ContainsFunc(slices.Collect(maps.Values(f.Contexts)), func(c Context) bool { return c.Token != "" })
 	if secret && mode&0o077 != 0 {
 		return f, true, (&failure.Error{Exit: failure.ExitAuth, Problem: failure.Problem{Code: "config_file", Message: path + ": holds a token, and can be read by others"}}).
 			WithHint("chmod 600 %s", path)
 	}
+
 	return f, true, nil
 }
 
@@ -212,9 +226,11 @@ func readFile(path string) ([]byte, os.FileMode, error) {
 	failed := func(what string) error {
 		return &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: "config_file", Message: path + ": " + what}}
 	}
+
 	if path == "" {
 		return nil, 0, nil
 	}
+
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -226,15 +242,19 @@ func readFile(path string) ([]byte, os.FileMode, error) {
 	case info.Size() > maxConfig:
 		return nil, 0, failed("has more than " + strconv.Itoa(maxConfig) + " bytes")
 	}
+
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, 0, failed(failure.FileReason(err))
 	}
+
 	defer file.Close()
+
 	b, err := io.ReadAll(io.LimitReader(file, maxConfig))
 	if err != nil {
 		return nil, 0, failed(failure.FileReason(err))
 	}
+
 	return append([]byte{}, b...), info.Mode().Perm(), nil
 }
 
@@ -246,5 +266,6 @@ func (s *Settings) resolvePath(r *Resolver, file string) string {
 	if file == "" || filepath.IsAbs(file) || s.Path == "" {
 		return file
 	}
+
 	return filepath.Join(filepath.Dir(s.Path), file)
 }

@@ -32,6 +32,7 @@ func readToken(file string) (token, warning string, err error) {
 	if !isToken(token) {
 		return "", warning, failed("holds no token, which is one word of printable ASCII")
 	}
+
 	return token, warning, nil
 }
 
@@ -53,9 +54,12 @@ func (r *Resolver) ReadCredential(s *Settings) (c Credential, err error) {
 	if file.Value == "" {
 		return Credential{Token: chosen.Value}, nil
 	}
+
 	if uid, ok := ownerOf(file.Value); ok {
 		c.Owners = append(c.Owners, uid)
 	}
+
 	c.Token, c.Warning, err = readToken(file.Value)
+
 	return c, err
 }

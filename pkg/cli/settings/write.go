@@ -28,12 +28,14 @@ func (r *Resolver) ChangeFile(change func(*File) error) (f File, anew bool, err 
 	if err != nil {
 		return f, false, err
 	}
+
 	before, _, err := readFile(path)
 	if err != nil {
 		return f, false, err
 	}
 
 	was := File{f.Current, maps.Clone(f.Contexts)}
+
 	if err := change(&f); err != nil {
 		return f, false, err
 	}
@@ -42,6 +44,7 @@ func (r *Resolver) ChangeFile(change func(*File) error) (f File, anew bool, err 
 	if err != nil {
 		return f, false, err
 	}
+
 	return f, !kept, WritePrivateFile(path, []byte(text))
 }
 
@@ -53,11 +56,14 @@ func rewrite(text string, was, now File) (string, bool, error) {
 	if manifest.Document("", []byte(edited), &got) == nil && same(got, now) {
 		return edited, true, nil
 	}
+
 	b, err := json.Marshal(now)
 	if err != nil {
 		return "", false, fmt.Errorf("write the configuration: %w", err)
 	}
+
 	y, err := manifest.WriteYAML(b)
+
 	return string(y), !strings.Contains(text, "#"), err
 }
 
@@ -73,11 +79,13 @@ func edit(text string, was, now File) string {
 	if text != "" && !strings.HasSuffix(text, "\n") {
 		text += "\n"
 	}
+
 	if was.Current != now.Current {
 		line := ""
 		if now.Current != "" {
 			line = "current: " + now.Current
 		}
+
 		switch m := currentLine.FindStringSubmatchIndex(text); {
 		case m == nil:
 			text = line + "\n" + text
@@ -90,23 +98,28 @@ func edit(text string, was, now File) string {
 			text = text[:m[0]] + line + "\n" + text[m[1]:]
 		}
 	}
+
 	lines := slices.Collect(strings.Lines(text))
 	for _, name := range slices.Sorted(maps.Keys(now.Contexts)) {
 		if old, there := was.Contexts[name]; !there || old != now.Contexts[name] {
 			lines = editContext(lines, name, fieldsOf(old), fieldsOf(now.Contexts[name]))
 		}
 	}
+
 	for name := range was.Contexts {
 		if _, there := now.Contexts[name]; there {
 			continue
 		}
+
 		if from, to := contextLines(lines, name); from >= 0 {
 			lines = slices.Delete(lines, from, to)
 		}
 	}
+
 	if len(now.Contexts) == 0 {
 		lines = slices.DeleteFunc(lines, func(l string) bool { return strings.TrimSpace(l) == "contexts:" })
 	}
+
 	return strings.Join(lines, "")
 }
 
@@ -114,6 +127,7 @@ func edit(text string, was, now File) string {
 func fieldsOf(c Context) map[string]string {
 	fields := map[string]string{}
 	v := reflect.ValueOf(c)
+
 	for i, name := range FieldNames() {
 		switch f := v.Field(i); {
 		case f.IsZero():
@@ -123,6 +137,7 @@ func fieldsOf(c Context) map[string]string {
 			fields[name] = scalar(f.String())
 		}
 	}
+
 	return fields
 }
 
@@ -133,10 +148,12 @@ func scalar(s string) string {
 	if bare.MatchString(s) && !slices.Contains([]string{"true", "false", "null", "yes", "no", "on", "off"}, strings.ToLower(s)) {
 		return s
 	}
+
 	b, err := json.Marshal(s)
 	if err != nil {
 		return s // a string can be marshalled
 	}
+
 	return string(b)
 }
 
@@ -162,6 +179,7 @@ func contextLines(lines []string, name string) (from, to int) {
 			from, to = i, i+1
 		}
 	}
+
 	return from, to
 }
 
@@ -178,19 +196,24 @@ func editContext(lines []string, name string, was, now map[string]string) []stri
 			lines = append(lines, "contexts:\n")
 			at = len(lines) - 1
 		}
+
 		lines = slices.Insert(lines, at+1, "  "+name+":\n")
 		from, to = at+1, at+2
 	}
+
 	indent := strings.Repeat(" ", indentOf(lines[from])+2)
 	if from+1 < to {
 		indent = strings.Repeat(" ", indentOf(lines[from+1]))
 	}
+
 	for _, key := range FieldNames() {
 		if was[key] == now[key] {
 			continue
 		}
+
 		at := slices.IndexFunc(lines[from+1:to], func(l string) bool { return strings.HasPrefix(strings.TrimSpace(l), key+":") })
 		line := indent + key + ": " + now[key] + "\n"
+
 		switch {
 		case at >= 0 && now[key] == "":
 			lines = slices.Delete(lines, from+1+at, from+2+at)
@@ -202,6 +225,7 @@ func editContext(lines []string, name string, was, now map[string]string) []stri
 			to++
 		}
 	}
+
 	return lines
 }
 
@@ -211,28 +235,35 @@ func WritePrivateFile(path string, b []byte) error {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
 	}
+
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("%s: %s", dir, failure.FileReason(err))
 	}
+
 	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*") // with mode 0600
 	if err != nil {
 		return fmt.Errorf("%s: %s", dir, failure.FileReason(err))
 	}
+
 	_, err = f.Write(b)
 	if serr := f.Sync(); err == nil {
 		err = serr
 	}
+
 	if cerr := f.Close(); err == nil {
 		err = cerr
 	}
+
 	if err == nil {
 		err = os.Rename(f.Name(), path)
 	}
+
 	if err != nil {
 		_ = os.Remove(f.Name()) // the error that matters is told
 		return fmt.Errorf("%s: %s", path, failure.FileReason(err))
 	}
+
 	return nil
 }
 
@@ -244,5 +275,6 @@ func AbsolutePath(path string) string {
 	if abs, err := filepath.Abs(path); err == nil {
 		return abs
 	}
+
 	return path
 }

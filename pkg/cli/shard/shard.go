@@ -34,15 +34,19 @@ func Command(f *factory.Factory) *cobra.Command {
 			if follow {
 				return watchShards(cmd.Context(), f, c)
 			}
+
 			shards, err := c.Shards.List(cmd.Context())
 			if err != nil {
 				return err
 			}
+
 			return output.EmitList(&f.Printer, shards, func(s task.Shard) string { return fmt.Sprint(s.ID) }, func(wide bool) *output.Table { return shardTable(f, shards, wide) })
 		},
 	}
+
 	watch.BindFlag(list, &follow)
 	cmd.AddCommand(list)
+
 	return cmd
 }
 
@@ -51,11 +55,13 @@ func shardTable(f *factory.Factory, shards []task.Shard, wide bool) *output.Tabl
 	if wide {
 		g.Headers = append(g.Headers, "FENCE", "BEFORE")
 	}
+
 	for _, s := range shards {
 		watermark := f.NoValue()
 		if s.Watermark.UnixMilli() > 0 {
 			watermark = f.PastTime(s.Watermark, "UTC")
 		}
+
 		row := []string{fmt.Sprint(s.ID), cmp.Or(output.OneLine(s.Node), f.Paint(output.Red, "nobody")), f.PastTime(s.Since, "UTC"), watermark, fmt.Sprint(s.Tasks), fmt.Sprint(s.Queued)}
 		if wide {
 			var before []string
@@ -64,8 +70,10 @@ func shardTable(f *factory.Factory, shards []task.Shard, wide bool) *output.Tabl
 			}
 			row = append(row, fmt.Sprint(s.Fence), cmp.Or(strings.Join(before, ", "), f.NoValue()))
 		}
+
 		g.AddRow(row...)
 	}
+
 	return g
 }
 
@@ -78,5 +86,6 @@ func watchShards(ctx context.Context, f *factory.Factory, c *client.Client) erro
 	w.Name = w.Key
 	w.Comparable = func(s task.Shard) any { s.Watermark, s.Tasks, s.Queued = task.Time{}, 0, 0; return s }
 	w.Removed = func(key string) any { return watch.Removed{Name: key, Left: true} }
+
 	return w.Run(ctx)
 }

@@ -22,13 +22,17 @@ func limitNames() (names []string) {
 // describeConfinement writes what a process is bound by.
 func describeConfinement(d *output.Details, p *task.Process) {
 	d.Field("Group", "%s", p.Group)
+
 	if p.Groups != nil {
 		d.Field("Groups", "%s", cmp.Or(strings.Join(p.Groups, ", "), "none"))
 	}
+
 	d.Field("Umask", "%s", p.Umask)
+
 	if p.Nice != 0 {
 		d.Field("Nice", "%d", p.Nice)
 	}
+
 	d.Field("I/O", "%s", p.IONice)
 	var words []string
 	for _, is := range []struct {
@@ -39,8 +43,10 @@ func describeConfinement(d *output.Details, p *task.Process) {
 			words = append(words, is.word)
 		}
 	}
+
 	d.Field("Confined", "%s", strings.Join(words, ", "))
 	d.Field("Limits", "%s", limitWords(p.Limits))
+
 	if p.Enforce == task.EnforceReport {
 		d.Field("Enforce", "%s", "what a node cannot enforce is reported")
 	}
@@ -50,15 +56,19 @@ func describeConfinement(d *output.Details, p *task.Process) {
 func limitWords(l task.Limits) string {
 	var words []string
 	v := reflect.ValueOf(l)
+
 	for i, name := range limitNames() {
 		f := v.Field(i)
 		if f.IsZero() {
 			continue
 		}
+
 		if f.Kind() == reflect.Pointer {
 			f = f.Elem()
 		}
+
 		words = append(words, fmt.Sprint(strings.ReplaceAll(strings.TrimSuffix(name, "="), "_", " "), " ", f.Interface()))
 	}
+
 	return strings.Join(words, ", ")
 }

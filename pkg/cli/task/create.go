@@ -46,42 +46,55 @@ func createCommand(f *factory.Factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
+
 		p, err := flags.patch(cmd.Flags(), command)
 		if err == nil {
 			err = complain(p)
 		}
+
 		if err == nil {
 			err = readTimes(p, func() (string, error) { return task.Defaults().Timezone, nil })
 		}
+
 		if err != nil {
 			return err
 		}
+
 		spec, err := specOf(p, name.Namespace, name.Name)
 		if err == nil {
 			err = manifest.Check(&spec)
 		}
+
 		if err != nil {
 			return err
 		}
+
 		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
+
 		write := c.Tasks.Create
 		if dryRun {
 			write = c.Tasks.DryRunCreate
 		}
+
 		t, err := write(cmd.Context(), name.Namespace, spec)
 		if err != nil {
 			return err
 		}
+
 		selection.PrintWarnings(f, t)
+
 		if dryRun {
 			return wouldBe(f, t)
 		}
+
 		f.Say("created %s%s", selection.Show(f, name), view.NextText(f, t))
+
 		return output.EmitChanged(&f.Printer, []client.Task{t}, 1, func(t client.Task) string { return selection.TaskName(f, t) })
 	}
+
 	return cmd
 }
 
@@ -115,6 +128,7 @@ func complain(p map[string]any) error {
 	case action["noop"] == nil && process["command"] == nil && process["shell"] == nil:
 		return failure.Usage("there is nothing to run").WithHint("give a command behind two dashes (-- command args…), or --shell, or --noop")
 	}
+
 	return nil
 }
 
@@ -130,6 +144,7 @@ func nameAndCommand(f *factory.Factory, cmd *cobra.Command, words []string) (sel
 		return selection.Ref{}, nil, failure.Usage("%s: %s is too much", cmd.CommandPath(), task.Quote(words[1])).
 			WithHint("the command to run goes behind two dashes: carillon task %s %s … -- %s …", cmd.Name(), words[0], words[1])
 	}
+
 	r, err := selection.ParseRef(f, words[0])
 	return r, command, err
 }
@@ -143,6 +158,7 @@ func namesAndCommand(cmd *cobra.Command, words []string) (names, command []strin
 	if at == len(words) {
 		return nil, nil, failure.Usage("there is no command after --")
 	}
+
 	return words[:at], words[at:], nil
 }
 
@@ -180,24 +196,29 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 		if revision != 0 && (len(words) != 1 || selection.IsGlob(words[0])) {
 			return failure.Usage("--revision needs exactly one task")
 		}
+
 		change, err := flags.patch(cmd.Flags(), command)
 		if err == nil {
 			err = unset(change, clear)
 		}
+
 		if err != nil {
 			return err
 		}
 		if len(change) == 0 {
 			return failure.Usage("nothing to change").WithHint("give the fields that change, such as --schedule; see %s --help", cmd.CommandPath())
 		}
+
 		c, refs, err := toUpdate(f, cmd, words, p)
 		if err != nil {
 			return err
 		}
+
 		past := "updated"
 		if p.DryRun {
 			past = "checked"
 		}
+
 		changed, failed := batch.Run(ctx, f, "update", past, "task", refs, func(ctx context.Context, r selection.Ref) (client.Task, string, error) {
 			t, err := update(ctx, f, c, r, change, int64(revision), p.DryRun)
 			if p.DryRun {
@@ -205,12 +226,16 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 			}
 			return t, fmt.Sprintf("updated %s%s", selection.Show(f, r), view.NextText(f, t)), err
 		})
+
 		selection.PrintWarnings(f, changed...)
+
 		if err := output.EmitChanged(&f.Printer, changed, len(refs), func(t client.Task) string { return selection.TaskName(f, t) }); err != nil {
 			return err
 		}
+
 		return failed
 	}
+
 	return cmd
 }
 
@@ -220,11 +245,14 @@ func toUpdate(f *factory.Factory, cmd *cobra.Command, words []string, p selectio
 	if !p.DryRun {
 		return approvedTasks(f, cmd, words, p, false)
 	}
+
 	c, err := f.Connect()
 	if err != nil {
 		return nil, nil, err
 	}
+
 	ch, err := selection.Find(cmd.Context(), f, c, words, p)
+
 	return c, ch.Refs, err
 }
 
@@ -236,17 +264,22 @@ func update(ctx context.Context, f *factory.Factory, c *client.Client, r selecti
 		t, err := c.Tasks.Get(ctx, r.Namespace, r.Name)
 		return t.Timezone, selection.ExplainMissing(ctx, f, c, r, err)
 	})
+
 	if err != nil {
 		return client.Task{}, err
 	}
+
 	body, err := json.Marshal(change)
 	if err != nil {
 		return client.Task{}, fmt.Errorf("write the change as JSON: %w", err)
 	}
+
 	write := c.Tasks.Patch
 	if dryRun {
 		write = c.Tasks.DryRunPatch
 	}
+
 	t, err := write(ctx, r.Namespace, r.Name, body, revision)
+
 	return t, selection.ExplainMissing(ctx, f, c, r, err)
 }

@@ -51,20 +51,25 @@ func editCommand(f *factory.Factory) *cobra.Command {
 		if err := e.findEditor(); err != nil {
 			return err
 		}
+
 		r, err := selection.ParseRef(f, words[0])
 		if err != nil {
 			return err
 		}
+
 		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
+
 		t, err := c.Tasks.Get(cmd.Context(), r.Namespace, r.Name)
 		if err != nil {
 			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
 		}
+
 		return e.run(cmd.Context(), c, t)
 	}
+
 	return cmd
 }
 
@@ -80,6 +85,7 @@ func (e *editing) findEditor() error {
 	if e.editor != "" {
 		return nil
 	}
+
 	const other = "carillon task update NAME changes single fields; apply takes files; --editor names a command that needs no terminal"
 	_, in := e.Terminal(e.In)
 	_, out := e.Terminal(e.Out)
@@ -89,6 +95,7 @@ func (e *editing) findEditor() error {
 	if e.editor = cmp.Or(strings.TrimSpace(e.Env("VISUAL")), strings.TrimSpace(e.Env("EDITOR"))); e.editor == "" {
 		return failure.Usage("neither VISUAL nor EDITOR names an editor").WithHint("such as EDITOR=nano carillon task edit NAME")
 	}
+
 	return nil
 }
 
@@ -99,6 +106,7 @@ func (e *editing) run(ctx context.Context, c *client.Client, t client.Task) erro
 	if err != nil {
 		return err
 	}
+
 	body, err := manifest.WriteYAML(least)
 	if err != nil {
 		return fmt.Errorf("write YAML: %w", err)
@@ -106,6 +114,7 @@ func (e *editing) run(ctx context.Context, c *client.Client, t client.Task) erro
 	if err := e.create(t); err != nil {
 		return err
 	}
+
 	var why error // it is opened again
 	head := comment(fmt.Sprintf("The task %s at revision %d. Lines like this one, on top, are not part of it.\n"+
 		"A field that is left out has its default.", selection.TaskName(e.Factory, t), t.Revision))
@@ -125,18 +134,22 @@ func (e *editing) run(ctx context.Context, c *client.Client, t client.Task) erro
 		case bytes.Equal(text, shown):
 			return e.keep(why)
 		}
+
 		body = withoutHead(text)
 		if len(bytes.TrimSpace(body)) == 0 {
 			os.Remove(e.file) // there is nothing in it
 			return &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: failure.CodeConfirm, Message: "not done: the text is empty"}}
 		}
+
 		done, err := e.apply(ctx, c, body)
 		if err == nil {
 			os.Remove(e.file)
 			selection.PrintWarnings(e.Factory, done)
 			e.Say("%s %s%s", done.Result, selection.TaskName(e.Factory, done), view.NextText(e.Factory, done))
+
 			return e.emit(done, done.Result)
 		}
+
 		switch {
 		case errors.Is(err, task.ErrStale):
 			why = err
@@ -149,6 +162,7 @@ func (e *editing) run(ctx context.Context, c *client.Client, t client.Task) erro
 			return e.keep(err)
 		}
 	}
+
 	return e.keep(why)
 }
 
@@ -166,16 +180,20 @@ func (e *editing) apply(ctx context.Context, c *client.Client, body []byte) (cli
 	if len(objects) != 1 {
 		return client.Task{}, task.Invalid(task.CodeBadValue, "", "there are %d tasks in it; it is one that is edited", len(objects))
 	}
+
 	o := objects[0]
 	for _, f := range []struct{ field, is, was string }{{"name", o.Spec.Name, e.base.Name}, {"namespace", o.Spec.Namespace, e.base.Namespace}} {
 		if f.is != f.was {
 			return client.Task{}, o.Locate(task.Invalid(task.CodeBadValue, f.field, "%s: a task keeps its %s, %s", task.Quote(f.is), f.field, f.was))
 		}
 	}
+
 	if o.Err != nil {
 		return client.Task{}, o.Err
 	}
+
 	t, err := c.Tasks.Apply(ctx, o.Spec, client.ApplyOptions{Revision: e.base.Revision})
+
 	return t, apply.Locate(o, err)
 }
 
@@ -186,16 +204,20 @@ func (e *editing) meanwhile(ctx context.Context, c *client.Client) (head string,
 	if err != nil {
 		return "", err
 	}
+
 	text := "The task was changed meanwhile"
 	if now.UpdatedBy != "" {
 		text += " by " + now.UpdatedBy
 	}
+
 	text += ":\n"
 	for _, f := range task.Compare(e.base.Spec, now.Spec) {
 		text += "  " + f.String() + "\n"
 	}
+
 	text += "To write your text over that, change it, or just take these lines away; to leave the text as it is ends it."
 	e.base = now
+
 	return comment(text), nil
 }
 
@@ -206,6 +228,7 @@ func (e *editing) faultHead(err error) (head string, moved error) {
 	if !errors.As(err, &placed) {
 		placed = &manifest.Error{Line: 1, Column: 1, Err: err}
 	}
+
 	f := e.Explain(placed.Err)
 	lines := func(line int) string {
 		text := fmt.Sprintf("Not applied: line %d, column %d: %s", line, placed.Column, placed.Err)
@@ -214,8 +237,10 @@ func (e *editing) faultHead(err error) (head string, moved error) {
 		}
 		return comment(text + "\nTo leave the text as it is ends it.")
 	}
+
 	at := *placed
 	at.File, at.Line = e.file, at.Line+strings.Count(lines(0), "\n")
+
 	return lines(at.Line), &at
 }
 
@@ -232,6 +257,7 @@ func withoutHead(text []byte) []byte {
 			body = append(body, line...)
 		}
 	}
+
 	return body
 }
 
@@ -241,7 +267,9 @@ func (e *editing) create(t client.Task) error {
 	if err != nil {
 		return fmt.Errorf("make a file to edit: %w", err)
 	}
+
 	e.file = f.Name()
+
 	return f.Close()
 }
 
@@ -250,19 +278,23 @@ func (e *editing) open(ctx context.Context, text []byte) ([]byte, error) {
 	if err := os.WriteFile(e.file, text, 0o600); err != nil {
 		return nil, fmt.Errorf("%s: %s", e.file, failure.FileReason(err))
 	}
+
 	// Not ended with ctx: what is in the editor and not saved would be lost.
 	cmd := exec.Command("/bin/sh", "-c", e.editor+` "$@"`, "editor", e.file)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = e.In, e.Out, e.Err
 	if !e.ForPeople() {
 		cmd.Stdout = e.Err // the output is data
 	}
+
 	if err := cmd.Run(); err != nil {
 		return nil, &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: failure.CodeFailure, Message: fmt.Sprintf("the editor, %s, failed: %v", task.Quote(e.editor), err)}}
 	}
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
+
 	b, err := manifest.Load(e.file)
+
 	return b, err
 }
 
@@ -277,11 +309,14 @@ func (e *editing) keep(err error) error {
 	if errors.Is(err, context.Canceled) {
 		err = failure.Interrupted(err)
 	}
+
 	f := *e.Explain(err)
 	hint := "your text is in " + e.file
 	if f.Hint != "" {
 		hint = f.Hint + "; " + hint
 	}
+
 	f.Hint = hint
+
 	return &f
 }

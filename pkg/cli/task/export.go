@@ -69,6 +69,7 @@ func exportCommand(f *factory.Factory) *cobra.Command {
 		if _, err := task.ParseSelector(x.selector); err != nil {
 			return task.Under("selector", err)
 		}
+
 		c, err := f.Connect()
 		if err != nil {
 			return err
@@ -79,8 +80,10 @@ func exportCommand(f *factory.Factory) *cobra.Command {
 		if x.Format == output.FormatJSON {
 			return output.EmitList(&f.Printer, x.list, nil, nil)
 		}
+
 		return nil
 	}
+
 	return cmd
 }
 
@@ -91,31 +94,39 @@ func (x *exporting) run(ctx context.Context, c *client.Client, words []string) e
 	if x.selector != "" && len(words) > 0 {
 		return failure.Usage("names and -l exclude each other")
 	}
+
 	matched := map[string]bool{}
 	var codes []int
+
 	namespace, names, err := selection.Patterns(x.Factory, words)
 	if err != nil {
 		return err
 	}
+
 	for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: namespace, Names: names, Selector: x.selector}) {
 		if err != nil {
 			return err
 		}
+
 		for _, w := range words {
 			matched[w] = matched[w] || selection.Matches(x.Factory, w, selection.Ref{Namespace: t.Namespace, Name: t.Name})
 		}
+
 		if err := x.write(t); err != nil {
 			codes = append(codes, x.Report(err))
 		}
 	}
+
 	for _, w := range words {
 		if !matched[w] {
 			codes = append(codes, x.Report(failure.NotFound("no task matches %s", task.Quote(w))))
 		}
 	}
+
 	if x.count == 0 && len(codes) == 0 {
 		x.Note("no tasks")
 	}
+
 	return failure.AlreadyReported(codes)
 }
 
@@ -128,6 +139,7 @@ func (x *exporting) named(ctx context.Context, c *client.Client, words []string)
 			return err
 		}
 	}
+
 	return batch.ForEach(ctx, x.Factory, refs, func(r selection.Ref) error {
 		t, err := c.Tasks.Get(ctx, r.Namespace, r.Name)
 		if err != nil {
@@ -145,6 +157,7 @@ func (x *exporting) write(t client.Task) error {
 	if err != nil {
 		return err
 	}
+
 	first := x.count == 0
 	x.count++
 	switch {
@@ -158,13 +171,16 @@ func (x *exporting) write(t client.Task) error {
 	case x.Format == output.FormatName:
 		return x.Print(selection.TaskName(x.Factory, t) + "\n")
 	}
+
 	text, err := manifest.WriteYAML(least)
 	if err != nil {
 		return fmt.Errorf("write YAML: %w", err)
 	}
+
 	if !first {
 		text = append([]byte("---\n"), text...)
 	}
+
 	return x.Print(string(text))
 }
 
@@ -179,13 +195,16 @@ func (x *exporting) writeFile(t client.Task, least []byte) error {
 	if err != nil {
 		return fmt.Errorf("write YAML: %w", err)
 	}
+
 	dir := x.dir
 	if x.AllNamespaces {
 		dir = filepath.Join(dir, t.Namespace)
 	}
+
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("%s: %s", dir, failure.FileReason(err))
 	}
+
 	file := filepath.Join(dir, t.Name+".yaml")
 	have, err := manifest.Load(file)
 	switch {
@@ -199,10 +218,13 @@ func (x *exporting) writeFile(t client.Task, least []byte) error {
 		return &failure.Error{Exit: failure.ExitConflict, Problem: failure.Problem{Code: client.CodeExists, Message: file + " says something else",
 			Hint: "--force writes over it; carillon diff -f " + file + " shows what differs"}}
 	}
+
 	if err := replaceFile(file, text); err != nil {
 		return fmt.Errorf("%s: %s", file, failure.FileReason(err))
 	}
+
 	x.Say("wrote %s", file)
+
 	return nil
 }
 
@@ -212,15 +234,19 @@ func (x *exporting) saysSame(file string, have, least []byte) bool {
 	if err != nil || len(objects) != 1 || objects[0].Err != nil {
 		return false
 	}
+
 	same, err := manifest.Least(objects[0].Spec, false)
 	if err != nil {
 		return false
 	}
+
 	wanted, err := manifest.Read("x.json", least, x.Namespace())
 	if err != nil || len(wanted) != 1 {
 		return false
 	}
+
 	full, err := manifest.Least(wanted[0].Spec, false)
+
 	return err == nil && bytes.Equal(same, full)
 }
 
@@ -230,11 +256,14 @@ func replaceFile(file string, text []byte) error {
 	if err != nil {
 		return err
 	}
+
 	defer os.Remove(f.Name()) // it is gone if all went well
+
 	_, err = f.Write(text)
 	err = errors.Join(err, f.Chmod(0o644), f.Close())
 	if err != nil {
 		return err
 	}
+
 	return os.Rename(f.Name(), file)
 }

@@ -99,6 +99,7 @@ var taskFields = []taskFlag{
 
 func (f *taskFlags) bind(cmd *cobra.Command) {
 	flags := cmd.Flags()
+
 	for _, t := range taskFields {
 		switch t.value.(type) {
 		case int:
@@ -117,6 +118,7 @@ func (f *taskFlags) bind(cmd *cobra.Command) {
 			flags.String(t.name, "", t.help)
 		}
 	}
+
 	flags.Int("retries", 0, "`N` attempts after the first; the same as --retry-attempts less one")
 	flags.StringArrayVar(&f.labels, "label", nil, "label as `KEY=VALUE`; may be repeated")
 	flags.StringArrayVar(&f.env, "env", nil, "environment variable as `NAME=VALUE`; may be repeated")
@@ -135,7 +137,9 @@ func (f *taskFlags) patch(flags *pflag.FlagSet, command []string) (map[string]an
 			return nil, failure.Usage("--%s and --%s exclude each other", pair[0], pair[1])
 		}
 	}
+
 	p := map[string]any{}
+
 	for _, t := range taskFields {
 		if flags.Changed(t.name) {
 			v, err := t.read(flags)
@@ -145,10 +149,12 @@ func (f *taskFlags) patch(flags *pflag.FlagSet, command []string) (map[string]an
 			put(p, t.path, v)
 		}
 	}
+
 	if flags.Changed("retries") {
 		n, _ := flags.GetInt("retries") // it was defined as one
 		put(p, "retry.attempts", n+1)
 	}
+
 	if err := putPairs(p, "label", "labels", f.labels); err != nil {
 		return nil, err
 	}
@@ -158,6 +164,7 @@ func (f *taskFlags) patch(flags *pflag.FlagSet, command []string) (map[string]an
 	if err := putLimits(p, f.limits); err != nil {
 		return nil, err
 	}
+
 	switch {
 	case len(command) > 0 && (f.shell != "" || f.noop):
 		return nil, failure.Usage("a command after -- excludes --shell and --noop")
@@ -168,6 +175,7 @@ func (f *taskFlags) patch(flags *pflag.FlagSet, command []string) (map[string]an
 	case f.noop:
 		p["action"] = map[string]any{"process": nil, "noop": map[string]any{}}
 	}
+
 	return p, nil
 }
 
@@ -193,6 +201,7 @@ func (t taskFlag) read(flags *pflag.FlagSet) (any, error) {
 		}
 		return flags.GetStringSlice(t.name)
 	}
+
 	s, err := flags.GetString(t.name)
 	if t.name == "count" && wholeOrDecimal.MatchString(s) {
 		return json.Number(s), err
@@ -200,6 +209,7 @@ func (t taskFlag) read(flags *pflag.FlagSet) (any, error) {
 	if (t.name == "retry-factor" || t.name == "retry-jitter") && json.Valid([]byte(s)) {
 		return json.Number(s), err
 	}
+
 	return s, err
 }
 
@@ -211,8 +221,10 @@ func put(p map[string]any, path string, v any) {
 			inner = map[string]any{}
 			p[k] = inner
 		}
+
 		p = inner
 	}
+
 	p[keys[len(keys)-1]] = v
 }
 
@@ -224,20 +236,24 @@ func putPairs(p map[string]any, flag, path string, pairs []string) error {
 		if gone {
 			k = strings.TrimSuffix(k, "-")
 		}
+
 		if k == "" || (!ok && !gone) {
 			return failure.Usage("--%s %s: write key=value, or key- to take it away", flag, task.Quote(pair))
 		}
 		if _, twice := values[k]; twice {
 			return failure.Usage("--%s %s: %s stands there twice", flag, task.Quote(pair), task.Quote(k))
 		}
+
 		values[k] = v
 		if gone {
 			values[k] = nil
 		}
 	}
+
 	if len(values) > 0 {
 		put(p, path, values)
 	}
+
 	return nil
 }
 
@@ -247,12 +263,14 @@ func putLimits(p map[string]any, pairs []string) error {
 	if err := putPairs(inner, "limit", "limits", pairs); err != nil || len(inner) == 0 {
 		return err
 	}
+
 	for name, v := range inner["limits"].(map[string]any) {
 		if text, ok := v.(string); ok && wholeOrDecimal.MatchString(text) {
 			v = json.Number(text)
 		}
 		put(p, "action.process.limits."+name, v)
 	}
+
 	return nil
 }
 
@@ -262,10 +280,12 @@ var wholeOrDecimal = regexp.MustCompile(`^(0|[1-9][0-9]{0,15})(\.[0-9]{1,6})?$`)
 func specOf(p map[string]any, namespace, name string) (task.Spec, error) {
 	full := withoutNulls(p)
 	full["name"], full["namespace"] = name, namespace
+
 	b, err := json.Marshal(full)
 	if err != nil {
 		return task.Spec{}, fmt.Errorf("write the task as JSON: %w", err)
 	}
+
 	return task.DecodeSpec(b)
 }
 
@@ -275,10 +295,12 @@ func withoutNulls(p map[string]any) map[string]any {
 		if inner, ok := v.(map[string]any); ok {
 			v = withoutNulls(inner)
 		}
+
 		if v != nil {
 			out[k] = v
 		}
 	}
+
 	return out
 }
 
@@ -295,6 +317,7 @@ func shortcuts() map[string]string {
 		}
 		s[t.path] = t.path
 	}
+
 	return s
 }
 
@@ -306,10 +329,12 @@ func clearable() []string {
 // unset adds to a patch a null for each field that is to go back to its default.
 func unset(p map[string]any, fields []string) error {
 	known := shortcuts()
+
 	for _, f := range fields {
 		if f == "name" || f == "namespace" {
 			return failure.Usage("--unset %s: a task keeps its %s", f, f)
 		}
+
 		path, ok := known[f]
 		for _, group := range []string{"labels.", "label.", "env.", "action.process.env."} {
 			if key, found := strings.CutPrefix(f, group); found && key != "" {
@@ -317,24 +342,31 @@ func unset(p map[string]any, fields []string) error {
 				if parent == "" {
 					parent = strings.TrimSuffix(group, ".")
 				}
+
 				if err := putPairs(p, "unset", parent, []string{key + "-"}); err != nil {
 					return err
 				}
+
 				path, ok = "", true
 			}
 		}
+
 		if !ok {
 			names := clearable()
 			e := failure.Usage("--unset %s: not a field of a task", task.Quote(f))
+
 			if near := task.Nearest(f, names); near != "" {
 				return e.WithHint("did you mean: --unset %s", near)
 			}
+
 			return e
 		}
+
 		if path != "" {
 			put(p, path, nil)
 		}
 	}
+
 	return nil
 }
 

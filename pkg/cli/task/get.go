@@ -48,35 +48,44 @@ func getCommand(f *factory.Factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
+
 		if cmd.Flags().Changed("generation") {
 			if len(words) != 1 || selection.IsGlob(words[0]) || generation < 1 {
 				return failure.Usage("--generation needs a number from 1 on, and exactly one task")
 			}
+
 			r, err := selection.ParseRef(f, words[0])
 			if err != nil {
 				return err
 			}
+
 			return showVersion(f, cmd, c, r, generation)
 		}
+
 		if follow {
 			return watchTask(f, cmd, c, words, p)
 		}
+
 		ch, err := selection.Find(ctx, f, c, words, p)
 		if err != nil {
 			return err
 		}
+
 		found, failed := batch.Run(ctx, f, "read", "read", "task", ch.Refs, func(ctx context.Context, r selection.Ref) (client.Task, string, error) {
 			t, err := c.Tasks.Get(ctx, r.Namespace, r.Name)
 			return t, "", selection.ExplainMissing(ctx, f, c, r, err)
 		})
+
 		if failed != nil && len(found) == 0 {
 			return failed
 		}
 		if err := emitTasks(f, cmd, c, found, len(words) == 1 && !selection.IsGlob(words[0])); err != nil {
 			return err
 		}
+
 		return failed
 	}
+
 	return cmd
 }
 
@@ -85,19 +94,23 @@ func emitTasks(f *factory.Factory, cmd *cobra.Command, c *client.Client, found [
 		t := found[0]
 		return output.EmitOne(&f.Printer, t, selection.TaskName(f, t), func(d *output.Details) { describe(f, cmd, c, d, t) })
 	}
+
 	if f.Format != output.FormatTable {
 		return output.EmitList(&f.Printer, found, func(t client.Task) string { return selection.TaskName(f, t) }, func(wide bool) *output.Table { return taskTable(f, found, wide) })
 	}
+
 	for i, t := range found {
 		if i > 0 {
 			if err := f.Print("\n"); err != nil {
 				return err
 			}
 		}
+
 		if err := output.EmitOne(&f.Printer, t, "", func(d *output.Details) { describe(f, cmd, c, d, t) }); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -111,9 +124,11 @@ func describe(f *factory.Factory, cmd *cobra.Command, c *client.Client, d *outpu
 	d.Field("Created", "%s", f.PastTime(t.CreatedAt, t.Timezone))
 	describeWritten(f, d, t)
 	d.StyledField("Next", strings.Join(nextCells(f, t)[:1], "")+leftWords(f, t))
+
 	if t.NoNext != "" {
 		d.Field("No more ticks", "%s", t.NoNext)
 	}
+
 	d.Section("Next ticks", ticksAhead(f, cmd, c, t))
 	d.Section("Last runs", lastRuns(f, cmd, c, t))
 }
@@ -123,9 +138,11 @@ func describeWritten(f *factory.Factory, d *output.Details, t client.Task) {
 	if t.UpdatedBy != "" {
 		words += " by " + t.UpdatedBy
 	}
+
 	if t.Change != "" {
 		words += ": " + strings.ReplaceAll(t.Change, "_", " ")
 	}
+
 	d.Field("Changed", "%s", words)
 }
 
@@ -139,25 +156,33 @@ func describeSpec(f *factory.Factory, d *output.Details, t client.Task) {
 	d.Field("Schedule", "%s", strings.Join(t.Schedule, "\n"))
 	d.Field("In words", "%s", schedulecmd.InWords(t.Spec))
 	d.Field("Time zone", "%s", t.Timezone)
+
 	if t.DST != std.DST && t.DST != (task.DST{}) {
 		d.Field("Clock changes", "gap %s, fold %s", cmp.Or(t.DST.Gap, std.DST.Gap), cmp.Or(t.DST.Fold, std.DST.Fold))
 	}
+
 	if t.Shadow {
 		d.Field("Shadow", "its ticks are recorded and start nothing; end it with: carillon task update %s --shadow=false", t.Name)
 	}
+
 	describeBounds(f, d, t)
 	describeAction(f, d, t.Action)
+
 	if t.Timeout > 0 {
 		d.Field("Timeout", "%s, then %s, and SIGKILL %s later", t.Timeout, cmp.Or(t.KillSignal, task.DefaultKillSignal), t.KillGrace)
 	}
+
 	d.Field("Succeeds with", "%s", successWords(t.Success))
 	d.Field("Output", "%s", outputWords(t.Output))
 	d.Field("Overlap", "%s", overlapWords(t.Spec))
 	d.Field("Missed", "%s", missedWords(t.Missed))
+
 	if t.Deadline > 0 {
 		d.Field("Start deadline", "%s after it falls due", t.Deadline)
 	}
+
 	d.Field("Retry", "%s", f.Plain(retryWords(t.Retry)))
+
 	if t.PauseAfter > 0 {
 		words := fmt.Sprintf("%d runs in a row have failed", t.PauseAfter)
 		if t.Failures > 0 {
@@ -165,6 +190,7 @@ func describeSpec(f *factory.Factory, d *output.Details, t client.Task) {
 		}
 		d.Field("Pauses when", "%s", words)
 	}
+
 	d.Field("Runs on", "%s", placeWords(t.Target))
 	d.Field("Parts", "%s", targetPartWords(t.Target))
 	d.Field("History", "%s", historyWords(t.History))
@@ -175,15 +201,19 @@ func describeBounds(f *factory.Factory, d *output.Details, t client.Task) {
 	if !t.Start.IsZero() {
 		d.Field("Starts", "%s", f.DateTime(t.Start, t.Timezone))
 	}
+
 	if !t.End.IsZero() {
 		d.Field("Ends", "%s", f.DateTime(t.End, t.Timezone))
 	}
+
 	if t.Jitter > 0 {
 		d.Field("Jitter", "up to %s", t.Jitter)
 	}
+
 	if t.MaxRuns > 0 {
 		d.Field("Runs", "%s", runsLeftWords(t))
 	}
+
 	if t.TTL > 0 {
 		d.Field("Deleted", "%s after its last run, when no tick is left", t.TTL)
 	}
@@ -200,6 +230,7 @@ func overlapWords(s task.Spec) string {
 	case s.MaxActive > 0:
 		return fmt.Sprintf("allow, at most %d at once", s.MaxActive)
 	}
+
 	return s.Overlap
 }
 
@@ -216,11 +247,13 @@ func describeAction(f *factory.Factory, d *output.Details, act task.Action) {
 		d.Field("Does", "nothing, successfully (noop)")
 		return
 	}
+
 	if p.Shell != "" {
 		d.Field("Shell", "%s", strings.TrimRight(p.Shell, "\n"))
 	} else {
 		d.Field("Command", "%s", commandLine(p.Command))
 	}
+
 	for i, k := range slices.Sorted(maps.Keys(p.Env)) {
 		name := ""
 		if i == 0 {
@@ -228,6 +261,7 @@ func describeAction(f *factory.Factory, d *output.Details, act task.Action) {
 		}
 		d.Field(name, "%s=%s", k, p.Env[k])
 	}
+
 	for i, from := range p.EnvFrom {
 		name := ""
 		if i == 0 {
@@ -235,6 +269,7 @@ func describeAction(f *factory.Factory, d *output.Details, act task.Action) {
 		}
 		d.Field(name, "%s", from.Source())
 	}
+
 	d.Field("Directory", "%s", p.Dir)
 	d.Field("User", "%s", p.User)
 	describeConfinement(d, p)
@@ -249,6 +284,7 @@ func commandLine(words []string) string {
 		}
 		out[i] = w
 	}
+
 	return strings.Join(out, " ")
 }
 
@@ -271,14 +307,17 @@ func retryWords(r task.Retry) string {
 	if r.Attempts <= 1 {
 		return "none"
 	}
+
 	on := make([]string, len(r.On))
 	for i, s := range r.On {
 		on[i] = string(s)
 	}
+
 	if len(r.ExitCodes) > 0 {
 		codes := strings.Trim(strings.ReplaceAll(fmt.Sprint(r.ExitCodes), " ", ", "), "[]")
 		on[slices.Index(r.On, task.Failed)] = "failed with exit code " + codes
 	}
+
 	return fmt.Sprintf("%d attempts on %s; %s × %v up to %s, ± %v %%",
 		r.Attempts, strings.Join(on, ", "), r.Backoff, r.Factor, r.MaxBackoff, r.Jitter*100)
 }
@@ -289,11 +328,13 @@ func ticksAhead(f *factory.Factory, cmd *cobra.Command, c *client.Client, t clie
 	if t.Next.IsZero() {
 		return ""
 	}
+
 	const few = 3
 	list, err := c.Ticks.ListByTask(cmd.Context(), t.Namespace, t.Name, few, time.Time{})
 	if err != nil {
 		return ""
 	}
+
 	return f.RenderIndented(view.TickTable(f, list, t.Timezone))
 }
 
@@ -303,5 +344,6 @@ func lastRuns(f *factory.Factory, cmd *cobra.Command, c *client.Client, t client
 	if err != nil || len(runs) == 0 {
 		return ""
 	}
+
 	return f.RenderIndented(view.RunTable(f, runs, false, false, view.Zones{"": t.Timezone}))
 }

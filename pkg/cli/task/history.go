@@ -41,32 +41,39 @@ func historyCommand(f *factory.Factory) *cobra.Command {
 		if text := err.Error(); errors.As(failed, &fail) && (strings.HasPrefix(text, "unknown shorthand flag: 'l'") || text == "unknown flag: --selector") {
 			fail.Hint = "it shows the runs of one task; for those of several use: carillon run list -l"
 		}
+
 		return failed
 	})
+
 	cmd.Flags().BoolVar(&versions, "versions", false, "the versions of the task instead of its runs")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		r, err := selection.ParseRef(f, words[0])
 		if err != nil {
 			return err
 		}
+
 		filter, err := flags.Filter(f, f.Zone(output.ReaderZone))
 		if err != nil {
 			return err
 		}
+
 		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
+
 		if versions {
 			if len(flags.States) > 0 || flags.Since != "" || flags.Until != "" {
 				return failure.Usage("--state, --since and --until are of runs, and --versions has none")
 			}
 			return showVersions(f, cmd, c, r, flags.Limit)
 		}
+
 		runs, err := c.Runs.ListByTask(cmd.Context(), r.Namespace, r.Name, filter)
 		if err != nil {
 			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
 		}
+
 		z := view.Zones{}
 		if f.ForPeople() {
 			t, err := c.Tasks.Get(cmd.Context(), r.Namespace, r.Name)
@@ -75,15 +82,18 @@ func historyCommand(f *factory.Factory) *cobra.Command {
 			}
 			z[""] = t.Timezone
 		}
+
 		return output.EmitList(&f.Printer, runs, selection.RunName, func(wide bool) *output.Table {
 			g := view.RunTable(f, runs, false, wide, z)
 			g.Empty = selection.Show(f, r) + " has not run yet"
 			if len(flags.States) > 0 {
 				g.Empty = "no run of " + selection.Show(f, r) + " is " + strings.Join(flags.States, " or ")
 			}
+
 			return g
 		})
 	}
+
 	return cmd
 }
 
@@ -102,20 +112,25 @@ func keysCommand(f *factory.Factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
+
 		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
+
 		keys, err := c.Tasks.ListKeys(cmd.Context(), r.Namespace, r.Name)
 		if err != nil {
 			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
 		}
+
 		switch f.Format {
 		case output.FormatJSON, output.FormatYAML, output.FormatJSONL:
 			return output.EmitOne(&f.Printer, keys, "", nil)
 		}
+
 		err = output.EmitList(&f.Printer, keys.Items, func(k client.Key) string { return k.Key }, func(bool) *output.Table {
 			g := &output.Table{Headers: []string{"WHAT", "THERE", "KEY"}}
+
 			for _, k := range keys.Items {
 				there := "yes"
 				if !k.Present {
@@ -123,12 +138,16 @@ func keysCommand(f *factory.Factory) *cobra.Command {
 				}
 				g.AddRow(output.OneLine(k.What), there, output.OneLine(k.Key))
 			}
+
 			return g
 		})
+
 		if err == nil && f.ForPeople() && keys.Command != "" {
 			err = f.Print(fmt.Sprintf("\n%s\n", output.Sanitize(keys.Command)))
 		}
+
 		return err
 	}
+
 	return cmd
 }

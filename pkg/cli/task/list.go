@@ -47,6 +47,7 @@ func (l *listing) check() error {
 	if l.limit < 0 {
 		return failure.Usage("--limit %d: must not be negative", l.limit)
 	}
+
 	if !slices.Contains(sorts, l.sort) {
 		e := failure.Usage("--sort %s: use %s", task.Quote(l.sort), strings.Join(sorts, ", "))
 		if near := task.Nearest(l.sort, sorts); near != "" {
@@ -54,9 +55,11 @@ func (l *listing) check() error {
 		}
 		return e
 	}
+
 	if _, err := task.ParseSelector(l.Selector); err != nil {
 		return task.Under("selector", err)
 	}
+
 	return nil
 }
 
@@ -82,10 +85,12 @@ func listCommand(f *factory.Factory) *cobra.Command {
 		if err := l.check(); err != nil {
 			return err
 		}
+
 		o, err := listOptions(f, l)
 		if err != nil {
 			return err
 		}
+
 		c, err := f.Connect()
 		if err != nil {
 			return err
@@ -93,16 +98,21 @@ func listCommand(f *factory.Factory) *cobra.Command {
 		if l.watch {
 			return watchTasks(cmd.Context(), f, c, o)
 		}
+
 		list, err := listTasks(cmd.Context(), f, c, o)
 		if err == nil {
 			err = unmatched(cmd.Context(), f, c, l, list)
 		}
+
 		if err != nil {
 			return err
 		}
+
 		view.NoteFrozen(cmd.Context(), f, c, f.Scope())
+
 		return output.EmitList(&f.Printer, list, func(t client.Task) string { return selection.TaskName(f, t) }, func(wide bool) *output.Table { return taskTable(f, list, wide) })
 	}
+
 	return cmd
 }
 
@@ -118,9 +128,11 @@ func listOptions(f *factory.Factory, l listing) (client.TaskListOptions, error) 
 	if f.ForPeople() && f.WantsColumn(recentColumn) {
 		o.Recent = recentRuns
 	}
+
 	o.Brief = f.Format == output.FormatName && l.sort == client.SortName && !l.watch
 	var err error
 	o.Namespace, o.Names, err = selection.Patterns(f, l.words)
+
 	return o, err
 }
 
@@ -133,13 +145,16 @@ func listTasks(ctx context.Context, f *factory.Factory, c *client.Client, o clie
 	if o.Limit > 0 && o.Limit <= mostSorted || o.Sort == client.SortName {
 		return c.Tasks.List(ctx, o)
 	}
+
 	order, limit := orders[o.Sort], o.Limit
 	o.Sort, o.Limit = client.SortName, 0
 	list, err := c.Tasks.List(ctx, o)
 	slices.SortStableFunc(list, func(x, y client.Task) int { return cmp.Compare(order(x), order(y)) })
+
 	if limit > 0 && len(list) > limit {
 		list = list[:limit]
 	}
+
 	return list, err
 }
 
@@ -173,10 +188,12 @@ func unmatched(ctx context.Context, f *factory.Factory, c *client.Client, l list
 	if l.failing || l.paused || l.Selector != "" || l.limit > 0 && len(list) >= l.limit {
 		return nil
 	}
+
 	all := make([]selection.Ref, len(list))
 	for i, t := range list {
 		all[i] = selection.Ref{Namespace: t.Namespace, Name: t.Name}
 	}
+
 	for _, word := range l.words {
 		if selection.IsGlob(word) || f.AllNamespaces {
 			if !slices.ContainsFunc(all, func(r selection.Ref) bool { return selection.Matches(f, word, r) }) {
@@ -184,12 +201,14 @@ func unmatched(ctx context.Context, f *factory.Factory, c *client.Client, l list
 			}
 			continue
 		}
+
 		r, err := selection.ParseRef(f, word)
 		if err == nil && !slices.Contains(all, r) {
 			return selection.ExplainMissing(ctx, f, c, r, &client.Error{Status: 404, Code: client.CodeNotFound,
 				Message: "task " + task.Quote(selection.Show(f, r)) + " does not exist"})
 		}
 	}
+
 	return nil
 }
 
@@ -198,15 +217,18 @@ func taskTable(f *factory.Factory, list []client.Task, wide bool) *output.Table 
 	if f.AllNamespaces {
 		g.Headers = append(g.Headers, "NAMESPACE")
 	}
+
 	g.Headers = append(g.Headers, "NAME", "SCHEDULE", "NEXT", "LEFT", "LAST", "RESULT", recentColumn)
 	if wide {
 		g.Headers = append(g.Headers, "STATE", "LATE", "NODE", "OVERLAP", "LABELS", "REVISION", "DESCRIPTION")
 	}
+
 	for _, t := range list {
 		var row []string
 		if f.AllNamespaces {
 			row = append(row, t.Namespace)
 		}
+
 		row = append(row, t.Name, view.ScheduleText(t.Spec))
 		row = append(row, nextCells(f, t)...)
 		row = append(row, lastCells(f, t)...)
@@ -218,8 +240,10 @@ func taskTable(f *factory.Factory, list []client.Task, wide bool) *output.Table 
 			}
 			row = append(row, stateCell(f, t), late, node, t.Overlap, output.Labels(t.Labels), fmt.Sprint(t.Revision), output.OneLine(t.Description))
 		}
+
 		g.AddRow(row...)
 	}
+
 	return g
 }
 
@@ -242,6 +266,7 @@ func stateCell(f *factory.Factory, t client.Task) string {
 	case client.TaskRunning, client.TaskWaiting:
 		return f.Paint(output.Cyan, t.State)
 	}
+
 	return cmp.Or(output.OneLine(t.State), f.NoValue())
 }
 
@@ -257,6 +282,7 @@ func nextCells(f *factory.Factory, t client.Task) []string {
 	case t.Next.IsZero():
 		return []string{f.NoValue(), f.NoValue()}
 	}
+
 	return []string{f.FutureTime(t.Next, t.Timezone), f.TimeLeft(t.Next)}
 }
 
@@ -265,6 +291,7 @@ func lastCells(f *factory.Factory, t client.Task) []string {
 	if t.LastRun == nil {
 		return []string{f.NoValue(), f.NoValue()}
 	}
+
 	r := *t.LastRun
 	last := f.PastTime(r.LastSeen(), t.Timezone)
 	if !r.State.Active() && r.State != task.Queued {
@@ -272,5 +299,6 @@ func lastCells(f *factory.Factory, t client.Task) []string {
 			last += ", " + task.Duration(d).Approximate()
 		}
 	}
+
 	return []string{last, view.RunResult(f, r)}
 }

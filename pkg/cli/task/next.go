@@ -65,12 +65,15 @@ func NextCommand(f *factory.Factory) *cobra.Command {
 		if u.span > 0 && u.until != "" {
 			return failure.Usage("--for and --until exclude each other")
 		}
+
 		if (u.span > 0 || u.until != "") && !flags.Changed("count") {
 			u.count = spanCount
 		}
+
 		if u.count < 1 || u.count > schedule.MaxUpcoming {
 			return failure.Usage("--count %d: must be between 1 and %d", u.count, schedule.MaxUpcoming)
 		}
+
 		c, err := f.Connect()
 		if err != nil {
 			return err
@@ -78,8 +81,10 @@ func NextCommand(f *factory.Factory) *cobra.Command {
 		if len(words) == 1 && !selection.IsGlob(words[0]) && u.Selector == "" && !u.failing {
 			return nextOfOne(f, cmd, c, words[0], u)
 		}
+
 		return nextOfMany(f, cmd, c, words, u)
 	}
+
 	return cmd
 }
 
@@ -89,10 +94,12 @@ func nextBounds(f *factory.Factory, u upcoming, zone *time.Location) (from, unti
 	if from, err = factory.ParseTime(u.from, zone); err != nil {
 		return from, until, err
 	}
+
 	start := from
 	if start.IsZero() {
 		start = f.Now()
 	}
+
 	switch {
 	case u.span > 0:
 		until = start.Add(u.span)
@@ -104,6 +111,7 @@ func nextBounds(f *factory.Factory, u upcoming, zone *time.Location) (from, unti
 			return from, until, failure.Usage("--until %s: is not after %s", task.Quote(u.until), output.ExactTime(start.In(zone).Truncate(time.Second)))
 		}
 	}
+
 	return from, until, nil
 }
 
@@ -112,6 +120,7 @@ func nextOfOne(f *factory.Factory, cmd *cobra.Command, c *client.Client, word st
 	if err != nil {
 		return err
 	}
+
 	ctx, zone := cmd.Context(), time.UTC
 	var t client.Task
 	if f.ForPeople() || u.from != "" || u.until != "" { // they may be of the task's zone
@@ -122,10 +131,12 @@ func nextOfOne(f *factory.Factory, cmd *cobra.Command, c *client.Client, word st
 			return err
 		}
 	}
+
 	from, until, err := nextBounds(f, u, zone)
 	if err != nil {
 		return err
 	}
+
 	const most = 1000 // that the server tells at once
 	list := []client.Occurrence{}
 	more := true
@@ -134,6 +145,7 @@ func nextOfOne(f *factory.Factory, cmd *cobra.Command, c *client.Client, word st
 		if err != nil {
 			return selection.ExplainMissing(ctx, f, c, r, err)
 		}
+
 		more = len(some) == most
 		for _, o := range some {
 			if more = more && (until.IsZero() || !o.Time.After(until)); !until.IsZero() && o.Time.After(until) {
@@ -142,11 +154,14 @@ func nextOfOne(f *factory.Factory, cmd *cobra.Command, c *client.Client, word st
 			list, start = append(list, o), o.Time.Time
 		}
 	}
+
 	if f.ForPeople() {
 		noteNext(f, r, t, len(list))
 		view.NoteFrozen(ctx, f, c, r.Namespace)
 	}
+
 	noteCut(f, len(list), u)
+
 	return output.EmitList(&f.Printer, list, func(o client.Occurrence) string { return view.Timestamp(o.Time) },
 		func(bool) *output.Table { return view.TickTable(f, list, t.Timezone) })
 }
@@ -168,12 +183,15 @@ func noteNext(f *factory.Factory, r selection.Ref, t client.Task, listed int) {
 	case t.NoNext != "":
 		f.Note("no more ticks: %s", t.NoNext)
 	}
+
 	if t.MaxRuns > 0 && t.NoNext == "" {
 		f.Note("%s", runsLeftWords(t))
 	}
+
 	if listed > 0 && view.IsAfterCompletion(t.Schedule) {
 		f.Note(view.WhatFollows)
 	}
+
 	if listed > 0 && !t.End.IsZero() {
 		f.Note("it ends %s", f.DateTime(t.End, t.Timezone))
 	}
@@ -182,9 +200,11 @@ func noteNext(f *factory.Factory, r selection.Ref, t client.Task, listed int) {
 // nextOfMany merges the ticks of several tasks; paused ones have none.
 func nextOfMany(f *factory.Factory, cmd *cobra.Command, c *client.Client, words []string, u upcoming) error {
 	ctx := cmd.Context()
+
 	if _, err := task.ParseSelector(u.Selector); err != nil {
 		return task.Under("selector", err)
 	}
+
 	o := client.ComingOptions{Selector: u.Selector, Failing: u.failing, Limit: u.count}
 	var err error
 	if o.From, o.Until, err = nextBounds(f, u, f.Zone(output.ReaderZone)); err != nil {
@@ -196,6 +216,7 @@ func nextOfMany(f *factory.Factory, cmd *cobra.Command, c *client.Client, words 
 	if err := areThere(ctx, f, c, words); err != nil {
 		return err
 	}
+
 	list := []client.Coming{}
 	for tick, err := range c.Ticks.All(ctx, o) {
 		if err != nil {
@@ -203,27 +224,34 @@ func nextOfMany(f *factory.Factory, cmd *cobra.Command, c *client.Client, words 
 		}
 		list = append(list, tick)
 	}
+
 	view.NoteFrozen(ctx, f, c, f.Scope())
 	noteCut(f, len(list), u)
 	jitter := slices.ContainsFunc(list, func(o client.Coming) bool { return !o.DueAt.IsZero() })
+
 	return output.EmitList(&f.Printer, list, func(o client.Coming) string { return selection.Name(f, o.Namespace, o.Task) }, func(wide bool) *output.Table {
 		g := &output.Table{Headers: []string{"NEXT", "LEFT", "TASK", "NOTE"}, Empty: "nothing comes" + selection.InScope(f)}
 		if jitter {
 			g.Headers = slices.Insert(g.Headers, 1, "DUE")
 		}
+
 		if wide {
 			g.Headers = append(g.Headers, "SCHEDULE", "ZONE")
 		}
+
 		for _, o := range list {
 			row := []string{f.FutureTime(o.Time, o.Timezone), f.TimeLeftOrPast(view.DueAt(o.Occurrence)), selection.Name(f, o.Namespace, o.Task), view.NoteWords(o.Note)}
 			if jitter {
 				row = slices.Insert(row, 1, view.DueAt(o.Occurrence).In(f.Zone(o.Timezone)).Format("15:04:05.000"))
 			}
+
 			if wide {
 				row = append(row, output.OneLine(strings.Join(o.Schedule, ", ")), cmp.Or(output.OneLine(o.Timezone), "UTC"))
 			}
+
 			g.AddRow(row...)
 		}
+
 		return g
 	})
 }
@@ -234,15 +262,18 @@ func areThere(ctx context.Context, f *factory.Factory, c *client.Client, words [
 	if len(words) == 0 {
 		return nil
 	}
+
 	o := client.TaskListOptions{Brief: true}
 	var err error
 	if o.Namespace, o.Names, err = selection.Patterns(f, words); err != nil {
 		return err
 	}
+
 	list, err := c.Tasks.List(ctx, o)
 	if err != nil {
 		return err
 	}
+
 	return unmatched(ctx, f, c, listing{words: words}, list)
 }
 
@@ -254,16 +285,20 @@ func readUntil(s string, start time.Time, zone *time.Location) (time.Time, error
 		if err != nil {
 			continue
 		}
+
 		day := start.In(zone)
 		at := time.Date(day.Year(), day.Month(), day.Day(), t.Hour(), t.Minute(), t.Second(), 0, zone)
 		if !at.After(start) {
 			at = time.Date(day.Year(), day.Month(), day.Day()+1, t.Hour(), t.Minute(), t.Second(), 0, zone)
 		}
+
 		return at, nil
 	}
+
 	at, err := factory.ParseTime(s, zone)
 	if err != nil {
 		return at, failure.Usage("--until %s: write 18:00, 2027-03-28, 2027-03-28T01:30 or 2027-03-28T01:30:00Z", task.Quote(s))
 	}
+
 	return at, nil
 }

@@ -34,18 +34,21 @@ func pauseCommand(f *factory.Factory) *cobra.Command {
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		return factory.RefuseEmpty(cmd, "until", "reason")
 	}
+
 	verbCommand(f, cmd, false, func(t client.Task) string { return selection.TaskName(f, t) },
 		func(ctx context.Context, c *client.Client, r selection.Ref) (client.Task, error) {
 			how, err := pauseUntil(f, until, func() (string, error) {
 				t, err := c.Tasks.Get(ctx, r.Namespace, r.Name)
 				return t.Timezone, err
 			})
+
 			if err != nil {
 				return client.Task{}, err
 			}
 			if how.Reason = reason; how == (client.PauseRequest{}) {
 				return c.Tasks.Pause(ctx, r.Namespace, r.Name, int64(revision))
 			}
+
 			return c.Tasks.PauseWith(ctx, r.Namespace, r.Name, how, int64(revision))
 		},
 		func(r selection.Ref, t client.Task) string {
@@ -54,6 +57,7 @@ func pauseCommand(f *factory.Factory) *cobra.Command {
 			}
 			return fmt.Sprintf("paused %s until %s (%s)", selection.Show(f, r), f.DateTime(t.PausedUntil, t.Timezone), f.TimeLeft(t.PausedUntil))
 		})
+
 	return revision.ofOne(cmd)
 }
 
@@ -75,6 +79,7 @@ func resumeCommand(f *factory.Factory) *cobra.Command {
 		func(r selection.Ref, t client.Task) string {
 			return "resumed " + selection.Show(f, r) + view.NextText(f, t)
 		})
+
 	return revision.ofOne(cmd)
 }
 
@@ -83,6 +88,7 @@ func describePause(f *factory.Factory, d *output.Details, t client.Task) {
 	if !t.Paused {
 		return
 	}
+
 	words := "yes"
 	if p := t.Pause; p != nil {
 		words = "since " + f.PastTime(p.Since, t.Timezone)
@@ -92,11 +98,14 @@ func describePause(f *factory.Factory, d *output.Details, t client.Task) {
 			words += " by " + p.By
 		}
 	}
+
 	if !t.PausedUntil.IsZero() {
 		words += ", until " + f.DateTime(t.PausedUntil, t.Timezone)
 	}
+
 	if t.PauseReason != "" {
 		words += ": " + t.PauseReason
 	}
+
 	d.Field("Paused", "%s", words)
 }

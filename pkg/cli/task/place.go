@@ -10,6 +10,7 @@ import (
 // placeWords are where a task's runs go.
 func placeWords(t task.Target) string {
 	words := cmp.Or(t.Selector, "any node")
+
 	switch t.Strategy {
 	case task.StrategyAuto, "":
 	case task.StrategyHash:
@@ -19,5 +20,6 @@ func placeWords(t task.Target) string {
 	default:
 		words += ", " + t.Strategy
 	}
+
 	return words
 }

@@ -33,6 +33,7 @@ func Command(f *factory.Factory) *cobra.Command {
 	factory.AddGroup(cmd, "look", listCommand(f), getCommand(f), NextCommand(f), historyCommand(f), WhyCommand(f), keysCommand(f))
 	factory.AddGroup(cmd, "change", createCommand(f), apply.Command(f), apply.DiffCommand(f), editCommand(f), exportCommand(f), updateCommand(f), rollbackCommand(f), deleteCommand(f))
 	factory.AddGroup(cmd, "fire", triggerCommand(f), pauseCommand(f), resumeCommand(f))
+
 	return cmd
 }
 
@@ -47,6 +48,7 @@ func verbCommand[T any](f *factory.Factory, cmd *cobra.Command, severe bool, nam
 		if err != nil {
 			return err
 		}
+
 		changed, failed := batch.Run(ctx, f, cmd.Name(), pastOf(cmd.Name()), "task", refs, func(ctx context.Context, r selection.Ref) (T, string, error) {
 			t, err := do(ctx, c, r)
 			if err != nil {
@@ -54,11 +56,14 @@ func verbCommand[T any](f *factory.Factory, cmd *cobra.Command, severe bool, nam
 			}
 			return t, done(r, t), nil
 		})
+
 		if err := output.EmitChanged(&f.Printer, changed, len(refs), name); err != nil {
 			return err
 		}
+
 		return failed
 	}
+
 	return cmd
 }
 
@@ -73,6 +78,7 @@ func bindTasks(f *factory.Factory, cmd *cobra.Command) *selection.Flags {
 	p.Bind(cmd, true)
 	cmd.Use += " TASK... | -l SELECTOR"
 	cmd.ValidArgsFunction = complete.Tasks(f)
+
 	return p
 }
 
@@ -83,20 +89,24 @@ func approvedTasks(f *factory.Factory, cmd *cobra.Command, words []string, p sel
 	if err != nil {
 		return nil, nil, err
 	}
+
 	ch, err := selection.Find(cmd.Context(), f, c, words, p)
 	if err != nil {
 		return nil, nil, err
 	}
+
 	var absent error
 	if p.DryRun && !ch.Broad {
 		ch.Refs, absent = batch.Existing(cmd.Context(), f, ch.Refs, func(r selection.Ref) error {
 			_, err := c.Tasks.Get(cmd.Context(), r.Namespace, r.Name)
 			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
 		})
+
 		if len(ch.Refs) == 0 && absent != nil {
 			return nil, nil, absent
 		}
 	}
+
 	ok, err := selection.Approve(cmd.Context(), f, cmd.Name(), ch, p, severe)
 	if !ok {
 		if err == nil {
@@ -104,6 +114,7 @@ func approvedTasks(f *factory.Factory, cmd *cobra.Command, words []string, p sel
 		}
 		return nil, nil, err
 	}
+
 	return c, ch.Refs, nil
 }
 
@@ -130,6 +141,7 @@ func deleteCommand(f *factory.Factory) *cobra.Command {
 			return deleted{r.Namespace, r.Name, true}, c.Tasks.Delete(ctx, r.Namespace, r.Name, int64(revision))
 		},
 		func(r selection.Ref, _ deleted) string { return "deleted " + selection.Show(f, r) })
+
 	return revision.ofOne(cmd)
 }
 
@@ -149,6 +161,7 @@ func (r *revisionFlag) ofOne(cmd *cobra.Command) *cobra.Command {
 		}
 		return run(cmd, words)
 	}
+
 	return cmd
 }
 
@@ -164,7 +177,9 @@ func (r *revisionFlag) Set(s string) error {
 	if _, err := fmt.Sscanf(s, "%d", &n); err != nil || n < 1 || fmt.Sprint(n) != s {
 		return fmt.Errorf("%s is not a revision: a whole number from task get -o json", task.Quote(s))
 	}
+
 	*r = revisionFlag(n)
+
 	return nil
 }
 

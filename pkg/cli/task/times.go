@@ -19,6 +19,7 @@ func readTimes(p map[string]any, zone func() (string, error)) error {
 		if !ok {
 			continue
 		}
+
 		timezone, given := p["timezone"].(string)
 		if !given && !isInstant(text) {
 			var err error
@@ -26,12 +27,15 @@ func readTimes(p map[string]any, zone func() (string, error)) error {
 				return err
 			}
 		}
+
 		at, err := manifest.Instant(field, text, timezone)
 		if err != nil {
 			return err
 		}
+
 		p[field] = at
 	}
+
 	return nil
 }
 
@@ -45,23 +49,29 @@ func isInstant(text string) bool {
 // zone, or a time of day that comes next there.
 func pauseUntil(f *factory.Factory, text string, zone func() (string, error)) (client.PauseRequest, error) {
 	var how client.PauseRequest
+
 	if text == "" {
 		return how, nil
 	}
+
 	if d, err := time.ParseDuration(text); err == nil {
 		if how.For = task.Duration(d); how.For < task.Duration(time.Second) || how.For > task.MaxTimeout {
 			return how, failure.Usage("--until: %s is not between 1s and %s", task.Quote(text), task.MaxTimeout)
 		}
 		return how, nil
 	}
+
 	if how.Until.UnmarshalText([]byte(text)) == nil {
 		return how, nil
 	}
+
 	timezone, err := zone()
 	if err != nil {
 		return how, err
 	}
+
 	how.Until, err = localTime(f, text, timezone)
+
 	return how, err
 }
 
@@ -69,6 +79,7 @@ func pauseUntil(f *factory.Factory, text string, zone func() (string, error)) (c
 // it has passed.
 func localTime(f *factory.Factory, text, timezone string) (task.Time, error) {
 	const field = "until"
+
 	if _, err := time.Parse("15:04", text); err != nil {
 		at, err := manifest.Instant(field, text, timezone)
 		if err != nil {
@@ -76,14 +87,17 @@ func localTime(f *factory.Factory, text, timezone string) (task.Time, error) {
 		}
 		return at, nil
 	}
+
 	loc, err := schedule.Location(timezone)
 	if err != nil {
 		return task.Time{}, err
 	}
+
 	day := f.Now().In(loc)
 	at, err := manifest.Instant(field, day.Format("2006-01-02 ")+text, timezone)
 	if err == nil && !at.After(f.Now()) {
 		at, err = manifest.Instant(field, day.AddDate(0, 0, 1).Format("2006-01-02 ")+text, timezone)
 	}
+
 	return at, err
 }

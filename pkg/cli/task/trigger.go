@@ -39,38 +39,48 @@ func triggerCommand(f *factory.Factory) *cobra.Command {
 	cmd.Flags().BoolVar(&flags.exitStatus, "exit-status", false, "with --wait: end with the exit code of the process that failed")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
+
 		if flags.exitStatus && !flags.wait {
 			return failure.Usage("--exit-status needs --wait")
 		}
+
 		env, err := readEnv(flags.env)
 		if err != nil {
 			return err
 		}
+
 		c, refs, err := approvedTasks(f, cmd, words, *p, false)
 		if err != nil {
 			return err
 		}
+
 		var runs []task.Run
 		failed := batch.ForEach(ctx, f, refs, func(r selection.Ref) error {
 			t, err := c.Tasks.Trigger(ctx, r.Namespace, r.Name, env)
 			if err != nil {
 				return selection.ExplainMissing(ctx, f, c, r, err)
 			}
+
 			runs = append(runs, t.Run)
 			f.Say("triggered %s · run %s", selection.Show(f, r), t.ID)
 			view.NoteHeld(f, r, t)
+
 			return nil
 		})
+
 		if flags.wait && len(runs) > 0 {
 			if err := awaitAll(ctx, f, c, runs, flags.exitStatus); err != nil {
 				failed = err
 			}
 		}
+
 		if err := output.EmitChanged(&f.Printer, runs, len(refs), selection.RunName); err != nil {
 			return err
 		}
+
 		return failed
 	}
+
 	return cmd
 }
 
@@ -79,6 +89,7 @@ func readEnv(pairs []string) (map[string]string, error) {
 	if err := putPairs(p, "env", "env", pairs); err != nil {
 		return nil, err
 	}
+
 	env := map[string]string{}
 	values, _ := p["env"].(map[string]any)
 	for k, v := range values {
@@ -88,6 +99,7 @@ func readEnv(pairs []string) (map[string]string, error) {
 		}
 		env[k] = s
 	}
+
 	return env, task.CheckEnv("env", env)
 }
 
@@ -98,6 +110,7 @@ func awaitAll(ctx context.Context, f *factory.Factory, c *client.Client, runs []
 	errs, asked := make([]error, len(runs)), slices.Clone(runs)
 	var all sync.WaitGroup
 	few, fewParts := make(chan struct{}, logs.MaxStreams), make(chan struct{}, logs.MaxStreams)
+
 	for i := range runs {
 		var parts sync.WaitGroup
 		t := &logs.RunFollower{M: m, C: c, Run: runs[i], First: 1}
@@ -107,6 +120,7 @@ func awaitAll(ctx context.Context, f *factory.Factory, c *client.Client, runs []
 				parts.Go(func() {
 					fewParts <- struct{}{}
 					defer func() { <-fewParts }()
+
 					part := &logs.RunFollower{M: m, C: c, Run: p, First: 1, Out: m.Output(p)}
 					if _, err := part.Follow(ctx); err != nil && ctx.Err() == nil {
 						m.Tell("the output of %s cannot be had: %s", p.ID, err)
@@ -114,6 +128,7 @@ func awaitAll(ctx context.Context, f *factory.Factory, c *client.Client, runs []
 				})
 			}
 		}
+
 		few <- struct{}{}
 		all.Go(func() {
 			defer func() { <-few }()
@@ -123,16 +138,19 @@ func awaitAll(ctx context.Context, f *factory.Factory, c *client.Client, runs []
 			}
 		})
 	}
+
 	over, stop := context.WithCancel(ctx)
 	var telling sync.WaitGroup
 	telling.Go(func() { logs.TellProgress(over, f, c, m, asked) })
 	all.Wait()
 	stop()
 	telling.Wait()
+
 	if ctx.Err() != nil {
 		noteGoOn(f, runs)
 		return ctx.Err()
 	}
+
 	var codes []int
 	for i, r := range runs {
 		if err := errs[i]; err != nil {
@@ -144,6 +162,7 @@ func awaitAll(ctx context.Context, f *factory.Factory, c *client.Client, runs []
 			codes = append(codes, f.Report(runFailure(f, r, exitStatus)))
 		}
 	}
+
 	return failure.AlreadyReported(codes)
 }
 
@@ -157,9 +176,11 @@ func runFailure(f *factory.Factory, r task.Run, exitStatus bool) error {
 			fail.Problem.Message += ": " + output.Truncate(output.OneLine(r.Message), 200)
 		}
 	}
+
 	if exitStatus && r.ExitCode != nil && *r.ExitCode > 0 {
 		fail.Exit = *r.ExitCode
 	}
+
 	return fail
 }
 

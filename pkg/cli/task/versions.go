@@ -24,19 +24,24 @@ func showVersions(f *factory.Factory, cmd *cobra.Command, c *client.Client, r se
 	if err != nil {
 		return selection.ExplainMissing(cmd.Context(), f, c, r, err)
 	}
+
 	if limit > 0 && len(list) > limit {
 		list = list[:limit]
 	}
+
 	return output.EmitList(&f.Printer, list, func(v client.TaskVersion) string { return fmt.Sprint(v.Generation) }, func(wide bool) *output.Table {
 		g := &output.Table{Headers: []string{"GENERATION", "WHEN", "WHO", "CHANGE", "WHAT"}}
+
 		for _, v := range list {
 			if v.Name == "" {
 				g.AddRow(fmt.Sprint(v.Generation), f.NoValue(), f.NoValue(), "unreadable", "")
 				continue
 			}
+
 			g.AddRow(fmt.Sprint(v.Generation), f.PastTime(v.UpdatedAt, v.Timezone), cmp.Or(output.OneLine(task.ActorName(v.UpdatedBy)), f.NoValue()),
 				strings.ReplaceAll(output.OneLine(v.Change), "_", " "), changedWords(f, v.Changed, wide))
 		}
+
 		return g
 	})
 }
@@ -49,6 +54,7 @@ func changedWords(f *factory.Factory, changed []string, all bool) string {
 		more = fmt.Sprintf(", and %d more", len(changed)-few)
 		changed = changed[:few]
 	}
+
 	return f.Plain(output.OneLine(strings.Join(changed, "; "))) + more
 }
 
@@ -58,10 +64,12 @@ func versionOf(f *factory.Factory, cmd *cobra.Command, c *client.Client, r selec
 	if err != nil {
 		return client.TaskVersion{}, selection.ExplainMissing(cmd.Context(), f, c, r, err)
 	}
+
 	i := slices.IndexFunc(list, func(v client.TaskVersion) bool { return v.Generation == generation })
 	if i >= 0 {
 		return list[i], nil
 	}
+
 	return client.TaskVersion{}, &failure.Error{Exit: failure.ExitNotFound, Problem: failure.Problem{Code: client.CodeNotFound, Field: "generation",
 		Message: fmt.Sprintf("version %d of %s is not kept: there are %d to %d", generation, selection.Show(f, r), list[len(list)-1].Generation, list[0].Generation),
 		Hint:    "carillon task history " + selection.Show(f, r) + " --versions"}}
@@ -73,6 +81,7 @@ func showVersion(f *factory.Factory, cmd *cobra.Command, c *client.Client, r sel
 	if err != nil {
 		return err
 	}
+
 	t := client.Task{Task: v.Task}
 	return output.EmitOne(&f.Printer, v, selection.Name(f, v.Namespace, v.Name), func(d *output.Details) {
 		describeSpec(f, d, t)
@@ -103,31 +112,40 @@ func rollbackCommand(f *factory.Factory) *cobra.Command {
 		if cmd.Flags().Changed("to") && to < 1 {
 			return failure.Usage("--to %d: not a generation: task history --versions lists them", to)
 		}
+
 		r, err := selection.ParseRef(f, words[0])
 		if err != nil {
 			return err
 		}
+
 		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
+
 		t, err := c.Tasks.Rollback(cmd.Context(), r.Namespace, r.Name, client.RollbackRequest{To: to, DryRun: dryRun}, int64(revision))
 		if err != nil {
 			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
 		}
+
 		selection.PrintWarnings(f, t.Task)
+
 		if dryRun {
 			f.Say("would roll %s back to version %d:", selection.Show(f, r), t.To)
 		} else {
 			f.Say("rolled %s back to version %d%s", selection.Show(f, r), t.To, view.NextText(f, t.Task))
 		}
+
 		for _, what := range t.Changed {
 			f.Say("  %s", f.Plain(output.OneLine(what)))
 		}
+
 		if f.ForPeople() {
 			return nil
 		}
+
 		return output.EmitOne(&f.Printer, t, selection.TaskName(f, t.Task), nil)
 	}
+
 	return cmd
 }

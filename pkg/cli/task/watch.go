@@ -19,19 +19,23 @@ import (
 // watchTask is task get -w.
 func watchTask(f *factory.Factory, cmd *cobra.Command, c *client.Client, words []string, p selection.Flags) error {
 	l := listing{Flags: p, words: words, sort: client.SortName}
+
 	if (len(words) > 0) == (p.Selector != "") {
 		return failure.Usage("which task? name one, or several, or use -l")
 	}
 	if err := l.check(); err != nil {
 		return err
 	}
+
 	o, err := listOptions(f, l)
 	if err == nil {
 		err = areThere(cmd.Context(), f, c, words)
 	}
+
 	if err != nil {
 		return err
 	}
+
 	w := watchedTasks(f, c, o)
 	if len(words) == 1 && !selection.IsGlob(words[0]) {
 		w.Page = func(list []client.Task) string {
@@ -40,6 +44,7 @@ func watchTask(f *factory.Factory, cmd *cobra.Command, c *client.Client, words [
 			return d.String()
 		}
 	}
+
 	return w.Run(cmd.Context())
 }
 
@@ -54,6 +59,7 @@ func watchedTasks(f *factory.Factory, c *client.Client, o client.TaskListOptions
 		r := selection.Ref{Namespace: e.Namespace, Name: e.Task}
 		return r.String(), len(o.Names) == 0 || slices.ContainsFunc(o.Names, func(n string) bool { return selection.Matches(f, n, r) })
 	}
+
 	w.Read = func(ctx context.Context, limit int) ([]client.Task, error) {
 		all := o
 		if limit > 0 && (all.Limit == 0 || limit < all.Limit) {
@@ -61,19 +67,24 @@ func watchedTasks(f *factory.Factory, c *client.Client, o client.TaskListOptions
 		}
 		return listTasks(ctx, f, c, all)
 	}
+
 	w.Reread = func(ctx context.Context, keys []string) ([]client.Task, error) {
 		var list []client.Task
 		for some := range slices.Chunk(keys, 100) { // they are in the query
 			part := o
 			part.Namespace, part.Names, part.Sort, part.Limit = "", some, client.SortName, 0
+
 			found, err := c.Tasks.List(ctx, part)
 			if err != nil {
 				return nil, err
 			}
+
 			list = append(list, found...)
 		}
+
 		return list, nil
 	}
+
 	w.Table, w.Name = func(list []client.Task, wide bool) *output.Table { return taskTable(f, list, wide) }, func(t client.Task) string { return selection.TaskName(f, t) }
 	w.Key = func(t client.Task) string { return t.Namespace + "/" + t.Name }
 	w.Comparable = func(t client.Task) any { t.LeftMS = 0; return t }
@@ -81,5 +92,6 @@ func watchedTasks(f *factory.Factory, c *client.Client, o client.TaskListOptions
 		ns, name, _ := strings.Cut(key, "/")
 		return watch.Removed{Namespace: ns, Name: name, Left: true}
 	}
+
 	return w
 }

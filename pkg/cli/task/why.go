@@ -45,16 +45,19 @@ func WhyCommand(f *factory.Factory) *cobra.Command {
 		if err := factory.RefuseEmpty(cmd, "at", "from", "to", "timezone"); err != nil {
 			return err
 		}
+
 		switch {
 		case q.At != "" && (q.From != "" || q.To != ""):
 			return failure.Usage("--at and --from/--to exclude each other")
 		case q.To != "" && q.From == "":
 			return failure.Usage("--to needs --from")
 		}
+
 		c, err := f.Connect()
 		if err != nil {
 			return err
 		}
+
 		r, err := whyWord(cmd.Context(), f, c, words[0], &q)
 		if err != nil {
 			return err
@@ -62,12 +65,15 @@ func WhyCommand(f *factory.Factory) *cobra.Command {
 		if err := timesOfToday(cmd.Context(), f, c, r, &q); err != nil {
 			return err
 		}
+
 		answer, err := c.Tasks.Why(cmd.Context(), r.Namespace, r.Name, q)
 		if err != nil {
 			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
 		}
+
 		return output.EmitOne(&f.Printer, answer, string(answer.Verdict), func(d *output.Details) { explainWhy(f, d, answer) })
 	}
+
 	return cmd
 }
 
@@ -82,15 +88,19 @@ func whyWord(ctx context.Context, f *factory.Factory, c *client.Client, word str
 		}
 		return r, err
 	}
+
 	if q.At != "" || q.From != "" {
 		return selection.Ref{}, failure.Usage("%s says of which time already: leave --at, --from and --to out", task.Quote(word))
 	}
+
 	if strings.Contains(w.Tick, "T") { // it need not be one
 		q.At = w.Tick
 		return selection.ParseRef(f, w.Task)
 	}
+
 	run, err := selection.FindRun(ctx, f, c, word)
 	q.At = view.Timestamp(run.ScheduledTime)
+
 	return selection.Ref{Namespace: run.Namespace, Name: run.Task}, err
 }
 
@@ -100,6 +110,7 @@ func timesOfToday(ctx context.Context, f *factory.Factory, c *client.Client, r s
 		if _, err := time.Parse("15:04", *text); err != nil {
 			continue
 		}
+
 		zone := q.Timezone
 		if zone == "" {
 			t, err := c.Tasks.Get(ctx, r.Namespace, r.Name)
@@ -108,12 +119,15 @@ func timesOfToday(ctx context.Context, f *factory.Factory, c *client.Client, r s
 			}
 			zone = t.Timezone
 		}
+
 		loc, err := schedule.Location(zone)
 		if err != nil {
 			return failure.Usage("--timezone: %s is not a time zone", task.Quote(zone))
 		}
+
 		*text = f.Now().In(loc).Format("2006-01-02T") + *text
 	}
+
 	return nil
 }
 
@@ -121,11 +135,14 @@ func timesOfToday(ctx context.Context, f *factory.Factory, c *client.Client, r s
 func explainWhy(f *factory.Factory, d *output.Details, answer task.Answer) {
 	d.Parts = append(d.Parts, f.Plain(output.Sanitize(answer.Sentence))+"\n")
 	var lines strings.Builder
+
 	for _, s := range answer.Stretches {
 		lines.WriteString("  " + output.Sanitize(s.Sentence) + "\n")
 	}
+
 	d.Section("In order", lines.String())
 	evidence(f, d, answer)
+
 	for _, also := range answer.Also {
 		d.Section("And", "  "+output.Sanitize(also.Sentence))
 		if f.Format == output.FormatWide {
@@ -138,13 +155,16 @@ func evidence(f *factory.Factory, d *output.Details, answer task.Answer) {
 	if len(answer.Lines) > 0 {
 		d.Parts = append(d.Parts, "\n")
 	}
+
 	for _, l := range answer.Lines {
 		d.Field(l.What, "%s", f.Plain(output.OneLine(l.Says)))
 	}
+
 	if len(answer.Lines) == 0 {
 		for _, u := range answer.Unknown {
 			d.Field("Not on record", "%s", output.OneLine(u))
 		}
 	}
+
 	d.Flush()
 }

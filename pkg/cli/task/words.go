@@ -14,17 +14,21 @@ func successWords(s task.Success) string {
 	if !s.Any() {
 		return ""
 	}
+
 	codes := make([]string, len(s.ExitCodes))
 	for i, code := range s.ExitCodes {
 		codes[i] = strconv.Itoa(code)
 	}
+
 	words := []string{"exit code " + cmp.Or(strings.Join(codes, ", "), "0")}
 	if s.Output != "" {
 		words = append(words, "a line like "+task.Quote(s.Output))
 	}
+
 	if s.NotOutput != "" {
 		words = append(words, "no line like "+task.Quote(s.NotOutput))
 	}
+
 	return strings.Join(words, "; ")
 }
 
@@ -34,15 +38,19 @@ func outputWords(o task.Output) string {
 	if o.Apart() {
 		words = append(words, "streams apart")
 	}
+
 	if o.Limit > 0 {
 		words = append(words, "the first "+o.Limit.String())
 	}
+
 	if o.Keep > 0 {
 		words = append(words, "for "+o.Keep.String())
 	}
+
 	if o.Raw() {
 		words = append(words, "not compressed")
 	}
+
 	return strings.Join(words, ", ")
 }
 
@@ -51,7 +59,9 @@ func targetPartWords(t task.Target) string {
 	if !t.FansOut() {
 		return ""
 	}
+
 	var words string
+
 	switch {
 	case t.Parts > 0:
 		words = strconv.Itoa(t.Parts)
@@ -60,16 +70,21 @@ func targetPartWords(t task.Target) string {
 	default:
 		words = fmt.Sprintf("one on each of %d nodes", t.Count)
 	}
+
 	then := ", "
+
 	if t.Stagger > 0 {
 		words += fmt.Sprintf(", %s apart", t.Stagger)
 	}
+
 	if strings.Contains(words, " ") {
 		then = "; "
 	}
+
 	need, verb := cmp.Or(string(t.Succeed), "all"), "have"
 	if need == "any" || need == "1" {
 		verb = "has"
 	}
+
 	return fmt.Sprintf("%s%s%s %s to succeed", words, then, need, verb)
 }

@@ -43,13 +43,16 @@ func Command(f *factory.Factory) *cobra.Command {
 		case every < 500*time.Millisecond || every > time.Hour:
 			return failure.Usage("--every %s: use a duration from 500ms to 1h", every)
 		}
+
 		o := client.BoardOptions{Span: ahead, Limit: top.Listed}
 		_, screen := f.Terminal(f.Out)
 		if once || !screen || !f.ForPeople() || f.Env("TERM") == "dumb" {
 			return topOnce(cmd.Context(), f, o)
 		}
+
 		return topScreen(cmd.Context(), f, o, every)
 	}
+
 	return factory.LimitFormats(cmd, output.FormatTable, output.FormatJSON, output.FormatJSONL, output.FormatYAML)
 }
 
@@ -67,23 +70,29 @@ func topOnce(ctx context.Context, f *factory.Factory, o client.BoardOptions) err
 	if err != nil {
 		return err
 	}
+
 	b, err := c.Board.Get(ctx, o)
 	if err != nil {
 		return err
 	}
+
 	switch f.Format {
 	case output.FormatJSON:
 		return f.EmitJSON(b)
 	case output.FormatJSONL:
 		return f.EmitLines(1, func(int) ([]byte, error) { return output.CompactJSON(b) })
+
 	case output.FormatYAML:
 		return f.EmitYAML(1, func(int) any { return b })
 	}
+
 	width, _ := f.Terminal(f.Out)
 	p := top.New(topConfig(f)).Once(top.Boarded{Board: b, Server: c.Server()}, width)
+
 	if f.UsesColor(f.Out) {
 		return f.Print(p.ANSI())
 	}
+
 	return f.Print(p.Text())
 }
 
@@ -97,14 +106,18 @@ func topScreen(ctx context.Context, f *factory.Factory, o client.BoardOptions, e
 	if _, err := c.Board.Get(ctx, client.BoardOptions{Span: o.Span, Limit: 1}); err != nil {
 		return err
 	}
+
 	tty, err := top.OpenTty(f.UsesColor(f.Out))
 	if err != nil {
 		return err
 	}
+
 	defer tty.Close()
+
 	p := top.Program{Client: c, Model: top.New(topConfig(f)), Options: o, Every: every, Now: f.Now, Dial: func(server string) (*client.Client, error) {
 		return dialOther(f, c, server, limit)
 	}}
+
 	return p.Run(ctx, tty)
 }
 
@@ -118,6 +131,7 @@ func dialOther(f *factory.Factory, c *client.Client, server string, limit time.D
 	if err != nil {
 		return nil, err
 	}
+
 	cfg.Server, cfg.Insecure = server, false
 	other, err := client.New(cfg)
 	if err != nil {
@@ -133,5 +147,6 @@ func dialOther(f *factory.Factory, c *client.Client, server string, limit time.D
 	case scheme(other) == "http" && !(other.OnThisHost() && c.OnThisHost()):
 		return nil, fmt.Errorf("%s: without TLS, nothing proves that it is a node", other.Server())
 	}
+
 	return other, nil
 }

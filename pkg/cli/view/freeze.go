@@ -17,6 +17,7 @@ func NoteFrozen(ctx context.Context, f *factory.Factory, c *client.Client, names
 	if !f.ForPeople() {
 		return
 	}
+
 	if words := FrozenText(ctx, f, c, namespace); words != "" {
 		f.Note("%s", words)
 	}
@@ -27,14 +28,17 @@ func NoteFrozen(ctx context.Context, f *factory.Factory, c *client.Client, names
 func FrozenText(ctx context.Context, f *factory.Factory, c *client.Client, namespace string) string {
 	ctx, cancel := context.WithTimeout(ctx, f.LookupTimeout)
 	defer cancel()
+
 	st, err := c.Freezes.Get(ctx, namespace)
 	if err != nil || st.Freeze == nil {
 		return ""
 	}
+
 	what := "the cluster"
 	if ns := st.Freeze.Namespace; ns != "" {
 		what = "namespace " + ns
 	}
+
 	return fmt.Sprintf("%s is frozen, %s; ticks are skipped until carillon cluster unfreeze%s", what, FreezeText(f, *st.Freeze), NamespaceFlag(st.Freeze.Namespace))
 }
 
@@ -44,9 +48,11 @@ func FreezeText(f *factory.Factory, z task.Freeze) string {
 	if !z.Since.IsZero() {
 		words = append(words, "since "+f.PastTime(z.Since, output.ReaderZone))
 	}
+
 	if z.By != "" {
 		words = append(words, "by "+output.OneLine(z.By))
 	}
+
 	return strings.Join(words, " ") + ": " + output.OneLine(z.Reason)
 }
 
@@ -65,9 +71,12 @@ func NoteHeld(f *factory.Factory, r selection.Ref, t client.Triggered) {
 		if z.Namespace != "" {
 			what = "namespace " + z.Namespace
 		}
+
 		f.Note("%s is frozen, %s; the run waits for the end of that", what, FreezeText(f, *z))
+
 		return
 	}
+
 	if t.Paused {
 		f.Note("%s is paused; this run starts all the same", selection.Show(f, r))
 	}

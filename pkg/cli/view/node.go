@@ -10,6 +10,7 @@ import (
 // FactText is a fact as people read it; "" if it is not known.
 func FactText(f *task.Facts, name string) string {
 	v, known := f.Fact(name)
+
 	switch name {
 	case task.FactMemory, task.FactMemoryFree, task.FactDisk, task.FactDiskFree:
 		if known {
@@ -24,5 +25,6 @@ func FactText(f *task.Facts, name string) string {
 			return fmt.Sprintf("%.2f", v)
 		}
 	}
+
 	return ""
 }

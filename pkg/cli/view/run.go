@@ -35,6 +35,7 @@ func RunDuration(r task.Run, now time.Time) time.Duration {
 	case r.EndedAt.IsZero():
 		return max(now.Sub(r.StartedAt.Time), 0)
 	}
+
 	return max(r.EndedAt.Sub(r.StartedAt.Time), 0)
 }
 
@@ -47,6 +48,7 @@ func ZonesOf(f *factory.Factory, cmd *cobra.Command, c *client.Client, namespace
 	if !f.ForPeople() || f.TimeMode != output.TimeTask {
 		return Zones{"": output.ReaderZone}, nil
 	}
+
 	z := Zones{}
 	for t, err := range c.Tasks.All(cmd.Context(), client.TaskListOptions{Namespace: namespace}) {
 		if err != nil {
@@ -54,6 +56,7 @@ func ZonesOf(f *factory.Factory, cmd *cobra.Command, c *client.Client, namespace
 		}
 		z[t.Namespace+"/"+t.Name] = t.Timezone
 	}
+
 	return z, nil
 }
 
@@ -63,39 +66,49 @@ func RunTable(f *factory.Factory, runs []task.Run, many, wide bool, z Zones) *ou
 	if f.AllNamespaces && many {
 		g.Headers = append(g.Headers, "NAMESPACE")
 	}
+
 	if many {
 		g.Headers = append(g.Headers, "TASK")
 	}
+
 	g.Headers = append(g.Headers, "RUN", "TICK", "RESULT", "NODE", "LATE", "TOOK")
 	if wide {
 		g.Headers = append(g.Headers, "PROGRESS", "TRIGGER", "ATTEMPT", "OWNER", "SHARD", "TOKEN", "MESSAGE")
 	}
+
 	for _, r := range runs {
 		var row []string
 		if f.AllNamespaces && many {
 			row = append(row, r.Namespace)
 		}
+
 		if many {
 			row = append(row, r.Task)
 		}
+
 		row = append(row, r.ID, tickText(f, r, z.of(r)), RunResult(f, r), cmp.Or(output.OneLine(r.Node), f.NoValue()), Lateness(f, r), TookText(f, r))
 		if wide {
 			row = append(row, ProgressText(f, r), r.Trigger, fmt.Sprint(r.Attempt), cmp.Or(r.Owner, f.NoValue()), fmt.Sprint(r.Shard), fmt.Sprint(r.Token), output.OneLine(r.Message))
 		}
+
 		g.AddRow(row...)
 	}
+
 	return g
 }
 
 // tickText is when a run was due; of a manual one, that it was asked for.
 func tickText(f *factory.Factory, r task.Run, timezone string) string {
 	words := tickTime(f, r.ScheduledTime, timezone)
+
 	if r.Trigger == task.TriggerManual {
 		return words + " (manual)"
 	}
+
 	if r.Count > 1 && !r.Last.IsZero() {
 		words += f.Plain(" … ") + tickTime(f, r.Last, timezone)
 	}
+
 	return words
 }
 
@@ -134,6 +147,7 @@ func RunResult(f *factory.Factory, r task.Run) string {
 func PlainRunResult(f *factory.Factory, r task.Run) string {
 	words := output.OneLine(strings.ReplaceAll(string(r.State), "_", " "))
 	why := output.OneLine(strings.ReplaceAll(r.Reason, "_", " "))
+
 	switch {
 	case r.State == task.Failed && r.Reason == task.ReasonShutdown: // whatever it made of the signal
 		words = why
@@ -163,18 +177,23 @@ func PlainRunResult(f *factory.Factory, r task.Run) string {
 			words += " (" + why + ")"
 		}
 	}
+
 	if r.Fan != nil {
 		words += ", " + partsText(r)
 	}
+
 	if r.Count > 1 {
 		words += fmt.Sprintf(" ×%d", r.Count)
 	}
+
 	if r.Attempt > 1 {
 		words += fmt.Sprintf(", attempt %d", r.Attempt)
 	}
+
 	if f.ASCII {
 		words = strings.ReplaceAll(words, "×", "x")
 	}
+
 	return words
 }
 
@@ -184,9 +203,11 @@ func EndText(f *factory.Factory, r task.Run) string {
 	if d := RunDuration(r, f.Now()); d >= 0 {
 		words = " after " + task.Duration(d).Approximate()
 	}
+
 	if r.Node != "" {
 		words += " on " + r.Node
 	}
+
 	return f.Plain("·") + " " + selection.Name(f, r.Namespace, r.Task) + words
 }
 
@@ -227,14 +248,17 @@ func ProgressBar(f *factory.Factory, r task.Run) string {
 	case p.Silent != "":
 		return "unknown: " + output.OneLine(p.Silent)
 	}
+
 	full, empty := "█", "░"
 	if f.ASCII {
 		full, empty = "#", "."
 	}
+
 	n := int(min(max(*p.Percent, 0), 100) / 100 * barLength)
 	words := f.Paint(output.Cyan, strings.Repeat(full, n)+strings.Repeat(empty, barLength-n)) + " " + ProgressText(f, r)
 	if old := f.Now().Sub(p.At.Time); old > time.Minute {
 		words += " (said " + task.Duration(old).Approximate() + " ago)"
 	}
+
 	return words
 }

@@ -12,6 +12,7 @@ import (
 // NextText ends a sentence with when the task runs next.
 func NextText(f *factory.Factory, t client.Task) string {
 	var words string
+
 	switch {
 	case t.Paused:
 		words = PausedText(f, t)
@@ -29,6 +30,7 @@ func NextText(f *factory.Factory, t client.Task) string {
 		}
 		words = fmt.Sprintf("next %s (%s)", f.DateTime(t.Next, t.Timezone), left)
 	}
+
 	return f.Plain(" · ") + words
 }
 
@@ -44,12 +46,15 @@ func PausedText(f *factory.Factory, t client.Task) string {
 			by = "after failures"
 		}
 	}
+
 	if !t.PausedUntil.IsZero() {
 		words += " until " + soonText(f, t.PausedUntil, t.Timezone)
 	}
+
 	if by != "" {
 		words += " (" + by + ")"
 	}
+
 	return words
 }
 
@@ -62,5 +67,6 @@ func soonText(f *factory.Factory, t task.Time, timezone string) string {
 		}
 		return local.Format("15:04")
 	}
+
 	return f.FutureTime(t, timezone)
 }

@@ -25,14 +25,17 @@ func TickTable(f *factory.Factory, list []client.Occurrence, timezone string) *o
 	if jitter {
 		g.Headers = slices.Insert(g.Headers, 2, "DUE")
 	}
+
 	for _, o := range list {
 		local, due := o.Time.In(f.Zone(timezone)), DueAt(o)
 		row := []string{local.Format("Mon ") + output.ExactTime(local), o.Time.UTC().Format("2006-01-02 15:04:05"), f.TimeLeftOrPast(due), NoteWords(o.Note)}
 		if jitter {
 			row = slices.Insert(row, 2, due.In(f.Zone(timezone)).Format("15:04:05.000"))
 		}
+
 		g.AddRow(row...)
 	}
+
 	return g
 }
 
@@ -52,6 +55,7 @@ func NoteWords(note string) string {
 	case schedule.NoteFold:
 		return "in a fold: the clocks go back"
 	}
+
 	return output.OneLine(note)
 }
 

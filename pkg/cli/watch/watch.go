@@ -69,17 +69,22 @@ func (w *List[T]) Run(ctx context.Context) error {
 			w.touch("")
 			return
 		}
+
 		w.Note("waiting for the server: %s", err)
 	}
+
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
+
 	wg.Go(func() { ended <- w.follow(ctx) })
+
 	if _, tty := w.Terminal(w.Out); tty && w.ForPeople() {
 		return w.redraw(ctx, ended)
 	}
+
 	return w.lines(ctx, ended)
 }
 
@@ -89,23 +94,28 @@ func (w *List[T]) follow(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+
 		key, ok := "", e.Kind == task.EventGap
 		if !ok {
 			key, ok = w.Affects(e)
 		}
+
 		if ok {
 			w.touch(key)
 		}
 	}
+
 	return ctx.Err()
 }
 
 func (w *List[T]) touch(key string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	if len(w.dirty) >= maxDirty {
 		key = ""
 	}
+
 	w.dirty[key] = true
 	select {
 	case w.poked <- struct{}{}:
@@ -117,12 +127,15 @@ func (w *List[T]) touch(key string) {
 func (w *List[T]) takeDirty() (keys []string, all bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	for k := range w.dirty {
 		keys = append(keys, k)
 	}
+
 	slices.Sort(keys)
 	all = w.dirty[""]
 	clear(w.dirty)
+
 	return keys, all
 }
 
@@ -149,10 +162,12 @@ func (w *List[T]) lines(ctx context.Context, ended <-chan error) error {
 	if err := w.tell(list, true); err != nil {
 		return err
 	}
+
 	for w.Done == nil || !w.Done(list) {
 		if _, err := w.await(ctx, ended, nil); err != nil {
 			return err
 		}
+
 		keys, all := w.takeDirty()
 		switch {
 		case all || w.Reread == nil:
@@ -164,10 +179,12 @@ func (w *List[T]) lines(ctx context.Context, ended <-chan error) error {
 				err = w.changed(list, keys)
 			}
 		}
+
 		if err != nil && !failure.IsUnreachable(err) { // the stream says when the server is back
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -183,15 +200,18 @@ func (w *List[T]) changed(list []T, looked []string) error {
 			news = append(news, item)
 		}
 	}
+
 	if looked == nil {
 		for k := range w.shown {
 			looked = append(looked, k)
 		}
 		slices.Sort(looked)
 	}
+
 	if err := w.tell(news, false); err != nil {
 		return err
 	}
+
 	for _, k := range looked {
 		if _, known := w.shown[k]; known && !there[k] {
 			delete(w.shown, k)
@@ -200,6 +220,7 @@ func (w *List[T]) changed(list []T, looked []string) error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -212,6 +233,7 @@ func (w *List[T]) tell(list []T, begin bool) error {
 	for _, item := range list {
 		w.shown[w.Key(item)] = w.mark(item)
 	}
+
 	switch {
 	case w.ForPeople():
 		g, err := w.SelectColumns(w.Table(list, w.Format == output.FormatWide || len(w.Columns) > 0))
@@ -225,6 +247,7 @@ func (w *List[T]) tell(list []T, begin bool) error {
 				return err
 			}
 		}
+
 		return nil
 	case w.Format == output.FormatYAML:
 		for _, item := range list {
@@ -232,12 +255,15 @@ func (w *List[T]) tell(list []T, begin bool) error {
 			if err == nil {
 				err = w.EmitYAML(1, func(int) any { return item })
 			}
+
 			if err != nil {
 				return err
 			}
 		}
+
 		return nil
 	}
+
 	return output.EmitList(&w.Factory.Printer, list, w.Name, nil)
 }
 
@@ -245,14 +271,17 @@ func (w *List[T]) tellGone(key string) error {
 	switch w.Format {
 	case output.FormatJSON, output.FormatJSONL:
 		return w.EmitLines(1, func(int) ([]byte, error) { return output.CompactJSON(w.Removed(key)) })
+
 	case output.FormatYAML:
 		if err := w.Print("---\n"); err != nil {
 			return err
 		}
 		return w.EmitYAML(1, func(int) any { return w.Removed(key) })
+
 	case output.FormatName:
 		return nil
 	}
+
 	return w.Print(key + "  " + w.Paint(output.Dim, "not in the list any more") + "\n")
 }
 
@@ -263,6 +292,7 @@ func (w *List[T]) rows(g *output.Table, heads bool) string {
 	if heads {
 		all = append([][]string{g.Headers}, all...)
 	}
+
 	for _, row := range append([][]string{g.Headers}, g.Rows...) {
 		for i, cell := range row {
 			if i == len(w.widths) {
@@ -271,7 +301,9 @@ func (w *List[T]) rows(g *output.Table, heads bool) string {
 			w.widths[i] = max(w.widths[i], text.StringWidthWithoutEscSequences(cell))
 		}
 	}
+
 	var b strings.Builder
+
 	for _, row := range all {
 		var line strings.Builder
 		for i, cell := range row {
@@ -279,6 +311,7 @@ func (w *List[T]) rows(g *output.Table, heads bool) string {
 		}
 		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
 	}
+
 	return b.String()
 }
 
@@ -288,10 +321,12 @@ func (w *List[T]) rows(g *output.Table, heads bool) string {
 func (w *List[T]) redraw(ctx context.Context, ended <-chan error) error {
 	clock := time.NewTicker(watchClock)
 	defer clock.Stop()
+
 	const cleared = "\x1b[2J"
 	if err := w.Print(cleared); err != nil {
 		return err
 	}
+
 	var list []T
 	var rest time.Time // until then no look
 	stale := true
@@ -302,25 +337,31 @@ func (w *List[T]) redraw(ctx context.Context, ended <-chan error) error {
 			if err != nil && !failure.IsUnreachable(err) {
 				return err
 			}
+
 			if err == nil {
 				list, stale = some, false
 			}
+
 			rest = w.Now().Add(max(watchShare*w.Now().Sub(began), watchCalm))
 		}
+
 		if err := w.screen(list); err != nil {
 			return err
 		}
 		if w.Done != nil && w.Done(list) {
 			return nil
 		}
+
 		touched, err := w.await(ctx, ended, clock.C)
 		if err != nil {
 			return err
 		}
+
 		if touched {
 			w.takeDirty()
 			stale = true
 		}
+
 		stale = stale || w.Moving != nil && w.Moving(list)
 	}
 }
@@ -335,14 +376,17 @@ func (w *List[T]) screen(list []T) error {
 		if err != nil {
 			return err
 		}
+
 		if len(g.Rows) == 0 {
 			drawn = g.Empty + "\n"
 		} else {
 			drawn = g.Render(&w.Factory.Printer)
 		}
 	}
+
 	var b strings.Builder
 	b.WriteString("\x1b[H")
+
 	room := max(output.TerminalHeight(w.Out)-1, 2)
 	for line := range strings.Lines(drawn) {
 		if room--; room < 0 {
@@ -350,6 +394,7 @@ func (w *List[T]) screen(list []T) error {
 		}
 		b.WriteString(strings.TrimSuffix(line, "\n") + "\x1b[K\n")
 	}
+
 	return w.Print(b.String() + "\x1b[J")
 }
 

@@ -92,6 +92,7 @@ func (g *Guard) Hear(r Reading, nodes []task.Node) {
 		if n.Clock.IsZero() {
 			continue
 		}
+
 		present[n.Name] = true
 		offset := Reading{n.Clock.Time, r.Boot}.offset()
 		o := g.others[n.Name]
@@ -113,8 +114,10 @@ func (g *Guard) Hear(r Reading, nodes []task.Node) {
 			o.best = max(o.best, offset)
 			o.seen = min(o.seen+1, 30)
 		}
+
 		o.told, o.at, o.unfit = n.Clock, r.Boot, n.Unfit == task.UnfitClock
 	}
+
 	for name := range g.others {
 		if !present[name] {
 			delete(g.others, name)
@@ -131,6 +134,7 @@ func (g *Guard) Step(r Reading) error {
 		g.bad = fmt.Errorf("the wall clock has jumped by %s", g.jumped.Round(time.Millisecond))
 		g.offset = offset
 	}
+
 	return g.bad
 }
 
@@ -140,6 +144,7 @@ func (g *Guard) Step(r Reading) error {
 func (g *Guard) Look(r Reading) error {
 	_ = g.Step(r) // part of the verdict
 	first := !g.begun
+
 	g.begun, g.offset = true, r.offset()
 	switch {
 	case g.jumped != 0 && !g.rightAgain(r):
@@ -147,6 +152,7 @@ func (g *Guard) Look(r Reading) error {
 	case g.jumped != 0:
 		g.jumped, g.bad = 0, nil
 	}
+
 	by, differs := g.differs(r)
 	switch {
 	case !differs:
@@ -156,6 +162,7 @@ func (g *Guard) Look(r Reading) error {
 	case first || g.bad != nil || r.Boot-g.since >= clockPatience:
 		g.bad = fmt.Errorf("the wall clock differs by %s from that of other nodes", by.Round(time.Millisecond))
 	}
+
 	return g.bad
 }
 
@@ -169,9 +176,11 @@ func (g *Guard) rightAgain(r Reading) bool {
 			same++
 		}
 	}
+
 	if all == 1 {
 		return r.Boot-g.rested >= clockRest
 	}
+
 	return 2*same > all
 }
 
@@ -183,6 +192,7 @@ func (g *Guard) differs(r Reading) (by time.Duration, yes bool) {
 	if g.bad != nil {
 		tolerance /= 2 // near the edge the verdict stays as it is
 	}
+
 	same := 1
 	var others []*otherClock
 	for _, o := range g.fresh(r) {
@@ -194,13 +204,16 @@ func (g *Guard) differs(r Reading) (by time.Duration, yes bool) {
 			others = append(others, o)
 		}
 	}
+
 	if same > len(others) {
 		return 0, false
 	}
+
 	slowest, most := g.largest(others)
 	if most < same || most == same && slowest > g.offset {
 		return 0, false
 	}
+
 	return g.offset - slowest, true
 }
 
@@ -208,6 +221,7 @@ func (g *Guard) differs(r Reading) (by time.Duration, yes bool) {
 // the slowest of them is; of several such groups it is the slowest one.
 func (g *Guard) largest(others []*otherClock) (slowest time.Duration, most int) {
 	slices.SortFunc(others, func(a, b *otherClock) int { return cmp.Compare(a.fastest(), b.fastest()) })
+
 	for i, low := range others {
 		n := 0
 		for _, o := range others[i:] {
@@ -215,10 +229,12 @@ func (g *Guard) largest(others []*otherClock) (slowest time.Duration, most int) 
 				n++
 			}
 		}
+
 		if n > most {
 			slowest, most = low.fastest(), n
 		}
 	}
+
 	return slowest, most
 }
 
@@ -236,5 +252,6 @@ func (g *Guard) fresh(r Reading) []*otherClock {
 			list = append(list, o)
 		}
 	}
+
 	return list
 }

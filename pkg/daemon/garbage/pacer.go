@@ -36,9 +36,11 @@ func MakeRoom() (stop func()) {
 	if os.Getenv("GOGC") != "" {
 		return func() {}
 	}
+
 	g := &pacer{former: debug.SetGCPercent(100), ended: make(chan struct{})}
 	g.collected()
 	g.wg.Go(func() { g.tidy(idleInterval) })
+
 	return g.stop
 }
 
@@ -57,9 +59,11 @@ type pacer struct {
 func (g *pacer) collected() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	if g.over {
 		return
 	}
+
 	now := time.Now()
 	idle := now.Sub(g.last) > idleInterval
 	g.last = now
@@ -67,6 +71,7 @@ func (g *pacer) collected() {
 		g.percent = p
 		debug.SetGCPercent(p)
 	}
+
 	sentinel := new([16]byte) // nobody holds it: the next collection finds it
 	runtime.AddCleanup(sentinel, func(g *pacer) { g.collected() }, g)
 }
@@ -81,9 +86,11 @@ func (g *pacer) tidy(every time.Duration) {
 			return
 		case <-t.C:
 		}
+
 		g.mu.Lock()
 		idle := time.Since(g.last) >= every
 		g.mu.Unlock()
+
 		if idle && heapInUse() > liveHeap()+worthCollecting {
 			runtime.GC()
 		}
@@ -99,6 +106,7 @@ func (g *pacer) stop() {
 		close(g.ended)
 	}
 	g.mu.Unlock()
+
 	g.wg.Wait()
 }
 
@@ -109,6 +117,7 @@ func gogcPercent(live uint64, idle bool) int {
 	if idle {
 		least = idleGarbage
 	}
+
 	percent := garbageRoom / max(live/100, 1)
 	return int(min(max(percent, least), mostGarbage)) / 10 * 10
 }

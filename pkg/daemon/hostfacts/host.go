@@ -42,13 +42,16 @@ func (h *host) measure(ctx context.Context) *task.Facts {
 	if all := h.hostCPUs(); all > f.CPUs {
 		f.HostCPUs = all
 	}
+
 	f.Load1, f.Load5, f.Load15 = h.loads()
 	if total, free, ok := h.memory(); ok {
 		f.Memory, f.MemoryFree = total, mebi(free)
 	}
+
 	if s, ok := h.disk(ctx); ok {
 		f.Disk, f.DiskFree = s.total, mebi(s.free)
 	}
+
 	return f
 }
 
@@ -62,6 +65,7 @@ func (h *host) loads() (l1, l5, l15 *float64) {
 	if len(words) < 3 {
 		return nil, nil, nil
 	}
+
 	load := func(s string) *float64 {
 		v, err := strconv.ParseFloat(s, 64)
 		if err != nil || math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
@@ -69,6 +73,7 @@ func (h *host) loads() (l1, l5, l15 *float64) {
 		}
 		return &v
 	}
+
 	return load(words[0]), load(words[1]), load(words[2])
 }
 
@@ -82,10 +87,12 @@ func (h *host) cpus() int {
 			words := append(strings.Fields(h.read(g.dir+"/cpu.max")), "", "")
 			quota, period = wholeNumber(words[0]), wholeNumber(words[1])
 		}
+
 		if quota > 0 && period > 0 {
 			n = min(n, float64(quota)/float64(period))
 		}
 	}
+
 	return max(1, int(n))
 }
 
@@ -96,6 +103,7 @@ func (h *host) hostCPUs() (n int) {
 			n++
 		}
 	}
+
 	return n
 }
 
@@ -107,19 +115,23 @@ func (h *host) memory() (total, free int64, ok bool) {
 	if !ok || !known {
 		return 0, 0, false
 	}
+
 	total, free = total<<10, free<<10
 	for _, g := range h.cgroups("memory") {
 		maximum, usage, inactive := "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file"
 		if g.v2 {
 			maximum, usage, inactive = "/memory.max", "/memory.current", "inactive_file"
 		}
+
 		limit, used := h.number(g.dir+maximum), h.number(g.dir+usage)
 		if limit <= 0 || limit >= total || used < 0 { // v1 says a number near 2^63 for none
 			continue
 		}
+
 		used -= h.table(g.dir + "/memory.stat")[inactive] // is given back when it is needed, as MemAvailable counts it
 		total, free = limit, min(free, max(limit-used, 0))
 	}
+
 	return total, free, true
 }
 
@@ -138,6 +150,7 @@ func (h *host) cgroups(controller string) (list []hostGroup) {
 		if len(parts) < 3 {
 			continue
 		}
+
 		var mounts []string
 		v2 := parts[1] == ""
 		switch {
@@ -148,6 +161,7 @@ func (h *host) cgroups(controller string) (list []hostGroup) {
 		case slices.Contains(strings.Split(parts[1], ","), controller):
 			mounts = []string{"sys/fs/cgroup/" + controller, "sys/fs/cgroup/" + parts[1]}
 		}
+
 		for _, mount := range mounts {
 			dir := mount
 			for step := range strings.SplitSeq(filepath.Clean("/"+parts[2]), "/") { // the first is "": the mount itself
@@ -156,6 +170,7 @@ func (h *host) cgroups(controller string) (list []hostGroup) {
 			}
 		}
 	}
+
 	return list
 }
 
@@ -167,8 +182,10 @@ func (h *host) disk(ctx context.Context) (space, bool) {
 			to <- space{total, free, err}
 		}(h.pending)
 	}
+
 	wait := time.NewTimer(patience)
 	defer wait.Stop()
+
 	select {
 	case s := <-h.pending:
 		h.pending = nil
@@ -176,6 +193,7 @@ func (h *host) disk(ctx context.Context) (space, bool) {
 	case <-wait.C:
 	case <-ctx.Done():
 	}
+
 	return space{}, false
 }
 
@@ -215,5 +233,6 @@ func (h *host) table(path string) map[string]int64 {
 			}
 		}
 	}
+
 	return t
 }

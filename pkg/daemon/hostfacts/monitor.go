@@ -50,9 +50,11 @@ func (f *Monitor) Run(ctx context.Context) error {
 	defer tick.Stop()
 	for first := true; ; first = false {
 		f.take(f.host.measure(ctx))
+
 		if first {
 			close(f.first)
 		}
+
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -68,6 +70,7 @@ func (f *Monitor) take(now *task.Facts) {
 	f.known, f.pressed = now, f.limits.pressed(now, was)
 	is := f.pressed
 	f.mu.Unlock()
+
 	if !slices.Equal(was, is) {
 		f.log.Info("pressure has changed", zap.Strings("pressed", is), zap.Strings("before", was), zap.Any("facts", now))
 		f.changed()
@@ -92,19 +95,23 @@ func (l Limits) pressed(now *task.Facts, before []string) (list []string) {
 		if limit == 0 {
 			return
 		}
+
 		was := slices.Contains(before, name)
 		if was {
 			limit *= 1 + back
 		}
+
 		v, known := now.Fact(name)
 		if known && beyond(v, limit) || !known && was {
 			list = append(list, name)
 		}
 	}
+
 	more := func(v, limit float64) bool { return v > limit }
 	less := func(v, limit float64) bool { return v < limit }
 	check(task.FactLoad1, l.Load, more, -relief)
 	check(task.FactMemoryFree, float64(l.MemoryFree), less, relief)
 	check(task.FactDiskFree, float64(l.DiskFree), less, relief)
+
 	return list
 }

@@ -46,12 +46,15 @@ func (g *probe) connect(ctx context.Context, network, address string) (net.Conn,
 	if err != nil {
 		return nil, err
 	}
+
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	g.remote = address
 	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
 		g.remote = a.String() // one of several, if it is a name: the others prove nothing
 	}
+
 	return &closeNotifyConn{Conn: c, closed: g.closed}, nil
 }
 
@@ -74,30 +77,39 @@ func (c *closeNotifyConn) Close() error {
 func (g *probe) greet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, greetLimit)
 	defer cancel()
+
 	u, err := url.Parse(g.peer.Address)
 	if err != nil {
 		return err
 	}
+
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.JoinPath("healthz").String(), http.NoBody)
 	if err != nil {
 		return err
 	}
+
 	res, err := g.http.RoundTrip(req)
 	if err != nil {
 		return err
 	}
+
 	defer res.Body.Close()
+
 	var b [64]byte
+
 	for err == nil { // to its end, so that the connection is kept
 		_, err = res.Body.Read(b[:])
 	}
+
 	if who := res.Header.Get(api.InstanceHeader); who != g.peer.Instance {
 		g.reached = "" // it has to be reached anew
 		return fmt.Errorf("%s is instance %s of somebody else", g.peer.Address, task.Quote(who))
 	}
+
 	g.mu.Lock()
 	g.reached = g.remote
 	g.mu.Unlock()
+
 	return nil
 }
 
@@ -106,10 +118,12 @@ func (g *probe) greet(ctx context.Context) error {
 func (g *probe) refused(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, greetLimit)
 	defer cancel()
+
 	c, err := g.dial(ctx, "tcp", g.reached)
 	if err == nil {
 		c.Close()
 	}
+
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
@@ -130,6 +144,7 @@ func ThisHost() string {
 	if errors.Join(err, err2) != nil {
 		return task.NewUID() // like no other: nobody takes its loopback for theirs
 	}
+
 	return strings.TrimSpace(string(boot)) + "/" + strings.Trim(strings.TrimPrefix(network, "net:"), "[]")
 }
 

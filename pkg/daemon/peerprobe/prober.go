@@ -91,9 +91,11 @@ func New(cfg Config) *Prober {
 	p.reached = prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_peers_reached",
 		Help: "Peers whose crash this node would notice at once: it has reached them."})
 	r.MustRegister(p.notices, p.reached)
+
 	for _, result := range []string{"revoked", "withheld"} {
 		p.notices.WithLabelValues(result)
 	}
+
 	return p
 }
 
@@ -102,23 +104,27 @@ func New(cfg Config) *Prober {
 func (p *Prober) Run(ctx context.Context, changed <-chan struct{}, nodes func() []task.Node) error {
 	var all sync.WaitGroup
 	defer all.Wait()
+
 	watched := map[string]context.CancelFunc{}
 	defer func() {
 		for _, stop := range watched {
 			stop()
 		}
 	}()
+
 	for {
 		wanted := map[string]task.Node{}
 		for _, n := range successors(nodes(), p.cfg.Node, peersWatched) {
 			wanted[session(n)] = n
 		}
+
 		for key, stop := range watched {
 			if _, ok := wanted[key]; !ok {
 				stop()
 				delete(watched, key)
 			}
 		}
+
 		for key, n := range wanted {
 			if watched[key] == nil {
 				wctx, stop := context.WithCancel(ctx)
@@ -126,6 +132,7 @@ func (p *Prober) Run(ctx context.Context, changed <-chan struct{}, nodes func() 
 				all.Go(func() { p.watch(wctx, n) })
 			}
 		}
+
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -147,8 +154,10 @@ func successors(nodes []task.Node, name string, most int) []task.Node {
 			}
 			return 1
 		}
+
 		return strings.Compare(a.Name, b.Name)
 	})
+
 	return others[:min(most, len(others))]
 }
 
@@ -157,22 +166,28 @@ func successors(nodes []task.Node, name string, most int) []task.Node {
 func (p *Prober) watch(ctx context.Context, n task.Node) {
 	g := newProbe(p.cfg.Dial, p.cfg.TLS, n)
 	defer g.close()
+
 	was := 0.0
 	defer func() { p.reached.Sub(was) }()
+
 	for fails := 0; ; {
 		select {
 		case <-g.closed: // whatever that was about, this greeting finds out
 		default:
 		}
+
 		wait, closed, began := greetEvery, g.closed, time.Now()
 		later := min(peerFirst<<fails, 2*greetEvery)
 		err := g.greet(ctx)
+
 		is := 0.0
 		if g.reached != "" {
 			is = 1
 		}
+
 		p.reached.Add(is - was)
 		was = is
+
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -187,6 +202,7 @@ func (p *Prober) watch(ctx context.Context, n task.Node) {
 			wait, closed = later, nil // the end of this connection is no news
 			fails = min(fails+1, 10)
 		}
+
 		t := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
@@ -195,6 +211,7 @@ func (p *Prober) watch(ctx context.Context, n task.Node) {
 				fails = 0
 				break
 			}
+
 			// Or what stands before it keeps no connections.
 			fails = min(fails+1, 10)
 			clock.Sleep(ctx, later)
@@ -203,6 +220,7 @@ func (p *Prober) watch(ctx context.Context, n task.Node) {
 				fails = 0
 			}
 		}
+
 		t.Stop()
 	}
 }
@@ -220,18 +238,22 @@ func (p *Prober) accuse(ctx context.Context, n task.Node) (again time.Duration) 
 	case session(now) != session(n):
 		return greetEvery // it is another session by now
 	}
+
 	if rest, may := p.mayAccuse(n.Instance, time.Now()); !may {
 		p.notices.WithLabelValues("withheld").Inc()
 		return rest
 	}
+
 	p.cfg.Logger.Warn("a peer's process is gone: revoking its leases", zap.String("node", n.Name), zap.String("instance", n.Instance), zap.Strings("leases", now.Leases))
 	p.notices.WithLabelValues("revoked").Inc()
 	// All of them, though nobody watches the node any more once the first is gone.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
+
 	if err := p.cfg.Cluster.RevokeLeases(ctx, now.Leases); err != nil {
 		p.cfg.Logger.Warn("could not revoke a peer's leases; they end by themselves", zap.String("node", n.Name), zap.Error(err))
 	}
+
 	return greetEvery
 }
 
@@ -240,20 +262,25 @@ func (p *Prober) accuse(ctx context.Context, n task.Node) (again time.Duration) 
 func (p *Prober) mayAccuse(instance string, now time.Time) (again time.Duration, may bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	for i, at := range p.accused {
 		if now.Sub(at) > time.Hour { // its leases are long gone
 			delete(p.accused, i)
 		}
 	}
+
 	if _, done := p.accused[instance]; done {
 		return accuseMost, false
 	}
 	if left := p.rest - now.Sub(p.last); left > 0 {
 		return left, false
 	}
+
 	if p.rest = min(max(2*p.rest, accuseFirst), accuseMost); now.Sub(p.last) > 10*accuseMost {
 		p.rest = accuseFirst
 	}
+
 	p.accused[instance], p.last = now, now
+
 	return 0, true
 }

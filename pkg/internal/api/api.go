@@ -118,56 +118,74 @@ func New(cfg Config) (http.Handler, error) {
 	if cfg.Store == nil || cfg.Ref == nil || cfg.Node == "" || cfg.Cluster.Shards <= 0 {
 		return nil, errors.New("api: Store, Cluster, Node and Ref are required")
 	}
+
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+
 	if cfg.Clock == nil {
 		cfg.Clock = func() error { return nil }
 	}
+
 	if cfg.Writable == nil {
 		cfg.Writable = func() error { return nil }
 	}
+
 	if cfg.Dial == nil {
 		cfg.Dial = (&net.Dialer{}).DialContext
 	}
+
 	if cfg.Authenticated == nil {
 		cfg.Authenticated = func(context.Context) {}
 	}
+
 	if cfg.Peer == nil {
 		cfg.Peer = func(string) (task.Node, bool) { return task.Node{}, false }
 	}
+
 	if cfg.Ready == nil {
 		cfg.Ready = func() error { return nil }
 	}
+
 	if cfg.FreezeWithin == 0 {
 		cfg.FreezeWithin = cluster.ConfirmWithin
 	}
+
 	if cfg.StateWithin <= 0 {
 		cfg.StateWithin = nodes.StateWithin
 	}
+
 	if cfg.PageQuiet <= 0 {
 		cfg.PageQuiet = events.PageQuiet
 	}
+
 	if cfg.MostScanned <= 0 {
 		cfg.MostScanned = 10_000
 	}
+
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
+
 	if cfg.Heartbeat <= 0 {
 		cfg.Heartbeat = 15 * time.Second
 	}
+
 	if cfg.Version == "" {
 		cfg.Version = "unknown"
 	}
+
 	if cfg.Gatherer == nil {
 		cfg.Gatherer = prometheus.NewRegistry()
 	}
+
 	s := newServer(cfg)
 	if err := s.registerMetrics(); err != nil {
 		return nil, fmt.Errorf("api: register metrics: %w", err)
 	}
+
 	s.register()
+
 	return s, nil
 }
 
@@ -243,6 +261,7 @@ func newServer(cfg Config) *server {
 		Part: cfg.Board, Status: s.cluster.Status,
 	}
 	s.secrets = &secrets.Handlers{Store: cfg.Store, Node: cfg.Node, Now: now, Keys: cfg.Keys}
+
 	return s
 }
 
@@ -255,6 +274,7 @@ func (s *server) registerMetrics() error {
 	if err := s.metrics.counter(s.Registerer, s.logins.refused); err != nil {
 		return err
 	}
+
 	return s.metrics.gauge(s.Registerer, "carillon_log_followers", "Callers that follow outputs at this node, or through it.",
 		func() float64 { return float64(s.logs.Followers()) })
 }

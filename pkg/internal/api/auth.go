@@ -67,11 +67,13 @@ func parseToken(s string) (id, part string, ok bool) {
 	if len(parts) != 3 || parts[0] != tokenMark || len(parts[1]) != idLetters || len(parts[2]) < idLetters || len(s) > 256 {
 		return "", "", false
 	}
+
 	for _, p := range parts[1:] {
 		if strings.ContainsFunc(p, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '2' || r > '7') }) {
 			return "", "", false
 		}
 	}
+
 	return parts[1], parts[2], true
 }
 
@@ -90,9 +92,11 @@ func (s *server) authenticate(ctx context.Context, r *http.Request) (httpapi.Cal
 		return httpapi.Fail(http.StatusUnauthorized, client.CodeUnauthorized, "%s", why).
 			WithHint("send Authorization: Bearer TOKEN; the cluster's first node wrote one to its data directory")
 	}
+
 	if len(r.Header.Values(statement.Header)) > 0 {
 		return s.callerFrom(r)
 	}
+
 	values := r.Header.Values("Authorization")
 	if uid, trusted := r.Context().Value(trustedUserKey{}).(uint32); trusted && len(values) == 0 {
 		return httpapi.Caller{Who: fmt.Sprintf("unix:uid=%d", uid), Role: RoleAdmin}, nil
@@ -100,11 +104,13 @@ func (s *server) authenticate(ctx context.Context, r *http.Request) (httpapi.Cal
 	if len(values) == 0 {
 		return httpapi.Caller{}, none("a token is required")
 	}
+
 	scheme, secret, _ := strings.Cut(values[0], " ")
 	id, part, ok := parseToken(strings.TrimSpace(secret))
 	if len(values) > 1 || !strings.EqualFold(scheme, "Bearer") || !ok {
 		return httpapi.Caller{}, none("the Authorization header is not: Bearer carillon_ID_SECRET")
 	}
+
 	t, err := s.token(ctx, r, id, sha256.Sum256([]byte(part)))
 	switch {
 	case errors.Is(err, errToken), errors.Is(err, task.ErrInvalid):
@@ -116,10 +122,12 @@ func (s *server) authenticate(ctx context.Context, r *http.Request) (httpapi.Cal
 	case t.Role != RoleAdmin:
 		return httpapi.Caller{}, forbidden(t.Role)
 	}
+
 	who := t.Who
 	if who == "" {
 		who = httpapi.TokenName(id)
 	}
+
 	return httpapi.Caller{Who: who, Role: t.Role, Token: id, Certificate: certificateOf(r)}, nil
 }
 
@@ -146,6 +154,7 @@ func (s *server) token(ctx context.Context, r *http.Request, id string, sum [sha
 	if fresh {
 		return t, nil
 	}
+
 	from := clientOf(r)
 	if !known && !s.logins.mayTry(from) {
 		return record.Token{}, errTooManyLogins()
@@ -155,20 +164,25 @@ func (s *server) token(ctx context.Context, r *http.Request, id string, sum [sha
 	if errors.Is(err, task.ErrNotFound) {
 		return t, errToken
 	}
+
 	if err != nil {
 		if !known {
 			s.logins.giveBack(from) // that was not the token's fault
 		}
 		return t, err
 	}
+
 	want, err := hex.DecodeString(t.Hash)
 	if err != nil || subtle.ConstantTimeCompare(want, sum[:]) != 1 {
 		return record.Token{}, errToken
 	}
+
 	s.tokens.put(id, sum, t)
+
 	if !known {
 		s.logins.giveBack(from)
 	}
+
 	return t, nil
 }
 
@@ -196,19 +210,23 @@ func newTokenCache() *tokenCache { return &tokenCache{good: map[string]goodToken
 func (c *tokenCache) get(id string, sum [sha256.Size]byte) (t record.Token, fresh, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	g, ok := c.good[id]
 	if !ok || subtle.ConstantTimeCompare(g.sum[:], sum[:]) != 1 {
 		return record.Token{}, false, false
 	}
+
 	return g.token, time.Since(g.at) <= tokenAge, true
 }
 
 func (c *tokenCache) put(id string, sum [sha256.Size]byte, t record.Token) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if _, known := c.good[id]; !known && len(c.good) >= maxTokens {
 		clear(c.good)
 	}
+
 	c.good[id] = goodToken{sum: sum, token: t, at: time.Now()}
 }
 
@@ -217,6 +235,7 @@ func (s *server) callerFrom(r *http.Request) (httpapi.Caller, error) {
 	refuse := func(why string) error {
 		return httpapi.Fail(http.StatusUnauthorized, client.CodeUnauthorized, "%s", why)
 	}
+
 	values := r.Header.Values(statement.Header)
 	if len(values) > 1 || len(r.Header.Values("Authorization")) > 0 {
 		return httpapi.Caller{}, refuse("send one statement, and no Authorization header beside it")
@@ -230,14 +249,17 @@ func (s *server) callerFrom(r *http.Request) (httpapi.Caller, error) {
 		key, err := base64.StdEncoding.DecodeString(n.PublicKey)
 		return statement.Issuer{Instance: n.Instance, Key: key}, ok && err == nil
 	}
+
 	st, err := s.statements.Verify(values[0], statement.Request{Method: r.Method, Path: r.RequestURI}, known, s.Now())
 	if err != nil {
 		s.log.Warn("refused a request from another node", zap.String("path", httpapi.Shorten(r.URL.Path)), zap.String("from", r.RemoteAddr), zap.Error(err))
 		return httpapi.Caller{}, refuse(err.Error())
 	}
+
 	if st.Caller.Role != RoleAdmin {
 		return httpapi.Caller{}, forbidden(st.Caller.Role)
 	}
+
 	return httpapi.Caller{Who: st.Caller.Who, Role: st.Caller.Role, Token: st.Caller.Token, Certificate: st.Caller.Certificate, Forwarder: st.From}, nil
 }
 
@@ -247,8 +269,11 @@ func (s *server) refused(ctx context.Context, r *http.Request) bool {
 	if httpapi.CallerOf(r.Context()).Forwarder != "" {
 		return false
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, httpapi.RequestTimeout)
 	defer cancel()
+
 	_, err := s.authenticate(ctx, r)
+
 	return err != nil && httpapi.AsFailure(err).Status < http.StatusInternalServerError
 }

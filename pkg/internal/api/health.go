@@ -35,6 +35,7 @@ func (s *server) registerPlain() {
 		written[0], written[1], err = s.document()
 		return written, err
 	})
+
 	for i, format := range []string{"json", "yaml"} {
 		s.mux.HandleFunc("GET /openapi."+format, func(w http.ResponseWriter, r *http.Request) {
 			written, err := document()
@@ -42,6 +43,7 @@ func (s *server) registerPlain() {
 				s.problems.Write(w, r, err)
 				return
 			}
+
 			w.Header().Set("Content-Type", "application/openapi+"+format)
 			_, _ = w.Write(written[i]) // the caller is gone
 		})

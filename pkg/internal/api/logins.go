@@ -62,9 +62,11 @@ func (r *tokenReader) find(ctx context.Context, id string) (record.Token, error)
 		r.mu.Unlock()
 		return record.Token{}, task.ErrNotFound
 	}
+
 	if r.waiting[id] == nil {
 		r.queue = append(r.queue, id)
 	}
+
 	answer := make(chan store.FoundToken, 1)
 	r.waiting[id] = append(r.waiting[id], answer)
 	if !r.reading {
@@ -92,6 +94,7 @@ func (r *tokenReader) readQueue(ctx context.Context) {
 			r.mu.Unlock()
 			return
 		}
+
 		r.queue = r.queue[len(ids):]
 		// Whoever asks from here on waits for the next read: this one may be too early.
 		waiting := make([][]chan<- store.FoundToken, len(ids))
@@ -110,9 +113,11 @@ func (r *tokenReader) readQueue(ctx context.Context) {
 			if err == nil {
 				answer = found[i]
 			}
+
 			if errors.Is(answer.Err, task.ErrNotFound) {
 				r.rememberUnknown(ids[i])
 			}
+
 			for _, w := range waiting[i] {
 				w <- answer // each has room for one
 			}
@@ -123,9 +128,11 @@ func (r *tokenReader) readQueue(ctx context.Context) {
 func (r *tokenReader) rememberUnknown(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	if len(r.unknown) >= maxUnknownTokens {
 		clear(r.unknown)
 	}
+
 	r.unknown[id] = time.Now()
 }
 
@@ -186,8 +193,10 @@ func (l *logins) client(name string, now time.Time) *loginClient {
 		c = &loginClient{attempts: bucket{loginBurst, now}, lines: bucket{logBurst, now}}
 		l.clients[name] = c
 	}
+
 	c.attempts.fill(now, loginRate, loginBurst)
 	c.lines.fill(now, 1/logPause.Seconds(), logBurst)
+
 	return c
 }
 
@@ -199,6 +208,7 @@ func (l *logins) forgetHarmless(now time.Time) {
 			delete(l.clients, name)
 		}
 	}
+
 	if len(l.clients) >= maxLoginClients {
 		clear(l.clients)
 	}
@@ -223,6 +233,7 @@ func (l *logins) giveBack(client string) {
 // logs the id, which is not secret; never more.
 func (l *logins) report(r *http.Request, f *httpapi.Failure) {
 	code := "401"
+
 	switch f.Status {
 	case http.StatusUnauthorized:
 	case http.StatusForbidden:
@@ -232,6 +243,7 @@ func (l *logins) report(r *http.Request, f *httpapi.Failure) {
 	default:
 		return // it is not the token's fault
 	}
+
 	l.refused.WithLabelValues(code).Inc()
 
 	l.mu.Lock()

@@ -23,14 +23,17 @@ func newMetrics(reg prometheus.Registerer) (metrics, error) {
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20},
 		}, []string{"route", "method"}),
 	}
+
 	if reg == nil {
 		return m, nil
 	}
+
 	for _, c := range []prometheus.Collector{m.requests, m.seconds} {
 		if err := reg.Register(c); err != nil {
 			return m, err
 		}
 	}
+
 	return m, nil
 }
 
@@ -57,11 +60,13 @@ func (m metrics) observe(pattern, method string, status int, took time.Duration)
 	if route == "" {
 		route = "none"
 	}
+
 	switch method {
 	case "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS":
 	default:
 		method = "other"
 	}
+
 	m.requests.WithLabelValues(route, method, strconv.Itoa(status)).Inc()
 	m.seconds.WithLabelValues(route, method).Observe(took.Seconds())
 }

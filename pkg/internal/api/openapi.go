@@ -43,6 +43,7 @@ func newDocument(version string) *document {
 		{Name: "health", Description: "Whether the node lives and serves, for load balancers and monitoring."},
 	}
 	d.problem = reg.Schema(reflect.TypeFor[client.Problem](), true, "")
+
 	return d
 }
 
@@ -61,26 +62,33 @@ func (d *document) add(rt *httpapi.Operation) {
 		op.Parameters = append(op.Parameters, &huma.Param{Name: name, In: "path", Required: true,
 			Description: pathParams[name], Schema: &huma.Schema{Type: huma.TypeString}})
 	}
+
 	op.Parameters = append(op.Parameters, rt.QueryParams(d.schemas)...)
 	header := func(name, about string) {
 		op.Parameters = append(op.Parameters, &huma.Param{Name: name, In: "header", Description: about, Schema: &huma.Schema{Type: huma.TypeString}})
 	}
+
 	if rt.Conditional {
 		header("If-Match", "The revision, in quotes, that the task must have; else the answer is 412.")
 	}
+
 	if rt.Creates {
 		header("If-None-Match", "*: the task must not be there yet; else the answer is 409.")
 	}
+
 	if rt.Events != nil {
 		header("Last-Event-ID", "The id of the event that came last, as EventSource sends it: the stream goes on after it.")
 	}
+
 	if rt.Body != nil {
 		op.RequestBody = d.body(rt.Body)
 	}
+
 	op.Security = []map[string][]string{{"token": {}}}
 	if rt.Public {
 		op.Security = []map[string][]string{{}} // said, not left out: no credentials are needed
 	}
+
 	d.responses(op, rt)
 	d.doc.AddOperation(op)
 }
@@ -90,32 +98,39 @@ func (d *document) body(b *httpapi.Body) *huma.RequestBody {
 	if b.Of != nil {
 		schema = d.schemas.Schema(b.Of, true, "")
 	}
+
 	rb := &huma.RequestBody{Required: !b.Optional, Description: b.Doc, Content: map[string]*huma.MediaType{}}
 	for _, t := range b.Types {
 		rb.Content[t] = &huma.MediaType{Schema: schema}
 	}
+
 	return rb
 }
 
 func (d *document) responses(op *huma.Operation, rt *httpapi.Operation) {
 	ok := &huma.Response{Description: http.StatusText(rt.Status)}
+
 	switch {
 	case rt.Answer != nil:
 		ok.Content = map[string]*huma.MediaType{cmp.Or(rt.AnswerType, httpapi.TypeJSON): {Schema: d.schemas.Schema(rt.Answer, true, "")}}
 	case rt.Streams:
 		ok.Content = map[string]*huma.MediaType{"text/plain": {Schema: &huma.Schema{Type: huma.TypeString}}}
 	}
+
 	if rt.Events != nil {
 		ok.Content[httpapi.TypeEventStream] = &huma.MediaType{Schema: d.schemas.Schema(rt.Events, true, "")}
 	}
+
 	if rt.Tagged {
 		ok.Headers = map[string]*huma.Param{"ETag": {Description: "The task's revision, in quotes.", Schema: &huma.Schema{Type: huma.TypeString}}}
 	}
+
 	op.Responses[strconv.Itoa(rt.Status)] = ok
 	if rt.DryAnswer != nil {
 		op.Responses["200"] = &huma.Response{Description: "What would be, with dry_run=true",
 			Content: map[string]*huma.MediaType{httpapi.TypeJSON: {Schema: d.schemas.Schema(rt.DryAnswer, true, "")}}}
 	}
+
 	for _, status := range rt.Problems() {
 		r := &huma.Response{Description: http.StatusText(status)}
 		if status >= 300 {
@@ -123,6 +138,7 @@ func (d *document) responses(op *huma.Operation, rt *httpapi.Operation) {
 		} else {
 			r.Content = ok.Content
 		}
+
 		op.Responses[strconv.Itoa(status)] = r
 	}
 }
@@ -130,11 +146,13 @@ func (d *document) responses(op *huma.Operation, rt *httpapi.Operation) {
 // finish writes the document.
 func (d *document) finish() (asJSON, asYAML []byte, err error) {
 	refine(d.schemas)
+
 	if asJSON, err = json.Marshal(d.doc); err != nil {
 		return nil, nil, fmt.Errorf("write the OpenAPI document: %w", err)
 	}
 	if asYAML, err = d.doc.YAML(); err != nil {
 		return nil, nil, fmt.Errorf("write the OpenAPI document: %w", err)
 	}
+
 	return asJSON, asYAML, nil
 }

@@ -31,11 +31,13 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request, rt *httpapi.Oper
 		s.problems.Write(w, r, httpapi.Fail(http.StatusForbidden, client.CodeForbidden, "node %s may not ask for this on behalf of a caller", by))
 		return
 	}
+
 	if !rt.Streams {
 		ctx, cancel := context.WithTimeout(r.Context(), httpapi.RequestTimeout)
 		defer cancel()
 		r = r.WithContext(ctx)
 	}
+
 	c, err := s.reading.Read(w, r, rt)
 	if err != nil {
 		if r.Body != http.NoBody {
@@ -53,11 +55,14 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request, rt *httpapi.Oper
 		if rt.Body != nil && rt.Body.Streamed {
 			patience = rt.Body.Idle
 		}
+
 		out := httpapi.NewPatientWriter(w, patience)
 		out.Extend()
 		defer out.Extend() // what is left in buffers is written after this returns
+
 		c.Writer, w = out, out
 	}
+
 	if rt.Writes && !rt.Recovers {
 		if err := s.Writable(); err != nil {
 			s.problems.Write(w, r, httpapi.Fail(http.StatusServiceUnavailable, client.CodeRestored, "nothing can be changed: %s", err).
@@ -65,21 +70,26 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request, rt *httpapi.Oper
 			return
 		}
 	}
+
 	a, err := c.Serve()
 	if err != nil {
 		s.problems.Write(w, r, err)
 		return
 	}
+
 	if a.Status == 0 {
 		return // it wrote by itself
 	}
+
 	for name, values := range a.Header {
 		w.Header()[name] = values
 	}
+
 	if a.Body == nil {
 		w.WriteHeader(a.Status)
 		return
 	}
+
 	w.Header().Set("Content-Type", httpapi.TypeJSON)
 	w.WriteHeader(a.Status)
 	_ = httpapi.WriteJSON(w, a.Body) // the caller is gone

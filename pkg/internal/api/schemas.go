@@ -35,15 +35,19 @@ func refine(reg huma.Registry) {
 				p.Nullable = false // lists are [], never null
 			}
 		}
+
 		s.AdditionalProperties = nil // fields are added, never renamed
 		if required, ok := strict[name]; ok {
 			s.AdditionalProperties, s.Required = false, required
 		}
 	}
+
 	schema.Refine(all)
+
 	if t := all["Task"]; t != nil {
 		schema.Spec(t)
 	}
+
 	schema.Within(all["ClusterSettings"].Properties["catch_up_rate"], 0, cluster.MaxCatchUpRate, nil)
 	schema.Within(all["ScheduleRequest"].Properties["count"], 1, tasks.MaxCount, tasks.DefaultCount)
 	all["SpecPatch"] = patchOf(all["Spec"])
@@ -62,10 +66,13 @@ func patchOf(spec *huma.Schema) *huma.Schema {
 		if inner, ok := strings.CutPrefix(field.Ref, "#/components/schemas/"); ok {
 			any[0] = &huma.Schema{Type: huma.TypeObject, Description: "A merge patch of " + inner + "."}
 		}
+
 		if field.AdditionalProperties != nil {
 			any[0] = &huma.Schema{Type: huma.TypeObject, Description: "What is null goes, the rest is added."}
 		}
+
 		p.Properties[name] = &huma.Schema{AnyOf: any}
 	}
+
 	return p
 }

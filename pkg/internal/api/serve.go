@@ -27,14 +27,18 @@ func (s *server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		}
 		s.metrics.observe(pattern, r.Method, w.status, time.Since(began))
 	}()
+
 	h := w.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Carillon-Node", s.Node)
+
 	if s.Instance != "" {
 		h.Set(InstanceHeader, s.Instance)
 	}
+
 	if r.URL.Path == "/v1" || strings.HasPrefix(r.URL.Path, "/v1/") {
 		h.Set("Cache-Control", "no-store")
+
 		if r.Method != http.MethodOptions {
 			ctx, cancel := context.WithTimeout(r.Context(), httpapi.RequestTimeout)
 			who, err := s.authenticate(ctx, r)
@@ -43,17 +47,21 @@ func (s *server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 				s.logins.report(r, httpapi.AsFailure(err))
 				endConnection(w)
 				s.problems.Write(w, r, err)
+
 				return
 			}
+
 			s.Authenticated(r.Context())
 			r = r.WithContext(httpapi.WithCaller(r.Context(), who))
 		}
 	}
+
 	if pattern == "" {
 		endConnection(w)
 		s.noRoute(w, r)
 		return
 	}
+
 	s.mux.ServeHTTP(w, r)
 }
 
@@ -89,16 +97,20 @@ func (s *server) noRoute(w http.ResponseWriter, r *http.Request) {
 			allowed = append(allowed, m)
 		}
 	}
+
 	if len(allowed) == 0 {
 		s.problems.Write(w, r, httpapi.Fail(http.StatusNotFound, client.CodeNoRoute, "there is nothing at %s", quotePath(r)).
 			WithHint("GET /openapi.json lists what there is"))
 		return
 	}
+
 	w.Header().Set("Allow", strings.Join(append(allowed, http.MethodOptions), ", "))
+
 	if r.Method == http.MethodOptions {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
+
 	s.problems.Write(w, r, httpapi.Fail(http.StatusMethodNotAllowed, client.CodeMethod, "%s does not take the method %s, only %s",
 		quotePath(r), httpapi.Shorten(r.Method), strings.Join(allowed, ", ")))
 }
@@ -108,11 +120,14 @@ func (s *server) recovered(w *recorder, r *http.Request, p any) {
 	if p == http.ErrAbortHandler {
 		panic(p)
 	}
+
 	s.log.Error("panic while serving a request", zap.String("method", r.Method), zap.String("path", r.URL.Path),
 		zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+
 	if w.status != 0 {
 		panic(http.ErrAbortHandler) // the answer is cut: the caller must not take it for whole
 	}
+
 	s.problems.Write(w, r, httpapi.Fail(http.StatusInternalServerError, client.CodeInternal, "the server failed; its log says more"))
 }
 

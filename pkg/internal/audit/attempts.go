@@ -41,13 +41,17 @@ func (j *attemptJudge) checkAttempts(ctx context.Context) error {
 		if page = append(page, attempt); len(page) < j.reader.page {
 			return nil
 		}
+
 		err := j.checkHaveTasks(ctx, page)
 		page = page[:0]
+
 		return err
 	})
+
 	if err != nil {
 		return err
 	}
+
 	return j.checkHaveTasks(ctx, page)
 }
 
@@ -59,6 +63,7 @@ func (j *attemptJudge) checkAttempt(e *mvccpb.KeyValue) (inboxRecord, bool) {
 		j.suspectStrange(e)
 		return inboxRecord{}, false
 	}
+
 	j.checkNoLease(e)
 	j.cluster.active[hashOf(k.Ref)] = true
 
@@ -67,11 +72,13 @@ func (j *attemptJudge) checkAttempt(e *mvccpb.KeyValue) (inboxRecord, bool) {
 		j.suspectUnreadable(e, fmt.Sprintf("an attempt of %s on node %s", k.Ref, k.Node), err)
 		return inboxRecord{}, false
 	}
+
 	j.owners.checkDecidedByOwner(e, k.Ref, r.Run)
 
 	if j.suspectOrphan(k, r, e) {
 		return inboxRecord{}, false
 	}
+
 	return inboxRecord{r, k, seen(e)}, true
 }
 
@@ -86,14 +93,17 @@ func (j *attemptJudge) suspectOrphan(k record.RunKey, r task.Assigned, e *mvccpb
 		if n.Instance == r.Instance {
 			return false
 		}
+
 		if j.reader.since(n.StartedAt.Time) > lostAfter+slack {
 			j.suspect(kindOrphan.of(fmt.Sprintf("run %s of %s is for instance %s of node %s, whose instance is %s since %s", k.Run, k.Ref,
 				r.Instance, k.Node, n.Instance, j.reader.ago(n.StartedAt.Time)), string(e.Key)), seen(e))
 		}
+
 		return true
 	}
 
 	node := store.Seen{Key: j.keys.Node(k.Node)}
+
 	if at, dead := j.cluster.cleared[r.Instance]; dead && j.reader.since(at) > slack {
 		j.suspect(kindOrphan.of(fmt.Sprintf("run %s of %s is on node %s, whose instance is proved dead since %s", k.Run, k.Ref, k.Node, j.reader.ago(at)),
 			string(e.Key), clearedPrefix(j.keys)+r.Instance), seen(e), node)
@@ -105,6 +115,7 @@ func (j *attemptJudge) suspectOrphan(k record.RunKey, r task.Assigned, e *mvccpb
 	j.suspectWith(f, nodeLongAbsent{
 		reader: j.reader, node: k.Node, lostAfter: r.EffectiveLostAfter(), attemptMod: e.ModRevision,
 	}, seen(e), node)
+
 	return true
 }
 
@@ -115,6 +126,7 @@ func (j *attemptJudge) checkHaveTasks(ctx context.Context, page []inboxRecord) e
 	for _, attempt := range page {
 		keys = append(keys, j.keys.Entry(attempt.key.Ref))
 	}
+
 	entries, err := j.reader.get(ctx, keys...)
 	if err != nil {
 		return err
@@ -123,16 +135,20 @@ func (j *attemptJudge) checkHaveTasks(ctx context.Context, page []inboxRecord) e
 	for _, attempt := range page {
 		key := attempt.key
 		entry := store.Seen{Key: j.keys.Entry(key.Ref)}
+
 		e := entries[entry.Key]
 		if attempt.CancelRequested || e != nil && (uidOf(e.Value) == attempt.UID || uidOf(e.Value) == "") {
 			continue
 		}
+
 		if e != nil {
 			entry.Mod = e.ModRevision
 		}
+
 		j.suspect(kindNoTask.of(fmt.Sprintf("run %s on node %s is of task %s (uid %s), which is gone", key.Run, key.Node, key.Ref, attempt.UID),
 			attempt.Key), attempt.Seen, entry)
 	}
+
 	return nil
 }
 
@@ -181,10 +197,12 @@ func (r nodeLongAbsent) absentBefore(ctx context.Context, before time.Time) (gon
 	// Where no node was present, nobody announced the time.
 	reaches := !at.IsZero() && !at.After(before)
 	key := r.reader.keys.Node(r.node)
+
 	var res *clientv3.GetResponse
 	if err == nil && reaches {
 		res, err = r.reader.store.Client().Get(ctx, key, clientv3.WithRev(low), clientv3.WithCountOnly())
 	}
+
 	switch {
 	case errors.Is(err, rpctypes.ErrCompacted): // meanwhile
 		return false, false, nil
@@ -193,6 +211,7 @@ func (r nodeLongAbsent) absentBefore(ctx context.Context, before time.Time) (gon
 	case !reaches:
 		return false, false, nil
 	}
+
 	return res.Count == 0 && r.attemptMod <= low, true, nil
 }
 
@@ -212,5 +231,6 @@ func (r nodeLongAbsent) clockAt(ctx context.Context, revision int64) (time.Time,
 			latest = n.Clock.Time
 		}
 	}
+
 	return latest, nil
 }

@@ -70,6 +70,7 @@ func (au Auditor) Run(ctx context.Context) (task.Audit, error) {
 	if err != nil {
 		return task.Audit{}, fmt.Errorf("audit: %w", err)
 	}
+
 	return task.Audit{
 		Findings: found, Notes: append([]string{}, a.notes.texts...), Keys: a.progress.records,
 		Revision: a.reader.revision, At: task.At(a.reader.at), Node: au.Node,
@@ -145,6 +146,7 @@ func (a *audit) run(ctx context.Context) ([]task.Finding, error) {
 		{"etcd", a.members.checkMembers},
 	} {
 		a.progress.begin(stage.name)
+
 		if err := stage.check(ctx); err != nil {
 			return nil, err
 		}
@@ -154,9 +156,11 @@ func (a *audit) run(ctx context.Context) ([]task.Finding, error) {
 	}
 
 	a.progress.beginAndReport("second look")
+
 	if err := a.wait(ctx); err != nil {
 		return nil, err
 	}
+
 	return a.confirm(ctx)
 }
 
@@ -187,7 +191,9 @@ func (a *audit) checkFleet(ctx context.Context) error {
 	if err := a.leader.checkLeader(ctx); err != nil {
 		return err
 	}
+
 	a.owners.checkAllOwned()
+
 	return a.records.readFreezes(ctx)
 }
 
@@ -202,6 +208,7 @@ func (a *audit) checkShards(ctx context.Context) error {
 	if err := a.kept.checkKept(ctx); err != nil {
 		return err
 	}
+
 	return a.shards.checkStray(ctx)
 }
 
@@ -220,10 +227,12 @@ func (a *audit) confirm(ctx context.Context) ([]task.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	clocks, err := a.nodes.confirmClocks(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	found = append(found, clocks...)
 	a.suspects.noteDropped()
 
@@ -233,6 +242,7 @@ func (a *audit) confirm(ctx context.Context) ([]task.Finding, error) {
 			cmp.Compare(x.Severity, y.Severity),
 			cmp.Compare(x.Kind, y.Kind))
 	})
+
 	return found, nil
 }
 

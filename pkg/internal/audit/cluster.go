@@ -18,6 +18,7 @@ func (j *clusterJudge) readCluster(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	j.reader.progress.add(len(found))
 
 	e := found[key]
@@ -25,6 +26,7 @@ func (j *clusterJudge) readCluster(ctx context.Context) error {
 		j.suspect(kindNoCluster.of("there is no record of the cluster", key), store.Seen{Key: key})
 		return nil
 	}
+
 	j.checkNoLease(e)
 
 	var c task.Cluster
@@ -32,7 +34,9 @@ func (j *clusterJudge) readCluster(ctx context.Context) error {
 		j.suspect(kindNoCluster.of("the record of the cluster cannot be read", key), seen(e))
 		return nil
 	}
+
 	j.cluster.shards = c.Shards
+
 	return nil
 }
 
@@ -48,9 +52,12 @@ func (j *clusterJudge) readFreezes(ctx context.Context) error {
 	if e == nil {
 		return nil
 	}
+
 	j.checkNoLease(e)
+
 	if err := json.Unmarshal(e.Value, &j.cluster.freezes); err != nil {
 		j.suspectUnreadable(e, "the record of freezes", err)
 	}
+
 	return nil
 }

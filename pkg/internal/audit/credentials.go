@@ -20,6 +20,7 @@ func (j *credentialJudge) checkToken(_ context.Context, e *mvccpb.KeyValue) erro
 	if err := json.Unmarshal(e.Value, &t); err != nil {
 		j.suspectUnreadable(e, "a token", err)
 	}
+
 	return nil
 }
 
@@ -30,9 +31,12 @@ func (j *credentialJudge) checkSecret(_ context.Context, e *mvccpb.KeyValue) err
 		j.suspectStrange(e)
 		return nil
 	}
+
 	j.checkNoLease(e)
+
 	if _, err := j.keys.DecodeSecret(e); err != nil {
 		j.suspect(kindSecret.of(fmt.Sprintf("secret %s/%s cannot be read", namespace, name), string(e.Key)), seen(e))
 	}
+
 	return nil
 }

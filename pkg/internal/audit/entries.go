@@ -23,10 +23,12 @@ type entryJudge struct {
 func (j *entryJudge) checkEntry(ctx context.Context, s *shardState, e *mvccpb.KeyValue, k record.ShardKey) {
 	ref := k.Ref
 	j.checkNoLease(e)
+
 	entry, err := readEntry(e.Value)
 	if err != nil {
 		j.suspectUnreadable(e, "the entry of "+ref.String(), err)
 	}
+
 	s.entries[ref.String()] = entryState{
 		uid: entry.UID, mod: e.ModRevision, target: entry.Target, needsKey: entry.Action.NeedsKey(), unreadable: err != nil,
 	}
@@ -65,6 +67,7 @@ func (j *entryJudge) suspectUIDs(ctx context.Context, e *mvccpb.KeyValue, ref re
 	if err != nil || uid == uidOf(e.Value) {
 		return // readSpecs has suspected it as unreadable
 	}
+
 	j.suspect(kindUIDs.of(fmt.Sprintf("the spec of %s has uid %q, its entry %q", ref, uid, uidOf(e.Value)), string(e.Key), key),
 		seen(e), seen(spec))
 }
@@ -86,6 +89,7 @@ func readEntry(value []byte) (task.Entry, error) {
 	if len(value) > maxEntrySize {
 		return task.Entry{}, fmt.Errorf("%d bytes; at most %d are read", len(value), maxEntrySize)
 	}
+
 	e, err := record.DecodeEntry(value)
 	if err != nil {
 		return e, err
@@ -98,8 +102,10 @@ func readEntry(value []byte) (task.Entry, error) {
 		MaxRuns: e.MaxRuns, TTL: e.TTL, Queue: e.Queue, MaxActive: e.MaxActive, Deadline: e.Deadline,
 		PauseAfter: e.PauseAfter, KillSignal: e.KillSignal, Success: e.Success,
 	}
+
 	if err := schedule.Check(e.Timing()); err != nil {
 		return e, err
 	}
+
 	return e, spec.Validate()
 }

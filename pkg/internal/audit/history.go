@@ -32,6 +32,7 @@ type orphanHistory struct {
 // nobody needs any more.
 func (j *historyJudge) checkPart(_ context.Context, _ *shardState, e *mvccpb.KeyValue, k record.ShardKey) {
 	j.checkNoLease(e)
+
 	if _, err := record.DecodeEnded(k, e.Value); err != nil {
 		j.suspectUnreadable(e, fmt.Sprintf("the end of part %s of %s", k.Run, k.Ref), err)
 	} else if !task.IsPart(k.Run) {
@@ -51,7 +52,9 @@ func (j *historyJudge) checkEnded(_ context.Context, s *shardState, e *mvccpb.Ke
 		j.suspectUnreadable(e, fmt.Sprintf("a record of the history of %s", k.Ref), err)
 		return
 	}
+
 	j.owners.checkDecidedByOwner(e, k.Ref, r)
+
 	if j.hasTask(s, k.Ref, r.UID) {
 		return
 	}
@@ -59,6 +62,7 @@ func (j *historyJudge) checkEnded(_ context.Context, s *shardState, e *mvccpb.Ke
 	if j.orphans == nil {
 		j.orphans = &orphanHistory{ref: k.Ref, uid: s.entries[k.Ref.String()].uid, first: seen(e)}
 	}
+
 	j.orphans.count++
 	if len(j.orphans.keys) < maxKeys-1 {
 		j.orphans.keys = append(j.orphans.keys, string(e.Key))
@@ -76,6 +80,7 @@ func (j *historyJudge) finishTask(s *shardState) {
 	if orphans.uid != "" {
 		state = "was created anew"
 	}
+
 	f := kindHistoryOrphan.of(fmt.Sprintf("%s of history of task %s, which %s", countOf(orphans.count, "record"), orphans.ref, state),
 		append([]string{j.keys.HistoryOf(orphans.ref)}, orphans.keys...)...)
 	f.Count = orphans.count
@@ -90,9 +95,11 @@ func (j *historyJudge) checkDeadLetter(_ context.Context, s *shardState, e *mvcc
 		j.suspectUnreadable(e, fmt.Sprintf("a dead run of %s", k.Ref), err)
 		return
 	}
+
 	if j.hasTask(s, k.Ref, w.UID) {
 		return
 	}
+
 	j.suspect(kindDeadOrphan.of(fmt.Sprintf("run %s is dead, and its task %s (uid %s) is gone", k.Run, k.Ref, w.UID), string(e.Key)),
 		seen(e), store.Seen{Key: j.keys.Entry(k.Ref), Mod: s.entries[k.Ref.String()].mod})
 }

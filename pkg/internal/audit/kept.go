@@ -34,6 +34,7 @@ func parseVersionKey(key string) (namespace, name string, generation int64, ok b
 	if len(parts) != 3 || parts[0] == "" || parts[1] == "" {
 		return "", "", 0, false
 	}
+
 	generation, err := strconv.ParseInt(parts[2], 10, 64)
 	return parts[0], parts[1], generation, err == nil
 }
@@ -45,14 +46,17 @@ func (j *keptJudge) checkVersion(ctx context.Context, e *mvccpb.KeyValue) error 
 		j.suspectStrange(e)
 		return nil
 	}
+
 	j.checkNoLease(e)
 
 	ref := j.ref(namespace, name)
+
 	uid, err := specUID(e.Value)
 	if err != nil {
 		j.suspectUnreadable(e, fmt.Sprintf("generation %d of %s", generation, ref), err)
 		return nil
 	}
+
 	if j.cluster.specs.mayBe(ref, uid) {
 		return nil
 	}
@@ -61,7 +65,9 @@ func (j *keptJudge) checkVersion(ctx context.Context, e *mvccpb.KeyValue) error 
 	if err != nil {
 		return err
 	}
+
 	j.suspect(kindVersionOrphan.of(fmt.Sprintf("generation %d of task %s (uid %s), which is gone", generation, ref, uid), string(e.Key)), seen(e), spec)
+
 	return nil
 }
 
@@ -72,6 +78,7 @@ func (j *keptJudge) checkTombstone(ctx context.Context, e *mvccpb.KeyValue) erro
 		j.suspectStrange(e)
 		return nil
 	}
+
 	j.checkNoLease(e)
 
 	var tombstone record.Tombstone
@@ -87,12 +94,15 @@ func (j *keptJudge) checkTombstone(ctx context.Context, e *mvccpb.KeyValue) erro
 			j.suspect(kindStaleTombstone.of(fmt.Sprintf("task %s is there, and is said to have been deleted %s", ref,
 				j.reader.ago(tombstone.DeletedAt.Time)), string(e.Key)), seen(e), spec)
 		}
+
 		return err
 	}
+
 	if j.reader.since(tombstone.DeletedAt.Time) > tombstonesFor {
 		j.suspect(kindStaleTombstone.of(fmt.Sprintf("task %s was deleted %s, and it is remembered yet", ref,
 			j.reader.ago(tombstone.DeletedAt.Time)), string(e.Key)), seen(e))
 	}
+
 	return nil
 }
 
@@ -103,5 +113,6 @@ func (j *keptJudge) readSpec(ctx context.Context, ref record.Ref) (store.Seen, e
 	if e := found[key]; e != nil {
 		return seen(e), err
 	}
+
 	return store.Seen{Key: key}, err
 }

@@ -21,14 +21,18 @@ func (j *leaderJudge) checkLeader(ctx context.Context) error {
 	candidates := 0
 	err := j.reader.each(ctx, j.keys.Leader(), func(ctx context.Context, e *mvccpb.KeyValue) error {
 		candidates++
+
 		for _, n := range j.cluster.nodes {
 			if namesLease(n.Node, e.Lease) {
 				return nil
 			}
 		}
+
 		j.leases.suspectLease(ctx, e, fmt.Sprintf("a candidate for leader, %q, hangs on lease %x, which no node's record names", e.Value, e.Lease))
+
 		return nil
 	})
+
 	if err != nil {
 		return err
 	}
@@ -38,6 +42,7 @@ func (j *leaderJudge) checkLeader(ctx context.Context) error {
 		f.Count = 0
 		j.suspectWith(f, stillNoLeader{j.reader.store})
 	}
+
 	return nil
 }
 

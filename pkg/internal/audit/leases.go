@@ -25,6 +25,7 @@ func namesLease(n task.Node, lease int64) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -66,6 +67,7 @@ func (r leaseStillRenewed) stillHolds(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+
 	for _, n := range nodes {
 		if namesLease(n, r.lease) {
 			return false, nil
@@ -74,5 +76,6 @@ func (r leaseStillRenewed) stillHolds(ctx context.Context) (bool, error) {
 
 	// A lease that nobody renews has lost about the pause by now.
 	ttl, err := r.reader.leaseTTL(ctx, r.lease)
+
 	return ttl >= 0 && ttl >= r.ttl-int64(r.pause/time.Second)/2, err
 }

@@ -30,6 +30,7 @@ func (j *memberJudge) checkMembers(ctx context.Context) error {
 			j.suspect(f)
 		}
 	}
+
 	return nil
 }
 
@@ -45,12 +46,15 @@ func memberFindings(m store.Member) []task.Finding {
 	if m.Err != nil {
 		add(kindMember, "does not answer, or not well: %v", m.Err)
 	}
+
 	if m.Fault != "" {
 		add(kindMember, "is not one that Carillon works with: %s", m.Fault)
 	}
+
 	if len(m.Alarms) > 0 {
 		add(kindMember, "has raised the alarm %s", strings.Join(m.Alarms, ", "))
 	}
+
 	if unapplied := m.Index - m.Applied; unapplied > maxUnapplied {
 		add(kindMember, "is %d writes behind in applying what is agreed on", unapplied)
 	}
@@ -62,5 +66,6 @@ func memberFindings(m store.Member) []task.Finding {
 	case used >= store.FillingUp:
 		add(kindFilling, "is at %d %% of its quota", used)
 	}
+
 	return found
 }

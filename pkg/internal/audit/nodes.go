@@ -30,6 +30,7 @@ func (j *nodeJudge) checkNode(ctx context.Context, e *mvccpb.KeyValue) error {
 		j.cluster.nodes[name] = n
 		return nil
 	}
+
 	n.Name = name
 	j.cluster.nodes[name] = n
 
@@ -37,9 +38,11 @@ func (j *nodeJudge) checkNode(ctx context.Context, e *mvccpb.KeyValue) error {
 		// The record's revision is no fact: a node announces itself all the time.
 		j.suspectWith(kindUnfit.of(fmt.Sprintf("node %s owns no shards: %s", name, n.Unfit), string(e.Key)), stillUnfit{j.reader.store, name})
 	}
+
 	if !namesLease(n.Node, e.Lease) {
 		j.leases.suspectLease(ctx, e, fmt.Sprintf("the key of node %s hangs on lease %x, which its record does not name", name, e.Lease))
 	}
+
 	return nil
 }
 
@@ -56,6 +59,7 @@ func (r stillUnfit) stillHolds(ctx context.Context) (bool, error) {
 			return n.Unfit != "", err
 		}
 	}
+
 	return false, err
 }
 
@@ -72,6 +76,7 @@ func (j *nodeJudge) checkCleared(_ context.Context, e *mvccpb.KeyValue) error {
 	if err := json.Unmarshal(e.Value, &c); err != nil {
 		j.suspectUnreadable(e, "what says that instance "+instance+" is cleared", err)
 	}
+
 	j.cluster.cleared[instance] = c.At.Time
 
 	if e.Lease == 0 {
@@ -81,6 +86,7 @@ func (j *nodeJudge) checkCleared(_ context.Context, e *mvccpb.KeyValue) error {
 		}
 		j.suspect(f, seen(e))
 	}
+
 	return nil
 }
 
@@ -96,6 +102,7 @@ func (j *nodeJudge) confirmClocks(ctx context.Context) ([]task.Finding, error) {
 	for name := range j.cluster.nodes {
 		keys = append(keys, j.keys.Node(name))
 	}
+
 	nodes := map[string]nodeState{}
 	err := j.reader.getAt(ctx, 0, keys, func(e *mvccpb.KeyValue) {
 		n := nodeState{mod: e.ModRevision}
@@ -103,6 +110,7 @@ func (j *nodeJudge) confirmClocks(ctx context.Context) ([]task.Finding, error) {
 			nodes[strings.TrimPrefix(string(e.Key), j.keys.Nodes())] = n
 		}
 	})
+
 	if err != nil {
 		return nil, err
 	}
@@ -112,6 +120,7 @@ func (j *nodeJudge) confirmClocks(ctx context.Context) ([]task.Finding, error) {
 	for name, n := range nodes {
 		ahead, behind := n.Clock.Sub(now), j.reader.since(n.Clock.Time)
 		difference := ""
+
 		switch {
 		case n.Clock.IsZero():
 		case ahead > maxClockSkew:
@@ -119,6 +128,7 @@ func (j *nodeJudge) confirmClocks(ctx context.Context) ([]task.Finding, error) {
 		case n.mod != j.cluster.nodes[name].mod && behind > maxClockSkew:
 			difference = fmt.Sprintf("%s behind", behind.Round(time.Second))
 		}
+
 		if difference != "" {
 			f := kindClock.of(fmt.Sprintf("the clock of node %s is %s that of this one (%s)", name, difference, j.localNode), j.keys.Node(name))
 			f.Revision = n.mod
@@ -132,5 +142,6 @@ func (j *nodeJudge) confirmClocks(ctx context.Context) ([]task.Finding, error) {
 		f.Count = int64(len(found))
 		return []task.Finding{f}, nil
 	}
+
 	return found, nil
 }

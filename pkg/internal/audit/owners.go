@@ -24,18 +24,21 @@ func (j *ownerJudge) checkOwner(_ context.Context, e *mvccpb.KeyValue) error {
 		j.suspectStrange(e)
 		return nil
 	}
+
 	j.checkNoLease(e)
 
 	o := record.Owner{}
 	if err := json.Unmarshal(e.Value, &o); err != nil {
 		j.suspectUnreadable(e, fmt.Sprintf("the owner of shard %d", id), err)
 	}
+
 	o.Shard, o.Fence = id, e.ModRevision
 	j.cluster.owners[id] = o
 
 	if id >= j.cluster.shards {
 		j.suspect(kindStray.of(fmt.Sprintf("an owner of shard %d, and the cluster has %d shards", id, j.cluster.shards), string(e.Key)), seen(e))
 	}
+
 	return nil
 }
 
@@ -76,6 +79,7 @@ func (j *ownerJudge) checkMove(_ context.Context, e *mvccpb.KeyValue) error {
 		j.suspect(kindMoveStands.of(fmt.Sprintf("shard %s is being handed over to node %s, begun %s", shard, m.To, j.reader.ago(m.Since.Time)),
 			string(e.Key)), seen(e))
 	}
+
 	return nil
 }
 

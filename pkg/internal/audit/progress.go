@@ -33,6 +33,7 @@ func (p *progress) add(records int) {
 	if p.report == nil || time.Since(p.reported) < time.Second {
 		return
 	}
+
 	p.reported = time.Now()
 	p.report(task.AuditProgress{Stage: p.stage, Keys: p.records})
 }

@@ -43,11 +43,13 @@ func (j *queueJudge) checkQueued(_ context.Context, s *shardState, e *mvccpb.Key
 	}
 
 	entry, hasEntry := s.entries[k.Ref.String()]
+
 	if !j.hasTask(s, k.Ref, w.UID) {
 		j.suspect(kindQueueOrphan.of(fmt.Sprintf("run %s waits, and its task %s (uid %s) is gone", k.Run, k.Ref, w.UID), string(e.Key)),
 			seen(e), store.Seen{Key: j.keys.Entry(k.Ref), Mod: entry.mod})
 		return
 	}
+
 	if hasEntry && len(j.waiting) < maxQueued {
 		j.waiting = append(j.waiting, queuedRun{w, k.Ref, seen(e)})
 	}
@@ -60,6 +62,7 @@ func (j *queueJudge) checkQueued(_ context.Context, s *shardState, e *mvccpb.Key
 func (j *queueJudge) finishTask(s *shardState) {
 	all := j.waiting
 	j.waiting = j.waiting[:0]
+
 	if len(all) == 0 {
 		return
 	}

@@ -40,7 +40,9 @@ func (r *reader) pin(ctx context.Context) error {
 	if err != nil {
 		return unavailable("read the present revision", err)
 	}
+
 	r.revision, r.at = res.Header.Revision, at
+
 	return nil
 }
 
@@ -67,11 +69,13 @@ func (r *reader) eachInRange(ctx context.Context, key, end string, check checkFu
 			}
 			continue
 		}
+
 		if err != nil {
 			return unavailable("read "+key, err)
 		}
 
 		r.progress.add(len(res.Kvs))
+
 		for _, e := range res.Kvs {
 			if err := check(ctx, e); err != nil {
 				return err
@@ -81,6 +85,7 @@ func (r *reader) eachInRange(ctx context.Context, key, end string, check checkFu
 		if !res.More || len(res.Kvs) == 0 {
 			return nil
 		}
+
 		key = string(res.Kvs[len(res.Kvs)-1].Key) + "\x00"
 	}
 }
@@ -101,6 +106,7 @@ func (r *reader) getAt(ctx context.Context, revision int64, keys []string, found
 		if err != nil {
 			return unavailable("read records", err)
 		}
+
 		if revision == 0 {
 			revision = res.Header.Revision
 		}
@@ -111,6 +117,7 @@ func (r *reader) getAt(ctx context.Context, revision int64, keys []string, found
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -121,6 +128,7 @@ func (r *reader) modRevisions(ctx context.Context, keys []string) (map[string]in
 	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
 
 	const tries = 3
+
 	for i := 1; ; i++ {
 		clear(now)
 		err := r.getAt(ctx, 0, keys, func(e *mvccpb.KeyValue) { now[string(e.Key)] = e.ModRevision }, clientv3.WithKeysOnly())
@@ -153,6 +161,7 @@ func (r *reader) leaseTTL(ctx context.Context, lease int64) (int64, error) {
 	case err != nil:
 		return 0, unavailable("ask for a lease", err)
 	}
+
 	return res.TTL, nil
 }
 

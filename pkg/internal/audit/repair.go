@@ -51,6 +51,7 @@ func (au Auditor) Repair(ctx context.Context, request task.RepairRequest) (task.
 	default:
 		err = fmt.Errorf("repair %s: %w", request.Key, err)
 	}
+
 	return result, err
 }
 
@@ -76,6 +77,7 @@ func (r *repairer) readAsFound(ctx context.Context, request task.RepairRequest) 
 	if e := found[request.Key]; e != nil && e.ModRevision == request.Revision {
 		return e, nil
 	}
+
 	return nil, notAsFound("%s is not as it was found", request.Key)
 }
 
@@ -100,6 +102,7 @@ type taskRecords struct {
 func (r *repairer) readTask(ctx context.Context, ref record.Ref) (taskRecords, error) {
 	keys := []string{r.keys.Entry(ref), r.keys.Spec(ref)}
 	found, err := r.reader.get(ctx, keys...)
+
 	records := taskRecords{entry: found[keys[0]], spec: found[keys[1]]}
 	for _, key := range keys {
 		s := store.Seen{Key: key}
@@ -108,6 +111,7 @@ func (r *repairer) readTask(ctx context.Context, ref record.Ref) (taskRecords, e
 		}
 		records.seen = append(records.seen, s)
 	}
+
 	return records, err
 }
 
@@ -119,6 +123,7 @@ func (t taskRecords) keeps(uid string) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -155,6 +160,7 @@ func (r *repairer) repairVersion(ctx context.Context, request task.RepairRequest
 	if !isVersion || !ok {
 		return 0, notAsFound("%s is no former version", request.Key)
 	}
+
 	return r.deleteOrphan(ctx, r.ref(namespace, name), request, specUID)
 }
 
@@ -164,6 +170,7 @@ func (r *repairer) deleteOrphan(ctx context.Context, ref record.Ref, request tas
 	if err != nil {
 		return 0, err
 	}
+
 	e, err := r.readAsFound(ctx, request)
 	if err != nil {
 		return 0, err
@@ -171,6 +178,7 @@ func (r *repairer) deleteOrphan(ctx context.Context, ref record.Ref, request tas
 	if uid, err := uidIn(e.Value); err != nil || owner.keeps(uid) {
 		return 0, notAsFound("the task of %s is there", request.Key)
 	}
+
 	return r.deleteRecord(ctx, e, owner.seen...)
 }
 
@@ -181,6 +189,7 @@ func (r *repairer) repairHistory(ctx context.Context, request task.RepairRequest
 	if !ok || k.Kind != record.KindEnded || r.keys.HistoryOf(k.Ref) != request.Key {
 		return 0, notAsFound("%s is no task's history", request.Key)
 	}
+
 	owner, err := r.readTask(ctx, k.Ref)
 	if err != nil {
 		return 0, err
@@ -191,11 +200,14 @@ func (r *repairer) repairHistory(ctx context.Context, request task.RepairRequest
 		if len(page) == 0 {
 			return nil
 		}
+
 		err := r.reader.store.DeleteSeen(ctx, page, owner.seen...)
 		if err == nil {
 			deleted += int64(len(page))
 		}
+
 		page = page[:0]
+
 		return err
 	}
 
@@ -210,14 +222,18 @@ func (r *repairer) repairHistory(ctx context.Context, request task.RepairRequest
 		if page = append(page, seen(e)); len(page) < store.MostMended-len(owner.seen) {
 			return nil
 		}
+
 		return deletePage()
 	})
+
 	if err == nil {
 		err = deletePage()
 	}
+
 	if err == nil && deleted == 0 {
 		err = notAsFound("no record of a task that is gone is left below %s", request.Key)
 	}
+
 	return deleted, err
 }
 
@@ -226,6 +242,7 @@ func (r *repairer) repairMove(ctx context.Context, request task.RepairRequest) (
 	if !strings.HasPrefix(request.Key, movesPrefix(r.keys)) {
 		return 0, notAsFound("%s is no hand-over", request.Key)
 	}
+
 	e, err := r.readAsFound(ctx, request)
 	if err != nil {
 		return 0, err
@@ -237,6 +254,7 @@ func (r *repairer) repairMove(ctx context.Context, request task.RepairRequest) (
 	if json.Unmarshal(e.Value, &move) != nil || r.reader.since(move.Since.Time) <= movesFor {
 		return 0, notAsFound("the hand-over %s is under way", request.Key)
 	}
+
 	return r.deleteRecord(ctx, e)
 }
 
@@ -245,6 +263,7 @@ func (r *repairer) repairCleared(ctx context.Context, request task.RepairRequest
 	if !strings.HasPrefix(request.Key, r.keys.Cleared("")) {
 		return 0, notAsFound("%s does not say that an instance is cleared", request.Key)
 	}
+
 	e, err := r.readAsFound(ctx, request)
 	if err != nil {
 		return 0, err
@@ -256,6 +275,7 @@ func (r *repairer) repairCleared(ctx context.Context, request task.RepairRequest
 	if err := json.Unmarshal(e.Value, &cleared); err != nil || e.Lease != 0 || r.reader.since(cleared.At.Time) < clearedFor {
 		return 0, notAsFound("%s is younger than %s, and may be waited for", request.Key, clearedFor.Round(time.Hour))
 	}
+
 	return r.deleteRecord(ctx, e)
 }
 
@@ -266,10 +286,12 @@ func (r *repairer) repairTombstone(ctx context.Context, request task.RepairReque
 	if !isTombstone || !ok {
 		return 0, notAsFound("%s is no tombstone", request.Key)
 	}
+
 	owner, err := r.readTask(ctx, r.ref(namespace, name))
 	if err != nil {
 		return 0, err
 	}
+
 	e, err := r.readAsFound(ctx, request)
 	if err != nil {
 		return 0, err
@@ -279,5 +301,6 @@ func (r *repairer) repairTombstone(ctx context.Context, request task.RepairReque
 	if json.Unmarshal(e.Value, &tombstone) != nil || owner.spec == nil && r.reader.since(tombstone.DeletedAt.Time) <= tombstonesFor {
 		return 0, notAsFound("the task of %s is not there any more", request.Key)
 	}
+
 	return r.deleteRecord(ctx, e, owner.seen...)
 }

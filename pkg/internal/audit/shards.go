@@ -44,12 +44,15 @@ func (j *shardJudge) checkShards(ctx context.Context) error {
 			if err := j.eachOf(ctx, s, directory.prefix, directory.check); err != nil {
 				return err
 			}
+
 			// Both judge the records of one task together, and the last task has ended here.
 			j.queue.finishTask(s)
 			j.history.finishTask(s)
 		}
+
 		j.entries.ticks.finishShard(s)
 	}
+
 	return nil
 }
 
@@ -64,7 +67,9 @@ func (j *shardJudge) eachOf(ctx context.Context, s *shardState, prefix string, c
 			j.suspectStrange(e)
 			return nil
 		}
+
 		check(ctx, s, e, k)
+
 		return nil
 	})
 }
@@ -76,6 +81,7 @@ func (j *shardJudge) readWatermark(ctx context.Context, s *shardState) error {
 	if err != nil {
 		return err
 	}
+
 	j.reader.progress.add(len(found))
 
 	e := found[key]
@@ -83,6 +89,7 @@ func (j *shardJudge) readWatermark(ctx context.Context, s *shardState) error {
 		j.suspect(kindNoMark.of(fmt.Sprintf("shard %d has no watermark", s.id), key), store.Seen{Key: key})
 		return nil
 	}
+
 	j.checkNoLease(e)
 
 	w, err := record.DecodeWatermark(e.Value)
@@ -90,12 +97,14 @@ func (j *shardJudge) readWatermark(ctx context.Context, s *shardState) error {
 		j.suspect(kindBadMark.of(fmt.Sprintf("the watermark of shard %d cannot be read: %v", s.id, err), key), seen(e))
 		return nil
 	}
+
 	s.watermark, s.watermarkMod = w, e.ModRevision
 
 	if ahead := w.Time.Sub(j.reader.at); ahead > slack {
 		j.suspectWith(kindMarkAhead.of(fmt.Sprintf("the watermark of shard %d is at %s, %s from now", s.id, timeText(w.Time.Time),
 			ahead.Round(time.Second)), key), watermarkStillAhead{j.reader, key})
 	}
+
 	return nil
 }
 
@@ -111,6 +120,7 @@ func (r watermarkStillAhead) stillHolds(ctx context.Context) (bool, error) {
 		w, err := record.DecodeWatermark(e.Value)
 		ahead = err == nil && w.Time.Sub(r.reader.now()) > slack
 	})
+
 	return ahead, err
 }
 
@@ -124,6 +134,7 @@ func (j *shardJudge) checkStray(ctx context.Context) error {
 			directories[directory] = true
 			j.suspect(kindStray.of(fmt.Sprintf("records of shard %s, and the cluster has %d shards", directory, j.cluster.shards), string(e.Key)), seen(e))
 		}
+
 		return nil
 	})
 }

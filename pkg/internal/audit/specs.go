@@ -57,16 +57,21 @@ func (j *specJudge) readSpecs(ctx context.Context) error {
 			j.suspectStrange(e)
 			return nil
 		}
+
 		j.checkNoLease(e)
 
 		uid, err := specUID(e.Value)
 		if err != nil {
 			j.suspectUnreadable(e, fmt.Sprintf("the spec of %s/%s", namespace, name), err)
 		}
+
 		j.cluster.specs.add(j.ref(namespace, name), uid)
+
 		return nil
 	})
+
 	j.cluster.specs.sort()
+
 	return err
 }
 
@@ -93,8 +98,10 @@ func (j *specJudge) checkAllHaveEntries(ctx context.Context) error {
 		if i, found := specs.find(ref); !ok || !found || specs.hasEntry[i] {
 			return nil
 		}
+
 		j.suspect(kindNoEntry.of(fmt.Sprintf("task %s has a spec and no entry", ref), string(e.Key), j.keys.Entry(ref)),
 			seen(e), store.Seen{Key: j.keys.Entry(ref)})
+
 		return nil
 	})
 }

@@ -60,6 +60,7 @@ func (s *suspects) confirm(ctx context.Context, r *reader) ([]task.Finding, erro
 			keys = append(keys, fact.Key)
 		}
 	}
+
 	now, err := r.modRevisions(ctx, keys)
 	if err != nil {
 		return nil, err
@@ -70,6 +71,7 @@ func (s *suspects) confirm(ctx context.Context, r *reader) ([]task.Finding, erro
 		if slices.ContainsFunc(suspect.facts, func(fact store.Seen) bool { return now[fact.Key] != fact.Mod }) {
 			continue
 		}
+
 		if suspect.recheck != nil {
 			holds, err := suspect.recheck.stillHolds(ctx)
 			if err != nil {
@@ -79,8 +81,10 @@ func (s *suspects) confirm(ctx context.Context, r *reader) ([]task.Finding, erro
 				continue
 			}
 		}
+
 		found = append(found, suspect.Finding)
 	}
+
 	return found, nil
 }
 

@@ -25,6 +25,7 @@ func (j *tickJudge) checkTicks(s *shardState, ref record.Ref, e task.Entry, crea
 	if s.watermarkMod == 0 {
 		return // the missing watermark is a finding of its own
 	}
+
 	sched, err := schedule.Parse(e.Timing(), e.Anchor.Time)
 	if err != nil {
 		return
@@ -37,6 +38,7 @@ func (j *tickJudge) checkTicks(s *shardState, ref record.Ref, e task.Entry, crea
 			after = last
 		}
 	}
+
 	if until, paused := e.Silence(); paused && until.After(after) {
 		after = until.Time
 	}

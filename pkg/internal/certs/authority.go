@@ -39,6 +39,7 @@ func KindOf(c *x509.Certificate) Kind {
 	case usable(c, x509.ExtKeyUsageClientAuth):
 		return KindClient
 	}
+
 	return ""
 }
 
@@ -83,8 +84,10 @@ func authority(r Request, key crypto.Signer) (*Authority, Pair, error) {
 	if err != nil {
 		return nil, Pair{}, err
 	}
+
 	t.IsCA, t.BasicConstraintsValid, t.MaxPathLenZero = true, true, true
 	t.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
+
 	return sign(t, t, key, key)
 }
 
@@ -94,14 +97,17 @@ func ReadAuthority(p Pair) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	list, err := Parse(p.Cert)
 	if err != nil {
 		return nil, err
 	}
+
 	key, ok := pair.PrivateKey.(crypto.Signer)
 	if !ok || !list[0].IsCA {
 		return nil, errors.New("is no CA")
 	}
+
 	return &Authority{list[0], key}, nil
 }
 
@@ -110,24 +116,30 @@ func (a *Authority) Issue(r Request) (Pair, error) {
 	if !r.Now.Before(a.cert.NotAfter) {
 		return Pair{}, fmt.Errorf("the CA has ended on %s: renew it", a.cert.NotAfter.UTC().Format(time.DateOnly))
 	}
+
 	t, err := template(r)
 	if err != nil {
 		return Pair{}, err
 	}
+
 	if t.NotAfter.After(a.cert.NotAfter) {
 		t.NotAfter = a.cert.NotAfter
 	}
+
 	t.KeyUsage, t.BasicConstraintsValid = x509.KeyUsageDigitalSignature, true
 	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	if r.Kind == KindNode {
 		t.ExtKeyUsage = append(t.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
 		t.DNSNames, t.IPAddresses = r.Hosts, r.IPs
 	}
+
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return Pair{}, err
 	}
+
 	_, p, err := sign(t, a.cert, key, a.key)
+
 	return p, err
 }
 
@@ -141,6 +153,7 @@ func template(r Request) (*x509.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	begin := r.Now.Add(-time.Hour).Truncate(time.Second)
 	return &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: r.Name}, NotBefore: begin, NotAfter: begin.Add(r.For)}, nil
 }
@@ -150,14 +163,17 @@ func sign(t, parent *x509.Certificate, key, by crypto.Signer) (*Authority, Pair,
 	if err != nil {
 		return nil, Pair{}, err
 	}
+
 	c, err := x509.ParseCertificate(der)
 	if err != nil {
 		return nil, Pair{}, err
 	}
+
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		return nil, Pair{}, err
 	}
+
 	return &Authority{c, key}, Pair{
 		Cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
 		Key:  pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}),
@@ -176,10 +192,12 @@ func (p Pair) Write(dir, name string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
+
 	cert, key := Paths(dir, name)
 	if err := WriteFile(key, p.Key, 0o600); err != nil {
 		return err
 	}
+
 	return WriteFile(cert, p.Cert, 0o644)
 }
 
@@ -198,15 +216,18 @@ func WriteFile(path string, b []byte, mode os.FileMode) (err error) {
 	if err != nil {
 		return err
 	}
+
 	defer func() {
 		if err != nil {
 			_ = os.Remove(f.Name())
 		}
 	}()
+
 	_, err = f.Write(b)
 	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
 	if err != nil {
 		return err
 	}
+
 	return os.Rename(f.Name(), path)
 }

@@ -54,6 +54,7 @@ func Open(f Files) (*Source, error) {
 	if (f.Cert == "") != (f.Key == "") {
 		return nil, &FileError{PartKey, f.Cert + f.Key, errors.New("certificate and key are both given, or none")}
 	}
+
 	s := &Source{
 		turn:  make(chan struct{}, 1),
 		pair:  &part[tls.Certificate]{name: PartCert, files: []file{{PartCert, f.Cert}, {PartKey, f.Key}}},
@@ -68,7 +69,9 @@ func Open(f Files) (*Source, error) {
 	if err := s.roots.look(now); err != nil {
 		return nil, err
 	}
+
 	s.pair.changed, s.roots.changed = false, false
+
 	return s, nil
 }
 
@@ -76,10 +79,12 @@ func parsePair(f Files, cert, key []byte) (*tls.Certificate, error) {
 	if _, err := Parse(cert); err != nil {
 		return nil, &FileError{PartCert, f.Cert, err}
 	}
+
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
 		return nil, &FileError{PartKey, f.Key, fmt.Errorf("is not the key of %s: %w", f.Cert, err)}
 	}
+
 	return &pair, nil
 }
 
@@ -88,10 +93,13 @@ func parseRoots(f Files, b []byte) (*roots, error) {
 	if err != nil {
 		return nil, &FileError{PartCA, f.CA, err}
 	}
+
 	r := &roots{x509.NewCertPool(), list}
+
 	for _, c := range list {
 		r.pool.AddCert(c)
 	}
+
 	return r, nil
 }
 
@@ -107,7 +115,9 @@ func (s *Source) refresh() {
 	case <-time.After(hanging):
 		return
 	}
+
 	defer func() { <-s.turn }()
+
 	now := time.Now()
 	_, _ = s.pair.look(now), s.roots.look(now) // Look tells
 }
@@ -128,8 +138,10 @@ const patience = 5 * time.Second
 func (s *Source) Look() []Notice {
 	s.turn <- struct{}{}
 	defer func() { <-s.turn }()
+
 	now := time.Now()
 	_, _ = s.pair.look(now), s.roots.look(now)
+
 	return append(s.pair.news(now), s.roots.news(now)...)
 }
 
@@ -155,6 +167,7 @@ func (p *part[T]) look(now time.Time) error {
 	if p.files[0].path == "" {
 		return nil
 	}
+
 	contents, err := read(p.files)
 	var value *T
 	if err == nil {
@@ -164,6 +177,7 @@ func (p *part[T]) look(now time.Time) error {
 		}
 		value, err = p.parse(contents)
 	}
+
 	if err != nil {
 		if p.failing == nil {
 			p.since = now
@@ -171,8 +185,10 @@ func (p *part[T]) look(now time.Time) error {
 		p.failing = err
 		return err
 	}
+
 	p.value.Store(value)
 	p.contents, p.changed, p.failing = contents, true, nil
+
 	return nil
 }
 
@@ -185,6 +201,7 @@ func (p *part[T]) news(now time.Time) []Notice {
 		p.changed, p.told = false, ""
 		return []Notice{{Part: p.name}}
 	}
+
 	return nil
 }
 
@@ -195,12 +212,15 @@ func read(files []file) (contents [][]byte, err error) {
 		if info, err := os.Stat(f.path); err == nil && (!info.Mode().IsRegular() || info.Size() > maxFile) {
 			return nil, &FileError{f.part, f.path, fmt.Errorf("is no file of at most %d bytes", maxFile)}
 		}
+
 		b, err := os.ReadFile(f.path)
 		if err != nil {
 			return nil, &FileError{f.part, f.path, reason(err)}
 		}
+
 		contents = append(contents, b)
 	}
+
 	return contents, nil
 }
 
@@ -219,5 +239,6 @@ func equal(a, b [][]byte) bool {
 			return false
 		}
 	}
+
 	return true
 }

@@ -16,15 +16,19 @@ func Parse(b []byte) (list []*x509.Certificate, err error) {
 		if block.Type != "CERTIFICATE" {
 			continue
 		}
+
 		c, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
 			return nil, fmt.Errorf("holds a certificate that cannot be read: %w", err)
 		}
+
 		list = append(list, c)
 	}
+
 	if len(list) == 0 {
 		return nil, errors.New("holds no certificate in PEM")
 	}
+
 	return list, nil
 }
 
@@ -53,8 +57,10 @@ func (s *Source) Ends() (list []End) {
 				e.At = c.NotAfter
 			}
 		}
+
 		list = append(list, e)
 	}
+
 	if r := s.roots.value.Load(); r != nil {
 		e := End{Part: PartCA}
 		for _, c := range r.list {
@@ -62,8 +68,10 @@ func (s *Source) Ends() (list []End) {
 				e.At = c.NotAfter
 			}
 		}
+
 		list = append(list, e)
 	}
+
 	return list
 }
 
@@ -72,10 +80,12 @@ func (s *Source) SharesCA(other *Source) bool {
 	if s == nil || other == nil {
 		return false
 	}
+
 	a, b := s.roots.value.Load(), other.roots.value.Load()
 	if a == nil || b == nil {
 		return false
 	}
+
 	return slices.ContainsFunc(a.list, func(c *x509.Certificate) bool {
 		return slices.ContainsFunc(b.list, c.Equal)
 	})
@@ -90,10 +100,12 @@ func (s *Source) Leaf() *x509.Certificate {
 	if pair.Leaf != nil {
 		return pair.Leaf
 	}
+
 	c, err := x509.ParseCertificate(pair.Certificate[0])
 	if err != nil {
 		return nil // X509KeyPair has read it
 	}
+
 	return c
 }
 
@@ -102,6 +114,7 @@ func CanServe(c *x509.Certificate, host string) error {
 	if !usable(c, x509.ExtKeyUsageServerAuth) {
 		return errors.New("is not for servers (extended key usage)")
 	}
+
 	if host != "" && c.VerifyHostname(host) != nil {
 		names := strings.Join(Names(c), ", ")
 		if names == "" {
@@ -109,6 +122,7 @@ func CanServe(c *x509.Certificate, host string) error {
 		}
 		return fmt.Errorf("is for %s, not for %s", names, host)
 	}
+
 	return nil
 }
 

@@ -27,12 +27,14 @@ func (s *Source) Client() *tls.Config {
 	if r := s.roots.value.Load(); r != nil {
 		c.RootCAs = r.pool
 	}
+
 	if s.pair.value.Load() != nil {
 		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			s.refresh()
 			return s.pair.value.Load(), nil
 		}
 	}
+
 	return c
 }
 
@@ -66,6 +68,7 @@ func (s *Source) Server(auth ClientAuth) *tls.Config {
 					c.ClientAuth = tls.RequireAndVerifyClientCert
 				}
 			}
+
 			return c, nil
 		},
 	}
@@ -84,23 +87,28 @@ func DialTLS(dial Dialer, config func() *tls.Config) Dialer {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, dialLimit)
 		defer cancel()
+
 		raw, err := dial(ctx, network, address)
 		if err != nil {
 			return nil, err
 		}
+
 		c := &tls.Config{MinVersion: tls.VersionTLS13}
 		if config != nil {
 			c = config().Clone()
 		}
+
 		if c.ServerName, _, err = net.SplitHostPort(address); err != nil {
 			_ = raw.Close()
 			return nil, err
 		}
+
 		conn := tls.Client(raw, c)
 		if err := conn.HandshakeContext(ctx); err != nil {
 			_ = raw.Close()
 			return nil, err
 		}
+
 		return conn, nil
 	}
 }

@@ -32,6 +32,7 @@ func (a Acknowledged) String() string {
 	case a.Deleted:
 		return fmt.Sprintf("the delete after revision %d", a.Revision)
 	}
+
 	return fmt.Sprintf("the change at revision %d", a.Revision)
 }
 
@@ -55,16 +56,19 @@ func CheckAcknowledged(keys record.Keys, events []Event, calls []Acknowledged) [
 				delete(alive, ev.Key)
 				continue
 			}
+
 			t, _ := record.DecodeTask(ev.Value, ev.ModRevision)
 			alive[ev.Key], specs[write{keys.Spec(record.Ref{Namespace: ns, Name: name}), ev.ModRevision}] = t.UID, t.UID
 			continue
 		}
+
 		if k, ok := keys.ParseRun(ev.Key); ok && !ev.Deleted {
 			a, _ := record.DecodeAssigned(k, ev.CreateRevision, ev.Value)
 			id := k.Ref.String() + "/" + k.Run
 			runs[id] = true
 			ends[id] = ends[id] || a.CancelRequested
 		}
+
 		if k, ok := keys.ParseShard(ev.Key); ok && !ev.Deleted && k.Run != "" {
 			id := k.Ref.String() + "/" + k.Run
 			runs[id] = true
@@ -79,6 +83,7 @@ func CheckAcknowledged(keys record.Keys, events []Event, calls []Acknowledged) [
 		uid, written := specs[write{key, a.Revision}]
 		gone := deletes[key] > 0 // with its task go its runs
 		var there bool
+
 		switch {
 		case a.Cancelled:
 			there = ends[id] || gone
@@ -89,6 +94,7 @@ func CheckAcknowledged(keys record.Keys, events []Event, calls []Acknowledged) [
 		default:
 			there = written && (a.UID == "" || uid == a.UID)
 		}
+
 		if !there {
 			lost = append(lost, Violation{Promise: "G13", Revision: a.Revision, Key: key, Task: ref.String(),
 				Message: a.String() + " was acknowledged, and is not in the history"})
@@ -112,6 +118,7 @@ func Matches(events, list []Event) []Violation {
 		if ev.Revision > at {
 			break
 		}
+
 		if live[ev.Key] = ev.ModRevision; ev.Deleted {
 			delete(live, ev.Key)
 		}
@@ -129,6 +136,7 @@ func Matches(events, list []Event) []Violation {
 		case mod != e.ModRevision:
 			add(e.Key, e.ModRevision, "it is at revision %d, and the history leads to %d", e.ModRevision, mod)
 		}
+
 		delete(live, e.Key)
 	}
 
@@ -154,6 +162,7 @@ func lostAttempts(keys record.Keys, events []Event) map[attemptID]int64 {
 		if !ok || ev.Deleted || k.Run == "" || k.Late || !strings.Contains(string(ev.Value), string(task.Lost)) {
 			continue
 		}
+
 		var r task.Run
 		if k.Kind == record.KindEnded {
 			r, _ = record.DecodeEnded(k, ev.Value)
@@ -161,9 +170,11 @@ func lostAttempts(keys record.Keys, events []Event) map[attemptID]int64 {
 			w, _ := record.DecodeWaiting(k, ev.Value)
 			r = w.Run
 		}
+
 		if r.State == task.Lost {
 			note(k.Run, r.Token, ev.ModRevision)
 		}
+
 		for _, a := range r.Attempts {
 			if a.State == task.Lost {
 				note(k.Run, a.Token, ev.ModRevision)

@@ -51,6 +51,7 @@ func (j *attemptJudge) checkNotPaused(ch *runChange, r *runHistory, rec *task.Ru
 // is there (G2), by the entry's present word (G7).
 func (j *attemptJudge) checkDispatch(d *delta, ch *runChange, r *runHistory, put inboxPut) {
 	j.fences.requireCommit(d, ch.ref, r.tick, put.key, "an attempt")
+
 	switch n, present := j.cluster.nodes[put.node]; {
 	case !present:
 		j.breachTask("G2", ch.ref, r.tick, put.key, "run %s is given to node %q, which is absent", ch.id, put.node)
@@ -63,6 +64,7 @@ func (j *attemptJudge) checkDispatch(d *delta, ch *runChange, r *runHistory, put
 	}
 
 	j.freezes.checkDispatch(d, ch, r, put)
+
 	if r.isPart() {
 		j.parts.checkDispatch(ch, put)
 	}
@@ -85,6 +87,7 @@ func (j *attemptJudge) checkRewrite(ch *runChange, r *runHistory, before inboxRe
 	}
 
 	j.checkPause(ch, r, before, put)
+
 	if before.State != put.State {
 		if put.Attempt <= 1 {
 			j.policies.checkStartDeadline(ch, r, put.StartBefore, put.StartedAt, put.key)
@@ -166,9 +169,11 @@ func (j *attemptJudge) checkLateResults(ch *runChange, r *runHistory) {
 				j.breachTask("G12", ch.ref, r.tick, ch.lateKey, "run %s has a late result, but its attempt is still in the inbox of %s", ch.id, node)
 			}
 		}
+
 		if l.Token != 0 && !slices.Contains(r.tokens, l.Token) && r.decidedRev > 0 {
 			j.breachTask("G10", ch.ref, r.tick, ch.lateKey, "run %s has a late result of token %d, which no inbox had", ch.id, l.Token)
 		}
+
 		if r.ended && l.Token == r.token && r.state != task.Lost {
 			j.breachTask("G12", ch.ref, r.tick, ch.lateKey, "run %s has a late result of token %d, whose outcome is %s, not lost", ch.id, l.Token, r.state)
 		}

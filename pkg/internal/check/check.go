@@ -19,11 +19,13 @@ func Check(keys record.Keys, events []Event, opts Options) Report {
 		for n < len(events) && events[n].Revision == events[0].Revision && events[n].Listed == events[0].Listed {
 			n++
 		}
+
 		c.step(events[:n])
 		events = events[n:]
 	}
 
 	c.finish()
+
 	return c.findings.report(c.stats)
 }
 
@@ -95,6 +97,7 @@ func (c *checker) step(events []Event) {
 	c.checkKeys(events)
 
 	d := c.decoder.decode(events)
+
 	if events[0].Listed {
 		c.applyFirstList(d)
 		return
@@ -140,6 +143,7 @@ func (c *checker) checkKeys(events []Event) {
 		case known && ev.CreateRevision == ev.Revision:
 			c.breach("form", ev.Key, "the key is created anew while it is there: the history has a gap")
 		}
+
 		if ev.Deleted {
 			delete(c.cluster.liveKeys, ev.Key)
 		} else {
@@ -172,6 +176,7 @@ func (c *checker) finish() {
 		c.stats.Tasks += int64(len(t.incarnations))
 		c.finishTask(t)
 	}
+
 	c.placement.checkEndOwners()
 	c.placement.checkDrainedNodes()
 }
@@ -183,5 +188,6 @@ func (c *checker) finishTask(t *taskHistory) {
 		c.counters.checkEnd(t)
 		c.gaps.checkEnd(t)
 	}
+
 	c.runs.checkEnd(t)
 }

@@ -30,13 +30,16 @@ func (j *counterJudge) checkEntry(d *delta, t *taskHistory, ch *entryChange) {
 
 	old, next, inc := t.entry.Entry, ch.entry, t.entry.incarnation
 	was, is := ownCounters(old), ownCounters(next)
+
 	if _, edited := d.specs[withoutShard(t.ref)]; edited {
 		if !countsAnew(old, next) && is.Failures != was.Failures {
 			j.breachTask("G24", t.ref, 0, ch.key, "an edit turns %d failures in a row into %d", was.Failures, is.Failures)
 		}
+
 		if is.Runs != was.Runs && (is.Runs != 0 || next.MaxRuns != 0) {
 			j.breachTask("G24", t.ref, 0, ch.key, "an edit turns %d runs that are counted into %d", was.Runs, is.Runs)
 		}
+
 		return
 	}
 
@@ -89,6 +92,7 @@ func (j *counterJudge) checkUserFieldsUntouched(t *taskHistory, ch *entryChange)
 func (j *counterJudge) checkFailures(t *taskHistory, ch *entryChange) {
 	old, next, inc := t.entry.Entry, ch.entry, t.entry.incarnation
 	was, is := ownCounters(old), ownCounters(next)
+
 	if next.PauseAfter == 0 {
 		return
 	}
@@ -132,10 +136,12 @@ func (j *counterJudge) failuresInARow(inc *incarnation, was task.Own, upTo int64
 				n = 0
 			}
 		}
+
 		return n
 	}
 
 	a, b := count(was.Counted), count(max(was.Counted, inc.countingSince))
+
 	for i, e := range inc.ends {
 		if i > 0 && e.rev == inc.ends[i-1].rev { // two ends in one revision, in an order that nobody knows
 			return 0, 0, false
@@ -167,6 +173,7 @@ func (j *counterJudge) checkAnchor(t *taskHistory, ch *entryChange) {
 	case outcome != nil && (outcome.state == task.Skipped || outcome.state == task.Missed):
 	case slices.ContainsFunc(t.openRuns(inc), func(r *runHistory) bool { return isTickTrigger(r.trigger) }):
 		j.breachTask("G24", t.ref, tick, ch.key, "the next tick counts from the end of a run, and is set before that")
+
 	case unixMS(ch.entry.Anchor)+2*j.opts.Skew.Milliseconds() < inc.lastEnd: // the owner takes no end that its own clock has ahead
 		j.breachTask("G24", t.ref, tick, ch.key, "the next tick counts from %s, and the last run ended at %s", formatTime(ch.entry.Anchor.Time), formatTime(timeOfMS(inc.lastEnd)))
 	}
@@ -180,6 +187,7 @@ func (j *counterJudge) checkEnd(t *taskHistory) {
 
 	e, inc := t.entry, t.entry.incarnation
 	by := j.opts.Until.Add(-DefaultConverge).UnixMilli()
+
 	if e.PauseAfter > 0 && !e.Paused {
 		upTo := int64(0)
 		for _, end := range inc.ends {
@@ -187,6 +195,7 @@ func (j *counterJudge) checkEnd(t *taskHistory) {
 				upTo = end.rev
 			}
 		}
+
 		if least, _, known := j.failuresInARow(inc, ownCounters(e.Entry), upTo); known && least >= e.PauseAfter {
 			j.breachTask("G24", t.ref, 0, j.keys.Entry(t.ref), "%d runs in a row had failed, and the task was not paused", least)
 		}

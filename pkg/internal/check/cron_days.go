@@ -31,16 +31,19 @@ func parseMonthDayRule(item string) (dayRule, bool) {
 	switch item {
 	case "L":
 		return func(d time.Time) bool { return d.AddDate(0, 0, 1).Day() == 1 }, true
+
 	case "LW":
 		return func(d time.Time) bool {
 			if !isWeekday(d) {
 				return false
 			}
+
 			for next := d.AddDate(0, 0, 1); next.Month() == d.Month(); next = next.AddDate(0, 0, 1) {
 				if isWeekday(next) {
 					return false
 				}
 			}
+
 			return true
 		}, true
 	}
@@ -56,11 +59,13 @@ func parseMonthDayRule(item string) (dayRule, bool) {
 		if day.Month() != d.Month() {
 			return false // the month is shorter
 		}
+
 		for _, by := range []int{0, -1, 1, -2, 2} {
 			if near := day.AddDate(0, 0, by); near.Month() == d.Month() && isWeekday(near) {
 				return near.Day() == d.Day()
 			}
 		}
+
 		return false
 	}, true
 }
@@ -77,6 +82,7 @@ func parseWeekdayRule(item string) (dayRule, bool) {
 	text, nth, is := strings.Cut(item, "#")
 	of, err := strconv.Atoi(text)
 	n, err2 := strconv.Atoi(nth)
+
 	return func(d time.Time) bool { return int(d.Weekday()) == of%7 && (d.Day()-1)/7 == n-1 },
 		is && err == nil && err2 == nil && of >= 0 && of <= 7 && n >= 1 && n <= 5
 }
@@ -93,5 +99,6 @@ func splitDayRules(text string, read func(string) (dayRule, bool)) (rest string,
 			numbers = append(numbers, item)
 		}
 	}
+
 	return strings.Join(numbers, ","), all
 }

@@ -64,6 +64,7 @@ func rangeTicks(t tickSource, rec task.Run) ([]int64, bool) {
 		all = append(all, at)
 		return int64(len(all)) <= rec.Count+slack
 	})
+
 	return all, len(all) > 0 && all[len(all)-1] == last
 }
 
@@ -158,6 +159,7 @@ func (j *decisionJudge) addedTicks(ch *runChange, r *runHistory, after, upTo int
 			ticks = append(ticks, at)
 			return len(ticks) < most
 		})
+
 		if len(ticks) == 0 || ticks[len(ticks)-1] != upTo {
 			j.breachTask("G7", ch.ref, upTo, ch.endedKey, "the schedule in force, %q in %s, has no such tick", []string(t.entry.Schedule), t.entry.Timezone)
 		}
@@ -184,6 +186,7 @@ func (j *decisionJudge) isGrowth(e *task.Run, r *runHistory) bool {
 
 	same := *e
 	same.Last, same.Count, same.EndedAt, same.Message = was.Last, was.Count, was.EndedAt, was.Message
+
 	return encodeRun(same) == encodeRun(*was) && e.Ticks() > was.Ticks() && unixMS(e.Last) > lastTick(*was) && !e.EndedAt.Before(was.EndedAt.Time)
 }
 

@@ -27,6 +27,7 @@ func (dec *decoder) decode(events []Event) *delta {
 		if !ok {
 			continue // not ours
 		}
+
 		dir, _, _ := strings.Cut(rest, "/")
 		switch dir {
 		case "nodes":
@@ -139,6 +140,7 @@ func (dec *decoder) decodeShardRecord(d *delta, ev Event) {
 	}
 
 	dec.cluster.setUnreadable(ev, false)
+
 	switch k.Kind {
 	case record.KindWatermark:
 		m := &watermarkChange{key: ev.Key, mod: ev.ModRevision, create: ev.CreateRevision, deleted: ev.Deleted}
@@ -149,6 +151,7 @@ func (dec *decoder) decodeShardRecord(d *delta, ev Event) {
 				m.unreadable = true
 			}
 		}
+
 		d.watermarks[k.Ref.Shard] = m
 	case record.KindRevised:
 		d.revised[k.Ref.Shard] = !ev.Deleted
@@ -162,6 +165,7 @@ func (dec *decoder) decodeShardRecord(d *delta, ev Event) {
 				e.unreadable = true
 			}
 		}
+
 		d.entries[k.Ref] = e
 	case record.KindQueued:
 		dec.decodeQueued(d, k, ev)
@@ -224,6 +228,7 @@ func (dec *decoder) decodeFreezes(d *delta, ev Event) {
 			f.unreadable = true
 		}
 	}
+
 	d.freezes = f
 }
 
@@ -275,6 +280,7 @@ func (dec *decoder) decodeTombstone(d *delta, ev Event) {
 	}
 
 	g := &tombstoneChange{key: ev.Key, deleted: ev.Deleted}
+
 	if !ev.Deleted {
 		if err := json.Unmarshal(ev.Value, &g.tombstone); err != nil {
 			dec.reportUnreadable(ev, err)
@@ -295,6 +301,7 @@ func (dec *decoder) decodeDeadLetter(d *delta, k record.ShardKey, ev Event) {
 			dec.breach("form", ev.Key, "unreadable record of a dead run")
 			r.State = task.Failed
 		}
+
 		ch.state, ch.by = r.State, r.By
 	}
 

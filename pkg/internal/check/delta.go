@@ -89,6 +89,7 @@ func (d *delta) sortedRuns() []*runChange {
 		}
 		return 0
 	}
+
 	return slices.SortedFunc(maps.Values(d.runs), func(a, b *runChange) int {
 		return cmp.Or(cmp.Compare(isRange(a), isRange(b)), compareRefs(a.ref, b.ref), strings.Compare(a.id, b.id))
 	})
@@ -102,6 +103,7 @@ func (d *delta) run(ref record.Ref, id string) *runChange {
 		r = &runChange{runRef: k}
 		d.runs[k] = r
 	}
+
 	return r
 }
 
@@ -123,6 +125,7 @@ func (ch *runChange) record() (*task.Run, string) {
 	case ch.queued != nil:
 		return &ch.queued.Run, ch.queueKey
 	}
+
 	return nil, ""
 }
 

@@ -25,6 +25,7 @@ func (et *entryTracker) apply(d *delta) {
 		if t.entry != nil && !ch.deleted && !ch.unreadable && d.specs[withoutShard(ref)] == nil {
 			et.fences.requireCommit(d, ref, 0, ch.key, "an entry without its spec")
 		}
+
 		switch {
 		case ch.deleted:
 			et.retention.checkTTLDeletion(d, t)
@@ -55,6 +56,7 @@ func (et *entryTracker) beginTask(t *taskHistory, s *shardState, ch *entryChange
 func (et *entryTracker) nextVersion(d *delta, t *taskHistory, s *shardState, ch *entryChange) {
 	old := *t.entry
 	inc := old.incarnation
+
 	if ch.unreadable {
 		ch.entry, ch.entry.Paused, ch.entry.Own = old.Entry, true, nil
 	}
@@ -64,6 +66,7 @@ func (et *entryTracker) nextVersion(d *delta, t *taskHistory, s *shardState, ch 
 	}
 
 	et.counters.checkEntry(d, t, ch)
+
 	if _, edited := d.specs[withoutShard(t.ref)]; edited && !ch.unreadable && countsAnew(old.Entry, ch.entry) {
 		inc.countingSince = et.cluster.revision
 	}

@@ -21,9 +21,11 @@ func (j *fenceJudge) checkOwners(d *delta) {
 			j.note("the owner key of shard %d was deleted", id)
 			continue
 		}
+
 		if o.Term == 0 || j.cluster.term() == o.Term {
 			continue
 		}
+
 		j.breach("G2", j.keys.Owner(id), "the owner was written under term %d, but the term is %d", o.Term, j.cluster.term())
 	}
 }
@@ -47,17 +49,22 @@ func (j *fenceJudge) checkWatermarks(d *delta) {
 			}
 			continue
 		}
+
 		j.checkWriter(d, id, m)
+
 		if !s.opened && !isOpening(s.watermark, m.watermark) {
 			j.breach("G1", m.key, "the first commit under fence %d of node %q does not open the shard: it changes the watermark",
 				s.owner.Fence, s.owner.Node)
 		}
+
 		if goesBack(s.watermark, m.watermark) {
 			j.breach("G5", m.key, "the watermark goes back from %s to %s", describeWatermark(s.watermark), describeWatermark(m.watermark))
 		}
+
 		if m.watermark.Seen < s.watermark.Seen {
 			j.breach("G5", m.key, "seen goes back from %d to %d", s.watermark.Seen, m.watermark.Seen)
 		}
+
 		if m.watermark.Seen >= m.mod {
 			j.breach("G5", m.key, "seen is %d, which had not been when this was written", m.watermark.Seen)
 		}
@@ -94,6 +101,7 @@ func goesBack(before, after record.Watermark) bool {
 	case after.Last == "":
 		return false
 	}
+
 	return before.Last == "" || after.Last < before.Last
 }
 

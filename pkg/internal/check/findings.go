@@ -46,6 +46,8 @@ func (f *findings) report(stats *stats) Report {
 		}
 		r.Notes = append(r.Notes, n)
 	}
+
 	slices.SortStableFunc(r.Violations, func(a, b Violation) int { return int(a.Revision - b.Revision) })
+
 	return r
 }

@@ -27,6 +27,7 @@ func (j *freezeJudge) checkDispatch(d *delta, ch *runChange, r *runHistory, put 
 	if z == nil && d.freezes != nil && !d.freezes.unreadable {
 		z = d.freezes.Of(ch.ref.Namespace) // a commit that compares the record never shares its revision
 	}
+
 	if z != nil && !j.cluster.freezes.unreadable {
 		j.breachTask("G21", ch.ref, r.tick, put.key, "run %s is dispatched, and %s has been frozen since %s", ch.id, frozenScope(z), formatTime(z.Since.Time))
 	}
@@ -40,6 +41,7 @@ func (j *freezeJudge) checkStart(ch *runChange, r *runHistory, node string, star
 	if z == nil || j.cluster.freezes.unreadable || started.IsZero() || n.freezesObeyed < j.cluster.freezes.mod || n.freezesObeyedAt == 0 {
 		return
 	}
+
 	if unixMS(started) > n.freezesObeyedAt+j.opts.Skew.Milliseconds() && started.After(z.Since.Time) {
 		j.breachTask("G21", ch.ref, r.tick, key, "run %s started at %s on node %s, which had said at %s that it obeys the freeze of %s",
 			ch.id, formatTime(started.Time), node, formatTime(timeOfMS(n.freezesObeyedAt)), frozenScope(z))

@@ -33,17 +33,22 @@ func (j *gapJudge) checkDecided(t *taskHistory, upTo int64) {
 		if st.wasPaused(at) {
 			return true
 		}
+
 		if inc.outcomes[at] != nil {
 			j.stats.Ticks++
 			flush()
 			return true
 		}
+
 		j.stats.Ticks++
+
 		if lost == 0 {
 			first = at
 		}
+
 		last = at
 		lost++
+
 		return true
 	})
 
@@ -65,10 +70,13 @@ func (j *gapJudge) checkEnd(t *taskHistory) {
 		if inc.epoch.ticks.due(at) > until {
 			return false
 		}
+
 		if open == 0 {
 			first = at
 		}
+
 		open++
+
 		return true
 	})
 

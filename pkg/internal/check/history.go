@@ -64,6 +64,7 @@ func (t *taskHistory) incarnation(uid string) *incarnation {
 		l = &incarnation{ref: t.ref, uid: uid, outcomes: map[int64]*runHistory{}}
 		t.incarnations[uid] = l
 	}
+
 	return l
 }
 
@@ -74,6 +75,7 @@ func (t *taskHistory) openRuns(inc *incarnation) (all []*runHistory) {
 			all = append(all, r)
 		}
 	}
+
 	return all
 }
 
@@ -158,6 +160,7 @@ func (r *runHistory) removeFrom(nodes []string) *inboxRecord {
 			delete(r.inboxes, node)
 		}
 	}
+
 	return taken
 }
 

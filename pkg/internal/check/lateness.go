@@ -27,6 +27,7 @@ func (j *latenessJudge) checkDecision(ch *runChange, r *runHistory, rec *task.Ru
 	}
 
 	due := r.incarnation.epoch.ticks.due(r.tick)
+
 	if j.opts.Converge > 0 {
 		if by := j.healedAt(due) + j.opts.Converge.Milliseconds(); at > by {
 			j.breachTask("G16", ch.ref, r.tick, key, "run %s was decided at %s, %s after its tick; all was well since %s", ch.id, formatTime(timeOfMS(at)),
@@ -53,6 +54,7 @@ func (j *latenessJudge) healedAt(tick int64) int64 {
 			from = max(from, f.To.UnixMilli())
 		}
 	}
+
 	return from
 }
 
@@ -66,6 +68,7 @@ func (j *latenessJudge) undisturbed(ch *runChange, tick int64) bool {
 	}
 
 	quiet := cmp.Or(j.opts.Converge, DefaultConverge)
+
 	for _, f := range j.opts.Faults {
 		if tick >= f.From.Add(-time.Second).UnixMilli() && tick <= f.To.Add(quiet).UnixMilli() {
 			return false

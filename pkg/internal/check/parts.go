@@ -52,6 +52,7 @@ func (j *partJudge) checkParent(d *delta, ch *runChange, r *runHistory) {
 		if slices.Contains(f.Left, i) {
 			continue
 		}
+
 		if p := d.runs[runRef{ch.ref, task.PartID(ch.id, i)}]; p == nil || len(p.puts) == 0 && p.ended == nil {
 			j.breachTask("G4", ch.ref, r.tick, ch.queueKey, "part %d of run %s is not left any more, and nothing was done about it", i, ch.id)
 		}
@@ -95,6 +96,7 @@ func distinctNodes(nodes []string) bool {
 		}
 		seen[n] = true
 	}
+
 	return true
 }
 
@@ -103,6 +105,7 @@ func distinctNodes(nodes []string) bool {
 func (j *partJudge) checkFirstRecord(d *delta, ch *runChange, r *runHistory, rec *task.Run, key string) {
 	j.fences.requireCommit(d, ch.ref, 0, key, "a part")
 	parent, index := j.cluster.parentOf(ch.ref, ch.id)
+
 	if j.cluster.isOrphaned(d, ch.ref, r) {
 		return
 	}
@@ -131,9 +134,11 @@ func (j *partJudge) checkDispatch(ch *runChange, put inboxPut) {
 	if parent == nil || parent.fan == nil {
 		return // said at its first record
 	}
+
 	if nodes := parent.fan.Nodes; index < len(nodes) && nodes[index] != put.node {
 		j.breachTask("G24", ch.ref, 0, put.key, "part %s is for node %s, and is given to %s", ch.id, nodes[index], put.node)
 	}
+
 	if was := parent.fanBefore(j.cluster.revision); parent.ended || was != nil && was.Cancel != "" {
 		j.breachTask("state", ch.ref, 0, put.key, "part %s is given out, and its run is to end, or has ended", ch.id)
 	}
@@ -169,6 +174,7 @@ func (j *partJudge) checkConclusion(d *delta, ch *runChange, r *runHistory) {
 		p := j.cluster.task(ch.ref).runs[task.PartID(ch.id, i)]
 		left := slices.Contains(f.Left, i)
 		cut = cut || left
+
 		switch {
 		case !told:
 			j.breachTask("G4", ch.ref, r.tick, ch.endedKey, "run %s ends, and does not say how part %d did", ch.id, i)
@@ -188,6 +194,7 @@ func (j *partJudge) checkConclusion(d *delta, ch *runChange, r *runHistory) {
 	}
 
 	want := task.Failed
+
 	switch {
 	case f.Cancel != "" && cut:
 		want = task.Cancelled

@@ -28,6 +28,7 @@ func (j *placementJudge) checkMoves(d *delta) {
 	}
 
 	j.allowMoves(d)
+
 	for _, id := range slices.Sorted(maps.Keys(d.owners)) {
 		before, after := j.cluster.shard(id).owner, d.owners[id]
 		switch {
@@ -37,6 +38,7 @@ func (j *placementJudge) checkMoves(d *delta) {
 		case before.Node == "" || before.Node == after.Node:
 			continue
 		}
+
 		if j.moved++; float64(j.moved) > j.allowed {
 			j.breach("G15", j.keys.Owner(id), "shard %d moves from %q to %q: %d have moved since the shards lay well, and %.0f had to at most",
 				id, before.Node, after.Node, j.moved, j.allowed)
@@ -54,15 +56,18 @@ func (j *placementJudge) allowMoves(d *delta) {
 		if before.canOwn == owns && !again {
 			continue
 		}
+
 		weight, all := before.weight, 0
 		if owns {
 			weight = now.weight
 		}
+
 		for other, n := range j.cluster.nodes {
 			if n.canOwn && other != name {
 				all += n.weight
 			}
 		}
+
 		total := j.cluster.totalShards()
 		share := (total*weight + all + weight - 1) / max(all+weight, 1)
 		j.allowed += moveRoom * float64(max(share, j.cluster.ownedShards(name)))
@@ -119,6 +124,7 @@ func (j *placementJudge) checkEndOwners() {
 	if !j.opts.Settled {
 		return
 	}
+
 	for id := range j.cluster.totalShards() {
 		s := j.cluster.shard(id)
 		if _, present := j.cluster.nodes[s.owner.Node]; s.owner.Node == "" || !present {
@@ -135,11 +141,13 @@ func (j *placementJudge) checkDrainedNodes() {
 				j.breach("G20", key, "node %s was drained, and this is left of it", node)
 			}
 		}
+
 		for id, s := range j.cluster.shards {
 			if s.owner.Node == node {
 				j.breach("G20", j.keys.Owner(id), "node %s was drained, and owns shard %d", node, id)
 			}
 		}
+
 		for _, key := range slices.Sorted(maps.Keys(j.cluster.leaders)) {
 			if j.cluster.leaders[key].node == node {
 				j.breach("G20", key, "node %s was drained, and is still a candidate for leader", node)

@@ -118,6 +118,7 @@ func (j *policyJudge) checkReplaced(d *delta, ch *runChange, r *runHistory, take
 	}
 
 	t := j.cluster.task(ch.ref)
+
 	switch {
 	case r.fan != nil:
 		if r.fan.Cancel != task.ReasonReplaced {
@@ -217,6 +218,7 @@ func (j *policyJudge) checkOverlap(ch *runChange, r *runHistory, key string) {
 	if t.entry == nil || t.entry.Overlap == task.OverlapAllow || r.activeSince != j.cluster.revision {
 		return
 	}
+
 	for id, other := range t.active {
 		if id != ch.id && other.incarnation == r.incarnation {
 			j.breachTask("G8", ch.ref, r.tick, key, "run %s starts while run %s is %s, and overlap is %q", ch.id, id, other.state, t.entry.Overlap)

@@ -64,6 +64,7 @@ func CheckProbeLog(rd io.Reader, keys record.Keys, events []Event) []Violation {
 
 	for _, p := range lines {
 		c.checkSignOfLife(p)
+
 		switch {
 		case p.end:
 			c.checkEnd(p)
@@ -73,6 +74,7 @@ func CheckProbeLog(rd io.Reader, keys record.Keys, events []Event) []Violation {
 	}
 
 	c.checkOverlaps(lines)
+
 	return c.violations
 }
 
@@ -176,6 +178,7 @@ func (c *probeChecker) checkStart(p probeLine) {
 		if p.token < newest.Token && laterActivated(newest, in).forbidsOverlap() && !task.Siblings(newest.ID, in.ID) {
 			c.breach(p, "G11", "token %d starts after token %d of the same task", p.token, newest.Token)
 		}
+
 		if in.Token > newest.Token {
 			c.newest[in.incarnation()] = in
 		}
@@ -219,12 +222,15 @@ func (c *probeChecker) checkSuccessor(p, before probeLine) {
 
 func (c *probeChecker) checkEnd(p probeLine) {
 	before := c.ended[p.id()]
+
 	if len(c.started[p.id()]) == 0 {
 		c.breach(p, "G10", "run %s, attempt %d, ends with token %d, which never started", p.run, p.attempt, p.token)
 	}
+
 	if len(before) >= max(len(c.intents[p.id()]), 1) {
 		c.breach(p, "G9", "run %s, attempt %d, ends again; it had ended in line %d", p.run, p.attempt, before[0].line)
 	}
+
 	c.ended[p.id()] = append(before, p)
 }
 
@@ -257,17 +263,20 @@ func (c *probeChecker) checkOverlaps(lines []probeLine) {
 		if !ok || p.beat {
 			continue
 		}
+
 		runs := open[in.incarnation()]
 		if runs == nil {
 			runs = map[string]probeLine{}
 			open[in.incarnation()] = runs
 		}
+
 		if p.end {
 			if runs[p.run].token == p.token {
 				delete(runs, p.run)
 			}
 			continue
 		}
+
 		for _, run := range slices.Sorted(maps.Keys(runs)) {
 			other := runs[run]
 			goesOn, _ := c.intent(other)
@@ -275,6 +284,7 @@ func (c *probeChecker) checkOverlaps(lines []probeLine) {
 				c.breach(p, "G8", "run %s starts while run %s of the same task goes on, until line %d", p.run, run, c.ended[other.id()][0].line)
 			}
 		}
+
 		if len(c.ended[p.id()]) > 0 {
 			runs[p.run] = p
 		}
@@ -304,6 +314,7 @@ func Activations(keys record.Keys, events []Event) map[AttemptID]Activation {
 			all[AttemptID{in.name, id.run, id.token}] = Activation{in.activated, in.overlap, in.maxActive}
 		}
 	}
+
 	return all
 }
 
@@ -311,15 +322,18 @@ func Activations(keys record.Keys, events []Event) map[AttemptID]Activation {
 func readIntents(keys record.Keys, events []Event) map[attemptID][]intent {
 	all := map[attemptID][]intent{}
 	inForce := map[record.Ref]overlapPolicy{}
+
 	first := map[runRef]intent{}
 	for at := 0; at < len(events); {
 		end := at + 1
 		for end < len(events) && events[end].Revision == events[at].Revision && events[end].Listed == events[at].Listed {
 			end++
 		}
+
 		if events[at].Listed { // what was dispatched before goes by what is there
 			applyOverlapPolicies(keys, events[at:end], inForce)
 		}
+
 		for _, ev := range events[at:end] {
 			if k, ok := keys.ParseShard(ev.Key); ok && k.Kind == record.KindQueued && !ev.Deleted {
 				run := runRef{k.Ref, k.Run}
@@ -333,26 +347,32 @@ func readIntents(keys record.Keys, events []Event) map[attemptID][]intent {
 					delete(first, run)
 				}
 			}
+
 			k, ok := keys.ParseRun(ev.Key)
 			if !ok || ev.Deleted || (ev.CreateRevision != ev.ModRevision && !ev.Listed) {
 				continue
 			}
+
 			a, err := record.DecodeAssigned(k, ev.CreateRevision, ev.Value)
 			if err != nil {
 				continue
 			}
+
 			run := runRef{k.Ref, k.Run}
 			if parent, _, part := task.ParentOf(k.Run); part {
 				run.id = parent
 			}
+
 			if _, known := first[run]; !known {
 				first[run] = intent{activated: ev.CreateRevision, overlapPolicy: inForce[k.Ref]}
 			}
+
 			in := first[run]
 			in.Assigned, in.name = a, k.Ref.String()
 			id := attemptID{ev.CreateRevision, k.Run}
 			all[id] = append(all[id], in)
 		}
+
 		applyOverlapPolicies(keys, events[at:end], inForce)
 		at = end
 	}
@@ -375,16 +395,19 @@ func readProbes(rd io.Reader) ([]probeLine, []Violation) {
 	var lines []probeLine
 	var violations []Violation
 	in := bufio.NewReader(rd)
+
 	for n := 1; ; n++ {
 		text, err := in.ReadString('\n')
 		if err != nil {
 			return lines, violations // what has no newline was cut off
 		}
+
 		p, ok := parseProbe(strings.Fields(text))
 		if !ok {
 			violations = append(violations, Violation{Promise: "form", Message: fmt.Sprintf("line %d: not a probe: %s", n, task.Quote(text))})
 			continue
 		}
+
 		p.line = n
 		lines = append(lines, p)
 	}
@@ -394,11 +417,14 @@ func parseProbe(words []string) (probeLine, bool) {
 	if len(words) != 6 || (words[0] != "START" && words[0] != "END" && words[0] != "BEAT") {
 		return probeLine{}, false
 	}
+
 	attempt, err1 := strconv.Atoi(words[2])
 	token, err2 := strconv.ParseInt(words[3], 10, 64)
+
 	at, err := strconv.ParseInt(words[4], 10, 64)
 	if year2000 := int64(946_684_800_000); err != nil || at < year2000 {
 		at = 0 // of a clock of another kind
 	}
+
 	return probeLine{end: words[0] == "END", beat: words[0] == "BEAT", run: words[1], attempt: attempt, token: token, at: at, pid: words[5]}, err1 == nil && err2 == nil
 }

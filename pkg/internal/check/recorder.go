@@ -70,6 +70,7 @@ func Record(ctx context.Context, c *kv.Client, keys record.Keys) (*Recorder, err
 	r := NewRecorder(c, keys)
 	ctx, r.cancel = context.WithCancel(ctx)
 	go func() { _ = r.Run(ctx) }() // Stop and WaitFor tell its error
+
 	select {
 	case <-r.ready:
 		return r, nil
@@ -84,6 +85,7 @@ func (r *Recorder) Stop(ctx context.Context) ([]Event, error) {
 	err := r.CatchUp(ctx)
 	r.cancel()
 	<-r.done
+
 	return r.Events(), err
 }
 
@@ -91,18 +93,21 @@ func (r *Recorder) Stop(ctx context.Context) ([]Event, error) {
 // once.
 func (r *Recorder) Run(ctx context.Context) error {
 	defer close(r.done)
+
 	err := r.list(ctx)
 	for attempt := 0; err == nil; attempt++ {
 		err = r.watch(ctx, attempt)
 		if err == nil || errors.Is(err, ErrGap) || ctx.Err() != nil {
 			break
 		}
+
 		if errors.Is(err, errBehind) {
 			if gap := r.checkNotRolledBack(ctx); gap != nil {
 				err = gap
 				break
 			}
 		}
+
 		r.mu.Lock()
 		r.failure = err
 		r.mu.Unlock()
@@ -119,6 +124,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 	r.mu.Lock()
 	r.err = err
 	r.mu.Unlock()
+
 	return err
 }
 
@@ -140,6 +146,7 @@ func (r *Recorder) Revision() int64 {
 // are there.
 func (r *Recorder) CatchUp(ctx context.Context) error {
 	const tries = 5
+
 	for i := 1; ; i++ {
 		res, err := r.client.Get(ctx, r.keys.Cluster(), clientv3.WithKeysOnly())
 		if err != nil {
@@ -148,6 +155,7 @@ func (r *Recorder) CatchUp(ctx context.Context) error {
 		if err := r.WaitFor(ctx, res.Header.Revision); err != nil {
 			return err
 		}
+
 		switch ok, err := r.verify(ctx, res.Header.Revision); {
 		case err != nil:
 			return fmt.Errorf("recorder: compare with what is there: %w", err)
@@ -166,9 +174,11 @@ func (r *Recorder) WaitFor(ctx context.Context, revision int64) error {
 		r.mu.Lock()
 		held, moved, failure := r.revision, r.advanced, r.failure
 		r.mu.Unlock()
+
 		if held >= revision {
 			return nil
 		}
+
 		select {
 		case <-moved:
 		case <-r.done:
@@ -203,6 +213,7 @@ func (r *Recorder) list(ctx context.Context) error {
 	r.add(events, rev, r.reopen)
 	r.verified = verifiedPrefix{revision: rev, events: len(events), live: liveAfter(nil, events, rev)}
 	close(r.ready)
+
 	return nil
 }
 
@@ -211,9 +222,11 @@ func (r *Recorder) list(ctx context.Context) error {
 func (r *Recorder) add(events []Event, revision int64, reopen chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	if reopen != r.reopen {
 		return
 	}
+
 	r.events = append(r.events, events...)
 	r.revision, r.failure = max(r.revision, revision), nil
 	close(r.advanced)
@@ -227,10 +240,12 @@ func (r *Recorder) watch(ctx context.Context, attempt int) error {
 		rpctypes.MetadataRequireLeaderKey, rpctypes.MetadataHasLeader,
 		"carillon-recorder", strconv.Itoa(attempt))))
 	defer cancel()
+
 	key, end := kv.Prefix(r.keys.Root())
 	r.mu.Lock()
 	from, reopen := r.revision+1, r.reopen
 	r.mu.Unlock()
+
 	guard := time.AfterFunc(watchTimeout, cancel) // Watch waits for the server's word
 	// Without fragments: a response holds whole revisions, so that the next one
 	// not held is where to resume.
@@ -239,6 +254,7 @@ func (r *Recorder) watch(ctx context.Context, attempt int) error {
 
 	ask := time.NewTicker(progressInterval)
 	defer ask.Stop()
+
 	heard := time.Now()
 	for {
 		select {
@@ -253,11 +269,13 @@ func (r *Recorder) watch(ctx context.Context, attempt int) error {
 			if err := r.receive(res, reopen); err != nil {
 				return err
 			}
+
 			heard = time.Now()
 		case <-ask.C:
 			if time.Since(heard) > watchTimeout && len(responses) == 0 {
 				return fmt.Errorf("the watch was silent for %s", watchTimeout)
 			}
+
 			one, stop := context.WithTimeout(ctx, progressInterval)
 			_ = r.client.RequestProgress(one) // silence will tell
 			stop()
@@ -274,15 +292,18 @@ var errBehind = errors.New("the watch is on a member that is behind")
 func (r *Recorder) checkNotRolledBack(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, watchTimeout)
 	defer cancel()
+
 	res, err := r.client.Get(ctx, r.keys.Cluster(), clientv3.WithKeysOnly())
 	if held := r.Revision(); err == nil && res.Header.Revision < held {
 		return fmt.Errorf("%w: etcd has gone back to revision %d, the recording ends at %d", ErrGap, res.Header.Revision, held)
 	}
+
 	return nil
 }
 
 func (r *Recorder) receive(res clientv3.WatchResponse, reopen chan struct{}) error {
 	held := r.Revision()
+
 	if res.CompactRevision != 0 || errors.Is(res.Err(), rpctypes.ErrCompacted) {
 		return fmt.Errorf("%w: etcd has compacted up to revision %d, the recording ends at %d", ErrGap, res.CompactRevision, held)
 	}
@@ -307,6 +328,7 @@ func (r *Recorder) receive(res clientv3.WatchResponse, reopen chan struct{}) err
 		if e.Kv.ModRevision <= held {
 			continue
 		}
+
 		events = append(events, Event{
 			Revision: e.Kv.ModRevision, Key: string(e.Kv.Key), Value: e.Kv.Value, Deleted: e.Type == clientv3.EventTypeDelete,
 			ModRevision: e.Kv.ModRevision, CreateRevision: e.Kv.CreateRevision, Lease: e.Kv.Lease,
@@ -315,6 +337,7 @@ func (r *Recorder) receive(res clientv3.WatchResponse, reopen chan struct{}) err
 
 	// The header may be ahead of the events.
 	r.add(events, res.Events[len(res.Events)-1].Kv.ModRevision, reopen)
+
 	return nil
 }
 
@@ -322,10 +345,12 @@ func (r *Recorder) receive(res clientv3.WatchResponse, reopen chan struct{}) err
 func List(ctx context.Context, c *kv.Client, keys record.Keys) ([]Event, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
+
 	r := NewRecorder(c, keys)
 	if err := r.list(ctx); err != nil {
 		return nil, err
 	}
+
 	return r.Events(), nil
 }
 
@@ -333,11 +358,13 @@ func List(ctx context.Context, c *kv.Client, keys record.Keys) ([]Event, error) 
 // test, that Load reads.
 func Save(w io.Writer, events []Event) error {
 	enc := json.NewEncoder(w)
+
 	for _, e := range events {
 		if err := enc.Encode(e); err != nil {
 			return fmt.Errorf("save events: %w", err)
 		}
 	}
+
 	return nil
 }
 
@@ -353,6 +380,7 @@ func Load(rd io.Reader) ([]Event, error) {
 		case err != nil:
 			return nil, fmt.Errorf("load event %d: %w", len(events)+1, err)
 		}
+
 		events = append(events, e)
 	}
 }

@@ -51,6 +51,7 @@ func (r *Recorder) verify(ctx context.Context, revision int64) (bool, error) {
 	r.mu.Lock()
 	before, events := r.verified, r.events
 	r.mu.Unlock()
+
 	if revision <= before.revision {
 		return true, nil
 	}
@@ -71,6 +72,7 @@ func (r *Recorder) verify(ctx context.Context, revision int64) (bool, error) {
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	if maps.Equal(live, there) {
 		r.verified = verifiedPrefix{revision: revision, events: n, live: live}
 		return true, nil
@@ -80,6 +82,7 @@ func (r *Recorder) verify(ctx context.Context, revision int64) (bool, error) {
 	r.revision = before.revision
 	close(r.reopen)
 	r.reopen = make(chan struct{})
+
 	return false, nil
 }
 
@@ -88,17 +91,21 @@ func (r *Recorder) listRevisions(ctx context.Context, revision int64) (map[strin
 	there := map[string]int64{}
 	key, end := kv.Prefix(r.keys.Root())
 	const page = 5000
+
 	for {
 		res, err := r.client.Get(ctx, key, clientv3.WithRange(end), clientv3.WithRev(revision), clientv3.WithLimit(page), clientv3.WithKeysOnly())
 		if err != nil {
 			return nil, err
 		}
+
 		for _, e := range res.Kvs {
 			there[string(e.Key)] = e.ModRevision
 		}
+
 		if !res.More || len(res.Kvs) == 0 {
 			return there, nil
 		}
+
 		key = string(res.Kvs[len(res.Kvs)-1].Key) + "\x00"
 	}
 }

@@ -81,6 +81,7 @@ type Violation struct {
 func (v Violation) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s", v.Promise)
+
 	if v.Revision > 0 {
 		fmt.Fprintf(&b, " at revision %d", v.Revision)
 	}
@@ -94,6 +95,7 @@ func (v Violation) String() string {
 	}
 
 	fmt.Fprintf(&b, ": %s", v.Message)
+
 	if v.Key != "" {
 		fmt.Fprintf(&b, " (%s)", v.Key)
 	}
@@ -125,6 +127,7 @@ func (r Report) Err() error {
 func (r Report) String() string {
 	var b strings.Builder
 	b.WriteString(r.Summary.String())
+
 	for _, n := range r.Notes {
 		fmt.Fprintf(&b, "note: %s\n", n)
 	}
@@ -147,6 +150,7 @@ func (r Report) list(most int) string {
 		}
 		lines = append(lines, v.String())
 	}
+
 	return strings.Join(lines, "\n")
 }
 

@@ -32,6 +32,7 @@ func (j *retentionJudge) checkRevision(d *delta) {
 		if ch.by != "" && j.cluster.task(k.ref).dead[k.id] {
 			continue // it is dead already, and about to go
 		}
+
 		if r := d.runs[k]; ch.state != "" && (r == nil || r.ended == nil || r.ended.State != ch.state || !isFailure(ch.state)) {
 			j.breachTask("G25", k.ref, 0, ch.key, "run %s is dead as %s, and no end of it in this revision says so", k.id, ch.state)
 		}
@@ -45,11 +46,13 @@ func (j *retentionJudge) checkRevision(d *delta) {
 		now := d.specs[ref]
 		was, there := j.cluster.kept.specs[ref]
 		tomb := d.tombstones[ref]
+
 		switch {
 		case now.value == nil && there:
 			if tomb == nil && j.opts.Full {
 				continue // it took deletes only, maybe
 			}
+
 			if tomb == nil || tomb.deleted || tomb.UID != was.uid {
 				j.breachTask("G25", ref, 0, now.key, "the task is deleted, and no tombstone says by whom")
 			}
@@ -57,6 +60,7 @@ func (j *retentionJudge) checkRevision(d *delta) {
 			if v := d.versions[versionRef{ref, was.generation}]; v == nil || v.value == nil {
 				j.breachTask("G25", ref, 0, now.key, "generation %d takes the place of %d, which is not kept", now.generation, was.generation)
 			}
+
 			if now.generation <= was.generation {
 				j.breachTask("G25", ref, 0, now.key, "generation %d takes the place of %d", now.generation, was.generation)
 			}
@@ -72,6 +76,7 @@ func (j *retentionJudge) checkRevision(d *delta) {
 func (j *retentionJudge) checkVersion(d *delta, v versionRef, ch *versionChange) {
 	spec, there := j.cluster.kept.specs[v.ref]
 	next := d.specs[v.ref]
+
 	if ch.value != nil {
 		if !there || next == nil || spec.generation != v.generation || !sameSpec(spec.value, ch.value) {
 			j.breachTask("G25", v.ref, 0, ch.key, "generation %d is kept, and is not what this revision overwrites", v.generation)
@@ -86,9 +91,11 @@ func (j *retentionJudge) checkVersion(d *delta, v versionRef, ch *versionChange)
 				left++
 			}
 		}
+
 		if next != nil {
 			left++ // the present one becomes a former one
 		}
+
 		if left < keptVersions {
 			j.breachTask("G25", v.ref, 0, ch.key, "generation %d is forgotten, and only %d later ones are kept", v.generation, left)
 		}
@@ -101,8 +108,10 @@ func sameSpec(a, b []byte) bool {
 	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil {
 		return string(a) == string(b)
 	}
+
 	delete(x, "revision")
 	delete(y, "revision")
+
 	return reflect.DeepEqual(x, y)
 }
 
@@ -117,6 +126,7 @@ func (j *retentionJudge) checkKept(d *delta) {
 		if n > keptVersions {
 			j.breachTask("G25", ref, 0, s.key, "%d former versions are kept; at most %d should be", n, keptVersions)
 		}
+
 		if s.value == nil && n > 0 {
 			j.breachTask("G25", ref, 0, s.key, "the task is deleted, and %d of its former versions stay", n)
 		}
@@ -130,6 +140,7 @@ func (j *retentionJudge) checkDeadLetter(d *delta, ch *runChange, r *runHistory,
 	if !j.opts.Remembered || taken == nil || taken.CancelRequested || !isFailure(ch.ended.State) || t.entry == nil || t.entry.incarnation != r.incarnation || gone {
 		return
 	}
+
 	if dead := d.dead[ch.runRef]; dead == nil || dead.state == "" {
 		j.breachTask("G25", ch.ref, r.tick, ch.endedKey, "run %s ends as %s for good, and is not among the dead", ch.id, ch.ended.State)
 	}
@@ -141,10 +152,12 @@ func (j *retentionJudge) checkRetryOf(d *delta, ch *runChange, r *runHistory, re
 	if rec.RetryOf == "" {
 		return
 	}
+
 	of := runRef{ch.ref, rec.RetryOf}
 	if dead := d.dead[of]; !j.cluster.task(ch.ref).dead[rec.RetryOf] || dead == nil || dead.state != "" {
 		j.breachTask("G25", ch.ref, 0, key, "run %s is to run %s again, which this revision does not take from the dead", ch.id, rec.RetryOf)
 	}
+
 	if rec.Trigger != task.TriggerManual {
 		j.breachTask("G25", ch.ref, 0, key, "run %s is to run %s again, and its trigger is %q", ch.id, rec.RetryOf, rec.Trigger)
 	}
@@ -177,6 +190,7 @@ func (j *retentionJudge) checkTTLDeletion(d *delta, t *taskHistory) {
 	}
 
 	since := inc.lastEnd
+
 	if inc.epoch.ticks != nil {
 		decided := j.cluster.decidedUpTo(t)
 		if at, more := inc.epoch.ticks.next(max(decided, inc.epoch.start)); more {

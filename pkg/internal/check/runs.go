@@ -47,6 +47,7 @@ func (rt *runTracker) apply(d *delta, ch *runChange) {
 
 	// Deletes come first: they say from where the run comes to its new place.
 	taken := r.removeFrom(ch.removedFrom)
+
 	if ch.dequeued {
 		r.queued, r.retrying = false, false
 	}
@@ -84,14 +85,17 @@ func (rt *runTracker) findOrBegin(ch *runChange) *runHistory {
 	t := rt.cluster.task(ch.ref)
 	r := t.runs[ch.id]
 	rec, key := ch.record()
+
 	if r == nil {
 		if rec == nil {
 			return nil // a record that could not be read is gone
 		}
+
 		r = &runHistory{id: ch.id, incarnation: t.incarnation(rec.UID), trigger: rec.Trigger, count: rec.Ticks(), inboxes: map[string]inboxRecord{}}
 		if isTickTrigger(rec.Trigger) {
 			r.tick = unixMS(rec.ScheduledTime)
 		}
+
 		t.runs[ch.id] = r
 	}
 
@@ -128,6 +132,7 @@ func (rt *runTracker) checkFirstRecord(d *delta, ch *runChange, r *runHistory, r
 func (rt *runTracker) checkDecision(d *delta, ch *runChange, r *runHistory, rec *task.Run, key string) {
 	rt.fences.requireCommit(d, ch.ref, r.tick, key, "the decision of a tick")
 	rt.fences.checkNamedOwner(*rec, ch.ref, key)
+
 	if ch.id != task.RunID(rec.ScheduledTime.Time, rec.UID) {
 		rt.breachTask("G3", ch.ref, r.tick, key, "run %s does not have the id of its tick", ch.id)
 	}
@@ -140,6 +145,7 @@ func (rt *runTracker) checkDecision(d *delta, ch *runChange, r *runHistory, rec 
 	rt.freezes.checkDecision(d, ch, r, rec, key)
 	rt.policies.checkShadow(ch, r, rec, key)
 	rt.policies.checkOverlapSkip(d, ch, r, rec, key)
+
 	if !rec.State.Final() {
 		r.incarnation.countDecidedRun(rt.cluster.revision)
 		rt.counters.checkRunCounted(d, ch, r, key)
@@ -159,6 +165,7 @@ func (rt *runTracker) claimTicks(ch *runChange, r *runHistory, ticks []int64, ke
 			}
 			continue
 		}
+
 		r.incarnation.outcomes[at] = r
 	}
 }
@@ -178,6 +185,7 @@ func (rt *runTracker) applyAttempt(d *delta, ch *runChange, r *runHistory, put i
 	}
 
 	before, known := r.inboxes[put.node]
+
 	if put.create == put.mod {
 		rt.attempts.checkDispatch(d, ch, r, put)
 	} else if known {
@@ -201,9 +209,11 @@ func (rt *runTracker) applyQueued(d *delta, ch *runChange, r *runHistory, from t
 		if !r.ended {
 			rt.setState(ch, r, from, task.Running, ch.queueKey)
 		}
+
 		r.startBefore, r.queued, r.reason = task.Time{}, true, ""
 		r.setFan(w.Fan, rt.cluster.revision)
 		rt.parts.checkParent(d, ch, r)
+
 		return
 	}
 
@@ -228,6 +238,7 @@ func (rt *runTracker) applyQueued(d *delta, ch *runChange, r *runHistory, from t
 	r.startBefore = w.StartBefore
 	r.queued = true
 	rt.policies.checkReason(ch.ref, r.tick, ch.queueKey, "run "+ch.id, task.Queued, w.Reason)
+
 	if taken == nil && from == "" {
 		rt.policies.checkQueueLength(ch, r, w)
 	}
@@ -237,6 +248,7 @@ func (rt *runTracker) applyQueued(d *delta, ch *runChange, r *runHistory, from t
 // record (G10), and written once (G12).
 func (rt *runTracker) applyEnded(d *delta, ch *runChange, r *runHistory, from task.State, taken *inboxRecord) {
 	e := ch.ended
+
 	if r.ended {
 		switch {
 		case r.endedText == ch.endedText: // written again as it was
@@ -245,6 +257,7 @@ func (rt *runTracker) applyEnded(d *delta, ch *runChange, r *runHistory, from ta
 		default:
 			rt.breachTask("G12", ch.ref, r.tick, ch.endedKey, "the outcome of run %s, %s, is overwritten with %s", ch.id, r.state, e.State)
 		}
+
 		return
 	}
 
@@ -272,6 +285,7 @@ func (rt *runTracker) applyEnded(d *delta, ch *runChange, r *runHistory, from ta
 	r.token = e.Token
 	rt.policies.checkReason(ch.ref, r.tick, ch.endedKey, "run "+ch.id, e.State, e.Reason)
 	rt.policies.checkReplaced(d, ch, r, taken)
+
 	if taken != nil {
 		rt.attempts.checkStarted(ch, r, taken.StartBefore, firstStartedAt(*e), e.StartedAt, ch.endedKey)
 	}
@@ -299,6 +313,7 @@ func (rt *runTracker) growRange(d *delta, ch *runChange, r *runHistory) {
 	}
 
 	rt.claimTicks(ch, r, added, ch.endedKey)
+
 	if len(added) > 0 {
 		rt.decisions.checkGrownInTime(ch, r, e)
 	}
@@ -339,6 +354,7 @@ func (rt *runTracker) applyPlaces(d *delta, ch *runChange, r *runHistory) {
 		if !ch.dequeued || !isGone {
 			rt.breachTask("G4", ch.ref, r.tick, cmp.Or(key, ch.queueKey, ch.removedKey), "run %s vanished as %q, without an outcome", ch.id, r.state)
 		}
+
 		r.purged = true
 	}
 
@@ -361,6 +377,7 @@ func (rt *runTracker) checkEnd(t *taskHistory) {
 			if by := rt.opts.Until.Add(-DefaultConverge); r.queued && !r.retrying && !rt.opts.Until.IsZero() && !r.startBefore.IsZero() && r.startBefore.Before(by) && rt.cluster.notFrozenSince(t.ref, by.UnixMilli()) {
 				rt.breachTask("G22", t.ref, r.tick, "", "run %s waits, and could not start before %s, its deadline", id, formatTime(r.startBefore.Time))
 			}
+
 			if rt.opts.Ended {
 				rt.breachTask("G16", t.ref, r.tick, "", "run %s has not ended, it is %s", id, r.state)
 			}
@@ -428,15 +445,20 @@ func (rt *runTracker) checkStarts(runs []*runChange) {
 			rt.policies.checkOverlap(ch, r, ch.queueKey)
 			rt.policies.checkMaxActive(ch, r, ch.queueKey)
 		}
+
 		for _, put := range ch.puts {
 			if put.create != put.mod {
 				continue
 			}
+
 			r := rt.cluster.task(ch.ref).runs[ch.id]
+
 			if other, ok := started[ch.ref]; ok {
 				rt.breachTask("G11", ch.ref, r.tick, put.key, "runs %s and %s start in one revision, with one token", other, ch.id)
 			}
+
 			started[ch.ref] = ch.id
+
 			if !r.isPart() { // their parent counts
 				rt.policies.checkOverlap(ch, r, put.key)
 				rt.policies.checkMaxActive(ch, r, put.key)

@@ -21,6 +21,7 @@ import (
 // what is newer than the first end on record.
 func Snapshot(keys record.Keys, events []Event, opts Options) Report {
 	c := newChecker(keys, opts)
+
 	if len(events) == 0 {
 		c.note("there is nothing below %s", keys.Root())
 		return c.findings.report(c.stats)
@@ -33,6 +34,7 @@ func Snapshot(keys record.Keys, events []Event, opts Options) Report {
 	j := snapshotJudge{checker: c, keys: keys}
 	j.checkCluster(events, d)
 	j.checkSpecs(d)
+
 	for _, ch := range d.sortedRuns() {
 		j.checkRun(ch)
 	}
@@ -42,6 +44,7 @@ func Snapshot(keys record.Keys, events []Event, opts Options) Report {
 		if t.entry != nil {
 			c.stats.Tasks++
 		}
+
 		j.checkTask(d, t)
 		c.finishTask(t)
 	}
@@ -73,6 +76,7 @@ func (j *snapshotJudge) checkCluster(events []Event, d *delta) {
 		if d.watermarks[id] == nil {
 			j.breach("G5", j.keys.Watermark(id), "the shard has no watermark")
 		}
+
 		if s := j.cluster.shard(id); s.owner.Node == "" {
 			j.note("shards without an owner")
 		} else if _, present := j.cluster.nodes[s.owner.Node]; !present {
@@ -84,9 +88,11 @@ func (j *snapshotJudge) checkCluster(events []Event, d *delta) {
 // checkSpecs checks that every spec has its entry.
 func (j *snapshotJudge) checkSpecs(d *delta) {
 	specs := maps.Clone(d.specs)
+
 	for ref := range d.entries {
 		delete(specs, withoutShard(ref))
 	}
+
 	for _, ref := range slices.SortedFunc(maps.Keys(specs), compareRefs) {
 		j.breachTask("form", ref, 0, j.keys.Spec(ref), "a spec without an entry: it never fires")
 	}
@@ -155,6 +161,7 @@ func (j *snapshotJudge) checkTask(d *delta, t *taskHistory) {
 	}
 
 	j.checkActive(t)
+
 	if t.entry.incarnation.epoch.ticks == nil {
 		return
 	}
@@ -190,9 +197,11 @@ func (j *snapshotJudge) completeSince(d *delta, t *taskHistory) int64 {
 		if !r.ended {
 			continue
 		}
+
 		if e := d.run(t.ref, id).ended; e != nil && (first == 0 || unixMS(e.EndedAt) < first) {
 			first = unixMS(e.EndedAt)
 		}
+
 		kept++
 	}
 

@@ -101,6 +101,7 @@ func (c *clusterState) shard(id int) *shardState {
 		s = &shardState{unreadable: map[string]bool{}}
 		c.shards[id] = s
 	}
+
 	return s
 }
 
@@ -111,6 +112,7 @@ func (c *clusterState) task(ref record.Ref) *taskHistory {
 		t = &taskHistory{ref: ref, incarnations: map[string]*incarnation{}, runs: map[string]*runHistory{}, active: map[string]*runHistory{}, dead: map[string]bool{}}
 		c.tasks[ref] = t
 	}
+
 	return t
 }
 
@@ -120,6 +122,7 @@ func (c *clusterState) setUnreadable(ev Event, is bool) {
 	if !ok {
 		return
 	}
+
 	if s := c.shard(k.Ref.Shard); is {
 		s.unreadable[ev.Key] = true
 	} else {
@@ -144,6 +147,7 @@ func (c *clusterState) term() int64 {
 			oldest = l.create
 		}
 	}
+
 	return oldest
 }
 
@@ -164,13 +168,17 @@ func (c *clusterState) applyWatermarks(d *delta) {
 			s.watermarkMod = 0
 			continue
 		}
+
 		if m.unreadable {
 			continue
 		}
+
 		s.watermark, s.watermarkMod = m.watermark, m.mod
+
 		if m.create == m.mod {
 			continue
 		}
+
 		s.opened = true
 	}
 }
@@ -182,6 +190,7 @@ func (c *clusterState) applyFleet(d *delta) {
 			delete(c.nodes, name)
 			continue
 		}
+
 		before, there := c.nodes[name]
 		if before.create != n.create {
 			for _, s := range c.shards {
@@ -198,6 +207,7 @@ func (c *clusterState) applyFleet(d *delta) {
 				n.freezesObeyedAt = before.freezesObeyedAt
 			}
 		}
+
 		c.nodes[name] = *n
 	}
 
@@ -232,11 +242,13 @@ func (c *clusterState) notFrozenSince(ref record.Ref, since int64) bool {
 	if c.freezes.Of(ref.Namespace) != nil {
 		return false
 	}
+
 	for _, z := range c.freezes.Past {
 		if (z.Namespace == "" || z.Namespace == ref.Namespace) && unixMS(z.Ended) >= since {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -257,6 +269,7 @@ func (c *clusterState) endedParts(ref record.Ref, parent string) (ended, succeed
 			}
 		}
 	}
+
 	return ended, succeeded
 }
 
@@ -277,6 +290,7 @@ func (c *clusterState) ownedShards(node string) int {
 			n++
 		}
 	}
+
 	return n
 }
 
@@ -296,6 +310,7 @@ func (c *clusterState) applyKept(d *delta) {
 			all = map[int64]bool{}
 			c.kept.versions[v.ref] = all
 		}
+
 		if ch.value == nil {
 			delete(all, v.generation)
 		} else {

@@ -48,6 +48,7 @@ func (s Summary) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "tasks %d, ticks %d, without an outcome %d\n", s.Tasks, s.Ticks, s.Undecided)
 	fmt.Fprintf(&b, "runs %d, manual %d, open %d", s.Runs, s.Manual, s.Open)
+
 	for _, state := range task.States() {
 		if n := s.Ended[state]; n > 0 {
 			fmt.Fprintf(&b, ", %s %d", state, n)
@@ -58,6 +59,7 @@ func (s Summary) String() string {
 	fmt.Fprintf(&b, "skipped %s, missed %s\n", formatReasons(s.Skipped), formatReasons(s.Missed))
 	fmt.Fprintf(&b, "tick to decision: %s\n", s.Decided)
 	fmt.Fprintf(&b, "tick to start:    %s\n", s.Started)
+
 	if s.GapTask != "" {
 		fmt.Fprintf(&b, "longest gap between two decisions of a task: %s (%s)\n", s.Gap, s.GapTask)
 	}
@@ -80,9 +82,11 @@ func formatReasons(m map[string]int64) string {
 		total += m[reason]
 		parts = append(parts, fmt.Sprintf("%s %d", reason, m[reason]))
 	}
+
 	if len(parts) == 0 {
 		return "0"
 	}
+
 	return fmt.Sprintf("%d (%s)", total, strings.Join(parts, ", "))
 }
 
@@ -154,6 +158,7 @@ func summarizeLateness(all []int64) Lateness {
 	if len(all) == 0 {
 		return Lateness{}
 	}
+
 	sorted := slices.Sorted(slices.Values(all))
 	at := func(percent int) task.Duration { return durationOfMS(sorted[(len(sorted)-1)*percent/100]) }
 	return Lateness{Count: int64(len(all)), P50: at(50), P99: at(99), Max: at(100)}

@@ -38,6 +38,7 @@ func newTickSource(e task.Entry) (t tickSource, own bool, err error) {
 			s, err := schedule.Parse(e.Timing(), e.Anchor.Time)
 			return productSchedule{s}, false, err
 		}
+
 		all = append(all, t)
 	}
 
@@ -69,6 +70,7 @@ func (u tickUnion) next(after int64) (int64, bool) {
 			first, found = at, true
 		}
 	}
+
 	return first, found
 }
 
@@ -132,8 +134,10 @@ func (c cronUTC) next(after int64) (int64, bool) {
 					return at, true
 				}
 			}
+
 			continue
 		}
+
 		at = at - at%dayMS + dayMS
 	}
 
@@ -144,12 +148,14 @@ func (c cronUTC) day(t time.Time) bool {
 	is := func(f dayRule) bool { return f(t) }
 	dom := hasBit(c.dom, int64(t.Day())) || slices.ContainsFunc(c.monthDayRules, is)
 	dow := hasBit(c.dow, int64(t.Weekday())) || slices.ContainsFunc(c.weekdayRules, is)
+
 	if !hasBit(c.month, int64(t.Month())) {
 		return false
 	}
 	if c.bothDays {
 		return dom && dow
 	}
+
 	return dom || dow
 }
 
@@ -202,8 +208,10 @@ func parseExpression(expr, timezone string, anchor int64) (tickSource, bool) {
 	words[3], c.monthDayRules = splitDayRules(strings.ToUpper(words[3]), parseMonthDayRule)
 	words[4] = namesToNumbers(words[4], monthNames, 1)
 	words[5], c.weekdayRules = splitDayRules(namesToNumbers(words[5], dayNames, 0), parseWeekdayRule)
+
 	for i, r := range ranges {
 		var ok bool
+
 		if words[i] == "" {
 			continue // nothing but forms
 		}
@@ -230,15 +238,18 @@ func parseField(text string, low, high int) (set uint64, ok bool) {
 				return 0, false
 			}
 		}
+
 		if values == "*" && high == 7 {
 			to = 6 // 7 is Sunday again
 		}
+
 		if values != "*" {
 			a, b, ranged := strings.Cut(values, "-")
 			var err error
 			if from, err = strconv.Atoi(a); err != nil {
 				return 0, false
 			}
+
 			to = from
 			if ranged {
 				if to, err = strconv.Atoi(b); err != nil {
@@ -246,9 +257,11 @@ func parseField(text string, low, high int) (set uint64, ok bool) {
 				}
 			}
 		}
+
 		if from < low || to > high || from > to {
 			return 0, false
 		}
+
 		for n := from; n <= to; n += step {
 			set |= 1 << n
 		}

@@ -25,9 +25,11 @@ func newTiming(e task.Entry) (*timing, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if !e.Start.IsZero() || !e.End.IsZero() {
 		t = boundedTicks{t, unixMS(e.Start), unixMS(e.End)}
 	}
+
 	return &timing{tickSource: t, uid: e.UID, jitter: int64(e.Jitter) / 1e6, fromOracle: own}, nil
 }
 
@@ -37,10 +39,12 @@ func (t *timing) due(tick int64) int64 {
 	if t == nil || t.jitter == 0 {
 		return tick
 	}
+
 	width := t.jitter
 	if next, ok := t.next(tick); ok {
 		width = min(width, next-tick)
 	}
+
 	return tick + int64(xxhash.Sum64String(t.uid+"/"+strconv.FormatInt(tick, 10))%uint64(width))
 }
 
@@ -119,10 +123,13 @@ func completionPeriod(e task.Entry) (time.Duration, bool) {
 	if len(e.Schedule) != 1 {
 		return 0, false
 	}
+
 	words := strings.Fields(e.Schedule[0])
 	if len(words) != 4 || words[0] != "@every" || words[2] != "after" || words[3] != "completion" {
 		return 0, false
 	}
+
 	d, err := time.ParseDuration(words[1])
+
 	return d, err == nil && d >= time.Millisecond
 }

@@ -181,19 +181,23 @@ func (l *Limiter) admit(inner net.Conn) *conn {
 	number := descriptor(inner)
 
 	l.mu.Lock()
+
 	victim, reason := l.makeRoom(c.client, trusted, number)
 	switch {
 	case victim != nil:
 		l.remove(victim)
 	case reason != "":
 		l.mu.Unlock()
+
 		abort(inner)
 		l.report(reason, c.client)
+
 		return nil
 	}
 
 	l.open++
 	c.element = l.clientList(c.client).PushBack(c)
+
 	if trusted {
 		l.authenticate(c)
 	}
@@ -203,6 +207,7 @@ func (l *Limiter) admit(inner net.Conn) *conn {
 		abort(victim.Conn)
 		l.report(reason, victim.client)
 	}
+
 	return c
 }
 
@@ -228,9 +233,11 @@ func (l *Limiter) makeRoom(client string, trusted bool, number int) (victim *con
 			most = connections
 		}
 	}
+
 	if most == nil {
 		return nil, reason
 	}
+
 	return most.Front().Value.(*conn), reason
 }
 
@@ -246,6 +253,7 @@ func (l *Limiter) authenticate(c *conn) {
 	if c.removed || c.authenticated || l.authenticated >= l.cfg.Total-l.cfg.Total/8 {
 		return
 	}
+
 	c.authenticated = true
 	l.authenticated++
 	l.takeFromList(c)
@@ -256,11 +264,13 @@ func (l *Limiter) remove(c *conn) {
 	if c.removed {
 		return
 	}
+
 	c.removed = true
 	l.open--
 	if c.authenticated {
 		l.authenticated--
 	}
+
 	l.takeFromList(c)
 }
 
@@ -268,9 +278,11 @@ func (l *Limiter) takeFromList(c *conn) {
 	if c.element == nil {
 		return
 	}
+
 	connections := l.unauthenticated[c.client]
 	connections.Remove(c.element)
 	c.element = nil
+
 	if connections.Len() == 0 {
 		delete(l.unauthenticated, c.client)
 	}
@@ -283,6 +295,7 @@ func (l *Limiter) report(reason, client string) {
 	l.mu.Lock()
 	l.unreported++
 	closed := l.unreported
+
 	due := time.Since(l.lastLog) >= logInterval
 	if due {
 		l.lastLog, l.unreported = time.Now(), 0
@@ -302,9 +315,11 @@ func Context(ctx context.Context, c net.Conn) context.Context {
 	if secured, ok := c.(interface{ NetConn() net.Conn }); ok { // *tls.Conn
 		c = secured.NetConn()
 	}
+
 	if limited, ok := c.(*conn); ok {
 		return context.WithValue(ctx, contextKey{}, limited)
 	}
+
 	return ctx
 }
 
@@ -314,8 +329,10 @@ func Authenticated(ctx context.Context) {
 	if !ok {
 		return
 	}
+
 	c.limiter.mu.Lock()
 	defer c.limiter.mu.Unlock()
+
 	c.limiter.authenticate(c)
 }
 
@@ -333,9 +350,11 @@ func Inner(c net.Conn) net.Conn {
 	if secured, ok := c.(interface{ NetConn() net.Conn }); ok {
 		c = secured.NetConn()
 	}
+
 	if limited, ok := c.(*conn); ok {
 		c = limited.Conn
 	}
+
 	return c
 }
 
@@ -348,6 +367,7 @@ func Client(c net.Conn) string {
 	if c.RemoteAddr() == nil {
 		return "unknown"
 	}
+
 	return ClientOf(c.RemoteAddr().String())
 }
 
@@ -378,5 +398,6 @@ func descriptor(c net.Conn) int {
 			_ = raw.Control(func(fd uintptr) { number = int(fd) })
 		}
 	}
+
 	return number
 }

@@ -32,6 +32,7 @@ func peerOf(c net.Conn) (peer unix.Ucred, ok bool) {
 			peer, ok = *credentials, true
 		}
 	})
+
 	return peer, ok
 }
 
@@ -46,10 +47,12 @@ func groupsOf(c net.Conn) (groups []uint32) {
 			list = make([]uint32, size)
 			size, errno = peerGroups(fd, list)
 		}
+
 		if errno == 0 {
 			groups = list[:size]
 		}
 	})
+
 	return groups
 }
 
@@ -70,6 +73,7 @@ func control(c net.Conn, f func(fd int)) {
 	if !isUnix {
 		return
 	}
+
 	if raw, err := socket.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) { f(int(fd)) }) // it fails when the connection is closed
 	}

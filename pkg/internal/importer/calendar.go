@@ -26,11 +26,13 @@ func Calendar(text string) (expr, zone string, err error) {
 			zone, words = words[n-1], words[:n-1]
 		}
 	}
+
 	if len(words) == 1 {
 		if full, ok := calendarWords[strings.ToLower(words[0])]; ok {
 			words = strings.Fields(full)
 		}
 	}
+
 	e := calendarEvent{weekdays: "*", month: "*", day: "*", clock: [3]string{"0", "0", "0"}}
 	for i, word := range words {
 		switch {
@@ -43,14 +45,18 @@ func Calendar(text string) (expr, zone string, err error) {
 		default:
 			err = fmt.Errorf("%s is neither weekdays nor a date nor a time", quote(word))
 		}
+
 		if err != nil {
 			return "", "", err
 		}
 	}
+
 	if len(words) == 0 {
 		return "", "", fmt.Errorf("is empty")
 	}
+
 	expr, err = e.cron()
+
 	return expr, zone, err
 }
 
@@ -72,20 +78,24 @@ func weekday(word string) (string, error) {
 	numbered := dayName.ReplaceAllStringFunc(word, func(name string) string {
 		return strconv.Itoa(slices.Index(dayNames, strings.ToLower(name[:3])))
 	})
+
 	var days []int
 	for item := range strings.SplitSeq(strings.Trim(numbered, ","), ",") {
 		from, to, ranged := strings.Cut(strings.ReplaceAll(item, "..", "-"), "-")
 		a, err1 := strconv.Atoi(from)
+
 		b, err2 := a, error(nil)
 		if ranged {
 			b, err2 = strconv.Atoi(to)
 		}
+
 		if err1 != nil || err2 != nil || max(a, b) >= len(dayNames) || min(a, b) < 0 { // ſun folds to sun, and is no day
 			return "", fmt.Errorf("weekdays %s cannot be read", quote(word))
 		}
 		if ranged && (a+6)%7 >= (b+6)%7 {
 			return "", fmt.Errorf("weekdays %s: a range goes forward, in a week from Monday to Sunday", quote(word))
 		}
+
 		for d := a; ; d = (d + 1) % 7 {
 			days = append(days, d)
 			if d == b {
@@ -93,15 +103,18 @@ func weekday(word string) (string, error) {
 			}
 		}
 	}
+
 	slices.Sort(days)
 	days = slices.Compact(days)
 	if len(days) == 7 {
 		return "*", nil
 	}
+
 	texts := make([]string, len(days))
 	for i, d := range days {
 		texts[i] = strconv.Itoa(d)
 	}
+
 	return strings.Join(texts, ","), nil
 }
 
@@ -118,14 +131,18 @@ func (e *calendarEvent) date(word string) (err error) {
 		}
 		word = word[:at]
 	}
+
 	year, month, full := strings.Cut(word, "-")
 	if !full {
 		year, month = "*", word
 	}
+
 	if year != "*" {
 		return fmt.Errorf("the year %s has no counterpart: a task has start and end", quote(year))
 	}
+
 	e.month, err = calendarField(month, 1, 12, "month")
+
 	return err
 }
 
@@ -134,11 +151,13 @@ func (e *calendarEvent) time(word string) (err error) {
 	if len(parts) > 3 {
 		return fmt.Errorf("%s is no time", quote(word))
 	}
+
 	for i, part := range parts {
 		if e.clock[i], err = calendarField(part, 0, []int{23, 59, 59}[i], []string{"hour", "minute", "second"}[i]); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -154,11 +173,13 @@ func calendarField(text string, low, high int, what string) (string, error) {
 	if strings.Contains(text, ".") && !strings.Contains(text, "..") {
 		return "", fmt.Errorf("%s %s: parts of a second have no counterpart", what, quote(text))
 	}
+
 	var out []string
 	for item := range strings.SplitSeq(text, ",") {
 		values, step, stepped := strings.Cut(item, "/")
 		from, to, ranged := strings.Cut(values, "..")
 		field := ""
+
 		a, b, err := numbers(from, to, ranged)
 		switch {
 		case err != nil || a < low || b > high || a > b:
@@ -170,6 +191,7 @@ func calendarField(text string, low, high int, what string) (string, error) {
 		default:
 			field = strconv.Itoa(a)
 		}
+
 		if stepped {
 			n, err := strconv.Atoi(step)
 			if err != nil || n < 1 || n > high-a {
@@ -177,8 +199,10 @@ func calendarField(text string, low, high int, what string) (string, error) {
 			}
 			field += "/" + strconv.Itoa(n)
 		}
+
 		out = append(out, field)
 	}
+
 	return strings.Join(out, ","), nil
 }
 
@@ -199,15 +223,19 @@ func (e calendarEvent) cron() (string, error) {
 		if !ok {
 			return "", fmt.Errorf("weekdays together with days of the month have no counterpart, but for the first seven days, the second, and so on")
 		}
+
 		var days []string
 		for d := range strings.SplitSeq(e.weekdays, ",") {
 			days = append(days, fmt.Sprintf("%s#%d", d, nth))
 		}
+
 		e.weekdays, e.day = strings.Join(days, ","), "*"
 	}
+
 	fields := []string{e.clock[1], e.clock[0], e.day, e.month, e.weekdays}
 	if e.clock[2] != "0" {
 		fields = slices.Insert(fields, 0, e.clock[2])
 	}
+
 	return strings.Join(fields, " "), nil
 }

@@ -26,6 +26,7 @@ func FormOf(file string) (Form, bool) {
 	case dir == "crontabs", dir == "tabs", dir == "cron" && path.Base(path.Dir(path.Dir(path.Clean(file)))) == "spool":
 		return Form{User: base}, true
 	}
+
 	return Form{}, false
 }
 
@@ -50,18 +51,22 @@ func (f Form) origin(file string) string {
 func Crontab(file, text string, form Form, o Options) Result {
 	r := &crontabReader{Options: o, file: file, form: form, origin: clip(form.origin(file), 40), names: map[string]bool{}}
 	r.vars.zone = o.Timezone
+
 	if path.Base(file) == "anacrontab" {
 		r.result.refuse(Place{File: file}, "an anacrontab is no crontab: its jobs have a period in days and no time; a task has @daily, or an hour that you choose")
 		return r.result
 	}
+
 	n := 0
 	for line := range strings.Lines(text) {
 		n++
 		r.line(Place{file, n}, strings.TrimRight(line, "\r\n"))
 	}
+
 	for _, j := range r.jobs {
 		r.result.take(*j)
 	}
+
 	return r.result
 }
 
@@ -95,6 +100,7 @@ func (r *crontabReader) line(at Place, line string) {
 			r.assign(at, name, value)
 			return
 		}
+
 		r.entry(at, line)
 		r.comment = nil
 	}
@@ -111,6 +117,7 @@ func (r *crontabReader) remark(line string) {
 		r.comment = nil
 		return
 	}
+
 	if strings.ContainsFunc(text, func(c rune) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c > 0x7f }) {
 		r.comment = append(r.comment, text)
 	}
@@ -122,14 +129,17 @@ func (r *crontabReader) entry(at Place, line string) {
 		r.result.refuse(at, "%v", err)
 		return
 	}
+
 	if !r.form.System {
 		e.user = r.form.User
 	}
+
 	process, notes, err := r.vars.process(e.user, e.command)
 	if err != nil {
 		r.result.refuse(at, "%v", err)
 		return
 	}
+
 	s := r.spec("crontab", r.origin)
 	s.Schedule, s.Timezone, s.Jitter = task.Schedules{e.schedule}, r.zone(), r.vars.delay
 	s.DST = e.dst(s.Timezone)
@@ -140,14 +150,17 @@ func (r *crontabReader) entry(at Place, line string) {
 		r.result.refuse(at, "%v", err)
 		return
 	}
+
 	j := &Job{Place: at, Spec: s, Notes: append(e.notes, notes...)}
 	key := fmt.Sprintf("%q %q %q %q %q %s %s %s", process.User, process.Command, process.Shell, process.Env, process.Dir, s.Timezone, s.Jitter, s.DST)
+
 	for i, k := range r.keys {
 		if k == key && len(r.jobs[i].Spec.Schedule) < schedule.MaxExpressions {
 			r.merge(r.jobs[i], j)
 			return
 		}
 	}
+
 	r.name(j, e)
 	r.jobs, r.keys = append(r.jobs, j), append(r.keys, key)
 }
@@ -162,6 +175,7 @@ func (e entry) dst(zone string) task.DST {
 	if !e.wild || hour[0] == '*' || err != nil || len(clockChanges(location)) == 0 {
 		return task.Defaults().DST
 	}
+
 	return task.DST{Gap: task.GapSkip, Fold: task.FoldBoth}
 }
 
@@ -178,11 +192,14 @@ func (r *crontabReader) merge(into, j *Job) {
 		r.result.note(j.Place, "says the same as line %d: cron runs it twice at a time, and the task runs once", into.Line)
 		return
 	}
+
 	into.Spec.Schedule = append(into.Spec.Schedule, j.Spec.Schedule[0])
 	r.result.note(j.Place, "is the same job as line %d: one task with both schedules", into.Line)
+
 	if d := j.Spec.Description; d != "" && d != into.Spec.Description {
 		into.Spec.Description = describe(into.Spec.Description + "\n" + d)
 	}
+
 	into.Notes = append(into.Notes, slices.DeleteFunc(j.Notes, func(n string) bool { return slices.Contains(into.Notes, n) })...)
 }
 
@@ -192,14 +209,17 @@ func (r *crontabReader) name(j *Job, e entry) {
 	if what != r.origin && !strings.HasPrefix(what, r.origin+"-") {
 		what = joined(r.origin, what)
 	}
+
 	base := joined(slug(r.Prefix), what)
 	if len(base) > task.MaxName-9 {
 		base = strings.Trim(base[:task.MaxName-9], "-._")
 	}
+
 	name := joined(base, tag(e.user+"\x00"+e.command))
 	for n := 2; r.names[name]; n++ {
 		name = fmt.Sprintf("%s-%s-%d", base, tag(e.user+"\x00"+e.command), n)
 	}
+
 	r.names[name] = true
 	j.Spec.Name = name
 }

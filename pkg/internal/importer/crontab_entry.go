@@ -32,19 +32,23 @@ func readEntry(line string, system bool) (e entry, err error) {
 		default:
 			return e, fmt.Errorf("%s is not one of %s", quote(word), strings.Join(nicknames, ", "))
 		}
+
 		line = rest
 	} else {
 		if strings.HasPrefix(line, "-") {
 			line = line[1:]
 			e.notes = append(e.notes, "the - before the minute, by which cron does not log a run, has no counterpart")
 		}
+
 		fields := make([]string, 5)
 		for i := range fields {
 			if fields[i], line = field(line); !looksLikeField(fields[i]) {
 				return e, fmt.Errorf("neither a job nor a setting: %s stands where %s should", quote(fields[i]), fieldNames[i])
 			}
 		}
+
 		e.wild = fields[0][0] == '*' || fields[1][0] == '*'
+
 		for i := range fields {
 			if fields[i], err = random(i, fields[i]); err != nil {
 				return e, err
@@ -53,23 +57,29 @@ func readEntry(line string, system bool) (e entry, err error) {
 				return e, err
 			}
 		}
+
 		e.schedule = strings.Join(fields, " ")
 	}
+
 	if strings.Contains(e.schedule, "H(") {
 		e.notes = append(e.notes, "~ is drawn anew whenever cron starts; H is a value for good, by the task's name")
 	}
+
 	if system {
 		if e.user, line = field(line); e.user == "" {
 			return e, errors.New("there is no user, which a system's crontab has before the command; --user says that it is one of a user")
 		}
 	}
+
 	if strings.HasPrefix(line, "*") || e.user == "*" {
 		return e, errors.New("a * follows the five fields: cron has no sixth, and refuses the line")
 	}
+
 	e.command = strings.TrimRight(line, " \t")
 	if e.command == "" {
 		return e, errors.New("there is no command")
 	}
+
 	return e, nil
 }
 
@@ -96,6 +106,7 @@ func random(i int, text string) (string, error) {
 	if !strings.Contains(text, "~") {
 		return text, nil
 	}
+
 	items := strings.Split(text, ",")
 	for n, item := range items {
 		values, step, stepped := strings.Cut(item, "/")
@@ -103,21 +114,26 @@ func random(i int, text string) (string, error) {
 		if !drawn {
 			continue
 		}
+
 		from, to := bounds[i][0], bounds[i][1]
 		var err1, err2 error
 		if low != "" {
 			from, err1 = strconv.Atoi(low)
 		}
+
 		if high != "" {
 			to, err2 = strconv.Atoi(high)
 		}
+
 		if err1 != nil || err2 != nil {
 			return "", fmt.Errorf("%s: a range of which a value is drawn has numbers on both sides of ~, or none", quote(item))
 		}
+
 		if items[n] = fmt.Sprintf("H(%d-%d)", from, to); stepped {
 			items[n] += "/" + step
 		}
 	}
+
 	return strings.Join(items, ","), nil
 }
 
@@ -130,20 +146,24 @@ func cronSteps(i int, text string) (string, error) {
 	if i == 4 {
 		highest = 7
 	}
+
 	items := strings.Split(text, ",")
 	for n, item := range items {
 		values, step, stepped := strings.Cut(item, "/")
 		if !stepped || strings.HasPrefix(item, "H") {
 			continue
 		}
+
 		low, _, ranged := strings.Cut(values, "-")
 		if !ranged && values != "*" {
 			return "", fmt.Errorf("%s: cron refuses a step without a range, or ignores it: write %s, or %s-%d/%s", quote(item), low, low, bounds[i][1], step)
 		}
+
 		period, err := strconv.Atoi(step)
 		if err != nil || period <= highest {
 			continue // what is not a number is refused with the rest of the language
 		}
+
 		switch {
 		case values != "*":
 			items[n] = low
@@ -153,6 +173,7 @@ func cronSteps(i int, text string) (string, error) {
 			items[n] = strconv.Itoa(bounds[i][0])
 		}
 	}
+
 	return strings.Join(items, ","), nil
 }
 

@@ -32,10 +32,12 @@ func assignment(line string) (name, value string, ok bool) {
 		}
 		name, rest = line[:at], line[at:]
 	}
+
 	rest = strings.TrimLeft(rest, " \t")
 	if name == "" || !strings.HasPrefix(rest, "=") {
 		return "", "", false
 	}
+
 	rest = strings.TrimSpace(rest[1:])
 	if v, more, quoted := unquoted(rest); quoted {
 		return name, v, strings.TrimSpace(more) == ""
@@ -43,6 +45,7 @@ func assignment(line string) (name, value string, ok bool) {
 	if rest != "" && (rest[0] == '"' || rest[0] == '\'') {
 		return "", "", false // the quote has no end
 	}
+
 	return name, rest, true
 }
 
@@ -57,6 +60,7 @@ func unquoted(line string) (text, rest string, ok bool) {
 // assign takes a setting, which holds for the lines below it.
 func (r *crontabReader) assign(at Place, name, value string) {
 	v := &r.vars
+
 	switch name {
 	case "CRON_TZ":
 		zone := strings.TrimPrefix(value, ":")
@@ -66,7 +70,9 @@ func (r *crontabReader) assign(at Place, name, value string) {
 			r.result.refuse(at, "CRON_TZ: %v; the lines below keep the zone above", err)
 			return
 		}
+
 		v.zone = zone
+
 		return
 	case "RANDOM_DELAY":
 		n, err := strconv.Atoi(value)
@@ -74,7 +80,9 @@ func (r *crontabReader) assign(at Place, name, value string) {
 			r.result.refuse(at, "RANDOM_DELAY: %s is not a number of minutes up to 1440", quote(value))
 			return
 		}
+
 		v.delay = task.Duration(time.Duration(n) * time.Minute)
+
 		return
 	case "LOGNAME":
 		return // cron passes it by
@@ -88,14 +96,17 @@ func (r *crontabReader) assign(at Place, name, value string) {
 		r.result.note(at, "%s is about mails, which nobody gets", name)
 		return
 	}
+
 	if strings.HasPrefix(name, "CARILLON_") {
 		r.result.refuse(at, "%s: names that begin with CARILLON_ are set by Carillon", name)
 		return
 	}
+
 	v.env = maps.Clone(v.env) // jobs above have the former one
 	if v.env == nil {
 		v.env = map[string]string{}
 	}
+
 	v.env[name] = value
 }
 
@@ -113,36 +124,44 @@ func (v settings) process(user, command string) (p task.Process, notes []string,
 		delete(env, "SHELL")
 		shell = "/bin/sh"
 	}
+
 	if env["PATH"] == cronPath {
 		delete(env, "PATH")
 	}
+
 	if home := env["HOME"]; path.IsAbs(home) {
 		p.Dir = home
 	} else if _, set := env["HOME"]; set {
 		delete(env, "HOME")
 		notes = append(notes, "HOME is no absolute path: the user's own counts")
 	}
+
 	line, input, fed := split(command)
 	if strings.TrimSpace(line) == "" {
 		return p, nil, errors.New("there is no command before the %")
 	}
+
 	if fed {
 		if !slices.Contains(shells, path.Base(shell)) {
 			return p, nil, fmt.Errorf("%% is standard input, which a task for the shell %s cannot have: write the command so that it needs none", shell)
 		}
+
 		// The command is quoted as a whole: one that is not a whole command (often there
 		// is a % between quotes) would go on in what is its input.
 		line = "exec " + shellQuote(shell) + " -c " + shellQuote(line) + " <<'" + delimiter(input) + "'\n" + input + delimiter(input)
 	}
+
 	p.User, p.Env = user, env
 	if len(env) == 0 {
 		p.Env = nil
 	}
+
 	if shell == "/bin/sh" {
 		p.Shell = line
 	} else {
 		p.Command = []string{shell, "-c", line}
 	}
+
 	return p, notes, nil
 }
 
@@ -173,15 +192,19 @@ func split(text string) (command, input string, fed bool) {
 			b.WriteByte(c)
 		}
 	}
+
 	if escaped {
 		b.WriteByte('\\')
 	}
+
 	if !fed {
 		return b.String(), "", false
 	}
+
 	if input = b.String(); input != "" && !strings.HasSuffix(input, "\n") {
 		input += "\n"
 	}
+
 	return command, input, input != ""
 }
 

@@ -19,36 +19,44 @@ func (t *timer) commands(u Unit, x expander) (command []string, shell string, er
 			if err != nil {
 				return fmt.Errorf("%s=%s: %w", key, v.value, err)
 			}
+
 			if e.privileged {
 				t.note("%s: the + or ! before the command, by which it has more rights, has no counterpart", key)
 			}
+
 			line := e.shell()
 			if after != "" {
 				line += after
 			} else if e.forgiven {
 				line = "{ " + line + " || true; }"
 			}
+
 			command = e.plain()
 			plain = plain && command != nil && after == "" && !e.forgiven
 			splits = splits || slices.ContainsFunc(e.words, e.alone)
 			parts = append(parts, line)
 		}
+
 		return nil
 	}
+
 	for _, k := range [][2]string{{"ExecCondition", " || exit 0"}, {"ExecStartPre", ""}, {"ExecStart", ""}, {"ExecStartPost", ""}} {
 		if err := add(k[0], k[1]); err != nil {
 			return nil, "", err
 		}
 	}
+
 	if len(u.all("Service", "ExecStart")) == 0 {
 		return nil, "", errors.New("it has no ExecStart")
 	}
 	if plain && len(parts) == 1 {
 		return command, "", nil
 	}
+
 	if splits {
 		shell = "set -f\n" // what a variable has is split into words, and no pattern
 	}
+
 	for i, p := range parts {
 		switch {
 		case i == 0:
@@ -59,6 +67,7 @@ func (t *timer) commands(u Unit, x expander) (command []string, shell string, er
 			shell += " &&\n" + p
 		}
 	}
+
 	return nil, shell, nil
 }
 
@@ -83,29 +92,37 @@ func readExec(text string, x expander) (e exec, err error) {
 		case '+', '!':
 			e.privileged = true
 		}
+
 		text = text[1:]
 	}
+
 	words, err := splitWords(text)
 	if err != nil {
 		return e, err
 	}
+
 	for i := range words {
 		if words[i].text, err = x.expand(words[i].text); err != nil {
 			return e, err
 		}
 	}
+
 	if named && len(words) > 1 { // the second is only what the program is told of its name
 		words = append(words[:1], words[2:]...)
 	}
+
 	if len(words) == 0 {
 		return e, errors.New("there is no command")
 	}
+
 	for _, w := range words {
 		if w.text == ";" && !w.quoted {
 			return e, errors.New("several commands with ; between them are not read: give each an ExecStart of its own")
 		}
 	}
+
 	e.words = words
+
 	return e, nil
 }
 
@@ -119,8 +136,10 @@ func (e exec) plain() (list []string) {
 				return nil
 			}
 		}
+
 		list = append(list, w.dollars(e.literal))
 	}
+
 	return list
 }
 
@@ -138,6 +157,7 @@ func (e exec) shell() string {
 			out = append(out, w.withVariables())
 		}
 	}
+
 	return strings.Join(out, " ")
 }
 
@@ -169,19 +189,24 @@ func (w word) withVariables() string {
 		if m != "$$" && !strings.HasPrefix(m, "${") {
 			continue // within a word it is text
 		}
+
 		if at[0] > last {
 			b.WriteString(shellQuote(w.text[last:at[0]]))
 		}
+
 		if m == "$$" {
 			b.WriteString("'$'")
 		} else {
 			b.WriteString(`"` + m + `"`)
 		}
+
 		last = at[1]
 	}
+
 	if last < len(w.text) {
 		b.WriteString(shellQuote(w.text[last:]))
 	}
+
 	return b.String()
 }
 
@@ -208,10 +233,12 @@ func splitWords(text string) (words []word, err error) {
 			if i++; i == len(text) {
 				return nil, errors.New("it ends in a backslash")
 			}
+
 			e, ok := escapes[text[i]]
 			if !ok {
 				return nil, fmt.Errorf(`the escape \%c is not read`, text[i])
 			}
+
 			b.WriteByte(e)
 			within = true
 		case quote != 0 && c == quote:
@@ -231,11 +258,14 @@ func splitWords(text string) (words []word, err error) {
 			within = true
 		}
 	}
+
 	if quote != 0 {
 		return nil, errors.New("a quote has no end")
 	}
+
 	if within {
 		words = append(words, word{b.String(), quoted})
 	}
+
 	return words, nil
 }

@@ -86,6 +86,7 @@ func (r *Result) Join(other Result) {
 	for _, j := range r.Jobs {
 		taken[j.Spec.Namespace+"/"+j.Spec.Name] = j.Place
 	}
+
 	r.Refusals = append(r.Refusals, other.Refusals...)
 	r.Notes = append(r.Notes, other.Notes...)
 	for _, j := range other.Jobs {
@@ -103,10 +104,12 @@ func (r *Result) take(j Job) {
 	if err == nil {
 		err = schedule.Check(j.Spec.Timing())
 	}
+
 	if err != nil {
 		r.refuse(j.Place, "%v", err)
 		return
 	}
+
 	r.Jobs = append(r.Jobs, j)
 }
 
@@ -116,17 +119,21 @@ func (o Options) spec(kind, from string) task.Spec {
 	if o.Namespace != "" {
 		s.Namespace = o.Namespace
 	}
+
 	if o.Timezone != "" {
 		s.Timezone = o.Timezone
 	}
+
 	s.Shadow = o.Shadow
 	if o.Keep > 0 {
 		s.History.Keep = o.Keep
 	}
+
 	s.Labels = map[string]string{LabelKind: kind}
 	if v := clip(from, task.MaxLabel); v != "" {
 		s.Labels[LabelFrom] = v
 	}
+
 	switch {
 	case o.Node != "":
 		s.Target.Selector = "node = " + o.Node
@@ -135,6 +142,7 @@ func (o Options) spec(kind, from string) task.Spec {
 		s.Target.Selector = "host = " + o.Host
 		s.Labels[LabelNode] = clip(o.Host, task.MaxLabel)
 	}
+
 	return s
 }
 
@@ -147,8 +155,10 @@ func describe(text string) string {
 		}
 		return r
 	}, text), "")
+
 	for len(text) > task.MaxDescription {
 		text = strings.ToValidUTF8(text[:task.MaxDescription], "")
 	}
+
 	return strings.TrimSpace(text)
 }

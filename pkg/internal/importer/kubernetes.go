@@ -27,19 +27,26 @@ func Kubernetes(file, text string, o Options) Result {
 		if errors.As(err, &fault) {
 			at.Line, why = fault.Line, fault.Err.Error()
 		}
+
 		if strings.Contains(text, "{{") {
 			why += "; a chart's templates are to be rendered first: helm template"
 		}
+
 		r.refuse(at, "%s", why)
+
 		return r
 	}
+
 	others := map[string]int{}
+
 	for _, v := range values {
 		r.object(file, v, o, others)
 	}
+
 	for _, kind := range slices.Sorted(maps.Keys(others)) {
 		r.note(Place{File: file}, "%d of kind %s passed by: only CronJobs have a schedule", others[kind], kind)
 	}
+
 	return r
 }
 
@@ -60,6 +67,7 @@ func (r *Result) object(file string, v manifest.Value, o Options, others map[str
 		r.refuse(at, "is no object of Kubernetes, which has a kind")
 		return
 	}
+
 	switch {
 	case strings.HasSuffix(h.Kind, "List"):
 		for _, item := range v.Items("items") {
@@ -73,9 +81,12 @@ func (r *Result) object(file string, v manifest.Value, o Options, others map[str
 			if errors.As(err, &typed) {
 				why = typed.Field + ": a " + typed.Value + " cannot stand here"
 			}
+
 			r.refuse(at, "%s: %s", quote(h.Metadata.Name), why)
+
 			return
 		}
+
 		r.cronJob(at, job, o)
 	default:
 		others[h.Kind]++

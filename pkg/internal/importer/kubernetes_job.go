@@ -61,14 +61,18 @@ func (r *Result) cronJob(at Place, c cronJob, o Options) {
 	if o.Namespace == "" && c.Metadata.Namespace != "" {
 		s.Namespace = c.Metadata.Namespace
 	}
+
 	s.Name = joined(slug(o.Prefix), c.Metadata.Name)
 	k.labels(&s, c.Metadata.Labels)
+
 	if err := k.times(&s, c); err != nil {
 		r.refuse(at, "%s: schedule: %s: %v", c.Metadata.Name, quote(c.Spec.Schedule), err)
 		return
 	}
+
 	k.policies(&s, c)
 	k.execution(&s, c.Spec.JobTemplate.Spec)
+
 	process, why := k.process(c.Spec.JobTemplate.Spec.Template.Spec)
 	switch {
 	case why == "":
@@ -80,6 +84,7 @@ func (r *Result) cronJob(at Place, c cronJob, o Options) {
 		r.refuse(at, "%s: %s; with --shadow its times can be watched all the same", c.Metadata.Name, why)
 		return
 	}
+
 	k.job.Spec = s
 	r.take(k.job)
 }
@@ -97,6 +102,7 @@ func (k *kubernetesJob) labels(s *task.Spec, labels map[string]any) {
 			k.note("the label %s is left out", quote(key))
 			continue
 		}
+
 		if _, ours := s.Labels[key]; !ours {
 			s.Labels[key] = value
 		}
@@ -108,6 +114,7 @@ const longest = task.MaxTimeout
 
 func (k *kubernetesJob) policies(s *task.Spec, c cronJob) {
 	s.Paused = c.Spec.Suspend
+
 	switch c.Spec.ConcurrencyPolicy {
 	case "", "Allow":
 		s.Overlap = task.OverlapAllow
@@ -118,11 +125,13 @@ func (k *kubernetesJob) policies(s *task.Spec, c cronJob) {
 	default:
 		k.note("concurrencyPolicy %s is not known: %s", quote(c.Spec.ConcurrencyPolicy), s.Overlap)
 	}
+
 	s.Missed.Window = longest
 	if n := c.Spec.StartingDeadlineSeconds; n != nil {
 		s.Deadline = seconds(max(*n, 1))
 		s.Missed.Window = max(s.Missed.Grace, min(s.Deadline, longest))
 	}
+
 	if ok, failed := c.Spec.SuccessfulJobsHistoryLimit, c.Spec.FailedJobsHistoryLimit; ok != nil || failed != nil {
 		n := int64(0)
 		for i, limit := range []*int64{ok, failed} {
@@ -132,6 +141,7 @@ func (k *kubernetesJob) policies(s *task.Spec, c cronJob) {
 				n += *limit
 			}
 		}
+
 		s.History.Keep = int(min(max(n, 1), task.MaxKeep))
 	}
 }
@@ -147,6 +157,7 @@ func (k *kubernetesJob) execution(s *task.Spec, j jobSpec) {
 	if j.BackoffLimit != nil {
 		limit = *j.BackoffLimit
 	}
+
 	s.Retry.Attempts = int(min(max(limit, 0)+1, task.MaxAttempts))
 	s.Retry.MaxBackoff = task.Duration(6 * time.Minute)
 	s.Retry.On = []task.State{task.Failed, task.Lost}
@@ -156,11 +167,13 @@ func (k *kubernetesJob) execution(s *task.Spec, j jobSpec) {
 			k.note("activeDeadlineSeconds limits all attempts together there, and each one here")
 		}
 	}
+
 	for i, n := range []*int64{j.Parallelism, j.Completions} {
 		if n != nil && *n != 1 {
 			k.note("%s %d has no counterpart: one process at a time", []string{"parallelism", "completions"}[i], *n)
 		}
 	}
+
 	k.name("in the job", j.rest, "backoffLimit", "activeDeadlineSeconds", "parallelism", "completions", "template")
 }
 
@@ -171,6 +184,7 @@ func (k *kubernetesJob) process(pod map[string]any) (p *task.Process, why string
 	if len(list) != 1 {
 		return nil, fmt.Sprintf("the pod has %d containers; one, with a command, can run as a process", len(list))
 	}
+
 	c, _ := list[0].(map[string]any)
 	p = &task.Process{}
 	command, ok1 := texts(c["command"])
@@ -179,20 +193,25 @@ func (k *kubernetesJob) process(pod map[string]any) (p *task.Process, why string
 		command, args = args, nil
 		k.note("the command is taken from args, as if the image had none to put before them")
 	}
+
 	if len(command) == 0 || !ok1 || !ok2 {
 		return nil, fmt.Sprintf("the container has no command of its own: it is in the image %v", c["image"])
 	}
+
 	var unresolved []string
 	p.Env, unresolved = literals(c["env"])
 	if len(unresolved) > 0 {
 		k.note("these variables have no value in the file: %s", strings.Join(unresolved, ", "))
 	}
+
 	for _, word := range append(command, args...) {
 		p.Command = append(p.Command, expanded(word, p.Env))
 	}
+
 	p.Dir, _ = c["workingDir"].(string)
 	k.note("runs as a process of the node, without the image %v", c["image"])
 	k.name("in the container", c, "name", "image", "command", "args", "env", "workingDir", "imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy")
+
 	return p, ""
 }
 
@@ -204,6 +223,7 @@ func (k *kubernetesJob) name(where string, of map[string]any, known ...string) {
 			rest = append(rest, name)
 		}
 	}
+
 	if slices.Sort(rest); len(rest) > 0 {
 		k.note("without counterpart %s: %s", where, strings.Join(rest, ", "))
 	}
@@ -223,19 +243,24 @@ func literals(v any) (env map[string]string, others []string) {
 	for _, item := range list {
 		pair, _ := item.(map[string]any)
 		name := fmt.Sprint(pair["name"])
+
 		if pair["valueFrom"] != nil {
 			others = append(others, name)
 			continue
 		}
+
 		if env == nil {
 			env = map[string]string{}
 		}
+
 		value := ""
 		if pair["value"] != nil {
 			value = fmt.Sprint(pair["value"])
 		}
+
 		env[name] = expanded(value, env)
 	}
+
 	return env, others
 }
 
@@ -250,6 +275,7 @@ func expanded(text string, env map[string]string) string {
 		if v, ok := env[m[2:len(m)-1]]; ok {
 			return v
 		}
+
 		return m
 	})
 }

@@ -24,6 +24,7 @@ func (k *kubernetesJob) times(s *task.Spec, c cronJob) error {
 	if err != nil {
 		return err
 	}
+
 	if zone != "" {
 		s.Timezone = zone
 	} else {
@@ -34,6 +35,7 @@ func (k *kubernetesJob) times(s *task.Spec, c cronJob) error {
 	if err != nil {
 		return fmt.Errorf("Kubernetes refuses it: %w", err)
 	}
+
 	switch parsed := parsed.(type) {
 	case cron.ConstantDelaySchedule:
 		s.Schedule = task.Schedules{"@every " + task.Duration(parsed.Delay).String()}
@@ -57,16 +59,19 @@ func (k *kubernetesJob) times(s *task.Spec, c cronJob) error {
 	if err != nil {
 		return nil // take refuses the zone, and names its field
 	}
+
 	changes := clockChanges(location)
 	if len(changes) > 0 {
 		s.DST = task.DST{Gap: task.GapSkip, Fold: task.FoldBoth}
 	}
+
 	for _, change := range changes {
 		if change.misleadsRobfig() {
 			k.note("the clock of %s changes at midnight or not by whole hours: there Kubernetes may lose or misplace ticks on the days of a change, and the task does not", s.Timezone)
 			break
 		}
 	}
+
 	return nil
 }
 
@@ -78,18 +83,23 @@ func kubernetesZone(text, field string) (zone, rest string, err error) {
 		if !found {
 			continue
 		}
+
 		zone, rest, found = strings.Cut(value, " ")
 		if rest = strings.TrimSpace(rest); !found || strings.Contains(rest, "TZ=") {
 			return "", "", fmt.Errorf("Kubernetes refuses it: a schedule is missing after %s", quote(prefix+zone))
 		}
+
 		if zone == "" {
 			zone = "UTC"
 		}
+
 		return zone, rest, nil
 	}
+
 	if strings.Contains(text, "TZ=") {
 		return "", "", errors.New("Kubernetes refuses it: TZ= stands at the beginning")
 	}
+
 	return field, text, nil
 }
 
@@ -107,6 +117,7 @@ func kubernetesCron(text string, sets *cron.SpecSchedule) (string, error) {
 	if strings.HasPrefix(text, "@") {
 		return text, nil
 	}
+
 	words := strings.Fields(text)
 	for i, set := range []uint64{sets.Minute, sets.Hour, sets.Dom, sets.Month, sets.Dow} {
 		if set == 0 {
@@ -115,10 +126,12 @@ func kubernetesCron(text string, sets *cron.SpecSchedule) (string, error) {
 		if sameInBoth(words[i], i) {
 			continue
 		}
+
 		if words[i] = setOfField(set, i); set&robfigStar != 0 {
 			words[i] = "*"
 		}
 	}
+
 	return strings.Join(words, " "), nil
 }
 
@@ -129,16 +142,19 @@ func sameInBoth(word string, i int) bool {
 		n, err := strconv.Atoi(period)
 		return err == nil && n > 0 && n <= bounds[i][1]
 	}
+
 	for item := range strings.SplitSeq(word, ",") {
 		if !kubernetesField.MatchString(item) {
 			return false
 		}
+
 		if _, period, stepped := strings.Cut(item, "/"); stepped {
 			if n, err := strconv.Atoi(period); err != nil || n > bounds[i][1] {
 				return false
 			}
 		}
 	}
+
 	return true
 }
 
@@ -165,13 +181,16 @@ func setOfField(set uint64, i int) string {
 		for last+1 < len(list) && list[last+1] == list[last]+1 {
 			last++
 		}
+
 		if item := strconv.Itoa(list[n]); last > n {
 			items = append(items, fmt.Sprintf("%s-%d", item, list[last]))
 		} else {
 			items = append(items, item)
 		}
+
 		n = last + 1
 	}
+
 	return strings.Join(items, ",")
 }
 
@@ -180,12 +199,15 @@ func distance(list []int) (step int, even bool) {
 	if len(list) < 3 {
 		return 0, false
 	}
+
 	step = list[1] - list[0]
+
 	for n := 2; n < len(list); n++ {
 		if list[n]-list[n-1] != step {
 			return 0, false
 		}
 	}
+
 	return step, true
 }
 
@@ -210,9 +232,11 @@ func clockChanges(location *time.Location) []clockChange {
 		if before == after {
 			continue
 		}
+
 		changed := at + int64(sort.Search(day, func(n int) bool { return offset(at+int64(n)) != before }))
 		changes = append(changes, clockChange{changed + before, changed + after})
 	}
+
 	return changes
 }
 

@@ -59,6 +59,7 @@ func program(line string) string {
 		for _, word := range strings.Fields(part) {
 			word = strings.Trim(word, `"'(){}`)
 			base := clip(path.Base(word), 40)
+
 			switch {
 			case word == "", assigns.MatchString(word):
 				continue
@@ -68,17 +69,22 @@ func program(line string) string {
 			case started && (strings.HasPrefix(word, "-") || word[0] >= '0' && word[0] <= '9'):
 				continue // a flag of that
 			}
+
 			if slices.Contains(asks, word) || base == "" {
 				break
 			}
+
 			return base
 		}
+
 		if words := strings.Fields(part); fallback == "" && len(words) > 0 {
 			fallback = clip(path.Base(words[0]), 40)
 		}
 	}
+
 	if fallback == "" {
 		return "job"
 	}
+
 	return fallback
 }

@@ -24,24 +24,30 @@ func (t *timer) service(s *task.Spec, u Unit, name string) error {
 	default:
 		return fmt.Errorf("its Type=%s: a task is a process that ends, and does not leave others behind", kind)
 	}
+
 	if u.yes("Service", "DynamicUser") && u.last("Service", "User") == "" {
 		return errors.New("its DynamicUser=yes has no counterpart, and the task would be root's: give it a User= of its own")
 	}
+
 	x := expander{unit: name}
 	env, err := environment(u, x)
 	if err != nil {
 		return err
 	}
+
 	if env["PATH"] == "" {
 		env["PATH"] = systemdPath
 	}
+
 	p := &task.Process{Env: env, User: u.last("Service", "User"), Dir: "/"}
 	if p.User == "" {
 		p.User = "root"
 	}
+
 	if p.User, err = x.expand(p.User); err != nil {
 		return err
 	}
+
 	if dir := strings.TrimPrefix(u.last("Service", "WorkingDirectory"), "-"); dir == "~" {
 		p.Dir = ""
 	} else if dir != "" {
@@ -49,17 +55,22 @@ func (t *timer) service(s *task.Spec, u Unit, name string) error {
 			return err
 		}
 	}
+
 	if p.Command, p.Shell, err = t.commands(u, x); err != nil {
 		return err
 	}
+
 	s.Action.Process = p
 	if err := t.limits(s, u); err != nil {
 		return err
 	}
+
 	if s.Description == "" {
 		s.Description = describe(u.last("Unit", "Description"))
 	}
+
 	t.nameOthers(u)
+
 	return nil
 }
 
@@ -70,21 +81,26 @@ func (t *timer) limits(s *task.Spec, u Unit) error {
 			key = "TimeoutSec"
 		}
 	}
+
 	for i, to := range []*task.Duration{&s.Timeout, &s.KillGrace} {
 		key := []string{key, "TimeoutStopSec"}[i]
 		v := u.last("Service", key)
 		if v == "" {
 			continue
 		}
+
 		d, err := timespan(v)
 		if err != nil {
 			return fmt.Errorf("%s=%s: %w", key, v, err)
 		}
+
 		if d > 0 {
 			*to = task.Duration(d)
 		}
 	}
+
 	s.KillGrace = min(s.KillGrace, task.MaxGrace)
+
 	return nil
 }
 
@@ -93,12 +109,14 @@ func (t *timer) nameOthers(u Unit) {
 	if names := u.others("Service", serviceKeys...); len(names) > 0 {
 		t.note("without counterpart in the service: %s", strings.Join(names, ", "))
 	}
+
 	var names []string
 	for _, name := range u.others("Unit") {
 		if strings.HasPrefix(name, "Condition") || strings.HasPrefix(name, "Assert") || strings.HasPrefix(name, "On") || slices.Contains([]string{"Requires", "BindsTo"}, name) {
 			names = append(names, name)
 		}
 	}
+
 	if len(names) > 0 {
 		t.note("not looked at before a run: %s", strings.Join(names, ", "))
 	}
@@ -112,6 +130,7 @@ func environment(u Unit, x expander) (map[string]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("its Environment=%s: %w", v.value, err)
 		}
+
 		for _, w := range words {
 			name, value, ok := strings.Cut(w.text, "=")
 			if !ok {
@@ -122,6 +141,7 @@ func environment(u Unit, x expander) (map[string]string, error) {
 			}
 		}
 	}
+
 	return env, nil
 }
 
@@ -132,23 +152,29 @@ func (x expander) expand(text string) (string, error) {
 	if !strings.Contains(text, "%") {
 		return text, nil
 	}
+
 	base := strings.TrimSuffix(x.unit, path.Ext(x.unit))
 	prefix, instance, _ := strings.Cut(base, "@")
 	values := map[byte]string{'%': "%", 'n': x.unit, 'N': base, 'p': prefix, 'i': instance, 't': "/run", 'S': "/var/lib", 'C': "/var/cache", 'L': "/var/log", 'E': "/etc", 'T': "/tmp", 'V': "/var/tmp"}
 	var b strings.Builder
+
 	for i := 0; i < len(text); i++ {
 		if text[i] != '%' {
 			b.WriteByte(text[i])
 			continue
 		}
+
 		if i++; i == len(text) {
 			return "", fmt.Errorf("%s ends in %%", quote(text))
 		}
+
 		v, ok := values[text[i]]
 		if !ok {
 			return "", fmt.Errorf("the specifier %%%c is not known here", text[i])
 		}
+
 		b.WriteString(v)
 	}
+
 	return b.String(), nil
 }

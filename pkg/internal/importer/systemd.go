@@ -19,6 +19,7 @@ import (
 // once. A service's user is root unless it says otherwise.
 func Systemd(units []Unit, o Options) Result {
 	var r Result
+
 	for _, u := range units {
 		if strings.HasSuffix(u.File, ".timer") {
 			t := &timer{unit: u, job: Job{Place: Place{File: u.File}}}
@@ -26,9 +27,11 @@ func Systemd(units []Unit, o Options) Result {
 				r.refuse(t.job.Place, "%v", err)
 				continue
 			}
+
 			r.take(t.job)
 		}
 	}
+
 	return r
 }
 
@@ -47,31 +50,39 @@ func (t *timer) read(units []Unit, o Options) error {
 	if strings.HasSuffix(base, "@") {
 		return fmt.Errorf("is a template: its instances have what it lacks")
 	}
+
 	s := o.spec("systemd", path.Base(t.unit.File))
 	s.Name = joined(slug(o.Prefix), clip(base, 100))
 	s.Description = describe(t.unit.last("Unit", "Description"))
 	if err := t.times(&s); err != nil {
 		return err
 	}
+
 	service := t.unit.last("Timer", "Unit")
 	if service == "" {
 		service = base + ".service"
 	}
+
 	i := slices.IndexFunc(units, func(u Unit) bool { return path.Base(u.File) == service })
 	if i < 0 && strings.Contains(service, "@") { // an instance of a template
 		template := service[:strings.Index(service, "@")+1] + ".service"
 		i = slices.IndexFunc(units, func(u Unit) bool { return path.Base(u.File) == template })
 	}
+
 	if !strings.HasSuffix(service, ".service") || i < 0 {
 		return fmt.Errorf("it starts %s, which is not among the units that were given", service)
 	}
+
 	if names := t.unit.others("Timer", timerKeys...); len(names) > 0 {
 		t.note("without counterpart in the timer: %s", strings.Join(names, ", "))
 	}
+
 	if err := t.service(&s, units[i], service); err != nil {
 		return fmt.Errorf("%s: %w", service, err)
 	}
+
 	t.job.Spec = s
+
 	return nil
 }
 
@@ -85,25 +96,31 @@ func (t *timer) times(s *task.Spec) error {
 		if i == 0 {
 			t.job.Line = event.line
 		}
+
 		expr, z, err := Calendar(event.value)
 		if err != nil {
 			t.job.Line = event.line
 			return fmt.Errorf("OnCalendar=%s: %w", event.value, err)
 		}
+
 		if i > 0 && z != zone {
 			return fmt.Errorf("OnCalendar= has several time zones, and a task has one")
 		}
+
 		zone = z
 		all = append(all, expr)
 	}
+
 	if zone != "" {
 		s.Timezone = zone
 	}
+
 	if location, err := schedule.Location(s.Timezone); err == nil && len(all) > 0 && len(clockChanges(location)) > 0 {
 		// systemd skips a local time that does not exist, and elapses once at one that
 		// comes twice, even where the hour is *. An hour field that starts with * knows
 		// no such policy in Carillon, and 0-23 does.
 		s.DST = task.DST{Gap: task.GapSkip, Fold: task.FoldFirst}
+
 		for i, expr := range all {
 			fields := strings.Fields(expr)
 			if hour := len(fields) - 4; fields[hour] == "*" {
@@ -112,6 +129,7 @@ func (t *timer) times(s *task.Spec) error {
 			}
 		}
 	}
+
 	for _, after := range []struct{ key, form string }{{"OnUnitActiveSec", "@every %s"}, {"OnUnitInactiveSec", "@every %s after completion"}} {
 		for _, v := range t.unit.all("Timer", after.key) {
 			period, err := timespan(v.value)
@@ -119,13 +137,16 @@ func (t *timer) times(s *task.Spec) error {
 				t.job.Line = v.line
 				return fmt.Errorf("%s=%s: is no period", after.key, v.value)
 			}
+
 			all = append(all, fmt.Sprintf(after.form, task.Duration(period)))
 			t.note("%s counts from when the task is imported, not from a boot", after.key)
+
 			if t.job.Line == 0 {
 				t.job.Line = v.line
 			}
 		}
 	}
+
 	for _, key := range []string{"OnBootSec", "OnStartupSec", "OnActiveSec"} {
 		for _, v := range t.unit.all("Timer", key) {
 			if len(all) == 0 {
@@ -135,19 +156,23 @@ func (t *timer) times(s *task.Spec) error {
 			t.note("%s=%s has no counterpart: nothing runs because of a boot", key, v.value)
 		}
 	}
+
 	if len(all) == 0 {
 		return fmt.Errorf("the timer has no time")
 	}
+
 	s.Schedule = slices.Compact(all)
 	s.Missed.Policy = task.MissedSkip
 	if t.unit.yes("Timer", "Persistent") {
 		s.Missed.Policy, s.Missed.Window = task.MissedLatest, longest
 	}
+
 	if v := t.unit.last("Timer", "RandomizedDelaySec"); v != "" {
 		delay, err := timespan(v)
 		if err != nil {
 			return fmt.Errorf("RandomizedDelaySec=%s: %w", v, err)
 		}
+
 		if d := task.Duration(delay.Truncate(time.Millisecond)); d > task.MaxJitter {
 			t.note("RandomizedDelaySec=%s is cut to %s", v, task.MaxJitter)
 			s.Jitter = task.MaxJitter
@@ -155,5 +180,6 @@ func (t *timer) times(s *task.Spec) error {
 			s.Jitter = d
 		}
 	}
+
 	return nil
 }

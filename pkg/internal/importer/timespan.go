@@ -24,34 +24,42 @@ func timespan(text string) (time.Duration, error) {
 	if text == "infinity" {
 		return 0, nil
 	}
+
 	var total float64
 	rest := strings.TrimSpace(text)
 	if rest == "" {
 		return 0, fmt.Errorf("is empty")
 	}
+
 	for rest != "" {
 		end := strings.IndexFunc(rest, func(r rune) bool { return !unicode.IsDigit(r) && r != '.' })
 		if end < 0 {
 			end = len(rest)
 		}
+
 		n, err := strconv.ParseFloat(rest[:end], 64)
 		if err != nil {
 			return 0, fmt.Errorf("%s is not a span of time", quote(text))
 		}
+
 		rest = strings.TrimLeft(rest[end:], " \t")
 		end = strings.IndexFunc(rest, func(r rune) bool { return !unicode.IsLetter(r) })
 		if end < 0 {
 			end = len(rest)
 		}
+
 		unit, ok := spanUnits[rest[:end]]
 		if !ok {
 			return 0, fmt.Errorf("%s: %s is not a unit of time", quote(text), quote(rest[:end]))
 		}
+
 		total += n * float64(unit)
 		rest = strings.TrimLeft(rest[end:], " \t")
 	}
+
 	if total > float64(100*8766*time.Hour) {
 		return 0, fmt.Errorf("%s is longer than a hundred years", quote(text))
 	}
+
 	return time.Duration(total), nil
 }

@@ -24,29 +24,37 @@ func ReadUnit(file, text string) Unit {
 	for line := range strings.Lines(text) {
 		n++
 		line = strings.TrimRight(line, "\r\n")
+
 		trimmed := strings.TrimSpace(line)
 		if trimmed == "" && pending == "" || trimmed != "" && (trimmed[0] == '#' || trimmed[0] == ';') {
 			continue // a comment may stand within a setting
 		}
+
 		if pending == "" {
 			begun = n
 		}
+
 		if more, goesOn := strings.CutSuffix(line, `\`); goesOn {
 			pending += more + " "
 			continue
 		}
+
 		whole := strings.TrimSpace(pending + line)
 		pending = ""
+
 		if strings.HasPrefix(whole, "[") {
 			section = strings.Trim(whole, "[]")
 			continue
 		}
+
 		key, value, ok := strings.Cut(whole, "=")
 		if !ok {
 			continue
 		}
+
 		u.settings = append(u.settings, setting{section, strings.TrimSpace(key), strings.TrimSpace(value), begun})
 	}
+
 	return u
 }
 
@@ -61,6 +69,7 @@ func (u Unit) all(section, key string) (list []setting) {
 			list = append(list, s)
 		}
 	}
+
 	return list
 }
 
@@ -71,6 +80,7 @@ func (u Unit) last(section, key string) string {
 			return s.value
 		}
 	}
+
 	return ""
 }
 
@@ -86,6 +96,8 @@ func (u Unit) others(section string, known ...string) (names []string) {
 			names = append(names, s.key)
 		}
 	}
+
 	slices.Sort(names)
+
 	return names
 }

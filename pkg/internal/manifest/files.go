@@ -23,6 +23,7 @@ func Files(path string) ([]string, error) {
 	if !info.IsDir() {
 		return []string{path}, nil
 	}
+
 	var files []string
 	err = filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {
 		switch {
@@ -33,11 +34,14 @@ func Files(path string) ([]string, error) {
 		case !d.IsDir() && d.Name()[0] != '.' && slices.Contains(extensions, filepath.Ext(p)):
 			files = append(files, p)
 		}
+
 		return nil
 	})
+
 	if err == nil && len(files) == 0 {
 		err = fmt.Errorf("%s: no task files in there; they end in .yaml, .yml, .json, .jsonl or .ndjson", path)
 	}
+
 	return files, err
 }
 
@@ -47,7 +51,9 @@ func Load(path string) ([]byte, error) {
 	if err != nil {
 		return nil, plain(path, err)
 	}
+
 	defer f.Close()
+
 	return LoadFrom(path, f)
 }
 

@@ -22,20 +22,24 @@ func Instant(field, text, timezone string) (task.Time, error) {
 	if err != nil {
 		return task.Time{}, err
 	}
+
 	switch len(m.Instants) {
 	case 1:
 		return task.At(m.Instants[0]), nil
 	case 0:
 		return task.Time{}, task.Invalid(task.CodeBadTime, field, "%s does not exist in %s: the clocks go forward then", task.Quote(text), timezone)
 	}
+
 	zone, err := schedule.Location(timezone)
 	if err != nil {
 		return task.Time{}, err
 	}
+
 	var both []string
 	for _, at := range m.Instants {
 		both = append(both, at.In(zone).Format(time.RFC3339))
 	}
+
 	return task.Time{}, task.Invalid(task.CodeBadTime, field, "%s exists twice in %s: write %s", task.Quote(text), timezone, strings.Join(both, " or "))
 }
 
@@ -45,28 +49,35 @@ var instants = []string{"start", "end", "paused_until"}
 // localTimes puts RFC 3339 in the place of local times, which are of the task's zone.
 func (n *node) localTimes() error {
 	zone := task.Defaults().Timezone
+
 	if z := n.get("timezone"); z != nil && z.kind == kindString {
 		_ = json.Unmarshal([]byte(z.scalar), &zone) // it was read as a string
 	}
+
 	for i, p := range n.pairs {
 		for _, field := range instants {
 			if p.key != field || p.value.kind != kindString {
 				continue
 			}
+
 			var text string
 			_ = json.Unmarshal([]byte(p.value.scalar), &text)
+
 			at, err := Instant(field, text, zone)
 			if err != nil {
 				return err
 			}
+
 			written, err := json.Marshal(at)
 			if err != nil {
 				return err
 			}
+
 			value := *p.value
 			value.scalar = string(written)
 			n.pairs[i].value = &value
 		}
 	}
+
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 func readJSON(b []byte, line int) ([]*node, *Error) {
 	r := &jsonReader{text: b, d: json.NewDecoder(bytes.NewReader(b)), line: line}
 	r.d.UseNumber()
+
 	var docs []*node
 	for {
 		tok, at, err := r.token()
@@ -24,10 +25,12 @@ func readJSON(b []byte, line int) ([]*node, *Error) {
 		if err != nil {
 			return nil, r.fault(err)
 		}
+
 		n, fault := r.value(tok, at, 0)
 		if fault != nil {
 			return nil, fault
 		}
+
 		docs = append(docs, n)
 	}
 }
@@ -47,6 +50,7 @@ func (r *jsonReader) token() (json.Token, position, error) {
 	for from < len(r.text) && bytes.IndexByte([]byte(" \t\r\n,:"), r.text[from]) >= 0 {
 		from++
 	}
+
 	tok, err := r.d.Token()
 	return tok, r.at(from), err
 }
@@ -58,6 +62,7 @@ func (r *jsonReader) at(offset int) position {
 			r.start = r.offset + 1
 		}
 	}
+
 	return position{r.line, 1 + utf8.RuneCount(r.text[r.start:max(r.start, min(offset, len(r.text)))])}
 }
 
@@ -67,9 +72,11 @@ func (r *jsonReader) fault(err error) *Error {
 	if errors.As(err, &syntax) && int(syntax.Offset) > offset {
 		offset = int(syntax.Offset) - 1
 	}
+
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
 		return faultAt(r.at(len(r.text)), task.CodeBadJSON, "", "the JSON ends too early")
 	}
+
 	return faultAt(r.at(offset), task.CodeBadJSON, "", "%s", err)
 }
 
@@ -77,13 +84,16 @@ func (r *jsonReader) value(tok json.Token, at position, depth int) (*node, *Erro
 	if depth > maxDepth {
 		return nil, faultAt(at, task.CodeBadJSON, "", "nests deeper than %d levels", maxDepth)
 	}
+
 	n := &node{at: at}
+
 	switch v := tok.(type) {
 	case json.Delim:
 		if v == '[' {
 			n.kind = kindList
 			return n, r.list(n, depth)
 		}
+
 		n.kind = kindObject
 		return n, r.object(n, depth)
 	case string:
@@ -99,6 +109,7 @@ func (r *jsonReader) value(tok json.Token, at position, depth int) (*node, *Erro
 	default:
 		n.kind, n.scalar, n.text = kindNull, "null", "null"
 	}
+
 	return n, nil
 }
 
@@ -111,10 +122,12 @@ func (r *jsonReader) list(n *node, depth int) *Error {
 		if tok == json.Delim(']') {
 			return nil
 		}
+
 		item, fault := r.value(tok, at, depth+1)
 		if fault != nil {
 			return fault
 		}
+
 		n.items = append(n.items, item)
 	}
 }
@@ -128,11 +141,13 @@ func (r *jsonReader) object(n *node, depth int) *Error {
 		if tok == json.Delim('}') {
 			return nil
 		}
+
 		key := tok.(string) // the decoder lets no other keys pass
 		tok, from, err := r.token()
 		if err != nil {
 			return r.fault(err)
 		}
+
 		value, fault := r.value(tok, from, depth+1)
 		if fault != nil {
 			return fault

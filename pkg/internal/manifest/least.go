@@ -15,14 +15,17 @@ func Least(s task.Spec, bare bool) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	std, err := nodeOf(task.Defaults())
 	if err != nil {
 		return nil, err
 	}
+
 	least := n.less(std.without(map[string]bool{"name": true, "namespace": true, "schedule": true}))
 	if bare {
 		least = least.without(map[string]bool{"namespace": true})
 	}
+
 	return least.json(), nil
 }
 
@@ -31,10 +34,12 @@ func nodeOf(s task.Spec) (*node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write a task as JSON: %w", err)
 	}
+
 	docs, fault := readJSON(b, 1)
 	if fault != nil {
 		return nil, fault
 	}
+
 	return docs[0], nil
 }
 
@@ -53,7 +58,9 @@ func (n *node) less(std *node) *node {
 		case string(p.value.json()) == string(other.json()):
 			continue
 		}
+
 		m.pairs = append(m.pairs, p)
 	}
+
 	return &m
 }

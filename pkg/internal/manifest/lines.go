@@ -31,18 +31,23 @@ func CountLines(path string) (int, error) {
 	if !info.Mode().IsRegular() {
 		return 0, fmt.Errorf("%s: is no regular file", path)
 	}
+
 	f, err := os.Open(path)
 	if err != nil {
 		return 0, plain(path, err)
 	}
+
 	defer f.Close()
+
 	last := byte('\n')
 	b := make([]byte, 64<<10)
+
 	for n := 0; ; {
 		got, err := f.Read(b)
 		if n += bytes.Count(b[:got], []byte("\n")); got > 0 {
 			last = b[got-1]
 		}
+
 		switch {
 		case errors.Is(err, io.EOF) && last != '\n':
 			return n + 1, nil
@@ -80,28 +85,34 @@ func BeginsWithLine(r *bufio.Reader) bool {
 func Lines(file string, r io.Reader, namespace string) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) {
 		in := bufio.NewReaderSize(r, 64<<10)
+
 		for number := 1; ; number++ {
 			line, err := readLine(in)
 			if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, errLongLine) {
 				yield(Object{}, plain(file, err))
 				return
 			}
+
 			if errors.Is(err, errLongLine) {
 				fault := faultAt(position{number, 1}, task.CodeTooLong, "", "the line is longer than %d bytes", MaxLine)
 				fault.File = file
 				if !yield(Object{}, fault) {
 					return
 				}
+
 				continue
 			}
+
 			if number == 1 {
 				line = bytes.TrimPrefix(line, []byte("\xef\xbb\xbf"))
 			}
+
 			if len(bytes.TrimSpace(line)) > 0 {
 				if !yield(oneLine(file, line, number, namespace)) {
 					return
 				}
 			}
+
 			if err != nil {
 				return
 			}
@@ -121,6 +132,7 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 			long = append(long, part...)
 			part = long
 		}
+
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
 		case err != nil && !errors.Is(err, io.EOF):
@@ -136,19 +148,24 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 func oneLine(file string, line []byte, number int, namespace string) (Object, error) {
 	fault := checkText(line)
 	var docs []*node
+
 	if fault != nil {
 		fault.Line += number - 1
 	} else if docs, fault = readJSON(bytes.TrimRight(line, "\r\n"), number); fault == nil && len(docs) != 1 {
 		fault = faultAt(docs[1].at, task.CodeBadJSON, "", "a line has one task")
 	}
+
 	if fault != nil {
 		fault.File = file
 		return Object{}, fault
 	}
+
 	o := Object{file: file, node: docs[0]}
 	if err := o.decode(namespace); err != nil {
 		return Object{}, o.Locate(err)
 	}
+
 	o.Err = o.Locate(Check(&o.Spec))
+
 	return o, nil
 }

@@ -52,14 +52,17 @@ func (o Object) Locate(err error) error {
 	if errors.As(err, &placed) {
 		placed.File = o.file
 	}
+
 	if err == nil || placed != nil {
 		return err
 	}
+
 	var fault *task.Error
 	field := ""
 	if errors.As(err, &fault) {
 		field = fault.Field
 	}
+
 	return o.LocateField(field, err)
 }
 
@@ -80,21 +83,25 @@ func Read(file string, b []byte, namespace string) ([]Object, error) {
 		fault.File = file
 		return nil, fault
 	}
+
 	var objects []Object
 	for _, doc := range docs {
 		items := []*node{doc}
 		if doc.kind == kindList {
 			items = doc.items
 		}
+
 		for _, item := range items {
 			o := Object{file: file, node: item}
 			if err := o.decode(namespace); err != nil {
 				return nil, o.Locate(err)
 			}
+
 			o.Err = o.Locate(Check(&o.Spec))
 			objects = append(objects, o)
 		}
 	}
+
 	return objects, nil
 }
 
@@ -117,15 +124,19 @@ func (o *Object) decode(namespace string) error {
 	if o.node.kind != kindObject {
 		return task.Invalid(task.CodeBadValue, "", "a task is a mapping of fields such as name, schedule and action")
 	}
+
 	n := o.node.without(served)
 	if n.get("namespace") == nil {
 		n.pairs = append(n.pairs, pair{key: "namespace", at: n.at, value: &node{kind: kindString, scalar: quoted(namespace), at: n.at}})
 	}
+
 	if err := n.localTimes(); err != nil {
 		return err
 	}
+
 	spec, err := task.DecodeSpec(n.json())
 	o.Spec = spec
+
 	return n.explain(err)
 }
 
@@ -136,11 +147,13 @@ func (n *node) explain(err error) error {
 	if !errors.As(err, &fault) || fault.Code != task.CodeBadValue || !strings.HasSuffix(fault.Message, " is not a string") {
 		return err
 	}
+
 	at, _ := n.find(fault.Field)
 	culprit := at.unquoted()
 	if culprit == nil {
 		return err
 	}
+
 	return &Error{Line: culprit.at.line, Column: culprit.at.column, Err: task.Invalid(fault.Code, fault.Field,
 		"%s is not a text; put it in quotes: %q", culprit.text, culprit.text)}
 }
@@ -149,10 +162,12 @@ func documents(file string, b []byte) ([]*node, *Error) {
 	if len(b) > MaxFile {
 		return nil, faultAt(position{1, 1}, task.CodeTooLong, "", "the file is longer than the %d bytes that are read; one task in each line of a .ndjson file has no such limit", MaxFile)
 	}
+
 	b = bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))
 	if fault := checkText(b); fault != nil {
 		return nil, fault
 	}
+
 	isJSON := strings.HasSuffix(file, ".json") || IsLines(file)
 	if start := bytes.TrimSpace(b); isJSON || (len(start) > 0 && (start[0] == '{' || start[0] == '[')) {
 		docs, fault := readJSON(b, 1)
@@ -161,6 +176,7 @@ func documents(file string, b []byte) ([]*node, *Error) {
 		}
 		// YAML has the braces too: { name: x }
 	}
+
 	return readYAML(b)
 }
 
@@ -185,9 +201,11 @@ func checkText(b []byte) *Error {
 		case r == '\n':
 			at = position{at.line + 1, 0}
 		}
+
 		at.column++
 		i += size
 	}
+
 	return nil
 }
 
@@ -204,13 +222,16 @@ func Checked(file string, b []byte, v any, check func() error) error {
 	if fault == nil && len(docs) > 1 {
 		fault = faultAt(docs[1].at, task.CodeBadValue, "", "only one document is read here")
 	}
+
 	if fault != nil {
 		fault.File = file
 		return fault
 	}
+
 	if len(docs) == 0 {
 		return check()
 	}
+
 	o := Object{file: file, node: docs[0]}
 	if o.node.kind != kindObject {
 		return o.Locate(task.Invalid(task.CodeBadValue, "", "the settings are a mapping of names to values"))
@@ -218,5 +239,6 @@ func Checked(file string, b []byte, v any, check func() error) error {
 	if err := task.DecodeStrict(o.node.json(), v); err != nil {
 		return o.Locate(o.node.explain(err))
 	}
+
 	return o.Locate(check())
 }

@@ -56,7 +56,9 @@ func (n *node) set(p pair) *Error {
 			return faultAt(p.at, task.CodeDuplicate, p.key, "stands there twice; first on line %d", have.at.line)
 		}
 	}
+
 	n.pairs = append(n.pairs, p)
+
 	return nil
 }
 
@@ -67,6 +69,7 @@ func (n *node) get(key string) *node {
 			return p.value
 		}
 	}
+
 	return nil
 }
 
@@ -79,6 +82,7 @@ func (n *node) without(drop map[string]bool) *node {
 			m.pairs = append(m.pairs, p)
 		}
 	}
+
 	return &m
 }
 
@@ -92,23 +96,28 @@ func (n *node) write(b *bytes.Buffer) {
 	switch n.kind {
 	case kindObject:
 		b.WriteByte('{')
+
 		for i, p := range n.pairs {
 			if i > 0 {
 				b.WriteByte(',')
 			}
+
 			b.WriteString(quoted(p.key))
 			b.WriteByte(':')
 			p.value.write(b)
 		}
+
 		b.WriteByte('}')
 	case kindList:
 		b.WriteByte('[')
+
 		for i, item := range n.items {
 			if i > 0 {
 				b.WriteByte(',')
 			}
 			item.write(b)
 		}
+
 		b.WriteByte(']')
 	default:
 		b.WriteString(n.scalar)
@@ -131,6 +140,7 @@ func (n *node) find(path string) (*node, position) {
 		}
 		n, at, path = next, where, rest
 	}
+
 	return n, at
 }
 
@@ -142,10 +152,12 @@ func (n *node) step(path string) (next *node, at position, rest string) {
 		if index < 0 || index >= len(n.items) {
 			return nil, n.at, path
 		}
+
 		item := n.items[index]
 		_, rest, _ = strings.Cut(path, "]")
 		return item, item.at, strings.TrimPrefix(rest, ".")
 	}
+
 	longest := -1
 	at, rest = n.at, path
 	for _, p := range n.pairs {
@@ -155,6 +167,7 @@ func (n *node) step(path string) (next *node, at position, rest string) {
 			next, at, rest = p.value, p.at, strings.TrimPrefix(after, ".")
 		}
 	}
+
 	return next, at, rest
 }
 
@@ -177,5 +190,6 @@ func (n *node) unquoted() *node {
 			}
 		}
 	}
+
 	return nil
 }

@@ -19,18 +19,22 @@ func Schema() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	spec := parts["Spec"]
 	fields := spec["properties"].(map[string]any)
+
 	for _, name := range instants {
 		field := fields[name].(map[string]any)
 		delete(field, "format")
 		field["pattern"] = timePattern
 		field["examples"] = []any{"2026-12-24", "2026-12-24 18:00", "2026-12-24T18:00:00+01:00"}
 	}
+
 	fields["namespace"].(map[string]any)["description"] = "Default: the one that -n names, or default."
 	for name := range served {
 		fields[name] = map[string]any{"description": "Added by Carillon when it shows a task; ignored.", "readOnly": true}
 	}
+
 	spec["title"] = "Task"
 	spec["description"] = "A task as its user writes it. What is left out has its default."
 	spec["examples"] = []any{json.RawMessage(`{"name": "nightly-backup", "schedule": "30 2 * * *", "timezone": "Europe/Berlin",
@@ -50,8 +54,10 @@ func Schema() ([]byte, error) {
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
+
 	if err := e.Encode(doc); err != nil {
 		return nil, fmt.Errorf("write the schema: %w", err)
 	}
+
 	return b.Bytes(), nil
 }

@@ -16,14 +16,17 @@ func Twice(objects []Object) []error {
 		if o.Spec.Name == "" {
 			continue
 		}
+
 		key := o.Spec.Namespace + "/" + o.Spec.Name
 		before, again := first[key]
 		if !again {
 			first[key] = o
 			continue
 		}
+
 		faults = append(faults, o.Locate(task.Invalid(task.CodeDuplicate, "name", "%s is there twice; it is in %s, too", task.Quote(o.Spec.Name), before.place("name"))))
 	}
+
 	return faults
 }
 

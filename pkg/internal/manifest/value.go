@@ -17,10 +17,12 @@ func Values(file string, b []byte) ([]Value, error) {
 		fault.File = file
 		return nil, fault
 	}
+
 	values := make([]Value, len(docs))
 	for i, doc := range docs {
 		values[i] = Value{doc}
 	}
+
 	return values, nil
 }
 
@@ -36,6 +38,7 @@ func (v Value) Items(key string) []Value {
 			items = append(items, Value{item})
 		}
 	}
+
 	return items
 }
 
@@ -44,8 +47,10 @@ func (v Value) Items(key string) []Value {
 func (v Value) Decode(into any) error {
 	d := json.NewDecoder(bytes.NewReader(v.node.json()))
 	d.UseNumber()
+
 	if err := d.Decode(into); err != nil {
 		return fmt.Errorf("read a value: %w", err)
 	}
+
 	return nil
 }

@@ -45,12 +45,15 @@ func sections(b []byte) []section {
 			current = section{before: line}
 			raw = append([]byte("   "), raw[3:]...) // the rest keeps its column
 		}
+
 		if len(bytes.TrimSpace(current.text)) == 0 { // each document may begin with one, as of files that were joined
 			raw = bytes.TrimPrefix(raw, []byte("\xef\xbb\xbf"))
 		}
+
 		current.text = append(current.text, raw...)
 		line++
 	}
+
 	return append(all, current)
 }
 
@@ -61,15 +64,18 @@ func readYAML(b []byte) ([]*node, *Error) {
 		if len(bytes.TrimSpace(s.text)) == 0 {
 			continue
 		}
+
 		n, err := s.read()
 		if err != nil {
 			err.Line += s.before
 			return nil, err
 		}
+
 		if n != nil {
 			docs = append(docs, n)
 		}
 	}
+
 	return docs, nil
 }
 
@@ -78,11 +84,14 @@ func (s section) read() (n *node, fault *Error) {
 	if err := bounded(tokens); err != nil {
 		return nil, err
 	}
+
 	file, err := parse(tokens)
 	if err != nil {
 		return nil, s.syntax(err)
 	}
+
 	y := yamlReader{before: s.before}
+
 	for _, doc := range file.Docs {
 		if doc.Body == nil || doc.Body.Type() == ast.NullType && len(bytes.TrimSpace(s.text)) == 0 {
 			continue
@@ -94,6 +103,7 @@ func (s section) read() (n *node, fault *Error) {
 			return nil, fault
 		}
 	}
+
 	return n, nil
 }
 
@@ -104,6 +114,7 @@ func parse(tokens token.Tokens) (file *ast.File, err error) {
 			err = fmt.Errorf("the YAML cannot be read: %v", r)
 		}
 	}()
+
 	return parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 }
 
@@ -116,6 +127,7 @@ func bounded(tokens token.Tokens) *Error {
 		case token.MappingEndType, token.SequenceEndType:
 			depth--
 		}
+
 		if depth > maxFlow {
 			return faultAt(where(t), task.CodeBadValue, "", "nests deeper than %d levels", maxFlow)
 		}
@@ -123,6 +135,7 @@ func bounded(tokens token.Tokens) *Error {
 			return faultAt(where(t), task.CodeTooLong, "", "the document is too large; split it with lines of ---")
 		}
 	}
+
 	return nil
 }
 
@@ -133,18 +146,21 @@ func (s section) syntax(err error) *Error {
 	if !errors.As(err, &syntax) || syntax.GetToken() == nil {
 		return faultAt(position{1, 1}, task.CodeBadValue, "", "%s", err)
 	}
+
 	at := where(syntax.GetToken())
 	lines := strings.Split(string(s.text), "\n")
 	line := ""
 	if at.line >= 1 && at.line <= len(lines) {
 		line = lines[at.line-1]
 	}
+
 	if tab := strings.IndexByte(line, '\t'); tab >= 0 && strings.TrimSpace(line[:tab]) == "" {
 		return faultAt(position{at.line, tab + 1}, task.CodeBadValue, "", "a tab cannot indent a line of YAML; use blanks")
 	}
 	if bareSchedule.MatchString(line) {
 		return faultAt(at, task.CodeBadSchedule, "", "a value that begins with * or @ needs quotes, as in schedule: \"*/5 * * * *\"")
 	}
+
 	return faultAt(at, task.CodeBadValue, "", "%s", syntax.GetMessage())
 }
 
@@ -170,6 +186,7 @@ func (y yamlReader) at(n ast.Node) position {
 	case *ast.MappingValueNode:
 		return where(n.Key.GetToken())
 	}
+
 	return where(n.GetToken())
 }
 
@@ -186,7 +203,9 @@ func (y yamlReader) value(n ast.Node, depth int) (*node, *Error) {
 	if depth > maxDepth {
 		return nil, faultAt(y.at(n), task.CodeBadValue, "", "nests deeper than %d levels", maxDepth)
 	}
+
 	out := &node{at: y.placed(n), text: n.GetToken().Value}
+
 	switch n := n.(type) {
 	case *ast.MappingNode:
 		return out, y.object(out, n.Values, depth)
@@ -201,6 +220,7 @@ func (y yamlReader) value(n ast.Node, depth int) (*node, *Error) {
 			}
 			out.items = append(out.items, item)
 		}
+
 		return out, nil
 	case *ast.StringNode:
 		out.kind, out.scalar = kindString, quoted(n.Value)
@@ -215,25 +235,30 @@ func (y yamlReader) value(n ast.Node, depth int) (*node, *Error) {
 	default:
 		return nil, y.refuse(n)
 	}
+
 	return out, nil
 }
 
 func (y yamlReader) object(out *node, values []*ast.MappingValueNode, depth int) *Error {
 	out.kind = kindObject
+
 	for _, v := range values {
 		key, ok := v.Key.(*ast.StringNode)
 		if !ok {
 			return y.refuseKey(v.Key)
 		}
+
 		value, err := y.value(v.Value, depth+1)
 		if err != nil {
 			return err
 		}
+
 		if err := out.set(pair{key: key.Value, at: y.placed(key), value: value}); err != nil {
 			err.Line -= y.before
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -258,6 +283,7 @@ func (y yamlReader) refuseKey(key ast.MapKeyNode) *Error {
 
 func (y yamlReader) refuse(n ast.Node) *Error {
 	at := y.at(n)
+
 	switch n.(type) {
 	case *ast.AnchorNode:
 		return faultAt(at, task.CodeBadValue, "", "anchors (&) are not supported; write the value out, or put it in quotes")
@@ -270,5 +296,6 @@ func (y yamlReader) refuse(n ast.Node) *Error {
 	case *ast.InfinityNode, *ast.NanNode:
 		return faultAt(at, task.CodeBadValue, "", "%s is not a number that a task can have", task.Quote(n.GetToken().Value))
 	}
+
 	return faultAt(at, task.CodeBadValue, "", "%s cannot stand here", task.Quote(n.GetToken().Value))
 }

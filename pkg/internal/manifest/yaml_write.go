@@ -19,11 +19,14 @@ func WriteYAML(b []byte) ([]byte, error) {
 	if fault != nil {
 		return nil, fault
 	}
+
 	var out bytes.Buffer
+
 	for _, doc := range docs {
 		w := yamlWriter{&out}
 		w.top(doc)
 	}
+
 	return out.Bytes(), nil
 }
 
@@ -50,6 +53,7 @@ func (w yamlWriter) block(n *node, depth int) {
 
 func (w yamlWriter) lines(n *node, depth int, indentFirst bool) {
 	indent := strings.Repeat("  ", depth)
+
 	for i, p := range n.pairs {
 		if i > 0 || indentFirst {
 			w.WriteString(indent)
@@ -57,15 +61,19 @@ func (w yamlWriter) lines(n *node, depth int, indentFirst bool) {
 		w.WriteString(w.key(p.key) + ":")
 		w.after(p.value, depth)
 	}
+
 	for i, item := range n.items {
 		if i > 0 || indentFirst {
 			w.WriteString(indent)
 		}
+
 		w.WriteString("-")
+
 		if inline(item) {
 			w.after(item, depth)
 			continue
 		}
+
 		w.WriteString(" ")
 		w.lines(item, depth+1, false)
 	}
@@ -77,6 +85,7 @@ func (w yamlWriter) after(n *node, depth int) {
 		w.WriteString(" " + w.scalar(n, depth+1) + "\n")
 		return
 	}
+
 	w.WriteString("\n")
 	w.block(n, depth+1)
 }
@@ -94,7 +103,9 @@ func visible(s string) string {
 	if !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return s
 	}
+
 	var b strings.Builder
+
 	for _, r := range s {
 		switch {
 		case unicode.IsPrint(r):
@@ -105,6 +116,7 @@ func visible(s string) string {
 			fmt.Fprintf(&b, `\u%04x`, r)
 		}
 	}
+
 	return b.String()
 }
 
@@ -127,13 +139,17 @@ func (w yamlWriter) scalar(n *node, depth int) string {
 		if last {
 			head = "|"
 		}
+
 		body := indent + strings.ReplaceAll(text, "\n", "\n"+indent)
+
 		return head + "\n" + strings.ReplaceAll(body, indent+"\n", "\n")
 	}
+
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	_ = e.Encode(n.text) // a string always encodes
+
 	return visible(strings.TrimSuffix(b.String(), "\n"))
 }
 
@@ -143,10 +159,12 @@ func inDecimal(number string) string {
 	if !strings.ContainsAny(number, "eE") {
 		return number
 	}
+
 	v, err := strconv.ParseFloat(number, 64)
 	if err != nil {
 		return number
 	}
+
 	return strconv.FormatFloat(v, 'f', -1, 64)
 }
 
@@ -167,10 +185,12 @@ func blockable(s string) bool {
 	if !strings.Contains(trimmed, "\n") || strings.HasSuffix(trimmed, "\n") || trimmed[0] == ' ' || trimmed[0] == '\n' {
 		return false
 	}
+
 	for line := range strings.SplitSeq(trimmed, "\n") {
 		if strings.TrimRight(line, " \t") != line {
 			return false
 		}
 	}
+
 	return !strings.ContainsFunc(s, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) })
 }

@@ -81,6 +81,7 @@ func HasAny(dataDir string) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -90,10 +91,12 @@ func MakeCA(dataDir string, now time.Time) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
+
 	_, pair, err := certs.NewAuthority(certs.Request{Kind: certs.KindAuthority, Name: "Carillon peers", For: caLife, Now: now})
 	if err != nil {
 		return err
 	}
+
 	return pair.Write(dir, caName)
 }
 
@@ -113,6 +116,7 @@ func Ensure(dataDir string, m Member, now time.Time) (done, warning string, err 
 	if present != nil && now.Before(present.NotAfter.Add(-memberLife/3)) {
 		return done, "", nil
 	}
+
 	ca, err := readCA(dataDir)
 	switch {
 	case errors.Is(err, ErrNoCA) && present != nil:
@@ -122,6 +126,7 @@ func Ensure(dataDir string, m Member, now time.Time) (done, warning string, err 
 	case err != nil:
 		return "", "", err
 	}
+
 	pair, err := issue(ca, m, now)
 	if err != nil {
 		return "", "", err
@@ -129,6 +134,7 @@ func Ensure(dataDir string, m Member, now time.Time) (done, warning string, err 
 	if err := pair.Write(filepath.Join(dataDir, dirName), peerName); err != nil {
 		return "", "", err
 	}
+
 	return "made the certificate for the other members of etcd", "", nil
 }
 
@@ -154,10 +160,12 @@ func readCA(dataDir string) (*certs.Authority, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	ca, err := certs.ReadAuthority(pair)
 	if err != nil {
 		return nil, fmt.Errorf("the CA of peers in %s: %w", filepath.Join(dataDir, dirName), err)
 	}
+
 	return ca, nil
 }
 
@@ -168,6 +176,7 @@ func issue(ca *certs.Authority, m Member, now time.Time) (certs.Pair, error) {
 	} else {
 		r.Hosts = []string{m.Host}
 	}
+
 	return ca.Issue(r)
 }
 
@@ -186,19 +195,23 @@ func NewToken(dataDir string, m Member, validFor time.Duration, now time.Time) (
 	if err != nil {
 		return "", time.Time{}, err
 	}
+
 	pair, err := issue(ca, m, now)
 	if err != nil {
 		return "", time.Time{}, err
 	}
+
 	roots, err := os.ReadFile(Files(dataDir).CA)
 	if err != nil {
 		return "", time.Time{}, err
 	}
+
 	t := token{Member: m.Name, Expires: now.Add(validFor).UTC().Truncate(time.Second), CA: roots, Cert: pair.Cert, Key: pair.Key}
 	b, err := json.Marshal(t)
 	if err != nil {
 		return "", time.Time{}, err
 	}
+
 	return tokenPrefix + base64.RawURLEncoding.EncodeToString(b), t.Expires, nil
 }
 
@@ -212,6 +225,7 @@ func takeToken(dataDir string, m Member, now time.Time) (done string, err error)
 	if err != nil {
 		return "", err
 	}
+
 	t, err := parseToken(text, m, now)
 	if err != nil {
 		return "", err
@@ -235,6 +249,7 @@ func takeToken(dataDir string, m Member, now time.Time) (done string, err error)
 	if err := os.Remove(path); err != nil {
 		return "", err
 	}
+
 	return "took the certificate for the other members of etcd from the join token, and deleted it", nil
 }
 
@@ -250,6 +265,7 @@ func parseToken(text []byte, m Member, now time.Time) (t token, err error) {
 	if !ok || err != nil || json.Unmarshal(b, &t) != nil {
 		return t, errors.New("is not what carillon cluster join-token prints, or not all of it")
 	}
+
 	switch {
 	case t.Member != m.Name:
 		return t, fmt.Errorf("is for the member %q, and this is %q", t.Member, m.Name)
@@ -261,10 +277,12 @@ func parseToken(text []byte, m Member, now time.Time) (t token, err error) {
 	if err != nil {
 		return t, errors.New("has a certificate and a key that do not fit each other")
 	}
+
 	list, err := certs.Parse(t.Cert)
 	if err != nil {
 		return t, fmt.Errorf("its certificate: %w", err)
 	}
+
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(t.CA) || len(pair.Certificate) == 0 {
 		return t, errors.New("has no CA")
@@ -275,6 +293,7 @@ func parseToken(text []byte, m Member, now time.Time) (t token, err error) {
 	if !suits(list[0], m) {
 		return t, fmt.Errorf("is for a member at %s, and this one's peer URL has the host %s", strings.Join(certs.Names(list[0]), ", "), m.Host)
 	}
+
 	return t, nil
 }
 
@@ -285,18 +304,23 @@ func readPrivately(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	defer f.Close()
+
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
 	}
+
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || !info.Mode().IsRegular() || info.Mode().Perm()&0o022 != 0 || int(owner.Uid) != os.Geteuid() && owner.Uid != 0 {
 		return nil, errors.New("is not a file that this user or root owns, and nobody else may write to")
 	}
+
 	b, err := io.ReadAll(io.LimitReader(f, maxTokenFile+1))
 	if err == nil && len(b) > maxTokenFile {
 		err = fmt.Errorf("has more than %d bytes", maxTokenFile)
 	}
+
 	return bytes.TrimSpace(b), err
 }

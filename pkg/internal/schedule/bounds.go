@@ -21,15 +21,19 @@ func (p *plan) bound(t task.Timing) error {
 		case b.at.Unix() < firstWritten || b.at.Unix() >= endSecond:
 			return task.Invalid(task.CodeBadTime, b.field, "%s is not in the years 2000 to 2100", b.at.UTC().Format(time.RFC3339))
 		}
+
 		*b.to = b.at.UnixMilli()
 	}
+
 	if p.last < p.first {
 		return task.Invalid(task.CodeBadTime, "end", "%s is before start, %s", written(t.End), written(t.Start))
 	}
 	if t.Jitter < 0 || t.Jitter > task.MaxJitter {
 		return task.Invalid(task.CodeOutOfRange, "jitter", "%s is not between 0s and %s", t.Jitter, task.MaxJitter)
 	}
+
 	p.jitter = t.Jitter.Std().Milliseconds()
+
 	return nil
 }
 
@@ -39,17 +43,21 @@ func (p *plan) checkFires(t task.Timing) error {
 	if p.manual() || len(p.every) > 0 || p.after != 0 {
 		return nil
 	}
+
 	s := Schedule{plan: p}
 	if s.next(p.first-1) != none {
 		return nil
 	}
+
 	const never = "never fires "
+
 	switch {
 	case t.End.IsZero():
 		return task.Invalid(task.CodeNeverFires, "schedule", never+"from start, %s, on", written(t.Start))
 	case t.Start.IsZero():
 		return task.Invalid(task.CodeNeverFires, "schedule", never+"up to end, %s", written(t.End))
 	}
+
 	return task.Invalid(task.CodeNeverFires, "schedule", never+"between start, %s, and end, %s", written(t.Start), written(t.End))
 }
 

@@ -22,6 +22,7 @@ var calendar = func() (months [131*12 + 1]month) {
 			length:  uint8(first.AddDate(0, 1, -1).Day()),
 		}
 	}
+
 	return months
 }()
 
@@ -33,8 +34,10 @@ func monthOf(d int64) (i, n int) {
 	for i > 0 && calendar[i].first > d {
 		i--
 	}
+
 	for i+1 < len(calendar) && calendar[i+1].first <= d {
 		i++
 	}
+
 	return i, int(d-calendar[i].first) + 1
 }

@@ -10,6 +10,7 @@ type policy struct {
 
 func newPolicy(dst task.DST) (policy, error) {
 	var p policy
+
 	switch dst.Gap {
 	case "", task.GapRunAfter:
 	case task.GapSkip:
@@ -17,6 +18,7 @@ func newPolicy(dst task.DST) (policy, error) {
 	default:
 		return p, task.NoneOf(task.CodeBadValue, "dst.gap", dst.Gap, task.GapRunAfter, task.GapSkip)
 	}
+
 	switch dst.Fold {
 	case "", task.FoldFirst:
 	case task.FoldBoth:
@@ -24,6 +26,7 @@ func newPolicy(dst task.DST) (policy, error) {
 	default:
 		return p, task.NoneOf(task.CodeBadValue, "dst.fold", dst.Fold, task.FoldFirst, task.FoldBoth)
 	}
+
 	return p, nil
 }
 
@@ -51,11 +54,13 @@ func (r *rule) next(z *zone, p policy, from int64) int64 {
 		if from <= st.start && r.runsAfterGap(st, p) {
 			return st.start
 		}
+
 		start := max(from+st.offset, r.localStart(st, p))
 		if local := r.nextLocal(start, st.end+st.offset); local != none {
 			return local - st.offset
 		}
 	}
+
 	return none
 }
 
@@ -72,5 +77,6 @@ func (r *rule) previous(z *zone, p policy, to int64) int64 {
 			return st.start
 		}
 	}
+
 	return none
 }

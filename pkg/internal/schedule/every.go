@@ -11,6 +11,7 @@ func withoutMultiples(periods []int64) []int64 {
 			kept = append(kept, period)
 		}
 	}
+
 	return kept
 }
 
@@ -20,6 +21,7 @@ func isMultiple(n int64, periods []int64) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -30,6 +32,7 @@ func countMultiples(limit int64, periods []int64) int64 {
 	if limit <= 0 {
 		return 0
 	}
+
 	var visit func(i int, multiple int64) int64
 	visit = func(i int, multiple int64) int64 {
 		var count int64
@@ -38,8 +41,10 @@ func countMultiples(limit int64, periods []int64) int64 {
 				count += limit/with - visit(i+1, with)
 			}
 		}
+
 		return count
 	}
+
 	return visit(0, 1)
 }
 
@@ -85,5 +90,6 @@ func wholeSeconds(anchor, period int64) (progression, bool) {
 			return progression{first: tick / 1000, period: step * period / 1000}, true
 		}
 	}
+
 	return progression{}, false
 }

@@ -24,14 +24,17 @@ func Explain(t task.Timing) (Explanation, error) {
 	if err := Check(t); err != nil {
 		return Explanation{}, err
 	}
+
 	z, err := findZone(t.Timezone)
 	if err != nil {
 		return Explanation{}, err
 	}
+
 	p, err := newPolicy(t.DST)
 	if err != nil {
 		return Explanation{}, err
 	}
+
 	var e Explanation
 	var rules []*rule
 	zoned := false
@@ -40,27 +43,34 @@ func Explain(t task.Timing) (Explanation, error) {
 		if err != nil {
 			return Explanation{}, err
 		}
+
 		if x.cron != nil {
 			zoned = true
 			if !spreadsHours(text) { // else nobody knows if a change concerns it
 				rules = append(rules, x.cron)
 			}
 		}
+
 		e.Each = append(e.Each, capital(x.words(text, z)))
 	}
+
 	sorted := slices.Compact(slices.Sorted(slices.Values(e.Each)))
 	for i := 1; i < len(sorted); i++ {
 		sorted[i] = strings.ToLower(sorted[i][:1]) + sorted[i][1:]
 	}
+
 	parts := []string{strings.Join(sorted, "; and ")}
 	if zoned {
 		parts[0] += ", " + z.words()
 	}
+
 	parts = append(parts, boundWords(t, z)...)
 	if words := changeWords(rules, z, p); words != "" {
 		parts = append(parts, words)
 	}
+
 	e.Text = strings.Join(parts, "; ")
+
 	return e, nil
 }
 
@@ -83,6 +93,7 @@ func (x expression) words(text string, z *zone) string {
 	case x.in != 0:
 		return "once, " + durationWords(x.in) + " after the task is written"
 	}
+
 	return "never by itself, only when it is triggered"
 }
 
@@ -101,24 +112,28 @@ func (z *zone) words() string {
 	if strings.HasPrefix(name, "Etc/") || !strings.Contains(name, "/") {
 		return name + " time"
 	}
+
 	return strings.ReplaceAll(name[strings.LastIndex(name, "/")+1:], "_", " ") + " time"
 }
 
 func (z *zone) instantWords(ms int64) string {
 	at := time.UnixMilli(ms).In(z.location)
 	layout := "2 January 2006 at 15:04"
+
 	switch {
 	case at.Nanosecond() != 0:
 		layout += ":05.000"
 	case at.Second() != 0:
 		layout += ":05"
 	}
+
 	return at.Format(layout) + ", " + z.words()
 }
 
 // boundWords say what bounds the ticks, and what blurs them.
 func boundWords(t task.Timing, z *zone) []string {
 	var words []string
+
 	switch from, to := !t.Start.IsZero(), !t.End.IsZero(); {
 	case from && to:
 		words = append(words, "from "+z.instantWords(t.Start.UnixMilli())+", to "+z.instantWords(t.End.UnixMilli()))
@@ -127,9 +142,11 @@ func boundWords(t task.Timing, z *zone) []string {
 	case to:
 		words = append(words, "up to "+z.instantWords(t.End.UnixMilli()))
 	}
+
 	if t.Jitter > 0 {
 		words = append(words, "each falls due up to "+durationWords(t.Jitter.Std().Milliseconds())+" later")
 	}
+
 	return words
 }
 
@@ -144,6 +161,7 @@ func changeWords(rules []*rule, z *zone, p policy) string {
 			if st.start < since || r.realTime {
 				continue
 			}
+
 			if st.gap() {
 				skipped = skipped || r.nextLocal(st.start+st.before, st.start+st.offset) != none
 			} else if st.fold() {
@@ -151,13 +169,16 @@ func changeWords(rules []*rule, z *zone, p policy) string {
 			}
 		}
 	}
+
 	gap, fold := "right after the gap", "the first time only"
 	if p.skipGap {
 		gap = "not at all"
 	}
+
 	if p.foldBoth {
 		fold = "both times"
 	}
+
 	switch {
 	case skipped && repeated:
 		return fmt.Sprintf("a time that the clocks skip comes %s, one that they repeat %s", gap, fold)
@@ -166,6 +187,7 @@ func changeWords(rules []*rule, z *zone, p policy) string {
 	case repeated:
 		return "a time that the clocks repeat comes " + fold
 	}
+
 	return ""
 }
 
@@ -181,5 +203,6 @@ func durationWords(ms int64) string {
 		}
 		ms %= u.ms
 	}
+
 	return strings.Join(words, " ")
 }

@@ -17,6 +17,7 @@ func (r *rule) words() string {
 	case r.hours != 1<<24-1:
 		return r.clockWords() + " every day"
 	}
+
 	return r.clockWords()
 }
 
@@ -26,10 +27,12 @@ func (r *rule) clockWords() string {
 	if len(seconds) > 1 {
 		return secondWords(seconds, minutes, hours)
 	}
+
 	at := ""
 	if seconds[0] != 0 {
 		at = fmt.Sprintf(", at second %d", seconds[0])
 	}
+
 	hourly, isBeat := beatOf(hours)
 	of := func(hour, minute int) string {
 		if seconds[0] != 0 {
@@ -37,6 +40,7 @@ func (r *rule) clockWords() string {
 		}
 		return fmt.Sprintf("%02d:%02d", hour, minute)
 	}
+
 	switch {
 	case len(hours) == 24:
 		return minuteWords(minutes) + at
@@ -47,9 +51,11 @@ func (r *rule) clockWords() string {
 	case len(minutes) == 1:
 		return fmt.Sprintf("every %d hours from %s to %s", hourly.by, of(hourly.from, minutes[0]), of(hourly.to, minutes[0]))
 	}
+
 	if b, ok := beatOf(minutes); ok && b.steady(60) && row(hours) {
 		return fmt.Sprintf("every %s from %s to %s", counted(b.by, "minute"), of(hours[0], b.from), of(hours[len(hours)-1], b.to))
 	}
+
 	return minuteWords(minutes) + at + ", " + hourWords(hours)
 }
 
@@ -60,6 +66,7 @@ func timesOfDay(hours, minutes []int, of func(hour, minute int) string) string {
 			times = append(times, of(h, m))
 		}
 	}
+
 	return join(times)
 }
 
@@ -87,6 +94,7 @@ func minuteWords(minutes []int) string {
 	case isBeat:
 		return fmt.Sprintf("every %s from %s to %s of each hour", counted(b.by, "minute"), past(b.from), past(b.to))
 	}
+
 	return "at " + enumerate(minutes, past) + " of each hour"
 }
 
@@ -101,6 +109,7 @@ func hourWords(hours []int) string {
 	case isBeat:
 		return fmt.Sprintf("in the hours from %02d to %02d", b.from, b.to)
 	}
+
 	return "in the hours " + enumerate(hours, twoDigits)
 }
 
@@ -116,8 +125,10 @@ func secondWords(seconds, minutes, hours []int) string {
 			}
 		}
 	}
+
 	clock := func(h, m int) string { return twoDigits(h) + ":" + twoDigits(m) }
 	b, isBeat := beatOf(minutes)
+
 	switch {
 	case len(hours) == 24 && len(minutes) == 60:
 		return words
@@ -128,12 +139,15 @@ func secondWords(seconds, minutes, hours []int) string {
 	case len(minutes)*len(hours) <= mostTimes:
 		return words + ", in the " + plural(len(minutes)*len(hours), "minute") + " of " + timesOfDay(hours, minutes, clock)
 	}
+
 	which := "in the " + plural(len(minutes), "minute") + " " + enumerate(minutes, func(m int) string { return ":" + twoDigits(m) })
 	if isBeat && b.by > 1 {
 		which = fmt.Sprintf("in every %s minute from :%02d to :%02d", ordinal(b.by), b.from, b.to)
 	}
+
 	if len(hours) == 24 {
 		return words + ", " + which + " of each hour"
 	}
+
 	return words + ", " + which + ", " + strings.TrimSpace(hourWords(hours))
 }

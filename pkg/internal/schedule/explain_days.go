@@ -17,11 +17,15 @@ func (r *rule) dayWords() string {
 	if !r.bothDays && (!byDay || !byWeekday) {
 		byDay, byWeekday = false, false // either suffices, and one always does
 	}
+
 	months := r.monthWords()
+
 	if dates := r.dates(); dates != "" && byDay && !byWeekday {
 		return dates
 	}
+
 	var words string
+
 	switch {
 	case byDay && byWeekday && r.bothDays:
 		words = r.weekdayWords() + ", but only on " + r.monthdayWords() + " of the month"
@@ -34,9 +38,11 @@ func (r *rule) dayWords() string {
 	case months != "":
 		return "every day " + months
 	}
+
 	if months != "" {
 		words += ", " + months
 	}
+
 	return words
 }
 
@@ -46,12 +52,14 @@ func (r *rule) dates() string {
 	if r.hasSpecial || len(months) == 12 || len(days)*len(months) > 3 {
 		return ""
 	}
+
 	var dates []string
 	for _, m := range months {
 		for _, d := range days {
 			dates = append(dates, fmt.Sprintf("%d %s", d, time.Month(m)))
 		}
 	}
+
 	return "on " + join(dates)
 }
 
@@ -71,15 +79,19 @@ func (r *rule) monthdayWords() string {
 	} else if len(days) > 0 {
 		items = append(items, enumerate(days, func(d int) string { return "the " + ordinal(d) }))
 	}
+
 	for _, d := range values(uint64(r.special.nearest)) {
 		items = append(items, "the working day nearest to the "+ordinal(d))
 	}
+
 	if r.special.lastWorkday {
 		items = append(items, "the last working day")
 	}
+
 	if r.special.lastDay {
 		items = append(items, "the last day")
 	}
+
 	return join(items)
 }
 
@@ -90,6 +102,7 @@ func (r *rule) weekdayWords() string {
 	for _, d := range values(uint64(r.weekdays)>>1 | uint64(r.weekdays)&1<<6) {
 		days = append(days, d+1)
 	}
+
 	name := func(d int) string { return time.Weekday(d % 7).String() }
 	var places []string
 	for i, word := range [...]string{"first", "second", "third", "fourth", "fifth"} {
@@ -97,9 +110,11 @@ func (r *rule) weekdayWords() string {
 			places = append(places, "the "+word+" "+name(d))
 		}
 	}
+
 	for _, d := range values(uint64(r.special.last)) {
 		places = append(places, "the last "+name(d))
 	}
+
 	if len(places) > 0 {
 		words := "on " + join(places) + " of the month"
 		if len(days) > 0 {
@@ -107,6 +122,7 @@ func (r *rule) weekdayWords() string {
 		}
 		return words
 	}
+
 	return plainWeekdays(days, name)
 }
 

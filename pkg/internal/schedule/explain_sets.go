@@ -13,6 +13,7 @@ func values(set uint64) []int {
 			list = append(list, n)
 		}
 	}
+
 	return list
 }
 
@@ -24,12 +25,15 @@ func beatOf(list []int) (beat, bool) {
 	if len(list) < 3 {
 		return beat{}, false
 	}
+
 	b := beat{list[0], list[len(list)-1], list[1] - list[0]}
+
 	for i := range list[1:] {
 		if list[i+1]-list[i] != b.by {
 			return beat{}, false
 		}
 	}
+
 	return b, true
 }
 
@@ -50,6 +54,7 @@ func enumerate(list []int, name func(int) string) string {
 		for j+1 < len(list) && list[j+1] == list[j]+1 {
 			j++
 		}
+
 		if j-i >= 2 {
 			items = append(items, name(list[i])+" to "+name(list[j]))
 		} else {
@@ -57,8 +62,10 @@ func enumerate(list []int, name func(int) string) string {
 				items = append(items, name(list[k]))
 			}
 		}
+
 		i = j + 1
 	}
+
 	return join(items)
 }
 
@@ -83,6 +90,7 @@ func ordinal(n int) string {
 			suffix = "rd"
 		}
 	}
+
 	return fmt.Sprintf("%d%s", n, suffix)
 }
 

@@ -12,20 +12,24 @@ func spreadRule(r *rule, fields []string) string {
 	if len(fields) == maxFields-1 {
 		fields = append([]string{"0"}, fields...)
 	}
+
 	words := []string{r.spreadClock(fields)}
 	rest := *r
 	if hasH(fields[3]) {
 		words = append(words, "on "+spreadField(fields[3], "day of the month", "days of the month"))
 		rest.days, rest.special.lastDay, rest.special.lastWorkday, rest.special.nearest = everyDay, false, false, 0
 	}
+
 	if hasH(fields[5]) {
 		words = append(words, "on "+spreadField(fields[5], "day of the week", "days of the week"))
 		rest.weekdays, rest.special.nth, rest.special.last = everyWeekday, [5]uint8{}, 0
 	}
+
 	if hasH(fields[4]) {
 		words = append(words, "in "+spreadField(fields[4], "month", "months"))
 		rest.months = everyMonth
 	}
+
 	rest.hasSpecial = rest.special != special{}
 	switch day := rest.dayWords(); {
 	case day != "":
@@ -33,6 +37,7 @@ func spreadRule(r *rule, fields []string) string {
 	case len(words) == 1 && (hasH(fields[2]) || r.hours != 1<<24-1):
 		words[0] += " every day"
 	}
+
 	return strings.Join(words, ", ")
 }
 
@@ -42,6 +47,7 @@ func (r *rule) spreadClock(fields []string) string {
 	if !hasH(seconds) && !hasH(minutes) && !hasH(hours) {
 		return r.clockWords()
 	}
+
 	if !hasH(seconds) && r.seconds == 1 {
 		hour, within := hours[1:], strings.HasPrefix(hours[1:], "(") && strings.HasSuffix(hours, ")")
 		switch {
@@ -54,6 +60,7 @@ func (r *rule) spreadClock(fields []string) string {
 			return "every hour, at a minute " + byName
 		}
 	}
+
 	var words []string
 	for i, f := range []struct {
 		unit string
@@ -72,6 +79,7 @@ func (r *rule) spreadClock(fields []string) string {
 			words = append(words, "at "+f.unit+" "+enumerate(values(f.set), twoDigits))
 		}
 	}
+
 	return strings.Join(words, ", ")
 }
 
@@ -80,18 +88,21 @@ func spreadField(text, unit, several string) string {
 	if strings.Contains(text, ",") {
 		return several + ", some of which follow from the task's name"
 	}
+
 	within, step, stepped := strings.Cut(text[1:], "/")
 	from, to, ranged := strings.Cut(strings.Trim(within, "()"), "-")
 	span := ""
 	if ranged {
 		span = fmt.Sprintf(" from %s to %s", strings.ToUpper(from), strings.ToUpper(to))
 	}
+
 	if stepped {
 		return fmt.Sprintf("every %s %s%s, beginning with one %s", stepOrdinal(step), unit, span, byName)
 	}
 	if unit == "hour" {
 		return "an hour" + span + " " + byName
 	}
+
 	return "a " + unit + span + " " + byName
 }
 

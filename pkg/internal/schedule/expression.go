@@ -57,9 +57,11 @@ func readExpression(name, text string, written bool, meant func(words []string) 
 	fail := func(code, format string, args ...any) (expression, error) {
 		return expression{}, task.Invalid(code, name, "%s: %s", task.Quote(text), fmt.Sprintf(format, args...))
 	}
+
 	if len(text) > maxLength {
 		return fail(task.CodeTooLong, "%d bytes are more than %d", len(text), maxLength)
 	}
+
 	for _, c := range []byte(text) {
 		switch {
 		case c == '\t':
@@ -70,6 +72,7 @@ func readExpression(name, text string, written bool, meant func(words []string) 
 			return fail(task.CodeBadSchedule, "has a character that is not ASCII")
 		}
 	}
+
 	words := strings.Fields(text)
 	switch {
 	case len(words) == 0:
@@ -84,6 +87,7 @@ func readExpression(name, text string, written bool, meant func(words []string) 
 		if len(words) > 2 {
 			return expression{after: period}, nil
 		}
+
 		return expression{every: period}, nil
 	case words[0] == in:
 		wait, err := parseIn(words[1:])
@@ -93,6 +97,7 @@ func readExpression(name, text string, written bool, meant func(words []string) 
 		if !written {
 			return fail(task.CodeBadSchedule, "@in counts from when a task is written; it is \"@at\" from then on")
 		}
+
 		return expression{in: wait}, nil
 	case words[0] == "@at":
 		instant, err := parseAt(words[1:])
@@ -109,7 +114,9 @@ func readExpression(name, text string, written bool, meant func(words []string) 
 		}
 		words = strings.Fields(sixFields)
 	}
+
 	given := words
+
 	if slices.ContainsFunc(words, hasH) {
 		if !written {
 			return fail(task.CodeBadSchedule, "H stands for a value that follows from the task's name; name the task")
@@ -117,11 +124,13 @@ func readExpression(name, text string, written bool, meant func(words []string) 
 		if len(text) > maxSpread {
 			return fail(task.CodeTooLong, "%d bytes are more than %d, with H", len(text), maxSpread)
 		}
+
 		var err error
 		if words, err = spreadWords(words, "", ""); err != nil {
 			return fail(task.CodeBadSchedule, "%v%s", err, meant(given))
 		}
 	}
+
 	r, err := parseCron(words)
 	if err != nil {
 		return fail(task.CodeBadSchedule, "%v%s", err, meant(given))
@@ -129,6 +138,7 @@ func readExpression(name, text string, written bool, meant func(words []string) 
 	if r.nextDay(firstSecond/day, endSecond/day-1) == none {
 		return fail(task.CodeNeverFires, "never fires: no month that it names has such a day")
 	}
+
 	return expression{cron: r}, nil
 }
 
@@ -142,10 +152,13 @@ func wrongNickname(words []string) string {
 	case known || lower == manual || lower == "@every" || lower == "@at" || lower == in:
 		return fmt.Sprintf("did you mean %q?", lower)
 	}
+
 	const none = "is none of @yearly, @monthly, @weekly, @daily, @hourly, @every, @at, @in, @manual"
+
 	if near := task.Nearest(words[0], slices.Concat(slices.Sorted(maps.Keys(nicknames)), []string{manual, "@every", "@at", in})); near != "" {
 		return none + fmt.Sprintf("; did you mean %q?", near)
 	}
+
 	return none
 }
 
@@ -158,6 +171,7 @@ func parseEvery(words []string) (int64, error) {
 	case len(words) != 1:
 		return 0, fmt.Errorf("@every needs one duration, such as \"@every 90s\"%s", oneDuration("@every", words))
 	}
+
 	return parseDuration("period", words[0])
 }
 
@@ -175,6 +189,7 @@ func parseDuration(noun, text string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	switch d := read.Std(); {
 	case d < 0:
 		return 0, fmt.Errorf("the %s is negative", noun)
@@ -196,19 +211,23 @@ var rfc3339 = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|
 // parseAt returns an instant in ms.
 func parseAt(words []string) (int64, error) {
 	err := fmt.Errorf("@at needs one RFC 3339 time with its offset, such as \"@at 2026-12-24T18:00:00Z\"")
+
 	if len(words) != 1 || !rfc3339.MatchString(words[0]) {
 		return 0, err
 	}
+
 	at, parseErr := time.Parse(time.RFC3339, words[0])
 	if parseErr != nil {
 		return 0, err
 	}
+
 	switch {
 	case at.Unix() < firstWritten || at.Unix() >= endSecond:
 		return 0, fmt.Errorf("the time is outside the years 2000 to 2100")
 	case at.Nanosecond()%int(time.Millisecond) != 0:
 		return 0, fmt.Errorf("a time is a whole number of milliseconds")
 	}
+
 	return at.UnixMilli(), nil
 }
 
@@ -229,6 +248,7 @@ func parseCron(words []string) (*rule, error) {
 		return nil, fmt.Errorf("has %d %s; a cron expression has 5 (minute, hour, day of month, month, day of week), or 6 with seconds first",
 			len(words), plural(len(words), "field"))
 	}
+
 	var days special
 	plain := make([]string, maxFields)
 	var empty [maxFields]bool // of plain items
@@ -237,19 +257,24 @@ func parseCron(words []string) (*rule, error) {
 		if err == nil && text != "" {
 			text, err = fields[i].check(text)
 		}
+
 		if err != nil {
 			return nil, err
 		}
+
 		plain[i], empty[i] = cmp.Or(text, nothing), text == ""
 	}
+
 	parsed, err := cronParser.Parse(strings.Join(plain, " "))
 	if err != nil {
 		return nil, err
 	}
+
 	sets, ok := parsed.(*cron.SpecSchedule)
 	if !ok {
 		return nil, fmt.Errorf("is not made of fields")
 	}
+
 	// The star bit (the highest) of the parser is dropped: it forgets that */2
 	// starts with *. Vixie's cron looks at the first character, and so do we. A ?
 	// is a *: check has refused it everywhere but in the day fields.
@@ -269,9 +294,11 @@ func parseCron(words []string) (*rule, error) {
 	if empty[3] {
 		r.days = 0
 	}
+
 	if empty[5] {
 		r.weekdays = 0
 	}
+
 	return r, nil
 }
 

@@ -45,6 +45,7 @@ func (f *field) check(text string) (string, error) {
 		}
 		items[i] = plain
 	}
+
 	return strings.Join(items, ","), nil
 }
 
@@ -52,23 +53,27 @@ func (f *field) checkItem(item string) (string, error) {
 	if err := f.unsupported(item); err != nil {
 		return "", err
 	}
+
 	values, step, stepped := strings.Cut(item, "/")
 	low, high, ranged := strings.Cut(values, "-")
 	if low == "*" && ranged {
 		return "", fmt.Errorf("%s %s: * is every value, it cannot begin a range", f.name, short(item))
 	}
+
 	from, to := f.min, f.max
 	if low != "*" {
 		var err error
 		if from, err = f.value(item, low); err != nil {
 			return "", err
 		}
+
 		to = from
 		if ranged {
 			if to, err = f.value(item, high); err != nil {
 				return "", err
 			}
 		}
+
 		if stepped && !ranged {
 			// As in robfig/cron, Quartz and Spring, 5/10 begins at 5 and goes on to
 			// the field's maximum. Sunday as 7 is beyond the last weekday: it is then
@@ -76,9 +81,11 @@ func (f *field) checkItem(item string) (string, error) {
 			to = max(from, f.last())
 		}
 	}
+
 	if from > to {
 		return "", f.backwards(item, from, to)
 	}
+
 	by := 1
 	if stepped {
 		var err error
@@ -86,6 +93,7 @@ func (f *field) checkItem(item string) (string, error) {
 			return "", err
 		}
 	}
+
 	return f.plain(from, to, by), nil
 }
 
@@ -94,10 +102,12 @@ func (f *field) plain(from, to, by int) string {
 	if to <= f.last() {
 		return fmt.Sprintf("%d-%d/%d", from, to, by)
 	}
+
 	var days []string
 	for n := from; n <= to; n += by {
 		days = append(days, strconv.Itoa(n%7))
 	}
+
 	return strings.Join(days, ",")
 }
 
@@ -123,6 +133,7 @@ func (f *field) value(item, text string) (int, error) {
 			return f.min + i, nil
 		}
 	}
+
 	n, ok := number(text)
 	switch {
 	case text == "":
@@ -137,6 +148,7 @@ func (f *field) value(item, text string) (int, error) {
 	case n < f.min:
 		return 0, fmt.Errorf("%s %s is below %d", f.name, short(text), f.min)
 	}
+
 	return n, nil
 }
 
@@ -150,6 +162,7 @@ func (f *field) step(item, text string) (int, error) {
 	case n > f.max:
 		return 0, fmt.Errorf("%s step %s is beyond %d", f.name, short(text), f.max)
 	}
+
 	return n, nil
 }
 
@@ -186,6 +199,7 @@ func (f *field) unsupported(item string) error {
 	case text == "L" || strings.HasPrefix(text, "L-") || isNumber(strings.TrimSuffix(text, "L")) && strings.HasSuffix(text, "L"):
 		return fmt.Errorf("%s %s: L, the last one, is for the days: L in the day of month, 5L in the day of week", f.name, short(item))
 	}
+
 	return nil
 }
 
@@ -209,5 +223,6 @@ func number(s string) (int, bool) {
 		}
 		n = min(n*10+int(c-'0'), 1_000_000)
 	}
+
 	return n, s != ""
 }

@@ -15,10 +15,12 @@ func (s *Schedule) Due(tick time.Time, uid string) time.Time {
 	if width <= 1 {
 		return tick
 	}
+
 	var space [64]byte
 	text := append(append(space[:0], uid...), '/')
 	text = strconv.AppendInt(text, tick.UnixMilli(), 10)
 	delay := xxhash.Sum64(text) % uint64(width)
+
 	return tick.Add(time.Duration(delay) * time.Millisecond)
 }
 
@@ -34,10 +36,12 @@ func (s *Schedule) width(tick time.Time) int64 {
 	if s.plan.jitter == 0 {
 		return 0
 	}
+
 	at := milliseconds(tick)
 	if next := s.next(at); next != none {
 		return min(s.plan.jitter, next-at)
 	}
+
 	return s.plan.jitter
 }
 
@@ -48,9 +52,11 @@ func (s *Schedule) LastDue(upTo time.Time, uid string) (tick time.Time, ok bool)
 	if at != none && s.Due(instant(at), uid).After(upTo) {
 		at = s.previous(at - 1) // which is due before the tick after it
 	}
+
 	if at == none {
 		return time.Time{}, false
 	}
+
 	return instant(at), true
 }
 

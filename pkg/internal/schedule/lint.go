@@ -37,22 +37,27 @@ func Lint(t task.Timing, now time.Time) []Finding {
 		}
 		return []Finding{{Code: task.CodeBadSchedule, Field: "schedule", Message: err.Error()}}
 	}
+
 	p := &plan{}
 	if p.parse(t.Schedule, true) != nil || p.place(t) != nil {
 		return nil // it cannot be: it was checked
 	}
+
 	l := linter{plan: p, timing: t, now: now.Unix()}
 	l.ended(now)
+
 	for i, text := range t.Schedule {
 		l.field = fieldName(t.Schedule, i)
 		x, err := parseExpression(l.field, text, true)
 		if err == nil && x.cron != nil {
 			l.rule(x.cron, text)
 		}
+
 		if x.every > 0 && x.every <= 1000 {
 			l.find(LintSeconds, "", "%s ticks %s", task.Quote(text), timesADay(86_400_000/x.every))
 		}
 	}
+
 	return l.found
 }
 
@@ -78,9 +83,11 @@ func (l *linter) ended(now time.Time) {
 		l.find(LintEnded, "", "%s is past: no tick is left", l.timing.End.UTC().Format(time.RFC3339))
 		return
 	}
+
 	if l.manual() || l.after != 0 || slices.ContainsFunc(l.timing.Schedule, waits) {
 		return
 	}
+
 	s := Schedule{plan: l.plan, anchor: milliseconds(now)}
 	if _, ok := s.Next(now); !ok {
 		l.field = "schedule"
@@ -94,16 +101,20 @@ func (l *linter) rule(r *rule, text string) {
 		l.clocks(r)
 		return
 	}
+
 	if len(words) == maxFields-1 {
 		words = append([]string{"0"}, words...)
 	}
+
 	if len(values(r.seconds)) == 60 && len(values(r.minutes)) == 60 {
 		n := int64(3600 * len(values(uint64(r.hours))))
 		l.find(LintSeconds, "", "%s ticks %s", task.Quote(text), timesADay(n))
 	}
+
 	for i := range fields {
 		l.step(&fields[i], words, i)
 	}
+
 	byDay, byWeekday := r.days != everyDay, r.weekdays != everyWeekday
 	switch {
 	case !byDay || !byWeekday:
@@ -112,7 +123,9 @@ func (l *linter) rule(r *rule, text string) {
 	default:
 		l.find(LintDays, "", "the day of month %s or the day of week %s: either suffices", short(words[3]), short(words[5]))
 	}
+
 	l.quartzWeekday(words)
+
 	if !hasH(words[2]) {
 		l.clocks(r)
 	}
@@ -130,6 +143,7 @@ func (l *linter) step(f *field, words []string, i int) {
 	if strings.Contains(words[i], ",") {
 		return
 	}
+
 	item := words[i]
 	begin, text, stepped := strings.Cut(item, "/")
 	by, ok := number(text)
@@ -145,20 +159,24 @@ func (l *linter) step(f *field, words []string, i int) {
 			return // a range, which says where it ends
 		}
 	}
+
 	last := from + (f.last()-from)/by*by
 
 	if f == dayOfMonth {
 		l.find(LintStep, "", "day of month %s begins anew each month: after the %s comes the %s", short(item), ordinal(last), ordinal(from))
 		return
 	}
+
 	round, known := rounds[f.name]
 	if !known || from+round.size-last == by {
 		return
 	}
+
 	hint := ""
 	if f.unit != "" && i+1 < len(words) && !slices.ContainsFunc(words[i+1:], func(w string) bool { return w != "*" && w != "?" }) {
 		hint = fmt.Sprintf("\"@every %d%s\" keeps its distance", by, f.unit)
 	}
+
 	l.find(LintStep, hint, "%s %s begins anew each %s: from %d to %d it is %s, not %d", f.name, short(item), round.unit,
 		last, from, counted(from+round.size-last, f.name), by)
 }
@@ -169,11 +187,13 @@ func (l *linter) quartzWeekday(words []string) {
 	if words[3] != "?" {
 		return
 	}
+
 	numbered := slices.ContainsFunc(strings.Split(words[5], ","), func(item string) bool {
 		days, _, _ := strings.Cut(item, "/")
 		days, _, _ = strings.Cut(days, "#")
 		return strings.ContainsAny(days, "0123456789")
 	})
+
 	if numbered {
 		l.find(LintWeekday, "names such as MON-FRI mean the same everywhere", "day of week %s: 1 is Monday here, as in cron and Spring; in Quartz 1 is Sunday", short(words[5]))
 	}
@@ -188,6 +208,7 @@ func (l *linter) clocks(r *rule) {
 		if st.start < l.now || st.start > l.now+twoYears || st.start > l.last/1000 || st.start < l.first/1000 {
 			continue
 		}
+
 		switch {
 		case st.gap() && !gap:
 			gap = l.gap(r, st)
@@ -207,10 +228,12 @@ func (l *linter) gap(r *rule, st *stretch) bool {
 	if first == none || r.hourly() {
 		return false
 	}
+
 	count := 0
 	for local := first; local != none && count < 1000; count++ {
 		local = r.nextLocal(local+1, to)
 	}
+
 	when := time.Unix(first, 0).UTC().Format("15:04:05 on 2 January 2006")
 	what := "it does not tick then"
 	if !r.realTime && !l.policy.skipGap {
@@ -219,7 +242,9 @@ func (l *linter) gap(r *rule, st *stretch) bool {
 			what = fmt.Sprintf("that and the %d ticks after it are one, at %s", count-1, time.Unix(to, 0).UTC().Format("15:04:05"))
 		}
 	}
+
 	l.find(LintClocks, "", "%s does not exist in %s: %s", when, l.zone.location, what)
+
 	return true
 }
 
@@ -228,7 +253,9 @@ func (l *linter) fold(r *rule, st *stretch) bool {
 	if local == none || r.hourly() || !r.realTime && !l.policy.foldBoth {
 		return false
 	}
+
 	l.find(LintClocks, "", "%s comes twice in %s: it ticks both times", time.Unix(local, 0).UTC().Format("15:04:05 on 2 January 2006"), l.zone.location)
+
 	return true
 }
 
@@ -254,29 +281,34 @@ func Crowds(list []*Schedule, now time.Time, least int) []Crowd {
 		if s == nil || s.plan.jitter > 0 {
 			continue
 		}
+
 		at := milliseconds(now)
 		for range mostLooked {
 			if at = s.next(at); at == none || at > milliseconds(now)+day*1000 {
 				break
 			}
+
 			members := bySecond[at/1000]
 			if len(members) == 0 || members[len(members)-1] != i {
 				bySecond[at/1000] = append(members, i)
 			}
 		}
 	}
+
 	var crowds []Crowd
 	for second, members := range bySecond {
 		if len(members) >= least {
 			crowds = append(crowds, Crowd{time.Unix(second, 0).UTC(), members})
 		}
 	}
+
 	slices.SortFunc(crowds, func(a, b Crowd) int {
 		if d := len(b.Members) - len(a.Members); d != 0 {
 			return d
 		}
 		return a.At.Compare(b.At)
 	})
+
 	var found []Crowd
 	for _, c := range crowds { // those that tick each hour are one crowd, not 24
 		again := slices.ContainsFunc(found, func(f Crowd) bool { return slices.Equal(f.Members, c.Members) })
@@ -284,5 +316,6 @@ func Crowds(list []*Schedule, now time.Time, least int) []Crowd {
 			found = append(found, c)
 		}
 	}
+
 	return found
 }

@@ -19,6 +19,7 @@ func meant(words []string) string {
 	if len(words) > 2*maxFields {
 		return ""
 	}
+
 	for _, guess := range []func([]string) string{steadyBeat, withoutSign, plainCron, wrongPlace, nextValue} {
 		text := guess(words)
 		if text == "" || len(text) > maxMeant || text == strings.Join(words, " ") {
@@ -28,6 +29,7 @@ func meant(words []string) string {
 			return fmt.Sprintf("; did you mean %q?", text)
 		}
 	}
+
 	return ""
 }
 
@@ -40,6 +42,7 @@ func steadyBeat(words []string) string {
 	if first < 0 || first > 1 {
 		return ""
 	}
+
 	for i, word := range words {
 		f := &fields[first+i]
 		text, ok := strings.CutPrefix(word, "*/")
@@ -50,8 +53,10 @@ func steadyBeat(words []string) string {
 		if slices.ContainsFunc(words[i+1:], func(w string) bool { return w != "*" }) {
 			return ""
 		}
+
 		return fmt.Sprintf("@every %d%s", n, f.unit)
 	}
+
 	return ""
 }
 
@@ -64,18 +69,22 @@ func withoutSign(words []string) string {
 	if len(words) == 1 && nicknames["@"+text] != "" || text == "manual" {
 		return "@" + text
 	}
+
 	if m := timeOfDay.FindStringSubmatch(strings.TrimPrefix(text, "at ")); m != nil {
 		hour, _ := strconv.Atoi(m[1])
 		minute, _ := strconv.Atoi(m[2])
 		return fmt.Sprintf("%d %d * * *", minute, hour)
 	}
+
 	if len(words) == 1 && rfc3339.MatchString(words[0]) {
 		return "@at " + words[0]
 	}
+
 	period, every := strings.CutPrefix(text, "every ")
 	if !every && len(words) > 2 {
 		return ""
 	}
+
 	switch period {
 	case "second", "minute", "hour":
 		period = "1 " + period
@@ -86,12 +95,14 @@ func withoutSign(words []string) string {
 	case "month":
 		return "@monthly"
 	}
+
 	if !every && !strings.ContainsAny(period, "smhd") { // a number alone may be anything
 		return ""
 	}
 	if d, ok := task.MeantDuration(period); ok {
 		return "@every " + d.String()
 	}
+
 	return ""
 }
 
@@ -110,12 +121,15 @@ func plainCron(words []string) string {
 	if len(plain) == maxFields+1 && plain[maxFields] == "*" {
 		plain = plain[:maxFields]
 	}
+
 	first := maxFields - len(plain)
+
 	for i, word := range plain {
 		if f := first + i; word == "?" && (f < 0 || f >= maxFields || !fields[f].isAnyDay(word)) {
 			plain[i] = "*"
 		}
 	}
+
 	return strings.Join(plain, " ")
 }
 
@@ -126,6 +140,7 @@ func wrongPlace(words []string) string {
 	if first < 0 || first > 1 {
 		return ""
 	}
+
 	moved := slices.Clone(words)
 	for i, word := range moved {
 		for j := range moved {
@@ -135,6 +150,7 @@ func wrongPlace(words []string) string {
 			}
 		}
 	}
+
 	return ""
 }
 
@@ -151,6 +167,7 @@ func nextValue(words []string) string {
 	if first < 0 || first > 1 {
 		return ""
 	}
+
 	better := slices.Clone(words)
 	for i, word := range better {
 		f := &fields[first+i]
@@ -158,18 +175,22 @@ func nextValue(words []string) string {
 			better[i] = "0"
 			continue
 		}
+
 		if f.names == nil {
 			continue
 		}
+
 		better[i] = letters.ReplaceAllStringFunc(word, func(name string) string {
 			for _, known := range f.names {
 				if len(name) >= 2 && (strings.HasPrefix(strings.ToUpper(name), known) || strings.HasPrefix(known, strings.ToUpper(name))) {
 					return known
 				}
 			}
+
 			return name
 		})
 	}
+
 	return strings.Join(better, " ")
 }
 

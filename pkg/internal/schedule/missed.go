@@ -29,12 +29,16 @@ func (s *Schedule) Missed(after, upTo time.Time, newest int) (first, last time.T
 	if lo == none || lo > to {
 		return first, last, 0, nil
 	}
+
 	hi := s.previous(to)
 	count = s.count(lo, hi)
+
 	for tick := hi; tick >= lo && len(ticks) < newest; tick = s.previous(tick - 1) {
 		ticks = append(ticks, time.UnixMilli(tick).UTC())
 	}
+
 	slices.Reverse(ticks)
+
 	return time.UnixMilli(lo).UTC(), time.UnixMilli(hi).UTC(), count, ticks
 }
 
@@ -44,17 +48,20 @@ func (s *Schedule) count(lo, hi int64) int64 {
 	if p.after != 0 {
 		return 1 // there is no other
 	}
+
 	n := countMultiples(hi-s.anchor, p.every) - countMultiples(lo-1-s.anchor, p.every)
 	if len(p.rules) > 0 {
 		c := newCounter(s)
 		c.pieces((lo+999)/1000, hi/1000+1)
 		n += c.ticks - c.shared
 	}
+
 	for _, at := range p.at {
 		if lo <= at && at <= hi && !s.repeats(at) {
 			n++
 		}
 	}
+
 	return n
 }
 
@@ -64,6 +71,7 @@ func (s *Schedule) repeats(tick int64) bool {
 	if tick > s.anchor && isMultiple(tick-s.anchor, s.plan.every) {
 		return true
 	}
+
 	return tick%1000 == 0 && slices.ContainsFunc(s.plan.rules, func(r rule) bool {
 		return r.next(s.plan.zone, s.plan.policy, tick/1000) == tick/1000
 	})
@@ -95,6 +103,7 @@ type meeting struct {
 func newCounter(s *Schedule) *counter {
 	c := &counter{plan: s.plan, all: 1<<uint(len(s.plan.rules)) - 1, perDay: make(map[ruleSet]int64), cycle: 1}
 	const longest = 1 << 40 // seconds; far more than ticks have
+
 	for _, period := range s.plan.every {
 		if whole, ok := wholeSeconds(s.anchor, period); ok {
 			c.every = append(c.every, whole)
@@ -105,9 +114,11 @@ func newCounter(s *Schedule) *counter {
 			}
 		}
 	}
+
 	if len(c.every) > 0 {
 		c.alike = make(map[meeting]int64)
 	}
+
 	return c
 }
 
@@ -119,21 +130,26 @@ func (c *counter) pieces(from, end int64) {
 	if from >= end {
 		return
 	}
+
 	for i := z.at(from); i < len(z.stretches) && z.stretches[i].start < end; i++ {
 		st := &z.stretches[i]
 		start, stop := max(from, st.start), min(end, st.end)
+
 		var again ruleSet // rules that tick in the second pass of a fold
 		for n := range c.plan.rules {
 			if c.plan.rules[n].localStart(st, p) == st.start+st.offset {
 				again |= 1 << uint(n)
 			}
 		}
+
 		if again != c.all {
 			unfolded := st.start + st.before - st.offset
 			c.piece(start, min(stop, unfolded), st.offset, again)
 			start = max(start, unfolded)
 		}
+
 		c.piece(start, stop, st.offset, c.all)
+
 		if start == st.start {
 			c.afterGap(st)
 		}
@@ -150,11 +166,14 @@ func (c *counter) afterGap(st *stretch) {
 		if r.nextLocal(local, local+1) == local {
 			return
 		}
+
 		ran = ran || r.runsAfterGap(st, c.plan.policy)
 	}
+
 	if !ran {
 		return
 	}
+
 	c.ticks++
 	for _, e := range c.every {
 		if e.has(st.start) {
@@ -169,6 +188,7 @@ func (c *counter) piece(start, end, offset int64, rules ruleSet) {
 	if start >= end || rules == 0 {
 		return
 	}
+
 	from, to := start+offset, end+offset
 	var match [MaxExpressions]uint32 // by rule: the days of the month
 	m, n := monthOf(from / day)
@@ -180,11 +200,13 @@ func (c *counter) piece(start, end, offset int64, rules ruleSet) {
 				match[i] = c.plan.rules[i].daysOf(&calendar[m])
 			}
 		}
+
 		var today ruleSet
 		for set := rules; set != 0; set &= set - 1 {
 			i := bits.TrailingZeros32(uint32(set))
 			today |= ruleSet(match[i]>>uint(n)&1) << uint(i)
 		}
+
 		if today != 0 {
 			c.day(today, d*day-offset, max(from-d*day, 0), min(to-d*day, day))
 		}
@@ -199,25 +221,30 @@ func (c *counter) day(rules ruleSet, start, from, to int64) {
 		c.shared += c.meet(rules, start, from, to)
 		return
 	}
+
 	ticks, ok := c.perDay[rules]
 	if !ok {
 		ticks = c.union(rules, 0, day)
 		c.perDay[rules] = ticks
 	}
+
 	c.ticks += ticks
 	if len(c.every) == 0 {
 		return
 	}
+
 	if c.cycle == 0 || slices.ContainsFunc(c.every, func(e progression) bool { return e.first > start }) {
 		c.shared += c.meet(rules, start, 0, day)
 		return
 	}
+
 	phase := meeting{rules, start % c.cycle}
 	shared, ok := c.alike[phase]
 	if !ok {
 		shared = c.meet(rules, start, 0, day)
 		c.alike[phase] = shared
 	}
+
 	c.shared += shared
 }
 
@@ -233,14 +260,18 @@ func (c *counter) union(rules ruleSet, from, to int64) int64 {
 				seconds |= r.seconds
 			}
 		}
+
 		if cut := from - minute*60; cut > 0 {
 			seconds &^= 1<<uint(cut) - 1
 		}
+
 		if cut := to - minute*60; cut < 60 {
 			seconds &= 1<<uint(cut) - 1
 		}
+
 		count += bits.OnesCount64(seconds)
 	}
+
 	return int64(count)
 }
 
@@ -256,6 +287,7 @@ func (c *counter) meet(rules ruleSet, start, from, to int64) int64 {
 					continue ticks
 				}
 			}
+
 			for set := rules; set != 0; set &= set - 1 {
 				if c.plan.rules[bits.TrailingZeros32(uint32(set))].has(tick - start) {
 					count++
@@ -264,5 +296,6 @@ func (c *counter) meet(rules ruleSet, start, from, to int64) int64 {
 			}
 		}
 	}
+
 	return count
 }

@@ -41,6 +41,7 @@ func ReadLocal(text, timezone string) (Moment, error) {
 	if err != nil {
 		return Moment{}, err
 	}
+
 	var local time.Time
 	instants, isInstant := []time.Time(nil), rfc3339.MatchString(text)
 	if isInstant {
@@ -54,26 +55,31 @@ func ReadLocal(text, timezone string) (Moment, error) {
 	} else {
 		local, err = parseLocal(text)
 	}
+
 	if err != nil {
 		return Moment{}, task.Invalid(task.CodeBadTime, "at", "%s is not a time, such as 2026-03-29 02:30 or 2026-03-29T00:30:00Z", task.Quote(text))
 	}
 	if s := local.Unix(); s < firstWritten || s >= endSecond {
 		return Moment{}, task.Invalid(task.CodeBadTime, "at", "%s is not in the years 2000 to 2100", task.Quote(text))
 	}
+
 	m := z.moment(local)
 	if isInstant {
 		m.Instants = instants
 	}
+
 	return m, nil
 }
 
 func parseLocal(text string) (time.Time, error) {
 	text = strings.Replace(text, "T", " ", 1)
+
 	for _, layout := range localLayouts {
 		if at, err := time.Parse(layout, text); err == nil && len(text) == len(layout) {
 			return at, nil
 		}
 	}
+
 	return time.Time{}, task.Invalid(task.CodeBadTime, "at", "is not a time")
 }
 
@@ -83,16 +89,19 @@ func (z *zone) moment(local time.Time) Moment {
 	if !m.whole {
 		m.Local = local.Format(localLayouts[3])
 	}
+
 	const apart = 2 * day // farther than any clock is from UTC
 	for i := z.at(m.seconds - apart); i < len(z.stretches) && z.stretches[i].start < m.seconds+apart; i++ {
 		st := &z.stretches[i]
 		if at := m.seconds - st.offset; st.start <= at && at < st.end {
 			m.Instants = append(m.Instants, local.Add(time.Duration(-st.offset)*time.Second))
 		}
+
 		if from, to := st.start+st.before, st.start+st.offset; min(from, to) <= m.seconds && m.seconds < max(from, to) {
 			m.Change = st.change()
 		}
 	}
+
 	return m
 }
 
@@ -120,18 +129,23 @@ func (s *Schedule) At(at time.Time) Reading {
 	if r.Tick {
 		last = s.previous(ms - 1)
 	}
+
 	if last != none {
 		r.Previous = instant(last)
 	}
+
 	if next := s.next(ms); next != none {
 		r.Next = instant(next)
 	}
+
 	if r.Tick {
 		r.Note = s.note(instant(ms))
 	}
+
 	if second := ms / 1000; second >= firstSecond && second < endSecond {
 		r.Change = s.plan.zone.changeOf(second, ms%1000 == 0)
 	}
+
 	return r
 }
 
@@ -145,6 +159,7 @@ func (z *zone) changeOf(at int64, whole bool) *Change {
 	if z.twice(i, at) {
 		return z.stretches[i+1].change()
 	}
+
 	return nil
 }
 

@@ -24,37 +24,46 @@ func (c *planCache) get(t task.Timing) (*plan, error) {
 	if !cacheable(t.Schedule) {
 		return newPlan(t)
 	}
+
 	var space [128]byte
 	key := appendKey(space[:0], t)
 	c.mu.RLock()
 	p := c.plans[string(key)]
 	c.mu.RUnlock()
+
 	if p != nil {
 		return p, nil
 	}
+
 	p, err := newPlan(t)
 	if err != nil {
 		return nil, err
 	}
+
 	return c.put(string(key), p), nil
 }
 
 func (c *planCache) put(key string, p *plan) *plan {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if have := c.plans[key]; have != nil {
 		return have
 	}
+
 	if c.plans == nil {
 		c.plans = make(map[string]*plan)
 	}
+
 	for old := range c.plans {
 		if len(c.plans) < c.limit {
 			break
 		}
 		delete(c.plans, old)
 	}
+
 	c.plans[key] = p
+
 	return p
 }
 
@@ -64,11 +73,13 @@ func cacheable(exprs []string) bool {
 	if len(exprs) > MaxExpressions {
 		return false
 	}
+
 	for _, text := range exprs {
 		if len(text) > maxLength || len(text) > 2 && text[0] == '@' && text[1] == 'a' && text[2] == 't' {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -80,16 +91,20 @@ func appendKey(key []byte, t task.Timing) []byte {
 	for _, text := range t.Schedule {
 		key = append(binary.AppendUvarint(key, uint64(len(text))), text...)
 	}
+
 	for _, text := range [...]string{t.Timezone, t.DST.Gap, t.DST.Fold} {
 		key = append(binary.AppendUvarint(key, uint64(len(text))), text...)
 	}
+
 	if !t.Start.IsZero() || !t.End.IsZero() || t.Jitter != 0 {
 		// In seconds and nanoseconds, which overflow for no time at all: the bounds
 		// are not checked yet.
 		for _, at := range [...]task.Time{t.Start, t.End} {
 			key = binary.AppendVarint(binary.AppendVarint(key, at.Unix()), int64(at.Nanosecond()))
 		}
+
 		key = binary.AppendVarint(key, int64(t.Jitter))
 	}
+
 	return key
 }

@@ -25,15 +25,18 @@ func (r *rule) daysOf(m *month) uint32 {
 	if r.months>>m.number&1 == 0 {
 		return 0
 	}
+
 	byDay, byWeekday := r.days, inMonth(r.weekdays, m.weekday)
 	if r.hasSpecial {
 		byDay |= r.special.monthDays(m.weekday, m.length)
 		byWeekday |= r.special.weekDays(m.weekday, m.length)
 	}
+
 	match := byDay & byWeekday
 	if !r.bothDays {
 		match = byDay | byWeekday
 	}
+
 	return match & ((uint32(1)<<m.length - 1) << 1)
 }
 
@@ -48,6 +51,7 @@ func (r *rule) nextDay(d, last int64) int64 {
 			return none
 		}
 	}
+
 	return none
 }
 
@@ -62,10 +66,12 @@ func (r *rule) previousDay(d, first int64) int64 {
 			}
 			return none
 		}
+
 		if m.first <= first {
 			return none
 		}
 	}
+
 	return none
 }
 
@@ -85,15 +91,18 @@ func (r *rule) nextSecond(from int64) int64 {
 				return from + int64(bits.TrailingZeros64(later))
 			}
 		}
+
 		if later := r.minutes >> (m + 1); later != 0 {
 			m += 1 + uint(bits.TrailingZeros64(later))
 			return clock(h, m, uint(bits.TrailingZeros64(r.seconds)))
 		}
 	}
+
 	if later := r.hours >> (h + 1); later != 0 {
 		h += 1 + uint(bits.TrailingZeros32(later))
 		return clock(h, uint(bits.TrailingZeros64(r.minutes)), uint(bits.TrailingZeros64(r.seconds)))
 	}
+
 	return none
 }
 
@@ -107,13 +116,16 @@ func (r *rule) previousSecond(to int64) int64 {
 				return clock(h, m, highest(earlier))
 			}
 		}
+
 		if earlier := r.minutes & (1<<m - 1); earlier != 0 {
 			return clock(h, highest(earlier), highest(r.seconds))
 		}
 	}
+
 	if earlier := r.hours & (1<<h - 1); earlier != 0 {
 		return clock(highest(uint64(earlier)), highest(r.minutes), highest(r.seconds))
 	}
+
 	return none
 }
 
@@ -126,6 +138,7 @@ func (r *rule) nextLocal(from, end int64) int64 {
 	if from >= end {
 		return none
 	}
+
 	d, last := from/day, (end-1)/day
 	second := from % day
 	for range 2 { // at most: this day is already over, then the first second of another
@@ -133,20 +146,24 @@ func (r *rule) nextLocal(from, end int64) int64 {
 		if on == none {
 			return none
 		}
+
 		if on > d {
 			second = 0
 		}
+
 		if s := r.nextSecond(second); s != none {
 			if local := on*day + s; local < end {
 				return local
 			}
 			return none
 		}
+
 		d, second = on+1, 0
 		if d > last {
 			return none
 		}
 	}
+
 	return none
 }
 
@@ -155,6 +172,7 @@ func (r *rule) previousLocal(to, start int64) int64 {
 	if to < start {
 		return none
 	}
+
 	d, first := to/day, start/day
 	second := to % day
 	for range 2 {
@@ -162,19 +180,23 @@ func (r *rule) previousLocal(to, start int64) int64 {
 		if on == none {
 			return none
 		}
+
 		if on < d {
 			second = day - 1
 		}
+
 		if s := r.previousSecond(second); s != none {
 			if local := on*day + s; local >= start {
 				return local
 			}
 			return none
 		}
+
 		d, second = on-1, day-1
 		if d < first {
 			return none
 		}
 	}
+
 	return none
 }

@@ -102,10 +102,12 @@ func Check(t task.Timing) error {
 		_, err := plans.get(t)
 		return err
 	}
+
 	p := &plan{}
 	if err := p.parse(t.Schedule, true); err != nil {
 		return err
 	}
+
 	return p.place(t)
 }
 
@@ -123,6 +125,7 @@ func newPlan(t task.Timing) (*plan, error) {
 	if err := p.place(t); err != nil {
 		return nil, err
 	}
+
 	return p, p.checkFires(t)
 }
 
@@ -134,6 +137,7 @@ func (p *plan) place(t task.Timing) (err error) {
 	if p.policy, err = newPolicy(t.DST); err != nil {
 		return err
 	}
+
 	return p.bound(t)
 }
 
@@ -146,6 +150,7 @@ func (p *plan) parse(exprs []string, written bool) error {
 	case len(exprs) > MaxExpressions:
 		return task.Invalid(task.CodeTooMany, "schedule", "%d expressions are more than %d", len(exprs), MaxExpressions)
 	}
+
 	for i, text := range exprs {
 		name := fieldName(exprs, i)
 		e, err := parseExpression(name, text, written)
@@ -169,11 +174,13 @@ func (p *plan) parse(exprs []string, written bool) error {
 			return task.Invalid(task.CodeBadSchedule, name, "%s: @manual means no ticks; it stands alone", task.Quote(text))
 		}
 	}
+
 	slices.Sort(p.at)
 	p.at = slices.Clip(slices.Compact(p.at))
 	p.rules = slices.Clip(p.rules)
 	slices.Sort(p.every)
 	p.every = withoutMultiples(p.every)
+
 	return nil
 }
 
@@ -212,6 +219,7 @@ func (s *Schedule) next(after int64) int64 {
 	if after >= p.last {
 		return none
 	}
+
 	if from := after/1000 + 1; from < endSecond {
 		for i := range p.rules {
 			if tick := p.rules[i].next(p.zone, p.policy, from); tick != none {
@@ -219,24 +227,29 @@ func (s *Schedule) next(after int64) int64 {
 			}
 		}
 	}
+
 	for _, period := range p.every {
 		ticks := max(after-s.anchor, 0) / period // up to after
 		next = min(next, s.anchor+(ticks+1)*period)
 	}
+
 	for _, at := range p.at {
 		if at > after {
 			next = min(next, at)
 			break
 		}
 	}
+
 	if p.after != 0 {
 		if tick := s.completion(); tick > after {
 			next = tick
 		}
 	}
+
 	if next > p.last {
 		return none
 	}
+
 	return next
 }
 
@@ -247,29 +260,35 @@ func (s *Schedule) previous(to int64) int64 {
 	if to < p.first {
 		return none
 	}
+
 	for i := range p.rules {
 		if tick := p.rules[i].previous(p.zone, p.policy, to/1000); tick != none {
 			last = max(last, tick*1000)
 		}
 	}
+
 	for _, period := range p.every {
 		if ticks := (to - s.anchor) / period; to > s.anchor && ticks > 0 {
 			last = max(last, s.anchor+ticks*period)
 		}
 	}
+
 	for _, at := range p.at {
 		if at <= to {
 			last = max(last, at)
 		}
 	}
+
 	if p.after != 0 {
 		if tick := s.completion(); tick <= to {
 			last = tick
 		}
 	}
+
 	if last < p.first {
 		return none
 	}
+
 	return last
 }
 
@@ -286,5 +305,6 @@ func milliseconds(t time.Time) int64 {
 	case seconds > year9999:
 		return year9999 * 1000
 	}
+
 	return t.UnixMilli()
 }

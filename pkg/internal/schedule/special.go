@@ -24,12 +24,15 @@ func (s *special) monthDays(first, length uint8) uint32 {
 	if s.lastDay {
 		days |= 1 << length
 	}
+
 	if s.lastWorkday {
 		days |= 1 << workday(length, first, length)
 	}
+
 	for set := s.nearest & (1<<(length+1) - 1); set != 0; set &= set - 1 {
 		days |= 1 << workday(uint8(bits.TrailingZeros32(set)), first, length)
 	}
+
 	return days
 }
 
@@ -46,6 +49,7 @@ func workday(n, first, length uint8) uint8 {
 	case weekday == time.Sunday:
 		return n + 1
 	}
+
 	return n
 }
 
@@ -56,6 +60,7 @@ func (s *special) weekDays(first, length uint8) uint32 {
 		const week = 1<<7 - 1
 		days |= inMonth(weekdays, first) & (week << uint(1+7*n))
 	}
+
 	return days | inMonth(s.last, first)&^(1<<(length-6)-1)
 }
 
@@ -74,20 +79,25 @@ func (s *special) take(f *field, text string) (string, error) {
 		if item == "" {
 			return "", fmt.Errorf("%s has an empty item in its list", f.name)
 		}
+
 		taken, err := false, error(nil)
+
 		switch f {
 		case dayOfMonth:
 			taken, err = s.takeDay(item)
 		case dayOfWeek:
 			taken, err = s.takeWeekday(item)
 		}
+
 		if err != nil {
 			return "", err
 		}
+
 		if !taken {
 			rest = append(rest, item)
 		}
 	}
+
 	return strings.Join(rest, ","), nil
 }
 
@@ -114,6 +124,7 @@ func (s *special) takeDay(item string) (bool, error) {
 	default:
 		return false, nil
 	}
+
 	return true, nil
 }
 
@@ -125,13 +136,17 @@ func (s *special) takeWeekday(item string) (bool, error) {
 		if !ok || n < 1 || n > len(s.nth) {
 			return false, fmt.Errorf("day of week %s: # takes a place in the month from 1 to 5, such as 5#3, the third Friday; the last one is 5L", short(item))
 		}
+
 		weekday, err := dayOfWeek.value(item, day)
 		if err != nil {
 			return false, err
 		}
+
 		s.nth[n-1] |= 1 << uint(weekday%7)
+
 		return true, nil
 	}
+
 	day, isLast := strings.CutSuffix(text, "L")
 	switch {
 	case !isLast:
@@ -139,10 +154,13 @@ func (s *special) takeWeekday(item string) (bool, error) {
 	case day == "":
 		return false, fmt.Errorf("day of week %s: L needs a day, such as 5L, the last Friday", short(item))
 	}
+
 	weekday, err := dayOfWeek.value(item, day)
 	if err != nil {
 		return false, err
 	}
+
 	s.last |= 1 << uint(weekday%7)
+
 	return true, nil
 }

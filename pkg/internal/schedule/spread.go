@@ -33,16 +33,20 @@ func Spread(exprs []string, namespace, name string) (task.Schedules, error) {
 		if !spreads(text) {
 			continue
 		}
+
 		field := fieldName(exprs, i)
 		if _, err := parseExpression(field, text, true); err != nil {
 			return nil, err
 		}
+
 		words, err := spreadWords(strings.Fields(text), namespace, name)
 		if err != nil {
 			return nil, err // it cannot be: it was parsed
 		}
+
 		list[i] = strings.Join(words, " ")
 	}
+
 	return list, nil
 }
 
@@ -69,26 +73,33 @@ func spreadWords(words []string, namespace, name string) ([]string, error) {
 	if first < 0 || first > 1 {
 		return words, nil // not cron; its parser says so
 	}
+
 	words = slices.Clone(words)
 	for i, word := range words {
 		if !hasH(word) {
 			continue
 		}
+
 		f := &fields[first+i]
 		hash := xxhash.Sum64String(namespace + "/" + name + "/" + f.name)
+
 		items := strings.Split(word, ",")
 		for j, item := range items {
 			if item == "" || item[0]|0x20 != 'h' {
 				continue
 			}
+
 			plain, err := f.spread(item, hash)
 			if err != nil {
 				return nil, err
 			}
+
 			items[j] = plain
 		}
+
 		words[i] = strings.Join(items, ",")
 	}
+
 	return words, nil
 }
 
@@ -98,6 +109,7 @@ func (f *field) spread(item string, hash uint64) (string, error) {
 	if f.max == 31 {
 		high = 28 // so that every month has the day
 	}
+
 	values, step, stepped := strings.Cut(item[1:], "/")
 	if values != "" {
 		inner, ok := strings.CutPrefix(values, "(")
@@ -106,6 +118,7 @@ func (f *field) spread(item string, hash uint64) (string, error) {
 		if !ok || !closed || !ranged {
 			return "", fmt.Errorf("%s %s: H is written H, H(%d-%d), H/2 or H(%d-%d)/2", f.name, short(item), low, high, low, high)
 		}
+
 		greatest := high
 		var err error
 		if low, err = f.value(item, from); err != nil {
@@ -114,6 +127,7 @@ func (f *field) spread(item string, hash uint64) (string, error) {
 		if high, err = f.value(item, to); err != nil {
 			return "", err
 		}
+
 		switch {
 		case low > high:
 			return "", fmt.Errorf("%s %s runs backwards; H takes one range", f.name, short(item))
@@ -121,15 +135,20 @@ func (f *field) spread(item string, hash uint64) (string, error) {
 			return "", fmt.Errorf("%s %s is beyond %d, up to which H goes", f.name, short(item), greatest)
 		}
 	}
+
 	count := high - low + 1
+
 	if !stepped {
 		return strconv.Itoa(low + int(hash%uint64(count))), nil
 	}
+
 	by, err := f.step(item, step)
 	if err != nil {
 		return "", err
 	}
+
 	from := low + int(hash%uint64(min(by, count)))
+
 	return fmt.Sprintf("%d-%d/%d", from, high, by), nil
 }
 
@@ -142,20 +161,25 @@ func ResolveIn(exprs []string, now time.Time) (task.Schedules, error) {
 		if !waits(text) {
 			continue
 		}
+
 		field := fieldName(exprs, i)
 		e, err := parseExpression(field, text, true)
 		if err != nil {
 			return nil, err
 		}
+
 		at := task.At(instant(milliseconds(now) + e.in))
 		if at.Unix() < firstWritten || at.Unix() >= endSecond {
 			return nil, task.Invalid(task.CodeBadTime, field, "%s: the time is outside the years 2000 to 2100", task.Quote(text))
 		}
+
 		text, err := at.MarshalText()
 		if err != nil {
 			return nil, fmt.Errorf("write a time: %w", err)
 		}
+
 		list[i] = "@at " + string(text)
 	}
+
 	return list, nil
 }

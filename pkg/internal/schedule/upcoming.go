@@ -34,10 +34,12 @@ func Upcoming(t task.Timing, anchor, from time.Time, count int) ([]Occurrence, e
 	if count < 1 || count > MaxUpcoming {
 		return nil, task.Invalid(task.CodeOutOfRange, "count", "%d is not between 1 and %d", count, MaxUpcoming)
 	}
+
 	s, err := Parse(t, anchor)
 	if err != nil {
 		return nil, err
 	}
+
 	return s.Upcoming(from, count, ""), nil
 }
 
@@ -50,13 +52,16 @@ func (s *Schedule) Upcoming(from time.Time, count int, uid string) []Occurrence 
 		if !ok {
 			break
 		}
+
 		o := Occurrence{Time: tick, Local: tick.In(s.Location()), Before: s.DueBefore(tick), Note: s.note(tick)}
 		if uid != "" {
 			o.Due = s.Due(tick, uid)
 		}
+
 		list = append(list, o)
 		from = tick
 	}
+
 	return list
 }
 
@@ -65,6 +70,7 @@ func (s *Schedule) note(tick time.Time) string {
 	p, instant := s.plan, tick.Unix()
 	i := p.zone.at(instant)
 	st := &p.zone.stretches[i]
+
 	if tick.Nanosecond() != 0 {
 		return ""
 	}
@@ -74,5 +80,6 @@ func (s *Schedule) note(tick time.Time) string {
 	if (p.zone.again(i, instant) || p.zone.twice(i, instant)) && slices.ContainsFunc(p.rules, func(r rule) bool { return r.next(p.zone, p.policy, instant) == instant }) {
 		return NoteFold
 	}
+
 	return ""
 }

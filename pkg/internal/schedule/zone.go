@@ -66,6 +66,7 @@ func (z *zone) at(instant int64) int {
 			hi = mid
 		}
 	}
+
 	return lo
 }
 
@@ -75,12 +76,14 @@ var zoneFiles = sync.OnceValues(func() (map[string]*zip.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the embedded time zones: %w", err)
 	}
+
 	files := make(map[string]*zip.File, len(r.File))
 	for _, f := range r.File {
 		if !strings.HasSuffix(f.Name, "/") {
 			files[f.Name] = f
 		}
 	}
+
 	return files, nil
 })
 
@@ -96,25 +99,33 @@ func findZone(name string) (*zone, error) {
 	if name == "" {
 		name = "UTC"
 	}
+
 	zones.RLock()
 	z := zones.byName[name]
 	zones.RUnlock()
+
 	if z != nil {
 		return z, nil
 	}
+
 	z, err := loadZone(name)
 	if err != nil {
 		return nil, err
 	}
+
 	zones.Lock()
 	defer zones.Unlock()
+
 	if have := zones.byName[name]; have != nil {
 		return have, nil
 	}
+
 	if zones.byName == nil {
 		zones.byName = make(map[string]*zone)
 	}
+
 	zones.byName[name] = z
+
 	return z, nil
 }
 
@@ -123,25 +134,31 @@ func loadZone(name string) (*zone, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	file := files[name]
 	if file == nil {
 		return nil, unknownZone(name, files)
 	}
+
 	r, err := file.Open()
 	if err != nil {
 		return nil, fmt.Errorf("open time zone %s: %w", name, err)
 	}
+
 	defer r.Close()
+
 	data, err := io.ReadAll(r)
 	if err != nil {
 		return nil, fmt.Errorf("read time zone %s: %w", name, err)
 	}
+
 	location := time.UTC
 	if name != "UTC" {
 		if location, err = time.LoadLocationFromTZData(name, data); err != nil {
 			return nil, fmt.Errorf("read time zone %s: %w", name, err)
 		}
 	}
+
 	return &zone{location: location, stretches: cut(location)}, nil
 }
 
@@ -155,15 +172,18 @@ func cut(location *time.Location) []stretch {
 		_, seconds := time.Unix(instant, 0).In(location).Zone()
 		return int64(seconds)
 	}
+
 	now, is := firstSecond, offset(firstSecond)
 	cuts := []stretch{{start: now, offset: is, before: is}}
 	for now < endSecond {
 		next := now + day
+
 		if _, end := time.Unix(now, 0).In(location).ZoneBounds(); end.IsZero() {
 			break
 		} else if end.Unix() > now {
 			next = end.Unix()
 		}
+
 		if offset(next) != is && next < endSecond {
 			// The first second in (now, next] with another offset.
 			n := sort.Search(int(next-now), func(i int) bool { return offset(now+1+int64(i)) != is })
@@ -172,9 +192,12 @@ func cut(location *time.Location) []stretch {
 			cuts = append(cuts, stretch{start: next, offset: offset(next), before: is})
 			is = offset(next)
 		}
+
 		now = next
 	}
+
 	cuts[len(cuts)-1].end = endSecond
+
 	return append([]stretch(nil), cuts...)
 }
 

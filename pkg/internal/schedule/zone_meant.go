@@ -33,14 +33,17 @@ func unknownZone(name string, files map[string]*zip.File) error {
 	refuse := func(format string, args ...any) error {
 		return task.Invalid(task.CodeBadTimezone, "timezone", "%s %s", task.Quote(name), fmt.Sprintf(format, args...))
 	}
+
 	if strings.EqualFold(name, "local") {
 		return refuse("differs from host to host; name a zone, such as \"Europe/Berlin\"")
 	}
+
 	for known := range files {
 		if strings.EqualFold(known, name) {
 			return refuse("is not a time zone; did you mean %q?", known)
 		}
 	}
+
 	if zone := abbreviations[strings.ToUpper(name)]; zone != "" {
 		return refuse("is not a time zone but an abbreviation, which does not say when clocks change; did you mean %q?", zone)
 	}
@@ -50,6 +53,7 @@ func unknownZone(name string, files map[string]*zip.File) error {
 	if near := nearestZone(name, files); near != "" {
 		return refuse("is not a time zone; did you mean %q?", near)
 	}
+
 	return refuse("is not a time zone; use a name of the IANA database, such as \"Europe/Berlin\"")
 }
 
@@ -60,10 +64,12 @@ func fixed(offset []string, files map[string]*zip.File) string {
 	if offset[1] == "-" {
 		sign = "+"
 	}
+
 	name := "Etc/GMT" + sign + offset[2]
 	if files[name] == nil || strings.Trim(offset[3], "0") != "" {
 		return ""
 	}
+
 	return fmt.Sprintf(", or %q", name)
 }
 
@@ -72,23 +78,28 @@ func nearestZone(name string, files map[string]*zip.File) string {
 	if len(name) > 40 {
 		return "" // no zone's name is as long
 	}
+
 	known := slices.Sorted(maps.Keys(files))
 	text := strings.ReplaceAll(name, " ", "_")
 	if near := task.Nearest(text, known); near != "" && strings.Contains(text, "/") {
 		return near
 	}
+
 	city := text[strings.LastIndex(text, "/")+1:]
 	if len(city) < 4 {
 		return ""
 	}
+
 	cities := make([]string, len(known))
 	for i, zone := range known {
 		cities[i] = zone[strings.LastIndex(zone, "/")+1:]
 	}
+
 	near := task.Nearest(city, cities)
 	if near == "" {
 		return ""
 	}
+
 	return known[slices.Index(cities, near)]
 }
 
@@ -98,12 +109,15 @@ func ZoneNames(prefix string) []string {
 	if err != nil {
 		return nil
 	}
+
 	var names []string
 	for name := range files {
 		if len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix) {
 			names = append(names, name)
 		}
 	}
+
 	slices.Sort(names)
+
 	return names
 }

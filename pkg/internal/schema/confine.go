@@ -15,9 +15,11 @@ func refineConfinement(p, limits map[string]*huma.Schema) {
 	Within(p["nice"], task.MinNice, task.MaxNice, nil)
 	p["ionice"].Pattern, p["ionice"].Examples = "^(idle|(best-effort|realtime)(/[0-7])?)$", []any{"idle", "best-effort/7"}
 	setChoices(p["enforce"], task.EnforceRequire, task.EnforceRequire, task.EnforceReport)
+
 	for _, field := range []string{"no_new_privs", "private_tmp", "scratch"} {
 		p[field].Default = false
 	}
+
 	limits["cpu_time"].Pattern = durationPattern
 	for field, of := range map[string]struct{ least, most float64 }{
 		"open_files": {task.MinOpenFiles, task.MaxOpenFiles}, "processes": {1, task.MaxPIDs}, "pids": {1, task.MaxPIDs}, "cpu": {task.MinCPU, task.MaxCPU},

@@ -24,8 +24,10 @@ func Refine(all map[string]*huma.Schema) {
 				p.Nullable = false
 			}
 		}
+
 		s.AdditionalProperties, s.Required = false, fields
 	}
+
 	d := task.Defaults()
 	Spec(all["Spec"])
 	dst, action, process := all["DST"], all["Action"], all["Process"]
@@ -87,6 +89,7 @@ func refineSuccess(s map[string]*huma.Schema) {
 	for _, field := range []string{"output", "not_output"} {
 		s[field].MaxLength = &longest
 	}
+
 	s["output"].Examples = []any{"^backup complete$"}
 	s["not_output"].Examples = []any{"(?i)error"}
 }
@@ -148,13 +151,16 @@ func Spec(s *huma.Schema) {
 	for field, text := range descriptions {
 		p[field].Description = text
 	}
+
 	p["namespace"].Default = d.Namespace
 	p["timezone"].Default, p["timezone"].Examples = d.Timezone, []any{"Europe/Berlin", "America/New_York"}
 	duration(p["timeout"], d.Timeout)
 	duration(p["kill_grace"], d.KillGrace)
+
 	for _, field := range []string{"jitter", "ttl", "start_deadline"} {
 		p[field].Pattern = durationPattern
 	}
+
 	setChoices(p["kill_signal"], task.DefaultKillSignal, task.KillSignals()...)
 	setChoices(p["overlap"], d.Overlap, task.OverlapSkip, task.OverlapQueue, task.OverlapReplace, task.OverlapAllow)
 	Within(p["max_active"], 0, task.MaxActive, 0)
@@ -162,11 +168,13 @@ func Spec(s *huma.Schema) {
 	Within(p["pause_after_failures"], 0, task.MaxFailures, 0)
 	p["paused"].Default = false
 	reason, name, description, labels, label := task.MaxReason, task.MaxName, task.MaxDescription, task.MaxLabels, task.MaxLabel
+
 	p["pause_reason"].MaxLength = &reason
 	for _, field := range []string{"name", "namespace"} {
 		p[field].MaxLength, p[field].Pattern = &name, "^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$"
 		p[field].Not = &huma.Schema{Pattern: `\.\.`}
 	}
+
 	p["name"].Examples = []any{"nightly-backup"}
 	p["description"].MaxLength = &description
 	p["labels"].MaxProperties = &labels

@@ -35,11 +35,14 @@ func keyOf(b [keyBytes]byte) Key {
 	if err != nil {
 		panic("secret: " + err.Error()) // 32 bytes are a key
 	}
+
 	aead, err := cipher.NewGCMWithRandomNonce(block)
 	if err != nil {
 		panic("secret: " + err.Error()) // AES has blocks of 16 bytes
 	}
+
 	sum := sha256.Sum256(append([]byte("carillon secret key id\x00"), b[:]...))
+
 	return Key{id: hex.EncodeToString(sum[:4]), key: func() [keyBytes]byte { return b }, aead: aead}
 }
 
@@ -68,9 +71,11 @@ func parseKey(line string) (Key, error) {
 	if !ok {
 		return Key{}, fmt.Errorf("does not begin with %s", keyMark)
 	}
+
 	b, err := base64.StdEncoding.Strict().DecodeString(text)
 	if err != nil || len(b) != keyBytes {
 		return Key{}, fmt.Errorf("has no %d bytes in base64 behind %s", keyBytes, keyMark)
 	}
+
 	return keyOf([keyBytes]byte(b)), nil
 }

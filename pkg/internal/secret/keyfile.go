@@ -32,7 +32,9 @@ func (f KeyFile) read() (Ring, error) {
 	if err != nil {
 		return Ring{}, err
 	}
+
 	defer file.Close()
+
 	info, err := file.Stat()
 	if err != nil {
 		return Ring{}, err
@@ -40,6 +42,7 @@ func (f KeyFile) read() (Ring, error) {
 	if err := private(info); err != nil {
 		return Ring{}, fmt.Errorf("%s %w", f, err)
 	}
+
 	b, err := io.ReadAll(io.LimitReader(file, maxKeyFile+1))
 	if err != nil {
 		return Ring{}, err
@@ -47,6 +50,7 @@ func (f KeyFile) read() (Ring, error) {
 	if len(b) > maxKeyFile {
 		return Ring{}, fmt.Errorf("%s has more than %d bytes", f, maxKeyFile)
 	}
+
 	return f.parse(string(b))
 }
 
@@ -60,6 +64,7 @@ func private(info fs.FileInfo) error {
 	case ok && st.Uid != 0 && int(st.Uid) != os.Geteuid():
 		return fmt.Errorf("belongs to user %d, and not to root or to whoever runs this", st.Uid)
 	}
+
 	return nil
 }
 
@@ -67,18 +72,23 @@ func (f KeyFile) parse(text string) (r Ring, err error) {
 	n := 0
 	for line := range strings.Lines(text) {
 		n++
+
 		if line = strings.TrimSpace(line); line == "" || line[0] == '#' {
 			continue
 		}
+
 		k, err := parseKey(line)
 		if err == nil && slices.Contains(r.IDs(), k.id) {
 			err = fmt.Errorf("has %s a second time", k)
 		}
+
 		if err != nil {
 			return Ring{}, fmt.Errorf("%s: line %d %w", f, n, err)
 		}
+
 		r.keys = append(r.keys, k)
 	}
+
 	return r, nil
 }
 
@@ -93,11 +103,14 @@ func (f KeyFile) New(first bool) (Key, Ring, error) {
 	case err != nil:
 		return k, r, err
 	}
+
 	at := len(r.keys)
 	if first {
 		at = 0
 	}
+
 	r.keys = slices.Insert(r.keys, at, k)
+
 	return k, r, f.write(r)
 }
 
@@ -126,14 +139,17 @@ func (f KeyFile) change(id string, do func(keys []Key, i int) ([]Key, error)) (R
 	if err != nil {
 		return r, err
 	}
+
 	i := slices.IndexFunc(r.keys, func(k Key) bool { return k.id == id })
 	if i < 0 {
 		return r, fmt.Errorf("%s: %w %s", f, ErrNoKey, id)
 	}
+
 	keys, err := do(slices.Clone(r.keys), i)
 	if err != nil {
 		return r, fmt.Errorf("%s: %s: %w", f, id, err)
 	}
+
 	return Ring{keys}, f.write(Ring{keys})
 }
 
@@ -145,24 +161,30 @@ func (f KeyFile) write(r Ring) error {
 	for _, k := range r.keys {
 		text += k.line() + "\n"
 	}
+
 	t, err := os.CreateTemp(filepath.Dir(string(f)), ".carillon-keys-*") // 0600
 	if err != nil {
 		return err
 	}
+
 	defer os.Remove(t.Name()) // it has another name by then, if all went well
+
 	_, err = t.WriteString(text)
 	if err == nil {
 		err = t.Sync()
 	}
+
 	if err := errors.Join(err, t.Close()); err != nil {
 		return err
 	}
 	if err := os.Rename(t.Name(), string(f)); err != nil {
 		return err
 	}
+
 	dir, err := os.Open(filepath.Dir(string(f)))
 	if err != nil {
 		return err
 	}
+
 	return errors.Join(dir.Sync(), dir.Close()) // or a new key may be gone that a daemon has used
 }

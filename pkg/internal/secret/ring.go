@@ -52,14 +52,18 @@ func (r Ring) Seal(n Name, values map[string]string) (sealed []byte, key string,
 	if len(r.keys) == 0 {
 		return nil, "", ErrNoKey
 	}
+
 	plain, err := json.Marshal(values)
 	if err != nil {
 		return nil, "", errors.New("values that are no text")
 	}
+
 	for len(plain)%padding != 0 {
 		plain = append(plain, ' ')
 	}
+
 	k := r.keys[0]
+
 	return k.aead.Seal(nil, nil, plain, n.bound(k.id)), k.id, nil
 }
 
@@ -70,13 +74,16 @@ func (r Ring) Open(n Name, sealed []byte, key string) (map[string]string, error)
 	if i < 0 {
 		return nil, fmt.Errorf("%w %s", ErrNoKey, key)
 	}
+
 	plain, err := r.keys[i].aead.Open(nil, nil, sealed, n.bound(key))
 	if err != nil {
 		return nil, ErrDamaged
 	}
+
 	var values map[string]string
 	if json.Unmarshal(plain, &values) != nil {
 		return nil, ErrDamaged
 	}
+
 	return values, nil
 }

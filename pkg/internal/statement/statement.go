@@ -99,11 +99,14 @@ type Request struct {
 func (s Statement) Sign(key ed25519.PrivateKey, r Request, now time.Time) string {
 	s.Method, s.Path, s.Body = r.Method, r.Path, hashBody(r.Body)
 	s.Time, s.Nonce = now.UnixMilli(), rand.Text()
+
 	payload, err := json.Marshal(s)
 	if err != nil {
 		panic(fmt.Sprintf("statement: encode: %v", err)) // it has only strings and a number
 	}
+
 	signature := ed25519.Sign(key, signed(payload))
+
 	return encoding.EncodeToString(payload) + "." + encoding.EncodeToString(signature)
 }
 
@@ -173,6 +176,7 @@ func (v *Verifier) Verify(header string, r Request, known func(node string) (Iss
 	if err := v.useNonce(s.From+" "+s.Nonce, at.Add(MaxAge), now); err != nil {
 		return Statement{}, err
 	}
+
 	return s, nil
 }
 
@@ -190,9 +194,11 @@ func parse(header string) (s Statement, payload, signature []byte, err error) {
 
 	d := json.NewDecoder(bytes.NewReader(payload))
 	d.DisallowUnknownFields() // a field that this version does not know may restrict what is allowed
+
 	if err := d.Decode(&s); err != nil || d.More() || s.From == "" || s.Nonce == "" || len(s.Nonce) > 64 {
 		return s, nil, nil, ErrMalformed
 	}
+
 	return s, payload, signature, nil
 }
 
@@ -208,6 +214,7 @@ func (v *Verifier) useNonce(nonce string, until, now time.Time) error {
 				delete(v.nonces, n)
 			}
 		}
+
 		v.pruned = now
 	}
 
@@ -217,6 +224,8 @@ func (v *Verifier) useNonce(nonce string, until, now time.Time) error {
 	if len(v.nonces) >= maxNonces {
 		return ErrBusy // to forget a nonce early would allow its replay
 	}
+
 	v.nonces[nonce] = until
+
 	return nil
 }

@@ -18,6 +18,7 @@ func (f *fields) add(name, value string) {
 	if value == "" {
 		return
 	}
+
 	const column = 14
 	for i, l := range f.m.wrap(strings.Repeat(" ", column), f.m.text(clean(value)), Plain) {
 		if i == 0 {
@@ -48,6 +49,7 @@ func (m *Model) taskText(told *Told) Picture {
 	f.add("Schedule", strings.Join(t.Schedule, ", ")+" in "+t.Timezone)
 	f.add("About", t.Description)
 	f.add("Does", actionWords(t.Action))
+
 	if t.Paused {
 		how := "yes"
 		if p := t.Pause; p != nil {
@@ -56,20 +58,25 @@ func (m *Model) taskText(told *Told) Picture {
 				how += ", by " + p.By
 			}
 		}
+
 		if !t.PausedUntil.IsZero() {
 			how += ", until " + m.day(t.PausedUntil)
 		}
+
 		if t.PauseReason != "" {
 			how += ": " + t.PauseReason
 		}
+
 		f.add("Paused", how)
 	}
+
 	switch {
 	case !t.Next.IsZero():
 		f.add("Next", m.day(t.Next)+" (in "+span(t.Next.Sub(m.cluster()))+")")
 	default:
 		f.add("Next", t.NoNext)
 	}
+
 	if len(told.Next) > 1 {
 		var then []string
 		for _, o := range told.Next[1:] {
@@ -77,7 +84,9 @@ func (m *Model) taskText(told *Told) Picture {
 		}
 		f.add("Then", strings.Join(then, ", "))
 	}
+
 	f.add("Target", t.Target.Selector)
+
 	if told.Why.Sentence != "" {
 		f.section("Why")
 		f.p = append(f.p, m.wrap(" ", m.text(clean(told.Why.Sentence)), Plain)...)
@@ -85,8 +94,10 @@ func (m *Model) taskText(told *Told) Picture {
 			f.p = append(f.p, m.wrap(" ", m.text(clean(also.Sentence)), Plain)...)
 		}
 	}
+
 	f.section("Runs")
 	f.p = append(f.p, m.runText(told.Runs)...)
+
 	return f.p
 }
 
@@ -99,6 +110,7 @@ func actionWords(a task.Action) string {
 	case a.Noop != nil:
 		return "nothing (noop)"
 	}
+
 	return ""
 }
 
@@ -109,10 +121,12 @@ func (m *Model) runText(runs []task.Run) Picture {
 	if len(runs) == 0 {
 		return Picture{{{" none", Dim}}}
 	}
+
 	rows := make([]row, len(runs))
 	for i, r := range runs {
 		f := faces[r.State]
 		took, late := "", ""
+
 		switch {
 		case r.StartedAt.IsZero():
 		case r.State.Active():
@@ -123,20 +137,26 @@ func (m *Model) runText(runs []task.Run) Picture {
 				took = fmt.Sprintf("%dms", d.Milliseconds())
 			}
 		}
+
 		if r.LatenessMS != nil {
 			late = millis(*r.LatenessMS)
 		}
+
 		what := f.sign + " " + result(r.State, r.Reason, r.ExitCode)
 		if r.Count > 1 {
 			what += fmt.Sprintf(" ×%d", r.Count)
 		}
+
 		style := Plain
 		if f.style == Red {
 			style = Red
 		}
+
 		rows[i] = row{style: style, cells: []string{m.tick(r.ScheduledTime.Time), m.text(what), took, late, clean(r.Node), clean(r.Message)}}
 	}
+
 	head, lines := m.table(runColumns, rows, m.width)
+
 	return append(Picture{head}, lines...)
 }
 
@@ -152,10 +172,12 @@ func (m *Model) tick(t time.Time) string {
 func (m *Model) whyText(a task.Answer) Picture {
 	p := m.wrap(" ", m.text(clean(a.Sentence)), Bold)
 	m.evidence(&p, a)
+
 	for _, also := range a.Also {
 		p = append(append(p, Line{}), m.wrap(" ", m.text(clean(also.Sentence)), Bold)...)
 		m.evidence(&p, also)
 	}
+
 	return p
 }
 
@@ -174,10 +196,12 @@ func (m *Model) nodeText(name string) Picture {
 		if n.Name != name {
 			continue
 		}
+
 		state := n.State
 		if n.Unfit != "" {
 			state += ", but " + unfitWords(n.Unfit)
 		}
+
 		f.add("State", state)
 		f.add("Roles", strings.Join(n.Roles, ", "))
 		f.add("Address", n.Address)
@@ -185,22 +209,27 @@ func (m *Model) nodeText(name string) Picture {
 		f.add("Joined", m.since(n.JoinedAt)+" ago")
 		f.add("Runs", fmt.Sprintf("%d of %d slots", n.Running, n.Slots))
 		f.add("Shards", fmt.Sprintf("%d, of which %d fire", n.Shards, n.Serving))
+
 		if n.Unreadable > 0 {
 			f.add("Unreadable", plural(n.Unreadable, "entry"))
 		}
+
 		r := n.Recent
 		f.section("The last minute")
 		f.add("Fired", number(r.Fired)+"  "+bar(r.Rate))
 		f.add("Late", fmt.Sprintf("p50 %s, p99 %s, max %s", millis(r.P50MS), millis(r.P99MS), millis(r.MaxMS)))
 		f.add("Ended", fmt.Sprintf("%s succeeded, %s failed", number(r.Succeeded), number(r.Failed)))
 		f.add("Skipped", number(r.Skipped))
+
 		for _, s := range m.board.Silent {
 			if s.Node == name {
 				f.section("Silent")
 				f.p = append(f.p, m.wrap(" ", clean(s.Reason), Red)...)
 			}
 		}
+
 		return f.p
 	}
+
 	return Picture{{{" the node is not in the cluster any more", Dim}}}
 }

@@ -29,8 +29,10 @@ func (m *Model) table(cols []column, rows []row, wide int) (head Line, lines []L
 	if wide == 0 {
 		room = 1 << 20
 	}
+
 	widths := make([]int, len(cols))
 	shown := func(i int) bool { return cols[i].from <= room }
+
 	for i, c := range cols {
 		if shown(i) {
 			widths[i] = width(c.head)
@@ -39,6 +41,7 @@ func (m *Model) table(cols []column, rows []row, wide int) (head Line, lines []L
 			}
 		}
 	}
+
 	shrink(cols, widths, room)
 	head = Line{{" ", Dim}}
 	for i, c := range cols {
@@ -46,23 +49,29 @@ func (m *Model) table(cols []column, rows []row, wide int) (head Line, lines []L
 			head = append(head, Span{set(c.head, widths[i], c.right, m.more()) + "  ", Dim})
 		}
 	}
+
 	for _, r := range rows {
 		l := Line{{" ", r.style}}
 		for i, c := range cols {
 			if widths[i] == 0 {
 				continue
 			}
+
 			style := r.style
 			if c.style != Plain && r.style == Plain {
 				style = c.style
 			}
+
 			if c.head == "HOW" && r.style != Dim {
 				style = Plain
 			}
+
 			l = append(l, Span{set(r.cells[i], widths[i], c.right, m.more()) + "  ", style})
 		}
+
 		lines = append(lines, l)
 	}
+
 	return head, lines
 }
 
@@ -74,14 +83,18 @@ func shrink(cols []column, widths []int, room int) {
 			if w == 0 {
 				continue
 			}
+
 			sum += w + 2
+
 			if c := cols[i]; c.grow && w > c.least && (widest < 0 || w > widths[widest]) {
 				widest = i
 			}
 		}
+
 		if over := sum - 2 - room; over <= 0 || widest < 0 {
 			return
 		}
+
 		widths[widest]--
 	}
 }
@@ -90,8 +103,10 @@ func shrink(cols []column, widths []int, room int) {
 func set(s string, columns int, right bool, more string) string {
 	s = cut(s, columns, more)
 	fill := strings.Repeat(" ", max(0, columns-width(s)))
+
 	if right {
 		return fill + s
 	}
+
 	return s + fill
 }

@@ -38,14 +38,17 @@ func (m *Model) View() Picture {
 	default:
 		body = m.stacked(m.width, room, problems, coming, running, nodes)
 	}
+
 	room := max(m.height-len(top)-1, 0)
 	for len(body) < room {
 		body = append(body, Line{})
 	}
+
 	all := append(append(top, body[:room]...), m.footer())
 	if len(all) > m.height {
 		all = all[len(all)-m.height:]
 	}
+
 	for i, l := range all {
 		fill := Plain
 		if len(l) > 0 && l[len(l)-1].Style&Reverse != 0 {
@@ -53,6 +56,7 @@ func (m *Model) View() Picture {
 		}
 		all[i] = l.fit(m.width, m.more(), fill)
 	}
+
 	return all
 }
 
@@ -70,6 +74,7 @@ func (m *Model) stacked(wide, room int, which ...int) Picture {
 	for i, pane := range which {
 		p = append(p, m.pane(pane, wide, heights[i])...)
 	}
+
 	return p
 }
 
@@ -78,17 +83,21 @@ func (m *Model) sideBySide(room int) Picture {
 	left := m.width * 3 / 5
 	a := m.stacked(left, room, problems, running)
 	b := m.stacked(m.width-left-1, room, coming, nodes)
+
 	p := make(Picture, room)
 	for i := range p {
 		var l, r Line
 		if i < len(a) {
 			l = a[i]
 		}
+
 		if i < len(b) {
 			r = b[i]
 		}
+
 		p[i] = append(append(l.fit(left, m.more(), Plain), Span{" ", Plain}), r.fit(m.width-left-1, m.more(), Plain)...)
 	}
+
 	return p
 }
 
@@ -102,6 +111,7 @@ func (m *Model) one(room int) Picture {
 		}
 		tabs = append(tabs, Span{short(name), style}, Span{" ", Plain})
 	}
+
 	return append(Picture{tabs}, m.pane(m.focus, m.width, room-1)...)
 }
 
@@ -122,29 +132,36 @@ func (m *Model) share(room int, which []int) []int {
 		wants[i] = frame + max(len(m.panes[p].rows), 1)
 		room -= heights[i]
 	}
+
 	for room > 0 {
 		best, need := -1, 0.0
 		for i, p := range which {
 			if heights[i] >= wants[i] {
 				continue
 			}
+
 			weight := 1.0
 			if p == problems {
 				weight = 1.5
 			}
+
 			if p == m.focus {
 				weight *= 2
 			}
+
 			if n := weight / float64(heights[i]-frame); n > need {
 				best, need = i, n
 			}
 		}
+
 		if best < 0 {
 			break
 		}
+
 		heights[best]++
 		room--
 	}
+
 	return heights
 }
 
@@ -153,26 +170,33 @@ var paneNames = [panes]string{"PROBLEMS", "NEXT", "RUNNING", "NODES"}
 // pane draws a pane in so many lines: its title, the heads of its columns, its rows.
 func (m *Model) pane(i, wide, high int) Picture {
 	p := &m.panes[i]
+
 	if high < 2 {
 		return nil
 	}
+
 	focused := i == m.focus
 	name, rule := Bold, "─"
 	if focused {
 		name = Bold | Reverse
 	}
+
 	title := Line{{" " + paneNames[i] + " ", name}, {" " + m.text(m.about(i)) + " ", Plain}}
 	if p.hidden > 0 {
 		title = append(title, Span{fmt.Sprintf("(%d hidden) ", p.hidden), Yellow})
 	}
+
 	if left := wide - title.width(); left > 0 {
 		title = append(title, Span{strings.Repeat(m.text(rule), left), Dim})
 	}
+
 	out := Picture{title.fit(wide, m.more(), Dim)}
+
 	if len(p.rows) == 0 {
 		style, text := m.nothing(i)
 		return append(out, Line{{" " + m.text(text), style}})
 	}
+
 	rows := p.shown(high - 2)
 	head, lines := m.table(layouts[i], rows, wide)
 	out = append(out, head)
@@ -183,8 +207,10 @@ func (m *Model) pane(i, wide, high int) Picture {
 			}
 			l = l.fit(wide, m.more(), l[0].Style)
 		}
+
 		out = append(out, l)
 	}
+
 	return out
 }
 
@@ -197,6 +223,7 @@ func (m *Model) about(i int) string {
 			words = append(words, number(n)+" "+what)
 		}
 	}
+
 	switch i {
 	case problems:
 		add(len(b.Silent), "silent")
@@ -216,6 +243,7 @@ func (m *Model) about(i int) string {
 	case nodes:
 		words = append(words, fmt.Sprintf("%s, %d of %d shards fire", plural(len(b.Nodes), "node"), b.Serving, b.ShardCount))
 	}
+
 	return strings.Join(words, " · ")
 }
 
@@ -229,6 +257,7 @@ func (m *Model) nothing(i int) (Style, string) {
 	if m.panes[i].hidden > 0 {
 		return Dim, "nothing that the filter lets pass"
 	}
+
 	switch i {
 	case problems:
 		return Green, "✓ nothing is wrong"
@@ -237,27 +266,33 @@ func (m *Model) nothing(i int) (Style, string) {
 	case running:
 		return Dim, "nothing"
 	}
+
 	return Dim, "none"
 }
 
 // header is the first lines: how the cluster fares, in numbers.
 func (m *Model) header() Picture {
 	b := &m.board
+
 	if m.got.IsZero() {
 		return append(Picture{m.ends(Line{{" carillon top", Bold}}, m.now.In(m.cfg.Zone).Format("15:04:05 MST"), Plain)}, m.trouble()...)
 	}
+
 	clock, style := m.cluster().In(m.cfg.Zone).Format("15:04:05 MST"), Plain
 	if m.away != nil || m.now.Sub(m.got) > staleAfter {
 		style = Red
 	}
+
 	tasks := Line{{plural(b.Tasks, "task"), Plain}}
 	if b.Paused > 0 {
 		tasks = append(tasks, Span{", " + number(b.Paused) + " paused", Plain})
 	}
+
 	name := Line{{" carillon top", Bold}}
 	if m.width > 0 && m.width < brandless {
 		name, tasks = nil, append(Line{{" ", Plain}}, tasks...)
 	}
+
 	first := m.parts(m.width-width(clock)-3, name, tasks, Line{m.slots()},
 		some(b.WaitingCount, "waiting"), Line{{plural(len(b.Nodes), "node"), Plain}})
 	r := b.Recent
@@ -266,10 +301,13 @@ func (m *Model) header() Picture {
 		fires = append(fires, Span{" " + m.text(bar(r.Rate)), Cyan})
 		late = Line{{fmt.Sprintf("late p50 %s, p99 %s, max %s", millis(r.P50MS), millis(r.P99MS), millis(r.MaxMS)), Plain}}
 	}
+
 	if r.Failed > 0 {
 		failed = Line{{number(r.Failed) + " failed/min", Red}}
 	}
+
 	second := m.parts(m.width, fires, late, failed, some(r.Skipped, "skipped/min"), some(r.Succeeded, "succeeded/min"))
+
 	return append(Picture{m.ends(first, clock, style), second}, m.trouble()...)
 }
 
@@ -284,15 +322,19 @@ func some[T int | int64](n T, what string) Line {
 // parts sets parts beside each other, as many as fit; without a width all of them.
 func (m *Model) parts(room int, parts ...Line) (l Line) {
 	sep := Span{m.text("  ·  "), Dim}
+
 	for _, p := range parts {
 		if len(p) == 0 || len(l) > 0 && m.width > 0 && l.width()+width(sep.Text)+p.width() > room {
 			continue
 		}
+
 		if len(l) > 0 {
 			l = append(l, sep)
 		}
+
 		l = append(l, p...)
 	}
+
 	return l
 }
 
@@ -304,10 +346,13 @@ func (m *Model) slots() Span {
 			used, all = used+n.Running, all+n.Slots
 		}
 	}
+
 	words := number(m.board.ActiveCount) + " active"
+
 	if all > 0 && used >= all {
 		return Span{words + ", slots full", Yellow}
 	}
+
 	return Span{words, Plain}
 }
 
@@ -316,10 +361,12 @@ func (m *Model) trouble() Picture {
 	if m.away == nil {
 		return nil
 	}
+
 	words := " no answer for " + span(m.now.Sub(m.gone)) + ": " + clean(m.away.Error())
 	if !m.got.IsZero() {
 		words += " · this is how it was " + span(m.now.Sub(m.got)) + " ago"
 	}
+
 	return Picture{{{m.text(words), Red | Reverse}}}
 }
 
@@ -328,10 +375,12 @@ func (m *Model) ends(l Line, text string, style Style) Line {
 	if m.width == 0 {
 		return append(l, Span{m.text("  ·  "), Dim}, Span{text, style})
 	}
+
 	room := m.width - width(text) - 1
 	if room < 12 {
 		return l
 	}
+
 	return append(l.fit(room-1, m.more(), Plain), Span{" " + text + " ", style})
 }
 
@@ -351,17 +400,21 @@ func (m *Model) footer() Line {
 	case m.help:
 		return Line{{" any key goes back", Dim}}
 	}
+
 	keys := panesKeys
 	if m.view != nil {
 		keys = m.view.keys()
 	}
+
 	l := Line{{" ", Plain}}
 	if m.filter != "" && m.view == nil {
 		l = append(l, Span{"/" + m.filter, Bold | Yellow}, Span{" esc clears  ", Dim})
 	}
+
 	for _, k := range keys {
 		l = append(l, Span{k[0], Bold}, Span{" " + k[1] + "  ", Dim})
 	}
+
 	return l
 }
 
@@ -384,6 +437,7 @@ func (m *Model) helpText() Picture {
 	} {
 		p = append(p, Line{{"   " + set(m.text(k[0]), 22, false, m.more()), Cyan}, {m.text(k[1]), Plain}})
 	}
+
 	return append(p, Line{}, Line{{" Words", Bold}},
 		Line{{"   failing  ", Cyan}, {"the last run to end failed, timed out or was lost", Plain}},
 		Line{{"   overdue  ", Cyan}, {"a tick fell due more than 2 s ago, and is not decided", Plain}},

@@ -77,7 +77,9 @@ func (m *Model) Update(msg Message) []Command {
 		if m.notice != "" && m.now.Sub(m.noticed) > 8*time.Second {
 			m.notice = ""
 		}
+
 		m.fill()
+
 		return m.again()
 	case Boarded:
 		m.boarded(msg)
@@ -89,12 +91,14 @@ func (m *Model) Update(msg Message) []Command {
 			m.pausing = nil
 			m.askPause(told)
 		}
+
 		if m.view != nil {
 			m.view.take(m, msg)
 		}
 	case Key:
 		return m.key(string(msg))
 	}
+
 	return nil
 }
 
@@ -106,17 +110,20 @@ func (m *Model) boarded(b Boarded) {
 		m.away, m.server = b.Err, b.Server
 		return
 	}
+
 	m.away, m.server, m.got = nil, b.Server, m.now
 	here := map[string]bool{}
 	for _, n := range b.Board.Nodes {
 		here[n.Name] = true
 		m.seen[n.Name] = time.Time{}
 	}
+
 	for name, missed := range m.seen {
 		if !here[name] && missed.IsZero() {
 			m.seen[name] = m.now
 		}
 	}
+
 	m.board = b.Board
 	m.fill()
 }
@@ -146,6 +153,7 @@ func (m *Model) key(k string) []Command {
 	if k == "ctrl-c" {
 		return []Command{Quit{}}
 	}
+
 	switch {
 	case m.help:
 		m.help = false
@@ -158,6 +166,7 @@ func (m *Model) key(k string) []Command {
 	case m.view != nil:
 		return m.viewKey(k)
 	}
+
 	switch k {
 	case "esc":
 		m.filter, m.notice = "", ""
@@ -183,6 +192,7 @@ func (m *Model) key(k string) []Command {
 		}
 		return m.onTarget(k, m.selected())
 	}
+
 	return nil
 }
 
@@ -202,14 +212,17 @@ func (m *Model) onTarget(k string, t Target) []Command {
 	if !strings.Contains("enter l w t p ", k+" ") {
 		return nil
 	}
+
 	if !t.isTask() {
 		if k == "enter" && t.Node != "" {
 			m.view = &view{kind: nodeDetails, about: t}
 		} else if k != "enter" || t != (Target{}) {
 			m.say("this row is about no task", nil)
 		}
+
 		return nil
 	}
+
 	switch k {
 	case "enter":
 		m.view = &view{kind: details, about: t, asked: m.now, under: m.view}
@@ -226,6 +239,7 @@ func (m *Model) onTarget(k string, t Target) []Command {
 		m.pausing = &t // what to ask depends on whether it is paused
 		return []Command{Tell{t}}
 	}
+
 	return nil
 }
 
@@ -233,6 +247,7 @@ func (m *Model) onTarget(k string, t Target) []Command {
 func (m *Model) askPause(told Told) {
 	t := told.About
 	name := m.name(t.Namespace, t.Task)
+
 	switch {
 	case told.Err != nil:
 		m.say("could not look at "+name, told.Err)
@@ -247,10 +262,12 @@ func (m *Model) askPause(told Told) {
 func (m *Model) answer(k string) []Command {
 	ask := m.ask
 	m.ask = nil
+
 	if k != "y" && k != "Y" {
 		m.say("nothing was changed", nil)
 		return nil
 	}
+
 	return []Command{ask.then}
 }
 
@@ -270,12 +287,14 @@ func (m *Model) typed(k string) {
 	case len([]rune(k)) == 1 && len(m.filter) < 100:
 		m.filter += k
 	}
+
 	m.fill()
 }
 
 // viewKey does what a key says in a view.
 func (m *Model) viewKey(k string) []Command {
 	v := m.view
+
 	switch k {
 	case "esc", "q", "left":
 		m.view = v.under
@@ -290,19 +309,23 @@ func (m *Model) viewKey(k string) []Command {
 		v.tail = v.kind == logs
 		return nil
 	}
+
 	if v.move(k, max(m.height-4, 1)) {
 		return nil
 	}
 	if v.kind == nodeDetails || v.kind == logs && k == "l" || v.kind == why && k == "w" || k == "enter" {
 		return nil
 	}
+
 	var first []Command
 	if v.kind == logs && (k == "w") {
 		first = []Command{StopLogs{}}
 	}
+
 	if v.kind != details && (k == "l" || k == "w") { // beside each other, not on top
 		m.view = v.under
 	}
+
 	return append(first, m.onTarget(k, v.about)...)
 }
 

@@ -6,6 +6,7 @@ package top
 func (m *Model) Once(b Boarded, wide int) Picture {
 	m.now, m.width = b.Board.At.Time, wide
 	m.boarded(b)
+
 	p := m.header()
 	for i := range m.panes {
 		list := &m.panes[i]
@@ -15,13 +16,16 @@ func (m *Model) Once(b Boarded, wide int) Picture {
 			p = append(p, Line{{" " + m.text(text), style}})
 			continue
 		}
+
 		head, lines := m.table(layouts[i], list.rows, wide)
 		p = append(append(p, head), lines...)
 	}
+
 	for i, l := range p {
 		if wide > 0 {
 			p[i] = l.fit(wide, m.more(), Plain)
 		}
 	}
+
 	return p
 }

@@ -29,6 +29,7 @@ func (p *pane) set(rows []row, filter string) {
 			p.rows = append(p.rows, r)
 		}
 	}
+
 	p.hidden -= len(p.rows)
 	if p.cursor > 0 { // at the top it stays there: what is first is worth most
 		for i, r := range p.rows {
@@ -38,6 +39,7 @@ func (p *pane) set(rows []row, filter string) {
 			}
 		}
 	}
+
 	p.at(p.cursor)
 }
 
@@ -75,6 +77,7 @@ func (p *pane) move(k string, page int) bool {
 	default:
 		return false
 	}
+
 	return true
 }
 
@@ -84,9 +87,12 @@ func (p *pane) shown(lines int) []row {
 	if p.cursor < p.top {
 		p.top = p.cursor
 	}
+
 	if p.cursor >= p.top+lines {
 		p.top = p.cursor - lines + 1
 	}
+
 	p.top = max(0, min(p.top, len(p.rows)-lines))
+
 	return p.rows[p.top:min(len(p.rows), p.top+lines)]
 }

@@ -43,10 +43,12 @@ type Picture []Line
 // Text is the picture without styles, for a terminal or a file that has none.
 func (p Picture) Text() string {
 	var b strings.Builder
+
 	for _, l := range p {
 		b.WriteString(strings.TrimRight(l.text(), " "))
 		b.WriteByte('\n')
 	}
+
 	return b.String()
 }
 
@@ -55,29 +57,37 @@ var codes = map[Style]string{Red: "31", Green: "32", Yellow: "33", Cyan: "36"}
 // ANSI is the picture with the codes of a terminal for its styles.
 func (p Picture) ANSI() string {
 	var b strings.Builder
+
 	for _, l := range p {
 		for _, s := range l {
 			var c []string
 			if s.Style&Bold != 0 {
 				c = append(c, "1")
 			}
+
 			if s.Style&Dim != 0 {
 				c = append(c, "2")
 			}
+
 			if s.Style&Reverse != 0 {
 				c = append(c, "7")
 			}
+
 			if code := codes[s.Style.Colour()]; code != "" {
 				c = append(c, code)
 			}
+
 			if len(c) == 0 || strings.TrimSpace(s.Text) == "" {
 				b.WriteString(s.Text)
 				continue
 			}
+
 			b.WriteString("\x1b[" + strings.Join(c, ";") + "m" + s.Text + "\x1b[0m")
 		}
+
 		b.WriteByte('\n')
 	}
+
 	return b.String()
 }
 
@@ -100,6 +110,7 @@ func (l Line) fit(columns int, more string, fill Style) Line {
 	if left < 0 {
 		left = -width(more)
 	}
+
 	out, room := Line{}, columns+min(left, 0)
 	for _, s := range l {
 		text := head(s.Text, room)
@@ -107,12 +118,15 @@ func (l Line) fit(columns int, more string, fill Style) Line {
 			break
 		}
 	}
+
 	if left < 0 {
 		out, room = append(out, Span{more, fill}), columns-out.width()-width(more)
 	}
+
 	if room > 0 {
 		out = append(out, Span{strings.Repeat(" ", room), fill})
 	}
+
 	return out
 }
 
@@ -121,11 +135,13 @@ func head(s string, columns int) string {
 	if width(s) <= columns {
 		return s
 	}
+
 	for i, r := range s {
 		if columns -= width(string(r)); columns < 0 {
 			return s[:i]
 		}
 	}
+
 	return s
 }
 
@@ -147,6 +163,7 @@ func clean(s string) string {
 		case unicode.IsPrint(r):
 			return r
 		}
+
 		return '\uFFFD'
 	}, s)
 }

@@ -54,15 +54,18 @@ func (p *Program) Run(ctx context.Context, t Terminal) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer p.work.Wait()
 	defer cancel()
+
 	if p.Every <= 0 {
 		p.Every = time.Second
 	}
+
 	p.c, p.messages, p.refresh, p.stopLogs = p.Client, make(chan Message, 16), make(chan struct{}, 1), func() {}
 	p.Model.server = p.Client.Server()
 	p.Model.Update(Clock(p.Now()))
 	p.work.Go(func() { p.boards(ctx) })
 	clock := time.NewTicker(time.Second)
 	defer clock.Stop()
+
 	for {
 		t.Draw(p.Model.View())
 		var m Message
@@ -78,6 +81,7 @@ func (p *Program) Run(ctx context.Context, t Terminal) error {
 		case <-clock.C:
 			m = Clock(p.Now())
 		}
+
 		for _, c := range p.Model.Update(m) {
 			if _, quit := c.(Quit); quit {
 				return nil
@@ -99,6 +103,7 @@ func (p *Program) boards(ctx context.Context) {
 	for {
 		began := time.Now()
 		p.send(ctx, p.look(ctx))
+
 		pause := time.NewTimer(max(p.Every-time.Since(began), p.Every/2))
 		select {
 		case <-ctx.Done():
@@ -115,7 +120,9 @@ func (p *Program) boards(ctx context.Context) {
 func (p *Program) look(ctx context.Context) Boarded {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
+
 	c := p.current()
+
 	b, err := c.Board.Get(ctx, p.Options)
 	if err != nil {
 		if errors.Is(err, task.ErrUnavailable) {
@@ -123,15 +130,18 @@ func (p *Program) look(ctx context.Context) Boarded {
 		}
 		return Boarded{Err: err, Server: c.Server()}
 	}
+
 	var known []string
 	for _, n := range b.Nodes {
 		if n.Address != "" {
 			known = append(known, n.Address)
 		}
 	}
+
 	p.mu.Lock()
 	p.known = known
 	p.mu.Unlock()
+
 	return Boarded{Board: b, Server: c.Server()}
 }
 
@@ -146,9 +156,11 @@ func (p *Program) current() *client.Client {
 func (p *Program) turnFrom(from *client.Client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if p.Dial == nil || p.c != from {
 		return
 	}
+
 	at := slices.Index(p.known, from.Server())
 	if at+1 >= len(p.known) {
 		if p.c != p.Client {
@@ -157,6 +169,7 @@ func (p *Program) turnFrom(from *client.Client) {
 		}
 		at = -1
 	}
+
 	if at+1 < len(p.known) {
 		if next, err := p.Dial(p.known[at+1]); err == nil {
 			p.c = next
@@ -174,6 +187,7 @@ func (p *Program) do(ctx context.Context, command Command) {
 			p.send(ctx, how(limited))
 		})
 	}
+
 	switch command := command.(type) {
 	case Refresh:
 		select {
@@ -182,16 +196,19 @@ func (p *Program) do(ctx context.Context, command Command) {
 		}
 	case Tell:
 		ask(func(ctx context.Context) Message { return tell(ctx, c, command.About) })
+
 	case AskWhy:
 		ask(func(ctx context.Context) Message {
 			a, err := askWhy(ctx, c, command.About)
 			return Answered{command.About, a, err}
 		})
+
 	case FollowLogs:
 		p.stopLogs()
 		var logs context.Context
 		logs, p.stopLogs = context.WithCancel(ctx)
 		p.work.Go(func() { p.follow(logs, command.About) })
+
 	case StopLogs:
 		p.stopLogs()
 	case Trigger:
@@ -199,11 +216,13 @@ func (p *Program) do(ctx context.Context, command Command) {
 			r, err := c.Tasks.Trigger(ctx, command.Of.Namespace, command.Of.Task, nil)
 			return done("triggered "+command.Of.Task+" · run "+r.ID, "could not trigger "+command.Of.Task, err)
 		})
+
 	case Pause:
 		ask(func(ctx context.Context) Message {
 			_, err := c.Tasks.Pause(ctx, command.Of.Namespace, command.Of.Task, 0)
 			return done("paused "+command.Of.Task, "could not pause "+command.Of.Task, err)
 		})
+
 	case Resume:
 		ask(func(ctx context.Context) Message {
 			_, err := c.Tasks.Resume(ctx, command.Of.Namespace, command.Of.Task, 0)
@@ -225,10 +244,12 @@ func tell(ctx context.Context, c *client.Client, about Target) Told {
 	if told.Task, told.Err = c.Tasks.Get(ctx, about.Namespace, about.Task); told.Err != nil {
 		return told
 	}
+
 	// What follows adorns it.
 	told.Runs, _ = c.Runs.ListByTask(ctx, about.Namespace, about.Task, client.RunListOptions{Limit: 20})
 	told.Next, _ = c.Ticks.ListByTask(ctx, about.Namespace, about.Task, 5, time.Time{})
 	told.Why, _ = c.Tasks.Why(ctx, about.Namespace, about.Task, client.WhyQuestion{})
+
 	return told
 }
 
@@ -248,12 +269,16 @@ const logsEvery = 700 * time.Millisecond
 // follow reads what a run writes until it has ended, or ctx does.
 func (p *Program) follow(ctx context.Context, about Target) {
 	r := reader{about: about}
+
 	for {
 		w := r.more(ctx, p.current())
+
 		if ctx.Err() != nil {
 			return
 		}
+
 		p.send(ctx, w)
+
 		if r.behind && w.Err == nil {
 			continue
 		}
@@ -284,10 +309,12 @@ const mostAtOnce = 1 << 20
 func (r *reader) more(ctx context.Context, c *client.Client) Written {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
+
 	w := Written{About: r.about}
 	if w.Run, w.Err = r.find(ctx, c); w.Err != nil {
 		return w
 	}
+
 	r.run = w.Run.ID
 	if at := max(w.Run.Attempt, 1); at != r.attempt {
 		if r.attempt > 0 {
@@ -295,6 +322,7 @@ func (r *reader) more(ctx context.Context, c *client.Client) Written {
 		}
 		r.attempt, r.seen = at, 0
 	}
+
 	body, err := c.Logs.Open(ctx, w.Run.Namespace, w.Run.Task, w.Run.ID, client.LogOptions{Attempt: r.attempt, From: r.seen})
 	var e *client.Error
 	switch {
@@ -306,17 +334,21 @@ func (r *reader) more(ctx context.Context, c *client.Client) Written {
 		} else {
 			w.Note = "it has not started"
 		}
+
 		return w
 	case err != nil:
 		w.Err = err
 		return w
 	}
+
 	defer body.Close()
+
 	b, err := io.ReadAll(io.LimitReader(body, mostAtOnce))
 	r.seen += int64(len(b))
 	r.behind = len(b) == mostAtOnce
 	w.Text += string(b)
 	w.Err = err
+
 	return w
 }
 
@@ -326,17 +358,21 @@ func (r *reader) find(ctx context.Context, c *client.Client) (task.Run, error) {
 	if id == "" {
 		id = r.about.Run
 	}
+
 	if id != "" {
 		return c.Runs.Get(ctx, r.about.Namespace, r.about.Task, id)
 	}
+
 	runs, err := c.Runs.ListByTask(ctx, r.about.Namespace, r.about.Task, client.RunListOptions{Limit: 20})
 	if err != nil {
 		return task.Run{}, err
 	}
+
 	for _, run := range runs {
 		if run.State != task.Skipped && run.State != task.Missed {
 			return run, nil
 		}
 	}
+
 	return task.Run{}, fmt.Errorf("%s has not run yet", r.about.Task)
 }

@@ -14,6 +14,7 @@ func (m *Model) fill() {
 	if m.got.IsZero() {
 		return
 	}
+
 	m.panes[problems].set(m.problemRows(), m.filter)
 	m.panes[coming].set(m.comingRows(), m.filter)
 	m.panes[running].set(m.runningRows(), m.filter)
@@ -35,19 +36,23 @@ func (m *Model) problemRows() (rows []row) {
 	add := func(style Style, sign, kind, who, long, how string, t Target) {
 		rows = append(rows, row{key: kind + "\x00" + who, style: style, cells: []string{m.text(sign), kind, clean(who), long, m.text(clean(how))}, target: t})
 	}
+
 	silent := map[string]bool{}
 	for _, s := range b.Silent {
 		silent[s.Node] = true
 		add(Red, "!", "silent", s.Node, "", s.Reason+": what it knows is missing here", Target{Node: s.Node})
 	}
+
 	for _, name := range sortedKeys(m.seen) {
 		if missed := m.seen[name]; !missed.IsZero() && m.now.Sub(missed) < 10*time.Minute {
 			add(Yellow, "!", "left", name, span(m.now.Sub(missed)), "the node has left the cluster, or lost its session", Target{Node: name})
 		}
 	}
+
 	if n := b.ShardCount - b.ShardsOwned; n > 0 {
 		add(Red, "!", "no owner", plural(n, "shard"), "", "no owner is present: their tasks do not fire", Target{})
 	}
+
 	for _, s := range b.Stuck {
 		how := "nothing of it is decided"
 		if s.Loading {
@@ -55,22 +60,27 @@ func (m *Model) problemRows() (rows []row) {
 		}
 		add(Red, "!", "stuck", fmt.Sprintf("shard %d", s.ID), m.since(s.Since), how+" · on "+s.Node, Target{Node: s.Node})
 	}
+
 	for _, w := range warnings(b) {
 		if !shownElsewhere(w.Code) {
 			add(Yellow, "!", "warning", "cluster", "", w.Text, Target{})
 		}
 	}
+
 	for _, f := range b.Freezes {
 		what := "the cluster"
 		if f.Namespace != "" {
 			what = f.Namespace
 		}
+
 		by := ""
 		if f.By != "" {
 			by = "by " + task.ActorName(f.By) + ": "
 		}
+
 		add(Cyan, "❄", "frozen", what, m.since(f.Since), by+f.Reason, Target{})
 	}
+
 	for _, n := range b.Nodes {
 		switch {
 		case n.Unfit != "":
@@ -81,41 +91,54 @@ func (m *Model) problemRows() (rows []row) {
 			add(Yellow, "!", "pressed", n.Name, "", "takes no runs: "+task.PressedWords(n.Pressed), Target{Node: n.Name})
 		}
 	}
+
 	for _, t := range b.Overdue {
 		add(Red, "○", "overdue", m.name(t.Namespace, t.Task), m.since(t.Due()), "due "+m.clock(t.Due().Time)+" and not decided", ofTask(t.Namespace, t.Task, ""))
 	}
+
 	m.rest(&rows, b.OverdueCount-len(b.Overdue), "overdue")
+
 	for _, r := range b.Away {
 		add(Red, "?", "node gone", m.name(r.Namespace, r.Task), m.since(r.Began()), "ran on "+clean(r.Node)+", which is gone: lost, unless it comes back", ofTask(r.Namespace, r.Task, r.Run))
 	}
+
 	m.rest(&rows, b.AwayCount-len(b.Away), "whose node is gone")
+
 	for _, w := range b.Waits {
 		if w.Reason == task.ReasonNoNode {
 			add(Yellow, "…", "no node", m.name(w.Namespace, w.Task), m.since(w.Since), "no node that takes work matches its selector", ofTask(w.Namespace, w.Task, w.Run))
 		}
 	}
+
 	for _, f := range b.Failing {
 		how := result(f.State, f.Reason, f.ExitCode)
+
 		switch {
 		case f.Reason == task.ReasonNodeLost:
 			how = "its node " + f.Node + " was lost"
 		case f.Node != "":
 			how += " on " + f.Node
 		}
+
 		if f.InARow > 1 {
 			how += fmt.Sprintf(" · %s in a row", number(f.InARow))
 		}
+
 		add(Red, faces[f.State].sign, words(string(f.State)), m.name(f.Namespace, f.Task), m.since(f.EndedAt), how, ofTask(f.Namespace, f.Task, f.Run))
 	}
+
 	m.rest(&rows, b.FailingCount-len(b.Failing), "failing")
+
 	if b.Unreadable > 0 {
 		add(Yellow, "!", "unreadable", plural(b.Unreadable, "task"), "", "do not fire, as their entries cannot be read: carillon audit", Target{})
 	}
+
 	if m.cfg.ASCII {
 		for i := range rows {
 			rows[i].cells[0] = plain(rows[i].cells[0])
 		}
 	}
+
 	return rows
 }
 
@@ -136,6 +159,7 @@ func warnings(b *task.Board) []task.Warning {
 	for i, text := range b.Warnings {
 		list[i].Text = text
 	}
+
 	return list
 }
 
@@ -158,6 +182,7 @@ func unfitWords(unfit string) string {
 	case task.UnfitRestored:
 		return "etcd was restored from an older snapshot: carillon cluster recover"
 	}
+
 	return "owns no shards: " + words(unfit)
 }
 
@@ -184,9 +209,11 @@ func (m *Model) comingRows() []row {
 		if left < time.Second {
 			in = "now"
 		}
+
 		name := m.name(t.Namespace, t.Task)
 		rows[i] = row{key: t.Namespace + "/" + t.Task, cells: []string{m.clock(t.Due().Time), in, name}, target: ofTask(t.Namespace, t.Task, "")}
 	}
+
 	return rows
 }
 
@@ -198,12 +225,15 @@ func (m *Model) runningRows() []row {
 		if r.Paused {
 			sign, how = "‖", strings.TrimSpace("paused "+how)
 		}
+
 		if r.Ending {
 			sign, how = "⊘", "is asked to end"
 		}
+
 		rows[i] = row{key: r.Run + r.Task, cells: []string{m.text(sign), m.since(r.Began()), m.name(r.Namespace, r.Task), clean(r.Node), m.text(how), clean(r.Run)},
 			target: ofTask(r.Namespace, r.Task, r.Run)}
 	}
+
 	return rows
 }
 
@@ -212,6 +242,7 @@ func (m *Model) nodeRows() []row {
 	rows := make([]row, len(m.board.Nodes))
 	for i, n := range m.board.Nodes {
 		style, state := Plain, n.State
+
 		switch {
 		case n.Silent:
 			style, state = Red, "silent"
@@ -222,36 +253,45 @@ func (m *Model) nodeRows() []row {
 		case len(n.Pressed) > 0:
 			style, state = Yellow, "pressed"
 		}
+
 		runs, shards, fires, late := "–", "–", "–", "–"
 		if slices.Contains(n.Roles, task.RoleExecutor) {
 			runs = fmt.Sprintf("%d/%d", n.Running, n.Slots)
 		}
+
 		if slices.Contains(n.Roles, task.RoleScheduler) {
 			shards = fmt.Sprint(n.Shards)
 			if n.Serving < n.Shards && !n.Silent {
 				shards = fmt.Sprintf("%d/%d", n.Serving, n.Shards)
 			}
+
 			if !n.Silent {
 				fires = rate(n.Recent.Fired)
 			}
+
 			if n.Recent.Fired > 0 {
 				late = millis(n.Recent.P99MS)
 			}
 		}
+
 		name := clean(n.Name)
 		if n.Name == m.board.Leader {
 			name += " *"
 		}
+
 		joined := "–"
 		if !n.JoinedAt.IsZero() {
 			joined = m.since(n.JoinedAt)
 		}
+
 		cells := []string{name, state, runs, shards, fires, late, joined, clean(n.Address), clean(n.Version)}
 		for j := range cells {
 			cells[j] = m.text(cells[j])
 		}
+
 		rows[i] = row{key: n.Name, style: style, cells: cells, target: Target{Node: n.Name}}
 	}
+
 	return rows
 }
 
@@ -260,6 +300,8 @@ func sortedKeys[V any](m map[string]V) []string {
 	for k := range m {
 		keys = append(keys, k)
 	}
+
 	slices.Sort(keys)
+
 	return keys
 }

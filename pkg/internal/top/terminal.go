@@ -24,13 +24,16 @@ func OpenTty(colour bool) (*Tty, error) {
 	if err == nil {
 		err = s.Init()
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("open the terminal: %w", err)
 	}
+
 	t := &Tty{screen: s, messages: make(chan Message, 16), closed: make(chan struct{}), colour: colour}
 	w, h := s.Size()
 	t.messages <- Size{w, h}
 	go t.listen()
+
 	return t, nil
 }
 
@@ -48,6 +51,7 @@ func (t *Tty) listen() {
 	defer close(t.messages)
 	for {
 		var m Message
+
 		select {
 		case <-t.closed:
 			return
@@ -59,6 +63,7 @@ func (t *Tty) listen() {
 				continue
 			}
 		}
+
 		select {
 		case t.messages <- m:
 		case <-t.closed:
@@ -78,6 +83,7 @@ func (t *Tty) message(e tcell.Event) Message {
 			return Key(k)
 		}
 	}
+
 	return nil
 }
 
@@ -91,12 +97,14 @@ func keyName(e *tcell.EventKey) string {
 	if name := keyNames[e.Key()]; name != "" {
 		return name
 	}
+
 	if e.Key() == tcell.KeyRune {
 		if e.Str() == " " {
 			return "space"
 		}
 		return e.Str()
 	}
+
 	return ""
 }
 
@@ -110,33 +118,40 @@ func (t *Tty) Draw(p Picture) {
 				x = t.put(x, y, wide, s)
 			}
 		}
+
 		for ; x < wide; x++ {
 			t.screen.SetContent(x, y, ' ', nil, tcell.StyleDefault)
 		}
 	}
+
 	t.screen.Show()
 }
 
 func (t *Tty) put(x, y, wide int, s Span) int {
 	style := t.style(s.Style)
+
 	for _, r := range s.Text {
 		w := displaywidth.Rune(r)
 		if x+w > wide {
 			break
 		}
+
 		if w > 0 {
 			t.screen.SetContent(x, y, r, nil, style)
 			x += w
 		}
 	}
+
 	return x
 }
 
 func (t *Tty) style(s Style) tcell.Style {
 	style := tcell.StyleDefault.Bold(s&Bold != 0).Dim(s&Dim != 0).Reverse(s&Reverse != 0)
+
 	if !t.colour {
 		return style
 	}
+
 	switch s.Colour() {
 	case Red:
 		return style.Foreground(color.Maroon)
@@ -147,5 +162,6 @@ func (t *Tty) style(s Style) tcell.Style {
 	case Cyan:
 		return style.Foreground(color.Teal)
 	}
+
 	return style
 }

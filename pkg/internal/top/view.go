@@ -62,9 +62,11 @@ func (v *view) take(m *Model, msg Message) {
 // write adds what a run has written.
 func (v *view) write(w Written) {
 	v.err = w.Err
+
 	if w.Err != nil {
 		return
 	}
+
 	v.run, v.note = w.Run, w.Note
 	for line := range strings.Lines(w.Text) {
 		if n := len(v.written); n > 0 && !strings.HasSuffix(v.written[n-1], "\n") {
@@ -73,6 +75,7 @@ func (v *view) write(w Written) {
 		}
 		v.written = append(v.written, line)
 	}
+
 	if n := len(v.written) - mostWritten; n > 0 {
 		v.written, v.cut = append([]string(nil), v.written[n:]...), true
 	}
@@ -99,13 +102,16 @@ func (v *view) move(k string, page int) bool {
 	default:
 		return false
 	}
+
 	v.top = max(0, min(v.top, v.size-v.room))
 	v.tail = v.kind == logs && v.top >= v.size-v.room
+
 	return true
 }
 
 func (v *view) keys() [][2]string {
 	keys := [][2]string{{"esc", "back"}, {"j k", "scroll"}}
+
 	switch v.kind {
 	case logs:
 		keys = append(keys, [2]string{"f", "follow"}, [2]string{"w", "why"})
@@ -118,6 +124,7 @@ func (v *view) keys() [][2]string {
 		}
 		keys = append(keys, [2]string{"l", "logs"}, [2]string{"w", "why"}, [2]string{"t", "trigger"}, [2]string{"p", p})
 	}
+
 	return append(keys, [2]string{"?", "help"})
 }
 
@@ -127,26 +134,32 @@ func (v *view) draw(m *Model, room int) Picture {
 	if v.err != nil {
 		body = append(Picture{{{" " + m.text(clean(v.err.Error())), Red}}, {}}, body...)
 	}
+
 	v.size, v.room = len(body), max(room-1, 1)
 	last := max(0, v.size-v.room)
+
 	if v.tail {
 		v.top = last
 	}
+
 	v.top = min(v.top, last)
 	head := append(Line{{" ", Bold | Reverse}}, title...)
 	for i := range head {
 		head[i].Style |= Reverse
 	}
+
 	if v.size > v.room && !v.tail {
 		at := fmt.Sprintf(" %d%%", min(100, (v.top+v.room)*100/v.size))
 		head = append(head.fit(max(m.width-width(at)-1, 1), m.more(), Reverse), Span{at + " ", Reverse})
 	}
+
 	return append(Picture{head}, body[v.top:min(v.size, v.top+v.room)]...)
 }
 
 // text is the view's title and all of its text.
 func (v *view) text(m *Model) (Line, Picture) {
 	name := m.name(v.about.Namespace, v.about.Task)
+
 	switch v.kind {
 	case nodeDetails:
 		return Line{{v.about.Node, Bold}}, m.nodeText(v.about.Node)
@@ -158,12 +171,14 @@ func (v *view) text(m *Model) (Line, Picture) {
 	case logs:
 		return v.logText(m, name)
 	}
+
 	if v.told == nil {
 		if v.err != nil {
 			return Line{{name, Bold}}, nil
 		}
 		return Line{{name, Bold}}, m.asking()
 	}
+
 	return Line{{name, Bold}}, m.taskText(v.told)
 }
 
@@ -178,13 +193,16 @@ func (v *view) logText(m *Model, name string) (Line, Picture) {
 			title = append(title, Span{" on " + clean(v.run.Node), Plain})
 		}
 	}
+
 	var body Picture
 	if v.cut {
 		body = append(body, Line{{m.text(" … what came before is not kept here: carillon logs"), Dim}})
 	}
+
 	for _, l := range v.written {
 		body = append(body, m.wrap(" ", clean(strings.TrimRight(strings.ReplaceAll(l, "\t", "    "), "\r\n")), Plain)...)
 	}
+
 	switch {
 	case v.note != "":
 		body = append(body, Line{{" " + m.text(clean(v.note)), Dim}})
@@ -193,23 +211,28 @@ func (v *view) logText(m *Model, name string) (Line, Picture) {
 	case len(v.written) == 0 && v.err == nil:
 		body = append(body, m.asking()...)
 	}
+
 	return title, body
 }
 
 // wrap is a text in lines that fit, each indented.
 func (m *Model) wrap(indent, text string, style Style) (p Picture) {
 	room := max(m.width-width(indent)-1, 8)
+
 	for {
 		part := head(text, room)
 		if part == text {
 			return append(p, Line{{indent + text, style}})
 		}
+
 		if i := strings.LastIndexByte(part, ' '); i > room/2 {
 			part = part[:i]
 		}
+
 		if part == "" {
 			return append(p, Line{{indent + text, style}})
 		}
+
 		p = append(p, Line{{indent + part, style}})
 		text = strings.TrimPrefix(text[len(part):], " ")
 	}

@@ -27,6 +27,7 @@ func millis(ms int64) string {
 	case ms < 10_000:
 		return fmt.Sprintf("%.1fs", float64(ms)/1000)
 	}
+
 	return span(time.Duration(ms) * time.Millisecond)
 }
 
@@ -55,6 +56,7 @@ func rate(perMinute int64) string {
 	case perMinute < 600:
 		return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(perMinute)/60), ".0") + "/s"
 	}
+
 	return number((perMinute+30)/60) + "/s"
 }
 
@@ -66,7 +68,9 @@ func bar(list []int64) string {
 	for _, n := range list {
 		most = max(most, n)
 	}
+
 	var b strings.Builder
+
 	for _, n := range list {
 		i := 0
 		if most > 0 {
@@ -74,6 +78,7 @@ func bar(list []int64) string {
 		}
 		b.WriteRune(bars[max(i, 0)])
 	}
+
 	return b.String()
 }
 
@@ -109,6 +114,7 @@ func result(state task.State, reason string, exit *int) string {
 	case state == task.Succeeded || reason == "" || state == task.TimedOut:
 		return words(string(state))
 	}
+
 	return words(string(state)) + ": " + words(reason)
 }
 
@@ -121,10 +127,13 @@ func plain(s string) string {
 // progressWords are how far a run is, as it says itself; "" if it does not.
 func progressWords(p *task.Progress) string {
 	const long = 10
+
 	if p == nil || p.Percent == nil {
 		return ""
 	}
+
 	percent := min(max(*p.Percent, 0), 100)
 	n := int(percent / 100 * long)
+
 	return strings.TrimSpace(fmt.Sprintf("%s%s %.0f%% %s", strings.Repeat("█", n), strings.Repeat("░", long-n), percent, clean(p.Text)))
 }

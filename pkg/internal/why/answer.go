@@ -24,10 +24,12 @@ func For(f Facts, q Question) task.Answer {
 	if err != nil {
 		zone, q.Timezone = time.UTC, "UTC"
 	}
+
 	// A run with parts speaks for them.
 	f.Runs = slices.DeleteFunc(slices.Clone(f.Runs), func(r task.Run) bool { return task.IsPart(r.ID) })
 	w := witness{Facts: &f, speaker: speaker{zone}, all: timeline(&f)}
 	var a task.Answer
+
 	switch {
 	case q.At != nil && q.At.Grain == day:
 		a = w.span(q.At, q.At)
@@ -41,7 +43,9 @@ func For(f Facts, q Question) task.Answer {
 	default:
 		a = w.latest()
 	}
+
 	w.sign(&a, q)
+
 	return a
 }
 
@@ -58,9 +62,11 @@ func (w *witness) sign(a *task.Answer, q Question) {
 	if a.Unknown == nil {
 		a.Unknown = []string{}
 	}
+
 	if a.Lines == nil {
 		a.Lines = []task.EvidenceLine{}
 	}
+
 	for i := range a.Also {
 		w.sign(&a.Also[i], q)
 	}
@@ -76,6 +82,7 @@ func (w *witness) moment(m Moment) task.Answer {
 		a.Asked.Times = []task.Time{task.At(m.Instants[0])}
 		return a
 	}
+
 	return w.fold(m)
 }
 
@@ -86,6 +93,7 @@ func (w *witness) fold(m Moment) task.Answer {
 		", at " + w.clock(m.Instants[0]) + " and at " + w.clock(m.Instants[1])
 	a := first
 	policy := ""
+
 	switch {
 	case first.Tick != nil && second.Tick != nil:
 		twice += ", and both are ticks"
@@ -99,9 +107,11 @@ func (w *witness) fold(m Moment) task.Answer {
 			policy = " (dst.fold: first)"
 		}
 	}
+
 	a.Sentence = sentence("%s", twice+policy) + " " + a.Sentence
 	a.Asked.Note = schedule.NoteFold
 	a.Asked.Times = []task.Time{task.At(m.Instants[0]), task.At(m.Instants[1])}
+
 	return a
 }
 
@@ -113,6 +123,7 @@ func (w *witness) gap(m Moment) task.Answer {
 		clockTime(m.Change.From)+before.Format(" MST"), w.clock(end))
 	v := inForce(w.all, end)
 	var a task.Answer
+
 	switch {
 	case v != nil && v.note(end) == schedule.NoteGap:
 		a = w.tickAnswer(w.judge(w.all, end))
@@ -125,7 +136,9 @@ func (w *witness) gap(m Moment) task.Answer {
 		a = w.noTick(end)
 		a.Sentence = sentence("%s", gone) + " " + a.Sentence
 	}
+
 	a.Asked.Note = schedule.NoteGap
+
 	return a
 }
 
@@ -136,6 +149,7 @@ func clockDate(shown string) string {
 	if err != nil {
 		return date
 	}
+
 	return t.Format("Mon 2 Jan 2006")
 }
 
@@ -161,10 +175,12 @@ func (w *witness) instant(at time.Time, grain time.Duration) task.Answer {
 	if r := w.asked(at, at.Add(grain)); r != nil {
 		return w.runAnswer(r)
 	}
+
 	v := inForce(w.all, at)
 	if v == nil || v.vague || v.schedule == nil {
 		return w.unversioned(at, v)
 	}
+
 	return w.noTick(at)
 }
 
@@ -174,6 +190,7 @@ func (w *witness) tickIn(at time.Time, grain time.Duration) (time.Time, bool) {
 	if v != nil && !v.vague && v.isTick(at) {
 		return at, true
 	}
+
 	var found []time.Time
 	for _, r := range w.Runs {
 		if r.Trigger != task.TriggerManual && !r.ScheduledTime.Before(at) && r.ScheduledTime.Before(at.Add(grain)) {
@@ -183,6 +200,7 @@ func (w *witness) tickIn(at time.Time, grain time.Duration) (time.Time, bool) {
 			found = append(found, r.ScheduledTime.Time)
 		}
 	}
+
 	if v != nil && !v.vague {
 		if next, ok := v.next(at); ok && next.Before(at.Add(grain)) && (v.until.IsZero() || next.Before(v.until)) {
 			if later, more := v.next(next); !more || !later.Before(at.Add(grain)) {
@@ -190,12 +208,15 @@ func (w *witness) tickIn(at time.Time, grain time.Duration) (time.Time, bool) {
 					return next, true
 				}
 			}
+
 			return time.Time{}, false
 		}
 	}
+
 	if len(found) == 1 {
 		return found[0], true
 	}
+
 	return time.Time{}, false
 }
 
@@ -205,12 +226,15 @@ func (w *witness) tickAnswer(g finding) task.Answer {
 	if g.verdict == task.VerdictPaused || g.verdict == task.VerdictNoTask || g.verdict == task.VerdictEnded && g.detail == "" {
 		a.Tick = nil
 	}
+
 	if g.version != nil {
 		a.Version = g.version.shown()
 	}
+
 	if g.verdict == task.VerdictNoTask {
 		a.Deleted = w.Deleted
 	}
+
 	if g.run != nil {
 		r := *g.run
 		a.Run = &r
@@ -219,8 +243,10 @@ func (w *witness) tickAnswer(g finding) task.Answer {
 				a.Late = append(a.Late, l)
 			}
 		}
+
 		a.Active = w.active(g.due, r.ID)
 	}
+
 	switch {
 	case g.verdict == task.VerdictNoTask:
 	case g.due.After(w.Now):
@@ -228,7 +254,9 @@ func (w *witness) tickAnswer(g finding) task.Answer {
 	default:
 		a.Owner = w.ownership(g.due)
 	}
+
 	w.evidence(&a, g)
+
 	return a
 }
 
@@ -237,9 +265,11 @@ func (w *witness) shownTick(g finding) *task.Tick {
 	if !g.due.Equal(g.tick) {
 		t.DueAt = task.At(g.due)
 	}
+
 	if g.version != nil {
 		t.Note = g.version.note(g.tick)
 	}
+
 	return t
 }
 
@@ -249,6 +279,7 @@ func (w *witness) runAnswer(r *task.Run) task.Answer {
 	w.found(&g, r)
 	a := w.tickAnswer(g)
 	a.Tick = nil
+
 	return a
 }
 
@@ -257,12 +288,14 @@ func (w *witness) runAnswer(r *task.Run) task.Answer {
 func (w *witness) latest() task.Answer {
 	var a task.Answer
 	last, ticked := w.lastTick()
+
 	var newest *task.Run
 	for i := range w.Runs {
 		if r := &w.Runs[i]; r.Trigger == task.TriggerManual && (newest == nil || r.ScheduledTime.After(newest.ScheduledTime.Time)) {
 			newest = r
 		}
 	}
+
 	switch {
 	case newest != nil && (!ticked || newest.ScheduledTime.After(last)):
 		a = w.runAnswer(newest)
@@ -271,11 +304,13 @@ func (w *witness) latest() task.Answer {
 	default:
 		a = w.noneYet()
 	}
+
 	if next, ok := w.nextTick(); ok {
 		a.Also = append(a.Also, w.tickAnswer(w.judge(w.all, next)))
 	} else if also := w.noneToCome(); also != nil {
 		a.Also = append(a.Also, *also)
 	}
+
 	return a
 }
 
@@ -289,15 +324,18 @@ func (w *witness) lastTick() (time.Time, bool) {
 			}
 		}
 	}
+
 	at := w.Now.Add(ms)
 	if n := len(w.all); n > 0 { // jitter may put the last one off
 		if tick, ok := w.all[n-1].lastDue(w.Now); ok && tick.After(w.all[n-1].since()) {
 			at = tick.Add(ms)
 		}
 	}
+
 	if tick, ok := w.tickBefore(at); ok && tick.After(last) && !w.dueOf(tick).After(w.Now) {
 		last = tick
 	}
+
 	return last, !last.IsZero()
 }
 
@@ -306,15 +344,18 @@ func (w *witness) nextTick() (time.Time, bool) {
 	if len(w.all) == 0 {
 		return time.Time{}, false
 	}
+
 	v, after := &w.all[len(w.all)-1], w.Now
 	if tick, ok := v.previous(w.Now.Add(ms), v.since()); ok && v.due(tick).After(w.Now) {
 		after = tick.Add(-ms)
 	}
+
 	if w.Entry != nil {
 		if until, ends := w.Entry.Silence(); ends && until.After(after) {
 			after = until.Time
 		}
 	}
+
 	return v.next(after)
 }
 
@@ -327,12 +368,15 @@ func (q Question) Span(now time.Time) (from, to time.Time) {
 		if q.At.Grain < day {
 			to = to.Add(q.At.Grain - ms)
 		}
+
 		if len(q.At.Instants) == 0 {
 			to = from // the instant after the gap
 		}
+
 		return from, to
 	case q.From != nil && q.To != nil:
 		return q.From.first(), q.To.last()
 	}
+
 	return now, now
 }

@@ -34,12 +34,14 @@ func (f *Facts) pausedSoon(g *finding) bool {
 	if f.Entry == nil || f.Entry.Own == nil {
 		return false
 	}
+
 	for i := range f.Entry.Own.Pauses {
 		if p := &f.Entry.Own.Pauses[i]; !p.Since.Before(g.tick) {
 			g.pause = p
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -53,6 +55,7 @@ func (f *Facts) trimmed(all []version, g *finding) (bool, string) {
 			failures = failures || v.History.Record == task.RecordFailures
 		}
 	}
+
 	later := f.endedAfter(g.tick)
 	switch {
 	case later >= int64(keep):
@@ -60,6 +63,7 @@ func (f *Facts) trimmed(all []version, g *finding) (bool, string) {
 	case failures && later > 0:
 		return true, "of runs that succeed only the newest is kept (history.record: failures); it neither failed nor was it skipped or missed, or that would be on record"
 	}
+
 	return false, ""
 }
 
@@ -71,18 +75,22 @@ func (f *Facts) foresee(g *finding, all []version) {
 		g.verdict, g.detail = task.VerdictUnreadable, strings.Join(f.BrokenTask, " and ")
 		return
 	}
+
 	if e.MaxRuns > 0 {
 		var had int64
 		if e.Own != nil {
 			had = e.Own.Runs
 		}
+
 		from := f.Now
 		if from.Before(e.From.Time) {
 			from = e.From.Time
 		}
+
 		if until, ends := e.Silence(); ends && from.Before(until.Time) {
 			from = until.Time
 		}
+
 		_, _, between, _ := g.version.schedule.Missed(from, g.tick.Add(-ms), 0)
 		if had+between >= e.MaxRuns {
 			g.verdict = task.VerdictEnded
@@ -90,14 +98,17 @@ func (f *Facts) foresee(g *finding, all []version) {
 			return
 		}
 	}
+
 	if z := f.Freezes.Of(f.Namespace); z != nil {
 		g.verdict, g.freeze = task.VerdictFrozen, z
 		return
 	}
+
 	if e.Shadow {
 		g.verdict, g.reason = task.VerdictShadow, task.ReasonShadow
 		return
 	}
+
 	if n := len(f.takers()); !e.Target.Enough(n) {
 		g.verdict, g.reason = task.VerdictNoNode, task.ReasonNoNode
 		if n > 0 {
@@ -105,6 +116,7 @@ func (f *Facts) foresee(g *finding, all []version) {
 		}
 		return
 	}
+
 	g.verdict = task.VerdictWillRun
 	if e.Paused {
 		g.pause = f.pauseAt(all, f.Now) // it has an end, or the tick would be none
@@ -118,6 +130,7 @@ func (f *Facts) undecided(s speaker, due time.Time) string {
 	if w := f.Watermark; w != nil && w.Time.Year() > 1970 {
 		watermark = "; the shard is decided up to " + s.when(w.Time)
 	}
+
 	o := f.Owner
 	switch {
 	case o == nil || o.Node == "":
@@ -125,6 +138,7 @@ func (f *Facts) undecided(s speaker, due time.Time) string {
 	case f.node(o.Node) == nil:
 		return fmt.Sprintf("its shard, %d, has no owner at present: it is assigned to %s, which is away%s", f.Shard, o.Node, watermark)
 	}
+
 	n := f.node(o.Node)
 	switch {
 	case !n.Has(task.RoleScheduler):
@@ -136,5 +150,6 @@ func (f *Facts) undecided(s speaker, due time.Time) string {
 	case !f.Covered && f.Entry != nil:
 		return fmt.Sprintf("%s, the owner of its shard, %d, has not come to the task since it was created%s", n.Name, f.Shard, watermark)
 	}
+
 	return fmt.Sprintf("%s owns its shard, %d, since %s and has not come to it%s", n.Name, f.Shard, s.when(o.Since), watermark)
 }

@@ -13,20 +13,25 @@ func (w *witness) evidence(a *task.Answer, g finding) {
 	add := func(what, format string, args ...any) {
 		a.Lines = append(a.Lines, task.EvidenceLine{What: what, Says: fmt.Sprintf(format, args...)})
 	}
+
 	if v := g.version; v != nil {
 		dst := ""
 		if d := v.DST; d != (task.DST{}) && d != task.Defaults().DST {
 			dst = fmt.Sprintf(", gap %s, fold %s", d.Gap, d.Fold)
 		}
+
 		add("Schedule", "%s in %s%s", expressions(v.Schedule), v.Timezone, dst)
 		add("Version", "%s", w.versionWords(v))
 	}
+
 	if !g.due.Equal(g.tick) && !g.tick.IsZero() {
 		add("Due", "%s, put off by jitter", w.when(g.due))
 	}
+
 	if g.pause != nil {
 		add("Paused", "%s", w.pauseWords(w.speaker, g.pause))
 	}
+
 	if z := g.freeze; z != nil {
 		end := ""
 		if !z.Ended.IsZero() {
@@ -34,18 +39,23 @@ func (w *witness) evidence(a *task.Answer, g finding) {
 		}
 		add("Frozen", "%s, since %s%s%s%s", frozenWhat(z), w.when(z.Since.Time), by(z.By), quoted(z.Reason), end)
 	}
+
 	if g.run != nil {
 		w.runEvidence(add, g)
 	}
+
 	for _, r := range a.Active {
 		if g.verdict == task.VerdictSkipped || g.verdict == task.VerdictWaiting {
 			add("Active then", "%s, from %s%s", runWords(w.speaker, &r), w.when(r.DispatchedAt.Time), w.untilWords(r.EndedAt.Time))
 		}
 	}
+
 	for _, r := range a.Late {
 		add("Came too late", "the lost attempt %d ended all the same: it %s", r.Attempt, endWords(&r))
 	}
+
 	w.circumstances(add, a, g)
+
 	for _, u := range a.Unknown {
 		add("Not on record", "%s", u)
 	}
@@ -59,10 +69,13 @@ func (w *witness) versionWords(v *version) string {
 			change = "created"
 		}
 	}
+
 	text := fmt.Sprintf("%d, %s %s%s", v.Generation, change, w.when(v.since()), by(v.UpdatedBy))
+
 	if v.until.IsZero() {
 		return text + ", in force now"
 	}
+
 	return text + ", until " + w.when(v.until) + by(v.by)
 }
 
@@ -79,7 +92,9 @@ func (w *witness) runEvidence(add func(string, string, ...any), g finding) {
 	if r.Reason != "" {
 		outcome += " (" + r.Reason + ")"
 	}
+
 	add("Outcome", "%s", outcome)
+
 	if r.Owner != "" {
 		at := ""
 		if !r.CreatedAt.IsZero() {
@@ -87,11 +102,13 @@ func (w *witness) runEvidence(add func(string, string, ...any), g finding) {
 		}
 		add("Decided", "by %s%s", r.Owner, at)
 	}
+
 	if !r.DispatchedAt.IsZero() {
 		text := fmt.Sprintf("to %s on %s", r.Node, w.exact(r.DispatchedAt.Time))
 		if r.Fan != nil {
 			text = fmt.Sprintf("in %s from %s on", plural(int64(r.Fan.Count), "part", "parts"), w.exact(r.DispatchedAt.Time))
 		}
+
 		if late, ok := lateness(g); ok && !r.StartedAt.IsZero() && r.Trigger != task.TriggerManual {
 			what := "started"
 			if len(r.Attempts) > 0 {
@@ -99,24 +116,31 @@ func (w *witness) runEvidence(add func(string, string, ...any), g finding) {
 			}
 			text += fmt.Sprintf(", %s %s after it fell due", what, span(late))
 		}
+
 		if last := r.LastNode(); last != "" && last == r.Node && g.version != nil && g.version.Target.MovesRetries() {
 			text += fmt.Sprintf(", where attempt %d had failed: no other node that matches had a free slot", r.Attempts[len(r.Attempts)-1].Attempt)
 		}
+
 		add("Dispatched", "%s", text)
 	}
+
 	for _, t := range r.Attempts {
 		text := fmt.Sprintf("%d on %s %s", t.Attempt, t.Node, stateWords(t.State, t.ExitCode, t.Signal))
 		if t.Reason != "" {
 			text += " (" + t.Reason + ")"
 		}
+
 		if !t.StartedAt.IsZero() {
 			text += ", " + w.exact(t.StartedAt.Time)
 		}
+
 		if !t.EndedAt.IsZero() {
 			text += " to " + w.exact(t.EndedAt.Time)
 		}
+
 		add("Attempt", "%s", text)
 	}
+
 	if !r.StartedAt.IsZero() {
 		text := w.exact(r.StartedAt.Time)
 		if !r.EndedAt.IsZero() {
@@ -124,32 +148,41 @@ func (w *witness) runEvidence(add func(string, string, ...any), g finding) {
 		}
 		add("Ran", "%s", text)
 	}
+
 	if d := r.PausedFor(w.Now); d > 0 {
 		add("Paused", "for %s in all", span(d))
 	}
+
 	if !r.StartBefore.IsZero() {
 		add("Start by", "%s, or it is missed", w.when(r.StartBefore.Time))
 	}
+
 	if r.Count > 1 {
 		add("With", "%s, from %s to %s, in one record", plural(r.Count, "tick", "ticks"), w.when(r.ScheduledTime.Time), w.when(r.Last.Time))
 	}
+
 	if r.CreatedBy != "" {
 		add("Asked for", "by %s on %s", r.CreatedBy, w.exact(r.ScheduledTime.Time))
 	}
+
 	if len(r.EnvNames) > 0 {
 		add("With env", "%s", strings.Join(r.EnvNames, ", "))
 	}
+
 	if r.RetryOf != "" {
 		add("Runs again", "%s, which had used up its attempts", r.RetryOf)
 	}
+
 	for _, id := range w.Dead {
 		if id == r.ID {
 			add("Dead", "it has used up its attempts; carillon run retry %s runs it again", r.ID)
 		}
 	}
+
 	if line := lastLine(r.OutputTail); line != "" {
 		add("Last output", "%s", said(line))
 	}
+
 	add("Run", "%s", r.ID)
 }
 
@@ -173,9 +206,11 @@ func (w *witness) circumstances(add func(string, string, ...any), a *task.Answer
 			} else if !o.Present {
 				text += ", and that node is away"
 			}
+
 			add("Owner", "%s", text)
 		}
 	}
+
 	switch g.verdict {
 	case task.VerdictUndecided, task.VerdictForgotten, task.VerdictOvertaken:
 		if m := w.Watermark; m != nil && w.Entry != nil {
@@ -206,11 +241,14 @@ func (w *witness) nodeWords() string {
 		} else if w.Entry.Action.NeedsKey() && !n.HoldsKey() {
 			text += " (no key for secrets)"
 		}
+
 		names = append(names, text)
 	}
+
 	if len(names) == 0 {
 		return "none"
 	}
+
 	return strings.Join(few(names), ", ")
 }
 

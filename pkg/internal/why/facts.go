@@ -59,6 +59,7 @@ func (f *Facts) decided(tick, due time.Time) bool {
 	if !tick.After(f.Entry.From.Time) {
 		return true
 	}
+
 	w := f.Watermark
 	return w != nil && f.Covered && (due.Before(w.Time) || due.Equal(w.Time) && w.All)
 }
@@ -75,6 +76,7 @@ func (f *Facts) outcome(tick time.Time) *task.Run {
 			return r
 		}
 	}
+
 	return nil
 }
 
@@ -85,6 +87,7 @@ func (f *Facts) asked(from, to time.Time) *task.Run {
 			return r
 		}
 	}
+
 	return nil
 }
 
@@ -97,13 +100,16 @@ func (f *Facts) active(at time.Time, but string) []task.Run {
 		if len(r.Attempts) > 0 && !r.Attempts[0].StartedAt.IsZero() {
 			began = r.Attempts[0].StartedAt.Time
 		}
+
 		switch {
 		case r.ID == but, r.State == task.Skipped, r.State == task.Missed, began.IsZero(), began.After(at):
 		case r.EndedAt.IsZero() && !r.State.Final(), r.EndedAt.After(at):
 			list = append(list, r)
 		}
 	}
+
 	slices.SortFunc(list, func(a, b task.Run) int { return a.ScheduledTime.Compare(b.ScheduledTime.Time) })
+
 	return list
 }
 
@@ -116,11 +122,13 @@ func (f *Facts) waited(at time.Time) *task.Run {
 		if end.IsZero() {
 			end = r.EndedAt.Time
 		}
+
 		if r.Trigger != task.TriggerManual && r.Count <= 1 && len(r.Attempts) == 0 && r.ScheduledTime.Before(at) &&
 			!r.CreatedAt.After(at) && (r.State == task.Queued || end.After(at)) {
 			return r
 		}
 	}
+
 	return nil
 }
 
@@ -133,6 +141,7 @@ func (f *Facts) endedAfter(tick time.Time) int64 {
 			n++
 		}
 	}
+
 	return n
 }
 
@@ -161,21 +170,27 @@ func (f *Facts) enough(r *task.Run) bool {
 // ownership is who owned the shard at an instant.
 func (f *Facts) ownership(at time.Time) *task.Ownership {
 	o := &task.Ownership{Shard: f.Shard}
+
 	if f.Owner == nil {
 		return o
 	}
+
 	list := append([]task.Assignment{{Node: f.Owner.Node, Since: task.At(f.Owner.Since)}}, f.Owner.Previous...)
 	for i, a := range list {
 		if a.Since.After(at) {
 			continue
 		}
+
 		o.Node, o.Since, o.Present = a.Node, a.Since, f.node(a.Node) != nil
 		if i > 0 {
 			o.Until, o.Next = list[i-1].Since, list[i-1].Node
 		}
+
 		return o
 	}
+
 	last := list[len(list)-1]
 	o.Until, o.Next = last.Since, last.Node
+
 	return o
 }

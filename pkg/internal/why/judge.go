@@ -34,39 +34,49 @@ func (f *Facts) judge(all []version, tick time.Time) finding {
 	if g.version != nil {
 		g.due = g.version.due(tick)
 	}
+
 	if r := f.outcome(tick); r != nil {
 		f.found(&g, r)
 		return g
 	}
+
 	if f.Task != nil && slices.Contains(f.Broken, task.RunID(tick, f.Task.UID)) {
 		g.verdict, g.unknown = task.VerdictUnreadable, []string{"the outcome: its record is there and cannot be read"}
 		return g
 	}
+
 	if g.version == nil {
 		f.untold(&g, all)
 		return g
 	}
+
 	if p := f.pauseAt(all, tick); p != nil {
 		g.verdict, g.pause = task.VerdictPaused, p
 		return g
 	}
+
 	if f.ended(tick) {
 		g.verdict = task.VerdictEnded
 		return g
 	}
+
 	if g.due.After(f.Now) {
 		f.foresee(&g, all)
 		return g
 	}
+
 	if len(f.BrokenTask) > 0 {
 		g.verdict, g.detail = task.VerdictUnreadable, strings.Join(f.BrokenTask, " and ")
 		return g
 	}
+
 	if !f.decided(tick, g.due) {
 		g.verdict = task.VerdictUndecided
 		return g
 	}
+
 	f.without(&g, all)
+
 	return g
 }
 
@@ -82,20 +92,25 @@ func (f *Facts) found(g *finding, r *task.Run) {
 	if !r.DueAt.IsZero() && r.Count <= 1 {
 		g.due = r.DueAt.Time
 	}
+
 	g.verdict = ofState[r.State]
 	if g.verdict == "" {
 		g.verdict = task.VerdictUnreadable
 	}
+
 	if r.State == task.Skipped && r.Reason == task.ReasonFrozen {
 		at := g.due
 		if r.Count <= 1 && !r.EndedAt.IsZero() {
 			at = r.EndedAt.Time // decided while it held; a late one fell due before
 		}
+
 		if g.freeze = f.Freezes.At(f.Namespace, at); g.freeze == nil {
 			g.unknown = append(g.unknown, "the freeze that held then: only the latest are remembered")
 		}
+
 		return
 	}
+
 	switch {
 	case r.State == task.Queued, r.State == task.Dispatched && r.StartedAt.IsZero():
 		g.freeze = f.Freezes.Of(f.Namespace) // nothing of it starts while that holds
@@ -115,6 +130,7 @@ func (f *Facts) untold(g *finding, all []version) {
 		g.verdict = task.VerdictForgotten
 		g.unknown = append(g.unknown, "the version of the task that was in force: only the last ones are kept")
 	}
+
 	if f.Task != nil && !f.Task.CreatedAt.Before(g.tick) {
 		g.unknown = append(g.unknown, "whether another task had this name before: that is forgotten when the name is taken again")
 	}
@@ -130,20 +146,25 @@ func (f *Facts) pauseAt(all []version, tick time.Time) *task.Pause {
 			}
 		}
 	}
+
 	v := inForce(all, tick)
 	if v == nil || !v.Paused {
 		return nil
 	}
+
 	first, last := slices.IndexFunc(all, func(u version) bool { return u.Generation == v.Generation }), 0
 	for last = first; last+1 < len(all) && all[last+1].Paused; last++ {
 	}
+
 	for ; first > 0 && all[first-1].Paused; first-- { // a change of something else does not begin a pause
 	}
+
 	p := &task.Pause{Since: all[first].UpdatedAt, By: all[first].UpdatedBy, Reason: v.PauseReason, Until: v.PausedUntil,
 		Ended: task.At(all[last].until), EndedBy: all[last].by}
 	if p.Over(tick) {
 		return nil
 	}
+
 	return p
 }
 

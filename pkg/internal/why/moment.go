@@ -33,6 +33,7 @@ func ReadMoment(text, zone string) (Moment, error) {
 		}
 		return m, err
 	}
+
 	if m.Grain == day {
 		m.Instants = []time.Time{m.first()} // a day whose midnight does not exist begins after it
 		if next, err := schedule.ReadLocal(nextDay(m.Local), zone); err == nil {
@@ -41,6 +42,7 @@ func ReadMoment(text, zone string) (Moment, error) {
 			m.end = m.Instants[0].Add(day)
 		}
 	}
+
 	return m, nil
 }
 
@@ -50,6 +52,7 @@ func nextDay(local string) string {
 	if err != nil {
 		return local // it was read as a time
 	}
+
 	return t.AddDate(0, 0, 1).Format(date)
 }
 
@@ -65,6 +68,7 @@ func grain(text string) time.Duration {
 	case strings.Count(clock, ":") > 1:
 		return time.Second
 	}
+
 	return time.Minute
 }
 
@@ -84,6 +88,7 @@ func (m Moment) last() time.Time {
 	case len(m.Instants) == 0:
 		return m.Change.At.Add(-ms)
 	}
+
 	return m.Instants[len(m.Instants)-1]
 }
 

@@ -18,13 +18,16 @@ func cutTime(text string) (date, clock string, ok bool) {
 func (w *witness) noTick(at time.Time) task.Answer {
 	v := inForce(w.all, at)
 	g := finding{verdict: task.VerdictNoTick, due: at, version: v}
+
 	if v == nil {
 		return w.unversioned(at, nil)
 	}
+
 	there := "there was no tick on " + w.when(at)
 	if at.After(w.Now) {
 		there = "there will be no tick on " + w.when(at)
 	}
+
 	period, afterRuns := v.completion()
 	switch {
 	case !v.Start.IsZero() && at.Before(v.Start.Time):
@@ -45,22 +48,27 @@ func (w *witness) noTick(at time.Time) task.Answer {
 	case afterRuns:
 		there += fmt.Sprintf(": the next comes %s after the end of each run", task.Duration(period))
 	}
+
 	a := w.tickAnswer(g)
 	a.Tick = nil
 	if before, ok := w.tickBefore(at); ok {
 		a.Before = w.shownTick(finding{tick: before, due: w.dueOf(before), version: inForce(w.all, before)})
 	}
+
 	if after, ok := w.tickAfter(at); ok {
 		a.After = w.shownTick(finding{tick: after, due: w.dueOf(after), version: inForce(w.all, after)})
 	}
+
 	if g.verdict == task.VerdictNoTick && !v.manual() && !afterRuns {
 		there += fmt.Sprintf(": %s%s", expressions(v.Schedule), w.nearest(&a))
 	}
+
 	a.Sentence = sentence("%s", there)
 	if p := w.pauseAt(w.all, at); p != nil {
 		a.Pause = p
 		a.Lines = append(a.Lines, task.EvidenceLine{What: "Paused", Says: w.pauseWords(w.speaker, p)})
 	}
+
 	return a
 }
 
@@ -69,6 +77,7 @@ func (w *witness) nearest(a *task.Answer) string {
 	if a.Before != nil {
 		parts = append(parts, "the tick before was "+w.when(a.Before.Time.Time))
 	}
+
 	if a.After != nil {
 		is := "is"
 		if !a.After.Time.After(w.Now) {
@@ -76,9 +85,11 @@ func (w *witness) nearest(a *task.Answer) string {
 		}
 		parts = append(parts, "the next "+is+" "+w.when(a.After.Time.Time))
 	}
+
 	if len(parts) == 0 {
 		return " has no ticks around it"
 	}
+
 	return "; " + strings.Join(parts, ", ")
 }
 
@@ -96,10 +107,12 @@ func (w *witness) tickBefore(at time.Time) (time.Time, bool) {
 		if !v.since().Before(at) {
 			continue
 		}
+
 		end := at
 		if !v.until.IsZero() && v.until.Before(end) {
 			end = v.until
 		}
+
 		if v.vague {
 			return time.Time{}, false
 		}
@@ -107,6 +120,7 @@ func (w *witness) tickBefore(at time.Time) (time.Time, bool) {
 			return tick, true
 		}
 	}
+
 	return time.Time{}, false
 }
 
@@ -117,14 +131,17 @@ func (w *witness) tickAfter(at time.Time) (time.Time, bool) {
 		if !v.until.IsZero() && !v.until.After(at) || v.vague {
 			continue
 		}
+
 		from := at
 		if from.Before(v.since()) {
 			from = v.since()
 		}
+
 		if tick, ok := v.next(from); ok && (v.until.IsZero() || tick.Before(v.until)) {
 			return tick, true
 		}
 	}
+
 	return time.Time{}, false
 }
 
@@ -132,6 +149,7 @@ func (w *witness) tickAfter(at time.Time) (time.Time, bool) {
 // none of which the ticks can be known.
 func (w *witness) unversioned(at time.Time, v *version) task.Answer {
 	g := finding{tick: at, due: at, version: v}
+
 	if v == nil {
 		w.untold(&g, w.all)
 	} else {
@@ -140,8 +158,10 @@ func (w *witness) unversioned(at time.Time, v *version) task.Answer {
 		if v.schedule == nil {
 			g.unknown = []string{"the schedule of that version: it cannot be read by this version of Carillon"}
 		}
+
 		g.version = nil
 	}
+
 	a := w.tickAnswer(g)
 	a.Tick = nil
 	if g.verdict == task.VerdictForgotten {
@@ -152,6 +172,7 @@ func (w *witness) unversioned(at time.Time, v *version) task.Answer {
 				plural(r.Count, "tick", "ticks"), w.when(r.ScheduledTime.Time), w.when(r.Last.Time), "were "+string(r.State), reasonWords(r))
 		}
 	}
+
 	return a
 }
 
@@ -162,6 +183,7 @@ func (w *witness) around(at time.Time) *task.Run {
 			return &r
 		}
 	}
+
 	return nil
 }
 
@@ -170,10 +192,12 @@ func (w *witness) noneYet() task.Answer {
 	if w.Task == nil {
 		return w.unversioned(w.Now, nil)
 	}
+
 	g := finding{verdict: task.VerdictNoTick, due: w.Now, version: inForce(w.all, w.Now)}
 	a := w.tickAnswer(g)
 	a.Tick = nil
 	a.Sentence = sentence("task %s/%s has had no tick since it was created on %s, and nobody has asked for a run", w.Namespace, w.Name, w.when(w.Task.CreatedAt.Time))
+
 	return a
 }
 
@@ -184,6 +208,7 @@ func (w *witness) noneToCome() *task.Answer {
 	if w.Task == nil || v == nil || v.vague || v.schedule == nil || v.manual() {
 		return nil
 	}
+
 	g := finding{verdict: task.VerdictNoTick, due: w.Now, version: v}
 	says := "no tick comes any more: the schedule, " + expressions(v.Schedule) + ", has ended"
 	if period, after := v.completion(); after {
@@ -193,7 +218,9 @@ func (w *witness) noneToCome() *task.Answer {
 		g.verdict = task.VerdictOutside
 		says = "no tick comes any more: the task's end was " + w.when(v.End.Time)
 	}
+
 	a := w.tickAnswer(g)
 	a.Tick, a.Sentence = nil, sentence("%s", says)
+
 	return &a
 }

@@ -16,10 +16,12 @@ func (f *Facts) outcomeSays(s speaker, g finding) string {
 	if r == nil {
 		return ""
 	}
+
 	what := "the tick of " + s.when(g.tick)
 	if r.Trigger == task.TriggerManual {
 		what = "the run that was asked for on " + s.when(r.ScheduledTime.Time) + by(r.CreatedBy)
 	}
+
 	switch r.State {
 	case task.Queued:
 		return sentence("%s %s: %s", what, f.waits(r), f.waitWords(s, g))
@@ -30,9 +32,11 @@ func (f *Facts) outcomeSays(s speaker, g finding) string {
 	case task.Missed:
 		return sentence("%s was missed%s: %s%s", what, among(s, r), noSelector(g, reasonWords(r)), f.missWords(s, r))
 	}
+
 	if r.StartedAt.IsZero() && r.DispatchedAt.IsZero() && len(r.Attempts) == 0 {
 		return sentence("%s did not start: it %s%s", what, endWords(r), f.replacedBy(s, r))
 	}
+
 	return sentence("%s ran%s and %s%s%s", what, f.ranWords(s, g), endWords(r), f.replacedBy(s, r), f.retryWords(r))
 }
 
@@ -51,6 +55,7 @@ func reasonWords(r *task.Run) string {
 	if r.Reason != "" {
 		return r.Reason
 	}
+
 	return "the reason is not on record"
 }
 
@@ -59,25 +64,31 @@ func (f *Facts) activeWords(s speaker, g finding) string {
 	if r.Fan != nil {
 		return f.partWords(s, g)
 	}
+
 	text := fmt.Sprintf("was given to %s on %s, and is not known to have started", r.Node, s.when(r.DispatchedAt.Time))
 	if r.State == task.Running || !r.StartedAt.IsZero() {
 		text = fmt.Sprintf("is running on %s, since %s", r.Node, s.when(r.StartedAt.Time))
 	}
+
 	switch {
 	case r.State == task.Paused:
 		text = fmt.Sprintf("is on %s, where it started on %s, and is paused since %s%s", r.Node, s.when(r.StartedAt.Time), s.when(r.PausedAt.Time), by(r.PausedBy))
 	case r.PausedBy != "":
 		text += "; " + r.PausedBy + " has asked for its pause"
 	}
+
 	if f.node(r.Node) == nil {
 		text += fmt.Sprintf("; %s is away, and unless it comes back the attempt will be declared lost", r.Node)
 	}
+
 	if g.freeze != nil {
 		text += "; " + frozenWords(s, g.freeze)
 	}
+
 	if r.CancelledBy != "" {
 		text += "; " + r.CancelledBy + " has asked for its end"
 	}
+
 	return text + f.retryWords(r)
 }
 
@@ -88,26 +99,31 @@ func (f *Facts) partWords(s speaker, g finding) string {
 	if since.IsZero() {
 		since = r.DispatchedAt.Time
 	}
+
 	ended := r.Fan.Ended + r.Fan.Kept
 	have := "have"
 	if ended == 1 {
 		have = "has"
 	}
+
 	text := fmt.Sprintf("is running, since %s; of its %s %d %s ended", s.when(since), plural(int64(r.Fan.Count), "part", "parts"), ended, have)
 	if g.freeze != nil {
 		text += "; " + frozenWords(s, g.freeze)
 	}
+
 	switch {
 	case r.CancelledBy != "":
 		text += "; " + r.CancelledBy + " has asked for its end"
 	case r.Fan.Cancel != "":
 		text += "; it is being ended: " + because(r.Fan.Cancel)
 	}
+
 	return text
 }
 
 func (f *Facts) skipWords(s speaker, g finding) string {
 	text := reasonWords(g.run)
+
 	switch g.run.Reason {
 	case task.ReasonQueueFull:
 		if g.version != nil && g.version.Overlap == task.OverlapQueue {
@@ -117,6 +133,7 @@ func (f *Facts) skipWords(s speaker, g finding) string {
 		if n := f.newcomer(g.run, func(n *task.Run) bool { return n.CreatedAt.Equal(g.run.EndedAt.Time) }); n != nil {
 			text += ", " + runWords(s, n)
 		}
+
 	case task.ReasonOverlap:
 		if active := f.active(g.due, g.run.ID); len(active) > 0 {
 			return "another run of the task was active, " + runWords(s, &active[0])
@@ -129,6 +146,7 @@ func (f *Facts) skipWords(s speaker, g finding) string {
 			text = fmt.Sprintf("%s was frozen since %s%s%s", frozenWhat(z), s.when(z.Since.Time), by(z.By), quoted(z.Reason))
 		}
 	}
+
 	return text
 }
 
@@ -141,6 +159,7 @@ func (f *Facts) newcomer(r *task.Run, fits func(*task.Run) bool) (first *task.Ru
 			first = n
 		}
 	}
+
 	return first
 }
 
@@ -152,6 +171,7 @@ func (f *Facts) replacedBy(s speaker, r *task.Run) string {
 	if n := f.newcomer(r, func(n *task.Run) bool { return n.State != task.Missed }); n != nil {
 		return ", " + runWords(s, n)
 	}
+
 	return ""
 }
 
@@ -161,9 +181,11 @@ func runWords(s speaker, r *task.Run) string {
 	if r.Trigger == task.TriggerManual {
 		text = "one that was asked for on " + s.when(r.ScheduledTime.Time) + by(r.CreatedBy)
 	}
+
 	if r.Node != "" {
 		text += " on " + r.Node
 	}
+
 	return text
 }
 
@@ -175,6 +197,7 @@ func (f *Facts) missWords(s speaker, r *task.Run) string {
 	if !r.EndedAt.IsZero() && r.Owner != "" {
 		return fmt.Sprintf(" (%s came to it on %s)", r.Owner, s.when(r.EndedAt.Time))
 	}
+
 	return ""
 }
 
@@ -185,6 +208,7 @@ func (f *Facts) ranWords(s speaker, g finding) string {
 	if r.Node != "" {
 		text = " on " + r.Node
 	}
+
 	late, known := lateness(g)
 	switch {
 	case r.Trigger == task.TriggerCatchUp:
@@ -193,6 +217,7 @@ func (f *Facts) ranWords(s speaker, g finding) string {
 	case late > 10*time.Second:
 		text += fmt.Sprintf(" %s late,", span(late))
 	}
+
 	return text
 }
 
@@ -209,17 +234,20 @@ func lateness(g finding) (time.Duration, bool) {
 	case !r.DispatchedAt.IsZero():
 		return r.DispatchedAt.Sub(g.due), true
 	}
+
 	return 0, false
 }
 
 // endWords is how a run ended.
 func endWords(r *task.Run) string {
 	text := stateWords(r.State, r.ExitCode, r.Signal)
+
 	switch r.State {
 	case task.Succeeded:
 		if d := r.EndedAt.Sub(r.StartedAt.Time); !r.StartedAt.IsZero() && !r.EndedAt.IsZero() {
 			text += " after " + span(d)
 		}
+
 		if r.Fan != nil {
 			text += fmt.Sprintf(": %d of %s did", r.Fan.Succeeded+r.Fan.Kept, plural(int64(r.Fan.Count), "part", "parts"))
 		}
@@ -236,9 +264,11 @@ func endWords(r *task.Run) string {
 			text = "failed: " + reasonWords(r)
 		}
 	}
+
 	if r.Message != "" && r.State != task.Succeeded && r.Reason != task.ReasonExit {
 		text += " (" + strings.TrimRight(r.Message, ".") + ")"
 	}
+
 	return text
 }
 
@@ -257,6 +287,7 @@ func stateWords(state task.State, code *int, signal string) string {
 	case state == task.Lost:
 		return "was lost"
 	}
+
 	return "was " + string(state)
 }
 
@@ -265,6 +296,7 @@ func (f *Facts) retryWords(r *task.Run) string {
 	if len(r.Attempts) == 0 {
 		return ""
 	}
+
 	var parts []string
 	for _, a := range r.Attempts {
 		part := fmt.Sprintf("attempt %d %s", a.Attempt, stateWords(a.State, a.ExitCode, a.Signal))
@@ -273,9 +305,11 @@ func (f *Facts) retryWords(r *task.Run) string {
 		}
 		parts = append(parts, part)
 	}
+
 	const most = 3
 	if n := len(parts); n > most {
 		parts = append(parts[:most-1], fmt.Sprintf("%d more failed likewise", n-most), parts[n-1])
 	}
+
 	return fmt.Sprintf(", at attempt %d, after %s", r.Attempt, strings.Join(parts, ", "))
 }

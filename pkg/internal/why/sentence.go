@@ -12,6 +12,7 @@ import (
 // says is the sentence about a tick.
 func (f *Facts) says(s speaker, g finding) string {
 	tick := "the tick of " + s.when(g.tick)
+
 	switch g.verdict {
 	case task.VerdictPaused:
 		if g.tick.After(f.Now) {
@@ -48,6 +49,7 @@ func (f *Facts) says(s speaker, g finding) string {
 	case task.VerdictNoNode:
 		return sentence("it will not start if things stay as they are: %s is due %s, and %s", tick, f.inWords(s, g), f.noNodeWords())
 	}
+
 	return f.outcomeSays(s, g)
 }
 
@@ -66,12 +68,14 @@ func (f *Facts) besideWords(s speaker, g finding) string {
 	if g.pause != nil {
 		text = fmt.Sprintf("; until then the task is paused%s%s", by(pauser(g.pause)), quoted(g.pause.Reason))
 	}
+
 	if f.Entry == nil {
 		return text
 	}
 	if next, ok := g.version.next(f.Now); ok && next.Before(g.tick) && g.pause == nil {
 		return text // others come before it
 	}
+
 	active := slices.DeleteFunc(f.active(f.Now, ""), func(r task.Run) bool { return r.State.Final() })
 	var waiting []task.Run
 	for _, r := range f.Runs {
@@ -79,6 +83,7 @@ func (f *Facts) besideWords(s speaker, g finding) string {
 			waiting = append(waiting, r)
 		}
 	}
+
 	return text + f.busyWords(s, active, waiting)
 }
 
@@ -96,6 +101,7 @@ func (f *Facts) busyWords(s speaker, active, waiting []task.Run) string {
 	}
 
 	one := func() string { return "a run is active, since " + s.when(active[0].DispatchedAt.Time) }
+
 	switch {
 	case e.Overlap == task.OverlapAllow && (e.MaxActive == 0 || len(active) < e.MaxActive):
 		return ""
@@ -117,7 +123,9 @@ func (f *Facts) busyWords(s speaker, active, waiting []task.Run) string {
 		what := map[string]string{task.OverlapSkip: "this one is skipped", task.OverlapReplace: "that is cancelled for it"}[e.Overlap]
 		return fmt.Sprintf("; a run waits (%s), and if it still does then, %s", strings.ReplaceAll(waiting[0].Reason, "_", " "), what)
 	}
+
 	what := map[string]string{task.OverlapSkip: "it is skipped", task.OverlapReplace: "that is cancelled for it"}[e.Overlap]
+
 	return "; " + one() + ", and if it still is then, " + what
 }
 
@@ -128,7 +136,9 @@ func (f *Facts) noNodeWords() string {
 	if f.Entry.Action.NeedsKey() {
 		node = "node with a key for secrets"
 	}
+
 	text := "no " + node + " takes work at present"
+
 	switch {
 	case n > 0 && target.Selector != "":
 		text = plural(int64(n), "node that takes work matches ", "nodes that take work match ") + task.Quote(target.Selector)
@@ -137,7 +147,9 @@ func (f *Facts) noNodeWords() string {
 	case target.Selector != "":
 		text = "no " + node + " that takes work matches " + task.Quote(target.Selector)
 	}
+
 	text += f.orderWords()
+
 	switch {
 	case n == 0:
 	case n > task.MaxParts:
@@ -147,6 +159,7 @@ func (f *Facts) noNodeWords() string {
 	default:
 		text += fmt.Sprintf(", and target.count is %s", target.Count)
 	}
+
 	return text + f.passedOverWords()
 }
 
@@ -167,17 +180,21 @@ func (f *Facts) passedOverWords() string {
 		if len(n.Pressed) > 0 {
 			because = append(because, task.PressedWords(n.Pressed))
 		}
+
 		if f.Entry.Action.NeedsKey() && !n.HoldsKey() {
 			because = append(because, "it has no key for secrets that it can read: see its log")
 		}
+
 		n.Pressed = nil
 		if len(because) > 0 && len(f.Entry.Target.Takers([]task.Node{n}, false)) > 0 {
 			words = append(words, fmt.Sprintf("%s takes none, %s", n.Name, strings.Join(because, "; ")))
 		}
 	}
+
 	if len(words) == 0 {
 		return ""
 	}
+
 	return " (" + strings.Join(few(words), "; ") + ")"
 }
 
@@ -194,9 +211,11 @@ func (f *Facts) pauseWords(s speaker, p *task.Pause) string {
 	if end.IsZero() || !p.Until.IsZero() && p.Until.Before(end.Time) {
 		end = p.Until
 	}
+
 	if !end.IsZero() {
 		text = "from " + s.when(p.Since.Time) + " until " + s.when(end.Time)
 	}
+
 	return text + by(pauser(p)) + quoted(p.Reason)
 }
 
@@ -211,6 +230,7 @@ func (f *Facts) cutWords(s speaker, g finding) string {
 	if g.cut == nil {
 		return "paused, on " + s.when(g.pause.Since.Time) + by(g.pause.By) + quoted(g.pause.Reason)
 	}
+
 	what := map[string]string{task.ChangePaused: "paused", task.ChangeResumed: "resumed", task.ChangeRolledBack: "rolled back"}[g.cut.Change]
 	if what == "" {
 		what = "changed"
@@ -218,6 +238,7 @@ func (f *Facts) cutWords(s speaker, g finding) string {
 			what = map[bool]string{true: "paused", false: "resumed"}[g.cut.Paused]
 		}
 	}
+
 	return fmt.Sprintf("%s (version %d), on %s%s; its ticks up to then were given up", what, g.cut.Generation, s.when(g.cut.since()), by(g.cut.UpdatedBy))
 }
 
@@ -232,6 +253,7 @@ func (f *Facts) noTaskSays(s speaker, at time.Time) string {
 		} else if len(f.Versions) > 0 && f.Versions[0].Generation == 1 {
 			who = by(f.Versions[0].UpdatedBy)
 		}
+
 		return sentence("%s did not exist on %s: it was created on %s%s", name, s.when(at), s.when(f.Task.CreatedAt.Time), who)
 	case d == nil:
 		return sentence("there is no %s", name)
@@ -240,5 +262,6 @@ func (f *Facts) noTaskSays(s speaker, at time.Time) string {
 	case at.After(f.Now):
 		return sentence("there is no %s: it was deleted on %s%s%s", name, s.when(d.At.Time), by(d.By), quoted(d.Why))
 	}
+
 	return sentence("there was no %s on %s: it had been deleted on %s%s%s", name, s.when(at), s.when(d.At.Time), by(d.By), quoted(d.Why))
 }

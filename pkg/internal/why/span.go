@@ -27,30 +27,37 @@ func (w *witness) span(from, to *Moment) task.Answer {
 				a.Unknown = append(a.Unknown, u)
 			}
 		}
+
 		n := len(a.Stretches)
 		if n > 0 && last.alike(p.finding) && !a.Stretches[n-1].Manual {
 			s := &a.Stretches[n-1]
 			s.Last, s.Count = task.At(p.last), s.Count+p.count
 			continue
 		}
+
 		last = p.finding
 		a.Stretches = append(a.Stretches, task.Stretch{Verdict: p.verdict, Reason: p.reason, First: task.At(p.first), Last: task.At(p.last), Count: p.count})
 	}
+
 	for i := range a.Stretches {
 		a.Stretches[i].Sentence = w.stretchSays(&a.Stretches[i])
 	}
+
 	if m, ok := w.manual(start, end); ok {
 		a.Stretches = append(a.Stretches, m)
 	}
+
 	between := fmt.Sprintf("from %s to %s", w.when(start), w.when(end))
 	if to.Grain == day {
 		between = fmt.Sprintf("from %s until %s", w.when(start), w.when(end.Add(ms)))
 	}
+
 	a.Sentence = w.spanSays(&a, start, between, ticks)
 	if n := len(a.Stretches); n > mostStretches {
 		a.Unknown = append(a.Unknown, fmt.Sprintf("%d more stretches: ask for a shorter range", n-mostStretches))
 		a.Stretches = a.Stretches[:mostStretches]
 	}
+
 	return a
 }
 
@@ -72,29 +79,36 @@ func (w *witness) pieces(start, end time.Time) []piece {
 			list = append(list, piece{w.judge(w.all, upTo), upTo, upTo, 1})
 			continue
 		}
+
 		v := inForce(w.all, upTo)
 		if v == nil || v.vague || v.schedule == nil {
 			continue
 		}
+
 		first, last, n, _ := v.schedule.Missed(after, upTo, 0)
 		if n == 0 {
 			continue
 		}
+
 		list = append(list, w.upToMaxRuns(piece{w.judge(w.all, first), first, last, n})...)
 	}
+
 	return list
 }
 
 // upToMaxRuns parts ticks to come where max_runs will be reached.
 func (w *witness) upToMaxRuns(p piece) []piece {
 	const far = 10_000 // ticks are walked here
+
 	if p.verdict == task.VerdictEnded || w.Entry == nil || w.Entry.MaxRuns == 0 || !p.due.After(w.Now) {
 		return []piece{p}
 	}
+
 	end := w.judge(w.all, p.last)
 	if end.verdict != task.VerdictEnded {
 		return []piece{p}
 	}
+
 	tick, n := p.first, int64(1)
 	for ; n < min(p.count, far); n++ {
 		next, ok := p.version.next(tick)
@@ -103,6 +117,7 @@ func (w *witness) upToMaxRuns(p piece) []piece {
 		}
 		tick = next
 	}
+
 	return []piece{p}
 }
 
@@ -114,23 +129,29 @@ func (w *witness) cuts(start, end time.Time) []time.Time {
 			cuts = append(cuts, task.At(at).Time)
 		}
 	}
+
 	for i := range w.all {
 		add(w.all[i].since())
 		add(w.all[i].PausedUntil.Time)
 	}
+
 	for _, r := range w.Runs {
 		if r.Trigger == task.TriggerManual {
 			continue
 		}
+
 		add(r.ScheduledTime.Add(-ms))
+
 		if r.Count > 1 {
 			add(r.Last.Time)
 		} else {
 			add(r.ScheduledTime.Time)
 		}
 	}
+
 	if e := w.Entry; e != nil {
 		add(e.From.Time)
+
 		if e.Own != nil {
 			for _, p := range e.Own.Pauses {
 				add(p.Since.Time)
@@ -139,11 +160,14 @@ func (w *witness) cuts(start, end time.Time) []time.Time {
 			}
 		}
 	}
+
 	if m := w.Watermark; m != nil {
 		w.cutDue(add, m.Time)
 	}
+
 	w.cutDue(add, w.Now)
 	slices.SortFunc(cuts, time.Time.Compare)
+
 	return slices.CompactFunc(cuts, time.Time.Equal)
 }
 
@@ -151,6 +175,7 @@ func (w *witness) cuts(start, end time.Time) []time.Time {
 func (w *witness) cutDue(add func(time.Time), at time.Time) {
 	add(at)
 	add(at.Add(-ms))
+
 	if v := inForce(w.all, at); v != nil {
 		if tick, ok := v.lastDue(at); ok {
 			add(tick)
@@ -167,14 +192,18 @@ func (w *witness) manual(start, end time.Time) (task.Stretch, bool) {
 		if r.Trigger != task.TriggerManual || at.Before(start) || at.After(end) {
 			continue
 		}
+
 		if m.Count == 0 || at.Before(m.First.Time) {
 			m.First = at
 		}
+
 		if at.After(m.Last.Time) {
 			m.Last, m.Verdict = at, ofState[r.State]
 		}
+
 		m.Count++
 	}
+
 	m.Sentence = sentence("besides, %s asked for by persons, the last on %s", plural(m.Count, "run was", "runs were"), w.when(m.Last.Time))
 	return m, m.Count > 0
 }
@@ -184,10 +213,12 @@ func (w *witness) stretchSays(s *task.Stretch) string {
 	if s.Count > 1 {
 		text = fmt.Sprintf("%d ticks from %s to %s", s.Count, w.when(s.First.Time), w.when(s.Last.Time))
 	}
+
 	text += " " + verdictWords(s.Verdict, s.Count)
 	if means := because(s.Reason); means != "" && s.Verdict != task.VerdictFailed && s.Verdict != task.VerdictNoNode {
 		text += ": " + means
 	}
+
 	return sentence("%s", text)
 }
 
@@ -197,6 +228,7 @@ func verdictWords(v task.Verdict, n int64) string {
 	if n != 1 {
 		was, is, have = "were", "are", "have"
 	}
+
 	switch v {
 	case task.VerdictSucceeded, task.VerdictFailed:
 		return string(v)
@@ -227,6 +259,7 @@ func verdictWords(v task.Verdict, n int64) string {
 	case task.VerdictNoNode:
 		return "will find no node that matches, or too few, as things are now"
 	}
+
 	return is + " " + string(v)
 }
 
@@ -237,6 +270,7 @@ func (w *witness) spanSays(a *task.Answer, start time.Time, between string, tick
 		g := finding{tick: start, due: start}
 		w.untold(&g, w.all)
 		a.Verdict, a.Deleted = g.verdict, w.Deleted
+
 		return w.says(w.speaker, g)
 	case ticks == 0:
 		note := ""
@@ -245,13 +279,16 @@ func (w *witness) spanSays(a *task.Answer, start time.Time, between string, tick
 		} else if v == nil {
 			note = ", as far as is on record: what the schedule was before " + w.when(w.all[0].since()) + " is not kept any more"
 		}
+
 		return sentence("there is no tick %s%s", between, note)
 	}
+
 	var parts []string
 	for _, v := range task.Verdicts() {
 		if n := a.Counts[v.Verdict]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, verdictWords(v.Verdict, n)))
 		}
 	}
+
 	return sentence("%s %s: %s", plural(ticks, "tick", "ticks"), between, strings.Join(parts, ", "))
 }

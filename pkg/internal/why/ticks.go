@@ -81,6 +81,7 @@ func counted(exprs task.Schedules) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -91,7 +92,9 @@ func (v *version) gapSkips(end time.Time) bool {
 	if timing.DST.Gap != task.GapSkip {
 		return false
 	}
+
 	timing.Schedule, timing.DST.Gap = resolved(timing.Schedule, v.Namespace, v.Name), task.GapRunAfter
 	s, err := schedule.Parse(timing, v.CreatedAt.Time)
+
 	return err == nil && s.At(end).Note == schedule.NoteGap
 }

@@ -32,6 +32,7 @@ func timeline(f *Facts) []version {
 	if f.Task == nil {
 		return nil
 	}
+
 	all := []version{{Task: *f.Task}}
 	for _, t := range slices.Backward(f.Versions) {
 		next := all[len(all)-1]
@@ -39,20 +40,25 @@ func timeline(f *Facts) []version {
 			all = append(all, version{Task: t, until: next.since(), by: next.UpdatedBy, change: next.Change})
 		}
 	}
+
 	slices.Reverse(all)
+
 	for i := range all {
 		all[i].parse(f, all[:i+1])
 	}
+
 	return all
 }
 
 // parse reads the version's schedule; upTo are the versions up to it.
 func (v *version) parse(f *Facts, upTo []version) {
 	timing := v.Timing()
+
 	if v.until.IsZero() && f.Entry != nil && f.Entry.Generation == v.Generation {
 		v.schedule, _ = schedule.Parse(f.Entry.Timing(), f.Entry.Anchor.Time) // the entry's has H resolved
 		return
 	}
+
 	timing.Schedule = resolved(timing.Schedule, v.Namespace, v.Name)
 	anchor, known := v.CreatedAt.Time, false
 	for _, u := range slices.Backward(upTo) {
@@ -60,9 +66,11 @@ func (v *version) parse(f *Facts, upTo []version) {
 			known = true
 			break
 		}
+
 		anchor = u.since()
 		known = u.Generation == 1
 	}
+
 	v.schedule, _ = schedule.Parse(timing, anchor)
 	v.vague = !known && counted(v.Schedule)
 }
@@ -76,6 +84,7 @@ func inForce(all []version, at time.Time) *version {
 			return v
 		}
 	}
+
 	return nil
 }
 
@@ -92,7 +101,9 @@ func cutOff(all []version, v *version, tick time.Time) *version {
 		if !n.since().Before(tick) && (!task.SameTicks(old.Spec, n.Spec) || n.Paused != old.Paused) {
 			return n
 		}
+
 		old = n
 	}
+
 	return nil
 }

@@ -13,9 +13,11 @@ func (f *Facts) waits(r *task.Run) string {
 	if n := len(r.Attempts); n > 0 { // until then it ran
 		since = r.Attempts[n-1].EndedAt.Time
 	}
+
 	if since.IsZero() {
 		return "waits"
 	}
+
 	return "has waited for " + span(f.Now.Sub(since))
 }
 
@@ -40,16 +42,19 @@ func (f *Facts) waitWords(s speaker, g finding) string {
 	if noNode || r.Reason == task.ReasonCount && f.Entry != nil && !f.enough(r) {
 		text = f.noNodeWords()
 	}
+
 	if r.Reason == task.ReasonNoNode && f.Entry != nil {
 		if f.Entry.Target.Selector != "" {
 			text += " (" + task.Quote(f.Entry.Target.Selector) + ")"
 		}
+
 		if len(f.takers()) > 0 {
 			text += ", or did not a moment ago"
 		} else {
 			text += f.orderWords() + f.passedOverWords()
 		}
 	}
+
 	if g.freeze != nil { // nothing of it starts, whatever else it waits for
 		if mayTurn(r.Reason) && !noNode {
 			text = frozenWords(s, g.freeze)
@@ -57,17 +62,21 @@ func (f *Facts) waitWords(s speaker, g finding) string {
 			text += "; besides, " + frozenWords(s, g.freeze)
 		}
 	}
+
 	if len(r.Attempts) > 0 {
 		a := r.Attempts[len(r.Attempts)-1]
 		text += fmt.Sprintf("; attempt %d %s on %s", a.Attempt, stateWords(a.State, a.ExitCode, a.Signal), a.Node)
 	}
+
 	if r.NotBefore.After(f.Now) {
 		text += ", and the next starts no sooner than " + s.clock(r.NotBefore.Time)
 	}
+
 	text += f.elsewhereWords(r)
 	if o := f.Owner; o != nil && f.node(o.Node) == nil {
 		text += fmt.Sprintf("; its shard has no owner at present: %s is away", o.Node)
 	}
+
 	return text
 }
 

@@ -17,6 +17,7 @@ type speaker struct{ zone *time.Location }
 func (s speaker) when(t time.Time) string {
 	local, utc := t.In(s.zone), t.UTC()
 	text := local.Format("Mon 2 Jan 2006 ") + s.clock(t)
+
 	_, offset := local.Zone()
 	switch {
 	case offset == 0 && s.zone == time.UTC:
@@ -26,18 +27,21 @@ func (s speaker) when(t time.Time) string {
 	case offset == 0:
 		return text
 	}
+
 	return text + utc.Format(" (15:04 UTC)")
 }
 
 // clock is the time of day, as fine as it must be.
 func (s speaker) clock(t time.Time) string {
 	layout := "15:04 MST"
+
 	switch {
 	case t.Nanosecond() != 0:
 		layout = "15:04:05.000 MST"
 	case t.Second() != 0:
 		layout = "15:04:05 MST"
 	}
+
 	return t.In(s.zone).Format(layout)
 }
 

@@ -29,6 +29,7 @@ func (c *change) put(key string, value []byte, lease int64) {
 			v.create, v.number = old.create, old.number+1
 		}
 	}
+
 	c.add(key, v)
 	c.events = append(c.events, &mvccpb.Event{Type: mvccpb.Event_PUT, Kv: v.keyValue(key)})
 }
@@ -36,12 +37,14 @@ func (c *change) put(key string, value []byte, lease int64) {
 func (c *change) delete(r span) (n int64) {
 	var keys []string
 	c.each(r, c.revision, func(key string, _ *version) { keys = append(keys, key) })
+
 	for _, key := range keys {
 		c.add(key, version{mod: c.revision, deleted: true})
 		c.events = append(c.events, &mvccpb.Event{
 			Type: mvccpb.Event_DELETE, Kv: &mvccpb.KeyValue{Key: []byte(key), ModRevision: c.revision},
 		})
 	}
+
 	return int64(len(keys))
 }
 
@@ -50,6 +53,7 @@ func (c *change) end() {
 	if len(c.events) == 0 {
 		return
 	}
+
 	c.Store.revision = c.revision
 	c.log = append(c.log, c.events)
 	for w := range c.watches {

@@ -23,6 +23,7 @@ func (s *Store) Client(ctx context.Context) *clientv3.Client {
 	c.Lease = leases{d}
 	c.Maintenance = maintenance{door: d}
 	c.Cluster = cluster{door: d}
+
 	return c
 }
 
@@ -53,7 +54,9 @@ func (s maintenance) Status(ctx context.Context, _ string) (*clientv3.StatusResp
 	if err := s.enter(ctx); err != nil {
 		return nil, clientv3.ContextError(ctx, err)
 	}
+
 	defer s.mu.Unlock()
+
 	return &clientv3.StatusResponse{
 		Header: s.header(), Version: etcdVersion, Leader: 1, RaftTerm: 2,
 		RaftIndex: uint64(s.revision), RaftAppliedIndex: uint64(s.revision),
@@ -65,11 +68,14 @@ func (s maintenance) AlarmList(ctx context.Context) (*clientv3.AlarmResponse, er
 	if err := s.enter(ctx); err != nil {
 		return nil, clientv3.ContextError(ctx, err)
 	}
+
 	defer s.mu.Unlock()
+
 	resp := &clientv3.AlarmResponse{Header: s.header()}
 	if s.full {
 		resp.Alarms = []*pb.AlarmMember{{MemberID: 1, Alarm: pb.AlarmType_NOSPACE}}
 	}
+
 	return resp, nil
 }
 

@@ -26,12 +26,16 @@ func (s remote) Range(ctx context.Context, r *pb.RangeRequest, _ ...grpc.CallOpt
 	if err := s.enter(ctx); err != nil {
 		return nil, err
 	}
+
 	defer s.mu.Unlock()
+
 	if err := s.readable(r); err != nil {
 		return nil, err
 	}
+
 	resp := s.read(r, s.revision)
 	resp.Header = s.header()
+
 	return resp, nil
 }
 
@@ -44,8 +48,10 @@ func (s remote) Put(ctx context.Context, r *pb.PutRequest, _ ...grpc.CallOption)
 	if err != nil {
 		return nil, err
 	}
+
 	one := resp.Responses[0].GetResponsePut()
 	one.Header = resp.Header
+
 	return one, nil
 }
 
@@ -54,8 +60,10 @@ func (s remote) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest, _ ...
 	if err != nil {
 		return nil, err
 	}
+
 	one := resp.Responses[0].GetResponseDeleteRange()
 	one.Header = resp.Header
+
 	return one, nil
 }
 
@@ -65,14 +73,18 @@ func (s remote) Compact(ctx context.Context, r *pb.CompactionRequest, _ ...grpc.
 	if err := s.enter(ctx); err != nil {
 		return nil, err
 	}
+
 	defer s.mu.Unlock()
+
 	switch {
 	case r.Revision <= s.compacted:
 		return nil, rpctypes.ErrGRPCCompacted
 	case r.Revision > s.revision:
 		return nil, rpctypes.ErrGRPCFutureRev
 	}
+
 	s.compact(r.Revision)
+
 	return &pb.CompactionResponse{Header: s.header()}, nil
 }
 
@@ -84,6 +96,7 @@ func (s *Store) readable(r *pb.RangeRequest) error {
 	case r.Revision > 0 && r.Revision < s.compacted:
 		return rpctypes.ErrGRPCCompacted
 	}
+
 	return nil
 }
 
@@ -98,10 +111,13 @@ func (s *Store) read(r *pb.RangeRequest, now int64) *pb.RangeResponse {
 			resp.Kvs = append(resp.Kvs, v.keyValue(key))
 		}
 	})
+
 	order(resp.Kvs, r)
+
 	if r.Limit > 0 && int64(len(resp.Kvs)) > r.Limit {
 		resp.Kvs, resp.More = resp.Kvs[:r.Limit], true
 	}
+
 	if r.KeysOnly {
 		for _, kv := range resp.Kvs {
 			kv.Value = nil
@@ -110,6 +126,7 @@ func (s *Store) read(r *pb.RangeRequest, now int64) *pb.RangeResponse {
 			}
 		}
 	}
+
 	return resp
 }
 
@@ -127,6 +144,7 @@ func order(kvs []*mvccpb.KeyValue, r *pb.RangeRequest) {
 		pb.RangeRequest_MOD:     func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.ModRevision, b.ModRevision) },
 		pb.RangeRequest_VALUE:   func(a, b *mvccpb.KeyValue) int { return bytes.Compare(a.Value, b.Value) },
 	}[r.SortTarget]
+
 	switch {
 	case r.SortOrder == pb.RangeRequest_DESCEND:
 		slices.SortStableFunc(kvs, func(a, b *mvccpb.KeyValue) int { return by(b, a) })

@@ -40,9 +40,11 @@ func (s *Store) expire(l *lease) {
 func (s *Store) revoke(l *lease) {
 	l.timer.Stop()
 	c := s.begin()
+
 	for _, key := range keysOf(l.keys) {
 		c.delete(span{key: key})
 	}
+
 	delete(s.leases, l.id)
 	c.end()
 }
@@ -51,10 +53,12 @@ func (s *Store) revoke(l *lease) {
 func (s *Store) Revoke(id clientv3.LeaseID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	l := s.leases[int64(id)]
 	if l != nil {
 		s.revoke(l)
 	}
+
 	return l != nil
 }
 
@@ -62,9 +66,11 @@ func (s *Store) Revoke(id clientv3.LeaseID) bool {
 func (s *Store) Leases() (ids []clientv3.LeaseID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	for _, l := range s.sortedLeases() {
 		ids = append(ids, clientv3.LeaseID(l.id))
 	}
+
 	return ids
 }
 
@@ -86,18 +92,22 @@ func (s leases) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantRespo
 	if err := s.enter(ctx); err != nil {
 		return nil, err
 	}
+
 	defer s.mu.Unlock()
+
 	switch {
 	case ttl > maxTTL:
 		return nil, rpctypes.ErrLeaseTTLTooLarge
 	case s.full:
 		return nil, rpctypes.ErrNoSpace
 	}
+
 	s.lastLease++
 	l := &lease{id: s.lastLease, ttl: max(ttl, s.cfg.MinTTL), keys: map[string]struct{}{}}
 	l.timer = time.AfterFunc(time.Duration(l.ttl)*time.Second, func() { s.expire(l) })
 	l.renew()
 	s.Store.leases[l.id] = l
+
 	return &clientv3.LeaseGrantResponse{ResponseHeader: s.header(), ID: clientv3.LeaseID(l.id), TTL: l.ttl}, nil
 }
 
@@ -105,12 +115,16 @@ func (s leases) Revoke(ctx context.Context, id clientv3.LeaseID) (*clientv3.Leas
 	if err := s.enter(ctx); err != nil {
 		return nil, err
 	}
+
 	defer s.mu.Unlock()
+
 	l := s.Store.leases[int64(id)]
 	if l == nil {
 		return nil, rpctypes.ErrLeaseNotFound
 	}
+
 	s.revoke(l)
+
 	return &clientv3.LeaseRevokeResponse{Header: s.header()}, nil
 }
 
@@ -118,12 +132,16 @@ func (s leases) TimeToLive(ctx context.Context, id clientv3.LeaseID, opts ...cli
 	if err := s.enter(ctx); err != nil {
 		return nil, err
 	}
+
 	defer s.mu.Unlock()
+
 	resp := &clientv3.LeaseTimeToLiveResponse{ResponseHeader: s.header(), ID: id, TTL: -1}
+
 	l := s.Store.leases[int64(id)]
 	if l == nil {
 		return resp, nil
 	}
+
 	resp.TTL, resp.GrantedTTL = int64(time.Until(l.expiry)/time.Second), l.ttl
 	// Whether keys are wanted is hidden in opts: any option means that they are.
 	if len(opts) > 0 {
@@ -131,6 +149,7 @@ func (s leases) TimeToLive(ctx context.Context, id clientv3.LeaseID, opts ...cli
 			resp.Keys = append(resp.Keys, []byte(key))
 		}
 	}
+
 	return resp, nil
 }
 
@@ -138,11 +157,14 @@ func (s leases) Leases(ctx context.Context) (*clientv3.LeaseLeasesResponse, erro
 	if err := s.enter(ctx); err != nil {
 		return nil, err
 	}
+
 	defer s.mu.Unlock()
+
 	resp := &clientv3.LeaseLeasesResponse{ResponseHeader: s.header()}
 	for _, l := range s.sortedLeases() {
 		resp.Leases = append(resp.Leases, clientv3.LeaseStatus{ID: clientv3.LeaseID(l.id)})
 	}
+
 	return resp, nil
 }
 
@@ -150,12 +172,16 @@ func (s leases) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*client
 	if err := s.enter(ctx); err != nil {
 		return nil, err
 	}
+
 	defer s.mu.Unlock()
+
 	l := s.Store.leases[int64(id)]
 	if l == nil {
 		return nil, rpctypes.ErrLeaseNotFound
 	}
+
 	l.renew()
+
 	return &clientv3.LeaseKeepAliveResponse{ResponseHeader: s.header(), ID: id, TTL: l.ttl}, nil
 }
 
@@ -169,15 +195,18 @@ func (s leases) KeepAlive(ctx context.Context, id clientv3.LeaseID) (<-chan *cli
 		defer close(answers)
 		defer cancel()
 		defer stop()
+
 		for {
 			resp, err := s.KeepAliveOnce(ctx, id)
 			if err != nil {
 				return
 			}
+
 			select {
 			case answers <- resp:
 			default:
 			}
+
 			wait := time.NewTimer(time.Duration(resp.TTL) * time.Second / 3)
 			select {
 			case <-wait.C:
@@ -187,6 +216,7 @@ func (s leases) KeepAlive(ctx context.Context, id clientv3.LeaseID) (<-chan *cli
 			}
 		}
 	}()
+
 	return answers, nil
 }
 

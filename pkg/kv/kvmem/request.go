@@ -16,11 +16,13 @@ func checkRequest(r *pb.TxnRequest) error {
 	if err := checkTxn(r, maxOps); err != nil {
 		return err
 	}
+
 	for _, side := range [][]*pb.RequestOp{r.Success, r.Failure} {
 		if _, err := written(side); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -30,11 +32,13 @@ func checkTxn(r *pb.TxnRequest, most int) error {
 	if n > most {
 		return rpctypes.ErrGRPCTooManyOps
 	}
+
 	for _, c := range r.Compare {
 		if len(c.Key) == 0 {
 			return rpctypes.ErrGRPCEmptyKey
 		}
 	}
+
 	for _, side := range [][]*pb.RequestOp{r.Success, r.Failure} {
 		for _, op := range side {
 			if err := checkOp(op, most-n); err != nil {
@@ -42,6 +46,7 @@ func checkTxn(r *pb.TxnRequest, most int) error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -58,6 +63,7 @@ func checkOp(op *pb.RequestOp, most int) error {
 		case r.IgnoreLease && r.Lease != 0:
 			return rpctypes.ErrGRPCLeaseProvided
 		}
+
 		return nil
 	case *pb.RequestOp_RequestDeleteRange:
 		if len(op.RequestDeleteRange.Key) == 0 {
@@ -67,6 +73,7 @@ func checkOp(op *pb.RequestOp, most int) error {
 	case *pb.RequestOp_RequestTxn:
 		return checkTxn(op.RequestTxn, most)
 	}
+
 	return rpctypes.ErrGRPCKeyNotFound
 }
 
@@ -74,11 +81,13 @@ func checkRange(r *pb.RangeRequest) error {
 	if len(r.Key) == 0 {
 		return rpctypes.ErrGRPCEmptyKey
 	}
+
 	_, order := pb.RangeRequest_SortOrder_name[int32(r.SortOrder)]
 	_, target := pb.RangeRequest_SortTarget_name[int32(r.SortTarget)]
 	if !order || !target {
 		return rpctypes.ErrGRPCInvalidSortOption
 	}
+
 	return nil
 }
 
@@ -97,15 +106,18 @@ func written(ops []*pb.RequestOp) (writes, error) {
 			w.deletes = append(w.deletes, spanOf(d.Key, d.RangeEnd))
 		}
 	}
+
 	for _, op := range ops {
 		t := op.GetRequestTxn()
 		if t == nil {
 			continue
 		}
+
 		then, err := written(t.Success)
 		if err != nil {
 			return w, err
 		}
+
 		otherwise, err := written(t.Failure)
 		if err != nil {
 			return w, err
@@ -113,13 +125,16 @@ func written(ops []*pb.RequestOp) (writes, error) {
 		if !w.take(then.puts, nil) || !w.take(otherwise.puts, then.puts) {
 			return w, rpctypes.ErrGRPCDuplicateKey
 		}
+
 		w.deletes = append(append(w.deletes, then.deletes...), otherwise.deletes...)
 	}
+
 	for _, op := range ops {
 		if p := op.GetRequestPut(); p != nil && !w.take(map[string]bool{string(p.Key): true}, nil) {
 			return w, rpctypes.ErrGRPCDuplicateKey
 		}
 	}
+
 	return w, nil
 }
 
@@ -129,15 +144,18 @@ func (w *writes) take(puts, but map[string]bool) bool {
 		if w.puts[key] && !but[key] {
 			return false
 		}
+
 		for _, d := range w.deletes {
 			if d.has(key) {
 				return false
 			}
 		}
 	}
+
 	for key := range puts {
 		w.puts[key] = true
 	}
+
 	return true
 }
 
@@ -150,5 +168,6 @@ func puts(r *pb.TxnRequest) bool {
 			}
 		}
 	}
+
 	return false
 }

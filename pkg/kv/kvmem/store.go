@@ -56,9 +56,11 @@ func New(cfg Config) *Store {
 	if cfg.Revision == 0 {
 		cfg.Revision = 1
 	}
+
 	if cfg.MinTTL == 0 {
 		cfg.MinTTL = 2
 	}
+
 	return &Store{
 		cfg: cfg, first: cfg.Revision, revision: cfg.Revision, items: map[string]*item{},
 		leases: map[int64]*lease{}, lastLease: 0x7000_0000_0000, watches: map[*watch]struct{}{},
@@ -69,6 +71,7 @@ func New(cfg Config) *Store {
 func (s *Store) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.closed = true
 	for _, l := range s.leases {
 		l.timer.Stop()
@@ -112,9 +115,11 @@ func (s *Store) Freeze() {
 func (s *Store) Thaw(extend bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.frozen == nil {
 		return
 	}
+
 	close(s.frozen)
 	s.frozen = nil
 	for _, l := range s.sortedLeases() {
@@ -132,6 +137,7 @@ func (s *Store) enter(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return status.FromContextError(err).Err()
 		}
+
 		s.mu.Lock()
 		frozen := s.frozen
 		switch {
@@ -142,6 +148,7 @@ func (s *Store) enter(ctx context.Context) error {
 			return nil
 		}
 		s.mu.Unlock()
+
 		select {
 		case <-frozen:
 		case <-ctx.Done():
@@ -165,6 +172,7 @@ func (it *item) at(revision int64) *version {
 			return v
 		}
 	}
+
 	return nil
 }
 
@@ -180,6 +188,7 @@ func (r span) has(key string) bool {
 	case "\x00":
 		return key >= r.key
 	}
+
 	return key >= r.key && key < r.end
 }
 
@@ -193,13 +202,16 @@ func (s *Store) each(r span, revision int64, visit func(key string, v *version))
 				visit(r.key, v)
 			}
 		}
+
 		return
 	}
+
 	from, _ := slices.BinarySearch(s.keys, r.key)
 	for _, key := range s.keys[from:] {
 		if !r.has(key) {
 			return
 		}
+
 		if v := s.items[key].at(revision); v != nil {
 			visit(key, v)
 		}
@@ -221,14 +233,17 @@ func (s *Store) add(key string, v version) {
 		at, _ := slices.BinarySearch(s.keys, key)
 		s.keys = slices.Insert(s.keys, at, key)
 	}
+
 	if n := len(it.versions); n > 0 {
 		if l := s.leases[it.versions[n-1].lease]; l != nil {
 			delete(l.keys, key)
 		}
 	}
+
 	if l := s.leases[v.lease]; l != nil {
 		l.keys[key] = struct{}{}
 	}
+
 	it.versions = append(it.versions, v)
 }
 
@@ -243,13 +258,17 @@ func (s *Store) compact(revision int64) {
 				keep = i
 			}
 		}
+
 		if it.versions[keep].deleted && it.versions[keep].mod <= revision {
 			keep++
 		}
+
 		if it.versions = it.versions[keep:]; len(it.versions) > 0 {
 			return false
 		}
+
 		delete(s.items, key)
+
 		return true
 	})
 }
@@ -261,6 +280,7 @@ func (s *Store) eventsSince(revision int64, wanted func(*mvccpb.Event) bool) (ba
 			batches = append(batches, some)
 		}
 	}
+
 	return batches
 }
 
@@ -270,6 +290,7 @@ func filter(events []*mvccpb.Event, wanted func(*mvccpb.Event) bool) (some []*mv
 			some = append(some, e)
 		}
 	}
+
 	return some
 }
 
@@ -279,6 +300,8 @@ func keysOf(set map[string]struct{}) []string {
 	for k := range set {
 		keys = append(keys, k)
 	}
+
 	slices.SortFunc(keys, strings.Compare)
+
 	return keys
 }

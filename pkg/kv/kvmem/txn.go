@@ -23,7 +23,9 @@ func (s remote) Txn(ctx context.Context, r *pb.TxnRequest, _ ...grpc.CallOption)
 	if err := s.enter(ctx); err != nil {
 		return nil, err
 	}
+
 	defer s.mu.Unlock()
+
 	chosen := s.choose(r)
 	if err := s.permit(chosen); err != nil {
 		return nil, err
@@ -31,10 +33,12 @@ func (s remote) Txn(ctx context.Context, r *pb.TxnRequest, _ ...grpc.CallOption)
 	if s.full && puts(r) {
 		return nil, rpctypes.ErrGRPCNoSpace
 	}
+
 	c := s.begin()
 	resp := c.execute(chosen)
 	c.end()
 	resp.Header = s.header()
+
 	return resp, nil
 }
 
@@ -53,11 +57,13 @@ func (s *Store) choose(r *pb.TxnRequest) branch {
 			break
 		}
 	}
+
 	for _, op := range b.ops {
 		if t := op.GetRequestTxn(); t != nil {
 			b.nested = append(b.nested, s.choose(t))
 		}
 	}
+
 	return b
 }
 
@@ -68,14 +74,17 @@ func (s *Store) holds(c *pb.Compare) bool {
 	s.each(spanOf(c.Key, c.RangeEnd), s.revision, func(_ string, v *version) {
 		found, all = true, all && compare(c, v)
 	})
+
 	if !found {
 		return c.Target != pb.Compare_VALUE && compare(c, &version{})
 	}
+
 	return all
 }
 
 func compare(c *pb.Compare, v *version) bool {
 	result := 0
+
 	switch c.Target {
 	case pb.Compare_VALUE:
 		result = bytes.Compare(v.value, c.GetValue())
@@ -88,6 +97,7 @@ func compare(c *pb.Compare, v *version) bool {
 	case pb.Compare_LEASE:
 		result = cmp.Compare(v.lease, c.GetLease())
 	}
+
 	switch c.Result {
 	case pb.Compare_EQUAL:
 		return result == 0
@@ -98,6 +108,7 @@ func compare(c *pb.Compare, v *version) bool {
 	case pb.Compare_LESS:
 		return result < 0
 	}
+
 	return true
 }
 
@@ -111,11 +122,13 @@ func (s *Store) permit(b branch) error {
 			}
 			nested = nested[1:]
 		}
+
 		if r := op.GetRequestRange(); r != nil {
 			if err := s.readable(r); err != nil {
 				return err
 			}
 		}
+
 		if p := op.GetRequestPut(); p != nil {
 			if p.Lease != 0 && s.leases[p.Lease] == nil {
 				return rpctypes.ErrGRPCLeaseNotFound
@@ -125,6 +138,7 @@ func (s *Store) permit(b branch) error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -134,6 +148,7 @@ func (c *change) execute(b branch) *pb.TxnResponse {
 	nested := b.nested
 	for _, op := range b.ops {
 		var r *pb.ResponseOp
+
 		switch op := op.Request.(type) {
 		case *pb.RequestOp_RequestRange:
 			r = &pb.ResponseOp{Response: &pb.ResponseOp_ResponseRange{ResponseRange: c.read(op.RequestRange, c.now())}}
@@ -145,8 +160,10 @@ func (c *change) execute(b branch) *pb.TxnResponse {
 			r = &pb.ResponseOp{Response: &pb.ResponseOp_ResponseTxn{ResponseTxn: c.execute(nested[0])}}
 			nested = nested[1:]
 		}
+
 		resp.Responses = append(resp.Responses, r)
 	}
+
 	return resp
 }
 
@@ -158,25 +175,32 @@ func (c *change) putRequest(r *pb.PutRequest) *pb.PutResponse {
 			if r.PrevKv {
 				resp.PrevKv = old.keyValue(key)
 			}
+
 			if r.IgnoreValue {
 				value = old.value
 			}
+
 			if r.IgnoreLease {
 				lease = old.lease
 			}
 		}
 	}
+
 	c.put(key, value, lease)
+
 	return resp
 }
 
 func (c *change) deleteRequest(r *pb.DeleteRangeRequest) *pb.DeleteRangeResponse {
 	resp := &pb.DeleteRangeResponse{}
 	within := spanOf(r.Key, r.RangeEnd)
+
 	if r.PrevKv {
 		c.each(within, c.revision, func(key string, v *version) { resp.PrevKvs = append(resp.PrevKvs, v.keyValue(key)) })
 	}
+
 	resp.Deleted = c.delete(within)
 	resp.Header = &pb.ResponseHeader{Revision: c.now()}
+
 	return resp
 }

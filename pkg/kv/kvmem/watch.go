@@ -40,6 +40,7 @@ func (w *watch) say(r clientv3.WatchResponse) {
 	w.mu.Lock()
 	w.queue = append(w.queue, r)
 	w.mu.Unlock()
+
 	select {
 	case w.more <- struct{}{}:
 	default:
@@ -51,10 +52,12 @@ func (w *watch) tell(revision int64, events []*mvccpb.Event) {
 	if len(events) == 0 {
 		return
 	}
+
 	told := make([]*clientv3.Event, len(events))
 	for i, e := range events {
 		told[i] = (*clientv3.Event)(&mvccpb.Event{Type: e.Type, Kv: e.Kv})
 	}
+
 	w.say(clientv3.WatchResponse{Header: header(revision), Events: told})
 }
 
@@ -80,26 +83,32 @@ func (s *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 	if w.key == "" {
 		w.key = "\x00" // the smallest
 	}
+
 	ctx, cancel := context.WithCancel(ctx)
 	unlink := context.AfterFunc(s.life, cancel)
 	end := func() { unlink(); cancel(); close(w.out) }
+
 	if w.empty() || !s.hold() { // etcd refuses a range in which no key can be
 		end()
 		return w.out
 	}
+
 	if s.open(ctx, w, op.IsCreatedNotify()) != nil {
 		s.wg.Done()
 		end()
 		return w.out
 	}
+
 	go func() {
 		defer s.wg.Done()
 		defer end()
+
 		s.serve(ctx, w)
 		s.mu.Lock()
 		delete(s.watches, w)
 		s.mu.Unlock()
 	}()
+
 	return w.out
 }
 
@@ -107,9 +116,11 @@ func (s *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 func (s *watcher) hold() bool {
 	s.gate.Lock()
 	defer s.gate.Unlock()
+
 	if !s.closed {
 		s.wg.Add(1)
 	}
+
 	return !s.closed
 }
 
@@ -121,7 +132,9 @@ func (s *watcher) Close() error {
 		close(s.done)
 	}
 	s.gate.Unlock()
+
 	s.wg.Wait()
+
 	return nil
 }
 
@@ -130,10 +143,13 @@ func (s *watcher) open(ctx context.Context, w *watch, created bool) error {
 	if err := s.enter(ctx); err != nil {
 		return err
 	}
+
 	defer s.mu.Unlock()
+
 	if created {
 		w.say(clientv3.WatchResponse{Header: s.header(), Created: true})
 	}
+
 	switch {
 	case w.from == 0:
 		w.from = s.revision + 1
@@ -141,6 +157,7 @@ func (s *watcher) open(ctx context.Context, w *watch, created bool) error {
 		w.say(clientv3.WatchResponse{Header: s.header(), Canceled: true, CompactRevision: s.compacted})
 		return nil
 	}
+
 	s.watches[w] = struct{}{}
 	batches := s.eventsSince(w.from, w.wants)
 	for len(batches) > 0 {
@@ -149,9 +166,11 @@ func (s *watcher) open(ctx context.Context, w *watch, created bool) error {
 		for _, b := range batches[:n] {
 			events = append(events, b...)
 		}
+
 		batches = batches[n:]
 		w.tell(s.revision, events)
 	}
+
 	return nil
 }
 
@@ -162,10 +181,12 @@ func (s *watcher) serve(ctx context.Context, w *watch) {
 		queue := w.queue
 		w.queue = nil
 		w.mu.Unlock()
+
 		for _, r := range queue {
 			if w.prev {
 				s.addPrevious(r.Events)
 			}
+
 			select {
 			case w.out <- r:
 			case <-ctx.Done():
@@ -173,13 +194,16 @@ func (s *watcher) serve(ctx context.Context, w *watch) {
 			case <-s.done:
 				return
 			}
+
 			if r.Canceled {
 				return
 			}
 		}
+
 		if len(queue) > 0 {
 			continue
 		}
+
 		select {
 		case <-w.more:
 		case <-ctx.Done():
@@ -210,8 +234,11 @@ func (s *watcher) RequestProgress(ctx context.Context) error {
 	if err := s.enter(ctx); err != nil {
 		return clientv3.ContextError(ctx, err)
 	}
+
 	defer s.mu.Unlock()
+
 	stream := streamOf(ctx)
+
 	var all []*watch
 	for w := range s.watches {
 		if w.stream != stream {
@@ -220,11 +247,14 @@ func (s *watcher) RequestProgress(ctx context.Context) error {
 		if w.asked > s.revision {
 			return nil
 		}
+
 		all = append(all, w)
 	}
+
 	for _, w := range all {
 		w.say(clientv3.WatchResponse{Header: s.header()})
 	}
+
 	return nil
 }
 

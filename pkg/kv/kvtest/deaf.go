@@ -47,6 +47,7 @@ func (d *Deaf) Watch(ctx context.Context, key string, opts ...clientv3.OpOption)
 					continue // it would look like a progress notice
 				}
 			}
+
 			select {
 			case out <- r:
 			case <-ctx.Done():
@@ -54,15 +55,18 @@ func (d *Deaf) Watch(ctx context.Context, key string, opts ...clientv3.OpOption)
 			}
 		}
 	}()
+
 	return out
 }
 
 func (d *Deaf) pass(events []*clientv3.Event) []*clientv3.Event {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+
 	if d.drop == nil {
 		return events
 	}
+
 	var rest []*clientv3.Event
 	for _, e := range events {
 		if d.drop(string(e.Kv.Key)) {
@@ -71,5 +75,6 @@ func (d *Deaf) pass(events []*clientv3.Event) []*clientv3.Event {
 			rest = append(rest, e)
 		}
 	}
+
 	return rest
 }

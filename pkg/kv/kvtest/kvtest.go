@@ -34,6 +34,7 @@ func StartServer(t testing.TB) *Server {
 	s.start()
 	t.Cleanup(s.Stop) // before the clients' clean-ups, to run after them
 	s.client = s.Dial()
+
 	return s
 }
 
@@ -53,7 +54,9 @@ func (s *Server) Dial() *kv.Client {
 	if err != nil {
 		s.t.Fatalf("dial the test's etcd: %v", err)
 	}
+
 	s.t.Cleanup(func() { _ = c.Close() })
+
 	return c
 }
 
@@ -77,11 +80,13 @@ func (s *Server) start() {
 	// Not the test's context: it is cancelled before clean-ups run.
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
+
 	server, err := kv.StartServer(ctx, kv.ServerConfig{
 		Dir: s.dir, Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond, PasswordCost: 4,
 	})
 	if err != nil {
 		s.t.Fatalf("start the test's etcd: %v", err)
 	}
+
 	s.server = server
 }

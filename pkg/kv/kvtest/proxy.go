@@ -34,6 +34,7 @@ func (s *Server) Proxy() *Proxy {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+
 	s.t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	p := &Proxy{
 		t: s.t, target: socket(s), path: filepath.Join(dir, "sock"),
@@ -42,8 +43,10 @@ func (s *Server) Proxy() *Proxy {
 	if p.l, err = net.Listen("unix", p.path); err != nil {
 		s.t.Fatal(err)
 	}
+
 	s.t.Cleanup(p.close)
 	p.wg.Go(p.accept)
+
 	return p
 }
 
@@ -51,11 +54,14 @@ func (s *Server) Proxy() *Proxy {
 func (p *Proxy) Client(cfg kv.Config) *kv.Client {
 	p.t.Helper()
 	cfg.Endpoints = []string{"unix://" + p.path}
+
 	c, err := kv.Dial(p.t.Context(), cfg)
 	if err != nil {
 		p.t.Fatalf("dial through the proxy: %v", err)
 	}
+
 	p.t.Cleanup(func() { _ = c.Close() })
+
 	return c
 }
 
@@ -66,6 +72,7 @@ func (p *Proxy) Redirect(to *Server) {
 	p.mu.Lock()
 	p.target = socket(to)
 	p.mu.Unlock()
+
 	p.Cut()
 	p.Mend()
 }
@@ -74,6 +81,7 @@ func (p *Proxy) Redirect(to *Server) {
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	p.cut = true
 	for c := range p.conns {
 		_ = c.Close()
@@ -93,6 +101,7 @@ func (p *Proxy) Freeze() {
 func (p *Proxy) Mend() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	p.cut = false
 	if p.frozen != nil {
 		close(p.frozen)
@@ -104,6 +113,7 @@ func (p *Proxy) close() {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
+
 	_ = p.l.Close()
 	p.Mend()
 	p.Cut()
@@ -122,28 +132,35 @@ func (p *Proxy) accept() {
 
 func (p *Proxy) serve(client net.Conn) {
 	defer client.Close()
+
 	p.mu.Lock()
 	target := p.target
 	p.mu.Unlock()
+
 	server, err := net.Dial("unix", target)
 	if err != nil {
 		return
 	}
+
 	defer server.Close()
+
 	if !p.enter(client, server) {
 		return
 	}
+
 	var pipes sync.WaitGroup
 	pipe := func(dst, src net.Conn) {
 		_, _ = io.Copy(dst, thawed{src, p})
 		_ = dst.Close()
 		_ = src.Close()
 	}
+
 	pipes.Go(func() { pipe(server, client) })
 	pipes.Go(func() { pipe(client, server) })
 	pipes.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	delete(p.conns, client)
 	delete(p.conns, server)
 }
@@ -151,12 +168,15 @@ func (p *Proxy) serve(client net.Conn) {
 func (p *Proxy) enter(conns ...net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if p.cut || p.closed {
 		return false
 	}
+
 	for _, c := range conns {
 		p.conns[c] = struct{}{}
 	}
+
 	return true
 }
 
@@ -171,8 +191,10 @@ func (t thawed) Read(b []byte) (int, error) {
 	t.p.mu.Lock()
 	frozen := t.p.frozen
 	t.p.mu.Unlock()
+
 	if frozen != nil {
 		<-frozen
 	}
+
 	return n, err
 }

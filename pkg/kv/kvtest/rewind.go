@@ -15,12 +15,15 @@ func (s *Server) Keep() (rewind func()) {
 	s.Stop()
 	s.copyDir(kept, member)
 	s.start()
+
 	return func() {
 		s.t.Helper()
 		s.Stop()
+
 		if err := os.RemoveAll(member); err != nil {
 			s.t.Fatal(err)
 		}
+
 		s.copyDir(member, kept)
 		s.start()
 	}

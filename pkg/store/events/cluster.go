@@ -25,6 +25,7 @@ func (t *Translator) owner(shard int, c Change) task.Event {
 	if after.Node == "" {
 		e.Action = task.ActionUnassigned
 	}
+
 	return e
 }
 
@@ -32,6 +33,7 @@ func (t *Translator) owner(shard int, c Change) task.Event {
 func (t *Translator) node(name string, c Change) (task.Event, bool) {
 	e := task.Event{Kind: task.EventNode, Node: name, Actor: name}
 	before, after := nodeOf(c.Before), nodeOf(c.After)
+
 	switch {
 	case c.After == nil:
 		e.Action, e.Previous, e.Actor = task.ActionLeft, before.State, ""
@@ -42,9 +44,11 @@ func (t *Translator) node(name string, c Change) (task.Event, bool) {
 		if e.Time.IsZero() {
 			e.Time = after.Clock
 		}
+
 		e.Detail = instanceWords(after)
 		return e, true
 	}
+
 	e.Action, e.State, e.Time, e.Detail = task.ActionChanged, after.State, after.Clock, nodeChanges(before, after)
 	if before.State != after.State {
 		e.Previous = before.State
@@ -52,6 +56,7 @@ func (t *Translator) node(name string, c Change) (task.Event, bool) {
 			e.Actor = after.StateBy
 		}
 	}
+
 	return e, e.Detail != ""
 }
 
@@ -85,6 +90,7 @@ func nodeChanges(a, b task.Node) string {
 	said.change("slots", fmt.Sprint(a.Slots), fmt.Sprint(b.Slots))
 	said.change("weight", fmt.Sprint(a.Weight), fmt.Sprint(b.Weight))
 	said.change("format", fmt.Sprint(a.Understands()), fmt.Sprint(b.Understands()))
+
 	return said.String()
 }
 
@@ -113,15 +119,18 @@ func (t *Translator) cluster(c Change) (task.Event, bool) {
 		e.Action = task.ActionDeleted
 		return e, true
 	}
+
 	after, err := record.Decode[task.Cluster](c.After.Value)
 	if err != nil {
 		e.Detail = unreadableRecord
 		return e, true
 	}
+
 	if c.Before == nil {
 		e.Action, e.Time, e.Detail = task.ActionMade, after.CreatedAt, fmt.Sprintf("%d shards", after.Shards)
 		return e, true
 	}
+
 	before, _ := record.Decode[task.Cluster](c.Before.Value)
 	var said words
 	said.change("epoch", fmt.Sprint(before.Epoch), fmt.Sprint(after.Epoch))
@@ -130,13 +139,16 @@ func (t *Translator) cluster(c Change) (task.Event, bool) {
 	said.change("catch-up rate", fmt.Sprint(before.CatchUp()), fmt.Sprint(after.CatchUp()))
 	said.change("lost_after", before.EffectiveLostAfter().String(), after.EffectiveLostAfter().String())
 	said.change("id", before.ID, after.ID)
+
 	if after.ChangedBy != before.ChangedBy || !after.ChangedAt.Equal(before.ChangedAt.Time) {
 		e.Actor, e.Time = after.ChangedBy, after.ChangedAt
 		if after.Change != "" {
 			said = append(said, after.Change)
 		}
 	}
+
 	e.Detail = said.String()
+
 	return e, e.Detail != ""
 }
 
@@ -148,22 +160,27 @@ func freezes(c Change) (list []task.Event) {
 		}
 		return f
 	}
+
 	before, after := read(c.Before), read(c.After)
 	for _, z := range after.Holding {
 		if findFreeze(before.Holding, z) == nil {
 			list = append(list, task.Event{Kind: task.EventCluster, Action: task.ActionFrozen, Namespace: z.Namespace, Time: z.Since, Actor: z.By, Reason: z.Reason})
 		}
 	}
+
 	for _, z := range before.Holding {
 		if findFreeze(after.Holding, z) != nil {
 			continue
 		}
+
 		e := task.Event{Kind: task.EventCluster, Action: task.ActionUnfrozen, Namespace: z.Namespace}
 		if past := findFreeze(after.Past, z); past != nil {
 			e.Time, e.Actor = past.Ended, past.EndedBy
 		}
+
 		list = append(list, e)
 	}
+
 	return list
 }
 
@@ -173,5 +190,6 @@ func findFreeze(list []task.Freeze, z task.Freeze) *task.Freeze {
 			return &list[i]
 		}
 	}
+
 	return nil
 }

@@ -11,12 +11,14 @@ func (t *Translator) pauseEvents(c *runChange, before, after *task.Assigned) (li
 		list = append(list, e)
 		return &list[len(list)-1]
 	}
+
 	switch was, is := before.State == task.Paused, after.State == task.Paused; {
 	case is && !was:
 		add(task.ActionPaused, c.node).Time = after.PausedAt
 	case was && !is:
 		add(task.ActionResumed, c.node)
 	}
+
 	switch was, is := before.PauseRequested, after.PauseRequested; {
 	case is && !was:
 		add(task.ActionPausing, after.PausedBy)
@@ -25,5 +27,6 @@ func (t *Translator) pauseEvents(c *runChange, before, after *task.Assigned) (li
 	case was && !is:
 		add(task.ActionResuming, after.ResumedBy)
 	}
+
 	return list
 }

@@ -14,12 +14,15 @@ import (
 func (t *Translator) Translate(rev int64, changes []Change) []task.Event {
 	r := parts{t: t, tasks: map[string]*taskChange{}, runs: map[string]*runChange{}}
 	led := t.leader()
+
 	for i := range changes {
 		r.sort(&changes[i])
 	}
+
 	if leads := t.leader(); leads.create != led.create {
 		r.cluster = append(r.cluster, task.Event{Kind: task.EventCluster, Action: task.ActionLeader, Node: leads.node, Previous: led.node, Actor: leads.node})
 	}
+
 	gone := map[string]*task.Event{}
 	var tasks, runs []task.Event
 	for _, name := range r.taskOrder {
@@ -30,18 +33,22 @@ func (t *Translator) Translate(rev int64, changes []Change) []task.Event {
 			}
 		}
 	}
+
 	for _, key := range r.runOrder {
 		c := r.runs[key]
 		runs = append(runs, t.runEvents(c, gone[c.ref.String()])...)
 	}
+
 	var all []task.Event
 	for _, part := range [][]task.Event{r.cluster, r.nodes, r.shards, r.secrets, tasks, runs} {
 		all = append(all, part...)
 	}
+
 	for i := range all {
 		all[i].Revision = rev
 		all[i].ID = task.Place{Revision: rev, Index: i + 1}.String()
 	}
+
 	return all
 }
 
@@ -127,6 +134,7 @@ func (r *parts) task(ref record.Ref) *taskChange {
 		c = &taskChange{ref: ref}
 		r.tasks[name], r.taskOrder = c, append(r.taskOrder, name)
 	}
+
 	return c
 }
 
@@ -137,5 +145,6 @@ func (r *parts) run(ref record.Ref, id string) *runChange {
 		c = &runChange{ref: ref, id: id}
 		r.runs[key], r.runOrder = c, append(r.runOrder, key)
 	}
+
 	return c
 }

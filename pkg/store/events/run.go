@@ -50,6 +50,7 @@ func (t *Translator) runEvents(c *runChange, gone *task.Event) (list []task.Even
 	case removed(c.dead) && gone == nil:
 		list = t.dismissed(c)
 	}
+
 	for _, l := range c.late {
 		if put(l) {
 			r, err := record.DecodeRunValue(l.After.Value)
@@ -60,6 +61,7 @@ func (t *Translator) runEvents(c *runChange, gone *task.Event) (list []task.Even
 			list = append(list, e)
 		}
 	}
+
 	return list
 }
 
@@ -72,6 +74,7 @@ func (t *Translator) runEvent(c *runChange, action string, r task.Run, err error
 	if err != nil {
 		e.Detail = unreadableRecord
 	}
+
 	return e
 }
 
@@ -80,6 +83,7 @@ func (t *Translator) intoHistory(c *runChange) []task.Event {
 	e := t.runEvent(c, task.ActionEnded, r, err)
 	e.Time, e.Dead, e.Detail = r.EndedAt, put(c.dead), words{e.Detail, r.Message}.said()
 	owner := t.owners[c.ref.Shard]
+
 	switch {
 	case removed(c.inbox):
 		e.Node = c.node
@@ -97,6 +101,7 @@ func (t *Translator) intoHistory(c *runChange) []task.Event {
 		e.Action, e.Actor = task.ActionExtended, owner
 	default:
 		e.Actor = owner
+
 		switch r.State {
 		case task.Skipped:
 			e.Action = task.ActionSkipped
@@ -104,32 +109,39 @@ func (t *Translator) intoHistory(c *runChange) []task.Event {
 			e.Action = task.ActionMissed
 		}
 	}
+
 	if r.State == task.Cancelled && r.CancelledBy != "" {
 		e.Actor = r.CancelledBy
 	}
+
 	return []task.Event{e}
 }
 
 func (t *Translator) intoInbox(c *runChange) (list []task.Event) {
 	var r, before task.Assigned
 	err := record.DecodeAssignedValue(c.inbox.After.Value, &r)
+
 	r.Node, r.Token = c.node, c.inbox.After.CreateRevision
 	if c.inbox.Before == nil {
 		if err != nil {
 			r.State = task.Dispatched
 		}
+
 		e := t.runEvent(c, task.ActionDispatched, r.Run, err)
 		e.Generation, e.Time, e.Actor, e.Previous = r.Generation, r.DispatchedAt, t.owners[c.ref.Shard], c.takenFrom
 		return []task.Event{e}
 	}
+
 	if err != nil || record.DecodeAssignedValue(c.inbox.Before.Value, &before) != nil {
 		return nil // damage, which the audit finds: the run is where it was
 	}
+
 	if before.State == task.Dispatched && before.State != r.State {
 		e := t.runEvent(c, task.ActionStarted, r.Run, nil)
 		e.Time, e.Actor = r.StartedAt, c.node
 		list = append(list, e)
 	}
+
 	list = append(list, t.pauseEvents(c, &before, &r)...)
 	if r.CancelRequested && !before.CancelRequested {
 		e := t.runEvent(c, task.ActionCancelling, r.Run, nil)
@@ -137,11 +149,14 @@ func (t *Translator) intoInbox(c *runChange) (list []task.Event) {
 		if e.Reason == "" {
 			e.Reason = task.ReasonCancelled
 		}
+
 		if e.Actor == "" {
 			e.Actor = t.owners[c.ref.Shard]
 		}
+
 		list = append(list, e)
 	}
+
 	return list
 }
 
@@ -150,8 +165,10 @@ func (t *Translator) intoQueue(c *runChange) []task.Event {
 	if err != nil {
 		w.State = task.Queued
 	}
+
 	e := t.runEvent(c, task.ActionQueued, w.Run, err)
 	e.Actor, e.Time = t.owners[c.ref.Shard], w.CreatedAt
+
 	switch {
 	case removed(c.inbox) && w.Reason == task.ReasonHandBack:
 		e.Action, e.Actor, e.Previous, e.Time = task.ActionHandedBack, c.node, c.node, task.Time{}
@@ -169,6 +186,7 @@ func (t *Translator) intoQueue(c *runChange) []task.Event {
 		if !ok {
 			return nil // parts of it were given out, or have ended, of which there are events of their own
 		}
+
 		e.Action, e.Time, e.Detail = before, task.Time{}, w.Fan.String()
 		if before == task.ActionCancelling {
 			e.Reason = w.Fan.Cancel
@@ -186,6 +204,7 @@ func (t *Translator) intoQueue(c *runChange) []task.Event {
 		e.Actor = w.CreatedBy
 		e.Detail = requestWords(w.Run)
 	}
+
 	return []task.Event{e}
 }
 
@@ -195,9 +214,11 @@ func requestWords(r task.Run) string {
 	if r.RetryOf != "" {
 		said = append(said, "again, after "+r.RetryOf)
 	}
+
 	if len(r.EnvNames) > 0 {
 		said = append(said, "env "+strings.Join(r.EnvNames, ", "))
 	}
+
 	return said.String()
 }
 
@@ -213,6 +234,7 @@ func (w words) said() string {
 			all = append(all, s)
 		}
 	}
+
 	return all.String()
 }
 
@@ -223,8 +245,10 @@ func (t *Translator) dismissed(c *runChange) []task.Event {
 	if err != nil || w.DismissedBy == "" {
 		return nil
 	}
+
 	e := t.runEvent(c, task.ActionDismissed, w.Run, nil)
 	e.Actor = w.DismissedBy
+
 	return []task.Event{e}
 }
 
@@ -237,11 +261,13 @@ func (t *Translator) purged(c *runChange, gone *task.Event) []task.Event {
 		r, _ = record.DecodeRunValue(c.inbox.Before.Value)
 		r.Node = c.node
 	}
+
 	e := t.runEvent(c, task.ActionDeleted, r, nil)
 	e.State, e.Reason, e.Previous = "", "", string(r.State)
 	if gone != nil {
 		e.Reason, e.Actor, e.Time = task.ReasonDeleted, gone.Actor, gone.Time
 	}
+
 	return []task.Event{e}
 }
 
@@ -252,11 +278,13 @@ func parentStep(c *Change, now task.Waiting) (action string, ok bool) {
 	if c.Before != nil {
 		before, _ = record.DecodeWaitingValue(c.Before.Value)
 	}
+
 	switch {
 	case !before.UnderWay():
 		return task.ActionStarted, true
 	case before.Fan.Cancel == "" && now.Fan.Cancel != "":
 		return task.ActionCancelling, true
 	}
+
 	return "", false
 }

@@ -13,6 +13,7 @@ func (t *Translator) secret(c Change) (task.Event, bool) {
 	if !ok {
 		return task.Event{}, false
 	}
+
 	e := task.Event{Kind: task.EventSecret, Namespace: ns, Secret: name}
 	if c.After == nil {
 		if c.Before != nil {
@@ -20,18 +21,22 @@ func (t *Translator) secret(c Change) (task.Event, bool) {
 				return e, false // it has been told
 			}
 		}
+
 		// by somebody else than Carillon
 		e.Action = task.ActionDeleted
 		return e, true
 	}
+
 	r, err := t.keys.DecodeSecret(c.After)
 	if err != nil {
 		e.Action, e.Detail = task.ActionSet, unreadableRecord
 		return e, true
 	}
+
 	e.Action, e.Time, e.Actor, e.Generation = r.Change, r.UpdatedAt, r.UpdatedBy, r.Generation
 	if !r.Deleted() {
 		e.Detail = strings.Join(r.Keys, ", ") + " under key " + r.KeyID
 	}
+
 	return e, true
 }

@@ -33,6 +33,7 @@ func (c taskChange) deleted() bool { return c.spec != nil && c.spec.After == nil
 // event is the one of the task itself; false if nothing of it is new for its user.
 func (c taskChange) event() (task.Event, bool) {
 	e := task.Event{Kind: task.EventTask, Namespace: c.ref.Namespace, Task: c.ref.Name}
+
 	switch {
 	case c.spec == nil:
 		return c.ofEntry(e)
@@ -42,20 +43,24 @@ func (c taskChange) event() (task.Event, bool) {
 		if before, err := record.DecodeTask(c.spec.Before.Value, 0); err == nil {
 			e.UID = before.UID
 		}
+
 		return e, true
 	case c.spec.Before != nil && bytes.Equal(c.spec.Before.Value, c.spec.After.Value):
 		return e, false
 	}
+
 	after, err := record.DecodeTask(c.spec.After.Value, 0)
 	if err != nil {
 		e.Action, e.Detail = task.ChangeUpdated, unreadableRecord
 		return e, true
 	}
+
 	e.UID, e.Generation, e.Time, e.Actor, e.Action = after.UID, after.Generation, after.UpdatedAt, after.UpdatedBy, after.Change
 	var before task.Task
 	if c.spec.Before != nil {
 		before, _ = record.DecodeTask(c.spec.Before.Value, 0)
 	}
+
 	switch {
 	case c.spec.Before == nil:
 		e.Action = task.ChangeCreated
@@ -65,9 +70,11 @@ func (c taskChange) event() (task.Event, bool) {
 			e.Action = paused(after.Paused)
 		}
 	}
+
 	if e.Action == task.ChangePaused {
 		e.Reason = after.PauseReason
 	}
+
 	return e, true
 }
 
@@ -84,11 +91,13 @@ func (c taskChange) ofEntry(e task.Event) (task.Event, bool) {
 	if c.entry == nil || c.entry.Before == nil || c.entry.After == nil {
 		return e, false
 	}
+
 	before, err := record.DecodeEntry(c.entry.Before.Value)
 	after, err2 := record.DecodeEntry(c.entry.After.Value)
 	if err != nil || err2 != nil || before.Paused == after.Paused || before.UID != after.UID {
 		return e, false
 	}
+
 	e.UID, e.Generation, e.Action = after.UID, after.Generation, paused(after.Paused)
 	if after.Own != nil && len(after.Own.Pauses) > 0 {
 		switch p := after.Own.Pauses[len(after.Own.Pauses)-1]; {
@@ -98,5 +107,6 @@ func (c taskChange) ofEntry(e task.Event) (task.Event, bool) {
 			e.Time, e.Actor = p.Ended, p.EndedBy
 		}
 	}
+
 	return e, true
 }

@@ -48,6 +48,7 @@ func (t *Translator) note(key string, now *mvccpb.KeyValue) {
 		}
 		return
 	}
+
 	if name, ok := strings.CutPrefix(key, t.keys.Nodes()); ok {
 		t.present[name] = now != nil
 		if now == nil {
@@ -55,6 +56,7 @@ func (t *Translator) note(key string, now *mvccpb.KeyValue) {
 		}
 		return
 	}
+
 	if shard, ok := t.keys.ParseOwner(key); ok {
 		t.owners[shard] = ownerOf(now).Node
 	}
@@ -68,6 +70,7 @@ func (t *Translator) leader() candidate {
 			first = c
 		}
 	}
+
 	return first
 }
 
@@ -78,6 +81,7 @@ func (t *Translator) term(create int64) string {
 			return c.node
 		}
 	}
+
 	return ""
 }
 

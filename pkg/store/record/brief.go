@@ -25,6 +25,7 @@ func (b Brief) Labels() map[string]string {
 		}
 		r.skip()
 	})
+
 	return labels
 }
 
@@ -43,6 +44,7 @@ func (b Brief) MayBePaused() bool {
 			r.skip()
 		}
 	})
+
 	return err != nil || paused || failures > 0
 }
 

@@ -50,6 +50,7 @@ func decodeHeld(k RunKey, created int64, value []byte, a *task.Assigned) error {
 	err := DecodeAssignedValue(value, a)
 	a.ID, a.Namespace, a.Task, a.Shard = k.Run, k.Ref.Namespace, k.Ref.Name, k.Ref.Shard
 	a.Node, a.Token = k.Node, created
+
 	return err
 }
 
@@ -103,8 +104,10 @@ func DecodeWatermark(value []byte) (Watermark, error) {
 			r.unknown(&w.Unknown, name)
 		}
 	})
+
 	if err == nil && (w.Time.IsZero() || w.Nonce == "" || w.Seen < 0) {
 		err = fmt.Errorf("%w: unreadable record: a watermark has a time and a nonce", task.ErrInvalid)
 	}
+
 	return w, err
 }

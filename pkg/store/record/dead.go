@@ -40,6 +40,7 @@ func DecodeDead(keys Keys, e *mvccpb.KeyValue) (Dead, bool) {
 	if !ok || k.Kind != KindDead {
 		return Dead{}, false
 	}
+
 	w, err := DecodeWaiting(k, e.Value)
 	return Dead{Waiting: w, Mod: e.ModRevision}, err == nil
 }

@@ -25,24 +25,31 @@ type reader struct {
 func object(value []byte, field func(r *reader, name []byte)) error {
 	d := jx.GetDecoder()
 	defer jx.PutDecoder(d)
+
 	d.ResetBytes(value)
 	r := reader{d: d}
 	err := d.ObjBytes(func(d *jx.Decoder, name []byte) error {
 		if d.Next() == jx.Null {
 			return d.Null()
 		}
+
 		field(&r, name)
+
 		if r.err != nil {
 			return fmt.Errorf("%s: %w", name, r.err)
 		}
+
 		return nil
 	})
+
 	if err == nil && !errors.Is(d.Skip(), io.EOF) {
 		err = errors.New("something follows the record")
 	}
+
 	if err != nil {
 		return unreadable(err)
 	}
+
 	return nil
 }
 
@@ -83,12 +90,14 @@ func word[T ~string](r *reader, v *T, known []T) {
 	if r.err = err; err != nil {
 		return
 	}
+
 	for _, w := range known {
 		if string(b) == string(w) {
 			*v = w
 			return
 		}
 	}
+
 	*v = T(b)
 }
 
@@ -190,6 +199,7 @@ func (r *reader) run(name []byte, v *task.Run) bool {
 	default:
 		return false
 	}
+
 	return true
 }
 
@@ -208,7 +218,9 @@ func DecodeRunValue(value []byte) (v task.Run, err error) {
 			r.unknown(&v.Unknown, name)
 		}
 	})
+
 	complete(&v, hasBeen(&v))
+
 	return v, err
 }
 
@@ -223,7 +235,9 @@ func DecodeWaitingValue(value []byte) (v task.Waiting, err error) {
 			r.unknown(&v.Unknown, name)
 		}
 	})
+
 	complete(&v.Run, hasBeen(&v.Run))
+
 	return v, err
 }
 
@@ -234,6 +248,7 @@ func DecodeAssignedValue(value []byte, v *task.Assigned) error {
 		if r.run(name, &v.Run) {
 			return
 		}
+
 		switch string(name) {
 		case "instance":
 			r.text(&v.Instance)
@@ -269,7 +284,9 @@ func DecodeAssignedValue(value []byte, v *task.Assigned) error {
 			r.unknown(&v.Unknown, name)
 		}
 	})
+
 	complete(&v.Run, true)
+
 	return err
 }
 
@@ -279,10 +296,12 @@ func (r *reader) action(v *task.Action) {
 	if b, r.err = r.d.Raw(); r.err != nil {
 		return
 	}
+
 	if string(b) == noop {
 		v.Noop = &task.Noop{}
 		return
 	}
+
 	r.err = json.Unmarshal(b, v)
 }
 

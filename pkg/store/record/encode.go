@@ -44,6 +44,7 @@ func (r *writer) field(name string) {
 	if r.more {
 		r.w.Comma()
 	}
+
 	r.more = true
 	b := append(append(r.w.Buf, '"'), name...) // ours: there is nothing to escape
 	r.w.Buf = append(b, '"', ':')
@@ -51,10 +52,12 @@ func (r *writer) field(name string) {
 
 func (r *writer) text(name, v string) {
 	r.field(name)
+
 	if !plain(v) {
 		r.w.Str(strings.ToValidUTF8(v, "\ufffd"))
 		return
 	}
+
 	b := append(append(r.w.Buf, '"'), v...)
 	r.w.Buf = append(b, '"')
 }
@@ -66,6 +69,7 @@ func plain(v string) bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -117,11 +121,13 @@ func (r *writer) raw(name, json string) {
 func encoded(fill func(*writer)) []byte {
 	r := writers.Get().(*writer)
 	defer writers.Put(r)
+
 	r.w.Reset()
 	r.more = false
 	r.w.ObjStart()
 	fill(r)
 	r.w.ObjEnd()
+
 	return slices.Clone(r.w.Buf)
 }
 
@@ -138,50 +144,65 @@ func (r *writer) run(v *task.Run, dispatched bool) {
 	r.optional("node", v.Node)
 	r.optional("owner", v.Owner)
 	r.count("attempt", int64(v.Attempt))
+
 	if len(v.Attempts) > 0 {
 		r.other("attempts", v.Attempts)
 	}
+
 	r.count("token", v.Token)
 	r.moment("created_at", v.CreatedAt)
+
 	if !dispatched || !v.DispatchedAt.Equal(v.CreatedAt.Time) {
 		r.moment("dispatched_at", v.DispatchedAt)
 	}
+
 	r.moment("started_at", v.StartedAt)
 	r.moment("ended_at", v.EndedAt)
 	r.moment("not_before", v.NotBefore)
+
 	if v.ExitCode != nil {
 		r.number("exit_code", int64(*v.ExitCode))
 	}
+
 	r.optional("signal", v.Signal)
 	r.optional("message", v.Message)
+
 	if v.LatenessMS != nil {
 		r.number("lateness_ms", *v.LatenessMS)
 	}
+
 	r.optional("output_tail", v.OutputTail)
 	r.count("output_bytes", v.OutputBytes)
 	r.yes("output_truncated", v.Truncated)
 	r.optional("cancelled_by", v.CancelledBy)
 	r.optional("retry_of", v.RetryOf)
 	r.optional("created_by", v.CreatedBy)
+
 	if len(v.EnvNames) > 0 {
 		r.other("env_names", v.EnvNames)
 	}
+
 	r.optional("dismissed_by", v.DismissedBy)
+
 	if len(v.Unenforced) > 0 {
 		r.other("unenforced", v.Unenforced)
 	}
+
 	r.usage(v.Usage)
 	r.moment("last", v.Last)
 	r.count("count", v.Count)
+
 	if len(v.Results) > 0 {
 		r.other("results", v.Results)
 	}
+
 	r.optional("checkpoint", v.Checkpoint)
 	r.count("talk_bad_lines", int64(v.BadLines))
 	r.moment("paused_at", v.PausedAt)
 	r.count("paused_ms", v.PausedMS)
 	r.optional("paused_by", v.PausedBy)
 	r.count("part_count", int64(v.PartCount))
+
 	if v.Fan != nil {
 		r.other("fan_out", v.Fan)
 	}
@@ -192,9 +213,11 @@ func (r *writer) unknown(f task.Fields) {
 	if f == "" {
 		return
 	}
+
 	if r.more {
 		r.w.Comma()
 	}
+
 	r.more = true
 	r.w.RawStr(string(f))
 }
@@ -207,6 +230,7 @@ func EncodeEnded(v task.Run) []byte {
 	if v.State == task.Succeeded || !task.IsPart(v.ID) {
 		v.Checkpoint = "" // no attempt follows: of a dead run it is with that, of a part its run has it repeated with it
 	}
+
 	return encoded(func(r *writer) {
 		r.run(&v, hasBeen(&v))
 		r.unknown(v.Unknown)
@@ -234,32 +258,41 @@ func EncodeAssigned(v *task.Assigned, action string) []byte {
 		r.text("instance", v.Instance)
 		r.number("generation", v.Generation)
 		r.raw("action", action)
+
 		if len(v.Env) > 0 {
 			r.other("env", v.Env)
 		}
+
 		if v.Timeout != 0 {
 			r.text("timeout", v.Timeout.String())
 		}
+
 		if v.KillGrace != usualGrace {
 			r.text("kill_grace", v.KillGrace.String())
 		}
+
 		if v.Output != (task.Output{}) {
 			r.other("output", v.Output)
 		}
+
 		if v.Retry.Attempts > 1 {
 			r.other("retry", v.Retry)
 		}
+
 		r.yes("cancel_requested", v.CancelRequested)
 		r.optional("cancel_reason", v.CancelReason)
 		r.yes("pause_requested", v.PauseRequested)
 		r.optional("resumed_by", v.ResumedBy)
 		r.optional("kill_signal", v.KillSignal)
+
 		if v.Success.Any() {
 			r.other("success", v.Success)
 		}
+
 		if v.LostAfter != 0 && v.LostAfter != task.DefaultLostAfter {
 			r.text("lost_after", v.LostAfter.String())
 		}
+
 		r.unknown(v.Unknown)
 	})
 }

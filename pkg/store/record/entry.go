@@ -53,14 +53,17 @@ func (e *EntryParts) Split(value []byte) error {
 // keep appends a field as it is.
 func (r *reader) keep(to, name []byte) []byte {
 	r.w.Buf = to
+
 	if len(to) > 0 {
 		r.w.Comma()
 	}
+
 	r.w.ByteStr(name)
 	r.w.RawStr(":")
 	var b jx.Raw
 	b, r.err = r.d.Raw()
 	r.w.Raw(b)
+
 	return r.w.Buf
 }
 
@@ -94,6 +97,7 @@ func EncodeParts(e EntryParts) []byte {
 		r.yes("paused", e.Paused)
 		r.raw("action", string(e.Action))
 		r.fields(e.Policy)
+
 		if len(e.Own) > 0 {
 			r.raw("own", string(e.Own))
 		}
@@ -105,9 +109,11 @@ func (r *writer) fields(text []byte) {
 	if len(text) == 0 {
 		return
 	}
+
 	if r.more {
 		r.w.Comma()
 	}
+
 	r.more = true
 	r.w.Raw(text)
 }
@@ -117,9 +123,11 @@ func DecodeAction(action []byte) (task.Action, error) {
 	if string(action) == noop {
 		return task.Action{Noop: &task.Noop{}}, nil
 	}
+
 	a, err := Decode[task.Action](action)
 	if err != nil {
 		return a, err
 	}
+
 	return a, a.Validate()
 }

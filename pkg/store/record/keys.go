@@ -24,6 +24,7 @@ func NewKeys(prefix string) (Keys, error) {
 		return Keys{}, task.Invalid(task.CodeBadName, "prefix",
 			"%s: begin with '/', do not end with it, use printable ASCII without spaces, at most 128 bytes", task.Quote(prefix))
 	}
+
 	return Keys{root: prefix + "/"}, nil
 }
 
@@ -232,18 +233,22 @@ func (k Keys) ParseShardTask(key string) (sk ShardKey, full string, ok bool) {
 	if !below || !inside || !ok {
 		return ShardKey{}, "", false
 	}
+
 	kind, rest, more := strings.Cut(rest, "/")
 	sk = ShardKey{Kind: Kind(kind), Ref: Ref{Shard: shard}}
 	if !more && (sk.Kind == KindWatermark || sk.Kind == KindRevised) {
 		return sk, "", true
 	}
+
 	full = rest
 	var found bool
 	if sk.Ref.Namespace, rest, found = strings.Cut(rest, "/"); !found {
 		return ShardKey{}, "", false
 	}
+
 	sk.Ref.Name, rest, more = strings.Cut(rest, "/")
 	full = full[:len(sk.Ref.Namespace)+1+len(sk.Ref.Name)]
+
 	switch {
 	case sk.Ref.Namespace == "" || sk.Ref.Name == "" || len(sk.Ref.Namespace) > task.MaxName || len(sk.Ref.Name) > task.MaxName:
 	case sk.Kind == KindEntry && !more:
@@ -254,6 +259,7 @@ func (k Keys) ParseShardTask(key string) (sk ShardKey, full string, ok bool) {
 			return sk, full, true
 		}
 	}
+
 	return ShardKey{}, "", false // nothing of a strange key may be taken for a record's
 }
 
@@ -278,6 +284,7 @@ func (k Keys) ParseRun(key string) (RunKey, bool) {
 	if !below || !ok || r.Node == "" || r.Ref.Namespace == "" || r.Ref.Name == "" || r.Run == "" || strings.Contains(r.Run, "/") {
 		return RunKey{}, false
 	}
+
 	return r, true
 }
 

@@ -23,5 +23,6 @@ func DecodeNodes(keys Keys, all []*mvccpb.KeyValue) []task.Node {
 			nodes = append(nodes, n)
 		}
 	}
+
 	return nodes
 }

@@ -33,22 +33,27 @@ func NewKnownNodes(keys Keys) *KnownNodes { return &KnownNodes{keys: keys} }
 func (k *KnownNodes) Decode(all []*mvccpb.KeyValue) []task.Node {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	before, now := k.known, make([]knownNode, 0, len(all))
 	nodes := make([]task.Node, 0, len(all))
 	for _, e := range all {
 		for len(before) > 0 && bytes.Compare(before[0].record.Key, e.Key) < 0 {
 			before = before[1:]
 		}
+
 		if len(before) > 0 && bytes.Equal(before[0].record.Key, e.Key) && before[0].record.ModRevision == e.ModRevision {
 			now = append(now, before[0])
 		} else {
 			n, err := DecodeNode(k.keys, e)
 			now = append(now, knownNode{e, n, err})
 		}
+
 		if last := &now[len(now)-1]; last.err == nil {
 			nodes = append(nodes, last.node)
 		}
 	}
+
 	k.known = now
+
 	return nodes
 }

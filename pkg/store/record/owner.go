@@ -30,13 +30,16 @@ func DecodeOwners(keys Keys, all []*mvccpb.KeyValue) []Owner {
 		if !ok {
 			continue
 		}
+
 		o, err := Decode[Owner](e.Value)
 		if err != nil {
 			o = Owner{}
 		}
+
 		o.Shard, o.Fence, o.raw = shard, e.ModRevision, e.Value
 		owners = append(owners, o)
 	}
+
 	return owners
 }
 
@@ -63,13 +66,16 @@ func DecodeHandovers(keys Keys, all []*mvccpb.KeyValue) []Handover {
 		if !ok {
 			continue
 		}
+
 		h, err := Decode[Handover](e.Value)
 		if err != nil {
 			h = Handover{}
 		}
+
 		h.Shard, h.Revision = shard, e.ModRevision
 		list = append(list, h)
 	}
+
 	return list
 }
 

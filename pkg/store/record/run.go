@@ -33,6 +33,7 @@ func DecodeHeldInto(keys Keys, key string, e *mvccpb.KeyValue, h *Held) error {
 	if !ok {
 		return fmt.Errorf("%w: %q is not the key of a run", task.ErrInvalid, key)
 	}
+
 	h.Mod, h.Create = e.ModRevision, e.CreateRevision
 	return decodeHeld(k, e.CreateRevision, e.Value, &h.Assigned)
 }
@@ -45,6 +46,7 @@ func DecodeAllHeld(keys Keys, all []*mvccpb.KeyValue) []Held {
 			list = append(list, h)
 		}
 	}
+
 	return list
 }
 
@@ -54,6 +56,7 @@ func DecodeRun(keys Keys, e *mvccpb.KeyValue) (task.Run, bool) {
 	if !ok || k.Late {
 		return task.Run{}, false
 	}
+
 	switch k.Kind {
 	case KindQueued:
 		w, err := DecodeWaiting(k, e.Value)
@@ -62,6 +65,7 @@ func DecodeRun(keys Keys, e *mvccpb.KeyValue) (task.Run, bool) {
 		r, err := DecodeEnded(k, e.Value)
 		return r, err == nil
 	}
+
 	return task.Run{}, false
 }
 
@@ -72,6 +76,7 @@ func NewestRun(keys Keys, all []*mvccpb.KeyValue) *task.Run {
 			return &run
 		}
 	}
+
 	return nil
 }
 
@@ -86,6 +91,8 @@ func SortRuns(byID map[string]task.Run) []task.Run {
 	for _, r := range byID {
 		runs = append(runs, r)
 	}
+
 	slices.SortFunc(runs, ByTime)
+
 	return runs
 }

@@ -45,5 +45,6 @@ func (k Keys) DecodeSecret(e *mvccpb.KeyValue) (Secret, error) {
 	if err == nil && (r.Generation < 1 || !r.Deleted() && len(r.Sealed) == 0) {
 		err = fmt.Errorf("%w: unreadable record: a secret has a generation and what is sealed", task.ErrInvalid)
 	}
+
 	return r, err
 }

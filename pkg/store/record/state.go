@@ -23,12 +23,14 @@ var stateField = []byte(`"state":"`)
 func StateOf(value []byte) (s task.State) {
 	if i := bytes.Index(value, stateField); i > 0 && bytes.LastIndexByte(value[:i], '{') == 0 {
 		rest := value[i+len(stateField):]
+
 		for _, known := range states {
 			if n := len(known); len(rest) > n && rest[n] == '"' && string(rest[:n]) == string(known) {
 				return known
 			}
 		}
 	}
+
 	return stateOf(value)
 }
 
@@ -36,6 +38,7 @@ func StateOf(value []byte) (s task.State) {
 func stateOf(value []byte) (s task.State) {
 	d := jx.GetDecoder()
 	defer jx.PutDecoder(d)
+
 	d.ResetBytes(value)
 	r := reader{d: d}
 	_ = d.ObjBytes(func(d *jx.Decoder, name []byte) error {
@@ -45,8 +48,11 @@ func stateOf(value []byte) (s task.State) {
 		if d.Next() != jx.String {
 			return errSeen
 		}
+
 		word(&r, &s, states)
+
 		return errSeen
 	})
+
 	return s
 }

@@ -32,10 +32,12 @@ func keepUnknownFields(old, fresh []byte, t reflect.Type) []byte {
 	if json.Unmarshal(old, &o) != nil || json.Unmarshal(fresh, &f) != nil || f == nil {
 		return fresh
 	}
+
 	// An action is one of several: what this version knows takes the place of what
 	// it does not know.
 	another := t == actionType && len(f) > 0
 	known := fieldsOf(t)
+
 	for name, value := range o {
 		of, knows := known[name]
 		there, has := f[name]
@@ -46,12 +48,15 @@ func keepUnknownFields(old, fresh []byte, t reflect.Type) []byte {
 			f[name] = keepUnknownFields(value, there, of)
 		}
 	}
+
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false)
+
 	if e.Encode(f) != nil {
 		return fresh
 	}
+
 	return bytes.TrimSpace(out.Bytes())
 }
 
@@ -64,6 +69,7 @@ func hasUnknownFields(value []byte, t reflect.Type) bool {
 		raw, r.err = r.d.Raw()
 		found = found || !knows || r.err == nil && of != nil && raw[0] == '{' && hasUnknownFields(raw, of)
 	})
+
 	return found
 }
 
@@ -75,21 +81,27 @@ func fieldsOf(t reflect.Type) map[string]reflect.Type {
 	if m, ok := fieldsByType.Load(t); ok {
 		return m.(map[string]reflect.Type)
 	}
+
 	m := map[string]reflect.Type{}
 	for _, f := range reflect.VisibleFields(t) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if f.Anonymous || !f.IsExported() || name == "" || name == "-" {
 			continue
 		}
+
 		of := f.Type
 		if of.Kind() == reflect.Pointer {
 			of = of.Elem()
 		}
+
 		if p := reflect.PointerTo(of); of.Kind() != reflect.Struct || p.Implements(texts) || p.Implements(jsons) {
 			of = nil
 		}
+
 		m[name] = of
 	}
+
 	fieldsByType.Store(t, m)
+
 	return m
 }

@@ -11,6 +11,7 @@ func (r *writer) usage(u task.Usage) {
 	if u == (task.Usage{}) {
 		return
 	}
+
 	r.field("usage")
 	r.w.ObjStart()
 	r.more = false
@@ -27,6 +28,7 @@ func (r *reader) usage(v *task.Usage) {
 		if d.Next() == jx.Null {
 			return d.Null()
 		}
+
 		switch string(name) {
 		case "cpu_ms":
 			v.CPUMS, err = d.Int64()
@@ -39,6 +41,7 @@ func (r *reader) usage(v *task.Usage) {
 		default:
 			err = d.Skip()
 		}
+
 		return err
 	})
 }

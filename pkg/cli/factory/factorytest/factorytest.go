@@ -28,6 +28,7 @@ func New(in string) *Desk {
 	d.Now = func() time.Time { return time.Date(2026, 11, 20, 22, 12, 0, 0, time.UTC) }
 	d.Terminal = func(any) (int, bool) { return 0, false }
 	d.Format, d.TimeMode, d.Color, d.Timeout = output.FormatTable, output.TimeRelative, "auto", time.Second
+
 	return d
 }
 
@@ -59,5 +60,6 @@ func Obeyed(text string) string {
 			return text[max(0, i-10):min(len(text), i+10)]
 		}
 	}
+
 	return ""
 }

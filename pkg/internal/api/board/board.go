@@ -67,6 +67,7 @@ func (b *boardSpan) UnmarshalText(text []byte) error {
 	}
 
 	*b = boardSpan(span)
+
 	return nil
 }
 
@@ -89,30 +90,36 @@ type boardCache struct {
 func (b *boardCache) refresh(ctx context.Context, st *store.Store, status func(context.Context) (client.ClusterStatus, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, etcdWithin)
 	defer cancel()
+
 	nodes, owners, err := views.PresentNodes(ctx, st)
 	if err != nil {
 		return err
 	}
+
 	b.nodes, b.owners = nodes, owners
 	if time.Since(b.statusAt) <= statusAge {
 		return nil
 	}
+
 	now, err := status(ctx)
 	if err == nil {
 		b.status, b.statusAt = now, time.Now()
 	}
+
 	return err
 }
 
 // getBoard serves the board, or this node's part of it.
 func (h *Handlers) getBoard(c *httpapi.Call, q boardQuery) (httpapi.Answer, error) {
 	span, limit := time.Duration(q.Span), q.Limit
+
 	if q.Part {
 		return httpapi.Answer{Status: http.StatusOK, Body: h.ownPart(c.Context(), span, limit)}, nil
 	}
 
 	h.cache.mu.Lock()
 	defer h.cache.mu.Unlock()
+
 	b := &h.cache
 	if b.span != span || b.limit != limit || time.Since(b.at) > boardAge {
 		board, err := h.makeBoard(c, span, limit)
@@ -121,6 +128,7 @@ func (h *Handlers) getBoard(c *httpapi.Call, q boardQuery) (httpapi.Answer, erro
 		}
 		b.board, b.span, b.limit, b.at = board, span, limit, time.Now()
 	}
+
 	return httpapi.Answer{Status: http.StatusOK, Body: b.board}, nil
 }
 
@@ -137,6 +145,7 @@ func (h *Handlers) makeBoard(c *httpapi.Call, span time.Duration, limit int) (ta
 	if away != nil && (h.cache.nodes == nil || c.Context().Err() != nil) {
 		return task.Board{}, away
 	}
+
 	nodes, st := h.cache.nodes, h.cache.status
 	b := task.Board{
 		At: h.Now.Stamp(), Node: h.Node, Version: h.Version, Cluster: h.Cluster.ID, Leader: st.Leader, Span: task.Duration(span),
@@ -146,15 +155,18 @@ func (h *Handlers) makeBoard(c *httpapi.Call, span time.Duration, limit int) (ta
 		b.WarningDetails = slices.Insert(b.WarningDetails, 0, task.Warning{Code: task.WarnEtcdSilent,
 			Text: "etcd does not answer node " + h.Node + ": what is shown of nodes and of the cluster is old"})
 	}
+
 	b.Warnings = task.WarningTexts(b.WarningDetails)
 	for _, o := range h.cache.owners {
 		if slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Name == o.Node }) {
 			b.ShardsOwned++
 		}
 	}
+
 	parts := h.askParts(c, nodes, span, limit)
 	mergeBoard(&b, nodes, parts, limit)
 	h.Talks.AddToBoard(c, &b, nodes)
+
 	return b, c.Context().Err() // else nodes would be called silent because somebody hung up
 }
 
@@ -168,6 +180,7 @@ type heard struct {
 func (h *Handlers) askParts(c *httpapi.Call, nodes []task.Node, span time.Duration, limit int) map[string]heard {
 	ctx, cancel := context.WithTimeout(c.Context(), partWithin)
 	defer cancel()
+
 	var mu sync.Mutex
 	parts := map[string]heard{}
 	var g errgroup.Group
@@ -177,17 +190,23 @@ func (h *Handlers) askParts(c *httpapi.Call, nodes []task.Node, span time.Durati
 			p, err := how()
 			mu.Lock()
 			defer mu.Unlock()
+
 			parts[name] = heard{p, err}
+
 			return nil
 		})
 	}
+
 	ask(h.Node, func() (task.BoardPart, error) { return h.ownPart(ctx, span, limit), nil })
+
 	for _, n := range nodes {
 		if n.Name != h.Node && n.Has(task.RoleScheduler) {
 			ask(n.Name, func() (task.BoardPart, error) { return h.partOf(ctx, n, httpapi.CallerOf(c.Context()), span, limit) })
 		}
 	}
+
 	_ = g.Wait() // which never fails
+
 	return parts
 }
 
@@ -198,6 +217,7 @@ func (h *Handlers) partOf(ctx context.Context, n task.Node, who httpapi.Caller, 
 	if err != nil {
 		return p, err
 	}
+
 	u := req.URL
 	res, err := h.Peers.RoundTrip(req)
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -206,7 +226,9 @@ func (h *Handlers) partOf(ctx context.Context, n task.Node, who httpapi.Caller, 
 	if err != nil {
 		return p, fmt.Errorf("at %s: %w", u.Host, err)
 	}
+
 	defer res.Body.Close()
+
 	if err := peers.Refusal(res); err != nil {
 		return p, fmt.Errorf("%s: %w", u.Host, err)
 	}
@@ -222,6 +244,7 @@ func (h *Handlers) partOf(ctx context.Context, n task.Node, who httpapi.Caller, 
 	if p.Node != n.Name {
 		return p, fmt.Errorf("another node, %s, answers at %s", task.Quote(p.Node), u.Host)
 	}
+
 	return p, nil
 }
 
@@ -229,6 +252,7 @@ func (h *Handlers) partOf(ctx context.Context, n task.Node, who httpapi.Caller, 
 func mergeBoard(b *task.Board, nodes []task.Node, parts map[string]heard, limit int) {
 	b.Waiting, b.Nodes = map[string]int{}, []task.BoardNode{}
 	var all task.Tally
+
 	for _, n := range nodes {
 		bn := task.BoardNode{
 			Name: n.Name, Address: n.Address, Version: n.Version, State: n.State, Unfit: n.Unfit, Pressed: n.Pressed, Roles: n.Roles, Slots: n.Slots,
@@ -239,26 +263,31 @@ func mergeBoard(b *task.Board, nodes []task.Node, parts map[string]heard, limit 
 			bn.Silent = true
 			b.Silent = append(b.Silent, task.Silence{Node: n.Name, Reason: h.err.Error()})
 		}
+
 		bn.Serving, bn.Recent = h.part.Serving, h.part.Tally.Recent()
 		b.Nodes = append(b.Nodes, bn)
 	}
+
 	for _, h := range parts {
 		if h.err == nil {
 			addCounts(&b.BoardCounts, h.part.BoardCounts)
 			all.Add(h.part.Tally)
 		}
 	}
+
 	b.Recent = all.Recent()
 	list := func(of func(*task.BoardPart)) {
 		for _, h := range parts {
 			of(&h.part)
 		}
 	}
+
 	l := &b.BoardLists
 	list(func(p *task.BoardPart) {
 		l.Stuck, l.Failing, l.Overdue = append(l.Stuck, p.Stuck...), append(l.Failing, p.Failing...), append(l.Overdue, p.Overdue...)
 		l.Away, l.Waits, l.Next, l.Active = append(l.Away, p.Away...), append(l.Waits, p.Waits...), append(l.Next, p.Next...), append(l.Active, p.Active...)
 	})
+
 	l.Stuck = foremost(l.Stuck, limit, func(a, b task.BoardShard) int { return a.Since.Compare(b.Since.Time) })
 	l.Failing = foremost(l.Failing, limit, func(a, b task.BoardFailing) int {
 		if c := b.EndedAt.Compare(a.EndedAt.Time); c != 0 {
@@ -266,6 +295,7 @@ func mergeBoard(b *task.Board, nodes []task.Node, parts map[string]heard, limit 
 		}
 		return strings.Compare(a.Namespace+"/"+a.Task, b.Namespace+"/"+b.Task)
 	})
+
 	l.Overdue, l.Next = foremost(l.Overdue, limit, sooner), foremost(l.Next, limit, sooner)
 	l.Away, l.Active = foremost(l.Away, limit, longer), foremost(l.Active, limit, longer)
 	l.Waits = foremost(l.Waits, limit, func(a, b task.BoardWait) int {
@@ -275,6 +305,7 @@ func mergeBoard(b *task.Board, nodes []task.Node, parts map[string]heard, limit 
 			}
 			return 1
 		}
+
 		return strings.Compare(a.Run, b.Run)
 	})
 }

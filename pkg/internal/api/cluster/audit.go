@@ -38,33 +38,41 @@ func (h *Handlers) audit(c *httpapi.Call, q auditQuery) (httpapi.Answer, error) 
 	if !h.auditing.CompareAndSwap(false, true) {
 		return httpapi.Answer{}, httpapi.Fail(http.StatusConflict, client.CodeConflict, "node %s is at an audit already", h.Node).WithHint("wait for it, or ask another node")
 	}
+
 	// Over before the last line: who reads that may ask again at once.
 	over := sync.OnceFunc(func() { h.auditing.Store(false) })
 	defer over()
+
 	begun := false
 	tell := func(l client.AuditLine) {
 		if !begun {
 			begun = true
 			c.Writer.Header().Set("Content-Type", httpapi.TypeLines)
 		}
+
 		_ = httpapi.WriteJSON(c.Writer, l) // if the caller is gone, ctx ends
 		_ = http.NewResponseController(c.Writer).Flush()
 	}
+
 	au := h.auditor()
 	au.Pause = time.Duration(q.Pause) * time.Second
 	ctx, cancel := context.WithCancelCause(c.Context())
 	defer cancel(nil)
+
 	au.OnProgress = func(p task.AuditProgress) {
 		tell(client.AuditLine{Progress: &p})
 		if _, err := h.Authenticate(ctx, c.Request); err != nil && httpapi.AsFailure(err).Status < http.StatusInternalServerError {
 			cancel(err) // an audit may take minutes; the token is not valid any more
 		}
 	}
+
 	found, err := au.Run(ctx)
 	if cause := context.Cause(ctx); err != nil && cause != nil && c.Context().Err() == nil {
 		err = cause
 	}
+
 	over()
+
 	switch {
 	case err == nil:
 		tell(client.AuditLine{Audit: &found})
@@ -75,6 +83,7 @@ func (h *Handlers) audit(c *httpapi.Call, q auditQuery) (httpapi.Answer, error) 
 	default:
 		return httpapi.Answer{}, err
 	}
+
 	return httpapi.Answer{}, nil
 }
 
@@ -87,6 +96,7 @@ func (h *Handlers) repair(c *httpapi.Call) (httpapi.Answer, error) {
 	if n := len(body.Findings); n == 0 || n > mostRepairs {
 		return httpapi.Answer{}, task.Invalid(task.CodeOutOfRange, "findings", "%d findings; give between 1 and %d", n, mostRepairs)
 	}
+
 	var mended []string
 	results := make([]task.RepairResult, 0, len(body.Findings))
 	for _, r := range body.Findings {
@@ -96,16 +106,20 @@ func (h *Handlers) repair(c *httpapi.Call) (httpapi.Answer, error) {
 			h.Problems.LogFailure(c.Request, f)
 			res.Result, res.Message = task.RepairFailed, f.Detail
 		}
+
 		if res.Deleted > 0 {
 			mended = append(mended, fmt.Sprintf("%s %s (%d deleted)", r.Kind, r.Key, res.Deleted))
 			h.Log.Info("repaired", zap.String("kind", r.Kind), zap.String("key", r.Key), zap.Int64("deleted", res.Deleted), zap.String("who", c.Actor()))
 		}
+
 		if results = append(results, res); err != nil {
 			break
 		}
 	}
+
 	if len(mended) > 0 {
 		h.noteChange(c, "repaired: "+strings.Join(mended, ", "))
 	}
+
 	return httpapi.All(results)
 }

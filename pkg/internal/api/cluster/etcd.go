@@ -31,11 +31,14 @@ func (h *Handlers) lookAtEtcd(ctx context.Context, st *client.ClusterStatus) {
 	for _, m := range h.Store.Members(ctx, etcdTimeout) {
 		st.Etcd = append(st.Etcd, member(m))
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
 	defer cancel()
+
 	if r, err := h.Store.Readable(ctx); err == nil {
 		st.Revisions = client.Revisions{Newest: r.Newest, Oldest: r.Oldest}
 	}
+
 	if tasks, records, err := h.Store.SampleHistory(ctx, h.Cluster.Shards); err == nil && tasks > 0 {
 		st.Room = room(*st, float64(records)/float64(tasks))
 	}
@@ -49,6 +52,7 @@ func member(m store.Member) client.EtcdMember {
 	if m.Err != nil {
 		out.Error = m.Err.Error()
 	}
+
 	return out
 }
 
@@ -61,10 +65,13 @@ func room(st client.ClusterStatus, history float64) *client.Room {
 			quota = m.DBQuota
 		}
 	}
+
 	if st.Tasks < fewTasks || inUse == 0 || quota == 0 {
 		return nil
 	}
+
 	each := max(inUse/st.Tasks, 1)
+
 	return &client.Room{BytesPerTask: each, HistoryPerTask: float64(int64(history*10)) / 10, Tasks: quota / 100 * store.FillingUp / each}
 }
 
@@ -78,18 +85,22 @@ func etcdWarnings(st client.ClusterStatus) []task.Warning {
 			list = append(list, warning(task.WarnEtcdMember, "etcd at %s %s", m.Endpoint, w))
 		}
 	}
+
 	if versions := distinct(st.Etcd, func(m client.EtcdMember) string { return m.Version }); len(versions) > 1 {
 		list = append(list, warning(task.WarnEtcdVersions, "the members of etcd have different versions (%s): finish the upgrade", strings.Join(versions, ", ")))
 	}
+
 	quotas := distinct(st.Etcd, func(m client.EtcdMember) string {
 		if m.DBQuota <= 0 {
 			return ""
 		}
 		return mib(m.DBQuota)
 	})
+
 	if len(quotas) > 1 {
 		list = append(list, warning(task.WarnEtcdQuotas, "the members of etcd have different quotas (%s): the smallest stops all of them", strings.Join(quotas, ", ")))
 	}
+
 	switch kept := st.Revisions.Newest - st.Revisions.Oldest; {
 	case st.Revisions.Oldest == 0 || kept < manyRevisions:
 	case st.Revisions.Oldest == 1:
@@ -97,6 +108,7 @@ func etcdWarnings(st client.ClusterStatus) []task.Warning {
 	default:
 		list = append(list, warning(task.WarnEtcdCompaction, "etcd keeps %d revisions: if it is compacted by itself at all, then too rarely: %s", kept, turnOn))
 	}
+
 	return list
 }
 
@@ -105,12 +117,15 @@ const turnOn = "start its members with --auto-compaction-mode revision --auto-co
 func memberWarnings(m client.EtcdMember) []string {
 	var list []string
 	warn := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
+
 	if m.Error != "" {
 		warn("does not answer, or not well: %s", m.Error)
 	}
+
 	if m.Fault != "" {
 		warn("is not one that Carillon works with: %s", m.Fault)
 	}
+
 	full := false
 	for _, a := range m.Alarms {
 		switch {
@@ -124,6 +139,7 @@ func memberWarnings(m client.EtcdMember) []string {
 			warn("has raised the alarm %s", a)
 		}
 	}
+
 	free := m.DBSize - m.DBInUse
 	switch percent := used(m); {
 	case percent >= store.FillingUp:
@@ -131,6 +147,7 @@ func memberWarnings(m client.EtcdMember) []string {
 		if free > m.DBSize/5 {
 			what = fmt.Sprintf("%s of that are free inside the file, and defragmenting gives them back", mib(free))
 		}
+
 		if full {
 			warn("is full, at %d %% of its quota of %s: it takes no writes. Nothing fires, and changes are refused, until there is space "+
 				"and its alarm is disarmed: %s", percent, mib(m.DBQuota), what)
@@ -142,9 +159,11 @@ func memberWarnings(m client.EtcdMember) []string {
 	case percent >= store.FillingUp/2 && free > m.DBSize/2:
 		warn("uses %s of the %s of its file: the quota counts all of it, and defragmenting gives the rest back", mib(m.DBInUse), mib(m.DBSize))
 	}
+
 	if behind := m.Index - m.Applied; behind > farBehind {
 		warn("is %d writes behind in applying what is agreed on: its disk or its processor is too slow", behind)
 	}
+
 	return list
 }
 
@@ -157,6 +176,7 @@ func distinct(members []client.EtcdMember, of func(client.EtcdMember) string) []
 			list = append(list, v)
 		}
 	}
+
 	return list
 }
 
@@ -170,16 +190,19 @@ func makeSpace(st client.ClusterStatus, embedded string) []string {
 	for _, m := range st.Etcd {
 		full := slices.Contains(m.Alarms, store.AlarmNoSpace)
 		needed, alarm = needed || full || used(m) >= store.FillingUp, alarm || full
+
 		endpoint := m.Endpoint
 		if endpoint == store.Embedded && embedded != "" {
 			endpoint = embedded
 		}
+
 		if m.Socket != "" { // only its own host reaches it
 			endpoint = m.Socket + " " + m.Name // hosts may have the same path
 			where[endpoint] = m.Name
 		} else if m.DBSize > 0 {
 			here = append(here, endpoint)
 		}
+
 		switch {
 		case m.DBSize == 0: // it is away
 		case m.Leader:
@@ -188,26 +211,32 @@ func makeSpace(st client.ClusterStatus, embedded string) []string {
 			others = append(others, endpoint)
 		}
 	}
+
 	endpoints := append(others, leaders...)
 	if !needed || len(endpoints) == 0 {
 		return nil
 	}
+
 	// The variable, because etcdctl refuses the flag where the variable is set, too.
 	// Some of it may take minutes; without a word, etcdctl waits for five seconds.
 	at := func(endpoints string) string {
 		return "ETCDCTL_ENDPOINTS=" + endpoints + " etcdctl --command-timeout 10m "
 	}
+
 	if len(here) == 0 {
 		return nil
 	}
+
 	if len(where) == 0 {
 		here = endpoints
 	}
+
 	all := at(strings.Join(here, ","))
 	var list []string
 	if st.Revisions.Newest > 0 {
 		list = append(list, fmt.Sprintf("%scompact --physical %d", all, st.Revisions.Newest))
 	}
+
 	for _, e := range endpoints {
 		if name := where[e]; name != "" {
 			list = append(list, fmt.Sprintf("%sdefrag # on the host of %s", at(strings.TrimSuffix(e, " "+name)), name))
@@ -215,8 +244,10 @@ func makeSpace(st client.ClusterStatus, embedded string) []string {
 		}
 		list = append(list, at(e)+"defrag")
 	}
+
 	if alarm {
 		list = append(list, all+"alarm disarm")
 	}
+
 	return list
 }

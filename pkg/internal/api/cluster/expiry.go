@@ -11,6 +11,7 @@ func expiryWarnings(nodes []task.Node, now time.Time) (list []task.Warning) {
 	for _, n := range nodes {
 		for _, e := range n.Expires {
 			day := e.At.UTC().Format(time.DateOnly)
+
 			switch left := e.At.Sub(now); {
 			case left <= 0:
 				list = append(list, warning(task.WarnCertificateExpired, "node %s: its %s has ended on %s, and is refused: replace the file, the node takes it by itself", n.Name, e.Setting, day))
@@ -19,5 +20,6 @@ func expiryWarnings(nodes []task.Node, now time.Time) (list []task.Warning) {
 			}
 		}
 	}
+
 	return list
 }

@@ -26,6 +26,7 @@ func (h *Handlers) formatStatus(f store.Formats) client.FormatStatus {
 	if st.Possible, because = f.Possible(); st.Possible < h.Store.Understands() && len(because) > 0 {
 		st.Because = fmt.Sprintf("node %s (%s)", because[0].Name, because[0].Version)
 	}
+
 	return st
 }
 
@@ -35,16 +36,19 @@ func (h *Handlers) setFormat(c *httpapi.Call) (httpapi.Answer, error) {
 	if err := c.Decode(&ask); err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	var st client.FormatStatus
 	err := httpapi.RetryConflict(c.Context(), func() error {
 		f, err := h.Store.Formats(c.Context())
 		if err != nil {
 			return err
 		}
+
 		is := f.Cluster.InForce()
 		if ask.Format < 0 || ask.Format > is {
 			return task.Invalid(task.CodeOutOfRange, "format", "%d is out of range: 1 to %d, the format in force, or 0 for the newest that all nodes understand", ask.Format, is)
 		}
+
 		to := is
 		if ask.Format == 0 {
 			possible, because := f.Possible()
@@ -53,17 +57,22 @@ func (h *Handlers) setFormat(c *httpapi.Call) (httpapi.Answer, error) {
 			}
 			to = min(possible, h.Store.Understands())
 		}
+
 		if to != is || ask.Format != f.Cluster.FormatWanted {
 			f.Cluster.Cluster = f.Cluster.MarkChanged(c.Actor(), h.Now.Stamp(), "")
 		}
+
 		if err := h.Store.SetFormat(c.Context(), f, to, ask.Format); err != nil {
 			return err
 		}
+
 		if f, err = h.Store.Formats(c.Context()); err == nil {
 			st = h.formatStatus(f)
 		}
+
 		return err
 	})
+
 	return httpapi.Answer{Status: http.StatusOK, Body: st}, err
 }
 
@@ -74,6 +83,7 @@ func (h *Handlers) lookAtFormat(ctx context.Context, st *client.ClusterStatus) {
 	if err != nil {
 		return
 	}
+
 	st.Format = h.formatStatus(f)
 	for _, n := range f.Nodes {
 		if n.Understands() < f.Cluster.InForce() {
@@ -81,6 +91,7 @@ func (h *Handlers) lookAtFormat(ctx context.Context, st *client.ClusterStatus) {
 				n.Name, n.Version, n.Understands(), f.Cluster.InForce()))
 		}
 	}
+
 	if st.Format.WaitsFor != "" {
 		st.WarningDetails = append(st.WarningDetails, warning(task.WarnDowngradeWaits, "the downgrade to format %d waits for %s", st.Format.Wanted, st.Format.WaitsFor))
 	}

@@ -33,10 +33,12 @@ func (h *Handlers) getFreeze(c *httpapi.Call) (httpapi.Answer, error) {
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	r, err := h.Store.Freezes(c.Context())
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	return h.answerFreeze(c, ns, r, false)
 }
 
@@ -46,7 +48,9 @@ func (h *Handlers) answerFreeze(c *httpapi.Call, ns string, r store.FreezeRecord
 	if st.Tasks, err = h.Store.CountTasks(c.Context(), ns); err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	st.Unconfirmed, err = h.unconfirmed(c.Context(), r.Mod)
+
 	return httpapi.Answer{Status: http.StatusOK, Body: st}, err
 }
 
@@ -60,6 +64,7 @@ func (h *Handlers) unconfirmed(ctx context.Context, rev int64) ([]string, error)
 			names = append(names, n.Name)
 		}
 	}
+
 	return names, err
 }
 
@@ -70,6 +75,7 @@ func (h *Handlers) putFreeze(c *httpapi.Call) (httpapi.Answer, error) {
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	var ask client.FreezeRequest
 	if err := c.Decode(&ask); err != nil {
 		return httpapi.Answer{}, err
@@ -77,26 +83,32 @@ func (h *Handlers) putFreeze(c *httpapi.Call) (httpapi.Answer, error) {
 	if err := task.CheckReason("reason", ask.Reason); err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	var r store.FreezeRecord
 	var changed bool
 	err = httpapi.RetryConflict(c.Context(), func() error {
 		if r, err = h.Store.Freezes(c.Context()); err != nil {
 			return err
 		}
+
 		var next task.Freezes
 		if next, changed = r.Freeze(task.Freeze{Namespace: ns, Since: h.Now.Stamp(), By: c.Actor(), Reason: ask.Reason}); !changed {
 			return nil
 		}
+
 		mod, err := h.Store.SetFreezes(c.Context(), r, next)
 		r.Freezes, r.Mod = next, mod
+
 		return httpapi.About("freeze of "+scopeName(ns), err)
 	})
+
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 	if err := h.untilObeyed(c.Context(), ns, r.Mod); err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	return h.answerFreeze(c, ns, r, changed)
 }
 
@@ -109,6 +121,7 @@ func (h *Handlers) untilObeyed(ctx context.Context, ns string, rev int64) error 
 		if err == nil && len(names) == 0 {
 			return nil
 		}
+
 		pause := time.NewTimer(wait)
 		select {
 		case <-pause.C:
@@ -116,11 +129,13 @@ func (h *Handlers) untilObeyed(ctx context.Context, ns string, rev int64) error 
 		case <-deadline.C:
 		case <-ctx.Done():
 		}
+
 		pause.Stop()
 		who := strings.Join(names[:min(len(names), 10)], ", ")
 		if err != nil {
 			who = "the nodes, which could not be read just now"
 		}
+
 		return httpapi.Fail(http.StatusGatewayTimeout, client.CodeNotConfirmed, "%s is frozen, and nothing of it is decided to run any more; "+
 			"but what was handed out before may still start, as these have not confirmed: %s", scopeName(ns), who).
 			WithHint("freeze again to wait on; a node that is dead is not waited for once its lease has ended").Because(err)
@@ -140,33 +155,41 @@ func (h *Handlers) deleteFreeze(c *httpapi.Call) (httpapi.Answer, error) {
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	var r store.FreezeRecord
 	err = httpapi.RetryConflict(c.Context(), func() error {
 		if r, err = h.Store.Freezes(c.Context()); err != nil {
 			return err
 		}
+
 		next, _, ok := r.Unfreeze(ns, h.Now.Stamp(), c.Actor())
 		if !ok {
 			return notFrozen(ns, r)
 		}
+
 		mod, err := h.Store.SetFreezes(c.Context(), r, next)
 		r.Freezes, r.Mod = next, mod
+
 		return httpapi.About("end of the freeze of "+scopeName(ns), err)
 	})
+
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	return h.answerFreeze(c, ns, r, true)
 }
 
 func notFrozen(ns string, r store.FreezeRecord) error {
 	f := httpapi.Fail(http.StatusNotFound, client.CodeNotFound, "%s is not frozen", scopeName(ns))
+
 	switch {
 	case r.Of(ns) != nil:
 		f.Hint = "the whole cluster is: carillon cluster unfreeze"
 	case ns == "" && len(r.Holding) > 0:
 		f.Hint = fmt.Sprintf("namespace %s is: carillon cluster unfreeze --namespace %s", r.Holding[0].Namespace, r.Holding[0].Namespace)
 	}
+
 	return f
 }
 
@@ -178,22 +201,27 @@ func (h *Handlers) lookAtFreezes(ctx context.Context, st *client.ClusterStatus) 
 	if err != nil || len(r.Holding) == 0 {
 		return
 	}
+
 	st.Freezes = r.Holding
 	for _, z := range r.Holding {
 		end := "carillon cluster unfreeze"
 		if z.Namespace != "" {
 			end += " --namespace " + z.Namespace
 		}
+
 		since := "some time ago"
 		if !z.Since.IsZero() {
 			since = "since " + z.Since.Format(time.RFC3339)
 		}
+
 		by := ""
 		if z.By != "" {
 			by = " by " + z.By
 		}
+
 		st.WarningDetails = append(st.WarningDetails, warning(task.WarnFrozen, "%s is frozen, %s%s: %s; nothing of it starts until %s", scopeName(z.Namespace), since, by, z.Reason, end))
 	}
+
 	if names, err := h.unconfirmed(ctx, r.Mod); err == nil && len(names) > 0 {
 		st.WarningDetails = append(st.WarningDetails, warning(task.WarnFreezeUnconfirmed, "nodes that may still start what they had before it was frozen: %s", strings.Join(names, ", ")))
 	}

@@ -20,7 +20,9 @@ func (h *Handlers) listMembers(c *httpapi.Call) (httpapi.Answer, error) {
 	for _, m := range h.Store.Members(c.Context(), etcdTimeout) {
 		list = append(list, member(m))
 	}
+
 	slices.SortStableFunc(list, func(a, b client.EtcdMember) int { return strings.Compare(a.Name, b.Name) })
+
 	return httpapi.All(list)
 }
 
@@ -33,6 +35,7 @@ func (h *Handlers) addMember(c *httpapi.Call) (httpapi.Answer, error) {
 	if err := task.CheckName("name", ask.Name); err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	u, err := url.Parse(ask.PeerURL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || u.Path != "" || u.User != nil {
 		return httpapi.Answer{}, task.Invalid(task.CodeBadValue, "peer_url", "%s is not a URL such as https://10.0.0.4:2380", task.Quote(ask.PeerURL))
@@ -40,7 +43,9 @@ func (h *Handlers) addMember(c *httpapi.Call) (httpapi.Answer, error) {
 	if err := h.Store.AddMember(c.Context(), ask.Name, ask.PeerURL); err != nil {
 		return httpapi.Answer{}, memberFailure(err)
 	}
+
 	h.noteChange(c, fmt.Sprintf("etcd member %s added at %s", ask.Name, ask.PeerURL))
+
 	return h.changed(c, http.StatusCreated, ask.Name, ask.PeerURL), nil
 }
 
@@ -53,7 +58,9 @@ func (h *Handlers) removeMember(c *httpapi.Call) (httpapi.Answer, error) {
 	if err := h.Store.RemoveMember(c.Context(), name); err != nil {
 		return httpapi.Answer{}, memberFailure(err)
 	}
+
 	h.noteChange(c, fmt.Sprintf("etcd member %s removed", name))
+
 	return h.changed(c, http.StatusOK, name, ""), nil
 }
 
@@ -67,12 +74,14 @@ func (h *Handlers) changed(c *httpapi.Call, status int, name, added string) http
 		}
 		list = append(list, m.Name+"="+m.Peer)
 	}
+
 	slices.Sort(list)
 	out.InitialCluster, out.Members = strings.Join(list, ","), len(list)
 	if len(list)%2 == 0 {
 		out.WarningCode = task.WarnEvenMembers
 		out.Warning = fmt.Sprintf("an even number of members, %d, survives the loss of no more of them than %d would", len(list), len(list)-1)
 	}
+
 	return httpapi.Answer{Status: status, Body: out}
 }
 
@@ -88,5 +97,6 @@ func memberFailure(err error) error {
 		return httpapi.Fail(http.StatusServiceUnavailable, client.CodeUnavailable, "%s", err).
 			WithHint("members cannot be changed while more than half of them are away").Because(err)
 	}
+
 	return err
 }

@@ -26,19 +26,24 @@ func (h *Handlers) noteChange(c *httpapi.Call, change string) {
 	// leader for a moment: the record is tried for a while all the same.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), noteWithin)
 	defer cancel()
+
 	pause := time.NewTicker(notePause)
 	defer pause.Stop()
+
 	for {
 		err := httpapi.RetryConflict(ctx, func() error { return h.recordChange(ctx, c.Actor(), change) })
 		if err == nil {
 			return
 		}
+
 		select {
 		case <-pause.C:
 			continue
 		case <-ctx.Done():
 		}
+
 		h.Log.Warn("could not record who changed the cluster", zap.String("change", change), zap.String("by", c.Actor()), zap.Error(err))
+
 		return
 	}
 }

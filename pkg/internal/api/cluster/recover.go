@@ -18,6 +18,7 @@ func (h *Handlers) recoverCluster(c *httpapi.Call) (httpapi.Answer, error) {
 	if restoredAt(nodes) == "" && h.Writable() == nil {
 		return httpapi.Answer{}, httpapi.Fail(http.StatusConflict, client.CodeConflict, "no node says that etcd was restored from an older snapshot: there is nothing to recover from")
 	}
+
 	p, err := h.Store.Present(c.Context())
 	if err != nil {
 		return httpapi.Answer{}, err
@@ -25,13 +26,16 @@ func (h *Handlers) recoverCluster(c *httpapi.Call) (httpapi.Answer, error) {
 	if !p.Found {
 		return httpapi.Answer{}, httpapi.Fail(http.StatusConflict, client.CodeConflict, "etcd holds no cluster: restore it from a snapshot that does")
 	}
+
 	for _, n := range nodes { // a snapshot that is restored again is of an epoch before theirs
 		p.Cluster.Epoch = max(p.Cluster.Epoch, n.Epoch)
 	}
+
 	p.Cluster = p.Cluster.MarkChanged(c.Actor(), h.Now.Stamp(), "")
 	next, err := h.Store.BumpEpoch(c.Context(), p)
 	if err != nil {
 		return httpapi.Answer{}, httpapi.About(fmt.Sprintf("epoch %d", next.Epoch+1), err)
 	}
+
 	return httpapi.Answer{Status: http.StatusOK, Body: next}, nil
 }

@@ -17,10 +17,12 @@ func (h *Handlers) setCluster(c *httpapi.Call) (httpapi.Answer, error) {
 	if err := c.Decode(&ask); err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	if ask.CatchUpRate != nil && (*ask.CatchUpRate < 0 || *ask.CatchUpRate > MaxCatchUpRate) {
 		return httpapi.Answer{}, task.Invalid(task.CodeOutOfRange, "catch_up_rate", "%d is not between 1 and %d; 0 is the default, %d",
 			*ask.CatchUpRate, MaxCatchUpRate, task.DefaultCatchUpRate)
 	}
+
 	if d := ask.LostAfter; d != nil && *d != 0 && (*d < task.MinLostAfter || *d > task.MaxLostAfter) {
 		return httpapi.Answer{}, task.Invalid(task.CodeOutOfRange, "lost_after", "%s is not between %s and %s; 0s is the default, %s",
 			*d, task.MinLostAfter, task.MaxLostAfter, task.DefaultLostAfter)
@@ -32,18 +34,24 @@ func (h *Handlers) setCluster(c *httpapi.Call) (httpapi.Answer, error) {
 		if err != nil {
 			return err
 		}
+
 		record := old.Cluster
 		if ask.CatchUpRate != nil {
 			record.CatchUpRate = *ask.CatchUpRate
 		}
+
 		if ask.LostAfter != nil {
 			record.LostAfter = *ask.LostAfter
 		}
+
 		now = client.ClusterSettings{CatchUpRate: new(record.CatchUp()), LostAfter: new(record.EffectiveLostAfter())}
+
 		if record == old.Cluster {
 			return nil
 		}
+
 		return h.Store.ChangeCluster(c.Context(), old, record.MarkChanged(c.Actor(), h.Now.Stamp(), ""))
 	})
+
 	return httpapi.Answer{Status: http.StatusOK, Body: now}, err
 }

@@ -24,10 +24,12 @@ func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
 	if err != nil {
 		return client.ClusterStatus{}, err
 	}
+
 	totals, err := h.Store.Totals(ctx)
 	if err != nil {
 		return client.ClusterStatus{}, err
 	}
+
 	st := client.ClusterStatus{
 		ID: h.Cluster.ID, Shards: h.Cluster.Shards, Epoch: h.Cluster.Epoch, Schema: h.Cluster.Schema, CreatedAt: h.Cluster.CreatedAt,
 		CatchUpRate: h.Cluster.CatchUp(), LostAfter: h.Cluster.EffectiveLostAfter(),
@@ -38,6 +40,7 @@ func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
 		st.Epoch, st.CatchUpRate, st.LostAfter = p.Cluster.Epoch, p.Cluster.CatchUp(), p.Cluster.EffectiveLostAfter() // this node may not have heard of it yet
 		st.ChangedBy, st.ChangedAt, st.Change = p.Cluster.ChangedBy, p.Cluster.ChangedAt, p.Cluster.Change
 	}
+
 	for _, n := range nodes {
 		st.Unreadable += n.Unreadable
 		if n.State == task.NodeReady && n.Unfit == "" {
@@ -47,21 +50,26 @@ func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
 			}
 		}
 	}
+
 	for _, o := range owners {
 		if slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Name == o.Node }) {
 			st.ShardsOwned++
 		}
 	}
+
 	h.lookAtEtcd(ctx, &st)
 	h.lookAtFormat(ctx, &st)
 	h.lookAtFreezes(ctx, &st)
+
 	list := slices.Concat(unfitWarnings(nodes), st.WarningDetails, warnings(st))
 	if st.NodesReady > 0 && !slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Takes() }) {
 		list = append(list, warning(task.WarnNoNodeTakesRuns, "no node takes runs: what falls due waits for one"))
 	}
+
 	list = slices.Concat(list, listenWarnings(nodes), expiryWarnings(nodes, h.Now()))
 	st.WarningDetails, st.Warnings = append([]task.Warning{}, list...), task.WarningTexts(list)
 	st.MakeSpace = append(st.MakeSpace, makeSpace(st, h.Etcd)...)
+
 	return st, nil
 }
 

@@ -20,6 +20,7 @@ func restoredAt(nodes []task.Node) string {
 			names = append(names, n.Name)
 		}
 	}
+
 	return strings.Join(names, ", ")
 }
 
@@ -29,13 +30,16 @@ func unfitWarnings(nodes []task.Node) (list []task.Warning) {
 		list = append(list, warning(task.WarnEtcdRestored, "etcd was restored from an older snapshot, as %s found: nothing fires and nothing can be changed "+
 			"until an operator accepts what it holds now, with carillon cluster recover", names))
 	}
+
 	for _, n := range nodes {
 		if len(n.Pressed) > 0 {
 			list = append(list, warning(task.WarnNodePressed, "node %s takes no runs: %s", n.Name, task.PressedWords(n.Pressed)))
 		}
+
 		if n.Stuck > 0 {
 			list = append(list, warning(task.WarnStartsHang, "node %s has %d starts of runs that hang: a program, a directory or a file system there does not answer", n.Name, n.Stuck))
 		}
+
 		switch n.Unfit {
 		case "", task.UnfitRestored:
 		case task.UnfitClock:
@@ -46,6 +50,7 @@ func unfitWarnings(nodes []task.Node) (list []task.Warning) {
 			list = append(list, warning(task.WarnNodeUnfit, "node %s owns no shards: %s", n.Name, n.Unfit))
 		}
 	}
+
 	return list
 }
 
@@ -57,6 +62,7 @@ func listenWarnings(nodes []task.Node) []task.Warning {
 			list = append(list, warning(task.WarnNodeUnreachable, "node %s fires, but %s", n.Name, n.APIError))
 		}
 	}
+
 	return list
 }
 
@@ -64,17 +70,22 @@ func listenWarnings(nodes []task.Node) []task.Warning {
 func warnings(st client.ClusterStatus) []task.Warning {
 	var list []task.Warning
 	warn := func(code, format string, args ...any) { list = append(list, warning(code, format, args...)) }
+
 	if st.Leader == "" {
 		warn(task.WarnNoLeader, "there is no leader: shards are not assigned until one is elected")
 	}
+
 	if st.NodesReady == 0 {
 		warn(task.WarnNoNodeReady, "no node is ready: nothing fires")
 	}
+
 	if n := st.Shards - st.ShardsOwned; n > 0 {
 		warn(task.WarnShardsUnowned, "%d of %d shards have no owner that is present: their tasks do not fire", n, st.Shards)
 	}
+
 	if st.Unreadable > 0 {
 		warn(task.WarnUnreadable, "%d tasks do not fire, as their entries cannot be read: the logs of the nodes name them; apply them again", st.Unreadable)
 	}
+
 	return append(list, etcdWarnings(st)...)
 }

@@ -62,17 +62,22 @@ func (h *Handlers) listEvents(c *httpapi.Call, query eventsQuery) (httpapi.Answe
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	if h.streaming.Add(1) > maxStreams {
 		h.streaming.Add(-1)
 		c.Writer.Header().Set("Retry-After", "2")
 		return httpapi.Answer{}, httpapi.Fail(http.StatusTooManyRequests, client.CodeBusy, "%d callers follow events at node %s already", maxStreams, h.Node).
 			WithHint("try again, or ask another node")
 	}
+
 	defer h.streaming.Add(-1)
+
 	q.Wants = f.Wants
+
 	if wantsStream(c.Request) {
 		return httpapi.Answer{}, h.streamEvents(c, q)
 	}
+
 	return h.pageOfEvents(c, q, query.Limit)
 }
 
@@ -90,6 +95,7 @@ func (h *Handlers) eventQuery(c *httpapi.Call, query eventsQuery) (q store.Event
 			return q, f, err
 		}
 	}
+
 	if f.Task = query.Task; f.Task != "" {
 		if f.Namespace == "" {
 			return q, f, task.Invalid(task.CodeBadValue, "task", "%s: the events of a task are those of /v1/namespaces/{ns}/events", task.Quote(f.Task))
@@ -98,6 +104,7 @@ func (h *Handlers) eventQuery(c *httpapi.Call, query eventsQuery) (q store.Event
 			return q, f, err
 		}
 	}
+
 	if query.Kind != nil {
 		f.Kinds = strings.Split(*query.Kind, ",")
 		for _, k := range f.Kinds {
@@ -106,10 +113,12 @@ func (h *Handlers) eventQuery(c *httpapi.Call, query eventsQuery) (q store.Event
 			}
 		}
 	}
+
 	after, field := query.After, "after"
 	if id := c.Request.Header.Get("Last-Event-ID"); id != "" {
 		after, field = id, "Last-Event-ID"
 	}
+
 	switch {
 	case after != "":
 		p, err := task.ParsePlace(after)
@@ -126,6 +135,7 @@ func (h *Handlers) eventQuery(c *httpapi.Call, query eventsQuery) (q store.Event
 	case !wantsStream(c.Request):
 		q.After = &task.Place{}
 	}
+
 	return q, f, err
 }
 
@@ -138,18 +148,24 @@ var (
 func (h *Handlers) pageOfEvents(c *httpapi.Call, q store.EventQuery, limit int) (httpapi.Answer, error) {
 	ctx, cancel := context.WithCancelCause(c.Context())
 	defer cancel(nil)
+
 	there, err := h.Store.Present(ctx)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	page := client.EventPage{Items: []task.Event{}, Last: q.After.String()}
+
 	if *q.After == task.After(there.Revision) {
 		return httpapi.Answer{Status: http.StatusOK, Body: page}, nil
 	}
+
 	quiet := time.AfterFunc(pageLimit, func() { cancel(errQuiet) })
 	defer quiet.Stop()
+
 	over := time.AfterFunc(pageLimit, func() { cancel(errPageFull) })
 	defer over.Stop()
+
 	err = h.Store.FollowEvents(ctx, q, func(b store.EventBatch) error {
 		quiet.Reset(h.PageQuiet)
 		page.Items, page.Last = append(page.Items, b.Events...), b.Told.String()
@@ -160,20 +176,25 @@ func (h *Handlers) pageOfEvents(c *httpapi.Call, q store.EventQuery, limit int) 
 			}
 			return errPageFull
 		}
+
 		if b.Told.Revision >= there.Revision {
 			return errQuiet
 		}
+
 		return nil
 	})
+
 	if cause := context.Cause(ctx); cause != nil && c.Context().Err() == nil {
 		err = cause
 	}
+
 	switch {
 	case errors.Is(err, errPageFull):
 		page.More = true
 	case !errors.Is(err, errQuiet):
 		return httpapi.Answer{}, err
 	}
+
 	return httpapi.Answer{Status: http.StatusOK, Body: page}, nil
 }
 
@@ -192,6 +213,7 @@ func (h *Handlers) streamEvents(c *httpapi.Call, q store.EventQuery) error {
 			}
 		})
 	}()
+
 	over := false
 	defer func() {
 		cancel()
@@ -199,10 +221,12 @@ func (h *Handlers) streamEvents(c *httpapi.Call, q store.EventQuery) error {
 			<-followed
 		}
 	}()
+
 	out := eventStream{Call: c}
 	out.begin(q.After)
 	beat := time.NewTicker(h.Heartbeat)
 	defer beat.Stop()
+
 	for out.err == nil {
 		select {
 		case b := <-batches:
@@ -221,9 +245,11 @@ func (h *Handlers) streamEvents(c *httpapi.Call, q store.EventQuery) error {
 			over = true
 			f := httpapi.AsFailure(err)
 			h.Problems.LogFailure(c.Request, f)
+
 			return nil
 		}
 	}
+
 	return nil
 }
 
@@ -241,10 +267,12 @@ func (o *eventStream) begin(after *task.Place) {
 	h.Set("X-Accel-Buffering", "no") // proxies would hold them back
 	var b bytes.Buffer
 	b.WriteString("retry: 2000\n")
+
 	if after != nil && *after != (task.Place{}) {
 		o.told, o.sent = *after, *after
 		fmt.Fprintf(&b, "id: %s\n", after)
 	}
+
 	b.WriteByte('\n')
 	o.write(b.Bytes())
 }
@@ -253,13 +281,16 @@ func (o *eventStream) begin(after *task.Place) {
 // before the first event goes on from there.
 func (o *eventStream) tell(batch store.EventBatch) {
 	o.told = batch.Told
+
 	if len(batch.Events) == 0 {
 		if o.sent == (task.Place{}) {
 			o.beat()
 		}
 		return
 	}
+
 	var b bytes.Buffer
+
 	for i := range batch.Events {
 		e := &batch.Events[i]
 		text, err := json.Marshal(e)
@@ -267,8 +298,10 @@ func (o *eventStream) tell(batch store.EventBatch) {
 			o.err = err
 			return
 		}
+
 		fmt.Fprintf(&b, "id: %s\ndata: %s\n\n", e.ID, text)
 	}
+
 	last, _ := task.ParsePlace(batch.Events[len(batch.Events)-1].ID)
 	o.sent = last
 	o.write(b.Bytes())
@@ -280,6 +313,7 @@ func (o *eventStream) beat() {
 		o.comment("")
 		return
 	}
+
 	o.sent = o.told
 	o.write(fmt.Appendf(nil, "id: %s\n\n", o.told))
 }
@@ -288,9 +322,11 @@ func (o *eventStream) comment(text string) { o.write([]byte(": " + text + "\n\n"
 
 func (o *eventStream) write(b []byte) {
 	w := http.NewResponseController(o.Writer)
+
 	if _, err := o.Writer.Write(b); err != nil {
 		o.err = err
 		return
 	}
+
 	o.err = w.Flush()
 }

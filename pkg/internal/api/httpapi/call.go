@@ -76,6 +76,7 @@ func (rd RequestReader) Read(w http.ResponseWriter, r *http.Request, rt *Operati
 	if c.Body, err = readBody(w, r, rt); err != nil {
 		return nil, err
 	}
+
 	return c, nil
 }
 
@@ -93,12 +94,14 @@ func (c *Call) readConditions() error {
 	if len(none) > 0 && !c.Operation.Creates {
 		return task.Invalid(task.CodeBadValue, "If-None-Match", "this route does not take it")
 	}
+
 	if len(none) > 0 {
 		if len(none) > 1 || strings.TrimSpace(none[0]) != "*" || len(match) > 0 {
 			return task.Invalid(task.CodeBadValue, "If-None-Match", "only * is possible, and no If-Match beside it")
 		}
 		c.IfNoneMatch = true
 	}
+
 	if len(match) > 0 {
 		rev, ok := parseETag(match[0])
 		if !ok || len(match) > 1 {
@@ -106,6 +109,7 @@ func (c *Call) readConditions() error {
 		}
 		c.IfMatch = rev
 	}
+
 	return nil
 }
 
@@ -124,6 +128,7 @@ func readBody(w http.ResponseWriter, r *http.Request, rt *Operation) ([]byte, er
 	if rt.Body != nil && rt.Body.Streamed {
 		return nil, checkType(r, rt.Body)
 	}
+
 	b, err := readAll(w, r)
 	var large *http.MaxBytesError
 	switch {
@@ -136,12 +141,14 @@ func readBody(w http.ResponseWriter, r *http.Request, rt *Operation) ([]byte, er
 	case rt.Body == nil:
 		return nil, Fail(http.StatusBadRequest, task.CodeBadJSON, "this route takes no body")
 	}
+
 	if err := checkType(r, rt.Body); err != nil {
 		return nil, err
 	}
 	if !utf8.Valid(b) {
 		return nil, Fail(http.StatusBadRequest, task.CodeBadJSON, "the body is not UTF-8")
 	}
+
 	return b, nil
 }
 
@@ -152,6 +159,7 @@ func readAll(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if r.Body == http.NoBody {
 		return nil, nil
 	}
+
 	deadline := http.NewResponseController(w) // not every writer has one
 	_ = deadline.SetReadDeadline(time.Now().Add(RequestTimeout))
 
@@ -159,6 +167,7 @@ func readAll(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if err == nil {
 		_ = deadline.SetReadDeadline(time.Time{})
 	}
+
 	return b, err
 }
 
@@ -166,14 +175,17 @@ func checkType(r *http.Request, b *Body) error {
 	values := r.Header.Values("Content-Type")
 	kind, params, err := mime.ParseMediaType(strings.Join(values, ","))
 	charset, has := params["charset"]
+
 	if encoding := r.Header.Get("Content-Encoding"); encoding != "" {
 		return Fail(http.StatusUnsupportedMediaType, client.CodeContentType, "the Content-Encoding is %s; this route takes a body as it is, not compressed",
 			task.Quote(encoding)).WithField("Content-Encoding")
 	}
+
 	if err != nil || len(values) != 1 || !slices.Contains(b.Types, kind) || has && !strings.EqualFold(charset, "utf-8") {
 		return Fail(http.StatusUnsupportedMediaType, client.CodeContentType, "the Content-Type is %s; this route takes %s, in UTF-8, not compressed",
 			task.Quote(strings.Join(values, ", ")), strings.Join(b.Types, " or ")).WithField("Content-Type")
 	}
+
 	return nil
 }
 
@@ -206,10 +218,12 @@ func (c *Call) Ref() (record.Ref, error) {
 	if err != nil {
 		return record.Ref{}, err
 	}
+
 	name := c.Request.PathValue("name")
 	if err := task.CheckName("name", name); err != nil {
 		return record.Ref{}, err
 	}
+
 	return c.reader.ref(ns, name), nil
 }
 
@@ -243,9 +257,11 @@ func (c *Call) RunID() (string, error) {
 	ok := !strings.ContainsFunc(id, func(r rune) bool {
 		return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && r != '.' && r != '-'
 	})
+
 	if id == "" || len(id) > task.MaxName || !ok {
 		return "", task.Invalid(task.CodeBadValue, "run", "%s is not a run's id, nor the beginning of one", task.Quote(id))
 	}
+
 	return id, nil
 }
 
@@ -255,6 +271,7 @@ func (c *Call) RefAndRunID() (record.Ref, string, error) {
 	if err != nil {
 		return ref, "", err
 	}
+
 	id, err := c.RunID()
 	return ref, id, err
 }

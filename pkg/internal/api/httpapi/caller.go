@@ -45,6 +45,7 @@ func (c Caller) Actor() string {
 	if c.Token != "" && c.Who != TokenName(c.Token) {
 		by = append(by, "token "+c.Token)
 	}
+
 	if c.Certificate != "" {
 		by = append(by, "certificate "+actorName(c.Certificate))
 	}
@@ -53,6 +54,7 @@ func (c Caller) Actor() string {
 	if len(by) > 0 {
 		text += " (" + strings.Join(by, ", ") + ")"
 	}
+
 	return text
 }
 
@@ -69,8 +71,10 @@ func actorName(s string) string {
 		}
 		return r
 	}, strings.ToValidUTF8(s, "?"))
+
 	if len(s) > maxActorName {
 		s = strings.ToValidUTF8(s[:maxActorName], "") + "…"
 	}
+
 	return s
 }

@@ -62,23 +62,30 @@ const (
 // Problems are the statuses with which a route may fail.
 func (rt *Operation) Problems() []int {
 	list := slices.Clone(rt.Errors)
+
 	if rt.Public {
 		return list
 	}
+
 	list = append(list, 400, 401, 403, 422, 500, 503)
 	if len(inPath.FindString(rt.Path)) > 0 {
 		list = append(list, 404)
 	}
+
 	if rt.Body != nil {
 		list = append(list, 413, 415)
 	}
+
 	if rt.Conditional {
 		list = append(list, 412)
 	}
+
 	if rt.Writes {
 		list = append(list, 504, 507)
 	}
+
 	slices.Sort(list)
+
 	return slices.Compact(list)
 }
 

@@ -47,6 +47,7 @@ func listOf(c *Call) string {
 	q := maps.Clone(c.query)
 	q.Del("page")
 	q.Del("limit")
+
 	return c.Request.URL.Path + "?" + q.Encode()
 }
 
@@ -66,12 +67,14 @@ type PageQuery struct {
 // Paging opens the token of a page.
 func (c *Call) Paging(q PageQuery) (Paging, error) {
 	p := Paging{list: listOf(c), Limit: q.Limit}
+
 	if q.Page == nil {
 		return p, nil
 	}
 
 	var err error
 	p.After, err = c.reader.pages.open(p.list, *q.Page)
+
 	return p, err
 }
 
@@ -81,10 +84,12 @@ func Page[T any](c *Call, p Paging, items []T, after string) (Answer, error) {
 	if items == nil {
 		items = []T{}
 	}
+
 	l := client.List[T]{Items: items}
 	if after != "" {
 		l.Next = c.reader.pages.sign(p.list, after)
 	}
+
 	return Answer{Status: http.StatusOK, Body: l}, nil
 }
 

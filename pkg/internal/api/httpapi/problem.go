@@ -64,6 +64,7 @@ func AsFailure(err error) *Failure {
 	var field *task.Error
 	var n named
 	errors.As(err, &n)
+
 	switch {
 	case errors.As(err, &f):
 		return f
@@ -98,7 +99,9 @@ func AsFailure(err error) *Failure {
 	default:
 		return Fail(http.StatusInternalServerError, client.CodeInternal, "the server failed; its log says more").Because(err)
 	}
+
 	f.ID = n.id
+
 	return f.Because(err)
 }
 
@@ -114,6 +117,7 @@ func (p ProblemWriter) Write(w http.ResponseWriter, r *http.Request, err error) 
 	f := AsFailure(err)
 	p.LogFailure(r, f)
 	h := w.Header()
+
 	switch f.Status {
 	case http.StatusUnauthorized:
 		h.Set("WWW-Authenticate", `Bearer realm="carillon"`)
@@ -124,6 +128,7 @@ func (p ProblemWriter) Write(w http.ResponseWriter, r *http.Request, err error) 
 	case http.StatusServiceUnavailable:
 		h.Set("Retry-After", "2")
 	}
+
 	h.Del("ETag")
 	h.Set("Content-Type", "application/problem+json")
 	w.WriteHeader(f.Status)
@@ -135,10 +140,12 @@ func (p ProblemWriter) LogFailure(r *http.Request, f *Failure) {
 	if f.Status < http.StatusInternalServerError || f.cause == nil {
 		return
 	}
+
 	log := p.log.Warn
 	if f.Status == http.StatusInternalServerError {
 		log = p.log.Error
 	}
+
 	log("request failed", zap.String("method", r.Method), zap.String("path", Shorten(r.URL.Path)),
 		zap.Int("status", f.Status), zap.Error(f.cause))
 }

@@ -53,6 +53,7 @@ func Query[Q any](serve func(*Call, Q) (Answer, error)) Handler {
 		if err := query.decode(values, reflect.ValueOf(&q).Elem()); err != nil {
 			return nil, err
 		}
+
 		if c, ok := any(&q).(interface{ Check(url.Values) error }); ok {
 			if err := c.Check(values); err != nil {
 				return nil, err
@@ -96,22 +97,28 @@ func newQueryType(t reflect.Type) queryType {
 			if has && err != nil {
 				panic(fmt.Sprintf("%s.%s: %s:%q is not a whole number", t, f.Name, tag, text))
 			}
+
 			if has {
 				*to = v
 			}
 		}
+
 		bound("minimum", &p.low)
 		bound("maximum", &p.high)
+
 		if p.name == "" {
 			panic(fmt.Sprintf("%s.%s has no tag query", t, f.Name))
 		}
+
 		if p.otherwise != "" {
 			if err := p.set(reflect.New(t).Elem().Field(i), p.otherwise); err != nil {
 				panic(fmt.Sprintf("%s.%s: default %q: %s", t, f.Name, p.otherwise, err))
 			}
 		}
+
 		list = append(list, p)
 	}
+
 	return list
 }
 
@@ -129,6 +136,7 @@ func (t queryType) decode(values url.Values, to reflect.Value) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -162,10 +170,12 @@ func (p parameter) set(to reflect.Value, text string) error {
 		if n < p.low || n > p.high {
 			return task.Invalid(task.CodeOutOfRange, p.name, "%d is not between %d and %d", n, p.low, p.high)
 		}
+
 		to.SetInt(n)
 	default:
 		panic(fmt.Sprintf("query parameter %s is a %s", p.name, to.Type()))
 	}
+
 	return nil
 }
 
@@ -177,18 +187,22 @@ func (t queryType) describe(schemas huma.Registry) []*huma.Param {
 		if f.Type.Kind() == reflect.Pointer {
 			f.Type = f.Type.Elem() // it may be absent, and is never null
 		}
+
 		if reflect.PointerTo(f.Type).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
 			f.Type = reflect.TypeFor[string]() // huma converts defaults and examples to the field's type
 		}
 
 		s := *huma.SchemaFromField(schemas, f, "")
 		about := s.Description
+
 		s.Description = "" // the parameter has it
 		if f.Type.Kind() == reflect.Int {
 			s.Format = "" // how wide it is here does not matter
 		}
+
 		list[i] = &huma.Param{Name: p.name, In: "query", Description: about, Schema: &s}
 	}
+
 	return list
 }
 
@@ -198,6 +212,7 @@ func (t queryType) readQuery(r *http.Request) (url.Values, error) {
 	if err != nil {
 		return nil, Fail(http.StatusBadRequest, client.CodeBadParameter, "the query cannot be parsed: %s", Shorten(err.Error()))
 	}
+
 	for name, values := range q {
 		known := slices.ContainsFunc(t, func(p parameter) bool { return p.name == name })
 		if !known {
@@ -210,6 +225,7 @@ func (t queryType) readQuery(r *http.Request) (url.Values, error) {
 			return nil, task.Invalid(task.CodeBadValue, name, "%s contains control characters or is not UTF-8", task.Quote(values[0]))
 		}
 	}
+
 	return q, nil
 }
 

@@ -38,6 +38,7 @@ func (h *Handlers) mayFollow(c *httpapi.Call) (end func(), err error) {
 		return nil, httpapi.Fail(http.StatusTooManyRequests, client.CodeBusy, "%d callers follow outputs at node %s already", maxFollowers, h.Node).
 			WithHint("try again, or ask another node")
 	}
+
 	return func() { h.following.Add(-1) }, nil
 }
 
@@ -60,22 +61,29 @@ func (h *Handlers) followSpool(c *httpapi.Call, r task.Run, attempt int, p logPa
 	if h.Source == nil {
 		return h.serveSpool(c, r, attempt, p)
 	}
+
 	woken, stop, err := h.Source.Watch(r.Namespace, r.Task, r.ID, attempt)
 	if err != nil {
 		return err
 	}
+
 	defer stop()
+
 	f := &logFollower{Call: c, h: h, run: r, attempt: attempt}
 	if !f.active() && f.over() {
 		return h.serveSpool(c, r, attempt, p)
 	}
+
 	defer f.close()
+
 	if err := f.begin(p); err != nil {
 		return fmt.Errorf("read the output of run %s: %w", r.ID, err)
 	}
+
 	if !f.follow(woken) {
 		panic(http.ErrAbortHandler)
 	}
+
 	return nil
 }
 
@@ -83,6 +91,7 @@ func (h *Handlers) followSpool(c *httpapi.Call, r task.Run, attempt int, p logPa
 func (f *logFollower) follow(woken <-chan struct{}) bool {
 	beat := time.NewTicker(f.h.Heartbeat)
 	defer beat.Stop()
+
 	unbegun, told, begun := unbegunFirst, false, false
 	for {
 		active := f.active() // before the output is read: what has ended is then read to its end
@@ -90,7 +99,9 @@ func (f *logFollower) follow(woken <-chan struct{}) bool {
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return false
 		}
+
 		var look <-chan time.Time
+
 		switch {
 		case active && (n > 0 || told):
 			if !f.pause(followPace) {
@@ -109,7 +120,9 @@ func (f *logFollower) follow(woken <-chan struct{}) bool {
 			look = time.After(unbegun)
 			unbegun = min(2*unbegun, unbegunMost)
 		}
+
 		told, begun = false, begun || active
+
 		select {
 		case <-woken:
 			told = true
@@ -144,11 +157,14 @@ func (f *logFollower) over() bool {
 func (f *logFollower) look() bool {
 	ctx, cancel := context.WithTimeout(f.Context(), httpapi.RequestTimeout)
 	defer cancel()
+
 	r, err := f.h.Runs.Find(ctx, f.h.Ref(f.run.Namespace, f.run.Task), f.run.ID)
 	if err != nil {
 		return errors.Is(err, task.ErrUnavailable) && f.Context().Err() == nil
 	}
+
 	f.run = r
+
 	return f.over() || r.Node == f.h.Node
 }
 
@@ -163,15 +179,19 @@ func (f *logFollower) begin(p logPart) error {
 	} else if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
+
 	h := f.Writer.Header()
 	h.Set("Content-Type", p.contentType())
 	h.Set("X-Accel-Buffering", "no") // proxies would hold it back
 	h.Set(client.LogsFromHeader, strconv.FormatInt(f.at, 10))
+
 	f.out = f.Writer
 	if p.times {
 		f.out = f.h.timed(f.Writer, f.run, f.attempt, f.at)
 	}
+
 	f.Writer.WriteHeader(http.StatusOK)
+
 	return http.NewResponseController(f.Writer).Flush()
 }
 
@@ -182,12 +202,15 @@ func (f *logFollower) open() (err error) {
 			f.file = nil
 			return err
 		}
+
 		var size int64
 		if size, err = f.file.Seek(0, io.SeekEnd); err == nil && f.at <= size {
 			_, err = f.file.Seek(f.at, io.SeekStart)
 		}
+
 		f.beyond = f.at > size // a file cannot be asked to go anywhere
 	}
+
 	return err
 }
 
@@ -205,12 +228,15 @@ func (f *logFollower) send() (n int64, err error) {
 	if err := f.open(); err != nil {
 		return 0, err
 	}
+
 	if f.beyond {
 		f.close()
 		return 0, nil
 	}
+
 	buf := logBuffers.Get().(*[]byte) // only while there is something to read
 	defer logBuffers.Put(buf)
+
 	for {
 		k, err := f.file.Read(*buf)
 		if k > 0 {
@@ -219,6 +245,7 @@ func (f *logFollower) send() (n int64, err error) {
 			}
 			n, f.at = n+int64(k), f.at+int64(k)
 		}
+
 		if errors.Is(err, io.EOF) {
 			break
 		}
@@ -229,10 +256,12 @@ func (f *logFollower) send() (n int64, err error) {
 			return n, context.Canceled
 		}
 	}
+
 	if n == 0 {
 		f.close() // it may stand for a file that is not there yet
 		return 0, nil
 	}
+
 	return n, http.NewResponseController(f.Writer).Flush()
 }
 

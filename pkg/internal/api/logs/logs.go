@@ -42,21 +42,27 @@ func (q *logsQuery) Check(given url.Values) error {
 // values are the parameters as another node is to be asked with them.
 func (q logsQuery) values() url.Values {
 	v := url.Values{}
+
 	if q.Attempt > 0 {
 		v.Set("attempt", strconv.Itoa(q.Attempt))
 	}
+
 	if q.Tail > 0 {
 		v.Set("tail", strconv.Itoa(q.Tail))
 	}
+
 	if q.From > 0 {
 		v.Set("from", strconv.FormatInt(q.From, 10))
 	}
+
 	if q.Follow {
 		v.Set("follow", "true")
 	}
+
 	if q.Times {
 		v.Set("times", "true")
 	}
+
 	return v
 }
 
@@ -67,10 +73,12 @@ func (h *Handlers) runLogs(c *httpapi.Call, q logsQuery) (httpapi.Answer, error)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	follow, part, err := logPartOf(c, q)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	if follow {
 		end, err := h.mayFollow(c)
 		if err != nil {
@@ -78,29 +86,36 @@ func (h *Handlers) runLogs(c *httpapi.Call, q logsQuery) (httpapi.Answer, error)
 		}
 		defer end()
 	}
+
 	ctx, cancel := context.WithTimeout(c.Context(), httpapi.RequestTimeout)
 	defer cancel()
+
 	run, err := h.Runs.Find(ctx, ref, id)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	if run.Fan != nil {
 		return httpapi.Answer{}, httpapi.Fail(http.StatusNotFound, client.CodeNoLogs, "run %s has %d parts, and no output but theirs", run.ID, run.Fan.Count).
 			WithHint("one of them: " + task.PartID(run.ID, run.Fan.Numbers()[0]))
 	}
+
 	attempt, err := attemptOf(run, q.Attempt)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	if attempt.Node == h.Node {
 		if follow {
 			return httpapi.Answer{}, h.followSpool(c, run, attempt.Attempt, part)
 		}
 		return httpapi.Answer{}, h.serveSpool(c, run, attempt.Attempt, part)
 	}
+
 	if by := httpapi.CallerOf(c.Context()).Forwarder; by != "" {
 		return httpapi.Answer{}, httpapi.Fail(http.StatusLoopDetected, client.CodeLoop, "node %s sent this to node %s, but the run was on node %s", task.Quote(by), h.Node, attempt.Node)
 	}
+
 	target, err := h.Store.Node(ctx, attempt.Node)
 	if errors.Is(err, task.ErrNotFound) {
 		return httpapi.Answer{}, away(attempt.Node).WithHint("the output stays on that node; it can be read when the node is back")
@@ -111,9 +126,12 @@ func (h *Handlers) runLogs(c *httpapi.Call, q logsQuery) (httpapi.Answer, error)
 	if !follow {
 		return httpapi.Answer{}, h.forward(c, target, run, attempt, q)
 	}
+
 	life, cancel := h.untilRefused(c)
 	defer cancel()
+
 	c.Request = c.Request.WithContext(life)
+
 	return httpapi.Answer{}, h.forward(c, target, run, attempt, q)
 }
 
@@ -127,6 +145,7 @@ func logPartOf(c *httpapi.Call, q logsQuery) (follow bool, p logPart, err error)
 	case q.Times && ranges:
 		err = task.Invalid(task.CodeBadValue, "Range", "not together with times; use from")
 	}
+
 	return q.Follow && c.Request.Method == http.MethodGet, p, err
 }
 
@@ -137,14 +156,17 @@ func attemptOf(r task.Run, n int) (task.Attempt, error) {
 	if r.Node != "" {
 		list = append(list, r.AsAttempt())
 	}
+
 	for _, a := range slices.Backward(list) {
 		if a.Node != "" && (n == 0 || a.Attempt == n) {
 			return a, nil
 		}
 	}
+
 	if n != 0 {
 		return task.Attempt{}, httpapi.Fail(http.StatusNotFound, client.CodeNoLogs, "run %s has no attempt %d on record", r.ID, n).WithField("attempt")
 	}
+
 	return task.Attempt{}, httpapi.Fail(http.StatusNotFound, client.CodeNoLogs, "run %s was not started: it is %s", r.ID, r.State)
 }
 
@@ -152,9 +174,11 @@ func attemptOf(r task.Run, n int) (task.Attempt, error) {
 // understood, as a range of the part.
 func (h *Handlers) serveSpool(c *httpapi.Call, r task.Run, attempt int, p logPart) error {
 	gone := httpapi.Fail(http.StatusNotFound, client.CodeNoLogs, "node %s keeps no output of run %s, attempt %d, any more", h.Node, r.ID, attempt)
+
 	if h.Source == nil {
 		return gone
 	}
+
 	f, err := h.Source.Open(r.Namespace, r.Task, r.ID, attempt)
 	if errors.Is(err, os.ErrNotExist) {
 		if last := r.Attempt == attempt && r.State.Final(); last && r.OutputBytes == 0 && r.OutputTail == "" {
@@ -163,34 +187,47 @@ func (h *Handlers) serveSpool(c *httpapi.Call, r task.Run, attempt int, p logPar
 			if r.Reason == task.ReasonStart && r.Message != "" {
 				return httpapi.Fail(http.StatusNotFound, client.CodeNoLogs, "run %s could not start: %s", r.ID, r.Message)
 			}
+
 			c.Writer.Header().Set("Content-Type", p.contentType())
 			c.Writer.WriteHeader(http.StatusOK)
+
 			return nil
 		}
+
 		return gone
 	}
+
 	if err != nil {
 		return fmt.Errorf("open the output of run %s: %w", r.ID, err)
 	}
+
 	defer f.Close()
+
 	content, err := p.of(f)
 	if err != nil {
 		return fmt.Errorf("read the output of run %s: %w", r.ID, err)
 	}
+
 	c.Writer.Header().Set("Content-Type", p.contentType())
+
 	if p.times {
 		c.Writer.WriteHeader(http.StatusOK)
+
 		if c.Request.Method == http.MethodHead {
 			return nil
 		}
+
 		timed := h.timed(c.Writer, r, attempt, content.begin)
 		timed.ended = !h.Source.Active(r.Namespace, r.Task, r.ID, attempt)
 		if _, err := io.Copy(timed, content); err != nil {
 			panic(http.ErrAbortHandler) // who reads it must not take it for whole
 		}
+
 		return nil
 	}
+
 	http.ServeContent(&rangeProblems{c: c, problems: h.Problems}, c.Request, "", time.Time{}, content)
+
 	return nil
 }
 
@@ -209,6 +246,7 @@ func (p *rangeProblems) WriteHeader(status int) {
 		p.problems.Write(p.c.Writer, p.c.Request, f)
 		return
 	}
+
 	p.c.Writer.WriteHeader(status)
 }
 
@@ -232,6 +270,7 @@ func (h *Handlers) forward(c *httpapi.Call, target task.Node, run task.Run, atte
 		f.Detail += ": " + httpapi.Shorten(err.Error())
 		return f
 	}
+
 	return nil
 }
 

@@ -36,8 +36,10 @@ func (p logPart) of(f io.ReadSeeker) (*section, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	s := &section{f: f, begin: min(begin, size), end: size}
 	_, err = s.Seek(0, io.SeekStart)
+
 	return s, err
 }
 
@@ -48,12 +50,14 @@ func lastLines(f io.ReadSeeker, size int64, n int) (int64, error) {
 	for end > 0 {
 		begin := max(0, end-int64(len(block)))
 		part := block[:end-begin]
+
 		if _, err := f.Seek(begin, io.SeekStart); err != nil {
 			return 0, err
 		}
 		if _, err := io.ReadFull(f, part); err != nil {
 			return 0, err
 		}
+
 		for i := len(part) - 1; i >= 0; i-- {
 			if part[i] != '\n' || begin+int64(i) == size-1 { // the last line may or may not be ended
 				continue
@@ -62,8 +66,10 @@ func lastLines(f io.ReadSeeker, size int64, n int) (int64, error) {
 				return begin + int64(i) + 1, nil
 			}
 		}
+
 		end = begin
 	}
+
 	return 0, nil
 }
 
@@ -81,11 +87,14 @@ func (s *section) Seek(offset int64, whence int) (int64, error) {
 	case io.SeekEnd:
 		offset += s.end - s.begin
 	}
+
 	if offset < 0 {
 		return 0, errors.New("seek before the beginning")
 	}
+
 	s.at = offset
 	_, err := s.f.Seek(s.begin+offset, io.SeekStart)
+
 	return offset, err
 }
 
@@ -94,7 +103,9 @@ func (s *section) Read(b []byte) (int, error) {
 	if left <= 0 {
 		return 0, io.EOF
 	}
+
 	n, err := s.f.Read(b[:min(int64(len(b)), left)])
 	s.at += int64(n)
+
 	return n, err
 }

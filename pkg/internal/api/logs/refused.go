@@ -19,6 +19,7 @@ func (h *Handlers) untilRefused(c *httpapi.Call) (context.Context, context.Cance
 
 		beat := time.NewTicker(h.Heartbeat)
 		defer beat.Stop()
+
 		for {
 			select {
 			case <-beat.C:
@@ -32,5 +33,6 @@ func (h *Handlers) untilRefused(c *httpapi.Call) (context.Context, context.Cance
 			}
 		}
 	}()
+
 	return ctx, cancel
 }

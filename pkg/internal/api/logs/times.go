@@ -36,16 +36,20 @@ func (t *timedWriter) Write(b []byte) (int, error) {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false)
+
 	for rest := b; len(rest) > 0; {
 		piece, err := t.piece(rest)
 		if err != nil {
 			return 0, err
 		}
+
 		rest = rest[len(piece.Text):]
 		t.at += int64(len(piece.Text))
+
 		if err := e.Encode(piece); err != nil {
 			return 0, err
 		}
+
 		if out.Len() > 64<<10 || len(rest) == 0 {
 			if _, err := t.ResponseWriter.Write(out.Bytes()); err != nil {
 				return 0, err
@@ -53,6 +57,7 @@ func (t *timedWriter) Write(b []byte) (int, error) {
 			out.Reset()
 		}
 	}
+
 	return len(b), nil
 }
 
@@ -62,26 +67,33 @@ func (t *timedWriter) piece(b []byte) (client.LogPiece, error) {
 	if i := bytes.IndexByte(b, '\n'); i >= 0 {
 		n = i + 1
 	}
+
 	if err := t.know(t.at + int64(n)); err != nil {
 		return client.LogPiece{}, err
 	}
+
 	for len(t.marks) > 1 && t.marks[1].From <= t.at {
 		t.marks = t.marks[1:]
 	}
+
 	p := client.LogPiece{From: t.at, Text: b[:n]}
+
 	if len(t.marks) == 0 || t.marks[0].From > t.at {
 		return p, nil
 	}
+
 	p.Time, p.Stream = task.At(t.marks[0].At), t.marks[0].Stream
 	for _, m := range t.marks[1:] {
 		if m.From >= t.at+int64(n) {
 			break
 		}
+
 		if m.Stream != p.Stream {
 			p.Text = b[:m.From-t.at]
 			break
 		}
 	}
+
 	return p, nil
 }
 
@@ -93,11 +105,14 @@ func (t *timedWriter) know(end int64) error {
 			n--
 			from, t.marks = t.marks[n].From, t.marks[:n] // which comes first once more
 		}
+
 		marks, err := t.times(from)
 		if err != nil {
 			return fmt.Errorf("read the times of an output: %w", err)
 		}
+
 		t.marks, t.all = append(t.marks, marks...), len(marks) <= 1
 	}
+
 	return nil
 }

@@ -54,6 +54,7 @@ func (h *Handlers) setState(c *httpapi.Call, state string) (httpapi.Answer, erro
 	if err := h.SetState(c.Context(), state, c.Actor()); err != nil {
 		return httpapi.Answer{}, fmt.Errorf("%s node %s: %w", state, name, err)
 	}
+
 	return h.getNode(c)
 }
 
@@ -63,6 +64,7 @@ func (h *Handlers) requestState(c *httpapi.Call, name, state string) (httpapi.An
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	mod, err := h.Store.RequestNodeState(c.Context(), n, store.NodeRequest{State: state, By: c.Actor(), At: h.Now.Stamp()})
 	if err != nil {
 		return httpapi.Answer{}, httpapi.About("node "+name, err)
@@ -70,19 +72,23 @@ func (h *Handlers) requestState(c *httpapi.Call, name, state string) (httpapi.An
 
 	ctx, cancel := context.WithTimeout(c.Context(), h.StateWithin)
 	defer cancel()
+
 	poll := time.NewTicker(statePoll)
 	defer poll.Stop()
+
 	for {
 		// An error is no answer: etcd is asked again for as long as there is time.
 		pending, err := h.Store.NodeRequestPending(ctx, name, mod)
 		if err == nil && !pending {
 			return h.getNode(c)
 		}
+
 		select {
 		case <-poll.C:
 			continue
 		case <-ctx.Done():
 		}
+
 		return httpapi.Answer{}, h.withdrawState(c, name, state, mod)
 	}
 }
@@ -92,11 +98,13 @@ func (h *Handlers) requestState(c *httpapi.Call, name, state string) (httpapi.An
 func (h *Handlers) withdrawState(c *httpapi.Call, name, state string, mod int64) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), withdrawWithin)
 	defer cancel()
+
 	withdrawn, err := h.Store.DeleteNodeRequest(ctx, name, mod)
 	if err != nil || !withdrawn {
 		return httpapi.Fail(http.StatusGatewayTimeout, client.CodeUnknown, "node %s did not confirm within %s that it is %s", name, h.StateWithin, state).
 			WithHint("look before you try again: carillon node list").Because(err)
 	}
+
 	return httpapi.Fail(http.StatusServiceUnavailable, client.CodeNodeAway, "node %s did not become %s within %s; the request was withdrawn", name, state, h.StateWithin).
 		WithHint("only the node itself can take a state; if its process is gone, its shards move by themselves")
 }
@@ -116,15 +124,18 @@ func (h *Handlers) getNode(c *httpapi.Call) (httpapi.Answer, error) {
 	if err := task.CheckName("node", name); err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	nodes, _, err := views.PresentNodes(c.Context(), h.Store)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	for _, n := range nodes {
 		if n.Name == name {
 			return httpapi.Answer{Status: http.StatusOK, Body: n}, nil
 		}
 	}
+
 	return httpapi.Answer{}, fmt.Errorf("node %s: %w", name, task.ErrNotFound)
 }
 
@@ -134,21 +145,26 @@ func (h *Handlers) listShards(c *httpapi.Call) (httpapi.Answer, error) {
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	records, err := h.Store.ShardRecords(c.Context(), h.Shards)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	shards := make([]task.Shard, len(records))
 	for i, r := range records {
 		shards[i] = task.Shard{ID: i, Previous: []task.Assignment{}, Watermark: r.Watermark.Time, Tasks: r.Tasks, Queued: r.Queued}
 	}
+
 	for _, o := range owners {
 		if o.Shard >= len(shards) {
 			continue
 		}
+
 		sh := &shards[o.Shard]
 		sh.Node, sh.Fence, sh.Since = o.Node, o.Fence, o.Since
 		sh.Previous = append(sh.Previous, o.Previous...)
 	}
+
 	return httpapi.All(shards)
 }

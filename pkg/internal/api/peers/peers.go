@@ -78,6 +78,7 @@ func (p *Client) addressOf(n task.Node) (*url.URL, error) {
 	if p.TLS && u.Scheme != "https" {
 		return nil, fmt.Errorf("node %s is at %s, without TLS, and node %s asks others by TLS only", n.Name, task.Quote(n.Address), p.Node)
 	}
+
 	return &url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/"}, nil
 }
 
@@ -89,8 +90,10 @@ func (p *Client) NewRequest(ctx context.Context, who httpapi.Caller, n task.Node
 	if err != nil {
 		return nil, err
 	}
+
 	u = u.JoinPath(path...)
 	u.RawQuery = q.Encode()
+
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
 	if err != nil {
 		return nil, err
@@ -104,6 +107,7 @@ func (p *Client) NewRequest(ctx context.Context, who httpapi.Caller, n task.Node
 		Caller: statement.Caller{Who: who.Who, Role: who.Role, Token: who.Token, Certificate: who.Certificate},
 	}
 	req.Header.Set(statement.Header, st.Sign(p.Key, statement.Request{Method: method, Path: req.URL.RequestURI()}, p.Now()))
+
 	return req, nil
 }
 
@@ -117,10 +121,12 @@ func Refusal(res *http.Response) error {
 	case res.StatusCode != http.StatusUnauthorized && res.StatusCode != http.StatusForbidden:
 		return nil
 	}
+
 	var p client.Problem
 	if err := json.NewDecoder(io.LimitReader(res.Body, httpapi.MaxBody)).Decode(&p); err != nil || p.Detail == "" {
 		return fmt.Errorf("it answered %s", res.Status)
 	}
+
 	return fmt.Errorf("it refuses this node: %s", httpapi.Shorten(p.Detail))
 }
 
@@ -131,6 +137,7 @@ func (p *Client) Forward(c *httpapi.Call, n task.Node, q url.Values, path ...str
 	if err != nil {
 		return err
 	}
+
 	if v := c.Request.Header.Values("Range"); len(v) > 0 {
 		out.Header["Range"] = v
 	}
@@ -146,16 +153,20 @@ func (p *Client) Forward(c *httpapi.Call, n task.Node, q url.Values, path ...str
 			if err := Refusal(res); err != nil {
 				return err
 			}
+
 			for name := range res.Header {
 				c.Writer.Header().Del(name) // the other node has set it as well
 			}
+
 			return nil
 		},
 		FlushInterval: -1,
 		ErrorHandler:  func(_ http.ResponseWriter, _ *http.Request, err error) { failed = err },
 		ErrorLog:      zap.NewStdLog(p.Log),
 	}
+
 	proxy.ServeHTTP(c.Writer, c.Request)
+
 	return failed
 }
 

@@ -21,18 +21,22 @@ func (h *Handlers) answerDeadOf(c *httpapi.Call, ref record.Ref, p httpapi.Pagin
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	if len(dead) == 0 {
 		if _, err := h.Store.Revisions(c.Context(), ref); err != nil {
 			return httpapi.Answer{}, err
 		}
 	}
+
 	var runs []task.Run
 	for _, d := range dead {
 		if f.matches(d.Run) {
 			runs = append(runs, d.Run)
 		}
 	}
+
 	slices.SortFunc(runs, newest)
+
 	return h.answerRuns(c, q, p, runs, false)
 }
 
@@ -46,16 +50,20 @@ func (h *Handlers) answerDead(c *httpapi.Call, ns string, p httpapi.Paging, f ru
 		for id := first; id < min(first+chunk, h.Shards); id++ {
 			ids = append(ids, id)
 		}
+
 		part, err := h.Store.ShardDead(c.Context(), ids, ns)
 		if err != nil {
 			return httpapi.Answer{}, err
 		}
+
 		found = append(found, slices.DeleteFunc(part, func(r task.Run) bool { return !f.matches(r) })...)
 		slices.SortFunc(found, newest)
+
 		if len(found) > p.Limit {
 			found, more = found[:p.Limit], true
 		}
 	}
+
 	return h.answerRuns(c, q, p, found, more)
 }
 
@@ -65,15 +73,18 @@ func (h *Handlers) deadRun(ctx context.Context, ref record.Ref, id string) (reco
 	if err != nil {
 		return record.Dead{}, err
 	}
+
 	var found []record.Dead
 	for _, d := range dead {
 		if d.ID == id {
 			return d, nil
 		}
+
 		if strings.HasPrefix(d.ID, id) {
 			found = append(found, d)
 		}
 	}
+
 	switch len(found) {
 	case 1:
 		return found[0], nil
@@ -82,21 +93,26 @@ func (h *Handlers) deadRun(ctx context.Context, ref record.Ref, id string) (reco
 		if err != nil {
 			return record.Dead{}, err
 		}
+
 		why := "it is not among the dead runs of its task any more"
 		if run.State != task.Failed && run.State != task.TimedOut && run.State != task.Lost {
 			why = fmt.Sprintf("it is %s, not dead", strings.ReplaceAll(string(run.State), "_", " "))
 		}
+
 		if parent, _, is := task.ParentOf(run.ID); is {
 			return record.Dead{}, httpapi.Fail(http.StatusConflict, client.CodeConflict, "run %s of task %s: it is a part, and dead are runs as a whole", run.ID, ref).
 				WithField("run").WithHint("carillon run retry " + parent + " repeats the parts of its run that failed")
 		}
+
 		return record.Dead{}, httpapi.Fail(http.StatusConflict, client.CodeConflict, "run %s of task %s: %s", run.ID, ref, why).
 			WithField("run").WithHint("the dead runs: carillon run list --dead " + ref.Name)
 	}
+
 	ids := make([]string, len(found))
 	for i, d := range found {
 		ids[i] = d.ID
 	}
+
 	return record.Dead{}, ambiguous(id, ids)
 }
 
@@ -106,12 +122,14 @@ func (h *Handlers) retryRun(c *httpapi.Call) (httpapi.Answer, error) {
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	var out client.Triggered
 	err = httpapi.RetryConflict(c.Context(), func() error {
 		d, err := h.deadRun(c.Context(), ref, id)
 		if err != nil {
 			return err
 		}
+
 		st, err := h.Store.Task(c.Context(), ref)
 		if err != nil {
 			return err
@@ -119,16 +137,20 @@ func (h *Handlers) retryRun(c *httpapi.Call) (httpapi.Answer, error) {
 		if st.Task.UID != d.UID {
 			return fmt.Errorf("run %s of task %s, which is another now: %w", d.ID, ref, task.ErrNotFound)
 		}
+
 		run := requestedBy(c, h.manualRun(st), d.Env)
 		run.RetryOf, run.Checkpoint = d.ID, d.Checkpoint
 		run.Fan = d.Fan // of a run with parts, those that have failed
 		err = h.Store.Revive(c.Context(), st, d, task.Waiting{Run: run, Env: d.Env})
 		out = client.Triggered{Run: views.RunInBrief(run), Paused: st.Task.Paused}
+
 		return httpapi.About(run.ID, err)
 	})
+
 	if err == nil {
 		out.Frozen = h.frozen(c.Context(), ref.Namespace)
 	}
+
 	return httpapi.Answer{Status: http.StatusAccepted, Body: out}, err
 }
 
@@ -138,6 +160,7 @@ func (h *Handlers) dismissRun(c *httpapi.Call) (httpapi.Answer, error) {
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	var d record.Dead
 	err = httpapi.RetryConflict(c.Context(), func() error {
 		if d, err = h.deadRun(c.Context(), ref, id); err != nil {
@@ -145,7 +168,9 @@ func (h *Handlers) dismissRun(c *httpapi.Call) (httpapi.Answer, error) {
 		}
 		return httpapi.About(d.ID, h.Store.Dismiss(c.Context(), ref, d, c.Actor()))
 	})
+
 	d.DismissedBy = c.Actor()
+
 	return httpapi.Answer{Status: http.StatusOK, Body: d.Run}, err
 }
 

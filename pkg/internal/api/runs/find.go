@@ -22,18 +22,21 @@ func (h *Handlers) findRuns(ctx context.Context, ns string, f runFilter, most in
 	if err != nil {
 		return nil, false, err
 	}
+
 	var ended []task.Run // of runs that have not: their records go when those of their runs tell of them
 	if f.parts {
 		if ended, err = h.Store.EndedParts(ctx, h.shards(), ns); err != nil {
 			return nil, false, err
 		}
 	}
+
 	switch {
 	case f.activeOnly():
 		queued, err := h.Store.QueuedRuns(ctx, h.shards(), ns) // where runs with parts are
 		if err != nil {
 			return nil, false, err
 		}
+
 		found, more = f.newest(nil, override(queued, before), most)
 		return found, more, nil
 	case f.unended():
@@ -45,14 +48,18 @@ func (h *Handlers) findRuns(ctx context.Context, ns string, f runFilter, most in
 	default:
 		found, more, err = h.runsByValues(ctx, ns, f, before, most)
 	}
+
 	if err != nil {
 		return nil, false, err
 	}
+
 	after, err := h.activeRuns(ctx, ns)
 	if err != nil {
 		return nil, false, err
 	}
+
 	found, cut := f.newest(nil, override(found, override(ended, after)), most)
+
 	return found, more || cut, nil
 }
 
@@ -68,10 +75,13 @@ func (f runFilter) newest(found, others []task.Run, most int) (list []task.Run, 
 			found = append(found, r)
 		}
 	}
+
 	slices.SortFunc(found, newest)
+
 	if len(found) > most {
 		return found[:most], true
 	}
+
 	return found, false
 }
 
@@ -82,11 +92,13 @@ func (h *Handlers) runsByValues(ctx context.Context, ns string, f runFilter, bef
 		if err != nil {
 			return nil, false, err
 		}
+
 		active := slices.DeleteFunc(slices.Clone(before), func(r task.Run) bool { return !slices.Contains(ids, r.Shard) })
 		var cut bool
 		found, cut = f.newest(found, override(active, f.spread(part)), most) // what was active and is on record has ended, or waits again
 		more = more || cut
 	}
+
 	return found, more, nil
 }
 
@@ -108,6 +120,7 @@ func (h *Handlers) runsByKeys(ctx context.Context, ns string, f runFilter, befor
 			until = behind
 		}
 	}
+
 	var places []store.RunPlace
 	cut := false
 	for ids := range slices.Chunk(h.shards(), shardsAtOnce) {
@@ -121,16 +134,20 @@ func (h *Handlers) runsByKeys(ctx context.Context, ns string, f runFilter, befor
 		if f.tasks != nil {
 			part = slices.DeleteFunc(part, func(p store.RunPlace) bool { return !f.tasks[p.Ref.Namespace+"/"+p.Ref.Name] })
 		}
+
 		places = append(places, part...)
 		if len(places) > 2*h.MostScanned {
 			slices.SortFunc(places, newestPlace)
 			places, cut = places[:h.MostScanned], true
 		}
 	}
+
 	slices.SortFunc(places, newestPlace)
+
 	if len(places) > h.MostScanned {
 		places, cut = places[:h.MostScanned], true
 	}
+
 	var read []task.Run
 	left := most
 	for chunk := range slices.Chunk(places, 200) {
@@ -138,30 +155,37 @@ func (h *Handlers) runsByKeys(ctx context.Context, ns string, f runFilter, befor
 		if err != nil {
 			return nil, nil, false, err
 		}
+
 		matching := 0
 		for _, r := range runs {
 			if r == nil { // it has moved on, or was trimmed
 				continue
 			}
+
 			for _, one := range f.spread([]task.Run{*r}) {
 				if read = append(read, one); f.matches(one) {
 					matching++
 				}
 			}
 		}
+
 		if left -= matching; left < 0 {
 			more = true
 			break
 		}
 	}
+
 	if left == most && cut { // nothing among the newest: look at all
 		found, more, err = h.runsByValues(ctx, ns, f, before, most)
 		return found, nil, more, err
 	}
+
 	if cut { // an active run from behind it would have the next page jump over what is between
 		f.last = runAt(places[len(places)-1])
 	}
+
 	found, tooMany := f.newest(nil, override(slices.Clone(before), read), most)
+
 	return found, f.last, more || cut || tooMany, nil
 }
 

@@ -15,10 +15,12 @@ func (h *Handlers) inFull(ctx context.Context, ref record.Ref, r task.Run) (task
 	if r.Fan == nil || r.State != task.Running {
 		return r, nil
 	}
+
 	known, err := h.Store.PartsOf(ctx, ref, r.ID)
 	if err != nil {
 		return r, err
 	}
+
 	f := *r.Fan
 	f.Parts, f.Ended, f.Succeeded = nil, 0, 0
 	for _, i := range f.Numbers() {
@@ -31,18 +33,23 @@ func (h *Handlers) inFull(ctx context.Context, ref record.Ref, r task.Run) (task
 		} else if slices.Contains(f.Left, i) {
 			p.State, p.Reason = task.Queued, ""
 		}
+
 		if p.Node == "" && i < len(f.Nodes) {
 			p.Node = f.Nodes[i]
 		}
+
 		if p.State.Final() {
 			f.Ended++
 			if p.State == task.Succeeded {
 				f.Succeeded++
 			}
 		}
+
 		f.Parts = append(f.Parts, p)
 	}
+
 	r.Fan = &f
+
 	return r, nil
 }
 
@@ -56,10 +63,12 @@ func (h *Handlers) runOfPart(ctx context.Context, ref record.Ref, id string) (ta
 	if r, ok := known[index]; ok {
 		return r, nil
 	}
+
 	run, err := h.Find(ctx, ref, parent)
 	if err != nil {
 		return task.Run{}, err
 	}
+
 	if run.ID == parent && run.Fan != nil {
 		for _, p := range run.Fan.Parts {
 			if p.Index == index {
@@ -67,6 +76,7 @@ func (h *Handlers) runOfPart(ctx context.Context, ref record.Ref, id string) (ta
 			}
 		}
 	}
+
 	return task.Run{}, fmt.Errorf("part %s of task %s: %w", id, ref, task.ErrNotFound)
 }
 
@@ -76,6 +86,7 @@ func (f runFilter) spread(runs []task.Run) []task.Run {
 	if !f.parts {
 		return runs
 	}
+
 	for _, r := range runs { // as they are now: what is added has none
 		if r.Fan != nil {
 			for _, p := range r.Fan.Parts {
@@ -83,6 +94,7 @@ func (f runFilter) spread(runs []task.Run) []task.Run {
 			}
 		}
 	}
+
 	return runs
 }
 

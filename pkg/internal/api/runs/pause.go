@@ -43,6 +43,7 @@ func (h *Handlers) turnRun(c *httpapi.Call, what string, ask func(context.Contex
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	found, err := h.Find(c.Context(), ref, id)
 	if err != nil {
 		return httpapi.Answer{}, err
@@ -50,11 +51,13 @@ func (h *Handlers) turnRun(c *httpapi.Call, what string, ask func(context.Contex
 	if f := found.Fan; what == paused && f != nil && f.Cancel != "" && !found.State.Final() {
 		return httpapi.Answer{}, aboutToEnd(ref, found.ID)
 	}
+
 	var run task.Run
 	err = httpapi.RetryConflict(c.Context(), func() error {
 		run, err = h.turnOnce(c, ref, found.ID, what, ask)
 		return httpapi.About(found.ID, err)
 	})
+
 	return httpapi.Answer{Status: http.StatusOK, Body: run}, err
 }
 
@@ -67,11 +70,13 @@ func (h *Handlers) turnOnce(c *httpapi.Call, ref record.Ref, id, what string, as
 	if parts := partsIn(held, id); len(parts) > 0 {
 		return h.turnParts(c, ref, id, parts, what, ask)
 	}
+
 	for _, attempt := range held {
 		if attempt.ID == id {
 			return ask(c.Context(), attempt, c.Actor())
 		}
 	}
+
 	run, err := h.Find(c.Context(), ref, id)
 	switch {
 	case err != nil:
@@ -88,5 +93,6 @@ func (h *Handlers) turnOnce(c *httpapi.Call, ref record.Ref, id, what string, as
 	case !run.State.Final():
 		return run, fmt.Errorf("run %s of task %s: %w", id, ref, task.ErrConflict)
 	}
+
 	return run, httpapi.Fail(http.StatusConflict, client.CodeAlreadyEnded, "run %s of task %s has ended: %s", id, ref, run.State).WithField("run")
 }

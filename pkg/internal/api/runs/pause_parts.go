@@ -33,16 +33,19 @@ func (h *Handlers) turnParts(c *httpapi.Call, ref record.Ref, id string, parts [
 			parts = stay // the answer says of the others that they are not paused
 		}
 	}
+
 	var mu sync.Mutex
 	var moved, failed error
 	asked := 0
 	var g errgroup.Group
 	g.SetLimit(partsAtOnce)
+
 	for _, attempt := range parts {
 		g.Go(func() error {
 			_, err := ask(c.Context(), attempt, c.Actor())
 			mu.Lock()
 			defer mu.Unlock()
+
 			switch {
 			case err == nil:
 				asked++
@@ -51,10 +54,13 @@ func (h *Handlers) turnParts(c *httpapi.Call, ref record.Ref, id string, parts [
 			case failed == nil:
 				failed = err
 			}
+
 			return nil
 		})
 	}
+
 	_ = g.Wait() // which never fails
+
 	switch {
 	case failed != nil:
 		f := *httpapi.AsFailure(httpapi.About(id, failed))
@@ -63,6 +69,7 @@ func (h *Handlers) turnParts(c *httpapi.Call, ref record.Ref, id string, parts [
 	case moved != nil:
 		return task.Run{}, fmt.Errorf("%d of %d parts were asked: %w", asked, len(parts), moved)
 	}
+
 	return h.Find(c.Context(), ref, id)
 }
 

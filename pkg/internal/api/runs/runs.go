@@ -77,6 +77,7 @@ func (q *namespaceRunsQuery) Check(url.Values) error {
 	if q.Selector.Selector != nil {
 		return task.Invalid(task.CodeBadValue, "selector", "cannot be used together with task")
 	}
+
 	return nil
 }
 
@@ -96,6 +97,7 @@ func (l *stateList) UnmarshalText(text []byte) error {
 		}
 		*l = append(*l, s)
 	}
+
 	return nil
 }
 
@@ -108,9 +110,11 @@ func (q runsQuery) filter(p httpapi.Paging) (f runFilter, err error) {
 			return f, err
 		}
 	}
+
 	if p.After != "" {
 		f.after, err = parseRunCursor(p.After)
 	}
+
 	return f, err
 }
 
@@ -130,6 +134,7 @@ func (h *Handlers) selectedTasks(ctx context.Context, ns string, selector task.S
 		if err != nil {
 			return nil, err
 		}
+
 		for _, b := range found {
 			selected[b.Namespace+"/"+b.Name] = true
 		}
@@ -137,6 +142,7 @@ func (h *Handlers) selectedTasks(ctx context.Context, ns string, selector task.S
 		if after == "" {
 			return selected, nil
 		}
+
 		p.After = after
 	}
 }
@@ -152,6 +158,7 @@ func parseRunCursor(s string) (*task.Run, error) {
 			return &task.Run{ScheduledTime: task.At(time.UnixMilli(ms)), ID: parts[1], Namespace: parts[2], Task: parts[3]}, nil
 		}
 	}
+
 	return nil, task.Invalid(client.CodeBadPage, "page", "is not a page of this list")
 }
 
@@ -181,16 +188,20 @@ func (h *Handlers) answerRuns(c *httpapi.Call, q runsQuery, p httpapi.Paging, li
 	if len(list) > p.Limit {
 		list, more = list[:p.Limit], true
 	}
+
 	if q.Progress {
 		h.Talks.AddToRuns(c, list)
 	}
+
 	for i := range list {
 		list[i] = views.RunInBrief(list[i])
 	}
+
 	after := ""
 	if more && len(list) > 0 {
 		after = runCursor(list[len(list)-1])
 	}
+
 	return httpapi.Page(c, p, list, after)
 }
 
@@ -208,6 +219,7 @@ func (h *Handlers) answerRunsOf(c *httpapi.Call, ref record.Ref, q runsQuery) (h
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	f, err := q.filter(p)
 	if err != nil {
 		return httpapi.Answer{}, err
@@ -215,15 +227,18 @@ func (h *Handlers) answerRunsOf(c *httpapi.Call, ref record.Ref, q runsQuery) (h
 	if q.Dead {
 		return h.answerDeadOf(c, ref, p, f, q)
 	}
+
 	runs, err := h.Store.Runs(c.Context(), ref)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	if len(runs) == 0 {
 		if _, err := h.Store.Revisions(c.Context(), ref); err != nil {
 			return httpapi.Answer{}, err // a task that is not there is not one without runs
 		}
 	}
+
 	if f.parts {
 		ended, err := h.Store.EndedParts(c.Context(), []int{ref.Shard}, ref.Namespace+"/"+ref.Name)
 		if err != nil {
@@ -231,8 +246,10 @@ func (h *Handlers) answerRunsOf(c *httpapi.Call, ref record.Ref, q runsQuery) (h
 		}
 		runs = override(ended, f.spread(runs))
 	}
+
 	runs = slices.DeleteFunc(runs, func(r task.Run) bool { return !f.matches(r) })
 	slices.SortFunc(runs, newest)
+
 	return h.answerRuns(c, q, p, runs, false)
 }
 
@@ -250,6 +267,7 @@ func (h *Handlers) listRuns(c *httpapi.Call, q namespaceRunsQuery) (httpapi.Answ
 	if q.Task != "" {
 		return h.answerRunsOf(c, h.Ref(ns, q.Task), q.runsQuery)
 	}
+
 	return h.answerSelected(c, ns, q.selectedRunsQuery)
 }
 
@@ -260,6 +278,7 @@ func (h *Handlers) answerSelected(c *httpapi.Call, ns string, selected selectedR
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	f, err := q.filter(p)
 	if err != nil {
 		return httpapi.Answer{}, err
@@ -270,10 +289,12 @@ func (h *Handlers) answerSelected(c *httpapi.Call, ns string, selected selectedR
 	if q.Dead {
 		return h.answerDead(c, ns, p, f, q)
 	}
+
 	runs, more, err := h.findRuns(c.Context(), ns, f, p.Limit)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	return h.answerRuns(c, q, p, runs, more)
 }
 
@@ -284,7 +305,9 @@ func override(old, newer []task.Run) []task.Run {
 	for _, r := range newer {
 		has[key{r.Namespace, r.Task, r.ID}] = true
 	}
+
 	old = slices.DeleteFunc(old, func(r task.Run) bool { return has[key{r.Namespace, r.Task, r.ID}] })
+
 	return append(old, newer...)
 }
 
@@ -293,12 +316,14 @@ func (h *Handlers) activeRuns(ctx context.Context, ns string) ([]task.Run, error
 	if err != nil {
 		return nil, err
 	}
+
 	var runs []task.Run
 	for _, h := range held {
 		if ns == "" || h.Namespace == ns {
 			runs = append(runs, h.Run)
 		}
 	}
+
 	return runs, nil
 }
 
@@ -307,29 +332,35 @@ func (h *Handlers) Find(ctx context.Context, ref record.Ref, id string) (task.Ru
 	if task.IsPart(id) {
 		return h.runOfPart(ctx, ref, id)
 	}
+
 	runs, err := h.Store.Runs(ctx, ref)
 	if err != nil {
 		return task.Run{}, err
 	}
+
 	var found []task.Run
 	for _, r := range withoutParts(runs, id) {
 		if r.ID == id {
 			return h.inFull(ctx, ref, r)
 		}
+
 		if strings.HasPrefix(r.ID, id) {
 			found = append(found, r)
 		}
 	}
+
 	switch len(found) {
 	case 0:
 		return task.Run{}, fmt.Errorf("run %s of task %s: %w", id, ref, task.ErrNotFound)
 	case 1:
 		return h.inFull(ctx, ref, found[0])
 	}
+
 	ids := make([]string, len(found))
 	for i, r := range found {
 		ids[i] = r.ID
 	}
+
 	return task.Run{}, ambiguous(id, ids)
 }
 
@@ -339,6 +370,7 @@ func ambiguous(id string, ids []string) error {
 	if len(ids) > most {
 		list += ", …"
 	}
+
 	return httpapi.Fail(http.StatusConflict, client.CodeAmbiguous, "%s is the beginning of %d runs: %s", id, len(ids), list).
 		WithField("run").WithHint("write more of the id")
 }
@@ -349,8 +381,10 @@ func (h *Handlers) getTaskRun(c *httpapi.Call) (httpapi.Answer, error) {
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	run, err := h.Find(c.Context(), ref, id)
 	h.Talks.AddToRun(c, &run)
+
 	return httpapi.Answer{Status: http.StatusOK, Body: run}, err
 }
 
@@ -360,25 +394,30 @@ func (h *Handlers) findRun(c *httpapi.Call) (httpapi.Answer, error) {
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	id, err := c.RunID()
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	const most = 100
 	find, part := id, ""
 	if parent, _, is := task.ParentOf(id); is {
 		find, part = parent, id // of a part that has ended there may be no record but its run's
 	}
+
 	refs, ids, err := h.Store.FindRuns(c.Context(), h.Shards, ns, find, most)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	var exact []int
 	for i := range ids {
 		if ids[i] == find {
 			exact = append(exact, i)
 		}
 	}
+
 	switch {
 	case len(exact) == 1:
 		refs, ids = refs[exact[0]:exact[0]+1], ids[exact[0]:exact[0]+1]
@@ -390,11 +429,14 @@ func (h *Handlers) findRun(c *httpapi.Call) (httpapi.Answer, error) {
 		}
 		return httpapi.Answer{}, ambiguous(id, ids)
 	}
+
 	if part != "" {
 		ids[0] = part
 	}
+
 	run, err := h.Find(c.Context(), refs[0], ids[0])
 	h.Talks.AddToRun(c, &run)
+
 	return httpapi.Answer{Status: http.StatusOK, Body: run}, err
 }
 
@@ -405,15 +447,18 @@ func (h *Handlers) cancelRun(c *httpapi.Call) (httpapi.Answer, error) {
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	found, err := h.Find(c.Context(), ref, id)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	var run task.Run
 	err = httpapi.RetryConflict(c.Context(), func() error {
 		run, err = h.cancelOnce(c, ref, found.ID)
 		return httpapi.About(found.ID, err)
 	})
+
 	return httpapi.Answer{Status: http.StatusOK, Body: run}, err
 }
 
@@ -423,25 +468,31 @@ func (h *Handlers) cancelOnce(c *httpapi.Call, ref record.Ref, id string) (task.
 	if !errors.Is(err, task.ErrNotFound) {
 		return run, err
 	}
+
 	held, err := h.Store.ActiveOf(c.Context(), ref)
 	if err != nil {
 		return task.Run{}, err
 	}
+
 	for _, attempt := range held {
 		if attempt.ID == id {
 			return h.Store.CancelActive(c.Context(), attempt, c.Actor())
 		}
 	}
+
 	run, err = h.Find(c.Context(), ref, id)
 	if err != nil {
 		return task.Run{}, err
 	}
+
 	if parent, _, is := task.ParentOf(id); is && run.State == task.Queued {
 		return task.Run{}, httpapi.Fail(http.StatusConflict, client.CodeNotRunning, "part %s of task %s has not been given to a node yet: it ends with its run alone", id, ref).
 			WithField("run").WithHint("carillon run cancel " + parent + " ends the run, with all of its parts")
 	}
+
 	if !run.State.Final() {
 		return task.Run{}, fmt.Errorf("run %s of task %s: %w", id, ref, task.ErrConflict)
 	}
+
 	return task.Run{}, httpapi.Fail(http.StatusConflict, client.CodeAlreadyEnded, "run %s of task %s has ended: %s", id, ref, run.State).WithField("run")
 }

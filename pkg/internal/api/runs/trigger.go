@@ -16,6 +16,7 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	var ask client.TriggerRequest
 	if err := c.Decode(&ask); err != nil {
 		return httpapi.Answer{}, err
@@ -23,6 +24,7 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 	if err := checkTriggerEnv(ask.Env); err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	var out client.Triggered
 	err = httpapi.RetryConflict(c.Context(), func() error {
 		st, err := h.Store.Task(c.Context(), ref)
@@ -32,15 +34,19 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 		if st.EntryMod == 0 {
 			return fmt.Errorf("%w: task %s has no entry in its shard; apply it again to mend it", task.ErrInvalid, ref)
 		}
+
 		run := requestedBy(c, h.manualRun(st), ask.Env)
 		_, paused := views.PauseInForce(&st.Entry, run.CreatedAt.Time)
 		out = client.Triggered{Run: run, Paused: paused}
 		_, err = h.Store.Enqueue(c.Context(), st, task.Waiting{Run: run, Env: ask.Env})
+
 		return httpapi.About(run.ID, err)
 	})
+
 	if err == nil {
 		out.Frozen = h.frozen(c.Context(), ref.Namespace)
 	}
+
 	return httpapi.Answer{Status: http.StatusAccepted, Body: out}, err
 }
 
@@ -50,13 +56,16 @@ func checkTriggerEnv(env map[string]string) error {
 	if err := task.CheckEnv("env", env); err != nil {
 		return err
 	}
+
 	size := 0
 	for k, v := range env {
 		size += len(k) + len(v)
 	}
+
 	if size > task.MaxAction {
 		return task.Invalid(task.CodeTooLong, "env", "is %d bytes in all; at most %d are allowed", size, task.MaxAction)
 	}
+
 	return nil
 }
 

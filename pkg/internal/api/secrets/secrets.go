@@ -76,14 +76,17 @@ func (h *Handlers) listSecrets(c *httpapi.Call, q httpapi.PageQuery) (httpapi.An
 			return httpapi.Answer{}, err
 		}
 	}
+
 	p, err := c.Paging(q)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	list, next, err := h.Store.Secrets(c.Context(), ns, p.After, p.Limit)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	return httpapi.Page(c, p, list, next)
 }
 
@@ -92,10 +95,12 @@ func (h *Handlers) getSecret(c *httpapi.Call) (httpapi.Answer, error) {
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	r, err := h.Store.Secret(c.Context(), ns, name)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	return answerSecret(r)
 }
 
@@ -105,13 +110,16 @@ func (h *Handlers) setSecret(c *httpapi.Call) (httpapi.Answer, error) {
 		// What is wrong is not said: it may have a value in it.
 		return httpapi.Answer{}, httpapi.Fail(http.StatusBadRequest, task.CodeBadJSON, "the body is not JSON of the form {\"values\": {\"NAME\": \"text\"}, \"remove\": [\"NAME\"], \"replace\": false}")
 	}
+
 	if len(ask.Values)+len(ask.Remove) == 0 {
 		return httpapi.Answer{}, task.Invalid(task.CodeRequired, "values", "is empty, and remove is, too: there is nothing to write")
 	}
+
 	return h.writeSecret(c, func(ring secret.Ring, r record.Secret, is bool) (map[string]string, string, error) {
 		if c.IfNoneMatch && is {
 			return nil, "", fmt.Errorf("secret %s/%s: %w", r.Namespace, r.Name, task.ErrExists)
 		}
+
 		values := map[string]string{}
 		if is && !ask.Replace {
 			var err error
@@ -119,13 +127,16 @@ func (h *Handlers) setSecret(c *httpapi.Call) (httpapi.Answer, error) {
 				return nil, "", err
 			}
 		}
+
 		for i, name := range ask.Remove {
 			if _, has := values[name]; !has {
 				return nil, "", task.Invalid(task.CodeBadValue, fmt.Sprintf("remove[%d]", i), "%s is not the name of a value", task.Quote(name))
 			}
 			delete(values, name)
 		}
+
 		maps.Copy(values, ask.Values)
+
 		return values, task.SecretSet, task.CheckSecret("values", values)
 	})
 }
@@ -135,10 +146,12 @@ func (h *Handlers) rotateSecret(c *httpapi.Call) (httpapi.Answer, error) {
 		if !is {
 			return nil, "", fmt.Errorf("secret %s/%s: %w", r.Namespace, r.Name, task.ErrNotFound)
 		}
+
 		values, err := openSecret(ring, r)
 		if err == nil && ring.IDs()[0] == r.KeyID {
 			values = nil // as it is to be
 		}
+
 		return values, task.SecretRotated, err
 	})
 }
@@ -150,10 +163,12 @@ func (h *Handlers) writeSecret(c *httpapi.Call, next func(ring secret.Ring, r re
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	ring, err := h.ring()
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	var r record.Secret
 	err = httpapi.RetryConflict(c.Context(), func() error {
 		var is bool
@@ -161,29 +176,38 @@ func (h *Handlers) writeSecret(c *httpapi.Call, next func(ring secret.Ring, r re
 		if errors.Is(err, task.ErrInvalid) && r.Revision > 0 {
 			r.Sealed, r.KeyID, is, err = nil, "", true, nil // next finds that it cannot be opened
 		}
+
 		if err != nil {
 			return err
 		}
+
 		values, change, err := next(ring, r, is)
 		if err != nil || values == nil {
 			return err
 		}
+
 		old := r.Revision
 		now := h.Now.Stamp()
+
 		if !is || r.CreatedAt.IsZero() {
 			r.CreatedAt = now
 		}
+
 		r.Generation, r.Change, r.UpdatedAt, r.UpdatedBy = r.Generation+1, change, now, c.Actor()
 		r.Keys = slices.Sorted(maps.Keys(values))
 		if r.Sealed, r.KeyID, err = ring.Seal(secret.Name{Namespace: ns, Name: name, Generation: r.Generation}, values); err != nil {
 			return err
 		}
+
 		r.Revision, err = h.Store.PutSecret(c.Context(), old, r)
+
 		return httpapi.About("secret "+ns+"/"+name, err)
 	})
+
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	return answerSecret(r)
 }
 
@@ -195,10 +219,12 @@ func (h *Handlers) secretNow(c *httpapi.Call, ns, name string) (r record.Secret,
 	if errors.Is(err, task.ErrNotFound) && c.IfMatch == 0 {
 		err = nil
 	}
+
 	damaged := errors.Is(err, task.ErrInvalid)
 	if (err == nil || damaged) && c.IfMatch != 0 && c.IfMatch != r.Revision {
 		err = fmt.Errorf("secret %s/%s is at revision %d: %w, %d", ns, name, r.Revision, task.ErrStale, c.IfMatch)
 	}
+
 	return r, is, err
 }
 
@@ -208,10 +234,12 @@ func (h *Handlers) ring() (secret.Ring, error) {
 		return secret.Ring{}, httpapi.Fail(http.StatusConflict, client.CodeNoKey, "node %s has no key for secrets", h.Node).
 			WithHint("secret_keys of the agent names the file with them; or ask a node that has it, with --server")
 	}
+
 	ring, err := h.Keys()
 	if err != nil {
 		return ring, httpapi.Fail(http.StatusConflict, client.CodeNoKey, "node %s cannot read its keys for secrets: %s", h.Node, err).Because(err)
 	}
+
 	return ring, nil
 }
 
@@ -229,6 +257,7 @@ func openSecret(ring secret.Ring, r record.Secret) (map[string]string, error) {
 		return nil, httpapi.Fail(http.StatusConflict, client.CodeUnreadable, "secret %s %s", r.Name, err).
 			WithHint("write all its values anew, with --replace")
 	}
+
 	return values, nil
 }
 
@@ -237,6 +266,7 @@ func (h *Handlers) deleteSecret(c *httpapi.Call) (httpapi.Answer, error) {
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	err = httpapi.RetryConflict(c.Context(), func() error {
 		r, is, err := h.secretNow(c, ns, name)
 		switch {
@@ -247,10 +277,13 @@ func (h *Handlers) deleteSecret(c *httpapi.Call) (httpapi.Answer, error) {
 		case !is:
 			return fmt.Errorf("secret %s/%s: %w", ns, name, task.ErrNotFound)
 		}
+
 		gone := record.Secret{Secret: task.Secret{Namespace: ns, Name: name, Generation: r.Generation + 1, Change: task.SecretDeleted,
 			CreatedAt: r.CreatedAt, UpdatedAt: h.Now.Stamp(), UpdatedBy: c.Actor()}}
 		_, err = h.Store.PutSecret(c.Context(), r.Revision, gone)
+
 		return httpapi.About("secret "+ns+"/"+name, err)
 	})
+
 	return httpapi.Answer{Status: http.StatusNoContent}, err
 }

@@ -20,10 +20,12 @@ func (g *globs) UnmarshalText(text []byte) error {
 	if len(text) == 0 {
 		return nil
 	}
+
 	list := globs(strings.Split(string(text), ","))
 	if len(list) > maxGlobs {
 		return task.Invalid(task.CodeTooMany, "", "%d patterns are more than %d", len(list), maxGlobs)
 	}
+
 	for _, p := range list {
 		if len(p) > maxGlob {
 			return task.Invalid(task.CodeTooLong, "", "%s: %d bytes are more than %d", task.Quote(p), len(p), maxGlob)
@@ -32,7 +34,9 @@ func (g *globs) UnmarshalText(text []byte) error {
 			return task.Invalid(task.CodeBadValue, "", "%s is not a pattern of names: use *, ? and [a-z]", task.Quote(p))
 		}
 	}
+
 	*g = list
+
 	return nil
 }
 
@@ -43,10 +47,12 @@ func (g globs) match(namespace, name string) bool {
 		if strings.Contains(p, "/") {
 			text = namespace + "/" + name
 		}
+
 		if ok, _ := path.Match(p, text); ok {
 			return true
 		}
 	}
+
 	return len(g) == 0
 }
 
@@ -59,13 +65,16 @@ func (g globs) exact(namespace string) (names [][2]string, ok bool) {
 		if !in {
 			ns, name = namespace, p
 		}
+
 		if ns == "" || strings.ContainsAny(p, globSigns) {
 			return nil, false
 		}
+
 		if namespace == "" || ns == namespace {
 			names = append(names, [2]string{ns, name})
 		}
 	}
+
 	return names, len(g) > 0
 }
 
@@ -76,15 +85,19 @@ func (g globs) prefix() string {
 		if strings.Contains(p, "/") {
 			return ""
 		}
+
 		if at := strings.IndexAny(p, globSigns); at >= 0 {
 			p = p[:at]
 		}
+
 		if i == 0 {
 			common = p
 		}
+
 		for !strings.HasPrefix(p, common) {
 			common = common[:len(common)-1]
 		}
 	}
+
 	return common
 }

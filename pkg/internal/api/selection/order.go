@@ -40,6 +40,7 @@ func ParsePlace(s string) (Place, error) {
 			return Place{at, record.Ref{Namespace: parts[1], Name: parts[2]}}, nil
 		}
 	}
+
 	return Place{}, task.Invalid(client.CodeBadPage, "page", "is not a page of this list")
 }
 
@@ -74,12 +75,15 @@ func (f *PageHeap[T]) Offer(p Place, of T) bool {
 		heap.Push(f, Placed[T]{p, of})
 		return true
 	}
+
 	f.more = true
 	if p.compare(f.Kept[0].Place) >= 0 {
 		return false
 	}
+
 	f.Kept[0] = Placed[T]{p, of}
 	heap.Fix(f, 0)
+
 	return true
 }
 
@@ -104,24 +108,31 @@ func (h *Finder) Sorted(ctx context.Context, f Filter, order string, p httpapi.P
 		}
 		first.After = &at
 	}
+
 	err := h.EachEntry(ctx, f, func(refs []record.Ref, entries []*task.Entry) error {
 		at, err := h.places(ctx, order, refs, entries)
+
 		for i, ref := range refs {
 			if err == nil {
 				first.Offer(Place{at[i], ref}, struct{}{})
 			}
 		}
+
 		return err
 	})
+
 	if err != nil {
 		return nil, "", err
 	}
+
 	kept, after := first.Sorted()
 	refs := make([]record.Ref, len(kept))
 	for i, k := range kept {
 		refs[i] = h.ref(k.Ref.Namespace, k.Ref.Name)
 	}
+
 	found, err := h.store.BriefsOf(ctx, refs)
+
 	return found, after, err
 }
 
@@ -133,23 +144,30 @@ func (h *Finder) places(ctx context.Context, order string, refs []record.Ref, en
 	at := make([]int64, len(refs))
 	if order == client.SortNext {
 		now := h.now.Stamp().Time
+
 		for i, e := range entries {
 			at[i] = never
+
 			if e == nil {
 				continue
 			}
+
 			if next, ok, _ := views.NextTick(e, now); ok {
 				at[i] = next.UnixMilli()
 			}
 		}
+
 		return at, nil
 	}
+
 	outcomes, err := h.store.Outcomes(ctx, refs, 0)
 	if err != nil {
 		return nil, err
 	}
+
 	for i, o := range outcomes {
 		at[i] = never
+
 		switch {
 		case len(o.Runs) == 0:
 		case order == client.SortLast:
@@ -158,5 +176,6 @@ func (h *Finder) places(ctx context.Context, order string, refs []record.Ref, en
 			at[i] = -*o.Runs[0].LatenessMS
 		}
 	}
+
 	return at, nil
 }

@@ -75,20 +75,25 @@ func (h *Finder) ByName(ctx context.Context, f Filter, p httpapi.Paging) (found 
 	if err != nil {
 		return nil, "", err
 	}
+
 	for scanned, more := 0, true; more && scanned < MaxScan; {
 		var batch []record.Brief
 		if batch, more, err = next(); err != nil {
 			return nil, "", err
 		}
+
 		scanned += len(batch)
+
 		if len(batch) > 0 {
 			last := batch[len(batch)-1]
 			after = last.Namespace + "/" + last.Name
 		}
+
 		some, err := h.matching(ctx, f, batch)
 		if err != nil {
 			return nil, "", err
 		}
+
 		for i, b := range some {
 			found = append(found, b)
 			if len(found) == p.Limit {
@@ -98,10 +103,12 @@ func (h *Finder) ByName(ctx context.Context, f Filter, p httpapi.Paging) (found 
 				return found, b.Namespace + "/" + b.Name, nil
 			}
 		}
+
 		if !more {
 			return found, "", nil
 		}
 	}
+
 	return found, after, nil
 }
 
@@ -113,6 +120,7 @@ func (h *Finder) candidates(ctx context.Context, f Filter, p httpapi.Paging) (ne
 	if err != nil {
 		return nil, err
 	}
+
 	if !known {
 		after, small := p.After, f.Selector == nil && !f.Paused && len(f.names) == 0
 		return func() ([]record.Brief, bool, error) {
@@ -120,15 +128,19 @@ func (h *Finder) candidates(ctx context.Context, f Filter, p httpapi.Paging) (ne
 			if small { // all of them match
 				limit = p.Limit
 			}
+
 			var batch []record.Brief
 			var err error
 			batch, after, err = h.store.Briefs(ctx, f.Namespace, f.names.prefix(), after, limit)
+
 			return batch, after != "", err
 		}, nil
 	}
+
 	slices.SortFunc(refs, func(a, b record.Ref) int { return strings.Compare(a.String(), b.String()) })
 	refs = slices.Compact(refs)
 	refs = slices.DeleteFunc(refs, func(r record.Ref) bool { return r.String() <= p.After })
+
 	return func() ([]record.Brief, bool, error) {
 		n := min(len(refs), size)
 		batch, err := h.store.BriefsOf(ctx, refs[:n])
@@ -146,9 +158,11 @@ func (h *Finder) narrow(ctx context.Context, f Filter) (refs []record.Ref, known
 		}
 		return refs, true, nil
 	}
+
 	if !f.Failing {
 		return nil, false, nil
 	}
+
 	refs, err = h.store.DeadTasks(ctx, h.shards, f.Namespace)
 	return refs, true, err
 }
@@ -159,41 +173,49 @@ func (h *Finder) matching(ctx context.Context, f Filter, batch []record.Brief) (
 		return ctx.Err() != nil || !f.names.match(b.Namespace, b.Name) || f.Selector != nil && !f.Selector.Matches(b.Labels()) ||
 			f.Paused && !b.MayBePaused()
 	})
+
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
 	if !f.Paused && !f.Failing {
 		return batch, nil
 	}
+
 	refs := make([]record.Ref, len(batch))
 	for i, b := range batch {
 		refs[i] = h.ref(b.Namespace, b.Name)
 	}
+
 	drop := make([]bool, len(batch))
 	if f.Paused {
 		entries, err := h.store.Entries(ctx, refs)
 		if err != nil {
 			return nil, err
 		}
+
 		for i, e := range entries {
 			drop[i] = !isPaused(e, h.now.Stamp())
 		}
 	}
+
 	if f.Failing {
 		outcomes, err := h.store.Outcomes(ctx, refs, 0)
 		if err != nil {
 			return nil, err
 		}
+
 		for i, o := range outcomes {
 			drop[i] = drop[i] || !views.Fails(o)
 		}
 	}
+
 	kept := batch[:0]
 	for i, b := range batch {
 		if !drop[i] {
 			kept = append(kept, b)
 		}
 	}
+
 	return kept, nil
 }
 
@@ -214,16 +236,20 @@ func (h *Finder) EachEntry(ctx context.Context, f Filter, tell func([]record.Ref
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+
 	if f.Selector != nil || f.Failing {
 		return h.eachMatching(ctx, f, tell)
 	}
+
 	if refs, known, err := h.narrow(ctx, f); known || err != nil {
 		if err != nil {
 			return err
 		}
 		return h.tellEntries(ctx, f, refs, tell)
 	}
+
 	reader := h.store.NewEntryReader()
+
 	for shard := range h.shards {
 		refs, entries, err := reader.Shard(ctx, shard, f.Namespace)
 		if err != nil {
@@ -233,6 +259,7 @@ func (h *Finder) EachEntry(ctx context.Context, f Filter, tell func([]record.Ref
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -247,14 +274,17 @@ func (h *Finder) eachMatching(ctx context.Context, f Filter, tell func([]record.
 		if batch, err = h.matching(ctx, f, batch); err != nil {
 			break
 		}
+
 		refs := make([]record.Ref, len(batch))
 		for i, b := range batch {
 			refs[i] = h.ref(b.Namespace, b.Name)
 		}
+
 		f := f
 		f.names = nil // they were looked at
 		err = h.tellEntries(ctx, f, refs, tell)
 	}
+
 	return err
 }
 
@@ -268,6 +298,7 @@ func (h *Finder) tellEntries(ctx context.Context, f Filter, refs []record.Ref, t
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -276,15 +307,18 @@ func tellWanted(ctx context.Context, f Filter, refs []record.Ref, entries []*tas
 	if f.names == nil && !f.Paused {
 		return tell(refs, entries)
 	}
+
 	var some []record.Ref
 	var theirs []*task.Entry
 	for i, r := range refs {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+
 		if f.names.match(r.Namespace, r.Name) && (!f.Paused || isPaused(entries[i], now)) {
 			some, theirs = append(some, r), append(theirs, entries[i])
 		}
 	}
+
 	return tell(some, theirs)
 }

@@ -59,6 +59,7 @@ func (h *Handlers) listTalks(c *httpapi.Call, q talksQuery) (httpapi.Answer, err
 		if len(words) != 3 {
 			return httpapi.Answer{}, task.Invalid(task.CodeBadValue, "run", "%s is not namespace/task/id", task.Quote(*q.Run))
 		}
+
 		if h.Source != nil {
 			if t, ok := h.Source.Talk(words[0], words[1], words[2]); ok {
 				out.Items = append(out.Items, t)
@@ -72,6 +73,7 @@ func (h *Handlers) listTalks(c *httpapi.Call, q talksQuery) (httpapi.Answer, err
 			}
 		}
 	}
+
 	return httpapi.Answer{Status: http.StatusOK, Body: out}, nil
 }
 
@@ -83,12 +85,15 @@ func (h *Handlers) AddToRun(c *httpapi.Call, r *task.Run) {
 	if !speaks(r) {
 		return
 	}
+
 	ctx, cancel := context.WithTimeout(c.Context(), talkWithin)
 	defer cancel()
+
 	h.ask(ctx, httpapi.CallerOf(c.Context()), nil, []string{r.Node}, r.Namespace+"/"+r.Task+"/"+r.ID, func(_ string, said []task.Talk, err error) {
 		if err != nil {
 			r.Progress = &task.Progress{Silent: err.Error()}
 		}
+
 		for _, t := range said {
 			if t.Attempt == r.Attempt {
 				t.Tell(r)
@@ -105,10 +110,13 @@ func (h *Handlers) AddToRuns(c *httpapi.Call, runs []task.Run) {
 			of[r.Node] = append(of[r.Node], r)
 		}
 	}
+
 	ctx, cancel := context.WithTimeout(c.Context(), talkWithin)
 	defer cancel()
+
 	h.ask(ctx, httpapi.CallerOf(c.Context()), nil, keysOf(of), "", func(node string, said []task.Talk, err error) {
 		all := byRun(said)
+
 		for _, r := range of[node] {
 			if r.Progress = all[runKey{r.Namespace, r.Task, r.ID}].Progress; err != nil {
 				r.Progress = &task.Progress{Silent: err.Error()}
@@ -127,8 +135,10 @@ func (h *Handlers) AddToBoard(c *httpapi.Call, b *task.Board, nodes []task.Node)
 			of[r.Node] = append(of[r.Node], r)
 		}
 	}
+
 	ctx, cancel := context.WithTimeout(c.Context(), boardTalkWithin)
 	defer cancel()
+
 	h.ask(ctx, httpapi.CallerOf(c.Context()), nodes, keysOf(of), "", func(node string, said []task.Talk, _ error) {
 		all := byRun(said)
 		for _, r := range of[node] {
@@ -162,36 +172,45 @@ func (h *Handlers) ask(ctx context.Context, who httpapi.Caller, nodes []task.Nod
 	if len(names) == 0 {
 		return
 	}
+
 	var err error
 	if nodes == nil && (len(names) > 1 || names[0] != h.Node) {
 		if nodes, err = h.Store.Nodes(ctx); err != nil {
 			err = errors.New("etcd does not answer")
 		}
 	}
+
 	var mu sync.Mutex
 	var g errgroup.Group
 	g.SetLimit(peers.AtOnce)
+
 	for _, name := range names {
 		g.Go(func() error {
 			said, err := h.talksOf(ctx, who, nodes, name, run, err)
 			mu.Lock()
 			defer mu.Unlock()
+
 			heard(name, said, err)
+
 			return nil
 		})
 	}
+
 	_ = g.Wait() // which never fails
 }
 
 // talksOf asks one node, in the name of who asks this one.
 func (h *Handlers) talksOf(ctx context.Context, who httpapi.Caller, nodes []task.Node, name, run string, unlisted error) ([]task.Talk, error) {
 	q := url.Values{}
+
 	if run != "" {
 		q.Set("run", run)
 	}
+
 	if name == h.Node {
 		return h.ownTalks(run), nil
 	}
+
 	i := slices.IndexFunc(nodes, func(n task.Node) bool { return n.Name == name })
 	if i < 0 {
 		if unlisted != nil {
@@ -199,10 +218,12 @@ func (h *Handlers) talksOf(ctx context.Context, who httpapi.Caller, nodes []task
 		}
 		return nil, fmt.Errorf("node %s is away", name)
 	}
+
 	req, err := h.Peers.NewRequest(ctx, who, nodes[i], http.MethodGet, q, "v1", "talks")
 	if err != nil {
 		return nil, err
 	}
+
 	res, err := h.Peers.RoundTrip(req)
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
@@ -210,10 +231,13 @@ func (h *Handlers) talksOf(ctx context.Context, who httpapi.Caller, nodes []task
 		}
 		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
+
 	defer res.Body.Close()
+
 	if err := peers.Refusal(res); err != nil {
 		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
+
 	switch res.StatusCode {
 	case http.StatusOK:
 	case http.StatusNotFound:
@@ -221,6 +245,7 @@ func (h *Handlers) talksOf(ctx context.Context, who httpapi.Caller, nodes []task
 	default:
 		return nil, fmt.Errorf("node %s answered %s", name, res.Status)
 	}
+
 	var said client.Talks
 	if err := json.NewDecoder(io.LimitReader(res.Body, peers.MaxAnswer)).Decode(&said); err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
@@ -228,9 +253,11 @@ func (h *Handlers) talksOf(ctx context.Context, who httpapi.Caller, nodes []task
 		}
 		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
+
 	if said.Node != name {
 		return nil, fmt.Errorf("another node, %s, answers at %s", task.Quote(said.Node), req.URL.Host)
 	}
+
 	return said.Items, nil
 }
 
@@ -238,6 +265,7 @@ func (h *Handlers) ownTalks(run string) []task.Talk {
 	if h.Source == nil {
 		return nil
 	}
+
 	if ns, rest, ok := strings.Cut(run, "/"); ok {
 		name, id, _ := strings.Cut(rest, "/")
 		if t, ok := h.Source.Talk(ns, name, id); ok {
@@ -245,5 +273,6 @@ func (h *Handlers) ownTalks(run string) []task.Talk {
 		}
 		return nil
 	}
+
 	return h.Source.Talks()
 }

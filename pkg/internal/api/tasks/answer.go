@@ -15,13 +15,16 @@ func (h *Handlers) answerTask(c *taskWrite, status int, st store.Stored, result 
 		// It is written: what adorns it must not make it look undone.
 		v, err = client.Task{Task: views.FillLists(st.Task)}, nil
 	}
+
 	v.Result = result
 	if result != "" && result != client.Deleted && h.Nodes != nil {
 		v.WarningDetails = placementWarnings(st.Task.Spec, h.Nodes())
 		v.Warnings = task.WarningTexts(v.WarningDetails)
 	}
+
 	if c.dry {
 		v.DryRun = c.change
 	}
+
 	return httpapi.Answer{Status: status, Body: v, Header: map[string][]string{"Etag": {httpapi.ETag(st.Task.Revision)}}}, err
 }

@@ -75,6 +75,7 @@ func (b *batch) serve() {
 
 	ctx, cancel := context.WithCancel(b.c.Context())
 	defer cancel()
+
 	// Both have room for all groups that have a slot.
 	checking, claimed := make(chan *group, batchGroups), make(chan *group, batchGroups)
 	var parts sync.WaitGroup
@@ -82,6 +83,7 @@ func (b *batch) serve() {
 		defer close(checking)
 		b.read(ctx, deadline, checking)
 	})
+
 	parts.Go(func() {
 		defer close(claimed)
 		for g := range checking {
@@ -90,6 +92,7 @@ func (b *batch) serve() {
 			claimed <- g
 		}
 	})
+
 	if err := b.answer(deadline, claimed); err != nil {
 		cancel()
 		_ = deadline.SetReadDeadline(time.Unix(1, 0)) // nobody would learn what becomes of more lines
@@ -97,6 +100,7 @@ func (b *batch) serve() {
 			<-g.done
 		}
 	}
+
 	parts.Wait()
 }
 
@@ -112,7 +116,9 @@ func (b *batch) read(ctx context.Context, deadline *http.ResponseController, gro
 			g = nil
 		}
 	}
+
 	defer hand()
+
 	for !in.over && !b.revoked.Load() {
 		if !in.ready() {
 			hand()
@@ -121,26 +127,33 @@ func (b *batch) read(ctx context.Context, deadline *http.ResponseController, gro
 				return
 			}
 		}
+
 		line, err := in.next()
+
 		if b.revoked.Load() {
 			return // what looks like an end of the body is the deadline that stopped the read
 		}
 		if len(line) == 0 && err == nil {
 			continue
 		}
+
 		if g != nil && (len(g.items) == groupLines || len(g.text)+len(line) > groupBytes) {
 			hand()
 		}
+
 		if g == nil {
 			select {
 			case b.slots <- struct{}{}:
 			case <-ctx.Done():
 				return
 			}
+
 			g = newGroup()
 		}
+
 		g.add(in.number, line, err)
 	}
+
 	if !in.broken { // else the rest of the body is not waited for
 		_ = deadline.SetReadDeadline(time.Time{})
 	}
@@ -153,6 +166,7 @@ func (b *batch) checkToken(ctx context.Context, g *group) {
 	if err == nil {
 		return
 	}
+
 	f := httpapi.AsFailure(err)
 	if f.Status >= http.StatusInternalServerError {
 		return // etcd does not answer: then it takes no changes either
@@ -163,6 +177,7 @@ func (b *batch) checkToken(ctx context.Context, g *group) {
 			it.fail(err)
 		}
 	}
+
 	if !b.revoked.Swap(true) {
 		b.ReportRefusal(b.c.Request, f)
 		_ = http.NewResponseController(b.c.Writer).SetReadDeadline(time.Unix(1, 0)) // a read that waits ends
@@ -173,16 +188,20 @@ func (b *batch) checkToken(ctx context.Context, g *group) {
 func (b *batch) claim(g *group) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+
 	for _, it := range g.items {
 		if it.err != nil {
 			continue
 		}
+
 		name := it.ref.String()
 		if before := b.claims[name]; before != nil && before != g {
 			g.behind = append(g.behind, before)
 		}
+
 		b.claims[name] = g
 	}
+
 	close(g.claimed)
 }
 
@@ -208,36 +227,45 @@ func (b *batch) answer(w *http.ResponseController, groups <-chan *group) error {
 		told = true
 		return errors.Join(out.Flush(), flush(w))
 	}
+
 	for {
 		var g *group
 		var err error
+
 		select {
 		case g = <-groups:
 		default:
 			err = tell()
 			g = <-groups
 		}
+
 		if g == nil {
 			break
 		}
+
 		select {
 		case <-g.done:
 		default:
 			err = errors.Join(err, tell())
 			<-g.done
 		}
+
 		<-b.slots
+
 		if err == nil {
 			_, err = out.Write(g.out)
 			told, none = false, false
 		}
+
 		if err != nil {
 			return err
 		}
 	}
+
 	if none {
 		b.c.Writer.WriteHeader(http.StatusOK)
 	}
+
 	return tell()
 }
 

@@ -35,18 +35,22 @@ func (h *Handlers) comingTicks(c *httpapi.Call, q comingQuery) (httpapi.Answer, 
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	f.Failing = q.Failing
 	p, err := c.Paging(q.PageQuery)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	from, until := q.From, q.Until
 	if from.IsZero() {
 		from = h.Now.Stamp()
 	}
+
 	if !until.IsZero() && !until.After(from.Time) {
 		return httpapi.Answer{}, task.Invalid(task.CodeBadTime, "until", "%s is not after from, %s", until.Format(time.RFC3339), from.Format(time.RFC3339))
 	}
+
 	first := selection.PageHeap[ahead]{Most: p.Limit}
 	if p.After != "" {
 		at, err := selection.ParsePlace(p.After)
@@ -55,17 +59,21 @@ func (h *Handlers) comingTicks(c *httpapi.Call, q comingQuery) (httpapi.Answer, 
 		}
 		first.After = &at
 	}
+
 	err = h.Finder.EachEntry(c.Context(), f, func(refs []record.Ref, entries []*task.Entry) error {
 		for i, e := range entries {
 			if e != nil {
 				lookAhead(c.Context(), &first, refs[i], e, from.Time, until.Time, q.From.IsZero())
 			}
 		}
+
 		return c.Context().Err()
 	})
+
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	kept, after := first.Sorted()
 	list := make([]client.Coming, len(kept))
 	for i, k := range kept {
@@ -73,6 +81,7 @@ func (h *Handlers) comingTicks(c *httpapi.Call, q comingQuery) (httpapi.Answer, 
 		list[i] = client.Coming{Namespace: k.Ref.Namespace, Task: k.Ref.Name, Timezone: k.Of.entry.Timezone, Schedule: k.Of.entry.Schedule,
 			Occurrence: shown(k.Of.sched.Upcoming(before, 1, k.Of.entry.UID)[0])}
 	}
+
 	return httpapi.Page(c, p, list, after)
 }
 
@@ -84,21 +93,26 @@ func lookAhead(ctx context.Context, first *selection.PageHeap[ahead], ref record
 	if !e.Ticks() {
 		return
 	}
+
 	sched, err := schedule.Parse(e.Timing(), e.Anchor.Time)
 	if err != nil || sched.Manual() {
 		return // the owner raises the alarm
 	}
+
 	if silent, ends := e.Silence(); ends && silent.After(from) {
 		from = silent.Time
 	}
+
 	if live && e.From.After(from) {
 		from = e.From.Time
 	}
+
 	const any = int64(1) << 62
 	left := views.RunsLeft(e, any)
 	if left == any && first.After != nil && first.After.At-1 > from.UnixMilli() {
 		from = time.UnixMilli(first.After.At - 1)
 	}
+
 	for ; left > 0 && ctx.Err() == nil; left-- {
 		tick, ok := sched.Next(from)
 		if !ok || !until.IsZero() && tick.After(until) || !first.Offer(selection.Place{At: tick.UnixMilli(), Ref: ref}, ahead{e, sched}) {

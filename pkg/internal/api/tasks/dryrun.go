@@ -58,12 +58,15 @@ func over(old, st store.Stored) store.Stored {
 // would is the change that makes of old, nil if nothing is there, what st is.
 func (h *Handlers) would(old *store.Stored, st store.Stored, result string, ticks int) *client.Change {
 	ch := &client.Change{Result: result, Fields: []client.FieldChange{}}
+
 	if result == client.Unchanged {
 		return ch
 	}
+
 	now := h.Now.Stamp()
 	var before *task.Entry
 	is := views.ShownAs(st.Task.Spec, &st.Entry, now.Time)
+
 	if old == nil {
 		ch.Fields = stated(is)
 	} else {
@@ -73,9 +76,11 @@ func (h *Handlers) would(old *store.Stored, st store.Stored, result string, tick
 		}
 		ch.Fields = task.Compare(was, is)
 	}
+
 	if ticks > 0 {
 		ch.Ticks = compareTicks(before, &st.Entry, now, ticks)
 	}
+
 	return ch
 }
 
@@ -91,10 +96,12 @@ func entryIn(st *store.Stored) *task.Entry {
 func stated(s task.Spec) []client.FieldChange {
 	std := task.Defaults()
 	std.Name, std.Namespace = s.Name, s.Namespace
+
 	list := slices.DeleteFunc(task.Compare(std, s), func(c task.FieldChange) bool { return c.Field == "action" }) // none, which no task has
 	for i := range list {
 		list[i].From = nil // it was not there
 	}
+
 	return list
 }
 
@@ -104,15 +111,18 @@ func (h *Handlers) wouldDelete(c *taskWrite, ref record.Ref) (httpapi.Answer, er
 	if entryBroken(st, err) {
 		st.EntryMod, err = 0, nil
 	}
+
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 	if err := c.CheckIfMatch(ref, st.Task.Revision); err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	c.change = &client.Change{Result: client.Deleted, Fields: []client.FieldChange{}}
 	if c.ticks > 0 {
 		c.change.Ticks = compareTicks(entryIn(&st), nil, h.Now.Stamp(), c.ticks)
 	}
+
 	return h.answerTask(c, http.StatusOK, st, client.Deleted)
 }

@@ -56,9 +56,11 @@ func (g *group) add(number int, line []byte, err error) {
 	from := len(g.text)
 	g.text = append(g.text, line...)
 	it := &item{number: number, from: from, to: len(g.text)}
+
 	if err != nil {
 		it.fail(err)
 	}
+
 	g.items = append(g.items, it)
 }
 
@@ -69,19 +71,24 @@ func (it *item) settle(st store.Stored, result string) { it.st, it.result = st, 
 // work sees a group through.
 func (b *batch) work(ctx context.Context, g *group) {
 	defer close(g.done)
+
 	b.guard(g, func() { b.check(g) })
 	close(g.checked)
 	<-g.claimed
+
 	for _, before := range g.behind {
 		<-before.done
 	}
+
 	g.behind = nil
 	ctx, cancel := context.WithTimeout(ctx, httpapi.RequestTimeout)
 	defer cancel()
+
 	b.guard(g, func() {
 		b.checkToken(ctx, g)
 		b.write(ctx, g)
 	})
+
 	b.unclaim(g)
 	b.guard(g, func() { b.render(ctx, g) })
 }
@@ -91,6 +98,7 @@ func (b *batch) guard(g *group, f func()) {
 	defer func() {
 		if p := recover(); p != nil {
 			b.Log.Error("panic while serving a request", zap.String("path", b.c.Request.URL.Path), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+
 			for _, it := range g.items {
 				if it.result == "" {
 					it.fail(httpapi.Fail(http.StatusInternalServerError, client.CodeInternal, "the server failed; its log says more"))
@@ -98,6 +106,7 @@ func (b *batch) guard(g *group, f func()) {
 			}
 		}
 	}()
+
 	f()
 }
 
@@ -107,16 +116,20 @@ func (b *batch) check(g *group) {
 		if it.result != "" {
 			continue
 		}
+
 		var err error
 		if it.spec, err = task.DecodeSpec(g.text[it.from:it.to]); err == nil {
 			err = b.Handlers.check(&it.spec)
 		}
+
 		if err != nil {
 			it.fail(err)
 			continue
 		}
+
 		it.ref = b.Ref(it.spec.Namespace, it.spec.Name)
 	}
+
 	g.text = nil
 }
 
@@ -136,6 +149,7 @@ func (b *batch) write(ctx context.Context, g *group) {
 				now = append(now, it)
 			}
 		}
+
 		b.together(ctx, now)
 		left = later
 	}
@@ -152,25 +166,31 @@ func (b *batch) together(ctx context.Context, items []*item) {
 		b.pretend(ctx, items)
 		return
 	}
+
 	if b.there.Load() && len(items) > 0 {
 		b.look(ctx, items)
 	}
+
 	for range togethers {
 		var changes []store.Change
 		if items, changes = b.decide(items); len(items) == 0 {
 			return
 		}
+
 		conflict := false
 		for rest := items; len(rest) > 0; {
 			n := store.Fitting(changes)
 			conflict = b.commit(ctx, rest[:n], changes[:n]) || conflict
 			rest, changes = rest[n:], changes[n:]
 		}
+
 		if !conflict {
 			return
 		}
+
 		b.there.Store(true)
 	}
+
 	b.alone(ctx, items)
 }
 
@@ -179,6 +199,7 @@ func (b *batch) pretend(ctx context.Context, items []*item) {
 	if len(items) == 0 {
 		return
 	}
+
 	b.look(ctx, items)
 	left, _ := b.decide(items)
 	for _, it := range left {
@@ -189,6 +210,7 @@ func (b *batch) pretend(ctx context.Context, items []*item) {
 			it.settle(over(*old, it.st), client.Configured)
 		}
 	}
+
 	for _, it := range items {
 		if it.err == nil {
 			it.change = b.would(it.old(), it.st, it.result, b.query.Ticks)
@@ -201,6 +223,7 @@ func (b *batch) pretend(ctx context.Context, items []*item) {
 func (b *batch) commit(ctx context.Context, items []*item, changes []store.Change) (conflict bool) {
 	rev, found, err := b.Store.ChangeTasks(ctx, changes)
 	conflict = errors.Is(err, task.ErrConflict)
+
 	for i, it := range items {
 		switch {
 		case err == nil:
@@ -212,6 +235,7 @@ func (b *batch) commit(ctx context.Context, items []*item, changes []store.Chang
 			it.fail(httpapi.About(it.ref.String(), err))
 		}
 	}
+
 	return conflict
 }
 
@@ -229,6 +253,7 @@ func (b *batch) look(ctx context.Context, items []*item) {
 	for i, it := range items {
 		refs[i] = it.ref
 	}
+
 	found, err := b.Store.FindTasks(ctx, refs)
 	there := false
 	for i, it := range items {
@@ -236,9 +261,11 @@ func (b *batch) look(ctx context.Context, items []*item) {
 			it.fail(err)
 			continue
 		}
+
 		it.found = &found[i]
 		there = there || !errors.Is(found[i].Err, task.ErrNotFound)
 	}
+
 	b.there.Store(there)
 }
 
@@ -250,14 +277,17 @@ func (b *batch) decide(items []*item) (left []*item, changes []store.Change) {
 		if it.result != "" {
 			continue
 		}
+
 		if err := b.become(it); err != nil {
 			it.fail(httpapi.About(it.ref.String(), err))
 		}
+
 		if it.result == "" {
 			left = append(left, it)
 			changes = append(changes, store.Change{Old: it.old(), New: &it.st})
 		}
 	}
+
 	return left, changes
 }
 
@@ -275,6 +305,7 @@ func (b *batch) become(it *item) (err error) {
 		it.st, err = b.fresh(b.c, it.spec)
 		return err
 	}
+
 	old, err := it.found.Stored, it.found.Err
 	broken := entryBroken(old, err)
 	switch {
@@ -283,13 +314,16 @@ func (b *batch) become(it *item) (err error) {
 	case err != nil && !broken:
 		return err
 	}
+
 	mend := broken || old.EntryMod == 0
 	if !mend && b.nothingNew(old, it.spec, false) {
 		it.settle(old, client.Unchanged)
 		return nil
 	}
+
 	it.st, err = b.next(b.c, old, it.spec, as(it.spec), mend)
 	it.found.MarkBy = it.st.MarkBy
+
 	return err
 }
 
@@ -297,15 +331,18 @@ func (b *batch) become(it *item) (err error) {
 func (b *batch) alone(ctx context.Context, items []*item) {
 	c := *b.c
 	c.Request, c.IfNoneMatch = c.Request.WithContext(ctx), b.query.CreateOnly
+
 	for _, it := range items {
 		if it.result != "" {
 			continue
 		}
+
 		st, result, err := b.apply(&taskWrite{Call: &c}, it.ref, it.spec)
 		if err != nil {
 			it.fail(err)
 			continue
 		}
+
 		it.settle(st, result)
 	}
 }
@@ -316,19 +353,23 @@ func (b *batch) render(ctx context.Context, g *group) {
 	if b.query.Full {
 		shown = b.shown(ctx, g)
 	}
+
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false)
 	now := b.Now.Stamp()
+
 	var nodes []task.Node
 	if b.Nodes != nil {
 		nodes = b.Nodes()
 	}
+
 	for _, it := range g.items {
 		r := client.BatchResult{Line: it.number, Name: httpapi.Shorten(it.spec.Name), Result: it.result}
 		if r.Name != "" {
 			r.Namespace = httpapi.Shorten(it.spec.Namespace)
 		}
+
 		if it.err != nil {
 			f := httpapi.AsFailure(it.err)
 			b.logOnce(f)
@@ -339,6 +380,7 @@ func (b *batch) render(ctx context.Context, g *group) {
 				r.WarningDetails = placementWarnings(it.st.Task.Spec, nodes)
 				r.Warnings = task.WarningTexts(r.WarningDetails)
 			}
+
 			if it.st.EntryMod != 0 {
 				if next, ok, _ := views.NextTick(&it.st.Entry, now.Time); ok {
 					r.Next = next
@@ -346,8 +388,10 @@ func (b *batch) render(ctx context.Context, g *group) {
 				_, r.Paused = views.PauseInForce(&it.st.Entry, now.Time)
 			}
 		}
+
 		_ = e.Encode(r) // into memory
 	}
+
 	g.out, g.items = out.Bytes(), nil
 }
 
@@ -357,10 +401,12 @@ func (b *batch) logOnce(f *httpapi.Failure) {
 	if f.Status < http.StatusInternalServerError {
 		return
 	}
+
 	b.mu.Lock()
 	first := !b.logged[f.Code]
 	b.logged[f.Code] = true
 	b.mu.Unlock()
+
 	if first {
 		b.Problems.LogFailure(b.c.Request, f)
 	}
@@ -386,6 +432,7 @@ func (b *batch) shown(ctx context.Context, g *group) map[*item]*client.Task {
 			if err == nil {
 				v = list[i]
 			}
+
 			v.Result, v.DryRun = it.result, it.change
 			shown[it] = &v
 		}
@@ -396,6 +443,7 @@ func (b *batch) shown(ctx context.Context, g *group) map[*item]*client.Task {
 		for i, it := range created {
 			stored[i] = it.st
 		}
+
 		list, err := b.Views.NewTasks(ctx, stored)
 		add(created, list, err)
 	}
@@ -405,6 +453,7 @@ func (b *batch) shown(ctx context.Context, g *group) map[*item]*client.Task {
 		for i, it := range others {
 			tasks[i], entries[i] = it.st.Task, &it.st.Entry
 		}
+
 		list, err := b.Views.Tasks(ctx, tasks, entries)
 		add(others, list, err)
 	}

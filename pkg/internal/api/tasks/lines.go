@@ -38,9 +38,11 @@ func (l *lines) next() ([]byte, error) {
 		if err == nil && len(l.long) == 0 && !tooLong {
 			return bytes.TrimSpace(part), nil
 		}
+
 		if tooLong = tooLong || len(l.long)+len(part) > httpapi.MaxBody+len("\r\n"); !tooLong {
 			l.long = append(l.long, part...)
 		}
+
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
 			continue
@@ -50,10 +52,12 @@ func (l *lines) next() ([]byte, error) {
 			l.over, l.broken = true, true
 			return nil, httpapi.Fail(http.StatusBadRequest, task.CodeBadJSON, "the body ends too early").Because(err)
 		}
+
 		line := bytes.TrimSpace(l.long)
 		if tooLong || len(line) > httpapi.MaxBody {
 			return nil, httpapi.Fail(http.StatusRequestEntityTooLarge, client.CodeTooLarge, "the line is longer than %d bytes", httpapi.MaxBody)
 		}
+
 		return line, nil
 	}
 }

@@ -40,11 +40,13 @@ func (h *Handlers) listTasks(c *httpapi.Call, q listQuery) (httpapi.Answer, erro
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	f.Failing, f.Paused = q.Failing, q.Paused
 	p, err := c.Paging(q.PageQuery)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	order := cmp.Or(string(q.Sort), client.SortName)
 	var found []record.Brief
 	var after string
@@ -53,13 +55,16 @@ func (h *Handlers) listTasks(c *httpapi.Call, q listQuery) (httpapi.Answer, erro
 	} else {
 		found, after, err = h.Finder.Sorted(c.Context(), f, order, p)
 	}
+
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	tasks, refs := make([]task.Task, len(found)), make([]record.Ref, len(found))
 	for i, b := range found {
 		tasks[i], refs[i] = b.Task(), h.Ref(b.Namespace, b.Name)
 	}
+
 	if q.Brief {
 		list := make([]client.Task, len(tasks))
 		for i, t := range tasks {
@@ -67,13 +72,16 @@ func (h *Handlers) listTasks(c *httpapi.Call, q listQuery) (httpapi.Answer, erro
 		}
 		return httpapi.Page(c, p, list, after)
 	}
+
 	entries, err := h.Store.Entries(c.Context(), refs)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	list, err := h.Views.TasksWithRuns(c.Context(), tasks, entries, q.Recent)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	return httpapi.Page(c, p, list, after)
 }

@@ -29,27 +29,33 @@ func (h *Handlers) nextTicks(c *httpapi.Call, q nextQuery) (httpapi.Answer, erro
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	count, from := q.Count, q.From
 	if from.IsZero() {
 		from = h.Now.Stamp()
 	}
+
 	st, err := h.Store.Task(c.Context(), ref)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	e := st.Entry
 	if st.EntryMod == 0 {
 		if e, err = entryOf(st.Task, st.Task.CreatedAt, st.Task.CreatedAt); err != nil {
 			return httpapi.Answer{}, err
 		}
 	}
+
 	if until, ends := e.Silence(); ends && until.After(from.Time) {
 		from = until
 	}
+
 	sched, err := schedule.Parse(e.Timing(), e.Anchor.Time)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	return occurrences(sched.Upcoming(from.Time, int(min(int64(count), views.RunsLeft(&e, int64(count)))), e.UID))
 }
 
@@ -83,13 +89,16 @@ func (h *Handlers) scheduleNext(c *httpapi.Call) (httpapi.Answer, error) {
 	if err := httpapi.CheckTime("from", ask.From); err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	timing, err := timingOf(ask)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	list, err := schedule.Upcoming(timing, ask.From.Time, ask.From.Time, ask.Count)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	return occurrences(list)
 }

@@ -38,6 +38,7 @@ func (p pausing) over(old store.Stored, spec task.Spec, e *task.Entry) (since ta
 		own = *o
 		own.Pauses = append([]task.Pause(nil), o.Pauses...)
 	}
+
 	was, holds := views.PauseInForce(&old.Entry, p.now.Time)
 	until, _ := old.Entry.Silence()
 	e.Paused = spec.Paused || holds && !views.Settled(old.Task.Spec, p.now.Time).Paused && !p.resume
@@ -48,14 +49,17 @@ func (p pausing) over(old store.Stored, spec task.Spec, e *task.Entry) (since ta
 		own.Pauses = append(own.Pauses, task.Pause{Since: p.now, By: p.who, Reason: spec.PauseReason, Until: spec.PausedUntil})
 		own.Pauses = own.Pauses[max(0, len(own.Pauses)-task.KeepPauses):]
 	}
+
 	end := func() {
 		if n := len(own.Pauses); n > 0 && own.Pauses[n-1].Ended.IsZero() {
 			own.Pauses[n-1].Ended, own.Pauses[n-1].EndedBy = p.now, p.who
 		}
+
 		if !e.Paused || was != nil && was.By == task.PausedByFailures {
 			own.Failures = 0
 		}
 	}
+
 	switch {
 	case holds && !e.Paused:
 		end()
@@ -71,7 +75,9 @@ func (p pausing) over(old store.Stored, spec task.Spec, e *task.Entry) (since ta
 	case !holds && e.Paused:
 		begin()
 	}
+
 	e.Own = kept(own, old, spec)
+
 	return since
 }
 
@@ -89,17 +95,21 @@ func kept(own task.Own, old store.Stored, spec task.Spec) *task.Own {
 	if spec.MaxRuns == 0 {
 		own.Runs = 0
 	}
+
 	if spec.PauseAfter == 0 {
 		own.Failures, own.Counted = 0, 0
 	} else if old.Task.PauseAfter == 0 { // what failed before does not count
 		own.Counted = max(own.Counted, old.EntryMod, old.Task.Revision)
 	}
+
 	if spec.Target.Strategy != task.StrategySticky {
 		own.Node = ""
 	}
+
 	if own.Runs == 0 && own.Failures == 0 && own.Counted == 0 && len(own.Pauses) == 0 && own.Node == "" {
 		return nil
 	}
+
 	return &own
 }
 
@@ -113,23 +123,28 @@ func (h *Handlers) pauseTask(c *httpapi.Call) (httpapi.Answer, error) {
 	if err := c.Decode(&body); err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	ask := body.PauseRequest
 	if body.For != nil {
 		if ask.For = *body.For; ask.For == 0 {
 			return httpapi.Answer{}, task.Invalid(task.CodeOutOfRange, "for", "%s is not between 1s and %s", ask.For, task.MaxTimeout)
 		}
 	}
+
 	if err := h.checkPause(&ask); err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	return h.edited(&taskWrite{Call: c}, edit{is: task.ChangePaused, spec: func(_, shown task.Spec) (task.Spec, error) {
 		shown.Paused = true
 		if !ask.Until.IsZero() {
 			shown.PausedUntil = ask.Until
 		}
+
 		if ask.Reason != "" {
 			shown.PauseReason = ask.Reason
 		}
+
 		return shown, nil
 	}})
 }
@@ -137,6 +152,7 @@ func (h *Handlers) pauseTask(c *httpapi.Call) (httpapi.Answer, error) {
 // checkPause checks a pause, and makes an instant of its end.
 func (h *Handlers) checkPause(ask *client.PauseRequest) error {
 	now := h.Now.Stamp()
+
 	if ask.For != 0 {
 		if !ask.Until.IsZero() {
 			return task.Invalid(task.CodeBadValue, "for", "is instead of until: give one of them")
@@ -147,8 +163,10 @@ func (h *Handlers) checkPause(ask *client.PauseRequest) error {
 		if err := h.trustClock(); err != nil {
 			return err
 		}
+
 		ask.Until = task.At(now.Add(ask.For.Std()))
 	}
+
 	probe := task.Defaults()
 	probe.Name, probe.Action.Noop = "x", &task.Noop{}
 	probe.Paused, probe.PausedUntil, probe.PauseReason = true, ask.Until, ask.Reason
@@ -157,9 +175,11 @@ func (h *Handlers) checkPause(ask *client.PauseRequest) error {
 		field := map[string]string{"paused_until": "until", "pause_reason": "reason"}[fault.Field]
 		return task.Invalid(fault.Code, field, "%s", fault.Message)
 	}
+
 	if !ask.Until.IsZero() && !ask.Until.After(now.Time) {
 		return task.Invalid(task.CodeBadTime, "until", "%s has passed", ask.Until.Format(time.RFC3339))
 	}
+
 	return nil
 }
 
@@ -176,9 +196,11 @@ func (h *Handlers) edited(c *taskWrite, ed edit) (httpapi.Answer, error) {
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	st, result, err := h.change(c, ref, ed)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	return h.answerTask(c, http.StatusOK, st, result)
 }

@@ -33,6 +33,7 @@ func (h *Handlers) readSpec(c *httpapi.Call, namespace, name string) (task.Spec,
 	if spec.Namespace, spec.Name, err = identity(c, namespace, name); err != nil {
 		return spec, err
 	}
+
 	return spec, h.check(&spec)
 }
 
@@ -46,6 +47,7 @@ func identity(c *httpapi.Call, namespace, name string) (string, string, error) {
 	if said.Namespace != nil && *said.Namespace != namespace {
 		return "", "", task.Invalid(task.CodeBadValue, "namespace", "%s is not the namespace of the path, %s; leave it out", task.Quote(*said.Namespace), namespace)
 	}
+
 	switch {
 	case name == "" && said.Name == nil:
 		return namespace, "", nil
@@ -54,6 +56,7 @@ func identity(c *httpapi.Call, namespace, name string) (string, string, error) {
 	case said.Name != nil && *said.Name != name:
 		return "", "", task.Invalid(task.CodeBadValue, "name", "%s is not the name of the path, %s; a task cannot be renamed", task.Quote(*said.Name), name)
 	}
+
 	return namespace, name, nil
 }
 
@@ -65,14 +68,17 @@ func (h *Handlers) check(spec *task.Spec) error {
 	if err := schedule.Check(spec.Timing()); err != nil {
 		return err
 	}
+
 	var err error
 	if spec.Schedule, err = schedule.ResolveIn(spec.Schedule, h.Now()); err != nil {
 		return err
 	}
+
 	timing, err := spread(spec)
 	if err != nil {
 		return err
 	}
+
 	return schedule.Check(timing)
 }
 
@@ -100,14 +106,17 @@ func (h *Handlers) createTask(request *httpapi.Call, q dryRunQuery) (httpapi.Ans
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	spec, err := h.readSpec(request, ns, "")
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	st, err := h.create(c, spec)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	a, err := h.answerTask(c, http.StatusCreated, st, client.Created)
 	if err == nil {
 		if c.dry {
@@ -116,6 +125,7 @@ func (h *Handlers) createTask(request *httpapi.Call, q dryRunQuery) (httpapi.Ans
 		}
 		a.Header["Location"] = []string{"/v1/namespaces/" + spec.Namespace + "/tasks/" + spec.Name}
 	}
+
 	return a, err
 }
 
@@ -125,6 +135,7 @@ func (h *Handlers) create(c *taskWrite, spec task.Spec) (store.Stored, error) {
 	if err != nil {
 		return st, err
 	}
+
 	if c.dry {
 		if _, err := h.Store.Revisions(c.Context(), st.Ref); !errors.Is(err, task.ErrNotFound) {
 			if err == nil {
@@ -132,12 +143,16 @@ func (h *Handlers) create(c *taskWrite, spec task.Spec) (store.Stored, error) {
 			}
 			return st, err
 		}
+
 		st = unborn(st)
 		c.change = h.would(nil, st, client.Created, c.ticks)
+
 		return st, nil
 	}
+
 	rev, err := h.Store.CreateTask(c.Context(), st.Ref, st.Task, st.Entry)
 	st.Task.Revision, st.EntryMod = rev, rev
+
 	return st, httpapi.About(st.Ref.String(), err)
 }
 
@@ -146,6 +161,7 @@ func (h *Handlers) fresh(c *httpapi.Call, spec task.Spec) (store.Stored, error) 
 	if err := h.trustClock(); err != nil {
 		return store.Stored{}, err
 	}
+
 	now := h.Now.Stamp()
 	spec = views.Settled(spec, now.Time)
 	t := task.Task{Spec: spec, UID: task.NewUID(), Generation: 1, CreatedAt: now, UpdatedAt: now, UpdatedBy: c.Actor(), Change: task.ChangeCreated}
@@ -154,6 +170,7 @@ func (h *Handlers) fresh(c *httpapi.Call, spec task.Spec) (store.Stored, error) 
 	if st.Entry, err = entryOf(t, now, now); err == nil {
 		pausing{now: now, who: c.Actor()}.over(store.Stored{}, spec, &st.Entry)
 	}
+
 	return st, err
 }
 
@@ -171,13 +188,16 @@ func (h *Handlers) getTask(c *httpapi.Call) (httpapi.Answer, error) {
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	st, err := h.Store.Task(c.Context(), ref)
 	if entryBroken(st, err) {
 		st.EntryMod, err = 0, nil // the entry cannot be read: the spec can be shown
 	}
+
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	return h.answerTask(&taskWrite{Call: c}, http.StatusOK, st, "")
 }
 
@@ -191,6 +211,7 @@ func (h *Handlers) deleteTask(request *httpapi.Call, q dryRunQuery) (httpapi.Ans
 	if c.dry {
 		return h.wouldDelete(c, ref)
 	}
+
 	err = httpapi.RetryConflict(c.Context(), func() error {
 		st, err := h.Store.Revisions(c.Context(), ref)
 		if err != nil {
@@ -199,9 +220,12 @@ func (h *Handlers) deleteTask(request *httpapi.Call, q dryRunQuery) (httpapi.Ans
 		if err := c.CheckIfMatch(ref, st.Task.Revision); err != nil {
 			return err
 		}
+
 		_, err = h.Store.BuryTask(c.Context(), st, record.Tombstone{UID: st.Task.UID, Generation: st.Task.Generation, DeletedAt: h.Now.Stamp(), DeletedBy: c.Actor()})
+
 		return httpapi.About(ref.String(), err)
 	})
+
 	return httpapi.Answer{Status: http.StatusNoContent}, err
 }
 
@@ -214,18 +238,22 @@ func (h *Handlers) taskKeys(c *httpapi.Call) (httpapi.Answer, error) {
 	if _, err := h.Store.Revisions(c.Context(), ref); err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	keys, err := h.Store.KeysOf(c.Context(), ref)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	get := "etcdctl get "
 	if h.Etcd != "" {
 		get = "etcdctl --endpoints " + h.Etcd + " get "
 	}
+
 	out := client.Keys{Items: make([]client.Key, len(keys))}
 	var commands []string
 	for i, key := range keys {
 		out.Items[i] = client.Key(key)
+
 		switch {
 		case !key.Present:
 		case strings.HasSuffix(key.Key, "/"):
@@ -234,7 +262,9 @@ func (h *Handlers) taskKeys(c *httpapi.Call) (httpapi.Answer, error) {
 			commands = append(commands, get+key.Key)
 		}
 	}
+
 	out.Command = strings.Join(commands, " && ")
+
 	return httpapi.Answer{Status: http.StatusOK, Body: out}, nil
 }
 

@@ -39,20 +39,25 @@ type ticker struct {
 // no matter of the schedule.
 func ticksOf(e *task.Entry, now time.Time) *ticker {
 	t := &ticker{}
+
 	if e == nil || !e.Ticks() {
 		return t
 	}
+
 	s, err := schedule.Parse(e.Timing(), e.Anchor.Time)
 	if err != nil {
 		return t // it does not fire
 	}
+
 	t.schedule, t.uid, t.after, t.left = s, e.UID, e.From.Time, views.RunsLeft(e, mostTicks+1)
 	if until, ends := e.Silence(); ends && until.After(t.after) {
 		t.after = until.Time
 	}
+
 	if due, ok := s.LastDue(now, e.UID); ok && due.After(t.after) {
 		t.after = due // with jitter, a tick of the past may be due in the future
 	}
+
 	return t
 }
 
@@ -61,15 +66,18 @@ func (t *ticker) next() *aTick {
 	if t.schedule == nil || t.left <= 0 {
 		return nil
 	}
+
 	at, ok := t.schedule.Next(t.after)
 	if !ok {
 		return nil
 	}
+
 	t.after = at
 	t.left--
 	if t.uid == "" {
 		return &aTick{at: at, due: at, before: t.schedule.DueBefore(at)}
 	}
+
 	return &aTick{at: at, due: t.schedule.Due(at, t.uid)}
 }
 
@@ -82,6 +90,7 @@ func (t *ticker) upTo(end time.Time, first *aTick) (list []aTick, more bool) {
 		}
 		list = append(list, *tick)
 	}
+
 	return list, false
 }
 
@@ -105,20 +114,24 @@ func compareTicks(before, after *task.Entry, now task.Time, most int) *client.Ti
 			end = first.due
 		}
 	}
+
 	// A tick may move beyond the end: it is looked for a little further.
 	old, more := was.upTo(end.Add(clocksApart), firstWas)
 	if more {
 		end = earlier(end, old[len(old)-1].due)
 	}
+
 	young, more := is.upTo(end.Add(clocksApart), firstIs)
 	if more {
 		end = earlier(end, young[len(young)-1].due)
 	}
+
 	c := &client.TickChange{From: now, Until: task.At(end), Ticks: []client.TickMove{}}
 	for _, m := range moves(old, young, was.zone(), is.zone()) {
 		if m.first().After(end) {
 			break
 		}
+
 		switch {
 		case m.was == nil:
 			c.Come++
@@ -127,10 +140,12 @@ func compareTicks(before, after *task.Entry, now task.Time, most int) *client.Ti
 		default:
 			c.Move++
 		}
+
 		if len(c.Ticks) < most {
 			c.Ticks = append(c.Ticks, client.TickMove{Was: m.was.told(was.zone()), Is: m.is.told(is.zone())})
 		}
 	}
+
 	return c
 }
 
@@ -145,6 +160,7 @@ func (m move) first() time.Time {
 	case m.is == nil:
 		return m.was.due
 	}
+
 	return earlier(m.was.due, m.is.due)
 }
 
@@ -154,14 +170,17 @@ func (m move) first() time.Time {
 func moves(old, young []aTick, zoneWas, zoneIs *time.Location) []move {
 	var list []move
 	var gone []*aTick
+
 	come := make(map[int64]*aTick, len(young))
 	for i := range young {
 		come[young[i].at.UnixMilli()] = &young[i]
 	}
+
 	for i := range old {
 		was, at := &old[i], old[i].at.UnixMilli()
 		is := come[at]
 		delete(come, at)
+
 		switch {
 		case is == nil:
 			gone = append(gone, was)
@@ -169,6 +188,7 @@ func moves(old, young []aTick, zoneWas, zoneIs *time.Location) []move {
 			list = append(list, move{was, is})
 		}
 	}
+
 	if zoneWas.String() != zoneIs.String() {
 		byClock := make(map[string]*aTick, len(come))
 		for i := range young {
@@ -176,6 +196,7 @@ func moves(old, young []aTick, zoneWas, zoneIs *time.Location) []move {
 				byClock[t.at.In(zoneIs).Format(time.DateTime)] = t
 			}
 		}
+
 		gone = slices.DeleteFunc(gone, func(was *aTick) bool {
 			clock := was.at.In(zoneWas).Format(time.DateTime)
 			is := byClock[clock]
@@ -184,18 +205,23 @@ func moves(old, young []aTick, zoneWas, zoneIs *time.Location) []move {
 				delete(byClock, clock)
 				delete(come, is.at.UnixMilli())
 			}
+
 			return is != nil
 		})
 	}
+
 	for _, was := range gone {
 		list = append(list, move{was: was})
 	}
+
 	for i := range young {
 		if is := &young[i]; come[is.at.UnixMilli()] != nil {
 			list = append(list, move{is: is})
 		}
 	}
+
 	slices.SortStableFunc(list, func(a, b move) int { return a.first().Compare(b.first()) })
+
 	return list
 }
 
@@ -211,12 +237,15 @@ func (t *aTick) told(zone *time.Location) *client.TickTime {
 	if t == nil {
 		return nil
 	}
+
 	told := &client.TickTime{Time: task.At(t.at), Local: t.at.In(zone).Format(localLayout)}
 	if !t.due.Equal(t.at) {
 		told.DueAt = task.At(t.due)
 	}
+
 	if t.before.After(t.at) {
 		told.DueBefore = task.At(t.before)
 	}
+
 	return told
 }

@@ -19,6 +19,7 @@ func timingOf(ask client.ScheduleRequest) (task.Timing, error) {
 	if t.Schedule, err = schedule.ResolveIn(t.Schedule, ask.From.Time); err != nil || ask.Name == "" {
 		return t, err
 	}
+
 	namespace := cmp.Or(ask.Namespace, task.Defaults().Namespace)
 	if err := task.CheckName("namespace", namespace); err != nil {
 		return t, err
@@ -26,7 +27,9 @@ func timingOf(ask client.ScheduleRequest) (task.Timing, error) {
 	if err := task.CheckName("name", ask.Name); err != nil {
 		return t, err
 	}
+
 	t.Schedule, err = schedule.Spread(t.Schedule, namespace, ask.Name)
+
 	return t, err
 }
 

@@ -47,30 +47,37 @@ func (h *Handlers) change(c *taskWrite, ref record.Ref, ed edit) (st store.Store
 		if err := c.CheckIfMatch(ref, old.Task.Revision); err != nil {
 			return err
 		}
+
 		spec, err := ed.spec(views.Settled(old.Task.Spec, h.Now()), views.ShownAs(old.Task.Spec, &old.Entry, h.Now()))
 		if err != nil {
 			return err
 		}
+
 		mend := broken || old.EntryMod == 0
 		if !mend && h.nothingNew(old, spec, ed.resume) {
 			st, result = old, client.Unchanged
 			c.change = h.would(&old, st, result, c.ticks)
 			return nil
 		}
+
 		st, err = h.next(c.Call, old, spec, ed, mend)
 		if err != nil {
 			return err
 		}
+
 		if c.dry {
 			st, result = over(old, st), client.Configured
 			c.change = h.would(&old, st, result, c.ticks)
 			return nil
 		}
+
 		old.MarkBy = st.MarkBy
 		rev, err := h.Store.UpdateTask(c.Context(), old, st.Task, st.Entry)
 		st.Task.Revision, st.EntryMod, result = rev, rev, client.Configured
+
 		return httpapi.About(ref.String(), err)
 	})
+
 	return st, result, err
 }
 
@@ -81,6 +88,7 @@ func (h *Handlers) nothingNew(old store.Stored, spec task.Spec, resume bool) boo
 	if _, paused := views.PauseInForce(&old.Entry, now); paused && resume {
 		return false
 	}
+
 	spec = views.Settled(spec, now)
 	return same(spec, views.Settled(old.Task.Spec, now)) || same(spec, views.ShownAs(old.Task.Spec, &old.Entry, now))
 }
@@ -105,19 +113,23 @@ func (h *Handlers) next(c *httpapi.Call, old store.Stored, spec task.Spec, ed ed
 	if anew {
 		anchor = now
 	}
+
 	e, err := entryOf(t, from, anchor)
 	if err != nil {
 		return store.Stored{}, err
 	}
+
 	since := pausing{now: now, who: c.Actor(), resume: ed.resume}.over(old, spec, &e)
 	if anew || usedUp(&old.Entry, old.Task.MaxRuns) && !usedUp(&old.Entry, spec.MaxRuns) {
 		since = now
 	}
+
 	if !since.IsZero() {
 		if err := h.trustClock(); err != nil {
 			return store.Stored{}, err
 		}
 	}
+
 	st := store.Stored{Ref: old.Ref, Task: t}
 	if anew && (old.Entry.Jitter > 0 || e.Jitter > 0) {
 		if since, err = h.behindMark(c, old, e, since); err != nil {
@@ -125,10 +137,13 @@ func (h *Handlers) next(c *httpapi.Call, old store.Stored, spec task.Spec, ed ed
 		}
 		st.MarkBy = since
 	}
+
 	if e.From.Before(since.Time) {
 		e.From = since
 	}
+
 	st.Entry = e
+
 	return st, nil
 }
 
@@ -153,6 +168,7 @@ func (h *Handlers) behindMark(c *httpapi.Call, old store.Stored, e task.Entry, s
 	if err != nil {
 		return since, err
 	}
+
 	if mark.After(since.Time) {
 		since = mark
 	}
@@ -163,10 +179,12 @@ func (h *Handlers) behindMark(c *httpapi.Call, old store.Stored, e task.Entry, s
 		if err != nil {
 			continue // the old entry could not be read: it has no ticks
 		}
+
 		if tick, ok := sched.Next(since.Time); ok && !tick.After(from) {
 			from = tick.Add(-time.Millisecond)
 		}
 	}
+
 	return task.At(from), nil
 }
 
@@ -184,6 +202,7 @@ func changeOf(old, spec task.Spec) string {
 	case spec.Paused:
 		return task.ChangePaused
 	}
+
 	return task.ChangeResumed
 }
 
@@ -194,14 +213,17 @@ func (h *Handlers) applyTask(request *httpapi.Call, q dryRunQuery) (httpapi.Answ
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	spec, err := h.readSpec(request, ref.Namespace, ref.Name)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	st, result, err := h.apply(c, ref, spec)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	return h.answerTask(c, http.StatusOK, st, result)
 }
 
@@ -217,13 +239,16 @@ func (h *Handlers) apply(c *taskWrite, ref record.Ref, spec task.Spec) (st store
 				return fmt.Errorf("task %s is not there: %w, %d", ref, task.ErrStale, c.IfMatch)
 			}
 		}
+
 		st, err = h.create(c, spec)
 		result = client.Created
 		if errors.Is(err, task.ErrExists) && !c.IfNoneMatch {
 			return fmt.Errorf("%w: it was created meanwhile", task.ErrConflict)
 		}
+
 		return err
 	})
+
 	return st, result, err
 }
 
@@ -234,14 +259,17 @@ func (h *Handlers) patchTask(request *httpapi.Call, q dryRunQuery) (httpapi.Answ
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	patch, err := readPatch(request, ref)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	ed := edit{spec: func(old, _ task.Spec) (task.Spec, error) { return h.applyPatch(old, patch) }}
 	if paused, said := patch["paused"]; said {
 		ed.resume = paused != true
 	}
+
 	return h.edited(c, ed)
 }
 
@@ -251,6 +279,7 @@ func readPatch(c *httpapi.Call, ref record.Ref) (map[string]any, error) {
 	if err := task.DecodeStrict(c.Body, &task.Spec{}); err != nil {
 		return nil, err
 	}
+
 	var patch map[string]any
 	if err := task.DecodeStrict(c.Body, &patch); err != nil {
 		return nil, err
@@ -261,8 +290,10 @@ func readPatch(c *httpapi.Call, ref record.Ref) (map[string]any, error) {
 	if _, _, err := identity(c, ref.Namespace, ref.Name); err != nil {
 		return nil, err
 	}
+
 	delete(patch, "name") // they are the path's, and stay
 	delete(patch, "namespace")
+
 	return patch, nil
 }
 
@@ -272,6 +303,7 @@ func (h *Handlers) applyPatch(old task.Spec, patch map[string]any) (task.Spec, e
 	if err != nil {
 		return old, fmt.Errorf("write the spec: %w", err)
 	}
+
 	var doc map[string]any
 	if err := json.Unmarshal(b, &doc); err != nil {
 		return old, fmt.Errorf("read the spec: %w", err)
@@ -279,10 +311,12 @@ func (h *Handlers) applyPatch(old task.Spec, patch map[string]any) (task.Spec, e
 	if b, err = json.Marshal(merge(doc, patch)); err != nil {
 		return old, fmt.Errorf("write the patched spec: %w", err)
 	}
+
 	spec, err := task.DecodeSpec(b)
 	if err != nil {
 		return old, err
 	}
+
 	return spec, h.check(&spec)
 }
 
@@ -291,6 +325,7 @@ func merge(doc, patch map[string]any) map[string]any {
 	if doc == nil {
 		doc = map[string]any{}
 	}
+
 	for key, v := range patch {
 		switch v := v.(type) {
 		case nil:
@@ -302,5 +337,6 @@ func merge(doc, patch map[string]any) map[string]any {
 			doc[key] = v
 		}
 	}
+
 	return doc
 }

@@ -21,10 +21,12 @@ func (h *Handlers) taskVersions(c *httpapi.Call) (httpapi.Answer, error) {
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	list, err := h.versions(c, ref)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	out := make([]client.TaskVersion, len(list))
 	for i, t := range list {
 		out[i] = client.TaskVersion{Task: views.FillLists(t), Changed: []string{}}
@@ -32,6 +34,7 @@ func (h *Handlers) taskVersions(c *httpapi.Call) (httpapi.Answer, error) {
 			out[i].Changed = task.Differences(list[i+1].Spec, t.Spec)
 		}
 	}
+
 	return httpapi.All(out)
 }
 
@@ -46,6 +49,7 @@ func (h *Handlers) versions(c *httpapi.Call, ref record.Ref) ([]task.Task, error
 		}
 		return nil, fmt.Errorf("%w: it was deleted at %s by %s%s", err, gone.DeletedAt.Format(time.RFC3339), cmp.Or(gone.DeletedBy, "nobody knows whom"), because)
 	}
+
 	return list, err
 }
 
@@ -56,6 +60,7 @@ func (h *Handlers) rollbackTask(c *httpapi.Call) (httpapi.Answer, error) {
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	var ask client.RollbackRequest
 	if err := c.Decode(&ask); err != nil {
 		return httpapi.Answer{}, err
@@ -63,6 +68,7 @@ func (h *Handlers) rollbackTask(c *httpapi.Call) (httpapi.Answer, error) {
 	if ask.To < 0 {
 		return httpapi.Answer{}, task.Invalid(task.CodeOutOfRange, "to", "%d is not a generation", ask.To)
 	}
+
 	var out client.RolledBack
 	err = httpapi.RetryConflict(c.Context(), func() error {
 		list, err := h.versions(c, ref)
@@ -72,39 +78,50 @@ func (h *Handlers) rollbackTask(c *httpapi.Call) (httpapi.Answer, error) {
 		if err := c.CheckIfMatch(ref, list[0].Revision); err != nil {
 			return err
 		}
+
 		to, err := rollbackTarget(list, ask.To)
 		if err != nil {
 			return err
 		}
+
 		spec := samePause(to.Spec, list[0].Spec)
 		if err := h.check(&spec); err != nil {
 			return err
 		}
+
 		out = client.RolledBack{To: to.Generation, Changed: task.Differences(list[0].Spec, spec)}
 		if ask.DryRun {
 			st, err := h.Store.Task(c.Context(), ref)
 			if err == nil {
 				out.Task, err = h.Views.Task(c.Context(), st)
 			}
+
 			out.Result = client.Unchanged
+
 			return err
 		}
+
 		once := *c
 		once.IfMatch = list[0].Revision // what was compared is what is written over
 		write := &taskWrite{Call: &once}
+
 		st, result, err := h.change(write, ref, edit{is: task.ChangeRolledBack, spec: func(_, _ task.Spec) (task.Spec, error) { return spec, nil }})
 		if errors.Is(err, task.ErrStale) && c.IfMatch == 0 {
 			return fmt.Errorf("%w: task %s", task.ErrConflict, ref)
 		}
+
 		if err == nil {
 			a, _ := h.answerTask(write, http.StatusOK, st, result) // it is written
 			out.Task, _ = a.Body.(client.Task)
 		}
+
 		return err
 	})
+
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	return httpapi.Answer{Status: http.StatusOK, Body: out, Header: map[string][]string{"Etag": {httpapi.ETag(out.Revision)}}}, nil
 }
 
@@ -119,12 +136,14 @@ func samePause(s, as task.Spec) task.Spec {
 func rollbackTarget(list []task.Task, generation int64) (task.Task, error) {
 	now, former := list[0], list[1:]
 	differs := func(t task.Task) bool { return t.Name != "" && !same(samePause(t.Spec, now.Spec), now.Spec) }
+
 	if generation == 0 {
 		if i := slices.IndexFunc(former, differs); i >= 0 {
 			return former[i], nil
 		}
 		return now, httpapi.Fail(http.StatusConflict, client.CodeConflict, "no version is kept that says something else than the one in force, %d", now.Generation).WithField("to")
 	}
+
 	i := slices.IndexFunc(list, func(t task.Task) bool { return t.Generation == generation })
 	switch {
 	case i < 0:
@@ -134,5 +153,6 @@ func rollbackTarget(list []task.Task, generation int64) (task.Task, error) {
 	case !differs(list[i]):
 		return now, httpapi.Fail(http.StatusConflict, client.CodeConflict, "version %d says the same as the one in force, %d", generation, now.Generation).WithField("to")
 	}
+
 	return list[i], nil
 }

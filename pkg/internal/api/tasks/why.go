@@ -30,10 +30,12 @@ func (h *Handlers) whyTask(c *httpapi.Call, ask whyQuery) (httpapi.Answer, error
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	q, err := h.question(c, ref, ask)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+
 	from, to := q.Span(h.Now())
 	account, err := h.Store.Account(c.Context(), ref, from, to)
 	if err != nil {
@@ -42,6 +44,7 @@ func (h *Handlers) whyTask(c *httpapi.Call, ask whyQuery) (httpapi.Answer, error
 	if account.Task == nil && account.EntryMade == 0 && account.Deleted == nil && len(account.Broken) == 0 {
 		return httpapi.Answer{}, fmt.Errorf("task %s: %w", ref, task.ErrNotFound)
 	}
+
 	return httpapi.Answer{Status: http.StatusOK, Body: why.For(h.facts(ref, account), q)}, nil
 }
 
@@ -52,13 +55,16 @@ func (h *Handlers) question(c *httpapi.Call, ref record.Ref, ask whyQuery) (q wh
 		if err != nil && !errors.Is(err, task.ErrNotFound) && !errors.Is(err, task.ErrInvalid) {
 			return q, err
 		}
+
 		if q.Timezone = st.Task.Timezone; q.Timezone == "" {
 			q.Timezone = task.Defaults().Timezone
 		}
 	}
+
 	if _, err := schedule.Location(q.Timezone); err != nil {
 		return q, err
 	}
+
 	for _, p := range []struct {
 		name string
 		text *string
@@ -67,12 +73,15 @@ func (h *Handlers) question(c *httpapi.Call, ref record.Ref, ask whyQuery) (q wh
 		if p.text == nil {
 			continue
 		}
+
 		m, err := why.ReadMoment(*p.text, q.Timezone)
 		if err != nil {
 			return q, task.Under(p.name, err)
 		}
+
 		*p.to = &m
 	}
+
 	switch {
 	case q.At != nil && (q.From != nil || q.To != nil):
 		return q, task.Invalid(task.CodeBadValue, "at", "a time and a range exclude each other: give at, or from and to")
@@ -81,12 +90,14 @@ func (h *Handlers) question(c *httpapi.Call, ref record.Ref, ask whyQuery) (q wh
 	case q.From != nil && q.To == nil:
 		q.To = why.Instant(h.Now())
 	}
+
 	if from, to := q.Span(h.Now()); to.Before(from) {
 		if ask.To == nil {
 			return q, task.Invalid(task.CodeRequired, "to", "is needed when from is a time to come: a range ends now, unless to says when")
 		}
 		return q, task.Invalid(task.CodeBadValue, "to", "is before from")
 	}
+
 	return q, nil
 }
 
@@ -101,14 +112,18 @@ func (h *Handlers) facts(ref record.Ref, a store.Account) why.Facts {
 	if d := a.Deleted; d != nil {
 		f.Deleted = &task.Deletion{UID: d.UID, Generation: d.Generation, At: d.DeletedAt, By: d.DeletedBy, Why: d.Why}
 	}
+
 	if o := a.Owner; o != nil {
 		f.Owner = &why.Owner{Node: o.Node, Since: o.Since.Time, Previous: o.Previous}
 	}
+
 	if w := a.Watermark; w != nil {
 		f.Watermark = &why.Watermark{Time: w.Time.Time, All: w.Decided(w.Time, ref.String())}
 		f.Covered = a.EntryMade > 0 && a.EntryMade <= w.Seen
 	}
+
 	keys := h.Store.Keys()
+
 	for _, key := range a.Broken {
 		switch k, ok := keys.ParseShard(key); {
 		case key == keys.Spec(ref):
@@ -119,5 +134,6 @@ func (h *Handlers) facts(ref record.Ref, a store.Account) why.Facts {
 			f.Broken = append(f.Broken, k.Run)
 		}
 	}
+
 	return f
 }

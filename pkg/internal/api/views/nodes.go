@@ -15,19 +15,23 @@ func PresentNodes(ctx context.Context, st *store.Store) ([]task.Node, []record.O
 	if err != nil {
 		return nil, nil, err
 	}
+
 	owned := map[string]int{}
 	for _, o := range owners {
 		owned[o.Node]++
 	}
+
 	for i := range nodes {
 		n := &nodes[i]
 		n.Shards = owned[n.Name]
 		if n.Labels == nil {
 			n.Labels = map[string]string{}
 		}
+
 		if n.Roles == nil {
 			n.Roles = []string{}
 		}
 	}
+
 	return nodes, owners, nil
 }

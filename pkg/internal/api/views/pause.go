@@ -39,6 +39,7 @@ func ShownAs(s task.Spec, e *task.Entry, now time.Time) task.Spec {
 	case p != nil:
 		s.PausedUntil, s.PauseReason = p.Until, p.Reason
 	}
+
 	s.Paused = true
 	return s
 }

@@ -31,10 +31,12 @@ func (h *Viewer) Task(ctx context.Context, st store.Stored) (client.Task, error)
 	if st.EntryMod != 0 {
 		entry = &st.Entry
 	}
+
 	views, err := h.Tasks(ctx, []task.Task{st.Task}, []*task.Entry{entry})
 	if err != nil {
 		return client.Task{}, err
 	}
+
 	return views[0], nil
 }
 
@@ -48,6 +50,7 @@ func (h *Viewer) TaskAfterWrite(ctx context.Context, st store.Stored, result str
 	if err != nil {
 		return client.Task{}, err
 	}
+
 	return views[0], nil
 }
 
@@ -64,10 +67,12 @@ func (h *Viewer) TasksWithRuns(ctx context.Context, tasks []task.Task, entries [
 		refs[i] = h.Ref(t.Namespace, t.Name)
 		at[refs[i]] = i
 	}
+
 	outcomes, err := h.Store.Outcomes(ctx, refs, recent)
 	if err != nil {
 		return nil, err
 	}
+
 	now := h.Now.Stamp()
 	views := make([]client.Task, len(tasks))
 	for i, t := range tasks {
@@ -75,24 +80,30 @@ func (h *Viewer) TasksWithRuns(ctx context.Context, tasks []task.Task, entries [
 		if past := outcomes[i].Runs; len(past) > 0 {
 			views[i].LastRun = new(RunInBrief(past[0]))
 		}
+
 		for _, r := range outcomes[i].Runs[:min(recent, len(outcomes[i].Runs))] {
 			views[i].Recent = append(views[i].Recent, client.PastRun{ID: r.ID, State: r.State, Reason: r.Reason, Count: r.Count})
 		}
+
 		if e := entries[i]; e != nil {
 			fromEntry(&views[i], e, now)
 		}
 	}
+
 	if err := h.addActive(ctx, views, at); err != nil {
 		return nil, err
 	}
+
 	freezes, err := h.Store.Freezes(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	for i := range views {
 		v := &views[i]
 		v.State = stateOf(v, entries[i] != nil, freezes.Of(v.Namespace) != nil, Fails(outcomes[i]), outcomes[i].Waiting > 0)
 	}
+
 	return views, nil
 }
 
@@ -136,6 +147,7 @@ func stateOf(v *client.Task, readable, frozen, failing, waiting bool) string {
 	case v.NoNext != "":
 		return client.TaskEnded
 	}
+
 	return client.TaskOK
 }
 
@@ -147,6 +159,7 @@ func Fails(o store.Outcome) bool {
 			return false
 		}
 	}
+
 	return o.Dead != ""
 }
 
@@ -157,9 +170,11 @@ func fromEntry(v *client.Task, e *task.Entry, now task.Time) {
 	if !v.Paused {
 		v.Pause = nil
 	}
+
 	if e.Own != nil {
 		v.Counted, v.Failures = e.Own.Runs, e.Own.Failures
 	}
+
 	next, ok, why := NextTick(e, now.Time)
 	if v.NoNext = why; ok {
 		v.Next, v.LeftMS = next, next.Sub(now.Time).Milliseconds()
@@ -173,6 +188,7 @@ func (h *Viewer) addActive(ctx context.Context, views []client.Task, at map[reco
 	if err != nil {
 		return err
 	}
+
 	newest := map[int]record.RunKey{}
 	parents := map[record.RunKey]bool{} // of parts: however many are active, it is one run
 	for _, k := range keys {
@@ -180,19 +196,23 @@ func (h *Viewer) addActive(ctx context.Context, views []client.Task, at map[reco
 		if !ok {
 			continue
 		}
+
 		if parent, _, is := task.ParentOf(k.Run); is {
 			of := record.RunKey{Ref: k.Ref, Run: parent}
 			if !parents[of] {
 				parents[of] = true
 				views[i].Active++
 			}
+
 			continue
 		}
+
 		views[i].Active++
 		if k.Run > newest[i].Run {
 			newest[i] = k.RunKey
 		}
 	}
+
 	var of []int
 	var wanted []record.RunKey
 	for i, k := range newest {
@@ -200,15 +220,18 @@ func (h *Viewer) addActive(ctx context.Context, views []client.Task, at map[reco
 			of, wanted = append(of, i), append(wanted, k)
 		}
 	}
+
 	held, err := h.Store.Attempts(ctx, wanted)
 	if err != nil {
 		return err
 	}
+
 	for n, h := range held {
 		if h != nil {
 			views[of[n]].LastRun = &h.Run
 		}
 	}
+
 	return nil
 }
 
@@ -221,16 +244,20 @@ func NextTick(e *task.Entry, now time.Time) (next task.Time, ok bool, why string
 	if RunsLeft(e, 1) == 0 {
 		return next, false, fmt.Sprintf("max_runs: all %d have run", e.MaxRuns)
 	}
+
 	sched, err := schedule.Parse(e.Timing(), e.Anchor.Time)
 	if err != nil || sched.Manual() {
 		return next, false, "" // the owner raises the alarm
 	}
+
 	if e.From.After(now) {
 		now = e.From.Time // ticks up to there are decided
 	}
+
 	if until, ends := e.Silence(); ends && until.After(now) {
 		now = until.Time
 	}
+
 	tick, ok := sched.Next(now)
 	switch {
 	case ok:
@@ -239,6 +266,7 @@ func NextTick(e *task.Entry, now time.Time) (next task.Time, ok bool, why string
 	default:
 		why = "its last tick has passed"
 	}
+
 	return task.At(tick), ok, why
 }
 
@@ -247,9 +275,11 @@ func FillLists(t task.Task) task.Task {
 	if t.Schedule == nil {
 		t.Schedule = task.Schedules{}
 	}
+
 	if t.Retry.On == nil {
 		t.Retry.On = []task.State{}
 	}
+
 	return t
 }
 
@@ -259,10 +289,12 @@ func RunsLeft(e *task.Entry, otherwise int64) int64 {
 	if e.MaxRuns == 0 {
 		return otherwise
 	}
+
 	ran := int64(0)
 	if e.Own != nil {
 		ran = e.Own.Runs
 	}
+
 	return max(e.MaxRuns-ran, 0)
 }
 
@@ -273,5 +305,6 @@ func RunInBrief(r task.Run) task.Run {
 		f.Parts, f.Nodes, f.Left, f.Only, f.Checkpoints = nil, nil, nil, nil, nil
 		r.Fan = &f
 	}
+
 	return r
 }

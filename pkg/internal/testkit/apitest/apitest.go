@@ -49,6 +49,7 @@ var Model = porcupine.NondeterministicModel{
 		if next, ok := step(st, o, r); ok {
 			return []any{next}
 		}
+
 		return nil
 	},
 	Equal:             func(a, b any) bool { return a == b },
@@ -63,6 +64,7 @@ func unknownAfter(st State, o Op) State {
 	case o.Kind == "cas" && (st == State{} || !st.at(o.Revision)), st.Value == o.Value:
 		return st
 	}
+
 	return State{Value: o.Value, Generation: st.Generation + 1, Revision: -1}
 }
 
@@ -75,6 +77,7 @@ func step(st State, o Op, r Result) (State, bool) {
 	absent := st == State{}
 	read := st.Value == r.Value && st.Generation == r.Generation && st.at(r.Revision)
 	wrote := r.Value == o.Value && r.Generation == st.Generation+1 && r.Revision > st.Revision
+
 	switch {
 	case r.Err == "absent":
 		return st, absent && o.Kind != "put"
@@ -89,6 +92,7 @@ func step(st State, o Op, r Result) (State, bool) {
 	case !absent && st.Value == o.Value: // nothing to do
 		return r.State, read
 	}
+
 	return r.State, wrote
 }
 
@@ -97,6 +101,7 @@ func step(st State, o Op, r Result) (State, bool) {
 // or nobody to answer it. An error is what no call may return.
 func Perform(ctx context.Context, c *client.Client, namespace, name string, o Op) (r Result, ok bool, err error) {
 	var got client.Task
+
 	switch o.Kind {
 	case "get":
 		got, err = c.Tasks.Get(ctx, namespace, name)
@@ -110,6 +115,7 @@ func Perform(ctx context.Context, c *client.Client, namespace, name string, o Op
 	default:
 		err = c.Tasks.Delete(ctx, namespace, name, 0)
 	}
+
 	switch {
 	case err == nil:
 		return Result{State: State{got.Description, got.Generation, got.Revision}}, true, nil
@@ -122,6 +128,7 @@ func Perform(ctx context.Context, c *client.Client, namespace, name string, o Op
 	case errors.Is(err, task.ErrConflict), errors.Is(err, task.ErrUnavailable):
 		return Result{}, false, nil
 	}
+
 	return Result{}, false, err
 }
 
@@ -134,5 +141,6 @@ func Check(history []porcupine.Operation, most time.Duration) porcupine.CheckRes
 			history[i].ClientId = 1000 + i
 		}
 	}
+
 	return porcupine.CheckOperationsTimeout(Model.ToModel(), history, most)
 }

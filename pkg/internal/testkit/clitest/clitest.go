@@ -63,6 +63,7 @@ func Run(t *testing.T, dir string, start func(env *testscript.Env) Server, furth
 			env.Setenv("CARILLON_TOKEN", s.Token)
 			env.Setenv("HOME", env.WorkDir)
 			env.Values[stateKey{}] = &state{}
+
 			return nil
 		},
 	})
@@ -84,8 +85,10 @@ func (s *state) main(ts *testscript.TestScript, args []string, out, errs io.Writ
 	// Not the test's context: what a script does not wait for still has an end.
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
+
 	in := strings.NewReader(s.stdin)
 	s.stdin = ""
+
 	return cli.Main(ctx, args, cli.IO{In: in, Out: out, Err: errs, Env: ts.Getenv, Version: "v0.0.0-test", CompleteWithin: Patience, CompleteFor: Patience})
 }
 
@@ -127,6 +130,7 @@ type text struct {
 func (t *text) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	t.b = append(t.b, b...)
 	return len(b), nil
 }
@@ -142,14 +146,17 @@ func background(ts *testscript.TestScript, _ bool, args []string) {
 	if s.back != nil {
 		ts.Fatalf("one command at a time may be in the background")
 	}
+
 	r := &running{done: make(chan struct{})}
 	s.back = r
 	in := strings.NewReader(s.stdin)
 	s.stdin = ""
+
 	env := map[string]string{}
 	for _, name := range []string{"CARILLON_SERVER", "CARILLON_TOKEN", "CARILLON_NAMESPACE", "CARILLON_CONTEXT", "CARILLON_CONFIG", "HOME"} {
 		env[name] = ts.Getenv(name)
 	}
+
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	r.end = cancel
 	go func() {
@@ -158,6 +165,7 @@ func background(ts *testscript.TestScript, _ bool, args []string) {
 		r.code = cli.Main(ctx, args, cli.IO{In: in, Out: &r.out, Err: &r.errs,
 			Env: func(name string) string { return env[name] }, Version: "v0.0.0-test"})
 	}()
+
 	ts.Defer(func() { <-r.done })
 }
 
@@ -177,16 +185,20 @@ func expect(ts *testscript.TestScript, _ bool, args []string) {
 	if beside {
 		args = args[1:]
 	}
+
 	if len(args) != 1 {
 		ts.Fatalf("usage: expect [-stderr] PATTERN")
 	}
+
 	pattern, err := regexp.Compile("(?m)" + args[0])
 	ts.Check(err)
 	r := waiting(ts)
+
 	said := &r.out
 	if beside {
 		said = &r.errs
 	}
+
 	for end := time.Now().Add(Patience); !pattern.Match(said.Bytes()); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			ts.Fatalf("no match for %q in\n%s%s", pattern, r.out.Bytes(), r.errs.Bytes())
@@ -208,21 +220,26 @@ func eventually(ts *testscript.TestScript, _ bool, args []string) {
 	if at < 0 || at != len(args)-2 {
 		ts.Fatalf("usage: eventually WORD... -- PATTERN")
 	}
+
 	pattern, err := regexp.Compile("(?m)" + args[len(args)-1])
 	ts.Check(err)
 	s := of(ts)
 	var out, errs bytes.Buffer
+
 	for end := time.Now().Add(Patience); ; time.Sleep(50 * time.Millisecond) {
 		out.Reset()
 		errs.Reset()
 		s.code = s.main(ts, args[:at], &out, &errs)
+
 		if pattern.Match(out.Bytes()) {
 			break
 		}
+
 		if time.Now().After(end) {
 			ts.Fatalf("carillon %s: no match for %q in\n%s%s", strings.Join(args[:at], " "), pattern, &out, &errs)
 		}
 	}
+
 	tell(ts, ts.Stdout(), &out)
 }
 

@@ -83,6 +83,7 @@ func Writes(op clientv3.Op) bool {
 	if !op.IsTxn() {
 		return true
 	}
+
 	_, then, els := op.Txn()
 	return slices.ContainsFunc(then, Writes) || slices.ContainsFunc(els, Writes)
 }

@@ -20,6 +20,7 @@ func without(dropped func(k keysOf, t txn, key string) bool) func(k keysOf) infe
 				kept = append(kept, c)
 			}
 		}
+
 		t.If = kept
 		return t
 	})
@@ -79,12 +80,15 @@ func noTerm(k keysOf) infect {
 				leads = leads || slices.ContainsFunc(t.If, func(c clientv3.Cmp) bool { return strings.HasPrefix(string(c.KeyBytes()), k.Leader()) })
 				return t
 			})
+
 			if !leads {
 				return next(ctx, op)
 			}
+
 			time.Sleep(time.Second)
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 			defer cancel()
+
 			return next(ctx, op)
 		})
 	}

@@ -80,5 +80,6 @@ func Named(name string) (Mutant, bool) {
 			return m, true
 		}
 	}
+
 	return Mutant{}, false
 }

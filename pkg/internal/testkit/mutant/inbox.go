@@ -21,19 +21,23 @@ func presentLostAfter(k keysOf) infect {
 			if err != nil || !readsAttempts(k, op) {
 				return r, err
 			}
+
 			record, err := next(ctx, clientv3.OpGet(k.Cluster()))
 			if err != nil {
 				return clientv3.OpResponse{}, err
 			}
+
 			var now any
 			for _, e := range record.Get().Kvs {
 				edited(e.Value, func(m map[string]any) { now = m["lost_after"] })
 			}
+
 			for _, part := range r.Txn().Responses {
 				for _, e := range part.GetResponseRange().GetKvs() {
 					if !strings.HasPrefix(string(e.Key), k.Runs()) {
 						continue
 					}
+
 					e.Value = edited(e.Value, func(m map[string]any) {
 						if delete(m, "lost_after"); now != nil {
 							m["lost_after"] = now
@@ -41,6 +45,7 @@ func presentLostAfter(k keysOf) infect {
 					})
 				}
 			}
+
 			return r, nil
 		})
 	}
@@ -51,6 +56,7 @@ func readsAttempts(k keysOf, op clientv3.Op) bool {
 	if !op.IsTxn() {
 		return false
 	}
+
 	cmps, then, _ := op.Txn()
 	return len(cmps) == 0 && len(then) > 1 && strings.HasPrefix(string(then[0].KeyBytes()), k.Runs()) &&
 		!slices.ContainsFunc(then, func(op clientv3.Op) bool { return !op.IsGet() })
@@ -73,13 +79,16 @@ func adoptionForged(k keysOf) infect {
 
 func forgeAdoptions(k keysOf, op clientv3.Op, answer *pb.TxnResponse, header *pb.ResponseHeader) {
 	_, then, _ := op.Txn()
+
 	if isAdoption(k, op) && !answer.Succeeded && sessionHolds(answer) {
 		answer.Succeeded, answer.Responses = true, done(then, header)
 		return
 	}
+
 	if !answer.Succeeded {
 		return
 	}
+
 	for i, part := range then {
 		if part.IsTxn() {
 			forgeAdoptions(k, part, answer.Responses[i].GetResponseTxn(), header)

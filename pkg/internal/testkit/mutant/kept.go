@@ -13,6 +13,7 @@ func editPuts(k keysOf, t txn, part string, edit func(m map[string]any)) txn {
 	if !isCommit(k, t) {
 		return t
 	}
+
 	ops := make([]clientv3.Op, len(t.Then))
 	for i, op := range t.Then {
 		if op.IsPut() && inShard(k, string(op.KeyBytes()), part) {
@@ -20,7 +21,9 @@ func editPuts(k keysOf, t txn, part string, edit func(m map[string]any)) txn {
 		}
 		ops[i] = op
 	}
+
 	t.Then = ops
+
 	return t
 }
 

@@ -36,6 +36,7 @@ func (t txn) puts(wanted func(key string) bool) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -78,5 +79,6 @@ func done(ops []clientv3.Op, header *pb.ResponseHeader) []*pb.ResponseOp {
 			out[i] = &pb.ResponseOp{Response: &pb.ResponseOp_ResponseRange{ResponseRange: &pb.RangeResponse{Header: header}}}
 		}
 	}
+
 	return out
 }

@@ -45,13 +45,16 @@ func (o *opener) call(ctx context.Context, op clientv3.Op, next etcdhook.Do) (cl
 				cmps[i] = kv.ModIs(string(c.KeyBytes()), known)
 			}
 		}
+
 		t.If = cmps
 		if len(t.Then) == 1 && len(t.If) == 4 && isCommit(o.keys, t) {
 			mark := string(t.Then[0].KeyBytes())
 			t.Then, read[mark] = []clientv3.Op{clientv3.OpGet(mark)}, known
 		}
+
 		return t
 	}))
+
 	if err == nil && op.IsTxn() {
 		o.mu.Lock()
 		defer o.mu.Unlock()
@@ -59,14 +62,17 @@ func (o *opener) call(ctx context.Context, op clientv3.Op, next etcdhook.Do) (cl
 			o.known[opening{mark, r.Txn().Header.GetRevision()}] = known
 		}
 	}
+
 	return r, err
 }
 
 func (o *opener) really(mark string, revision int64) int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	if known, is := o.known[opening{mark, revision}]; is {
 		return known
 	}
+
 	return revision
 }

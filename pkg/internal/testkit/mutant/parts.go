@@ -25,9 +25,11 @@ func partAgain(k keysOf, t txn) txn {
 			_, index, given = task.ParentOf(key[strings.LastIndexByte(key, '/')+1:])
 		}
 	}
+
 	if !given {
 		return t
 	}
+
 	return editFans(k, t, "/queue/", func(_, fan map[string]any) {
 		left, _ := fan["left"].([]any)
 		fan["left"] = append([]any{index}, left...)

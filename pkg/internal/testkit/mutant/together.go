@@ -40,6 +40,7 @@ func (g *gatherer) send(ctx context.Context, op clientv3.Op, next etcdhook.Do) (
 	if !op.IsTxn() {
 		return next(ctx, op)
 	}
+
 	g.mu.Lock()
 	r, first := g.waiting, false
 	if r == nil || !r.takes(op) {
@@ -47,33 +48,41 @@ func (g *gatherer) send(ctx context.Context, op clientv3.Op, next etcdhook.Do) (
 		r.takes(op)
 		g.waiting = r
 	}
+
 	mine := len(r.parts)
 	r.parts = append(r.parts, op)
 	g.mu.Unlock()
+
 	if !first {
 		select {
 		case <-r.done:
 		case <-ctx.Done():
 			return clientv3.OpResponse{}, ctx.Err()
 		}
+
 		return r.answer(mine)
 	}
+
 	select {
 	case <-time.After(gatherFor):
 	case <-ctx.Done():
 	}
+
 	g.mu.Lock()
 	if g.waiting == r {
 		g.waiting = nil
 	}
 	g.mu.Unlock()
+
 	if len(r.parts) == 1 {
 		r.resp, r.err = next(ctx, op)
 		close(r.done)
 		return r.resp, r.err
 	}
+
 	r.resp, r.err = next(ctx, clientv3.OpTxn(nil, r.parts, nil))
 	close(r.done)
+
 	return r.answer(mine)
 }
 
@@ -82,6 +91,7 @@ func (r *request) answer(i int) (clientv3.OpResponse, error) {
 	if r.err != nil || len(r.parts) == 1 {
 		return r.resp, r.err
 	}
+
 	whole := r.resp.Txn()
 	part := whole.Responses[i].GetResponseTxn()
 	return (&clientv3.TxnResponse{Header: whole.Header, Succeeded: part.Succeeded, Responses: part.Responses}).OpResponse(), nil
@@ -96,6 +106,7 @@ func (r *request) takes(op clientv3.Op) bool {
 			for _, op := range branch {
 				ops++
 				key := string(op.KeyBytes())
+
 				switch {
 				case op.IsPut():
 					puts = append(puts, key)
@@ -106,17 +117,22 @@ func (r *request) takes(op clientv3.Op) bool {
 				}
 			}
 		}
+
 		return t
 	})
+
 	// Only what is small: etcd's limits are the Batcher's business.
 	if ok = ok && ops < 120 && len(r.parts) < 8; !ok {
 		return false
 	}
+
 	for _, k := range puts {
 		r.written[k] = true
 	}
+
 	for _, k := range deletes {
 		r.deleted[k] = true
 	}
+
 	return true
 }

@@ -51,6 +51,7 @@ func editMark(k keysOf, t txn, edit func(m map[string]any)) txn {
 		}
 		ops[i] = op
 	}
+
 	t.Then = ops
 	return t
 }
@@ -61,11 +62,13 @@ func edited(value []byte, edit func(m map[string]any)) []byte {
 	if json.Unmarshal(value, &m) != nil {
 		return value
 	}
+
 	edit(m)
 	b, err := json.Marshal(m)
 	if err != nil {
 		return value
 	}
+
 	return b
 }
 
@@ -76,20 +79,26 @@ func errorIsDone(keysOf) infect {
 		var newest pb.ResponseHeader
 		c.KV = etcdhook.KV(c.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 			r, err := next(ctx, op)
+
 			if !op.IsTxn() {
 				return r, err
 			}
+
 			mu.Lock()
 			defer mu.Unlock()
+
 			if err == nil {
 				newest.Revision = max(newest.Revision, r.Txn().Header.GetRevision())
 				return r, nil
 			}
+
 			if !kv.Unknown(err) || ctx.Err() != nil && context.Cause(ctx) == context.Canceled {
 				return r, err
 			}
+
 			_, then, _ := op.Txn()
 			header := &pb.ResponseHeader{Revision: newest.Revision}
+
 			return (&clientv3.TxnResponse{Header: header, Succeeded: true, Responses: done(then, header)}).OpResponse(), nil
 		})
 	}
@@ -120,12 +129,15 @@ func staleScan(k keysOf) infect {
 			if string(op.KeyBytes()) != k.Runs() || !op.IsKeysOnly() {
 				return
 			}
+
 			mu.Lock()
 			defer mu.Unlock()
+
 			if kept == nil || time.Since(at) > 30*time.Second {
 				kept, at = resp, time.Now()
 				return
 			}
+
 			resp.Kvs, resp.More, resp.Count = kept.Kvs, kept.More, kept.Count
 		})
 	}

@@ -29,6 +29,7 @@ func (w watched) Watch(ctx context.Context, key string, opts ...clientv3.OpOptio
 		forged = make(chan clientv3.WatchResponse, 16)
 		closed = w.open(key, forged)
 	}
+
 	go func() { // ends with the watch
 		defer close(out)
 		defer closed()
@@ -42,9 +43,11 @@ func (w watched) Watch(ctx context.Context, key string, opts ...clientv3.OpOptio
 				}
 			case r = <-forged:
 			}
+
 			if w.see != nil {
 				r = w.see(key, r)
 			}
+
 			select {
 			case out <- r:
 			case <-ctx.Done():
@@ -52,6 +55,7 @@ func (w watched) Watch(ctx context.Context, key string, opts ...clientv3.OpOptio
 			}
 		}
 	}()
+
 	return out
 }
 
@@ -66,11 +70,13 @@ func anyonesAttempt(k keysOf) infect {
 			if instance == "" || !strings.HasPrefix(string(e.Key), inbox) || len(e.Value) == 0 {
 				return e
 			}
+
 			return &mvccpb.KeyValue{
 				Key: e.Key, CreateRevision: e.CreateRevision, ModRevision: e.ModRevision, Version: e.Version, Lease: e.Lease,
 				Value: edited(e.Value, func(m map[string]any) { m["instance"] = instance }),
 			}
 		}
+
 		c.KV = reads(mine.learns(c.KV), func(_ clientv3.Op, resp *clientv3.GetResponse) {
 			kvs := make([]*mvccpb.KeyValue, len(resp.Kvs))
 			for i, e := range resp.Kvs {
@@ -78,11 +84,13 @@ func anyonesAttempt(k keysOf) infect {
 			}
 			resp.Kvs = kvs
 		})
+
 		c.Watcher = watched{Watcher: c.Watcher, see: func(_ string, r clientv3.WatchResponse) clientv3.WatchResponse {
 			events := make([]*clientv3.Event, len(r.Events))
 			for i, ev := range r.Events {
 				events[i] = &clientv3.Event{Type: ev.Type, Kv: show(ev.Kv), PrevKv: ev.PrevKv}
 			}
+
 			r.Events = events
 			return r
 		}}
@@ -111,6 +119,7 @@ func (o *own) learns(kv clientv3.KV) clientv3.KV {
 					o.learn(op.ValueBytes())
 				}
 			}
+
 			return t
 		}))
 	})
@@ -136,15 +145,19 @@ func startBeforeCommit(k keysOf) infect {
 			if key != inbox {
 				return func() {}
 			}
+
 			mu.Lock()
 			defer mu.Unlock()
+
 			listeners[forged] = true
+
 			return func() {
 				mu.Lock()
 				defer mu.Unlock()
 				delete(listeners, forged)
 			}
 		}}
+
 		newest := int64(0)
 		c.KV = etcdhook.KV(c.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 			var events []*clientv3.Event
@@ -154,14 +167,18 @@ func startBeforeCommit(k keysOf) infect {
 						events = append(events, &clientv3.Event{Type: clientv3.EventTypePut, Kv: &mvccpb.KeyValue{Key: key, Value: op.ValueBytes()}})
 					}
 				}
+
 				return t
 			})
+
 			mu.Lock()
 			if len(events) > 0 && newest > 0 {
 				commits++
+
 				for _, e := range events {
 					e.Kv.CreateRevision, e.Kv.ModRevision, e.Kv.Version = newest+1, newest+1, 1
 				}
+
 				for l := range listeners {
 					select {
 					case l <- clientv3.WatchResponse{Events: events}:
@@ -169,17 +186,21 @@ func startBeforeCommit(k keysOf) infect {
 					}
 				}
 			}
+
 			lost := len(events) > 0 && commits > 0 && commits%4 == 0
 			mu.Unlock()
+
 			if lost {
 				return clientv3.OpResponse{}, context.DeadlineExceeded
 			}
+
 			r, err := next(ctx, op)
 			if err == nil && op.IsTxn() {
 				mu.Lock()
 				newest = max(newest, r.Txn().Header.GetRevision())
 				mu.Unlock()
 			}
+
 			return r, err
 		})
 	}
@@ -193,6 +214,7 @@ func deafWatches(k keysOf) infect {
 			r.Events = nil
 			return r
 		}}
+
 		c.KV = etcdhook.KV(c.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 			if op.IsGet() && op.IsKeysOnly() && strings.HasPrefix(string(op.KeyBytes()), k.Shards()) {
 				return clientv3.OpResponse{}, rpctypes.ErrTooManyRequests

@@ -28,6 +28,7 @@ type ack struct {
 func (a *acks) mark() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	a.marks++
 	return fmt.Sprintf("call %d", a.marks)
 }
@@ -41,15 +42,18 @@ func (a *acks) add(what, key string, revision int64) {
 func (a *acks) refuse(mark, what string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	if a.refused == nil {
 		a.refused = map[string]string{}
 	}
+
 	a.refused[mark] = what
 }
 
 func (a *acks) judge(keys record.Keys, events []check.Event) (violations []check.Violation) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	type at struct {
 		key      string
 		revision int64
@@ -59,6 +63,7 @@ func (a *acks) judge(keys record.Keys, events []check.Event) (violations []check
 		if e.Deleted {
 			continue
 		}
+
 		puts[at{e.Key, e.ModRevision}] = true
 		var t task.Task
 		if _, _, spec := keys.ParseSpec(e.Key); spec && json.Unmarshal(e.Value, &t) == nil && !described[t.Description] {
@@ -69,11 +74,13 @@ func (a *acks) judge(keys record.Keys, events []check.Event) (violations []check
 			}
 		}
 	}
+
 	for _, one := range a.all {
 		if !puts[at{one.key, one.revision}] {
 			violations = append(violations, check.Violation{Promise: "G13", Revision: one.revision, Key: one.key,
 				Message: one.what + " was acknowledged, and nothing was written at that revision"})
 		}
 	}
+
 	return violations
 }

@@ -56,17 +56,21 @@ func (n *node) gather(d *daemon.Node) {
 	if err != nil {
 		n.log("> the metrics of %s: %v", n.name, err)
 	}
+
 	n.mu.Lock()
 	defer n.mu.Unlock()
+
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			if m.GetCounter() == nil || !strings.HasPrefix(f.GetName(), "carillon_") {
 				continue
 			}
+
 			name := f.GetName()
 			for _, l := range m.GetLabel() {
 				name += " " + l.GetValue()
 			}
+
 			n.counts[name] += int(m.GetCounter().GetValue())
 		}
 	}
@@ -78,19 +82,24 @@ func (w *world) countHistory(s check.Summary) {
 	for state, n := range s.Ended {
 		w.counts["run ended as "+string(state)] += int(n)
 	}
+
 	for reason, n := range s.Skipped {
 		w.counts["tick skipped: "+reason] += int(n)
 	}
+
 	for reason, n := range s.Missed {
 		w.counts["tick missed: "+reason] += int(n)
 	}
+
 	w.countRecords()
 	w.probes.mu.Lock()
 	defer w.probes.mu.Unlock()
+
 	for _, p := range w.probes.runs {
 		if p.Trigger == task.TriggerCatchUp {
 			w.counts["catch-up run"]++
 		}
+
 		if p.Attempt > 1 {
 			w.counts["attempt after the first"]++
 		}
@@ -100,9 +109,11 @@ func (w *world) countHistory(s check.Summary) {
 // countRecords adds what single records show. mu is held.
 func (w *world) countRecords() {
 	keys := w.admin.Keys()
+
 	for _, e := range history(w.store.Events()) {
 		k, inShard := keys.ParseShard(e.Key)
 		text := string(e.Value)
+
 		has := func(field string) bool { return strings.Contains(text, field) }
 		for what, is := range map[string]bool{
 			"run replaced":                 k.Kind == record.KindEnded && has(`"reason":"replaced"`),

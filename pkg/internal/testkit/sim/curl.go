@@ -24,6 +24,7 @@ func (w *world) curl(ctx context.Context, n *node, method, path string, body, an
 	if token == "" {
 		return nil
 	}
+
 	var b []byte
 	if body != nil {
 		var err error
@@ -31,21 +32,28 @@ func (w *world) curl(ctx context.Context, n *node, method, path string, body, an
 			return err
 		}
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
+
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+n.address+path, bytes.NewReader(b))
 	if err != nil {
 		return err
 	}
+
 	req.Header.Set("Authorization", "Bearer "+token)
+
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
+
 	res, err := w.http().Do(req)
 	if err != nil {
 		return err
 	}
+
 	defer res.Body.Close()
+
 	if res.StatusCode >= 300 {
 		var p struct {
 			Code   string `json:"code"`
@@ -54,11 +62,14 @@ func (w *world) curl(ctx context.Context, n *node, method, path string, body, an
 		if err := json.NewDecoder(res.Body).Decode(&p); err != nil || p.Code == "" {
 			return fmt.Errorf("%s %s: status %d", method, path, res.StatusCode)
 		}
+
 		return &client.Error{Status: res.StatusCode, Code: p.Code, Message: p.Detail}
 	}
+
 	if answer == nil {
 		return nil
 	}
+
 	return json.NewDecoder(res.Body).Decode(answer)
 }
 
@@ -85,16 +96,20 @@ func (u *user) someDead() (name, id string) {
 	if err != nil {
 		return "", ""
 	}
+
 	var all []record.ShardKey
 	for _, e := range res.Kvs {
 		if k, ok := u.admin.Keys().ParseShard(string(e.Key)); ok && k.Kind == record.KindDead {
 			all = append(all, k)
 		}
 	}
+
 	if len(all) == 0 {
 		return "", ""
 	}
+
 	k := pick(u.rng, all)
+
 	return k.Ref.Name, k.Run
 }
 
@@ -106,18 +121,24 @@ func (w *world) thaw() {
 				if w.nodes[name].proc == nil {
 					continue
 				}
+
 				err := w.curl(w.life, w.nodes[name], http.MethodDelete, freezePath(ns), nil, nil)
 				var held task.Freezes
+
 				if res, readErr := w.etcd.Get(w.life, w.admin.Keys().Freezes()); readErr == nil && len(res.Kvs) > 0 {
 					_ = json.Unmarshal(res.Kvs[0].Value, &held)
 				}
+
 				if holds := held.Of(ns); holds == nil || holds.Namespace != ns {
 					return true
 				}
+
 				w.log("> %s cannot unfreeze %q: %v", name, ns, err)
 			}
+
 			return false
 		})
+
 		if !done {
 			w.fail(fmt.Errorf("%q stays frozen:\n%s", ns, strings.Join(w.story, "\n")))
 		}

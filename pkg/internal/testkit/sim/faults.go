@@ -59,11 +59,13 @@ func Faults() []string {
 	for _, f := range faults {
 		list = append(list, "fault "+f.name)
 	}
+
 	for _, l := range workloads {
 		if l.fault.name != "" {
 			list = append(list, "fault "+l.fault.name)
 		}
 	}
+
 	return list
 }
 
@@ -75,9 +77,11 @@ func (w *world) someNode() *node {
 			up = append(up, w.nodes[name])
 		}
 	}
+
 	if len(up) == 0 {
 		return nil
 	}
+
 	return pick(w.rng, up)
 }
 
@@ -87,6 +91,7 @@ func (w *world) up() (n int) {
 			n++
 		}
 	}
+
 	return n
 }
 
@@ -96,7 +101,9 @@ func (w *world) killOne(host bool) func(*world) {
 	if n == nil {
 		return nil
 	}
+
 	n.kill(host)
+
 	return func(*world) { n.restart() }
 }
 
@@ -112,7 +119,9 @@ func drainOne(w *world) func(*world) {
 	if n == nil || w.up() < 2 {
 		return nil
 	}
+
 	n.drain()
+
 	return func(*world) { n.restart() }
 }
 
@@ -133,12 +142,15 @@ func linkFault(m mode) func(*world) func(*world) {
 		if now, _ := n.proc.link.is(); now != open {
 			return nil // it is in trouble already, and stays so for as long as that lasts
 		}
+
 		l, silent := n.proc.link, w.rng.IntN(2) == 0
 		w.log("> the link of %s: mode %d, silent %t", n.name, m, silent)
 		l.set(m)
+
 		if silent { // the whole host is cut off, not only its way to etcd
 			w.net.silence(n.address, true)
 		}
+
 		return func(w *world) {
 			w.log("> the link of %s is open again", n.name)
 			l.set(open)
@@ -152,9 +164,11 @@ func stallOne(w *world) func(*world) {
 	if n == nil {
 		return nil
 	}
+
 	l := n.proc.link
 	w.log("> the watches of %s stall", n.name)
 	l.stall(true)
+
 	return func(*world) {
 		w.log("> the watches of %s go on", n.name)
 		l.stall(false)
@@ -172,9 +186,11 @@ func compact(w *world) func(*world) {
 	rev := w.store.Revision() - w.rng.Int64N(50)
 	ctx, cancel := context.WithTimeout(w.life, time.Second)
 	defer cancel()
+
 	if _, err := w.etcd.Compact(ctx, rev); err != nil && err != rpctypes.ErrCompacted {
 		w.log("> not compacted: %v", err)
 	}
+
 	return nil
 }
 
@@ -185,8 +201,10 @@ func skewOne(w *world) func(*world) {
 	if w.opts.farClocks && w.rng.IntN(3) > 0 {
 		d = pick(w.rng, []time.Duration{-1, 1}) * between(w.rng, 3*time.Second, 40*time.Second)
 	}
+
 	w.log("> the clock of %s jumps to %+d ms", n.name, d.Milliseconds())
 	w.skewed = max(w.skewed, d.Abs())
 	n.skew.Store(int64(d))
+
 	return func(*world) { n.skew.Store(0) }
 }

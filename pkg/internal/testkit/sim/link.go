@@ -60,9 +60,11 @@ func newLink(w *world, name string, seed uint64) *link {
 func (l *link) change(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if l.mode == dead {
 		return
 	}
+
 	f()
 	close(l.moved)
 	l.moved = make(chan struct{})
@@ -78,6 +80,7 @@ func (l *link) heal() { l.change(func() { l.mode, l.stalled, l.weather = open, f
 func (l *link) breakWatches() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	close(l.broken)
 	l.broken = make(chan struct{})
 }
@@ -110,6 +113,7 @@ type plan struct {
 func (l *link) plan(write bool) plan {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	p := plan{
 		before: time.Duration(50+l.rng.IntN(1500)) * time.Microsecond, after: time.Duration(50+l.rng.IntN(1500)) * time.Microsecond,
 		again: time.Duration(l.rng.IntN(8000)) * time.Millisecond, silent: l.rng.IntN(2) == 0,
@@ -117,13 +121,16 @@ func (l *link) plan(write bool) plan {
 	if l.rng.IntN(1000) < l.weather.slow {
 		p.before += time.Duration(l.rng.IntN(2000)) * time.Millisecond
 	}
+
 	n := l.rng.IntN(1000)
+
 	if !write {
 		if n < l.weather.requestLost {
 			p.fate = requestLost
 		}
 		return p
 	}
+
 	for _, c := range []struct {
 		of   int
 		fate fate
@@ -133,6 +140,7 @@ func (l *link) plan(write bool) plan {
 			break
 		}
 	}
+
 	return p
 }
 
@@ -155,6 +163,7 @@ func call[T any](ctx context.Context, l *link, write bool, make, again func(cont
 	if !clock.Sleep(ctx, p.before) {
 		return zero, ctx.Err()
 	}
+
 	later := func(make func(context.Context) (T, error), when func() bool) {
 		l.world.background.Go(func() {
 			if when() {
@@ -162,6 +171,7 @@ func call[T any](ctx context.Context, l *link, write bool, make, again func(cont
 			}
 		})
 	}
+
 	switch m, _ := l.is(); m {
 	case cut, dead:
 		<-ctx.Done()
@@ -171,8 +181,11 @@ func call[T any](ctx context.Context, l *link, write bool, make, again func(cont
 			l.world.count("answer lost")
 			later(make, func() bool { return true })
 		}
+
 		<-ctx.Done()
+
 		return zero, ctx.Err()
+
 	case held:
 		if !l.released(ctx) {
 			if write {
@@ -182,6 +195,7 @@ func call[T any](ctx context.Context, l *link, write bool, make, again func(cont
 			return zero, ctx.Err()
 		}
 	}
+
 	switch p.fate {
 	case requestLost:
 		return zero, p.fail(ctx)
@@ -189,21 +203,26 @@ func call[T any](ctx context.Context, l *link, write bool, make, again func(cont
 		l.world.count("write delivered late")
 		later(make, func() bool { return clock.Sleep(l.world.life, p.again) })
 		return zero, p.fail(ctx)
+
 	case twice:
 		l.world.count("write delivered twice")
 		later(again, func() bool { return clock.Sleep(l.world.life, p.again) })
 	}
+
 	r, err := make(ctx)
+
 	if p.fate == answerLost {
 		l.world.count("answer lost")
 		return zero, p.fail(ctx)
 	}
+
 	if !clock.Sleep(ctx, p.after) {
 		return zero, ctx.Err()
 	}
 	if m, _ := l.is(); m != open && !l.released(ctx) {
 		return zero, ctx.Err()
 	}
+
 	return r, err
 }
 
@@ -218,6 +237,7 @@ func (l *link) released(ctx context.Context) bool {
 			<-ctx.Done()
 			return false
 		}
+
 		select {
 		case <-moved:
 		case <-ctx.Done():
@@ -244,11 +264,14 @@ func (l *link) put(c *clientv3.Client) {
 				}
 				return clientv3.OpResponse{}, nil
 			})
+
 		if err != nil && kv.Unknown(err) && commits(op) {
 			l.world.count(fmt.Sprintf("commit unknown, applied by then: %t", applied.Load()))
 		}
+
 		return r, err
 	})
+
 	c.Lease = linkedLease{Lease: c.Lease, link: l}
 	c.Watcher = linkedWatcher{Watcher: c.Watcher, link: l}
 }
@@ -266,6 +289,7 @@ func repeatable(op clientv3.Op) (clientv3.Op, bool) {
 	if !op.IsTxn() {
 		return op, true
 	}
+
 	cmps, then, els := op.Txn()
 	var rest []clientv3.Op
 	queues := false
@@ -282,8 +306,10 @@ func repeatable(op clientv3.Op) (clientv3.Op, bool) {
 				return op, false
 			}
 		}
+
 		rest = append(rest, o)
 	}
+
 	return clientv3.OpTxn(cmps, rest, els), len(rest) > 0
 }
 

@@ -35,11 +35,14 @@ func (a address) String() string  { return string(a) }
 func (n *network) listen(at string) (net.Listener, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+
 	if n.doors[at] != nil {
 		return nil, &net.OpError{Op: "listen", Net: "tcp", Addr: address(at), Err: syscall.EADDRINUSE}
 	}
+
 	d := &door{net: n, at: address(at), calls: make(chan net.Conn), shut: make(chan struct{}), conns: map[net.Conn]struct{}{}}
 	n.doors[at] = d
+
 	return d, nil
 }
 
@@ -55,10 +58,12 @@ func (d *door) Accept() (net.Conn, error) {
 func (d *door) Close() error {
 	d.net.mu.Lock()
 	defer d.net.mu.Unlock()
+
 	if d.net.doors[string(d.at)] == d {
 		delete(d.net.doors, string(d.at))
 		close(d.shut)
 	}
+
 	return nil
 }
 
@@ -75,10 +80,13 @@ func (n *network) sever(at string) {
 		}
 	}
 	n.mu.Unlock()
+
 	if d == nil {
 		return
 	}
+
 	d.Close()
+
 	for _, c := range conns {
 		c.Close()
 	}
@@ -100,31 +108,38 @@ const dialLimit = 5 * time.Second
 func (n *network) dial(ctx context.Context, _, at string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()
+
 	n.mu.Lock()
 	d := n.doors[at]
 	silent := d != nil && d.silent
 	n.mu.Unlock()
+
 	failed := func(err error) (net.Conn, error) {
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: address(at), Err: err}
 	}
+
 	if d == nil {
 		return failed(syscall.ECONNREFUSED)
 	}
+
 	if silent {
 		<-ctx.Done()
 		return failed(ctx.Err())
 	}
+
 	here, there := net.Pipe()
 	select {
 	case d.calls <- there:
 		n.mu.Lock()
 		d.conns[there] = struct{}{}
 		n.mu.Unlock()
+
 		return &conn{Conn: here, gone: func() {
 			n.mu.Lock()
 			delete(d.conns, there)
 			n.mu.Unlock()
 		}}, nil
+
 	case <-d.shut:
 		return failed(syscall.ECONNREFUSED)
 	case <-ctx.Done():

@@ -48,7 +48,9 @@ func (w *world) addNode() *node {
 	n.dir = filepath.Join(w.dir, n.name)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	w.nodes[n.name], w.names = n, append(w.names, n.name)
+
 	return n
 }
 
@@ -67,6 +69,7 @@ func (n *node) start() {
 	if n.roles != nil {
 		cfg.Roles = n.roles
 	}
+
 	cfg.LeaseTTL, cfg.DrainTimeout = task.Duration(leaseTTL), task.Duration(drainTimeout)
 	go func() {
 		defer close(p.gone)
@@ -84,10 +87,12 @@ func (w *world) found() {
 	if _, _, err := w.admin.Bootstrap(w.life, w.opts.Shards, time.Now()); err != nil {
 		w.fail(err)
 	}
+
 	old, err := w.admin.Cluster(w.life)
 	if err != nil {
 		w.fail(err)
 	}
+
 	changed := old.Cluster
 	changed.LostAfter = task.Duration(lostAfter)
 	if err := w.admin.ChangeCluster(w.life, old, changed); err != nil {
@@ -112,21 +117,27 @@ func (n *node) run(ctx context.Context, p *process, cfg daemon.Config) error {
 			c := clientv3.NewCtxClient(n.life)
 			c.KV, c.Watcher, c.Lease, c.Maintenance, c.Cluster = inner.KV, inner.Watcher, inner.Lease, inner.Maintenance, inner.Cluster
 			p.link.put(c)
+
 			if n.opts.Mutate != nil {
 				n.opts.Mutate(n.name, c)
 			}
+
 			return kv.Wrap(c, 0), nil
 		},
 		Unguarded: true,
 		Act:       p.act(n),
 	}.Start(ctx, cfg, log)
+
 	if err != nil {
 		return err
 	}
+
 	defer d.Close()
+
 	p.daemon.Store(d)
 	err = d.Run(ctx)
 	n.gather(d)
+
 	return err
 }
 
@@ -140,6 +151,7 @@ func (n *node) kill(host bool) {
 	n.net.sever(n.address)
 	n.moveDir()
 	p.stop()
+
 	if host {
 		close(p.killed)
 	} else {
@@ -147,9 +159,11 @@ func (n *node) kill(host bool) {
 		if d := p.daemon.Load(); d != nil {
 			instance = d.Instance()
 		}
+
 		n.background.Go(func() {
 			clock.Sleep(n.life, delay)
 			close(p.killed)
+
 			if instance != "" && n.life.Err() == nil {
 				ctx, cancel := context.WithTimeout(n.life, 10*time.Second)
 				defer cancel()
@@ -167,20 +181,25 @@ func (n *node) moveDir() {
 	if err := os.MkdirAll(next, 0o700); err != nil {
 		n.fail(err)
 	}
+
 	for _, name := range []string{"state.json", "token"} {
 		b, err := os.ReadFile(filepath.Join(n.dir, name))
 		if os.IsNotExist(err) {
 			continue
 		}
+
 		if err == nil {
 			err = os.WriteFile(filepath.Join(next, name), b, 0o600)
 		}
+
 		if err != nil {
 			n.fail(err)
 		}
 	}
+
 	n.mu.Lock()
 	defer n.mu.Unlock()
+
 	n.dir = next
 }
 
@@ -197,13 +216,16 @@ func (p *process) act(n *node) func(<-chan struct{}, task.Assigned, int64) int {
 	return func(killed <-chan struct{}, a task.Assigned, token int64) int {
 		var d time.Duration
 		code := 0
+
 		if c := a.Action.Process.Command; len(c) == 3 {
 			d, _ = time.ParseDuration(c[1])
 			fmt.Sscan(c[2], &code)
 		}
+
 		one := n.probes.start(n.name, a, token)
 		t := time.NewTimer(d)
 		defer t.Stop()
+
 		select {
 		case <-t.C:
 			n.probes.end(one, true)
@@ -211,7 +233,9 @@ func (p *process) act(n *node) func(<-chan struct{}, task.Assigned, int64) int {
 		case <-killed:
 		case <-p.killed:
 		}
+
 		n.probes.end(one, false)
+
 		return 137
 	}
 }

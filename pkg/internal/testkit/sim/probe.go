@@ -34,9 +34,11 @@ type probe struct {
 func (p *probes) start(node string, a task.Assigned, token int64) *probe {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	one := &probe{Assigned: a, node: node, token: token, start: time.Now()}
 	p.runs = append(p.runs, one)
 	p.line("START", one)
+
 	return one
 }
 
@@ -44,7 +46,9 @@ func (p *probes) start(node string, a task.Assigned, token int64) *probe {
 func (p *probes) end(one *probe, itself bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	one.end = time.Now()
+
 	if itself {
 		p.line("END", one)
 	}
@@ -58,35 +62,44 @@ func (p *probes) line(word string, one *probe) {
 func (p *probes) judge(keys record.Keys, events []check.Event) (violations []check.Violation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	activations := check.Activations(keys, events)
+
 	byTask := map[string][]*probe{}
 	for _, one := range p.runs {
 		name := one.Namespace + "/" + one.Task + "/" + one.UID
 		byTask[name] = append(byTask[name], one)
 	}
+
 	for _, all := range byTask {
 		slices.SortStableFunc(all, func(a, b *probe) int { return a.start.Compare(b.start) })
+
 		for i, b := range all {
 			beside := map[string]bool{}
 			for _, a := range all[:i] {
 				if !b.start.Before(a.end) && !a.end.IsZero() {
 					continue
 				}
+
 				if activations[a.id()].Revision < activations[b.id()].Revision {
 					beside[runOf(a.ID)] = true
 				}
+
 				// Of two runs that are active together, the one that became active last should not have.
 				later := activations[b.id()]
 				if other := activations[a.id()]; other.Revision > later.Revision {
 					later = other
 				}
+
 				promise := ""
+
 				switch {
 				case a.ID == b.ID:
 					promise = "G17" // the one before should be dead
 				case later.Overlap != task.OverlapAllow && !task.Siblings(a.ID, b.ID):
 					promise = "G8"
 				}
+
 				if promise != "" {
 					violations = append(violations, check.Violation{
 						Promise: promise, Revision: b.token, Task: b.Namespace + "/" + b.Task,
@@ -95,7 +108,9 @@ func (p *probes) judge(keys record.Keys, events []check.Event) (violations []che
 					})
 				}
 			}
+
 			delete(beside, runOf(b.ID))
+
 			if most := activations[b.id()].MaxActive; most > 0 && len(beside) >= most {
 				violations = append(violations, check.Violation{
 					Promise: "G8", Revision: b.token, Task: b.Namespace + "/" + b.Task,
@@ -104,6 +119,7 @@ func (p *probes) judge(keys record.Keys, events []check.Event) (violations []che
 			}
 		}
 	}
+
 	return violations
 }
 
@@ -124,6 +140,7 @@ func (p *probe) id() check.AttemptID {
 func (w *world) judgeFrozenStarts(keys record.Keys, events []check.Event) (violations []check.Violation) {
 	w.probes.mu.Lock()
 	defer w.probes.mu.Unlock()
+
 	var freezes task.Freezes
 	var mod int64
 	obeyed := map[string]int64{}
@@ -139,12 +156,15 @@ func (w *world) judgeFrozenStarts(keys record.Keys, events []check.Event) (viola
 			}
 		}
 	}
+
 	for _, e := range events {
 		node, isNode := strings.CutPrefix(e.Key, keys.Nodes())
 		if !isNode && e.Key != keys.Freezes() {
 			continue
 		}
+
 		judge(w.times[e.Revision])
+
 		switch {
 		case !isNode && e.Deleted:
 			freezes, mod = task.Freezes{}, 0
@@ -163,7 +183,9 @@ func (w *world) judgeFrozenStarts(keys record.Keys, events []check.Event) (viola
 			obeyed[node] = n.Froze
 		}
 	}
+
 	judge(time.Time{})
+
 	return violations
 }
 

@@ -69,6 +69,7 @@ func Run(t *testing.T, seed uint64, o Options) Report {
 	t.Helper()
 	var r Report
 	synctest.Test(t, func(t *testing.T) { r = live(t, seed, o) })
+
 	return r
 }
 
@@ -76,14 +77,17 @@ func live(t *testing.T, seed uint64, o Options) Report {
 	time.Sleep(time.Until(begin))
 	life, end := context.WithCancel(context.WithoutCancel(t.Context()))
 	defer end()
+
 	w := newWorld(t, life, seed, o)
 	w.background.Go(func() { w.timeRevisions(life) })
 	w.settle(seed)
 	users, calm := context.WithCancel(life)
+
 	for range 2 {
 		u := &user{world: w, rng: rand.New(rand.NewPCG(seed, w.rng.Uint64()))}
 		w.background.Go(func() { u.run(users) })
 	}
+
 	w.trouble()
 	w.heal()
 	calm()
@@ -101,6 +105,7 @@ func live(t *testing.T, seed uint64, o Options) Report {
 	w.background.Wait()
 	w.etcd.Close()
 	w.store.Close()
+
 	return w.report(seed, until)
 }
 
@@ -112,37 +117,46 @@ func (w *world) settle(seed uint64) {
 			*v = n
 		}
 	}
+
 	draw(&o.Nodes, 3, 5)
 	draw(&o.Shards, 8, 32)
 	draw(&o.Tasks, 6, 14)
+
 	if o.Workloads != nil || len(o.Only) == 0 && o.Shape == nil && !o.Plain && len(o.Calls) == 0 {
 		w.workloads = o.drawWorkloads(seed)
 	}
+
 	for _, l := range w.workloads {
 		if l.prepare != nil {
 			l.prepare(o, w.rng)
 		}
 	}
+
 	if o.Slots == 0 {
 		o.Slots = 8
 	}
+
 	if o.Duration == 0 {
 		o.Duration = time.Minute
 	}
+
 	if o.Patience == 0 {
 		o.Patience = time.Hour
 	}
+
 	if len(o.Calls) == 0 {
 		o.Calls = []string{"apply", "apply", "apply", "pause", "resume", "resume", "delete", "trigger", "trigger", "cancel", "patch"}
 		if !o.Plain {
 			o.Calls = append(o.Calls, "pause until", "freeze", "unfreeze", "unfreeze", "retry", "retry", "rollback")
 		}
 	}
+
 	for _, l := range w.workloads {
 		o.Calls = slices.Concat(o.Calls, l.calls)
 		w.log("> workload: %s", l.name)
 		w.count("workload " + l.name)
 	}
+
 	switch {
 	case o.Rough:
 		w.weather = weather{requestLost: 20, answerLost: 250, late: 80, twice: 80, slow: 100}
@@ -151,11 +165,14 @@ func (w *world) settle(seed uint64) {
 			{}, {requestLost: 20, answerLost: 20, late: 20, twice: 20, slow: 20}, {requestLost: 60, answerLost: 80, late: 80, twice: 50, slow: 50}, {answerLost: 200, late: 50, twice: 100},
 		})
 	}
+
 	w.log("> %d nodes, %d shards, %d tasks, %s, weather %+v", o.Nodes, o.Shards, o.Tasks, o.Duration, w.weather)
+
 	for range o.Nodes {
 		w.addNode().start()
 		w.pass(between(w.rng, 0, 500*time.Millisecond))
 	}
+
 	w.pass(3 * time.Second)
 }
 
@@ -167,13 +184,16 @@ func (w *world) trouble() {
 			all = append(all, slices.Repeat([]fault{f}, f.weight)...)
 		}
 	}
+
 	for _, l := range w.workloads {
 		all = append(all, slices.Repeat([]fault{l.fault}, l.fault.weight)...)
 	}
+
 	if len(all) == 0 {
 		w.pass(w.opts.Duration)
 		return
 	}
+
 	type pending struct {
 		at  time.Time
 		end func(*world)
@@ -186,18 +206,23 @@ func (w *world) trouble() {
 			if time.Now().Before(p.at) {
 				return false
 			}
+
 			w.log("> over: %s", p.of)
 			p.end(w)
+
 			return true
 		})
+
 		f := pick(w.rng, all)
 		w.log("> fault: %s", f.name)
 		w.count("fault " + f.name)
 		length := pick(w.rng, []time.Duration{time.Second, 5 * time.Second, 35 * time.Second})
+
 		if end := f.begin(w); end != nil {
 			ends = append(ends, pending{time.Now().Add(between(w.rng, length/10, length)), end, f.name})
 		}
 	}
+
 	for _, p := range ends {
 		p.end(w)
 	}
@@ -210,21 +235,26 @@ const settleTime = 20 * time.Second
 func (w *world) heal() {
 	w.store.SetFull(false)
 	w.store.Thaw(true)
+
 	w.weather = weather{}
 	for _, p := range w.all {
 		p.link.heal() // those that drain, too
 	}
+
 	for _, name := range w.names {
 		n := w.nodes[name]
 		n.skew.Store(0)
+
 		if n.proc == nil {
 			if !w.until(5*time.Minute, func() bool { return isClosed(n.former) }) {
 				w.fail(fmt.Errorf("the former daemon of %s does not end:\n%s", n.name, strings.Join(w.story, "\n")))
 			}
 			n.start()
 		}
+
 		w.net.silence(n.address, false)
 	}
+
 	w.thaw()
 }
 
@@ -245,11 +275,15 @@ func (w *world) pauseAll() {
 			if c == nil {
 				return true
 			}
+
 			ctx, cancel := context.WithTimeout(w.life, 10*time.Second)
 			defer cancel()
+
 			_, err := c.Tasks.Pause(ctx, namespace, fmt.Sprintf("t%02d", i), 0)
+
 			return err == nil || isNotFound(err)
 		})
+
 		if !paused {
 			w.log("> t%02d cannot be paused", i)
 		}
@@ -262,6 +296,7 @@ func (w *world) resumeAll() {
 	if err != nil {
 		w.fail(err)
 	}
+
 	for _, h := range held {
 		if h.PauseRequested {
 			_, _ = w.admin.ResumeActive(w.life, h, "nobody") // or again in a moment
@@ -274,6 +309,7 @@ func (w *world) stop() {
 	for _, p := range w.all {
 		p.stop()
 	}
+
 	for _, p := range w.all {
 		if !w.until(5*time.Minute, func() bool { return isClosed(p.gone) }) {
 			w.fail(fmt.Errorf("a daemon of %s does not end:\n%s", p.link.name, strings.Join(w.story, "\n")))
@@ -290,8 +326,10 @@ func (w *world) report(seed uint64, until time.Time) Report {
 		w.probes.judge(keys, events), w.judgeFrozenStarts(keys, events), w.acks.judge(keys, events))
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	w.countHistory(r.Summary)
 	r.Story, r.Counts = strings.Join(w.story, "\n"), w.counts
+
 	return r
 }
 
@@ -304,5 +342,6 @@ func history(all []*mvccpb.Event) []check.Event {
 			ModRevision: e.Kv.ModRevision, CreateRevision: e.Kv.CreateRevision, Lease: e.Kv.Lease,
 		}
 	}
+
 	return events
 }

@@ -26,6 +26,7 @@ func (u *user) run(ctx context.Context) {
 	for range u.opts.Tasks {
 		u.call(ctx, "apply")
 	}
+
 	for clock.Sleep(ctx, between(u.rng, 100*time.Millisecond, 2*time.Second)) {
 		u.call(ctx, pick(u.rng, u.opts.Calls))
 	}
@@ -36,9 +37,11 @@ func (u *user) call(ctx context.Context, what string) {
 	if c == nil {
 		return
 	}
+
 	name, mark := u.name(), u.acks.mark()
 	err := u.act(ctx, c, what, name, mark)
 	u.refused(mark, what+" of "+name, err)
+
 	var problem *client.Error
 	switch {
 	case err == nil:
@@ -73,6 +76,7 @@ func (u *user) name() string { return fmt.Sprintf("t%02d", u.rng.IntN(u.opts.Tas
 // act makes one call, and notes what was acknowledged.
 func (u *user) act(ctx context.Context, c *client.Client, what, name, mark string) (err error) {
 	var t client.Task
+
 	switch what {
 	case "apply":
 		s := u.shaped(name)
@@ -93,6 +97,7 @@ func (u *user) act(ctx context.Context, c *client.Client, what, name, mark strin
 		if t, err = u.patch(ctx, c, name, mark, u.drawEdit()); err == nil {
 			u.acks.add("edit of "+name, u.admin.Keys().Spec(u.ref(name)), t.Revision)
 			clock.Sleep(ctx, between(u.rng, 0, time.Second))
+
 			second := u.acks.mark()
 			if t, err = u.patch(ctx, c, name, second, u.drawEdit()); err != nil {
 				u.refused(second, what+" of "+name, err)
@@ -147,9 +152,11 @@ func (u *user) act(ctx context.Context, c *client.Client, what, name, mark strin
 			}
 		}
 	}
+
 	if err == nil && t.Revision > 0 {
 		u.acks.add(what+" of "+name, u.admin.Keys().Spec(u.ref(name)), t.Revision)
 	}
+
 	return err
 }
 
@@ -160,14 +167,17 @@ func drawSchedule(r *rand.Rand) string {
 // shaped draws a task, as the workloads and the options of the simulation want it.
 func (u *user) shaped(name string) task.Spec {
 	s := u.spec(name)
+
 	for _, l := range u.workloads {
 		if l.shape != nil {
 			l.shape(&s, u.rng)
 		}
 	}
+
 	if u.opts.Shape != nil {
 		u.opts.Shape(&s)
 	}
+
 	return s
 }
 
@@ -188,9 +198,11 @@ func (u *user) spec(name string) task.Spec {
 			s.Schedule = s.Schedule[:1]
 		}
 	}
+
 	if s.Overlap = overlapOf(name); u.opts.Plain && s.Overlap != task.OverlapAllow {
 		s.Overlap = task.OverlapSkip
 	}
+
 	s.Missed.Policy = pick(r, []string{task.MissedLatest, task.MissedSkip, task.MissedAll})
 	s.Missed.Grace = task.Duration(between(r, 0, 3*time.Second))
 	s.Missed.Limit = 1 + r.IntN(6)
@@ -201,22 +213,28 @@ func (u *user) spec(name string) task.Spec {
 		s.Retry.Backoff = task.Duration(between(r, 100*time.Millisecond, 3*time.Second))
 		s.Retry.On = pick(r, [][]task.State{{task.Failed}, {task.Lost}, {task.Failed, task.Lost}, {task.Failed, task.TimedOut, task.Lost}})
 	}
+
 	if !u.opts.Plain {
 		u.policies(&s)
 	}
+
 	if r.IntN(3) == 0 {
 		s.Action.Noop = &task.Noop{}
 		return s
 	}
+
 	if r.IntN(4) == 0 {
 		s.Timeout = task.Duration(between(r, time.Second, 10*time.Second))
 	}
+
 	length := pick(r, []time.Duration{10 * time.Millisecond, 300 * time.Millisecond, 2 * time.Second, 8 * time.Second, 45 * time.Second})
 	code := "0"
 	if r.IntN(4) == 0 {
 		code = "1"
 	}
+
 	s.Action.Process = &task.Process{Command: []string{"sim", between(r, length/2, length).String(), code}}
+
 	return s
 }
 
@@ -227,6 +245,7 @@ func fan(s *task.Spec) {
 	if !slices.Contains([]string{"t02", "t03", "t05", "t08"}, s.Name) || n%2 == 0 || s.Shadow {
 		return
 	}
+
 	switch n / 2 % 3 {
 	case 0:
 		s.Target.Parts = 1 + n%4
@@ -236,6 +255,7 @@ func fan(s *task.Spec) {
 		s.Target.Count = 2
 		s.Target.Strategy = []string{task.StrategyAuto, task.StrategyHash, task.StrategyRandom, task.StrategyRoundRobin}[n/6%4]
 	}
+
 	s.Target.Succeed = []task.Succeed{"", "any", "50%"}[n%3]
 	if n%5 == 0 {
 		s.Target.Stagger = task.Duration(time.Second)
@@ -247,35 +267,46 @@ func (u *user) policies(s *task.Spec) {
 	r := u.rng
 	one := func(in int) bool { return r.IntN(in) == 0 }
 	soon := func(least, most time.Duration) task.Time { return task.At(time.Now().Add(between(r, least, most))) }
+
 	if one(6) {
 		s.Schedule = task.Schedules{pick(r, []string{"@every 1s after completion", "@every 4s after completion"})}
 	}
+
 	if one(4) {
 		s.Jitter = task.Duration(between(r, 200*time.Millisecond, 5*time.Second))
 	}
+
 	if one(6) {
 		s.Start = soon(0, 10*time.Second)
 	}
+
 	if one(6) {
 		s.End = soon(15*time.Second, time.Minute)
 	}
+
 	s.Shadow = s.Overlap == task.OverlapSkip && s.History.Keep%3 == 0 // the others' runs are what takes some seeing
 	if one(5) {
 		s.MaxRuns = 1 + r.Int64N(20)
 	}
+
 	if one(5) {
 		s.TTL = task.Duration(between(r, time.Second, 10*time.Second))
 	}
+
 	if one(4) {
 		s.Deadline = task.Duration(between(r, time.Second, 5*time.Second))
 	}
+
 	if one(4) {
 		s.PauseAfter = 1 + r.IntN(3)
 	}
+
 	if len(s.Retry.On) > 0 && s.Retry.Attempts > 1 && slices.Contains(s.Retry.On, task.Failed) && one(3) {
 		s.Retry.ExitCodes = []int{1 + r.IntN(2)}
 	}
+
 	fan(s)
+
 	switch s.Overlap {
 	case task.OverlapQueue:
 		s.Queue = task.QueuePolicy{Limit: 1 + r.IntN(4), Drop: pick(r, []string{task.DropNewest, task.DropOldest})}

@@ -21,10 +21,12 @@ func (w linkedWatcher) Watch(ctx context.Context, key string, opts ...clientv3.O
 	l.mu.Lock()
 	broken := l.broken
 	l.mu.Unlock()
+
 	if !l.passes(ctx, broken, 0) {
 		close(out)
 		return out
 	}
+
 	ctx, cancel := context.WithCancel(ctx)
 	in := w.Watcher.Watch(ctx, key, opts...)
 	l.world.background.Go(func() {
@@ -37,9 +39,11 @@ func (w linkedWatcher) Watch(ctx context.Context, key string, opts ...clientv3.O
 			case r, ok = <-in:
 			case <-broken:
 			}
+
 			if !ok || !l.passes(ctx, broken, l.delay()) {
 				return
 			}
+
 			select {
 			case out <- r:
 				if r.CompactRevision > 0 {
@@ -52,6 +56,7 @@ func (w linkedWatcher) Watch(ctx context.Context, key string, opts ...clientv3.O
 			}
 		}
 	})
+
 	return out
 }
 
@@ -59,9 +64,11 @@ func (w linkedWatcher) Watch(ctx context.Context, key string, opts ...clientv3.O
 func (l *link) delay() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if l.rng.IntN(1000) < l.weather.slow {
 		return time.Duration(l.rng.IntN(3000)) * time.Millisecond
 	}
+
 	return time.Duration(50+l.rng.IntN(1000)) * time.Microsecond
 }
 
@@ -70,13 +77,16 @@ func (l *link) passes(ctx context.Context, broken <-chan struct{}, delay time.Du
 	if !clock.Sleep(ctx, delay) {
 		return false
 	}
+
 	for {
 		l.mu.Lock()
 		free, moved := l.mode == open && !l.stalled, l.moved
 		l.mu.Unlock()
+
 		if free {
 			return true
 		}
+
 		select {
 		case <-moved:
 		case <-broken:
@@ -94,5 +104,6 @@ func (w linkedWatcher) RequestProgress(ctx context.Context) error {
 	if m, _ := w.link.is(); m != open {
 		return nil // sent, and lost
 	}
+
 	return w.Watcher.RequestProgress(ctx)
 }

@@ -63,15 +63,18 @@ var workloads = []workload{
 // leaves all other choices of a seed as they were.
 func (o *Options) drawWorkloads(seed uint64) (drawn []workload) {
 	r := rand.New(rand.NewPCG(seed, 3))
+
 	for _, l := range workloads {
 		yes := r.IntN(3) == 0
 		if o.Workloads != nil {
 			yes = slices.Contains(o.Workloads, l.name)
 		}
+
 		if yes {
 			drawn = append(drawn, l)
 		}
 	}
+
 	return drawn
 }
 
@@ -81,6 +84,7 @@ var overlaps = []string{task.OverlapSkip, task.OverlapAllow, task.OverlapQueue, 
 // setOverlap gives a task an overlap policy, with what belongs to it.
 func setOverlap(s *task.Spec, overlap string, r *rand.Rand) {
 	s.Overlap, s.Queue, s.MaxActive = overlap, task.QueuePolicy{}, 0
+
 	switch overlap {
 	case task.OverlapQueue:
 		s.Queue = task.QueuePolicy{Limit: 1 + r.IntN(4), Drop: pick(r, []string{task.DropNewest, task.DropOldest})}
@@ -95,12 +99,14 @@ func shortLived(s *task.Spec, r *rand.Rand) {
 	if r.IntN(3) == 0 {
 		s.Schedule, s.Jitter = task.Schedules{pick(r, []string{"@every 1s after completion", "@every 4s after completion"})}, 0
 	}
+
 	if r.IntN(2) == 0 {
 		s.TTL = task.Duration(between(r, time.Second, 10*time.Second))
 		if s.MaxRuns, s.End = 0, task.At(time.Now().Add(between(r, 3*time.Second, 20*time.Second))); r.IntN(2) == 0 {
 			s.MaxRuns, s.End = 1+r.Int64N(5), task.Time{}
 		}
 	}
+
 	if r.IntN(2) == 0 { // the newest end is then often the oldest tick's
 		s.Retry.Attempts, s.Retry.Backoff, s.Retry.On = 2, task.Duration(time.Second), []task.State{task.Failed, task.Lost}
 		s.Retry.ExitCodes = nil
@@ -112,7 +118,9 @@ func fanOut(s *task.Spec, r *rand.Rand) {
 	if s.Shadow || r.IntN(2) == 0 {
 		return
 	}
+
 	s.Target = task.Target{Strategy: pick(r, []string{task.StrategyAuto, task.StrategyHash, task.StrategyRandom, task.StrategyRoundRobin})}
+
 	switch r.IntN(3) {
 	case 0:
 		s.Target.Count, s.Target.Parts = 1, 1+r.IntN(4)
@@ -121,6 +129,7 @@ func fanOut(s *task.Spec, r *rand.Rand) {
 	default:
 		s.Target.Count = 2
 	}
+
 	s.Target.Succeed = pick(r, []task.Succeed{"", "any", "50%"})
 	if r.IntN(4) == 0 {
 		s.Target.Stagger = task.Duration(time.Second)
@@ -130,6 +139,7 @@ func fanOut(s *task.Spec, r *rand.Rand) {
 // actOnNode drains, cordons or resumes a node through the API of any node.
 func (u *user) actOnNode(ctx context.Context, c *client.Client, what string) (err error) {
 	name := u.anyHost().name
+
 	switch what {
 	case "drain node":
 		_, err = c.Nodes.Drain(ctx, name)
@@ -144,10 +154,13 @@ func (u *user) actOnNode(ctx context.Context, c *client.Client, what string) (er
 			err = resumed
 		}
 	}
+
 	u.log("> user: %s %s: %v", what, name, err)
+
 	if err == nil {
 		u.count(what)
 	}
+
 	return err
 }
 
@@ -158,11 +171,14 @@ func blinkOne(w *world) func(*world) {
 	if n == nil {
 		return nil
 	}
+
 	l, gap := n.proc.link, between(w.rng, 200*time.Millisecond, 4*time.Second)
+
 	if w.rng.IntN(2) == 0 {
 		w.log("> the watches of %s stall", n.name)
 		l.stall(true)
 	}
+
 	w.background.Go(func() {
 		for _, verb := range []string{"drain", "resume"} {
 			err := w.curl(w.life, n, http.MethodPost, "/v1/nodes/"+n.name+"/"+verb, nil, nil)
@@ -170,9 +186,11 @@ func blinkOne(w *world) func(*world) {
 			if err == nil {
 				w.count("blink node")
 			}
+
 			clock.Sleep(w.life, gap)
 		}
 	})
+
 	return func(*world) { l.stall(false) }
 }
 
@@ -189,12 +207,14 @@ func cutAndChange(w *world) func(*world) {
 	if n == nil {
 		return nil
 	}
+
 	var others []*node
 	for _, name := range w.names {
 		if o := w.nodes[name]; o != n && o.proc != nil {
 			others = append(others, o)
 		}
 	}
+
 	set := func(d time.Duration) {
 		changed := w.until(5*time.Second, func() bool {
 			return slices.ContainsFunc(others, func(o *node) bool {
@@ -202,21 +222,26 @@ func cutAndChange(w *world) func(*world) {
 				return c != nil && setLostAfter(w.life, c, d) == nil
 			})
 		})
+
 		w.log("> lost_after is set to %s: %t", d, changed)
 	}
+
 	draw := func(least, most time.Duration) time.Duration { return between(w.rng, least, most) }
 	first, second := draw(25*time.Second, 40*time.Second), draw(task.MinLostAfter.Std(), 15*time.Second)
 	if w.rng.IntN(3) == 0 {
 		first, second = second, first
 	}
+
 	before, meanwhile, rest := draw(2*time.Second, 10*time.Second), draw(0, 5*time.Second), draw(15*time.Second, 40*time.Second)
 	l := n.proc.link
 	w.background.Go(func() {
 		set(first)
 		clock.Sleep(w.life, before)
+
 		if now, _ := l.is(); now != open {
 			return // it is in trouble already, and stays so for as long as that lasts
 		}
+
 		w.log("> %s is cut off", n.name)
 		l.set(cut)
 		w.net.silence(n.address, true)
@@ -227,6 +252,7 @@ func cutAndChange(w *world) func(*world) {
 		l.set(open)
 		w.net.silence(n.address, false)
 	})
+
 	return nil
 }
 
@@ -249,10 +275,12 @@ func (u *user) drawEdit() map[string]any {
 func (u *user) drawPolicy() map[string]any {
 	var s task.Spec
 	setOverlap(&s, pick(u.rng, overlaps), u.rng)
+
 	patch := map[string]any{"overlap": s.Overlap, "queue": nil, "max_active": s.MaxActive}
 	if s.Overlap == task.OverlapQueue {
 		patch["queue"] = s.Queue
 	}
+
 	return patch
 }
 
@@ -263,6 +291,7 @@ func (u *user) patch(ctx context.Context, c *client.Client, name, mark string, f
 	if err != nil {
 		return client.Task{}, err
 	}
+
 	return c.Tasks.Patch(ctx, namespace, name, body, 0)
 }
 
@@ -273,11 +302,13 @@ func (w *world) resumeNodes() {
 		if n.proc == nil || isClosed(n.proc.gone) {
 			continue // its daemon has ended by itself, as one does that finds its port taken
 		}
+
 		var err error
 		done := w.until(5*time.Minute, func() bool {
 			err = w.curl(w.life, n, http.MethodPost, "/v1/nodes/"+name+"/resume", nil, nil)
 			return err == nil
 		})
+
 		if !done {
 			w.fail(fmt.Errorf("%s cannot be resumed: %w\n%s", name, err, strings.Join(w.story, "\n")))
 		}

@@ -65,11 +65,14 @@ func newWorld(t testing.TB, life context.Context, seed uint64, o Options) *world
 	}
 	w.dial = w.store.Client
 	w.etcd = kv.Wrap(w.dial(life), 0)
+
 	keys, err := record.NewKeys(record.DefaultPrefix)
 	if err != nil {
 		w.fail(err)
 	}
+
 	w.admin = store.New(w.etcd, kv.Direct(w.etcd), keys)
+
 	return w
 }
 
@@ -91,7 +94,9 @@ func (w *world) log(format string, args ...any) {
 func (w *world) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	w.story = append(w.story, strings.TrimRight(string(b), "\n"))
+
 	return len(b), nil
 }
 
@@ -110,10 +115,12 @@ func (w *world) client(n *node) *client.Client {
 	if token == "" {
 		return nil
 	}
+
 	c, err := client.New(client.Config{Server: "http://" + n.address, Token: token, Timeout: 8 * time.Second, HTTP: w.http()})
 	if err != nil {
 		w.fail(err)
 	}
+
 	return c
 }
 
@@ -121,11 +128,13 @@ func (w *world) client(n *node) *client.Client {
 func (w *world) token() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	for _, n := range w.nodes {
 		if b, err := os.ReadFile(filepath.Join(n.dir, "token")); err == nil {
 			return strings.TrimSpace(string(b))
 		}
 	}
+
 	return ""
 }
 
@@ -157,6 +166,7 @@ func (w *world) until(most time.Duration, holds func() bool) bool {
 			return true
 		}
 	}
+
 	return holds()
 }
 
@@ -167,11 +177,13 @@ func (w *world) quiet() bool {
 		if err != nil {
 			w.fail(fmt.Errorf("look whether all is quiet: %w", err))
 		}
+
 		for _, kv := range resp.Kvs {
 			if prefix == w.admin.Keys().Runs() || strings.Contains(string(kv.Key), "/queue/") || strings.Contains(string(kv.Key), "/parts/") {
 				return false
 			}
 		}
 	}
+
 	return true
 }

@@ -20,6 +20,7 @@ func Main(m *testing.M) {
 			code = 1
 		}
 	}
+
 	os.Exit(code)
 }
 
