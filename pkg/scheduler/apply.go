@@ -71,7 +71,7 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 	} else if again {
 		// As if some records had been added already: on average, a history is
 		// trimmed as often in a shard that changes hands after every few runs.
-		t.added = uint16(s.random.IntN(retention.TrimAfter(t.how.history.Keep)))
+		t.added = uint16(s.random.IntN(retention.TrimAfter(t.how.History.Keep)))
 		t.dead = uint8(s.random.IntN(retention.TrimAfter(store.KeepDead)))
 	}
 	t.bad = err != nil
@@ -228,7 +228,7 @@ func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 	if ev.Mod == ev.Create && t.added < math.MaxUint16 { // else it was extended
 		t.added++
 	}
-	if s.owner && mayTrim && int(t.added) >= retention.TrimAfter(t.how.history.Keep) && s.trims.Ask(s.trimOf(t, ev)) {
+	if s.owner && mayTrim && int(t.added) >= retention.TrimAfter(t.how.History.Keep) && s.trims.Ask(s.trimOf(t, ev)) {
 		t.added = 0
 	}
 }
@@ -242,7 +242,7 @@ func (t *taskState) mayTrim() bool {
 
 // trimOf is the trim of t's history after an end.
 func (s *shardState) trimOf(t *taskState, ev *store.ShardEvent) retention.Trim {
-	job := retention.Trim{Fences: s.fences, Ref: t.ref(s.shard), UID: t.uidText(), History: t.how.history}
+	job := retention.Trim{Fences: s.fences, Ref: t.ref(s.shard), UID: t.uidText(), History: t.how.History}
 	if t.counts() {
 		job.Before = ev.Mod // this end, and those that follow, are yet to be counted
 	}

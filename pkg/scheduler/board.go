@@ -174,7 +174,7 @@ func (s *shardState) showLives(g *board.Summary) {
 			}
 			runs.Add(r)
 		}
-		held := t.how != nil && len(t.activity.active) > 0 && !t.how.rule.Free(t.doing())
+		held := t.how != nil && len(t.activity.active) > 0 && !t.how.Rule.Free(t.doing())
 		for _, q := range t.activity.queue {
 			if q.UnderWay() { // it does not wait: its parts are among what runs
 				g.Waits--

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/definition"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -66,8 +67,8 @@ type Engine struct {
 	ahead      slots // of loads that nobody waits for
 	metrics    *metrics
 
-	timings  *shared[timing]
-	policies *shared[policySet]
+	timings  *definition.Cache[definition.Timing]
+	policies *definition.Cache[definition.Policy]
 
 	made     time.Time
 	progress progress
@@ -95,7 +96,7 @@ func New(cfg Config) *Engine {
 	e := &Engine{
 		cfg: cfg, made: time.Now(), scans: newScanner(cfg.Store.ScanActive), trims: retention.NewTrimmer(cfg.Store, cfg.Logger),
 		metrics: newMetrics(cfg.Registerer), workers: map[int]*worker{}, preloads: map[int]*preload{},
-		loads: make(slots, loadsAtOnce), ahead: make(slots, aheadAtOnce()), timings: newShared(newTiming), policies: newShared(newPolicySet),
+		loads: make(slots, loadsAtOnce), ahead: make(slots, aheadAtOnce()), timings: definition.NewCache(definition.NewTiming), policies: definition.NewCache(definition.NewPolicy),
 	}
 	e.ttlDeleter = retention.NewDeleter(cfg.Store, e.metrics.expired.Inc, cfg.Logger)
 	e.reconciler = newReconciler(e)
@@ -104,8 +105,8 @@ func New(cfg Config) *Engine {
 	return e
 }
 
-func (e *Engine) timing(text []byte) (*timing, error)    { return e.timings.get(text) }
-func (e *Engine) policy(text []byte) (*policySet, error) { return e.policies.get(text) }
+func (e *Engine) timing(text []byte) (*definition.Timing, error) { return e.timings.Get(text) }
+func (e *Engine) policy(text []byte) (*definition.Policy, error) { return e.policies.Get(text) }
 
 // loadsAtOnce is how many shards are loaded side by side: enough to keep the
 // processors and etcd busy, and few enough that the first ones fire soon and

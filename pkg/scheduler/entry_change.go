@@ -102,7 +102,7 @@ func (c *entryChange) apply(t *taskState, rev int64) {
 
 // ran counts a tick that became a run, of a task that may have only so many (max_runs).
 func (p *plan) ran(t *taskState, tick int64) {
-	if t.how.maxRuns == 0 {
+	if t.how.MaxRuns == 0 {
 		return
 	}
 
@@ -114,5 +114,5 @@ func (p *plan) ran(t *taskState, tick int64) {
 
 // spends reports whether the plan's runs of a task are the last that it may have.
 func (l *taskChanges) spends(t *taskState) bool {
-	return t.how.maxRuns > 0 && l.own(t).Runs >= t.how.maxRuns
+	return t.how.MaxRuns > 0 && l.own(t).Runs >= t.how.MaxRuns
 }

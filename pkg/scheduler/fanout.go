@@ -35,7 +35,7 @@ const tellEvery = time.Second
 
 // fan is the parts that a run of t has if it begins now; or why it cannot.
 func (p *plan) fan(t *taskState) (*task.Fan, string) {
-	target := t.how.target
+	target := t.how.Target
 	nodes := p.s.placement.Rank(t.want(), p.now)
 	f := &task.Fan{Count: target.Parts, Stagger: target.Stagger}
 	switch {

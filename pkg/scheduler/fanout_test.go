@@ -197,7 +197,7 @@ func TestFanOut_UnderWayDoesNotCountAsWaiting(t *testing.T) {
 	for range tickpolicy.MaxWaiting {
 		h.ensureActivity(state).queue = append(h.ensureActivity(state).queue, &waiting{Waiting: task.Waiting{Run: task.Run{State: task.Running, Fan: &task.Fan{}}}})
 	}
-	if d := state.doing(); d.All != 0 || d.Begun != tickpolicy.MaxWaiting || state.how.rule.DecideWaitingTick(d) != tickpolicy.Wait {
+	if d := state.doing(); d.All != 0 || d.Begun != tickpolicy.MaxWaiting || state.how.Rule.DecideWaitingTick(d) != tickpolicy.Wait {
 		t.Errorf("it does %+v", d)
 	}
 }

@@ -14,7 +14,7 @@ import (
 // leaves the watermark where it is. Then the entry's from has to say so.
 func (p *plan) tick(t *taskState) bool {
 	covered, records := !p.keepWatermark && t.create <= p.commit.Watermark.Seen, 2*t.ticksToDrop()
-	light := covered && t.how.maxRuns == 0 && records == 0 && !t.how.sticky() // one record, and not the entry
+	light := covered && t.how.MaxRuns == 0 && records == 0 && !t.how.Sticky() // one record, and not the entry
 	room := light && p.commit.FitsTick(t.bytes()) || !light && p.commit.Fits(2+records, 2*t.bytes()+records*roomForRecord)
 	if !p.admit(t, room) {
 		return false
@@ -47,11 +47,11 @@ func (p *plan) decide(t *taskState, tick int64, id, trigger string) {
 		p.miss(t, tickpolicy.MissedTicks{First: instant(tick), Last: instant(tick), Count: 1, Reason: task.ReasonDeadline})
 		return
 	}
-	if t.how.shadow {
+	if t.how.Shadow {
 		p.shadow(t, tick, id, trigger)
 		return
 	}
-	d, rule, reason := t.doing(), t.how.rule, ""
+	d, rule, reason := t.doing(), t.how.Rule, ""
 	fate := rule.DecideTick(d)
 	if fate == tickpolicy.Fire {
 		if reason = p.fire(t, tick, id, trigger); reason == "" {
@@ -76,18 +76,18 @@ func (p *plan) decide(t *taskState, tick int64, id, trigger string) {
 
 // ticksToDrop is how many waiting ticks of t may be dropped for one that comes.
 func (t *taskState) ticksToDrop() int {
-	if t.activity == nil || !t.how.rule.Oldest {
+	if t.activity == nil || !t.how.Rule.Oldest {
 		return 0
 	}
-	return t.how.rule.TicksToDrop(t.doing())
+	return t.how.Rule.TicksToDrop(t.doing())
 }
 
 // startBefore is the start deadline of a tick; zero: it has none.
 func (t *taskState) startBefore(tick int64) task.Time {
-	if t.how.deadline == 0 {
+	if t.how.Deadline == 0 {
 		return task.Time{}
 	}
-	return task.At(instant(t.due(tick)).Add(t.how.deadline))
+	return task.At(instant(t.due(tick)).Add(t.how.Deadline))
 }
 
 // newTickRun is the run that a tick becomes.
@@ -123,7 +123,7 @@ func (p *plan) fire(t *taskState, tick int64, id, trigger string) (reason string
 	if paced && !p.takeToken(t, p.clock) {
 		return task.ReasonCatchUp
 	}
-	if t.how.target.FansOut() {
+	if t.how.Target.FansOut() {
 		f, reason := p.fan(t)
 		if reason == "" {
 			p.fanOut(t, p.newTickRun(t, tick, id, trigger), f)
@@ -159,9 +159,9 @@ func (p *plan) dispatch(t *taskState, n *task.Node, late time.Duration) {
 	}
 	a.State, a.Reason, a.Node, a.DispatchedAt, a.NotBefore = task.Dispatched, "", n.Name, task.At(p.now), task.Time{}
 	a.Instance, a.Generation = n.Instance, int64(t.generation)
-	a.Timeout, a.KillGrace, a.Retry = t.how.timeout, t.how.killGrace, t.how.retry
-	a.KillSignal, a.Success = t.how.killSignal, t.how.success
-	a.Output = t.how.output
+	a.Timeout, a.KillGrace, a.Retry = t.how.Timeout, t.how.KillGrace, t.how.Retry
+	a.KillSignal, a.Success = t.how.KillSignal, t.how.Success
+	a.Output = t.how.Output
 	// The owner and the node both go by this value from now on, whatever becomes of the
 	// cluster's setting: the node has killed the attempt before it can be declared lost.
 	a.LostAfter = p.cluster.LostAfterWithLease(n.LeaseTTL)
@@ -181,7 +181,7 @@ func (p *plan) decideLateTicks(t *taskState, upTo int64) bool {
 		return p.skipFrozen(t, upTo)
 	}
 	s := t.schedule()
-	l := tickpolicy.Lateness{Policy: t.how.missed, Deadline: t.how.deadline, Opened: p.s.opening.at}
+	l := tickpolicy.Lateness{Policy: t.how.Missed, Deadline: t.how.Deadline, Opened: p.s.opening.at}
 	c := tickpolicy.DecideLate(l, ticking{&s, t}, instant(t.next-1), instant(upTo), p.now)
 	drops := t.ticksToDrop()
 	if !p.fits(t, 3+len(c.Missed)+2*drops, 2*t.bytes()+(len(c.Missed)+2*drops)*roomForRecord) {
@@ -194,7 +194,7 @@ func (p *plan) decideLateTicks(t *taskState, upTo int64) bool {
 	complete := true
 	for i, tick := range c.Run {
 		trigger := task.TriggerSchedule
-		if p.now.Sub(instant(t.due(tick.UnixMilli()))) > t.how.grace {
+		if p.now.Sub(instant(t.due(tick.UnixMilli()))) > t.how.Grace {
 			trigger = task.TriggerCatchUp
 		}
 		id, at := task.RunID(tick, t.uidText()), tick.UnixMilli()
@@ -208,9 +208,9 @@ func (p *plan) decideLateTicks(t *taskState, upTo int64) bool {
 		case i > 0 && !p.fits(t, room, room*roomForRecord):
 			complete = false
 		case t.holds(id):
-		case len(c.Run) == 1 && t.how.missed.Policy != task.MissedAll:
+		case len(c.Run) == 1 && t.how.Missed.Policy != task.MissedAll:
 			p.decide(t, at, id, trigger)
-		case t.how.shadow:
+		case t.how.Shadow:
 			p.shadow(t, at, id, trigger)
 		case i == 0 && p.goesFirst(t) && p.fire(t, at, id, trigger) == "":
 		default: // whoever wants all of them wants the last one of a piece too
@@ -237,7 +237,7 @@ func (p *plan) move(t *taskState, from int64) {
 // goesFirst reports whether the first of several late ticks may start at once.
 func (p *plan) goesFirst(t *taskState) bool {
 	d := t.doing()
-	return t.how.rule.Free(d) && (t.how.rule.Most == 0 || d.Ticks == 0)
+	return t.how.Rule.Free(d) && (t.how.Rule.Most == 0 || d.Ticks == 0)
 }
 
 // queue dispatches what waits and may start now, and ends what is not to start.
@@ -273,7 +273,7 @@ func (p *plan) queue(t *taskState) {
 		if q.UnderWay() {
 			c := tickpolicy.Candidate{Manual: q.Trigger == task.TriggerManual, Begun: true}
 			r := parentRun{plan: p, t: t, q: q}
-			if !r.decideRun(t.how.rule.DecideWaitingRun(c, replacer != nil, t.attempts(), parents)) {
+			if !r.decideRun(t.how.Rule.DecideWaitingRun(c, replacer != nil, t.attempts(), parents)) {
 				return
 			}
 			parents++
@@ -299,7 +299,7 @@ func (p *plan) queue(t *taskState) {
 			ahead = others
 			others++
 		}
-		if !p.take(t, q, t.how.rule.DecideWaitingRun(c, replacer != nil, t.attempts(), ahead)) {
+		if !p.take(t, q, t.how.Rule.DecideWaitingRun(c, replacer != nil, t.attempts(), ahead)) {
 			return
 		}
 	}
@@ -333,7 +333,7 @@ func (p *plan) start(t *taskState, q *waiting) bool {
 	if q.paced() && !p.takeToken(t, p.clock) {
 		return q.Reason == task.ReasonNoNode || p.waitsFor(t, q, task.ReasonCatchUp)
 	}
-	if q.Fan != nil || t.how.target.FansOut() && !q.dispatchedBefore() {
+	if q.Fan != nil || t.how.Target.FansOut() && !q.dispatchedBefore() {
 		return p.startParent(t, q)
 	}
 	n, ok := p.pickForAttempt(t, q)

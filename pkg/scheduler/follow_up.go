@@ -53,7 +53,7 @@ func (p *plan) countEnds(t *taskState) {
 		return
 	}
 	_, pauseEnds := t.silence()
-	pause := failures >= t.how.pauseAfter && (!t.paused || pauseEnds)
+	pause := failures >= t.how.PauseAfter && (!t.paused || pauseEnds)
 	p.changeEntry(t, func(c *entryChange) {
 		c.own.Failures, c.own.Counted = failures, ends[len(ends)-1].mod
 		if pause {
@@ -95,8 +95,8 @@ func (p *plan) anchorAnew(t *taskState) {
 		return
 	}
 	decided := max(now, p.s.mark.Time.UnixMilli(), t.from)
-	anchor := anchorAfter(t.past.ended, decided, t.when.period)
-	s := t.when.schedule.Anchored(instant(anchor))
+	anchor := anchorAfter(t.past.ended, decided, t.when.Period)
+	s := t.when.Schedule.Anchored(instant(anchor))
 	if _, ok := s.Next(instant(decided)); !ok {
 		return // it would be after the schedule's end
 	}

@@ -43,10 +43,10 @@ func (s *historyReader) wants(most int) []store.ShardEvent {
 	n := 0
 	if !s.read {
 		n = min(most, len(s.keys))
-	} else if s.t.how.ttl > 0 {
+	} else if s.t.how.TTL > 0 {
 		n = min(most, len(s.keys), max(0, maxEndsRead-len(s.ends)))
 	} else if t := s.t; t.present && !t.bad && t.counts() {
-		if slices.ContainsFunc(s.ends, func(e end) bool { return e.state == task.Succeeded }) || inARow(0, s.ends) >= t.how.pauseAfter {
+		if slices.ContainsFunc(s.ends, func(e end) bool { return e.state == task.Succeeded }) || inARow(0, s.ends) >= t.how.PauseAfter {
 			return nil
 		}
 		for n < min(most, len(s.keys)) && s.keys[n].Mod > t.own().Counted {

@@ -36,7 +36,7 @@ func (t *taskState) doing() (d tickpolicy.Activity) {
 
 // replacer is the newest tick of t that waits to replace others; nil if none does.
 func (t *taskState) replacer(expired func(*waiting) bool) *waiting {
-	if t.how == nil || t.how.overlap != task.OverlapReplace {
+	if t.how == nil || t.how.Overlap != task.OverlapReplace {
 		return nil
 	}
 	for i := len(t.queue()) - 1; i >= 0; i-- {

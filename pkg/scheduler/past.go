@@ -66,14 +66,14 @@ func (t *taskState) history() *past {
 }
 
 // counts reports whether it matters how runs of the task end.
-func (t *taskState) counts() bool { return t.how.pauseAfter > 0 }
+func (t *taskState) counts() bool { return t.how.PauseAfter > 0 }
 
 // follows reports whether it matters when runs of the task end.
-func (t *taskState) follows() bool { return t.when.period > 0 }
+func (t *taskState) follows() bool { return t.when.Period > 0 }
 
 // depends reports whether the task's future depends on its past.
 func (t *taskState) depends() bool {
-	return t.present && !t.bad && (t.counts() || t.follows() || t.how.ttl > 0)
+	return t.present && !t.bad && (t.counts() || t.follows() || t.how.TTL > 0)
 }
 
 // idle reports whether nothing of the task waits or is active. What is left of a
@@ -94,7 +94,7 @@ func (t *taskState) idle() bool {
 }
 
 // spent reports whether as many ticks became runs as the task may have.
-func (t *taskState) spent() bool { return t.how.maxRuns > 0 && t.own().Runs >= t.how.maxRuns }
+func (t *taskState) spent() bool { return t.how.MaxRuns > 0 && t.own().Runs >= t.how.MaxRuns }
 
 // silence is until when a paused task has no ticks; false: for good.
 func (t *taskState) silence() (until int64, ends bool) {

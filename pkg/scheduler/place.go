@@ -52,21 +52,21 @@ func (p *plan) looksForNodes(t *taskState) {
 	if until, suspect := p.s.placement.SuspectUntil(p.now); suspect {
 		p.s.wakeAt(until)
 	}
-	if t.how.selector.Compares() {
+	if t.how.Selector.Compares() {
 		p.s.wakeAt(p.now.Add(lookForFacts))
 	}
 }
 
 // want is what a run of t asks of its node.
 func (t *taskState) want() placement.Want {
-	w := placement.Want{Selector: t.how.selector, Secret: t.secret}
-	switch w.Strategy = t.how.target.Strategy; w.Strategy {
+	w := placement.Want{Selector: t.how.Selector, Secret: t.secret}
+	switch w.Strategy = t.how.Target.Strategy; w.Strategy {
 	case task.StrategyHash:
-		if w.Key = t.how.target.Key; w.Key == "" {
+		if w.Key = t.how.Target.Key; w.Key == "" {
 			w.Key = t.fullName()
 		}
 	case task.StrategyFirst:
-		w.Order = t.how.target.Order
+		w.Order = t.how.Target.Order
 	case task.StrategySticky:
 		w.Last = t.own().Node
 	case task.StrategyRoundRobin:
@@ -77,11 +77,9 @@ func (t *taskState) want() placement.Want {
 	return w
 }
 
-func (h *policySet) sticky() bool { return h.target.Strategy == task.StrategySticky }
-
 // sticks is for how many records of its entry the dispatch of a run needs room.
 func (t *taskState) sticks() int {
-	if t.how.sticky() {
+	if t.how.Sticky() {
 		return 1
 	}
 	return 0
@@ -90,7 +88,7 @@ func (t *taskState) sticks() int {
 // stick has the entry of a sticky task say which node has its runs, if that is
 // another than it says.
 func (p *plan) stick(t *taskState, n *task.Node) {
-	if t.how.sticky() && p.own(t).Node != n.Name {
+	if t.how.Sticky() && p.own(t).Node != n.Name {
 		p.changeEntry(t, func(c *entryChange) { c.own.Node = n.Name })
 	}
 }
@@ -98,7 +96,7 @@ func (p *plan) stick(t *taskState, n *task.Node) {
 // turned notes which node had the last turn. Nobody else remembers it: the next
 // owner begins anywhere.
 func (t *taskState) turned(node string) {
-	if t.how.target.Strategy == task.StrategyRoundRobin {
+	if t.how.Target.Strategy == task.StrategyRoundRobin {
 		t.history().turn = node
 	}
 }

@@ -221,7 +221,7 @@ func (p *plan) admit(t *taskState, room bool) bool {
 const roomForRecord = 2048
 
 func (t *taskState) bytes() int {
-	if t.how != nil && t.how.target.FansOut() {
+	if t.how != nil && t.how.Target.FansOut() {
 		return roomForRecord + roomForFan + len(t.text)
 	}
 	return roomForRecord + len(t.text)

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/definition"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -33,8 +34,8 @@ type commitMaker interface {
 
 // definitions reads what many tasks have alike, and keeps it once for all shards.
 type definitions interface {
-	timing(text []byte) (*timing, error)
-	policy(text []byte) (*policySet, error)
+	timing(text []byte) (*definition.Timing, error)
+	policy(text []byte) (*definition.Policy, error)
 }
 
 // trims takes histories that are to be cut to their length. false: it is busy, and is to be asked

@@ -104,7 +104,7 @@ func (h *hand) knows() string {
 			fmt.Fprintf(&s, " paused %t mod %d create %d", t.paused, t.mod, t.create)
 		}
 		if t.present && !t.bad {
-			fmt.Fprintf(&s, " generation %d from %d anchor %d next %d %s %s", t.generation, t.from, t.anchor, t.next, t.when.text, t.how.text)
+			fmt.Fprintf(&s, " generation %d from %d anchor %d next %d %s %s", t.generation, t.from, t.anchor, t.next, t.when.Text, t.how.Text)
 		}
 		if t.next != 0 {
 			fmt.Fprintf(&s, " second %d", t.second)

@@ -42,7 +42,7 @@ func (p *plan) drop(t *taskState, n int) {
 // expire ends a run that could not start before its deadline.
 func (p *plan) expire(t *taskState, q *waiting) bool {
 	reason := task.ReasonDeadline
-	if (q.Reason == task.ReasonNoNode || q.Reason == task.ReasonCount) && t.how.rule.Free(t.doing()) {
+	if (q.Reason == task.ReasonNoNode || q.Reason == task.ReasonCount) && t.how.Rule.Free(t.doing()) {
 		reason = q.Reason
 	}
 	return p.end(t, q, task.Missed, reason)

@@ -98,9 +98,9 @@ func (o opening) evidence(reason string, p *plan, t *taskState) string {
 		}
 		return text
 	case task.ReasonWindow:
-		return fmt.Sprintf("decided at %s, and missed.window is %s; %s", at(p.now), t.how.missed.Window, o.since(p))
+		return fmt.Sprintf("decided at %s, and missed.window is %s; %s", at(p.now), t.how.Missed.Window, o.since(p))
 	case task.ReasonDeadline:
-		return fmt.Sprintf("decided at %s, and start_deadline is %s; %s", at(p.now), task.Duration(t.how.deadline), o.since(p))
+		return fmt.Sprintf("decided at %s, and start_deadline is %s; %s", at(p.now), task.Duration(t.how.Deadline), o.since(p))
 	}
 	return fmt.Sprintf("decided at %s; %s", at(p.now), o.since(p))
 }

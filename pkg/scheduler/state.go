@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
+	"github.com/carillonhq/carillon/pkg/scheduler/definition"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -15,8 +16,8 @@ import (
 // others what tasks have alike. Times are Unix milliseconds; 0 is none.
 type taskState struct {
 	text     string // namespace/name, uid, action as JSON: in one piece, to spare what strings cost
-	when     *timing
-	how      *policySet
+	when     *definition.Timing
+	how      *definition.Policy
 	activity *activity // nil for most
 	past     *past     // nil for most
 
@@ -113,7 +114,7 @@ func (l *activeTasks) remove(t *taskState) {
 }
 
 // schedule is when t ticks. Only of a task with an entry that can be read.
-func (t *taskState) schedule() schedule.Schedule { return t.when.schedule.Anchored(instant(t.anchor)) }
+func (t *taskState) schedule() schedule.Schedule { return t.when.Schedule.Anchored(instant(t.anchor)) }
 
 // after is t's first tick later than an instant; 0 if there is none.
 func (t *taskState) after(at int64) int64 {
@@ -128,7 +129,7 @@ func (t *taskState) after(at int64) int64 {
 // due is when one of t's ticks falls due, which is the order of decisions: at its
 // time, or with jitter a little later, but always before the next one does.
 func (t *taskState) due(tick int64) int64 {
-	if t.when == nil || !t.when.jittered {
+	if t.when == nil || !t.when.Jittered {
 		return tick
 	}
 	s := t.schedule()
@@ -141,7 +142,7 @@ func (t *taskState) dueAt() int64 { return t.next + int64(t.delay) }
 // lastDue is an instant up to which are all of t's ticks that are due at another,
 // and no others.
 func (t *taskState) lastDue(at int64) int64 {
-	if !t.when.jittered {
+	if !t.when.Jittered {
 		return at
 	}
 	s := t.schedule()
@@ -196,7 +197,7 @@ func (t *taskState) notBefore(q *waiting) time.Time {
 	if q.seen == 0 || at.IsZero() || q.UnderWay() {
 		return at
 	}
-	latest := instant(q.seen).Add(t.how.retry.Wait(max(q.Attempt-1, 1), 1))
+	latest := instant(q.seen).Add(t.how.Retry.Wait(max(q.Attempt-1, 1), 1))
 	if at.After(latest.Add(clockSlack)) {
 		return latest
 	}
@@ -319,7 +320,7 @@ func (s *shardState) drop(t *taskState) {
 func (t *taskState) entry() record.EntryParts {
 	return record.EntryParts{
 		UID: []byte(t.uidText()), Generation: int64(t.generation), From: task.At(instant(t.from)), Anchor: task.At(instant(t.anchor)),
-		Paused: t.paused, Action: []byte(t.action()), Timing: []byte(t.when.text), Policy: []byte(t.how.text),
+		Paused: t.paused, Action: []byte(t.action()), Timing: []byte(t.when.Text), Policy: []byte(t.how.Text),
 	}
 }
 
@@ -383,5 +384,5 @@ func (s *shardState) put(t *taskState, tick int64) {
 // isBehind reports whether several of the task's ticks are due at now, or one
 // is past its grace.
 func (t *taskState) isBehind(now int64) bool {
-	return t.second != 0 && t.second <= now && t.due(t.second) <= now || now-t.dueAt() > t.how.grace.Milliseconds()
+	return t.second != 0 && t.second <= now && t.due(t.second) <= now || now-t.dueAt() > t.how.Grace.Milliseconds()
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/definition"
 	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -229,7 +230,7 @@ func TestTrim_DeletesNoFailureThatIsNotCounted(t *testing.T) {
 func TestStudy_ReadsABoundedNumberOfEnds(t *testing.T) {
 	t.Parallel()
 	s := &historyReader{t: &taskState{}, keys: make([]store.ShardEvent, task.MaxKeep)}
-	s.t.how = &policySet{ttl: 1000}
+	s.t.how = &definition.Policy{TTL: 1000}
 
 	for want := 1; ; want *= 4 {
 		page := s.wants(want)

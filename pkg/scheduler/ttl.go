@@ -19,18 +19,18 @@ func (t *taskState) beingDeleted() bool {
 // deleteExpired has a task deleted when its schedule has nothing more to come, nothing of
 // it waits or is active, and its ttl is over.
 func (p *plan) deleteExpired(t *taskState) {
-	if t.how.ttl == 0 || t.when.manual || t.next != 0 || !t.idle() || p.changesEntry(t) {
+	if t.how.TTL == 0 || t.when.Manual || t.next != 0 || !t.idle() || p.changesEntry(t) {
 		return
 	}
 	now := p.now.UnixMilli()
 	since, over := t.over(now)
 	if !over {
-		if t.follows() && t.when.end >= now {
-			p.s.rest(t, t.when.end+1)
+		if t.follows() && t.when.End >= now {
+			p.s.rest(t, t.when.End+1)
 		}
 		return
 	}
-	if until := since + t.how.ttl; now < until {
+	if until := since + t.how.TTL; now < until {
 		p.s.rest(t, until)
 		return
 	}
@@ -38,7 +38,7 @@ func (p *plan) deleteExpired(t *taskState) {
 		p.s.needHistory(t)
 		return
 	}
-	if until := max(since, t.past.ended) + t.how.ttl; now < until {
+	if until := max(since, t.past.ended) + t.how.TTL; now < until {
 		p.s.rest(t, until)
 		return
 	}
@@ -48,7 +48,7 @@ func (p *plan) deleteExpired(t *taskState) {
 	}
 	b := &retention.Deletion{Fences: p.s.fences, Ref: t.ref(p.s.shard), Mod: t.mod, Tombstone: record.Tombstone{
 		UID: t.uidText(), Generation: int64(t.generation), DeletedAt: task.At(p.now), DeletedBy: ttlDeletedBy,
-		Why: "its schedule had ended, and its ttl of " + task.Duration(time.Duration(t.how.ttl)*time.Millisecond).String() + " was over",
+		Why: "its schedule had ended, and its ttl of " + task.Duration(time.Duration(t.how.TTL)*time.Millisecond).String() + " was over",
 	}}
 	t.past.deletion = b
 	p.deletions = append(p.deletions, b)
@@ -64,7 +64,7 @@ func (t *taskState) over(now int64) (since int64, over bool) {
 	case t.spent():
 		return t.from, true
 	case t.follows():
-		return t.when.end, t.when.end != 0 && t.when.end < now
+		return t.when.End, t.when.End != 0 && t.when.End < now
 	case t.after(max(t.from, now)) != 0:
 		return 0, false
 	}

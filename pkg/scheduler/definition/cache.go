@@ -1,0 +1,52 @@
+package definition
+
+import (
+	"runtime"
+	"sync"
+	"weak"
+)
+
+// A Cache keeps one value for each text for as long as somebody uses the value. It is safe for
+// concurrent use.
+type Cache[T any] struct {
+	read func(text string) (*T, error)
+
+	mu     sync.Mutex
+	byText map[string]weak.Pointer[T]
+}
+
+// NewCache returns an empty cache of the values that read makes of their texts.
+func NewCache[T any](read func(string) (*T, error)) *Cache[T] {
+	return &Cache[T]{read: read, byText: map[string]weak.Pointer[T]{}}
+}
+
+// Get returns the value of a text: the one that is in use, if there is one. The caller may
+// change text afterwards.
+func (c *Cache[T]) Get(text []byte) (*T, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	if v := c.byText[string(text)].Value(); v != nil {
+		return v, nil
+	}
+
+	own := string(text)
+	v, err := c.read(own)
+	if err != nil {
+		return nil, err
+	}
+
+	c.byText[own] = weak.Make(v)
+	runtime.AddCleanup(v, c.forget, own)
+	return v, nil
+}
+
+// forget drops a text that nobody uses any more. Somebody may have begun to by now.
+func (c *Cache[T]) forget(text string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	if c.byText[text].Value() == nil {
+		delete(c.byText, text)
+	}
+}
