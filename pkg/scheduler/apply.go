@@ -218,7 +218,7 @@ func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 		return
 	}
 	if e, news := s.noteOutcome(t, ev); news && s.owner {
-		s.ends.ended(now, e)
+		s.ends.AddEnded(now, e.failed())
 	}
 	mayTrim := t.mayTrim()
 	if t.past != nil && t.depends() {

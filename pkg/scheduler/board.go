@@ -52,7 +52,7 @@ func (e *Engine) Part(ctx context.Context, span time.Duration, limit int) task.B
 func (e *Engine) look(ctx context.Context, span time.Duration, limit int) task.BoardPart {
 	clock := e.cfg.Now()
 	now := clock.UnixMilli()
-	part := task.BoardPart{Node: e.cfg.Node, At: task.At(clock), Tally: e.recent.tally(clock)}
+	part := task.BoardPart{Node: e.cfg.Node, At: task.At(clock), Tally: e.recent.Tally(clock)}
 	e.mu.Lock()
 	workers := make([]*worker, 0, len(e.workers))
 	for _, w := range e.workers {

@@ -211,7 +211,7 @@ func TestBoard_ATaskFailsUntilARunOfItSucceeds(t *testing.T) {
 	if p := h.part(1); p.FailingCount != 2 || len(p.Failing) != 1 {
 		t.Errorf("%d fail, %d are listed", p.FailingCount, len(p.Failing))
 	}
-	if r := h.e.recent.tally(w.clock()).Recent(); r.Failed != 3 || r.Fired != 3 || r.Skipped != 1 {
+	if r := h.e.recent.Tally(w.clock()).Recent(); r.Failed != 3 || r.Fired != 3 || r.Skipped != 1 {
 		t.Errorf("the last minute: %+v", r)
 	}
 	h.decide(4)
@@ -403,24 +403,6 @@ func TestHeap_IsVisitedInOrder(t *testing.T) {
 	}
 	if n, _ := slices.BinarySearch(want, 151); h.countUpTo(150) != n {
 		t.Errorf("%d are due at 150, want %d", h.countUpTo(150), n)
-	}
-}
-
-func TestRecent_ForgetsWhatIsOlderThanAMinute(t *testing.T) {
-	var r recent
-	claim := func(at float64, late time.Duration) {
-		r.decided(&plan{now: sec(at), claims: []claim{{late: late}, {late: -1}}, counts: outcomes{run: 1, missed: 2}})
-	}
-	claim(0, 40*time.Millisecond)
-	claim(31, time.Millisecond)
-	if got := r.tally(sec(32)).Recent(); got.Fired != 2 || got.MaxMS != 40 || got.Skipped != 4 || len(got.Rate) != recentSlots-1 || got.Rate[6] != 1 {
-		t.Errorf("after half a minute: %+v", got)
-	}
-	if got := r.tally(sec(66)).Recent(); got.Fired != 1 || got.MaxMS != 1 {
-		t.Errorf("after a minute: %+v", got)
-	}
-	if got := r.tally(sec(600)).Recent(); got.Fired != 0 || got.Rate[3] != 0 {
-		t.Errorf("after ten: %+v", got)
 	}
 }
 

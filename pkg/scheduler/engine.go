@@ -13,7 +13,10 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/activescan"
+	"github.com/carillonhq/carillon/pkg/scheduler/board"
 	"github.com/carillonhq/carillon/pkg/scheduler/definition"
+	"github.com/carillonhq/carillon/pkg/scheduler/pace"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -56,13 +59,13 @@ type Engine struct {
 
 	cfg        Config
 	freezes    freezes
-	scans      *scanner
+	scans      *activescan.Scanner
 	trims      *retention.Trimmer
 	ttlDeleter *retention.Deleter
 	recalls    *recaller
-	recent     recent
+	recent     board.Recent
 	board      boardCache
-	pace       *pace
+	pace       *pace.Limiter
 	loads      slots
 	ahead      slots // of loads that nobody waits for
 	metrics    *metrics
@@ -94,14 +97,14 @@ func New(cfg Config) *Engine {
 		cfg.ClearedAfter = 2 * time.Second
 	}
 	e := &Engine{
-		cfg: cfg, made: time.Now(), scans: newScanner(cfg.Store.ScanActive), trims: retention.NewTrimmer(cfg.Store, cfg.Logger),
+		cfg: cfg, made: time.Now(), scans: activescan.New(cfg.Store.ScanActive), trims: retention.NewTrimmer(cfg.Store, cfg.Logger),
 		metrics: newMetrics(cfg.Registerer), workers: map[int]*worker{}, preloads: map[int]*preload{},
 		loads: make(slots, loadsAtOnce), ahead: make(slots, aheadAtOnce()), timings: definition.NewCache(definition.NewTiming), policies: definition.NewCache(definition.NewPolicy),
 	}
 	e.ttlDeleter = retention.NewDeleter(cfg.Store, e.metrics.expired.Inc, cfg.Logger)
 	e.reconciler = newReconciler(e)
 	e.recalls = newRecaller(cfg.Store, cfg.Logger)
-	e.pace = &pace{rate: e.catchUpRate}
+	e.pace = pace.NewLimiter(e.catchUpRate)
 	return e
 }
 
@@ -130,10 +133,27 @@ func (s slots) begin(ctx context.Context) (leave func(), err error) {
 	}
 }
 
+// catchUpRate is this node's share of the cluster's rate: as large as its share of
+// the shards.
+func (e *Engine) catchUpRate() float64 {
+	c := e.cfg.Cluster()
+
+	e.mu.Lock()
+	owned := max(len(e.workers), 1)
+	e.mu.Unlock()
+
+	rate := float64(c.CatchUp())
+	if owned < c.Shards {
+		rate *= float64(owned) / float64(c.Shards)
+	}
+
+	return rate
+}
+
 // Run serves what the shards share, until ctx ends.
 func (e *Engine) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return e.scans.run(ctx) })
+	g.Go(func() error { return e.scans.Run(ctx) })
 	g.Go(func() error { return e.trims.Run(ctx) })
 	g.Go(func() error { return e.ttlDeleter.Run(ctx) })
 	g.Go(func() error { return e.recalls.run(ctx) })

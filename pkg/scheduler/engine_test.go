@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/activescan"
 	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -211,7 +212,7 @@ func TestEngine_AnEndBetweenTheScanAndALateLoadIsNoActiveRun(t *testing.T) {
 		<-first.work
 		w.run("n1", func(e *Engine) {
 			late := &lateLoad{Store: e.cfg.Store, scanned: make(chan struct{}), before: func() { w.finish("a", task.Succeeded) }}
-			e.cfg.Store, e.scans = late, newScanner(late.ScanActive)
+			e.cfg.Store, e.scans = late, activescan.New(late.ScanActive)
 		})
 		w.eventually("it has ended", func() bool { return len(w.active("a")) == 0 })
 		w.trigger("a")
@@ -448,51 +449,5 @@ func TestTrimmer_NeverPanicsAndNeverTrimsAll(t *testing.T) {
 	w.put(w.store.Keys().Ended(ref("a"), "5"), "{}")
 	if err := e.trims.Trim(w.ctx, retention.Trim{Fences: f, Ref: ref("a"), History: task.History{Keep: 1}}); !errors.Is(err, task.ErrFenced) {
 		t.Errorf("a fenced owner's trim: %v", err)
-	}
-}
-
-func TestScanner_AnswersFromAScanThatBeganAfterTheQuestion(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	began, goOn := make(chan int), make(chan struct{})
-	scans := 0
-	s := newScanner(func(context.Context) ([]store.ActiveKey, int64, error) {
-		scans++
-		began <- scans
-		<-goOn
-		if scans == 2 {
-			return nil, 0, errCut
-		}
-		return []store.ActiveKey{{RunKey: record.RunKey{Ref: record.Ref{Shard: 7}, Run: fmt.Sprint(scans)}}}, 0, nil
-	})
-	done := make(chan struct{})
-	go func() { defer close(done); _ = s.run(ctx) }()
-	ask := func() <-chan map[int][]store.ActiveKey {
-		answer, err := s.ask(ctx)
-		if err != nil {
-			t.Error(err)
-		}
-		return answer
-	}
-	a, b := ask(), ask()
-	<-began
-	second := make(chan (<-chan map[int][]store.ActiveKey))
-	go func() { second <- ask() }() // while the first scan is under way
-	goOn <- struct{}{}
-	if got := (<-a)[7][0].Run + (<-b)[7][0].Run; got != "11" {
-		t.Errorf("the first two got the scans %s", got)
-	}
-	c := <-second
-	for range 2 { // one that fails, and is tried again
-		<-began
-		goOn <- struct{}{}
-	}
-	if got := (<-c)[7][0].Run; got != "3" {
-		t.Errorf("the third got scan %s", got)
-	}
-	cancel()
-	<-done
-	if _, err := s.ask(ctx); err == nil {
-		t.Error("a question after the end has an answer")
 	}
 }

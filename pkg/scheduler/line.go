@@ -3,6 +3,7 @@ package scheduler
 import (
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/pace"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -70,7 +71,7 @@ func (l *line) next() *taskState {
 func (s *shardState) grantTokens(now time.Time) {
 	l := &s.line
 	l.granted = 0
-	if len(l.tasks) == 0 || now.Before(l.turn) && l.turn.Sub(now) <= maxIdleSleep { // more: the clock was set back
+	if len(l.tasks) == 0 || now.Before(l.turn) && l.turn.Sub(now) <= pace.LongestTurn { // more: the clock was set back
 		return
 	}
 	var again time.Duration

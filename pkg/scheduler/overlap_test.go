@@ -295,13 +295,13 @@ func TestOverlap_ReplaceOfACatchUpGoesAtItsPace(t *testing.T) {
 	h.pace(1)
 	w.create("a", replaces, cronned("30 * * * * *"))
 	h.decide(30)
-	if !h.e.pace.take(w.clock()) {
+	if !h.tokens.Take(w.clock()) {
 		t.Fatal("no token")
 	}
 	h.decide(110) // the tick of +90 is late
 	h.decide(110)
 	w.want("a", "+30 dispatched", "+90 queued catch_up overlap")
-	if !h.e.pace.take(w.clock()) {
+	if !h.tokens.Take(w.clock()) {
 		t.Fatal("no token")
 	}
 	w.finish("a", task.Cancelled)

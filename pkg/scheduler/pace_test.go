@@ -2,12 +2,9 @@ package scheduler
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"pgregory.net/rapid"
 
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -15,72 +12,6 @@ import (
 // pace has the worker's node catch up with so many runs per second.
 func (h *hand) pace(rate int) {
 	h.e.cfg.Cluster = func() task.Cluster { return task.Cluster{Shards: 1, CatchUpRate: rate} }
-}
-
-// In any stretch of time there are no more tokens than the rate gives, and what the
-// bucket holds at first; and no fewer, if they are asked for. The clock may be told
-// late, and be set back.
-func TestBucket_KeepsItsRate(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(rt *rapid.T) {
-		rate := rapid.SampledFrom([]float64{0.1, 1, 3, 100, 2500}).Draw(rt, "rate")
-		p := pace{rate: func() float64 { return rate }}
-		now, taken := start, 0
-		for range rapid.IntRange(1, 200).Draw(rt, "steps") {
-			step := time.Duration(rapid.IntRange(0, 3000).Draw(rt, "ms")) * time.Millisecond
-			now = now.Add(step)
-			for i := rapid.IntRange(0, 5).Draw(rt, "wanted"); i > 0; i-- {
-				at := now.Add(-time.Duration(rapid.IntRange(0, 2000).Draw(rt, "late")) * time.Millisecond)
-				if p.take(at) {
-					taken++
-				}
-			}
-		}
-		if most := (now.Sub(start).Seconds()+2)*rate + max(rate, 1) + 1e-3; float64(taken) > most {
-			rt.Fatalf("%d tokens, at most %g", taken, most)
-		}
-		for p.take(now) {
-			taken++
-		}
-		for range 2 {
-			if p.take(now.Add(-time.Hour)) {
-				rt.Fatal("a clock that was set back gives tokens")
-			}
-		}
-		if got := p.take(now.Add(-time.Hour + time.Duration(1.01/rate*float64(time.Second)))); !got {
-			rt.Fatal("after the clock was set back there are no more tokens")
-		}
-	})
-}
-
-// Workers that wait have their turn one after another, and all tokens are used.
-func TestPace_SharesAmongTheWorkersOfANode(t *testing.T) {
-	t.Parallel()
-	const rate = 20
-	p := pace{rate: func() float64 { return rate }}
-	for p.take(start) {
-	}
-	workers := []*worker{{}, {}, {}}
-	next, got := make([]time.Time, len(workers)), make([]int, len(workers))
-	for ms := range 10_000 {
-		now := start.Add(time.Duration(ms) * time.Millisecond)
-		for i, w := range workers { // the first always asks first
-			if now.Before(next[i]) {
-				continue
-			}
-			n, again := p.turn(w, now)
-			next[i] = now.Add(again)
-			for range n {
-				if p.take(now) {
-					got[i]++
-				}
-			}
-		}
-	}
-	total := got[0] + got[1] + got[2]
-	if total < 10*rate*9/10 || total > 10*rate || slices.Min(got) < total/4 {
-		t.Errorf("in 10 s, at %d per second: %v", rate, got)
-	}
 }
 
 func TestEngine_TakesItsPartOfTheRate(t *testing.T) {
@@ -151,8 +82,8 @@ func TestPace_OfManyThatAreBehind(t *testing.T) {
 	if n := w.count(all, "dispatched catch_up"); n != 30 {
 		t.Errorf("%d have started in the end", n)
 	}
-	if len(h.line.tasks) != 0 || len(h.e.pace.turns) != 0 {
-		t.Errorf("%d in line, %d turns", len(h.line.tasks), len(h.e.pace.turns))
+	if _, turns := h.e.pace.Snapshot(w.clock()); len(h.line.tasks) != 0 || turns != 0 {
+		t.Errorf("%d in line, %d turns", len(h.line.tasks), turns)
 	}
 }
 
@@ -177,11 +108,11 @@ func TestPace_ATickOnTimeDoesNotWait(t *testing.T) {
 			h.pace(1)
 			w.create("a", c.opt, cronned("0 * * * * *"))
 			w.at(119)
-			h.e.pace.take(w.clock())
+			h.tokens.Take(w.clock())
 			h.decide(119)
 			w.want("a", "+60 queued catch_up")
 			w.at(120)
-			h.e.pace.take(w.clock())
+			h.tokens.Take(w.clock())
 			h.decide(120)
 			h.see()
 			h.blind(120)

@@ -63,6 +63,15 @@ type claim struct {
 	late time.Duration // of a tick; less than 0: of what has waited
 }
 
+// lateness yields how late each run is that the plan dispatches.
+func (p *plan) lateness(yield func(time.Duration) bool) {
+	for i := range p.claims {
+		if !yield(p.claims[i].late) {
+			return
+		}
+	}
+}
+
 // outcomes count ticks, and attempts that are lost.
 type outcomes struct{ run, queued, skipped, missed, lost int64 }
 

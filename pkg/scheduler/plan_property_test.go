@@ -134,12 +134,8 @@ func (h *hand) knowledge() string {
 
 	fmt.Fprintf(&b, "\nslots %v", h.e.cfg.Fleet.Given())
 
-	pace := h.e.pace
-	rate := pace.rate()
-	pace.mu.Lock()
-	defer pace.mu.Unlock()
-	pace.bucket.fill(h.world.clock(), rate)
-	fmt.Fprintf(&b, ", tokens %.6f", pace.bucket.level)
+	level, _ := h.e.pace.Snapshot(h.world.clock())
+	fmt.Fprintf(&b, ", tokens %.6f", level)
 
 	return b.String()
 }

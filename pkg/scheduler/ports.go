@@ -43,7 +43,9 @@ type definitions interface {
 type trims interface{ Ask(retention.Trim) bool }
 
 // endCounter counts how runs end, for the board.
-type endCounter interface{ ended(now time.Time, e end) }
+type endCounter interface {
+	AddEnded(now time.Time, failed bool)
+}
 
 // placer chooses nodes for runs. All shards of a node share one, which is locked inside. It is
 // a port and not state, since whether a tick fires or waits depends on whether a node is free: it

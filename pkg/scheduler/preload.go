@@ -165,7 +165,7 @@ func (w *worker) openLoaded(ctx context.Context, batches <-chan store.ShardBatch
 	w.e.metrics.opens.Inc()
 	w.noteOpening(mark)
 	w.noteProgress()
-	if scan, err = w.e.scans.ask(ctx); err != nil {
+	if scan, err = w.e.scans.Ask(ctx); err != nil {
 		return nil, err
 	}
 	w.becomeOwner()

@@ -80,7 +80,7 @@ func (a *ahead) takeOver() *hand {
 	a.Cleanup(func() { h.die(); h.leave() })
 	scanning, stop := context.WithCancel(a.ctx)
 	defer stop()
-	go a.e.scans.run(scanning)
+	go a.e.scans.Run(scanning)
 	_, err := h.openLoaded(a.ctx, h.batches)
 	a.ok(err)
 	if err := <-a.ended; err != nil {

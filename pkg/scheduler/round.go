@@ -111,7 +111,9 @@ func (w *worker) round(ctx context.Context) error {
 // observe counts what a plan has decided. Its commit has succeeded.
 func (w *worker) observe(p *plan) {
 	w.e.metrics.decided(p.counts)
-	w.e.recent.decided(p)
+	if skipped := p.counts.skipped + p.counts.missed; skipped > 0 || len(p.claims) > 0 {
+		w.e.recent.AddDecided(p.now, skipped, p.lateness)
+	}
 
 	for _, c := range p.claims {
 		if c.late >= 0 {

@@ -51,7 +51,7 @@ func newWorker(e *Engine, shard int, f store.Fences) *worker {
 	}
 	w.shardState = shardState{knownRecords: knownRecords{shard: shard, keys: e.cfg.Store.Keys()}, fences: f, stubborn: map[string]bool{}, ports: ports{
 		node: e.cfg.Node, commits: e.cfg.Store, definitions: e,
-		placement: e.cfg.Fleet, tokens: shardTokens{e.pace, w}, trims: e.trims, ends: &e.recent,
+		placement: e.cfg.Fleet, tokens: e.pace.NewShare(), trims: e.trims, ends: &e.recent,
 		nextAttempt: e.cfg.NextAttempt, clearedAfter: e.cfg.ClearedAfter,
 		random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
 	}}
@@ -142,7 +142,7 @@ func (w *worker) serve(ctx context.Context) error {
 
 	// One scan serves all shards that are opened together; asked for now, it has
 	// begun after the opening.
-	scan, err := w.e.scans.ask(ctx)
+	scan, err := w.e.scans.Ask(ctx)
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func (w *worker) serve(ctx context.Context) error {
 	if w.applied > rev {
 		// rev was compacted away, and the shard loaded as it was later: the ends in
 		// between are not told, so the scan must have begun after them.
-		if scan, err = w.e.scans.ask(ctx); err != nil {
+		if scan, err = w.e.scans.Ask(ctx); err != nil {
 			return err
 		}
 	}

@@ -103,13 +103,16 @@ var allowed = map[string][]string{
 	"pkg/client":               {"pkg/task"},
 	// why is pure: what is on record is read for it.
 	"pkg/internal/why": {"pkg/internal/schedule", "pkg/task"},
-	"pkg/scheduler":    {"pkg/scheduler/board", "pkg/scheduler/definition", "pkg/scheduler/placement", "pkg/scheduler/retention", "pkg/scheduler/tickpolicy", "pkg/clock", "pkg/store", "pkg/store/record", "pkg/internal/schedule", "pkg/task"},
+	"pkg/scheduler":    {"pkg/scheduler/activescan", "pkg/scheduler/board", "pkg/scheduler/definition", "pkg/scheduler/pace", "pkg/scheduler/placement", "pkg/scheduler/retention", "pkg/scheduler/tickpolicy", "pkg/clock", "pkg/store", "pkg/store/record", "pkg/internal/schedule", "pkg/task"},
 	// placement chooses the nodes of runs, and knows nothing of shards, ticks or records.
 	"pkg/scheduler/placement": {"pkg/task"},
 	// tickpolicy is pure arithmetic over ticks and counts of runs.
 	"pkg/scheduler/tickpolicy": {"pkg/task"},
 	// retention deletes what shards ask for, through store.
 	"pkg/scheduler/retention": {"pkg/store", "pkg/store/record", "pkg/task"},
+	// activescan lists active attempts for all shards at once; pace counts tokens, and knows nothing of runs.
+	"pkg/scheduler/activescan": {"pkg/store"},
+	"pkg/scheduler/pace":       {},
 	// definition parses what entries say, and knows nothing of shards.
 	"pkg/scheduler/definition": {"pkg/scheduler/tickpolicy", "pkg/internal/schedule", "pkg/store/record", "pkg/task"},
 	// board has the form of what shards show, and puts it together.
@@ -247,9 +250,9 @@ var shells = map[string]shell{
 	"pkg/store/events":         {},
 	"pkg/scheduler": {
 		files: []string{
-			"board.go", "engine.go", "known_freezes.go", "pace.go",
-			"preload.go", "read_attempts.go", "read_histories.go", "recall.go", "recent.go", "reconcile.go", "report.go", "review.go",
-			"revised.go", "round.go", "scanner.go", "stall.go", "store.go", "worker.go",
+			"board.go", "engine.go", "known_freezes.go",
+			"preload.go", "read_attempts.go", "read_histories.go", "recall.go", "reconcile.go", "report.go", "review.go",
+			"revised.go", "round.go", "stall.go", "store.go", "worker.go",
 		},
 		types: []string{"worker", "Engine", "Fleet"},
 	},

@@ -1,6 +1,7 @@
-package scheduler
+package board
 
 import (
+	"iter"
 	"sync"
 	"time"
 
@@ -14,8 +15,9 @@ const (
 	recentSlots = 13
 )
 
-// recent counts what an engine has decided in the last minute, and what has ended.
-type recent struct {
+// Recent counts what a node has decided in the last minute, and how runs ended. It is safe for
+// concurrent use; the zero value has counted nothing.
+type Recent struct {
 	mu    sync.Mutex
 	slots [recentSlots]recentCounts
 }
@@ -31,7 +33,7 @@ type recentCounts struct {
 }
 
 // at is the slot of an instant. The caller holds the lock.
-func (r *recent) at(now time.Time) *recentCounts {
+func (r *Recent) at(now time.Time) *recentCounts {
 	number := now.UnixMilli() / recentSlot.Milliseconds()
 	s := &r.slots[number%recentSlots]
 	if s.number != number {
@@ -40,43 +42,47 @@ func (r *recent) at(now time.Time) *recentCounts {
 	return s
 }
 
-// decided counts what a plan has decided.
-func (r *recent) decided(p *plan) {
-	if len(p.claims) == 0 && p.counts.skipped+p.counts.missed == 0 {
-		return
-	}
+// AddDecided counts what one commit has decided: how many ticks do not run, and how late each of the
+// others is. A lateness below zero is that of a run which has waited, and does not count.
+func (r *Recent) AddDecided(now time.Time, skipped int64, lateness iter.Seq[time.Duration]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.at(p.now)
-	s.skipped += p.counts.skipped + p.counts.missed
-	for _, c := range p.claims {
-		if c.late < 0 {
+
+	s := r.at(now)
+	s.skipped += skipped
+
+	for late := range lateness {
+		if late < 0 {
 			continue
 		}
-		ms := c.late.Milliseconds()
+
+		ms := late.Milliseconds()
 		s.late[task.LateBucket(ms)]++
 		s.maxMS = max(s.maxMS, ms)
 	}
 }
 
-// ended counts how a run ended.
-func (r *recent) ended(now time.Time, e end) {
+// AddEnded counts how a run ended.
+func (r *Recent) AddEnded(now time.Time, failed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	s := r.at(now)
-	if e.failed() {
+	if failed {
 		s.failed++
 	} else {
 		s.ok++
 	}
 }
 
-// tally is the last minute, up to now.
-func (r *recent) tally(now time.Time) task.Tally {
+// Tally returns the last minute, up to now.
+func (r *Recent) Tally(now time.Time) task.Tally {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	newest := now.UnixMilli() / recentSlot.Milliseconds()
 	t := task.Tally{Late: make([]int64, task.LateBuckets), Rate: make([]int64, 0, recentSlots-1)}
+
 	for number := newest - recentSlots + 1; number <= newest; number++ {
 		s, fired := &r.slots[number%recentSlots], int64(0)
 		if s.number == number {
@@ -86,9 +92,11 @@ func (r *recent) tally(now time.Time) task.Tally {
 				fired += int64(n)
 			}
 		}
+
 		if number < newest { // the last is not full yet
 			t.Rate = append(t.Rate, fired)
 		}
 	}
+
 	return t
 }
