@@ -94,8 +94,8 @@ func (a *attempt) finish(node string, r process.Result) {
 	end.Unenforced = r.Unenforced
 	end.OutputBytes, end.Truncated = r.OutputBytes, r.Truncated
 	end.Usage = r.Usage
-	if r.Talk != nil {
-		r.Talk.Tell(end)
+	if r.Status != nil {
+		r.Status.CopyTo(end)
 		end.Progress = nil // it is over
 	}
 

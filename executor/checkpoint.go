@@ -27,13 +27,13 @@ func (s *spoke) put(r *task.Run) {
 	}
 }
 
-// Talk is what a run's attempt says that runs on this node; false if none does.
-func (e *Executor) Talk(namespace, name, run string) (task.Talk, bool) {
+// AttemptStatus returns what a run's attempt on this node has reported; false if none runs here.
+func (e *Executor) AttemptStatus(namespace, name, run string) (task.AttemptStatus, bool) {
 	return e.runner.StatusOf(namespace, name, run)
 }
 
-// Talks are the attempts on this node that have said anything, or are paused.
-func (e *Executor) Talks() []task.Talk {
+// AttemptStatuses returns the attempts on this node that have reported anything or are paused.
+func (e *Executor) AttemptStatuses() []task.AttemptStatus {
 	list := e.runner.Statuses()
 	said := list[:0]
 	for _, v := range list {

@@ -82,7 +82,7 @@ func TestPause_OfARunningAttempt(t *testing.T) {
 	if a, _ := n.inbox("pauses"); a.State != task.Paused || a.PausedAt.IsZero() || !n.still("pauses") {
 		t.Errorf("adopted as %+v", a)
 	}
-	if all := n.Talks(); len(all) != 1 || !all[0].Paused {
+	if all := n.AttemptStatuses(); len(all) != 1 || !all[0].Paused {
 		t.Errorf("the node says of its attempts %+v", all)
 	}
 	n.change("pauses", letGoOn)

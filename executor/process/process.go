@@ -156,13 +156,13 @@ func (l *Runner) beginStatus(a *task.Assigned, m *workdir.Dir) *status.Attempt {
 
 // releaseWorkdir gives the working directory of the attempt back, after the last of what it has reported has been read.
 func (w *prepared) releaseWorkdir(r *Result) error {
-	return w.workdir.Release(func(wrote bool) { r.Talk = w.status.End(wrote) })
+	return w.workdir.Release(func(wrote bool) { r.Status = w.status.End(wrote) })
 }
 
 // statusEnv is what tells an attempt where it may report, and what the attempt before it reported last.
 func statusEnv(a *task.Assigned, m *workdir.Dir) (env []string) {
 	if m != nil {
-		env = append(env, "CARILLON_TALK="+filepath.Join(m.Path(), workdir.StatusFile))
+		env = append(env, "CARILLON_STATUS_FILE="+filepath.Join(m.Path(), workdir.StatusFile))
 	}
 
 	if a.Checkpoint != "" {

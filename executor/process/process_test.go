@@ -278,7 +278,7 @@ func TestProcess_Environment(t *testing.T) {
 	want := []string{
 		"A=task", "B=run", "CARILLON_ATTEMPT=2", "CARILLON_FENCING_TOKEN=" + fmt.Sprint(executortest.LastToken()), "CARILLON_NAMESPACE=default", "CARILLON_NODE=n1",
 		"CARILLON_RUN_ID=r1", "CARILLON_SCHEDULED_TIME=2026-11-20T22:05:00.000Z",
-		"CARILLON_TALK=" + filepath.Join(l.workdirs.Path(), "i1", "1", "talk"), "CARILLON_TASK=job", "EMPTY=", "HOME=" + me.home,
+		"CARILLON_STATUS_FILE=" + filepath.Join(l.workdirs.Path(), "i1", "1", "status"), "CARILLON_TASK=job", "EMPTY=", "HOME=" + me.home,
 		"LOGNAME=" + me.name, "PATH=/usr/bin:/bin", "SHELL=/bin/sh",
 	}
 	if !slices.Equal(got, want) {

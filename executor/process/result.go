@@ -71,9 +71,9 @@ type Result struct {
 	StartedAt   time.Time
 	EndedAt     time.Time // of the main process
 	OutputBytes int64
-	Truncated   bool       // not all output is kept
-	Tail        []byte     // some KiB; not yet valid UTF-8
-	Talk        *task.Talk // what it has said of itself; nil: nobody listened
+	Truncated   bool                // not all output is kept
+	Tail        []byte              // some KiB; not yet valid UTF-8
+	Status      *task.AttemptStatus // what it has reported; nil: nobody read its status file
 	Paused      time.Duration
 	Unenforced  []string
 	Usage       task.Usage

@@ -215,12 +215,12 @@ func (l *Runner) RunAttempt(a Attempt, o *Orders) Result {
 }
 
 // StatusOf is what the attempt of a run says of itself that runs here; false if none does.
-func (l *Runner) StatusOf(namespace, name, run string) (task.Talk, bool) {
+func (l *Runner) StatusOf(namespace, name, run string) (task.AttemptStatus, bool) {
 	return l.statuses.Of(namespace, name, run)
 }
 
 // Statuses are those of all attempts that run here.
-func (l *Runner) Statuses() []task.Talk { return l.statuses.All() }
+func (l *Runner) Statuses() []task.AttemptStatus { return l.statuses.All() }
 
 // ErrTooLate means that it was too late for an attempt to start, or that its node must not start it any more.
 var ErrTooLate = errors.New("not started: the node had lost touch with etcd, or it was too late for that")

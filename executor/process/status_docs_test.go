@@ -12,10 +12,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// The examples of docs/how-to/talk.md say what they are said to say.
+// The examples of docs/how-to/status-file.md say what they are said to say.
 func TestTalk_ExamplesOfTheManual(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/how-to/talk.md")
+	page, err := os.ReadFile("../../docs/how-to/status-file.md")
 	executortest.Must(t, err)
 	program := func(language, file string) string {
 		_, rest, ok := strings.Cut(string(page), "```"+language+"\n")
@@ -27,14 +27,14 @@ func TestTalk_ExamplesOfTheManual(t *testing.T) {
 		executortest.Must(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
-	commands := map[string][]string{"sh": {"/bin/sh", program("sh", "talk.sh")}}
-	binary := filepath.Join(t.TempDir(), "talk")
-	if out, err := exec.Command("go", "build", "-o", binary, program("go", "talk.go")).CombinedOutput(); err != nil {
+	commands := map[string][]string{"sh": {"/bin/sh", program("sh", "report.sh")}}
+	binary := filepath.Join(t.TempDir(), "report")
+	if out, err := exec.Command("go", "build", "-o", binary, program("go", "report.go")).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	commands["go"] = []string{binary}
 	if python, err := exec.LookPath("python3"); err == nil {
-		commands["python"] = []string{python, program("python", "talk.py")}
+		commands["python"] = []string{python, program("python", "report.py")}
 	} else {
 		t.Log("there is no Python to run its example")
 	}
@@ -42,9 +42,9 @@ func TestTalk_ExamplesOfTheManual(t *testing.T) {
 	for language, argv := range commands {
 		for checkpoint, steps := range map[string]string{"": "10", "7": "3"} {
 			r := l.attempt(t, both(command(argv...), func(a *task.Assigned) { alone(a); a.Checkpoint = checkpoint }))
-			if r.State != task.Succeeded || r.Talk.Results["steps"] != steps || r.Talk.Checkpoint != "10" || r.Talk.BadLines != 0 ||
-				r.Talk.Progress == nil || *r.Talk.Progress.Percent != 100 || r.Talk.Progress.Text != "step 10" {
-				t.Errorf("%s, from %q: %s %s, %+v: %s", language, checkpoint, r.State, r.Message, r.Talk, r.Tail)
+			if r.State != task.Succeeded || r.Status.Results["steps"] != steps || r.Status.Checkpoint != "10" || r.Status.BadLines != 0 ||
+				r.Status.Progress == nil || *r.Status.Progress.Percent != 100 || r.Status.Progress.Text != "step 10" {
+				t.Errorf("%s, from %q: %s %s, %+v: %s", language, checkpoint, r.State, r.Message, r.Status, r.Tail)
 			}
 		}
 	}

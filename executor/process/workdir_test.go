@@ -25,12 +25,12 @@ func TestRoom_IsEmptyAgain(t *testing.T) {
 	executortest.Must(t, os.WriteFile(precious, []byte("x"), 0o600))
 	for name, leave := range map[string]string{
 		"nothing":               "true",
-		"talk":                  "echo 1 > talk",
-		"hidden files":          "echo 1 > talk; touch .a ...; touch -- -rf",
+		"status":                "echo 1 > status",
+		"hidden files":          "echo 1 > status; touch .a ...; touch -- -rf",
 		"names of any bytes":    `touch "$(printf 'a\nb\377')"`,
-		"a link to a directory": "ln -s " + outside + " x; ln -s / root; ln -s . talk",
+		"a link to a directory": "ln -s " + outside + " x; ln -s / root; ln -s . status",
 		"a hard link":           "ln " + precious + " x || true",
-		"fifos":                 "mkfifo talk f",
+		"fifos":                 "mkfifo status f",
 		"many files":            "seq 2000 | xargs touch",
 		"a wide tree":           "mkdir -p $(seq -s/x 60 | tr ' ' /)/{a,b} a/b/c && touch a/b/c/d",
 		"a deep tree":           `mkdir -p $(printf 'd/%.0s' $(seq 500)) && touch $(printf 'd/%.0s' $(seq 500))f`,
@@ -41,7 +41,7 @@ func TestRoom_IsEmptyAgain(t *testing.T) {
 			t.Parallel()
 			l := newLauncher(t, spool.Config{})
 			var at string
-			r := l.attempt(t, both(alone, shell(`cd "${CARILLON_TALK%/*}" || exit 9; pwd; test -z "$(ls -A)" || exit 8; `+leave)))
+			r := l.attempt(t, both(alone, shell(`cd "${CARILLON_STATUS_FILE%/*}" || exit 9; pwd; test -z "$(ls -A)" || exit 8; `+leave)))
 			if r.State != task.Succeeded || r.Message != "" {
 				t.Fatalf("%s %s: %s", r.State, r.Message, r.Tail)
 			}
@@ -65,7 +65,7 @@ func TestRoom_IsItsUsersOnly(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		l := newLauncher(t, spool.Config{})
-		if r := l.attempt(t, both(alone, shell(`test "$(stat -c %a "${CARILLON_TALK%/*}")" = 700`))); r.State != task.Succeeded {
+		if r := l.attempt(t, both(alone, shell(`test "$(stat -c %a "${CARILLON_STATUS_FILE%/*}")" = 700`))); r.State != task.Succeeded {
 			t.Error(r.Message)
 		}
 		return
@@ -74,7 +74,7 @@ func TestRoom_IsItsUsersOnly(t *testing.T) {
 	as := func(user, line string) Result {
 		return l.attempt(t, both(alone, both(shell(line), func(a *task.Assigned) { a.Action.Process.User = user })))
 	}
-	r := as("nobody", `echo hello > $CARILLON_TALK && echo "${CARILLON_TALK%/*}"`)
+	r := as("nobody", `echo hello > $CARILLON_STATUS_FILE && echo "${CARILLON_STATUS_FILE%/*}"`)
 	if r.State != task.Succeeded {
 		t.Fatalf("%s: %s", r.Message, r.Tail)
 	}
@@ -104,7 +104,7 @@ func TestRooms_NotWhereOthersWrite(t *testing.T) {
 	}
 	l := newLauncher(t, spool.Config{})
 	l.workdirs = r
-	if r := l.attempt(t, both(alone, shell(`test -z "$CARILLON_TALK"`))); r.State != task.Succeeded {
+	if r := l.attempt(t, both(alone, shell(`test -z "$CARILLON_STATUS_FILE"`))); r.State != task.Succeeded {
 		t.Error(r.Message)
 	}
 	scratch := func(a *task.Assigned) { a.Action.Process.Scratch = true }
@@ -117,17 +117,17 @@ func TestRooms_NotWhereOthersWrite(t *testing.T) {
 func TestTalk_WithTheEnd(t *testing.T) {
 	t.Parallel()
 	l := newLauncher(t, spool.Config{Dir: openTemp(t)})
-	change := both(shell(`echo "was $CARILLON_CHECKPOINT"; test "$old" || echo "rows=7" >> $CARILLON_TALK
-		printf 'checkpoint b\nnonsense\n0.9 nearly\nlast=1' >> $CARILLON_TALK; exit 3`), func(a *task.Assigned) {
+	change := both(shell(`echo "was $CARILLON_CHECKPOINT"; test "$old" || echo "rows=7" >> $CARILLON_STATUS_FILE
+		printf 'checkpoint b\nnonsense\n0.9 nearly\nlast=1' >> $CARILLON_STATUS_FILE; exit 3`), func(a *task.Assigned) {
 		a.Checkpoint, a.Results = "a", map[string]string{"old": "1", "rows": "2"}
 		if os.Geteuid() == 0 {
 			a.Action.Process.User = "nobody"
 		}
 	})
 	r := l.attempt(t, both(alone, change))
-	if r.Talk == nil || !maps.Equal(r.Talk.Results, map[string]string{"old": "1", "rows": "7", "last": "1"}) ||
-		r.Talk.Checkpoint != "b" || r.Talk.BadLines != 1 || string(r.Tail) != "was a\n" {
-		t.Errorf("%+v, %s", r.Talk, r.Tail)
+	if r.Status == nil || !maps.Equal(r.Status.Results, map[string]string{"old": "1", "rows": "7", "last": "1"}) ||
+		r.Status.Checkpoint != "b" || r.Status.BadLines != 1 || string(r.Tail) != "was a\n" {
+		t.Errorf("%+v, %s", r.Status, r.Tail)
 	}
 	if n := len(l.statuses.All()); n > 0 {
 		t.Errorf("%d attempts are listened to", n)

@@ -23,7 +23,7 @@ type File struct {
 	UID  uint32 // the user that it must belong to
 }
 
-// reader is the file that CARILLON_TALK names, as it is read: what is behind what
+// reader is the file that CARILLON_STATUS_FILE names, as it is read: what is behind what
 // was read before. It may be anything: only a plain file of the attempt's own user
 // that has no other name is read, and of that no more than a bit at a time.
 type reader struct {

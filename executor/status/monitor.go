@@ -49,7 +49,7 @@ func NewMonitor(log *zap.Logger) *Monitor {
 	return &Monitor{log: cmp.Or(log, zap.NewNop()), attempts: map[attemptKey]*Attempt{}}
 }
 
-// Watch listens to an attempt, until its talk's end.
+// Watch listens to an attempt, until End is called.
 func (ts *Monitor) Watch(a *task.Assigned, file File) *Attempt {
 	t := &Attempt{monitor: ts, key: attemptKey{a.Namespace, a.Task, a.ID, max(a.Attempt, 1)}, file: reader{File: &file},
 		report: reportBefore(&a.Run), told: a.Checkpoint}
@@ -143,7 +143,7 @@ func (t *Attempt) readNew(last bool) {
 
 // End reads the last of it, before the file is removed, and returns what the attempt has said in all. wrote: there may
 // be a file. Nobody listens to the attempt any more. nil: nobody has.
-func (t *Attempt) End(wrote bool) *task.Talk {
+func (t *Attempt) End(wrote bool) *task.AttemptStatus {
 	if t == nil {
 		return nil
 	}
@@ -167,8 +167,8 @@ func (t *Attempt) End(wrote bool) *task.Talk {
 }
 
 // view is what it has said so far. mu is held.
-func (t *Attempt) view() task.Talk {
-	v := task.Talk{Namespace: t.key.namespace, Task: t.key.task, Run: t.key.run, Attempt: t.key.attempt, Paused: t.still,
+func (t *Attempt) view() task.AttemptStatus {
+	v := task.AttemptStatus{Namespace: t.key.namespace, Task: t.key.task, Run: t.key.run, Attempt: t.key.attempt, Paused: t.still,
 		StatusReport: task.StatusReport{Results: maps.Clone(t.report.results), Checkpoint: t.report.checkpoint, BadLines: t.report.bad}}
 	if t.report.percent != nil {
 		v.Progress = &task.Progress{Percent: new(*t.report.percent), Text: t.report.text, At: t.at}
@@ -178,17 +178,19 @@ func (t *Attempt) view() task.Talk {
 }
 
 // Of is what the attempt of a run says that runs here; false if none does.
-func (ts *Monitor) Of(namespace, name, run string) (task.Talk, bool) {
+func (ts *Monitor) Of(namespace, name, run string) (task.AttemptStatus, bool) {
 	for _, v := range ts.matching(func(k attemptKey) bool { return k.namespace == namespace && k.task == name && k.run == run }) {
 		return v, true
 	}
-	return task.Talk{}, false
+	return task.AttemptStatus{}, false
 }
 
 // All is what all attempts say that run here.
-func (ts *Monitor) All() []task.Talk { return ts.matching(func(attemptKey) bool { return true }) }
+func (ts *Monitor) All() []task.AttemptStatus {
+	return ts.matching(func(attemptKey) bool { return true })
+}
 
-func (ts *Monitor) matching(wanted func(attemptKey) bool) (list []task.Talk) {
+func (ts *Monitor) matching(wanted func(attemptKey) bool) (list []task.AttemptStatus) {
 	var some []*Attempt
 	ts.mu.Lock()
 	for k, t := range ts.attempts {

@@ -114,7 +114,7 @@ func newTalking(t *testing.T) *talking {
 	dir, err := os.Open(t.TempDir())
 	executortest.Must(t, err)
 	t.Cleanup(func() { dir.Close() })
-	file := File{Dir: int(dir.Fd()), Name: "talk", UID: uint32(os.Geteuid())}
+	file := File{Dir: int(dir.Fd()), Name: "status", UID: uint32(os.Geteuid())}
 	return &talking{T: t, path: filepath.Join(dir.Name(), file.Name), file: reader{File: &file}, when: time.Now()}
 }
 

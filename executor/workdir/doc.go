@@ -2,7 +2,7 @@
 // empty again when it has ended.
 //
 //	<root>/<instance>/<n>/            0700, of the attempt's user
-//	                      talk        the status file, which the attempt may write
+//	                      status      the status file, which the attempt may write
 //	                      scratch/    the directory in CARILLON_SCRATCH
 //	                      tmp/ …      what stands in for /tmp and /var/tmp: see PrivateName
 //

@@ -11,10 +11,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// What a directory has: the file that CARILLON_TALK names, the directory in CARILLON_SCRATCH, and the directories that
+// What a directory has: the file that CARILLON_STATUS_FILE names, the directory in CARILLON_SCRATCH, and the directories that
 // stand in for task.PrivateDirs.
 const (
-	StatusFile  = "talk"
+	StatusFile  = "status"
 	scratchName = "scratch"
 )
 

@@ -394,14 +394,14 @@ func BenchmarkRoom(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer r.Close()
-	for _, talks := range []bool{false, true} {
-		b.Run(fmt.Sprintf("talks=%v", talks), func(b *testing.B) {
+	for _, writes := range []bool{false, true} {
+		b.Run(fmt.Sprintf("writes=%v", writes), func(b *testing.B) {
 			for b.Loop() {
 				m, err := r.Take(nil)
 				if err != nil {
 					b.Fatal(err)
 				}
-				if talks {
+				if writes {
 					_ = os.WriteFile(filepath.Join(m.path, StatusFile), nil, 0o600)
 				}
 				if err := m.Release(nil); err != nil {

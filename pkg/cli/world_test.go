@@ -37,10 +37,10 @@ const shards = 8
 // world is a cluster of one API without a scheduler, over a store in memory. What schedulers
 // and nodes would write, the scripts do.
 type world struct {
-	etcd  *kv.Client
-	store *store.Store
-	spool *spool
-	talks talks
+	etcd    *kv.Client
+	store   *store.Store
+	spool   *spool
+	reports statusReports
 
 	meddler atomic.Pointer[func()] // does something just before the next PUT
 	part    *task.BoardPart        // what the node adds to the board; nil: nothing
@@ -49,7 +49,7 @@ type world struct {
 type worldKey struct{}
 
 func TestScripts(t *testing.T) {
-	clitest.Run(t, "testdata/script", newWorld, clitest.Commands{"record": recordRun, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "board": board, "damage": damage, "own": own, "meddle": meddle, "talk": talk, "active": active, "parts": parts})
+	clitest.Run(t, "testdata/script", newWorld, clitest.Commands{"record": recordRun, "output": output, "node": node, "owner": owner, "worker": worker, "save": save, "board": board, "damage": damage, "own": own, "meddle": meddle, "report": reportStatus, "active": active, "parts": parts})
 }
 
 func newWorld(env *testscript.Env) clitest.Server {
@@ -63,7 +63,7 @@ func newWorld(env *testscript.Env) clitest.Server {
 	secret, id, token := api.NewToken()
 	token.Who = "ann"
 	must(t, w.store.CreateToken(context.Background(), id, token))
-	h, err := api.New(api.Config{Store: w.store, Cluster: cluster, Node: "node-a", Version: "v1.2.3", Ref: ref, Logs: w.spool, Talks: &w.talks, Keys: secretKeys(env), PageQuiet: time.Minute,
+	h, err := api.New(api.Config{Store: w.store, Cluster: cluster, Node: "node-a", Version: "v1.2.3", Ref: ref, Logs: w.spool, Attempts: &w.reports, Keys: secretKeys(env), PageQuiet: time.Minute,
 		Nodes: func() []task.Node {
 			nodes, err := w.store.Nodes(context.Background())
 			must(t, err)

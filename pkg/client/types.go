@@ -10,10 +10,10 @@ type List[T any] struct {
 	Next  string `json:"next,omitempty" doc:"Token of the next page; absent on the last."`
 }
 
-// Talks are what the attempts that run on a node say of themselves.
-type Talks struct {
-	Node  string      `json:"node"`
-	Items []task.Talk `json:"items"`
+// AttemptStatuses is what the running attempts of a node have reported.
+type AttemptStatuses struct {
+	Node  string               `json:"node"`
+	Items []task.AttemptStatus `json:"items"`
 }
 
 // Task is a task as the API shows it: the spec as stored, and how it fares.

@@ -291,7 +291,7 @@ func (n *Node) newAPI() (http.Handler, error) {
 		Dial: n.env.Dial, DialTLS: n.tls.dialTLS(), TLS: n.tls.serves,
 		Clock: n.clock.trusted, Writable: func() error { return n.eligibility.why(task.UnfitRestored) },
 		SetState: n.states.set, Ready: n.health.checkReady,
-		Board: n.boardPart(), Logs: n.executor.Spool(), Talks: n.executor, Ends: n.http.closing, Authenticated: connlimit.Authenticated,
+		Board: n.boardPart(), Logs: n.executor.Spool(), Attempts: n.executor, Ends: n.http.closing, Authenticated: connlimit.Authenticated,
 		Logger: n.log, Registerer: n.registry, Gatherer: n.Metrics(),
 	})
 }

@@ -105,7 +105,7 @@ type StatusReport struct {
 	Progress   *Progress         `json:"progress,omitempty"` // only of a running attempt: its node knows it, no record does
 	Results    map[string]string `json:"results,omitempty"`
 	Checkpoint string            `json:"checkpoint,omitempty"` // for the next attempt; not in the history
-	BadLines   int               `json:"talk_bad_lines,omitempty" doc:"Lines that say nothing that is understood, or too much."`
+	BadLines   int               `json:"status_bad_lines,omitempty" doc:"Lines that say nothing that is understood, or too much."`
 }
 
 // PauseState says since when a run is paused, and for how long it was paused before.

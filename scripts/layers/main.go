@@ -83,22 +83,22 @@ var allowed = map[string][]string{
 
 	// audit checks the live cluster for the API.
 	// api is the server: it authenticates, describes and routes, and wires the handlers of each resource.
-	"pkg/internal/api": {"pkg/client", "pkg/internal/api/board", "pkg/internal/api/cluster", "pkg/internal/api/events", "pkg/internal/api/httpapi", "pkg/internal/api/logs", "pkg/internal/api/nodes", "pkg/internal/api/peers", "pkg/internal/api/runs", "pkg/internal/api/secrets", "pkg/internal/api/selection", "pkg/internal/api/talks", "pkg/internal/api/tasks", "pkg/internal/api/views", "pkg/internal/connlimit", "pkg/internal/schema", "pkg/internal/secret", "pkg/internal/statement", "pkg/store", "pkg/store/record", "pkg/task"},
+	"pkg/internal/api": {"pkg/client", "pkg/internal/api/board", "pkg/internal/api/cluster", "pkg/internal/api/events", "pkg/internal/api/httpapi", "pkg/internal/api/logs", "pkg/internal/api/nodes", "pkg/internal/api/peers", "pkg/internal/api/runs", "pkg/internal/api/secrets", "pkg/internal/api/selection", "pkg/internal/api/attempts", "pkg/internal/api/tasks", "pkg/internal/api/views", "pkg/internal/connlimit", "pkg/internal/schema", "pkg/internal/secret", "pkg/internal/statement", "pkg/store", "pkg/store/record", "pkg/task"},
 	// httpapi is what the handlers of all resources share; peers asks other nodes; views shows records and
-	// selection finds tasks. A resource imports no other, but that talks adds to what runs and board show.
+	// selection finds tasks. A resource imports no other, except that runs and board import attempts, which adds to what they show.
 	"pkg/internal/api/httpapi":   {"pkg/client", "pkg/store", "pkg/store/record", "pkg/task"},
 	"pkg/internal/api/peers":     {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/statement", "pkg/task"},
 	"pkg/internal/api/views":     {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/schedule", "pkg/store", "pkg/store/record", "pkg/task"},
 	"pkg/internal/api/selection": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/store", "pkg/store/record", "pkg/task"},
 	"pkg/internal/api/tasks":     {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/api/views", "pkg/internal/schedule", "pkg/internal/why", "pkg/store", "pkg/store/record", "pkg/task"},
-	"pkg/internal/api/talks":     {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/store", "pkg/task"},
-	"pkg/internal/api/runs":      {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/api/talks", "pkg/internal/api/views", "pkg/store", "pkg/store/record", "pkg/task"},
+	"pkg/internal/api/attempts":  {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/store", "pkg/task"},
+	"pkg/internal/api/runs":      {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/selection", "pkg/internal/api/attempts", "pkg/internal/api/views", "pkg/store", "pkg/store/record", "pkg/task"},
 	"pkg/internal/api/logs":      {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/store", "pkg/store/record", "pkg/task"},
 	"pkg/internal/api/events":    {"pkg/client", "pkg/internal/api/httpapi", "pkg/store", "pkg/task"},
 	"pkg/internal/api/nodes":     {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/store", "pkg/task"},
 	// cluster has package audit look at the live cluster.
 	"pkg/internal/api/cluster": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/views", "pkg/internal/audit", "pkg/store", "pkg/store/record", "pkg/task"},
-	"pkg/internal/api/board":   {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/internal/api/talks", "pkg/internal/api/views", "pkg/store", "pkg/store/record", "pkg/task"},
+	"pkg/internal/api/board":   {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/api/peers", "pkg/internal/api/attempts", "pkg/internal/api/views", "pkg/store", "pkg/store/record", "pkg/task"},
 	"pkg/internal/api/secrets": {"pkg/client", "pkg/internal/api/httpapi", "pkg/internal/secret", "pkg/store", "pkg/store/record", "pkg/task"},
 	"pkg/client":               {"pkg/task"},
 	// why is pure: what is on record is read for it.

@@ -126,7 +126,7 @@ func describeRun(f *factory.Factory, d *output.Details, r task.Run, zone string)
 	d.Field("Checkpoint", "%s", output.Truncate(output.OneLine(r.Checkpoint), 200))
 
 	if r.BadLines > 0 {
-		d.Field("Bad lines", "%d in CARILLON_TALK", r.BadLines)
+		d.Field("Bad lines", "%d in CARILLON_STATUS_FILE", r.BadLines)
 	}
 
 	if len(r.Attempts) > 0 {

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/internal/api/attempts"
 	"github.com/carillonhq/carillon/pkg/internal/api/board"
 	"github.com/carillonhq/carillon/pkg/internal/api/cluster"
 	"github.com/carillonhq/carillon/pkg/internal/api/events"
@@ -23,7 +24,6 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/runs"
 	"github.com/carillonhq/carillon/pkg/internal/api/secrets"
 	"github.com/carillonhq/carillon/pkg/internal/api/selection"
-	"github.com/carillonhq/carillon/pkg/internal/api/talks"
 	"github.com/carillonhq/carillon/pkg/internal/api/tasks"
 	"github.com/carillonhq/carillon/pkg/internal/api/views"
 	"github.com/carillonhq/carillon/pkg/internal/secret"
@@ -93,8 +93,8 @@ type Config struct {
 	Keys func() (secret.Ring, error)
 	// Logs is the output kept on this node; nil keeps none.
 	Logs logs.Source
-	// Talks are what the attempts on this node say of themselves; nil hears none.
-	Talks talks.Source
+	// Attempts knows what the attempts on this node have reported; nil: none runs here.
+	Attempts attempts.Source
 	// Authenticated, if set, is told the context of each request with a valid token, before
 	// it is answered: the connection it came over need not make room for others.
 	Authenticated func(ctx context.Context)
@@ -202,15 +202,15 @@ type server struct {
 	statements *statement.Verifier
 	metrics    metrics
 
-	tasks   *tasks.Handlers
-	runs    *runs.Handlers
-	logs    *logs.Handlers
-	events  *events.Handlers
-	talks   *talks.Handlers
-	nodes   *nodes.Handlers
-	cluster *cluster.Handlers
-	board   *board.Handlers
-	secrets *secrets.Handlers
+	tasks    *tasks.Handlers
+	runs     *runs.Handlers
+	logs     *logs.Handlers
+	events   *events.Handlers
+	attempts *attempts.Handlers
+	nodes    *nodes.Handlers
+	cluster  *cluster.Handlers
+	board    *board.Handlers
+	secrets  *secrets.Handlers
 }
 
 // newServer makes the parts of a server, and registers nothing.
@@ -238,9 +238,9 @@ func newServer(cfg Config) *server {
 		ClockFault: cfg.Clock, Nodes: cfg.Nodes, Etcd: cfg.Etcd,
 		Authenticate: s.authenticate, ReportRefusal: s.logins.report, Problems: s.problems, Log: s.log,
 	}
-	s.talks = &talks.Handlers{Store: cfg.Store, Peers: others, Node: cfg.Node, Source: cfg.Talks}
+	s.attempts = &attempts.Handlers{Store: cfg.Store, Peers: others, Node: cfg.Node, Source: cfg.Attempts}
 	s.runs = &runs.Handlers{
-		Store: cfg.Store, Ref: cfg.Ref, Finder: finder, Talks: s.talks, Shards: cfg.Cluster.Shards, Now: now, MostScanned: cfg.MostScanned,
+		Store: cfg.Store, Ref: cfg.Ref, Finder: finder, Attempts: s.attempts, Shards: cfg.Cluster.Shards, Now: now, MostScanned: cfg.MostScanned,
 	}
 	s.logs = &logs.Handlers{
 		Store: cfg.Store, Ref: cfg.Ref, Runs: s.runs, Peers: others, Node: cfg.Node, Source: cfg.Logs,
@@ -257,7 +257,7 @@ func newServer(cfg Config) *server {
 		Writable: cfg.Writable, FreezeWithin: cfg.FreezeWithin, Authenticate: s.authenticate, Problems: s.problems, Log: s.log,
 	}
 	s.board = &board.Handlers{
-		Store: cfg.Store, Cluster: cfg.Cluster, Peers: others, Talks: s.talks, Node: cfg.Node, Version: cfg.Version, Now: now,
+		Store: cfg.Store, Cluster: cfg.Cluster, Peers: others, Attempts: s.attempts, Node: cfg.Node, Version: cfg.Version, Now: now,
 		Part: cfg.Board, Status: s.cluster.Status,
 	}
 	s.secrets = &secrets.Handlers{Store: cfg.Store, Node: cfg.Node, Now: now, Keys: cfg.Keys}

@@ -100,7 +100,7 @@ func TestForward_APlantedNodeGetsNoToken(t *testing.T) {
 			}
 		}
 	}
-	if !paths["/v1/board"] || !paths["/v1/talks"] || !paths["/v1/namespaces/default/tasks/a/runs/"+run+"/logs"] || len(paths) != 3 {
+	if !paths["/v1/board"] || !paths["/v1/attempts"] || !paths["/v1/namespaces/default/tasks/a/runs/"+run+"/logs"] || len(paths) != 3 {
 		t.Errorf("the planted node was asked for %v", paths)
 	}
 }
@@ -180,15 +180,15 @@ func TestForward_AStatementOpensOnlyWhatNodesAskFor(t *testing.T) {
 		want                     int
 	}{
 		{name: "a part of the board", path: "/v1/board?part=true", want: 200},
-		{name: "talks", path: "/v1/talks", want: 200},
+		{name: "attempts", path: "/v1/attempts", want: 200},
 		{name: "another route that reads", path: "/v1/tasks", want: 403},
 		{name: "events", path: "/v1/events", want: 403},
 		{name: "a trigger", method: "POST", path: "/v1/namespaces/default/tasks/a/trigger", want: 401},
 		{name: "a deletion", method: "DELETE", path: "/v1/namespaces/default/tasks/a", want: 401},
-		{name: "a caller without the right", path: "/v1/talks", role: "reader", want: 403},
-		{name: "beside a token", path: "/v1/talks", header: map[string]string{"Authorization": "Bearer " + w.secret}, want: 401},
-		{name: "with a body", path: "/v1/talks", body: "{}", want: 401},
-		{name: "empty", path: "/v1/talks", header: map[string]string{statement.Header: "."}, want: 401},
+		{name: "a caller without the right", path: "/v1/attempts", role: "reader", want: 403},
+		{name: "beside a token", path: "/v1/attempts", header: map[string]string{"Authorization": "Bearer " + w.secret}, want: 401},
+		{name: "with a body", path: "/v1/attempts", body: "{}", want: 401},
+		{name: "empty", path: "/v1/attempts", header: map[string]string{statement.Header: "."}, want: 401},
 	} {
 		if c.method == "" {
 			c.method = "GET"
@@ -205,15 +205,15 @@ func TestForward_AStatementOpensOnlyWhatNodesAskFor(t *testing.T) {
 		}
 	}
 
-	once := map[string]string{statement.Header: sign("GET", "/v1/talks", "admin")}
+	once := map[string]string{statement.Header: sign("GET", "/v1/attempts", "admin")}
 	for _, want := range []int{200, 401} {
-		if r := w.do(request{method: "GET", path: "/v1/talks", header: once, noToken: true}); r.status != want {
+		if r := w.do(request{method: "GET", path: "/v1/attempts", header: once, noToken: true}); r.status != want {
 			t.Errorf("the same statement again: %d, want %d", r.status, want)
 		}
 	}
-	late := map[string]string{statement.Header: sign("GET", "/v1/talks", "admin")}
+	late := map[string]string{statement.Header: sign("GET", "/v1/attempts", "admin")}
 	w.clock.advance(31 * time.Second)
-	if r := w.do(request{method: "GET", path: "/v1/talks", header: late, noToken: true}); r.status != 401 || !strings.Contains(r.body, "differ by 31s") {
+	if r := w.do(request{method: "GET", path: "/v1/attempts", header: late, noToken: true}); r.status != 401 || !strings.Contains(r.body, "differ by 31s") {
 		t.Errorf("31 s later: %d %s", r.status, r.body)
 	}
 }

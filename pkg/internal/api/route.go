@@ -21,7 +21,7 @@ func (s *server) register() {
 
 // all are the routes that the document describes, in its order.
 func (s *server) all() []*httpapi.Operation {
-	return slices.Concat(s.tasks.Routes(), s.runs.Routes(), s.logs.Routes(), s.events.Routes(), s.talks.Routes(), s.board.Routes(),
+	return slices.Concat(s.tasks.Routes(), s.runs.Routes(), s.logs.Routes(), s.events.Routes(), s.attempts.Routes(), s.board.Routes(),
 		s.nodes.Routes(), s.cluster.Routes(), s.secrets.Routes(), s.healthRoutes())
 }
 

@@ -183,7 +183,7 @@ func (r *reader) run(name []byte, v *task.Run) bool {
 		r.other(&v.Results)
 	case "checkpoint":
 		r.text(&v.Checkpoint)
-	case "talk_bad_lines":
+	case "status_bad_lines":
 		r.small(&v.BadLines)
 	case "paused_at":
 		r.parsed(&v.PausedAt)

@@ -197,7 +197,7 @@ func (r *writer) run(v *task.Run, dispatched bool) {
 	}
 
 	r.optional("checkpoint", v.Checkpoint)
-	r.count("talk_bad_lines", int64(v.BadLines))
+	r.count("status_bad_lines", int64(v.BadLines))
 	r.moment("paused_at", v.PausedAt)
 	r.count("paused_ms", v.PausedMS)
 	r.optional("paused_by", v.PausedBy)

@@ -165,7 +165,7 @@ func (h *Handlers) makeBoard(c *httpapi.Call, span time.Duration, limit int) (ta
 
 	parts := h.askParts(c, nodes, span, limit)
 	mergeBoard(&b, nodes, parts, limit)
-	h.Talks.AddToBoard(c, &b, nodes)
+	h.Attempts.AddToBoard(c, &b, nodes)
 
 	return b, c.Context().Err() // else nodes would be called silent because somebody hung up
 }

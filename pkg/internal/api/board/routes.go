@@ -7,22 +7,22 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/attempts"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/peers"
-	"github.com/carillonhq/carillon/pkg/internal/api/talks"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // Handlers serve the board.
 type Handlers struct {
-	Store   *store.Store
-	Cluster task.Cluster
-	Peers   *peers.Client
-	Talks   *talks.Handlers
-	Node    string // this one's name
-	Version string // Carillon's
-	Now     httpapi.Clock
+	Store    *store.Store
+	Cluster  task.Cluster
+	Peers    *peers.Client
+	Attempts *attempts.Handlers
+	Node     string // this one's name
+	Version  string // Carillon's
+	Now      httpapi.Clock
 	// Part is this node's part of the board: ticks within a span, and of each list limit
 	// items; nil if the node does not schedule.
 	Part func(ctx context.Context, span time.Duration, limit int) task.BoardPart

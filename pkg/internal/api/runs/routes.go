@@ -5,9 +5,9 @@ import (
 	"reflect"
 
 	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/attempts"
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 	"github.com/carillonhq/carillon/pkg/internal/api/selection"
-	"github.com/carillonhq/carillon/pkg/internal/api/talks"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -15,12 +15,12 @@ import (
 
 // Handlers serve runs.
 type Handlers struct {
-	Store  *store.Store
-	Ref    func(namespace, name string) record.Ref // says where a task lives
-	Finder *selection.Finder
-	Talks  *talks.Handlers
-	Shards int
-	Now    httpapi.Clock
+	Store    *store.Store
+	Ref      func(namespace, name string) record.Ref // says where a task lives
+	Finder   *selection.Finder
+	Attempts *attempts.Handlers
+	Shards   int
+	Now      httpapi.Clock
 	// MostScanned is how many records a page reads in search of those that match.
 	MostScanned int
 }
@@ -40,7 +40,7 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 		{ID: "list-task-runs", Method: get, Path: httpapi.OfTask + "/runs", Tag: "runs", Summary: "List the runs of a task, the newest first",
 			Status: 200, Answer: runs, Handler: httpapi.Query(h.listTaskRuns)},
 		{ID: "get-task-run", Method: get, Path: httpapi.OfRun, Tag: "runs", Summary: "Read a run by its id, or by the beginning of it",
-			Description: talks.TellsAbout, Status: 200, Answer: aRun, Errors: []int{409}, Handler: httpapi.NoQuery(h.getTaskRun)},
+			Description: attempts.ProgressAbout, Status: 200, Answer: aRun, Errors: []int{409}, Handler: httpapi.NoQuery(h.getTaskRun)},
 		{ID: "cancel-run", Method: post, Path: httpapi.OfRun + "/cancel", Tag: "runs", Summary: "End a run",
 			Description: "A waiting run ends at once; the node of an active one is asked to end it.",
 			Writes:      true, Status: 200, Answer: aRun, Errors: []int{409}, Handler: httpapi.NoQuery(h.cancelRun)},
@@ -61,7 +61,7 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 		{ID: "list-runs", Method: get, Path: httpapi.InNamespace + "/runs", Tag: "runs", Summary: "List the runs of a namespace, the newest first",
 			Status: 200, Answer: runs, Handler: httpapi.Query(h.listRuns)},
 		{ID: "get-run", Method: get, Path: httpapi.InNamespace + "/runs/{id}", Tag: "runs", Summary: "Find a run of any task by its id, or by the beginning of it",
-			Description: talks.TellsAbout,
+			Description: attempts.ProgressAbout,
 			Status:      200, Answer: aRun, Errors: []int{409}, Handler: httpapi.NoQuery(h.findRun)},
 	}
 }

@@ -190,7 +190,7 @@ func (h *Handlers) answerRuns(c *httpapi.Call, q runsQuery, p httpapi.Paging, li
 	}
 
 	if q.Progress {
-		h.Talks.AddToRuns(c, list)
+		h.Attempts.AddToRuns(c, list)
 	}
 
 	for i := range list {
@@ -383,7 +383,7 @@ func (h *Handlers) getTaskRun(c *httpapi.Call) (httpapi.Answer, error) {
 	}
 
 	run, err := h.Find(c.Context(), ref, id)
-	h.Talks.AddToRun(c, &run)
+	h.Attempts.AddToRun(c, &run)
 
 	return httpapi.Answer{Status: http.StatusOK, Body: run}, err
 }
@@ -435,7 +435,7 @@ func (h *Handlers) findRun(c *httpapi.Call) (httpapi.Answer, error) {
 	}
 
 	run, err := h.Find(c.Context(), refs[0], ids[0])
-	h.Talks.AddToRun(c, &run)
+	h.Attempts.AddToRun(c, &run)
 
 	return httpapi.Answer{Status: http.StatusOK, Body: run}, err
 }

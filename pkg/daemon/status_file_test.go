@@ -20,8 +20,8 @@ func TestTalk_FromAnyNodeAndOverALoss(t *testing.T) {
 	c := newCluster(t, "--shards", "8", "--lease-ttl", "5s")
 	c.start("n1")
 	c.start("n2")
-	s := spec("load", `if [ "$CARILLON_CHECKPOINT" ]; then echo "from=$CARILLON_CHECKPOINT" >> $CARILLON_TALK; exit 0; fi
-		printf 'checkpoint row 17\nrows=17\n0.4 loading\n' >> $CARILLON_TALK; sleep 300`)
+	s := spec("load", `if [ "$CARILLON_CHECKPOINT" ]; then echo "from=$CARILLON_CHECKPOINT" >> $CARILLON_STATUS_FILE; exit 0; fi
+		printf 'checkpoint row 17\nrows=17\n0.4 loading\n' >> $CARILLON_STATUS_FILE; sleep 300`)
 	s.Retry = task.Retry{Attempts: 2, Factor: 1, On: []task.State{task.Lost}}
 	c.create("n1", s)
 	run := c.trigger("n1", "load")

@@ -16,8 +16,8 @@ type Progress struct {
 	Silent  string   `json:"silent,omitempty" doc:"Why nobody knows: its node did not answer in time."`
 }
 
-// Talk is what an attempt that runs has said of itself so far.
-type Talk struct {
+// AttemptStatus is what a running attempt has reported so far, in its status file.
+type AttemptStatus struct {
 	Namespace string `json:"namespace"`
 	Task      string `json:"task"`
 	Run       string `json:"run"`
@@ -27,7 +27,7 @@ type Talk struct {
 	StatusReport
 }
 
-// Tell puts what an attempt has said into its run.
-func (t Talk) Tell(r *Run) {
+// CopyTo puts what an attempt has reported into its run.
+func (t AttemptStatus) CopyTo(r *Run) {
 	r.StatusReport = t.StatusReport
 }

@@ -12,16 +12,16 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// talk writes that a run of a task is active on a node, and has node-a hear what it
-// says: talk NODE TASK [percent=N] [text=TEXT] [checkpoint=TEXT] [bad=N] [NAME=VALUE...].
+// reportStatus writes that a run of a task is active on a node, and has node-a hear what it
+// says: report NODE TASK [percent=N] [text=TEXT] [checkpoint=TEXT] [bad=N] [NAME=VALUE...].
 // Its id is put into $RUN.
-func talk(ts *testscript.TestScript, _ bool, args []string) {
+func reportStatus(ts *testscript.TestScript, _ bool, args []string) {
 	w, r := worldOf(ts), ref("default", args[1])
 	st, err := w.store.Task(context.Background(), r)
 	ts.Check(err)
 	now := time.Now()
 	id := task.RunID(now, st.Task.UID)
-	said := task.Talk{Namespace: "default", Task: args[1], Run: id, Attempt: 1, StatusReport: task.StatusReport{Results: map[string]string{}}}
+	said := task.AttemptStatus{Namespace: "default", Task: args[1], Run: id, Attempt: 1, StatusReport: task.StatusReport{Results: map[string]string{}}}
 	for _, arg := range args[2:] {
 		k, v, _ := strings.Cut(arg, "=")
 		n, _ := strconv.ParseFloat(v, 64)
@@ -45,28 +45,28 @@ func talk(ts *testscript.TestScript, _ bool, args []string) {
 	w.put(ts, w.store.Keys().Run(args[0], r, id), task.Assigned{Instance: "i1", Generation: 1, Action: task.Action{Noop: &task.Noop{}}, Run: task.Run{
 		UID: st.Task.UID, ScheduledTime: task.At(now), CreatedAt: task.At(now), StartedAt: task.At(now), State: task.Running, Trigger: task.TriggerSchedule, Attempt: 1,
 	}})
-	w.talks.mu.Lock()
-	w.talks.said = append(w.talks.said, said)
-	w.talks.mu.Unlock()
+	w.reports.mu.Lock()
+	w.reports.said = append(w.reports.said, said)
+	w.reports.mu.Unlock()
 	ts.Setenv("RUN", id)
 }
 
-type talks struct {
+type statusReports struct {
 	mu   sync.Mutex
-	said []task.Talk
+	said []task.AttemptStatus
 }
 
-func (t *talks) Talks() []task.Talk {
+func (t *statusReports) AttemptStatuses() []task.AttemptStatus {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return append([]task.Talk{}, t.said...)
+	return append([]task.AttemptStatus{}, t.said...)
 }
 
-func (t *talks) Talk(ns, name, run string) (task.Talk, bool) {
-	for _, said := range t.Talks() {
+func (t *statusReports) AttemptStatus(ns, name, run string) (task.AttemptStatus, bool) {
+	for _, said := range t.AttemptStatuses() {
 		if said.Namespace == ns && said.Task == name && said.Run == run {
 			return said, true
 		}
 	}
-	return task.Talk{}, false
+	return task.AttemptStatus{}, false
 }

@@ -1,0 +1,29 @@
+package attempts
+
+import (
+	"net/http"
+	"reflect"
+
+	"github.com/carillonhq/carillon/pkg/client"
+	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
+	"github.com/carillonhq/carillon/pkg/internal/api/peers"
+	"github.com/carillonhq/carillon/pkg/store"
+)
+
+// Handlers serve what running attempts report.
+type Handlers struct {
+	Store  *store.Store
+	Peers  *peers.Client
+	Node   string // the name of this node
+	Source Source // nil: no attempt runs on this node
+}
+
+// Routes returns the operations on running attempts.
+func (h *Handlers) Routes() []*httpapi.Operation {
+	const get = http.MethodGet
+
+	return []*httpapi.Operation{
+		{ID: "list-attempts", Forwarded: true, Method: get, Path: "/v1/attempts", Tag: "runs", Summary: "List what the attempts on the node that you ask have reported",
+			Description: listAbout, Status: 200, Answer: reflect.TypeFor[client.AttemptStatuses](), Handler: httpapi.Query(h.listAttempts)},
+	}
+}
