@@ -3,21 +3,23 @@ package scheduler
 import (
 	"slices"
 	"time"
+
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 )
 
 // agenda says which tasks the next plan looks at, and when the worker has to look again at what
 // waits. It never changes what is decided, only when something is looked at, so it stays as it is
 // when a commit fails.
 type agenda struct {
-	looks     []*taskState         // what waits for them, or their attempts, want a look
-	rests     map[*taskState]int64 // until when they want no look; Unix milliseconds
-	restUntil int64                // the first of them; 0: none
-	looked    time.Time            // when all that waits was looked at last
-	wakes     time.Time            // when a waiting run or a lost attempt wants a look; zero if none
+	looks     []*taskstate.Task         // what waits for them, or their attempts, want a look
+	rests     map[*taskstate.Task]int64 // until when they want no look; Unix milliseconds
+	restUntil int64                     // the first of them; 0: none
+	looked    time.Time                 // when all that waits was looked at last
+	wakes     time.Time                 // when a waiting run or a lost attempt wants a look; zero if none
 }
 
 // rest has the worker look at a task at an instant, in ms, that is far away, maybe.
-func (a *agenda) rest(t *taskState, until int64) {
+func (a *agenda) rest(t *taskstate.Task, until int64) {
 	a.rests[t] = until
 	if a.restUntil == 0 || until < a.restUntil {
 		a.restUntil = until
@@ -42,10 +44,10 @@ func (a *agenda) lookAtRested(now int64) {
 }
 
 // takeLooks returns the tasks that want a look, in the order of their names. None wants one after that.
-func (a *agenda) takeLooks() []*taskState {
+func (a *agenda) takeLooks() []*taskstate.Task {
 	looks := a.looks
 	a.looks = nil
-	slices.SortFunc(looks, byName)
+	slices.SortFunc(looks, taskstate.ByName)
 
 	return looks
 }
@@ -56,7 +58,7 @@ const maxIdleSleep = 5 * time.Second
 
 // lookAtAll has all tasks looked at of which something waits or runs.
 func (s *shardState) lookAtAll() {
-	for _, t := range s.active.tasks {
+	for _, t := range s.active.Tasks {
 		s.look(t)
 	}
 }
@@ -69,9 +71,9 @@ func (a *agenda) wakeAt(t time.Time) {
 }
 
 // look notes that what waits for the task, or its attempts, want a look.
-func (a *agenda) look(t *taskState) {
-	if !t.looked {
-		t.looked = true
+func (a *agenda) look(t *taskstate.Task) {
+	if !t.Looked {
+		t.Looked = true
 		a.looks = append(a.looks, t)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/retention"
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -50,46 +51,46 @@ func (s *shardState) apply(b store.ShardBatch, now time.Time) {
 
 func (s *shardState) applyEntry(ev *store.ShardEvent) {
 	t := s.taskOf(ev)
-	if ev.Mod != 0 && ev.Mod < t.mod {
+	if ev.Mod != 0 && ev.Mod < t.Mod {
 		return
 	}
 	if ev.Deleted {
-		t.bad = false
-		t.mod, t.create = max(t.mod, ev.Mod), 0
+		t.Bad = false
+		t.Mod, t.Create = max(t.Mod, ev.Mod), 0
 		s.noEntry(t)
 		s.look(t)
 		return
 	}
-	again := t.create != ev.Create
+	again := t.Create != ev.Create
 	if again {
-		t.past = nil
+		t.Past = nil
 	}
-	t.present, t.mod, t.create = true, ev.Mod, ev.Create
+	t.Present, t.Mod, t.Create = true, ev.Mod, ev.Create
 	err := s.read(t, ev.Value)
 	if err != nil {
-		s.notify(notice{kind: entryUnreadable, task: t.fullName(), err: err})
+		s.notify(notice{kind: entryUnreadable, task: t.FullName(), err: err})
 	} else if again {
 		// As if some records had been added already: on average, a history is
 		// trimmed as often in a shard that changes hands after every few runs.
-		t.added = uint16(s.random.IntN(retention.TrimAfter(t.how.History.Keep)))
-		t.dead = uint8(s.random.IntN(retention.TrimAfter(store.KeepDead)))
+		t.Added = uint16(s.random.IntN(retention.TrimAfter(t.Policy.History.Keep)))
+		t.Dead = uint8(s.random.IntN(retention.TrimAfter(store.KeepDead)))
 	}
-	t.bad = err != nil
-	s.count(t)
+	t.Bad = err != nil
+	s.census.Count(t)
 	s.reschedule(t)
-	if t.activity != nil || t.depends() {
+	if t.Activity != nil || t.DependsOnPast() {
 		s.look(t)
 	}
 }
 
 // noEntry takes a task's entry away.
-func (s *shardState) noEntry(t *taskState) {
+func (s *shardState) noEntry(t *taskstate.Task) {
 	s.endSpan(t)
-	t.present, t.when, t.how, t.past = false, nil, nil, nil
-	t.text, t.uid = t.text[:t.name], 0
-	s.count(t)
+	t.Present, t.Timing, t.Policy, t.Past = false, nil, nil, nil
+	t.Text, t.UIDLen = t.Text[:t.NameLen], 0
+	s.census.Count(t)
 	delete(s.failing, t)
-	s.due.set(t, 0)
+	s.due.Set(t, 0)
 	delete(s.uncovered, t)
 	delete(s.unread, t)
 	delete(s.rests, t)
@@ -101,7 +102,7 @@ func (s *shardState) noEntry(t *taskState) {
 const mostEntry = 2 * task.MaxAction
 
 // read takes what an entry says.
-func (s *shardState) read(t *taskState, value []byte) (err error) {
+func (s *shardState) read(t *taskstate.Task, value []byte) (err error) {
 	if len(value) > mostEntry {
 		return fmt.Errorf("%w: an entry of %d bytes; at most %d are read", task.ErrInvalid, len(value), mostEntry)
 	}
@@ -109,7 +110,7 @@ func (s *shardState) read(t *taskState, value []byte) (err error) {
 	if err := p.Split(value); err != nil {
 		return err
 	}
-	namespace, name, _ := strings.Cut(t.fullName(), "/")
+	namespace, name, _ := strings.Cut(t.FullName(), "/")
 	if err := errors.Join(task.CheckName("namespace", namespace), task.CheckName("name", name)); err != nil {
 		return err
 	}
@@ -120,10 +121,10 @@ func (s *shardState) read(t *taskState, value []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	if t.how, err = s.definitions.policy(p.Policy); err != nil {
+	if t.Policy, err = s.definitions.policy(p.Policy); err != nil {
 		return err
 	}
-	if t.when, err = s.definitions.timing(p.Timing); err != nil {
+	if t.Timing, err = s.definitions.timing(p.Timing); err != nil {
 		return err
 	}
 	var own *task.Own
@@ -134,27 +135,27 @@ func (s *shardState) read(t *taskState, value []byte) (err error) {
 		}
 		own = &o
 	}
-	t.setOwn(own)
-	text := make([]byte, 0, int(t.name)+len(p.UID)+len(p.Action))
-	text = append(append(append(text, t.fullName()...), p.UID...), p.Action...)
-	t.text, t.uid, t.secret = string(text), uint8(len(p.UID)), action.NeedsKey()
-	s.tasks[t.fullName()] = t // so that the key is no second copy of the name
-	t.from, t.anchor, t.paused, t.generation = p.From.UnixMilli(), p.Anchor.UnixMilli(), p.Paused, int32(p.Generation)
+	t.SetOwn(own)
+	text := make([]byte, 0, int(t.NameLen)+len(p.UID)+len(p.Action))
+	text = append(append(append(text, t.FullName()...), p.UID...), p.Action...)
+	t.Text, t.UIDLen, t.Secret = string(text), uint8(len(p.UID)), action.NeedsKey()
+	s.tasks[t.FullName()] = t // so that the key is no second copy of the name
+	t.From, t.Anchor, t.Paused, t.Generation = p.From.UnixMilli(), p.Anchor.UnixMilli(), p.Paused, int32(p.Generation)
 	return nil
 }
 
 func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 	t := s.taskOf(ev)
-	if rev, ok := s.gone[t.fullName()+"/"+ev.Run]; ok && (ev.Mod == 0 || ev.Mod <= rev) {
+	if rev, ok := s.gone[t.FullName()+"/"+ev.Run]; ok && (ev.Mod == 0 || ev.Mod <= rev) {
 		s.drop(t) // it may have been forgotten already
 		return
 	}
-	i := slices.IndexFunc(t.queue(), func(q *waiting) bool { return q.ID == ev.Run })
-	if i >= 0 && ev.Mod != 0 && ev.Mod < t.queue()[i].mod {
+	i := slices.IndexFunc(t.Queue(), func(q *taskstate.Waiting) bool { return q.ID == ev.Run })
+	if i >= 0 && ev.Mod != 0 && ev.Mod < t.Queue()[i].Mod {
 		return
 	}
-	if t.activity != nil {
-		t.activity.unreadable = slices.DeleteFunc(t.activity.unreadable, func(run string) bool { return run == ev.Run })
+	if t.Activity != nil {
+		t.Activity.Unreadable = slices.DeleteFunc(t.Activity.Unreadable, func(run string) bool { return run == ev.Run })
 	}
 	if ev.Deleted {
 		if i >= 0 {
@@ -166,37 +167,37 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 	s.ended(t, ev.Run, ev.Mod) // a retry waits, or the attempt was handed back
 	decoded, err := record.DecodeWaiting(ev.ShardKey, ev.Value)
 	if err != nil {
-		s.ensureActivity(t).unreadable = append(s.ensureActivity(t).unreadable, ev.Run)
-		s.notify(notice{kind: queuedUnreadable, task: t.fullName(), run: ev.Run, err: err})
+		s.ensureActivity(t).Unreadable = append(s.ensureActivity(t).Unreadable, ev.Run)
+		s.notify(notice{kind: queuedUnreadable, task: t.FullName(), run: ev.Run, err: err})
 		if i >= 0 {
 			s.dequeued(t, i)
 			s.look(t)
 		}
 		return
 	}
-	q := &waiting{Waiting: decoded, mod: ev.Mod, seen: now.UnixMilli()}
-	if i >= 0 && t.queue()[i].mod == q.mod {
-		q.seen = t.queue()[i].seen // it is told twice
+	q := &taskstate.Waiting{Waiting: decoded, Mod: ev.Mod, Seen: now.UnixMilli()}
+	if i >= 0 && t.Queue()[i].Mod == q.Mod {
+		q.Seen = t.Queue()[i].Seen // it is told twice
 	}
 	if i >= 0 {
-		q.parental = t.queue()[i].parental
-		t.queue()[i] = q
+		q.Parental = t.Queue()[i].Parental
+		t.Queue()[i] = q
 	} else {
 		s.enqueued(t, q)
 	}
 	s.look(t)
 }
 
-func (s *shardState) enqueued(t *taskState, q *waiting) {
+func (s *shardState) enqueued(t *taskstate.Task, q *taskstate.Waiting) {
 	l := s.ensureActivity(t)
-	at, _ := slices.BinarySearchFunc(l.queue, q, func(a, b *waiting) int { return strings.Compare(a.ID, b.ID) })
-	l.queue = slices.Insert(l.queue, at, q)
+	at, _ := slices.BinarySearchFunc(l.Queue, q, func(a, b *taskstate.Waiting) int { return strings.Compare(a.ID, b.ID) })
+	l.Queue = slices.Insert(l.Queue, at, q)
 	s.queued++
 }
 
-func (s *shardState) dequeued(t *taskState, i int) {
-	t.forgetLastEnd()
-	t.activity.queue = slices.Delete(t.activity.queue, i, i+1)
+func (s *shardState) dequeued(t *taskstate.Task, i int) {
+	t.ForgetLastEnd()
+	t.Activity.Queue = slices.Delete(t.Activity.Queue, i, i+1)
 	s.queued--
 }
 
@@ -210,59 +211,52 @@ func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 	if !ev.Late {
 		s.ended(t, ev.Run, ev.Mod)
 	}
-	if t.orphan(ev.Run) {
+	if t.Orphan(ev.Run) {
 		s.purges[ev.Key] = ev.Mod
 		return
 	}
-	if t.bad {
+	if t.Bad {
 		return
 	}
 	if e, news := s.noteOutcome(t, ev); news && s.owner {
-		s.ends.AddEnded(now, e.failed())
+		s.ends.AddEnded(now, e.Failed())
 	}
-	mayTrim := t.mayTrim()
-	if t.past != nil && t.depends() {
-		t.noteEnd(ev, now.UnixMilli())
+	mayTrim := t.MayTrim()
+	if t.Past != nil && t.DependsOnPast() {
+		t.NoteEnd(ev, now.UnixMilli())
 		s.look(t)
 	}
-	if ev.Mod == ev.Create && t.added < math.MaxUint16 { // else it was extended
-		t.added++
+	if ev.Mod == ev.Create && t.Added < math.MaxUint16 { // else it was extended
+		t.Added++
 	}
-	if s.owner && mayTrim && int(t.added) >= retention.TrimAfter(t.how.History.Keep) && s.trims.Ask(s.trimOf(t, ev)) {
-		t.added = 0
+	if s.owner && mayTrim && int(t.Added) >= retention.TrimAfter(t.Policy.History.Keep) && s.trims.Ask(s.trimOf(t, ev)) {
+		t.Added = 0
 	}
-}
-
-// mayTrim reports whether all ends that have been told of are counted. Failures in
-// a row must be counted before their records are trimmed: an owner that comes later
-// counts from the history.
-func (t *taskState) mayTrim() bool {
-	return !t.counts() || t.past != nil && t.past.studied && len(t.past.uncounted()) == 0
 }
 
 // trimOf is the trim of t's history after an end.
-func (s *shardState) trimOf(t *taskState, ev *store.ShardEvent) retention.Trim {
-	job := retention.Trim{Fences: s.fences, Ref: t.ref(s.shard), UID: t.uidText(), History: t.how.History}
-	if t.counts() {
+func (s *shardState) trimOf(t *taskstate.Task, ev *store.ShardEvent) retention.Trim {
+	job := retention.Trim{Fences: s.fences, Ref: t.Ref(s.shard), UID: t.UID(), History: t.Policy.History}
+	if t.CountsFailures() {
 		job.Before = ev.Mod // this end, and those that follow, are yet to be counted
 	}
 	return job
 }
 
 // ended takes the attempt of a run off the active ones, if it began before rev.
-func (s *shardState) ended(t *taskState, run string, rev int64) {
+func (s *shardState) ended(t *taskstate.Task, run string, rev int64) {
 	if s.endedSince != nil {
-		s.endedSince[t.fullName()+"/"+run] = rev
+		s.endedSince[t.FullName()+"/"+run] = rev
 	}
-	i := slices.IndexFunc(t.active(), func(a *attempt) bool { return a.run == run && a.create < rev })
+	i := slices.IndexFunc(t.Active(), func(a *taskstate.Attempt) bool { return a.Run == run && a.Create < rev })
 	if i < 0 {
 		return
 	}
-	s.placement.Release(t.activity.active[i].node)
-	t.activity.active = slices.Delete(t.activity.active, i, i+1)
-	t.forgetLastEnd()
-	t.dropIdleActivity()
-	if t.activity != nil || !t.present || t.depends() {
+	s.placement.Release(t.Activity.Active[i].Node)
+	t.Activity.Active = slices.Delete(t.Activity.Active, i, i+1)
+	t.ForgetLastEnd()
+	t.DropIdleActivity()
+	if t.Activity != nil || !t.Present || t.DependsOnPast() {
 		s.look(t) // something may have waited for this end
 	}
 }
@@ -274,11 +268,11 @@ func (s *shardState) scanned(keys []store.ActiveKey) {
 
 	for _, k := range keys {
 		t := s.task(k.Ref.String())
-		if s.endedSince[t.fullName()+"/"+k.Run] > k.Create {
+		if s.endedSince[t.FullName()+"/"+k.Run] > k.Create {
 			continue
 		}
 
-		s.activate(t, &attempt{run: k.Run, node: k.Node, create: k.Create})
+		s.activate(t, &taskstate.Attempt{Run: k.Run, Node: k.Node, Create: k.Create})
 		s.placement.Occupy(k.Node)
 		s.look(t)
 	}
@@ -286,10 +280,10 @@ func (s *shardState) scanned(keys []store.ActiveKey) {
 	s.endedSince = nil
 }
 
-func (s *shardState) activate(t *taskState, a *attempt) {
+func (s *shardState) activate(t *taskstate.Task, a *taskstate.Attempt) {
 	l := s.ensureActivity(t)
-	l.active = append(l.active, a)
-	t.forgetLastEnd()
+	l.Active = append(l.Active, a)
+	t.ForgetLastEnd()
 }
 
 func (s *shardState) applyRevised(ev *store.ShardEvent) {

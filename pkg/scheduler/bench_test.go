@@ -62,12 +62,12 @@ func benchWorker(b *testing.B, n int, schedule string) (*worker, *time.Time) {
 // endAll ends all runs, as their nodes would.
 func (w *worker) endAll() {
 	for _, t := range w.tasks {
-		for _, a := range t.active() {
-			w.e.cfg.Fleet.Release(a.node)
+		for _, a := range t.Active() {
+			w.e.cfg.Fleet.Release(a.Node)
 		}
-		if t.activity != nil {
-			t.activity.active = nil
-			t.dropIdleActivity()
+		if t.Activity != nil {
+			t.Activity.Active = nil
+			t.DropIdleActivity()
 		}
 	}
 }
@@ -124,8 +124,8 @@ func BenchmarkRound_AmongMany(b *testing.B) {
 				if err := w.round(ctx); err != nil {
 					b.Fatal(err)
 				}
-				one.activity.active = nil
-				one.dropIdleActivity()
+				one.Activity.Active = nil
+				one.DropIdleActivity()
 				w.e.cfg.Fleet.Release("n1")
 			}
 		})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/board"
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -106,7 +107,7 @@ func (e *Engine) look(ctx context.Context, span time.Duration, limit int) task.B
 			}
 		}
 		if since > 0 && now-since > board.OverdueAfter.Milliseconds() {
-			seen.AddStuck(task.BoardShard{ID: w.shard, Node: e.cfg.Node, Since: task.At(instant(since)), Loading: loading})
+			seen.AddStuck(task.BoardShard{ID: w.shard, Node: e.cfg.Node, Since: task.At(taskstate.Instant(since)), Loading: loading})
 		}
 	}
 	e.board.shown = shown
@@ -117,13 +118,13 @@ func (e *Engine) look(ctx context.Context, span time.Duration, limit int) task.B
 // show fills in a summary of the shard. What it costs depends on what is asked for, on what runs,
 // waits and fails, and not on how many tasks there are.
 func (s *shardState) show(g *board.Summary) {
-	g.Tasks, g.Paused = s.census.tasks(g.Now)
-	g.Unreadable, g.Failing = s.census.of[isUnreadable], len(s.failing)
+	g.Tasks, g.Paused = s.census.Tasks(g.Now)
+	g.Unreadable, g.Failing = s.census.Of[taskstate.Unreadable], len(s.failing)
 	s.showTicks(g)
 	s.showLives(g)
 	failures := board.NewFirst(g.Limit, board.NewerFailure)
 	for t, f := range s.failing {
-		failures.Add(board.FailedTask{Task: t.fullName(), Failure: &f.Failure})
+		failures.Add(board.FailedTask{Task: t.FullName(), Failure: &f.Failure})
 	}
 	g.Failures = failures.Sorted()
 	g.Shown <- g
@@ -135,14 +136,14 @@ const mostOverdue = 1000
 
 func (s *shardState) showTicks(g *board.Summary) {
 	line := g.Now - board.OverdueAfter.Milliseconds()
-	g.Overdue = s.due.countUpTo(line)
+	g.Overdue = s.due.CountUpTo(line)
 	passed := 0
-	s.due.inOrder(func(t *taskState) bool {
-		at := t.dueAt()
+	s.due.InOrder(func(t *taskstate.Task) bool {
+		at := t.DueAt()
 		if at > g.Until || len(g.Soon) == g.Limit || passed > mostOverdue || at > g.Enough.Load() {
 			return false
 		}
-		seen := board.Tick{Task: t.fullName(), Time: t.next, At: at}
+		seen := board.Tick{Task: t.FullName(), Time: t.Next, At: at}
 		switch {
 		case at > line:
 			g.Soon = append(g.Soon, seen)
@@ -159,23 +160,23 @@ func (s *shardState) showTicks(g *board.Summary) {
 func (s *shardState) showLives(g *board.Summary) {
 	runs, gone := board.NewFirst(g.Limit, board.OlderRun), board.NewFirst(g.Limit, board.OlderRun)
 	queue := board.NewFirst(g.Limit, board.FirstWait)
-	for _, t := range s.active.tasks {
-		g.Active += len(t.activity.active)
-		g.Waits += len(t.activity.queue)
-		for _, a := range t.activity.active {
-			r := board.Run{Task: t.fullName(), Run: a.run, Node: a.node, Since: a.since, Known: a.since != 0, Ending: a.watch != nil && a.watch.asked}
-			if at, ok := task.TimeOfRunID(a.run); ok && !r.Known {
+	for _, t := range s.active.Tasks {
+		g.Active += len(t.Activity.Active)
+		g.Waits += len(t.Activity.Queue)
+		for _, a := range t.Activity.Active {
+			r := board.Run{Task: t.FullName(), Run: a.Run, Node: a.Node, Since: a.Since, Known: a.Since != 0, Ending: a.Watch != nil && a.Watch.Asked}
+			if at, ok := task.TimeOfRunID(a.Run); ok && !r.Known {
 				r.Since = at.UnixMilli()
 			}
-			if a.watch != nil && !a.watch.since.IsZero() {
+			if a.Watch != nil && !a.Watch.Since.IsZero() {
 				g.Away++
 				gone.Add(r)
 				continue
 			}
 			runs.Add(r)
 		}
-		held := t.how != nil && len(t.activity.active) > 0 && !t.how.Rule.Free(t.doing())
-		for _, q := range t.activity.queue {
+		held := t.Policy != nil && len(t.Activity.Active) > 0 && !t.Policy.Rule.Free(t.Doing())
+		for _, q := range t.Activity.Queue {
 			if q.UnderWay() { // it does not wait: its parts are among what runs
 				g.Waits--
 				continue
@@ -188,7 +189,7 @@ func (s *shardState) showLives(g *board.Summary) {
 				reason = task.ReasonOverlap // a node has come since: others of the task run now
 			}
 			g.Waiting[reason]++
-			queue.Add(board.Waiting{Task: t.fullName(), Run: q.ID, Reason: reason, NotBefore: q.NotBefore})
+			queue.Add(board.Waiting{Task: t.FullName(), Run: q.ID, Reason: reason, NotBefore: q.NotBefore})
 		}
 	}
 	g.Runs, g.Gone, g.Queue = runs.Sorted(), gone.Sorted(), queue.Sorted()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/board"
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -19,36 +20,36 @@ import (
 // keepsCount holds what the worker counts against what it has.
 func (h *hand) keepsCount() {
 	h.world.Helper()
-	var want [isUnreadable + 1]int
+	var want [taskstate.Unreadable + 1]int
 	lively := 0
 	for _, t := range h.tasks {
 		switch {
-		case !t.present:
-			want[isAbsent]++
-		case t.bad:
-			want[isUnreadable]++
-		case t.paused:
-			want[isPaused]++
+		case !t.Present:
+			want[taskstate.Absent]++
+		case t.Bad:
+			want[taskstate.Unreadable]++
+		case t.Paused:
+			want[taskstate.Paused]++
 		default:
-			want[isTicking]++
+			want[taskstate.Ticking]++
 		}
-		if t.activity != nil {
+		if t.Activity != nil {
 			lively++
-			if h.active.tasks[t.activity.at] != t {
-				h.world.Errorf("%s is not where it is said to be among the lively", t.fullName())
+			if h.active.Tasks[t.Activity.At] != t {
+				h.world.Errorf("%s is not where it is said to be among the lively", t.FullName())
 			}
 		}
 	}
-	got := h.census.of
-	if got[isTicking] != want[isTicking] || got[isPaused] != want[isPaused] || got[isUnreadable] != want[isUnreadable] {
+	got := h.census.Of
+	if got[taskstate.Ticking] != want[taskstate.Ticking] || got[taskstate.Paused] != want[taskstate.Paused] || got[taskstate.Unreadable] != want[taskstate.Unreadable] {
 		h.world.Errorf("the worker counts %v, and has %v", got, want)
 	}
-	if lively != len(h.active.tasks) {
-		h.world.Errorf("%d tasks are lively, %d are listed", lively, len(h.active.tasks))
+	if lively != len(h.active.Tasks) {
+		h.world.Errorf("%d tasks are lively, %d are listed", lively, len(h.active.Tasks))
 	}
 	for t := range h.failing {
-		if !t.present || h.tasks[t.fullName()] != t {
-			h.world.Errorf("%s fails, and is not there", t.fullName())
+		if !t.Present || h.tasks[t.FullName()] != t {
+			h.world.Errorf("%s fails, and is not there", t.FullName())
 		}
 	}
 }
@@ -374,35 +375,35 @@ func TestWorker_HoldsNoTasksWhenItHasEnded(t *testing.T) {
 	w.create("a", allow, every("1s"))
 	h.decide(1)
 	h.releaseAll()
-	if len(h.tasks)+len(h.due)+len(h.active.tasks)+len(h.uncovered) > 0 {
-		t.Errorf("%d tasks, %d due, %d lively", len(h.tasks), len(h.due), len(h.active.tasks))
+	if len(h.tasks)+len(h.due)+len(h.active.Tasks)+len(h.uncovered) > 0 {
+		t.Errorf("%d tasks, %d due, %d lively", len(h.tasks), len(h.due), len(h.active.Tasks))
 	}
 }
 
 func TestHeap_IsVisitedInOrder(t *testing.T) {
-	var h dueHeap
+	var h taskstate.Heap
 	var want []int64
 	for i := range 500 {
 		at := int64(rand.IntN(300)) + 1
-		h.set(&taskState{text: fmt.Sprintf("t%03d", i), name: 4, at: -1}, at)
+		h.Set(&taskstate.Task{Text: fmt.Sprintf("t%03d", i), NameLen: 4, At: -1}, at)
 		want = append(want, at)
 	}
 	slices.Sort(want)
 	for _, most := range []int{0, 1, 17, 500} {
 		var got []int64
-		h.inOrder(func(t *taskState) bool {
+		h.InOrder(func(t *taskstate.Task) bool {
 			if len(got) == most {
 				return false
 			}
-			got = append(got, t.next)
+			got = append(got, t.Next)
 			return true
 		})
 		if !slices.Equal(got, want[:most]) {
 			t.Errorf("the first %d are %v", most, got)
 		}
 	}
-	if n, _ := slices.BinarySearch(want, 151); h.countUpTo(150) != n {
-		t.Errorf("%d are due at 150, want %d", h.countUpTo(150), n)
+	if n, _ := slices.BinarySearch(want, 151); h.CountUpTo(150) != n {
+		t.Errorf("%d are due at 150, want %d", h.CountUpTo(150), n)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -82,8 +83,8 @@ func TestPause_EndsAreNotTakenForTicks(t *testing.T) {
 	w.create("a", every("10s"), allow, paused)
 	h.decide(30)
 	w.want("a")
-	if s := h.task("default/a"); s.next != 0 {
-		t.Errorf("a task that is paused for good ticks at %s", instant(s.next))
+	if s := h.task("default/a"); s.Next != 0 {
+		t.Errorf("a task that is paused for good ticks at %s", taskstate.Instant(s.Next))
 	}
 }
 
@@ -181,11 +182,11 @@ func TestInARow(t *testing.T) {
 	t.Parallel()
 	states := map[byte]task.State{'f': task.Failed, 't': task.TimedOut, 'l': task.Lost, 's': task.Succeeded, 'c': task.Cancelled, 'k': task.Skipped, 'm': task.Missed}
 	for text, want := range map[string]int{"": 2, "f": 3, "ftl": 5, "s": 0, "fsf": 1, "ckm": 2, "fcf": 4, "fs": 0} {
-		var ends []end
+		var ends []taskstate.End
 		for i, c := range []byte(text) {
-			ends = append(ends, end{int64(i), states[c]})
+			ends = append(ends, taskstate.End{Mod: int64(i), State: states[c]})
 		}
-		if got := inARow(2, ends); got != want {
+		if got := taskstate.InARow(2, ends); got != want {
 			t.Errorf("after %q %d are in a row, want %d", text, got, want)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
@@ -30,8 +31,8 @@ type review struct {
 type differences struct {
 	records map[string]int64 // by key: the mod revision that etcd has; 0: it has none
 	there   []store.ActiveKey
-	gone    []*attempt // of runs that the worker takes for active
-	of      []*taskState
+	gone    []*taskstate.Attempt // of runs that the worker takes for active
+	of      []*taskstate.Task
 	since   time.Time
 }
 
@@ -63,24 +64,24 @@ func (s *knownRecords) differing(r review) map[string]int64 {
 		}
 	}
 	for name, t := range s.tasks {
-		if t.present && t.mod <= r.rev && !entries[name] {
-			doubt(s.keys.Entry(t.ref(s.shard)), 0)
+		if t.Present && t.Mod <= r.rev && !entries[name] {
+			doubt(s.keys.Entry(t.Ref(s.shard)), 0)
 		}
-		if t.activity == nil {
+		if t.Activity == nil {
 			continue
 		}
-		for _, q := range t.activity.queue {
-			if key := s.keys.Queued(t.ref(s.shard), q.ID); q.mod <= r.rev && !queued[key] {
+		for _, q := range t.Activity.Queue {
+			if key := s.keys.Queued(t.Ref(s.shard), q.ID); q.Mod <= r.rev && !queued[key] {
 				doubt(key, 0)
 			}
 		}
-		for id, part := range t.activity.returned {
-			if key := s.keys.Ended(t.ref(s.shard), id); part.mod <= r.rev && !queued[key] {
+		for id, part := range t.Activity.Returned {
+			if key := s.keys.Ended(t.Ref(s.shard), id); part.Mod <= r.rev && !queued[key] {
 				doubt(key, 0)
 			}
 		}
-		for _, run := range t.activity.unreadable {
-			if key := s.keys.Queued(t.ref(s.shard), run); !queued[key] {
+		for _, run := range t.Activity.Unreadable {
+			if key := s.keys.Queued(t.Ref(s.shard), run); !queued[key] {
 				doubt(key, 0)
 			}
 		}
@@ -94,15 +95,15 @@ func (s *knownRecords) lacks(ev *store.ShardEvent) bool {
 	t := s.tasks[ev.Task]
 	switch ev.Kind {
 	case record.KindEntry:
-		return t == nil || t.mod < ev.Mod
+		return t == nil || t.Mod < ev.Mod
 	case record.KindQueued:
-		if t == nil || t.activity == nil {
+		if t == nil || t.Activity == nil {
 			return true
 		}
-		i := slices.IndexFunc(t.activity.queue, func(q *waiting) bool { return q.ID == ev.Run })
-		return (i < 0 || t.activity.queue[i].mod < ev.Mod) && !slices.Contains(t.activity.unreadable, ev.Run)
+		i := slices.IndexFunc(t.Activity.Queue, func(q *taskstate.Waiting) bool { return q.ID == ev.Run })
+		return (i < 0 || t.Activity.Queue[i].Mod < ev.Mod) && !slices.Contains(t.Activity.Unreadable, ev.Run)
 	case record.KindPart:
-		return t == nil || t.activity == nil || t.activity.returned[ev.Run].mod < ev.Mod
+		return t == nil || t.Activity == nil || t.Activity.Returned[ev.Run].Mod < ev.Mod
 	case record.KindWatermark:
 		return s.known < ev.Mod
 	}
@@ -116,14 +117,14 @@ func (s *knownRecords) has(ev *store.ShardEvent) bool {
 	case t == nil:
 		return false
 	case ev.Kind == record.KindEntry:
-		return t.present
-	case t.activity == nil:
+		return t.Present
+	case t.Activity == nil:
 		return false
 	case ev.Kind == record.KindPart:
-		_, ok := t.activity.returned[ev.Run]
+		_, ok := t.Activity.Returned[ev.Run]
 		return ok
 	}
-	return slices.Contains(t.activity.unreadable, ev.Run) || slices.ContainsFunc(t.activity.queue, func(q *waiting) bool { return q.ID == ev.Run })
+	return slices.Contains(t.Activity.Unreadable, ev.Run) || slices.ContainsFunc(t.Activity.Queue, func(q *taskstate.Waiting) bool { return q.ID == ev.Run })
 }
 
 // differingRuns are the attempts that are active for only one of worker and etcd.
@@ -136,9 +137,9 @@ func (s *knownRecords) differingRuns(r review) (d differences) {
 		}
 	}
 	for _, t := range s.tasks {
-		for _, a := range t.active() {
+		for _, a := range t.Active() {
 			create, ok := found[s.runKey(t, a)]
-			if (!ok || a.create != 0 && a.create != create) && a.create <= r.rev && len(d.gone) < maxDifferences {
+			if (!ok || a.Create != 0 && a.Create != create) && a.Create <= r.rev && len(d.gone) < maxDifferences {
 				d.gone, d.of = append(d.gone, a), append(d.of, t)
 			}
 		}
@@ -146,18 +147,18 @@ func (s *knownRecords) differingRuns(r review) (d differences) {
 	return d
 }
 
-func (s *knownRecords) runKey(t *taskState, a *attempt) record.RunKey {
-	return record.RunKey{Node: a.node, Ref: t.ref(s.shard), Run: a.run}
+func (s *knownRecords) runKey(t *taskstate.Task, a *taskstate.Attempt) record.RunKey {
+	return record.RunKey{Node: a.Node, Ref: t.Ref(s.shard), Run: a.Run}
 }
 
 // attemptOf is what the worker knows of an attempt, or of a later one of its run; nil: nothing.
-func (s *knownRecords) attemptOf(k store.ActiveKey) *attempt {
+func (s *knownRecords) attemptOf(k store.ActiveKey) *taskstate.Attempt {
 	t := s.tasks[k.Ref.String()]
 	if t == nil {
 		return nil
 	}
-	for _, a := range t.active() {
-		if a.run == k.Run && (a.create >= k.Create || a.create == 0) {
+	for _, a := range t.Active() {
+		if a.Run == k.Run && (a.Create >= k.Create || a.Create == 0) {
 			return a
 		}
 	}

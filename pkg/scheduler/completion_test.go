@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/kv"
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -252,7 +253,7 @@ func TestAfterCompletion_WhateverBecomesOfTheTick(t *testing.T) {
 			h.see()
 			// As if it had not: the next look at the active runs finds it.
 			a := h.task("default/a")
-			a.past = &past{}
+			a.Past = &taskstate.Past{}
 			h.ended(a, "", 0)
 			h.look(a)
 			h.blind(13)

@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
 // wants reports whether there may be something to decide at now.
 func (s *shardState) wants(now time.Time) bool {
-	return len(s.due) > 0 && s.due[0].dueAt() <= now.UnixMilli() || len(s.looks) > 0 || len(s.uncovered) > 0 || len(s.purges) > 0 || len(s.unread) > 0
+	return len(s.due) > 0 && s.due[0].DueAt() <= now.UnixMilli() || len(s.looks) > 0 || len(s.uncovered) > 0 || len(s.purges) > 0 || len(s.unread) > 0
 }
 
 // rejected takes what a lost commit has found changed: the plan is abandoned, and what was found
@@ -27,7 +28,7 @@ func (s *shardState) rejected(p *plan, c *store.Conflict, now time.Time) error {
 // takeConflict takes the records that a lost commit found changed: the new value if
 // it is the same creation; else the record is gone until the watch brings news.
 func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
-	failed := map[*taskState]bool{} // each once, however many of its records have changed
+	failed := map[*taskstate.Task]bool{} // each once, however many of its records have changed
 	// Attempts first: a queue record may tell that one of them has ended, and it
 	// must not be taken for one that is there after all.
 	for _, key := range c.Runs {
@@ -40,7 +41,7 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 		t := s.taskOf(&ev)
 		switch ev.Kind {
 		case record.KindEntry:
-			if ev.Deleted || ev.Create != t.create {
+			if ev.Deleted || ev.Create != t.Create {
 				s.forget(t)
 			} else {
 				s.applyEntry(&ev)
@@ -49,8 +50,8 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 			s.applyQueued(&ev, now)
 		case record.KindEnded, record.KindDead, record.KindPart:
 			delete(s.purges, ev.Key) // if it is there, the watch will tell
-			if ev.Kind == record.KindPart && ev.Deleted && t.activity != nil {
-				delete(t.activity.returned, ev.Run)
+			if ev.Kind == record.KindPart && ev.Deleted && t.Activity != nil {
+				delete(t.Activity.Returned, ev.Run)
 			}
 			s.endSpan(t) // it cannot be extended
 		}
@@ -68,12 +69,12 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 			}
 		}
 		for i := range p.changes {
-			p.changes[i].task.watchAnew(func(a *attempt) bool { return a.node == node })
+			watchAnew(p.changes[i].task, func(a *taskstate.Attempt) bool { return a.Node == node })
 		}
 	}
 	for t, yes := range failed {
 		if yes {
-			t.failed++
+			t.Failed++
 		}
 	}
 }
@@ -81,7 +82,7 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 // takeConflictingAttempt takes note of an attempt that a lost commit found changed, gone, or
 // there where it wanted to put it: then it is in that inbox, whoever put it there.
 // It returns the run's task; nil if that is not known.
-func (s *shardState) takeConflictingAttempt(key string) *taskState {
+func (s *shardState) takeConflictingAttempt(key string) *taskstate.Task {
 	parts := strings.Split(key, "/") // …/node/shard/namespace/name/run
 	n := len(parts)
 	node, name, run := parts[n-5], parts[n-3]+"/"+parts[n-2], parts[n-1]
@@ -89,27 +90,18 @@ func (s *shardState) takeConflictingAttempt(key string) *taskState {
 	if t == nil {
 		return nil
 	}
-	if t.holds(run) {
-		t.watchAnew(func(a *attempt) bool { return a.run == run })
+	if t.Holds(run) {
+		watchAnew(t, func(a *taskstate.Attempt) bool { return a.Run == run })
 		return t
 	}
-	s.activate(t, &attempt{run: run, node: node})
+	s.activate(t, &taskstate.Attempt{Run: run, Node: node})
 	s.placement.Occupy(node)
 	return t
 }
 
-// watchAnew forgets what was found out of some attempts.
-func (t *taskState) watchAnew(which func(*attempt) bool) {
-	for _, a := range t.active() {
-		if which(a) {
-			a.watch = nil
-		}
-	}
-}
-
 // forget drops an entry that is gone, or another's, until the watch tells more.
-func (s *shardState) forget(t *taskState) {
-	t.bad = false
+func (s *shardState) forget(t *taskstate.Task) {
+	t.Bad = false
 	s.noEntry(t)
 }
 
@@ -124,20 +116,29 @@ func (s *shardState) setAside(p *plan) error {
 	for i := range p.changes {
 		t := p.changes[i].task
 
-		switch name := t.fullName(); {
-		case t.failed < maxFailedCommits:
+		switch name := t.FullName(); {
+		case t.Failed < maxFailedCommits:
 		case !s.stubborn[name]:
 			s.stubborn[name] = true
 			return fmt.Errorf("%w: commits for task %s fail", errReload, name)
 		default:
 			delete(s.stubborn, name)
 			s.notify(notice{kind: taskSetAside, task: name})
-			t.bad = true
-			s.count(t)
-			s.due.set(t, 0)
+			t.Bad = true
+			s.census.Count(t)
+			s.due.Set(t, 0)
 			delete(s.uncovered, t)
-			t.failed = 0
+			t.Failed = 0
 		}
 	}
 	return nil
+}
+
+// watchAnew forgets what was found out of some attempts.
+func watchAnew(t *taskstate.Task, which func(*taskstate.Attempt) bool) {
+	for _, a := range t.Active() {
+		if which(a) {
+			a.Watch = nil
+		}
+	}
 }

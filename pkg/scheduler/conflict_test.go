@@ -114,7 +114,7 @@ func TestCommit_RecordThatFailsTwiceGoesAlone(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		w.want(name, "+1 dispatched")
 	}
-	if n := h.task("default/b").failed; n != 0 {
+	if n := h.task("default/b").Failed; n != 0 {
 		t.Errorf("after it went through, %d failures are counted", n)
 	}
 }
@@ -131,7 +131,7 @@ func TestCommit_RecordThatFailsInEachRoundGoesAloneToo(t *testing.T) {
 	h.door.play(touch, touch, h.dies)
 	_ = h.try(1)
 	h.see()
-	if n := h.task("default/a").failed; n != 2 {
+	if n := h.task("default/a").Failed; n != 2 {
 		t.Errorf("%d failures are counted, it failed twice", n)
 	}
 }
@@ -364,19 +364,19 @@ func TestCommit_OlderEventsDoNotUndoWhatALostCommitHasRead(t *testing.T) {
 	w.pause("a")
 	h.blind(1)
 	now := *h.task("default/a")
-	if now.fires() {
+	if now.Fires() {
 		t.Fatal("the pause is not known")
 	}
 	st, err := w.store.Task(w.ctx, ref("a"))
 	w.ok(err)
 	between := st.Entry
 	between.Paused = false
-	h.apply(store.ShardBatch{Revision: now.mod - 1, Events: []store.ShardEvent{{
-		ShardKey: record.ShardKey{Kind: record.KindEntry, Ref: ref("a")}, Task: "default/a", Mod: now.mod - 1, Create: now.create, Value: written(between),
+	h.apply(store.ShardBatch{Revision: now.Mod - 1, Events: []store.ShardEvent{{
+		ShardKey: record.ShardKey{Kind: record.KindEntry, Ref: ref("a")}, Task: "default/a", Mod: now.Mod - 1, Create: now.Create, Value: written(between),
 	}}})
 	commits := h.door.commits
 	h.blind(2)
-	if h.task("default/a").fires() || h.door.commits != commits {
+	if h.task("default/a").Fires() || h.door.commits != commits {
 		t.Error("an older event has resumed the task")
 	}
 	h.decide(3)

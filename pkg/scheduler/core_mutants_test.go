@@ -3,6 +3,7 @@ package scheduler
 import (
 	"testing"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -21,7 +22,7 @@ var coreMutants = []struct {
 	}},
 	{"a claim is applied on failure", func(s *shardState, p *plan) {
 		for _, c := range p.claims {
-			s.activate(c.t, &attempt{run: c.run, node: c.node, create: s.applied + 1, since: p.now.UnixMilli()})
+			s.activate(c.t, &taskstate.Attempt{Run: c.run, Node: c.node, Create: s.applied + 1, Since: p.now.UnixMilli()})
 		}
 		s.abandoned(p)
 	}},
@@ -51,7 +52,7 @@ var coreMutants = []struct {
 
 		for _, t := range tasks {
 			s.rests[t] = p.now.UnixMilli() + 1000
-			s.due.set(t, 0)
+			s.due.Set(t, 0)
 		}
 	}},
 	{"a slot is not given back", func(s *shardState, p *plan) {

@@ -14,16 +14,16 @@ func (s *shardState) applyDead(ev *store.ShardEvent) {
 		delete(s.purges, ev.Key)
 		s.noteDismissed(t, ev)
 		s.drop(t)
-	case t.orphan(ev.Run):
+	case t.Orphan(ev.Run):
 		s.purges[ev.Key] = ev.Mod
-	case !t.bad && s.owner:
-		if t.dead++; int(t.dead) < retention.TrimAfter(store.KeepDead) {
+	case !t.Bad && s.owner:
+		if t.Dead++; int(t.Dead) < retention.TrimAfter(store.KeepDead) {
 			return
 		}
-		if s.trims.Ask(retention.Trim{Fences: s.fences, Ref: t.ref(s.shard), Dead: true}) {
-			t.dead = 0
+		if s.trims.Ask(retention.Trim{Fences: s.fences, Ref: t.Ref(s.shard), Dead: true}) {
+			t.Dead = 0
 		} else {
-			t.dead-- // its next one asks again
+			t.Dead-- // its next one asks again
 		}
 	}
 }

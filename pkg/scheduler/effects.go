@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -30,49 +31,49 @@ func (p *plan) add(e effect) {
 
 // runEnqueued puts a new run into the queue.
 type runEnqueued struct {
-	task *taskState
-	run  *waiting
+	task *taskstate.Task
+	run  *taskstate.Waiting
 }
 
-func (e runEnqueued) write(c *store.Commit) { c.Enqueue(e.task.ref(c.Shard), e.run.Waiting) }
+func (e runEnqueued) write(c *store.Commit) { c.Enqueue(e.task.Ref(c.Shard), e.run.Waiting) }
 
 func (e runEnqueued) apply(s *shardState, rev int64, _ time.Time) {
-	e.run.mod = rev
+	e.run.Mod = rev
 	s.enqueued(e.task, e.run)
 }
 
 // runRequeued writes another version of a queue record.
 type runRequeued struct {
-	task   *taskState
-	run    *waiting
+	task   *taskstate.Task
+	run    *taskstate.Waiting
 	record *task.Waiting
 }
 
-func (e runRequeued) write(c *store.Commit) { c.Requeue(e.task.ref(c.Shard), *e.record, e.run.mod) }
+func (e runRequeued) write(c *store.Commit) { c.Requeue(e.task.Ref(c.Shard), *e.record, e.run.Mod) }
 
 func (e runRequeued) apply(_ *shardState, rev int64, now time.Time) {
-	e.run.Waiting, e.run.mod, e.run.toldAt = *e.record, rev, now
+	e.run.Waiting, e.run.Mod, e.run.ToldAt = *e.record, rev, now
 }
 
 // runDequeued takes a run out of the queue: it starts, has ended, or belongs to no task.
 type runDequeued struct {
-	task *taskState
-	run  *waiting
+	task *taskstate.Task
+	run  *taskstate.Waiting
 }
 
-func (e runDequeued) write(c *store.Commit) { c.Dequeue(e.task.ref(c.Shard), e.run.ID, e.run.mod) }
+func (e runDequeued) write(c *store.Commit) { c.Dequeue(e.task.Ref(c.Shard), e.run.ID, e.run.Mod) }
 
 func (e runDequeued) apply(s *shardState, rev int64, _ time.Time) {
 	// An older event of the record may still be on its way.
-	s.gone[e.task.fullName()+"/"+e.run.ID] = rev
+	s.gone[e.task.FullName()+"/"+e.run.ID] = rev
 
-	if i := slices.Index(e.task.queue(), e.run); i >= 0 {
+	if i := slices.Index(e.task.Queue(), e.run); i >= 0 {
 		s.dequeued(e.task, i)
 	}
 
 	// The next plan forgets a task of which nothing is left, or draws the conclusions from the end of its
 	// runs. No event may come that would cause it.
-	if e.task.empty() || e.task.depends() {
+	if e.task.Empty() || e.task.DependsOnPast() {
 		s.look(e.task)
 	}
 }
@@ -80,14 +81,14 @@ func (e runDequeued) apply(s *shardState, rev int64, _ time.Time) {
 // ticksSkipped records ticks that do not run. The record of those before them is extended if
 // extends, its mod revision, is not 0.
 type ticksSkipped struct {
-	task    *taskState
+	task    *taskstate.Task
 	record  *task.Run
 	span    *skippedSpan
 	extends int64
 }
 
 func (e ticksSkipped) write(c *store.Commit) {
-	ref := e.task.ref(c.Shard)
+	ref := e.task.Ref(c.Shard)
 
 	if e.extends != 0 {
 		c.Extend(ref, *e.record, e.extends)
@@ -103,52 +104,52 @@ func (e ticksSkipped) apply(s *shardState, rev int64, _ time.Time) {
 
 // cancelAsked asks the node of an attempt to end it.
 type cancelAsked struct {
-	attempt     *attempt
+	attempt     *taskstate.Attempt
 	who, reason string
 }
 
-func (e cancelAsked) write(c *store.Commit) { c.AskCancel(e.attempt.watch.held, e.who, e.reason) }
+func (e cancelAsked) write(c *store.Commit) { c.AskCancel(e.attempt.Watch.Held, e.who, e.reason) }
 
 func (e cancelAsked) apply(*shardState, int64, time.Time) {
-	e.attempt.watch.ask, e.attempt.watch.asked = false, true
+	e.attempt.Watch.Ask, e.attempt.Watch.Asked = false, true
 }
 
 // runLost ends an attempt whose node is gone. next waits in the queue if the run is retried.
 type runLost struct {
-	task    *taskState
-	attempt *attempt
+	task    *taskstate.Task
+	attempt *taskstate.Attempt
 	end     *task.Run
-	next    *waiting
+	next    *taskstate.Waiting
 }
 
 func (e runLost) write(c *store.Commit) {
-	watch := e.attempt.watch
+	watch := e.attempt.Watch
 
 	if e.next != nil {
-		c.EndLost(watch.held, *e.end, &e.next.Waiting)
+		c.EndLost(watch.Held, *e.end, &e.next.Waiting)
 		return
 	}
 
-	c.EndLost(watch.held, *e.end, nil)
-	if watch.unreadable == nil && !e.task.orphan(e.attempt.run) {
-		c.Bury(watch.held, *e.end)
+	c.EndLost(watch.Held, *e.end, nil)
+	if watch.Unreadable == nil && !e.task.Orphan(e.attempt.Run) {
+		c.Bury(watch.Held, *e.end)
 	}
 }
 
 func (e runLost) apply(s *shardState, rev int64, _ time.Time) {
-	s.ended(e.task, e.attempt.run, rev+1)
+	s.ended(e.task, e.attempt.Run, rev+1)
 
 	if e.next == nil {
-		s.takeBack(e.task, e.attempt.run, e.end.AsPart(), rev)
+		s.takeBack(e.task, e.attempt.Run, e.end.AsPart(), rev)
 		return
 	}
-	e.next.mod = rev
+	e.next.Mod = rev
 	s.enqueued(e.task, e.next)
 }
 
 // partEnded ends a part of a run that no node has.
 type partEnded struct {
-	task *taskState
+	task *taskstate.Task
 	end  *task.Run
 	// waited says that the part leaves the queue. Else there is no record of it, and the commit
 	// compares that there is none.
@@ -156,7 +157,7 @@ type partEnded struct {
 }
 
 func (e partEnded) write(c *store.Commit) {
-	ref := e.task.ref(c.Shard)
+	ref := e.task.Ref(c.Shard)
 
 	if e.waited {
 		c.Record(ref, *e.end)
@@ -184,8 +185,8 @@ func (e recordPurged) apply(s *shardState, rev int64, _ time.Time) {
 
 // failuresCounted drops the ends of runs that the entry counts from now on. The entry change of
 // the same plan writes the count.
-type failuresCounted struct{ past *past }
+type failuresCounted struct{ past *taskstate.Past }
 
 func (failuresCounted) write(*store.Commit) {}
 
-func (e failuresCounted) apply(*shardState, int64, time.Time) { e.past.ends = e.past.uncounted() }
+func (e failuresCounted) apply(*shardState, int64, time.Time) { e.past.Ends = e.past.Uncounted() }

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"github.com/carillonhq/carillon/pkg/scheduler/board"
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -32,7 +33,7 @@ func knownReason(text string) string {
 
 // failures are the tasks of a shard whose last run to end failed.
 type failures struct {
-	failing map[*taskState]*failure
+	failing map[*taskstate.Task]*failure
 
 	// endedWhileRecalling has the tasks whose runs have ended, or whose dead runs were dismissed, while
 	// former failures are read: the last revision of each. nil: all former failures are known.
@@ -40,21 +41,21 @@ type failures struct {
 }
 
 func newFailures() failures {
-	return failures{failing: map[*taskState]*failure{}, endedWhileRecalling: map[string]int64{}}
+	return failures{failing: map[*taskstate.Task]*failure{}, endedWhileRecalling: map[string]int64{}}
 }
 
 // noteOutcome takes note of how a run of t ended. It reports whether that is a new end of a run.
-func (s *failures) noteOutcome(t *taskState, ev *store.ShardEvent) (e end, news bool) {
-	e = end{ev.Mod, record.StateOf(ev.Value)}
+func (s *failures) noteOutcome(t *taskstate.Task, ev *store.ShardEvent) (e taskstate.End, news bool) {
+	e = taskstate.End{Mod: ev.Mod, State: record.StateOf(ev.Value)}
 	before := s.failing[t]
-	if ev.Late || !e.ran() || before != nil && ev.Mod <= before.mod {
+	if ev.Late || !e.Ran() || before != nil && ev.Mod <= before.mod {
 		return e, false
 	}
 
 	if s.endedWhileRecalling != nil {
-		s.endedWhileRecalling[t.fullName()] = ev.Mod
+		s.endedWhileRecalling[t.FullName()] = ev.Mod
 	}
-	if !e.failed() {
+	if !e.Failed() {
 		delete(s.failing, t)
 		return e, true
 	}
@@ -73,26 +74,22 @@ func (s *failures) noteOutcome(t *taskState, ev *store.ShardEvent) (e end, news 
 
 // noteDismissed takes note that a dead run is off its list: a person has dismissed it or
 // had it run again. A task whose last failure that was is not failing any more.
-func (s *failures) noteDismissed(t *taskState, ev *store.ShardEvent) {
+func (s *failures) noteDismissed(t *taskstate.Task, ev *store.ShardEvent) {
 	if f := s.failing[t]; f == nil || f.Run != ev.Run || ev.Mod <= f.mod {
 		return
 	}
 	delete(s.failing, t)
 	if s.endedWhileRecalling != nil {
-		s.endedWhileRecalling[t.fullName()] = ev.Mod
+		s.endedWhileRecalling[t.FullName()] = ev.Mod
 	}
 }
 
-// ran reports whether it is how a run ended that nobody wanted to end: what counts
-// for whether a task is failing.
-func (e end) ran() bool { return e.state == task.Succeeded || e.failed() }
-
 // remember takes what had failed before the shard was opened, unless the watch has
 // told of a later end of the task. tasks are those of the shard, by their names.
-func (s *failures) remember(r *recollection, tasks map[string]*taskState) {
+func (s *failures) remember(r *recollection, tasks map[string]*taskstate.Task) {
 	for name, f := range r.failing {
 		t := tasks[name]
-		if t == nil || t.orphan(f.Run) || t.bad || s.endedWhileRecalling[name] > f.mod {
+		if t == nil || t.Orphan(f.Run) || t.Bad || s.endedWhileRecalling[name] > f.mod {
 			continue
 		}
 		if now := s.failing[t]; now == nil {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/scheduler/tickpolicy"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -34,9 +35,9 @@ func roomForCheckpoints(f *task.Fan) int {
 const tellEvery = time.Second
 
 // fan is the parts that a run of t has if it begins now; or why it cannot.
-func (p *plan) fan(t *taskState) (*task.Fan, string) {
-	target := t.how.Target
-	nodes := p.s.placement.Rank(t.want(), p.now)
+func (p *plan) fan(t *taskstate.Task) (*task.Fan, string) {
+	target := t.Policy.Target
+	nodes := p.s.placement.Rank(t.Want(), p.now)
 	f := &task.Fan{Count: target.Parts, Stagger: target.Stagger}
 	switch {
 	case len(nodes) == 0:
@@ -74,34 +75,34 @@ func (p *plan) begin(run task.Run, f *task.Fan) task.Run {
 }
 
 // fanOut has a tick become a run with parts.
-func (p *plan) fanOut(t *taskState, run task.Run, f *task.Fan) {
+func (p *plan) fanOut(t *taskstate.Task, run task.Run, f *task.Fan) {
 	p.s.endSpan(t)
 	p.changeOf(t).started = true // what waits of the task counts it from the next commit on
-	p.add(runEnqueued{t, &waiting{Waiting: task.Waiting{Run: p.begin(run, f)}}})
+	p.add(runEnqueued{t, &taskstate.Waiting{Waiting: task.Waiting{Run: p.begin(run, f)}}})
 	p.lookAfterCommit(t)
 	p.ran(t, run.ScheduledTime.UnixMilli())
 	p.counts.run++
 }
 
 // startParent gives a run that has waited its parts. false: there is no room.
-func (p *plan) startParent(t *taskState, q *waiting) bool {
+func (p *plan) startParent(t *taskstate.Task, q *taskstate.Waiting) bool {
 	f, reason := q.Fan, ""
 	if f == nil {
 		f, reason = p.fan(t)
 	}
 	if reason != "" {
-		if q.paced() {
+		if q.Paced() {
 			p.returnToken()
 		}
 		return p.waitsFor(t, q, reason)
 	}
-	if !p.fits(t, 2, t.bytes()+roomForCheckpoints(f)) {
-		if q.paced() {
+	if !p.fits(t, 2, roomForTask(t)+roomForCheckpoints(f)) {
+		if q.Paced() {
 			p.returnToken()
 		}
 		return false
 	}
-	p.commit.GuardEntry(t.fullName(), t.mod)
+	p.commit.GuardEntry(t.FullName(), t.Mod)
 	w := q.Waiting
 	w.Run = p.begin(w.Run, f)
 	r := parentRun{plan: p, t: t, q: q}
@@ -114,8 +115,8 @@ func (p *plan) startParent(t *taskState, q *waiting) bool {
 // missed or lost, and when the run itself ends.
 type parentRun struct {
 	*plan
-	t *taskState
-	q *waiting // the run's queue record, which says which parts are left to give out
+	t *taskstate.Task
+	q *taskstate.Waiting // the run's queue record, which says which parts are left to give out
 
 	// How many of its parts have ended, and how many of these have succeeded. decideRun counts them.
 	ended, succeeded int
@@ -125,7 +126,7 @@ type parentRun struct {
 // gives out the next part if it may. false: there is no room.
 func (r *parentRun) decideRun(what tickpolicy.Turn) bool {
 	f := r.q.Fan
-	r.ended, r.succeeded = r.t.back(r.q)
+	r.ended, r.succeeded = r.t.CountEnded(r.q)
 	active := f.Count - f.Kept - len(f.Left) - r.ended
 	ending := f.Cancel != ""
 
@@ -165,11 +166,11 @@ func (r *parentRun) writeCounts() bool {
 	if q.Fan.Ended == r.ended && q.Fan.Succeeded == r.succeeded {
 		return true
 	}
-	if at := q.toldAt.Add(tellEvery); r.now.Before(at) && q.toldAt.Sub(r.now) < tellEvery {
+	if at := q.ToldAt.Add(tellEvery); r.now.Before(at) && q.ToldAt.Sub(r.now) < tellEvery {
 		r.s.wakeAt(at)
 		return true
 	}
-	if !r.fits(r.t, 1, r.t.bytes()+roomForCheckpoints(q.Fan)) {
+	if !r.fits(r.t, 1, roomForTask(r.t)+roomForCheckpoints(q.Fan)) {
 		return false
 	}
 
@@ -181,11 +182,11 @@ func (r *parentRun) writeCounts() bool {
 
 // cancelRun has the run end, for a reason. What is active of it is asked to end, as its record says so.
 func (r *parentRun) cancelRun(reason string) bool {
-	if !r.fits(r.t, 2, r.t.bytes()+roomForCheckpoints(r.q.Fan)) {
+	if !r.fits(r.t, 2, roomForTask(r.t)+roomForCheckpoints(r.q.Fan)) {
 		return false
 	}
 
-	r.commit.GuardEntry(r.t.fullName(), r.t.mod) // whose policy it is
+	r.commit.GuardEntry(r.t.FullName(), r.t.Mod) // whose policy it is
 	w, f := r.q.Waiting, *r.q.Fan
 	f.Cancel, w.Fan = reason, &f
 	r.rewrite(w)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -18,7 +19,7 @@ func (r *parentRun) endRun() bool {
 		return false
 	}
 	end := concluded(t, q, r.now)
-	ref := t.ref(r.s.shard)
+	ref := t.Ref(r.s.shard)
 	r.dequeue(t, q)
 	r.commit.Record(ref, end)
 	if end.State == task.Failed {
@@ -35,15 +36,15 @@ const roomForParent = 640<<10 + roomForDetails + task.MaxPartCheckpoints
 const roomForDetails = 64 << 10
 
 // concluded is how a run whose parts have ended has ended itself.
-func concluded(t *taskState, q *waiting, now time.Time) task.Run {
+func concluded(t *taskstate.Task, q *taskstate.Waiting, now time.Time) task.Run {
 	end, f := q.Run, *q.Fan
 	f.Parts, f.Ended, f.Succeeded, f.Checkpoints = make([]task.Part, 0, f.Count), 0, 0, nil
 	cut := len(f.Left) > 0
 	for _, i := range f.Left {
 		f.Parts = append(f.Parts, task.Part{Index: i, State: task.Cancelled, Reason: f.Cancel})
 	}
-	for _, r := range t.activity.returned {
-		if r.parent != q.ID {
+	for _, r := range t.Activity.Returned {
+		if r.Parent != q.ID {
 			continue
 		}
 		f.Parts = append(f.Parts, r.Part)
@@ -115,26 +116,26 @@ func (r *parentRun) seek() bool {
 			delete(nowhere, i)
 		}
 	}
-	for id := range t.activity.returned {
+	for id := range t.Activity.Returned {
 		found(id)
 	}
-	for _, a := range t.activity.active {
-		found(a.run)
+	for _, a := range t.Activity.Active {
+		found(a.Run)
 	}
-	for _, other := range t.activity.queue {
+	for _, other := range t.Activity.Queue {
 		found(other.ID)
 	}
-	for _, id := range t.activity.unreadable {
+	for _, id := range t.Activity.Unreadable {
 		found(id)
 	}
 	if len(nowhere) == 0 {
-		q.missing = time.Time{}
+		q.Missing = time.Time{}
 		return true
 	}
-	if q.missing.IsZero() || r.now.Before(q.missing) {
-		q.missing = r.now
+	if q.Missing.IsZero() || r.now.Before(q.Missing) {
+		q.Missing = r.now
 	}
-	if until := q.missing.Add(r.lostAfter()); r.now.Before(until) {
+	if until := q.Missing.Add(r.lostAfter()); r.now.Before(until) {
 		r.s.wakeAt(until)
 		return true
 	}
@@ -146,13 +147,13 @@ func (r *parentRun) endNowhere(nowhere map[int]bool) bool {
 	t := r.t
 
 	for _, i := range slices.Sorted(maps.Keys(nowhere)) {
-		if !r.fits(t, 3, t.bytes()) {
+		if !r.fits(t, 3, roomForTask(t)) {
 			return false
 		}
 		end := r.partRun(i)
 		end.State, end.Reason, end.EndedAt, end.Message = task.Lost, task.ReasonBadEntry, task.At(r.now), "its record is gone"
 		r.add(partEnded{task: t, end: &end})
-		r.notices = append(r.notices, notice{kind: partNowhere, task: t.fullName(), run: end.ID})
+		r.notices = append(r.notices, notice{kind: partNowhere, task: t.FullName(), run: end.ID})
 	}
 	return true
 }

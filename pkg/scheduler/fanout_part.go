@@ -3,6 +3,7 @@ package scheduler
 import (
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -42,7 +43,7 @@ func (r *parentRun) giveOut() (done, ok bool) {
 			r.lookAfterCommit(t)
 			return false, true
 		}
-		if !r.fits(t, 4+t.sticks(), 3*t.bytes()+len(q.Fan.Nodes)*roomForPart/8+roomForCheckpoints(q.Fan)) {
+		if !r.fits(t, 4+t.EntryRecords(), 3*roomForTask(t)+len(q.Fan.Nodes)*roomForPart/8+roomForCheckpoints(q.Fan)) {
 			r.s.placement.Release(n.Name)
 			return false, false
 		}
@@ -53,8 +54,8 @@ func (r *parentRun) giveOut() (done, ok bool) {
 		}
 		r.attempt.Run, r.attempt.Env = r.partRun(index), q.Env
 		r.dispatch(t, n, -1)
-		r.commit.Dispatch(&r.attempt, t.action(), n.Revision)
-		r.commit.GuardEntry(t.fullName(), t.mod)
+		r.commit.Dispatch(&r.attempt, t.Action(), n.Revision)
+		r.commit.GuardEntry(t.FullName(), t.Mod)
 		r.rewrite(w)
 		return true, true
 	}
@@ -66,7 +67,7 @@ func (r *parentRun) giveOut() (done, ok bool) {
 func (r *parentRun) losePart(at int) (done, ok bool) {
 	t, q := r.t, r.q
 
-	if !r.fits(t, 3, t.bytes()+roomForRecord+roomForCheckpoints(q.Fan)) {
+	if !r.fits(t, 3, roomForTask(t)+roomForRecord+roomForCheckpoints(q.Fan)) {
 		return false, false
 	}
 	end := r.partRun(q.Fan.Left[at])
@@ -94,7 +95,7 @@ func (r *parentRun) tooLate() bool {
 	if until.IsZero() {
 		return false
 	}
-	if due := q.due(); q.NotBefore.After(due) { // its turn, with stagger
+	if due := q.Due(); q.NotBefore.After(due) { // its turn, with stagger
 		until = until.Add(q.NotBefore.Sub(due))
 	}
 	if r.now.After(until) {
@@ -109,7 +110,7 @@ func (r *parentRun) tooLate() bool {
 func (r *parentRun) missPart(at int) (done, ok bool) {
 	t, q := r.t, r.q
 
-	if !r.fits(t, 3, t.bytes()+roomForRecord+roomForCheckpoints(q.Fan)) {
+	if !r.fits(t, 3, roomForTask(t)+roomForRecord+roomForCheckpoints(q.Fan)) {
 		return false, false
 	}
 	end := r.partRun(q.Fan.Left[at])
@@ -129,7 +130,7 @@ func (r *parentRun) missPart(at int) (done, ok bool) {
 
 // nodeOf picks the node for a part of a run: its own, if it has one. gone: that has
 // been away for too long. part is the part's own record if it has had attempts, else nil.
-func (r *parentRun) nodeOf(index int, part *waiting) (n *task.Node, gone, ok bool) {
+func (r *parentRun) nodeOf(index int, part *taskstate.Waiting) (n *task.Node, gone, ok bool) {
 	t, q := r.t, r.q
 
 	if index >= len(q.Fan.Nodes) {
@@ -137,17 +138,17 @@ func (r *parentRun) nodeOf(index int, part *waiting) (n *task.Node, gone, ok boo
 		return n, false, ok
 	}
 	name := q.Fan.Nodes[index]
-	if n, ok = r.s.placement.ReserveNamed(name, t.secret, r.now); ok {
-		delete(q.away, name)
+	if n, ok = r.s.placement.ReserveNamed(name, t.Secret, r.now); ok {
+		delete(q.Away, name)
 		return n, false, true
 	}
-	since, known := q.away[name]
+	since, known := q.Away[name]
 	if !known {
-		if q.away == nil {
-			q.away = map[string]time.Time{}
+		if q.Away == nil {
+			q.Away = map[string]time.Time{}
 		}
 		since = r.now
-		q.away[name] = since
+		q.Away[name] = since
 	}
 	if until := since.Add(r.lostAfter()); r.now.Before(until) {
 		r.s.wakeAt(until)
@@ -157,13 +158,13 @@ func (r *parentRun) nodeOf(index int, part *waiting) (n *task.Node, gone, ok boo
 }
 
 // part sees to a part that waits for another attempt. false: there is no room.
-func (p *plan) part(t *taskState, q *waiting) bool {
-	parent, index := t.parentOf(q.ID), 0
+func (p *plan) part(t *taskstate.Task, q *taskstate.Waiting) bool {
+	parent, index := t.ParentOf(q.ID), 0
 	if parent != nil {
 		_, index, _ = task.ParentOf(q.ID)
 	}
 	switch {
-	case parent == nil && t.knowsParent(q.ID): // it cannot be read: nobody knows
+	case parent == nil && t.KnowsParent(q.ID): // it cannot be read: nobody knows
 		return true
 	case parent == nil:
 		if !p.fits(t, 1, roomForRecord) {
@@ -176,7 +177,7 @@ func (p *plan) part(t *taskState, q *waiting) bool {
 	case p.isFrozen(t):
 		return true
 	}
-	if at := t.notBefore(q); at.After(p.now) {
+	if at := t.NotBefore(q); at.After(p.now) {
 		p.s.wakeAt(at)
 		return true
 	}
@@ -193,21 +194,21 @@ func (p *plan) part(t *taskState, q *waiting) bool {
 		return p.endWaitingPart(t, q, parent, task.Missed, task.ReasonNoNode)
 	case !ok:
 		return true
-	case !p.fits(t, 2+t.sticks(), (1+t.sticks())*t.bytes()):
+	case !p.fits(t, 2+t.EntryRecords(), (1+t.EntryRecords())*roomForTask(t)):
 		p.s.placement.Release(n.Name)
 		return false
 	}
 	p.attempt.Run, p.attempt.Env = q.Run, q.Env
 	p.dispatch(t, n, -1)
-	p.commit.Dispatch(&p.attempt, t.action(), n.Revision)
-	p.commit.GuardEntry(t.fullName(), t.mod)
-	p.commit.GuardQueued(t.ref(p.s.shard), parent.ID, parent.mod) // it is not to end
+	p.commit.Dispatch(&p.attempt, t.Action(), n.Revision)
+	p.commit.GuardEntry(t.FullName(), t.Mod)
+	p.commit.GuardQueued(t.Ref(p.s.shard), parent.ID, parent.Mod) // it is not to end
 	p.dequeue(t, q)
 	return true
 }
 
 // endWaitingPart ends a part out of the queue.
-func (p *plan) endWaitingPart(t *taskState, q, parent *waiting, state task.State, reason string) bool {
+func (p *plan) endWaitingPart(t *taskstate.Task, q, parent *taskstate.Waiting, state task.State, reason string) bool {
 	if !p.fits(t, 2, 2*roomForRecord) {
 		return false
 	}

@@ -11,6 +11,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/scheduler/tickpolicy"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -195,9 +196,9 @@ func TestFanOut_UnderWayDoesNotCountAsWaiting(t *testing.T) {
 	h := w.work("n1")
 	state := h.tasks["default/a"]
 	for range tickpolicy.MaxWaiting {
-		h.ensureActivity(state).queue = append(h.ensureActivity(state).queue, &waiting{Waiting: task.Waiting{Run: task.Run{State: task.Running, Fan: &task.Fan{}}}})
+		h.ensureActivity(state).Queue = append(h.ensureActivity(state).Queue, &taskstate.Waiting{Waiting: task.Waiting{Run: task.Run{State: task.Running, Fan: &task.Fan{}}}})
 	}
-	if d := state.doing(); d.All != 0 || d.Begun != tickpolicy.MaxWaiting || state.how.Rule.DecideWaitingTick(d) != tickpolicy.Wait {
+	if d := state.Doing(); d.All != 0 || d.Begun != tickpolicy.MaxWaiting || state.Policy.Rule.DecideWaitingTick(d) != tickpolicy.Wait {
 		t.Errorf("it does %+v", d)
 	}
 }
@@ -661,8 +662,8 @@ func TestFanOut_WhoseRecordCannotBeReadIsActive(t *testing.T) {
 // of etcd, and into what the plan makes room for.
 func TestFanOut_AThousandPartsFit(t *testing.T) {
 	t.Parallel()
-	q := &waiting{Waiting: task.Waiting{Run: task.Run{ID: task.RunID(start, "abcd"), Fan: &task.Fan{Count: task.MaxParts, Need: task.MaxParts}}}}
-	state := &taskState{activity: &activity{returned: map[string]returned{}}}
+	q := &taskstate.Waiting{Waiting: task.Waiting{Run: task.Run{ID: task.RunID(start, "abcd"), Fan: &task.Fan{Count: task.MaxParts, Need: task.MaxParts}}}}
+	state := &taskstate.Task{Activity: &taskstate.Activity{Returned: map[string]taskstate.Returned{}}}
 	for i := range task.MaxParts {
 		node := fmt.Sprintf("%s%04d", strings.Repeat("n", task.MaxName-4), i)
 		q.Fan.Nodes = append(q.Fan.Nodes, node)
@@ -670,7 +671,7 @@ func TestFanOut_AThousandPartsFit(t *testing.T) {
 			StartedAt: task.At(sec(1)), EndedAt: task.At(sec(2)), ExitCode: new(int), Signal: "SIGKILL",
 			Usage: task.Usage{CPUMS: 1000, MemoryPeak: 1 << 40, IORead: 1 << 40, IOWritten: 1 << 40}, Message: strings.Repeat("\x01", 1000),
 			StatusReport: task.StatusReport{Results: map[string]string{"k": strings.Repeat("\x01", 200)}, Checkpoint: strings.Repeat("\x01", task.MaxCheckpoint)}}
-		state.activity.returned[end.ID] = returned{end.AsPart(), q.ID, 1}
+		state.Activity.Returned[end.ID] = taskstate.Returned{Part: end.AsPart(), Parent: q.ID, Mod: 1}
 	}
 	end := concluded(state, q, sec(3))
 	if end.State != task.Failed || len(end.Fan.Parts) != task.MaxParts || len(end.Message) > 1024 {

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/scheduler/tickpolicy"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -12,46 +13,46 @@ import (
 // The commit's watermark says that the tick is decided, with two exceptions: the watermark does not
 // cover the task, since the watch has yet to tell of all creations up to its own, or the plan
 // leaves the watermark where it is. Then the entry's from has to say so.
-func (p *plan) tick(t *taskState) bool {
-	covered, records := !p.keepWatermark && t.create <= p.commit.Watermark.Seen, 2*t.ticksToDrop()
-	light := covered && t.how.MaxRuns == 0 && records == 0 && !t.how.Sticky() // one record, and not the entry
-	room := light && p.commit.FitsTick(t.bytes()) || !light && p.commit.Fits(2+records, 2*t.bytes()+records*roomForRecord)
+func (p *plan) tick(t *taskstate.Task) bool {
+	covered, records := !p.keepWatermark && t.Create <= p.commit.Watermark.Seen, 2*t.TicksToDrop()
+	light := covered && t.Policy.MaxRuns == 0 && records == 0 && !t.Policy.Sticky() // one record, and not the entry
+	room := light && p.commit.FitsTick(roomForTask(t)) || !light && p.commit.Fits(2+records, 2*roomForTask(t)+records*roomForRecord)
 	if !p.admit(t, room) {
 		return false
 	}
-	id := task.RunID(instant(t.next), t.uidText())
-	if t.holds(id) {
+	id := task.RunID(taskstate.Instant(t.Next), t.UID())
+	if t.Holds(id) {
 		// The run is on record although its tick is not decided: a commit of ours that was rejected has found it in an inbox
 		// (see takeConflictingAttempt), or a queue record that cannot be read has its id.
 		p.s.endSpan(t)
-		p.move(t, t.next) // there is nothing else to write
+		p.move(t, t.Next) // there is nothing else to write
 		return true
 	}
 	if covered {
-		p.commit.GuardEntry(t.fullName(), t.mod)
+		p.commit.GuardEntry(t.FullName(), t.Mod)
 	} else {
-		p.move(t, t.next)
+		p.move(t, t.Next)
 	}
-	p.decide(t, t.next, id, task.TriggerSchedule)
+	p.decide(t, t.Next, id, task.TriggerSchedule)
 	return true
 }
 
 // decide gives a tick that is due now its outcome, by the policies of overlap and
 // of the start deadline.
-func (p *plan) decide(t *taskState, tick int64, id, trigger string) {
+func (p *plan) decide(t *taskstate.Task, tick int64, id, trigger string) {
 	if p.isFrozen(t) {
 		p.skip(t, p.newRun(t, tick, id, trigger), task.ReasonFrozen)
 		return
 	}
-	if deadline := t.startBefore(tick); !deadline.IsZero() && p.now.After(deadline.Time) {
-		p.miss(t, tickpolicy.MissedTicks{First: instant(tick), Last: instant(tick), Count: 1, Reason: task.ReasonDeadline})
+	if deadline := t.StartBefore(tick); !deadline.IsZero() && p.now.After(deadline.Time) {
+		p.miss(t, tickpolicy.MissedTicks{First: taskstate.Instant(tick), Last: taskstate.Instant(tick), Count: 1, Reason: task.ReasonDeadline})
 		return
 	}
-	if t.how.Shadow {
+	if t.Policy.Shadow {
 		p.shadow(t, tick, id, trigger)
 		return
 	}
-	d, rule, reason := t.doing(), t.how.Rule, ""
+	d, rule, reason := t.Doing(), t.Policy.Rule, ""
 	fate := rule.DecideTick(d)
 	if fate == tickpolicy.Fire {
 		if reason = p.fire(t, tick, id, trigger); reason == "" {
@@ -59,7 +60,7 @@ func (p *plan) decide(t *taskState, tick int64, id, trigger string) {
 		}
 		fate = rule.DecideWaitingTick(d)
 	} else if reason = rule.Reason(d); reason == "" {
-		reason = t.newestReason()
+		reason = t.NewestReason()
 	}
 	switch fate {
 	case tickpolicy.Skip:
@@ -74,56 +75,40 @@ func (p *plan) decide(t *taskState, tick int64, id, trigger string) {
 	}
 }
 
-// ticksToDrop is how many waiting ticks of t may be dropped for one that comes.
-func (t *taskState) ticksToDrop() int {
-	if t.activity == nil || !t.how.Rule.Oldest {
-		return 0
-	}
-	return t.how.Rule.TicksToDrop(t.doing())
-}
-
-// startBefore is the start deadline of a tick; zero: it has none.
-func (t *taskState) startBefore(tick int64) task.Time {
-	if t.how.Deadline == 0 {
-		return task.Time{}
-	}
-	return task.At(instant(t.due(tick)).Add(t.how.Deadline))
-}
-
 // newTickRun is the run that a tick becomes.
-func (p *plan) newTickRun(t *taskState, tick int64, id, trigger string) task.Run {
+func (p *plan) newTickRun(t *taskstate.Task, tick int64, id, trigger string) task.Run {
 	run := p.newRun(t, tick, id, trigger)
-	run.StartBefore = t.startBefore(tick)
+	run.StartBefore = t.StartBefore(tick)
 	return run
 }
 
-func (p *plan) newRun(t *taskState, tick int64, id, trigger string) task.Run {
-	ref := t.ref(p.s.shard)
+func (p *plan) newRun(t *taskstate.Task, tick int64, id, trigger string) task.Run {
+	ref := t.Ref(p.s.shard)
 	r := task.Run{
-		ID: id, UID: t.uidText(), Namespace: ref.Namespace, Task: ref.Name, Shard: ref.Shard,
-		ScheduledTime: task.At(instant(tick)), Trigger: trigger, Owner: p.s.node, Attempt: 1, CreatedAt: task.At(p.now),
+		ID: id, UID: t.UID(), Namespace: ref.Namespace, Task: ref.Name, Shard: ref.Shard,
+		ScheduledTime: task.At(taskstate.Instant(tick)), Trigger: trigger, Owner: p.s.node, Attempt: 1, CreatedAt: task.At(p.now),
 	}
-	if due := t.due(tick); due != tick {
-		r.DueAt = task.At(instant(due))
+	if due := t.Due(tick); due != tick {
+		r.DueAt = task.At(taskstate.Instant(due))
 	}
 	return r
 }
 
-func (p *plan) enqueue(t *taskState, run task.Run, reason string) {
+func (p *plan) enqueue(t *taskstate.Task, run task.Run, reason string) {
 	p.s.endSpan(t)
 	run.State, run.Reason = task.Queued, reason
-	p.add(runEnqueued{t, &waiting{Waiting: task.Waiting{Run: run}}})
+	p.add(runEnqueued{t, &taskstate.Waiting{Waiting: task.Waiting{Run: run}}})
 	p.ran(t, run.ScheduledTime.UnixMilli())
 	p.counts.queued++
 }
 
 // fire has a node run a tick. If that cannot be, it says why the tick waits.
-func (p *plan) fire(t *taskState, tick int64, id, trigger string) (reason string) {
+func (p *plan) fire(t *taskstate.Task, tick int64, id, trigger string) (reason string) {
 	paced := trigger == task.TriggerCatchUp
 	if paced && !p.takeToken(t, p.clock) {
 		return task.ReasonCatchUp
 	}
-	if t.how.Target.FansOut() {
+	if t.Policy.Target.FansOut() {
 		f, reason := p.fan(t)
 		if reason == "" {
 			p.fanOut(t, p.newTickRun(t, tick, id, trigger), f)
@@ -141,8 +126,8 @@ func (p *plan) fire(t *taskState, tick int64, id, trigger string) (reason string
 	}
 	p.s.endSpan(t)
 	p.attempt.Run, p.attempt.Env = p.newTickRun(t, tick, id, trigger), nil
-	p.dispatch(t, n, p.now.Sub(instant(t.due(tick))))
-	p.commit.Claim(&p.attempt, t.action(), n.Revision)
+	p.dispatch(t, n, p.now.Sub(taskstate.Instant(t.Due(tick))))
+	p.commit.Claim(&p.attempt, t.Action(), n.Revision)
 	p.ran(t, tick)
 	p.counts.run++
 	return ""
@@ -150,7 +135,7 @@ func (p *plan) fire(t *taskState, tick int64, id, trigger string) (reason string
 
 // dispatch makes the run in p.attempt an attempt for the node that was picked for
 // it.
-func (p *plan) dispatch(t *taskState, n *task.Node, late time.Duration) {
+func (p *plan) dispatch(t *taskstate.Task, n *task.Node, late time.Duration) {
 	p.reserveSlot(n)
 	p.changeOf(t).started = true
 	a := &p.attempt
@@ -158,10 +143,10 @@ func (p *plan) dispatch(t *taskState, n *task.Node, late time.Duration) {
 		a.Owner = p.s.node
 	}
 	a.State, a.Reason, a.Node, a.DispatchedAt, a.NotBefore = task.Dispatched, "", n.Name, task.At(p.now), task.Time{}
-	a.Instance, a.Generation = n.Instance, int64(t.generation)
-	a.Timeout, a.KillGrace, a.Retry = t.how.Timeout, t.how.KillGrace, t.how.Retry
-	a.KillSignal, a.Success = t.how.KillSignal, t.how.Success
-	a.Output = t.how.Output
+	a.Instance, a.Generation = n.Instance, int64(t.Generation)
+	a.Timeout, a.KillGrace, a.Retry = t.Policy.Timeout, t.Policy.KillGrace, t.Policy.Retry
+	a.KillSignal, a.Success = t.Policy.KillSignal, t.Policy.Success
+	a.Output = t.Policy.Output
 	// The owner and the node both go by this value from now on, whatever becomes of the
 	// cluster's setting: the node has killed the attempt before it can be declared lost.
 	a.LostAfter = p.cluster.LostAfterWithLease(n.LeaseTTL)
@@ -173,18 +158,18 @@ func (p *plan) dispatch(t *taskState, n *task.Node, late time.Duration) {
 // by the missed policy, and sets the entry's from behind them: the watermark
 // does not speak for them. false if some are left for the next commit; what is
 // decided is the oldest then.
-func (p *plan) decideLateTicks(t *taskState, upTo int64) bool {
+func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
 	if p.full {
 		return false
 	}
 	if p.isFrozen(t) {
 		return p.skipFrozen(t, upTo)
 	}
-	s := t.schedule()
-	l := tickpolicy.Lateness{Policy: t.how.Missed, Deadline: t.how.Deadline, Opened: p.s.opening.at}
-	c := tickpolicy.DecideLate(l, ticking{&s, t}, instant(t.next-1), instant(upTo), p.now)
-	drops := t.ticksToDrop()
-	if !p.fits(t, 3+len(c.Missed)+2*drops, 2*t.bytes()+(len(c.Missed)+2*drops)*roomForRecord) {
+
+	l := tickpolicy.Lateness{Policy: t.Policy.Missed, Deadline: t.Policy.Deadline, Opened: p.s.opening.at}
+	c := tickpolicy.DecideLate(l, taskstate.NewMissedSchedule(t), taskstate.Instant(t.Next-1), taskstate.Instant(upTo), p.now)
+	drops := t.TicksToDrop()
+	if !p.fits(t, 3+len(c.Missed)+2*drops, 2*roomForTask(t)+(len(c.Missed)+2*drops)*roomForRecord) {
 		return false
 	}
 	from := c.Last
@@ -194,10 +179,10 @@ func (p *plan) decideLateTicks(t *taskState, upTo int64) bool {
 	complete := true
 	for i, tick := range c.Run {
 		trigger := task.TriggerSchedule
-		if p.now.Sub(instant(t.due(tick.UnixMilli()))) > t.how.Grace {
+		if p.now.Sub(taskstate.Instant(t.Due(tick.UnixMilli()))) > t.Policy.Grace {
 			trigger = task.TriggerCatchUp
 		}
-		id, at := task.RunID(tick, t.uidText()), tick.UnixMilli()
+		id, at := task.RunID(tick, t.UID()), tick.UnixMilli()
 		// The last two go together: one that is left alone may be on time, and
 		// would then be decided as if it had not come with the others.
 		room := 1
@@ -207,10 +192,10 @@ func (p *plan) decideLateTicks(t *taskState, upTo int64) bool {
 		switch {
 		case i > 0 && !p.fits(t, room, room*roomForRecord):
 			complete = false
-		case t.holds(id):
-		case len(c.Run) == 1 && t.how.Missed.Policy != task.MissedAll:
+		case t.Holds(id):
+		case len(c.Run) == 1 && t.Policy.Missed.Policy != task.MissedAll:
 			p.decide(t, at, id, trigger)
-		case t.how.Shadow:
+		case t.Policy.Shadow:
 			p.shadow(t, at, id, trigger)
 		case i == 0 && p.goesFirst(t) && p.fire(t, at, id, trigger) == "":
 		default: // whoever wants all of them wants the last one of a piece too
@@ -230,38 +215,38 @@ func (p *plan) decideLateTicks(t *taskState, upTo int64) bool {
 }
 
 // move sets an entry's from: its ticks up to there are decided.
-func (p *plan) move(t *taskState, from int64) {
+func (p *plan) move(t *taskstate.Task, from int64) {
 	p.changeEntry(t, func(c *entryChange) { c.from = from })
 }
 
 // goesFirst reports whether the first of several late ticks may start at once.
-func (p *plan) goesFirst(t *taskState) bool {
-	d := t.doing()
-	return t.how.Rule.Free(d) && (t.how.Rule.Most == 0 || d.Ticks == 0)
+func (p *plan) goesFirst(t *taskstate.Task) bool {
+	d := t.Doing()
+	return t.Policy.Rule.Free(d) && (t.Policy.Rule.Most == 0 || d.Ticks == 0)
 }
 
 // queue dispatches what waits and may start now, and ends what is not to start.
-func (p *plan) queue(t *taskState) {
-	if t.beingDeleted() {
+func (p *plan) queue(t *taskstate.Task) {
+	if t.BeingDeleted() {
 		return
 	}
 	now := p.now.UnixMilli()
-	begun := t.dispatchedWaiting()
+	begun := t.DispatchedWaiting()
 
 	// Of several that are begun the first goes on; else all would wait for each other. Runs that
 	// have their parts go first, since their parts are active: they are more than may be active
 	// only if the limit was lowered. Both counts are of those before q.
-	parents, others := 0, t.parents()
-	replacer := t.replacer(func(q *waiting) bool { return q.expired(now) })
-	for _, q := range t.queue() {
-		if !t.present || !t.bad && q.UID != t.uidText() || t.holds(q.ID) {
+	parents, others := 0, t.Parents()
+	replacer := t.Replacer(func(q *taskstate.Waiting) bool { return q.Expired(now) })
+	for _, q := range t.Queue() {
+		if !t.Present || !t.Bad && q.UID != t.UID() || t.Holds(q.ID) {
 			if !p.fits(t, 1, roomForRecord) {
 				return
 			}
 			p.dequeue(t, q)
 			continue
 		}
-		if t.bad {
+		if t.Bad {
 			return // what it would run cannot be read
 		}
 		if task.IsPart(q.ID) {
@@ -273,7 +258,7 @@ func (p *plan) queue(t *taskState) {
 		if q.UnderWay() {
 			c := tickpolicy.Candidate{Manual: q.Trigger == task.TriggerManual, Begun: true}
 			r := parentRun{plan: p, t: t, q: q}
-			if !r.decideRun(t.how.Rule.DecideWaitingRun(c, replacer != nil, t.attempts(), parents)) {
+			if !r.decideRun(t.Policy.Rule.DecideWaitingRun(c, replacer != nil, t.Attempts(), parents)) {
 				return
 			}
 			parents++
@@ -281,7 +266,7 @@ func (p *plan) queue(t *taskState) {
 		}
 		if p.isFrozen(t) { // looked at again when that has changed
 			what := tickpolicy.TurnWait
-			if q.expired(now) {
+			if q.Expired(now) {
 				what = tickpolicy.TurnExpire
 			}
 			if !p.take(t, q, what) {
@@ -293,20 +278,20 @@ func (p *plan) queue(t *taskState) {
 			p.lookAfterCommit(t) // at most one in a revision: the others in the next
 			return
 		}
-		c := tickpolicy.Candidate{Manual: q.Trigger == task.TriggerManual, Begun: q.dispatchedBefore(), Expired: q.expired(now), Replacer: q == replacer, Newer: replacer != nil && q.ID > replacer.ID}
+		c := tickpolicy.Candidate{Manual: q.Trigger == task.TriggerManual, Begun: q.DispatchedBefore(), Expired: q.Expired(now), Replacer: q == replacer, Newer: replacer != nil && q.ID > replacer.ID}
 		ahead := begun
 		if c.Begun {
 			ahead = others
 			others++
 		}
-		if !p.take(t, q, t.how.Rule.DecideWaitingRun(c, replacer != nil, t.attempts(), ahead)) {
+		if !p.take(t, q, t.Policy.Rule.DecideWaitingRun(c, replacer != nil, t.Attempts(), ahead)) {
 			return
 		}
 	}
 }
 
 // take does with a waiting run what its turn is. false: there is no room.
-func (p *plan) take(t *taskState, q *waiting, what tickpolicy.Turn) bool {
+func (p *plan) take(t *taskstate.Task, q *taskstate.Waiting, what tickpolicy.Turn) bool {
 	switch what {
 	case tickpolicy.TurnExpire:
 		return p.expire(t, q)
@@ -316,7 +301,7 @@ func (p *plan) take(t *taskState, q *waiting, what tickpolicy.Turn) bool {
 	if !q.StartBefore.IsZero() && q.Attempt <= 1 {
 		p.s.wakeAt(q.StartBefore.Truncate(deadlineStep).Add(deadlineStep))
 	}
-	if at := t.notBefore(q); at.After(p.now) {
+	if at := t.NotBefore(q); at.After(p.now) {
 		p.s.wakeAt(at)
 		return true
 	}
@@ -329,23 +314,23 @@ const deadlineStep = 100 * time.Millisecond
 
 // start moves a run from the queue to an inbox, or says why it waits on. false:
 // there is no room.
-func (p *plan) start(t *taskState, q *waiting) bool {
-	if q.paced() && !p.takeToken(t, p.clock) {
+func (p *plan) start(t *taskstate.Task, q *taskstate.Waiting) bool {
+	if q.Paced() && !p.takeToken(t, p.clock) {
 		return q.Reason == task.ReasonNoNode || p.waitsFor(t, q, task.ReasonCatchUp)
 	}
-	if q.Fan != nil || t.how.Target.FansOut() && !q.dispatchedBefore() {
+	if q.Fan != nil || t.Policy.Target.FansOut() && !q.DispatchedBefore() {
 		return p.startParent(t, q)
 	}
 	n, ok := p.pickForAttempt(t, q)
-	if ok && p.fits(t, 2+t.sticks(), (1+t.sticks())*t.bytes()) {
+	if ok && p.fits(t, 2+t.EntryRecords(), (1+t.EntryRecords())*roomForTask(t)) {
 		p.attempt.Run, p.attempt.Env = q.Run, q.Env
 		p.dispatch(t, n, -1)
-		p.commit.Dispatch(&p.attempt, t.action(), n.Revision)
-		p.commit.GuardEntry(t.fullName(), t.mod)
+		p.commit.Dispatch(&p.attempt, t.Action(), n.Revision)
+		p.commit.GuardEntry(t.FullName(), t.Mod)
 		p.dequeue(t, q)
 		return true
 	}
-	if q.paced() {
+	if q.Paced() {
 		p.returnToken()
 	}
 	if ok {
@@ -357,11 +342,11 @@ func (p *plan) start(t *taskState, q *waiting) bool {
 
 // waitsFor says why a run waits, if its record does not say so, nor what has been.
 // false: there is no room.
-func (p *plan) waitsFor(t *taskState, q *waiting, reason string) bool {
-	if q.Reason == reason || q.dispatchedBefore() {
+func (p *plan) waitsFor(t *taskstate.Task, q *taskstate.Waiting, reason string) bool {
+	if q.Reason == reason || q.DispatchedBefore() {
 		return true
 	}
-	if !p.fits(t, 1, t.bytes()) {
+	if !p.fits(t, 1, roomForTask(t)) {
 		return false
 	}
 	w := q.Waiting
@@ -370,21 +355,21 @@ func (p *plan) waitsFor(t *taskState, q *waiting, reason string) bool {
 	return true
 }
 
-func (p *plan) dequeue(t *taskState, q *waiting) {
+func (p *plan) dequeue(t *taskstate.Task, q *taskstate.Waiting) {
 	p.add(runDequeued{t, q})
 }
 
 // attempts ends those that are lost, and asks those to end that are unwanted.
-func (p *plan) attempts(t *taskState) {
-	for _, a := range t.active() {
+func (p *plan) attempts(t *taskstate.Task) {
+	for _, a := range t.Active() {
 		switch {
-		case a.watch == nil:
-		case a.watch.lost:
+		case a.Watch == nil:
+		case a.Watch.Lost:
 			if !p.fits(t, 3, 3*roomForRecord) {
 				return
 			}
 			p.lose(t, a)
-		case a.watch.ask && p.mayAskCancel(t, a):
+		case a.Watch.Ask && p.mayAskCancel(t, a):
 			if !p.fits(t, 2, 2*roomForRecord) {
 				return
 			}
@@ -396,38 +381,38 @@ func (p *plan) attempts(t *taskState) {
 // mayAskCancel reports whether an attempt that was read to be asked to end still has to.
 // That is not so while its task is frozen, since what would replace it may not start, nor
 // if its task does not replace any more: a conflict tells of such an edit within the round.
-func (p *plan) mayAskCancel(t *taskState, a *attempt) bool {
-	if t.orphan(a.run) || t.goesWithParent(a.run) {
+func (p *plan) mayAskCancel(t *taskstate.Task, a *taskstate.Attempt) bool {
+	if t.Orphan(a.Run) || t.GoesWithParent(a.Run) {
 		return true
 	}
 
-	return !p.isFrozen(t) && t.replaces(p.now.UnixMilli())
+	return !p.isFrozen(t) && t.Replaces(p.now.UnixMilli())
 }
 
-func (p *plan) askCancel(t *taskState, a *attempt) {
+func (p *plan) askCancel(t *taskstate.Task, a *taskstate.Attempt) {
 	reason, who := task.ReasonDeleted, ""
 	switch {
-	case t.orphan(a.run):
-	case t.goesWithParent(a.run):
-		reason, who = t.endsWithParent(a.run)
+	case t.Orphan(a.Run):
+	case t.GoesWithParent(a.Run):
+		reason, who = t.EndsWithParent(a.Run)
 	default:
 		reason = task.ReasonReplaced
-		p.commit.GuardEntry(t.fullName(), t.mod) // whose policy it is
+		p.commit.GuardEntry(t.FullName(), t.Mod) // whose policy it is
 	}
 	p.add(cancelAsked{a, who, reason})
 }
 
-func (p *plan) lose(t *taskState, a *attempt) {
-	end := a.watch.held.Unpaused()
+func (p *plan) lose(t *taskstate.Task, a *taskstate.Attempt) {
+	end := a.Watch.Held.Unpaused()
 	end.State, end.Reason, end.EndedAt = task.Lost, task.ReasonNodeLost, task.At(p.now)
-	var next *waiting
+	var next *taskstate.Waiting
 	switch {
-	case a.watch.unreadable != nil: // nor does anybody know of a next one
-		end.UID, end.Owner = t.uidText(), p.s.node
-		end.Message = "the record of its attempt could not be read: " + a.watch.unreadable.Error()
-	case !t.orphan(a.run) && !t.goesWithParent(a.run):
-		if retry := p.s.nextAttempt(a.watch.held.Assigned, end, p.now, p.s.random.Float64()); retry != nil {
-			next = &waiting{Waiting: *retry}
+	case a.Watch.Unreadable != nil: // nor does anybody know of a next one
+		end.UID, end.Owner = t.UID(), p.s.node
+		end.Message = "the record of its attempt could not be read: " + a.Watch.Unreadable.Error()
+	case !t.Orphan(a.Run) && !t.GoesWithParent(a.Run):
+		if retry := p.s.nextAttempt(a.Watch.Held.Assigned, end, p.now, p.s.random.Float64()); retry != nil {
+			next = &taskstate.Waiting{Waiting: *retry}
 		}
 	}
 	p.add(runLost{t, a, &end, next})

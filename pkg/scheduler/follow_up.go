@@ -5,14 +5,15 @@ import (
 	"slices"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // followUp draws the conclusions from what has happened to a task: failures in a
 // row pause it, the end of a run makes the next tick of a schedule that counts
 // from there, and the end of everything has it deleted.
-func (p *plan) followUp(t *taskState) {
-	if !t.depends() {
+func (p *plan) followUp(t *taskstate.Task) {
+	if !t.DependsOnPast() {
 		return
 	}
 	delete(p.s.rests, t)
@@ -23,9 +24,9 @@ func (p *plan) followUp(t *taskState) {
 
 // decided notes that a tick of t was decided: if there is no other, something
 // follows from that.
-func (s *shardState) decided(t *taskState) {
-	if t.next == 0 && t.depends() {
-		t.forgetLastEnd()
+func (s *shardState) decided(t *taskstate.Task) {
+	if t.Next == 0 && t.DependsOnPast() {
+		t.ForgetLastEnd()
 		s.look(t)
 	}
 }
@@ -34,35 +35,35 @@ func (s *shardState) decided(t *taskState) {
 // What changes nothing is not written: who comes later counts it again, from the
 // history, with the same result. But for failures: the success that made up for
 // them may be gone by then.
-func (p *plan) countEnds(t *taskState) {
-	if !t.counts() {
+func (p *plan) countEnds(t *taskstate.Task) {
+	if !t.CountsFailures() {
 		return
 	}
-	past := t.history()
-	if !past.studied {
+	past := t.EnsurePast()
+	if !past.Studied {
 		p.s.needHistory(t)
 		return
 	}
-	ends := past.uncounted()
-	failures := inARow(past.own.Failures, ends)
-	if failures == past.own.Failures && !slices.ContainsFunc(ends, end.failed) {
-		past.ends = nil
+	ends := past.Uncounted()
+	failures := taskstate.InARow(past.Own.Failures, ends)
+	if failures == past.Own.Failures && !slices.ContainsFunc(ends, taskstate.End.Failed) {
+		past.Ends = nil
 		return
 	}
-	if !p.fits(t, 2, 2*t.bytes()) {
+	if !p.fits(t, 2, 2*roomForTask(t)) {
 		return
 	}
-	_, pauseEnds := t.silence()
-	pause := failures >= t.how.PauseAfter && (!t.paused || pauseEnds)
+	_, pauseEnds := t.Silence()
+	pause := failures >= t.Policy.PauseAfter && (!t.Paused || pauseEnds)
 	p.changeEntry(t, func(c *entryChange) {
-		c.own.Failures, c.own.Counted = failures, ends[len(ends)-1].mod
+		c.own.Failures, c.own.Counted = failures, ends[len(ends)-1].Mod
 		if pause {
 			c.paused = true
 			c.own.Pauses = pausedByFailures(c.own.Pauses, failures, p.now)
 		}
 	})
 	if pause {
-		p.notices = append(p.notices, notice{kind: taskPaused, task: t.fullName(), failures: failures})
+		p.notices = append(p.notices, notice{kind: taskPaused, task: t.FullName(), failures: failures})
 	}
 	p.add(failuresCounted{past})
 }
@@ -81,26 +82,26 @@ func pausedByFailures(pauses []task.Pause, failures int, now time.Time) []task.P
 
 // anchorAnew gives a task whose schedule counts from the end of its last run its
 // next tick, when that run and all else of the task has ended.
-func (p *plan) anchorAnew(t *taskState) {
-	if !t.follows() || !t.fires() || t.next != 0 || !t.idle() || p.changesEntry(t) {
+func (p *plan) anchorAnew(t *taskstate.Task) {
+	if !t.FollowsEnds() || !t.Fires() || t.Next != 0 || !t.Idle() || p.changesEntry(t) {
 		return
 	}
 	now := p.now.UnixMilli()
-	if until, ends := t.silence(); t.paused && ends && now <= until {
+	if until, ends := t.Silence(); t.Paused && ends && now <= until {
 		p.s.rest(t, until+1)
 		return
 	}
-	if !t.history().known {
+	if !t.EnsurePast().Known {
 		p.s.needHistory(t)
 		return
 	}
-	decided := max(now, p.s.mark.Time.UnixMilli(), t.from)
-	anchor := anchorAfter(t.past.ended, decided, t.when.Period)
-	s := t.when.Schedule.Anchored(instant(anchor))
-	if _, ok := s.Next(instant(decided)); !ok {
+	decided := max(now, p.s.mark.Time.UnixMilli(), t.From)
+	anchor := anchorAfter(t.Past.Ended, decided, t.Timing.Period)
+	s := t.Timing.Schedule.Anchored(taskstate.Instant(anchor))
+	if _, ok := s.Next(taskstate.Instant(decided)); !ok {
 		return // it would be after the schedule's end
 	}
-	if !p.fits(t, 2, 2*t.bytes()) {
+	if !p.fits(t, 2, 2*roomForTask(t)) {
 		return
 	}
 	p.changeEntry(t, func(c *entryChange) { c.anchor = anchor })

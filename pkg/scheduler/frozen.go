@@ -3,28 +3,29 @@ package scheduler
 import (
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
 // isFrozen reports whether nothing of a task's namespace may start.
-func (p *plan) isFrozen(t *taskState) bool {
+func (p *plan) isFrozen(t *taskstate.Task) bool {
 	if p.freezes == nil || len(p.freezes.Holding) == 0 {
 		return false
 	}
-	namespace, _, _ := strings.Cut(t.fullName(), "/")
+	namespace, _, _ := strings.Cut(t.FullName(), "/")
 	return p.freezes.Of(namespace) != nil
 }
 
 // skipFrozen decides all of a task's undecided ticks up to an instant: none runs,
 // however late it is, and whatever the missed policy says of those.
-func (p *plan) skipFrozen(t *taskState, upTo int64) bool {
-	if !p.fits(t, 3, 2*t.bytes()) {
+func (p *plan) skipFrozen(t *taskstate.Task, upTo int64) bool {
+	if !p.fits(t, 3, 2*roomForTask(t)) {
 		return false
 	}
-	s := t.schedule()
-	first, last, count, _ := s.Missed(instant(t.next-1), instant(t.lastDue(upTo)), 1)
+	s := t.Schedule()
+	first, last, count, _ := s.Missed(taskstate.Instant(t.Next-1), taskstate.Instant(t.LastDue(upTo)), 1)
 	if count > 0 {
-		run := p.newRun(t, first.UnixMilli(), task.RunID(first, t.uidText()), task.TriggerSchedule)
+		run := p.newRun(t, first.UnixMilli(), task.RunID(first, t.UID()), task.TriggerSchedule)
 		if count > 1 {
 			run.Last, run.Count = task.At(last), count
 		}

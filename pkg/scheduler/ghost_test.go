@@ -61,7 +61,7 @@ func TestWorker_UnreadableRecordInTheWayOfATickHoldsUpNothing(t *testing.T) {
 	w.create("a", every("1s"), on("role = nowhere"))
 	w.create("b", every("1s"), allow)
 	h.see()
-	id := task.RunID(sec(2), h.task("default/a").uidText())
+	id := task.RunID(sec(2), h.task("default/a").UID())
 	h.decide(1)
 	w.put(w.store.Keys().Queued(ref("a"), id), "{garbage")
 	for s := 2.0; s < 6; s++ {
@@ -88,7 +88,7 @@ func TestWorker_SetsATaskAsideThatFailsForEver(t *testing.T) {
 		h.door.play(before(func() { w.put(key, string(entry.Kvs[0].Value)) }))
 	}
 	reloads := 0
-	for i := 0; i < 20 && !h.task("default/a").bad; i++ {
+	for i := 0; i < 20 && !h.task("default/a").Bad; i++ {
 		switch err := h.try(1 + float64(i)/100); {
 		case errors.Is(err, errReload):
 			reloads++
@@ -97,8 +97,8 @@ func TestWorker_SetsATaskAsideThatFailsForEver(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if reloads != 1 || !h.task("default/a").bad {
-		t.Errorf("loaded anew %d times, set aside %v", reloads, h.task("default/a").bad)
+	if reloads != 1 || !h.task("default/a").Bad {
+		t.Errorf("loaded anew %d times, set aside %v", reloads, h.task("default/a").Bad)
 	}
 	h.door.tricks = nil
 	if h.try(2) != nil || len(w.story("b")) != 2 {

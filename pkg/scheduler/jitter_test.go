@@ -11,6 +11,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -50,7 +51,7 @@ func bareWorker(tb interface{ Fatal(...any) }) *worker {
 }
 
 // give has the worker know an entry.
-func (w *worker) give(name string, e task.Entry, create int64) *taskState {
+func (w *worker) give(name string, e task.Entry, create int64) *taskstate.Task {
 	w.applyEntry(&store.ShardEvent{ShardKey: record.ShardKey{Kind: record.KindEntry, Ref: ref(name)}, Task: "default/" + name, Mod: create, Create: create, Value: written(e)})
 	return w.task("default/" + name)
 }
@@ -97,22 +98,22 @@ func TestJitter_NextTickAndBoundsAreThoseOfAWalkOverAllTicks(t *testing.T) {
 		if len(undecided) > 0 {
 			want = undecided[0].UnixMilli()
 		}
-		if s.next != want {
-			rt.Fatalf("the next tick is %s, want %s", instant(s.next), instant(want))
+		if s.Next != want {
+			rt.Fatalf("the next tick is %s, want %s", taskstate.Instant(s.Next), taskstate.Instant(want))
 		}
-		if s.next == 0 {
+		if s.Next == 0 {
 			return
 		}
-		if d := sched.Due(undecided[0], e.UID).UnixMilli(); s.dueAt() != d || w.due[0] != s {
-			rt.Fatalf("it is due at %s, want %s", instant(s.dueAt()), instant(d))
+		if d := sched.Due(undecided[0], e.UID).UnixMilli(); s.DueAt() != d || w.due[0] != s {
+			rt.Fatalf("it is due at %s, want %s", taskstate.Instant(s.DueAt()), taskstate.Instant(d))
 		}
 		late := len(due) > 0 && now.Sub(sched.Due(due[0], e.UID)) > e.Missed.Grace.Std()
-		if behind := len(due) > 1 || late; s.isBehind(now.UnixMilli()) != behind {
+		if behind := len(due) > 1 || late; s.IsBehind(now.UnixMilli()) != behind {
 			rt.Fatalf("%d are due: behind %t", len(due), !behind)
 		}
 		if len(due) > 0 {
-			bound := instant(s.lastDue(now.UnixMilli()))
-			_, last, n, _ := sched.Missed(instant(s.next-1), bound, 0)
+			bound := taskstate.Instant(s.LastDue(now.UnixMilli()))
+			_, last, n, _ := sched.Missed(taskstate.Instant(s.Next-1), bound, 0)
 			if n != int64(len(due)) || !last.Equal(due[len(due)-1]) {
 				rt.Fatalf("%d up to %s are due, want %d up to %s", n, last, len(due), due[len(due)-1])
 			}

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"strings"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
@@ -12,23 +13,23 @@ type knownRecords struct {
 	shard int
 	keys  record.Keys
 
-	tasks map[string]*taskState
+	tasks map[string]*taskstate.Task
 	mark  record.Watermark
 	known int64 // the watermark's mod revision
 }
 
 // task returns the state of a task, namespace/name, made if need be.
-func (s *knownRecords) task(name string) *taskState {
+func (s *knownRecords) task(name string) *taskstate.Task {
 	t := s.tasks[name]
 	if t == nil {
-		t = &taskState{text: strings.Clone(name), name: uint16(len(name)), at: -1}
-		s.tasks[t.text] = t
+		t = &taskstate.Task{Text: strings.Clone(name), NameLen: uint16(len(name)), At: -1}
+		s.tasks[t.Text] = t
 	}
 	return t
 }
 
 // taskOf is the task that an event is about.
-func (s *knownRecords) taskOf(ev *store.ShardEvent) *taskState { return s.task(ev.Task) }
+func (s *knownRecords) taskOf(ev *store.ShardEvent) *taskstate.Task { return s.task(ev.Task) }
 
 // covered reports whether the watermark speaks for the task.
-func (s *knownRecords) covered(t *taskState) bool { return t.create <= s.mark.Seen }
+func (s *knownRecords) covered(t *taskstate.Task) bool { return t.Create <= s.mark.Seen }

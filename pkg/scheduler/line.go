@@ -4,32 +4,29 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/pace"
-	"github.com/carillonhq/carillon/pkg/task"
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 )
 
 // lostAfter is the cluster's setting as it is now. It is for what has no attempt, such as
 // a part that waits for its node. An attempt has its own: see watch.lostAfter.
 func (p *plan) lostAfter() time.Duration { return p.cluster.EffectiveLostAfter().Std() }
 
-// paced reports whether a waiting run needs a token to start.
-func (q *waiting) paced() bool { return q.Trigger == task.TriggerCatchUp && !q.dispatchedBefore() }
-
 // line is the tasks of a worker that wait for a token, in the order in which they
 // came. A task may stand in it without need.
 type line struct {
-	tasks   []*taskState
+	tasks   []*taskstate.Task
 	turn    time.Time // when to look after it
 	granted int       // tokens for those that were taken off it in this round
 }
 
 // wait puts a task into the line. It reports whether the task was not in it before.
-func (l *line) wait(t *taskState) bool {
-	live := t.activity
-	if live == nil || live.inLine {
+func (l *line) wait(t *taskstate.Task) bool {
+	live := t.Activity
+	if live == nil || live.InLine {
 		return false
 	}
 
-	live.inLine = true
+	live.InLine = true
 	if len(l.tasks) == 0 {
 		l.turn = time.Time{}
 	}
@@ -39,10 +36,10 @@ func (l *line) wait(t *taskState) bool {
 }
 
 // unwait takes the tasks out that joined the line last.
-func (l *line) unwait(joined []*taskState) {
+func (l *line) unwait(joined []*taskstate.Task) {
 	for _, t := range joined {
-		if t.activity != nil { // else the task has nothing left that waits
-			t.activity.inLine = false
+		if t.Activity != nil { // else the task has nothing left that waits
+			t.Activity.InLine = false
 		}
 	}
 
@@ -52,15 +49,15 @@ func (l *line) unwait(joined []*taskState) {
 }
 
 // next takes the first task off the line that waits still; nil if there is none.
-func (l *line) next() *taskState {
+func (l *line) next() *taskstate.Task {
 	for len(l.tasks) > 0 {
 		t := l.tasks[0]
 		l.tasks[0] = nil
 		if l.tasks = l.tasks[1:]; len(l.tasks) == 0 {
 			l.tasks = nil
 		}
-		if t.activity != nil && t.activity.inLine {
-			t.activity.inLine = false
+		if t.Activity != nil && t.Activity.InLine {
+			t.Activity.InLine = false
 			return t
 		}
 	}

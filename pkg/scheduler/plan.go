@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/retention"
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -37,12 +38,12 @@ type plan struct {
 	commit *store.Commit
 
 	taskChanges
-	claims  []claim      // ticks and waiting runs that it dispatches
-	effects []effect     // all else, in order
-	popped  []*taskState // off the heap: their tick is decided here
+	claims  []claim           // ticks and waiting runs that it dispatches
+	effects []effect          // all else, in order
+	popped  []*taskstate.Task // off the heap: their tick is decided here
 	reservations
 
-	looksAfterCommit []*taskState // to be looked at when the commit has succeeded; if it fails, all changes are
+	looksAfterCommit []*taskstate.Task // to be looked at when the commit has succeeded; if it fails, all changes are
 	counts           outcomes
 
 	// What the worker does for it: notices are reported when the commit has succeeded, and
@@ -57,7 +58,7 @@ type plan struct {
 
 // claim is an attempt that a plan puts into an inbox.
 type claim struct {
-	t    *taskState
+	t    *taskstate.Task
 	run  string
 	node string
 	late time.Duration // of a tick; less than 0: of what has waited
@@ -135,8 +136,8 @@ func (s *shardState) committed(p *plan, rev int64) {
 	}
 
 	for _, c := range p.claims {
-		s.activate(c.t, &attempt{run: c.run, node: c.node, create: rev, since: p.now.UnixMilli()})
-		c.t.turned(c.node)
+		s.activate(c.t, &taskstate.Attempt{Run: c.run, Node: c.node, Create: rev, Since: p.now.UnixMilli()})
+		c.t.NoteTurn(c.node)
 	}
 
 	// Entries before effects: what an effect counts may depend on what the entry says now.
@@ -157,14 +158,14 @@ func (s *shardState) committed(p *plan, rev int64) {
 	for i := range p.changes {
 		c := &p.changes[i]
 		if c.entry != nil {
-			s.count(c.task)
+			s.census.Count(c.task)
 			s.reschedule(c.task)
 			s.decided(c.task)
 		}
 
-		c.task.failed = 0
+		c.task.Failed = 0
 		if len(s.stubborn) > 0 {
-			delete(s.stubborn, c.task.fullName())
+			delete(s.stubborn, c.task.FullName())
 		}
 	}
 	for t := range s.uncovered {
@@ -190,7 +191,7 @@ func (s *shardState) abandoned(p *plan) {
 	}
 
 	for _, t := range p.popped {
-		s.due.set(t, t.next)
+		s.due.Set(t, t.Next)
 	}
 	for i := range p.changes {
 		s.look(p.changes[i].task)
@@ -200,16 +201,16 @@ func (s *shardState) abandoned(p *plan) {
 }
 
 // lookAfterCommit notes that a task is to be looked at when the commit has succeeded.
-func (p *plan) lookAfterCommit(t *taskState) { p.looksAfterCommit = append(p.looksAfterCommit, t) }
+func (p *plan) lookAfterCommit(t *taskstate.Task) { p.looksAfterCommit = append(p.looksAfterCommit, t) }
 
 // fits makes room for a task's change, which has to follow; false if the commit
 // is full, or if the task has to go alone because two commits failed for it.
-func (p *plan) fits(t *taskState, records, bytes int) bool {
+func (p *plan) fits(t *taskstate.Task, records, bytes int) bool {
 	return p.admit(t, p.commit.Fits(records, bytes))
 }
 
-func (p *plan) admit(t *taskState, room bool) bool {
-	alone := t.failed >= 2
+func (p *plan) admit(t *taskstate.Task, room bool) bool {
+	alone := t.Failed >= 2
 
 	if alone && p.changed(t) == nil && len(p.changes) > 0 || !room {
 		p.full = true
@@ -229,13 +230,6 @@ func (p *plan) admit(t *taskState, room bool) bool {
 // roomForRecord is a generous guess of a record's bytes beside its action.
 const roomForRecord = 2048
 
-func (t *taskState) bytes() int {
-	if t.how != nil && t.how.Target.FansOut() {
-		return roomForRecord + roomForFan + len(t.text)
-	}
-	return roomForRecord + len(t.text)
-}
-
 // uncovered decides the ticks up to the watermark of entries that it does not
 // cover, the oldest creation first. seen moves past every entry that has none
 // left. It reports whether there were any.
@@ -249,21 +243,21 @@ func (p *plan) uncovered() (owed bool) {
 	upTo := min(mark, p.now.UnixMilli()) // the clock of an earlier owner may have been ahead of ours
 	for _, t := range slices.SortedFunc(maps.Keys(s.uncovered), byCreation) {
 		done := false
-		if t.dueAt() <= upTo {
+		if t.DueAt() <= upTo {
 			owed = true
-			next := t.after(t.lastDue(upTo))
-			done = p.decideLateTicks(t, upTo) && (next == 0 || t.due(next) > mark)
+			next := t.After(t.LastDue(upTo))
+			done = p.decideLateTicks(t, upTo) && (next == 0 || t.Due(next) > mark)
 		}
 		if !done {
-			seen = min(seen, t.create-1)
+			seen = min(seen, t.Create-1)
 		}
 	}
 	p.commit.Watermark.Seen = max(s.mark.Seen, seen)
 	return owed
 }
 
-func byCreation(a, b *taskState) int {
-	return cmp.Or(cmp.Compare(a.create, b.create), strings.Compare(a.fullName(), b.fullName()))
+func byCreation(a, b *taskstate.Task) int {
+	return cmp.Or(cmp.Compare(a.Create, b.Create), strings.Compare(a.FullName(), b.FullName()))
 }
 
 // behind decides the ticks of the tasks that are behind, the oldest tick first. It
@@ -274,11 +268,11 @@ func (p *plan) behind() (any bool) {
 	if !p.s.anyBehind(now) {
 		return false
 	}
-	p.s.due.inOrder(func(t *taskState) bool {
-		if t.dueAt() > now {
+	p.s.due.InOrder(func(t *taskstate.Task) bool {
+		if t.DueAt() > now {
 			return false
 		}
-		if t.isBehind(now) {
+		if t.IsBehind(now) {
 			any = true
 			return p.decideLateTicks(t, now) || !p.full
 		}
@@ -293,7 +287,7 @@ func (s *shardState) anyBehind(now int64) bool {
 	if s.onTime == now {
 		return false
 	}
-	if s.due.anyUpTo(now, func(t *taskState) bool { return t.isBehind(now) }) {
+	if s.due.AnyUpTo(now, func(t *taskstate.Task) bool { return t.IsBehind(now) }) {
 		return true
 	}
 	s.onTime = now
@@ -305,14 +299,14 @@ func (s *shardState) anyBehind(now int64) bool {
 func (p *plan) ticks() {
 	s, now := p.s, p.now.UnixMilli()
 	all := true
-	for len(s.due) > 0 && s.due[0].dueAt() <= now {
+	for len(s.due) > 0 && s.due[0].DueAt() <= now {
 		t := s.due[0]
 		if all = p.tick(t); !all {
 			break
 		}
-		tick := t.next
-		s.due.set(t, 0)
-		t.next = tick
+		tick := t.Next
+		s.due.Set(t, 0)
+		t.Next = tick
 		p.popped = append(p.popped, t)
 	}
 	if len(p.popped) == 0 || p.keepWatermark {
@@ -321,7 +315,7 @@ func (p *plan) ticks() {
 	p.commit.Moves(s.revised)
 	mark, last := &p.commit.Watermark, p.popped[len(p.popped)-1]
 	if mark.Time, mark.Last = task.At(p.now), ""; !all {
-		mark.Time, mark.Last = task.At(instant(last.dueAt())), last.fullName()
+		mark.Time, mark.Last = task.At(taskstate.Instant(last.DueAt())), last.FullName()
 	}
 }
 
@@ -333,14 +327,14 @@ func (p *plan) waiting() {
 	}
 	looks := s.takeLooks()
 	for i, t := range looks {
-		t.looked = false
+		t.Looked = false
 		p.attempts(t)
 		p.queue(t)
 		p.forgetParts(t)
 		p.followUp(t)
 		if p.full {
 			for _, rest := range looks[i+1:] {
-				rest.looked = false
+				rest.Looked = false
 			}
 			for _, rest := range looks[i:] {
 				s.look(rest)
@@ -351,8 +345,6 @@ func (p *plan) waiting() {
 	}
 }
 
-func byName(a, b *taskState) int { return strings.Compare(a.fullName(), b.fullName()) }
-
 // purge deletes records of tasks that are no more.
 func (p *plan) purge() {
 	for key, mod := range p.s.purges {
@@ -361,4 +353,12 @@ func (p *plan) purge() {
 		}
 		p.add(recordPurged{key, mod})
 	}
+}
+
+// roomForTask is how many bytes a record of a run of t takes at most, about.
+func roomForTask(t *taskstate.Task) int {
+	if t.Policy != nil && t.Policy.Target.FansOut() {
+		return roomForRecord + roomForFan + len(t.Text)
+	}
+	return roomForRecord + len(t.Text)
 }

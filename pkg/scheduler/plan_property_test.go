@@ -24,7 +24,7 @@ func (h *hand) harmOfPlans(at float64, abandon func(*plan)) (harm []string) {
 	looks, wakes, rests, restUntil, unread := slices.Clone(h.looks), h.wakes, maps.Clone(h.rests), h.restUntil, maps.Clone(h.unread)
 	defer func() {
 		for _, t := range h.looks {
-			t.looked = false
+			t.Looked = false
 		}
 		h.looks = nil
 		for _, t := range looks {
@@ -56,11 +56,11 @@ func (h *hand) dryPlan(at float64, abandon func(*plan)) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "watermark %v;", p.commit.Watermark)
 	for _, c := range p.claims {
-		fmt.Fprintf(&b, " %s starts %s;", c.t.fullName(), c.run)
+		fmt.Fprintf(&b, " %s starts %s;", c.t.FullName(), c.run)
 	}
 	for _, c := range p.changes {
 		if c.entry != nil {
-			fmt.Fprintf(&b, " entry %s %d %d %t %d %d;", c.task.fullName(), c.entry.from, c.entry.anchor, c.entry.paused, c.entry.own.Runs, c.entry.own.Failures)
+			fmt.Fprintf(&b, " entry %s %d %d %t %d %d;", c.task.FullName(), c.entry.from, c.entry.anchor, c.entry.paused, c.entry.own.Runs, c.entry.own.Failures)
 		}
 	}
 
@@ -90,9 +90,9 @@ func describe(e effect) string {
 	case ticksSkipped:
 		return fmt.Sprintf("skip %s %s %d", e.record.ID, e.record.Reason, e.record.Count)
 	case cancelAsked:
-		return "ask " + e.attempt.run + " " + e.reason
+		return "ask " + e.attempt.Run + " " + e.reason
 	case runLost:
-		return "lose " + e.attempt.run
+		return "lose " + e.attempt.Run
 	case partEnded:
 		return "end " + e.end.ID
 	case recordPurged:
@@ -110,25 +110,25 @@ func (h *hand) knowledge() string {
 
 	for _, name := range slices.Sorted(maps.Keys(h.tasks)) {
 		t := h.tasks[name]
-		if t.empty() {
+		if t.Empty() {
 			continue // a plan may forget it
 		}
 
 		fmt.Fprintf(&b, "\n%s mod %d/%d from %d anchor %d next %d second %d in heap %t present %t bad %t paused %t failed %d own %v", name,
-			t.mod, t.create, t.from, t.anchor, t.next, t.second, t.at >= 0, t.present, t.bad, t.paused, t.failed, t.own())
-		for _, q := range t.queue() {
-			fmt.Fprintf(&b, " waits %s %d %s %s", q.ID, q.mod, q.State, q.Reason)
+			t.Mod, t.Create, t.From, t.Anchor, t.Next, t.Second, t.At >= 0, t.Present, t.Bad, t.Paused, t.Failed, t.Own())
+		for _, q := range t.Queue() {
+			fmt.Fprintf(&b, " waits %s %d %s %s", q.ID, q.Mod, q.State, q.Reason)
 		}
-		for _, a := range t.active() {
-			fmt.Fprintf(&b, " active %s %s %d", a.run, a.node, a.create)
+		for _, a := range t.Active() {
+			fmt.Fprintf(&b, " active %s %s %d", a.Run, a.Node, a.Create)
 		}
-		if t.activity != nil {
-			for _, id := range slices.Sorted(maps.Keys(t.activity.returned)) {
+		if t.Activity != nil {
+			for _, id := range slices.Sorted(maps.Keys(t.Activity.Returned)) {
 				fmt.Fprintf(&b, " returned %s", id)
 			}
 		}
-		if t.past != nil && t.past.turn != "" {
-			fmt.Fprintf(&b, " turn %s", t.past.turn)
+		if t.Past != nil && t.Past.Turn != "" {
+			fmt.Fprintf(&b, " turn %s", t.Past.Turn)
 		}
 	}
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -96,28 +97,28 @@ func (h *hand) knows() string {
 	fmt.Fprintf(&s, "mark %s %q %d\n", m.Time.Format(time.RFC3339Nano), m.Last, m.Seen)
 	for _, name := range slices.Sorted(maps.Keys(h.tasks)) {
 		t := h.tasks[name]
-		if !t.present && t.activity == nil {
+		if !t.Present && t.Activity == nil {
 			continue
 		}
-		fmt.Fprintf(&s, "%s %q present %t bad %t", name, t.text, t.present, t.bad)
-		if t.present {
-			fmt.Fprintf(&s, " paused %t mod %d create %d", t.paused, t.mod, t.create)
+		fmt.Fprintf(&s, "%s %q present %t bad %t", name, t.Text, t.Present, t.Bad)
+		if t.Present {
+			fmt.Fprintf(&s, " paused %t mod %d create %d", t.Paused, t.Mod, t.Create)
 		}
-		if t.present && !t.bad {
-			fmt.Fprintf(&s, " generation %d from %d anchor %d next %d %s %s", t.generation, t.from, t.anchor, t.next, t.when.Text, t.how.Text)
+		if t.Present && !t.Bad {
+			fmt.Fprintf(&s, " generation %d from %d anchor %d next %d %s %s", t.Generation, t.From, t.Anchor, t.Next, t.Timing.Text, t.Policy.Text)
 		}
-		if t.next != 0 {
-			fmt.Fprintf(&s, " second %d", t.second)
+		if t.Next != 0 {
+			fmt.Fprintf(&s, " second %d", t.Second)
 		}
 		if _, uncovered := h.uncovered[t]; uncovered {
 			s.WriteString(" uncovered")
 		}
-		for _, q := range t.queue() {
-			fmt.Fprintf(&s, "\n  waits %s %d %+v", q.ID, q.mod, q.Waiting)
+		for _, q := range t.Queue() {
+			fmt.Fprintf(&s, "\n  waits %s %d %+v", q.ID, q.Mod, q.Waiting)
 		}
-		active := slices.SortedFunc(slices.Values(t.active()), func(a, b *attempt) int { return strings.Compare(a.run, b.run) })
+		active := slices.SortedFunc(slices.Values(t.Active()), func(a, b *taskstate.Attempt) int { return strings.Compare(a.Run, b.Run) })
 		for _, a := range active {
-			fmt.Fprintf(&s, "\n  runs %s on %s %d", a.run, a.node, a.create)
+			fmt.Fprintf(&s, "\n  runs %s on %s %d", a.Run, a.Node, a.Create)
 		}
 		s.WriteByte('\n')
 	}
@@ -353,7 +354,7 @@ func TestPreload_BeginsAnewWhenTheWatchHasAGap(t *testing.T) {
 		a.isLoaded()
 		h := a.takeOver()
 		h.scan()
-		if h.tasks["default/a"] != nil || len(h.tasks["default/b"].queue()) != 1 {
+		if h.tasks["default/a"] != nil || len(h.tasks["default/b"].Queue()) != 1 {
 			t.Errorf("it knows %s", h.knows())
 		}
 		h.decide(1)

@@ -621,7 +621,7 @@ func (g *game) heal() {
 		h.see()
 		waits := 0
 		for _, t := range h.tasks {
-			waits += len(t.queue())
+			waits += len(t.Queue())
 		}
 		if len(all) == 0 && waits == 0 {
 			break

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/scheduler/tickpolicy"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -24,26 +25,26 @@ type skippedSpan struct {
 // skip records that a tick does not run, or as many as run says. The record of
 // those before it is extended, if they were skipped for the same reason by the
 // same version of the task.
-func (p *plan) skip(t *taskState, run task.Run, reason string) {
+func (p *plan) skip(t *taskstate.Task, run task.Run, reason string) {
 	now := skippedSpan{
 		first: run.ScheduledTime.UnixMilli(), last: run.ScheduledTime.UnixMilli(), created: p.now.UnixMilli(), count: max(run.Count, 1),
-		generation: t.generation, reason: reason, trigger: run.Trigger, message: run.Message, due: run.DueAt,
+		generation: t.Generation, reason: reason, trigger: run.Trigger, message: run.Message, due: run.DueAt,
 	}
 	if !run.Last.IsZero() {
 		now.last = run.Last.UnixMilli()
 	}
 	before := p.s.skippedSpans[t]
-	extends := before != nil && before.reason == reason && before.generation == t.generation && before.last < now.first
+	extends := before != nil && before.reason == reason && before.generation == t.Generation && before.last < now.first
 	if extends {
 		now.first, now.created, now.trigger, now.message, now.due = before.first, before.created, before.trigger, before.message, before.due
 		now.count += before.count
 	}
-	record := p.newRun(t, now.first, task.RunID(instant(now.first), t.uidText()), now.trigger)
+	record := p.newRun(t, now.first, task.RunID(taskstate.Instant(now.first), t.UID()), now.trigger)
 	record.DueAt = now.due // as it was: a schedule that counts from the last end knows that tick no more
 	record.State, record.Reason, record.Message, record.Attempt = task.Skipped, reason, now.message, 0
-	record.CreatedAt, record.EndedAt = task.At(instant(now.created)), task.At(p.now)
+	record.CreatedAt, record.EndedAt = task.At(taskstate.Instant(now.created)), task.At(p.now)
 	if now.count > 1 {
-		record.Last, record.Count = task.At(instant(now.last)), now.count
+		record.Last, record.Count = task.At(taskstate.Instant(now.last)), now.count
 	}
 	effect := ticksSkipped{task: t, record: &record, span: &now}
 	if extends {
@@ -54,22 +55,22 @@ func (p *plan) skip(t *taskState, run task.Run, reason string) {
 }
 
 // endSpan notes that something else becomes of a tick of t.
-func (s *shardState) endSpan(t *taskState) {
+func (s *shardState) endSpan(t *taskstate.Task) {
 	if len(s.skippedSpans) > 0 {
 		delete(s.skippedSpans, t)
 	}
 }
 
 // miss records ticks that will not run, as one range.
-func (p *plan) miss(t *taskState, m tickpolicy.MissedTicks) {
+func (p *plan) miss(t *taskstate.Task, m tickpolicy.MissedTicks) {
 	p.s.endSpan(t)
-	r := p.newRun(t, m.First.UnixMilli(), task.RunID(m.First, t.uidText()), task.TriggerSchedule)
+	r := p.newRun(t, m.First.UnixMilli(), task.RunID(m.First, t.UID()), task.TriggerSchedule)
 	r.State, r.Reason, r.Attempt, r.EndedAt = task.Missed, m.Reason, 0, task.At(p.now)
 	if m.Count > 1 {
 		r.Last, r.Count = task.At(m.Last), m.Count
 	}
 	r.Message = p.s.opening.evidence(m.Reason, p, t)
-	p.commit.Record(t.ref(p.s.shard), r)
+	p.commit.Record(t.Ref(p.s.shard), r)
 	p.counts.missed += m.Count
 }
 
@@ -88,7 +89,7 @@ func (s *shardState) noteOpening(mark record.Watermark, now time.Time) {
 }
 
 // evidence says in words why ticks were missed.
-func (o opening) evidence(reason string, p *plan, t *taskState) string {
+func (o opening) evidence(reason string, p *plan, t *taskstate.Task) string {
 	at := func(t time.Time) string { return task.At(t).Format(time.RFC3339Nano) }
 	switch reason {
 	case task.ReasonNoOwner:
@@ -98,9 +99,9 @@ func (o opening) evidence(reason string, p *plan, t *taskState) string {
 		}
 		return text
 	case task.ReasonWindow:
-		return fmt.Sprintf("decided at %s, and missed.window is %s; %s", at(p.now), t.how.Missed.Window, o.since(p))
+		return fmt.Sprintf("decided at %s, and missed.window is %s; %s", at(p.now), t.Policy.Missed.Window, o.since(p))
 	case task.ReasonDeadline:
-		return fmt.Sprintf("decided at %s, and start_deadline is %s; %s", at(p.now), task.Duration(t.how.Deadline), o.since(p))
+		return fmt.Sprintf("decided at %s, and start_deadline is %s; %s", at(p.now), task.Duration(t.Policy.Deadline), o.since(p))
 	}
 	return fmt.Sprintf("decided at %s; %s", at(p.now), o.since(p))
 }

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
@@ -19,12 +20,12 @@ func (w *worker) readHistories(ctx context.Context, now int64) {
 	if len(w.unread) == 0 {
 		return
 	}
-	some := slices.SortedFunc(maps.Keys(w.unread), byName)
+	some := slices.SortedFunc(maps.Keys(w.unread), taskstate.ByName)
 	some = some[:min(len(some), store.HistoriesAtOnce)]
 	refs := make([]record.Ref, len(some))
 	for i, t := range some {
 		delete(w.unread, t)
-		refs[i] = t.ref(w.shard)
+		refs[i] = t.Ref(w.shard)
 	}
 	list, err := w.readRecords(ctx, some, refs)
 	if err != nil {
@@ -35,27 +36,27 @@ func (w *worker) readHistories(ctx context.Context, now int64) {
 		return
 	}
 	for _, s := range list {
-		s.conclude(now)
-		w.look(s.t)
+		s.Conclude(now)
+		w.look(s.Task())
 	}
 }
 
-func (w *worker) readRecords(ctx context.Context, of []*taskState, refs []record.Ref) ([]*historyReader, error) {
+func (w *worker) readRecords(ctx context.Context, of []*taskstate.Task, refs []record.Ref) ([]*taskstate.HistoryReader, error) {
 	keys, rev, err := w.e.cfg.Store.HistoriesOf(ctx, refs)
 	if err != nil {
 		return nil, err
 	}
-	list := make([]*historyReader, len(of))
+	list := make([]*taskstate.HistoryReader, len(of))
 	for i, t := range of {
-		own := slices.DeleteFunc(keys[i], func(ev store.ShardEvent) bool { return t.orphan(ev.Run) })
+		own := slices.DeleteFunc(keys[i], func(ev store.ShardEvent) bool { return t.Orphan(ev.Run) })
 		slices.SortFunc(own, func(a, b store.ShardEvent) int { return cmp.Or(cmp.Compare(b.Mod, a.Mod), cmp.Compare(b.Key, a.Key)) })
-		list[i] = &historyReader{t: t, rev: rev, keys: own}
+		list[i] = taskstate.NewHistoryReader(t, rev, own)
 	}
 	for want := 1; ; want *= 4 {
 		var page []string
-		var of []*historyReader
+		var of []*taskstate.HistoryReader
 		for _, s := range list {
-			for _, ev := range s.wants(want) {
+			for _, ev := range s.Wants(want) {
 				page, of = append(page, ev.Key), append(of, s)
 			}
 		}
@@ -69,7 +70,11 @@ func (w *worker) readRecords(ctx context.Context, of []*taskState, refs []record
 			return nil, err
 		}
 		for i, ev := range events {
-			of[i].take(ev)
+			of[i].Take(ev)
 		}
 	}
 }
+
+// needHistory has t's history read before the next plan: what the watch has told is not
+// all that matters.
+func (s *shardState) needHistory(t *taskstate.Task) { s.unread[t] = struct{}{} }

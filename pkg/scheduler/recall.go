@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
@@ -132,12 +133,12 @@ func (r *recaller) read(ctx context.Context, dead []store.ShardEvent, into map[s
 	}
 	settled := map[string]bool{}
 	for _, ev := range now[len(dead):] {
-		e := end{ev.Mod, record.StateOf(ev.Value)}
-		if ev.Deleted || settled[ev.Task] || !e.ran() {
+		e := taskstate.End{Mod: ev.Mod, State: record.StateOf(ev.Value)}
+		if ev.Deleted || settled[ev.Task] || !e.Ran() {
 			continue
 		}
 		settled[ev.Task] = true
-		if run, err := record.DecodeEnded(ev.ShardKey, ev.Value); err == nil && e.failed() {
+		if run, err := record.DecodeEnded(ev.ShardKey, ev.Value); err == nil && e.Failed() {
 			into[ev.Task] = failureOf(ev.Mod, run, 2)
 		}
 	}

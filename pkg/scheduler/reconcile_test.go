@@ -150,8 +150,8 @@ func TestReconcile_FindsAttemptsThatItDoesNotKnow(t *testing.T) {
 	h := w.work("n1")
 	w.create("a")
 	h.decide(1)
-	a := h.task("default/a").active()[0]
-	h.ended(h.task("default/a"), a.run, a.create+1)
+	a := h.task("default/a").Active()[0]
+	h.ended(h.task("default/a"), a.Run, a.Create+1)
 	h.reconcile()
 	if got := h.e.repairs(); got != 1 {
 		t.Errorf("%v repairs", got)

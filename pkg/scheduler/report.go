@@ -1,6 +1,10 @@
 package scheduler
 
-import "go.uber.org/zap"
+import (
+	"go.uber.org/zap"
+
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
+)
 
 // report logs and counts what the shard has noticed.
 func (w *worker) report() {
@@ -42,7 +46,7 @@ func (w *worker) report() {
 func (w *worker) publish() {
 	var now published
 	if w.owner {
-		now = published{waiting: w.queued, unreadable: w.census.of[isUnreadable]}
+		now = published{waiting: w.queued, unreadable: w.census.Of[taskstate.Unreadable]}
 	}
 
 	w.e.metrics.waiting.Add(float64(now.waiting - w.published.waiting))

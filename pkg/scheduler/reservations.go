@@ -3,6 +3,7 @@ package scheduler
 import (
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -14,10 +15,10 @@ type reservations struct {
 	pace      tokens
 	line      *line
 
-	reserved []*task.Node // a slot each, as the nodes were known
-	tokens   int          // for late ticks
-	granted  int          // of these, those that were granted to tasks of the line
-	joined   []*taskState // the line, since there was no token for them
+	reserved []*task.Node      // a slot each, as the nodes were known
+	tokens   int               // for late ticks
+	granted  int               // of these, those that were granted to tasks of the line
+	joined   []*taskstate.Task // the line, since there was no token for them
 }
 
 // reserveSlot keeps a slot that the placement has counted: an attempt goes there.
@@ -25,7 +26,7 @@ func (r *reservations) reserveSlot(n *task.Node) { r.reserved = append(r.reserve
 
 // takeToken takes a token for a run of t; false if there is none, or others of the
 // shard have waited longer.
-func (r *reservations) takeToken(t *taskState, now time.Time) bool {
+func (r *reservations) takeToken(t *taskstate.Task, now time.Time) bool {
 	l := r.line
 	if len(l.tasks) > 0 && l.granted == 0 || !r.pace.Take(now) {
 		if l.wait(t) {

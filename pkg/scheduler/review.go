@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -121,7 +122,7 @@ func (w *worker) repairRecords(ctx context.Context, d differences) error {
 		t := w.tasks[ev.Task]
 		switch {
 		case !doubted:
-		case ev.Kind == record.KindQueued && !ev.Deleted && entries[ev.Task] > 0 && (t == nil || t.mod < entries[ev.Task]):
+		case ev.Kind == record.KindQueued && !ev.Deleted && entries[ev.Task] > 0 && (t == nil || t.Mod < entries[ev.Task]):
 			// The watch, or the next period, brings the entry.
 		case ev.Kind == record.KindWatermark:
 			if w.known < ev.Mod {
@@ -141,7 +142,7 @@ func (w *worker) repairRuns(ctx context.Context, d differences) error {
 	var keys []record.RunKey
 	ended := map[int]int{} // by place in keys: in d.gone
 	for i, a := range d.gone {
-		if slices.Contains(d.of[i].active(), a) {
+		if slices.Contains(d.of[i].Active(), a) {
 			ended[len(keys)] = i
 			keys = append(keys, w.runKey(d.of[i], a))
 		}
@@ -166,16 +167,16 @@ func (w *worker) repairRuns(ctx context.Context, d differences) error {
 	for at, v := range found {
 		k := keys[at]
 		if i, ok := ended[at]; ok {
-			if a := d.gone[i]; v.Gone || a.create != 0 && v.Create != a.create {
+			if a := d.gone[i]; v.Gone || a.Create != 0 && v.Create != a.Create {
 				w.repaired("an end", k.Run)
-				w.ended(d.of[i], a.run, v.Revision+1)
+				w.ended(d.of[i], a.Run, v.Revision+1)
 			}
 			continue
 		}
 		if i := slices.IndexFunc(d.there, func(o store.ActiveKey) bool { return o.RunKey == k }); !v.Gone && d.there[i].Create == v.Create && w.attemptOf(d.there[i]) == nil {
 			w.repaired("an attempt", k.Run)
 			t := w.task(k.Ref.String())
-			w.activate(t, &attempt{run: k.Run, node: k.Node, create: v.Create})
+			w.activate(t, &taskstate.Attempt{Run: k.Run, Node: k.Node, Create: v.Create})
 			w.placement.Occupy(k.Node)
 			w.look(t)
 		}
@@ -190,7 +191,7 @@ func (w *worker) reviewHistory(ctx context.Context, page []store.ShardEvent) err
 	var entries []string
 	orphans := map[string][]store.ShardEvent{} // by the key of the entry
 	for _, ev := range page {
-		if t := w.tasks[ev.Task]; ev.Mod > w.applied || t != nil && !t.orphan(ev.Run) {
+		if t := w.tasks[ev.Task]; ev.Mod > w.applied || t != nil && !t.Orphan(ev.Run) {
 			continue
 		}
 		key := w.keys.Entry(ev.Ref)

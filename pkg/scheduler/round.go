@@ -125,7 +125,7 @@ func (w *worker) observe(p *plan) {
 // comesDue reports whether all is decided that was due at now, and something has
 // fallen due since.
 func (w *worker) comesDue(now time.Time) bool {
-	return len(w.due) > 0 && w.due[0].dueAt() > now.UnixMilli() && w.due[0].dueAt() <= w.e.cfg.Now().UnixMilli()
+	return len(w.due) > 0 && w.due[0].DueAt() > now.UnixMilli() && w.due[0].DueAt() <= w.e.cfg.Now().UnixMilli()
 }
 
 // maxConflictsPerRound is how many commits in a row a round may lose.

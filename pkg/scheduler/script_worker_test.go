@@ -11,6 +11,7 @@ import (
 
 	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -135,14 +136,14 @@ func (s *scriptedWorker) known(name string) (k knownTask) {
 		return k
 	}
 
-	if t.next != 0 {
-		k.next = instant(t.next)
+	if t.Next != 0 {
+		k.next = taskstate.Instant(t.Next)
 	}
-	for _, q := range t.queue() {
+	for _, q := range t.Queue() {
 		k.waiting = append(k.waiting, q.ID)
 	}
-	for _, a := range t.active() {
-		k.active = append(k.active, a.run)
+	for _, a := range t.Active() {
+		k.active = append(k.active, a.Run)
 	}
 	slices.Sort(k.waiting)
 	slices.Sort(k.active)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -31,7 +32,7 @@ func TestSettle_AnAttemptThatEndedMeanwhileIsNotThereAfterAll(t *testing.T) {
 	w.reset()
 	run := task.RunID(start, "abcdefgh")
 	s := w.task("default/a")
-	w.activate(s, &attempt{run: run, node: "n2", create: 50})
+	w.activate(s, &taskstate.Attempt{Run: run, Node: "n2", Create: 50})
 	waits, err := json.Marshal(task.Waiting{Run: task.Run{UID: "abcdefgh", State: task.Queued, Reason: task.ReasonRetry, Attempt: 2}})
 	if err != nil {
 		t.Fatal(err)
@@ -44,8 +45,8 @@ func TestSettle_AnAttemptThatEndedMeanwhileIsNotThereAfterAll(t *testing.T) {
 			Task: "default/a", Mod: 90, Create: 90, Value: waits,
 		}},
 	}, start)
-	if s.holds(run) || len(s.queue()) != 1 {
-		t.Errorf("held: %t, %d wait; want the run to wait, and no attempt", s.holds(run), len(s.queue()))
+	if s.Holds(run) || len(s.Queue()) != 1 {
+		t.Errorf("held: %t, %d wait; want the run to wait, and no attempt", s.Holds(run), len(s.Queue()))
 	}
 }
 

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -35,26 +36,26 @@ type shardState struct {
 	readAhead readAhead
 	overtaken int // commits in a row that were lost to edits the watch had not told of
 
-	due       dueHeap
-	onTime    int64                   // no task is behind at this instant, in Unix milliseconds; 0: nobody has looked
-	uncovered map[*taskState]struct{} // created after mark.Seen, with ticks up to mark.Time
-	active    activeTasks             // of which something waits or runs
-	unread    needHistorySet          // their histories are to be read
-	purges    map[string]int64        // records of history that are to go: key and mod revision
+	due       taskstate.Heap
+	onTime    int64                        // no task is behind at this instant, in Unix milliseconds; 0: nobody has looked
+	uncovered map[*taskstate.Task]struct{} // created after mark.Seen, with ticks up to mark.Time
+	active    taskstate.ActiveTasks        // of which something waits or runs
+	unread    needHistorySet               // their histories are to be read
+	purges    map[string]int64             // records of history that are to go: key and mod revision
 
 	// gone are the records that commits of ours deleted, and the revisions of these commits, until the
 	// watch has told so. Those of the queue are named namespace/name/run, others by their key.
 	gone map[string]int64
 
-	endedSince   map[string]int64            // runs that ended since the shard was opened; nil once the scan is in
-	parts        record.EntryParts           // of the entry read last
-	skippedSpans map[*taskState]*skippedSpan // of tasks whose last ticks were skipped
-	line         line                        // late ticks that wait for their turn
-	opening      opening                     // how it found the shard at first
-	stubborn     map[string]bool             // tasks for which the shard was opened again
+	endedSince   map[string]int64                 // runs that ended since the shard was opened; nil once the scan is in
+	parts        record.EntryParts                // of the entry read last
+	skippedSpans map[*taskstate.Task]*skippedSpan // of tasks whose last ticks were skipped
+	line         line                             // late ticks that wait for their turn
+	opening      opening                          // how it found the shard at first
+	stubborn     map[string]bool                  // tasks for which the shard was opened again
 
-	census census // how many tasks of which kind
-	queued int    // runs in queues
+	census taskstate.Census // how many tasks of which kind
+	queued int              // runs in queues
 
 	notices []notice // for a person; the worker logs them
 }
@@ -75,13 +76,13 @@ func (s *shardState) reset() {
 	s.mustBeSettled()
 	s.release()
 
-	s.tasks, s.due, s.onTime = map[string]*taskState{}, nil, 0
-	s.uncovered, s.unread = map[*taskState]struct{}{}, needHistorySet{}
-	s.active, s.census, s.failures = activeTasks{}, census{}, newFailures()
-	s.agenda = agenda{rests: map[*taskState]int64{}, looked: s.looked}
+	s.tasks, s.due, s.onTime = map[string]*taskstate.Task{}, nil, 0
+	s.uncovered, s.unread = map[*taskstate.Task]struct{}{}, needHistorySet{}
+	s.active, s.census, s.failures = taskstate.ActiveTasks{}, taskstate.Census{}, newFailures()
+	s.agenda = agenda{rests: map[*taskstate.Task]int64{}, looked: s.looked}
 	s.purges, s.gone = map[string]int64{}, map[string]int64{}
 	s.endedSince = map[string]int64{}
-	s.skippedSpans, s.line = map[*taskState]*skippedSpan{}, line{}
+	s.skippedSpans, s.line = map[*taskstate.Task]*skippedSpan{}, line{}
 	s.revised, s.revisedAt, s.overtaken, s.readAhead = 0, 0, 0, readAhead{}
 	s.owner, s.watermarkKnown, s.firstPageApplied = true, true, false
 }
@@ -90,15 +91,15 @@ func (s *shardState) reset() {
 // its place in line.
 func (s *shardState) release() {
 	for _, t := range s.tasks {
-		for _, a := range t.active() {
-			s.placement.Release(a.node)
+		for _, a := range t.Active() {
+			s.placement.Release(a.Node)
 		}
 	}
 	s.tokens.Leave()
 
 	// All that holds many tasks: the board may know the worker when its shard is long another's.
-	s.tasks, s.due, s.active, s.uncovered = nil, nil, activeTasks{}, nil
-	s.census, s.queued = census{}, 0
+	s.tasks, s.due, s.active, s.uncovered = nil, nil, taskstate.ActiveTasks{}, nil
+	s.census, s.queued = taskstate.Census{}, 0
 }
 
 // A notice is something that a person should read.
@@ -132,3 +133,24 @@ type settings struct {
 	freezes     *task.Freezes // nil: none
 	freezesRead int64         // the mod revision of their record
 }
+
+// ensureActivity returns t's activity, and makes it if t has none.
+func (s *shardState) ensureActivity(t *taskstate.Task) *taskstate.Activity {
+	if t.Activity == nil {
+		t.Activity = &taskstate.Activity{}
+		s.active.Add(t)
+	}
+	return t.Activity
+}
+
+// drop forgets a task of which nothing is left. Another may bear its name by
+// now: that one stays.
+func (s *shardState) drop(t *taskstate.Task) {
+	if t.Empty() && s.tasks[t.FullName()] == t {
+		delete(s.tasks, t.FullName())
+		s.endSpan(t)
+	}
+}
+
+// needHistorySet are the tasks whose history is to be read before more is decided of them.
+type needHistorySet map[*taskstate.Task]struct{}

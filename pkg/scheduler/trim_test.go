@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/carillonhq/carillon/pkg/scheduler/definition"
 	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -224,23 +223,4 @@ func TestTrim_DeletesNoFailureThatIsNotCounted(t *testing.T) {
 		}
 		w.want("a", "+40 succeeded", "+50 succeeded")
 	})
-}
-
-// Of a task with a ttl many ends are read, and a long history does not hold up the worker.
-func TestStudy_ReadsABoundedNumberOfEnds(t *testing.T) {
-	t.Parallel()
-	s := &historyReader{t: &taskState{}, keys: make([]store.ShardEvent, task.MaxKeep)}
-	s.t.how = &definition.Policy{TTL: 1000}
-
-	for want := 1; ; want *= 4 {
-		page := s.wants(want)
-		if len(page) == 0 {
-			break
-		}
-		s.ends = append(s.ends, make([]end, len(page))...)
-	}
-
-	if len(s.ends) != maxEndsRead {
-		t.Errorf("%d records are read, want %d", len(s.ends), maxEndsRead)
-	}
 }

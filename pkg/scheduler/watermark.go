@@ -33,7 +33,7 @@ func (s *shardState) setWatermark(mark record.Watermark) {
 	}
 	// A tick after the watermark is the next one still, whether the watermark
 	// covers its task now or did before.
-	for _, t := range s.due.upTo(mark.Time.UnixMilli()) {
+	for _, t := range s.due.UpTo(mark.Time.UnixMilli()) {
 		s.reschedule(t)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/scheduler/board"
+	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -319,7 +320,7 @@ func (w *worker) readQueue(ctx context.Context) error {
 		return err
 	}
 	for i := range queue {
-		if t := w.tasks[queue[i].Task]; t == nil || t.orphan(queue[i].Run) {
+		if t := w.tasks[queue[i].Task]; t == nil || t.Orphan(queue[i].Run) {
 			continue
 		}
 		if queue[i].Kind == record.KindPart {
@@ -351,15 +352,15 @@ func (w *worker) sleepFor() time.Duration {
 	sleep := maxIdleSleep
 	w.undecided.Store(0)
 	if len(w.due) > 0 {
-		due := w.due[0].dueAt()
+		due := w.due[0].DueAt()
 		w.undecided.Store(due)
-		sleep = min(sleep, instant(due).Sub(now))
+		sleep = min(sleep, taskstate.Instant(due).Sub(now))
 	}
 	if !w.wakes.IsZero() {
 		sleep = min(sleep, w.wakes.Sub(now))
 	}
 	if w.restUntil != 0 {
-		sleep = min(sleep, instant(w.restUntil).Sub(now))
+		sleep = min(sleep, taskstate.Instant(w.restUntil).Sub(now))
 	}
 	if len(w.line.tasks) > 0 {
 		sleep = min(sleep, w.line.turn.Sub(now))

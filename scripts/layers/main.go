@@ -103,7 +103,7 @@ var allowed = map[string][]string{
 	"pkg/client":               {"pkg/task"},
 	// why is pure: what is on record is read for it.
 	"pkg/internal/why": {"pkg/internal/schedule", "pkg/task"},
-	"pkg/scheduler":    {"pkg/scheduler/activescan", "pkg/scheduler/board", "pkg/scheduler/definition", "pkg/scheduler/pace", "pkg/scheduler/placement", "pkg/scheduler/retention", "pkg/scheduler/tickpolicy", "pkg/clock", "pkg/store", "pkg/store/record", "pkg/internal/schedule", "pkg/task"},
+	"pkg/scheduler":    {"pkg/scheduler/activescan", "pkg/scheduler/board", "pkg/scheduler/definition", "pkg/scheduler/pace", "pkg/scheduler/placement", "pkg/scheduler/retention", "pkg/scheduler/taskstate", "pkg/scheduler/tickpolicy", "pkg/clock", "pkg/store", "pkg/store/record", "pkg/internal/schedule", "pkg/task"},
 	// placement chooses the nodes of runs, and knows nothing of shards, ticks or records.
 	"pkg/scheduler/placement": {"pkg/task"},
 	// tickpolicy is pure arithmetic over ticks and counts of runs.
@@ -113,6 +113,8 @@ var allowed = map[string][]string{
 	// activescan lists active attempts for all shards at once; pace counts tokens, and knows nothing of runs.
 	"pkg/scheduler/activescan": {"pkg/store"},
 	"pkg/scheduler/pace":       {},
+	// taskstate has what is known of one task; it reads and decides nothing.
+	"pkg/scheduler/taskstate": {"pkg/scheduler/definition", "pkg/scheduler/placement", "pkg/scheduler/retention", "pkg/scheduler/tickpolicy", "pkg/internal/schedule", "pkg/store", "pkg/store/record", "pkg/task"},
 	// definition parses what entries say, and knows nothing of shards.
 	"pkg/scheduler/definition": {"pkg/scheduler/tickpolicy", "pkg/internal/schedule", "pkg/store/record", "pkg/task"},
 	// board has the form of what shards show, and puts it together.
@@ -246,6 +248,7 @@ type shell struct {
 var shells = map[string]shell{
 	"pkg/daemon/clockguard":    {}, // it has none, nor has events
 	"pkg/scheduler/definition": {files: []string{"cache.go"}},
+	"pkg/scheduler/taskstate":  {},
 	"pkg/scheduler/tickpolicy": {},
 	"pkg/store/events":         {},
 	"pkg/scheduler": {
