@@ -16,10 +16,10 @@ help_of() {
 		/^Global flags:/ { skip = 1 }
 		/^A run is named by/ { skip = 1; print "How a run is named: see \"Run names\" below."; print ""; next }
 		/^$/ { if (skip) { skip = 0; next } }
-		/COMMAND --help" tells more/ { next }
+		/COMMAND --help" shows the help/ { next }
 		!skip { print }
 	' | sed -e 's/unique in the cluster (default "[^"]*")/unique in the cluster (default: that of the host)/' \
-		-e 's/that may run at once (default [0-9]*)/that may run at once (default: 8 for each CPU, at least 16)/' \
+		-e 's/that may run at the same time (default [0-9]*)/that may run at the same time (default: 8 for each CPU, at least 16)/' \
 		-e '/^ *-h, --help /d' -e '/^Flags:$/{N;/^Flags:\n$/d;}'
 }
 
@@ -54,17 +54,18 @@ topic() { # NAME TITLE
 	cat <<'END'
 # The command line
 
-One binary, `carillon`. This page is what its commands say of themselves (`make docs` writes it); `carillon COMMAND
---help` says the same. Noun, then verb; a few words for every day stand alone.
+This page contains the help of every `carillon` command. `make docs` generates it; `carillon COMMAND --help` prints the same
+text. Most commands are a noun followed by a verb. Some common commands are a single word.
 
-Data is on the standard output, everything else on the standard error. With `-o json` an error is a JSON object on the
-standard error: `{"code", "field", "message", "hint"}`. An empty list is `[]`. Tables are for people: programs read
-`-o json`, whose fields are added to, never renamed.
+Commands write data to stdout and everything else to stderr. With `-o json`, an error is a JSON object on stderr: `{"code",
+"field", "message", "hint"}`. An empty list is `[]`. In scripts, use `-o json`: new fields may be added, but fields are never
+renamed. Tables may change.
 
-The server is `--server`, or `CARILLON_SERVER`, or that of the [context](#contexts), or the node on this host: its unix socket
-`/run/carillon/api.sock` if you may open it, else `http://127.0.0.1:7070`. Likewise the token, the namespace, and files of TLS.
+The server is the first of these that is set: `--server`, `CARILLON_SERVER`, the server of the [context](#contexts). Otherwise
+it is the node on this host: its unix socket `/run/carillon/api.sock` if you may open it, else `http://127.0.0.1:7070`. The
+token, the namespace and the TLS files follow the same order.
 END
-	printf '\n## carillon\n\n```\n%s\n```\n' "$("$carillon" --help | sed '/^Flags:/,/^$/d; /COMMAND --help" tells more/d' | sed -e :a -e '/^\n*$/{$d;N;ba' -e '}')"
+	printf '\n## carillon\n\n```\n%s\n```\n' "$("$carillon" --help | sed '/^Flags:/,/^$/d; /COMMAND --help" shows the help/d' | sed -e :a -e '/^\n*$/{$d;N;ba' -e '}')"
 	printf '\n## Global flags\n\n```\n%s\n```\n' "$("$carillon" task list --help | sed -n '/^Global flags:/,/^$/p' | sed '1d;/^$/d')"
 	for command in $(below); do
 		sections '##' "$command"

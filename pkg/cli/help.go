@@ -32,7 +32,7 @@ Flags:
 Topics ("{{.CommandPath}} help TOPIC"):{{range .Commands}}{{if .IsAdditionalHelpTopicCommand}}
   {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{if .HasAvailableSubCommands}}
 
-"{{.CommandPath}} COMMAND --help" tells more of a command.{{end}}
+"{{.CommandPath}} COMMAND --help" shows the help of a command.{{end}}
 `
 
 const globalFlags = `{{if .HasAvailableInheritedFlags}}
@@ -157,8 +157,8 @@ width; elsewhere nothing is cut.
   --time relative|local|task|utc   how times are shown
   --color auto|always|never        auto: on a terminal, unless NO_COLOR is set or
                                    TERM is dumb. Colour only repeats what a symbol says
-  --ascii                          plain letters instead of symbols
-  --no-headers                     tables without their first line
+  --ascii                          ASCII letters instead of symbols
+  --no-headers                     tables without headings
   -q, --quiet                      only data and errors
   -v, --verbose                    each call to the server, on the standard error
 

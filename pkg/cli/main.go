@@ -75,9 +75,8 @@ func root(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "carillon",
 		Short: "Distributed cron: schedules tasks and runs them on a fleet",
-		Long: "Carillon is cron for a fleet: it keeps schedules, fires them on time, once, on one of many hosts,\n" +
-			"and remembers how every run ended.",
-		Example: `  carillon dev                                     a node of your own, with everything in it
+		Long:  "Carillon is a distributed cron. It runs scheduled tasks on a fleet of hosts and records how every run ended.",
+		Example: `  carillon dev                                     start a node with an embedded etcd
   carillon task create hello --schedule "@every 5s" -- echo hello
   carillon task list
   carillon logs hello -f
@@ -99,8 +98,8 @@ func root(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.Command {
 	complete.GlobalFlags(f, root)
 
 	root.AddGroup(
-		&cobra.Group{ID: groupEveryday, Title: "Every day:"},
-		&cobra.Group{ID: groupNouns, Title: "By noun:"},
+		&cobra.Group{ID: groupEveryday, Title: "Common commands:"},
+		&cobra.Group{ID: groupNouns, Title: "Resources:"},
 	)
 
 	if len(daemonCommands) > 0 {
@@ -182,7 +181,7 @@ func plainText(f *factory.Factory, root *cobra.Command) {
 func everydayCommands(f *factory.Factory) []*cobra.Command {
 	next := taskcmd.NextCommand(f)
 	next.Use = "next [TASK...]"
-	next.Short = "The ticks that come next, of a task or of all"
+	next.Short = "Show the next ticks of one task or all tasks"
 	return []*cobra.Command{apply.Command(f), apply.DiffCommand(f), logs.Command(f), next, taskcmd.WhyCommand(f), eventscmd.Command(f), topcmd.Command(f)}
 }
 

@@ -26,13 +26,14 @@ func (e Environment) agentCommand() *cobra.Command {
 	var check bool
 	cmd := &cobra.Command{
 		Use:   "agent",
-		Short: "Run a node of a cluster",
-		Long: "Run this host's node: it schedules its share of the tasks and runs what it is given, until it is told to stop.\n" +
-			"On SIGTERM it drains: others take its shards over, what runs may end within --drain-timeout. A second signal stops it at once.\n\n" +
-			"Every flag can be set in the environment, as CARILLON_DATA_DIR for --data-dir, and in a YAML file, as data_dir.\n" +
-			"Flags win over the environment, which wins over the file.\n" +
-			"--check-config says what results, and where from, and whether it can be; it starts nothing.\n\n" +
-			"Started by systemd with Type=notify, it says when it fires, what it waits for, and that it lives.",
+		Short: "Run a cluster node",
+		Long: "Run the node of this host. It schedules its share of the tasks and runs the attempts assigned to it, until you stop it.\n" +
+			"On SIGTERM the node drains: other nodes take over its shards, and running attempts may continue for --drain-timeout.\n" +
+			"A second signal stops it immediately.\n\n" +
+			"You can set every flag in the environment, such as CARILLON_DATA_DIR for --data-dir, and in a YAML file, such as\n" +
+			"data_dir. Flags override the environment, and the environment overrides the file.\n" +
+			"--check-config validates the settings and prints each value and its origin, without starting the node.\n\n" +
+			"Under systemd with Type=notify, the node reports when it is ready, what it is waiting for, and that it is alive.",
 		Example: "  carillon agent --name web1 --etcd-endpoints https://10.0.0.1:2379,https://10.0.0.2:2379 --etcd-ca ca.pem\n" +
 			"  carillon agent --config /etc/carillon/agent.yaml --label role=db --label zone=a\n" +
 			"  carillon agent --config /etc/carillon/agent.yaml --check-config\n" +
@@ -54,8 +55,8 @@ func (e Environment) agentCommand() *cobra.Command {
 		},
 	}
 
-	cmd.Flags().StringVar(&file, "config", "", "YAML file with these settings")
-	cmd.Flags().BoolVar(&check, "check-config", false, "check the settings, show them, and exit: 0 if they can be, 2 if not")
+	cmd.Flags().StringVar(&file, "config", "", "YAML file with settings")
+	cmd.Flags().BoolVar(&check, "check-config", false, "validate and print the settings, then exit: 0 if they are valid, 2 if not")
 	bind(cmd.Flags(), &flags)
 
 	return cmd
@@ -67,10 +68,10 @@ func (e Environment) devCommand() *cobra.Command {
 	cfg.DataDir, cfg.DrainTimeout, cfg.Shards = "", task.Duration(5*time.Second), 16
 	cmd := &cobra.Command{
 		Use:   "dev",
-		Short: "Run a node with an etcd in it, for a laptop",
-		Long: "Run one node with an embedded etcd: all of Carillon in one process. Its data survives a restart.\n" +
-			"The admin token is written where the other commands find it. With --data-dir it is\n" +
-			"only there, and the node prints how to use it: several such nodes do not disturb each other.",
+		Short: "Run a node with an embedded etcd, for development",
+		Long: "Run a single node with an embedded etcd in one process. Its data survives a restart.\n\n" +
+			"The node writes its admin token to the place where the other commands look for it. With --data-dir, the token stays in\n" +
+			"that directory and the node prints how to use it, so several such nodes can run side by side.",
 		Example: "  carillon dev\n  carillon dev --data-dir /tmp/try --listen 127.0.0.1:7171",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -91,13 +92,13 @@ func (e Environment) devCommand() *cobra.Command {
 		},
 	}
 
-	cmd.Flags().StringVar(&cfg.DataDir, "data-dir", "", "where everything is kept but what --scratch-dir says (default ~/.local/share/carillon/dev)")
-	cmd.Flags().StringVar(&cfg.ScratchDir, "scratch-dir", "", "absolute path in whose carillon-dev the directories of attempts are; they are removed at the end (default of root: /var/cache/carillon/dev, which the users of tasks can enter, else in the data directory)")
-	cmd.Flags().StringVar(&cfg.Cgroup, "cgroup", cfg.Cgroup, "where attempts have control groups: auto (below the node's own), off, or a path such as /carillon")
+	cmd.Flags().StringVar(&cfg.DataDir, "data-dir", "", "data directory (default: ~/.local/share/carillon/dev)")
+	cmd.Flags().StringVar(&cfg.ScratchDir, "scratch-dir", "", "absolute path; working directories of attempts are in its subdirectory carillon-dev and deleted at the end (default: /var/cache/carillon/dev for root, so that the users of tasks can enter it, else in the data directory)")
+	cmd.Flags().StringVar(&cfg.Cgroup, "cgroup", cfg.Cgroup, "where to create control groups for attempts: auto (below that of the node), off, or a path such as /carillon")
 	cmd.Flags().StringVar(&cfg.Listen, "listen", cfg.Listen, "address of the API")
 	cmd.Flags().BoolVar(&cfg.Insecure, "insecure", cfg.Insecure, "let the API listen beyond loopback without TLS")
-	cmd.Flags().Int64Var(&cfg.EtcdQuota, "etcd-quota", cfg.EtcdQuota, "bytes that the embedded etcd may grow to (0: 8 GiB)")
-	cmd.Flags().Var((*duration)(&cfg.EventRetention), "event-retention", "how long events are kept at least (0s: the last 30,000 revisions)")
+	cmd.Flags().Int64Var(&cfg.EtcdQuota, "etcd-quota", cfg.EtcdQuota, "maximum size of the embedded etcd, in bytes (0: 8 GiB)")
+	cmd.Flags().Var((*duration)(&cfg.EventRetention), "event-retention", "minimum time that events are kept, while at most half of the etcd quota is in use (0s: only the last 30,000 revisions)")
 	cmd.Flags().StringVar(&cfg.LogLevel, "log-level", cfg.LogLevel, "debug, info, warn or error")
 
 	return cmd

@@ -26,19 +26,19 @@ func Command(f *factory.Factory) *cobra.Command {
 	var p pruning
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE|DIR|-",
-		Short: "Create or change tasks so that they are what files say",
-		Long: "Create or change tasks so that they are what files say: YAML or JSON, one task or many, several\n" +
-			"documents too. A field that a file leaves out has its default. All of it is checked first: what is\n" +
-			"wrong is told with its line and column, and then nothing is sent. What the server refuses later does\n" +
-			"not stop the others.\n\n" +
-			"With --dry-run the server checks everything, writes nothing, and tells what would change: fields, and\n" +
-			"the ticks that come (+), go (-) or move (~). With --prune and -l, tasks that match the selector and are\n" +
-			"in no file any more are deleted: in the namespaces of the files' tasks, or in the one that -n names, or\n" +
-			"with -A in all.\n\n" +
-			"Files that end in .ndjson or .jsonl, and a standard input that begins so, have one task in each line.\n" +
-			"They may be of any length: lines are sent as they are read, and one that is wrong fails alone.\n\n" +
-			"Of more than 100 tasks only those that fail are told, and how many there were. Applying the same\n" +
-			"again does no harm, so that whatever was interrupted can be begun anew.",
+		Short: "Create or update tasks from files",
+		Long: "Create or update tasks from YAML or JSON files. A file can contain several tasks or documents. Fields that\n" +
+			"a file omits get their default. The command first validates all files. If one is not valid, it prints the line\n" +
+			"and the column and sends nothing. If the server later rejects a task, the other tasks are still applied.\n\n" +
+			"With --dry-run, the server validates everything and writes nothing. The command prints the fields and the\n" +
+			"ticks that would change: added (+), removed (-) and moved (~).\n\n" +
+			"With --prune and -l, the command deletes tasks that match the selector and are in none of the files: in the\n" +
+			"namespaces of the tasks in the files, in the namespace given with -n, or in all namespaces with -A.\n\n" +
+			"Files that end in .ndjson or .jsonl contain one task per line, and so does standard input if it begins like\n" +
+			"such a file. They can have any length. Lines are sent as they are read, and a line that is not valid does not\n" +
+			"stop the others.\n\n" +
+			"For more than 100 tasks, the command prints only failures and a summary. Applying the same files again changes\n" +
+			"nothing, so you can repeat an interrupted apply.",
 		Example: `  carillon apply -f nightly-backup.yaml
   carillon apply -f tasks/ --dry-run
   carillon apply -f tasks/ --prune -l team=data
@@ -46,7 +46,7 @@ func Command(f *factory.Factory) *cobra.Command {
   carillon task get nightly-backup -o yaml | sed s/02:30/03:30/ | carillon apply -f -`,
 	}
 	r.bind(cmd)
-	cmd.Flags().BoolVar(&r.dry, "dry-run", false, "have the server check everything, and tell what would change")
+	cmd.Flags().BoolVar(&r.dry, "dry-run", false, "let the server validate everything and print the changes, without writing anything")
 	p.bind(cmd)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		if err := r.given(cmd, words); err != nil {

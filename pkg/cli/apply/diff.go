@@ -37,17 +37,18 @@ func DiffCommand(f *factory.Factory) *cobra.Command {
 	r.dry, r.diff = true, d
 	cmd := &cobra.Command{
 		Use:   "diff -f FILE|DIR|-",
-		Short: "Show what apply would change: fields, and ticks that come, go or move",
-		Long: "Show what apply would change, of the tasks in files: the fields, and the ticks that come (+), go (-) or\n" +
-			"move (~) in the next 7 days. Nothing is written; the server checks everything as apply has it checked.\n" +
-			"Tasks that are in no file are not looked at: apply --prune --dry-run tells of those.\n\n" +
-			"With --exit-code it is 8 if anything differs. Of more than 10000 tasks only the fields are compared.",
+		Short: "Show what apply would change",
+		Long: "Show what apply would change for the tasks in the files: fields, and the ticks of the next 7 days that\n" +
+			"would be added (+), removed (-) or moved (~). The server validates everything, as with apply, and writes\n" +
+			"nothing. The command ignores tasks that are in no file; for those, use apply --prune --dry-run.\n\n" +
+			"With --exit-code, the command exits with 8 if anything differs. For more than 10000 tasks, it compares only\n" +
+			"the fields.",
 		Example: `  carillon diff -f tasks/
   carillon diff -f tasks/ --exit-code -q     in CI: is the cluster what git says?
   carillon task diff -f nightly-backup.yaml -o json`,
 	}
 	r.bind(cmd)
-	cmd.Flags().BoolVar(&d.exitCode, "exit-code", false, "exit with 8 if there is a difference")
+	cmd.Flags().BoolVar(&d.exitCode, "exit-code", false, "exit with 8 if anything differs")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		if err := r.given(cmd, words); err != nil {
 			return err

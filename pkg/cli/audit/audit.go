@@ -34,19 +34,20 @@ func Command(f *factory.Factory) *cobra.Command {
 	var o auditing
 	cmd := factory.LimitFormats(&cobra.Command{
 		Use:   "audit",
-		Short: "Check the cluster against its promises",
-		Long: "Check the cluster against its promises: every record in etcd, the nodes' clocks, etcd itself. What seems wrong is\n" +
-			"looked at a second time: only what has not changed by then is a finding. Nothing is written without --repair, and\n" +
-			"with it only what nobody looks after any more is deleted, if it is still as it was found.\n\n" +
-			"The exit code is 8 if there is a finding that was not repaired, 5 if etcd or the server is away.",
+		Short: "Check the cluster for inconsistencies",
+		Long: "Check every record in etcd, the clocks of the nodes, and etcd itself. The command checks each suspected\n" +
+			"problem a second time, and reports only problems that have not changed in between.\n\n" +
+			"The command writes nothing without --repair. With --repair, it deletes only records that no component uses\n" +
+			"any more, and only if they have not changed since the check.\n\n" +
+			"It exits with 8 if it found a problem that was not repaired, and with 5 if etcd or the server is unavailable.",
 		Example: "  carillon audit\n  carillon audit -o json | jq '.findings[].keys[0]'\n  carillon audit --repair --dry-run\n  carillon audit --repair --yes",
 		Args:    factory.Args(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return audit(cmd.Context(), f, o) },
 	}, output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML)
 
-	cmd.Flags().BoolVar(&o.repair, "repair", false, "mend what is safe to mend, after a yes")
-	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "with --repair: only list what would be done")
-	cmd.Flags().DurationVar(&o.pause, "pause", 6*time.Second, "time between the two looks, a `DURATION` of 1s to 60s")
+	cmd.Flags().BoolVar(&o.repair, "repair", false, "repair what is safe to repair, after confirmation")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "with --repair: print what would be done, without doing it")
+	cmd.Flags().DurationVar(&o.pause, "pause", 6*time.Second, "wait this `DURATION` between the two checks, 1s to 60s")
 
 	return cmd
 }

@@ -17,9 +17,10 @@ import (
 func upgradeCommand(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:   "upgrade",
-		Short: "Use the newest format of records that all nodes understand",
-		Long: "Use the newest format of records that all nodes understand, now. By itself the cluster does so when every node has\n" +
-			"run a version that understands it for ten minutes. Afterwards no older version can join, until a downgrade.",
+		Short: "Switch to the newest record format that all nodes support",
+		Long: "Switch to the newest record format that all nodes support, now. The cluster does this by itself when every\n" +
+			"node has run a version that supports the format for ten minutes. Afterwards, older versions cannot join until\n" +
+			"you downgrade.",
 		Example: "  carillon cluster upgrade",
 		Args:    factory.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -47,14 +48,15 @@ func downgradeCommand(f *factory.Factory) *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "downgrade --to-format N",
-		Short: "Go back to an older format of records, so that an older version can join",
-		Long: "Go back to an older format of records, so that an older version can join. Nodes write the older one at once; it is\n" +
-			"in force when all of them have said so and their last writes have arrived. Broken off, it goes on by itself.",
+		Short: "Switch to an older record format, so that an older version can join",
+		Long: "Switch to an older record format, so that an older version can join. Nodes start to write the older format\n" +
+			"immediately. The downgrade is complete when all nodes have confirmed it and their last writes have arrived. If\n" +
+			"you interrupt the command, the downgrade continues.",
 		Example: "  carillon cluster downgrade --to-format 1\n  carillon cluster downgrade --to-format 1 --wait 1h",
 		Args:    factory.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if to < 1 {
-				return failure.Usage("--to-format: the format to go back to, from 1 on")
+				return failure.Usage("--to-format: record format to switch to, from 1 on")
 			}
 			if wait < 0 {
 				return failure.Usage("--wait %s: must not be negative", wait)
@@ -77,8 +79,8 @@ func downgradeCommand(f *factory.Factory) *cobra.Command {
 		},
 	}
 
-	cmd.Flags().IntVar(&to, "to-format", 0, "the format to go back to")
-	cmd.Flags().DurationVar(&wait, "wait", 2*time.Minute, "how long to wait until it is in force, a `DURATION`; exit code 5 afterwards")
+	cmd.Flags().IntVar(&to, "to-format", 0, "record format to switch to")
+	cmd.Flags().DurationVar(&wait, "wait", 2*time.Minute, "wait at most this `DURATION` for the downgrade to complete, then exit with 5")
 
 	return cmd
 }

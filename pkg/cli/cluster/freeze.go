@@ -21,16 +21,16 @@ func freezeCommand(f *factory.Factory) *cobra.Command {
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "freeze --reason TEXT",
-		Short: "Stop all firing, in the cluster or in a namespace",
-		Long: "Stop all firing, in the cluster or, with --namespace, in one namespace. Ticks are skipped, and not caught up with later;\n" +
-			"what waits waits on, also what is triggered; what runs goes on. The command returns when that holds: nothing is\n" +
-			"decided to run any more, and no node starts anything. With exit code 5 it holds but for what the nodes it names\n" +
-			"had been given before.",
+		Short: "Stop new runs in the cluster or in a namespace",
+		Long: "Stop new runs in the whole cluster or, with --namespace, in one namespace. Ticks are skipped and do not run\n" +
+			"later. Waiting runs, including triggered ones, keep waiting. Active runs continue.\n\n" +
+			"The command returns when the freeze is in effect: no new run is decided and no node starts one. If it exits\n" +
+			"with 5, the freeze is in effect except for runs that the nodes it names had already received.",
 		Example: "  carillon cluster freeze --reason 'the database moves'\n  carillon cluster freeze --namespace billing --reason 'INC-42' --yes",
 		Args:    factory.Args(0, 0, ""),
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for whoever wonders that nothing runs; required")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be frozen")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason that is shown to other users; required")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print what would be frozen, without freezing it")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := task.CheckReason("reason", reason); err != nil {
 			return err
@@ -85,8 +85,8 @@ func freezeCommand(f *factory.Factory) *cobra.Command {
 func unfreezeCommand(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:     "unfreeze",
-		Short:   "Let firing go on, from now",
-		Long:    "Let firing go on, from now: end the freeze of the cluster or, with --namespace, that of a namespace. What has waited starts.",
+		Short:   "End a freeze",
+		Long:    "End the freeze of the cluster or, with --namespace, of one namespace. Waiting runs start.",
 		Example: "  carillon cluster unfreeze\n  carillon cluster unfreeze --namespace billing",
 		Args:    factory.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {

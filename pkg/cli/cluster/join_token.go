@@ -35,13 +35,14 @@ func joinTokenCommand(f *factory.Factory) *cobra.Command {
 	validFor := peercerts.TokenLife
 	cmd := &cobra.Command{
 		Use:   "join-token NAME --peer-url URL",
-		Short: "Print a token with the certificate of a member of the embedded etcd",
-		Long: "Print a token with which another agent gets its certificate for the members of the embedded etcd. Run it as root on\n" +
-			"the host of the first member, which has their CA in its data directory; it needs no running agent. Put the token into\n" +
-			"the file join-token in the data directory of NAME: its agent takes it at its start, or when it waits for it, and\n" +
-			"deletes the file. A token for a member that has a certificate renews it, at its next start.\n\n" +
-			"The token is a secret: it holds the private key of the member, and whoever has it can be that member. An agent takes\n" +
-			"it for as long as --expires says.",
+		Short: "Print a token that lets an agent join the embedded etcd",
+		Long: "Print a token that gives another agent its certificate for the embedded etcd cluster. Run the command as root\n" +
+			"on the host of the first member, whose data directory contains the CA. The agent on that host does not have to run.\n\n" +
+			"Put the token into the file join-token in the data directory of NAME. The agent reads the file when it starts, or\n" +
+			"while it waits for the file, and deletes it. If the member already has a certificate, the token renews it at the next\n" +
+			"start.\n\n" +
+			"The token is a secret. It contains the private key of the member, and anyone who has it can act as that member.\n" +
+			"It is valid for the duration of --expires.",
 		Example: "  sudo carillon cluster join-token n2 --peer-url https://10.0.0.2:2380 | ssh n2 sudo tee /var/lib/carillon/join-token >/dev/null",
 		Args:    factory.Args(1, 1, "the agent's name"), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(_ *cobra.Command, words []string) error {
@@ -70,9 +71,9 @@ func joinTokenCommand(f *factory.Factory) *cobra.Command {
 		},
 	}
 
-	cmd.Flags().StringVar(&peer, "peer-url", "", "where the other members reach it, as in initial_cluster: https://HOST:PORT")
-	cmd.Flags().StringVar(&dataDir, "data-dir", agentDataDir, "`DIRECTORY` of the data of the agent on this host")
-	cmd.Flags().DurationVar(&validFor, "expires", validFor, "how long an agent takes the token")
+	cmd.Flags().StringVar(&peer, "peer-url", "", "URL under which the other members reach the new member, as in initial_cluster: https://HOST:PORT")
+	cmd.Flags().StringVar(&dataDir, "data-dir", agentDataDir, "data `DIRECTORY` of the agent on this host")
+	cmd.Flags().DurationVar(&validFor, "expires", validFor, "how long the token is valid")
 	_ = cmd.MarkFlagDirname("data-dir") // the flag is there
 	complete.Register(cmd, "peer-url", cobra.NoFileCompletions)
 	complete.Register(cmd, "expires", cobra.NoFileCompletions)

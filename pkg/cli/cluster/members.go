@@ -16,7 +16,7 @@ import (
 func membersCommand(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:     "members",
-		Short:   "List the members of etcd",
+		Short:   "List etcd members",
 		Example: "  carillon cluster members\n  carillon cluster members -o json | jq '.[] | select(.error)'",
 		Args:    factory.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -72,9 +72,9 @@ func memberAdd(f *factory.Factory) *cobra.Command {
 	var peer string
 	cmd := &cobra.Command{
 		Use:   "add NAME --peer-url URL",
-		Short: "Tell the embedded etcd of a new member, before its agent starts",
-		Long: "Tell the embedded etcd of a new member, before its agent starts. It learns what there is, and votes when it has\n" +
-			"caught up. One that is lost is removed first.",
+		Short: "Add a member to the embedded etcd",
+		Long: "Add a member to the embedded etcd. Run this before you start the agent of the new member. The member receives\n" +
+			"the data first, and votes when it has caught up. To replace a lost member, remove it first.",
 		Example: "  carillon cluster member remove n3\n  carillon cluster member add n3 --peer-url https://10.0.0.3:2380",
 		Args:    factory.Args(1, 1, "the agent's name"),
 		RunE: func(cmd *cobra.Command, words []string) error {
@@ -96,7 +96,7 @@ func memberAdd(f *factory.Factory) *cobra.Command {
 		},
 	}
 
-	cmd.Flags().StringVar(&peer, "peer-url", "", "where the other members will reach it: https://HOST:PORT, or http with insecure_peers")
+	cmd.Flags().StringVar(&peer, "peer-url", "", "URL under which the other members will reach it: https://HOST:PORT, or http with insecure_peers")
 
 	return cmd
 }
@@ -116,9 +116,9 @@ func startOfMember(ch client.MemberChange, peer string) string {
 func memberRemove(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove NAME",
-		Short: "Remove a member from the embedded etcd, for good",
-		Long: "Remove a member from the embedded etcd, for good: its data are of no use afterwards, and its agent stops. It is\n" +
-			"refused where no majority would be left. A member that has never run goes by its id.",
+		Short: "Remove a member from the embedded etcd permanently",
+		Long: "Remove a member from the embedded etcd permanently. Its agent stops, and its data cannot be used again. The\n" +
+			"command refuses if the remaining members would have no majority. To remove a member that has never run, use its ID.",
 		Example: "  carillon cluster member remove n3",
 		Args:    factory.Args(1, 1, "the member's name, or its id"),
 		RunE: func(cmd *cobra.Command, words []string) error {

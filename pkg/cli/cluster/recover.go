@@ -14,11 +14,12 @@ import (
 func recoverCommand(f *factory.Factory) *cobra.Command {
 	return factory.LimitFormats(&cobra.Command{
 		Use:   "recover",
-		Short: "Go on with an etcd that was restored from an older snapshot",
-		Long: "Go on with an etcd that was restored from an older snapshot. Nodes that notice such an etcd stop deciding and\n" +
-			"changing anything: what they know may not have happened. This bumps the cluster's epoch: all nodes forget what\n" +
-			"they know, end what they run, and begin anew on what etcd holds now. Ticks since the snapshot are decided again.\n" +
-			"Make sure first that it is the snapshot that you want, and that all members of etcd have it.",
+		Short: "Continue with an etcd restored from an older snapshot",
+		Long: "Continue with an etcd that was restored from an older snapshot. When nodes detect such an etcd, they stop making\n" +
+			"decisions and changes, because what they know may not be in the snapshot.\n\n" +
+			"This command increments the epoch of the cluster. All nodes then discard their state, kill their running processes,\n" +
+			"and start again from what etcd contains now. Ticks since the snapshot are decided again.\n\n" +
+			"Before you run it, make sure that this is the snapshot you want, and that all etcd members use it.",
 		Example: "  carillon cluster recover\n  carillon cluster recover --yes",
 		Args:    factory.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -17,19 +17,19 @@ func setCommand(f *factory.Factory) *cobra.Command {
 	var lostAfter string
 	cmd := &cobra.Command{
 		Use:   "set [--catch-up-rate N] [--lost-after DURATION]",
-		Short: "Change settings that all nodes follow",
-		Long: "Change settings that all nodes follow, at once and for good.\n\n" +
-			"--catch-up-rate is how many runs of ticks that came to light late start per second in the whole cluster, so that an\n" +
-			"outage is not followed by a stampede.\n\n" +
-			"--lost-after is how long the attempts of a silent node are waited for. The node kills them a little earlier, and then\n" +
-			"others may start in their place. A change is for attempts that are assigned afterwards. Attempts of a node whose\n" +
-			"lease_ttl is longer get lease_ttl + 10s at least.",
+		Short: "Change cluster-wide settings",
+		Long: "Change settings that apply to all nodes. Changes take effect immediately and are stored in etcd.\n\n" +
+			"--catch-up-rate limits how many late runs start per second in the whole cluster, so that an outage is not\n" +
+			"followed by a burst of runs.\n\n" +
+			"--lost-after sets how long Carillon waits for a silent node before it declares its attempts lost. The node kills\n" +
+			"them a little earlier, so that other attempts can then start in their place. A change applies to attempts that are\n" +
+			"assigned afterwards. Attempts on a node with a longer lease_ttl get at least lease_ttl + 10s.",
 		Example: "  carillon cluster set --catch-up-rate 25\n" +
 			"  carillon cluster set --lost-after 10m",
 		Args: factory.Args(0, 0, ""),
 	}
-	cmd.Flags().IntVar(&rate, "catch-up-rate", 0, "`N` late runs start per second, in the whole cluster (0: the default, 100)")
-	cmd.Flags().StringVar(&lostAfter, "lost-after", "", "`DURATION` after which the attempts of a silent node are lost, 12s to 24h (0s: the default, 2m)")
+	cmd.Flags().IntVar(&rate, "catch-up-rate", 0, "start at most `N` late runs per second in the whole cluster (0: the default, 100)")
+	cmd.Flags().StringVar(&lostAfter, "lost-after", "", "declare the attempts of a silent node lost after this `DURATION`, 12s to 24h (0s: the default, 2m)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var set client.ClusterSettings
 		if cmd.Flags().Changed("catch-up-rate") {

@@ -16,7 +16,7 @@ import (
 
 // Command is carillon cluster.
 func Command(f *factory.Factory) *cobra.Command {
-	cmd := &cobra.Command{Use: "cluster", Short: "The whole: nodes, shards, etcd, warnings"}
+	cmd := &cobra.Command{Use: "cluster", Short: "Show and change the state of the cluster"}
 	cmd.AddCommand(factory.LimitFormats(statusCommand(f), output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML), recoverCommand(f), membersCommand(f), memberCommand(f), factory.LimitFormats(joinTokenCommand(f), output.FormatTable, output.FormatJSON, output.FormatYAML),
 		factory.LimitFormats(setCommand(f), output.FormatTable, output.FormatJSON, output.FormatYAML),
 		factory.LimitFormats(freezeCommand(f), output.FormatTable, output.FormatJSON, output.FormatYAML), factory.LimitFormats(unfreezeCommand(f), output.FormatTable, output.FormatJSON, output.FormatYAML),
@@ -29,9 +29,9 @@ func statusCommand(f *factory.Factory) *cobra.Command {
 	exitCode := false
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Say how the cluster fares, and what to look at",
-		Long: "Say how the cluster and its etcd fare, and what to look at. Where etcd runs out of space, the command lines\n" +
-			"that make some are part of it.",
+		Short: "Show the health of the cluster",
+		Long: "Show the health of the cluster and its etcd, and warnings that need attention. If etcd is running out of\n" +
+			"space, the output includes commands that free some.",
 		Example: "  carillon cluster status\n  carillon cluster status -o json | jq .etcd\n  carillon cluster status --exit-code || page-someone",
 		Args:    factory.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -37,10 +37,12 @@ func Command(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "events",
 		Aliases: []string{"event"},
-		Short:   "What happens, and what has happened: tasks, runs, shards, nodes",
-		Long: "What has happened to tasks, runs, shards, nodes and the cluster, in order, and who did it. With -f it goes on, over\n" +
-			"restarts of the server too. Events of shards, nodes and the cluster are shown with -A, or if --kind names them.\n\n" +
-			"Events last as long as etcd keeps its revisions: carillon cluster status tells the oldest. What is missing is said.",
+		Short:   "Show what happened to tasks, runs, shards and nodes",
+		Long: "Show the events of tasks, runs, shards, nodes and the cluster in order, and who caused them. With -f, the command\n" +
+			"continues with new events, even when the server restarts. Events of shards, nodes and the cluster are shown only with\n" +
+			"-A or if you name them in --kind.\n\n" +
+			"Events exist as long as etcd keeps its revisions; carillon cluster status shows the oldest. If events are missing, the\n" +
+			"command says so.",
 		Example: `  carillon events
   carillon events -f
   carillon events --since 15m --task nightly-backup
@@ -50,10 +52,10 @@ func Command(f *factory.Factory) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return events(cmd.Context(), f, o) },
 	}
 
-	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what happens, from now on unless --since says otherwise")
-	cmd.Flags().StringVar(&o.since, "since", "", "from a `TIME` on, for a duration such as 15m, or from a revision of etcd on (default 1h, or with -f now)")
-	cmd.Flags().StringVar(&o.task, "task", "", "only events of this task and its runs")
-	cmd.Flags().StringSliceVar(&o.kinds, "kind", nil, "only these `KINDS`: "+strings.Join(task.EventKinds(), ", "))
+	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "follow new events; starts now unless you set --since")
+	cmd.Flags().StringVar(&o.since, "since", "", "start at this `TIME`, a duration ago such as 15m, or at an etcd revision (default 1h, with -f now)")
+	cmd.Flags().StringVar(&o.task, "task", "", "show only events of this task and its runs")
+	cmd.Flags().StringSliceVar(&o.kinds, "kind", nil, "show only events of these `KINDS`: "+strings.Join(task.EventKinds(), ", "))
 	complete.RegisterFixed(cmd, "kind", task.EventKinds()...)
 	_ = cmd.RegisterFlagCompletionFunc("task", complete.Tasks(f)) // the flag is there
 

@@ -37,10 +37,10 @@ func Command(f *factory.Factory) *cobra.Command {
 	var o reading
 	cmd := &cobra.Command{
 		Use:   "logs RUN... | -l SELECTOR",
-		Short: "Print what runs wrote, or follow it live",
-		Long: "Print what runs wrote; of a task, its latest run. With -f it goes on as they write, retries included, until the run has\n" +
-			"ended, or, where a task is named and not a run, with the task's next runs, until Ctrl-C. Several tasks are merged by the\n" +
-			"times of their lines, each line behind its task's name.\n\n" + selection.RunHelp,
+		Short: "Print or follow the output of runs",
+		Long: "Print the output of runs; for a task, the output of its latest run. With -f, follow a run until it has ended, including\n" +
+			"retries. If you name a task, -f continues with its next runs until you press Ctrl-C. The output of several tasks is\n" +
+			"merged by time, and each line begins with the name of its task.\n\n" + selection.RunHelp,
 		Example: `  carillon logs nightly-backup
   carillon logs nightly-backup -f --tail 20
   carillon logs nightly-backup@02:30 --timestamps
@@ -50,11 +50,11 @@ func Command(f *factory.Factory) *cobra.Command {
 		ValidArgsFunction: complete.Runs(f),
 	}
 	o.Bind(cmd, false)
-	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what is written; of a task, with its next runs")
-	cmd.Flags().IntVar(&o.attempt, "attempt", 0, "of this attempt (default: the latest, and with -f those after it)")
-	cmd.Flags().IntVar(&o.tail, "tail", 0, "only the last so many lines of what is there (0: all; default with -f of several tasks: 10)")
-	cmd.Flags().BoolVarP(&o.timestamps, "timestamps", "t", false, "begin each line with the time at which it came; - where that is not known")
-	cmd.Flags().StringVar(&o.sinceWord, "since", "", "all runs that began since a `TIME`, or within a duration such as 1h")
+	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "follow the output; for a task, continue with its next runs")
+	cmd.Flags().IntVar(&o.attempt, "attempt", 0, "print only this attempt (default: the latest; with -f, also later ones)")
+	cmd.Flags().IntVar(&o.tail, "tail", 0, "print only this many lines from the end (0: all; default with -f and several tasks: 10)")
+	cmd.Flags().BoolVarP(&o.timestamps, "timestamps", "t", false, "begin each line with its time, or - if the time is not known")
+	cmd.Flags().StringVar(&o.sinceWord, "since", "", "print all runs that started since this `TIME`, or within a duration such as 1h")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		if err := checkReading(f, cmd, &o); err != nil {
 			return err

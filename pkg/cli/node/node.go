@@ -18,8 +18,8 @@ import (
 
 // Command is carillon node.
 func Command(f *factory.Factory) *cobra.Command {
-	cmd := &cobra.Command{Use: "node", Aliases: []string{"nodes"}, Short: "The daemons that are present: what they run and own"}
-	cmd.AddGroup(&cobra.Group{ID: "look", Title: "Look:"}, &cobra.Group{ID: "change", Title: "Change:"})
+	cmd := &cobra.Command{Use: "node", Aliases: []string{"nodes"}, Short: "Show and drain nodes"}
+	cmd.AddGroup(&cobra.Group{ID: "look", Title: "View:"}, &cobra.Group{ID: "change", Title: "Change:"})
 	factory.AddGroup(cmd, "look", listCommand(f), getCommand(f))
 	factory.AddGroup(cmd, "change", drainCommand(f), cordonCommand(f), resumeCommand(f))
 
@@ -32,9 +32,9 @@ func listCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   "List the nodes that are present",
-		Long: "List the nodes that are present. STATE says what a node takes: one that is pressed is beyond a limit of its own\n" +
-			"(max_load, min_memory_free, min_disk_free) and has no new runs meanwhile.",
+		Short:   "List nodes",
+		Long: "List the nodes that are online. STATE shows whether a node accepts runs. A node in the state pressed is over one of\n" +
+			"its own limits (max_load, min_memory_free, min_disk_free) and gets no new runs until it is below the limit again.",
 		Example: "  carillon node list\n  carillon node list -o wide\n  carillon node list -w\n  carillon node list -l 'disk_free > 10Gi, load1 < 4'\n" +
 			"  carillon node list --columns name,cpus,load,memory-free,disk-free",
 		Args: factory.Args(0, 0, ""),
@@ -64,7 +64,7 @@ func listCommand(f *factory.Factory) *cobra.Command {
 	}
 
 	watch.BindFlag(cmd, &follow)
-	cmd.Flags().StringVarP(&selector, "selector", "l", "", "nodes whose labels and facts match, such as 'zone=a, disk_free > 10Gi'")
+	cmd.Flags().StringVarP(&selector, "selector", "l", "", "select nodes by labels and facts, such as 'zone=a, disk_free > 10Gi'")
 
 	return cmd
 }

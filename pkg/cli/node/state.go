@@ -28,16 +28,17 @@ func drainCommand(f *factory.Factory) *cobra.Command {
 	wait, limit := true, drainLimit
 	cmd := &cobra.Command{
 		Use:   "drain",
-		Short: "Hand the shards and the unstarted runs of nodes over to others",
-		Long: "Hand the shards and the unstarted runs of nodes over to other nodes, and give them nothing new. What runs\n" +
-			"there goes on, and so does the process, over restarts too, until carillon node resume. The command waits\n" +
-			"until nothing is left; when it is interrupted, or gives up, the nodes go on draining.",
+		Short: "Move shards and waiting runs off nodes",
+		Long: "Move the shards and the runs that have not started to other nodes, and assign no new ones. Running processes\n" +
+			"continue. The daemon also continues, and stays drained across restarts until you run carillon node resume.\n\n" +
+			"The command waits until the nodes own no shards and run nothing. If you interrupt it, or if it times out, the\n" +
+			"drain continues.",
 		Example: `  carillon node drain db-1 && ssh db-1 reboot
   carillon node drain db-1 --wait=false
   carillon node drain -l zone=a --yes`,
 	}
 	cmd.Flags().BoolVar(&wait, "wait", true, "wait until the nodes have no shards and run nothing")
-	cmd.Flags().DurationVar(&limit, "within", limit, "give up waiting after this `DURATION`, with exit code 5")
+	cmd.Flags().DurationVar(&limit, "within", limit, "stop waiting after this `DURATION` and exit with 5")
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if limit <= 0 {
 			return failure.Usage("--within %s: must be more than 0", limit)
@@ -60,8 +61,9 @@ func drainCommand(f *factory.Factory) *cobra.Command {
 func cordonCommand(f *factory.Factory) *cobra.Command {
 	return stateCommand(f, &cobra.Command{
 		Use:   "cordon",
-		Short: "Give nodes no new runs; they keep their shards",
-		Long:  "Give nodes no new runs. What is in their inboxes runs, and they keep their shards, until carillon node resume.",
+		Short: "Assign no new runs to nodes",
+		Long: "Assign no new runs to nodes, until you run carillon node resume. Runs that the nodes have already received still\n" +
+			"run there, and the nodes keep their shards.",
 		Example: `  carillon node cordon db-1
   carillon node cordon 'web-*' --dry-run`,
 	}, "cordoned", (*client.NodesService).Cordon, nil)
@@ -70,7 +72,7 @@ func cordonCommand(f *factory.Factory) *cobra.Command {
 func resumeCommand(f *factory.Factory) *cobra.Command {
 	return stateCommand(f, &cobra.Command{
 		Use:     "resume",
-		Short:   "End the draining of nodes, or their cordon",
+		Short:   "End the drain or the cordon of nodes",
 		Example: "  carillon node resume db-1\n  carillon node resume -l zone=a --yes",
 	}, "resumed", (*client.NodesService).Resume, nil)
 }
@@ -82,8 +84,8 @@ func stateCommand(f *factory.Factory, cmd *cobra.Command, done string, do func(*
 	var p selection.Flags
 	cmd.Use += " NODE... | -l SELECTOR"
 	cmd.ValidArgsFunction = complete.Nodes(f)
-	cmd.Flags().StringVarP(&p.Selector, "selector", "l", "", "nodes whose labels and facts match, such as zone=a or 'load1 > 8'")
-	cmd.Flags().BoolVar(&p.DryRun, "dry-run", false, "only list what would be done")
+	cmd.Flags().StringVarP(&p.Selector, "selector", "l", "", "select nodes by labels and facts, such as zone=a or 'load1 > 8'")
+	cmd.Flags().BoolVar(&p.DryRun, "dry-run", false, "print what would be done, without doing it")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
 		c, err := f.Connect()

@@ -21,8 +21,8 @@ func getCommand(f *factory.Factory) *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
 		Use:   "get RUN",
-		Short: "Show a run: when, where, how it ended, what it said",
-		Long:  "Show a run: when, where, how far it is or how it ended, what results it gave, and the end of its output.\n\n" + selection.RunHelp,
+		Short: "Show a run with the end of its output",
+		Long:  "Show a run: when and where it ran, its progress or how it ended, its results, and the end of its output.\n\n" + selection.RunHelp,
 		Example: `  carillon run get nightly-backup
   carillon run get nightly-backup@-1
   carillon run get nightly-backup@2026-03-29T02:30 -o json
@@ -30,7 +30,7 @@ func getCommand(f *factory.Factory) *cobra.Command {
 		Args:              factory.Args(1, 1, "the run"),
 		ValidArgsFunction: complete.Runs(f),
 	}
-	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "go on until the run has ended: redraw on a terminal, else a line for each change")
+	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "watch until the run has ended: redraw on a terminal, print one line per change elsewhere")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		c, err := f.Connect()
 		if err != nil {

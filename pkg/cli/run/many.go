@@ -37,7 +37,7 @@ func (p *runPick) bind(cmd *cobra.Command) {
 		what = "all dead runs"
 	}
 
-	cmd.Flags().BoolVar(&p.all, "all", false, what+" of the namespace, or with -A of all")
+	cmd.Flags().BoolVar(&p.all, "all", false, what+" of the namespace, or of all namespaces with -A")
 	cmd.Flags().StringSliceVar(&p.states, "state", nil, "only runs in these `STATES`: "+strings.Join(stateNames(p.of), ", "))
 	complete.RegisterFixed(cmd, "state", stateNames(p.of)...)
 	cmd.Use += " RUN|GLOB... | -l SELECTOR | --state STATE | --all"
@@ -221,9 +221,10 @@ func readStates(names []string, known []task.State) ([]task.State, error) {
 func cancelCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cancel",
-		Short: "End runs: what waits goes, what runs is stopped",
-		Long: "End runs. One that waits ends at once; one that runs gets SIGTERM, or the task's kill_signal, and SIGKILL after its\n" +
-			"grace; one that is paused goes on for that. A glob stands for the runs of the tasks that it matches, which wait or run.\n\n" + selection.RunHelp,
+		Short: "Cancel waiting and active runs",
+		Long: "Cancel waiting and active runs. A waiting run ends immediately. The process of an active run gets SIGTERM, or the\n" +
+			"kill_signal of the task, and SIGKILL after kill_grace. A paused run is resumed for this. A glob selects the\n" +
+			"waiting and active runs of all tasks whose names match.\n\n" + selection.RunHelp,
 		Example: `  carillon run cancel nightly-backup
   carillon run cancel 20261120T220500.000Z-k3f9
   carillon run cancel 'sync-*' --state queued --dry-run
@@ -247,10 +248,10 @@ var deadStates = []task.State{task.Failed, task.TimedOut, task.Lost}
 func retryCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "retry",
-		Short: "Run dead runs again",
-		Long: "Run dead runs again: those that failed, timed out or were lost and have no attempt left. A new run is queued, with the\n" +
-			"environment of the old one, which leaves the list of dead runs. A glob stands for the dead runs of the tasks that\n" +
-			"it matches.\n\n" + selection.RunHelp,
+		Short: "Retry dead runs",
+		Long: "Retry dead runs: runs that failed, timed out or were lost and have no attempt left. The command queues a new run with\n" +
+			"the environment of the old one, and removes the old one from the list of dead runs. A glob selects the dead runs of all\n" +
+			"tasks whose names match.\n\n" + selection.RunHelp,
 		Example: `  carillon run retry nightly-backup
   carillon run retry 'nightly-*' --state timed_out
   carillon run retry -l team=data --yes
@@ -269,9 +270,9 @@ func retryCommand(f *factory.Factory) *cobra.Command {
 func dismissCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dismiss",
-		Short: "Take dead runs off their list",
-		Long: "Take dead runs off their list, as nothing is to be done about them. Their history stays. A glob stands for the dead\n" +
-			"runs of the tasks that it matches.\n\n" + selection.RunHelp,
+		Short: "Remove runs from the list of dead runs",
+		Long: "Remove runs from the list of dead runs, if you do not want to retry them. They stay in the history. A glob selects\n" +
+			"the dead runs of all tasks whose names match.\n\n" + selection.RunHelp,
 		Example: `  carillon run dismiss nightly-backup@-1
   carillon run dismiss 'nightly-*' --dry-run
   carillon run dismiss -l team=data --yes`,

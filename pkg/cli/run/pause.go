@@ -18,12 +18,13 @@ import (
 func pauseCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pause",
-		Short: "Have running processes stand still; their timeout stands still, too",
-		Long: "Have the processes of runs stand still, on whatever node, until `carillon run resume`. A paused run is active: it keeps its\n" +
-			"slot, its task's overlap policy counts it, and it can be cancelled. Its timeout counts the time that it ran. One that a node\n" +
-			"has and has not started does not start. (`carillon task pause` is another thing: it stops the ticks of a task.) Of a run with\n" +
-			"parts those stand still that nodes have now; parts that begin later do not. A glob stands for the runs of the tasks that it\n" +
-			"matches, which nodes have.\n\n" + selection.RunHelp,
+		Short: "Suspend the processes of runs",
+		Long: "Suspend the processes of runs on any node, until you run carillon run resume. A paused run is still active: it keeps its\n" +
+			"slot, it counts for the overlap policy of its task, and you can cancel it. Time in a pause does not count towards the\n" +
+			"timeout. If a node has received a run but not started it, the run does not start.\n\n" +
+			"To stop the schedule of a task instead, use carillon task pause. For a run in parts, the command pauses only the parts\n" +
+			"that nodes have received; later parts still start. A glob selects the runs that nodes have received, of all tasks whose\n" +
+			"names match.\n\n" + selection.RunHelp,
 		Example: `  carillon run pause nightly-backup
   carillon run pause 20261120T220500.000Z-k3f9
   carillon run pause 'sync-*' --dry-run
@@ -56,9 +57,9 @@ func pauseCommand(f *factory.Factory) *cobra.Command {
 func resumeCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resume",
-		Short: "Let paused runs go on",
-		Long: "Let runs go on that `carillon run pause` has paused, a run with parts with all of them. A glob stands for the paused runs\n" +
-			"of the tasks that it matches, and for their paused parts.\n\n" +
+		Short: "Resume paused runs",
+		Long: "Resume runs that carillon run pause has paused. A run in parts is resumed with all of its parts. A glob selects the\n" +
+			"paused runs and paused parts of all tasks whose names match.\n\n" +
 			selection.RunHelp,
 		Example: `  carillon run resume nightly-backup
   carillon run resume 20261120T220500.000Z-k3f9

@@ -25,8 +25,8 @@ func Command(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "run",
 		Aliases: []string{"runs"},
-		Short:   "What ran, runs or waits: look, read output, pause, cancel, retry",
-		Long:    "What ran, runs or waits.\n\n" + selection.RunHelp,
+		Short:   "Manage runs",
+		Long:    "Show and manage runs: waiting, active and ended ones.\n\n" + selection.RunHelp,
 	}
 	cmd.AddCommand(listCommand(f), getCommand(f), logs.Command(f), pauseCommand(f), resumeCommand(f), cancelCommand(f), retryCommand(f), dismissCommand(f))
 
@@ -42,10 +42,10 @@ type ListFlags struct {
 
 // Bind declares the flags.
 func (f *ListFlags) Bind(cmd *cobra.Command) {
-	cmd.Flags().StringSliceVar(&f.States, "state", nil, "only runs in these `STATES`, such as failed,timed_out")
-	cmd.Flags().StringVar(&f.Since, "since", "", "only runs of ticks from a `TIME` on, or for a duration such as 2h")
-	cmd.Flags().StringVar(&f.Until, "until", "", "only runs of ticks before a `TIME`, or before a duration ago")
-	cmd.Flags().IntVar(&f.Limit, "limit", 0, "at most so many (0: all)")
+	cmd.Flags().StringSliceVar(&f.States, "state", nil, "list only runs in these `STATES`, such as failed,timed_out")
+	cmd.Flags().StringVar(&f.Since, "since", "", "list only runs of ticks since this `TIME`, or within a duration such as 2h")
+	cmd.Flags().StringVar(&f.Until, "until", "", "list only runs of ticks before this `TIME`, or older than a duration such as 2h")
+	cmd.Flags().IntVar(&f.Limit, "limit", 0, "maximum number of results (0: no limit)")
 	complete.RegisterFixed(cmd, "state", stateNames(task.States())...)
 }
 
@@ -102,10 +102,11 @@ func listCommand(f *factory.Factory) *cobra.Command {
 		Use:     "list [TASK...]",
 		Aliases: []string{"ls"},
 		Short:   "List runs, newest first",
-		Long: "List runs, newest first: what waits and runs, what ended, and ticks that did not run; of the tasks that are named, or\n" +
-			"whose labels match -l, or of all. With --dead only those that failed, timed out or were lost and have no attempt left:\n" +
-			"`carillon run retry` and `dismiss` take them off that list; it has the newest 100 of a task. With --parts, or --node, the\n" +
-			"parts of runs are listed like runs. Times without an offset are of your zone.",
+		Long: "List runs, newest first: waiting, active and ended runs, and ticks that did not run. Name tasks or use -l to list only\n" +
+			"their runs. Times without an offset are in your time zone.\n\n" +
+			"With --dead, list only dead runs: runs that failed, timed out or were lost and have no attempt left. The list contains\n" +
+			"the newest 100 of each task. To remove a run from it, use carillon run retry or carillon run dismiss.\n\n" +
+			"With --parts or --node, the parts of runs are listed like runs.",
 		Example: `  carillon run list --limit 20
   carillon run list --state running,queued -A
   carillon run list nightly-backup --since 24h

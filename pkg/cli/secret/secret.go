@@ -29,7 +29,7 @@ func Command(f *factory.Factory) *cobra.Command {
 			"and are never told again: not by this program, the API, logs or history. Give them on the standard input or in\n" +
 			"files, since others on the host can read a command line.",
 	}
-	cmd.AddGroup(&cobra.Group{ID: "look", Title: "Look:"}, &cobra.Group{ID: "change", Title: "Change:"})
+	cmd.AddGroup(&cobra.Group{ID: "look", Title: "View:"}, &cobra.Group{ID: "change", Title: "Change:"})
 	factory.AddGroup(cmd, "look", listCommand(f), getCommand(f))
 	factory.AddGroup(cmd, "change", setCommand(f), deleteCommand(f), rotateCommand(f), keyCommand(f))
 

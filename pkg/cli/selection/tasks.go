@@ -25,9 +25,9 @@ type Flags struct {
 
 // Bind declares the flags; those about changes only for a command that changes.
 func (p *Flags) Bind(cmd *cobra.Command, changes bool) {
-	cmd.Flags().StringVarP(&p.Selector, "selector", "l", "", "tasks whose labels match, such as team=data")
+	cmd.Flags().StringVarP(&p.Selector, "selector", "l", "", "select tasks by label, such as team=data")
 	if changes {
-		cmd.Flags().BoolVar(&p.DryRun, "dry-run", false, "only list what would be done")
+		cmd.Flags().BoolVar(&p.DryRun, "dry-run", false, "print what would be done, without doing it")
 	}
 }
 

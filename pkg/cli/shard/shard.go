@@ -17,13 +17,13 @@ import (
 
 // Command is carillon shard.
 func Command(f *factory.Factory) *cobra.Command {
-	cmd := &cobra.Command{Use: "shard", Aliases: []string{"shards"}, Short: "The shards: who owns which, and how far it has come"}
+	cmd := &cobra.Command{Use: "shard", Aliases: []string{"shards"}, Short: "Show the shards and their owners"}
 	var follow bool
 	list := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   "List the shards with their owners",
-		Long:    "List the shards with their owners. All ticks up to a shard's watermark are decided.",
+		Short:   "List shards with their owners",
+		Long:    "List shards with their owners. All ticks up to the watermark of a shard have been decided.",
 		Example: "  carillon shard list\n  carillon shard list -o json | jq '.[] | select(.node == \"\")'",
 		Args:    factory.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -27,9 +27,9 @@ func createCommand(f *factory.Factory) *cobra.Command {
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "create TASK --schedule EXPR [flags] -- COMMAND [ARG...]",
-		Short: "Create a task; fails if it exists",
-		Long: "Create a task from flags. It fails if the task exists: use update to change it, or apply for files.\n" +
-			"The command runs as it stands, without a shell; use --shell for pipes, variables and globs.",
+		Short: "Create a task",
+		Long: "Create a task from flags. The command fails if the task exists: change a task with update, or apply files.\n\n" +
+			"The process starts without a shell. For pipes, variables and globs, use --shell.",
 		Example: `  carillon task create hello --schedule "@every 5s" -- echo hello
   carillon task create nightly-backup --schedule "30 2 * * *" --timezone Europe/Berlin -- pg_dump orders
   carillon task create report --schedule "0 9 * * MON-FRI" --retries 2 --timeout 10m --label team=data \
@@ -99,7 +99,7 @@ func createCommand(f *factory.Factory) *cobra.Command {
 }
 
 func bindDryRun(cmd *cobra.Command, dry *bool) {
-	cmd.Flags().BoolVar(dry, "dry-run", false, "have the server check it, and tell what would change")
+	cmd.Flags().BoolVar(dry, "dry-run", false, "let the server validate the change and print it, without writing anything")
 }
 
 // wouldBe tells what a dry run of one task found.
@@ -169,9 +169,9 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 	var clear []string
 	cmd := &cobra.Command{
 		Use:   "update TASK... | -l SELECTOR [flags] [-- COMMAND [ARG...]]",
-		Short: "Change the given fields of tasks, and no others",
-		Long: "Change the given fields of tasks, and no others. --label and --env add to what is there; KEY- takes\n" +
-			"one away; --unset sets a field back to its default.",
+		Short: "Change fields of tasks",
+		Long: "Change the fields of tasks that you give as flags. Other fields stay as they are.\n\n" +
+			"--label and --env add to the existing values; KEY- removes one. --unset resets a field to its default.",
 		Example: `  carillon task update nightly-backup --schedule "0 3 * * *"
   carillon task update nightly-backup --label team=data --label old- --unset retry
   carillon task update nightly-backup --revision 812 --timeout 20m
@@ -183,9 +183,9 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 	}
 	flags.bind(cmd)
 	revision.bind(cmd)
-	cmd.Flags().StringVarP(&p.Selector, "where", "l", "", "tasks whose labels match this `SELECTOR`, such as team=data (--selector is of nodes)")
+	cmd.Flags().StringVarP(&p.Selector, "where", "l", "", "tasks whose labels match this `SELECTOR`, such as team=data (--selector selects nodes)")
 	bindDryRun(cmd, &p.DryRun)
-	cmd.Flags().StringSliceVar(&clear, "unset", nil, "field to set back to its default, such as retry or labels.team; may be repeated")
+	cmd.Flags().StringSliceVar(&clear, "unset", nil, "reset this field to its default, such as retry or labels.team; may be repeated")
 	complete.Register(cmd, "unset", completeUnset)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()

@@ -32,18 +32,19 @@ func editCommand(f *factory.Factory) *cobra.Command {
 	e := &editing{Factory: f}
 	cmd := &cobra.Command{
 		Use:   "edit TASK",
-		Short: "Change a task in your editor",
-		Long: "Change a task in your editor, $VISUAL or $EDITOR: its fields that differ from the defaults, as YAML. What is\n" +
-			"saved is applied if the task is still as it was. If something is wrong with it, the editor opens again, with\n" +
-			"what is wrong on top; if somebody else changed the task meanwhile, with what they changed. To leave the\n" +
-			"text as it is ends it. Your text is never lost: unless it was applied, it stays in a file, which is told.",
+		Short: "Edit a task in your editor",
+		Long: "Edit a task as YAML in $VISUAL or $EDITOR. The file shows the fields that differ from their defaults.\n" +
+			"When you save and quit, the command applies the file. If you change nothing, it does nothing.\n\n" +
+			"If the file is not valid, the editor opens again with the error at the top. If somebody else changed\n" +
+			"the task in the meantime, it opens again with their changes. Your text is never lost: if it was not\n" +
+			"applied, the command keeps it in a file and prints the path.",
 		Example: `  carillon task edit nightly-backup
   EDITOR="code --wait" carillon task edit nightly-backup
   carillon task edit nightly-backup --editor 'sed -i s/02:30/03:30/'     without a terminal`,
 		Args:              factory.Args(1, 1, "the task's name"),
 		ValidArgsFunction: complete.Task(f),
 	}
-	cmd.Flags().StringVar(&e.editor, "editor", "", "`COMMAND` to use instead of $VISUAL and $EDITOR; it may do without a terminal")
+	cmd.Flags().StringVar(&e.editor, "editor", "", "run this `COMMAND` instead of $VISUAL or $EDITOR; it does not need a terminal")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		if err := factory.RefuseEmpty(cmd, "editor"); err != nil {
 			return err

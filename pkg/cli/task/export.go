@@ -39,12 +39,13 @@ func exportCommand(f *factory.Factory) *cobra.Command {
 	x := &exporting{Factory: f}
 	cmd := &cobra.Command{
 		Use:   "export [TASK...]",
-		Short: "Write tasks as files that apply reads",
-		Long: "Write tasks as YAML with what differs from the defaults, and nothing of the server's: to apply it again\n" +
-			"changes nothing. Without names it is all tasks of the namespace, with -A of all.\n\n" +
-			"With --dir each task is a file of its own, DIR/TASK.yaml, with -A DIR/NAMESPACE/TASK.yaml. A file that\n" +
-			"says the same already is left as it is, with its comments; one that says something else is refused,\n" +
-			"unless --force has it written over.",
+		Short: "Write tasks as files for apply",
+		Long: "Write tasks as YAML, without defaults and without the fields that the server sets. Applying the\n" +
+			"output changes nothing. Without names, the command exports all tasks of the namespace, or with -A of\n" +
+			"all namespaces.\n\n" +
+			"With --dir, each task gets its own file: DIR/TASK.yaml, or with -A DIR/NAMESPACE/TASK.yaml. The\n" +
+			"command keeps a file that already describes the same task, including its comments. It refuses to\n" +
+			"overwrite a file that differs, unless you pass --force.",
 		Example: `  carillon task export > tasks.yaml
   carillon task export nightly-backup 'report-*'
   carillon task export -l team=data --dir tasks/
@@ -54,7 +55,7 @@ func exportCommand(f *factory.Factory) *cobra.Command {
 	factory.LimitFormats(cmd, output.FormatTable, output.FormatYAML, output.FormatJSON, output.FormatJSONL, output.FormatName)
 	cmd.Flags().StringVarP(&x.selector, "selector", "l", "", "tasks whose labels match, such as team=data")
 	cmd.Flags().StringVar(&x.dir, "dir", "", "write a file for each task into this `DIRECTORY`")
-	cmd.Flags().BoolVar(&x.force, "force", false, "with --dir: write over files that say something else")
+	cmd.Flags().BoolVar(&x.force, "force", false, "with --dir: overwrite files that differ")
 	_ = cmd.MarkFlagDirname("dir") // the flag is there
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		if err := factory.RefuseEmpty(cmd, "dir", "selector"); err != nil {

@@ -35,66 +35,66 @@ type taskFlag struct {
 }
 
 var taskFields = []taskFlag{
-	{"schedule", "schedule", []string{}, "`EXPR`: cron (5 or 6 fields), @hourly and its kin, @every 90s, @at TIME, @in 10m, @manual; may be repeated"},
-	{"timezone", "timezone", "", "time `ZONE` of the schedule, such as Europe/Berlin (default UTC)"},
+	{"schedule", "schedule", []string{}, "`EXPR`: cron (5 or 6 fields), @hourly and the like, @every 90s, @at TIME, @in 10m, @manual; may be repeated"},
+	{"timezone", "timezone", "", "time `ZONE` of the schedule, for example as Europe/Berlin (default UTC)"},
 	{"dst-gap", "dst.gap", "", "`POLICY` for ticks whose local time does not exist: run-after (default) or skip"},
 	{"dst-fold", "dst.fold", "", "`POLICY` for ticks whose local time exists twice: first (default) or both"},
 	{"start", "start", "", "no ticks before this `TIME`: RFC 3339, or local in the schedule's zone"},
 	{"end", "end", "", "no ticks after this `TIME`"},
-	{"jitter", "jitter", "", "each tick falls due up to this `DURATION` later, always by the same"},
-	{"max-runs", "max_runs", 0, "`N` ticks run, then no more (default: without end)"},
-	{"ttl", "ttl", "", "`DURATION` after which a task whose schedule has ended is deleted"},
-	{"description", "description", "", "`TEXT`: what the task is for"},
+	{"jitter", "jitter", "", "delay each tick by up to this `DURATION`, but never past the next tick"},
+	{"max-runs", "max_runs", 0, "stop after `N` ticks have run (default: no limit)"},
+	{"ttl", "ttl", "", "delete the task this `DURATION` after its schedule has ended (default: never)"},
+	{"description", "description", "", "`TEXT` that describes the task"},
 	{"dir", "action.process.dir", "", "working `DIRECTORY` (default: the user's home)"},
 	{"user", "action.process.user", "", "run as this `USER` (default: the daemon's)"},
 	{"group", "action.process.group", "", "run with this `GROUP` (default: the user's own)"},
 	{"groups", "action.process.groups", []string{}, "run with these supplementary `GROUPS` (default: the user's)"},
-	{"umask", "action.process.umask", "", "umask in octal, a `MASK` such as 027"},
-	{"nice", "action.process.nice", 0, "`N` from -20, most urgent, to 19"},
-	{"ionice", "action.process.ionice", "", "I/O `CLASS`: idle, best-effort or realtime, with a level: best-effort/7"},
-	{"no-new-privs", "action.process.no_new_privs", false, "setuid programs and their like give no rights"},
-	{"private-tmp", "action.process.private_tmp", false, "a /tmp and a /var/tmp of its own, empty, gone afterwards"},
-	{"scratch", "action.process.scratch", false, "an empty working directory of its own, gone afterwards"},
-	{"enforce", "action.process.enforce", "", "`WHAT` if a node cannot enforce that, or a limit: require (default) or report"},
-	{"timeout", "timeout", "", "limit for one attempt, a `DURATION` such as 10m (calls to the server keep their 30s)"},
-	{"kill-grace", "kill_grace", "", "`DURATION` from the kill signal to SIGKILL (default 10s)"},
-	{"kill-signal", "kill_signal", "", "`SIGNAL` that asks a process to end (default SIGTERM)"},
-	{"success-exit-codes", "success.exit_codes", []int{}, "exit `CODES` that are success (default 0)"},
-	{"success-output", "success.output", "", "success takes a line of output that matches this `PATTERN` (RE2)"},
-	{"success-not-output", "success.not_output", "", "a line of output that matches this `PATTERN` (RE2) is a failure"},
-	{"overlap", "overlap", "", "`POLICY` for a tick while the task still runs: skip (default), queue, replace or allow"},
-	{"queue-limit", "queue.limit", 0, "with --overlap queue: `N` ticks may wait (default 10)"},
-	{"queue-drop", "queue.drop", "", "with --overlap queue: `WHICH` is skipped when it is full: newest (default) or oldest"},
-	{"max-active", "max_active", 0, "with --overlap allow: at most `N` runs at once"},
-	{"missed", "missed.policy", "", "`POLICY` for ticks that come to light late: latest (default), skip or all"},
-	{"missed-grace", "missed.grace", "", "a tick late by this `DURATION` is still on time (default 10s)"},
-	{"missed-window", "missed.window", "", "ticks older than this `DURATION` never run (default 1h)"},
-	{"missed-limit", "missed.limit", 0, "with --missed all: at most `N` (default 100)"},
-	{"start-deadline", "start_deadline", "", "a tick that has not started this `DURATION` after it fell due is missed"},
-	{"retry-attempts", "retry.attempts", 0, "`N` attempts in all, the first included (default 1)"},
+	{"umask", "action.process.umask", "", "set the umask to this octal `MASK`, such as 027"},
+	{"nice", "action.process.nice", 0, "set the niceness to `N`, from -20 (highest priority) to 19"},
+	{"ionice", "action.process.ionice", "", "set the I/O scheduling `CLASS`: idle, best-effort or realtime, optionally with a level, such as best-effort/7"},
+	{"no-new-privs", "action.process.no_new_privs", false, "do not let the process gain privileges, for example from setuid programs"},
+	{"private-tmp", "action.process.private_tmp", false, "give each attempt its own empty /tmp and /var/tmp, and delete them when it ends"},
+	{"scratch", "action.process.scratch", false, "give each attempt its own empty working directory, and delete it when it ends"},
+	{"enforce", "action.process.enforce", "", "`WHAT` to do if a node cannot enforce a limit or an isolation setting: require (fail, the default) or report"},
+	{"timeout", "timeout", "", "kill an attempt that runs longer than this `DURATION`, such as 10m (does not change the 30s limit of calls to the server)"},
+	{"kill-grace", "kill_grace", "", "`DURATION` between the kill signal and SIGKILL (default 10s)"},
+	{"kill-signal", "kill_signal", "", "`SIGNAL` that asks the process to stop (default SIGTERM)"},
+	{"success-exit-codes", "success.exit_codes", []int{}, "exit `CODES` that count as success (default 0)"},
+	{"success-output", "success.output", "", "succeed only if a line of output matches this `PATTERN` (RE2 syntax)"},
+	{"success-not-output", "success.not_output", "", "fail if a line of output matches this `PATTERN` (RE2 syntax)"},
+	{"overlap", "overlap", "", "`POLICY` for ticks that fall due while a run is active: skip (default), queue, replace or allow"},
+	{"queue-limit", "queue.limit", 0, "with --overlap queue: let at most `N` ticks wait (default 10)"},
+	{"queue-drop", "queue.drop", "", "with --overlap queue: `WHICH` tick to skip when the queue is full: newest (default) or oldest"},
+	{"max-active", "max_active", 0, "with --overlap allow: let at most `N` runs be active at the same time (default: no limit)"},
+	{"missed", "missed.policy", "", "`POLICY` for ticks that are discovered late: latest (default), skip or all"},
+	{"missed-grace", "missed.grace", "", "treat ticks that are at most this `DURATION` late as on time (default 10s)"},
+	{"missed-window", "missed.window", "", "do not run ticks that are older than this `DURATION` (default 1h)"},
+	{"missed-limit", "missed.limit", 0, "with --missed all: run at most the newest `N` ticks (default 100)"},
+	{"start-deadline", "start_deadline", "", "record a tick as missed if it has not started within this `DURATION` after it fell due"},
+	{"retry-attempts", "retry.attempts", 0, "make at most `N` attempts, including the first (default 1)"},
 	{"retry-backoff", "retry.backoff", "", "`DURATION` to wait before the second attempt (default 10s)"},
-	{"retry-factor", "retry.factor", "", "each wait is the last times `X` (default 2)"},
-	{"retry-jitter", "retry.jitter", "", "spread each wait by this `PART` of it, 0 to 1 (default 0.2)"},
+	{"retry-factor", "retry.factor", "", "multiply the wait by `X` after each attempt (default 2)"},
+	{"retry-jitter", "retry.jitter", "", "vary each wait at random by up to this `FRACTION` of it, 0 to 1 (default 0.2)"},
 	{"retry-max-backoff", "retry.max_backoff", "", "longest `DURATION` between attempts (default 5m)"},
-	{"retry-on", "retry.on", []string{}, "`STATES`: failed, timed_out, lost (default failed,timed_out)"},
+	{"retry-on", "retry.on", []string{}, "retry attempts that end in these `STATES`: failed, timed_out, lost (default failed,timed_out)"},
 	{"retry-exit-codes", "retry.exit_codes", []int{}, "retry failed attempts with these exit `CODES` only (default: any)"},
 	{"pause-after-failures", "pause_after_failures", 0, "pause the task when `N` runs in a row have failed"},
-	{"selector", "target.selector", "", "`SELECTOR` of the nodes that may run it, such as 'role=db, disk_free > 10Gi'"},
-	{"strategy", "target.strategy", "", "`WHICH` of them has a run: auto (default), round-robin, random, weighted, least-loaded, hash, first or sticky"},
-	{"hash-key", "target.key", "", "with --strategy hash: runs with the same `KEY` go to the same node (default: the task's name)"},
-	{"order", "target.order", []string{}, "with --strategy first: the `NODES` that may run it, the best first"},
-	{"count", "target.count", "", "each run has a part on `N` nodes, or on all that match (default 1)"},
-	{"parts", "target.parts", 0, "each run has `N` parts, on any nodes"},
-	{"stagger", "target.stagger", "", "`DURATION` between the start of a part and of the next"},
-	{"succeed", "target.succeed", "", "`HOW-MANY` parts have to succeed: all (default), any, a number, or such as 80%"},
-	{"output-streams", "output.streams", "", "standard output and error by one pipe, `HOW`: merged (default), or apart, told apart"},
-	{"output-limit", "output.limit", "", "`SIZE` that is kept of each attempt's output, such as 10Mi (default: the node's)"},
-	{"output-keep", "output.keep", "", "`DURATION` for which output is kept after its end (default: the node's)"},
-	{"output-compress", "output.compress", false, "compress output when the attempt has ended (default true)"},
-	{"keep", "history.keep", 0, "`N` ended runs to remember (default 20)"},
-	{"record", "history.record", "", "`WHICH` ended runs to remember: all (default) or failures"},
-	{"shadow", "shadow", false, "decide and record its ticks, and start nothing"},
-	{"paused", "paused", false, "has no ticks until it is resumed"},
+	{"selector", "target.selector", "", "run only on nodes that match this `SELECTOR`, such as 'role=db, disk_free > 10Gi'"},
+	{"strategy", "target.strategy", "", "`STRATEGY` that chooses among these nodes: auto (default), round-robin, random, weighted, least-loaded, hash, first or sticky"},
+	{"hash-key", "target.key", "", "with --strategy hash: tasks with the same `KEY` run on the same node (default: the task's name)"},
+	{"order", "target.order", []string{}, "with --strategy first: the `NODES` that may run it, in order of preference"},
+	{"count", "target.count", "", "run one part of each run on each of `N` nodes, or on all matching nodes with all (default 1)"},
+	{"parts", "target.parts", 0, "split each run into `N` parts, which run on any matching nodes"},
+	{"stagger", "target.stagger", "", "wait for this `DURATION` between the starts of two parts"},
+	{"succeed", "target.succeed", "", "`HOW-MANY` parts must succeed: all (default), any, a number, or a percentage such as 80%"},
+	{"output-streams", "output.streams", "", "`HOW` to read stdout and stderr: merged (one pipe, the default) or apart (two pipes)"},
+	{"output-limit", "output.limit", "", "keep at most this `SIZE` of each attempt's output, such as 10Mi (default and maximum: the node's setting)"},
+	{"output-keep", "output.keep", "", "keep output for this `DURATION` after the attempt ends (default and maximum: the node's setting)"},
+	{"output-compress", "output.compress", false, "compress output after the attempt has ended (default true)"},
+	{"keep", "history.keep", 0, "keep the last `N` ended runs in the history (default 20)"},
+	{"record", "history.record", "", "`WHICH` ended runs to keep in the history: all (default) or failures"},
+	{"shadow", "shadow", false, "shadow mode: record what would have run, but start no process"},
+	{"paused", "paused", false, "pause the task: it has no ticks until you resume it"},
 }
 
 func (f *taskFlags) bind(cmd *cobra.Command) {
@@ -119,12 +119,12 @@ func (f *taskFlags) bind(cmd *cobra.Command) {
 		}
 	}
 
-	flags.Int("retries", 0, "`N` attempts after the first; the same as --retry-attempts less one")
-	flags.StringArrayVar(&f.labels, "label", nil, "label as `KEY=VALUE`; may be repeated")
-	flags.StringArrayVar(&f.env, "env", nil, "environment variable as `NAME=VALUE`; may be repeated")
-	flags.StringArrayVar(&f.limits, "limit", nil, "limit of its processes as `NAME=VALUE`, such as memory=1Gi, cpu=1.5, open_files=64; may be repeated")
-	flags.StringVar(&f.shell, "shell", "", "a `LINE` for /bin/sh -c instead of a command")
-	flags.BoolVar(&f.noop, "noop", false, "do nothing, successfully: for tests")
+	flags.Int("retries", 0, "make at most `N` attempts after the first; --retries 2 is the same as --retry-attempts 3")
+	flags.StringArrayVar(&f.labels, "label", nil, "set a label, as `KEY=VALUE`; may be repeated")
+	flags.StringArrayVar(&f.env, "env", nil, "set an environment variable, as `NAME=VALUE`; may be repeated")
+	flags.StringArrayVar(&f.limits, "limit", nil, "set a resource limit, as `NAME=VALUE`, such as memory=1Gi, cpu=1.5, open_files=64; may be repeated")
+	flags.StringVar(&f.shell, "shell", "", "run this `LINE` with /bin/sh -c instead of a command")
+	flags.BoolVar(&f.noop, "noop", false, "start no process and always succeed; for tests")
 	flags.SortFlags = false
 	completeTaskFlags(cmd)
 }

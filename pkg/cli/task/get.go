@@ -30,8 +30,8 @@ func getCommand(f *factory.Factory) *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
 		Use:   "get TASK...",
-		Short: "Show tasks with all their fields",
-		Long:  "Show tasks with all their fields. What -o yaml prints can be edited and applied again.",
+		Short: "Show tasks with all fields",
+		Long:  "Show tasks with all fields. You can edit the output of -o yaml and apply it again.",
 		Example: `  carillon task get nightly-backup
   carillon task get nightly-backup -o yaml > nightly-backup.yaml
   carillon task get nightly-backup --generation 7
@@ -41,7 +41,7 @@ func getCommand(f *factory.Factory) *cobra.Command {
 	}
 	p.Bind(cmd, false)
 	watch.BindFlag(cmd, &follow)
-	cmd.Flags().Int64Var(&generation, "generation", 0, "the task as its `VERSION` said, if that is kept (task history --versions)")
+	cmd.Flags().Int64Var(&generation, "generation", 0, "show this `VERSION` of the task, if it is still kept (see task history --versions)")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
 		c, err := f.Connect()

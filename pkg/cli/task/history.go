@@ -22,9 +22,9 @@ func historyCommand(f *factory.Factory) *cobra.Command {
 	var versions bool
 	cmd := &cobra.Command{
 		Use:   "history TASK",
-		Short: "Show how the runs of a task ended, newest first",
-		Long: "Show the runs of a task, newest first: what waits and runs, what ended, and ticks that did not run.\n" +
-			"With --versions: what the task itself has been, who changed it, when, and what.",
+		Short: "Show the runs of a task, newest first",
+		Long: "Show the runs of a task, newest first: waiting, active and ended runs, and ticks that did not run.\n\n" +
+			"With --versions, show the versions of the task itself: who changed what, and when.",
 		Example: `  carillon task history nightly-backup
   carillon task history nightly-backup --state failed --limit 5
   carillon task history nightly-backup -o jsonl
@@ -45,7 +45,7 @@ func historyCommand(f *factory.Factory) *cobra.Command {
 		return failed
 	})
 
-	cmd.Flags().BoolVar(&versions, "versions", false, "the versions of the task instead of its runs")
+	cmd.Flags().BoolVar(&versions, "versions", false, "show the versions of the task instead of its runs")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		r, err := selection.ParseRef(f, words[0])
 		if err != nil {
@@ -100,8 +100,8 @@ func historyCommand(f *factory.Factory) *cobra.Command {
 func keysCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keys TASK",
-		Short: "Show where a task lives in etcd, and how to look at it",
-		Long:  "Show the keys in etcd that belong to a task, and the etcdctl line that prints them without Carillon.",
+		Short: "Show the etcd keys of a task",
+		Long:  "Show the etcd keys of a task, and the etcdctl command that prints them without Carillon.",
 		Example: `  carillon task keys nightly-backup
   carillon task keys nightly-backup -o name`,
 		Args:              factory.Args(1, 1, "the task's name"),

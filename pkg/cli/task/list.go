@@ -36,7 +36,7 @@ func (l *listing) bind(cmd *cobra.Command) {
 	f.BoolVar(&l.failing, "failing", false, "only tasks of which a run has failed for good, and none has succeeded since")
 	f.BoolVar(&l.paused, "paused", false, "only tasks that are paused")
 	f.StringVar(&l.sort, "sort", client.SortName, "by `ORDER`: name, next, last (the latest first) or lateness (of the last run)")
-	f.IntVar(&l.limit, "limit", 0, "at most so many (0: all)")
+	f.IntVar(&l.limit, "limit", 0, "maximum number of results (0: no limit)")
 	watch.BindFlag(cmd, &l.watch)
 	complete.RegisterFixed(cmd, "sort", sorts...)
 }
@@ -68,9 +68,10 @@ func listCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "list [NAME|GLOB...]",
 		Aliases: []string{"ls"},
-		Short:   "List tasks: when they run next, how they fared",
-		Long: "List tasks: when they run next, how they fared. The server looks for those that match, and sorts. LAST 10 are the\n" +
-			"last runs and ticks that did not run, the newest at the right. Further columns: -o wide, or --columns.",
+		Short:   "List tasks with their next tick and last runs",
+		Long: "List tasks with their state, their next tick and their last runs. The server filters and sorts.\n\n" +
+			"LAST 10 shows the last ten runs and ticks that did not run, the newest on the right. For more columns,\n" +
+			"use -o wide or --columns.",
 		Example: `  carillon task list
   carillon task list -A --sort next --limit 20
   carillon task list --failing

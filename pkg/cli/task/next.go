@@ -39,11 +39,13 @@ func NextCommand(f *factory.Factory) *cobra.Command {
 	var u upcoming
 	cmd := &cobra.Command{
 		Use:   "next TASK...",
-		Short: "Show the ticks of tasks that come next",
-		Long: "Show the ticks that come next: of one task in its time zone, with what the clock changes do to them; of several,\n" +
-			"or of all if none is named, merged. --for and --until make it a span of time, of which 1000 ticks are shown\n" +
-			"unless --count says otherwise. Times without an offset are of the task's zone, and of yours where there are\n" +
-			"several tasks. What H stands for, and the zone of each: -o wide.",
+		Short: "Show the next ticks of tasks",
+		Long: "Show the next ticks of one task, of several tasks, or of all tasks if you name none.\n\n" +
+			"For one task, times are in its time zone, and notes mark ticks that daylight saving time moves, drops or\n" +
+			"doubles. The ticks of several tasks are merged, and times are in your time zone. Times that you pass\n" +
+			"without an offset are in the same zone.\n\n" +
+			"With --for or --until, the command shows up to 1000 ticks in that period; --count changes the limit.\n" +
+			"-o wide shows the zone of each task and the values that H stands for.",
 		Example: `  carillon task next nightly-backup --count 10
   carillon task next nightly-backup --from 2027-03-27 --until 2027-03-30
   carillon next
@@ -53,11 +55,11 @@ func NextCommand(f *factory.Factory) *cobra.Command {
 	}
 	u.Flags.Bind(cmd, false)
 	flags := cmd.Flags()
-	flags.IntVar(&u.count, "count", usualCount, "at most so many")
-	flags.StringVar(&u.from, "from", "", "ticks after this `TIME` (default now)")
-	flags.StringVar(&u.until, "until", "", "no ticks after this `TIME`, which may be a time of day that comes")
-	flags.DurationVar(&u.span, "for", 0, "no ticks more than this `DURATION` after now, or after --from")
-	flags.BoolVar(&u.failing, "failing", false, "only of tasks that are failing")
+	flags.IntVar(&u.count, "count", usualCount, "maximum number of ticks")
+	flags.StringVar(&u.from, "from", "", "show ticks after this `TIME` (default now)")
+	flags.StringVar(&u.until, "until", "", "show no ticks after this `TIME`, or after the next occurrence of a time of day")
+	flags.DurationVar(&u.span, "for", 0, "show ticks within this `DURATION` from now, or from --from")
+	flags.BoolVar(&u.failing, "failing", false, "show only tasks that are failing")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		if u.span < 0 || u.span == 0 && flags.Changed("for") {
 			return failure.Usage("--for %s: must be more than 0", u.span)

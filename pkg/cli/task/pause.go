@@ -19,18 +19,19 @@ func pauseCommand(f *factory.Factory) *cobra.Command {
 	var until, reason string
 	cmd := &cobra.Command{
 		Use:   "pause",
-		Short: "Stop the ticks of tasks; what runs goes on",
-		Long: "Stop the ticks of tasks. Runs that wait or run already go on, and a trigger still works. With --until ticks\n" +
-			"come again by themselves after that time; those that fell into the pause do not run later. Of a task that\n" +
-			"is paused already, what is given changes.",
+		Short: "Pause the schedules of tasks",
+		Long: "Pause the schedules of tasks. Paused tasks have no ticks. Waiting and active runs continue, and you can\n" +
+			"still trigger the tasks. With --until, the schedules resume at that time. Ticks that fell into the pause\n" +
+			"never run.\n\n" +
+			"For a task that is already paused, the command changes the end or the reason that you pass.",
 		Example: `  carillon task pause nightly-backup
   carillon task pause nightly-backup --until 18:00 --reason "disk is being replaced"
   carillon task pause 'sync-*' --until 2h --yes
   carillon task pause -l team=data --until "2026-12-27 08:00" --yes`,
 	}
 	revision.bind(cmd)
-	cmd.Flags().StringVar(&until, "until", "", "`TIME` or duration: 2h, 18:00, \"2026-12-24 18:00\" in the task's zone, or RFC 3339 (default: until it is resumed)")
-	cmd.Flags().StringVar(&reason, "reason", "", "`TEXT`: why, for whoever looks at the task")
+	cmd.Flags().StringVar(&until, "until", "", "resume at this `TIME`, or after this duration: 2h, 18:00, \"2026-12-24 18:00\" in the task's zone, or RFC 3339 (default: when you resume it)")
+	cmd.Flags().StringVar(&reason, "reason", "", "`TEXT` that explains the pause to other users")
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		return factory.RefuseEmpty(cmd, "until", "reason")
 	}
@@ -65,9 +66,9 @@ func resumeCommand(f *factory.Factory) *cobra.Command {
 	var revision revisionFlag
 	cmd := &cobra.Command{
 		Use:   "resume",
-		Short: "Let paused tasks tick again, from now on",
-		Long: "Let paused tasks tick again, from now on, whoever paused them: a user, or Carillon after too many failures,\n" +
-			"which are counted anew then. Ticks that fell into the pause do not run later.",
+		Short: "Resume the schedules of paused tasks",
+		Long: "Resume the schedules of paused tasks, whether a user paused them or Carillon did after too many failures.\n" +
+			"The count of failures in a row starts again at zero. Ticks that fell into the pause never run.",
 		Example: `  carillon task resume nightly-backup
   carillon task resume -l team=data --yes`,
 	}

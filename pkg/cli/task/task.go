@@ -23,10 +23,10 @@ func Command(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "task",
 		Aliases: []string{"tasks"},
-		Short:   "What is scheduled: create, change, look at, run now",
+		Short:   "Manage tasks",
 	}
 	cmd.AddGroup(
-		&cobra.Group{ID: "look", Title: "Look:"},
+		&cobra.Group{ID: "look", Title: "View:"},
 		&cobra.Group{ID: "change", Title: "Change:"},
 		&cobra.Group{ID: "fire", Title: "Run and stop:"},
 	)
@@ -129,7 +129,7 @@ func deleteCommand(f *factory.Factory) *cobra.Command {
 	var revision revisionFlag
 	cmd := &cobra.Command{
 		Use:   "delete",
-		Short: "Delete tasks, with their history and what waits",
+		Short: "Delete tasks with their history",
 		Long:  "Delete tasks with their history and their waiting runs. Active runs are cancelled.",
 		Example: `  carillon task delete nightly-backup
   carillon task delete 'tmp-*' --dry-run
@@ -149,7 +149,7 @@ func deleteCommand(f *factory.Factory) *cobra.Command {
 type revisionFlag int64
 
 func (r *revisionFlag) bind(cmd *cobra.Command) {
-	cmd.Flags().Var(r, "revision", "only if the task is still at this revision; else exit code 4")
+	cmd.Flags().Var(r, "revision", "change the task only if it is still at this revision; otherwise exit with 4")
 }
 
 // ofOne has a verb refuse a revision for more than one task.

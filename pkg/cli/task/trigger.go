@@ -26,17 +26,18 @@ func triggerCommand(f *factory.Factory) *cobra.Command {
 	}
 	cmd := &cobra.Command{
 		Use:   "trigger",
-		Short: "Run tasks now, whatever their schedule",
-		Long: "Run tasks now, whatever their schedule, paused or not. With --wait the command prints what the runs write, retries\n" +
-			"included, until all have ended, and fails with 9 if one did not succeed. With -q, or -o json, it prints no output.",
+		Short: "Run tasks now",
+		Long: "Run tasks now, independent of their schedules. This also works for paused tasks.\n\n" +
+			"With --wait, the command prints the output of the runs, including retries, until all runs have ended. It\n" +
+			"exits with 9 if a run did not succeed. With -q or -o json it does not print the output.",
 		Example: `  carillon task trigger nightly-backup
   carillon task trigger nightly-backup --wait --env TARGET=/mnt/usb
   carillon task trigger nightly-backup --wait --exit-status && echo done`,
 	}
 	p := bindTasks(f, cmd)
-	cmd.Flags().StringArrayVar(&flags.env, "env", nil, "further environment of this run as NAME=value; may be repeated")
-	cmd.Flags().BoolVar(&flags.wait, "wait", false, "wait for the end; exit code 9 if it is no success")
-	cmd.Flags().BoolVar(&flags.exitStatus, "exit-status", false, "with --wait: end with the exit code of the process that failed")
+	cmd.Flags().StringArrayVar(&flags.env, "env", nil, "set an environment variable for this run, as NAME=value; may be repeated")
+	cmd.Flags().BoolVar(&flags.wait, "wait", false, "wait until the runs have ended; exit with 9 if one did not succeed")
+	cmd.Flags().BoolVar(&flags.exitStatus, "exit-status", false, "with --wait: exit with the exit code of the failed process")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
 

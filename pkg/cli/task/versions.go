@@ -96,17 +96,17 @@ func rollbackCommand(f *factory.Factory) *cobra.Command {
 	var revision revisionFlag
 	cmd := &cobra.Command{
 		Use:   "rollback TASK",
-		Short: "Make a former version of a task the newest",
-		Long: "Make a former version of a task the newest: by default the last that says something else than the one in\n" +
-			"force. It is a new version; nothing is lost. Whether the task is paused stays as it is.",
+		Short: "Roll a task back to an earlier version",
+		Long: "Roll a task back to an earlier version: by default, the latest version that differs from the current\n" +
+			"one. The rollback creates a new version, so nothing is lost. It does not pause or resume the task.",
 		Example: `  carillon task history nightly-backup --versions
   carillon task rollback nightly-backup --dry-run
   carillon task rollback nightly-backup --to 7`,
 		Args:              factory.Args(1, 1, "the task's name"),
 		ValidArgsFunction: complete.Task(f),
 	}
-	cmd.Flags().Int64Var(&to, "to", 0, "the `GENERATION` to go back to (default: the newest that differs)")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would change")
+	cmd.Flags().Int64Var(&to, "to", 0, "roll back to this `GENERATION` (default: the newest that differs)")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print what would change, without changing it")
 	revision.bind(cmd)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		if cmd.Flags().Changed("to") && to < 1 {

@@ -24,10 +24,11 @@ func WhyCommand(f *factory.Factory) *cobra.Command {
 	var q client.WhyQuestion
 	cmd := &cobra.Command{
 		Use:   "why TASK|RUN",
-		Short: "Say why a task ran at a time, did not, or will",
-		Long: "Say why a task ran at a time, did not, or will: one sentence, and the evidence below it.\n" +
-			"Without a time it is about the latest tick and the next one. Times are local times of the task's zone,\n" +
-			"or of --timezone, unless they have an offset; a date is the whole day. A run is asked about by its name, too.",
+		Short: "Explain why a task ran, did not run, or will run",
+		Long: "Explain why a task ran, did not run, or will run at a given time: one sentence, followed by the evidence.\n" +
+			"You can also name a run.\n\n" +
+			"Without a time, the command explains the latest tick and the next one. Times without an offset are in the\n" +
+			"task's time zone, or in --timezone. A date means the whole day.",
 		Example: `  carillon why nightly-backup
   carillon why nightly-backup --at '2026-03-29 02:30'
   carillon why nightly-backup@-1
@@ -37,10 +38,10 @@ func WhyCommand(f *factory.Factory) *cobra.Command {
 		ValidArgsFunction: complete.Task(f),
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&q.At, "at", "", "a `TIME`, past or to come: 2026-03-29T02:30, 02:30 for today, or a date")
-	flags.StringVar(&q.From, "from", "", "the beginning of a range, a `TIME`")
-	flags.StringVar(&q.To, "to", "", "its end, a `TIME` (default now)")
-	flags.StringVar(&q.Timezone, "timezone", "", "read and show local times in this `ZONE` (default the task's)")
+	flags.StringVar(&q.At, "at", "", "explain this `TIME`, in the past or the future: 2026-03-29T02:30, 02:30 for today, or a date")
+	flags.StringVar(&q.From, "from", "", "start of a range, a `TIME`")
+	flags.StringVar(&q.To, "to", "", "end of the range, a `TIME` (default now)")
+	flags.StringVar(&q.Timezone, "timezone", "", "read and print local times in this `ZONE` (default: the task's)")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		if err := factory.RefuseEmpty(cmd, "at", "from", "to", "timezone"); err != nil {
 			return err

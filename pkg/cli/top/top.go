@@ -22,10 +22,10 @@ func Command(f *factory.Factory) *cobra.Command {
 	var ahead, every time.Duration
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "A screen of what is wrong, what comes, what runs, and the nodes",
-		Long: "A screen that is kept up to date: problems first (failing, overdue, stuck, lost, nodes that are silent), then the\n" +
-			"next ticks, what runs, and the nodes. ? tells the keys. It shows all namespaces; with -n only rows of that one.\n\n" +
-			"Where there is no terminal, or with --once, it prints one picture and ends. With -o json that is the board itself.",
+		Short: "Show a live dashboard of the cluster",
+		Long: "Show a live dashboard: problems (failing, overdue, stuck and lost tasks, silent nodes), the next ticks, active runs and\n" +
+			"nodes. Press ? for the keys. The dashboard shows all namespaces, or with -n only one.\n\n" +
+			"Without a terminal, or with --once, the command prints the dashboard once and exits. -o json prints its data.",
 		Example: `  carillon top
   carillon top --once
   carillon top --once -o json | jq '.failing[].task'
@@ -33,9 +33,9 @@ func Command(f *factory.Factory) *cobra.Command {
 		Args: factory.Args(0, 0, ""),
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&once, "once", false, "print one picture, and end")
-	flags.DurationVar(&ahead, "ahead", 10*time.Minute, "ticks that come within this `DURATION`, at most 24h")
-	flags.DurationVar(&every, "every", time.Second, "look again after this `DURATION`, at least 500ms")
+	flags.BoolVar(&once, "once", false, "print the dashboard once and exit")
+	flags.DurationVar(&ahead, "ahead", 10*time.Minute, "show ticks within this `DURATION`, at most 24h")
+	flags.DurationVar(&every, "every", time.Second, "refresh at this interval, a `DURATION` of at least 500ms")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case ahead <= 0 || ahead > 24*time.Hour:

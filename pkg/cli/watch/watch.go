@@ -20,7 +20,7 @@ import (
 
 // BindFlag declares -w.
 func BindFlag(cmd *cobra.Command, watch *bool) {
-	cmd.Flags().BoolVarP(watch, "watch", "w", false, "go on: redraw on a terminal, else a line for each change")
+	cmd.Flags().BoolVarP(watch, "watch", "w", false, "keep watching: redraw on a terminal, print one line per change elsewhere")
 }
 
 // List is a list that is shown while it changes. Events say that something may
