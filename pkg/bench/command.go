@@ -29,12 +29,12 @@ import (
 func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure Carillon against what its etcd can do",
-		Long: "Measure Carillon on this machine: its real parts, in this process, against an etcd that is embedded or given.\n" +
-			"Each benchmark works under a prefix of its own, /carillon-bench-<random>, which it deletes at the end, and touches nothing else.\n" +
-			"Rates come with the limit that etcd sets to the same writes, measured in the same run. Afterwards every revision is read\n" +
-			"back: a figure is verified if each tick was decided once and each run ended once. One that is not makes the command fail.\n\n" +
-			"Do not point it at an etcd whose users would mind: it takes all that etcd has to give.",
+		Short: "Run benchmarks of Carillon and etcd",
+		Long: "Measure Carillon on this machine, with its real components in this process, against an embedded or an external etcd.\n" +
+			"Each benchmark uses its own prefix, /carillon-bench-<random>, deletes it at the end, and touches no other keys.\n" +
+			"It also reports the rate that etcd reaches with the same writes, measured in the same run. Afterwards it reads every\n" +
+			"revision back: a result is verified if each tick was decided once and each run ended once. Otherwise the command fails.\n\n" +
+			"Do not use an etcd that other applications depend on: the benchmark takes all of its capacity.",
 		Example: "  carillon bench fire\n" +
 			"  carillon bench lifecycle --commit direct --transport grpc -o json\n" +
 			"  carillon bench fire --duration 3s --tasks 1000\n" +
@@ -63,32 +63,32 @@ type kind struct {
 func kinds() []kind {
 	load := []string{"tasks", "keep", "limit-duration", "duration", "warmup"}
 	return []kind{
-		{use: "limit", short: "What this etcd can do, without Carillon", run: (*bench).limit, flags: []string{"duration", "value-bytes"},
+		{use: "limit", short: "Measure etcd alone, without Carillon", run: (*bench).limit, flags: []string{"duration", "value-bytes"},
 			long: "Write to etcd with its client alone, in the shapes in which Carillon writes; the duration is for each.\n" +
 				"limit/fire_commit is what fire is held against, limit/fire_finish what lifecycle is.",
 			defaults: func(s *settings) { s.Duration = 4 * time.Second }},
-		{use: "fire", short: "Ticks decided and dispatched, each second", run: (*bench).fire, flags: load,
+		{use: "fire", short: "Measure ticks decided and dispatched per second", run: (*bench).fire, flags: load,
 			long: "Decide ticks and dispatch their runs as fast as that goes, into the inbox of a node that does not look at it."},
-		{use: "lifecycle", short: "Whole runs that do nothing, each second", run: (*bench).lifecycle, flags: append(load, "overlap", "outstanding"),
+		{use: "lifecycle", short: "Measure complete no-op runs per second", run: (*bench).lifecycle, flags: append(load, "overlap", "outstanding"),
 			long: "Dispatch runs, start them, end them, keep and trim their history, as fast as that goes. The action does nothing.\n" +
 				"With --overlap skip a tick waits for nobody: if the run before it is active, it is skipped, and counted as such."},
-		{use: "process [-- COMMAND [ARG...]]", short: "Real processes, each second", run: (*bench).process,
+		{use: "process [-- COMMAND [ARG...]]", short: "Measure real processes per second", run: (*bench).process,
 			flags: append(load, "overlap", "outstanding", "slots", "guardian", "cgroup"),
 			long:  "Like lifecycle, with a process for each run, /bin/true if no other is named, and its output kept.\nThe limit is fork and exec of the same, as many at once as there are slots.",
 			defaults: func(s *settings) {
 				s.Tasks, s.Outstanding, s.Rig.Guardian = 5000, 500, true
 				s.Rig.Cgroup = cgroup.Auto
 			}},
-		{use: "create", short: "Tasks created, each second", run: (*bench).create, flags: []string{"callers", "limit-duration", "duration", "warmup"},
+		{use: "create", short: "Measure tasks created per second", run: (*bench).create, flags: []string{"callers", "limit-duration", "duration", "warmup"},
 			long: "Create tasks in bulk through the API over loopback, then one by one with many callers, by the store below it and by the API,\n" +
 				"while a scheduler takes them up."},
-		{use: "herd", short: "Lateness of many ticks on one instant", run: (*bench).herd,
+		{use: "herd", short: "Measure the lateness of many ticks in the same second", run: (*bench).herd,
 			flags:    []string{"tasks", "keep", "overlap", "slots", "every", "rounds", "executor"},
 			long:     "Let all tasks tick on the same second, several times, and measure from the tick to when etcd had its claim.\nThe runs do nothing, but they end; --executor=false leaves them in the inbox.",
 			defaults: func(s *settings) { s.Tasks = 10_000 }},
-		{use: "latency", short: "Lateness of few ticks on an idle node", run: (*bench).latency, flags: []string{"rate", "keep", "overlap", "duration", "warmup"},
+		{use: "latency", short: "Measure the lateness of ticks on an idle node", run: (*bench).latency, flags: []string{"rate", "keep", "overlap", "duration", "warmup"},
 			long: "Measure from the tick to when etcd had its claim, and to when its action started, with little else to do."},
-		{use: "scale", short: "A scheduler with a million tasks: memory, load, cost of a fire", run: (*bench).scale, check: checkScaleRate,
+		{use: "scale", short: "Measure memory and CPU of a scheduler with a million tasks", run: (*bench).scale, check: checkScaleRate,
 			flags: []string{"tasks", "base", "rate", "duration", "warmup"},
 			long: "Start a scheduler, in a process of its own, on a cluster with many tasks of which nothing is due; weigh it (VmRSS in\n" +
 				"/proc/self/status, less that of one without tasks), see what it uses while it waits, then let some tasks tick each second.\n" +
@@ -97,7 +97,7 @@ func kinds() []kind {
 			defaults: func(s *settings) {
 				s.Tasks, s.Rate, s.Duration, s.Warmup = 1_000_000, 5000, 20*time.Second, 5*time.Second
 			}},
-		{use: "failover", short: "Longest pause of a task when nodes join, drain, restart and die", run: (*bench).failover, check: checkFailoverRate,
+		{use: "failover", short: "Measure the longest pause of a task when nodes join, drain, restart and die", run: (*bench).failover, check: checkFailoverRate,
 			flags: []string{"tasks", "rate", "keep", "duration", "lease-ttl"},
 			long: "Start three nodes, each a process of its own, on a cluster with many tasks of which --rate tick each second. One joins, one\n" +
 				"drains, all are restarted one after another, one is killed, then the leader is. For each, see in etcd when every run was\n" +
@@ -120,24 +120,24 @@ func defaults() settings {
 // bind makes a flag of each setting; of those that not all benchmarks have, of
 // the ones named.
 func (s *settings) bind(f *pflag.FlagSet, named []string) {
-	f.StringSliceVar(&s.Site.Endpoints, "etcd-endpoints", nil, "etcd's endpoints, with commas between (default: an embedded one)")
+	f.StringSliceVar(&s.Site.Endpoints, "etcd-endpoints", nil, "comma-separated etcd endpoints (default: an embedded etcd)")
 	f.StringVar(&s.Site.User, "etcd-user", "", "user name for etcd; the password is CARILLON_ETCD_PASSWORD")
 	f.StringVar(&s.Site.Transport, "transport", s.Site.Transport, "how to reach an embedded etcd: in-process or grpc")
-	f.StringVar(&s.Site.Dir, "temp-dir", "", "where an embedded etcd's data and output go while it lasts (default: the system's place)")
+	f.StringVar(&s.Site.Dir, "temp-dir", "", "directory for temporary data, such as that of an embedded etcd (default: the system's)")
 	f.IntVar(&s.Rig.Shards, "shards", s.Rig.Shards, "shards of the cluster")
 	f.StringVar(&s.Rig.Commit, "commit", s.Rig.Commit, "how writes go to etcd: batch (together) or direct (one by one)")
-	f.BoolVar(&s.Audit, "audit", false, "also have the checker behind carillon audit judge every revision; takes memory")
+	f.BoolVar(&s.Audit, "audit", false, "also check every revision with the rules of carillon audit; needs memory")
 
 	some := pflag.NewFlagSet("", pflag.ContinueOnError)
-	some.IntVar(&s.Tasks, "tasks", s.Tasks, "how many tasks")
+	some.IntVar(&s.Tasks, "tasks", s.Tasks, "number of tasks")
 	some.DurationVar(&s.Duration, "duration", s.Duration, "how long to measure")
-	some.DurationVar(&s.Warmup, "warmup", s.Warmup, "how long to run before that")
-	some.DurationVar(&s.Limit, "limit-duration", s.Limit, "how long to measure the limits, in all; 0s: not")
-	some.IntVar(&s.Callers, "callers", s.Callers, "how many create at once")
+	some.DurationVar(&s.Warmup, "warmup", s.Warmup, "how long to run before the measurement")
+	some.DurationVar(&s.Limit, "limit-duration", s.Limit, "how long to measure the limits of etcd, in total (0s: do not)")
+	some.IntVar(&s.Callers, "callers", s.Callers, "number of concurrent callers")
 	some.StringVar(&s.Overlap, "overlap", s.Overlap, "overlap policy of the tasks: skip or allow")
 	some.IntVar(&s.Keep, "keep", s.Keep, "ended runs kept per task")
 	some.IntVar(&s.Outstanding, "outstanding", s.Outstanding, "runs dispatched and not ended, at most; ticks fall due in herds of half as many")
-	some.IntVar(&s.Rig.Slots, "slots", s.Rig.Slots, "processes at once")
+	some.IntVar(&s.Rig.Slots, "slots", s.Rig.Slots, "processes that run at the same time")
 	some.StringVar(&s.Rig.Cgroup, "cgroup", s.Rig.Cgroup, "control groups of attempts: auto or off")
 	some.BoolVar(&s.Rig.Guardian, "guardian", s.Rig.Guardian, "with a guardian, as an agent has it")
 	some.BoolVar(&s.Rig.Executor, "executor", s.Rig.Executor, "run what is dispatched")
@@ -145,7 +145,7 @@ func (s *settings) bind(f *pflag.FlagSet, named []string) {
 	some.IntVar(&s.Rate, "rate", s.Rate, "ticks each second")
 	some.DurationVar(&s.Every, "every", s.Every, "time between two herds, in whole seconds")
 	some.IntVar(&s.Rounds, "rounds", s.Rounds, "herds that are measured")
-	some.DurationVar(&s.Lease, "lease-ttl", s.Lease, "after how long a silent node is taken to be gone")
+	some.DurationVar(&s.Lease, "lease-ttl", s.Lease, "time after which a silent node counts as gone")
 	some.IntVar(&s.ValueBytes, "value-bytes", s.ValueBytes, "size of the values written")
 	some.VisitAll(func(flag *pflag.Flag) {
 		if slices.Contains(named, flag.Name) {

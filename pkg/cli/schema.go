@@ -11,7 +11,7 @@ import (
 func schemaCommand(f *factory.Factory) *cobra.Command {
 	return factory.LimitFormats(&cobra.Command{
 		Use:   "schema",
-		Short: "Print the JSON Schema of task files, for editors",
+		Short: "Print the JSON Schema of task files",
 		Long: "Print the JSON Schema (draft 2020-12) of task files. Editors that know it complete fields and values,\n" +
 			"explain them, and mark mistakes. With yaml-language-server a file names it in its first line:\n\n" +
 			"  # yaml-language-server: $schema=carillon.schema.json",

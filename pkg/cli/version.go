@@ -21,7 +21,7 @@ type versionInfo struct {
 func versionCommand(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
-		Short:   "Print the versions of this program and of the server",
+		Short:   "Print the version of this program and of the server",
 		Example: "  carillon version\n  carillon version -o json",
 		Args:    factory.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -32,10 +32,10 @@ const (
 func Command(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cert",
-		Short: "A small CA: certificates for nodes, clients and etcd, without a server",
-		Long: "Make certificates for a cluster, for those who have no CA of their own. Keep the directory, and above all\n" +
-			"ca-key.pem, off the nodes: whoever has it can be any node and any client. It takes no certificate back: to shut\n" +
-			"one out before it ends, make a new CA.",
+		Short: "Create certificates for nodes, clients and etcd",
+		Long: "Create certificates for a cluster, if you have no CA of your own. No server is necessary. Do not store the directory,\n" +
+			"and especially ca-key.pem, on the nodes: anyone who has this key can act as any node or client. You cannot revoke a\n" +
+			"certificate. To invalidate one before it expires, create a new CA.",
 	}
 	formats := []string{output.FormatTable, output.FormatJSON, output.FormatYAML, output.FormatName}
 	cmd.AddCommand(factory.LimitFormats(caCommand(f), formats...), factory.LimitFormats(nodeCommand(f), formats...), factory.LimitFormats(clientCommand(f), formats...),
@@ -52,9 +52,9 @@ type certFlags struct {
 }
 
 func (f *certFlags) bind(cmd *cobra.Command, days int) {
-	cmd.Flags().StringVar(&f.dir, "dir", certDir, "`DIRECTORY` of the CA and what it signs")
-	cmd.Flags().IntVar(&f.days, "days", days, "valid for so many `DAYS`")
-	cmd.Flags().BoolVar(&f.force, "force", false, "replace what is there")
+	cmd.Flags().StringVar(&f.dir, "dir", certDir, "`DIRECTORY` of the CA and its certificates")
+	cmd.Flags().IntVar(&f.days, "days", days, "make the certificate valid for this number of `DAYS`")
+	cmd.Flags().BoolVar(&f.force, "force", false, "overwrite existing files")
 	_ = cmd.MarkFlagDirname("dir") // the flag is there
 }
 
@@ -96,12 +96,12 @@ func caCommand(f *factory.Factory) *cobra.Command {
 	name := ""
 	cmd := &cobra.Command{
 		Use:     "ca",
-		Short:   "Make a CA: ca.pem for everybody, ca-key.pem for nobody else",
+		Short:   "Create a CA: ca.pem to distribute, ca-key.pem to keep secret",
 		Example: "  carillon cert ca --dir certs\n  carillon cert ca --dir certs --name \"Carillon of ACME\"",
 		Args:    factory.Args(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	flags.bind(cmd, certDaysOfCA)
-	cmd.Flags().StringVar(&name, "name", "Carillon CA", "its common `NAME`")
+	cmd.Flags().StringVar(&name, "name", "Carillon CA", "common `NAME` of the CA")
 	complete.Register(cmd, "name", cobra.NoFileCompletions)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if name == "" || len(name) > 64 {
@@ -134,17 +134,17 @@ func nodeCommand(f *factory.Factory) *cobra.Command {
 	var hosts, ips []string
 	cmd := &cobra.Command{
 		Use:   "node NAME",
-		Short: "Make a certificate for a node, or a member of etcd",
-		Long: "Make a certificate for a node: for its API, its calls to other nodes, and its way to etcd. A member of etcd can use\n" +
-			"it as well, for clients and for peers. It is for localhost, too. Without --host and --ip, it is for the host NAME.\n" +
-			"As the common name, NAME is the user if etcd takes users from certificates.",
+		Short: "Create a certificate for a node or an etcd member",
+		Long: "Create a certificate for a node: for its API, its calls to other nodes, and its connection to etcd. An etcd member can\n" +
+			"also use it, for clients and for peers. The certificate is always valid for localhost. Without --host and --ip, it is\n" +
+			"also valid for the host NAME. NAME is the common name, and so the user if etcd authenticates users by certificate.",
 		Example: "  carillon cert node n1 --host n1.example.com --ip 10.0.0.1 --dir certs\n" +
 			"  carillon cert node etcd1 --host etcd1 --ip 10.0.0.11 --days 90",
 		Args: factory.Args(1, 1, "the node's name"), ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	flags.bind(cmd, certDays)
-	cmd.Flags().StringSliceVar(&hosts, "host", nil, "`NAME` of its host, as others dial it; may be repeated")
-	cmd.Flags().StringSliceVar(&ips, "ip", nil, "`ADDRESS` of its host; may be repeated")
+	cmd.Flags().StringSliceVar(&hosts, "host", nil, "host `NAME` that others use to connect; may be repeated")
+	cmd.Flags().StringSliceVar(&ips, "ip", nil, "IP `ADDRESS` that others use to connect; may be repeated")
 	complete.Register(cmd, "host", cobra.NoFileCompletions)
 	complete.Register(cmd, "ip", cobra.NoFileCompletions)
 	cmd.RunE = func(_ *cobra.Command, words []string) error {
@@ -225,9 +225,9 @@ func clientCommand(f *factory.Factory) *cobra.Command {
 	var flags certFlags
 	cmd := &cobra.Command{
 		Use:   "client NAME",
-		Short: "Make a certificate for a person or a program that calls the API",
-		Long: "Make a certificate for who calls an API whose agents have tls_client_auth. It takes the place of no token.\n" +
-			"As the common name, NAME is the user if etcd takes users from certificates.",
+		Short: "Create a certificate for an API client",
+		Long: "Create a certificate for a person or a program that calls an API with tls_client_auth. It does not replace the token.\n" +
+			"NAME is the common name, and so the user if etcd authenticates users by certificate.",
 		Example: "  carillon cert client ann --dir certs\n  carillon task list --ca-file certs/ca.pem --cert-file certs/ann.pem --key-file certs/ann-key.pem",
 		Args:    factory.Args(1, 1, "the client's name"), ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -247,14 +247,14 @@ func renewCommand(f *factory.Factory) *cobra.Command {
 	dir := ""
 	cmd := &cobra.Command{
 		Use:   "renew NAME...",
-		Short: "Make certificates anew, for the same names and as long",
-		Long: "Make certificates anew, for the same names, for as long as the former ones, with new keys. The CA keeps its key, so\n" +
-			"that what it has signed stays valid: renew ca, put ca.pem on all hosts, then renew the rest. Agents take files that\n" +
-			"are replaced by themselves.",
+		Short: "Renew certificates",
+		Long: "Renew certificates with new keys, for the same names and the same validity period. The CA keeps its key, so the\n" +
+			"certificates that it has signed stay valid. To renew everything, renew ca, copy ca.pem to all hosts, then renew the\n" +
+			"rest. Agents reload files that have been replaced.",
 		Example: "  carillon cert renew n1 n2 n3 --dir certs\n  carillon cert renew ca --dir certs",
 		Args:    factory.Args(1, -1, "the name"), ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	cmd.Flags().StringVar(&dir, "dir", certDir, "`DIRECTORY` of the CA and what it signs")
+	cmd.Flags().StringVar(&dir, "dir", certDir, "`DIRECTORY` of the CA and its certificates")
 	_ = cmd.MarkFlagDirname("dir") // the flag is there
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		return batch.ForEach(cmd.Context(), f, words, func(name string) error { return renew(f, dir, name) })

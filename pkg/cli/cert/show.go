@@ -66,7 +66,7 @@ func readCertificates(path string) ([]*x509.Certificate, error) {
 func showCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "show FILE...",
-		Short:   "Show who certificates are for, who has signed them, and when they end",
+		Short:   "Show names, issuer and expiry of certificates",
 		Example: "  carillon cert show certs/*.pem\n  carillon cert show /etc/carillon/node.pem -o json | jq '.[].not_after'",
 		Args:    factory.Args(1, -1, "the file"),
 	}

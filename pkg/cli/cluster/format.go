@@ -56,7 +56,7 @@ func downgradeCommand(f *factory.Factory) *cobra.Command {
 		Args:    factory.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if to < 1 {
-				return failure.Usage("--to-format: record format to switch to, from 1 on")
+				return failure.Usage("--to-format: the format to go back to, from 1 on")
 			}
 			if wait < 0 {
 				return failure.Usage("--wait %s: must not be negative", wait)

@@ -21,7 +21,7 @@ import (
 
 // Command is carillon config.
 func Command(f *factory.Factory) *cobra.Command {
-	cmd := &cobra.Command{Use: "config", Short: "Contexts: clusters that have a name, and which of them is talked to"}
+	cmd := &cobra.Command{Use: "config", Short: "Manage contexts: named clusters and the one in use"}
 	use, set, remove := useCommand(f), setCommand(f), deleteCommand(f)
 	path := pathCommand(f)
 	factory.WithoutConfig(use, set, remove, path)
@@ -40,13 +40,14 @@ type origin struct {
 func showCommand(f *factory.Factory) *cobra.Command {
 	var withOrigin bool
 	cmd := &cobra.Command{
-		Use:     "show",
-		Short:   "Show what a command would use: server, namespace, token, certificates",
-		Long:    "Show what a command with the same flags would use. Flags beat the environment, and that the configuration.\nA token is never shown.",
+		Use:   "show",
+		Short: "Show the settings that a command would use",
+		Long: "Show the server, namespace, token file and certificates that a command with the same flags would use. Flags\n" +
+			"override the environment, and the environment overrides the configuration. The token itself is never shown.",
 		Example: "  carillon config show --origin\n  carillon config show --context prod -o json",
 		Args:    factory.Args(0, 0, ""),
 	}
-	cmd.Flags().BoolVar(&withOrigin, "origin", false, "also show what each is from")
+	cmd.Flags().BoolVar(&withOrigin, "origin", false, "also show the origin of each setting")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		s, err := f.Settings()
 		if err != nil {
@@ -133,7 +134,7 @@ func contextName(c listedContext) string { return c.Name }
 func listCommand(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
-		Short:   "List the contexts",
+		Short:   "List contexts",
 		Example: "  carillon config list\n  carillon config list -o name",
 		Args:    factory.Args(0, 0, ""),
 		RunE: func(*cobra.Command, []string) error {
@@ -180,7 +181,7 @@ func changeConfig(f *factory.Factory, change func(*settings.File) error) (settin
 func useCommand(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:               "use NAME",
-		Short:             "Make a context the one that commands use",
+		Short:             "Select the context that commands use",
 		Example:           "  carillon config use prod",
 		Args:              factory.Args(1, 1, "the context"),
 		ValidArgsFunction: complete.Contexts(f),
@@ -216,10 +217,11 @@ func showContext(f *factory.Factory, c listedContext) error {
 func setCommand(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:   "set NAME KEY=VALUE...",
-		Short: "Make a context, or change what is given of it",
-		Long: "Make a context, or change what is given of it: " + strings.Join(settings.FieldNames(), ", ") + ".\n" +
-			"KEY= clears a field. token=- reads the token from the standard input, so that it is in no shell's history; better, let\n" +
-			"token_file name a file that only you can read. Paths are kept as absolute ones. The file is written with mode 0600.",
+		Short: "Create or change a context",
+		Long: "Create a context or change these fields of it: " + strings.Join(settings.FieldNames(), ", ") + ".\n" +
+			"KEY= clears a field. token=- reads the token from standard input, so that it is not in the history of your shell.\n" +
+			"It is better to set token_file to a file that only you can read. Paths are stored as absolute paths. The file is\n" +
+			"written with mode 0600.",
 		Example: `  carillon config set prod server=https://carillon.example.com:7070 ca_file=ca.crt token_file=~/.config/carillon/prod.token
   carillon config set prod namespace=billing read_only=true
   carillon config set prod read_only=`,
@@ -317,8 +319,8 @@ func setField(ctx context.Context, f *factory.Factory, c *settings.Context, word
 func deleteCommand(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:               "delete NAME",
-		Short:             "Forget a context",
-		Long:              "Forget a context. Files that it names stay where they are.",
+		Short:             "Delete a context",
+		Long:              "Delete a context. The files that it names are not deleted.",
 		Example:           "  carillon config delete staging",
 		Args:              factory.Args(1, 1, "the context"),
 		ValidArgsFunction: complete.Contexts(f),
@@ -358,7 +360,7 @@ func deleteCommand(f *factory.Factory) *cobra.Command {
 func pathCommand(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:     "path",
-		Short:   "Print where the configuration is",
+		Short:   "Print the path of the configuration file",
 		Example: "  $EDITOR \"$(carillon config path)\"",
 		Args:    factory.Args(0, 0, ""),
 		RunE: func(*cobra.Command, []string) error {

@@ -17,14 +17,14 @@ func crontabCommand(f *factory.Factory) *cobra.Command {
 	var owner string
 	cmd := &cobra.Command{
 		Use:   "crontab FILE|DIR|-...",
-		Short: "Make tasks of crontabs",
-		Long: "Make tasks of crontabs, as Vixie's cron and its heirs read them, and apply them. Where a file is kept\n" +
-			"says what it is: /etc/crontab and /etc/cron.d have a column with the user, /var/spool/cron/crontabs/ann\n" +
-			"is ann's, and anything else is yours, unless --system or --user says otherwise.\n\n" +
-			"The tasks do what cron does: as that user, on this host, in its time zone (or CRON_TZ), beside each other,\n" +
-			"and what was missed is not caught up with. Lines with the same command are one task with several\n" +
-			"schedules. Names follow from the file and the command, so that a second import changes nothing.\n\n" +
-			"What cannot be taken, such as @reboot, is told with its line; the rest is imported, and the exit code is 8.",
+		Short: "Import crontabs as tasks",
+		Long: "Convert crontabs, as Vixie cron and compatible programs read them, to tasks, and apply them. The path determines\n" +
+			"the format: /etc/crontab and /etc/cron.d have a user column, /var/spool/cron/crontabs/ann is the crontab of ann,\n" +
+			"and any other file is yours, unless you pass --system or --user.\n\n" +
+			"The tasks behave as under cron: they run as that user, on this host, in its time zone (or CRON_TZ), may overlap,\n" +
+			"and do not catch up. Lines with the same command become one task with several schedules. Task names are derived\n" +
+			"from the file and the command, so importing a file again changes nothing.\n\n" +
+			"The command reports lines that it cannot import, such as @reboot, imports the rest, and exits with 8.",
 		Example: `  crontab -l | carillon import crontab -
   carillon import crontab /etc/crontab /etc/cron.d --dry-run
   carillon import crontab /etc/cron.d/* --shadow       # ticks are recorded, nothing starts
@@ -33,8 +33,8 @@ func crontabCommand(f *factory.Factory) *cobra.Command {
 		Args: factory.Args(1, -1, "the crontab"),
 	}
 	i.bind(cmd, "default: this host's", "default: this host's")
-	cmd.Flags().BoolVar(&system, "system", false, "the files have a column with the user")
-	cmd.Flags().StringVar(&owner, "user", "", "the files are the crontab of the user with this `NAME`")
+	cmd.Flags().BoolVar(&system, "system", false, "read files that have a user column")
+	cmd.Flags().StringVar(&owner, "user", "", "read the files as the crontab of the user with this `NAME`")
 	_ = cmd.RegisterFlagCompletionFunc("user", cobra.NoFileCompletions)
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
 		if system && owner != "" {

@@ -25,7 +25,7 @@ import (
 
 // Command is carillon import.
 func Command(f *factory.Factory) *cobra.Command {
-	cmd := &cobra.Command{Use: "import", Short: "Make tasks of crontabs, of Kubernetes' CronJobs, of systemd's timers"}
+	cmd := &cobra.Command{Use: "import", Short: "Import crontabs, Kubernetes CronJobs and systemd timers"}
 	cmd.AddCommand(crontabCommand(f), kubernetesCommand(f), systemdCommand(f))
 	return cmd
 }
@@ -43,12 +43,12 @@ func newImporting(f *factory.Factory) *importing { return &importing{Factory: f}
 func (i *importing) bind(cmd *cobra.Command, node, zone string) {
 	f := cmd.Flags()
 	f.BoolVar(&i.dryRun, "dry-run", false, "print the tasks as YAML and apply nothing")
-	f.BoolVar(&i.Shadow, "shadow", false, "the tasks only record their ticks, and start nothing")
+	f.BoolVar(&i.Shadow, "shadow", false, "create shadow tasks, which record their ticks and start no process")
 	f.StringVar(&i.Node, "node", "", "run on the node with this `NAME` ("+node+")")
 	f.BoolVar(&i.anyNode, "any-node", false, "run on any node")
-	f.StringVar(&i.Timezone, "timezone", "", "time `ZONE` of schedules that name none ("+zone+")")
-	f.StringVar(&i.Prefix, "prefix", "", "`TEXT` before the tasks' names (default: the node, if one is named)")
-	f.IntVar(&i.Keep, "keep", 0, "`N` ended runs, or ticks of shadows, to remember (default 20)")
+	f.StringVar(&i.Timezone, "timezone", "", "time `ZONE` for schedules that name none ("+zone+")")
+	f.StringVar(&i.Prefix, "prefix", "", "prefix task names with this `TEXT` (default: the node, if you name one)")
+	f.IntVar(&i.Keep, "keep", 0, "keep the last `N` ended runs, or ticks of shadow tasks, in the history (default 20)")
 	complete.Register(cmd, "node", complete.Nodes(i.Factory))
 
 	for _, name := range []string{"prefix", "keep"} {

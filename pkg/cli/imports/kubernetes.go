@@ -12,13 +12,13 @@ func kubernetesCommand(f *factory.Factory) *cobra.Command {
 	i := newImporting(f)
 	cmd := &cobra.Command{
 		Use:   "kubernetes FILE|DIR|-...",
-		Short: "Make tasks of Kubernetes' CronJobs",
-		Long: "Make tasks of Kubernetes' CronJobs (batch/v1, batch/v1beta1), in YAML or JSON, and apply them: schedule,\n" +
-			"time zone, suspend, concurrency policy, deadlines, limits and retries. A container with a command runs as\n" +
-			"a process of the node, without its image: what that leaves out is named. One without a command cannot be\n" +
-			"taken; with --shadow it can, since a shadow starts nothing.\n\n" +
-			"The namespace is the CronJob's, unless -n names one. What cannot be taken is told with its line; the\n" +
-			"rest is imported, and the exit code is 8.",
+		Short: "Import Kubernetes CronJobs as tasks",
+		Long: "Convert Kubernetes CronJobs (batch/v1 and batch/v1beta1, YAML or JSON) to tasks, and apply them: schedule,\n" +
+			"time zone, suspend, concurrency policy, deadlines, limits and retries. The command of a container runs as a\n" +
+			"process of the node, without its image; the command reports what is lost. A container without a command cannot\n" +
+			"be imported, except with --shadow, because shadow tasks start no process.\n\n" +
+			"The namespace is that of the CronJob, unless you pass -n. The command reports what it cannot import with its\n" +
+			"line, imports the rest, and exits with 8.",
 		Example: `  kubectl get cronjobs -A -o yaml | carillon import kubernetes - --shadow
   carillon import kubernetes manifests/ --dry-run
   helm template . | carillon import kubernetes - --node worker-1

@@ -16,12 +16,12 @@ func systemdCommand(f *factory.Factory) *cobra.Command {
 	i := newImporting(f)
 	cmd := &cobra.Command{
 		Use:   "systemd UNIT-FILE|DIR...",
-		Short: "Make tasks of systemd's timers",
-		Long: "Make tasks of systemd's timers and of the services that they start, and apply them. A service is looked\n" +
-			"up among the files that are given, and beside its timer. Calendar events become cron expressions, as far\n" +
-			"as there are some; OnUnitActiveSec becomes @every; Persistent, RandomizedDelaySec, commands, user,\n" +
-			"environment and limits are taken, and what has no counterpart is named. Drop-ins are not read.\n\n" +
-			"What cannot be taken is told with its line; the rest is imported, and the exit code is 8.",
+		Short: "Import systemd timers as tasks",
+		Long: "Convert systemd timers and the services that they start to tasks, and apply them. The service of a timer is\n" +
+			"looked up in the files that you pass and next to the timer. Calendar events become cron expressions, if there\n" +
+			"is an equivalent; OnUnitActiveSec becomes @every. Persistent, RandomizedDelaySec, commands, user, environment\n" +
+			"and limits are converted. The command reports settings without an equivalent. Drop-ins are not read.\n\n" +
+			"The command reports what it cannot import with its line, imports the rest, and exits with 8.",
 		Example: `  carillon import systemd /usr/lib/systemd/system/fstrim.timer --dry-run
   carillon import systemd /etc/systemd/system --shadow
   carillon import systemd backup.timer backup.service --node db-1

@@ -31,9 +31,9 @@ func explainCommand(f *factory.Factory) *cobra.Command {
 	var count int
 	cmd := &cobra.Command{
 		Use:   "explain EXPR...",
-		Short: "Say in English when a schedule ticks",
-		Long: "Say in English when a schedule ticks, and show the next ticks, without a server. Several expressions count as one\n" +
-			"schedule. With --name, H stands for the values that it has for that task.",
+		Short: "Explain a schedule in English",
+		Long: "Explain a schedule in English and show its next ticks, without a server. Several expressions form one schedule.\n" +
+			"With --name, H has the values that it has for that task.",
 		Example: `  carillon schedule explain "30 2 * * 1-5" --timezone Europe/Berlin
   carillon schedule explain "0 9 LW */3 *"
   carillon schedule explain "H H(2-5) * * *" --name nightly-backup -o json`,
@@ -41,7 +41,7 @@ func explainCommand(f *factory.Factory) *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	flags.bind(cmd)
-	cmd.Flags().IntVar(&count, "count", 3, "how many ticks to show")
+	cmd.Flags().IntVar(&count, "count", 3, "number of ticks to show")
 	cmd.RunE = func(_ *cobra.Command, exprs []string) error {
 		timing, from, err := timing(f, flags, exprs)
 		if err != nil {

@@ -48,10 +48,11 @@ func lintCommand(f *factory.Factory) *cobra.Command {
 	crowd := 10
 	cmd := &cobra.Command{
 		Use:   "lint EXPR... | -f FILE | -l SELECTOR | --all",
-		Short: "Find what is odd about schedules: of expressions, files, or tasks",
-		Long: "Find what is odd about schedules, though it may be meant: no tick is left, ticks each second, a step that begins anew\n" +
-			"before its round is full (*/7), day of month and day of week together, ticks that a change of the clocks moves, drops or\n" +
-			"doubles, and many tasks on one second, where H would spread them. With a finding the exit code is 8.",
+		Short: "Find likely mistakes in schedules",
+		Long: "Find likely mistakes in expressions, files or tasks. The command reports schedules without a next tick, ticks every\n" +
+			"second, steps that do not divide their range evenly (*/7), day of month combined with day of week, ticks that daylight\n" +
+			"saving time moves, drops or doubles, and many tasks in the same second, which H would spread. A finding can be\n" +
+			"intended. The command exits with 8 if it finds something.",
 		Example: `  carillon schedule lint "*/7 * * * *"
   carillon schedule lint "30 2 * * *" --timezone Europe/Berlin
   carillon schedule lint -f tasks/
@@ -60,10 +61,10 @@ func lintCommand(f *factory.Factory) *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	flags.bind(cmd)
-	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "tasks of this `FILE`, directory, or - for the standard input; may be repeated")
-	cmd.Flags().StringVarP(&p.Selector, "selector", "l", "", "tasks of the server whose labels match")
-	cmd.Flags().BoolVar(&all, "all", false, "all tasks of the namespace, or with -A of all")
-	cmd.Flags().IntVar(&crowd, "crowd", crowd, "how many tasks on one second are many")
+	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "check the tasks in this `FILE` or directory, or - for standard input; may be repeated")
+	cmd.Flags().StringVarP(&p.Selector, "selector", "l", "", "check the tasks on the server that match these labels")
+	cmd.Flags().BoolVar(&all, "all", false, "check all tasks of the namespace, or of all namespaces with -A")
+	cmd.Flags().IntVar(&crowd, "crowd", crowd, "report this number of tasks or more in the same second")
 	cmd.RunE = func(cmd *cobra.Command, exprs []string) error {
 		kinds := 0
 		for _, given := range []bool{len(exprs) > 0, len(files) > 0, p.Selector != "", all} {

@@ -21,7 +21,7 @@ import (
 
 // Command is carillon schedule.
 func Command(f *factory.Factory) *cobra.Command {
-	cmd := &cobra.Command{Use: "schedule", Short: "Try schedules out, without a server"}
+	cmd := &cobra.Command{Use: "schedule", Short: "Try and check schedules, without a server"}
 	cmd.AddCommand(nextCommand(f), explainCommand(f), lintCommand(f))
 	return cmd
 }
@@ -40,8 +40,8 @@ func (f *timingFlags) bind(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.dst.Fold, "dst-fold", "", "ticks whose local time exists twice: first (default) or both")
 	cmd.Flags().StringVar(&f.start, "start", "", "no ticks before this time")
 	cmd.Flags().StringVar(&f.end, "end", "", "no ticks after this time")
-	cmd.Flags().DurationVar(&f.jitter, "jitter", 0, "how much later than its time a tick may fall due")
-	cmd.Flags().StringVar(&f.name, "name", "", "the task whose schedule it would be, for H")
+	cmd.Flags().DurationVar(&f.jitter, "jitter", 0, "maximum delay of a tick")
+	cmd.Flags().StringVar(&f.name, "name", "", "name of the task, which determines the values of H")
 	complete.RegisterFixed(cmd, "dst-gap", task.GapRunAfter, task.GapSkip)
 	complete.RegisterFixed(cmd, "dst-fold", task.FoldFirst, task.FoldBoth)
 }
@@ -70,9 +70,9 @@ func nextCommand(f *factory.Factory) *cobra.Command {
 	var count int
 	cmd := &cobra.Command{
 		Use:   "next EXPR...",
-		Short: "Show when a schedule ticks, without a server",
-		Long: "Show when a schedule ticks, computed here, without a server. Several expressions count as one schedule.\n" +
-			"@every and @in count from --from; H follows from --name and --namespace.",
+		Short: "Show the next ticks of a schedule",
+		Long: "Show the next ticks of a schedule. The command computes them locally, without a server. Several expressions form\n" +
+			"one schedule. @every and @in count from --from. H depends on --name and --namespace.",
 		Example: `  carillon schedule next "30 2 * * *" --timezone Europe/Berlin
   carillon schedule next "30 2 * * *" --timezone Europe/Berlin --from 2027-03-27 --count 3
   carillon schedule next "H H(2-5) * * *" --name nightly-backup --jitter 30s
@@ -82,7 +82,7 @@ func nextCommand(f *factory.Factory) *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	flags.bind(cmd)
-	cmd.Flags().IntVar(&count, "count", 5, "how many")
+	cmd.Flags().IntVar(&count, "count", 5, "number of ticks")
 	cmd.RunE = func(_ *cobra.Command, exprs []string) error {
 		timing, from, err := timing(f, flags, exprs)
 		if err != nil {

@@ -23,15 +23,15 @@ type keyShown struct {
 func keyCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "key",
-		Short: "Files of keys, which nodes have as secret_keys; without a server",
-		Long: "Make and change files of keys under which nodes encrypt secrets: bring the file to each node that is to use them, as\n" +
-			"the setting secret_keys, for its daemon alone to read. The first key encrypts, all decrypt.\n\n" +
-			"To change the key: key new, the file to all nodes; key first, the file to all nodes; secret rotate --all -A; key\n" +
-			"remove, the file to all nodes. Running daemons take each file as it comes.",
+		Short: "Manage files with encryption keys, without a server",
+		Long: "Create and change files with the keys that nodes use to encrypt secrets. Copy the file to each node that uses secrets,\n" +
+			"set secret_keys to its path, and make it readable only for the daemon. The first key encrypts; all keys decrypt.\n\n" +
+			"To replace a key, copy the file to all nodes after each of these steps: key new, key first, and key remove.\n" +
+			"Run secret rotate --all -A before key remove. Running daemons reload the file when it changes.",
 	}
 	cmd.AddCommand(newKeyCommand(f), listKeysCommand(f),
-		changeKeyCommand(f, "first", "Have a key encrypt from now on", "made %s the first in %s", secret.KeyFile.First),
-		changeKeyCommand(f, "remove", "Remove a key: what is under it yet cannot be read any more", "removed %s from %s", secret.KeyFile.Remove))
+		changeKeyCommand(f, "first", "Make a key the one that encrypts", "made %s the first in %s", secret.KeyFile.First),
+		changeKeyCommand(f, "remove", "Remove a key; secrets that still use it become unreadable", "removed %s from %s", secret.KeyFile.Remove))
 	factory.WithoutConfig(cmd)
 
 	return cmd
@@ -40,13 +40,14 @@ func keyCommand(f *factory.Factory) *cobra.Command {
 func newKeyCommand(f *factory.Factory) *cobra.Command {
 	atFront := false
 	cmd := &cobra.Command{
-		Use:     "new FILE",
-		Short:   "Make a key, in a file that is made if it is not there",
-		Long:    "Make a key and add it to a file, which is made if it is not there. It is the last, so that nothing is encrypted under\nit before all nodes have it; with --first it is the first.",
+		Use:   "new FILE",
+		Short: "Create a key and add it to a file",
+		Long: "Create a key and add it to a file. The file is created if it does not exist. The new key is the last one, so that it\n" +
+			"encrypts nothing before all nodes have it. With --first, it becomes the first key.",
 		Example: "  carillon secret key new /etc/carillon/secret-keys",
 		Args:    factory.Args(1, 1, "the file"),
 	}
-	cmd.Flags().BoolVar(&atFront, "first", false, "it encrypts at once: for a node that is alone")
+	cmd.Flags().BoolVar(&atFront, "first", false, "encrypt with the new key immediately; for a single node")
 	cmd.RunE = func(_ *cobra.Command, words []string) error {
 		k, ring, err := secret.KeyFile(words[0]).New(atFront)
 		if err != nil {

@@ -24,10 +24,10 @@ func Command(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "secret",
 		Aliases: []string{"secrets"},
-		Short:   "Values that only a task's own process sees",
-		Long: "Values for tasks' env_from. They are encrypted by a node, under a key that only nodes hold, before they are stored,\n" +
-			"and are never told again: not by this program, the API, logs or history. Give them on the standard input or in\n" +
-			"files, since others on the host can read a command line.",
+		Short:   "Manage encrypted secrets for tasks",
+		Long: "Manage secrets, which tasks use with env_from. A node encrypts the values before it stores them, with a key that only\n" +
+			"nodes have. Carillon never shows them again: not in this program, the API, logs or history. Pass values on standard\n" +
+			"input or in files, because other users of the host can read a command line.",
 	}
 	cmd.AddGroup(&cobra.Group{ID: "look", Title: "View:"}, &cobra.Group{ID: "change", Title: "Change:"})
 	factory.AddGroup(cmd, "look", listCommand(f), getCommand(f))
@@ -40,7 +40,7 @@ func listCommand(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   "List secrets: their names and those of their values",
+		Short:   "List secrets with the names of their keys",
 		Example: "  carillon secret list\n  carillon secret list -A -o wide",
 		Args:    factory.Args(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -87,7 +87,7 @@ func secretGrid(f *factory.Factory, list []task.Secret, wide bool) *output.Table
 func getCommand(f *factory.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "get NAME",
-		Short:   "Tell all of a secret but its values",
+		Short:   "Show a secret without its values",
 		Example: "  carillon secret get db",
 		Args:    factory.Args(1, 1, "the secret's name"), ValidArgsFunction: completeSecret(f),
 	}
@@ -130,8 +130,8 @@ func deleteCommand(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:   "delete NAME...",
 		Short: "Delete secrets",
-		Long: "Delete secrets. Attempts of tasks that name one fail before they start, from then on. What is remembered of it is who\n" +
-			"deleted it, and when.",
+		Long: "Delete secrets. From then on, attempts of tasks that use a deleted secret fail before they start. Carillon keeps a\n" +
+			"record of who deleted it, and when.",
 		Example: "  carillon secret delete db\n  carillon secret delete db billing/stripe",
 		Args:    factory.Args(1, -1, "the secret's name"), ValidArgsFunction: completeSecrets(f),
 		RunE: func(cmd *cobra.Command, words []string) error {
@@ -178,13 +178,13 @@ func rotateCommand(f *factory.Factory) *cobra.Command {
 	all := false
 	cmd := &cobra.Command{
 		Use:   "rotate NAME... | --all",
-		Short: "Encrypt secrets anew, under the first key of a node",
-		Long: "Encrypt secrets anew, under the first key of the node that answers; those that are under it already stay as they are.\n" +
-			"When all are, the former key can go: carillon secret key remove.",
+		Short: "Re-encrypt secrets with the first key of a node",
+		Long: "Re-encrypt secrets with the first key of the node that answers. Secrets that already use this key do not change. When\n" +
+			"all secrets use it, you can remove the old key with carillon secret key remove.",
 		Example: "  carillon secret rotate db\n  carillon secret rotate --all -A",
 		Args:    factory.Args(0, -1, ""), ValidArgsFunction: completeSecrets(f),
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "all secrets of the namespace, or with -A of all")
+	cmd.Flags().BoolVar(&all, "all", false, "all secrets of the namespace, or of all namespaces with -A")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		ctx := cmd.Context()
 

@@ -32,9 +32,9 @@ func setCommand(f *factory.Factory) *cobra.Command {
 	var sources secretSources
 	cmd := &cobra.Command{
 		Use:   "set NAME [KEY...]",
-		Short: "Write values of a secret, which is made if it is not there",
-		Long: "Write values of a secret, which is made if it is not there; values that are not named stay. The value of KEY is what\n" +
-			"comes on the standard input, without the newline at its end; on a terminal each KEY is asked for, and nothing is shown.",
+		Short: "Create a secret or set its values",
+		Long: "Create a secret or set its values. Values that you do not name stay as they are. The value of KEY is read from standard\n" +
+			"input, without the newline at its end. On a terminal, the command asks for each KEY and does not show your input.",
 		Example: "  carillon secret set db password\n" +
 			"  pwgen 32 1 | carillon secret set db password\n" +
 			"  carillon secret set db --env-file db.env --replace\n" +
@@ -46,10 +46,10 @@ func setCommand(f *factory.Factory) *cobra.Command {
 		},
 	}
 
-	cmd.Flags().StringVar(&sources.envFile, "env-file", "", "`FILE` with a value in each line, NAME=value, as systemd's EnvironmentFile; - is the standard input")
-	cmd.Flags().StringArrayVar(&sources.files, "file", nil, "`KEY=FILE`: the value of KEY is the text of the file, without the newline at its end; may be repeated")
-	cmd.Flags().StringSliceVar(&sources.remove, "remove", nil, "values that go, by their `KEYS`")
-	cmd.Flags().BoolVar(&sources.replace, "replace", false, "values that are not named go")
+	cmd.Flags().StringVar(&sources.envFile, "env-file", "", "read values from this `FILE`, one NAME=value per line, as in systemd's EnvironmentFile; - reads standard input")
+	cmd.Flags().StringArrayVar(&sources.files, "file", nil, "read the value of a key from a file, as `KEY=FILE`, without the newline at its end; may be repeated")
+	cmd.Flags().StringSliceVar(&sources.remove, "remove", nil, "remove the values of these `KEYS`")
+	cmd.Flags().BoolVar(&sources.replace, "replace", false, "remove all values that you do not name")
 	complete.Register(cmd, "remove", cobra.NoFileCompletions)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		// Before anything else is said about them: a word may have a value in it.
