@@ -95,162 +95,162 @@ func helpCommand(root *cobra.Command) *cobra.Command {
 // topics are pages of help that belong to no command.
 func topics() []*cobra.Command {
 	return []*cobra.Command{
-		{Use: "contexts", Short: "Which server a command talks to, and as whom", Long: contextsTopic},
-		{Use: "output", Short: "What commands print: formats, colours, times", Long: outputTopic},
-		{Use: "exit-codes", Short: "What exit codes mean", Long: exitCodesTopic},
-		{Use: "selectors", Short: "How labels select tasks and nodes", Long: selectorsTopic},
-		{Use: "schedules", Short: "How schedules are written", Long: schedulesTopic},
-		{Use: "policies", Short: "What happens when a tick cannot simply run", Long: policiesTopic},
-		{Use: "run-names", Short: "How a run is named", Long: selection.RunHelp},
+		{Use: "contexts", Short: "Servers, credentials and contexts", Long: contextsTopic},
+		{Use: "output", Short: "Output formats, colors and times", Long: outputTopic},
+		{Use: "exit-codes", Short: "Exit codes of commands", Long: exitCodesTopic},
+		{Use: "selectors", Short: "Select tasks and nodes by label", Long: selectorsTopic},
+		{Use: "schedules", Short: "Syntax of schedules", Long: schedulesTopic},
+		{Use: "policies", Short: "Overlap, missed ticks, retries and pauses", Long: policiesTopic},
+		{Use: "run-names", Short: "Ways to name a run", Long: selection.RunHelp},
 	}
 }
 
-const contextsTopic = `A context is a cluster with a name: its server, and what lets you in there.
+const contextsTopic = `A context is a named cluster: its server and your credentials for it.
 
   carillon config set prod server=https://carillon.example.com:7070 token_file=~/.config/carillon/prod.token
-  carillon config use prod          from now on
-  carillon --context prod task list once
+  carillon config use prod          for all further commands
+  carillon --context prod task list for one command
 
-They are in $XDG_CONFIG_HOME/carillon/config.yaml, or ~/.config/carillon/config.yaml:
+Contexts are stored in $XDG_CONFIG_HOME/carillon/config.yaml, or ~/.config/carillon/config.yaml:
 
   current: prod
   contexts:
     prod:
       server: https://carillon.example.com:7070
-      ca_file: prod-ca.crt          # beside this file, absolute, or below ~/
+      ca_file: prod-ca.crt          # relative to this file, absolute, or ~/PATH
       cert_file: me.crt             # with mTLS; key_file: me.key
-      token_file: prod.token        # or token: itself, if only you can read this file
+      token_file: prod.token        # or token: TOKEN, if only you can read this file
       namespace: billing
-      read_only: true               # every change is refused
-      insecure: true                # the token may go out in clear text
+      read_only: true               # refuse all changes
+      insecure: true                # allow sending the token in clear text
 
-Flags beat the environment, which beats the file. The flag --context counts as a
-flag for all that its context says.
+Flags override the environment, and the environment overrides the file. If you
+pass --context, all settings of the context count as flags.
 
   --context          CARILLON_CONTEXT
   --server           CARILLON_SERVER
   --namespace        CARILLON_NAMESPACE
   --token-file       CARILLON_TOKEN, CARILLON_TOKEN_FILE
   --ca-file          CARILLON_CA_FILE; --cert-file, --key-file likewise
-                     CARILLON_CONFIG   another file
+                     CARILLON_CONFIG   path of the configuration file
                      NO_COLOR, TERM=dumb, PAGER (logs), EDITOR, HTTPS_PROXY, NO_PROXY
 
-What a context has to let you in is shown to its own server only: with --server
-or CARILLON_SERVER elsewhere, its token and its certificate are not used. Without
-a context the token is also looked for in ~/.config/carillon/token, where
-carillon dev puts its own.
+The credentials of a context are sent only to its own server. If --server or
+CARILLON_SERVER names another server, the token and the certificate of the context
+are not used. Without a context, the token can also come from
+~/.config/carillon/token, where carillon dev writes its own.
 
-Which won, and why:  carillon config show --origin`
+To see which setting is used and why:  carillon config show --origin`
 
-const outputTopic = `Data is on the standard output, everything else on the standard error.
+const outputTopic = `Commands write data to stdout and everything else to stderr.
 
-  -o table   for people (the default); wide has more columns
-  -o json    for programs; an empty list is []. Fields are added, never renamed
-  -o jsonl   an object in each line: lists and streams
-  -o yaml    a document for each thing; those of tasks can be applied again
+  -o table   for people (the default); wide adds columns
+  -o json    for programs; an empty list is []. Fields may be added, never renamed
+  -o jsonl   one object per line, for lists and streams
+  -o yaml    one document per object; tasks can be applied again
   -o name    names only, for xargs
 
-With -o json an error is one JSON object on the standard error:
-{"code", "field", "message", "hint"}. On a terminal tables are made to fit its
-width; elsewhere nothing is cut.
+With -o json, an error is one JSON object on stderr: {"code", "field", "message",
+"hint"}. On a terminal, tables are shortened to fit its width. Elsewhere, nothing
+is cut.
 
-  --time relative|local|task|utc   how times are shown
+  --time relative|local|task|utc   how to print times
   --color auto|always|never        auto: on a terminal, unless NO_COLOR is set or
-                                   TERM is dumb. Colour only repeats what a symbol says
+                                   TERM is dumb. Symbols carry the same information
   --ascii                          ASCII letters instead of symbols
   --no-headers                     tables without headings
-  -q, --quiet                      only data and errors
-  -v, --verbose                    each call to the server, on the standard error
+  -q, --quiet                      print only data and errors
+  -v, --verbose                    log each call to the server to stderr
 
-What changes asks first where it is more than was named: --yes goes ahead,
---no-input never asks, --dry-run only lists.`
+Commands that change more objects than you named ask for confirmation. --yes
+skips the question, --no-input fails instead of asking, --dry-run changes nothing.`
 
-const exitCodesTopic = `Exit codes tell a script what kind of failure it was:
+const exitCodesTopic = `The exit code tells a script the kind of failure:
 
-  0    done
-  1    failure: what none of the others is
-  2    usage: a word, a flag, a value or something in a file that cannot be;
-       nothing was done (by apply of lines: the other lines were)
+  0    success
+  1    any other failure
+  2    usage error: an argument, a flag, a value or a file is not valid;
+       nothing was changed (apply of JSON lines: other lines were applied)
   3    not found
-  4    conflict: it exists already, or is no longer at that --revision
-  5    unavailable or timed out: trying again makes sense. After a change,
-       look first: it may have been made
-  6    not authenticated, or not allowed
-  8    there is a difference or a finding
+  4    conflict: the object already exists, or is no longer at that --revision
+  5    unavailable or timed out: you can try again. If the command changes
+       something, check first whether the change was made
+  6    not authenticated or not allowed
+  8    a difference or a problem was found
   9    the run did not succeed (task trigger --wait)
   130  interrupted
 
-Of several tasks, those that failed decide: their common code, or 1. With
--o json each error is a JSON object on the standard error:
+If a command fails for several tasks, the exit code is their common code, or 1
+if they differ. With -o json, each error is a JSON object on stderr:
 {"code", "field", "message", "hint"}.`
 
-const selectorsTopic = `A selector picks by labels. All of its terms, separated by commas, must hold:
+const selectorsTopic = `A selector matches labels. All of its comma-separated terms must match:
 
-  team = data            the label has this value (== and team=data are the same)
-  team != data           it has another value, or is not there
-  env in (prod, stage)   it has one of these values
-  env notin (test)       it has none of them, or is not there
-  gpu                    it is there
-  !gpu                   it is not there
+  team = data            the label has this value; == is the same as =
+  team != data           the label has another value or does not exist
+  env in (prod, stage)   the label has one of these values
+  env notin (test)       the label has none of these values or does not exist
+  gpu                    the label exists
+  !gpu                   the label does not exist
 
-Tasks are picked with -l:            carillon task pause -l team=data
-Nodes are picked by a task's target: carillon task update x --selector 'role = db, !gpu'
+Select tasks with -l:            carillon task pause -l team=data
+Select the nodes of a task:      carillon task update x --selector 'role = db, !gpu'
 Every node has the labels node, host, os and arch.
 
-Names take simple patterns too, in quotes: carillon task list 'nightly-*'.
-A change of more than one task that was not named asks first; --yes goes ahead,
---dry-run only lists.`
+You can also use globs for names, in quotes: carillon task list 'nightly-*'.
+A command that changes several tasks that you did not name asks for confirmation.
+--yes skips the question, --dry-run changes nothing.`
 
-const schedulesTopic = `A schedule is one expression or several; several are a union.
+const schedulesTopic = `A schedule is one or more expressions. It ticks whenever one of them does.
 
   30 2 * * *             minute, hour, day of month, month, day of week
-  */15 30 2 * * *        with seconds in front
+  */15 30 2 * * *        with seconds first
   0 9 * * MON-FRI        names, ranges, lists (1,15) and steps (*/5, 10-40/10)
   0 0 1,15 * SUN         the day of month OR the day of week, if neither field
-                         begins with *; else both must match
+                         begins with *; otherwise both must match
   @hourly @daily @weekly @monthly @yearly
   0 0 L * *              the last day of the month; LW: its last working day;
                          15W: the working day nearest to the 15th
   0 0 * * 5L             the last Friday; FRI#3: the third
-  H H(2-5) * * *         a minute and an hour that follow from the task's name,
-                         so that not all tick at once; H/15: every 15 minutes
-  @every 90s             counted from the task's creation, whatever moves
+  H H(2-5) * * *         a minute and an hour derived from the task's name, which
+                         spreads tasks over time; H/15: every 15 minutes
+  @every 90s             counted from the creation of the task
   @every 1h after completion    an hour after each run has ended
   @at 2026-12-24T18:00:00Z
   @in 10m                once, counted from when the task is written
-  @manual                never by itself; only when triggered
+  @manual                never; the task runs only when triggered
 
---start and --end bound the ticks, --max-runs counts those that run, --jitter
-has each fall due a little later, always by the same.
+--start and --end limit the period of the ticks, --max-runs limits the number of
+runs, and --jitter delays each tick by up to the given duration.
 
-Zones are a field of the task (--timezone Europe/Berlin), not of the expression.
-Where the clocks go forward, a tick whose local time does not exist runs once
-right after the gap (--dst-gap skip: not at all). Where they go back, a tick
-whose local time exists twice runs the first time (--dst-fold both: twice).
+The time zone is a field of the task (--timezone Europe/Berlin), not part of the
+expression. When the clocks go forward, a tick whose local time does not exist
+runs once right after the gap (--dst-gap skip: not at all). When they go back, a
+tick whose local time exists twice runs the first time (--dst-fold both: twice).
 Schedules with * in the hour field are not affected: they run in real time.
 
-Try one out:  carillon schedule next "30 2 * * *" --timezone Europe/Berlin`
+To try a schedule:  carillon schedule next "30 2 * * *" --timezone Europe/Berlin`
 
-const policiesTopic = `Each tick ends in one outcome: it runs, or is skipped or missed, with a reason.
+const policiesTopic = `Each tick has one outcome: it runs, is skipped or is missed, with a reason.
 
-A run of the task is active, or waits (--overlap):
+A run of the task is already active or waiting (--overlap):
   skip       the tick is skipped
-  queue      it waits; at most --queue-limit do (10), then --queue-drop newest
-             or oldest is skipped
-  replace    the active run is cancelled for it
-  allow      it runs beside the others; with --max-active it waits for its turn
+  queue      the tick waits; at most --queue-limit (10) wait, then --queue-drop
+             decides whether the newest or the oldest is skipped
+  replace    the active run is cancelled, then the tick runs
+  allow      the tick runs in parallel; with --max-active it may have to wait
 
-Nobody was there when it fell due (--missed):
-  latest     the newest runs, if it is within --missed-window (1h)
-  all        the newest --missed-limit (100) within the window run
-  skip       none does, but one that is within --missed-grace (10s)
+No node could decide the tick when it fell due (--missed):
+  latest     the newest tick runs, if it is within --missed-window (1h)
+  all        the newest --missed-limit (100) ticks within the window run
+  skip       no tick runs, except within --missed-grace (10s)
 
-It waits too long: --start-deadline, after which it is missed.
-An attempt fails:  --retry-attempts, --retry-on, --retry-exit-codes. What has
-                   none left:  carillon run list --dead, run retry
-Runs fail in a row: --pause-after-failures. By hand:  carillon task pause
+A tick waits too long: it is missed after --start-deadline.
+An attempt fails:  --retry-attempts, --retry-on, --retry-exit-codes. Runs without
+                   attempts left:  carillon run list --dead, run retry
+Runs fail in a row: --pause-after-failures. Manually:  carillon task pause
                    NAME --until 18:00 --reason "the disk is full"
-Nothing may fire:  carillon cluster freeze --reason "the database moves"
-The schedule ends: --ttl, after which the task is deleted.
+Stop everything:   carillon cluster freeze --reason "the database moves"
+The schedule ends: the task is deleted after --ttl.
 
-Which it was, and why:  carillon why NAME --at "2026-03-29 02:30"`
+To see the outcome and the reason:  carillon why NAME --at "2026-03-29 02:30"`

@@ -33,7 +33,7 @@ func (p *pruning) bind(cmd *cobra.Command) {
 func (p *pruning) check(cmd *cobra.Command, paths []string) error {
 	switch {
 	case !p.on && cmd.Flags().Changed("selector"):
-		return failure.Usage("-l says what --prune may delete; all that the files have is applied").WithHint("add --prune, or leave -l out")
+		return failure.Usage("-l only limits what --prune deletes, and has no effect without it").WithHint("add --prune, or leave -l out")
 	case !p.on:
 		return nil
 	case p.selector == "":

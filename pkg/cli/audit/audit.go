@@ -139,7 +139,7 @@ func repairAll(ctx context.Context, f *factory.Factory, c *client.Client, list [
 
 		if n := len(done); n < len(some) || done[n-1].Result == task.RepairFailed {
 			return results, &failure.Error{Exit: failure.ExitUnavailable, Problem: failure.Problem{Code: client.CodeUnavailable,
-				Message: "the repair stopped half-way", Hint: "run it again: it harms nothing that was mended"}}
+				Message: "the repair stopped before it was complete", Hint: "run it again; this is safe"}}
 		}
 	}
 

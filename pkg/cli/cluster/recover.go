@@ -43,7 +43,7 @@ func recoverCommand(f *factory.Factory) *cobra.Command {
 				return err
 			}
 
-			f.Say("the cluster is at epoch %d: its nodes begin anew within seconds", k.Epoch)
+			f.Say("the cluster is at epoch %d: its nodes start again from etcd within seconds", k.Epoch)
 
 			return output.EmitChanged(&f.Printer, []task.Cluster{k}, 1, func(k task.Cluster) string { return k.ID })
 		},

@@ -235,7 +235,7 @@ func cancelCommand(f *factory.Factory) *cobra.Command {
 			end, err := c.Runs.Cancel(ctx, r.Namespace, r.Task, r.ID)
 			said := "cancelled " + r.ID
 			if !end.State.Final() {
-				said = fmt.Sprintf("asked %s to end; %s tells when it has", r.ID, "carillon run get "+r.ID)
+				said = fmt.Sprintf("asked %s to end; %s shows when it has", r.ID, "carillon run get "+r.ID)
 			}
 
 			return end, said, err

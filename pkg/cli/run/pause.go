@@ -50,7 +50,7 @@ func pauseCommand(f *factory.Factory) *cobra.Command {
 				return r, "", fmt.Errorf("run %s: %s", r.ID, cmp.Or(r.Message, "somebody has resumed it meanwhile"))
 			}
 
-			return r, fmt.Sprintf("asked %s to stand still; %s tells when it does", r.ID, "carillon run get "+r.ID), nil
+			return r, fmt.Sprintf("asked %s to pause; %s shows when it has", r.ID, "carillon run get "+r.ID), nil
 		}, selection.RunName)
 }
 
@@ -80,7 +80,7 @@ func resumeCommand(f *factory.Factory) *cobra.Command {
 			r = awaitState(ctx, f, c, r, func(r task.Run) bool { return r.State != task.Paused })
 			said := "resumed " + r.ID
 			if r.State == task.Paused {
-				said = fmt.Sprintf("asked %s to go on; %s tells when it does", r.ID, "carillon run get "+r.ID)
+				said = fmt.Sprintf("asked %s to resume; %s shows when it has", r.ID, "carillon run get "+r.ID)
 			}
 
 			return r, said, nil

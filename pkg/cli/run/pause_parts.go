@@ -55,7 +55,7 @@ func partsPaused(ctx context.Context, f *factory.Factory, c *client.Client, r ta
 		}
 	}
 
-	add(s.asked, "asked to stand still; carillon run get "+r.ID+" tells when they do")
+	add(s.asked, "asked to pause; carillon run get "+r.ID+" shows when they have")
 	add(s.held, "held before the start")
 	add(s.ended, "ended")
 	add(s.waiting, "not with a node, to start nevertheless")
@@ -97,7 +97,7 @@ func goingWords(parts []task.Part) string {
 func partsResumed(ctx context.Context, f *factory.Factory, c *client.Client, r task.Run) (task.Run, string, error) {
 	r = awaitState(ctx, f, c, r, func(r task.Run) bool { return countPartPauses(r).paused == 0 })
 	if n := countPartPauses(r).paused; n > 0 {
-		return r, fmt.Sprintf("asked %s to go on, %d of its parts still stand; carillon run get %s tells when they go on", r.ID, n, r.ID), nil
+		return r, fmt.Sprintf("asked %s to resume, %d of its parts still paused; carillon run get %s shows when they run", r.ID, n, r.ID), nil
 	}
 	return r, "resumed " + r.ID, nil
 }

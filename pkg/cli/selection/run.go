@@ -23,7 +23,7 @@ const RunHelp = `A run is named by
   TASK@-1                    the run before that, and so on
   TASK@02:30                 the latest tick at 02:30 in the task's time zone
   TASK@2026-03-29T02:30      that tick
-  20261120T220500.000Z-k3f9  its id, or a beginning of it that no other run has`
+  20261120T220500.000Z-k3f9  its ID, or a unique prefix of it`
 
 // RunWord is what a user typed to name a run, taken apart. Either id is set, or
 // task with at most one of back and tick.

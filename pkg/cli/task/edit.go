@@ -91,7 +91,7 @@ func (e *editing) findEditor() error {
 	_, in := e.Terminal(e.In)
 	_, out := e.Terminal(e.Out)
 	if !in || !out || e.NoInput {
-		return failure.Usage("an editor needs a terminal, and nobody is at one").WithHint("%s", other)
+		return failure.Usage("an editor needs a terminal").WithHint("%s", other)
 	}
 	if e.editor = cmp.Or(strings.TrimSpace(e.Env("VISUAL")), strings.TrimSpace(e.Env("EDITOR"))); e.editor == "" {
 		return failure.Usage("neither VISUAL nor EDITOR names an editor").WithHint("such as EDITOR=nano carillon task edit NAME")
