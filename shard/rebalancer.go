@@ -65,9 +65,9 @@ func NewRebalancer(cfg RebalancerConfig) *Rebalancer {
 	r := &Rebalancer{
 		cfg: cfg,
 		moved: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_shard_moves_total",
-			Help: "Shards that this node, as the leader, gave to another owner: loaded by it before, forced (not loaded in time), at_once (nobody fired them)."}, []string{"how"}),
+			Help: "Shards that this node moved as the leader: loaded (the next owner had preloaded it), forced (it had not preloaded it in time), at_once (the shard had no working owner)."}, []string{"how"}),
 		held: prometheus.NewCounter(prometheus.CounterOpts{Name: "carillon_mass_losses_total",
-			Help: "Times that this node, as the leader, saw most nodes vanish together and left shards where they were for a while."}),
+			Help: "Times that this node, as the leader, saw most nodes disappear at once and left their shards in place for a while."}),
 	}
 
 	for _, how := range []string{"loaded", "forced", "at_once"} {

@@ -66,7 +66,7 @@ func NewClient(cfg Config) *Client {
 		cfg: cfg, log: cmp.Or(cfg.Logger, zap.NewNop()).Named("guardian"), watch: newWatchList(),
 		up: make(chan struct{}), down: wake.NewSignal(),
 		restarts: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "carillon_guardian_restarts_total", Help: "Guardians started because the one before had ended."}),
+			Name: "carillon_guardian_restarts_total", Help: "Guardians that were started because the previous one had ended."}),
 	}
 
 	if cfg.Registerer != nil {

@@ -97,11 +97,11 @@ func New(cfg Config) (*Runner, error) {
 
 	if cfg.Registerer != nil {
 		cfg.Registerer.MustRegister(l.stuck.total, prometheus.NewGaugeFunc(
-			prometheus.GaugeOpts{Name: "carillon_spawns_stuck", Help: "Starts of attempts that hang: the program has not been executed after 5 s, or the start was given up and does not end."},
+			prometheus.GaugeOpts{Name: "carillon_spawns_stuck", Help: "Attempts whose start hangs: the program has not started after 5 s, or the start was given up but has not ended."},
 			func() float64 { return float64(l.StuckStarts()) }), prometheus.NewGaugeFunc(
-			prometheus.GaugeOpts{Name: "carillon_rooms_set_aside", Help: "Directories of attempts that could not be emptied."},
+			prometheus.GaugeOpts{Name: "carillon_rooms_set_aside", Help: "Working directories of attempts that could not be emptied and are not reused."},
 			func() float64 { return float64(l.workdirs.Quarantined()) }), prometheus.NewGaugeFunc(
-			prometheus.GaugeOpts{Name: "carillon_cgroups_set_aside", Help: "Control groups with processes that do not end after SIGKILL, or that cannot be removed."},
+			prometheus.GaugeOpts{Name: "carillon_cgroups_set_aside", Help: "Control groups that are not reused because they cannot be removed or because their processes survive SIGKILL."},
 			func() float64 { return float64(l.groups.Aside()) }))
 	}
 

@@ -50,7 +50,7 @@ func newStuckStarts(changed func()) *stuckStarts {
 		changed = func() {}
 	}
 	return &stuckStarts{slow: startSlow, limit: startLimit, killed: proctree.KillLimit, changed: changed, total: prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "carillon_spawns_stuck_total", Help: "Starts of attempts that were given up because they hung: the program had not been executed after 30 s."})}
+		Name: "carillon_spawns_stuck_total", Help: "Attempts whose start was given up because the program had not started after 30 s."})}
 }
 
 func (s *stuckStarts) add(n int64) {

@@ -75,18 +75,18 @@ func New(cfg Config) *Spool {
 		cfg: cfg, root: filepath.Join(cfg.Dir, "spool"), log: cmp.Or(cfg.Logger, zap.NewNop()).Named("spool"),
 		sweep: wake.NewSignal(), packs: make(chan string, packQueue), active: map[string]*Output{}, followers: map[string][]wake.Signal{},
 		dropped: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "carillon_spool_dropped_bytes_total", Help: "Output that was not kept: beyond the limit, or the disk refused it."}),
+			Name: "carillon_spool_dropped_bytes_total", Help: "Bytes of output that were not kept, because of the limit or of a disk error."}),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "carillon_spool_failures_total", Help: "Attempts whose output could not be written to disk."}),
 		removed: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "carillon_spool_removed_files_total", Help: "Outputs removed because of their age or the spool's size."}),
+			Name: "carillon_spool_removed_files_total", Help: "Output files that were removed because of their age or of the size limit of the spool."}),
 	}
 	s.cfg.Limit = cmp.Or(cfg.Limit, DefaultLimit)
 	s.cfg.Total = cmp.Or(cfg.Total, DefaultTotal)
 	s.cfg.MaxAge = cmp.Or(cfg.MaxAge, DefaultMaxAge)
 	if cfg.Registerer != nil {
 		cfg.Registerer.MustRegister(s.dropped, s.failures, s.removed, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "carillon_spool_bytes", Help: "Disk that kept output takes."}, func() float64 { return float64(s.used.Load()) }))
+			Name: "carillon_spool_bytes", Help: "Disk space that stored output uses."}, func() float64 { return float64(s.used.Load()) }))
 	}
 
 	return s

@@ -471,7 +471,7 @@ func TestPolicy_OfANodeIsStrongerThanAnyTask(t *testing.T) {
 	waits := c.trigger("n1", "program").ID
 	eventually(t, func() error {
 		a, err := c.client("n1").Tasks.Why(t.Context(), "default", "program", client.WhyQuestion{})
-		if b, _ := json.Marshal(a); err == nil && !strings.Contains(string(b), "n1 takes none, its policy cannot be read") {
+		if b, _ := json.Marshal(a); err == nil && !strings.Contains(string(b), "n1 accepts no runs: its policy cannot be read") {
 			err = fmt.Errorf("why does not tell it: %s", b)
 		}
 		return err

@@ -32,13 +32,13 @@ var gravest = []string{task.UnfitRestored, task.UnfitClock, task.UnfitStalled}
 func newEligibility(r prometheus.Registerer, log *zap.Logger, changed func()) *eligibility {
 	e := &eligibility{log: log.Named("fitness"), changed: changed, reasons: map[string]error{}}
 	e.total = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_unfit_total",
-		Help: "Times that the node gave its shards up by itself, by reason: clock, stalled, restored."}, []string{"reason"})
+		Help: "Times that the node gave up its shards, by reason: clock, stalled, restored."}, []string{"reason"})
 	r.MustRegister(e.total)
 
 	for _, reason := range gravest {
 		e.total.WithLabelValues(reason)
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "carillon_unfit",
-			Help: "1 while the node owns no shards for this reason.", ConstLabels: prometheus.Labels{"reason": reason}},
+			Help: "Whether the node has given up its shards for this reason: 1 if so, else 0.", ConstLabels: prometheus.Labels{"reason": reason}},
 			func() float64 {
 				if e.why(reason) != nil {
 					return 1

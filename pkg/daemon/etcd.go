@@ -64,10 +64,10 @@ func newEtcdMonitor(members memberLister, r prometheus.Registerer, log *zap.Logg
 
 	e := &etcdMonitor{
 		members: members, log: log.Named("etcd"), told: map[string]etcdState{},
-		size:  gauge("db_bytes", "Size of a member's file, which its quota counts."),
-		inUse: gauge("db_in_use_bytes", "Bytes of a member's file that are in use."),
-		quota: gauge("quota_bytes", "Size of the file from which on a member takes no more writes."),
-		alarm: gauge("alarm", "1 if a member has raised this alarm.", "alarm"),
+		size:  gauge("db_bytes", "Size of a member's database file, which counts against its quota."),
+		inUse: gauge("db_in_use_bytes", "Bytes of a member's database file that are in use."),
+		quota: gauge("quota_bytes", "Size of the database file at which a member stops accepting writes."),
+		alarm: gauge("alarm", "Whether a member has raised this alarm: 1 if so, else 0.", "alarm"),
 	}
 	r.MustRegister(e.size, e.inUse, e.quota, e.alarm)
 

@@ -39,7 +39,7 @@ type toldEnd struct {
 func newCertExpiryMonitor(s secured, env Environment, r prometheus.Registerer, log *zap.Logger) *certExpiryMonitor {
 	e := &certExpiryMonitor{sources: map[string]*certs.Source{}, env: env, log: log.Named("tls"), told: map[string]toldEnd{},
 		ends: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "carillon_tls_expiry_timestamp_seconds",
-			Help: "When a certificate ends, by the setting that names its file: in seconds since 1970."}, []string{"setting"})}
+			Help: "Expiry time of a certificate in seconds since 1970, by the setting that names its file."}, []string{"setting"})}
 	for prefix, source := range map[string]*certs.Source{"tls_": s.api, "etcd_": s.etcd, "etcd_peer_": s.peer} {
 		if source != nil {
 			e.sources[prefix] = source

@@ -106,11 +106,11 @@ func (t trust) register(r prometheus.Registerer) {
 	}
 
 	if t.policy != nil {
-		gauge("carillon_policy_broken", "1 if the node's policy cannot be read, so that nothing starts on it.", t.broken)
+		gauge("carillon_policy_broken", "Whether the host policy cannot be read, so that nothing starts on the node: 1 if so, else 0.", t.broken)
 	}
 
 	if t.keys != "" {
-		gauge("carillon_secret_keys_broken", "1 if the node's keys for secrets cannot be read, so that no attempt with a secret starts on it.", func() bool { return len(t.keyIDs()) == 0 })
+		gauge("carillon_secret_keys_broken", "Whether the node's keys for secrets cannot be read, so that no attempt with a secret starts on it: 1 if so, else 0.", func() bool { return len(t.keyIDs()) == 0 })
 	}
 }
 

@@ -71,12 +71,12 @@ func TestWhy_WhatPoliciesDo(t *testing.T) {
 	c.answers(t, "n1", []situation{
 		{"will be paused until", "ahead", new2096, task.VerdictPaused, []string{"There will be no tick on", `until Tue 1 Jan 2097 00:00 UTC by admin (token `, `): "until the move"`}},
 		{"after the pause", "ahead", "2098-01-01T00:00:00Z", task.VerdictWillRun, []string{"It will run"}},
-		{"before its start", "bounded", "2089-01-01T00:00:00Z", task.VerdictOutside, []string{"the task has none before its start, Sun 1 Jan 2090 00:00 UTC"}},
-		{"after its end", "bounded", "2095-01-01T00:00:00Z", task.VerdictOutside, []string{"the task has none after its end"}},
-		{"jitter", "jitters", new2096, task.VerdictWillRun, []string{"(jitter), in", "put off by jitter"}},
-		{"after completion", "follows", new2096, task.VerdictDepends, []string{"depends on when the runs before it end: the next comes 1h after the end of the last"}},
-		{"will be frozen", "ice/frost", new2096, task.VerdictFrozen, []string{`namespace ice is frozen since`, `by admin (token `, `): "storage is full"`}},
-		{"frozen", "ice/frost", "", task.VerdictSkipped, []string{"was skipped", `namespace ice was frozen since`, `by admin (token `, `): "storage is full"`}},
+		{"before its start", "bounded", "2089-01-01T00:00:00Z", task.VerdictOutside, []string{"the task has no ticks before its start, Sun 1 Jan 2090 00:00 UTC"}},
+		{"after its end", "bounded", "2095-01-01T00:00:00Z", task.VerdictOutside, []string{"the task has no ticks after its end"}},
+		{"jitter", "jitters", new2096, task.VerdictWillRun, []string{"(jitter), in", "delayed by jitter"}},
+		{"after completion", "follows", new2096, task.VerdictDepends, []string{"depends on when the runs before it end: each tick comes 1h after the previous run ends"}},
+		{"will be frozen", "ice/frost", new2096, task.VerdictFrozen, []string{`namespace ice has been frozen since`, `by admin (token `, `): "storage is full"`}},
+		{"frozen", "ice/frost", "", task.VerdictSkipped, []string{"was skipped", `namespace ice had been frozen since`, `by admin (token `, `): "storage is full"`}},
 		{"ran", "changed", then, task.VerdictSucceeded, []string{"Version: 1, created", "in force now"}},
 		{"used up its attempts", "dies", then, task.VerdictFailed, []string{"failed with exit code 1", "Dead: it has used up its attempts; carillon run retry"}},
 	})
@@ -88,18 +88,18 @@ func TestWhy_WhatPoliciesDo(t *testing.T) {
 	must(nil, cl.Tasks.Delete(ctx, "default", "gone", 0))
 
 	c.answers(t, "n1", []situation{
-		{"queue full", "full", first(task.Skipped, task.ReasonQueueFull), task.VerdictSkipped, []string{"as many runs of the task were waiting as may (queue.limit: 1)"}},
+		{"queue full", "full", first(task.Skipped, task.ReasonQueueFull), task.VerdictSkipped, []string{"the task already had the maximum number of waiting runs (queue.limit: 1)"}},
 		{"waits in the queue", "full", first(task.Queued, task.ReasonOverlap), task.VerdictWaiting, []string{"another run of the task was active"}},
-		{"dropped", "drops", first(task.Skipped, task.ReasonDropped), task.VerdictSkipped, []string{"it was the oldest that waited, and a newer tick took its place"}},
-		{"replaced", "replaces", first(task.Cancelled, task.ReasonReplaced), task.VerdictCancelled, []string{"was cancelled: a newer tick replaced it, that of"}},
-		{"max_active", "crowd", first(task.Queued, task.ReasonLimit), task.VerdictWaiting, []string{"as many runs of the task were active as max_active allows"}},
+		{"dropped", "drops", first(task.Skipped, task.ReasonDropped), task.VerdictSkipped, []string{"it was the oldest waiting run, and a newer tick took its place"}},
+		{"replaced", "replaces", first(task.Cancelled, task.ReasonReplaced), task.VerdictCancelled, []string{"was cancelled: a newer tick replaced it (the run of"}},
+		{"max_active", "crowd", first(task.Queued, task.ReasonLimit), task.VerdictWaiting, []string{"the task already had as many active runs as max_active allows"}},
 		{"start deadline", "hurries", first(task.Missed, task.ReasonDeadline), task.VerdictMissed, []string{"it could not start before its start deadline"}},
-		{"no node before its deadline", "nowhere", first(task.Missed, task.ReasonNoNode), task.VerdictMissed, []string{"no node that takes work matches its selector"}},
-		{"max_runs", "twice", asked(tick.Add(time.Hour)), task.VerdictEnded, []string{"the task had run as often as max_runs (2) allows"}},
+		{"no node before its deadline", "nowhere", first(task.Missed, task.ReasonNoNode), task.VerdictMissed, []string{"no available node matches its selector"}},
+		{"max_runs", "twice", asked(tick.Add(time.Hour)), task.VerdictEnded, []string{"the task had reached max_runs (2)"}},
 		{"paused after failures", "fails", asked(tick.Add(time.Hour)), task.VerdictPaused, []string{`by Carillon itself: "2 runs in a row failed"`}},
 		{"deleted by its ttl", "brief", asked(tick.Add(time.Hour)), task.VerdictNoTask, []string{"was deleted on", "its ttl of 1s was over"}},
 		{"deleted", "gone", asked(tick.Add(time.Hour)), task.VerdictNoTask, []string{"There is no task default/gone: it was deleted on", "by admin"}},
-		{"before it was deleted", "gone", then, task.VerdictNoTask, []string{"and its history with it"}},
+		{"before it was deleted", "gone", then, task.VerdictNoTask, []string{"together with its history"}},
 		{"version in force then", "changed", then, task.VerdictSucceeded, []string{"Version: 1, created", ", until", "by admin"}},
 		{"version in force now", "changed", asked(tick.Add(time.Hour)), task.VerdictNoTick, []string{"0 0 1 1 *", "Version: 2, changed"}},
 	})
@@ -111,23 +111,23 @@ func TestWhy_WhatPoliciesDo(t *testing.T) {
 		{"paused then", "rests", asked(asleep), task.VerdictPaused, []string{"There was no tick on", "the task was paused from", `by admin (token `, `): "maintenance"`}},
 		{"paused for a while", "naps", asked(asleep), task.VerdictPaused, []string{"the task was paused from", "until", "by admin"}},
 		{"rolled back", "changed", asked(tick.Add(time.Hour)), task.VerdictWillRun, []string{"Version: 3, rolled back"}},
-		{"frozen then", "ice/frost", cold, task.VerdictSkipped, []string{`namespace ice was frozen since`, "ended"}},
+		{"frozen then", "ice/frost", cold, task.VerdictSkipped, []string{`namespace ice had been frozen since`, "ended"}},
 		{"will run again", "ice/frost", new2096, task.VerdictWillRun, nil},
 	})
 
 	// A tick that nobody decided before its task was changed.
 	c.nodes["n1"].signal(syscall.SIGKILL)
 	down := time.Now().Add(time.Second).Truncate(time.Second)
-	c.answers(t, "n3", []situation{{"not decided", "rests", asked(down), task.VerdictUndecided, []string{"has no owner at present"}}})
+	c.answers(t, "n3", []situation{{"not decided", "rests", asked(down), task.VerdictUndecided, []string{"has no owner now"}}})
 	eventually(t, func() error {
 		_, err := c.client("n3").Tasks.Patch(ctx, "default", "rests", []byte(`{"schedule":"0 0 1 1 *"}`), 0)
 		return err
 	})
-	c.answers(t, "n3", []situation{{"overtaken", "rests", asked(down), task.VerdictOvertaken, []string{"was due, and before anybody decided it the task was changed (version", "its ticks up to then were given up"}}})
+	c.answers(t, "n3", []situation{{"overtaken", "rests", asked(down), task.VerdictOvertaken, []string{"was due, but no node had decided it when the task was changed (version", "undecided ticks before that were dropped"}}})
 	down = time.Now().Truncate(time.Second)
 	passes(t, down.Add(2*time.Second))
 	c.start("n1")
-	c.answers(t, "n1", []situation{{"no owner", "misses", asked(down), task.VerdictMissed, []string{"was missed, with", "its shard had no owner when it fell due"}}})
+	c.answers(t, "n1", []situation{{"no owner", "misses", asked(down), task.VerdictMissed, []string{"was missed, one of", "its shard had no owner when it was due"}}})
 }
 
 // policyTasks are tasks with a policy each; most tick every second, and all that do

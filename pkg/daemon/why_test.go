@@ -116,53 +116,53 @@ func TestWhy_WhatHappensInACluster(t *testing.T) {
 		{"succeeded", "ok", then, task.VerdictSucceeded, []string{"The tick of", "succeeded", "Decided: by n", "Version: 1, created", "by " + who}},
 		{"exit code, and its last words", "fails", then, task.VerdictFailed, []string{"failed with exit code 3", `Last output: "broken pipe"`, "exit_code"}},
 		{"timed out", "slow", then, task.VerdictTimedOut, []string{"was stopped at its timeout"}},
-		{"retried", "again", then, task.VerdictSucceeded, []string{"at attempt 2, after attempt 1 failed with exit code 1", "Attempt: 1 on n"}},
-		{"waits for its retry", "later", then, task.VerdictWaiting, []string{"it waits for its next attempt; attempt 1 failed with exit code 1", "and the next starts no sooner than"}},
-		{"no node", "nowhere", then, task.VerdictWaiting, []string{`no node that takes work matches its selector ("site = moon")`, "present are n1, n2"}},
-		{"running", "long", then, task.VerdictRunning, []string{"is running on n1, since"}},
-		{"overlap", "overlap", "", task.VerdictSkipped, []string{"another run of the task was active, that of", "Active then: that of", "still"}},
-		{"asked for by hand", "byhand", stamp(run.ScheduledTime), task.VerdictSucceeded, []string{"The run that was asked for on"}},
+		{"retried", "again", then, task.VerdictSucceeded, []string{"on attempt 2, after attempt 1 failed with exit code 1", "Attempt: 1 on n"}},
+		{"waits for its retry", "later", then, task.VerdictWaiting, []string{"it is waiting for its next attempt; attempt 1 failed with exit code 1", "and the next starts no earlier than"}},
+		{"no node", "nowhere", then, task.VerdictWaiting, []string{`no available node matches its selector ("site = moon")`, "present: n1, n2"}},
+		{"running", "long", then, task.VerdictRunning, []string{"has been running on n1 since"}},
+		{"overlap", "overlap", "", task.VerdictSkipped, []string{"another run of the task was active (the run of", "Active then: the run of", "still"}},
+		{"asked for by hand", "byhand", stamp(run.ScheduledTime), task.VerdictSucceeded, []string{"The run that was requested on"}},
 		{"cancelled", "victim", stamp(victim.ScheduledTime), task.VerdictCancelled, []string{"was cancelled by " + who}},
 		{"manual", "byhand", "2026-01-01T00:00:00Z", task.VerdictNoTask, []string{"did not exist on Thu 1 Jan 2026 00:00 UTC: it was created on"}},
 		{"not a tick, and manual", "byhand", then, task.VerdictNoTick, []string{"@manual"}},
-		{"not a tick", "ok", "2096-01-01T00:00:30Z", task.VerdictNoTick, []string{"There will be no tick", "the tick before was"}},
-		{"trimmed", "few", then, task.VerdictForgotten, []string{"is not on record any more", "the last 1 to end are kept (history.keep)"}},
-		{"will run", "yearly", "2096-01-01T00:00:00Z", task.VerdictWillRun, []string{"It will run: the tick of Sun 1 Jan 2096 00:00 UTC falls due in"}},
-		{"will find no node", "nowhere2", "2096-01-01T00:00:00Z", task.VerdictNoNode, []string{`no node that takes work matches "site = moon"`}},
-		{"paused", "paused", "2096-01-01T00:00:00Z", task.VerdictPaused, []string{"There will be no tick on Sun 1 Jan 2096 00:00 UTC: the task is paused since", "by " + who}},
+		{"not a tick", "ok", "2096-01-01T00:00:30Z", task.VerdictNoTick, []string{"There will be no tick", "the previous tick was"}},
+		{"trimmed", "few", then, task.VerdictForgotten, []string{"is no longer on record", "keeps the last 1 run of the task (history.keep)"}},
+		{"will run", "yearly", "2096-01-01T00:00:00Z", task.VerdictWillRun, []string{"It will run: the tick of Sun 1 Jan 2096 00:00 UTC is due in"}},
+		{"will find no node", "nowhere2", "2096-01-01T00:00:00Z", task.VerdictNoNode, []string{`no available node matches "site = moon"`}},
+		{"paused", "paused", "2096-01-01T00:00:00Z", task.VerdictPaused, []string{"There will be no tick on Sun 1 Jan 2096 00:00 UTC: the task has been paused since", "by " + who}},
 	})
 
 	c.answers(t, "n1", []situation{{"ran before it was damaged", "damaged", then, task.VerdictSucceeded, nil}})
 	c.damage(t, c.keys.HistoryOf, "damaged")
 	c.damage(t, c.keys.Entry, "damaged2")
 	c.answers(t, "n1", []situation{
-		{"unreadable record", "damaged", then, task.VerdictUnreadable, []string{"has an outcome on record, and the record cannot be read"}},
+		{"unreadable record", "damaged", then, task.VerdictUnreadable, []string{"has an outcome on record, but the record cannot be read"}},
 		{"unreadable entry", "damaged2", "2096-01-01T00:00:00Z", task.VerdictUnreadable, []string{"The task's entry cannot be read"}},
 	})
 
 	// A node dies, with runs of which one may start again elsewhere.
 	c.answers(t, "n1", []situation{
-		{"runs on the node that will be lost", "moves", then, task.VerdictRunning, []string{"is running on n2"}},
-		{"this, too", "gone", then, task.VerdictRunning, []string{"is running on n2"}},
+		{"runs on the node that will be lost", "moves", then, task.VerdictRunning, []string{"has been running on n2 since"}},
+		{"this, too", "gone", then, task.VerdictRunning, []string{"has been running on n2 since"}},
 	})
 	c.start("n3", "--label", "site=c", "--role", "executor")
 	c.nodes["n2"].signal(syscall.SIGKILL)
 	c.answers(t, "n3", []situation{
 		{"node lost", "gone", then, task.VerdictLost, []string{"was lost: its node was lost while it ran", "node_lost"}},
-		{"node lost, and run elsewhere", "moves", then, task.VerdictSucceeded, []string{"ran on n3", "at attempt 2, after attempt 1 was lost on n2"}},
+		{"node lost, and run elsewhere", "moves", then, task.VerdictSucceeded, []string{"ran on n3", "on attempt 2, after attempt 1 was lost on n2"}},
 	})
 
 	// Nobody is left who decides.
 	c.nodes["n1"].signal(syscall.SIGKILL)
 	down := time.Now().Add(time.Second).Truncate(time.Second)
 	c.answers(t, "n3", []situation{
-		{"no owner", "skips", asked(down), task.VerdictUndecided, []string{"has not been decided yet: its shard,", "has no owner at present: it is assigned to n1, which is away; the shard is decided up to", "Owner: shard"}},
-		{"runs on a node that is away", "long", then, task.VerdictRunning, []string{"n1 is away, and unless it comes back the attempt will be declared lost"}},
+		{"no owner", "skips", asked(down), task.VerdictUndecided, []string{"has not been decided yet: its shard (", ") has no owner now: it is assigned to n1, which is not present; the ticks of the shard are decided up to", "Owner: shard"}},
+		{"runs on a node that is away", "long", then, task.VerdictRunning, []string{"n1 is not present, and unless it returns, the attempt will be declared lost"}},
 	})
 	passes(t, down.Add(3*time.Second))
 	c.start("n1", "--label", "site=a")
 	c.answers(t, "n3", []situation{
-		{"missed", "skips", asked(down), task.VerdictMissed, []string{"was missed, with", "and missed.policy did not have it run afterwards"}},
+		{"missed", "skips", asked(down), task.VerdictMissed, []string{"was missed, one of", "and missed.policy did not allow a catch-up run"}},
 		{"its daemon was stopped", "long", then, task.VerdictLost, nil},
 	})
 	c.caughtUp(t)
@@ -239,7 +239,7 @@ func (c *cluster) caughtUp(t *testing.T) {
 		}
 		return fmt.Errorf("no tick of %d was caught up with (%v)", len(runs), err)
 	})
-	c.answers(t, "n1", []situation{{"caught up with", "catches", stamp(late.ScheduledTime), task.VerdictSucceeded, []string{"afterwards,", "late, and succeeded"}}})
+	c.answers(t, "n1", []situation{{"caught up with", "catches", stamp(late.ScheduledTime), task.VerdictSucceeded, []string{"as a catch-up run,", "late, and succeeded"}}})
 }
 
 // The clocks of the daemon are set to days in March and October, with stops in
@@ -276,12 +276,12 @@ func TestWhy_WhenTheClocksChange(t *testing.T) {
 	create("hourly", "30 * 29 3 *", "run-after", "first", days)
 	restart("2026-03-30T12:00:00Z")
 	c.answers(t, "n1", []situation{
-		{"gap", "gap", "2026-03-29 02:30", task.VerdictSucceeded, []string{"02:30 does not exist on Sun 29 Mar 2026: the clocks go from 02:00 CET to 03:00 CEST; ticks that fall in between come then, once (dst.gap: run-after).",
-			"The tick of Sun 29 Mar 2026 03:00 CEST (01:00 UTC) ran on n1 afterwards,"}},
-		{"the instant after the gap", "gap", "2026-03-29T03:00", task.VerdictSucceeded, []string{"03:00 CEST (01:00 UTC) ran on n1 afterwards"}},
-		{"gap that is skipped", "gapskip", "2026-03-29 02:30", task.VerdictInGap, []string{"ticks that fall in between are left out (dst.gap: skip)"}},
-		{"past its window", "old", "2026-03-29 02:30", task.VerdictMissed, []string{"does not exist", "was missed: it came to light after missed.window had passed"}},
-		{"gap of a schedule that knows none", "hourly", "2026-03-29 02:30", task.VerdictNoTick, []string{"does not exist", "the tick before was Sun 29 Mar 2026 01:30 CET (00:30 UTC), the next was Sun 29 Mar 2026 03:30 CEST (01:30 UTC)"}},
+		{"gap", "gap", "2026-03-29 02:30", task.VerdictSucceeded, []string{"02:30 does not exist on Sun 29 Mar 2026: the clocks go from 02:00 CET to 03:00 CEST; ticks in this gap run once, at its end (dst.gap: run-after).",
+			"The tick of Sun 29 Mar 2026 03:00 CEST (01:00 UTC) ran on n1 as a catch-up run,"}},
+		{"the instant after the gap", "gap", "2026-03-29T03:00", task.VerdictSucceeded, []string{"03:00 CEST (01:00 UTC) ran on n1 as a catch-up run"}},
+		{"gap that is skipped", "gapskip", "2026-03-29 02:30", task.VerdictInGap, []string{"ticks in this gap are skipped (dst.gap: skip)"}},
+		{"past its window", "old", "2026-03-29 02:30", task.VerdictMissed, []string{"does not exist", "was missed: it was older than missed.window when the owner of its shard processed it"}},
+		{"gap of a schedule that knows none", "hourly", "2026-03-29 02:30", task.VerdictNoTick, []string{"does not exist", "the previous tick was Sun 29 Mar 2026 01:30 CET (00:30 UTC), the next was Sun 29 Mar 2026 03:30 CEST (01:30 UTC)"}},
 		{"before it was created", "gap", "2026-03-28 03:00", task.VerdictNoTask, []string{"Task default/gap did not exist on Sat 28 Mar 2026 03:00 CET (02:00 UTC): it was created on Sat 28 Mar 2026 13:00"}},
 		{"gap to come", "gap", "2027-03-29 02:30", task.VerdictWillRun, []string{"It will run: the tick of Mon 29 Mar 2027 02:30 CEST (00:30 UTC)"}},
 	})
@@ -290,7 +290,7 @@ func TestWhy_WhenTheClocksChange(t *testing.T) {
 	restart("2026-10-26T12:00:00Z")
 	c.answers(t, "n1", []situation{
 		{"fold", "fold", "2026-10-25 02:30", task.VerdictSucceeded, []string{"02:30 exists twice on Sun 25 Oct 2026, at 02:30 CEST and at 02:30 CET, and only the first is a tick (dst.fold: first).",
-			"The tick of Sun 25 Oct 2026 02:30 CEST (00:30 UTC) ran on n1 afterwards"}},
+			"The tick of Sun 25 Oct 2026 02:30 CEST (00:30 UTC) ran on n1 as a catch-up run"}},
 		{"the second pass", "fold", "2026-10-25T02:30:00+01:00", task.VerdictNoTick, []string{"There was no tick on Sun 25 Oct 2026 02:30 CET (01:30 UTC)"}},
 		{"both passes", "foldboth", "2026-10-25 02:30", task.VerdictSucceeded, []string{"and both are ticks."}},
 	})

@@ -12,7 +12,7 @@ import (
 // again what a watch tells. A healthy cluster counts none.
 const (
 	RepairsMetric = "carillon_reconcile_repairs_total"
-	repairsHelp   = "Differences between what a watch had told and what etcd holds that were found by reading again, and repaired."
+	repairsHelp   = "Differences that a watch should have reported, but that a later read found and repaired."
 )
 
 // NewRepairs makes that counter.
@@ -46,10 +46,10 @@ func newSight() sight {
 	}
 
 	return sight{
-		resumptions: counter("carillon_watch_resumptions_total", "Watches that were lost, and resumed from the revision that they had told."),
+		resumptions: counter("carillon_watch_resumptions_total", "Watches that were lost and resumed from the last revision that they had delivered."),
 		stalls:      counter("carillon_watch_stalls_total", "Watches that were given up because they were silent for too long."),
 		relists: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_watch_relists_total",
-			Help: "Followed ranges that were listed again because their watch could not be resumed, by why: compacted, gone_back, silent, broken."}, []string{"why"}),
+			Help: "Watched ranges that were listed again because their watch could not be resumed, by reason: compacted, gone_back, silent, broken."}, []string{"why"}),
 		repairs: NewRepairs("mirror"),
 	}
 }

@@ -162,7 +162,7 @@ func describeSpec(f *factory.Factory, d *output.Details, t client.Task) {
 	}
 
 	if t.Shadow {
-		d.Field("Shadow", "its ticks are recorded and start nothing; end it with: carillon task update %s --shadow=false", t.Name)
+		d.Field("Shadow", "its ticks are recorded but start nothing; end it with: carillon task update %s --shadow=false", t.Name)
 	}
 
 	describeBounds(f, d, t)

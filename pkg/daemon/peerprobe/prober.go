@@ -87,9 +87,9 @@ type Cluster interface {
 func New(cfg Config) *Prober {
 	p, r := &Prober{cfg: cfg, accused: map[string]time.Time{}}, cfg.Registerer
 	p.notices = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_crash_notices_total",
-		Help: "Peers that were found refused, by result: revoked, or withheld, as others were accused a moment ago."}, []string{"result"})
+		Help: "Peers whose port refused connections, by result: revoked (their lease), or withheld because another peer was reported a moment ago."}, []string{"result"})
 	p.reached = prometheus.NewGauge(prometheus.GaugeOpts{Name: "carillon_peers_reached",
-		Help: "Peers whose crash this node would notice at once: it has reached them."})
+		Help: "Peers whose crash this node would detect immediately, because it is connected to them."})
 	r.MustRegister(p.notices, p.reached)
 
 	for _, result := range []string{"revoked", "withheld"} {

@@ -275,7 +275,7 @@ func (s *server) registerMetrics() error {
 		return err
 	}
 
-	return s.metrics.gauge(s.Registerer, "carillon_log_followers", "Callers that follow outputs at this node, or through it.",
+	return s.metrics.gauge(s.Registerer, "carillon_log_followers", "Clients that follow output on this node or through it.",
 		func() float64 { return float64(s.logs.Followers()) })
 }
 

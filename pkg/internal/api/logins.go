@@ -178,7 +178,7 @@ func newLogins(log *zap.Logger) *logins {
 		log: log, clients: map[string]*loginClient{},
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "carillon_api_logins_refused_total",
-			Help: "Requests that were refused for their token, by status: 401, 403, or 429 if the client had tried too many.",
+			Help: "Requests that were refused because of their token, by status: 401, 403, or 429 after too many failed attempts.",
 		}, []string{"code"}),
 	}
 }

@@ -16,10 +16,10 @@ type metrics struct {
 func newMetrics(reg prometheus.Registerer) (metrics, error) {
 	m := metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "carillon_api_requests_total", Help: "Requests answered by the HTTP API.",
+			Name: "carillon_api_requests_total", Help: "Requests that the HTTP API answered.",
 		}, []string{"route", "method", "code"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "carillon_api_request_duration_seconds", Help: "From a request to the end of its answer.",
+			Name: "carillon_api_request_duration_seconds", Help: "Time from the start of a request to the end of its response.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20},
 		}, []string{"route", "method"}),
 	}

@@ -306,7 +306,7 @@ type Activation struct {
 }
 
 // Activations says of each attempt in a history how its run became active: by its dispatch, or by that of an earlier
-// attempt, since a run stays active while it waits for its next attempt.
+// attempt, since a run stays active while it is waiting for its next attempt.
 func Activations(keys record.Keys, events []Event) map[AttemptID]Activation {
 	all := map[AttemptID]Activation{}
 	for id, same := range readIntents(keys, events) {

@@ -89,7 +89,7 @@ func New(cfg Config) *Limiter {
 		cfg: cfg, log: cfg.Logger.Named("connlimit"), unauthenticated: map[string]*list.List{},
 		closed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name:        "carillon_api_connections_closed_total",
-			Help:        "Connections without a token that were closed to stay within a limit, by limit: client, total or descriptors.",
+			Help:        "Unauthenticated connections that were closed to stay within a limit, by limit: client, total, descriptors.",
 			ConstLabels: prometheus.Labels{"listener": cfg.Name},
 		}, []string{"limit"}),
 	}
@@ -102,7 +102,7 @@ func (l *Limiter) Register(r prometheus.Registerer) {
 	}
 
 	r.MustRegister(l.closed, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "carillon_api_connections", Help: "Open connections of the API.",
+		Name: "carillon_api_connections", Help: "Open connections to the API.",
 		ConstLabels: prometheus.Labels{"listener": l.cfg.Name},
 	}, func() float64 {
 		l.mu.Lock()

@@ -106,7 +106,7 @@ func (m *Model) problemRows() (rows []row) {
 
 	for _, w := range b.Waits {
 		if w.Reason == task.ReasonNoNode {
-			add(Yellow, "…", "no node", m.name(w.Namespace, w.Task), m.since(w.Since), "no node that takes work matches its selector", ofTask(w.Namespace, w.Task, w.Run))
+			add(Yellow, "…", "no node", m.name(w.Namespace, w.Task), m.since(w.Since), "no available node matches its selector", ofTask(w.Namespace, w.Task, w.Run))
 		}
 	}
 

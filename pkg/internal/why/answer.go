@@ -127,11 +127,11 @@ func (w *witness) gap(m Moment) task.Answer {
 	switch {
 	case v != nil && v.note(end) == schedule.NoteGap:
 		a = w.tickAnswer(w.judge(w.all, end))
-		a.Sentence = sentence("%s; ticks that fall in between come then, once (dst.gap: run-after)", gone) + " " + a.Sentence
+		a.Sentence = sentence("%s; ticks in this gap run once, at its end (dst.gap: run-after)", gone) + " " + a.Sentence
 	case v != nil && v.gapSkips(end):
 		a = w.noTick(end)
 		a.Verdict = task.VerdictInGap
-		a.Sentence = sentence("%s; ticks that fall in between are left out (dst.gap: skip)", gone)
+		a.Sentence = sentence("%s; ticks in this gap are skipped (dst.gap: skip)", gone)
 	default:
 		a = w.noTick(end)
 		a.Sentence = sentence("%s", gone) + " " + a.Sentence

@@ -49,10 +49,10 @@ func TestFor_ClockChanges(t *testing.T) {
 		says    []string
 	}{
 		{"gap, run after", berlin("30 2 * * *", "run-after", "first").ranAt("2026-03-29T01:00:00Z"), "2026-03-29 02:30", task.VerdictSucceeded, "gap", 0,
-			[]string{"02:30 does not exist on Sun 29 Mar 2026: the clocks go from 02:00 CET to 03:00 CEST; ticks that fall in between come then, once (dst.gap: run-after).",
+			[]string{"02:30 does not exist on Sun 29 Mar 2026: the clocks go from 02:00 CET to 03:00 CEST; ticks in this gap run once, at its end (dst.gap: run-after).",
 				"The tick of Sun 29 Mar 2026 03:00 CEST (01:00 UTC) ran on n1 and succeeded"}},
 		{"gap, skip", berlin("30 2 * * *", "skip", "first"), "2026-03-29 02:30", task.VerdictInGap, "gap", 0,
-			[]string{"ticks that fall in between are left out (dst.gap: skip)"}},
+			[]string{"ticks in this gap are skipped (dst.gap: skip)"}},
 		{"gap without ticks", berlin("30 5 * * *", "run-after", "first"), "2026-03-29 02:30", task.VerdictNoTick, "gap", 0,
 			[]string{"02:30 does not exist", "There was no tick on Sun 29 Mar 2026 03:00 CEST"}},
 		{"gap of a schedule in real time", berlin("30 * * * *", "run-after", "first"), "2026-03-29 02:30", task.VerdictNoTick, "gap", 0, nil},

@@ -25,7 +25,7 @@ func (f *Facts) without(g *finding, all []version) {
 		g.verdict = task.VerdictOvertaken
 	default:
 		g.verdict = task.VerdictForgotten
-		g.unknown = append(g.unknown, "the outcome: no record of it is there, though none of its time has been trimmed; carillon audit may know more")
+		g.unknown = append(g.unknown, "the outcome: there is no record, although no records of that time have been trimmed; carillon audit may show more")
 	}
 }
 
@@ -59,9 +59,10 @@ func (f *Facts) trimmed(all []version, g *finding) (bool, string) {
 	later := f.endedAfter(g.tick)
 	switch {
 	case later >= int64(keep):
-		return true, fmt.Sprintf("of the task's runs the last %d to end are kept (history.keep), and %d on record ended after this tick", keep, later)
+		return true, fmt.Sprintf("Carillon keeps the last %s of the task (history.keep), and %s ended after this tick",
+			plural(int64(keep), "run", "runs"), plural(later, "recorded run", "recorded runs"))
 	case failures && later > 0:
-		return true, "of runs that succeed only the newest is kept (history.record: failures); it neither failed nor was it skipped or missed, or that would be on record"
+		return true, "only the newest successful run is kept (history.record: failures); a failed, skipped or missed tick would still be on record"
 	}
 
 	return false, ""
@@ -128,28 +129,28 @@ func (f *Facts) undecided(s speaker, due time.Time) string {
 	behind := f.Now.Sub(due)
 	watermark := ""
 	if w := f.Watermark; w != nil && w.Time.Year() > 1970 {
-		watermark = "; the shard is decided up to " + s.when(w.Time)
+		watermark = "; the ticks of the shard are decided up to " + s.when(w.Time)
 	}
 
 	o := f.Owner
 	switch {
 	case o == nil || o.Node == "":
-		return fmt.Sprintf("its shard, %d, has no owner%s", f.Shard, watermark)
+		return fmt.Sprintf("its shard (%d) has no owner%s", f.Shard, watermark)
 	case f.node(o.Node) == nil:
-		return fmt.Sprintf("its shard, %d, has no owner at present: it is assigned to %s, which is away%s", f.Shard, o.Node, watermark)
+		return fmt.Sprintf("its shard (%d) has no owner now: it is assigned to %s, which is not present%s", f.Shard, o.Node, watermark)
 	}
 
 	n := f.node(o.Node)
 	switch {
 	case !n.Has(task.RoleScheduler):
-		return fmt.Sprintf("its shard, %d, is assigned to %s, which decides no ticks (it has no role scheduler)%s", f.Shard, n.Name, watermark)
+		return fmt.Sprintf("its shard (%d) is assigned to %s, which does not have the scheduler role%s", f.Shard, n.Name, watermark)
 	case n.Unfit != "":
-		return fmt.Sprintf("its shard, %d, is assigned to %s, which decides nothing at present (%s)%s", f.Shard, n.Name, n.Unfit, watermark)
+		return fmt.Sprintf("its shard (%d) is assigned to %s, which schedules nothing now (%s)%s", f.Shard, n.Name, n.Unfit, watermark)
 	case behind < 3*time.Second:
-		return fmt.Sprintf("it fell due %s ago, and %s decides it just now", span(behind), n.Name)
+		return fmt.Sprintf("it was due %s ago, and %s is deciding it now", span(behind), n.Name)
 	case !f.Covered && f.Entry != nil:
-		return fmt.Sprintf("%s, the owner of its shard, %d, has not come to the task since it was created%s", n.Name, f.Shard, watermark)
+		return fmt.Sprintf("%s, the owner of its shard (%d), has not processed the task since it was created%s", n.Name, f.Shard, watermark)
 	}
 
-	return fmt.Sprintf("%s owns its shard, %d, since %s and has not come to it%s", n.Name, f.Shard, s.when(o.Since), watermark)
+	return fmt.Sprintf("%s has owned its shard (%d) since %s and has not processed the tick yet%s", n.Name, f.Shard, s.when(o.Since), watermark)
 }

@@ -26,7 +26,7 @@ func TestDocs_HaveEveryReasonAndEveryVerdict(t *testing.T) {
 	for _, v := range task.Verdicts() {
 		fmt.Fprintf(&verdicts, "| `%s` | %s |\n", v.Verdict, v.Means)
 	}
-	for _, list := range []string{"| reason | of what is | because |\n|---|---|---|\n" + reasons.String() + "\n", "| verdict | means |\n|---|---|\n" + verdicts.String() + "\n"} {
+	for _, list := range []string{"| reason | states | because |\n|---|---|---|\n" + reasons.String() + "\n", "| verdict | means |\n|---|---|\n" + verdicts.String() + "\n"} {
 		if !strings.Contains(string(b), list) {
 			t.Errorf("docs/why.md does not have just this list:\n%s", list)
 		}

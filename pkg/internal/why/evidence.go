@@ -25,7 +25,7 @@ func (w *witness) evidence(a *task.Answer, g finding) {
 	}
 
 	if !g.due.Equal(g.tick) && !g.tick.IsZero() {
-		add("Due", "%s, put off by jitter", w.when(g.due))
+		add("Due", "%s, delayed by jitter", w.when(g.due))
 	}
 
 	if g.pause != nil {
@@ -51,7 +51,7 @@ func (w *witness) evidence(a *task.Answer, g finding) {
 	}
 
 	for _, r := range a.Late {
-		add("Came too late", "the lost attempt %d ended all the same: it %s", r.Attempt, endWords(&r))
+		add("Late result", "attempt %d had been declared lost, but ended later: it %s", r.Attempt, endWords(&r))
 	}
 
 	w.circumstances(add, a, g)
@@ -81,7 +81,7 @@ func (w *witness) versionWords(v *version) string {
 
 func (w *witness) untilWords(t time.Time) string {
 	if t.IsZero() {
-		return ", still"
+		return ", still active"
 	}
 	return " to " + w.when(t)
 }
@@ -118,7 +118,7 @@ func (w *witness) runEvidence(add func(string, string, ...any), g finding) {
 		}
 
 		if last := r.LastNode(); last != "" && last == r.Node && g.version != nil && g.version.Target.MovesRetries() {
-			text += fmt.Sprintf(", where attempt %d had failed: no other node that matches had a free slot", r.Attempts[len(r.Attempts)-1].Attempt)
+			text += fmt.Sprintf(", where attempt %d had failed, because no other matching node had a free slot", r.Attempts[len(r.Attempts)-1].Attempt)
 		}
 
 		add("Dispatched", "%s", text)
@@ -150,7 +150,7 @@ func (w *witness) runEvidence(add func(string, string, ...any), g finding) {
 	}
 
 	if d := r.PausedFor(w.Now); d > 0 {
-		add("Paused", "for %s in all", span(d))
+		add("Paused", "for %s in total", span(d))
 	}
 
 	if !r.StartBefore.IsZero() {
@@ -158,7 +158,7 @@ func (w *witness) runEvidence(add func(string, string, ...any), g finding) {
 	}
 
 	if r.Count > 1 {
-		add("With", "%s, from %s to %s, in one record", plural(r.Count, "tick", "ticks"), w.when(r.ScheduledTime.Time), w.when(r.Last.Time))
+		add("Record", "covers %s, from %s to %s", plural(r.Count, "tick", "ticks"), w.when(r.ScheduledTime.Time), w.when(r.Last.Time))
 	}
 
 	if r.CreatedBy != "" {
@@ -196,15 +196,15 @@ func (w *witness) circumstances(add func(string, string, ...any), a *task.Answer
 	if o := a.Owner; o != nil {
 		switch {
 		case o.Node == "" && o.Next == "":
-			add("Owner", "shard %d has had none", o.Shard)
+			add("Owner", "shard %d has never had one", o.Shard)
 		case o.Node == "":
-			a.Unknown = append(a.Unknown, fmt.Sprintf("who owned shard %d before %s, when it went to %s", o.Shard, w.when(o.Until.Time), o.Next))
+			a.Unknown = append(a.Unknown, fmt.Sprintf("who owned shard %d before %s, when it was assigned to %s", o.Shard, w.when(o.Until.Time), o.Next))
 		default:
 			text := fmt.Sprintf("shard %d was assigned to %s from %s", o.Shard, o.Node, w.when(o.Since.Time))
 			if !o.Until.IsZero() {
-				text += fmt.Sprintf(" to %s, when it went to %s", w.when(o.Until.Time), o.Next)
+				text += fmt.Sprintf(" until %s, then to %s", w.when(o.Until.Time), o.Next)
 			} else if !o.Present {
-				text += ", and that node is away"
+				text += ", which is not present"
 			}
 
 			add("Owner", "%s", text)
@@ -220,7 +220,7 @@ func (w *witness) circumstances(add func(string, string, ...any), a *task.Answer
 		if w.Entry != nil {
 			names := w.takers()
 			if !w.Entry.Target.Enough(len(names)) {
-				add("Nodes", "%s; present are %s", w.noNodeWords(), w.nodeWords())
+				add("Nodes", "%s; present: %s", w.noNodeWords(), w.nodeWords())
 			} else if w.Entry.Target.Selector != "" {
 				add("Nodes", "%s match %s now", strings.Join(few(names), ", "), task.Quote(w.Entry.Target.Selector))
 			}
@@ -235,9 +235,9 @@ func (w *witness) nodeWords() string {
 		if n.State != task.NodeReady {
 			text += " (" + n.State + ")"
 		} else if !n.Has(task.RoleExecutor) {
-			text += " (runs nothing)"
+			text += " (not an executor)"
 		} else if len(n.Pressed) > 0 {
-			text += " (pressed: " + strings.Join(n.Pressed, ", ") + ")"
+			text += " (accepts no runs: " + strings.Join(n.Pressed, ", ") + ")"
 		} else if w.Entry.Action.NeedsKey() && !n.HoldsKey() {
 			text += " (no key for secrets)"
 		}

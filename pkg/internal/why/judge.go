@@ -41,7 +41,7 @@ func (f *Facts) judge(all []version, tick time.Time) finding {
 	}
 
 	if f.Task != nil && slices.Contains(f.Broken, task.RunID(tick, f.Task.UID)) {
-		g.verdict, g.unknown = task.VerdictUnreadable, []string{"the outcome: its record is there and cannot be read"}
+		g.verdict, g.unknown = task.VerdictUnreadable, []string{"the outcome: its record cannot be read"}
 		return g
 	}
 
@@ -105,7 +105,7 @@ func (f *Facts) found(g *finding, r *task.Run) {
 		}
 
 		if g.freeze = f.Freezes.At(f.Namespace, at); g.freeze == nil {
-			g.unknown = append(g.unknown, "the freeze that held then: only the latest are remembered")
+			g.unknown = append(g.unknown, "the freeze at that time: only the latest freezes are kept")
 		}
 
 		return
@@ -128,11 +128,11 @@ func (f *Facts) untold(g *finding, all []version) {
 		g.verdict = task.VerdictNoTask
 	default:
 		g.verdict = task.VerdictForgotten
-		g.unknown = append(g.unknown, "the version of the task that was in force: only the last ones are kept")
+		g.unknown = append(g.unknown, "the version of the task at that time: only the latest versions are kept")
 	}
 
 	if f.Task != nil && !f.Task.CreatedAt.Before(g.tick) {
-		g.unknown = append(g.unknown, "whether another task had this name before: that is forgotten when the name is taken again")
+		g.unknown = append(g.unknown, "whether another task had this name before: that record is deleted when the name is reused")
 	}
 }
 

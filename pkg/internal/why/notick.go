@@ -32,21 +32,21 @@ func (w *witness) noTick(at time.Time) task.Answer {
 	switch {
 	case !v.Start.IsZero() && at.Before(v.Start.Time):
 		g.verdict = task.VerdictOutside
-		there += fmt.Sprintf(": the task has none before its start, %s", w.when(v.Start.Time))
+		there += fmt.Sprintf(": the task has no ticks before its start, %s", w.when(v.Start.Time))
 	case !v.End.IsZero() && at.After(v.End.Time):
 		g.verdict = task.VerdictOutside
-		there += fmt.Sprintf(": the task has none after its end, %s", w.when(v.End.Time))
+		there += fmt.Sprintf(": the task has no ticks after its end, %s", w.when(v.End.Time))
 	case v.manual():
-		there += ": the schedule is @manual, and the task runs only when somebody asks for it"
+		there += ": the schedule is @manual, so the task runs only when it is triggered"
 	case afterRuns && at.After(w.Now):
 		g.verdict = task.VerdictDepends
-		there = fmt.Sprintf("whether there is a tick on %s depends on when the runs before it end: the next comes %s after the end of the last", w.when(at), task.Duration(period))
+		there = fmt.Sprintf("whether there is a tick on %s depends on when the runs before it end: each tick comes %s after the previous run ends", w.when(at), task.Duration(period))
 	case afterRuns && w.endedAfter(at) >= int64(v.History.Keep):
 		g.verdict = task.VerdictForgotten
-		g.unknown = append(g.unknown, "the runs of that time, from whose ends its ticks followed")
-		there = fmt.Sprintf("whether there was a tick on %s is not on record any more: the next came %s after the end of each run", w.when(at), task.Duration(period))
+		g.unknown = append(g.unknown, "the runs of that time, whose ends determined the ticks")
+		there = fmt.Sprintf("whether there was a tick on %s is no longer on record: each tick came %s after the previous run ended", w.when(at), task.Duration(period))
 	case afterRuns:
-		there += fmt.Sprintf(": the next comes %s after the end of each run", task.Duration(period))
+		there += fmt.Sprintf(": each tick comes %s after the previous run ends", task.Duration(period))
 	}
 
 	a := w.tickAnswer(g)
@@ -60,7 +60,7 @@ func (w *witness) noTick(at time.Time) task.Answer {
 	}
 
 	if g.verdict == task.VerdictNoTick && !v.manual() && !afterRuns {
-		there += fmt.Sprintf(": %s%s", expressions(v.Schedule), w.nearest(&a))
+		there += fmt.Sprintf(": the schedule is %s%s", expressions(v.Schedule), w.nearest(&a))
 	}
 
 	a.Sentence = sentence("%s", there)
@@ -75,7 +75,7 @@ func (w *witness) noTick(at time.Time) task.Answer {
 func (w *witness) nearest(a *task.Answer) string {
 	var parts []string
 	if a.Before != nil {
-		parts = append(parts, "the tick before was "+w.when(a.Before.Time.Time))
+		parts = append(parts, "the previous tick was "+w.when(a.Before.Time.Time))
 	}
 
 	if a.After != nil {
@@ -87,7 +87,7 @@ func (w *witness) nearest(a *task.Answer) string {
 	}
 
 	if len(parts) == 0 {
-		return " has no ticks around it"
+		return "; it has no ticks around that time"
 	}
 
 	return "; " + strings.Join(parts, ", ")
@@ -154,9 +154,9 @@ func (w *witness) unversioned(at time.Time, v *version) task.Answer {
 		w.untold(&g, w.all)
 	} else {
 		g.verdict = task.VerdictForgotten
-		g.unknown = append(g.unknown, "from when its @every counted: the version that says so is not kept any more")
+		g.unknown = append(g.unknown, "the start of its @every intervals: the version that set it is no longer kept")
 		if v.schedule == nil {
-			g.unknown = []string{"the schedule of that version: it cannot be read by this version of Carillon"}
+			g.unknown = []string{"the schedule of that version: this version of Carillon cannot read it"}
 		}
 
 		g.version = nil
@@ -165,10 +165,10 @@ func (w *witness) unversioned(at time.Time, v *version) task.Answer {
 	a := w.tickAnswer(g)
 	a.Tick = nil
 	if g.verdict == task.VerdictForgotten {
-		a.Sentence = sentence("what the schedule was on %s is not on record any more, nor is a run of that time", w.when(at))
+		a.Sentence = sentence("the schedule on %s is no longer on record, and neither is a run of that time", w.when(at))
 		if r := w.around(at); r != nil {
 			a.Run = r
-			a.Sentence = sentence("what the schedule was on %s is not on record any more; %s of those days, from %s to %s, %s: %s", w.when(at),
+			a.Sentence = sentence("the schedule on %s is no longer on record; %s from %s to %s %s: %s", w.when(at),
 				plural(r.Count, "tick", "ticks"), w.when(r.ScheduledTime.Time), w.when(r.Last.Time), "were "+string(r.State), reasonWords(r))
 		}
 	}
@@ -196,7 +196,7 @@ func (w *witness) noneYet() task.Answer {
 	g := finding{verdict: task.VerdictNoTick, due: w.Now, version: inForce(w.all, w.Now)}
 	a := w.tickAnswer(g)
 	a.Tick = nil
-	a.Sentence = sentence("task %s/%s has had no tick since it was created on %s, and nobody has asked for a run", w.Namespace, w.Name, w.when(w.Task.CreatedAt.Time))
+	a.Sentence = sentence("task %s/%s has had no tick since it was created on %s, and nobody has triggered a run", w.Namespace, w.Name, w.when(w.Task.CreatedAt.Time))
 
 	return a
 }
@@ -210,13 +210,13 @@ func (w *witness) noneToCome() *task.Answer {
 	}
 
 	g := finding{verdict: task.VerdictNoTick, due: w.Now, version: v}
-	says := "no tick comes any more: the schedule, " + expressions(v.Schedule) + ", has ended"
+	says := "there are no more ticks: the schedule (" + expressions(v.Schedule) + ") has ended"
 	if period, after := v.completion(); after {
 		g.verdict = task.VerdictDepends
-		says = fmt.Sprintf("the next tick comes %s after the end of the run that is active or waits", task.Duration(period))
+		says = fmt.Sprintf("the next tick comes %s after the active or waiting run ends", task.Duration(period))
 	} else if !v.End.IsZero() && v.End.Before(w.Now) {
 		g.verdict = task.VerdictOutside
-		says = "no tick comes any more: the task's end was " + w.when(v.End.Time)
+		says = "there are no more ticks: the task's end was " + w.when(v.End.Time)
 	}
 
 	a := w.tickAnswer(g)

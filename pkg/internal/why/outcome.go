@@ -19,7 +19,7 @@ func (f *Facts) outcomeSays(s speaker, g finding) string {
 
 	what := "the tick of " + s.when(g.tick)
 	if r.Trigger == task.TriggerManual {
-		what = "the run that was asked for on " + s.when(r.ScheduledTime.Time) + by(r.CreatedBy)
+		what = "the run that was requested on " + s.when(r.ScheduledTime.Time) + by(r.CreatedBy)
 	}
 
 	switch r.State {
@@ -45,7 +45,7 @@ func among(s speaker, r *task.Run) string {
 	if r.Count <= 1 {
 		return ""
 	}
-	return fmt.Sprintf(", with %s from %s to %s in all", plural(r.Count, "tick", "ticks"), s.when(r.ScheduledTime.Time), s.when(r.Last.Time))
+	return fmt.Sprintf(", one of %s from %s to %s", plural(r.Count, "tick", "ticks"), s.when(r.ScheduledTime.Time), s.when(r.Last.Time))
 }
 
 func reasonWords(r *task.Run) string {
@@ -65,20 +65,20 @@ func (f *Facts) activeWords(s speaker, g finding) string {
 		return f.partWords(s, g)
 	}
 
-	text := fmt.Sprintf("was given to %s on %s, and is not known to have started", r.Node, s.when(r.DispatchedAt.Time))
+	text := fmt.Sprintf("was assigned to %s on %s, but is not known to have started", r.Node, s.when(r.DispatchedAt.Time))
 	if r.State == task.Running || !r.StartedAt.IsZero() {
-		text = fmt.Sprintf("is running on %s, since %s", r.Node, s.when(r.StartedAt.Time))
+		text = fmt.Sprintf("has been running on %s since %s", r.Node, s.when(r.StartedAt.Time))
 	}
 
 	switch {
 	case r.State == task.Paused:
-		text = fmt.Sprintf("is on %s, where it started on %s, and is paused since %s%s", r.Node, s.when(r.StartedAt.Time), s.when(r.PausedAt.Time), by(r.PausedBy))
+		text = fmt.Sprintf("is on %s, where it started on %s, and has been paused since %s%s", r.Node, s.when(r.StartedAt.Time), s.when(r.PausedAt.Time), by(r.PausedBy))
 	case r.PausedBy != "":
-		text += "; " + r.PausedBy + " has asked for its pause"
+		text += "; " + r.PausedBy + " has requested a pause"
 	}
 
 	if f.node(r.Node) == nil {
-		text += fmt.Sprintf("; %s is away, and unless it comes back the attempt will be declared lost", r.Node)
+		text += fmt.Sprintf("; %s is not present, and unless it returns, the attempt will be declared lost", r.Node)
 	}
 
 	if g.freeze != nil {
@@ -86,7 +86,7 @@ func (f *Facts) activeWords(s speaker, g finding) string {
 	}
 
 	if r.CancelledBy != "" {
-		text += "; " + r.CancelledBy + " has asked for its end"
+		text += "; " + r.CancelledBy + " has requested its cancellation"
 	}
 
 	return text + f.retryWords(r)
@@ -106,16 +106,16 @@ func (f *Facts) partWords(s speaker, g finding) string {
 		have = "has"
 	}
 
-	text := fmt.Sprintf("is running, since %s; of its %s %d %s ended", s.when(since), plural(int64(r.Fan.Count), "part", "parts"), ended, have)
+	text := fmt.Sprintf("has been running since %s; %d of its %s %s ended", s.when(since), ended, plural(int64(r.Fan.Count), "part", "parts"), have)
 	if g.freeze != nil {
 		text += "; " + frozenWords(s, g.freeze)
 	}
 
 	switch {
 	case r.CancelledBy != "":
-		text += "; " + r.CancelledBy + " has asked for its end"
+		text += "; " + r.CancelledBy + " has requested its cancellation"
 	case r.Fan.Cancel != "":
-		text += "; it is being ended: " + because(r.Fan.Cancel)
+		text += "; it is being stopped: " + because(r.Fan.Cancel)
 	}
 
 	return text
@@ -131,19 +131,19 @@ func (f *Facts) skipWords(s speaker, g finding) string {
 		}
 	case task.ReasonDropped:
 		if n := f.newcomer(g.run, func(n *task.Run) bool { return n.CreatedAt.Equal(g.run.EndedAt.Time) }); n != nil {
-			text += ", " + runWords(s, n)
+			text += " (" + runWords(s, n) + ")"
 		}
 
 	case task.ReasonOverlap:
 		if active := f.active(g.due, g.run.ID); len(active) > 0 {
-			return "another run of the task was active, " + runWords(s, &active[0])
+			return "another run of the task was active (" + runWords(s, &active[0]) + ")"
 		}
 		if w := f.waited(g.due); w != nil {
-			return "another run of the task waited, " + runWords(s, w)
+			return "another run of the task was waiting (" + runWords(s, w) + ")"
 		}
 	case task.ReasonFrozen:
 		if z := g.freeze; z != nil {
-			text = fmt.Sprintf("%s was frozen since %s%s%s", frozenWhat(z), s.when(z.Since.Time), by(z.By), quoted(z.Reason))
+			text = fmt.Sprintf("%s had been frozen since %s%s%s", frozenWhat(z), s.when(z.Since.Time), by(z.By), quoted(z.Reason))
 		}
 	}
 
@@ -169,7 +169,7 @@ func (f *Facts) replacedBy(s speaker, r *task.Run) string {
 		return ""
 	}
 	if n := f.newcomer(r, func(n *task.Run) bool { return n.State != task.Missed }); n != nil {
-		return ", " + runWords(s, n)
+		return " (" + runWords(s, n) + ")"
 	}
 
 	return ""
@@ -177,9 +177,9 @@ func (f *Facts) replacedBy(s speaker, r *task.Run) string {
 
 // runWords names a run by its tick.
 func runWords(s speaker, r *task.Run) string {
-	text := "that of " + s.when(r.ScheduledTime.Time)
+	text := "the run of " + s.when(r.ScheduledTime.Time)
 	if r.Trigger == task.TriggerManual {
-		text = "one that was asked for on " + s.when(r.ScheduledTime.Time) + by(r.CreatedBy)
+		text = "the run that was requested on " + s.when(r.ScheduledTime.Time) + by(r.CreatedBy)
 	}
 
 	if r.Node != "" {
@@ -195,7 +195,7 @@ func (f *Facts) missWords(s speaker, r *task.Run) string {
 		return " (" + strings.TrimRight(r.Message, ".") + ")"
 	}
 	if !r.EndedAt.IsZero() && r.Owner != "" {
-		return fmt.Sprintf(" (%s came to it on %s)", r.Owner, s.when(r.EndedAt.Time))
+		return fmt.Sprintf(" (%s processed it on %s)", r.Owner, s.when(r.EndedAt.Time))
 	}
 
 	return ""
@@ -212,7 +212,7 @@ func (f *Facts) ranWords(s speaker, g finding) string {
 	late, known := lateness(g)
 	switch {
 	case r.Trigger == task.TriggerCatchUp:
-		text += fmt.Sprintf(" afterwards, %s late,", span(late))
+		text += fmt.Sprintf(" as a catch-up run, %s late,", span(late))
 	case r.Trigger == task.TriggerManual || !known:
 	case late > 10*time.Second:
 		text += fmt.Sprintf(" %s late,", span(late))
@@ -249,7 +249,7 @@ func endWords(r *task.Run) string {
 		}
 
 		if r.Fan != nil {
-			text += fmt.Sprintf(": %d of %s did", r.Fan.Succeeded+r.Fan.Kept, plural(int64(r.Fan.Count), "part", "parts"))
+			text += fmt.Sprintf(" (%d of %s)", r.Fan.Succeeded+r.Fan.Kept, plural(int64(r.Fan.Count), "part", "parts"))
 		}
 	case task.Cancelled:
 		text = "was cancelled"
@@ -277,7 +277,7 @@ func stateWords(state task.State, code *int, signal string) string {
 	case state == task.Succeeded:
 		return "succeeded"
 	case state == task.Failed && signal != "":
-		return "was ended by signal " + signal
+		return "was terminated by signal " + signal
 	case state == task.Failed && code != nil:
 		return fmt.Sprintf("failed with exit code %d", *code)
 	case state == task.Failed:
@@ -308,8 +308,8 @@ func (f *Facts) retryWords(r *task.Run) string {
 
 	const most = 3
 	if n := len(parts); n > most {
-		parts = append(parts[:most-1], fmt.Sprintf("%d more failed likewise", n-most), parts[n-1])
+		parts = append(parts[:most-1], fmt.Sprintf("%d more attempts", n-most), parts[n-1])
 	}
 
-	return fmt.Sprintf(", at attempt %d, after %s", r.Attempt, strings.Join(parts, ", "))
+	return fmt.Sprintf(", on attempt %d, after %s", r.Attempt, strings.Join(parts, ", "))
 }

@@ -15,39 +15,45 @@ func (f *Facts) says(s speaker, g finding) string {
 
 	switch g.verdict {
 	case task.VerdictPaused:
+		there, paused := "there was no tick on", "was paused"
 		if g.tick.After(f.Now) {
-			return sentence("there will be no tick on %s: the task is paused %s", s.when(g.tick), f.pauseWords(s, g.pause))
+			there, paused = "there will be no tick on", "is paused"
 		}
-		return sentence("there was no tick on %s: the task was paused %s", s.when(g.tick), f.pauseWords(s, g.pause))
+
+		if pauseEnd(g.pause).IsZero() {
+			paused = "has been paused"
+		}
+
+		return sentence("%s %s: the task %s %s", there, s.when(g.tick), paused, f.pauseWords(s, g.pause))
 	case task.VerdictEnded:
 		if g.detail != "" {
 			return sentence("%s will probably not run: %s", tick, g.detail)
 		}
-		return sentence("there is no tick on %s: the task had run as often as max_runs (%d) allows", s.when(g.tick), f.Entry.MaxRuns)
+		return sentence("there is no tick on %s: the task had reached max_runs (%d)", s.when(g.tick), f.Entry.MaxRuns)
 	case task.VerdictUndecided:
 		return sentence("%s has not been decided yet: %s", tick, f.undecided(s, g.due))
 	case task.VerdictOvertaken:
-		return sentence("%s was due, and before anybody decided it the task was %s", tick, f.cutWords(s, g))
+		return sentence("%s was due, but no node had decided it when the task was %s", tick, f.cutWords(s, g))
 	case task.VerdictForgotten:
 		if g.version == nil {
-			return sentence("what became of %s is not on record any more, nor whether it was a tick", s.when(g.tick))
+			return sentence("what happened on %s, and whether it was a tick, is no longer on record", s.when(g.tick))
 		}
-		return sentence("%s was decided, and what became of it is not on record any more", tick)
+		return sentence("%s was decided, but its outcome is no longer on record", tick)
 	case task.VerdictUnreadable:
 		if g.detail != "" {
-			return sentence("the task's %s cannot be read, so that nobody can say; carillon audit says what to do", g.detail)
+			return sentence("the task's %s cannot be read, so there is no answer; run carillon audit to find out what to do", g.detail)
 		}
-		return sentence("%s has an outcome on record, and the record cannot be read", tick)
+		return sentence("%s has an outcome on record, but the record cannot be read", tick)
 	case task.VerdictNoTask:
 		return f.noTaskSays(s, g.tick)
 	case task.VerdictWillRun:
-		return sentence("it will run: %s falls due %s, as things are now%s", tick, f.inWords(s, g), f.besideWords(s, g))
+		return sentence("it will run: %s is due %s, if nothing changes%s", tick, f.inWords(s, g), f.besideWords(s, g))
 	case task.VerdictFrozen:
-		return sentence("it will not run if things stay as they are: %s is due %s, and %s", tick, f.inWords(s, g), frozenWords(s, g.freeze))
+		return sentence("it will not run unless something changes: %s is due %s, but %s", tick, f.inWords(s, g), frozenWords(s, g.freeze))
 	case task.VerdictShadow:
 		return sentence("it will start nothing: %s is due %s, and will be recorded as skipped, because %s", tick, f.inWords(s, g), because(g.reason))
 	case task.VerdictNoNode:
-		return sentence("it will not start if things stay as they are: %s is due %s, and %s", tick, f.inWords(s, g), f.noNodeWords())
+		return sentence("it will not start unless something changes: %s is due %s, but %s", tick, f.inWords(s, g), f.noNodeWords())
 	}
 
 	return f.outcomeSays(s, g)
@@ -100,31 +106,31 @@ func (f *Facts) busyWords(s speaker, active, waiting []task.Run) string {
 		}
 	}
 
-	one := func() string { return "a run is active, since " + s.when(active[0].DispatchedAt.Time) }
+	one := func() string { return "a run has been active since " + s.when(active[0].DispatchedAt.Time) }
 
 	switch {
 	case e.Overlap == task.OverlapAllow && (e.MaxActive == 0 || len(active) < e.MaxActive):
 		return ""
 	case e.Overlap == task.OverlapAllow:
-		return fmt.Sprintf("; %s active, as many as max_active allows, and if that is still so then, it waits", plural(int64(len(active)), "run is", "runs are"))
+		return fmt.Sprintf("; %s active, the most that max_active allows, and if that does not change, this one waits", plural(int64(len(active)), "run is", "runs are"))
 	case e.Overlap == task.OverlapQueue && takingRoom >= e.Queue.Room():
-		what := "it is skipped"
+		what := "this one is skipped"
 		if e.Queue.Drop == task.DropOldest {
-			what = "the oldest of them is skipped for it"
+			what = "the oldest of them is skipped"
 		}
-		return fmt.Sprintf("; %s waiting, as many as queue.limit allows, and if that is still so then, %s", plural(int64(takingRoom), "run is", "runs are"), what)
+		return fmt.Sprintf("; %s waiting, the most that queue.limit allows, and if that does not change, %s", plural(int64(takingRoom), "run is", "runs are"), what)
 	case len(active) == 0 && len(waiting) == 0:
 		return ""
 	case e.Overlap == task.OverlapQueue && len(active) > 0:
-		return "; " + one() + ", and if it still is then, it waits"
+		return "; " + one() + ", and if it still is then, this one waits"
 	case e.Overlap == task.OverlapQueue:
-		return "; a run waits, and if it still does then, this one waits behind it"
+		return "; a run is waiting, and if it still is then, this one waits behind it"
 	case len(active) == 0:
-		what := map[string]string{task.OverlapSkip: "this one is skipped", task.OverlapReplace: "that is cancelled for it"}[e.Overlap]
-		return fmt.Sprintf("; a run waits (%s), and if it still does then, %s", strings.ReplaceAll(waiting[0].Reason, "_", " "), what)
+		what := map[string]string{task.OverlapSkip: "this one is skipped", task.OverlapReplace: "it is cancelled and replaced"}[e.Overlap]
+		return fmt.Sprintf("; a run is waiting (%s), and if it still is then, %s", strings.ReplaceAll(waiting[0].Reason, "_", " "), what)
 	}
 
-	what := map[string]string{task.OverlapSkip: "it is skipped", task.OverlapReplace: "that is cancelled for it"}[e.Overlap]
+	what := map[string]string{task.OverlapSkip: "this one is skipped", task.OverlapReplace: "it is cancelled and replaced"}[e.Overlap]
 
 	return "; " + one() + ", and if it still is then, " + what
 }
@@ -137,15 +143,15 @@ func (f *Facts) noNodeWords() string {
 		node = "node with a key for secrets"
 	}
 
-	text := "no " + node + " takes work at present"
+	text := "no " + node + " is available"
 
 	switch {
 	case n > 0 && target.Selector != "":
-		text = plural(int64(n), "node that takes work matches ", "nodes that take work match ") + task.Quote(target.Selector)
+		text = plural(int64(n), "available node matches ", "available nodes match ") + task.Quote(target.Selector)
 	case n > 0:
-		text = plural(int64(n), "node takes work at present", "nodes take work at present")
+		text = plural(int64(n), "node is available", "nodes are available")
 	case target.Selector != "":
-		text = "no " + node + " that takes work matches " + task.Quote(target.Selector)
+		text = "no available " + node + " matches " + task.Quote(target.Selector)
 	}
 
 	text += f.orderWords()
@@ -153,9 +159,9 @@ func (f *Facts) noNodeWords() string {
 	switch {
 	case n == 0:
 	case n > task.MaxParts:
-		text += fmt.Sprintf(", and a run has %d parts at most", task.MaxParts)
+		text += fmt.Sprintf(", and a run has at most %d parts", task.MaxParts)
 	case target.Count == task.All:
-		text += fmt.Sprintf(", and %s have to succeed", target.Succeed)
+		text += fmt.Sprintf(", and %s must succeed", target.Succeed)
 	default:
 		text += fmt.Sprintf(", and target.count is %s", target.Count)
 	}
@@ -182,12 +188,12 @@ func (f *Facts) passedOverWords() string {
 		}
 
 		if f.Entry.Action.NeedsKey() && !n.HoldsKey() {
-			because = append(because, "it has no key for secrets that it can read: see its log")
+			because = append(because, "it has no readable key for secrets (see its log)")
 		}
 
 		n.Pressed = nil
 		if len(because) > 0 && len(f.Entry.Target.Takers([]task.Node{n}, false)) > 0 {
-			words = append(words, fmt.Sprintf("%s takes none, %s", n.Name, strings.Join(because, "; ")))
+			words = append(words, fmt.Sprintf("%s accepts no runs: %s", n.Name, strings.Join(because, "; ")))
 		}
 	}
 
@@ -207,16 +213,20 @@ func frozenWhat(z *task.Freeze) string {
 
 func (f *Facts) pauseWords(s speaker, p *task.Pause) string {
 	text := "since " + s.when(p.Since.Time)
-	end := p.Ended
-	if end.IsZero() || !p.Until.IsZero() && p.Until.Before(end.Time) {
-		end = p.Until
-	}
 
-	if !end.IsZero() {
+	if end := pauseEnd(p); !end.IsZero() {
 		text = "from " + s.when(p.Since.Time) + " until " + s.when(end.Time)
 	}
 
 	return text + by(pauser(p)) + quoted(p.Reason)
+}
+
+// pauseEnd returns when a pause ended or will end; zero if no end is set.
+func pauseEnd(p *task.Pause) task.Time {
+	if p.Ended.IsZero() || !p.Until.IsZero() && p.Until.Before(p.Ended.Time) {
+		return p.Until
+	}
+	return p.Ended
 }
 
 func pauser(p *task.Pause) string {
@@ -228,7 +238,7 @@ func pauser(p *task.Pause) string {
 
 func (f *Facts) cutWords(s speaker, g finding) string {
 	if g.cut == nil {
-		return "paused, on " + s.when(g.pause.Since.Time) + by(g.pause.By) + quoted(g.pause.Reason)
+		return "paused on " + s.when(g.pause.Since.Time) + by(g.pause.By) + quoted(g.pause.Reason)
 	}
 
 	what := map[string]string{task.ChangePaused: "paused", task.ChangeResumed: "resumed", task.ChangeRolledBack: "rolled back"}[g.cut.Change]
@@ -239,7 +249,7 @@ func (f *Facts) cutWords(s speaker, g finding) string {
 		}
 	}
 
-	return fmt.Sprintf("%s (version %d), on %s%s; its ticks up to then were given up", what, g.cut.Generation, s.when(g.cut.since()), by(g.cut.UpdatedBy))
+	return fmt.Sprintf("%s (version %d) on %s%s; undecided ticks before that were dropped", what, g.cut.Generation, s.when(g.cut.since()), by(g.cut.UpdatedBy))
 }
 
 func (f *Facts) noTaskSays(s speaker, at time.Time) string {
@@ -258,7 +268,7 @@ func (f *Facts) noTaskSays(s speaker, at time.Time) string {
 	case d == nil:
 		return sentence("there is no %s", name)
 	case at.Before(d.At.Time):
-		return sentence("%s was deleted on %s%s%s, and its history with it: what was on %s is not on record any more", name, s.when(d.At.Time), by(d.By), quoted(d.Why), s.when(at))
+		return sentence("%s was deleted, together with its history, on %s%s%s; what happened on %s is no longer on record", name, s.when(d.At.Time), by(d.By), quoted(d.Why), s.when(at))
 	case at.After(f.Now):
 		return sentence("there is no %s: it was deleted on %s%s%s", name, s.when(d.At.Time), by(d.By), quoted(d.Why))
 	}

@@ -54,7 +54,7 @@ func (w *witness) span(from, to *Moment) task.Answer {
 
 	a.Sentence = w.spanSays(&a, start, between, ticks)
 	if n := len(a.Stretches); n > mostStretches {
-		a.Unknown = append(a.Unknown, fmt.Sprintf("%d more stretches: ask for a shorter range", n-mostStretches))
+		a.Unknown = append(a.Unknown, fmt.Sprintf("%d more groups of ticks: ask for a shorter range", n-mostStretches))
 		a.Stretches = a.Stretches[:mostStretches]
 	}
 
@@ -204,7 +204,7 @@ func (w *witness) manual(start, end time.Time) (task.Stretch, bool) {
 		m.Count++
 	}
 
-	m.Sentence = sentence("besides, %s asked for by persons, the last on %s", plural(m.Count, "run was", "runs were"), w.when(m.Last.Time))
+	m.Sentence = sentence("in addition, %s triggered manually, the last on %s", plural(m.Count, "run was", "runs were"), w.when(m.Last.Time))
 	return m, m.Count > 0
 }
 
@@ -239,25 +239,25 @@ func verdictWords(v task.Verdict, n int64) string {
 	case task.VerdictRunning, task.VerdictWaiting:
 		return is + " " + string(v)
 	case task.VerdictPaused:
-		return "did not exist: the task was paused"
+		return "did not exist because the task was paused"
 	case task.VerdictEnded:
-		return "did not exist: max_runs was reached"
+		return "did not exist because max_runs was reached"
 	case task.VerdictUndecided:
 		return have + " not been decided yet"
 	case task.VerdictOvertaken:
-		return was + " overtaken by a change of the task"
+		return was + " dropped because the task changed"
 	case task.VerdictForgotten:
-		return was + " decided, and what became of it is not on record any more"
+		return was + " decided, but the outcome is no longer on record"
 	case task.VerdictUnreadable:
 		return have + " a record that cannot be read"
 	case task.VerdictWillRun:
-		return "will run, as things are now"
+		return "will run if nothing changes"
 	case task.VerdictFrozen:
-		return "will be skipped if the freeze still holds"
+		return "will be skipped if the freeze is still in effect"
 	case task.VerdictShadow:
-		return "will be recorded and start nothing"
+		return "will be recorded but start nothing"
 	case task.VerdictNoNode:
-		return "will find no node that matches, or too few, as things are now"
+		return "will find no matching node, or too few, if nothing changes"
 	}
 
 	return is + " " + string(v)
@@ -277,7 +277,7 @@ func (w *witness) spanSays(a *task.Answer, start time.Time, between string, tick
 		if v := inForce(w.all, start); v == nil && w.Task.CreatedAt.After(start) {
 			note = "; the task was created on " + w.when(w.Task.CreatedAt.Time)
 		} else if v == nil {
-			note = ", as far as is on record: what the schedule was before " + w.when(w.all[0].since()) + " is not kept any more"
+			note = " on record: the schedule before " + w.when(w.all[0].since()) + " is no longer kept"
 		}
 
 		return sentence("there is no tick %s%s", between, note)

@@ -42,11 +42,11 @@ func TestFor_RangeHasALineForEachStretch(t *testing.T) {
 	if a.Verdict != task.VerdictRange || a.Counts[task.VerdictSucceeded] != 4 || a.Counts[task.VerdictPaused] != 3 {
 		t.Errorf("%s, %v", a.Verdict, a.Counts)
 	}
-	says := "14 ticks from Tue 10 Mar 2026 00:00 UTC to Tue 10 Mar 2026 14:00 UTC: 4 succeeded, 1 failed, 3 were skipped, 1 is running, 3 did not exist: the task was paused, 2 will run, as things are now."
+	says := "14 ticks from Tue 10 Mar 2026 00:00 UTC to Tue 10 Mar 2026 14:00 UTC: 4 succeeded, 1 failed, 3 were skipped, 1 is running, 3 did not exist because the task was paused, 2 will run if nothing changes."
 	if a.Sentence != says {
 		t.Errorf("it says\n%s, not\n%s", a.Sentence, says)
 	}
-	if s := a.Stretches[1].Sentence; s != "3 ticks from Tue 10 Mar 2026 02:30 UTC to Tue 10 Mar 2026 04:30 UTC were skipped: another run of the task was active, or waited." {
+	if s := a.Stretches[1].Sentence; s != "3 ticks from Tue 10 Mar 2026 02:30 UTC to Tue 10 Mar 2026 04:30 UTC were skipped: another run of the task was active or waiting." {
 		t.Error(s)
 	}
 }
@@ -118,7 +118,7 @@ func TestFor_NothingInParticular(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	a = nightly().all().run("11:45:00", task.Failed, func(r *task.Run) { r.Trigger, r.ExitCode = task.TriggerManual, code(2) }).ask(t, "")
-	if a.Verdict != task.VerdictFailed || a.Tick != nil || !strings.Contains(a.Sentence, "asked for on Tue 10 Mar 2026 11:45 UTC") {
+	if a.Verdict != task.VerdictFailed || a.Tick != nil || !strings.Contains(a.Sentence, "requested on Tue 10 Mar 2026 11:45 UTC") {
 		t.Errorf("%+v", a)
 	}
 	w := nightly()

@@ -15,16 +15,16 @@ func (f *Facts) waits(r *task.Run) string {
 	}
 
 	if since.IsZero() {
-		return "waits"
+		return "is waiting"
 	}
 
-	return "has waited for " + span(f.Now.Sub(since))
+	return "has been waiting for " + span(f.Now.Sub(since))
 }
 
 // noSelector says of a task without a selector that no node took its run.
 func noSelector(g finding, text string) string {
 	if g.run.Reason == task.ReasonNoNode && g.version != nil && g.version.Target.Selector == "" {
-		return "no node took work"
+		return "no node was available"
 	}
 	return text
 }
@@ -49,7 +49,7 @@ func (f *Facts) waitWords(s speaker, g finding) string {
 		}
 
 		if len(f.takers()) > 0 {
-			text += ", or did not a moment ago"
+			text += ", or none did a moment ago"
 		} else {
 			text += f.orderWords() + f.passedOverWords()
 		}
@@ -59,7 +59,7 @@ func (f *Facts) waitWords(s speaker, g finding) string {
 		if mayTurn(r.Reason) && !noNode {
 			text = frozenWords(s, g.freeze)
 		} else {
-			text += "; besides, " + frozenWords(s, g.freeze)
+			text += "; in addition, " + frozenWords(s, g.freeze)
 		}
 	}
 
@@ -69,12 +69,12 @@ func (f *Facts) waitWords(s speaker, g finding) string {
 	}
 
 	if r.NotBefore.After(f.Now) {
-		text += ", and the next starts no sooner than " + s.clock(r.NotBefore.Time)
+		text += ", and the next starts no earlier than " + s.clock(r.NotBefore.Time)
 	}
 
 	text += f.elsewhereWords(r)
 	if o := f.Owner; o != nil && f.node(o.Node) == nil {
-		text += fmt.Sprintf("; its shard has no owner at present: %s is away", o.Node)
+		text += fmt.Sprintf("; its shard has no owner now: %s is not present", o.Node)
 	}
 
 	return text
@@ -99,13 +99,13 @@ func (f *Facts) elsewhereWords(r *task.Run) string {
 	case 0:
 		return ""
 	case 1:
-		return fmt.Sprintf("; it goes to %s if that has a free slot", others[0])
+		return fmt.Sprintf("; it will go to %s if that node has a free slot", others[0])
 	}
 
-	return fmt.Sprintf("; it goes to another node than %s if one has a free slot", last)
+	return fmt.Sprintf("; it will go to a node other than %s if one has a free slot", last)
 }
 
 // frozenWords says who froze what, and why.
 func frozenWords(s speaker, z *task.Freeze) string {
-	return fmt.Sprintf("%s is frozen since %s%s%s", frozenWhat(z), s.when(z.Since.Time), by(z.By), quoted(z.Reason))
+	return fmt.Sprintf("%s has been frozen since %s%s%s", frozenWhat(z), s.when(z.Since.Time), by(z.By), quoted(z.Reason))
 }

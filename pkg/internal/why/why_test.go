@@ -166,67 +166,67 @@ var stories = []story{
 			r.Node, r.Attempt = "n2", 2
 			r.Attempts = []task.Attempt{{Attempt: 1, State: task.Lost, Node: "n1", Reason: task.ReasonNodeLost}}
 		})
-	}, "02:30", task.VerdictSucceeded, []string{"ran on n2 and succeeded", "at attempt 2, after attempt 1 was lost on n1"}},
+	}, "02:30", task.VerdictSucceeded, []string{"ran on n2 and succeeded", "on attempt 2, after attempt 1 was lost on n1"}},
 	{"lost", func() *world {
 		return nightly().run("02:30:00", task.Lost, func(r *task.Run) { r.Reason = task.ReasonNodeLost })
 	}, "02:30", task.VerdictLost, []string{"was lost: its node was lost while it ran"}},
 	{"overlap", func() *world {
 		return nightly().run("01:30:00", task.Succeeded, func(r *task.Run) { r.EndedAt = task.At(at("02:45:00")) }).
 			run("02:30:00", task.Skipped, func(r *task.Run) { r.Reason = task.ReasonOverlap })
-	}, "02:30", task.VerdictSkipped, []string{"was skipped: another run of the task was active, that of Tue 10 Mar 2026 01:30 UTC on n1"}},
+	}, "02:30", task.VerdictSkipped, []string{"was skipped: another run of the task was active (the run of Tue 10 Mar 2026 01:30 UTC on n1)"}},
 	{"skipped in a range", func() *world {
 		return nightly().run("02:30:00", task.Skipped, func(r *task.Run) { r.Reason, r.Count, r.Last = task.ReasonOverlap, 4, task.At(at("05:30:00")) })
-	}, "04:30", task.VerdictSkipped, []string{"The tick of Tue 10 Mar 2026 04:30 UTC was skipped, with 4 ticks from"}},
+	}, "04:30", task.VerdictSkipped, []string{"The tick of Tue 10 Mar 2026 04:30 UTC was skipped, one of 4 ticks from"}},
 	{"frozen", func() *world {
 		w := nightly().run("02:30:00", task.Skipped, func(r *task.Run) { r.Reason = task.ReasonFrozen })
 		w.Freezes = &task.Freezes{Past: []task.Freeze{{Since: task.At(at("02:00:00")), By: "eve", Reason: "storage", Ended: task.At(at("03:00:00")), EndedBy: "eve"}}}
 		return w
-	}, "02:30", task.VerdictSkipped, []string{`the cluster was frozen since Tue 10 Mar 2026 02:00 UTC by eve: "storage"`}},
+	}, "02:30", task.VerdictSkipped, []string{`the cluster had been frozen since Tue 10 Mar 2026 02:00 UTC by eve: "storage"`}},
 	{"frozen, and the freeze is forgotten", func() *world {
 		return nightly().run("02:30:00", task.Skipped, func(r *task.Run) { r.Reason = task.ReasonFrozen })
-	}, "02:30", task.VerdictSkipped, []string{"its namespace, or the cluster, was frozen"}},
+	}, "02:30", task.VerdictSkipped, []string{"its namespace or the cluster was frozen"}},
 	{"no owner", func() *world {
 		return nightly().run("02:30:00", task.Missed, func(r *task.Run) {
 			r.Reason, r.Message = task.ReasonNoOwner, "n1 opened the shard at 06:00, which was decided up to 02:10"
 		})
-	}, "02:30", task.VerdictMissed, []string{"was missed: its shard had no owner when it fell due", "(n1 opened the shard at 06:00"}},
+	}, "02:30", task.VerdictMissed, []string{"was missed: its shard had no owner when it was due", "(n1 opened the shard at 06:00"}},
 	{"deadline", func() *world {
 		return nightly().run("02:30:00", task.Missed, func(r *task.Run) { r.Reason = task.ReasonDeadline })
-	}, "02:30", task.VerdictMissed, []string{"it could not start before its start deadline", "n1 came to it"}},
+	}, "02:30", task.VerdictMissed, []string{"it could not start before its start deadline", "n1 processed it"}},
 	{"caught up with", func() *world {
 		return nightly().run("02:30:00", task.Succeeded, func(r *task.Run) {
 			late := int64(3_600_000)
 			r.Trigger, r.LatenessMS = task.TriggerCatchUp, &late
 		})
-	}, "02:30", task.VerdictSucceeded, []string{"ran on n1 afterwards, 1h late, and succeeded"}},
+	}, "02:30", task.VerdictSucceeded, []string{"ran on n1 as a catch-up run, 1h late, and succeeded"}},
 	{"late", func() *world {
 		return nightly().run("02:30:00", task.Succeeded, func(r *task.Run) { late := int64(90_000); r.LatenessMS = &late })
 	}, "02:30", task.VerdictSucceeded, []string{"1m 30s late,"}},
-	{"running", func() *world { return nightly().run("11:30:00", task.Running, nil) }, "11:30", task.VerdictRunning, []string{"is running on n1, since"}},
+	{"running", func() *world { return nightly().run("11:30:00", task.Running, nil) }, "11:30", task.VerdictRunning, []string{"has been running on n1 since"}},
 	{"paused", func() *world {
 		return nightly().run("11:30:00", task.Paused, func(r *task.Run) {
 			r.PausedAt, r.PausedMS, r.PausedBy = task.At(at("11:45:00")), 60_000, "ann"
 		})
-	}, "11:30", task.VerdictRunning, []string{"is on n1, where it started on", "and is paused since Tue 10 Mar 2026 11:45 UTC by ann", "for 16m in all"}},
+	}, "11:30", task.VerdictRunning, []string{"is on n1, where it started on", "and has been paused since Tue 10 Mar 2026 11:45 UTC by ann", "for 16m in total"}},
 	{"not what success asks for", func() *world {
 		return nightly().run("02:30:00", task.Failed, func(r *task.Run) { r.Reason, r.ExitCode = task.ReasonOutput, code(0) })
-	}, "02:30", task.VerdictFailed, []string{"failed: its process ended well, and its output was not what success asks for"}},
+	}, "02:30", task.VerdictFailed, []string{"failed: its process exited with a success code, but its output did not match the task's success rule"}},
 	{"running on a node that is away", func() *world {
 		w := nightly().run("11:30:00", task.Running, nil)
 		w.Nodes = w.Nodes[1:]
 		return w
-	}, "11:30", task.VerdictRunning, []string{"n1 is away, and unless it comes back the attempt will be declared lost"}},
+	}, "11:30", task.VerdictRunning, []string{"n1 is not present, and unless it returns, the attempt will be declared lost"}},
 	{"waiting for a node", func() *world {
 		w := nightly().run("11:30:00", task.Queued, func(r *task.Run) { r.Reason = task.ReasonNoNode })
 		w.Task.Target.Selector, w.Entry.Target.Selector = "role = db", "role = db"
 		return w
-	}, "11:30", task.VerdictWaiting, []string{`has waited for 30m: no node that takes work matches its selector ("role = db")`}},
+	}, "11:30", task.VerdictWaiting, []string{`has been waiting for 30m: no available node matches its selector ("role = db")`}},
 	{"waiting for its retry", func() *world {
 		return nightly().run("11:30:00", task.Queued, func(r *task.Run) {
 			r.Reason, r.NotBefore = task.ReasonRetry, task.At(at("12:05:00"))
 			r.Attempts = []task.Attempt{{Attempt: 1, State: task.Failed, ExitCode: code(1), Node: "n2"}}
 		})
-	}, "11:30", task.VerdictWaiting, []string{"attempt 1 failed with exit code 1 on n2, and the next starts no sooner than 12:05 UTC; it goes to n1 if that has a free slot."}},
+	}, "11:30", task.VerdictWaiting, []string{"attempt 1 failed with exit code 1 on n2, and the next starts no earlier than 12:05 UTC; it will go to n1 if that node has a free slot."}},
 	{"waiting for its retry, which stays on its node", func() *world {
 		w := nightly().run("11:30:00", task.Queued, func(r *task.Run) {
 			r.Reason, r.NotBefore = task.ReasonRetry, task.At(at("12:05:00"))
@@ -234,16 +234,16 @@ var stories = []story{
 		})
 		w.Task.Target.Strategy, w.Entry.Target.Strategy = task.StrategySticky, task.StrategySticky
 		return w
-	}, "11:30", task.VerdictWaiting, []string{"and the next starts no sooner than 12:05 UTC."}},
+	}, "11:30", task.VerdictWaiting, []string{"and the next starts no earlier than 12:05 UTC."}},
 	{"its retry found no other node", func() *world {
 		return nightly().run("11:30:00", task.Running, func(r *task.Run) {
 			r.Node, r.Attempt = "n2", 2
 			r.Attempts = []task.Attempt{{Attempt: 1, State: task.Failed, ExitCode: code(1), Node: "n2"}}
 		})
-	}, "11:30", task.VerdictRunning, []string{"where attempt 1 had failed: no other node that matches had a free slot"}},
+	}, "11:30", task.VerdictRunning, []string{"where attempt 1 had failed, because no other matching node had a free slot"}},
 
 	{"no tick", func() *world { return nightly().all() }, "02:31", task.VerdictNoTick,
-		[]string{"There was no tick on Tue 10 Mar 2026 02:31 UTC: 30 * * * *; the tick before was Tue 10 Mar 2026 02:30 UTC, the next was Tue 10 Mar 2026 03:30 UTC."}},
+		[]string{"There was no tick on Tue 10 Mar 2026 02:31 UTC: the schedule is 30 * * * *; the previous tick was Tue 10 Mar 2026 02:30 UTC, the next was Tue 10 Mar 2026 03:30 UTC."}},
 	{"within the minute", func() *world {
 		w := nightly()
 		w.Task.Schedule, w.Entry.Schedule = task.Schedules{"15 30 * * * *"}, task.Schedules{"15 30 * * * *"}
@@ -256,7 +256,7 @@ var stories = []story{
 	}, "02:30", task.VerdictNoTick, []string{"the schedule is @manual"}},
 	{"asked for", func() *world {
 		return nightly().all().run("02:45:10", task.Succeeded, func(r *task.Run) { r.Trigger = task.TriggerManual })
-	}, "02:45", task.VerdictSucceeded, []string{"The run that was asked for on Tue 10 Mar 2026 02:45:10 UTC ran on n1 and succeeded"}},
+	}, "02:45", task.VerdictSucceeded, []string{"The run that was requested on Tue 10 Mar 2026 02:45:10 UTC ran on n1 and succeeded"}},
 
 	{"did not exist yet", func() *world { return nightly().all() }, "2026-03-09 22:30", task.VerdictNoTask,
 		[]string{"Task default/job did not exist on Mon 9 Mar 2026 22:30 UTC: it was created on Tue 10 Mar 2026 00:00 UTC by ann."}},
@@ -266,11 +266,11 @@ var stories = []story{
 	}, "09:30", task.VerdictNoTask, []string{"it had been deleted on Tue 10 Mar 2026 08:00 UTC by bob"}},
 	{"before it was deleted", func() *world {
 		return &world{why.Facts{Namespace: "default", Name: "job", Now: at("12:00:00"), Deleted: &task.Deletion{At: task.At(at("08:00:00")), By: "bob", Why: "ttl"}}}
-	}, "02:30", task.VerdictNoTask, []string{`was deleted on Tue 10 Mar 2026 08:00 UTC by bob: "ttl", and its history with it`}},
+	}, "02:30", task.VerdictNoTask, []string{`was deleted, together with its history, on Tue 10 Mar 2026 08:00 UTC by bob: "ttl"; what happened on`}},
 
 	{"version in force then", func() *world {
 		return nightly().run("02:30:00", task.Succeeded, nil).change("05:00:00", "bob", func(s *task.Spec) { s.Schedule = task.Schedules{"0 * * * *"} })
-	}, "04:00", task.VerdictNoTick, []string{"30 * * * *; the tick before was"}},
+	}, "04:00", task.VerdictNoTick, []string{"30 * * * *; the previous tick was"}},
 	{"after the change", func() *world {
 		return nightly().change("05:00:00", "bob", func(s *task.Spec) { s.Schedule = task.Schedules{"0 * * * *"} }).run("06:00:00", task.Succeeded, nil)
 	}, "06:00", task.VerdictSucceeded, []string{"ran on n1"}},
@@ -278,7 +278,7 @@ var stories = []story{
 		w := nightly().change("02:30:20", "bob", func(s *task.Spec) { s.Schedule = task.Schedules{"0 * * * *"} })
 		w.Watermark.Time = at("02:00:00")
 		return w
-	}, "02:30", task.VerdictOvertaken, []string{"was due, and before anybody decided it the task was changed (version 2), on Tue 10 Mar 2026 02:30:20 UTC by bob"}},
+	}, "02:30", task.VerdictOvertaken, []string{"was due, but no node had decided it when the task was changed (version 2) on Tue 10 Mar 2026 02:30:20 UTC by bob"}},
 	{"paused, by its versions", func() *world {
 		return nightly().change("02:00:00", "bob", func(s *task.Spec) { s.Paused = true }).
 			change("02:10:00", "eve", func(s *task.Spec) { s.Description = "x" }).
@@ -305,17 +305,17 @@ var stories = []story{
 		w := nightly().run("11:30:00", task.Succeeded, nil)
 		w.Task.History.Keep, w.Newer = 5, 4
 		return w
-	}, "02:30", task.VerdictForgotten, []string{"was decided, and what became of it is not on record any more"}},
+	}, "02:30", task.VerdictForgotten, []string{"was decided, but its outcome is no longer on record"}},
 	{"only failures are kept", func() *world {
 		w := nightly().run("11:30:00", task.Succeeded, nil)
 		w.Task.History.Record = task.RecordFailures
 		return w
-	}, "02:30", task.VerdictForgotten, []string{"not on record any more"}},
+	}, "02:30", task.VerdictForgotten, []string{"no longer on record"}},
 	{"version not kept", func() *world {
 		w := nightly().change("05:00:00", "bob", func(s *task.Spec) { s.Schedule = task.Schedules{"0 * * * *"} })
 		w.Versions = nil
 		return w
-	}, "02:30", task.VerdictForgotten, []string{"What the schedule was on Tue 10 Mar 2026 02:30 UTC is not on record any more"}},
+	}, "02:30", task.VerdictForgotten, []string{"The schedule on Tue 10 Mar 2026 02:30 UTC is no longer on record"}},
 	{"version not kept, outcome is", func() *world {
 		w := nightly().run("02:30:00", task.Succeeded, nil).change("05:00:00", "bob", func(s *task.Spec) { s.Schedule = task.Schedules{"0 * * * *"} })
 		w.Versions = nil
@@ -325,27 +325,27 @@ var stories = []story{
 		w := nightly()
 		w.Broken = []string{task.RunID(at("02:30:00"), w.Task.UID)}
 		return w
-	}, "02:30", task.VerdictUnreadable, []string{"has an outcome on record, and the record cannot be read"}},
+	}, "02:30", task.VerdictUnreadable, []string{"has an outcome on record, but the record cannot be read"}},
 	{"unreadable entry", func() *world {
 		w := nightly()
 		w.Entry, w.BrokenTask = nil, []string{"entry"}
 		return w
 	}, "02:30", task.VerdictUnreadable, []string{"entry cannot be read"}},
-	{"no record of what was decided", func() *world { return nightly() }, "02:30", task.VerdictForgotten, []string{"was decided", "none of its time has been trimmed; carillon audit"}},
+	{"no record of what was decided", func() *world { return nightly() }, "02:30", task.VerdictForgotten, []string{"was decided", "no records of that time have been trimmed; carillon audit"}},
 	{"older records trim nothing", func() *world {
 		w := nightly().run("01:30:00", task.Succeeded, nil)
 		w.Task.History.Keep = 1
 		return w
-	}, "02:30", task.VerdictForgotten, []string{"none of its time has been trimmed"}},
+	}, "02:30", task.VerdictForgotten, []string{"no records of that time have been trimmed"}},
 	{"just trimmed", func() *world {
 		w := nightly().run("03:30:00", task.Succeeded, nil)
 		w.Task.History.Keep = 1
 		return w
-	}, "02:30", task.VerdictForgotten, []string{"the last 1 to end are kept (history.keep), and 1 on record ended after this tick"}},
+	}, "02:30", task.VerdictForgotten, []string{"Carillon keeps the last 1 run of the task (history.keep), and 1 recorded run ended after this tick"}},
 	{"kept less for a while", func() *world {
 		return nightly().run("03:30:00", task.Succeeded, nil).change("04:00:00", "bob", func(s *task.Spec) { s.History.Keep = 1 }).
 			change("05:00:00", "bob", func(s *task.Spec) { s.History.Keep = 20 })
-	}, "02:30", task.VerdictForgotten, []string{"the last 1 to end are kept"}},
+	}, "02:30", task.VerdictForgotten, []string{"keeps the last 1 run of the task"}},
 	{"decided by the entry, at its from", func() *world {
 		w := nightly()
 		w.Covered, w.Entry.From = false, task.At(at("11:30:00"))
@@ -365,17 +365,17 @@ var stories = []story{
 		w := nightly().change("02:30:20", "bob", func(s *task.Spec) { s.Paused = true })
 		w.Watermark.Time, w.Entry.From = at("02:40:00"), task.At(at("02:30:20"))
 		return w
-	}, "02:30", task.VerdictOvertaken, []string{"the task was paused (version 2), on Tue 10 Mar 2026 02:30:20 UTC by bob"}},
+	}, "02:30", task.VerdictOvertaken, []string{"the task was paused (version 2) on Tue 10 Mar 2026 02:30:20 UTC by bob"}},
 	{"overtaken by a pause after failures", func() *world {
 		w := nightly()
 		w.Entry.Paused, w.Entry.Own = true, &task.Own{Pauses: []task.Pause{{Since: task.At(at("02:30:20")), By: task.PausedByFailures, Reason: "3 runs in a row failed"}}}
 		return w
-	}, "02:30", task.VerdictOvertaken, []string{"paused, on Tue 10 Mar 2026 02:30:20 UTC"}},
+	}, "02:30", task.VerdictOvertaken, []string{"paused on Tue 10 Mar 2026 02:30:20 UTC"}},
 	{"a version between is missing", func() *world {
 		w := nightly().change("02:00:00", "bob", func(s *task.Spec) { s.Description = "x" }).change("04:00:00", "bob", func(s *task.Spec) { s.Description = "y" })
 		w.Versions = w.Versions[:1]
 		return w
-	}, "02:30", task.VerdictForgotten, []string{"What the schedule was on", "the version of the task that was in force"}},
+	}, "02:30", task.VerdictForgotten, []string{"The schedule on", "the version of the task at that time"}},
 	{"before max_runs was reached", func() *world {
 		w := nightly()
 		w.Task.MaxRuns, w.Entry.MaxRuns, w.Entry.From, w.Entry.Own = 3, 3, task.At(at("02:30:00")), &task.Own{Runs: 3}
@@ -396,33 +396,33 @@ var stories = []story{
 		w := nightly()
 		w.Watermark.Time, w.Nodes = at("11:00:00"), w.Nodes[1:]
 		return w
-	}, "11:30", task.VerdictUndecided, []string{"its shard, 7, has no owner at present: it is assigned to n1, which is away; the shard is decided up to Tue 10 Mar 2026 11:00 UTC"}},
+	}, "11:30", task.VerdictUndecided, []string{"its shard (7) has no owner now: it is assigned to n1, which is not present; the ticks of the shard are decided up to Tue 10 Mar 2026 11:00 UTC"}},
 	{"undecided: owner unfit", func() *world {
 		w := nightly()
 		w.Watermark.Time, w.Nodes[0].Unfit = at("11:00:00"), task.UnfitClock
 		return w
-	}, "11:30", task.VerdictUndecided, []string{"decides nothing at present (clock)"}},
+	}, "11:30", task.VerdictUndecided, []string{"schedules nothing now (clock)"}},
 	{"undecided: owner behind", func() *world {
 		w := nightly()
 		w.Watermark.Time = at("11:00:00")
 		return w
-	}, "11:30", task.VerdictUndecided, []string{"n1 owns its shard, 7, since Tue 10 Mar 2026 06:00 UTC and has not come to it"}},
+	}, "11:30", task.VerdictUndecided, []string{"n1 has owned its shard (7) since Tue 10 Mar 2026 06:00 UTC and has not processed the tick yet"}},
 	{"undecided: not covered", func() *world {
 		w := nightly()
 		w.Covered = false
 		return w
-	}, "11:30", task.VerdictUndecided, []string{"has not come to the task since it was created"}},
+	}, "11:30", task.VerdictUndecided, []string{"has not processed the task since it was created"}},
 	{"undecided: just now", func() *world {
 		w := nightly()
 		w.Now, w.Watermark.Time = at("11:30:01"), at("11:00:00")
 		return w
-	}, "11:30", task.VerdictUndecided, []string{"n1 decides it just now"}},
+	}, "11:30", task.VerdictUndecided, []string{"n1 is deciding it now"}},
 
-	{"will run", func() *world { return nightly() }, "12:30", task.VerdictWillRun, []string{"It will run: the tick of Tue 10 Mar 2026 12:30 UTC falls due in 30m, as things are now."}},
+	{"will run", func() *world { return nightly() }, "12:30", task.VerdictWillRun, []string{"It will run: the tick of Tue 10 Mar 2026 12:30 UTC is due in 30m, if nothing changes."}},
 	{"will run, beside one that is active", func() *world { return nightly().run("11:30:00", task.Running, nil) }, "12:30", task.VerdictWillRun,
-		[]string{"a run is active, since", "and if it still is then, it is skipped"}},
+		[]string{"a run has been active since", "and if it still is then, this one is skipped"}},
 	{"will be paused", func() *world { return nightly().change("11:00:00", "bob", func(s *task.Spec) { s.Paused = true }) }, "12:30", task.VerdictPaused,
-		[]string{"There will be no tick on Tue 10 Mar 2026 12:30 UTC: the task is paused since Tue 10 Mar 2026 11:00 UTC by bob."}},
+		[]string{"There will be no tick on Tue 10 Mar 2026 12:30 UTC: the task has been paused since Tue 10 Mar 2026 11:00 UTC by bob."}},
 	{"will be paused until", func() *world {
 		w := nightly().change("11:00:00", "bob", func(s *task.Spec) { s.Paused, s.PausedUntil = true, task.At(at("13:00:00")) })
 		w.Entry.Own = &task.Own{Pauses: []task.Pause{{Since: task.At(at("11:00:00")), By: "bob", Until: task.At(at("13:00:00"))}}}
@@ -437,30 +437,30 @@ var stories = []story{
 		w := nightly()
 		w.Freezes = &task.Freezes{Holding: []task.Freeze{{Namespace: "default", Since: task.At(at("11:00:00")), By: "eve"}}}
 		return w
-	}, "12:30", task.VerdictFrozen, []string{"namespace default is frozen since Tue 10 Mar 2026 11:00 UTC by eve"}},
+	}, "12:30", task.VerdictFrozen, []string{"namespace default has been frozen since Tue 10 Mar 2026 11:00 UTC by eve"}},
 	{"a shadow's tick", func() *world {
 		return nightly().run("02:30:00", task.Skipped, func(r *task.Run) { r.Reason = task.ReasonShadow })
-	}, "02:30", task.VerdictSkipped, []string{"was skipped: its task is a shadow: its ticks are recorded and start nothing"}},
+	}, "02:30", task.VerdictSkipped, []string{"was skipped: its task is a shadow: its ticks are recorded but start nothing"}},
 	{"will be a shadow's", func() *world { return timed(func(s *task.Spec) { s.Shadow = true }) }, "12:30", task.VerdictShadow,
 		[]string{"It will start nothing: the tick of Tue 10 Mar 2026 12:30 UTC is due in 30m, and will be recorded as skipped"}},
 	{"will find no node", func() *world {
 		w := nightly()
 		w.Entry.Target.Selector = "role = db"
 		return w
-	}, "12:30", task.VerdictNoNode, []string{`no node that takes work matches "role = db"`}},
+	}, "12:30", task.VerdictNoNode, []string{`no available node matches "role = db"`}},
 	{"will find all under pressure", func() *world {
 		w := nightly()
 		for i := range w.Nodes {
 			w.Nodes[i].Pressed = []string{task.FactDiskFree}
 		}
 		return w
-	}, "12:30", task.VerdictNoNode, []string{`no node takes work at present (n1 takes none, beyond its own limit of disk_free`}},
+	}, "12:30", task.VerdictNoNode, []string{`no node is available (n1 accepts no runs: beyond its own limit of disk_free`}},
 	{"will find no key for its secret", func() *world {
 		w := timed(secretly)
 		w.Nodes[0].Pressed = []string{task.PressedPolicy}
 		return w
-	}, "12:30", task.VerdictNoNode, []string{"no node with a key for secrets takes work at present (n1 takes none, its policy cannot be read: see its log; " +
-		"it has no key for secrets that it can read: see its log; n2 takes none, it has no key", "present are n1 (pressed: policy), n2 (no key for secrets)"}},
+	}, "12:30", task.VerdictNoNode, []string{"no node with a key for secrets is available (n1 accepts no runs: its policy cannot be read: see its log; " +
+		"it has no readable key for secrets (see its log); n2 accepts no runs: it has no readable key", "present: n1 (accepts no runs: policy), n2 (no key for secrets)"}},
 	{"will find a key for its secret", func() *world {
 		w := timed(secretly)
 		w.Nodes[1].SecretKeys = []string{"k1"}
@@ -468,58 +468,58 @@ var stories = []story{
 	}, "12:30", task.VerdictWillRun, []string{"It will run"}},
 	{"waits for a key for its secret", func() *world {
 		return timed(secretly).run("11:30:00", task.Queued, func(r *task.Run) { r.Reason = task.ReasonNoNode })
-	}, "11:30", task.VerdictWaiting, []string{"has waited for 30m: no node took work (n1 takes none, it has no key for secrets that it can read: see its log; n2"}},
+	}, "11:30", task.VerdictWaiting, []string{"has been waiting for 30m: no node was available (n1 accepts no runs: it has no readable key for secrets (see its log); n2"}},
 	{"will find none of its order", func() *world {
 		w := nightly()
 		w.Entry.Target.Strategy, w.Entry.Target.Order = task.StrategyFirst, []string{"db-1", "db-2"}
 		return w
-	}, "12:30", task.VerdictNoNode, []string{`no node takes work at present among db-1, db-2`}},
+	}, "12:30", task.VerdictNoNode, []string{`no node is available among db-1, db-2`}},
 	{"will be no tick", func() *world { return nightly() }, "12:31", task.VerdictNoTick, []string{"There will be no tick on Tue 10 Mar 2026 12:31 UTC", "the next is Tue 10 Mar 2026 13:30 UTC"}},
 	{"before its start", func() *world { return timed(func(s *task.Spec) { s.Start = task.At(at("05:00:00")) }) }, "02:30", task.VerdictOutside,
-		[]string{"There was no tick on Tue 10 Mar 2026 02:30 UTC: the task has none before its start, Tue 10 Mar 2026 05:00 UTC."}},
+		[]string{"There was no tick on Tue 10 Mar 2026 02:30 UTC: the task has no ticks before its start, Tue 10 Mar 2026 05:00 UTC."}},
 	{"after its end", func() *world { return timed(func(s *task.Spec) { s.End = task.At(at("13:00:00")) }) }, "13:30", task.VerdictOutside,
-		[]string{"There will be no tick", "the task has none after its end, Tue 10 Mar 2026 13:00 UTC"}},
-	{"jitter", func() *world { return timed(func(s *task.Spec) { s.Jitter = task.Duration(20 * time.Minute) }) }, "12:30", task.VerdictWillRun, []string{"falls due at 12:43:59.464 UTC (jitter), in 43m 59s"}},
-	{"put off by jitter", func() *world {
+		[]string{"There will be no tick", "the task has no ticks after its end, Tue 10 Mar 2026 13:00 UTC"}},
+	{"jitter", func() *world { return timed(func(s *task.Spec) { s.Jitter = task.Duration(20 * time.Minute) }) }, "12:30", task.VerdictWillRun, []string{"is due at 12:43:59.464 UTC (jitter), in 43m 59s"}},
+	{"delayed by jitter", func() *world {
 		w := timed(func(s *task.Spec) { s.Jitter = task.Duration(20 * time.Minute) })
 		w.Now, w.Watermark.Time = at("12:35:00"), at("12:34:00")
 		return w
-	}, "12:30", task.VerdictWillRun, []string{"falls due at 12:43:59.464 UTC (jitter)"}},
+	}, "12:30", task.VerdictWillRun, []string{"is due at 12:43:59.464 UTC (jitter)"}},
 	{"after completion, to come", func() *world { return timed(func(s *task.Spec) { s.Schedule[0] = "@every 1h after completion" }) }, "14:00", task.VerdictDepends,
-		[]string{"depends on when the runs before it end: the next comes 1h after the end of the last"}},
+		[]string{"depends on when the runs before it end: each tick comes 1h after the previous run ends"}},
 	{"after completion, no tick", func() *world { return timed(func(s *task.Spec) { s.Schedule[0] = "@every 1h after completion" }) }, "07:00", task.VerdictNoTick,
-		[]string{"There was no tick on Tue 10 Mar 2026 07:00 UTC: the next comes 1h after the end of each run."}},
+		[]string{"There was no tick on Tue 10 Mar 2026 07:00 UTC: each tick comes 1h after the previous run ends."}},
 	{"after completion, trimmed", func() *world {
 		w := timed(func(s *task.Spec) { s.Schedule[0] = "@every 1h after completion" })
 		w.Newer = 20
 		return w
-	}, "07:00", task.VerdictForgotten, []string{"Whether there was a tick on Tue 10 Mar 2026 07:00 UTC is not on record any more"}},
+	}, "07:00", task.VerdictForgotten, []string{"Whether there was a tick on Tue 10 Mar 2026 07:00 UTC is no longer on record"}},
 	{"@every, from when is forgotten", func() *world {
 		w := timed(func(s *task.Spec) { s.Schedule[0] = "@every 1h" }).change("05:00:00", "bob", func(s *task.Spec) { s.Description = "x" }).
 			change("06:00:00", "bob", func(s *task.Spec) { s.Schedule = task.Schedules{"@daily"} })
 		w.Versions = w.Versions[1:]
 		return w
-	}, "05:30", task.VerdictForgotten, []string{"is not on record any more"}},
+	}, "05:30", task.VerdictForgotten, []string{"is no longer on record"}},
 	{"@every, of a former version", func() *world {
 		return timed(func(s *task.Spec) { s.Schedule[0] = "@every 1h" }).change("01:10:00", "bob", func(s *task.Spec) { s.Schedule = task.Schedules{"@every 30m"} }).
 			change("06:00:00", "bob", func(s *task.Spec) { s.Schedule = task.Schedules{"@daily"} })
-	}, "05:30", task.VerdictNoTick, []string{"@every 30m; the tick before was Tue 10 Mar 2026 05:10 UTC, the next was Tue 10 Mar 2026 05:40 UTC"}},
+	}, "05:30", task.VerdictNoTick, []string{"@every 30m; the previous tick was Tue 10 Mar 2026 05:10 UTC, the next was Tue 10 Mar 2026 05:40 UTC"}},
 	{"queue full", func() *world {
 		return timed(func(s *task.Spec) { s.Overlap, s.Queue.Limit = task.OverlapQueue, 2 }).run("02:30:00", task.Skipped, func(r *task.Run) { r.Reason = task.ReasonQueueFull })
-	}, "02:30", task.VerdictSkipped, []string{"as many runs of the task were waiting as may (queue.limit: 2)"}},
+	}, "02:30", task.VerdictSkipped, []string{"the task already had the maximum number of waiting runs (queue.limit: 2)"}},
 	{"dropped", func() *world {
 		return nightly().run("02:30:00", task.Skipped, func(r *task.Run) { r.Reason, r.EndedAt = task.ReasonDropped, task.At(at("04:30:00")) }).
 			run("03:30:00", task.Queued, nil).run("04:30:00", task.Queued, nil)
-	}, "02:30", task.VerdictSkipped, []string{"a newer tick took its place, that of Tue 10 Mar 2026 04:30 UTC"}},
+	}, "02:30", task.VerdictSkipped, []string{"a newer tick took its place (the run of Tue 10 Mar 2026 04:30 UTC)"}},
 	{"replaced by", func() *world {
 		return nightly().run("02:30:00", task.Cancelled, func(r *task.Run) { r.Reason = task.ReasonReplaced }).run("03:30:00", task.Succeeded, nil)
-	}, "02:30", task.VerdictCancelled, []string{"a newer tick replaced it, that of Tue 10 Mar 2026 03:30 UTC on n1"}},
+	}, "02:30", task.VerdictCancelled, []string{"a newer tick replaced it (the run of Tue 10 Mar 2026 03:30 UTC on n1)"}},
 	{"max_runs reached", func() *world {
 		w := nightly()
 		w.Task.MaxRuns, w.Entry.MaxRuns, w.Entry.From = 3, 3, task.At(at("02:30:00"))
 		w.Entry.Own = &task.Own{Runs: 3}
 		return w
-	}, "12:30", task.VerdictEnded, []string{"the task had run as often as max_runs (3) allows"}},
+	}, "12:30", task.VerdictEnded, []string{"the task had reached max_runs (3)"}},
 	{"max_runs will be reached", func() *world {
 		w := nightly()
 		w.Entry.MaxRuns, w.Entry.Own = 3, &task.Own{Runs: 2}
@@ -542,12 +542,12 @@ func TestFor_RunWithParts(t *testing.T) {
 		says  string
 	}{
 		{"under way", nightly().run("11:30:00", task.Running, part).run("11:30:00", task.Running, fan(1, 1)), "", task.VerdictRunning,
-			"is running, since Tue 10 Mar 2026 11:30:00.012 UTC; of its 3 parts 1 has ended"},
+			"has been running since Tue 10 Mar 2026 11:30:00.012 UTC; 1 of its 3 parts has ended"},
 		{"not one has started", nightly().run("11:30:00", task.Running, func(r *task.Run) { fan(0, 0)(r); r.StartedAt = task.Time{} }), "", task.VerdictRunning,
-			"is running, since Tue 10 Mar 2026 11:30 UTC; of its 3 parts 0 have ended"},
+			"has been running since Tue 10 Mar 2026 11:30 UTC; 0 of its 3 parts have ended"},
 		{"asked about by its time", nightly().run("02:30:00", task.Running, part).run("02:30:00", task.Running, fan(2, 1)), "02:30", task.VerdictRunning,
-			"of its 3 parts 2 have ended"},
-		{"succeeded", nightly().run("02:30:00", task.Succeeded, fan(3, 3)), "02:30", task.VerdictSucceeded, "3 of 3 parts did"},
+			"2 of its 3 parts have ended"},
+		{"succeeded", nightly().run("02:30:00", task.Succeeded, fan(3, 3)), "02:30", task.VerdictSucceeded, "(3 of 3 parts)"},
 		{"failed", nightly().run("02:30:00", task.Failed, func(r *task.Run) {
 			fan(3, 2)(r)
 			r.Reason, r.Message = task.ReasonParts, "2 of 3 parts succeeded, 3 had to; part 1 on n2: failed (exit_code)"
