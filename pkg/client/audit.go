@@ -22,7 +22,7 @@ type AuditService struct{ conn *connection }
 
 // AuditLine is a line of an audit's answer: exactly one of its fields is set.
 type AuditLine struct {
-	Progress *task.AuditProgress `json:"progress,omitempty" doc:"How far it is."`
+	Progress *task.AuditProgress `json:"progress,omitempty" doc:"The progress of the audit."`
 	Audit    *task.Audit         `json:"audit,omitempty" doc:"What was found; the last line."`
 	Error    *Problem            `json:"error,omitempty" doc:"What ended it; the last line."`
 }

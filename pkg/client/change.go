@@ -6,7 +6,7 @@ import "github.com/carillonhq/carillon/pkg/task"
 type Change struct {
 	Result string        `json:"result" doc:"created, configured, unchanged or deleted."`
 	Fields []FieldChange `json:"fields" doc:"What the task would say otherwise; of a new one, what it says that is not the default."`
-	Ticks  *TickChange   `json:"ticks,omitempty" doc:"Which ticks come, go or move; absent if nothing would be written, or with ticks=0."`
+	Ticks  *TickChange   `json:"ticks,omitempty" doc:"Which ticks would be added, removed or moved; absent if nothing would be written, or with ticks=0."`
 }
 
 // FieldChange is a field that would change.
@@ -19,30 +19,30 @@ type FieldChange = task.FieldChange
 // The ticks before, without those that go and move, and with those that come and
 // those that have moved, are exactly the ticks after.
 type TickChange struct {
-	From  task.Time `json:"from" doc:"The moment of the dry run. What counts from the write, such as @every, counts from here, and will be as much later as the write is."`
+	From  task.Time `json:"from" doc:"The time of the dry run. Schedules that count from the write, such as @every, count from here. The real write shifts them by the time that passes until then."`
 	Until task.Time `json:"until"`
 	Come  int       `json:"come"`
 	Go    int       `json:"go"`
 	Move  int       `json:"move"`
 	// Ticks are the first of them.
-	Ticks []TickMove `json:"ticks" doc:"In the order of their times; the first so many as were asked for."`
+	Ticks []TickMove `json:"ticks" doc:"The ticks in order of time, up to the requested number."`
 }
 
 // TickMove is a tick that comes, goes or moves: one of the same time that falls due
 // at another, by its jitter, or one whose clock shows the same time in another zone.
 type TickMove struct {
-	Was *TickTime `json:"was,omitempty" doc:"The tick before; absent if it comes."`
-	Is  *TickTime `json:"is,omitempty" doc:"The tick after; absent if it goes."`
+	Was *TickTime `json:"was,omitempty" doc:"The old tick; absent if the tick would be added."`
+	Is  *TickTime `json:"is,omitempty" doc:"The new tick; absent if the tick would be removed."`
 }
 
 // TickTime is a tick, and when it falls due.
 type TickTime struct {
 	Time  task.Time `json:"time"`
 	Local string    `json:"local" doc:"The same instant in the schedule's zone, with its offset."`
-	DueAt task.Time `json:"due_at,omitzero" doc:"When it falls due, if jitter makes that later than time."`
+	DueAt task.Time `json:"due_at,omitzero" doc:"When it is due, if jitter delays it."`
 	// DueBefore is set of a task that is not there yet: when a tick falls due with
 	// jitter follows from its uid.
-	DueBefore task.Time `json:"due_before,omitzero" doc:"With jitter, of a task that is not there yet: it falls due from time on, before this."`
+	DueBefore task.Time `json:"due_before,omitzero" doc:"With jitter, for a task that does not exist yet: the tick is due at time or later, but before this."`
 }
 
 // Changes tells whether anything would be written.

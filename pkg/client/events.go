@@ -24,8 +24,8 @@ type EventsService struct{ conn *connection }
 // EventPage is a page of events, the oldest first.
 type EventPage struct {
 	Items []task.Event `json:"items"`
-	Last  string       `json:"last" doc:"How far this page goes: after=<last> is the next one."`
-	More  bool         `json:"more" doc:"There is more already. If not, the next page has what happens from now on."`
+	Last  string       `json:"last" doc:"The position of the last event of this page; use after=<last> for the next page."`
+	More  bool         `json:"more" doc:"Whether there are more events already. If not, the next page has the events from now on."`
 }
 
 // EventOptions say which events are wanted. A gap is always told.

@@ -14,8 +14,8 @@ type FreezesService struct{ conn *connection }
 // FreezeStatus says whether a namespace, or the whole cluster, is frozen.
 type FreezeStatus struct {
 	Namespace   string       `json:"namespace,omitempty" doc:"Empty: the whole cluster."`
-	Tasks       int64        `json:"tasks" doc:"How many tasks it has."`
-	Freeze      *task.Freeze `json:"freeze,omitempty" doc:"The one that holds for it, be it the cluster's; absent if none does."`
+	Tasks       int64        `json:"tasks" doc:"The number of its tasks."`
+	Freeze      *task.Freeze `json:"freeze,omitempty" doc:"The freeze in effect for it, which may be the cluster's; absent if there is none."`
 	Revision    int64        `json:"revision" doc:"Of the record of freezes: from there on no tick is decided and nothing dispatched without it. 0: there is none."`
 	Unconfirmed []string     `json:"unconfirmed" doc:"Nodes that have not said yet that they go by that revision: what was in their inboxes before may still start."`
 	Changed     bool         `json:"changed,omitempty" doc:"The request has begun a freeze, or ended one."`
@@ -23,7 +23,7 @@ type FreezeStatus struct {
 
 // FreezeRequest is the body of a freeze.
 type FreezeRequest struct {
-	Reason string `json:"reason" doc:"Why, for whoever wonders that nothing runs."`
+	Reason string `json:"reason" doc:"Why, for users who wonder why nothing runs."`
 }
 
 // Get returns whether a namespace ("": the whole cluster) is frozen.

@@ -13,9 +13,9 @@ type SecretsService struct{ conn *connection }
 
 // SecretRequest is the body that writes a secret.
 type SecretRequest struct {
-	Values  map[string]string `json:"values,omitempty" doc:"By name. They are encrypted by the node that answers, and never told again."`
-	Remove  []string          `json:"remove,omitempty" doc:"Names whose values go."`
-	Replace bool              `json:"replace,omitempty" doc:"What is not in values goes. Otherwise it stays."`
+	Values  map[string]string `json:"values,omitempty" doc:"The values by name. The node that you ask encrypts them; they cannot be read back."`
+	Remove  []string          `json:"remove,omitempty" doc:"Names of the keys to remove."`
+	Replace bool              `json:"replace,omitempty" doc:"Removes all keys that are not in values. Otherwise they stay."`
 }
 
 // CodeNoKey is the code of a problem: the node that was asked does not hold the key.

@@ -19,22 +19,22 @@ type AttemptStatuses struct {
 // Task is a task as the API shows it: the spec as stored, and how it fares.
 type Task struct {
 	task.Task
-	Next    task.Time `json:"next,omitzero" doc:"The next tick; absent if there is none, or the task is paused without an end."`
+	Next    task.Time `json:"next,omitzero" doc:"The next tick; absent if there is none or the task is paused indefinitely."`
 	LeftMS  int64     `json:"left_ms,omitempty" doc:"From now to next, in milliseconds, on the server's clock."`
 	LastRun *task.Run `json:"last_run,omitempty" doc:"The newest run that is active or on record."`
 	Active  int       `json:"active" doc:"Runs in a node's inbox."`
 	// What has happened to the task, as opposed to what its user wrote.
-	Pause    *task.Pause `json:"pause,omitempty" doc:"Of a paused task: since when, by whom, why, and until when."`
-	Counted  int64       `json:"counted_runs,omitempty" doc:"With max_runs: how many ticks have become runs."`
+	Pause    *task.Pause `json:"pause,omitempty" doc:"For a paused task: when, by whom and why it was paused, and until when."`
+	Counted  int64       `json:"counted_runs,omitempty" doc:"With max_runs: the number of ticks that became runs."`
 	Failures int         `json:"failures_in_a_row,omitempty" doc:"With pause_after_failures: how many runs in a row have failed."`
-	NoNext   string      `json:"no_next,omitempty" doc:"Why there is no next tick, ever, in words; absent if the task is paused, or @manual."`
+	NoNext   string      `json:"no_next,omitempty" doc:"Why there will never be a next tick, as text; absent if the task is paused or @manual."`
 	Result   string      `json:"result,omitempty" doc:"What a change did: created, configured or unchanged."`
-	Warnings []string    `json:"warnings,omitempty" doc:"Of a change: what its author should look at, such as a selector that no node matches."`
+	Warnings []string    `json:"warnings,omitempty" doc:"For a change: what the author should check, such as a selector that no node matches."`
 	// WarningDetails are the same warnings, each with its code.
 	WarningDetails []task.Warning `json:"warning_details,omitempty" doc:"The same warnings, each with its code."`
-	DryRun         *Change        `json:"dry_run,omitempty" doc:"With dry_run=true: nothing was written, and the task is shown as it would be."`
-	State          string         `json:"state,omitempty" doc:"How it stands, the first of these that is so: unreadable (its entry), failing (a run has used up its attempts, and none succeeded since), frozen, paused, running, waiting (a run is queued), ended (no more ticks), ok."`
-	Recent         []PastRun      `json:"recent,omitempty" doc:"With recent=N: the last runs on record, the newest first."`
+	DryRun         *Change        `json:"dry_run,omitempty" doc:"With dry_run=true: nothing was written, and this is the task as it would be."`
+	State          string         `json:"state,omitempty" doc:"The state of the task, the first of these that applies: unreadable (its entry), failing (a run has used up its attempts, with no success since then), frozen, paused, running, waiting (a run is queued), ended (no more ticks), ok."`
+	Recent         []PastRun      `json:"recent,omitempty" doc:"With recent=N: the last N recorded runs, the newest first."`
 }
 
 // How a task stands: Task.State.
@@ -54,7 +54,7 @@ type PastRun struct {
 	ID     string     `json:"id"`
 	State  task.State `json:"state"`
 	Reason string     `json:"reason,omitempty"`
-	Count  int64      `json:"count,omitempty" doc:"Of a range of ticks that did not run: how many."`
+	Count  int64      `json:"count,omitempty" doc:"For a range of ticks that did not run: the number of ticks."`
 }
 
 // What a change did: Task.Result.
@@ -66,7 +66,7 @@ const (
 
 // BatchResult is what became of one line of a batch.
 type BatchResult struct {
-	Line      int       `json:"line" doc:"Of the request's body, counted from 1."`
+	Line      int       `json:"line" doc:"The line in the request body, counted from 1."`
 	Namespace string    `json:"namespace,omitempty" doc:"Absent, like name, if the line cannot be read."`
 	Name      string    `json:"name,omitempty"`
 	Result    string    `json:"result" doc:"created, configured, unchanged or failed."`
@@ -75,10 +75,10 @@ type BatchResult struct {
 	Paused    bool      `json:"paused,omitempty" doc:"The task is paused: by the line, or because it has failed too often."`
 	Task      *Task     `json:"task,omitempty" doc:"With full=true, unless it failed."`
 	Change    *Change   `json:"change,omitempty" doc:"With dry_run=true, unless it failed: nothing was written, and this is what would change."`
-	Warnings  []string  `json:"warnings,omitempty" doc:"What its author should look at, such as a selector that no node matches."`
+	Warnings  []string  `json:"warnings,omitempty" doc:"What the author should check, such as a selector that no node matches."`
 	// WarningDetails are the same warnings, each with its code.
 	WarningDetails []task.Warning `json:"warning_details,omitempty" doc:"The same warnings, each with its code."`
-	Error          *Problem       `json:"error,omitempty" doc:"Why it failed. With status 504 nobody knows whether it did."`
+	Error          *Problem       `json:"error,omitempty" doc:"Why it failed. With status 504 it is unknown whether it failed."`
 }
 
 // Failed is the Result of a line that did not do what it should.
@@ -87,9 +87,9 @@ const Failed = "failed"
 // Triggered is the run that a trigger queued.
 type Triggered struct {
 	task.Run
-	Paused bool `json:"paused,omitempty" doc:"The task is paused; it runs all the same, this once."`
+	Paused bool `json:"paused,omitempty" doc:"The task is paused, but this run starts anyway."`
 	// Frozen is the freeze that the run waits for; nil if there is none.
-	Frozen *task.Freeze `json:"frozen,omitempty" doc:"Its namespace, or the cluster, is frozen: it waits for the end of that."`
+	Frozen *task.Freeze `json:"frozen,omitempty" doc:"The freeze of its namespace or of the cluster that it waits for."`
 }
 
 // TriggerRequest is the body of a trigger; it may be left out.
@@ -104,8 +104,8 @@ type Occurrence struct {
 	Note  string    `json:"note" doc:"gap, fold, or empty."`
 	// DueBefore is set where jitter is, and the task is not known whose uid tells
 	// when the tick falls due.
-	DueBefore task.Time `json:"due_before,omitzero" doc:"With jitter: it falls due from time on, before this."`
-	DueAt     task.Time `json:"due_at,omitzero" doc:"When it falls due, if jitter makes that later than time."`
+	DueBefore task.Time `json:"due_before,omitzero" doc:"With jitter: the tick is due at time or later, but before this."`
+	DueAt     task.Time `json:"due_at,omitzero" doc:"When it is due, if jitter delays it."`
 }
 
 // Coming is a tick that is to come, among those of many tasks.
@@ -114,14 +114,14 @@ type Coming struct {
 	Task      string `json:"task"`
 	Occurrence
 	Timezone string         `json:"timezone"`
-	Schedule task.Schedules `json:"schedule" doc:"As the task ticks: what H stands for is in it."`
+	Schedule task.Schedules `json:"schedule" doc:"The schedule in effect, with H replaced by its values."`
 }
 
 // PauseRequest is the body of a pause; it may be left out. What is left out of it
 // stays as it is, if the task is paused already.
 type PauseRequest struct {
-	Until  task.Time     `json:"until,omitzero" doc:"Ticks come again after this instant."`
-	For    task.Duration `json:"for,omitzero" doc:"Instead of until: how long, from now on the server's clock."`
+	Until  task.Time     `json:"until,omitzero" doc:"Ticks resume after this time."`
+	For    task.Duration `json:"for,omitzero" doc:"Alternative to until: the duration from now, by the clock of the server."`
 	Reason string        `json:"reason,omitempty" doc:"At most 256 bytes."`
 }
 
@@ -133,23 +133,23 @@ type TaskVersion struct {
 
 // RollbackRequest asks for a former version.
 type RollbackRequest struct {
-	To     int64 `json:"to,omitempty" doc:"Its generation. Default: the newest that differs by more than a pause."`
-	DryRun bool  `json:"dry_run,omitempty" doc:"Only say what would change."`
+	To     int64 `json:"to,omitempty" doc:"The generation to go back to. Default: the newest that differs by more than a pause."`
+	DryRun bool  `json:"dry_run,omitempty" doc:"Only report what would change."`
 }
 
 // RolledBack is a task as a rollback left it, or would.
 type RolledBack struct {
 	Task
-	To      int64    `json:"to" doc:"The generation whose spec it has now."`
+	To      int64    `json:"to" doc:"The generation whose spec the task has now."`
 	Changed []string `json:"changed" doc:"What that changed: \"timeout: 20m → 10m\"."`
 }
 
 // ClusterSettings is what an operator may set of the cluster's record. What is
 // left out stays.
 type ClusterSettings struct {
-	CatchUpRate *int `json:"catch_up_rate,omitempty" doc:"How many runs of ticks that came to light late start per second in the whole cluster; 0 is the default, 100."`
+	CatchUpRate *int `json:"catch_up_rate,omitempty" doc:"The maximum number of catch-up runs that start per second in the whole cluster; 0 means the default, 100."`
 	// LostAfter is a pointer, as 0s stands for the default.
-	LostAfter *task.Duration `json:"lost_after,omitempty" doc:"How long the attempts of a silent node are waited for before they are lost; 0s is the default, 2m. 12s to 24h. A change is for attempts that are assigned afterwards."`
+	LostAfter *task.Duration `json:"lost_after,omitempty" doc:"How long Carillon waits for the attempts of a node without contact before it declares them lost: 12s to 24h; 0s means the default, 2m. A change applies to attempts that are assigned afterwards."`
 }
 
 // ScheduleRequest asks for the ticks of a schedule that no task has.
@@ -159,7 +159,7 @@ type ScheduleRequest struct {
 	DST      task.DST       `json:"dst,omitzero"`
 	Start    task.Time      `json:"start,omitzero" doc:"No ticks before this."`
 	End      task.Time      `json:"end,omitzero" doc:"No ticks after this."`
-	Jitter   task.Duration  `json:"jitter,omitzero" doc:"How much later than its time a tick may fall due."`
+	Jitter   task.Duration  `json:"jitter,omitzero" doc:"The maximum delay of a tick by jitter."`
 	// H stands for a value that follows from these.
 	Namespace string    `json:"namespace,omitempty" doc:"With name. Default: default."`
 	Name      string    `json:"name,omitempty" doc:"The task whose schedule it would be: H follows from it."`
@@ -187,47 +187,47 @@ type ClusterStatus struct {
 	Epoch       int           `json:"epoch"`
 	Schema      int           `json:"schema"`
 	CreatedAt   task.Time     `json:"created_at"`
-	ChangedBy   string        `json:"changed_by,omitempty" doc:"Who changed the cluster's record last, or the members of its etcd: a person, or a node."`
+	ChangedBy   string        `json:"changed_by,omitempty" doc:"The user or node that last changed the cluster record or the etcd members."`
 	ChangedAt   task.Time     `json:"changed_at,omitzero"`
 	Change      string        `json:"change,omitempty" doc:"What that was, if it is not a setting."`
-	Leader      string        `json:"leader" doc:"The node that writes assignments; empty if there is none just now."`
+	Leader      string        `json:"leader" doc:"The node that assigns shards; empty if there is no leader now."`
 	Nodes       int           `json:"nodes"`
-	NodesReady  int           `json:"nodes_ready" doc:"Nodes that do what they are there for; those that are pressed take no runs."`
+	NodesReady  int           `json:"nodes_ready" doc:"Nodes that are ready; those that are pressed accept no runs."`
 	Pressed     int           `json:"nodes_pressed" doc:"Of those that are ready, nodes that take no runs, as their hosts are beyond their own limits, their policies cannot be read, or too many starts hang there."`
 	ShardsOwned int           `json:"shards_owned" doc:"Shards whose owner is present."`
 	Tasks       int64         `json:"tasks"`
 	ActiveRuns  int64         `json:"active_runs"`
-	Unreadable  int           `json:"unreadable_entries" doc:"Tasks that do not fire because their entry cannot be read."`
+	Unreadable  int           `json:"unreadable_entries" doc:"Tasks that have no ticks because their entry cannot be read."`
 	Etcd        []EtcdMember  `json:"etcd"`
 	Revisions   Revisions     `json:"etcd_revisions"`
 	Room        *Room         `json:"room,omitempty"`
-	Format      FormatStatus  `json:"format" doc:"Of the records in etcd."`
-	Freezes     []task.Freeze `json:"freezes" doc:"Those that hold: nothing of what they freeze starts."`
-	CatchUpRate int           `json:"catch_up_rate" doc:"How many runs of ticks that came to light late start per second in the whole cluster."`
-	LostAfter   task.Duration `json:"lost_after" doc:"How long the attempts of a silent node are waited for before they are lost."`
-	Warnings    []string      `json:"warnings" doc:"What an operator should look at, in words."`
+	Format      FormatStatus  `json:"format" doc:"The format of the records in etcd."`
+	Freezes     []task.Freeze `json:"freezes" doc:"The freezes in effect: nothing that they cover starts."`
+	CatchUpRate int           `json:"catch_up_rate" doc:"The maximum number of catch-up runs that start per second in the whole cluster."`
+	LostAfter   task.Duration `json:"lost_after" doc:"How long Carillon waits for the attempts of a node without contact before it declares them lost."`
+	Warnings    []string      `json:"warnings" doc:"What an operator should look at, as text."`
 	// WarningDetails are the same warnings, each with its code.
 	WarningDetails []task.Warning `json:"warning_details" doc:"The same warnings, each with its code."`
-	MakeSpace      []string       `json:"make_space" doc:"Command lines of etcdctl that make space, in their order; empty unless etcd needs it."`
+	MakeSpace      []string       `json:"make_space" doc:"etcdctl command lines that free space, in order; empty unless etcd needs space."`
 }
 
 // Revisions are those that etcd keeps.
 type Revisions struct {
 	Newest int64 `json:"newest"`
-	Oldest int64 `json:"oldest" doc:"What is older has been compacted away; 1 if nothing ever was, 0 if it could not be found out."`
+	Oldest int64 `json:"oldest" doc:"The oldest revision that has not been compacted; 1 if etcd was never compacted, 0 if this is unknown."`
 }
 
 // Room is how much the quota of etcd carries, if tasks go on to take what they
 // take now. It is left out while there are too few tasks to tell.
 type Room struct {
-	BytesPerTask   int64   `json:"bytes_per_task" doc:"All that etcd has in use, divided by the tasks: their history, old revisions and whatever else is in it are part of it."`
+	BytesPerTask   int64   `json:"bytes_per_task" doc:"The bytes that etcd uses, divided by the number of tasks. They include history, old revisions and everything else in etcd."`
 	HistoryPerTask float64 `json:"history_per_task" doc:"Records of history of a task, from a sample of the shards."`
 	Tasks          int64   `json:"tasks" doc:"How many such tasks fill 80 % of the quota."`
 }
 
 // EtcdMember is one endpoint of etcd.
 type EtcdMember struct {
-	Name     string   `json:"name,omitempty" doc:"Of an embedded etcd, its agent's; empty if it has never run."`
+	Name     string   `json:"name,omitempty" doc:"The name of the agent, if etcd is embedded; empty if the member has never run."`
 	ID       string   `json:"id,omitempty" doc:"Hexadecimal, as etcdctl prints it."`
 	PeerURL  string   `json:"peer_url,omitempty" doc:"Where the other members reach it."`
 	Socket   string   `json:"socket,omitempty" doc:"Of an embedded etcd of another node: where etcdctl reaches it, on its host."`
@@ -235,44 +235,44 @@ type EtcdMember struct {
 	Version  string   `json:"version,omitempty"`
 	DBSize   int64    `json:"db_size,omitempty" doc:"Bytes on disk."`
 	DBInUse  int64    `json:"db_in_use,omitempty" doc:"Bytes of them in use."`
-	DBQuota  int64    `json:"db_quota,omitempty" doc:"Bytes after which etcd takes no more writes."`
+	DBQuota  int64    `json:"db_quota,omitempty" doc:"Size in bytes at which etcd stops accepting writes."`
 	Leader   bool     `json:"leader"`
 	Learner  bool     `json:"learner,omitempty"`
 	Index    int64    `json:"raft_index,omitempty" doc:"Of the last entry of its log that is committed."`
 	Applied  int64    `json:"raft_applied,omitempty" doc:"Of the last entry that is applied."`
 	Alarms   []string `json:"alarms"`
 	Fault    string   `json:"fault,omitempty" doc:"Why Carillon refuses an etcd of this version."`
-	Error    string   `json:"error,omitempty" doc:"Why it did not answer, or not well."`
+	Error    string   `json:"error,omitempty" doc:"Why it did not respond, or responded with an error."`
 }
 
 // FormatStatus is the format of the cluster's records, which says what versions
 // may run side by side.
 type FormatStatus struct {
-	Format   int    `json:"format" doc:"The newest that may be there: no node runs that does not understand it."`
-	Possible int    `json:"possible" doc:"The newest that all nodes understand."`
-	Because  string `json:"because,omitempty" doc:"The node that understands no newer one, where this server does."`
-	Wanted   int    `json:"wanted,omitempty" doc:"The newest that is wanted; 0: whatever is possible."`
-	WaitsFor string `json:"waits_for,omitempty" doc:"What is in the way of an older one that is wanted."`
+	Format   int    `json:"format" doc:"The newest format in use. Every node that runs understands it."`
+	Possible int    `json:"possible" doc:"The newest format that all nodes understand."`
+	Because  string `json:"because,omitempty" doc:"The node that does not support a newer format, although this server does."`
+	Wanted   int    `json:"wanted,omitempty" doc:"The newest wanted format; 0 means the newest that is possible."`
+	WaitsFor string `json:"waits_for,omitempty" doc:"What prevents the downgrade to the wanted format."`
 }
 
 // FormatRequest asks for a format of records.
 type FormatRequest struct {
-	Format int `json:"format,omitempty" doc:"An older one; 0: the newest that all nodes understand, at once and from now on."`
+	Format int `json:"format,omitempty" doc:"An older format to use; 0 means the newest that all nodes understand, now and later."`
 }
 
 // AddMemberRequest adds a member to an embedded etcd.
 type AddMemberRequest struct {
-	Name    string `json:"name" doc:"The name of the agent that is to be it."`
+	Name    string `json:"name" doc:"The name of the agent that will be this member."`
 	PeerURL string `json:"peer_url" doc:"Where the other members will reach it: http://HOST:PORT, or https."`
 }
 
 // MemberChange is what came of adding or removing a member.
 type MemberChange struct {
 	Name           string `json:"name"`
-	InitialCluster string `json:"initial_cluster" doc:"What --initial-cluster is from now on."`
+	InitialCluster string `json:"initial_cluster" doc:"The new value of --initial-cluster."`
 	Members        int    `json:"members"`
 	Warning        string `json:"warning,omitempty"`
-	WarningCode    string `json:"warning_code,omitempty" doc:"What the warning is of, for programs."`
+	WarningCode    string `json:"warning_code,omitempty" doc:"The kind of warning, for programs."`
 }
 
 // Version says what answers.
@@ -285,12 +285,12 @@ type Version struct {
 
 // Problem is an error as the API writes it (RFC 9457).
 type Problem struct {
-	Type   string `json:"type" doc:"about:blank: the status and the code say what it is."`
+	Type   string `json:"type" doc:"about:blank: the status and the code identify the problem."`
 	Title  string `json:"title" doc:"The status in words."`
 	Status int    `json:"status"`
-	Detail string `json:"detail" doc:"What is wrong, for a person: the value, quoted, and the rule."`
-	Code   string `json:"code" doc:"What is wrong, for a program."`
-	Field  string `json:"field,omitempty" doc:"The path of the field that is at fault."`
+	Detail string `json:"detail" doc:"The error message: the quoted value and the rule."`
+	Code   string `json:"code" doc:"The error code, for programs."`
+	Field  string `json:"field,omitempty" doc:"The path of the invalid field."`
 	Hint   string `json:"hint,omitempty" doc:"What to do about it."`
 	ID     string `json:"id,omitempty" doc:"With code unknown_outcome: what may have been written."`
 }

@@ -84,40 +84,40 @@ var verdicts = []VerdictMeaning{
 type Answer struct {
 	Namespace string  `json:"namespace"`
 	Task      string  `json:"task"`
-	Verdict   Verdict `json:"verdict" doc:"One word of the closed list in docs/why.md."`
-	Sentence  string  `json:"sentence" doc:"The answer, for a person."`
-	Reason    string  `json:"reason,omitempty" doc:"Of the closed list of reasons, if the outcome has one."`
+	Verdict   Verdict `json:"verdict" doc:"One of the verdicts in docs/why.md."`
+	Sentence  string  `json:"sentence" doc:"The answer in one sentence."`
+	Reason    string  `json:"reason,omitempty" doc:"One of the reasons in docs/why.md, if the outcome has one."`
 
 	Asked   AskedTime       `json:"asked"`
 	Tick    *Tick           `json:"tick,omitempty" doc:"The tick that the answer is about; absent if there is none."`
-	Before  *Tick           `json:"before,omitempty" doc:"The nearest tick before a time that is none."`
+	Before  *Tick           `json:"before,omitempty" doc:"The nearest tick before a time that is not a tick."`
 	After   *Tick           `json:"after,omitempty" doc:"The nearest tick after it."`
-	Version *VersionInForce `json:"version,omitempty" doc:"The version of the task in force then; absent if that is not on record."`
-	Pause   *Pause          `json:"pause,omitempty" doc:"The pause that it fell into."`
-	Freeze  *Freeze         `json:"freeze,omitempty" doc:"The freeze that held then, or that holds now."`
+	Version *VersionInForce `json:"version,omitempty" doc:"The version of the task in force at that time; absent if that is not on record."`
+	Pause   *Pause          `json:"pause,omitempty" doc:"The pause that applied."`
+	Freeze  *Freeze         `json:"freeze,omitempty" doc:"The freeze at that time, or the freeze in effect now."`
 	Run     *Run            `json:"run,omitempty" doc:"The outcome on record, or the run as it is now."`
-	Active  []Run           `json:"active,omitempty" doc:"Other runs of the task that were active when the tick fell due."`
-	Late    []Run           `json:"late,omitempty" doc:"Results that came after the attempt had been declared lost."`
-	Owner   *Ownership      `json:"owner,omitempty" doc:"Who owned the task's shard then."`
+	Active  []Run           `json:"active,omitempty" doc:"Other runs of the task that were active when the tick was due."`
+	Late    []Run           `json:"late,omitempty" doc:"Results that arrived after the attempt had been declared lost."`
+	Owner   *Ownership      `json:"owner,omitempty" doc:"Who owned the shard of the task at that time."`
 	Deleted *Deletion       `json:"deleted,omitempty" doc:"Who deleted the task."`
-	Lines   []EvidenceLine  `json:"evidence" doc:"The same, in words."`
-	Unknown []string        `json:"not_on_record" doc:"What would matter and is not on record any more."`
+	Lines   []EvidenceLine  `json:"evidence" doc:"The same as text."`
+	Unknown []string        `json:"not_on_record" doc:"Information that matters but is no longer on record."`
 
-	Stretches []Stretch         `json:"stretches,omitempty" doc:"Of a range: its ticks in order, those alike in one line."`
-	Counts    map[Verdict]int64 `json:"counts,omitempty" doc:"Of a range: how many ticks have which verdict."`
-	Also      []Answer          `json:"also,omitempty" doc:"The second of two instants of a local time; or the next tick."`
+	Stretches []Stretch         `json:"stretches,omitempty" doc:"For a range: its ticks in order. Successive ticks with the same verdict and reason are one item."`
+	Counts    map[Verdict]int64 `json:"counts,omitempty" doc:"For a range: the number of ticks for each verdict."`
+	Also      []Answer          `json:"also,omitempty" doc:"The second answer if a local time exists twice, or the next tick."`
 
-	Now      Time  `json:"now" doc:"When this was so, by the clock of the node that answers."`
-	Revision int64 `json:"revision" doc:"Of etcd, at which it was read."`
+	Now      Time  `json:"now" doc:"The time of the answer, by the clock of the node that answers."`
+	Revision int64 `json:"revision" doc:"The etcd revision at which it was read."`
 }
 
 // AskedTime is what was asked.
 type AskedTime struct {
-	At       string `json:"at,omitempty" doc:"As it was written."`
+	At       string `json:"at,omitempty" doc:"The time as you wrote it."`
 	From     string `json:"from,omitempty"`
 	To       string `json:"to,omitempty"`
-	Timezone string `json:"timezone" doc:"In which local times are read and shown."`
-	Times    []Time `json:"times,omitempty" doc:"The instants: none of a local time in a gap, two in a fold; the ends of a range."`
+	Timezone string `json:"timezone" doc:"The time zone for local times."`
+	Times    []Time `json:"times,omitempty" doc:"The times in question: none if the local time is in a gap, two if it exists twice, or the ends of a range."`
 	Note     string `json:"note,omitempty" doc:"gap or fold."`
 }
 
@@ -125,31 +125,31 @@ type AskedTime struct {
 type Tick struct {
 	Time  Time   `json:"time"`
 	Local string `json:"local" doc:"The same instant in the zone of the answer, with its offset."`
-	DueAt Time   `json:"due_at,omitzero" doc:"When it falls due, if jitter puts that off."`
-	Note  string `json:"note,omitempty" doc:"gap: it stands for local times that do not exist; fold: its local time exists twice."`
+	DueAt Time   `json:"due_at,omitzero" doc:"When it is due, if jitter delays it."`
+	Note  string `json:"note,omitempty" doc:"gap: the tick replaces local times that do not exist. fold: its local time exists twice."`
 }
 
 // VersionInForce is a version of a task, and when it was in force.
 type VersionInForce struct {
 	Generation int64     `json:"generation"`
 	Since      Time      `json:"since"`
-	Until      Time      `json:"until,omitzero" doc:"Absent: it is in force now."`
+	Until      Time      `json:"until,omitzero" doc:"Absent if it is in force now."`
 	By         string    `json:"by,omitempty"`
 	Change     string    `json:"change,omitempty" doc:"created, updated, paused, resumed or rolled_back."`
 	Schedule   Schedules `json:"schedule"`
 	Timezone   string    `json:"timezone"`
 	DST        DST       `json:"dst,omitzero"`
-	ReplacedBy string    `json:"replaced_by,omitempty" doc:"Who made the next version."`
+	ReplacedBy string    `json:"replaced_by,omitempty" doc:"Who created the next version."`
 }
 
 // Ownership is who owned a shard at a time.
 type Ownership struct {
 	Shard   int    `json:"shard"`
-	Node    string `json:"node,omitempty" doc:"To which it was assigned then; absent if that is not on record any more."`
+	Node    string `json:"node,omitempty" doc:"The node that it was assigned to at that time; absent if that is no longer on record."`
 	Since   Time   `json:"since,omitzero"`
-	Until   Time   `json:"until,omitzero" doc:"Absent: it still is."`
-	Next    string `json:"next,omitempty" doc:"To which it went then."`
-	Present bool   `json:"present" doc:"Whether that node is there now."`
+	Until   Time   `json:"until,omitzero" doc:"Absent if it still is the owner."`
+	Next    string `json:"next,omitempty" doc:"The node that it was assigned to next."`
+	Present bool   `json:"present" doc:"Whether that node is present now."`
 }
 
 // Deletion is what is remembered of a deleted task.
@@ -173,7 +173,7 @@ type Stretch struct {
 	Reason   string  `json:"reason,omitempty"`
 	First    Time    `json:"first"`
 	Last     Time    `json:"last"`
-	Count    int64   `json:"count" doc:"Of ticks, or of runs that persons asked for."`
-	Manual   bool    `json:"manual,omitempty" doc:"Runs that persons asked for, and no ticks."`
+	Count    int64   `json:"count" doc:"The number of ticks, or of manual runs."`
+	Manual   bool    `json:"manual,omitempty" doc:"Whether these are manual runs instead of ticks."`
 	Sentence string  `json:"sentence"`
 }

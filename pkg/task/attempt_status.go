@@ -11,9 +11,9 @@ const (
 // Progress is how far a running attempt is, as it says itself.
 type Progress struct {
 	Percent *float64 `json:"percent,omitempty" doc:"0 to 100."`
-	Text    string   `json:"text,omitempty" doc:"As the task wrote it, cut at 256 bytes. It may hold control characters."`
+	Text    string   `json:"text,omitempty" doc:"The text from the task, truncated to 256 bytes. It may contain control characters."`
 	At      Time     `json:"at,omitzero" doc:"When its node read that."`
-	Silent  string   `json:"silent,omitempty" doc:"Why nobody knows: its node did not answer in time."`
+	Silent  string   `json:"silent,omitempty" doc:"Why this is unknown: the node did not respond in time."`
 }
 
 // AttemptStatus is what a running attempt has reported so far, in its status file.
@@ -22,7 +22,7 @@ type AttemptStatus struct {
 	Task      string `json:"task"`
 	Run       string `json:"run"`
 	Attempt   int    `json:"attempt"`
-	Paused    bool   `json:"paused,omitempty" doc:"Its processes stand still."`
+	Paused    bool   `json:"paused,omitempty" doc:"Its processes are paused."`
 
 	StatusReport
 }

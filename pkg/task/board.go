@@ -7,17 +7,17 @@ import "math/bits"
 // nodes that schedule. Its lists are cut at what was asked for, and the counts beside
 // them say how much there is.
 type Board struct {
-	At      Time     `json:"at" doc:"When this was so, by the clock of the node that answers."`
+	At      Time     `json:"at" doc:"The time of the answer, by the clock of the node that answers."`
 	Node    string   `json:"node" doc:"The node that answers."`
 	Version string   `json:"version" doc:"Carillon's, of that node."`
 	Cluster string   `json:"cluster" doc:"The cluster's id."`
-	Leader  string   `json:"leader" doc:"Empty if there is none just now."`
+	Leader  string   `json:"leader" doc:"Empty if there is none now."`
 	Span    Duration `json:"span" doc:"How far next looks ahead."`
 	// Warnings and Freezes are those of the cluster's status, a few seconds old at most.
-	Warnings       []string  `json:"warnings" doc:"What an operator should look at, in words."`
+	Warnings       []string  `json:"warnings" doc:"What an operator should look at, as text."`
 	WarningDetails []Warning `json:"warning_details" doc:"The same warnings, each with its code."`
-	Freezes        []Freeze  `json:"freezes" doc:"Those that hold."`
-	Silent         []Silence `json:"silent" doc:"Nodes that schedule and did not answer within a second: what they know is missing here."`
+	Freezes        []Freeze  `json:"freezes" doc:"The freezes in effect."`
+	Silent         []Silence `json:"silent" doc:"Scheduler nodes that did not respond within a second; their information is missing."`
 
 	ShardCount  int `json:"shard_count"`
 	ShardsOwned int `json:"shards_owned" doc:"Shards whose owner is present."`
@@ -39,25 +39,25 @@ type BoardPart struct {
 
 // BoardCounts are how many there are.
 type BoardCounts struct {
-	Serving      int            `json:"shards_served" doc:"Shards that are loaded and fire."`
+	Serving      int            `json:"shards_served" doc:"Shards that are loaded and active."`
 	Tasks        int            `json:"tasks"`
 	Paused       int            `json:"paused"`
-	Unreadable   int            `json:"unreadable" doc:"Tasks that do not fire because their entry cannot be read."`
-	FailingCount int            `json:"failing_count" doc:"Tasks whose last run to end failed, timed out or was lost."`
-	OverdueCount int            `json:"overdue_count" doc:"Tasks with a tick that fell due more than two seconds ago and is not decided."`
+	Unreadable   int            `json:"unreadable" doc:"Tasks that have no ticks because their entry cannot be read."`
+	FailingCount int            `json:"failing_count" doc:"Tasks whose last ended run failed, timed out or was lost."`
+	OverdueCount int            `json:"overdue_count" doc:"Tasks with a tick that was due more than two seconds ago and is still undecided."`
 	ActiveCount  int            `json:"active_count" doc:"Attempts in the inboxes of nodes."`
 	AwayCount    int            `json:"away_count" doc:"Of these, attempts whose node is gone: lost, unless it comes back in time."`
 	WaitingCount int            `json:"waiting_count" doc:"Runs in the queues."`
-	Waiting      map[string]int `json:"waiting" doc:"How many of them wait for which reason."`
+	Waiting      map[string]int `json:"waiting" doc:"The number of waiting runs for each reason."`
 }
 
 // BoardLists are the first of each.
 type BoardLists struct {
-	Stuck   []BoardShard   `json:"stuck" doc:"Shards that do not fire though something is due: being loaded, or standing still. The longest first."`
+	Stuck   []BoardShard   `json:"stuck" doc:"Shards that make no progress although a tick is due, because they are being loaded or are stuck. The longest first."`
 	Failing []BoardFailing `json:"failing" doc:"The latest failure first."`
 	Overdue []BoardTick    `json:"overdue" doc:"The oldest first."`
 	Away    []BoardRun     `json:"away" doc:"The oldest first."`
-	Waits   []BoardWait    `json:"waits" doc:"Runs that wait, the oldest first; those that no node matches before the others."`
+	Waits   []BoardWait    `json:"waits" doc:"Waiting runs, the oldest first; runs that no node matches come before the others."`
 	Next    []BoardTick    `json:"next" doc:"The next tick of each task that has one within the span, the soonest first."`
 	Active  []BoardRun     `json:"active" doc:"The oldest first."`
 }
@@ -66,7 +66,7 @@ type BoardLists struct {
 type BoardShard struct {
 	ID      int    `json:"id"`
 	Node    string `json:"node"`
-	Since   Time   `json:"since" doc:"Since when something is undecided; of one that is loaded, since when it is."`
+	Since   Time   `json:"since" doc:"Since when a tick is undecided, or since when the shard is being loaded."`
 	Loading bool   `json:"loading,omitempty"`
 }
 
@@ -81,7 +81,7 @@ type BoardFailing struct {
 	ExitCode  *int   `json:"exit_code,omitempty"`
 	Node      string `json:"node,omitempty"`
 	EndedAt   Time   `json:"ended_at"`
-	InARow    int    `json:"in_a_row" doc:"How many runs in a row have ended so, at least: the owner of the task's shard counts since it has it."`
+	InARow    int    `json:"in_a_row" doc:"The minimum number of consecutive runs that ended this way. The owner of the shard counts them since it became the owner."`
 }
 
 // BoardTick is a tick of a task.
@@ -89,7 +89,7 @@ type BoardTick struct {
 	Namespace string `json:"namespace"`
 	Task      string `json:"task"`
 	Time      Time   `json:"time"`
-	DueAt     Time   `json:"due_at,omitzero" doc:"When it falls due, if jitter puts that off."`
+	DueAt     Time   `json:"due_at,omitzero" doc:"When it is due, if jitter delays it."`
 }
 
 // Due is when the tick falls due.
@@ -107,12 +107,12 @@ type BoardRun struct {
 	Run       string `json:"run"`
 	Node      string `json:"node"`
 	// Since is zero if the shard has changed hands since the attempt was dispatched.
-	Since         Time `json:"since,omitzero" doc:"When the attempt was dispatched; absent if the owner of its shard is a newer one."`
-	ScheduledTime Time `json:"scheduled_time" doc:"The tick; of a run that a person asked for, when."`
-	Ending        bool `json:"ending,omitempty" doc:"Its node is asked to end it, for a newer tick or because its task is gone."`
-	Paused        bool `json:"paused,omitempty" doc:"Its processes stand still, as its node says."`
+	Since         Time `json:"since,omitzero" doc:"When the attempt was dispatched; absent if its shard has a new owner since then."`
+	ScheduledTime Time `json:"scheduled_time" doc:"The tick; for a manual run, the time of the request."`
+	Ending        bool `json:"ending,omitempty" doc:"Its node was asked to stop it, because of a newer tick or because its task was deleted."`
+	Paused        bool `json:"paused,omitempty" doc:"Its processes are paused, as its node reports."`
 	// Progress is what the attempt says itself; nil: nothing, or its node does not answer.
-	Progress *Progress `json:"progress,omitempty" doc:"How far it is, as it says itself."`
+	Progress *Progress `json:"progress,omitempty" doc:"The progress that the run reports itself."`
 }
 
 // Began is when the run began, as well as is known.
@@ -129,7 +129,7 @@ type BoardWait struct {
 	Task      string `json:"task"`
 	Run       string `json:"run"`
 	Reason    string `json:"reason"`
-	Since     Time   `json:"since" doc:"Its tick, or when a person asked for it."`
+	Since     Time   `json:"since" doc:"Its tick; for a manual run, the time of the request."`
 	NotBefore Time   `json:"not_before,omitzero"`
 }
 
@@ -145,16 +145,16 @@ type BoardNode struct {
 	Address    string   `json:"address"`
 	Version    string   `json:"version"`
 	State      string   `json:"state"`
-	Unfit      string   `json:"unfit,omitempty" doc:"Why it owns no shards at present."`
-	Pressed    []string `json:"pressed,omitempty" doc:"Facts of its host that are beyond its own limits; policy, if that cannot be read; or stuck_starts, if too many starts hang: it takes no runs meanwhile."`
+	Unfit      string   `json:"unfit,omitempty" doc:"Why the node owns no shards now."`
+	Pressed    []string `json:"pressed,omitempty" doc:"Why the node accepts no runs: facts of its host that are over its own limits, policy (the policy cannot be read), or stuck_starts (too many starts hang)."`
 	Roles      []string `json:"roles"`
 	Slots      int      `json:"slots"`
-	Running    int      `json:"running" doc:"Attempts in its inbox, as it said last."`
+	Running    int      `json:"running" doc:"Attempts in its inbox, as it last reported."`
 	Shards     int      `json:"shards"`
-	Serving    int      `json:"shards_served" doc:"Of its shards, those that fire; 0 if it did not answer."`
+	Serving    int      `json:"shards_served" doc:"The number of its shards that are active; 0 if it did not respond."`
 	Unreadable int      `json:"unreadable,omitempty"`
 	JoinedAt   Time     `json:"joined_at,omitzero"`
-	Silent     bool     `json:"silent,omitempty" doc:"It schedules, and did not answer."`
+	Silent     bool     `json:"silent,omitempty" doc:"The node is a scheduler and did not respond."`
 	Recent     Recent   `json:"recent" doc:"What it decided in the last minute."`
 }
 
@@ -167,7 +167,7 @@ type Recent struct {
 	P50MS     int64   `json:"lateness_p50_ms" doc:"Of those that fired: from the tick's time to the commit that decided it. Exact to a quarter."`
 	P99MS     int64   `json:"lateness_p99_ms"`
 	MaxMS     int64   `json:"lateness_max_ms"`
-	Rate      []int64 `json:"rate" doc:"Fired in each 5 s of the minute, the oldest first."`
+	Rate      []int64 `json:"rate" doc:"Ticks decided in each 5 s of the minute, the oldest first."`
 }
 
 // Tally is what Recent is counted from: it can be added up.
@@ -176,7 +176,7 @@ type Tally struct {
 	Succeeded int64   `json:"succeeded"`
 	Failed    int64   `json:"failed"`
 	MaxMS     int64   `json:"max_ms"`
-	Late      []int64 `json:"late" doc:"How many fired so late: the bounds are those of LateBound."`
+	Late      []int64 `json:"late" doc:"The number of ticks by lateness; LateBound has the bounds."`
 	Rate      []int64 `json:"rate"`
 }
 

@@ -15,16 +15,16 @@ import (
 // where the node has control groups.
 type Limits struct {
 	OpenFiles    int64    `json:"open_files,omitempty" doc:"Files and sockets that a process may have open."`
-	FileSize     *Size    `json:"file_size,omitempty" doc:"The longest file that a process may write; 0 is none."`
-	Core         *Size    `json:"core,omitempty" doc:"The largest core dump; 0 is none."`
-	Processes    int64    `json:"processes,omitempty" doc:"Processes and threads that its user may have on the node, those of others included. Root is not bound by it: pids is."`
+	FileSize     *Size    `json:"file_size,omitempty" doc:"The largest file that a process may write; 0 allows none."`
+	Core         *Size    `json:"core,omitempty" doc:"The largest core dump; 0 disables core dumps."`
+	Processes    int64    `json:"processes,omitempty" doc:"Processes and threads that its user may have on the node, including those of other tasks. It does not limit root; pids does."`
 	Stack        Size     `json:"stack,omitzero" doc:"The stack of a process."`
 	AddressSpace Size     `json:"address_space,omitzero" doc:"The address space of a process."`
-	CPUTime      Duration `json:"cpu_time,omitzero" doc:"Processor time of a process, in whole seconds: SIGXCPU then, and SIGKILL 5s later."`
+	CPUTime      Duration `json:"cpu_time,omitzero" doc:"CPU time of a process, in whole seconds; SIGXCPU then, and SIGKILL 5s later."`
 
 	Memory Size    `json:"memory,omitzero" doc:"Memory of all processes of an attempt."`
-	Swap   *Size   `json:"swap,omitempty" doc:"Swap space of all processes of an attempt; 0 is none."`
-	CPU    float64 `json:"cpu,omitempty" doc:"Processors that all processes of an attempt may keep busy: 1.5."`
+	Swap   *Size   `json:"swap,omitempty" doc:"Swap space for all processes of an attempt; 0 allows none."`
+	CPU    float64 `json:"cpu,omitempty" doc:"Number of CPUs that all processes of an attempt may use together, for example 1.5."`
 	PIDs   int64   `json:"pids,omitempty" doc:"Processes and threads that an attempt may have."`
 }
 

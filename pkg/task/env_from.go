@@ -13,10 +13,10 @@ import (
 // file on the node that runs it, or a secret of the task's namespace. Exactly one
 // of File and Secret is set.
 type EnvFrom struct {
-	File     string            `json:"file,omitempty" doc:"A file of NAME=value lines on the node, as systemd's EnvironmentFile; absolute. It is read with the rights of the user that the attempt runs as."`
-	Optional bool              `json:"optional,omitempty" doc:"A file that does not exist is passed over."`
+	File     string            `json:"file,omitempty" doc:"The absolute path of a file of NAME=value lines on the node, like systemd's EnvironmentFile. It is read with the permissions of the user of the attempt."`
+	Optional bool              `json:"optional,omitempty" doc:"Ignores the file if it does not exist."`
 	Secret   string            `json:"secret,omitempty" doc:"A secret of the task's namespace: carillon secret set."`
-	Prefix   string            `json:"prefix,omitempty" doc:"Goes before each name: with DB_ the name USER becomes DB_USER."`
+	Prefix   string            `json:"prefix,omitempty" doc:"Prefix for each name: with DB_ the name USER becomes DB_USER."`
 	Keys     map[string]string `json:"keys,omitempty" doc:"Only these names, each with the variable that it becomes: {password: PGPASSWORD}."`
 }
 

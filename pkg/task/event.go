@@ -11,34 +11,34 @@ import (
 // Event is one change of a cluster, as etcd recorded it. Which fields are set
 // follows from Kind and Action.
 type Event struct {
-	ID       string `json:"id" doc:"Its place in the order of all events: the revision, and which of the events of that revision it is."`
-	Revision int64  `json:"revision" doc:"Of etcd, at which it happened."`
-	Time     Time   `json:"time,omitzero" doc:"When it happened, by the clock of whoever wrote it; absent if the record does not say."`
+	ID       string `json:"id" doc:"The position among all events: the revision, and the number of the event within that revision."`
+	Revision int64  `json:"revision" doc:"The etcd revision at which it happened."`
+	Time     Time   `json:"time,omitzero" doc:"When it happened, by the clock of the node that recorded it; absent if the record does not say."`
 	Kind     string `json:"kind" doc:"task, run, shard, node, cluster, secret or gap."`
 	Action   string `json:"action" doc:"What happened; docs/events.md lists the actions of each kind."`
-	Actor    string `json:"actor,omitempty" doc:"Who did it: a person, or a node; absent if the record does not say."`
+	Actor    string `json:"actor,omitempty" doc:"The user or node that did it; absent if the record does not say."`
 
 	Namespace     string `json:"namespace,omitempty"`
 	Task          string `json:"task,omitempty"`
 	Secret        string `json:"secret,omitempty" doc:"The name of the secret that it is about."`
 	UID           string `json:"uid,omitempty"`
-	Generation    int64  `json:"generation,omitempty" doc:"Of the task or the secret, from now on."`
+	Generation    int64  `json:"generation,omitempty" doc:"The new generation of the task or the secret."`
 	Run           string `json:"run,omitempty"`
-	State         string `json:"state,omitempty" doc:"Of the run, or of the node, from now on; absent if it is gone."`
-	Reason        string `json:"reason,omitempty" doc:"Of a run: one of the closed list; of a pause or a freeze: its author's words."`
+	State         string `json:"state,omitempty" doc:"The new state of the run or the node; absent if it no longer exists."`
+	Reason        string `json:"reason,omitempty" doc:"For a run: one of the reasons in docs/why.md. For a pause or a freeze: what its author wrote."`
 	Trigger       string `json:"trigger,omitempty"`
-	ScheduledTime Time   `json:"scheduled_time,omitzero" doc:"The tick; of a range the first."`
+	ScheduledTime Time   `json:"scheduled_time,omitzero" doc:"The tick, or the first tick of a range."`
 	Last          Time   `json:"last,omitzero" doc:"The last tick of a range."`
 	Count         int64  `json:"count,omitempty" doc:"How many ticks the record covers, of a range."`
 	Attempt       int    `json:"attempt,omitempty"`
-	Dead          bool   `json:"dead,omitempty" doc:"The run has used up its attempts, and waits for a person."`
+	Dead          bool   `json:"dead,omitempty" doc:"The run has used up its attempts and waits for a user to retry or dismiss it."`
 	Shard         *int   `json:"shard,omitempty"`
 	Node          string `json:"node,omitempty" doc:"The node that it is about: of a run, where it is; of a shard, its owner; of the leader, itself."`
 	Previous      string `json:"previous,omitempty" doc:"The owner, leader or state before."`
 	Detail        string `json:"detail,omitempty" doc:"More about it, for a person."`
 
-	From int64 `json:"from,omitempty" doc:"Of a gap: the first revision whose events are lost; absent if nobody knows."`
-	To   int64 `json:"to,omitempty" doc:"Of a gap: the last one."`
+	From int64 `json:"from,omitempty" doc:"For a gap: the first revision whose events are lost; absent if it is unknown."`
+	To   int64 `json:"to,omitempty" doc:"For a gap: the last revision whose events are lost."`
 }
 
 // The kinds of events.

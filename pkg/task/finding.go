@@ -8,26 +8,26 @@ const (
 
 // Finding is something that an audit found in a cluster and that should not be.
 type Finding struct {
-	Kind     string   `json:"kind" doc:"What it is, in one word for programs."`
+	Kind     string   `json:"kind" doc:"The kind of finding, in one word for programs."`
 	Group    string   `json:"group" doc:"shards, tasks, runs, nodes or etcd."`
-	Severity string   `json:"severity" doc:"error: a promise is broken, or tasks do not fire as they should. warning: nothing is broken by it yet."`
+	Severity string   `json:"severity" doc:"error: a guarantee is broken, or tasks do not run as they should. warning: nothing is broken yet."`
 	Keys     []string `json:"keys" doc:"The keys concerned, at most ten; the first is what was found, or a prefix that ends in /."`
 	Count    int64    `json:"count" doc:"How many records are concerned."`
 	Revision int64    `json:"revision,omitempty" doc:"The mod revision of the first key; absent if the key is."`
-	Message  string   `json:"message" doc:"What is so."`
+	Message  string   `json:"message" doc:"What was found."`
 	Why      string   `json:"why" doc:"Why it matters."`
 	Do       string   `json:"do" doc:"What to do about it."`
-	Repair   string   `json:"repair,omitempty" doc:"What a repair would do; absent if a person has to."`
+	Repair   string   `json:"repair,omitempty" doc:"What a repair would do; absent if you have to repair it yourself."`
 }
 
 // Audit is what an audit of a cluster has found.
 type Audit struct {
 	Findings []Finding `json:"findings"`
-	Notes    []string  `json:"notes" doc:"What limits the audit."`
+	Notes    []string  `json:"notes" doc:"What the audit could not cover."`
 	Keys     int64     `json:"keys" doc:"How many records were read."`
-	Revision int64     `json:"revision" doc:"Of etcd, at which the audit read."`
-	At       Time      `json:"at" doc:"When that was, by the clock of the node that did."`
-	Node     string    `json:"node,omitempty" doc:"The node that did."`
+	Revision int64     `json:"revision" doc:"The etcd revision at which the audit read."`
+	At       Time      `json:"at" doc:"When that was, by the clock of the node that did it."`
+	Node     string    `json:"node,omitempty" doc:"The node that did it."`
 }
 
 // AuditProgress says how far an audit is.
@@ -54,7 +54,7 @@ type RepairRequest struct {
 // RepairResult is what became of it.
 type RepairResult struct {
 	RepairRequest
-	Result  string `json:"result" doc:"repaired; changed: it is so no more, and nothing was written; not_repairable: a person has to; failed: nobody knows, and to try again does no harm."`
-	Deleted int64  `json:"deleted" doc:"How many keys are gone."`
+	Result  string `json:"result" doc:"repaired; changed: the finding no longer applies and nothing was written; not_repairable: you have to repair it yourself; failed: the result is unknown, and you can safely try again."`
+	Deleted int64  `json:"deleted" doc:"The number of deleted keys."`
 	Message string `json:"message,omitempty"`
 }

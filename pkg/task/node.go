@@ -179,7 +179,7 @@ type Cluster struct {
 	// ChangedBy is who changed the record last, ChangedAt when. Change says what, if
 	// that is not in the record itself: a change of etcd's members, or a repair. A
 	// version that does not know these fields leaves them as they were.
-	ChangedBy string `json:"changed_by,omitempty" doc:"Who changed the cluster last: a person, or a node."`
+	ChangedBy string `json:"changed_by,omitempty" doc:"The user or node that last changed the cluster."`
 	ChangedAt Time   `json:"changed_at,omitzero"`
 	Change    string `json:"change,omitempty" doc:"What was changed last, if it is not a setting."`
 }

@@ -5,10 +5,10 @@ import "time"
 // Output says what is kept of what attempts print. The zero value is what the node
 // of the attempt does by default.
 type Output struct {
-	Streams  string   `json:"streams,omitempty" doc:"merged (default): standard output and standard error by one pipe, in the order in which they were written; apart: by two, told apart, in the order in which they arrive."`
-	Limit    Size     `json:"limit,omitempty" doc:"Bytes kept of each attempt, the first; at most, and by default, what the node keeps."`
-	Keep     Duration `json:"keep,omitzero" doc:"How long after its last byte the output is kept; at most, and by default, as long as the node keeps it."`
-	Compress *bool    `json:"compress,omitempty" doc:"Once the attempt has ended, if that saves a block of the disk. Default: true."`
+	Streams  string   `json:"streams,omitempty" doc:"merged (default): standard output and standard error share one pipe and keep the order in which they were written. apart: each has its own pipe, and lines are ordered by arrival."`
+	Limit    Size     `json:"limit,omitempty" doc:"How many bytes of the output of each attempt are kept, from the start. Default and maximum: the limit of the node."`
+	Keep     Duration `json:"keep,omitzero" doc:"How long output is kept after its last byte. Default and maximum: the retention of the node."`
+	Compress *bool    `json:"compress,omitempty" doc:"Compresses the output when the attempt has ended, if that saves a disk block. Default: true."`
 }
 
 // How the two streams of a process are read.

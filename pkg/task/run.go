@@ -88,9 +88,9 @@ type OutputSummary struct {
 type Requests struct {
 	CancelledBy string   `json:"cancelled_by,omitempty"`
 	RetryOf     string   `json:"retry_of,omitempty"` // the dead run that this one repeats
-	CreatedBy   string   `json:"created_by,omitempty" doc:"Who asked for the run; absent if its schedule did."`
-	EnvNames    []string `json:"env_names,omitempty" doc:"The names of the environment variables that the run was given beside those of its task, in order; never their values."`
-	DismissedBy string   `json:"dismissed_by,omitempty" doc:"Of a dead run: who takes it off the list of dead runs."`
+	CreatedBy   string   `json:"created_by,omitempty" doc:"Who requested the run; absent if it is a scheduled run."`
+	EnvNames    []string `json:"env_names,omitempty" doc:"The sorted names of environment variables that the run has in addition to those of its task, without their values."`
+	DismissedBy string   `json:"dismissed_by,omitempty" doc:"For a dead run: who dismissed it."`
 }
 
 // TickRange is set in a record of several ticks that did not run. The first of them
@@ -105,7 +105,7 @@ type StatusReport struct {
 	Progress   *Progress         `json:"progress,omitempty"` // only of a running attempt: its node knows it, no record does
 	Results    map[string]string `json:"results,omitempty"`
 	Checkpoint string            `json:"checkpoint,omitempty"` // for the next attempt; not in the history
-	BadLines   int               `json:"status_bad_lines,omitempty" doc:"Lines that say nothing that is understood, or too much."`
+	BadLines   int               `json:"status_bad_lines,omitempty" doc:"Lines that are invalid or too long."`
 }
 
 // PauseState says since when a run is paused, and for how long it was paused before.

@@ -18,7 +18,7 @@ type Secret struct {
 	CreatedAt  Time     `json:"created_at"`
 	UpdatedAt  Time     `json:"updated_at"`
 	UpdatedBy  string   `json:"updated_by,omitempty"`
-	Revision   int64    `json:"revision,omitempty" doc:"What If-Match compares."`
+	Revision   int64    `json:"revision,omitempty" doc:"The value that If-Match compares."`
 }
 
 // The words of Secret.Change. A secret that was deleted is there only for the

@@ -18,27 +18,27 @@ type Spec struct {
 	DST         DST               `json:"dst,omitzero"`
 	Start       Time              `json:"start,omitzero" doc:"No ticks before this instant."`
 	End         Time              `json:"end,omitzero" doc:"No ticks after this instant."`
-	Jitter      Duration          `json:"jitter,omitzero" doc:"Each tick falls due up to this much later, by a stable hash, and before the next one."`
-	MaxRuns     int64             `json:"max_runs,omitempty" doc:"So many ticks run; then the schedule has ended. 0 is without end."`
-	TTL         Duration          `json:"ttl,omitzero" doc:"The task is deleted this long after its schedule has ended and its last run is over; 0s is never."`
+	Jitter      Duration          `json:"jitter,omitzero" doc:"Delays each tick by up to this much, by a stable hash, but never past the next tick."`
+	MaxRuns     int64             `json:"max_runs,omitempty" doc:"The schedule ends after this many ticks have run. 0 means no limit."`
+	TTL         Duration          `json:"ttl,omitzero" doc:"The task is deleted this long after its schedule and its last run have ended; 0s means never."`
 	Action      Action            `json:"action"`
-	Timeout     Duration          `json:"timeout,omitzero" doc:"Per attempt; 0s is none."`
+	Timeout     Duration          `json:"timeout,omitzero" doc:"Time limit of each attempt; 0s means none."`
 	KillGrace   Duration          `json:"kill_grace" doc:"From kill_signal to SIGKILL. Default: 10s."`
 	Overlap     string            `json:"overlap" doc:"skip (default), queue, replace or allow."`
-	Queue       QueuePolicy       `json:"queue,omitzero" doc:"With overlap queue: how many may wait."`
-	MaxActive   int               `json:"max_active,omitempty" doc:"With overlap allow: at most so many runs at once; 0 is no limit."`
+	Queue       QueuePolicy       `json:"queue,omitzero" doc:"With overlap queue: the maximum number of waiting runs."`
+	MaxActive   int               `json:"max_active,omitempty" doc:"With overlap allow: the maximum number of active runs; 0 means no limit."`
 	Missed      MissedPolicy      `json:"missed"`
-	Deadline    Duration          `json:"start_deadline,omitzero" doc:"A run of a tick that has not started this long after it fell due is missed; 0s is none."`
+	Deadline    Duration          `json:"start_deadline,omitzero" doc:"A run that has not started this long after its tick was due is missed; 0s means no deadline."`
 	Retry       Retry             `json:"retry"`
 	Target      Target            `json:"target"`
 	History     History           `json:"history"`
 	Output      Output            `json:"output,omitzero"`
-	PauseAfter  int               `json:"pause_after_failures,omitempty" doc:"The task is paused when so many runs in a row have failed; 0 is never."`
-	Shadow      bool              `json:"shadow,omitempty" doc:"Its ticks are decided and recorded, and start nothing: each that would run is skipped, with the reason shadow."`
+	PauseAfter  int               `json:"pause_after_failures,omitempty" doc:"The task is paused after this many consecutive failed runs; 0 means never."`
+	Shadow      bool              `json:"shadow,omitempty" doc:"Ticks are decided and recorded but start nothing. Each tick that would run is skipped with the reason shadow."`
 	Paused      bool              `json:"paused,omitempty"`
-	PausedUntil Time              `json:"paused_until,omitzero" doc:"With paused: ticks come again after this instant."`
+	PausedUntil Time              `json:"paused_until,omitzero" doc:"With paused: ticks resume after this time."`
 	PauseReason string            `json:"pause_reason,omitempty" doc:"With paused: why."`
-	KillSignal  string            `json:"kill_signal,omitempty" doc:"What asks a process to end, kill_grace before SIGKILL. Default: SIGTERM."`
+	KillSignal  string            `json:"kill_signal,omitempty" doc:"The signal that asks a process to end, kill_grace before SIGKILL. Default: SIGTERM."`
 	Success     Success           `json:"success,omitzero" doc:"What counts as success. Default: exit code 0."`
 }
 
@@ -104,20 +104,20 @@ type Process struct {
 	Command []string          `json:"command,omitempty"`
 	Shell   string            `json:"shell,omitempty"`
 	Env     map[string]string `json:"env,omitempty"`
-	EnvFrom []EnvFrom         `json:"env_from,omitempty" doc:"Variables from files on the node and from secrets, the later over the earlier, env over all."`
+	EnvFrom []EnvFrom         `json:"env_from,omitempty" doc:"Variables from files on the node and from secrets. Later entries override earlier ones, and env overrides all."`
 	Dir     string            `json:"dir,omitempty" doc:"Working directory, absolute. Default: the user's home."`
 	User    string            `json:"user,omitempty" doc:"Default: the daemon's user."`
 
 	Group      string   `json:"group,omitempty" doc:"Default: the user's own."`
-	Groups     []string `json:"groups,omitzero" doc:"Supplementary groups; an empty list is none. Default: the user's."`
-	Umask      string   `json:"umask,omitempty" doc:"What permissions new files are not to have, in octal: \"027\". Default: the daemon's."`
-	Nice       int      `json:"nice,omitempty" doc:"From -20, most urgent, to 19. Default: the daemon's."`
+	Groups     []string `json:"groups,omitzero" doc:"Supplementary groups; an empty list means none. Default: the user's."`
+	Umask      string   `json:"umask,omitempty" doc:"The umask, in octal: \"027\". Default: the daemon's."`
+	Nice       int      `json:"nice,omitempty" doc:"From -20 (highest priority) to 19. Default: the daemon's."`
 	IONice     string   `json:"ionice,omitempty" doc:"idle, best-effort or realtime; the latter two with or without a level: best-effort/7. Default: the daemon's."`
-	NoNewPrivs bool     `json:"no_new_privs,omitempty" doc:"Programs with setuid, setgid or capabilities give no more rights to its processes."`
-	PrivateTmp bool     `json:"private_tmp,omitempty" doc:"/tmp and /var/tmp are empty directories of its own, gone when the attempt has ended."`
-	Scratch    bool     `json:"scratch,omitempty" doc:"An empty directory of its own, in CARILLON_SCRATCH, gone when the attempt has ended: the working directory, unless dir says otherwise."`
+	NoNewPrivs bool     `json:"no_new_privs,omitempty" doc:"Processes gain no privileges from setuid, setgid or file capabilities (no_new_privs)."`
+	PrivateTmp bool     `json:"private_tmp,omitempty" doc:"Gives the attempt its own empty /tmp and /var/tmp, which are removed when the attempt has ended."`
+	Scratch    bool     `json:"scratch,omitempty" doc:"Gives the attempt an empty directory of its own, which is removed when the attempt has ended. CARILLON_SCRATCH has its path. It is the working directory unless dir is set."`
 	Limits     Limits   `json:"limits,omitzero" doc:"What its processes may use."`
-	Enforce    string   `json:"enforce,omitempty" doc:"If the node cannot enforce all of that: require (default) has the attempt fail before it starts, report has it run and its record say so. User and groups are always required."`
+	Enforce    string   `json:"enforce,omitempty" doc:"What happens if the node cannot enforce all of these settings. require (default): the attempt fails before it starts. report: it runs and its record says so. User and groups are always required."`
 }
 
 // Noop succeeds at once: for benchmarks and tests.
@@ -133,8 +133,8 @@ const (
 
 // QueuePolicy bounds the ticks that wait with the overlap policy queue.
 type QueuePolicy struct {
-	Limit int    `json:"limit,omitempty" doc:"So many may wait. Default: 10."`
-	Drop  string `json:"drop,omitempty" doc:"Which is skipped when one more comes: newest (default) or oldest."`
+	Limit int    `json:"limit,omitempty" doc:"The maximum number of waiting runs. Default: 10."`
+	Drop  string `json:"drop,omitempty" doc:"Which run is skipped when the queue is full: newest (default) or oldest."`
 }
 
 // The values of QueuePolicy.Drop, and the default of its Limit.
@@ -157,41 +157,41 @@ const (
 // MissedPolicy is the policy for ticks that come to light late.
 type MissedPolicy struct {
 	Policy string   `json:"policy" doc:"latest (default), skip or all."`
-	Grace  Duration `json:"grace" doc:"A tick this late is still on time. Default: 10s."`
+	Grace  Duration `json:"grace" doc:"A tick that is at most this late counts as on time. Default: 10s."`
 	Window Duration `json:"window" doc:"Ticks older than this never run. Default: 1h."`
-	Limit  int      `json:"limit" doc:"With all: at most this many, the newest. Default: 100."`
+	Limit  int      `json:"limit" doc:"With all: the maximum number of runs, the newest first. Default: 100."`
 }
 
 // Retry says which failed attempts are followed by another, and when: after
 // Backoff × Factor^(n−1), at most MaxBackoff, spread by ± Jitter.
 type Retry struct {
-	Attempts   int      `json:"attempts" doc:"Attempts in all, the first included. Default: 1."`
+	Attempts   int      `json:"attempts" doc:"Maximum number of attempts, including the first. Default: 1."`
 	Backoff    Duration `json:"backoff" doc:"Wait before the second attempt. Default: 10s."`
-	Factor     float64  `json:"factor" doc:"Each wait is the last times this. Default: 2."`
+	Factor     float64  `json:"factor" doc:"The factor between one wait and the next. Default: 2."`
 	MaxBackoff Duration `json:"max_backoff" doc:"Default: 5m."`
 	Jitter     float64  `json:"jitter" doc:"Spread of the wait, 0 to 1. Default: 0.2."`
-	On         []State  `json:"on" doc:"Of failed, timed_out, lost. Default: failed, timed_out."`
+	On         []State  `json:"on" doc:"The states to retry: failed, timed_out, lost. Default: failed, timed_out."`
 	ExitCodes  []int    `json:"exit_codes,omitempty" doc:"With failed in on: only attempts that ended with one of these exit codes are retried. Default: any."`
 }
 
 // Target says where runs of a task may run.
 type Target struct {
 	Selector string `json:"selector,omitempty" doc:"Node labels and facts: \"role = db, zone in (a, b), !gpu, disk_free > 10Gi\"."`
-	Strategy string `json:"strategy" doc:"Which of the nodes that match has a run: auto (default), round-robin, random, weighted, least-loaded, hash, first or sticky."`
-	Count    Count  `json:"count" doc:"On how many nodes, or all: each run has a part on each. Default: 1."`
+	Strategy string `json:"strategy" doc:"How a node is chosen among those that match: auto (default), round-robin, random, weighted, least-loaded, hash, first or sticky."`
+	Count    Count  `json:"count" doc:"The number of nodes, or all. Each run has one part on each of them. Default: 1."`
 	// Key and Order are of one strategy each.
 	Key   string   `json:"key,omitempty" doc:"With strategy hash: runs with the same key go to the same node. Default: the task's namespace and name."`
-	Order []string `json:"order,omitempty" doc:"With strategy first: the nodes that may have its runs, the best first."`
+	Order []string `json:"order,omitempty" doc:"With strategy first: the nodes that may run the task, the preferred node first."`
 
-	Parts   int      `json:"parts,omitempty" doc:"Each run has so many parts, on any nodes; 0: it is one piece."`
-	Stagger Duration `json:"stagger,omitzero" doc:"Of several parts, between the start of one and of the next; 0s: none."`
-	Succeed Succeed  `json:"succeed,omitempty" doc:"How many parts have to succeed: all (default), any, a number, or such as 80%."`
+	Parts   int      `json:"parts,omitempty" doc:"Splits each run into this many parts, on any nodes; 0 means no parts."`
+	Stagger Duration `json:"stagger,omitzero" doc:"With several parts: the delay between the starts of two parts; 0s means none."`
+	Succeed Succeed  `json:"succeed,omitempty" doc:"The number of parts that must succeed: all (default), any, a number, or a percentage such as 80%."`
 }
 
 // History says what is kept of ended runs.
 type History struct {
 	Keep   int    `json:"keep" doc:"Ended runs kept per task. Default: 20."`
-	Record string `json:"record" doc:"all (default) or failures: runs that succeed are removed when newer ones have ended."`
+	Record string `json:"record" doc:"all (default), or failures: a successful run is removed when a newer run has ended."`
 }
 
 // Which ended runs are kept.

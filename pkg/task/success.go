@@ -10,9 +10,9 @@ import (
 // Success says when an attempt has succeeded whose process ended by itself, and not
 // by a signal. The zero value: with exit code 0, whatever it printed.
 type Success struct {
-	ExitCodes []int  `json:"exit_codes,omitempty" doc:"The exit codes that are success, 0 to 255. Default: 0 alone."`
-	Output    string `json:"output,omitempty" doc:"RE2. Some line of the output matches it."`
-	NotOutput string `json:"not_output,omitempty" doc:"RE2. No line of the output matches it."`
+	ExitCodes []int  `json:"exit_codes,omitempty" doc:"The exit codes that count as success, 0 to 255. Default: only 0."`
+	Output    string `json:"output,omitempty" doc:"An RE2 pattern that at least one line of the output must match."`
+	NotOutput string `json:"not_output,omitempty" doc:"An RE2 pattern that no line of the output may match."`
 }
 
 // How large a pattern of Success may be: as text in bytes, and as the program

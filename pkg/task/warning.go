@@ -2,8 +2,8 @@ package task
 
 // Warning is something that a person should look at.
 type Warning struct {
-	Code string `json:"code" doc:"What it is of, for programs."`
-	Text string `json:"text" doc:"What it is, in words."`
+	Code string `json:"code" doc:"The kind of warning, for programs."`
+	Text string `json:"text" doc:"The warning as text."`
 }
 
 // Codes of warnings about the cluster.

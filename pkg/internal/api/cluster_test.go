@@ -149,7 +149,7 @@ func TestFormat(t *testing.T) {
 	node("node-b", "v1", now, now)
 	st, err := w.Cluster.Status(ctx)
 	must(t, err)
-	if st.Format.Format != next || st.Format.Possible != now || !strings.Contains(strings.Join(st.Warnings, "\n"), fmt.Sprint("node-b (v1) understands format ", now)) {
+	if st.Format.Format != next || st.Format.Possible != now || !strings.Contains(strings.Join(st.Warnings, "\n"), fmt.Sprint("node-b (v1) only understands record format ", now)) {
 		t.Errorf("with one that should not be there: %+v", st)
 	}
 	wantError(t, second(w.Cluster.SetFormat(ctx, 0)), task.ErrConflict, client.CodeConflict)

@@ -44,7 +44,7 @@ func TestFreeze_AnswersWhenAllNodesObey(t *testing.T) {
 	st, err := w.Cluster.Status(ctx)
 	must(t, err)
 	if all := strings.Join(st.Warnings, "\n"); len(st.Freezes) != 1 || !strings.Contains(all, "the cluster is frozen, since 2026-11-20T22:05:00Z by "+w.actor()+": the database moves") ||
-		!strings.Contains(all, "may still start what they had before it was frozen: node-a") {
+		!strings.Contains(all, "may still start runs that they received before the freeze: node-a") {
 		t.Errorf("meanwhile: %q", st.Warnings)
 	}
 	select {

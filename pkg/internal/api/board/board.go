@@ -47,8 +47,8 @@ const boardAbout = "Whatever node is asked asks the nodes that schedule for thei
 // boardQuery are the parameters of the board.
 type boardQuery struct {
 	Span  boardSpan `query:"span" default:"10m0s" example:"10m" doc:"How far next looks ahead: a duration, at most 24h."`
-	Limit int       `query:"limit" minimum:"1" maximum:"500" default:"50" doc:"How many items each list has at most."`
-	Part  bool      `query:"part" default:"false" doc:"Only what the node that is asked knows itself."`
+	Limit int       `query:"limit" minimum:"1" maximum:"500" default:"50" doc:"The maximum number of items in each list."`
+	Part  bool      `query:"part" default:"false" doc:"Only what the node that you ask knows itself."`
 }
 
 // boardSpan is how far a board looks ahead.

@@ -98,15 +98,15 @@ func etcdWarnings(st client.ClusterStatus) []task.Warning {
 	})
 
 	if len(quotas) > 1 {
-		list = append(list, warning(task.WarnEtcdQuotas, "the members of etcd have different quotas (%s): the smallest stops all of them", strings.Join(quotas, ", ")))
+		list = append(list, warning(task.WarnEtcdQuotas, "the members of etcd have different quotas (%s): the smallest quota limits all of them", strings.Join(quotas, ", ")))
 	}
 
 	switch kept := st.Revisions.Newest - st.Revisions.Oldest; {
 	case st.Revisions.Oldest == 0 || kept < manyRevisions:
 	case st.Revisions.Oldest == 1:
-		list = append(list, warning(task.WarnEtcdCompaction, "etcd has never been compacted, and keeps all of its %d revisions: %s", st.Revisions.Newest, turnOn))
+		list = append(list, warning(task.WarnEtcdCompaction, "etcd has never been compacted and keeps all of its %d revisions: %s", st.Revisions.Newest, turnOn))
 	default:
-		list = append(list, warning(task.WarnEtcdCompaction, "etcd keeps %d revisions: if it is compacted by itself at all, then too rarely: %s", kept, turnOn))
+		list = append(list, warning(task.WarnEtcdCompaction, "etcd keeps %d revisions, because automatic compaction is off or too rare: %s", kept, turnOn))
 	}
 
 	return list

@@ -14,9 +14,9 @@ func expiryWarnings(nodes []task.Node, now time.Time) (list []task.Warning) {
 
 			switch left := e.At.Sub(now); {
 			case left <= 0:
-				list = append(list, warning(task.WarnCertificateExpired, "node %s: its %s has ended on %s, and is refused: replace the file, the node takes it by itself", n.Name, e.Setting, day))
+				list = append(list, warning(task.WarnCertificateExpired, "node %s: its %s expired on %s and is rejected: replace the file; the node reloads it by itself", n.Name, e.Setting, day))
 			default:
-				list = append(list, warning(task.WarnCertificateExpires, "node %s: its %s ends on %s, in %d days: replace the file, the node takes it by itself", n.Name, e.Setting, day, int(left.Hours()/24)))
+				list = append(list, warning(task.WarnCertificateExpires, "node %s: its %s expires on %s, in %d days: replace the file; the node reloads it by itself", n.Name, e.Setting, day, int(left.Hours()/24)))
 			}
 		}
 	}

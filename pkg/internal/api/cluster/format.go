@@ -87,7 +87,7 @@ func (h *Handlers) lookAtFormat(ctx context.Context, st *client.ClusterStatus) {
 	st.Format = h.formatStatus(f)
 	for _, n := range f.Nodes {
 		if n.Understands() < f.Cluster.InForce() {
-			st.WarningDetails = append(st.WarningDetails, warning(task.WarnFormatUnknown, "node %s (%s) understands format %d of records only, and %d is in force: it misreads runs; stop it, or run a newer version there",
+			st.WarningDetails = append(st.WarningDetails, warning(task.WarnFormatUnknown, "node %s (%s) only understands record format %d, but format %d is in use: it misreads runs; stop it, or run a newer version there",
 				n.Name, n.Version, n.Understands(), f.Cluster.InForce()))
 		}
 	}

@@ -223,6 +223,6 @@ func (h *Handlers) lookAtFreezes(ctx context.Context, st *client.ClusterStatus) 
 	}
 
 	if names, err := h.unconfirmed(ctx, r.Mod); err == nil && len(names) > 0 {
-		st.WarningDetails = append(st.WarningDetails, warning(task.WarnFreezeUnconfirmed, "nodes that may still start what they had before it was frozen: %s", strings.Join(names, ", ")))
+		st.WarningDetails = append(st.WarningDetails, warning(task.WarnFreezeUnconfirmed, "nodes that may still start runs that they received before the freeze: %s", strings.Join(names, ", ")))
 	}
 }

@@ -63,7 +63,7 @@ func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
 
 	list := slices.Concat(unfitWarnings(nodes), st.WarningDetails, warnings(st))
 	if st.NodesReady > 0 && !slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Takes() }) {
-		list = append(list, warning(task.WarnNoNodeTakesRuns, "no node takes runs: what falls due waits for one"))
+		list = append(list, warning(task.WarnNoNodeTakesRuns, "no node takes runs: runs that are due wait"))
 	}
 
 	list = slices.Concat(list, listenWarnings(nodes), expiryWarnings(nodes, h.Now()))

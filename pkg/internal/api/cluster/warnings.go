@@ -37,7 +37,7 @@ func unfitWarnings(nodes []task.Node) (list []task.Warning) {
 		}
 
 		if n.Stuck > 0 {
-			list = append(list, warning(task.WarnStartsHang, "node %s has %d starts of runs that hang: a program, a directory or a file system there does not answer", n.Name, n.Stuck))
+			list = append(list, warning(task.WarnStartsHang, "node %s has %d runs whose start hangs: a program, a directory or a file system on it does not respond", n.Name, n.Stuck))
 		}
 
 		switch n.Unfit {
@@ -45,7 +45,7 @@ func unfitWarnings(nodes []task.Node) (list []task.Warning) {
 		case task.UnfitClock:
 			list = append(list, warning(task.WarnNodeUnfit, "node %s owns no shards: its clock jumped, or differs from that of other nodes", n.Name))
 		case task.UnfitStalled:
-			list = append(list, warning(task.WarnNodeUnfit, "node %s owns no shards for a while: it did not decide what was due; its log says more", n.Name))
+			list = append(list, warning(task.WarnNodeUnfit, "node %s owns no shards for a while, because it did not decide ticks that were due; see its log", n.Name))
 		default:
 			list = append(list, warning(task.WarnNodeUnfit, "node %s owns no shards: %s", n.Name, n.Unfit))
 		}
@@ -76,15 +76,15 @@ func warnings(st client.ClusterStatus) []task.Warning {
 	}
 
 	if st.NodesReady == 0 {
-		warn(task.WarnNoNodeReady, "no node is ready: nothing fires")
+		warn(task.WarnNoNodeReady, "no node is ready: nothing runs")
 	}
 
 	if n := st.Shards - st.ShardsOwned; n > 0 {
-		warn(task.WarnShardsUnowned, "%d of %d shards have no owner that is present: their tasks do not fire", n, st.Shards)
+		warn(task.WarnShardsUnowned, "%d of %d shards have no owner that is present: their tasks do not run", n, st.Shards)
 	}
 
 	if st.Unreadable > 0 {
-		warn(task.WarnUnreadable, "%d tasks do not fire, as their entries cannot be read: the logs of the nodes name them; apply them again", st.Unreadable)
+		warn(task.WarnUnreadable, "%d tasks do not run because their entries cannot be read: the logs of the nodes name them; apply the tasks again", st.Unreadable)
 	}
 
 	return append(list, etcdWarnings(st)...)

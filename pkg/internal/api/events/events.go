@@ -42,10 +42,10 @@ const eventsAbout = "With Accept: text/event-stream it is a stream of server-sen
 // eventsQuery are the parameters of events.
 type eventsQuery struct {
 	Task  string    `query:"task" doc:"The name of a task."`
-	After string    `query:"after" doc:"The id of an event, or last of a page: only what came after it. Last-Event-ID goes before it."`
-	Since task.Time `query:"since" format:"date-time" doc:"Only what happened from this time on, or a few seconds before. Not together with after."`
-	Kind  *string   `query:"kind" doc:"Kinds of events, separated by commas. With a namespace, events of shards, nodes and the cluster are told only if they are asked for."`
-	Limit int       `query:"limit" minimum:"1" maximum:"5000" default:"500" doc:"How many items a page has at most."`
+	After string    `query:"after" doc:"The id of an event, or last of a page: only later events. The header Last-Event-ID takes precedence."`
+	Since task.Time `query:"since" format:"date-time" doc:"Only events from this time on, or from a few seconds before. Excludes after."`
+	Kind  *string   `query:"kind" doc:"Kinds of events, separated by commas. With a namespace, events of shards, nodes and the cluster are included only if you request them."`
+	Limit int       `query:"limit" minimum:"1" maximum:"5000" default:"500" doc:"Maximum number of items on a page."`
 }
 
 // Check refuses two places to begin at.

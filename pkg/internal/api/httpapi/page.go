@@ -60,7 +60,7 @@ type Paging struct {
 
 // PageQuery are the parameters of a list that has pages.
 type PageQuery struct {
-	Limit int     `query:"limit" minimum:"1" maximum:"5000" default:"500" doc:"How many items a page has at most."`
+	Limit int     `query:"limit" minimum:"1" maximum:"5000" default:"500" doc:"Maximum number of items on a page."`
 	Page  *string `query:"page" doc:"The token in next of the page before."`
 }
 

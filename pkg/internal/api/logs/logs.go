@@ -25,10 +25,10 @@ import (
 // logsQuery are the parameters of an output.
 type logsQuery struct {
 	Attempt int   `query:"attempt" minimum:"1" maximum:"100" doc:"Counted from 1. Default: the latest that has any."`
-	Tail    int   `query:"tail" minimum:"1" maximum:"100000" doc:"The last so many lines only, and what follows them."`
-	From    int64 `query:"from" minimum:"0" doc:"Not the first so many bytes. Not together with tail."`
-	Follow  bool  `query:"follow" default:"false" doc:"Go on with what is written, until the attempt has ended."`
-	Times   bool  `query:"times" default:"false" doc:"Lines of JSON with the time of each line of output."`
+	Tail    int   `query:"tail" minimum:"1" maximum:"100000" doc:"Starts with this many of the last lines."`
+	From    int64 `query:"from" minimum:"0" doc:"Skips this many bytes at the start. Excludes tail."`
+	Follow  bool  `query:"follow" default:"false" doc:"Follows the output until the attempt has ended."`
+	Times   bool  `query:"times" default:"false" doc:"Returns lines of JSON with the time of each line of output."`
 }
 
 // Check refuses parts of an output that contradict each other.

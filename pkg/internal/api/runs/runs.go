@@ -46,11 +46,11 @@ type runFilter struct {
 type runsQuery struct {
 	State    stateList `query:"state" doc:"States, separated by commas."`
 	Node     string    `query:"node" doc:"The node that runs it, or ran it last."`
-	Parts    bool      `query:"parts" default:"false" doc:"The parts of runs, too: each like a run of its own. With node they are listed anyway."`
-	Dead     bool      `query:"dead" default:"false" doc:"Only runs that failed, timed out or were lost and have no attempt left, as long as nobody had them run again or dismissed them."`
-	Since    task.Time `query:"since" format:"date-time" doc:"Only runs of ticks from this time on; of a manual run it is when it was asked for."`
+	Parts    bool      `query:"parts" default:"false" doc:"Also lists the parts of runs, each like a run of its own. With node they are always listed."`
+	Dead     bool      `query:"dead" default:"false" doc:"Only runs that failed, timed out or were lost, have no attempts left, and were not retried or dismissed."`
+	Since    task.Time `query:"since" format:"date-time" doc:"Only runs of ticks from this time on. For manual runs, the time of the request counts."`
 	Until    task.Time `query:"until" format:"date-time" doc:"Only runs of ticks before this time."`
-	Progress bool      `query:"progress" default:"false" doc:"Of active runs also how far they are, as they say themselves: their nodes are asked, for a second at most."`
+	Progress bool      `query:"progress" default:"false" doc:"Adds the progress that active runs report. Carillon asks their nodes and waits at most one second."`
 	httpapi.PageQuery
 }
 

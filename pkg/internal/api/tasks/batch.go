@@ -56,8 +56,8 @@ type batch struct {
 
 // batchQuery are the parameters of a batch.
 type batchQuery struct {
-	CreateOnly bool `query:"create_only" default:"false" doc:"A task that is there already fails, with the code exists."`
-	Full       bool `query:"full" default:"false" doc:"Each result has the task, as it is shown when it is read."`
+	CreateOnly bool `query:"create_only" default:"false" doc:"Fails with the code exists if the task exists already."`
+	Full       bool `query:"full" default:"false" doc:"Returns the task in each result, as a read would return it."`
 	dryRunQuery
 }
 

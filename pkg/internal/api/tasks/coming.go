@@ -24,7 +24,7 @@ type comingQuery struct {
 	selection.NameQuery
 	From    task.Time `query:"from" format:"date-time" doc:"Ticks later than this time. Default: now."`
 	Until   task.Time `query:"until" format:"date-time" doc:"No ticks later than this time. Default: any."`
-	Failing bool      `query:"failing" default:"false" doc:"Only of tasks of which a run has used up its attempts, and none has succeeded since."`
+	Failing bool      `query:"failing" default:"false" doc:"Only runs of tasks with a run that has used up its attempts and no success since then."`
 	httpapi.PageQuery
 }
 

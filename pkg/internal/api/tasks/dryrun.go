@@ -17,8 +17,8 @@ const dryRunAbout = "With dry_run=true everything is checked, nothing is written
 
 // dryRunQuery are the parameters of routes that can do without writing.
 type dryRunQuery struct {
-	DryRun bool `query:"dry_run" default:"false" doc:"Everything is checked, and nothing is written."`
-	Ticks  int  `query:"ticks" minimum:"0" maximum:"4000" default:"10" doc:"With dry_run: how many of the ticks that come, go or move are listed; with 0 none are looked for."`
+	DryRun bool `query:"dry_run" default:"false" doc:"Checks everything but writes nothing."`
+	Ticks  int  `query:"ticks" minimum:"0" maximum:"4000" default:"10" doc:"With dry_run: the maximum number of added, removed or moved ticks to list; 0 does not compare ticks."`
 }
 
 // Check refuses a number of ticks without a dry run.

@@ -14,11 +14,11 @@ import (
 // listQuery are the parameters of a list of tasks.
 type listQuery struct {
 	selection.NameQuery
-	Failing bool      `query:"failing" default:"false" doc:"Only tasks of which a run has used up its attempts, and none has succeeded since."`
+	Failing bool      `query:"failing" default:"false" doc:"Only tasks with a run that has used up its attempts and no success since then."`
 	Paused  bool      `query:"paused" default:"false" doc:"Only tasks that are paused."`
 	Sort    listOrder `query:"sort" enum:"name,next,last,lateness" doc:"name, next, last (the latest first) or lateness (of the last run, the latest first). Default: name."`
-	Recent  int       `query:"recent" minimum:"0" maximum:"100" default:"0" doc:"How many of the last runs each task is listed with."`
-	Brief   bool      `query:"brief" default:"false" doc:"Only what the users wrote: nothing of how the tasks fare."`
+	Recent  int       `query:"recent" minimum:"0" maximum:"100" default:"0" doc:"The number of recent runs to list for each task."`
+	Brief   bool      `query:"brief" default:"false" doc:"Only the specifications, without the state of the tasks."`
 	httpapi.PageQuery
 }
 

@@ -20,8 +20,8 @@ const whyAbout = "The time is at, or a range is from and to; without any it is t
 type whyQuery struct {
 	At       *string `query:"at" doc:"A time, or a date."`
 	From     *string `query:"from" doc:"The beginning of a range; with to."`
-	To       *string `query:"to" doc:"The end of a range, which belongs to it. Default: now."`
-	Timezone string  `query:"timezone" doc:"In which local times are read and shown. Default: the task's."`
+	To       *string `query:"to" doc:"The end of a range, inclusive. Default: now."`
+	Timezone string  `query:"timezone" doc:"The time zone for local times. Default: the task's."`
 }
 
 // whyTask serves the question why a task ran then, or did not, or will.
