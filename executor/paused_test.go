@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -50,7 +51,7 @@ func TestPause_OfARunningAttempt(t *testing.T) {
 	n := newNode(t, newEtcd(t))
 	n.join()
 	n.assign("pauses", "while ! test -e @go; do echo >>@pauses; sleep 0.002; done; exit 3", func(a *task.Assigned) { a.Retry.Attempts = 2 })
-	n.began1("pauses")
+	n.wroteLine("pauses")
 	n.change("pauses", pause) // before it is marked as running
 	a := n.is("pauses", task.Paused)
 	if a.PausedAt.IsZero() || a.StartedAt.IsZero() || a.PausedMS != 0 || a.PausedBy != "ann" || !a.PauseRequested {
@@ -95,10 +96,14 @@ func TestPause_OfARunningAttempt(t *testing.T) {
 	executortest.Eventually(t, "none is paused", func() bool { return value(n.metrics.paused) == 0 && n.Free() == 4 })
 }
 
-// began1 waits until a process has written to a file.
-func (n *node) began1(name string) {
+// wroteLine waits until the program of an attempt has written a line to a file. It is not enough
+// that the file exists: a shell that is stopped before it has written will not write.
+func (n *node) wroteLine(name string) {
 	n.t.Helper()
-	executortest.Eventually(n.t, name+" has begun", func() bool { return n.exists(name) })
+	executortest.Eventually(n.t, "a line in "+name, func() bool {
+		b, _ := os.ReadFile(n.file(name))
+		return bytes.HasSuffix(b, []byte("\n"))
+	})
 }
 
 func TestPause_WhatEndsAPausedAttempt(t *testing.T) {
@@ -109,7 +114,7 @@ func TestPause_WhatEndsAPausedAttempt(t *testing.T) {
 	paused := func(run, line string, change ...func(*task.Assigned)) {
 		t.Helper()
 		n.assign(run, fmt.Sprintf(line, run), change...)
-		n.began1(run)
+		n.wroteLine(run)
 		n.change(run, pause)
 		n.is(run, task.Paused)
 	}
@@ -228,7 +233,7 @@ func TestPause_ConvergesOnWhatWasAskedForLast(t *testing.T) {
 			line = fmt.Sprintf("echo >>@%s; sleep 0.0%d", run, rand.IntN(6))
 		}
 		n.assign(run, line)
-		n.began1(run)
+		n.wroteLine(run)
 		last := false
 		for range 4 + rand.IntN(4) {
 			a, mod := n.inbox(run)
@@ -288,7 +293,7 @@ func TestPause_ThatCannotBeSaysSo(t *testing.T) {
 	})
 	n.join()
 	n.assign("unpausable", fmt.Sprintf(counts, "unpausable"))
-	n.began1("unpausable")
+	n.wroteLine("unpausable")
 	n.change("unpausable", pause)
 	var a *task.Assigned
 	executortest.Eventually(t, "the record says so", func() bool { a, _ = n.inbox("unpausable"); return !a.PauseRequested })
