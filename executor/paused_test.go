@@ -117,6 +117,10 @@ func TestPause_WhatEndsAPausedAttempt(t *testing.T) {
 		n.wroteLine(run)
 		n.change(run, pause)
 		n.is(run, task.Paused)
+
+		// Its record counts the pause in milliseconds: it lasts for one at least.
+		a, _ := n.inbox(run)
+		executortest.Eventually(t, "a pause of a millisecond", func() bool { return time.Since(a.PausedAt.Time) > 2*time.Millisecond })
 	}
 	// It hears the signal, and may use its grace.
 	paused("cancel", trapped, func(a *task.Assigned) { a.KillSignal = "SIGINT" })
