@@ -146,6 +146,7 @@ func (p *preloads) start(ctx context.Context, id int, now time.Time) {
 		})
 
 		stop()
+
 		if err != nil && !errors.Is(err, context.Canceled) {
 			p.cfg.Logger.Warn("could not load a shard before it is ours", zap.Int("shard", id), zap.Error(err))
 		}

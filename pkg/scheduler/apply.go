@@ -38,9 +38,11 @@ func (s *shardState) apply(b store.ShardBatch, now time.Time) {
 			s.applyRevised(ev)
 		}
 	}
+
 	if b.More {
 		return
 	}
+
 	s.applied = max(s.applied, b.Revision)
 	for key, rev := range s.gone {
 		if rev <= s.applied {
@@ -54,17 +56,21 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 	if ev.Mod != 0 && ev.Mod < t.Mod {
 		return
 	}
+
 	if ev.Deleted {
 		t.Bad = false
 		t.Mod, t.Create = max(t.Mod, ev.Mod), 0
 		s.noEntry(t)
 		s.look(t)
+
 		return
 	}
+
 	again := t.Create != ev.Create
 	if again {
 		t.Past = nil
 	}
+
 	t.Present, t.Mod, t.Create = true, ev.Mod, ev.Create
 	err := s.read(t, ev.Value)
 	if err != nil {
@@ -75,9 +81,11 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 		t.Added = uint16(s.random.IntN(retention.TrimAfter(t.Policy.History.Keep)))
 		t.Dead = uint8(s.random.IntN(retention.TrimAfter(store.KeepDead)))
 	}
+
 	t.Bad = err != nil
 	s.census.Count(t)
 	s.reschedule(t)
+
 	if t.Activity != nil || t.DependsOnPast() {
 		s.look(t)
 	}
@@ -106,10 +114,12 @@ func (s *shardState) read(t *taskstate.Task, value []byte) (err error) {
 	if len(value) > mostEntry {
 		return fmt.Errorf("%w: an entry of %d bytes; at most %d are read", task.ErrInvalid, len(value), mostEntry)
 	}
+
 	p := &s.parts
 	if err := p.Split(value); err != nil {
 		return err
 	}
+
 	namespace, name, _ := strings.Cut(t.FullName(), "/")
 	if err := errors.Join(task.CheckName("namespace", namespace), task.CheckName("name", name)); err != nil {
 		return err
@@ -117,6 +127,7 @@ func (s *shardState) read(t *taskstate.Task, value []byte) (err error) {
 	if len(p.UID) > math.MaxUint8 || p.Generation != int64(int32(p.Generation)) {
 		return fmt.Errorf("%w: uid or generation", task.ErrInvalid)
 	}
+
 	action, err := record.DecodeAction(p.Action)
 	if err != nil {
 		return err
@@ -127,6 +138,7 @@ func (s *shardState) read(t *taskstate.Task, value []byte) (err error) {
 	if t.Timing, err = s.definitions.timing(p.Timing); err != nil {
 		return err
 	}
+
 	var own *task.Own
 	if len(p.Own) > 0 {
 		o, err := record.DecodeOwn(p.Own)
@@ -135,12 +147,14 @@ func (s *shardState) read(t *taskstate.Task, value []byte) (err error) {
 		}
 		own = &o
 	}
+
 	t.SetOwn(own)
 	text := make([]byte, 0, int(t.NameLen)+len(p.UID)+len(p.Action))
 	text = append(append(append(text, t.FullName()...), p.UID...), p.Action...)
 	t.Text, t.UIDLen, t.Secret = string(text), uint8(len(p.UID)), action.NeedsKey()
 	s.tasks[t.FullName()] = t // so that the key is no second copy of the name
 	t.From, t.Anchor, t.Paused, t.Generation = p.From.UnixMilli(), p.Anchor.UnixMilli(), p.Paused, int32(p.Generation)
+
 	return nil
 }
 
@@ -150,13 +164,16 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 		s.drop(t) // it may have been forgotten already
 		return
 	}
+
 	i := slices.IndexFunc(t.Queue(), func(q *taskstate.Waiting) bool { return q.ID == ev.Run })
 	if i >= 0 && ev.Mod != 0 && ev.Mod < t.Queue()[i].Mod {
 		return
 	}
+
 	if t.Activity != nil {
 		t.Activity.Unreadable = slices.DeleteFunc(t.Activity.Unreadable, func(run string) bool { return run == ev.Run })
 	}
+
 	if ev.Deleted {
 		if i >= 0 {
 			s.dequeued(t, i)
@@ -164,27 +181,33 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 		s.look(t)
 		return
 	}
+
 	s.ended(t, ev.Run, ev.Mod) // a retry waits, or the attempt was handed back
 	decoded, err := record.DecodeWaiting(ev.ShardKey, ev.Value)
 	if err != nil {
 		s.ensureActivity(t).Unreadable = append(s.ensureActivity(t).Unreadable, ev.Run)
 		s.notify(notice{kind: queuedUnreadable, task: t.FullName(), run: ev.Run, err: err})
+
 		if i >= 0 {
 			s.dequeued(t, i)
 			s.look(t)
 		}
+
 		return
 	}
+
 	q := &taskstate.Waiting{Waiting: decoded, Mod: ev.Mod, Seen: now.UnixMilli()}
 	if i >= 0 && t.Queue()[i].Mod == q.Mod {
 		q.Seen = t.Queue()[i].Seen // it is told twice
 	}
+
 	if i >= 0 {
 		q.Parental = t.Queue()[i].Parental
 		t.Queue()[i] = q
 	} else {
 		s.enqueued(t, q)
 	}
+
 	s.look(t)
 }
 
@@ -203,32 +226,41 @@ func (s *shardState) dequeued(t *taskstate.Task, i int) {
 
 func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 	t := s.taskOf(ev)
+
 	if ev.Deleted {
 		delete(s.purges, ev.Key)
 		s.drop(t)
 		return
 	}
+
 	if !ev.Late {
 		s.ended(t, ev.Run, ev.Mod)
 	}
+
 	if t.Orphan(ev.Run) {
 		s.purges[ev.Key] = ev.Mod
 		return
 	}
+
 	if t.Bad {
 		return
 	}
+
 	if e, news := s.noteOutcome(t, ev); news && s.owner {
 		s.ends.AddEnded(now, e.Failed())
 	}
+
 	mayTrim := t.MayTrim()
+
 	if t.Past != nil && t.DependsOnPast() {
 		t.NoteEnd(ev, now.UnixMilli())
 		s.look(t)
 	}
+
 	if ev.Mod == ev.Create && t.Added < math.MaxUint16 { // else it was extended
 		t.Added++
 	}
+
 	if s.owner && mayTrim && int(t.Added) >= retention.TrimAfter(t.Policy.History.Keep) && s.trims.Ask(s.trimOf(t, ev)) {
 		t.Added = 0
 	}
@@ -248,14 +280,17 @@ func (s *shardState) ended(t *taskstate.Task, run string, rev int64) {
 	if s.endedSince != nil {
 		s.endedSince[t.FullName()+"/"+run] = rev
 	}
+
 	i := slices.IndexFunc(t.Active(), func(a *taskstate.Attempt) bool { return a.Run == run && a.Create < rev })
 	if i < 0 {
 		return
 	}
+
 	s.placement.Release(t.Activity.Active[i].Node)
 	t.Activity.Active = slices.Delete(t.Activity.Active, i, i+1)
 	t.ForgetLastEnd()
 	t.DropIdleActivity()
+
 	if t.Activity != nil || !t.Present || t.DependsOnPast() {
 		s.look(t) // something may have waited for this end
 	}

@@ -39,13 +39,16 @@ func (e *Engine) Part(ctx context.Context, span time.Duration, limit int) task.B
 	b := &e.board
 	b.mu.Lock()
 	defer b.mu.Unlock()
+
 	if age := time.Since(b.at); b.span == span && b.limit == limit && age <= boardAge {
 		return b.part
 	}
+
 	part := e.look(ctx, span, limit)
 	if ctx.Err() == nil { // else who asked has not waited for all of it, and the next one may
 		b.part, b.span, b.limit, b.at = part, span, limit, time.Now()
 	}
+
 	return part
 }
 
@@ -55,30 +58,38 @@ func (e *Engine) look(ctx context.Context, span time.Duration, limit int) task.B
 	now := clock.UnixMilli()
 	part := task.BoardPart{Node: e.cfg.Node, At: task.At(clock), Tally: e.recent.Tally(clock)}
 	e.mu.Lock()
+
 	workers := make([]*worker, 0, len(e.workers))
 	for _, w := range e.workers {
 		workers = append(workers, w)
 	}
 	e.mu.Unlock()
+
 	seen := board.NewBuilder(limit)
 	answers, waits, shown := make(chan *board.Summary, len(workers)), map[int]*worker{}, make(map[*worker]*board.Summary, len(workers))
 	asked := 0
 	var enough atomic.Int64
 	enough.Store(math.MaxInt64)
+
 	for _, w := range workers {
 		g := &board.Summary{Shard: w.shard, Now: now, Until: now + span.Milliseconds(), Limit: limit, Enough: &enough, Shown: answers}
+
 		if w.serving.Load() {
 			select {
 			case <-w.summaryRequests: // it has not looked at the one before, for which nobody waits any more
 			default:
 			}
+
 			w.summaryRequests <- g
 			asked++
 		}
+
 		waits[w.shard] = w
 	}
+
 	patience := time.NewTimer(summaryTimeout)
 	defer patience.Stop()
+
 	for patient := true; patient && asked > 0; {
 		select {
 		case g := <-answers:
@@ -86,9 +97,11 @@ func (e *Engine) look(ctx context.Context, span time.Duration, limit int) task.B
 			shown[waits[g.Shard]] = g
 			delete(waits, g.Shard)
 			seen.Add(g)
+
 			if last, full := seen.LastTick(); full {
 				enough.Store(last)
 			}
+
 			part.Serving++
 		case <-patience.C:
 			patient = false
@@ -96,6 +109,7 @@ func (e *Engine) look(ctx context.Context, span time.Duration, limit int) task.B
 			patient = false
 		}
 	}
+
 	for _, w := range waits {
 		since := w.undecided.Load()
 		loading := !w.serving.Load()
@@ -106,12 +120,15 @@ func (e *Engine) look(ctx context.Context, span time.Duration, limit int) task.B
 				seen.Add(g.AgedTo(now))
 			}
 		}
+
 		if since > 0 && now-since > board.OverdueAfter.Milliseconds() {
 			seen.AddStuck(task.BoardShard{ID: w.shard, Node: e.cfg.Node, Since: task.At(taskstate.Instant(since)), Loading: loading})
 		}
 	}
+
 	e.board.shown = shown
 	seen.Fill(&part)
+
 	return part
 }
 
@@ -123,9 +140,11 @@ func (s *shardState) show(g *board.Summary) {
 	s.showTicks(g)
 	s.showLives(g)
 	failures := board.NewFirst(g.Limit, board.NewerFailure)
+
 	for t, f := range s.failing {
 		failures.Add(board.FailedTask{Task: t.FullName(), Failure: &f.Failure})
 	}
+
 	g.Failures = failures.Sorted()
 	g.Shown <- g
 }
@@ -143,7 +162,9 @@ func (s *shardState) showTicks(g *board.Summary) {
 		if at > g.Until || len(g.Soon) == g.Limit || passed > mostOverdue || at > g.Enough.Load() {
 			return false
 		}
+
 		seen := board.Tick{Task: t.FullName(), Time: t.Next, At: at}
+
 		switch {
 		case at > line:
 			g.Soon = append(g.Soon, seen)
@@ -153,6 +174,7 @@ func (s *shardState) showTicks(g *board.Summary) {
 		default:
 			passed++
 		}
+
 		return true
 	})
 }
@@ -160,6 +182,7 @@ func (s *shardState) showTicks(g *board.Summary) {
 func (s *shardState) showLives(g *board.Summary) {
 	runs, gone := board.NewFirst(g.Limit, board.OlderRun), board.NewFirst(g.Limit, board.OlderRun)
 	queue := board.NewFirst(g.Limit, board.FirstWait)
+
 	for _, t := range s.active.Tasks {
 		g.Active += len(t.Activity.Active)
 		g.Waits += len(t.Activity.Queue)
@@ -168,29 +191,37 @@ func (s *shardState) showLives(g *board.Summary) {
 			if at, ok := task.TimeOfRunID(a.Run); ok && !r.Known {
 				r.Since = at.UnixMilli()
 			}
+
 			if a.Watch != nil && !a.Watch.Since.IsZero() {
 				g.Away++
 				gone.Add(r)
 				continue
 			}
+
 			runs.Add(r)
 		}
+
 		held := t.Policy != nil && len(t.Activity.Active) > 0 && !t.Policy.Rule.Free(t.Doing())
+
 		for _, q := range t.Activity.Queue {
 			if q.UnderWay() { // it does not wait: its parts are among what runs
 				g.Waits--
 				continue
 			}
+
 			if g.Waiting == nil {
 				g.Waiting = map[string]int{}
 			}
+
 			reason := q.Reason
 			if held && reason == task.ReasonNoNode {
 				reason = task.ReasonOverlap // a node has come since: others of the task run now
 			}
+
 			g.Waiting[reason]++
 			queue.Add(board.Waiting{Task: t.FullName(), Run: q.ID, Reason: reason, NotBefore: q.NotBefore})
 		}
 	}
+
 	g.Runs, g.Gone, g.Queue = runs.Sorted(), gone.Sorted(), queue.Sorted()
 }

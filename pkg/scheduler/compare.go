@@ -50,6 +50,7 @@ func (s *knownRecords) differing(r review) map[string]int64 {
 			found[key] = mod
 		}
 	}
+
 	entries, queued := make(map[string]bool, len(r.keys)), map[string]bool{}
 	for i := range r.keys {
 		ev := &r.keys[i]
@@ -59,33 +60,40 @@ func (s *knownRecords) differing(r review) map[string]int64 {
 		case record.KindQueued, record.KindPart:
 			queued[ev.Key] = true
 		}
+
 		if s.lacks(ev) {
 			doubt(ev.Key, ev.Mod)
 		}
 	}
+
 	for name, t := range s.tasks {
 		if t.Present && t.Mod <= r.rev && !entries[name] {
 			doubt(s.keys.Entry(t.Ref(s.shard)), 0)
 		}
+
 		if t.Activity == nil {
 			continue
 		}
+
 		for _, q := range t.Activity.Queue {
 			if key := s.keys.Queued(t.Ref(s.shard), q.ID); q.Mod <= r.rev && !queued[key] {
 				doubt(key, 0)
 			}
 		}
+
 		for id, part := range t.Activity.Returned {
 			if key := s.keys.Ended(t.Ref(s.shard), id); part.Mod <= r.rev && !queued[key] {
 				doubt(key, 0)
 			}
 		}
+
 		for _, run := range t.Activity.Unreadable {
 			if key := s.keys.Queued(t.Ref(s.shard), run); !queued[key] {
 				doubt(key, 0)
 			}
 		}
 	}
+
 	return found
 }
 
@@ -93,6 +101,7 @@ func (s *knownRecords) differing(r review) map[string]int64 {
 // an older version.
 func (s *knownRecords) lacks(ev *store.ShardEvent) bool {
 	t := s.tasks[ev.Task]
+
 	switch ev.Kind {
 	case record.KindEntry:
 		return t == nil || t.Mod < ev.Mod
@@ -102,11 +111,13 @@ func (s *knownRecords) lacks(ev *store.ShardEvent) bool {
 		}
 		i := slices.IndexFunc(t.Activity.Queue, func(q *taskstate.Waiting) bool { return q.ID == ev.Run })
 		return (i < 0 || t.Activity.Queue[i].Mod < ev.Mod) && !slices.Contains(t.Activity.Unreadable, ev.Run)
+
 	case record.KindPart:
 		return t == nil || t.Activity == nil || t.Activity.Returned[ev.Run].Mod < ev.Mod
 	case record.KindWatermark:
 		return s.known < ev.Mod
 	}
+
 	return false
 }
 
@@ -124,6 +135,7 @@ func (s *knownRecords) has(ev *store.ShardEvent) bool {
 		_, ok := t.Activity.Returned[ev.Run]
 		return ok
 	}
+
 	return slices.Contains(t.Activity.Unreadable, ev.Run) || slices.ContainsFunc(t.Activity.Queue, func(q *taskstate.Waiting) bool { return q.ID == ev.Run })
 }
 
@@ -136,6 +148,7 @@ func (s *knownRecords) differingRuns(r review) (d differences) {
 			d.there = append(d.there, k)
 		}
 	}
+
 	for _, t := range s.tasks {
 		for _, a := range t.Active() {
 			create, ok := found[s.runKey(t, a)]
@@ -144,6 +157,7 @@ func (s *knownRecords) differingRuns(r review) (d differences) {
 			}
 		}
 	}
+
 	return d
 }
 
@@ -157,10 +171,12 @@ func (s *knownRecords) attemptOf(k store.ActiveKey) *taskstate.Attempt {
 	if t == nil {
 		return nil
 	}
+
 	for _, a := range t.Active() {
 		if a.Run == k.Run && (a.Create >= k.Create || a.Create == 0) {
 			return a
 		}
 	}
+
 	return nil
 }

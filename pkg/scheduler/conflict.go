@@ -37,8 +37,10 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 			failed[t] = true
 		}
 	}
+
 	for _, ev := range c.Records {
 		t := s.taskOf(&ev)
+
 		switch ev.Kind {
 		case record.KindEntry:
 			if ev.Deleted || ev.Create != t.Create {
@@ -55,23 +57,29 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 			}
 			s.endSpan(t) // it cannot be extended
 		}
+
 		failed[t] = ev.Kind != record.KindEnded && ev.Kind != record.KindDead && ev.Kind != record.KindPart || failed[t]
 		s.look(t)
 	}
+
 	if c.Freezes != nil {
 		s.lookAtAll()
 	}
+
 	for _, node := range c.Nodes {
 		s.wakeAt(now.Add(placement.Suspicion))
+
 		for _, n := range p.reserved {
 			if n.Name == node {
 				s.placement.Suspect(node, n.Revision, now)
 			}
 		}
+
 		for i := range p.changes {
 			watchAnew(p.changes[i].task, func(a *taskstate.Attempt) bool { return a.Node == node })
 		}
 	}
+
 	for t, yes := range failed {
 		if yes {
 			t.Failed++
@@ -86,16 +94,20 @@ func (s *shardState) takeConflictingAttempt(key string) *taskstate.Task {
 	parts := strings.Split(key, "/") // …/node/shard/namespace/name/run
 	n := len(parts)
 	node, name, run := parts[n-5], parts[n-3]+"/"+parts[n-2], parts[n-1]
+
 	t := s.tasks[name]
 	if t == nil {
 		return nil
 	}
+
 	if t.Holds(run) {
 		watchAnew(t, func(a *taskstate.Attempt) bool { return a.Run == run })
 		return t
 	}
+
 	s.activate(t, &taskstate.Attempt{Run: run, Node: node})
 	s.placement.Occupy(node)
+
 	return t
 }
 
@@ -131,6 +143,7 @@ func (s *shardState) setAside(p *plan) error {
 			t.Failed = 0
 		}
 	}
+
 	return nil
 }
 

@@ -20,6 +20,7 @@ func (s *shardState) applyDead(ev *store.ShardEvent) {
 		if t.Dead++; int(t.Dead) < retention.TrimAfter(store.KeepDead) {
 			return
 		}
+
 		if s.trims.Ask(retention.Trim{Fences: s.fences, Ref: t.Ref(s.shard), Dead: true}) {
 			t.Dead = 0
 		} else {

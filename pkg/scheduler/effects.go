@@ -131,6 +131,7 @@ func (e runLost) write(c *store.Commit) {
 	}
 
 	c.EndLost(watch.Held, *e.end, nil)
+
 	if watch.Unreadable == nil && !e.task.Orphan(e.attempt.Run) {
 		c.Bury(watch.Held, *e.end)
 	}
@@ -143,6 +144,7 @@ func (e runLost) apply(s *shardState, rev int64, _ time.Time) {
 		s.takeBack(e.task, e.attempt.Run, e.end.AsPart(), rev)
 		return
 	}
+
 	e.next.Mod = rev
 	s.enqueued(e.task, e.next)
 }

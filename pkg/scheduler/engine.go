@@ -87,15 +87,19 @@ func New(cfg Config) *Engine {
 	if cfg.Cluster == nil {
 		cfg.Cluster = func() task.Cluster { return task.Cluster{} }
 	}
+
 	if cfg.May == nil {
 		cfg.May = func() error { return nil }
 	}
+
 	if cfg.Freezes == nil {
 		cfg.Freezes = func() (*task.Freezes, int64) { return nil, 0 }
 	}
+
 	if cfg.ClearedAfter == 0 {
 		cfg.ClearedAfter = 2 * time.Second
 	}
+
 	e := &Engine{
 		cfg: cfg, made: time.Now(), scans: activescan.New(cfg.Store.ScanActive), trims: retention.NewTrimmer(cfg.Store, cfg.Logger),
 		metrics: newMetrics(cfg.Registerer), workers: map[int]*worker{}, preloads: map[int]*preload{},
@@ -105,6 +109,7 @@ func New(cfg Config) *Engine {
 	e.reconciler = newReconciler(e)
 	e.recalls = newRecaller(cfg.Store, cfg.Logger)
 	e.pace = pace.NewLimiter(e.catchUpRate)
+
 	return e
 }
 
@@ -159,6 +164,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	g.Go(func() error { return e.recalls.run(ctx) })
 	g.Go(func() error { return e.beat(ctx) })
 	g.Go(func() error { return e.reconciler.run(ctx) })
+
 	return g.Wait()
 }
 
@@ -170,9 +176,11 @@ func (e *Engine) Work(ctx context.Context, shard int, f store.Fences) error {
 	if p := e.take(shard); p != nil {
 		w = p.handOver(f)
 	}
+
 	e.mu.Lock()
 	e.workers[shard] = w
 	e.mu.Unlock()
+
 	e.metrics.shards.Inc()
 	defer func() {
 		e.metrics.shards.Dec()
@@ -183,6 +191,7 @@ func (e *Engine) Work(ctx context.Context, shard int, f store.Fences) error {
 		}
 		e.mu.Unlock()
 	}()
+
 	return w.run(ctx)
 }
 
@@ -203,6 +212,7 @@ func (e *Engine) Unreadable() int { return int(e.metrics.unreadable.Load()) }
 func (e *Engine) Overdue(now time.Time, age time.Duration) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	for id, w := range e.workers {
 		since := w.undecided.Load()
 		if since > 0 && now.Sub(time.UnixMilli(since)) > age {
@@ -212,6 +222,7 @@ func (e *Engine) Overdue(now time.Time, age time.Duration) error {
 			return fmt.Errorf("shard %d has an undecided tick of %s", id, task.At(time.UnixMilli(since)).Format(time.RFC3339))
 		}
 	}
+
 	return nil
 }
 
@@ -268,15 +279,18 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	m.bad = prometheus.NewGaugeFunc(
 		prometheus.GaugeOpts{Name: "carillon_unreadable_entries", Help: "Task entries that have no ticks because they cannot be read."},
 		func() float64 { return float64(m.unreadable.Load()) })
+
 	m.outcome = [4]prometheus.Counter{m.ticks.WithLabelValues("run"), m.ticks.WithLabelValues("queued"),
 		m.ticks.WithLabelValues("skipped"), m.ticks.WithLabelValues("missed")}
 	m.ahead.WithLabelValues("used")
 	m.ahead.WithLabelValues("dropped")
 	m.settled.WithLabelValues(store.OutcomeApplied)
 	m.settled.WithLabelValues(store.OutcomeNotFound)
+
 	if r != nil {
 		r.MustRegister(m.ticks, m.lateness, m.commits, m.commit, m.opens, m.ahead, m.shards, m.bad, m.waiting, m.lost, m.settled, m.aside, m.paused, m.expired)
 	}
+
 	return m
 }
 
@@ -287,5 +301,6 @@ func (m *metrics) decided(o outcomes) {
 			m.outcome[i].Add(float64(n))
 		}
 	}
+
 	m.lost.Add(float64(o.lost))
 }

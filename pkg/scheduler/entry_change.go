@@ -73,6 +73,7 @@ func (p *plan) changeEntry(t *taskstate.Task, modify func(*entryChange)) {
 			c.entry.own.Pauses = slices.Clone(c.entry.own.Pauses)
 		}
 	}
+
 	modify(c.entry)
 
 	e := t.Entry()

@@ -55,6 +55,7 @@ func (s *failures) noteOutcome(t *taskstate.Task, ev *store.ShardEvent) (e tasks
 	if s.endedWhileRecalling != nil {
 		s.endedWhileRecalling[t.FullName()] = ev.Mod
 	}
+
 	if !e.Failed() {
 		delete(s.failing, t)
 		return e, true
@@ -64,11 +65,14 @@ func (s *failures) noteOutcome(t *taskstate.Task, ev *store.ShardEvent) (e tasks
 	if err != nil {
 		return e, true
 	}
+
 	n := 1
 	if before != nil {
 		n += before.InARow
 	}
+
 	s.failing[t] = failureOf(ev.Mod, r, n)
+
 	return e, true
 }
 
@@ -78,7 +82,9 @@ func (s *failures) noteDismissed(t *taskstate.Task, ev *store.ShardEvent) {
 	if f := s.failing[t]; f == nil || f.Run != ev.Run || ev.Mod <= f.mod {
 		return
 	}
+
 	delete(s.failing, t)
+
 	if s.endedWhileRecalling != nil {
 		s.endedWhileRecalling[t.FullName()] = ev.Mod
 	}
@@ -92,10 +98,12 @@ func (s *failures) remember(r *recollection, tasks map[string]*taskstate.Task) {
 		if t == nil || t.Orphan(f.Run) || t.Bad || s.endedWhileRecalling[name] > f.mod {
 			continue
 		}
+
 		if now := s.failing[t]; now == nil {
 			s.failing[t] = f
 		}
 	}
+
 	if !r.more {
 		s.endedWhileRecalling = nil
 	}

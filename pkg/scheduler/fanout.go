@@ -39,6 +39,7 @@ func (p *plan) fan(t *taskstate.Task) (*task.Fan, string) {
 	target := t.Policy.Target
 	nodes := p.s.placement.Rank(t.Want(), p.now)
 	f := &task.Fan{Count: target.Parts, Stagger: target.Stagger}
+
 	switch {
 	case len(nodes) == 0:
 		p.looksForNodes(t)
@@ -51,16 +52,20 @@ func (p *plan) fan(t *taskstate.Task) (*task.Fan, string) {
 	case target.Parts == 0:
 		f.Nodes = nodes[:target.Count]
 	}
+
 	if f.Nodes != nil {
 		if !task.Ordered(target.Strategy) {
 			slices.Sort(f.Nodes)
 		}
 		f.Count = len(f.Nodes)
 	}
+
 	for i := range f.Count {
 		f.Left = append(f.Left, i)
 	}
+
 	f.Need, _ = target.Succeed.Need(f.Count) // it was checked with the policy
+
 	return f, ""
 }
 
@@ -70,6 +75,7 @@ func (p *plan) begin(run task.Run, f *task.Fan) task.Run {
 	if run.Owner == "" {
 		run.Owner = p.s.node
 	}
+
 	run.DispatchedAt = task.At(p.now)
 	return run
 }
@@ -90,24 +96,28 @@ func (p *plan) startParent(t *taskstate.Task, q *taskstate.Waiting) bool {
 	if f == nil {
 		f, reason = p.fan(t)
 	}
+
 	if reason != "" {
 		if q.Paced() {
 			p.returnToken()
 		}
 		return p.waitsFor(t, q, reason)
 	}
+
 	if !p.fits(t, 2, roomForTask(t)+roomForCheckpoints(f)) {
 		if q.Paced() {
 			p.returnToken()
 		}
 		return false
 	}
+
 	p.commit.GuardEntry(t.FullName(), t.Mod)
 	w := q.Waiting
 	w.Run = p.begin(w.Run, f)
 	r := parentRun{plan: p, t: t, q: q}
 	r.rewrite(w)
 	p.changeOf(t).started = true // its first part goes with the next commit
+
 	return true
 }
 
@@ -144,6 +154,7 @@ func (r *parentRun) decideRun(what tickpolicy.Turn) bool {
 	if active > 0 && !r.seek() {
 		return false
 	}
+
 	return r.writeCounts()
 }
 
@@ -166,10 +177,12 @@ func (r *parentRun) writeCounts() bool {
 	if q.Fan.Ended == r.ended && q.Fan.Succeeded == r.succeeded {
 		return true
 	}
+
 	if at := q.ToldAt.Add(tellEvery); r.now.Before(at) && q.ToldAt.Sub(r.now) < tellEvery {
 		r.s.wakeAt(at)
 		return true
 	}
+
 	if !r.fits(r.t, 1, roomForTask(r.t)+roomForCheckpoints(q.Fan)) {
 		return false
 	}
@@ -177,6 +190,7 @@ func (r *parentRun) writeCounts() bool {
 	w := q.Waiting
 	w.Fan = r.fanNow()
 	r.rewrite(w)
+
 	return true
 }
 
@@ -190,5 +204,6 @@ func (r *parentRun) cancelRun(reason string) bool {
 	w, f := r.q.Waiting, *r.q.Fan
 	f.Cancel, w.Fan = reason, &f
 	r.rewrite(w)
+
 	return true
 }

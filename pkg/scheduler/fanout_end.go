@@ -18,14 +18,18 @@ func (r *parentRun) endRun() bool {
 	if !r.fits(t, 3, min(size, roomForParent)) {
 		return false
 	}
+
 	end := concluded(t, q, r.now)
 	ref := t.Ref(r.s.shard)
 	r.dequeue(t, q)
 	r.commit.Record(ref, end)
+
 	if end.State == task.Failed {
 		r.commit.BuryParent(ref, end, q.Env)
 	}
+
 	r.lookAfterCommit(t) // another may start now, and the parts go
+
 	return true
 }
 
@@ -40,22 +44,28 @@ func concluded(t *taskstate.Task, q *taskstate.Waiting, now time.Time) task.Run 
 	end, f := q.Run, *q.Fan
 	f.Parts, f.Ended, f.Succeeded, f.Checkpoints = make([]task.Part, 0, f.Count), 0, 0, nil
 	cut := len(f.Left) > 0
+
 	for _, i := range f.Left {
 		f.Parts = append(f.Parts, task.Part{Index: i, State: task.Cancelled, Reason: f.Cancel})
 	}
+
 	for _, r := range t.Activity.Returned {
 		if r.Parent != q.ID {
 			continue
 		}
+
 		f.Parts = append(f.Parts, r.Part)
 		cut = cut || r.State == task.Cancelled
+
 		if r.State == task.Succeeded {
 			f.Succeeded++
 		}
+
 		if at := r.StartedAt; !at.IsZero() && (end.StartedAt.IsZero() || at.Before(end.StartedAt.Time)) {
 			end.StartedAt = at
 		}
 	}
+
 	f.Ended, f.Left = len(f.Parts), nil
 	slices.SortFunc(f.Parts, func(a, b task.Part) int { return a.Index - b.Index })
 	end.Usage = f.Usage()
@@ -65,9 +75,11 @@ func concluded(t *taskstate.Task, q *taskstate.Waiting, now time.Time) task.Run 
 	if !end.DueAt.IsZero() {
 		due = end.DueAt
 	}
+
 	if !end.StartedAt.IsZero() {
 		end.LatenessMS = new(max(0, end.StartedAt.Sub(due.Time).Milliseconds()))
 	}
+
 	switch {
 	case f.Cancel != "" && cut:
 		end.State, end.Reason = task.Cancelled, f.Cancel
@@ -77,6 +89,7 @@ func concluded(t *taskstate.Task, q *taskstate.Waiting, now time.Time) task.Run 
 		end.State, end.Reason, end.CancelledBy = task.Failed, task.ReasonParts, ""
 		end.Message = shortfall(f)
 	}
+
 	return end
 }
 
@@ -89,12 +102,14 @@ func shortfall(f task.Fan) string {
 			if p.Node != "" {
 				text += " on " + p.Node
 			}
+
 			text += fmt.Sprintf(": %s (%s)", p.State, p.Reason)
 			if len(text) > 400 && n < len(f.Parts)-1 {
 				return text + "; …"
 			}
 		}
 	}
+
 	return text
 }
 
@@ -108,37 +123,47 @@ func (r *parentRun) seek() bool {
 	for _, i := range q.Fan.Numbers() {
 		nowhere[i] = true
 	}
+
 	for _, i := range q.Fan.Left {
 		delete(nowhere, i)
 	}
+
 	found := func(id string) {
 		if parent, i, is := task.ParentOf(id); is && parent == q.ID {
 			delete(nowhere, i)
 		}
 	}
+
 	for id := range t.Activity.Returned {
 		found(id)
 	}
+
 	for _, a := range t.Activity.Active {
 		found(a.Run)
 	}
+
 	for _, other := range t.Activity.Queue {
 		found(other.ID)
 	}
+
 	for _, id := range t.Activity.Unreadable {
 		found(id)
 	}
+
 	if len(nowhere) == 0 {
 		q.Missing = time.Time{}
 		return true
 	}
+
 	if q.Missing.IsZero() || r.now.Before(q.Missing) {
 		q.Missing = r.now
 	}
+
 	if until := q.Missing.Add(r.lostAfter()); r.now.Before(until) {
 		r.s.wakeAt(until)
 		return true
 	}
+
 	return r.endNowhere(nowhere)
 }
 
@@ -150,10 +175,12 @@ func (r *parentRun) endNowhere(nowhere map[int]bool) bool {
 		if !r.fits(t, 3, roomForTask(t)) {
 			return false
 		}
+
 		end := r.partRun(i)
 		end.State, end.Reason, end.EndedAt, end.Message = task.Lost, task.ReasonBadEntry, task.At(r.now), "its record is gone"
 		r.add(partEnded{task: t, end: &end})
 		r.notices = append(r.notices, notice{kind: partNowhere, task: t.FullName(), run: end.ID})
 	}
+
 	return true
 }

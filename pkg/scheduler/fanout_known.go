@@ -11,23 +11,30 @@ import (
 // is in history, or when its task is gone.
 func (s *shardState) applyPart(ev *store.ShardEvent) {
 	t := s.taskOf(ev)
+
 	if ev.Deleted {
 		delete(s.purges, ev.Key)
+
 		if t.Activity != nil {
 			delete(t.Activity.Returned, ev.Run)
 		}
+
 		if t.DependsOnPast() {
 			s.look(t) // the next tick, or the ttl, waits until nothing of the run is left
 		}
+
 		s.drop(t)
+
 		return
 	}
+
 	s.ended(t, ev.Run, ev.Mod)
 	end, err := record.DecodeEnded(ev.ShardKey, ev.Value)
 	if err != nil {
 		end = task.Run{ID: ev.Run, State: task.Failed, Reason: task.ReasonBadEntry}
 		s.notify(notice{kind: partUnreadable, task: t.FullName(), run: ev.Run, err: err})
 	}
+
 	s.takeBack(t, ev.Run, end.AsPart(), ev.Mod)
 }
 
@@ -37,10 +44,12 @@ func (s *shardState) takeBack(t *taskstate.Task, id string, p task.Part, mod int
 	if !is {
 		return
 	}
+
 	l := s.ensureActivity(t)
 	if l.Returned == nil {
 		l.Returned = map[string]taskstate.Returned{}
 	}
+
 	l.Returned[id] = taskstate.Returned{Part: p, Parent: parent, Mod: mod}
 	s.look(t)
 }
@@ -51,7 +60,9 @@ func (p *plan) forgetParts(t *taskstate.Task) {
 	if t.Activity == nil || len(t.Activity.Returned) == 0 {
 		return
 	}
+
 	ref := t.Ref(p.s.shard)
+
 	for id, r := range t.Activity.Returned {
 		key := p.s.keys.Ended(ref, id)
 		if _, purged := p.s.gone[key]; !purged && !t.KnowsParent(id) {

@@ -27,6 +27,7 @@ func (r *parentRun) giveOut() (done, ok bool) {
 		r.s.wakeAt(at)
 		return false, true
 	}
+
 	for at, index := range q.Fan.Left {
 		n, gone, found := r.nodeOf(index, nil)
 		switch {
@@ -43,22 +44,27 @@ func (r *parentRun) giveOut() (done, ok bool) {
 			r.lookAfterCommit(t)
 			return false, true
 		}
+
 		if !r.fits(t, 4+t.EntryRecords(), 3*roomForTask(t)+len(q.Fan.Nodes)*roomForPart/8+roomForCheckpoints(q.Fan)) {
 			r.s.placement.Release(n.Name)
 			return false, false
 		}
+
 		w := q.Waiting
 		w.Fan = r.fanNow().Without(at)
 		if q.Fan.Stagger > 0 {
 			w.NotBefore = task.At(r.now.Add(q.Fan.Stagger.Std()))
 		}
+
 		r.attempt.Run, r.attempt.Env = r.partRun(index), q.Env
 		r.dispatch(t, n, -1)
 		r.commit.Dispatch(&r.attempt, t.Action(), n.Revision)
 		r.commit.GuardEntry(t.FullName(), t.Mod)
 		r.rewrite(w)
+
 		return true, true
 	}
+
 	return false, true
 }
 
@@ -70,11 +76,13 @@ func (r *parentRun) losePart(at int) (done, ok bool) {
 	if !r.fits(t, 3, roomForTask(t)+roomForRecord+roomForCheckpoints(q.Fan)) {
 		return false, false
 	}
+
 	end := r.partRun(q.Fan.Left[at])
 	end.State, end.Reason, end.Node = task.Lost, task.ReasonNodeGone, q.Fan.Nodes[q.Fan.Left[at]]
 	w := q.Waiting
 	w.Fan = r.fanNow().Without(at)
 	r.endLeft(w, end)
+
 	return true, true
 }
 
@@ -95,13 +103,17 @@ func (r *parentRun) tooLate() bool {
 	if until.IsZero() {
 		return false
 	}
+
 	if due := q.Due(); q.NotBefore.After(due) { // its turn, with stagger
 		until = until.Add(q.NotBefore.Sub(due))
 	}
+
 	if r.now.After(until) {
 		return true
 	}
+
 	r.s.wakeAt(until.Truncate(deadlineStep).Add(deadlineStep))
+
 	return false
 }
 
@@ -113,6 +125,7 @@ func (r *parentRun) missPart(at int) (done, ok bool) {
 	if !r.fits(t, 3, roomForTask(t)+roomForRecord+roomForCheckpoints(q.Fan)) {
 		return false, false
 	}
+
 	end := r.partRun(q.Fan.Left[at])
 	end.State, end.Reason = task.Missed, task.ReasonNoNode
 	w := q.Waiting
@@ -124,7 +137,9 @@ func (r *parentRun) missPart(at int) (done, ok bool) {
 		}
 		w.NotBefore = task.At(turn.Add(q.Fan.Stagger.Std()))
 	}
+
 	r.endLeft(w, end)
+
 	return true, true
 }
 
@@ -137,11 +152,13 @@ func (r *parentRun) nodeOf(index int, part *taskstate.Waiting) (n *task.Node, go
 		n, ok = r.pickPart(t, index, part)
 		return n, false, ok
 	}
+
 	name := q.Fan.Nodes[index]
 	if n, ok = r.s.placement.ReserveNamed(name, t.Secret, r.now); ok {
 		delete(q.Away, name)
 		return n, false, true
 	}
+
 	since, known := q.Away[name]
 	if !known {
 		if q.Away == nil {
@@ -150,10 +167,12 @@ func (r *parentRun) nodeOf(index int, part *taskstate.Waiting) (n *task.Node, go
 		since = r.now
 		q.Away[name] = since
 	}
+
 	if until := since.Add(r.lostAfter()); r.now.Before(until) {
 		r.s.wakeAt(until)
 		return nil, false, false
 	}
+
 	return nil, true, false
 }
 
@@ -163,6 +182,7 @@ func (p *plan) part(t *taskstate.Task, q *taskstate.Waiting) bool {
 	if parent != nil {
 		_, index, _ = task.ParentOf(q.ID)
 	}
+
 	switch {
 	case parent == nil && t.KnowsParent(q.ID): // it cannot be read: nobody knows
 		return true
@@ -177,14 +197,17 @@ func (p *plan) part(t *taskstate.Task, q *taskstate.Waiting) bool {
 	case p.isFrozen(t):
 		return true
 	}
+
 	if at := t.NotBefore(q); at.After(p.now) {
 		p.s.wakeAt(at)
 		return true
 	}
+
 	if p.starts(t) {
 		p.lookAfterCommit(t)
 		return true
 	}
+
 	r := parentRun{plan: p, t: t, q: parent}
 	n, gone, ok := r.nodeOf(index, q)
 	switch {
@@ -198,12 +221,14 @@ func (p *plan) part(t *taskstate.Task, q *taskstate.Waiting) bool {
 		p.s.placement.Release(n.Name)
 		return false
 	}
+
 	p.attempt.Run, p.attempt.Env = q.Run, q.Env
 	p.dispatch(t, n, -1)
 	p.commit.Dispatch(&p.attempt, t.Action(), n.Revision)
 	p.commit.GuardEntry(t.FullName(), t.Mod)
 	p.commit.GuardQueued(t.Ref(p.s.shard), parent.ID, parent.Mod) // it is not to end
 	p.dequeue(t, q)
+
 	return true
 }
 
@@ -212,10 +237,12 @@ func (p *plan) endWaitingPart(t *taskstate.Task, q, parent *taskstate.Waiting, s
 	if !p.fits(t, 2, 2*roomForRecord) {
 		return false
 	}
+
 	end := q.Run
 	end.State, end.Reason, end.EndedAt, end.CancelledBy = state, reason, task.At(p.now), parent.CancelledBy
 	p.dequeue(t, q)
 	p.add(partEnded{task: t, end: &end, waited: true})
 	p.lookAfterCommit(t)
+
 	return true
 }

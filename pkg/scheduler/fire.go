@@ -16,10 +16,12 @@ import (
 func (p *plan) tick(t *taskstate.Task) bool {
 	covered, records := !p.keepWatermark && t.Create <= p.commit.Watermark.Seen, 2*t.TicksToDrop()
 	light := covered && t.Policy.MaxRuns == 0 && records == 0 && !t.Policy.Sticky() // one record, and not the entry
+
 	room := light && p.commit.FitsTick(roomForTask(t)) || !light && p.commit.Fits(2+records, 2*roomForTask(t)+records*roomForRecord)
 	if !p.admit(t, room) {
 		return false
 	}
+
 	id := task.RunID(taskstate.Instant(t.Next), t.UID())
 	if t.Holds(id) {
 		// The run is on record although its tick is not decided: a commit of ours that was rejected has found it in an inbox
@@ -28,12 +30,15 @@ func (p *plan) tick(t *taskstate.Task) bool {
 		p.move(t, t.Next) // there is nothing else to write
 		return true
 	}
+
 	if covered {
 		p.commit.GuardEntry(t.FullName(), t.Mod)
 	} else {
 		p.move(t, t.Next)
 	}
+
 	p.decide(t, t.Next, id, task.TriggerSchedule)
+
 	return true
 }
 
@@ -44,14 +49,17 @@ func (p *plan) decide(t *taskstate.Task, tick int64, id, trigger string) {
 		p.skip(t, p.newRun(t, tick, id, trigger), task.ReasonFrozen)
 		return
 	}
+
 	if deadline := t.StartBefore(tick); !deadline.IsZero() && p.now.After(deadline.Time) {
 		p.miss(t, tickpolicy.MissedTicks{First: taskstate.Instant(tick), Last: taskstate.Instant(tick), Count: 1, Reason: task.ReasonDeadline})
 		return
 	}
+
 	if t.Policy.Shadow {
 		p.shadow(t, tick, id, trigger)
 		return
 	}
+
 	d, rule, reason := t.Doing(), t.Policy.Rule, ""
 	fate := rule.DecideTick(d)
 	if fate == tickpolicy.Fire {
@@ -62,6 +70,7 @@ func (p *plan) decide(t *taskstate.Task, tick int64, id, trigger string) {
 	} else if reason = rule.Reason(d); reason == "" {
 		reason = t.NewestReason()
 	}
+
 	switch fate {
 	case tickpolicy.Skip:
 		p.skip(t, p.newRun(t, tick, id, trigger), task.ReasonOverlap)
@@ -91,6 +100,7 @@ func (p *plan) newRun(t *taskstate.Task, tick int64, id, trigger string) task.Ru
 	if due := t.Due(tick); due != tick {
 		r.DueAt = task.At(taskstate.Instant(due))
 	}
+
 	return r
 }
 
@@ -108,6 +118,7 @@ func (p *plan) fire(t *taskstate.Task, tick int64, id, trigger string) (reason s
 	if paced && !p.takeToken(t, p.clock) {
 		return task.ReasonCatchUp
 	}
+
 	if t.Policy.Target.FansOut() {
 		f, reason := p.fan(t)
 		if reason == "" {
@@ -115,8 +126,10 @@ func (p *plan) fire(t *taskstate.Task, tick int64, id, trigger string) (reason s
 		} else if paced {
 			p.returnToken()
 		}
+
 		return reason
 	}
+
 	n, ok := p.pick(t)
 	if !ok {
 		if paced {
@@ -124,12 +137,14 @@ func (p *plan) fire(t *taskstate.Task, tick int64, id, trigger string) (reason s
 		}
 		return task.ReasonNoNode
 	}
+
 	p.s.endSpan(t)
 	p.attempt.Run, p.attempt.Env = p.newTickRun(t, tick, id, trigger), nil
 	p.dispatch(t, n, p.now.Sub(taskstate.Instant(t.Due(tick))))
 	p.commit.Claim(&p.attempt, t.Action(), n.Revision)
 	p.ran(t, tick)
 	p.counts.run++
+
 	return ""
 }
 
@@ -138,10 +153,12 @@ func (p *plan) fire(t *taskstate.Task, tick int64, id, trigger string) (reason s
 func (p *plan) dispatch(t *taskstate.Task, n *task.Node, late time.Duration) {
 	p.reserveSlot(n)
 	p.changeOf(t).started = true
+
 	a := &p.attempt
 	if a.Owner == "" { // a person asked for it
 		a.Owner = p.s.node
 	}
+
 	a.State, a.Reason, a.Node, a.DispatchedAt, a.NotBefore = task.Dispatched, "", n.Name, task.At(p.now), task.Time{}
 	a.Instance, a.Generation = n.Instance, int64(t.Generation)
 	a.Timeout, a.KillGrace, a.Retry = t.Policy.Timeout, t.Policy.KillGrace, t.Policy.Retry
@@ -172,16 +189,20 @@ func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
 	if !p.fits(t, 3+len(c.Missed)+2*drops, 2*roomForTask(t)+(len(c.Missed)+2*drops)*roomForRecord) {
 		return false
 	}
+
 	from := c.Last
+
 	for _, m := range c.Missed {
 		p.miss(t, m)
 	}
+
 	complete := true
 	for i, tick := range c.Run {
 		trigger := task.TriggerSchedule
 		if p.now.Sub(taskstate.Instant(t.Due(tick.UnixMilli()))) > t.Policy.Grace {
 			trigger = task.TriggerCatchUp
 		}
+
 		id, at := task.RunID(tick, t.UID()), tick.UnixMilli()
 		// The last two go together: one that is left alone may be on time, and
 		// would then be decided as if it had not come with the others.
@@ -189,6 +210,7 @@ func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
 		if i == len(c.Run)-2 {
 			room = 2
 		}
+
 		switch {
 		case i > 0 && !p.fits(t, room, room*roomForRecord):
 			complete = false
@@ -201,16 +223,21 @@ func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
 		default: // whoever wants all of them wants the last one of a piece too
 			p.enqueue(t, p.newTickRun(t, at, id, trigger), task.ReasonCatchUp)
 		}
+
 		if !complete {
 			break
 		}
+
 		from = tick
+
 		if p.spends(t) {
 			break
 		}
 	}
+
 	p.move(t, from.UnixMilli())
 	p.lookAfterCommit(t)
+
 	return complete
 }
 
@@ -230,6 +257,7 @@ func (p *plan) queue(t *taskstate.Task) {
 	if t.BeingDeleted() {
 		return
 	}
+
 	now := p.now.UnixMilli()
 	begun := t.DispatchedWaiting()
 
@@ -238,6 +266,7 @@ func (p *plan) queue(t *taskstate.Task) {
 	// only if the limit was lowered. Both counts are of those before q.
 	parents, others := 0, t.Parents()
 	replacer := t.Replacer(func(q *taskstate.Waiting) bool { return q.Expired(now) })
+
 	for _, q := range t.Queue() {
 		if !t.Present || !t.Bad && q.UID != t.UID() || t.Holds(q.ID) {
 			if !p.fits(t, 1, roomForRecord) {
@@ -246,44 +275,54 @@ func (p *plan) queue(t *taskstate.Task) {
 			p.dequeue(t, q)
 			continue
 		}
+
 		if t.Bad {
 			return // what it would run cannot be read
 		}
+
 		if task.IsPart(q.ID) {
 			if !p.part(t, q) {
 				return
 			}
 			continue
 		}
+
 		if q.UnderWay() {
 			c := tickpolicy.Candidate{Manual: q.Trigger == task.TriggerManual, Begun: true}
 			r := parentRun{plan: p, t: t, q: q}
 			if !r.decideRun(t.Policy.Rule.DecideWaitingRun(c, replacer != nil, t.Attempts(), parents)) {
 				return
 			}
+
 			parents++
 			continue
 		}
+
 		if p.isFrozen(t) { // looked at again when that has changed
 			what := tickpolicy.TurnWait
 			if q.Expired(now) {
 				what = tickpolicy.TurnExpire
 			}
+
 			if !p.take(t, q, what) {
 				return
 			}
+
 			continue
 		}
+
 		if p.starts(t) {
 			p.lookAfterCommit(t) // at most one in a revision: the others in the next
 			return
 		}
+
 		c := tickpolicy.Candidate{Manual: q.Trigger == task.TriggerManual, Begun: q.DispatchedBefore(), Expired: q.Expired(now), Replacer: q == replacer, Newer: replacer != nil && q.ID > replacer.ID}
 		ahead := begun
 		if c.Begun {
 			ahead = others
 			others++
 		}
+
 		if !p.take(t, q, t.Policy.Rule.DecideWaitingRun(c, replacer != nil, t.Attempts(), ahead)) {
 			return
 		}
@@ -298,13 +337,16 @@ func (p *plan) take(t *taskstate.Task, q *taskstate.Waiting, what tickpolicy.Tur
 	case tickpolicy.TurnReplaced:
 		return p.end(t, q, task.Cancelled, task.ReasonReplaced)
 	}
+
 	if !q.StartBefore.IsZero() && q.Attempt <= 1 {
 		p.s.wakeAt(q.StartBefore.Truncate(deadlineStep).Add(deadlineStep))
 	}
+
 	if at := t.NotBefore(q); at.After(p.now) {
 		p.s.wakeAt(at)
 		return true
 	}
+
 	return what != tickpolicy.TurnStart || p.start(t, q)
 }
 
@@ -321,6 +363,7 @@ func (p *plan) start(t *taskstate.Task, q *taskstate.Waiting) bool {
 	if q.Fan != nil || t.Policy.Target.FansOut() && !q.DispatchedBefore() {
 		return p.startParent(t, q)
 	}
+
 	n, ok := p.pickForAttempt(t, q)
 	if ok && p.fits(t, 2+t.EntryRecords(), (1+t.EntryRecords())*roomForTask(t)) {
 		p.attempt.Run, p.attempt.Env = q.Run, q.Env
@@ -328,15 +371,19 @@ func (p *plan) start(t *taskstate.Task, q *taskstate.Waiting) bool {
 		p.commit.Dispatch(&p.attempt, t.Action(), n.Revision)
 		p.commit.GuardEntry(t.FullName(), t.Mod)
 		p.dequeue(t, q)
+
 		return true
 	}
+
 	if q.Paced() {
 		p.returnToken()
 	}
+
 	if ok {
 		p.s.placement.Release(n.Name)
 		return false
 	}
+
 	return p.waitsFor(t, q, task.ReasonNoNode)
 }
 
@@ -349,9 +396,11 @@ func (p *plan) waitsFor(t *taskstate.Task, q *taskstate.Waiting, reason string) 
 	if !p.fits(t, 1, roomForTask(t)) {
 		return false
 	}
+
 	w := q.Waiting
 	w.Reason = reason
 	p.add(runRequeued{t, q, &w})
+
 	return true
 }
 
@@ -391,6 +440,7 @@ func (p *plan) mayAskCancel(t *taskstate.Task, a *taskstate.Attempt) bool {
 
 func (p *plan) askCancel(t *taskstate.Task, a *taskstate.Attempt) {
 	reason, who := task.ReasonDeleted, ""
+
 	switch {
 	case t.Orphan(a.Run):
 	case t.GoesWithParent(a.Run):
@@ -399,6 +449,7 @@ func (p *plan) askCancel(t *taskstate.Task, a *taskstate.Attempt) {
 		reason = task.ReasonReplaced
 		p.commit.GuardEntry(t.FullName(), t.Mod) // whose policy it is
 	}
+
 	p.add(cancelAsked{a, who, reason})
 }
 
@@ -406,6 +457,7 @@ func (p *plan) lose(t *taskstate.Task, a *taskstate.Attempt) {
 	end := a.Watch.Held.Unpaused()
 	end.State, end.Reason, end.EndedAt = task.Lost, task.ReasonNodeLost, task.At(p.now)
 	var next *taskstate.Waiting
+
 	switch {
 	case a.Watch.Unreadable != nil: // nor does anybody know of a next one
 		end.UID, end.Owner = t.UID(), p.s.node
@@ -415,6 +467,7 @@ func (p *plan) lose(t *taskstate.Task, a *taskstate.Attempt) {
 			next = &taskstate.Waiting{Waiting: *retry}
 		}
 	}
+
 	p.add(runLost{t, a, &end, next})
 	p.counts.lost++
 }

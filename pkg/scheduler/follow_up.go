@@ -16,6 +16,7 @@ func (p *plan) followUp(t *taskstate.Task) {
 	if !t.DependsOnPast() {
 		return
 	}
+
 	delete(p.s.rests, t)
 	p.countEnds(t)
 	p.anchorAnew(t)
@@ -39,20 +40,24 @@ func (p *plan) countEnds(t *taskstate.Task) {
 	if !t.CountsFailures() {
 		return
 	}
+
 	past := t.EnsurePast()
 	if !past.Studied {
 		p.s.needHistory(t)
 		return
 	}
+
 	ends := past.Uncounted()
 	failures := taskstate.InARow(past.Own.Failures, ends)
 	if failures == past.Own.Failures && !slices.ContainsFunc(ends, taskstate.End.Failed) {
 		past.Ends = nil
 		return
 	}
+
 	if !p.fits(t, 2, 2*roomForTask(t)) {
 		return
 	}
+
 	_, pauseEnds := t.Silence()
 	pause := failures >= t.Policy.PauseAfter && (!t.Paused || pauseEnds)
 	p.changeEntry(t, func(c *entryChange) {
@@ -62,9 +67,11 @@ func (p *plan) countEnds(t *taskstate.Task) {
 			c.own.Pauses = pausedByFailures(c.own.Pauses, failures, p.now)
 		}
 	})
+
 	if pause {
 		p.notices = append(p.notices, notice{kind: taskPaused, task: t.FullName(), failures: failures})
 	}
+
 	p.add(failuresCounted{past})
 }
 
@@ -74,6 +81,7 @@ func pausedByFailures(pauses []task.Pause, failures int, now time.Time) []task.P
 	if n := len(pauses); n > 0 && !pauses[n-1].Over(now) {
 		pauses[n-1].Ended, pauses[n-1].EndedBy = task.At(now), task.PausedByFailures
 	}
+
 	pauses = append(pauses, task.Pause{
 		Since: task.At(now), By: task.PausedByFailures, Reason: fmt.Sprintf("%d runs in a row failed", failures),
 	})
@@ -86,17 +94,21 @@ func (p *plan) anchorAnew(t *taskstate.Task) {
 	if !t.FollowsEnds() || !t.Fires() || t.Next != 0 || !t.Idle() || p.changesEntry(t) {
 		return
 	}
+
 	now := p.now.UnixMilli()
 	if until, ends := t.Silence(); t.Paused && ends && now <= until {
 		p.s.rest(t, until+1)
 		return
 	}
+
 	if !t.EnsurePast().Known {
 		p.s.needHistory(t)
 		return
 	}
+
 	decided := max(now, p.s.mark.Time.UnixMilli(), t.From)
 	anchor := anchorAfter(t.Past.Ended, decided, t.Timing.Period)
+
 	s := t.Timing.Schedule.Anchored(taskstate.Instant(anchor))
 	if _, ok := s.Next(taskstate.Instant(decided)); !ok {
 		return // it would be after the schedule's end
@@ -104,6 +116,7 @@ func (p *plan) anchorAnew(t *taskstate.Task) {
 	if !p.fits(t, 2, 2*roomForTask(t)) {
 		return
 	}
+
 	p.changeEntry(t, func(c *entryChange) { c.anchor = anchor })
 }
 

@@ -22,6 +22,7 @@ func (p *plan) skipFrozen(t *taskstate.Task, upTo int64) bool {
 	if !p.fits(t, 3, 2*roomForTask(t)) {
 		return false
 	}
+
 	s := t.Schedule()
 	first, last, count, _ := s.Missed(taskstate.Instant(t.Next-1), taskstate.Instant(t.LastDue(upTo)), 1)
 	if count > 0 {
@@ -29,9 +30,12 @@ func (p *plan) skipFrozen(t *taskstate.Task, upTo int64) bool {
 		if count > 1 {
 			run.Last, run.Count = task.At(last), count
 		}
+
 		p.skip(t, run, task.ReasonFrozen)
 		p.move(t, last.UnixMilli())
 	}
+
 	p.lookAfterCommit(t)
+
 	return true
 }

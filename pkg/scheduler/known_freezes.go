@@ -35,5 +35,6 @@ func (e *Engine) learn(is *store.FreezeRecord) {
 		e.freezes.learned.Store(&learnedFreezes{instead: mod, is: is})
 		return
 	}
+
 	e.freezes.learned.Store(nil) // who follows them is ahead
 }

@@ -25,6 +25,7 @@ func (s *knownRecords) task(name string) *taskstate.Task {
 		t = &taskstate.Task{Text: strings.Clone(name), NameLen: uint16(len(name)), At: -1}
 		s.tasks[t.Text] = t
 	}
+
 	return t
 }
 

@@ -27,9 +27,11 @@ func (l *line) wait(t *taskstate.Task) bool {
 	}
 
 	live.InLine = true
+
 	if len(l.tasks) == 0 {
 		l.turn = time.Time{}
 	}
+
 	l.tasks = append(l.tasks, t)
 
 	return true
@@ -56,11 +58,13 @@ func (l *line) next() *taskstate.Task {
 		if l.tasks = l.tasks[1:]; len(l.tasks) == 0 {
 			l.tasks = nil
 		}
+
 		if t.Activity != nil && t.Activity.InLine {
 			t.Activity.InLine = false
 			return t
 		}
 	}
+
 	return nil
 }
 
@@ -71,6 +75,7 @@ func (s *shardState) grantTokens(now time.Time) {
 	if len(l.tasks) == 0 || now.Before(l.turn) && l.turn.Sub(now) <= pace.LongestTurn { // more: the clock was set back
 		return
 	}
+
 	var again time.Duration
 	l.granted, again = s.tokens.Turn(now)
 	l.turn = now.Add(again)
@@ -81,6 +86,7 @@ func (s *shardState) grantTokens(now time.Time) {
 		}
 		s.look(t)
 	}
+
 	if len(l.tasks) == 0 {
 		s.tokens.Leave()
 	}

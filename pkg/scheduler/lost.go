@@ -69,6 +69,7 @@ func (s *shardState) wantsReading(t *taskstate.Task, a *taskstate.Attempt, now t
 		if !known && instance != "" {
 			return false, false, instance
 		}
+
 		ripe = dead
 	}
 
@@ -93,12 +94,15 @@ func (s *shardState) sighted(r reading, v store.Sighting, now, read time.Time) {
 		}
 	case watch.Since.IsZero():
 		s.wakeAt(now.Add(s.clearedAfter))
+
 		if v.NodePresent { // its record has not come to us
 			return
 		}
+
 		if v.Err != nil {
 			s.notify(notice{kind: attemptUnreadable, task: r.t.FullName(), run: r.a.Run, err: v.Err})
 		}
+
 		watch.Held, watch.Unreadable, watch.Since = v.Held, v.Err, read
 	case v.NodePresent || v.Mod != watch.Held.Mod:
 		r.a.Watch = nil

@@ -37,6 +37,7 @@ func (p *plan) pickPart(t *taskstate.Task, index int, q *taskstate.Waiting) (*ta
 	if w.Strategy == task.StrategyHash {
 		w.Key += "/" + strconv.Itoa(index)
 	}
+
 	return p.pickFor(t, w)
 }
 
@@ -53,6 +54,7 @@ func (p *plan) looksForNodes(t *taskstate.Task) {
 	if until, suspect := p.s.placement.SuspectUntil(p.now); suspect {
 		p.s.wakeAt(until)
 	}
+
 	if t.Policy.Selector.Compares() {
 		p.s.wakeAt(p.now.Add(lookForFacts))
 	}

@@ -127,6 +127,7 @@ func (p *plan) idle() bool { return p.commit.Empty() }
 // committed takes into memory what the commit has written, at revision rev.
 func (s *shardState) committed(p *plan, rev int64) {
 	s.known, s.mark = rev, p.commit.Watermark
+
 	switch {
 	case len(p.popped) == 0: // it says nothing of edits
 	case p.keepWatermark:
@@ -146,6 +147,7 @@ func (s *shardState) committed(p *plan, rev int64) {
 			c.entry.apply(c.task, rev)
 		}
 	}
+
 	for _, e := range p.effects {
 		e.apply(s, rev, p.now)
 	}
@@ -155,6 +157,7 @@ func (s *shardState) committed(p *plan, rev int64) {
 		s.ticked(t)
 		s.decided(t)
 	}
+
 	for i := range p.changes {
 		c := &p.changes[i]
 		if c.entry != nil {
@@ -164,10 +167,12 @@ func (s *shardState) committed(p *plan, rev int64) {
 		}
 
 		c.task.Failed = 0
+
 		if len(s.stubborn) > 0 {
 			delete(s.stubborn, c.task.FullName())
 		}
 	}
+
 	for t := range s.uncovered {
 		if s.covered(t) {
 			delete(s.uncovered, t)
@@ -177,6 +182,7 @@ func (s *shardState) committed(p *plan, rev int64) {
 	for _, t := range p.looksAfterCommit {
 		s.look(t)
 	}
+
 	s.notices = append(s.notices, p.notices...)
 
 	p.commit = nil // it may be large, and the next plan may be long in coming
@@ -186,6 +192,7 @@ func (s *shardState) committed(p *plan, rev int64) {
 // changed is looked at again.
 func (s *shardState) abandoned(p *plan) {
 	p.giveBack()
+
 	for _, t := range p.joined {
 		s.look(t)
 	}
@@ -193,6 +200,7 @@ func (s *shardState) abandoned(p *plan) {
 	for _, t := range p.popped {
 		s.due.Set(t, t.Next)
 	}
+
 	for i := range p.changes {
 		s.look(p.changes[i].task)
 	}
@@ -215,11 +223,13 @@ func (p *plan) admit(t *taskstate.Task, room bool) bool {
 	if alone && p.changed(t) == nil && len(p.changes) > 0 || !room {
 		p.full = true
 	}
+
 	if p.full {
 		return false
 	}
 
 	p.changeOf(t)
+
 	if alone {
 		p.full = true // nobody after it
 	}
@@ -239,8 +249,10 @@ func (p *plan) uncovered() (owed bool) {
 		p.commit.Watermark.Seen = max(s.mark.Seen, s.seenUpTo())
 		return false
 	}
+
 	seen, mark := s.seenUpTo(), s.mark.Time.UnixMilli()
 	upTo := min(mark, p.now.UnixMilli()) // the clock of an earlier owner may have been ahead of ours
+
 	for _, t := range slices.SortedFunc(maps.Keys(s.uncovered), byCreation) {
 		done := false
 		if t.DueAt() <= upTo {
@@ -248,11 +260,14 @@ func (p *plan) uncovered() (owed bool) {
 			next := t.After(t.LastDue(upTo))
 			done = p.decideLateTicks(t, upTo) && (next == 0 || t.Due(next) > mark)
 		}
+
 		if !done {
 			seen = min(seen, t.Create-1)
 		}
 	}
+
 	p.commit.Watermark.Seen = max(s.mark.Seen, seen)
+
 	return owed
 }
 
@@ -268,16 +283,20 @@ func (p *plan) behind() (any bool) {
 	if !p.s.anyBehind(now) {
 		return false
 	}
+
 	p.s.due.InOrder(func(t *taskstate.Task) bool {
 		if t.DueAt() > now {
 			return false
 		}
+
 		if t.IsBehind(now) {
 			any = true
 			return p.decideLateTicks(t, now) || !p.full
 		}
+
 		return true
 	})
+
 	return any
 }
 
@@ -290,7 +309,9 @@ func (s *shardState) anyBehind(now int64) bool {
 	if s.due.AnyUpTo(now, func(t *taskstate.Task) bool { return t.IsBehind(now) }) {
 		return true
 	}
+
 	s.onTime = now
+
 	return false
 }
 
@@ -304,14 +325,17 @@ func (p *plan) ticks() {
 		if all = p.tick(t); !all {
 			break
 		}
+
 		tick := t.Next
 		s.due.Set(t, 0)
 		t.Next = tick
 		p.popped = append(p.popped, t)
 	}
+
 	if len(p.popped) == 0 || p.keepWatermark {
 		return
 	}
+
 	p.commit.Moves(s.revised)
 	mark, last := &p.commit.Watermark, p.popped[len(p.popped)-1]
 	if mark.Time, mark.Last = task.At(p.now), ""; !all {
@@ -322,9 +346,11 @@ func (p *plan) ticks() {
 // waiting looks at what waits, and at attempts that want something.
 func (p *plan) waiting() {
 	s := p.s
+
 	if p.full {
 		return
 	}
+
 	looks := s.takeLooks()
 	for i, t := range looks {
 		t.Looked = false
@@ -332,15 +358,19 @@ func (p *plan) waiting() {
 		p.queue(t)
 		p.forgetParts(t)
 		p.followUp(t)
+
 		if p.full {
 			for _, rest := range looks[i+1:] {
 				rest.Looked = false
 			}
+
 			for _, rest := range looks[i:] {
 				s.look(rest)
 			}
+
 			return
 		}
+
 		s.drop(t)
 	}
 }

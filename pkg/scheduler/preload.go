@@ -41,16 +41,20 @@ func (e *Engine) Preload(ctx context.Context, shard int, loaded func()) error {
 		e.mu.Unlock()
 		return fmt.Errorf("shard %d is being loaded already", shard)
 	}
+
 	e.preloads[shard] = p
 	e.mu.Unlock()
+
 	defer func() {
 		e.mu.Lock()
 		if e.preloads[shard] == p {
 			delete(e.preloads, shard)
 		}
 		e.mu.Unlock()
+
 		close(p.handed)
 	}()
+
 	return p.run(ctx, loaded)
 }
 
@@ -59,35 +63,43 @@ func (p *preload) run(ctx context.Context, loaded func()) error {
 	select {
 	case w.e.ahead <- struct{}{}:
 		p.leave = func() { <-w.e.ahead; p.leave = func() {} }
+
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-p.wanted:
 		return nil
 	}
+
 	w.becomeStandby()
 	// It goes on when this call has ended, if the shard is handed over.
 	f := follow(context.WithoutCancel(ctx), func(ctx context.Context, apply func(store.ShardBatch) error) {
 		_ = w.e.cfg.Store.FollowStandbyShard(ctx, w.shard, p.tellsWatermark, apply) // ends with ctx
 	})
+
 	for {
 		select {
 		case <-ctx.Done():
 			p.leave()
 			f.end()
 			w.e.metrics.ahead.WithLabelValues("dropped").Inc()
+
 			return ctx.Err()
 		case <-p.wanted:
 			p.leave()
+
 			if !w.firstPageApplied { // nothing is gained yet, and a load at the opening's revision is simpler
 				f.end()
 				return nil
 			}
+
 			p.handed <- f
+
 			return nil
 		case b := <-f.batches:
 			if b.First && w.firstPageApplied {
 				w.becomeStandby() // it may have missed something: from the beginning
 			}
+
 			if w.applyBatch(b) == nil && b.Reset && !b.More {
 				p.leave()
 				w.loadWatermark(b)
@@ -114,15 +126,19 @@ func (e *Engine) take(shard int) *preload {
 	p := e.preloads[shard]
 	delete(e.preloads, shard)
 	e.mu.Unlock()
+
 	if p == nil {
 		return nil
 	}
+
 	close(p.wanted)
 	f := <-p.handed
 	if f == nil {
 		return nil
 	}
+
 	p.w.preloaded, p.w.stopTellingWatermark = f, p.watermarkMuted
+
 	return p
 }
 
@@ -147,11 +163,14 @@ const catchUpTimeout = 2 * time.Second
 // serveLoaded opens a shard that is loaded already, or nearly, and serves it.
 func (w *worker) serveLoaded(ctx context.Context, f *following) error {
 	defer f.end()
+
 	scan, err := w.openLoaded(ctx, f.batches)
 	if err != nil {
 		return err
 	}
+
 	w.e.metrics.ahead.WithLabelValues("used").Inc()
+
 	return w.loop(ctx, f.batches, scan)
 }
 
@@ -162,21 +181,27 @@ func (w *worker) openLoaded(ctx context.Context, batches <-chan store.ShardBatch
 	if err != nil {
 		return nil, err
 	}
+
 	w.e.metrics.opens.Inc()
 	w.noteOpening(mark)
 	w.noteProgress()
+
 	if scan, err = w.e.scans.Ask(ctx); err != nil {
 		return nil, err
 	}
+
 	w.becomeOwner()
+
 	if err := w.followUntil(ctx, batches, rev); err != nil {
 		return nil, err
 	}
+
 	close(w.stopTellingWatermark)
 
 	// The next ticks were found by an older watermark, the one that was loaded. (serve sets it before it loads.)
 	w.setWatermark(mark)
 	w.known = rev
+
 	return scan, nil
 }
 
@@ -192,6 +217,7 @@ func (w *worker) becomeOwner() {
 func (w *worker) followUntil(ctx context.Context, batches <-chan store.ShardBatch, rev int64) error {
 	quiet := time.NewTimer(catchUpTimeout)
 	defer quiet.Stop()
+
 	for !w.watermarkKnown || w.applied < rev {
 		select {
 		case <-ctx.Done():
@@ -203,12 +229,16 @@ func (w *worker) followUntil(ctx context.Context, batches <-chan store.ShardBatc
 			if err := w.applyBatch(b); err != nil {
 				return err
 			}
+
 			w.noteProgress()
+
 			if b.Reset && !b.More {
 				w.loadWatermark(b)
 			}
+
 			quiet.Reset(catchUpTimeout)
 		}
 	}
+
 	return nil
 }

@@ -10,8 +10,10 @@ func (p *plan) end(t *taskstate.Task, q *taskstate.Waiting, state task.State, re
 	if !p.fits(t, 2, 2*roomForRecord) {
 		return false
 	}
+
 	p.commit.GuardEntry(t.FullName(), t.Mod)
 	p.finish(t, q, state, reason)
+
 	return true
 }
 

@@ -33,12 +33,14 @@ func (p *plan) skip(t *taskstate.Task, run task.Run, reason string) {
 	if !run.Last.IsZero() {
 		now.last = run.Last.UnixMilli()
 	}
+
 	before := p.s.skippedSpans[t]
 	extends := before != nil && before.reason == reason && before.generation == t.Generation && before.last < now.first
 	if extends {
 		now.first, now.created, now.trigger, now.message, now.due = before.first, before.created, before.trigger, before.message, before.due
 		now.count += before.count
 	}
+
 	record := p.newRun(t, now.first, task.RunID(taskstate.Instant(now.first), t.UID()), now.trigger)
 	record.DueAt = now.due // as it was: a schedule that counts from the last end knows that tick no more
 	record.State, record.Reason, record.Message, record.Attempt = task.Skipped, reason, now.message, 0
@@ -46,10 +48,12 @@ func (p *plan) skip(t *taskstate.Task, run task.Run, reason string) {
 	if now.count > 1 {
 		record.Last, record.Count = task.At(taskstate.Instant(now.last)), now.count
 	}
+
 	effect := ticksSkipped{task: t, record: &record, span: &now}
 	if extends {
 		effect.extends = before.mod
 	}
+
 	p.add(effect)
 	p.counts.skipped += max(run.Count, 1)
 }
@@ -69,6 +73,7 @@ func (p *plan) miss(t *taskstate.Task, m tickpolicy.MissedTicks) {
 	if m.Count > 1 {
 		r.Last, r.Count = task.At(m.Last), m.Count
 	}
+
 	r.Message = p.s.opening.evidence(m.Reason, p, t)
 	p.commit.Record(t.Ref(p.s.shard), r)
 	p.counts.missed += m.Count
@@ -91,6 +96,7 @@ func (s *shardState) noteOpening(mark record.Watermark, now time.Time) {
 // evidence says in words why ticks were missed.
 func (o opening) evidence(reason string, p *plan, t *taskstate.Task) string {
 	at := func(t time.Time) string { return task.At(t).Format(time.RFC3339Nano) }
+
 	switch reason {
 	case task.ReasonNoOwner:
 		text := fmt.Sprintf("%s opened shard %d at %s", p.s.node, p.s.shard, at(o.at))
@@ -103,6 +109,7 @@ func (o opening) evidence(reason string, p *plan, t *taskstate.Task) string {
 	case task.ReasonDeadline:
 		return fmt.Sprintf("decided at %s, and start_deadline is %s; %s", at(p.now), task.Duration(t.Policy.Deadline), o.since(p))
 	}
+
 	return fmt.Sprintf("decided at %s; %s", at(p.now), o.since(p))
 }
 

@@ -33,8 +33,10 @@ func (w *worker) readAttempts(ctx context.Context, now time.Time) error {
 			}
 			cleared[instance] = dead
 		}
+
 		readings, _ = w.readings(now, cleared)
 	}
+
 	if len(readings) == 0 {
 		return nil
 	}
@@ -46,6 +48,7 @@ func (w *worker) readAttempts(ctx context.Context, now time.Time) error {
 
 	found, err := w.e.cfg.Store.Sightings(ctx, keys)
 	read := w.e.cfg.Now() // after the reading, not before
+
 	for i, v := range found {
 		if !v.Gone { // else the watch will tell how it ended
 			w.sighted(readings[i], v, now, read)

@@ -20,6 +20,7 @@ func (w *worker) readHistories(ctx context.Context, now int64) {
 	if len(w.unread) == 0 {
 		return
 	}
+
 	some := slices.SortedFunc(maps.Keys(w.unread), taskstate.ByName)
 	some = some[:min(len(some), store.HistoriesAtOnce)]
 	refs := make([]record.Ref, len(some))
@@ -27,6 +28,7 @@ func (w *worker) readHistories(ctx context.Context, now int64) {
 		delete(w.unread, t)
 		refs[i] = t.Ref(w.shard)
 	}
+
 	list, err := w.readRecords(ctx, some, refs)
 	if err != nil {
 		w.log.Debug("could not read histories", zap.Error(err))
@@ -35,6 +37,7 @@ func (w *worker) readHistories(ctx context.Context, now int64) {
 		}
 		return
 	}
+
 	for _, s := range list {
 		s.Conclude(now)
 		w.look(s.Task())
@@ -46,12 +49,14 @@ func (w *worker) readRecords(ctx context.Context, of []*taskstate.Task, refs []r
 	if err != nil {
 		return nil, err
 	}
+
 	list := make([]*taskstate.HistoryReader, len(of))
 	for i, t := range of {
 		own := slices.DeleteFunc(keys[i], func(ev store.ShardEvent) bool { return t.Orphan(ev.Run) })
 		slices.SortFunc(own, func(a, b store.ShardEvent) int { return cmp.Or(cmp.Compare(b.Mod, a.Mod), cmp.Compare(b.Key, a.Key)) })
 		list[i] = taskstate.NewHistoryReader(t, rev, own)
 	}
+
 	for want := 1; ; want *= 4 {
 		var page []string
 		var of []*taskstate.HistoryReader
@@ -60,15 +65,18 @@ func (w *worker) readRecords(ctx context.Context, of []*taskstate.Task, refs []r
 				page, of = append(page, ev.Key), append(of, s)
 			}
 		}
+
 		if len(page) == 0 {
 			return list, nil
 		}
+
 		// At the revision of the list: a record that has been trimmed since then would
 		// be missing, and an older end would be taken for the last one.
 		events, err := w.e.cfg.Store.RecordsAt(ctx, page, rev)
 		if err != nil {
 			return nil, err
 		}
+
 		for i, ev := range events {
 			of[i].Take(ev)
 		}

@@ -59,17 +59,21 @@ func (r *recaller) run(ctx context.Context) error {
 // recall reads page by page what a worker is to know.
 func (r *recaller) recall(ctx context.Context, w *worker) error {
 	opening := w.openings.Load()
+
 	for after := ""; ; {
 		page, next, _, err := r.store.DeadKeys(ctx, w.shard, after)
 		if err != nil {
 			return err
 		}
+
 		found := recollection{opening: opening, failing: map[string]*failure{}, more: next != ""}
+
 		for some := range slices.Chunk(newestOfEach(page), store.HistoriesAtOnce) {
 			if err := r.read(ctx, some, found.failing); err != nil {
 				return err
 			}
 		}
+
 		if !r.tell(ctx, w, &found) || next == "" {
 			return ctx.Err()
 		}
@@ -89,6 +93,7 @@ func (r *recaller) tell(ctx context.Context, w *worker, found *recollection) boo
 			return false
 		}
 	}
+
 	return false
 }
 
@@ -101,6 +106,7 @@ func newestOfEach(page []store.ShardEvent) (list []store.ShardEvent) {
 			list[n-1] = ev
 		}
 	}
+
 	return list
 }
 
@@ -114,10 +120,12 @@ func (r *recaller) read(ctx context.Context, dead []store.ShardEvent, into map[s
 	for i, ev := range dead {
 		refs[i], keys[i] = ev.Ref, ev.Key
 	}
+
 	histories, rev, err := r.store.HistoriesOf(ctx, refs)
 	if err != nil {
 		return err
 	}
+
 	for i := range dead {
 		later := slices.DeleteFunc(histories[i], func(ev store.ShardEvent) bool { return ev.Mod <= dead[i].Mod })
 		slices.SortFunc(later, func(a, b store.ShardEvent) int { return cmp.Compare(b.Mod, a.Mod) })
@@ -125,30 +133,36 @@ func (r *recaller) read(ctx context.Context, dead []store.ShardEvent, into map[s
 			keys = append(keys, ev.Key)
 		}
 	}
+
 	// At the revision of the lists: records of which a trim deletes some meanwhile
 	// would tell of another last end.
 	now, err := r.store.RecordsAt(ctx, keys, rev) // of a task's, the newest first, and its dead run before all of them
 	if err != nil {
 		return err
 	}
+
 	settled := map[string]bool{}
 	for _, ev := range now[len(dead):] {
 		e := taskstate.End{Mod: ev.Mod, State: record.StateOf(ev.Value)}
 		if ev.Deleted || settled[ev.Task] || !e.Ran() {
 			continue
 		}
+
 		settled[ev.Task] = true
 		if run, err := record.DecodeEnded(ev.ShardKey, ev.Value); err == nil && e.Failed() {
 			into[ev.Task] = failureOf(ev.Mod, run, 2)
 		}
 	}
+
 	for _, ev := range now[:len(dead)] {
 		if ev.Deleted || settled[ev.Task] {
 			continue
 		}
+
 		if w, err := record.DecodeWaiting(ev.ShardKey, ev.Value); err == nil {
 			into[ev.Task] = failureOf(ev.Mod, w.Run, 1)
 		}
 	}
+
 	return nil
 }

@@ -46,9 +46,11 @@ func newReconciler(e *Engine) *reconciler {
 	if r.period == 0 {
 		r.period = defaultReconcile
 	}
+
 	if e.cfg.Registerer != nil {
 		e.cfg.Registerer.MustRegister(r.repairs)
 	}
+
 	return r
 }
 
@@ -57,15 +59,18 @@ func (r *reconciler) run(ctx context.Context) error {
 	for {
 		workers := r.workers()
 		pause := r.period / time.Duration(len(workers)+1)
+
 		for _, w := range workers {
 			if !clock.Sleep(ctx, jittered(pause)) {
 				return ctx.Err()
 			}
 			r.shard(ctx, w)
 		}
+
 		if !clock.Sleep(ctx, jittered(pause)) {
 			return ctx.Err()
 		}
+
 		r.runs(ctx, r.workers())
 	}
 }
@@ -78,18 +83,22 @@ func jittered(d time.Duration) time.Duration {
 func (r *reconciler) workers() []*worker {
 	r.e.mu.Lock()
 	defer r.e.mu.Unlock()
+
 	var list []*worker
 	for _, w := range r.e.workers {
 		if w.serving.Load() {
 			list = append(list, w)
 		}
 	}
+
 	slices.SortFunc(list, func(a, b *worker) int { return a.shard - b.shard })
+
 	for w := range r.searched {
 		if r.e.workers[w.shard] != w {
 			delete(r.searched, w)
 		}
 	}
+
 	return list
 }
 
@@ -101,7 +110,9 @@ func (r *reconciler) shard(ctx context.Context, w *worker) {
 		r.log.Debug("could not reconcile a shard", zap.Int("shard", w.shard), zap.Error(err))
 		return
 	}
+
 	w.ask(review{keys: keys, shard: true, rev: rev})
+
 	if opening := w.openings.Load(); r.searched[w] != opening {
 		if r.history(ctx, w) {
 			r.searched[w] = opening
@@ -114,15 +125,18 @@ func (r *reconciler) runs(ctx context.Context, workers []*worker) {
 	if len(workers) == 0 {
 		return
 	}
+
 	all, rev, err := r.e.cfg.Store.ScanActive(ctx)
 	if err != nil {
 		r.log.Debug("could not reconcile the active runs", zap.Error(err))
 		return
 	}
+
 	byShard := map[int][]store.ActiveKey{}
 	for _, k := range all {
 		byShard[k.Ref.Shard] = append(byShard[k.Ref.Shard], k)
 	}
+
 	for _, w := range workers {
 		w.ask(review{runs: byShard[w.shard], active: true, rev: rev})
 	}

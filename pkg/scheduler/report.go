@@ -13,6 +13,7 @@ func (w *worker) report() {
 		if n.run != "" {
 			about = append(about, zap.String("run", n.run))
 		}
+
 		if n.err != nil {
 			about = append(about, zap.Error(n.err))
 		}

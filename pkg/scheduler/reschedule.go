@@ -13,15 +13,18 @@ func (s *shardState) nextUndecided(t *taskstate.Task) int64 {
 		until, _ := t.Silence()
 		after = max(after, until)
 	}
+
 	covered := s.covered(t)
 	if covered && mark > after {
 		// The watermark's own instant may be decided for some tasks only.
 		after = max(after, t.LastDue(mark-1))
 	}
+
 	tick := t.After(after)
 	if covered && tick != 0 && s.mark.Decided(task.At(taskstate.Instant(t.Due(tick))), t.FullName()) {
 		return t.After(tick)
 	}
+
 	return tick
 }
 
@@ -30,16 +33,21 @@ func (s *shardState) reschedule(t *taskstate.Task) {
 	if !s.watermarkKnown {
 		return // when the watermark is known, all are
 	}
+
 	tick := int64(0)
 	if t.Fires() {
 		tick = s.nextUndecided(t)
 	}
+
 	delete(s.uncovered, t)
+
 	if tick == 0 {
 		s.due.Set(t, 0)
 		return
 	}
+
 	s.put(t, tick)
+
 	if !s.covered(t) && t.DueAt() <= s.mark.Time.UnixMilli() {
 		s.uncovered[t] = struct{}{}
 	}

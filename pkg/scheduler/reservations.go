@@ -39,7 +39,9 @@ func (r *reservations) takeToken(t *taskstate.Task, now time.Time) bool {
 		l.granted--
 		r.granted++
 	}
+
 	r.tokens++
+
 	return true
 }
 
@@ -54,6 +56,7 @@ func (r *reservations) giveBack() {
 	for _, n := range r.reserved {
 		r.placement.Release(n.Name)
 	}
+
 	if r.tokens > 0 {
 		r.pace.Return(r.tokens)
 	}

@@ -50,6 +50,7 @@ func (w *worker) review(ctx context.Context, r review) error {
 	default:
 		return w.reviewHistory(ctx, r.history)
 	}
+
 	return nil
 }
 
@@ -75,6 +76,7 @@ func (w *worker) repairDoubts(ctx context.Context, r review) error {
 		w.doubts = differences{}
 		return w.repairRecords(ctx, d)
 	}
+
 	d := w.runDoubts
 	w.runDoubts = differences{}
 	return w.repairRuns(ctx, d)
@@ -94,6 +96,7 @@ func (w *worker) repairRecords(ctx context.Context, d differences) error {
 		if !ok {
 			continue
 		}
+
 		ev := store.ShardEvent{ShardKey: sk, Key: key, Task: sk.Ref.String(), Mod: mod}
 		if mod > 0 && w.lacks(&ev) || mod == 0 && w.has(&ev) {
 			keys = append(keys, key)
@@ -102,23 +105,29 @@ func (w *worker) repairRecords(ctx context.Context, d differences) error {
 			}
 		}
 	}
+
 	if len(keys) == 0 {
 		return nil
 	}
+
 	keys = slices.AppendSeq(keys, maps.Keys(beside))
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
 	slices.Reverse(keys) // entries before what waits
+
 	events, err := w.e.cfg.Store.RecordsNow(ctx, keys)
 	if err != nil {
 		return w.postponed(err)
 	}
+
 	entries := map[string]int64{} // by task: the mod revision, if it is there
 	for _, ev := range events {
 		mod, doubted := d.records[ev.Key]
+
 		if ev.Kind == record.KindEntry && !ev.Deleted {
 			entries[ev.Task] = ev.Mod
 		}
+
 		t := w.tasks[ev.Task]
 		switch {
 		case !doubted:
@@ -134,6 +143,7 @@ func (w *worker) repairRecords(ctx context.Context, d differences) error {
 			w.apply(store.ShardBatch{Events: []store.ShardEvent{ev}})
 		}
 	}
+
 	return nil
 }
 
@@ -147,25 +157,31 @@ func (w *worker) repairRuns(ctx context.Context, d differences) error {
 			keys = append(keys, w.runKey(d.of[i], a))
 		}
 	}
+
 	for _, k := range d.there {
 		if w.attemptOf(k) == nil {
 			keys = append(keys, k.RunKey)
 		}
 	}
+
 	if len(keys) == 0 {
 		return nil
 	}
+
 	found, err := w.e.cfg.Store.Sightings(ctx, keys)
 	if err != nil {
 		return w.postponed(err)
 	}
+
 	if len(ended) > 0 { // an attempt that ended with a retry leaves the run active
 		if err := w.readQueue(ctx); err != nil {
 			return w.postponed(err)
 		}
 	}
+
 	for at, v := range found {
 		k := keys[at]
+
 		if i, ok := ended[at]; ok {
 			if a := d.gone[i]; v.Gone || a.Create != 0 && v.Create != a.Create {
 				w.repaired("an end", k.Run)
@@ -173,6 +189,7 @@ func (w *worker) repairRuns(ctx context.Context, d differences) error {
 			}
 			continue
 		}
+
 		if i := slices.IndexFunc(d.there, func(o store.ActiveKey) bool { return o.RunKey == k }); !v.Gone && d.there[i].Create == v.Create && w.attemptOf(d.there[i]) == nil {
 			w.repaired("an attempt", k.Run)
 			t := w.task(k.Ref.String())
@@ -181,6 +198,7 @@ func (w *worker) repairRuns(ctx context.Context, d differences) error {
 			w.look(t)
 		}
 	}
+
 	return nil
 }
 
@@ -194,24 +212,30 @@ func (w *worker) reviewHistory(ctx context.Context, page []store.ShardEvent) err
 		if t := w.tasks[ev.Task]; ev.Mod > w.applied || t != nil && !t.Orphan(ev.Run) {
 			continue
 		}
+
 		key := w.keys.Entry(ev.Ref)
 		if orphans[key] == nil {
 			entries = append(entries, key)
 		}
+
 		orphans[key] = append(orphans[key], ev)
 	}
+
 	if len(entries) == 0 {
 		return nil
 	}
+
 	found, err := w.e.cfg.Store.RecordsNow(ctx, entries)
 	if err != nil {
 		return w.postponed(err)
 	}
+
 	n := 0
 	for _, e := range found {
 		if !e.Deleted && w.parts.Split(e.Value) != nil {
 			continue // of an entry that cannot be read nobody knows
 		}
+
 		for _, ev := range orphans[e.Key] {
 			if e.Deleted || !task.RunBelongs(ev.Run, string(w.parts.UID)) {
 				w.purges[ev.Key] = ev.Mod
@@ -219,9 +243,11 @@ func (w *worker) reviewHistory(ctx context.Context, page []store.ShardEvent) err
 			}
 		}
 	}
+
 	if n > 0 {
 		w.log.Info("deleting what the history holds of tasks that are no more", zap.Int("records", n))
 	}
+
 	return nil
 }
 

@@ -41,6 +41,7 @@ func (w *worker) learnRevised(ctx context.Context, mod int64) error {
 
 	patience := time.NewTimer(revisedPatience)
 	defer patience.Stop()
+
 	for !told() {
 		select {
 		case <-ctx.Done():
@@ -88,12 +89,15 @@ func (w *worker) readRevised(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	for i := range entries {
 		if ev := &entries[i]; !ev.Deleted {
 			w.applyEntry(ev)
 		}
 	}
+
 	w.setRevised(revised, rev)
 	w.readAhead = readAhead{applied: w.applied, at: rev}
+
 	return nil
 }

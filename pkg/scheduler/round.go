@@ -20,6 +20,7 @@ func (w *worker) round(ctx context.Context) error {
 
 	wallClock := w.e.cfg.Now()
 	now := wallClock.Truncate(time.Millisecond)
+
 	// A clock that was set back would put what waits off for as long.
 	// (wallClock, not now: a wake-up between two milliseconds would be waited for
 	// without a pause.)
@@ -27,20 +28,27 @@ func (w *worker) round(ctx context.Context) error {
 		w.wakes, w.looked = time.Time{}, wallClock
 		w.lookAtAll()
 	}
+
 	w.grantTokens(wallClock)
+
 	// Not now: what is cut to milliseconds has lost its monotonic reading, and
 	// a step of the clock must not shorten a wait.
 	if err := w.watchAttempts(ctx, wallClock); err != nil {
 		return err
 	}
+
 	w.lookAtRested(now.UnixMilli())
+
 	for conflicts := 0; ; {
 		w.readHistories(ctx, now.UnixMilli())
+
 		if !w.wants(now) {
 			return nil
 		}
+
 		p := w.plan(now)
 		w.e.ttlDeleter.AskAll(p.deletions, w.poke)
+
 		if p.idle() {
 			p.commit = nil
 			if len(w.unread) > 0 {
@@ -48,17 +56,21 @@ func (w *worker) round(ctx context.Context) error {
 			}
 			return nil
 		}
+
 		if err := w.e.cfg.May(); err != nil {
 			w.abandoned(p)
 			return fmt.Errorf("%w: %w", task.ErrFenced, err)
 		}
+
 		began := time.Now()
 		rev, err := w.e.cfg.Store.Commit(ctx, p.commit)
 		w.e.metrics.commit.Observe(time.Since(began).Seconds())
 		w.e.metrics.commits.WithLabelValues(result(err)).Inc()
+
 		if p.commit.ResolvedAs != "" {
 			w.e.metrics.settled.WithLabelValues(p.commit.ResolvedAs).Inc()
 		}
+
 		var conflict *store.Conflict
 		switch {
 		case err == nil:
@@ -66,6 +78,7 @@ func (w *worker) round(ctx context.Context) error {
 			w.observe(p)
 			w.noteProgress()
 			conflicts = 0
+
 			if w.comesDue(now) {
 				return nil // of what is left, a thousand parts may be, each of which takes a commit
 			}
@@ -73,9 +86,11 @@ func (w *worker) round(ctx context.Context) error {
 			if conflict.Freezes != nil {
 				w.e.learn(conflict.Freezes)
 			}
+
 			if err := w.rejected(p, conflict, now); err != nil {
 				return err
 			}
+
 			if conflict.Revised != nil {
 				if err := w.learnRevised(ctx, *conflict.Revised); err != nil {
 					return err
@@ -84,12 +99,15 @@ func (w *worker) round(ctx context.Context) error {
 					continue // after a few of them the next commit does not compare it
 				}
 			}
+
 			if conflicts++; conflicts == maxConflictsPerRound {
 				// Records change faster than we commit: see first what is new.
 				w.wakeAt(now)
+
 				if !clock.Sleep(ctx, 20*time.Millisecond) {
 					return ctx.Err()
 				}
+
 				return nil
 			}
 		case errors.Is(err, task.ErrUnavailable):
@@ -97,9 +115,11 @@ func (w *worker) round(ctx context.Context) error {
 			w.abandoned(p)
 			w.log.Debug("commit refused", zap.Error(err))
 			w.wakeAt(now.Add(time.Second))
+
 			if !clock.Sleep(ctx, 250*time.Millisecond) {
 				return ctx.Err()
 			}
+
 			return nil
 		default:
 			w.abandoned(p)
@@ -111,6 +131,7 @@ func (w *worker) round(ctx context.Context) error {
 // observe counts what a plan has decided. Its commit has succeeded.
 func (w *worker) observe(p *plan) {
 	w.e.metrics.decided(p.counts)
+
 	if skipped := p.counts.skipped + p.counts.missed; skipped > 0 || len(p.claims) > 0 {
 		w.e.recent.AddDecided(p.now, skipped, p.lateness)
 	}
@@ -142,5 +163,6 @@ func result(err error) string {
 	case errors.Is(err, store.ErrMoved):
 		return "moved"
 	}
+
 	return "error"
 }

@@ -95,6 +95,7 @@ func (s *shardState) release() {
 			s.placement.Release(a.Node)
 		}
 	}
+
 	s.tokens.Leave()
 
 	// All that holds many tasks: the board may know the worker when its shard is long another's.

@@ -35,19 +35,23 @@ func (w *worker) noteProgress() {
 func (e *Engine) Stalled(now time.Time, age time.Duration) (shards []int, all error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	for id, w := range e.workers {
 		since := w.undecided.Load()
 		if since == 0 || now.Sub(time.UnixMilli(since)) <= age || e.quiet(&w.progress) <= age {
 			continue
 		}
+
 		if w.serving.Load() { // others wait for their turn to load, or for the scan
 			shards = append(shards, id)
 		}
+
 		if quiet := e.quiet(&e.progress); quiet > age {
 			all = fmt.Errorf("shard %d has an undecided tick of %s, and no shard was committed to for %s", id,
 				task.At(time.UnixMilli(since)).Format(time.RFC3339), quiet.Round(time.Second))
 		}
 	}
+
 	return shards, all
 }
 
@@ -73,6 +77,7 @@ func (e *Engine) beat(ctx context.Context) error {
 		e.mu.Lock()
 		e.beats.Add(1)
 		e.mu.Unlock()
+
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

@@ -18,6 +18,7 @@ func (p *plan) deleteExpired(t *taskstate.Task) {
 	if t.Policy.TTL == 0 || t.Timing.Manual || t.Next != 0 || !t.Idle() || p.changesEntry(t) {
 		return
 	}
+
 	now := p.now.UnixMilli()
 	since, over := t.Over(now)
 	if !over {
@@ -26,22 +27,28 @@ func (p *plan) deleteExpired(t *taskstate.Task) {
 		}
 		return
 	}
+
 	if until := since + t.Policy.TTL; now < until {
 		p.s.rest(t, until)
 		return
 	}
+
 	if !t.EnsurePast().Known {
 		p.s.needHistory(t)
 		return
 	}
+
 	if until := max(since, t.Past.Ended) + t.Policy.TTL; now < until {
 		p.s.rest(t, until)
 		return
 	}
+
 	p.s.rest(t, now+ttlDeletionRetry.Milliseconds())
+
 	if t.BeingDeleted() {
 		return
 	}
+
 	b := &retention.Deletion{Fences: p.s.fences, Ref: t.Ref(p.s.shard), Mod: t.Mod, Tombstone: record.Tombstone{
 		UID: t.UID(), Generation: int64(t.Generation), DeletedAt: task.At(p.now), DeletedBy: ttlDeletedBy,
 		Why: "its schedule had ended, and its ttl of " + task.Duration(time.Duration(t.Policy.TTL)*time.Millisecond).String() + " was over",

@@ -12,9 +12,11 @@ func (s *shardState) loadWatermark(b store.ShardBatch) {
 		if b.Events[i].Kind != record.KindWatermark {
 			continue
 		}
+
 		if mark, err := record.DecodeWatermark(b.Events[i].Value); err == nil {
 			s.setWatermark(mark)
 		}
+
 		return
 	}
 }
@@ -31,6 +33,7 @@ func (s *shardState) setWatermark(mark record.Watermark) {
 		}
 		return
 	}
+
 	// A tick after the watermark is the next one still, whether the watermark
 	// covers its task now or did before.
 	for _, t := range s.due.UpTo(mark.Time.UnixMilli()) {

@@ -58,6 +58,7 @@ func newWorker(e *Engine, shard int, f store.Fences) *worker {
 	}}
 	w.progress.at.Store(int64(time.Since(e.made)))
 	w.undecided.Store(e.cfg.Now().UnixMilli())
+
 	return w
 }
 
@@ -95,11 +96,14 @@ func (w *worker) run(ctx context.Context) error {
 func (w *worker) serveUntilStopped(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+
 	w.stop.Store(&stop)
 	err := w.serve(ctx)
+
 	if cause := context.Cause(ctx); errors.Is(cause, errStalled) {
 		return cause
 	}
+
 	return err
 }
 
@@ -131,11 +135,13 @@ func (w *worker) serve(ctx context.Context) error {
 		w.preloaded = nil
 		return w.serveLoaded(ctx, p)
 	}
+
 	w.reset()
 	mark, rev, err := w.e.cfg.Store.Open(ctx, w.shard, w.fences)
 	if err != nil {
 		return err
 	}
+
 	w.e.metrics.opens.Inc()
 	w.noteProgress()
 	w.mark, w.known = mark, rev
@@ -147,19 +153,24 @@ func (w *worker) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	leave, err := w.e.loads.begin(ctx)
 	if err != nil {
 		return err
 	}
+
 	f := follow(ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
 		_ = w.e.cfg.Store.FollowShard(ctx, w.shard, rev, apply) // ends with ctx
 	})
+
 	defer f.end()
+
 	err = w.load(ctx, f.batches)
 	leave()
 	if err != nil {
 		return err
 	}
+
 	if w.applied > rev {
 		// rev was compacted away, and the shard loaded as it was later: the ends in
 		// between are not told, so the scan must have begun after them.
@@ -167,6 +178,7 @@ func (w *worker) serve(ctx context.Context) error {
 			return err
 		}
 	}
+
 	return w.loop(ctx, f.batches, scan)
 }
 
@@ -203,6 +215,7 @@ func (w *worker) load(ctx context.Context, batches <-chan store.ShardBatch) erro
 			more = b.More
 		}
 	}
+
 	return nil
 }
 
@@ -212,8 +225,10 @@ func (w *worker) applyBatch(b store.ShardBatch) error {
 	if b.First && w.firstPageApplied {
 		return errReload
 	}
+
 	w.firstPageApplied = true
 	w.apply(b)
+
 	return nil
 }
 
@@ -241,6 +256,7 @@ func follow(ctx context.Context, how func(ctx context.Context, apply func(store.
 			}
 		})
 	}()
+
 	return f
 }
 
@@ -268,9 +284,11 @@ func (w *worker) loop(ctx context.Context, batches <-chan store.ShardBatch, scan
 			}
 		case keys := <-scan:
 			scan, scanned = nil, true
+
 			if err := w.applyScan(ctx, keys[w.shard]); err != nil {
 				return err
 			}
+
 			w.serving.Store(true)
 			w.e.recalls.ask(w)
 		case r := <-w.reviews:
@@ -295,6 +313,7 @@ func (w *worker) loop(ctx context.Context, batches <-chan store.ShardBatch, scan
 		if err := w.round(ctx); err != nil {
 			return err
 		}
+
 		timer.Reset(w.sleepFor())
 	}
 }
@@ -319,16 +338,19 @@ func (w *worker) readQueue(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	for i := range queue {
 		if t := w.tasks[queue[i].Task]; t == nil || t.Orphan(queue[i].Run) {
 			continue
 		}
+
 		if queue[i].Kind == record.KindPart {
 			w.applyPart(&queue[i])
 		} else {
 			w.applyQueued(&queue[i], w.e.cfg.Now())
 		}
 	}
+
 	return nil
 }
 
@@ -351,19 +373,24 @@ func (w *worker) sleepFor() time.Duration {
 	now := w.e.cfg.Now()
 	sleep := maxIdleSleep
 	w.undecided.Store(0)
+
 	if len(w.due) > 0 {
 		due := w.due[0].DueAt()
 		w.undecided.Store(due)
 		sleep = min(sleep, taskstate.Instant(due).Sub(now))
 	}
+
 	if !w.wakes.IsZero() {
 		sleep = min(sleep, w.wakes.Sub(now))
 	}
+
 	if w.restUntil != 0 {
 		sleep = min(sleep, taskstate.Instant(w.restUntil).Sub(now))
 	}
+
 	if len(w.line.tasks) > 0 {
 		sleep = min(sleep, w.line.turn.Sub(now))
 	}
+
 	return max(sleep, 0)
 }

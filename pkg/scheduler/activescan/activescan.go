@@ -42,6 +42,7 @@ func (s *Scanner) Ask(ctx context.Context) (<-chan map[int][]store.ActiveKey, er
 func (s *Scanner) Run(ctx context.Context) error {
 	for {
 		var waiting []chan map[int][]store.ActiveKey
+
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -50,6 +51,7 @@ func (s *Scanner) Run(ctx context.Context) error {
 		}
 
 		timer := time.NewTimer(gather)
+
 		for more := true; more; {
 			select {
 			case a := <-s.asks:

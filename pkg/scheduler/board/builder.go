@@ -59,6 +59,7 @@ func (s *Builder) Add(g *Summary) {
 	for reason, n := range g.Waiting {
 		sum.Waiting[reason] += n
 	}
+
 	take(&s.soon, g.Soon)
 	take(&s.late, g.Late)
 	take(&s.runs, g.Runs)
@@ -90,6 +91,7 @@ func (s *Builder) Fill(p *task.BoardPart) {
 		since, _ := task.TimeOfRunID(q.Run)
 		p.Waits = append(p.Waits, task.BoardWait{Namespace: namespace, Task: name, Run: q.Run, Reason: q.Reason, Since: task.At(since), NotBefore: q.NotBefore})
 	}
+
 	for _, f := range s.fails.Sorted() {
 		namespace, name, _ := strings.Cut(f.Task, "/")
 		p.Failing = append(p.Failing, task.BoardFailing{Namespace: namespace, Task: name, Run: f.Run, State: f.State, Reason: f.Reason,
@@ -106,6 +108,7 @@ func tickList(seen []Tick) []task.BoardTick {
 			list[i].DueAt = task.At(time.UnixMilli(s.At))
 		}
 	}
+
 	return list
 }
 
@@ -114,10 +117,12 @@ func runList(seen []Run) []task.BoardRun {
 	for i, s := range seen {
 		namespace, name, _ := strings.Cut(s.Task, "/")
 		tick, _ := task.TimeOfRunID(s.Run)
+
 		list[i] = task.BoardRun{Namespace: namespace, Task: name, Run: s.Run, Node: s.Node, ScheduledTime: task.At(tick), Ending: s.Ending}
 		if s.Known {
 			list[i].Since = task.At(time.UnixMilli(s.Since))
 		}
 	}
+
 	return list
 }

@@ -39,6 +39,7 @@ func (r *Recent) at(now time.Time) *recentCounts {
 	if s.number != number {
 		*s = recentCounts{number: number}
 	}
+
 	return s
 }
 

@@ -47,9 +47,11 @@ func (g *Summary) AgedTo(now int64) *Summary {
 	for late < len(g.Soon) && g.Soon[late].At <= line {
 		late++
 	}
+
 	aged := *g
 	aged.Late = append(slices.Clone(g.Late), g.Soon[:late]...)
 	aged.Soon, aged.Overdue = g.Soon[late:], g.Overdue+late
+
 	return &aged
 }
 
@@ -103,6 +105,7 @@ func FirstWait(a, b Waiting) int {
 		}
 		return 1
 	}
+
 	return cmp.Or(strings.Compare(a.Run, b.Run), strings.Compare(a.Task, b.Task)) // ids begin with their time
 }
 
@@ -127,9 +130,11 @@ func (f *First[T]) Add(v T) bool {
 	if f.full && f.before(v, f.items[f.most-1]) >= 0 {
 		return false
 	}
+
 	if f.items = append(f.items, v); len(f.items) >= 2*f.most+16 {
 		f.items, f.full = f.Sorted(), true
 	}
+
 	return true
 }
 

@@ -38,6 +38,7 @@ func (c *Cache[T]) Get(text []byte) (*T, error) {
 
 	c.byText[own] = weak.Make(v)
 	runtime.AddCleanup(v, c.forget, own)
+
 	return v, nil
 }
 

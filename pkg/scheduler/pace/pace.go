@@ -46,6 +46,7 @@ func (l *Limiter) Snapshot(now time.Time) (tokens float64, lines int) {
 	defer l.mu.Unlock()
 
 	l.bucket.fill(now, rate)
+
 	return l.bucket.level, len(l.turns)
 }
 
@@ -66,11 +67,13 @@ func (s *Share) Take(now time.Time) bool {
 	defer l.mu.Unlock()
 
 	l.bucket.fill(now, rate)
+
 	if l.bucket.level < enough {
 		return false
 	}
 
 	l.bucket.level--
+
 	return true
 }
 
@@ -95,6 +98,7 @@ func (s *Share) Turn(now time.Time) (n int, again time.Duration) {
 	defer l.mu.Unlock()
 
 	l.bucket.fill(now, rate)
+
 	if !slices.Contains(l.turns, s) {
 		l.turns = append(l.turns, s)
 	}

@@ -54,8 +54,10 @@ func NewFleet(self string, local func() int) *Fleet {
 func (f *Fleet) Set(nodes []task.Node) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	clear(f.nodes)
 	clear(f.able)
+
 	f.taking, f.hashes = f.taking[:0], f.hashes[:0]
 	for _, n := range nodes {
 		f.nodes[n.Name] = &n
@@ -64,10 +66,13 @@ func (f *Fleet) Set(nodes []task.Node) {
 			f.taking = append(f.taking, &n)
 		}
 	}
+
 	slices.SortFunc(f.taking, func(a, b *task.Node) int { return strings.Compare(a.Name, b.Name) })
+
 	for _, n := range f.taking {
 		f.hashes = append(f.hashes, mix(hash(n.Name)))
 	}
+
 	for name, s := range f.suspect {
 		if n := f.nodes[name]; n == nil || n.Revision != s.session {
 			delete(f.suspect, name)
@@ -79,6 +84,7 @@ func (f *Fleet) Set(nodes []task.Node) {
 func (f *Fleet) Present(name string) (*task.Node, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	n, ok := f.nodes[name]
 	return n, ok
 }
@@ -119,11 +125,13 @@ func (f *Fleet) Suspect(node string, session int64, now time.Time) {
 func (f *Fleet) SuspectUntil(now time.Time) (until time.Time, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	for _, s := range f.suspect {
 		if s.until.After(now) && (!ok || s.until.Before(until)) {
 			until, ok = s.until, true
 		}
 	}
+
 	return until, ok
 }
 
@@ -138,6 +146,7 @@ func (f *Fleet) fit(n *task.Node, w *Want, now time.Time) bool {
 			delete(f.suspect, n.Name)
 		}
 	}
+
 	if w.elsewhere && (n.Name == w.Avoid || !f.free(n)) {
 		return false
 	}

@@ -39,11 +39,13 @@ func (f *Fleet) Reserve(w Want, now time.Time) (*task.Node, bool) {
 	if n == nil {
 		n = f.pick(&w, now)
 	}
+
 	if n == nil {
 		return nil, false
 	}
 
 	f.given[n.Name]++
+
 	return n, true
 }
 
@@ -69,6 +71,7 @@ func (f *Fleet) pick(w *Want, now time.Time) *task.Node {
 		return f.random(w, now)
 	case task.StrategyWeighted:
 		return f.drawn(w, now, func(n *task.Node) float64 { return float64(max(n.Weight, 1)) })
+
 	case task.StrategyLeastLoaded:
 		return f.leastLoaded(w, now)
 	case task.StrategyHash:
@@ -81,6 +84,7 @@ func (f *Fleet) pick(w *Want, now time.Time) *task.Node {
 		}
 		return f.ofTwo(w, now)
 	}
+
 	return f.auto(w, now)
 }
 
@@ -102,6 +106,7 @@ func (f *Fleet) ofTwo(w *Want, now time.Time) *task.Node {
 	if b := f.draw(w, now, a); b != nil && f.load(b) < f.load(a) {
 		return b
 	}
+
 	return a
 }
 
@@ -114,6 +119,7 @@ func (f *Fleet) draw(w *Want, now time.Time, but *task.Node) *task.Node {
 			return n
 		}
 	}
+
 	var drawn *task.Node
 	found := 0
 	for _, n := range f.taking {
@@ -123,6 +129,7 @@ func (f *Fleet) draw(w *Want, now time.Time, but *task.Node) *task.Node {
 			}
 		}
 	}
+
 	return drawn
 }
 
@@ -141,6 +148,7 @@ func (f *Fleet) next(w *Want, now time.Time) *task.Node {
 			full = n
 		}
 	}
+
 	return full
 }
 
@@ -162,6 +170,7 @@ func (f *Fleet) random(w *Want, now time.Time) *task.Node {
 			return n
 		}
 	}
+
 	return f.drawn(w, now, func(*task.Node) float64 { return 1 })
 }
 
@@ -170,21 +179,26 @@ func (f *Fleet) random(w *Want, now time.Time) *task.Node {
 func (f *Fleet) drawn(w *Want, now time.Time, weight func(*task.Node) float64) *task.Node {
 	var drawn, full *task.Node
 	var sum, sumFull float64
+
 	for _, n := range f.taking {
 		if !f.fit(n, w, now) {
 			continue
 		}
+
 		of, to := &sum, &drawn
 		if !f.free(n) {
 			of, to = &sumFull, &full
 		}
+
 		if *of += weight(n); rand.Float64()**of < weight(n) {
 			*to = n
 		}
 	}
+
 	if drawn == nil {
 		return full
 	}
+
 	return drawn
 }
 
@@ -197,6 +211,7 @@ func (f *Fleet) leastLoaded(w *Want, now time.Time) *task.Node {
 		if !f.fit(n, w, now) {
 			continue
 		}
+
 		load := f.load(n) + busy(n)
 		switch {
 		case best == nil || load < least:
@@ -207,6 +222,7 @@ func (f *Fleet) leastLoaded(w *Want, now time.Time) *task.Node {
 			}
 		}
 	}
+
 	return best
 }
 
@@ -218,6 +234,7 @@ func busy(n *task.Node) float64 {
 	if !known || n.Facts.CPUs == 0 {
 		return 0
 	}
+
 	const steps = 4
 	return math.Floor(steps*load/float64(max(n.Facts.CPUs, n.Facts.HostCPUs))) / steps
 }
@@ -236,6 +253,7 @@ func (f *Fleet) first(w *Want, now time.Time) *task.Node {
 			full = n
 		}
 	}
+
 	return full
 }
 
@@ -246,11 +264,13 @@ func (f *Fleet) hashed(w *Want, now time.Time) *task.Node {
 	var best *task.Node
 	var most uint64
 	key := hash(w.Key)
+
 	for i, n := range f.taking {
 		if score := mix(key ^ f.hashes[i]); (best == nil || score > most) && f.fit(n, w, now) {
 			best, most = n, score
 		}
 	}
+
 	return best
 }
 

@@ -21,6 +21,7 @@ func (f *Fleet) Rank(w Want, now time.Time) []string {
 	f.mu.Lock()
 	var free, full []ranked
 	turn := f.turn(&w)
+
 	for i, n := range f.taking {
 		by := f.rank(&w, i, turn)
 		switch {
@@ -32,15 +33,18 @@ func (f *Fleet) Rank(w Want, now time.Time) []string {
 		}
 	}
 	f.mu.Unlock()
+
 	var names []string
 	for _, list := range [][]ranked{free, full} {
 		// Of those that are alike any may be first: else all tasks would begin with the same.
 		rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 		slices.SortStableFunc(list, func(a, b ranked) int { return cmp.Compare(a.by, b.by) })
+
 		for _, r := range list {
 			names = append(names, r.name)
 		}
 	}
+
 	return names
 }
 
@@ -48,6 +52,7 @@ func (f *Fleet) Rank(w Want, now time.Time) []string {
 // less than 0: it gets none. turn is whose turn it is.
 func (f *Fleet) rank(w *Want, i, turn int) float64 {
 	n := f.taking[i]
+
 	switch w.Strategy {
 	case task.StrategyRoundRobin:
 		return float64((i - turn + len(f.taking)) % len(f.taking))
@@ -62,6 +67,7 @@ func (f *Fleet) rank(w *Want, i, turn int) float64 {
 	case task.StrategyFirst:
 		return float64(slices.Index(w.Order, n.Name))
 	}
+
 	return f.load(n)
 }
 
@@ -70,10 +76,13 @@ func (f *Fleet) rank(w *Want, i, turn int) float64 {
 func (f *Fleet) ReserveNamed(name string, secret bool, now time.Time) (*task.Node, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	n, ok := f.able[name]
 	if !ok || !f.fit(n, &Want{Secret: secret}, now) {
 		return nil, false
 	}
+
 	f.given[name]++
+
 	return n, true
 }

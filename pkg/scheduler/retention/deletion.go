@@ -72,6 +72,7 @@ func (u *Deleter) Pending() <-chan *Deletion { return u.line }
 // Run deletes until ctx ends.
 func (u *Deleter) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
+
 	for range deletersAtOnce {
 		g.Go(func() error {
 			for {
@@ -84,6 +85,7 @@ func (u *Deleter) Run(ctx context.Context) error {
 			}
 		})
 	}
+
 	return g.Wait()
 }
 
@@ -96,12 +98,15 @@ func (u *Deleter) Delete(ctx context.Context, b *Deletion) {
 	for try := 0; try < maxDeletionTries && errors.Is(err, task.ErrConflict); try++ { // the watermark moves all the time
 		err = u.store.ExpireTask(ctx, b.Fences, b.Ref, b.Mod, b.Tombstone)
 	}
+
 	b.over.Store(true)
 	b.then()
+
 	if err != nil {
 		u.log.Debug("could not delete a task that is over", zap.String("task", b.Ref.String()), zap.Error(err))
 		return
 	}
+
 	u.count()
 	u.log.Info("deleted a task that is over", zap.String("task", b.Ref.String()))
 }

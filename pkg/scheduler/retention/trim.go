@@ -39,9 +39,11 @@ func surplus(past []store.Past, h task.History) (gone []store.Past) {
 		if p.Late {
 			continue
 		}
+
 		if len(stay) < h.Keep && (newest || !p.Succeeded || h.Record != task.RecordFailures) {
 			stay[p.ID] = true
 		}
+
 		newest = false
 	}
 

@@ -61,6 +61,7 @@ func (t *Trimmer) Pending() <-chan Trim { return t.line }
 // Run trims until ctx ends.
 func (t *Trimmer) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
+
 	for range trimmersAtOnce {
 		g.Go(func() error {
 			for {
@@ -75,6 +76,7 @@ func (t *Trimmer) Run(ctx context.Context) error {
 			}
 		})
 	}
+
 	return g.Wait()
 }
 
@@ -83,17 +85,21 @@ func (t *Trimmer) Trim(ctx context.Context, job Trim) error {
 	if job.Dead {
 		return t.store.TrimDead(ctx, job.Fences, job.Ref)
 	}
+
 	past, err := t.store.History(ctx, job.Ref, job.History.Record == task.RecordFailures)
 	if err != nil {
 		return err
 	}
+
 	past = slices.DeleteFunc(past, func(p store.Past) bool { return !task.RunBelongs(p.Run(), job.UID) })
 	gone := surplus(past, job.History)
 	if job.Before != 0 {
 		gone = slices.DeleteFunc(gone, func(p store.Past) bool { return p.Mod >= job.Before })
 	}
+
 	if len(gone) == 0 {
 		return nil
 	}
+
 	return t.store.TrimHistory(ctx, job.Fences, job.Ref, gone)
 }

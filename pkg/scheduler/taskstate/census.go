@@ -23,6 +23,7 @@ type Census struct {
 // Count puts t among its kind.
 func (c *Census) Count(t *Task) {
 	is := Ticking
+
 	switch {
 	case !t.Present:
 		is = Absent
@@ -40,6 +41,7 @@ func (c *Census) Count(t *Task) {
 	if is == Paused {
 		until, ends = t.Silence()
 	}
+
 	if !ends {
 		delete(c.until, t)
 		return
@@ -48,6 +50,7 @@ func (c *Census) Count(t *Task) {
 	if c.until == nil {
 		c.until = map[*Task]int64{}
 	}
+
 	c.until[t] = until
 }
 

@@ -31,6 +31,7 @@ func (h *Heap) Pop() any {
 	(*h)[last] = nil
 	*h = (*h)[:last]
 	t.At = -1
+
 	return t
 }
 
@@ -63,12 +64,14 @@ func (h Heap) InOrder(visit func(*Task) bool) {
 	if len(h) == 0 {
 		return
 	}
+
 	next := &frontier{of: h, places: []int{0}}
 	for len(next.places) > 0 {
 		i := heap.Pop(next).(int)
 		if !visit(h[i]) {
 			return
 		}
+
 		for child := 2*i + 1; child <= 2*i+2 && child < len(h); child++ {
 			heap.Push(next, child)
 		}
@@ -89,6 +92,7 @@ func (f *frontier) Pop() any {
 	last := len(f.places) - 1
 	i := f.places[last]
 	f.places = f.places[:last]
+
 	return i
 }
 
@@ -98,6 +102,7 @@ func (h *Heap) Set(t *Task, next int64) {
 	if next != 0 {
 		t.delay = int32(t.Due(next) - next)
 	}
+
 	switch {
 	case next == 0 && t.At >= 0:
 		heap.Remove(h, int(t.At))

@@ -54,6 +54,7 @@ func (s *HistoryReader) Wants(most int) []store.ShardEvent {
 		if slices.ContainsFunc(s.ends, func(e End) bool { return e.State == task.Succeeded }) || InARow(0, s.ends) >= t.Policy.PauseAfter {
 			return nil
 		}
+
 		for n < min(most, len(s.keys)) && s.keys[n].Mod > t.Own().Counted {
 			n++
 		}
@@ -61,6 +62,7 @@ func (s *HistoryReader) Wants(most int) []store.ShardEvent {
 
 	page := s.keys[:n]
 	s.keys, s.read = s.keys[n:], true
+
 	return page
 }
 
@@ -94,7 +96,9 @@ func (s *HistoryReader) Conclude(now int64) {
 		// known, its ttl and its period begin now.
 		last = now
 	}
+
 	p.setEnded(last, now)
+
 	if len(s.keys) > 0 && s.keys[0].Mod > s.t.Own().Counted {
 		// Those read are enough. What had failed before does not add to them: among what was
 		// not read something may have succeeded.

@@ -10,19 +10,23 @@ func (t *Task) Doing() (d tickpolicy.Activity) {
 	if t.Activity == nil {
 		return d
 	}
+
 	d.Active = t.Attempts()
 	for _, q := range t.Activity.Queue {
 		if task.IsPart(q.ID) || t.Orphan(q.ID) {
 			continue
 		}
+
 		if !q.UnderWay() {
 			d.All++
 		}
+
 		switch {
 		case q.DispatchedBefore():
 			d.Begun++
 		case q.Trigger != task.TriggerManual:
 			d.Ticks++
+
 			switch q.Reason {
 			case task.ReasonCatchUp:
 				d.Late++
@@ -31,6 +35,7 @@ func (t *Task) Doing() (d tickpolicy.Activity) {
 			}
 		}
 	}
+
 	return d
 }
 
@@ -39,12 +44,14 @@ func (t *Task) Replacer(expired func(*Waiting) bool) *Waiting {
 	if t.Policy == nil || t.Policy.Overlap != task.OverlapReplace {
 		return nil
 	}
+
 	for i := len(t.Queue()) - 1; i >= 0; i-- {
 		q := t.Queue()[i]
 		if q.Trigger != task.TriggerManual && !q.DispatchedBefore() && q.Reason == task.ReasonOverlap && !expired(q) {
 			return q
 		}
 	}
+
 	return nil
 }
 
@@ -66,6 +73,7 @@ func (t *Task) NewestReason() string {
 			return q.Reason
 		}
 	}
+
 	return task.ReasonOverlap
 }
 

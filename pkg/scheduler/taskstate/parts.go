@@ -19,11 +19,14 @@ func (t *Task) CountEnded(q *Waiting) (ended, succeeded int) {
 		if r.Parent != q.ID {
 			continue
 		}
+
 		ended++
+
 		if r.State == task.Succeeded {
 			succeeded++
 		}
 	}
+
 	return ended, succeeded
 }
 
@@ -33,11 +36,13 @@ func (t *Task) ParentOf(part string) *Waiting {
 	if !is || t.Activity == nil {
 		return nil
 	}
+
 	for _, q := range t.Activity.Queue {
 		if q.ID == id && q.UnderWay() {
 			return q
 		}
 	}
+
 	return nil
 }
 

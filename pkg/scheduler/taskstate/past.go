@@ -50,9 +50,11 @@ func (t *Task) SetOwn(own *task.Own) {
 	if own == nil && t.Past == nil {
 		return
 	}
+
 	if own == nil {
 		own = &task.Own{}
 	}
+
 	t.EnsurePast().Own = *own
 }
 
@@ -102,6 +104,7 @@ func (t *Task) Silence() (until int64, ends bool) {
 	if !ends {
 		return 0, false
 	}
+
 	return at.UnixMilli(), true
 }
 
@@ -111,11 +114,14 @@ func (t *Task) NoteEnd(ev *store.ShardEvent, now int64) {
 	if p == nil || ev.Late || t.Orphan(ev.Run) || p.Studied && ev.Mod <= p.upTo {
 		return
 	}
+
 	r, err := record.DecodeEnded(ev.ShardKey, ev.Value)
 	if err != nil {
 		return // the history reader ignores it, too
 	}
+
 	p.setEnded(r.EndedAt.UnixMilli(), now)
+
 	if p.Studied && t.CountsFailures() {
 		p.Ends = append(p.Ends, End{ev.Mod, r.State})
 	}
@@ -146,6 +152,7 @@ func InARow(failures int, ends []End) int {
 			failures = 0
 		}
 	}
+
 	return failures
 }
 
@@ -174,11 +181,13 @@ func (t *Task) Over(now int64) (since int64, over bool) {
 	case t.After(max(t.From, now)) != 0:
 		return 0, false
 	}
+
 	s := t.Schedule()
 	last, ok := s.LastDue(Instant(now), t.UID())
 	if !ok {
 		return t.From, true
 	}
+
 	return max(t.From, t.Due(last.UnixMilli())), true
 }
 

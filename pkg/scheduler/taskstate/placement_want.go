@@ -22,6 +22,7 @@ func (t *Task) Want() placement.Want {
 			w.Last = t.Past.Turn
 		}
 	}
+
 	return w
 }
 

@@ -128,6 +128,7 @@ func (t *Task) After(at int64) int64 {
 	if !ok {
 		return 0
 	}
+
 	return tick.UnixMilli()
 }
 
@@ -150,11 +151,13 @@ func (t *Task) LastDue(at int64) int64 {
 	if !t.Timing.Jittered {
 		return at
 	}
+
 	s := t.Schedule()
 	tick, ok := s.LastDue(Instant(at), t.UID())
 	if !ok {
 		return 0
 	}
+
 	return tick.UnixMilli()
 }
 
@@ -204,10 +207,12 @@ func (t *Task) NotBefore(q *Waiting) time.Time {
 	if q.Seen == 0 || at.IsZero() || q.UnderWay() {
 		return at
 	}
+
 	latest := Instant(q.Seen).Add(t.Policy.Retry.Wait(max(q.Attempt-1, 1), 1))
 	if at.After(latest.Add(clockSlack)) {
 		return latest
 	}
+
 	return at
 }
 
@@ -270,14 +275,17 @@ func (t *Task) Attempts() int {
 	if t.Activity == nil {
 		return n
 	}
+
 	for _, id := range t.Activity.Unreadable {
 		if t.Orphan(id) {
 			continue
 		}
+
 		if slices.ContainsFunc(t.Activity.Active, func(a *Attempt) bool { parent, _, is := task.ParentOf(a.Run); return is && parent == id }) {
 			n++
 		}
 	}
+
 	return n
 }
 
@@ -308,10 +316,12 @@ func (t *Task) Fires() bool {
 	if !t.Present || t.Bad || t.spent() {
 		return false
 	}
+
 	if t.Paused {
 		_, ends := t.Silence()
 		return ends
 	}
+
 	return true
 }
 

@@ -47,29 +47,37 @@ type Lateness struct {
 // None runs that is past its start deadline.
 func DecideLate(l Lateness, s Ticks, after, upTo, now time.Time) lateDecision {
 	want, oldest := 1, now.Add(-l.Policy.Window.Std())
+
 	switch l.Policy.Policy {
 	case task.MissedAll:
 		want = l.Policy.Limit
 	case task.MissedSkip:
 		oldest = now.Add(-l.Policy.Grace.Std())
 	}
+
 	if expired := now.Add(-l.Deadline); l.Deadline > 0 && expired.After(oldest) {
 		oldest = expired
 	}
+
 	end := s.DueBy(upTo)
 	_, _, count, run := s.Missed(after, end, want)
 	tooOld := s.DueBy(oldest.Add(-1))
 	for len(run) > 0 && !run[0].After(tooOld) {
 		run = run[1:]
 	}
+
 	c := lateDecision{Run: run}
+
 	if int64(len(run)) == count {
 		return c
 	}
+
 	if len(run) > 0 {
 		end = run[0].Add(-1)
 	}
+
 	c.explain(l, s, after, end, now)
+
 	return c
 }
 
@@ -80,17 +88,22 @@ func (c *lateDecision) explain(l Lateness, s Ticks, after, end, now time.Time) {
 		if upTo.After(end) {
 			upTo = end
 		}
+
 		if !upTo.After(after) {
 			return
 		}
+
 		if first, last, n, _ := s.Missed(after, upTo, 0); n > 0 {
 			c.Missed, c.Last = append(c.Missed, MissedTicks{first, last, n, name}), last
 		}
+
 		after = upTo
 	}
+
 	if l.Deadline > 0 {
 		reason(task.ReasonDeadline, s.DueBy(now.Add(-l.Deadline-1)))
 	}
+
 	reason(task.ReasonWindow, s.DueBy(now.Add(-l.Policy.Window.Std()-1)))
 	reason(task.ReasonNoOwner, s.DueBy(l.Opened.Add(-1)))
 	reason(task.ReasonCameToLightLate, end)

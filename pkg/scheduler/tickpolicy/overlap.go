@@ -25,12 +25,14 @@ type OverlapRule struct {
 // NewOverlapRule returns the rule of a task's entry.
 func NewOverlapRule(e task.Entry) OverlapRule {
 	r := OverlapRule{policy: e.Overlap, Most: 1, room: MaxWaiting}
+
 	switch e.Overlap {
 	case task.OverlapAllow:
 		r.Most = e.MaxActive
 	case task.OverlapQueue:
 		r.room, r.Oldest = e.Queue.Room(), e.Queue.Drop == task.DropOldest
 	}
+
 	return r
 }
 
@@ -67,6 +69,7 @@ func (r OverlapRule) DecideTick(d Activity) TickFate {
 	case free && r.passes(d):
 		return Fire
 	}
+
 	return r.DecideWaitingTick(d)
 }
 
@@ -81,6 +84,7 @@ func (r OverlapRule) passes(d Activity) bool {
 	case task.OverlapAllow:
 		return r.Most == 0 || d.Held == 0
 	}
+
 	return true
 }
 
@@ -99,6 +103,7 @@ func (r OverlapRule) DecideWaitingTick(d Activity) TickFate {
 	case r.Oldest:
 		return WaitDropOldest
 	}
+
 	return QueueFull
 }
 
@@ -126,6 +131,7 @@ func (r OverlapRule) Reason(d Activity) string {
 	case r.policy == task.OverlapAllow:
 		return task.ReasonLimit
 	}
+
 	return task.ReasonOverlap
 }
 
@@ -169,5 +175,6 @@ func (r OverlapRule) DecideWaitingRun(c Candidate, replacing bool, active, other
 	case mayStart(r.Most, active, others):
 		return TurnStart
 	}
+
 	return TurnWait
 }
