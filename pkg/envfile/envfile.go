@@ -22,7 +22,7 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.What) }
 
-// Parse reads the variables of a file. A name that stands there twice has the
+// Parse reads the variables of a file. A name that is given twice has the
 // value of the later line. The error is an *Error.
 func Parse(b []byte) (map[string]string, error) {
 	p := parser{rest: string(b), line: 1, values: map[string]string{}}

@@ -101,7 +101,7 @@ func checkGroups(field string, groups []string) error {
 			return err
 		}
 		if slices.Contains(groups[:i], g) {
-			return Invalid(CodeBadValue, at, "%s stands there twice", Quote(g))
+			return Invalid(CodeBadValue, at, "%s is given twice", Quote(g))
 		}
 	}
 

@@ -50,7 +50,7 @@ func TestProcess_RefusesConfinement(t *testing.T) {
 	for fields, want := range map[string]string{
 		`"group": "a b"`:                       `action.process.group: "a b" is not a group's name`,
 		`"groups": [""]`:                       `action.process.groups[0]: is empty`,
-		`"groups": ["a", "a"]`:                 `action.process.groups[1]: "a" stands there twice`,
+		`"groups": ["a", "a"]`:                 `action.process.groups[1]: "a" is given twice`,
 		`"groups": ["a:"]`:                     `action.process.groups[0]: "a:" is not a group's name`,
 		`"umask": "8"`:                         `action.process.umask: "8" is not a umask`,
 		`"umask": "1777"`:                      `action.process.umask: "1777" is not a umask`,

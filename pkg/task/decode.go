@@ -249,7 +249,7 @@ func (c checker) object(t reflect.Type, path string, depth int) error {
 		}
 
 		if seen[key] {
-			return Invalid(CodeDuplicate, at, "stands there twice")
+			return Invalid(CodeDuplicate, at, "is given twice")
 		}
 
 		seen[key] = true

@@ -127,11 +127,11 @@ func (t Target) validateFan() error {
 	many := t.Count == All || t.Count > 1
 	switch {
 	case many && t.Parts > 0:
-		return Invalid(CodeBadValue, "target.parts", "goes not together with target.count: %s: of a count each part has a node of its own", t.Count)
+		return Invalid(CodeBadValue, "target.parts", "cannot be combined with target.count: %s, which gives each part a node of its own", t.Count)
 	case t.Count == All && t.Strategy != StrategyAuto:
-		return Invalid(CodeBadValue, "target.strategy", "%s goes not together with target.count: all, which leaves nothing to choose", t.Strategy)
+		return Invalid(CodeBadValue, "target.strategy", "%s cannot be combined with target.count: all, which leaves nothing to choose", t.Strategy)
 	case t.FansOut() && t.Strategy == StrategySticky:
-		return Invalid(CodeBadValue, "target.strategy", "sticky goes not together with target.parts, nor with target.count: all of them would stick to one node")
+		return Invalid(CodeBadValue, "target.strategy", "sticky cannot be combined with target.parts or target.count: all parts would stick to one node")
 	case many && t.Strategy == StrategyFirst && int(t.Count) > len(t.Order):
 		return Invalid(CodeOutOfRange, "target.count", "%s nodes cannot be had: target.order has %d", t.Count, len(t.Order))
 	case t.Stagger != 0 && !t.FansOut():

@@ -64,7 +64,7 @@ func (t Target) validateStrategy() error {
 			return err
 		}
 		if slices.Contains(t.Order[:i], name) {
-			return Invalid(CodeBadValue, field, "%s stands there twice", Quote(name))
+			return Invalid(CodeBadValue, field, "%s is given twice", Quote(name))
 		}
 	}
 

@@ -50,7 +50,7 @@ func (s Success) validate() error {
 			return err
 		}
 		if slices.Contains(s.ExitCodes[:i], code) {
-			return Invalid(CodeBadValue, field, "%d stands there twice", code)
+			return Invalid(CodeBadValue, field, "%d is given twice", code)
 		}
 	}
 

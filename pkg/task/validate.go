@@ -316,7 +316,7 @@ func (r Retry) validate() error {
 			return err
 		}
 		if slices.Contains(r.On[:i], s) {
-			return Invalid(CodeBadValue, field, "%s stands there twice", Quote(string(s)))
+			return Invalid(CodeBadValue, field, "%s is given twice", Quote(string(s)))
 		}
 	}
 
@@ -330,7 +330,7 @@ func (r Retry) validate() error {
 			return err
 		}
 		if slices.Contains(r.ExitCodes[:i], code) {
-			return Invalid(CodeBadValue, field, "%d stands there twice", code)
+			return Invalid(CodeBadValue, field, "%d is given twice", code)
 		}
 	}
 

@@ -39,10 +39,10 @@ func (f *Files) given(cmd *cobra.Command, words []string) error {
 	f.Scoped = cmd.Flags().Changed("namespace")
 
 	if len(words) > 0 {
-		return failure.Usage("%s is too much", task.Quote(words[0])).WithHint("name files with -f: %s -f %s", cmd.CommandPath(), words[0])
+		return failure.Usage("unexpected argument %s", task.Quote(words[0])).WithHint("name files with -f: %s -f %s", cmd.CommandPath(), words[0])
 	}
 	if len(f.paths) == 0 {
-		return failure.Usage("which file?").WithHint("%s -f FILE|DIR|-", cmd.CommandPath())
+		return failure.Usage("no file is given").WithHint("%s -f FILE|DIR|-", cmd.CommandPath())
 	}
 
 	return nil

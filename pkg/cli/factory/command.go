@@ -20,7 +20,7 @@ func Args(least, most int, what string) cobra.PositionalArgs {
 		case len(args) < least:
 			return failure.Usage("%s: %s is missing", cmd.CommandPath(), what).WithHint("%s", cmd.UseLine())
 		case most >= 0 && len(args) > most:
-			return failure.Usage("%s: %s is too much", cmd.CommandPath(), task.Quote(args[most])).WithHint("%s", cmd.UseLine())
+			return failure.Usage("%s: unexpected argument %s", cmd.CommandPath(), task.Quote(args[most])).WithHint("%s", cmd.UseLine())
 		}
 
 		return nil

@@ -141,7 +141,7 @@ func nameAndCommand(f *factory.Factory, cmd *cobra.Command, words []string) (sel
 	case len(words) == 0:
 		return selection.Ref{}, nil, failure.Usage("%s: the task's name is missing", cmd.CommandPath()).WithHint("%s", cmd.UseLine())
 	case len(words) > 1:
-		return selection.Ref{}, nil, failure.Usage("%s: %s is too much", cmd.CommandPath(), task.Quote(words[1])).
+		return selection.Ref{}, nil, failure.Usage("%s: unexpected argument %s", cmd.CommandPath(), task.Quote(words[1])).
 			WithHint("the command to run goes behind two dashes: carillon task %s %s … -- %s …", cmd.Name(), words[0], words[1])
 	}
 

@@ -241,7 +241,7 @@ func putPairs(p map[string]any, flag, path string, pairs []string) error {
 			return failure.Usage("--%s %s: write key=value, or key- to take it away", flag, task.Quote(pair))
 		}
 		if _, twice := values[k]; twice {
-			return failure.Usage("--%s %s: %s stands there twice", flag, task.Quote(pair), task.Quote(k))
+			return failure.Usage("--%s %s: %s is given twice", flag, task.Quote(pair), task.Quote(k))
 		}
 
 		values[k] = v

@@ -39,7 +39,7 @@ var (
 		"the node owns no shards until it recovers; the other nodes take over its shards",
 		"fix the problem that it names, or drain the node", ""}
 	kindClock = kind{"clock", groupNodes, task.Grave,
-		"a node decides ticks by its own clock: if the clock is ahead, runs start too early, and ticks in between are never decided",
+		"a node decides ticks by its own clock: if the clock is ahead, runs start too early, and ticks in between count as decided without having run",
 		"set the clock of its host (chronyc tracking, timedatectl), then run the audit again", ""}
 	kindLeakedLease = kind{"leaked_lease", groupNodes, task.Mild,
 		"a client keeps a lease alive that no node's record names: a leader key under it can block the election",

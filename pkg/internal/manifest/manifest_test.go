@@ -25,8 +25,8 @@ func TestRead_RefusesFilesThatCannotBeTasks(t *testing.T) {
 		{"unknown field within", "f.yaml", "name: a\nretry:\n  attempts: 2\n  bakoff: 1s\n", "f.yaml:4:3: retry.bakoff: is not a field"},
 		{"unknown field in a list", "f.yaml", "- " + strings.ReplaceAll(strings.TrimSuffix(good, "\n"), "\n", "\n  ") + "\n- name: b\n  shedule: x\n", "f.yaml:5:3: shedule: is not a field"},
 		{"odd case", "f.yaml", "Name: a\n", "f.yaml:1:1: Name: is not a field; did you mean name?"},
-		{"key twice", "f.yaml", "name: a\nlabels:\n  x: y\n  x: z\n", "f.yaml:4:3: x: stands there twice; first on line 3"},
-		{"key twice in the second document", "f.yaml", good + "---\nname: a\nname: b\n", "f.yaml:6:1: name: stands there twice; first on line 5"},
+		{"key twice", "f.yaml", "name: a\nlabels:\n  x: y\n  x: z\n", "f.yaml:4:3: x: is given twice; first on line 3"},
+		{"key twice in the second document", "f.yaml", good + "---\nname: a\nname: b\n", "f.yaml:6:1: name: is given twice; first on line 5"},
 		{"bare star", "f.yaml", "name: a\nschedule: */5 * * * *\n", "f.yaml:2:15: a value that begins with * or @ needs quotes"},
 		{"bare stars", "f.yaml", "name: a\nschedule: * * * * *\n", "f.yaml:2:"},
 		{"bare at", "f.yaml", "name: a\nschedule: @hourly\n", "f.yaml:2:11: a value that begins with * or @ needs quotes"},
@@ -68,8 +68,8 @@ func TestRead_RefusesFilesThatCannotBeTasks(t *testing.T) {
 		{"JSON cut off", "f.json", `{"name": "a",`, "f.json:1:14: the JSON ends too early"},
 		{"JSON with a comma too many", "f.json", "{\n \"name\": \"a\",\n}", "f.json:3:1: "},
 		{"JSON unknown field", "f.json", "{\n  \"name\": \"a\",\n  \"tags\": 1\n}", "f.json:3:3: tags: is not a field"},
-		{"JSON key twice", "f.json", "{\"name\": \"a\",\n \"name\": \"b\"}", "f.json:2:2: name: stands there twice"},
-		{"JSON key twice on stdin", "stdin", "{\"name\": \"a\",\n \"name\": \"b\"}", "stdin:2:2: name: stands there twice"},
+		{"JSON key twice", "f.json", "{\"name\": \"a\",\n \"name\": \"b\"}", "f.json:2:2: name: is given twice"},
+		{"JSON key twice on stdin", "stdin", "{\"name\": \"a\",\n \"name\": \"b\"}", "stdin:2:2: name: is given twice"},
 		{"too much", "f.yaml", strings.Repeat("#", manifest.MaxFile+1), "longer than the 16777216 bytes that are read"},
 	}
 	for _, c := range cases {

@@ -53,7 +53,7 @@ func faultAt(at position, code, field, format string, args ...any) *Error {
 func (n *node) set(p pair) *Error {
 	for _, have := range n.pairs {
 		if have.key == p.key {
-			return faultAt(p.at, task.CodeDuplicate, p.key, "stands there twice; first on line %d", have.at.line)
+			return faultAt(p.at, task.CodeDuplicate, p.key, "is given twice; first on line %d", have.at.line)
 		}
 	}
 

@@ -169,9 +169,9 @@ func (f *field) step(item, text string) (int, error) {
 // backwards says how a range over the end of a day, year or week is written.
 func (f *field) backwards(item string, from, to int) error {
 	if f.names != nil && f.min == 0 && to == 0 {
-		return fmt.Errorf("%s %s runs backwards; did you mean %d-7?", f.name, short(item), from)
+		return fmt.Errorf("%s %s has its bounds in the wrong order; did you mean %d-7?", f.name, short(item), from)
 	}
-	return fmt.Errorf("%s %s runs backwards; to wrap around, write %s,%s", f.name, short(item),
+	return fmt.Errorf("%s %s has its bounds in the wrong order; to wrap around, write %s,%s", f.name, short(item),
 		span(from, f.last()), span(f.min, to))
 }
 

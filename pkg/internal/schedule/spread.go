@@ -130,7 +130,7 @@ func (f *field) spread(item string, hash uint64) (string, error) {
 
 		switch {
 		case low > high:
-			return "", fmt.Errorf("%s %s runs backwards; H takes one range", f.name, short(item))
+			return "", fmt.Errorf("%s %s has its bounds in the wrong order; H takes one range", f.name, short(item))
 		case high > greatest:
 			return "", fmt.Errorf("%s %s is beyond %d, up to which H goes", f.name, short(item), greatest)
 		}
