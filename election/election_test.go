@@ -42,27 +42,34 @@ type candidate struct {
 func (c *candidate) lastLease() clientv3.LeaseID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	for i := len(c.leases) - 1; i >= 0; i-- {
 		if c.leases[i] != 0 {
 			return c.leases[i]
 		}
 	}
+
 	return 0
 }
 
 func campaign(t *testing.T, c *kv.Client, name string, cfg election.Config) *candidate {
 	t.Helper()
 	cand := &candidate{name: name, terms: make(chan election.Term, 100), causes: make(chan error, 100)}
+
 	cfg.Prefix, cfg.Node = prefix, name
 	if cfg.TTL == 0 {
 		cfg.TTL = time.Minute // nobody loses a session because the machine stands still for some seconds
 	}
+
 	cfg.Leases = func(id clientv3.LeaseID) error {
 		cand.mu.Lock()
 		defer cand.mu.Unlock()
+
 		cand.leases = append(cand.leases, id)
+
 		return nil
 	}
+
 	cand.Election = election.New(c, cfg)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -71,11 +78,14 @@ func campaign(t *testing.T, c *kv.Client, name string, cfg election.Config) *can
 			cand.terms <- term
 			<-ctx.Done()
 			cand.causes <- context.Cause(ctx)
+
 			return nil
 		})
 	}()
+
 	cand.end = sync.OnceValue(func() error {
 		cancel()
+
 		select {
 		case err := <-ended:
 			return err
@@ -83,16 +93,19 @@ func campaign(t *testing.T, c *kv.Client, name string, cfg election.Config) *can
 			return errors.New("Run did not return")
 		}
 	})
+
 	t.Cleanup(func() {
 		if err := cand.end(); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", name, err)
 		}
 	})
+
 	return cand
 }
 
 func within[T any](t *testing.T, d time.Duration, what string, c <-chan T) T {
 	t.Helper()
+
 	select {
 	case v := <-c:
 		return v
@@ -105,6 +118,7 @@ func within[T any](t *testing.T, d time.Duration, what string, c <-chan T) T {
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
+
 	for !cond() {
 		if time.Now().After(deadline) {
 			t.Fatalf("not in time: %s", what)
@@ -121,10 +135,12 @@ func keys(t *testing.T, c *kv.Client) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var found []string
 	for _, e := range resp.Kvs {
 		found = append(found, string(e.Key))
 	}
+
 	return found
 }
 
@@ -138,8 +154,10 @@ func lead(t *testing.T, among ...*candidate) (*candidate, election.Term) {
 				leader = c
 			}
 		}
+
 		return leader != nil
 	})
+
 	return leader, within(t, time.Minute, "its term", leader.terms)
 }
 
@@ -149,15 +167,19 @@ func TestElection_OneLeads(t *testing.T) {
 	for i := range 3 {
 		all = append(all, campaign(t, s.Dial(), fmt.Sprintf("n%d", i), election.Config{}))
 	}
+
 	leader, term := lead(t, all...)
 	eventually(t, "three campaigns", func() bool { return len(keys(t, s.Client())) == 3 })
+
 	if want := fmt.Sprintf("%sleader/%x", prefix, leader.lastLease()); term.Fence.Key != want || keys(t, s.Client())[0] != want || term.Node != leader.name {
 		t.Errorf("%s leads with %+v, want key %s", leader.name, term, want)
 	}
+
 	res, err := kv.Direct(s.Client()).Commit(t.Context(), kv.Txn{If: []clientv3.Cmp{term.Fence.Compare()}, Then: []clientv3.Op{clientv3.OpGet(term.Fence.Key)}})
 	if err != nil || !res.Succeeded || string(res.Responses[0].GetResponseRange().Kvs[0].Value) != leader.name {
 		t.Errorf("%+v, %v", res, err)
 	}
+
 	for _, c := range all {
 		if c != leader && (c.Leading() || len(c.terms) > 0) {
 			t.Errorf("%s leads, too", c.name)
@@ -171,18 +193,22 @@ func TestElection_InProcess(t *testing.T) {
 	if _, err := s.Client().Put(t.Context(), prefix+"nodes/a", "behind leader/"); err != nil {
 		t.Fatal(err)
 	}
+
 	a := campaign(t, s.InProcess(), "a", election.Config{})
 	term := within(t, time.Minute, "a's term", a.terms)
 	b := campaign(t, s.InProcess(), "b", election.Config{})
 	eventually(t, "b's campaign", func() bool { return len(keys(t, s.Client())) == 2 })
+
 	select {
 	case cause := <-a.causes:
 		t.Fatalf("a stepped down: %v", cause)
 	case <-time.After(300 * time.Millisecond): // nothing should happen
 	}
+
 	if err := a.end(); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
+
 	if next := within(t, time.Minute, "b's term", b.terms); next.Fence.CreateRevision <= term.Fence.CreateRevision {
 		t.Errorf("term %d follows %d", next.Fence.CreateRevision, term.Fence.CreateRevision)
 	}
@@ -196,28 +222,35 @@ func TestElection_SucceedsARevokedLeader(t *testing.T) {
 	if leader == b {
 		next = a
 	}
+
 	eventually(t, "both campaigns", func() bool { return len(keys(t, s.Client())) == 2 })
+
 	if _, err := s.Client().Revoke(t.Context(), leader.lastLease()); err != nil {
 		t.Fatal(err)
 	}
+
 	// Sooner than the next renewal of the session: the key is watched.
 	if cause := within(t, time.Minute, "the end of the term", leader.causes); !errors.Is(cause, election.ErrLost) {
 		t.Errorf("the cause is %v", cause)
 	}
+
 	following := within(t, time.Minute, "the next term", next.terms)
 	if following.Fence.CreateRevision <= term.Fence.CreateRevision {
 		t.Errorf("term %d follows %d", following.Fence.CreateRevision, term.Fence.CreateRevision)
 	}
+
 	res, err := kv.Direct(s.Client()).Commit(t.Context(), kv.Txn{If: []clientv3.Cmp{term.Fence.Compare()}})
 	if err != nil || res.Succeeded {
 		t.Errorf("the former term's fence still holds: %v", err)
 	}
+
 	eventually(t, "the former leader campaigns again", func() bool { return len(keys(t, s.Client())) == 2 })
 }
 
 func TestElection_StepsDownWhenItsKeyIsTouched(t *testing.T) {
 	s := kvtest.StartServer(t)
 	a := campaign(t, s.Dial(), "a", election.Config{TTL: 10 * time.Minute})
+
 	for name, touch := range map[string]func(key string) error{
 		"deleted":     func(key string) error { _, err := s.Client().Delete(t.Context(), key); return err },
 		"overwritten": func(key string) error { _, err := s.Client().Put(t.Context(), key, "mallory"); return err },
@@ -226,10 +259,12 @@ func TestElection_StepsDownWhenItsKeyIsTouched(t *testing.T) {
 		if err := touch(term.Fence.Key); err != nil {
 			t.Fatal(err)
 		}
+
 		if cause := within(t, time.Minute, "the end of the term", a.causes); !errors.Is(cause, election.ErrLost) {
 			t.Errorf("%s: the cause is %v", name, cause)
 		}
 	}
+
 	term := within(t, time.Minute, "a term", a.terms)
 	if got := keys(t, s.Client()); len(got) != 1 || got[0] != term.Fence.Key {
 		t.Errorf("the keys are %v, want only %s: what was detached from its lease must go, too", got, term.Fence.Key)
@@ -243,14 +278,18 @@ func TestElection_CampaignsAnewWhenItsSessionIsLost(t *testing.T) {
 	within(t, time.Minute, "a's term", a.terms)
 	b := campaign(t, s.Dial(), "b", election.Config{TTL: 2 * time.Second}) // it looks every third of that
 	eventually(t, "b's campaign", func() bool { return len(keys(t, s.Client())) == 2 })
+
 	first := b.lastLease()
 	if _, err := s.Client().Revoke(t.Context(), first); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) { // it may have ended by itself
 		t.Fatal(err)
 	}
+
 	eventually(t, "b's next campaign", func() bool { return b.lastLease() != first && len(keys(t, s.Client())) == 2 })
+
 	if err := a.end(); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
+
 	within(t, time.Minute, "b's term", b.terms)
 }
 
@@ -260,18 +299,24 @@ func TestElection_ResignsWhenItsContextEnds(t *testing.T) {
 	within(t, time.Minute, "a's term", a.terms)
 	b := campaign(t, s.Dial(), "b", election.Config{TTL: 10 * time.Minute})
 	eventually(t, "b's campaign", func() bool { return len(keys(t, s.Client())) == 2 })
+
 	if err := a.end(); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
+
 	within(t, time.Minute, "b's term", b.terms)
+
 	if a.Leading() || len(keys(t, s.Client())) != 1 {
 		t.Errorf("the keys are %v", keys(t, s.Client()))
 	}
+
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	if n := len(a.leases); n != 2 || a.leases[0] == 0 || a.leases[1] != 0 {
 		t.Errorf("the leases told are %x", a.leases)
 	}
+
 	if resp, err := s.Client().TimeToLive(t.Context(), a.leases[0]); err != nil || resp.TTL != -1 {
 		t.Errorf("the lease lives on: %+v, %v", resp, err)
 	}
@@ -309,6 +354,7 @@ func (th *thief) Txn(ctx context.Context) clientv3.Txn {
 	return stolenTxn{Txn: th.KV.Txn(ctx), steal: func() {
 		th.mu.Lock()
 		defer th.mu.Unlock()
+
 		resp, err := th.Get(ctx, prefix+"leader/", clientv3.WithPrefix())
 		if err == nil && len(resp.Kvs) == 1 && th.thefts < 2 {
 			th.thefts++
@@ -330,9 +376,11 @@ func TestElection_BelievesOnlyAConfirmedKey(t *testing.T) {
 	c.KV = th
 	a := campaign(t, c, "a", election.Config{})
 	term := within(t, time.Minute, "a term", a.terms)
+
 	if n := th.count(); n != 2 {
 		t.Errorf("a leads after %d thefts", n)
 	}
+
 	if got := keys(t, s.Client()); len(got) != 1 || got[0] != term.Fence.Key {
 		t.Errorf("a leads with %s, the keys are %v", term.Fence.Key, got)
 	}
@@ -355,9 +403,11 @@ func TestElection_LeadsThoughItsWatchIsDeaf(t *testing.T) {
 	c.Watcher = deafWatcher{c.Watcher}
 	b := campaign(t, c, "b", election.Config{TTL: 2 * time.Second}) // it looks every half of that
 	eventually(t, "b's campaign", func() bool { return len(keys(t, s.Client())) == 2 })
+
 	if err := a.end(); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
+
 	within(t, time.Minute, "b's term", b.terms)
 }
 
@@ -370,14 +420,17 @@ func TestElection_KeepsItsPlaceWhenItsConnectionBreaks(t *testing.T) {
 	b := campaign(t, p.Client(kv.Config{}), "b", election.Config{})
 	eventually(t, "two candidates", func() bool { return len(keys(t, s.Client())) == 2 })
 	place := keys(t, s.Client())[1]
+
 	for range 3 {
 		p.Cut()
 		p.Mend()
 		time.Sleep(200 * time.Millisecond) // for it to give up, if it would
 	}
+
 	if err := a.end(); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
+
 	if term := within(t, time.Minute, "the second term", b.terms); term.Fence.Key != place {
 		t.Errorf("it leads with key %s, it waited with %s", term.Fence.Key, place)
 	}
@@ -389,6 +442,7 @@ func TestElection_ResignsAndBacksOffWhenLeadFails(t *testing.T) {
 	e := election.New(c, election.Config{Prefix: prefix, Node: "a", Logger: zap.New(core)})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+
 	broken := errors.New("broken")
 	var begun []time.Time
 	err := e.Run(ctx, func(context.Context, election.Term) error {
@@ -397,15 +451,19 @@ func TestElection_ResignsAndBacksOffWhenLeadFails(t *testing.T) {
 		}
 		return broken
 	})
+
 	if !errors.Is(err, context.Canceled) || len(begun) != 4 {
 		t.Fatalf("%v after %d terms", err, len(begun))
 	}
+
 	if total := begun[3].Sub(begun[0]); total < 350*time.Millisecond { // half of 100, 200 and 400 ms
 		t.Errorf("four failing terms in %s", total)
 	}
+
 	if n := logs.Len(); n != 3 {
 		t.Errorf("%d failures were logged", n)
 	}
+
 	if got := keys(t, c); len(got) != 0 {
 		t.Errorf("the keys are %v", got)
 	}
@@ -419,9 +477,11 @@ func TestElection_RecoversFromAnOutage(t *testing.T) {
 	a := campaign(t, p.Client(kv.Config{CallTimeout: 500 * time.Millisecond}), "a", election.Config{TTL: time.Second, Logger: zap.New(core)})
 	term := within(t, time.Minute, "a term", a.terms)
 	p.Cut()
+
 	if cause := within(t, time.Minute, "the end of the term", a.causes); !errors.Is(cause, election.ErrLost) {
 		t.Errorf("the cause is %v", cause)
 	}
+
 	// On a machine that stands still a term of a second may be lost, and another won, before the connection is cut.
 	eventually(t, "a failed campaign", func() bool {
 		last := ""
@@ -430,12 +490,16 @@ func TestElection_RecoversFromAnOutage(t *testing.T) {
 				last = l.Message
 			}
 		}
+
 		return last == failed && !a.Leading()
 	})
+
 	time.Sleep(2 * time.Second) // several more attempts, in silence
+
 	if a.Leading() {
 		t.Error("it leads without a lease")
 	}
+
 	silent := false // since it has said so, until it is elected
 	for _, l := range logs.All() {
 		switch {
@@ -447,9 +511,11 @@ func TestElection_RecoversFromAnOutage(t *testing.T) {
 			silent = true
 		}
 	}
+
 	for len(a.terms) > 0 {
 		term = <-a.terms
 	}
+
 	p.Mend()
 	next := within(t, time.Minute, "the next term", a.terms)
 	if next.Fence.CreateRevision <= term.Fence.CreateRevision {
@@ -467,6 +533,7 @@ func TestElection_ALeaderWithNothingBehindItLosesItsTerm(t *testing.T) {
 		}
 		return nil
 	}})
+
 	ctx, cancel := context.WithCancel(t.Context())
 	causes := make(chan error, 100)
 	var wg sync.WaitGroup
@@ -475,11 +542,14 @@ func TestElection_ALeaderWithNothingBehindItLosesItsTerm(t *testing.T) {
 			gone.Store(true)
 			<-ctx.Done()
 			causes <- context.Cause(ctx)
+
 			return nil
 		})
 	})
+
 	defer wg.Wait()
 	defer cancel()
+
 	// On a machine that stands still a term of a second may also end since nothing was renewed.
 	for cause := error(nil); !errors.Is(cause, why); {
 		select {

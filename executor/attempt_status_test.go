@@ -22,36 +22,47 @@ func TestExecutor_Talks(t *testing.T) {
 			a.Checkpoint = "old"
 			a.Retry = task.Retry{Attempts: 2, Factor: 1, On: []task.State{task.Failed}}
 		})
+
 	n.began("began")
 	executortest.Eventually(t, "the checkpoint on record", func() bool { a, _ := n.inbox("report-r1"); return a != nil && a.Checkpoint == "c1" })
+
 	said, ok := n.AttemptStatus("default", "job", "report-r1")
 	if !ok || said.Progress == nil || *said.Progress.Percent != 25 || said.Progress.Text != "a quarter" || said.Results["rows"] != "5" {
 		t.Errorf("it says %+v", said)
 	}
+
 	if all := n.AttemptStatuses(); len(all) != 1 || all[0].Run != "report-r1" {
 		t.Errorf("all say %+v", all)
 	}
+
 	a, _ := n.inbox("report-r1")
 	if w := Next(*a, LostEnd(*a, 1, a.CreatedAt.Time), a.CreatedAt.Time, 0); w != nil {
 		t.Error("a lost attempt is not wanted to be tried again")
 	}
+
 	a.Retry.On = []task.State{task.Lost}
 	if w := Next(*a, LostEnd(*a, 1, a.CreatedAt.Time), a.CreatedAt.Time, 0); w == nil || w.Checkpoint != "c1" {
 		t.Errorf("after a loss: %+v", w)
 	}
+
 	n.touch("on")
 	var w *task.Waiting
 	executortest.Eventually(t, "the next attempt", func() bool { w = n.waits("report-r1"); return w != nil })
+
 	if w.Checkpoint != "c2" || w.Results["rows"] != "5" || w.Progress != nil {
 		t.Errorf("the next attempt has %+v", w.Run)
 	}
+
 	executortest.Eventually(t, "nothing more to hear", func() bool { _, ok := n.AttemptStatus("default", "job", "report-r1"); return !ok })
 
 	n.assign("report-r2", `echo sum=12 >> $CARILLON_STATUS_FILE; echo 'checkpoint x' >> $CARILLON_STATUS_FILE`)
+
 	if r := n.ended("report-r2"); r.Results["sum"] != "12" || r.Checkpoint != "" {
 		t.Errorf("on record is %+v", r)
 	}
+
 	n.stop()
+
 	if _, err := os.Stat(filepath.Join(n.cfg.Dir, "rooms")); !os.IsNotExist(err) {
 		t.Errorf("directories of attempts are left after the end: %v", err)
 	}

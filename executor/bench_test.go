@@ -70,23 +70,28 @@ func BenchmarkExecutor(b *testing.B) {
 func benchmarkExecutor(b *testing.B, action task.Action, guarded bool, setting string) {
 	in := &instant{batches: make(chan store.InboxBatch)}
 	cfg := Config{Node: "n1", Instance: "i1", Slots: 16, Dir: b.TempDir(), Inbox: in}
+
 	groups, err := cgroup.Open(cgroup.Config{Setting: setting, Node: "n1", Instance: "bench"})
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	cfg.Groups = groups
 	ctx, cancel := context.WithCancel(context.Background())
 	guardianEnded := make(chan error, 1)
+
 	if guarded {
 		cfg.Guardian = guardian.NewClient(guardiantest.Config(cfg.Dir))
 		go func() { guardianEnded <- cfg.Guardian.Run(ctx) }()
 	} else {
 		guardianEnded <- nil
 	}
+
 	e, err := New(cfg)
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	done := make(chan error, 1)
 	running, stop := context.WithCancel(ctx)
 	go func() { done <- e.Run(running) }()
@@ -95,6 +100,7 @@ func benchmarkExecutor(b *testing.B, action task.Action, guarded bool, setting s
 	b.ReportAllocs()
 	own, children := executortest.CPU(b, unix.RUSAGE_SELF), executortest.CPU(b, unix.RUSAGE_CHILDREN)
 	b.ResetTimer()
+
 	for i := 0; i < b.N; {
 		rev := int64(2 + 2*i)
 		var put, gone store.InboxBatch
@@ -105,26 +111,33 @@ func benchmarkExecutor(b *testing.B, action task.Action, guarded bool, setting s
 			gone.Events = append(gone.Events, store.InboxEvent{Deleted: true, Mod: rev + 1, Key: a.ID})
 			i++
 		}
+
 		put.Revision, gone.Revision = rev, rev+1
 		in.batches <- put
+
 		for in.finished.Load() < int64(i) { // as a real inbox: gone when finished
 			time.Sleep(100 * time.Microsecond)
 		}
+
 		in.batches <- gone
 	}
+
 	b.StopTimer()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "runs/s")
 	each := func(now, before time.Duration) float64 {
 		return float64(now-before) / float64(b.N) / float64(time.Microsecond)
 	}
+
 	b.ReportMetric(each(executortest.CPU(b, unix.RUSAGE_SELF), own), "own-cpu-µs/op")
 	processes := executortest.CPU(b, unix.RUSAGE_CHILDREN)
 	b.ReportMetric(each(processes, children), "processes-cpu-µs/op")
 	stop()
 	cancel()
+
 	if err := errors.Join(<-done, <-guardianEnded, groups.Close()); err != nil {
 		b.Error(err)
 	}
+
 	if guarded {
 		b.ReportMetric(each(executortest.CPU(b, unix.RUSAGE_CHILDREN), processes), "guardian-cpu-µs/op")
 	}

@@ -16,6 +16,7 @@ import (
 func TestDecide(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	ok := view{now: now, session: 2}
+
 	for name, c := range map[string]struct {
 		a    func(*attempt)
 		v    func(*view)
@@ -84,9 +85,11 @@ func TestDecide(t *testing.T) {
 		a, v := &attempt{Held: &record.Held{}}, ok
 		a.KillGrace = task.Duration(10 * time.Second)
 		c.a(a)
+
 		if c.v != nil {
 			c.v(&v)
 		}
+
 		if got := decide(a, v); got != c.want {
 			t.Errorf("%s: got %d, want %d", name, got, c.want)
 		}
@@ -111,6 +114,7 @@ func TestDecide_NeverStartsWhatItMustNot(t *testing.T) {
 		if decide(a, v) != doReady {
 			return
 		}
+
 		if a.phase != phaseWaiting || a.gone || a.foreign || a.stale || a.busy || a.CancelRequested || v.draining || v.behind || v.frozen || v.overdue ||
 			v.session == 0 || a.session != v.session || a.Mod == a.handBackMod {
 			t.Fatalf("would start %+v in %+v", a, v)
@@ -126,6 +130,7 @@ func TestNext(t *testing.T) {
 	base.LatenessMS = new(int64(5))
 	base.CreatedBy, base.EnvNames = "ann (token k3vq)", []string{"A", "B"}
 	end := base.Run
+
 	end.State, end.Token, end.StartedAt, end.ExitCode, end.OutputTail = task.Failed, 7, task.At(now), new(1), "x"
 	for name, c := range map[string]struct {
 		change func(*task.Assigned, *task.Run)
@@ -151,24 +156,30 @@ func TestNext(t *testing.T) {
 	} {
 		a, r := base, end
 		c.change(&a, &r)
+
 		w := Next(a, r, now, 0.5)
 		if (w == nil) != (c.wait == 0) {
 			t.Errorf("%s: got %+v", name, w)
 			continue
 		}
+
 		if w == nil {
 			continue
 		}
+
 		if got := w.NotBefore.Sub(now); got != c.wait || w.Attempt != c.number || w.State != task.Queued || w.ID != "r1" {
 			t.Errorf("%s: waits %s for attempt %d: %+v", name, got, w.Attempt, w)
 		}
+
 		if w.CreatedBy != base.CreatedBy || !slices.Equal(w.EnvNames, base.EnvNames) {
 			t.Errorf("%s: asked for by %q with %q", name, w.CreatedBy, w.EnvNames)
 		}
+
 		last := w.Attempts[len(w.Attempts)-1]
 		if last.Token != 7 || last.State != r.State || last.Attempt != c.number-1 || *w.LatenessMS != 5 {
 			t.Errorf("%s: got %+v", name, last)
 		}
+
 		if w.Token != 0 || w.Node != "" || w.ExitCode != nil || w.OutputTail != "" || !w.StartedAt.IsZero() {
 			t.Errorf("%s: the next attempt carries what the last one left: %+v", name, w)
 		}

@@ -29,17 +29,21 @@ func TestEnvFrom_Order(t *testing.T) {
 			{File: "/no/such/file", Optional: true}}
 		a.Action.Process.Env, a.Env = map[string]string{"C": "env", "D": "env"}, map[string]string{"D": "run"}
 	})
+
 	n.endedAs("r1", task.Succeeded)
 	b, err := os.ReadFile(n.dir + "/out")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	out := "\n" + string(b)
+
 	for _, want := range []string{"A=secret", "B=secret", "C=env", "D=run", "X=a b", "DB_PASSWORD=secret", "CARILLON_TASK=job"} {
 		if !strings.Contains(out, "\n"+want+"\n") {
 			t.Errorf("no %s in %s", want, out)
 		}
 	}
+
 	if strings.Contains(out, "DB_A=") {
 		t.Error("a name that is not in keys is there")
 	}
@@ -54,6 +58,7 @@ func TestEnvFrom_WhatCannotBeHadFailsTheAttempt(t *testing.T) {
 	bad := filepath.Join(n.dir, "bad")
 	executortest.WriteFile(t, bad, "A=1\n"+canary+"\n", 0o600)
 	n.join()
+
 	for i, c := range []struct {
 		from task.EnvFrom
 		want string
@@ -69,11 +74,13 @@ func TestEnvFrom_WhatCannotBeHadFailsTheAttempt(t *testing.T) {
 	} {
 		id := fmt.Sprint("r", i)
 		n.assign(id, "touch @ran", func(a *task.Assigned) { a.Action.Process.EnvFrom = []task.EnvFrom{c.from} })
+
 		r := n.endedAs(id, task.Failed)
 		if r.Reason != task.ReasonSecret || !strings.Contains(r.Message, c.want) || strings.Contains(r.Message, canary) {
 			t.Errorf("%+v: %s, %s; want %s", c.from, r.Reason, r.Message, c.want)
 		}
 	}
+
 	if _, err := os.Stat(n.dir + "/ran"); err == nil {
 		t.Error("something ran")
 	}
@@ -92,6 +99,7 @@ func TestEnvFrom_AsksAgainWhileEtcdIsAway(t *testing.T) {
 			return map[string]string{"A": "1"}, nil
 		}
 	})
+
 	n.join()
 	db := func(a *task.Assigned) { a.Action.Process.EnvFrom = []task.EnvFrom{{Secret: "db"}} }
 	n.assign("r1", "exit 0", db)
@@ -112,6 +120,7 @@ func (n *node) endedAs(run string, want task.State) task.Run {
 	if r.State != want {
 		n.t.Errorf("%s is %s (%s: %s), not %s", run, r.State, r.Reason, r.Message, want)
 	}
+
 	return r
 }
 

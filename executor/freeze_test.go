@@ -20,6 +20,7 @@ func (n *node) freeze(namespaces ...string) int64 {
 	for _, ns := range namespaces {
 		f, _ = f.Freeze(task.Freeze{Namespace: ns})
 	}
+
 	return n.put(n.keys.Freezes(), f)
 }
 
@@ -31,9 +32,11 @@ func TestExecutor_StartsNothingThatIsFrozen(t *testing.T) {
 	n.began("before")
 	rev := n.freeze("default")
 	<-told
+
 	if n.Froze() != rev {
 		t.Errorf("it obeys the record of revision %d, want %d", n.Froze(), rev)
 	}
+
 	n.assign("r1", "")
 	n.assign("r2", "", noop)
 	a := executortest.Assigned("r3", nil)
@@ -43,11 +46,13 @@ func TestExecutor_StartsNothingThatIsFrozen(t *testing.T) {
 	executortest.Eventually(t, "what is not frozen runs", func() bool { r, _ := read[task.Run](n, n.keys.Ended(other, "r3")); return r != nil })
 	n.touch("go") // what runs goes on
 	n.ended("before")
+
 	for _, run := range []string{"r1", "r2"} {
 		if a, _ := n.inbox(run); a == nil || n.history(run) != nil {
 			t.Errorf("%s has not stayed in the inbox", run)
 		}
 	}
+
 	n.freeze()
 	n.ended("r1")
 	n.ended("r2")
@@ -65,18 +70,21 @@ func (l *lateFreezes) FollowFreezes(ctx context.Context, relist time.Duration, a
 		return ctx.Err()
 	case <-l.begin:
 	}
+
 	return l.Inbox.FollowFreezes(ctx, relist, apply)
 }
 
 func TestExecutor_KnowsTheFreezesBeforeItStartsAnything(t *testing.T) {
 	late := &lateFreezes{begin: make(chan struct{}, 10)}
 	n := newNode(t, newEtcd(t), func(c *Config) { late.Inbox, c.Inbox = c.Inbox, late })
+
 	for join := range 2 { // the second time it knows what was, and not what is
 		if join == 1 {
 			n.freeze()
 			n.touch("go")
 			n.ended("r0")
 		}
+
 		n.join()
 		run := []string{"r0", "r1"}[join]
 		n.assign(run, "while ! test -e @go; do sleep 0.01; done", func(a *task.Assigned) { a.Action.Process.Shell += "; true" })
@@ -85,6 +93,7 @@ func TestExecutor_KnowsTheFreezesBeforeItStartsAnything(t *testing.T) {
 		rev := n.freeze("default")
 		late.begin <- struct{}{}
 		executortest.Eventually(t, "it obeys", func() bool { return n.Froze() == rev })
+
 		if !waits() {
 			t.Fatalf("%s was started", run)
 		}
@@ -102,17 +111,22 @@ func TestExecutor_SaysThatItObeysWhenNothingIsAboutToStart(t *testing.T) {
 	f, _ := task.Freezes{}.Freeze(task.Freeze{Namespace: "default"})
 	e.hearFreezes(0, store.FreezeRecord{Freezes: f, Mod: 7})
 	e.obey()
+
 	if e.Froze() != 0 || told != 0 {
 		t.Fatal("it obeys while an attempt is about to start")
 	}
+
 	frozen.startedAt = time.Now()
 	e.obey()
 	e.obey()
+
 	if e.Froze() != 7 || told != 1 {
 		t.Errorf("it obeys %d, told %d times", e.Froze(), told)
 	}
+
 	e.hearFreezes(3, store.FreezeRecord{Mod: 9}) // of a session that is over
 	e.obey()
+
 	if e.Froze() != 7 {
 		t.Error("it obeys what was read under another session")
 	}
@@ -131,9 +145,11 @@ func TestExecutor_StartsNothingWhenItsSessionMayBeOver(t *testing.T) {
 	executortest.Eventually(t, "both are seen", func() bool { return value(n.metrics.waiting) == 2 })
 	beats := n.Beats()
 	executortest.Eventually(t, "it looks again", func() bool { return n.Beats() > beats+1 })
+
 	if n.Running() > 0 || n.history("r1") != nil {
 		t.Fatal("it started something")
 	}
+
 	renewed.Store(int64(time.Second))
 	n.ended("r1")
 	n.ended("r2")

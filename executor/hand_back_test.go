@@ -36,6 +36,7 @@ func (l *lossyInbox) HandBack(ctx context.Context, h record.Held) error {
 	}
 
 	l.handBacks <- h
+
 	return task.ErrUnknown
 }
 
@@ -66,12 +67,14 @@ func newLossyNode(t *testing.T, l *lossyInbox) (n *node) {
 		c.Slots = 1
 		l.Inbox, c.Inbox = c.Inbox, l
 	})
+
 	n.join()
 	n.assign("first", "echo $$ >@first; while ! test -e @go; do sleep 0.01; done")
 	n.began("first")
 
 	n.assign("r1", "echo $$ >>@r1; while ! test -e @end; do sleep 0.01; done")
 	n.sees("r1", "waits", func(*attempt) bool { return true })
+
 	return n
 }
 
@@ -95,6 +98,7 @@ func TestExecutor_HandBackWithLostAnswerIsNotStarted(t *testing.T) {
 			conflict = errors.Is(err, task.ErrConflict)
 		case <-time.After(5 * time.Millisecond):
 		}
+
 		if n.exists("r1") {
 			t.Fatal("an attempt that is back in the queue has been started")
 		}
@@ -104,9 +108,11 @@ func TestExecutor_HandBackWithLostAnswerIsNotStarted(t *testing.T) {
 	n.join()
 	n.assign("next", "true")
 	n.ended("next")
+
 	if n.exists("r1") {
 		t.Error("an attempt that is back in the queue has been started")
 	}
+
 	if w := n.waits("r1"); w == nil || len(w.Attempts) != 0 {
 		t.Errorf("in the queue: %+v", w)
 	}
@@ -127,10 +133,13 @@ func TestExecutor_LateHandBackIsVoid(t *testing.T) {
 	if err := l.deliver(t.Context(), sent); !errors.Is(err, task.ErrConflict) {
 		t.Fatalf("the late hand-back: %v", err)
 	}
+
 	if w := n.waits("r1"); w != nil {
 		t.Errorf("a run that has been started waits in the queue: %+v", w)
 	}
+
 	n.touch("end")
+
 	if r := n.ended("r1"); r.State != task.Succeeded {
 		t.Errorf("got %+v", r)
 	}
@@ -145,6 +154,7 @@ func TestExecutor_LateHandBackIsVoidAfterAJoin(t *testing.T) {
 		c.Slots = 1
 		l.Inbox, c.Inbox = c.Inbox, l
 	})
+
 	n.join()
 
 	key := n.keys.Node("n1")
@@ -156,9 +166,11 @@ func TestExecutor_LateHandBackIsVoidAfterAJoin(t *testing.T) {
 	n.Joined(session)
 	n.Resume()
 	n.began("r1")
+
 	if err := l.deliver(t.Context(), sent); !errors.Is(err, task.ErrConflict) {
 		t.Fatalf("the late hand-back: %v", err)
 	}
+
 	if w := n.waits("r1"); w != nil {
 		t.Errorf("a run that has been started waits in the queue: %+v", w)
 	}

@@ -54,18 +54,23 @@ func newNode(t testing.TB, etcd *kv.Client, change ...func(*Config)) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	n := &node{t: t, etcd: etcd, store: store.New(etcd, kv.Direct(etcd), keys), keys: keys, dir: t.TempDir()}
 	cfg := Config{Node: "n1", Instance: "i1", Slots: 4, Dir: t.TempDir(), Inbox: n.store, Registerer: prometheus.NewRegistry()}
 	if _, bench := t.(*testing.B); !bench {
 		cfg.Logger = zaptest.NewLogger(t, zaptest.Level(zap.WarnLevel))
 	}
+
 	cfg.freeze, cfg.emptyLimit = freezePatiently, time.Minute // others use the machine, too
+
 	for _, f := range change {
 		f(&cfg)
 	}
+
 	if n.Executor, err = New(cfg); err != nil {
 		t.Fatal(err)
 	}
+
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- n.Run(ctx) }()
@@ -78,9 +83,11 @@ func newNode(t testing.TB, etcd *kv.Client, change ...func(*Config)) *node {
 			}
 		}
 	}
+
 	t.Cleanup(n.stop)
 	// The entry, without which a late result is not kept.
 	n.put(keys.Entry(ref), task.Entry{UID: "u"})
+
 	return n
 }
 
@@ -92,10 +99,12 @@ func (n *node) put(key string, v any) int64 {
 	if err != nil {
 		n.t.Fatal(err)
 	}
+
 	res, err := n.etcd.Put(n.t.Context(), key, string(b))
 	if err != nil {
 		n.t.Fatal(err)
 	}
+
 	return res.Header.Revision
 }
 
@@ -109,15 +118,18 @@ func (n *node) join() kv.Fence {
 		}
 		return time.Now()
 	}})
+
 	return f
 }
 
 func (n *node) assign(run, line string, change ...func(*task.Assigned)) int64 {
 	n.t.Helper()
 	a := executortest.Assigned(run, &task.Process{Shell: strings.ReplaceAll(line, "@", n.dir+"/")})
+
 	for _, f := range change {
 		f(&a)
 	}
+
 	return n.put(n.keys.Run("n1", ref, run), a)
 }
 
@@ -131,12 +143,15 @@ func lostAfter(d time.Duration) func(*task.Assigned) {
 // change changes a record, and undoes nothing that the executor writes meanwhile.
 func (n *node) change(run string, f func(*task.Assigned)) {
 	n.t.Helper()
+
 	for {
 		a, mod := n.inbox(run)
 		if a == nil {
 			n.t.Fatalf("run %s is not in the inbox", run)
 		}
+
 		f(a)
+
 		if n.putIf(n.keys.Run("n1", ref, run), mod, *a) {
 			return
 		}
@@ -152,6 +167,7 @@ func (n *node) sees(run, what string, is func(*attempt) bool) {
 			a := n.byKey[n.keys.Run("n1", ref, run)]
 			got <- a != nil && is(a)
 		})
+
 		return <-got
 	})
 }
@@ -170,11 +186,13 @@ func cancelled(a *task.Assigned) { a.CancelRequested, a.CancelledBy = true, "som
 // get reads a key, again if etcd takes too long to answer.
 func (n *node) get(key string) *clientv3.GetResponse {
 	n.t.Helper()
+
 	for end := time.Now().Add(executortest.Patience); ; {
 		res, err := n.etcd.Get(n.t.Context(), key)
 		if err == nil {
 			return res
 		}
+
 		if n.t.Context().Err() != nil || time.Now().After(end) {
 			n.t.Fatal(err)
 		}
@@ -187,10 +205,12 @@ func read[T any](n *node, key string) (*T, int64) {
 	if len(res.Kvs) == 0 {
 		return nil, 0
 	}
+
 	v := new(T)
 	if err := json.Unmarshal(res.Kvs[0].Value, v); err != nil {
 		n.t.Fatal(err)
 	}
+
 	return v, res.Kvs[0].ModRevision
 }
 
@@ -214,9 +234,11 @@ func (n *node) ended(run string) task.Run {
 	n.t.Helper()
 	var r *task.Run
 	executortest.Eventually(n.t, "the end of "+run, func() bool { r = n.history(run); return r != nil })
+
 	if a, _ := n.inbox(run); a != nil {
 		n.t.Errorf("%s is still in the inbox", run)
 	}
+
 	return *r
 }
 
@@ -248,10 +270,12 @@ func (n *node) putIf(key string, mod int64, v any) bool {
 	if err != nil {
 		n.t.Fatal(err)
 	}
+
 	res, err := n.etcd.Txn(n.t.Context()).If(clientv3.Compare(clientv3.ModRevision(key), "=", mod)).Then(clientv3.OpPut(key, string(b))).Commit()
 	if err != nil {
 		n.t.Fatal(err)
 	}
+
 	return res.Succeeded
 }
 
@@ -261,20 +285,26 @@ func (n *node) cancelIfThere(run string) {
 	if a == nil {
 		return
 	}
+
 	cancelled(a)
 	b, _ := json.Marshal(a)
 	key := n.keys.Run("n1", ref, run)
+
 	res, err := n.etcd.Txn(n.t.Context()).If(clientv3.Compare(clientv3.ModRevision(key), "=", mod)).Then(clientv3.OpPut(key, string(b))).Commit()
 	if err != nil {
 		n.t.Fatal(err)
 	}
+
 	if !res.Succeeded {
 		return
 	}
+
 	r := n.ended(run)
+
 	if w := n.waits(run); w != nil {
 		n.t.Errorf("%s was cancelled, and waits for a retry: %+v", run, w)
 	}
+
 	if r.CancelledBy != "someone" {
 		n.t.Errorf("got %+v", r)
 	}

@@ -26,7 +26,9 @@ func underPolicy(t *testing.T, p *policy.Policy) (*node, *atomic.Pointer[policy.
 			return nil, errors.New("broken")
 		}
 	})
+
 	n.join()
+
 	return n, &now
 }
 
@@ -39,16 +41,20 @@ func TestPolicy_WhatItRefusesDoesNotRun(t *testing.T) {
 		executortest.WriteProgram(t, path, "#!/bin/sh\n"+body)
 		return path
 	}
+
 	job := script("touch " + n.file("ran"))
 	command := func(words ...string) func(*task.Assigned) {
 		return func(a *task.Assigned) { a.Action.Process.Shell, a.Action.Process.Command = "", words }
 	}
+
 	env := func(name string) func(*task.Assigned) {
 		return func(a *task.Assigned) { a.Env = map[string]string{name: canary} }
 	}
+
 	from := func(f task.EnvFrom) func(*task.Assigned) {
 		return func(a *task.Assigned) { a.Action.Process.EnvFrom = []task.EnvFrom{f} }
 	}
+
 	for i, c := range []struct {
 		p      *policy.Policy
 		change func(*task.Assigned)
@@ -67,22 +73,28 @@ func TestPolicy_WhatItRefusesDoesNotRun(t *testing.T) {
 		now.Store(c.p)
 		id := fmt.Sprint("r", i)
 		n.assign(id, "touch @ran", c.change)
+
 		r := n.endedAs(id, task.Failed)
 		if r.Reason != task.ReasonPolicy || !strings.Contains(r.Message, c.want) || strings.Contains(r.Message, canary) {
 			t.Errorf("%d: %s, %s; want %s", i, r.Reason, r.Message, c.want)
 		}
+
 		if n.exists("ran") {
 			t.Fatalf("%d: it ran", i)
 		}
 	}
+
 	now.Store(&policy.Policy{Executables: []string{n.dir + "/"}})
 	n.assign("good", "", command(job))
 	n.endedAs("good", task.Succeeded)
+
 	if !n.exists("ran") {
 		t.Error("what is allowed did not run")
 	}
+
 	now.Store(&policy.Policy{Limits: policy.Limits{Timeout: 1e9}})
 	n.assign("bound", "sleep 60")
+
 	if r := n.endedAs("bound", task.TimedOut); r.Reason != task.ReasonTimeout {
 		t.Errorf("the policy's timeout does not hold: %+v", r)
 	}
@@ -96,14 +108,18 @@ func TestPolicy_ThatCannotBeReadFailsNothing(t *testing.T) {
 	n.assign("early", "echo >@ran")
 	var w *task.Waiting
 	executortest.Eventually(t, "it is handed back", func() bool { w = n.waits("early"); return w != nil })
+
 	if w.Reason != task.ReasonHandBack || w.Attempt != 1 || len(w.Attempts) != 0 {
 		t.Errorf("got %+v", w)
 	}
+
 	now.Store(&policy.Policy{})
 	n.assign("later", "exit 0")
+
 	if r := n.ended("later"); r.State != task.Succeeded {
 		t.Errorf("got %+v", r)
 	}
+
 	if _, err := os.Stat(filepath.Join(n.dir, "ran")); err == nil {
 		t.Error("it ran")
 	}

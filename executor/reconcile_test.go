@@ -29,16 +29,21 @@ func TestExecutor_FindsWhatItsWatchHasLost(t *testing.T) {
 	deaf.Drop(func(key string) bool { return strings.HasPrefix(key, inbox) })
 	n.assign("new", "echo $$ >@new")
 	n.change("cancelled", cancelled)
+
 	if _, err := etcd.Delete(t.Context(), n.keys.Run("n1", ref, "gone")); err != nil {
 		t.Fatal(err)
 	}
+
 	executortest.Eventually(t, "three lost events", func() bool { return deaf.Dropped() >= 3 })
 	n.began("new")
+
 	if r := n.ended("cancelled"); r.State != task.Cancelled {
 		t.Errorf("got %+v", r)
 	}
+
 	executortest.Eventually(t, "the process whose record is gone is dead", func() bool { return !executortest.Alive(gone) })
 	executortest.Eventually(t, "the count", func() bool { return value(n.metrics.repairs) >= 3 })
+
 	if got := value(n.metrics.kills.WithLabelValues("gone")); got != 1 {
 		t.Errorf("%v kills of what was gone", got)
 	}
@@ -49,15 +54,18 @@ func TestExecutor_FindsNothingWhileItsWatchIsWell(t *testing.T) {
 	n := newNode(t, newEtcd(t))
 	n.reread = 50 * time.Millisecond
 	n.join()
+
 	for i := range 300 {
 		n.assign(fmt.Sprint("r", i), "", noop)
 		if i%40 == 0 {
 			n.join()
 		}
 	}
+
 	for i := range 300 {
 		n.ended(fmt.Sprint("r", i))
 	}
+
 	if got := value(n.metrics.repairs); got != 0 {
 		t.Errorf("%v repairs", got)
 	}

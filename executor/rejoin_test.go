@@ -37,20 +37,27 @@ func TestExecutor_AdoptsAfterARejoin(t *testing.T) {
 	n.assign("waits", "echo $$ >>@waits")
 	executortest.Eventually(t, "one waits", func() bool { return value(n.metrics.waiting) == 1 })
 	fence := n.join()
+
 	for _, run := range []string{"runs", "waits"} {
 		executortest.Eventually(t, run+" is adopted", func() bool { _, mod := n.inbox(run); return mod > fence.CreateRevision })
 	}
+
 	if a, _ := n.inbox("runs"); a.State != task.Running || a.StartedAt.IsZero() {
 		t.Errorf("got %+v", a.Run)
 	}
+
 	if !executortest.Alive(pid) {
 		t.Error("it did not go on")
 	}
+
 	n.touch("go")
+
 	if r := n.ended("runs"); r.State != task.Succeeded {
 		t.Errorf("got %+v", r)
 	}
+
 	n.ended("waits")
+
 	for _, run := range []string{"runs", "waits"} {
 		if b, _ := os.ReadFile(n.file(run)); strings.Count(string(b), "\n") != 1 {
 			t.Errorf("%s was started %d times", run, strings.Count(string(b), "\n"))
@@ -64,6 +71,7 @@ func TestExecutor_MarksWhatLasts(t *testing.T) {
 	n.assign("r1", "while ! test -e @go; do sleep 0.01; done")
 	executortest.Eventually(t, "it is marked as running", func() bool { a, _ := n.inbox("r1"); return a.State == task.Running })
 	n.change("r1", cancelled) // with the mark's revision as base
+
 	if r := n.ended("r1"); r.State != task.Cancelled {
 		t.Errorf("got %+v", r)
 	}
@@ -78,12 +86,15 @@ func TestExecutor_KillsWhatIsGone(t *testing.T) {
 	a, _ := n.inbox("r1")
 	end := LostEnd(*a, token, time.Now())
 	b, _ := json.Marshal(end)
+
 	_, err := n.etcd.Txn(t.Context()).Then(clientv3.OpDelete(n.keys.Run("n1", ref, "r1")), clientv3.OpPut(n.keys.Ended(ref, "r1"), string(b))).Commit()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	executortest.Eventually(t, "the process is dead", func() bool { return !executortest.Alive(pid) })
 	executortest.Eventually(t, "nothing runs", func() bool { return n.Running() == 0 })
+
 	if r := n.history("r1"); r.State != task.Lost {
 		t.Errorf("the outcome changed to %s", r.State)
 	}
@@ -112,18 +123,22 @@ func TestExecutor_LateResultIsKeptBeside(t *testing.T) {
 	d.on.Store(true) // it ends before the node knows that it was declared lost
 	a, _ := n.inbox("r1")
 	n.put(n.keys.Ended(ref, "r1"), LostEnd(*a, token, time.Now()))
+
 	if _, err := n.etcd.Delete(t.Context(), n.keys.Run("n1", ref, "r1")); err != nil {
 		t.Fatal(err)
 	}
+
 	n.touch("go")
 	var late *task.Run
 	executortest.Eventually(t, "the late result", func() bool {
 		late, _ = read[task.Run](n, n.keys.Late(ref, "r1", token))
 		return late != nil
 	})
+
 	if late.State != task.Failed || *late.ExitCode != 4 {
 		t.Errorf("got %+v", late)
 	}
+
 	if r := n.history("r1"); r.State != task.Lost {
 		t.Errorf("the outcome changed to %s", r.State)
 	}
@@ -138,19 +153,25 @@ func TestExecutor_SuccessorWaitsForTheEndOfTheOneBefore(t *testing.T) {
 		<-release // the old one cannot end wholly
 		return r
 	}
+
 	n.join()
 	n.assign("r1", "echo $$ >@old; exec sleep 300")
 	pid := n.began("old")
+
 	if _, err := n.etcd.Delete(t.Context(), n.keys.Run("n1", ref, "r1")); err != nil {
 		t.Fatal(err)
 	}
+
 	n.assign("r1", "echo $$ >@new", func(a *task.Assigned) { a.Attempt = 2 })
 	executortest.Eventually(t, "the old process is dead", func() bool { return !executortest.Alive(pid) })
 	time.Sleep(50 * time.Millisecond) // time to do wrong
+
 	if n.exists("new") {
 		t.Error("the next attempt began before the one before had ended")
 	}
+
 	close(release)
+
 	if r := n.ended("r1"); r.State != task.Succeeded || r.Attempt != 2 {
 		t.Errorf("got %+v", r)
 	}
@@ -159,6 +180,7 @@ func TestExecutor_SuccessorWaitsForTheEndOfTheOneBefore(t *testing.T) {
 func TestExecutor_EachTokenStartsOnceThroughRejoins(t *testing.T) {
 	n := newNode(t, newEtcd(t), func(c *Config) { c.Slots = 3 })
 	n.join()
+
 	const all = 40
 	for i := range all {
 		n.assign(fmt.Sprint("r", i), "echo $CARILLON_RUN_ID $CARILLON_FENCING_TOKEN >>@log; sleep 0.02")
@@ -166,13 +188,16 @@ func TestExecutor_EachTokenStartsOnceThroughRejoins(t *testing.T) {
 			n.join()
 		}
 	}
+
 	for i := range all {
 		n.ended(fmt.Sprint("r", i))
 	}
+
 	b, err := os.ReadFile(n.file("log"))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	seen := map[string]bool{}
 	for line := range strings.Lines(string(b)) {
 		if seen[line] {
@@ -180,6 +205,7 @@ func TestExecutor_EachTokenStartsOnceThroughRejoins(t *testing.T) {
 		}
 		seen[line] = true
 	}
+
 	if len(seen) != all {
 		t.Errorf("%d attempts were started, want %d", len(seen), all)
 	}
@@ -203,6 +229,7 @@ func TestExecutor_AnotherInstancesAttempts(t *testing.T) {
 			n.assign("again", "echo $$ >@again", other, again, lostAfter(c.after))
 			joined := time.Now()
 			n.join()
+
 			if name == "cleared" {
 				n.assign("mine", "true")
 				n.ended("mine")
@@ -210,19 +237,24 @@ func TestExecutor_AnotherInstancesAttempts(t *testing.T) {
 					t.Fatal("ended as lost although nothing is proved")
 				}
 			}
+
 			c.prove(n)
 			r := n.ended("once")
 			if r.State != task.Lost || r.Reason != task.ReasonNodeLost || r.Token != token {
 				t.Errorf("got %+v", r)
 			}
+
 			if took := time.Since(joined); name == "after long" && took < time.Second {
 				t.Errorf("lost after %s", took)
 			}
+
 			var w *task.Waiting
 			executortest.Eventually(t, "the next attempt waits", func() bool { w = n.waits("again"); return w != nil })
+
 			if len(w.Attempts) != 1 || w.Attempts[0].State != task.Lost || w.Attempt != 2 {
 				t.Errorf("got %+v", w)
 			}
+
 			if n.exists("once") || n.exists("again") {
 				t.Error("started")
 			}
@@ -242,28 +274,37 @@ func TestExecutor_Silence(t *testing.T) {
 	n.sees("one", "is of a silent session", func(*attempt) bool { return n.session.renewals.seen.Equal(last) })
 	renewal := n.lastRenewal()
 	deadline := renewal + 3*time.Second
+
 	since := time.Since(last) // read before the other clock: however long that takes, the sum is not too early
 	if latest := proctree.BootTime() - since; renewal > latest {
 		t.Errorf("the last renewal counts as %s younger than it is", renewal-latest)
 	}
+
 	executortest.Eventually(t, "both are dead", func() bool { return !executortest.Alive(one) && !executortest.Alive(again) })
+
 	if early := deadline - proctree.BootTime(); early > 0 {
 		t.Errorf("killed %s before the deadline", early)
 	}
+
 	if r := n.ended("one"); r.State != task.Lost || r.Reason != task.ReasonNodeLost {
 		t.Errorf("got %+v", r)
 	}
+
 	var w *task.Waiting
 	executortest.Eventually(t, "the next attempt waits", func() bool { w = n.waits("again"); return w != nil })
+
 	if len(w.Attempts) != 1 || w.Attempts[0].State != task.Lost {
 		t.Errorf("got %+v", w)
 	}
+
 	n.assign("late", "echo $$ >@late", soon)
 	executortest.Eventually(t, "one waits", func() bool { return value(n.metrics.waiting) == 1 })
 	time.Sleep(50 * time.Millisecond) // time to do wrong
+
 	if n.exists("late") {
 		t.Error("started after the node's deadline")
 	}
+
 	n.renewed.Store(nil)
 	n.join()
 	n.ended("late")
@@ -276,7 +317,9 @@ func (n *node) lastRenewal() (at time.Duration) {
 		at = time.Duration(n.session.renewed.Load())
 		close(known)
 	})
+
 	<-known
+
 	return at
 }
 
@@ -294,25 +337,31 @@ func TestExecutor_SilenceIsBorneByTheRecordOfEachAttempt(t *testing.T) {
 		last := time.Now().Add(-d)
 		n.renewed.Store(&last)
 	}
+
 	silent(4 * time.Second)
 	n.ended("short")
 	n.assign("late", "echo $$ >@late", lostAfter(4*time.Second))
 	n.assign("noop", "", noop, lostAfter(4*time.Second))
 	n.assign("other", "true", lostAfter(time.Hour))
 	n.ended("other")
+
 	if executortest.Alive(short) || !executortest.Alive(long) || !executortest.Alive(usual) {
 		t.Errorf("after 4 s of silence: of 4s alive %t, of 24h %t, of the default %t", executortest.Alive(short), executortest.Alive(long), executortest.Alive(usual))
 	}
+
 	if a, _ := n.inbox("noop"); n.exists("late") || a == nil {
 		t.Error("an attempt started that is about to be declared lost")
 	}
 
 	silent(2 * time.Minute)
 	n.ended("usual")
+
 	if !executortest.Alive(long) {
 		t.Error("after 2 min of silence the attempt of 24 h is dead")
 	}
+
 	silent(24 * time.Hour)
+
 	if r := n.ended("long"); r.State != task.Lost || executortest.Alive(long) {
 		t.Errorf("got %+v", r)
 	}
@@ -337,13 +386,17 @@ func TestExecutor_EtcdAway(t *testing.T) {
 	executortest.Eventually(t, "one end is unrecorded", func() bool { return value(n.metrics.unrecorded) == 1 })
 	executortest.Eventually(t, "its slot is free: the process has ended", func() bool { return n.Free() == 3 })
 	server.Restart()
+
 	if r := n.ended(ends); r.State != task.Succeeded {
 		t.Errorf("got %+v", r)
 	}
+
 	if !executortest.Alive(pid) {
 		t.Error("killed because etcd was away")
 	}
+
 	n.touch("go")
+
 	if r := n.ended(lasts); r.State != task.Succeeded {
 		t.Errorf("got %+v", r)
 	}
@@ -360,12 +413,15 @@ func TestExecutor_WithGuardian(t *testing.T) {
 	go func() { done <- g.Run(ctx) }()
 	n := newNode(t, newEtcd(t), func(c *Config) { c.Guardian, c.Dir = g, dir })
 	n.join()
+
 	for i := range 20 {
 		n.assign(fmt.Sprint("r", i), "exit 0")
 	}
+
 	for i := range 20 {
 		n.ended(fmt.Sprint("r", i))
 	}
+
 	n.assign("lasts", "echo $$ >@lasts; while ! test -e @go; do sleep 0.01; done")
 	n.began("lasts")
 	n.join()
@@ -376,16 +432,21 @@ func TestExecutor_WithGuardian(t *testing.T) {
 			if x == (guardian.Message{}) { // the hello to another guardian, which knows nothing yet
 				clear(attempts)
 			}
+
 			if x.Attempt != nil {
 				attempts[x.Attempt.ID] = *x.Attempt
 			}
+
 			delete(attempts, x.End)
+
 			if x.Session != nil && x.Session.ID == 2 {
 				renewed = x.Session.Renewed
 			}
 		}
+
 		return attempts, renewed
 	}
+
 	executortest.Eventually(t, "the guardian knows the session", func() bool {
 		attempts, _ := watched()
 		for _, a := range attempts {
@@ -393,12 +454,15 @@ func TestExecutor_WithGuardian(t *testing.T) {
 		}
 		return false
 	})
+
 	deadline := func() time.Duration { _, renewed := watched(); return renewed }
 	first := deadline()
 	executortest.Eventually(t, "the guardian is told of a renewal", func() bool { return deadline() > first })
+
 	if err := syscall.Kill(executortest.PIDIn(t, filepath.Join(dir, "guardian.lock")), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
+
 	executortest.Eventually(t, "another guardian", func() bool {
 		families, err := registry.Gather()
 		executortest.Must(t, err)
@@ -406,13 +470,16 @@ func TestExecutor_WithGuardian(t *testing.T) {
 			return f.GetName() == "carillon_guardian_restarts_total" && f.GetMetric()[0].GetCounter().GetValue() == 1
 		})
 	})
+
 	n.touch("go")
 	n.ended("lasts")
 	n.stop()
 	cancel()
+
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
+
 	if left, _ := watched(); len(left) != 0 {
 		t.Errorf("the guardian still watches %v", left)
 	}
@@ -428,6 +495,7 @@ func TestExecutor_TokenThatCameAndWentIsNeverStarted(t *testing.T) {
 		n.tell(func() { got <- len(n.all) })
 		return <-got == 0
 	})
+
 	// The same creation again, as after a restore of etcd from an older snapshot.
 	a := executortest.Assigned("r1", &task.Process{Shell: "echo $$ >>" + n.file("r1")})
 	a.Shard = 0
@@ -435,6 +503,7 @@ func TestExecutor_TokenThatCameAndWentIsNeverStarted(t *testing.T) {
 		ev := store.InboxEvent{Held: &record.Held{Assigned: a, Mod: token, Create: token}, Mod: token, Key: n.keys.Run("n1", ref, "r1")}
 		n.see(&ev, n.floor)
 	})
+
 	n.assign("r2", "true")
 	n.ended("r2")
 	executortest.Eventually(t, "it is settled", func() bool {
@@ -442,6 +511,7 @@ func TestExecutor_TokenThatCameAndWentIsNeverStarted(t *testing.T) {
 		n.tell(func() { got <- n.settledAll() })
 		return <-got
 	})
+
 	if b, _ := os.ReadFile(n.file("r1")); strings.Count(string(b), "\n") != 1 {
 		t.Errorf("started %d times", strings.Count(string(b), "\n"))
 	}
@@ -475,11 +545,14 @@ func TestExecutor_RecordsACancelThatComesAfterTheEnd(t *testing.T) {
 		n.tell(func() { got <- n.byKey[n.keys.Run("n1", ref, "fails")].CancelRequested })
 		return <-got
 	}
+
 	executortest.Eventually(t, "the cancel is known", known)
 	b.on.Store(false)
+
 	if r := n.ended("fails"); r.State != task.Failed || r.CancelledBy != "someone" {
 		t.Errorf("got %+v", r)
 	}
+
 	if w := n.waits("fails"); w != nil {
 		t.Errorf("a cancelled run waits for a retry: %+v", w)
 	}
@@ -495,24 +568,30 @@ func TestExecutor_LateFailureQueuesNothing(t *testing.T) {
 	token := n.assign("fails", "exit 3", func(a *task.Assigned) {
 		a.Retry = task.Retry{Attempts: 2, Factor: 1, On: []task.State{task.Failed}}
 	})
+
 	executortest.Eventually(t, "its end waits", func() bool { return value(n.metrics.unrecorded) == 1 })
 	a, _ := n.inbox("fails")
 	n.put(n.keys.Ended(ref, "fails"), LostEnd(*a, token, time.Now()))
+
 	if _, err := n.etcd.Delete(t.Context(), n.keys.Run("n1", ref, "fails")); err != nil {
 		t.Fatal(err)
 	}
+
 	gone := func() bool {
 		got := make(chan bool, 1)
 		n.tell(func() { got <- n.byKey[n.keys.Run("n1", ref, "fails")] == nil })
 		return <-got
 	}
+
 	executortest.Eventually(t, "it is known to be gone", gone)
 	b.on.Store(false)
 	executortest.Eventually(t, "the late result", func() bool {
 		late, _ := read[task.Run](n, n.keys.Late(ref, "fails", token))
 		return late != nil
 	})
+
 	executortest.Eventually(t, "the count", func() bool { return value(n.metrics.late) == 1 })
+
 	if r := n.history("fails"); r.State != task.Lost || n.waits("fails") != nil {
 		t.Errorf("got %+v, waiting %+v", r, n.waits("fails"))
 	}

@@ -15,6 +15,7 @@ import (
 // until polls until something is so.
 func (f *fleet) until(what string, is func() bool) {
 	f.Helper()
+
 	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			f.Fatalf("not in time: %s", what)
@@ -32,8 +33,10 @@ func (f *fleet) prepared(to string, n int) (list []record.Handover) {
 				return false
 			}
 		}
+
 		return len(list) == n
 	})
+
 	return list
 }
 
@@ -43,6 +46,7 @@ func moves(t *testing.T, from prometheus.Gatherer, how string) (n float64) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			for _, l := range m.GetLabel() {
@@ -52,6 +56,7 @@ func moves(t *testing.T, from prometheus.Gatherer, how string) (n float64) {
 			}
 		}
 	}
+
 	return n
 }
 
@@ -64,22 +69,29 @@ func TestRebalancer_MovesEachShardWhenItIsLoaded(t *testing.T) {
 	f.lead(f.elect("n1"), func(c *shard.RebalancerConfig) { c.Registerer = registry })
 	before := f.settled("n1")
 	n2 := f.join("n2", task.NodeReady)
+
 	list := f.prepared("n2", shards/2)
 	for i, h := range list[:3] {
 		if h.Ready != 0 || !h.Since.Equal(noon) {
 			t.Fatalf("the handover is %+v", h)
 		}
+
 		if err := f.store.TellReady(t.Context(), n2, h); err != nil {
 			t.Fatal(err)
 		}
+
 		f.until("it moves", func() bool { return f.owners()[h.Shard].Node == "n2" })
+
 		if n := moved(before, f.owners()); n != i+1 {
 			t.Fatalf("%d shards have moved, %d are loaded", n, i+1)
 		}
+
 		f.prepared("n2", shards/2-i-1)
 	}
+
 	f.settled("n1", "n2")
 	f.prepared("", 0)
+
 	for how, want := range map[string]float64{"at_once": shards, "loaded": shards / 2, "forced": 0} {
 		f.until(fmt.Sprintf("%g moved %s", want, how), func() bool { return moves(t, registry, how) == want })
 	}
@@ -106,6 +118,7 @@ func TestRebalancer_ADrainIsCalledOff(t *testing.T) {
 	f.prepared("n1", shards/2)
 	f.join("n2", task.NodeReady)
 	f.prepared("", 0)
+
 	if n := moved(before, f.owners()); n != 0 {
 		t.Errorf("%d shards have moved for nothing", n)
 	}
@@ -126,11 +139,14 @@ func TestRebalancer_PlansAnewWhenTheNextOwnerDies(t *testing.T) {
 		for _, o := range f.owners() {
 			count[o.Node]++
 		}
+
 		for _, h := range f.handovers() {
 			count["to "+h.To]++
 		}
+
 		return count["n1"] == shards/2 && count["to n3"] == shards/2 && count["n3"] == shards/2 && count["to n2"] == 0
 	})
+
 	f.settled("n3")
 }
 
@@ -145,13 +161,16 @@ func TestRebalancer_DoesNotWaitForLoadsWhenTheOwnerDies(t *testing.T) {
 	f.settled("n1", "n2", "n3")
 	f.join("n3", task.NodeDraining)
 	f.until("they are being handed over", func() bool { return len(f.handovers()) == shards/3 })
+
 	going := map[int]string{}
 	for _, h := range f.handovers() {
 		going[h.Shard] = h.To
 	}
+
 	f.gone("n3")
 	f.until("they are there", func() bool { return len(f.handovers()) == 0 })
 	owners := f.owners()
+
 	for id, to := range going {
 		if owners[id].Node != to {
 			t.Errorf("shard %d was to go to %s, and is at %q", id, to, owners[id].Node)
@@ -169,27 +188,34 @@ func TestRebalancer_GoesOnWithWhatAnotherLeaderBegan(t *testing.T) {
 	f.settled("n1")
 	n2 := f.join("n2", task.NodeReady)
 	list := f.prepared("n2", shards/2)
+
 	if _, err := f.etcd.Delete(t.Context(), first.Key); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, h := range list[:10] {
 		if err := f.store.TellReady(t.Context(), n2, h); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	<-ended // its term is over, and it knows
+
 	for _, h := range f.handovers() {
 		if h.Ready == 0 && h.Revision != list[0].Revision {
 			t.Fatalf("a leader whose term is over wrote %+v", h)
 		}
 	}
+
 	f.lead(f.elect("n2"))
 	f.until("what is loaded moves", func() bool { return len(f.handovers()) == len(list)-10 })
+
 	for _, h := range f.handovers() {
 		if h.Revision != list[0].Revision { // written together
 			t.Errorf("the handover of shard %d was written again", h.Shard)
 		}
 	}
+
 	f.settled("n1", "n2")
 }
 
@@ -197,23 +223,29 @@ func TestRebalancer_GoesOnWithWhatAnotherLeaderBegan(t *testing.T) {
 // find their shards where they were.
 func TestRebalancer_LeavesShardsWhereTheyWereWhenMostNodesVanish(t *testing.T) {
 	f := newFleet(t)
+
 	for _, n := range []string{"n1", "n2", "n3"} {
 		f.join(n, task.NodeReady)
 	}
+
 	poke, _ := f.lead(f.elect("n1"), func(c *shard.RebalancerConfig) { c.Grace, c.Quiet = 30*time.Second, 50*time.Millisecond })
 	before := f.settled("n1", "n2", "n3")
 	f.goneAtOnce("n2", "n3")
+
 	for range 5 {
 		poke <- struct{}{}
 		time.Sleep(60 * time.Millisecond)
 	}
+
 	if n := moved(before, f.owners()); n != 0 {
 		t.Errorf("%d shards have moved", n)
 	}
+
 	f.join("n2", task.NodeReady) // the other alone is another matter
 	poke <- struct{}{}
 	f.settled("n1", "n2")
 	after := f.owners()
+
 	for id, o := range before {
 		if o.Node != "n3" && after[id].Fence != o.Fence {
 			t.Errorf("shard %d moved from %s to %s", id, o.Node, after[id].Node)

@@ -68,9 +68,11 @@ func keep(t *testing.T) *flat {
 		Fence:     func(o record.Owner) kv.Fence { return kv.ModFence(fmt.Sprint("owners/", o.Shard), o.Fence) },
 		Handovers: f.inTheMaking, Preload: f.preload, TellReady: f.tellReady,
 	})
+
 	ctx, cancel := context.WithCancelCause(t.Context())
 	f.cancel = cancel
 	go func() { f.ended <- f.keeper.Run(ctx) }()
+
 	return f
 }
 
@@ -91,23 +93,30 @@ func (f *flat) work(ctx context.Context, id int, fences store.Fences) error {
 	if other, ok := f.running[id]; ok {
 		f.Errorf("shard %d has a worker under %+v and gets another under %+v", id, other, fences)
 	}
+
 	f.running[id] = fences
 	f.starts[id] = append(f.starts[id], time.Since(f.began))
 	fail, stuck := f.fail[id], f.stuck[id]
 	f.mu.Unlock()
+
 	defer func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
+
 		f.causes[id] = context.Cause(ctx)
 		delete(f.running, id)
 	}()
+
 	if fail != nil {
 		return fail
 	}
+
 	<-ctx.Done()
+
 	if stuck != nil {
 		<-stuck
 	}
+
 	return ctx.Err()
 }
 
@@ -116,10 +125,12 @@ func (f *flat) change(what func()) {
 	f.mu.Lock()
 	what()
 	f.mu.Unlock()
+
 	select {
 	case f.changed <- struct{}{}:
 	default:
 	}
+
 	synctest.Wait()
 }
 
@@ -133,14 +144,18 @@ func (f *flat) runs(want ...string) {
 	f.Helper()
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	var got []string
 	for id, x := range f.running {
 		got = append(got, fmt.Sprintf("%d@%d/%d", id, x.Owner.ModRevision, x.Node.CreateRevision))
 	}
+
 	slices.Sort(got)
+
 	if !slices.Equal(got, want) {
 		f.Errorf("after %s these run: %v, want %v", time.Since(f.began), got, want)
 	}
+
 	if n := f.keeper.Running(); n != len(want) {
 		f.Errorf("it says that %d run, want %d", n, len(want))
 	}
@@ -163,9 +178,11 @@ func (f *flat) cause(id int) error {
 func (f *flat) stop() {
 	f.Helper()
 	f.cancel(errStop)
+
 	if err := <-f.ended; !errors.Is(err, context.Canceled) {
 		f.Errorf("it ended with %v", err)
 	}
+
 	f.runs()
 }
 
@@ -173,15 +190,19 @@ func TestKeeper_RunsAWorkerForEachShardItOwns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := keep(t)
 		defer f.stop()
+
 		f.change(func() { f.give(1, me, 10); f.give(2, "n2", 11); f.give(3, me, 12) })
 		f.runs("1@10/1", "3@12/1")
 		f.change(func() { f.give(2, me, 13) })
 		f.runs("1@10/1", "2@13/1", "3@12/1")
+
 		for range 3 { // told again, nothing is new
 			f.change(func() {})
 		}
+
 		time.Sleep(time.Minute)
 		synctest.Wait()
+
 		for id := 1; id <= 3; id++ {
 			at := f.started(id)
 			if len(at) != 1 {
@@ -195,10 +216,12 @@ func TestKeeper_LooksWithoutBeingTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := keep(t)
 		defer f.stop()
+
 		synctest.Wait()
 		f.mu.Lock()
 		f.give(1, me, 10)
 		f.mu.Unlock()
+
 		time.Sleep(2*time.Second + time.Millisecond)
 		synctest.Wait()
 		f.runs("1@10/1")
@@ -214,12 +237,15 @@ func TestKeeper_StopsAShardThatMoved(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := keep(t)
 				defer f.stop()
+
 				f.change(func() { f.give(1, me, 10); f.give(2, me, 11) })
 				f.change(func() { move(f) })
 				f.runs("2@11/1")
+
 				if cause := f.cause(1); cause == nil || errors.Is(cause, context.Canceled) {
 					t.Errorf("the worker was stopped because of %v", cause)
 				}
+
 				if n := f.logs.Len(); n != 0 {
 					t.Errorf("a move is an error: %v", f.logs.All())
 				}
@@ -232,6 +258,7 @@ func TestKeeper_RunsNothingWithoutASession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := keep(t)
 		defer f.stop()
+
 		f.change(func() { f.session = 0; f.give(1, me, 10) })
 		f.runs()
 		f.change(func() { f.session = 5 })
@@ -251,6 +278,7 @@ func TestKeeper_StartsUnderANewFenceOnlyWhenTheOldWorkerHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := keep(t)
 		defer f.stop()
+
 		hang := make(chan struct{})
 		f.change(func() { f.stuck[1] = hang; f.give(1, me, 10); f.give(2, me, 11) })
 		f.change(func() { f.give(1, me, 20) })
@@ -263,10 +291,12 @@ func TestKeeper_StartsUnderANewFenceOnlyWhenTheOldWorkerHasEnded(t *testing.T) {
 		f.mu.Lock()
 		delete(f.stuck, 1)
 		f.mu.Unlock()
+
 		before := time.Since(f.began)
 		close(hang)
 		synctest.Wait()
 		f.runs("1@40/1", "2@11/1", "3@12/1")
+
 		if at := f.started(1); len(at) != 2 || at[1] != before {
 			t.Errorf("started at %v, the old one ended at %s: a new fence need not rest", at, before)
 		}
@@ -277,26 +307,34 @@ func TestKeeper_RestsAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := keep(t)
 		defer f.stop()
+
 		f.change(func() { f.fail[1] = store.ErrDamaged; f.give(1, me, 10); f.give(2, me, 11) })
 		f.runs("2@11/1")
+
 		for range 5 { // being told of whatever does not end the rest
 			f.change(func() {})
 		}
+
 		if n := len(f.started(1)); n != 1 {
 			t.Fatalf("%d starts at once", n)
 		}
+
 		time.Sleep(1600 * time.Millisecond)
 		synctest.Wait()
+
 		if want := []time.Duration{0, 500 * time.Millisecond, 1500 * time.Millisecond}; !slices.Equal(f.started(1), want) {
 			t.Errorf("started at %v, want %v", f.started(1), want)
 		}
+
 		if log := f.logs.All(); len(log) != 1 || !strings.Contains(fmt.Sprint(log[0].ContextMap()), store.ErrDamaged.Error()) {
 			t.Errorf("logged %v", log)
 		}
+
 		f.change(func() { delete(f.fail, 1) })
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		f.runs("1@10/1", "2@11/1")
+
 		if len(f.started(2)) != 1 {
 			t.Error("another shard suffered")
 		}
@@ -308,18 +346,23 @@ func TestKeeper_TellsOfTheSameFailureOnceAndRestsLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := keep(t)
 		defer f.stop()
+
 		f.change(func() { f.fail[1] = store.ErrDamaged; f.give(1, me, 10) })
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
+
 		if n := len(f.started(1)); n < 10 || n > 20 {
 			t.Errorf("started %d times in ten minutes", n)
 		}
+
 		if n := f.logs.FilterLevelExact(zap.ErrorLevel).Len(); n != 1 {
 			t.Errorf("told of %d times", n)
 		}
+
 		f.change(func() { f.fail[1] = errors.New("something else") })
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
+
 		if n := f.logs.FilterLevelExact(zap.ErrorLevel).Len(); n != 2 {
 			t.Errorf("a new failure is told of %d times", n-1)
 		}
@@ -332,12 +375,15 @@ func TestKeeper_WakesForTheFirstOfThoseThatRest(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := keep(t)
 			defer f.stop()
+
 			for id := range 4 {
 				f.change(func() { f.fail[id] = errors.New("broken"); f.give(id, me, 10) })
 				time.Sleep(100 * time.Millisecond)
 			}
+
 			time.Sleep(time.Second)
 			synctest.Wait()
+
 			for id := range 4 {
 				first := time.Duration(id) * 100 * time.Millisecond
 				if at := f.started(id); len(at) < 2 || at[0] != first || at[1] != first+500*time.Millisecond {
@@ -354,12 +400,15 @@ func TestKeeper_AFencedWorkerIsNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := keep(t)
 		defer f.stop()
+
 		f.change(func() { f.fail[1] = fmt.Errorf("commit: %w", task.ErrFenced); f.give(1, me, 10) })
 		time.Sleep(400 * time.Millisecond)
 		synctest.Wait()
+
 		if len(f.started(1)) != 1 || f.logs.Len() != 0 {
 			t.Errorf("started at %v, logged %v", f.started(1), f.logs.All())
 		}
+
 		f.change(func() { delete(f.fail, 1); f.give(1, me, 20) })
 		f.runs("1@20/1")
 	})
@@ -375,19 +424,24 @@ func TestKeeper_StopsAllWithItsContextAndWaitsForThem(t *testing.T) {
 				f.give(id, me, int64(10+id))
 			}
 		})
+
 		f.change(func() { f.give(3, "n2", 30) })
 		f.runs("0@10/1", "1@11/1", "2@12/1")
 		f.cancel(errStop)
 		synctest.Wait()
+
 		select {
 		case err := <-f.ended:
 			t.Fatalf("it ended with %v before its workers", err)
 		default:
 		}
+
 		f.runs("2@12/1")
+
 		if !errors.Is(f.cause(1), errStop) {
 			t.Errorf("the worker was stopped because of %v", f.cause(1))
 		}
+
 		close(hang)
 		f.stop()
 	})

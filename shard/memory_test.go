@@ -57,6 +57,7 @@ func (d *diary) after(pause time.Duration) *diary {
 	for i := range d.lineup.Nodes { // they announce their clocks
 		d.lineup.Nodes[i].Clock = task.At(d.now)
 	}
+
 	d.notes, d.again = d.look(d.now, d.lineup)
 	return d
 }
@@ -67,7 +68,9 @@ func (d *diary) want(newcomers string, hold bool) {
 	for name := range d.notes.Newcomers {
 		got = append(got, name)
 	}
+
 	slices.Sort(got)
+
 	if s := strings.Join(got, " "); s != newcomers || d.notes.Hold != hold {
 		d.Errorf("at %s newcomers are %q, want %q; hold is %t", d.now.Format(time.TimeOnly), s, newcomers, d.notes.Hold)
 	}
@@ -80,22 +83,27 @@ func TestMemory_ANodeThatComesAndGoesWaitsLongerEachTime(t *testing.T) {
 	d.after(0).want("", false) // the first that a leader sees are no newcomers
 	d.come("c")
 	d.after(time.Second).want("", false) // nor is a new node
+
 	var waited []time.Duration
 	for range 9 {
 		d.leave("b")
 		d.after(3 * time.Second)
 		d.come("b")
 		began := d.now
+
 		for d.after(time.Millisecond); d.notes.Newcomers["b"]; d.after(d.again) {
 			if d.again <= 0 || d.again > mostWait {
 				t.Fatalf("look again in %s", d.again)
 			}
 		}
+
 		waited = append(waited, d.now.Sub(began).Round(time.Second))
 	}
+
 	if got := fmt.Sprint(waited); got != "[0s 2s 4s 8s 16s 32s 1m0s 1m0s 1m0s]" {
 		t.Errorf("its returns waited %s", got)
 	}
+
 	d.after(3 * time.Minute) // it stays
 	d.come("b")
 	d.after(time.Second).want("", false)
@@ -107,10 +115,12 @@ func TestMemory_WhoStillOwnsShardsIsNoNewcomer(t *testing.T) {
 	d.come("a", "b")
 	d.owns("a", "b")
 	d.after(0)
+
 	for range 5 {
 		d.come("b")
 		d.after(time.Second).want("", false)
 	}
+
 	d.owns("a", "a") // then it is missed
 	d.come("b")
 	d.after(time.Second).want("b", false)
@@ -121,12 +131,14 @@ func TestMemory_ANodeThatIsFitNowAndThenIsDamped(t *testing.T) {
 	d.come("a", "b")
 	d.owns("a")
 	d.after(0)
+
 	for range 3 {
 		d.lineup.Nodes[1].Unfit = "clock"
 		d.after(time.Second)
 		d.lineup.Nodes[1].Unfit = ""
 		d.after(time.Second)
 	}
+
 	d.want("b", false)
 }
 
@@ -137,6 +149,7 @@ func TestMemory_ForgetsWhoIsGoneForLong(t *testing.T) {
 	d.leave("b")
 	d.after(time.Second)
 	d.after(11 * time.Minute)
+
 	if len(d.nodes) != 1 {
 		t.Errorf("it remembers %d nodes", len(d.nodes))
 	}
@@ -164,6 +177,7 @@ func TestMemory_WhenMostVanishTogetherNothingMovesForAWhile(t *testing.T) {
 		d.come("a", "b", "c", "d")
 		d.owns(strings.Fields(c.owners)...)
 		d.after(time.Hour).want("", false)
+
 		for _, n := range strings.Fields(c.gone) {
 			back := strings.HasPrefix(n, "-")
 			d.leave(strings.TrimPrefix(n, "-"))
@@ -171,16 +185,21 @@ func TestMemory_WhenMostVanishTogetherNothingMovesForAWhile(t *testing.T) {
 				d.come(n[1:])
 			}
 		}
+
 		d.after(time.Second)
+
 		if d.notes.Hold != c.hold {
 			t.Errorf("%s: hold is %t", name, d.notes.Hold)
 		}
+
 		if c.hold && d.again != d.grace {
 			t.Errorf("%s: look again in %s", name, d.again)
 		}
+
 		if d.after(3 * time.Second); d.notes.Hold != c.hold {
 			t.Errorf("%s: after 3 s hold is %t", name, d.notes.Hold)
 		}
+
 		if d.after(2 * time.Second); d.notes.Hold {
 			t.Errorf("%s: held beyond the grace", name)
 		}
@@ -199,11 +218,14 @@ func TestMemory_NextOwnersHaveTheirTime(t *testing.T) {
 			t.Errorf("at %s late are %s, want %s", d.now.Format(time.TimeOnly), got, want)
 		}
 	}
+
 	d.after(time.Second)
 	late("map[]")
+
 	if d.again != 3*time.Second {
 		t.Errorf("look again in %s", d.again)
 	}
+
 	d.after(3 * time.Second)
 	late("map[1:true]")
 	d.lineup.Handovers[0].Ready, d.lineup.Handovers[0].Revision = 7, 3 // an answer is no new beginning
@@ -214,6 +236,7 @@ func TestMemory_NextOwnersHaveTheirTime(t *testing.T) {
 	late("map[1:true]")
 	d.lineup.Handovers = nil
 	d.after(time.Second)
+
 	if len(d.handovers) != 0 {
 		t.Error("it remembers handovers that are over")
 	}

@@ -24,12 +24,15 @@ func tell(c shard.Changes) string {
 			all = append(all, fmt.Sprintf("%s%d:%s→%s/%d", moves.how, m.From.Shard, m.From.Node, m.To, m.Handover))
 		}
 	}
+
 	for _, h := range c.Prepare {
 		all = append(all, fmt.Sprintf("prepare %d→%s/%d", h.Shard, h.To, h.Revision))
 	}
+
 	for _, h := range c.Withdraw {
 		all = append(all, fmt.Sprintf("withdraw %d→%s/%d", h.Shard, h.To, h.Revision))
 	}
+
 	return strings.Join(all, ", ")
 }
 
@@ -41,6 +44,7 @@ func TestMoves_HandsOverWhatFires(t *testing.T) {
 		}
 		return n
 	}
+
 	draining := func(n *task.Node) { n.State = task.NodeDraining }
 	unfit := func(n *task.Node) { n.Unfit = "clock" }
 	executor := func(n *task.Node) { n.Roles = []string{task.RoleExecutor} }
@@ -51,9 +55,11 @@ func TestMoves_HandsOverWhatFires(t *testing.T) {
 		}
 		return owners
 	}
+
 	moving := func(id int, to string, ready int64) record.Handover {
 		return record.Handover{Shard: id, To: to, Ready: ready, Revision: int64(200 + id)}
 	}
+
 	a, b := node("a"), node("b")
 	for name, c := range map[string]struct {
 		nodes     []task.Node
@@ -106,23 +112,28 @@ func TestMoves_ArePlannedOnce(t *testing.T) {
 		for i, w := range weights {
 			l.Nodes = append(l.Nodes, task.Node{Name: fmt.Sprint("n", i), State: task.NodeReady, Weight: w, Roles: []string{task.RoleScheduler}, Revision: 1})
 		}
+
 		first := rapid.IntRange(1, len(weights)).Draw(t, "nodes at first")
 		for _, m := range shard.Moves(count, store.Lineup{Nodes: l.Nodes[:first]}, shard.Notes{}).AtOnce {
 			l.Owners = append(l.Owners, record.Owner{Shard: m.From.Shard, Node: m.To, Fence: 1})
 		}
+
 		if rapid.Bool().Draw(t, "one drains") {
 			l.Nodes[rapid.IntRange(0, len(weights)-1).Draw(t, "which")].State = task.NodeDraining
 		}
+
 		planned := shard.Moves(count, l, shard.Notes{}).Prepare
 		for i := range planned {
 			planned[i].Revision = 5
 		}
+
 		l.Handovers = planned
 		for _, i := range rapid.Permutation(indexes(len(planned))).Draw(t, "order") {
 			c := shard.Moves(count, l, shard.Notes{})
 			if len(c.Prepare)+len(c.Withdraw)+len(c.AtOnce) > 0 {
 				t.Fatalf("with %d to go: %s", len(l.Handovers), tell(c))
 			}
+
 			id, to := planned[i].Shard, planned[i].To
 			l.Owners[id].Node = to
 			var left []record.Handover
@@ -131,8 +142,10 @@ func TestMoves_ArePlannedOnce(t *testing.T) {
 					left = append(left, h)
 				}
 			}
+
 			l.Handovers = left
 		}
+
 		if c := shard.Moves(count, l, shard.Notes{}); tell(c) != "" {
 			t.Fatalf("when all is done: %s", tell(c))
 		}

@@ -13,6 +13,7 @@ func drawMembers(t *rapid.T, label string) []Member {
 	for i := range members {
 		members[i] = Member{Name: fmt.Sprintf("n%d", i), Weight: rapid.IntRange(1, 4).Draw(t, "weight")}
 	}
+
 	return members
 }
 
@@ -22,17 +23,20 @@ func TestPlan_GivesFairSharesAndMovesNoMoreThanItMust(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shards := rapid.IntRange(1, 300).Draw(t, "shards")
 		members := drawMembers(t, "members")
+
 		current := map[int]string{}
 		for id := range shards { // any assignment at all, some to nodes that are gone, some to none
 			if who := rapid.IntRange(-2, len(members)+1).Draw(t, "owner"); who >= 0 {
 				current[id] = fmt.Sprintf("n%d", who)
 			}
 		}
+
 		plan := Plan(shards, current, members)
 		total := 0
 		for _, m := range members {
 			total += m.Weight
 		}
+
 		had, has, moved := map[string]int{}, map[string]int{}, 0
 		for id := range shards {
 			if plan[id] == "" {
@@ -40,10 +44,12 @@ func TestPlan_GivesFairSharesAndMovesNoMoreThanItMust(t *testing.T) {
 			}
 			has[plan[id]]++
 		}
+
 		present := map[string]bool{}
 		for _, m := range members {
 			present[m.Name] = true
 		}
+
 		for id, node := range current {
 			if present[node] {
 				had[node]++
@@ -52,9 +58,11 @@ func TestPlan_GivesFairSharesAndMovesNoMoreThanItMust(t *testing.T) {
 				}
 			}
 		}
+
 		if len(plan) != shards {
 			t.Fatalf("%d shards are planned, there are %d", len(plan), shards)
 		}
+
 		must, odd, wouldUse := 0, shards, 0
 		for _, m := range members {
 			down := shards * m.Weight / total
@@ -62,12 +70,15 @@ func TestPlan_GivesFairSharesAndMovesNoMoreThanItMust(t *testing.T) {
 			if n := has[m.Name]; n < down || n > up {
 				t.Fatalf("%s has %d shards; its share is %d to %d", m.Name, n, down, up)
 			}
+
 			odd -= down
 			must += max(0, had[m.Name]-down)
+
 			if had[m.Name] > down && up > down {
 				wouldUse++
 			}
 		}
+
 		if least := must - min(odd, wouldUse); moved != least {
 			t.Fatalf("%d shards moved from nodes that are present, %d would do", moved, least)
 		}
@@ -80,6 +91,7 @@ func TestPlan_MovesWhatTheRingPrefersElsewhere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const shards = 64
 		members := drawMembers(t, "members")
+
 		current := map[int]string{}
 		for id := range shards {
 			current[id] = fmt.Sprintf("n%d", rapid.IntRange(0, len(members)-1).Draw(t, "owner"))
@@ -100,6 +112,7 @@ func TestPlan_MovesWhatTheRingPrefersElsewhere(t *testing.T) {
 				lost[node] = id
 			}
 		}
+
 		for id, node := range current {
 			if preferred, ok := lost[node]; ok && plan[id] == node && !prefers(id, node) {
 				t.Fatalf("%s loses shard %d, for which the ring prefers it, and keeps shard %d", node, preferred, id)
@@ -146,8 +159,10 @@ func BenchmarkPlan(b *testing.B) {
 			for i := range members {
 				members[i] = Member{fmt.Sprintf("node-%d", i), 1}
 			}
+
 			current := Plan(c.shards, nil, members)
 			b.ReportAllocs()
+
 			for b.Loop() {
 				Plan(c.shards, current, members[1:])
 			}

@@ -27,25 +27,31 @@ func (f *flat) preload(ctx context.Context, id int, loaded func()) error {
 	if f.loading[id] != nil {
 		f.Errorf("shard %d is loaded twice at once", id)
 	}
+
 	f.loading[id] = loaded
 	f.preloads[id]++
 	fails := f.failsToLoad
 	f.mu.Unlock()
+
 	defer func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		delete(f.loading, id)
 	}()
+
 	if fails != nil {
 		return fails
 	}
+
 	<-ctx.Done()
+
 	return ctx.Err()
 }
 
 func (f *flat) tellReady(_ context.Context, session kv.Fence, h record.Handover) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	f.told = append(f.told, fmt.Sprintf("%d/%d@%d", h.Shard, h.Revision, session.CreateRevision))
 	return f.deaf
 }
@@ -60,6 +66,7 @@ func (f *flat) loads(want ...int) {
 	f.Helper()
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	if got := slices.Sorted(maps.Keys(f.loading)); !slices.Equal(got, want) {
 		f.Errorf("after %s these are loaded: %v, want %v", time.Since(f.began), got, want)
 	}
@@ -78,8 +85,10 @@ func (f *flat) loaded(ids ...int) {
 		f.mu.Lock()
 		say := f.loading[id]
 		f.mu.Unlock()
+
 		say()
 	}
+
 	synctest.Wait()
 }
 
@@ -87,9 +96,11 @@ func (f *flat) answers(want ...string) {
 	f.Helper()
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	if got := slices.Sorted(slices.Values(f.told)); !slices.Equal(got, want) {
 		f.Errorf("after %s it has told %v, want %v", time.Since(f.began), got, want)
 	}
+
 	f.told = nil
 }
 
@@ -97,6 +108,7 @@ func TestKeeper_LoadsWhatItIsToOwnAndSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := keep(t)
 		defer f.stop()
+
 		f.change(func() {
 			f.give(1, "n2", 10)
 			f.give(2, "n2", 11)
@@ -105,6 +117,7 @@ func TestKeeper_LoadsWhatItIsToOwnAndSaysSo(t *testing.T) {
 			f.prepare(2, "n3", 21)
 			f.prepare(3, me, 22) // it is ours already
 		})
+
 		f.loads(1)
 		f.runs("3@12/1")
 		f.answers()
@@ -123,6 +136,7 @@ func TestKeeper_AnswersEachHandoverAndEachSessionAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := keep(t)
 		defer f.stop()
+
 		f.change(func() { f.give(1, "n2", 10); f.prepare(1, me, 20) })
 		f.loaded(1)
 		f.answers("1/20@1")
@@ -134,6 +148,7 @@ func TestKeeper_AnswersEachHandoverAndEachSessionAnew(t *testing.T) {
 		f.loads(1) // what is loaded is as good under the next session
 		f.change(func() { f.session = 5 })
 		f.answers("1/21@5")
+
 		if n := f.begunToLoad(1); n != 1 {
 			t.Errorf("it was loaded %d times", n)
 		}
@@ -144,6 +159,7 @@ func TestKeeper_TellsAgainWhatDidNotArrive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := keep(t)
 		defer f.stop()
+
 		f.change(func() { f.give(1, "n2", 10); f.prepare(1, me, 20); f.deaf = task.ErrUnavailable })
 		f.loaded(1)
 		f.answers("1/20@1")
@@ -167,6 +183,7 @@ func TestKeeper_APreloadOutlivesItsHandoverALittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := keep(t)
 		defer f.stop()
+
 		f.change(func() { f.give(1, "n2", 10); f.prepare(1, me, 20) })
 		f.loaded(1)
 		f.change(func() { delete(f.handovers, 1) })
@@ -185,6 +202,7 @@ func TestKeeper_EndsAPreloadThatNobodyWants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := keep(t)
 		defer f.stop()
+
 		f.change(func() { f.give(1, "n2", 10); f.prepare(1, me, 20); f.give(2, "n2", 11); f.prepare(2, me, 21) })
 		f.loads(1, 2)
 		f.change(func() { f.prepare(1, "n3", 22) })
@@ -210,8 +228,10 @@ func TestKeeper_APreloadThatFailsRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := keep(t)
 		defer f.stop()
+
 		f.change(func() { f.failsToLoad = errors.New("no"); f.give(1, "n2", 10); f.prepare(1, me, 20) })
 		time.Sleep(10 * time.Second)
+
 		if n := f.begunToLoad(1); n < 3 || n > 20 {
 			t.Errorf("begun %d times in 10 s", n)
 		}

@@ -35,10 +35,12 @@ type fleet struct {
 func newFleet(t *testing.T) *fleet {
 	t.Helper()
 	etcd := kvtest.Memory(t)
+
 	keys, err := record.NewKeys(record.DefaultPrefix)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return &fleet{T: t, etcd: etcd, keys: keys, store: store.New(etcd, kv.Direct(etcd), keys), leases: map[string]clientv3.LeaseID{}}
 }
 
@@ -46,21 +48,26 @@ func newFleet(t *testing.T) *fleet {
 func (f *fleet) join(name, state string) kv.Fence {
 	f.Helper()
 	n := task.Node{Name: name, Instance: name, State: state, Weight: 1, Roles: []string{task.RoleScheduler, task.RoleExecutor}}
+
 	if lease, ok := f.leases[name]; ok {
 		if err := f.store.Announce(f.Context(), f.session(name), n, lease); err != nil {
 			f.Fatal(err)
 		}
 		return f.session(name)
 	}
+
 	lease, err := f.etcd.Grant(f.Context(), 600)
 	if err != nil {
 		f.Fatal(err)
 	}
+
 	fence, _, err := f.store.Register(f.Context(), n, lease.ID)
 	if err != nil {
 		f.Fatal(err)
 	}
+
 	f.leases[name] = lease.ID
+
 	return fence
 }
 
@@ -70,6 +77,7 @@ func (f *fleet) session(name string) kv.Fence {
 	if err != nil || len(res.Kvs) == 0 {
 		f.Fatalf("%s is not there: %v", name, err)
 	}
+
 	return kv.CreateFence(f.keys.Node(name), res.Kvs[0].CreateRevision)
 }
 
@@ -88,9 +96,11 @@ func (f *fleet) goneAtOnce(names ...string) {
 	for _, n := range names {
 		ops = append(ops, clientv3.OpDelete(f.keys.Node(n)))
 	}
+
 	if _, err := f.etcd.Txn(f.Context()).Then(ops...).Commit(); err != nil {
 		f.Fatal(err)
 	}
+
 	for _, n := range names {
 		f.gone(n)
 	}
@@ -102,6 +112,7 @@ func (f *fleet) put(key, value string) int64 {
 	if err != nil {
 		f.Fatal(err)
 	}
+
 	return res.Header.Revision
 }
 
@@ -119,9 +130,11 @@ func (f *fleet) lead(term kv.Fence, change ...func(*shard.RebalancerConfig)) (po
 		Store: f.store, Shards: shards, Changed: changed, Quiet: time.Millisecond, Reconcile: 50 * time.Millisecond, Limit: time.Hour,
 		Now: func() time.Time { return noon }, Logger: zap.NewNop(),
 	}
+
 	for _, c := range change {
 		c(&cfg)
 	}
+
 	r := shard.NewRebalancer(cfg)
 	ctx, cancel := context.WithCancel(f.Context())
 	done := make(chan struct{})
@@ -129,7 +142,9 @@ func (f *fleet) lead(term kv.Fence, change ...func(*shard.RebalancerConfig)) (po
 		defer close(done)
 		end <- r.Lead(ctx, term)
 	}()
+
 	f.Cleanup(func() { cancel(); <-done })
+
 	return changed, end
 }
 
@@ -139,10 +154,12 @@ func (f *fleet) owners() map[int]record.Owner {
 	if err != nil {
 		f.Fatal(err)
 	}
+
 	owners := map[int]record.Owner{}
 	for _, o := range list {
 		owners[o.Shard] = o
 	}
+
 	return owners
 }
 
@@ -153,16 +170,19 @@ func (f *fleet) handovers() []record.Handover {
 	if err != nil {
 		f.Fatal(err)
 	}
+
 	return l.Handovers
 }
 
 // answer has the nodes say that they have loaded what they are to take over.
 func (f *fleet) answer() {
 	f.Helper()
+
 	for _, h := range f.handovers() {
 		if _, present := f.leases[h.To]; !present || h.Ready != 0 {
 			continue
 		}
+
 		if err := f.store.TellReady(f.Context(), f.session(h.To), h); err != nil && !errors.Is(err, task.ErrConflict) {
 			f.Fatal(err)
 		}
@@ -174,6 +194,7 @@ func (f *fleet) answer() {
 func (f *fleet) settled(nodes ...string) map[int]record.Owner {
 	f.Helper()
 	deadline := time.Now().Add(time.Minute)
+
 	for {
 		f.answer()
 		owners := f.owners()
@@ -181,16 +202,20 @@ func (f *fleet) settled(nodes ...string) map[int]record.Owner {
 		for _, o := range owners {
 			count[o.Node]++
 		}
+
 		fair := len(owners) == shards && len(count) == len(nodes)
 		for _, n := range nodes {
 			fair = fair && count[n] >= shards/len(nodes) && count[n] <= (shards+len(nodes)-1)/len(nodes)
 		}
+
 		if fair {
 			return owners
 		}
+
 		if time.Now().After(deadline) {
 			f.Fatalf("not settled on %v: %v of %d shards", nodes, count, len(owners))
 		}
+
 		time.Sleep(2 * time.Millisecond)
 	}
 }
@@ -201,6 +226,7 @@ func moved(before, after map[int]record.Owner) (n int) {
 			n++
 		}
 	}
+
 	return n
 }
 
@@ -210,22 +236,26 @@ func TestRebalancer_MovesOnlyWhatMust(t *testing.T) {
 	poke, _ := f.lead(term)
 	f.join("n1", task.NodeReady)
 	poke <- struct{}{}
+
 	one := f.settled("n1")
 	for id, o := range one {
 		if o.Term != term.CreateRevision || !o.Since.Equal(noon) {
 			t.Fatalf("shard %d is %+v", id, o)
 		}
 	}
+
 	f.join("n2", task.NodeReady)
 	two := f.settled("n1", "n2")
 	if n := moved(one, two); n != shards/2 {
 		t.Errorf("the second node's coming moved %d shards, %d would do", n, shards/2)
 	}
+
 	f.join("n3", task.NodeReady)
 	three := f.settled("n1", "n2", "n3")
 	if n := moved(two, three); n != shards/3 {
 		t.Errorf("the third node's coming moved %d shards, %d would do", n, shards/3)
 	}
+
 	f.gone("n2")
 	left := f.settled("n1", "n3")
 	for id, o := range left {
@@ -250,6 +280,7 @@ func TestRebalancer_ADrainingNodeGetsNothing(t *testing.T) {
 	f.join("n2", task.NodeDraining) // nobody is left to take them: they stay, and fire
 	f.put(f.keys.Owner(0), `{"node":"n2"}`)
 	f.join("n3", task.NodeReady)
+
 	if n := moved(all, f.settled("n3")); n != shards {
 		t.Errorf("%d moved", n)
 	}
@@ -261,32 +292,39 @@ func TestRebalancer_MendsWhatHandsHaveBroken(t *testing.T) {
 	f.join("n2", task.NodeReady)
 	f.lead(f.elect("n1"))
 	before := f.settled("n1", "n2")
+
 	if _, err := f.etcd.Delete(t.Context(), f.keys.Owner(3)); err != nil {
 		t.Fatal(err)
 	}
+
 	f.put(f.keys.Owner(4), "{")
 	f.put(f.keys.Owner(5), `{"node":"nobody"}`)
 	f.put(f.keys.Owner(6), "")
 	f.put(f.keys.Owners()+"-001", `{"node":"n1"}`)
 	f.put(f.keys.Owner(shards), `{"node":"n1"}`)
 	deadline := time.Now().Add(time.Minute)
+
 	for {
 		owners, broken := f.owners(), 0
 		delete(owners, shards)
+
 		for id := range shards {
 			if n := owners[id].Node; n != "n1" && n != "n2" {
 				broken++
 			}
 		}
+
 		if broken == 0 {
 			if n := moved(before, owners); n != 4 {
 				t.Errorf("%d owner keys were written, 4 were broken", n)
 			}
 			return
 		}
+
 		if time.Now().After(deadline) {
 			t.Fatalf("%d are still broken", broken)
 		}
+
 		time.Sleep(2 * time.Millisecond)
 	}
 }
@@ -299,10 +337,13 @@ func TestRebalancer_AStaleTermIsRefused(t *testing.T) {
 	stale := f.elect("n1")
 	_, ended := f.lead(stale)
 	before := f.settled("n1")
+
 	if _, err := f.etcd.Delete(t.Context(), stale.Key); err != nil {
 		t.Fatal(err)
 	}
+
 	f.join("n2", task.NodeReady)
+
 	select {
 	case err := <-ended:
 		if !errors.Is(err, task.ErrFenced) {
@@ -311,11 +352,14 @@ func TestRebalancer_AStaleTermIsRefused(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("it leads on")
 	}
+
 	if n := moved(before, f.owners()); n != 0 {
 		t.Fatalf("it moved %d shards after its term", n)
 	}
+
 	term := f.elect("n1") // the same node, again: another term
 	f.lead(term)
+
 	after := f.settled("n1", "n2")
 	for id, o := range after {
 		if o.Fence != before[id].Fence && o.Term != term.CreateRevision {
@@ -331,6 +375,7 @@ func TestRebalancer_EndsWithItsContext(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- r.Lead(ctx, f.elect("n1")) }()
 	cancel()
+
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("it ended with %v", err)
 	}
@@ -343,17 +388,21 @@ func TestMoves(t *testing.T) {
 		}
 		return nodes
 	}
+
 	state := func(n task.Node, state string, roles ...string) task.Node {
 		n.State, n.Roles = state, roles
 		return n
 	}
+
 	weighs := func(n task.Node, weight int) task.Node {
 		n.Weight = weight
 		return n
 	}
+
 	owner := func(id int, node string) record.Owner {
 		return record.Owner{Shard: id, Node: node, Fence: int64(100 + id)}
 	}
+
 	for name, c := range map[string]struct {
 		nodes  []task.Node
 		owners []record.Owner
@@ -379,9 +428,11 @@ func TestMoves(t *testing.T) {
 		if n := len(changes.Prepare) + len(changes.Loaded) + len(changes.Forced); n > 0 {
 			t.Errorf("%s: %d are handed over: %+v", name, n, changes)
 		}
+
 		for _, m := range changes.AtOnce {
 			got = append(got, fmt.Sprintf("%d@%d:%s→%s", m.From.Shard, m.From.Fence, m.From.Node, m.To))
 		}
+
 		if s := strings.Join(got, " "); s != c.want {
 			t.Errorf("%s: %q, want %q", name, s, c.want)
 		}

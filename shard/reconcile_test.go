@@ -34,8 +34,10 @@ func TestReconcile_LeaderAndKeeperActThoughTheirWatchesLoseEverything(t *testing
 		<-m.Ready()
 		changed := wake.NewSignal()
 		m.Subscribe(changed)
+
 		return m, changed
 	}
+
 	_, nodesChanged := mirror(f.keys.Nodes())
 	owners, ownersChanged := mirror(f.keys.Owners())
 	leader := shard.NewRebalancer(shard.RebalancerConfig{
@@ -51,21 +53,25 @@ func TestReconcile_LeaderAndKeeperActThoughTheirWatchesLoseEverything(t *testing
 		Changed: ownersChanged, Reconcile: time.Hour, Logger: zap.NewNop(),
 		Work: func(ctx context.Context, _ int, _ store.Fences) error { <-ctx.Done(); return ctx.Err() },
 	})
+
 	all.Go(func() { _ = keeper.Run(ctx) })
 	joined.Lock()
 	session = f.join("n1", "ready")
 	joined.Unlock()
+
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		repairs := counted(t, registry, kv.RepairsMetric)
 		if keeper.Running() == shards && repairs == shards+1 {
 			return
 		}
+
 		// What a watch is resumed over is not lost for certain, and not counted: a machine that stands still for two seconds
 		// has that happen.
 		if resumed := counted(t, registry, "carillon_watch_resumptions_total"); keeper.Running() == shards && resumed > 0 {
 			t.Logf("%v watches were resumed, %v repairs are counted", resumed, repairs)
 			return
 		}
+
 		if time.Now().After(deadline) {
 			t.Fatalf("%d workers run, %v repairs are counted", keeper.Running(), repairs)
 		}
@@ -78,6 +84,7 @@ func counted(t *testing.T, g prometheus.Gatherer, name string) (sum float64) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			if f.GetName() == name {
@@ -85,5 +92,6 @@ func counted(t *testing.T, g prometheus.Gatherer, name string) (sum float64) {
 			}
 		}
 	}
+
 	return sum
 }

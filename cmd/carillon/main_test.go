@@ -43,9 +43,11 @@ func runScripts(t *testing.T, dir string) {
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("HOME", env.WorkDir)
 			env.Setenv("GORACE", raceOptions)
+
 			for i := range 6 {
 				env.Setenv(fmt.Sprintf("PORT%d", i+1), fmt.Sprint(freePort()))
 			}
+
 			return nil
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){"await": await},
@@ -63,6 +65,7 @@ func freePort() int {
 		if _, is := handedOut.LoadOrStore(port, true); is {
 			continue
 		}
+
 		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
 			_ = l.Close()
 			return port
@@ -76,6 +79,7 @@ func await(ts *testscript.TestScript, _ bool, args []string) {
 		if err == nil {
 			return
 		}
+
 		if time.Now().After(end) {
 			ts.Fatalf("await %v: %v", args, err)
 		}

@@ -44,6 +44,7 @@ func steps(page string) []step {
 			}
 		}
 	}
+
 	return all
 }
 
@@ -52,35 +53,44 @@ func TestTutorial_EveryCommandWorks(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a whole daemon: make test-cluster")
 	}
+
 	t.Parallel() // it waits, most of the time
 	b, err := os.ReadFile("../../docs/tutorial.md")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	address := fmt.Sprintf("127.0.0.1:%d", freePort())
 	dir := t.TempDir()
+
 	page := strings.ReplaceAll(string(b), "/tmp/carillon-tutorial", filepath.Join(dir, "tutorial"))
 	if time.Now().UTC().Hour() < 6 { // about half past three in Berlin the task would run by itself, among the runs that the page counts
 		page = strings.ReplaceAll(page, "Europe/Berlin", "Asia/Tokyo")
 	}
+
 	list := steps(page)
 	if len(list) < 20 || list[0].command != "carillon dev" {
 		t.Fatalf("%d commands, the first is %+v", len(list), list[0])
 	}
+
 	shell := func(command string) *exec.Cmd {
 		c := exec.CommandContext(t.Context(), "bash", "-c", command)
 		c.Dir = dir
 		c.Env = append(os.Environ(), "HOME="+dir, "GORACE="+raceOptions, "CARILLON_SERVER=http://"+address, "XDG_CONFIG_HOME=", "XDG_DATA_HOME=", "XDG_CACHE_HOME=", "CARILLON_TOKEN=", "CARILLON_CONTEXT=", "CARILLON_CONFIG=")
 		return c
 	}
+
 	node := shell("exec carillon dev --listen " + address)
 	if err := node.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	defer func() { _ = node.Process.Signal(syscall.SIGINT); _ = node.Wait() }()
+
 	if out, err := patient(shell, step{command: "carillon cluster status"}); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+
 	for _, s := range list[1:] {
 		if out, err := patient(shell, s); err != nil {
 			t.Fatalf("docs/tutorial.md:%d: %s: %v\n%s", s.line, s.command, err, out)
@@ -94,11 +104,13 @@ func patient(shell func(string) *exec.Cmd, s step) (string, error) {
 	for end := time.Now().Add(90 * time.Second); ; time.Sleep(200 * time.Millisecond) {
 		c := shell(s.command)
 		out, err := c.CombinedOutput()
+
 		if code := c.ProcessState.ExitCode(); code == s.code {
 			return "", nil
 		} else if err == nil {
 			err = fmt.Errorf("exit code %d, want %d", code, s.code)
 		}
+
 		if time.Now().After(end) || !strings.HasPrefix(s.command, "carillon ") {
 			return string(out), err
 		}

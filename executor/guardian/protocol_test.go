@@ -11,6 +11,7 @@ func TestGuardian_BearsSilenceForAsLongAsWasSaidOfEachAttempt(t *testing.T) {
 	w.apply(Message{Attempt: &Attempt{ID: 1, Session: 7, Silence: 10 * time.Second}})
 	w.apply(Message{Attempt: &Attempt{ID: 2, Session: 7, Silence: time.Hour}})
 	w.apply(Message{Session: &Session{ID: 7, Renewed: time.Minute}})
+
 	for now, want := range map[time.Duration][2]bool{
 		time.Minute:                    {false, false},
 		time.Minute + 11*time.Second:   {true, false},
@@ -20,7 +21,9 @@ func TestGuardian_BearsSilenceForAsLongAsWasSaidOfEachAttempt(t *testing.T) {
 			t.Errorf("at %s: overdue are %v, want %v", now, got, want)
 		}
 	}
+
 	w.apply(Message{Session: &Session{ID: 7, Renewed: 2 * time.Minute}})
+
 	if w.overdue(w.attempts[1], 2*time.Minute+time.Second) {
 		t.Error("overdue though its session was renewed")
 	}
@@ -29,6 +32,7 @@ func TestGuardian_BearsSilenceForAsLongAsWasSaidOfEachAttempt(t *testing.T) {
 // After an upgrade a daemon of the former version may start this version's guardian.
 func TestGuardian_UnderstandsADaemonThatSaysUntilWhenASessionIsBorne(t *testing.T) {
 	w := newWatchList()
+
 	for _, said := range []string{`{"ward":{"id":1,"RunID":"r1","Token":1,"session":7}}`, `{"session":{"id":7,"until":60000000000}}`} {
 		var x Message
 		if err := json.Unmarshal([]byte(said), &x); err != nil {
@@ -36,6 +40,7 @@ func TestGuardian_UnderstandsADaemonThatSaysUntilWhenASessionIsBorne(t *testing.
 		}
 		w.apply(x)
 	}
+
 	if w.overdue(w.attempts[1], time.Minute) || !w.overdue(w.attempts[1], time.Minute+1) {
 		t.Error("it is not overdue from that instant on")
 	}

@@ -20,6 +20,7 @@ func BenchmarkProcess_True(b *testing.B) {
 					}
 				}
 			})
+
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "spawns/s")
 		})
 	}

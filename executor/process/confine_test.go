@@ -35,17 +35,22 @@ func confining(t testing.TB) *Runner {
 // directories that an attempt can have for itself, if that can be.
 func outsideTmp(t testing.TB) string {
 	t.Helper()
+
 	if os.Geteuid() != 0 {
 		return t.TempDir()
 	}
+
 	dir, err := os.MkdirTemp("/var/lib", "carillon-test-")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { os.RemoveAll(dir) })
+
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
+
 	return dir
 }
 
@@ -83,19 +88,24 @@ func TestConfine_Limits(t *testing.T) {
 	limits := task.Limits{OpenFiles: 41, FileSize: size(1 << 20), Core: size(0), Stack: 4 << 20, AddressSpace: 3 << 30, CPUTime: task.Duration(7 * time.Second)}
 	r := l.confined(t, `while read -r line; do case $line in "Max cpu"*|"Max file size"*|"Max stack"*|"Max core"*|"Max open"*|"Max addr"*) echo "$line";; esac; done </proc/self/limits`,
 		func(p *task.Process) { p.Limits = limits })
+
 	wantWords(t, r, "Max cpu time 7 12 seconds Max file size 1048576 1048576 bytes Max stack size 4194304 4194304 bytes "+
 		"Max core file size 0 0 bytes Max open files 41 41 files Max address space 3221225472 3221225472 bytes")
+
 	if testing.Short() {
 		return
 	}
+
 	// They bind: what is longer than file_size is not written, what takes longer than
 	// cpu_time ends.
 	limits = task.Limits{FileSize: size(1024), CPUTime: task.Duration(time.Second)}
 	file := filepath.Join(t.TempDir(), "f")
+
 	r = l.confined(t, "head -c 4096 /dev/zero >"+file+"; while :; do :; done", func(p *task.Process) { p.Limits = limits })
 	if r.State != task.Failed || r.Signal != "SIGXCPU" {
 		t.Errorf("got %+v", r)
 	}
+
 	if info, err := os.Stat(file); err != nil || info.Size() != 1024 {
 		t.Errorf("the file is %v, %v", info, err)
 	}
@@ -109,14 +119,17 @@ func TestConfine_PrioritiesAndMask(t *testing.T) {
 	r := l.confined(t, see, func(p *task.Process) {
 		p.Nice, p.IONice, p.Umask, p.NoNewPrivs = 17, "best-effort/6", "027", true
 	})
+
 	wantWords(t, r, "17 best-effort: prio 6 0027 NoNewPrivs: 1")
 	r = l.confined(t, see, func(p *task.Process) { p.Nice, p.IONice = 19, "idle" })
 	mask := strings.Fields(string(plain.Tail))
 	wantWords(t, r, "19 idle "+strings.Join(mask[len(mask)-3:], " "))
+
 	// Nothing of it stays with the threads that start others.
 	if again := l.confined(t, see, nothing); string(again.Tail) != string(plain.Tail) || !strings.Contains(string(again.Tail), "NoNewPrivs:\t0") {
 		t.Errorf("got %s, before %s", again.Tail, plain.Tail)
 	}
+
 	if humble := l.confined(t, "umask", func(p *task.Process) { p.NoNewPrivs = true }); !strings.Contains(string(plain.Tail), string(humble.Tail)) {
 		t.Errorf("got %s, before %s", humble.Tail, plain.Tail)
 	}
@@ -127,6 +140,7 @@ func TestConfine_PrioritiesAndMask(t *testing.T) {
 func TestConfine_InheritsNothing(t *testing.T) {
 	t.Parallel()
 	l := confining(t)
+
 	for name, change := range map[string]func(p *task.Process){
 		"held": func(p *task.Process) { p.Limits.OpenFiles = 64 },
 		"all": func(p *task.Process) {
@@ -138,6 +152,7 @@ func TestConfine_InheritsNothing(t *testing.T) {
 		if fds != "0 1 2 3" { // the last is the shell's, of the directory
 			t.Errorf("%s: open are %s", name, fds)
 		}
+
 		for v := range strings.Lines(env) {
 			if n, _, _ := strings.Cut(v, "="); !strings.HasPrefix(n, "CARILLON_") && !slices.Contains([]string{"HOME", "LOGNAME", "PATH", "SHELL", "TRACEPARENT", "PWD", "OLDPWD", "_", "SHLVL"}, n) {
 				t.Errorf("%s: %s", name, v)
@@ -149,6 +164,7 @@ func TestConfine_InheritsNothing(t *testing.T) {
 func TestConfine_Scratch(t *testing.T) {
 	t.Parallel()
 	l := confining(t)
+
 	for _, change := range []func(p *task.Process){
 		func(p *task.Process) { p.Shell = "test $PWD = $CARILLON_SCRATCH && " + p.Shell },
 		func(p *task.Process) {
@@ -161,14 +177,17 @@ func TestConfine_Scratch(t *testing.T) {
 			p.Scratch = true
 			change(p)
 		})
+
 		words := strings.Fields(string(r.Tail))
 		if r.State != task.Succeeded || len(words) != 3 || words[0] != "700" || words[1] != fmt.Sprint(os.Geteuid()) {
 			t.Fatalf("got %s %s, %q", r.State, r.Message, words)
 		}
+
 		if _, err := os.Stat(words[2]); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s is left: %v", words[2], err)
 		}
 	}
+
 	nothingLeft(t, l)
 }
 
@@ -176,6 +195,7 @@ func TestConfine_Scratch(t *testing.T) {
 func nothingLeft(t testing.TB, l *Runner) {
 	t.Helper()
 	l.workdirs.Close() // which keeps empty ones until then
+
 	names, err := filepath.Glob(filepath.Join(l.workdirs.Path(), "i1", "*"))
 	if err != nil || len(names) > 0 {
 		t.Errorf("left are %q, %v", names, err)
@@ -190,6 +210,7 @@ func TestConfine_WhatCannotBeEnforced(t *testing.T) {
 	fields := map[string]func(p *task.Process){
 		"limits.open_files": func(p *task.Process) { p.Limits.OpenFiles = task.MaxOpenFiles }, // more than the kernel allows anybody
 	}
+
 	if os.Geteuid() == 0 {
 		fields["limits.processes"] = func(p *task.Process) { p.Limits.Processes = 10 }
 	} else {
@@ -197,28 +218,34 @@ func TestConfine_WhatCannotBeEnforced(t *testing.T) {
 		fields["ionice"] = func(p *task.Process) { p.IONice = "realtime" }
 		fields["private_tmp"] = func(p *task.Process) { p.PrivateTmp = true }
 	}
+
 	for field, change := range fields {
 		r := l.confined(t, "echo >"+mark, change)
 		if r.State != task.Failed || r.Reason != task.ReasonHost || !strings.Contains(r.Message, "this node cannot enforce "+field+": ") {
 			t.Errorf("%s: got %s %s, %q", field, r.State, r.Reason, r.Message)
 		}
+
 		if _, err := os.Stat(mark); err == nil || !r.StartedAt.IsZero() {
 			t.Fatalf("%s: something of it ran", field)
 		}
+
 		r = l.confined(t, "echo ran", func(p *task.Process) {
 			change(p)
 			p.Enforce = task.EnforceReport
 		})
+
 		if r.State != task.Succeeded || string(r.Tail) != "ran\n" || !slices.Equal(r.Unenforced, []string{field}) || !strings.HasPrefix(r.Message, "not enforced: "+field) {
 			t.Errorf("%s, told: got %+v", field, r)
 		}
 	}
+
 	executortest.NoChildren(t)
 	// A disk that takes nothing.
 	l.workdirs = nil
 	if r := l.confined(t, "true", func(p *task.Process) { p.Scratch = true }); r.Reason != task.ReasonHost || !strings.Contains(r.Message, "scratch: ") {
 		t.Errorf("got %+v", r)
 	}
+
 	if r := l.confined(t, "pwd", func(p *task.Process) { p.Scratch, p.Enforce = true, task.EnforceReport }); r.State != task.Succeeded || !slices.Equal(r.Unenforced, []string{"scratch"}) {
 		t.Errorf("got %+v", r)
 	}
@@ -235,11 +262,13 @@ func TestConfine_OneReasonForManyFieldsIsToldOnce(t *testing.T) {
 func TestConfine_StepThatFails(t *testing.T) {
 	l := confining(t)
 	mark := filepath.Join(t.TempDir(), "ran")
+
 	for _, enforce := range []string{task.EnforceRequire, task.EnforceReport} {
 		what, err := l.prepare(executortest.Assigned("r1", &task.Process{Shell: "echo >" + mark, Enforce: enforce}), executortest.NewToken())
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		what.bound.steps = append(what.bound.steps, step{"nice", func(int) error { return unix.EPERM }})
 		r := l.runPrepared(what, NewOrders())
 		_, err = os.Stat(mark)
@@ -250,6 +279,7 @@ func TestConfine_StepThatFails(t *testing.T) {
 			t.Errorf("it ran: %v; %+v", ran, r)
 		}
 	}
+
 	executortest.NoChildren(t)
 }
 
@@ -257,11 +287,14 @@ func TestConfine_StepThatFails(t *testing.T) {
 func TestConfine_WhereNoThreadCanBeItsOwn(t *testing.T) {
 	l := confining(t)
 	defer func(was func(int) error) { unshare = was }(unshare)
+
 	unshare = func(int) error { return unix.EPERM }
+
 	change := func(p *task.Process) { p.Umask = "027" }
 	if r := l.confined(t, "echo ran", change); r.Reason != task.ReasonHost || !strings.Contains(r.Message, "umask: unshare: operation not permitted") {
 		t.Errorf("got %+v", r)
 	}
+
 	r := l.confined(t, "echo ran", func(p *task.Process) { change(p); p.Enforce = task.EnforceReport })
 	if r.State != task.Succeeded || !slices.Equal(r.Unenforced, []string{"umask"}) {
 		t.Errorf("got %+v", r)
@@ -274,13 +307,18 @@ func TestConfine_JoinsWhatTakesTimeInAThreadOfItsOwn(t *testing.T) {
 	if l.groups, err = cgroup.Open(cgroup.Config{Setting: cgroup.Auto, Node: "test", Instance: task.NewUID()}); err != nil {
 		t.Fatal(err)
 	}
+
 	defer l.groups.Close()
+
 	limits := task.Limits{PIDs: 10}
+
 	group, err := l.takeGroup(&confinement{}, limits)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	joins := group != nil && group.Joins()
+
 	if group != nil {
 		if c := (confinement{}); c.joinGroup(group, cgroupLimits(limits)) != nil || c.slow != joins || (c.kind() == slowStart) != joins {
 			t.Errorf("joins: %v, in the thread of what is slow: %v", joins, c.slow)
@@ -293,32 +331,41 @@ func TestConfine_PrivateTmp(t *testing.T) {
 	if os.Geteuid() != 0 {
 		return // as such it is refused: see above
 	}
+
 	t.Parallel()
 	l := confining(t)
 	before := mounts(t, l.workdirs.Path())
 	ours := filepath.Join("/tmp", filepath.Base(t.TempDir())+"-of-an-attempt")
 	r := l.confined(t, `ls -A /tmp /var/tmp; stat -c '%a %u' /tmp; echo >`+ours+`; echo >/var/tmp/x; ls /tmp | wc -l; pwd; cd $CARILLON_SCRATCH && echo in`,
 		func(p *task.Process) { p.PrivateTmp, p.Scratch, p.Dir, p.User = true, true, "/tmp", "nobody" })
+
 	wantWords(t, r, "/tmp: /var/tmp: 1777 0 1 /tmp in")
+
 	if _, err := os.Stat(ours); err == nil {
 		t.Error("the host sees what it wrote")
 	}
+
 	if now := mounts(t, l.workdirs.Path()); now != before {
 		t.Errorf("mounts are left:\n%s\nbefore:\n%s", now, before)
 	}
+
 	// The thread is back: what it starts next sees the host's.
 	if r := l.confined(t, "cd "+t.TempDir()+" && readlink /proc/self/ns/mnt", nothing); strings.TrimSpace(string(r.Tail)) != mustReadlink(t, "/proc/self/ns/mnt") {
 		t.Errorf("got %s %s", r.Tail, r.Message)
 	}
+
 	// A program that only the host's /tmp has.
 	program := script(t, "#!/bin/sh\n")
 	r = l.alone(t, both(command(program), func(a *task.Assigned) { a.Action.Process.PrivateTmp = true }))
+
 	if !strings.HasPrefix(program, "/tmp/") {
 		program = ""
 	}
+
 	if program != "" && (r.Reason != task.ReasonStart || !strings.Contains(r.Message, "with private_tmp, /tmp is empty")) {
 		t.Errorf("got %+v", r)
 	}
+
 	// The node's own directory in /tmp.
 	nothingLeft(t, l)
 	l.workdirs = openRooms(t, filepath.Join(t.TempDir(), "rooms"))
@@ -336,11 +383,13 @@ func mounts(t testing.TB, rooms string) (some string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for line := range strings.Lines(string(b)) {
 		if f := strings.Fields(line); slices.Contains(task.PrivateDirs, f[4]) || strings.Contains(line, filepath.Base(filepath.Dir(rooms))) {
 			some += line
 		}
 	}
+
 	return some
 }
 
@@ -350,6 +399,7 @@ func mustReadlink(t testing.TB, path string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return link
 }
 
@@ -360,17 +410,22 @@ func TestThread_ComesBackFromWhatFails(t *testing.T) {
 		var th thread
 		th.setNoNewPrivs()
 		before := mustReadlink(t, "/proc/thread-self/ns/mnt")
+
 		c := confinement{umask: 0o77, private: true}
 		if _, ok := errors.AsType[cannotError](th.applyConfinement(&c, "/no/such/room")); !ok {
 			t.Error("it is dressed")
 		}
+
 		th.restore()
+
 		if now := mustReadlink(t, "/proc/thread-self/ns/mnt"); now != before {
 			t.Errorf("it is in %s, before in %s", now, before)
 		}
+
 		if mask := unix.Umask(0o22); mask == 0o77 {
 			t.Errorf("its umask is %o", mask)
 		}
+
 		return th.end()
 	})
 }
@@ -381,11 +436,13 @@ func TestConfine_Setuid(t *testing.T) {
 	if os.Geteuid() != 0 {
 		return // nobody can make one
 	}
+
 	t.Parallel()
 	l := confining(t)
 	program := filepath.Join(outsideTmp(t), "id")
 	executortest.Must(t, copyFile(program, "/usr/bin/id"))
 	executortest.Must(t, os.Chmod(program, os.ModeSetuid|0o755))
+
 	for want, change := range map[string]func(p *task.Process){
 		"0":       func(*task.Process) {},
 		"0 ":      func(p *task.Process) { p.Limits.OpenFiles, p.Nice, p.Enforce = 64, 7, task.EnforceReport },
@@ -397,6 +454,7 @@ func TestConfine_Setuid(t *testing.T) {
 			a.Action.Process.User, a.Action.Process.Command = "nobody", []string{program, "-u"}
 			change(a.Action.Process)
 		})
+
 		got := strings.TrimSpace(string(r.Tail))
 		if want = strings.TrimSpace(want); (got == "0") != (want == "0") || r.State != task.Succeeded {
 			t.Errorf("got %s, %s; want %s", got, r.Message, want)
@@ -408,14 +466,17 @@ func TestConfine_Groups(t *testing.T) {
 	t.Parallel()
 	l := confining(t)
 	const see = "id -u; id -g; id -G"
+
 	if os.Geteuid() != 0 {
 		if r := l.confined(t, see, func(p *task.Process) { p.Groups = []string{} }); r.Reason != task.ReasonStart || !strings.Contains(r.Message, "only a daemon that runs as root") {
 			t.Errorf("got %+v", r)
 		}
 		return
 	}
+
 	wantWords(t, l.confined(t, see, func(p *task.Process) { p.User, p.Group, p.Groups = "nobody", "4", []string{"daemon", "2"} }), "65534 4 4 1 2")
 	wantWords(t, l.confined(t, see, func(p *task.Process) { p.Group, p.Groups = "daemon", []string{} }), "0 1 1")
+
 	if r := l.confined(t, see, func(p *task.Process) { p.Group = "no-such-group" }); r.Reason != task.ReasonStart || !strings.Contains(r.Message, `group "no-such-group" does not exist`) {
 		t.Errorf("got %+v", r)
 	}
@@ -427,12 +488,15 @@ func TestConfine_DaemonKilledBeforeTheFirstInstruction(t *testing.T) {
 	for _, unguarded := range []string{"", "1"} {
 		t.Setenv("EXECUTOR_TEST_UNGUARDED", unguarded)
 		d := startDaemon(t, ": held; echo >@ran")
+
 		pid := d.pid("held")
 		if !proctree.NeverExecuted(pid) {
 			t.Error("it has executed")
 		}
+
 		d.kill()
 		executortest.Eventually(t, "its end", func() bool { return !executortest.Alive(pid) })
+
 		if _, err := os.Stat(filepath.Join(d.dir, "ran")); err == nil {
 			t.Error("it has run")
 		}
@@ -443,10 +507,13 @@ func TestConfine_DaemonKilledBeforeTheFirstInstruction(t *testing.T) {
 func TestGuardian_RemovesScratchDirectories(t *testing.T) {
 	d := startDaemon(t, "touch $CARILLON_SCRATCH/x; echo $$ >@pid; sleep 300")
 	pid := d.pid("pid")
+
 	if left, err := filepath.Glob(filepath.Join(d.dir, "rooms", "i1", "*", "scratch", "x")); len(left) != 1 {
 		t.Errorf("it has %q, %v", left, err)
 	}
+
 	d.kill() // and waits for the guardian
+
 	if _, err := os.Stat(filepath.Join(d.dir, "rooms")); executortest.Alive(pid) || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("it is left: %v", err)
 	}
@@ -457,15 +524,19 @@ func TestConfine_AsNobody(t *testing.T) {
 	if os.Geteuid() != 0 {
 		return // all others are that test
 	}
+
 	t.Parallel()
 	dir := outsideTmp(t)
+
 	program := filepath.Join(dir, "executor.test")
 	if err := copyFile(program, os.Args[0]); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := errors.Join(os.Mkdir(filepath.Join(dir, "tmp"), 0o700), os.Chown(filepath.Join(dir, "tmp"), 65534, 65534)); err != nil {
 		t.Fatal(err)
 	}
+
 	cmd := exec.Command(program, "-test.run", "^TestConfine_", "-test.short")
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "TMPDIR="+filepath.Join(dir, "tmp"), "GOTMPDIR="+filepath.Join(dir, "tmp"), "HOME=/")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
@@ -486,6 +557,7 @@ func TestConfine_ManyArguments(t *testing.T) {
 	// With a limit of the stack, the kernel allows a quarter of it for arguments, as everywhere.
 	wantWords(t, l.alone(t, both(command(argv...), func(a *task.Assigned) { a.Action.Process.Limits.Stack = 8 << 20 })), "100000")
 	argv[4] = strings.Repeat("x", 256<<10)
+
 	for _, files := range []int64{0, 64} {
 		r := l.alone(t, both(command(argv...), func(a *task.Assigned) { a.Action.Process.Limits.OpenFiles = files }))
 		if r.Reason != task.ReasonStart || r.Message != "arguments and environment together are longer than the kernel allows" {
@@ -497,12 +569,15 @@ func TestConfine_ManyArguments(t *testing.T) {
 func TestConfine_DirectoryThatIsGone(t *testing.T) {
 	t.Parallel()
 	l := confining(t)
+
 	gone := filepath.Join(t.TempDir(), "gone")
 	if err := os.Mkdir(gone, 0o755); err != nil {
 		t.Fatal(err)
 	}
+
 	r := l.alone(t, both(shell("rmdir $PWD; cd .. 2>/dev/null; /bin/true; echo on"), dir(gone)))
 	wantWords(t, r, "on")
+
 	r = l.alone(t, both(shell("echo on"), dir(gone)))
 	if r.Reason != task.ReasonStart || !strings.Contains(r.Message, "does not exist") {
 		t.Errorf("got %+v", r)
@@ -532,17 +607,22 @@ func BenchmarkProcess_Confined(b *testing.B) {
 			if l.groups, err = cgroup.Open(cgroup.Config{Setting: cgroup.Auto, Node: "bench", Instance: task.NewUID()}); err != nil {
 				b.Fatal(err)
 			}
+
 			defer l.groups.Close()
+
 			own, children := executortest.CPU(b, unix.RUSAGE_SELF), executortest.CPU(b, unix.RUSAGE_CHILDREN)
+
 			for b.Loop() {
 				r := l.alone(b, func(a *task.Assigned) {
 					a.Action.Process.Command = []string{"/bin/true"}
 					c.change(a.Action.Process)
 				})
+
 				if r.State != task.Succeeded {
 					b.Fatal(r.Message)
 				}
 			}
+
 			each := func(d time.Duration) float64 { return float64(d) / float64(b.N) / float64(time.Microsecond) }
 			b.ReportMetric(each(executortest.CPU(b, unix.RUSAGE_SELF)-own), "own-cpu-µs/op")
 			b.ReportMetric(each(executortest.CPU(b, unix.RUSAGE_CHILDREN)-children), "processes-cpu-µs/op")

@@ -21,27 +21,34 @@ func TestProcess_Streams(t *testing.T) {
 	const script = "for i in 1 2 3 4 5; do echo out $i; echo err $i >&2; done"
 	l := newLauncher(t, spool.Config{})
 	l.shell(t, script)
+
 	want := ""
 	for i := range 5 {
 		want += fmt.Sprintf("out %d\nerr %d\n", i+1, i+1)
 	}
+
 	if got := executortest.ReadOutput(t, l.spool, "r1"); got != want {
 		t.Errorf("merged: %q", got)
 	}
+
 	a := executortest.Assigned("r2", &task.Process{Shell: script})
 	a.Output.Streams = task.StreamsApart
+
 	what, err := l.prepare(a, executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if r := l.runPrepared(what, NewOrders()); r.State != task.Succeeded || r.OutputBytes != 60 {
 		t.Fatalf("%+v", r)
 	}
+
 	text := executortest.ReadOutput(t, l.spool, "r2")
 	list, err := l.spool.Times("default", "job", "r2", 1, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	got := map[string]string{}
 	for i, m := range list {
 		end := int64(len(text))
@@ -50,6 +57,7 @@ func TestProcess_Streams(t *testing.T) {
 		}
 		got[m.Stream] += text[m.From:end]
 	}
+
 	if got[task.Stdout] != "out 1\nout 2\nout 3\nout 4\nout 5\n" || got[task.Stderr] != "err 1\nerr 2\nerr 3\nerr 4\nerr 5\n" {
 		t.Errorf("apart: %q by %v", got, list)
 	}
@@ -58,13 +66,16 @@ func TestProcess_Streams(t *testing.T) {
 // A task may have less kept than the node keeps, never more.
 func TestProcess_LimitOfTheTask(t *testing.T) {
 	l := newLauncher(t, spool.Config{Limit: 8192})
+
 	for limit, kept := range map[task.Size]int{0: 8192, 2048: 2048, 1 << 20: 8192} {
 		a := executortest.Assigned("r1", &task.Process{Shell: "head -c 100000 /dev/zero"})
 		a.Output = task.Output{Limit: limit, Streams: task.StreamsApart}
+
 		what, err := l.prepare(a, executortest.NewToken())
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		r := l.runPrepared(what, NewOrders())
 		got := strings.Count(executortest.ReadOutput(t, l.spool, "r1"), "\x00")
 		if !r.Truncated || r.OutputBytes != 100_000 || got != kept {
@@ -83,12 +94,15 @@ func TestProcess_FloodCostsNoMemory(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	r := l.shell(t, "head -c 1073741824 /dev/zero; echo the end")
 	runtime.ReadMemStats(&after)
+
 	if r.State != task.Succeeded || r.OutputBytes != size+8 || !r.Truncated || !strings.HasSuffix(string(r.Tail), "\x00the end\n") {
 		t.Errorf("%s, %d bytes, truncated %v, tail %.20q", r.State, r.OutputBytes, r.Truncated, r.Tail)
 	}
+
 	if grown := int64(after.HeapSys) - int64(before.HeapSys); grown > size/16 {
 		t.Errorf("the heap grew by %d bytes", grown)
 	}
+
 	// The race detector has a pool forget one buffer of four, and on a busy machine reads are as
 	// small as writes: of 8 KiB, as much as that costs.
 	if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 2*size {
@@ -105,10 +119,13 @@ func TestProcess_RealFullDisk(t *testing.T) {
 	} else {
 		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	}
+
 	if dir == "" {
 		return
 	}
+
 	l := newLauncher(t, spool.Config{Dir: dir})
+
 	for run := range 3 { // the first fills it, the others find it full
 		r := l.shell(t, "head -c 1000000 /dev/zero; echo the end")
 		if r.State != task.Succeeded || r.OutputBytes != 1_000_008 || !r.Truncated || !strings.HasSuffix(string(r.Tail), "the end\n") ||
@@ -116,6 +133,7 @@ func TestProcess_RealFullDisk(t *testing.T) {
 			t.Fatalf("run %d: %s, %d bytes, truncated %v, %s", run, r.State, r.OutputBytes, r.Truncated, r.Message)
 		}
 	}
+
 	path, _ := l.spool.Path("default", "job", "r1", 1)
 	if info, err := os.Stat(path); err != nil || info.Size() < 100<<10 {
 		t.Errorf("what fitted is not there: %v, %v", info, err)
@@ -133,24 +151,30 @@ func TestProcess_OutputThatGoesAway(t *testing.T) {
 			t.Helper()
 			a := executortest.Assigned("r1", &task.Process{Shell: script})
 			a.Output.Streams = streams
+
 			what, err := l.prepare(a, executortest.NewToken())
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			return l.runPrepared(what, NewOrders())
 		}
+
 		if r := run("echo one; exec >&- 2>&-; sleep 0.1; exit 3"); r.ExitCode == nil || *r.ExitCode != 3 || string(r.Tail) != "one\n" {
 			t.Errorf("%s: closed: %+v", streams, r)
 		}
+
 		r := run("echo one; until [ -s " + path + " ]; do sleep 0.01; done; until rm -r " + filepath.Join(dir, "spool") + " 2>/dev/null; do :; done; sleep 0.01; echo two >&2; sleep 0.01; echo three")
 		// Two pipes are read by two goroutines: which comes first is chance.
 		other := streams == task.StreamsApart && string(r.Tail) == "one\nthree\ntwo\n"
 		if r.State != task.Succeeded || string(r.Tail) != "one\ntwo\nthree\n" && !other {
 			t.Errorf("%s: removed: %s, %q", streams, r.State, r.Tail)
 		}
+
 		if r := run("echo again"); r.State != task.Succeeded || executortest.ReadOutput(t, l.spool, "r1") != "again\n" {
 			t.Errorf("%s: after that: %+v", streams, r)
 		}
+
 		if left, _ := filepath.Glob(dir + "/spool/*/*/*.tmp"); len(left) > 0 {
 			t.Errorf("%s: left behind: %v", streams, left)
 		}

@@ -18,21 +18,28 @@ func TestReadAs_SeesWhatItsUserSees(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
+
 	if os.Geteuid() != 0 { // then there is one user only
 		executortest.WriteFile(t, path("own"), "A=1", 0o600)
+
 		if b, err := readAs(path("own"), ownAccount()); err != nil || string(b) != "A=1" {
 			t.Error(string(b), err)
 		}
+
 		executortest.WriteFile(t, path("none"), "A=1", 0)
+
 		if _, err := readAs(path("none"), ownAccount()); !errors.Is(err, syscall.EACCES) {
 			t.Error(err)
 		}
+
 		return
 	}
+
 	nobody, err := accountOf("nobody")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	root := account{name: "root"}
 	uid, gid := int(nobody.credential.Uid), int(nobody.credential.Gid)
 	dir = openTemp(t)
@@ -42,15 +49,19 @@ func TestReadAs_SeesWhatItsUserSees(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	file("roots", 0o600, 0, 0)
 	file("theirs", 0o600, uid, gid)
 	file("others", 0o644, 1, 1)
 	file("group", 0o640, 0, gid)
 	file("open", 0o666, 0, 0)
+
 	if err := errors.Join(os.Symlink(path("roots"), path("link")), os.Mkdir(path("closed"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
+
 	file("closed/theirs", 0o600, uid, gid)
+
 	for _, c := range []struct {
 		name string
 		as   account
@@ -65,11 +76,13 @@ func TestReadAs_SeesWhatItsUserSees(t *testing.T) {
 			t.Errorf("%s as %s: %q, %v; want %q", c.name, c.as.name, b, err, c.want)
 		}
 	}
+
 	if f, err := os.Open(path("roots")); err != nil {
 		t.Error("the daemon has lost its rights:", err)
 	} else {
 		f.Close()
 	}
+
 	if u, err := user.Current(); err != nil || u.Uid != "0" {
 		t.Error(u, err)
 	}
@@ -81,9 +94,11 @@ func TestOpenAs_LeavesTheFirstThreadAlone(t *testing.T) {
 	if os.Geteuid() != 0 {
 		return // it changes nothing
 	}
+
 	path := filepath.Join(t.TempDir(), "file")
 	executortest.WriteFile(t, path, "", 0o600)
 	var all sync.WaitGroup
+
 	for range 200 {
 		all.Go(func() {
 			if f, err := openAs(path, &syscall.Credential{Uid: 65534, Gid: 65534}); err == nil {
@@ -92,6 +107,7 @@ func TestOpenAs_LeavesTheFirstThreadAlone(t *testing.T) {
 			}
 		})
 	}
+
 	all.Wait()
 	b, err := os.ReadFile("/proc/self/status")
 	if err != nil || !strings.Contains(string(b), "\nUid:\t0\t0\t0\t0\n") {

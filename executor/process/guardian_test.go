@@ -43,37 +43,46 @@ func startDaemon(t *testing.T, lines ...string) *daemon {
 func startDaemonAt(t *testing.T, terminal *os.File, lines ...string) *daemon {
 	t.Helper()
 	dir := t.TempDir()
+
 	lines = slices.Clone(lines)
 	for i := range lines {
 		lines[i] = strings.ReplaceAll(lines[i], "@", dir+"/")
 	}
+
 	b, err := json.Marshal(lines)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmd := exec.Command(os.Args[0])
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: terminal != nil} // of descriptor 0
 	if terminal != nil {
 		cmd.Stdin = terminal
 	}
+
 	cmd.Env = append(os.Environ(), "EXECUTOR_TEST_ROLE=daemon", "EXECUTOR_TEST_DIR="+dir, "EXECUTOR_TEST_LINES="+string(b))
 	cmd.Stderr = os.Stderr
+
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	d := &daemon{Cmd: cmd, t: t, dir: dir}
 	t.Cleanup(d.groupless)
 	t.Cleanup(d.kill)
 	says := bufio.NewScanner(out)
+
 	for range lines {
 		if !says.Scan() {
 			t.Fatal("the daemon has not started all attempts")
 		}
 	}
+
 	return d
 }
 
@@ -94,6 +103,7 @@ func (d *daemon) groupless() {
 			d.t.Errorf("%s is left", root)
 		}
 	}
+
 	if err := cgroup.Remove(roots, executortest.Patience); err != nil {
 		d.t.Error(err)
 	}
@@ -130,13 +140,16 @@ func TestGuardian_KillsWhatADeadDaemonLeft(t *testing.T) {
 	for _, name := range familyPids {
 		pids = append(pids, d.pid(name))
 	}
+
 	d.kill()
 	executortest.Eventually(t, "the instance is cleared", d.cleared)
+
 	for i, pid := range pids {
 		if executortest.Alive(pid) {
 			t.Errorf("%s (%d) is alive although the instance is said to be cleared", familyPids[i], pid)
 		}
 	}
+
 	if err := guardian.WaitForExit(t.Context(), d.dir); err != nil {
 		t.Error(err)
 	}
@@ -151,6 +164,7 @@ func TestGuardian_ThatWasNotToldAllSaysNothing(t *testing.T) {
 	if err := cmd.Run(); err == nil {
 		t.Error("it ended as if all were well")
 	}
+
 	if _, err := os.Stat(filepath.Join(dir, "cleared.i1")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("cleared: %v", err)
 	}
@@ -170,23 +184,30 @@ func TestGuardian_DeadOneIsReplacedAndProtects(t *testing.T) {
 	for _, name := range familyPids {
 		pids = append(pids, d.pid(name))
 	}
+
 	first := d.pid("guardian.lock")
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
+
 	if err := guardian.WaitForExit(ctx, d.dir); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a guardian lives, and waiting for its end says %v", err)
 	}
+
 	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
+
 	executortest.Eventually(t, "another guardian", func() bool { second := d.pid("guardian.lock"); return second != first && executortest.Alive(second) })
+
 	for i, pid := range pids {
 		if !executortest.Alive(pid) {
 			t.Errorf("%s (%d) died with the guardian", familyPids[i], pid)
 		}
 	}
+
 	d.kill()
 	executortest.Eventually(t, "the instance is cleared", d.cleared)
+
 	for i, pid := range pids {
 		if executortest.Alive(pid) {
 			t.Errorf("%s (%d) is alive", familyPids[i], pid)
@@ -198,12 +219,15 @@ func TestGuardian_KillsTheAttemptsOfAFrozenDaemon(t *testing.T) {
 	d := startDaemon(t, "echo $$ >@old; setsid sh -c 'echo $$ >@left; sleep 300' & sleep 300; exit", "echo $$ >@other; sleep 300")
 	old, left, other := d.pid("old"), d.pid("left"), d.pid("other")
 	d.silence(time.Second)
+
 	if err := d.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+
 	executortest.Eventually(t, "the attempts are dead", func() bool {
 		return !executortest.Alive(old) && !executortest.Alive(left) && !executortest.Alive(other)
 	})
+
 	if d.cleared() {
 		t.Error("a frozen daemon's instance is said to be cleared")
 	}
@@ -215,32 +239,41 @@ func TestGuardian_LeavesWithAByeAndSaysNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- g.Run(ctx) }()
+
 	if !g.WaitReady(nil) {
 		t.Fatal("there is no guardian")
 	}
+
 	g.Announce(guardian.Attempt{Mark: proctree.Mark{RunID: "r", Token: 1}}).Ended()
 	pid := executortest.PIDIn(t, filepath.Join(dir, "guardian.lock"))
 	if st, err := proctree.ReadStat(pid); err != nil || st.Group != pid {
 		t.Errorf("the guardian is in group %d, %v; want its own", st.Group, err)
 	}
+
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
 		if err := syscall.Kill(pid, sig); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if err := guardian.WaitForExit(after(t, 50*time.Millisecond), dir); err == nil {
 		t.Error("the guardian obeyed a signal")
 	}
+
 	cancel()
+
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
+
 	if err := guardian.WaitForExit(t.Context(), dir); err != nil {
 		t.Error(err)
 	}
+
 	if _, err := os.Stat(filepath.Join(dir, "cleared.i1")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("cleared: %v", err)
 	}
+
 	executortest.NoChildren(t)
 }
 
@@ -248,6 +281,7 @@ func after(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
+
 	return ctx
 }
 
@@ -259,14 +293,17 @@ func TestGuardian_NothingStartsWithoutOne(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- g.Run(ctx) }()
 	defer func() { cancel(); <-done }()
+
 	l := newLauncher(t, spool.Config{})
 	l.guardian = g
 	o := NewOrders()
 	time.AfterFunc(200*time.Millisecond, func() { o.Kill(Kill{CauseCancel, 0}) })
+
 	what, err := l.prepare(executortest.Assigned("r1", &task.Process{Shell: "exit 0"}), executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if r := l.runPrepared(what, o); !r.NotStarted {
 		t.Errorf("got %+v", r)
 	}

@@ -28,23 +28,28 @@ func announced(x guardian.Message) bool {
 func TestGuardian_KnowsOfAnAttemptBeforeTheForkAndOfItsProcessAtOnce(t *testing.T) {
 	l, g := guardedLauncher(t)
 	e := guardiantest.Listen(t, g)
+
 	what, err := l.prepare(executortest.Assigned("r1", &task.Process{Shell: "exec sleep 300"}), executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	told := make(chan uint64, 1)
 	what.mayStart = func() error { // nothing is forked yet
 		told <- e.Hear("of the attempt", announced).Attempt.ID
 		return nil
 	}
+
 	o := NewOrders()
 	ended := make(chan Result)
 	go func() { ended <- l.runPrepared(what, o) }()
 	id := <-told
+
 	pid := e.Hear("of the process", func(x guardian.Message) bool { return x.Attempt != nil && x.Attempt.Pid > 0 && x.Attempt.ID == id }).Attempt.Pid
 	if pid == 0 || !executortest.Alive(pid) {
 		t.Errorf("told of process %d, which does not live", pid)
 	}
+
 	o.Kill(Kill{CauseCancel, 0})
 	<-ended
 	g.SetRenewal(1, time.Minute) // as at each look
@@ -58,10 +63,12 @@ func TestGuardian_LostBeforeTheForkIsWaitedFor(t *testing.T) {
 	l, g := newLauncher(t, spool.Config{}), guardian.NewClient(cfg)
 	l.guardian = g
 	guardiantest.Listen(t, g).Close() // dead, and nobody has noticed
+
 	what, err := l.prepare(executortest.Assigned("r1", &task.Process{Shell: "exit 0"}), executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	guarded := make(chan struct{})
 	what.mayStart = func() error {
 		select {
@@ -69,16 +76,20 @@ func TestGuardian_LostBeforeTheForkIsWaitedFor(t *testing.T) {
 		default:
 			t.Error("about to be forked without a guardian")
 		}
+
 		return nil
 	}
+
 	ended := make(chan Result)
 	go func() { ended <- l.runPrepared(what, NewOrders()) }()
 	executortest.Eventually(t, "writing to fail", func() bool { return logs.FilterMessage("cannot talk to the guardian").Len() > 0 })
 	close(guarded)
 	e := guardiantest.Listen(t, g)
+
 	if r := <-ended; r.State != task.Succeeded {
 		t.Errorf("got %+v", r)
 	}
+
 	e.Hear("of the attempt", announced)
 }
 
@@ -86,14 +97,18 @@ func TestGuardian_HearsEachWordOnce(t *testing.T) {
 	_, g := guardedLauncher(t)
 	e := guardiantest.Listen(t, g)
 	a := g.Announce(guardian.Attempt{Mark: proctree.Mark{RunID: "r1"}})
+
 	if err := g.Flush(); err != nil {
 		t.Fatal(err)
 	}
+
 	e.Hear("of the attempt", announced)
 	a.Ended()
+
 	if err := g.Flush(); err != nil {
 		t.Fatal(err)
 	}
+
 	if x := e.Hear("of its end", func(guardian.Message) bool { return true }); x.End != a.ID {
 		t.Errorf("the next word is %+v, not the end", x)
 	}

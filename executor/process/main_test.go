@@ -31,6 +31,7 @@ import (
 // The test binary plays other processes, too.
 func TestMain(m *testing.M) {
 	guardiantest.Main()
+
 	switch os.Getenv("EXECUTOR_TEST_ROLE") {
 	case "daemon":
 		if err := playDaemon(); err != nil {
@@ -57,11 +58,13 @@ func playDaemon() error {
 	if err := json.Unmarshal([]byte(os.Getenv("EXECUTOR_TEST_LINES")), &lines); err != nil {
 		return err
 	}
+
 	ctx := context.Background()
 	groups, orphans, err := playGroups(ctx, dir)
 	if err != nil {
 		return err
 	}
+
 	var g *guardian.Client
 	if os.Getenv("EXECUTOR_TEST_UNGUARDED") == "" {
 		cfg := guardiantest.Config(dir)
@@ -69,24 +72,30 @@ func playDaemon() error {
 		g = guardian.NewClient(cfg)
 		go g.Run(ctx)
 	}
+
 	s, err := newSpawner()
 	if err != nil {
 		return err
 	}
+
 	s.orphans = orphans
 	go s.run(ctx)
+
 	places := workdir.NewPool(filepath.Join(dir, "rooms"), dir, "i1", nil)
 	if err := places.Open(); err != nil {
 		return err
 	}
+
 	l := Runner{workdirs: places, statuses: status.NewMonitor(nil), spawner: s, stuck: newStuckStarts(nil), spool: spool.New(spool.Config{Dir: dir}), guardian: g, own: ownAccount(), log: zap.NewNop(),
 		groups: groups, orphans: orphans}
 	go silentWhenAsked(dir, g)
+
 	for i, line := range lines {
 		what, err := l.prepare(executortest.Assigned(fmt.Sprintf("run%d-%d", i, os.Getpid()), &task.Process{Shell: line, Scratch: strings.Contains(line, "SCRATCH")}), int64(100+i))
 		if err != nil {
 			return err
 		}
+
 		what.guarded.Session, what.guarded.Silence = 1, maxSilence
 		if strings.Contains(line, "held") { // for ever, before it becomes its user
 			what.bound.steps = append(what.bound.steps, step{"held", func(pid int) error {
@@ -95,15 +104,18 @@ func playDaemon() error {
 				if err == nil {
 					select {}
 				}
+
 				return err
 			}})
 		}
+
 		what.onStarted = func(time.Time) { fmt.Println("started", i) }
 		o := NewOrders()
 		what.onPause = func(PauseState) { _ = os.WriteFile(filepath.Join(dir, fmt.Sprint("paused.", i)), nil, 0o600) }
 		go pauseWhenAsked(filepath.Join(dir, "pause"), o)
 		go l.runPrepared(what, o)
 	}
+
 	select {}
 }
 
@@ -130,6 +142,7 @@ func silentWhenAsked(dir string, g *guardian.Client) {
 			_ = os.WriteFile(filepath.Join(dir, "silent"), nil, 0o600)
 			return
 		}
+
 		time.Sleep(5 * time.Millisecond)
 	}
 }
@@ -143,8 +156,10 @@ func playGroups(ctx context.Context, dir string) (*cgroup.Groups, *proctree.Orph
 	if err != nil || groups.Any() {
 		return groups, nil, err
 	}
+
 	orphans := proctree.NewOrphans()
 	go orphans.Run(ctx)
+
 	return groups, orphans, proctree.BecomeSubreaper()
 }
 

@@ -20,34 +20,46 @@ func TestStint_CountsOnlyWhatRan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		s := newRunClock(began, 10*time.Second)
+
 		for _, still := range []time.Duration{time.Hour, 0, 3 * time.Millisecond, 48 * time.Hour} {
 			time.Sleep(2 * time.Second)
+
 			if !s.pause(time.Now()) {
 				t.Fatal("it has run too long")
 			}
+
 			time.Sleep(still)
+
 			select {
 			case <-s.over():
 				t.Fatal("the timeout came while it stood still")
 			default:
 			}
+
 			s.resume(time.Now())
 			s.resume(time.Now()) // twice is once
 		}
+
 		still := 49*time.Hour + 3*time.Millisecond
 		<-s.over()
+
 		if ran := time.Since(began) - still; ran != 10*time.Second || s.Sum != still {
 			t.Errorf("timed out after running %s, and standing still for %s", ran, s.Sum)
 		}
+
 		if s.pause(time.Now()) {
 			t.Error("it is paused although its time is up")
 		}
+
 		time.Sleep(time.Second)
+
 		if sum := s.stop(time.Now()); sum != still+time.Second {
 			t.Errorf("in sum it stood still for %s", sum)
 		}
+
 		free := newRunClock(time.Now(), 0)
 		time.Sleep(time.Hour)
+
 		if !free.pause(time.Now()) || free.over() != nil {
 			t.Error("what has no timeout timed out")
 		}
@@ -61,19 +73,23 @@ func TestPause_TimeoutCountsWhatRan(t *testing.T) {
 	l.freeze = freezePatiently
 	a := executortest.Assigned("timeout", &task.Process{Shell: "exec sleep 300"})
 	a.Timeout = task.Duration(300 * time.Millisecond)
+
 	what, err := l.prepare(a, executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	o, turned, over := NewOrders(), make(chan PauseState, 8), make(chan struct{})
 	turn := func(still bool, rest time.Duration) {
 		o.SetPaused(still)
+
 		select {
 		case <-turned:
 			time.Sleep(rest)
 		case <-over: // on a busy machine it may run for as long as it may before that
 		}
 	}
+
 	what.onPause = func(s PauseState) { turned <- s }
 	what.onStarted = func(time.Time) {
 		go func() {
@@ -83,9 +99,11 @@ func TestPause_TimeoutCountsWhatRan(t *testing.T) {
 			}
 		}()
 	}
+
 	o.SetPaused(true) // the first pause is wanted before it starts: it could run for too long before that
 	r := l.runPrepared(what, o)
 	close(over)
+
 	if ran := r.EndedAt.Sub(r.StartedAt) - r.Paused; r.State != task.TimedOut || r.Paused == 0 || ran < 300*time.Millisecond {
 		t.Errorf("%s after running %s and standing still for %s", r.State, ran, r.Paused)
 	}
@@ -94,9 +112,11 @@ func TestPause_TimeoutCountsWhatRan(t *testing.T) {
 // pause pauses all attempts, and waits until they stand still.
 func (d *daemon) pause(attempts int) {
 	d.t.Helper()
+
 	if err := os.WriteFile(filepath.Join(d.dir, "pause"), nil, 0o600); err != nil {
 		d.t.Fatal(err)
 	}
+
 	for i := range attempts {
 		executortest.Eventually(d.t, "it is paused", func() bool { _, err := os.Stat(filepath.Join(d.dir, fmt.Sprint("paused.", i))); return err == nil })
 	}
@@ -109,6 +129,7 @@ func TestGuardian_KillsWhatIsPaused(t *testing.T) {
 	d.pause(len(pids))
 	d.kill()
 	executortest.Eventually(t, "the instance is cleared", d.cleared)
+
 	for _, pid := range pids {
 		if executortest.Alive(pid) {
 			t.Errorf("%d is alive although the instance is said to be cleared", pid)
@@ -123,10 +144,13 @@ func TestGuardian_KillsWhatAFrozenDaemonHasPaused(t *testing.T) {
 	pid := d.pid("plain")
 	d.pause(1)
 	d.silence(time.Second)
+
 	if err := d.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+
 	executortest.Eventually(t, "it is dead", func() bool { return !executortest.Alive(pid) })
+
 	if d.cleared() {
 		t.Error("the instance is said to be cleared")
 	}

@@ -38,35 +38,44 @@ func TestPolicy_IsAskedAgainDirectlyBeforeTheFork(t *testing.T) {
 	} {
 		p = &policy.Policy{Executables: []string{good}}
 		_ = os.Remove(link)
+
 		if err := os.Symlink(good, link); err != nil {
 			t.Fatal(err)
 		}
+
 		run := func(change func()) Result {
 			a := executortest.Assigned("r1", &task.Process{Command: []string{link}})
 			judge, err := l.newPolicyJudge(a)
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			w, err := l.prepare(a, executortest.NewToken())
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			w.judge = judge
 			w.mayStart = func() error { change(); return nil }
+
 			return l.runPrepared(w, NewOrders())
 		}
+
 		if r := run(func() {}); r.State != task.Succeeded {
 			t.Fatalf("%+v", r)
 		}
+
 		if r := run(meanwhile); r.State != task.Failed || r.Reason != task.ReasonPolicy || r.NotStarted {
 			t.Errorf("%s: %+v", what, r)
 		}
 
 		// What was judged is executed, wherever the link leads by then.
 		p = &policy.Policy{Executables: []string{good}}
+
 		if r := run(func() { _ = os.Remove(link); _ = os.Symlink(bad, link) }); r.State != task.Succeeded {
 			t.Errorf("another link: %+v", r)
 		}
+
 		if _, err := os.Stat(dir + "/ran"); err == nil {
 			t.Fatal("it ran")
 		}
@@ -78,21 +87,28 @@ func TestPolicy_IsAskedAgainDirectlyBeforeTheFork(t *testing.T) {
 func TestLaunch_ForgetsTheEnvironment(t *testing.T) {
 	t.Parallel()
 	l := newLauncher(t, spool.Config{})
+
 	what, err := l.prepare(executortest.Assigned("r1", &task.Process{Command: []string{"true"}, Env: map[string]string{"A": canary}}), executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	out := l.spool.NewOutput(what.path, task.Output{})
 	defer out.Close()
+
 	o := NewOrders()
+
 	p, err := l.start(what, out, o)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	p.dropEnvironment(&what)
+
 	if what.env != nil || what.process.Env != nil || what.mayStart != nil || what.judge != nil || p.spawnRequest.env != nil || p.spawnRequest.may != nil {
 		t.Error("it is there yet")
 	}
+
 	if r := p.wait(what, o); r.State != task.Succeeded {
 		t.Errorf("%+v", r)
 	}
@@ -105,13 +121,16 @@ func TestGroupsNamed(t *testing.T) {
 	if as, err := groupsNamed(&task.Process{}, own); len(as) != 0 || err != nil {
 		t.Error(as, err)
 	}
+
 	if os.Geteuid() != 0 {
 		return // nobody else's can be named
 	}
+
 	nobody, err := accountOf("nobody")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	theirs := strconv.Itoa(int(nobody.credential.Gid))
 	for _, c := range []struct {
 		p    task.Process
@@ -126,6 +145,7 @@ func TestGroupsNamed(t *testing.T) {
 				t.Errorf("%+v has no name", g)
 			}
 		}
+
 		if err != nil || !slices.Equal(got, c.want) {
 			t.Errorf("%+v: %+v, %v", c.p, list, err)
 		}

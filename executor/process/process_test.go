@@ -29,11 +29,13 @@ func newLauncher(t testing.TB, cfg spool.Config) *Runner {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); s.run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
 	cfg.Dir = cmp.Or(cfg.Dir, t.TempDir())
+
 	return &Runner{spawner: s, spool: spool.New(cfg), workdirs: openRooms(t, filepath.Join(cfg.Dir, "rooms")), statuses: status.NewMonitor(nil), stuck: newStuckStarts(nil), own: ownAccount(), node: "n1", log: zap.NewNop()}
 }
 
@@ -44,7 +46,9 @@ func openRooms(t testing.TB, dir string) *workdir.Pool {
 	if err := r.Open(); err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(r.Close)
+
 	return r
 }
 
@@ -53,24 +57,29 @@ func (l *Runner) attempt(t testing.TB, change func(*task.Assigned), kills ...Kil
 	t.Helper()
 	a := executortest.Assigned("r1", &task.Process{})
 	change(&a)
+
 	what, err := l.prepare(a, executortest.NewToken())
 	if err != nil {
 		return notStarted(err)
 	}
+
 	o := NewOrders()
 	ready := strings.Contains(a.Action.Process.Shell, "echo ready")
 	if ready {
 		_ = os.Remove(what.path) // of an attempt before, which says nothing of this one
 	}
+
 	what.onStarted = func(time.Time) {
 		if ready {
 			go giveWhenReady(t, what.path, o, kills)
 			return
 		}
+
 		for _, k := range kills {
 			o.Kill(k)
 		}
 	}
+
 	return l.runPrepared(what, o)
 }
 
@@ -84,6 +93,7 @@ func giveWhenReady(t testing.TB, path string, o *Orders, kills []Kill) {
 			return
 		}
 	}
+
 	t.Error("the process does not say that it is ready")
 }
 
@@ -94,6 +104,7 @@ func (l *Runner) shell(t testing.TB, line string, kills ...Kill) Result {
 
 func TestProcess_Outcome(t *testing.T) {
 	l := newLauncher(t, spool.Config{})
+
 	for name, c := range map[string]struct {
 		change  func(*task.Assigned)
 		kills   []Kill
@@ -150,17 +161,20 @@ func TestProcess_Outcome(t *testing.T) {
 			if r.State != c.state || r.Reason != c.reason || r.Signal != c.signal || !strings.Contains(r.Message, c.message) {
 				t.Errorf("got %s, %q, %q, %q; want %s, %q, %q, %q", r.State, r.Reason, r.Signal, r.Message, c.state, c.reason, c.signal, c.message)
 			}
+
 			switch {
 			case c.code >= 0 && (r.ExitCode == nil || *r.ExitCode != c.code):
 				t.Errorf("got exit code %v, want %d", r.ExitCode, c.code)
 			case c.code < 0 && r.ExitCode != nil:
 				t.Errorf("got exit code %d, want none", *r.ExitCode)
 			}
+
 			if started := c.reason != task.ReasonStart; started == r.StartedAt.IsZero() || r.EndedAt.Before(before) {
 				t.Errorf("started %v, ended %v", r.StartedAt, r.EndedAt)
 			}
 		})
 	}
+
 	executortest.NoChildren(t)
 }
 
@@ -198,6 +212,7 @@ func script(t *testing.T, text string) string {
 	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
 		t.Fatal(err)
 	}
+
 	return path
 }
 
@@ -212,6 +227,7 @@ func TestProcess_BackgroundProcessesOfTheGroupEndWithIt(t *testing.T) {
 		if r.State != task.Succeeded {
 			t.Errorf("%s: %+v", name, r)
 		}
+
 		if pid := executortest.PIDIn(t, file); executortest.Alive(pid) {
 			t.Errorf("%s: process %d is left", name, pid)
 		}
@@ -233,13 +249,16 @@ func TestProcess_WhatLeftTheGroup(t *testing.T) {
 	line := "setsid sh -c 'echo $$ >" + file + "; exec sleep 300' & while ! test -s " + file + "; do sleep 0.01; done; echo said"
 
 	began := time.Now()
+
 	r := l.shell(t, line)
 	if r.State != task.Succeeded || string(r.Tail) != "said\n" {
 		t.Errorf("got %+v, %q", r, r.Tail)
 	}
+
 	if took := time.Since(began); took > 4*time.Minute { // the pipe is held for five
 		t.Errorf("the end took %s: it waited for the pipe", took)
 	}
+
 	pid := executortest.PIDIn(t, file)
 	if executortest.Alive(pid) {
 		t.Error("a process that left the group outlived an attempt that ended by itself")
@@ -250,6 +269,7 @@ func TestProcess_WhatLeftTheGroup(t *testing.T) {
 	if r.State != task.TimedOut {
 		t.Errorf("got %+v", r)
 	}
+
 	if pid := executortest.PIDIn(t, file); executortest.Alive(pid) {
 		t.Errorf("process %d, which left the group, outlived the timeout", pid)
 	}
@@ -264,6 +284,7 @@ func TestProcess_Environment(t *testing.T) {
 		a.Action.Process.Env = map[string]string{"A": "task", "B": "task", "EMPTY": ""}
 		a.Env = map[string]string{"B": "run"}
 	})
+
 	got := strings.Split(strings.TrimSpace(string(r.Tail)), "\n")
 	me := ownAccount()
 	var parent string
@@ -274,6 +295,7 @@ func TestProcess_Environment(t *testing.T) {
 		}
 		return ok
 	})
+
 	slices.Sort(got)
 	want := []string{
 		"A=task", "B=run", "CARILLON_ATTEMPT=2", "CARILLON_FENCING_TOKEN=" + fmt.Sprint(executortest.LastToken()), "CARILLON_NAMESPACE=default", "CARILLON_NODE=n1",
@@ -284,9 +306,11 @@ func TestProcess_Environment(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
+
 	if len(parent) != 55 || parent[:3] != "00-" || parent[52:] != "-01" || parent[:35] != traceparent("default", "job", "r1")[:35] {
 		t.Errorf("traceparent %q", parent)
 	}
+
 	if a, b := traceparent("x", "y", "z"), traceparent("x", "y", "z"); a == b {
 		t.Errorf("two attempts have the same span: %s", a)
 	}
@@ -294,6 +318,7 @@ func TestProcess_Environment(t *testing.T) {
 
 func TestProcess_Directory(t *testing.T) {
 	l := newLauncher(t, spool.Config{})
+
 	for want, change := range map[string]func(*task.Assigned){
 		ownAccount().home: func(*task.Assigned) {},
 		"/usr":            dir("/usr"),
@@ -302,6 +327,7 @@ func TestProcess_Directory(t *testing.T) {
 			t.Errorf("got %q, want %q", r.Tail, want)
 		}
 	}
+
 	l.own.home = "/no/such/home"
 	if r := l.shell(t, "pwd -P"); string(r.Tail) != "/\n" {
 		t.Errorf("without a home: got %q (%s)", r.Tail, r.Message)
@@ -313,12 +339,15 @@ func TestProcess_User(t *testing.T) {
 	if err != nil || os.Geteuid() != 0 {
 		t.Skip("needs root, and a user nobody")
 	}
+
 	l := newLauncher(t, spool.Config{})
 	r := l.attempt(t, both(shell("id -u; id -g; id -G; echo $LOGNAME $HOME; kill -0 $PPID 2>&1 || echo cannot"), as("nobody")))
+
 	ids, err := nobody.GroupIds()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	want := fmt.Sprintf("%s\n%s\n%s\nnobody %s\n", nobody.Uid, nobody.Gid, strings.Join(ids, " "), nobody.HomeDir)
 	if got := string(r.Tail); !strings.HasPrefix(got, want) || !strings.HasSuffix(got, "cannot\n") {
 		t.Errorf("got %q (%s), want %q", got, r.Message, want)
@@ -327,20 +356,25 @@ func TestProcess_User(t *testing.T) {
 
 func TestProcess_NoDescriptorsLeft(t *testing.T) {
 	l := newLauncher(t, spool.Config{})
+
 	for range 5 {
 		l.shell(t, "echo x; sleep 0.001 &")
 		l.attempt(t, command("/no/such"))
 		l.attempt(t, both(shell("sleep 5"), timeout(time.Millisecond)))
 	}
+
 	before := openFiles(t)
+
 	for range 15 {
 		l.shell(t, "echo x; sleep 0.001 &")
 		l.attempt(t, command("/no/such"))
 		l.attempt(t, both(shell("sleep 5"), timeout(time.Millisecond)))
 	}
+
 	if after := openFiles(t); after > before {
 		t.Errorf("%d open files before, %d after", before, after)
 	}
+
 	executortest.NoChildren(t)
 }
 
@@ -350,6 +384,7 @@ func openFiles(t *testing.T) int {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return len(fds)
 }
 
@@ -359,11 +394,13 @@ func TestProcess_WithoutFileDescriptors(t *testing.T) {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
 		t.Fatal(err)
 	}
+
 	none := old
 	none.Cur = uint64(highestFile(t)) // no number above this one
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none); err != nil {
 		t.Fatal(err)
 	}
+
 	var held []*os.File // fill the holes
 	for {
 		f, err := os.Open("/dev/null")
@@ -372,13 +409,17 @@ func TestProcess_WithoutFileDescriptors(t *testing.T) {
 		}
 		held = append(held, f)
 	}
+
 	r := l.shell(t, "exit 0")
+
 	for _, f := range held {
 		f.Close()
 	}
+
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
 		t.Fatal(err)
 	}
+
 	if r.State != task.Failed || r.Reason != task.ReasonStart || !strings.Contains(r.Message, "descriptors") {
 		t.Errorf("got %+v", r)
 	}
@@ -390,7 +431,9 @@ func highestFile(t *testing.T) int {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer f.Close()
+
 	return int(f.Fd()) + 1
 }
 
@@ -402,20 +445,26 @@ func TestProcess_InheritsNoDescriptors(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			defer unix.Close(fd)
+
 			if err := f(); err != nil {
 				t.Fatal(err)
 			}
+
 			if r := l.shell(t, fmt.Sprintf("test ! -e /proc/self/fd/%d", fd)); r.State != task.Succeeded {
 				t.Errorf("descriptor %d reaches a task: %+v", fd, r)
 			}
 		})
 	}
+
 	fd, err := unix.Dup(1)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer unix.Close(fd)
+
 	l := newLauncher(t, spool.Config{}) // does so, too
 	if r := l.shell(t, fmt.Sprintf("test ! -e /proc/self/fd/%d", fd)); r.State != task.Succeeded {
 		t.Errorf("descriptor %d reaches a task: %+v", fd, r)

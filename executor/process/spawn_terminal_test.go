@@ -16,12 +16,14 @@ import (
 func TestSpawn_WithoutTheTerminalOfTheDaemon(t *testing.T) {
 	t.Parallel()
 	const line = `if (: </dev/tty) 2>/dev/null; then echo has; else echo none; fi >@new; mv @new @tty; read -r pid name state parent group rest </proc/self/stat; echo $$ $group >@new; mv @new @group; sleep 300`
+
 	for name, terminal := range map[string]*os.File{"started from one": newTerminal(t), "started without one": nil} {
 		t.Run(name, func(t *testing.T) {
 			d := startDaemonAt(t, terminal, line)
 			if got := d.written("tty"); got != "none" {
 				t.Errorf("the attempt %s a terminal", got)
 			}
+
 			if shell, group, _ := strings.Cut(d.written("group"), " "); shell != group {
 				t.Errorf("the attempt's shell is %s, its group is %s", shell, group)
 			}
@@ -37,6 +39,7 @@ func (d *daemon) written(file string) (text string) {
 		text = strings.TrimSpace(string(b))
 		return err == nil
 	})
+
 	return text
 }
 
@@ -47,18 +50,24 @@ func newTerminal(t *testing.T) *os.File {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { _ = keyboard.Close() })
+
 	if err := unix.IoctlSetPointerInt(int(keyboard.Fd()), unix.TIOCSPTLCK, 0); err != nil {
 		t.Fatal(err)
 	}
+
 	n, err := unix.IoctlGetInt(int(keyboard.Fd()), unix.TIOCGPTN)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	screen, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { _ = screen.Close() })
+
 	return screen
 }

@@ -23,22 +23,28 @@ func TestTalk_ExamplesOfTheManual(t *testing.T) {
 		if !ok || !closed {
 			t.Fatalf("no example in %s", language)
 		}
+
 		path := filepath.Join(t.TempDir(), file)
 		executortest.Must(t, os.WriteFile(path, []byte(text), 0o600))
+
 		return path
 	}
+
 	commands := map[string][]string{"sh": {"/bin/sh", program("sh", "report.sh")}}
 	binary := filepath.Join(t.TempDir(), "report")
 	if out, err := exec.Command("go", "build", "-o", binary, program("go", "report.go")).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+
 	commands["go"] = []string{binary}
 	if python, err := exec.LookPath("python3"); err == nil {
 		commands["python"] = []string{python, program("python", "report.py")}
 	} else {
 		t.Log("there is no Python to run its example")
 	}
+
 	l := newLauncher(t, spool.Config{})
+
 	for language, argv := range commands {
 		for checkpoint, steps := range map[string]string{"": "10", "7": "3"} {
 			r := l.attempt(t, both(command(argv...), func(a *task.Assigned) { alone(a); a.Checkpoint = checkpoint }))

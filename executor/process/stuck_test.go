@@ -29,30 +29,37 @@ const nobody = 65534
 // holds it until its standard input ends.
 func playLeaseholder() error {
 	signal.Ignore(unix.SIGIO)
+
 	if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(nobody), syscall.Setuid(nobody)); err != nil {
 		return err
 	}
+
 	f, err := os.OpenFile(os.Getenv("EXECUTOR_TEST_FILE"), os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
+
 	defer f.Close() // ends the lease, as the garbage collector would if nothing held f
 
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
 		return os.NewSyscallError("F_SETLEASE", err)
 	}
+
 	runtime.GC()
 	fmt.Println("leased")
 	_, err = io.Copy(io.Discard, os.Stdin)
+
 	return err
 }
 
 // lease has nobody hold a write lease on a program of its own, which writes the file ran.
 func lease(t *testing.T) (program, ran string) {
 	t.Helper()
+
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to run attempts as another user")
 	}
+
 	dir := outsideTmp(t)
 	executortest.Must(t, os.Chown(dir, nobody, nobody))
 	program, ran = filepath.Join(dir, "program"), filepath.Join(dir, "ran")
@@ -71,9 +78,11 @@ func lease(t *testing.T) (program, ran string) {
 		in.Close()
 		_ = holder.Wait()
 	})
+
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "leased\n" {
 		t.Skipf("no lease can be had on this file system: %q, %v", line, err)
 	}
+
 	return program, ran
 }
 
@@ -101,8 +110,10 @@ func hang(t *testing.T, l *Runner, change func(*prepared)) *hanging {
 			return true
 		default:
 		}
+
 		return l.stuck.count.Load() > before
 	})
+
 	return h
 }
 
@@ -110,6 +121,7 @@ func hang(t *testing.T, l *Runner, change func(*prepared)) *hanging {
 func (h *hanging) others() {
 	h.t.Helper()
 	var all sync.WaitGroup
+
 	for i := range 20 {
 		all.Go(func() {
 			r := h.l.alone(h.t, both(shell("exit 0"), func(a *task.Assigned) {
@@ -119,12 +131,15 @@ func (h *hanging) others() {
 					p.Limits.OpenFiles = 0
 				}
 			}))
+
 			if r.State != task.Succeeded {
 				h.t.Errorf("another attempt: %+v", r)
 			}
 		})
 	}
+
 	all.Wait()
+
 	select {
 	case r := <-h.result:
 		h.t.Errorf("it ended before it was to: %+v", r)
@@ -142,9 +157,11 @@ func (h *hanging) ended() Result {
 	case <-time.After(executortest.Patience):
 		h.t.Fatal("it does not end")
 	}
+
 	if !r.StartedAt.IsZero() {
 		h.t.Errorf("it is said to have started: %+v", r)
 	}
+
 	return r
 }
 
@@ -157,6 +174,7 @@ func checkHanging(t *testing.T, change func(*prepared)) {
 	h := hang(t, l, change)
 	h.others()
 	h.orders.Kill(Kill{CauseCancel, time.Hour})
+
 	if r := h.ended(); !r.NotStarted || !strings.Contains(r.Message, errCalledOff.Error()) {
 		t.Errorf("called off: %+v", r)
 	}
@@ -165,16 +183,19 @@ func checkHanging(t *testing.T, change func(*prepared)) {
 		change(what)
 		what.timeout = 200 * time.Millisecond
 	})
+
 	if r := h.ended(); r.State != task.TimedOut || r.Reason != task.ReasonTimeout || r.NotStarted {
 		t.Errorf("at its timeout: %+v", r)
 	}
 
 	l.stuck.limit = 200 * time.Millisecond
 	given := value(l.stuck.total)
+
 	h = hang(t, l, change)
 	if r := h.ended(); r.State != task.Failed || r.Reason != task.ReasonStuck || r.NotStarted {
 		t.Errorf("at the limit: %+v", r)
 	}
+
 	if n := value(l.stuck.total) - given; n != 1 {
 		t.Errorf("given up: %v", n)
 	}
@@ -182,6 +203,7 @@ func checkHanging(t *testing.T, change func(*prepared)) {
 
 func TestStuck_LeaseOnTheProgram(t *testing.T) {
 	program, ran := lease(t)
+
 	for name, change := range map[string]func(p *task.Process){
 		"plain": func(*task.Process) {},
 		"held":  func(p *task.Process) { p.Limits.OpenFiles = 64 },
@@ -194,6 +216,7 @@ func TestStuck_LeaseOnTheProgram(t *testing.T) {
 			noChildrenBut(t, 1)
 		})
 	}
+
 	if _, err := os.Stat(ran); err == nil {
 		t.Error("the program has run")
 	}
@@ -212,10 +235,12 @@ func childrenOfAll(t *testing.T) (children []string) {
 	t.Helper()
 	threads, err := filepath.Glob("/proc/self/task/*/children")
 	executortest.Must(t, err)
+
 	for _, file := range threads {
 		b, _ := os.ReadFile(file)
 		children = append(children, strings.Fields(string(b))...)
 	}
+
 	return children
 }
 
@@ -226,14 +251,17 @@ func deafFUSE(dir string, letOthersIn bool) (answer func(), err error) {
 	if err != nil {
 		return nil, os.NewSyscallError("open /dev/fuse", err)
 	}
+
 	options := "fd=" + strconv.Itoa(fd) + ",rootmode=40000,user_id=65534,group_id=65534"
 	if letOthersIn {
 		options += ",allow_other"
 	}
+
 	if err := unix.Mount("deaf", dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("mount", err)
 	}
+
 	return sync.OnceFunc(func() {
 		unix.Close(fd) // who waits for an answer gets an error
 		_ = unix.Unmount(dir, unix.MNT_DETACH)
@@ -248,19 +276,24 @@ func inMountNamespace(t *testing.T) bool {
 	if os.Getenv(inside) != "" {
 		return true
 	}
+
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to mount")
 	}
+
 	if _, err := os.Stat("/dev/fuse"); err != nil {
 		t.Skip("there is no /dev/fuse")
 	}
+
 	cmd := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
 	cmd.Env = append(os.Environ(), inside+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
+
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
+
 	return false
 }
 
@@ -269,11 +302,14 @@ func mountDeafFUSE(t *testing.T, letOthersIn bool) (dir string) {
 	dir = filepath.Join(outsideTmp(t), "mnt")
 	executortest.Must(t, os.Mkdir(dir, 0o755))
 	executortest.Must(t, os.Chown(dir, nobody, nobody))
+
 	answer, err := deafFUSE(dir, letOthersIn)
 	if err != nil {
 		t.Skip(err)
 	}
+
 	t.Cleanup(answer)
+
 	return dir
 }
 
@@ -281,6 +317,7 @@ func TestStuck_ProgramOnAFileSystemThatDoesNotAnswer(t *testing.T) {
 	if !inMountNamespace(t) {
 		return
 	}
+
 	dir := mountDeafFUSE(t, false)
 	checkHanging(t, func(what *prepared) { what.process.Command, what.process.Shell = []string{dir + "/program"}, "" })
 	executortest.NoChildren(t)
@@ -291,23 +328,29 @@ func TestStuck_DirectoryOnAFileSystemThatDoesNotAnswer(t *testing.T) {
 	if !inMountNamespace(t) {
 		return
 	}
+
 	dir := filepath.Join(outsideTmp(t), "mnt")
 	executortest.Must(t, os.Mkdir(dir, 0o755))
+
 	answer, err := deafFUSE(dir, true)
 	if err != nil {
 		t.Skip(err)
 	}
+
 	defer answer()
 
 	l := confining(t)
 	l.stuck.slow, l.stuck.limit = 10*time.Millisecond, 200*time.Millisecond
+
 	h := hang(t, l, func(what *prepared) { what.process.Dir = dir })
 	if r := h.ended(); r.Reason != task.ReasonStuck {
 		t.Errorf("got %+v", r)
 	}
+
 	if n := l.stuck.count.Load(); n != 1 {
 		t.Errorf("%d starts are stuck, want the thread that hangs", n)
 	}
+
 	answer()
 	executortest.Eventually(t, "it does not count any more", func() bool { return l.stuck.count.Load() == 0 })
 
@@ -322,6 +365,7 @@ func TestStuck_DirectoryOnAFileSystemThatDoesNotAnswer(t *testing.T) {
 			return err
 		})
 	}
+
 	checkHanging(t, checkMounted)
 	executortest.NoChildren(t)
 }
@@ -330,6 +374,7 @@ func TestStuck_EnvFileOnAFileSystemThatDoesNotAnswer(t *testing.T) {
 	if !inMountNamespace(t) {
 		return
 	}
+
 	dir := mountDeafFUSE(t, true)
 	l := confining(t)
 	l.stuck.slow, l.stuck.limit = 10*time.Millisecond, 200*time.Millisecond
@@ -342,9 +387,11 @@ func TestStuck_EnvFileOnAFileSystemThatDoesNotAnswer(t *testing.T) {
 	l.stuck.limit = time.Hour
 	o := NewOrders()
 	o.Kill(Kill{CauseCancel, 0})
+
 	if _, err := l.withEnvFrom(a, may, o); !errors.Is(err, errCalledOff) {
 		t.Errorf("called off: %v", err)
 	}
+
 	if r := l.shell(t, "exit 0"); r.State != task.Succeeded {
 		t.Errorf("another attempt: %+v", r)
 	}
@@ -357,9 +404,11 @@ func TestStuck_ProcessThatCannotBeKilled(t *testing.T) {
 	if err != nil {
 		t.Skip("needs the freezer of cgroup v1, in which a process cannot be killed: ", err)
 	}
+
 	t.Cleanup(func() {
 		executortest.Eventually(t, "the control group is removed", func() bool { return os.Remove(freezer) == nil })
 	})
+
 	executortest.Must(t, os.WriteFile(freezer+"/freezer.state", []byte("FROZEN"), 0))
 	thaw := func() { _ = os.WriteFile(freezer+"/freezer.state", []byte("THAWED"), 0) }
 	defer thaw()
@@ -373,12 +422,15 @@ func TestStuck_ProcessThatCannotBeKilled(t *testing.T) {
 			return os.WriteFile(freezer+"/cgroup.procs", []byte(strconv.Itoa(pid)), 0)
 		}})
 	})
+
 	if r := h.ended(); r.Reason != task.ReasonStuck {
 		t.Errorf("got %+v", r)
 	}
+
 	if n := l.stuck.count.Load(); n != 1 {
 		t.Errorf("%d starts are stuck, want 1", n)
 	}
+
 	if r := l.shell(t, "exit 0"); r.State != task.Succeeded {
 		t.Errorf("another attempt: %+v", r)
 	}
@@ -386,6 +438,7 @@ func TestStuck_ProcessThatCannotBeKilled(t *testing.T) {
 	thaw()
 	executortest.Eventually(t, "it does not count any more", func() bool { return l.stuck.count.Load() == 0 })
 	executortest.Eventually(t, "it is reaped", func() bool { return len(childrenOfAll(t)) == 0 })
+
 	if _, err := os.Stat(ran); err == nil {
 		t.Error("it has run")
 	}

@@ -50,6 +50,7 @@ func TestSuccess_IsWhatTheTaskSays(t *testing.T) {
 			if c.state == task.TimedOut {
 				change = both(change, timeout(200_000_000))
 			}
+
 			r := l.attempt(t, change)
 			if r.State != c.state || r.Reason != c.reason || c.message == "-" && r.Message != "" || c.message != "-" && !strings.Contains(r.Message, c.message) {
 				t.Errorf("got %s, %q, %q; want %s, %q, %q", r.State, r.Reason, r.Message, c.state, c.reason, c.message)
@@ -78,13 +79,16 @@ func TestProcess_IsAskedToEndByItsOwnSignal(t *testing.T) {
 		for _, s := range []struct{ name, n string }{{"INT", "2"}, {"USR2", "12"}, {"TERM", "15"}, {"HUP", "1"}} {
 			line += fmt.Sprintf("trap 'exit %s' %s; ", s.n, s.name)
 		}
+
 		line += "echo ready; while :; do sleep 0.01; done"
 		l := newLauncher(t, spool.Config{})
+
 		r := l.attempt(t, both(shell(line), func(a *task.Assigned) { a.KillSignal = name }), Kill{CauseCancel, 60_000_000_000})
 		if r.ExitCode == nil || *r.ExitCode != code {
 			t.Errorf("%q: %+v", name, r)
 		}
 	}
+
 	l := newLauncher(t, spool.Config{})
 	if r := l.attempt(t, both(shell("trap '' TERM; exec sleep 300"), func(a *task.Assigned) { a.KillSignal = "SIGKILL" }), Kill{CauseCancel, 3600_000_000_000}); r.Signal != "SIGKILL" {
 		t.Errorf("SIGKILL: %+v", r)

@@ -36,19 +36,23 @@ func treeLauncher(t *testing.T) *Runner {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if groups.Any() {
 		t.Parallel()
 	}
+
 	t.Cleanup(func() { // after the spawner
 		if err := groups.Close(); err != nil {
 			t.Error(err)
 		}
 	})
+
 	l := newLauncher(t, spool.Config{})
 	if l.groups = groups; !groups.Any() {
 		l.orphans = adopted()
 		l.spawner.orphans = l.orphans
 	}
+
 	return l
 }
 
@@ -61,6 +65,7 @@ func daemonize(file string) string {
 
 func TestTree_EndsWithTheAttempt(t *testing.T) {
 	l := treeLauncher(t)
+
 	for name, c := range map[string]struct {
 		end   string
 		kills []Kill
@@ -75,10 +80,12 @@ func TestTree_EndsWithTheAttempt(t *testing.T) {
 		if r.State != c.state {
 			t.Errorf("%s: got %+v", name, r)
 		}
+
 		if pid := executortest.PIDIn(t, file); executortest.Alive(pid) {
 			t.Errorf("%s: what it had daemonized lives", name)
 		}
 	}
+
 	if l.groups.Aside() != 0 {
 		t.Error("a control group was set aside")
 	}
@@ -89,6 +96,7 @@ func TestTree_LastWords(t *testing.T) {
 	l := treeLauncher(t)
 	file := filepath.Join(t.TempDir(), "said")
 	r := l.shell(t, `setsid sh -c 'trap "echo bye >`+file+`; exit 0" TERM; echo >`+file+`.ready; while :; do sleep 0.01; done' & while ! test -e `+file+`.ready; do sleep 0.01; done`)
+
 	b, err := os.ReadFile(file)
 	if string(b) != "bye\n" {
 		t.Errorf("it said %q: %v; got %+v", b, err, r)
@@ -100,15 +108,18 @@ func TestTree_ForkBombIsHeldAndEnds(t *testing.T) {
 	limits := task.Limits{PIDs: 25}
 	r := l.attempt(t, both(shell("f() { setsid sh -c : & f | f & f; }; f 2>/dev/null; sleep 300"), timeout(700*time.Millisecond), grace(0),
 		func(a *task.Assigned) { a.Action.Process.Limits = limits }))
+
 	if len(l.groups.Lacks(cgroupLimits(limits))) > 0 {
 		if r.State != task.Failed || r.Reason != task.ReasonHost || !strings.Contains(r.Message, "limits.pids") {
 			t.Errorf("a limit that this host lacks: %+v", r)
 		}
 		return
 	}
+
 	if r.State != task.TimedOut && r.State != task.Failed {
 		t.Errorf("got %+v", r)
 	}
+
 	if l.groups.Aside() != 0 {
 		t.Error("something is left of it")
 	}
@@ -117,17 +128,21 @@ func TestTree_ForkBombIsHeldAndEnds(t *testing.T) {
 func TestTree_OutOfMemory(t *testing.T) {
 	l := treeLauncher(t)
 	limits := task.Limits{Memory: 24 << 20}
+
 	for _, line := range []string{"exec tail /dev/zero", "tail /dev/zero; exit 3"} {
 		r := l.attempt(t, both(shell(line), func(a *task.Assigned) { a.Action.Process.Limits = limits }))
+
 		if len(l.groups.Lacks(cgroupLimits(limits))) > 0 {
 			if r.Reason != task.ReasonHost {
 				t.Errorf("a limit that this host lacks: %+v", r)
 			}
 			continue
 		}
+
 		if r.State != task.Failed || r.Reason != task.ReasonOOM || !strings.Contains(r.Message, "limits.memory is 24Mi") {
 			t.Errorf("%s: got %+v", line, r)
 		}
+
 		if r.Usage.MemoryPeak < 12<<20 || r.Usage.MemoryPeak > 24<<20 {
 			t.Errorf("%s: used %+v", line, r.Usage)
 		}
@@ -139,10 +154,12 @@ func TestTree_OutOfMemoryAndWentOn(t *testing.T) {
 	l := treeLauncher(t)
 	limits := task.Limits{Memory: 24 << 20}
 	r := l.attempt(t, both(shell("tail /dev/zero; exit 0"), func(a *task.Assigned) { a.Action.Process.Limits = limits }))
+
 	want := task.ReasonOOM
 	if len(l.groups.Lacks(cgroupLimits(limits))) > 0 {
 		want = task.ReasonHost
 	}
+
 	if r.State != task.Failed || r.Reason != want || want == task.ReasonOOM && !strings.HasPrefix(r.Message, "out of memory: limits.memory is 24Mi; ") {
 		t.Errorf("got %+v", r)
 	}
@@ -153,6 +170,7 @@ func TestResult_MeetsLimits(t *testing.T) {
 	memory, pids, cpu := task.Limits{Memory: 1 << 30}, task.Limits{PIDs: 9}, task.Limits{CPUTime: task.Duration(time.Minute)}
 	killed, exited := Result{State: task.Failed, Reason: task.ReasonSignal, Signal: "SIGKILL", Message: "killed by SIGKILL"}, Result{}
 	exited.exited(152, nil)
+
 	for name, c := range map[string]struct {
 		r       Result
 		l       task.Limits
@@ -192,6 +210,7 @@ func TestTree_MemoryIsNotTheDaemons(t *testing.T) {
 	if r := l.attempt(t, command("/bin/true")); r.State != task.Succeeded || r.Usage.MemoryPeak > 16<<20 {
 		t.Errorf("a small process is said to have used %+v", r.Usage)
 	}
+
 	told := func() int64 { // MiB: from here on a peak says something
 		var own unix.Rusage
 		if err := unix.Getrusage(unix.RUSAGE_SELF, &own); err != nil {
@@ -199,15 +218,18 @@ func TestTree_MemoryIsNotTheDaemons(t *testing.T) {
 		}
 		return (own.Maxrss + own.Maxrss>>4) >> 10
 	}
+
 	for tries := 1; ; tries++ {
 		more := told() + 80
 		r := l.shell(t, fmt.Sprintf("dd if=/dev/zero of=/dev/null bs=%dM count=1 2>/dev/null", more))
 		if r.Usage.MemoryPeak == 0 && more <= told() && tries < 10 {
 			continue // tests beside this one have taken more meanwhile
 		}
+
 		if r.State != task.Succeeded || r.Usage.MemoryPeak < more<<20 || r.Usage.MemoryPeak > (more+44)<<20 {
 			t.Errorf("a large process of %d MiB is said to have used %+v: %s", more, r.Usage, r.Message)
 		}
+
 		break
 	}
 }
@@ -219,6 +241,7 @@ func TestTree_Usage(t *testing.T) {
 	if r.State != task.Succeeded || l.groups.Any() && r.Usage.CPUMS < 10 {
 		t.Errorf("got %+v", r)
 	}
+
 	// In the same control group, what it took would be added to that.
 	if next := l.attempt(t, command("/bin/true")); next.Usage.CPUMS > 1000 || l.groups.Any() && next.Usage.CPUMS >= r.Usage.CPUMS {
 		t.Errorf("the next attempt is said to have used %+v, after %+v", next.Usage, r.Usage)
@@ -234,12 +257,15 @@ func TestOrphans_EndWithTheirAttempts(t *testing.T) {
 		"setsid sh -c 'echo $$ >@marked; exec sleep 300' & while ! test -s @marked; do sleep 0.01; done")
 	wiped, marked := d.pid("wiped"), d.pid("marked")
 	executortest.Eventually(t, "what carries the mark of an attempt ends with it", func() bool { return !executortest.Alive(marked) })
+
 	if !executortest.Alive(wiped) {
 		t.Error("a process that may be of an attempt that runs was killed")
 	}
+
 	if err := os.WriteFile(filepath.Join(d.dir, "stop"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	executortest.Eventually(t, "what may be of any attempt ends with the last", func() bool { return !executortest.Alive(wiped) })
 	executortest.Eventually(t, "no zombie is left", func() bool {
 		return !slices.ContainsFunc(childrenIn(t, d.Process.Pid), func(st proctree.Stat) bool { return st.Dead() })
@@ -254,19 +280,23 @@ func TestOrphans_AreTracedFromTheFirstInstructionOn(t *testing.T) {
 	l.spawner.orphans = l.orphans
 	a := executortest.Assigned("r1", &task.Process{Command: []string{"/bin/true"}})
 	alone(&a)
+
 	what, err := l.prepare(a, executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	traced, main := false, 0
 	what.bound.steps = append(what.bound.steps, step{"nothing", func(pid int) error { // the orphans are locked
 		main, traced = pid, l.orphans.Traces(pid)
 		return nil
 	}})
+
 	r := l.runPrepared(what, NewOrders())
 	l.orphans.Lock()
 	after := l.orphans.Traces(main)
 	l.orphans.Unlock()
+
 	if r.State != task.Succeeded || !traced || after {
 		t.Errorf("traced: %v, afterwards: %v; %+v", traced, after, r)
 	}
@@ -278,11 +308,13 @@ func childrenIn(t *testing.T, of int) (children []proctree.Stat) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, pid := range pids {
 		if st, err := proctree.ReadStat(pid); err == nil && st.Parent == of {
 			children = append(children, st)
 		}
 	}
+
 	return children
 }
 
@@ -293,14 +325,17 @@ func TestGuardian_LeavesNoControlGroup(t *testing.T) {
 	pid := d.pid("wiped")
 	d.kill()
 	executortest.Eventually(t, "the instance is cleared", d.cleared)
+
 	if len(roots) > 0 && executortest.Alive(pid) { // without groups, it is not found: its daemon is not there to adopt it
 		t.Error("what had daemonized lives")
 	}
+
 	for _, root := range roots {
 		if _, err := os.Stat(root); !os.IsNotExist(err) {
 			t.Errorf("%s is left: %v", root, err)
 		}
 	}
+
 	killNumber(t, pid)
 }
 
@@ -311,17 +346,22 @@ func TestTree_FreezeStopsWhatLeftTheGroupToo(t *testing.T) {
 	dir := t.TempDir()
 	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
 	count := func(to string) string { return "while :; do echo >> " + to + "; sleep 0.005; done" }
+
 	what, err := l.prepare(executortest.Assigned("r1", &task.Process{Shell: "setsid /bin/sh -c '" + count(a) + "' & " + count(b)}), executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	out := l.spool.NewOutput(what.path, what.output)
 	defer out.Close()
+
 	o := NewOrders()
+
 	p, err := l.start(what, out, o)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	size := func(path string) int64 {
 		info, err := os.Stat(path)
 		if err != nil {
@@ -329,32 +369,43 @@ func TestTree_FreezeStopsWhatLeftTheGroupToo(t *testing.T) {
 		}
 		return info.Size()
 	}
+
 	grows := func(path string) func() bool {
 		from := size(path)
 		return func() bool { return size(path) > from }
 	}
+
 	executortest.Eventually(t, "both count", func() bool { return size(a) > 0 && size(b) > 0 })
+
 	if err := freezePatiently(&p.tree); err != nil {
 		t.Fatal(err)
 	}
+
 	before := [2]int64{size(a), size(b)}
 	time.Sleep(50 * time.Millisecond)
+
 	if after := [2]int64{size(a), size(b)}; after != before {
 		t.Errorf("frozen, they counted from %v to %v", before, after)
 	}
+
 	if p.tree.Empty() {
 		t.Error("a frozen tree is said to be empty")
 	}
+
 	if err := p.tree.Thaw(); err != nil {
 		t.Fatal(err)
 	}
+
 	executortest.Eventually(t, "a goes on", grows(a))
 	executortest.Eventually(t, "b goes on", grows(b))
+
 	if err := freezePatiently(&p.tree); err != nil {
 		t.Fatal(err)
 	}
+
 	o.Kill(Kill{Cause: CauseCancel}) // what is frozen ends, too
 	p.wait(what, o)
+
 	if l.groups.Aside() != 0 {
 		t.Error("something is left")
 	}
@@ -368,9 +419,11 @@ func TestTree_WithoutAGroupIfNoneCanBeMade(t *testing.T) {
 			_ = os.Remove(filepath.Join(root, dir))
 		}
 	}
+
 	if r := l.shell(t, "echo ran"); r.State != task.Succeeded {
 		t.Errorf("got %+v", r)
 	}
+
 	limited := func(a *task.Assigned) { a.Action.Process.Limits.PIDs = 50 }
 	if r := l.attempt(t, both(shell("echo ran"), limited)); r.State != task.Failed {
 		t.Errorf("with a limit: %+v", r)

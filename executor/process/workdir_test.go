@@ -23,6 +23,7 @@ func TestRoom_IsEmptyAgain(t *testing.T) {
 	outside := t.TempDir()
 	precious := filepath.Join(outside, "precious")
 	executortest.Must(t, os.WriteFile(precious, []byte("x"), 0o600))
+
 	for name, leave := range map[string]string{
 		"nothing":               "true",
 		"status":                "echo 1 > status",
@@ -41,19 +42,23 @@ func TestRoom_IsEmptyAgain(t *testing.T) {
 			t.Parallel()
 			l := newLauncher(t, spool.Config{})
 			var at string
+
 			r := l.attempt(t, both(alone, shell(`cd "${CARILLON_STATUS_FILE%/*}" || exit 9; pwd; test -z "$(ls -A)" || exit 8; `+leave)))
 			if r.State != task.Succeeded || r.Message != "" {
 				t.Fatalf("%s %s: %s", r.State, r.Message, r.Tail)
 			}
+
 			at, _, _ = strings.Cut(string(r.Tail), "\n")
 			if left, err := os.ReadDir(at); len(left) > 0 || err != nil && !os.IsNotExist(err) {
 				t.Errorf("left: %v %v", left, err)
 			}
+
 			if n := l.workdirs.Quarantined(); n > 0 {
 				t.Errorf("%d rooms are set aside", n)
 			}
 		})
 	}
+
 	t.Cleanup(func() { // after the parallel ones
 		if _, err := os.Stat(precious); err != nil {
 			t.Error("a file outside was removed")
@@ -63,6 +68,7 @@ func TestRoom_IsEmptyAgain(t *testing.T) {
 
 func TestRoom_IsItsUsersOnly(t *testing.T) {
 	t.Parallel()
+
 	if os.Geteuid() != 0 {
 		l := newLauncher(t, spool.Config{})
 		if r := l.attempt(t, both(alone, shell(`test "$(stat -c %a "${CARILLON_STATUS_FILE%/*}")" = 700`))); r.State != task.Succeeded {
@@ -70,14 +76,17 @@ func TestRoom_IsItsUsersOnly(t *testing.T) {
 		}
 		return
 	}
+
 	l := newLauncher(t, spool.Config{Dir: openTemp(t)})
 	as := func(user, line string) Result {
 		return l.attempt(t, both(alone, both(shell(line), func(a *task.Assigned) { a.Action.Process.User = user })))
 	}
+
 	r := as("nobody", `echo hello > $CARILLON_STATUS_FILE && echo "${CARILLON_STATUS_FILE%/*}"`)
 	if r.State != task.Succeeded {
 		t.Fatalf("%s: %s", r.Message, r.Tail)
 	}
+
 	if r := as("daemon", "ls "+strings.TrimSpace(string(r.Tail))); r.State == task.Succeeded {
 		t.Errorf("another user sees the room: %s", r.Tail)
 	}
@@ -90,6 +99,7 @@ func openTemp(t *testing.T) string {
 	executortest.Must(t, err)
 	executortest.Must(t, os.Chmod(dir, 0o711))
 	t.Cleanup(func() { os.RemoveAll(dir) })
+
 	return dir
 }
 
@@ -98,15 +108,18 @@ func TestRooms_NotWhereOthersWrite(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	executortest.Must(t, os.Chmod(dir, 0o777))
+
 	r := workdir.NewPool(dir, filepath.Dir(dir), "i1", nil)
 	if err := r.Open(); err == nil || !strings.Contains(err.Error(), "others cannot write to") {
 		t.Error(err)
 	}
+
 	l := newLauncher(t, spool.Config{})
 	l.workdirs = r
 	if r := l.attempt(t, both(alone, shell(`test -z "$CARILLON_STATUS_FILE"`))); r.State != task.Succeeded {
 		t.Error(r.Message)
 	}
+
 	scratch := func(a *task.Assigned) { a.Action.Process.Scratch = true }
 	if r := l.attempt(t, both(alone, shell("true"), scratch)); r.Reason != task.ReasonHost || !strings.Contains(r.Message, "scratch: ") {
 		t.Errorf("it needs a room: %+v", r)
@@ -124,11 +137,13 @@ func TestTalk_WithTheEnd(t *testing.T) {
 			a.Action.Process.User = "nobody"
 		}
 	})
+
 	r := l.attempt(t, both(alone, change))
 	if r.Status == nil || !maps.Equal(r.Status.Results, map[string]string{"old": "1", "rows": "7", "last": "1"}) ||
 		r.Status.Checkpoint != "b" || r.Status.BadLines != 1 || string(r.Tail) != "was a\n" {
 		t.Errorf("%+v, %s", r.Status, r.Tail)
 	}
+
 	if n := len(l.statuses.All()); n > 0 {
 		t.Errorf("%d attempts are listened to", n)
 	}

@@ -27,7 +27,9 @@ func TestKillLeftovers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	defer func() { _ = others.Process.Kill(); _ = others.Wait(); _ = mine.Wait() }()
+
 	h := KillSet{}
 	h.AddMark(Mark{RunID: "r1", Token: token})
 	// In the middle of an exec a process has no mark: both are to be what they become.
@@ -35,6 +37,7 @@ func TestKillLeftovers(t *testing.T) {
 		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 		return string(name) == "sleep\n"
 	}
+
 	executortest.Eventually(t, "both have begun", func() bool {
 		both := marked(t, &h)
 		return len(both) == 2 && asleep(both[0]) && asleep(both[1]) && len(marked(t, &h)) == 2
@@ -43,13 +46,16 @@ func TestKillLeftovers(t *testing.T) {
 	if n, err := KillMarked(t.Context(), []Mark{{RunID: "r1", Token: token, Namespace: "other"}}); n != 0 || err != nil {
 		t.Errorf("killed %d of another namespace, %v", n, err)
 	}
+
 	n, err := KillMarked(t.Context(), []Mark{{RunID: "r1", Token: token, Namespace: "default", Task: "job"}, {RunID: "r9", Token: 1}})
 	if n != 2 || err != nil {
 		t.Errorf("killed %d, %v; want 2", n, err)
 	}
+
 	if left := marked(t, &h); len(left) != 0 {
 		t.Errorf("left: %v", left)
 	}
+
 	if !executortest.Alive(others.Process.Pid) {
 		t.Error("killed an attempt with another token")
 	}
@@ -61,16 +67,19 @@ func marked(t *testing.T, h *KillSet) (found []int) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, pid := range pids {
 		if executortest.Alive(pid) && h.marked(pid) {
 			found = append(found, pid)
 		}
 	}
+
 	return found
 }
 
 func TestBirth_TellsReusedNumbers(t *testing.T) {
 	b := Birth{From: 1234567 * time.Microsecond, To: 1239567 * time.Microsecond}
+
 	for start, want := range map[time.Duration]bool{
 		1230 * time.Millisecond: true, 1220 * time.Millisecond: true, 1200 * time.Millisecond: false,
 		1240 * time.Millisecond: true, 1260 * time.Millisecond: false,
@@ -86,6 +95,7 @@ func TestProc_NeverExecuted(t *testing.T) {
 	executortest.Must(t, cmd.Start())
 	defer cmd.Wait()
 	defer cmd.Process.Kill()
+
 	if NeverExecuted(cmd.Process.Pid) {
 		t.Error("it has executed sleep")
 	}
@@ -97,6 +107,7 @@ func TestParseStat_NamesMayContainAnything(t *testing.T) {
 	if err != nil || st.Group != 40 || st.State != 'S' || st.Start != 123450*time.Millisecond {
 		t.Errorf("got %+v, %v", st, err)
 	}
+
 	if _, err := parseStat(42, []byte("42 (x) R 1")); err == nil {
 		t.Error("a short line is read")
 	}
@@ -107,17 +118,21 @@ func TestParseStat_NamesMayContainAnything(t *testing.T) {
 func TestOrphans_WhatADyingOneLeavesBehindIsFound(t *testing.T) {
 	adopted()
 	p := exec.Command("sh", "-c", "sleep 300 & echo $!; wait")
+
 	out, err := p.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	dying, left := p.Process.Pid, 0
 	if _, err := fmt.Fscan(out, &left); err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { killNumber(t, dying); killNumber(t, left) })
 	o, ending := NewOrphans(), &Tree{}
 	o.trees[ending] = Birth{}
@@ -127,13 +142,17 @@ func TestOrphans_WhatADyingOneLeavesBehindIsFound(t *testing.T) {
 			listed = true
 			killNumber(t, dying)
 			executortest.Eventually(t, "it is dead", func() bool { st, err := ReadStat(dying); return err != nil || st.Dead() })
+
 			return []int{dying}
 		}
+
 		return slices.DeleteFunc(childrenOf(self), func(pid int) bool { return pid != left })
 	}
+
 	if got := o.of(ending); !slices.Equal(got, []int{left}) {
 		t.Errorf("found %v, not %d, which %d has left behind", got, left, dying)
 	}
+
 	killNumber(t, left)
 	executortest.Eventually(t, "it has ended, too", func() bool { return len(o.of(ending)) == 0 })
 }
@@ -146,6 +165,7 @@ func TestOrphans_WithoutTheirFirstThreadAreFound(t *testing.T) {
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	pid := p.Process.Pid
 	t.Cleanup(func() { killNumber(t, pid) })
 	executortest.Eventually(t, "its first thread ends", func() bool { st, err := ReadStat(pid); return err == nil && st.Dead() })
@@ -156,6 +176,7 @@ func TestOrphans_WithoutTheirFirstThreadAreFound(t *testing.T) {
 	if ending.Empty() {
 		t.Error("it is taken for dead")
 	}
+
 	ending.Kill()
 	executortest.Eventually(t, "it is killed", ending.Empty)
 }

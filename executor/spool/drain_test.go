@@ -20,16 +20,20 @@ func TestOutlet_ReadsWhatIsThereAtItsDeadline(t *testing.T) {
 	pipe, w, errs, err := NewPipes(true)
 	must(t, err)
 	defer CloseWriters(w, errs)
+
 	text := strings.Repeat("x", 50_000)
+
 	for _, fd := range []int{w, errs} {
 		_, err := unix.Write(fd, []byte(text))
 		must(t, err)
 	}
+
 	must(t, pipe.SetReadDeadline(time.Now().Add(-time.Second)))
 	o := s.NewOutput(path, task.Output{})
 	pipe.CopyTo(o)
 	must(t, pipe.Close())
 	o.Close()
+
 	if got := readOutput(t, s, "r1"); got != text+text {
 		t.Errorf("%d bytes of %d are read", len(got), 2*len(text))
 	}

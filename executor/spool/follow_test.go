@@ -19,32 +19,42 @@ func TestSpool_WatchTellsOfTheBeginningOfEachWriteAndOfTheEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer stop()
+
 	await := func(what string) {
 		t.Helper()
+
 		select {
 		case <-woken:
 		case <-time.After(patient):
 			t.Fatalf("nobody is told of %s", what)
 		}
 	}
+
 	path, _ := s.Path("default", "job", "r1", 1)
 	o := s.NewOutput(path, task.Output{})
 	await("the beginning")
+
 	if !s.Active("default", "job", "r1", 1) {
 		t.Error("it has begun, and is not active")
 	}
+
 	o.take([]byte("one\n"), merged)
 	await("a write")
+
 	if got := readOutput(t, s, "r1"); got != "one\n" {
 		t.Errorf("reads %q", got)
 	}
+
 	o.take([]byte("two\n"), merged)
 	o.Close()
 	await("the end")
+
 	if got := readOutput(t, s, "r1"); got != "one\ntwo\n" || s.Active("default", "job", "r1", 1) {
 		t.Errorf("at the end %q", got)
 	}
+
 	if _, _, err := s.Watch("default", "..", "r1", 1); !errors.Is(err, task.ErrInvalid) {
 		t.Errorf("a path out of the spool: %v", err)
 	}
@@ -60,13 +70,17 @@ func TestSpool_WatchLeavesNothingBehind(t *testing.T) {
 	b, stopB, _ := s.Watch("default", "job", "r1", 1)
 	stopA()
 	o.take([]byte("x"), merged)
+
 	if len(a) != 0 || len(b) != 1 {
 		t.Errorf("the one that left was told %d times, the other %d", len(a), len(b))
 	}
+
 	stopB()
+
 	if o.followed.Load() || len(s.followers) != 0 {
 		t.Errorf("followed by nobody: %v, %d paths", o.followed.Load(), len(s.followers))
 	}
+
 	o.Close()
 }
 
@@ -77,15 +91,20 @@ func TestSpool_OutputThatIsRemovedWhileItIsRead(t *testing.T) {
 	o := s.NewOutput(path, task.Output{})
 	o.take([]byte("one\n"), merged)
 	o.Close()
+
 	f, err := s.Open("default", "job", "r1", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer f.Close()
+
 	s.Sweep(t.Context(), time.Now().Add(2*time.Hour))
+
 	if b, err := io.ReadAll(f); !bytes.Equal(b, []byte("one\n")) || err != nil {
 		t.Errorf("%q, %v", b, err)
 	}
+
 	if _, err := s.Open("default", "job", "r1", 1); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("after its removal: %v", err)
 	}
@@ -94,16 +113,20 @@ func TestSpool_OutputThatIsRemovedWhileItIsRead(t *testing.T) {
 // BenchmarkOutput writes lines as a process does, with and without followers.
 func BenchmarkOutput(b *testing.B) {
 	line := bytes.Repeat([]byte("x"), 100)
+
 	for name, followers := range map[string]int{"alone": 0, "followed": 1, "by 100": 100} {
 		b.Run(name, func(b *testing.B) {
 			s := New(Config{Dir: b.TempDir(), Limit: 1 << 40})
 			path, _ := s.Path("default", "job", "r1", 1)
+
 			for range followers {
 				_, stop, _ := s.Watch("default", "job", "r1", 1)
 				defer stop()
 			}
+
 			o := s.NewOutput(path, task.Output{})
 			defer o.Close()
+
 			for b.Loop() {
 				o.take(line, merged)
 			}

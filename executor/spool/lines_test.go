@@ -18,6 +18,7 @@ func (p *patterns) MatchLine(line []byte) {
 	if p.unwanted != nil && p.unwanted.Match(line) {
 		return
 	}
+
 	if !p.found {
 		p.found = p.wanted.Match(line)
 	}
@@ -47,27 +48,35 @@ func TestLines_AreThoseOfTheStream(t *testing.T) {
 			if piece < 4096 && len(c.text) > 1<<10 {
 				continue
 			}
+
 			r := &patterns{wanted: regexp.MustCompile(c.pattern)}
 			tap := lineSplitter{matcher: r}
+
 			for b := []byte(c.text); len(b) > 0; {
 				n := min(piece, len(b))
 				tap.take(b[:n])
 				b = b[n:]
 			}
+
 			tap.end()
+
 			if r.found != c.found {
 				t.Errorf("%s, in pieces of %d: found %v, want %v", name, piece, !c.found, c.found)
 			}
 		}
 	}
+
 	r := &patterns{wanted: regexp.MustCompile("!"), unwanted: regexp.MustCompile("no")}
 	tap, flood := lineSplitter{matcher: r}, bytes.Repeat([]byte("x"), 1<<20)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
+
 	for range 200 {
 		tap.take(flood)
 	}
+
 	runtime.ReadMemStats(&after)
+
 	if grown := after.TotalAlloc - before.TotalAlloc; grown > 8<<20 || cap(tap.part) > 2*longestLine {
 		t.Errorf("200 MiB without a newline took %d bytes; a line of %d is kept", grown, cap(tap.part))
 	}
@@ -78,6 +87,7 @@ func BenchmarkLines(b *testing.B) {
 	r := &patterns{wanted: regexp.MustCompile("^all done$"), unwanted: regexp.MustCompile("(?i)error")}
 	tap := lineSplitter{matcher: r}
 	b.SetBytes(int64(len(text)))
+
 	for b.Loop() {
 		tap.take(text)
 	}

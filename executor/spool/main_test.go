@@ -18,6 +18,7 @@ const patient = 2 * time.Minute
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(patient)
+
 	for !cond() {
 		if time.Now().After(deadline) {
 			t.Fatalf("not in time: %s", what)
@@ -39,10 +40,13 @@ func readOutput(t *testing.T, s *Spool, run string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer f.Close()
+
 	b, err := io.ReadAll(f)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return string(b)
 }

@@ -23,17 +23,21 @@ import (
 // spoolWith has one output that has ended.
 func spoolWith(t *testing.T, text []byte, wants task.Output, cfg Config) (s *Spool, path string) {
 	t.Helper()
+
 	if cfg.Dir == "" {
 		cfg.Dir = t.TempDir()
 	}
+
 	s = New(cfg)
 	path, err := s.Path("default", "job", "r1", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	o := s.NewOutput(path, wants)
 	o.take(text, merged)
 	o.Close()
+
 	return s, path
 }
 
@@ -52,44 +56,55 @@ func TestPack_ReadsAsItWas(t *testing.T) {
 		text := lines(size)
 		s, path := spoolWith(t, text, task.Output{}, Config{})
 		was, _ := os.Stat(path)
+
 		if err := s.pack(t.Context(), path); err != nil {
 			t.Fatal(err)
 		}
+
 		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
 			t.Fatalf("%d bytes: what it was is still there: %v", size, err)
 		}
+
 		is, err := os.Stat(packed(path))
 		if err != nil || !is.ModTime().Equal(was.ModTime()) || is.Size() > was.Size()/2 {
 			t.Fatalf("%d bytes: %v, %v", size, is, err)
 		}
+
 		if used := s.used.Load(); used != onDisk(is.Size()) {
 			t.Errorf("%d bytes: %d are counted as used", size, used)
 		}
+
 		if readOutput(t, s, "r1") != string(text) {
 			t.Errorf("%d bytes: it reads otherwise", size)
 		}
+
 		raw, _ := os.ReadFile(packed(path))
 		dec, _ := zstd.NewReader(bytes.NewReader(raw))
 		if got, err := io.ReadAll(dec); err != nil || !bytes.Equal(got, text) {
 			t.Errorf("%d bytes: another zstd reads %d, %v", size, len(got), err)
 		}
+
 		dec.Close()
 		f, err := s.Open("default", "job", "r1", 1)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		rapid.Check(t, func(t *rapid.T) {
 			at := rapid.IntRange(0, size+10).Draw(t, "at")
 			if _, err := f.Seek(int64(at), io.SeekStart); err != nil {
 				t.Fatal(err)
 			}
+
 			b := make([]byte, rapid.IntRange(1, 1000).Draw(t, "bytes"))
 			n, _ := io.ReadFull(f, b)
 			if want := text[min(at, size):min(at+len(b), size)]; !bytes.Equal(b[:n], want) {
 				t.Fatalf("at %d: %d bytes, want %d", at, n, len(want))
 			}
 		})
+
 		f.Close()
+
 		if got, err := s.Attempts("default", "job", "r1"); err != nil || len(got) != 1 {
 			t.Errorf("attempts %v, %v", got, err)
 		}
@@ -102,33 +117,42 @@ func TestPack_HalfAFileIsNotTakenForWhole(t *testing.T) {
 	if err := s.pack(t.Context(), path); err != nil {
 		t.Fatal(err)
 	}
+
 	whole, _ := os.ReadFile(packed(path))
 	read := func(b []byte) error {
 		if err := os.WriteFile(packed(path), b, 0o600); err != nil {
 			t.Fatal(err)
 		}
+
 		f, err := s.Open("default", "job", "r1", 1)
 		if err != nil {
 			return err
 		}
+
 		defer f.Close()
+
 		_, err = io.Copy(io.Discard, f)
+
 		return err
 	}
+
 	for cut := 0; cut < len(whole); cut++ {
 		if cut > 10 && cut < len(whole)-60 {
 			cut += len(whole) / 50
 		}
+
 		cut = min(cut, len(whole)-1)
 		if err := read(whole[:cut]); !errors.Is(err, errDamaged) {
 			t.Fatalf("%d of %d bytes: %v", cut, len(whole), err)
 		}
 	}
+
 	for range 100 { // whatever it says then, it ends
 		b := bytes.Clone(whole)
 		b[rand.IntN(len(b))] ^= byte(1 + rand.IntN(255))
 		_ = read(b)
 	}
+
 	if err := read(whole); err != nil {
 		t.Fatal(err)
 	}
@@ -142,11 +166,14 @@ func TestPack_IsBegunAnewAfterACrash(t *testing.T) {
 	if err := os.WriteFile(packed(path)+".tmp", []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
+
 	if err := s.pack(ctx, path); !errors.Is(err, context.Canceled) || readOutput(t, s, "r1") != string(text) {
 		t.Errorf("interrupted: %v", err)
 	}
+
 	again := New(s.cfg)
 	ctx, cancel = context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -155,10 +182,13 @@ func TestPack_IsBegunAnewAfterACrash(t *testing.T) {
 		_, err := os.Stat(path)
 		return errors.Is(err, os.ErrNotExist)
 	})
+
 	cancel()
+
 	if err := <-ended; err != nil || readOutput(t, again, "r1") != string(text) {
 		t.Errorf("it reads otherwise, %v", err)
 	}
+
 	files, _ := filepath.Glob(filepath.Dir(path) + "/*")
 	if len(files) != 1 {
 		t.Errorf("there are %v", files)
@@ -169,31 +199,41 @@ func TestPack_LeavesAloneWhatItMayNotTouch(t *testing.T) {
 	text := lines(2 * packFrame)
 	s, _ := spoolWith(t, text, task.Output{Compress: new(bool)}, Config{})
 	s.Sweep(t.Context(), time.Now())
+
 	if len(s.packs) != 0 {
 		t.Error("its task does not want it compressed, and it is to be")
 	}
+
 	s, path := spoolWith(t, text, task.Output{}, Config{Uncompressed: true})
 	s.Sweep(t.Context(), time.Now())
+
 	if len(s.packs) != 0 {
 		t.Error("the node does not want it compressed, and it is to be")
 	}
+
 	o := s.NewOutput(path, task.Output{})
 	defer o.Close()
+
 	if err := s.pack(t.Context(), path); err != nil || readOutput(t, s, "r1") != string(text) {
 		t.Errorf("an attempt is writing: %v", err)
 	}
+
 	noise := make([]byte, 2*packFrame)
 	for i := range noise {
 		noise[i] = byte(rand.Uint32())
 	}
+
 	s, path = spoolWith(t, noise, task.Output{}, Config{})
 	if err := s.pack(t.Context(), path); err != nil || readOutput(t, s, "r1") != string(noise) {
 		t.Error(err)
 	}
+
 	if files, _ := filepath.Glob(filepath.Dir(path) + "/*"); !slices.Equal(files, []string{path, rawOf(path)}) {
 		t.Errorf("what cannot be compressed became %v", files)
 	}
+
 	<-s.packs // since its attempt ended
+
 	if s.Sweep(t.Context(), time.Now()); len(s.packs) != 0 {
 		t.Error("what compressing did not make smaller is compressed again")
 	}
@@ -215,13 +255,17 @@ func TestSpool_SweepsAllOfAnOutput(t *testing.T) {
 		s := New(Config{Dir: t.TempDir(), MaxAge: 2 * time.Hour})
 		path, _ := s.Path("default", "job", "r1", 1)
 		o := s.NewOutput(path, task.Output{Keep: task.Duration(c.keep)})
+
 		for i := range 2000 {
 			o.take(lines(100), stream(i%2+1))
 		}
+
 		o.Close()
+
 		if err := s.pack(t.Context(), path); err != nil {
 			t.Fatal(err)
 		}
+
 		s.Sweep(t.Context(), time.Now())
 		want := int64(0)
 		files, _ := filepath.Glob(filepath.Dir(path) + "/*")
@@ -229,9 +273,11 @@ func TestSpool_SweepsAllOfAnOutput(t *testing.T) {
 			info, _ := os.Stat(f)
 			want += onDisk(info.Size())
 		}
+
 		if got := s.used.Load(); got != want || want <= block {
 			t.Errorf("%s: %d bytes are counted of %d: %v", name, got, want, files)
 		}
+
 		s.Sweep(t.Context(), time.Now().Add(c.age))
 		files, _ = filepath.Glob(s.root + "/*")
 		if (len(files) == 0) != c.gone {
@@ -247,12 +293,15 @@ func TestSweep_LeavesWhatWasCompressedMeanwhile(t *testing.T) {
 	if err := s.pack(t.Context(), path); err != nil {
 		t.Fatal(err)
 	}
+
 	if s.outdated(spooled{path: path, until: time.Now().Add(time.Hour)}, time.Now()) {
 		t.Error("it is removed")
 	}
+
 	if err := os.Remove(packed(path)); err != nil {
 		t.Fatal(err)
 	}
+
 	if !s.outdated(spooled{path: path, until: time.Now().Add(time.Hour)}, time.Now()) {
 		t.Error("what is beside an output that is gone is left for ever")
 	}
@@ -264,10 +313,12 @@ func TestPack_FullDisk(t *testing.T) {
 	if err := unix.Mount("carillon-test", dir, "tmpfs", 0, "size=256k"); err != nil {
 		t.Skip("a disk of its own takes root")
 	}
+
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 
 	text := make([]byte, 1_000_000)
 	s, path := spoolWith(t, text, task.Output{}, Config{Dir: dir})
+
 	info, err := os.Stat(path)
 	if err != nil || info.Size() < 100<<10 || info.Size() >= int64(len(text)) {
 		t.Fatalf("what fitted is not there: %v, %v", info, err)
@@ -276,6 +327,7 @@ func TestPack_FullDisk(t *testing.T) {
 	if err := s.pack(t.Context(), path); err != nil && !strings.Contains(err.Error(), "no space") {
 		t.Error(err)
 	}
+
 	if got := readOutput(t, s, "r1"); strings.Trim(got, "\x00") != "" || len(got) < 100<<10 {
 		t.Errorf("%d bytes are left of it", len(got))
 	}

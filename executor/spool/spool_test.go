@@ -38,10 +38,12 @@ func TestTail(t *testing.T) {
 			t.Errorf("tail(%q, %d) = %q, want %q", c.in, c.n, got, c.want)
 		}
 	}
+
 	noise := make([]byte, 5000)
 	for i := range noise {
 		noise[i] = byte(i * 7)
 	}
+
 	if got := Tail(noise, 2048); len(got) > 2048 || !utf8.ValidString(got) || strings.Contains(got, "\x00") {
 		t.Errorf("%d bytes of tail", len(got))
 	}
@@ -56,42 +58,54 @@ func TestSpool_Retention(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		o := s.NewOutput(path, task.Output{})
 		o.take(bytes.Repeat([]byte("x"), size), merged)
+
 		if age < 0 { // still runs
 			age = -age
 			t.Cleanup(o.Close)
 		} else {
 			o.Close()
 		}
+
 		if err := os.Chtimes(path, now, now.Add(-age)); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	put("old", 2*time.Hour, 10)
 	put("old-but-active", -2*time.Hour, 10)
+
 	for i := range 12 {
 		put(fmt.Sprintf("r%02d", i), time.Duration(30-i)*time.Minute, block-1)
 	}
+
 	s.Sweep(t.Context(), now)
+
 	for run, want := range map[string]bool{"old": false, "old-but-active": true, "r00": false, "r01": false, "r02": false, "r03": true, "r11": true} {
 		f, err := s.Open("default", "job", run, 1)
 		if err == nil {
 			f.Close()
 		}
+
 		if got := err == nil; got != want || (err != nil && !errors.Is(err, fs.ErrNotExist)) {
 			t.Errorf("%s: there: %v, want %v (%v)", run, got, want, err)
 		}
 	}
+
 	if got, err := s.Attempts("default", "job", "r11"); err != nil || !slices.Equal(got, []int{1}) {
 		t.Errorf("attempts %v, %v", got, err)
 	}
+
 	if got, err := s.Attempts("default", "job", "r1"); err != nil || len(got) != 0 {
 		t.Errorf("attempts of a run that is not there: %v, %v", got, err)
 	}
+
 	if _, err := s.Open("default", "..", "r", 1); !errors.Is(err, task.ErrInvalid) {
 		t.Errorf("a path out of the spool: %v", err)
 	}
+
 	if _, err := s.Open("default", "job", "../../x", 1); !errors.Is(err, task.ErrInvalid) {
 		t.Errorf("a path out of the spool: %v", err)
 	}
@@ -99,11 +113,13 @@ func TestSpool_Retention(t *testing.T) {
 
 func TestIsRun(t *testing.T) {
 	want := regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$`)
+
 	for id, is := range map[string]bool{"20261120T220500.000Z-k3f9": true, "": false, "../x": false, "a..b": false, "a.": false, "a/b": false} {
 		if isRunID(id) != is {
 			t.Errorf("%q is a run's id: %v", id, isRunID(id))
 		}
 	}
+
 	rapid.Check(t, func(t *rapid.T) {
 		id := rapid.StringOfN(rapid.RuneFrom([]rune("azAZ09_-./~\x00é")), 0, 6, -1).Draw(t, "id")
 		if got := isRunID(id); got != want.MatchString(id) {

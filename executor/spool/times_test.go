@@ -26,25 +26,32 @@ func TestTimes_AreReadAsTheyWereNoted(t *testing.T) {
 			if x.note(from, now, s); x.parts > before {
 				want = append(want, task.Mark{From: from, At: now, Stream: s.String()})
 			}
+
 			now = now.Add(rapid.SampledFrom([]time.Duration{0, 400 * time.Microsecond, time.Millisecond, time.Hour}).Draw(t, "pause").Truncate(time.Microsecond))
 			from += rapid.Int64Range(1, 1000).Draw(t, "bytes")
 		}
+
 		for i := range want {
 			want[i].At = time.UnixMilli(want[i].At.UnixMilli())
 		}
+
 		index := append(readTimes(path, x.written), x.pending...)
+
 		if x.file != nil {
 			_ = x.file.Close()
 		}
+
 		same := func(a, b task.Mark) bool { return a.From == b.From && a.Stream == b.Stream && a.At.Equal(b.At) }
 		if got := marks(index, 0); !slices.EqualFunc(got, want, same) {
 			t.Fatalf("read %v\nwant %v", got, want)
 		}
+
 		for i, m := range want {
 			if got := marks(index, m.From); len(got) != len(want)-i || !same(got[0], m) {
 				t.Fatalf("from %d: %v", m.From, got)
 			}
 		}
+
 		cut := rapid.IntRange(0, len(index)).Draw(t, "cut")
 		if got := marks(index[:cut], 0); !slices.EqualFunc(got, want[:len(got)], same) {
 			t.Fatalf("of %d bytes %v", cut, got)
@@ -62,15 +69,20 @@ func TestTimes_AreBounded(t *testing.T) {
 			x.note(int64(i), now, stream(i%streams))
 			now = now.Add(step)
 		}
+
 		x.close(nil)
+
 		return x.size()
 	}
+
 	if n := write("year", 365*24*60, time.Minute, 1); n > 2<<20 {
 		t.Errorf("a line a minute for a year: %d bytes", n)
 	}
+
 	if n := write("fast", 1_000_000, time.Millisecond, 1); n > 1<<19 {
 		t.Errorf("a line a millisecond for a quarter of an hour: %d bytes", n)
 	}
+
 	if n := write("streams", 200_000, 0, 3); n > 200_000+2*timesStep {
 		t.Errorf("200,000 bytes by ever other streams: %d bytes", n)
 	}
@@ -85,12 +97,14 @@ func TestSpool_TellsWhenThePartsOfAnOutputCame(t *testing.T) {
 		o := s.NewOutput(path, task.Output{})
 		text := strings.Repeat("x", 99) + "\n"
 		began := time.Now().Truncate(time.Millisecond)
+
 		for i := range lines {
 			if i < 5 {
 				time.Sleep(2 * time.Millisecond)
 			}
 			o.take([]byte(text), stream(i%2+1))
 		}
+
 		check := func(when string) {
 			t.Helper()
 			list, from := []task.Mark(nil), int64(0)
@@ -99,39 +113,50 @@ func TestSpool_TellsWhenThePartsOfAnOutputCame(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+
 				if len(part) == 0 || len(list) > 0 && part[len(part)-1] == list[len(list)-1] {
 					break
 				}
+
 				if len(list) > 0 {
 					part = part[1:]
 				}
+
 				list = append(list, part...)
 				from = list[len(list)-1].From
 			}
+
 			if len(list) != lines {
 				t.Fatalf("%s, %s: %d of %d parts", name, when, len(list), lines)
 			}
+
 			for i, m := range list {
 				if m.From != int64(i*len(text)) || m.Stream != stream(i%2+1).String() || m.At.Before(began) || m.At.After(time.Now()) || i > 0 && m.At.Before(list[i-1].At) {
 					t.Fatalf("%s, %s: part %d is %+v", name, when, i, m)
 				}
 			}
+
 			if got := readOutput(t, s, "r1"); got != strings.Repeat(text, lines) {
 				t.Errorf("%s, %s: the output is %d bytes", name, when, len(got))
 			}
 		}
+
 		check("while it writes")
 		o.Close()
 		check("after its end")
+
 		if _, err := os.Stat(timesOf(path)); (err == nil) != (lines > 100) {
 			t.Logf("%s: index in a file of its own: %v", name, err == nil) // not every file system has attributes
 		}
+
 		if err := s.pack(t.Context(), path); err != nil {
 			t.Fatal(err)
 		}
+
 		if _, err := os.Stat(path); (err == nil) != (lines < 100) {
 			t.Errorf("%s: not compressed: %v", name, err == nil)
 		}
+
 		check("compressed")
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 func TestTalk_Lines(t *testing.T) {
 	t.Parallel()
+
 	for line, want := range map[string]struct {
 		percent    float64 // -1: none
 		text       string
@@ -61,10 +62,12 @@ func TestTalk_Lines(t *testing.T) {
 	} {
 		var s report
 		s.addLines([]byte(line + "\n"))
+
 		percent := -1.0
 		if s.percent != nil {
 			percent = *s.percent
 		}
+
 		if percent != want.percent || s.text != want.text || !maps.Equal(s.results, want.results) || s.checkpoint != want.checkpoint || s.bad != want.bad {
 			t.Errorf("%.40q: %v %q %v %q, %d bad", line, percent, s.text, s.results, s.checkpoint, s.bad)
 		}
@@ -74,21 +77,27 @@ func TestTalk_Lines(t *testing.T) {
 func TestTalk_ResultsAreBounded(t *testing.T) {
 	t.Parallel()
 	var s report
+
 	for i := range task.MaxResults + 5 {
 		s.addLine([]byte("r" + strconv.Itoa(i) + "=x"))
 	}
+
 	s.addLine([]byte("r0=another"))
+
 	if len(s.results) != task.MaxResults || s.bad != 5 || s.results["r0"] != "another" {
 		t.Errorf("%d results, %d bad lines, r0 is %q", len(s.results), s.bad, s.results["r0"])
 	}
+
 	for range 10 {
 		s.addLine([]byte("r1=" + strings.Repeat("x", 3000)))
 		s.addLine([]byte("r2=" + strings.Repeat("x", 3000)))
 	}
+
 	size := 0
 	for name, value := range s.results {
 		size += len(name) + len(value)
 	}
+
 	if size != s.bytes || size > task.MaxResultBytes {
 		t.Errorf("%d bytes, counted as %d", size, s.bytes)
 	}
@@ -115,6 +124,7 @@ func newTalking(t *testing.T) *talking {
 	executortest.Must(t, err)
 	t.Cleanup(func() { dir.Close() })
 	file := File{Dir: int(dir.Fd()), Name: "status", UID: uint32(os.Geteuid())}
+
 	return &talking{T: t, path: filepath.Join(dir.Name(), file.Name), file: reader{File: &file}, when: time.Now()}
 }
 
@@ -138,6 +148,7 @@ func (k *talking) expect(percent float64, bad int) {
 	if k.said.percent != nil {
 		got = *k.said.percent
 	}
+
 	if got != percent || k.said.bad != bad {
 		k.Errorf("%v%%, %d bad lines; not %v%%, %d", got, k.said.bad, percent, bad)
 	}
@@ -153,9 +164,11 @@ func TestTalkFile_IsReadOn(t *testing.T) {
 	k.write("5 more\n")
 	k.hear()
 	k.expect(25, 0)
+
 	if k.said.text != "more" || k.file.at != 18 {
 		t.Errorf("%q, read up to %d", k.said.text, k.file.at)
 	}
+
 	k.write("0.9")
 	k.hear()
 	k.expect(25, 0)
@@ -173,6 +186,7 @@ func TestTalkFile_WrittenAnew(t *testing.T) {
 		executortest.Must(t, os.Chtimes(k.path, k.next(), k.next()))
 		k.hear()
 	}
+
 	anew("0.10 first\n")
 	anew("0.20 secnd\n") // as long
 	k.expect(20, 0)
@@ -201,6 +215,7 @@ func TestTalkFile_Hostile(t *testing.T) {
 	t.Parallel()
 	other := filepath.Join(t.TempDir(), "other")
 	executortest.Must(t, os.WriteFile(other, []byte("0.5 secret\nsecret=1\n"), 0o600))
+
 	for name, make := range map[string]func(k *talking){
 		"fifo":       func(k *talking) { executortest.Must(t, unix.Mkfifo(k.path, 0o600)) },
 		"symlink":    func(k *talking) { executortest.Must(t, os.Symlink(other, k.path)) },
@@ -218,17 +233,21 @@ func TestTalkFile_Hostile(t *testing.T) {
 		k.hear()
 		k.hear()
 		k.expect(-1, 1)
+
 		if len(k.said.results) > 0 {
 			t.Errorf("%s: %v", name, k.said.results)
 		}
+
 		executortest.Must(t, os.RemoveAll(k.path))
 		k.write("0.7\n")
 		k.hear()
 		k.expect(70, 1) // a file of its own is heard again
+
 		if t.Failed() {
 			t.Fatal(name)
 		}
 	}
+
 	if os.Geteuid() == 0 { // another user's file, which the attempt may have moved there
 		k := newTalking(t)
 		k.write("0.5\n")
@@ -252,9 +271,11 @@ func TestTalkFile_Flood(t *testing.T) {
 	executortest.Must(t, os.WriteFile(k.path, []byte(strings.Repeat("0.4 x\n", maxFile/6+readLimit)), 0o600))
 	k.hear()
 	k.expect(40, 2)
+
 	if info, err := os.Stat(k.path); err != nil || info.Size() != 0 {
 		t.Errorf("%v bytes are left: %v", info.Size(), err)
 	}
+
 	k.write("0.5\n")
 	k.hear()
 	k.expect(50, 2)

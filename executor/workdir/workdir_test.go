@@ -30,6 +30,7 @@ func newTestPool(t testing.TB) *Pool {
 	r.EmptyLimit = time.Minute // others use the machine, too
 	executortest.Must(t, r.Open())
 	t.Cleanup(r.Close)
+
 	return r
 }
 
@@ -47,6 +48,7 @@ func takeDir(t *testing.T, r *Pool, as *syscall.Credential) *Dir {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return m
 }
 
@@ -56,8 +58,10 @@ func TestEmptyDir_NoDepthIsTooDeep(t *testing.T) {
 	top, err := openDir(unix.AT_FDCWD, t.TempDir())
 	executortest.Must(t, err)
 	defer unix.Close(top)
+
 	at, err := unix.Dup(top)
 	executortest.Must(t, err)
+
 	for range 400 {
 		executortest.Must(t, unix.Mkdirat(at, "a directory", 0o700))
 		next, err := openDir(at, "a directory")
@@ -65,14 +69,17 @@ func TestEmptyDir_NoDepthIsTooDeep(t *testing.T) {
 		executortest.Must(t, unix.Close(at))
 		at = next
 	}
+
 	executortest.Must(t, unix.Close(at))
 	executortest.Must(t, emptyDir(top, nil))
 	done := make(chan struct{})
 	close(done)
 	executortest.Must(t, unix.Mkdirat(top, "x", 0o700))
+
 	if err := emptyDir(top, done); err == nil {
 		t.Error("it went on when there was no time left")
 	}
+
 	executortest.Must(t, emptyDir(top, nil))
 }
 
@@ -84,22 +91,28 @@ func TestRoom_IsKeptForTheNextOfTheSameUser(t *testing.T) {
 	if first.path == second.path {
 		t.Fatal("two attempts have one room")
 	}
+
 	executortest.Must(t, os.WriteFile(filepath.Join(first.path, StatusFile), nil, 0o600))
 	executortest.Must(t, first.Release(nil))
+
 	if again := takeDir(t, r, nil); again.path != first.path {
 		t.Errorf("%s is not used again, but %s", first.path, again.path)
 	}
+
 	executortest.Must(t, os.Chmod(second.path, 0o777))
 	executortest.Must(t, second.Release(nil))
+
 	if other := takeDir(t, r, nil); other.path == second.path {
 		t.Error("a room that others may write to was used again")
 	}
+
 	if os.Geteuid() == 0 {
 		nobody := &syscall.Credential{Uid: 65534, Gid: 65534}
 		executortest.Must(t, first.Release(nil))
 		theirs := takeDir(t, r, nobody)
 		var st unix.Stat_t
 		executortest.Must(t, unix.Stat(theirs.path, &st))
+
 		if st.Uid != nobody.Uid || st.Mode&0o777 != 0o700 {
 			t.Errorf("user %d, mode %o", st.Uid, st.Mode)
 		}
@@ -109,18 +122,22 @@ func TestRoom_IsKeptForTheNextOfTheSameUser(t *testing.T) {
 func TestRooms_KeepOneForEachUser(t *testing.T) {
 	t.Parallel()
 	r := newTestPool(t)
+
 	var all []*Dir
 	for range mostKept {
 		all = append(all, takeDir(t, r, nil))
 	}
+
 	theirs := takeDir(t, r, nil)
 	theirs.owner.gid++ // as the pool sees it, another's
 	for _, m := range append(all, theirs) {
 		executortest.Must(t, m.Release(nil))
 	}
+
 	if len(r.free[theirs.owner]) != 1 || len(r.free[r.own]) != mostKept-1 || r.kept != mostKept {
 		t.Errorf("%d are kept: of one user %d, of the other %d", r.kept, len(r.free[r.own]), len(r.free[theirs.owner]))
 	}
+
 	if left, err := os.ReadDir(filepath.Dir(theirs.path)); err != nil || len(left) != mostKept {
 		t.Errorf("%d directories, %v", len(left), err)
 	}
@@ -132,18 +149,24 @@ func TestRoom_IsSetAside(t *testing.T) {
 	r := newTestPool(t)
 	m := takeDir(t, r, nil)
 	release := obstruct(t, m)
+
 	if err := m.Release(nil); err == nil || !strings.Contains(err.Error(), m.path) {
 		t.Fatalf("it is not told: %v", err)
 	}
+
 	if other := takeDir(t, r, nil); other.path == m.path || r.Quarantined() != 1 {
 		t.Errorf("%d rooms are set aside, the next one is %s", r.Quarantined(), other.path)
 	}
+
 	r.retry(nil)
+
 	if r.Quarantined() != 1 {
 		t.Error("it is set aside no longer")
 	}
+
 	release()
 	r.retry(nil)
+
 	if _, err := os.Stat(m.path); r.Quarantined() != 0 || !os.IsNotExist(err) {
 		t.Errorf("%d rooms are set aside: %v", r.Quarantined(), err)
 	}
@@ -154,21 +177,26 @@ func TestRoom_IsSetAside(t *testing.T) {
 func obstruct(t *testing.T, m *Dir) (release func()) {
 	t.Helper()
 	executortest.Must(t, os.Mkdir(filepath.Join(m.path, "a"), 0o700))
+
 	if os.Geteuid() != 0 {
 		dir := m.dir
 		fd, err := unix.Open(m.path, unix.O_PATH|unix.O_CLOEXEC, 0)
 		executortest.Must(t, err)
 		m.dir = fd
+
 		return func() { m.dir = dir; executortest.Must(t, unix.Close(fd)) }
 	}
+
 	mine := filepath.Join(t.TempDir(), "mine")
 	executortest.Must(t, os.MkdirAll(filepath.Join(mine, "sub"), 0o700))
 	executortest.Must(t, os.WriteFile(filepath.Join(mine, "file"), nil, 0o600))
 	at := filepath.Join(m.path, "a", "b")
 	executortest.Must(t, os.MkdirAll(at, 0o700))
 	executortest.Must(t, unix.Mount(mine, at, "", unix.MS_BIND, ""))
+
 	return func() {
 		executortest.Must(t, unix.Unmount(at, unix.MNT_DETACH))
+
 		for _, name := range []string{"file", "sub"} {
 			if _, err := os.Stat(filepath.Join(mine, name)); err != nil {
 				t.Error(err)
@@ -187,17 +215,22 @@ func TestRemoveRooms_OnlyThoseOfTheDead(t *testing.T) {
 	dead := filepath.Join(alive.dir, "i0", "7", "scratch")
 	executortest.Must(t, os.MkdirAll(dead, 0o700))
 	executortest.Must(t, RemoveAbandoned(alive.dir, alive.data, nil))
+
 	if _, err := os.Stat(filepath.Join(alive.dir, "i0")); !os.IsNotExist(err) {
 		t.Errorf("what the dead one has left is there: %v", err)
 	}
+
 	if _, err := os.Stat(filepath.Join(m.path, StatusFile)); err != nil {
 		t.Errorf("the living one's: %v", err)
 	}
+
 	executortest.Must(t, m.Release(nil))
 	alive.Close()
+
 	if _, err := os.Stat(alive.dir); !os.IsNotExist(err) {
 		t.Errorf("after the end: %v", err)
 	}
+
 	executortest.Must(t, RemoveAbandoned(alive.dir, alive.data, nil))
 }
 
@@ -215,9 +248,11 @@ func TestRooms_TouchNothingBesideTheirOwn(t *testing.T) {
 	executortest.Must(t, removeAbandoned(r.dir, r.data, r.instance, nil))
 	executortest.Must(t, RemoveAbandoned(r.dir, r.data, nil))
 	r.Close()
+
 	if _, err := os.Stat(precious); err != nil {
 		t.Error(err)
 	}
+
 	if info, err := os.Stat(set); err != nil || info.Mode().Perm() != 0o755 {
 		t.Errorf("the directory itself: %v, %v", info, err)
 	}
@@ -250,21 +285,26 @@ func TestRemoveRooms_DeletesNothingThatAnotherUserPutThere(t *testing.T) {
 				executortest.Must(t, os.WriteFile(thesis, []byte("x"), 0o600))
 
 				dir := Root(set, "n1", t.TempDir())
+
 				cmd := exec.Command("sh", "-c", script(victim, dir))
 				if os.Geteuid() == 0 {
 					cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 				}
+
 				if out, err := cmd.CombinedOutput(); err != nil {
 					t.Fatalf("%v: %s", err, out)
 				}
+
 				before := treeOf(t, top)
 
 				if err := RemoveAbandoned(dir, "", nil); err == nil {
 					t.Error("the directory was accepted")
 				}
+
 				if err := NewPool(dir, "", "i1", nil).Open(); err == nil {
 					t.Error("attempts would have their directories there")
 				}
+
 				if after := treeOf(t, top); !slices.Equal(before, after) {
 					t.Errorf("before:\n%s\nafter:\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
 				}
@@ -314,6 +354,7 @@ func TestRooms_OpenWhenTheirDiskLetsThem(t *testing.T) {
 		defer close(over)
 		r.Run(ctx, sync.OnceFunc(func() { close(tried) }))
 	}()
+
 	t.Cleanup(func() { end(); <-over; r.Close() })
 	without := func() {
 		t.Helper()
@@ -321,6 +362,7 @@ func TestRooms_OpenWhenTheirDiskLetsThem(t *testing.T) {
 			t.Errorf("there is a directory for an attempt: %v", err)
 		}
 	}
+
 	without()
 	close(answers)
 	<-tried
@@ -328,16 +370,19 @@ func TestRooms_OpenWhenTheirDiskLetsThem(t *testing.T) {
 	executortest.Must(t, os.Remove(inTheWay))
 	var m *Dir
 	executortest.Eventually(t, "rooms", func() (opened bool) { m, _ = r.Take(nil); return m != nil })
+
 	path, err := m.MakeScratch(nil)
 	if info, serr := os.Stat(path); err != nil || serr != nil || !info.IsDir() {
 		t.Errorf("its scratch directory %q: %v, %v", path, err, serr)
 	}
+
 	executortest.Must(t, m.Release(nil))
 }
 
 // Who was told that attempts have no directories until their disk answers is told when it has.
 func TestRooms_OfADiskThatAnswersLateAreToldOf(t *testing.T) {
 	t.Parallel()
+
 	for late, want := range map[time.Duration]int{0: 0, OpenPatience: 1} {
 		dir := filepath.Join(t.TempDir(), "rooms")
 		synctest.Test(t, func(t *testing.T) {
@@ -351,11 +396,13 @@ func TestRooms_OfADiskThatAnswersLateAreToldOf(t *testing.T) {
 				defer close(over)
 				r.Run(ctx, func() { close(tried) })
 			}()
+
 			<-tried
 			synctest.Wait()
 			end()
 			<-over
 			r.Close()
+
 			if n := logs.FilterMessage("attempts have directories of their own now").Len(); n != want {
 				t.Errorf("after %v it is told %d times", late, n)
 			}
@@ -372,8 +419,10 @@ func TestRooms_AnswerAfterTheEnd(t *testing.T) {
 		<-answers
 		f, err := reach()
 		opened <- f
+
 		return f, err
 	}
+
 	ctx, end := context.WithCancel(t.Context())
 	end()
 	r.Run(ctx, func() { t.Error("it was opened") })
@@ -383,6 +432,7 @@ func TestRooms_AnswerAfterTheEnd(t *testing.T) {
 	executortest.Eventually(t, "it to be closed again", func() bool { _, err := home.Stat(); return errors.Is(err, os.ErrClosed) })
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	if r.lockDir != nil || !errors.Is(r.failed, errClosed) {
 		t.Errorf("they are open: %v", r.failed)
 	}
@@ -393,7 +443,9 @@ func BenchmarkRoom(b *testing.B) {
 	if err := r.Open(); err != nil {
 		b.Fatal(err)
 	}
+
 	defer r.Close()
+
 	for _, writes := range []bool{false, true} {
 		b.Run(fmt.Sprintf("writes=%v", writes), func(b *testing.B) {
 			for b.Loop() {
@@ -401,9 +453,11 @@ func BenchmarkRoom(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
+
 				if writes {
 					_ = os.WriteFile(filepath.Join(m.path, StatusFile), nil, 0o600)
 				}
+
 				if err := m.Release(nil); err != nil {
 					b.Fatal(err)
 				}
@@ -417,34 +471,42 @@ func BenchmarkRoom(b *testing.B) {
 func TestScratch_HandsOverNoFile(t *testing.T) {
 	m := takeDir(t, newTestPool(t), nil)
 	defer func() { _ = m.Release(nil) }()
+
 	others := filepath.Join(t.TempDir(), "others")
 	executortest.Must(t, os.WriteFile(others, []byte(""), 0o600))
 	m.owner = owner{m.own.uid, m.own.gid + 1} // a change that is seen
+
 	for name, put := range map[string]func(path string) error{
 		"link": func(path string) error { return os.Link(others, path) }, "symlink": func(path string) error { return os.Symlink(others, path) },
 	} {
 		if err := put(filepath.Join(m.path, name)); err != nil {
 			t.Fatal(err)
 		}
+
 		if err := m.chownEntry(name); err == nil {
 			t.Errorf("a %s is handed over", name)
 		}
 	}
+
 	if info, err := os.Stat(others); err != nil || info.Sys().(*syscall.Stat_t).Gid != m.own.gid {
 		t.Errorf("the file is the user's now: %+v, %v", info, err)
 	}
+
 	m.owner = m.own
 }
 
 // outsideTmp is a directory that all can enter, in one that others cannot write to, if that can be.
 func outsideTmp(t testing.TB) string {
 	t.Helper()
+
 	if os.Geteuid() != 0 {
 		return t.TempDir()
 	}
+
 	dir, err := os.MkdirTemp("/var/lib", "carillon-test-")
 	executortest.Must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	executortest.Must(t, os.Chmod(dir, 0o755))
+
 	return dir
 }

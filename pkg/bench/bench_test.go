@@ -34,11 +34,14 @@ func TestMain(m *testing.M) {
 		root.AddCommand(append(daemon.Commands(), Command())...)
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()
+
 		if root.ExecuteContext(ctx) != nil {
 			os.Exit(1)
 		}
+
 		return
 	}
+
 	leaktest.Main(m)
 }
 
@@ -52,10 +55,12 @@ func command(ctx context.Context, t *testing.T, args ...string) (string, error) 
 	root.SetOut(&out)
 	root.SetErr(&progress)
 	root.SetArgs(append(append([]string{"bench"}, args...), "--temp-dir", t.TempDir()))
+
 	err := root.ExecuteContext(ctx)
 	if err != nil {
 		t.Logf("%s", progress.String())
 	}
+
 	return out.String(), err
 }
 
@@ -94,18 +99,23 @@ func TestBench_VerifiesWhatItMeasures(t *testing.T) {
 			if testing.Short() && !c.quick {
 				t.Skip("make test-cluster")
 			}
+
 			t.Parallel()
 			out, err := command(t.Context(), t, append(c.args, "-o", "json")...)
 			if err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
+
 			var r Report
 			d := json.NewDecoder(strings.NewReader(out))
 			d.DisallowUnknownFields()
+
 			if err := d.Decode(&r); err != nil {
 				t.Fatal(err)
 			}
+
 			checkReport(t, r, c.results, c.limits)
+
 			if c.name == "scale" {
 				checkScale(t, r.Results)
 			}
@@ -115,12 +125,15 @@ func TestBench_VerifiesWhatItMeasures(t *testing.T) {
 
 func checkReport(t *testing.T, r Report, results, limits []string) {
 	t.Helper()
+
 	if r.Machine.CPU == "" || r.Machine.Cores < 1 || r.Machine.OS == "" || r.Versions.Go == "" || !strings.HasPrefix(r.Versions.Etcd, "3.") {
 		t.Errorf("machine %+v, versions %+v", r.Machine, r.Versions)
 	}
+
 	if !strings.HasPrefix(r.Command, "carillon bench ") {
 		t.Errorf("the command is %q", r.Command)
 	}
+
 	var names []string
 	for _, res := range r.Results {
 		names = append(names, res.Name)
@@ -128,13 +141,16 @@ func checkReport(t *testing.T, r Report, results, limits []string) {
 		if slices.Contains(results, res.Name) && !verdict {
 			t.Errorf("%s is not verified: %v", res.Name, res.Faults)
 		}
+
 		if slices.Contains(limits, res.Name) && (res.Verified != nil || res.RatePerS <= 0) {
 			t.Errorf("%s: %g/s, verified %v", res.Name, res.RatePerS, res.Verified)
 		}
+
 		if !strings.Contains(res.Name, "/") && len(limits) > 0 && res.RatePerS > 0 && (res.LimitPerS <= 0 || res.Ratio <= 0 || res.LimitIs != limits[0]) {
 			t.Errorf("%s: limit %g/s, ratio %g, of %s", res.Name, res.LimitPerS, res.Ratio, res.LimitIs)
 		}
 	}
+
 	if want := slices.Concat(results, limits); !slices.Equal(names, want) {
 		t.Errorf("results are %v, want %v", names, want)
 	}
@@ -142,10 +158,12 @@ func checkReport(t *testing.T, r Report, results, limits []string) {
 
 func checkScale(t *testing.T, results []Result) {
 	t.Helper()
+
 	for _, res := range results {
 		if res.Count == 0 || res.CPUMicros <= 0 || res.LoadMS <= 0 || res.MemoryPer == nil || res.MemoryAsIs == nil || res.HeapPer == nil || *res.HeapPer == 0 || res.IdleCPU == nil {
 			t.Errorf("%s lacks a figure: %+v", res.Name, res)
 		}
+
 		if (res.CostRatio > 0) != (res.Name == "scale") {
 			t.Errorf("%s costs %g × that of few", res.Name, res.CostRatio)
 		}
@@ -156,31 +174,38 @@ func TestBench_LeavesOtherKeysAlone(t *testing.T) {
 	if testing.Short() {
 		t.Skip("two benchmarks: make test-cluster")
 	}
+
 	etcd := kvtest.StartServer(t)
 	other := record.DefaultPrefix + "/tasks/default/backup"
 	if _, err := etcd.Client().Put(t.Context(), other, "theirs"); err != nil {
 		t.Fatal(err)
 	}
+
 	args := []string{"lifecycle", "--etcd-endpoints", etcd.Endpoint(), "--shards", "4", "--tasks", "50", "--warmup", "0s", "--limit-duration", "100ms"}
 	if out, err := command(t.Context(), t, append(args, "--duration", "200ms")...); err != nil || !strings.Contains(out, "external") {
 		t.Errorf("%v\n%s", err, out)
 	}
+
 	onlyKey(t, etcd.Client(), other)
 
 	// Interrupted, it cleans up all the same.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+
 	go func() {
 		for n := int64(0); n < 60 && ctx.Err() == nil; { // as soon as there is something to clean up
 			if res, err := etcd.Client().Get(ctx, "/", clientv3.WithPrefix(), clientv3.WithCountOnly()); err == nil {
 				n = res.Count
 			}
 		}
+
 		cancel()
 	}()
+
 	if _, err := command(ctx, t, append(args, "--duration", "1m")...); !errors.Is(err, context.Canceled) {
 		t.Errorf("interrupted: %v", err)
 	}
+
 	onlyKey(t, etcd.Client(), other)
 }
 
@@ -188,6 +213,7 @@ func TestBench_LeavesOtherKeysAlone(t *testing.T) {
 func TestBench_DeletesNothingWhereItWasNot(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
+
 	_, err := command(ctx, t, "fire", "--etcd-endpoints", "http://127.0.0.1:1")
 	if err == nil || strings.Contains(err.Error(), "delete") {
 		t.Errorf("got %v", err)
@@ -204,7 +230,9 @@ func TestScale_ChildEndsWithWhoStartedIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	ctx, interrupt := context.WithCancel(t.Context())
+
 	for {
 		var w word
 		if err := c.hear(ctx, &w); err != nil {
@@ -213,11 +241,14 @@ func TestScale_ChildEndsWithWhoStartedIt(t *testing.T) {
 			}
 			break
 		}
+
 		if w.Loaded {
 			interrupt()
 		}
 	}
+
 	interrupt()
+
 	if err := c.stop(); err != nil {
 		t.Errorf("it did not end well: %v", err)
 	}
@@ -229,11 +260,13 @@ func onlyKey(t *testing.T, c *kv.Client, key string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, e := range res.Kvs {
 		if string(e.Key) != key {
 			t.Errorf("%s is left", e.Key)
 		}
 	}
+
 	if len(res.Kvs) == 0 {
 		t.Errorf("%s is gone", key)
 	}
@@ -271,6 +304,7 @@ func TestReport_FailsIfAnythingIsNotVerified(t *testing.T) {
 	if err := r.err(); !errors.As(err, &coded) || coded.ExitCode() != 8 || !strings.Contains(err.Error(), "bad") || strings.Contains(err.Error(), "good") {
 		t.Errorf("the error is %v", err)
 	}
+
 	var out bytes.Buffer
 	if err := r.write(&out, false); err != nil || !strings.Contains(out.String(), "bad: run x was dispatched 2 times") {
 		t.Errorf("%v\n%s", err, out.String())
@@ -283,16 +317,20 @@ func TestClock_KnowsWhenItReachedATick(t *testing.T) {
 	if !c.Now().Equal(at) {
 		t.Errorf("it shows %s", c.Now())
 	}
+
 	c.advance(1_000_010)
 	c.advance(1_000_005) // it does not go back
 	c.advance(1_000_020)
 	var got []time.Time
 	c.reached([]int64{1_000_001, 1_000_010, 1_000_011, 1_000_021}, func(at time.Time) { got = append(got, at) })
+
 	if want := []time.Time{c.steps[0].at, c.steps[0].at, c.steps[1].at}; !slices.Equal(got, want) {
 		t.Errorf("reached at %v, want %v", got, want)
 	}
+
 	c.steady(at)
 	c.hold()
+
 	if late := c.Now().Sub(at); late < 0 || late > time.Minute {
 		t.Errorf("steady, it went on for %s", late)
 	}

@@ -26,12 +26,14 @@ func newHistory(t *testing.T) *history {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	h := &history{t: t, ref: record.Ref{Namespace: namespace, Name: name(0)}, rev: 10,
 		l:      load{tasks: 1, period: period, origin: time.Date(2026, 11, 20, 22, 5, 0, 0, time.UTC), action: noop, overlap: task.OverlapAllow, keep: 20},
 		ledger: ledger{keys: keys, period: period.Milliseconds(), entries: map[string]*entry{}, runs: map[string]*run{}}}
 	_, e := h.l.task(0)
 	h.uid = e.UID
 	h.put(keys.Entry(h.ref), e)
+
 	return h
 }
 
@@ -65,6 +67,7 @@ func (h *history) other(ms int) {
 	ref := record.Ref{Namespace: namespace, Name: t.Name}
 	e.Anchor = task.At(l.origin)
 	h.put(h.ledger.keys.Entry(ref), e)
+
 	if ms > 0 {
 		id := task.RunID(l.origin.Add(time.Duration(ms)*time.Millisecond), e.UID)
 		h.put(h.ledger.keys.Run(nodeName, ref, id), task.Assigned{Run: task.Run{UID: e.UID, State: task.Dispatched}})
@@ -101,10 +104,12 @@ func TestLedger_FindsWhatIsWrong(t *testing.T) {
 		}, "t0000001 had 0 ticks, and 1"},
 		{"another schedule's tick without an outcome", func(h *history) {
 			h.other(0)
+
 			for i := 1; i <= 3; i++ {
 				h.fire(i)
 				h.finish(i, task.Succeeded)
 			}
+
 			h.mark(3)
 		}, "t0000001 had 1 ticks, and 0"},
 		{"another schedule's run of no tick", func(h *history) { h.other(200) }, "is no tick"},
@@ -117,6 +122,7 @@ func TestLedger_FindsWhatIsWrong(t *testing.T) {
 			c.do(h)
 			var got tally
 			h.ledger.judge(&got, true)
+
 			switch err := got.err(); {
 			case c.want == "" && err != nil:
 				t.Error(err)

@@ -35,6 +35,7 @@ func (f *fake) write(path, text string) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		f.t.Fatal(err)
 	}
+
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		f.t.Fatal(err)
 	}
@@ -53,7 +54,9 @@ func (f *fake) mkdir(dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
+
 	var files []string
+
 	switch rel, _ := filepath.Rel(f.root, dir); {
 	case strings.HasPrefix(rel, "memory"):
 		files = f.memory
@@ -66,15 +69,18 @@ func (f *fake) mkdir(dir string) error {
 	default:
 		files = f.v2files
 	}
+
 	for _, name := range files {
 		text := ""
 		if name == "cgroup.events" {
 			text = "populated 0\nfrozen 0\n"
 		}
+
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -86,12 +92,15 @@ func (f *fake) mounted(own string, mounts ...string) {
 		if m == "unified" {
 			kind, controllers = "cgroup2", ""
 		}
+
 		dir := filepath.Join(f.root, m)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			f.t.Fatal(err)
 		}
+
 		lines = append(lines, strings.Join([]string{string(rune('1' + i)), "1", "0:1", "/", dir, "rw,relatime", "shared:1", "-", kind, "none", "rw," + controllers}, " "))
 	}
+
 	f.write("proc/mountinfo", strings.Join(lines, "\n")+"\n")
 	f.write("proc/cgroup", own)
 }
@@ -102,5 +111,6 @@ func (f *fake) open(setting string) *Groups {
 	if err != nil {
 		f.t.Fatal(err)
 	}
+
 	return g
 }

@@ -22,29 +22,35 @@ func real(t *testing.T, record string) *Groups {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	roots := g.Roots()
 	t.Cleanup(func() {
 		if err := g.Close(); err != nil {
 			t.Error(err)
 		}
+
 		for _, root := range roots {
 			if _, err := os.Stat(root); err == nil {
 				t.Errorf("%s is left", root)
 			}
 		}
 	})
+
 	return g
 }
 
 // none says what is to be so on a host without control groups.
 func none(t *testing.T, g *Groups) bool {
 	t.Helper()
+
 	if g.Any() {
 		return false
 	}
+
 	if x, err := g.Take(Limits{}); err == nil || x != nil || g.Why() == nil {
 		t.Errorf("took %v of no groups; why: %v", x, g.Why())
 	}
+
 	return true
 }
 
@@ -56,24 +62,30 @@ func startIn(t *testing.T, x *Group, line string) *exec.Cmd {
 	if fd := x.FD(); fd >= 0 {
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, fd
 	}
+
 	in, err := cmd.StdinPipe()
 	if err == nil {
 		err = cmd.Start()
 	}
+
 	if err == nil {
 		err = x.Join(cmd.Process.Pid)
 	}
+
 	if err == nil {
 		_, err = io.WriteString(in, "go\n")
 	}
+
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return cmd
 }
 
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
+
 	for deadline := time.Now().Add(2 * time.Minute); !is(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not in time: %s", what)
@@ -90,6 +102,7 @@ func freeze(t *testing.T, x *Group) {
 			t.Log(err)
 		}
 	}()
+
 	eventually(t, "all stand still", func() bool { err = x.Freeze(); return err == nil })
 }
 
@@ -102,41 +115,53 @@ func TestGroup_HoldsWhatDaemonizes(t *testing.T) {
 	if none(t, g) {
 		return
 	}
+
 	x, err := g.Take(Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if !x.Empty() {
 		t.Error("a new group is not empty")
 	}
+
 	const works = "i=0; while test $i -lt 20000; do i=$((i+1)); done; "
 	if err := startIn(t, x, works+daemonizes).Wait(); err != nil {
 		t.Fatal(err)
 	}
+
 	if x.Empty() || len(x.PIDs()) == 0 {
 		t.Fatal("what daemonized is not in the group")
 	}
+
 	freeze(t, x)
 	eventually(t, "empty", func() bool { Kill(x.dir); return x.Empty() }) // frozen as it is
+
 	took := x.Usage().CPU
 	if !x.freezer && took == 0 {
 		t.Error("it took no time")
 	}
+
 	g.Give(x)
 	again, err := g.Take(Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer g.Give(again)
+
 	if again != x {
 		t.Error("an empty group is not used again")
 	}
+
 	if u := again.Usage(); !x.freezer && u.CPU >= took { // what exits takes a bit more when it has left the group
 		t.Errorf("%s that another took are counted, of %s", u.CPU, took)
 	}
+
 	if err := startIn(t, again, "exit 0").Wait(); err != nil { // it is not frozen any more
 		t.Error(err)
 	}
+
 	eventually(t, "empty", again.Empty)
 }
 
@@ -148,25 +173,32 @@ func TestGroups_SetAsideWhatIsNotEmpty(t *testing.T) {
 	if none(t, g) {
 		return
 	}
+
 	x, err := g.Take(Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmd := startIn(t, x, "sleep 300")
 	g.Give(x)
+
 	if g.Aside() != 1 {
 		t.Errorf("%d are set aside", g.Aside())
 	}
+
 	other, err := g.Take(Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if other == x {
 		t.Fatal("a group with a process in it was handed on")
 	}
+
 	_ = cmd.Wait()
 	eventually(t, "empty", x.Empty)
 	g.Give(other)
+
 	if _, err := os.Stat(x.dir); err == nil || g.Aside() != 0 {
 		t.Errorf("%d are set aside after their end: %v", g.Aside(), err)
 	}
@@ -176,30 +208,38 @@ func TestGroups_SetAsideWhatIsNotEmpty(t *testing.T) {
 func TestGroups_Remember(t *testing.T) {
 	t.Parallel()
 	record := filepath.Join(t.TempDir(), "cgroups")
+
 	g := real(t, record)
 	if none(t, g) {
 		return
 	}
+
 	x, err := g.Take(Limits{PIDs: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmd := startIn(t, x, daemonizes+"sleep 300")
 	later, err := Open(Config{Setting: Off, Node: "test", Instance: "later", Record: record})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	gone := make(chan error, 1)
 	go func() { gone <- cmd.Wait() }()
+
 	if err := later.ClearFormer(); err != nil {
 		t.Fatal(err)
 	}
+
 	<-gone
+
 	for _, root := range g.Roots() {
 		if _, err := os.Stat(root); err == nil {
 			t.Errorf("%s is left", root)
 		}
 	}
+
 	if b, err := os.ReadFile(record); err != nil || len(b) > 0 {
 		t.Errorf("the record says %q: %v", b, err)
 	}
@@ -211,9 +251,11 @@ func TestRemove_OnlyWhatIsOurs(t *testing.T) {
 	if err := Remove([]string{dir}, time.Second); err == nil {
 		t.Error("a directory of somebody else's is removed")
 	}
+
 	if _, err := os.Stat(dir); err != nil {
 		t.Error(err)
 	}
+
 	if err := Remove([]string{filepath.Join(dir, "carillon-n1-i1")}, time.Second); err != nil {
 		t.Errorf("what is gone already: %v", err)
 	}
@@ -226,19 +268,25 @@ func TestOpen_WhereNothingMayBeStarted(t *testing.T) {
 	if none(t, g) || g.freezer || os.Geteuid() != 0 {
 		return
 	}
+
 	const nobody = 65534
 	name := "carillon-test-" + filepath.Base(filepath.Dir(t.TempDir()))
+
 	h, err := findHost("/proc/self", "/"+name)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := os.Mkdir(h.v2, 0o755); err != nil {
 		t.Fatal(err)
 	}
+
 	defer os.Remove(h.v2)
+
 	if err := os.Chown(h.v2, nobody, nobody); err != nil {
 		t.Fatal(err)
 	}
+
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // it ends with the rights of nobody
@@ -248,6 +296,7 @@ func TestOpen_WhereNothingMayBeStarted(t *testing.T) {
 		_ = g.Close()
 		done <- err
 	}()
+
 	if err := <-done; err == nil || !strings.Contains(err.Error(), "start a process in a control group: permission denied") {
 		t.Errorf("got %v", err)
 	}
@@ -260,21 +309,26 @@ func TestGroup_MemoryLimit(t *testing.T) {
 	if len(g.Lacks(l)) > 0 {
 		return // the tests of each limit say what a host does without
 	}
+
 	x, err := g.Take(l)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	err = startIn(t, x, "exec tail /dev/zero").Wait()
 	if exit, ok := err.(*exec.ExitError); !ok || exit.Sys().(syscall.WaitStatus).Signal() != unix.SIGKILL {
 		t.Errorf("ended as %v", err)
 	}
+
 	u := x.Usage()
 	if u.OOMKills == 0 || u.MemoryPeak < 8<<20 || u.MemoryPeak > 16<<20 {
 		t.Errorf("used %+v", u)
 	}
+
 	eventually(t, "empty", x.Empty)
 	dirs := append([]string{x.dir}, x.joined...)
 	g.Give(x)
+
 	for _, dir := range dirs {
 		if _, err := os.Stat(dir); err == nil {
 			t.Errorf("%s is left", dir)
@@ -289,17 +343,21 @@ func TestGroup_PIDsLimit(t *testing.T) {
 	if len(g.Lacks(l)) > 0 {
 		return
 	}
+
 	x, err := g.Take(l)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmd := startIn(t, x, "f() { f | f & f; }; f 2>/dev/null")
 	eventually(t, "refused", func() bool { return x.Usage().Refused > 0 })
+
 	for range 20 {
 		if n := len(x.PIDs()); n > 12 {
 			t.Errorf("%d processes", n)
 		}
 	}
+
 	eventually(t, "killed", func() bool { _ = x.Kill(); return x.Empty() })
 	_ = cmd.Wait()
 	g.Give(x)
@@ -312,10 +370,12 @@ func TestGroup_CPULimit(t *testing.T) {
 	if len(g.Lacks(l)) > 0 {
 		return
 	}
+
 	x, err := g.Take(l)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmd := startIn(t, x, "while :; do :; done")
 	eventually(t, "held back", func() bool {
 		var n int64
@@ -323,8 +383,10 @@ func TestGroup_CPULimit(t *testing.T) {
 			text, _ := read(dir, "cpu.stat")
 			n += field(text, "nr_throttled")
 		}
+
 		return n > 2
 	})
+
 	eventually(t, "killed", func() bool { _ = x.Kill(); return x.Empty() })
 	_ = cmd.Wait()
 	g.Give(x)
@@ -338,28 +400,36 @@ func TestGroup_KilledIsNotUsedAgain(t *testing.T) {
 	if none(t, g) {
 		return
 	}
+
 	x, err := g.Take(Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmd := startIn(t, x, daemonizes+"sleep 300")
 	freeze(t, x)
+
 	if err := x.Kill(); err != nil {
 		t.Fatal(err)
 	}
+
 	_ = cmd.Wait()
 	eventually(t, "empty", func() bool { _ = x.Kill(); return x.Empty() })
 	g.Give(x)
+
 	again, err := g.Take(Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer g.Give(again)
+
 	for range 3 {
 		if err := startIn(t, again, "exit 0").Wait(); err != nil {
 			t.Error(err)
 		}
 	}
+
 	eventually(t, "empty", again.Empty)
 }
 
@@ -376,27 +446,35 @@ func TestGroups_HandOnOnlyWhatIsThereAndEmpty(t *testing.T) {
 	if none(t, g) {
 		return
 	}
+
 	take := func() *Group {
 		t.Helper()
 		x, err := g.Take(Limits{})
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		return x
 	}
+
 	gone := take()
 	g.Give(gone)
+
 	if err := os.Remove(gone.Dir()); err != nil {
 		t.Fatal(err)
 	}
+
 	x := take()
 	if x == gone || g.Aside() != 0 {
 		t.Fatalf("a group that is gone is handed on, or kept: %d aside", g.Aside())
 	}
+
 	g.Give(x)
 	cmd := startIn(t, x, "exec sleep 60")
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+
 	eventually(t, "a process is there", func() bool { return !x.Empty() })
+
 	if y := take(); y == x {
 		t.Error("a group with a process is handed on")
 	} else {

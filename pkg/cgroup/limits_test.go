@@ -13,10 +13,13 @@ func service(t *testing.T) *fake {
 	f := newFake(t)
 	f.v2files = slices.Concat(v2base, v2limit)
 	f.mounted("0::/system.slice/carillon.service\n", "unified")
+
 	for _, name := range v2base {
 		f.write("unified/system.slice/carillon.service/"+name, "")
 	}
+
 	f.write("unified/system.slice/carillon.service/cgroup.controllers", "cpuset cpu io memory pids\n")
+
 	return f
 }
 
@@ -25,17 +28,21 @@ func TestLimits_OfV2(t *testing.T) {
 	f := service(t)
 	f.write("unified/carillon/cgroup.controllers", "cpu memory pids\n")
 	f.write("unified/carillon/cgroup.subtree_control", "")
+
 	g := f.open("/carillon")
 	if lacks := g.Lacks(everything); lacks != nil || g.Why() != nil {
 		t.Errorf("lacks %v: %v", lacks, g.Why())
 	}
+
 	x, err := g.Take(everything)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if x.FD() < 0 || x.Joins() {
 		t.Error("a process is not started in its v2 group")
 	}
+
 	const dir = "unified/carillon/carillon-n1-i1"
 	for file, want := range map[string]string{
 		"unified/carillon/cgroup.subtree_control": "+memory +cpu +pids",
@@ -52,10 +59,12 @@ func TestLimits_OfV2(t *testing.T) {
 			t.Errorf("%s is %q, want %q", file, got, want)
 		}
 	}
+
 	f.write(dir+"/limited/1/memory.events", "low 0\nhigh 0\nmax 12\noom 1\noom_kill 3\noom_group_kill 1\n")
 	f.write(dir+"/limited/1/memory.peak", "67108864\n")
 	f.write(dir+"/limited/1/pids.events", "max 7\n")
 	f.write(dir+"/limited/1/cpu.stat", "usage_usec 1500000\nuser_usec 1\n")
+
 	if u := x.Usage(); u.OOMKills != 3 || !u.MemoryFull || u.MemoryPeak != 64<<20 || u.Refused != 7 || u.CPU.Milliseconds() != 1500 {
 		t.Errorf("used %+v", u)
 	}
@@ -67,9 +76,11 @@ func TestLimits_OfAServiceThatNothingIsDelegatedTo(t *testing.T) {
 	if !g.Any() || g.Why() == nil {
 		t.Errorf("groups: %v; why no limits: %v", g.Any(), g.Why())
 	}
+
 	if lacks := g.Lacks(everything); !slices.Equal(lacks, []string{"memory", "swap", "cpu", "pids"}) {
 		t.Errorf("lacks %v", lacks)
 	}
+
 	x, err := g.Take(everything) // it is found and killed by it all the same
 	if err != nil || x.FD() < 0 {
 		t.Errorf("no group: %v", err)
@@ -85,13 +96,17 @@ func TestOpen_LeavesTheGroupAboveToNobody(t *testing.T) {
 	h := host{v2: dir}
 	f.write("unified/system.slice/carillon.service/daemon/cgroup.procs", "")
 	f.write("unified/system.slice/carillon.service/cgroup.procs", "")
+
 	if err := h.vacate(dir); err != nil {
 		t.Error(err)
 	}
+
 	f.write("unified/system.slice/carillon.service/cgroup.procs", "4711\n") // files that nobody acts upon: it stays
+
 	if err := h.vacate(dir); err == nil {
 		t.Error("a process in the group above is no fault")
 	}
+
 	if got := f.read("unified/system.slice/carillon.service/daemon/cgroup.procs"); got != "4711" {
 		t.Errorf("moved %q", got)
 	}
@@ -104,13 +119,16 @@ func TestLimits_OfV1BesideV2(t *testing.T) {
 	f.mounted("4:memory:/process/7\n3:cpu:/\n2:pids:/\n0::/\n", "unified", "memory", "cpu", "pids")
 	f.write("unified/cgroup.controllers", "hugetlb\n")
 	g := f.open(Auto)
+
 	x, err := g.Take(everything)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if x.FD() < 0 || !x.Joins() {
 		t.Error("a process is not started in its v2 group, or does not join those of v1")
 	}
+
 	for file, want := range map[string]string{
 		"memory/process/7/carillon-n1-i1/1/memory.limit_in_bytes":       "67108864", // below the daemon's own
 		"memory/process/7/carillon-n1-i1/1/memory.memsw.limit_in_bytes": "67108864",
@@ -122,19 +140,25 @@ func TestLimits_OfV1BesideV2(t *testing.T) {
 			t.Errorf("%s is %q, want %q", file, got, want)
 		}
 	}
+
 	if err := x.Join(os.Getpid()); err != nil {
 		t.Fatal(err)
 	}
+
 	f.write("memory/process/7/carillon-n1-i1/1/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
 	f.write("memory/process/7/carillon-n1-i1/1/memory.max_usage_in_bytes", "1000000\n")
 	f.write("pids/carillon-n1-i1/1/pids.events", "max 4\n")
+
 	if u := x.Usage(); u.OOMKills != 2 || u.MemoryFull || u.MemoryPeak != 1000000 || u.Refused != 4 {
 		t.Errorf("used %+v", u)
 	}
+
 	f.write("memory/process/7/carillon-n1-i1/1/memory.failcnt", "1\n")
+
 	if u := x.Usage(); !u.MemoryFull {
 		t.Errorf("used %+v", u)
 	}
+
 	// Groups that limit nothing would cost, and count what is not the attempt's fault.
 	if x, err = g.Take(Limits{PIDs: 20}); err != nil || len(x.joined) != 1 {
 		t.Errorf("with a limit of processes alone it joins %v, %v", x.joined, err)
@@ -147,13 +171,16 @@ func TestGroup_HoldsWhatJoinedAPart(t *testing.T) {
 	f := newFake(t)
 	f.memory = f.memory[1:] // without cgroup.procs
 	f.mounted("4:memory:/\n2:freezer:/\n", "freezer", "memory")
+
 	x, err := f.open(Auto).Take(Limits{Memory: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if x.Holds() {
 		t.Error("it holds a process before one has joined")
 	}
+
 	if err := x.Join(os.Getpid()); err == nil || !x.Holds() {
 		t.Errorf("joined: %v; holds it: %v", err, x.Holds())
 	}
@@ -164,20 +191,26 @@ func TestGroup_OfV1Alone(t *testing.T) {
 	f := newFake(t)
 	f.mounted("2:freezer:/\n", "freezer")
 	g := f.open(Auto)
+
 	x, err := g.Take(Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	const dir = "freezer/carillon-n1-i1/plain/1"
+
 	if x.FD() >= 0 || !x.Joins() || !x.Empty() {
 		t.Error("a process does not join the freezer's group, or that is not empty")
 	}
+
 	if err := x.Freeze(); err != nil || f.read(dir+"/freezer.state") != "FROZEN" {
 		t.Errorf("not frozen: %v", err)
 	}
+
 	if err := x.Kill(); err != nil || f.read(dir+"/freezer.state") != "THAWED" { // frozen, nothing would die
 		t.Errorf("killed, but not thawed: %v", err)
 	}
+
 	if lacks := g.Lacks(everything); len(lacks) != 4 {
 		t.Errorf("lacks %v", lacks)
 	}
@@ -187,18 +220,22 @@ func TestOpen_WithoutControlGroups(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	f.mounted("")
+
 	for _, setting := range []string{Auto, Off} {
 		g := f.open(setting)
 		if g.Any() || g.Why() == nil || g.Roots() != nil || len(g.Lacks(everything)) != 4 {
 			t.Errorf("%s: groups %v, why not: %v", setting, g.Roots(), g.Why())
 		}
+
 		if _, err := g.Take(Limits{}); err == nil {
 			t.Errorf("%s: a group was taken", setting)
 		}
 	}
+
 	if _, err := Open(Config{Setting: "/carillon", Node: "n1", Instance: "i1", proc: f.root + "/proc", mkdir: f.mkdir}); err == nil {
 		t.Error("a path without control groups is no fault")
 	}
+
 	var none *Groups
 	if none.Any() || none.Why() == nil || none.Close() != nil || none.ClearFormer() != nil || none.Aside() != 0 || len(none.Lacks(everything)) != 4 {
 		t.Error("no groups are some")
@@ -207,6 +244,7 @@ func TestOpen_WithoutControlGroups(t *testing.T) {
 
 func TestCheckSetting(t *testing.T) {
 	t.Parallel()
+
 	for setting, right := range map[string]bool{
 		"auto": true, "off": true, "/carillon": true, "/a.slice/b": true,
 		"": false, "on": false, "carillon": false, "/": false, "/a/../b": false, "/a/": false, "/sys/fs/cgroup/x": false,

@@ -26,6 +26,7 @@ func active(ts *testscript.TestScript, _ bool, args []string) {
 		run.PauseRequested, run.PausedBy = true, by
 		run.PausedAt = task.At(tick.Add(time.Minute))
 	}
+
 	w.put(ts, w.store.Keys().Run("node-a", r, id), run)
 	ts.Setenv("RUN", id)
 }
@@ -60,6 +61,7 @@ func parts(ts *testscript.TestScript, _ bool, args []string) {
 			w.put(ts, w.store.Keys().Run("node-a", r, part), a)
 		}
 	}
+
 	w.put(ts, w.store.Keys().Queued(r, id), task.Waiting{Run: parent})
 	ts.Setenv("RUN", id)
 }

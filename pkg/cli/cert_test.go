@@ -24,26 +24,33 @@ func TestMain_SpeaksTLSByTheFilesGiven(t *testing.T) {
 		code := Main(t.Context(), args, IO{In: strings.NewReader(""), Out: &out, Err: &errs, Env: func(string) string { return "" }})
 		return code, out.String() + errs.String()
 	}
+
 	for _, args := range [][]string{{"ca"}, {"node", "n1"}, {"client", "ann"}} {
 		if code, said := run(append(append([]string{"cert"}, args...), "--dir", dir)...); code != 0 {
 			t.Fatal(said)
 		}
 	}
+
 	cert, key := certs.Paths(dir, "n1")
 	ca, _ := certs.Paths(dir, "ca")
+
 	files, err := certs.Open(certs.Files{Cert: cert, Key: key, CA: ca})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, `{"items": []}`)
 	}))
+
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
 	s.Listener = tls.NewListener(s.Listener, files.Server(certs.Require))
 	s.Start()
 	defer s.Close()
+
 	list := []string{"node", "list", "-o", "json", "--server", "https://" + s.Listener.Addr().String()}
+
 	ann, annKey := certs.Paths(dir, "ann")
 	for _, c := range []struct {
 		flags []string

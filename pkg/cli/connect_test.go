@@ -18,26 +18,36 @@ func TestToken_InClearTextIsAcceptedByFlagOrContext(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	connect := func(edit func(*factorytest.Desk)) error {
 		d := factorytest.New("")
 		d.Vars["CARILLON_CONFIG"] = config
+
 		if edit != nil {
 			edit(d)
 		}
+
 		_, err := d.Connect()
+
 		return err
 	}
+
 	write("")
+
 	if err := connect(nil); err == nil || !strings.Contains(err.Error(), "insecure: true in the context") {
 		t.Errorf("by default: %v", err)
 	}
+
 	if err := connect(func(d *factorytest.Desk) { d.InsecureFlag = true }); err != nil {
 		t.Errorf("with --insecure: %v", err)
 	}
+
 	write(", insecure: true")
+
 	if err := connect(nil); err != nil {
 		t.Errorf("with the context's word: %v", err)
 	}
+
 	if err := connect(func(d *factorytest.Desk) { d.ServerFlag, d.Vars["CARILLON_TOKEN"] = "http://b:1", "another" }); err == nil {
 		t.Error("the context's word counts for another server")
 	}

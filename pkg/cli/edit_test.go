@@ -26,15 +26,20 @@ func TestEdit_ChoosesAnEditor(t *testing.T) {
 		if r.Method == http.MethodPut {
 			b, _ := io.ReadAll(r.Body)
 			_ = json.Unmarshal(b, &put)
+
 			if got := r.Header.Get("If-Match"); got != `"17"` {
 				t.Errorf("If-Match is %s", got)
 			}
+
 			shown.Result = client.Configured
 		}
+
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(shown)
 	}))
+
 	defer s.Close()
+
 	const hourly, weekly = `sed -i -e "s/@daily/@hourly/"`, "sed -i s/@daily/@weekly/"
 	for _, c := range []struct {
 		env  map[string]string
@@ -58,15 +63,18 @@ func TestEdit_ChoosesAnEditor(t *testing.T) {
 			}
 			return c.env[name]
 		}})
+
 		a.Terminal = func(any) (int, bool) { return 80, c.tty }
 		args := []string{"task", "edit", "a", "--server", s.URL, "--color", "never"}
 		if c.args != "" {
 			args = append(args, c.args)
 		}
+
 		code := run(t.Context(), a, args)
 		if got := strings.Join(put.Schedule, " "); got != c.want && !(code == failure.ExitUsage && strings.Contains(errs.String(), c.want)) {
 			t.Errorf("%v: %d, %q, %s%s", c, code, got, out.String(), errs.String())
 		}
+
 		if left, _ := os.ReadDir(dir); len(left) > 0 {
 			t.Errorf("%v: %v is left", c, left)
 		}

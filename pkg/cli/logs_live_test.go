@@ -38,47 +38,59 @@ func newFakeCluster(t *testing.T) *fakeCluster {
 			f.mu.Lock()
 			f.calls[pattern]++
 			f.mu.Unlock()
+
 			serve(w, r)
 		})
 	}
+
 	asJSON := func(w http.ResponseWriter, v any) {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(v)
 	}
+
 	count("/v1/namespaces/default/runs", func(w http.ResponseWriter, r *http.Request) {
 		parent := task.Run{Namespace: "default", Task: "t000", ID: fanID, State: task.Running, Fan: &task.Fan{Count: 3}}
 		part := func(i int, s task.State) task.Run {
 			return task.Run{Namespace: "default", Task: "t000", ID: task.PartID(fanID, i), State: s, Attempt: 1, Node: "n1"}
 		}
+
 		list := []task.Run{parent}
 		if r.URL.Query().Get("parts") == "true" {
 			list = append(list, part(0, task.Running))
 		}
+
 		if strings.Contains(r.URL.Query().Get("state"), string(task.Paused)) {
 			list = append(list, part(2, task.Paused))
 		}
+
 		asJSON(w, map[string]any{"items": list})
 	})
+
 	const runs = "/v1/namespaces/default/tasks/{name}/runs"
 	count(runs, func(w http.ResponseWriter, _ *http.Request) { asJSON(w, map[string]any{"items": []task.Run{}}) })
 	count(runs+"/{id}", func(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
 		f.ids[r.PathValue("id")]++
 		f.mu.Unlock()
+
 		run := task.Run{Namespace: "default", Task: r.PathValue("name"), ID: r.PathValue("id"), State: task.Succeeded, Attempt: 1, Node: "n1"}
 		if run.ID == fanID {
 			run.Fan = &task.Fan{Count: 3}
 		}
+
 		asJSON(w, run)
 	})
+
 	count(runs+"/{id}/logs", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = io.WriteString(w, "of "+r.PathValue("id")+"\n")
 	})
+
 	count("/v1/namespaces/default/events", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = io.WriteString(w, "id: 1\n\n")
 		_ = http.NewResponseController(w).Flush()
+
 		for {
 			select {
 			case e := <-f.events:
@@ -90,8 +102,10 @@ func newFakeCluster(t *testing.T) *fakeCluster {
 			}
 		}
 	})
+
 	f.Server = httptest.NewServer(mux)
 	t.Cleanup(f.Close)
+
 	return f
 }
 
@@ -104,18 +118,21 @@ func TestLogs_FollowAHundredTasksByOneStream(t *testing.T) {
 	for i := range 100 {
 		args = append(args, fmt.Sprintf("t%03d", i))
 	}
+
 	ctx, cancel := context.WithCancel(t.Context())
 	var out lockedBuffer
 	done := make(chan int)
 	go func() {
 		done <- Main(ctx, args, IO{Out: &out, Err: io.Discard, Env: func(string) string { return "" }})
 	}()
+
 	revision := 1
 	tell := func(name, run, action string, state task.State) {
 		revision++
 		f.events <- task.Event{ID: fmt.Sprint(revision), Revision: int64(revision), Kind: task.EventRun, Action: action,
 			Namespace: "default", Task: name, Run: run, State: string(state), Attempt: 1, Node: "n1"}
 	}
+
 	want := []string{}
 	for i := range 60 {
 		name, run := fmt.Sprintf("t%03d", i%3), fmt.Sprintf("run-%02d", i)
@@ -125,29 +142,37 @@ func TestLogs_FollowAHundredTasksByOneStream(t *testing.T) {
 		tell(name, run, task.ActionEnded, task.Succeeded)
 		want = append(want, fmt.Sprintf("%s | of %s", name, run))
 	}
+
 	tell("another", "run-x", task.ActionStarted, task.Running)
 	var lines []string
 	for end := time.Now().Add(2 * time.Minute); len(lines) < len(want) && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		lines = strings.Split(strings.TrimSpace(out.String()), "\n")
 	}
+
 	cancel()
+
 	if code := <-done; code != failure.ExitInterrupted {
 		t.Errorf("ended with %d", code)
 	}
+
 	for _, name := range []string{"t000", "t001", "t002"} {
 		of := func(list []string) []string {
 			return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return !strings.HasPrefix(s, name) })
 		}
+
 		if got, want := of(lines), of(want); !slices.Equal(got, want) {
 			t.Errorf("%s: shown %q, want %q", name, got, want)
 		}
 	}
+
 	if len(lines) != len(want) {
 		t.Errorf("%d lines, want %d", len(lines), len(want))
 	}
+
 	const runs = "/v1/namespaces/default/tasks/{name}/runs"
 	f.mu.Lock() // a call that was given up may still come in
 	defer f.mu.Unlock()
+
 	for pattern, want := range map[string]int{runs: 100, runs + "/{id}": 60, runs + "/{id}/logs": 60, "/v1/namespaces/default/events": 1} {
 		if got := f.calls[pattern]; got > want {
 			t.Errorf("%s was called %d times, want %d", pattern, got, want)
@@ -165,24 +190,30 @@ func TestLogs_OfVeryManyTasksShowPartsByOneCall(t *testing.T) {
 	for i := range logs.MostListed + 1 {
 		args = append(args, fmt.Sprintf("t%03d", i))
 	}
+
 	ctx, cancel := context.WithCancel(t.Context())
 	var out lockedBuffer
 	done := make(chan int)
 	go func() {
 		done <- Main(ctx, args, IO{Out: &out, Err: io.Discard, Env: func(string) string { return "" }})
 	}()
+
 	lines := func() []string { return slices.Sorted(strings.SplitSeq(strings.TrimSpace(out.String()), "\n")) }
 	for end := time.Now().Add(2 * time.Minute); len(lines()) < 2 && time.Now().Before(end); {
 		time.Sleep(5 * time.Millisecond)
 	}
+
 	cancel()
 	<-done
+
 	want := []string{"t000[0] | of " + task.PartID(fanID, 0), "t000[2] | of " + task.PartID(fanID, 2)}
 	if got := lines(); !slices.Equal(got, want) {
 		t.Errorf("shown %q, want %q", got, want)
 	}
+
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	if f.ids[fanID] > 0 || f.calls["/v1/namespaces/default/runs"] != 1 {
 		t.Errorf("the run was looked up %d times, and runs were listed %d times", f.ids[fanID], f.calls["/v1/namespaces/default/runs"])
 	}

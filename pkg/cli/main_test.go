@@ -31,12 +31,15 @@ func TestMain_DoesWhatItsDaemonCommandsSay(t *testing.T) {
 		errs.Reset()
 		return Main(t.Context(), args, IO{In: strings.NewReader(""), Out: &out, Err: &errs}, agent)
 	}
+
 	if got := code("agent"); got != 3 || errs.String() != "error: a daemon's\n" {
 		t.Errorf("%d, %q", got, errs.String())
 	}
+
 	if got := code("agent", "x"); got != failure.ExitUsage {
 		t.Errorf("a word too much: %d, %q", got, errs.String())
 	}
+
 	if got := code("--help"); got != 0 || !strings.Contains(out.String(), "agent       Run a node") {
 		t.Errorf("%d, %q", got, out.String())
 	}
@@ -49,7 +52,9 @@ func TestMain_EndsWhenItIsInterrupted(t *testing.T) {
 		cancel()
 		<-r.Context().Done()
 	}))
+
 	defer s.Close()
+
 	var out, errs bytes.Buffer
 	code := Main(ctx, []string{"task", "list", "--server", s.URL}, IO{Out: &out, Err: &errs, Env: func(string) string { return "" }})
 	if code != failure.ExitInterrupted || out.Len() > 0 {
@@ -67,14 +72,18 @@ func TestCompletion_NeverHangs(t *testing.T) {
 		case <-r.Context().Done():
 		}
 	}))
+
 	defer s.Close()
 	defer close(release)
+
 	var out, errs bytes.Buffer
 	start := time.Now()
 	Main(t.Context(), []string{"__complete", "task", "get", "--server", s.URL, ""}, IO{Out: &out, Err: &errs, Env: func(string) string { return "" }})
+
 	if took := time.Since(start); took > 20*time.Second {
 		t.Errorf("took %s", took)
 	}
+
 	if got := out.String(); got != ":4\n" {
 		t.Errorf("offers %q", got)
 	}
@@ -88,15 +97,20 @@ func TestCompletion_FindsTasksBeyondTheFirst(t *testing.T) {
 		for i := range complete.MaxOffers {
 			page.Items = append(page.Items, client.Task{Task: task.Task{Spec: task.Spec{Namespace: "default", Name: fmt.Sprintf("a%04d", i)}}})
 		}
+
 		if name := r.URL.Query().Get("name"); name != "" {
 			page = client.List[client.Task]{Items: page.Items[:1]}
 			page.Items[0].Name = strings.TrimSuffix(name, "*") + "-found"
 		}
+
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(page)
 	}))
+
 	defer s.Close()
+
 	token := func(name string) string { return map[string]string{"CARILLON_TOKEN": "carillon_x"}[name] }
+
 	for typed, want := range map[string]string{"a0999": "a0999-found\n:4\n", "zz": "zz-found\n:4\n", "z*": ":4\n"} {
 		var out, errs bytes.Buffer
 		Main(t.Context(), []string{"__complete", "task", "get", "--server", s.URL, typed}, IO{Out: &out, Err: &errs, Env: token, CompleteWithin: time.Minute})
@@ -110,16 +124,20 @@ func TestCompletion_FindsTasksBeyondTheFirst(t *testing.T) {
 func TestMain_AnInterruptEndsAReadOfStandardInput(t *testing.T) {
 	in, typing := io.Pipe()
 	defer typing.Close()
+
 	ctx, cancel := context.WithCancel(t.Context())
 	var out, errs bytes.Buffer
 	done := make(chan int)
 	go func() {
 		done <- Main(ctx, []string{"apply", "-f", "-"}, IO{In: in, Out: &out, Err: &errs, Env: func(string) string { return "" }})
 	}()
+
 	if _, err := typing.Write([]byte("name: ")); err != nil { // it reads
 		t.Fatal(err)
 	}
+
 	cancel()
+
 	select {
 	case code := <-done:
 		if code != failure.ExitInterrupted || out.Len() > 0 {
@@ -138,18 +156,24 @@ func TestApply_SaysHowToGoOnWhenTheConnectionBreaks(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	}))
+
 	defer s.Close()
+
 	var lines strings.Builder
+
 	for _, name := range []string{"a", "b", "c"} {
 		lines.WriteString(`{"name": "` + name + `", "schedule": "@daily", "action": {"noop": {}}}` + "\n")
 	}
+
 	for format, want := range map[string]string{output.FormatTable: "created a", output.FormatJSON: `"name": "a"`} {
 		var out, errs bytes.Buffer
 		code := Main(t.Context(), []string{"apply", "-f", "-", "--server", s.URL, "-o", format},
 			IO{In: strings.NewReader(lines.String()), Out: &out, Err: &errs, Env: func(string) string { return "" }})
+
 		if code != failure.ExitUnavailable || !strings.Contains(out.String(), want) || strings.Contains(out.String(), "in all") {
 			t.Errorf("%s: %d, %q", format, code, out.String())
 		}
+
 		if said := strings.Contains(errs.String(), "1 tasks were applied; the same command goes on from there"); said != (format == output.FormatTable) {
 			t.Errorf("%s: %q", format, errs.String())
 		}

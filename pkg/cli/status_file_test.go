@@ -21,14 +21,18 @@ func reportStatus(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	now := time.Now()
 	id := task.RunID(now, st.Task.UID)
+
 	said := task.AttemptStatus{Namespace: "default", Task: args[1], Run: id, Attempt: 1, StatusReport: task.StatusReport{Results: map[string]string{}}}
 	for _, arg := range args[2:] {
 		k, v, _ := strings.Cut(arg, "=")
 		n, _ := strconv.ParseFloat(v, 64)
+
 		if (k == "percent" || k == "text") && said.Progress == nil {
 			said.Progress = &task.Progress{At: task.At(now)}
 		}
+
 		v = strings.ReplaceAll(v, `\e`, "\x1b")
+
 		switch k {
 		case "percent":
 			said.Progress.Percent = &n
@@ -42,12 +46,14 @@ func reportStatus(ts *testscript.TestScript, _ bool, args []string) {
 			said.Results[k] = v
 		}
 	}
+
 	w.put(ts, w.store.Keys().Run(args[0], r, id), task.Assigned{Instance: "i1", Generation: 1, Action: task.Action{Noop: &task.Noop{}}, Run: task.Run{
 		UID: st.Task.UID, ScheduledTime: task.At(now), CreatedAt: task.At(now), StartedAt: task.At(now), State: task.Running, Trigger: task.TriggerSchedule, Attempt: 1,
 	}})
 	w.reports.mu.Lock()
 	w.reports.said = append(w.reports.said, said)
 	w.reports.mu.Unlock()
+
 	ts.Setenv("RUN", id)
 }
 
@@ -68,5 +74,6 @@ func (t *statusReports) AttemptStatus(ns, name, run string) (task.AttemptStatus,
 			return said, true
 		}
 	}
+
 	return task.AttemptStatus{}, false
 }

@@ -26,22 +26,26 @@ type use struct{ plain, json, failing bool }
 func TestTree_EveryCommandHasAScript(t *testing.T) {
 	root := cli.Tree(append(daemon.Commands(), bench.Command())...)
 	uses := map[*cobra.Command]*use{}
+
 	for _, pattern := range scripts {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %d scripts, %v", pattern, len(files), err)
 		}
+
 		for _, file := range files {
 			b, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			text, _, _ := strings.Cut(string(b), "\n-- ")
 			for line := range strings.Lines(text) {
 				note(root, uses, line)
 			}
 		}
 	}
+
 	// A benchmark takes its time: pkg/bench runs them all, scripts one of them.
 	benchmarks := use{}
 	walk(root, func(c *cobra.Command) {
@@ -50,20 +54,25 @@ func TestTree_EveryCommandHasAScript(t *testing.T) {
 			benchmarks.json = benchmarks.json || u.json
 		}
 	})
+
 	walk(root, func(c *cobra.Command) {
 		u := use{}
 		if known := uses[c]; known != nil {
 			u = *known
 		}
+
 		if c.Parent().Name() == "bench" {
 			u.plain, u.json = benchmarks.plain, benchmarks.json
 		}
+
 		if !u.plain {
 			t.Errorf("%s: no script runs it", c.CommandPath())
 		}
+
 		if !u.json && slices.Contains(cli.FormatsOf(c), "json") {
 			t.Errorf("%s: no script runs it with -o json", c.CommandPath())
 		}
+
 		if !u.failing {
 			t.Errorf("%s: it fails in no script", c.CommandPath())
 		}
@@ -105,28 +114,35 @@ func note(root *cobra.Command, uses map[*cobra.Command]*use, line string) {
 		failing = failing || words[0] == "!"
 		words = words[1:]
 	}
+
 	if len(words) > 0 && (words[0] == "exec" || words[0] == "await") {
 		words = words[1:]
 	}
+
 	if len(words) == 0 || !slices.Contains([]string{"carillon", "background", "eventually"}, words[0]) {
 		return
 	}
+
 	words = words[1:]
 	if at := slices.Index(words, "--"); at >= 0 { // its own command, or a pattern
 		words = words[:at]
 	}
+
 	cmd, _, err := root.Find(words)
 	if err != nil || cmd == nil {
 		return
 	}
+
 	u := uses[cmd]
 	if u == nil {
 		u = &use{}
 		uses[cmd] = u
 	}
+
 	json, plain := false, true
 	for i, w := range words {
 		format := ""
+
 		switch {
 		case (w == "-o" || w == "--output") && i+1 < len(words):
 			format = words[i+1]
@@ -137,9 +153,11 @@ func note(root *cobra.Command, uses map[*cobra.Command]*use, line string) {
 		case w == "--help" || w == "-h":
 			return
 		}
+
 		json = json || strings.HasPrefix(format, "json")
 		plain = plain && format == ""
 	}
+
 	u.plain = u.plain || plain && !failing
 	u.json = u.json || json
 	u.failing = u.failing || failing
@@ -164,8 +182,10 @@ func fields(line string) []string {
 			word, begun = word+string(r), true
 		}
 	}
+
 	if begun {
 		words = append(words, word)
 	}
+
 	return words
 }

@@ -29,6 +29,7 @@ func watching(t *testing.T, env map[string]string, words ...string) (next func()
 		ended <- cli.Main(ctx, words, cli.IO{In: strings.NewReader(""), Out: w, Err: io.Discard, Env: func(k string) string { return env[k] }})
 		w.Close()
 	}()
+
 	lines := make(chan string)
 	go func() {
 		defer close(lines)
@@ -36,18 +37,22 @@ func watching(t *testing.T, env map[string]string, words ...string) (next func()
 			lines <- in.Text()
 		}
 	}()
+
 	t.Cleanup(func() {
 		cancel()
 		go func() {
 			for range lines { // whatever it still says
 			}
 		}()
+
 		if code := <-ended; code != 130 {
 			t.Errorf("%v: exit code %d when it is interrupted", words, code)
 		}
 	})
+
 	return func() string {
 		t.Helper()
+
 		select {
 		case line := <-lines:
 			return line
@@ -82,6 +87,7 @@ func TestWatch_TellsEachChangeInALine(t *testing.T) {
 		_, err := c.Tasks.Create(t.Context(), "default", s)
 		must(t, err)
 	}
+
 	create("a", "data")
 	create("b", "data")
 	create("other", "web")
@@ -95,12 +101,14 @@ func TestWatch_TellsEachChangeInALine(t *testing.T) {
 	want := func(next func() string, parts ...string) {
 		t.Helper()
 		line := next()
+
 		for _, p := range parts {
 			if !strings.Contains(line, p) {
 				t.Fatalf("%q is not in %q", p, line)
 			}
 		}
 	}
+
 	want(table, "NAME", "STATE")
 	want(table, "a ", "ok")
 	want(table, "b ", "ok")
@@ -142,6 +150,7 @@ func TestWatch_TellsEachChangeInALine(t *testing.T) {
 		_, err := etcd.Put(t.Context(), keys.Node(name), `{"instance":"i","state":"`+state+`","labels":{},"roles":[]}`)
 		must(t, err)
 	}
+
 	join("n1", "ready")
 	join("n2", "ready")
 	nodes := watching(t, env, "node", "list", "-w", "--columns", "name,state", "--no-headers")

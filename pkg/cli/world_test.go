@@ -81,13 +81,16 @@ func newWorld(env *testscript.Env) clitest.Server {
 			if err != nil {
 				return err
 			}
+
 			n.State = state
 			b, err := json.Marshal(n)
 			if err == nil {
 				_, err = etcd.Put(ctx, keys.Node("node-a"), string(b))
 			}
+
 			return err
 		}})
+
 	must(t, err)
 	handler := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPut {
@@ -95,13 +98,16 @@ func newWorld(env *testscript.Env) clitest.Server {
 				(*f)()
 			}
 		}
+
 		h.ServeHTTP(rw, r)
 	})
+
 	s := httptest.NewServer(handler)
 	env.Defer(s.Close)
 	env.Setenv("HTTP_SERVER", s.URL) // the same, for scripts that want an address
 	env.Values[worldKey{}] = w
 	env.Setenv("HALF_A_DAY_ON", time.Now().UTC().Add(12*time.Hour).Format("15:04")) // a time of day that does not pass meanwhile
+
 	return clitest.Server{URL: "unix://" + serveAtSocket(env, handler), Token: secret}
 }
 
@@ -123,6 +129,7 @@ func serveAtSocket(env *testscript.Env, h http.Handler) (path string) {
 	s.Listener = l
 	s.Start()
 	env.Defer(s.Close)
+
 	return path
 }
 
@@ -162,6 +169,7 @@ func recordRun(ts *testscript.TestScript, _ bool, args []string) {
 	if len(args) < 3 {
 		ts.Fatalf("usage: record TASK TICK STATE [key=value...]")
 	}
+
 	w := worldOf(ts)
 	r := ref("default", args[0])
 	tick, err := time.Parse(time.RFC3339, args[1])
@@ -172,6 +180,7 @@ func recordRun(ts *testscript.TestScript, _ bool, args []string) {
 	if run.State != task.Skipped && run.State != task.Missed {
 		run.Node, run.Attempt, run.Token, run.StartedAt, run.LatenessMS = "node-a", 1, 7, task.At(tick), &late
 	}
+
 	dead := false
 	for _, arg := range args[3:] {
 		if arg == "dead=yes" {
@@ -180,12 +189,15 @@ func recordRun(ts *testscript.TestScript, _ bool, args []string) {
 		}
 		ts.Check(set(&run, tick, arg))
 	}
+
 	t, err := w.store.Task(context.Background(), r)
 	ts.Check(err)
 	id := task.RunID(tick, t.Task.UID)
+
 	if run.UID = t.Task.UID; dead {
 		w.put(ts, w.store.Keys().DeadRun(r, id), run)
 	}
+
 	w.put(ts, w.store.Keys().Ended(r, id), run)
 	ts.Setenv("RUN", id)
 }
@@ -193,6 +205,7 @@ func recordRun(ts *testscript.TestScript, _ bool, args []string) {
 func set(run *task.Run, tick time.Time, arg string) error {
 	k, v, _ := strings.Cut(arg, "=")
 	n, _ := strconv.Atoi(v)
+
 	switch k {
 	case "exit":
 		run.ExitCode = &n
@@ -226,6 +239,7 @@ func set(run *task.Run, tick time.Time, arg string) error {
 	default:
 		return fmt.Errorf("%s?", k)
 	}
+
 	return nil
 }
 
@@ -234,6 +248,7 @@ func set(run *task.Run, tick time.Time, arg string) error {
 func output(ts *testscript.TestScript, _ bool, args []string) {
 	spool, key := worldOf(ts).spool, strings.Join([]string{"default", args[0], args[1], args[2]}, "/")
 	spool.set(key, ts.ReadFile(args[3]))
+
 	var marks []task.Mark
 	if len(args) > 4 {
 		for line := range strings.Lines(ts.ReadFile(args[4])) {
@@ -245,11 +260,14 @@ func output(ts *testscript.TestScript, _ bool, args []string) {
 			marks = append(marks, task.Mark{From: from, At: at, Stream: words[2]})
 		}
 	}
+
 	spool.mu.Lock()
 	defer spool.mu.Unlock()
+
 	if spool.marks == nil {
 		spool.marks = map[string][]task.Mark{}
 	}
+
 	spool.marks[key] = marks
 }
 
@@ -260,15 +278,19 @@ func node(ts *testscript.TestScript, _ bool, args []string) {
 	if len(args) > 1 {
 		unfit = args[1]
 	}
+
 	if len(args) > 2 {
 		address = args[2]
 	}
+
 	n := task.Node{Name: args[0], Instance: "i1", Unfit: unfit, State: task.NodeReady, Address: address,
 		Version: "v1.2.3", Labels: map[string]string{"node": args[0], "os": "linux"}, Roles: []string{"scheduler", "executor"}, Slots: 4,
 		Weight: 1, StartedAt: task.At(time.Now().Add(-3 * time.Hour))}
+
 	if len(args) > 3 {
 		ts.Check(json.Unmarshal([]byte(args[3]), &n))
 	}
+
 	w.put(ts, w.store.Keys().Node(args[0]), n)
 }
 
@@ -303,24 +325,29 @@ func (w *world) endQueued(ctx context.Context, ts *testscript.TestScript, args [
 	if err != nil {
 		return // the script is over
 	}
+
 	for _, run := range runs {
 		if run.State != task.Queued {
 			continue
 		}
+
 		r := ref(run.Namespace, run.Task)
 		id := run.ID
 		run.State, run.Node, run.Attempt, run.Token = task.State(args[0]), "node-a", 1, 9
 		run.StartedAt, run.EndedAt = task.At(time.Now()), task.At(time.Now().Add(time.Second))
+
 		for _, arg := range args[1:] {
 			if err := set(&run, time.Now(), arg); err != nil {
 				ts.Logf("worker: %v", err)
 			}
 		}
+
 		if run.Fan != nil {
 			for i := range run.Fan.Count {
 				w.spool.set(fmt.Sprintf("default/%s/%s/1", run.Task, task.PartID(id, i)), fmt.Sprintf("of part %d\n", i))
 			}
 		}
+
 		b, _ := json.Marshal(run)
 		// At once: a run that has ended and waits as well is what no node leaves. If it
 		// fails, the run is found again.
@@ -343,13 +370,16 @@ func own(ts *testscript.TestScript, _ bool, args []string) {
 	w, r := worldOf(ts), ref("default", args[0])
 	st, err := w.store.Task(context.Background(), r)
 	ts.Check(err)
+
 	e := st.Entry
 	if e.Own == nil {
 		e.Own = &task.Own{}
 	}
+
 	for _, arg := range args[1:] {
 		k, v, _ := strings.Cut(arg, "=")
 		n, _ := strconv.Atoi(v)
+
 		switch k {
 		case "runs":
 			e.Own.Runs = int64(n)
@@ -364,6 +394,7 @@ func own(ts *testscript.TestScript, _ bool, args []string) {
 			ts.Fatalf("own %s?", arg)
 		}
 	}
+
 	w.put(ts, w.store.Keys().Entry(r), e)
 }
 
@@ -389,19 +420,23 @@ type spool struct {
 func (s *spool) set(key, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.text == nil {
 		s.text = map[string]string{}
 	}
+
 	s.text[key] = text
 }
 
 func (s *spool) Open(ns, name, run string, attempt int) (io.ReadSeekCloser, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	text, ok := s.text[fmt.Sprintf("%s/%s/%s/%d", ns, name, run, attempt)]
 	if !ok {
 		return nil, fmt.Errorf("spool: %w", os.ErrNotExist)
 	}
+
 	return struct {
 		io.ReadSeeker
 		io.Closer
@@ -413,10 +448,12 @@ func (s *spool) Active(ns, name, run string, attempt int) bool { return false }
 func (s *spool) Times(ns, name, run string, attempt int, from int64) ([]task.Mark, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	list := s.marks[fmt.Sprintf("%s/%s/%s/%d", ns, name, run, attempt)]
 	for len(list) > 1 && list[1].From <= from {
 		list = list[1:]
 	}
+
 	return list, nil
 }
 

@@ -34,6 +34,7 @@ func answering(few int, then func(w http.ResponseWriter, r *http.Request, lines 
 		_ = http.NewResponseController(w).EnableFullDuplex()
 		w.Header().Set("Content-Type", "application/x-ndjson")
 		lines := bufio.NewReader(r.Body)
+
 		for i := range few {
 			if _, err := lines.ReadString('\n'); err != nil {
 				break
@@ -41,6 +42,7 @@ func answering(few int, then func(w http.ResponseWriter, r *http.Request, lines 
 			fmt.Fprintf(w, "{\"line\": %d, \"name\": \"t%d\", \"result\": \"created\"}\n", i+1, i)
 			_ = http.NewResponseController(w).Flush()
 		}
+
 		then(w, r, lines)
 	}
 }
@@ -57,6 +59,7 @@ func collect(ctx context.Context, c *client.Client, tasks iter.Seq[task.Spec]) (
 		}
 		n++
 	}
+
 	return n, nil
 }
 
@@ -66,6 +69,7 @@ func TestApplyAll_ReadsWhileItSends(t *testing.T) {
 	if n, err := collect(t.Context(), c, specs(tasks)); n != tasks || err != nil {
 		t.Errorf("%d results, %v", n, err)
 	}
+
 	if n, err := collect(t.Context(), c, specs(0)); n != 0 || err != nil {
 		t.Errorf("of nothing %d results, %v", n, err)
 	}
@@ -76,21 +80,25 @@ func TestApplyAll_TellsWhatItDoesNotKnow(t *testing.T) {
 		drain(nil, nil, lines) // else a write that fails may come before the answers that are there
 		panic(http.ErrAbortHandler)
 	}
+
 	short := func(w http.ResponseWriter, _ *http.Request, lines *bufio.Reader) {
 		drain(nil, nil, lines)
 		_, _ = io.WriteString(w, `{"line": 3, "na`)
 	}
+
 	for what, then := range map[string]func(http.ResponseWriter, *http.Request, *bufio.Reader){"cut": cut, "too few": drain, "short": short} {
 		n, err := collect(t.Context(), against(t, answering(2, then)), specs(5))
 		if n != 2 || !errors.Is(err, task.ErrUnknown) || errors.Is(err, task.ErrUnavailable) {
 			t.Errorf("%s: %d results, then %v", what, n, err)
 		}
 	}
+
 	// A result of a line that was not sent is about the body.
 	over := func(w http.ResponseWriter, _ *http.Request, lines *bufio.Reader) {
 		drain(nil, nil, lines)
 		_, _ = io.WriteString(w, `{"line": 3, "result": "failed", "error": {"status": 400, "code": "bad_json", "detail": "early"}}`+"\n")
 	}
+
 	n, err := collect(t.Context(), against(t, answering(2, over)), specs(2))
 	var e *client.Error
 	if n != 2 || !errors.As(err, &e) || e.Status != 400 {
@@ -109,15 +117,18 @@ func TestApplyAll_FailsAsAWhole(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		_, _ = io.Copy(io.Discard, r.Body) // else the connection is reset half a second later, whether the answer was read or not
 	})
+
 	_, err := collect(t.Context(), refused, specs(100_000))
 	var e *client.Error
 	if !errors.As(err, &e) || e.Status != 401 {
 		t.Errorf("refused: %v", err)
 	}
+
 	page := against(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") })
 	if _, err = collect(t.Context(), page, specs(1)); !errors.As(err, &e) || e.Code != client.CodeNotCarillon {
 		t.Errorf("a page: %v", err)
 	}
+
 	away := dial(t, "http://127.0.0.1:1")
 	if _, err = collect(t.Context(), away, specs(1)); !errors.Is(err, task.ErrUnavailable) || errors.Is(err, task.ErrUnknown) {
 		t.Errorf("nobody there: %v", err)
@@ -129,12 +140,14 @@ func TestApplyAll_EndsWhenNothingIsAnsweredAnyMore(t *testing.T) {
 		drain(nil, nil, lines)
 		<-r.Context().Done()
 	}))
+
 	// Beside other work the first answers may be late: then with more patience.
 	for limit := 2 * time.Second; ; limit *= 4 {
 		n, err := collect(t.Context(), dialFor(t, server, limit), specs(5))
 		if !errors.Is(err, task.ErrUnknown) || errors.Is(err, task.ErrUnavailable) || n > 2 || n < 2 && limit > time.Minute {
 			t.Fatalf("within %s %d results, then %v", limit, n, err)
 		}
+
 		if n == 2 {
 			return
 		}
@@ -152,15 +165,19 @@ func TestApplyAll_WaitsForItsSourceAndStopsIt(t *testing.T) {
 		for i := 0; yield(task.Spec{Name: fmt.Sprint("t", i)}); i++ {
 		}
 	}
+
 	for r, err := range c.Tasks.ApplyAll(t.Context(), source, client.BatchOptions{}) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if names = append(names, r.Name); len(names) == 3 {
 			break
 		}
 	}
+
 	<-stopped
+
 	if !slices.Equal(names, []string{"t0", "t1", "t2"}) {
 		t.Errorf("got %v", names)
 	}

@@ -39,6 +39,7 @@ func serve(t *testing.T, h http.HandlerFunc) string {
 	t.Helper()
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
+
 	return s.URL
 }
 
@@ -52,10 +53,12 @@ func dialFor(t *testing.T, server string, timeout time.Duration) *client.Client 
 	t.Helper()
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
+
 	c, err := client.New(client.Config{Server: server, Token: "carillon_a_b", Timeout: timeout, HTTP: &http.Client{Transport: transport}})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return c
 }
 
@@ -75,6 +78,7 @@ func TestNew_RefusesWhatIsNoServer(t *testing.T) {
 			t.Errorf("%s: %v", server, err)
 		}
 	}
+
 	for server, want := range map[string]string{
 		"": client.DefaultServer, "a:7070": "https://a:7070", "127.0.0.1:7070": "http://127.0.0.1:7070", "localhost:7070": "http://localhost:7070", "[::1]:7070": "http://[::1]:7070",
 		"127.0.0.1.example.org:1": "https://127.0.0.1.example.org:1", "localhost.example.org": "https://localhost.example.org", "unix:///run/x.sock": "unix:///run/x.sock",
@@ -85,6 +89,7 @@ func TestNew_RefusesWhatIsNoServer(t *testing.T) {
 			t.Errorf("%q: %v, want %s", server, err, want)
 		}
 	}
+
 	if _, err := client.New(client.Config{Token: "a\nb"}); !errors.Is(err, task.ErrInvalid) {
 		t.Errorf("a token of two lines: %v", err)
 	}
@@ -95,8 +100,10 @@ func TestNobodyListens_IsUnavailable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	c := dial(t, "http://"+l.Addr().String())
 	_ = l.Close()
+
 	for what, call := range map[string]func(*client.Client, context.Context) error{"read": read, "write": write} {
 		err := call(c, t.Context())
 		var e *client.Error
@@ -131,12 +138,15 @@ func TestAnswerLost(t *testing.T) {
 		calls.Add(1)
 		panic(http.ErrAbortHandler)
 	})
+
 	if err := write(cut, t.Context()); !errors.Is(err, task.ErrUnknown) || errors.Is(err, task.ErrUnavailable) {
 		t.Errorf("write: %v", err)
 	}
+
 	if n := calls.Load(); n != 1 {
 		t.Errorf("written %d times", n)
 	}
+
 	if err := read(cut, t.Context()); !errors.Is(err, task.ErrUnavailable) || errors.Is(err, task.ErrUnknown) {
 		t.Errorf("read: %v", err)
 	}
@@ -147,16 +157,21 @@ func TestAnswerLost(t *testing.T) {
 		arrives()
 		<-r.Context().Done()
 	})
+
 	if err := write(slow, deadline{t.Context(), arrived}); !errors.Is(err, task.ErrUnknown) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("slow write: %v", err)
 	}
+
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
+
 	if err := read(slow, ctx); !errors.Is(err, task.ErrUnavailable) || !strings.Contains(err.Error(), "in time") {
 		t.Errorf("slow read: %v", err)
 	}
+
 	ctx, cancel = context.WithCancel(t.Context())
 	cancel()
+
 	if err := read(slow, ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("interrupted: %v", err)
 	}
@@ -183,6 +198,7 @@ func TestNotCarillon(t *testing.T) {
 		},
 	} {
 		c := against(t, h)
+
 		for _, call := range []func(*client.Client, context.Context) error{read, write} {
 			err := call(c, t.Context())
 			var e *client.Error
@@ -190,6 +206,7 @@ func TestNotCarillon(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
+
 		if _, err := c.Logs.Open(t.Context(), "default", "a", "x", client.LogOptions{}); err == nil && what != "a page" {
 			t.Errorf("%s: logs were read", what)
 		}
@@ -202,6 +219,7 @@ func TestProxyOnTheWay(t *testing.T) {
 		if err := read(c, t.Context()); !errors.Is(err, task.ErrUnavailable) {
 			t.Errorf("%d: read: %v", status, err)
 		}
+
 		if err := write(c, t.Context()); !errors.Is(err, task.ErrUnknown) {
 			t.Errorf("%d: write: %v", status, err)
 		}
@@ -210,6 +228,7 @@ func TestProxyOnTheWay(t *testing.T) {
 
 func TestProblems_AreErrors(t *testing.T) {
 	all := []error{task.ErrNotFound, task.ErrExists, task.ErrConflict, task.ErrStale, task.ErrInvalid, task.ErrUnavailable, task.ErrUnknown}
+
 	for _, c := range []struct {
 		status int
 		code   string
@@ -236,11 +255,13 @@ func TestProblems_AreErrors(t *testing.T) {
 			w.WriteHeader(c.status)
 			_, _ = io.WriteString(w, `{"status": 1, "code": "`+c.code+`", "detail": "what", "field": "f", "hint": "h", "id": "i"}`)
 		})
+
 		err := write(server, t.Context())
 		var e *client.Error
 		if !errors.As(err, &e) || e.Status != c.status || e.Code != c.code || e.Field != "f" || e.Hint != "h" || e.ID != "i" || err.Error() != "f: what" {
 			t.Errorf("%d %s: %+v", c.status, c.code, err)
 		}
+
 		for _, target := range all {
 			if errors.Is(err, target) != (target == c.is) {
 				t.Errorf("%d %s: is %v: %v", c.status, c.code, target, errors.Is(err, target))
@@ -252,6 +273,7 @@ func TestProblems_AreErrors(t *testing.T) {
 func TestNamesAreCheckedBeforeAnythingIsSent(t *testing.T) {
 	c := against(t, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("sent: %s", r.URL) })
 	ctx := t.Context()
+
 	for _, name := range []string{"", "..", "a/b", "A", "a?x=1", "a%2f"} {
 		_, err := c.Tasks.Get(ctx, "default", name)
 		_, err2 := c.Tasks.Get(ctx, name, "a")
@@ -263,11 +285,13 @@ func TestNamesAreCheckedBeforeAnythingIsSent(t *testing.T) {
 			}
 		}
 	}
+
 	for _, id := range []string{"", "..", "a/b"} {
 		if _, err := c.Runs.Get(ctx, "default", "a", id); !errors.Is(err, task.ErrInvalid) {
 			t.Errorf("run %q: %v", id, err)
 		}
 	}
+
 	if _, err := c.Runs.Find(ctx, "", "x"); !errors.Is(err, task.ErrInvalid) {
 		t.Errorf("a run in no namespace: %v", err)
 	}
@@ -280,18 +304,22 @@ func TestAll_StopsReadingWhenTheCallerDoes(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, `{"items": [{"name": "a"}, {"name": "b"}], "next": "more"}`)
 	})
+
 	n := 0
 	for _, err := range c.Tasks.All(t.Context(), client.TaskListOptions{}) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if n++; n == 3 {
 			break
 		}
 	}
+
 	if pages.Load() != 2 {
 		t.Errorf("%d pages were read for 3 items", pages.Load())
 	}
+
 	tasks, err := c.Tasks.List(t.Context(), client.TaskListOptions{Limit: 5})
 	if err != nil || len(tasks) != 5 {
 		t.Errorf("a limit of 5: %d tasks, %v", len(tasks), err)

@@ -22,12 +22,16 @@ func TestReadOnly_SendsNoChange(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write([]byte("{}"))
 	}))
+
 	defer s.Close()
+
 	var told []client.Sent
+
 	c, err := client.New(client.Config{Server: s.URL, Token: "secret", ReadOnly: true, Trace: func(k client.Sent) { told = append(told, k) }})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	ctx := t.Context()
 	batch := func() error {
 		for _, err := range c.Tasks.ApplyAll(ctx, slices.Values([]task.Spec{{}}), client.BatchOptions{}) {
@@ -35,6 +39,7 @@ func TestReadOnly_SendsNoChange(t *testing.T) {
 		}
 		return nil
 	}
+
 	_, create := c.Tasks.Create(ctx, "default", task.Spec{Name: "a"})
 	_, freeze := c.Freezes.Begin(ctx, "", "x")
 	_, drain := c.Nodes.Drain(ctx, "n1")
@@ -45,12 +50,15 @@ func TestReadOnly_SendsNoChange(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+
 	if n := calls.Load(); n != 0 || len(told) != 0 {
 		t.Fatalf("%d calls were sent, %v told", n, told)
 	}
+
 	if _, err := c.Tasks.Get(ctx, "default", "a"); err != nil {
 		t.Error(err)
 	}
+
 	if n := calls.Load(); n != 1 || len(told) != 1 || told[0].Method != http.MethodGet || told[0].Status != http.StatusOK || strings.Contains(told[0].Path, "secret") {
 		t.Errorf("%d calls, told %+v", n, told)
 	}

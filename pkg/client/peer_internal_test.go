@@ -15,11 +15,14 @@ func TestListener_ThatEndsMeanwhileIsAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	conn, err := net.Dial("tcp", listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer conn.Close()
+
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}

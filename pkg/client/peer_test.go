@@ -30,16 +30,20 @@ func runAsServer(address string) {
 		fmt.Println("cannot listen:", err)
 		os.Exit(1)
 	}
+
 	if network == "unix" {
 		_ = os.Chmod(where, 0o666)
 	}
+
 	time.AfterFunc(time.Minute, func() { os.Exit(0) })
 	fmt.Println("ready", l.Addr())
+
 	for {
 		c, err := l.Accept()
 		if err != nil {
 			os.Exit(0)
 		}
+
 		b := make([]byte, 64<<10)
 		n, _ := c.Read(b)
 		fmt.Printf("got %q\n", b[:n])
@@ -51,18 +55,22 @@ func runAsServer(address string) {
 // that it has printed, once it has ended.
 func another(t *testing.T, listen string) (address string, told func() string) {
 	t.Helper()
+
 	if os.Geteuid() != 0 {
 		t.Skip("only root can start a program of another user")
 	}
+
 	// Others may execute the test's binary, but not enter the directory that it is in.
 	exe, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	dir, err := os.MkdirTemp("", "listener")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	bin := filepath.Join(dir, "server")
 	if err := errors.Join(os.Chmod(dir, 0o711), os.WriteFile(bin, exe, 0o755)); err != nil {
@@ -72,13 +80,16 @@ func another(t *testing.T, listen string) (address string, told func() string) {
 	cmd := exec.Command(bin)
 	cmd.Env = []string{asServer + "=" + listen}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	var line strings.Builder
 	for b := make([]byte, 1); !strings.HasSuffix(line.String(), "\n"); {
@@ -87,13 +98,16 @@ func another(t *testing.T, listen string) (address string, told func() string) {
 		}
 		line.Write(b)
 	}
+
 	address, ok := strings.CutPrefix(strings.TrimSpace(line.String()), "ready ")
 	if !ok {
 		t.Fatal(line.String())
 	}
+
 	return address, func() string {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		var all strings.Builder
+
 		for b := make([]byte, 4096); ; {
 			n, err := out.Read(b)
 			all.Write(b[:n])
@@ -113,16 +127,19 @@ func TestListener_OfAnotherUserGetsNoToken(t *testing.T) {
 		t.Run(listen, func(t *testing.T) {
 			address, told := another(t, listen)
 			_, port, _ := net.SplitHostPort(address)
+
 			host := "127.0.0.1"
 			if strings.HasPrefix(listen, "tcp6") {
 				host = "[::1]"
 			}
+
 			call := func(cfg client.Config) error {
 				cfg.Server, cfg.Timeout = "http://"+host+":"+port, 10*time.Second
 				c, err := client.New(cfg)
 				if err != nil {
 					t.Fatal(err)
 				}
+
 				return read(c, t.Context())
 			}
 
@@ -131,13 +148,16 @@ func TestListener_OfAnotherUserGetsNoToken(t *testing.T) {
 			if !errors.As(err, &e) || e.Code != client.CodeUntrusted || !strings.Contains(e.Message, "belongs to user 65534") || errors.Is(err, task.ErrUnavailable) {
 				t.Errorf("with a token: %v", err)
 			}
+
 			_ = call(client.Config{})                                                 // it sends no token
 			_ = call(client.Config{Token: "of-the-user", TrustedUsers: []int{65534}}) // who has it anyway
 			_ = call(client.Config{Token: "risked", Insecure: true})
+
 			all := told()
 			if strings.Contains(all, theToken) {
 				t.Errorf("the other user got: %s", all)
 			}
+
 			if strings.Count(all, "GET /v1/") != 3 || !strings.Contains(all, "Bearer of-the-user") || !strings.Contains(all, "Bearer risked") {
 				t.Errorf("what should arrive: %s", all)
 			}
@@ -148,11 +168,14 @@ func TestListener_OfAnotherUserGetsNoToken(t *testing.T) {
 func TestListener_OfTheCallersOwnGetsTheToken(t *testing.T) {
 	var got atomic.Value
 	server := serve(t, func(_ http.ResponseWriter, r *http.Request) { got.Store(r.Header.Get("Authorization")) })
+
 	c, err := client.New(client.Config{Server: server, Token: theToken})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	_ = read(c, t.Context())
+
 	if got.Load() != "Bearer "+theToken {
 		t.Errorf("got %v", got.Load())
 	}
@@ -161,27 +184,34 @@ func TestListener_OfTheCallersOwnGetsTheToken(t *testing.T) {
 func TestSocket_IsServedAndChecked(t *testing.T) {
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "api.sock")
+
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var got atomic.Value
 	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got.Store(r.Header.Get("Authorization"))
 		w.Header().Set("Content-Type", "text/plain")
 		_, _ = w.Write([]byte("output"))
 	})}
+
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(func() { _ = s.Close() })
+
 	c, err := client.New(client.Config{Server: "unix://" + socket, Token: theToken})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	r, err := c.Logs.Follow(t.Context(), "default", "a", "20261120T220500.000Z-aaaa", client.LogOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer r.Close()
+
 	b := make([]byte, 6)
 	if _, err := r.Read(b); string(b) != "output" || got.Load() != "Bearer "+theToken {
 		t.Errorf("read %q, %v with %v", b, err, got.Load())
@@ -193,21 +223,27 @@ func TestSocket_OfAnotherUserGetsNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
+
 	address, told := another(t, "unix "+filepath.Join(dir, "api.sock"))
+
 	for _, token := range []string{theToken, ""} {
 		c, err := client.New(client.Config{Server: "unix://" + address, Token: token, Timeout: 10 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		var e *client.Error
 		if err := read(c, t.Context()); !errors.As(err, &e) || e.Code != client.CodeUntrusted {
 			t.Errorf("got %v", err)
 		}
 	}
+
 	if all := told(); strings.Contains(all, "GET") || strings.Contains(all, "carillon") {
 		t.Errorf("the other user got: %s", all)
 	}
@@ -218,6 +254,7 @@ func TestToken_GoesOutInClearTextOnlyIfThatIsAccepted(t *testing.T) {
 		if _, err := client.New(client.Config{Server: server, Token: theToken}); !errors.Is(err, task.ErrInvalid) || !strings.Contains(err.Error(), "--insecure") {
 			t.Errorf("%s: %v", server, err)
 		}
+
 		for _, cfg := range []client.Config{{Server: server}, {Server: server, Token: theToken, Insecure: true}} {
 			if _, err := client.New(cfg); err != nil {
 				t.Errorf("%+v: %v", cfg, err)
@@ -231,10 +268,12 @@ func TestToken_GoesToNoProxyByHTTP(t *testing.T) {
 	proxy := serve(t, func(http.ResponseWriter, *http.Request) { proxied.Add(1) })
 	t.Setenv("HTTP_PROXY", proxy)
 	t.Setenv("http_proxy", proxy)
+
 	c, err := client.New(client.Config{Server: "http://nowhere.invalid:1", Token: theToken, Insecure: true, Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := read(c, t.Context()); err == nil || proxied.Load() > 0 {
 		t.Errorf("%v; %d calls by the proxy", err, proxied.Load())
 	}
@@ -246,10 +285,12 @@ func TestToken_IsNotSentWhereARedirectLeads(t *testing.T) {
 	server := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, to+r.URL.Path, http.StatusTemporaryRedirect)
 	})
+
 	c, err := client.New(client.Config{Server: server, Token: theToken})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := read(c, t.Context()); err == nil || elsewhere.Load() > 0 {
 		t.Errorf("%v; %d calls elsewhere", err, elsewhere.Load())
 	}

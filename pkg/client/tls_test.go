@@ -25,11 +25,14 @@ func TestClient_SaysWhatIsWrongWithTLS(t *testing.T) {
 		if err == nil {
 			err = pair.Write(dir, name)
 		}
+
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		return ca
 	}
+
 	files := func(name, ca string) certs.Files {
 		f := certs.Files{CA: dir + "/" + ca + ".pem"}
 		if name != "" {
@@ -37,6 +40,7 @@ func TestClient_SaysWhatIsWrongWithTLS(t *testing.T) {
 		}
 		return f
 	}
+
 	source := func(f certs.Files) *certs.Source {
 		s, err := certs.Open(f)
 		if err != nil {
@@ -44,6 +48,7 @@ func TestClient_SaysWhatIsWrongWithTLS(t *testing.T) {
 		}
 		return s
 	}
+
 	ours, theirs := authority("ours"), authority("theirs")
 	loopback := []net.IP{net.IPv4(127, 0, 0, 1)}
 	for _, c := range []struct {
@@ -60,20 +65,25 @@ func TestClient_SaysWhatIsWrongWithTLS(t *testing.T) {
 		if err == nil {
 			err = p.Write(dir, c.Name)
 		}
+
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	serve := func(name string, auth certs.ClientAuth) string {
 		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
 		s.Config.ErrorLog = log.New(io.Discard, "", 0)
 		s.Listener = tls.NewListener(s.Listener, source(files(name, "ours")).Server(auth))
 		s.Start()
 		t.Cleanup(s.Close)
+
 		return "https://" + s.Listener.Addr().String()
 	}
+
 	plain := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(plain.Close)
+
 	for _, c := range []struct {
 		server string
 		files  certs.Files
@@ -92,18 +102,23 @@ func TestClient_SaysWhatIsWrongWithTLS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		var e *client.Error
+
 		if err = cl.Tasks.Delete(t.Context(), "default", "x", 0); strings.HasPrefix(c.server, "http://") {
 			_, err = cl.Tasks.Get(t.Context(), "default", "x") // Go's servers know no other method when they speak TLS
 		}
+
 		if !errors.As(err, &e) || e.Code != client.CodeTLS || !strings.Contains(e.Message, c.said) || !strings.Contains(e.Hint, c.hint) || errors.Is(err, task.ErrUnknown) {
 			t.Errorf("%s: %#v", c.said, err)
 		}
 	}
+
 	cl, err := client.New(client.Config{Server: serve("node", certs.Require), TLS: source(files("node", "ours")).Client()})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := cl.Tasks.Delete(t.Context(), "default", "x", 0); err != nil {
 		t.Errorf("the right certificates: %v", err)
 	}

@@ -110,9 +110,11 @@ func TestResolve_RefusesAPathOfAnotherUser(t *testing.T) {
 	if _, err := filetrust.Resolve(top+"/a", 0); err == nil || !strings.Contains(err.Error(), "belongs to user 65534") {
 		t.Errorf("got %v", err)
 	}
+
 	if _, err := filetrust.Resolve(top+"/a", 65534); err != nil {
 		t.Errorf("the owner's own directory: %v", err)
 	}
+
 	if _, err := filetrust.Resolve("a", 0); err == nil {
 		t.Error("a relative path was accepted")
 	}
@@ -142,6 +144,7 @@ func TestReadSecret_RefusesWhatOthersMade(t *testing.T) {
 		}, " "},
 	} {
 		_ = os.Remove(path)
+
 		if err := c.make(); err != nil {
 			t.Fatal(err)
 		}

@@ -44,7 +44,9 @@ func BenchmarkBatcherMix(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	defer s.Close()
+
 	reg := prometheus.NewRegistry()
 	batcher := kv.NewBatcher(s.Client(), kv.BatcherConfig{Registerer: reg})
 	ctx, cancel := context.WithCancel(b.Context())
@@ -52,17 +54,20 @@ func BenchmarkBatcherMix(b *testing.B) {
 	run.Go(func() { _ = batcher.Run(ctx) })
 	defer run.Wait()
 	defer cancel()
+
 	value := strings.Repeat("v", 250)
 	var left, deep atomic.Int64
 	left.Store(int64(b.N))
 	b.ReportAllocs()
 	b.ResetTimer()
 	spent := cpuTime()
+
 	for caller := range 256 + 32 {
 		ops := 2
 		if caller >= 256 {
 			ops = 120
 		}
+
 		callers.Go(func() {
 			for left.Load() > 0 {
 				var txn kv.Txn
@@ -71,10 +76,12 @@ func BenchmarkBatcherMix(b *testing.B) {
 					txn.If = append(txn.If, clientv3.Compare(clientv3.ModRevision(key), "=", 0))
 					txn.Then, txn.Else = append(txn.Then, clientv3.OpPut(key, value)), append(txn.Else, clientv3.OpDelete(key))
 				}
+
 				if _, err := batcher.Commit(b.Context(), txn); err != nil {
 					b.Error(err)
 					return
 				}
+
 				if ops == 2 {
 					left.Add(-1)
 				} else {
@@ -83,6 +90,7 @@ func BenchmarkBatcherMix(b *testing.B) {
 			}
 		})
 	}
+
 	callers.Wait()
 	all := float64(b.N)*2 + float64(deep.Load())*120
 	b.ReportMetric((cpuTime()-spent).Seconds()*1e6/all, "cpu-us/op")
@@ -97,7 +105,9 @@ func benchmarkFires(b *testing.B, via string, batched bool, cfg kv.BatcherConfig
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	defer s.Close()
+
 	c := s.Client()
 	if via == "grpc" {
 		if c, err = kv.Dial(b.Context(), kv.Config{Endpoints: []string{s.Endpoint()}}); err != nil {
@@ -105,6 +115,7 @@ func benchmarkFires(b *testing.B, via string, batched bool, cfg kv.BatcherConfig
 		}
 		defer c.Close()
 	}
+
 	reg := prometheus.NewRegistry()
 	commits := kv.Direct(c)
 	if batched {
@@ -115,8 +126,10 @@ func benchmarkFires(b *testing.B, via string, batched bool, cfg kv.BatcherConfig
 		ended.Go(func() { _ = batcher.Run(ctx) })
 		defer ended.Wait()
 		defer cancel()
+
 		commits = batcher
 	}
+
 	value := strings.Repeat("v", 250)
 	var left atomic.Int64
 	left.Store(int64(b.N))
@@ -124,6 +137,7 @@ func benchmarkFires(b *testing.B, via string, batched bool, cfg kv.BatcherConfig
 	b.ReportAllocs()
 	b.ResetTimer()
 	spent := cpuTime()
+
 	for caller := range 256 {
 		callers.Go(func() {
 			state := fmt.Sprintf("/carillon/shards/%04d/watermark", caller)
@@ -138,15 +152,19 @@ func benchmarkFires(b *testing.B, via string, batched bool, cfg kv.BatcherConfig
 					b.Errorf("succeeded %v, %v", res.Succeeded, err)
 					return
 				}
+
 				rev = res.Revision
 			}
 		})
 	}
+
 	callers.Wait()
 	b.ReportMetric((cpuTime()-spent).Seconds()*1e6/float64(b.N), "cpu-us/txn")
+
 	if batched {
 		b.ReportMetric(float64(b.N)/counted(b, reg, "carillon_batch_requests_total"), "txn/request")
 	}
+
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "txn/s")
 }
 
@@ -164,11 +182,14 @@ func counted(t testing.TB, g prometheus.Gatherer, name string) float64 {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, f := range all {
 		if m := f.GetMetric(); f.GetName() == name && len(m) == 1 {
 			return m[0].GetCounter().GetValue() + m[0].GetGauge().GetValue() + float64(m[0].GetHistogram().GetSampleCount())
 		}
 	}
+
 	t.Fatalf("no metric %s", name)
+
 	return 0
 }

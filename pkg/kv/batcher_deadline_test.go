@@ -34,6 +34,7 @@ func (t slowTxn) Commit() (*clientv3.TxnResponse, error) {
 	if t.takes > 0 {
 		answer = time.After(t.takes)
 	}
+
 	select {
 	case <-answer:
 		return t.yesTxn.Commit()
@@ -49,36 +50,48 @@ func TestBatcher_DoesNotWaitLongForWhatItsCallersSettle(t *testing.T) {
 		var takes time.Duration
 		b := runBatcher(t, slow{takes: &takes}, kv.BatcherConfig{InFlight: 1})
 		defer b.stop()
+
 		commit := func(settled bool) (took time.Duration, err error) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
+
 			begun := time.Now()
 			txn := putting("a")
 			txn.ResolvedByCaller = settled
 			_, err = b.Commit(ctx, txn)
+
 			return time.Since(begun), err
 		}
+
 		for _, want := range []time.Duration{1500 * time.Millisecond, 3 * time.Second, 5 * time.Second, 5 * time.Second} {
 			if took, err := commit(true); took != want || !errors.Is(err, context.DeadlineExceeded) || !kv.Unknown(err) {
 				t.Errorf("no answer: %v after %s, want an unknown outcome after %s", err, took, want)
 			}
 		}
+
 		takes = 2 * time.Second
+
 		for range 3 { // thrice the time that the last answer took: none is cut off
 			if took, err := commit(true); took != takes || err != nil {
 				t.Errorf("a slow answer: %v after %s", err, took)
 			}
 		}
+
 		takes = time.Millisecond
+
 		if _, err := commit(true); err != nil {
 			t.Error(err)
 		}
+
 		takes = 0
+
 		if took, _ := commit(true); took != 1500*time.Millisecond {
 			t.Errorf("after a fast answer the next one is waited for %s", took)
 		}
+
 		// Others rely on the answer: only their own context cuts it short.
 		takes = 2 * time.Minute
+
 		if took, err := commit(false); took != time.Minute || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("what nobody settles: %v after %s", err, took)
 		}

@@ -33,9 +33,11 @@ func anyCmps(t *rapid.T) []clientv3.Cmp {
 		if rapid.Bool().Draw(t, "of revisions") {
 			c = clientv3.Compare(clientv3.ModRevision(anyKey(t)), ">", int64(1)<<62)
 		}
+
 		if rapid.IntRange(0, 7).Draw(t, "range") == 0 {
 			c = c.WithRange(anyKey(t))
 		}
+
 		return c
 	}), 0, 2).Draw(t, "cmps")
 }
@@ -43,6 +45,7 @@ func anyCmps(t *rapid.T) []clientv3.Cmp {
 func anyOps(t *rapid.T, deep int) []clientv3.Op {
 	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) clientv3.Op {
 		key := anyKey(t)
+
 		switch rapid.IntRange(0, 9).Draw(t, "op") {
 		case 0, 1, 2:
 			return clientv3.OpPut(key, rapid.StringN(0, 300, 300).Draw(t, "value"), clientv3.WithLease(1<<62), clientv3.WithPrevKV())
@@ -61,6 +64,7 @@ func anyOps(t *rapid.T, deep int) []clientv3.Op {
 				return clientv3.OpTxn(n.If, n.Then, n.Else)
 			}
 		}
+
 		return clientv3.OpGet(key)
 	}), 0, 3).Draw(t, "ops")
 }
@@ -71,6 +75,7 @@ func measured(t *rapid.T, txn Txn) *ticket {
 	if err := k.measure(txn); err != nil {
 		t.Fatal(err)
 	}
+
 	return k
 }
 
@@ -86,12 +91,16 @@ func conflict(a, b *ticket) bool {
 				all = append(all, part{k.key, append(slices.Clone(k.key), 0), k.writes})
 			}
 		}
+
 		for _, s := range t.spans {
 			all = append(all, part{s.start, s.end, s.writes})
 		}
+
 		return all
 	}
+
 	before := func(a, end []byte) bool { return end == nil || bytes.Compare(a, end) < 0 }
+
 	for _, x := range parts(a) {
 		for _, y := range parts(b) {
 			if (x.writes || y.writes) && before(x.start, y.end) && before(y.start, x.end) {
@@ -99,6 +108,7 @@ func conflict(a, b *ticket) bool {
 			}
 		}
 	}
+
 	return false
 }
 
@@ -116,11 +126,13 @@ func TestTurns_AreOfThoseThatConflictWithNoneBefore(t *testing.T) {
 				if len(live) == 0 {
 					t.Skip("nobody is there")
 				}
+
 				i := rapid.IntRange(0, len(live)-1).Draw(t, "who")
 				k := live[i]
 				if live = slices.Delete(live, i, i+1); k.before == 0 {
 					u.ready.remove(k)
 				}
+
 				k.state = withdrawn
 				u.leave(k)
 			},
@@ -131,12 +143,15 @@ func TestTurns_AreOfThoseThatConflictWithNoneBefore(t *testing.T) {
 						want = append(want, k.seq)
 					}
 				}
+
 				for k := u.ready.first; k != nil; k = k.next {
 					got = append(got, k.seq)
 				}
+
 				if !slices.Equal(want, got) {
 					t.Fatalf("ready are %v, want %v", got, want)
 				}
+
 				if len(live) == 0 && (len(u.locks) > 0 || len(u.spans.list) > 0 || u.ready.last != nil) {
 					t.Fatalf("%d locks and %d ranges are left", len(u.locks), len(u.spans.list))
 				}
@@ -153,14 +168,19 @@ func TestTurns_KeysOfOneHashAreNotLost(t *testing.T) {
 		if err := k.measure(txn); err != nil {
 			t.Fatal(err)
 		}
+
 		for i := range k.keys {
 			k.keys[i].hash = hash
 		}
+
 		u.enter(k)
+
 		return k
 	}
+
 	enter(Txn{Then: []clientv3.Op{clientv3.OpGet("a")}}, 1)
 	enter(Txn{Then: []clientv3.Op{clientv3.OpGet("z/1")}}, 1)
+
 	if k := enter(Txn{Then: []clientv3.Op{clientv3.OpDelete("z/", clientv3.WithPrefix())}}, 2); k.before != 1 {
 		t.Errorf("a range waits for %d, want 1", k.before)
 	}
@@ -188,9 +208,11 @@ func TestFootprint_IsNoSmallerThanTheRequest(t *testing.T) {
 			bytes += measured(t, txn).bytes
 			nested = append(nested, clientv3.OpTxn(txn.If, txn.Then, txn.Else))
 		}
+
 		if _, err := etcd.Txn(context.Background()).Then(nested...).Commit(); err != nil {
 			t.Fatal(err)
 		}
+
 		if size := proto.Size(c.txn); size > bytes {
 			t.Fatalf("a request of %d bytes was taken for one of %d", size, bytes)
 		}
@@ -207,9 +229,11 @@ func TestBatcher_FillsWithinItsLimitsTheOldestFirst(t *testing.T) {
 				value := make([]byte, rapid.IntRange(0, 1000).Draw(t, "bytes"))
 				txn.Then = append(txn.Then, clientv3.OpPut(fmt.Sprint(i, "/", j), string(value)))
 			}
+
 			b.room <- struct{}{}
 			b.turns.enter(measured(t, txn))
 		}
+
 		sent := 0
 		for b.turns.ready.first != nil {
 			oldest := b.turns.ready.first
@@ -218,13 +242,16 @@ func TestBatcher_FillsWithinItsLimitsTheOldestFirst(t *testing.T) {
 			for _, k := range pack {
 				depth, bytes = max(depth, k.depth), bytes+k.bytes
 			}
+
 			if sent += len(pack); pack[0] != oldest {
 				t.Fatal("the oldest was passed over")
 			}
+
 			if len(pack) > 1 && (len(pack) > b.cfg.MaxSiblings || len(pack)+depth > b.cfg.MaxOps || bytes > b.cfg.MaxBytes) {
 				t.Fatalf("%d transactions of up to %d operations in %d bytes", len(pack), depth, bytes)
 			}
 		}
+
 		if sent != n || len(b.room) != 0 {
 			t.Fatalf("%d of %d packed", sent, n)
 		}
@@ -243,6 +270,7 @@ func (moody) Txn(_ context.Context, r *pb.TxnRequest, _ ...grpc.CallOption) (*pb
 	case 2:
 		time.Sleep(time.Millisecond)
 	}
+
 	resp := &pb.TxnResponse{Header: &pb.ResponseHeader{}, Succeeded: true}
 	for _, op := range r.Success {
 		if n := op.GetRequestTxn(); n != nil {
@@ -252,6 +280,7 @@ func (moody) Txn(_ context.Context, r *pb.TxnRequest, _ ...grpc.CallOption) (*pb
 			resp.Responses = append(resp.Responses, &pb.ResponseOp{Response: &pb.ResponseOp_ResponseTxn{ResponseTxn: &pb.TxnResponse{}}})
 		}
 	}
+
 	return resp, nil
 }
 
@@ -261,6 +290,7 @@ func TestBatcher_StressLeavesNothingBehind(t *testing.T) {
 	var run, callers sync.WaitGroup
 	run.Go(func() { _ = b.Run(ctx) })
 	load := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Txn { return anyTxn(t, 1) }), 50, 50)
+
 	for i := range 64 {
 		txns := load.Example(i)
 		callers.Go(func() {
@@ -271,9 +301,11 @@ func TestBatcher_StressLeavesNothingBehind(t *testing.T) {
 			}
 		})
 	}
+
 	callers.Wait()
 	cancel()
 	run.Wait()
+
 	if u := &b.turns; len(b.room) > 0 || len(u.locks) > 0 || len(u.spans.list) > 0 || u.ready.first != nil {
 		t.Errorf("%d wait, %d locks, %d ranges", len(b.room), len(u.locks), len(u.spans.list))
 	}
@@ -298,15 +330,18 @@ func BenchmarkTurns(b *testing.B) {
 				if i < ranges {
 					txn = Txn{Then: []clientv3.Op{clientv3.OpDelete(fmt.Sprintf("/carillon/shards/%04d/history/", i), clientv3.WithPrefix())}}
 				}
+
 				live[i] = newTicket().(*ticket)
 				live[i].txn = txn
 			}
+
 			for i := 0; b.Loop(); i++ {
 				k := live[i%len(live)]
 				if k.seq > 0 {
 					u.ready.remove(k)
 					u.leave(k)
 				}
+
 				k.footprint.reset()
 				_ = k.measure(k.txn)
 				u.enter(k)

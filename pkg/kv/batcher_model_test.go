@@ -27,6 +27,7 @@ func (m model) explain(calls []call) error {
 	for i := range calls {
 		calls[i].wrote = wrote(calls[i].res.Responses)
 	}
+
 	// Of those with one revision, some share the request that made it; what writes nothing goes after what does, since
 	// it either conflicts with none of them, or was a request of its own.
 	slices.SortFunc(calls, func(a, b call) int {
@@ -36,18 +37,23 @@ func (m model) explain(calls []call) error {
 		if a.wrote {
 			return -1
 		}
+
 		return 1
 	})
+
 	latest := int64(0) // begin of those so far
 	for i, c := range calls {
 		if c.ended < latest {
 			return fmt.Errorf("call %d at revision %d ended before one began that took place before it", i, c.res.Revision)
 		}
+
 		latest = max(latest, c.begun)
+
 		if got, want := show(c.res.Succeeded, c.res.Responses), m.txn(c.txn, c.res.Revision); got != want {
 			return fmt.Errorf("call %d at revision %d was answered with\n%s\nand one by one it is\n%s", i, c.res.Revision, got, want)
 		}
 	}
+
 	return nil
 }
 
@@ -79,9 +85,11 @@ func (m model) holds(cmps []clientv3.Cmp) bool {
 			}
 			found = []string{""} // all its numbers are 0
 		}
+
 		for _, k := range found {
 			e := m[k]
 			var order int
+
 			switch p.Target {
 			case etcdserverpb.Compare_VALUE:
 				order = cmp.Compare(e.value, string(p.GetValue()))
@@ -92,6 +100,7 @@ func (m model) holds(cmps []clientv3.Cmp) bool {
 			case etcdserverpb.Compare_VERSION:
 				order = cmp.Compare(e.version, p.GetVersion())
 			}
+
 			if !map[etcdserverpb.Compare_CompareResult]bool{
 				etcdserverpb.Compare_EQUAL: order == 0, etcdserverpb.Compare_NOT_EQUAL: order != 0,
 				etcdserverpb.Compare_GREATER: order > 0, etcdserverpb.Compare_LESS: order < 0,
@@ -100,6 +109,7 @@ func (m model) holds(cmps []clientv3.Cmp) bool {
 			}
 		}
 	}
+
 	return true
 }
 
@@ -123,14 +133,17 @@ func (m model) plan(t kv.Txn) planned {
 	if p.succeeded {
 		p.ops = t.Then
 	}
+
 	for _, op := range p.ops {
 		n := planned{}
 		if op.IsTxn() {
 			cmps, then, els := op.Txn()
 			n = m.plan(kv.Txn{If: cmps, Then: then, Else: els})
 		}
+
 		p.nested = append(p.nested, n)
 	}
+
 	return p
 }
 
@@ -144,6 +157,7 @@ func (m model) execute(p planned, rev int64) string {
 	out := fmt.Sprint(p.succeeded)
 	for i, op := range p.ops {
 		found := m.in(op.KeyBytes(), op.RangeBytes())
+
 		switch {
 		case op.IsTxn():
 			out += " {" + m.execute(p.nested[i], rev) + "}"
@@ -163,10 +177,12 @@ func (m model) execute(p planned, rev int64) string {
 			if e.version == 0 {
 				e.create = rev
 			}
+
 			e.value, e.mod, e.version = string(op.ValueBytes()), rev, e.version+1
 			m[string(op.KeyBytes())] = e
 		}
 	}
+
 	return out
 }
 
@@ -187,6 +203,7 @@ func show(succeeded bool, responses []*etcdserverpb.ResponseOp) string {
 			out += " put"
 		}
 	}
+
 	return out
 }
 

@@ -23,13 +23,16 @@ func randomTxn(t *rapid.T, nested int) kv.Txn {
 	key := func() string {
 		return rapid.SampledFrom([]string{"p/a", "p/b", "p/c", "q/a", "q/b", "r"}).Draw(t, "key")
 	}
+
 	limits := func() clientv3.OpOption {
 		return rapid.SampledFrom([]clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithRange("q/b"), clientv3.WithFromKey()}).Draw(t, "range")
 	}
+
 	var txn kv.Txn
 	for range rapid.IntRange(0, 2).Draw(t, "cmps") {
 		relation := rapid.SampledFrom([]string{"=", ">", "<", "!="}).Draw(t, "relation")
 		var c clientv3.Cmp
+
 		switch rapid.IntRange(0, 4).Draw(t, "cmp") {
 		case 0:
 			c = clientv3.Compare(clientv3.Value(key()), relation, rapid.SampledFrom([]string{"x", "y"}).Draw(t, "value"))
@@ -42,8 +45,10 @@ func randomTxn(t *rapid.T, nested int) kv.Txn {
 		case 4:
 			c = clientv3.Compare(clientv3.Version("p/"), relation, rapid.Int64Range(0, 3).Draw(t, "version")).WithPrefix()
 		}
+
 		txn.If = append(txn.If, c)
 	}
+
 	ops := func() (ops []clientv3.Op) {
 		for range rapid.IntRange(0, 2).Draw(t, "ops") {
 			switch rapid.IntRange(0, 8).Draw(t, "op") {
@@ -64,9 +69,12 @@ func randomTxn(t *rapid.T, nested int) kv.Txn {
 				}
 			}
 		}
+
 		return ops
 	}
+
 	txn.Then, txn.Else = ops(), ops()
+
 	return txn
 }
 
@@ -83,28 +91,35 @@ func TestBatcher_AnswersAreThoseOfOneByOne(t *testing.T) {
 		if _, err := c.Delete(t.Context(), "", clientv3.WithPrefix()); err != nil {
 			rt.Fatal(err)
 		}
+
 		load := make([][]kv.Txn, 12)
 		for i := range load {
 			load[i] = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) kv.Txn { return randomTxn(t, 1) }), 1, 12).Draw(rt, "caller")
 		}
+
 		b := runBatcher(t, c, kv.BatcherConfig{InFlight: rapid.IntRange(1, 4).Draw(rt, "in flight")})
 		defer b.stop()
+
 		answered, refused := runCalls(rt, b, load)
 		m := model{}
 		if err := m.explain(answered); err != nil {
 			rt.Fatal(err)
 		}
+
 		resp, err := c.Get(t.Context(), "", clientv3.WithPrefix())
 		if err != nil {
 			rt.Fatal(err)
 		}
+
 		held := model{}
 		for _, e := range resp.Kvs {
 			held[string(e.Key)] = entryOf(e)
 		}
+
 		if !maps.Equal(held, m) {
 			rt.Fatalf("etcd holds %v, and one by one it is %v", held, m)
 		}
+
 		for _, txn := range refused {
 			if _, err := kv.Direct(c).Commit(t.Context(), txn); err == nil || kv.Unknown(err) {
 				rt.Fatalf("a transaction was refused that etcd takes when it is alone: %v", err)
@@ -118,6 +133,7 @@ func runCalls(t *rapid.T, c kv.Committer, load [][]kv.Txn) (answered []call, ref
 	var clock atomic.Int64
 	var mu sync.Mutex
 	var callers sync.WaitGroup
+
 	for _, txns := range load {
 		callers.Go(func() {
 			for _, txn := range txns {
@@ -138,7 +154,9 @@ func runCalls(t *rapid.T, c kv.Committer, load [][]kv.Txn) (answered []call, ref
 			}
 		})
 	}
+
 	callers.Wait()
+
 	return answered, refused
 }
 
@@ -152,6 +170,7 @@ func TestBatcher_OneByOneCatchesConflictsInOneRequest(t *testing.T) {
 			Else: []clientv3.Op{clientv3.OpGet("taken")},
 		}
 	}
+
 	both := []kv.Txn{take("taken"), take("b")}
 	res, err := kv.Direct(c).Commit(t.Context(), kv.Txn{Then: []clientv3.Op{
 		clientv3.OpTxn(both[0].If, both[0].Then, both[0].Else), clientv3.OpTxn(both[1].If, both[1].Then, both[1].Else),
@@ -159,11 +178,13 @@ func TestBatcher_OneByOneCatchesConflictsInOneRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var calls []call
 	for i, r := range res.Responses {
 		n := r.GetResponseTxn()
 		calls = append(calls, call{txn: both[i], begun: 1, ended: 2, res: kv.Result{Succeeded: n.Succeeded, Revision: res.Revision, Responses: n.Responses}})
 	}
+
 	if err := (model{}).explain(calls); err == nil {
 		t.Error("one put the key that the other wanted absent, both succeeded, and that was explained")
 	}
@@ -175,9 +196,11 @@ func TestBatcher_PacksNothingThatEtcdRefuses(t *testing.T) {
 	b, w, _, release := heldBatcher(t, c, kv.BatcherConfig{MaxSiblings: 128}, nil)
 	var all []<-chan answer
 	add := func(txn kv.Txn) { all = append(all, b.queue(t.Context(), txn)) }
+
 	for n := range 130 { // small ones, then ones of many operations, of which some nest
 		add(putting(numbered(n)))
 	}
+
 	for n := range 40 {
 		var txn kv.Txn
 		for i := range 1 + 37*n%120 {
@@ -186,28 +209,36 @@ func TestBatcher_PacksNothingThatEtcdRefuses(t *testing.T) {
 			if n%5 == 0 && i < 60 {
 				op = clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.Version(key), "=", 0)}, []clientv3.Op{op}, nil)
 			}
+
 			if n%5 != 0 || i < 60 {
 				txn.Then = append(txn.Then, op)
 			}
 		}
+
 		add(txn)
 	}
+
 	for n := range 60 { // large ones
 		add(kv.Txn{Then: []clientv3.Op{clientv3.OpPut(fmt.Sprint("large/", n), strings.Repeat("x", 7919*n%300_000))}})
 	}
+
 	release()
+
 	for i, a := range all {
 		if got := <-a; got.err != nil || !got.Succeeded {
 			t.Errorf("transaction %d: %v", i, got.err)
 		}
 	}
+
 	if n := b.count("halved_total"); n != 0 {
 		t.Errorf("%d requests were refused", n)
 	}
+
 	most := 0
 	for _, r := range w.requests() {
 		most = max(most, siblings(r))
 	}
+
 	if most != 127 || len(w.requests()) > 60 {
 		t.Errorf("%d requests, the largest of %d transactions; 127 fit", len(w.requests()), most)
 	}
@@ -218,6 +249,7 @@ func TestBatcher_PacksNothingThatEtcdRefuses(t *testing.T) {
 func TestBatcher_PacksLargeAmongSmall(t *testing.T) {
 	c := kvtest.Memory(t)
 	b, w, _, release := heldBatcher(t, c, kv.BatcherConfig{}, nil)
+
 	var all []<-chan answer
 	for n := range 200 {
 		txn := putting(numbered(n))
@@ -228,14 +260,18 @@ func TestBatcher_PacksLargeAmongSmall(t *testing.T) {
 				txn.Then = append(txn.Then, clientv3.OpPut(key, "v"))
 			}
 		}
+
 		all = append(all, b.queue(t.Context(), txn))
 	}
+
 	release()
+
 	for i, a := range all {
 		if got := within(t, time.Minute, "an answer", a); got.err != nil || !got.Succeeded {
 			t.Errorf("transaction %d: %v", i, got.err)
 		}
 	}
+
 	// Five at best: eight large ones in each of three, 96 small ones in each of two. Strictly in turn it would be 25.
 	if n := len(w.requests()) - 1; n > 10 || b.count("halved_total") > 0 {
 		t.Errorf("%d requests, %d halved", n, b.count("halved_total"))

@@ -46,11 +46,13 @@ func (t *wireTxn) Commit() (*clientv3.TxnResponse, error) {
 	n := len(t.w.sent)
 	t.w.sent = append(t.w.sent, clientv3.OpTxn(t.cmps, t.then, t.els))
 	t.w.mu.Unlock()
+
 	if t.w.before != nil {
 		if err := t.w.before(n); err != nil {
 			return nil, err
 		}
 	}
+
 	return t.Txn.If(t.cmps...).Then(t.then...).Else(t.els...).Commit()
 }
 
@@ -91,8 +93,10 @@ func runBatcher(t *testing.T, c clientv3.KV, cfg kv.BatcherConfig) *batcher {
 			t.Error(err)
 		}
 	})
+
 	b.stop = func() { cancel(); run.Wait() }
 	t.Cleanup(b.stop)
+
 	return b
 }
 
@@ -114,6 +118,7 @@ func (b *batcher) commit(ctx context.Context, t kv.Txn) <-chan answer {
 		r, err := b.Commit(ctx, t)
 		c <- answer{r, err}
 	}()
+
 	return c
 }
 
@@ -123,6 +128,7 @@ func (b *batcher) queue(ctx context.Context, t kv.Txn) <-chan answer {
 	waiting, entered := b.count("queue"), b.Entered()
 	c := b.commit(ctx, t)
 	eventually(b.t, "a transaction in the queue", func() bool { return b.count("queue") > waiting && b.Entered() > entered })
+
 	return c
 }
 
@@ -138,14 +144,17 @@ func heldBatcher(t *testing.T, c clientv3.KV, cfg kv.BatcherConfig, rest func(n 
 		case rest != nil:
 			return rest(n)
 		}
+
 		return nil
 	}}
+
 	release = sync.OnceFunc(func() { close(hold) })
 	cfg.InFlight = 1
 	b = runBatcher(t, w, cfg)
 	t.Cleanup(release)
 	first = b.commit(t.Context(), putting("first"))
 	eventually(t, "the first request under way", func() bool { return len(w.requests()) == 1 })
+
 	return b, w, first, release
 }
 

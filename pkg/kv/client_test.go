@@ -29,9 +29,11 @@ func deaf(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+
 		var conns []net.Conn
 		for {
 			c, err := l.Accept()
@@ -40,11 +42,14 @@ func deaf(t *testing.T) string {
 			}
 			conns = append(conns, c)
 		}
+
 		for _, c := range conns {
 			_ = c.Close()
 		}
 	}()
+
 	t.Cleanup(func() { _ = l.Close(); <-done })
+
 	return "unix://" + l.Addr().String()
 }
 
@@ -53,7 +58,9 @@ func TestClient_EveryCallEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer c.Close()
+
 	ctx := t.Context()
 	for name, call := range map[string]func() error{
 		"put":       func() error { _, err := c.Put(ctx, "k", "v"); return err },
@@ -73,13 +80,16 @@ func TestClient_EveryCallEnds(t *testing.T) {
 		for range 3 { // a machine that stands still for seconds does not do so each time
 			got, began := make(chan error, 1), time.Now()
 			go func() { got <- call() }()
+
 			if err := within(t, time.Minute, name, got); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%s: %v, want a deadline", name, err)
 			}
+
 			if took = time.Since(began); took < 4*time.Second {
 				break
 			}
 		}
+
 		if took >= 4*time.Second {
 			t.Errorf("%s ended after %s, as if it had the deadline that clients have by default", name, took)
 		}
@@ -90,11 +100,13 @@ func drain(ch clientv3.GetStreamChan, err error) error {
 	if err != nil {
 		return err
 	}
+
 	for r := range ch {
 		if err := r.Err(); err != nil {
 			return err
 		}
 	}
+
 	return context.DeadlineExceeded // ended without its error, which nobody waited for
 }
 
@@ -103,11 +115,15 @@ func TestClient_CallersSoonerDeadlineHolds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer c.Close()
+
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
+
 	got := make(chan error, 1)
 	go func() { _, err := c.Txn(ctx).Then(clientv3.OpPut("k", "v")).Commit(); got <- err }()
+
 	if err := within(t, time.Minute, "txn", got); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatal(err)
 	}
@@ -135,10 +151,12 @@ func TestClient_RepeatsReadsAndNeverWrites(t *testing.T) {
 	f := &flaky{fails: 2}
 	raw := clientv3.NewCtxClient(t.Context())
 	raw.KV = f
+
 	c := kv.Wrap(raw, 0)
 	if _, err := c.Get(t.Context(), "k"); err != nil || f.gets != 3 {
 		t.Errorf("get: %v after %d calls", err, f.gets)
 	}
+
 	if _, err := c.Put(t.Context(), "k", "v"); !errors.Is(err, rpctypes.ErrLeaderChanged) || f.puts != 1 {
 		t.Errorf("put: %v after %d calls", err, f.puts)
 	}
@@ -150,12 +168,15 @@ func TestClient_ReadsThroughARestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer c.Close()
+
 	put(t, c, "k", "v")
 	s.Stop()
 	got := make(chan error, 1)
 	go func() { _, err := c.Get(t.Context(), "k"); got <- err }()
 	s.Restart()
+
 	if err := within(t, time.Minute, "get", got); err != nil {
 		t.Fatal(err)
 	}
@@ -187,18 +208,23 @@ func TestDial_LogsIn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	c, err := kv.Dial(t.Context(), kv.Config{Endpoints: []string{s.Endpoint()}, Username: "root", Password: "secret"})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer c.Close()
+
 	commit := func() error {
 		_, err := kv.Direct(c).Commit(t.Context(), kv.Txn{Then: []clientv3.Op{clientv3.OpPut("k", "v")}})
 		return err
 	}
+
 	if err := commit(); err != nil {
 		t.Fatal(err)
 	}
+
 	s.Restart() // the server forgets its tokens
 	eventually(t, "a commit with a new token", func() bool {
 		err := commit()
@@ -207,14 +233,18 @@ func TestDial_LogsIn(t *testing.T) {
 		}
 		return err == nil
 	})
+
 	if _, err := admin.Put(t.Context(), "k", "v"); err == nil || kv.Unknown(err) {
 		t.Errorf("without a log-in: %v, want a definite error", err)
 	}
+
 	wrong, err := kv.Dial(t.Context(), kv.Config{Endpoints: []string{s.Endpoint()}, Username: "root", Password: "wrong", CallTimeout: 1500 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer wrong.Close()
+
 	err = refusal(func() error { _, err := wrong.Get(t.Context(), "k"); return err })
 	if !errors.Is(err, kv.ErrLogin) || kv.Unknown(err) {
 		t.Errorf("a wrong password: %v", err)
@@ -237,11 +267,13 @@ func serveVersion(t *testing.T, version string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	g := grpc.NewServer()
 	pb.RegisterMaintenanceServer(g, old{version: version})
 	done := make(chan struct{})
 	go func() { defer close(done); _ = g.Serve(l) }()
 	t.Cleanup(func() { g.Stop(); <-done })
+
 	return "unix://" + l.Addr().String()
 }
 
@@ -252,23 +284,30 @@ func TestCheckVersion_AsksEveryEndpoint(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		defer c.Close()
+
 		ctx, cancel := context.WithTimeout(t.Context(), within)
 		defer cancel()
+
 		return kv.CheckVersion(ctx, c)
 	}
+
 	err := check(time.Minute, good, bad)
 	if err == nil {
 		t.Fatal("an old member was accepted")
 	}
+
 	for _, part := range []string{bad, "3.6.13", "3.6.14", "3.7.1"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q does not name %s", err, part)
 		}
 	}
+
 	if err := check(3*time.Second, good, away); err != nil {
 		t.Errorf("one of two is away: %v", err)
 	}
+
 	if err := check(500*time.Millisecond, away); err == nil {
 		t.Error("nobody answered, and that was accepted")
 	}
@@ -301,15 +340,18 @@ func TestClient_SendsAWriteOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		r, g := &refusing{code: code}, grpc.NewServer()
 		pb.RegisterKVServer(g, r)
 		done := make(chan struct{})
 		go func() { defer close(done); _ = g.Serve(l) }()
 		c := dial(t, "unix://"+l.Addr().String())
+
 		_, err = kv.Direct(c).Commit(t.Context(), kv.Txn{Then: []clientv3.Op{clientv3.OpPut("k", "v")}})
 		if !kv.Unknown(err) || r.txns.Load() != 1 {
 			t.Errorf("%s: %v after %d requests", code, err, r.txns.Load())
 		}
+
 		g.Stop()
 		<-done
 	}
@@ -322,6 +364,7 @@ func TestDial_TriesAgainSoonHoweverLongEtcdIsAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var attempts atomic.Int64
 	var accepting sync.WaitGroup
 	accepting.Go(func() {
@@ -330,23 +373,28 @@ func TestDial_TriesAgainSoonHoweverLongEtcdIsAway(t *testing.T) {
 			if err != nil {
 				return
 			}
+
 			attempts.Add(1)
 			_ = c.Close()
 		}
 	})
+
 	t.Cleanup(func() { _ = l.Close(); accepting.Wait() })
 	c, err := kv.Dial(t.Context(), kv.Config{Endpoints: []string{l.Addr().String()}})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { _ = c.Close() })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
+
 	for attempts.Load() < 7 && ctx.Err() == nil {
 		short, done := context.WithTimeout(ctx, 100*time.Millisecond)
 		_, _ = c.Get(short, "a") // somebody has to want the connection
 		done()
 	}
+
 	if n := attempts.Load(); n < 7 {
 		t.Errorf("%d attempts in 20 s", n)
 	}

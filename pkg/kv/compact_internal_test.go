@@ -11,19 +11,23 @@ func TestAges_KnowWhatIsOldEnough(t *testing.T) {
 	if got := a.old(at(0)); got != 0 {
 		t.Errorf("of nothing: %d", got)
 	}
+
 	for minute := range 60 {
 		a.note(at(minute), int64(100+minute))
 		want := int64(0) // nothing is known of what was there before
 		if minute >= 10 {
 			want = int64(100 + minute - 10)
 		}
+
 		if got := a.old(at(minute)); got != want {
 			t.Errorf("in minute %d: %d, want %d", minute, got, want)
 		}
+
 		if len(a.known) > 11 {
 			t.Fatalf("it remembers %d", len(a.known))
 		}
 	}
+
 	if got := (&ages{}).old(at(0)); got < 1<<62 {
 		t.Errorf("without an age: %d", got)
 	}

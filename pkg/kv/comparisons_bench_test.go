@@ -28,14 +28,17 @@ func BenchmarkRequest(b *testing.B) {
 			cmps = append(cmps, ModIs(fmt.Sprintf("/carillon/shards/%04d/tasks/default/backup-%d", i, j), 1))
 			puts = append(puts, clientv3.OpPut(fmt.Sprintf("/carillon/runs/node-1/%04d/default/backup-%d", i, j), "value"))
 		}
+
 		ops[i] = clientv3.OpTxn(cmps, puts, nil)
 	}
+
 	for how, c := range map[string]clientv3.KV{
 		"clientv3": clientv3.NewKVFromKVClient(unread{}, nil), "client": newRestoringKV(unread{}, nil),
 	} {
 		b.Run(how, func(b *testing.B) {
 			bound := boundKV{KV: c, bound: bound{defaultCallTimeout}}
 			b.ReportAllocs()
+
 			for b.Loop() {
 				if _, err := bound.Txn(b.Context()).Then(ops...).Commit(); err != nil {
 					b.Fatal(err)

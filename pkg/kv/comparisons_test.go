@@ -18,6 +18,7 @@ func TestTxn_EveryComparisonCounts(t *testing.T) {
 	nested := func(holds clientv3.Cmp, key string) clientv3.Op {
 		return clientv3.OpTxn([]clientv3.Cmp{yes, holds}, []clientv3.Op{put(key)}, []clientv3.Op{put("not-" + key)})
 	}
+
 	for how, c := range map[string]*kv.Client{"grpc": s.Client(), "in process": s.InProcess()} {
 		for what, x := range map[string]struct {
 			txn  kv.Txn
@@ -36,13 +37,16 @@ func TestTxn_EveryComparisonCounts(t *testing.T) {
 			if _, err := kv.Direct(c).Commit(t.Context(), x.txn); err != nil {
 				t.Fatalf("%s, %s: %v", how, what, err)
 			}
+
 			res, err := c.Get(t.Context(), "", clientv3.WithPrefix(), clientv3.WithKeysOnly())
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			if !sameKeys(res, x.want) {
 				t.Errorf("%s, %s: wrote %v, want %v", how, what, res.Kvs, x.want)
 			}
+
 			if _, err := c.Delete(t.Context(), "", clientv3.WithPrefix()); err != nil {
 				t.Fatal(err)
 			}
@@ -56,5 +60,6 @@ func sameKeys(res *clientv3.GetResponse, want []string) bool {
 			return false
 		}
 	}
+
 	return len(res.Kvs) == len(want)
 }

@@ -19,6 +19,7 @@ func TestFollow_CrowdLeavesAtOnce(t *testing.T) {
 	if testing.Short() {
 		t.Skip("thousands of watches: make test-cluster")
 	}
+
 	t.Parallel()
 	s := kvtest.StartServer(t)
 	for name, c := range map[string]*kv.Client{"inprocess": s.InProcess(), "grpc": s.Client()} {
@@ -31,6 +32,7 @@ func crowdLeaves(t *testing.T, c *kv.Client) {
 	prefix := func(i int) string { return fmt.Sprintf("%s/%03d/", t.Name(), i) }
 	busy, rest := context.WithCancel(t.Context())
 	var writers sync.WaitGroup
+
 	for range 4 {
 		writers.Go(func() {
 			for n := 0; busy.Err() == nil; n++ {
@@ -42,12 +44,15 @@ func crowdLeaves(t *testing.T, c *kv.Client) {
 			}
 		})
 	}
+
 	defer writers.Wait()
 	defer rest()
+
 	for range rounds {
 		ctx, cancel := context.WithCancel(t.Context())
 		heard := make(chan struct{}, crowd)
 		var follows sync.WaitGroup
+
 		for i := range crowd {
 			follows.Go(func() {
 				cfg := prefixed(prefix(i))
@@ -62,6 +67,7 @@ func crowdLeaves(t *testing.T, c *kv.Client) {
 				})
 			})
 		}
+
 		for range crowd {
 			select {
 			case <-heard:
@@ -69,9 +75,11 @@ func crowdLeaves(t *testing.T, c *kv.Client) {
 				t.Errorf("the watches are stuck")
 				cancel()
 				follows.Wait()
+
 				return
 			}
 		}
+
 		cancel()
 		follows.Wait()
 	}

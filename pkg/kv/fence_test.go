@@ -23,18 +23,22 @@ func TestFence(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		resp, err := c.Get(t.Context(), f.Key)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		var found *mvccpb.KeyValue
 		if len(resp.Kvs) > 0 {
 			found = resp.Kvs[0]
 		}
+
 		if res.Succeeded != want || f.Holds(found) != want {
 			t.Errorf("%s: %+v: etcd says %v, Holds %v, want %v", state, f, res.Succeeded, f.Holds(found), want)
 		}
 	}
+
 	zero, both := kv.Fence{Key: "k"}, kv.Fence{Key: "k", ModRevision: created, CreateRevision: created}
 
 	expect("created", mod, true)
@@ -44,15 +48,18 @@ func TestFence(t *testing.T) {
 	put(t, c, "k", "1")
 	expect("rewritten with the same value", mod, false)
 	expect("rewritten with the same value", create, true)
+
 	if _, err := c.Delete(t.Context(), "k"); err != nil {
 		t.Fatal(err)
 	}
+
 	expect("deleted", mod, false)
 	expect("deleted", create, false)
 	expect("deleted", zero, false)
 	put(t, c, "k", "1")
 	expect("created again", mod, false)
 	expect("created again", create, false)
+
 	if create.Holds(&mvccpb.KeyValue{Key: []byte("other"), CreateRevision: created}) {
 		t.Error("a fence holds for another key")
 	}

@@ -43,6 +43,7 @@ func (w *watcher) RequestProgress(ctx context.Context) error {
 func (w *watcher) closeAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	close(w.cut)
 	w.cut = make(chan struct{})
 }
@@ -58,6 +59,7 @@ func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 	w.mu.Lock()
 	cut := w.cut // before it is counted: who has seen it counted closes this one
 	w.mu.Unlock()
+
 	w.opened.Add(1)
 	in := w.Watcher.Watch(ctx, key, opts...)
 	out := make(chan clientv3.WatchResponse)
@@ -73,12 +75,15 @@ func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 				if !ok {
 					return
 				}
+
 				w.mu.Lock()
 				drop := w.swallow(key)
 				w.mu.Unlock()
+
 				if drop {
 					continue
 				}
+
 				select {
 				case out <- r:
 				case <-cut:
@@ -89,6 +94,7 @@ func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 			}
 		}
 	}()
+
 	return out
 }
 
@@ -104,14 +110,19 @@ func TestFollow_ListsThenWatches(t *testing.T) {
 	put(t, c, "q/a", "elsewhere")
 	f := follow(t, c, prefixed("p/"))
 	eventually(t, "the first list", func() bool { return f.revision() > rev })
+
 	if b := f.first(); !b.Reset || len(b.KVs) != 2 || b.Revision != rev+1 {
 		t.Errorf("the first batch is %+v", b)
 	}
+
 	put(t, c, "p/c", "3")
+
 	if _, err := c.Delete(t.Context(), "p/a"); err != nil {
 		t.Fatal(err)
 	}
+
 	eventually(t, "a put and a deletion", func() bool { return f.value("p/c") == "3" && f.value("p/a") == "" })
+
 	if n := f.resetCount(); n != 1 {
 		t.Errorf("%d resets", n)
 	}
@@ -125,6 +136,7 @@ func TestFollow_InProcess(t *testing.T) {
 	put(t, c, "q/a", "1")
 	put(t, c, "p/b", "2")
 	eventually(t, "the next put", func() bool { return f.value("p/b") == "2" })
+
 	if n := f.resetCount(); n != 1 {
 		t.Errorf("%d resets", n)
 	}
@@ -138,23 +150,28 @@ func TestFollow_ListsInPagesAtOneRevision(t *testing.T) {
 		for j := i; j < i+100; j++ {
 			ops = append(ops, clientv3.OpPut(fmt.Sprintf("p/%05d", j), "v"))
 		}
+
 		if _, err := kv.Direct(c).Commit(t.Context(), kv.Txn{Then: ops}); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	key, end := kv.Prefix("p/")
 	kvs, rev, err := kv.List(t.Context(), c, key, end, 0)
 	if err != nil || len(kvs) != keys {
 		t.Fatalf("%d keys, %v", len(kvs), err)
 	}
+
 	for i, e := range kvs {
 		if string(e.Key) != fmt.Sprintf("p/%05d", i) {
 			t.Fatalf("key %d is %s", i, e.Key)
 		}
 	}
+
 	if _, err := c.Delete(t.Context(), "p/", clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
+
 	if old, at, err := kv.List(t.Context(), c, key, end, rev); err != nil || len(old) != keys || at != rev {
 		t.Errorf("%d keys at %d, %v", len(old), at, err)
 	}
@@ -167,14 +184,18 @@ func TestFollow_BeginsAtARevision(t *testing.T) {
 	newest := put(t, c, "p/a", "2")
 	f := follow(t, c, cfg)
 	eventually(t, "the event after the list", func() bool { return f.value("p/a") == "2" })
+
 	if b := f.first(); b.Revision != cfg.Revision || string(b.KVs[0].Value) != "1" {
 		t.Errorf("the first batch is %+v", b)
 	}
+
 	if _, err := c.Compact(t.Context(), newest); err != nil {
 		t.Fatal(err)
 	}
+
 	g := follow(t, c, cfg)
 	eventually(t, "the newest list", func() bool { return g.revision() >= newest })
+
 	if b := g.first(); b.Revision != newest {
 		t.Errorf("after a compaction the first batch is %+v", b)
 	}
@@ -186,12 +207,15 @@ func TestFollow_CatchesUpWithMuch(t *testing.T) {
 	c := kvtest.Start(t)
 	cfg := prefixed("p/")
 	cfg.Revision = put(t, c, "p/a", "0")
+
 	const writes = 12
 	for i := range writes {
 		put(t, c, "p/a", fmt.Sprint(i, strings.Repeat("v", 1<<20)))
 	}
+
 	f := follow(t, c, cfg)
 	eventually(t, "the last of many", func() bool { return strings.HasPrefix(f.value("p/a"), fmt.Sprint(writes-1)) })
+
 	if n := f.resetCount(); n != 1 {
 		t.Errorf("%d resets", n)
 	}
@@ -203,6 +227,7 @@ func TestFollow_SingleKey(t *testing.T) {
 	f := follow(t, c, kv.FollowConfig{Key: "leader"})
 	put(t, c, "leader", "me")
 	eventually(t, "the key", func() bool { return f.value("leader") == "me" })
+
 	if f.value("leader/1") != "" {
 		t.Error("a single key reaches its neighbours")
 	}
@@ -216,9 +241,11 @@ func TestFollow_WatchesMoreThanItLists(t *testing.T) {
 	cfg.WatchKey, cfg.WatchEnd = kv.Prefix("p/")
 	f := follow(t, c, cfg)
 	eventually(t, "the list", func() bool { return f.value("p/queue/a") == "1" })
+
 	if f.value("p/history/a") != "" {
 		t.Error("the list reaches too far")
 	}
+
 	put(t, c, "p/history/b", "1")
 	eventually(t, "an event beside the list", func() bool { return f.value("p/history/b") == "1" })
 }
@@ -231,13 +258,16 @@ func TestFollow_SurvivesClosedWatch(t *testing.T) {
 	cfg.StallAfter, cfg.Logger = time.Minute, zap.New(core) // it is the closed watches that are counted
 	f := follow(t, c, cfg)
 	eventually(t, "the watch", func() bool { return w.opened.Load() == 1 && f.resetCount() == 1 })
+
 	for n := range 3 {
 		w.closeAll()
 		put(t, c, "p/a", fmt.Sprint(n))
 		eventually(t, "a new watch", func() bool { return int(w.opened.Load()) >= n+2 }) // a busy machine may need more than one
 		eventually(t, "the put", func() bool { return f.value("p/a") == fmt.Sprint(n) })
 	}
+
 	toldOnce(t, f, 3)
+
 	if lost, back := logs.FilterLevelExact(zap.WarnLevel).Len(), logs.FilterLevelExact(zap.InfoLevel).Len(); lost != 3 || back != 3 {
 		t.Errorf("%d losses and %d returns were logged for 3 closed watches", lost, back)
 	}
@@ -261,6 +291,7 @@ func TestFollow_SurvivesStalledWatch(t *testing.T) {
 	w.stall("")
 	put(t, c, "p/a", "3")
 	eventually(t, "a put after the stall", func() bool { return f.value("p/a") == "3" })
+
 	if n := g.resetCount(); n != 1 {
 		t.Errorf("the neighbour, which did not stall, was listed %d times", n)
 	}
@@ -271,6 +302,7 @@ func TestFollow_BelievesEventsNotTheirHeader(t *testing.T) {
 	c := kvtest.Memory(t)
 	c.Watcher = boastful{c.Watcher}
 	f := follow(t, c, prefixed("p/"))
+
 	for i := range 5 {
 		rev := put(t, c, "p/a", fmt.Sprint(i))
 		eventually(t, "the put", func() bool { return f.value("p/a") == fmt.Sprint(i) })
@@ -291,6 +323,7 @@ func (b boastful) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 			if len(r.Events) > 0 {
 				r.Header.Revision += 1000
 			}
+
 			select {
 			case out <- r:
 			case <-ctx.Done():
@@ -298,6 +331,7 @@ func (b boastful) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 			}
 		}
 	}()
+
 	return out
 }
 
@@ -318,6 +352,7 @@ func TestFollow_SurvivesFrozenConnection(t *testing.T) {
 	eventually(t, "what happened meanwhile", func() bool { return f.value("p/a") == "2" })
 	put(t, s.Client(), "p/a", "3")
 	eventually(t, "what happens now", func() bool { return f.value("p/a") == "3" })
+
 	if got := f.told("p/a"); len(got) < 2 || f.resetCount() != 1 {
 		t.Errorf("events told of %v after %d lists", got, f.resetCount())
 	}
@@ -334,19 +369,25 @@ func TestFollow_SurvivesCompaction(t *testing.T) {
 	put(t, s.Client(), "p/gone", "1")
 	eventually(t, "the put", func() bool { return f.value("p/gone") == "1" })
 	p.Cut()
+
 	if _, err := s.Client().Delete(t.Context(), "p/gone"); err != nil {
 		t.Fatal(err)
 	}
+
 	rev := put(t, s.Client(), "p/a", "2")
 	put(t, s.Client(), "q/a", "1")
+
 	if _, err := s.Client().Compact(t.Context(), rev+1); err != nil {
 		t.Fatal(err)
 	}
+
 	p.Mend()
 	eventually(t, "the content after the compaction", func() bool { return f.value("p/a") == "2" && f.value("p/gone") == "" })
+
 	if n := f.resetCount(); n != 2 {
 		t.Errorf("%d resets", n)
 	}
+
 	if n := logs.FilterFieldKey("error").Len(); n == 0 {
 		t.Error("no loss was logged")
 	}
@@ -365,9 +406,11 @@ func TestFollow_SurvivesRestart(t *testing.T) {
 	s.Restart()
 	put(t, s.InProcess(), "p/b", "2") // the other client has still to connect
 	eventually(t, "a put after the restart", func() bool { return f.value("p/a") == "1" && f.value("p/b") == "2" })
+
 	if n := f.resetCount(); n != 1 {
 		t.Errorf("%d lists", n)
 	}
+
 	if n := logs.Len(); n != 1 {
 		t.Errorf("%d losses were logged: %v", n, logs.All())
 	}
@@ -381,13 +424,16 @@ func TestFollow_SlowApplyIsNoStall(t *testing.T) {
 	cfg.StallAfter = 500 * time.Millisecond
 	f := followHeld(t, c, cfg, hold)
 	hold <- struct{}{} // the first list
+
 	const writes = 300
 	for i := range writes {
 		put(t, c, "p/a", fmt.Sprint(i))
 	}
+
 	time.Sleep(3 * cfg.StallAfter) // apply is this slow
 	close(hold)
 	eventually(t, "all writes", func() bool { return f.value("p/a") == fmt.Sprint(writes-1) })
+
 	if n := f.resetCount(); n != 1 {
 		t.Errorf("%d resets", n)
 	}
@@ -400,6 +446,7 @@ func TestFollow_ReturnsApplysError(t *testing.T) {
 	if !errors.Is(err, enough) {
 		t.Error(err)
 	}
+
 	ctx, cancel := context.WithCancel(t.Context())
 	err = kv.Follow(ctx, c, prefixed("p/"), func(kv.Batch) error { cancel(); return nil })
 	if !errors.Is(err, context.Canceled) {
@@ -412,10 +459,12 @@ func TestFollow_Relists(t *testing.T) {
 	cfg := prefixed("p/")
 	cfg.Relist = 50 * time.Millisecond
 	f := follow(t, c, cfg)
+
 	for i := range 200 {
 		put(t, c, "p/a", fmt.Sprint(i)) // the follower checks that nothing is told twice or backwards
 		time.Sleep(time.Millisecond)    // so that lists fall between the writes
 	}
+
 	eventually(t, "three lists, and the last write", func() bool { return f.resetCount() >= 3 && f.value("p/a") == "199" })
 }
 
@@ -427,25 +476,31 @@ func TestFollow_ManyShareFewPulses(t *testing.T) {
 	w := spoil(c)
 	const many = 300
 	const stall = 6 * time.Second // on a busy machine it may take some to open them all
+
 	follows := make([]*follower, many)
 	for i := range follows {
 		cfg := prefixed(fmt.Sprintf("p/%03d/", i))
 		cfg.StallAfter = stall
 		follows[i] = follow(t, c, cfg)
 	}
+
 	eventually(t, "all watches", func() bool { return w.opened.Load() >= many }) // a busy machine may need more
+
 	for _, f := range follows {
 		listed(t, f)
 	}
+
 	began, before := time.Now(), w.beats.Load()
 	put(t, c, "elsewhere", "1")
 	const streams = 4
 	eventually(t, "more beats", func() bool { return w.beats.Load() >= before+4*streams })
+
 	for _, f := range follows {
 		if n := f.resetCount(); n != 1 {
 			t.Fatalf("%d resets of a quiet range", n)
 		}
 	}
+
 	open := streams + int32(count("carillon_watch_stalls_total")) // each has the next watches of its lane on another one
 	if beats, due := w.beats.Load()-before, open*(int32(time.Since(began)/(stall/3))+2); beats > due {
 		t.Errorf("%d beats in %s, at most %d are due", beats, time.Since(began), due)
@@ -464,6 +519,7 @@ func TestFollow_IdleStoreIsNoStall(t *testing.T) {
 		cfg.StallAfter = time.Second
 		follows = append(follows, follow(t, c, cfg))
 	}
+
 	for i, f := range follows {
 		eventually(t, "twelve beats, four times what a stall takes", func() bool { return watchers[i].beats.Load() >= 12 })
 		if n := f.resetCount(); n != 1 {
@@ -481,9 +537,11 @@ func TestFollow_RefusesAStoreThatWentBack(t *testing.T) {
 	cfg.StallAfter, cfg.Logger = time.Minute, zap.New(core) // no watch is opened but for the store's sake
 	c := p.Client(kv.Config{})
 	w := spoil(c)
+
 	for i := range 10 {
 		put(t, s.Client(), "p/a", fmt.Sprint(i))
 	}
+
 	put(t, other.Client(), "p/a", "old")
 	f := follow(t, c, cfg)
 	eventually(t, "the last put", func() bool { return f.value("p/a") == "9" })
@@ -491,9 +549,11 @@ func TestFollow_RefusesAStoreThatWentBack(t *testing.T) {
 	p.Redirect(other)
 	eventually(t, "the loss", func() bool { return logs.Len() > 0 })
 	time.Sleep(300 * time.Millisecond) // for a few attempts
+
 	if f.value("p/a") != "9" || w.opened.Load() != opened {
 		t.Errorf("it tells of %q, with %d watches", f.value("p/a"), w.opened.Load())
 	}
+
 	p.Redirect(s)
 	put(t, s.Client(), "p/a", "10")
 	eventually(t, "a put to the right store", func() bool { return f.value("p/a") == "10" })
@@ -513,6 +573,7 @@ func TestFollow_ProgressDoesNotMoveTheRevisionOn(t *testing.T) {
 	put(t, c, "elsewhere", "1")
 	beats, before := w.beats.Load(), f.revision()
 	eventually(t, "some beats, all but the last of them answered", func() bool { return w.beats.Load() >= beats+5 })
+
 	if before != rev || f.revision() != rev {
 		t.Errorf("told up to %d, then %d; the last event was at %d", before, f.revision(), rev)
 	}

@@ -37,25 +37,31 @@ func (h *hasty) Watch(s pb.Watch_WatchServer) error {
 	if err != nil {
 		return err
 	}
+
 	from := r.GetCreateRequest().StartRevision
 	h.streams <- from
+
 	at := &pb.ResponseHeader{Revision: 10}
 	if err := s.Send(&pb.WatchResponse{Header: at, Created: true}); err != nil {
 		return err
 	}
+
 	if h.n++; h.n == 1 {
 		if err := s.Send(&pb.WatchResponse{Header: at, WatchId: clientv3.InvalidWatchID}); err != nil {
 			return err
 		}
 		return status.Error(h.code, "the connection is gone")
 	}
+
 	if from <= 8 {
 		kv := &mvccpb.KeyValue{Key: []byte("p/a"), Value: []byte("new"), CreateRevision: 5, ModRevision: 8, Version: 2}
 		if err := s.Send(&pb.WatchResponse{Header: at, Events: []*mvccpb.Event{{Kv: kv}}}); err != nil {
 			return err
 		}
 	}
+
 	<-s.Context().Done()
+
 	return s.Context().Err()
 }
 
@@ -67,25 +73,31 @@ func TestFollow_MissesNothingWhenAProgressNoticeOvertakesAndTheStreamBreaks(t *t
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			server := grpc.NewServer()
 			h := &hasty{code: code, streams: make(chan int64, 8)}
 			pb.RegisterKVServer(server, h)
 			pb.RegisterWatchServer(server, h)
 			go func() { _ = server.Serve(l) }()
 			t.Cleanup(server.Stop)
+
 			c, err := kv.Dial(t.Context(), kv.Config{Endpoints: []string{"unix://" + path}})
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			t.Cleanup(func() { _ = c.Close() })
 			cfg := prefixed("p/")
 			cfg.StallAfter = time.Minute // nothing else ends a watch here
 			f := follow(t, c, cfg)
 			<-h.streams
+
 			if from := <-h.streams; from != 5 {
 				t.Errorf("the watch is resumed from revision %d, 5 is told", from)
 			}
+
 			eventually(t, "the event that was overtaken", func() bool { return f.value("p/a") == "new" })
+
 			if n := f.resetCount(); n != 1 {
 				t.Errorf("%d lists", n)
 			}

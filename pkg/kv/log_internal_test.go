@@ -15,14 +15,17 @@ import (
 func TestQuiet_LeavesOutWhatEndsAsNoiseDoes(t *testing.T) {
 	core, logs := observer.New(zap.DebugLevel)
 	lg := quiet(zap.New(core), "etcd", zap.WarnLevel, "pending changes", "all of it")
+
 	for _, m := range []string{"930c cannot campaign: pending changes", "all of it", "all of it, and more", "pending changes failed"} {
 		lg.Warn(m)
 	}
+
 	lg.Info("a start")
 	var told []string
 	for _, l := range logs.All() {
 		told = append(told, l.Message)
 	}
+
 	if want := []string{"all of it, and more", "pending changes failed"}; !slices.Equal(told, want) {
 		t.Errorf("told %q, want %q", told, want)
 	}
@@ -39,6 +42,7 @@ func TestServer_SuppressesRepeatedLinesOfEtcd(t *testing.T) {
 	core, logs := observer.New(zap.DebugLevel)
 	clock := stoppedClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 	s := &Server{cfg: ServerConfig{Dir: t.TempDir(), Name: "n1", Logger: zap.New(core, zap.WithClock(clock))}}
+
 	conf := s.embedConfig()
 	if err := conf.ZapLoggerBuilder(conf); err != nil {
 		t.Fatal(err)
@@ -48,6 +52,7 @@ func TestServer_SuppressesRepeatedLinesOfEtcd(t *testing.T) {
 	for range flood {
 		conf.GetLogger().Warn("failed to publish local member to cluster through raft", zap.Error(fmt.Errorf("too many requests")))
 	}
+
 	if n := logs.Len(); n != sampleLines {
 		t.Errorf("%d of %d lines pass, want %d", n, flood, sampleLines)
 	}
@@ -62,11 +67,14 @@ func TestServer_SuppressesRepeatedLinesOfEtcd(t *testing.T) {
 	if last.Message != "apply request took too long" || last.ContextMap()["suppressed"] != int64(flood-sampleLines) {
 		t.Errorf("%s %v", last.Message, last.ContextMap())
 	}
+
 	if s.etcdLog.report(); logs.Len() != sampleLines+1 {
 		t.Errorf("reported although nothing was suppressed: %v", logs.All()[logs.Len()-1])
 	}
+
 	conf.GetLogger().Warn("failed to publish local member to cluster through raft")
 	s.etcdLog.report()
+
 	if last := logs.All()[logs.Len()-1]; last.ContextMap()["suppressed"] != int64(1) || last.Level != zap.WarnLevel {
 		t.Errorf("%s %v", last.Message, last.ContextMap())
 	}

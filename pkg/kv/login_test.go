@@ -28,6 +28,7 @@ type guarded struct {
 func newGuarded(t *testing.T) *guarded {
 	t.Helper()
 	g := &guarded{Server: kvtest.StartServer(t), t: t, file: filepath.Join(t.TempDir(), "password")}
+
 	c, ctx := g.Client(), t.Context()
 	for _, step := range []func() (any, error){
 		func() (any, error) { return c.UserAdd(ctx, "root", "root's") },
@@ -44,8 +45,10 @@ func newGuarded(t *testing.T) *guarded {
 			t.Fatal(err)
 		}
 	}
+
 	g.write("first")
 	g.root = g.dial(kv.Config{Username: "root", Password: "root's"})
+
 	return g
 }
 
@@ -67,11 +70,14 @@ func (g *guarded) change(password string) {
 func (g *guarded) dial(cfg kv.Config) *kv.Client {
 	g.t.Helper()
 	cfg.Endpoints = []string{g.Endpoint()}
+
 	c, err := kv.Dial(g.t.Context(), cfg)
 	if err != nil {
 		g.t.Fatal(err)
 	}
+
 	g.t.Cleanup(func() { _ = c.Close() })
+
 	return c
 }
 
@@ -108,16 +114,19 @@ func TestLogin_SurvivesANewPasswordAndARestart(t *testing.T) {
 			}
 			return err == nil
 		})
+
 		eventually(t, "what is followed is told on", func() bool { return first.value("/c/a") == value })
 		later := follow(t, c, kv.FollowConfig{Key: key, End: end})
 		eventually(t, "what is followed later is listed", func() bool { return later.value("/c/a") == value })
 		put(t, c, "/c/b", value)
 		eventually(t, "what is followed later", func() bool { return later.value("/c/b") == value && first.value("/c/b") == value })
 		eventually(t, "the session is renewed", func() bool { return s.LastRenewal().After(renewed) })
+
 		if first.resetCount() != 1 || later.resetCount() != 1 {
 			t.Errorf("listed %d and %d times: a watch was not resumed", first.resetCount(), later.resetCount())
 		}
 	}
+
 	if err := s.Err(); err != nil {
 		t.Errorf("the session: %v", err)
 	}
@@ -129,19 +138,23 @@ func TestLogin_SaysThatItIsRefused(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t)
 	c := g.dial(kv.Config{Username: "carillon", Password: "wrong", CallTimeout: 1500 * time.Millisecond})
+
 	err := refusal(func() error { _, err := c.Put(t.Context(), "/c/a", "1"); return err })
 	if !errors.Is(err, kv.ErrLogin) || kv.Unknown(err) {
 		t.Errorf("a wrong password: %v", err)
 	}
+
 	none := g.dial(kv.Config{Username: "carillon", PasswordFile: filepath.Join(t.TempDir(), "none"), CallTimeout: 500 * time.Millisecond})
 	err = refusal(func() error { _, err := none.Get(t.Context(), "/c/a"); return err })
 	if !errors.Is(err, kv.ErrLogin) || !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no password: %v", err)
 	}
+
 	right := g.dial(kv.Config{Username: "carillon", PasswordFile: g.file})
 	if _, err := right.Put(t.Context(), "/d/a", "1"); !kv.Denied(err) || kv.Unknown(err) {
 		t.Errorf("what no role grants: %v", err)
 	}
+
 	anybody := g.dial(kv.Config{})
 	if _, err := anybody.Get(t.Context(), "/c/a"); !kv.Denied(err) {
 		t.Errorf("nobody: %v", err)
@@ -159,18 +172,22 @@ func refusal(call func() error) (err error) {
 			return err
 		}
 	}
+
 	return err
 }
 
 func TestLogin_WorksBeforeThereAreUsers(t *testing.T) {
 	t.Parallel()
 	s := kvtest.StartServer(t)
+
 	c, err := kv.Dial(t.Context(), kv.Config{Endpoints: []string{s.Endpoint()}, Username: "carillon", Password: "p"})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { _ = c.Close() })
 	put(t, c, "k", "v")
+
 	root := s.Client()
 	for _, step := range []func() (any, error){
 		func() (any, error) { return root.UserAdd(t.Context(), "root", "r") },
@@ -183,15 +200,18 @@ func TestLogin_WorksBeforeThereAreUsers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	put(t, c, "k", "w")
 }
 
 func TestReadPassword_TakesOneLine(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "p")
+
 	for text, want := range map[string]string{"a": "a", "a\n": "a", "a b\r\n": "a b", "": "", "\n": "", "a\nb\n": ""} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
+
 		if got, err := kv.ReadPassword(file); got != want || (err == nil) != (want != "") {
 			t.Errorf("%q: %q, %v", text, got, err)
 		}

@@ -24,6 +24,7 @@ func TestMain(m *testing.M) {
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
+
 	for !cond() {
 		if time.Now().After(deadline) {
 			t.Fatalf("not in time: %s", what)
@@ -35,6 +36,7 @@ func eventually(t *testing.T, what string, cond func() bool) {
 // within waits for a channel.
 func within[T any](t *testing.T, d time.Duration, what string, c <-chan T) T {
 	t.Helper()
+
 	select {
 	case v := <-c:
 		return v
@@ -50,6 +52,7 @@ func put(t *testing.T, c *kv.Client, key, value string) int64 {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return resp.Header.Revision
 }
 
@@ -79,13 +82,16 @@ func followHeld(t *testing.T, c *kv.Client, cfg kv.FollowConfig, hold chan struc
 	go func() { f.ended <- kv.Follow(ctx, c, cfg, f.apply(t)) }()
 	t.Cleanup(func() {
 		cancel()
+
 		select {
 		case <-f.ended:
 		case <-time.After(time.Minute):
 			t.Error("Follow did not return")
 		}
+
 		close(f.ended)
 	})
+
 	return f
 }
 
@@ -94,36 +100,46 @@ func (f *follower) apply(t *testing.T) func(kv.Batch) error {
 		if f.hold != nil {
 			<-f.hold
 		}
+
 		f.mu.Lock()
 		defer f.mu.Unlock()
+
 		if b.Revision < f.rev {
 			t.Errorf("went back from revision %d to %d", f.rev, b.Revision)
 		}
+
 		if f.more && b.Page != 0 && (b.Page != f.page+1 || b.Revision != f.rev) || !f.more && b.Page != 0 || b.More && !b.Reset {
 			t.Errorf("page %d of revision %d after page %d of revision %d", b.Page, b.Revision, f.page, f.rev)
 		}
+
 		if f.more && !b.Reset {
 			t.Error("events within a list")
 		}
+
 		if f.page, f.more = b.Page, b.More; b.Reset && b.Page == 0 {
 			f.resets++
 			f.values = map[string]string{}
 		}
+
 		for _, e := range b.KVs {
 			f.values[string(e.Key)] = string(e.Value)
 		}
+
 		for _, e := range b.Events {
 			if e.Kv.ModRevision <= f.rev || e.Kv.ModRevision > b.Revision {
 				t.Errorf("event of revision %d in a batch from %d to %d", e.Kv.ModRevision, f.rev, b.Revision)
 			}
+
 			if e.Type == clientv3.EventTypeDelete {
 				delete(f.values, string(e.Kv.Key))
 			} else {
 				f.values[string(e.Kv.Key)] = string(e.Kv.Value)
 			}
 		}
+
 		f.rev = b.Revision
 		f.batches = append(f.batches, b)
+
 		return nil
 	}
 }
@@ -149,8 +165,10 @@ func (f *follower) resetCount() int {
 func (f *follower) first() kv.Batch {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	if len(f.batches) == 0 {
 		return kv.Batch{}
 	}
+
 	return f.batches[0]
 }

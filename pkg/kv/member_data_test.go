@@ -22,10 +22,12 @@ func TestStartServer_RefusesDataOfAnotherMemberUntouched(t *testing.T) {
 	asMember := func(name string) kv.ServerConfig {
 		return kv.ServerConfig{Dir: dir, Name: name, Peers: &kv.Peers{Members: map[string]string{name: peerURL(t)}}}
 	}
+
 	b := server(t, asMember("b"))
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
+
 	before := digests(t, filepath.Join(dir, "member"))
 
 	alone := kv.ServerConfig{Dir: dir, Name: "b"}
@@ -41,9 +43,11 @@ func TestStartServer_RefusesDataOfAnotherMemberUntouched(t *testing.T) {
 			_ = s.Close()
 			t.Fatalf("started; want an error with %q", test.want)
 		}
+
 		if !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%v; want an error with %q", err, test.want)
 		}
+
 		if after := digests(t, filepath.Join(dir, "member")); !maps.Equal(before, after) {
 			t.Errorf("%q: the data changed", test.want)
 		}
@@ -53,6 +57,7 @@ func TestStartServer_RefusesDataOfAnotherMemberUntouched(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := again.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -67,14 +72,18 @@ func digests(t *testing.T, dir string) map[string]string {
 		if err != nil || d.IsDir() {
 			return err
 		}
+
 		content, err := os.ReadFile(path)
 		if err != nil {
 			return err
 		}
+
 		sum := sha256.Sum256(content)
 		sums[path] = hex.EncodeToString(sum[:])
+
 		return nil
 	})
+
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,6 +98,7 @@ func TestStartServer_ReadsItsDataAgain(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data[1]*")
 	first := server(t, kv.ServerConfig{Dir: dir})
 	put(t, first.Client(), "k", "v")
+
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -109,6 +119,7 @@ func TestStartServer_RefusesDataOfOneWithoutPeers(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()
+
 	alone := server(t, kv.ServerConfig{Dir: dir})
 	if err := alone.Close(); err != nil {
 		t.Fatal(err)
@@ -119,6 +130,7 @@ func TestStartServer_RefusesDataOfOneWithoutPeers(t *testing.T) {
 	if err == nil {
 		_ = s.Close()
 	}
+
 	if want := "these are the data of an etcd of one member"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v; want an error with %q", err, want)
 	}

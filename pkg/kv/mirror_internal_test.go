@@ -11,14 +11,18 @@ func TestMirror_NeverGoesBack(t *testing.T) {
 	kv := func(key string, rev int64) *mvccpb.KeyValue {
 		return &mvccpb.KeyValue{Key: []byte(key), ModRevision: rev}
 	}
+
 	put := func(key string, rev int64) *clientv3.Event {
 		return &clientv3.Event{Type: clientv3.EventTypePut, Kv: kv(key, rev)}
 	}
+
 	del := func(key string, rev int64) *clientv3.Event {
 		return &clientv3.Event{Type: clientv3.EventTypeDelete, Kv: kv(key, rev)}
 	}
+
 	m := NewMirror(nil, FollowConfig{Key: "k"})
 	m.apply(Batch{Reset: true, KVs: []*mvccpb.KeyValue{kv("a", 5), kv("b", 6)}, Revision: 10})
+
 	for name, b := range map[string]Batch{
 		"an older list":                      {Reset: true, Revision: 9},
 		"an older event":                     {Events: []*clientv3.Event{put("a", 4)}, Revision: 4},
@@ -30,8 +34,10 @@ func TestMirror_NeverGoesBack(t *testing.T) {
 			t.Errorf("after %s: %+v", name, s)
 		}
 	}
+
 	m.apply(Batch{Events: []*clientv3.Event{del("a", 11), put("c", 12)}, Revision: 12})
 	m.apply(Batch{Events: []*clientv3.Event{put("a", 5)}, Revision: 12}) // deleted since
+
 	if s := m.Snapshot(); s.Get("a") != nil || s.Get("c") == nil || s.Revision != 12 {
 		t.Errorf("%+v", s)
 	}

@@ -18,6 +18,7 @@ func mirror(t *testing.T, c *kv.Client, cfg kv.FollowConfig) *kv.Mirror {
 	t.Helper()
 	m, stop := startMirror(t.Context(), c, cfg)
 	t.Cleanup(stop)
+
 	return m
 }
 
@@ -26,6 +27,7 @@ func startMirror(ctx context.Context, c *kv.Client, cfg kv.FollowConfig) (*kv.Mi
 	m := kv.NewMirror(c, cfg)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = m.Run(ctx) }()
+
 	return m, func() { cancel(); <-done }
 }
 
@@ -37,26 +39,32 @@ func TestMirror_TellsOfChanges(t *testing.T) {
 	m.Subscribe(first)
 	within(t, time.Minute, "ready", m.Ready())
 	within(t, time.Minute, "the first signal", first)
+
 	before := m.Snapshot()
 	if before.Get("p/b") == nil || before.Get("p/a") != nil || before.Get("p/c") != nil {
 		t.Errorf("the first snapshot holds %v", before.KVs)
 	}
+
 	second := wake.NewSignal()
 	unsubscribe := m.Subscribe(second)
 	within(t, time.Minute, "a subscriber's first signal", second)
 	rev := put(t, c, "p/a", "1")
 	within(t, time.Minute, "the signal", first)
 	within(t, time.Minute, "the subscriber's signal", second)
+
 	after := m.Snapshot()
 	if e := after.Get("p/a"); e == nil || e.ModRevision != rev || after.Revision != rev {
 		t.Errorf("revision %d holds %v", after.Revision, after.KVs)
 	}
+
 	if len(before.KVs) != 1 || before.Get("p/a") != nil {
 		t.Error("a snapshot has changed")
 	}
+
 	unsubscribe()
 	put(t, c, "p/a", "2")
 	within(t, time.Minute, "the signal", first)
+
 	select {
 	case <-second:
 		t.Error("a former subscriber is told")
@@ -80,6 +88,7 @@ func TestMirror_EqualsEtcd(t *testing.T) {
 		cfg.StallAfter, cfg.Relist = 2*time.Second, rapid.SampledFrom([]time.Duration{0, 10 * time.Millisecond}).Draw(rt, "relist")
 		m, stop := startMirror(t.Context(), broken, cfg)
 		defer stop()
+
 		key := rapid.Map(rapid.IntRange(0, 9), func(i int) string { return fmt.Sprint(prefix, i) })
 		rt.Repeat(map[string]func(*rapid.T){
 			"put": func(rt *rapid.T) { put(t, c, key.Draw(rt, "key"), "v") },
@@ -93,6 +102,7 @@ func TestMirror_EqualsEtcd(t *testing.T) {
 				if a == b {
 					rt.Skip()
 				}
+
 				if _, err := kv.Direct(c).Commit(t.Context(), kv.Txn{Then: []clientv3.Op{clientv3.OpPut(a, "w"), clientv3.OpDelete(b)}}); err != nil {
 					rt.Fatal(err)
 				}
@@ -102,6 +112,7 @@ func TestMirror_EqualsEtcd(t *testing.T) {
 			"cut":     func(*rapid.T) { proxy.Cut(); proxy.Mend() },
 			"":        func(rt *rapid.T) { inOrder(rt, m.Snapshot()) },
 		})
+
 		rev := put(t, c, prefix+"end", "v")
 		eventually(t, "the end", func() bool { return m.Snapshot().Revision >= rev })
 		equal(t, c, prefix, m.Snapshot())
@@ -119,13 +130,16 @@ func inOrder(t interface{ Fatalf(string, ...any) }, s kv.Snapshot) {
 func equal(t *testing.T, c *kv.Client, prefix string, s kv.Snapshot) {
 	t.Helper()
 	key, end := kv.Prefix(prefix)
+
 	want, _, err := kv.List(t.Context(), c, key, end, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if len(s.KVs) != len(want) {
 		t.Fatalf("%d keys, want %d", len(s.KVs), len(want))
 	}
+
 	for i, e := range want {
 		if got := s.KVs[i]; got.String() != e.String() || s.Get(string(e.Key)) != got {
 			t.Fatalf("%v, want %v", got, e)

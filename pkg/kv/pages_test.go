@@ -63,11 +63,13 @@ func TestFollow_TellsAListInPages(t *testing.T) {
 	eventually(t, "what comes after the list", func() bool { return f.value("p/zzz") == "new" })
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	next := 0
 	for i, b := range f.batches[:3] {
 		if !b.Reset || b.Page != i || b.More != (i < 2) || b.Revision < rev || b.Revision != f.batches[0].Revision {
 			t.Errorf("batch %d: Reset %v, Page %d, More %v, Revision %d", i, b.Reset, b.Page, b.More, b.Revision)
 		}
+
 		for _, e := range b.KVs {
 			if string(e.Key) != fmt.Sprintf("p/%03d", next) && string(e.Key) != "p/zzz" {
 				t.Errorf("key %q at %d", e.Key, next)
@@ -75,6 +77,7 @@ func TestFollow_TellsAListInPages(t *testing.T) {
 			next++
 		}
 	}
+
 	if next < 25 || f.resets != 1 {
 		t.Errorf("%d keys, %d lists", next, f.resets)
 	}
@@ -103,10 +106,13 @@ func TestFollow_BrokenListBeginsAgain(t *testing.T) {
 			_, err := s.Client().Compact(t.Context(), rev)
 			return err
 		}
+
 		return nil
 	})
+
 	f := follow(t, c, paged("p/", 10))
 	eventually(t, "a whole list", func() bool { return f.value("p/049") == "49" })
+
 	if f.value("p/000") != "" || f.value("p/001") != "newer" || f.resetCount() != 3 || r.n.Load() != 10 {
 		t.Errorf("%q, %q after %d lists and %d reads", f.value("p/000"), f.value("p/001"), f.resetCount(), r.n.Load())
 	}
@@ -123,10 +129,12 @@ func TestFollow_BrokenListAtARevisionIsTakenUpThere(t *testing.T) {
 		}
 		return nil
 	})
+
 	f := follow(t, c, cfg)
 	eventually(t, "the list and what followed", func() bool { return f.value("p/024") == "24" && f.value("p/000") == "newer" })
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	for i, b := range f.batches {
 		if b.Reset && b.Revision != cfg.Revision {
 			t.Errorf("batch %d has revision %d, want %d", i, b.Revision, cfg.Revision)
@@ -146,8 +154,10 @@ func TestFollow_ListWhoseRevisionIsCompactedAwayTakesTheNewest(t *testing.T) {
 		}
 		return nil
 	})
+
 	f := follow(t, c, cfg)
 	eventually(t, "the whole list", func() bool { return f.value("p/024") == "24" })
+
 	if f.value("p/000") != "newer" || f.resetCount() != 2 {
 		t.Errorf("%q after %d lists", f.value("p/000"), f.resetCount())
 	}
@@ -169,11 +179,14 @@ func TestFollow_RefusesAStoreThatWentBackWithinAList(t *testing.T) {
 		}
 		return nil
 	})
+
 	f := follow(t, c, cfg)
 	eventually(t, "the loss, and two attempts", func() bool { return logs.Len() > 0 && r.n.Load() >= 6 })
+
 	if n := f.resetCount(); n != 1 {
 		t.Errorf("%d lists were told of, want the one that broke off", n)
 	}
+
 	p.Redirect(s)
 	eventually(t, "the whole list", func() bool { return f.value("p/024") == "24" })
 }
@@ -192,24 +205,32 @@ func TestFollow_ReadsOnePageAheadAndKeepsNone(t *testing.T) {
 				put(t, c, "elsewhere", "v")
 			}
 		}
+
 		if n := int(r.n.Load()); n > b.Page+2 {
 			t.Errorf("%d pages are read while page %d is told", n, b.Page)
 		}
+
 		told = append(told, weak.Make(b.KVs[0]))
+
 		if b.More {
 			return nil
 		}
+
 		eventually(t, "the memory of the former pages", func() bool {
 			runtime.GC()
+
 			for _, p := range told[:b.Page] {
 				if p.Value() != nil {
 					return false
 				}
 			}
+
 			return true
 		})
+
 		return enough
 	})
+
 	if !errors.Is(err, enough) || len(told) != pages {
 		t.Fatalf("%d pages, %v", len(told), err)
 	}
@@ -225,14 +246,17 @@ func TestFollow_EndsWithinAList(t *testing.T) {
 		}
 		return nil
 	})
+
 	if !errors.Is(err, enough) {
 		t.Error(err)
 	}
+
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
 		ended <- kv.Follow(ctx, c, paged("p/", 10), func(b kv.Batch) error { cancel(); return nil })
 	}()
+
 	if err := within(t, time.Minute, "the end", ended); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}

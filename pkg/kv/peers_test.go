@@ -38,6 +38,7 @@ func newTrio(t *testing.T) *trio {
 	for _, name := range []string{"a", "b", "c"} {
 		tr.members[name] = peerURL(t)
 	}
+
 	core, logs := observer.New(zap.WarnLevel)
 	tr.logs, tr.log = logs, zap.New(core)
 	t.Cleanup(func() {
@@ -47,6 +48,7 @@ func newTrio(t *testing.T) *trio {
 		}
 		wg.Wait()
 	})
+
 	return tr
 }
 
@@ -63,13 +65,16 @@ func peerURL(t *testing.T) string {
 		if _, is := peerPorts.LoadOrStore(port, true); is {
 			continue
 		}
+
 		var l net.Listener
 		if l, err = net.Listen("tcp", fmt.Sprint("127.0.0.1:", port)); err == nil {
 			defer l.Close()
 			return "http://" + l.Addr().String()
 		}
 	}
+
 	t.Fatal(err)
+
 	return ""
 }
 
@@ -92,23 +97,28 @@ func (tr *trio) config(name string, join bool) kv.ServerConfig {
 func (tr *trio) begin(cfg kv.ServerConfig) (*kv.Server, error) {
 	ctx, cancel := context.WithTimeout(tr.t.Context(), 2*time.Minute)
 	defer cancel()
+
 	s, err := kv.StartServer(ctx, cfg)
 	if err == nil {
 		tr.mu.Lock()
 		tr.running[cfg.Name] = s
 		tr.mu.Unlock()
 	}
+
 	return s, err
 }
 
 func (tr *trio) startAll(names ...string) {
 	tr.t.Helper()
 	var wg sync.WaitGroup
+
 	errs := make([]error, len(names))
 	for i, name := range names {
 		wg.Go(func() { _, errs[i] = tr.begin(tr.config(name, false)) })
 	}
+
 	wg.Wait()
+
 	if err := errors.Join(errs...); err != nil {
 		tr.t.Fatal(err)
 	}
@@ -130,16 +140,19 @@ func (tr *trio) refused(cfg kv.ServerConfig, parts ...string) {
 			_ = s.Close()
 			tr.t.Fatalf("started; want an error with %q", parts)
 		}
+
 		missing = ""
 		for _, part := range parts {
 			if !strings.Contains(err.Error(), part) {
 				missing += fmt.Sprintf("%q does not say %q\n", err, part)
 			}
 		}
+
 		if missing == "" {
 			return
 		}
 	}
+
 	tr.t.Error(missing)
 }
 
@@ -160,12 +173,16 @@ func read(t *testing.T, c *kv.Client, key string) (value string) {
 		if err != nil {
 			return false
 		}
+
 		if len(r.Kvs) != 1 {
 			t.Fatal(r)
 		}
+
 		value = string(r.Kvs[0].Value)
+
 		return true
 	})
+
 	return value
 }
 
@@ -177,12 +194,14 @@ func remove(t *testing.T, c *kv.Client, name string) {
 		if err != nil {
 			return false
 		}
+
 		for _, m := range l.Members {
 			if m.Name == name {
 				_, _ = c.MemberRemove(t.Context(), m.ID)
 				return false
 			}
 		}
+
 		return true
 	})
 }
@@ -191,6 +210,7 @@ func TestPeers_LoseOneAndReplaceIt(t *testing.T) {
 	if testing.Short() {
 		t.Skip("three members of an etcd: make test-cluster")
 	}
+
 	t.Parallel()
 	tr := newTrio(t)
 	waits := make(chan error, 1)
@@ -200,31 +220,41 @@ func TestPeers_LoseOneAndReplaceIt(t *testing.T) {
 		defer tr.mu.Unlock()
 		return strings.Join(tr.away["a"], " ") == "b c"
 	})
+
 	select {
 	case err := <-waits:
 		t.Fatalf("a came up alone: %v", err)
 	default:
 	}
+
 	tr.startAll("b", "c")
+
 	if err := <-waits; err != nil {
 		t.Fatal(err)
 	}
+
 	tr.write("a", "k", "v1")
+
 	if got := read(t, tr.running["c"].Client(), "k"); got != "v1" {
 		t.Fatal(got)
 	}
+
 	// One stops, and the others go on; it comes back with its data.
 	tr.stop("c")
 	tr.write("a", "k", "v2")
 	tr.startAll("c")
+
 	if got := read(t, tr.running["c"].Client(), "k"); got != "v2" {
 		t.Fatal(got)
 	}
+
 	// One loses its data. As if nothing had happened it must not start: it has voted before.
 	tr.stop("c")
+
 	if err := os.RemoveAll(tr.path("c")); err != nil {
 		t.Fatal(err)
 	}
+
 	tr.refused(tr.config("c", false), "member c runs in this cluster already", "member remove c", "member add c --peer-url "+tr.members["c"])
 	tr.refused(tr.config("c", true), "member remove c")
 	a := tr.running["a"].Client()
@@ -235,41 +265,51 @@ func TestPeers_LoseOneAndReplaceIt(t *testing.T) {
 		_, err := a.MemberAddAsLearner(t.Context(), []string{tr.members["c"]})
 		return err == nil || strings.Contains(err.Error(), "already exists") // and its answer was lost
 	})
+
 	c, err := tr.begin(tr.config("c", true))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if got := read(t, c.Client(), "k"); got != "v2" {
 		t.Fatal(got)
 	}
+
 	var l *clientv3.MemberListResponse
 	eventually(t, "a list of the members", func() bool {
 		l, err = a.MemberList(t.Context())
 		return err == nil
 	})
+
 	if len(l.Members) != 3 {
 		t.Fatal(l)
 	}
+
 	for _, m := range l.Members {
 		if m.IsLearner {
 			t.Errorf("%s does not vote", m.Name)
 		}
 	}
+
 	// It counts: with it and one other there is a majority.
 	tr.stop("b")
 	tr.write("a", "k", "v3")
+
 	if got := read(t, c.Client(), "k"); got != "v3" {
 		t.Fatal(got)
 	}
+
 	// b comes back with what it was told at first, and is told that this does not count.
 	old := tr.config("b", false)
 	old.Peers = &kv.Peers{Members: map[string]string{"a": tr.members["a"], "b": tr.members["b"]}}
 	if _, err := tr.begin(old); err != nil {
 		t.Fatal(err)
 	}
+
 	if n := tr.logs.FilterMessageSnippet("--initial-cluster differs").Len(); n == 0 {
 		t.Error("nobody says that --initial-cluster is ignored")
 	}
+
 	for _, l := range tr.logs.FilterMessageSnippet("TCP streaming").All() {
 		t.Errorf("each connection tells of itself: %s", l.Message)
 	}
@@ -279,11 +319,13 @@ func TestPeers_RefuseWhatIsNotTheirs(t *testing.T) {
 	t.Parallel()
 	tr := newTrio(t)
 	tr.startAll("a", "b", "c")
+
 	// A member of one that the others do not know.
 	stranger := newTrio(t)
 	for _, n := range []string{"a", "b"} {
 		stranger.members[n] = tr.members[n]
 	}
+
 	cfg := stranger.config("c", false)
 	stranger.refused(cfg, "another cluster of etcd", "--initial-cluster")
 	// Data of a member that was removed.
@@ -291,9 +333,11 @@ func TestPeers_RefuseWhatIsNotTheirs(t *testing.T) {
 	remove(t, a, "c")
 	c := tr.running["c"]
 	within(t, time.Minute, "the removed member's end", c.Done())
+
 	if c.Err() == nil || !strings.Contains(c.Err().Error(), "has been removed") {
 		t.Errorf("it ended with %v", c.Err())
 	}
+
 	tr.stop("c")
 	tr.refused(tr.config("c", false), "has been removed", tr.path("c"), "member add c")
 	// Data of another member, of one that had peers, and of one that had none.

@@ -33,9 +33,11 @@ func newSecureTrio(t *testing.T) *secureTrio {
 	t.Helper()
 	tr := &secureTrio{trio: newTrio(t)}
 	tr.newCA()
+
 	for i, name := range []string{"a", "b", "c"} {
 		tr.settle(name, fmt.Sprintf("127.0.0.%d", i+1))
 	}
+
 	return tr
 }
 
@@ -46,9 +48,11 @@ func (tr *secureTrio) newCA() {
 	if err == nil {
 		err = pair.Write(tr.dir, "ca")
 	}
+
 	if err != nil {
 		tr.t.Fatal(err)
 	}
+
 	tr.ca = ca
 }
 
@@ -59,6 +63,7 @@ func (tr *secureTrio) settle(name, ip string) {
 	if err != nil {
 		tr.t.Fatal(err)
 	}
+
 	tr.members[name] = "https://" + net.JoinHostPort(ip, u.Port())
 	tr.sign(certs.KindNode, name, ip)
 }
@@ -69,10 +74,12 @@ func (tr *secureTrio) sign(kind certs.Kind, name string, ips ...string) {
 	for _, ip := range ips {
 		r.IPs = append(r.IPs, net.ParseIP(ip))
 	}
+
 	pair, err := tr.ca.Issue(r)
 	if err == nil {
 		err = pair.Write(tr.dir, name)
 	}
+
 	if err != nil {
 		tr.t.Fatal(err)
 	}
@@ -83,15 +90,18 @@ func (tr *secureTrio) config(name string, join bool) kv.ServerConfig {
 	cfg.Dir = filepath.Join(tr.dir, "data-"+name)
 	cfg.Peers.CertFile, cfg.Peers.KeyFile = certs.Paths(tr.dir, name)
 	cfg.Peers.CAFile, _ = certs.Paths(tr.dir, "ca")
+
 	return cfg
 }
 
 func (tr *secureTrio) startAll(names ...string) {
 	tr.t.Helper()
 	errs := make(chan error, len(names))
+
 	for _, name := range names {
 		go func() { _, err := tr.begin(tr.config(name, false)); errs <- err }()
 	}
+
 	for range names {
 		if err := <-errs; err != nil {
 			tr.t.Fatal(err)
@@ -103,15 +113,19 @@ func (tr *secureTrio) startAll(names ...string) {
 func (tr *secureTrio) caller(name string) *http.Client {
 	tr.t.Helper()
 	ca, _ := certs.Paths(tr.dir, "ca")
+
 	cert, key := "", ""
 	if name != "" {
 		cert, key = certs.Paths(tr.dir, name)
 	}
+
 	config, err := certs.Client(ca, cert, key)
 	if err != nil {
 		tr.t.Fatal(err)
 	}
+
 	transport := &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}
+
 	return &http.Client{Transport: transport, Timeout: 20 * time.Second}
 }
 
@@ -122,6 +136,7 @@ func (tr *secureTrio) proposal(to, key string) *http.Request {
 	if err != nil {
 		tr.t.Fatal(err)
 	}
+
 	var from, target uint64
 	for _, m := range list.Members {
 		if m.Name == to {
@@ -130,28 +145,33 @@ func (tr *secureTrio) proposal(to, key string) *http.Request {
 			from = m.ID
 		}
 	}
+
 	request, err := proto.Marshal(&pb.InternalRaftRequest{
 		Header: &pb.RequestHeader{ID: uint64(time.Now().UnixNano())}, Put: &pb.PutRequest{Key: []byte(key), Value: []byte("stolen")},
 	})
 	if err != nil {
 		tr.t.Fatal(err)
 	}
+
 	message, err := proto.Marshal(&raftpb.Message{
 		Type: raftpb.MsgProp.Enum(), From: &from, To: &target, Entries: []*raftpb.Entry{{Data: request}},
 	})
 	if err != nil {
 		tr.t.Fatal(err)
 	}
+
 	req, err := http.NewRequestWithContext(tr.t.Context(), http.MethodPost, tr.members[to]+"/raft", bytes.NewReader(message))
 	if err != nil {
 		tr.t.Fatal(err)
 	}
+
 	for k, v := range map[string]string{
 		"Content-Type": "application/protobuf", "X-Server-From": fmt.Sprintf("%x", from), "X-Raft-To": fmt.Sprintf("%x", target),
 		"X-Server-Version": "3.6.0", "X-Min-Cluster-Version": "3.0.0", "X-Etcd-Cluster-ID": fmt.Sprintf("%x", list.Header.ClusterId),
 	} {
 		req.Header.Set(k, v)
 	}
+
 	return req
 }
 
@@ -161,6 +181,7 @@ func TestPeers_TakeMembersCertificatesOnly(t *testing.T) {
 	if testing.Short() {
 		t.Skip("three members of an etcd: make test-cluster")
 	}
+
 	t.Parallel()
 	tr := newSecureTrio(t)
 	tr.startAll("a", "b", "c")
@@ -174,23 +195,29 @@ func TestPeers_TakeMembersCertificatesOnly(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", caller, err)
 		}
+
 		defer res.Body.Close()
+
 		return res.StatusCode
 	}
+
 	members := func() *http.Request {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, tr.members["a"]+"/members", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		return req
 	}
+
 	written := func(key string) bool {
 		t.Helper()
 		r, err := a.Get(t.Context(), key)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		return len(r.Kvs) > 0
 	}
 
@@ -198,14 +225,17 @@ func TestPeers_TakeMembersCertificatesOnly(t *testing.T) {
 	eventually(t, "a member's proposal is taken", func() bool {
 		return status("a", tr.proposal("a", "/by-a-member")) == http.StatusNoContent && written("/by-a-member")
 	})
+
 	if got := status("ann", members()); got != http.StatusUnauthorized {
 		t.Errorf("a person's certificate lists the members: %d", got)
 	}
+
 	for _, caller := range []string{"ann", "web7"} {
 		if got := status(caller, tr.proposal("a", "/by-"+caller)); got != http.StatusUnauthorized {
 			t.Errorf("%s, which is no member, sends raft a message: %d", caller, got)
 		}
 	}
+
 	if res, err := tr.caller("").Do(members()); err == nil {
 		res.Body.Close()
 		t.Error("somebody without a certificate is answered")
@@ -214,13 +244,16 @@ func TestPeers_TakeMembersCertificatesOnly(t *testing.T) {
 	// A member that was removed keeps its certificate, and must not be one any more.
 	remove(t, a, "c")
 	within(t, time.Minute, "the removed member's end", tr.running["c"].Done())
+
 	if err := tr.running["c"].Err(); err == nil || !strings.Contains(err.Error(), "has been removed") {
 		t.Errorf("the removed member ended with %v", err)
 	}
+
 	tr.stop("c")
 	eventually(t, "a removed member's proposal is refused", func() bool {
 		return status("c", tr.proposal("a", "/by-a-former-member")) == http.StatusUnauthorized
 	})
+
 	for _, key := range []string{"/by-ann", "/by-web7", "/by-a-former-member"} {
 		if written(key) {
 			t.Errorf("%s was written", key)
@@ -233,16 +266,21 @@ func TestPeers_TakeMembersCertificatesOnly(t *testing.T) {
 		_, err := a.MemberAddAsLearner(t.Context(), []string{tr.members["c"]})
 		return err == nil || strings.Contains(err.Error(), "already exists") // and its answer was lost
 	})
+
 	next := tr.config("c", true)
 	next.Dir += "-again"
+
 	c, err := tr.begin(next)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	tr.write("c", "k", "v")
+
 	if got := read(t, c.Client(), "k"); got != "v" {
 		t.Error(got)
 	}
+
 	if tr.logs.FilterMessage("refused a caller at the peer port").Len() == 0 {
 		t.Error("nobody tells of callers that are refused")
 	}
@@ -258,24 +296,30 @@ func TestPeers_TrustTheirCAAndNobodyElse(t *testing.T) {
 		cfg.CompactionInterval, cfg.CompactionRetention = 50*time.Millisecond, 5
 		return cfg
 	}
+
 	errs := make(chan error, 2)
+
 	for _, n := range []string{"a", "b"} {
 		go func() { _, err := tr.begin(config(n)); errs <- err }()
 	}
+
 	for range 2 {
 		if err := <-errs; err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	for range 20 {
 		tr.write("a", "k", "v")
 	}
+
 	for _, n := range []string{"a", "b"} {
 		eventually(t, "old revisions are compacted on "+n, func() bool {
 			_, err := tr.running[n].Client().Get(t.Context(), "k", clientv3.WithRev(2))
 			return errors.Is(err, rpctypes.ErrCompacted)
 		})
 	}
+
 	strange := &secureTrio{trio: &trio{t: t, dir: t.TempDir(), members: tr.members}}
 	strange.newCA()
 	strange.sign(certs.KindNode, "c", "127.0.0.3")
@@ -285,10 +329,12 @@ func TestPeers_TrustTheirCAAndNobodyElse(t *testing.T) {
 	stranger.Peers.CAFile, _ = certs.Paths(strange.dir, "ca")
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
+
 	if s, err := kv.StartServer(ctx, stranger); err == nil {
 		_ = s.Close()
 		t.Error("a member that another CA has signed is in")
 	}
+
 	if _, err := tr.begin(config("c")); err != nil {
 		t.Errorf("the right one is not: %v", err)
 	}

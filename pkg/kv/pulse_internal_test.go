@@ -20,12 +20,15 @@ func TestStream_Busy(t *testing.T) {
 	} {
 		st := &stream{epoch: time.Now().Add(-time.Minute)}
 		since := time.Now().Add(-time.Second)
+
 		if c.heard {
 			st.hear(false)
 		}
+
 		if c.progressed {
 			st.hear(true)
 		}
+
 		if got := st.busy(since); got != c.busy {
 			t.Errorf("%s: busy is %v", name, got)
 		}
@@ -49,6 +52,7 @@ func TestStreams_PulseFollowsTheMostImpatient(t *testing.T) {
 	c := Wrap(raw, 0)
 	calm := c.streams.join(t.Context(), c, 0, time.Hour)
 	hasty := c.streams.join(t.Context(), c, 0, time.Millisecond)
+
 	for range 3 {
 		select {
 		case <-beats:
@@ -56,13 +60,16 @@ func TestStreams_PulseFollowsTheMostImpatient(t *testing.T) {
 			t.Fatal("no beat")
 		}
 	}
+
 	go func() { // a beat may be under way
 		for range beats {
 		}
 	}()
+
 	c.streams.leave(hasty)
 	c.streams.leave(calm) // waits for the pulse, so that nothing beats any more
 	close(beats)
+
 	if len(c.streams.live) != 0 {
 		t.Error("a stream without watches is kept")
 	}
@@ -76,18 +83,23 @@ func TestStreams_CondemnMovesOnOnce(t *testing.T) {
 		s.condemn(first)
 		second := s.pick(lane)
 		s.condemn(first) // by another watch of the same stream
+
 		if second == first || s.pick(lane) != second {
 			t.Errorf("streams %d, %d, %d", first, second, s.pick(lane))
 		}
+
 		seen[first], seen[second] = true, true
 	}
+
 	if len(seen) != 2*lanes {
 		t.Errorf("lanes share streams: %v", seen)
 	}
+
 	for range 1000 {
 		s.condemn(s.pick(0))
 		seen[s.pick(0)] = true
 	}
+
 	if len(seen) > lanes*streamsPerLane {
 		t.Errorf("%d streams", len(seen))
 	}
@@ -98,13 +110,16 @@ func TestStreams_CrowdIsSpreadAndSomeKeepApart(t *testing.T) {
 	for i := range 256 {
 		used[FollowConfig{Key: fmt.Sprintf("/carillon/shards/%04d/", i)}.lane()]++
 	}
+
 	if len(used) != apart || used[apart] > 0 {
 		t.Errorf("watches in each lane: %v", used)
 	}
+
 	wide := FollowConfig{Key: "a/queue/", WatchKey: "a/", WatchEnd: "a0"}
 	if wide.lane() != laneOf("a/") {
 		t.Error("the lane is not that of the range watched")
 	}
+
 	if m := NewMirror(nil, FollowConfig{Key: "/carillon/nodes/"}); m.cfg.lane() != apart {
 		t.Error("a mirror is among the crowd")
 	}

@@ -21,6 +21,7 @@ import (
 func (f *follower) told(key string) (values []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	for _, b := range f.batches {
 		for _, e := range b.Events {
 			switch {
@@ -32,6 +33,7 @@ func (f *follower) told(key string) (values []string) {
 			}
 		}
 	}
+
 	return values
 }
 
@@ -42,7 +44,9 @@ func toldOnce(t *testing.T, f *follower, n int) {
 	for i := range n {
 		want = append(want, fmt.Sprint(i))
 	}
+
 	eventually(t, "the last write", func() bool { return f.value("p/a") == fmt.Sprint(n-1) })
+
 	if got := f.told("p/a"); !slices.Equal(got, want) || f.resetCount() != 1 {
 		t.Errorf("events told of %v after %d lists, want 0 to %d", got, f.resetCount(), n-1)
 	}
@@ -56,6 +60,7 @@ func listed(t *testing.T, f *follower) {
 
 func TestFollow_TellsOfWhatHappenedWhileItWasAway(t *testing.T) {
 	t.Parallel()
+
 	for name, outage := range map[string]func(s *kvtest.Server, p *kvtest.Proxy, write func()){
 		"cut":    func(_ *kvtest.Server, p *kvtest.Proxy, write func()) { p.Cut(); write(); p.Mend() },
 		"frozen": func(_ *kvtest.Server, p *kvtest.Proxy, write func()) { p.Freeze(); write(); p.Mend() },
@@ -81,10 +86,12 @@ func TestFollow_TellsOfWhatHappenedWhileItWasAway(t *testing.T) {
 				for i := 1; i < 6; i++ {
 					put(t, s.Client(), "p/a", fmt.Sprint(i))
 				}
+
 				eventually(t, "the loss", func() bool { return logs.FilterLevelExact(zap.WarnLevel).Len() > 0 })
 				// Many attempts fail meanwhile. There is nothing to poll for: none of them is logged.
 				time.Sleep(2400 * time.Millisecond)
 			})
+
 			put(t, s.InProcess(), "p/a", "6") // after a restart the other client has still to connect
 			toldOnce(t, f, 7)
 		})
@@ -125,12 +132,15 @@ func TestFollow_ListsWhenResumedWatchesStaySilent(t *testing.T) {
 	w.stall("p/")
 	put(t, c, "p/a", "1")
 	eventually(t, "a list", func() bool { return f.value("p/a") == "1" })
+
 	if n := w.opened.Load() - opened; n < 3 {
 		t.Errorf("listed after %d resumptions", n)
 	}
+
 	if n := f.resetCount(); n != 2 {
 		t.Errorf("%d lists", n)
 	}
+
 	w.stall("")
 	put(t, c, "p/a", "2")
 	eventually(t, "the next put", func() bool { return f.value("p/a") == "2" })
@@ -154,21 +164,26 @@ func TestFollow_ListsWhatIsCompactedAway(t *testing.T) {
 	before := logs.Len() // on a busy machine a watch may have stood still already
 	p.Freeze()
 	eventually(t, "the loss", func() bool { return logs.Len() > before })
+
 	if _, err := s.Client().Delete(t.Context(), "p/gone"); err != nil {
 		t.Fatal(err)
 	}
+
 	put(t, s.Client(), "p/a", "1")
 	rev := put(t, s.Client(), "p/a", "2")
 	if _, err := s.Client().Compact(t.Context(), rev); err != nil {
 		t.Fatal(err)
 	}
+
 	p.Mend()
 	eventually(t, "the list", func() bool { return f.value("p/a") == "2" && f.value("p/gone") == "" })
 	put(t, s.Client(), "p/a", "3")
 	eventually(t, "the next put", func() bool { return f.value("p/a") == "3" })
+
 	if n := f.resetCount(); n != 2 {
 		t.Errorf("%d lists", n)
 	}
+
 	// The first, the one that is told of the compaction, and one after each that stood still: the frozen one at least.
 	eventually(t, "no more watches than it takes", func() bool {
 		return float64(w.opened.Load()) == 2+count("carillon_watch_stalls_total")
@@ -186,9 +201,11 @@ func TestFollow_ListsAStoreThatHadGoneBack(t *testing.T) {
 	c := p.Client(kv.Config{CallTimeout: 300 * time.Millisecond})
 	r := spoilReads(c, func(int) error { return nil })
 	f := follow(t, c, cfg)
+
 	for i := range 10 {
 		put(t, s.Client(), "p/a", fmt.Sprint(i))
 	}
+
 	put(t, s.Client(), "p/b", "of the one")
 	eventually(t, "the puts", func() bool { return f.value("p/b") == "of the one" })
 	lostBefore := logs.Len()
@@ -196,12 +213,15 @@ func TestFollow_ListsAStoreThatHadGoneBack(t *testing.T) {
 	eventually(t, "the loss", func() bool { return logs.Len() > lostBefore })
 	before := r.n.Load()
 	eventually(t, "a few attempts", func() bool { return r.n.Load() > before+3 })
+
 	if f.value("p/a") != "9" || f.resetCount() != 1 {
 		t.Errorf("it tells of %q", f.value("p/a"))
 	}
+
 	for i := range 20 {
 		put(t, other.Client(), "p/a", fmt.Sprint("other", i))
 	}
+
 	eventually(t, "the other store", func() bool { return f.value("p/a") == "other19" && f.value("p/b") == "" })
 }
 
@@ -223,9 +243,11 @@ func (r *relay) Watch(ctx context.Context, key string, opts ...clientv3.OpOption
 	r.mu.Lock()
 	to, before := r.to, r.before
 	r.mu.Unlock()
+
 	if before != nil {
 		before()
 	}
+
 	return to.Watch(ctx, key, opts...)
 }
 
@@ -233,6 +255,7 @@ func (r *relay) RequestProgress(ctx context.Context) error {
 	r.mu.Lock()
 	to := r.to
 	r.mu.Unlock()
+
 	return to.RequestProgress(ctx)
 }
 
@@ -249,6 +272,7 @@ func TestFollow_LeavesAMemberThatIsBehind(t *testing.T) {
 			put(t, c, "p/a", fmt.Sprint(i))
 		}
 	}
+
 	cfg := prefixed("p/")
 	cfg.StallAfter = time.Hour
 	f := follow(t, c, cfg)
@@ -262,6 +286,7 @@ func TestFollow_LeavesAMemberThatIsBehind(t *testing.T) {
 			write(behind.Client(), 5, 12)
 		}
 	})
+
 	w.closeAll()
 	toldOnce(t, f, 12)
 }
@@ -279,10 +304,12 @@ func TestFollow_BrokenRelistBeginsAgain(t *testing.T) {
 		}
 		return nil
 	})
+
 	f := follow(t, c, cfg)
 	eventually(t, "a whole list after the broken one", func() bool { return f.resetCount() >= 3 && f.value("p/025") == "25" })
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	broken := slices.IndexFunc(f.batches[3:], func(b kv.Batch) bool { return b.Reset && b.More }) + 3
 	if b := f.batches[broken+1]; !b.Reset || b.Page != 0 {
 		t.Errorf("after a broken list comes %+v", b)
@@ -297,22 +324,27 @@ func TestFollow_CrowdResumesAfterARestart(t *testing.T) {
 	core, logs := observer.New(zap.WarnLevel)
 	follows := make([]*follower, crowd)
 	key := func(i int) string { return fmt.Sprintf("p/%03d/a", i) }
+
 	for i := range follows {
 		cfg := prefixed(fmt.Sprintf("p/%03d/", i))
 		cfg.StallAfter, cfg.Logger = 10*time.Second, zap.New(core) // to open so many at once takes its time
 		put(t, s.Client(), key(i), "listed")
 		follows[i] = follow(t, s.Client(), cfg)
 	}
+
 	for _, f := range follows {
 		listed(t, f)
 	}
+
 	s.Stop()
 	eventually(t, "the loss", func() bool { return logs.Len() > 0 })
 	s.Restart()
+
 	for i := range follows {
 		put(t, s.InProcess(), key(i), "0") // the other client has still to connect
 		put(t, s.InProcess(), key(i), "1")
 	}
+
 	lists := 0
 	for i, f := range follows {
 		eventually(t, "the last put", func() bool { return f.value(key(i)) == "1" })
@@ -321,6 +353,7 @@ func TestFollow_CrowdResumesAfterARestart(t *testing.T) {
 		}
 		lists += f.resetCount()
 	}
+
 	if lists != crowd {
 		t.Errorf("%d lists for %d ranges", lists, crowd)
 	}

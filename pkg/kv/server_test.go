@@ -26,11 +26,14 @@ import (
 func server(t *testing.T, cfg kv.ServerConfig) *kv.Server {
 	t.Helper()
 	cfg.Tick, cfg.Election = 10*time.Millisecond, 100*time.Millisecond
+
 	s, err := kv.StartServer(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { _ = s.Close() })
+
 	return s
 }
 
@@ -40,7 +43,9 @@ func dial(t *testing.T, endpoint string) *kv.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { _ = c.Close() })
+
 	return c
 }
 
@@ -48,15 +53,19 @@ func TestServer_KeepsItsData(t *testing.T) {
 	dir := t.TempDir()
 	s := server(t, kv.ServerConfig{Dir: dir})
 	rev := put(t, s.Client(), "k", "v")
+
 	for range 2 {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	within(t, time.Minute, "done", s.Done())
+
 	if s.Err() != nil {
 		t.Error(s.Err())
 	}
+
 	s = server(t, kv.ServerConfig{Dir: dir, Name: "renamed"})
 	resp, err := s.Client().Get(t.Context(), "k")
 	if err != nil || len(resp.Kvs) != 1 || resp.Kvs[0].ModRevision != rev {
@@ -72,24 +81,29 @@ func TestServer_IsPrivate(t *testing.T) {
 	core, logs := observer.New(zap.WarnLevel)
 	s := server(t, kv.ServerConfig{Dir: dir, Logger: zap.New(core)})
 	put(t, dial(t, s.Endpoint()), "k", "v")
+
 	socket := strings.TrimPrefix(s.Endpoint(), "unix://")
 	for path, want := range map[string]os.FileMode{dir: 0o700, socket: 0o600} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s: %v, %v", path, info.Mode(), err)
 		}
 	}
+
 	if filepath.Dir(socket) != dir {
 		t.Errorf("the socket is %s", socket)
 	}
+
 	open, err := os.ReadFile("/proc/self/net/unix")
 	if err != nil {
 		t.Skip(err)
 	}
+
 	for line := range strings.Lines(string(open)) {
 		if strings.Contains(line, "@") && strings.Contains(line, "peers") {
 			t.Errorf("an abstract socket is open: %s", line)
 		}
 	}
+
 	for _, l := range logs.All() {
 		if ofSlowness.MatchString(l.Message) {
 			t.Logf("%s %v", l.Message, l.ContextMap())
@@ -104,14 +118,17 @@ func TestServer_RefusesSharedDirectory(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "letter.txt"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
+
 	s, err := kv.StartServer(t.Context(), kv.ServerConfig{Dir: dir})
 	if err == nil {
 		_ = s.Close()
 		t.Fatal("started in a directory that others may enter")
 	}
+
 	for _, part := range []string{dir, "0755", "chmod 700"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q does not name %s", err, part)
@@ -123,14 +140,17 @@ func TestServer_RefusesLockedDirectory(t *testing.T) {
 	dir := t.TempDir()
 	first := server(t, kv.ServerConfig{Dir: dir})
 	began := time.Now()
+
 	s, err := kv.StartServer(t.Context(), kv.ServerConfig{Dir: dir})
 	if err == nil {
 		_ = s.Close()
 		t.Fatal("two servers share a directory")
 	}
+
 	if !strings.Contains(err.Error(), "another process") || time.Since(began) > 20*time.Second {
 		t.Errorf("after %s: %v", time.Since(began), err)
 	}
+
 	put(t, dial(t, first.Endpoint()), "k", "v") // its socket is still there
 }
 
@@ -139,20 +159,26 @@ func TestServer_ShortSocketForLongDirectory(t *testing.T) {
 	s := server(t, kv.ServerConfig{Dir: dir})
 	socket := strings.TrimPrefix(s.Endpoint(), "unix://")
 	put(t, dial(t, s.Endpoint()), "k", "v")
+
 	if info, err := os.Stat(filepath.Dir(socket)); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("%v, %v", info, err)
 	}
+
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := os.Stat(filepath.Dir(socket)); !os.IsNotExist(err) {
 		t.Errorf("the socket's directory is left behind: %v", err)
 	}
+
 	// Somebody else's directory of that name is not used.
 	if err := os.Mkdir(filepath.Dir(socket), 0o755); err != nil {
 		t.Fatal(err)
 	}
+
 	defer os.Remove(filepath.Dir(socket))
+
 	if s, err := kv.StartServer(t.Context(), kv.ServerConfig{Dir: dir}); err == nil {
 		_ = s.Close()
 		t.Error("started with a socket where others may enter")
@@ -164,8 +190,10 @@ func TestServer_Listens(t *testing.T) {
 	if !strings.HasPrefix(s.Endpoint(), "http://127.0.0.1:") {
 		t.Error(s.Endpoint())
 	}
+
 	put(t, dial(t, s.Endpoint()), "k", "v")
 	put(t, dial(t, strings.TrimPrefix(s.Endpoint(), "http://")), "k", "v") // as etcdctl, a client also takes host:port
+
 	for _, bad := range []string{"https://127.0.0.1:0", "127.0.0.1:0", "unix://relative", "unix:///" + strings.Repeat("x", 200), "http://nowhere.invalid:0"} {
 		if s, err := kv.StartServer(t.Context(), kv.ServerConfig{Dir: t.TempDir(), ListenClient: []string{bad}}); err == nil {
 			_ = s.Close()
@@ -180,28 +208,36 @@ func TestServer_StopsWhileOthersWatch(t *testing.T) {
 		events := c.Watch(t.Context(), "k", clientv3.WithCreatedNotify())
 		within(t, time.Minute, "the watch", (<-chan clientv3.WatchResponse)(events))
 	}
+
 	began := time.Now()
 	s.Stop()
+
 	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("stopping took %s", took)
 	}
+
 	s.Restart()
 }
 
 func TestServer_InProcessClientDoesItAll(t *testing.T) {
 	c := kvtest.StartServer(t).InProcess()
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(t.Context()))
+
 	events := c.Watch(ctx, "k", clientv3.WithCreatedNotify())
 	if r := within(t, time.Minute, "the watch", (<-chan clientv3.WatchResponse)(events)); !r.Created {
 		t.Errorf("%+v", r)
 	}
+
 	if err := c.RequestProgress(ctx); err != nil {
 		t.Fatal(err)
 	}
+
 	if r := within(t, time.Minute, "progress", (<-chan clientv3.WatchResponse)(events)); !r.IsProgressNotify() {
 		t.Errorf("%+v", r)
 	}
+
 	cancel()
+
 	if r := within(t, time.Minute, "the end of the watch", (<-chan clientv3.WatchResponse)(events)); r.Err() != nil {
 		t.Error(r.Err())
 	}
@@ -210,13 +246,16 @@ func TestServer_InProcessClientDoesItAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	e := concurrency.NewElection(s, "leader")
 	if err := e.Campaign(t.Context(), "me"); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := e.Resign(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -225,6 +264,7 @@ func TestServer_InProcessClientDoesItAll(t *testing.T) {
 func TestServer_StartEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
+
 	if s, err := kv.StartServer(ctx, kv.ServerConfig{Dir: t.TempDir()}); err == nil {
 		_ = s.Close()
 		t.Error("started under an ended context")
@@ -237,13 +277,16 @@ func TestServer_CompactsWhatIsOld(t *testing.T) {
 	for range 20 {
 		last = put(t, s.Client(), "k", "v")
 	}
+
 	eventually(t, "a compaction", func() bool {
 		_, err := s.Client().Get(t.Context(), "k", clientv3.WithRev(first))
 		return errors.Is(err, rpctypes.ErrCompacted)
 	})
+
 	if _, err := s.Client().Get(t.Context(), "k", clientv3.WithRev(last-10)); err != nil {
 		t.Errorf("ten revisions back: %v", err)
 	}
+
 	if resp, err := s.Client().Get(t.Context(), "k"); err != nil || len(resp.Kvs) != 1 {
 		t.Errorf("%v, %v", resp, err)
 	}
@@ -259,6 +302,7 @@ func TestServer_KeepsWhatIsYoung(t *testing.T) {
 		_, err := s.Client().Get(t.Context(), "k", clientv3.WithRev(first))
 		return errors.Is(err, rpctypes.ErrCompacted)
 	})
+
 	if age := time.Since(began); age < 200*time.Millisecond {
 		t.Errorf("compacted at the age of %s", age)
 	}
@@ -269,9 +313,11 @@ func TestServer_KeepsFewRequestsInMemory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("thousands of requests: make test-cluster")
 	}
+
 	s := server(t, kv.ServerConfig{Dir: t.TempDir()})
 	before, value := heap(), strings.Repeat("v", 100<<10)
 	var writers sync.WaitGroup
+
 	for i := range 8 {
 		writers.Go(func() {
 			for range 375 {
@@ -281,12 +327,14 @@ func TestServer_KeepsFewRequestsInMemory(t *testing.T) {
 			}
 		})
 	}
+
 	writers.Wait()
 	// Its snapshots and commits may still be at work.
 	grown := (heap() - before) >> 20
 	for deadline := time.Now().Add(20 * time.Second); grown > 150 && time.Now().Before(deadline); grown = (heap() - before) >> 20 {
 		time.Sleep(100 * time.Millisecond)
 	}
+
 	if grown > 150 {
 		t.Errorf("the heap has grown by %d MB", grown)
 	}
@@ -296,5 +344,6 @@ func heap() int64 {
 	var m runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&m)
+
 	return int64(m.HeapAlloc)
 }

@@ -19,18 +19,22 @@ const ttl = 5 * time.Second // a busy machine may be silent for two or three
 
 func open(t *testing.T, ctx context.Context, c *kv.Client, cfg kv.SessionConfig) *kv.Session {
 	t.Helper()
+
 	if cfg.TTL == 0 {
 		cfg.TTL = ttl
 	}
+
 	s, err := kv.OpenSession(ctx, c, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		_ = s.Close(ctx)
 	})
+
 	return s
 }
 
@@ -40,6 +44,7 @@ func alive(t *testing.T, c *kv.Client, lease clientv3.LeaseID) bool {
 	if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		t.Fatal(err)
 	}
+
 	return err == nil && resp.TTL >= 0 // in whole seconds, and -1 if it is gone
 }
 
@@ -54,18 +59,24 @@ func TestSession_IsRenewed(t *testing.T) {
 			t.Fatalf("done: %v", s.Err())
 		default:
 		}
+
 		return s.LastRenewal().Sub(first) > ttl
 	})
+
 	if !alive(t, c, s.Lease()) || s.TTL() != ttl || s.Err() != nil {
 		t.Errorf("ttl %s, err %v", s.TTL(), s.Err())
 	}
+
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+
 	within(t, time.Minute, "done", s.Done())
+
 	if alive(t, c, s.Lease()) {
 		t.Error("the lease outlives Close")
 	}
+
 	if err := s.Close(t.Context()); err != nil {
 		t.Errorf("a second Close: %v", err)
 	}
@@ -81,17 +92,21 @@ func TestSession_SavedBeforeUse(t *testing.T) {
 		}
 		return nil
 	}})
+
 	if saved == 0 || saved != s.Lease() {
 		t.Errorf("saved lease %x, used %x", saved, s.Lease())
 	}
+
 	full := errors.New("disk full")
 	_, err := kv.OpenSession(t.Context(), c, kv.SessionConfig{TTL: ttl, Saved: func(id clientv3.LeaseID) error {
 		saved = id
 		return full
 	}})
+
 	if !errors.Is(err, full) {
 		t.Errorf("%v, want the saver's error", err)
 	}
+
 	if alive(t, c, saved) {
 		t.Error("a lease that was not saved lives on")
 	}
@@ -104,7 +119,9 @@ func TestSession_DoneWhenRevoked(t *testing.T) {
 	if _, err := c.Revoke(t.Context(), s.Lease()); err != nil {
 		t.Fatal(err)
 	}
+
 	within(t, time.Minute, "done, at the next renewal", s.Done())
+
 	if !errors.Is(s.Err(), rpctypes.ErrLeaseNotFound) {
 		t.Error(s.Err())
 	}
@@ -117,9 +134,11 @@ func TestSession_DoneWhenSilent(t *testing.T) {
 	s := open(t, t.Context(), p.Client(kv.Config{}), kv.SessionConfig{TTL: 2 * time.Second})
 	p.Freeze()
 	within(t, time.Minute, "done", s.Done())
+
 	if age := time.Since(s.LastRenewal()); age < s.TTL() {
 		t.Errorf("done %s after the last renewal was sent, want %s", age, s.TTL())
 	}
+
 	p.Mend()
 }
 
@@ -128,6 +147,7 @@ func TestSession_OutlivesShortOutage(t *testing.T) {
 	server := kvtest.StartServer(t)
 	p := server.Proxy()
 	s := open(t, t.Context(), p.Client(kv.Config{}), kv.SessionConfig{TTL: 9 * time.Second})
+
 	for range 2 {
 		p.Cut()
 		began := time.Now()
@@ -135,6 +155,7 @@ func TestSession_OutlivesShortOutage(t *testing.T) {
 		p.Mend()
 		eventually(t, "a renewal after the outage", func() bool { return s.LastRenewal().After(began) })
 	}
+
 	select {
 	case <-s.Done():
 		t.Error(s.Err())
@@ -148,9 +169,11 @@ func TestSession_EndsWithItsContext(t *testing.T) {
 	s := open(t, ctx, c, kv.SessionConfig{TTL: time.Minute})
 	cancel()
 	within(t, time.Minute, "done", s.Done())
+
 	if !alive(t, c, s.Lease()) {
 		t.Error("the lease was revoked, not left to expire")
 	}
+
 	if err := s.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -179,15 +202,19 @@ func (l *tardy) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*client
 		l.sent = time.Now()
 	}
 	l.mu.Unlock()
+
 	if answered {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
+
 	resp, err := l.Lease.KeepAliveOnce(ctx, id)
 	l.mu.Lock()
 	l.answered = err == nil
 	l.mu.Unlock()
+
 	time.Sleep(100 * time.Millisecond) // the answer's way back
+
 	return resp, err
 }
 
@@ -203,6 +230,7 @@ func TestSession_CountsFromTheSending(t *testing.T) {
 	renewed := s.LastRenewal()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if renewed.After(l.sent) {
 		t.Errorf("renewed %s after the renewal was sent", renewed.Sub(l.sent))
 	}
@@ -230,6 +258,7 @@ func TestSession_FailedRenewalIsNoLoss(t *testing.T) {
 	s := open(t, t.Context(), c, kv.SessionConfig{})
 	first := s.LastRenewal()
 	eventually(t, "a renewal after three failures", func() bool { return s.LastRenewal().After(first) })
+
 	if l.fails.Load() >= 0 || s.Err() != nil {
 		t.Error(s.Err())
 	}
@@ -246,10 +275,12 @@ func TestSession_EndsWhenNothingStandsBehindIt(t *testing.T) {
 		}
 		return nil
 	}})
+
 	first := s.LastRenewal()
 	eventually(t, "a renewal", func() bool { return s.LastRenewal().After(first) })
 	gone.Store(true)
 	eventually(t, "the end", func() bool { return s.Err() != nil })
+
 	if !errors.Is(s.Err(), why) {
 		t.Errorf("it ended with %v", s.Err())
 	}

@@ -18,12 +18,14 @@ func counters(t *testing.T, c *kv.Client) func(name string) float64 {
 	t.Helper()
 	r := prometheus.NewRegistry()
 	c.Register(r)
+
 	return func(name string) (sum float64) {
 		t.Helper()
 		families, err := r.Gather()
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for _, f := range families {
 			for _, m := range f.GetMetric() {
 				if f.GetName() == name {
@@ -31,6 +33,7 @@ func counters(t *testing.T, c *kv.Client) func(name string) float64 {
 				}
 			}
 		}
+
 		return sum
 	}
 }
@@ -42,6 +45,7 @@ func TestMirror_CountsWhatItsWatchHasLost(t *testing.T) {
 	c := kvtest.Memory(t)
 	count := counters(t, c)
 	deaf := kvtest.Deafen(c)
+
 	// What the watch is resumed over is not lost for certain, and not counted. A machine that stands still for two seconds
 	// has that happen, but not each time.
 	const most = 5
@@ -54,19 +58,24 @@ func TestMirror_CountsWhatItsWatchHasLost(t *testing.T) {
 		cfg.Relist, cfg.StallAfter = 500*time.Millisecond, 2*time.Second
 		m, stop := startMirror(t.Context(), c, cfg)
 		defer stop()
+
 		<-m.Ready()
 		deaf.Drop(func(string) bool { return true })
 		put(t, c, prefix+"new", "1")
+
 		if _, err := c.Delete(t.Context(), prefix+"gone"); err != nil {
 			t.Fatal(err)
 		}
+
 		eventually(t, "the repair", func() bool { s := m.Snapshot(); return s.Get(prefix+"new") != nil && s.Get(prefix+"gone") == nil })
 		eventually(t, "the count", func() bool {
 			return count(kv.RepairsMetric) == before+2 || count("carillon_watch_resumptions_total") > resumed && i < most-1
 		})
+
 		if count(kv.RepairsMetric) == before+2 {
 			return
 		}
+
 		stop()
 	}
 }
@@ -80,7 +89,9 @@ func TestMirror_CountsNothingWhileItsWatchIsWell(t *testing.T) {
 	cfg.Relist = 200 * time.Millisecond
 	m, stop := startMirror(t.Context(), c, cfg)
 	defer stop()
+
 	<-m.Ready()
+
 	for until, i := time.Now().Add(2*time.Second), 0; time.Now().Before(until); i++ {
 		put(t, c, fmt.Sprint("p/", i%7), "v")
 		if _, err := c.Delete(t.Context(), fmt.Sprint("p/", (i+3)%7)); err != nil {
@@ -88,6 +99,7 @@ func TestMirror_CountsNothingWhileItsWatchIsWell(t *testing.T) {
 		}
 		time.Sleep(2 * time.Millisecond) // or it is a test of how fast etcd is
 	}
+
 	if n := count(kv.RepairsMetric); n != 0 {
 		t.Errorf("%v repairs", n)
 	}
@@ -99,6 +111,7 @@ func TestFollow_CountsResumptionsAndForcedLists(t *testing.T) {
 	core, logs := observer.New(zap.InfoLevel)
 	c := p.Client(kv.Config{})
 	count := counters(t, c)
+
 	var all []*follower
 	for i := range 20 {
 		cfg := prefixed(fmt.Sprintf("p/%02d/", i))
@@ -107,9 +120,11 @@ func TestFollow_CountsResumptionsAndForcedLists(t *testing.T) {
 		listed(t, f)
 		all = append(all, f)
 	}
+
 	if n := count("carillon_watch_relists_total"); n != 0 {
 		t.Errorf("%v forced lists while all is well", n)
 	}
+
 	p.Cut()
 	eventually(t, "the loss", func() bool { return logs.FilterLevelExact(zap.WarnLevel).Len() > 0 })
 	rev := put(t, s.Client(), "p/00/a", "1")
@@ -117,14 +132,17 @@ func TestFollow_CountsResumptionsAndForcedLists(t *testing.T) {
 	if _, err := s.Client().Compact(t.Context(), rev); err != nil {
 		t.Fatal(err)
 	}
+
 	p.Mend()
 	eventually(t, "all ranges", func() bool { return logs.FilterMessage("following the store again").Len() > 0 })
 	// One within a list when the connection was cut has it end, or begin again: it has nothing to resume, or nothing that is
 	// compacted away. They list now and then, so that these are few.
 	eventually(t, "lists of what is compacted away", func() bool { return count("carillon_watch_relists_total") >= float64(len(all)/2) })
+
 	if n := count("carillon_watch_resumptions_total"); n < float64(len(all)/2) {
 		t.Errorf("%v resumptions of %d ranges", n, len(all))
 	}
+
 	if n := logs.FilterLevelExact(zap.WarnLevel).Len(); n > 2 {
 		t.Errorf("%d losses were logged of %d ranges that were lost together", n, len(all))
 	}

@@ -15,16 +15,21 @@ func TestServer_CloseDoesNotWaitForAClientThatNeverSpeaks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	c, err := net.Dial("unix", strings.TrimPrefix(s.Endpoint(), "unix://"))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer c.Close()
+
 	if _, err := s.Client().Get(t.Context(), "/any"); err != nil {
 		t.Fatal(err)
 	}
+
 	closed := make(chan error, 1)
 	go func() { closed <- s.Close() }()
+
 	select {
 	case err := <-closed:
 		if err != nil {

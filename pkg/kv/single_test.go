@@ -15,38 +15,49 @@ func TestFollow_OfOneKeyTellsOfNoOther_InProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer s.Close()
+
 	c := s.Client()
+
 	for _, k := range []string{"/a/1", "/a/2", "/b"} {
 		if _, err := c.Put(t.Context(), k, "v"); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	enough := errors.New("enough")
 	seen := map[string]int{}
 	err = kv.Follow(t.Context(), c, kv.FollowConfig{Key: "/a/1"}, func(b kv.Batch) error {
 		for _, e := range b.KVs {
 			seen[string(e.Key)]++
 		}
+
 		for _, e := range b.Events {
 			seen[string(e.Kv.Key)]++
 		}
+
 		if b.Reset {
 			go func() {
 				ctx := context.WithoutCancel(t.Context())
 				c.Put(ctx, "/a/2", "w")
 				c.Put(ctx, "/a/1", "w")
 			}()
+
 			return nil
 		}
+
 		if len(b.Events) == 0 {
 			return nil
 		}
+
 		return enough
 	})
+
 	if !errors.Is(err, enough) {
 		t.Fatal(err)
 	}
+
 	if len(seen) != 1 || seen["/a/1"] != 2 {
 		t.Fatalf("told of %v; want /a/1 twice and nothing else", seen)
 	}

@@ -84,14 +84,17 @@ func TestDirect_CommitsOrSaysWhatMoved(t *testing.T) {
 			Else: []clientv3.Op{clientv3.OpGet("k")},
 		}
 	}
+
 	res, err := d.Commit(t.Context(), guarded(rev))
 	if err != nil || !res.Succeeded || res.Revision != rev+1 {
 		t.Fatalf("%+v, %v", res, err)
 	}
+
 	res, err = d.Commit(t.Context(), guarded(rev))
 	if err != nil || res.Succeeded {
 		t.Fatalf("%+v, %v", res, err)
 	}
+
 	if found := res.Responses[0].GetResponseRange().Kvs[0]; found.ModRevision != rev+1 || string(found.Value) != "2" {
 		t.Errorf("the else branch read %v", found)
 	}
@@ -102,10 +105,12 @@ func TestDirect_DefiniteErrorsWriteNothing(t *testing.T) {
 	over := func(bytes int) []clientv3.Op {
 		return []clientv3.Op{clientv3.OpPut("k", strings.Repeat("x", bytes))}
 	}
+
 	many := make([]clientv3.Op, 129)
 	for i := range many {
 		many[i] = clientv3.OpPut(fmt.Sprint("k", i), "v")
 	}
+
 	for name, ops := range map[string][]clientv3.Op{
 		"key twice":                   {clientv3.OpPut("k", "1"), clientv3.OpPut("k", "2")},
 		"no such lease":               {clientv3.OpPut("j", "1"), clientv3.OpPut("k", "1", clientv3.WithLease(4711))},
@@ -119,11 +124,14 @@ func TestDirect_DefiniteErrorsWriteNothing(t *testing.T) {
 			t.Errorf("%s: %v, want a definite error", name, err)
 		}
 	}
+
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
+
 	if _, err := kv.Direct(c).Commit(ended, kv.Txn{Then: []clientv3.Op{clientv3.OpPut("k", "1")}}); err == nil || kv.Unknown(err) || !errors.Is(err, context.Canceled) {
 		t.Errorf("ended context: %v, want a definite cancellation", err)
 	}
+
 	resp, err := c.Get(t.Context(), "", clientv3.WithPrefix())
 	if err != nil || len(resp.Kvs) != 0 {
 		t.Errorf("%d keys were written, %v", len(resp.Kvs), err)
@@ -138,12 +146,15 @@ func TestNoSpace_MayHaveWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer s.Close()
+
 	c := s.Client()
 	value := strings.Repeat("x", 512<<10)
 	refused, applied := 0, 0
 	var mu sync.Mutex
 	var wg sync.WaitGroup
+
 	for w := range 8 {
 		wg.Go(func() {
 			// etcd takes its size anew with each commit of its file: on a busy machine much is written before.
@@ -154,14 +165,17 @@ func TestNoSpace_MayHaveWritten(t *testing.T) {
 				if err == nil {
 					continue
 				}
+
 				if !kv.NoSpace(err) {
 					t.Errorf("%s: %v", key, err)
 				}
+
 				resp, err := c.Get(t.Context(), key, clientv3.WithCountOnly())
 				if err != nil {
 					t.Errorf("%s: %v", key, err)
 					return
 				}
+
 				mu.Lock()
 				refused++
 				applied += int(resp.Count)
@@ -169,9 +183,12 @@ func TestNoSpace_MayHaveWritten(t *testing.T) {
 			}
 		})
 	}
+
 	wg.Wait()
+
 	if refused == 0 {
 		t.Fatal("the quota was never reached")
 	}
+
 	t.Logf("%d writes were answered with no space, %d of them were applied", refused, applied)
 }

@@ -16,6 +16,7 @@ func fileAt(t *testing.T, text string) (*File, *observer.ObservedLogs) {
 	path := filepath.Join(t.TempDir(), "policy.yaml")
 	write(t, path, text)
 	core, logs := observer.New(zap.InfoLevel)
+
 	return &File{path: path, owner: uint32(os.Geteuid()), log: zap.New(core)}, logs
 }
 
@@ -35,6 +36,7 @@ func TestFile_IsReadAnewWhenItChanges(t *testing.T) {
 		}
 		return strings.Join(p.Users, ",")
 	}
+
 	for _, step := range []struct{ text, want string }{
 		{"users: [a]", "a"}, {"users: [b]", "b"}, {"users: [c", "error"}, {"users: [c", "error"}, {"", "error"}, {"users: [d]", "d"}, {"users: [e]", "e"},
 	} {
@@ -43,13 +45,17 @@ func TestFile_IsReadAnewWhenItChanges(t *testing.T) {
 			t.Errorf("%q is taken for %q", step.text, got)
 		}
 	}
+
 	if err := os.Remove(f.path); err != nil || said() != "error" {
 		t.Error("a file that is gone allows something", err)
 	}
+
 	write(t, f.path+".new", "users: [f]")
+
 	if err := os.Rename(f.path+".new", f.path); err != nil || said() != "f" {
 		t.Error("a file that was put in its place is not read", err)
 	}
+
 	if n := logs.FilterMessageSnippet("nothing starts").Len(); n != 3 {
 		t.Errorf("%d errors are logged, of three faults", n)
 	}
@@ -68,20 +74,25 @@ func TestFile_CountsOnlyIfNobodyElseCanChangeIt(t *testing.T) {
 		_ = os.Chmod(dir, 0o755)
 		write(t, path, "{}")
 		make()
+
 		f := &File{path: path, owner: uint32(os.Geteuid()), log: zap.NewNop()}
 		if _, err := f.Policy(); (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)
 		}
 	}
+
 	_ = os.RemoveAll(path)
 	_ = os.Chmod(dir, 0o755)
 	write(t, path, "{}")
+
 	if os.Geteuid() == 0 {
 		_ = os.Chown(path, 65534, 65534)
 	}
+
 	if _, err := Open(path, zap.NewNop()); err == nil || !strings.Contains(err.Error(), "has to belong to root") {
 		t.Errorf("a file of another user counts: %v", err)
 	}
+
 	if _, err := Open("policy.yaml", zap.NewNop()); err == nil {
 		t.Error("a path that depends on where the daemon was started counts")
 	}
@@ -93,11 +104,13 @@ func TestFile_CountsOnlyIfNobodyElseCanLeadToAnother(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	write(t, at("policy.yaml"), "{}")
+
 	for _, d := range []string{"open", "own"} {
 		if err := os.Mkdir(at(d), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	for from, to := range map[string]string{
 		"open/link": at("policy.yaml"), "own/link": "../policy.yaml", "own/through": at("open/link"), "own/dir": "..", "own/round": "round", "own/nowhere": "none",
 	} {
@@ -105,9 +118,11 @@ func TestFile_CountsOnlyIfNobodyElseCanLeadToAnother(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	if err := os.Chmod(at("open"), 0o777); err != nil {
 		t.Fatal(err)
 	}
+
 	for path, want := range map[string]string{
 		"own/link": "", "own/dir/policy.yaml": "", "own/../policy.yaml": "", "open/link": "open can be written by others", "own/through": "open can be written by others",
 		"own/round": "too many symbolic links", "own/nowhere": "none: no such file",
@@ -125,9 +140,11 @@ func TestFile_LooksAtTheDirectoriesAgain(t *testing.T) {
 	if _, err := f.Policy(); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := os.Chmod(filepath.Dir(f.path), 0o777); err != nil {
 		t.Fatal(err)
 	}
+
 	f.seen.settled, f.read = true, f.read.Add(-again)
 	if _, err := f.Policy(); err == nil {
 		t.Error("it counts, though others can put another in its place")

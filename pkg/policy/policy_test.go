@@ -17,6 +17,7 @@ func policyOf(t *testing.T, text string) *Policy {
 	if err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
+
 	return p
 }
 
@@ -27,17 +28,20 @@ func TestCheck(t *testing.T) {
 		change(p)
 		return Attempt{Process: p, User: "backup", UID: 34}
 	}
+
 	plain := process(func(*task.Process) {})
 	shell := process(func(p *task.Process) { p.Command, p.Shell = nil, "true" })
 	env := func(name string) Attempt {
 		return process(func(p *task.Process) { p.Env = map[string]string{name: "x"} })
 	}
+
 	of := func(f task.EnvFrom) Attempt { return process(func(p *task.Process) { p.EnvFrom = []task.EnvFrom{f} }) }
 	naming := func(groups ...Group) Attempt {
 		a := process(func(*task.Process) {})
 		a.Groups = groups
 		return a
 	}
+
 	adm, video, own := Group{Name: "adm", GID: 4}, Group{Name: "video", GID: 44}, Group{Name: "backup", GID: 34, Own: true}
 	groups := naming(adm, video)
 	run := plain
@@ -78,17 +82,21 @@ func TestCheck(t *testing.T) {
 func TestBind_FillsInAndRefusesMore(t *testing.T) {
 	p := policyOf(t, "limits: {timeout: 1h, memory: 1Gi, pids: 100, core: 0, cpu: 2}\nrequire: {no_new_privs: true, private_tmp: true}")
 	given := &task.Process{Command: []string{"true"}, Enforce: task.EnforceReport, Limits: task.Limits{PIDs: 10}}
+
 	got, timeout, err := p.Bind(given, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	l := got.Limits
 	if timeout.String() != "1h" || l.Memory != 1<<30 || l.PIDs != 10 || l.CPU != 2 || l.Core == nil || *l.Core != 0 || !got.NoNewPrivs || !got.PrivateTmp || got.Enforce != task.EnforceRequire {
 		t.Errorf("%+v, timeout %s", got, timeout)
 	}
+
 	if given.Limits.Memory != 0 || given.NoNewPrivs || given.Enforce != task.EnforceReport {
 		t.Error("it changed what it was given")
 	}
+
 	core := task.Size(1)
 	for want, more := range map[string]*task.Process{
 		"limits.memory": {Limits: task.Limits{Memory: 1<<30 + 1}}, "limits.pids": {Limits: task.Limits{PIDs: 101}}, "limits.core": {Limits: task.Limits{Core: &core}},
@@ -99,15 +107,19 @@ func TestBind_FillsInAndRefusesMore(t *testing.T) {
 			t.Errorf("%v; want %s", err, want)
 		}
 	}
+
 	if _, _, err := p.Bind(given, task.Duration(2*3600e9)); err == nil || !strings.Contains(err.Error(), "limits.timeout: 2h is more than 1h") {
 		t.Error(err)
 	}
+
 	if _, _, err := p.Bind(&task.Process{Dir: "/tmp/jobs"}, 0); err == nil || !strings.Contains(err.Error(), `require.private_tmp: the directory "/tmp/jobs" is not there`) {
 		t.Error(err)
 	}
+
 	if _, _, err := p.Bind(&task.Process{Dir: "/tmp"}, 0); err != nil {
 		t.Error(err)
 	}
+
 	if same, _, _ := policyOf(t, "{}").Bind(given, 0); same != given {
 		t.Error("a policy without limits changes it")
 	}
@@ -120,15 +132,18 @@ func TestProgram_GoesByWhereLinksLead(t *testing.T) {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			t.Fatal(err)
 		}
+
 		if err := os.WriteFile(d+"/run", nil, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	for from, to := range map[string]string{allowed + "/out": other + "/run", other + "/in": allowed + "/run", dir + "/link": allowed} {
 		if err := os.Symlink(to, from); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	for _, c := range []struct{ executables, program, want string }{
 		{allowed + "/", allowed + "/run", allowed + "/run"}, {allowed + "/", other + "/in", allowed + "/run"}, {dir + "/link/", allowed + "/run", allowed + "/run"},
 		{allowed + "/", dir + "/link/run", allowed + "/run"}, {allowed + "/run", allowed + "/run", allowed + "/run"}, {other + "/in", allowed + "/run", allowed + "/run"},
@@ -140,9 +155,11 @@ func TestProgram_GoesByWhereLinksLead(t *testing.T) {
 			t.Errorf("%s by %s: %q, %v; want %q", c.program, c.executables, got, err, c.want)
 		}
 	}
+
 	if got, err := policyOf(t, "{}").Program(dir + "/link/run"); got != dir+"/link/run" || err != nil {
 		t.Error(got, err)
 	}
+
 	if _, err := policyOf(t, "executables: []").Program("/bin/sh"); err == nil {
 		t.Error("an empty list allows something")
 	}
@@ -169,6 +186,7 @@ func TestDeniedEnv_IsInTheDocs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, name := range slices.Concat(denied, acceptedWithExecutables) {
 		if !strings.Contains(string(b), "`"+name+"`") {
 			t.Errorf("%s is not told", name)

@@ -33,15 +33,18 @@ func benchWorker(b *testing.B, n int, schedule string) (*worker, *time.Time) {
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	now := start
 	e := New(Config{
 		Node: "n1", Store: store.New(nil, &yes{revision: 1000}, keys), Fleet: placement.NewFleet("n1", func() int { return 1 << 30 }),
 		NextAttempt: executor.Next, Now: func() time.Time { return now }, Logger: zap.NewNop(),
 	})
+
 	e.cfg.Fleet.Set([]task.Node{benchNode("n1")})
 	w := newWorker(e, 0, store.Fences{})
 	w.reset()
 	w.mark, w.known = record.Watermark{Time: task.At(start), Seen: 100}, 1
+
 	batch := store.ShardBatch{Reset: true, Revision: 100}
 	for i, name := range names(n) {
 		t, entry := (&world{TB: b}).newTask(name, start, cronned(schedule), allow)
@@ -51,11 +54,14 @@ func benchWorker(b *testing.B, n int, schedule string) (*worker, *time.Time) {
 			ShardKey: record.ShardKey{Kind: record.KindEntry, Ref: ref(name)}, Task: "default/" + name, Mod: int64(i%100) + 1, Create: int64(i%100) + 1, Value: written(entry),
 		})
 	}
+
 	w.apply(batch)
 	w.scanned(nil)
+
 	if err := w.round(b.Context()); err != nil {
 		b.Fatal(err)
 	}
+
 	return w, &now
 }
 
@@ -65,6 +71,7 @@ func (w *worker) endAll() {
 		for _, a := range t.Active() {
 			w.e.cfg.Fleet.Release(a.Node)
 		}
+
 		if t.Activity != nil {
 			t.Activity.Active = nil
 			t.DropIdleActivity()
@@ -90,15 +97,19 @@ func BenchmarkRound_Behind(b *testing.B) {
 func rounds(b *testing.B, tasks int, apart time.Duration, unit string) {
 	w, now := benchWorker(b, tasks, "* * * * * *")
 	ctx := b.Context()
+
 	for b.Loop() {
 		*now = now.Add(apart)
+
 		if err := w.round(ctx); err != nil {
 			b.Fatal(err)
 		}
+
 		b.StopTimer()
 		w.endAll()
 		b.StartTimer()
 	}
+
 	b.ReportMetric(float64(tasks)*float64(b.N)/b.Elapsed().Seconds(), unit)
 }
 
@@ -114,6 +125,7 @@ func BenchmarkRound_AmongMany(b *testing.B) {
 				}
 			}
 		})
+
 		_, entry := (&world{TB: b}).newTask("one", start, allow)
 		w.apply(store.ShardBatch{Revision: 100, Events: []store.ShardEvent{{
 			ShardKey: record.ShardKey{Kind: record.KindEntry, Ref: ref("one")}, Task: "default/one", Mod: 50, Create: 50, Value: written(entry)}}})
@@ -121,9 +133,11 @@ func BenchmarkRound_AmongMany(b *testing.B) {
 		b.Run(fmt.Sprintf("one due of %d", n), func(b *testing.B) {
 			for b.Loop() {
 				*now = now.Add(time.Second)
+
 				if err := w.round(ctx); err != nil {
 					b.Fatal(err)
 				}
+
 				one.Activity.Active = nil
 				one.DropIdleActivity()
 				w.e.cfg.Fleet.Release("n1")
@@ -138,6 +152,7 @@ func BenchmarkPlan(b *testing.B) {
 	*now = now.Add(time.Second)
 	at := *now
 	b.ReportAllocs()
+
 	for b.Loop() {
 		w.abandoned(w.plan(at))
 	}

@@ -33,6 +33,7 @@ func (h *hand) keepsCount() {
 		default:
 			want[taskstate.Ticking]++
 		}
+
 		if t.Activity != nil {
 			lively++
 			if h.active.Tasks[t.Activity.At] != t {
@@ -40,13 +41,16 @@ func (h *hand) keepsCount() {
 			}
 		}
 	}
+
 	got := h.census.Of
 	if got[taskstate.Ticking] != want[taskstate.Ticking] || got[taskstate.Paused] != want[taskstate.Paused] || got[taskstate.Unreadable] != want[taskstate.Unreadable] {
 		h.world.Errorf("the worker counts %v, and has %v", got, want)
 	}
+
 	if lively != len(h.active.Tasks) {
 		h.world.Errorf("%d tasks are lively, %d are listed", lively, len(h.active.Tasks))
 	}
+
 	for t := range h.failing {
 		if !t.Present || h.tasks[t.FullName()] != t {
 			h.world.Errorf("%s fails, and is not there", t.FullName())
@@ -64,6 +68,7 @@ func (h *hand) part(limit int) (p task.BoardPart) {
 	s := board.NewBuilder(limit)
 	s.Add(g)
 	s.Fill(&p)
+
 	return p
 }
 
@@ -73,24 +78,31 @@ func saysBoard(p task.BoardPart) string {
 	add := func(format string, args ...any) { s = append(s, fmt.Sprintf(format, args...)) }
 	add("%d tasks, %d paused", p.Tasks, p.Paused)
 	at := func(t task.Time) float64 { return t.Sub(start).Seconds() }
+
 	for _, t := range p.Overdue {
 		add("%s overdue +%g", t.Task, at(t.Time))
 	}
+
 	for _, t := range p.Next {
 		add("%s +%g", t.Task, at(t.Time))
 	}
+
 	for _, r := range p.Active {
 		add("%s on %s since +%g", r.Task, r.Node, at(r.Began()))
 	}
+
 	for _, r := range p.Away {
 		add("%s away on %s", r.Task, r.Node)
 	}
+
 	for _, w := range p.Waits {
 		add("%s waits: %s", w.Task, w.Reason)
 	}
+
 	for _, f := range p.Failing {
 		add("%s %s ×%d", f.Task, f.State, f.InARow)
 	}
+
 	return strings.Join(s, "; ")
 }
 
@@ -115,6 +127,7 @@ func TestBoard_ShowsWhatComesWhatRunsAndWhatWaits(t *testing.T) {
 	h.shows(2, "5 tasks, 1 paused", "a +5", "c +7")
 	h.decide(10.5)
 	h.shows(10, "5 tasks, 1 paused", "a +30", "a on n1 since +10.5", "b on n2 since +10.5", "c waits: no_matching_node")
+
 	if p := h.part(10); p.Waiting[task.ReasonNoNode] != 1 || p.ActiveCount != 2 || p.WaitingCount != 1 || p.Active[0].Since.IsZero() {
 		t.Errorf("the counts are %+v", p.BoardCounts)
 	}
@@ -129,9 +142,11 @@ func TestBoard_ShowsWhatComesWhatRunsAndWhatWaits(t *testing.T) {
 	if p := h.part(10); len(p.Active) != 2 || !p.Active[0].Since.IsZero() || p.Active[0].Began() != task.At(sec(5)) {
 		t.Errorf("after a load %+v is active", p.Active)
 	}
+
 	w.resume("d")
 	w.remove("a")
 	h.see()
+
 	if p := h.part(10); p.Tasks != 4 || p.Paused != 0 {
 		t.Errorf("%d tasks, %d paused", p.Tasks, p.Paused)
 	}
@@ -144,15 +159,19 @@ func TestBoard_ForgetsThatThereWasNoNode(t *testing.T) {
 	w := newWorld(t, "n1")
 	h := w.work("n1")
 	w.create("a", cronned("5,6,7 0 12 * * *"), on("node = n2"), queues(10, ""))
+
 	for _, at := range []float64{5, 6, 7, 8} {
 		h.decide(at)
 	}
+
 	if p := h.part(10); p.Waiting[task.ReasonNoNode] != 3 {
 		t.Fatalf("%+v", p.Waiting)
 	}
+
 	w.join("n2")
 	h.fleet()
 	h.decide(9)
+
 	if p := h.part(10); p.ActiveCount != 1 || p.Waiting[task.ReasonOverlap] != 2 || p.Waiting[task.ReasonNoNode] != 0 || p.Waits[0].Reason != task.ReasonOverlap {
 		t.Errorf("%d active, %+v", p.ActiveCount, p)
 	}
@@ -162,14 +181,17 @@ func TestBoard_ShowsWhatIsOverdue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
 	h := w.work("n1")
+
 	for i := range 4 {
 		w.create(fmt.Sprintf("a%d", i), cronned(fmt.Sprintf("%d 0 12 * * *", 5+i)))
 	}
+
 	w.create("later", cronned("30 0 12 * * *"))
 	h.see()
 	w.at(9) // and the worker does not get round to it
 	h.shows(10, "5 tasks, 0 paused", "a0 overdue +5", "a1 overdue +6", "a2 overdue +7", "a3 +8", "later +30")
 	h.shows(1, "5 tasks, 0 paused", "a0 overdue +5", "a3 +8")
+
 	if p := h.part(1); p.OverdueCount != 3 {
 		t.Errorf("%d are overdue", p.OverdueCount)
 	}
@@ -209,12 +231,15 @@ func TestBoard_ATaskFailsUntilARunOfItSucceeds(t *testing.T) {
 	w.finish("b", task.Failed)
 	h.decide(3.5)
 	h.shows(9, "2 tasks, 0 paused", "a +4", "a timed_out ×2", "b failed ×1")
+
 	if p := h.part(1); p.FailingCount != 2 || len(p.Failing) != 1 {
 		t.Errorf("%d fail, %d are listed", p.FailingCount, len(p.Failing))
 	}
+
 	if r := h.e.recent.Tally(w.clock()).Recent(); r.Failed != 3 || r.Fired != 3 || r.Skipped != 1 {
 		t.Errorf("the last minute: %+v", r)
 	}
+
 	h.decide(4)
 	w.finish("a", task.Cancelled) // nor is what somebody wanted to end
 	h.decide(5)
@@ -239,6 +264,7 @@ func TestBoard_AFailureThatIsDismissedIsNoneAnyMore(t *testing.T) {
 	dead, err := w.store.DeadRuns(w.ctx, ref("a")) // the newest first
 	w.ok(err)
 	slices.Reverse(dead)
+
 	for i, want := range []int{1, 0} {
 		w.ok(w.store.Dismiss(w.ctx, ref("a"), dead[i], "ann"))
 		h.see()
@@ -252,13 +278,17 @@ func TestBoard_ANewOwnerFindsOutWhatFailed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
+
 	for _, name := range []string{"fails", "recovered", "again", "meanwhile", "fine"} {
 		w.create(name, cronned("1,2,3 0 12 * * *"))
 	}
+
 	h.decide(1)
+
 	for _, name := range []string{"fails", "recovered", "again", "meanwhile"} {
 		w.finish(name, task.Failed)
 	}
+
 	h.decide(2)
 	w.finish("recovered", task.Succeeded)
 	w.finish("again", task.Failed)
@@ -271,17 +301,22 @@ func TestBoard_ANewOwnerFindsOutWhatFailed(t *testing.T) {
 	w.finish("meanwhile", task.Succeeded) // after the load, and before what was found is told
 	h.see()
 	w.ok(h.e.recalls.recall(w.ctx, h.worker))
+
 	for len(found) > 0 {
 		w.ok(h.review(w.ctx, <-found))
 	}
+
 	var got []string
 	for _, f := range h.part(9).Failing {
 		got = append(got, fmt.Sprint(f.Task, " ", f.State, " ", f.Run[9:15]))
 	}
+
 	slices.Sort(got)
+
 	if want := []string{"again failed 120002", "fails failed 120001"}; !slices.Equal(got, want) {
 		t.Errorf("%q fail, want %q", got, want)
 	}
+
 	if h.endedWhileRecalling != nil {
 		t.Error("the worker goes on to note the ends that are told")
 	}
@@ -316,12 +351,14 @@ func TestEngine_ShowsWhatItKnowsOfAWorkerThatIsHeldUp(t *testing.T) {
 			p := r.Part(w.ctx, time.Minute, 10)
 			return p.Tasks == 2 && p.Serving == 1 && p.ActiveCount > 1 && len(p.Next) == 1 && len(p.Stuck) == 0 && p.Tally.Recent().Fired > 1
 		})
+
 		s.stuck.Store(true)
 		var p task.BoardPart
 		w.eventually("it is overdue", func() bool {
 			p = r.Part(w.ctx, time.Minute, 10)
 			return len(p.Stuck) == 1 && len(p.Overdue) == 1
 		})
+
 		if p.Tasks != 2 || p.Overdue[0].Task != "a" || p.Stuck[0].Loading || p.Stuck[0].Node != "n1" || p.OverdueCount != 1 {
 			t.Errorf("it shows %+v", p)
 		}
@@ -341,9 +378,11 @@ func TestEngine_ShowsAllToWhoComesAfterOneThatHungUp(t *testing.T) {
 		gone, hangUp := context.WithCancel(w.ctx)
 		hangUp()
 		r.Part(gone, time.Minute, 10)
+
 		if !r.board.at.IsZero() {
 			t.Error("what the first was told is kept for others")
 		}
+
 		w.eventually("all is shown", func() bool { return r.Part(w.ctx, time.Minute, 10).Tasks == 1 })
 	})
 }
@@ -361,6 +400,7 @@ func TestEngine_AsksAWorkerThatHasNotLookedYet(t *testing.T) {
 	former := <-h.summaryRequests
 	h.summaryRequests <- former
 	h.e.Part(w.ctx, time.Minute, 10)
+
 	if <-h.summaryRequests == former {
 		t.Error("it is asked for one who has hung up")
 	}
@@ -375,6 +415,7 @@ func TestWorker_HoldsNoTasksWhenItHasEnded(t *testing.T) {
 	w.create("a", allow, every("1s"))
 	h.decide(1)
 	h.releaseAll()
+
 	if len(h.tasks)+len(h.due)+len(h.active.Tasks)+len(h.uncovered) > 0 {
 		t.Errorf("%d tasks, %d due, %d lively", len(h.tasks), len(h.due), len(h.active.Tasks))
 	}
@@ -388,7 +429,9 @@ func TestHeap_IsVisitedInOrder(t *testing.T) {
 		h.Set(&taskstate.Task{Text: fmt.Sprintf("t%03d", i), NameLen: 4, At: -1}, at)
 		want = append(want, at)
 	}
+
 	slices.Sort(want)
+
 	for _, most := range []int{0, 1, 17, 500} {
 		var got []int64
 		h.InOrder(func(t *taskstate.Task) bool {
@@ -398,10 +441,12 @@ func TestHeap_IsVisitedInOrder(t *testing.T) {
 			got = append(got, t.Next)
 			return true
 		})
+
 		if !slices.Equal(got, want[:most]) {
 			t.Errorf("the first %d are %v", most, got)
 		}
 	}
+
 	if n, _ := slices.BinarySearch(want, 151); h.CountUpTo(150) != n {
 		t.Errorf("%d are due at 150, want %d", h.CountUpTo(150), n)
 	}
@@ -413,6 +458,7 @@ func BenchmarkGlimpse(b *testing.B) {
 	var enough atomic.Int64
 	enough.Store(math.MaxInt64)
 	b.ReportAllocs()
+
 	for b.Loop() {
 		g := &board.Summary{Now: now.UnixMilli(), Until: now.Add(time.Minute).UnixMilli(), Limit: 50, Enough: &enough, Shown: make(chan *board.Summary, 1)}
 		w.show(g)
@@ -425,6 +471,7 @@ func BenchmarkOutcome(b *testing.B) {
 		`"owner":"n1","attempt":1,"token":123456,"created_at":"2026-11-20T22:05:00.001Z","started_at":"2026-11-20T22:05:00.002Z",` +
 		`"ended_at":"2026-11-20T22:05:00.003Z","exit_code":0,"lateness_ms":2}`)
 	b.ReportAllocs()
+
 	for b.Loop() {
 		if record.StateOf(value) != task.Succeeded {
 			b.Fatal("not found")

@@ -30,6 +30,7 @@ func (w *world) entry(name string) task.Entry {
 	w.Helper()
 	st, err := w.store.Task(w.ctx, ref(name))
 	w.ok(err)
+
 	return st.Entry
 }
 
@@ -49,25 +50,30 @@ func (w *world) pauseUntil(name string, until float64) {
 
 func TestPause_WithAnEndEndsByItself(t *testing.T) {
 	t.Parallel()
+
 	for _, handOver := range []bool{false, true} {
 		w := newWorld(t, "n1", "n2").judged()
 		h := w.work("n1")
 		w.create("a", every("10s"), allow)
 		h.decide(10)
 		w.pauseUntil("a", 30)
+
 		for _, at := range []float64{20, 30, 35} {
 			if handOver {
 				h = w.work([]string{"n2", "n1"}[int(at)%2])
 			}
 			h.decide(at)
 		}
+
 		w.want("a", "+10 dispatched")
 		mod := w.entry("a")
 		h.decide(40)
 		w.want("a", "+10 dispatched", "+40 dispatched")
+
 		if e := w.entry("a"); !e.Paused || !e.From.Equal(mod.From.Time) {
 			t.Error("the end of a pause was written")
 		}
+
 		// What nobody decided in time counts from the pause's end, too.
 		w.pauseUntil("a", 65)
 		h = w.work("n2")
@@ -83,6 +89,7 @@ func TestPause_EndsAreNotTakenForTicks(t *testing.T) {
 	w.create("a", every("10s"), allow, paused)
 	h.decide(30)
 	w.want("a")
+
 	if s := h.task("default/a"); s.Next != 0 {
 		t.Errorf("a task that is paused for good ticks at %s", taskstate.Instant(s.Next))
 	}
@@ -90,6 +97,7 @@ func TestPause_EndsAreNotTakenForTicks(t *testing.T) {
 
 func TestMaxRuns_OfTicksInTheirOrder(t *testing.T) {
 	t.Parallel()
+
 	for _, c := range []struct {
 		name string
 		opts []option
@@ -106,6 +114,7 @@ func TestMaxRuns_OfTicksInTheirOrder(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, "n1", "n2").judged()
 			w.create("a", append([]option{every("10s"), maxRuns(3)}, c.opts...)...)
+
 			h := w.work("n1")
 			for i, at := range c.at {
 				if i%2 == 1 { // the count is another owner's
@@ -113,12 +122,14 @@ func TestMaxRuns_OfTicksInTheirOrder(t *testing.T) {
 				}
 				h.decide(at)
 			}
+
 			got := w.story("a")
 			for i := range got {
 				if len(c.at) == 1 && got[i] == "+20 dispatched catch_up" || got[i] == "+30 dispatched catch_up" {
 					got[i] = got[i][:4] + "queued catch_up"
 				}
 			}
+
 			if !slices.Equal(got, c.want) {
 				t.Errorf("\n got  %q\n want %q", got, c.want)
 			}
@@ -132,14 +143,17 @@ func TestMaxRuns_RaisedHasTicksAgain(t *testing.T) {
 	w.create("a", every("10s"), allow, maxRuns(1))
 	w.create("z", every("5s"), allow)
 	h := w.work("n1")
+
 	for _, at := range []float64{5, 10, 15, 20, 25} {
 		h.decide(at)
 	}
+
 	w.write("a", func(e *task.Entry) { e.MaxRuns = 3 })
 	h.decide(31) // +20 is up to the watermark
 	w.want("a", "+10 dispatched", "+30 dispatched")
 	w.work("n2").decide(61)
 	w.want("a", "+10 dispatched", "+30 dispatched", "+40..+50 missed 2 came_to_light_late", "+60 dispatched")
+
 	if n := w.own("a").Runs; n != 3 {
 		t.Errorf("%d runs are counted", n)
 	}
@@ -149,6 +163,7 @@ func TestMaxRuns_RaisedHasTicksAgain(t *testing.T) {
 // many runs as are counted.
 func TestMaxRuns_OverCrashes(t *testing.T) {
 	t.Parallel()
+
 	for i, trick := range []func(*hand) trick{
 		func(h *hand) trick { return h.dies }, func(h *hand) trick { return h.diesAfter },
 		func(*hand) trick { return lost }, func(*hand) trick { return appliedButLost },
@@ -171,6 +186,7 @@ func TestMaxRuns_OverCrashes(t *testing.T) {
 			h2.decide(20)
 			h2.decide(30)
 			w.want("a", "+10 dispatched", "+20 dispatched")
+
 			if n := w.own("a").Runs; n != 2 {
 				t.Errorf("%d runs are counted", n)
 			}
@@ -181,11 +197,13 @@ func TestMaxRuns_OverCrashes(t *testing.T) {
 func TestInARow(t *testing.T) {
 	t.Parallel()
 	states := map[byte]task.State{'f': task.Failed, 't': task.TimedOut, 'l': task.Lost, 's': task.Succeeded, 'c': task.Cancelled, 'k': task.Skipped, 'm': task.Missed}
+
 	for text, want := range map[string]int{"": 2, "f": 3, "ftl": 5, "s": 0, "fsf": 1, "ckm": 2, "fcf": 4, "fs": 0} {
 		var ends []taskstate.End
 		for i, c := range []byte(text) {
 			ends = append(ends, taskstate.End{Mod: int64(i), State: states[c]})
 		}
+
 		if got := taskstate.InARow(2, ends); got != want {
 			t.Errorf("after %q %d are in a row, want %d", text, got, want)
 		}
@@ -195,6 +213,7 @@ func TestInARow(t *testing.T) {
 func TestAnchorAfter(t *testing.T) {
 	t.Parallel()
 	ms := func(d time.Duration) int64 { return d.Milliseconds() }
+
 	for _, c := range []struct{ end, decided, want time.Duration }{
 		{100 * time.Second, 101 * time.Second, 100 * time.Second},
 		{10 * time.Second, 101 * time.Second, 41*time.Second + time.Millisecond}, // its tick would be decided already

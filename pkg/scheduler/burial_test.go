@@ -49,6 +49,7 @@ func (w *world) wantThere(name string, there bool) {
 
 func TestTTL_DeletesWhatIsOver(t *testing.T) {
 	t.Parallel()
+
 	for _, c := range []struct {
 		name  string
 		opts  []option
@@ -72,13 +73,16 @@ func TestTTL_DeletesWhatIsOver(t *testing.T) {
 			h := w.work("n1")
 			w.create("a", append([]option{ttl(30 * time.Second)}, c.opts...)...)
 			h.decide(10)
+
 			if len(w.active("a")) > 0 {
 				w.endAs("a", task.Succeeded, 20)
 			}
+
 			last := c.at
 			if c.keeps {
 				last = 10_000
 			}
+
 			for at := 20.0; at < last; at += max(1, math.Floor(last/50)) {
 				h.decide(at)
 				h.bury()
@@ -86,21 +90,28 @@ func TestTTL_DeletesWhatIsOver(t *testing.T) {
 					w.end(a, task.Succeeded)
 				}
 			}
+
 			w.wantThere("a", true)
 			h = w.work("n2")
 			h.wantDeletion("a", last-0.001, last, c.keeps)
+
 			if c.keeps {
 				return
 			}
+
 			stone, err := w.store.Tombstone(w.ctx, ref("a"))
 			w.ok(err)
+
 			if stone == nil || stone.Why == "" || stone.DeletedBy != ttlDeletedBy || !stone.DeletedAt.Equal(sec(last)) {
 				t.Errorf("the tombstone: %+v", stone)
 			}
+
 			h.decide(last + 1)
+
 			if len(h.tasks) != 0 {
 				t.Error("the worker remembers it")
 			}
+
 			if len(w.story("a")) != 0 {
 				t.Errorf("left: %v", w.story("a"))
 			}
@@ -115,29 +126,36 @@ func TestTTL_NotWhileSomethingIsLeftToDo(t *testing.T) {
 	w.create("active", cronned("@at 2026-01-02T12:00:10Z"), ttl(5*time.Second))
 	w.create("waits", cronned("@at 2026-01-02T12:00:10Z"), ttl(5*time.Second), on("role = none"))
 	w.create("asked", cronned("@at 2026-01-02T12:00:10Z"), ttl(5*time.Second), missed(task.MissedSkip, 1))
+
 	for _, at := range []float64{10, 20, 40} {
 		h.decide(at)
 		if at < 20 {
 			h.bury()
 		}
 	}
+
 	for _, name := range []string{"active", "waits"} {
 		w.wantThere(name, true)
 	}
+
 	w.finish("asked", task.Succeeded)
 	h.decide(41)
 	h.decide(46) // asked for
 	w.trigger("asked")
 	h.decide(46)
+
 	if len(w.active("asked")) != 0 {
 		t.Error("it is dispatched while the task is being deleted")
 	}
+
 	h.bury() // finds that something waits
 	w.wantThere("asked", true)
 	h.decide(46)
+
 	if len(w.active("asked")) != 1 {
 		t.Error("it does not run")
 	}
+
 	w.finish("asked", task.Succeeded)
 	h.decide(47)
 	h.decide(51)
@@ -150,6 +168,7 @@ func TestTTL_NotWhileSomethingIsLeftToDo(t *testing.T) {
 // something has been dispatched.
 func TestTTL_ArrivesLate(t *testing.T) {
 	t.Parallel()
+
 	for name, between := range map[string]func(h *hand){
 		"nothing happens":          func(*hand) {},
 		"the shard is opened anew": func(h *hand) { h.open() },
@@ -168,9 +187,11 @@ func TestTTL_ArrivesLate(t *testing.T) {
 			between(h)
 			w.trigger("a")
 			h.decide(17)
+
 			if len(w.active("a")) != 1 {
 				t.Error("the manual run does not start")
 			}
+
 			h.door.deliver()
 			w.wantThere("a", true)
 			w.finish("a", task.Succeeded)
@@ -190,9 +211,11 @@ func TestTTL_OfAnOwnerThatIsFenced(t *testing.T) {
 	w.ok(err)
 	f := w.assign("n1")
 	w.assign("n2")
+
 	if err := w.store.ExpireTask(w.ctx, f, ref("a"), st.EntryMod, record.Tombstone{}); !errors.Is(err, task.ErrConflict) {
 		t.Errorf("a fenced owner's: %v", err)
 	}
+
 	w.wantThere("a", true)
 }
 

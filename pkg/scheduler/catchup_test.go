@@ -12,6 +12,7 @@ import (
 
 func TestCatchUp_ByPolicy(t *testing.T) {
 	t.Parallel()
+
 	for _, c := range []struct {
 		name   string
 		opts   []option
@@ -39,18 +40,22 @@ func TestCatchUp_ByPolicy(t *testing.T) {
 			h := w.work("n1")
 			w.create("a", append([]option{cronned("0 * * * * *")}, c.opts...)...)
 			h.decide(600)
+
 			got := w.story("a")
 			for i := range got { // whether a queued one is a late tick or one on time shows in its trigger only
 				if got[i] == "+600 queued schedule" {
 					got[i] = "+600 queued catch_up"
 				}
 			}
+
 			if !slices.Equal(got, c.want) {
 				t.Errorf("\n got  %q\n want %q", got, c.want)
 			}
+
 			if len(c.want) > 0 && w.from("a") != 600 && w.from("a") != 570 {
 				t.Errorf("from is +%g", w.from("a"))
 			}
+
 			if c.second != nil {
 				w.finish("a", task.Succeeded)
 				h.decide(601)
@@ -75,19 +80,23 @@ func TestCatchUp_WatermarkStaysUntilNobodyIsBehind(t *testing.T) {
 	w := newWorld(t, "n1", "n2").judged()
 	w.create("z", every("100s"), allow)
 	w.work("n1").decide(100)
+
 	all := names(4)
 	for _, n := range all {
 		w.createAt(sec(100), n, allow, missed(task.MissedAll, 90))
 	}
+
 	// More than one commit: it dies after each but the last.
 	for i := 0; ; i++ {
 		h := w.work([]string{"n2", "n1"}[i%2])
 		h.door.play(pass, h.dies)
 		died := h.try(200) != nil
+
 		behind := slices.Min(w.froms(all...)) < 200
 		if m := w.mark(); behind && !m.Time.Equal(sec(100)) {
 			t.Fatalf("the watermark is %s while some are behind", m.Time)
 		}
+
 		if !died {
 			if i < 3 || behind {
 				t.Fatalf("done after %d workers, behind: %t", i, behind)
@@ -95,13 +104,16 @@ func TestCatchUp_WatermarkStaysUntilNobodyIsBehind(t *testing.T) {
 			break
 		}
 	}
+
 	stories := w.stories()
+
 	for _, n := range all {
 		got := stories[n]
 		if len(got) != 91 || !strings.HasPrefix(got[0], "+101..+110 missed 10 ") || w.from(n) != 200 {
 			t.Fatalf("%s: from +%g, %q", n, w.from(n), got)
 		}
 	}
+
 	w.want("z", "+100 dispatched", "+200 dispatched")
 	w.wantMark(200, "")
 }
@@ -111,14 +123,17 @@ func TestCatchUp_AllQueuesTheLastTickOfALongCatchUpToo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
+
 	for ticks := 108; ticks < 120; ticks++ {
 		name := fmt.Sprintf("a%d", ticks)
 		w.createAt(sec(float64(-ticks)), name, missed(task.MissedAll, 300))
 		h.decide(0)
+
 		got := w.story(name)
 		if len(got) != ticks || slices.ContainsFunc(got, func(line string) bool { return strings.Contains(line, "skipped") }) {
 			t.Fatalf("%d ticks, %d runs: %q", ticks, len(got), got[max(0, len(got)-5):])
 		}
+
 		w.remove(name)
 	}
 }

@@ -36,9 +36,11 @@ func TestAfterCompletion_TicksAPeriodAfterTheEndOfItsRun(t *testing.T) {
 	before := h.door.commits
 	h.decide(13.5)
 	w.wantAnchor("a", 13)
+
 	if n := h.door.commits - before; n != 1 {
 		t.Errorf("%d commits for a new anchor", n)
 	}
+
 	h.decide(22.999)
 	w.want("a", "+10 succeeded")
 	h.decide(23)
@@ -53,6 +55,7 @@ func TestAfterCompletion_TicksAPeriodAfterTheEndOfItsRun(t *testing.T) {
 // Whoever owns the shard, and whatever it has not seen, one tick follows each end.
 func TestAfterCompletion_OverFailover(t *testing.T) {
 	t.Parallel()
+
 	for name, change := range map[string]func(w *world, h *hand){
 		"the run ended before the load": func(w *world, h *hand) { w.finish("a", task.Succeeded) },
 		"the owner saw it and died":     func(w *world, h *hand) { w.finish("a", task.Succeeded); h.see(); h.door.play(h.dies); _ = h.try(14) },
@@ -83,9 +86,11 @@ func TestAfterCompletion_OverFailover(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, "n1", "n2")
+
 			if name != "others were recorded before and after" { // by hand
 				w.judged()
 			}
+
 			h := w.work("n1")
 			w.create("a", after("10s"))
 			h.decide(10)
@@ -100,10 +105,13 @@ func TestAfterCompletion_OverFailover(t *testing.T) {
 			h.decide(20)
 			w.wantAnchor("a", 13)
 			h.decide(23)
+
 			if got := w.active("a"); len(got) != 1 || !got[0].ScheduledTime.Equal(sec(23)) {
 				t.Errorf("active: %+v; %v", got, w.story("a"))
 			}
+
 			w.work("n2").decide(24)
+
 			if got := w.active("a"); len(got) != 1 {
 				t.Errorf("active: %+v", got)
 			}
@@ -113,6 +121,7 @@ func TestAfterCompletion_OverFailover(t *testing.T) {
 
 func TestAfterCompletion_WhateverBecomesOfTheTick(t *testing.T) {
 	t.Parallel()
+
 	for _, c := range []struct {
 		name   string
 		opts   []option
@@ -241,9 +250,11 @@ func TestAfterCompletion_WhateverBecomesOfTheTick(t *testing.T) {
 			h.decide(12)
 			h.decide(59)
 			w.wantAnchor("a", 0)
+
 			if h.sleepFor() > time.Second+time.Millisecond {
 				t.Error("the worker sleeps beyond the end of the pause")
 			}
+
 			h.decide(61)
 		}, 51.001, 61.001},
 		{"the watch did not tell", nil, func(w *world, h *hand) {
@@ -262,9 +273,11 @@ func TestAfterCompletion_WhateverBecomesOfTheTick(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, "n1", "n2")
+
 			if c.name != "ended by a clock that is far ahead" { // which the checker takes at its word
 				w.judged()
 			}
+
 			h := w.work("n1")
 			w.create("a", append([]option{after("10s")}, c.opts...)...)
 			c.change(w, h)
@@ -273,6 +286,7 @@ func TestAfterCompletion_WhateverBecomesOfTheTick(t *testing.T) {
 			h.decide(c.next - 0.001)
 			n := len(w.story("a"))
 			h.decide(c.next)
+
 			if got := w.story("a"); len(got) != n+1 {
 				t.Errorf("at +%g: %v", c.next, got)
 			}
@@ -285,11 +299,13 @@ func (w *world) ids(name string) (ids []string) {
 	w.Helper()
 	runs, err := w.store.ShardRuns(w.ctx, []int{0}, "")
 	w.ok(err)
+
 	for _, r := range runs {
 		if r.Task == name {
 			ids = append(ids, r.ID)
 		}
 	}
+
 	return ids
 }
 
@@ -302,10 +318,13 @@ func TestAfterCompletion_EndsWithItsSchedule(t *testing.T) {
 	w.at(12)
 	w.finish("a", task.Succeeded)
 	before := h.door.commits
+
 	for _, at := range []float64{13, 25, 100} {
 		h.decide(at)
 	}
+
 	w.want("a", "+10 succeeded")
+
 	if n := h.door.commits - before; n != 0 {
 		t.Errorf("%d commits for nothing", n)
 	}
@@ -316,14 +335,17 @@ func TestAfterCompletion_MaxRuns(t *testing.T) {
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
 	w.create("a", after("10s"), maxRuns(2))
+
 	for _, at := range []float64{10, 22, 34, 46} {
 		h.decide(at)
+
 		if len(w.active("a")) > 0 {
 			w.at(at + 2)
 			w.finish("a", task.Succeeded)
 			h.decide(at + 2)
 		}
 	}
+
 	w.want("a", "+10 succeeded", "+22 succeeded")
 }
 
@@ -335,11 +357,13 @@ func TestAfterCompletion_WithJitterSkippedInARowIsARangeThatOnlyGrows(t *testing
 	h := w.work("n1")
 	w.create("a", after("1s"), jitter(20*time.Second), uid("aaaa")) // cut below the time to the next tick
 	w.freeze("")
+
 	var first task.Time
 	for at := 1.0; at < 60; at++ {
 		h.decide(at)
 		runs, err := w.store.Runs(w.ctx, ref("a"))
 		w.ok(err)
+
 		switch {
 		case len(runs) == 0:
 		case first.IsZero():
@@ -348,6 +372,7 @@ func TestAfterCompletion_WithJitterSkippedInARowIsARangeThatOnlyGrows(t *testing
 			t.Fatalf("%d records; the first tick fell due at %v, and then at %v", len(runs), first, runs[0].DueAt)
 		}
 	}
+
 	if story := w.story("a"); len(story) != 1 || !strings.Contains(story[0], "..") || first.IsZero() {
 		t.Errorf("%q, first due at %v", story, first)
 	}
@@ -367,12 +392,14 @@ func TestAfterCompletion_DoesNotWaitForTheRunsOfADeletedTask(t *testing.T) {
 	w.create("a", after("1m"))
 	h.decide(61) // it has never ended: the next tick follows at once
 	h.decide(62)
+
 	for _, held := range w.active("a") {
 		if held.UID != former.UID {
 			w.at(65)
 			w.end(held, task.Succeeded)
 		}
 	}
+
 	h.decide(65)
 	w.wantAnchor("a", 65)
 	h.decide(125)

@@ -15,6 +15,7 @@ import (
 
 func TestCommit_ChangesBetweenDecisionAndCommitWin(t *testing.T) {
 	t.Parallel()
+
 	for _, c := range []struct {
 		name   string
 		change func(w *world)
@@ -66,13 +67,16 @@ func TestCommit_ChangeThatPutsATaskBehindWins(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
+
 	for _, name := range []string{"a", "b"} {
 		w.create(name, cronned("1 0 12 * * *"), allow, missed(task.MissedSkip, 1))
 	}
+
 	h.see()
 	h.door.play(before(func() {
 		w.update("a", false, func(t *task.Task) { t.Missed.Grace = task.Duration(time.Second) })
 	}))
+
 	h.blind(3)
 	w.want("a", "+1 missed came_to_light_late")
 	w.want("b", "+1 dispatched")
@@ -89,6 +93,7 @@ func TestCommit_CancelOfAWaitingRunWins(t *testing.T) {
 		_, err := w.store.CancelQueued(w.ctx, ref("a"), id, "me", w.clock())
 		w.ok(err)
 	}))
+
 	h.blind(1)
 	w.want("a", "+0 cancelled manual cancelled_by_user")
 	h.decide(2)
@@ -108,12 +113,15 @@ func TestCommit_RecordThatFailsTwiceGoesAlone(t *testing.T) {
 	var then map[string][]string
 	h.door.play(touch, touch, pass, before(func() { then = w.stories(); w.update("b", false) }), touch)
 	h.blind(1)
+
 	if len(then["a"]) != 1 || len(then["b"]) != 0 || len(then["c"]) != 0 {
 		t.Errorf("before b fails for the third time there is %q", then)
 	}
+
 	for _, name := range []string{"a", "b", "c"} {
 		w.want(name, "+1 dispatched")
 	}
+
 	if n := h.task("default/b").Failed; n != 0 {
 		t.Errorf("after it went through, %d failures are counted", n)
 	}
@@ -131,6 +139,7 @@ func TestCommit_RecordThatFailsInEachRoundGoesAloneToo(t *testing.T) {
 	h.door.play(touch, touch, h.dies)
 	_ = h.try(1)
 	h.see()
+
 	if n := h.task("default/a").Failed; n != 2 {
 		t.Errorf("%d failures are counted, it failed twice", n)
 	}
@@ -138,6 +147,7 @@ func TestCommit_RecordThatFailsInEachRoundGoesAloneToo(t *testing.T) {
 
 func TestCommit_UnknownOutcomeIsNeverDecidedTwice(t *testing.T) {
 	t.Parallel()
+
 	for _, c := range []struct {
 		name string
 		do   []trick
@@ -165,6 +175,7 @@ func TestCommit_UnknownOutcomeIsNeverDecidedTwice(t *testing.T) {
 
 func TestCommit_OfACrashedWorkerThatArrivesLateIsVoid(t *testing.T) {
 	t.Parallel()
+
 	for _, when := range []string{"before the next opens", "after the next opened", "after the next decided"} {
 		t.Run(when, func(t *testing.T) {
 			w := newWorld(t, "n1", "n2").judged()
@@ -172,18 +183,23 @@ func TestCommit_OfACrashedWorkerThatArrivesLateIsVoid(t *testing.T) {
 			w.create("b", allow)
 			h := w.work("n1")
 			h.door.play(func(send func() (kv.Result, error)) (kv.Result, error) { h.die(); return h.door.delayed(send) })
+
 			if err := h.try(1); !errors.Is(err, context.Canceled) {
 				t.Fatal(err)
 			}
+
 			// The same node goes on, under the same fences: only the opening helps.
 			if when == "before the next opens" {
 				h.door.deliver()
 			}
+
 			next := w.worker("n1", h.fences)
 			next.open()
+
 			if when == "after the next opened" {
 				h.door.deliver()
 			}
+
 			next.decide(1.1)
 			w.finish("a", task.Succeeded) // its key is free again
 			w.finish("b", task.Succeeded)
@@ -206,12 +222,15 @@ func TestCommit_RefusedIsTriedAgainLater(t *testing.T) {
 	h.door.play(refused)
 	h.blind(1)
 	w.want("a")
+
 	if d := h.sleepFor(); d > time.Second {
 		t.Errorf("sleeps for %s", d)
 	}
+
 	if h.e.cfg.Fleet.Given()["n1"] != 0 {
 		t.Errorf("%d runs are counted as given", h.e.cfg.Fleet.Given()["n1"])
 	}
+
 	h.blind(1.3)
 	w.want("a", "+1 dispatched")
 	w.want("m", "+0 dispatched manual")
@@ -219,6 +238,7 @@ func TestCommit_RefusedIsTriedAgainLater(t *testing.T) {
 
 func TestWorker_StopsWhenFenced(t *testing.T) {
 	t.Parallel()
+
 	for name, fence := range map[string]func(w *world){
 		"moved":        func(w *world) { w.assign("n2") },
 		"back again":   func(w *world) { w.assign("n2"); w.assign("n1") },
@@ -230,10 +250,13 @@ func TestWorker_StopsWhenFenced(t *testing.T) {
 			w.create("a")
 			h := w.work("n1")
 			h.door.play(before(func() { fence(w) }))
+
 			if err := h.try(1); !errors.Is(err, task.ErrFenced) {
 				t.Errorf("a round after it was fenced: %v", err)
 			}
+
 			w.want("a")
+
 			if err := h.load(); !errors.Is(err, task.ErrFenced) {
 				t.Errorf("an opening after it was fenced: %v", err)
 			}
@@ -248,9 +271,11 @@ func TestWorker_StrangersWatermarkLeadsToANewLoad(t *testing.T) {
 	h := w.work("n1")
 	other := w.worker("n1", h.fences)
 	other.open()
+
 	if err := h.try(1); !errors.Is(err, store.ErrMoved) {
 		t.Errorf("a round: %v", err)
 	}
+
 	w.want("a")
 }
 
@@ -260,12 +285,15 @@ func TestWorker_MissingWatermarkIsDamage(t *testing.T) {
 	w.create("a", allow)
 	h := w.work("n1")
 	w.delete(w.store.Keys().Watermark(0))
+
 	if err := h.try(1); !errors.Is(err, store.ErrDamaged) {
 		t.Errorf("a round: %v", err)
 	}
+
 	if err := h.load(); !errors.Is(err, store.ErrDamaged) {
 		t.Errorf("an opening: %v", err)
 	}
+
 	w.want("a")
 }
 
@@ -274,6 +302,7 @@ func TestWorker_UnreadableEntryHoldsUpNothingAndMends(t *testing.T) {
 	good := func(change option) func(w *world) {
 		return func(w *world) { w.update("a", false, change) }
 	}
+
 	for name, spoil := range map[string]func(w *world){
 		"garbage":         func(w *world) { w.put(w.store.Keys().Entry(ref("a")), "{garbage") },
 		"nothing":         func(w *world) { w.put(w.store.Keys().Entry(ref("a")), "{}") },
@@ -321,6 +350,7 @@ var hugeAction = func() task.Action {
 	for range 10 {
 		p.Command = append(p.Command, string(make([]byte, 60<<10)))
 	}
+
 	for i := range p.Command {
 		b := []byte(p.Command[i])
 		for j := range b {
@@ -328,6 +358,7 @@ var hugeAction = func() task.Action {
 		}
 		p.Command[i] = string(b)
 	}
+
 	return task.Action{Process: p}
 }()
 
@@ -337,6 +368,7 @@ func TestWorker_ReloadsWhenTheWatchHasAGap(t *testing.T) {
 	h := w.work("n1")
 	h.e.cfg.Store = gap{h.e.cfg.Store}
 	w.ok(h.load())
+
 	if err := h.applyBatch(<-h.batches); !errors.Is(err, errReload) {
 		t.Errorf("a second Reset is taken: %v", err)
 	}
@@ -363,10 +395,12 @@ func TestCommit_OlderEventsDoNotUndoWhatALostCommitHasRead(t *testing.T) {
 	w.update("a", false, func(t *task.Task) { t.Timeout = task.Duration(time.Second) })
 	w.pause("a")
 	h.blind(1)
+
 	now := *h.task("default/a")
 	if now.Fires() {
 		t.Fatal("the pause is not known")
 	}
+
 	st, err := w.store.Task(w.ctx, ref("a"))
 	w.ok(err)
 	between := st.Entry
@@ -376,9 +410,11 @@ func TestCommit_OlderEventsDoNotUndoWhatALostCommitHasRead(t *testing.T) {
 	}}})
 	commits := h.door.commits
 	h.blind(2)
+
 	if h.task("default/a").Fires() || h.door.commits != commits {
 		t.Error("an older event has resumed the task")
 	}
+
 	h.decide(3)
 	w.want("a")
 }
@@ -388,6 +424,7 @@ func TestCommit_OlderEventsDoNotUndoWhatALostCommitHasRead(t *testing.T) {
 // it compares anything: the worker has to open its shard, not to try for ever.
 func TestConflict_TwoOutcomesOfATickInOneCommit(t *testing.T) {
 	t.Parallel()
+
 	for name, first := range map[string]trick{"at once": pass, "after an unknown outcome": lost} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -401,9 +438,11 @@ func TestConflict_TwoOutcomesOfATickInOneCommit(t *testing.T) {
 			w.want("a", "+1 dispatched", "+2 queued overlap")
 			h.door.play(first)
 			h.see()
+
 			if err := h.try(20); !errors.Is(err, store.ErrMoved) {
 				t.Errorf("the round of the former worker: %v", err)
 			}
+
 			other.decide(20)
 			w.want("a", "+1 dispatched", "+2 skipped dropped", "+3..+19 missed 17 came_to_light_late", "+20 queued overlap")
 		})

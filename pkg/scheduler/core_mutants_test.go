@@ -32,6 +32,7 @@ var coreMutants = []struct {
 				c.entry.apply(c.task, s.applied+1)
 			}
 		}
+
 		s.abandoned(p)
 	}},
 	{"the watermark moves on failure", func(s *shardState, p *plan) {
@@ -48,6 +49,7 @@ var coreMutants = []struct {
 		for i := range p.changes {
 			tasks = append(tasks, p.changes[i].task)
 		}
+
 		s.abandoned(p)
 
 		for _, t := range tasks {
@@ -83,6 +85,7 @@ func TestPlanIsHarmless_CatchesMutants(t *testing.T) {
 			w.create("a", cronned("0 * * * * *"), allow)
 			h.decide(60)
 			h.see()
+
 			return h
 		},
 		func(t *testing.T) *hand { // three late ticks: one starts by a token, two are queued
@@ -91,9 +94,11 @@ func TestPlanIsHarmless_CatchesMutants(t *testing.T) {
 			w.create("a", cronned("0 * * * * *"), missed(task.MissedAll, 3))
 			w.at(240)
 			h.see()
+
 			return h
 		},
 	}
+
 	harm := func(t *testing.T, abandon func(*shardState, *plan)) (found int) {
 		for i, situation := range situations {
 			h := situation(t)
@@ -101,12 +106,14 @@ func TestPlanIsHarmless_CatchesMutants(t *testing.T) {
 			h.world.at(at)
 			found += len(h.harmOfPlans(at, func(p *plan) { abandon(&h.shardState, p) }))
 		}
+
 		return found
 	}
 
 	if n := harm(t, (*shardState).abandoned); n > 0 {
 		t.Errorf("%d complaints without a mutant", n)
 	}
+
 	for _, m := range coreMutants {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
@@ -142,6 +149,7 @@ func TestShardState_TakesNoInputWhileADecisionIsOutstanding(t *testing.T) {
 						t.Error("is accepted while a decision is outstanding")
 					}
 				}()
+
 				input(h)
 			}()
 

@@ -16,9 +16,11 @@ func (w *world) dead(name string) (lines []string) {
 	w.Helper()
 	list, err := w.store.DeadRuns(w.ctx, ref(name))
 	w.ok(err)
+
 	for _, d := range list {
 		lines = append(lines, tell(d.Run))
 	}
+
 	return lines
 }
 
@@ -34,9 +36,11 @@ func TestDead_ALostRunWithoutAnotherAttempt(t *testing.T) {
 	h.decide(2)
 	h.decide(200)
 	w.want("once", "+1 lost node_lost")
+
 	if got := w.dead("once"); len(got) != 1 || got[0] != "+1 lost node_lost" {
 		t.Errorf("the dead runs of once are %q", got)
 	}
+
 	if got := w.dead("again"); len(got) != 0 {
 		t.Errorf("a run that is tried again is dead: %q", got)
 	}
@@ -46,6 +50,7 @@ func TestDead_ALostRunWithoutAnotherAttempt(t *testing.T) {
 // one of a dead run; both go.
 func TestDead_OfATaskThatIsGoneIsDeleted(t *testing.T) {
 	t.Parallel()
+
 	for name, seen := range map[string]bool{"told by the watch": true, "between two owners": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -55,14 +60,18 @@ func TestDead_OfATaskThatIsGoneIsDeleted(t *testing.T) {
 			w.create("b", cronned("1 * * * * *"))
 			h.decide(1)
 			w.remove("a")
+
 			if !seen {
 				h.die()
 			}
+
 			w.finish("a", task.Failed)
 			w.finish("b", task.Failed)
+
 			if len(w.dead("a")) != 1 || len(w.dead("b")) != 1 {
 				t.Fatalf("dead are %q and %q", w.dead("a"), w.dead("b"))
 			}
+
 			if seen {
 				h.decide(2)
 			} else {
@@ -72,6 +81,7 @@ func TestDead_OfATaskThatIsGoneIsDeleted(t *testing.T) {
 				w.ok(h.review(w.ctx, review{history: page}))
 				h.blind(3)
 			}
+
 			if len(w.dead("a")) != 0 || len(w.dead("b")) != 1 {
 				t.Errorf("dead are %q and %q", w.dead("a"), w.dead("b"))
 			}
@@ -95,10 +105,12 @@ func TestDead_TheNewestOfATaskStay(t *testing.T) {
 				w.put(w.store.Keys().DeadRun(ref("a"), id(i)), `{"uid":"`+st.Task.UID+`","scheduled_time":"2026-01-02T12:00:00.000Z","state":"failed","trigger":"schedule"}`)
 			}
 		}
+
 		bury(0, store.KeepDead+60)
 		h.see()
 		ctx, cancel := context.WithCancel(w.ctx)
 		defer cancel()
+
 		done := make(chan error, 1)
 		go func() { done <- h.e.trims.Run(ctx) }()
 		bury(store.KeepDead+60, store.KeepDead+60+retention.TrimAfter(store.KeepDead))
@@ -109,6 +121,7 @@ func TestDead_TheNewestOfATaskStay(t *testing.T) {
 			n := len(res.Kvs)
 			return n < store.KeepDead+retention.TrimAfter(store.KeepDead) && string(res.Kvs[n-1].Key) == w.store.Keys().DeadRun(ref("a"), id(store.KeepDead+60+retention.TrimAfter(store.KeepDead)-1))
 		})
+
 		cancel()
 		<-done
 	})

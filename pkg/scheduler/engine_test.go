@@ -30,9 +30,11 @@ func (w *world) run(node string, change ...func(*Engine)) *running {
 	w.Helper()
 	e, d := w.engine(node)
 	e.cfg.Now = time.Now
+
 	for _, f := range change {
 		f(e)
 	}
+
 	nodes, err := w.store.Nodes(w.ctx)
 	w.ok(err)
 	e.cfg.Fleet.Set(nodes)
@@ -43,6 +45,7 @@ func (w *world) run(node string, change ...func(*Engine)) *running {
 	wg.Go(func() { _ = e.Run(ctx) })
 	wg.Go(func() { r.work <- e.Work(ctx, 0, r.fences) })
 	w.Cleanup(func() { cancel(); wg.Wait() })
+
 	return r
 }
 
@@ -65,11 +68,14 @@ func TestEngine_FiresInTime(t *testing.T) {
 		w.eventually("both fire", func() bool { return len(w.active("a")) > 1 && len(w.active("b")) > 0 })
 		// Another node takes over; the first stops by itself.
 		w.run("n2")
+
 		if err := <-r.work; !errors.Is(err, task.ErrFenced) {
 			t.Errorf("the fenced worker ends with %v", err)
 		}
+
 		n := len(w.active("a"))
 		w.eventually("it goes on", func() bool { return len(w.active("a")) > n+2 })
+
 		if len(r.workers) != 0 {
 			t.Error("the fenced worker is still there")
 		}
@@ -93,6 +99,7 @@ func TestEngine_RunsWhatIsTriggeredAndWhatANodeMakesPossible(t *testing.T) {
 			w.ok(err)
 			return runs[0].Reason == task.ReasonNoNode
 		})
+
 		w.join("db", "role=db")
 		nodes, err := w.store.Nodes(w.ctx)
 		w.ok(err)
@@ -118,6 +125,7 @@ func TestEngine_RetriesInTime(t *testing.T) {
 			all := w.active("a")
 			return len(all) == 1 && all[0].Attempt == 2
 		})
+
 		if a := w.active("a")[0]; a.DispatchedAt.Before(w.clock().Add(290 * time.Millisecond)) {
 			t.Errorf("tried again at %s, it failed at %s", a.DispatchedAt, w.clock())
 		}
@@ -144,9 +152,11 @@ func TestEngine_LoadsAgainAfterAGapInTheWatchAndAStrangersWatermark(t *testing.T
 		w.ok(err)
 		w.trigger("a")
 		w.eventually("it runs a third time", func() bool { return len(w.active("a")) == 3 })
+
 		if n := gaps.opens(); n != 3 {
 			t.Errorf("the shard was opened %d times", n)
 		}
+
 		w.eventually("three attempts are counted for n1", func() bool { // the last one when its commit is answered
 			return r.cfg.Fleet.Given()["n1"] == 3
 		})
@@ -168,6 +178,7 @@ func (g *gapOnce) Open(ctx context.Context, shard int, f store.Fences) (record.W
 	g.mu.Lock()
 	g.opened++
 	g.mu.Unlock()
+
 	return g.Store.Open(ctx, shard, f)
 }
 
@@ -176,11 +187,14 @@ func (g *gapOnce) FollowShard(ctx context.Context, shard int, rev int64, apply f
 	g.follows++
 	first := g.follows == 1
 	g.mu.Unlock()
+
 	if !first {
 		return g.Store.FollowShard(ctx, shard, rev, apply)
 	}
+
 	wctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+
 	go func() {
 		select {
 		case <-g.cut:
@@ -188,10 +202,13 @@ func (g *gapOnce) FollowShard(ctx context.Context, shard int, rev int64, apply f
 		}
 		cancel()
 	}()
+
 	_ = g.Store.FollowShard(wctx, shard, rev, apply)
+
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+
 	return apply(store.ShardBatch{Reset: true, First: true, Revision: rev})
 }
 
@@ -214,6 +231,7 @@ func TestEngine_AnEndBetweenTheScanAndALateLoadIsNoActiveRun(t *testing.T) {
 			late := &lateLoad{Store: e.cfg.Store, scanned: make(chan struct{}), before: func() { w.finish("a", task.Succeeded) }}
 			e.cfg.Store, e.scans = late, activescan.New(late.ScanActive)
 		})
+
 		w.eventually("it has ended", func() bool { return len(w.active("a")) == 0 })
 		w.trigger("a")
 		w.eventually("it runs again", func() bool { return len(w.active("a")) == 1 })
@@ -240,7 +258,9 @@ func (l *lateLoad) FollowShard(ctx context.Context, shard int, _ int64, apply fu
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+
 	l.before()
+
 	return l.Store.FollowShard(ctx, shard, 0, apply)
 }
 
@@ -268,11 +288,13 @@ func (l *tornLists) FollowShard(ctx context.Context, shard int, rev int64, apply
 	if l.left == 0 {
 		return l.Store.FollowShard(ctx, shard, rev, apply)
 	}
+
 	l.left--
 	page := store.ShardBatch{Reset: true, First: true, More: true, Revision: rev}
 	if err := apply(page); err != nil {
 		return err
 	}
+
 	return apply(page)
 }
 
@@ -282,6 +304,7 @@ func TestEngine_DamagedShardIsAnError(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T) {
 		w := newWorld(t, "n1")
 		w.delete(w.store.Keys().Watermark(0))
+
 		r := w.run("n1")
 		if err := <-r.work; !errors.Is(err, store.ErrDamaged) {
 			t.Errorf("the worker ends with %v", err)
@@ -295,21 +318,26 @@ func TestEngine_SaysWhatIsOverdue(t *testing.T) {
 	h := w.hire("n1")
 	e := h.e
 	e.workers[0] = h.worker
+
 	overdue := func(s float64) bool { return e.Overdue(sec(s), 5*time.Second) != nil }
 	if overdue(5) || !overdue(5.1) {
 		t.Error("a shard that is not loaded is overdue after five seconds")
 	}
+
 	h.open()
 	w.create("a", cronned("0 0 * * * *"))
 	h.decide(10)
 	h.serving.Store(true)
 	h.sleepFor()
+
 	if overdue(3600) || overdue(3605) || !overdue(3605.1) {
 		t.Error("a tick at +3600 is overdue five seconds later")
 	}
+
 	// Opened again, and not loaded: that the next tick is in an hour is no excuse.
 	w.at(20)
 	w.ok(h.load())
+
 	if overdue(25) || !overdue(25.1) {
 		t.Error("a shard that is loaded again is overdue after five seconds")
 	}
@@ -322,6 +350,7 @@ func TestWorker_LooksAtTheClockNowAndThen(t *testing.T) {
 	h := w.work("n1")
 	w.create("a", cronned("0 0 * * * *"))
 	h.decide(1)
+
 	if d := h.sleepFor(); d > 10*time.Second {
 		t.Errorf("sleeps for %s without a look at the clock", d)
 	}
@@ -354,22 +383,26 @@ func TestEngine_KeepsHistoryAtItsLength(t *testing.T) {
 		h := startTrimming(t, w, e)
 		w.create("a", func(t *task.Task) { t.History.Keep = 8 })
 		w.create("b", allow)
+
 		for s := 1; s <= 30; s++ {
 			h.decide(float64(s))
 			if s%2 == 0 {
 				w.finish("a", task.Succeeded)
 			}
 		}
+
 		h.decide(30.5)
 		w.eventually("the history is trimmed", func() bool {
 			past, err := w.store.History(w.ctx, ref("a"), false)
 			w.ok(err)
 			return len(past) >= 8 && len(past) < 8+2
 		})
+
 		got := w.story("a")
 		if last := got[len(got)-1]; last != "+30 skipped overlap" {
 			t.Errorf("the newest is %q", last)
 		}
+
 		if n := len(w.story("b")); n != 30 {
 			t.Errorf("of another task %d runs are left", n)
 		}
@@ -381,6 +414,7 @@ func TestEngine_KeepsHistoryAtItsLengthAcrossOwners(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
 	w.create("a", cronned("@manual"), func(t *task.Task) { t.History.Keep = 8 })
+
 	asked := 0
 	for i := range 100 {
 		e, _ := w.engine("n1")
@@ -394,6 +428,7 @@ func TestEngine_KeepsHistoryAtItsLengthAcrossOwners(t *testing.T) {
 			{ShardKey: record.ShardKey{Kind: record.KindEnded, Ref: ref("a"), Run: "r"}, Task: "default/a", Mod: 6, Create: 6}}})
 		asked += len(e.trims.Pending())
 	}
+
 	if asked < 20 || asked > 80 {
 		t.Errorf("100 owners that each saw one run end asked for %d trims; of those who see two ends one in each is due", asked)
 	}
@@ -409,19 +444,24 @@ func TestEngine_KeepsFailuresOnly(t *testing.T) {
 		e, _ := w.engine("n1")
 		h := startTrimming(t, w, e)
 		w.create("a", func(t *task.Task) { t.History = task.History{Keep: 3, Record: task.RecordFailures} })
+
 		want := []string{}
 		for s := 1; s <= 40; s++ {
 			h.decide(float64(s))
+
 			if s == 40 {
 				break
 			}
+
 			state := task.Succeeded
 			if s%9 == 0 {
 				state = task.Failed
 				want = append(want, fmt.Sprintf("+%d failed", s))
 			}
+
 			w.finish("a", state)
 		}
+
 		w.finish("a", task.Succeeded)
 		h.decide(40.5)
 		want = append(want[len(want)-2:], "+40 succeeded")
@@ -434,19 +474,24 @@ func TestTrimmer_NeverPanicsAndNeverTrimsAll(t *testing.T) {
 	w := newWorld(t, "n1")
 	f := w.assign("n1")
 	e, _ := w.engine("n1")
+
 	for i := range 5 {
 		w.put(w.store.Keys().Ended(ref("a"), fmt.Sprint(i)), "{}")
 	}
+
 	for _, keep := range []int{10, 5, 4, 1} {
 		w.ok(e.trims.Trim(w.ctx, retention.Trim{Fences: f, Ref: ref("a"), History: task.History{Keep: keep, Record: task.RecordAll}}))
 		past, err := w.store.History(w.ctx, ref("a"), false)
 		w.ok(err)
+
 		if len(past) != min(keep, 5) || past[len(past)-1].ID != "4" {
 			t.Errorf("with keep %d there are %v", keep, past)
 		}
 	}
+
 	w.assign("n2")
 	w.put(w.store.Keys().Ended(ref("a"), "5"), "{}")
+
 	if err := e.trims.Trim(w.ctx, retention.Trim{Fences: f, Ref: ref("a"), History: task.History{Keep: 1}}); !errors.Is(err, task.ErrFenced) {
 		t.Errorf("a fenced owner's trim: %v", err)
 	}

@@ -39,41 +39,53 @@ func TestPauseAfterFailures_InARow(t *testing.T) {
 		w.endAs("a", state, at+1)
 		at += 10
 	}
+
 	next(task.Succeeded)
 	h.decide(at - 9)
+
 	if own := w.own("a"); own.Counted != 0 {
 		t.Errorf("a success that changes nothing was written: %+v", own)
 	}
+
 	for _, s := range []task.State{task.Failed, task.TimedOut, task.Succeeded, task.Failed, task.Cancelled, task.Lost} {
 		next(s)
 	}
+
 	h.decide(at - 9)
+
 	if e, own := w.entry("a"), w.own("a"); e.Paused || own.Failures != 2 {
 		t.Fatalf("paused %t, %+v", e.Paused, own)
 	}
+
 	next(task.TimedOut)
 	h.decide(at - 8)
 	w.wantPaused("a", 3)
 	n := len(w.story("a"))
 	h.decide(at + 50)
+
 	if got := w.story("a"); len(got) != n {
 		t.Errorf("it fires though it is paused: %v", got)
 	}
+
 	// Resumed, it counts from nothing.
 	w.write("a", func(e *task.Entry) {
 		e.Paused, e.From, e.Own.Failures = false, task.At(sec(at+50)), 0
 		e.Own.Pauses[0].Ended = task.At(sec(at + 50))
 	})
+
 	at += 60
 	next(task.Failed)
 	next(task.Failed)
 	h.decide(at - 8)
+
 	if w.entry("a").Paused {
 		t.Error("failures before the pause count after it")
 	}
+
 	next(task.Failed)
 	h.decide(at - 8)
 	w.wantPaused("a", 3)
+
 	if n := len(w.own("a").Pauses); n != 2 {
 		t.Errorf("%d pauses", n)
 	}
@@ -92,9 +104,11 @@ func TestPauseAfterFailures_ManualRunsCountAndOthersDoNot(t *testing.T) {
 	h.decide(4)
 	w.endAs("a", task.Failed, 5)
 	h.decide(10)
+
 	if own := w.own("a"); own.Failures != 1 {
 		t.Fatalf("%+v", own)
 	}
+
 	zombie := w.active("a")[0]
 	w.endAs("b", task.Failed, 11)
 	h.decide(11)
@@ -104,6 +118,7 @@ func TestPauseAfterFailures_ManualRunsCountAndOthersDoNot(t *testing.T) {
 	h.decide(21)
 	w.endAs("a", task.Succeeded, 22)
 	h.decide(22)
+
 	if own := w.own("a"); own.Failures != 0 || w.entry("a").Paused || w.entry("b").Paused {
 		t.Fatalf("%+v", own)
 	}
@@ -112,6 +127,7 @@ func TestPauseAfterFailures_ManualRunsCountAndOthersDoNot(t *testing.T) {
 // Whatever the owners have seen, and whenever they died, each end counts once.
 func TestPauseAfterFailures_OverFailover(t *testing.T) {
 	t.Parallel()
+
 	for name, then := range map[string]func(w *world, h *hand) *hand{
 		"nobody saw the ends": func(w *world, _ *hand) *hand { return w.work("n2") },
 		"the owner counted some": func(w *world, h *hand) *hand {
@@ -122,12 +138,14 @@ func TestPauseAfterFailures_OverFailover(t *testing.T) {
 			h.see()
 			h.door.play(h.dies)
 			_ = h.try(14)
+
 			return w.work("n2")
 		},
 		"it counted and died": func(w *world, h *hand) *hand {
 			h.see()
 			h.door.play(h.diesAfter)
 			_ = h.try(14)
+
 			return w.work("n2")
 		},
 		"its count arrives late": func(w *world, h *hand) *hand {
@@ -136,6 +154,7 @@ func TestPauseAfterFailures_OverFailover(t *testing.T) {
 			_ = h.try(14)
 			h2 := w.work("n2")
 			h.door.deliver()
+
 			return h2
 		},
 		"the next owner saw them before": func(w *world, _ *hand) *hand {
@@ -143,6 +162,7 @@ func TestPauseAfterFailures_OverFailover(t *testing.T) {
 			a.isLoaded()
 			h := a.takeOver()
 			h.scan()
+
 			return h
 		},
 	} {
@@ -162,12 +182,15 @@ func TestPauseAfterFailures_OverFailover(t *testing.T) {
 			w.endAs("b", task.Failed, 32)
 			h = then(w, h)
 			h.decide(33)
+
 			if e, own := w.entry("a"), w.own("a"); e.Paused || own.Failures != 2 {
 				t.Fatalf("a: paused %t, %+v", e.Paused, own)
 			}
+
 			if own := w.own("b"); own.Failures != 1 {
 				t.Fatalf("b: %+v", own)
 			}
+
 			w.endAs("a", task.Failed, 34)
 			w.endAs("b", task.Failed, 34)
 			h = w.work("n1")
@@ -176,6 +199,7 @@ func TestPauseAfterFailures_OverFailover(t *testing.T) {
 			h.decide(36)
 			w.work("n2").decide(37)
 			w.wantPaused("a", 3)
+
 			if own := w.own("b"); own.Failures != 2 || w.entry("b").Paused || len(w.own("a").Pauses) != 1 {
 				t.Fatalf("b: %+v", own)
 			}
@@ -198,14 +222,19 @@ func TestPauseAfterFailures_OfAHistoryOfFailures(t *testing.T) {
 	w.endAs("a", task.Succeeded, 32)
 	w.endAs("a", task.Failed, 33)
 	h.decide(34)
+
 	if n := w.own("a").Failures; n != 1 {
 		t.Fatalf("%d failures in a row", n)
 	}
+
 	w.ok(h.e.trims.Trim(w.ctx, retention.Trim{Fences: h.fences, Ref: ref("a"), History: task.History{Keep: 20, Record: task.RecordFailures}}))
+
 	if n := len(w.story("a")); n != 2 {
 		t.Fatalf("%d records are left", n)
 	}
+
 	w.work("n2").decide(35)
+
 	if e := w.entry("a"); e.Paused || w.own("a").Failures != 1 {
 		t.Errorf("after a failover: paused %t, %d failures in a row", e.Paused, w.own("a").Failures)
 	}
@@ -221,15 +250,18 @@ func TestPauseAfterFailures_WhatIsReadAndToldCountsOnce(t *testing.T) {
 	h.door.play(refused)
 	h.blind(12)  // it reads the history, and cannot write what follows
 	h.decide(13) // the watch has told of it, too
+
 	if n := w.own("a").Failures; n != 1 {
 		t.Errorf("%d failures are counted", n)
 	}
+
 	// The count may be in etcd while its commit's answer is lost.
 	h.decide(20)
 	w.endAs("a", task.Failed, 21)
 	h.door.play(appliedButLost)
 	h.decide(22)
 	h.decide(23)
+
 	if n := w.own("a").Failures; n != 2 {
 		t.Errorf("%d failures are counted", n)
 	}
@@ -248,9 +280,11 @@ func TestPauseAfterFailures_CutsAPauseWithAnEndShort(t *testing.T) {
 	h.decide(23)
 	w.wantPaused("a", 2)
 	h.decide(100)
+
 	if got := w.story("a"); len(got) != 2 {
 		t.Errorf("it fires: %v", got)
 	}
+
 	if p := w.own("a").Pauses; len(p) != 2 || !p[0].Ended.Equal(sec(23)) {
 		t.Errorf("%+v", p)
 	}
@@ -263,20 +297,27 @@ func TestPauseAfterFailures_OfASuccessThatIsNotRead(t *testing.T) {
 	w := newWorld(t, "n1", "n2").judged()
 	h := w.work("n1")
 	w.create("a", every("10s"), allow, pauseAfter(5))
+
 	for i := range 10 {
 		h.decide(float64(10 * (i + 1)))
 	}
+
 	for i := range 4 {
 		w.endAs("a", task.Failed, 101+float64(i))
 	}
+
 	h.decide(105)
+
 	if n := w.own("a").Failures; n != 4 {
 		t.Fatalf("%d failures in a row", n)
 	}
+
 	w.endAs("a", task.Succeeded, 106)
+
 	for i := range 5 {
 		w.endAs("a", task.Failed, 107+float64(i))
 	}
+
 	w.work("n2").decide(113)
 	w.wantPaused("a", 5)
 }
@@ -288,18 +329,23 @@ func TestPauseAfterFailures_FewerThanAreCounted(t *testing.T) {
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
 	w.create("a", every("10s"), allow, pauseAfter(5))
+
 	for i := range 7 {
 		h.decide(float64(10 * (i + 1)))
 	}
+
 	for i := range 4 {
 		w.endAs("a", task.Failed, 71+float64(i))
 	}
+
 	h.decide(75)
 	w.update("a", false, pauseAfter(2))
 	w.endAs("a", task.Succeeded, 76)
+
 	for i := range 2 {
 		w.endAs("a", task.Failed, 77+float64(i))
 	}
+
 	h.decide(79)
 	w.wantPaused("a", 2)
 }
@@ -315,25 +361,33 @@ func TestPauseAfterFailures_OfALongHistory(t *testing.T) {
 		id := task.RunID(sec(at), st.Task.UID)
 		w.put(w.store.Keys().Ended(ref("a"), id), fmt.Sprintf(`{"uid":"%s","scheduled_time":"2026-01-02T12:00:00Z","state":"%s","trigger":"schedule","ended_at":"2026-01-02T12:00:00Z"}`, st.Task.UID, state))
 	}
+
 	for i := range 30 {
 		record(float64(-1000+i), task.Failed)
 	}
+
 	record(-900, task.Succeeded)
+
 	for i := range 3 {
 		record(float64(-100-i), task.Failed) // the order of keys is not that of ends
 		record(float64(-90-i), task.Skipped)
 	}
+
 	w.put(w.store.Keys().Ended(ref("a"), task.RunID(sec(-80), st.Task.UID)+"~late~1"), `{"state":"failed"}`)
 	w.put(w.store.Keys().Ended(ref("a"), task.RunID(sec(-70), "zzzz")), `{"state":"failed"}`)
 	h := w.work("n1")
 	h.decide(1)
+
 	if own := w.own("a"); own.Failures != 3 || w.entry("a").Paused {
 		t.Fatalf("%+v", own)
 	}
+
 	for i := range 12 {
 		record(float64(-60+i), task.Failed)
 	}
+
 	w.work("n2").decide(2)
+
 	if e := w.entry("a"); !e.Paused {
 		t.Fatalf("%+v", e.Own)
 	}

@@ -13,18 +13,22 @@ import (
 func TestFanOut_TasksOfOneTickSpreadOverTheNodes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2", "n3", "n4", "n5", "n6").judged()
+
 	for i := range 12 {
 		w.create(fmt.Sprintf("t%02d", i), cronned("1 0 12 * * *"), count(2))
 	}
+
 	h := w.work("n1")
 	h.decide(1)
 	h.decide(1.1)
+
 	nodes := map[string]int{}
 	for i := range 12 {
 		for _, n := range w.parent(fmt.Sprintf("t%02d", i)).Fan.Nodes {
 			nodes[n]++
 		}
 	}
+
 	if len(nodes) < 4 {
 		t.Errorf("24 parts are for %v", nodes)
 	}
@@ -43,17 +47,20 @@ func TestFanOut_GivesItsPartsInTheOrderOfTheStrategy(t *testing.T) {
 	h.decide(4)
 	runs, err := w.store.Runs(w.ctx, ref("b"))
 	w.ok(err)
+
 	var nodes []string
 	for _, r := range slices.Backward(runs) {
 		if r.Fan != nil {
 			nodes = append(nodes, r.Fan.Nodes...)
 		}
 	}
+
 	for i := 1; i < len(nodes); i++ {
 		if next := map[string]string{"n1": "n2", "n2": "n3", "n3": "n1"}; nodes[i] != next[nodes[i-1]] {
 			t.Fatalf("turns are %v", nodes)
 		}
 	}
+
 	if len(nodes) != 4 {
 		t.Errorf("turns are %v", nodes)
 	}

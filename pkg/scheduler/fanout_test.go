@@ -29,10 +29,12 @@ func (w *world) parent(name string) task.Run {
 	w.Helper()
 	runs, err := w.store.Runs(w.ctx, ref(name))
 	w.ok(err)
+
 	runs = slices.DeleteFunc(runs, func(r task.Run) bool { return r.Fan == nil })
 	if len(runs) != 1 {
 		w.Fatalf("%d runs of %s have parts", len(runs), name)
 	}
+
 	return runs[0]
 }
 
@@ -48,6 +50,7 @@ func (w *world) wantParts(name string, want ...string) {
 	} else {
 		found, err := w.store.PartsOf(w.ctx, ref(name), p.ID)
 		w.ok(err)
+
 		for i := range p.Fan.Count {
 			r, ok := found[i]
 			switch {
@@ -60,9 +63,11 @@ func (w *world) wantParts(name string, want ...string) {
 			}
 		}
 	}
+
 	for i := range got {
 		got[i] = strings.TrimSpace(got[i])
 	}
+
 	if !slices.Equal(got, want) {
 		w.Errorf("parts are %q; want %q", got, want)
 	}
@@ -71,12 +76,15 @@ func (w *world) wantParts(name string, want ...string) {
 // part is the attempt of a part.
 func (w *world) part(name string, index int) record.Held {
 	w.Helper()
+
 	for _, h := range w.active(name) {
 		if _, i, is := task.ParentOf(h.ID); is && i == index {
 			return h
 		}
 	}
+
 	w.Fatalf("part %d of %s is not active", index, name)
+
 	return record.Held{}
 }
 
@@ -85,6 +93,7 @@ func (w *world) left() int {
 	w.Helper()
 	all, err := w.etcd.Get(w.ctx, w.store.Keys().PartsIn(0), clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	w.ok(err)
+
 	return len(all.Kvs)
 }
 
@@ -95,6 +104,7 @@ func TestFanOut_PartsRunOnAnyNodesAndTheRunEndsWithTheLast(t *testing.T) {
 	w.create("a", cronned("1 0 12 * * *"), parts(3))
 	h.decide(1)
 	w.wantParts("a", "0 dispatched n1", "1 dispatched n1", "2 dispatched n1")
+
 	tokens := map[int64]bool{}
 	for _, a := range w.active("a") {
 		tokens[a.Create] = true
@@ -102,21 +112,26 @@ func TestFanOut_PartsRunOnAnyNodesAndTheRunEndsWithTheLast(t *testing.T) {
 			t.Errorf("a part is %+v", a.Run)
 		}
 	}
+
 	if len(tokens) != 3 {
 		t.Errorf("tokens are %v", tokens)
 	}
+
 	w.at(2)
 	w.end(w.part("a", 1), task.Succeeded)
 	w.end(w.part("a", 0), task.Succeeded)
 	h.decide(3.5)
+
 	if p := w.parent("a"); p.State != task.Running || p.Fan.Ended != 2 || p.Fan.Succeeded != 2 {
 		t.Errorf("the run is %s, %+v", p.State, p.Fan)
 	}
+
 	w.end(w.part("a", 2), task.Succeeded)
 	h.decide(4)
 	w.want("a", "+1 succeeded")
 	w.wantParts("a", "0 succeeded n1", "1 succeeded n1", "2 succeeded n1")
 	h.decide(4.1)
+
 	if n := w.left(); n != 0 {
 		t.Errorf("%d records of parts are left", n)
 	}
@@ -152,12 +167,15 @@ func TestFanOut_FailsByItsRuleAndIsDead(t *testing.T) {
 	w.end(w.part("a", 1), task.Succeeded)
 	h.decide(2)
 	w.want("a", "+1 failed parts")
+
 	p := w.parent("a")
 	if p.Reason != task.ReasonParts || !strings.Contains(p.Message, "1 of 2 parts succeeded") {
 		t.Errorf("it ended as %q: %s", p.Reason, p.Message)
 	}
+
 	dead, err := w.store.DeadRuns(w.ctx, ref("a"))
 	w.ok(err)
+
 	if len(dead) != 1 || !slices.Equal(dead[0].Fan.Left, []int{0}) || dead[0].Fan.Kept != 1 {
 		t.Errorf("dead are %+v", dead)
 	}
@@ -177,12 +195,14 @@ func TestFanOut_OverlapIsAboutTheRun(t *testing.T) {
 	h.decide(4)
 	runs, err := w.store.Runs(w.ctx, ref("a"))
 	w.ok(err)
+
 	var got []string
 	for _, r := range runs {
 		if !task.IsPart(r.ID) {
 			got = append(got, fmt.Sprintf("%s x%d", r.State, max(r.Count, 1)))
 		}
 	}
+
 	if want := []string{"running x1", "skipped x2", "succeeded x1"}; !slices.Equal(got, want) {
 		t.Errorf("runs are %q; want %q", got, want)
 	}
@@ -198,6 +218,7 @@ func TestFanOut_UnderWayDoesNotCountAsWaiting(t *testing.T) {
 	for range tickpolicy.MaxWaiting {
 		h.ensureActivity(state).Queue = append(h.ensureActivity(state).Queue, &taskstate.Waiting{Waiting: task.Waiting{Run: task.Run{State: task.Running, Fan: &task.Fan{}}}})
 	}
+
 	if d := state.Doing(); d.All != 0 || d.Begun != tickpolicy.MaxWaiting || state.Policy.Rule.DecideWaitingTick(d) != tickpolicy.Wait {
 		t.Errorf("it does %+v", d)
 	}
@@ -229,9 +250,11 @@ func TestFanOut_ThatWaitsForFactsIsLookedAtAgain(t *testing.T) {
 	nodes, err := w.store.Nodes(w.ctx)
 	w.ok(err)
 	free := int64(20 << 30)
+
 	for i := range nodes {
 		nodes[i].Facts = &task.Facts{Disk: 1 << 40, DiskFree: &free}
 	}
+
 	h.e.cfg.Fleet.Set(nodes)
 	h.decide(2 + lookForFacts.Seconds())
 	w.wantParts("a", "0 dispatched n1", "1 dispatched n2")
@@ -247,11 +270,14 @@ func TestFanOut_OtherTicksGoBetweenItsParts(t *testing.T) {
 	h.see()
 	h.door.play(pass, pass, pass, before(func() { w.at(2) }))
 	h.blind(1)
+
 	if n := len(w.parent("a").Fan.Left); n < 10 {
 		t.Errorf("%d parts are left when something else falls due", n)
 	}
+
 	h.decide(2)
 	w.want("b", "+2 dispatched")
+
 	if p := w.parent("a"); len(p.Fan.Left) > 0 || len(w.active("a")) != 20 {
 		t.Errorf("%d parts are left, %d are active", len(p.Fan.Left), len(w.active("a")))
 	}
@@ -307,14 +333,17 @@ func TestFanOut_Cancelled_GivesNothingMoreOutAndEndsWhatRuns(t *testing.T) {
 	h.decide(2.2)
 	h.decide(3.2)
 	w.wantParts("a", "0 cancelled", "1 dispatched n1", "2 left")
+
 	a := w.part("a", 1)
 	if !a.CancelRequested || a.CancelledBy != "ada" {
 		t.Fatalf("part 1 is not asked to end: %+v", a.Assigned)
 	}
+
 	w.end(a, task.Cancelled)
 	h.decide(4)
 	w.want("a", "+1 cancelled cancelled_by_user")
 	w.wantParts("a", "0 cancelled", "1 cancelled n1", "2 cancelled")
+
 	if p := w.parent("a"); p.CancelledBy != "ada" || p.Reason != task.ReasonCancelled {
 		t.Errorf("the run is %+v", p)
 	}
@@ -333,6 +362,7 @@ func TestFanOut_CancelledUnseen_GivesNothingMoreOut(t *testing.T) {
 	w.ok(err)
 	h.blind(3)
 	w.wantParts("a", "0 dispatched n1", "1 left")
+
 	if p := w.parent("a"); p.Fan.Cancel != task.ReasonCancelled || p.CancelledBy != "ada" {
 		t.Errorf("the run is %+v", p)
 	}
@@ -362,17 +392,21 @@ func TestFanOut_Replaced_GivesWayAsAWhole(t *testing.T) {
 	h.decide(2)
 	h.decide(4)
 	h.decide(4.1)
+
 	a := w.part("a", 0)
 	if !a.CancelRequested || a.CancelReason != task.ReasonReplaced {
 		t.Fatalf("part 0 is not asked to end: %+v", a.Assigned)
 	}
+
 	for _, a := range w.active("a") {
 		w.end(a, task.Cancelled)
 	}
+
 	h.decide(5)
 	h.decide(5.1)
 	runs, err := w.store.Runs(w.ctx, ref("a"))
 	w.ok(err)
+
 	runs = slices.DeleteFunc(runs, func(r task.Run) bool { return task.IsPart(r.ID) })
 	if len(runs) != 2 || runs[1].State != task.Cancelled || runs[1].Reason != task.ReasonReplaced || runs[0].State != task.Running {
 		t.Errorf("runs are %+v", runs)
@@ -418,6 +452,7 @@ func TestFanOut_PartOfALostNode_IsLostAndOthersGoOn(t *testing.T) {
 
 func TestFanOut_RetryOfALostPart_WaitsForItsOwnNodeAlone(t *testing.T) {
 	t.Parallel()
+
 	for _, back := range []bool{true, false} {
 		w := newWorld(t, "n1", "n2").judged()
 		h := w.work("n1")
@@ -432,6 +467,7 @@ func TestFanOut_RetryOfALostPart_WaitsForItsOwnNodeAlone(t *testing.T) {
 		h.lookAtAll()
 		h.decide(124)
 		w.wantParts("a", "0 succeeded n1", "1 queued")
+
 		if back {
 			w.join("n2")
 			h.fleet()
@@ -440,6 +476,7 @@ func TestFanOut_RetryOfALostPart_WaitsForItsOwnNodeAlone(t *testing.T) {
 			w.wantParts("a", "0 succeeded n1", "1 dispatched n2")
 			continue
 		}
+
 		h.decide(245)
 		h.decide(246)
 		w.want("a", "+1 failed parts")
@@ -479,29 +516,38 @@ func TestFanOut_PartWithoutANodeIsMissedAtItsDeadline(t *testing.T) {
 	h.see()
 	h.door.play(pass, pass, pass, before(func() { w.leave("n2"); h.fleet() }))
 	h.blind(1)
+
 	gone := len(w.active("a"))
 	if gone == 0 || gone == 3 {
 		t.Fatalf("%d parts were given out", gone)
 	}
+
 	h.decide(10.9)
+
 	if n := len(w.parent("a").Fan.Left); n != 3-gone {
 		t.Errorf("%d parts are left before the deadline", n)
 	}
+
 	h.decide(11.2)
 	h.decide(11.3)
+
 	if p := w.parent("a"); len(p.Fan.Left) != 0 || p.State != task.Running {
 		t.Errorf("after the deadline it is %+v", p.Fan)
 	}
+
 	for _, a := range w.active("a") {
 		w.end(a, task.Succeeded)
 	}
+
 	h.decide(12)
 	w.want("a", "+1 succeeded")
+
 	for i, p := range w.parent("a").Fan.Parts {
 		if i >= gone && (p.State != task.Missed || p.Reason != task.ReasonNoNode || p.Node != "" || p.Attempt != 0) {
 			t.Errorf("part %d is %+v", i, p)
 		}
 	}
+
 	if n := len(w.parent("b").Fan.Left); n == 0 {
 		t.Error("without a deadline none is left")
 	}
@@ -564,13 +610,16 @@ func TestFanOut_OfADeletedTask_LeavesNothing(t *testing.T) {
 	w.end(w.part("a", 0), task.Succeeded)
 	w.remove("a")
 	h.decide(2.5)
+
 	a := w.part("a", 1)
 	if !a.CancelRequested {
 		t.Fatalf("part 1 is not asked to end: %+v", a.Assigned)
 	}
+
 	w.end(a, task.Cancelled)
 	h.decide(3)
 	h.decide(3.1)
+
 	if n := w.left(); n != 0 || len(w.active("a")) > 0 || len(w.story("a")) > 0 {
 		t.Errorf("%d records of parts are left, %q", n, w.story("a"))
 	}
@@ -590,9 +639,11 @@ func TestFanOut_RepeatedRunHasTheFailedPartsAlone(t *testing.T) {
 	h.decide(2)
 	dead, err := w.store.DeadRuns(w.ctx, ref("a"))
 	w.ok(err)
+
 	if run := w.parent("a"); run.Fan.Checkpoints != nil || !maps.Equal(dead[0].Fan.Checkpoints, map[int]string{1: "row 17"}) {
 		t.Errorf("checkpoints are %v with the run that has ended, %v with the dead one", run.Fan.Checkpoints, dead[0].Fan.Checkpoints)
 	}
+
 	st, err := w.store.Task(w.ctx, ref("a"))
 	w.ok(err)
 	w.at(3)
@@ -607,16 +658,20 @@ func TestFanOut_RepeatedRunHasTheFailedPartsAlone(t *testing.T) {
 			t.Errorf("%s: asked for by %q with %q", where, r.CreatedBy, r.EnvNames)
 		}
 	}
+
 	runs, err := w.store.Runs(w.ctx, ref("a")) // the newest first
 	w.ok(err)
 	asked("under way", runs[slices.IndexFunc(runs, func(r task.Run) bool { return r.Fan != nil && r.RetryOf != "" })])
 	asked("its part", w.part("a", 1).Run)
+
 	if all := w.active("a"); len(all) != 1 || all[0].Node != "n2" || all[0].PartCount != 3 || all[0].Checkpoint != "row 17" {
 		t.Fatalf("active are %+v", all)
 	}
+
 	if waiting, err := w.store.Runs(w.ctx, ref("a")); err != nil || slices.ContainsFunc(waiting, func(r task.Run) bool { return r.Fan != nil && r.Fan.Checkpoints[1] != "" }) {
 		t.Errorf("what a part has begun with is still with its run: %+v, %v", waiting, err)
 	}
+
 	w.end(w.part("a", 1), task.Succeeded)
 	h.decide(4)
 	w.want("a", "+1 failed parts", "+3 succeeded manual")
@@ -653,6 +708,7 @@ func TestFanOut_WhoseRecordCannotBeReadIsActive(t *testing.T) {
 	h.decide(1)
 	w.put(w.store.Keys().Queued(ref("a"), w.parent("a").ID), "{")
 	h.decide(2)
+
 	if n := len(w.active("a")); n != 2 {
 		t.Errorf("%d parts are active", n)
 	}
@@ -673,28 +729,35 @@ func TestFanOut_AThousandPartsFit(t *testing.T) {
 			StatusReport: task.StatusReport{Results: map[string]string{"k": strings.Repeat("\x01", 200)}, Checkpoint: strings.Repeat("\x01", task.MaxCheckpoint)}}
 		state.Activity.Returned[end.ID] = taskstate.Returned{Part: end.AsPart(), Parent: q.ID, Mod: 1}
 	}
+
 	end := concluded(state, q, sec(3))
 	if end.State != task.Failed || len(end.Fan.Parts) != task.MaxParts || len(end.Message) > 1024 {
 		t.Fatalf("it ended as %s with %d parts: %s", end.State, len(end.Fan.Parts), end.Message)
 	}
+
 	if p := end.Fan.Parts[0]; p.Usage.CPUMS != 1000 || len(p.Message) != task.MaxPartMessage || len(p.Results) != 1 {
 		t.Errorf("of the first part is kept: %+v", p)
 	}
+
 	if end.Usage != (task.Usage{CPUMS: 1000 * task.MaxParts, MemoryPeak: 1 << 40, IORead: task.MaxParts << 40, IOWritten: task.MaxParts << 40}) {
 		t.Errorf("all of it used %+v", end.Usage)
 	}
+
 	record, err := json.Marshal(end)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	end.Fan = end.Fan.Again()
 	dead, err := json.Marshal(end)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if n := len(end.Fan.Checkpoints); n == 0 {
 		t.Error("no checkpoint is kept")
 	}
+
 	if n := len(record) + len(dead); n > roomForParent {
 		t.Errorf("the records of its end take %d bytes, and there is room for %d", n, roomForParent)
 	}

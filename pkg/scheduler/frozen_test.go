@@ -101,6 +101,7 @@ func TestFrozen_WhatWaitsStaysAndGoesOnAfterwards(t *testing.T) {
 		w.ok(err)
 		return &r.Freezes, r.Mod
 	}
+
 	w.create("a", cronned("@manual"))
 	w.create("b", cronned("1 * * * * *"), retries(3, time.Second, task.Failed))
 	h.decide(1)
@@ -131,12 +132,15 @@ func TestFrozen_WhatRunsIsNotReplaced(t *testing.T) {
 	h.decide(20)
 	h.decide(21)
 	w.want("a", "+10 dispatched", "+20 queued overlap")
+
 	if w.active("a")[0].CancelRequested {
 		t.Error("the run is asked to end for one that may not start")
 	}
+
 	w.unfreeze("")
 	h.decide(30) // by which it learns of that
 	h.decide(31)
+
 	if !w.active("a")[0].CancelRequested {
 		t.Error("the run is not asked to end")
 	}
@@ -148,6 +152,7 @@ func TestFrozen_TheNewestThatIsKnownCounts(t *testing.T) {
 		f, _ := task.Freezes{}.Freeze(task.Freeze{By: by})
 		return &f
 	}
+
 	followed, mod := frozen("followed"), int64(5)
 	e := &Engine{cfg: Config{Freezes: func() (*task.Freezes, int64) { return followed, mod }}}
 	want := func(by string, rev int64) {
@@ -157,9 +162,11 @@ func TestFrozen_TheNewestThatIsKnownCounts(t *testing.T) {
 			t.Errorf("it goes by %+v of revision %d, want %q of %d", f, at, by, rev)
 		}
 	}
+
 	learned := func(rev int64) *store.FreezeRecord {
 		return &store.FreezeRecord{Freezes: *frozen("learned"), Mod: rev}
 	}
+
 	want("followed", 5)
 	e.learn(learned(7))
 	want("learned", 7)

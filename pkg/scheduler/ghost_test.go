@@ -13,6 +13,7 @@ import (
 // of the old one may stand in its way, nor in its neighbours'.
 func TestWorker_TaskCreatedAgainBeforeTheNextRoundIsServed(t *testing.T) {
 	t.Parallel()
+
 	for name, then := range map[string]func(*world){
 		"left alone":  func(*world) {},
 		"then paused": func(w *world) { w.pause("a") },
@@ -33,18 +34,23 @@ func TestWorker_TaskCreatedAgainBeforeTheNextRoundIsServed(t *testing.T) {
 			h.see()
 			h.blind(1.6)
 			then(w)
+
 			for s := 2.0; s < 5; s++ {
 				h.decide(s + 0.6)
+
 				for _, n := range []string{"a", "b"} {
 					for _, held := range w.active(n) {
 						w.end(held, task.Succeeded)
 					}
 				}
+
 				h.decide(s + 0.7)
 			}
+
 			if got := len(w.story("b")); got != 4 {
 				t.Errorf("b: %q", w.story("b"))
 			}
+
 			if got := len(w.story("a")); name == "left alone" && got != 3 {
 				t.Errorf("a: %q", w.story("a"))
 			}
@@ -64,9 +70,11 @@ func TestWorker_UnreadableRecordInTheWayOfATickHoldsUpNothing(t *testing.T) {
 	id := task.RunID(sec(2), h.task("default/a").UID())
 	h.decide(1)
 	w.put(w.store.Keys().Queued(ref("a"), id), "{garbage")
+
 	for s := 2.0; s < 6; s++ {
 		h.decide(s)
 	}
+
 	if got := len(w.story("b")); got != 5 {
 		t.Errorf("b: %q", w.story("b"))
 	}
@@ -84,9 +92,11 @@ func TestWorker_SetsATaskAsideThatFailsForEver(t *testing.T) {
 	key := w.store.Keys().Entry(ref("a"))
 	entry, err := w.store.Client().Get(t.Context(), key)
 	w.ok(err)
+
 	for range 3 * maxFailedCommits { // it changes before each commit
 		h.door.play(before(func() { w.put(key, string(entry.Kvs[0].Value)) }))
 	}
+
 	reloads := 0
 	for i := 0; i < 20 && !h.task("default/a").Bad; i++ {
 		switch err := h.try(1 + float64(i)/100); {
@@ -97,9 +107,11 @@ func TestWorker_SetsATaskAsideThatFailsForEver(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	if reloads != 1 || !h.task("default/a").Bad {
 		t.Errorf("loaded anew %d times, set aside %v", reloads, h.task("default/a").Bad)
 	}
+
 	h.door.tricks = nil
 	if h.try(2) != nil || len(w.story("b")) != 2 {
 		t.Errorf("b: %q", w.story("b"))
@@ -115,6 +127,7 @@ func TestWorker_ForgetsThatATaskWasStubbornWhenItGoesThrough(t *testing.T) {
 	h.stubborn["default/a"] = true
 	h.decide(1)
 	w.want("a", "+1 dispatched")
+
 	if len(h.stubborn) != 0 {
 		t.Errorf("stubborn are %v", h.stubborn)
 	}
@@ -122,16 +135,19 @@ func TestWorker_ForgetsThatATaskWasStubbornWhenItGoesThrough(t *testing.T) {
 
 func TestWorker_WatermarkWithoutContentIsDamage(t *testing.T) {
 	t.Parallel()
+
 	for _, value := range []string{"{}", "null", `{"time":"2026-01-02T12:00:00.000Z"}`, `{"nonce":"x"}`} {
 		w := newWorld(t, "n1")
 		w.create("a", every("1s"))
 		w.work("n1").decide(2)
 		before := w.story("a")
 		w.put(w.store.Keys().Watermark(0), value)
+
 		h := w.worker("n1", w.assign("n1"))
 		if err := h.load(); !errors.Is(err, task.ErrInvalid) {
 			t.Errorf("a watermark of %s opens: %v", value, err)
 		}
+
 		if after := w.story("a"); len(after) != len(before) {
 			t.Errorf("ticks were decided again: %q, then %q", before, after)
 		}
@@ -164,9 +180,11 @@ func TestWorker_AnEntryThatFitsIntoNoCommitHoldsUpNothing(t *testing.T) {
 	e, err := w.store.Client().Get(t.Context(), key)
 	w.ok(err)
 	w.put(key, strings.Replace(string(e.Kvs[0].Value), `{"noop":{}`, fmt.Sprintf(`{"noop":{},"x":%q`, strings.Repeat("x", 1_400_000)), 1))
+
 	for s := 1.0; s < 4; s++ {
 		h.decide(s)
 	}
+
 	w.want("a")
 	w.want("b", "+1 dispatched", "+2 dispatched", "+3 dispatched")
 }

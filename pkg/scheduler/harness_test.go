@@ -99,6 +99,7 @@ func realWorlds(t testing.TB) func(t testing.TB, nodes ...string) *world {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			t.Cleanup(func() { _ = c.Close() })
 
 			return c
@@ -140,6 +141,7 @@ func (w *world) judged() *world {
 	w.Helper()
 	w.record()
 	w.Cleanup(func() { w.judge(check.Options{}) })
+
 	return w
 }
 
@@ -157,6 +159,7 @@ func (w *world) judge(opts check.Options) check.Report {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+
 	if err := w.recorder.CatchUp(ctx); err != nil {
 		if !errors.Is(err, check.ErrGap) { // on a machine that stands still a watch may lose its place
 			w.Error(err)
@@ -164,10 +167,12 @@ func (w *world) judge(opts check.Options) check.Report {
 		w.Logf("the history is not judged: %v", err)
 		return check.Report{}
 	}
+
 	r := check.Check(w.store.Keys(), w.recorder.Events(), opts)
 	if !r.OK() {
 		w.Errorf("the history breaks promises:\n%s", r)
 	}
+
 	return r
 }
 
@@ -195,6 +200,7 @@ func (w *world) put(key, value string) int64 {
 	w.Helper()
 	res, err := w.client.Put(w.ctx, key, value)
 	w.ok(err)
+
 	return res.Header.Revision
 }
 
@@ -214,15 +220,18 @@ var both = []string{task.RoleScheduler, task.RoleExecutor}
 
 func (w *world) joinAs(n task.Node, labels ...string) {
 	w.Helper()
+
 	if n.Instance == "" {
 		w.joins++
 		n.Instance = fmt.Sprintf("%s-%d", n.Name, w.joins)
 	}
+
 	n.Labels = map[string]string{"node": n.Name}
 	for _, l := range labels {
 		k, v, _ := strings.Cut(l, "=")
 		n.Labels[k] = v
 	}
+
 	session, _, err := w.store.Register(w.ctx, n, 0)
 	w.ok(err)
 	w.sessions[n.Name] = session
@@ -240,13 +249,16 @@ func (w *world) assign(node string) store.Fences {
 	w.Helper()
 	owners, err := w.store.Owners(w.ctx)
 	w.ok(err)
+
 	move := store.Move{To: node}
 	if len(owners) > 0 {
 		move.From = owners[0]
 	}
+
 	w.ok(w.store.Assign(w.ctx, w.term, []store.Move{move}, task.At(w.clock())))
 	owners, err = w.store.Owners(w.ctx)
 	w.ok(err)
+
 	return store.Fences{Owner: w.store.OwnerFence(owners[0]), Node: w.sessions[node]}
 }
 
@@ -275,6 +287,7 @@ func (w *world) worker(node string, f store.Fences) *hand {
 	d.die = h.die
 	w.Cleanup(func() { h.die(); h.leave() })
 	h.fleet()
+
 	return h
 }
 
@@ -284,6 +297,7 @@ func (w *world) engine(node string) (*Engine, *door) {
 	if testing.Verbose() {
 		log = zaptest.NewLogger(w, zaptest.Level(zap.WarnLevel))
 	}
+
 	return New(Config{
 		Node: node, Store: store.New(w.etcd, d, w.store.Keys()), Fleet: placement.NewFleet(node, func() int { return 1000 }),
 		NextAttempt: executor.Next, Now: w.clock, Logger: log,
@@ -295,6 +309,7 @@ func (w *world) work(node string) *hand {
 	w.Helper()
 	h := w.hire(node)
 	h.open()
+
 	return h
 }
 
@@ -309,17 +324,21 @@ func (h *hand) open() {
 func (h *hand) load() error {
 	h.leave()
 	h.reset()
+
 	mark, rev, err := h.e.cfg.Store.Open(h.world.ctx, 0, h.fences)
 	if err != nil {
 		return err
 	}
+
 	h.mark, h.known = mark, rev
 	h.noteOpening(mark)
 	f := follow(h.world.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
 		_ = h.e.cfg.Store.FollowShard(ctx, 0, rev, apply)
 	})
+
 	h.batches = f.batches
 	h.leave = func() { f.end(); h.leave = func() {} }
+
 	return h.worker.load(h.world.ctx, h.batches)
 }
 
@@ -375,6 +394,7 @@ func (h *hand) try(at float64) error {
 	h.planIsHarmless(at)
 	err := h.round(h.ctx)
 	h.keepsCount()
+
 	return err
 }
 
@@ -414,15 +434,19 @@ func (d *door) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 		d.die()
 		return kv.Result{}, errTooMany
 	}
+
 	var now trick
 	if len(d.tricks) > 0 {
 		now, d.tricks = d.tricks[0], d.tricks[1:]
 	}
 	d.mu.Unlock()
+
 	pass := func() (kv.Result, error) { return d.Committer.Commit(ctx, t) }
+
 	if now == nil {
 		return pass()
 	}
+
 	return now(pass)
 }
 
@@ -501,9 +525,11 @@ func on(selector string) option { return func(t *task.Task) { t.Target.Selector 
 func (w *world) newTask(name string, now time.Time, opts ...option) (task.Task, task.Entry) {
 	t := task.Task{Spec: task.Defaults(), UID: task.NewUID(), Generation: 1, CreatedAt: task.At(now), UpdatedAt: task.At(now)}
 	t.Name, t.Schedule, t.Action = name, task.Schedules{"* * * * * *"}, task.Action{Noop: &task.Noop{}}
+
 	for _, o := range opts {
 		o(&t)
 	}
+
 	return t, task.NewEntry(t, task.At(now), task.At(start))
 }
 
@@ -519,6 +545,7 @@ func (w *world) createAt(now time.Time, name string, opts ...option) int64 {
 	t, e := w.newTask(name, now, opts...)
 	rev, err := w.store.CreateTask(w.ctx, ref(name), t, e)
 	w.ok(err)
+
 	return rev
 }
 
@@ -532,6 +559,7 @@ func (w *world) createTogether(now time.Time, names []string, opts ...option) {
 		entry, _ := json.Marshal(e)
 		ops = append(ops, clientv3.OpPut(w.store.Keys().Spec(ref(name)), string(spec)), clientv3.OpPut(w.store.Keys().Entry(ref(name)), string(entry)))
 	}
+
 	_, err := w.client.Txn(w.ctx).Then(ops...).Commit()
 	w.ok(err)
 }
@@ -542,14 +570,17 @@ func (w *world) update(name string, from bool, opts ...option) {
 	old, err := w.store.Task(w.ctx, ref(name))
 	w.ok(err)
 	t := old.Task
+
 	for _, o := range opts {
 		o(&t)
 	}
+
 	t.Generation++
 	since := old.Entry.From
 	if from && since.Before(w.clock()) {
 		since = task.At(w.clock())
 	}
+
 	e := task.NewEntry(t, since, old.Entry.Anchor)
 	e.Own = old.Entry.Own
 	_, err = w.store.UpdateTask(w.ctx, old, t, e)
@@ -582,6 +613,7 @@ func (w *world) trigger(name string) string {
 		State: task.Queued, Reason: task.ReasonManual, Trigger: task.TriggerManual,
 	}})
 	w.ok(err)
+
 	return id
 }
 
@@ -591,6 +623,7 @@ func (w *world) active(name string) []record.Held {
 	all, err := w.store.ActiveOf(w.ctx, ref(name))
 	w.ok(err)
 	slices.SortFunc(all, func(a, b record.Held) int { return strings.Compare(a.ID, b.ID) })
+
 	return all
 }
 
@@ -601,6 +634,7 @@ func (w *world) finish(name string, state task.State) {
 	if len(all) == 0 {
 		w.Fatalf("no run of %s is active", name)
 	}
+
 	w.end(all[0], state)
 }
 
@@ -637,14 +671,17 @@ func (w *world) stories() map[string][]string {
 	w.ok(err)
 	active, err := w.store.Active(w.ctx)
 	w.ok(err)
+
 	for _, h := range active {
 		runs = append(runs, h.Run)
 	}
+
 	slices.SortFunc(runs, func(a, b task.Run) int { return record.ByTime(b, a) })
 	all := map[string][]string{}
 	for _, r := range runs {
 		all[r.Task] = append(all[r.Task], tell(r))
 	}
+
 	return all
 }
 
@@ -653,15 +690,19 @@ func tell(r task.Run) string {
 	if !r.Last.IsZero() {
 		line = fmt.Sprintf("+%g..+%g %s %d", r.ScheduledTime.Sub(start).Seconds(), r.Last.Sub(start).Seconds(), r.State, r.Count)
 	}
+
 	if r.Trigger != task.TriggerSchedule {
 		line += " " + r.Trigger
 	}
+
 	if r.Reason != "" && r.Reason != r.Trigger && (r.State == task.Cancelled || r.Reason != usual[r.State]) {
 		line += " " + r.Reason
 	}
+
 	if r.Attempt > 1 {
 		line += fmt.Sprintf(" #%d", r.Attempt)
 	}
+
 	return line
 }
 
@@ -674,6 +715,7 @@ func (w *world) want(name string, lines ...string) {
 func (w *world) wantAll(names []string, lines ...string) {
 	w.Helper()
 	all := w.stories()
+
 	for _, name := range names {
 		if got := all[name]; !slices.Equal(got, lines) {
 			w.Errorf("the runs of %s:\n got  %s\n want %s", name, strings.Join(got, " | "), strings.Join(lines, " | "))
@@ -687,6 +729,7 @@ func (w *world) mark() record.Watermark {
 	w.ok(err)
 	m, err := record.DecodeWatermark(res.Kvs[0].Value)
 	w.ok(err)
+
 	return m
 }
 
@@ -708,18 +751,22 @@ func (w *world) froms(names ...string) []float64 {
 	for i, name := range names {
 		refs[i] = ref(name)
 	}
+
 	entries, err := w.store.Entries(w.ctx, refs)
 	w.ok(err)
+
 	list := make([]float64, len(entries))
 	for i, e := range entries {
 		list[i] = e.From.Sub(start).Seconds()
 	}
+
 	return list
 }
 
 // eventually polls until cond holds.
 func (w *world) eventually(what string, cond func() bool) {
 	w.Helper()
+
 	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			w.Fatalf("not in time: %s", what)

@@ -29,9 +29,11 @@ func (w *world) dues(name string, until float64) (ticks, dues []float64) {
 	w.ok(err)
 	s, err := schedule.Parse(st.Entry.Timing(), st.Entry.Anchor.Time)
 	w.ok(err)
+
 	for at, ok := s.Next(start); ok && !at.After(sec(until)); at, ok = s.Next(at) {
 		ticks, dues = append(ticks, at.Sub(start).Seconds()), append(dues, s.Due(at, st.Entry.UID).Sub(start).Seconds())
 	}
+
 	return ticks, dues
 }
 
@@ -41,12 +43,15 @@ func bareWorker(tb interface{ Fatal(...any) }) *worker {
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	e := New(Config{
 		Node: "n1", Store: store.New(nil, &yes{revision: 1000}, keys), Fleet: placement.NewFleet("n1", func() int { return 1 << 30 }),
 		Now: func() time.Time { return start }, Logger: zap.NewNop(),
 	})
+
 	w := newWorker(e, 0, store.Fences{})
 	w.reset()
+
 	return w
 }
 
@@ -72,6 +77,7 @@ func TestJitter_NextTickAndBoundsAreThoseOfAWalkOverAllTicks(t *testing.T) {
 			silence = moment("silence")
 			e.Paused, e.Own = true, &task.Own{Pauses: []task.Pause{{Since: task.At(from), Until: task.At(silence)}}}
 		}
+
 		mark := record.Watermark{Time: task.At(moment("mark")), Last: rapid.SampledFrom([]string{"", "default/a", "default/z"}).Draw(rt, "last"), Seen: 10}
 		create := int64(rapid.IntRange(10, 11).Draw(rt, "create"))
 		now := moment("now")
@@ -84,33 +90,41 @@ func TestJitter_NextTickAndBoundsAreThoseOfAWalkOverAllTicks(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
+
 		var undecided, due []time.Time
 		for at, ok := sched.Next(start.Add(-time.Hour)); ok && at.Before(start.Add(time.Hour)); at, ok = sched.Next(at) {
 			d := sched.Due(at, e.UID)
 			if !at.After(from) || !at.After(silence) || create <= mark.Seen && mark.Decided(task.At(d), "default/m") {
 				continue
 			}
+
 			if undecided = append(undecided, at); !d.After(now) {
 				due = append(due, at)
 			}
 		}
+
 		want := int64(0)
 		if len(undecided) > 0 {
 			want = undecided[0].UnixMilli()
 		}
+
 		if s.Next != want {
 			rt.Fatalf("the next tick is %s, want %s", taskstate.Instant(s.Next), taskstate.Instant(want))
 		}
+
 		if s.Next == 0 {
 			return
 		}
+
 		if d := sched.Due(undecided[0], e.UID).UnixMilli(); s.DueAt() != d || w.due[0] != s {
 			rt.Fatalf("it is due at %s, want %s", taskstate.Instant(s.DueAt()), taskstate.Instant(d))
 		}
+
 		late := len(due) > 0 && now.Sub(sched.Due(due[0], e.UID)) > e.Missed.Grace.Std()
 		if behind := len(due) > 1 || late; s.IsBehind(now.UnixMilli()) != behind {
 			rt.Fatalf("%d are due: behind %t", len(due), !behind)
 		}
+
 		if len(due) > 0 {
 			bound := taskstate.Instant(s.LastDue(now.UnixMilli()))
 			_, last, n, _ := sched.Missed(taskstate.Instant(s.Next-1), bound, 0)
@@ -125,10 +139,12 @@ func TestJitter_TicksAreDecidedWhenTheyFallDueInThatOrder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
+
 	all := []string{"a", "b", "c", "d"}
 	for _, name := range all {
 		w.create(name, cronned("0 * * * * *"), jitter(30*time.Second), allow)
 	}
+
 	var order []string
 	at := map[string]float64{}
 	for _, name := range all {
@@ -136,12 +152,16 @@ func TestJitter_TicksAreDecidedWhenTheyFallDueInThatOrder(t *testing.T) {
 		at[name] = dues[0]
 		order = append(order, name)
 	}
+
 	slices.SortFunc(order, func(a, b string) int { return int(1000 * (at[a] - at[b])) })
+
 	for i, name := range order {
 		h.decide(at[name] - 0.001)
+
 		if got := w.active(name); len(got) != 0 && (i == 0 || at[order[i-1]] < at[name]-0.001) {
 			t.Fatalf("%s fires before it is due, at +%g", name, at[name])
 		}
+
 		h.decide(at[name])
 		got := w.active(name)
 		if len(got) != 1 || !got[0].ScheduledTime.Equal(sec(60)) || !got[0].DueAt.Equal(sec(at[name])) || got[0].ID[:20] != "20260102T120100.000Z" {
@@ -164,9 +184,11 @@ func TestJitter_BetweenATickAndItsDueTime(t *testing.T) {
 	if min(a[0], b[0]) < 66 {
 		t.Fatalf("nothing is between: %g, %g; choose others", a[0], b[0])
 	}
+
 	for _, at := range []float64{13, 26, 39, 52, 65} {
 		h.decide(at)
 	}
+
 	w.wantMark(65, "") // it is between
 	w.want("a")
 	w.update("a", false, func(t *task.Task) { t.Timeout = task.Duration(time.Hour) }) // keeps its ticks
@@ -200,10 +222,12 @@ func TestJitter_OfAnEntryThatIsNotCovered(t *testing.T) {
 			want = append(want, strings.Fields(tell(task.Run{ScheduledTime: task.At(sec(ticks[i])), Trigger: task.TriggerSchedule}))[0])
 		}
 	}
+
 	got := w.story("a")
 	for i := range got {
 		got[i] = strings.Fields(got[i])[0]
 	}
+
 	if !slices.Equal(got, want) {
 		t.Errorf("ran %v, want %v; due %v", got, want, dues)
 	}

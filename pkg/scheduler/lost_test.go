@@ -25,6 +25,7 @@ func abandoned(t *testing.T, opts ...option) (*world, *hand, record.Held) {
 	w.leave("n2")
 	h.fleet()
 	h.decide(10)
+
 	return w, h, a
 }
 
@@ -33,19 +34,24 @@ func TestLost_AfterLostAfterAndNotBefore(t *testing.T) {
 	w, h, a := abandoned(t)
 	h.decide(129.9)
 	w.want("a", "+1 dispatched", "+61 missed came_to_light_late", "+121 skipped overlap")
+
 	if d := h.sleepFor(); d > 2*time.Second {
 		t.Errorf("sleeps for %s", d)
 	}
+
 	h.decide(130)
 	w.want("a", "+1 lost node_lost", "+61 missed came_to_light_late", "+121 skipped overlap")
 	runs, err := w.store.Runs(w.ctx, ref("a"))
 	w.ok(err)
+
 	if last := runs[len(runs)-1]; last.Token != a.Create || last.Node != "n2" || last.EndedAt.IsZero() {
 		t.Errorf("the lost run is %+v", last)
 	}
+
 	if n := h.e.cfg.Fleet.Given()["n2"]; n != 0 {
 		t.Errorf("%d attempts are still counted for n2", n)
 	}
+
 	h.decide(182)
 	w.want("a", "+1 lost node_lost", "+61 missed came_to_light_late", "+121 skipped overlap", "+181 queued no_matching_node")
 }
@@ -54,6 +60,7 @@ func TestLost_AfterLostAfterAndNotBefore(t *testing.T) {
 // by then: its node goes by the record, too.
 func TestLost_AfterTheLostAfterOfItsRecord(t *testing.T) {
 	t.Parallel()
+
 	for name, c := range map[string]struct {
 		assigned, now, lease time.Duration
 		want                 float64 // after how many seconds
@@ -73,6 +80,7 @@ func TestLost_AfterTheLostAfterOfItsRecord(t *testing.T) {
 			h.e.cfg.Cluster = func() task.Cluster { return task.Cluster{Shards: 1, LostAfter: setting} }
 			w.create("a", cronned("1 0 * * * *"), on("node = n2"))
 			h.decide(1)
+
 			if got := w.active("a")[0].EffectiveLostAfter(); got.Std().Seconds() != c.want {
 				t.Errorf("its record says %s", got)
 			}
@@ -82,10 +90,13 @@ func TestLost_AfterTheLostAfterOfItsRecord(t *testing.T) {
 			h.fleet()
 			h.decide(10)
 			h.decide(10 + c.want - 0.1)
+
 			if got := w.story("a")[0]; got != "+1 dispatched" {
 				t.Errorf("before that time it is %s", got)
 			}
+
 			h.decide(10 + c.want + 2) // it looks every two seconds
+
 			if got := w.story("a")[0]; got != "+1 lost node_lost" {
 				t.Errorf("after that time it is %s", got)
 			}
@@ -124,6 +135,7 @@ func TestLost_WithRetryWaitsForItsNextAttempt(t *testing.T) {
 	h.fleet()
 	h.decide(137)
 	w.want("a", "+1 dispatched #2", "+61 missed came_to_light_late", "+121 skipped overlap")
+
 	next := w.active("a")[0]
 	if next.Create <= a.Create || len(next.Attempts) != 1 || next.Attempts[0].Token != a.Create || next.Attempts[0].State != task.Lost {
 		t.Errorf("the next attempt is %+v", next)
@@ -132,13 +144,16 @@ func TestLost_WithRetryWaitsForItsNextAttempt(t *testing.T) {
 
 func TestLost_NotWhenTheNodeIsBack(t *testing.T) {
 	t.Parallel()
+
 	for _, seen := range []bool{true, false} { // by the mirror of the nodes
 		w, h, _ := abandoned(t)
 		h.decide(50)
 		w.join("n2")
+
 		if seen {
 			h.fleet()
 		}
+
 		h.decide(130)
 		h.decide(140)
 		w.want("a", "+1 dispatched", "+61 missed came_to_light_late", "+121 skipped overlap")
@@ -148,10 +163,13 @@ func TestLost_NotWhenTheNodeIsBack(t *testing.T) {
 		h.fleet()
 		h.decide(150)
 		h.decide(269)
+
 		if got := w.story("a")[0]; got != "+1 dispatched" {
 			t.Errorf("seen %t: after another 119 s: %s", seen, got)
 		}
+
 		h.decide(271)
+
 		if got := w.story("a")[0]; got != "+1 lost node_lost" {
 			t.Errorf("seen %t: after another 121 s: %s", seen, got)
 		}
@@ -170,9 +188,11 @@ func TestLost_NotWhenTheRecordWasAdopted(t *testing.T) {
 	h.decide(130)
 	w.want("a", "+1 dispatched", "+61 missed came_to_light_late", "+121 skipped overlap")
 	h.wantNoConflict()
+
 	for s := 132.0; s < 250; s += 2 { // what it sees now, it has to see for two minutes
 		h.decide(s)
 	}
+
 	if got := w.active("a"); len(got) != 1 || got[0].Mod != mod {
 		t.Fatalf("active are %+v", got)
 	}
@@ -183,6 +203,7 @@ func (h *hand) wantNoConflict() {
 	h.world.Helper()
 	var d dto.Metric
 	h.world.ok(h.e.metrics.commits.WithLabelValues("conflict").Write(&d))
+
 	if n := d.GetCounter().GetValue(); n > 0 {
 		h.world.Errorf("%v commits had a conflict", n)
 	}
@@ -190,6 +211,7 @@ func (h *hand) wantNoConflict() {
 
 func TestLost_CommitComparesNodeAndRecordOnceMore(t *testing.T) {
 	t.Parallel()
+
 	for name, change := range map[string]func(w *world, a record.Held){
 		"back": func(w *world, _ record.Held) { w.join("n2") },
 		"adopted": func(w *world, a record.Held) {
@@ -206,12 +228,15 @@ func TestLost_CommitComparesNodeAndRecordOnceMore(t *testing.T) {
 			h.see()
 			h.door.play(before(func() { change(w, a) }))
 			h.bounded(t, 130)
+
 			want := "+1 dispatched"
 			if name == "ended" {
 				want = "+1 succeeded"
 			}
+
 			h.decide(131)
 			h.decide(140)
+
 			if got := w.story("a")[0]; got != want {
 				t.Errorf("it is %s", got)
 			}
@@ -231,6 +256,7 @@ func TestLost_ConflictOfAnotherTaskDoesNotBeginTheWaitAnew(t *testing.T) {
 	h.door.play(before(func() { w.update("m", false) }))
 	h.blind(130)
 	h.decide(130.1)
+
 	if got := w.story("a")[0]; got != "+1 lost node_lost" {
 		t.Errorf("it is %s", got)
 	}
@@ -243,6 +269,7 @@ func TestLost_RefusedCommitDoesNotBeginTheWaitAnew(t *testing.T) {
 	h.door.play(refused)
 	h.decide(130)
 	h.decide(132)
+
 	if got := w.story("a")[0]; got != "+1 lost node_lost" {
 		t.Errorf("it is %s", got)
 	}
@@ -261,6 +288,7 @@ func TestLost_OfADeletedTaskHasNoSuccessorAndLeavesNothing(t *testing.T) {
 
 func TestWorker_AttemptThatEndsBetweenOpenAndScan(t *testing.T) {
 	t.Parallel()
+
 	for _, c := range []string{"before the scan", "after the scan, told before", "after the scan, told after"} {
 		t.Run(c, func(t *testing.T) {
 			w := newWorld(t, "n1", "n2").judged()
@@ -270,6 +298,7 @@ func TestWorker_AttemptThatEndsBetweenOpenAndScan(t *testing.T) {
 			h := w.hire("n2")
 			w.ok(h.load())
 			end := func() { w.finish("a", task.Failed); w.finish("b", task.Succeeded) }
+
 			switch c {
 			case "before the scan":
 				end()
@@ -286,12 +315,15 @@ func TestWorker_AttemptThatEndsBetweenOpenAndScan(t *testing.T) {
 				end()
 				h.see()
 			}
+
 			if n := h.e.cfg.Fleet.Given()["n1"]; n != 0 {
 				t.Errorf("%d attempts are counted for n1", n)
 			}
+
 			h.blind(2)
 			w.want("a", "+1 dispatched #2", "+2 skipped overlap")
 			w.want("b", "+1 succeeded", "+2 dispatched")
+
 			if h.endedSince != nil {
 				t.Error("the ends since the opening are kept for ever")
 			}
@@ -315,6 +347,7 @@ func TestLost_WhenItsRecordCannotBeRead(t *testing.T) {
 	w.ok(w.store.PutCleared(w.ctx, a.Instance, task.At(sec(5))))
 	h.fleet()
 	h.decide(10)
+
 	const longest = 24 * 3600
 	for _, s := range []float64{130, 3600, longest + 9.9} {
 		h.decide(s)
@@ -322,22 +355,29 @@ func TestLost_WhenItsRecordCannotBeRead(t *testing.T) {
 			t.Errorf("lost too soon, after %v s: %s", s-10, w.story("a"))
 		}
 	}
+
 	h.decide(longest + 12) // it looks every two seconds
+
 	if got := w.story("a")[0]; got != "+1 lost node_lost" {
 		t.Fatalf("it is %s", got)
 	}
+
 	runs, err := w.store.Runs(w.ctx, ref("a"))
 	w.ok(err)
+
 	last := runs[len(runs)-1]
 	if last.Node != "n2" || last.UID == "" || last.Message == "" || last.Trigger != task.TriggerSchedule {
 		t.Errorf("the lost run is %+v", last)
 	}
+
 	if keys, _, err := w.store.ScanActive(w.ctx); err != nil || len(keys) != 0 {
 		t.Errorf("left in inboxes: %v, %v", keys, err)
 	}
+
 	w.join("n2")
 	h.fleet()
 	h.decide(2*longest + 2)
+
 	if got := w.story("a"); got[len(got)-1] != "+172801 dispatched" {
 		t.Errorf("its task does not go on: %s", got)
 	}
@@ -352,9 +392,11 @@ func TestLost_NotWhileTheNodeOfAnUnreadableRecordIsThere(t *testing.T) {
 	w.create("a", cronned("1 * * * * *"), on("node = n2"))
 	h.decide(1)
 	w.put(w.store.Keys().Run("n2", ref("a"), w.active("a")[0].ID), "{garbage")
+
 	for s := 10.0; s < 300; s += 30 {
 		h.decide(s)
 	}
+
 	if keys, _, err := w.store.ScanActive(w.ctx); err != nil || len(keys) != 1 {
 		t.Errorf("in inboxes: %v, %v", keys, err)
 	}
@@ -366,28 +408,36 @@ func TestLost_ReadsManyAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1", "n2")
 	h := w.work("n1")
+
 	const many = maxReadingsPerRound + 100
 	for i := range many {
 		w.create(fmt.Sprintf("a%03d", i), cronned("1 * * * * *"), on("node = n2"))
 	}
+
 	h.decide(1)
 	w.leave("n2")
 	h.fleet()
 	counted := &sightings{Store: h.e.cfg.Store}
 	h.e.cfg.Store = counted
 	h.decide(10)
+
 	if counted.calls != 1 || counted.attempts != maxReadingsPerRound {
 		t.Errorf("%d calls read %d attempts in the first round", counted.calls, counted.attempts)
 	}
+
 	if d := h.sleepFor(); d > 0 {
 		t.Errorf("the others are looked at in %s only", d)
 	}
+
 	h.decide(10.1)
+
 	if counted.attempts != many {
 		t.Errorf("%d attempts read after two rounds", counted.attempts)
 	}
+
 	h.decide(130.2)
 	h.decide(130.3)
+
 	if keys, _, err := w.store.ScanActive(w.ctx); err != nil || len(keys) != 0 {
 		t.Errorf("%d are still active, %v", len(keys), err)
 	}

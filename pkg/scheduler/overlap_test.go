@@ -27,9 +27,11 @@ func TestOverlap_QueueRunsTicksOneAfterAnother(t *testing.T) {
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
 	w.create("a", queues(2, ""))
+
 	for s := 1; s <= 5; s++ {
 		h.decide(float64(s))
 	}
+
 	w.want("a", "+1 dispatched", "+2 queued overlap", "+3 queued overlap", "+4..+5 skipped 2 queue_full")
 	w.pause("a")
 	w.finish("a", task.Succeeded)
@@ -46,9 +48,11 @@ func TestOverlap_QueueDropsTheOldest(t *testing.T) {
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
 	w.create("a", queues(2, task.DropOldest))
+
 	for s := 1; s <= 5; s++ {
 		h.decide(float64(s))
 	}
+
 	w.want("a", "+1 dispatched", "+2 skipped dropped", "+3 skipped dropped", "+4 queued overlap", "+5 queued overlap")
 	w.update("a", false, queues(1, task.DropOldest)) // too many wait now: they go with the next tick
 	h.decide(6)
@@ -97,15 +101,19 @@ func TestOverlap_ReplaceCancelsThenStarts(t *testing.T) {
 	h.decide(2)
 	h.decide(2) // it has been told of what waits
 	w.want("a", "+1 dispatched", "+2 queued overlap")
+
 	a := w.active("a")[0]
 	if !a.CancelRequested || a.CancelReason != task.ReasonReplaced || a.CancelledBy != "" {
 		t.Fatalf("the attempt that is to give way: %+v", a)
 	}
+
 	commits := h.door.commits
 	h.decide(2.5)
+
 	if h.door.commits != commits {
 		t.Error("it is asked more than once")
 	}
+
 	h.decide(3) // a third, before the first has ended: the second never runs
 	h.decide(3)
 	w.want("a", "+1 dispatched", "+2 cancelled replaced", "+3 queued overlap")
@@ -124,20 +132,26 @@ func TestOverlap_ReplaceIsSeenThroughByTheNextOwner(t *testing.T) {
 	h.decide(1)
 	h.decide(2)
 	w.want("a", "+1 dispatched", "+2 queued overlap")
+
 	if w.active("a")[0].CancelRequested {
 		t.Fatal("asked too early for this test")
 	}
+
 	h = w.work("n2")
 	h.decide(2.5)
+
 	if !w.active("a")[0].CancelRequested {
 		t.Error("the next owner does not ask")
 	}
+
 	h = w.work("n1")
 	commits := h.door.commits
 	h.decide(2.6)
+
 	if h.door.commits != commits {
 		t.Error("what is asked is asked again")
 	}
+
 	w.finish("a", task.Cancelled)
 	h.decide(2.7)
 	w.want("a", "+1 cancelled replaced", "+2 dispatched")
@@ -147,6 +161,7 @@ func TestOverlap_ReplaceIsSeenThroughByTheNextOwner(t *testing.T) {
 // moment: it gives way all the same.
 func TestOverlap_ReplaceWhileTheAttemptChanges(t *testing.T) {
 	t.Parallel()
+
 	for name, change := range map[string]func(w *world, a record.Held){
 		"runs": func(w *world, a record.Held) {
 			a.State = task.Running
@@ -165,18 +180,23 @@ func TestOverlap_ReplaceWhileTheAttemptChanges(t *testing.T) {
 			h.see()
 			h.door.play(before(func() { change(w, w.active("a")[0]) }))
 			h.blind(2)
+
 			for s := 2.1; s < 2.9; s += 0.2 {
 				h.decide(s)
 			}
+
 			if name == "runs" {
 				if a := w.active("a")[0]; !a.CancelRequested || a.State != task.Running {
 					t.Fatalf("%+v", a)
 				}
+
 				w.finish("a", task.Cancelled)
 				h.decide(2.9)
 				w.want("a", "+1 cancelled replaced", "+2 dispatched")
+
 				return
 			}
+
 			got := w.story("a")
 			if len(got) != 2 || !slices.Contains([]string{"+1 cancelled replaced", "+1 cancelled replaced #2"}, got[0]) || got[1] != "+2 dispatched" {
 				t.Errorf("%q", got)
@@ -206,6 +226,7 @@ func TestOverlap_ReplaceEndsRetriesAndLeavesManualRunsWaiting(t *testing.T) {
 	w.want("a", "+1 cancelled manual replaced #2", "+2 dispatched manual", "+10 succeeded")
 	h.decide(20) // and a person's run that has begun gives way
 	h.decide(20)
+
 	if !w.active("a")[0].CancelRequested {
 		t.Error("the manual run stays")
 	}
@@ -263,6 +284,7 @@ func TestOverlap_ReplaceWasSwitchedOffUnseen(t *testing.T) {
 	h.see()
 	w.update("a", false, func(t *task.Task) { t.Overlap = task.OverlapSkip })
 	h.blind(2.1)
+
 	if active := w.active("a"); len(active) != 1 || active[0].CancelRequested {
 		t.Errorf("active are %+v", active)
 	}
@@ -283,9 +305,11 @@ func TestOverlap_ReplaceWaitsForASilentNode(t *testing.T) {
 	h.decide(25)
 	w.want("a", "+10 dispatched", "+20 queued overlap")
 	w.pause("a")
+
 	for s := 30.; s <= 150; s += 60 {
 		h.decide(s)
 	}
+
 	w.want("a", "+10 lost node_lost", "+20 dispatched")
 }
 
@@ -296,15 +320,19 @@ func TestOverlap_ReplaceOfACatchUpGoesAtItsPace(t *testing.T) {
 	h.pace(1)
 	w.create("a", replaces, cronned("30 * * * * *"))
 	h.decide(30)
+
 	if !h.tokens.Take(w.clock()) {
 		t.Fatal("no token")
 	}
+
 	h.decide(110) // the tick of +90 is late
 	h.decide(110)
 	w.want("a", "+30 dispatched", "+90 queued catch_up overlap")
+
 	if !h.tokens.Take(w.clock()) {
 		t.Fatal("no token")
 	}
+
 	w.finish("a", task.Cancelled)
 	h.decide(110.1)
 	w.want("a", "+30 cancelled replaced", "+90 queued catch_up")
@@ -317,9 +345,11 @@ func TestOverlap_AtMostSoManyAreActive(t *testing.T) {
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
 	w.create("a", atMost(2), retries(2, 10*time.Second, task.Failed))
+
 	for s := 1; s <= 4; s++ {
 		h.decide(float64(s))
 	}
+
 	w.want("a", "+1 dispatched", "+2 dispatched", "+3 queued max_active", "+4 queued max_active")
 	w.pause("a")
 	w.finish("a", task.Failed) // its retry waits: it is one of the two
@@ -341,6 +371,7 @@ func TestOverlap_AtMostSoManyAreActive(t *testing.T) {
 // beside each other is judged at every revision.
 func TestOverlap_PoliciesThroughFailovers(t *testing.T) {
 	t.Parallel()
+
 	for name, c := range map[string]struct {
 		opt  option
 		want []string
@@ -354,6 +385,7 @@ func TestOverlap_PoliciesThroughFailovers(t *testing.T) {
 			w := newWorld(t, "n1", "n2")
 			w.record()
 			w.create("a", c.opt)
+
 			for s := 1; s <= 5; s++ {
 				for i := range 3 { // two owners die, before or after their commit
 					h := w.work([]string{"n1", "n2"}[i%2])
@@ -361,11 +393,14 @@ func TestOverlap_PoliciesThroughFailovers(t *testing.T) {
 					_ = h.try(float64(s))
 				}
 			}
+
 			w.pause("a")
 			h := w.work("n1")
+
 			for i := range 12 {
 				h.decide(6 + float64(i)/10)
 				h.decide(6 + float64(i)/10)
+
 				for _, a := range w.active("a") {
 					if a.CancelRequested {
 						w.end(a, task.Cancelled)
@@ -374,6 +409,7 @@ func TestOverlap_PoliciesThroughFailovers(t *testing.T) {
 					}
 				}
 			}
+
 			w.want("a", c.want...)
 			w.judge(check.Options{Ended: true})
 		})
@@ -391,18 +427,22 @@ func TestDeadline_OfWhatWaits(t *testing.T) {
 	w.create("b", on("role = db"), deadline, cronned("2 * * * * *"))
 	w.create("c", deadline, cronned("2 * * * * *"), retries(2, time.Hour, task.Failed))
 	h.decide(2)
+
 	if a := w.active("a"); len(a) != 1 || !a[0].StartBefore.Equal(sec(6)) {
 		t.Fatalf("%+v", a)
 	}
+
 	w.finish("c", task.Failed)
 	h.decide(4)
 	w.pause("a")
 	h.decide(6)
 	w.want("a", "+2 dispatched", "+4 queued overlap")
 	w.want("b", "+2 queued no_matching_node")
+
 	if d := h.sleepFor(); d <= 0 || d > 100*time.Millisecond {
 		t.Errorf("it sleeps for %s", d)
 	}
+
 	h.blind(6.2)
 	w.want("b", "+2 missed no_matching_node")
 	h = w.work("n1")
@@ -441,9 +481,11 @@ func TestTaskState_CountsWhatIsActiveAndWhatWaits(t *testing.T) {
 	queued := func(trigger, reason string, attempt int) *taskstate.Waiting {
 		return &taskstate.Waiting{Waiting: task.Waiting{Run: task.Run{ID: "r", Trigger: trigger, Reason: reason, Attempt: attempt}}}
 	}
+
 	state := func(l taskstate.Activity) taskstate.Task {
 		return taskstate.Task{Text: "default/aothr", NameLen: uint16(len("default/a")), UIDLen: uint8(len("othr")), Present: true, Activity: &l}
 	}
+
 	waits := func(list ...*taskstate.Waiting) taskstate.Task { return state(taskstate.Activity{Queue: list}) }
 	// Runs of a deleted task, whose name another task bears now.
 	former := task.RunID(sec(1), "gone")

@@ -17,17 +17,21 @@ func (h *hand) pace(rate int) {
 func TestEngine_TakesItsPartOfTheRate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
+
 	h := w.hire("n1")
 	if got := h.e.catchUpRate(); got != task.DefaultCatchUpRate {
 		t.Errorf("alone: %g", got)
 	}
+
 	h.e.cfg.Cluster = func() task.Cluster { return task.Cluster{Shards: 8, CatchUpRate: 40} }
 	if got := h.e.catchUpRate(); got != 5 {
 		t.Errorf("of 8 shards one: %g", got)
 	}
+
 	for i := range 4 {
 		h.e.workers[i] = &worker{}
 	}
+
 	if got := h.e.catchUpRate(); got != 20 {
 		t.Errorf("of 8 shards four: %g", got)
 	}
@@ -36,6 +40,7 @@ func TestEngine_TakesItsPartOfTheRate(t *testing.T) {
 // count counts the lines that end so in the stories of tasks.
 func (w *world) count(all []string, line string) (n int) {
 	stories := w.stories()
+
 	for _, name := range all {
 		for _, l := range stories[name] {
 			if strings.HasSuffix(l, line) {
@@ -43,6 +48,7 @@ func (w *world) count(all []string, line string) (n int) {
 			}
 		}
 	}
+
 	return n
 }
 
@@ -57,31 +63,40 @@ func TestPace_OfManyThatAreBehind(t *testing.T) {
 	h := w.work("n1")
 	h.pace(5)
 	h.decide(90)
+
 	if n := w.count(all, "dispatched catch_up"); n != 5 {
 		t.Fatalf("%d start at once", n)
 	}
+
 	w.want(all[29], "+60 queued catch_up")
 	commits := h.door.commits
+
 	for ms := 0; ms < 1900; ms += 50 {
 		h.decide(90.05 + float64(ms)/1000)
 	}
+
 	if n := w.count(all, "dispatched catch_up"); n != 14 {
 		t.Errorf("%d have started after 1.9 s", n)
 	}
+
 	if n := h.door.commits - commits; n > 11 {
 		t.Errorf("%d commits for 9 starts and a tick", n)
 	}
+
 	w.want("z", "+91 dispatched")
 	w.wantMark(91, "")
 	h.decide(91.9)
 	h = w.work("n2")
 	h.pace(5)
+
 	for s := 92.; s < 97; s++ {
 		h.decide(s)
 	}
+
 	if n := w.count(all, "dispatched catch_up"); n != 30 {
 		t.Errorf("%d have started in the end", n)
 	}
+
 	if _, turns := h.e.pace.Snapshot(w.clock()); len(h.line.tasks) != 0 || turns != 0 {
 		t.Errorf("%d in line, %d turns", len(h.line.tasks), turns)
 	}
@@ -91,6 +106,7 @@ func TestPace_OfManyThatAreBehind(t *testing.T) {
 // never run beside it.
 func TestPace_ATickOnTimeDoesNotWait(t *testing.T) {
 	t.Parallel()
+
 	for name, c := range map[string]struct {
 		opt  option
 		want []string
@@ -117,14 +133,18 @@ func TestPace_ATickOnTimeDoesNotWait(t *testing.T) {
 			h.see()
 			h.blind(120)
 			w.want("a", c.want...)
+
 			if name == "replace" {
 				return
 			}
+
 			h.decide(125)
+
 			if name == "allow" || name == "two" {
 				w.want("a", "+60 dispatched catch_up", "+120 dispatched")
 				return
 			}
+
 			w.want("a", c.want...)
 			w.finish("a", task.Succeeded)
 			h.decide(126)
@@ -148,9 +168,11 @@ func TestPace_UnusedTokensGoBack(t *testing.T) {
 	h.see()
 	w.createAt(start, "c", cronned("0 * * * * *"))
 	h.decide(90)
+
 	if got := w.story("c"); len(got) != 0 {
 		t.Fatalf("refused, but %q", got)
 	}
+
 	h.decide(90.5)
 	w.want("c", "+60 dispatched catch_up")
 }
@@ -166,23 +188,31 @@ func TestLine_LooksAtNoMoreThanThereAreTokens(t *testing.T) {
 	w.createTogether(start, all[60:120], cronned("0 * * * * *"))
 	h.decide(90)
 	h.decide(90)
+
 	if n := len(h.line.tasks); n != 115 {
 		t.Fatalf("%d in line", n)
 	}
+
 	w.at(91)
 	h.grantTokens(w.clock())
+
 	if n := len(h.looks); n != 5 {
 		t.Errorf("it looks at %d", n)
 	}
+
 	h.blind(92) // of those and five more, five
+
 	if n := len(h.line.tasks); n != 110 {
 		t.Errorf("%d in line", n)
 	}
+
 	w.remove(all[119])
 	h.decide(92.1)
+
 	for s := 93.; s < 120; s++ {
 		h.decide(s)
 	}
+
 	if n := w.count(all, "dispatched catch_up"); n != 119 || len(h.line.tasks) != 0 {
 		t.Errorf("%d have started, %d in line", n, len(h.line.tasks))
 	}
@@ -195,15 +225,18 @@ func BenchmarkPace(b *testing.B) {
 			w, now := benchWorker(b, n, "0 0 * * * *")
 			w.e.cfg.Cluster = func() task.Cluster { return task.Cluster{Shards: 1, CatchUpRate: 10} }
 			*now = now.Add(90 * time.Minute)
+
 			if err := w.round(b.Context()); err != nil {
 				b.Fatal(err)
 			}
+
 			for b.Loop() {
 				*now = now.Add(100 * time.Millisecond)
 				if err := w.round(b.Context()); err != nil {
 					b.Fatal(err)
 				}
 			}
+
 			b.ReportMetric(float64(len(w.line.tasks)), "left")
 		})
 	}

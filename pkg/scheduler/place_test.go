@@ -24,9 +24,11 @@ func (w *world) ranOn(name string) string {
 	w.Helper()
 	runs, err := w.store.ShardRuns(w.ctx, []int{0}, "")
 	w.ok(err)
+
 	for _, h := range w.active(name) {
 		runs = append(runs, h.Run)
 	}
+
 	slices.SortFunc(runs, func(a, b task.Run) int { return record.ByTime(b, a) })
 	var list []string
 	for _, r := range runs {
@@ -34,6 +36,7 @@ func (w *world) ranOn(name string) string {
 			list = append(list, r.Node)
 		}
 	}
+
 	return strings.Join(list, " ")
 }
 
@@ -71,6 +74,7 @@ func TestRetry_GoesToAnotherNode(t *testing.T) {
 			if stayed := first == second; stayed != c.stays {
 				t.Errorf("the attempts were on %s, %s, %s", first, second, third)
 			}
+
 			if third != first {
 				t.Errorf("of two nodes the third attempt is not on the first again: %s, %s, %s", first, second, third)
 			}
@@ -96,6 +100,7 @@ func TestRetry_OfAPart(t *testing.T) {
 		w.end(w.part(name, 0), task.Failed)
 		w.end(w.part(name, 1), task.Failed)
 	}
+
 	h.decide(2)
 	h.decide(3)
 	w.wantParts("pieces", "0 dispatched n2", "1 dispatched n2")
@@ -110,35 +115,44 @@ func TestSticky_StaysAcrossOwnersAndMovesOnce(t *testing.T) {
 	w.create("a", allow, strategy(task.StrategySticky))
 	h := w.work("n1")
 	h.decide(1)
+
 	first := w.own("a").Node
 	if first == "" {
 		t.Fatal("the entry does not say where its run went")
 	}
+
 	written := w.mod("a")
 	h.decide(2)
 	h = w.work("n2") // which knows only what is on record
 	h.decide(3)
 	id := w.trigger("a")
 	h.decide(3.5)
+
 	if at := w.ranOn("a"); at != strings.TrimSpace(strings.Repeat(first+" ", 4)) || w.mod("a") != written {
 		t.Errorf("it ran on %s, manually (%s) too; its entry was written %v", at, id, w.mod("a") != written)
 	}
+
 	w.leave(first)
 	owner := slices.DeleteFunc([]string{"n2", "n3"}, func(n string) bool { return n == first })[0]
 	h = w.work(owner)
 	h.decide(4)
+
 	second := w.own("a").Node
 	if second == "" || second == first {
 		t.Fatalf("without %s it is on %q", first, second)
 	}
+
 	w.join(first)
 	h.fleet()
 	h.decide(5)
+
 	if at := strings.Fields(w.ranOn("a")); len(at) < 2 || at[len(at)-1] != second || at[len(at)-2] != second {
 		t.Errorf("it went back to where it was: %v", at)
 	}
+
 	w.update("a", false, strategy(task.StrategyAuto))
 	h.decide(6)
+
 	if n := len(w.active("a")); n < 6 {
 		t.Errorf("only %d runs", n)
 	}
@@ -148,6 +162,7 @@ func (w *world) mod(name string) int64 {
 	w.Helper()
 	st, err := w.store.Task(w.ctx, ref(name))
 	w.ok(err)
+
 	return st.EntryMod
 }
 
@@ -155,15 +170,18 @@ func (w *world) mod(name string) int64 {
 // other.
 func TestSticky_OverLostCommits(t *testing.T) {
 	t.Parallel()
+
 	for i, tricks := range [][]trick{{lost}, {appliedButLost}, {refused}} {
 		w := newWorld(t, "n1", "n2", "n3").judged()
 		w.create("a", allow, strategy(task.StrategySticky), maxRuns(3))
 		h := w.work("n1")
 		h.door.play(tricks...)
 		_ = h.try(1)
+
 		for s := 2.0; s < 7; s++ {
 			h.decide(s)
 		}
+
 		at := strings.Fields(w.ranOn("a"))
 		if len(at) != 3 || len(slices.Compact(slices.Clone(at))) != 1 || w.own("a").Node != at[0] {
 			t.Errorf("%d: it ran on %v, and %q is noted", i, at, w.own("a").Node)
@@ -176,19 +194,24 @@ func TestRoundRobin_GoesRoundWhoeverIsThere(t *testing.T) {
 	w := newWorld(t, "n1", "n2", "n3").judged()
 	w.create("a", allow, strategy(task.StrategyRoundRobin))
 	h := w.work("n1")
+
 	for s := 1.0; s <= 6; s++ {
 		h.decide(s)
 	}
+
 	at := w.ranOn("a")
 	if !strings.Contains("n1 n2 n3 n1 n2 n3 n1 n2 n3", at) {
 		t.Errorf("it ran on %s", at)
 	}
+
 	w.leave("n3")
 	h.fleet()
 	h.door.play(lost) // a commit that changed nothing takes no turn
+
 	for s := 7.0; s <= 10; s++ {
 		h.decide(s)
 	}
+
 	if at := strings.TrimPrefix(w.ranOn("a"), at+" "); at != "n1 n2 n1 n2" && at != "n2 n1 n2 n1" {
 		t.Errorf("without n3 it ran on %s", at)
 	}
@@ -229,14 +252,17 @@ func TestSecrets_GoWhereAKeyIs(t *testing.T) {
 	holds := func(names ...string) {
 		nodes, err := w.store.Nodes(w.ctx)
 		w.ok(err)
+
 		for i := range nodes {
 			if slices.Contains(names, nodes[i].Name) {
 				nodes[i].SecretKeys = []string{"key"}
 			}
 		}
+
 		h.e.cfg.Fleet.Set(nodes)
 		h.lookAtAll()
 	}
+
 	w.create("a", cronned("1 0 12 * * *"), secretly)
 	w.create("b", cronned("1 0 12 * * *"))
 	w.create("c", cronned("1 0 12 * * *"), secretly, count(2), stagger(2*time.Second))
@@ -246,9 +272,11 @@ func TestSecrets_GoWhereAKeyIs(t *testing.T) {
 	w.want("c", "+1 queued no_matching_node")
 	holds("n2")
 	h.decide(2)
+
 	if got := w.active("a"); len(got) != 1 || got[0].Node != "n2" {
 		t.Errorf("a is given to %+v", got)
 	}
+
 	w.want("c", "+1 queued number_of_nodes")
 	holds("n1", "n2")
 	h.decide(3)

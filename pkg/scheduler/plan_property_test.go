@@ -26,21 +26,25 @@ func (h *hand) harmOfPlans(at float64, abandon func(*plan)) (harm []string) {
 		for _, t := range h.looks {
 			t.Looked = false
 		}
+
 		h.looks = nil
 		for _, t := range looks {
 			h.look(t)
 		}
+
 		h.wakes, h.rests, h.restUntil, h.unread = wakes, rests, restUntil, unread
 	}()
 
 	h.lookAtAll() // a look that comes earlier makes the plan larger: both look at everything
 	before := h.knowledge()
 	first := h.dryPlan(at, abandon)
+
 	if after := h.knowledge(); after != before {
 		harm = append(harm, fmt.Sprintf("at %gs a plan that is abandoned changes what is known.\nbefore: %s\nafter:  %s", at, before, after))
 	}
 
 	h.lookAtAll()
+
 	if second := h.dryPlan(at, abandon); first != second {
 		harm = append(harm, fmt.Sprintf("at %gs the plan depends on the one before it, which was abandoned.\nfirst:  %s\nsecond: %s", at, first, second))
 	}
@@ -55,9 +59,11 @@ func (h *hand) dryPlan(at float64, abandon func(*plan)) string {
 
 	var b strings.Builder
 	fmt.Fprintf(&b, "watermark %v;", p.commit.Watermark)
+
 	for _, c := range p.claims {
 		fmt.Fprintf(&b, " %s starts %s;", c.t.FullName(), c.run)
 	}
+
 	for _, c := range p.changes {
 		if c.entry != nil {
 			fmt.Fprintf(&b, " entry %s %d %d %t %d %d;", c.task.FullName(), c.entry.from, c.entry.anchor, c.entry.paused, c.entry.own.Runs, c.entry.own.Failures)
@@ -68,11 +74,13 @@ func (h *hand) dryPlan(at float64, abandon func(*plan)) string {
 	for _, e := range p.effects {
 		effects = append(effects, describe(e))
 	}
+
 	slices.Sort(effects) // purges come in the order of a map
 
 	for _, d := range p.deletions {
 		d.DropUnasked() // it is not asked for
 	}
+
 	abandon(p)
 
 	return b.String() + strings.Join(effects, "; ")
@@ -116,17 +124,21 @@ func (h *hand) knowledge() string {
 
 		fmt.Fprintf(&b, "\n%s mod %d/%d from %d anchor %d next %d second %d in heap %t present %t bad %t paused %t failed %d own %v", name,
 			t.Mod, t.Create, t.From, t.Anchor, t.Next, t.Second, t.At >= 0, t.Present, t.Bad, t.Paused, t.Failed, t.Own())
+
 		for _, q := range t.Queue() {
 			fmt.Fprintf(&b, " waits %s %d %s %s", q.ID, q.Mod, q.State, q.Reason)
 		}
+
 		for _, a := range t.Active() {
 			fmt.Fprintf(&b, " active %s %s %d", a.Run, a.Node, a.Create)
 		}
+
 		if t.Activity != nil {
 			for _, id := range slices.Sorted(maps.Keys(t.Activity.Returned)) {
 				fmt.Fprintf(&b, " returned %s", id)
 			}
 		}
+
 		if t.Past != nil && t.Past.Turn != "" {
 			fmt.Fprintf(&b, " turn %s", t.Past.Turn)
 		}

@@ -35,9 +35,11 @@ type ahead struct {
 func (w *world) preload(node string, change func(*Engine)) *ahead {
 	w.Helper()
 	e, d := w.engine(node)
+
 	if change != nil {
 		change(e)
 	}
+
 	a := &ahead{world: w, e: e, door: d, loaded: make(chan struct{}, 100), ended: make(chan error, 1)}
 	ctx, stop := context.WithCancel(w.ctx)
 	a.stop = stop
@@ -46,11 +48,13 @@ func (w *world) preload(node string, change func(*Engine)) *ahead {
 	nodes, err := w.store.Nodes(w.ctx)
 	w.ok(err)
 	e.cfg.Fleet.Set(nodes)
+
 	return a
 }
 
 func (a *ahead) isLoaded() {
 	a.Helper()
+
 	select {
 	case <-a.loaded:
 		a.was = true
@@ -66,13 +70,16 @@ func (a *ahead) isLoaded() {
 func (a *ahead) takeOver() *hand {
 	a.Helper()
 	fences := a.assign(a.e.cfg.Node)
+
 	p := a.e.take(0)
 	if p == nil { // nothing is loaded yet
 		h := a.worker(a.e.cfg.Node, fences)
 		h.e.cfg.Now = a.e.cfg.Now
 		a.ok(h.load())
+
 		return h
 	}
+
 	h := &hand{worker: p.handOver(fences), world: a.world, door: a.door}
 	f := h.preloaded
 	h.ctx, h.die = context.WithCancel(a.ctx)
@@ -81,12 +88,15 @@ func (a *ahead) takeOver() *hand {
 	a.Cleanup(func() { h.die(); h.leave() })
 	scanning, stop := context.WithCancel(a.ctx)
 	defer stop()
+
 	go a.e.scans.Run(scanning)
 	_, err := h.openLoaded(a.ctx, h.batches)
 	a.ok(err)
+
 	if err := <-a.ended; err != nil {
 		a.Errorf("the preload ended with %v", err)
 	}
+
 	return h
 }
 
@@ -95,34 +105,45 @@ func (h *hand) knows() string {
 	var s strings.Builder
 	m := h.mark
 	fmt.Fprintf(&s, "mark %s %q %d\n", m.Time.Format(time.RFC3339Nano), m.Last, m.Seen)
+
 	for _, name := range slices.Sorted(maps.Keys(h.tasks)) {
 		t := h.tasks[name]
 		if !t.Present && t.Activity == nil {
 			continue
 		}
+
 		fmt.Fprintf(&s, "%s %q present %t bad %t", name, t.Text, t.Present, t.Bad)
+
 		if t.Present {
 			fmt.Fprintf(&s, " paused %t mod %d create %d", t.Paused, t.Mod, t.Create)
 		}
+
 		if t.Present && !t.Bad {
 			fmt.Fprintf(&s, " generation %d from %d anchor %d next %d %s %s", t.Generation, t.From, t.Anchor, t.Next, t.Timing.Text, t.Policy.Text)
 		}
+
 		if t.Next != 0 {
 			fmt.Fprintf(&s, " second %d", t.Second)
 		}
+
 		if _, uncovered := h.uncovered[t]; uncovered {
 			s.WriteString(" uncovered")
 		}
+
 		for _, q := range t.Queue() {
 			fmt.Fprintf(&s, "\n  waits %s %d %+v", q.ID, q.Mod, q.Waiting)
 		}
+
 		active := slices.SortedFunc(slices.Values(t.Active()), func(a, b *taskstate.Attempt) int { return strings.Compare(a.Run, b.Run) })
 		for _, a := range active {
 			fmt.Fprintf(&s, "\n  runs %s on %s %d", a.Run, a.Node, a.Create)
 		}
+
 		s.WriteByte('\n')
 	}
+
 	fmt.Fprintf(&s, "%d due", len(h.due))
+
 	return s.String()
 }
 
@@ -131,26 +152,33 @@ func (h *hand) knows() string {
 // it knows then is what a load after its opening tells.
 func TestPreload_TakesOverAsIfItHadLoadedAfterTheOpening(t *testing.T) {
 	t.Parallel()
+
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			g := newGame(newWorld(t), 1000+seed)
+
 			for range 40 {
 				g.step()
 			}
+
 			g.loadAhead()
+
 			for range 60 {
 				g.step()
 				if g.ahead == nil {
 					g.loadAhead()
 				}
 			}
+
 			for len(g.present()) == 0 || g.gone[g.ahead.e.cfg.Node] != "" || g.sessions[g.ahead.e.cfg.Node].Key == "" {
 				g.churn()
 			}
+
 			if !g.ahead.was {
 				g.ahead.isLoaded()
 			}
+
 			var users sync.WaitGroup
 			users.Go(func() { // they go on meanwhile
 				for i := range 5 {
@@ -160,6 +188,7 @@ func TestPreload_TakesOverAsIfItHadLoadedAfterTheOpening(t *testing.T) {
 					}
 				}
 			})
+
 			h := g.ahead.takeOver()
 			g.ahead = nil
 			users.Wait()
@@ -168,9 +197,11 @@ func TestPreload_TakesOverAsIfItHadLoadedAfterTheOpening(t *testing.T) {
 			cold := g.worker(h.e.cfg.Node, h.fences)
 			cold.open()
 			cold.see()
+
 			if got, want := h.knows(), cold.knows(); got != want {
 				t.Errorf("it knows\n%s\na load tells\n%s", got, want)
 			}
+
 			h.leave()
 			g.tasks = append(g.tasks, "late0", "late1", "late2", "late3", "late4")
 			g.takeOn(cold)
@@ -226,6 +257,7 @@ func (l *lateWatch) FollowStandbyShard(ctx context.Context, shard int, marks fun
 				return ctx.Err()
 			}
 		}
+
 		return apply(b)
 	})
 }
@@ -236,6 +268,7 @@ func (l *lateWatch) Commit(ctx context.Context, c *store.Commit) (int64, error) 
 	default:
 		l.Error("something is decided before all is known that led up to the opening")
 	}
+
 	return l.Store.Commit(ctx, c)
 }
 
@@ -276,26 +309,34 @@ func TestPreload_CountsNothingUntilTheShardIsOurs(t *testing.T) {
 		told := &counting{}
 		a := w.preload("n2", func(e *Engine) { told.Store, e.cfg.Store, e.metrics = e.cfg.Store, told, newMetrics(metrics) })
 		a.isLoaded()
+
 		for i := range 3 { // ends, of which each asks for a trim
 			w.put(w.store.Keys().Ended(ref("a"), fmt.Sprintf("r%d-%s", i, w.uid("a"))), "{}")
 		}
+
 		counted := func() string {
 			return fmt.Sprintf("%g waiting, %g bad, %d trims, %v given", value(t, metrics, "carillon_waiting_runs"), value(t, metrics, "carillon_unreadable_entries"), len(a.e.trims.Pending()), a.e.cfg.Fleet.Given())
 		}
+
 		before := told.batches.Load()
 		w.eventually("all is applied", func() bool { // what was told before as many batches as may be on their way
 			w.put(w.store.Keys().Shard(0)+"sync", "")
 			return told.batches.Load() > before+20
 		})
+
 		if got := counted(); got != "0 waiting, 0 bad, 0 trims, map[] given" {
 			t.Errorf("before the shard is ours: %s", got)
 		}
+
 		h := a.takeOver()
 		h.scan()
+
 		if got := counted(); got != "1 waiting, 1 bad, 0 trims, map[] given" {
 			t.Errorf("when it is: %s", got)
 		}
+
 		h.releaseAll()
+
 		if got := counted(); got != "0 waiting, 0 bad, 0 trims, map[] given" {
 			t.Errorf("when it is not any more: %s", got)
 		}
@@ -322,12 +363,15 @@ func value(t *testing.T, from prometheus.Gatherer, name string) float64 {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, f := range families {
 		if f.GetName() == name {
 			return f.GetMetric()[0].GetGauge().GetValue()
 		}
 	}
+
 	t.Fatalf("there is no metric %s", name)
+
 	return 0
 }
 
@@ -335,6 +379,7 @@ func (w *world) uid(name string) string {
 	w.Helper()
 	st, err := w.store.Task(w.ctx, ref(name))
 	w.ok(err)
+
 	return st.Task.UID
 }
 
@@ -354,9 +399,11 @@ func TestPreload_BeginsAnewWhenTheWatchHasAGap(t *testing.T) {
 		a.isLoaded()
 		h := a.takeOver()
 		h.scan()
+
 		if h.tasks["default/a"] != nil || len(h.tasks["default/b"].Queue()) != 1 {
 			t.Errorf("it knows %s", h.knows())
 		}
+
 		h.decide(1)
 		w.want("a")
 	})
@@ -373,6 +420,7 @@ func (g *shadowGap) FollowStandbyShard(ctx context.Context, shard int, marks fun
 	first, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
+
 	go func() {
 		select {
 		case <-g.cut:
@@ -380,11 +428,15 @@ func (g *shadowGap) FollowStandbyShard(ctx context.Context, shard int, marks fun
 		}
 		cancel()
 	}()
+
 	_ = g.Store.FollowStandbyShard(first, shard, marks, apply)
+
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+
 	g.meanwhile()
+
 	return g.Store.FollowStandbyShard(ctx, shard, marks, apply)
 }
 
@@ -402,6 +454,7 @@ func TestPreload_AGapAfterTheOpeningIsAReload(t *testing.T) {
 		a.isLoaded()
 		h := a.takeOver()
 		close(cut)
+
 		for {
 			select {
 			case b := <-h.batches:
@@ -425,10 +478,12 @@ func TestPreload_IsTakenOverInTheMiddleOfItsLoad(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T) {
 		w := newWorld(t, "n1", "n2").judged()
 		w.work("n1")
+
 		all := names(1500) // a page is 1000
 		for c := range slices.Chunk(all, 60) {
 			w.createTogether(start, c, cronned("0 * * * * *"), allow)
 		}
+
 		paged, more := make(chan struct{}), make(chan struct{})
 		a := w.preload("n2", func(e *Engine) { e.cfg.Store = &slowPages{e.cfg.Store, paged, more} })
 		<-paged
@@ -441,6 +496,7 @@ func TestPreload_IsTakenOverInTheMiddleOfItsLoad(t *testing.T) {
 		h.see()
 		cold := w.worker("n2", h.fences)
 		cold.open()
+
 		if got, want := h.knows(), cold.knows(); got != want {
 			t.Errorf("it knows\n%s\na load tells\n%s", got, want)
 		}
@@ -456,6 +512,7 @@ type slowPages struct {
 func (s *slowPages) FollowStandbyShard(ctx context.Context, shard int, marks func() bool, apply func(store.ShardBatch) error) error {
 	return s.Store.FollowStandbyShard(ctx, shard, marks, func(b store.ShardBatch) error {
 		err := apply(b)
+
 		if b.First {
 			close(s.paged)
 			select {
@@ -463,6 +520,7 @@ func (s *slowPages) FollowStandbyShard(ctx context.Context, shard int, marks fun
 			case <-ctx.Done():
 			}
 		}
+
 		return err
 	})
 }
@@ -505,9 +563,11 @@ func TestPreload_EndsWhenNobodyWantsItAnyMore(t *testing.T) {
 		a := w.preload("n2", nil)
 		a.isLoaded()
 		a.stop()
+
 		if err := <-a.ended; !errors.Is(err, context.Canceled) {
 			t.Errorf("it ended with %v", err)
 		}
+
 		w.at(1)
 		a.works(w.assign("n2"))
 		w.eventually("it decides all the same", func() bool { return len(w.story("a")) == 1 })
@@ -523,5 +583,6 @@ func (a *ahead) works(f store.Fences) (ended <-chan error) {
 	all.Go(func() { _ = a.e.Run(ctx) })
 	all.Go(func() { end <- a.e.Work(ctx, 0, f) })
 	a.Cleanup(func() { stop(); all.Wait() })
+
 	return end
 }

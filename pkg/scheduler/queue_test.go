@@ -28,10 +28,12 @@ func TestQueue_ManualRunStarts(t *testing.T) {
 		ID: "r1", UID: st.Task.UID, ScheduledTime: task.At(start), State: task.Queued, Reason: task.ReasonManual, Trigger: task.TriggerManual, Attempt: 1}})
 	w.ok(err)
 	h.decide(0.1)
+
 	all := w.active("a")
 	if len(all) != 1 || all[0].Env["K"] != "v" || all[0].Reason != "" || !all[0].DispatchedAt.Equal(sec(0.1)) {
 		t.Fatalf("active are %+v", all)
 	}
+
 	w.want("a", "+0 dispatched manual")
 }
 
@@ -40,10 +42,12 @@ func TestQueue_ManualRunsOfATaskThatSkipsWaitForEachOther(t *testing.T) {
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
 	w.create("a", cronned("@manual"))
+
 	for i := range 3 {
 		w.at(float64(i))
 		w.trigger("a")
 	}
+
 	h.decide(3)
 	w.want("a", "+0 dispatched manual", "+1 queued manual", "+2 queued manual")
 	w.finish("a", task.Succeeded)
@@ -85,17 +89,21 @@ func TestQueue_RetryWaitsItsTimeAndTheWorkerWakesForIt(t *testing.T) {
 	w.want("a", "+1 queued retry #2")
 	h.decide(6.5)
 	w.want("a", "+1 queued retry #2")
+
 	if d := h.sleepFor(); d != 500*time.Millisecond {
 		t.Errorf("sleeps for %s", d)
 	}
+
 	h.blind(7)
 	w.want("a", "+1 dispatched #2")
 	w.finish("a", task.Failed)
 	w2 := w.work("n1")
 	w2.decide(11)
+
 	if d := w2.sleepFor(); d != time.Second {
 		t.Errorf("after a reload it sleeps for %s", d)
 	}
+
 	w2.blind(12)
 	w.want("a", "+1 dispatched #3")
 	w.finish("a", task.Failed)
@@ -116,9 +124,11 @@ func TestQueue_WithoutANodeARunWaitsWithThatReason(t *testing.T) {
 	h.decide(1.5)
 	h.fleet()
 	h.decide(1.6)
+
 	if h.door.commits != commits {
 		t.Errorf("%d commits while nothing can be done", h.door.commits-commits)
 	}
+
 	w.join("db", "role=db")
 	h.fleet()
 	h.decide(1.7)
@@ -131,9 +141,11 @@ func TestQueue_FullQueueSkipsTicks(t *testing.T) {
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
 	w.create("a", on("role = db"), allow)
+
 	for s := 1; s <= tickpolicy.MaxWaiting+2; s++ {
 		h.decide(float64(s))
 	}
+
 	got := w.story("a")
 	if len(got) != tickpolicy.MaxWaiting+1 || got[tickpolicy.MaxWaiting-1] != "+100 queued no_matching_node" || got[tickpolicy.MaxWaiting] != "+101..+102 skipped 2 queue_full" {
 		t.Errorf("%q", got[len(got)-4:])
@@ -180,24 +192,29 @@ func TestQueue_DeleteCancelsAttemptsAndLeavesNothing(t *testing.T) {
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
 	w.create("a", allow, retries(2, time.Second, task.Failed))
+
 	for s := 1; s <= 3; s++ {
 		h.decide(float64(s))
 	}
+
 	w.trigger("a")
 	late := w.active("a")[0]
 	w.remove("a")
 	// One fails right then: its retry comes after its task is gone.
 	w.end(late, task.Failed)
 	h.decide(4)
+
 	all := w.active("a")
 	if len(all) != 2 || !all[0].CancelRequested || !all[1].CancelRequested {
 		t.Fatalf("active are %+v", all)
 	}
+
 	w.finish("a", task.Cancelled)
 	w.finish("a", task.Cancelled)
 	h.decide(5)
 	h.decide(6)
 	w.want("a")
+
 	if len(h.tasks) != 0 || len(h.looks) != 0 || len(h.gone) != 0 || len(h.purges) != 0 {
 		t.Errorf("the worker remembers %v, %v, %v, %v", h.tasks, h.looks, h.gone, h.purges)
 	}
@@ -211,6 +228,7 @@ func TestQueue_DeleteIsSeenThroughByTheNextOwner(t *testing.T) {
 	h.decide(1)
 	w.remove("a")
 	w.work("n2").decide(2)
+
 	if all := w.active("a"); len(all) != 1 || !all[0].CancelRequested {
 		t.Errorf("active are %+v", all)
 	}
@@ -218,6 +236,7 @@ func TestQueue_DeleteIsSeenThroughByTheNextOwner(t *testing.T) {
 
 func TestQueue_AttemptsOfATaskThatWasDeletedAndCreatedAgainAreCancelled(t *testing.T) {
 	t.Parallel()
+
 	for _, reload := range []bool{false, true} {
 		w := newWorld(t, "n1", "n2").judged()
 		h := w.work("n1")
@@ -226,19 +245,23 @@ func TestQueue_AttemptsOfATaskThatWasDeletedAndCreatedAgainAreCancelled(t *testi
 		w.remove("a")
 		w.at(1.5)
 		w.create("a")
+
 		if reload {
 			h = w.work("n2")
 		}
+
 		h.decide(2)
 		all := w.active("a")
 		if len(all) != 2 || !all[0].CancelRequested || all[1].CancelRequested {
 			t.Fatalf("reload %t: active are %+v", reload, all)
 		}
+
 		w.finish("a", task.Cancelled)
 		w.finish("a", task.Succeeded)
 		h.decide(3)
 		// The run of the deleted task does not stand in the way of the new one.
 		w.want("a", "+2 succeeded", "+3 dispatched")
+
 		if all := w.active("a"); len(all) != 1 || all[0].CancelRequested {
 			t.Errorf("reload %t: active are %+v", reload, all)
 		}
@@ -255,6 +278,7 @@ func TestQueue_CancelSurvivesARefusedCommit(t *testing.T) {
 	h.door.play(refused)
 	h.decide(2)
 	h.decide(4)
+
 	if all := w.active("a"); len(all) != 1 || !all[0].CancelRequested {
 		t.Errorf("active are %+v", all)
 	}
@@ -297,6 +321,7 @@ func TestQueue_PurgeOfARecordThatChangedOrWentMeanwhile(t *testing.T) {
 	w.delete(key)
 	h.blind(3)
 	w.want("b", "+1 dispatched", "+2 dispatched", "+3 dispatched")
+
 	if len(h.purges) != 0 {
 		t.Errorf("purges are left: %v", h.purges)
 	}
@@ -305,6 +330,7 @@ func TestQueue_PurgeOfARecordThatChangedOrWentMeanwhile(t *testing.T) {
 // A queue record that somebody overwrote with something else.
 func TestQueue_UnreadableRecordHoldsUpNothing(t *testing.T) {
 	t.Parallel()
+
 	for _, blind := range []bool{false, true} {
 		w := newWorld(t, "n1")
 		h := w.work("n1")
@@ -313,13 +339,16 @@ func TestQueue_UnreadableRecordHoldsUpNothing(t *testing.T) {
 		id := w.trigger("a")
 		h.see()
 		w.put(w.store.Keys().Queued(ref("a"), id), "{garbage")
+
 		if !blind {
 			h.see()
 		}
+
 		h.bounded(t, 1)
 		w.want("b", "+1 dispatched")
 		w.trigger("a")
 		h.decide(2)
+
 		if len(w.active("a")) != 1 {
 			t.Errorf("the task's next manual run does not start: %q", w.story("a"))
 		}
@@ -330,16 +359,19 @@ func TestQueue_UnreadableRecordHoldsUpNothing(t *testing.T) {
 func (h *hand) bounded(t *testing.T, at float64) {
 	t.Helper()
 	before := h.door.commits
+
 	h.door.limit = before + 8
 	if err := h.try(at); err != nil {
 		t.Fatalf("after %d commits in one round: %v", h.door.commits-before, err)
 	}
+
 	h.door.limit = 0
 }
 
 // A run's key in an inbox is taken, by whatever it is.
 func TestDispatch_OntoATakenKeyHoldsUpNothing(t *testing.T) {
 	t.Parallel()
+
 	for _, manual := range []bool{false, true} {
 		w := newWorld(t, "n1")
 		h := w.work("n1")
@@ -347,16 +379,19 @@ func TestDispatch_OntoATakenKeyHoldsUpNothing(t *testing.T) {
 		w.create("b", allow)
 		st, err := w.store.Task(w.ctx, ref("a"))
 		w.ok(err)
+
 		id := task.RunID(sec(1), st.Task.UID)
 		if manual {
 			id = w.trigger("a")
 		}
+
 		key := w.store.Keys().Run("n1", ref("a"), id)
 		w.put(key, "{}")
 		h.see()
 		h.bounded(t, 1)
 		h.decide(2)
 		w.want("b", "+1 dispatched", "+2 dispatched")
+
 		if got := w.story("a"); !slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, "+2 dispatched") }) {
 			t.Errorf("manual %t: the task itself goes on with %q", manual, got)
 		}
@@ -376,9 +411,11 @@ func TestQueue_NodeOfAnotherSessionIsLeftOutAndTheRunGoesElsewhere(t *testing.T)
 	h.see()
 	h.bounded(t, 1)
 	w.want("a", "+1 queued no_matching_node")
+
 	if all := w.active("b"); len(all) != 1 || all[0].Node != "n3" {
 		t.Errorf("active of b: %+v", all)
 	}
+
 	h.fleet() // the mirror has caught up: the new session is no suspect
 	h.decide(1.1)
 	w.want("a", "+1 dispatched")
@@ -399,10 +436,12 @@ func TestQueue_RunThatFoundOnlySuspectsIsLookedAtAgain(t *testing.T) {
 	h.decide(1)
 	w.want("a", "+1 queued no_matching_node")
 	w.want("m", "+0.9 queued manual no_matching_node")
+
 	d := h.sleepFor()
 	if d > placement.Suspicion {
 		t.Fatalf("sleeps for %s", d)
 	}
+
 	h.blind(1 + d.Seconds())
 	w.want("a", "+1 dispatched")
 	w.want("m", "+0.9 dispatched manual")
@@ -417,35 +456,44 @@ func TestWorker_CountsWhatItDoes(t *testing.T) {
 	w.create("b", retries(2, time.Second, task.Failed))
 	h.decide(1)
 	h.decide(2)
+
 	if got := valueOf(m.waiting); got != 1 {
 		t.Errorf("%g wait", got)
 	}
+
 	w.join("db", "role=db")
 	h.fleet()
 	w.ok(w.store.HandBack(w.ctx, w.active("b")[0]))
 	h.decide(2.1)
 	w.finish("b", task.Failed)
 	h.decide(2.2)
+
 	for outcome, want := range map[string]float64{"run": 1, "queued": 1, "skipped": 2, "missed": 0} {
 		if got := valueOf(m.ticks.WithLabelValues(outcome)); got != want {
 			t.Errorf("%g ticks %s, want %g", got, outcome, want)
 		}
 	}
+
 	if got := valueOf(m.waiting); got != 1 {
 		t.Errorf("%g wait", got)
 	}
+
 	given := func() int { given := h.e.cfg.Fleet.Given(); return given["n1"] + given["db"] }
 	if given() != 1 {
 		t.Errorf("%d attempts are counted, one is active", given())
 	}
+
 	w.put(w.store.Keys().Entry(ref("a")), "garbage")
 	h.see()
+
 	if got := valueOf(m.bad); got != 1 {
 		t.Errorf("%g entries are unreadable", got)
 	}
+
 	h.door.play(refused)
 	h.decide(3.3)
 	h.releaseAll()
+
 	if valueOf(m.waiting) != 0 || valueOf(m.bad) != 0 || given() != 0 {
 		t.Errorf("after the worker %g wait, %g are unreadable, %d are counted", valueOf(m.waiting), valueOf(m.bad), given())
 	}
@@ -474,6 +522,7 @@ func TestQueue_OfATaskThatIsGoneNothingIsLeftInMemory(t *testing.T) {
 	h.decide(2)
 	w.want("a")
 	h.decide(3)
+
 	if len(h.tasks) != 0 {
 		t.Errorf("in memory are %v", slices.Collect(maps.Keys(h.tasks)))
 	}
@@ -483,13 +532,16 @@ func TestQueue_WhatDoesNotFitIntoACommitIsInTheNext(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
+
 	all := names(120)
 	for c := range slices.Chunk(all, 60) {
 		w.createTogether(start, c, cronned("@manual"))
 	}
+
 	for _, name := range all {
 		w.trigger(name)
 	}
+
 	h.decide(1)
 	w.wantAll(all, "+0 dispatched manual")
 }

@@ -90,13 +90,16 @@ func newGame(w *world, seed uint64) *game {
 		g.join(n)
 		g.skew[n] = time.Duration(g.rand.IntN(2000)-1000) * time.Millisecond
 	}
+
 	g.cold, g.herd = pick(g, []int{0, 1, 3}), g.chance(3)
 	g.rate.Store(pick(g, []int64{1, 10, 1000}))
 	g.record()
 	g.hireNew()
+
 	for g.herd && len(g.tasks) < 40 {
 		g.create()
 	}
+
 	return g
 }
 
@@ -116,10 +119,13 @@ func (g *game) play() {
 			}
 		}
 	})
+
 	for range 120 {
 		g.step()
 	}
+
 	g.heal()
+
 	if !g.Failed() {
 		g.Log(g.judge(check.Options{Ended: true}).Summary)
 	}
@@ -144,6 +150,7 @@ func (g *game) draw(steps []stepOf) {
 	for _, s := range steps {
 		total += s.weight
 	}
+
 	n := g.rand.IntN(total)
 	for _, s := range steps {
 		if n -= s.weight; n < 0 {
@@ -184,10 +191,12 @@ func (g *game) takeOn(h *hand) {
 	node := h.e.cfg.Node
 	h.e.cfg.Now = func() time.Time { return g.timeOf(node) }
 	h.e.cfg.Cluster = g.cluster
+
 	g.hands, g.doors = append(g.hands, h), append(g.doors, h.door)
 	if len(g.hands) > 3 {
 		g.drop(g.hands[0])
 	}
+
 	g.reopen(h)
 }
 
@@ -204,6 +213,7 @@ func (g *game) reopen(h *hand) {
 		g.drop(h)
 		return
 	}
+
 	g.ok(err)
 	h.scan()
 }
@@ -225,12 +235,14 @@ func (g *game) loadAhead() {
 	if g.ahead != nil || len(g.present()) == 0 {
 		return
 	}
+
 	node := pick(g, g.present())
 	g.say("%s loads the shard", node)
 	g.ahead = g.preload(node, func(e *Engine) {
 		e.cfg.Now = func() time.Time { return g.timeOf(node) }
 		e.cfg.Cluster = g.cluster
 	})
+
 	if g.chance(2) {
 		g.ahead.isLoaded()
 	}
@@ -243,12 +255,15 @@ func (g *game) handOver() {
 		g.ahead = nil
 		h := a.takeOver()
 		h.scan()
+
 		g.hands, g.doors = append(g.hands, h), append(g.doors, h.door)
 		if len(g.hands) > 3 {
 			g.drop(g.hands[0])
 		}
+
 		return
 	}
+
 	if len(g.present()) > 0 {
 		g.hireNew()
 	}
@@ -260,6 +275,7 @@ func (g *game) crash() {
 		g.handOver()
 		return
 	}
+
 	h := g.hands[len(g.hands)-1]
 	g.say("the worker of %s crashes", h.e.cfg.Node)
 	g.drop(h)
@@ -272,17 +288,22 @@ func (g *game) round() {
 		g.handOver()
 		return
 	}
+
 	h := g.hands[len(g.hands)-1]
 	if g.chance(5) {
 		h = pick(g, g.hands)
 	}
+
 	if !g.chance(4) {
 		h.see()
 	}
+
 	if g.chance(4) {
 		g.late()
 	}
+
 	h.door.tricks = nil
+
 	for range 3 {
 		h.door.play(pick(g, []trick{
 			pass, pass, pass, pass, pass, pass, pass, pass, pass, pass, pass, pass, pass, pass, lost, appliedButLost, h.dies, h.diesAfter,
@@ -291,9 +312,11 @@ func (g *game) round() {
 			before(g.meanwhile), before(g.meanwhile),
 		}))
 	}
+
 	before := h.door.commits
 	err := h.round(h.ctx)
 	g.say("%s decides, in %d commits: %v", h.e.cfg.Node, h.door.commits-before, err)
+
 	switch {
 	case err == nil:
 	case errors.Is(err, store.ErrMoved):
@@ -338,10 +361,12 @@ func (g *game) create() {
 	if g.herd {
 		all = names(130)
 	}
+
 	free := slices.DeleteFunc(all, func(n string) bool { return slices.Contains(g.tasks, n) })
 	if len(free) == 0 {
 		return
 	}
+
 	opts := []option{
 		cronned(pick(g, []string{"* * * * * *", "* * * * * *", "*/2 * * * * *", "*/5 * * * * *", "@every 700ms", "@manual"})),
 		missed(pick(g, []string{task.MissedLatest, task.MissedSkip, task.MissedAll}), 1+g.rand.IntN(8)),
@@ -349,31 +374,39 @@ func (g *game) create() {
 			t.Missed.Grace = task.Duration(pick(g, []time.Duration{time.Second, 10 * time.Second}))
 		},
 	}
+
 	opts = append(opts, g.overlap())
 	opts = append(opts, g.future()...)
 	if g.chance(4) {
 		opts = append(opts, func(t *task.Task) { t.Deadline = task.Duration(time.Duration(1+g.rand.IntN(6)) * time.Second) })
 	}
+
 	if g.chance(2) {
 		opts = append(opts, retries(3, time.Second, task.Failed, task.Lost))
 	}
+
 	if g.chance(5) {
 		opts = append(opts, on("node = n3"))
 	}
+
 	if g.chance(5) {
 		opts = append(opts, paused)
 	}
+
 	if g.chance(8) {
 		opts = append(opts, shadow)
 	}
+
 	names := free[:1]
 	if g.chance(3) && len(free) > 1 {
 		names = free[:2]
 	}
+
 	if g.herd {
 		names = free[:min(len(free), 20)]
 		opts = append(opts, cronned("*/5 * * * * *"), on(""))
 	}
+
 	g.say("%v are created", names)
 	g.createTogether(g.users(), names, opts...)
 	g.tasks = append(g.tasks, names...)
@@ -397,6 +430,7 @@ func (g *game) change() {
 	if len(g.tasks) == 0 {
 		return
 	}
+
 	name := pick(g, g.tasks)
 	old, err := g.store.Task(g.ctx, ref(name))
 	g.ok(err)
@@ -407,7 +441,9 @@ func (g *game) change() {
 			from = now
 		}
 	}
+
 	resumed := false
+
 	switch g.rand.IntN(8) {
 	case 5:
 		if t.MaxRuns > 0 {
@@ -428,9 +464,11 @@ func (g *game) change() {
 			// As the API does it: no tick up to from may be decided before the write.
 			mark, err := g.store.Mark(g.ctx, old.Ref.Shard)
 			g.ok(err)
+
 			if from.Before(mark.Time) {
 				from = mark
 			}
+
 			old.MarkBy = from
 		}
 	case 4:
@@ -449,12 +487,15 @@ func (g *game) change() {
 	case 3:
 		t.Missed.Policy = pick(g, []string{task.MissedLatest, task.MissedSkip, task.MissedAll})
 	}
+
 	t.Generation++
 	g.say("%s is changed: %v, paused %t, from %g", name, t.Schedule, t.Paused, from.Sub(start).Seconds())
+
 	e := task.NewEntry(t, from, old.Entry.Anchor)
 	if t.Schedule[0] != old.Task.Schedule[0] {
 		e.Anchor = now
 	}
+
 	keepOwn(old, &e, now, resumed)
 	_, err = g.store.UpdateTask(g.ctx, old, t, e)
 	g.ok(err)
@@ -487,17 +528,21 @@ func (g *game) all() []record.Held {
 func (g *game) finish() {
 	keys, _, err := g.store.ScanActive(g.ctx)
 	g.ok(err)
+
 	keys = slices.DeleteFunc(keys, func(k store.ActiveKey) bool { _, gone := g.gone[k.Node]; return gone })
 	if len(keys) == 0 {
 		return
 	}
+
 	h, _, err := g.store.Attempt(g.ctx, pick(g, keys).RunKey)
 	g.ok(err)
 	n := g.rand.IntN(6)
 	g.say("%s of %s on %s: %d", h.ID, h.Task, h.Node, n)
+
 	if n != 1 { // it ends, and no node says of an attempt that it has ended otherwise
 		g.zombies = slices.DeleteFunc(g.zombies, func(o record.Held) bool { return o.Create == h.Create })
 	}
+
 	switch {
 	case n == 0 && h.State == task.Dispatched && !h.CancelRequested:
 		g.ok(g.store.HandBack(g.ctx, h))
@@ -520,6 +565,7 @@ func (g *game) zombie() {
 	if len(g.zombies) == 0 {
 		return
 	}
+
 	h := pick(g, g.zombies)
 	end := h.Run
 	end.State, end.EndedAt = pick(g, []task.State{task.Succeeded, task.Failed}), task.At(g.clock())
@@ -529,6 +575,7 @@ func (g *game) zombie() {
 	if !errors.Is(err, store.ErrLate) && !errors.Is(err, task.ErrConflict) {
 		g.ok(err)
 	}
+
 	g.zombies = slices.DeleteFunc(g.zombies, func(o record.Held) bool { return o.Create == h.Create })
 }
 
@@ -544,6 +591,7 @@ func (g *game) churn() {
 		g.gone[node] = nodes[i].Instance
 		g.say("%s goes", node)
 		g.leave(node)
+
 		if g.chance(2) {
 			g.ok(g.store.PutCleared(g.ctx, nodes[i].Instance, task.At(g.clock())))
 			delete(g.gone, node)
@@ -552,6 +600,7 @@ func (g *game) churn() {
 	} else {
 		g.back(node, instance)
 	}
+
 	if g.chance(2) {
 		g.refleet()
 	}
@@ -561,9 +610,11 @@ func (g *game) back(node, instance string) {
 	if g.chance(2) {
 		instance = ""
 	}
+
 	g.joinAs(task.Node{Name: node, Instance: instance, Slots: 1000, State: task.NodeReady, Roles: both})
 	delete(g.gone, node)
 	g.say("%s is back as %q", node, instance)
+
 	for _, h := range g.all() {
 		switch {
 		case h.Node != node:
@@ -580,24 +631,30 @@ func (g *game) back(node, instance string) {
 func (g *game) mend() *hand {
 	g.say("heal")
 	g.late()
+
 	for node := range g.gone {
 		g.back(node, "")
 	}
+
 	if f, err := g.store.Freezes(g.ctx); err == nil && len(f.Holding) > 0 {
 		g.freeze()
 	}
+
 	for _, h := range slices.Clone(g.hands) {
 		g.drop(h)
 	}
+
 	g.skews.Lock()
 	clear(g.skew)
 	g.skews.Unlock()
+
 	g.rate.Store(1000)
 	g.later(10 * time.Second) // beyond every clock that there was, and all waits
 	g.hireNew()
 	h := g.hands[0]
 	h.see()
 	g.ok(h.round(h.ctx))
+
 	return h
 }
 
@@ -605,27 +662,34 @@ func (g *game) mend() *hand {
 func (g *game) heal() {
 	h := g.mend()
 	g.judge(check.Options{Until: g.clock()})
+
 	for _, name := range g.tasks {
 		g.update(name, false, paused)
 	}
+
 	for i := 0; ; i++ {
 		if i == 200 {
 			g.Fatalf("after 200 rounds there is still something to do: %v", g.stories())
 		}
+
 		h.see()
 		g.ok(h.round(h.ctx))
+
 		all := g.all()
 		for _, a := range all {
 			g.end(a, task.Succeeded)
 		}
+
 		h.see()
 		waits := 0
 		for _, t := range h.tasks {
 			waits += len(t.Queue())
 		}
+
 		if len(all) == 0 && waits == 0 {
 			break
 		}
+
 		g.later(h.sleepFor() + time.Millisecond)
 	}
 }

@@ -13,15 +13,19 @@ func TestRange_TicksSkippedForTheSameReasonAreOneRecord(t *testing.T) {
 	w := newWorld(t, "n1", "n2").judged()
 	h := w.work("n1")
 	w.create("a")
+
 	for s := 1; s <= 4; s++ {
 		h.decide(float64(s))
 	}
+
 	w.want("a", "+1 dispatched", "+2..+4 skipped 3 overlap")
 	runs, err := w.store.ShardRuns(w.ctx, []int{0}, "")
 	w.ok(err)
+
 	if r := runs[0]; len(runs) != 1 || !r.CreatedAt.Equal(sec(2)) || !r.EndedAt.Equal(sec(4)) || !strings.HasPrefix(r.ID, "20260102T120002") {
 		t.Errorf("%+v", runs)
 	}
+
 	h = w.work("n2") // which does not know of it
 	h.decide(5)
 	h.decide(6)
@@ -38,9 +42,11 @@ func TestRange_EndsWithWhateverElseBecomesOfATick(t *testing.T) {
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
 	w.create("a", queues(1, ""))
+
 	for s := 1; s <= 4; s++ {
 		h.decide(float64(s))
 	}
+
 	w.want("a", "+1 dispatched", "+2 queued overlap", "+3..+4 skipped 2 queue_full")
 	w.update("a", false, func(t *task.Task) { t.Overlap, t.Queue = task.OverlapSkip, task.QueuePolicy{} })
 	h.decide(5)
@@ -54,11 +60,14 @@ func TestRange_EndsWithWhateverElseBecomesOfATick(t *testing.T) {
 	w.resume("a")
 	h.decide(12)
 	w.want("a", "+1 dispatched", "+2 queued overlap", "+3..+4 skipped 2 queue_full", "+5 skipped overlap", "+6..+8 skipped 2 overlap", "+12 skipped overlap")
+
 	if len(h.skippedSpans) != 1 {
 		t.Errorf("%d ranges are remembered", len(h.skippedSpans))
 	}
+
 	w.remove("a")
 	h.decide(13)
+
 	if len(h.skippedSpans) != 0 {
 		t.Error("the range of a task that is gone is remembered")
 	}
@@ -70,15 +79,18 @@ func TestRange_BeginsAnewIfItsRecordIsGone(t *testing.T) {
 	w := newWorld(t, "n1")
 	h := w.work("n1")
 	w.create("a")
+
 	for s := 1; s <= 3; s++ {
 		h.decide(float64(s))
 	}
+
 	past, err := w.store.History(w.ctx, ref("a"), false)
 	w.ok(err)
 	h.door.play(before(func() { w.ok(w.store.TrimHistory(w.ctx, h.fences, ref("a"), past)) }))
 	h.decide(4)
 	h.decide(5)
 	w.want("a", "+1 dispatched", "+4..+5 skipped 2 overlap")
+
 	if len(h.due) != 1 || h.tasks["default/a"].Bad {
 		t.Error("the task is set aside")
 	}
@@ -114,6 +126,7 @@ func TestMissed_SaysWhyAndWhatProvesIt(t *testing.T) {
 	w.want("a", "+60 dispatched", "+120..+240 missed 3 past_window", "+300..+360 missed 2 no_owner", "+420..+540 missed 3 came_to_light_late", "+600 skipped overlap")
 	runs, err := w.store.ShardRuns(w.ctx, []int{0}, "")
 	w.ok(err)
+
 	for _, r := range runs {
 		says := map[string][]string{
 			task.ReasonNoOwner:         {"n2 opened shard 0 at 2026-01-02T12:06:40Z", "decided up to 2026-01-02T12:01:00Z"},
@@ -137,6 +150,7 @@ func TestMissed_TellsOfNoWatermarkBeforeTheFirst(t *testing.T) {
 	w.work("n1").decide(300)
 	runs, err := w.store.ShardRuns(w.ctx, []int{0}, "")
 	w.ok(err)
+
 	told := false
 	for _, r := range runs {
 		told = told || r.State == task.Missed
@@ -144,6 +158,7 @@ func TestMissed_TellsOfNoWatermarkBeforeTheFirst(t *testing.T) {
 			t.Errorf("%s: %s", r.Reason, r.Message)
 		}
 	}
+
 	if !told {
 		t.Error("nothing was missed")
 	}
@@ -168,6 +183,7 @@ func TestMissed_TenYearsAreFewRecords(t *testing.T) {
 	w.createAt(start.AddDate(-10, 0, 0), "a", missed(task.MissedAll, 3))
 	h := w.work("n1")
 	h.decide(0)
+
 	if got := w.story("a"); len(got) != 5 || h.door.commits > 4 {
 		t.Errorf("%q, in %d commits", got, h.door.commits)
 	}

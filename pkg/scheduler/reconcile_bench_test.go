@@ -16,13 +16,16 @@ func BenchmarkReconcile_Shard(b *testing.B) {
 		}
 		w.createTogether(start, names, every("1h"))
 	}
+
 	h := w.work("n1")
 	b.ReportAllocs()
+
 	for b.Loop() {
 		keys, rev, err := h.e.cfg.Store.ShardKeys(w.ctx, 0)
 		w.ok(err)
 		w.ok(h.review(w.ctx, review{keys: keys, shard: true, rev: rev}))
 	}
+
 	if h.doubts.any() || len(h.tasks) != tasks {
 		b.Fatalf("%d tasks, in doubt are %+v", len(h.tasks), h.doubts)
 	}

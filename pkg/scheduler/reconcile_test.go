@@ -31,15 +31,18 @@ func (h *hand) reconcileOnce() error {
 	h.world.ok(err)
 	runs, at, err := s.ScanActive(ctx)
 	h.world.ok(err)
+
 	for _, r := range []review{{keys: keys, shard: true, rev: rev}, {settle: true, shard: true}, {runs: runs, active: true, rev: at}, {settle: true, active: true}} {
 		if err := h.review(ctx, r); err != nil {
 			return err
 		}
 	}
+
 	for after := ""; ; {
 		page, next, err := s.HistoryKeys(ctx, 0, after)
 		h.world.ok(err)
 		h.world.ok(h.review(ctx, review{history: page}))
+
 		if after = next; next == "" {
 			return nil
 		}
@@ -65,6 +68,7 @@ func without(w *world, deaf *kvtest.Deaf, h *hand, do func()) {
 	deaf.Drop(func(key string) bool {
 		return !strings.HasSuffix(key, "/sync") && !strings.HasSuffix(key, "/watermark")
 	})
+
 	do()
 	h.see()
 	deaf.Drop(nil)
@@ -72,6 +76,7 @@ func without(w *world, deaf *kvtest.Deaf, h *hand, do func()) {
 
 func TestReconcile_RepairsWhatTheWatchOfAShardHasLost(t *testing.T) {
 	t.Parallel()
+
 	for name, c := range map[string]struct {
 		before, lost func(w *world)
 		repairs      float64
@@ -94,13 +99,16 @@ func TestReconcile_RepairsWhatTheWatchOfAShardHasLost(t *testing.T) {
 			h.blind(2.4)
 			w.wantMark(2.4, "")
 			h.reconcile()
+
 			if got := h.e.repairs(); got != c.repairs {
 				t.Errorf("%v repairs, want %v", got, c.repairs)
 			}
+
 			h.decide(2.5)
 			h.decide(3.1)
 			w.want("a", c.want...)
 			h.reconcile()
+
 			if got := h.e.repairs(); got != c.repairs {
 				t.Errorf("%v repairs after another period, want %v", got, c.repairs)
 			}
@@ -126,18 +134,23 @@ func TestReconcile_RepairsEndsThatTheWatchHasLost(t *testing.T) {
 		_, err := w.store.Client().Delete(w.ctx, queued, clientPrefix)
 		w.ok(err)
 	})
+
 	h.blind(2)
 	h.reconcile()
+
 	// The end of a run, a task that is gone, and a record of its queue.
 	if got := h.e.repairs(); got != 3 {
 		t.Errorf("%v repairs", got)
 	}
+
 	h.decide(3)
 	w.want("ends", "+1 succeeded", "+2 skipped overlap", "+3 dispatched")
 	w.want("goes")
+
 	if n := h.tasks["default/goes"]; n != nil {
 		t.Errorf("the deleted task is still known: %+v", n)
 	}
+
 	if h.e.cfg.Fleet.Given()["n1"] != 1 {
 		t.Errorf("%d attempts are counted for n1", h.e.cfg.Fleet.Given()["n1"])
 	}
@@ -153,9 +166,11 @@ func TestReconcile_FindsAttemptsThatItDoesNotKnow(t *testing.T) {
 	a := h.task("default/a").Active()[0]
 	h.ended(h.task("default/a"), a.Run, a.Create+1)
 	h.reconcile()
+
 	if got := h.e.repairs(); got != 1 {
 		t.Errorf("%v repairs", got)
 	}
+
 	h.decide(2)
 	w.want("a", "+1 dispatched", "+2 skipped overlap")
 }
@@ -170,6 +185,7 @@ func TestReconcile_OpensAgainWhenTheWatermarkIsAnothers(t *testing.T) {
 	res, err := w.client.Get(w.ctx, key)
 	w.ok(err)
 	w.put(key, string(res.Kvs[0].Value))
+
 	if err := h.reconcileOnce(); !errors.Is(err, errReload) {
 		t.Errorf("got %v", err)
 	}
@@ -193,18 +209,22 @@ func TestReconcile_DoubtsEndWhenTheWatchTells(t *testing.T) {
 	w.ok(err)
 	w.ok(h.review(w.ctx, review{keys: keys, shard: true, rev: rev}))
 	w.ok(h.review(w.ctx, review{runs: runs, active: true, rev: at}))
+
 	if len(h.doubts.records) != 4 || len(h.runDoubts.gone) != 1 {
 		t.Errorf("in doubt are %+v and %+v", h.doubts, h.runDoubts)
 	}
+
 	h.decide(2) // also takes the retry out of the queue
 	settled := func() {
 		w.ok(h.review(w.ctx, review{settle: true, shard: true}))
 		w.ok(h.review(w.ctx, review{settle: true, active: true}))
 	}
+
 	settled()
 	w.ok(h.review(w.ctx, review{keys: keys, shard: true, rev: rev}))
 	w.ok(h.review(w.ctx, review{runs: runs, active: true, rev: at}))
 	settled()
+
 	if got := h.e.repairs(); got != 0 || h.doubts.any() || h.runDoubts.any() {
 		t.Errorf("%v repairs, in doubt are %+v", got, h.doubts)
 	}
@@ -215,6 +235,7 @@ func TestReconcile_DoubtsEndWhenTheWatchTells(t *testing.T) {
 // taken for one of a task that is no more.
 func TestReconcile_TakesNoRunBeforeItsTask(t *testing.T) {
 	t.Parallel()
+
 	for name, first := range map[string]func(w *world){
 		"created":   func(*world) {},
 		"recreated": func(w *world) { w.remove("a") },
@@ -222,9 +243,11 @@ func TestReconcile_TakesNoRunBeforeItsTask(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "n1").judged()
 			h := w.work("n1")
+
 			if name == "recreated" {
 				w.create("a", every("1h"))
 			}
+
 			h.decide(0.5)
 			first(w)
 			w.create("a", every("1h"))
@@ -253,9 +276,11 @@ func TestReconcile_TicksOfATaskThatTheWatchHasYetToTellOfStayDecided(t *testing.
 	h.reconcile()
 	h.blind(1)
 	h.blind(2)
+
 	for w.at(2.5); len(w.active("a")) > 0; {
 		w.finish("a", task.Succeeded)
 	}
+
 	h = w.work("n1")
 	h.decide(2.5)
 	w.want("a", "+1 succeeded", "+2 succeeded")
@@ -291,20 +316,25 @@ func TestReconcile_PurgesHistoryOfTasksThatAreNoMore(t *testing.T) {
 	w.remove("gone")
 	w.remove("again")
 	w.assign("n2")
+
 	for _, name := range []string{"gone", "again", "stays"} {
 		w.finish(name, task.Succeeded)
 	}
+
 	w.create("again", every("1h"))
 	h = w.work("n2")
 	h.decide(1.1)
+
 	if n := len(w.story("gone")) + len(w.story("again")); n != 2 {
 		t.Fatalf("%d records of tasks that are gone", n)
 	}
+
 	h.reconcile()
 	h.decide(1.2)
 	w.want("gone")
 	w.want("again")
 	w.want("stays", "+1 succeeded")
+
 	if got := h.e.repairs(); got != 0 {
 		t.Errorf("%v repairs: nothing was lost by a watch", got)
 	}
@@ -319,9 +349,11 @@ func TestReconcile_PurgesNothingByWhatItKnowsAlone(t *testing.T) {
 		w.create("a", every("1h"))
 		w.put(w.store.Keys().Ended(ref("a"), task.RunID(sec(0), w.uidOf("a"))), "{}")
 	})
+
 	page, _, err := w.store.HistoryKeys(w.ctx, 0, "")
 	w.ok(err)
 	w.ok(h.review(w.ctx, review{history: page}))
+
 	if len(page) != 1 || len(h.purges) != 0 {
 		t.Errorf("of %d records %d are to be deleted", len(page), len(h.purges))
 	}
@@ -331,6 +363,7 @@ func (w *world) uidOf(name string) string {
 	w.Helper()
 	t, err := w.store.Task(w.ctx, ref(name))
 	w.ok(err)
+
 	return t.Task.UID
 }
 
@@ -359,6 +392,7 @@ func TestReconcile_OfAnEngineAtWork(t *testing.T) {
 		var executors sync.WaitGroup
 		defer executors.Wait()
 		defer cancel()
+
 		ends := 0
 
 		executors.Go(func() {
@@ -427,6 +461,7 @@ func (l laggingWatcher) Watch(ctx context.Context, key string, opts ...clientv3.
 			if !clock.Sleep(ctx, time.Until(r.due)) {
 				continue
 			}
+
 			select {
 			case out <- r.WatchResponse:
 			case <-ctx.Done():

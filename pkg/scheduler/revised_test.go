@@ -15,6 +15,7 @@ func (h *hand) deaf() { h.batches = nil }
 // the entries.
 func TestRevised_NoTickAfterAnEditIsPassed(t *testing.T) {
 	t.Parallel()
+
 	for name, c := range map[string]struct {
 		opts []option
 		edit func(w *world)
@@ -40,9 +41,11 @@ func TestRevised_NoTickAfterAnEditIsPassed(t *testing.T) {
 			h.deaf()
 			w.at(9.5)
 			c.edit(w)
+
 			for s := 10.0; s <= 20; s++ {
 				h.blind(s)
 			}
+
 			w.want("a", c.want...)
 		})
 	}
@@ -65,13 +68,16 @@ func TestRevised_EditsDoNotStopAShard(t *testing.T) {
 			h.door.play(before(func() { n++; w.update("a", true, every(fmt.Sprintf("%dm", 60+n))) }))
 		}
 	}
+
 	edits(10)
 	before := h.door.commits
 	h.decide(2)
 	w.want("b", "+1 dispatched", "+2 dispatched")
+
 	if lost := h.door.commits - before - 1; lost != maxOvertaken {
 		t.Errorf("%d commits were lost, want %d", lost, maxOvertaken)
 	}
+
 	if !h.mark.Time.Equal(mark.Time) || w.entry("b").From.Sub(start).Seconds() != 2 {
 		t.Errorf("the watermark is %v, from of b %v", h.mark.Time, w.entry("b").From)
 	}
@@ -79,6 +85,7 @@ func TestRevised_EditsDoNotStopAShard(t *testing.T) {
 	// While edits go on, one try shows that they do.
 	before = h.door.commits
 	h.decide(3)
+
 	if lost := h.door.commits - before - 1; lost != 1 {
 		t.Errorf("%d commits were lost, want 1", lost)
 	}
@@ -105,11 +112,14 @@ func TestRevised_OtherEditsCostNothing(t *testing.T) {
 		w.create("c", every("1h"))
 		w.remove("a")
 	}))
+
 	commits := h.door.commits
 	h.decide(2)
+
 	if n := h.door.commits - commits; n != 1 {
 		t.Errorf("%d commits, want 1", n)
 	}
+
 	if res, err := w.client.Get(w.ctx, w.store.Keys().Revised(0)); err != nil || len(res.Kvs) != 0 {
 		t.Errorf("revised: %v, %v", res, err)
 	}
@@ -128,6 +138,7 @@ func TestRevised_TheKeyIsDeleted(t *testing.T) {
 	h.blind(5)
 	h.decide(7)
 	w.wantMark(7, "")
+
 	if h.revised != 0 {
 		t.Errorf("revised is %d", h.revised)
 	}
@@ -154,9 +165,11 @@ func TestRevised_EditOfATaskThatTheWatchHasYetToTellOf(t *testing.T) {
 		told, _ := splitBatch(<-batches, created)
 		w.ok(h.applyBatch(told))
 	}
+
 	for s := 3.0; s <= 6; s++ {
 		h.blind(s)
 	}
+
 	if h.mark.Seen >= created {
 		t.Errorf("the watermark speaks for a task that was created at revision %d: seen is %d", created, h.mark.Seen)
 	}

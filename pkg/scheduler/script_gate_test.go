@@ -44,11 +44,13 @@ func (g *gate) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	}
 
 	var v verdict
+
 	select {
 	case g.proposals <- t:
 	case <-ctx.Done():
 		return kv.Result{}, errNoAnswer
 	}
+
 	select {
 	case v = <-g.verdicts:
 	case <-ctx.Done(): // the script has failed
@@ -58,6 +60,7 @@ func (g *gate) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	if v.die != nil {
 		defer v.die()
 	}
+
 	switch {
 	case v.refused:
 		return kv.Result{}, rpctypes.ErrTooManyRequests
@@ -73,9 +76,11 @@ func (g *gate) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	default:
 		v.conflict(t)
 	}
+
 	if v.lost {
 		return kv.Result{}, errNoAnswer
 	}
+
 	return res, err
 }
 
@@ -85,6 +90,7 @@ func (g *gate) writesMark(t kv.Txn) bool {
 			return true
 		}
 	}
+
 	return false
 }
 

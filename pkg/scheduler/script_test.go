@@ -155,16 +155,19 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	if !ok {
 		d.Fatalf(t, "unknown command %q", d.Cmd)
 	}
+
 	if s.world == nil && d.Cmd != "cluster" {
 		d.Fatalf(t, "a script begins with the command cluster")
 	}
 
 	out := command(a)
+
 	for _, arg := range d.CmdArgs {
 		if !a.used[arg.Key] {
 			d.Fatalf(t, "%s does not take %q", d.Cmd, arg.Key)
 		}
 	}
+
 	return out
 }
 
@@ -205,6 +208,7 @@ func (a *scriptArgs) number(key string, otherwise int) int {
 	if err != nil {
 		a.d.Fatalf(a.t, "%s: %v", key, err)
 	}
+
 	return n
 }
 
@@ -221,6 +225,7 @@ func (a *scriptArgs) subject() string {
 	}
 
 	a.d.Fatalf(a.t, "%s of what?", a.d.Cmd)
+
 	return ""
 }
 
@@ -237,10 +242,12 @@ func (a *scriptArgs) time(text string) time.Time {
 		if layout == "15:04:05" {
 			return scriptDay.Add(t.Sub(t.Truncate(24 * time.Hour)))
 		}
+
 		return t.AddDate(scriptDay.Year(), 0, 0)
 	}
 
 	a.d.Fatalf(a.t, "%q is no time", text)
+
 	return time.Time{}
 }
 
@@ -272,9 +279,11 @@ func (s *script) newCluster(a *scriptArgs) string {
 	if at := a.text("at", ""); at != "" {
 		s.setClock(a.time(at))
 	}
+
 	for _, node := range a.texts("nodes") {
 		s.joinNode(task.Node{Name: node})
 	}
+
 	return ""
 }
 
@@ -298,13 +307,16 @@ func (s *script) node(a *scriptArgs) string {
 		s.ok(s.store.Announce(s.ctx, s.sessions[name], s.complete(n), 0))
 		s.joined[name] = n
 		s.nodesChange()
+
 		return ""
 	}
 
 	if _, there := s.sessions[name]; there {
 		s.leave(name)
 	}
+
 	s.joinNode(n)
+
 	return ""
 }
 
@@ -323,17 +335,21 @@ func (s *script) complete(n task.Node) task.Node {
 	if n.Slots == 0 {
 		n.Slots = 100
 	}
+
 	if n.State == "" {
 		n.State = task.NodeReady
 	}
+
 	n.Roles = both
 
 	labels := maps.Clone(n.Labels)
 	if labels == nil {
 		labels = map[string]string{}
 	}
+
 	labels["node"] = n.Name
 	n.Labels = labels
+
 	return n
 }
 
@@ -364,6 +380,7 @@ func (s *script) setting(a *scriptArgs) string {
 		s.ok(err)
 		s.cluster.LostAfter = task.Duration(d)
 	}
+
 	return ""
 }
 
@@ -388,12 +405,14 @@ func (s *script) freezesChange() {
 // reads says which reads fail from now on.
 func (s *script) reads(a *scriptArgs) string {
 	clear(s.failing)
+
 	for _, what := range a.texts("fail") {
 		if !slices.Contains([]string{"attempts", "histories", "records", "queue", "cleared"}, what) {
 			a.d.Fatalf(a.t, "no such reads: %s", what)
 		}
 		s.failing[what] = true
 	}
+
 	return ""
 }
 
@@ -407,6 +426,7 @@ func (a *scriptArgs) fields(into map[string]string) {
 		if !ok {
 			a.d.Fatalf(a.t, "a line of a task is a field, a colon and a value: %q", line)
 		}
+
 		into[name] = line
 	}
 }
@@ -419,6 +439,7 @@ func (a *scriptArgs) spec(name string, fields map[string]string) task.Spec {
 	if err != nil || len(objects) != 1 || objects[0].Err != nil {
 		a.d.Fatalf(a.t, "the task %s: %v %v", name, err, objects)
 	}
+
 	return objects[0].Spec
 }
 
@@ -428,11 +449,13 @@ func (s *script) task(a *scriptArgs) string {
 		if len(arg.Vals) > 0 {
 			continue
 		}
+
 		name := arg.Key
 		a.used[name] = true
 
 		s.createTask(a, name)
 	}
+
 	return ""
 }
 
@@ -441,17 +464,21 @@ func (s *script) herd(a *scriptArgs) string {
 	if a.has("end") {
 		active, err := s.store.Active(s.ctx)
 		s.ok(err)
+
 		for _, h := range active {
 			s.world.end(h, task.Succeeded)
 		}
+
 		return ""
 	}
 
 	n, err := strconv.Atoi(a.subject())
 	s.ok(err)
+
 	for i := range n {
 		s.createTask(a, fmt.Sprintf("task-%03d", i+1))
 	}
+
 	return ""
 }
 
@@ -469,6 +496,7 @@ func (s *script) createTask(a *scriptArgs, name string) {
 	if t.Paused {
 		e.Own = &task.Own{Pauses: []task.Pause{{Since: now, By: "ann", Until: t.PausedUntil}}}
 	}
+
 	_, err := s.store.CreateTask(s.ctx, s.ref(name), t, e)
 	s.ok(err)
 }
@@ -484,10 +512,12 @@ func (s *script) edit(a *scriptArgs) string {
 	a.fields(fields)
 
 	old, err := s.store.Task(s.ctx, s.ref(name))
+
 	mend := errors.Is(err, task.ErrInvalid) && old.EntryMod != 0
 	if !mend {
 		s.ok(err)
 	}
+
 	now := task.At(s.clock())
 	t := old.Task
 	t.Spec, t.UpdatedAt = a.spec(name, fields), now
@@ -497,13 +527,16 @@ func (s *script) edit(a *scriptArgs) string {
 	if mend || !task.SameTicks(old.Task.Spec, t.Spec) {
 		from, anchor = now, now
 	}
+
 	own := task.Own{}
 	if old.Entry.Own != nil {
 		own = *old.Entry.Own
 	}
+
 	if before := old.Task.MaxRuns; before > 0 && own.Runs >= before && (t.MaxRuns == 0 || own.Runs < t.MaxRuns) {
 		from = now
 	}
+
 	switch {
 	case t.Paused && !old.Entry.Paused:
 		own.Pauses = append(own.Pauses, task.Pause{Since: now, By: "ann", Until: t.PausedUntil})
@@ -518,8 +551,10 @@ func (s *script) edit(a *scriptArgs) string {
 	if len(record.EncodeOwn(&own)) > 0 {
 		e.Own = &own
 	}
+
 	_, err = s.store.UpdateTask(s.ctx, old, t, e)
 	s.ok(err)
+
 	return ""
 }
 
@@ -541,6 +576,7 @@ func (s *script) trigger(a *scriptArgs) string {
 		State: task.Queued, Reason: task.ReasonManual, Trigger: task.TriggerManual,
 	}})
 	s.ok(err)
+
 	return ""
 }
 
@@ -559,6 +595,7 @@ func (a *scriptArgs) attempt() record.Held {
 	}
 
 	a.d.Fatalf(a.t, "no such attempt of %s is active", name)
+
 	return record.Held{}
 }
 
@@ -575,9 +612,11 @@ func (s *script) end(a *scriptArgs) string {
 
 	next := executor.Next(h.Assigned, end, now, 0.5)
 	s.ok(s.store.Finish(s.ctx, h, end, next))
+
 	if next != nil {
 		return fmt.Sprintf("%s %s; attempt %d may start at %s", s.runText(h.ID), end.State, next.Attempt, clockText(next.NotBefore.Time))
 	}
+
 	return fmt.Sprintf("%s %s", s.runText(h.ID), end.State)
 }
 
@@ -590,15 +629,18 @@ func (s *script) handBack(a *scriptArgs) string {
 // cancelRun cancels a run as the API does.
 func (s *script) cancelRun(a *scriptArgs) string {
 	name := a.subject()
+
 	if queued := a.has("queued"); queued {
 		_, id := a.address(name)
 		_, err := s.store.CancelQueued(s.ctx, s.ref(name), id, "ann", s.clock())
 		s.ok(err)
+
 		return ""
 	}
 
 	_, err := s.store.CancelActive(s.ctx, a.attempt(), "ann")
 	s.ok(err)
+
 	return ""
 }
 
@@ -611,14 +653,17 @@ func (a *scriptArgs) address(name string) (key, id string) {
 			id = task.RunID(a.time(tick), uids[len(uids)-1])
 		}
 	}
+
 	if manual := a.number("manual", 0); manual > 0 {
 		id += fmt.Sprintf("-m%03d", manual)
 	}
+
 	if part := a.number("part", -1); part >= 0 {
 		id = task.PartID(id, part)
 	}
 
 	keys, ref := a.store.Keys(), a.ref(name)
+
 	switch kind := a.text("kind", ""); kind {
 	case "entry":
 		return keys.Entry(ref), id
@@ -631,6 +676,7 @@ func (a *scriptArgs) address(name string) (key, id string) {
 	case "watermark":
 		return keys.Watermark(0), id
 	}
+
 	return "", id
 }
 
@@ -642,13 +688,16 @@ func (s *script) putRecord(a *scriptArgs) string {
 	if value == "" {
 		res, err := s.client.Get(s.ctx, key)
 		s.ok(err)
+
 		if len(res.Kvs) == 0 {
 			a.d.Fatalf(a.t, "there is no %s", key)
 		}
+
 		value = string(res.Kvs[0].Value)
 	}
 
 	s.world.put(key, value)
+
 	return ""
 }
 
@@ -657,9 +706,11 @@ func (s *script) removeRecord(a *scriptArgs) string {
 	key, _ := a.address(a.subject())
 	res, err := s.client.Delete(s.ctx, key)
 	s.ok(err)
+
 	if res.Deleted == 0 {
 		a.d.Fatalf(a.t, "there is no %s", key)
 	}
+
 	return ""
 }
 
@@ -684,8 +735,10 @@ func (s *script) own(a *scriptArgs) string {
 			return &o.freezes.Freezes, o.freezes.Mod
 		},
 	})
+
 	s.tellNodes(o)
 	s.tellFreezes(o)
+
 	return s.open(a)
 }
 
@@ -728,13 +781,16 @@ func (s *script) tell(o *owner) {
 	if o.nodesChanged {
 		s.tellNodes(o)
 	}
+
 	if o.freezesChanged {
 		s.tellFreezes(o)
 	}
+
 	if o.told != "" {
 		o.learn(s.marks[o.told])
 		return
 	}
+
 	o.learn(s.here())
 }
 
@@ -763,19 +819,23 @@ func (s *script) decide(a *scriptArgs) string {
 	// Many decisions at regular times: what they do is added up.
 	pause, err := time.ParseDuration(every)
 	s.ok(err)
+
 	s.counts = map[string]int{}
 	for {
 		var out strings.Builder
 		for s.step(&out) {
 			s.answer(&out, verdict{})
 		}
+
 		if next := s.clock().Add(pause); !next.After(a.time(until)) {
 			s.setClock(next)
 			s.begin(a)
 			continue
 		}
+
 		text := countsText(s.counts)
 		s.counts = nil
+
 		return "in all: " + text
 	}
 }
@@ -786,6 +846,7 @@ func (s *script) decideAll(summary bool) string {
 	for s.step(&out) {
 		s.answer(&out, verdict{})
 	}
+
 	return s.conclude(&out)
 }
 
@@ -799,6 +860,7 @@ func (s *script) propose(a *scriptArgs) string {
 	if !s.step(&out) {
 		return s.conclude(&out)
 	}
+
 	return out.String()
 }
 
@@ -813,9 +875,11 @@ func (s *script) begin(a *scriptArgs) {
 	if o.told != "" && s.marks[o.told] == 0 {
 		a.d.Fatalf(a.t, "there is no mark %s", o.told)
 	}
+
 	if o.unseen = a.has("unseen"); !o.unseen {
 		s.tell(o)
 	}
+
 	o.rounds = 0
 	s.start(o)
 }
@@ -823,6 +887,7 @@ func (s *script) begin(a *scriptArgs) {
 // requireNothingUnderWay fails a story that ends before its last commit has got its fate.
 func (s *script) requireNothingUnderWay(t *testing.T) {
 	t.Helper()
+
 	for node, o := range s.owners {
 		if o.ended != nil {
 			t.Fatalf("a commit of %s is still under way", node)
@@ -855,27 +920,33 @@ func (s *script) step(out *strings.Builder) bool {
 		case txn := <-o.gate.proposals:
 			again := len(o.lost.Then) > 0 && s.sameContent(txn, o.lost)
 			o.commit, o.gate.txn = true, txn
+
 			if again {
 				fmt.Fprintln(out, "sent again")
 			} else {
 				s.writeCommit(out, txn)
 			}
+
 			return true
 
 		case err := <-o.ended:
 			o.ended = nil
 			o.gate.open.Store(false)
+
 			if err != nil {
 				fmt.Fprintf(out, "stops: %s\n", plainError(err))
 				return false
 			}
+
 			for _, name := range o.deletions(s.ctx) {
 				fmt.Fprintf(out, "delete %s: its time to live is over\n", shortName(name))
 				o.commit = true
 			}
+
 			if !o.commit {
 				return false
 			}
+
 			if o.rounds++; o.rounds > mostRounds {
 				fmt.Fprintln(out, "does not come to an end")
 				return false
@@ -885,6 +956,7 @@ func (s *script) step(out *strings.Builder) bool {
 			if !o.unseen {
 				s.tell(o)
 			}
+
 			s.start(o)
 		}
 	}
@@ -913,6 +985,7 @@ func withoutRepetitions(text string) string {
 
 	var out strings.Builder
 	const again = "the same again, and rejected\n"
+
 	for i, block := range list {
 		switch {
 		case i == 0 || block != list[i-1] || !strings.Contains(block, "rejected: "):
@@ -921,6 +994,7 @@ func withoutRepetitions(text string) string {
 			out.WriteString(again)
 		}
 	}
+
 	return out.String()
 }
 
@@ -934,25 +1008,30 @@ func (s *script) answer(out *strings.Builder, v verdict) {
 			fmt.Fprintln(out, "it was written already")
 			return
 		}
+
 		fmt.Fprintf(out, "rejected: %s\n", s.conflictText(txn))
 	}
+
 	v.written = func(txn kv.Txn) { o.mark = s.markOf(txn) }
 	o.lost = kv.Txn{}
 	if v.lost {
 		o.lost = o.gate.txn
 	}
+
 	switch {
 	case v.refused:
 		fmt.Fprintln(out, "refused by etcd")
 	case v.dies:
 		v.die = o.cancel
 	}
+
 	o.gate.verdicts <- v
 }
 
 // settle answers the commit that is under way, and goes on to the end of the decision.
 func (s *script) settle(a *scriptArgs, v verdict) string {
 	a.by()
+
 	if s.owner.ended == nil {
 		a.d.Fatalf(a.t, "no commit is under way")
 	}
@@ -960,15 +1039,18 @@ func (s *script) settle(a *scriptArgs, v verdict) string {
 	one := a.has("step")
 	var out strings.Builder
 	s.answer(&out, v)
+
 	for s.step(&out) {
 		if one {
 			return out.String()
 		}
 		s.answer(&out, verdict{})
 	}
+
 	if out.Len() == 0 {
 		return "committed"
 	}
+
 	return withoutRepetitions(out.String())
 }
 
@@ -998,9 +1080,11 @@ func (s *script) arrives(a *scriptArgs) string {
 
 	res, err := s.owner.gate.Committer.Commit(s.ctx, txn)
 	s.ok(err)
+
 	if res.Succeeded {
 		return "written"
 	}
+
 	return "rejected: " + s.conflictText(txn)
 }
 
@@ -1014,23 +1098,28 @@ func (s *script) next(a *scriptArgs) string {
 func (s *script) state(a *scriptArgs) string {
 	a.by()
 	name := a.subject()
+
 	k := s.owner.known("default/" + name)
 	if k.absent {
 		return "unknown"
 	}
 
 	var out strings.Builder
+
 	if k.next.IsZero() {
 		fmt.Fprintln(&out, "no tick to come")
 	} else {
 		fmt.Fprintf(&out, "next tick %s\n", clockText(k.next))
 	}
+
 	for _, id := range k.waiting {
 		fmt.Fprintf(&out, "waiting: %s\n", s.runOf(name, id))
 	}
+
 	for _, id := range k.active {
 		fmt.Fprintf(&out, "active: %s\n", s.runOf(name, id))
 	}
+
 	return out.String()
 }
 
@@ -1041,18 +1130,23 @@ func (s *script) runs(a *scriptArgs) string {
 	s.ok(err)
 	active, err := s.store.Active(s.ctx)
 	s.ok(err)
+
 	for _, h := range active {
 		runs = append(runs, h.Run)
 	}
+
 	runs = slices.DeleteFunc(runs, func(r task.Run) bool { return r.Task != name })
 	slices.SortFunc(runs, func(a, b task.Run) int { return strings.Compare(a.ID, b.ID) })
 
 	if len(runs) == 0 {
 		return "none"
 	}
+
 	var out strings.Builder
+
 	for _, r := range runs {
 		fmt.Fprintf(&out, "%s %s\n", s.spanOf(r), outcomeText(r))
 	}
+
 	return out.String()
 }

@@ -62,14 +62,17 @@ func (s *script) writeCommit(out *strings.Builder, txn kv.Txn) {
 		if key == keys.Watermark(0) {
 			continue
 		}
+
 		if sk, ok := keys.ParseShard(key); ok {
 			facts = append(facts, s.shardFact(sk, op, old, guarded[key]))
 			continue
 		}
+
 		if rk, ok := keys.ParseRun(key); ok {
 			facts = append(facts, s.runFact(rk, op, old, guarded[key]))
 			continue
 		}
+
 		facts = append(facts, fact{text: "an unknown key: " + key})
 	}
 
@@ -83,9 +86,11 @@ func (s *script) writeCommit(out *strings.Builder, txn kv.Txn) {
 	slices.SortStableFunc(facts, func(a, b fact) int {
 		return cmp.Or(strings.Compare(a.task, b.task), cmp.Compare(a.rank, b.rank), strings.Compare(a.id, b.id), strings.Compare(a.text, b.text))
 	})
+
 	for _, f := range facts {
 		fmt.Fprintf(out, "  %s\n", f.text)
 	}
+
 	s.writeConditions(out, txn, written, !mark.Time.Equal(before.Time.Time) || mark.Last != before.Last)
 }
 
@@ -97,11 +102,13 @@ func (s *script) writeSummary(out *strings.Builder, facts []fact, mark string) {
 		if _, reason, ok := strings.Cut(f.text, ": "); ok && f.rank != rankEntry {
 			kind += " (" + reason + ")"
 		}
+
 		counts[kind]++
 		if s.counts != nil {
 			s.counts[kind]++
 		}
 	}
+
 	fmt.Fprintf(out, "commit: %s; %s\n", mark, countsText(counts))
 }
 
@@ -114,12 +121,14 @@ func countsText(counts map[string]int) string {
 	for _, kind := range slices.Sorted(maps.Keys(counts)) {
 		list = append(list, fmt.Sprintf("%d %s", counts[kind], kind))
 	}
+
 	return strings.Join(list, ", ")
 }
 
 // markText says how far ticks are decided, and which entries the watermark covers from now on.
 func (s *script) markText(mark, before record.Watermark) string {
 	text := "watermark stays"
+
 	switch {
 	case mark.Time.Before(before.Time.Time):
 		text = "watermark goes back to " + clockText(mark.Time.Time)
@@ -132,18 +141,22 @@ func (s *script) markText(mark, before record.Watermark) string {
 
 	res, err := s.client.Get(s.ctx, s.store.Keys().Entries(0), clientPrefix)
 	s.ok(err)
+
 	var covers []string
 	for _, e := range res.Kvs {
 		if e.CreateRevision > before.Seen && e.CreateRevision <= mark.Seen {
 			covers = append(covers, shortName(strings.TrimPrefix(string(e.Key), s.store.Keys().Entries(0))))
 		}
 	}
+
 	if len(covers) > 3 {
 		covers = append(covers[:1:1], fmt.Sprintf("%d others", len(covers)-1))
 	}
+
 	if len(covers) > 0 {
 		text += ", covers " + strings.Join(covers, ", ")
 	}
+
 	return text
 }
 
@@ -151,6 +164,7 @@ func (s *script) markText(mark, before record.Watermark) string {
 func (s *script) shardFact(sk record.ShardKey, op clientv3.Op, old *mvccpb.KeyValue, guarded bool) fact {
 	f := fact{task: sk.Ref.String(), id: sk.Run}
 	name := s.runOf(sk.Ref.Name, sk.Run)
+
 	unchecked := ""
 	if !guarded {
 		unchecked = ", unchecked"
@@ -165,12 +179,15 @@ func (s *script) shardFact(sk record.ShardKey, op clientv3.Op, old *mvccpb.KeyVa
 			f.rank, f.text = rankDequeue, fmt.Sprintf("dequeue %s%s", name, unchecked)
 			break
 		}
+
 		w, err := record.DecodeWaiting(sk, op.ValueBytes())
 		s.ok(err)
+
 		verb := "queue"
 		if old != nil {
 			verb = "requeue"
 		}
+
 		f.rank, f.text = rankQueue, fmt.Sprintf("%s %s%s%s", verb, name, waitingText(w), unchecked)
 
 	case record.KindEnded, record.KindPart:
@@ -178,12 +195,15 @@ func (s *script) shardFact(sk record.ShardKey, op clientv3.Op, old *mvccpb.KeyVa
 			f.rank, f.text = rankPurge, fmt.Sprintf("purge %s%s", name, unchecked)
 			break
 		}
+
 		r, err := record.DecodeEnded(sk, op.ValueBytes())
 		s.ok(err)
+
 		verb := "record"
 		if old != nil {
 			verb = "extend" + unchecked
 		}
+
 		f.rank, f.text = rankRecord, fmt.Sprintf("%s %s %s", verb, s.spanOf(r), outcomeText(r))
 
 	case record.KindDead:
@@ -192,6 +212,7 @@ func (s *script) shardFact(sk record.ShardKey, op clientv3.Op, old *mvccpb.KeyVa
 			f.rank, f.text = rankPurge, fmt.Sprintf("purge the dead letter %s%s", name, unchecked)
 		}
 	}
+
 	return f
 }
 
@@ -199,6 +220,7 @@ func (s *script) shardFact(sk record.ShardKey, op clientv3.Op, old *mvccpb.KeyVa
 func (s *script) runFact(rk record.RunKey, op clientv3.Op, old *mvccpb.KeyValue, guarded bool) fact {
 	f := fact{task: rk.Ref.String(), id: rk.Run}
 	name := s.runOf(rk.Ref.Name, rk.Run)
+
 	if op.IsDelete() {
 		f.rank, f.text = rankLeave, fmt.Sprintf("remove %s from %s", name, rk.Node)
 		return f
@@ -206,6 +228,7 @@ func (s *script) runFact(rk record.RunKey, op clientv3.Op, old *mvccpb.KeyValue,
 
 	a, err := record.DecodeAssigned(rk, 0, op.ValueBytes())
 	s.ok(err)
+
 	if a.CancelRequested {
 		f.rank, f.text = rankAsk, fmt.Sprintf("ask %s to end %s: %s", rk.Node, name, cmp.Or(a.CancelReason, task.ReasonCancelled))
 		if !guarded {
@@ -215,6 +238,7 @@ func (s *script) runFact(rk record.RunKey, op clientv3.Op, old *mvccpb.KeyValue,
 	}
 
 	var more []string
+
 	switch {
 	case a.Trigger == task.TriggerCatchUp:
 		more = append(more, "catch-up")
@@ -223,21 +247,26 @@ func (s *script) runFact(rk record.RunKey, op clientv3.Op, old *mvccpb.KeyValue,
 		if !a.DueAt.IsZero() {
 			due = a.DueAt.Time
 		}
+
 		if late := s.clock().Sub(due); late > 0 && !a.DueAt.IsZero() {
 			more = append(more, "after its jitter")
 		} else if late > 0 {
 			more = append(more, late.Round(time.Millisecond).String()+" late")
 		}
 	}
+
 	if a.Attempt > 1 {
 		more = append(more, fmt.Sprintf("attempt %d", a.Attempt))
 	}
+
 	if !a.StartBefore.IsZero() && a.Attempt <= 1 {
 		more = append(more, "before "+clockText(a.StartBefore.Time))
 	}
+
 	if a.EffectiveLostAfter() != task.DefaultLostAfter {
 		more = append(more, "lost after "+a.EffectiveLostAfter().String())
 	}
+
 	if instance := s.joined[rk.Node].Instance; a.Instance != instance {
 		more = append(more, "for the former instance")
 	}
@@ -246,6 +275,7 @@ func (s *script) runFact(rk record.RunKey, op clientv3.Op, old *mvccpb.KeyValue,
 	if old != nil {
 		f.text += ", over another attempt"
 	}
+
 	return f
 }
 
@@ -253,9 +283,11 @@ func (s *script) runFact(rk record.RunKey, op clientv3.Op, old *mvccpb.KeyValue,
 func (s *script) entryChanges(op clientv3.Op, old *mvccpb.KeyValue) string {
 	now, err := record.DecodeEntry(op.ValueBytes())
 	s.ok(err)
+
 	if old == nil {
 		return "created"
 	}
+
 	was, err := record.DecodeEntry(old.Value)
 	s.ok(err)
 
@@ -263,6 +295,7 @@ func (s *script) entryChanges(op clientv3.Op, old *mvccpb.KeyValue) string {
 	if now.Own != nil {
 		ownNow = *now.Own
 	}
+
 	if was.Own != nil {
 		ownWas = *was.Own
 	}
@@ -273,6 +306,7 @@ func (s *script) entryChanges(op clientv3.Op, old *mvccpb.KeyValue) string {
 			list = append(list, fmt.Sprintf(format, args...))
 		}
 	}
+
 	add(!now.From.Equal(was.From.Time), "decided up to %s", clockText(now.From.Time))
 	add(!now.Anchor.Equal(was.Anchor.Time), "counts from %s", clockText(now.Anchor.Time))
 	add(ownNow.Runs != ownWas.Runs, "%d of %d runs", ownNow.Runs, now.MaxRuns)
@@ -288,12 +322,15 @@ func (s *script) entryChanges(op clientv3.Op, old *mvccpb.KeyValue) string {
 	s.ok(err)
 	b, err := json.Marshal(was)
 	s.ok(err)
+
 	if !bytes.Equal(a, b) {
 		list = append(list, "fields of its user changed")
 	}
+
 	if len(list) == 0 {
 		return "as it was"
 	}
+
 	return strings.Join(list, "; ")
 }
 
@@ -305,26 +342,33 @@ func waitingText(w task.Waiting) string {
 		if f.Need != f.Count {
 			more = append(more, fmt.Sprintf("%d have to succeed", f.Need))
 		}
+
 		if len(f.Nodes) > 0 {
 			more = append(more, "on "+strings.Join(f.Nodes, " "))
 		}
+
 		more = append(more, fmt.Sprintf("%d left", len(f.Left)))
 		if f.Ended > 0 {
 			more = append(more, fmt.Sprintf("%d ended", f.Ended))
 		}
+
 		if f.Cancel != "" {
 			more = append(more, "to end: "+f.Cancel)
 		}
 	}
+
 	if w.Trigger == task.TriggerCatchUp && w.Reason != task.ReasonCatchUp {
 		more = append(more, "catch-up")
 	}
+
 	if w.Attempt > 1 {
 		more = append(more, fmt.Sprintf("attempt %d", w.Attempt))
 	}
+
 	if !w.NotBefore.IsZero() {
 		more = append(more, "not before "+clockText(w.NotBefore.Time))
 	}
+
 	if !w.StartBefore.IsZero() && w.Attempt <= 1 {
 		more = append(more, "before "+clockText(w.StartBefore.Time))
 	}
@@ -333,9 +377,11 @@ func waitingText(w task.Waiting) string {
 	if w.Reason != "" {
 		text = ": " + w.Reason
 	}
+
 	for _, m := range more {
 		text += ", " + m
 	}
+
 	return text
 }
 
@@ -345,18 +391,23 @@ func outcomeText(r task.Run) string {
 	if r.Reason != "" {
 		text += ": " + r.Reason
 	}
+
 	if r.Trigger == task.TriggerCatchUp && r.Reason != task.ReasonCatchUp {
 		text += ", catch-up"
 	}
+
 	if r.Attempt > 1 {
 		text += fmt.Sprintf(", attempt %d", r.Attempt)
 	}
+
 	if r.State.Final() && r.Fan != nil {
 		text += fmt.Sprintf(", %d of %d parts succeeded", r.Fan.Succeeded+r.Fan.Kept, r.Fan.Count)
 	}
+
 	if !r.State.Final() && r.Node != "" {
 		text += " on " + r.Node
 	}
+
 	return text
 }
 
@@ -385,15 +436,19 @@ func (s *script) runTextOf(name, id string) string {
 	if isPart {
 		whole = parent
 	}
+
 	if _, manual, ok := strings.Cut(whole, "-m"); ok {
 		text += " manual " + strings.TrimLeft(manual, "0")
 	}
+
 	if isPart {
 		text += fmt.Sprintf(" part %d", part)
 	}
+
 	if uids := s.uids[name]; len(uids) > 0 && !task.RunBelongs(id, uids[len(uids)-1]) {
 		text += " of an earlier task"
 	}
+
 	return text
 }
 
@@ -414,6 +469,7 @@ func (s *script) writeConditions(out *strings.Builder, txn kv.Txn, written map[s
 			delete(always, key)
 			continue
 		}
+
 		if strings.HasPrefix(key, keys.Nodes()) {
 			if nodes++; nodes == 1 { // its own session
 				continue
@@ -421,10 +477,12 @@ func (s *script) writeConditions(out *strings.Builder, txn kv.Txn, written map[s
 		} else if written[key] {
 			continue
 		}
+
 		text := s.keyText(key)
 		if expectsAbsent(&txn.If[i]) {
 			text = "no " + text
 		}
+
 		list = append(list, text)
 	}
 
@@ -433,12 +491,15 @@ func (s *script) writeConditions(out *strings.Builder, txn kv.Txn, written map[s
 	if len(list) > 6 {
 		list = append(list[:1:1], fmt.Sprintf("%d others", len(list)-1))
 	}
+
 	if len(list) > 0 {
 		fmt.Fprintf(out, "  if unchanged: %s\n", strings.Join(list, ", "))
 	}
+
 	for _, what := range always {
 		fmt.Fprintf(out, "  without comparing the %s\n", what)
 	}
+
 	if nodes == 0 {
 		fmt.Fprintf(out, "  without comparing its own session\n")
 	}
@@ -451,12 +512,14 @@ func expectsAbsent(c *clientv3.Cmp) bool {
 	case *etcdserverpb.Compare_CreateRevision:
 		return v.CreateRevision == 0
 	}
+
 	return false
 }
 
 // keyText is what a key is, in words.
 func (s *script) keyText(key string) string {
 	keys := s.store.Keys()
+
 	switch key {
 	case keys.Owner(0):
 		return "owner"
@@ -474,6 +537,7 @@ func (s *script) keyText(key string) string {
 	if rk, ok := keys.ParseRun(key); ok {
 		return fmt.Sprintf("attempt %s on %s", s.runOf(rk.Ref.Name, rk.Run), rk.Node)
 	}
+
 	if sk, ok := keys.ParseShard(key); ok {
 		switch sk.Kind {
 		case record.KindEntry:
@@ -486,6 +550,7 @@ func (s *script) keyText(key string) string {
 			return "dead letter " + s.runOf(sk.Ref.Name, sk.Run)
 		}
 	}
+
 	return key
 }
 
@@ -496,6 +561,7 @@ func (s *script) conflictText(txn kv.Txn) string {
 		c := &txn.If[i]
 		now := s.get(string(c.KeyBytes()))
 		held, what := false, "changed"
+
 		switch v := c.GetCompare().TargetUnion.(type) {
 		case *etcdserverpb.Compare_ModRevision:
 			held = now.GetModRevision() == v.ModRevision
@@ -504,6 +570,7 @@ func (s *script) conflictText(txn kv.Txn) string {
 		default:
 			held = true
 		}
+
 		if held {
 			continue
 		}
@@ -516,6 +583,7 @@ func (s *script) conflictText(txn kv.Txn) string {
 		case strings.HasPrefix(string(c.KeyBytes()), s.store.Keys().Nodes()):
 			what = "another session"
 		}
+
 		list = append(list, s.keyText(string(c.KeyBytes()))+": "+what)
 	}
 
@@ -524,15 +592,18 @@ func (s *script) conflictText(txn kv.Txn) string {
 	if len(list) == 0 {
 		return "nothing that is known here"
 	}
+
 	return strings.Join(list, ", ")
 }
 
 func (s *script) get(key string) *mvccpb.KeyValue {
 	res, err := s.client.Get(s.ctx, key)
 	s.ok(err)
+
 	if len(res.Kvs) == 0 {
 		return nil
 	}
+
 	return res.Kvs[0]
 }
 
@@ -542,10 +613,12 @@ func (s *script) markOf(txn kv.Txn) (m record.Watermark) {
 		if string(op.KeyBytes()) != s.store.Keys().Watermark(0) {
 			continue
 		}
+
 		var err error
 		m, err = record.DecodeWatermark(op.ValueBytes())
 		s.ok(err)
 	}
+
 	return m
 }
 
@@ -568,5 +641,6 @@ func plainError(err error) string {
 			return known.Error()
 		}
 	}
+
 	return err.Error()
 }

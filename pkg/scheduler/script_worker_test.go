@@ -39,6 +39,7 @@ func newScriptedWorker(t testing.TB, cfg deciderConfig) decider {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	s := &scriptedWorker{w: newWorker(e, 0, cfg.fences), t: t, ctx: ctx, leave: func() {}}
 	t.Cleanup(func() { cancel(); s.leave() })
+
 	return s
 }
 
@@ -46,16 +47,19 @@ func (s *scriptedWorker) open() error {
 	s.leave()
 	s.w.reset()
 	s.held = store.ShardBatch{}
+
 	mark, rev, err := s.w.e.cfg.Store.Open(s.ctx, s.w.shard, s.w.fences)
 	if err != nil {
 		return err
 	}
+
 	s.w.mark, s.w.known = mark, rev
 	s.w.noteOpening(mark)
 
 	f := follow(s.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
 		_ = s.w.e.cfg.Store.FollowShard(ctx, s.w.shard, rev, apply) // ends with ctx
 	})
+
 	s.w.batches = f.batches
 	s.leave = func() { f.end(); s.leave = func() {} }
 	if err := s.w.load(s.ctx, f.batches); err != nil {
@@ -66,6 +70,7 @@ func (s *scriptedWorker) open() error {
 	if err != nil {
 		return err
 	}
+
 	return s.w.applyScan(s.ctx, keys)
 }
 
@@ -73,6 +78,7 @@ func (s *scriptedWorker) learn(rev int64) {
 	for s.w.applied < rev {
 		b := s.held
 		s.held = store.ShardBatch{}
+
 		if b.Revision == 0 {
 			select {
 			case b = <-s.w.batches:
@@ -80,6 +86,7 @@ func (s *scriptedWorker) learn(rev int64) {
 				s.t.Fatal("the watch does not tell of what has happened")
 			}
 		}
+
 		b, s.held = splitBatch(b, rev)
 		if err := s.w.applyBatch(b); err != nil {
 			s.t.Fatal(err)
@@ -102,6 +109,7 @@ func splitBatch(b store.ShardBatch, rev int64) (upTo, later store.ShardBatch) {
 			later.Events = append(later.Events, ev)
 		}
 	}
+
 	return upTo, later
 }
 
@@ -124,6 +132,7 @@ func (s *scriptedWorker) decide(ctx context.Context) error {
 	case errors.Is(err, task.ErrFenced):
 		return errStopped
 	}
+
 	return err
 }
 
@@ -139,14 +148,18 @@ func (s *scriptedWorker) known(name string) (k knownTask) {
 	if t.Next != 0 {
 		k.next = taskstate.Instant(t.Next)
 	}
+
 	for _, q := range t.Queue() {
 		k.waiting = append(k.waiting, q.ID)
 	}
+
 	for _, a := range t.Active() {
 		k.active = append(k.active, a.Run)
 	}
+
 	slices.Sort(k.waiting)
 	slices.Sort(k.active)
+
 	return k
 }
 

@@ -24,19 +24,23 @@ func TestSettle_AnAttemptThatEndedMeanwhileIsNotThereAfterAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	e := New(Config{
 		Node: "n1", Store: store.New(nil, &yes{revision: 1000}, keys), Fleet: placement.NewFleet("n1", func() int { return 1 }),
 		NextAttempt: executor.Next, Now: func() time.Time { return start }, Logger: zap.NewNop(),
 	})
+
 	w := newWorker(e, 0, store.Fences{})
 	w.reset()
 	run := task.RunID(start, "abcdefgh")
 	s := w.task("default/a")
 	w.activate(s, &taskstate.Attempt{Run: run, Node: "n2", Create: 50})
+
 	waits, err := json.Marshal(task.Waiting{Run: task.Run{UID: "abcdefgh", State: task.Queued, Reason: task.ReasonRetry, Attempt: 2}})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	p := &plan{s: &w.shardState, now: start}
 	w.takeConflict(p, &store.Conflict{
 		Runs: []string{keys.Run("n2", ref("a"), run)},
@@ -45,6 +49,7 @@ func TestSettle_AnAttemptThatEndedMeanwhileIsNotThereAfterAll(t *testing.T) {
 			Task: "default/a", Mod: 90, Create: 90, Value: waits,
 		}},
 	}, start)
+
 	if s.Holds(run) || len(s.Queue()) != 1 {
 		t.Errorf("held: %t, %d wait; want the run to wait, and no attempt", s.Holds(run), len(s.Queue()))
 	}

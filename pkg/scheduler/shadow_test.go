@@ -46,6 +46,7 @@ func TestShadow_ManyLateTicks(t *testing.T) {
 	h := w.work("n1")
 	w.create("a", shadow, missed(task.MissedAll, 1000), func(t *task.Task) { t.History.Keep = 1000 })
 	h.decide(500)
+
 	if got := w.stories()["a"]; len(got) != 500 || got[0] != "+1 skipped catch_up shadow" || got[499] != "+500 skipped shadow" {
 		t.Errorf("%d records, the first %q, the last %q", len(got), got[0], got[len(got)-1])
 	}
@@ -94,8 +95,10 @@ func TestShadow_GoesOnAfterCompletion(t *testing.T) {
 	w := newWorld(t, "n1").judged()
 	h := w.work("n1")
 	w.create("a", shadow, every("10s after completion"))
+
 	for second := range 40 {
 		h.decide(float64(second))
 	}
+
 	w.want("a", "+10 skipped shadow", "+20 skipped shadow", "+30 skipped shadow")
 }

@@ -36,15 +36,18 @@ func TestEngine_FindsAWorkerThatStandsStillAndHasItBeginAnew(t *testing.T) {
 		r := w.run("n1", func(e *Engine) { s.Store, e.cfg.Store = e.cfg.Store, s })
 		w.create("a", allow, every("100ms"))
 		w.eventually("it fires", func() bool { return len(w.active("a")) > 1 })
+
 		const age = 30 * time.Second
 		if shards, all := r.Stalled(time.Now(), age); len(shards) > 0 || all != nil {
 			t.Errorf("shards %v stall: %v", shards, all)
 		}
+
 		s.stuck.Store(true)
 		w.eventually("it stalls", func() bool {
 			shards, all := r.Stalled(time.Now(), 300*time.Millisecond)
 			return slices.Equal(shards, []int{0}) && all != nil
 		})
+
 		s.stuck.Store(false)
 		n, beats := len(w.active("a")), r.Beats()
 		r.Restart(0)
@@ -65,6 +68,7 @@ func TestWorker_CommitsNothingThatItMayNot(t *testing.T) {
 	if err := h.try(2); !errors.Is(err, why) || !errors.Is(err, task.ErrFenced) {
 		t.Errorf("the round ends with %v", err)
 	}
+
 	if got := len(w.active("a")); got != n {
 		t.Errorf("%d runs, %d before", got, n)
 	}

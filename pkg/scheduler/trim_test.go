@@ -17,6 +17,7 @@ func keep(n int) option { return func(t *task.Task) { t.History.Keep = n } }
 // trim does what the engine does beside its workers.
 func (h *hand) trim() {
 	h.world.Helper()
+
 	for {
 		select {
 		case job := <-h.e.trims.Pending():
@@ -36,10 +37,12 @@ type listing struct {
 
 func (l *listing) HistoriesOf(ctx context.Context, refs []record.Ref) ([][]store.ShardEvent, int64, error) {
 	keys, rev, err := l.Store.HistoriesOf(ctx, refs)
+
 	if l.then != nil {
 		l.then()
 		l.then = nil
 	}
+
 	return keys, rev, err
 }
 
@@ -53,10 +56,12 @@ func endsOutOfOrder(w *world, opts ...option) {
 	h.decide(3600)
 	w.trigger("a")
 	h.decide(3610)
+
 	all := w.active("a")
 	if len(all) != 2 || all[0].Trigger == task.TriggerManual {
 		w.Fatalf("active are %+v", all)
 	}
+
 	w.at(3650)
 	w.end(all[1], task.Succeeded)
 	w.at(3800)
@@ -67,6 +72,7 @@ func endsOutOfOrder(w *world, opts ...option) {
 // that: the next tick must not come a period early.
 func TestStudy_ReadsTheLastEndThoughItIsTrimmedMeanwhile(t *testing.T) {
 	t.Parallel()
+
 	for name, then := range map[string]func(*world, *hand){
 		"left alone": func(*world, *hand) {},
 		"trimmed": func(w *world, h *hand) {
@@ -117,6 +123,7 @@ func TestTrim_KeepsTheLastEndForTheTTL(t *testing.T) {
 // The ttl counts from the later end, for an owner that saw both and for one that reads them.
 func TestTTL_CountsFromTheLatestEnd(t *testing.T) {
 	t.Parallel()
+
 	for _, owner := range []string{"n1", "n2"} {
 		t.Run(owner, func(t *testing.T) {
 			t.Parallel()
@@ -136,6 +143,7 @@ func TestTTL_CountsFromTheLatestEnd(t *testing.T) {
 			if len(all) != 2 {
 				t.Fatalf("active are %+v", all)
 			}
+
 			w.at(4300)
 			w.end(all[0], task.Succeeded)
 			h.decide(4300)
@@ -147,6 +155,7 @@ func TestTTL_CountsFromTheLatestEnd(t *testing.T) {
 			if owner != "n1" {
 				h = w.work(owner)
 			}
+
 			h.wantDeletion("a", 4860, 4900, false) // ten minutes after the end that was recorded last
 		})
 	}
@@ -193,6 +202,7 @@ func TestTrim_DeletesNoFailureThatIsNotCounted(t *testing.T) {
 		h.blind(34)
 		w.wantPaused("a", 3)
 	})
+
 	t.Run("that come together before a failover", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "n1", "n2").judged()
@@ -210,17 +220,20 @@ func TestTrim_DeletesNoFailureThatIsNotCounted(t *testing.T) {
 		w.work("n2").decide(34)
 		w.wantPaused("a", 3)
 	})
+
 	t.Run("and all that are", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "n1").judged()
 		h := w.work("n1")
 		w.create("a", every("10s"), pauseAfter(3), keep(2))
+
 		for s := 10.0; s <= 50; s += 10 {
 			h.decide(s)
 			w.endAs("a", task.Succeeded, s+1)
 			h.decide(s + 1)
 			h.trim()
 		}
+
 		w.want("a", "+40 succeeded", "+50 succeeded")
 	})
 }

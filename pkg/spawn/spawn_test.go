@@ -48,12 +48,16 @@ func run(c Command) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	defer r.Close()
+
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return "", err
 	}
+
 	defer null.Close()
+
 	c.Files = [3]uintptr{null.Fd(), w.Fd(), w.Fd()}
 	if c.Cgroup == 0 {
 		c.Cgroup = -1
@@ -68,16 +72,20 @@ func run(c Command) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	if p.PIDFD >= 0 {
 		defer unix.Close(p.PIDFD)
 	}
+
 	err = p.AwaitExec(time.Now().Add(patient))
 	out, rerr := io.ReadAll(r)
 	var status syscall.WaitStatus
 	_, werr := syscall.Wait4(p.PID, &status, 0, nil)
+
 	if err == nil && status != 0 {
 		err = fmt.Errorf("status %#x", status)
 	}
+
 	return string(out), errors.Join(err, rerr, werr)
 }
 
@@ -87,10 +95,12 @@ func TestStart_Errors(t *testing.T) {
 	if err := os.WriteFile(file, []byte("no format"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+
 	text := filepath.Join(dir, "text")
 	if err := os.WriteFile(text, []byte("no format"), 0o755); err != nil {
 		t.Fatal(err)
 	}
+
 	long := strings.Repeat("x", 1<<20)
 
 	for name, c := range map[string]struct {
@@ -117,6 +127,7 @@ func TestStart_Errors(t *testing.T) {
 	if _, err := run(Command{Path: "/bin/true", Cgroup: 1 << 20}); !errors.Is(err, syscall.EBADF) {
 		t.Errorf("a control group that is none: %v", err)
 	}
+
 	if _, err := Start(&Command{Path: "/bin/true"}); !errors.Is(err, syscall.EBADF) {
 		t.Errorf("descriptor 0 for another process: %v", err)
 	}
@@ -130,11 +141,13 @@ func TestStart_User(t *testing.T) {
 		}
 		return
 	}
+
 	out, err := run(Command{Path: "/bin/sh", Args: []string{"sh", "-c", "id -u; id -g; id -G; pwd"}, Dir: "/usr",
 		User: &syscall.Credential{Uid: 65534, Gid: 65533, Groups: []uint32{7, 8}}})
 	if want := "65534\n65533\n65533 7 8\n/usr\n"; out != want || err != nil {
 		t.Errorf("got %q, %v; want %q", out, err, want)
 	}
+
 	if _, err := run(Command{Path: "/bin/true", User: &syscall.Credential{Uid: 1<<32 - 1, Gid: 1}}); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("an impossible user: %v", err)
 	}
@@ -145,12 +158,14 @@ func TestStart_MaxProcesses(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
+
 	const uid = 65531
 	first := exec.Command("sleep", "60")
 	first.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 	if err := first.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	defer first.Wait()
 	defer first.Process.Kill()
 
@@ -170,20 +185,24 @@ func TestStart_InheritsNothing(t *testing.T) {
 		`SPAWN_TEST_LINE=ulimit -Sn; cd /proc/self/fd; echo *; while read -r name value; do case $name in SigBlk:|SigIgn:|SigCgt:) echo $name $value;; esac; done </proc/self/status; read -r pid name state parent group rest </proc/self/stat; echo $$ $group`)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
+
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatal(err, stderr.String())
 	}
+
 	lines := strings.Split(string(out), "\n")
 	if len(lines) < 6 {
 		t.Fatalf("got %q %s", out, stderr.String())
 	}
+
 	const none = " 0000000000000000"
 	for i, want := range []string{"321", "0 1 2 3", "SigBlk:" + none, "SigIgn:" + none} { // 3 is the shell's, of the directory
 		if lines[i] != want {
 			t.Errorf("got %q, want %q", lines[i], want)
 		}
 	}
+
 	if pid, group, _ := strings.Cut(lines[5], " "); pid != group {
 		t.Errorf("group %s of process %s", group, pid)
 	}
@@ -200,26 +219,34 @@ func TestStart_Session(t *testing.T) {
 func TestStart_Held(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer null.Close()
+
 	fd := null.Fd()
+
 	for _, release := range []bool{true, false} {
 		p, err := Start(&Command{Path: "/bin/true", Args: []string{"true"}, Files: [3]uintptr{fd, fd, fd}, Cgroup: -1, Hold: true})
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		defer unix.Close(p.PIDFD)
+
 		if err := p.AwaitExec(time.Now().Add(20 * time.Millisecond)); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
+
 		if release {
 			p.Release()
 		} else if err := unix.Kill(p.PID, unix.SIGKILL); err != nil {
 			t.Error(err)
 		}
+
 		err = p.AwaitExec(time.Now().Add(patient))
 		var status syscall.WaitStatus
 		if _, werr := syscall.Wait4(p.PID, &status, 0, nil); err != nil || werr != nil || release != (status == 0) {
@@ -233,6 +260,7 @@ func TestStart_Held(t *testing.T) {
 func TestStart_UnderPressure(t *testing.T) {
 	stop := make(chan struct{})
 	var noise sync.WaitGroup
+
 	for range 2 {
 		noise.Go(func() {
 			for {
@@ -247,6 +275,7 @@ func TestStart_UnderPressure(t *testing.T) {
 			}
 		})
 	}
+
 	defer noise.Wait()
 	defer close(stop)
 
@@ -254,8 +283,10 @@ func TestStart_UnderPressure(t *testing.T) {
 	if testing.Short() {
 		each = 10
 	}
+
 	before := descriptors(t)
 	var all sync.WaitGroup
+
 	for worker := range 8 {
 		all.Go(func() {
 			for i := range each {
@@ -264,16 +295,20 @@ func TestStart_UnderPressure(t *testing.T) {
 				if out, err := run(Command{Path: "/bin/sh", Args: []string{"sh", "-c", `echo "$A"`}, Env: env}); out != want+"\n" || err != nil {
 					t.Errorf("got %q, %v", out, err)
 				}
+
 				if _, err := run(Command{Path: "/no/such", Env: env}); !errors.Is(err, syscall.ENOENT) {
 					t.Error(err)
 				}
 			}
 		})
 	}
+
 	all.Wait()
+
 	if after := descriptors(t); after > before+1 { // the poller's own
 		t.Errorf("%d descriptors before, %d after", before, after)
 	}
+
 	if pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); err != syscall.ECHILD {
 		t.Errorf("a child is left: %d, %v", pid, err)
 	}
@@ -285,6 +320,7 @@ func descriptors(t *testing.T) int {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return len(fds)
 }
 

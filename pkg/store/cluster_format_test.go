@@ -23,10 +23,13 @@ func (w *world) later(key string, also func(doc map[string]any)) {
 	if err := json.Unmarshal([]byte(value), &doc); err != nil {
 		w.Fatalf("%s: %v", key, err)
 	}
+
 	doc["later"] = map[string]any{"x": []any{1.5, "ü"}}
+
 	if also != nil {
 		also(doc)
 	}
+
 	b, _ := json.Marshal(doc)
 	_, err := w.etcd.Put(w.Context(), key, string(b), clientv3.WithIgnoreLease())
 	if err != nil {
@@ -42,14 +45,17 @@ func (w *world) keeps(what, key string, path ...string) {
 	if err := json.Unmarshal([]byte(value), &doc); err != nil {
 		w.Fatalf("%s: %q: %v", what, value, err)
 	}
+
 	if !reflect.DeepEqual(doc["later"], map[string]any{"x": []any{1.5, "ü"}}) {
 		w.Errorf("%s has lost what it does not know: %s", what, value)
 	}
+
 	var at any = doc
 	for _, p := range path {
 		m, _ := at.(map[string]any)
 		at = m[p]
 	}
+
 	if len(path) > 0 && at == nil {
 		w.Errorf("%s has lost %v: %s", what, path, value)
 	}
@@ -63,6 +69,7 @@ func TestUnknown_FieldsSurviveEveryWrite(t *testing.T) {
 	inside := func(field, name string) func(map[string]any) {
 		return func(doc map[string]any) { doc[field].(map[string]any)[name] = "later" }
 	}
+
 	w.later(w.keys.Spec(ref), inside("missed", "jitter"))
 	w.later(w.keys.Entry(ref), inside("target", "spread"))
 	st = w.stored(ref)
@@ -72,10 +79,12 @@ func TestUnknown_FieldsSurviveEveryWrite(t *testing.T) {
 	ok(t, err)
 	w.keeps("a spec", w.keys.Spec(ref), "missed", "jitter")
 	w.keeps("an entry", w.keys.Entry(ref), "target", "spread")
+
 	st = w.stored(ref)
 	if st.Task.Description != "changed" {
 		t.Errorf("the change is lost: %+v", st.Task)
 	}
+
 	next := st
 	next.Task.Description = "together"
 	_, _, err = w.ChangeTasks(ctx, []store.Change{{Old: &st, New: &next}})
@@ -137,18 +146,22 @@ func TestUnknown_ActionIsReplacedOrKept(t *testing.T) {
 		doc["action"] = map[string]any{"later": map[string]any{"url": "u"}}
 		delete(doc, "later")
 	}
+
 	w.later(w.keys.Spec(ref), http)
 	w.later(w.keys.Entry(ref), http)
 	st := w.stored(ref)
 	_, err := w.UpdateTask(t.Context(), st, st.Task, st.Entry)
 	ok(t, err)
+
 	if _, _, v := w.at(w.keys.Spec(ref)); !strings.Contains(v, `"action":{"later":{"url":"u"}}`) {
 		t.Errorf("the action is lost: %s", v)
 	}
+
 	st = w.stored(ref)
 	st.Task.Action.Noop, st.Entry.Action.Noop = &task.Noop{}, &task.Noop{}
 	_, err = w.UpdateTask(t.Context(), st, st.Task, st.Entry)
 	ok(t, err)
+
 	if _, _, v := w.at(w.keys.Entry(ref)); !strings.Contains(v, `"action":{"noop":{}}`) {
 		t.Errorf("two actions: %s", v)
 	}
@@ -160,6 +173,7 @@ func (w *world) formats() store.Formats {
 	if err != nil {
 		w.Fatal(err)
 	}
+
 	return f
 }
 
@@ -174,9 +188,11 @@ func newNext(t *testing.T) *world {
 	w.Store = w.Understanding(nextFormat)
 	c, _, err := w.Bootstrap(t.Context(), 8, noon)
 	ok(t, err)
+
 	if c.Format != nextFormat {
 		t.Fatalf("the cluster has format %d", c.Format)
 	}
+
 	return w
 }
 
@@ -186,6 +202,7 @@ func (w *world) join(s *store.Store, name string) error {
 	lease, err := w.etcd.Grant(w.Context(), 600)
 	ok(w.T, err)
 	_, _, err = s.Register(w.Context(), task.Node{Name: name, Instance: "of-" + name, State: task.NodeReady}, lease.ID)
+
 	return err
 }
 
@@ -201,10 +218,12 @@ func TestFormat_NobodyJoinsWhoCouldNotRead(t *testing.T) {
 	w := newNext(t)
 	ctx := t.Context()
 	ok(t, w.join(w.Store, node))
+
 	old := w.other()
 	if _, _, err := old.Bootstrap(ctx, 8, noon); !errors.Is(err, store.ErrFormat) || !strings.Contains(err.Error(), fmt.Sprint("downgrade --to-format ", store.NewestFormat)) {
 		t.Errorf("an old version starts: %v", err)
 	}
+
 	ok(t, w.SetFormat(ctx, w.formats(), store.NewestFormat, store.NewestFormat))
 	_, _, err := old.Bootstrap(ctx, 8, noon)
 	ok(t, err)
@@ -212,6 +231,7 @@ func TestFormat_NobodyJoinsWhoCouldNotRead(t *testing.T) {
 	// The format is raised after the old one has looked, and before it joins.
 	before := w.formats()
 	ok(t, w.SetFormat(ctx, before, nextFormat, 0))
+
 	if err := w.join(old, "old"); !errors.Is(err, store.ErrFormat) {
 		t.Errorf("an old version joins: %v", err)
 	}
@@ -220,13 +240,16 @@ func TestFormat_NobodyJoinsWhoCouldNotRead(t *testing.T) {
 	ok(t, w.SetFormat(ctx, w.formats(), store.NewestFormat, 0))
 	is(t, w.SetFormat(ctx, before, nextFormat, 0), task.ErrConflict)
 	looked := w.formats()
+
 	if err := w.join(old, "old"); err == nil {
 		t.Error("it joins by a record of the cluster that is no more")
 	}
+
 	_, _, err = old.Bootstrap(ctx, 8, noon)
 	ok(t, err)
 	ok(t, w.join(old, "old"))
 	is(t, w.SetFormat(ctx, looked, nextFormat, 0), task.ErrConflict)
+
 	if f, because := w.formats().Possible(); f != store.NewestFormat || len(because) != 1 || because[0].Name != "old" {
 		t.Errorf("possible is %d because of %+v", f, because)
 	}
@@ -242,6 +265,7 @@ func TestFormat_DowngradeWaitsForNodesThatWriteTheNewer(t *testing.T) {
 	before := w.formats()
 	ok(t, w.SetFormat(ctx, before, nextFormat, store.NewestFormat))
 	w.waitsFor(node)
+
 	if w.Format() != nextFormat {
 		t.Errorf("it writes format %d before it has heard", w.Format())
 	}
@@ -249,9 +273,11 @@ func TestFormat_DowngradeWaitsForNodesThatWriteTheNewer(t *testing.T) {
 	c, err := w.Cluster(ctx)
 	ok(t, err)
 	ok(t, w.Obey(c))
+
 	if w.Format() != store.NewestFormat {
 		t.Errorf("it writes format %d", w.Format())
 	}
+
 	w.waitsFor(node) // it has not said so yet
 	w.del(w.keys.Node(node))
 	ok(t, w.join(w.Store, node))
@@ -261,6 +287,7 @@ func TestFormat_DowngradeWaitsForNodesThatWriteTheNewer(t *testing.T) {
 	ok(t, w.SetFormat(ctx, w.formats(), store.NewestFormat, store.NewestFormat))
 	_, _, err = w.other().Bootstrap(ctx, 8, noon)
 	ok(t, err)
+
 	if err := w.Obey(before.Cluster); err != nil || w.Format() != store.NewestFormat { // it comes late
 		t.Errorf("a former record has it write format %d, %v", w.Format(), err)
 	}
@@ -280,8 +307,10 @@ func TestCommit_IsTheSameInEveryFormat(t *testing.T) {
 		c.EndLost(h, endOf(h, task.Lost), nil)
 		c.Bury(h, endOf(h, task.Lost))
 		c.AskCancel(h, "ann", "")
+
 		return c
 	}
+
 	if now, next := build(w.Store), build(w.Understanding(nextFormat)); !reflect.DeepEqual(now, next) {
 		t.Errorf("in format %d it is\n%+v, in %d\n%+v", store.NewestFormat, now, nextFormat, next)
 	}

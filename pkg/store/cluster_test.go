@@ -24,12 +24,14 @@ func newEmpty(t *testing.T) *world {
 	keys := testKeys(t, ownPrefix(t))
 	w := &world{T: t, keys: keys, etcd: shared, writes: &unreliable{}}
 	w.Store = w.writes.store(keys)
+
 	return w
 }
 
 // checkMarks demands a watermark at time zero for each shard of a cluster.
 func (w *world) checkMarks(c task.Cluster) {
 	w.Helper()
+
 	for id := range c.Shards {
 		mod, _, value := w.at(w.keys.Watermark(id))
 		m, err := record.DecodeWatermark([]byte(value))
@@ -43,24 +45,30 @@ func TestBootstrap_AllThatStartTogetherAgree(t *testing.T) {
 	w := newEmpty(t)
 	counts := []int{256, 1, 64, 130, 256}
 	var wg sync.WaitGroup
+
 	clusters, makers, errs := make([]task.Cluster, len(counts)), make([]bool, len(counts)), make([]error, len(counts))
 	for i, n := range counts {
 		wg.Go(func() { clusters[i], makers[i], errs[i] = w.other().Bootstrap(t.Context(), n, noon) })
 	}
+
 	wg.Wait()
 	ok(t, errors.Join(errs...))
+
 	maker := slices.Index(makers, true)
 	if maker < 0 || slices.Contains(makers[maker+1:], true) {
 		t.Fatalf("made by %v", makers)
 	}
+
 	for i, c := range clusters {
 		if c != clusters[maker] {
 			t.Errorf("%d has %+v, the maker %+v", i, c, clusters[maker])
 		}
 	}
+
 	if c := clusters[maker]; c.Shards != counts[maker] || c.ID == "" || c.Epoch != 1 || c.Schema != 1 || !c.CreatedAt.Equal(noon) {
 		t.Errorf("the cluster is %+v", c)
 	}
+
 	w.checkMarks(clusters[maker])
 	again, made, err := w.Bootstrap(t.Context(), 7, noon.Add(time.Hour))
 	if err != nil || made || again != clusters[maker] {
@@ -78,21 +86,27 @@ func TestBootstrap_GoesOnAfterACrashInTheMiddle(t *testing.T) {
 				cancel()
 			}
 		}
+
 		if _, _, err := w.Bootstrap(ctx, 130, noon); err == nil {
 			t.Fatal("it did not crash")
 		}
+
 		if w.exists(w.keys.Cluster()) {
 			t.Fatal("there is a cluster before its watermarks")
 		}
 	}
+
 	w.writes.before = nil
 	var before int64
 	before, _, _ = w.at(w.keys.Watermark(0))
+
 	c, made, err := w.Bootstrap(t.Context(), 130, noon)
 	if err != nil || !made {
 		t.Fatalf("%v, %v", made, err)
 	}
+
 	w.checkMarks(c)
+
 	if mod, _, _ := w.at(w.keys.Watermark(0)); before == 0 || mod != before {
 		t.Error("a watermark was made twice")
 	}
@@ -106,16 +120,20 @@ func TestBootstrap_IsSettled(t *testing.T) {
 			t.Parallel()
 			w := newEmpty(t)
 			w.writes.next(fates...)
+
 			c, made, err := w.Bootstrap(t.Context(), 10, noon)
 			if err != nil || !made {
 				t.Fatalf("made %v: %v", made, err)
 			}
+
 			if n := w.writes.release(t.Context()); n != 0 {
 				t.Errorf("%d late copies changed something", n)
 			}
+
 			if again, made, _ := w.Bootstrap(t.Context(), 10, noon); made || again != c {
 				t.Errorf("%+v became %+v, made %v", c, again, made)
 			}
+
 			w.checkMarks(c)
 		})
 	}
@@ -125,11 +143,14 @@ func TestBootstrap_RestsBetweenItsAttempts(t *testing.T) {
 	w := newEmpty(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
+
 	began := time.Now()
 	w.writes.next(slices.Repeat([]fate{requestLost}, 4)...)
+
 	if _, made, err := w.Bootstrap(ctx, 4, noon); err != nil || !made {
 		t.Fatalf("made it: %t, %v", made, err)
 	}
+
 	if took := time.Since(began); took < (20+40+80+160)*time.Millisecond {
 		t.Errorf("four writes were lost, and it was made in %v", took)
 	}
@@ -140,6 +161,7 @@ func TestBootstrap_AnUnreadableClusterIsNotMadeAnew(t *testing.T) {
 	w.put(w.keys.Cluster(), "{")
 	_, made, err := w.Bootstrap(t.Context(), 4, noon)
 	is(t, err, task.ErrInvalid)
+
 	if _, _, value := w.at(w.keys.Cluster()); made || value != "{" {
 		t.Error("it was made anew")
 	}
@@ -152,20 +174,25 @@ func TestRegister_HoldsANameWhileItsSessionLives(t *testing.T) {
 	n := task.Node{Name: "n2", Instance: "i2", State: task.NodeReady, Slots: 4, Shards: 9, Revision: 9, Labels: map[string]string{"os": "linux"}}
 	f, holder, err := w.Register(t.Context(), n, lease.ID)
 	ok(t, err)
+
 	if mod, create, _ := w.at(w.keys.Node("n2")); holder != nil || f != kv.CreateFence(w.keys.Node("n2"), create) || mod != create {
 		t.Errorf("fence %+v, holder %+v", f, holder)
 	}
+
 	again, _, err := w.Register(t.Context(), n, lease.ID) // the answer was lost, it asks again
 	if err != nil || again != f {
 		t.Errorf("%+v, %v", again, err)
 	}
+
 	rival := n
 	rival.Instance = "i3"
 	_, holder, err = w.Register(t.Context(), rival, lease.ID)
 	is(t, err, task.ErrExists)
+
 	if holder == nil || holder.Instance != "i2" || holder.Name != "n2" {
 		t.Errorf("held by %+v", holder)
 	}
+
 	other, err := w.etcd.Grant(t.Context(), 600)
 	ok(t, err)
 	_, _, err = w.Register(t.Context(), n, other.ID) // the same instance, another session
@@ -175,23 +202,29 @@ func TestRegister_HoldsANameWhileItsSessionLives(t *testing.T) {
 	ok(t, w.Announce(t.Context(), f, n, lease.ID))
 	nodes, err := w.Nodes(t.Context())
 	ok(t, err)
+
 	i := slices.IndexFunc(nodes, func(x task.Node) bool { return x.Name == "n2" })
 	if len(nodes) != 2 || i < 0 || nodes[i].Running != 3 || nodes[i].Revision != f.CreateRevision || nodes[i].Shards != 0 || nodes[i].Labels["os"] != "linux" {
 		t.Errorf("nodes %+v", nodes)
 	}
+
 	_, err = w.etcd.Revoke(t.Context(), lease.ID)
 	ok(t, err)
+
 	if w.exists(w.keys.Node("n2")) {
 		t.Fatal("the record outlived its lease")
 	}
+
 	is(t, w.Announce(t.Context(), f, n, lease.ID), task.ErrFenced)
 	_, _, err = w.Register(t.Context(), n, lease.ID)
 	is(t, err, task.ErrUnavailable)
 	if errors.Is(err, task.ErrUnknown) {
 		t.Error("a lease that is gone is an unknown outcome")
 	}
+
 	next := w.register("n2")
 	is(t, w.Announce(t.Context(), f, n, other.ID), task.ErrFenced)
+
 	if next == f {
 		t.Error("two sessions have one fence")
 	}
@@ -200,14 +233,17 @@ func TestRegister_HoldsANameWhileItsSessionLives(t *testing.T) {
 func TestNodes_LeavesOutWhatItCannotRead(t *testing.T) {
 	w := newWorld(t)
 	w.put(w.keys.Node("bad"), "{")
+
 	nodes, err := w.Nodes(t.Context())
 	if err != nil || len(nodes) != 1 || nodes[0].Name != node {
 		t.Errorf("%+v, %v", nodes, err)
 	}
+
 	lease, err := w.etcd.Grant(t.Context(), 600)
 	ok(t, err)
 	_, holder, err := w.Register(t.Context(), task.Node{Name: "bad", Instance: "i"}, lease.ID)
 	is(t, err, task.ErrExists)
+
 	if holder == nil || holder.Name != "bad" {
 		t.Errorf("held by %+v", holder)
 	}
@@ -221,19 +257,25 @@ func TestLeave_OnlyWithAnEmptyInbox(t *testing.T) {
 	w.dispatch(ref, 1, "a-1") // a neighbour's
 	h := w.dispatch(ref, 2, "a")
 	is(t, w.Leave(t.Context(), f, "a"), task.ErrConflict)
+
 	if !w.exists(w.keys.Node("a")) {
 		t.Fatal("it left its attempt behind")
 	}
+
 	ok(t, w.Finish(t.Context(), h, endOf(h, task.Succeeded), nil))
 	ok(t, w.Leave(t.Context(), f, "a"))
+
 	if w.exists(w.keys.Node("a")) || !w.exists(w.keys.Node("a-1")) {
 		t.Error("the wrong one left")
 	}
+
 	next := w.register("a")
 	is(t, w.Leave(t.Context(), f, "a"), task.ErrConflict) // an earlier session's
+
 	if !w.exists(w.keys.Node("a")) {
 		t.Error("it deleted the record of another session")
 	}
+
 	w.writes.next(requestLost)
 	is(t, w.Leave(t.Context(), next, "a"), task.ErrUnknown)
 }
@@ -247,6 +289,7 @@ func TestLeave_AndADispatchExcludeEachOther(t *testing.T) {
 	ok(t, w.Leave(t.Context(), f, "a"))
 	_, err := w.Commit(t.Context(), c)
 	is(t, err, task.ErrConflict)
+
 	if len(w.below(w.keys.Runs())) != 0 {
 		t.Error("an attempt for a node that has left")
 	}
@@ -255,9 +298,11 @@ func TestLeave_AndADispatchExcludeEachOther(t *testing.T) {
 func TestCreateFirstToken_IsOne(t *testing.T) {
 	w := newWorld(t)
 	w.put(w.keys.Root()+"tokens-1/x", "{}") // a neighbour
+
 	if has, err := w.HasTokens(t.Context()); has || err != nil {
 		t.Fatalf("has tokens %v, %v", has, err)
 	}
+
 	var wg sync.WaitGroup
 	errs := make([]error, 6)
 	for i := range errs {
@@ -265,24 +310,30 @@ func TestCreateFirstToken_IsOne(t *testing.T) {
 			errs[i] = w.other().CreateFirstToken(t.Context(), strconv.Itoa(i), record.Token{Hash: "h" + strconv.Itoa(i), Role: "admin"})
 		})
 	}
+
 	wg.Wait()
 	made := slices.Index(errs, nil)
+
 	for i, err := range errs {
 		if i != made {
 			is(t, err, task.ErrExists)
 		}
 	}
+
 	if ids := w.below(w.keys.Tokens()); made < 0 || !slices.Equal(ids, []string{strconv.Itoa(made)}) {
 		t.Fatalf("%d made one; there are %v", made, ids)
 	}
+
 	got, err := w.Token(t.Context(), strconv.Itoa(made))
 	if err != nil || got.Hash != "h"+strconv.Itoa(made) || got.Role != "admin" {
 		t.Errorf("%+v, %v", got, err)
 	}
+
 	_, err = w.Token(t.Context(), "nobody")
 	is(t, err, task.ErrNotFound)
 	is(t, w.CreateToken(t.Context(), strconv.Itoa(made), record.Token{}), task.ErrExists)
 	ok(t, w.CreateToken(t.Context(), "second", record.Token{Hash: "x"}))
+
 	if has, err := w.HasTokens(t.Context()); !has || err != nil {
 		t.Errorf("has tokens %v, %v", has, err)
 	}
@@ -298,29 +349,36 @@ func (w *world) lead(name string) kv.Fence {
 func TestAssign_WritesInChunksUnderItsTerm(t *testing.T) {
 	w := newWorld(t)
 	term := w.lead("n1")
+
 	moves := make([]store.Move, 250)
 	for i := range moves {
 		moves[i] = store.Move{From: record.Owner{Shard: 1000 + i}, To: "n1"}
 	}
+
 	ok(t, w.Assign(t.Context(), term, moves, task.At(noon)))
 	nodes, owners, err := w.Fleet(t.Context())
 	ok(t, err)
+
 	if len(owners) != 251 || len(nodes) != 1 {
 		t.Fatalf("%d owners, %d nodes", len(owners), len(nodes))
 	}
+
 	o := owners[250]
 	if o.Shard != 1249 || o.Node != "n1" || o.Term != term.CreateRevision || !o.Since.Equal(noon) || o.Fence == 0 || len(o.Previous) != 0 {
 		t.Errorf("the owner is %+v", o)
 	}
+
 	if f := w.OwnerFence(o); f != kv.ModFence(w.keys.Owner(1249), o.Fence) {
 		t.Errorf("its fence is %+v", f)
 	}
+
 	for i := range 8 { // its former owners are remembered, some of them
 		ok(t, w.Assign(t.Context(), term, []store.Move{{From: o, To: "m" + strconv.Itoa(i)}}, task.At(noon.Add(time.Duration(i)*time.Hour))))
 		owners, err := w.Owners(t.Context())
 		ok(t, err)
 		o = owners[250]
 	}
+
 	if len(o.Previous) != 5 || o.Previous[0].Node != "m6" || o.Previous[4].Node != "m2" || o.Previous[0].Since.Hour() != 18 {
 		t.Errorf("remembers %+v", o.Previous)
 	}
@@ -337,15 +395,19 @@ func TestAssign_IsFencedByItsTermAndByWhatItRead(t *testing.T) {
 	w.del(w.keys.Owner(owners[0].Shard))
 	is(t, w.Assign(t.Context(), term, move, task.At(noon)), task.ErrConflict)
 	is(t, w.Assign(t.Context(), term, []store.Move{{From: record.Owner{Shard: 4}, To: "n1"}, move[0]}, task.At(noon)), task.ErrConflict)
+
 	if w.exists(w.keys.Owner(4)) {
 		t.Error("a part of a chunk was written")
 	}
+
 	w.del(term.Key)
 	w.put(term.Key, "n1") // elected again: another term
 	is(t, w.Assign(t.Context(), term, []store.Move{{From: record.Owner{Shard: 4}, To: "n1"}}, task.At(noon)), task.ErrFenced)
+
 	if len(w.below(w.keys.Owners())) != 0 {
 		t.Error("it wrote after its term")
 	}
+
 	w.writes.next(requestLost)
 	is(t, w.Assign(t.Context(), w.lead("n2"), []store.Move{{From: record.Owner{Shard: 4}, To: "n1"}}, task.At(noon)), task.ErrUnknown)
 }
@@ -357,6 +419,7 @@ func TestOwners_WhatCannotBeReadHasNoNode(t *testing.T) {
 	w.put(w.keys.Owners()+"x", `{"node":"n1"}`)
 	owners, err := w.Owners(t.Context())
 	ok(t, err)
+
 	if len(owners) != 2 || owners[1].Shard != 5 || owners[1].Node != "" || owners[1].Fence != rev {
 		t.Errorf("%+v", owners)
 	}
@@ -373,9 +436,11 @@ func TestShardRecords_CountsEachShard(t *testing.T) {
 	w.commit(w.begin())
 	list, err := w.ShardRecords(t.Context(), 100)
 	ok(t, err)
+
 	if len(list) != 100 || list[3].Tasks != 2 || list[3].Queued != 1 || list[3].Watermark.Time.UnixMilli() != 1000 || list[0].Tasks != 0 || list[0].Watermark.Nonce == "" {
 		t.Errorf("%d: %+v", len(list), list[:5])
 	}
+
 	for _, id := range []int{2, 4, 99} { // damaged or not there: the others are shown all the same
 		if list[id] != (store.ShardRecords{}) {
 			t.Errorf("shard %d is %+v", id, list[id])
@@ -393,21 +458,26 @@ func TestTotalsAndKeysOfATask(t *testing.T) {
 	w.dispatch(ref, 2, "n2-1")
 	w.lead("n1")
 	w.lead("n0")
+
 	got, err := w.Totals(t.Context())
 	if err != nil || got != (store.Totals{Tasks: 2, ActiveRuns: 2, Leader: "n1"}) {
 		t.Errorf("%+v, %v", got, err)
 	}
+
 	keys, err := w.KeysOf(t.Context(), ref)
 	ok(t, err)
+
 	present := map[string]int{}
 	for _, k := range keys {
 		if k.Present {
 			present[k.What]++
 		}
 	}
+
 	if fmt.Sprint(present) != "map[entry:1 inbox:2 owner:1 spec:1 watermark:1]" {
 		t.Errorf("%+v", keys)
 	}
+
 	members := w.Members(t.Context(), time.Minute)
 	if len(members) != 1 || members[0].Err != nil || !members[0].Leader || members[0].Version == "" || members[0].Size == 0 {
 		t.Errorf("%+v", members)

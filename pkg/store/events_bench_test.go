@@ -23,21 +23,25 @@ func BenchmarkFollowEvents(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	etcd := kvtest.StartServer(b).InProcess()
 	s := store.New(etcd, kv.Direct(etcd), keys)
 	if _, _, err := s.Bootstrap(b.Context(), 8, noon); err != nil {
 		b.Fatal(err)
 	}
+
 	begin, err := s.Present(b.Context())
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	commit := func(ops ...clientv3.Op) {
 		ops = append(ops, clientv3.OpPut(keys.Watermark(3), fmt.Sprintf(`{"time":"2026-11-20T12:00:00Z","seen":1,"nonce":%q}`, time.Now())))
 		if _, err := etcd.Txn(b.Context()).Then(ops...).Commit(); err != nil {
 			b.Fatal(err)
 		}
 	}
+
 	const each = 20 // runs in a commit
 	n := 0
 	for ; n < b.N; n += each {
@@ -48,9 +52,11 @@ func BenchmarkFollowEvents(b *testing.B) {
 			sent = append(sent, clientv3.OpPut(in, `{"uid":"k3f9aaaaaaaaaaaa","scheduled_time":"2026-11-20T12:00:00.000Z","state":"dispatched","trigger":"schedule","owner":"n1","attempt":1,"created_at":"2026-11-20T12:00:00.001Z","instance":"i1","generation":1,"action":{"noop":{}}}`))
 			ended = append(ended, clientv3.OpDelete(in), clientv3.OpPut(out, `{"uid":"k3f9aaaaaaaaaaaa","scheduled_time":"2026-11-20T12:00:00.000Z","state":"succeeded","trigger":"schedule","node":"n1","owner":"n1","attempt":1,"token":77,"created_at":"2026-11-20T12:00:00.001Z","started_at":"2026-11-20T12:00:00.002Z","ended_at":"2026-11-20T12:00:00.003Z","exit_code":0,"lateness_ms":2}`))
 		}
+
 		commit(sent...)
 		commit(ended...)
 	}
+
 	b.ReportAllocs()
 	b.ResetTimer()
 	after, told := task.After(begin.Revision), 0
@@ -60,6 +66,7 @@ func BenchmarkFollowEvents(b *testing.B) {
 		}
 		return nil
 	})
+
 	if !errors.Is(err, errEnough) || told != 2*n {
 		b.Fatalf("%d events of %d runs: %v", told, n, err)
 	}

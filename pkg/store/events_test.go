@@ -32,6 +32,7 @@ func newEventWorld(t *testing.T) *world {
 	_, _, err = w.Bootstrap(t.Context(), 8, noon)
 	ok(t, err)
 	w.fences.Node, w.fences.Owner = w.register(node), w.own(ref.Shard, node)
+
 	return w
 }
 
@@ -42,6 +43,7 @@ func (w *world) eventsFrom(after task.Place) []task.Event {
 	w.Helper()
 	events, err := w.readEvents(after)
 	ok(w.T, err)
+
 	return events
 }
 
@@ -50,8 +52,10 @@ func (w *world) readEvents(after task.Place) (events []task.Event, err error) {
 	if err != nil || !after.Before(task.After(there.Revision)) && after.Revision == there.Revision {
 		return nil, err
 	}
+
 	ctx, cancel := context.WithTimeout(w.Context(), 2*time.Minute)
 	defer cancel()
+
 	err = w.FollowEvents(ctx, store.EventQuery{After: &after}, func(b store.EventBatch) error {
 		events = append(events, b.Events...)
 		if !b.Told.Before(task.After(there.Revision)) { // all of that revision
@@ -59,9 +63,11 @@ func (w *world) readEvents(after task.Place) (events []task.Event, err error) {
 		}
 		return nil
 	})
+
 	if !errors.Is(err, errEnough) {
 		return nil, fmt.Errorf("events after %s: %w, after %d events", after, err, len(events))
 	}
+
 	return events, nil
 }
 
@@ -83,6 +89,7 @@ func replay(events []task.Event) picture {
 	p := newPicture()
 	for _, e := range events {
 		name := e.Namespace + "/" + e.Task
+
 		switch {
 		case e.Kind == task.EventTask && e.Action == task.ActionDeleted:
 			delete(p.Tasks, name)
@@ -102,6 +109,7 @@ func replay(events []task.Event) picture {
 			p.Leader = e.Node
 		}
 	}
+
 	return p
 }
 
@@ -111,6 +119,7 @@ func (w *world) picture() picture {
 	p := newPicture()
 	all, _, err := kv.List(w.Context(), w.etcd, w.keys.Root(), clientv3.GetPrefixRangeEnd(w.keys.Root()), 0)
 	ok(w.T, err)
+
 	oldest := int64(0)
 	for _, e := range all {
 		key := string(e.Key)
@@ -120,25 +129,32 @@ func (w *world) picture() picture {
 			Generation int64
 		}
 		_ = json.Unmarshal(e.Value, &r)
+
 		if ns, name, ok := w.keys.ParseSpec(key); ok {
 			p.Tasks[ns+"/"+name] = r.Generation
 		}
+
 		if k, ok := w.keys.ParseShard(key); ok && !k.Late && (k.Kind == record.KindQueued || k.Kind == record.KindEnded) {
 			p.Runs[k.Ref.String()+"/"+k.Run] = r.State
 		}
+
 		if k, ok := w.keys.ParseRun(key); ok {
 			p.Runs[k.Ref.String()+"/"+k.Run] = r.State
 		}
+
 		if shard, ok := w.keys.ParseOwner(key); ok {
 			p.Owners[shard] = r.Node
 		}
+
 		if name, ok := strings.CutPrefix(key, w.keys.Nodes()); ok {
 			p.Nodes[name] = string(r.State)
 		}
+
 		if strings.HasPrefix(key, w.keys.Leader()) && (oldest == 0 || e.CreateRevision < oldest) {
 			oldest, p.Leader = e.CreateRevision, string(e.Value)
 		}
 	}
+
 	return p
 }
 
@@ -150,6 +166,7 @@ func (p picture) sameAs(t *testing.T, keys picture) {
 		_, there := keys.Runs[run]
 		return !there && s.Final()
 	})
+
 	a, _ := json.MarshalIndent(p, "", " ")
 	b, _ := json.MarshalIndent(keys, "", " ")
 	if string(a) != string(b) {
@@ -162,11 +179,13 @@ func (w *world) walk(r *rand.Rand, n int) {
 	w.Helper()
 	ctx := w.Context()
 	at := record.Ref{Namespace: []string{"default", "ops"}[r.IntN(2)], Name: string(rune('a' + r.IntN(2))), Shard: ref.Shard}
+
 	st, err := w.Task(ctx, at)
 	if errors.Is(err, task.ErrNotFound) {
 		w.create(at)
 		return
 	}
+
 	ok(w.T, err)
 	active, err := w.ActiveOf(ctx, at)
 	ok(w.T, err)
@@ -175,8 +194,10 @@ func (w *world) walk(r *rand.Rand, n int) {
 		mod, _, value := w.at(w.keys.Queued(at, queued[0]))
 		q, err := record.DecodeWaiting(record.ShardKey{Ref: at, Run: queued[0]}, []byte(value))
 		ok(w.T, err)
+
 		return q, mod
 	}
+
 	switch what := r.IntN(16); {
 	case what == 0 && n%5 == 0:
 		_, err = w.DeleteTask(ctx, st)
@@ -232,6 +253,7 @@ func (w *world) walk(r *rand.Rand, n int) {
 		err = w.Finish(ctx, active[0], endOf(active[0], task.Succeeded), nil)
 	default:
 		w.own(1+r.IntN(2), []string{"n1", "n2"}[r.IntN(2)])
+
 		if name := fmt.Sprint("x", r.IntN(2)); w.exists(w.keys.Node(name)) {
 			w.del(w.keys.Node(name))
 			w.del(w.keys.Leader() + name)
@@ -240,6 +262,7 @@ func (w *world) walk(r *rand.Rand, n int) {
 			w.put(w.keys.Leader()+name, name)
 		}
 	}
+
 	ok(w.T, err)
 }
 
@@ -248,26 +271,32 @@ func (w *world) walk(r *rand.Rand, n int) {
 func TestEvents_LeadToWhatIsThereFromEveryPlaceOn(t *testing.T) {
 	w := newEventWorld(t)
 	r := rand.New(rand.NewPCG(1795394951927951724, 1)) // the last changes of this walk leave no event
+
 	for n := range 60 {
 		w.walk(r, n)
 	}
+
 	all := w.eventsFrom(task.Place{})
 	if all[0].Action != task.ActionMade {
 		t.Errorf("the first event is %+v", all[0])
 	}
+
 	replay(all).sameAs(t, w.picture())
 	place := func(i int) task.Place {
 		p, err := task.ParsePlace(all[i].ID)
 		ok(t, err)
 		return p
 	}
+
 	for i := 1; i < len(all); i++ {
 		if !place(i - 1).Before(place(i)) {
 			t.Fatalf("%s comes after %s", all[i].ID, all[i-1].ID)
 		}
 	}
+
 	var places errgroup.Group
 	places.SetLimit(32) // each waits for etcd, which looks after new watches now and then
+
 	for i := range all {
 		for after, want := range map[task.Place][]task.Event{place(i): all[i+1:], task.After(all[i].Revision): later(all, all[i].Revision)} {
 			places.Go(func() error {
@@ -275,13 +304,16 @@ func TestEvents_LeadToWhatIsThereFromEveryPlaceOn(t *testing.T) {
 				if err == nil {
 					err = differ(got, want)
 				}
+
 				if err != nil {
 					return fmt.Errorf("after %s: %w", after, err)
 				}
+
 				return nil
 			})
 		}
 	}
+
 	ok(t, places.Wait())
 
 	// The first half is compacted away: that is said, and the second is told.
@@ -293,16 +325,21 @@ func TestEvents_LeadToWhatIsThereFromEveryPlaceOn(t *testing.T) {
 	if g := got[0]; g.Kind != task.EventGap || g.Action != task.ActionCompacted || g.From != after.Revision+1 || g.To != gone || g.ID != fmt.Sprint(gone) {
 		t.Errorf("the gap is %+v", g)
 	}
+
 	sameEvents(t, "after the gap", got[1:], later(all, gone))
 	sameEvents(t, "after what is compacted just now", w.eventsFrom(task.After(gone)), later(all, gone))
+
 	if got := w.eventsFrom(task.Place{}); got[0].Kind != task.EventGap || got[0].From != 0 || got[0].To != gone {
 		t.Errorf("from the oldest: %+v", got[0])
 	}
+
 	if got := w.eventsFrom(task.Place{Revision: gone, Index: 1}); got[0].Kind != task.EventGap || got[0].From != gone {
 		t.Errorf("in the middle of what is compacted: %+v", got[0])
 	}
+
 	now, err := w.etcd.Get(t.Context(), "/", clientv3.WithCountOnly())
 	ok(t, err)
+
 	last := now.Header.Revision
 	if got := w.eventsFrom(task.Place{Revision: last + 1000, Index: 1}); len(got) != 1 || got[0].Action != task.ActionRestored || got[0].To != last {
 		t.Errorf("after what etcd has not: %+v", got)
@@ -327,6 +364,7 @@ func differ(got, want []task.Event) error {
 	if len(got) != len(want) || len(got) > 0 && string(a) != string(b) {
 		return fmt.Errorf("%d events, want %d\n%.2000s\n%.2000s", len(got), len(want), a, b)
 	}
+
 	return nil
 }
 
@@ -336,11 +374,13 @@ const perRevision = 8
 // many writes revisions, each of which makes perRevision events.
 func (w *world) many(revisions int) {
 	w.Helper()
+
 	for i := range revisions {
 		var ops []clientv3.Op
 		for j := range perRevision {
 			ops = append(ops, clientv3.OpPut(w.keys.Spec(record.Ref{Namespace: "many", Name: fmt.Sprintf("t%d-%d", i, j)}), `{"generation":1}`))
 		}
+
 		_, err := w.etcd.Txn(w.Context()).Then(ops...).Commit()
 		ok(w.T, err)
 	}
@@ -368,41 +408,53 @@ func TestEvents_OfASlowReaderWaitInEtcd(t *testing.T) {
 						close(begun)
 						<-slow
 					}
+
 					if waited == 0 {
 						waited = len(b.Events)
 					}
+
 					if events = append(events, b.Events...); b.Told.Revision >= end {
 						return errEnough
 					}
+
 					return nil
 				})
 			}()
+
 			<-begun
 			w.many(revisions)
 			there, err := w.Present(t.Context())
 			ok(t, err)
+
 			if end = there.Revision; compacted {
 				_, err := w.etcd.Compact(t.Context(), end-5)
 				ok(t, err)
 			}
+
 			close(slow)
+
 			if err := <-done; !errors.Is(err, errEnough) {
 				t.Fatal(err)
 			}
+
 			if waited > 4096+1000*perRevision {
 				t.Errorf("%d events have waited", waited)
 			}
+
 			told, gaps := map[string]bool{}, int64(0)
 			for _, e := range events {
 				if e.Kind == task.EventGap {
 					gaps += e.To - e.From + 1
 					continue
 				}
+
 				if told[e.ID] {
 					t.Fatalf("%s twice", e.ID)
 				}
+
 				told[e.ID] = true
 			}
+
 			if len(told)+perRevision*int(gaps) != revisions*perRevision || (gaps > 0) != compacted {
 				t.Errorf("%d events, and %d revisions are said to be lost", len(told), gaps)
 			}
@@ -418,6 +470,7 @@ func TestPlaceOf_FindsWhatHappenedAfterAnInstant(t *testing.T) {
 		ok(t, err)
 		return p
 	}
+
 	announced, wrote := map[int]int64{}, map[int]int64{}
 	for m := range 40 {
 		if m < 20 || m >= 30 { // for ten minutes no node is present
@@ -425,25 +478,32 @@ func TestPlaceOf_FindsWhatHappenedAfterAnInstant(t *testing.T) {
 		} else if m == 20 {
 			w.del(w.keys.Node("n9"))
 		}
+
 		wrote[m] = w.put(w.keys.Spec(ref), fmt.Sprintf(`{"generation":%d}`, m+1))
 	}
+
 	for m := range 40 {
 		p := place(m)
 		if p.Revision >= wrote[m] || p.Index != task.Whole {
 			t.Errorf("of minute %d: %s leaves out what was written at %d", m, p, wrote[m])
 		}
+
 		if prior := announced[m-2]; prior > p.Revision {
 			t.Errorf("of minute %d: %s, though the time was told at %d", m, p, prior)
 		}
 	}
+
 	if p := place(-60); p.Revision >= announced[0] {
 		t.Errorf("of an hour before: %s", p)
 	}
+
 	_, err := w.etcd.Compact(t.Context(), wrote[10])
 	ok(t, err)
+
 	if p := place(5); p != (task.Place{}) {
 		t.Errorf("of what is compacted: %s", p)
 	}
+
 	if p := place(14); p.Revision >= wrote[14] || p.Revision < wrote[10] {
 		t.Errorf("of what is not: %s", p)
 	}

@@ -16,17 +16,21 @@ func (w *world) freeze() store.FreezeRecord {
 	w.Helper()
 	old, err := w.Freezes(w.Context())
 	ok(w.T, err)
+
 	f, changed := old.Freeze(task.Freeze{Since: task.At(noon), By: "ann", Reason: "a move"})
 	if !changed {
 		w.Fatal("it is frozen already")
 	}
+
 	mod, err := w.SetFreezes(w.Context(), old, f)
 	ok(w.T, err)
 	r, err := w.Freezes(w.Context())
 	ok(w.T, err)
+
 	if r.Mod != mod || r.Revision < mod || r.Of("any").By != "ann" {
 		w.Fatalf("the record is %+v, written at %d", r, mod)
 	}
+
 	return r
 }
 
@@ -36,13 +40,16 @@ func TestSetFreezes_OnlyOverTheOneThatWasRead(t *testing.T) {
 	if err != nil || old.Mod != 0 || old.Of("any") != nil {
 		t.Fatalf("%+v, %v", old, err)
 	}
+
 	r := w.freeze()
 	_, err = w.SetFreezes(t.Context(), old, task.Freezes{})
 	is(t, err, task.ErrConflict)
+
 	f, z, _ := r.Unfreeze("", task.At(noon.Add(time.Hour)), "bob")
 	if _, err = w.SetFreezes(t.Context(), r, f); err != nil || z.Reason != "a move" {
 		t.Fatal(z, err)
 	}
+
 	if r, err = w.Freezes(t.Context()); err != nil || r.Of("any") != nil || r.At("any", noon.Add(time.Minute)).EndedBy != "bob" {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -52,13 +59,16 @@ func TestSetFreezes_OnlyOverTheOneThatWasRead(t *testing.T) {
 func TestFreezes_ThatCannotBeReadStopEverything(t *testing.T) {
 	w := newWorld(t)
 	w.put(w.keys.Freezes(), "{")
+
 	r, err := w.Freezes(t.Context())
 	if err != nil || r.Of("any") == nil {
 		t.Fatalf("%+v, %v", r, err)
 	}
+
 	f, _, _ := r.Unfreeze("", task.At(noon), "ann")
 	_, err = w.SetFreezes(t.Context(), r, f)
 	ok(t, err)
+
 	if r, err = w.Freezes(t.Context()); err != nil || r.Of("any") != nil {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -74,6 +84,7 @@ func TestCommit_NoneSucceedsThatDoesNotKnowTheFreezes(t *testing.T) {
 	if !errors.As(err, &conflict) || conflict.Freezes == nil || conflict.Freezes.Mod != r.Mod || conflict.Freezes.Of("any").Reason != "a move" || len(conflict.Records) > 0 {
 		t.Fatalf("%+v, %v", conflict, err)
 	}
+
 	empty := w.begin() // of a worker that decides nothing
 	_, err = w.Commit(t.Context(), empty)
 	is(t, err, task.ErrConflict)
@@ -84,6 +95,7 @@ func TestCommit_NoneSucceedsThatDoesNotKnowTheFreezes(t *testing.T) {
 	c = w.begin()
 	c.Freezes = r.Mod
 	c.GuardEntry(ref.String(), 7)
+
 	if _, err = w.Commit(t.Context(), c); !errors.As(err, &conflict) || conflict.Freezes != nil || len(conflict.Records) != 1 {
 		t.Errorf("%+v, %v", conflict, err)
 	}
@@ -102,8 +114,10 @@ func TestOpen_ComparesTheFreezes(t *testing.T) {
 			w.put(w.keys.Freezes(), `{"holding":[]}`)
 		}
 	}
+
 	_, rev, err := w.Open(t.Context(), ref.Shard, w.fences)
 	ok(t, err)
+
 	if _, mod := w.mark(); w.writes.count() != 2 || mod != rev {
 		t.Errorf("%d commits; the watermark is of %d, and was opened at %d", w.writes.count(), mod, rev)
 	}
@@ -138,17 +152,22 @@ func TestFollowFreezes_TellsWhatIsAndWhatChanges(t *testing.T) {
 			}
 		})
 	}()
+
 	if r := <-told; r.Mod != 0 || r.Revision == 0 || r.Of("any") != nil {
 		t.Errorf("at first %+v", r)
 	}
+
 	now := w.freeze()
 	if r := <-told; r.Mod != now.Mod || r.Of("any") == nil {
 		t.Errorf("then %+v", r)
 	}
+
 	w.del(w.keys.Freezes())
+
 	if r := <-told; r.Mod != 0 || r.Of("any") != nil {
 		t.Errorf("in the end %+v", r)
 	}
+
 	stop()
 	is(t, <-done, context.Canceled)
 }

@@ -44,22 +44,26 @@ func TestFullEtcd_TakesTrimsAndDeletes(t *testing.T) {
 	w.fences.Owner = w.own(ref.Shard, node)
 
 	const tasks, records, keep = 40, 6, 2
+
 	refs := make([]record.Ref, tasks)
 	for i := range refs {
 		refs[i] = record.Ref{Namespace: "default", Name: fmt.Sprintf("t%02d", i), Shard: ref.Shard}
 		w.create(refs[i])
+
 		for n := range records {
 			c := w.begin()
 			c.Record(refs[i], ended(refs[i], n, task.Missed))
 			w.commit(c)
 		}
 	}
+
 	for i := 0; ; i++ {
 		// Another error is a pause of the machine, as long as there are not many.
 		if _, err = etcd.Put(t.Context(), fmt.Sprintf("/junk/%d", i), strings.Repeat("x", 1<<18)); store.NoSpace(err) || err != nil && i > 200 {
 			break
 		}
 	}
+
 	if !store.NoSpace(err) {
 		t.Fatal(err)
 	}
@@ -70,9 +74,11 @@ func TestFullEtcd_TakesTrimsAndDeletes(t *testing.T) {
 		_, err := w.Commit(t.Context(), c)
 		committed <- err
 	}()
+
 	if _, err := w.CreateTask(t.Context(), ref, spec(ref), entry(spec(ref))); !store.NoSpace(err) {
 		t.Errorf("a task was created in a full etcd: %v", err)
 	}
+
 	trim := func(s *store.Store, r record.Ref) error {
 		past, err := s.History(t.Context(), r, false)
 		if err != nil {
@@ -80,14 +86,17 @@ func TestFullEtcd_TakesTrimsAndDeletes(t *testing.T) {
 		}
 		return s.TrimHistory(t.Context(), w.fences, r, slices.Concat(past[1:2], past[3:records]))
 	}
+
 	ok(t, trim(alone, refs[0]))
 	var trims sync.WaitGroup
+
 	for i, r := range refs[1:] { // with few requests, as one is under way at a time, and with others that put
 		trims.Go(func() {
 			if err := trim(w.Store, r); err != nil {
 				t.Errorf("trim %s: %v", r, err)
 			}
 		})
+
 		trims.Go(func() {
 			r := record.Ref{Namespace: "new", Name: fmt.Sprint(i), Shard: ref.Shard}
 			if _, err := w.CreateTask(t.Context(), r, spec(r), entry(spec(r))); !store.NoSpace(err) {
@@ -95,10 +104,13 @@ func TestFullEtcd_TakesTrimsAndDeletes(t *testing.T) {
 			}
 		})
 	}
+
 	trims.Wait()
+
 	if left := len(w.below(keys.History(ref.Shard))); left != tasks*keep {
 		t.Errorf("%d records are left, want %d", left, tasks*keep)
 	}
+
 	_, err = w.DeleteTask(t.Context(), w.stored(refs[0]))
 	ok(t, err)
 	both := []clientv3.Op{
@@ -113,16 +125,19 @@ func TestFullEtcd_TakesTrimsAndDeletes(t *testing.T) {
 		t.Fatalf("a commit came to an end in a full etcd: %v", err)
 	default:
 	}
+
 	space, err := etcd.Delete(t.Context(), "/junk/", clientv3.WithPrefix())
 	ok(t, err)
 	_, err = etcd.Compact(t.Context(), space.Header.Revision, clientv3.WithCompactPhysical())
 	ok(t, err)
 	_, err = etcd.Defragment(t.Context(), server.Endpoint())
 	ok(t, err)
+
 	m := w.Members(t.Context(), time.Minute)
 	if len(m) != 1 || m[0].Err != nil || fmt.Sprint(m[0].Alarms) != "[NOSPACE]" || m[0].Used() >= store.FillingUp || m[0].Quota != 16<<20 {
 		t.Errorf("%+v", m)
 	}
+
 	_, err = etcd.AlarmDisarm(t.Context(), &clientv3.AlarmMember{})
 	ok(t, err)
 	ok(t, <-committed)
@@ -133,19 +148,23 @@ func TestReadable_FindsTheOldestRevision(t *testing.T) {
 	keys, err := record.NewKeys("/x")
 	ok(t, err)
 	s := store.New(etcd, kv.Direct(etcd), keys)
+
 	r, err := s.Readable(t.Context())
 	if err != nil || r != (store.Readable{Oldest: 1, Newest: 1}) {
 		t.Errorf("of an empty etcd %+v, %v", r, err)
 	}
+
 	for range 30 {
 		_, err := etcd.Put(t.Context(), "/junk", "")
 		ok(t, err)
 	}
+
 	for _, compact := range []int64{0, 2, 17, 31} {
 		if compact > 0 {
 			_, err := etcd.Compact(t.Context(), compact)
 			ok(t, err)
 		}
+
 		r, err := s.Readable(t.Context())
 		if err != nil || r != (store.Readable{Oldest: max(compact, 1), Newest: 31}) {
 			t.Errorf("compacted at %d: %+v, %v", compact, r, err)
@@ -157,11 +176,13 @@ func TestSampleHistory_CountsSomeShards(t *testing.T) {
 	w := newWorld(t)
 	w.create(ref)
 	w.create(record.Ref{Namespace: "x", Name: "b", Shard: 6})
+
 	for n := range 3 {
 		c := w.begin()
 		c.Record(ref, ended(ref, n, task.Missed))
 		w.commit(c)
 	}
+
 	for shards, want := range map[int][2]int64{8: {2, 3}, 7: {2, 3}, 4: {1, 3}, 3: {0, 0}} {
 		tasks, records, err := w.SampleHistory(t.Context(), shards)
 		if err != nil || [2]int64{tasks, records} != want {

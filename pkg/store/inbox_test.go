@@ -22,10 +22,12 @@ func (w *world) history(r record.Ref, id string) *task.Run {
 	if mod == 0 {
 		return nil
 	}
+
 	run, err := record.DecodeEnded(record.ShardKey{Kind: record.KindEnded, Ref: r, Run: id}, []byte(value))
 	if err != nil {
 		w.Fatal(err)
 	}
+
 	return &run
 }
 
@@ -35,10 +37,12 @@ func (w *world) queued(r record.Ref, id string) *task.Waiting {
 	if mod == 0 {
 		return nil
 	}
+
 	wait, err := record.DecodeWaiting(record.ShardKey{Kind: record.KindQueued, Ref: r, Run: id}, []byte(value))
 	if err != nil {
 		w.Fatal(err)
 	}
+
 	return &wait
 }
 
@@ -49,6 +53,7 @@ func (w *world) late(r record.Ref) (late []string) {
 			late = append(late, key)
 		}
 	}
+
 	return late
 }
 
@@ -56,9 +61,11 @@ func (w *world) late(r record.Ref) (late []string) {
 // gone and back around it.
 func (w *world) lose(h record.Held, next *task.Waiting) {
 	w.Helper()
+
 	if h.Node == node {
 		w.Fatal("the owner would fence itself")
 	}
+
 	w.del(w.keys.Node(h.Node))
 	c := w.begin()
 	c.EndLost(h, endOf(h, task.Lost), next)
@@ -78,6 +85,7 @@ func (w *world) redispatch(r record.Ref, id, name string) record.Held {
 	c.Dequeue(r, id, mod)
 	dispatch(c, a, w.session(name))
 	w.commit(c)
+
 	return w.held(record.RunKey{Node: name, Ref: r, Run: id})
 }
 
@@ -85,6 +93,7 @@ func newInbox(t *testing.T) (*world, record.Held) {
 	w := newWorld(t)
 	w.register("n2")
 	w.create(ref)
+
 	return w, w.dispatch(ref, 1, "n2")
 }
 
@@ -92,11 +101,14 @@ func TestFinish_MovesAnAttemptToHistory(t *testing.T) {
 	w, h := newInbox(t)
 	end := endOf(h, task.Succeeded)
 	ok(t, w.Finish(t.Context(), h, end, nil))
+
 	got := w.history(ref, h.ID)
 	if len(w.below(w.keys.Runs())) != 0 || got == nil || got.State != task.Succeeded || got.Token != h.Create || got.ID != h.ID || got.Node != "n2" {
 		t.Errorf("the record is %+v, the inboxes have %v", got, w.below(w.keys.Runs()))
 	}
+
 	ok(t, w.Finish(t.Context(), h, end, nil)) // told again
+
 	if late := w.late(ref); len(late) != 0 {
 		t.Errorf("late: %v", late)
 	}
@@ -106,10 +118,12 @@ func TestFinish_QueuesTheNextAttempt(t *testing.T) {
 	w, h := newInbox(t)
 	end := endOf(h, task.Failed)
 	ok(t, w.Finish(t.Context(), h, end, nextOf(h, end)))
+
 	q := w.queued(ref, h.ID)
 	if q == nil || q.Attempt != 2 || len(q.Attempts) != 1 || q.Attempts[0].Token != h.Create || w.history(ref, h.ID) != nil || len(w.below(w.keys.Runs())) != 0 {
 		t.Fatalf("waits %+v", q)
 	}
+
 	ok(t, w.Finish(t.Context(), h, end, nextOf(h, end)))
 	second := w.redispatch(ref, h.ID, "n2")
 	if second.Create <= h.Create || second.Attempt != 2 {
@@ -124,14 +138,18 @@ func TestFinish_WithARetryLosesAgainstACancel(t *testing.T) {
 	ok(t, err)
 	end := endOf(h, task.Failed)
 	is(t, w.Finish(t.Context(), h, end, nextOf(h, end)), task.ErrConflict)
+
 	if w.queued(ref, h.ID) != nil || !w.exists(w.keys.Run("n2", ref, h.ID)) {
 		t.Fatal("it wrote all the same")
 	}
+
 	now := w.held(record.RunKey{Node: "n2", Ref: ref, Run: h.ID})
 	if !now.CancelRequested || now.CancelledBy != "me" || now.Create != h.Create {
 		t.Fatalf("the cancel is gone: %+v", now)
 	}
+
 	ok(t, w.Finish(t.Context(), h, endOf(h, task.Cancelled), nil)) // a final one needs only its token
+
 	if got := w.history(ref, h.ID); got == nil || got.State != task.Cancelled {
 		t.Errorf("the record is %+v", got)
 	}
@@ -145,25 +163,32 @@ func TestFinish_AfterALossIsRecordedAsLate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w, h := newInbox(t)
+
 			var next *task.Waiting
 			if c.retried {
 				next = nextOf(h, endOf(h, task.Lost))
 			}
+
 			w.lose(h, next)
 			before, queued := w.history(ref, h.ID), w.queued(ref, h.ID)
+
 			end, mine := endOf(h, task.Failed), (*task.Waiting)(nil)
 			if c.retry {
 				mine = nextOf(h, end)
 			}
+
 			for range 2 { // told again, it is late again, and there once
 				is(t, w.Finish(t.Context(), h, end, mine), store.ErrLate)
 			}
+
 			if fmt.Sprint(w.history(ref, h.ID)) != fmt.Sprint(before) || fmt.Sprint(w.queued(ref, h.ID)) != fmt.Sprint(queued) {
 				t.Error("the outcome changed")
 			}
+
 			if (before != nil) == c.retried || (queued != nil) != c.retried {
 				t.Errorf("lost as %+v, %+v", before, queued)
 			}
+
 			mod, _, value := w.at(w.keys.Late(ref, h.ID, h.Create))
 			late, err := record.DecodeEnded(record.ShardKey{Ref: ref, Run: h.ID}, []byte(value))
 			if mod == 0 || err != nil || late.State != task.Failed || late.Token != h.Create || len(w.late(ref)) != 1 {
@@ -179,12 +204,15 @@ func TestFinish_OfTheLostAttemptWhileItsSuccessorRuns(t *testing.T) {
 	w.lose(h, nextOf(h, endOf(h, task.Lost)))
 	second := w.redispatch(ref, h.ID, "n2") // under the very same key
 	is(t, w.Finish(t.Context(), h, endOf(h, task.Succeeded), nil), store.ErrLate)
+
 	if now := w.held(record.RunKey{Node: "n2", Ref: ref, Run: h.ID}); now.Mod != second.Mod {
 		t.Error("it touched its successor")
 	}
+
 	ok(t, w.Finish(t.Context(), second, endOf(second, task.Succeeded), nil))
 	// That its successor ended alike makes it no less late.
 	is(t, w.Finish(t.Context(), h, endOf(h, task.Succeeded), nil), store.ErrLate)
+
 	if got := w.history(ref, h.ID); got == nil || got.Token != second.Create || len(w.late(ref)) != 1 {
 		t.Errorf("the record is %+v, late %v", got, w.late(ref))
 	}
@@ -194,6 +222,7 @@ func TestFinish_LostBySelfAndByTheOwnerIsOneOutcome(t *testing.T) {
 	w, h := newInbox(t)
 	w.lose(h, nil)
 	ok(t, w.Finish(t.Context(), h, endOf(h, task.Lost), nil))
+
 	if late := w.late(ref); len(late) != 0 {
 		t.Errorf("late: %v", late)
 	}
@@ -211,12 +240,15 @@ func TestFinish_IsSettledByItsToken(t *testing.T) {
 				if retries {
 					next, key = nextOf(h, end), w.keys.Queued(ref, h.ID)
 				}
+
 				_, before := w.mark()
 				w.writes.next(fates...)
 				ok(t, w.Finish(t.Context(), h, end, next))
+
 				if n := w.writes.release(t.Context()); n != 0 {
 					t.Errorf("%d late copies changed something", n)
 				}
+
 				if puts, _ := w.changes(key, before); puts != 1 || len(w.late(ref)) != 0 {
 					t.Errorf("%d records, late %v", puts, w.late(ref))
 				}
@@ -262,6 +294,7 @@ func TestFinish_FindsItsFirstCopyWhereverTheRunIsBy(t *testing.T) {
 					moveOn(w, h)
 				}
 			}
+
 			if err := w.Finish(t.Context(), h, end, nextOf(h, end)); err != nil || len(w.late(ref)) != 0 {
 				t.Errorf("%v; late %v", err, w.late(ref))
 			}
@@ -275,6 +308,7 @@ func TestFinish_NamesItsTokenWhateverItsCallerSays(t *testing.T) {
 	end.Token = 0
 	w.writes.next(answerLost)
 	ok(t, w.Finish(t.Context(), h, end, nil))
+
 	if got := w.history(ref, h.ID); got.Token != h.Create {
 		t.Errorf("the record is %+v", got)
 	}
@@ -286,6 +320,7 @@ func TestFinish_AfterTheTaskWasDeletedLeavesNoLateRecord(t *testing.T) {
 	_, err := w.DeleteTask(t.Context(), w.stored(ref))
 	ok(t, err)
 	ok(t, w.Finish(t.Context(), h, endOf(h, task.Succeeded), nil))
+
 	if left := w.below(w.keys.HistoryOf(ref)); len(left) != 0 {
 		t.Errorf("left: %v", left)
 	}
@@ -301,6 +336,7 @@ func TestFinish_WhoseRecordWasTrimmedLeavesNoLateRecord(t *testing.T) {
 	_, err = shared.Delete(t.Context(), w.keys.Ended(ref, h.ID))
 	ok(t, err)
 	ok(t, w.Finish(t.Context(), h, endOf(h, task.Succeeded), nil))
+
 	if left := w.below(w.keys.HistoryOf(ref)); len(past) != 1 || len(left) != 0 {
 		t.Errorf("there were %d records; left: %v", len(past), left)
 	}
@@ -316,13 +352,16 @@ func TestFinish_TriesUntilItsTimeEnds(t *testing.T) {
 func TestHandBack_QueuesAnUnstartedAttemptAgain(t *testing.T) {
 	w, h := newInbox(t)
 	ok(t, w.HandBack(t.Context(), h))
+
 	q := w.queued(ref, h.ID)
 	if q == nil || q.Reason != task.ReasonHandBack || q.State != task.Queued || q.Attempt != 1 || q.Node != "" || q.Token != 0 || len(q.Attempts) != 0 {
 		t.Fatalf("waits %+v", q)
 	}
+
 	is(t, w.HandBack(t.Context(), h), task.ErrConflict)
 	second := w.redispatch(ref, h.ID, "n2")
 	is(t, w.HandBack(t.Context(), h), task.ErrConflict)
+
 	if now := w.held(record.RunKey{Node: "n2", Ref: ref, Run: h.ID}); now.Mod != second.Mod || now.Attempt != 1 || now.Create <= h.Create {
 		t.Errorf("the attempt is %+v", now)
 	}
@@ -334,6 +373,7 @@ func TestHandBack_LosesAgainstACancel(t *testing.T) {
 	ok(t, err)
 	is(t, w.HandBack(t.Context(), h), task.ErrConflict)
 	is(t, w.HandBack(t.Context(), w.held(record.RunKey{Node: "n2", Ref: ref, Run: h.ID})), task.ErrConflict)
+
 	if w.queued(ref, h.ID) != nil {
 		t.Error("a cancelled run waits")
 	}
@@ -344,6 +384,7 @@ func TestHandBack_UnknownIsSaidSo(t *testing.T) {
 	w.writes.next(answerLost)
 	is(t, w.HandBack(t.Context(), h), task.ErrUnknown)
 	is(t, w.HandBack(t.Context(), h), task.ErrConflict)
+
 	if w.queued(ref, h.ID) == nil {
 		t.Error("it does not wait")
 	}
@@ -355,10 +396,12 @@ func TestRewrite_ChangesWhatIsKnownAndKeepsTheToken(t *testing.T) {
 	h.State, h.StartedAt = task.Running, task.At(noon)
 	mod, err := w.Rewrite(t.Context(), session, h)
 	ok(t, err)
+
 	now := w.held(record.RunKey{Node: "n2", Ref: ref, Run: h.ID})
 	if now.Mod != mod || mod <= h.Mod || now.Create != h.Create || now.State != task.Running || !now.StartedAt.Equal(noon) {
 		t.Errorf("the attempt is %+v at %d", now, mod)
 	}
+
 	_, err = w.Rewrite(t.Context(), session, h)
 	is(t, err, task.ErrConflict)
 	_, err = w.CancelActive(t.Context(), now, "me")
@@ -368,15 +411,18 @@ func TestRewrite_ChangesWhatIsKnownAndKeepsTheToken(t *testing.T) {
 
 	w.del(w.keys.Node("n2"))
 	w.register("n2")
+
 	now = w.held(record.RunKey{Node: "n2", Ref: ref, Run: h.ID})
 	if !now.CancelRequested {
 		t.Error("the cancel was overwritten")
 	}
+
 	_, err = w.Rewrite(t.Context(), session, now)
 	is(t, err, task.ErrFenced)
 	ok(t, w.Finish(t.Context(), now, endOf(now, task.Cancelled), nil))
 	_, err = w.Rewrite(t.Context(), kv.CreateFence(w.keys.Node("n2"), w.session("n2")), now)
 	is(t, err, task.ErrConflict)
+
 	if w.exists(w.keys.Run("n2", ref, h.ID)) {
 		t.Error("an ended attempt is back")
 	}
@@ -385,11 +431,14 @@ func TestRewrite_ChangesWhatIsKnownAndKeepsTheToken(t *testing.T) {
 func TestEndLost_RecordsOrRetries(t *testing.T) {
 	w, h := newInbox(t)
 	w.lose(h, nil)
+
 	if got := w.history(ref, h.ID); got == nil || got.State != task.Lost || got.Token != h.Create || len(w.below(w.keys.Runs())) != 0 {
 		t.Errorf("the record is %+v", got)
 	}
+
 	h = w.dispatch(ref, 2, "n2")
 	w.lose(h, nextOf(h, endOf(h, task.Lost)))
+
 	if q := w.queued(ref, h.ID); q == nil || q.Attempt != 2 || w.history(ref, h.ID) != nil {
 		t.Errorf("waits %+v", q)
 	}
@@ -400,17 +449,21 @@ func TestAskCancel_AndCancelActive(t *testing.T) {
 	c := w.begin()
 	c.AskCancel(h, "owner", task.ReasonReplaced)
 	w.commit(c)
+
 	now := w.held(record.RunKey{Node: "n2", Ref: ref, Run: h.ID})
 	if !now.CancelRequested || now.CancelledBy != "owner" || now.CancelReason != task.ReasonReplaced || now.Create != h.Create {
 		t.Errorf("the attempt is %+v", now)
 	}
+
 	_, err := w.CancelActive(t.Context(), h, "me")
 	is(t, err, task.ErrConflict)
 	run, err := w.CancelActive(t.Context(), now, "me") // is asked already
 	ok(t, err)
+
 	if run.CancelledBy != "owner" {
 		t.Errorf("cancelled by %q", run.CancelledBy)
 	}
+
 	w.writes.next(answerLost)
 	h = w.dispatchOther()
 	w.writes.next(answerLost)
@@ -424,38 +477,49 @@ func TestCleared_MayBeSaidMoreThanOnce(t *testing.T) {
 	w := newWorld(t)
 	before, err := w.etcd.Leases(t.Context())
 	ok(t, err)
+
 	if dead, err := w.Cleared(t.Context(), "i9"); dead || err != nil {
 		t.Fatalf("%v, %v", dead, err)
 	}
+
 	w.writes.next(refused)
 	is(t, w.PutCleared(t.Context(), "i9", task.At(noon)), task.ErrUnavailable)
+
 	for range 2 {
 		ok(t, w.PutCleared(t.Context(), "i9", task.At(noon)))
 	}
+
 	if dead, err := w.Cleared(t.Context(), "i9"); !dead || err != nil {
 		t.Fatalf("%v, %v", dead, err)
 	}
+
 	if dead, _ := w.Cleared(t.Context(), "i"); dead {
 		t.Error("a neighbour is cleared")
 	}
+
 	res, err := w.etcd.Get(t.Context(), w.keys.Cleared("i9"))
 	ok(t, err)
 	left, err := w.etcd.TimeToLive(t.Context(), leaseID(res.Kvs[0].Lease))
 	ok(t, err)
+
 	if left.TTL < 47*3600 || left.GrantedTTL > 49*3600 {
 		t.Errorf("it goes in %d s", left.TTL)
 	}
+
 	leases, err := w.etcd.Leases(t.Context())
 	ok(t, err)
+
 	n := 0
 	for _, l := range leases.Leases {
 		if slices.Contains(before.Leases, l) {
 			continue
 		}
+
 		if ttl, err := w.etcd.TimeToLive(t.Context(), l.ID); err == nil && ttl.GrantedTTL == left.GrantedTTL {
 			n++
 		}
 	}
+
 	if n != 1 {
 		t.Errorf("%d leases for it", n)
 	}
@@ -470,12 +534,14 @@ func follow[B any](t *testing.T, run func(ctx context.Context, apply func(B) err
 	go func() {
 		ended <- run(ctx, func(b B) error { batches <- b; return nil })
 	}()
+
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Errorf("it ended with %v", err)
 		}
 	})
+
 	return batches
 }
 
@@ -483,6 +549,7 @@ func follow[B any](t *testing.T, run func(ctx context.Context, apply func(B) err
 func next[B any](t *testing.T, batches <-chan B, counts func(B) bool) B {
 	t.Helper()
 	deadline := time.After(time.Minute)
+
 	for {
 		select {
 		case b := <-batches:
@@ -504,20 +571,25 @@ func TestFollowInbox_TellsOfOneNodesAttempts(t *testing.T) {
 	batches := follow(t, func(ctx context.Context, apply func(store.InboxBatch) error) error {
 		return w.FollowInbox(ctx, "n2", 0, apply)
 	})
+
 	counts := func(b store.InboxBatch) bool { return !b.Echo && (b.Reset || len(b.Events) > 0) }
 	b := next(t, batches, counts)
 	if !b.Reset || len(b.Events) != 3 || b.Events[0].Err != nil || !sameHeld(*b.Events[0].Held, h) ||
 		!errors.Is(b.Events[1].Err, task.ErrInvalid) || b.Events[1].Held != nil || !errors.Is(b.Events[2].Err, task.ErrInvalid) {
 		t.Fatalf("the inbox is told as %+v", b)
 	}
+
 	_, err := w.CancelActive(t.Context(), h, "me")
 	ok(t, err)
+
 	b = next(t, batches, counts)
 	if b.Reset || len(b.Events) != 1 || !b.Events[0].CancelRequested || b.Events[0].Create != h.Create || b.Events[0].Mod <= h.Mod || b.Revision != b.Events[0].Mod {
 		t.Fatalf("a cancel is told as %+v", b)
 	}
+
 	w.dispatch(ref, 3, "n2-1")
 	ok(t, w.Finish(t.Context(), h, endOf(h, task.Cancelled), nil))
+
 	b = next(t, batches, counts)
 	if ev := b.Events[0]; len(b.Events) != 1 || !ev.Deleted || ev.Held != nil || ev.Mod != b.Revision || ev.Key != w.keys.Run("n2", ref, h.ID) {
 		t.Fatalf("an end is told as %+v", b)

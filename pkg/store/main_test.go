@@ -38,28 +38,35 @@ func TestMain(m *testing.M) {
 func run(m *testing.M) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
+
 	dir, err := os.MkdirTemp("", "store")
 	if err != nil {
 		panic(err)
 	}
+
 	defer os.RemoveAll(dir)
+
 	server, err := kv.StartServer(ctx, kv.ServerConfig{Dir: dir, Tick: 10 * time.Millisecond, Election: 100 * time.Millisecond})
 	if err != nil {
 		panic(err)
 	}
+
 	if shared, err = kv.Dial(ctx, kv.Config{Endpoints: []string{server.Endpoint()}}); err != nil {
 		panic(err)
 	}
+
 	batch = kv.NewBatcher(shared, kv.BatcherConfig{})
 	batching, stop := context.WithCancel(context.Background())
 	batched := make(chan error, 1)
 	go func() { batched <- batch.Run(batching) }()
 	code := m.Run()
 	stop()
+
 	if err := errors.Join(<-batched, shared.Close(), server.Close(), leaktest.Check()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
 	}
+
 	return code
 }
 
@@ -99,8 +106,10 @@ func newWorld(t *testing.T) *world {
 	if _, made, err := w.Bootstrap(t.Context(), 8, noon); err != nil || !made {
 		t.Fatalf("bootstrap: %v, %v", made, err)
 	}
+
 	w.fences.Node = w.register(node)
 	w.fences.Owner = w.own(ref.Shard, node)
+
 	return w
 }
 
@@ -113,10 +122,12 @@ func (w *world) register(name string) kv.Fence {
 	if err != nil {
 		w.Fatal(err)
 	}
+
 	f, _, err := w.other().Register(w.Context(), task.Node{Name: name, Instance: instance, State: task.NodeReady}, lease.ID)
 	if err != nil {
 		w.Fatal(err)
 	}
+
 	return f
 }
 
@@ -132,6 +143,7 @@ func (w *world) put(key, value string) int64 {
 	if err != nil {
 		w.Fatal(err)
 	}
+
 	return res.Header.Revision
 }
 
@@ -149,9 +161,11 @@ func (w *world) at(key string) (mod, create int64, value string) {
 	if err != nil {
 		w.Fatal(err)
 	}
+
 	if len(res.Kvs) == 0 {
 		return 0, 0, ""
 	}
+
 	return res.Kvs[0].ModRevision, res.Kvs[0].CreateRevision, string(res.Kvs[0].Value)
 }
 
@@ -167,10 +181,12 @@ func (w *world) below(prefix string) []string {
 	if err != nil {
 		w.Fatal(err)
 	}
+
 	keys := []string{}
 	for _, e := range res.Kvs {
 		keys = append(keys, strings.TrimPrefix(string(e.Key), prefix))
 	}
+
 	return keys
 }
 
@@ -179,12 +195,15 @@ func (w *world) changes(key string, rev int64) (puts, deletes int) {
 	w.Helper()
 	ctx, cancel := context.WithCancel(w.Context())
 	defer cancel()
+
 	now, err := w.etcd.Get(ctx, key)
 	if err != nil {
 		w.Fatal(err)
 	}
+
 	last := now.Header.Revision
 	end := w.put(w.keys.Root()+"end", "")
+
 	for r := range w.etcd.Watch(ctx, w.keys.Root(), clientv3.WithPrefix(), clientv3.WithRev(rev+1)) {
 		for _, e := range r.Events {
 			switch {
@@ -197,7 +216,9 @@ func (w *world) changes(key string, rev int64) (puts, deletes int) {
 			}
 		}
 	}
+
 	w.Fatal("the watch ended")
+
 	return 0, 0
 }
 
@@ -205,10 +226,12 @@ func (w *world) changes(key string, rev int64) (puts, deletes int) {
 func (w *world) mark() (record.Watermark, int64) {
 	w.Helper()
 	mod, _, value := w.at(w.keys.Watermark(ref.Shard))
+
 	m, err := record.DecodeWatermark([]byte(value))
 	if err != nil {
 		w.Fatal(err)
 	}
+
 	return m, mod
 }
 
@@ -226,6 +249,7 @@ func (w *world) commit(c *store.Commit) int64 {
 	if err != nil {
 		w.Fatalf("commit: %v", err)
 	}
+
 	return rev
 }
 
@@ -250,6 +274,7 @@ func (w *world) create(r record.Ref) store.Stored {
 	if _, err := w.CreateTask(w.Context(), r, t, entry(t)); err != nil {
 		w.Fatal(err)
 	}
+
 	return w.stored(r)
 }
 
@@ -259,6 +284,7 @@ func (w *world) stored(r record.Ref) store.Stored {
 	if err != nil {
 		w.Fatal(err)
 	}
+
 	return st
 }
 
@@ -295,6 +321,7 @@ func (w *world) dispatch(r record.Ref, n int, name string) record.Held {
 	c := w.begin()
 	dispatch(c, assigned(r, n, name), w.session(name))
 	w.commit(c)
+
 	return w.held(record.RunKey{Node: name, Ref: r, Run: tickRun(r, n).ID})
 }
 
@@ -304,6 +331,7 @@ func (w *world) held(k record.RunKey) record.Held {
 	if err != nil {
 		w.Fatal(err)
 	}
+
 	return h
 }
 
@@ -392,15 +420,19 @@ func (u *unreliable) commit(ctx context.Context, arrive func(context.Context) (k
 	if len(u.fates) > 0 {
 		what, u.fates = u.fates[0], u.fates[1:]
 	}
+
 	u.sent++
 	n, before := u.sent, u.before
+
 	if what == delayed {
 		u.held = append(u.held, arrive)
 	}
 	u.mu.Unlock()
+
 	if before != nil {
 		before(n)
 	}
+
 	switch what {
 	case answerLost:
 		if _, err := arrive(ctx); err != nil {
@@ -412,6 +444,7 @@ func (u *unreliable) commit(ctx context.Context, arrive func(context.Context) (k
 	case refused:
 		return kv.Result{}, errTooMany
 	}
+
 	return arrive(ctx)
 }
 
@@ -421,15 +454,18 @@ func (u *unreliable) release(ctx context.Context) (n int) {
 	held := u.held
 	u.held = nil
 	u.mu.Unlock()
+
 	for _, arrive := range held {
 		res, err := arrive(ctx)
 		if err != nil {
 			panic(err)
 		}
+
 		if res.Succeeded {
 			n++
 		}
 	}
+
 	return n
 }
 
@@ -457,10 +493,12 @@ func putEntry(c *store.Commit, ref record.Ref, e task.Entry, mod int64) {
 	if err != nil {
 		panic(err)
 	}
+
 	var parts record.EntryParts
 	if err := parts.Split(b); err != nil {
 		panic(err)
 	}
+
 	c.PutEntry(ref.String(), parts, mod)
 }
 

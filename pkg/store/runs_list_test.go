@@ -23,21 +23,26 @@ func TestEntryReader_ReadsWhatDecodeEntryReads(t *testing.T) {
 	for name, v := range values {
 		w.put(w.keys.Entry(record.Ref{Namespace: "default", Name: name, Shard: 3}), v)
 	}
+
 	w.put(w.keys.Entry(record.Ref{Namespace: "prod", Name: "a", Shard: 3}), values["a"])
 	r := w.NewEntryReader()
 	refs, entries, err := r.Shard(t.Context(), 3, "default")
 	ok(t, err)
+
 	if len(refs) != 3 {
 		t.Fatalf("%v", refs)
 	}
+
 	for i, ref := range refs {
 		want, err := record.DecodeEntry([]byte(values[ref.Name]))
 		ok(t, err)
+
 		want.Action = task.Action{}
 		if !reflect.DeepEqual(*entries[i], want) {
 			t.Errorf("%s:\n%+v, want\n%+v", ref, *entries[i], want)
 		}
 	}
+
 	if refs, _, err := r.Shard(t.Context(), 3, ""); err != nil || len(refs) != 4 {
 		t.Errorf("of all namespaces: %v, %v", refs, err)
 	}
@@ -49,6 +54,7 @@ func TestRunPlaces_AreOfTheTimeAskedFor(t *testing.T) {
 	second := w.putEnded(ref, 2, task.Failed)
 	w.put(w.keys.Late(ref, second, 7), `{}`)
 	w.putEnded(ref, 3, task.Failed)
+
 	at, _ := task.TimeOfRunID(second)
 	for _, c := range []struct {
 		since, until time.Time
@@ -60,8 +66,10 @@ func TestRunPlaces_AreOfTheTimeAskedFor(t *testing.T) {
 			t.Errorf("%v to %v: %v", c.since, c.until, places)
 		}
 	}
+
 	runs, err := w.RunsAt(t.Context(), []store.RunPlace{{Ref: ref, Run: second}, {Ref: ref, Run: "gone"}})
 	ok(t, err)
+
 	if runs[0] == nil || runs[0].State != task.Failed || runs[1] != nil {
 		t.Errorf("%+v", runs)
 	}

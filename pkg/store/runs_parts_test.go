@@ -28,9 +28,11 @@ func TestFinish_OfALostPartOfARunThatHasEndedIsRecordedAsLate(t *testing.T) {
 	w.del(w.keys.Ended(ref, h.ID))
 
 	is(t, w.Finish(t.Context(), h, endOf(h, task.Succeeded), nil), store.ErrLate)
+
 	if late := w.late(ref); len(late) != 1 {
 		t.Errorf("late: %v", late)
 	}
+
 	// What is on record there as it was is our own.
 	ok(t, w.Finish(t.Context(), h, endOf(h, task.Lost), nil))
 }

@@ -15,15 +15,19 @@ func TestPauseActive_AndResumeActive(t *testing.T) {
 	key := record.RunKey{Node: node, Ref: ref, Run: h.ID}
 	run, err := w.PauseActive(ctx, h, "ann")
 	ok(t, err)
+
 	now := w.held(key)
 	if !now.PauseRequested || now.PausedBy != "ann" || run.PausedBy != "ann" || now.Create != h.Create {
 		t.Errorf("got %+v", now)
 	}
+
 	again, err := w.PauseActive(ctx, now, "bob") // is asked already
 	ok(t, err)
+
 	if same := w.held(key); again.PausedBy != "ann" || same.Mod != now.Mod {
 		t.Errorf("asked twice: %+v", same)
 	}
+
 	_, err = w.PauseActive(ctx, h, "bob") // over what is no longer there
 	is(t, err, task.ErrConflict)
 
@@ -32,20 +36,26 @@ func TestPauseActive_AndResumeActive(t *testing.T) {
 	ok(t, err)
 	_, err = w.ResumeActive(ctx, now, "bob")
 	is(t, err, task.ErrConflict)
+
 	now = w.held(key)
 	if now.State != task.Paused || !now.PausedAt.Equal(noon) {
 		t.Errorf("got %+v", now)
 	}
+
 	run, err = w.ResumeActive(ctx, now, "bob")
 	ok(t, err)
+
 	if now = w.held(key); now.PauseRequested || now.ResumedBy != "bob" || now.PausedBy != "ann" || run.State != task.Paused {
 		t.Errorf("resumed: %+v", now) // it still stands still
 	}
+
 	_, err = w.ResumeActive(ctx, now, "cleo")
 	ok(t, err)
+
 	if same := w.held(key); same.Mod != now.Mod {
 		t.Errorf("resumed twice: %+v", same)
 	}
+
 	_, err = w.CancelActive(ctx, now, "ann")
 	ok(t, err)
 }

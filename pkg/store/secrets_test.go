@@ -20,39 +20,49 @@ func TestSecret_IsWrittenOverWhatWasRead(t *testing.T) {
 		}
 		return r
 	}
+
 	if r, err := s.Secret(ctx, "default", "db"); !errors.Is(err, task.ErrNotFound) || r.Revision != 0 {
 		t.Errorf("before: %+v, %v", r, err)
 	}
+
 	rev, err := s.PutSecret(ctx, 0, rec("db", 1, task.SecretSet))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := s.PutSecret(ctx, 0, rec("db", 1, task.SecretSet)); !errors.Is(err, task.ErrConflict) {
 		t.Errorf("over what is there: %v", err)
 	}
+
 	if r, err := s.Secret(ctx, "default", "db"); err != nil || r.Revision != rev || r.Namespace != "default" || string(r.Sealed) != "sealed" {
 		t.Errorf("%+v, %v", r, err)
 	}
+
 	gone, err := s.PutSecret(ctx, rev, rec("db", 2, task.SecretDeleted))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := s.PutSecret(ctx, rev, rec("db", 2, task.SecretSet)); !errors.Is(err, task.ErrConflict) {
 		t.Errorf("over an older one: %v", err)
 	}
+
 	if r, err := s.Secret(ctx, "default", "db"); !errors.Is(err, task.ErrNotFound) || r.Generation != 2 || r.Revision != gone {
 		t.Errorf("deleted: %+v, %v", r, err)
 	}
+
 	for i := range 5 {
 		if _, err := s.PutSecret(ctx, 0, rec(fmt.Sprint("s", i), 1, task.SecretSet)); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	other := rec("x", 1, task.SecretSet)
 	other.Namespace = "default-2"
 	if _, err := s.PutSecret(ctx, 0, other); err != nil {
 		t.Fatal(err)
 	}
+
 	for ns, want := range map[string]int{"": 6, "default": 5, "default-2": 1, "none": 0} {
 		var all []task.Secret
 		for next, pages := "", 0; pages == 0 || next != ""; pages++ {
@@ -62,6 +72,7 @@ func TestSecret_IsWrittenOverWhatWasRead(t *testing.T) {
 			}
 			all = append(all, part...)
 		}
+
 		if len(all) != want {
 			t.Errorf("%d secrets of %q: %+v", len(all), ns, all)
 		}
@@ -76,10 +87,13 @@ func TestSweepSecrets_RemovesWhatWasDeletedLongAgo(t *testing.T) {
 		if change != task.SecretDeleted {
 			r.Sealed = []byte("sealed")
 		}
+
 		rev, err := w.PutSecret(ctx, 0, r)
 		ok(t, err)
+
 		return rev
 	}
+
 	put("gone", task.SecretDeleted, noon)
 	put("going", task.SecretDeleted, noon.Add(2*time.Hour))
 	put("there", task.SecretSet, noon)

@@ -43,20 +43,25 @@ func TestCommit_WritesAllAtOneRevision(t *testing.T) {
 			t.Errorf("%s is of revision %d, want %d", key, mod, rev)
 		}
 	}
+
 	if w.exists(w.keys.Queued(ref, queued.ID)) {
 		t.Error("the run still waits")
 	}
+
 	mark, mod := w.mark()
 	if mod != rev || mark != c.Watermark || mark.Nonce == want.Nonce || !mark.Time.Equal(want.Time.Time) {
 		t.Errorf("the watermark is %+v at %d, want %+v with a new nonce", mark, mod, want)
 	}
+
 	h := w.held(record.RunKey{Node: node, Ref: ref, Run: queued.ID})
 	if h.Create != rev || h.Token != rev || h.Mod != rev || h.Node != node || h.Instance != instance || h.Ref() != ref || h.ID != queued.ID {
 		t.Errorf("the attempt is %+v", h)
 	}
+
 	if got := w.stored(ref); got.Entry.Generation != 7 || got.EntryMod != rev {
 		t.Errorf("the entry is %+v at %d", got.Entry, got.EntryMod)
 	}
+
 	if c.Empty() || !w.NewCommit(3, w.fences, rev, mark).Empty() {
 		t.Error("a commit with a record is empty, or one without is not")
 	}
@@ -83,9 +88,11 @@ func TestCommit_StopsWhenFenced(t *testing.T) {
 			_, before := w.mark()
 			_, err := w.Commit(t.Context(), c)
 			is(t, err, task.ErrFenced)
+
 			if _, after := w.mark(); after != before || len(w.below(w.keys.History(ref.Shard))) != 0 {
 				t.Error("it wrote all the same")
 			}
+
 			_, _, err = w.Open(t.Context(), ref.Shard, w.fences)
 			is(t, err, task.ErrFenced)
 		})
@@ -104,6 +111,7 @@ func TestCommit_AnAnnouncementIsNoNewSession(t *testing.T) {
 func TestCommit_WithoutFencesWritesNothing(t *testing.T) {
 	w := newWorld(t)
 	m, mod := w.mark()
+
 	for _, f := range []store.Fences{
 		{Owner: kv.Fence{Key: w.keys.Owner(ref.Shard)}, Node: w.fences.Node},
 		{Owner: w.fences.Owner, Node: kv.Fence{Key: w.keys.Node("nobody")}},
@@ -111,6 +119,7 @@ func TestCommit_WithoutFencesWritesNothing(t *testing.T) {
 		_, err := w.Commit(t.Context(), w.NewCommit(ref.Shard, f, mod, m))
 		is(t, err, task.ErrFenced)
 	}
+
 	if _, after := w.mark(); after != mod {
 		t.Error("it wrote all the same")
 	}
@@ -126,6 +135,7 @@ func TestCommit_SaysWhenTheWatermarkIsAnothers(t *testing.T) {
 	if errors.Is(err, task.ErrConflict) {
 		t.Error("a moved watermark is a conflict: the worker would decide again with what it knows")
 	}
+
 	if len(w.below(w.keys.History(ref.Shard))) != 0 {
 		t.Error("it wrote all the same")
 	}
@@ -139,9 +149,11 @@ func TestCommit_AMissingWatermarkIsDamage(t *testing.T) {
 	is(t, err, store.ErrDamaged)
 	_, _, err = w.Open(t.Context(), ref.Shard, w.fences)
 	is(t, err, store.ErrDamaged)
+
 	if w.exists(w.keys.Watermark(ref.Shard)) {
 		t.Fatal("it was made anew: ticks would be decided twice")
 	}
+
 	w.put(w.keys.Watermark(ref.Shard), `{"time":"tomorrow"}`)
 	_, _, err = w.Open(t.Context(), ref.Shard, w.fences)
 	is(t, err, task.ErrInvalid)
@@ -285,24 +297,30 @@ func TestCommit_AConflictTellsTheNewValue(t *testing.T) {
 			_, before := s.mark()
 			_, err = s.Commit(t.Context(), com)
 			is(t, err, task.ErrConflict)
+
 			var conflict *store.Conflict
 			if !errors.As(err, &conflict) {
 				t.Fatalf("%v is no *Conflict", err)
 			}
+
 			if c.record == nil != (len(conflict.Records) == 0) || c.runs != (len(conflict.Runs) == 1) || (c.node != "") != (len(conflict.Nodes) == 1) {
 				t.Fatalf("the conflict is %+v", conflict)
 			}
+
 			if c.record != nil && conflict.Records[0].Key != c.record(s) || c.node != "" && conflict.Nodes[0] != c.node {
 				t.Fatalf("the conflict is %+v", conflict)
 			}
+
 			if c.record != nil {
 				if mod, create, _ := s.at(c.record(s)); conflict.Records[0].Mod != mod || conflict.Records[0].Create != create {
 					t.Errorf("it tells revisions %d, %d; they are %d, %d", conflict.Records[0].Mod, conflict.Records[0].Create, mod, create)
 				}
 			}
+
 			if c.check != nil {
 				c.check(t, conflict.Records[0])
 			}
+
 			if _, after := s.mark(); before != after || s.exists(s.keys.Ended(other, tickRun(other, 1).ID)) {
 				t.Error("it wrote a part")
 			}
@@ -314,6 +332,7 @@ func (w *world) update(old store.Stored, change func(*task.Entry)) {
 	w.Helper()
 	e := old.Entry
 	change(&e)
+
 	if _, err := w.UpdateTask(w.Context(), old, old.Task, e); err != nil {
 		w.Fatal(err)
 	}
@@ -342,22 +361,28 @@ func TestCommit_IsSettledByItsNonce(t *testing.T) {
 			_, before := w.mark()
 			w.writes.next(fates...)
 			rev := w.commit(c)
+
 			if again := w.writes.release(t.Context()); again != 0 {
 				t.Errorf("%d late copies changed something", again)
 			}
+
 			if want := map[bool]string{true: store.OutcomeApplied, false: store.OutcomeNotFound}[slices.Contains(fates, answerLost)]; c.ResolvedAs != want {
 				t.Errorf("settled as %q, want %q", c.ResolvedAs, want)
 			}
+
 			mark, mod := w.mark()
 			if mod != rev || mark != c.Watermark {
 				t.Errorf("the watermark is %+v at %d; the commit says %+v at %d", mark, mod, c.Watermark, rev)
 			}
+
 			if puts, _ := w.changes(w.keys.Watermark(ref.Shard), before); puts != 1 {
 				t.Errorf("%d commits", puts)
 			}
+
 			if puts, _ := w.changes(w.keys.Run(node, ref, tickRun(ref, 1).ID), before); puts != 1 {
 				t.Errorf("%d dispatches", puts)
 			}
+
 			w.fences.Node = kv.CreateFence(w.keys.Node(node), w.session(node))
 			if _, err := w.Commit(t.Context(), w.NewCommit(ref.Shard, w.fences, rev, mark)); err != nil {
 				t.Errorf("the next commit: %v", err)
@@ -378,12 +403,14 @@ func TestCommit_TheFirstCopyMayArriveLast(t *testing.T) {
 			arrived = w.writes.release(t.Context())
 		}
 	}
+
 	_, before := w.mark()
 	rev := w.commit(c)
 	mark, mod := w.mark()
 	if arrived != 1 || mod != rev || mark != c.Watermark {
 		t.Errorf("%d copies arrived; the watermark is %+v at %d, the commit says %+v at %d", arrived, mark, mod, c.Watermark, rev)
 	}
+
 	if puts, _ := w.changes(w.keys.Run(node, ref, tickRun(ref, 1).ID), before); puts != 1 {
 		t.Errorf("%d dispatches", puts)
 	}
@@ -400,15 +427,18 @@ func TestCommit_AfterAnUnknownOutcomeASuccessorsWatermarkIsNotOurs(t *testing.T)
 				if n != 2 {
 					return
 				}
+
 				next := store.Fences{Owner: w.own(ref.Shard, "n2"), Node: w.register("n2")}
 				if _, _, err := w.other().Open(t.Context(), ref.Shard, next); err != nil {
 					t.Error(err)
 				}
 			}
+
 			_, err := w.Commit(t.Context(), c)
 			is(t, err, task.ErrFenced)
 		})
 	}
+
 	t.Run("opened again under the same fences", func(t *testing.T) {
 		w := newWorld(t)
 		c := w.begin()
@@ -420,6 +450,7 @@ func TestCommit_AfterAnUnknownOutcomeASuccessorsWatermarkIsNotOurs(t *testing.T)
 				}
 			}
 		}
+
 		_, err := w.Commit(t.Context(), c)
 		is(t, err, store.ErrMoved)
 	})
@@ -447,21 +478,26 @@ func TestCommit_IsUnknownWhenItsTimeEnds(t *testing.T) {
 // of the errors wanted. Where a machine stands still for that long, there is no second write: then it has some more.
 func (w *world) withinASecond(do func(context.Context) error, want ...error) {
 	w.Helper()
+
 	for seconds := 1; ; seconds *= 4 {
 		ctx, cancel := context.WithTimeout(w.Context(), time.Duration(seconds)*time.Second)
 		w.writes.next(slices.Repeat([]fate{requestLost}, 1000)...)
 		err := do(ctx)
 		cancel()
+
 		n := w.writes.count()
 		if n < 2 && seconds < 60 {
 			continue
 		}
+
 		for _, target := range want {
 			is(w.T, err, target)
 		}
+
 		if n < 2 || n > 10*seconds {
 			w.Errorf("%d writes in %d s", n, seconds)
 		}
+
 		return
 	}
 }
@@ -482,9 +518,11 @@ func TestOpen_EndsADelayedWriteOfAnEarlierWorker(t *testing.T) {
 	before, _ := w.mark()
 	mark, rev, err := w.Open(t.Context(), ref.Shard, w.fences)
 	ok(t, err)
+
 	if stored, mod := w.mark(); mod != rev || stored != mark || !mark.Time.Equal(before.Time.Time) || mark.Seen != before.Seen || mark.Nonce == before.Nonce {
 		t.Errorf("opened with %+v at %d; there is %+v at %d", mark, rev, stored, mod)
 	}
+
 	if n := w.writes.release(t.Context()); n != 0 || len(w.below(w.keys.Runs())) != 0 {
 		t.Fatal("the earlier worker's write arrived after the open")
 	}
@@ -504,10 +542,12 @@ func TestOpen_TakesWhatADelayedWriteLeft(t *testing.T) {
 			w.writes.release(t.Context()) // after the open has read, before it writes
 		}
 	}
+
 	_, err := w.Commit(ctx, c)
 	is(t, err, task.ErrUnknown)
 	mark, rev, err := w.Open(t.Context(), ref.Shard, w.fences)
 	ok(t, err)
+
 	if stored, mod := w.mark(); mod != rev || stored != mark || !mark.Time.Equal(want.Time) {
 		t.Errorf("opened with %+v at %d; there is %+v at %d, the delayed write's time is %s", mark, rev, stored, mod, want)
 	}
@@ -520,9 +560,11 @@ func TestOpen_IsSettledByItsNonce(t *testing.T) {
 		mark, rev, err := w.Open(t.Context(), ref.Shard, w.fences)
 		ok(t, err)
 		w.writes.release(t.Context())
+
 		if stored, mod := w.mark(); mod != rev || stored != mark {
 			t.Errorf("%v: opened with %+v at %d; there is %+v at %d", fates, mark, rev, stored, mod)
 		}
+
 		w.etcd.Delete(t.Context(), w.keys.Root(), clientPrefix)
 	}
 }
@@ -534,8 +576,10 @@ func TestCommit_ClaimWritesOverNoAttempt(t *testing.T) {
 		c := w.begin()
 		c.GuardEntry(ref.String(), entryMod)
 		claim(c, assigned(ref, 1, node), w.fences.Node.CreateRevision)
+
 		return c
 	}
+
 	for name, c := range map[string]struct {
 		others func(w *world, entryMod int64) int64 // what happens in between: the tick is claimed, at that revision
 		want   error
@@ -549,6 +593,7 @@ func TestCommit_ClaimWritesOverNoAttempt(t *testing.T) {
 		"another owner": {func(w *world, mod int64) int64 {
 			was := w.fences
 			defer func() { w.fences = was }()
+
 			w.fences.Owner = w.own(ref.Shard, node)
 			return w.commit(build(w, mod))
 		}, task.ErrFenced},
@@ -560,6 +605,7 @@ func TestCommit_ClaimWritesOverNoAttempt(t *testing.T) {
 			rev := c.others(w, mod)
 			_, err := w.Commit(t.Context(), late)
 			is(t, err, c.want)
+
 			if now, create, _ := w.at(w.keys.Run(node, ref, tickRun(ref, 1).ID)); now != rev || create != rev {
 				t.Errorf("the attempt of revision %d is of %d now, created at %d", rev, now, create)
 			}
@@ -643,15 +689,18 @@ func TestCommit_WhatFitsIsAccepted(t *testing.T) {
 			dispatch(c, a, w.fences.Node.CreateRevision)
 		}},
 	}
+
 	for name, k := range kinds {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
+
 			if strings.Contains(name, "other nodes") {
 				for n := range 130 {
 					w.put(w.keys.Node(fmt.Sprint("x", n)), "{}")
 				}
 			}
+
 			c, n := w.begin(), 0
 			fits := func() bool {
 				if k.records == tick {
@@ -659,12 +708,15 @@ func TestCommit_WhatFitsIsAccepted(t *testing.T) {
 				}
 				return c.Fits(k.records, k.bytes)
 			}
+
 			for ; fits(); n++ {
 				k.add(w, c, n)
 			}
+
 			if n < k.atLeast {
 				t.Errorf("only %d fit", n)
 			}
+
 			w.commit(c)
 		})
 	}
@@ -675,33 +727,43 @@ func TestCommit_SharesRequestsAndNotFailures(t *testing.T) {
 	w := newWorld(t)
 	const all = 8
 	var wg sync.WaitGroup
+
 	for id := range all {
 		owner := w.own(id, node)
+
 		if id%3 == 1 {
 			w.own(id, "n2")
 		}
+
 		wg.Go(func() {
 			mark, known, err := w.Open(t.Context(), id, store.Fences{Owner: owner, Node: w.fences.Node})
 			r := record.Ref{Namespace: "default", Name: "a", Shard: id}
+
 			for n := range 5 {
 				if err != nil {
 					break
 				}
+
 				c := w.NewCommit(id, store.Fences{Owner: owner, Node: w.fences.Node}, known, mark)
 				dispatch(c, assigned(r, n, node), w.fences.Node.CreateRevision)
+
 				if known, err = w.Commit(t.Context(), c); err == nil {
 					if res, err := w.etcd.Get(t.Context(), w.keys.Watermark(id)); err != nil || res.Kvs[0].ModRevision != known {
 						t.Errorf("shard %d: the commit says revision %d, there is %v: %v", id, known, res, err)
 					}
 				}
+
 				mark = c.Watermark
 			}
+
 			if fenced := id%3 == 1; fenced != errors.Is(err, task.ErrFenced) || !fenced && err != nil {
 				t.Errorf("shard %d: %v", id, err)
 			}
 		})
 	}
+
 	wg.Wait()
+
 	if n := len(w.below(w.keys.Inbox(node))); n != 5*5 {
 		t.Errorf("%d attempts, want 25", n)
 	}

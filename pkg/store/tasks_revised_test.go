@@ -20,6 +20,7 @@ func TestBeginsTicks(t *testing.T) {
 			e.Paused, e.Own = true, &task.Own{Pauses: []task.Pause{{Since: minutes(0), Until: until}}}
 		}
 	}
+
 	paused := func(e *task.Entry) { e.Paused = true }
 	nothing := func(*task.Entry) {}
 
@@ -82,9 +83,11 @@ func TestBeginsTicks(t *testing.T) {
 		if reflect.DeepEqual(old, edited) {
 			t.Errorf("%s %s: the edit changes nothing", c.field, c.name)
 		}
+
 		if got := store.BeginsTicks(old, edited); got != c.want {
 			t.Errorf("%s %s: %v, want %v", c.field, c.name, got, c.want)
 		}
+
 		delete(untested, c.field)
 	}
 
@@ -100,6 +103,7 @@ func TestChangeTasks_PutsRevisedOncePerShard(t *testing.T) {
 	changes, _ := newTasks()
 	_, _, err := w.ChangeTasks(t.Context(), changes)
 	ok(t, err)
+
 	if shards := w.revised(); len(shards) != 0 {
 		t.Errorf("new tasks: put for shards %v", shards)
 	}
@@ -114,12 +118,15 @@ func TestChangeTasks_PutsRevisedOncePerShard(t *testing.T) {
 			change(i, &next.Entry)
 			edits = append(edits, store.Change{Old: &old, New: &next})
 		}
+
 		rev, _, err := w.ChangeTasks(t.Context(), edits[:store.Fitting(edits)])
 		ok(t, err)
+
 		return rev
 	}
 
 	edit(func(_ int, e *task.Entry) { e.Timeout++ })
+
 	if shards := w.revised(); len(shards) != 0 {
 		t.Errorf("an edit without new ticks: put for shards %v", shards)
 	}
@@ -130,9 +137,11 @@ func TestChangeTasks_PutsRevisedOncePerShard(t *testing.T) {
 			e.Schedule = task.Schedules{"@hourly"}
 		}
 	})
+
 	if shards := w.revised(); !slices.Equal(shards, []int{1, 3}) {
 		t.Errorf("put for shards %v, want 1 and 3", shards)
 	}
+
 	for _, shard := range []int{1, 3} {
 		if puts, _ := w.changes(w.keys.Revised(shard), rev-1); puts != 1 {
 			t.Errorf("put %d times for shard %d", puts, shard)
@@ -151,12 +160,15 @@ func TestFitting_CountsRevised(t *testing.T) {
 		next.Entry.Schedule = task.Schedules{"@hourly"}
 		edits = append(edits, store.Change{Old: &old, New: &next})
 	}
+
 	if n := store.Fitting(edits); n != 24 { // five operations each
 		t.Errorf("%d edits of as many shards fit", n)
 	}
+
 	for i := range edits {
 		edits[i].Old.Ref.Shard, edits[i].New.Ref.Shard = 7, 7
 	}
+
 	if n := store.Fitting(edits); n != 29 { // four each, and one
 		t.Errorf("%d edits of one shard fit", n)
 	}
@@ -169,5 +181,6 @@ func (w *world) revised() (shards []int) {
 			shards = append(shards, shard)
 		}
 	}
+
 	return shards
 }

@@ -25,8 +25,10 @@ func TestCreateTask_WritesSpecAndEntryTogether(t *testing.T) {
 	if !reflect.DeepEqual(st.Task, want) || st.EntryMod != rev || !reflect.DeepEqual(st.Entry, entry(want)) || st.Ref != ref {
 		t.Errorf("stored %+v", st)
 	}
+
 	_, err = w.CreateTask(t.Context(), ref, want, entry(want))
 	is(t, err, task.ErrExists)
+
 	_, _, value := w.at(w.keys.Spec(ref))
 	if !strings.Contains(value, `"name":"a"`) || strings.Contains(value, `"revision"`) {
 		t.Errorf("the spec is %s", value)
@@ -39,9 +41,11 @@ func TestCreateTask_NotOverHalfATask(t *testing.T) {
 		w.put(key(w), "{}")
 		_, err := w.CreateTask(t.Context(), ref, spec(ref), entry(spec(ref)))
 		is(t, err, task.ErrExists)
+
 		if n := len(w.below(w.keys.Specs())) + len(w.below(w.keys.Entries(3))); n != 1 {
 			t.Errorf("%d keys", n)
 		}
+
 		w.etcd.Delete(t.Context(), w.keys.Root(), clientPrefix)
 	}
 }
@@ -54,13 +58,16 @@ func TestTask_SaysWhatIsMissingOrUnreadable(t *testing.T) {
 	is(t, err, task.ErrNotFound)
 	st := w.create(ref)
 	w.del(w.keys.Entry(ref))
+
 	half := w.stored(ref)
 	if half.EntryMod != 0 || half.Task.Name != "a" {
 		t.Errorf("without its entry: %+v", half)
 	}
+
 	if _, err = w.UpdateTask(t.Context(), st, st.Task, st.Entry); !errors.Is(err, task.ErrConflict) {
 		t.Errorf("an update of what was read before: %v", err)
 	}
+
 	_, err = w.UpdateTask(t.Context(), half, half.Task, entry(half.Task)) // mends it
 	ok(t, err)
 	w.put(w.keys.Entry(ref), "{")
@@ -73,6 +80,7 @@ func TestTask_SaysWhatIsMissingOrUnreadable(t *testing.T) {
 	ok(t, err)
 	_, err = w.DeleteTask(t.Context(), old) // what cannot be read can be deleted
 	ok(t, err)
+
 	if w.exists(w.keys.Spec(ref)) || w.exists(w.keys.Entry(ref)) {
 		t.Error("it is still there")
 	}
@@ -85,9 +93,11 @@ func TestUpdateTask_LosesAgainstWhateverCameBetween(t *testing.T) {
 	changed.Paused, changed.Generation = true, 2
 	rev, err := w.UpdateTask(t.Context(), st, changed, entry(changed))
 	ok(t, err)
+
 	if now := w.stored(ref); !now.Task.Paused || !now.Entry.Paused || now.Task.Revision != rev || now.EntryMod != rev {
 		t.Errorf("stored %+v", now)
 	}
+
 	_, err = w.UpdateTask(t.Context(), st, st.Task, st.Entry)
 	is(t, err, task.ErrConflict)
 	_, err = w.DeleteTask(t.Context(), st)
@@ -104,6 +114,7 @@ func TestUpdateTask_LosesAgainstWhateverCameBetween(t *testing.T) {
 	is(t, err, task.ErrConflict)
 	_, err = w.Enqueue(t.Context(), st, waiting(ref, 1))
 	is(t, err, task.ErrConflict)
+
 	if len(w.below(w.keys.Queue(3))) != 0 {
 		t.Error("it waits")
 	}
@@ -127,12 +138,15 @@ func TestEnqueue_IsOnceAndForTheTaskThatWasRead(t *testing.T) {
 	want := waiting(ref, 1)
 	rev, err := w.Enqueue(t.Context(), st, want)
 	ok(t, err)
+
 	if got := w.queued(ref, want.ID); got == nil || !reflect.DeepEqual(*got, want) {
 		t.Errorf("waits %+v, want %+v", got, want)
 	}
+
 	if mod, create, _ := w.at(w.keys.Queued(ref, want.ID)); mod != rev || create != rev {
 		t.Errorf("at %d, %d; want %d", mod, create, rev)
 	}
+
 	_, err = w.Enqueue(t.Context(), st, want)
 	is(t, err, task.ErrExists)
 	_, err = w.DeleteTask(t.Context(), st)
@@ -142,6 +156,7 @@ func TestEnqueue_IsOnceAndForTheTaskThatWasRead(t *testing.T) {
 	st.EntryMod = 0 // read while its entry was missing
 	_, err = w.Enqueue(t.Context(), st, waiting(ref, 3))
 	is(t, err, task.ErrNotFound)
+
 	if left := w.below(w.keys.Queue(3)); len(left) != 0 {
 		t.Errorf("%v wait for a task that is not there", left)
 	}
@@ -163,6 +178,7 @@ func TestUnknownOutcomesOfTheAPIAreSaidSoAndIssuedOnce(t *testing.T) {
 		if w.writes.count() != 1 || errors.Is(err, task.ErrConflict) {
 			t.Errorf("%s: %d writes, %v", name, w.writes.count(), err)
 		}
+
 		w.writes.next(refused)
 		err = write()
 		is(t, err, task.ErrUnavailable)
@@ -182,15 +198,18 @@ func TestDeleteTask_TakesItsOwnAndNothingElse(t *testing.T) {
 		if r.Shard == 3 {
 			w.create(r)
 		}
+
 		w.put(w.keys.Entry(r), "{}")
 		w.put(w.keys.Queued(r, "1"), "{}")
 		w.put(w.keys.Ended(r, "1"), "{}")
 		w.put(w.keys.Late(r, "1", 7), "{}")
 		w.put(w.keys.Run(node, r, "1"), "{}")
 	}
+
 	for _, r := range neighbours {
 		fill(r)
 	}
+
 	want := w.below(w.keys.Root())
 	fill(ref)
 	w.del(w.keys.Run(node, ref, "1")) // active attempts are the owner's to cancel
@@ -198,6 +217,7 @@ func TestDeleteTask_TakesItsOwnAndNothingElse(t *testing.T) {
 	ok(t, err)
 	_, err = w.DeleteTask(t.Context(), old)
 	ok(t, err)
+
 	if got := w.below(w.keys.Root()); !slices.Equal(got, want) {
 		t.Errorf("left\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
@@ -213,6 +233,7 @@ func TestTasks_ListsInPages(t *testing.T) {
 			all = append(all, r.String())
 		}
 	}
+
 	slices.Sort(all)
 	w.put(w.keys.Specs()+"a/broken", "{")
 	w.put(w.keys.Specs()+"stray", "{}")
@@ -223,6 +244,7 @@ func TestTasks_ListsInPages(t *testing.T) {
 			tasks, next, err := w.Tasks(t.Context(), namespace, after, limit)
 			ok(t, err)
 			pages++
+
 			for _, x := range tasks {
 				if x.Name == "broken" {
 					if !strings.HasPrefix(x.Description, "unreadable") || x.Namespace != "a" || x.Revision == 0 {
@@ -230,31 +252,40 @@ func TestTasks_ListsInPages(t *testing.T) {
 					}
 					continue
 				}
+
 				if x.Revision == 0 {
 					t.Errorf("%s has no revision", x.Name)
 				}
+
 				names = append(names, x.Namespace+"/"+x.Name)
 			}
+
 			if next == "" {
 				return names, pages
 			}
+
 			after = next
 		}
 	}
+
 	for _, limit := range []int{1, 2, 5, 100, 0} {
 		if got, _ := list("", limit); !sameSet(got, all) {
 			t.Errorf("all, by %d: %v", limit, got)
 		}
+
 		if got, _ := list("a", limit); !slices.Equal(got, []string{"a/t0", "a/t1", "a/t2"}) {
 			t.Errorf("of a, by %d: %v", limit, got)
 		}
 	}
+
 	if got, pages := list("b", 2); len(got) != 3 || pages != 2 {
 		t.Errorf("of b: %v in %d pages", got, pages)
 	}
+
 	if got, pages := list("nothing", 2); len(got) != 0 || pages != 1 {
 		t.Errorf("of nothing: %v in %d pages", got, pages)
 	}
+
 	for _, after := range []string{"a-1/t0", "a/t0", "c/x"} { // before the namespace, and behind it
 		_, _, err := w.Tasks(t.Context(), "b", after, 10)
 		is(t, err, task.ErrInvalid)
@@ -265,6 +296,7 @@ func sameSet(a, b []string) bool {
 	a, b = slices.Clone(a), slices.Clone(b)
 	slices.Sort(a)
 	slices.Sort(b)
+
 	return slices.Equal(a, b)
 }
 
@@ -272,6 +304,7 @@ func sameSet(a, b []string) bool {
 // dispatched, with the largest environment.
 func TestTheLargestTaskFitsIntoEtcdsRequests(t *testing.T) {
 	w := newWorld(t)
+
 	for i, text := range []string{"a", "<", "\u2028"} {
 		big := record.Ref{Namespace: "default", Name: fmt.Sprint("big", i), Shard: 3}
 		s := spec(big)
@@ -279,15 +312,18 @@ func TestTheLargestTaskFitsIntoEtcdsRequests(t *testing.T) {
 		for _, field := range []*string{&s.Action.Process.Command[0], &s.Action.Process.Command[1]} {
 			grow(field, text, func() bool { return s.Validate() == nil })
 		}
+
 		env := map[string]string{}
 		for _, name := range []string{"A", "B"} {
 			var v string
 			grow(&v, text, func() bool { env[name] = v; return task.CheckEnv("env", env) == nil })
 			env[name] = v
 		}
+
 		if size := jsonSize(s.Action); size < task.MaxAction-100 {
 			t.Fatalf("an action of %d bytes is no large one", size)
 		}
+
 		ok(t, s.Validate())
 		_, err := w.CreateTask(t.Context(), big, s, entry(s))
 		ok(t, err)
@@ -315,6 +351,7 @@ func grow(s *string, text string, valid func() bool) {
 			*s = before
 		}
 	}
+
 	valid()
 }
 
@@ -334,9 +371,11 @@ func TestUpdateTask_LosesToAWatermarkThatIsLater(t *testing.T) {
 	is(t, err, task.ErrConflict)
 
 	st.MarkBy = mark.Time
+
 	if got, err := w.Mark(t.Context(), ref.Shard); err != nil || !got.Equal(mark.Time.Time) {
 		t.Errorf("the watermark is read as %v, %v", got, err)
 	}
+
 	_, _, err = w.ChangeTasks(t.Context(), []store.Change{{Old: &st, New: &st}})
 	ok(t, err)
 	st = w.stored(ref)

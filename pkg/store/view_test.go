@@ -31,6 +31,7 @@ func TestFollowShard_TellsTheShardAsItWasOpenedThenWhatHappens(t *testing.T) {
 	batches := follow(t, func(ctx context.Context, apply func(store.ShardBatch) error) error {
 		return w.FollowShard(ctx, ref.Shard, rev, apply)
 	})
+
 	counts := func(b store.ShardBatch) bool { return b.Reset || len(b.Events) > 0 }
 	b := next(t, batches, counts)
 	told := func(b store.ShardBatch) (s []string) {
@@ -39,27 +40,36 @@ func TestFollowShard_TellsTheShardAsItWasOpenedThenWhatHappens(t *testing.T) {
 			if e.Deleted {
 				x += " deleted"
 			}
+
 			if e.Late {
 				x += " late"
 			}
+
 			if e.Task != e.Ref.String() && e.Kind != record.KindWatermark {
 				x += " of " + e.Task
 			}
+
 			s = append(s, x)
 		}
+
 		return s
 	}
+
 	id := tickRun(ref, 1).ID
 	if got := told(b); !b.Reset || b.Revision != rev || !slices.Equal(got, []string{"queue default/a " + id, "tasks default/a ", "tasks default/bad ", "watermark / "}) {
 		t.Fatalf("the load is %q at %d, opened at %d", got, b.Revision, rev)
 	}
+
 	entry, err := record.DecodeEntry(b.Events[1].Value)
 	ok(t, err)
+
 	if e := b.Events[1]; entry.UID != st.Entry.UID || e.Mod != st.EntryMod || e.Create != st.EntryMod || e.Key != w.keys.Entry(ref) {
 		t.Errorf("the entry is told as %+v", e)
 	}
+
 	mark, err := record.DecodeWatermark(b.Events[3].Value)
 	ok(t, err)
+
 	if b.Events[3].Mod != rev || mark.Time.UnixMilli() != 0 {
 		t.Errorf("the watermark is told as %+v", mark)
 	}
@@ -72,32 +82,41 @@ func TestFollowShard_TellsTheShardAsItWasOpenedThenWhatHappens(t *testing.T) {
 	b = next(t, batches, counts)
 	got := told(b)
 	slices.Sort(got)
+
 	if b.Reset || b.Revision != rev || !slices.Equal(got, []string{"queue default/a " + id + " deleted"}) {
 		t.Errorf("a dispatch is told as %q at %d, want %d", got, b.Revision, rev)
 	}
+
 	for _, e := range b.Events {
 		if e.Mod != rev || e.Deleted != (e.Create == 0) {
 			t.Errorf("%s is told at %d, created at %d", e.Key, e.Mod, e.Create)
 		}
 	}
+
 	h := w.held(record.RunKey{Node: node, Ref: ref, Run: id})
 	ok(t, w.Finish(t.Context(), h, endOf(h, task.Succeeded), nil))
+
 	b = next(t, batches, counts)
 	if got := told(b); !slices.Equal(got, []string{"history default/a " + id}) {
 		t.Errorf("an end is told as %q", got)
 	}
+
 	ended, err := record.DecodeEnded(b.Events[0].ShardKey, b.Events[0].Value)
 	if ok(t, err); ended.State != task.Succeeded || ended.Token != h.Create {
 		t.Errorf("an end is told as %+v", ended)
 	}
+
 	is(t, w.Finish(t.Context(), h, endOf(h, task.Failed), nil), store.ErrLate)
+
 	if got := told(next(t, batches, counts)); !slices.Equal(got, []string{"history default/a " + id + " late"}) {
 		t.Errorf("a late result is told as %q", got)
 	}
+
 	_, err = w.DeleteTask(t.Context(), w.stored(ref))
 	ok(t, err)
 	got = told(next(t, batches, counts))
 	slices.Sort(got)
+
 	if want := []string{"history default/a " + id + " deleted", "history default/a " + id + " deleted late", "history default/a old deleted", "tasks default/a  deleted"}; !slices.Equal(got, want) {
 		t.Errorf("a delete is told as %q", got)
 	}
@@ -107,6 +126,7 @@ func TestFollowShard_EndsWithApplysError(t *testing.T) {
 	w := newWorld(t)
 	_, rev, err := w.Open(t.Context(), ref.Shard, w.fences)
 	ok(t, err)
+
 	stop := errors.New("enough")
 	if err := w.FollowShard(t.Context(), ref.Shard, rev, func(store.ShardBatch) error { return stop }); err != stop {
 		t.Errorf("it ended with %v", err)
@@ -129,9 +149,11 @@ func TestScanActive_ListsEveryAttempt(t *testing.T) {
 	if !slices.Equal(keys, want) || at != rev {
 		t.Errorf("%+v at %d, want %+v at %d", keys, at, want, rev)
 	}
+
 	if all, err := w.Active(t.Context()); err != nil || len(all) != 2 {
 		t.Errorf("active %+v, %v", all, err)
 	}
+
 	if inbox, err := w.Inbox(t.Context(), "n2"); err != nil || len(inbox) != 1 || inbox[0].ID != b.ID {
 		t.Errorf("inbox %+v, %v", inbox, err)
 	}
@@ -143,15 +165,18 @@ func TestAttempt_TellsWhetherItsNodeIsPresent(t *testing.T) {
 	w.register("n2-1")
 	h := w.dispatch(ref, 1, "n2")
 	k := record.RunKey{Node: "n2", Ref: ref, Run: h.ID}
+
 	got, present, err := w.Attempt(t.Context(), k)
 	if err != nil || !present || !sameHeld(got, h) {
 		t.Errorf("%+v, %v, %v", got, present, err)
 	}
+
 	w.del(w.keys.Node("n2"))
 	got, present, err = w.Attempt(t.Context(), k)
 	if err != nil || present || !sameHeld(got, h) {
 		t.Errorf("without its node: %+v, %v, %v", got, present, err)
 	}
+
 	w.put(w.keys.Run("n2", ref, h.ID), "{")
 	_, _, err = w.Attempt(t.Context(), k)
 	is(t, err, task.ErrInvalid)
@@ -186,11 +211,13 @@ func TestRuns_AreTheWaitingTheActiveAndTheEndedNewestFirst(t *testing.T) {
 	w.dispatch(ref, 4, "n0")
 	_, err := w.Enqueue(t.Context(), st, waiting(ref, 5))
 	ok(t, err)
+
 	for _, r := range []record.Ref{{Namespace: "default", Name: "a-1", Shard: 3}, {Namespace: "default-1", Name: "a", Shard: 3}, {Namespace: "default", Name: "a", Shard: 4}} {
 		w.putEnded(r, 6, task.Failed)
 		w.put(w.keys.Queued(r, "x"), "{}")
 		w.put(w.keys.Run("n2", r, "x"), "{}")
 	}
+
 	runs, err := w.Runs(t.Context(), ref)
 	ok(t, err)
 	want := []string{"default/a queued 120500.000Z-k3f9", "default/a dispatched 120400.000Z-k3f9", "default/a dispatched 120300.000Z-k3f9",
@@ -198,17 +225,21 @@ func TestRuns_AreTheWaitingTheActiveAndTheEndedNewestFirst(t *testing.T) {
 	if got := ids(runs); !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
+
 	if runs[1].Node != "n0" || runs[2].Node != "n2" || runs[1].Token == 0 || runs[0].Shard != 3 {
 		t.Errorf("%+v", runs)
 	}
+
 	active, err := w.ActiveOf(t.Context(), ref)
 	if err != nil || len(active) != 2 || active[0].Node != "n0" || active[1].Node != "n2" {
 		t.Errorf("active %+v, %v", active, err)
 	}
+
 	held, err := w.Attempts(t.Context(), []record.RunKey{{Node: "n2", Ref: ref, Run: tickRun(ref, 3).ID}, {Node: "n2", Ref: ref, Run: "none"}})
 	if err != nil || len(held) != 2 || held[0] == nil || held[0].ID != tickRun(ref, 3).ID || held[1] != nil {
 		t.Errorf("attempts %+v, %v", held, err)
 	}
+
 	entries, err := w.Entries(t.Context(), []record.Ref{ref, {Namespace: "default", Name: "none", Shard: 3}})
 	if err != nil || len(entries) != 2 || entries[0] == nil || entries[0].UID != st.Entry.UID || entries[1] != nil {
 		t.Errorf("entries %+v, %v", entries, err)
@@ -225,6 +256,7 @@ func TestShardRuns_AreOfTheShardsAndTheNamespaceAsked(t *testing.T) {
 	w.put(w.keys.Late(ref, tickRun(ref, 1).ID, 7), `{"state":"succeeded"}`)
 	_, err := w.Enqueue(t.Context(), w.create(ref), waiting(ref, 5))
 	ok(t, err)
+
 	for namespace, want := range map[string][]string{
 		"default":   {"default/a queued 120500.000Z-k3f9", "default/b failed 120200.000Z-k3f9", "default/a succeeded 120100.000Z-k3f9"},
 		"default-1": {"default-1/a failed 120300.000Z-k3f9"},
@@ -237,10 +269,12 @@ func TestShardRuns_AreOfTheShardsAndTheNamespaceAsked(t *testing.T) {
 			t.Errorf("of %q: %q", namespace, got)
 		}
 	}
+
 	many := make([]int, 200)
 	for i := range many {
 		many[i] = i
 	}
+
 	if runs, err := w.ShardRuns(t.Context(), many, ""); err != nil || len(runs) != 5 {
 		t.Errorf("of 200 shards: %q, %v", ids(runs), err)
 	}
@@ -257,26 +291,32 @@ func TestOutcomes_TheNewestThatCountsComesFirst(t *testing.T) {
 	w.put(w.keys.Late(name("late"), lost, 7), `{"state":"succeeded"}`)
 	// The lost attempt was retried, and its run has not ended: the one before counts.
 	w.putEnded(name("retried"), 4, task.Failed)
+
 	for token := range int64(5) {
 		w.put(w.keys.Late(name("retried"), tickRun(ref, 5).ID, token), `{"state":"succeeded"}`)
 	}
+
 	w.put(w.keys.Late(name("only-late"), tickRun(ref, 5).ID, 1), `{"state":"succeeded"}`)
 	refs := []record.Ref{ref, name("none"), name("late"), name("retried"), name("only-late")}
 	for i := range 200 {
 		refs = append(refs, name(fmt.Sprint("many", i)))
 	}
+
 	refs = append(refs, name("a-1"))
 	outcomes, err := w.Outcomes(t.Context(), refs, 1)
 	ok(t, err)
+
 	last := make([]*task.Run, len(outcomes))
 	for i, o := range outcomes {
 		if len(o.Runs) > 0 {
 			last[i] = &o.Runs[0]
 		}
 	}
+
 	if len(last) != len(refs) {
 		t.Fatalf("%d of %d", len(last), len(refs))
 	}
+
 	for i, want := range map[int]task.State{0: task.Failed, 1: "", 2: task.Lost, 3: task.Failed, 4: "", 100: "", len(refs) - 1: task.Succeeded} {
 		switch {
 		case want == "" && last[i] != nil:
@@ -298,6 +338,7 @@ func TestFindRuns_ByTheBeginningOfAnID(t *testing.T) {
 	w.dispatch(ref, 2, "n2")
 	w.put(w.keys.Queued(ref, tickRun(ref, 2).ID), "{}") // on its way from the queue, seen twice
 	w.put(w.keys.Queued(b, tickRun(b, 13).ID), "{}")
+
 	for prefix, want := range map[string][]string{
 		"20261120T120100": {"default/a " + one, "default/b " + one},
 		"20261120T1202":   {"default/a " + tickRun(ref, 2).ID},
@@ -306,14 +347,17 @@ func TestFindRuns_ByTheBeginningOfAnID(t *testing.T) {
 	} {
 		refs, found, err := w.FindRuns(t.Context(), 8, "default", prefix, 10)
 		ok(t, err)
+
 		var got []string
 		for i := range refs {
 			got = append(got, refs[i].String()+" "+found[i])
 		}
+
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", prefix, got, want)
 		}
 	}
+
 	if _, found, err := w.FindRuns(t.Context(), 8, "default", "2026", 3); err != nil || len(found) != 3 {
 		t.Errorf("at most 3: %v, %v", found, err)
 	}
@@ -332,6 +376,7 @@ func (m *movingKV) Get(ctx context.Context, key string, opts ...clientv3.OpOptio
 			move()
 		}
 	}()
+
 	return m.KV.Get(ctx, key, opts...)
 }
 
@@ -348,6 +393,7 @@ func TestFindRuns_FindsOneThatMovesMeanwhile(t *testing.T) {
 		_, err := w.etcd.Delete(t.Context(), queued)
 		ok(t, err)
 	}}
+
 	if _, found, err := store.New(c, kv.Direct(c), w.keys).FindRuns(t.Context(), 8, "default", "2026", 3); err != nil || len(found) != 1 {
 		t.Errorf("found %v, %v", found, err)
 	}
@@ -365,13 +411,17 @@ func TestCancelQueued_EndsARunThatWaits(t *testing.T) {
 		w.writes.before = nil
 		w.put(w.keys.Queued(ref, id), `{"reason":"overlap"}`)
 	}
+
 	_, err = w.CancelQueued(t.Context(), ref, id, "me", noon)
 	is(t, err, task.ErrConflict)
+
 	if w.history(ref, id) != nil {
 		t.Error("it ended all the same")
 	}
+
 	run, err := w.CancelQueued(t.Context(), ref, id, "me", noon)
 	ok(t, err)
+
 	if got := w.history(ref, id); run.State != task.Cancelled || got == nil || got.State != task.Cancelled || got.CancelledBy != "me" || !got.EndedAt.Equal(noon) || w.queued(ref, id) != nil {
 		t.Errorf("%+v", got)
 	}
@@ -380,25 +430,32 @@ func TestCancelQueued_EndsARunThatWaits(t *testing.T) {
 func TestTrimHistory_KeepsExactlyWhatIsToBeKept(t *testing.T) {
 	w := newWorld(t)
 	other := record.Ref{Namespace: "default", Name: "a-1", Shard: 3}
+
 	const records = 230
 	for n := range records {
 		state := task.Succeeded
 		if n%10 == 5 {
 			state = task.Failed
 		}
+
 		w.putEnded(ref, n, state)
 		w.putEnded(other, n, state)
 	}
+
 	all, err := w.History(t.Context(), ref, true)
 	ok(t, err)
+
 	if len(all) != records || all[0].ID != tickRun(ref, 0).ID || all[records-1].ID != tickRun(ref, records-1).ID || !all[0].Succeeded || all[5].Succeeded {
 		t.Fatalf("%v", all)
 	}
+
 	keys, err := w.History(t.Context(), ref, false)
 	ok(t, err)
+
 	if len(keys) != records || keys[7].ID != all[7].ID {
 		t.Fatalf("%v", keys)
 	}
+
 	left := all
 	for _, gone := range [][2]int{{0, 3}, {1, 2}, {2, 100}, {1, 119}} { // from, to; of what is left
 		_, before := w.mark()
@@ -406,28 +463,35 @@ func TestTrimHistory_KeepsExactlyWhatIsToBeKept(t *testing.T) {
 		left = slices.Concat(left[:gone[0]], left[gone[1]:gone[1]+2], left[gone[1]+3:])
 		now, err := w.History(t.Context(), ref, true)
 		ok(t, err)
+
 		if !slices.Equal(now, left) {
 			t.Errorf("without %v there are %v, want %v", gone, now, left)
 		}
+
 		if _, after := w.mark(); after != before {
 			t.Error("it moved the watermark: a commit in flight would be lost")
 		}
 	}
+
 	between := tickRun(ref, 60)
 	between.ID += "-late" // it has come since all were listed
 	w.put(w.keys.Ended(ref, between.ID), `{"state":"failed"}`)
 	ok(t, w.TrimHistory(t.Context(), w.fences, ref, all))
+
 	if now, _ := w.History(t.Context(), ref, true); len(now) != 1 || now[0].ID != between.ID {
 		t.Errorf("of what has come since stays %v", now)
 	}
+
 	if left, _ := w.History(t.Context(), other, false); len(left) != records {
 		t.Errorf("a neighbour has %d left", len(left))
 	}
+
 	w.own(ref.Shard, "n2")
 	is(t, w.TrimHistory(t.Context(), w.fences, other, all), task.ErrFenced)
 	w.fences.Owner = w.own(ref.Shard, node)
 	w.del(w.keys.Node(node))
 	is(t, w.TrimHistory(t.Context(), w.fences, other, all), task.ErrFenced)
+
 	if left, _ := w.History(t.Context(), other, false); len(left) != records {
 		t.Errorf("a fenced owner left %d", len(left))
 	}
@@ -442,13 +506,16 @@ func TestListsOfManyKeysAreOfOneRevision(t *testing.T) {
 		for i := first; i < first+100; i++ {
 			ops = append(ops, clientv3.OpPut(w.keys.Run(node, ref, fmt.Sprintf("%05d", i)), "{}"))
 		}
+
 		_, err := w.etcd.Txn(t.Context()).Then(ops...).Commit()
 		ok(t, err)
 	}
+
 	keys, _, err := w.ScanActive(t.Context())
 	ok(t, err)
 	held, err := w.ActiveOf(t.Context(), ref)
 	ok(t, err)
+
 	if len(keys) != n || len(held) != n || keys[n-1].Run != "02099" || held[n-1].ID != "02099" {
 		t.Errorf("%d keys, %d attempts", len(keys), len(held))
 	}

@@ -22,9 +22,11 @@ func TestProcess_ReadsConfinement(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := s.Validate(); err != nil {
 		t.Fatal(err)
 	}
+
 	none, mega := task.Size(0), task.Size(1<<20)
 	want := task.Process{Shell: "true", Dir: "/tmp", Group: "adm", Groups: []string{}, Umask: "027", Nice: -5, IONice: "best-effort/7",
 		NoNewPrivs: true, PrivateTmp: true, Scratch: true, Enforce: task.EnforceReport,
@@ -33,13 +35,16 @@ func TestProcess_ReadsConfinement(t *testing.T) {
 	if !reflect.DeepEqual(*s.Action.Process, want) {
 		t.Errorf("got  %+v\nwant %+v", *s.Action.Process, want)
 	}
+
 	if none, err := task.DecodeSpec([]byte(confinedTask + `"limits": {"memory": null, "core": "0", "swap": null}}}}`)); err != nil || none.Validate() != nil {
 		t.Errorf("null says nothing, and 0 of some is a limit: %v, %v", err, none.Validate())
 	}
+
 	b, err := json.Marshal(s)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if again, err := task.DecodeSpec(b); err != nil || !reflect.DeepEqual(again, s) {
 		t.Errorf("%s is read again as %+v, %v", b, again.Action.Process, err)
 	}
@@ -47,6 +52,7 @@ func TestProcess_ReadsConfinement(t *testing.T) {
 
 func TestProcess_RefusesConfinement(t *testing.T) {
 	t.Parallel()
+
 	for fields, want := range map[string]string{
 		`"group": "a b"`:                       `action.process.group: "a b" is not a group's name`,
 		`"groups": [""]`:                       `action.process.groups[0]: is empty`,
@@ -91,6 +97,7 @@ func TestProcess_RefusesConfinement(t *testing.T) {
 		if err == nil {
 			err = s.Validate()
 		}
+
 		if !errors.Is(err, task.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %s", fields, err, want)
 		}
@@ -101,6 +108,7 @@ func TestDifferences_ShowsLimits(t *testing.T) {
 	t.Parallel()
 	a := task.Spec{Action: task.Action{Process: &task.Process{Shell: "x"}}}
 	b := task.Spec{Action: task.Action{Process: &task.Process{Shell: "x", Limits: task.Limits{Memory: 1 << 30}, Groups: []string{}}}}
+
 	got := strings.Join(task.Differences(a, b), "; ")
 	if want := "action.process.groups: none → []; action.process.limits.memory: none → 1Gi"; got != want {
 		t.Errorf("got %s, want %s", got, want)
@@ -109,6 +117,7 @@ func TestDifferences_ShowsLimits(t *testing.T) {
 
 func TestParseIONice_HasClassAndLevel(t *testing.T) {
 	t.Parallel()
+
 	for text, want := range map[string]task.IONice{
 		"": {}, "idle": {Class: 3}, "best-effort": {2, 4}, "best-effort/0": {Class: 2}, "realtime/7": {1, 7},
 	} {
@@ -116,6 +125,7 @@ func TestParseIONice_HasClassAndLevel(t *testing.T) {
 			t.Errorf("%q is %v, %v; want %v", text, got, err, want)
 		}
 	}
+
 	for text, want := range map[string]int{"": -1, "0": 0, "022": 0o22, "777": 0o777, "0027": 0o27} {
 		if got, err := task.ParseUmask("", text); err != nil || got != want {
 			t.Errorf("umask %q is %o, %v; want %o", text, got, err, want)

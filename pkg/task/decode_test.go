@@ -23,6 +23,7 @@ func doc(fields string) string {
 			}
 		}
 	}
+
 	return s + `}`
 }
 
@@ -41,6 +42,7 @@ func mustRead(t *testing.T, b string) Spec {
 	if err != nil {
 		t.Fatalf("%s: %v", Quote(b), err)
 	}
+
 	return s
 }
 
@@ -381,6 +383,7 @@ func TestAnActionIsMeasuredAsItIsStored(t *testing.T) {
 		if err := spec.Validate(); !errors.As(err, &e) || e.Code != CodeTooLong || e.Field != "action.process" {
 			t.Errorf("40,000 × %q: %v", text, err)
 		}
+
 		env := map[string]string{"A": strings.Repeat(text, 20_000), "B": strings.Repeat(text, 20_000)}
 		if err := CheckEnv("env", env); !errors.As(err, &e) || e.Code != CodeTooLong || e.Field != "env" {
 			t.Errorf("an environment of 40,000 × %q: %v", text, err)
@@ -399,6 +402,7 @@ func TestUnknownFieldsAreToldWhatTheyResemble(t *testing.T) {
 
 func TestWhatIsNotGivenKeepsItsDefault(t *testing.T) {
 	whole := mustRead(t, doc(""))
+
 	for _, fields := range []string{
 		`"retry": {}`, `"missed": {}`, `"target": {}`, `"history": {}`, `"dst": {}`,
 		`"retry": null`, `"missed": null`, `"labels": null`, `"timeout": null`, `"kill_grace": null`, `"overlap": null`, `"paused": null`,
@@ -409,6 +413,7 @@ func TestWhatIsNotGivenKeepsItsDefault(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", fields, got, whole)
 		}
 	}
+
 	want := whole
 	want.Retry.Attempts, want.Missed.Policy, want.DST.Fold, want.History.Keep = 5, MissedAll, FoldBoth, 3
 	got := mustRead(t, doc(`"retry": {"attempts": 5}, "missed": {"policy": "all"}, "dst": {"fold": "both"}, "history": {"keep": 3}`))
@@ -430,6 +435,7 @@ func TestExplicitZerosAreKept(t *testing.T) {
 		s.Retry.On == nil || len(s.Retry.On) != 0 {
 		t.Errorf("explicit zeros gave %+v", s)
 	}
+
 	if s.Retry.Factor != 2 || s.Retry.Attempts != 1 {
 		t.Errorf("the others lost their defaults: %+v", s.Retry)
 	}
@@ -448,23 +454,29 @@ func TestDecodeStrict_TakesNullInMapsAndNotInLists(t *testing.T) {
 	if err := DecodeStrict([]byte(`{"labels": {"a": null}, "retry": null}`), &s); err != nil {
 		t.Errorf("refused: %v", err)
 	}
+
 	var e *Error
 	if err := DecodeStrict([]byte(`{"retry": {"on": [null]}}`), &s); !errors.As(err, &e) || e.Field != "retry.on[0]" {
 		t.Errorf("null in a list: %v", err)
 	}
+
 	var anything map[string]any
 	if err := DecodeStrict([]byte(`{"a": [null, {"b": null}], "c": 1e400, "d": "x"}`), &anything); err == nil || errors.Is(err, ErrNotFound) {
 		t.Errorf("a number beyond float64: %v", err)
 	}
+
 	if err := DecodeStrict([]byte(`{"a": [null, {"b": null}]}`), &anything); err != nil {
 		t.Errorf("null where anything goes: %v", err)
 	}
+
 	if err := DecodeStrict([]byte(strings.Repeat(`{"a":`, 33)+`1`+strings.Repeat(`}`, 33)), &anything); !errors.As(err, &e) || e.Code != CodeBadJSON {
 		t.Errorf("33 levels: %v", err)
 	}
+
 	if err := DecodeStrict([]byte(strings.Repeat(`{"a":`, 32)+`1`+strings.Repeat(`}`, 32)), &anything); err != nil {
 		t.Errorf("32 levels: %v", err)
 	}
+
 	var times struct {
 		At []Time `json:"at"`
 	}
@@ -479,6 +491,7 @@ func TestUnder_PutsAPathBeforeAField(t *testing.T) {
 			t.Errorf("%q became %q, want %q", inner, e.Field, want)
 		}
 	}
+
 	if Under("a", nil) != nil || Under("a", ErrExists) != ErrExists {
 		t.Error("an error that is none of ours was changed")
 	}
@@ -507,21 +520,25 @@ func TestNewEntry_TakesAllThatFiringNeeds(t *testing.T) {
 	now := At(time.Now())
 	e := NewEntry(full, now, now)
 	e.Own = &Own{} // what has happened is not the spec's to say
+
 	v, spec := reflect.ValueOf(e), reflect.ValueOf(full.Spec)
 	for _, f := range reflect.VisibleFields(v.Type()) {
 		if from := spec.FieldByName(f.Name); from.IsValid() && !reflect.DeepEqual(v.FieldByIndex(f.Index).Interface(), from.Interface()) {
 			t.Errorf("the entry's %s is not the task's", f.Name)
 		}
+
 		if v.FieldByIndex(f.Index).IsZero() {
 			t.Errorf("the entry's %s is not set", f.Name)
 		}
 	}
+
 	not := map[string]bool{"PausedUntil": true, "PauseReason": true, "Name": true, "Namespace": true, "Description": true, "Labels": true}
 	fields := maps.Collect(func(yield func(string, bool) bool) {
 		for _, f := range reflect.VisibleFields(spec.Type()) {
 			yield(f.Name, true)
 		}
 	})
+
 	for name := range fields {
 		if !not[name] && !v.FieldByName(name).IsValid() {
 			t.Errorf("%s of a task is not in its entry", name)
@@ -531,6 +548,7 @@ func TestNewEntry_TakesAllThatFiringNeeds(t *testing.T) {
 
 func TestSameTicks_LooksAtWhatMovesTicks(t *testing.T) {
 	a := mustRead(t, doc(""))
+
 	for _, c := range []struct {
 		change func(*Spec)
 		same   bool

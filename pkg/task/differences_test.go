@@ -16,6 +16,7 @@ func TestDifferences_SaysWhatChangedInFewWords(t *testing.T) {
 	if d := task.Differences(a, a); len(d) != 0 {
 		t.Errorf("of the same: %q", d)
 	}
+
 	b := a
 	b.Timeout, b.Paused, b.Labels = task.Duration(time.Minute), true, map[string]string{"same": "x", "team": "data"}
 	b.Retry.Attempts, b.Description = 3, strings.Repeat("ä", 100)

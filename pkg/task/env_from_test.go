@@ -9,6 +9,7 @@ import (
 
 func TestEnvFrom_BadInput(t *testing.T) {
 	t.Parallel()
+
 	for field, f := range map[string]EnvFrom{
 		"env_from[0]":                 {},
 		"env_from[0].file":            {File: "etc/app.env"},
@@ -28,6 +29,7 @@ func TestEnvFrom_BadInput(t *testing.T) {
 			t.Errorf("%+v: %v; want %s", f, err, field)
 		}
 	}
+
 	both := Action{Process: &Process{Command: []string{"true"}, EnvFrom: []EnvFrom{{File: "/x", Secret: "db"}}}}
 	many := Action{Process: &Process{Command: []string{"true"}, EnvFrom: make([]EnvFrom, MaxEnvFrom+1)}}
 	for want, a := range map[string]Action{"either file or secret": both, "at most 32": many} {
@@ -40,6 +42,7 @@ func TestEnvFrom_BadInput(t *testing.T) {
 func TestEnvFrom_Take(t *testing.T) {
 	t.Parallel()
 	values := map[string]string{"user": "app", "password": "hunter2"}
+
 	for want, f := range map[string]EnvFrom{
 		"user=app password=hunter2":       {Secret: "db"},
 		"DB_user=app DB_password=hunter2": {Secret: "db", Prefix: "DB_"},
@@ -51,10 +54,12 @@ func TestEnvFrom_Take(t *testing.T) {
 			k, v, _ := strings.Cut(pair, "=")
 			wanted[k] = v
 		}
+
 		if got, err := f.Take(values); err != nil || !maps.Equal(got, wanted) {
 			t.Errorf("%+v: %v, %v", f, got, err)
 		}
 	}
+
 	if _, err := (EnvFrom{Secret: "db", Keys: map[string]string{"none": "X"}}).Take(values); err == nil || err.Error() != `secret db has no "none"` {
 		t.Error(err)
 	}
@@ -66,6 +71,7 @@ func TestCheckSecret(t *testing.T) {
 	for i := range MaxEnv + 1 {
 		many["A"+strings.Repeat("x", i%100)+strings.Repeat("y", i/100)] = ""
 	}
+
 	for want, values := range map[string]map[string]string{
 		"":                         {"A": "hunter2\n", "b_1": ""},
 		"is empty":                 {},

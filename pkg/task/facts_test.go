@@ -12,6 +12,7 @@ func TestSelector_ComparesFactsAndNumericLabels(t *testing.T) {
 		Labels: map[string]string{"rack": "12", "ram": "64Gi", "cpus": "2", "zone": "eu-1", "speed": "2.5"},
 		Facts:  &Facts{CPUs: 8, Memory: 16 << 30, MemoryFree: &free, Disk: 100 << 30, DiskFree: &full, Load1: &load},
 	}
+
 	for selector, want := range map[string]bool{
 		"cpus >= 8": true, "cpus > 8": false, "cpus < 8": false, "cpus <= 8": true, // the fact, not the label
 		"cpus = 2":          true, // the label, as ever
@@ -29,11 +30,13 @@ func TestSelector_ComparesFactsAndNumericLabels(t *testing.T) {
 			t.Errorf("%q accepts: %v", selector, !want)
 		}
 	}
+
 	for selector, want := range map[string]bool{"cpus > 1": true, "rack > 11": true, "load1 < 4": false} {
 		s, err := ParseSelector(selector)
 		if err != nil || s.Accepts(&Node{Labels: n.Labels}) != (want && selector == "rack > 11") {
 			t.Errorf("%q of a node without facts: %v", selector, err)
 		}
+
 		if s.Compares() != (selector != "rack > 11") {
 			t.Errorf("%q may change its mind: %v", selector, s.Compares())
 		}
@@ -51,17 +54,21 @@ func TestSelector_OfTasksComparesLabels(t *testing.T) {
 
 func TestFacts_AreLeftOutOfJSONWhenTheyAreNotKnown(t *testing.T) {
 	t.Parallel()
+
 	for name, f := range map[string]*Facts{"{}": {}, `{"cpus":4,"memory":2,"memory_free":0}`: {CPUs: 4, Memory: 2, MemoryFree: new(int64)}} {
 		b, err := json.Marshal(f)
 		if err != nil || string(b) != name {
 			t.Errorf("%s, want %s: %v", b, name, err)
 		}
 	}
+
 	none := (*Facts)(nil)
+
 	for _, name := range FactNames() {
 		if _, ok := none.Fact(name); ok {
 			t.Errorf("%s of a node without facts is known", name)
 		}
+
 		if _, ok := (&Facts{}).Fact(name); ok {
 			t.Errorf("%s that was not measured is known", name)
 		}
@@ -74,6 +81,7 @@ func TestNode_TakesNoRunsUnderPressure(t *testing.T) {
 	if !n.Takes() {
 		t.Fatal("it takes none at all")
 	}
+
 	n.Pressed = []string{FactDiskFree}
 	if n.Takes() {
 		t.Error("it takes runs")

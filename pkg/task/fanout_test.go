@@ -16,21 +16,25 @@ func TestParts_AreKnownByTheirIDs(t *testing.T) {
 		if IsPart(parent) {
 			t.Errorf("%s is taken for a part", parent)
 		}
+
 		for _, i := range []int{0, 7, MaxParts - 1} {
 			id := PartID(parent, i)
 			if of, index, is := ParentOf(id); of != parent || index != i || !is {
 				t.Errorf("%s is part %d of %q: %t", id, index, of, is)
 			}
+
 			if TriggerOfRunID(id) != TriggerPart || !RunBelongs(id, "k3f9abcd") && parent[len(idTime)+1] == 'k' {
 				t.Errorf("%s is of trigger %s", id, TriggerOfRunID(id))
 			}
 		}
 	}
+
 	for _, id := range []string{"", "-p0001", "r1-p0001", RunID(at, "k3f9") + "-p00x1", RunID(at, "k3f9") + "-p001"} {
 		if IsPart(id) {
 			t.Errorf("%q is taken for a part", id)
 		}
 	}
+
 	a, b, c := PartID(RunID(at, "a"), 1), PartID(RunID(at, "a"), 2), PartID(RunID(at, "b"), 1)
 	if !Siblings(a, b) || Siblings(a, c) || Siblings(a, RunID(at, "a")) || Siblings(RunID(at, "a"), RunID(at, "a")) {
 		t.Error("others are siblings than those of one run")
@@ -60,18 +64,22 @@ func TestTarget_ReadsAndWritesCountsAndRules(t *testing.T) {
 		if err := json.Unmarshal([]byte(in), &v); err != nil {
 			t.Fatalf("%s: %v", in, err)
 		}
+
 		b, err := json.Marshal(v)
 		if err != nil || string(b) != out {
 			t.Errorf("%s is written as %s, %v", in, b, err)
 		}
+
 		if err := v.validate(); err != nil || !v.FansOut() {
 			t.Errorf("%s: fans out %t, %v", in, v.FansOut(), err)
 		}
 	}
+
 	hashed := Target{Strategy: StrategyHash, Key: "k", Count: 2}
 	if err := hashed.validate(); err != nil || !hashed.FansOut() {
 		t.Errorf("count with a strategy: %v", err)
 	}
+
 	if Defaults().Target.FansOut() {
 		t.Error("the default fans out")
 	}
@@ -100,12 +108,15 @@ func TestFan_AgainHasTheFailedPartsAlone(t *testing.T) {
 	if !maps.Equal(again.Checkpoints, map[int]string{2: "c"}) {
 		t.Errorf("it begins with %v", again.Checkpoints)
 	}
+
 	if less := again.Without(1); !slices.Equal(less.Left, []int{0}) || len(less.Checkpoints) > 0 || len(again.Left) != 2 || len(again.Checkpoints) != 1 {
 		t.Errorf("without one it is %+v, and itself %+v", *less, *again)
 	}
+
 	if !slices.Equal(again.Left, []int{0, 2}) || !slices.Equal(again.Numbers(), []int{0, 2}) || again.Kept != 1 || again.Count != 3 || again.Nodes[2] != "c" || again.Parts != nil {
 		t.Errorf("again it is %+v", *again)
 	}
+
 	// And again: what had succeeded at first stays so.
 	again.Parts = []Part{{Index: 0, State: Succeeded}, {Index: 2, State: Failed}}
 	if last := again.Again(); !slices.Equal(last.Left, []int{2}) || last.Kept != 2 {
@@ -117,6 +128,7 @@ func TestFan_KeepsWhatPartsSaidAsFarAsThereIsRoom(t *testing.T) {
 	part := func(i int, state State, message string, results map[string]string) Part {
 		return Run{ID: PartID("20261120T220000.000Z-k3f9", i), State: state, Message: message, StatusReport: StatusReport{Results: results}, Usage: Usage{CPUMS: 5}}.AsPart()
 	}
+
 	long := strings.Repeat("ä", MaxPartMessage)
 	f := Fan{Parts: []Part{
 		part(0, Succeeded, "", map[string]string{"rows": "7"}),
@@ -125,16 +137,21 @@ func TestFan_KeepsWhatPartsSaidAsFarAsThereIsRoom(t *testing.T) {
 	if m := f.Parts[1].Message; len(m) != MaxPartMessage-1 || !utf8.ValidString(m) {
 		t.Errorf("%d bytes of the message are kept", len(m))
 	}
+
 	if f.Parts[0].Results["rows"] != "7" || f.Parts[1].Results != nil {
 		t.Errorf("results: %+v", f.Parts)
 	}
+
 	if u := f.Usage(); u.CPUMS != 10 {
 		t.Errorf("together: %+v", u)
 	}
+
 	f.Fit(320) // which is enough for one
+
 	if f.Parts[1].Message == "" || f.Parts[0].Results != nil || f.Parts[0].Usage.CPUMS != 0 {
 		t.Errorf("what failed does not come first: %+v", f.Parts)
 	}
+
 	if run := (Run{Fan: &f}).OfPart(f.Parts[1]); run.Message != f.Parts[1].Message || run.Usage.CPUMS != 5 {
 		t.Errorf("the part is told as %+v", run)
 	}

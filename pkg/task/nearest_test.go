@@ -18,6 +18,7 @@ func TestErrors_SuggestTheNearestRightThing(t *testing.T) {
 		}
 		return err
 	}
+
 	selector := func(text string) error { _, err := ParseSelector(text); return err }
 	name := func(text string) error { return CheckName("name", text) }
 	label := func(text string) error { return CheckLabels("labels", map[string]string{text: "x"}) }
@@ -98,9 +99,11 @@ func TestErrors_WhatIsAllowedIsAllowed(t *testing.T) {
 		if name := asName(text); name != "" && CheckName("name", name) != nil {
 			t.Errorf("%q for %q: %v", name, text, CheckName("name", name))
 		}
+
 		if key := reshape(text, "._-/", MaxLabel); key != "" && checkLabelKey(key) != nil {
 			t.Errorf("%q for %q: %v", key, text, checkLabelKey(key))
 		}
+
 		if value := reshape(text, "._-", MaxLabel); checkLabelValue(value) != nil {
 			t.Errorf("%q for %q: %v", value, text, checkLabelValue(value))
 		}
@@ -109,6 +112,7 @@ func TestErrors_WhatIsAllowedIsAllowed(t *testing.T) {
 
 func TestNearest_FindsWhatWasMeant(t *testing.T) {
 	words := []string{"list", "get", "next", "delete", "resume", "nightly-backup"}
+
 	for typed, want := range map[string]string{"lsit": "list", "lst": "list", "del": "delete", "GET": "get", "nigthly-backup": "nightly-backup",
 		"resmue": "resume", "xyz": "", "": "", "q": "", strings.Repeat("a", 1000): ""} {
 		if got := Nearest(typed, words); got != want {

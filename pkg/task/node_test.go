@@ -8,6 +8,7 @@ import (
 
 func TestPressedWords(t *testing.T) {
 	t.Parallel()
+
 	for want, pressed := range map[string][]string{
 		"": nil, "beyond its own limit of load1, disk_free": {"load1", "disk_free"}, "its policy cannot be read: see its log": {task.PressedPolicy},
 		"too many starts of runs hang there: see its log":                       {task.PressedStarts},

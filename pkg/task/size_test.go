@@ -19,6 +19,7 @@ func TestSize_ReadsWhatPeopleWrite(t *testing.T) {
 			t.Errorf("%q is %d, %v; want %d", text, got, err, want)
 		}
 	}
+
 	for _, text := range []string{"", "-1", "Gi", "1i", "1Xi", "1e3", "99999999999999Ti", "9223372036854775808", "9007199254740993Ki", "1..5M", "0x10", "1 G G", "1.5", "1.5B"} {
 		_, err := task.ParseSize("limits.memory", text)
 		var is *task.Error

@@ -20,14 +20,17 @@ func drawSpec(t *rapid.T) Spec {
 	duration := func(low, high Duration) Duration {
 		return Duration(rapid.Int64Range(int64(low), int64(high)).Draw(t, "duration"))
 	}
+
 	labels := func() map[string]string {
 		m := rapid.MapOfN(rapid.StringMatching(`[A-Za-z0-9]([A-Za-z0-9._/-]{0,10}[A-Za-z0-9])?`),
 			rapid.StringMatching(`([A-Za-z0-9]([A-Za-z0-9._-]{0,10}[A-Za-z0-9])?)?`), 0, 4).Draw(t, "labels")
 		if len(m) == 0 {
 			return nil
 		}
+
 		return m
 	}
+
 	s := Spec{
 		Name: name.Draw(t, "name"), Namespace: name.Draw(t, "namespace"), Description: text.Draw(t, "description"), Labels: labels(),
 		Schedule:  rapid.SliceOfN(text, 0, 3).Draw(t, "schedule"),
@@ -51,6 +54,7 @@ func drawSpec(t *rapid.T) Spec {
 	case StrategyFirst:
 		s.Target.Order = []string{"n2", "n1"}
 	}
+
 	s.Missed = MissedPolicy{Policy: rapid.SampledFrom([]string{MissedLatest, MissedSkip, MissedAll}).Draw(t, "policy"),
 		Grace: duration(Duration(time.Second), MaxGrace), Limit: rapid.IntRange(1, MaxMissed).Draw(t, "limit")}
 	s.Missed.Window = duration(s.Missed.Grace, MaxTimeout)
@@ -59,6 +63,7 @@ func drawSpec(t *rapid.T) Spec {
 	if codes := rapid.SliceOfNDistinct(rapid.IntRange(0, 255), 0, 3, rapid.ID).Draw(t, "exit codes"); len(codes) > 0 {
 		s.Success.ExitCodes = codes
 	}
+
 	switch rapid.IntRange(0, 2).Draw(t, "action") {
 	case 0:
 		s.Action.Noop = &Noop{}
@@ -71,6 +76,7 @@ func drawSpec(t *rapid.T) Spec {
 			s.Action.Process.Env = env
 		}
 	}
+
 	return s
 }
 
@@ -80,21 +86,26 @@ func TestSpec_WrittenAndReadIsTheSame(t *testing.T) {
 		if err := want.Validate(); err != nil {
 			t.Fatalf("drew a spec that is not valid: %v", err)
 		}
+
 		b, err := json.Marshal(want)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		got, err := DecodeSpec(b)
 		if err != nil {
 			t.Fatalf("%s: %v", b, err)
 		}
+
 		if !reflect.DeepEqual(got, want) {
 			t.Fatalf("read   %+v\nwrote  %+v\nas     %s", got, want, b)
 		}
+
 		stored := Task{Spec: want, UID: NewUID(), Generation: 3, CreatedAt: At(time.UnixMilli(rapid.Int64Range(-1, 1<<42).Draw(t, "created")))}
 		if b, err = json.Marshal(stored); err != nil {
 			t.Fatal(err)
 		}
+
 		var back Task
 		if err := json.Unmarshal(b, &back); err != nil || !reflect.DeepEqual(back, stored) {
 			t.Fatalf("stored %+v\nread   %+v\nas     %s: %v", stored, back, b, err)
@@ -112,6 +123,7 @@ func TestSchedules_OneIsAString(t *testing.T) {
 			t.Errorf("%q is written as %s, want %s", []string(c.s), b, c.json)
 		}
 	}
+
 	var s Schedules
 	if err := json.Unmarshal([]byte(`["@daily"]`), &s); err != nil || len(s) != 1 || s[0] != "@daily" {
 		t.Errorf("a list of one gave %q, %v", []string(s), err)
@@ -131,6 +143,7 @@ func FuzzDecodeSpec(f *testing.F) {
 	} {
 		f.Add([]byte(seed))
 	}
+
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if into := Defaults(); utf8.Valid(b) && sound(b, reflect.TypeOf(&into), false) && json.Unmarshal(b, &into) == nil {
 			c := checker{Decoder: json.NewDecoder(bytes.NewReader(b))}
@@ -139,6 +152,7 @@ func FuzzDecodeSpec(f *testing.F) {
 				t.Fatalf("%q passes at a glance: %v", b, err)
 			}
 		}
+
 		s, err := read(string(b))
 		if err != nil {
 			if _, ok := err.(*Error); !ok {
@@ -146,20 +160,25 @@ func FuzzDecodeSpec(f *testing.F) {
 			}
 			return
 		}
+
 		written, err := json.Marshal(s)
 		if err != nil {
 			t.Fatalf("%+v cannot be written: %v", s, err)
 		}
+
 		again, err := read(string(written))
 		if err != nil {
 			t.Fatalf("%s is refused when it is read back: %v", written, err)
 		}
+
 		if twice, _ := json.Marshal(again); string(twice) != string(written) {
 			t.Fatalf("%s became %s", written, twice)
 		}
+
 		if a, b := normal(s), normal(again); !reflect.DeepEqual(a, b) {
 			t.Fatalf("%+v became %+v", a, b)
 		}
+
 		if len(written) > 2*MaxAction+64<<10 {
 			t.Fatalf("a valid task of %d bytes", len(written))
 		}
@@ -171,24 +190,30 @@ func normal(s Spec) Spec {
 	if len(s.Labels) == 0 {
 		s.Labels = nil
 	}
+
 	if len(s.Schedule) == 0 {
 		s.Schedule = nil
 	}
+
 	if p := s.Action.Process; p != nil {
 		q := *p
 		if len(q.Env) == 0 {
 			q.Env = nil
 		}
+
 		if len(q.Command) == 0 {
 			q.Command = nil
 		}
+
 		s.Action.Process = &q
 	}
+
 	return s
 }
 
 func TestSelector(t *testing.T) {
 	labels := map[string]string{"role": "db", "zone": "eu-1", "gpu": "", "in": "x"}
+
 	for selector, want := range map[string]bool{
 		"": true, " \t": true,
 		"role": true, "gpu": true, "gpus": false, "!gpus": true, "! gpus": true, "!gpu": false,
@@ -206,6 +231,7 @@ func TestSelector(t *testing.T) {
 		} else if s.Matches(labels) != want {
 			t.Errorf("%q matches: %v", selector, !want)
 		}
+
 		if nobody := s.Matches(nil); err == nil && nobody != nobodyMatches(selector) {
 			t.Errorf("%q matches a node without labels: %v", selector, nobody)
 		}
@@ -223,12 +249,14 @@ func nobodyMatches(selector string) bool {
 		case ')':
 			depth--
 		}
+
 		return r == ',' && depth == 0
 	}) {
 		if strings.TrimSpace(term) != "" && !strings.Contains(term, "!") && !strings.Contains(term, " notin (") {
 			return false
 		}
 	}
+
 	return true
 }
 

@@ -33,11 +33,13 @@ func TestState_HasTheTransitionsOfItsDiagramAndNoOthers(t *testing.T) {
 func TestState_IsFinalWhenNothingFollows(t *testing.T) {
 	final := []State{Succeeded, Failed, TimedOut, Cancelled, Lost, Skipped, Missed}
 	active := []State{Dispatched, Running, Paused}
+
 	for _, s := range States() {
 		if s.Final() != slices.Contains(final, s) || s.Active() != slices.Contains(active, s) || !s.Known() {
 			t.Errorf("%s: final %v, active %v, known %v", s, s.Final(), s.Active(), s.Known())
 		}
 	}
+
 	for _, s := range []State{"", "unheard-of", "Failed"} {
 		if s.Final() || s.Active() || s.Known() {
 			t.Errorf("%q is taken for a state", s)
@@ -47,6 +49,7 @@ func TestState_IsFinalWhenNothingFollows(t *testing.T) {
 
 func TestRetry_WantsAnotherAttemptOnlyOfWhatItNames(t *testing.T) {
 	r := Retry{Attempts: 3, On: []State{Failed, Lost}}
+
 	for _, s := range States() {
 		for attempt := 1; attempt <= 4; attempt++ {
 			if want := attempt < 3 && (s == Failed || s == Lost); r.Wants(attempt, s, nil) != want {
@@ -54,10 +57,12 @@ func TestRetry_WantsAnotherAttemptOnlyOfWhatItNames(t *testing.T) {
 			}
 		}
 	}
+
 	a := Assigned{Run: Run{Attempt: 1}, Retry: r, CancelRequested: true}
 	if a.Retries(Failed, nil) {
 		t.Error("a cancelled run is retried")
 	}
+
 	if a.CancelRequested = false; !a.Retries(Failed, nil) {
 		t.Error("a failed attempt is not retried")
 	}
@@ -65,18 +70,23 @@ func TestRetry_WantsAnotherAttemptOnlyOfWhatItNames(t *testing.T) {
 
 func TestRetry_WaitsLongerEachTimeUpToItsBound(t *testing.T) {
 	r := Retry{Backoff: Duration(10 * time.Second), Factor: 2, MaxBackoff: Duration(time.Minute)}
+
 	for n, want := range map[int]time.Duration{1: 10 * time.Second, 2: 20 * time.Second, 3: 40 * time.Second, 4: time.Minute, 5: time.Minute, 1000: time.Minute, math.MaxInt: time.Minute} {
 		if got := r.Wait(n, 0.7); got != want {
 			t.Errorf("after attempt %d: %s, want %s", n, got, want)
 		}
 	}
+
 	r.Jitter = 0.2
+
 	for spread, want := range map[float64]time.Duration{0: 8 * time.Second, 0.5: 10 * time.Second, 0.75: 11 * time.Second} {
 		if got := r.Wait(1, spread); got != want {
 			t.Errorf("with spread %g: %s, want %s", spread, got, want)
 		}
 	}
+
 	none := Retry{Factor: 100, MaxBackoff: maxBackoff, Jitter: 1}
+
 	for _, n := range []int{1, 2, 200, math.MaxInt} {
 		if got := none.Wait(n, 0.9); got != 0 {
 			t.Errorf("without a backoff, after attempt %d: %s", n, got)
@@ -94,13 +104,16 @@ func TestRetry_WaitIsWithinItsBoundsWhateverTheNumbers(t *testing.T) {
 		}
 		n := rapid.OneOf(rapid.IntRange(1, MaxAttempts), rapid.IntRange(1, math.MaxInt)).Draw(t, "attempt")
 		got := r.Wait(n, rapid.Float64Range(0, 0.9999).Draw(t, "spread"))
+
 		mid := min(r.MaxBackoff.Std(), r.Backoff.Std())
 		if n > 1 && r.Backoff > 0 {
 			mid = r.MaxBackoff.Std()
 		}
+
 		if high := time.Duration(float64(mid)*(1+r.Jitter)) + time.Millisecond; got < 0 || got > high {
 			t.Fatalf("%+v waits %s after attempt %d, at most %s", r, got, n, high)
 		}
+
 		low := time.Duration(float64(min(r.Backoff.Std(), r.MaxBackoff.Std()))*(1-r.Jitter)) - time.Millisecond
 		if got < low {
 			t.Fatalf("%+v waits %s after attempt %d, at least %s", r, got, n, low)
@@ -113,13 +126,16 @@ func TestRunID_IsItsTickAndItsTask(t *testing.T) {
 	if got, want := RunID(tick, "k3f9abcdefgh"), "20261120T220500.007Z-k3f9"; got != want {
 		t.Fatalf("%s, want %s", got, want)
 	}
+
 	if RunID(tick, "k3") != "20261120T220500.007Z-k3" {
 		t.Error("a short uid")
 	}
+
 	manual := ManualRunID(tick, "k3f9abcdefgh")
 	if len(manual) != len("20261120T220500.007Z-k3f9-abcd") || manual[:26] != "20261120T220500.007Z-k3f9-" || manual == ManualRunID(tick, "k3f9abcdefgh") {
 		t.Errorf("a manual run's id is %s", manual)
 	}
+
 	if CheckName("name", NewUID()) != nil || len(NewUID()) != 16 {
 		t.Error("a uid is no name")
 	}
@@ -130,6 +146,7 @@ func TestRunID_TellsItsTimeAndSortsByIt(t *testing.T) {
 		low, high := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)
 		return time.UnixMilli(rapid.Int64Range(low.UnixMilli(), high.UnixMilli()).Draw(t, label))
 	}
+
 	rapid.Check(t, func(t *rapid.T) {
 		a, b, uid := instant(t, "a"), instant(t, "b"), NewUID()
 		for _, id := range []string{RunID(a, uid), ManualRunID(a, uid)} {
@@ -137,6 +154,7 @@ func TestRunID_TellsItsTimeAndSortsByIt(t *testing.T) {
 				t.Fatalf("%s is of %s, want %s", id, got, a)
 			}
 		}
+
 		if a.Before(b) != (RunID(a, uid) < RunID(b, uid)) {
 			t.Fatalf("%s and %s do not sort by time", RunID(a, uid), RunID(b, uid))
 		}
@@ -190,11 +208,13 @@ func TestRunBelongs_ByTheBeginningOfTheUID(t *testing.T) {
 			t.Errorf("%q belongs to nobody", id)
 		}
 	}
+
 	for _, id := range []string{RunID(tick, other), ManualRunID(tick, other), RunID(tick, "k3")} {
 		if RunBelongs(id, uid) {
 			t.Errorf("%q belongs to %s", id, uid)
 		}
 	}
+
 	if !RunBelongs(RunID(tick, "k3"), "k3") {
 		t.Error("a short uid has no runs")
 	}

@@ -21,13 +21,16 @@ func TestDuration_IsSpeltShortAndReadBack(t *testing.T) {
 			t.Errorf("%d ns: %s, want %s", d, got, want)
 		}
 	}
+
 	rapid.Check(t, func(t *rapid.T) {
 		want := Duration(rapid.OneOf(rapid.Int64(), rapid.SampledFrom([]int64{math.MinInt64, math.MaxInt64}),
 			rapid.Custom(func(t *rapid.T) int64 { return int64(time.Second) * rapid.Int64Range(-1e6, 1e6).Draw(t, "s") })).Draw(t, "d"))
+
 		b, err := json.Marshal(want)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		var got Duration
 		if err := json.Unmarshal(b, &got); err != nil || got != want || got.Std() != time.Duration(want) {
 			t.Fatalf("%d became %d as %s: %v", want, got, b, err)
@@ -41,12 +44,15 @@ func TestTime_IsUTCInMilliseconds(t *testing.T) {
 	if want := `"2026-11-20T22:05:00.007Z"`; err != nil || string(b) != want {
 		t.Errorf("%s, want %s", b, want)
 	}
+
 	if text, err := (Time{at}).MarshalText(); err != nil || string(text) != "2026-11-20T22:05:00.007Z" {
 		t.Errorf("as text %s, %v", text, err)
 	}
+
 	if !At(time.Time{}).IsZero() {
 		t.Error("no time became one")
 	}
+
 	for _, ns := range []int{-1, -999_999, 1, 999_999} { // towards the past, before 1970 too
 		if got := At(time.Unix(-1, int64(ns))); got.After(time.Unix(-1, int64(ns))) || got.Sub(time.Unix(-1, int64(ns))) < -time.Millisecond {
 			t.Errorf("%d ns became %s", ns, got)
@@ -58,15 +64,18 @@ func TestTime_ReadBackIsTheSame(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		low, high := time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 23, 59, 59, 999_000_000, time.UTC)
 		want := At(time.Unix(rapid.Int64Range(low.Unix(), high.Unix()).Draw(t, "s"), rapid.Int64Range(0, 999_999_999).Draw(t, "ns")))
+
 		b, err := json.Marshal(want)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		var got Time
 		if err := json.Unmarshal(b, &got); err != nil || got != want {
 			t.Fatalf("%v became %v as %s: %v", want, got, b, err)
 		}
 	})
+
 	var zero Time
 	b, _ := json.Marshal(struct {
 		A Time `json:"a"`
@@ -89,6 +98,7 @@ func TestTime_ReadsRFC3339AndNothingElse(t *testing.T) {
 			t.Errorf("%s became %s, want %s", text, b, want)
 		}
 	}
+
 	for _, text := range []string{
 		`""`, `"now"`, `"2026-12-24"`, `"2026-12-24T18:00Z"`, `"2026-12-24T18:00:00"`, `"2026-12-24 18:00:00Z"`, `"2026-12-24t18:00:00z"`,
 		`"2026-12-24T8:00:00Z"`, `"2026-12-24T18:00:00,5Z"`, `"2026-12-24T18:00:00+25:00"`, `"2026-02-29T00:00:00Z"`, `"2026-12-24T24:00:00Z"`,
@@ -101,6 +111,7 @@ func TestTime_ReadsRFC3339AndNothingElse(t *testing.T) {
 			t.Errorf("%s: %v, %v", text, got, err)
 		}
 	}
+
 	kept := At(time.UnixMilli(1))
 	if err := json.Unmarshal([]byte("null"), &kept); err != nil || kept != At(time.UnixMilli(1)) {
 		t.Errorf("null: %v, %v", kept, err)
@@ -115,15 +126,18 @@ func TestTime_IsAsPackageTimeHasIt(t *testing.T) {
 		if got, _ := (Time{at}).AppendText(nil); string(got) != at.UTC().Format(timeLayout) {
 			t.Fatalf("%s, want %s", got, at.UTC().Format(timeLayout))
 		}
+
 		if got, want := RunID(at, "abcdefgh"), at.UTC().Format(idTime)+"-abcd"; got != want {
 			t.Fatalf("run %s, want %s", got, want)
 		}
 	})
+
 	rapid.Check(t, func(t *rapid.T) { // near misses of a time
 		text := []byte("2026-02-28T23:59:59.999Z")
 		for range rapid.IntRange(0, 3).Draw(t, "changes") {
 			text[rapid.IntRange(0, len(text)-1).Draw(t, "at")] = rapid.SampledFrom([]byte("0123456789-:.TZ+ ")).Draw(t, "byte")
 		}
+
 		got, ok := parseOwn(text)
 		want, err := time.Parse(timeLayout, string(text))
 		// Package time also reads what it would not write, such as ".+99".

@@ -39,14 +39,17 @@ func TestRun_KeepsTheOrderAndGoesOnAfterFailures(t *testing.T) {
 		}
 		return i, fmt.Sprintf("paused %d", i), nil
 	})
+
 	want := slices.DeleteFunc(numbers(50), func(i int) bool { return i == 7 })
 	if !slices.Equal(got, want) {
 		t.Errorf("got %v", got)
 	}
+
 	var f *failure.Error
 	if !errors.As(err, &f) || f.Exit != failure.ExitFailure || !f.Reported || !strings.Contains(errs.String(), "seven") {
 		t.Errorf("%v, %s", err, errs)
 	}
+
 	if lines := strings.Split(strings.TrimSpace(out.String()), "\n"); len(lines) != 49 || lines[7] != "paused 8" {
 		t.Errorf("%s", out)
 	}
@@ -57,6 +60,7 @@ func TestRun_CountsWhatWouldFillTheScreen(t *testing.T) {
 	if _, err := Run(t.Context(), a, "pause", "paused", "task", numbers(500), func(_ context.Context, i int) (int, string, error) { return i, "paused one", nil }); err != nil {
 		t.Fatal(err)
 	}
+
 	if out.String() != "paused 500 tasks\n" {
 		t.Errorf("%s", out)
 	}
@@ -72,11 +76,14 @@ func TestRun_SaysHowFarItCame(t *testing.T) {
 			<-ctx.Done()
 			return 0, "", ctx.Err()
 		}
+
 		return i, "paused one", nil
 	})
+
 	if !errors.Is(err, context.Canceled) || len(got) != 100 || began.Load() > 100+2*maxParallel {
 		t.Errorf("%d done, %d begun: %v", len(got), began.Load(), err)
 	}
+
 	if !strings.Contains(errs.String(), "interrupted: paused 100 of 1000 tasks; pause the others with the same command") {
 		t.Errorf("%s", errs)
 	}
@@ -91,6 +98,7 @@ func TestRun_EndsWhereNothingIsAllowed(t *testing.T) {
 			began.Add(1)
 			return 0, "", &client.Error{Code: code, Status: 401}
 		})
+
 		if a.Report(err) != failure.ExitAuth || began.Load() > 3*maxParallel || strings.Count(errs.String(), "error:") != 1 {
 			t.Errorf("%s: %d begun: %v: %s", code, began.Load(), err, errs)
 		}
@@ -105,6 +113,7 @@ func TestRun_EndsWhenTheServerIsAway(t *testing.T) {
 		began.Add(1)
 		return 0, "", &client.Error{Code: client.CodeUnavailable}
 	})
+
 	if !failure.IsUnreachable(err) || began.Load() > 3*maxParallel {
 		t.Errorf("%d begun: %v", began.Load(), err)
 	}

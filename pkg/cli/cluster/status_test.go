@@ -25,6 +25,7 @@ func TestClusterStatus_ShowsAFullEtcd(t *testing.T) {
 	if err := output.EmitOne(&d.Factory.Printer, s, s.ID, func(w *output.Details) { describeCluster(d.Factory, w, s) }); err != nil {
 		t.Fatal(err)
 	}
+
 	const want = `Cluster      c1 · since –
 Nodes        1 of 1 ready
 Leader       n1

@@ -21,6 +21,7 @@ func TestCompletion_IsRemembered(t *testing.T) {
 			t.Fatalf("%v, %v", got, err)
 		}
 	}
+
 	for i, step := range []struct {
 		want int
 		do   func()
@@ -37,10 +38,12 @@ func TestCompletion_IsRemembered(t *testing.T) {
 			t.Errorf("step %d: asked %d times, not %d", i, asked, step.want)
 		}
 	}
+
 	files, err := filepath.Glob(filepath.Join(d.Vars["HOME"], ".cache", "carillon", "complete", "*"))
 	if err != nil || len(files) != 4 {
 		t.Fatalf("%v, %v", files, err)
 	}
+
 	for _, f := range files {
 		if info, _ := os.Stat(f); info.Mode().Perm() != 0o600 {
 			t.Errorf("%s: %v", f, info.Mode())

@@ -16,6 +16,7 @@ func TestAsk_ASevereVerbWantsTheNumberTyped(t *testing.T) {
 		if ok, err := a.Ask(t.Context(), "freeze the whole cluster with its 3 tasks?", 3, true); ok != want || ok != (err == nil) {
 			t.Errorf("%q: %v, %v", answer, ok, err)
 		}
+
 		if !strings.Contains(errs.String(), "Type the number 3") {
 			t.Errorf("it asks %q", errs.String())
 		}

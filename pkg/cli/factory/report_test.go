@@ -51,9 +51,11 @@ func TestReport_ChoosesTheExitCode(t *testing.T) {
 		if got := d.Report(c.err); got != c.want {
 			t.Errorf("%v: exit code %d, want %d", c.err, got, c.want)
 		}
+
 		if c.err != nil && !strings.HasPrefix(d.Errs.String(), "error: ") {
 			t.Errorf("%v: told as %q", c.err, d.Errs.String())
 		}
+
 		if d.Out.Len() > 0 {
 			t.Errorf("%v: %q on the standard output", c.err, d.Out.String())
 		}
@@ -67,17 +69,21 @@ func TestReport_IsOneJSONObject(t *testing.T) {
 		d := factorytest.New("")
 		d.Words = args
 		d.Report(&manifest.Error{File: "f.yaml", Line: 3, Column: 5, Err: task.Invalid(task.CodeBadName, "name", "\x1b[1m <&>")})
+
 		var p map[string]string
 		if err := json.Unmarshal(d.Errs.Bytes(), &p); err != nil || strings.Count(d.Errs.String(), "\n") != 1 {
 			t.Fatalf("%v: %v in %q", args, err, d.Errs.String())
 		}
+
 		if p["code"] != task.CodeBadName || p["field"] != "name" || p["message"] != "f.yaml:3:5: \x1b[1m <&>" {
 			t.Errorf("%v: %v", args, p)
 		}
 	}
+
 	d := factorytest.New("")
 	d.Words = []string{"task", "create", "x", "--", "prog", "-o", "json"}
 	d.Report(errors.New("x\x1b[2J"))
+
 	if got := d.Errs.String(); got != "error: x\uFFFD[2J\n" {
 		t.Errorf("told as %q", got)
 	}
@@ -89,10 +95,13 @@ func remote(status int, code string) error {
 
 func TestReport_TellsAHintOnce(t *testing.T) {
 	d := factorytest.New("")
+
 	for range 3 {
 		d.Report(&client.Error{Status: 507, Code: client.CodeNoSpace, Message: "m", Hint: "make space"})
 	}
+
 	d.Report(remote(401, client.CodeUnauthorized))
+
 	if n, hints := strings.Count(d.Errs.String(), "error:"), strings.Count(d.Errs.String(), "hint:"); n != 4 || hints != 2 {
 		t.Errorf("%d errors, %d hints:\n%s", n, hints, d.Errs.String())
 	}

@@ -19,16 +19,19 @@ func TestHostZone_IsThatOfThisHostsCron(t *testing.T) {
 		"no name":       {link: "/etc/clock", want: ""},
 	} {
 		etc := t.TempDir()
+
 		if c.file != "" {
 			if err := os.WriteFile(filepath.Join(etc, "timezone"), []byte(c.file), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
+
 		if c.link != "" {
 			if err := os.Symlink(c.link, filepath.Join(etc, "localtime")); err != nil {
 				t.Fatal(err)
 			}
 		}
+
 		got, err := hostZone(func(string) string { return c.tz }, etc)
 		if got != c.want || (err != nil) != (c.want == "") {
 			t.Errorf("%s: %q, %v", name, got, err)

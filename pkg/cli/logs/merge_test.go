@@ -26,15 +26,18 @@ func merging(out io.Writer, tty bool, output string, tasks ...string) (*Merger, 
 	a := factory.New(factory.IO{Out: out, Err: io.Discard, Env: func(string) string { return "" }})
 	a.Format, a.Color, a.NamespaceFlag = output, "never", "default"
 	a.Terminal = func(stream any) (int, bool) { return 80, tty && stream == out }
+
 	var refs []selection.Ref
 	for _, name := range tasks {
 		refs = append(refs, selection.Ref{Namespace: "default", Name: name})
 	}
+
 	m := NewMerger(a, refs)
 	var outputs []*RunOutput
 	for _, r := range refs {
 		outputs = append(outputs, m.Output(task.Run{Namespace: r.Namespace, Task: r.Name, ID: "id-" + r.Name}))
 	}
+
 	return m, outputs
 }
 
@@ -44,6 +47,7 @@ func TestMerger_NeverTearsLines(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var out bytes.Buffer
 		_, outputs := merging(&out, false, output.FormatTable, "a", "b-long")
+
 		wrote := make([]string, len(outputs))
 		for range rapid.IntRange(1, 40).Draw(t, "writes") {
 			i := rapid.IntRange(0, 1).Draw(t, "lane")
@@ -51,12 +55,15 @@ func TestMerger_NeverTearsLines(t *testing.T) {
 			if text = strings.Replace(text, "é", "\xc3", 1); rapid.Bool().Draw(t, "flush") {
 				outputs[i].late()
 			}
+
 			_, _ = outputs[i].Write([]byte(text))
 			wrote[i] += text
 		}
+
 		for _, l := range outputs {
 			l.end()
 		}
+
 		got := make([]string, len(outputs))
 		for line := range strings.Lines(out.String()) {
 			switch {
@@ -68,6 +75,7 @@ func TestMerger_NeverTearsLines(t *testing.T) {
 				t.Fatalf("line %q of\n%s", line, &out)
 			}
 		}
+
 		for i := range got {
 			// A line that was flushed before its end, and that of another task after
 			// it, is two; else they are the same.
@@ -83,6 +91,7 @@ func TestMerger_IsExactForOneTask(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var out bytes.Buffer
 		_, outputs := merging(&out, false, output.FormatTable, "a")
+
 		wrote := []byte{}
 		for _, b := range rapid.SliceOf(rapid.SliceOf(rapid.Byte())).Draw(t, "writes") {
 			_, _ = outputs[0].Write(b)
@@ -90,7 +99,9 @@ func TestMerger_IsExactForOneTask(t *testing.T) {
 				outputs[0].late()
 			}
 		}
+
 		outputs[0].end()
+
 		if !bytes.Equal(out.Bytes(), wrote) {
 			t.Fatalf("wrote %q, shown %q", wrote, &out)
 		}
@@ -103,6 +114,7 @@ func TestMerger_IsHarmlessOnATerminal(t *testing.T) {
 	_, outputs := merging(&out, true, output.FormatTable, "a", "b")
 	_, _ = outputs[0].Write([]byte("\x1b[2Jred\x07\r\n10%\r20%\rdone\n"))
 	_, _ = outputs[1].Write([]byte("é\xff\tx\n"))
+
 	want := "a | \uFFFD[2Jred\uFFFD\na | 10%\na | 20%\na | done\nb | é\uFFFD\tx\n"
 	if out.String() != want {
 		t.Errorf("shown %q, want %q", &out, want)
@@ -129,10 +141,12 @@ func TestMerger_ShowsALineThatIsNotEnded(t *testing.T) {
 			_, _ = outputs[s.lane].Write([]byte(s.text))
 			time.Sleep(unendedFor + time.Millisecond)
 			synctest.Wait()
+
 			if out.String() != s.want {
 				t.Fatalf("after %q: %q, want %q", s.text, &out, s.want)
 			}
 		}
+
 		for _, l := range outputs {
 			l.end()
 		}
@@ -151,20 +165,24 @@ func TestMerger_SettlesTheOrderOfLines(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+
 		shown := func(want string) {
 			t.Helper()
 			synctest.Wait()
 			m.mu.Lock() // a timer writes, too
 			defer m.mu.Unlock()
+
 			if out.String() != want {
 				t.Fatalf("%q, want %q", &out, want)
 			}
 		}
+
 		held := func() int {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			return m.pendingBytes
 		}
+
 		add(1, 3, "three\n")
 		time.Sleep(reorderWindow / 2)
 		add(0, 1, "one\n")
@@ -184,13 +202,16 @@ func TestMerger_SettlesTheOrderOfLines(t *testing.T) {
 		outputs[0].end()
 		want += "a | six\na | another node's\nb | seven\na | eight\n"
 		shown(want)
+
 		for range 100 {
 			add(1, 9, strings.Repeat("x", 20<<10)+"\n")
 			if n := held(); n > maxPendingBytes {
 				t.Fatalf("%d bytes are held back", n)
 			}
 		}
+
 		outputs[1].end()
+
 		if n := held(); n != 0 {
 			t.Errorf("%d bytes are held back for ever", n)
 		}
@@ -200,6 +221,7 @@ func TestMerger_SettlesTheOrderOfLines(t *testing.T) {
 func TestMerger_BoundsWhatItHolds(t *testing.T) {
 	_, outputs := merging(io.Discard, true, output.FormatTable, "a", "b")
 	block := bytes.Repeat([]byte("x"), 32<<10)
+
 	for range 100 { // 3 MB
 		_, _ = outputs[0].Write(block)
 		if n := cap(outputs[0].stream("").held); n > 8*mostUnended {
@@ -227,10 +249,13 @@ func TestMerger_TellsThatNobodyReads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	_ = r.Close()
 	defer w.Close()
+
 	m, outputs := merging(w, false, output.FormatTable, "a", "b")
 	var wg sync.WaitGroup
+
 	for i, l := range outputs {
 		wg.Go(func() {
 			if _, err := fmt.Fprintf(l, "%d\n", i); err == nil {
@@ -238,7 +263,9 @@ func TestMerger_TellsThatNobodyReads(t *testing.T) {
 			}
 		})
 	}
+
 	wg.Wait()
+
 	if m.failed() == nil {
 		t.Error("the merger does not know")
 	}
@@ -250,10 +277,12 @@ func TestMerger_ColoursAreStable(t *testing.T) {
 	if colourOf(r) != colourOf(task.Run{Namespace: "default", Task: "nightly-backup", ID: "another"}) {
 		t.Error("its colour changes from run to run")
 	}
+
 	used := map[output.Color]bool{}
 	for i := range 40 {
 		used[colourOf(task.Run{Namespace: "default", Task: fmt.Sprint("t", i)})] = true
 	}
+
 	if len(used) < 6 {
 		t.Errorf("%d colours for 40 tasks", len(used))
 	}
@@ -269,10 +298,12 @@ func TestMerger_ShowsNothingThatATerminalObeys(t *testing.T) {
 
 				m := NewMerger(d.Factory, []selection.Ref{{Namespace: "default", Name: "a"}, {Namespace: "default", Name: "b"}})
 				m.timestamps, m.patient = timestamps, true
+
 				l := m.Output(task.Run{ID: "i", Namespace: "default", Task: "a", State: task.Failed})
 				if err := l.add(client.LogPiece{Text: []byte("x" + evil + "y\n"), Stream: task.Stderr, Time: factorytest.At("2026-11-20T22:00:00Z")}); err != nil {
 					t.Fatal(err)
 				}
+
 				l.end()
 
 				if what := factorytest.Obeyed(d.Out.String()); what != "" {

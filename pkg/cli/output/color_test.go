@@ -24,6 +24,7 @@ func TestColours_AreLeftOutWhereTheyAreNotWanted(t *testing.T) {
 		if c.env != nil {
 			d.env = c.env
 		}
+
 		if got := d.Paint(Red, "x") != "x"; got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}

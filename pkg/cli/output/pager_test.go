@@ -30,6 +30,7 @@ func TestPaged(t *testing.T) {
 			_, err := io.WriteString(w, text)
 			return err
 		})
+
 		if out.String() != c.want || (err != nil) != c.fails {
 			t.Errorf("%q: %d bytes, %v", c.pager, out.Len(), err)
 		}

@@ -22,6 +22,7 @@ func newDesk() *desk {
 		Terminal: func(any) (int, bool) { return 0, false },
 		Format:   FormatTable, TimeMode: TimeRelative, Color: "auto",
 	}
+
 	return d
 }
 

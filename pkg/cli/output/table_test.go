@@ -18,19 +18,23 @@ func TestTable_IsCutForTerminalsOnly(t *testing.T) {
 		g := &Table{Headers: []string{"NAME", "RESULT"}}
 		g.AddRow("a", d.StateText(task.Succeeded, strings.Repeat("long ", 20)))
 		g.AddRow("nightly", d.StateText(task.Failed, "exit 1"))
+
 		text := g.Render(d.Printer)
 		for line := range strings.Lines(text) {
 			visible := utf8.RuneCountInString(strings.TrimRight(escapes.ReplaceAllString(line, ""), "\n"))
 			if width > 0 && visible > width {
 				t.Errorf("%d columns in a terminal of %d: %q", visible, width, line)
 			}
+
 			if strings.HasSuffix(line, " \n") {
 				t.Errorf("blanks at the end of %q", line)
 			}
 		}
+
 		if whole := strings.Contains(text, strings.TrimSpace(strings.Repeat("long ", 20))); whole != (width == 0) {
 			t.Errorf("width %d:\n%s", width, text)
 		}
+
 		if colours := strings.Contains(text, "\x1b["); colours != (width > 0) {
 			t.Errorf("width %d:\n%q", width, text)
 		}
@@ -44,18 +48,22 @@ func TestTable_KeepsTheResultOnANarrowTerminal(t *testing.T) {
 	g := &Table{Headers: []string{"NAME", "SCHEDULE", "NEXT", "LEFT", "LAST", "RESULT", "LAST 10"}}
 	g.AddRow("after-the-holidays", "30 3 * * *, */2 * * * * Berlin", "paused until Wed 6 Jan 2027 00:00 CET", "3h 18m", "1m 58s ago, 225ms", "x exit 69", "++++++x+++")
 	text := g.Render(d.Printer)
+
 	for _, part := range []string{"after-the-holidays ", "3h 18m ", "x exit 69", "RESULT"} {
 		if !strings.Contains(text, part) {
 			t.Errorf("%q is missing:\n%s", part, text)
 		}
 	}
+
 	for line := range strings.Lines(text) {
 		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > 80 {
 			t.Errorf("%d columns: %q", n, line)
 		}
 	}
+
 	g = &Table{Headers: []string{"TASK", "RUN", "TICK", "RESULT", "NODE", "LATE", "TOOK"}}
 	g.AddRow("every-order", "20261121T135616.218Z-3fxm-wt5c", "Sat 13:56:16 UTC (manual)", "x exit 3", "dev", "15ms", "1m 2s")
+
 	if text := g.Render(d.Printer); !strings.Contains(text, "20261121T135616.218Z-3fxm-wt5c ") || !strings.Contains(text, "x exit 3") || !strings.Contains(text, " ~\n") {
 		t.Error(text)
 	}

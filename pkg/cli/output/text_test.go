@@ -17,6 +17,7 @@ func TestSanitizeJSON_SaysTheSame(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		var got map[string]string
 		if err := json.Unmarshal(output.SanitizeJSON(b), &got); err != nil || got["k"+evil] != evil {
 			t.Errorf("%q became %q, %v", evil, got, err)

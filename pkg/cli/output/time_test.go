@@ -28,6 +28,7 @@ func TestTimes_AreShownAsAsked(t *testing.T) {
 		{TimeRelative, "left", func(d *desk) string { return d.TimeLeft(at("2026-11-21T01:30:00Z")) }, "3h 18m"},
 		{TimeRelative, "nothing left", func(d *desk) string { return d.TimeLeft(at("2026-11-20T22:12:00.5Z")) }, "now"},
 	}
+
 	for _, c := range cases {
 		d := newDesk()
 		d.TimeMode = c.mode

@@ -17,9 +17,11 @@ func TestOutput_HoldsNothingThatATerminalObeys(t *testing.T) {
 	if err := output.EmitOne(&d.Factory.Printer, r, r.ID, func(w *output.Details) { describeRun(d.Factory, w, r, "UTC") }); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := output.EmitList(&d.Factory.Printer, []task.Run{r}, selection.RunName, func(bool) *output.Table { return view.RunTable(d.Factory, []task.Run{r}, true, true, view.Zones{}) }); err != nil {
 		t.Fatal(err)
 	}
+
 	if strings.ContainsAny(d.Out.String(), "\x1b\a\r") || !strings.Contains(d.Out.String(), "\n\td") {
 		t.Errorf("%q", d.Out.String())
 	}
@@ -39,6 +41,7 @@ func TestRun_ShowsNothingThatATerminalObeys(t *testing.T) {
 			if err := output.EmitOne(&d.Printer, r, r.ID, func(w *output.Details) { describeRun(d.Factory, w, r, "UTC") }); err != nil {
 				t.Fatal(err)
 			}
+
 			if err := output.EmitList(&d.Printer, []task.Run{r}, selection.RunName, func(bool) *output.Table { return view.RunTable(d.Factory, []task.Run{r}, true, true, view.Zones{}) }); err != nil {
 				t.Fatal(err)
 			}

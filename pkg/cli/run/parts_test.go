@@ -17,6 +17,7 @@ func TestRunGet_OfPartsSpeaksOfTheRunAsAWhole(t *testing.T) {
 	if err := output.EmitOne(&d.Factory.Printer, r, r.ID, func(w *output.Details) { describeRun(d.Factory, w, r, "") }); err != nil {
 		t.Fatal(err)
 	}
+
 	text := d.Out.String()
 	if strings.Contains(text, "Attempt") || !strings.Contains(text, "3: 1 ended, 1 succeeded, 1 has to") {
 		t.Errorf("it is shown as\n%s", text)
@@ -26,6 +27,7 @@ func TestRunGet_OfPartsSpeaksOfTheRunAsAWhole(t *testing.T) {
 // Events of parts bring none into a list that has none.
 func TestRunList_WatchesPartsIfTheyAreAskedFor(t *testing.T) {
 	part := task.Run{ID: task.PartID("20261120T220000.000Z-k3f9", 7), Node: "n1"}
+
 	for _, c := range []struct {
 		filter client.RunListOptions
 		want   bool

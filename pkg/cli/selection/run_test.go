@@ -31,6 +31,7 @@ func TestParseRunWord(t *testing.T) {
 			t.Errorf("%q: %+v, %v", word, got, err)
 		}
 	}
+
 	for _, word := range []string{"@", "a@", "@-1", "a@-", "a@--1", "a@-x", "a@-+1", "a@+1", "a@2:3", "a@25:00", "a@2026-13-01T00:00", "a@yesterday", "a@-99999999999999999999"} {
 		if got, err := ParseRunWord(word); err == nil {
 			t.Errorf("%q is %+v", word, got)
@@ -45,9 +46,11 @@ func TestRunAtTick(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	run := func(id, tick string) task.Run {
 		return task.Run{ID: id, ScheduledTime: factorytest.At(tick), Trigger: task.TriggerSchedule}
 	}
+
 	missed := run("range", "2026-10-20T00:30:00Z")
 	missed.Last, missed.Count = factorytest.At("2026-10-22T00:30:00Z"), 3
 	manual := run("manual", "2026-10-28T01:30:00Z")

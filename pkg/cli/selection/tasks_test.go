@@ -31,18 +31,22 @@ func TestApprove_AsksOnlyWhereSomebodyAnswers(t *testing.T) {
 		{"--no-input", "y\n", many, false, func(d *factorytest.Desk) { d.NoInput = true }, false, failure.ExitUsage},
 		{"no terminal", "y\n", many, false, func(d *factorytest.Desk) { d.Terminal = func(any) (int, bool) { return 0, false } }, false, failure.ExitUsage},
 	}
+
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			d := factorytest.New(c.in)
 			d.Terminal = func(any) (int, bool) { return 80, true }
 			d.Color = "never"
+
 			if c.edit != nil {
 				c.edit(d)
 			}
+
 			ok, err := Approve(t.Context(), d.Factory, "delete", c.ch, Flags{}, c.severe)
 			if ok != c.ok || d.Report(err) != c.exit {
 				t.Errorf("%v, %v", ok, err)
 			}
+
 			if d.Out.Len() > 0 {
 				t.Errorf("%q on the standard output", d.Out.String())
 			}

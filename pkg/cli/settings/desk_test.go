@@ -18,6 +18,7 @@ func (d *desk) token() (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	c, err := d.ReadCredential(s)
 	return c.Token, err
 }

@@ -14,24 +14,31 @@ func TestServer_IsTheHostsSocketForWhoMayOpenIt(t *testing.T) {
 		t.Helper()
 		d := newDesk()
 		d.hostSocketPath = socket
+
 		if edit != nil {
 			edit(d)
 		}
+
 		s, err := d.Settings()
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		return d.ServerSetting(s).Value
 	}
+
 	if got := server(nil); got != "" {
 		t.Errorf("without a socket: %s", got)
 	}
+
 	if err := os.WriteFile(socket, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	if got := server(nil); got != "" {
 		t.Errorf("with a file in its place: %s", got)
 	}
+
 	if err := os.Remove(socket); err != nil {
 		t.Fatal(err)
 	}
@@ -40,13 +47,17 @@ func TestServer_IsTheHostsSocketForWhoMayOpenIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer l.Close()
+
 	if got := server(nil); got != "unix://"+socket {
 		t.Errorf("with a socket: %s", got)
 	}
+
 	if got := server(func(d *desk) { d.ServerFlag = "http://127.0.0.1:1" }); got != "http://127.0.0.1:1" {
 		t.Errorf("with --server: %s", got)
 	}
+
 	if got := server(func(d *desk) { d.env["CARILLON_SERVER"] = "https://a" }); got != "https://a" {
 		t.Errorf("with CARILLON_SERVER: %s", got)
 	}
@@ -59,6 +70,7 @@ func TestServer_SocketIsThatOfThePackage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if !strings.Contains(string(b), "\n"+line+"\n") {
 			t.Errorf("%s does not have %s", file, line)
 		}

@@ -13,11 +13,14 @@ func TestToken_OfTheHostsNodeIsForThatNodeOnly(t *testing.T) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)
 		}
+
 		if err := os.WriteFile(path, []byte(token+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
+
 		return path
 	}
+
 	node, users := file("node", "of-the-node"), file("home/carillon/token", "of-the-user")
 	for _, tc := range []struct{ server, variable, flag, config, want string }{
 		{want: "of-the-node"},
@@ -38,6 +41,7 @@ func TestToken_OfTheHostsNodeIsForThatNodeOnly(t *testing.T) {
 			t.Errorf("%+v: token %q, %v", tc, got, err)
 		}
 	}
+
 	d := newDesk()
 	d.hostTokenFile = filepath.Join(dir, "none")
 	if got, err := d.token(); got != "" || err != nil {

@@ -32,6 +32,7 @@ func TestExport_WritesNothingOutsideItsDirectory(t *testing.T) {
 		if err := x.writeFile(told, []byte(`{"name":"escaped"}`)); err == nil {
 			t.Errorf("%q is a name for a file", name)
 		}
+
 		if entries, err := os.ReadDir(top); err != nil || len(entries) > 0 {
 			t.Errorf("%q: wrote %v, %v", name, entries, err)
 		}

@@ -18,10 +18,12 @@ func TestTop_TurnsOnlyToWhoIsProvedToBeANode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	ca := filepath.Join(dir, "ca.crt")
 	if err := os.WriteFile(ca, pair.Cert, 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, c := range []struct {
 		first, ca, other string
 		insecure, want   bool
@@ -40,10 +42,12 @@ func TestTop_TurnsOnlyToWhoIsProvedToBeANode(t *testing.T) {
 		d := factorytest.New("")
 		d.ServerFlag, d.CAFileFlag, d.InsecureFlag = c.first, c.ca, c.insecure
 		d.Vars["CARILLON_TOKEN"] = "the-token"
+
 		first, err := d.ConnectFor(time.Second)
 		if err != nil {
 			t.Fatalf("%+v: %v", c, err)
 		}
+
 		if _, err := dialOther(d.Factory, first, c.other, time.Second); (err == nil) != c.want {
 			t.Errorf("%+v: %v", c, err)
 		}

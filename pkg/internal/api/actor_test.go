@@ -50,17 +50,20 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 		must(t, err)
 		return string(b)
 	}
+
 	uid := func() string {
 		st, err := w.store.Task(ctx, ref("default", "a"))
 		must(t, err)
 		return st.Task.UID
 	}
+
 	var triggered string
 	isActive := func() { w.active("node-b", "a", id(1, uid())) }
 	isDead := func() {
 		run := w.dead(ref("default", "a"), uid(), 2)
 		w.ended("a", run, task.Failed, func(r *task.Run) { r.UID = uid() })
 	}
+
 	obeyed := func() { w.obeys("node-a", 1<<40); w.obeys("node-b", 1<<40) }
 	steps := []actorStep{
 		{id: "create-task", method: "POST", path: tasks, body: json1(spec("a", "@daily"))},
@@ -108,6 +111,7 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 			w.put(k.Node("node-b"), task.Node{Name: "node-b", State: task.NodeReady, Unfit: task.UnfitRestored})
 		}},
 	}
+
 	exceptions := map[string]string{
 		"next-of-schedule": "writes nothing: the body is a question",
 		"add-member":       "needs an embedded etcd of several members: TestEmbedded_ThreeAgentsAreTheirOwnEtcd in package daemon",
@@ -116,15 +120,19 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 
 	for _, step := range steps {
 		w.clock.advance(time.Minute)
+
 		if step.before != nil {
 			step.before()
 		}
+
 		mine := w.token(func(tok *record.Token) { tok.Who = step.id })
 		actor := actorOf(step.id, mine)
+
 		path := step.path
 		if strings.Contains(path, runs) {
 			path = strings.NewReplacer("RUN", triggered, "Z-", "Z-"+uid()[:4]).Replace(path)
 		}
+
 		before := w.dump()
 		there, err := w.store.Present(ctx)
 		must(t, err)
@@ -133,6 +141,7 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 		for name, value := range step.header {
 			q.header[name] = value
 		}
+
 		if r := w.do(q); r.status/100 != 2 {
 			t.Fatalf("%s: %d %s", step.id, r.status, r.body)
 		}
@@ -142,10 +151,12 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 			if before[key] != value && strings.Contains(value, actor) {
 				named++
 			}
+
 			if strings.Contains(value, strings.Split(mine, "_")[2]) {
 				t.Errorf("%s: %s has the token's secret", step.id, key)
 			}
 		}
+
 		if named == 0 && !step.deletes {
 			t.Errorf("%s: no record names %s", step.id, actor)
 		}
@@ -159,6 +170,7 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 				named++
 			}
 		}
+
 		if named == 0 {
 			t.Errorf("%s: no event names %s: %q", step.id, actor, told)
 		}
@@ -172,11 +184,13 @@ func TestActors_EveryOperationThatWritesSaysWhoAskedForIt(t *testing.T) {
 	built, err := builtDocument()
 	must(t, err)
 	must(t, json.Unmarshal(built, &doc))
+
 	for path, item := range doc.Paths {
 		for method, op := range item {
 			if strings.EqualFold(method, http.MethodGet) {
 				continue
 			}
+
 			asked := slices.ContainsFunc(steps, func(s actorStep) bool { return s.id == op.OperationID })
 			if asked == (exceptions[op.OperationID] != "") {
 				t.Errorf("%s %s: %s: put it into steps, or into exceptions with the reason", method, path, op.OperationID)
@@ -192,9 +206,11 @@ func TestActors_OfManualRunsAndRetries(t *testing.T) {
 	w.create("a", "@daily")
 	got, err := w.Tasks.Trigger(ctx, "default", "a", map[string]string{"B": "sesame", "A": "1"})
 	must(t, err)
+
 	if got.CreatedBy != w.actor() || !slices.Equal(got.EnvNames, []string{"A", "B"}) {
 		t.Errorf("triggered: %+v", got.Run)
 	}
+
 	r := w.do(request{method: "GET", path: "/v1/runs"})
 	if !strings.Contains(r.body, `"created_by":"`+w.actor()+`"`) || !strings.Contains(r.body, `"env_names":["A","B"]`) || strings.Contains(r.body, "sesame") {
 		t.Errorf("the list: %s", r.body)
@@ -206,11 +222,14 @@ func TestActors_OfManualRunsAndRetries(t *testing.T) {
 	res := w.do(request{method: "POST", path: "/v1/namespaces/default/tasks/a/runs/" + one + "/retry", header: map[string]string{"Authorization": "Bearer " + bob}})
 	var again client.Triggered
 	must(t, json.Unmarshal([]byte(res.body), &again))
+
 	if again.CreatedBy != actorOf("bob", bob) || !slices.Equal(again.EnvNames, []string{"A"}) || again.RetryOf != one {
 		t.Errorf("run again: %+v", again.Run)
 	}
+
 	a, err := w.Tasks.Why(ctx, "default", "a", client.WhyQuestion{})
 	must(t, err)
+
 	if all := fmt.Sprint(a.Sentence, a.Lines); !strings.Contains(all, "by "+actorOf("bob", bob)) {
 		t.Errorf("why: %s", all)
 	}

@@ -43,17 +43,22 @@ func TestAuth(t *testing.T) {
 		if r.status != c.status {
 			t.Errorf("%s: %d, want %d: %s", c.what, r.status, c.status, r.body)
 		}
+
 		if challenged := r.header.Get("WWW-Authenticate") != ""; challenged != (c.status == 401) {
 			t.Errorf("%s: WWW-Authenticate is there: %v", c.what, challenged)
 		}
+
 		if strings.Contains(r.body, parts[2]) {
 			t.Errorf("%s: the answer holds the secret", c.what)
 		}
 	}
+
 	w.clock.advance(2 * time.Minute)
+
 	if r := w.do(request{method: "GET", path: "/v1/version", header: map[string]string{"Authorization": "Bearer " + soon}}); r.status != 401 {
 		t.Errorf("expired since: %d", r.status)
 	}
+
 	for path, want := range map[string]int{
 		"/v1": 401, "/v1/": 401, "/v1/nothing": 401, "/v1/tasks": 401,
 		"/healthz": 200, "/readyz": 200, "/metrics": 200, "/openapi.json": 200, "/openapi.yaml": 200, "/v2": 404,
@@ -62,6 +67,7 @@ func TestAuth(t *testing.T) {
 			t.Errorf("%s without a token: %d, want %d", path, r.status, want)
 		}
 	}
+
 	for key, value := range w.dump() {
 		if strings.Contains(key, parts[2]) || strings.Contains(value, parts[2]) {
 			t.Errorf("the secret is in etcd, in %s", key)
@@ -73,6 +79,7 @@ func TestReady(t *testing.T) {
 	w := newWorld(t)
 	must(t, w.Ready(t.Context()))
 	w.ready = errors.New("shard 3 is 40 s behind")
+
 	e := wantError(t, w.Ready(t.Context()), task.ErrUnavailable, client.CodeNotReady)
 	if !strings.Contains(e.Message, "shard 3 is 40 s behind") {
 		t.Errorf("not ready: %v", e)

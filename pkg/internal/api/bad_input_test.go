@@ -19,6 +19,7 @@ func withSpec(field, value string) string {
 	for k, v := range fields {
 		parts = append(parts, fmt.Sprintf("%q: %s", k, v))
 	}
+
 	return "{" + strings.Join(parts, ", ") + "}"
 }
 
@@ -29,6 +30,7 @@ func process(fields string) string { return withSpec("action", `{"process": {`+f
 func TestBadBodies_AreRefusedWithNothingWritten(t *testing.T) {
 	w := newWorld(t)
 	w.create("there", "@daily")
+
 	long := strings.Repeat("x", 200)
 	for _, c := range []struct {
 		what, body  string
@@ -120,21 +122,26 @@ func TestBadBodies_AreRefusedWithNothingWritten(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			before := w.dump()
 			r := w.do(request{method: "POST", path: "/v1/namespaces/default/tasks", body: c.body})
+
 			if c.status == 0 { // which of its faults is found first does not matter
 				c.status, c.field = r.status, r.Field
 				if r.status != 400 && r.status != 422 {
 					t.Errorf("got %d", r.status)
 				}
 			}
+
 			if r.status != c.status || c.code != "" && r.Code != c.code || r.Field != c.field {
 				t.Errorf("got %d, code %s, field %q, %q; want %d, %s, %q", r.status, r.Code, r.Field, r.Detail, c.status, c.code, c.field)
 			}
+
 			if len(r.body) > 1500 {
 				t.Errorf("the problem is %d bytes long", len(r.body))
 			}
+
 			if !maps.Equal(before, w.dump()) {
 				t.Error("something was written")
 			}
+
 			if r.status != 415 && r.status != 413 && c.what != "another namespace" && c.what != "YAML" {
 				// The same as a line of many, but for words about a body.
 				got := w.batch("", c.body)[0].Error
@@ -142,6 +149,7 @@ func TestBadBodies_AreRefusedWithNothingWritten(t *testing.T) {
 					t.Errorf("as a line it is %+v, alone %s", got, r.body)
 				}
 			}
+
 			if c.status == 422 && c.code != task.CodeRequired && strings.HasPrefix(c.body, "{") {
 				// The same in an apply.
 				if r := w.do(request{method: "PUT", path: "/v1/namespaces/default/tasks/there", body: c.body}); r.status != 422 {
@@ -156,6 +164,7 @@ func TestBadPatches_AreRefused(t *testing.T) {
 	w := newWorld(t)
 	w.create("a", "@daily")
 	before := w.dump()
+
 	for _, c := range []struct {
 		body        string
 		status      int
@@ -180,6 +189,7 @@ func TestBadPatches_AreRefused(t *testing.T) {
 			t.Errorf("%s: got %d %s %q (%s), want %d %s %q", c.body, r.status, r.Code, r.Field, r.Detail, c.status, c.code, c.field)
 		}
 	}
+
 	if !maps.Equal(before, w.dump()) {
 		t.Error("something was written")
 	}
@@ -286,6 +296,7 @@ func TestBadRequests_AreRefused(t *testing.T) {
 				c.method, c.path, c.header, r.status, r.Code, r.Field, r.Detail, c.status, c.code, c.field)
 		}
 	}
+
 	if !maps.Equal(before, w.dump()) {
 		t.Error("something was written")
 	}
@@ -294,17 +305,21 @@ func TestBadRequests_AreRefused(t *testing.T) {
 func TestMethods_HeadAndOptions(t *testing.T) {
 	w := newWorld(t)
 	w.create("a", "@daily")
+
 	const a = "/v1/namespaces/default/tasks/a"
 	if r := w.do(request{method: "HEAD", path: a}); r.status != 200 || r.body != "" || r.header.Get("ETag") == "" {
 		t.Errorf("HEAD: %+v", r)
 	}
+
 	if r := w.do(request{method: "HEAD", path: a + "x"}); r.status != 404 || r.body != "" {
 		t.Errorf("HEAD of nothing: %+v", r)
 	}
+
 	r := w.do(request{method: "OPTIONS", path: a, noToken: true})
 	if got := r.header.Get("Allow"); r.status != http.StatusNoContent || got != "GET, HEAD, PUT, PATCH, DELETE, OPTIONS" {
 		t.Errorf("OPTIONS: %d, Allow %q", r.status, got)
 	}
+
 	if r := w.do(request{method: "POST", path: a}); r.status != 405 || !strings.Contains(r.header.Get("Allow"), "PATCH") {
 		t.Errorf("POST: %d, Allow %q", r.status, r.header.Get("Allow"))
 	}

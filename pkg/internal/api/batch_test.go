@@ -36,16 +36,20 @@ func (w *world) batch(query string, lines ...string) []client.BatchResult {
 	if r.status != 200 || r.header.Get("Content-Type") != "application/x-ndjson" {
 		w.t.Fatalf("got %d, %v: %s", r.status, r.header, r.body)
 	}
+
 	var results []client.BatchResult
 	for text := range strings.Lines(r.body) {
 		var b client.BatchResult
 		d := json.NewDecoder(strings.NewReader(text))
 		d.DisallowUnknownFields()
+
 		if err := d.Decode(&b); err != nil {
 			w.t.Fatalf("%v: %s", err, text)
 		}
+
 		results = append(results, b)
 	}
+
 	return results
 }
 
@@ -59,6 +63,7 @@ func said(results []client.BatchResult) []string {
 		}
 		s = append(s, fmt.Sprintf("%d %s/%s %s%s", r.Line, r.Namespace, r.Name, r.Result, code))
 	}
+
 	return s
 }
 
@@ -77,15 +82,18 @@ func TestBatch_ABadLineFailsAlone(t *testing.T) {
 		`{"name": "far", "namespace": "other", "schedule": "@every 1h", "action": {"noop": {}}}`, strings.Replace(same, "@daily", "@hourly", 1)+"\r", line("c", "@manual"))
 	wantSaid(t, results, "1 default/a created", "3 / failed bad_json", "4 default/same unchanged", "6 default/b failed bad_schedule",
 		"7 other/far created", "8 default/same configured", "9 default/c created")
+
 	for _, i := range []int{0, 4, 5, 6} {
 		got, err := w.Tasks.Get(t.Context(), results[i].Namespace, results[i].Name)
 		if err != nil || got.Revision != results[i].Revision || got.Next != results[i].Next || got.UpdatedBy != w.actor() {
 			t.Errorf("%+v, but it reads %+v, %v", results[i], got, err)
 		}
 	}
+
 	if e := results[3].Error; e.Status != 422 || e.Field != "schedule" || e.Detail == "" {
 		t.Errorf("got %+v", e)
 	}
+
 	if got, _ := w.Tasks.Get(t.Context(), "default", "same"); got.Generation != 2 || got.Schedule[0] != "@hourly" {
 		t.Errorf("got generation %d, %v", got.Generation, got.Schedule)
 	}
@@ -96,15 +104,18 @@ func (w *world) spec(name string) string {
 	w.t.Helper()
 	got, err := w.Tasks.Get(w.t.Context(), "default", name)
 	must(w.t, err)
+
 	return string(mustJSON(w.t, got.Spec))
 }
 
 // A task that a batch changes keeps what a single apply would keep.
 func TestBatch_ChangesAsApplyDoes(t *testing.T) {
 	w := newWorld(t)
+
 	for _, name := range []string{"one", "many"} {
 		w.create(name, "@every 1h")
 	}
+
 	for _, edit := range []func(*task.Spec){
 		func(s *task.Spec) { s.Timeout = task.Duration(time.Minute) },
 		func(s *task.Spec) { s.Schedule = task.Schedules{"@every 2h"} },
@@ -125,12 +136,14 @@ func TestBatch_ChangesAsApplyDoes(t *testing.T) {
 			t.Errorf("entries differ\n%s\n%s", a, b)
 		}
 	}
+
 	// An entry that is gone or cannot be read is mended, and only that one.
 	must(t, second(w.etcd.Delete(t.Context(), w.store.Keys().Entry(ref("default", "one")))))
 	w.put(w.store.Keys().Entry(ref("default", "many")), "rubbish")
 	w.create("whole", "@daily")
 	wantSaid(t, w.batch("", w.spec("one"), w.spec("many"), w.spec("whole")),
 		"1 default/one configured", "2 default/many configured", "3 default/whole unchanged")
+
 	if w.entry(ref("default", "one")).UID == "" || w.entry(ref("default", "many")).UID == "" {
 		t.Error("the entries were not mended")
 	}
@@ -141,12 +154,15 @@ func TestBatch_CreateOnlyAndFull(t *testing.T) {
 	w.create("there", "@daily")
 	results := w.batch("?create_only=true&full=true", line("new", "@daily"), line("there", "@hourly"))
 	wantSaid(t, results, "1 default/new created", "2 default/there failed exists")
+
 	if results[0].Task == nil || results[0].Task.UID == "" || results[0].Task.Result != client.Created || results[1].Task != nil || results[1].Error.Status != 409 {
 		t.Errorf("got %+v", results)
 	}
+
 	if got, _ := w.Tasks.Get(t.Context(), "default", "there"); got.Schedule[0] != "@daily" {
 		t.Error("it was changed")
 	}
+
 	for _, c := range []struct {
 		q      request
 		status int
@@ -161,14 +177,17 @@ func TestBatch_CreateOnlyAndFull(t *testing.T) {
 		c.q.method, c.q.path, c.q.body = "POST", "/v1/tasks:batch"+c.q.path, line("x", "@daily")
 		h := map[string]string{"Content-Type": "application/x-ndjson"}
 		maps.Copy(h, c.q.header)
+
 		c.q.header = h
 		if r := w.do(c.q); r.status != c.status || r.Code != c.code {
 			t.Errorf("%+v: got %d %s", c.q, r.status, r.Code)
 		}
 	}
+
 	if _, err := w.Tasks.Get(t.Context(), "default", "x"); err == nil {
 		t.Error("a refused request wrote")
 	}
+
 	wantSaid(t, w.batch(""))
 }
 
@@ -188,8 +207,10 @@ func TestBatch_TheLaterLineWins(t *testing.T) {
 	for i := range 300 {
 		lines = append(lines, line("twice", fmt.Sprintf("@every %dm", i+1)), line(fmt.Sprintf("other-%d", i%70), "@daily"))
 	}
+
 	for i, r := range w.batch("", lines...) {
 		want := client.Configured
+
 		switch {
 		case i%2 == 0 && i > 0: // changed by each line
 		case i < 140:
@@ -197,10 +218,12 @@ func TestBatch_TheLaterLineWins(t *testing.T) {
 		default:
 			want = client.Unchanged
 		}
+
 		if r.Line != i+1 || r.Result != want {
 			t.Fatalf("line %d: %+v, want %s", i+1, r, want)
 		}
 	}
+
 	got, err := w.Tasks.Get(t.Context(), "default", "twice")
 	if err != nil || got.Schedule[0] != "@every 300m" || got.Generation != 300 {
 		t.Errorf("got %v, generation %d, %v", got.Schedule, got.Generation, err)
@@ -214,6 +237,7 @@ func TestBatch_SameNamesAtOnce(t *testing.T) {
 	const callers, tasks = 4, 40        // one after the other, where they get in each other's way
 	changes := make([]map[string]int, callers)
 	var wg sync.WaitGroup
+
 	for n := range callers {
 		changes[n] = map[string]int{}
 		wg.Go(func() {
@@ -226,29 +250,36 @@ func TestBatch_SameNamesAtOnce(t *testing.T) {
 					}
 				}
 			}
+
 			for r, err := range w.Tasks.ApplyAll(t.Context(), specs, client.BatchOptions{}) {
 				if err == nil {
 					err = r.Err()
 				}
+
 				if err != nil {
 					t.Error(err)
 					return
 				}
+
 				if r.Result != client.Unchanged {
 					changes[n][r.Name]++
 				}
 			}
 		})
 	}
+
 	wg.Wait()
+
 	for i := range tasks {
 		name := fmt.Sprintf("t%03d", i)
 		got, err := w.Tasks.Get(t.Context(), "default", name)
 		must(t, err)
+
 		made := 0
 		for n := range callers {
 			made += changes[n][name]
 		}
+
 		if got.Generation != int64(made) || w.entry(ref("default", name)).Generation != got.Generation {
 			t.Errorf("%s: %d changes were told, it is at generation %d", name, made, got.Generation)
 		}
@@ -261,16 +292,20 @@ func TestBatch_TellsOfEtcdForEachLine(t *testing.T) {
 		w.writes.set(nil, func(kv.Result, error) (kv.Result, error) { return kv.Result{}, answer })
 		results := w.batch("", line("a", "@daily"), "{", line("b", "@daily"))
 		wantSaid(t, results, "1 default/a failed "+code, "2 / failed bad_json", "3 default/b failed "+code)
+
 		if results[0].Error.ID != "default/a" || results[2].Error.ID != "default/b" || w.writes.committed() != 1 {
 			t.Errorf("%+v after %d commits", results, w.writes.committed())
 		}
 	}
+
 	w := newWorld(t)
 	w.writes.set(nil, func(kv.Result, error) (kv.Result, error) { return kv.Result{}, fmt.Errorf("commit: %w", noSpace) })
+
 	var lines []string
 	for i := range 200 {
 		lines = append(lines, line(fmt.Sprint("t", i), "@daily"))
 	}
+
 	if results := w.batch("", lines...); len(results) != len(lines) || w.log.Len() != 1 {
 		t.Errorf("of %d lines that failed the log tells %d times", len(results), w.log.Len())
 	}
@@ -297,11 +332,15 @@ func (w *world) open() (send func(string), results *bufio.Reader, end func()) {
 			_ = answers.CloseWithError(err)
 			return
 		}
+
 		defer res.Body.Close()
+
 		_, err = io.Copy(answers, res.Body)
 		_ = answers.CloseWithError(err)
 	})
+
 	w.t.Cleanup(func() { cancel(); _ = out.Close(); _ = answer.Close(); wg.Wait() })
+
 	return func(s string) { must(w.t, second(io.WriteString(out, s))) }, bufio.NewReader(answer), cancel
 }
 
@@ -310,20 +349,24 @@ func (w *world) open() (send func(string), results *bufio.Reader, end func()) {
 func TestBatch_AnswersAsLinesArrive(t *testing.T) {
 	w := newWorld(t)
 	send, results, end := w.open()
+
 	for _, name := range []string{"a", "b", "c"} {
 		send(line(name, "@daily") + "\n" + line("half-of-"+name, "@daily")[:20])
 		text, err := results.ReadBytes('\n')
 		if err != nil || !bytes.Contains(text, []byte(`"created"`)) {
 			t.Fatalf("%s, %v", text, err)
 		}
+
 		send(line("half-of-"+name, "@daily")[20:] + "\n")
 		_, err = results.ReadBytes('\n')
 		must(t, err)
 	}
+
 	end()
 	_, _ = io.Copy(io.Discard, results)
 	tasks, err := w.Tasks.List(t.Context(), client.TaskListOptions{})
 	must(t, err)
+
 	if len(tasks) != 6 {
 		t.Errorf("%d tasks are left of what was answered", len(tasks))
 	}
@@ -337,6 +380,7 @@ func TestBatch_EndsWithItsToken(t *testing.T) {
 	w.secret = w.token(func(tok *record.Token) { tok.Until = task.At(w.clock.now().Add(time.Minute)) })
 	body, send := io.Pipe()
 	defer send.Close()
+
 	req, err := http.NewRequestWithContext(t.Context(), "POST", w.url+"/v1/tasks:batch", body)
 	must(t, err)
 	req.Header.Set("Authorization", "Bearer "+w.secret)
@@ -344,14 +388,17 @@ func TestBatch_EndsWithItsToken(t *testing.T) {
 	line := func(name string) {
 		fmt.Fprintf(send, `{"name": %q, "schedule": "@manual", "action": {"process": {"command": ["true"]}}}`+"\n", name)
 	}
+
 	go line("before")
 	res, err := http.DefaultClient.Do(req)
 	must(t, err)
 	defer res.Body.Close()
+
 	answers := bufio.NewScanner(res.Body)
 	var got client.BatchResult
 	answers.Scan()
 	must(t, json.Unmarshal(answers.Bytes(), &got))
+
 	if got.Result != client.Created {
 		t.Fatalf("with a valid token: %s", answers.Bytes())
 	}
@@ -361,15 +408,19 @@ func TestBatch_EndsWithItsToken(t *testing.T) {
 	answers.Scan()
 	got = client.BatchResult{}
 	must(t, json.Unmarshal(answers.Bytes(), &got))
+
 	if got.Result != client.Failed || got.Error == nil || got.Error.Status != http.StatusUnauthorized {
 		t.Errorf("with an expired token: %s", answers.Bytes())
 	}
+
 	if answers.Scan() {
 		t.Errorf("the batch goes on: %s", answers.Bytes())
 	}
+
 	if _, err := w.store.Task(t.Context(), ref("default", "after")); !errors.Is(err, task.ErrNotFound) {
 		t.Errorf("the task of the expired token: %v", err)
 	}
+
 	if n := w.log.FilterMessage("refused a login").Len(); n != 1 {
 		t.Errorf("%d refused logins are logged", n)
 	}

@@ -36,9 +36,11 @@ func partOf(node string, n int, asked *atomic.Int32) part {
 		for i := range limit {
 			p.Next = append(p.Next, task.BoardTick{Namespace: "default", Task: fmt.Sprint(node, i), Time: at(i)})
 		}
+
 		p.Failing = []task.BoardFailing{{Namespace: "default", Task: node, EndedAt: at(0), State: task.Failed}}
 		p.Active = []task.BoardRun{{Namespace: "default", Task: node, Since: at(1)}}
 		p.Waits = []task.BoardWait{{Task: node, Run: fmt.Sprint(n), Reason: []string{"", task.ReasonRetry, task.ReasonNoNode}[n]}}
+
 		return p
 	}
 }
@@ -48,12 +50,14 @@ func partOf(node string, n int, asked *atomic.Int32) part {
 // not say within a little more is missing.
 func (w *world) boardWhen(c *client.Client, o client.BoardOptions, is func(task.Board) bool) task.Board {
 	w.t.Helper()
+
 	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		b, err := c.Board.Get(w.t.Context(), o)
 		if err == nil && is(b) || time.Now().After(end) {
 			must(w.t, err)
 			return b
 		}
+
 		if err != nil && !errors.Is(err, task.ErrUnavailable) {
 			w.t.Fatal(err)
 		}
@@ -66,32 +70,40 @@ func TestBoard_IsPutTogetherByWhateverNode(t *testing.T) {
 	w := newWorld(t)
 	var asked atomic.Int32
 	w.parts = map[string]part{"node-b": partOf("node-b", 1, &asked), "node-c": partOf("node-c", 2, &asked)}
+
 	urls := map[string]string{"node-a": w.url, "node-b": w.serve("node-b"), "node-c": w.serve("node-c")}
 	for name, url := range urls {
 		w.present(name, url)
 	}
+
 	for name, url := range urls {
 		b := w.boardWhen(w.client(url), client.BoardOptions{Limit: 3}, nobodySilent)
 		if b.Node != name || b.Tasks != 30 || b.Paused != 3 || b.FailingCount != 2 || b.Waiting[task.ReasonRetry] != 4 || len(b.Silent) != 0 || b.ShardCount != shards {
 			t.Errorf("by %s: %+v", name, b)
 		}
+
 		var next []string
 		for _, tick := range b.Next {
 			next = append(next, tick.Task)
 		}
+
 		if got := strings.Join(next, " "); got != "node-b0 node-c0 node-b1" {
 			t.Errorf("by %s: next are %s", name, got)
 		}
+
 		if len(b.Failing) != 2 || b.Failing[0].Task != "node-c" || b.Active[0].Task != "node-b" || b.Waits[0].Task != "node-c" {
 			t.Errorf("by %s: the order: %+v %+v %+v", name, b.Failing, b.Active, b.Waits)
 		}
+
 		if r := b.Recent; r.Fired != 100 || r.P50MS != 1 || r.P99MS != 2 || r.Failed != 2 || len(r.Rate) != 2 || r.Rate[1] != 3 {
 			t.Errorf("by %s: the last minute: %+v", name, r)
 		}
+
 		if n := b.Nodes[2]; len(b.Nodes) != 3 || n.Name != "node-c" || n.Serving != 2 || n.Recent.Fired != 50 || n.Slots != 4 {
 			t.Errorf("by %s: %+v", name, b.Nodes)
 		}
 	}
+
 	r := w.do(request{method: "GET", path: "/v1/board?part=true"})
 	var p task.BoardPart
 	if must(t, json.Unmarshal([]byte(r.body), &p)); p.Node != "node-a" || p.Tasks != 0 {
@@ -106,10 +118,12 @@ func TestBoard_IsMadeOnceHoweverManyLook(t *testing.T) {
 	w.present("node-b", w.serve("node-b"))
 	before := time.Now()
 	w.boardWhen(w.Client, client.BoardOptions{}, nobodySilent) // from then on etcd may be away
+
 	for range 20 {
 		_, err := w.Board.Get(ctx, client.BoardOptions{})
 		must(t, err)
 	}
+
 	if most := 1 + int32(time.Since(before)/(500*time.Millisecond)); asked.Load() > most {
 		t.Errorf("the node was asked %d times, for so many boards in %s", asked.Load(), time.Since(before))
 	}
@@ -128,6 +142,7 @@ func TestBoard_NamesNodesThatDoNotAnswer(t *testing.T) {
 		case <-r.Context().Done():
 		}
 	}))
+
 	t.Cleanup(func() { close(over); hangs.Close() })
 	old := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(old.Close)
@@ -146,19 +161,24 @@ func TestBoard_NamesNodesThatDoNotAnswer(t *testing.T) {
 		}
 		return strings.Join(silent, "\n")
 	}
+
 	board := w.boardWhen(w.Client, client.BoardOptions{}, func(board task.Board) bool {
 		all := told(board)
 		return len(board.Silent) == len(want) && !slices.ContainsFunc(want, func(words string) bool { return !strings.Contains(all, words) })
 	})
+
 	all := told(board)
+
 	for _, words := range want {
 		if !strings.Contains(all, words) {
 			t.Errorf("no %q among the silent:\n%s", words, all)
 		}
 	}
+
 	if len(board.Silent) != 4 || board.Tasks != 10 {
 		t.Errorf("%d tasks, silent are\n%s", board.Tasks, all)
 	}
+
 	for _, n := range board.Nodes {
 		if want := strings.Contains("node-c node-d node-e node-f", n.Name); n.Silent != want {
 			t.Errorf("%s is silent: %t", n.Name, n.Silent)
@@ -169,10 +189,12 @@ func TestBoard_NamesNodesThatDoNotAnswer(t *testing.T) {
 func TestBoard_TellsFreezesAndWarnings(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	must(t, second(w.Freezes.Begin(ctx, "billing", "INC-42")))
+
 	b := w.boardWhen(w.Client, client.BoardOptions{}, func(b task.Board) bool { return len(b.Freezes) > 0 && len(b.Warnings) > 0 })
 	if len(b.Freezes) != 1 || b.Freezes[0].Namespace != "billing" {
 		t.Errorf("the freezes are %+v", b.Freezes)
 	}
+
 	if all := strings.Join(b.Warnings, "\n"); !strings.Contains(all, "no node is ready") {
 		t.Errorf("the warnings are %s", all)
 	}
@@ -180,11 +202,13 @@ func TestBoard_TellsFreezesAndWarnings(t *testing.T) {
 
 func TestBoard_RefusesWhatItCannotShow(t *testing.T) {
 	w := newWorld(t)
+
 	for query, field := range map[string]string{"span=soon": "span", "span=-1m": "span", "span=25h": "span", "limit=0": "limit", "limit=501": "limit", "part=1": "part", "x=1": "x"} {
 		if r := w.do(request{method: "GET", path: "/v1/board?" + query}); r.status != http.StatusUnprocessableEntity && r.status != http.StatusBadRequest || r.Field != field {
 			t.Errorf("%s: %d %s", query, r.status, r.body)
 		}
 	}
+
 	if r := w.do(request{method: "GET", path: "/v1/board", noToken: true}); r.status != http.StatusUnauthorized {
 		t.Errorf("without a token: %d", r.status)
 	}

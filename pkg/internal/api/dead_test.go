@@ -15,14 +15,17 @@ func (w *world) dead(r record.Ref, uid string, minute int) string {
 	w.t.Helper()
 	st, err := w.store.Task(w.t.Context(), r)
 	must(w.t, err)
+
 	if uid == "" {
 		uid = st.Task.UID
 	}
+
 	run := id(minute, uid)
 	at, _ := task.TimeOfRunID(run)
 	w.put(w.store.Keys().DeadRun(r, run), task.Waiting{Env: map[string]string{"A": "b"}, Run: task.Run{
 		UID: uid, State: task.Failed, Reason: task.ReasonExit, ScheduledTime: task.At(at), Trigger: task.TriggerSchedule, Attempt: 3, Node: "node-a", Token: 7,
 	}})
+
 	return run
 }
 
@@ -32,12 +35,15 @@ func TestDead_Lists(t *testing.T) {
 	w.create("b", "@daily")
 	_, err := w.Tasks.Create(ctx, "ops", spec("c", "@daily"))
 	must(t, err)
+
 	for _, minute := range []int{1, 3, 5, 7} {
 		w.dead(ref("default", "a"), "", minute)
 	}
+
 	w.dead(ref("default", "b"), "", 4)
 	w.dead(ref("ops", "c"), "", 6)
 	w.ended("a", id(9, "aaaa"), task.Failed, nil) // not among them
+
 	for want, f := range map[string]client.RunListOptions{
 		"07:failed 06:failed 05:failed 04:failed 03:failed 01:failed": {Dead: true},
 		"07:failed 05:failed 04:failed 03:failed 01:failed":           {Dead: true, Namespace: "default"},
@@ -50,6 +56,7 @@ func TestDead_Lists(t *testing.T) {
 			t.Errorf("%+v: %s, %v", f, told(runs), err)
 		}
 	}
+
 	// Page by page, over several tasks and shards.
 	all, page := "", ""
 	for range 6 {
@@ -59,13 +66,16 @@ func TestDead_Lists(t *testing.T) {
 		all += told(l.Items) + " "
 		page = "&page=" + l.Next
 	}
+
 	if all != "07:failed 06:failed 05:failed 04:failed 03:failed 01:failed " || page != "&page=" {
 		t.Errorf("the pages are %s and then %q", all, page)
 	}
+
 	runs, err := w.Runs.ListByTask(ctx, "default", "a", client.RunListOptions{Dead: true, Limit: 1})
 	if err != nil || told(runs) != "07:failed" {
 		t.Errorf("%s, %v", told(runs), err)
 	}
+
 	wantError(t, second(w.Runs.ListByTask(ctx, "default", "none", client.RunListOptions{Dead: true})), task.ErrNotFound, client.CodeNotFound)
 }
 
@@ -75,21 +85,28 @@ func TestRetry_QueuesARunInPlaceOfADeadOne(t *testing.T) {
 	one, two := w.dead(ref("default", "a"), "", 1), w.dead(ref("default", "a"), "", 2)
 	got, err := w.Runs.Retry(ctx, "default", "a", one[:14])
 	must(t, err)
+
 	if got.RetryOf != one || got.Trigger != task.TriggerManual || got.State != task.Queued || got.ID == one || got.Attempt != 1 || got.Frozen != nil {
 		t.Errorf("queued %+v", got)
 	}
+
 	q, err := w.store.Queue(ctx, ref("default", "a").Shard)
 	must(t, err)
+
 	if len(q) != 1 {
 		t.Fatalf("wait %+v", q)
 	}
+
 	if wait, err := record.DecodeWaiting(q[0].ShardKey, q[0].Value); err != nil || wait.Env["A"] != "b" || wait.RetryOf != one {
 		t.Errorf("waits %+v, %v", wait, err)
 	}
+
 	if left, _ := w.Runs.List(ctx, client.RunListOptions{Dead: true}); len(left) != 1 || left[0].ID != two {
 		t.Errorf("dead are %s", told(left))
 	}
+
 	must(t, second(w.Freezes.Begin(ctx, "", "a move")))
+
 	if got, err = w.Runs.Retry(ctx, "default", "a", two); err != nil || got.Frozen == nil {
 		t.Errorf("while it is frozen: %+v, %v", got, err)
 	}
@@ -101,19 +118,24 @@ func TestRetryAndDismiss_OnlyOfDeadRuns(t *testing.T) {
 	good, old := id(1, made.UID), id(2, made.UID)
 	w.ended("a", good, task.Succeeded, nil)
 	w.ended("a", old, task.Failed, nil)
+
 	if e := wantError(t, second(w.Runs.Retry(ctx, "default", "a", good)), task.ErrConflict, client.CodeConflict); !strings.Contains(e.Message, "it is succeeded, not dead") {
 		t.Errorf("%s", e.Message)
 	}
+
 	if e := wantError(t, second(w.Runs.Dismiss(ctx, "default", "a", old)), task.ErrConflict, client.CodeConflict); !strings.Contains(e.Message, "any more") {
 		t.Errorf("%s", e.Message)
 	}
+
 	wantError(t, second(w.Runs.Retry(ctx, "default", "a", id(9, made.UID))), task.ErrNotFound, client.CodeNotFound)
 	w.dead(ref("default", "a"), "former", 3) // of a task that bore the name before
 	wantError(t, second(w.Runs.Retry(ctx, "default", "a", id(3, "former"))), task.ErrNotFound, client.CodeNotFound)
+
 	one := w.dead(ref("default", "a"), "", 4)
 	if run, err := w.Runs.Dismiss(ctx, "default", "a", one); err != nil || run.ID != one {
 		t.Errorf("%+v, %v", run, err)
 	}
+
 	wantError(t, second(w.Runs.Dismiss(ctx, "default", "a", one)), task.ErrNotFound, client.CodeNotFound)
 	w.dead(ref("default", "a"), "", 5)
 	w.dead(ref("default", "a"), "", 6)

@@ -22,6 +22,7 @@ func (w *world) dial() net.Conn {
 	c, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
 	must(w.t, err)
 	w.t.Cleanup(func() { c.Close() })
+
 	return c
 }
 
@@ -58,6 +59,7 @@ func TestServe_DoesNotWaitForTheBodyOfARefusedRequest(t *testing.T) {
 		if !strings.Contains(c.head, "HTTP/1.1") {
 			c.head += " HTTP/1.1"
 		}
+
 		conns[i] = w.dial()
 		_, err := fmt.Fprintf(conns[i], "%s\r\nHost: x\r\nContent-Length: 200000\r\n\r\n{", c.head)
 		must(t, err)
@@ -68,17 +70,21 @@ func TestServe_DoesNotWaitForTheBodyOfARefusedRequest(t *testing.T) {
 		must(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
 
 		answers := bufio.NewReader(conn)
+
 		res, err := http.ReadResponse(answers, nil)
 		if err != nil {
 			t.Errorf("%s: no answer: %v", c.what, err)
 			continue
 		}
+
 		if res.StatusCode != c.status {
 			t.Errorf("%s: status %d, want %d", c.what, res.StatusCode, c.status)
 		}
+
 		if _, err := io.Copy(io.Discard, res.Body); errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%s: the answer does not end: %v", c.what, err)
 		}
+
 		if _, err := answers.ReadByte(); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%s: the connection is still open: %v", c.what, err)
 		}
@@ -89,6 +95,7 @@ func TestServe_DoesNotWaitForTheBodyOfARefusedRequest(t *testing.T) {
 // buffers of its answers.
 func TestServe_EndsAConnectionWhoseClientNeverReads(t *testing.T) {
 	t.Parallel()
+
 	for _, path := range []string{"/openapi.json", "/metrics", "/healthz"} {
 		t.Run(path[1:], func(t *testing.T) {
 			t.Parallel()
@@ -100,6 +107,7 @@ func TestServe_EndsAConnectionWhoseClientNeverReads(t *testing.T) {
 					_ = c.(*net.TCPConn).SetWriteBuffer(4096) // it is full soon
 					return ctx
 				}
+
 				s.ConnState = func(_ net.Conn, state http.ConnState) {
 					if state == http.StateClosed {
 						closed <- struct{}{}
@@ -113,6 +121,7 @@ func TestServe_EndsAConnectionWhoseClientNeverReads(t *testing.T) {
 			go func() {
 				defer close(written)
 				requests := []byte(strings.Repeat("GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n", 100))
+
 				for { // until the server has gone
 					if _, err := conn.Write(requests); err != nil {
 						return
@@ -125,6 +134,7 @@ func TestServe_EndsAConnectionWhoseClientNeverReads(t *testing.T) {
 			case <-time.After(20 * time.Second):
 				t.Error("the connection is still open")
 			}
+
 			conn.Close()
 			<-written
 		})
@@ -146,11 +156,14 @@ func TestServe_StreamsOutliveTheDeadlinesOfTheServer(t *testing.T) {
 	res, err := http.DefaultClient.Do(req)
 	must(t, err)
 	defer res.Body.Close()
+
 	lines := bufio.NewScanner(res.Body)
+
 	for beats := 0; beats < 3; { // the last one is long behind the deadlines
 		if !lines.Scan() {
 			t.Fatalf("the stream ended after %d signs of life: %v", beats, lines.Err())
 		}
+
 		if lines.Text() == "" {
 			beats++
 		}
@@ -168,9 +181,11 @@ func TestServe_StreamsOutliveTheDeadlinesOfTheServer(t *testing.T) {
 		}
 		send.Close()
 	}()
+
 	res, err = http.DefaultClient.Do(req)
 	must(t, err)
 	defer res.Body.Close()
+
 	answer, err := io.ReadAll(res.Body)
 	if n := strings.Count(string(answer), `"created"`); n != 3 || err != nil {
 		t.Errorf("the batch created %d tasks, not 3: %v\n%s", n, err, answer)
@@ -186,10 +201,13 @@ func TestServe_TellsWhichConnectionsHaveAToken(t *testing.T) {
 	w.do(request{method: "GET", path: "/healthz", noToken: true})
 	w.do(request{method: "GET", path: "/v1/version", noToken: true})
 	w.do(request{method: "GET", path: "/v1/version", header: map[string]string{"Authorization": "Bearer carillon_x"}})
+
 	if calls != 0 {
 		t.Errorf("%d requests without a token count as authenticated", calls)
 	}
+
 	w.do(request{method: "GET", path: "/v1/version"})
+
 	if calls != 1 {
 		t.Errorf("%d requests count as authenticated, not one", calls)
 	}
@@ -213,9 +231,11 @@ func TestServe_KeepsTheConnectionOfARequestWithABadQuery(t *testing.T) {
 		req.Header.Set("Authorization", "Bearer "+w.secret)
 		res, err := client.Do(req)
 		must(t, err)
+
 		if _, err := io.Copy(io.Discard, res.Body); err != nil || res.StatusCode != http.StatusUnprocessableEntity {
 			t.Fatalf("%s, %v", res.Status, err)
 		}
+
 		res.Body.Close()
 	}
 

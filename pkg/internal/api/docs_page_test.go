@@ -26,10 +26,12 @@ func TestAPIPage_IsCurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var d pageDocument
 	if err := json.Unmarshal(b, &d); err != nil {
 		t.Fatal(err)
 	}
+
 	var want bytes.Buffer
 	if err := (docsPage{doc: d}).write(&want); err != nil {
 		t.Fatal(err)
@@ -41,10 +43,12 @@ func TestAPIPage_IsCurrent(t *testing.T) {
 		}
 		return
 	}
+
 	have, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if !bytes.Equal(have, want.Bytes()) {
 		t.Errorf("%s differs from the API's own description: run `make docs`, and look at what it changes", file)
 	}
@@ -120,6 +124,7 @@ var common = []string{"400", "401", "403", "413", "415", "422", "500", "503"}
 func (p docsPage) write(w io.Writer) error {
 	p.out = bufio.NewWriter(w)
 	p.line(head)
+
 	byTag := map[string][]*pageOperation{}
 	for path, methods := range p.doc.Paths {
 		for method, op := range methods {
@@ -127,18 +132,23 @@ func (p docsPage) write(w io.Writer) error {
 			byTag[op.Tags[0]] = append(byTag[op.Tags[0]], op)
 		}
 	}
+
 	for _, tag := range p.doc.Tags {
 		ops := byTag[tag.Name]
 		slices.SortFunc(ops, func(a, b *pageOperation) int { return strings.Compare(a.path+" "+a.method, b.path+" "+b.method) })
 		p.line("## %s%s\n", strings.ToUpper(tag.Name[:1]), tag.Name[1:])
+
 		for _, op := range ops {
 			p.operation(op)
 		}
 	}
+
 	p.line("## Objects\n")
+
 	for _, name := range slices.Sorted(maps.Keys(p.doc.Components.Schemas)) {
 		p.object(name, p.doc.Components.Schemas[name])
 	}
+
 	return p.out.Flush()
 }
 
@@ -146,12 +156,15 @@ func (p docsPage) line(format string, args ...any) { fmt.Fprintf(p.out, format+"
 
 func (p docsPage) operation(op *pageOperation) {
 	p.line("### %s\n\n`%s %s`\n", op.Summary, op.method, op.path)
+
 	if op.Description != "" {
 		p.line("%s\n", op.Description)
 	}
+
 	if !slices.ContainsFunc(op.Security, func(r map[string]any) bool { return len(r) > 0 }) {
 		p.line("Without a token.\n")
 	}
+
 	if len(op.Parameters) > 0 {
 		p.line("| parameter | in | | |\n|---|---|---|---|")
 		for _, a := range op.Parameters {
@@ -159,6 +172,7 @@ func (p docsPage) operation(op *pageOperation) {
 		}
 		p.line("")
 	}
+
 	if b := op.RequestBody; b != nil {
 		optional := ""
 		if !b.Required {
@@ -166,6 +180,7 @@ func (p docsPage) operation(op *pageOperation) {
 		}
 		p.line("Body: %s%s. %s\n", b.Content, optional, b.Description)
 	}
+
 	var rest []string
 	for _, code := range slices.Sorted(maps.Keys(op.Responses)) {
 		r := op.Responses[code]
@@ -178,9 +193,11 @@ func (p docsPage) operation(op *pageOperation) {
 			rest = append(rest, fmt.Sprintf("`%s` %s", code, r.Description))
 		}
 	}
+
 	if len(rest) > 0 {
 		p.line("- %s", strings.Join(rest, ", "))
 	}
+
 	p.line("")
 }
 
@@ -191,31 +208,39 @@ func (c pageContent) String() string {
 	for _, t := range slices.Sorted(maps.Keys(c)) {
 		parts, of = append(parts, "`"+t+"`"), c[t].Schema
 	}
+
 	s := strings.Join(parts, " or ")
 	if of != nil && of.Type != "string" {
 		s = kind(of) + ", as " + s
 	}
+
 	return s
 }
 
 func (p docsPage) object(name string, s *pageSchema) {
 	p.line("### %s\n", name)
+
 	if s.Description != "" {
 		p.line("%s\n", s.Description)
 	}
+
 	if len(s.Properties) == 0 {
 		p.line("%s\n", cell(kind(s)+bounds(s)))
 		return
 	}
+
 	p.line("| field | | |\n|---|---|---|")
+
 	for _, field := range slices.Sorted(maps.Keys(s.Properties)) {
 		f := s.Properties[field]
 		needed := ""
 		if slices.Contains(s.Required, field) && string(s.AdditionalProperties) == "false" {
 			needed = "Required. "
 		}
+
 		p.line("| `%s` | %s | %s |", field, kind(f), cell(needed+f.Description+bounds(f)))
 	}
+
 	p.line("")
 }
 
@@ -243,12 +268,14 @@ func kind(s *pageSchema) string {
 			return "map to " + kind(&of)
 		}
 	}
+
 	switch t := s.Type.(type) {
 	case string:
 		return t
 	case []any: // one of them is null
 		return fmt.Sprint(t[0])
 	}
+
 	return "any"
 }
 
@@ -266,23 +293,28 @@ func bounds(s *pageSchema) string {
 	if s == nil {
 		return ""
 	}
+
 	text := ""
 	if s.Items != nil && len(s.Items.Enum) > 0 {
 		text += " Of " + list(s.Items.Enum) + "."
 	}
+
 	if len(s.Enum) > 0 {
 		text += " One of " + list(s.Enum) + "."
 	}
+
 	switch {
 	case s.Minimum != nil && s.Maximum != nil:
 		text += fmt.Sprintf(" %.10g to %.10g.", *s.Minimum, *s.Maximum)
 	case s.Minimum != nil:
 		text += fmt.Sprintf(" At least %.10g.", *s.Minimum)
 	}
+
 	if s.Default != nil && s.Default != false {
 		b, _ := json.Marshal(s.Default) // it came from JSON
 		text += " Default: `" + string(b) + "`."
 	}
+
 	return text
 }
 

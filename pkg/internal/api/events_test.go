@@ -29,38 +29,46 @@ func (w *world) listen(url, path string, header http.Header) sse {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, url+path, nil)
 	must(w.t, err)
+
 	if header != nil {
 		req.Header = header
 	}
+
 	req.Header.Set("Accept", "text/event-stream")
 	req.Header.Set("Authorization", "Bearer "+w.secret)
 	res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
 	must(w.t, err)
 	w.t.Cleanup(func() { res.Body.Close() })
+
 	return sse{w.t, res, bufio.NewScanner(res.Body)}
 }
 
 // message is the next one: its lines; nil at the end of the stream.
 func (s sse) message() (m []string) {
 	s.t.Helper()
+
 	for s.lines.Scan() {
 		if s.lines.Text() == "" {
 			return m
 		}
 		m = append(m, s.lines.Text())
 	}
+
 	must(s.t, s.lines.Err())
+
 	return nil
 }
 
 // event is the next one that is not only a sign of life.
 func (s sse) event() (e task.Event) {
 	s.t.Helper()
+
 	for {
 		m := s.message()
 		if m == nil {
 			s.t.Fatal("the stream has ended")
 		}
+
 		if i := slices.IndexFunc(m, func(l string) bool { return strings.HasPrefix(l, "data: ") }); i >= 0 {
 			must(s.t, json.Unmarshal([]byte(m[i][len("data: "):]), &e))
 			if m[0] != "id: "+e.ID {
@@ -74,27 +82,34 @@ func (s sse) event() (e task.Event) {
 func TestEvents_AreAStream(t *testing.T) {
 	w := newWorld(t)
 	w.create("before", "@daily")
+
 	s := w.listen(w.url, "/v1/events", nil)
 	if s.res.StatusCode != 200 || s.res.Header.Get("Content-Type") != "text/event-stream" || s.res.Header.Get("Cache-Control") != "no-store" {
 		t.Fatalf("%s, %v", s.res.Status, s.res.Header)
 	}
+
 	if m := s.message(); len(m) != 1 || m[0] != "retry: 2000" {
 		t.Errorf("it begins with %q", m)
 	}
+
 	begins := s.message()
 	if len(begins) != 1 || !strings.HasPrefix(begins[0], "id: ") {
 		t.Fatalf("then %q: not where it begins", begins)
 	}
+
 	a := w.create("a", "@daily")
 	e := s.event()
 	if e.Kind != task.EventTask || e.Action != task.ChangeCreated || e.Task != "a" || e.Actor != w.actor() || e.Revision != a.Revision || e.UID != a.UID {
 		t.Errorf("%+v", e)
 	}
+
 	_, err := w.Tasks.Trigger(t.Context(), "default", "a", nil)
 	must(t, err)
+
 	if e := s.event(); e.Kind != task.EventRun || e.Action != task.ActionQueued || e.State != "queued" || e.Reason != task.ReasonManual {
 		t.Errorf("%+v", e)
 	}
+
 	// A new stream goes on after the one that its caller knows.
 	for _, how := range []struct {
 		path   string
@@ -116,16 +131,20 @@ func TestEvents_TellHowFarTheyAre(t *testing.T) {
 	url := w.serve("node-b")
 	s := w.listen(url, "/v1/events?kind=node", nil)
 	a := w.create("a", "@daily") // of which it is not told
+
 	for {
 		m := s.message()
 		if m == nil {
 			t.Fatal("the stream has ended")
 		}
+
 		if slices.Equal(m, []string{fmt.Sprint("id: ", a.Revision)}) {
 			break
 		}
 	}
+
 	close(w.ends)
+
 	for s.message() != nil { // it ends as it should, not cut
 	}
 }
@@ -139,8 +158,10 @@ func TestEvents_EndWithTheirToken(t *testing.T) {
 	w.clock.advance(time.Hour)
 	_, err := w.etcd.Delete(t.Context(), w.store.Keys().Token(strings.Split(w.secret, "_")[1]))
 	must(t, err)
+
 	for s.message() != nil {
 	}
+
 	if r := w.do(request{method: "GET", path: "/v1/events", noToken: true}); r.status != 401 {
 		t.Errorf("without a token: %d", r.status)
 	}
@@ -149,37 +170,46 @@ func TestEvents_EndWithTheirToken(t *testing.T) {
 func TestEvents_ArePages(t *testing.T) {
 	w := newWorld(t)
 	since := w.create("zero", "@daily")
+
 	var names []string
 	for i := range 7 {
 		names = append(names, fmt.Sprint("t", i))
 		w.create(names[i], "@daily")
 	}
+
 	o := client.EventOptions{Namespace: "default", After: fmt.Sprint(since.Revision)}
 	page, err := w.Events.ListPage(t.Context(), o, 3)
 	must(t, err)
+
 	if len(page.Items) != 3 || !page.More || page.Last != page.Items[2].ID {
 		t.Errorf("the first page: %+v", page)
 	}
+
 	var got []string
 	for e, err := range w.Client.Events.All(t.Context(), o) {
 		must(t, err)
 		got = append(got, e.Task)
 	}
+
 	if !slices.Equal(got, names) {
 		t.Errorf("told of %v", got)
 	}
+
 	o.After = page.Last
 	if page, err = w.Events.ListPage(t.Context(), o, 100); err != nil || len(page.Items) != 4 || page.More {
 		t.Errorf("the second page: %+v, %v", page, err)
 	}
+
 	o.After = page.Last
 	if page, err = w.Events.ListPage(t.Context(), o, 100); err != nil || len(page.Items) != 0 || page.More || page.Last != o.After {
 		t.Errorf("the last page: %+v, %v", page, err)
 	}
+
 	page, err = w.Events.ListPage(t.Context(), client.EventOptions{Since: w.clock.now().Add(-time.Hour)}, 0)
 	if must(t, err); len(page.Items) < 8 {
 		t.Errorf("since an hour: %+v", page)
 	}
+
 	if r := w.do(request{method: "GET", path: "/v1/events?after=1"}); !strings.Contains(r.body, `"action":"made"`) || r.header.Get("Content-Type") != "application/json" {
 		t.Errorf("%v: %s", r.header, r.body)
 	}
@@ -198,6 +228,7 @@ func TestEvents_OfWhatIsAskedFor(t *testing.T) {
 	w.put(k.Owner(3), map[string]string{"node": "n1"})
 	w.put(k.Freezes(), task.Freezes{Holding: []task.Freeze{{Since: task.At(w.clock.now()), By: "ann"}}})
 	w.put(k.Freezes(), task.Freezes{Holding: []task.Freeze{{Namespace: "ops", Since: task.At(w.clock.now())}}})
+
 	for _, tt := range []struct {
 		o    client.EventOptions
 		want string
@@ -215,6 +246,7 @@ func TestEvents_OfWhatIsAskedFor(t *testing.T) {
 			must(t, err)
 			got = append(got, e.Kind+"/"+e.Action)
 		}
+
 		if strings.Join(got, " ") != tt.want {
 			t.Errorf("%+v: %v, want %s", tt.o, got, tt.want)
 		}
@@ -223,6 +255,7 @@ func TestEvents_OfWhatIsAskedFor(t *testing.T) {
 
 func TestEvents_RefuseWhatTheyDoNotKnow(t *testing.T) {
 	w := newWorld(t)
+
 	for path, field := range map[string]string{
 		"/v1/events?after=x": "after", "/v1/events?after=-1": "after", "/v1/events?after=12.0": "after", "/v1/events?after=012": "after",
 		"/v1/events?after=1.99999999999": "after", "/v1/events?kind=node,nodes": "kind", "/v1/events?kind=": "kind", "/v1/events?since=yesterday": "since",
@@ -233,6 +266,7 @@ func TestEvents_RefuseWhatTheyDoNotKnow(t *testing.T) {
 			t.Errorf("%s: %d %s, field %q", path, r.status, r.Detail, r.Field)
 		}
 	}
+
 	if r := w.do(request{method: "GET", path: "/v1/events", header: map[string]string{"Last-Event-ID": "x"}}); r.status != 422 || r.Field != "Last-Event-ID" {
 		t.Errorf("%d, field %q", r.status, r.Field)
 	}
@@ -242,6 +276,7 @@ func TestEvents_OfSoManyCallersOnly(t *testing.T) {
 	w := newWorld(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+
 	for range 32 {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.url+"/v1/events", nil)
 		must(t, err)
@@ -250,18 +285,23 @@ func TestEvents_OfSoManyCallersOnly(t *testing.T) {
 		must(t, err)
 		defer res.Body.Close()
 	}
+
 	_, err := w.Events.ListPage(t.Context(), client.EventOptions{}, 0)
 	if e := wantError(t, err, task.ErrUnavailable, client.CodeBusy); e.Status != 429 {
 		t.Errorf("%+v", e)
 	}
+
 	cancel()
+
 	for { // those that are gone make room
 		if _, err = w.Events.ListPage(t.Context(), client.EventOptions{}, 0); err == nil {
 			return
 		}
+
 		if !errors.Is(err, task.ErrUnavailable) {
 			t.Fatal(err)
 		}
+
 		time.Sleep(5 * time.Millisecond)
 	}
 }
@@ -279,21 +319,27 @@ func TestFollow_GoesOnWhereItWas(t *testing.T) {
 				lost++
 			}
 		}}
+
 	const tasks = 12
 	n := 0
 	for e, err := range w.client(w.proxy(w.url, cuts)).Events.Follow(t.Context(), o) {
 		must(t, err)
+
 		if e.Task != fmt.Sprint("t", n) {
 			t.Fatalf("event %d is %+v", n, e)
 		}
+
 		if n++; n == tasks {
 			break
 		}
+
 		if n%4 == 0 {
 			cuts <- struct{}{}
 		}
+
 		w.create(fmt.Sprint("t", n), "@daily")
 	}
+
 	if lost == 0 || lost != back {
 		t.Errorf("lost %d times, back %d times", lost, back)
 	}
@@ -306,18 +352,23 @@ func (w *world) proxy(to string, cuts chan struct{}) string {
 	s := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
+
 		req, _ := http.NewRequestWithContext(ctx, r.Method, to+r.URL.RequestURI(), nil)
 		req.Header = r.Header.Clone()
+
 		res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
 		if err != nil {
 			rw.WriteHeader(http.StatusBadGateway)
 			return
 		}
+
 		defer res.Body.Close()
+
 		if first {
 			first = false
 			w.create("t0", "@daily")
 		}
+
 		rw.Header().Set("Content-Type", res.Header.Get("Content-Type"))
 		rw.WriteHeader(res.StatusCode)
 		pieces := make(chan []byte)
@@ -328,6 +379,7 @@ func (w *world) proxy(to string, cuts chan struct{}) string {
 				if err != nil {
 					return
 				}
+
 				select {
 				case pieces <- slices.Clone(b[:n]):
 				case <-ctx.Done():
@@ -335,6 +387,7 @@ func (w *world) proxy(to string, cuts chan struct{}) string {
 				}
 			}
 		}()
+
 		for {
 			select {
 			case <-cuts:
@@ -348,6 +401,8 @@ func (w *world) proxy(to string, cuts chan struct{}) string {
 			}
 		}
 	}))
+
 	w.t.Cleanup(s.Close)
+
 	return s.URL
 }

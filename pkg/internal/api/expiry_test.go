@@ -17,6 +17,7 @@ func TestCluster_WarnsOfCertificatesThatEndSoon(t *testing.T) {
 	}})
 	st, err := w.Cluster.Status(t.Context())
 	must(t, err)
+
 	for _, words := range []string{"node n1: its tls_cert expires on 20|, in 6 days", "node n1: its etcd_ca expired on 20|and is rejected"} {
 		begin, end, _ := strings.Cut(words, "|")
 		if !slices.ContainsFunc(st.Warnings, func(s string) bool { return strings.HasPrefix(s, begin) && strings.Contains(s, end) }) {

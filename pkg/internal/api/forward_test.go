@@ -26,9 +26,12 @@ func (c *collector) serve(t *testing.T, answer http.HandlerFunc) (url string) {
 		c.mu.Lock()
 		c.seen = append(c.seen, r.Clone(r.Context()))
 		c.mu.Unlock()
+
 		answer(rw, r)
 	}))
+
 	t.Cleanup(s.Close)
+
 	return s.URL
 }
 
@@ -47,6 +50,7 @@ func (w *world) asks(run string) map[string]error {
 	_, logs := w.Logs.Open(ctx, "default", "a", run, client.LogOptions{})
 	_, follow := w.Logs.Follow(ctx, "default", "a", run, client.LogOptions{})
 	_, drain := w.Nodes.Drain(ctx, "node-z")
+
 	return map[string]error{"board": board, "run": get, "logs": logs, "follow": follow, "drain": drain}
 }
 
@@ -56,6 +60,7 @@ func (w *world) runningOnNodeZ() string {
 
 	run := id(1, "aaaa")
 	w.ended("a", run, task.Running, func(r *task.Run) { r.Node, r.StartedAt = "node-z", task.At(w.clock.now()) })
+
 	return run
 }
 
@@ -85,6 +90,7 @@ func TestForward_APlantedNodeGetsNoToken(t *testing.T) {
 		if stolen == "" {
 			t.Errorf("%s arrives without a statement", r.URL)
 		}
+
 		// The collector sends on what it got: the same request, and others.
 		for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
 			for _, path := range []string{r.RequestURI, "/v1/tasks", "/v1/namespaces/default/tasks/a"} {
@@ -94,12 +100,14 @@ func TestForward_APlantedNodeGetsNoToken(t *testing.T) {
 				res, err := http.DefaultTransport.RoundTrip(req)
 				must(t, err)
 				res.Body.Close()
+
 				if res.StatusCode != http.StatusUnauthorized {
 					t.Errorf("%s %s with what was collected: %s", method, path, res.Status)
 				}
 			}
 		}
 	}
+
 	if !paths["/v1/board"] || !paths["/v1/attempts"] || !paths["/v1/namespaces/default/tasks/a/runs/"+run+"/logs"] || len(paths) != 3 {
 		t.Errorf("the planted node was asked for %v", paths)
 	}
@@ -114,9 +122,11 @@ func TestForward_FromANodeWithTLSGoesNowhereWithout(t *testing.T) {
 	w.Client = w.client(w.serve("node-a"))
 
 	errs := w.asks(run)
+
 	if seen := plain.requests(); len(seen) > 0 {
 		t.Errorf("%d requests arrive, such as %s", len(seen), seen[0].URL)
 	}
+
 	if e := wantError(t, errs["logs"], task.ErrUnavailable, client.CodeNodeAway); !strings.Contains(e.Message, "without TLS") {
 		t.Errorf("logs: %v", e)
 	}
@@ -130,13 +140,16 @@ func TestForward_FollowsNoRedirectAndPassesNoneOn(t *testing.T) {
 	w.present("node-z", planted.serve(t, func(rw http.ResponseWriter, r *http.Request) {
 		http.Redirect(rw, r, to+r.URL.Path, http.StatusTemporaryRedirect)
 	}))
+
 	w.stateWithin = 100 * time.Millisecond
 	w.Client = w.client(w.serve("node-a"))
 
 	errs := w.asks(run)
+
 	if len(planted.requests()) == 0 || len(elsewhere.requests()) > 0 {
 		t.Errorf("%d requests arrive at first, %d elsewhere", len(planted.requests()), len(elsewhere.requests()))
 	}
+
 	for _, what := range []string{"logs", "follow"} {
 		if e := wantError(t, errs[what], task.ErrUnavailable, client.CodeNodeAway); !strings.Contains(e.Message, "redirect") {
 			t.Errorf("%s: %v", what, e)
@@ -158,6 +171,7 @@ func TestForward_ANodeDoesNotBelieveWhoItDoesNotKnow(t *testing.T) {
 	if !strings.Contains(e.Message, "not known") {
 		t.Errorf("from a stranger: %v", e)
 	}
+
 	delete(w.strangers, "node-a")
 	r, err := w.Logs.Open(t.Context(), "default", "a", run, client.LogOptions{})
 	if got := read(t, r, err); got != "out" {
@@ -172,6 +186,7 @@ func TestForward_AStatementOpensOnlyWhatNodesAskFor(t *testing.T) {
 		s := statement.Statement{From: "node-b", FromInstance: "i-node-b", To: "node-a", ToInstance: "i-node-a", Caller: statement.Caller{Who: "ann", Role: role}}
 		return s.Sign(keyOf("node-b"), statement.Request{Method: method, Path: path}, w.clock.now())
 	}
+
 	for _, c := range []struct {
 		name, method, path, role string
 		header                   map[string]string
@@ -193,26 +208,32 @@ func TestForward_AStatementOpensOnlyWhatNodesAskFor(t *testing.T) {
 		if c.method == "" {
 			c.method = "GET"
 		}
+
 		if c.role == "" {
 			c.role = "admin"
 		}
+
 		header := map[string]string{statement.Header: sign(c.method, c.path, c.role)}
 		for k, v := range c.header {
 			header[k] = v
 		}
+
 		if r := w.do(request{method: c.method, path: c.path, body: c.body, header: header, noToken: true}); r.status != c.want {
 			t.Errorf("%s: %d, want %d: %s", c.name, r.status, c.want, r.body)
 		}
 	}
 
 	once := map[string]string{statement.Header: sign("GET", "/v1/attempts", "admin")}
+
 	for _, want := range []int{200, 401} {
 		if r := w.do(request{method: "GET", path: "/v1/attempts", header: once, noToken: true}); r.status != want {
 			t.Errorf("the same statement again: %d, want %d", r.status, want)
 		}
 	}
+
 	late := map[string]string{statement.Header: sign("GET", "/v1/attempts", "admin")}
 	w.clock.advance(31 * time.Second)
+
 	if r := w.do(request{method: "GET", path: "/v1/attempts", header: late, noToken: true}); r.status != 401 || !strings.Contains(r.body, "differ by 31s") {
 		t.Errorf("31 s later: %d %s", r.status, r.body)
 	}
@@ -234,15 +255,18 @@ func TestForward_AFollowerIsCutOffWhenItsTokenIsGone(t *testing.T) {
 		_ = http.NewResponseController(rw).Flush()
 		<-r.Context().Done()
 	}))
+
 	w.Client = w.client(w.serve("node-a"))
 	r, err := w.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
 	must(t, err)
 	defer r.Close()
+
 	_, err = io.ReadFull(r, make([]byte, 6))
 	must(t, err)
 
 	_, err = w.etcd.Delete(t.Context(), w.store.Keys().Token(strings.Split(w.secret, "_")[1]))
 	must(t, err)
+
 	if _, err := io.ReadAll(r); err == nil {
 		t.Error("the stream ends as if the attempt had")
 	}

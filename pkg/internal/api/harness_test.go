@@ -51,6 +51,7 @@ func (s spool) Open(ns, name, run string, attempt int) (io.ReadSeekCloser, error
 	if !ok {
 		return nil, fmt.Errorf("spool: %w", os.ErrNotExist)
 	}
+
 	return struct {
 		io.ReadSeeker
 		io.Closer
@@ -81,13 +82,16 @@ func (w *writes) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	w.count++
 	before, after := w.before, w.after
 	w.mu.Unlock()
+
 	if before != nil {
 		before(t)
 	}
+
 	res, err := w.Committer.Commit(ctx, t)
 	if after != nil {
 		res, err = after(res, err)
 	}
+
 	return res, err
 }
 
@@ -165,6 +169,7 @@ func newWorldOn(t *testing.T, etcd *kv.Client) *world {
 	w.secret = w.token(func(tok *record.Token) { tok.Who = "ann" })
 	w.url = w.serve("node-a")
 	w.Client = w.client(w.url)
+
 	return w
 }
 
@@ -174,6 +179,7 @@ func (w *world) token(edit func(*record.Token)) string {
 	secret, id, tok := api.NewToken()
 	edit(&tok)
 	must(w.t, w.store.CreateToken(w.t.Context(), id, tok))
+
 	return secret
 }
 
@@ -192,10 +198,12 @@ func (w *world) peer(name string) (task.Node, bool) {
 func (w *world) serve(node string) string {
 	w.t.Helper()
 	reg := prometheus.NewRegistry()
+
 	logs := w.logs
 	if logs == nil {
 		logs = w.spool
 	}
+
 	h, err := api.New(api.Config{
 		Store: w.store, Cluster: w.cluster, Node: node, Ref: ref, Now: w.clock.now, Logs: logs, Version: "1.2.3", Logger: w.logger,
 		Instance: "i-" + node, Key: keyOf(node), Peer: w.peer, TLS: w.onlyTLS,
@@ -218,21 +226,27 @@ func (w *world) serve(node string) string {
 			return w.badTime
 		},
 	})
+
 	must(w.t, err)
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if w.wrote != nil {
 			rw = overheard{rw, w.wrote}
 		}
+
 		if from := r.Header.Get("X-Test-From"); from != "" { // as if it came from there
 			r.RemoteAddr = from + ":4711"
 		}
+
 		h.ServeHTTP(rw, r)
 	}))
+
 	if w.configure != nil {
 		w.configure(s.Config)
 	}
+
 	s.Start()
 	w.t.Cleanup(s.Close)
+
 	return s.URL
 }
 
@@ -248,6 +262,7 @@ func (t overheard) Write(b []byte) (int, error) {
 	n, err := t.ResponseWriter.Write(b)
 	_ = http.NewResponseController(t.ResponseWriter).Flush()
 	t.wrote(b)
+
 	return n, err
 }
 
@@ -257,6 +272,7 @@ func (w *world) client(url string) *client.Client {
 	w.t.Cleanup(transport.CloseIdleConnections)
 	c, err := client.New(client.Config{Server: url, Token: w.secret, Timeout: time.Minute, HTTP: &http.Client{Transport: transport}})
 	must(w.t, err)
+
 	return c
 }
 
@@ -278,37 +294,47 @@ func (w *world) do(q request) response {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(w.t.Context(), q.method, w.url+q.path, strings.NewReader(q.body))
 	must(w.t, err)
+
 	if !q.noToken {
 		req.Header.Set("Authorization", "Bearer "+w.secret)
 	}
+
 	if q.body != "" {
 		req.Header.Set("Content-Type", "application/json")
 	}
+
 	for k, v := range q.header {
 		if req.Header.Set(k, v); v == "" {
 			req.Header.Del(k)
 		}
 	}
+
 	transport := &http.Transport{DisableKeepAlives: true}
 	res, err := transport.RoundTrip(req)
 	must(w.t, err)
 	defer res.Body.Close()
+
 	b, err := io.ReadAll(res.Body)
 	must(w.t, err)
 	r := response{status: res.StatusCode, header: res.Header, body: string(b)}
+
 	if res.StatusCode >= 400 && q.method != http.MethodHead {
 		if got := res.Header.Get("Content-Type"); got != "application/problem+json" {
 			w.t.Errorf("%s %s: %d with Content-Type %q: %s", q.method, q.path, res.StatusCode, got, b)
 		}
+
 		d := json.NewDecoder(bytes.NewReader(b))
 		d.DisallowUnknownFields()
+
 		if err := d.Decode(&r.Problem); err != nil {
 			w.t.Errorf("%s %s: not a problem: %v: %s", q.method, q.path, err, b)
 		}
+
 		if r.Status != res.StatusCode || r.Code == "" || r.Detail == "" || r.Title == "" {
 			w.t.Errorf("%s %s: an incomplete problem: %s", q.method, q.path, b)
 		}
 	}
+
 	return r
 }
 
@@ -317,10 +343,12 @@ func (w *world) dump() map[string]string {
 	w.t.Helper()
 	res, err := w.etcd.Get(w.t.Context(), w.store.Keys().Root(), clientv3.WithPrefix())
 	must(w.t, err)
+
 	all := map[string]string{}
 	for _, e := range res.Kvs {
 		all[string(e.Key)] = fmt.Sprintf("%d %s", e.ModRevision, e.Value)
 	}
+
 	return all
 }
 
@@ -333,6 +361,7 @@ func (w *world) put(key string, value any) {
 		must(w.t, err)
 		text = string(b)
 	}
+
 	_, err := w.etcd.Put(w.t.Context(), key, text)
 	must(w.t, err)
 }
@@ -341,6 +370,7 @@ func (w *world) entry(r record.Ref) task.Entry {
 	w.t.Helper()
 	st, err := w.store.Task(w.t.Context(), r)
 	must(w.t, err)
+
 	return st.Entry
 }
 
@@ -354,6 +384,7 @@ func (w *world) create(name, schedule string) client.Task {
 	w.t.Helper()
 	got, err := w.Tasks.Create(w.t.Context(), "default", spec(name, schedule))
 	must(w.t, err)
+
 	return got
 }
 
@@ -371,8 +402,10 @@ func wantError(t *testing.T, err, is error, code string) *client.Error {
 	if !errors.As(err, &e) {
 		t.Fatalf("got error %v, not one of the client", err)
 	}
+
 	if is != nil && !errors.Is(err, is) || e.Code != code {
 		t.Fatalf("got status %d, code %q (%v); want %v, code %q", e.Status, e.Code, err, is, code)
 	}
+
 	return e
 }

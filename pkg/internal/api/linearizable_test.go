@@ -26,18 +26,21 @@ func TestTask_IsLinearizable(t *testing.T) {
 		defer lose.Unlock()
 		return rnd.IntN(n) == 0
 	}
+
 	w.writes.set(nil, func(res kv.Result, err error) (kv.Result, error) {
 		if chance(15) {
 			return kv.Result{}, errLost
 		}
 		return res, err
 	})
+
 	nodes := []*client.Client{w.Client, w.client(w.serve("node-b"))}
 	const callers, calls = 6, 30
 	began := time.Now()
 	var mu sync.Mutex
 	var history []porcupine.Operation
 	var wg sync.WaitGroup
+
 	for id := range callers {
 		wg.Go(func() {
 			var seen int64 = 1
@@ -46,34 +49,43 @@ func TestTask_IsLinearizable(t *testing.T) {
 				if o.Kind == "cas" {
 					o.Revision = seen
 				}
+
 				call := time.Since(began)
 				r, ok, err := apitest.Perform(t.Context(), nodes[(id+i)%2], "default", "x", o)
 				if err != nil {
 					t.Errorf("%+v: %v", o, err)
 				}
+
 				if !ok {
 					continue
 				}
+
 				if r.Revision > 0 {
 					seen = r.Revision
 				}
+
 				returned := time.Since(began)
 				if r.Err == "unknown" {
 					returned = time.Hour // it may take place until then
 				}
+
 				mu.Lock()
 				history = append(history, porcupine.Operation{ClientId: id, Input: o, Output: r, Call: call.Nanoseconds(), Return: returned.Nanoseconds()})
 				mu.Unlock()
 			}
 		})
 	}
+
 	wg.Wait()
+
 	if len(history) < callers*calls/2 {
 		t.Fatalf("%d of %d calls said something", len(history), callers*calls)
 	}
+
 	if found := apitest.Check(history, 2*time.Minute); found != porcupine.Ok {
 		t.Errorf("the history is not linearizable: %s", found)
 	}
+
 	// A checker is worth its mutants: a read of what was never written is found.
 	for i := range history {
 		if r := history[i].Output.(apitest.Result); history[i].Input.(apitest.Op).Kind == "get" && r.Err == "" {
@@ -82,6 +94,7 @@ func TestTask_IsLinearizable(t *testing.T) {
 			if apitest.Check(history, 20*time.Second) == porcupine.Ok {
 				t.Error("a read of what was never written is taken for linearizable")
 			}
+
 			return
 		}
 	}

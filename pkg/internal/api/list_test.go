@@ -20,21 +20,26 @@ func (w *world) names(o client.TaskListOptions, size int) string {
 	if o.Namespace != "" {
 		path = "/v1/namespaces/" + o.Namespace + "/tasks"
 	}
+
 	query := fmt.Sprintf("limit=%d&selector=%s&name=%s&failing=%t&paused=%t", size, o.Selector, strings.Join(o.Names, ","), o.Failing, o.Paused)
 	if o.Sort != "" {
 		query += "&sort=" + o.Sort
 	}
+
 	var all []string
 	for page := ""; ; {
 		res := w.do(request{method: "GET", path: path + "?" + query + page})
 		if res.status != 200 {
 			w.t.Fatalf("%s: %s", query, res.body)
 		}
+
 		var l client.List[client.Task]
 		must(w.t, json.Unmarshal([]byte(res.body), &l))
+
 		if len(l.Items) > size {
 			w.t.Fatalf("%s: a page of %d", query, len(l.Items))
 		}
+
 		for _, t := range l.Items {
 			name := t.Name
 			if t.Namespace != "default" {
@@ -42,9 +47,11 @@ func (w *world) names(o client.TaskListOptions, size int) string {
 			}
 			all = append(all, name)
 		}
+
 		if l.Next == "" {
 			return strings.Join(all, " ")
 		}
+
 		page = "&page=" + l.Next
 	}
 }
@@ -53,9 +60,11 @@ func (w *world) make(name, schedule string, edit func(*task.Spec)) {
 	w.t.Helper()
 	s := spec(name, schedule)
 	s.Namespace = "default"
+
 	if edit != nil {
 		edit(&s)
 	}
+
 	_, err := w.Tasks.Create(w.t.Context(), s.Namespace, s)
 	must(w.t, err)
 }
@@ -66,6 +75,7 @@ func population(t *testing.T) *world {
 	label := func(team string) func(*task.Spec) {
 		return func(s *task.Spec) { s.Labels = map[string]string{"team": team} }
 	}
+
 	w.make("web-1", "10 * * * *", label("web")) // 22:10
 	w.make("web-2", "6 * * * *", label("web"))  // 22:06
 	w.make("web-10", "@manual", label("web"))
@@ -80,11 +90,13 @@ func population(t *testing.T) *world {
 	w.ended("web-1", w.dead(ref("default", "web-1"), "", 1), task.Failed, nil)
 	w.ended("web-1", id(5, "aaaa"), task.Succeeded, func(r *task.Run) { r.LatenessMS = new(int64); *r.LatenessMS = 9 })
 	w.ended("web-2", id(1, "aaaa"), task.Failed, nil)
+
 	return w
 }
 
 func TestTasks_FiltersAndOrders(t *testing.T) {
 	w := population(t)
+
 	for _, c := range []struct {
 		o    client.TaskListOptions
 		want string
@@ -118,6 +130,7 @@ func TestTasks_FiltersAndOrders(t *testing.T) {
 				t.Errorf("%+v, pages of %d: %q, want %q", c.o, size, got, c.want)
 			}
 		}
+
 		o := c.o
 		o.Limit = 2
 		if list, err := w.Tasks.List(t.Context(), o); err != nil || len(list) != min(2, len(strings.Fields(c.want))) {
@@ -128,6 +141,7 @@ func TestTasks_FiltersAndOrders(t *testing.T) {
 
 func TestTasks_RefusesWhatIsNoFilter(t *testing.T) {
 	w := newWorld(t)
+
 	for query, field := range map[string]string{
 		"name=[z": "name", "name=a/b/c": "name", "name=a,,b": "name", "sort=size": "sort", "failing=yes": "failing", "recent=101": "recent",
 	} {
@@ -135,12 +149,14 @@ func TestTasks_RefusesWhatIsNoFilter(t *testing.T) {
 			t.Errorf("%s: %d, %+v", query, res.status, res.Problem)
 		}
 	}
+
 	// A page belongs to its filters.
 	w.create("a", "@daily")
 	w.create("b", "@daily")
 	res := w.do(request{method: "GET", path: "/v1/tasks?limit=1&sort=next"})
 	var l client.List[client.Task]
 	must(t, json.Unmarshal([]byte(res.body), &l))
+
 	if res := w.do(request{method: "GET", path: "/v1/tasks?limit=1&page=" + l.Next}); res.Code != client.CodeBadPage {
 		t.Errorf("a page of another list: %d %s", res.status, res.body)
 	}
@@ -156,6 +172,7 @@ func TestTasks_SayHowTheyStand(t *testing.T) {
 	states := func() map[string]string {
 		list, err := w.Tasks.List(ctx, client.TaskListOptions{Namespace: "default", Recent: 3})
 		must(t, err)
+
 		got := map[string]string{}
 		for _, v := range list {
 			got[v.Name] = v.State
@@ -163,18 +180,23 @@ func TestTasks_SayHowTheyStand(t *testing.T) {
 			for _, r := range v.Recent {
 				past = append(past, string(r.State))
 			}
+
 			if v.Name == "db" && !slices.Equal(past, []string{"skipped", "timed_out", "succeeded"}) {
 				t.Errorf("recent: %v", past)
 			}
 		}
+
 		return got
 	}
+
 	want := map[string]string{"db": "failing", "web-1": "ok", "web-2": "waiting", "web-10": "running", "resting": "paused", "over": "ended", "broken": "unreadable"}
 	if got := states(); !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
+
 	brief, err := w.Tasks.List(ctx, client.TaskListOptions{Brief: true, Names: []string{"db"}})
 	must(t, err)
+
 	if len(brief) != 1 || brief[0].State != "" || brief[0].LastRun != nil || brief[0].Labels["team"] != "data" {
 		t.Errorf("brief: %+v", brief)
 	}
@@ -190,6 +212,7 @@ func TestComing_IsMergedAndPaged(t *testing.T) {
 	w.make("back", "*/5 * * * *", func(s *task.Spec) {
 		s.Paused, s.PausedUntil = true, task.At(w.clock.now().Add(13*time.Minute))
 	})
+
 	w.make("a", "H 23 * * *", func(s *task.Spec) { s.Namespace, s.Timezone = "prod", "Europe/Berlin" })
 	spell := func(o client.ComingOptions) string {
 		var out []string
@@ -197,8 +220,10 @@ func TestComing_IsMergedAndPaged(t *testing.T) {
 			must(t, err)
 			out = append(out, tick.Time.Format("15:04")+" "+tick.Task)
 		}
+
 		return strings.Join(out, ", ")
 	}
+
 	from := w.clock.now()
 	until := from.Add(15 * time.Minute)
 	const all = "22:06 bounded, 22:10 a, 22:10 b, 22:12 c, 22:19 c, 22:20 a, 22:20 back"
@@ -214,29 +239,36 @@ func TestComing_IsMergedAndPaged(t *testing.T) {
 			t.Errorf("%+v:\n%s, want\n%s", o, got, want)
 		}
 	}
+
 	// Page by page it is the same list.
 	var paged []string
 	for page := ""; ; {
 		res := w.do(request{method: "GET", path: "/v1/namespaces/default/next?limit=1&until=" + until.Format(time.RFC3339) + page})
 		var l client.List[client.Coming]
 		must(t, json.Unmarshal([]byte(res.body), &l))
+
 		for _, tick := range l.Items {
 			paged = append(paged, tick.Time.Format("15:04")+" "+tick.Task)
 		}
+
 		if l.Next == "" {
 			break
 		}
+
 		page = "&page=" + l.Next
 	}
+
 	if got := strings.Join(paged, ", "); got != all {
 		t.Errorf("page by page %s, want %s", got, all)
 	}
+
 	for tick, err := range w.Ticks.All(ctx, client.ComingOptions{Namespace: "prod", Limit: 1}) {
 		must(t, err)
 		if tick.Timezone != "Europe/Berlin" || len(tick.Schedule) != 1 || strings.Contains(tick.Schedule[0], "H") || !strings.HasSuffix(tick.Local, "+01:00") {
 			t.Errorf("%+v", tick)
 		}
 	}
+
 	if res := w.do(request{method: "GET", path: "/v1/next?until=2026-11-20T22:00:00Z"}); res.status != 422 || res.Field != "until" {
 		t.Errorf("until before now: %d %s", res.status, res.body)
 	}
@@ -252,6 +284,7 @@ func TestRuns_OfTasksWhoseLabelsMatch(t *testing.T) {
 		_, err := w.Tasks.Create(ctx, "default", s)
 		must(t, err)
 	}
+
 	create("a", "data")
 	create("b", "data")
 	create("other", "web")
@@ -259,6 +292,7 @@ func TestRuns_OfTasksWhoseLabelsMatch(t *testing.T) {
 	w.ended("b", id(2, "bbbb"), task.Succeeded, nil)
 	w.waiting("a", id(3, "aaaa"), nil)
 	w.active("node-b", "other", id(4, "cccc"))
+
 	for minute := 5; minute < 15; minute++ {
 		w.ended("other", id(minute, "cccc"), task.Succeeded, nil)
 	}
@@ -281,11 +315,14 @@ func TestRuns_OfTasksWhoseLabelsMatch(t *testing.T) {
 					res := w.do(request{method: "GET", path: fmt.Sprintf("%s%s&limit=%d%s", prefix, query, limit, page)})
 					var l client.List[task.Run]
 					must(t, json.Unmarshal([]byte(res.body), &l))
+
 					if got += told(l.Items) + " "; l.Next == "" {
 						break
 					}
+
 					page = "&page=" + l.Next
 				}
+
 				if got = strings.TrimSpace(got); got != want {
 					t.Errorf("%s%s, %d a page: %q, want %q", prefix, query, limit, got, want)
 				}
@@ -297,6 +334,7 @@ func TestRuns_OfTasksWhoseLabelsMatch(t *testing.T) {
 	if err != nil || told(runs) != "01:failed" {
 		t.Errorf("by the client: %s, %v", told(runs), err)
 	}
+
 	for _, query := range []string{"selector=team~data", "selector=team%3Ddata&task=a"} {
 		if res := w.do(request{method: "GET", path: "/v1/namespaces/default/runs?" + query}); res.status != 422 || res.Field != "selector" {
 			t.Errorf("%s: %d %s", query, res.status, res.body)
@@ -314,6 +352,7 @@ func TestRuns_OfATimeAndInStates(t *testing.T) {
 	w.ended("b", id(4, "bbbb"), task.Failed, nil)
 	w.waiting("a", id(5, "aaaa"), nil)
 	w.active("node-b", "b", id(6, "bbbb"))
+
 	at := func(minute int) time.Time { return time.Date(2026, 11, 20, 20, minute, 0, 0, time.UTC) }
 	for want, f := range map[string]client.RunListOptions{
 		"06:running 05:queued 04:failed 03:timed_out 02:succeeded 01:failed": {},
@@ -330,14 +369,17 @@ func TestRuns_OfATimeAndInStates(t *testing.T) {
 		for _, limit := range []int{0, 1, 2} {
 			f.Limit = limit
 			runs, err := w.Runs.List(ctx, f)
+
 			part := strings.Fields(want)
 			if limit > 0 {
 				part = part[:min(limit, len(part))]
 			}
+
 			if err != nil || told(runs) != strings.Join(part, " ") {
 				t.Errorf("%+v: %s, want %s, %v", f, told(runs), strings.Join(part, " "), err)
 			}
 		}
+
 		// Page by page.
 		got, page := "", ""
 		for range 8 {
@@ -347,30 +389,38 @@ func TestRuns_OfATimeAndInStates(t *testing.T) {
 					q += "&" + name + "=" + v.Format(time.RFC3339)
 				}
 			}
+
 			if f.Task != "" {
 				break
 			}
+
 			var states []string
 			for _, s := range append(f.States, f.State) {
 				if s != "" {
 					states = append(states, string(s))
 				}
 			}
+
 			if len(states) > 0 {
 				q += "&state=" + strings.Join(states, ",")
 			}
+
 			res := w.do(request{method: "GET", path: q + page})
 			var l client.List[task.Run]
 			must(t, json.Unmarshal([]byte(res.body), &l))
+
 			if got += told(l.Items) + " "; l.Next == "" {
 				break
 			}
+
 			page = "&page=" + l.Next
 		}
+
 		if strings.TrimSpace(got) != want && f.Task == "" {
 			t.Errorf("%+v page by page: %s, want %s", f, got, want)
 		}
 	}
+
 	if res := w.do(request{method: "GET", path: "/v1/events?task=a"}); res.status != 422 || res.Field != "task" || !strings.Contains(res.Detail, "/v1/namespaces/") {
 		t.Errorf("events of a task of all namespaces: %d %s", res.status, res.body)
 	}

@@ -39,7 +39,9 @@ func (e *etcdOfTokens) read(_ context.Context, ids []string) ([]store.FoundToken
 
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	e.atOnce--
+
 	found := make([]store.FoundToken, len(ids))
 	for i, id := range ids {
 		if t, ok := e.records[id]; ok {
@@ -48,6 +50,7 @@ func (e *etcdOfTokens) read(_ context.Context, ids []string) ([]store.FoundToken
 			found[i].Err = task.ErrNotFound
 		}
 	}
+
 	return found, e.err
 }
 
@@ -57,6 +60,7 @@ func TestTokenReader_ReadsForAllWhoWait(t *testing.T) {
 		r := newTokenReader(etcd.read)
 
 		var all sync.WaitGroup
+
 		for i := range 10 * tokensPerRead {
 			all.Go(func() {
 				if _, err := r.find(t.Context(), fmt.Sprint("unknown", i%tokensPerRead)); !errors.Is(err, task.ErrNotFound) {
@@ -64,17 +68,22 @@ func TestTokenReader_ReadsForAllWhoWait(t *testing.T) {
 				}
 			})
 		}
+
 		synctest.Wait()
 
 		began := time.Now()
+
 		got, err := r.find(t.Context(), "good")
 		if err != nil || got.Who != "ann" {
 			t.Errorf("found %+v, %v", got, err)
 		}
+
 		if waited := time.Since(began); waited > 3*time.Second {
 			t.Errorf("a valid token waited for %s, while a read takes a second", waited)
 		}
+
 		all.Wait()
+
 		if etcd.reads > 3 || etcd.ids > 2*tokensPerRead+1 {
 			t.Errorf("%d reads of %d ids in all", etcd.reads, etcd.ids)
 		}
@@ -91,12 +100,14 @@ func TestTokenReader_RemembersWhatIsUnknownForASecond(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+
 		if etcd.reads != 1 {
 			t.Errorf("%d reads of the same unknown token", etcd.reads)
 		}
 
 		etcd.records["a"] = record.Token{}
 		time.Sleep(unknownTokenAge)
+
 		if _, err := r.find(t.Context(), "a"); err != nil {
 			t.Errorf("a token that was made since: %v", err)
 		}
@@ -123,9 +134,11 @@ func TestTokenReader_DoesNotKeepACallerWhoGives(t *testing.T) {
 		r := newTokenReader((&etcdOfTokens{}).read)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
+
 		if _, err := r.find(ctx, "a"); !errors.Is(err, task.ErrUnavailable) {
 			t.Error(err)
 		}
+
 		time.Sleep(2 * time.Second) // its read goes on for others, and ends
 	})
 }
@@ -133,18 +146,23 @@ func TestTokenReader_DoesNotKeepACallerWhoGives(t *testing.T) {
 func TestLogins_BoundsWhatItKnows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLogins(zap.NewNop())
+
 		for range loginBurst {
 			if !l.mayTry("10.0.0.1") {
 				t.Fatal("refused within the burst")
 			}
 		}
+
 		if l.mayTry("10.0.0.1") {
 			t.Error("allowed beyond the burst")
 		}
+
 		if !l.mayTry("10.0.0.2") {
 			t.Error("another client is refused")
 		}
+
 		time.Sleep(time.Second)
+
 		if !l.mayTry("10.0.0.1") {
 			t.Error("still refused a second later")
 		}
@@ -152,6 +170,7 @@ func TestLogins_BoundsWhatItKnows(t *testing.T) {
 		for i := range 3 * maxLoginClients {
 			l.mayTry(fmt.Sprint("client", i))
 		}
+
 		if n := len(l.clients); n > maxLoginClients {
 			t.Errorf("%d clients are remembered", n)
 		}

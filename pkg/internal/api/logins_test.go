@@ -18,6 +18,7 @@ func (w *world) login(from, token string) response {
 func TestLogins_AFloodOfUnknownTokensIsEndedAndLogged(t *testing.T) {
 	w := newWorld(t)
 	late := w.token(func(tok *record.Token) { tok.Who = "bob" }) // not used before the flood
+
 	if r := w.login("192.0.2.1", w.secret); r.status != 200 {
 		t.Fatalf("a valid token: %d", r.status)
 	}
@@ -33,6 +34,7 @@ func TestLogins_AFloodOfUnknownTokensIsEndedAndLogged(t *testing.T) {
 			t.Fatalf("429 with %v", r.header)
 		}
 	}
+
 	if statuses[401] < 20 || statuses[429] < 50 || statuses[401]+statuses[429] != 200 {
 		t.Errorf("200 unknown tokens: %v", statuses)
 	}
@@ -42,6 +44,7 @@ func TestLogins_AFloodOfUnknownTokensIsEndedAndLogged(t *testing.T) {
 	if r := w.login("192.0.2.2", late); r.status != 200 {
 		t.Errorf("a valid token from another address: %d", r.status)
 	}
+
 	if r := w.login("192.0.2.1", w.secret); r.status != 200 {
 		t.Errorf("a known token from the same address: %d", r.status)
 	}
@@ -50,18 +53,22 @@ func TestLogins_AFloodOfUnknownTokensIsEndedAndLogged(t *testing.T) {
 	if len(lines) == 0 || len(lines) > 10 {
 		t.Errorf("%d lines of log for 200 refused requests", len(lines))
 	}
+
 	for _, l := range lines {
 		fields := l.ContextMap()
 		if fields["client"] != "192.0.2.1" || fmt.Sprint(fields["token"]) == "" || fmt.Sprint(fields["reason"]) == "" {
 			t.Errorf("logged: %v", fields)
 		}
+
 		for _, s := range secrets {
 			if strings.Contains(fmt.Sprint(fields), s) {
 				t.Fatalf("the log has a secret: %v", fields)
 			}
 		}
 	}
+
 	metrics := w.do(request{method: "GET", path: "/metrics", noToken: true}).body
+
 	for _, want := range []string{
 		fmt.Sprintf("carillon_api_logins_refused_total{code=\"401\"} %d", statuses[401]),
 		fmt.Sprintf("carillon_api_logins_refused_total{code=\"429\"} %d", statuses[429]),
@@ -79,15 +86,18 @@ func TestLogins_AWrongSecretOfAKnownTokenIsLimitedToo(t *testing.T) {
 	if r := w.login("192.0.2.1", w.secret); r.status != 200 {
 		t.Fatalf("a valid token: %d", r.status)
 	}
+
 	limited := false
 	for range 100 {
 		other, _, _ := api.NewToken()
 		wrong := strings.Join(append(strings.Split(w.secret, "_")[:2], strings.Split(other, "_")[2]), "_")
 		limited = limited || w.login("192.0.2.1", wrong).status == 429
 	}
+
 	if !limited {
 		t.Error("100 wrong secrets were looked up")
 	}
+
 	if r := w.login("192.0.2.1", w.secret); r.status != 200 {
 		t.Errorf("its holder: %d", r.status)
 	}
@@ -107,6 +117,7 @@ func TestLogins_AreLoggedWithTheirReason(t *testing.T) {
 		if len(lines) != 1 || !strings.Contains(fmt.Sprint(lines[0].ContextMap()["reason"]), reason) {
 			t.Errorf("%d letters: logged %v, want the reason %q", len(token), lines, reason)
 		}
+
 		w.log.TakeAll()
 	}
 }

@@ -38,6 +38,7 @@ func newLiving(s spool) *living {
 func (l *living) Open(ns, name, run string, attempt int) (io.ReadSeekCloser, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	key := fmt.Sprintf("%s/%s/%s/%d", ns, name, run, attempt)
 	if _, ok := l.text[key]; !ok {
 		if l.active[key] {
@@ -45,6 +46,7 @@ func (l *living) Open(ns, name, run string, attempt int) (io.ReadSeekCloser, err
 		}
 		return l.spool.Open(ns, name, run, attempt)
 	}
+
 	return &growing{l: l, key: key}, nil
 }
 
@@ -58,29 +60,36 @@ type growing struct {
 func (g *growing) Read(b []byte) (int, error) {
 	g.l.mu.Lock()
 	defer g.l.mu.Unlock()
+
 	text := g.l.text[g.key]
 	if g.at >= int64(len(text)) {
 		g.l.looked++
 		return 0, io.EOF
 	}
+
 	n := copy(b, text[g.at:])
 	g.at += int64(n)
+
 	return n, nil
 }
 
 func (g *growing) Seek(offset int64, whence int) (int64, error) {
 	g.l.mu.Lock()
 	defer g.l.mu.Unlock()
+
 	switch whence {
 	case io.SeekCurrent:
 		offset += g.at
 	case io.SeekEnd:
 		offset += int64(len(g.l.text[g.key]))
 	}
+
 	if offset > 16<<40 {
 		return 0, syscall.EINVAL // as ext4 says
 	}
+
 	g.at = offset
+
 	return offset, nil
 }
 
@@ -95,8 +104,10 @@ func (l *living) Active(ns, name, run string, attempt int) bool {
 func (l *living) Watch(ns, name, run string, attempt int) (<-chan struct{}, func(), error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	key, c := fmt.Sprintf("%s/%s/%s/%d", ns, name, run, attempt), make(chan struct{}, 1)
 	l.watches[key] = append(l.watches[key], c)
+
 	return c, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -108,10 +119,12 @@ func (l *living) Watch(ns, name, run string, attempt int) (<-chan struct{}, func
 func (l *living) write(key, text string, active bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	key = "default/" + key
 	if l.active[key] = active; text != "" {
 		l.text[key] = append(l.text[key], text...)
 	}
+
 	for _, c := range l.watches[key] {
 		select {
 		case c <- struct{}{}:
@@ -145,6 +158,7 @@ func lives(t *testing.T) (w *world, l *living, run string, others map[string]*cl
 	w.create("a", "@daily")
 	run = id(1, "aaaa")
 	w.present("node-a", w.url)
+
 	return w, l, run, map[string]*client.Client{"its node": w.Client, "another node": w.client(w.serve("node-b"))}
 }
 
@@ -179,27 +193,35 @@ func TestFollowLogs_BacklogThenLiveThenTheEnd(t *testing.T) {
 		for what, o := range map[string]client.LogOptions{"one\ntwo\n": {}, "two\n": {From: 4}, "two\n\x00": {Tail: 1}} {
 			s, err := c.Logs.Follow(t.Context(), "default", "a", run, o)
 			must(t, err)
+
 			want := strings.TrimSuffix(what, "\x00")
 			if s.From != int64(8-len(want)) {
 				t.Errorf("%s: %+v begins at %d", at, o, s.From)
 			}
+
 			expect(t, s, want)
 			readers = append(readers, reader{s, at})
 		}
 	}
+
 	l.write("a/"+run+"/1", "three\n", true)
+
 	for _, r := range readers {
 		expect(t, r, "three\n")
 	}
+
 	l.write("a/"+run+"/1", "last", false)
+
 	for _, r := range readers {
 		expect(t, r, "last")
 		expectEnd(t, r)
 		must(t, r.Close())
 	}
+
 	eventually(t, func() bool { return l.followers() == 0 })
 	// Of what has ended it is the same as without follow.
 	w.ended("a", run, task.Succeeded, func(r *task.Run) { r.Node = "node-a" })
+
 	s, err := w.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{Tail: 1})
 	if got := read(t, s, err); got != "last" {
 		t.Errorf("after its end: %q", got)
@@ -214,6 +236,7 @@ func TestFollowLogs_WaitsForTheStart(t *testing.T) {
 	dispatched := func(node string) {
 		w.ended("a", run, task.Dispatched, func(r *task.Run) { r.Node = node })
 	}
+
 	for at, c := range where {
 		dispatched("node-a")
 		s, err := c.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
@@ -236,9 +259,11 @@ func TestFollowLogs_WaitsForTheStart(t *testing.T) {
 		s, err = c.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
 		must(t, err)
 		dispatched("node-c")
+
 		if b, err := io.ReadAll(s); len(b) > 0 || !errors.Is(err, task.ErrUnavailable) {
 			t.Errorf("%s: of a run that has moved: %q, %v", at, b, err)
 		}
+
 		must(t, s.Close())
 	}
 }
@@ -270,11 +295,14 @@ func TestFollowLogs_OfWhatBeginsWhileItIsLookedAt(t *testing.T) {
 	s, err := c.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
 	must(t, err)
 	defer s.Close()
+
 	eventually(t, func() bool { return b.asked.Load() >= 2 })
+
 	for _, text := range []string{"begun\n", "more\n"} {
 		l.write(key, text, true)
 		expect(t, s, text)
 	}
+
 	l.write(key, "last", false)
 	expect(t, s, "last")
 	expectEnd(t, s)
@@ -286,6 +314,7 @@ func TestFollowLogs_IsCutOffWhenTheNodeStops(t *testing.T) {
 	w, l, run, where := lives(t)
 	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
 	l.write("a/"+run+"/1", "one\n", true)
+
 	var streams []*client.LogStream
 	for _, c := range where {
 		s, err := c.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
@@ -293,7 +322,9 @@ func TestFollowLogs_IsCutOffWhenTheNodeStops(t *testing.T) {
 		expect(t, s, "one\n")
 		streams = append(streams, s)
 	}
+
 	close(w.ends)
+
 	for _, s := range streams {
 		if b, err := io.ReadAll(s); len(b) > 0 || !errors.Is(err, task.ErrUnavailable) {
 			t.Errorf("%q, %v", b, err)
@@ -310,17 +341,21 @@ func TestFollowLogs_IsCutOffWhenTheOtherNodeDies(t *testing.T) {
 		if r.URL.Query().Get("follow") != "true" || r.URL.Query().Get("from") != "7" {
 			t.Errorf("passed on as %s", r.URL)
 		}
+
 		_, _ = io.WriteString(rw, "half")
 		_ = http.NewResponseController(rw).Flush()
 		panic(http.ErrAbortHandler)
 	}))
+
 	t.Cleanup(dying.Close)
 	w.present("node-z", dying.URL)
+
 	s, err := w.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{From: 7})
 	if err == nil {
 		defer s.Close()
 		_, err = io.ReadAll(s)
 	}
+
 	if !errors.Is(err, task.ErrUnavailable) {
 		t.Errorf("taken for whole: %v", err)
 	}
@@ -335,19 +370,23 @@ func TestFollowLogs_ManyWritesAreFewAnswers(t *testing.T) {
 	must(t, err)
 	expect(t, s, "0\n")
 	began := time.Now()
+
 	const writes = 1000
 	for range writes {
 		l.write("a/"+run+"/1", "x\n", true)
 		time.Sleep(10 * time.Microsecond)
 	}
+
 	expect(t, s, strings.Repeat("x\n", writes))
 	rounds := int(time.Since(began)/(100*time.Millisecond)) + 3
 	l.mu.Lock()
 	looked := l.looked
 	l.mu.Unlock()
+
 	if looked > rounds {
 		t.Errorf("looked %d times in %s", looked, time.Since(began))
 	}
+
 	must(t, s.Close())
 	eventually(t, func() bool { return l.followers() == 0 })
 }
@@ -363,16 +402,20 @@ func TestFollowLogs_AreBounded(t *testing.T) {
 			_ = s.Close()
 		}
 	}()
+
 	for range 256 {
 		s, err := w.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
 		must(t, err)
 		streams = append(streams, s)
 	}
+
 	_, err := w.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
 	wantError(t, err, task.ErrUnavailable, client.CodeBusy)
+
 	if m := w.do(request{method: "GET", path: "/metrics"}); !strings.Contains(m.body, "\ncarillon_log_followers 256\n") {
 		t.Error("the metric does not say so")
 	}
+
 	must(t, streams[0].Close())
 	eventually(t, func() bool {
 		s, err := w.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
@@ -393,6 +436,7 @@ func TestFollowLogs_AReaderThatDoesNotReadHoldsUpNothing(t *testing.T) {
 			return ctx
 		}
 	})
+
 	transport := &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 		c, err := (&net.Dialer{}).DialContext(ctx, network, address)
 		if err == nil {
@@ -400,6 +444,7 @@ func TestFollowLogs_AReaderThatDoesNotReadHoldsUpNothing(t *testing.T) {
 		}
 		return c, err
 	}}
+
 	t.Cleanup(transport.CloseIdleConnections)
 	slow, err := client.New(client.Config{Server: w.url, Token: w.secret, HTTP: &http.Client{Transport: transport}})
 	must(t, err)
@@ -416,16 +461,19 @@ func TestFollowLogs_AReaderThatDoesNotReadHoldsUpNothing(t *testing.T) {
 		}
 		l.write("a/"+run+"/1", "", false)
 	}()
+
 	select {
 	case <-wrote:
 	case <-time.After(time.Minute):
 		t.Fatal("the attempt waits for its reader")
 	}
+
 	// What it reads in the end is whole.
 	n, err := io.Copy(io.Discard, s)
 	if n != much+1000-1 || err != nil {
 		t.Errorf("%d bytes, %v", n, err)
 	}
+
 	must(t, s.Close())
 }
 
@@ -444,8 +492,10 @@ func TestFollowLogs_EndWithTheToken(t *testing.T) {
 	s, err := w.client(url).Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{})
 	must(t, err)
 	defer s.Close()
+
 	expect(t, s, "x")
 	w.clock.advance(2 * time.Minute)
+
 	if _, err := io.ReadAll(s); !errors.Is(err, task.ErrUnavailable) {
 		t.Errorf("with a token that is none any more: %v", err)
 	}
@@ -456,14 +506,18 @@ func TestFollowLogs_BeyondTheOutput(t *testing.T) {
 	w, l, run, _ := lives(t)
 	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
 	l.write("a/"+run+"/1", "one\n", true)
+
 	streams := map[int64]io.ReadCloser{}
 	for _, from := range []int64{6, math.MaxInt64 / 2} {
 		s, err := w.Logs.Follow(t.Context(), "default", "a", run, client.LogOptions{Attempt: 1, From: from})
 		must(t, err)
 		defer s.Close()
+
 		streams[from] = s
 	}
+
 	l.write("a/"+run+"/1", "two\n", false)
+
 	for from, s := range streams {
 		if b, err := io.ReadAll(s); len(b) != map[int64]int{6: 2}[from] || err != nil {
 			t.Errorf("from %d: %q, %v", from, b, err)
@@ -475,11 +529,13 @@ func TestFollowLogs_RefusesWhatCannotBe(t *testing.T) {
 	w, _, run, _ := lives(t)
 	w.ended("a", run, task.Running, func(r *task.Run) { r.Node = "node-a" })
 	path := "/v1/namespaces/default/tasks/a/runs/" + run + "/logs?"
+
 	for query, field := range map[string]string{"follow=1": "follow", "from=-1": "from", "from=1&tail=1": "from", "follow=true&from=x": "from"} {
 		if r := w.do(request{method: "GET", path: path + query}); r.status != http.StatusUnprocessableEntity || r.Field != field {
 			t.Errorf("%s: %d %s", query, r.status, r.body)
 		}
 	}
+
 	r := w.do(request{method: "GET", path: path + "follow=true", header: map[string]string{"Range": "bytes=0-1"}})
 	if r.status != http.StatusUnprocessableEntity || r.Field != "Range" {
 		t.Errorf("with a range: %d %s", r.status, r.body)
@@ -488,6 +544,7 @@ func TestFollowLogs_RefusesWhatCannotBe(t *testing.T) {
 
 func eventually(t *testing.T, is func() bool) {
 	t.Helper()
+
 	for end := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it does not come to pass")

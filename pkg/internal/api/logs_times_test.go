@@ -22,10 +22,12 @@ type marked struct {
 func (m *marked) Times(_, _, _ string, _ int, from int64) ([]task.Mark, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	list := m.marks
 	for len(list) > 1 && list[1].From <= from {
 		list = list[1:]
 	}
+
 	return list[:min(2, len(list))], nil // as if there were many
 }
 
@@ -33,20 +35,24 @@ func (m *marked) add(l *living, key, text string, from int64, at time.Time, stre
 	m.mu.Lock()
 	m.marks = append(m.marks, task.Mark{From: from, At: at, Stream: stream})
 	m.mu.Unlock()
+
 	l.write(key, text, active)
 }
 
 func pieces(t *testing.T, s *client.LogStream, n int) (list []client.LogPiece) {
 	t.Helper()
+
 	for n < 0 || len(list) < n {
 		p, err := s.Next()
 		if errors.Is(err, io.EOF) && n < 0 {
 			return list
 		}
+
 		must(t, err)
 		p.Text = []byte(string(p.Text))
 		list = append(list, p)
 	}
+
 	return list
 }
 
@@ -74,6 +80,7 @@ func TestLogs_WithTheTimesOfTheirLines(t *testing.T) {
 	}
 	same := func(what string, got, want []client.LogPiece) {
 		t.Helper()
+
 		for i := range max(len(got), len(want)) {
 			if i >= len(got) || i >= len(want) || got[i].From != want[i].From || !got[i].Time.Equal(want[i].Time.Time) || got[i].Stream != want[i].Stream ||
 				string(got[i].Text) != string(want[i].Text) {
@@ -81,6 +88,7 @@ func TestLogs_WithTheTimesOfTheirLines(t *testing.T) {
 			}
 		}
 	}
+
 	var streams []*client.LogStream
 	for at, c := range where {
 		s, err := c.Logs.Open(t.Context(), "default", "a", run, client.LogOptions{Times: true})
@@ -100,16 +108,20 @@ func TestLogs_WithTheTimesOfTheirLines(t *testing.T) {
 		same(at+", followed", pieces(t, s, 5), want[:5])
 		streams = append(streams, s)
 	}
+
 	m.add(l, key, "end", 15, t0.Add(3*time.Second), task.Stdout, false)
+
 	for _, s := range streams {
 		same("at the end", pieces(t, s, -1), want[5:])
 		must(t, s.Close())
 	}
+
 	path := "/v1/namespaces/default/tasks/a/runs/" + run + "/logs?times=true"
 	r := w.do(request{method: "GET", path: path, header: map[string]string{"Range": "bytes=0-1"}})
 	if r.status != http.StatusUnprocessableEntity || r.Field != "Range" {
 		t.Errorf("with a range: %d %s", r.status, r.body)
 	}
+
 	r = w.do(request{method: "GET", path: path})
 	if !strings.Contains(r.body, `{"from":6,"time":"2027-01-15T08:00:01.000Z","stream":"stderr","base64":"ZXJyIP8="}`+"\n") ||
 		!strings.Contains(r.body, `"text":"tw","unended":true}`) || r.header.Get("Content-Type") != "application/x-ndjson" {
@@ -125,16 +137,20 @@ func TestLogs_WithManyTimesInALine(t *testing.T) {
 	c := w.client(w.serve("node-a"))
 	w.ended("a", run, task.Succeeded, nil)
 	t0 := time.UnixMilli(1_800_000_000_000).UTC()
+
 	for i := range 50 {
 		m.add(l, "a/"+run+"/1", "xy", int64(2*i), t0, []string{task.Stdout, task.Stderr}[i/2%2], false)
 	}
+
 	s, err := c.Logs.Open(t.Context(), "default", "a", run, client.LogOptions{Times: true})
 	must(t, err)
 	defer s.Close()
+
 	list := pieces(t, s, -1)
 	if len(list) != 25 {
 		t.Fatalf("%d pieces of 25: %+v", len(list), list)
 	}
+
 	for i, p := range list {
 		if p.Stream != m.marks[2*i].Stream || p.From != int64(4*i) || string(p.Text) != "xyxy" {
 			t.Errorf("piece %d: %+v", i, p)
@@ -147,17 +163,21 @@ func TestLogs_WithTimesOfAServerThatKnowsNone(t *testing.T) {
 	s := old(t)
 	c, err := client.New(client.Config{Server: s, Token: "x"})
 	must(t, err)
+
 	for _, follow := range []bool{false, true} {
 		read := c.Logs.Open
 		if follow {
 			read = c.Logs.Follow
 		}
+
 		b, err := read(t.Context(), "default", "a", id(1, "aaaa"), client.LogOptions{Times: true, From: 4})
 		must(t, err)
+
 		got := pieces(t, b, -1)
 		if len(got) != 1 || string(got[0].Text) != "two\n" || got[0].From != 4 || !got[0].Time.IsZero() {
 			t.Errorf("follow %v: %+v", follow, got)
 		}
+
 		must(t, b.Close())
 	}
 }
@@ -169,12 +189,16 @@ func old(t *testing.T) string {
 			w.Header().Set("Content-Type", "application/problem+json")
 			w.WriteHeader(http.StatusUnprocessableEntity)
 			_, _ = io.WriteString(w, `{"status":422,"code":"unknown_field","field":"times","message":"is not a parameter of this route"}`)
+
 			return
 		}
+
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set(client.LogsFromHeader, "4")
 		_, _ = io.WriteString(w, "two\n")
 	}))
+
 	t.Cleanup(s.Close)
+
 	return s.URL
 }

@@ -21,11 +21,13 @@ func (w *world) takes(ctx context.Context, node, state, by string) error {
 	if w.stubborn != nil {
 		return w.stubborn
 	}
+
 	n, err := w.store.Node(ctx, node)
 	if err == nil {
 		n.State, n.StateBy = state, by
 		w.put(w.store.Keys().Node(node), n)
 	}
+
 	return err
 }
 
@@ -40,9 +42,11 @@ func (w *world) obeysRequests(node string) {
 			if r.Instance != "i-"+node {
 				w.t.Errorf("asked of instance %q", r.Instance)
 			}
+
 			if err := w.takes(ctx, node, r.State, r.By); err != nil {
 				return err
 			}
+
 			_, err := w.store.DeleteNodeRequest(ctx, node, r.Mod)
 			return err
 		})
@@ -58,6 +62,7 @@ func TestNodes_TakeStatesThroughAnyNode(t *testing.T) {
 	w.stateWithin = 300 * time.Millisecond
 	impatient := w.client(w.serve("node-e"))
 	w.present("node-c", "http://127.0.0.1:1")
+
 	for who, c := range map[string]*client.Client{"itself": w.client(url), "another": w.Client} {
 		for _, step := range []struct {
 			do    func(context.Context, string) (task.Node, error)
@@ -68,31 +73,40 @@ func TestNodes_TakeStatesThroughAnyNode(t *testing.T) {
 			}
 		}
 	}
+
 	wantError(t, second(impatient.Nodes.Drain(ctx, "node-c")), task.ErrUnavailable, client.CodeNodeAway)
+
 	if kvs, err := w.etcd.Get(ctx, w.store.Keys().Root()+"requests/", clientv3.WithPrefix()); err != nil || len(kvs.Kvs) > 0 {
 		t.Errorf("requests that are left: %v, %v", kvs, err)
 	}
+
 	wantError(t, second(w.Nodes.Drain(ctx, "node-x")), task.ErrNotFound, client.CodeNotFound)
+
 	if r := w.do(request{method: "POST", path: "/v1/nodes/node-b/drain", noToken: true}); r.status != http.StatusUnauthorized {
 		t.Errorf("without a token: %d", r.status)
 	}
+
 	w.stubborn = task.ErrUnavailable
 	wantError(t, second(w.Nodes.Drain(ctx, "node-a")), task.ErrUnavailable, client.CodeUnavailable)
 }
 
 func TestNodes_ThatGaveTheirShardsUpAreWarnedOf(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
+
 	for _, unfit := range []string{task.UnfitClock, task.UnfitStalled, "new"} {
 		w.put(w.store.Keys().Node("n-"+unfit), task.Node{Name: "n-" + unfit, State: task.NodeReady, Unfit: unfit, Roles: []string{task.RoleScheduler}})
 	}
+
 	st, err := w.Cluster.Status(ctx)
 	must(t, err)
 	all := strings.Join(st.Warnings, "\n")
+
 	for _, words := range []string{"n-clock owns no shards: its clock", "n-stalled owns no shards for a while", "n-new owns no shards: new", "no node is ready"} {
 		if !strings.Contains(all, words) {
 			t.Errorf("no warning %q in\n%s", words, all)
 		}
 	}
+
 	if st.NodesReady != 0 || st.Nodes != 3 {
 		t.Errorf("%d of %d are ready", st.NodesReady, st.Nodes)
 	}
@@ -100,11 +114,14 @@ func TestNodes_ThatGaveTheirShardsUpAreWarnedOf(t *testing.T) {
 
 func TestNodes_ThatArePressedAreCountedAndWarnedOf(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
+
 	for _, name := range []string{"n1", "n2"} {
 		w.put(w.store.Keys().Node(name), task.Node{Name: name, State: task.NodeReady, Pressed: []string{task.FactDiskFree}, Roles: []string{task.RoleScheduler, task.RoleExecutor}})
 	}
+
 	st, err := w.Cluster.Status(ctx)
 	must(t, err)
+
 	all := strings.Join(st.Warnings, "\n")
 	if st.NodesReady != 2 || st.Pressed != 2 || !strings.Contains(all, "n2 takes no runs: beyond its own limit of disk_free") || !strings.Contains(all, "no node takes runs") {
 		t.Errorf("%d of %d ready nodes are pressed; warnings:\n%s", st.Pressed, st.NodesReady, all)
@@ -121,34 +138,45 @@ func TestCluster_ChangesNothingInARestoredEtcdUntilItIsAccepted(t *testing.T) {
 	w.writes.set(nil, nil)
 	wantError(t, second(w.Tasks.Apply(ctx, spec("b", "@daily"), client.ApplyOptions{})), task.ErrUnavailable, client.CodeRestored)
 	wantError(t, second(w.Tasks.Pause(ctx, "default", "a", 0)), task.ErrUnavailable, client.CodeRestored)
+
 	if r := w.do(request{method: "POST", path: "/v1/tasks:batch", body: "{}\n", header: map[string]string{"Content-Type": "application/x-ndjson"}}); r.status != http.StatusServiceUnavailable {
 		t.Errorf("a batch: %d %s", r.status, r.body)
 	}
+
 	if n := w.writes.committed(); n != 0 {
 		t.Errorf("%d commits", n)
 	}
+
 	if _, err := w.Tasks.Get(ctx, "default", "a"); err != nil {
 		t.Errorf("reading: %v", err)
 	}
+
 	if k, err := w.Cluster.Recover(ctx); err != nil || k.Epoch != 2 || k.ID != w.cluster.ID {
 		t.Errorf("recover: %+v, %v", k, err)
 	}
+
 	st, err := w.Cluster.Status(ctx)
 	must(t, err)
+
 	if st.Epoch != 2 {
 		t.Errorf("epoch %d", st.Epoch)
 	}
+
 	// Any node may say so.
 	w.restored = nil
 	w.put(w.store.Keys().Node("node-b"), task.Node{Name: "node-b", State: task.NodeReady, Unfit: task.UnfitRestored})
+
 	if k, err := w.Cluster.Recover(ctx); err != nil || k.Epoch != 3 {
 		t.Errorf("recover: %+v, %v", k, err)
 	}
+
 	// The snapshot is older than an epoch that was begun before.
 	w.put(w.store.Keys().Node("node-b"), task.Node{Name: "node-b", State: task.NodeReady, Unfit: task.UnfitRestored, Epoch: 7})
+
 	if k, err := w.Cluster.Recover(ctx); err != nil || k.Epoch != 8 {
 		t.Errorf("recover: %+v, %v", k, err)
 	}
+
 	if st, err = w.Cluster.Status(ctx); err != nil || !strings.Contains(strings.Join(st.Warnings, "\n"), "carillon cluster recover") {
 		t.Errorf("warnings %q, %v", st.Warnings, err)
 	}
@@ -164,6 +192,7 @@ func TestCluster_WarningsHaveCodes(t *testing.T) {
 
 	st, err := w.Cluster.Status(t.Context())
 	must(t, err)
+
 	var codes []string
 	for i, d := range st.WarningDetails {
 		codes = append(codes, d.Code)
@@ -171,6 +200,7 @@ func TestCluster_WarningsHaveCodes(t *testing.T) {
 			t.Errorf("%+v beside %q", d, st.Warnings[i])
 		}
 	}
+
 	for _, code := range []string{task.WarnNodeUnfit, task.WarnNodePressed, task.WarnStartsHang, task.WarnNodeUnreachable, task.WarnUnreadable,
 		task.WarnShardsUnowned, task.WarnFrozen, task.WarnFreezeUnconfirmed, task.WarnNoLeader, task.WarnNoNodeReady} {
 		if !slices.Contains(codes, code) {

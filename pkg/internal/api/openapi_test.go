@@ -25,6 +25,7 @@ func document(t *testing.T) map[string]any {
 	must(t, err)
 	var doc map[string]any
 	must(t, json.Unmarshal(b, &doc))
+
 	return doc
 }
 
@@ -42,6 +43,7 @@ func TestOpenAPI_IsWhole(t *testing.T) {
 	if v, _ := doc["openapi"].(string); !strings.HasPrefix(v, "3.1.") || at(doc, "info", "version") != "1.2.3" {
 		t.Errorf("openapi %v, info %v", doc["openapi"], doc["info"])
 	}
+
 	var walk func(path string, v any)
 	walk = func(path string, v any) {
 		switch v := v.(type) {
@@ -52,6 +54,7 @@ func TestOpenAPI_IsWhole(t *testing.T) {
 					t.Errorf("%s: %s leads nowhere", path, ref)
 				}
 			}
+
 			for k, inner := range v {
 				walk(path+"/"+k, inner)
 			}
@@ -61,6 +64,7 @@ func TestOpenAPI_IsWhole(t *testing.T) {
 			}
 		}
 	}
+
 	walk("", doc)
 	ids := map[string]bool{}
 	count := 0
@@ -71,19 +75,24 @@ func TestOpenAPI_IsWhole(t *testing.T) {
 			if id == "" || ids[id] || op["summary"] == "" {
 				t.Errorf("%s: operationId %q, summary %q", where, id, op["summary"])
 			}
+
 			ids[id] = true
 			count++
+
 			if !strings.HasPrefix(path, "/v1/") {
 				continue
 			}
+
 			for _, status := range []string{"401", "422", "503"} {
 				if at(op, "responses", status, "content", "application/problem+json", "schema", "$ref") != "#/components/schemas/Problem" {
 					t.Errorf("%s: no problem for %s", where, status)
 				}
 			}
+
 			if op["security"] == nil {
 				t.Errorf("%s: no security", where)
 			}
+
 			var in []string
 			params, _ := op["parameters"].([]any)
 			for _, p := range params {
@@ -91,16 +100,20 @@ func TestOpenAPI_IsWhole(t *testing.T) {
 					in = append(in, at(p, "name").(string))
 				}
 			}
+
 			if n := strings.Count(path, "{"); n != len(in) {
 				t.Errorf("%s: parameters of the path: %v", where, in)
 			}
 		}
 	}
+
 	routes, err := os.ReadFile("testdata/routes.txt")
 	must(t, err)
+
 	if want := strings.Count(string(routes), "\n"); count != want {
 		t.Errorf("%d operations, want %d", count, want)
 	}
+
 	if yaml := w.do(request{method: "GET", path: "/openapi.yaml", noToken: true}); !strings.Contains(yaml.body, "openapi: 3.1.") {
 		t.Errorf("YAML: %.80s", yaml.body)
 	}
@@ -114,6 +127,7 @@ func TestOpenAPI_SatisfiesLinters(t *testing.T) {
 	if len(servers) != 1 || at(servers[0], "url") != "/" {
 		t.Errorf("servers: %v", servers)
 	}
+
 	if at(doc, "info", "license", "identifier") != "Apache-2.0" {
 		t.Errorf("info: %v", doc["info"])
 	}
@@ -127,6 +141,7 @@ func TestOpenAPI_SatisfiesLinters(t *testing.T) {
 	}
 
 	open := map[string]bool{"/healthz": true, "/readyz": true}
+
 	for path, item := range doc["paths"].(map[string]any) {
 		for method, op := range item.(map[string]any) {
 			security, _ := at(op, "security").([]any)
@@ -134,9 +149,11 @@ func TestOpenAPI_SatisfiesLinters(t *testing.T) {
 				t.Errorf("%s %s: security %v", method, path, security)
 				continue
 			}
+
 			if requirement, _ := security[0].(map[string]any); (len(requirement) == 0) != open[path] {
 				t.Errorf("%s %s: security %v", method, path, security)
 			}
+
 			names, _ := at(op, "tags").([]any)
 			for _, name := range names {
 				if text, _ := name.(string); !described[text] {
@@ -153,16 +170,19 @@ func TestOpenAPI_HasEveryRoute(t *testing.T) {
 	doc := document(t)
 	routes, err := os.ReadFile("testdata/routes.txt")
 	must(t, err)
+
 	for line := range strings.Lines(string(routes)) {
 		f := strings.Fields(line)
 		method, path := f[0], f[1]
 		if at(doc, "paths", path, strings.ToLower(method)) == nil {
 			t.Errorf("%s %s is not in the document", method, path)
 		}
+
 		real := regexp.MustCompile(`\{\w+\}`).ReplaceAllString(path, "x")
 		if path == "/v1/audit" {
 			real += "?pause=1" // not longer than it must
 		}
+
 		if r := w.do(request{method: method, path: real}); r.status == http.StatusMethodNotAllowed || r.Code == "no_such_route" {
 			t.Errorf("%s %s: %d %s", method, real, r.status, r.Code)
 		}
@@ -179,20 +199,24 @@ func TestOpenAPI_DescribesSpec(t *testing.T) {
 	must(t, err)
 	var defaults map[string]any
 	must(t, json.Unmarshal(b, &defaults))
+
 	for field := range defaults {
 		if spec[field] == nil {
 			t.Errorf("%s is not described", field)
 		}
 	}
+
 	for _, field := range []string{"start", "end", "jitter", "max_runs", "ttl", "queue", "max_active", "start_deadline", "pause_after_failures", "paused_until", "pause_reason"} {
 		if spec[field] == nil || at(schema("SpecPatch", "properties"), field) == nil {
 			t.Errorf("%s is not described", field)
 		}
 	}
+
 	required := schema("Spec", "required").([]any)
 	if !slices.Equal(required, []any{"name", "schedule", "action"}) || schema("Spec", "additionalProperties") != false {
 		t.Errorf("required: %v, additional: %v", required, schema("Spec", "additionalProperties"))
 	}
+
 	for _, c := range []struct {
 		what      string
 		got, want any
@@ -221,6 +245,7 @@ func TestOpenAPI_DescribesSpec(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.what, c.got, c.want)
 		}
 	}
+
 	for _, overlap := range at(spec["overlap"], "enum").([]any) {
 		s := task.Defaults()
 		s.Name, s.Action, s.Overlap = "a", task.Action{Noop: &task.Noop{}}, overlap.(string)
@@ -235,14 +260,17 @@ func TestOpenAPI_IsWhatTheDocsAreMadeOf(t *testing.T) {
 	w := newWorld(t)
 	b, err := builtDocument()
 	must(t, err)
+
 	if string(b) != w.do(request{method: "GET", path: "/openapi.json", noToken: true}).body {
 		t.Error("it is another document")
 	}
+
 	var doc struct {
 		Tags  []struct{ Name string }
 		Paths map[string]map[string]struct{ Tags []string }
 	}
 	must(t, json.Unmarshal(b, &doc))
+
 	for path, ops := range doc.Paths {
 		for method, op := range ops {
 			if !slices.ContainsFunc(doc.Tags, func(tag struct{ Name string }) bool { return slices.Contains(op.Tags, tag.Name) }) {

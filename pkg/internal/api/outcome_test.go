@@ -48,13 +48,16 @@ func TestUnknownOutcome_IsNotIssuedAgain(t *testing.T) {
 			w.create("a", "@daily")
 			w.waiting("a", id(1, "aaaa"), nil)
 			w.writes.set(nil, func(res kv.Result, err error) (kv.Result, error) { return kv.Result{}, errLost }) // applied, and not told
+
 			e := wantError(t, c.do(w), task.ErrUnknown, client.CodeUnknown)
 			if e.Status != 504 || e.ID == "" || c.id != "" && e.ID != c.id {
 				t.Errorf("got %+v, want id %q", e, c.id)
 			}
+
 			if n := w.writes.committed(); n != 1 {
 				t.Errorf("%d commits, want 1", n)
 			}
+
 			if c.what == "trigger" {
 				if _, ok := w.dump()[w.store.Keys().Queued(ref("default", "a"), e.ID)]; !ok {
 					t.Errorf("run %s, which may have been queued, is not the one that was", e.ID)
@@ -69,6 +72,7 @@ func TestEtcdWithoutSpace_Is507(t *testing.T) {
 	w.writes.set(nil, func(res kv.Result, err error) (kv.Result, error) {
 		return kv.Result{}, fmt.Errorf("commit: %w", noSpace)
 	})
+
 	e := wantError(t, second(w.Tasks.Create(ctx, "default", spec("a", "@daily"))), task.ErrUnavailable, client.CodeNoSpace)
 	if e.Status != 507 || e.ID != "default/a" || w.writes.committed() != 1 {
 		t.Errorf("got %+v after %d commits", e, w.writes.committed())
@@ -90,21 +94,26 @@ func TestConflict_WithoutIfMatchIsDecidedAgain(t *testing.T) {
 			}
 		}, nil)
 	}
+
 	meddle(2)
 	got, err := w.Tasks.Patch(ctx, "default", "a", []byte(`{"timeout": "1m"}`), 0)
 	must(t, err)
+
 	if !strings.HasPrefix(got.Description, "changed") || got.Timeout.Std() != time.Minute {
 		t.Errorf("the other's change was lost: %+v", got)
 	}
+
 	meddle(1)
 	_, err = w.Tasks.Patch(ctx, "default", "a", []byte(`{"timeout": "2m"}`), got.Revision)
 	wantError(t, err, task.ErrStale, client.CodeStale)
 	meddle(1000)
 	_, err = w.Tasks.Patch(ctx, "default", "a", []byte(`{"timeout": "3m"}`), 0)
+
 	e := wantError(t, err, task.ErrConflict, client.CodeConflict)
 	if e.Status != 409 {
 		t.Errorf("got %+v", e)
 	}
+
 	// An entry that its owner rewrites is no other revision of the task.
 	w.writes.set(nil, nil)
 	now, err := w.Tasks.Get(ctx, "default", "a")
@@ -116,6 +125,7 @@ func TestConflict_WithoutIfMatchIsDecidedAgain(t *testing.T) {
 			w.put(w.store.Keys().Entry(ref("default", "a")), w.entry(ref("default", "a")))
 		}
 	}, nil)
+
 	if _, err = w.Tasks.Patch(ctx, "default", "a", []byte(`{"timeout": "4m"}`), now.Revision); err != nil {
 		t.Errorf("the owner wrote the entry: %v", err)
 	}
@@ -125,6 +135,7 @@ func mustJSON(t *testing.T, v any) []byte {
 	t.Helper()
 	b, err := json.Marshal(v)
 	must(t, err)
+
 	return b
 }
 
@@ -133,6 +144,7 @@ func TestEtcdAway_Is503(t *testing.T) {
 	_, err := w.Version(t.Context()) // the token is known for a moment
 	must(t, err)
 	must(t, w.etcd.Close())
+
 	r := w.do(request{method: "GET", path: "/v1/tasks"})
 	if r.status != 503 || r.Code != client.CodeUnavailable || r.header.Get("Retry-After") == "" {
 		t.Errorf("got %d %s, Retry-After %q", r.status, r.body, r.header.Get("Retry-After"))

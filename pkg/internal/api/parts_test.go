@@ -20,6 +20,7 @@ func brief(runs []task.Run) string {
 		_, name, _ := strings.Cut(r.ID, "Z-")
 		s = append(s, strings.TrimSpace(fmt.Sprintf("%s:%s %s", name, r.State, r.Node)))
 	}
+
 	return strings.Join(s, ", ")
 }
 
@@ -34,9 +35,11 @@ func TestRuns_ListPartsIfAskedFor(t *testing.T) {
 		r.Fan = &task.Fan{Count: 2, Need: 2, Ended: 2, Succeeded: 1, Parts: []task.Part{
 			{Index: 0, State: task.Succeeded, Node: "n1", Attempt: 1}, {Index: 1, State: task.Failed, Node: "n2", Attempt: 1}}}
 	})
+
 	w.waiting("a", now, func(r *task.Run) {
 		r.State, r.Reason, r.Fan = task.Running, "", &task.Fan{Count: 4, Need: 4, Left: []int{3}}
 	})
+
 	w.ended("a", task.PartID(now, 0), task.Succeeded, func(r *task.Run) { r.Node = "n1" })
 	w.active("n2", "a", task.PartID(now, 1))
 	w.waiting("a", task.PartID(now, 2), func(r *task.Run) { r.Attempts = []task.Attempt{{Attempt: 1, State: task.Failed, Node: "n1"}} })
@@ -59,6 +62,7 @@ func TestRuns_ListPartsIfAskedFor(t *testing.T) {
 		must(t, err)
 		all, err := w.Runs.List(ctx, c.filter)
 		must(t, err)
+
 		all = slices.DeleteFunc(all, func(r task.Run) bool { return r.Task == "b" })
 		if brief(one) != c.want || brief(all) != c.want {
 			t.Errorf("%+v\n of the task: %s\n of all:      %s\n want:        %s", c.filter, brief(one), brief(all), c.want)
@@ -70,11 +74,14 @@ func TestRuns_ListPartsIfAskedFor(t *testing.T) {
 	for page := ""; len(paged) < 20; {
 		var l client.List[task.Run]
 		must(t, json.Unmarshal([]byte(w.do(request{method: "GET", path: "/v1/runs?parts=true&limit=2" + page}).body), &l))
+
 		if paged = append(paged, l.Items...); l.Next == "" {
 			break
 		}
+
 		page = "&page=" + l.Next
 	}
+
 	if all, err := w.Runs.List(ctx, client.RunListOptions{Parts: true}); err != nil || brief(paged) != brief(all) || len(all) != 8 {
 		t.Errorf("pages have %s\nall are %s, %v", brief(paged), brief(all), err)
 	}
@@ -88,13 +95,17 @@ func TestRuns_ListsSayLittleOfParts(t *testing.T) {
 		r.State, r.Reason = task.Running, ""
 		r.Fan = &task.Fan{Count: 3, Need: 2, Kept: 1, Nodes: []string{"n1", "n2", "n3"}, Left: []int{1, 2}, Only: []int{1, 2}, Checkpoints: map[int]string{2: "row 17"}}
 	})
+
 	runs, err := w.Runs.ListByTask(ctx, "default", "a", client.RunListOptions{})
 	must(t, err)
+
 	if b, err := json.Marshal(runs[0].Fan); err != nil || string(b) != `{"count":3,"need":2,"kept":1}` {
 		t.Errorf("it says %s, %v", b, err)
 	}
+
 	run, err := w.Runs.Get(ctx, "default", "a", id(1, "aaaa"))
 	must(t, err)
+
 	if len(run.Fan.Parts) != 2 || run.Fan.Checkpoints[2] != "row 17" {
 		t.Errorf("the run itself says %+v", run.Fan)
 	}
@@ -108,10 +119,13 @@ func TestRuns_WithPartsRefuseWhatIsForOthers(t *testing.T) {
 	w.ended("a", over, task.Failed, func(r *task.Run) {
 		r.Fan = &task.Fan{Count: 1, Need: 1, Ended: 1, Parts: []task.Part{{State: task.Failed, Node: "n2", Attempt: 1}}}
 	})
+
 	w.waiting("a", now, func(r *task.Run) {
 		r.State, r.Reason, r.Fan = task.Running, "", &task.Fan{Count: 2, Need: 2, Left: []int{1}}
 	})
+
 	w.active("n2", "a", task.PartID(now, 0))
+
 	for name, c := range map[string]struct {
 		ask  func() (task.Run, error)
 		code string
@@ -130,6 +144,7 @@ func TestRuns_WithPartsRefuseWhatIsForOthers(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+
 	if got, err := w.Runs.Cancel(ctx, "default", "a", task.PartID(now, 0)); err != nil || got.ID != task.PartID(now, 0) {
 		t.Errorf("cancel of a part that a node has: %+v, %v", got, err)
 	}

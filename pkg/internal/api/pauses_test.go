@@ -16,10 +16,12 @@ import (
 func (w *world) own(name string, edit func(*task.Entry)) {
 	w.t.Helper()
 	r := ref("default", name)
+
 	e := w.entry(r)
 	if e.Own == nil {
 		e.Own = &task.Own{}
 	}
+
 	edit(&e)
 	w.put(w.store.Keys().Entry(r), e)
 }
@@ -37,6 +39,7 @@ func (w *world) get(name string) client.Task {
 	w.t.Helper()
 	got, err := w.Tasks.Get(w.t.Context(), "default", name)
 	must(w.t, err)
+
 	return got
 }
 
@@ -49,13 +52,16 @@ func TestPause_ReasonAuthorAndEnd(t *testing.T) {
 	wantError(t, err, task.ErrStale, client.CodeStale)
 	got, err := w.Tasks.PauseWith(ctx, "default", "a", client.PauseRequest{Until: until, Reason: "migration"}, made.Revision)
 	must(t, err)
+
 	want := task.Pause{Since: task.At(start), By: w.actor(), Reason: "migration", Until: until}
 	if !got.Paused || got.Pause == nil || *got.Pause != want || got.Change != task.ChangePaused || !got.Next.Equal(start.Add(2*time.Hour)) {
 		t.Errorf("paused: %+v, next %v", got.Pause, got.Next)
 	}
+
 	if e := w.entry(ref("default", "a")); e.Pause() == nil || *e.Pause() != want {
 		t.Errorf("the entry knows of %+v", e.Own)
 	}
+
 	next, err := w.Ticks.ListByTask(ctx, "default", "a", 1, time.Time{})
 	if err != nil || !next[0].Time.Equal(start.Add(2*time.Hour)) {
 		t.Errorf("next of a task whose pause ends: %v, %v", next, err)
@@ -67,11 +73,14 @@ func TestPause_ReasonAuthorAndEnd(t *testing.T) {
 	if _, err = w.Tasks.Pause(ctx, "default", "a", 0); err != nil || !maps.Equal(before, w.dump()) {
 		t.Errorf("paused already: %v", err)
 	}
+
 	got, err = w.Tasks.PauseWith(ctx, "default", "a", client.PauseRequest{For: task.Duration(20 * time.Minute)}, 0)
 	must(t, err)
+
 	if end := start.Add(30 * time.Minute); got.Pause.Reason != "migration" || !got.Pause.Until.Equal(end) || !got.PausedUntil.Equal(end) {
 		t.Errorf("paused anew: %+v", got.Pause)
 	}
+
 	pauses := w.entry(ref("default", "a")).Own.Pauses
 	if len(pauses) != 2 || !pauses[0].Ended.Equal(w.clock.now()) || pauses[0].EndedBy != w.actor() {
 		t.Errorf("pauses: %+v", pauses)
@@ -86,16 +95,21 @@ func TestPause_ReasonAuthorAndEnd(t *testing.T) {
 
 	// The end is its last instant; then it is none, though nothing is written.
 	w.clock.advance(19 * time.Minute)
+
 	if got = w.get("a"); !got.Paused {
 		t.Errorf("at its end it is over")
 	}
+
 	w.clock.advance(time.Millisecond)
+
 	if got = w.get("a"); got.Paused || got.Pause != nil || got.PauseReason != "" || !got.PausedUntil.IsZero() || !got.Next.Equal(start.Add(time.Hour)) {
 		t.Errorf("after its end: %+v", got)
 	}
+
 	if run, err := w.Tasks.Trigger(ctx, "default", "a", nil); err != nil || run.Paused {
 		t.Errorf("triggered: %+v, %v", run, err)
 	}
+
 	before = w.dump()
 	s := spec("a", "@every 1h")
 	s.Timeout = task.Duration(time.Minute)
@@ -110,6 +124,7 @@ func TestPause_ReasonAuthorAndEnd(t *testing.T) {
 	must(t, err)
 	st, err := w.store.Task(ctx, ref("default", "a"))
 	must(t, err)
+
 	if e := st.Entry; st.Task.Paused || !st.Task.PausedUntil.IsZero() || e.Paused || !e.From.Equal(start.Add(30*time.Minute)) || len(e.Own.Pauses) != 2 {
 		t.Errorf("cleared: %+v", e)
 	}
@@ -123,28 +138,35 @@ func TestResume_BeforeTheEndAndAfter(t *testing.T) {
 		_, err := w.Tasks.PauseWith(ctx, "default", "a", client.PauseRequest{For: task.Duration(time.Hour)}, 0)
 		must(t, err)
 	}
+
 	pause()
 	w.clock.advance(30 * time.Minute)
 	got, err := w.Tasks.Resume(ctx, "default", "a", 0)
 	must(t, err)
+
 	e := w.entry(ref("default", "a"))
 	if got.Paused || !e.From.Equal(w.clock.now()) || e.Own.Pauses[0].EndedBy != w.actor() || got.Change != task.ChangeResumed {
 		t.Errorf("before the end: %+v", e)
 	}
+
 	pause()
 	w.clock.advance(3 * time.Hour)
 	got, err = w.Tasks.Resume(ctx, "default", "a", 0)
 	must(t, err)
+
 	if e = w.entry(ref("default", "a")); !e.From.Equal(start.Add(30 * time.Minute)) {
 		t.Errorf("after the end there is nothing to resume: from %v", e.From)
 	}
+
 	if got.Result != client.Unchanged || got.Paused {
 		t.Errorf("resumed: %+v", got)
 	}
+
 	for range 8 {
 		_, err = w.Tasks.PauseWith(ctx, "default", "a", client.PauseRequest{Reason: task.NewUID()}, 0)
 		must(t, err)
 	}
+
 	if n := len(w.entry(ref("default", "a")).Own.Pauses); n != task.KeepPauses {
 		t.Errorf("%d pauses are remembered", n)
 	}
@@ -159,13 +181,16 @@ func TestPause_AfterFailures(t *testing.T) {
 	_, err := w.Tasks.Create(ctx, "default", s)
 	must(t, err)
 	w.tooOften("a")
+
 	got := w.get("a")
 	if !got.Paused || got.PauseReason != "3 runs in a row failed" || got.Pause.By != task.PausedByFailures || !got.Next.IsZero() || got.Failures != 3 {
 		t.Fatalf("shown: %+v", got)
 	}
+
 	if run, err := w.Tasks.Trigger(ctx, "default", "a", nil); err != nil || !run.Paused {
 		t.Errorf("triggered: %+v, %v", run, err)
 	}
+
 	before := w.dump()
 	unchanged := func(what string, got client.Task, err error) {
 		t.Helper()
@@ -173,6 +198,7 @@ func TestPause_AfterFailures(t *testing.T) {
 			t.Errorf("%s: %s, paused %v", what, got.Result, got.Paused)
 		}
 	}
+
 	got, err = w.Tasks.Apply(ctx, s, client.ApplyOptions{})
 	unchanged("applied as its file has it", got, err)
 	got, err = w.Tasks.Apply(ctx, w.get("a").Spec, client.ApplyOptions{})
@@ -181,11 +207,14 @@ func TestPause_AfterFailures(t *testing.T) {
 	unchanged("paused already", got, err)
 
 	s.Timeout = task.Duration(time.Minute)
+
 	got, err = w.Tasks.Apply(ctx, s, client.ApplyOptions{})
 	if must(t, err); !got.Paused || got.Failures != 3 || got.Pause.By != task.PausedByFailures {
 		t.Errorf("applied with another timeout: %+v", got.Pause)
 	}
+
 	w.clock.advance(time.Hour)
+
 	for what, resume := range map[string]func() (client.Task, error){
 		"resume":          func() (client.Task, error) { return w.Tasks.Resume(ctx, "default", "a", 0) },
 		"paused is false": func() (client.Task, error) { return w.Tasks.Patch(ctx, "default", "a", []byte(`{"paused": false}`), 0) },
@@ -198,6 +227,7 @@ func TestPause_AfterFailures(t *testing.T) {
 		if got.Paused || e.Paused || e.Own.Failures != 0 || e.Own.Counted != 99 || !e.From.Equal(w.clock.now()) || last.EndedBy != w.actor() {
 			t.Errorf("%s: %+v, %+v", what, e, e.Own)
 		}
+
 		w.tooOften("a")
 	}
 
@@ -206,6 +236,7 @@ func TestPause_AfterFailures(t *testing.T) {
 	if must(t, err); got.Pause.By != w.actor() || got.Failures != 0 {
 		t.Errorf("taken over: %+v", got.Pause)
 	}
+
 	got, err = w.Tasks.Apply(ctx, s, client.ApplyOptions{})
 	if must(t, err); got.Paused {
 		t.Error("a file that says nothing of a pause by hand ends it")
@@ -225,6 +256,7 @@ func TestPause_AfterFailuresThatFollowsAUsers(t *testing.T) {
 	must(t, err)
 	w.clock.advance(2 * time.Hour)
 	w.tooOften("a")
+
 	got, err := w.Tasks.Patch(ctx, "default", "a", []byte(`{"timeout": "1m"}`), 0)
 	if must(t, err); !got.Paused || got.Pause.By != task.PausedByFailures || got.Failures != 3 {
 		t.Errorf("after another write: %+v", got)
@@ -237,6 +269,7 @@ func TestMaxRuns_RaisedCountsFromThenOn(t *testing.T) {
 	w, ctx := newWorld(t), t.Context()
 	s := spec("a", "@every 1m")
 	s.MaxRuns = 2
+
 	for _, patch := range []string{`{"max_runs": 5}`, `{"max_runs": null}`} {
 		_, err := w.Tasks.Apply(ctx, s, client.ApplyOptions{})
 		must(t, err)
@@ -244,11 +277,14 @@ func TestMaxRuns_RaisedCountsFromThenOn(t *testing.T) {
 		w.clock.advance(72 * time.Hour)
 		_, err = w.Tasks.Patch(ctx, "default", "a", []byte(`{"timeout": "`+(time.Duration(len(patch))*time.Second).String()+`"}`), 0)
 		must(t, err)
+
 		if e := w.entry(ref("default", "a")); e.From.Equal(w.clock.now()) {
 			t.Errorf("another write: from %v", e.From)
 		}
+
 		_, err = w.Tasks.Patch(ctx, "default", "a", []byte(patch), 0)
 		must(t, err)
+
 		if e := w.entry(ref("default", "a")); !e.From.Equal(w.clock.now()) {
 			t.Errorf("%s: from %v, want now, %v", patch, e.From, w.clock.now())
 		}
@@ -262,19 +298,24 @@ func TestApply_AndPauses(t *testing.T) {
 	_, err := w.Tasks.PauseWith(ctx, "default", "a", client.PauseRequest{Reason: "x"}, 0)
 	must(t, err)
 	w.clock.advance(time.Hour)
+
 	results := w.batch("", line("a", "@every 1h"))
 	if e := w.entry(ref("default", "a")); e.Paused || !e.From.Equal(w.clock.now()) || results[0].Result != client.Configured {
 		t.Errorf("applied without paused: %+v", results)
 	}
+
 	s.Paused, s.PauseReason, s.PausedUntil = true, "in the file", task.At(w.clock.now().Add(time.Hour))
 	got, err := w.Tasks.Apply(ctx, s, client.ApplyOptions{})
 	if must(t, err); got.Pause == nil || got.Pause.Reason != "in the file" {
 		t.Errorf("a file with a pause: %+v", got.Pause)
 	}
+
 	w.clock.advance(2 * time.Hour)
+
 	if got, err = w.Tasks.Apply(ctx, s, client.ApplyOptions{}); err != nil || got.Paused || got.Result != client.Unchanged {
 		t.Errorf("a file whose pause is over: %+v, %v", got, err)
 	}
+
 	s.Name = "b"
 	if got, err = w.Tasks.Apply(ctx, s, client.ApplyOptions{}); err != nil || got.Paused || w.entry(ref("default", "b")).Paused {
 		t.Errorf("created with a pause that is over: %+v, %v", got, err)
@@ -296,6 +337,7 @@ func TestWrites_KeepWhatTheOwnerKnows(t *testing.T) {
 			t.Errorf("%s: %+v", what, own)
 		}
 	}
+
 	_, err = w.Tasks.Patch(ctx, "default", "a", []byte(`{"timeout": "1m", "schedule": "@every 2h"}`), 0)
 	must(t, err)
 	keeps("patched", 4, 2, 77)
@@ -316,10 +358,13 @@ func TestWrites_KeepWhatTheOwnerKnows(t *testing.T) {
 	if must(t, err); got.Counted != 4 || len(next) != 1 {
 		t.Errorf("%d of 5 have run, and %d may", got.Counted, len(next))
 	}
+
 	w.own("a", func(e *task.Entry) { e.Own.Runs = 5 })
+
 	if got = w.get("a"); !got.Next.IsZero() || got.NoNext != "max_runs: all 5 have run" {
 		t.Errorf("next %v, as %q", got.Next, got.NoNext)
 	}
+
 	changed, err := w.Tasks.Patch(ctx, "default", "a", []byte(`{"max_runs": null, "pause_after_failures": null}`), 0)
 	must(t, err)
 	keeps("not counted any more", 0, 0, 0)
@@ -333,6 +378,7 @@ func TestPause_BesideAnotherWrite(t *testing.T) {
 	w := newWorld(t)
 	w.create("a", "@every 1h")
 	done := make(chan error, 2)
+
 	for n := range 2 {
 		go func() {
 			for i := range 15 {
@@ -343,16 +389,20 @@ func TestPause_BesideAnotherWrite(t *testing.T) {
 					b, _ := json.Marshal(map[string]any{"max_runs": i + 1})
 					_, err = w.Tasks.Patch(context.WithoutCancel(t.Context()), "default", "a", b, 0)
 				}
+
 				if err != nil {
 					done <- err
 					return
 				}
 			}
+
 			done <- nil
 		}()
 	}
+
 	must(t, <-done)
 	must(t, <-done)
+
 	got := w.get("a")
 	if got.MaxRuns != 15 || !got.Paused || got.Pause.Reason != got.PauseReason || got.Generation != 31 {
 		t.Errorf("got %+v", got.Task)
@@ -365,42 +415,52 @@ func TestSchedules_AreResolvedWhenTheyAreWritten(t *testing.T) {
 	if want := w.clock.now().Add(10 * time.Minute); made.Schedule[0] != "@at 2026-11-20T22:15:00.000Z" || !made.Next.Equal(want) {
 		t.Errorf("@in 10m: %v, next %v", made.Schedule, made.Next)
 	}
+
 	w.clock.advance(time.Minute)
 	got, err := w.Tasks.Patch(ctx, "default", "once", []byte(`{"schedule": "@in 1h"}`), 0)
 	if must(t, err); got.Schedule[0] != "@at 2026-11-20T23:06:00.000Z" {
 		t.Errorf("patched: %v", got.Schedule)
 	}
+
 	made = w.create("spread", "H H(2-5) * * *")
 	e := w.entry(ref("default", "spread"))
 	if made.Schedule[0] != "H H(2-5) * * *" || strings.Contains(e.Schedule[0], "H") || made.Next.IsZero() {
 		t.Errorf("spec %v, entry %v, next %v", made.Schedule, e.Schedule, made.Next)
 	}
+
 	before := e.From
 	w.clock.advance(time.Hour)
 	_, err = w.Tasks.Patch(ctx, "default", "spread", []byte(`{"timeout": "1m"}`), 0)
 	must(t, err)
+
 	next, err := w.Ticks.ListByTask(ctx, "default", "spread", 1, time.Time{})
 	if after := w.entry(ref("default", "spread")); err != nil || after.Schedule[0] != e.Schedule[0] || !after.From.Equal(before.Time) || !next[0].Time.Equal(made.Next.Time) {
 		t.Errorf("after another write: %v from %v; next %v, %v", after.Schedule, after.From, next, err)
 	}
+
 	s := spec("jittery", "@every 1h")
 	s.Jitter = task.Duration(30 * time.Minute)
 	_, err = w.Tasks.Create(ctx, "default", s)
 	must(t, err)
 	next, err = w.Ticks.ListByTask(ctx, "default", "jittery", 3, time.Time{})
 	must(t, err)
+
 	for _, o := range next {
 		if d := o.DueAt.Sub(o.Time.Time); d <= 0 || d >= 30*time.Minute {
 			t.Errorf("%v falls due %v later", o.Time, d)
 		}
 	}
+
 	s.Name, s.Jitter, s.End = "ended", 0, task.At(w.clock.now().Add(90*time.Minute))
 	_, err = w.Tasks.Create(ctx, "default", s)
 	must(t, err)
+
 	if next, err = w.Ticks.ListByTask(ctx, "default", "ended", 3, time.Time{}); err != nil || len(next) != 1 {
 		t.Errorf("up to the end: %v, %v", next, err)
 	}
+
 	w.clock.advance(2 * time.Hour)
+
 	if got = w.get("ended"); got.NoNext != "ended 2026-11-21T00:36:00Z" {
 		t.Errorf("after the end: next %v, as %q", got.Next, got.NoNext)
 	}

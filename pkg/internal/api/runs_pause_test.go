@@ -20,14 +20,18 @@ func TestPauseAndResumeOfARun(t *testing.T) {
 		t.Helper()
 		list, err := w.store.ActiveOf(ctx, ref("default", "a"))
 		must(t, err)
+
 		for _, h := range list {
 			if h.ID == run {
 				return h
 			}
 		}
+
 		t.Fatal("it is not active")
+
 		return record.Held{}
 	}
+
 	for range 2 { // twice is once
 		got, err := w.Runs.Pause(ctx, "default", "a", run[:19])
 		must(t, err)
@@ -35,10 +39,12 @@ func TestPauseAndResumeOfARun(t *testing.T) {
 			t.Errorf("asked to pause: %+v", got)
 		}
 	}
+
 	first := held()
 	if !first.PauseRequested {
 		t.Errorf("the record is %+v", first)
 	}
+
 	for range 2 {
 		got, err := w.Runs.Resume(ctx, "default", "a", run)
 		must(t, err)
@@ -46,6 +52,7 @@ func TestPauseAndResumeOfARun(t *testing.T) {
 			t.Errorf("asked to go on before it stood still: %+v", got)
 		}
 	}
+
 	if h := held(); h.PauseRequested || h.ResumedBy != w.actor() {
 		t.Errorf("the record is %+v", h)
 	}
@@ -60,19 +67,25 @@ func TestPauseAndResumeOfARun(t *testing.T) {
 			w.put(w.store.Keys().Run("node-b", ref("default", "a"), run), h.Assigned)
 		}
 	}, nil)
+
 	_, err := w.Runs.Pause(ctx, "default", "a", run)
 	must(t, err)
+
 	if h := held(); !h.PauseRequested || !wrote {
 		t.Errorf("the record is %+v", h)
 	}
+
 	w.writes.set(nil, nil)
 	_, err = w.Runs.Cancel(ctx, "default", "a", run)
 	must(t, err)
+
 	if h := held(); !h.CancelRequested || !h.PauseRequested {
 		t.Errorf("cancelled while it pauses: %+v", h)
 	}
+
 	_, err = w.Runs.Resume(ctx, "default", "a", run)
 	must(t, err)
+
 	e := wantError(t, second(w.Runs.Pause(ctx, "default", "a", run)), task.ErrConflict, client.CodeAlreadyEnded)
 	if !strings.Contains(e.Message, "about to end") {
 		t.Errorf("paused while it ends: %v", e)
@@ -80,6 +93,7 @@ func TestPauseAndResumeOfARun(t *testing.T) {
 
 	w.waiting("a", id(2, "aaaa"), nil)
 	w.ended("a", id(3, "aaaa"), task.Succeeded, nil)
+
 	for what, f := range map[string]func(id string) error{
 		"paused":  func(id string) error { return second(w.Runs.Pause(ctx, "default", "a", id)) },
 		"resumed": func(id string) error { return second(w.Runs.Resume(ctx, "default", "a", id)) },
@@ -88,6 +102,7 @@ func TestPauseAndResumeOfARun(t *testing.T) {
 		if !strings.Contains(e.Message, "waits in the queue") || !strings.Contains(e.Message, what) || (what == "paused") != strings.Contains(e.Hint, "carillon task pause a") {
 			t.Errorf("one that waits: %v (%s)", e, e.Hint)
 		}
+
 		wantError(t, f(id(3, "aaaa")), task.ErrConflict, client.CodeAlreadyEnded)
 		wantError(t, f(id(9, "aaaa")), task.ErrNotFound, client.CodeNotFound)
 	}
@@ -101,6 +116,7 @@ func TestPauseOfARun_WithPartsIsOneOfThoseThatNodesHave(t *testing.T) {
 	fan := func(r *task.Run) {
 		r.State, r.Reason, r.Fan = task.Running, "", &task.Fan{Count: 5, Need: 5, Left: []int{4}}
 	}
+
 	w.waiting("a", run, fan)
 	w.waiting("a", other, fan)
 	w.active("node-b", "a", task.PartID(run, 0))
@@ -112,17 +128,22 @@ func TestPauseOfARun_WithPartsIsOneOfThoseThatNodesHave(t *testing.T) {
 
 	stand := func(r task.Run) string {
 		t.Helper()
+
 		if r.ID != run || r.Fan == nil {
 			t.Fatalf("it is %+v", r)
 		}
+
 		var s []string
 		for _, p := range r.Fan.Parts {
 			s = append(s, strings.TrimSpace(fmt.Sprintf("%d:%s %s", p.Index, p.State, task.ActorName(p.PausedBy))))
 		}
+
 		return strings.Join(s, ", ")
 	}
+
 	asked := "0:running ann, 1:running ann, 2:succeeded, 3:queued, 4:queued"
 	w.writes.set(nil, nil)
+
 	for range 2 { // twice is once
 		got, err := w.Runs.Pause(ctx, "default", "a", run)
 		must(t, err)
@@ -130,18 +151,23 @@ func TestPauseOfARun_WithPartsIsOneOfThoseThatNodesHave(t *testing.T) {
 			t.Errorf("asked to pause: %s", stand(got))
 		}
 	}
+
 	if n := w.writes.committed(); n != 2 {
 		t.Errorf("%d writes for two parts", n)
 	}
+
 	held, err := w.store.ActiveOf(ctx, ref("default", "a"))
 	must(t, err)
+
 	for _, h := range held {
 		if of, _, _ := task.ParentOf(h.ID); h.PauseRequested != (of == run) {
 			t.Errorf("run %s: asked to pause %t", h.ID, h.PauseRequested)
 		}
 	}
+
 	got, err := w.Runs.Resume(ctx, "default", "a", run)
 	must(t, err)
+
 	if want := strings.ReplaceAll(asked, " ann", ""); stand(got) != want || w.writes.committed() != 4 {
 		t.Errorf("resumed with %d writes: %s", w.writes.committed(), stand(got))
 	}
@@ -153,13 +179,16 @@ func TestPauseOfARun_WithPartsIsOneOfThoseThatNodesHave(t *testing.T) {
 			w.active("node-b", "a", task.PartID(run, 0))
 		}
 	}, nil)
+
 	e := wantError(t, second(w.Runs.Pause(ctx, "default", "a", run)), task.ErrConflict, client.CodeConflict)
 	if !strings.Contains(e.Message, "1 of 2 parts were asked") {
 		t.Errorf("one of them moves: %v", e)
 	}
+
 	w.writes.set(nil, nil)
 	got, err = w.Runs.Pause(ctx, "default", "a", run)
 	must(t, err)
+
 	if stand(got) != asked {
 		t.Errorf("then: %s", stand(got))
 	}
@@ -177,6 +206,7 @@ func TestPauseOfARun_WithPartsThatNobodyHasIsRefused(t *testing.T) {
 	run := id(1, "aaaa")
 	fan := &task.Fan{Count: 3, Need: 3, Left: []int{0, 1, 2}}
 	w.waiting("a", run, func(r *task.Run) { r.State, r.Reason, r.Fan = task.Running, "", fan })
+
 	for _, err := range []error{second(w.Runs.Pause(ctx, "default", "a", run)), second(w.Runs.Resume(ctx, "default", "a", run))} {
 		e := wantError(t, err, task.ErrConflict, client.CodeNotRunning)
 		if !strings.Contains(e.Message, "has 3 parts, and no node has one of them") {
@@ -187,9 +217,11 @@ func TestPauseOfARun_WithPartsThatNobodyHasIsRefused(t *testing.T) {
 	fan.Left, fan.Cancel = []int{1, 2}, task.ReasonCancelled
 	w.waiting("a", run, func(r *task.Run) { r.State, r.Reason, r.Fan = task.Running, "", fan })
 	w.active("node-b", "a", task.PartID(run, 0))
+
 	e := wantError(t, second(w.Runs.Pause(ctx, "default", "a", run)), task.ErrConflict, client.CodeAlreadyEnded)
 	if !strings.Contains(e.Message, "about to end") {
 		t.Errorf("paused while it ends: %v", e)
 	}
+
 	must(t, second(w.Runs.Resume(ctx, "default", "a", run)))
 }

@@ -20,11 +20,15 @@ func (w *world) ended(name, id string, state task.State, edit func(*task.Run)) t
 	if !ok {
 		w.t.Fatalf("%s is not an id", id)
 	}
+
 	r := task.Run{State: state, ScheduledTime: task.At(at), Trigger: task.TriggerSchedule, Node: "node-a", Attempt: 1, Token: 7}
+
 	if edit != nil {
 		edit(&r)
 	}
+
 	w.put(w.store.Keys().Ended(ref("default", name), id), r)
+
 	return r
 }
 
@@ -32,9 +36,11 @@ func (w *world) waiting(name, id string, edit func(*task.Run)) {
 	w.t.Helper()
 	at, _ := task.TimeOfRunID(id)
 	r := task.Waiting{Run: task.Run{State: task.Queued, Reason: task.ReasonOverlap, ScheduledTime: task.At(at), Trigger: task.TriggerSchedule, Attempt: 1}}
+
 	if edit != nil {
 		edit(&r.Run)
 	}
+
 	w.put(w.store.Keys().Queued(ref("default", name), id), r)
 }
 
@@ -64,26 +70,34 @@ func TestTrigger_QueuesARun(t *testing.T) {
 	w.clock.advance(time.Second)
 	got, err := w.Tasks.Trigger(ctx, "default", "a", map[string]string{"FULL": "1"})
 	must(t, err)
+
 	if got.State != task.Queued || got.Reason != task.ReasonManual || got.Trigger != task.TriggerManual || got.Attempt != 1 ||
 		got.UID != made.UID || got.Paused || !got.ScheduledTime.Equal(w.clock.now()) || !got.CreatedAt.Equal(w.clock.now()) {
 		t.Errorf("triggered: %+v", got)
 	}
+
 	var stored task.Waiting
 	_, value, _ := strings.Cut(w.dump()[w.store.Keys().Queued(ref("default", "a"), got.ID)], " ")
 	must(t, json.Unmarshal([]byte(value), &stored))
+
 	if stored.Env["FULL"] != "1" || stored.UID != made.UID || stored.State != task.Queued {
 		t.Errorf("queued: %+v", stored)
 	}
+
 	run, err := w.Runs.Get(ctx, "default", "a", got.ID)
 	must(t, err)
+
 	if run.ID != got.ID || run.Task != "a" || run.Namespace != "default" {
 		t.Errorf("read: %+v", run)
 	}
+
 	_, err = w.Tasks.Pause(ctx, "default", "a", 0)
 	must(t, err)
+
 	if r := w.do(request{method: "POST", path: "/v1/namespaces/default/tasks/a/trigger"}); r.status != 202 || !strings.Contains(r.body, `"paused":true`) {
 		t.Errorf("without a body, paused: %d %s", r.status, r.body)
 	}
+
 	_, err = w.Tasks.Trigger(ctx, "default", "none", nil)
 	wantError(t, err, task.ErrNotFound, client.CodeNotFound)
 }
@@ -98,14 +112,18 @@ func TestTrigger_EntryRewrittenMeanwhile(t *testing.T) {
 			w.put(k.Entry(ref("default", "a")), w.entry(ref("default", "a")))
 		}
 	}, nil)
+
 	_, err := w.Tasks.Trigger(ctx, "default", "a", nil)
 	must(t, err)
+
 	if n := w.writes.committed(); n != 4 {
 		t.Errorf("%d commits, want 4", n)
 	}
+
 	w.writes.set(func(kv.Txn) { w.put(k.Entry(ref("default", "a")), w.entry(ref("default", "a"))) }, nil)
 	_, err = w.Tasks.Trigger(ctx, "default", "a", nil)
 	wantError(t, err, task.ErrConflict, client.CodeConflict)
+
 	if runs, err := w.Runs.ListByTask(ctx, "default", "a", client.RunListOptions{}); err != nil || len(runs) != 1 {
 		t.Errorf("queued: %v, %v; want one run", runs, err)
 	}
@@ -143,6 +161,7 @@ func TestRuns_ListsAndPages(t *testing.T) {
 			t.Errorf("runs of a, %+v: %s, want %s", c.f, s, c.want)
 		}
 	}
+
 	for _, c := range []struct {
 		f    client.RunListOptions
 		want string
@@ -160,33 +179,42 @@ func TestRuns_ListsAndPages(t *testing.T) {
 			t.Errorf("all runs, %+v: %s, want %s", c.f, s, c.want)
 		}
 	}
+
 	for _, path := range []string{"/v1/runs", "/v1/namespaces/default/tasks/a/runs"} {
 		whole, page, pages := []string{}, "", 0
 		for {
 			var l client.List[task.Run]
 			must(t, json.Unmarshal([]byte(w.do(request{method: "GET", path: path + "?limit=2" + page}).body), &l))
+
 			for _, r := range l.Items {
 				whole = append(whole, r.Task+r.ID)
 			}
+
 			if pages++; l.Next == "" || pages > 9 {
 				break
 			}
+
 			page = "&page=" + l.Next
 		}
+
 		var l client.List[task.Run]
 		must(t, json.Unmarshal([]byte(w.do(request{method: "GET", path: path}).body), &l))
+
 		if len(l.Items) != len(whole) || slices.ContainsFunc(l.Items, func(r task.Run) bool { return !slices.Contains(whole, r.Task+r.ID) }) {
 			t.Errorf("%s: pages have %v, the whole has %d", path, whole, len(l.Items))
 		}
 	}
+
 	if runs, err := w.Runs.ListByTask(ctx, "default", "empty", client.RunListOptions{}); err != nil || len(runs) != 0 {
 		t.Errorf("a task without runs: %v, %v", runs, err)
 	}
+
 	_, err := w.Runs.ListByTask(ctx, "default", "none", client.RunListOptions{})
 	wantError(t, err, task.ErrNotFound, client.CodeNotFound)
 
 	tasks, err := w.Tasks.List(ctx, client.TaskListOptions{})
 	must(t, err)
+
 	a := tasks[0]
 	if a.Active != 1 || a.LastRun == nil || a.LastRun.State != task.Running || a.LastRun.Node != "node-b" || tasks[2].LastRun != nil {
 		t.Errorf("tasks: %+v", tasks)
@@ -206,24 +234,30 @@ func TestRun_ByBeginningOfID(t *testing.T) {
 	for _, name := range []string{id(1, "aaaa"), id(1, "aaaa") + "-w"} {
 		got, err := w.Runs.Get(ctx, "default", "a", name)
 		must(t, err)
+
 		if !strings.HasPrefix(got.ID, name) || len(got.ID) > len(name)+3 {
 			t.Errorf("%s: %s", name, got.ID)
 		}
+
 		found, err := w.Runs.Find(ctx, "default", name)
 		must(t, err)
+
 		if found.ID != got.ID || found.Task != "a" {
 			t.Errorf("found %s: %+v", name, found)
 		}
 	}
+
 	for n := 2; n <= 4; n++ {
 		if got, err := w.Runs.Find(ctx, "default", id(n, "bbbb")[:15]); err != nil || got.ID != id(n, "bbbb") {
 			t.Errorf("minute %d: %+v, %v", n, got, err)
 		}
 	}
+
 	e := wantError(t, second(w.Runs.Get(ctx, "default", "a", "2026")), task.ErrConflict, client.CodeAmbiguous)
 	if !strings.Contains(e.Message, id(1, "aaaa")) {
 		t.Errorf("ambiguous: %v", e)
 	}
+
 	wantError(t, second(w.Runs.Find(ctx, "default", "2026")), task.ErrConflict, client.CodeAmbiguous)
 	wantError(t, second(w.Runs.Get(ctx, "default", "a", "2027")), task.ErrNotFound, client.CodeNotFound)
 	wantError(t, second(w.Runs.Find(ctx, "default", "2027")), task.ErrNotFound, client.CodeNotFound)
@@ -238,15 +272,18 @@ func TestCancel(t *testing.T) {
 	w.waiting("a", id(1, "aaaa"), nil)
 	got, err := w.Runs.Cancel(ctx, "default", "a", id(1, "aaaa"))
 	must(t, err)
+
 	if got.State != task.Cancelled || got.CancelledBy != w.actor() || got.Reason != task.ReasonCancelled {
 		t.Errorf("cancelled: %+v", got)
 	}
+
 	e := wantError(t, second(w.Runs.Cancel(ctx, "default", "a", id(1, "aaaa"))), task.ErrConflict, client.CodeAlreadyEnded)
 	if !strings.Contains(e.Message, "cancelled") {
 		t.Errorf("cancelled twice: %v", e)
 	}
 
 	w.active("node-b", "a", id(2, "aaaa"))
+
 	for range 2 {
 		got, err = w.Runs.Cancel(ctx, "default", "a", id(2, "aaaa"))
 		must(t, err)
@@ -254,11 +291,14 @@ func TestCancel(t *testing.T) {
 			t.Errorf("asked to cancel: %+v", got)
 		}
 	}
+
 	held, err := w.store.ActiveOf(ctx, ref("default", "a"))
 	must(t, err)
+
 	if len(held) != 1 || !held[0].CancelRequested {
 		t.Errorf("active: %+v", held)
 	}
+
 	wantError(t, second(w.Runs.Cancel(ctx, "default", "a", id(9, "aaaa"))), task.ErrNotFound, client.CodeNotFound)
 
 	// It moves from the queue into an inbox while we look.
@@ -272,8 +312,10 @@ func TestCancel(t *testing.T) {
 			w.active("node-b", "a", id(3, "aaaa"))
 		}
 	}, nil)
+
 	got, err = w.Runs.Cancel(ctx, "default", "a", id(3, "aaaa")[:19])
 	must(t, err)
+
 	if got.State != task.Running || got.CancelledBy != w.actor() {
 		t.Errorf("cancelled on the move: %+v", got)
 	}

@@ -25,14 +25,17 @@ func TestScheduleNext_KnowsTheWholeTiming(t *testing.T) {
 		c.ask.From, c.ask.Jitter = task.At(from), task.Duration(time.Minute)
 		list, err := w.Ticks.ListBySchedule(ctx, c.ask)
 		must(t, err)
+
 		if len(list) != c.count || list[0].Time.Format(time.RFC3339) != c.first || list[c.count-1].Time.Format(time.RFC3339) != c.last {
 			t.Errorf("%+v: %+v", c.ask, list)
 			continue
 		}
+
 		if due := list[0].DueBefore.Sub(list[0].Time.Time); due != time.Minute {
 			t.Errorf("%+v: due within %v", c.ask, due)
 		}
 	}
+
 	for field, ask := range map[string]client.ScheduleRequest{
 		"schedule":  {Schedule: task.Schedules{"H * * * *"}},
 		"name":      {Schedule: task.Schedules{"H * * * *"}, Name: "Nightly"},
@@ -58,20 +61,25 @@ func TestUpdate_ToJitterBeginsBehindTheWatermark(t *testing.T) {
 	refOf := func(name string) record.Ref {
 		return ref("default", name)
 	}
+
 	mark := func(name string, at time.Time) {
 		w.put(w.store.Keys().Watermark(refOf(name).Shard), record.Watermark{Time: task.At(at), Nonce: "n"})
 	}
+
 	late := w.clock.now().Add(4 * time.Second) // the owner's clock is ahead
 	mark("a", late)
 	_, err := w.Tasks.Patch(ctx, "default", "a", []byte(`{"jitter": "5s"}`), 0)
 	must(t, err)
+
 	if from := w.entry(refOf("a")).From; from.Before(late) {
 		t.Errorf("from is %v; decided is all up to %v", from, late)
 	}
+
 	_, err = w.Tasks.Patch(ctx, "default", "a", []byte(`{"timeout": "5s"}`), 0) // the same ticks: from stays
 	must(t, err)
 	mark("b", late)
 	w.batch("", `{"name": "b", "schedule": "*/10 * * * * *", "jitter": "5s", "action": {"noop": {}}}`)
+
 	if from := w.entry(refOf("b")).From; from.Before(late) {
 		t.Errorf("in a batch from is %v; decided is all up to %v", from, late)
 	}
@@ -82,6 +90,7 @@ func TestUpdate_ToJitterBeginsBehindTheWatermark(t *testing.T) {
 	mark("b", later)
 	_, err = w.Tasks.Patch(ctx, "default", "b", []byte(`{"jitter": null}`), 0)
 	must(t, err)
+
 	if from := w.entry(refOf("b")).From; from.Before(later) {
 		t.Errorf("without jitter from is %v; decided is all up to %v", from, later)
 	}

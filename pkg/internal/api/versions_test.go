@@ -24,10 +24,12 @@ func TestVersions_TellWhoChangedWhatAndWhen(t *testing.T) {
 	must(t, err)
 	list, err := w.Tasks.ListVersions(ctx, "default", "a")
 	must(t, err)
+
 	var told []string
 	for _, v := range list {
 		told = append(told, v.Change+" by "+strings.Replace(v.UpdatedBy, w.actor(), "ann", 1)+": "+strings.Join(v.Changed, "; "))
 	}
+
 	want := []string{
 		"resumed by ann: pause_reason: x → none; paused: true → none", "paused by ann: pause_reason: none → x; paused: none → true",
 		"updated by ann: timeout: none → 10m", "created by ann: ",
@@ -41,14 +43,18 @@ func TestVersions_TellWhoChangedWhatAndWhen(t *testing.T) {
 	if e := wantError(t, err, task.ErrNotFound, client.CodeNotFound); !strings.Contains(e.Message, "it was deleted at 2026-11-20T23:05:00Z by "+w.actor()) {
 		t.Errorf("after the delete: %s", e.Message)
 	}
+
 	gone, err := w.store.Tombstone(ctx, ref("default", "a"))
 	if must(t, err); gone == nil || gone.UID != list[0].UID || gone.Generation != 4 {
 		t.Errorf("tombstone: %+v", gone)
 	}
+
 	w.batch("", line("a", "@daily")) // created again
+
 	if gone, err = w.store.Tombstone(ctx, ref("default", "a")); err != nil || gone != nil {
 		t.Errorf("tombstone of a task that is there: %+v, %v", gone, err)
 	}
+
 	if list, err = w.Tasks.ListVersions(ctx, "default", "a"); err != nil || len(list) != 1 {
 		t.Errorf("%d versions of the new one, %v", len(list), err)
 	}
@@ -60,47 +66,58 @@ func TestRollback(t *testing.T) {
 	back := func(r client.RollbackRequest, revision int64) (client.RolledBack, error) {
 		return w.Tasks.Rollback(ctx, "default", "a", r, revision)
 	}
+
 	_, err := back(client.RollbackRequest{}, 0)
 	wantError(t, err, task.ErrConflict, client.CodeConflict)
+
 	for _, patch := range []string{`{"timeout": "1m"}`, `{"timeout": "2m", "schedule": "@hourly"}`} { // 2, 3
 		w.clock.advance(time.Minute)
 		_, err := w.Tasks.Patch(ctx, "default", "a", []byte(patch), 0)
 		must(t, err)
 	}
+
 	_, err = w.Tasks.PauseWith(ctx, "default", "a", client.PauseRequest{Reason: "x"}, 0) // 4
 	must(t, err)
 
 	before := w.dump()
 	got, err := back(client.RollbackRequest{DryRun: true}, 0)
 	must(t, err)
+
 	if want := []string{"schedule: @hourly → @daily", "timeout: 2m → 1m"}; got.To != 2 || !slices.Equal(got.Changed, want) || !maps.Equal(before, w.dump()) {
 		t.Errorf("dry: to %d, %q", got.To, got.Changed)
 	}
+
 	_, err = back(client.RollbackRequest{}, 1)
 	wantError(t, err, task.ErrStale, client.CodeStale)
+
 	_, err = back(client.RollbackRequest{To: 3}, 0)
 	if e := wantError(t, err, task.ErrConflict, client.CodeConflict); !strings.Contains(e.Message, "says the same") {
 		t.Errorf("to what differs by a pause alone: %s", e.Message)
 	}
+
 	_, err = back(client.RollbackRequest{To: 9}, 0)
 	wantError(t, err, task.ErrNotFound, client.CodeNotFound)
 
 	w.clock.advance(time.Hour)
 	got, err = back(client.RollbackRequest{}, w.get("a").Revision)
 	must(t, err)
+
 	e := w.entry(ref("default", "a"))
 	if got.Generation != 5 || got.Schedule[0] != "@daily" || got.Timeout != task.Duration(time.Minute) || !got.Paused || got.PauseReason != "x" || got.Change != task.ChangeRolledBack ||
 		e.Schedule[0] != "@daily" || !e.Paused || !e.From.Equal(w.clock.now()) {
 		t.Errorf("rolled back: %+v, entry %+v", got.Task, e)
 	}
+
 	got, err = back(client.RollbackRequest{To: 1}, 0)
 	if must(t, err); got.Timeout != 0 || got.Generation != 6 {
 		t.Errorf("to the first: %+v", got.Task)
 	}
+
 	list, err := w.Tasks.ListVersions(ctx, "default", "a")
 	if must(t, err); len(list) != 6 || list[0].Change != task.ChangeRolledBack {
 		t.Errorf("versions: %+v", list)
 	}
+
 	_, err = w.Tasks.Rollback(ctx, "default", "none", client.RollbackRequest{}, 0)
 	wantError(t, err, task.ErrNotFound, client.CodeNotFound)
 
@@ -119,9 +136,11 @@ func TestSetCluster_LostAfter(t *testing.T) {
 		must(t, err)
 		return st.LostAfter.Std()
 	}
+
 	if shown() != 2*time.Minute {
 		t.Errorf("by default %s", shown())
 	}
+
 	for _, c := range []struct{ set, want time.Duration }{
 		{30 * time.Second, 30 * time.Second}, {12 * time.Second, 12 * time.Second}, {24 * time.Hour, 24 * time.Hour}, {0, 2 * time.Minute},
 	} {
@@ -129,13 +148,16 @@ func TestSetCluster_LostAfter(t *testing.T) {
 		must(t, err)
 		record, err := w.store.Cluster(ctx)
 		must(t, err)
+
 		if now.LostAfter.Std() != c.want || shown() != c.want || record.EffectiveLostAfter().Std() != c.want {
 			t.Errorf("set to %s it is %s, shown as %s, on record %s", c.set, *now.LostAfter, shown(), record.EffectiveLostAfter())
 		}
+
 		if *now.CatchUpRate != task.DefaultCatchUpRate {
 			t.Errorf("the other setting is %d now", *now.CatchUpRate)
 		}
 	}
+
 	for _, d := range []time.Duration{-time.Second, time.Millisecond, 12*time.Second - 1, 24*time.Hour + 1} {
 		_, err := w.Cluster.UpdateSettings(ctx, client.ClusterSettings{LostAfter: new(task.Duration(d))})
 		wantError(t, err, task.ErrInvalid, task.CodeOutOfRange)
@@ -149,9 +171,11 @@ func TestSetCluster_CatchUpRate(t *testing.T) {
 		must(t, err)
 		return st.CatchUpRate
 	}
+
 	if rate() != task.DefaultCatchUpRate {
 		t.Errorf("by default %d", rate())
 	}
+
 	for _, c := range []struct{ set, want int }{{25, 25}, {25, 25}, {0, task.DefaultCatchUpRate}} {
 		now, err := w.Cluster.UpdateSettings(ctx, client.ClusterSettings{CatchUpRate: &c.set})
 		must(t, err)
@@ -159,10 +183,12 @@ func TestSetCluster_CatchUpRate(t *testing.T) {
 			t.Errorf("set to %d it is %d, %d", c.set, *now.CatchUpRate, rate())
 		}
 	}
+
 	before := w.dump()
 	if _, err := w.Cluster.UpdateSettings(ctx, client.ClusterSettings{}); err != nil || !maps.Equal(before, w.dump()) {
 		t.Errorf("nothing to set: %v", err)
 	}
+
 	if r := w.do(request{method: http.MethodPatch, path: "/v1/cluster"}); r.status != 400 && r.status != 415 {
 		t.Errorf("without a body: %d", r.status)
 	}

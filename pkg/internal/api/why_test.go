@@ -16,6 +16,7 @@ func TestWhy_RefusesQuestionsThatAreNone(t *testing.T) {
 	if _, err := w.Tasks.Create(t.Context(), "default", s); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, c := range []struct {
 		q     client.WhyQuestion
 		field string
@@ -33,6 +34,7 @@ func TestWhy_RefusesQuestionsThatAreNone(t *testing.T) {
 			t.Errorf("%+v: %v, not an error of %s", c.q, err, c.field)
 		}
 	}
+
 	if _, err := w.Tasks.Why(t.Context(), "default", "nobody", client.WhyQuestion{}); !errors.Is(err, task.ErrNotFound) {
 		t.Errorf("a task that nobody knows: %v", err)
 	}
@@ -44,23 +46,28 @@ func TestWhy_ReadsWhatIsOnRecord(t *testing.T) {
 	w := newWorld(t)
 	s := task.Defaults()
 	s.Name, s.Schedule, s.Timezone, s.Action.Noop = "job", task.Schedules{"30 2 * * *"}, "Asia/Tokyo", &task.Noop{}
+
 	made, err := w.Tasks.Create(t.Context(), "default", s)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	a, err := w.Tasks.Why(t.Context(), "default", "job", client.WhyQuestion{At: "2099-03-29 02:30"})
 	if err != nil || a.Asked.Timezone != "Asia/Tokyo" || a.Tick == nil || a.Tick.Time.Format(time.RFC3339) != "2099-03-28T17:30:00Z" ||
 		a.Verdict != task.VerdictNoNode || a.Revision < made.Revision || !a.Now.Equal(w.clock.now()) {
 		t.Errorf("%+v, %v", a, err)
 	}
+
 	a, err = w.Tasks.Why(t.Context(), "default", "job", client.WhyQuestion{At: "2099-03-29 02:30", Timezone: "UTC"})
 	if err != nil || a.Verdict != task.VerdictNoTick {
 		t.Errorf("%+v, %v", a, err)
 	}
+
 	ref := ref("default", "gone")
 	if _, err := w.etcd.Put(t.Context(), w.store.Keys().Tombstone(ref), `{"uid":"u","generation":3,"deleted_at":"2026-01-01T00:00:00.000Z","deleted_by":"ann","why":"ttl"}`); err != nil {
 		t.Fatal(err)
 	}
+
 	a, err = w.Tasks.Why(t.Context(), "default", "gone", client.WhyQuestion{At: "2026-02-01T00:00"})
 	if err != nil || a.Verdict != task.VerdictNoTask || a.Deleted == nil || a.Deleted.By != "ann" {
 		t.Errorf("%+v, %v", a, err)

@@ -41,6 +41,7 @@ func newSite(t testing.TB, etcd *kv.Client) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	s := &site{TB: t, ctx: ctx, etcd: etcd, store: store.New(etcd, kv.Direct(etcd), keys), keys: keys,
@@ -53,15 +54,19 @@ func newSite(t testing.TB, etcd *kv.Client) *site {
 	s.node("a", s.now.Add(-10*time.Minute))
 	s.node("b", s.now.Add(-10*time.Minute))
 	s.put(s.keys.Leader()+"1", "a", clientv3.WithLease(s.lease))
+
 	for id := range auditShards {
 		s.put(keys.Owner(id), record.Owner{Node: "a", Since: task.At(s.now.Add(-time.Hour)), Term: 1})
 	}
+
 	s.one = s.ref("one")
 	s.entry = s.newEntry()
 	rev := s.create(s.one, s.entry)
+
 	for id := range auditShards {
 		s.put(keys.Watermark(id), record.Watermark{Time: task.At(s.now), Seen: rev, Nonce: "n"})
 	}
+
 	return s
 }
 
@@ -90,6 +95,7 @@ func (s *site) create(ref record.Ref, e task.Entry) int64 {
 	t.Name, t.Schedule, t.Action = ref.Name, e.Schedule, e.Action
 	rev, err := s.store.CreateTask(s.ctx, ref, t, e)
 	s.ok(err)
+
 	return rev
 }
 
@@ -101,8 +107,10 @@ func (s *site) put(key string, v any, opts ...clientv3.OpOption) int64 {
 		s.ok(err)
 		text = string(b)
 	}
+
 	res, err := s.etcd.Put(s.ctx, key, text, opts...)
 	s.ok(err)
+
 	return res.Header.Revision
 }
 
@@ -125,11 +133,14 @@ func (s *site) attempt(ref record.Ref, node, instance, uid string, change func(*
 	tick := s.now.Add(-time.Minute)
 	a := task.Assigned{Instance: instance, Run: task.Run{UID: uid, ScheduledTime: task.At(tick), State: task.Running,
 		Trigger: task.TriggerSchedule, Owner: "a", Attempt: 1, CreatedAt: task.At(tick), DispatchedAt: task.At(tick)}}
+
 	if change != nil {
 		change(&a)
 	}
+
 	key := s.keys.Run(node, ref, task.RunID(tick, uid))
 	s.put(key, a)
+
 	return key
 }
 
@@ -139,6 +150,7 @@ func (s *site) waiting(ref record.Ref, uid, reason string, notBefore time.Time) 
 		CreatedAt: task.At(s.now.Add(-10 * time.Minute)), NotBefore: task.At(notBefore)}}
 	key := s.keys.Queued(ref, task.ManualRunID(s.now, uid))
 	s.put(key, w)
+
 	return key
 }
 
@@ -147,11 +159,14 @@ func (s *site) ended(ref record.Ref, uid string, n int, change func(*task.Run)) 
 	tick := s.now.Add(time.Duration(-n) * time.Minute)
 	r := task.Run{UID: uid, ScheduledTime: task.At(tick), State: task.Succeeded, Trigger: task.TriggerSchedule, Owner: "a", Attempt: 1, Token: 7,
 		CreatedAt: task.At(tick), EndedAt: task.At(tick)}
+
 	if change != nil {
 		change(&r)
 	}
+
 	key := s.keys.Ended(ref, task.RunID(tick, uid))
 	s.put(key, r)
+
 	return key
 }
 
@@ -166,6 +181,7 @@ func (s *site) audit() task.Audit {
 	s.Helper()
 	found, err := s.auditor().Run(s.ctx)
 	s.ok(err)
+
 	return found
 }
 
@@ -174,7 +190,9 @@ func kindsOf(a task.Audit) []string {
 	for _, f := range a.Findings {
 		kinds = append(kinds, f.Kind)
 	}
+
 	slices.Sort(kinds)
+
 	return slices.Compact(kinds)
 }
 
@@ -362,14 +380,17 @@ var damages = []struct {
 
 func TestAudit_FindsEachDamage(t *testing.T) {
 	etcd := kvtest.Memory(t)
+
 	for _, d := range damages {
 		t.Run(d.name, func(t *testing.T) {
 			s := newSite(t, etcd)
 			d.damage(s)
+
 			found := s.audit()
 			if got := kindsOf(found); !slices.Equal(got, d.kinds) && len(got)+len(d.kinds) > 0 {
 				t.Errorf("found %v, want %v", found.Findings, d.kinds)
 			}
+
 			for _, f := range found.Findings {
 				if len(f.Keys) == 0 || f.Message == "" || f.Why == "" || f.Do == "" || !strings.HasPrefix(f.Keys[0], s.keys.Root()) {
 					t.Errorf("a finding that does not say enough: %+v", f)
@@ -384,6 +405,7 @@ func TestAudit_FindsEveryKindThatThereIs(t *testing.T) {
 	for _, d := range damages {
 		found = append(found, d.kinds...)
 	}
+
 	for _, k := range []kind{kindNoCluster, kindNoLeader, kindUnfit, kindClock, kindLeakedLease, kindLeased, kindCleared, kindNoOwner, kindOwnerAbsent,
 		kindTwoOwners, kindStray, kindNoMark, kindBadMark, kindMarkAhead, kindMarkStands, kindMoveStands, kindUnreadable, kindNoEntry, kindNoSpec,
 		kindUIDs, kindWrongShard, kindStrange, kindOrphan, kindNoTask, kindStuck, kindQueueOrphan, kindHistoryOrphan,
@@ -418,10 +440,12 @@ func TestAudit_OfEtcdsHealth(t *testing.T) {
 // Whatever mends itself between the two looks is no finding.
 func TestAudit_LooksTwice(t *testing.T) {
 	etcd := kvtest.Memory(t)
+
 	for _, d := range damages {
 		if len(d.kinds) == 0 || slices.Contains(d.kinds, "clock") || slices.Contains(d.kinds, "two_owners") {
 			continue // a clock is read anew; what two owners have written is proof
 		}
+
 		t.Run(d.name, func(t *testing.T) {
 			s := newSite(t, etcd)
 			before := s.all()
@@ -432,8 +456,10 @@ func TestAudit_LooksTwice(t *testing.T) {
 					s.restore(before)
 				}
 			}
+
 			found, err := au.Run(s.ctx)
 			s.ok(err)
+
 			// Restored, nodes announce clocks of the past.
 			found.Findings = slices.DeleteFunc(found.Findings, func(f task.Finding) bool { return f.Kind == kindClock.name })
 			if len(found.Findings) > 0 {
@@ -448,10 +474,12 @@ func (s *site) all() map[string]string {
 	s.Helper()
 	res, err := s.etcd.Get(s.ctx, s.keys.Root(), clientv3.WithPrefix())
 	s.ok(err)
+
 	all := map[string]string{}
 	for _, e := range res.Kvs {
 		all[string(e.Key)] = string(e.Value)
 	}
+
 	return all
 }
 
@@ -464,14 +492,17 @@ func (s *site) restore(before map[string]string) {
 			s.drop(key)
 		}
 	}
+
 	for key, value := range before {
 		if now[key] == value {
 			continue
 		}
+
 		opts := []clientv3.OpOption{}
 		if strings.HasPrefix(key, s.keys.Nodes()) || strings.HasPrefix(key, s.keys.Leader()) {
 			opts = append(opts, clientv3.WithLease(s.lease))
 		}
+
 		s.put(key, value, opts...)
 	}
 }
@@ -485,8 +516,10 @@ func TestAudit_ClockBehindShowsWhenItIsAnnounced(t *testing.T) {
 			s.node("b", s.now.Add(-time.Minute))
 		}
 	}
+
 	found, err := au.Run(s.ctx)
 	s.ok(err)
+
 	if got := kindsOf(found); !slices.Equal(got, []string{"clock"}) || !strings.Contains(found.Findings[0].Message, "node b is 1m0s behind") {
 		t.Errorf("found %+v", found.Findings)
 	}
@@ -499,13 +532,16 @@ func TestAudit_GoesOnWhenEtcdIsCompacted(t *testing.T) {
 		if once {
 			return
 		}
+
 		once = true
 		rev := s.put(s.keys.Owner(2), record.Owner{Node: "z"})
 		_, err := s.etcd.Compact(s.ctx, rev)
 		s.ok(err)
 	}
+
 	found, err := au.Run(s.ctx)
 	s.ok(err)
+
 	if len(found.Notes) == 0 && !slices.Equal(kindsOf(found), []string{"owner_absent"}) {
 		t.Errorf("%+v", found)
 	}

@@ -45,21 +45,26 @@ func (b *busy) start(name string) *daemon.Node {
 	if err := cfg.Validate(); err != nil {
 		b.Fatal(err)
 	}
+
 	n, err := daemon.Environment{Unguarded: true}.Start(b.Context(), cfg, zap.NewNop())
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
 	done := make(chan error, 1)
 	go func() { done <- n.Run(ctx) }()
 	b.ends[name] = func() {
 		cancel()
+
 		if err := <-done; err != nil {
 			b.Errorf("node %s: %v", name, err)
 		}
+
 		n.Close()
 		delete(b.ends, name)
 	}
+
 	return n
 }
 
@@ -70,28 +75,35 @@ func TestAudit_OfABusyClusterFindsNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a busy cluster: make test-cluster")
 	}
+
 	b := &busy{T: t, etcd: kvtest.StartServer(t), dir: t.TempDir(), ends: map[string]func(){}}
 	t.Cleanup(func() {
 		for _, end := range b.ends {
 			end()
 		}
 	})
+
 	first := b.start("a")
 	token := readToken(t, first.TokenPath())
+
 	c, err := client.New(client.Config{Server: first.Address(), Token: token})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	b.start("b")
+
 	for i := range 60 {
 		if _, err := c.Tasks.Create(t.Context(), "default", eachSecond(fmt.Sprintf("t%d", i))); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	keys, err := record.NewKeys(record.DefaultPrefix)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	etcd := b.etcd.Dial()
 	settled(t, c)
 
@@ -106,12 +118,14 @@ func TestAudit_OfABusyClusterFindsNothing(t *testing.T) {
 			stood.Store(max(stood.Load(), int64(time.Since(began))))
 		}
 	})
+
 	au := audit.Auditor{Store: store.New(etcd, kv.Direct(etcd), keys), Now: time.Now, Node: "test",
 		Ref: func(ns, name string) record.Ref {
 			return record.Ref{Namespace: ns, Name: name, Shard: shard.Of(ns, name, busyShards)}
 		},
 		// Less than nodes need to say who they are, so that more is in between.
 		Pause: 1500 * time.Millisecond, Page: 50}
+
 	const audits = 4
 	for i := range audits {
 		switch i {
@@ -120,6 +134,7 @@ func TestAudit_OfABusyClusterFindsNothing(t *testing.T) {
 		case 2:
 			b.ends["b"]()
 		}
+
 		var found task.Audit
 		for tries := 1; ; tries++ {
 			stood.Store(0)
@@ -127,21 +142,26 @@ func TestAudit_OfABusyClusterFindsNothing(t *testing.T) {
 			if found, err = au.Run(t.Context()); err != nil {
 				t.Fatal(err)
 			}
+
 			// Known: history of a deleted task whose run ends between two owners stays.
 			if i > 0 {
 				found.Findings = slices.DeleteFunc(found.Findings, func(f task.Finding) bool { return f.Kind == "orphan_history" })
 			}
+
 			// A cluster that stands still for as long as the auditor waits is not well, and the auditor right.
 			still := time.Duration(stood.Load())
 			if len(found.Findings) == 0 || still < 500*time.Millisecond || tries == 5 {
 				break
 			}
+
 			t.Logf("audit %d, in which all stood still for %s: %+v", i, still, found.Findings)
 		}
+
 		if len(found.Findings) > 0 || found.Keys < 100 {
 			t.Errorf("audit %d of %d records: %+v", i, found.Keys, found.Findings)
 		}
 	}
+
 	cancel()
 	others.Wait()
 }
@@ -154,6 +174,7 @@ func readToken(t *testing.T, path string) string {
 		token = strings.TrimSpace(string(text))
 		return err
 	})
+
 	return token
 }
 
@@ -173,15 +194,18 @@ func settled(t *testing.T, c *client.Client) {
 		}
 		return err
 	})
+
 	poll(t, func() error {
 		nodes := map[string]int{}
 		all, err := c.Shards.List(t.Context())
 		for _, s := range all {
 			nodes[s.Node]++
 		}
+
 		if err == nil && len(nodes) < 2 {
 			err = fmt.Errorf("shards are with %v", nodes)
 		}
+
 		return err
 	})
 }
@@ -195,6 +219,7 @@ func change(ctx context.Context, c *client.Client) {
 		_, _ = c.Tasks.Trigger(ctx, "default", name, nil)
 		_, _ = c.Tasks.Pause(ctx, "default", name, 0)
 		_, _ = c.Tasks.Resume(ctx, "default", name, 0)
+
 		if i%2 == 1 {
 			_ = c.Tasks.Delete(ctx, "default", fmt.Sprintf("x%d", (i-7+20)%20), 0)
 		}
@@ -203,11 +228,13 @@ func change(ctx context.Context, c *client.Client) {
 
 func poll(t *testing.T, try func() error) {
 	t.Helper()
+
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		err := try()
 		if err == nil {
 			return
 		}
+
 		if time.Now().After(end) {
 			t.Fatal(err)
 		}

@@ -58,6 +58,7 @@ var mendable = []struct {
 // touch writes what is below a prefix once more, as it is.
 func (s *site) touch(prefix string) {
 	s.Helper()
+
 	for key, value := range s.all() {
 		if strings.HasPrefix(key, prefix) {
 			s.put(key, value)
@@ -71,25 +72,31 @@ func requestOf(f task.Finding) task.RepairRequest {
 
 func TestRepair_MendsWhatItSays(t *testing.T) {
 	etcd := kvtest.Memory(t)
+
 	for _, m := range mendable {
 		t.Run(m.name, func(t *testing.T) {
 			s := newSite(t, etcd)
 			m.damage(s)
 			before := s.all()
+
 			found := s.audit()
 			if len(found.Findings) != 1 || found.Findings[0].Repair == "" {
 				t.Fatalf("found %+v", found.Findings)
 			}
+
 			res, err := s.auditor().Repair(s.ctx, requestOf(found.Findings[0]))
 			if err != nil || res.Result != task.Repaired || res.Deleted != m.gone {
 				t.Fatalf("%+v, %v", res, err)
 			}
+
 			if left := s.all(); len(before)-len(left) != int(m.gone) {
 				t.Errorf("%d records are gone, want %d", len(before)-len(left), m.gone)
 			}
+
 			if again := s.audit(); len(again.Findings) > 0 {
 				t.Errorf("after the repair: %+v", again.Findings)
 			}
+
 			if res, err := s.auditor().Repair(s.ctx, requestOf(found.Findings[0])); err != nil || res.Result != task.NotAsFound {
 				t.Errorf("a second time: %+v, %v", res, err)
 			}
@@ -115,24 +122,29 @@ func (r *racing) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 // deletes nothing.
 func TestRepair_IsDefeatedByAnyChange(t *testing.T) {
 	etcd := kvtest.Memory(t)
+
 	for _, m := range mendable {
 		t.Run(m.name, func(t *testing.T) {
 			s := newSite(t, etcd)
 			m.damage(s)
+
 			found := s.audit()
 			if len(found.Findings) != 1 {
 				t.Fatalf("found %+v", found.Findings)
 			}
+
 			var before map[string]string
 			au := s.auditor()
 			au.Store = store.New(etcd, &racing{kv.Direct(etcd), func() {
 				m.race(s)
 				before = s.all()
 			}}, s.keys)
+
 			res, err := au.Repair(s.ctx, requestOf(found.Findings[0]))
 			if err != nil || res.Result != task.NotAsFound || res.Deleted != 0 {
 				t.Errorf("%+v, %v", res, err)
 			}
+
 			if before == nil || !maps.Equal(before, s.all()) {
 				t.Error("something was written")
 			}
@@ -145,10 +157,12 @@ func TestRepair_IsDefeatedByAnyChange(t *testing.T) {
 func TestRepair_IsOfTheRevisionThatWasFound(t *testing.T) {
 	s := newSite(t, kvtest.Memory(t))
 	key := s.waiting(s.ref("two"), "u", task.ReasonManual, s.now)
+
 	found := s.audit()
 	if len(found.Findings) != 1 {
 		t.Fatalf("found %+v", found.Findings)
 	}
+
 	s.touch(key)
 	res, err := s.auditor().Repair(s.ctx, requestOf(found.Findings[0]))
 	if err != nil || res.Result != task.NotAsFound || s.all()[key] == "" {
@@ -160,17 +174,20 @@ func TestRepair_LeavesToPeopleWhatIsTheirs(t *testing.T) {
 	s := newSite(t, kvtest.Memory(t))
 	mends := []string{kindQueueOrphan.name, kindHistoryOrphan.name, kindMoveStands.name, kindCleared.name,
 		kindDeadOrphan.name, kindVersionOrphan.name, kindStaleTombstone.name}
+
 	for _, d := range damages {
 		for _, k := range d.kinds {
 			if slices.Contains(mends, k) {
 				continue
 			}
+
 			res, err := s.auditor().Repair(s.ctx, task.RepairRequest{Kind: k, Key: s.keys.Owner(0), Revision: 1})
 			if err != nil || res.Result != task.NotRepairable {
 				t.Errorf("%s: %+v, %v", k, res, err)
 			}
 		}
 	}
+
 	// What is asked for under a false name is not touched.
 	s.ended(s.one, s.entry.UID, 1, nil)
 	s.waiting(s.one, s.entry.UID, task.ReasonManual, s.now)
@@ -178,20 +195,24 @@ func TestRepair_LeavesToPeopleWhatIsTheirs(t *testing.T) {
 	s.put(s.keys.Cleared("x"), map[string]task.Time{"at": task.At(s.now)})
 	s.drop(s.keys.Entry(s.one)) // its spec keeps what is its own
 	before := s.all()
+
 	for _, k := range mends {
 		for _, key := range append(slices.Sorted(maps.Keys(before)), s.keys.HistoryOf(s.one)) {
 			there, err := s.etcd.Get(s.ctx, key)
 			s.ok(err)
+
 			rev := int64(0)
 			if len(there.Kvs) > 0 {
 				rev = there.Kvs[0].ModRevision
 			}
+
 			res, err := s.auditor().Repair(s.ctx, task.RepairRequest{Kind: k, Key: key, Revision: rev})
 			if err != nil || res.Result == task.Repaired {
 				t.Errorf("%s of %s: %+v, %v", k, key, res, err)
 			}
 		}
 	}
+
 	if !maps.Equal(before, s.all()) {
 		t.Error("something was deleted")
 	}

@@ -39,9 +39,11 @@ func (h *house) newCA() {
 	if err == nil {
 		err = pair.Write(h.dir, "ca")
 	}
+
 	if err != nil {
 		h.t.Fatal(err)
 	}
+
 	h.ca = ca
 }
 
@@ -51,6 +53,7 @@ func (h *house) pair(kind certs.Kind, cn string) certs.Pair {
 	if err != nil {
 		h.t.Fatal(err)
 	}
+
 	return p
 }
 
@@ -73,6 +76,7 @@ func (h *house) open(name string) *certs.Source {
 	if err != nil {
 		h.t.Fatal(err)
 	}
+
 	return s
 }
 
@@ -83,6 +87,7 @@ func (h *house) serve(s *certs.Source, auth certs.ClientAuth) (address string) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
+
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -91,6 +96,7 @@ func (h *house) serve(s *certs.Source, auth certs.ClientAuth) (address string) {
 			if err != nil {
 				return
 			}
+
 			conn := c.(*tls.Conn)
 			if conn.Handshake() == nil {
 				who := "nobody"
@@ -99,10 +105,13 @@ func (h *house) serve(s *certs.Source, auth certs.ClientAuth) (address string) {
 				}
 				_, _ = io.WriteString(conn, who)
 			}
+
 			_ = conn.Close()
 		}
 	}()
+
 	h.t.Cleanup(func() { _ = l.Close(); <-done })
+
 	return l.Addr().String()
 }
 
@@ -113,8 +122,11 @@ func call(t *testing.T, address string, config func() *tls.Config) (server, clie
 	if err != nil {
 		return "", "", err
 	}
+
 	defer c.Close()
+
 	b, err := io.ReadAll(c)
+
 	return c.(*tls.Conn).ConnectionState().PeerCertificates[0].Subject.CommonName, string(b), err
 }
 
@@ -130,6 +142,7 @@ func TestSource_AReplacedCertificateCountsForTheNextConnection(t *testing.T) {
 			t.Errorf("%q, %q, %v; want %q, %q", s, c, err, wantServer, wantClient)
 		}
 	}
+
 	check("before", "ann")
 	h.issue(certs.KindNode, "n1", "after")
 	check("after", "ann")
@@ -160,14 +173,17 @@ func TestSource_WhatIsWrittenCountsBesideOthers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		contents[i], pools[i] = b, x509.NewCertPool()
 		pools[i].AppendCertsFromPEM(b)
 	}
+
 	s := h.open("ann")
 	ctx, cancel := context.WithCancel(t.Context())
 	var others sync.WaitGroup
 	defer others.Wait()
 	defer cancel()
+
 	for range 4 {
 		others.Go(func() {
 			for ctx.Err() == nil {
@@ -175,15 +191,19 @@ func TestSource_WhatIsWrittenCountsBesideOthers(t *testing.T) {
 			}
 		})
 	}
+
 	for i := range 500 {
 		if err := os.WriteFile(path, contents[i%2], 0o600); err != nil {
 			t.Fatal(err)
 		}
+
 		for {
 			began := time.Now()
+
 			if s.Client().RootCAs.Equal(pools[i%2]) {
 				break
 			}
+
 			if time.Since(began) < hanging {
 				t.Fatalf("the former CA counts after the file was written, at change %d", i)
 			}
@@ -199,34 +219,43 @@ func TestSource_KeepsTheFormerWhenFilesDoNotFit(t *testing.T) {
 	client := h.open("n1")
 	other := h.pair(certs.KindNode, "second")
 	f := h.files("n1")
+
 	whole, err := os.ReadFile(f.Cert)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for name, b := range map[string][]byte{"of another key": other.Cert, "half written": whole[:len(whole)/2], "empty": nil, "nonsense": []byte("x")} {
 		if err := os.WriteFile(f.Cert, b, 0o600); err != nil {
 			t.Fatal(err)
 		}
+
 		if who, _, err := call(t, at, client.Client); who != "first" || err != nil {
 			t.Errorf("%s: %q, %v", name, who, err)
 		}
 	}
+
 	if err := os.Remove(f.Key); err != nil {
 		t.Fatal(err)
 	}
+
 	if who, _, err := call(t, at, client.Client); who != "first" || err != nil {
 		t.Errorf("no key: %q, %v", who, err)
 	}
+
 	if err := other.Write(h.dir, "n1"); err != nil {
 		t.Fatal(err)
 	}
+
 	if who, _, err := call(t, at, client.Client); who != "second" || err != nil {
 		t.Errorf("when they fit: %q, %v", who, err)
 	}
+
 	ca, _ := certs.Paths(h.dir, "ca")
 	if err := os.WriteFile(ca, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	if _, _, err := call(t, at, client.Client); err != nil {
 		t.Errorf("a broken CA: %v", err)
 	}
@@ -242,26 +271,35 @@ func TestSource_TellsOnceAndOnlyOfWhatLasts(t *testing.T) {
 		if got := s.Look(); len(got) != 0 {
 			t.Errorf("at first: %v", got)
 		}
+
 		if err := os.WriteFile(cert, next.Cert, 0o600); err != nil {
 			t.Fatal(err)
 		}
+
 		if got := s.Look(); len(got) != 0 {
 			t.Errorf("of a pair in the making: %v", got)
 		}
+
 		time.Sleep(10 * time.Second)
+
 		if got := s.Look(); len(got) != 1 || got[0].Part != certs.PartCert || !strings.Contains(got[0].Err.Error(), "is not the key of") {
 			t.Errorf("of one that does not fit: %v", got)
 		}
+
 		time.Sleep(10 * time.Second)
+
 		if got := s.Look(); len(got) != 0 {
 			t.Errorf("again: %v", got)
 		}
+
 		if err := next.Write(h.dir, "n1"); err != nil {
 			t.Fatal(err)
 		}
+
 		if got := s.Look(); len(got) != 1 || got[0].Err != nil {
 			t.Errorf("of one that fits: %v", got)
 		}
+
 		if got := s.Look(); len(got) != 0 {
 			t.Errorf("again: %v", got)
 		}
@@ -295,6 +333,7 @@ func TestServer_JudgesClientsByItsCA(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		at := h.serve(h.open("n1"), c.auth)
 		_, who, err := call(t, at, s.Client)
 		if who != c.want || (err == nil) != (c.want != "") {
@@ -307,20 +346,25 @@ func TestClient_JudgesServers(t *testing.T) {
 	h, strangers := newHouse(t), newHouse(t)
 	h.issue(certs.KindNode, "n1", "n1")
 	h.issue(certs.KindClient, "ann", "ann")
+
 	elsewhere, err := h.ca.Issue(certs.Request{Kind: certs.KindNode, Name: "x", Hosts: []string{"elsewhere"}, For: year, Now: time.Now()})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := elsewhere.Write(h.dir, "x"); err != nil {
 		t.Fatal(err)
 	}
+
 	ended, err := h.ca.Issue(certs.Request{Kind: certs.KindNode, Name: "y", IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, For: time.Minute, Now: time.Now()})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := ended.Write(h.dir, "y"); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, c := range []struct {
 		server, ca string
 		refused    any
@@ -336,6 +380,7 @@ func TestClient_JudgesServers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		_, _, err = call(t, h.serve(h.open(c.server), certs.None), func() *tls.Config { return config })
 		if c.refused == nil && err != nil || c.refused != nil && !errors.As(err, c.refused) {
 			t.Errorf("%s by %s: %v", c.server, c.ca, err)
@@ -347,6 +392,7 @@ func TestOpen_NamesTheFile(t *testing.T) {
 	h := newHouse(t)
 	h.issue(certs.KindNode, "n1", "n1")
 	h.issue(certs.KindNode, "n2", "n2")
+
 	n1, n2 := h.files("n1"), h.files("n2")
 	for part, f := range map[string]certs.Files{
 		certs.PartKey:  {Cert: n1.Cert, Key: n2.Key},
@@ -358,6 +404,7 @@ func TestOpen_NamesTheFile(t *testing.T) {
 			t.Errorf("%s: %v", part, err)
 		}
 	}
+
 	for part, f := range map[string]certs.Files{
 		certs.PartKey:  {Cert: n1.Cert, Key: "/none"},
 		certs.PartCert: {Cert: "/none", Key: n1.Key},
@@ -368,6 +415,7 @@ func TestOpen_NamesTheFile(t *testing.T) {
 			t.Errorf("%s: %v", part, err)
 		}
 	}
+
 	if _, err := certs.Open(certs.Files{Cert: n1.Cert}); err == nil {
 		t.Error("a certificate without its key")
 	}
@@ -378,38 +426,47 @@ func TestOpen_NamesTheFile(t *testing.T) {
 func TestAuthority_RenewedIsTheSame(t *testing.T) {
 	h := newHouse(t)
 	before := h.pair(certs.KindNode, "n1")
+
 	renewed, pair, err := h.ca.Renewed(time.Now().Add(year / 2)) // before its end
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	read, err := certs.ReadAuthority(pair)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	ca, err := certs.Parse(pair.Cert)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	pool := x509.NewCertPool()
 	pool.AddCert(ca[0])
+
 	after, err := read.Issue(certs.Request{Kind: certs.KindNode, Name: "n1", Hosts: []string{"localhost"}, For: 10 * year, Now: time.Now().Add(year / 2)})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, p := range []certs.Pair{before, after} {
 		c, err := certs.Parse(p.Cert)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for _, use := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
 			if _, err := c[0].Verify(x509.VerifyOptions{Roots: pool, DNSName: "localhost", CurrentTime: time.Now().Add(year * 3 / 4), KeyUsages: []x509.ExtKeyUsage{use}}); err != nil {
 				t.Error(err)
 			}
 		}
+
 		if c[0].NotAfter.After(ca[0].NotAfter) {
 			t.Errorf("it outlives who signed it")
 		}
 	}
+
 	if _, err := renewed.Issue(certs.Request{Kind: certs.KindNode, Name: "n1", For: year, Now: time.Now().Add(3 * year)}); err == nil {
 		t.Error("a CA that has ended signs")
 	}

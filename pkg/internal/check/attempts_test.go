@@ -19,6 +19,7 @@ func (s *sim) ask(t *simTask, pause bool) {
 	if !pause {
 		a.ResumedBy = "bob"
 	}
+
 	s.put(t)
 }
 
@@ -28,12 +29,14 @@ func (s *sim) obey(t *simTask) {
 	if a.StartedAt.IsZero() {
 		a.StartedAt = s.time()
 	}
+
 	switch {
 	case a.PauseRequested && a.State != task.Paused:
 		a.State, a.PausedAt = task.Paused, s.time()
 	case !a.PauseRequested && a.State == task.Paused:
 		a.State, a.PausedAt, a.PausedBy, a.PausedMS = task.Running, task.Time{}, "", a.PausedMS+5
 	}
+
 	s.put(t)
 }
 
@@ -44,18 +47,21 @@ func TestCheck_Pauses(t *testing.T) {
 		s.ask(one, true)
 		s.obey(one)
 	}
+
 	for _, c := range []struct {
 		name, promise string
 		happen        func(s *sim, one *simTask)
 	}{
 		{"paused, and resumed, twice", "", func(s *sim, one *simTask) {
 			paused(s, one)
+
 			for range 2 {
 				s.ask(one, false)
 				s.obey(one)
 				s.ask(one, true)
 				s.obey(one)
 			}
+
 			s.finish(one, task.Succeeded)
 		}},
 		{"resumed before it stood still", "", func(s *sim, one *simTask) {
@@ -117,6 +123,7 @@ func TestCheck_Pauses(t *testing.T) {
 			c.happen(s, one)
 			r := s.check(Options{})
 			only(t, r.Violations, c.promise)
+
 			if c.promise != "" && len(r.Violations) != 1 {
 				t.Error(fmt.Sprint(r.Violations))
 			}

@@ -18,16 +18,19 @@ func story(t testing.TB) (*sim, *simTask) {
 	s := newSim(t, 2, "a", "b")
 	one := s.create("one", 0, 1, nil)
 	two := s.create("two", 1, 2, nil)
+
 	for range 4 {
 		s.pass(1)
 		s.round(0)
 		s.round(1)
 		s.finish(one, task.Succeeded)
+
 		if two.active != nil {
 			s.running(two)
 			s.finish(two, task.Failed) // waits, and goes again in the next round
 		}
 	}
+
 	s.pass(1)
 	s.round(0)
 	s.pass(1)
@@ -53,6 +56,7 @@ func story(t testing.TB) (*sim, *simTask) {
 	s.finish(one, task.Succeeded)
 	s.round(0)
 	s.round(1)
+
 	return s, one
 }
 
@@ -64,6 +68,7 @@ func TestCheck_PassesAGoodHistory(t *testing.T) {
 	if !r.OK() {
 		t.Fatal(r)
 	}
+
 	if r.Summary.Ticks < 15 || r.Summary.Undecided != 0 || r.Summary.Skipped[task.ReasonOverlap] == 0 ||
 		r.Summary.Missed[task.ReasonCameToLightLate] == 0 || r.Summary.Ended[task.Lost] != 1 || r.Summary.Manual != 1 {
 		t.Errorf("the summary does not tell the story:\n%s", r.Summary)
@@ -85,6 +90,7 @@ func TestCheck_PassesAHistoryThatBeginsInTheMiddle(t *testing.T) {
 				past.kv[ev.Key] = ev
 			}
 		}
+
 		if r := Check(s.keys, append(past.listed(), events...), Options{}); !r.OK() {
 			t.Fatalf("from revision %d: %s", at, r)
 		}
@@ -94,6 +100,7 @@ func TestCheck_PassesAHistoryThatBeginsInTheMiddle(t *testing.T) {
 // find returns the index of the n-th event that fits, from 0.
 func (s *sim) find(t testing.TB, n int, fits func(Event) bool) int {
 	t.Helper()
+
 	for i, ev := range s.events {
 		if fits(ev) {
 			if n == 0 {
@@ -102,7 +109,9 @@ func (s *sim) find(t testing.TB, n int, fits func(Event) bool) int {
 			n--
 		}
 	}
+
 	t.Fatal("the story has no such event")
+
 	return -1
 }
 
@@ -122,11 +131,13 @@ func alter[T any](t testing.TB, s *sim, n int, fits func(Event) bool, change fun
 	if err := json.Unmarshal(s.events[i].Value, &v); err != nil {
 		t.Fatal(err)
 	}
+
 	change(&v)
 	b, err := json.Marshal(v)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	s.events[i].Value = b
 }
 
@@ -285,10 +296,12 @@ func TestCheck_CatchesEachBrokenPromise(t *testing.T) {
 			s.pass(4)
 			w := s.marks[0]
 			w.Time = s.time()
+
 			var ops []op
 			for _, tick := range s.due(one) {
 				ops = append(ops, s.dispatch(one, s.tickRun(one, tick, task.TriggerSchedule, task.Dispatched), "b"))
 			}
+
 			s.commit(0, w, ops...)
 		}},
 		{"a token shrinks", "G11", func(t *testing.T, s *sim, _ *simTask) {
@@ -318,6 +331,7 @@ func TestCheck_CatchesEachBrokenPromise(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s, one := story(t)
 			c.mutate(t, s, one)
+
 			r := s.check(Options{Until: time.UnixMilli(s.now)})
 			if !slices.ContainsFunc(r.Violations, func(v Violation) bool { return v.Promise == c.promise }) {
 				t.Errorf("not caught as %s:\n%s", c.promise, r)

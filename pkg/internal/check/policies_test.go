@@ -55,6 +55,7 @@ func (h hand) none(first, last float64, count int64, reason string, created floa
 	if count > 1 {
 		r.Last, r.Count = task.At(time.UnixMilli(h.at(last))), count
 	}
+
 	return h.ended(h.simTask, r)
 }
 
@@ -89,14 +90,17 @@ type turn struct {
 
 func turns(t *testing.T, all []turn) {
 	t.Helper()
+
 	for _, c := range all {
 		t.Run(c.name, func(t *testing.T) {
 			h := newHand(t, c.entry)
 			c.happens(h)
+
 			found := h.check(Options{Until: time.UnixMilli(h.now), Remembered: true}).Violations
 			if c.promise == "" && len(found) > 0 {
 				t.Errorf("nothing is wrong: %v", found)
 			}
+
 			if c.promise != "" && !slices.ContainsFunc(found, func(v Violation) bool { return v.Promise == c.promise }) {
 				t.Errorf("not caught as %s: %v", c.promise, found)
 			}
@@ -108,42 +112,52 @@ func TestCheck_Times(t *testing.T) {
 	jittered := func(e *task.Entry) {
 		e.UID, e.Jitter, e.Schedule = "aaaabbbbccccdddd", task.Duration(4*time.Second), task.Schedules{"*/5 * * * * *"}
 	}
+
 	due := func(h hand) float64 {
 		tm, err := newTiming(h.simTask.entry)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if d := float64(tm.due(h.at(5))-h.at(0)) / 1000; d > 5.1 && d < 8.9 {
 			return d
 		}
+
 		t.Fatal("take another uid")
+
 		return 0
 	}
+
 	jitter := func(decided, says float64) func(h hand) {
 		return func(h hand) {
 			h.until(5)
 			h.sealed()
 			h.until(due(h) + decided)
 			op := h.fires(5)
+
 			a := op.value.(task.Assigned)
 			if says != 0 {
 				a.DueAt = task.At(time.UnixMilli(h.at(due(h)) + int64(says-1)))
 			}
+
 			op.value, h.active.DueAt = a, a.DueAt
 			h.sealed(op)
 			h.done(task.Succeeded)
 		}
 	}
+
 	pausedTill := func(seconds float64) func(*task.Entry) {
 		return func(e *task.Entry) {
 			e.Paused = true
 			e.Own = &task.Own{Pauses: []task.Pause{{Since: e.From, By: "ann", Until: task.At(time.UnixMilli(simStart + int64(seconds*1000)))}}}
 		}
 	}
+
 	after := func(e *task.Entry) { e.Schedule = task.Schedules{"@every 2s after completion"} }
 	anchor := func(h hand, seconds float64) op {
 		return h.knows(func(e *task.Entry, _ *task.Own) { e.Anchor = task.At(time.UnixMilli(h.at(seconds))) })
 	}
+
 	turns(t, []turn{
 		{"a tick that jitter put off", "", jittered, jitter(0, 1)},
 		{"decided before it is due", "G6", jittered, jitter(-0.05, 1)},
@@ -251,6 +265,7 @@ func TestCheck_OwnCounters(t *testing.T) {
 			h.done(task.Succeeded)
 		}
 	}
+
 	pausing := func(e *task.Entry) { e.PauseAfter, e.Retry.Attempts = 2, 1 }
 	fails := func(h hand, n int) {
 		for range n {
@@ -260,6 +275,7 @@ func TestCheck_OwnCounters(t *testing.T) {
 			h.done(task.Failed)
 		}
 	}
+
 	counted := func(h hand, failures int, paused bool) op {
 		return h.knows(func(e *task.Entry, o *task.Own) {
 			o.Failures, o.Counted, e.Paused = failures, h.rev, paused
@@ -268,6 +284,7 @@ func TestCheck_OwnCounters(t *testing.T) {
 			}
 		})
 	}
+
 	turns(t, []turn{
 		{"as many runs as may be", "", two, func(h hand) { used(h); h.until(9); h.sealed() }},
 		{"a run too many", "G7", two, func(h hand) { used(h); h.until(3); h.sealed(h.fires(3)); h.done(task.Succeeded) }},
@@ -341,6 +358,7 @@ func TestCheck_OwnCounters(t *testing.T) {
 				h.simTask.entry.Paused = false
 				h.simTask.entry.Own = &task.Own{Counted: h.simTask.entry.Own.Counted}
 			})
+
 			fails(h, 1)
 			h.sealed(counted(h, 1, false))
 		}},
@@ -355,6 +373,7 @@ func TestCheckProbeLog_StartDeadline(t *testing.T) {
 	a.StartBefore = task.At(time.UnixMilli(h.at(2)))
 	op.value = a
 	h.sealed(op)
+
 	for at, promise := range map[int64]string{h.at(1.5): "", h.at(60): "G22"} {
 		log := strings.Replace(probeLog("START", h.active), " now ", fmt.Sprintf(" %d ", at), 1)
 		only(t, CheckProbeLog(strings.NewReader(log), h.keys, h.events), promise)
@@ -366,6 +385,7 @@ func TestCheck_Shadows(t *testing.T) {
 	skips := func(tick float64) func(h hand) {
 		return func(h hand) { h.until(tick); h.sealed(h.not(tick, task.Skipped, task.ReasonShadow)) }
 	}
+
 	turns(t, []turn{
 		{"a shadow's tick", "", shadow, skips(1)},
 		{"a shadow's tick that is missed", "", shadow, func(h hand) { h.until(1); h.sealed(h.not(1, task.Missed, task.ReasonCameToLightLate)) }},
@@ -438,10 +458,12 @@ func TestCheck_PartsThatAreReplaced(t *testing.T) {
 	skips := func(h hand) {
 		h.update(h.simTask, false, func() { h.entry.Overlap = task.OverlapSkip })
 	}
+
 	replace := func(e *task.Entry) {
 		e.Overlap = task.OverlapReplace
 		e.Target = task.Target{Parts: 1}
 	}
+
 	nothing := func(hand) {}
 
 	// replaced fires a tick with one part, hands the part back unstarted, and ends it as
@@ -456,18 +478,22 @@ func TestCheck_PartsThatAreReplaced(t *testing.T) {
 		h.until(2)
 		h.sealed(h.waits(2, task.ReasonOverlap))
 		before(h)
+
 		if mark {
 			r.fan.Cancel = task.ReasonReplaced
 			h.sealed(r.put())
 		}
+
 		after(h)
 
 		part.State, part.Reason = task.Cancelled, task.ReasonReplaced
+
 		end := []op{{h.keys.Queued(h.ref, part.ID), nil}, h.ended(h.simTask, part)}
 		if together {
 			r.fan.Cancel = task.ReasonReplaced
 			end = append(end, r.put())
 		}
+
 		h.sealed(end...)
 	}
 
@@ -486,10 +512,12 @@ func TestCheck_ActivePartsThatAreReplaced(t *testing.T) {
 	allows := func(h hand) {
 		h.update(h.simTask, false, func() { h.entry.Overlap = task.OverlapAllow })
 	}
+
 	replace := func(e *task.Entry) {
 		e.Overlap = task.OverlapReplace
 		e.Target = task.Target{Parts: 1}
 	}
+
 	nothing := func(hand) {}
 
 	type when int
@@ -511,6 +539,7 @@ func TestCheck_ActivePartsThatAreReplaced(t *testing.T) {
 				h.sealed(h.waits(2, task.ReasonOverlap))
 			}
 		}
+
 		decide(early)
 
 		r.giveOut()
@@ -520,6 +549,7 @@ func TestCheck_ActivePartsThatAreReplaced(t *testing.T) {
 			r.fan.Cancel = task.ReasonReplaced
 			h.sealed(r.put())
 		}
+
 		between(h)
 		h.sealed(h.asked(task.ReasonReplaced))
 		h.done(task.Cancelled)
@@ -540,6 +570,7 @@ func TestCheck_PartsAreNotReplacedBySkippedTicks(t *testing.T) {
 		e.Overlap = task.OverlapSkip
 		e.Target = task.Target{Parts: 1}
 	}
+
 	turns(t, []turn{
 		{"a tick that was skipped before the part was given out", "G24", skip, func(h hand) {
 			r := h.fanOut(1)
@@ -561,6 +592,7 @@ func TestCheck_PartsAreNotReplacedByOlderTicks(t *testing.T) {
 		e.Overlap = task.OverlapReplace
 		e.Target = task.Target{Parts: 1}
 	})
+
 	h.until(1)
 	h.sealed(h.not(1, task.Skipped, task.ReasonOverlap))
 	r := h.fanOut(2)
@@ -572,6 +604,7 @@ func TestCheck_PartsAreNotReplacedByOlderTicks(t *testing.T) {
 	h.sealed(r.put())
 	h.sealed(h.asked(task.ReasonReplaced))
 	h.done(task.Cancelled)
+
 	found := Check(h.keys, append(list, h.events...), Options{}).Violations
 	if !slices.ContainsFunc(found, func(v Violation) bool { return v.Promise == "G24" }) {
 		t.Errorf("found %v; want a breach of G24", found)

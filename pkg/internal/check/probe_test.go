@@ -18,6 +18,7 @@ func probed(t *testing.T) (s *sim, log []string) {
 	line := func(word string) {
 		log = append(log, fmt.Sprintf("%s %s %d %d %s 4711", word, one.active.ID, one.active.Attempt, one.active.create, formatTime(time.UnixMilli(s.now))))
 	}
+
 	for _, end := range []task.State{task.Succeeded, task.Failed, task.Succeeded} {
 		s.pass(1)
 		s.round(0)
@@ -25,12 +26,15 @@ func probed(t *testing.T) (s *sim, log []string) {
 		line("END")
 		s.finish(one, end)
 	}
+
 	s.pass(1)
 	s.round(0)
 	line("START")
+
 	if r := s.check(Options{}); !r.OK() {
 		t.Fatal(r)
 	}
+
 	return s, log
 }
 
@@ -65,10 +69,12 @@ func TestCheckProbeLog(t *testing.T) {
 			if c.name != "a line cut off" {
 				text += "\n"
 			}
+
 			got := CheckProbeLog(strings.NewReader(text), s.keys, s.events)
 			if c.promise == "" && len(got) > 0 {
 				t.Errorf("a good log: %v", got)
 			}
+
 			if c.promise != "" && !slices.ContainsFunc(got, func(v Violation) bool { return v.Promise == c.promise }) {
 				t.Errorf("not caught as %s: %v", c.promise, got)
 			}
@@ -85,20 +91,25 @@ func TestCheckProbeLog_CatchesASuccessorOfALostAttempt(t *testing.T) {
 	start := func() {
 		fmt.Fprintf(&log, "START %s %d %d now 1\n", one.active.ID, one.active.Attempt, one.active.create)
 	}
+
 	start()
 	s.finish(one, task.Lost)
 	s.round(0)
 	start()
+
 	if got := CheckProbeLog(strings.NewReader(log.String()), s.keys, s.events); len(got) > 0 {
 		t.Fatalf("a wanted retry: %v", got)
 	}
+
 	for i := range s.events { // as if the policy had not wanted it
 		s.events[i].Value = []byte(strings.ReplaceAll(string(s.events[i].Value), `"on":["lost"]`, `"on":["failed"]`))
 	}
+
 	got := CheckProbeLog(strings.NewReader(log.String()), s.keys, s.events)
 	if len(got) != 1 || got[0].Promise != "G9" {
 		t.Errorf("not caught as G9: %v", got)
 	}
+
 	if got := CheckProbeLog(strings.NewReader(log.String()), s.keys, nil); len(got) > 0 {
 		t.Errorf("of the log alone: %v", got)
 	}
@@ -111,11 +122,14 @@ func TestActivations(t *testing.T) {
 	dispatched := func() {
 		t.Helper()
 		s.round(0)
+
 		if one.active == nil {
 			t.Fatal("no attempt was dispatched")
 		}
+
 		tokens = append(tokens, one.active.create)
 	}
+
 	s.pass(1)
 	dispatched()
 	id := one.active.ID
@@ -127,6 +141,7 @@ func TestActivations(t *testing.T) {
 	dispatched()
 
 	all := Activations(s.keys, s.events)
+
 	for i, want := range []Activation{{tokens[0], task.OverlapSkip, 0}, {tokens[1], task.OverlapAllow, 2}, {tokens[1], task.OverlapAllow, 2}} {
 		if got := all[AttemptID{"default/one", id, tokens[i]}]; got != want {
 			t.Errorf("attempt %d: %+v, want %+v", i+1, got, want)

@@ -20,6 +20,7 @@ func play(t *testing.T, rt *rapid.T) *sim {
 	s.create("one", 0, 1, nil)
 	s.create("two", 0, 2, nil)
 	s.create("three", 1, 1, nil)
+
 	names := []string{"four", "five", "six", "seven"}
 	for range rapid.IntRange(10, 60).Draw(rt, "steps") {
 		s.now += rapid.SampledFrom([]int64{0, 100, 500, 1000, 1000, 3000}).Draw(rt, "wait")
@@ -28,6 +29,7 @@ func play(t *testing.T, rt *rapid.T) *sim {
 			"pause", "resume", "update", "schedule", "manual", "create", "remove", "move", "crash", "restart",
 		}).Draw(rt, "step")
 		shard := rapid.IntRange(0, 1).Draw(rt, "shard")
+
 		switch step {
 		case "round":
 			s.round(shard)
@@ -53,15 +55,19 @@ func play(t *testing.T, rt *rapid.T) *sim {
 				s.assign(shard, "a")
 				s.open(shard)
 			}
+
 			continue
 		}
+
 		if len(s.tasks) > 0 {
 			s.act(s.tasks[rapid.IntRange(0, len(s.tasks)-1).Draw(rt, "task")], step)
 		}
 	}
+
 	for id := range 2 {
 		s.round(id)
 	}
+
 	return s
 }
 
@@ -81,16 +87,20 @@ func (s *sim) act(one *simTask, step string) {
 	case "update":
 		s.update(one, false, func() { one.entry.Timeout = task.Duration(time.Minute) })
 		return
+
 	case "schedule":
 		s.update(one, true, func() { one.schedule(map[int64]int64{1: 2, 2: 5, 5: 1}[one.period]) })
 		return
+
 	case "manual":
 		s.manual(one)
 		return
 	}
+
 	if one.active == nil || (step != "lose" && s.sessions[one.active.node] != one.active.Instance) {
 		return
 	}
+
 	switch step {
 	case "running":
 		if one.active.State == task.Dispatched {
@@ -127,16 +137,20 @@ func (s *sim) damage(rt *rapid.T) string {
 	for i, ev := range s.events {
 		k, ok := s.keys.ParseShard(ev.Key)
 		_, attempt := s.keys.ParseRun(ev.Key)
+
 		if strings.Contains(string(ev.Value), `"trigger":"manual"`) {
 			continue // a request that is nowhere on record was never made
 		}
+
 		if !ev.Deleted && (attempt && ev.CreateRevision == ev.Revision || ok && (k.Kind == record.KindEnded || k.Kind == record.KindQueued)) {
 			records = append(records, i)
 		}
 	}
+
 	if len(records) == 0 {
 		rt.Skip("nothing happened")
 	}
+
 	i := rapid.SampledFrom(records).Draw(rt, "record")
 	ev := s.events[i]
 	_, attempt := s.keys.ParseRun(ev.Key)
@@ -145,18 +159,23 @@ func (s *sim) damage(rt *rapid.T) string {
 	if ended || attempt {
 		ways = append(ways, "duplicate")
 	}
+
 	if strings.Contains(string(ev.Value), `"trigger":"schedule"`) && !strings.Contains(string(ev.Value), `"attempts"`) && (attempt || strings.Contains(string(ev.Value), "skipped")) {
 		ways = append(ways, "tick")
 	}
+
 	if attempt {
 		ways = append(ways, "instance", "generation")
 	}
+
 	if ended && strings.Contains(string(ev.Value), `"token":`) {
 		ways = append(ways, "token")
 	}
+
 	if ended && strings.Contains(string(ev.Value), `"count":`) {
 		ways = append(ways, "count")
 	}
+
 	way := rapid.SampledFrom(ways).Draw(rt, "way")
 	switch way {
 	case "drop":
@@ -166,6 +185,7 @@ func (s *sim) damage(rt *rapid.T) string {
 	default:
 		s.falsify(rt, i, way)
 	}
+
 	return way + " of " + ev.Key
 }
 
@@ -180,6 +200,7 @@ func (s *sim) duplicate(ev Event) {
 	} else {
 		ev.Value = []byte(strings.Replace(string(ev.Value), `"ended_at":"20`, `"ended_at":"19`, 1))
 	}
+
 	s.events = append(s.events, ev)
 }
 
@@ -188,6 +209,7 @@ func (s *sim) falsify(rt *rapid.T, i int, way string) {
 	if err := json.Unmarshal(s.events[i].Value, &v); err != nil {
 		rt.Fatal(err)
 	}
+
 	switch way {
 	case "uid":
 		v["uid"] = "zzzz"
@@ -210,10 +232,12 @@ func (s *sim) falsify(rt *rapid.T, i int, way string) {
 	case "count":
 		v["count"] = v["count"].(float64) + 1
 	}
+
 	b, err := json.Marshal(v)
 	if err != nil {
 		rt.Fatal(err)
 	}
+
 	s.events[i].Value = b
 }
 
@@ -223,6 +247,7 @@ func TestCheck_PassesWhateverTheProtocolAllows(t *testing.T) {
 		if r := s.check(s.asked()); !r.OK() {
 			rt.Fatalf("%s", r)
 		}
+
 		if r := Snapshot(s.keys, s.listed(), s.asked()); !r.OK() {
 			rt.Fatalf("snapshot: %s", r)
 		}
@@ -234,6 +259,7 @@ func TestCheck_CatchesADamagedRecord(t *testing.T) {
 		s := play(t, rt)
 		s.events = slices.Clone(s.events)
 		how := s.damage(rt)
+
 		if r := s.check(s.asked()); r.OK() {
 			rt.Fatalf("not caught: %s", how)
 		}

@@ -29,6 +29,7 @@ func testKeys(t testing.TB) record.Keys {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return keys
 }
 
@@ -36,6 +37,7 @@ func limited(t testing.TB) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
+
 	return ctx
 }
 
@@ -45,6 +47,7 @@ func write(t testing.TB, c *kv.Client, key string, value any) int64 {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return res.Header.Revision
 }
 
@@ -52,26 +55,33 @@ func TestRecorder_KeepsEveryRevision(t *testing.T) {
 	c, keys := kvtest.Start(t), testKeys(t)
 	write(t, c, "/test/a", 1)
 	write(t, c, "/test-1/a", "a neighbour's")
+
 	r, err := Record(limited(t), c, keys)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	write(t, c, "/test/a", 2)
+
 	if _, err := c.Delete(limited(t), "/test/a"); err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := c.Txn(limited(t)).Then(clientv3.OpPut("/test/b", "1"), clientv3.OpPut("/test/c", "2")).Commit(); err != nil {
 		t.Fatal(err)
 	}
+
 	write(t, c, "/elsewhere", "a revision that does not concern the recorder")
 	events, err := r.Stop(limited(t))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var got []string
 	for _, e := range events {
 		got = append(got, fmt.Sprintf("%s=%s listed=%t deleted=%t", e.Key, e.Value, e.Listed, e.Deleted))
 	}
+
 	want := []string{
 		"/test/a=1 listed=true deleted=false", "/test/a=2 listed=false deleted=false", "/test/a= listed=false deleted=true",
 		"/test/b=1 listed=false deleted=false", "/test/c=2 listed=false deleted=false",
@@ -84,6 +94,7 @@ func TestRecorder_KeepsEveryRevision(t *testing.T) {
 	if err := Save(&file, events); err != nil {
 		t.Fatal(err)
 	}
+
 	loaded, err := Load(&file)
 	if err != nil || !reflect.DeepEqual(events, loaded) {
 		t.Errorf("what was saved is not what is loaded: %v", err)
@@ -101,10 +112,12 @@ type gate struct {
 func newGate(t testing.TB, endpoint string) *gate {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "gate")
+
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	g := &gate{endpoint: "unix://" + path, to: strings.TrimPrefix(endpoint, "unix://")}
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -113,33 +126,40 @@ func newGate(t testing.TB, endpoint string) *gate {
 			if err != nil {
 				return
 			}
+
 			if out := g.admit(in); out != nil {
 				wg.Go(func() { _, _ = io.Copy(out, in); _ = out.Close() })
 				wg.Go(func() { _, _ = io.Copy(in, out); _ = in.Close() })
 			}
 		}
 	})
+
 	t.Cleanup(func() {
 		_ = l.Close()
 		g.setShut(true)
 		wg.Wait()
 	})
+
 	return g
 }
 
 func (g *gate) admit(in net.Conn) net.Conn {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	if g.shut {
 		_ = in.Close()
 		return nil
 	}
+
 	out, err := net.Dial("unix", g.to)
 	if err != nil {
 		_ = in.Close()
 		return nil
 	}
+
 	g.open = append(g.open, in, out)
+
 	return out
 }
 
@@ -147,10 +167,12 @@ func (g *gate) admit(in net.Conn) net.Conn {
 func (g *gate) setShut(shut bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	g.shut = shut
 	for _, c := range g.open {
 		_ = c.Close()
 	}
+
 	g.open = nil
 }
 
@@ -159,41 +181,52 @@ func behindGate(t *testing.T) (*Recorder, *gate, *kv.Client) {
 	t.Helper()
 	server := kvtest.StartServer(t)
 	g := newGate(t, server.Endpoint())
+
 	through, err := kv.Dial(t.Context(), kv.Config{Endpoints: []string{g.endpoint}})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { _ = through.Close() })
 	write(t, server.Client(), "/test/n", 0)
+
 	r, err := Record(limited(t), through, testKeys(t))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return r, g, server.Client()
 }
 
 func TestRecorder_ResumesWhereItWasCutOff(t *testing.T) {
 	r, g, c := behindGate(t)
+
 	for round := range 3 {
 		write(t, c, "/test/n", round)
 		g.setShut(true)
+
 		for i := range 20 {
 			write(t, c, "/test/n", 100*round+i)
 		}
+
 		g.setShut(false)
 	}
+
 	if err := r.WaitFor(limited(t), write(t, c, "/test/n", "last")); err != nil {
 		t.Fatal(err)
 	}
+
 	events, err := r.Stop(limited(t))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for i := range events {
 		if want := events[0].Revision + int64(i); events[i].Revision != want || events[i].Listed != (i == 0) {
 			t.Fatalf("event %d is of revision %d, want %d", i, events[i].Revision, want)
 		}
 	}
+
 	if want := 1 + 3*21 + 1; len(events) != want {
 		t.Errorf("%d events, want %d", len(events), want)
 	}
@@ -204,16 +237,21 @@ func TestRecorder_SaysSoIfRevisionsAreGone(t *testing.T) {
 	if err := r.WaitFor(limited(t), write(t, c, "/test/n", 1)); err != nil {
 		t.Fatal(err)
 	}
+
 	g.setShut(true)
 	write(t, c, "/test/n", 2)
+
 	rev := write(t, c, "/test/n", 3)
 	if _, err := c.Compact(limited(t), rev); err != nil {
 		t.Fatal(err)
 	}
+
 	g.setShut(false)
+
 	if err := r.WaitFor(limited(t), rev); !errors.Is(err, ErrGap) {
 		t.Errorf("the error is %v, want ErrGap", err)
 	}
+
 	if _, err := r.Stop(limited(t)); !errors.Is(err, ErrGap) {
 		t.Errorf("Stop says %v, want ErrGap", err)
 	}
@@ -222,13 +260,16 @@ func TestRecorder_SaysSoIfRevisionsAreGone(t *testing.T) {
 func TestRecorder_OutlivesARestartOfEtcd(t *testing.T) {
 	server := kvtest.StartServer(t)
 	c := server.Client()
+
 	r, err := Record(limited(t), c, testKeys(t))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	write(t, c, "/test/n", 1)
 	server.Restart()
 	write(t, server.InProcess(), "/test/n", 2)
+
 	events, err := r.Stop(limited(t))
 	if err != nil || len(events) != 2 {
 		t.Errorf("%d events, want 2: %v", len(events), err)
@@ -239,19 +280,23 @@ func TestRecorder_OutlivesARestartOfEtcd(t *testing.T) {
 func TestCheck_PassesWhatTheStoreWrites(t *testing.T) {
 	c, keys := kvtest.Start(t), testKeys(t)
 	ctx := limited(t)
+
 	r, err := Record(ctx, c, keys)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	writeWithStore(t, ctx, c, keys)
 	listed, err := List(ctx, c, keys)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	events, err := r.Stop(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	opts := Options{Until: atTick.Add(4 * time.Second), Ended: true}
 	for name, report := range map[string]Report{"history": Check(keys, events, opts), "snapshot": Snapshot(keys, listed, opts)} {
 		if !report.OK() || report.Summary.Ticks != 4 || report.Summary.Ended[task.Succeeded] != 2 || report.Summary.Skipped[task.ReasonOverlap] != 2 {
@@ -272,6 +317,7 @@ func writeWithStore(t *testing.T, ctx context.Context, c *kv.Client, keys record
 			t.Fatal(err)
 		}
 	}
+
 	s := store.New(c, kv.Direct(c), keys)
 	_, _, err := s.Bootstrap(ctx, 1, atTick)
 	must(err)
@@ -304,25 +350,31 @@ func writeWithStore(t *testing.T, ctx context.Context, c *kv.Client, keys record
 		known, err = s.Commit(ctx, cm)
 		must(err)
 	}
+
 	decided := func(tick time.Time, state task.State) task.Run {
 		return task.Run{
 			ID: task.RunID(tick, one.UID), UID: one.UID, Namespace: ref.Namespace, Task: ref.Name, ScheduledTime: task.At(tick), State: state,
 			Trigger: task.TriggerSchedule, Owner: "a", CreatedAt: task.At(tick), Attempt: 1,
 		}
 	}
+
 	dispatch := func(cm *store.Commit, r task.Run) {
 		r.State, r.Node = task.Dispatched, "a"
 		cm.Dispatch(&task.Assigned{Run: r, Instance: "a1", Generation: 1, Retry: entry.Retry}, `{"noop":{}}`, node.CreateRevision)
 	}
+
 	held := func() record.Held {
 		t.Helper()
 		all, err := s.Active(ctx)
 		must(err)
+
 		if len(all) != 1 {
 			t.Fatalf("%d active attempts, want 1", len(all))
 		}
+
 		return all[0]
 	}
+
 	for i := range 2 {
 		tick := atTick.Add(time.Duration(2*i+1) * time.Second)
 		commit(tick, func(cm *store.Commit) { dispatch(cm, decided(tick, "")) })
@@ -333,6 +385,7 @@ func writeWithStore(t *testing.T, ctx context.Context, c *kv.Client, keys record
 		skipped := decided(tick.Add(time.Second), task.Skipped)
 		skipped.Reason = task.ReasonOverlap
 		commit(tick.Add(time.Second), func(cm *store.Commit) { cm.Record(ref, skipped) })
+
 		end := h.Run
 		if i == 1 {
 			end.State, end.Reason = task.Failed, task.ReasonExit
@@ -349,9 +402,11 @@ func writeWithStore(t *testing.T, ctx context.Context, c *kv.Client, keys record
 				cm.Dequeue(ref, retry.ID, queued.Kvs[0].ModRevision)
 				dispatch(cm, retry)
 			})
+
 			h = held()
 			end = h.Run
 		}
+
 		end.State = task.Succeeded
 		must(s.Finish(ctx, h, end, nil))
 	}
@@ -376,13 +431,16 @@ func (f *forgetful) Watch(ctx context.Context, key string, opts ...clientv3.OpOp
 				if string(ev.Kv.Key) == f.key {
 					f.once.Do(func() { forget = true })
 				}
+
 				if !forget {
 					kept = append(kept, ev)
 				}
 			}
+
 			if len(res.Events) > 0 && len(kept) == 0 {
 				continue
 			}
+
 			res.Events = kept
 			select {
 			case out <- res:
@@ -391,6 +449,7 @@ func (f *forgetful) Watch(ctx context.Context, key string, opts ...clientv3.OpOp
 			}
 		}
 	}()
+
 	return out
 }
 
@@ -398,26 +457,34 @@ func TestRecorder_RecordsAnewWhatAWatchLeftOut(t *testing.T) {
 	server, keys := kvtest.StartServer(t), testKeys(t)
 	c := server.Dial()
 	c.Watcher = &forgetful{Watcher: c.Watcher, key: "/test/b"}
+
 	r, err := Record(limited(t), c, keys)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	write(t, server.Client(), "/test/a", 1)
+
 	if err := r.CatchUp(limited(t)); err != nil {
 		t.Fatal(err)
 	}
+
 	early := r.Events()
+
 	for _, key := range []string{"b", "c"} {
 		write(t, server.Client(), "/test/"+key, 1)
 	}
+
 	events, err := r.Stop(limited(t))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var got []string
 	for _, e := range events {
 		got = append(got, e.Key)
 	}
+
 	if strings.Join(got, " ") != "/test/a /test/b /test/c" || len(early) != 1 {
 		t.Errorf("recorded %v, and %d early", got, len(early))
 	}
@@ -434,11 +501,14 @@ func TestRecorder_SaysThatItHasAGapIfAWatchGoesOnLeavingOut(t *testing.T) {
 	server, keys := kvtest.StartServer(t), testKeys(t)
 	c := server.Dial()
 	c.Watcher = stubborn{c.Watcher}
+
 	r, err := Record(limited(t), c, keys)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	write(t, server.Client(), "/test/b", 1)
+
 	if _, err := r.Stop(limited(t)); !errors.Is(err, ErrGap) {
 		t.Errorf("got %v", err)
 	}

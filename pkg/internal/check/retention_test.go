@@ -49,6 +49,7 @@ func TestCheck_Policies(t *testing.T) {
 			h.sealed(h.none(2, started-0.5, int64(started-1.5), task.ReasonOverlap, started))
 		}
 	}
+
 	policy := func(name string) func(*task.Entry) { return func(e *task.Entry) { e.Overlap, e.Queue.Limit = name, 1 } }
 	two := func(e *task.Entry) { e.Overlap, e.MaxActive = task.OverlapAllow, 2 }
 	turns(t, []turn{
@@ -186,6 +187,7 @@ func startsFrozen(h hand) {
 func TestCheck_Skew(t *testing.T) {
 	h := newHand(t, nil)
 	startsFrozen(h)
+
 	for skew, violations := range map[time.Duration]int{0: 1, 400 * time.Millisecond: 1, 500 * time.Millisecond: 0} {
 		r := h.check(Options{Until: time.UnixMilli(h.now), Remembered: true, Skew: skew})
 		if len(r.Violations) != violations {
@@ -200,28 +202,35 @@ func TestCheck_Remembered(t *testing.T) {
 		h.sealed(h.fires(1))
 		h.done(task.Failed)
 	}
+
 	once := func(e *task.Entry) { e.Retry.Attempts = 1 }
 	again := func(h hand, gone bool) {
 		dead := task.RunID(time.UnixMilli(h.at(1)), h.simTask.entry.UID)
 		w := task.Waiting{Run: h.tickRun(h.simTask, h.now, task.TriggerManual, task.Queued)}
 		w.ID, w.Owner, w.Reason, w.RetryOf = task.ManualRunID(time.UnixMilli(h.now), h.simTask.entry.UID), "", task.ReasonManual, dead
+
 		ops := []op{h.waiting(h.simTask, w)}
 		if gone {
 			ops = append(ops, op{h.keys.DeadRun(h.ref, dead), nil})
 		}
+
 		h.txn(ops...)
 	}
+
 	dismiss := func(h hand) {
 		key := h.keys.DeadRun(h.ref, task.RunID(time.UnixMilli(h.at(1)), h.simTask.entry.UID))
 		h.txn(op{key, task.Run{UID: h.simTask.entry.UID, State: task.Failed, Requests: task.Requests{DismissedBy: "ann"}}})
 		h.txn(op{key, nil})
 	}
+
 	edit := func(h hand) {
 		h.update(h.simTask, false, func() { h.simTask.entry.Timeout += task.Duration(time.Minute) })
 	}
+
 	over := func(e *task.Entry) {
 		e.TTL, e.End, e.Retry.Attempts = task.Duration(4*time.Second), task.At(time.UnixMilli(simStart+1000)), 1
 	}
+
 	expires := func(h hand) { h.bury(h.simTask, tombstone{UID: h.simTask.entry.UID, DeletedAt: h.time(), Why: "ttl"}) }
 	turns(t, []turn{
 		{"among the dead", "", once, fails},

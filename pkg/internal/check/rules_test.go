@@ -18,6 +18,7 @@ func calm(t testing.TB) (s *sim, one, two *simTask) {
 	s = newSim(t, 8, "a", "b")
 	one, two = s.create("one", 0, 1, nil), s.create("two", 1, 1, nil)
 	s.work(3)
+
 	return s, one, two
 }
 
@@ -33,6 +34,7 @@ func (s *sim) tick() {
 	for id := range len(s.owners) {
 		s.round(id)
 	}
+
 	for _, t := range s.tasks {
 		if t.active != nil {
 			s.finish(t, task.Succeeded)
@@ -49,9 +51,11 @@ func (s *sim) demanding() Options {
 // of "", that there are none.
 func only(t *testing.T, r []Violation, promise string) {
 	t.Helper()
+
 	if promise == "" && len(r) > 0 {
 		t.Errorf("nothing is wrong: %v", r)
 	}
+
 	if promise != "" && (len(r) == 0 || slices.ContainsFunc(r, func(v Violation) bool { return v.Promise != promise })) {
 		t.Errorf("not caught as %s alone: %v", promise, r)
 	}
@@ -86,6 +90,7 @@ func TestCheck_DemandsWhatOptionsSay(t *testing.T) {
 					s.move("a", 3) // a has 4, b 2, c 2
 				}
 			}
+
 			s.move("b", 0, 1, 2, 4, 6)
 		}},
 		{"a node goes, and its shards move", "", func(s *sim, _, _ *simTask, _ *Options) {
@@ -114,9 +119,11 @@ func TestCheck_DemandsWhatOptionsSay(t *testing.T) {
 			s.txn(op{s.keys.Node("b"), nil})
 			s.join("b")
 			s.crash("a", "b")
+
 			for id := 1; id < 8; id += 2 {
 				s.open(id)
 			}
+
 			s.tick()
 		}},
 		{"a shard that moved to one who was there is late", "", func(s *sim, _, two *simTask, _ *Options) {
@@ -125,6 +132,7 @@ func TestCheck_DemandsWhatOptionsSay(t *testing.T) {
 				s.round(1)
 				s.finish(two, task.Succeeded)
 			}
+
 			s.crash("a", "b")
 			s.tick()
 		}},
@@ -137,11 +145,13 @@ func TestCheck_DemandsWhatOptionsSay(t *testing.T) {
 			bad := one.ref
 			bad.Name = "bad"
 			s.txn(op{s.keys.Spec(bad), "x"}, op{s.keys.Entry(bad), json.RawMessage(`[]`)})
+
 			for range 2 {
 				s.pass(1)
 				s.round(1)
 				s.finish(two, task.Succeeded)
 			}
+
 			s.pass(0.5)
 			s.round(0)
 		}},
@@ -180,9 +190,11 @@ func TestCheck_DemandsWhatOptionsSay(t *testing.T) {
 		{"a node was drained, and an attempt is in its inbox yet", "G20", func(s *sim, one, _ *simTask, o *Options) {
 			o.Gone = []string{"a"}
 			s.pass(1)
+
 			for id := range 8 {
 				s.round(id)
 			}
+
 			s.finish(s.tasks[1], task.Succeeded)
 			s.crash("a", "b")
 		}},
@@ -191,9 +203,11 @@ func TestCheck_DemandsWhatOptionsSay(t *testing.T) {
 			s, one, two := calm(t)
 			o := s.demanding()
 			c.happen(s, one, two, &o)
+
 			if !o.Until.IsZero() {
 				o.Until = time.UnixMilli(s.now)
 			}
+
 			only(t, s.check(o).Violations, c.promise)
 		})
 	}
@@ -230,13 +244,17 @@ func TestCheck_OverlapThatWasAllowedIsNone(t *testing.T) {
 		s.finish(one, task.Failed) // waits for its next attempt
 		one.active = second
 		s.finish(one, task.Failed)
+
 		return s, one, first, second
 	}
+
 	s, one, _, _ := both(t)
 	s.round(0) // the first goes again, beside the second, which waits
+
 	if one.active == nil || one.active.Attempt != 2 {
 		t.Fatal("no second attempt")
 	}
+
 	only(t, s.check(Options{}).Violations, "")
 
 	s.pass(1) // a third run is one too many
@@ -258,6 +276,7 @@ func TestCheckProbeLog_GoesByThePolicyOfTheTime(t *testing.T) {
 			s.round(0)
 			*r = one.active
 		}
+
 		other := map[string]string{task.OverlapAllow: task.OverlapSkip, task.OverlapSkip: task.OverlapAllow}[policy]
 		s.update(one, false, func() { one.entry.Overlap = other })
 		log := probeLog("START", first, "START", second, "END", first, "END", second)
@@ -278,6 +297,7 @@ func TestCheckProbeLog_TheLaterDispatchCounts(t *testing.T) {
 	one.active = nil // as if its owner had forgotten the run
 	s.pass(1)
 	s.round(0)
+
 	second := one.active
 	for _, log := range []string{
 		probeLog("START", first, "START", second, "END", first, "END", second),
@@ -306,10 +326,12 @@ func TestCheckProbeLog_RetryBesideARunThatIsAllowedLater(t *testing.T) {
 	beside := one.active
 	one.active = nil
 	s.round(0)
+
 	retry := one.active
 	if retry.ID != first.ID || retry.create < beside.create {
 		t.Fatalf("want a retry of %s after %s: %s", first.ID, beside.ID, retry.ID)
 	}
+
 	log := probeLog("START", &first, "END", &first, "START", retry, "START", beside, "END", beside, "END", retry)
 	only(t, CheckProbeLog(strings.NewReader(log), s.keys, s.events), "")
 }
@@ -323,8 +345,10 @@ func TestCheckProbeLog_TaskCreatedAgain(t *testing.T) {
 		s.round(0)
 		r := one.active
 		s.remove(one)
+
 		return r
 	}
+
 	former, next := run(), run()
 	log := probeLog("START", former, "START", next, "END", next, "END", former)
 	only(t, CheckProbeLog(strings.NewReader(log), s.keys, s.events), "")
@@ -335,10 +359,12 @@ func TestCheckProbeLog_TaskCreatedAgain(t *testing.T) {
 // probeLog writes the lines of a probe log: words and attempts in turn.
 func probeLog(of ...any) string {
 	var b strings.Builder
+
 	for i := 0; i < len(of); i += 2 {
 		r := of[i+1].(*simRun)
 		fmt.Fprintf(&b, "%s %s %d %d now 4711\n", of[i], r.ID, r.Attempt, r.create)
 	}
+
 	return b.String()
 }
 
@@ -353,6 +379,7 @@ func TestCheckProbeLog_JudgesAttemptsThatWereLost(t *testing.T) {
 	s.round(0)
 	next := one.active
 	s.finish(one, task.Succeeded)
+
 	for _, c := range []struct {
 		name, log, promise string
 	}{
@@ -381,14 +408,17 @@ func TestCheck_CatchesALateResultOfWhatWasNotLost(t *testing.T) {
 		run.ID, run.State, run.Token = "", task.Succeeded, r.create
 		s.txn(op{s.keys.Late(one.ref, r.ID, r.create), run})
 	}
+
 	s.lose(one)
 	late()
 	only(t, s.check(Options{}).Violations, "")
+
 	for i, ev := range s.events {
 		if (strings.Contains(ev.Key, "/history/") || strings.Contains(ev.Key, "/dead/")) && !strings.Contains(ev.Key, "~late~") {
 			s.events[i].Value = []byte(strings.NewReplacer(`"state":"lost"`, `"state":"failed"`, task.ReasonNodeLost, task.ReasonExit).Replace(string(ev.Value)))
 		}
 	}
+
 	only(t, s.check(Options{}).Violations, "G12")
 }
 
@@ -407,12 +437,14 @@ func TestCheckAcknowledged(t *testing.T) {
 	ack := func(t *simTask, rev int64) Acknowledged {
 		return Acknowledged{Namespace: "default", Name: t.ref.Name, Revision: rev, UID: t.entry.UID}
 	}
+
 	good := []Acknowledged{
 		ack(one, one.create), ack(one, changed), ack(gone, gone.create), ack(again, again.create),
 		{Namespace: "default", Name: "one", Run: run},
 		{Namespace: "default", Name: "gone", Deleted: true, Revision: gone.create, UID: gone.entry.UID},
 	}
 	only(t, CheckAcknowledged(s.keys, s.events, good), "")
+
 	for _, bad := range []Acknowledged{
 		ack(one, changed+1), ack(gone, again.create),
 		{Namespace: "default", Name: "two", Revision: one.create},
@@ -425,6 +457,7 @@ func TestCheckAcknowledged(t *testing.T) {
 			t.Errorf("%+v: %v", bad, lost)
 		}
 	}
+
 	// A write that etcd has forgotten.
 	var without []Event
 	for _, ev := range s.events {
@@ -432,6 +465,7 @@ func TestCheckAcknowledged(t *testing.T) {
 			without = append(without, ev)
 		}
 	}
+
 	only(t, CheckAcknowledged(s.keys, without, good), "G13")
 }
 
@@ -442,11 +476,13 @@ func TestMatches(t *testing.T) {
 	only(t, Matches(s.events, list[1:]), "G13")
 	i := s.find(t, 0, put(s.keys.Entry(one.ref)))
 	only(t, Matches(slices.Delete(slices.Clone(s.events), len(s.events)-1, len(s.events)), list), "G13")
+
 	changed := slices.Clone(list)
 	for j := range changed {
 		if changed[j].Key == s.events[i].Key {
 			changed[j].ModRevision--
 		}
 	}
+
 	only(t, Matches(s.events, changed), "G13")
 }

@@ -58,6 +58,7 @@ func newSim(t testing.TB, shards int, nodes ...string) *sim {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	s := &sim{
 		keys: keys, rev: 10, now: simStart, kv: map[string]Event{},
 		sessions: map[string]string{}, owners: map[int]string{}, marks: map[int]record.Watermark{},
@@ -67,16 +68,21 @@ func newSim(t testing.TB, shards int, nodes ...string) *sim {
 		s.marks[id] = record.Watermark{Time: task.At(time.UnixMilli(0)), Nonce: task.NewUID()}
 		marks = append(marks, op{keys.Watermark(id), s.marks[id]})
 	}
+
 	s.txn(marks...)
 	s.txn(op{keys.Cluster(), task.Cluster{ID: "c", Shards: shards}})
+
 	for _, n := range nodes {
 		s.join(n)
 	}
+
 	s.elect()
+
 	for id := range shards {
 		s.assign(id, nodes[id%len(nodes)])
 		s.open(id)
 	}
+
 	return s
 }
 
@@ -93,11 +99,14 @@ func (s *sim) txn(ops ...op) int64 {
 			if err != nil {
 				panic(err)
 			}
+
 			ev.Value, ev.CreateRevision = b, cmp.Or(s.kv[o.key].CreateRevision, s.rev)
 			s.kv[o.key] = ev
 		}
+
 		s.events = append(s.events, ev)
 	}
+
 	return s.rev
 }
 
@@ -108,7 +117,9 @@ func (s *sim) listed() []Event {
 		ev.Revision, ev.Listed = s.rev, true
 		all = append(all, ev)
 	}
+
 	slices.SortFunc(all, func(a, b Event) int { return cmp.Compare(a.Key, b.Key) })
+
 	return all
 }
 
@@ -149,11 +160,14 @@ func (s *sim) create(name string, shard int, period int64, change func(*task.Ent
 	}
 	t := &simTask{ref: record.Ref{Namespace: "default", Name: name, Shard: shard}, entry: e}
 	t.schedule(period)
+
 	if change != nil {
 		change(&t.entry)
 	}
+
 	t.create = s.write(t)
 	s.tasks = append(s.tasks, t)
+
 	return t
 }
 
@@ -173,6 +187,7 @@ func (s *sim) write(t *simTask, more ...op) int64 {
 	} else if s.kv[s.keys.Tombstone(t.ref)].Key != "" {
 		more = append(more, op{s.keys.Tombstone(t.ref), nil})
 	}
+
 	spec := map[string]any{"uid": t.entry.UID, "generation": t.entry.Generation, "timeout": t.entry.Timeout}
 	return s.txn(append([]op{{s.keys.Spec(t.ref), spec}, {s.keys.Entry(t.ref), t.entry}}, more...)...)
 }
@@ -183,6 +198,7 @@ func (s *sim) update(t *simTask, newTicks bool, change func()) {
 	if newTicks {
 		t.entry.From = task.At(time.UnixMilli(max(s.now, t.entry.From.UnixMilli())))
 	}
+
 	s.write(t, op{s.keys.Revised(t.ref.Shard), json.RawMessage(`""`)})
 }
 
@@ -199,6 +215,7 @@ func (s *sim) bury(t *simTask, grave tombstone) {
 	for _, prefix := range []string{s.keys.QueueOf(t.ref), s.keys.HistoryOf(t.ref), s.keys.Dead(t.ref), s.keys.Versions(t.ref)} {
 		ops = append(ops, s.below(prefix)...)
 	}
+
 	s.txn(ops...)
 	s.tasks = slices.DeleteFunc(s.tasks, func(o *simTask) bool { return o == t })
 }
@@ -211,6 +228,7 @@ func (s *sim) below(prefix string) []op {
 			ops = append(ops, op{key, nil})
 		}
 	}
+
 	return ops
 }
 
@@ -220,12 +238,14 @@ func (s *sim) due(t *simTask) []int64 {
 	if w := s.marks[t.ref.Shard]; t.create <= w.Seen {
 		after = max(after, w.Time.UnixMilli())
 	}
+
 	var ticks []int64
 	for at := after/1000*1000 + 1000; at <= s.now && !t.entry.Paused; at += 1000 {
 		if at/1000%t.period == 0 {
 			ticks = append(ticks, at)
 		}
 	}
+
 	return ticks
 }
 
@@ -271,6 +291,7 @@ func (s *sim) round(shard int) {
 		if t.ref.Shard != shard {
 			continue
 		}
+
 		w.Seen = max(w.Seen, t.create)
 		ops = append(ops, s.decide(t, s.due(t))...)
 		if t.active == nil && len(t.queue) > 0 {
@@ -282,6 +303,7 @@ func (s *sim) round(shard int) {
 			ops = append(ops, op{s.keys.Queued(t.ref, next.ID), nil}, s.dispatch(t, next.Run, s.owners[shard]))
 		}
 	}
+
 	s.commit(shard, w, ops...)
 }
 
@@ -291,6 +313,7 @@ func (s *sim) decide(t *simTask, ticks []int64) []op {
 	if len(ticks) == 0 {
 		return nil
 	}
+
 	var ops []op
 	trigger := task.TriggerSchedule
 	if n := len(ticks) - 1; n > 0 {
@@ -299,12 +322,14 @@ func (s *sim) decide(t *simTask, ticks []int64) []op {
 		r.Reason, r.Last, r.Count = task.ReasonCameToLightLate, task.At(time.UnixMilli(ticks[n-1])), int64(n)
 		ops = append(ops, s.ended(t, r))
 	}
+
 	last := s.tickRun(t, ticks[len(ticks)-1], trigger, task.Skipped)
 	retrying := slices.ContainsFunc(t.queue, func(w task.Waiting) bool { return len(w.Attempts) > 0 })
 	if t.active != nil || retrying {
 		last.Reason = task.ReasonOverlap
 		return append(ops, s.ended(t, last))
 	}
+
 	return append(ops, s.dispatch(t, last, s.owners[t.ref.Shard]))
 }
 
@@ -318,18 +343,22 @@ func (s *sim) finish(t *simTask, state task.State) {
 	a := t.active
 	t.active = nil
 	gone := op{s.keys.Run(a.node, t.ref, a.ID), nil}
+
 	if !s.careless {
 		a.Run = a.Unpaused()
 	}
+
 	r := a.Run
 	r.State, r.Token, r.Node, r.StartedAt, r.EndedAt = state, a.create, a.node, s.time(), s.time()
 	r.Reason = map[task.State]string{task.Failed: task.ReasonExit, task.TimedOut: task.ReasonTimeout, task.Lost: task.ReasonNodeLost, task.Cancelled: cmp.Or(a.CancelReason, task.ReasonCancelled)}[state]
 	late := s.now - r.ScheduledTime.UnixMilli()
 	r.LatenessMS = &late
+
 	if !a.Retries(state, nil) {
 		s.txn(append(s.deadOf(t, r), gone, s.ended(t, r))...)
 		return
 	}
+
 	w := task.Waiting{Run: a.Run}
 	w.State, w.Reason, w.Attempts = task.Queued, task.ReasonRetry, append(slices.Clone(a.Attempts), r.AsAttempt())
 	t.queue = append(t.queue, w)
@@ -374,6 +403,7 @@ func (s *sim) manual(t *simTask) {
 func (s *sim) crash(node, heir string) {
 	s.txn(op{s.keys.Node(node), nil})
 	delete(s.sessions, node)
+
 	for id := range len(s.owners) {
 		if s.owners[id] == node {
 			s.assign(id, heir)

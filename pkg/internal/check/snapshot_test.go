@@ -19,13 +19,16 @@ func TestSnapshot(t *testing.T) {
 		{"trimmed history", "", func(t *testing.T, s *sim, one *simTask) {
 			one.entry.History.Keep = 3
 			s.txn(op{s.keys.Entry(one.ref), one.entry})
+
 			var keys []string
 			for key := range s.kv {
 				if strings.HasPrefix(key, s.keys.HistoryOf(one.ref)) {
 					keys = append(keys, key)
 				}
 			}
+
 			slices.Sort(keys)
+
 			for _, key := range keys[:len(keys)-3] {
 				s.txn(op{key, nil})
 			}
@@ -59,19 +62,23 @@ func TestSnapshot(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s := newSim(t, 2, "a", "b")
 			one := s.create("one", 0, 1, nil)
+
 			for range 5 {
 				s.pass(1)
 				s.round(0)
 				s.round(1)
 				s.finish(one, task.Succeeded)
 			}
+
 			s.pass(1)
 			s.round(0)
 			c.mutate(t, s, one)
+
 			r := Snapshot(s.keys, s.listed(), Options{Until: time.UnixMilli(s.now)})
 			if c.promise == "" && !r.OK() {
 				t.Errorf("a good snapshot: %s", r)
 			}
+
 			if c.promise != "" && !slices.ContainsFunc(r.Violations, func(v Violation) bool { return v.Promise == c.promise }) {
 				t.Errorf("not caught as %s: %s", c.promise, r)
 			}
@@ -87,7 +94,9 @@ func (s *sim) ids(t *simTask) []string {
 			ids = append(ids, id)
 		}
 	}
+
 	slices.Sort(ids)
+
 	return ids
 }
 

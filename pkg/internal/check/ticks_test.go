@@ -15,11 +15,13 @@ func at(t testing.TB, text string) time.Time {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return v
 }
 
 func TestTicker_ListsTicks(t *testing.T) {
 	anchor := at(t, "2026-11-20T12:00:00.250Z")
+
 	for _, c := range []struct {
 		schedule []string
 		zone     string
@@ -45,17 +47,20 @@ func TestTicker_ListsTicks(t *testing.T) {
 			t.Errorf("%v: %v", c.schedule, err)
 			continue
 		}
+
 		var got []time.Time
 		listTicks(tick, at(t, c.after).UnixMilli(), 1<<60, func(ms int64) bool {
 			got = append(got, timeOfMS(ms))
 			return len(got) < 2
 		})
+
 		for i, want := range c.want {
 			if len(got) <= i || !got[i].Equal(at(t, want)) {
 				t.Errorf("%v after %s: %v, want %v", c.schedule, c.after, got, c.want)
 				break
 			}
 		}
+
 		if len(got) > len(c.want) {
 			t.Errorf("%v after %s: %v, want none", c.schedule, c.after, got)
 		}
@@ -66,6 +71,7 @@ func TestTicker_ListsTicks(t *testing.T) {
 // sharing code.
 func TestTicker_AgreesWithPackageSchedule(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
+
 	for _, expr := range []string{
 		"* * * * * *", "*/7 * * * * *", "5-50/9,3 * * * * *", "*/13 * * * *", "0 */5 * * *", "15 3 1,15 * *", "15 3 1,15 * 2",
 		"0 0 * */5 *", "59 23 31 12 *", "0 12 29 2 *", "0 0 * * 0", "0 0 * * 7", "0 0 * * 5-7", "0 0 */3 * */2", "0 0 1-7 * */7",
@@ -79,10 +85,12 @@ func TestTicker_AgreesWithPackageSchedule(t *testing.T) {
 			t.Errorf("%q is not the oracle's own: %v", expr, err)
 			continue
 		}
+
 		s, err := schedule.Parse(task.Timing{Schedule: task.Schedules{expr}}, anchor)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for range 200 {
 			from := 1_700_000_000_000 + rng.Int64N(300_000_000_000)
 			got, ok := own.next(from)
@@ -109,17 +117,21 @@ func TestTiming_AgreesWithPackageSchedule(t *testing.T) {
 		if e.Anchor.IsZero() {
 			e.Anchor = task.At(timeOfMS(1_690_000_000_000))
 		}
+
 		if e.Timezone == "" {
 			e.Timezone = "UTC"
 		}
+
 		mine, err := newTiming(e)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		s, err := schedule.Parse(e.Timing(), e.Anchor.Time)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		at := int64(1_699_999_000_000)
 		for range 200 {
 			got, ok := mine.next(at)
@@ -127,12 +139,15 @@ func TestTiming_AgreesWithPackageSchedule(t *testing.T) {
 			if ok != wantOK || ok && got != want.UnixMilli() {
 				t.Fatalf("%v after %s: the oracle says %s (%t), package schedule %s (%t)", e.Schedule, formatTime(timeOfMS(at)), formatTime(timeOfMS(got)), ok, formatTime(want), wantOK)
 			}
+
 			if !ok {
 				break
 			}
+
 			if due, theirs := mine.due(got), s.Due(want, e.UID).UnixMilli(); due != theirs {
 				t.Fatalf("%v: tick %s falls due at %s, by package schedule at %s", e.Schedule, formatTime(want), formatTime(timeOfMS(due)), formatTime(timeOfMS(theirs)))
 			}
+
 			for _, off := range []int64{-1, 0, 1} {
 				now := mine.due(got) + off
 				last, ok := s.LastDue(timeOfMS(now), e.UID)
@@ -140,6 +155,7 @@ func TestTiming_AgreesWithPackageSchedule(t *testing.T) {
 					t.Fatalf("%v: at %s all up to %s are due, by package schedule %s (%t)", e.Schedule, formatTime(timeOfMS(now)), formatTime(timeOfMS(passed)), formatTime(last), ok)
 				}
 			}
+
 			at = got
 		}
 	}

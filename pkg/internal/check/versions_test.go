@@ -23,7 +23,9 @@ func wantOnly(t *testing.T, r Report, promises ...string) {
 	for _, v := range r.Violations {
 		got = append(got, v.Promise)
 	}
+
 	slices.Sort(got)
+
 	if !slices.Equal(slices.Compact(got), promises) {
 		t.Errorf("want the violations %v:\n%s", promises, r)
 	}
@@ -51,9 +53,11 @@ func TestCheck_WantsToBeToldOfNewTicks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSim(t, 1, "a")
 			one := s.create("one", 0, 5, nil)
+
 			if name == "resumed" {
 				s.pause(one)
 			}
+
 			one.entry.From = s.time()
 			change(one)
 			one.entry.Generation++
@@ -112,11 +116,13 @@ func TestCheck_PassesSplitCommits(t *testing.T) {
 	one = s.create("one", 0, 1, nil)
 	s.round(0)
 	s.pass(6)
+
 	ticks := s.due(one)
 	for _, piece := range [][]int64{ticks[:3], ticks[3:]} {
 		one.entry.From = task.At(time.UnixMilli(piece[2]))
 		s.commit(0, s.marks[0], append(s.decide(one, piece), op{s.keys.Entry(one.ref), one.entry})...)
 	}
+
 	s.round(0)
 	wantOnly(t, s.check(Options{Until: time.UnixMilli(s.now)}))
 	s.drop(s.find(t, 0, with("missed")))
@@ -133,9 +139,11 @@ func TestCheck_PassesManyTransactionsInOneRevision(t *testing.T) {
 	s.round(0)
 	s.round(1)
 	merge(s.events[from:])
+
 	for _, t := range s.tasks {
 		t.active.create = s.events[from].Revision
 	}
+
 	s.pass(1)
 	from = len(s.events)
 	s.finish(one, task.Succeeded)
@@ -152,6 +160,7 @@ func TestCheck_PassesManyTransactionsInOneRevision(t *testing.T) {
 // merge makes events one revision: the first one's.
 func merge(events []Event) {
 	rev := events[0].Revision
+
 	for i := range events {
 		if events[i].CreateRevision == events[i].Revision {
 			events[i].CreateRevision = rev
@@ -164,10 +173,12 @@ func TestReport_SaysWhatItFound(t *testing.T) {
 	s, _ := story(t)
 	s.drop(s.find(t, 0, with("skipped")))
 	s.create("late", 0, 1, func(e *task.Entry) { e.Schedule, e.Timezone = task.Schedules{"0 3 * * *"}, "Europe/Berlin" })
+
 	r := s.check(Options{})
 	if err := r.Err(); err == nil || r.OK() {
 		t.Error("a report with a violation has no error")
 	}
+
 	for _, want := range []string{
 		"tasks 3, ticks ", "without an outcome 1\n", "skipped ", "overlap ", "came_to_light_late", "tick to decision: p50 0s",
 		"1 violation\n", "G4 at revision ", "task default/one", "package schedule's word",
@@ -181,23 +192,30 @@ func TestReport_SaysWhatItFound(t *testing.T) {
 // BenchmarkCheck judges two minutes of 300 tasks that tick every second.
 func BenchmarkCheck(b *testing.B) {
 	s := newSim(b, 64, "a", "b", "c")
+
 	for i := range 300 {
 		s.create("task-"+string(rune('a'+i/26))+string(rune('a'+i%26)), i%64, 1, nil)
 	}
+
 	for range 120 {
 		s.pass(1)
+
 		for id := range 64 {
 			s.round(id)
 		}
+
 		for _, t := range s.tasks {
 			s.finish(t, task.Succeeded)
 		}
 	}
+
 	b.ResetTimer()
+
 	for b.Loop() {
 		if r := s.check(Options{Until: time.UnixMilli(s.now), Ended: true}); !r.OK() || r.Summary.Ticks != 36_000 {
 			b.Fatal(r)
 		}
 	}
+
 	b.ReportMetric(float64(len(s.events)), "events/op")
 }

@@ -49,6 +49,7 @@ func serve(t *testing.T, cfg connlimit.Config, network, address string) *server 
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	s.address = inner.Addr().String()
 
 	h := &http.Server{ConnContext: connlimit.Context, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -57,8 +58,10 @@ func serve(t *testing.T, cfg connlimit.Config, network, address string) *server 
 		}
 		fmt.Fprint(w, "ok")
 	})}
+
 	go h.Serve(limiter.Listener(inner))
 	t.Cleanup(func() { h.Close() })
+
 	return s
 }
 
@@ -74,11 +77,14 @@ func (s *server) dialFrom(local string) *client {
 	if local != "" {
 		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(local)}
 	}
+
 	c, err := d.DialContext(s.t.Context(), s.network, s.address)
 	if err != nil {
 		s.t.Fatal(err)
 	}
+
 	s.t.Cleanup(func() { c.Close() })
+
 	return &client{c, bufio.NewReader(c)}
 }
 
@@ -87,14 +93,18 @@ func (s *server) dial() *client { s.t.Helper(); return s.dialFrom("") }
 // get makes a request on the connection, which proves that it is open.
 func (c *client) get(path string) error {
 	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+
 	if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path); err != nil {
 		return err
 	}
+
 	res, err := http.ReadResponse(c.answers, nil)
 	if err != nil {
 		return err
 	}
+
 	_, err = io.Copy(io.Discard, res.Body)
+
 	return err
 }
 
@@ -109,6 +119,7 @@ func (s *server) mustGet(c *client, path string) {
 func (s *server) wantClosed(c *client, what string) {
 	s.t.Helper()
 	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+
 	_, err := c.answers.ReadByte()
 	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		s.t.Fatalf("%s is still open: %v", what, err)
@@ -122,15 +133,18 @@ func (s *server) wantClosedBy(limit string, want float64) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+
 	for _, f := range families {
 		if f.GetName() != "carillon_api_connections_closed_total" {
 			continue
 		}
+
 		for _, m := range f.GetMetric() {
 			wantThis := 0.0
 			if m.GetLabel()[0].GetValue() == limit {
 				wantThis = want
 			}
+
 			if got := m.GetCounter().GetValue(); got != wantThis {
 				s.t.Errorf("%v: %v connections were closed, want %v", m.GetLabel(), got, wantThis)
 			}
@@ -155,6 +169,7 @@ func TestLimiter_ManyIdleConnectionsCannotKeepOutANewOne(t *testing.T) {
 	s.mustGet(s.dial(), "/healthz")
 	s.wantClosed(idle[0], "the oldest connection")
 	s.wantClosedBy("client", 17)
+
 	if n := s.logs.Len(); n != 1 {
 		t.Errorf("%d lines of log, not 1", n)
 	}
@@ -169,9 +184,11 @@ func TestLimiter_AuthenticatedConnectionsStay(t *testing.T) {
 		s.mustGet(c, "/login")
 		known = append(known, c)
 	}
+
 	for range 30 {
 		s.dial()
 	}
+
 	s.mustGet(s.dial(), "/healthz")
 
 	for _, c := range known {
@@ -195,6 +212,7 @@ func TestLimiter_LoopbackIsOneClient(t *testing.T) {
 	s := serve(t, connlimit.Config{Total: 100, PerClient: 4, MaxDescriptor: noDescriptorLimit}, "tcp", "127.0.0.1:0")
 
 	first := s.dialFrom("127.0.0.2")
+
 	for i := range 4 {
 		s.mustGet(s.dialFrom(fmt.Sprintf("127.0.0.%d", 3+i)), "/")
 	}
@@ -228,16 +246,19 @@ func TestLimiter_KeepsDescriptorsInReserve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	next := int(probe.Fd())
 	probe.Close()
 
 	const room = 20
 	s := serve(t, connlimit.Config{Total: 1000, PerClient: 1000, MaxDescriptor: next + room}, "tcp", "127.0.0.1:0")
+
 	for range 3 * room { // each connection has two descriptors in this process: the test's, and the server's
 		s.dial()
 	}
 
 	s.mustGet(s.dial(), "/healthz")
+
 	// Some more than the room, as descriptors of earlier tests may have become free since.
 	if n := s.openConnections(); n > 2*room {
 		t.Errorf("the server has %v connections open, with %d descriptors for them", n, room)
@@ -250,12 +271,15 @@ func (s *server) openConnections() float64 {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+
 	for _, f := range families {
 		if f.GetName() == "carillon_api_connections" {
 			return f.GetMetric()[0].GetGauge().GetValue()
 		}
 	}
+
 	s.t.Fatal("there is no gauge of connections")
+
 	return 0
 }
 
@@ -268,9 +292,11 @@ func TestLimiter_UsersOfASocketHaveTheirOwnLimits(t *testing.T) {
 	for range 10 {
 		own = append(own, s.dial())
 	}
+
 	for _, c := range own {
 		s.mustGet(c, "/")
 	}
+
 	s.wantClosedBy("client", 0)
 }
 
@@ -279,30 +305,39 @@ func TestPeerUID(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer l.Close()
+
 	c, err := net.Dial("unix", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer c.Close()
+
 	accepted, err := l.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer accepted.Close()
 
 	if uid, ok := connlimit.PeerUID(accepted); !ok || int(uid) != syscall.Getuid() {
 		t.Errorf("the peer is uid %d (%v), not %d", uid, ok, syscall.Getuid())
 	}
+
 	if got, want := connlimit.Client(accepted), fmt.Sprintf("uid=%d", syscall.Getuid()); got != want {
 		t.Errorf("the client is %q, not %q", got, want)
 	}
+
 	a, b := net.Pipe()
 	defer a.Close()
 	defer b.Close()
+
 	if _, ok := connlimit.PeerUID(a); ok {
 		t.Error("a pipe has a peer")
 	}
+
 	connlimit.Authenticated(connlimit.Context(context.Background(), a)) // not one of a limiter's
 }
 
@@ -312,17 +347,20 @@ func TestPeerInGroup(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can connect with other groups")
 	}
+
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer l.Close()
 
 	many := make([]uint32, 200) // more than the first read has room for
 	for i := range many {
 		many[i] = uint32(5000 + i)
 	}
+
 	for _, tc := range []struct {
 		primary       uint32
 		supplementary []uint32
@@ -341,9 +379,11 @@ func TestPeerInGroup(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if got := connlimit.PeerInGroup(accepted, tc.group); got != tc.want {
 			t.Errorf("a process with group %d and %d others is in %d: %v", tc.primary, len(tc.supplementary), tc.group, got)
 		}
+
 		accepted.Close()
 		c.Close()
 	}
@@ -360,16 +400,20 @@ func dialWithGroups(t *testing.T, path string, primary uint32, supplementary []u
 		if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESGID, uintptr(primary), uintptr(primary), uintptr(primary)); errno != 0 {
 			failed = errno
 		}
+
 		if failed != 0 {
 			done <- failed
 			return
 		}
+
 		var err error
 		c, err = net.Dial("unix", path)
 		done <- err
 	}()
+
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
+
 	return c
 }

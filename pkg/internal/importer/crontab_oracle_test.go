@@ -45,14 +45,17 @@ func (r *debianReader) number(low int, names []string) (int, bool) {
 		digits = digits && c <= '9'
 		r.at++
 	}
+
 	word := r.text[start:r.at]
 	if i := slices.IndexFunc(names, func(name string) bool { return strings.EqualFold(name, word) }); i >= 0 {
 		return i + low, true
 	}
+
 	n := 0
 	for _, c := range []byte(word) {
 		n = min(n*10+int(c-'0'), 1_000_000)
 	}
+
 	return n, digits && word != ""
 }
 
@@ -60,12 +63,14 @@ func (r *debianReader) number(low int, names []string) (int, bool) {
 func (r *debianReader) span(set *[64]bool, low, high int, names []string) bool {
 	first, last, step := low, high, 1
 	ok := true
+
 	if r.ch() == '*' {
 		r.at++
 	} else {
 		if first, ok = r.number(low, names); !ok {
 			return false
 		}
+
 		if r.ch() != '-' {
 			if r.ch() == '/' || first < low || first > high {
 				return false // Debian refuses a step without a range
@@ -73,23 +78,28 @@ func (r *debianReader) span(set *[64]bool, low, high int, names []string) bool {
 			set[first] = true
 			return true
 		}
+
 		r.at++
 		if last, ok = r.number(low, names); !ok {
 			return false
 		}
 	}
+
 	if r.ch() == '/' {
 		r.at++
 		if step, ok = r.number(0, nil); !ok || step <= 0 {
 			return false
 		}
 	}
+
 	if first < low || first > high || last < low || last > high {
 		return false
 	}
+
 	for n := first; n <= last; n += step {
 		set[n] = true
 	}
+
 	return true
 }
 
@@ -102,6 +112,7 @@ func (r *debianReader) list(set *[64]bool, low, high int, names []string) bool {
 		if r.ch() != ',' {
 			return true
 		}
+
 		r.at++
 	}
 }
@@ -117,9 +128,11 @@ func readDebianEntry(expr string) (e debianEntry, ok bool) {
 		(&debianReader{text: words[2]}).list(&e.dayOfMonth, 1, 31, nil) &&
 		(&debianReader{text: words[3]}).list(&e.month, 1, 12, months) &&
 		(&debianReader{text: words[4]}).list(&e.dayOfWeek, 0, 7, days)
+
 	if e.dayOfWeek[0] || e.dayOfWeek[7] {
 		e.dayOfWeek[0], e.dayOfWeek[7] = true, true
 	}
+
 	return e, ok
 }
 
@@ -136,11 +149,13 @@ func newDebianClock(t *testing.T, zone string, start, end time.Time) *debianCloc
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	c := &debianClock{start: start}
 	for at := start; at.Before(end); at = at.Add(time.Minute) {
 		_, offset := at.In(location).Zone()
 		c.minute = append(c.minute, (at.Unix()+int64(offset))/60)
 	}
+
 	return c
 }
 
@@ -150,11 +165,14 @@ func (e *debianEntry) found(minute int64, wild, fixed bool) bool {
 	if isWild && !wild || !isWild && !fixed || !e.minute[minute%60] || !e.hour[minute/60%24] {
 		return false
 	}
+
 	at := time.Unix(minute*60, 0).UTC()
 	dom, dow := e.dayOfMonth[at.Day()], e.dayOfWeek[at.Weekday()]
+
 	if e.domStar || e.dowStar {
 		return e.month[at.Month()] && dom && dow
 	}
+
 	return e.month[at.Month()] && (dom || dow)
 }
 
@@ -164,6 +182,7 @@ func (c *debianClock) runs(e *debianEntry) []time.Time {
 	virtual := c.minute[0]
 	for i, running := range c.minute[1:] {
 		job := false
+
 		switch diff := running - virtual; {
 		case diff > 3*60, diff <= -3*60: // the clock jumped
 			virtual = running
@@ -182,10 +201,12 @@ func (c *debianClock) runs(e *debianEntry) []time.Time {
 		default: // as when a clock is put back
 			job = e.found(running, true, false)
 		}
+
 		if job {
 			list = append(list, c.start.Add(time.Duration(i+1)*time.Minute))
 		}
 	}
+
 	return list
 }
 
@@ -195,12 +216,14 @@ func sameAsDebian(t *testing.T, c *debianClock, expr, zone string) bool {
 	t.Helper()
 	r := importer.Crontab("/var/spool/cron/crontabs/ann", expr+" x\n", ofAnn, importer.Options{Timezone: zone})
 	e, ok := readDebianEntry(expr)
+
 	if len(r.Jobs) == 0 {
 		if len(r.Refusals) != 1 {
 			t.Errorf("%q: neither a task nor a refusal", expr)
 		}
 		return false
 	}
+
 	if !ok {
 		t.Errorf("%q: Debian's cron refuses it, and the import takes it as %q", expr, r.Jobs[0].Spec.Schedule)
 		return true
@@ -211,16 +234,20 @@ func sameAsDebian(t *testing.T, c *debianClock, expr, zone string) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var got []time.Time
 	end := c.start.Add(time.Duration(len(c.minute)-1) * time.Minute)
+
 	for at := c.start; ; {
 		next, ok := s.Next(at)
 		if !ok || next.After(end) {
 			break
 		}
+
 		got = append(got, next)
 		at = next
 	}
+
 	for i := range max(len(got), len(want)) {
 		if i >= len(got) || i >= len(want) || !got[i].Equal(want[i]) {
 			t.Errorf("%q in %s became %q %+v: of %d and %d ticks number %d differs: %v, cron %v", expr, zone, r.Jobs[0].Spec.Schedule, r.Jobs[0].Spec.DST,
@@ -228,6 +255,7 @@ func sameAsDebian(t *testing.T, c *debianClock, expr, zone string) bool {
 			break
 		}
 	}
+
 	return true
 }
 
@@ -248,6 +276,7 @@ func TestCrontab_TicksAsDebianCronDoes(t *testing.T) {
 
 	for _, zone := range zones {
 		c := newDebianClock(t, zone, created, created.AddDate(1, 0, 0))
+
 		for _, expr := range []string{
 			"0 0 */5 * 1", "0 0 13 * */2", "0 0 1-31/5 * MON", "0 0 13 * 5", "0 0 * * 7", "0 0 * * 5-7", "0 0 * * 0-7/7", "0 0 * * sun,sat",
 			"0 0 5,* * 1", "0 0 *,5 * 1", "0 0 1 jan,JUL-sep *", "*/60 * * * *", "0 */24 * * *", "*/61 */25 * * *", "0 0 */40 * *", "0 0 */40 * 1", "0 0 1 * */9",
@@ -285,6 +314,7 @@ func TestCrontab_RefusesWhatDebianCronRefuses(t *testing.T) {
 		if len(r.Jobs) != 0 || len(r.Refusals) != 1 || !strings.Contains(r.Refusals[0].Why, want) {
 			t.Errorf("%q: %+v, want %s", expr, r, want)
 		}
+
 		if _, ok := readDebianEntry(expr); ok && expr != "* * * * * *" {
 			t.Errorf("%q: the oracle takes it", expr)
 		}
@@ -295,6 +325,7 @@ func TestCrontab_TicksAsDebianCronDoesOnAnything(t *testing.T) {
 	if testing.Short() {
 		t.Skip("many random expressions: make test-cluster")
 	}
+
 	rnd := rand.New(rand.NewPCG(3, 4))
 	field := func(low, high int, names []string) string {
 		value := func() string {
@@ -304,25 +335,31 @@ func TestCrontab_TicksAsDebianCronDoesOnAnything(t *testing.T) {
 				return fmt.Sprint(n)
 			}
 		}
+
 		var items []string
 		for range 1 + rnd.IntN(3)/2 {
 			a, b := low+rnd.IntN(high-low+1), low+rnd.IntN(high-low+1)
 			step := 1 + rnd.IntN(high+10)
+
 			if rnd.IntN(20) == 0 { // what one of the two refuses, mostly
 				items = append(items, []string{value() + fmt.Sprintf("/%d", step), fmt.Sprintf("%d-%d", a, b), fmt.Sprintf("*-%d", a)}[rnd.IntN(3)])
 				continue
 			}
+
 			items = append(items, []string{
 				"*", "*", fmt.Sprintf("*/%d", step), value(), value(), fmt.Sprintf("%d-%d", min(a, b), max(a, b)), fmt.Sprintf("%d-%d/%d", min(a, b), max(a, b), step),
 			}[rnd.IntN(7)])
 		}
+
 		return strings.Join(items, ",")
 	}
+
 	months, days := strings.Fields("jan FEB mar apr May jun jul aug sep oct nov DEC"), strings.Fields("sun MON tue wed Thu fri sat")
 
 	taken := 0
 	for _, zone := range crontabZones {
 		c := newDebianClock(t, zone, created, created.AddDate(1, 0, 0))
+
 		for range 40 {
 			expr := strings.Join([]string{field(0, 59, nil), field(0, 23, nil), field(1, 31, nil), field(1, 12, months), field(0, 7, days)}, " ")
 			if sameAsDebian(t, c, expr, zone) {
@@ -330,6 +367,7 @@ func TestCrontab_TicksAsDebianCronDoesOnAnything(t *testing.T) {
 			}
 		}
 	}
+
 	if taken < 150 {
 		t.Errorf("only %d lines were compared", taken)
 	}
@@ -343,6 +381,7 @@ func TestCrontab_KeepsLinesApartThatClockChangesTreatDifferently(t *testing.T) {
 	if len(r.Jobs) != 2 || r.Jobs[0].Spec.DST != (task.DST{Gap: task.GapSkip, Fold: task.FoldBoth}) || len(r.Jobs[1].Spec.Schedule) != 2 || r.Jobs[1].Spec.DST != task.Defaults().DST {
 		t.Errorf("%+v", r.Jobs)
 	}
+
 	if r = importer.Crontab("/var/spool/cron/crontabs/ann", text, ofAnn, importer.Options{Timezone: "UTC"}); len(r.Jobs) != 1 {
 		t.Errorf("in UTC: %+v", r.Jobs)
 	}

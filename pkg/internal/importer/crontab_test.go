@@ -26,6 +26,7 @@ func one(t *testing.T, text string, form importer.Form) importer.Job {
 	if len(r.Jobs) != 1 || len(r.Refusals) > 0 {
 		t.Fatalf("%q: %d jobs, refused: %v", text, len(r.Jobs), r.Refusals)
 	}
+
 	return r.Jobs[0]
 }
 
@@ -55,14 +56,17 @@ func TestCrontab_Settings(t *testing.T) {
 		for k, v := range p.Env {
 			got = append(got, k+"="+v)
 		}
+
 		if strings.Join(got, " ") != c.want {
 			t.Errorf("%s: %q", c.text, got)
 		}
 	}
+
 	p := one(t, "SHELL=/bin/bash\nHOME=/srv/app\n* * * * * x", ofAnn).Spec.Action.Process
 	if !slices.Equal(p.Command, []string{"/bin/bash", "-c", "x"}) || p.Env["SHELL"] != "/bin/bash" || p.Dir != "/srv/app" || p.Env["HOME"] != "/srv/app" {
 		t.Errorf("%+v", p)
 	}
+
 	s := one(t, "CRON_TZ=Asia/Tokyo\nRANDOM_DELAY=3\n* * * * * x", ofAnn).Spec
 	if s.Timezone != "Asia/Tokyo" || s.Jitter.String() != "3m" {
 		t.Errorf("%s, %s", s.Timezone, s.Jitter)
@@ -120,6 +124,7 @@ func TestCrontab_RefusesWithItsLine(t *testing.T) {
 			t.Errorf("%q: %v", text, r.Refusals)
 		}
 	}
+
 	r := importer.Crontab("/etc/anacrontab", "1 5 cron.daily x", ofAnn, options)
 	if len(r.Refusals) != 1 || r.Refusals[0].Line != 0 {
 		t.Errorf("an anacrontab: %v", r.Refusals)
@@ -148,17 +153,20 @@ func TestCrontab_Comments(t *testing.T) {
 // from the schedule, nor from what else there is.
 func TestCrontab_NamesStay(t *testing.T) {
 	name := one(t, "0 2 * * * root /opt/backup /home", ofSystem).Spec.Name
+
 	for _, text := range []string{"\n# moved\n5 3 * * 1 root /opt/backup /home", "PATH=/x\n@daily root /opt/backup /home", "@hourly root /opt/backup /etc\n0 2 * * * root /opt/backup /home"} {
 		r := importer.Crontab("/etc/cron.d/stats", text, ofSystem, options)
 		if got := r.Jobs[len(r.Jobs)-1].Spec.Name; got != name {
 			t.Errorf("%q: %s, and was %s", text, got, name)
 		}
 	}
+
 	for _, text := range []string{"0 2 * * * root /opt/backup /etc", "0 2 * * * ann /opt/backup /home"} {
 		if got := one(t, text, ofSystem).Spec.Name; got == name {
 			t.Errorf("%q has the name of another", text)
 		}
 	}
+
 	if name != "web-1-stats-backup-d4dp" { // names that are in a cluster already must not change
 		t.Errorf("the name is %s", name)
 	}
@@ -189,13 +197,17 @@ func TestCrontab_LinesThatDoTheSameAreOneTask(t *testing.T) {
 	if len(r.Jobs) != 2 || len(r.Notes) != 2 || !slices.Equal(r.Jobs[0].Spec.Schedule, []string{"0 2 * * *", "0 12 * * *"}) || r.Jobs[0].Spec.Description != "night\nnoon" {
 		t.Errorf("%+v", r)
 	}
+
 	if r.Jobs[1].Spec.Name != r.Jobs[0].Spec.Name+"-2" {
 		t.Errorf("%s and %s", r.Jobs[0].Spec.Name, r.Jobs[1].Spec.Name)
 	}
+
 	var text strings.Builder
+
 	for i := range schedule.MaxExpressions + 3 {
 		fmt.Fprintf(&text, "%d * * * * x\n", i)
 	}
+
 	if r := importer.Crontab("ann", text.String(), ofAnn, options); len(r.Jobs) != 2 || len(r.Jobs[1].Spec.Schedule) != 3 {
 		t.Errorf("%d jobs", len(r.Jobs))
 	}
@@ -222,6 +234,7 @@ func TestCrontab_LosesNoLine(t *testing.T) {
 		for range rapid.IntRange(0, 6).Draw(t, "lines") {
 			lines = append(lines, strings.Join(rapid.SliceOfN(words, 0, 8).Draw(t, "line"), " "))
 		}
+
 		form := rapid.SampledFrom([]importer.Form{ofAnn, ofSystem}).Draw(t, "form")
 		r := importer.Crontab("f", strings.Join(lines, "\n"), form, options)
 		told := map[int]bool{}
@@ -229,9 +242,11 @@ func TestCrontab_LosesNoLine(t *testing.T) {
 			told[j.Line] = true
 			valid(t, j.Spec)
 		}
+
 		for _, f := range append(r.Refusals, r.Notes...) {
 			told[f.Line] = true
 		}
+
 		for i, l := range lines {
 			if f := strings.Fields(l); len(f) > 5 && (f[0] == "*" || f[0] == "*/5") && !told[i+1] {
 				t.Fatalf("nothing is said of line %d, %q", i+1, l)
@@ -244,6 +259,7 @@ func valid(t interface{ Fatalf(string, ...any) }, s task.Spec) {
 	if err := s.Validate(); err != nil {
 		t.Fatalf("%+v: %v", s, err)
 	}
+
 	if err := schedule.Check(s.Timing()); err != nil {
 		t.Fatalf("%+v: %v", s, err)
 	}

@@ -31,16 +31,20 @@ func controllerSchedule(t *testing.T, expr, zone string) cron.Schedule {
 	if err != nil {
 		t.Fatalf("%q: %v", expr, err)
 	}
+
 	spec, isSpec := sched.(*cron.SpecSchedule)
 	if !isSpec {
 		return sched
 	}
+
 	if strings.Contains(expr, "TZ=") {
 		zone = spec.Location.String()
 	}
+
 	if spec.Location, err = schedule.Location(zone); err != nil {
 		t.Fatal(err)
 	}
+
 	return spec
 }
 
@@ -49,25 +53,30 @@ func controllerSchedule(t *testing.T, expr, zone string) cron.Schedule {
 func walkBoth(t *testing.T, spec task.Spec, next func(time.Time) time.Time, from, upTo time.Time, limit int) {
 	t.Helper()
 	timing := spec.Timing()
+
 	s, err := schedule.Parse(timing, created)
 	if err != nil {
 		t.Fatalf("%q: %v", timing.Schedule, err)
 	}
+
 	at := from
 	for range limit {
 		want, got := next(at), time.Time{}
 		if tick, ok := s.Next(at); ok {
 			got = tick
 		}
+
 		if want.After(upTo) || want.IsZero() {
 			if !got.IsZero() && !got.After(upTo) {
 				t.Fatalf("task %q %s %+v after %v: %v, but the source does not tick up to %v", timing.Schedule, timing.Timezone, timing.DST, at, got, upTo)
 			}
 			return
 		}
+
 		if !got.Equal(want) {
 			t.Fatalf("task %q %s %+v after %v: %v, but the source says %v", timing.Schedule, timing.Timezone, timing.DST, at, got, want.UTC())
 		}
+
 		at = want
 	}
 }
@@ -80,8 +89,10 @@ func sameAsController(t *testing.T, expr, zone string) {
 	if len(r.Jobs) != 1 {
 		t.Fatalf("%q: %v", expr, r.Refusals)
 	}
+
 	sched := controllerSchedule(t, expr, zone)
 	walkBoth(t, r.Jobs[0].Spec, sched.Next, created, created.AddDate(5, 0, 0), 700)
+
 	for _, day := range []string{"2026-03-07", "2026-03-28", "2026-10-24", "2026-10-31", "2028-02-27"} {
 		at, err := time.Parse(time.DateOnly, day)
 		if err != nil {
@@ -139,6 +150,7 @@ func TestKubernetes_TicksAsRobfigDoes(t *testing.T) {
 			t.Errorf("%q: want %q; got %+v, refused %v", c.expr, c.want, r.Jobs, r.Refusals)
 			continue
 		}
+
 		for _, zone := range zones {
 			sameAsController(t, c.expr, zone)
 		}
@@ -181,6 +193,7 @@ func randomKubernetesField(rnd *rand.Rand, low, high int, names []string) string
 		}
 		return fmt.Sprint(n)
 	}
+
 	var items []string
 	for range 1 + rnd.IntN(3)/2 {
 		a, b := low+rnd.IntN(high-low+1), low+rnd.IntN(high-low+1)
@@ -190,6 +203,7 @@ func randomKubernetesField(rnd *rand.Rand, low, high int, names []string) string
 			fmt.Sprintf("%d-%d", min(a, b), max(a, b)), fmt.Sprintf("%d-%d/%d", min(a, b), max(a, b), step), fmt.Sprintf("?/%d", step),
 		}[rnd.IntN(10)])
 	}
+
 	return strings.Join(items, ",")
 }
 
@@ -209,6 +223,7 @@ func TestKubernetes_TicksAsRobfigDoesOnAnything(t *testing.T) {
 
 	rnd := rand.New(rand.NewPCG(1, 2))
 	zones := []string{"UTC", "Europe/Berlin", "America/New_York", "Europe/Dublin", "Asia/Kathmandu", "Australia/Sydney", "Africa/Casablanca", "Antarctica/Troll", "Pacific/Chatham"}
+
 	compared := 0
 	for range count {
 		expr, zone := randomKubernetesCron(rnd), zones[rnd.IntN(len(zones))]
@@ -220,9 +235,11 @@ func TestKubernetes_TicksAsRobfigDoesOnAnything(t *testing.T) {
 			}
 			continue
 		}
+
 		sameAsController(t, expr, zone)
 		compared++
 	}
+
 	if compared < count*13/15 {
 		t.Errorf("only %d expressions were compared", compared)
 	}
@@ -233,6 +250,7 @@ func TestKubernetes_TicksAsRobfigDoesOnAnything(t *testing.T) {
 // The import says so, and the task has the ticks that the expression names.
 func TestKubernetes_NotesWhereRobfigGoesWrong(t *testing.T) {
 	const note = "Kubernetes may lose or misplace ticks"
+
 	for _, c := range []struct {
 		zone, expr, from, robfig, task string
 	}{
@@ -244,22 +262,27 @@ func TestKubernetes_NotesWhereRobfigGoesWrong(t *testing.T) {
 			t.Errorf("%s: no note: %+v", c.zone, r)
 			continue
 		}
+
 		from, err := time.Parse(time.DateOnly, c.from)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		s, err := schedule.Parse(r.Jobs[0].Spec.Timing(), created)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		want := controllerSchedule(t, c.expr, c.zone).Next(from)
 		if got, _ := s.Next(from); got.Format(time.RFC3339) != c.task || got.Equal(want) {
 			t.Errorf("%s: the task ticks at %v, robfig/cron at %v", c.zone, got, want.UTC())
 		}
+
 		if c.robfig != "" && want.UTC().Format(time.RFC3339) != c.robfig {
 			t.Errorf("%s: robfig/cron ticks at %v", c.zone, want.UTC())
 		}
 	}
+
 	for _, zone := range []string{"UTC", "Europe/Berlin", "America/New_York", "Antarctica/Troll"} {
 		if r := importedCronJob("0 9 * * *", zone); strings.Contains(strings.Join(r.Jobs[0].Notes, "\n"), note) {
 			t.Errorf("%s: %v", zone, r.Jobs[0].Notes)

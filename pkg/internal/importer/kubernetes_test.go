@@ -55,6 +55,7 @@ func TestKubernetes_MakesATaskOfACronJob(t *testing.T) {
 	if len(r.Jobs) != 1 || len(r.Refusals) > 0 || len(r.Notes) != 1 || !strings.Contains(r.Notes[0].Why, "1 of kind ConfigMap passed by") {
 		t.Fatalf("%+v", r)
 	}
+
 	j := r.Jobs[0]
 	want := task.Defaults()
 	want.Name, want.Namespace, want.Paused, want.Overlap = "orders", "shop", true, task.OverlapReplace
@@ -67,7 +68,9 @@ func TestKubernetes_MakesATaskOfACronJob(t *testing.T) {
 	if d := task.Differences(want, j.Spec); len(d) > 0 || j.Line != 6 {
 		t.Errorf("line %d, differs: %v", j.Line, d)
 	}
+
 	notes := strings.Join(j.Notes, "\n")
+
 	for _, want := range []string{`"odd label!" is left out`, "without the image example.org/orders:1", "no value in the file: SECRET", "in the job: ttlSecondsAfterFinished",
 		"in the pod: serviceAccountName, volumes", "in the container: envFrom, resources", "activeDeadlineSeconds limits all attempts"} {
 		if !strings.Contains(notes, want) {
@@ -87,13 +90,16 @@ func TestKubernetes_ListsAndDefaults(t *testing.T) {
 	if len(r.Jobs) != 1 || len(r.Refusals) != 1 || r.Refusals[0].Line != 4 || !strings.Contains(r.Refusals[0].Why, "b: the container has no command of its own: it is in the image i") {
 		t.Fatalf("%+v", r)
 	}
+
 	s := r.Jobs[0].Spec
 	if s.Name != "k8s-a" || s.Namespace != "here" || s.Overlap != task.OverlapAllow || s.Retry.Attempts != 7 || s.Timezone != "Europe/Berlin" || s.Target.Selector != "node = n1" || s.History.Keep != 20 {
 		t.Errorf("%+v", s)
 	}
+
 	if r := importer.Kubernetes("f.json", strings.Replace(text, `"args": ["x"]`, `"args": ["/bin/sh", "-c", "x"]`, 1), importer.Options{}); len(r.Jobs) != 2 || !slices.Equal(r.Jobs[1].Spec.Action.Process.Command, []string{"/bin/sh", "-c", "x"}) {
 		t.Errorf("a shell in args: %+v", r)
 	}
+
 	// A shadow starts nothing, so that it needs no command.
 	r = importer.Kubernetes("f.json", text, importer.Options{Shadow: true})
 	if len(r.Jobs) != 2 || r.Jobs[1].Spec.Action.Noop == nil || !r.Jobs[1].Spec.Shadow {

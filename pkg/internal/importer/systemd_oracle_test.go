@@ -21,6 +21,7 @@ func systemdTicks(t *testing.T, event string, after time.Time, count int) ([]tim
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "systemd-analyze", "calendar", fmt.Sprintf("--iterations=%d", count), "--base-time="+after.Format("2006-01-02 15:04:05 UTC"), event)
 	cmd.Env = append(os.Environ(), "TZ=UTC", "LC_ALL=C", "SYSTEMD_COLORS=0")
+
 	out, err := cmd.CombinedOutput()
 	switch {
 	case strings.Contains(string(out), "Resource deadlock avoided"):
@@ -28,17 +29,21 @@ func systemdTicks(t *testing.T, event string, after time.Time, count int) ([]tim
 	case err != nil:
 		return nil, false
 	}
+
 	var list []time.Time
 	for _, m := range elapse.FindAllStringSubmatch(string(out), -1) {
 		if m[2] == "never" {
 			break
 		}
+
 		at, err := time.Parse(time.DateTime, m[2])
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		list = append(list, at)
 	}
+
 	return list, true
 }
 
@@ -49,11 +54,13 @@ func sameAsSystemd(t *testing.T, event, zone string, starts []time.Time, count i
 	timer := importer.ReadUnit("a.timer", "[Timer]\nOnCalendar="+event)
 	service := importer.ReadUnit("a.service", "[Service]\nExecStart=/bin/true")
 	r := importer.Systemd([]importer.Unit{timer, service}, importer.Options{Timezone: zone})
+
 	for _, start := range starts {
 		want, ok := systemdTicks(t, event+" "+zone, start, count)
 		if ok && len(want) == 0 {
 			continue
 		}
+
 		switch {
 		case len(r.Jobs) == 0:
 			return false
@@ -61,6 +68,7 @@ func sameAsSystemd(t *testing.T, event, zone string, starts []time.Time, count i
 			t.Errorf("%q: systemd refuses it, and the import takes it as %q", event, r.Jobs[0].Spec.Schedule)
 			return true
 		}
+
 		i := 0
 		next := func(time.Time) time.Time {
 			if i == len(want) {
@@ -69,12 +77,15 @@ func sameAsSystemd(t *testing.T, event, zone string, starts []time.Time, count i
 			i++
 			return want[i-1]
 		}
+
 		end := start.AddDate(70, 0, 0)
 		if len(want) == count {
 			end = want[count-1]
 		}
+
 		walkBoth(t, r.Jobs[0].Spec, next, start, end, count+1)
 	}
+
 	return true
 }
 
@@ -115,6 +126,7 @@ func TestSystemd_TicksAsSystemdDoesOnAnything(t *testing.T) {
 	if testing.Short() {
 		t.Skip("many random expressions: make test-cluster")
 	}
+
 	needSystemdAnalyze(t)
 	rnd := rand.New(rand.NewPCG(5, 6))
 	field := func(low, high int) string {
@@ -124,6 +136,7 @@ func TestSystemd_TicksAsSystemdDoesOnAnything(t *testing.T) {
 			fmt.Sprintf("%d/%d", a, step), fmt.Sprintf("%d..%d/%d", min(a, b), max(a, b), step), fmt.Sprintf("*/%d", step),
 		}[rnd.IntN(10)]
 	}
+
 	days := strings.Fields("Mon Tue Wed Thu Fri Sat Sun Monday saturday")
 	taken := 0
 	for range 70 {
@@ -135,6 +148,7 @@ func TestSystemd_TicksAsSystemdDoesOnAnything(t *testing.T) {
 				words[0] += days[rnd.IntN(9)]
 			}
 		}
+
 		switch date := rnd.IntN(4); {
 		case date == 0 && weekday:
 			words = append(words, "*-"+field(1, 12)+"-"+[]string{"1..7", "8..14", "22..28", "29..31"}[rnd.IntN(4)])
@@ -143,15 +157,18 @@ func TestSystemd_TicksAsSystemdDoesOnAnything(t *testing.T) {
 		case date == 2:
 			words = append(words, field(1, 12)+"~1")
 		}
+
 		if clock := field(0, 23) + ":" + field(0, 59); rnd.IntN(4) == 0 {
 			words = append(words, clock+":"+field(0, 59))
 		} else {
 			words = append(words, clock)
 		}
+
 		if sameAsSystemd(t, strings.Join(words, " "), []string{"UTC", "Europe/Berlin", "America/New_York"}[rnd.IntN(3)], systemdStarts()[1:3], 40) {
 			taken++
 		}
 	}
+
 	if taken < 15 {
 		t.Errorf("only %d events were compared", taken)
 	}

@@ -24,10 +24,12 @@ func TestCalendar_BecomesCron(t *testing.T) {
 		if err != nil || got != want || zone != "" {
 			t.Errorf("%s: %q %q, %v", event, got, zone, err)
 		}
+
 		if err := schedule.Check(task.Timing{Schedule: task.Schedules{got}, Timezone: "UTC", DST: task.Defaults().DST}); err != nil {
 			t.Errorf("%s: %v", event, err)
 		}
 	}
+
 	if got, zone, err := importer.Calendar("*-*-* 04:00 Europe/Berlin"); err != nil || got != "0 4 * * *" || zone != "Europe/Berlin" {
 		t.Errorf("%s %s %v", got, zone, err)
 	}
@@ -50,6 +52,7 @@ func FuzzCalendar(f *testing.F) {
 	for _, s := range []string{"daily", "Mon..Fri *-*-1..7,9/2 0/2:0:0 UTC", "*-02~01", "Sun 3:10"} {
 		f.Add(s)
 	}
+
 	f.Fuzz(func(t *testing.T, text string) {
 		r := importer.Systemd([]importer.Unit{
 			importer.ReadUnit("a.timer", "[Timer]\nOnCalendar="+text), importer.ReadUnit("a.service", "[Service]\nExecStart=/bin/true "+text),
@@ -67,6 +70,7 @@ func timed(t *testing.T, timer, service string) importer.Job {
 	if len(r.Jobs) != 1 || len(r.Refusals) > 0 {
 		t.Fatalf("%d jobs, refused: %v", len(r.Jobs), r.Refusals)
 	}
+
 	return r.Jobs[0]
 }
 
@@ -109,13 +113,17 @@ ProtectSystem=full
 	if d := task.Differences(full, task.Spec{Action: s.Action}); len(d) > 0 {
 		t.Errorf("the action: %v", d)
 	}
+
 	if s.Name != "web-1-dump" || s.Timezone != "Asia/Tokyo" || !slices.Equal(s.Schedule, []string{"30 2 * * *", "30 14 * * *"}) || s.Description != "Dumps, each night" {
 		t.Errorf("%+v", s)
 	}
+
 	if s.Missed.Policy != task.MissedLatest || s.Missed.Window.Std() < 8000*time.Hour || s.Jitter.String() != "1h30m" || s.Timeout.String() != "2h" || s.KillGrace.String() != "1m30s" || s.Overlap != task.OverlapSkip {
 		t.Errorf("%+v", s)
 	}
+
 	notes := strings.Join(j.Notes, "\n")
+
 	for _, want := range []string{"in the timer: WakeSystem", "in the service: Nice, ProtectSystem", "not looked at before a run: ConditionACPower, OnFailure"} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("%q is missing in %q", want, notes)
@@ -128,9 +136,11 @@ func TestSystemd_PeriodsCountAnew(t *testing.T) {
 	if !slices.Equal(s.Schedule, []string{"@every 24h"}) || s.Missed.Policy != task.MissedSkip {
 		t.Errorf("%v", s.Schedule)
 	}
+
 	if s = timed(t, "[Timer]\nOnUnitInactiveSec=90", calls).Spec; !slices.Equal(s.Schedule, []string{"@every 1m30s after completion"}) {
 		t.Errorf("%v", s.Schedule)
 	}
+
 	if s = timed(t, "[Timer]\nOnCalendar=daily\nOnCalendar=\nOnCalendar=hourly", calls).Spec; !slices.Equal(s.Schedule, []string{"0 0-23 * * *"}) {
 		t.Errorf("an empty setting takes back those before: %v", s.Schedule)
 	}
@@ -164,6 +174,7 @@ func TestSystemd_CommandsBecomeAction(t *testing.T) {
 				got = "[" + strings.Join(p.Command, " ") + "]"
 			}
 		}
+
 		if got != want {
 			t.Errorf("%s:\n got  %s %v\n want %s", lines, got, r.Refusals, want)
 		}

@@ -20,30 +20,37 @@ func TestLeast_IsReadAsTheSameTask(t *testing.T) {
 		if err := Check(&spec); err != nil {
 			t.Fatalf("drawn: %v", err)
 		}
+
 		bare := spec.Namespace == "default" && rapid.Bool().Draw(t, "bare")
 		least, err := Least(spec, bare)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		yaml, err := WriteYAML(least)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		want, _ := json.Marshal(spec)
+
 		for file, text := range map[string][]byte{"x.yaml": yaml, "x.json": least, "x.ndjson": append(least, '\n')} {
 			objects, err := Read(file, text, "default")
 			if err != nil || len(objects) != 1 || objects[0].Err != nil {
 				t.Fatalf("%v: %+v\n%s", err, objects, text)
 			}
+
 			if got, _ := json.Marshal(objects[0].Spec); !bytes.Equal(got, want) {
 				t.Fatalf("%s:\n%s\n is read as\n%s\nwant\n%s", file, text, got, want)
 			}
 		}
+
 		docs, _ := documents("x.json", least)
 		var v any
 		if err := json.Unmarshal(docs[0].json(), &v); err != nil {
 			t.Fatal(err)
 		}
+
 		if err := s.Validate(v); err != nil {
 			t.Fatalf("%s: %v", yaml, err)
 		}
@@ -54,6 +61,7 @@ func TestLeast_SaysOnlyWhatIsNotTheDefault(t *testing.T) {
 	s := task.Defaults()
 	s.Name, s.Schedule, s.Action.Noop = "a", task.Schedules{"@daily"}, &task.Noop{}
 	s.Retry.Attempts, s.Retry.On = 3, []task.State{}
+
 	for bare, want := range map[bool]string{
 		true:  "name: a\nschedule: \"@daily\"\naction:\n  noop: {}\nretry:\n  attempts: 3\n  \"on\": []\n",
 		false: "name: a\nnamespace: default\nschedule: \"@daily\"\naction:\n  noop: {}\nretry:\n  attempts: 3\n  \"on\": []\n",
@@ -62,6 +70,7 @@ func TestLeast_SaysOnlyWhatIsNotTheDefault(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if got, _ := WriteYAML(b); string(got) != want {
 			t.Errorf("got\n%s", got)
 		}
@@ -76,6 +85,7 @@ func drawSpec(t *rapid.T) task.Spec {
 	duration := func(what string, most time.Duration) task.Duration {
 		return task.Duration(time.Duration(rapid.Int64Range(1, most.Milliseconds()).Draw(t, what)) * time.Millisecond)
 	}
+
 	s.Name = rapid.SampledFrom([]string{"a", "null", "true", "123", "1e3", "0x1f", "no", "2026-12-24", "nightly-backup", "a.b_c"}).Draw(t, "name")
 	s.Namespace = rapid.SampledFrom([]string{"default", "team", "1", "on"}).Draw(t, "namespace")
 	s.Schedule = rapid.SampledFrom([]task.Schedules{{"@daily"}, {"30 2 * * *", "@every 90s"}, {"@manual"}, {"H * * * *"}, {"*/5 * * * *"}}).Draw(t, "schedule")
@@ -83,14 +93,18 @@ func drawSpec(t *rapid.T) task.Spec {
 	if some("labels") {
 		s.Labels = map[string]string{"team": "data", "yes": "1", "a/b": "", "x": "null"}
 	}
+
 	if some("zone") {
 		s.Timezone, s.DST = "Europe/Berlin", task.DST{Gap: task.GapSkip, Fold: task.FoldBoth}
 	}
+
 	if some("span") {
 		s.Start, s.End = task.At(time.Date(2026, 12, 1, 0, 0, 0, 1e6, time.UTC)), task.At(time.Date(2027, 12, 1, 0, 0, 0, 0, time.UTC))
 		s.Jitter, s.MaxRuns, s.TTL = duration("jitter", time.Hour), rapid.Int64Range(0, 9).Draw(t, "max_runs"), task.Duration(time.Hour)
 	}
+
 	p := &task.Process{}
+
 	switch rapid.IntRange(0, 2).Draw(t, "action") {
 	case 0:
 		s.Action.Noop = &task.Noop{}
@@ -102,19 +116,23 @@ func drawSpec(t *rapid.T) task.Spec {
 		p.Env, p.Dir = map[string]string{"A": text.Draw(t, "env"), "n": "1"}, "/x y"
 		s.Action.Process = p
 	}
+
 	if some("time") {
 		s.Timeout, s.KillGrace = duration("timeout", time.Hour), 0
 	}
+
 	switch s.Overlap = rapid.SampledFrom([]string{task.OverlapSkip, task.OverlapQueue, task.OverlapAllow}).Draw(t, "overlap"); s.Overlap {
 	case task.OverlapQueue:
 		s.Queue = task.QueuePolicy{Limit: rapid.IntRange(1, 3).Draw(t, "limit"), Drop: rapid.SampledFrom([]string{"", task.DropOldest}).Draw(t, "drop")}
 	case task.OverlapAllow:
 		s.MaxActive = rapid.IntRange(0, 3).Draw(t, "max_active")
 	}
+
 	if some("missed") {
 		s.Missed.Policy, s.Missed.Limit = task.MissedAll, 7
 		s.Missed.Grace = task.Duration(time.Minute)
 	}
+
 	if some("retry") {
 		s.Retry.Attempts, s.Retry.Jitter = rapid.IntRange(1, 3).Draw(t, "attempts"), rapid.Float64Range(0, 1).Draw(t, "part")
 		s.Retry.On = rapid.SampledFrom([][]task.State{{}, {task.Lost}, {task.Failed, task.Lost}}).Draw(t, "on")
@@ -122,14 +140,17 @@ func drawSpec(t *rapid.T) task.Spec {
 			s.Retry.ExitCodes = []int{75, 1}
 		}
 	}
+
 	if some("target") {
 		s.Target.Selector, s.History.Keep, s.History.Record = "role = db, !gpu", 3, task.RecordFailures
 	}
+
 	if some("pause") {
 		s.Paused, s.PauseReason, s.PauseAfter = true, text.Draw(t, "reason"), 3
 		if len(s.PauseReason) > 200 {
 			s.PauseReason = "x"
 		}
 	}
+
 	return s
 }

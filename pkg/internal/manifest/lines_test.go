@@ -33,6 +33,7 @@ func TestLines_ABadLineIsWrongAlone(t *testing.T) {
 			got = append(got, o.Spec.Namespace+"/"+o.Spec.Name)
 		}
 	}
+
 	want := "prod/a f:3:15 f:4:2 f:5:60 f:6:1 f:7:2 f:8:1 team/b f:10:2 prod/c"
 	if s := strings.Join(got, " "); s != want {
 		t.Errorf("got  %s\nwant %s", s, want)
@@ -48,6 +49,7 @@ func TestLines_AMarkAloneIsNone(t *testing.T) {
 				t.Errorf("%q: %v", text, err)
 			}
 		}
+
 		if n != want {
 			t.Errorf("%q: %d tasks, want %d", text, n, want)
 		}
@@ -60,6 +62,7 @@ func TestLines_EndWhenTheReaderFails(t *testing.T) {
 	for _, err := range manifest.Lines("f", io.MultiReader(strings.NewReader(aLine+"\n"+aLine), iotest.ErrReader(os.ErrDeadlineExceeded)), "default") {
 		n, last = n+1, err
 	}
+
 	if n != 2 || !errors.Is(last, os.ErrDeadlineExceeded) {
 		t.Errorf("%d, %v: half a line is none", n, last)
 	}
@@ -75,9 +78,11 @@ func TestBeginsWithLine(t *testing.T) {
 		if len(text) > manifest.MaxLine {
 			r = bufio.NewReaderSize(strings.NewReader(text), manifest.MaxLine)
 		}
+
 		if got := manifest.BeginsWithLine(r); got != want {
 			t.Errorf("%.40q: %v", text, got)
 		}
+
 		if b, err := io.ReadAll(r); err != nil || string(b) != text {
 			t.Errorf("%.40q: it was read: %v", text, err)
 		}
@@ -86,14 +91,17 @@ func TestBeginsWithLine(t *testing.T) {
 
 func TestCountLines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
+
 	for text, want := range map[string]int{"": 0, "a": 1, "a\n": 1, "a\nb": 2} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
+
 		if n, err := manifest.CountLines(path); n != want || err != nil {
 			t.Errorf("%q: %d, %v", text, n, err)
 		}
 	}
+
 	for _, path := range []string{filepath.Dir(path), path + "x", "-"} {
 		if _, err := manifest.CountLines(path); err == nil {
 			t.Errorf("%s has lines", path)

@@ -79,16 +79,20 @@ func TestRead_RefusesFilesThatCannotBeTasks(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Fatalf("error %v\nwant one with %q", err, c.want)
 			}
+
 			if got != nil {
 				t.Errorf("objects came with the error: %v", got)
 			}
+
 			if took := time.Since(start); took > 20*time.Second {
 				t.Errorf("took %s", took)
 			}
+
 			var placed *manifest.Error
 			if !errors.As(err, &placed) || placed.Line < 1 || placed.Column < 1 || placed.File != c.file {
 				t.Errorf("no place in %#v", err)
 			}
+
 			if !errors.Is(err, task.ErrInvalid) {
 				t.Errorf("%v is no task.ErrInvalid", err)
 			}
@@ -105,10 +109,12 @@ func TestRead_KeepsWhatIsWrongWithValuesToTheObject(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	want := []string{"", "f.yaml:6:1: schedule: \"*/75 * * * *\"", "f.yaml:9:1: name: \"Bad\"", "f.yaml:16:5: schedule[1]: \"* * *\"", "f.yaml:19:1: action: is required"}
 	if len(got) != len(want) {
 		t.Fatalf("%d objects, want %d", len(got), len(want))
 	}
+
 	for i, w := range want {
 		if w == "" && got[i].Err != nil || w != "" && (got[i].Err == nil || !strings.HasPrefix(got[i].Err.Error(), w)) {
 			t.Errorf("object %d: %v, want %s", i, got[i].Err, w)
@@ -138,6 +144,7 @@ func TestRead_TakesEveryFormOfSeveral(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			var names []string
 			for _, o := range got {
 				if o.Err != nil {
@@ -145,6 +152,7 @@ func TestRead_TakesEveryFormOfSeveral(t *testing.T) {
 				}
 				names = append(names, o.Spec.Namespace+"/"+o.Spec.Name)
 			}
+
 			if want := "[team/a team/b]"; fmt.Sprint(names) != want {
 				t.Errorf("read %v, want %s", names, want)
 			}
@@ -165,6 +173,7 @@ func TestLocate_FindsKeysWithDots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for field, want := range map[string]string{"labels.a.b": "f.yaml:5:3", "labels.a.b.c": "f.yaml:6:3", "labels": "f.yaml:4:1", "timeout": "f.yaml:1:1"} {
 		if at := got[0].LocateField(field, errors.New("x")).Error(); at != want+": x" {
 			t.Errorf("%s is at %s, want %s", field, at, want)
@@ -185,18 +194,22 @@ func TestWriteYAML_ReadsBackAsItWas(t *testing.T) {
 		s.Action.Process = &task.Process{Command: []string{"x", text}, Env: map[string]string{"A.b c": text, "yes": "no"}, Shell: text}
 		s.Description = text
 		s.Labels = map[string]string{"true": "1"}
+
 		j, err := json.Marshal(task.Task{Spec: s, UID: "u", Revision: 3})
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		y, err := manifest.WriteYAML(j)
 		if err != nil {
 			t.Fatalf("%q: %v", text, err)
 		}
+
 		got, err := manifest.Read("f.yaml", y, "default")
 		if err != nil {
 			t.Fatalf("%q: %v\n%s", text, err, y)
 		}
+
 		if !reflect.DeepEqual(got[0].Spec, s) {
 			t.Errorf("%q came back as %+v\n%s", text, got[0].Spec.Action.Process, y)
 		}
@@ -220,22 +233,27 @@ func FuzzRead(f *testing.F) {
 		if len(text) > 4096 {
 			return
 		}
+
 		objects, err := manifest.Read("f.yaml", []byte(text), "default")
 		if err != nil && len(objects) > 0 {
 			t.Errorf("objects with the error %v", err)
 		}
+
 		for _, o := range objects {
 			if o.Err != nil {
 				continue
 			}
+
 			j, err := json.Marshal(o.Spec)
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			y, err := manifest.WriteYAML(j)
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			again, err := manifest.Read("f.yaml", y, "default")
 			if err != nil || len(again) != 1 || !reflect.DeepEqual(again[0].Spec, o.Spec) {
 				t.Errorf("%+v came back as %+v (%v)\n%s", o.Spec, again, err, y)

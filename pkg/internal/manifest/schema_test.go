@@ -26,21 +26,26 @@ func compiled(t testing.TB) *jsonschema.Schema {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	c := jsonschema.NewCompiler()
 	if err := c.AddResource("tasks.json", doc); err != nil {
 		t.Fatal(err)
 	}
+
 	s, err := c.Compile("tasks.json")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if s.DraftVersion != 2020 {
 		t.Errorf("draft %d", s.DraftVersion)
 	}
+
 	return s
 }
 
@@ -51,15 +56,18 @@ func validate(t testing.TB, s *jsonschema.Schema, file string, text []byte) erro
 	if fault != nil {
 		t.Fatalf("%s: %v", file, fault)
 	}
+
 	for _, d := range docs {
 		v, err := jsonschema.UnmarshalJSON(bytes.NewReader(d.json()))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if err := s.Validate(v); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -69,15 +77,18 @@ func TestSchema_TakesTheExamples(t *testing.T) {
 	if err != nil || len(files) < 6 {
 		t.Fatalf("%d examples, %v", len(files), err)
 	}
+
 	for _, file := range files {
 		b, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if err := validate(t, s, file, b); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}
 	}
+
 	for _, text := range []string{
 		"- {name: a, schedule: '@daily', action: {noop: {}}}\n- {name: b, schedule: ['@daily'], action: {noop: {}}}\n",
 		"{name: a, schedule: '@daily', action: {process: {shell: x, umask: '027', groups: [], ionice: best-effort/7, limits: {core: 0, memory: 1.5Gi, swap: 64 MiB, cpu: 1.5, cpu_time: 1m}}}}",
@@ -115,6 +126,7 @@ func TestSchema_RefusesWhatReadRefuses(t *testing.T) {
 		if validate(t, s, "x.yaml", []byte(text)) == nil {
 			t.Errorf("the schema takes %s", text)
 		}
+
 		objects, err := Read("x.yaml", []byte(text), "default")
 		if err == nil && objects[0].Err == nil {
 			t.Errorf("Read takes %s", text)
@@ -129,6 +141,7 @@ func TestSchema_HasTheBoundsThatAreChecked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	checked := 0
 	var walk func(part, path string)
 	walk = func(part, path string) {
@@ -137,12 +150,14 @@ func TestSchema_HasTheBoundsThatAreChecked(t *testing.T) {
 			if p["description"] == nil && at != "dst" && !strings.HasPrefix(part, "Action") {
 				t.Errorf("%s has no description", at)
 			}
+
 			if ref, ok := p["$ref"].(string); ok {
 				if inner := strings.TrimPrefix(ref, "#/$defs/"); inner != "Noop" {
 					walk(inner, at)
 				}
 				continue
 			}
+
 			for bound, beyond := range map[string]float64{"minimum": -1, "maximum": 1} {
 				if n, ok := p[bound].(float64); ok {
 					checked++
@@ -150,22 +165,27 @@ func TestSchema_HasTheBoundsThatAreChecked(t *testing.T) {
 					if p["type"] == "number" {
 						step /= 10
 					}
+
 					wantTaken(t, at, n, true)
 					wantTaken(t, at, n+step, false)
 				}
 			}
+
 			values, _ := p["enum"].([]any)
 			for _, value := range values {
 				checked++
 				wantTaken(t, at, value, true)
 				wantTaken(t, at, value.(string)+"x", false)
 			}
+
 			if d, ok := p["default"]; ok {
 				wantTaken(t, at, d, true)
 			}
 		}
 	}
+
 	walk("Spec", "")
+
 	if checked < 30 {
 		t.Errorf("only %d bounds and values", checked)
 	}
@@ -179,6 +199,7 @@ func processWith(field string, value any) map[string]any {
 func wantTaken(t *testing.T, path string, value any, want bool) {
 	t.Helper()
 	doc := map[string]any{"name": "a", "schedule": "@daily", "action": map[string]any{"noop": map[string]any{}}}
+
 	switch group, inner, _ := strings.Cut(path, "."); {
 	case strings.HasPrefix(path, "action.process.limits."):
 		doc["action"] = processWith("limits", map[string]any{path[len("action.process.limits."):]: value})
@@ -196,14 +217,17 @@ func wantTaken(t *testing.T, path string, value any, want bool) {
 	default:
 		doc[path] = value
 	}
+
 	b, err := json.Marshal(doc)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	objects, err := Read("x.json", b, "default")
 	if err == nil {
 		err = objects[0].Err
 	}
+
 	var fault *task.Error
 	switch {
 	case (err == nil) != want:
@@ -216,6 +240,7 @@ func wantTaken(t *testing.T, path string, value any, want bool) {
 // What a server adds to a task is passed over, so that what it shows can be applied.
 func TestRead_PassesOverAllThatTheServerAdds(t *testing.T) {
 	spec := reflect.TypeFor[task.Spec]()
+
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[client.Task]()) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if _, written := spec.FieldByName(f.Name); !f.Anonymous && !written && !served[name] {
@@ -230,6 +255,7 @@ func TestSchema_KnowsTheFieldsOfTheServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var doc struct {
 		Defs map[string]struct {
 			Properties map[string]struct{ ReadOnly bool }
@@ -238,16 +264,20 @@ func TestSchema_KnowsTheFieldsOfTheServer(t *testing.T) {
 	if err := json.Unmarshal(b, &doc); err != nil {
 		t.Fatal(err)
 	}
+
 	var got []string
 	for name, p := range doc.Defs["Spec"].Properties {
 		if p.ReadOnly {
 			got = append(got, name)
 		}
 	}
+
 	slices.Sort(got)
+
 	if want := slices.Sorted(maps.Keys(served)); !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
+
 	if bytes.Contains(b, []byte("#/components/")) {
 		t.Error("it refers to the OpenAPI document")
 	}

@@ -18,15 +18,18 @@ func TestTwice_NamesBothPlaces(t *testing.T) {
 		}
 		all = append(all, objects...)
 	}
+
 	more, err := manifest.Read("b.json", []byte(`[{"name": "x", "namespace": "other"}, {"name": ""},
 {"schedule": "@daily", "name": "y"}, {"name": ""}, {"name": "y"}]`), "default")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var got []string
 	for _, err := range manifest.Twice(append(all, more...)) {
 		got = append(got, err.Error())
 	}
+
 	want := `b.json:2:24: name: "y" is there twice; it is in a.yaml:7, too
 b.json:2:53: name: "y" is there twice; it is in a.yaml:7, too`
 	if strings.Join(got, "\n") != want {

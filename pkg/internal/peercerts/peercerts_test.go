@@ -27,12 +27,15 @@ func first(t *testing.T) string {
 	if _, _, err := peercerts.Ensure(dir, n1, now); !errors.Is(err, peercerts.ErrNoCertificate) {
 		t.Fatalf("without a CA and a token: %v", err)
 	}
+
 	if err := peercerts.MakeCA(dir, now); err != nil {
 		t.Fatal(err)
 	}
+
 	if done, _, err := peercerts.Ensure(dir, n1, now); err != nil || done == "" {
 		t.Fatal(done, err)
 	}
+
 	return dir
 }
 
@@ -42,6 +45,7 @@ func newToken(t *testing.T, dir string, m peercerts.Member) string {
 	if err != nil || !expires.Equal(now.Add(time.Hour)) {
 		t.Fatal(expires, err)
 	}
+
 	return token
 }
 
@@ -58,15 +62,18 @@ func leaf(t *testing.T, dir string) *x509.Certificate {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return s.Leaf()
 }
 
 func TestEnsure_MembersTrustEachOther(t *testing.T) {
 	from, to := first(t), t.TempDir()
 	place(t, to, newToken(t, from, n2))
+
 	if done, warning, err := peercerts.Ensure(to, n2, now); err != nil || done == "" || warning != "" {
 		t.Fatal(done, warning, err)
 	}
+
 	if _, err := os.Lstat(peercerts.TokenPath(to)); !os.IsNotExist(err) {
 		t.Error("the token, a secret, is still there")
 	}
@@ -75,19 +82,23 @@ func TestEnsure_MembersTrustEachOther(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca)
+
 	for dir, m := range map[string]peercerts.Member{from: n1, to: n2} {
 		for _, use := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
 			if _, err := leaf(t, dir).Verify(x509.VerifyOptions{Roots: roots, DNSName: m.Host, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{use}}); err != nil {
 				t.Errorf("%s: %v", m.Name, err)
 			}
 		}
+
 		info, err := os.Stat(peercerts.Files(dir).Key)
 		if err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("the key of %s: %v %v", m.Name, info.Mode(), err)
 		}
 	}
+
 	if _, _, err := peercerts.NewToken(to, n1, time.Hour, now); !errors.Is(err, peercerts.ErrNoCA) {
 		t.Errorf("a member that is not the first makes tokens: %v", err)
 	}
@@ -112,15 +123,18 @@ func TestEnsure_RefusesTokensThatAreNotItsOwn(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		place(t, dir, tc.token)
+
 		if err := os.Chmod(peercerts.TokenPath(dir), tc.mode); err != nil {
 			t.Fatal(err)
 		}
+
 		_, _, err := peercerts.Ensure(dir, tc.as, tc.at)
 		if err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v", name, err)
 		} else if strings.Contains(err.Error(), tc.token) || strings.Contains(err.Error(), "PRIVATE") {
 			t.Errorf("%s: the error tells the secret", name)
 		}
+
 		if _, err := os.Lstat(peercerts.Files(dir).Cert); !os.IsNotExist(err) {
 			t.Errorf("%s: it was taken", name)
 		}
@@ -130,6 +144,7 @@ func TestEnsure_RefusesTokensThatAreNotItsOwn(t *testing.T) {
 func TestEnsure_Renews(t *testing.T) {
 	from, to := first(t), t.TempDir()
 	place(t, to, newToken(t, from, n2))
+
 	if _, _, err := peercerts.Ensure(to, n2, now); err != nil {
 		t.Fatal(err)
 	}
@@ -137,27 +152,35 @@ func TestEnsure_Renews(t *testing.T) {
 	// The member with the CA renews its own when a third of its life is left, and not before.
 	before := leaf(t, from)
 	late := before.NotAfter.Add(-30 * day)
+
 	if done, _, err := peercerts.Ensure(from, n1, now.Add(365*day)); err != nil || done != "" || !leaf(t, from).Equal(before) {
 		t.Errorf("it renews too early: %q %v", done, err)
 	}
+
 	if done, _, err := peercerts.Ensure(from, n1, late); err != nil || done == "" || !leaf(t, from).NotAfter.After(late.Add(365*day)) {
 		t.Errorf("it does not renew: %q %v", done, err)
 	}
 
 	// Another one goes on with what it has until it is given a token; one that is of no use is told of.
 	theirs := leaf(t, to)
+
 	if done, warning, err := peercerts.Ensure(to, n2, late); err != nil || done+warning != "" {
 		t.Error(done, warning, err)
 	}
+
 	place(t, to, newToken(t, from, n2))
+
 	if _, warning, err := peercerts.Ensure(to, n2, late); err != nil || !strings.Contains(warning, "has expired") || !leaf(t, to).Equal(theirs) {
 		t.Error(warning, err)
 	}
+
 	token, _, err := peercerts.NewToken(from, n2, time.Hour, late)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	place(t, to, token)
+
 	if done, _, err := peercerts.Ensure(to, n2, late); err != nil || done == "" || !leaf(t, to).NotAfter.After(theirs.NotAfter) {
 		t.Errorf("a token does not renew: %q %v", done, err)
 	}

@@ -25,6 +25,7 @@ func BenchmarkNext(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			s := parse(b, c.zone, noDST, c.exprs...)
 			b.ReportAllocs()
+
 			now := anchor
 			for b.Loop() {
 				next, ok := s.Next(now)
@@ -45,6 +46,7 @@ func BenchmarkWorst(b *testing.B) {
 	for i := range schedule.MaxExpressions {
 		exprs = append(exprs, fmt.Sprintf("%d 2 * 3 0L", i))
 	}
+
 	timing := task.Timing{Schedule: exprs, Timezone: "Europe/Zagreb", DST: task.DST{Gap: task.GapSkip}, Jitter: task.Duration(time.Hour)}
 	s := mustParse(b, timing, anchor)
 	early, late := instant(b, "1985-01-01"), instant(b, "2100-12-31")
@@ -70,6 +72,7 @@ func BenchmarkDue(b *testing.B) {
 	s := mustParse(b, task.Timing{Schedule: []string{"30 2 * * *"}, Timezone: "Europe/Berlin", Jitter: task.Duration(time.Minute)}, anchor)
 	tick, _ := s.Next(anchor)
 	b.ReportAllocs()
+
 	for b.Loop() {
 		s.Due(tick, "k3f9abcdefgh")
 	}
@@ -87,14 +90,17 @@ func BenchmarkParse(b *testing.B) {
 	b.Run("known", func(b *testing.B) {
 		exprs := []string{"30 2 * * 1-5"}
 		b.ReportAllocs()
+
 		for b.Loop() {
 			if _, err := schedule.Parse(task.Timing{Schedule: exprs, Timezone: "Europe/Berlin", DST: task.DST{}}, anchor); err != nil {
 				b.Fatal(err)
 			}
 		}
 	})
+
 	b.Run("new", func(b *testing.B) {
 		b.ReportAllocs()
+
 		for i := 0; b.Loop(); i++ {
 			expr := fmt.Sprintf("%d %d %d %d 1-5", i%60, i/60%24, i/1440%28+1, i/40320%12+1)
 			if _, err := schedule.Parse(task.Timing{Schedule: []string{expr}, Timezone: "Europe/Berlin", DST: task.DST{}}, anchor); err != nil {

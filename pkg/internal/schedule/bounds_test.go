@@ -34,16 +34,20 @@ func TestBounds_AreTicksThemselves(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		first, last := instant(t, c.first), instant(t, c.last)
 		if got, ok := s.Next(time.Time{}); !ok || !got.Equal(first) {
 			t.Errorf("%+v: the first is %v, %v", c, got, ok)
 		}
+
 		if got, ok := s.LastDue(time.Unix(1<<40, 0), "uid"); !ok || !got.Equal(last) {
 			t.Errorf("%+v: the last is %v, %v", c, got, ok)
 		}
+
 		if got, ok := s.Next(last); ok {
 			t.Errorf("%+v: a tick behind the end: %v", c, got)
 		}
+
 		if got, ok := s.LastDue(first.Add(-1), "uid"); ok {
 			t.Errorf("%+v: a tick before the start: %v", c, got)
 		}
@@ -56,6 +60,7 @@ func TestBounds_CutWhatIsCountedAndListed(t *testing.T) {
 		timing, created := task.Timing{Schedule: anyGen().Draw(t, "exprs"), Timezone: zone, DST: dstGen.Draw(t, "dst")}, nearChange(t, zone)
 		free := mustParse(t, timing, created)
 		after := nearChangeSince(t, zone, 2000)
+
 		ticks := []time.Time{after}
 		for len(ticks) < 40 {
 			next, ok := free.Next(ticks[len(ticks)-1])
@@ -64,28 +69,34 @@ func TestBounds_CutWhatIsCountedAndListed(t *testing.T) {
 			}
 			ticks = append(ticks, next)
 		}
+
 		upTo := ticks[len(ticks)-1]
 		near := func(name string) time.Time {
 			return rapid.SampledFrom(ticks).Draw(t, name).Add(time.Duration(rapid.IntRange(-2, 2).Draw(t, name+" off")) * time.Millisecond)
 		}
+
 		start, end := near("start"), near("end")
 		if end.Before(start) {
 			start, end = end, start
 		}
+
 		timing.Start, timing.End = task.At(start), task.At(end)
 		bound, err := schedule.Parse(timing, created)
 		want := slices.DeleteFunc(ticks[1:], func(tick time.Time) bool {
 			return tick.Before(timing.Start.Time) || tick.After(timing.End.Time)
 		})
+
 		if err != nil {
 			if e, ok := err.(*task.Error); ok && e.Code == task.CodeNeverFires && len(want) == 0 {
 				return
 			}
 			t.Fatal(err)
 		}
+
 		if got := walk(t, bound, after, upTo); !slices.EqualFunc(got, want, time.Time.Equal) {
 			t.Fatalf("got %v\nwant %v", got, want)
 		}
+
 		sameMissed(t, bound, after, upTo, want)
 	})
 }
@@ -96,6 +107,7 @@ func mustParse(t fataler, timing task.Timing, anchor time.Time) *schedule.Schedu
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
+
 	return s
 }
 
@@ -115,6 +127,7 @@ func TestBounds_RefuseWhatNeverFiresBetweenThem(t *testing.T) {
 		_, err := schedule.Parse(timing, anchor)
 		wantError(t, c.expr, err, c.code, c.field, c.says)
 	}
+
 	for _, jitter := range []task.Duration{-1, task.MaxJitter + 1} {
 		wantError(t, "jitter", schedule.Check(task.Timing{Schedule: []string{"@daily"}, Jitter: jitter}), task.CodeOutOfRange, "jitter", "is not between 0s and 24h")
 	}

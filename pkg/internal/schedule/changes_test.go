@@ -53,26 +53,32 @@ func TestNext_AgreesWithOracleWhereClocksChange(t *testing.T) {
 		{"30 2 * * sun"}, {"0 0 */2 * 0,6"}, {"10 2 29,30 * 7"}, {"59 1 * mar-NOV *"}, {"0 12 1-7 * mon"},
 		{"30 2 * * *", "0 3 * * *"}, {"*/30 * * * *", "45 2 * * *", "0 3 * * 0"}, {"15 */1 * * *", "15 2 * * *"},
 	}
+
 	for _, c := range changes {
 		location, err := schedule.Location(c.zone)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		at, err := time.Parse(time.RFC3339, c.at)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if _, end := at.Add(-time.Minute).In(location).ZoneBounds(); !end.Equal(at) && !c.still {
 			t.Errorf("%s: no change at %s", c.zone, c.at)
 		}
+
 		from, upTo := at.Add(-26*time.Hour), at.Add(26*time.Hour)
 		w := newWindow(location, from, upTo, time.Minute)
+
 		for i, exprs := range lists {
 			dst := policies[i%len(policies)]
 			both := []task.DST{dst, policies[(i/len(policies)+i+1)%len(policies)]}
 			if testing.Short() {
 				both = both[:1]
 			}
+
 			for _, dst := range both {
 				same(t, c.zone+": "+c.what, exprs, c.zone, dst, from, upTo, w.ticks(exprs, dst))
 			}

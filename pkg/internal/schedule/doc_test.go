@@ -17,25 +17,31 @@ func rows(t *testing.T, header string) [][]string {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	_, table, found := strings.Cut(string(text), header+"\n")
 	if !found {
 		t.Fatalf("no table %q", header)
 	}
+
 	var list [][]string
 	for _, line := range strings.Split(table, "\n")[1:] {
 		cells := strings.Split(line, "|")
 		if len(cells) < 3 {
 			break
 		}
+
 		cells = cells[1 : len(cells)-1]
 		for i := range cells {
 			cells[i] = strings.TrimSpace(cells[i])
 		}
+
 		list = append(list, cells)
 	}
+
 	if len(list) == 0 {
 		t.Fatalf("the table %q is empty", header)
 	}
+
 	return list
 }
 
@@ -47,6 +53,7 @@ func quoted(text string) []string {
 			list = append(list, part)
 		}
 	}
+
 	return list
 }
 
@@ -57,18 +64,22 @@ func TestDocs_TellTheTruthAboutClockChanges(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		after, err := time.ParseInLocation("2006-01-02 15:04", row[4], location)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		list, err := schedule.Upcoming(task.Timing{Schedule: exprs, Timezone: zone, DST: dst}, after, after, strings.Count(row[5], ",")+1)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		var ticks []string
 		for _, o := range list {
 			ticks = append(ticks, o.Local.Format("02 15:04 -07:00"))
 		}
+
 		if got := strings.Join(ticks, ", "); got != row[5] {
 			t.Errorf("%v:\n got %s", row, got)
 		}
@@ -94,8 +105,10 @@ func TestDocs_SpellOutNicknames(t *testing.T) {
 		if len(same) == 0 {
 			continue
 		}
+
 		for _, name := range quoted(row[0]) {
 			a, b := parse(t, "Asia/Beirut", noDST, name), parse(t, "Asia/Beirut", noDST, same[0])
+
 			for now := anchor; now.Year() < 2028; {
 				x, _ := a.Next(now)
 				if y, _ := b.Next(now); !x.Equal(y) {
@@ -114,10 +127,12 @@ func TestDocs_NameWhatIsRefused(t *testing.T) {
 			if !strings.Contains(text, " ") && !strings.HasPrefix(text, "@") && !strings.Contains(text, "TZ=") {
 				text += " * * * *" // a field
 			}
+
 			expr, zone := []string{text}, strings.Fields(text)[0]
 			if schedule.Check(task.Timing{Schedule: expr, Timezone: "", DST: noDST}) == nil {
 				t.Errorf("%q is accepted", text)
 			}
+
 			if _, err := schedule.Location(zone); err == nil {
 				t.Errorf("the zone %q is accepted", zone)
 			}

@@ -22,6 +22,7 @@ func explain(t testing.TB, timing task.Timing) string {
 	if err != nil {
 		t.Fatalf("%q: %v", timing.Schedule, err)
 	}
+
 	return e.Text
 }
 
@@ -98,27 +99,33 @@ func clock(t time.Time) string { return t.UTC().Format("15:04:05") }
 
 func TestExplain_ClaimsHold(t *testing.T) {
 	monday := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
+
 	for _, c := range claims {
 		timing := task.Timing{Schedule: []string{c.expr}}
 		if got := explain(t, timing); got != c.text {
 			t.Errorf("%s:\n got %s\nwant %s", c.expr, got, c.text)
 		}
+
 		s, err := schedule.Parse(timing, monday.Add(-90*time.Second))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		count := 0
 		for at := monday.Add(-time.Second); ; count++ {
 			next, ok := s.Next(at)
 			if !ok || c.span > 0 && !next.Before(monday.Add(c.span)) || c.span == 0 && count == 100 {
 				break
 			}
+
 			if c.each != nil && !c.each(next) {
 				t.Errorf("%s: %s is not %q", c.expr, next, c.text)
 				break
 			}
+
 			at = next
 		}
+
 		if c.per != 0 && count != c.per {
 			t.Errorf("%s: %d ticks in %s, not %d", c.expr, count, c.span, c.per)
 		}
@@ -155,6 +162,7 @@ func TestExplain_SaysTheRestOfTheLanguage(t *testing.T) {
 			t.Errorf("%v:\n got %s\nwant %s", c.timing.Schedule, got, c.want)
 		}
 	}
+
 	if _, err := schedule.Explain(task.Timing{Schedule: []string{"*/75 * * * *"}}); err == nil {
 		t.Error("what is no schedule is explained")
 	}
@@ -168,25 +176,31 @@ func spelled(field string) string {
 	if field[0] == '*' {
 		return field
 	}
+
 	var values []string
 	for _, text := range strings.Split(field, ",") {
 		m := item.FindStringSubmatch(text)
 		if m == nil {
 			return field
 		}
+
 		from, _ := strconv.Atoi(m[1])
 		to, by := from, 1
 		if m[2] != "" {
 			to, _ = strconv.Atoi(m[2])
 		}
+
 		if m[3] != "" {
 			by, _ = strconv.Atoi(m[3])
 		}
+
 		for n := from; n <= to; n += by {
 			values = append(values, strconv.Itoa(n))
 		}
 	}
+
 	rand.Shuffle(len(values), func(i, j int) { values[i], values[j] = values[j], values[i] })
+
 	return strings.Join(values, ",")
 }
 
@@ -201,24 +215,30 @@ func TestExplain_SameScheduleSameText(t *testing.T) {
 			for i := range words {
 				words[i] = spelled(words[i])
 			}
+
 			if len(words) == 5 {
 				words = append([]string{"0"}, words...)
 			}
+
 			text := strings.Join(words, "  ")
 			if len(text) > 256 {
 				text = e
 			}
+
 			other = append(other, text)
 		}
+
 		slices.Reverse(other)
 		one, err := schedule.Explain(task.Timing{Schedule: exprs, Timezone: zone, DST: dst})
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		two, err := schedule.Explain(task.Timing{Schedule: append(other, other[0]), Timezone: zone, DST: dst})
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if one.Text != two.Text {
 			t.Errorf("%q:\n%s\n%q:\n%s", exprs, one.Text, other, two.Text)
 		}
@@ -237,18 +257,22 @@ func TestExplain_TimesAreThoseOfTheTicks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		expr := rapid.OneOf(cronGen(false), cronGen(true)).Draw(t, "expr")
 		timing := task.Timing{Schedule: []string{expr}}
+
 		e, err := schedule.Explain(timing)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		s, err := schedule.Parse(timing, anchor)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		first, ok := s.Next(anchor)
 		if !ok {
 			return
 		}
+
 		midnight := first.Truncate(day)
 		var seen []string
 		for at := midnight.Add(-time.Millisecond); len(seen) < 2000; {
@@ -257,15 +281,18 @@ func TestExplain_TimesAreThoseOfTheTicks(t *testing.T) {
 			}
 			seen = append(seen, clock(at))
 		}
+
 		if m := timesOfDay.FindStringSubmatch(e.Text); m != nil {
 			told := regexp.MustCompile(`, | and `).Split(m[1], -1)
 			for i := range told {
 				told[i] = full(told[i])
 			}
+
 			if fmt.Sprint(told) != fmt.Sprint(seen) {
 				t.Errorf("%s: %s; ticks at %v", expr, e.Text, seen)
 			}
 		}
+
 		if m := fromTo.FindStringSubmatch(e.Text); m != nil && len(seen) < 2000 && (full(m[1])[:5] != seen[0][:5] || full(m[2])[:5] != seen[len(seen)-1][:5]) {
 			t.Errorf("%s: %s; ticks from %s to %s", expr, e.Text, seen[0], seen[len(seen)-1])
 		}
@@ -277,6 +304,7 @@ func FuzzExplain(f *testing.F) {
 	for _, expr := range []string{"30 2 * * 1-5", "H/15 * * * *", "H(0-9)/3,H,H/2 H/23 H/31 H/12 H/7", "@every 90s", "0 0 LW,15W * 5L,1#2", "H H H H H H", "@in 10m", "*/7 3-5 H L-3 * *"} {
 		f.Add(expr, "Europe/Berlin")
 	}
+
 	f.Fuzz(func(t *testing.T, expr, zone string) {
 		timing := task.Timing{Schedule: []string{expr}, Timezone: zone}
 		e, err := schedule.Explain(timing)

@@ -21,6 +21,7 @@ func FuzzParse(f *testing.F) {
 	} {
 		f.Add(expr, "Europe/Berlin", int64(1_774_746_000))
 	}
+
 	f.Add("@daily", "", int64(0))
 	f.Add("@daily", "../x", int64(-1<<62))
 	f.Add("@daily", "Local", int64(1<<62))
@@ -33,18 +34,23 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
+
 		now := time.Unix(seconds, 0)
 		start := now
+
 		for range 3 {
 			next, ok := s.Next(now)
 			if !ok {
 				break
 			}
+
 			if !next.After(now) {
 				t.Fatalf("%q, %q: Next(%v) = %v", expr, zone, now, next)
 			}
+
 			now = next
 		}
+
 		if now.After(start) {
 			if _, last, count, _ := s.Missed(start, now, 1); count < 1 || count > 3 || !last.Equal(now) {
 				t.Fatalf("%q, %q: Missed(%v, %v) = %v, %d", expr, zone, start, now, last, count)
@@ -60,16 +66,20 @@ func FuzzSpread(f *testing.F) {
 		"0 0 H(1-28) 2 H(mon-SAT)/2", "H(-) * * * *", "H()/ * * * *", "@hourly", "@in 10m", "H\x00 * * * *", "H H 30 2 *", "0 0 LW,H * H#2"} {
 		f.Add(expr, "default", "backup")
 	}
+
 	f.Fuzz(func(t *testing.T, expr, namespace, name string) {
 		now := time.Unix(1_700_000_000, 0)
 		check := schedule.Check(task.Timing{Schedule: []string{expr}})
+
 		list, err := schedule.Spread([]string{expr}, namespace, name)
 		if err == nil {
 			list, err = schedule.ResolveIn(list, now)
 		}
+
 		if err == nil {
 			_, err = schedule.Parse(task.Timing{Schedule: list}, now)
 		}
+
 		var e *task.Error
 		switch {
 		case (check == nil) != (err == nil):
@@ -87,6 +97,7 @@ func FuzzReadLocal(f *testing.F) {
 		f.Add(text, "Europe/Berlin")
 		f.Add(text, "Pacific/Apia")
 	}
+
 	f.Fuzz(func(t *testing.T, text, zone string) {
 		m, err := schedule.ReadLocal(text, zone)
 		var e *task.Error
@@ -98,7 +109,9 @@ func FuzzReadLocal(f *testing.F) {
 		case len(m.Instants) == 0 && (m.Change == nil || !m.Change.Gap()), len(m.Instants) == 2 && (m.Change == nil || m.Change.Gap()), len(m.Instants) > 2:
 			t.Fatalf("%q, %q: %+v", text, zone, m)
 		}
+
 		location, _ := schedule.Location(zone)
+
 		for _, at := range m.Instants {
 			if shown := at.In(location).Format("2006-01-02 15:04:05"); shown != m.Local[:len(shown)] {
 				t.Fatalf("%q, %q: %v is %s, not %s", text, zone, at, shown, m.Local)

@@ -61,11 +61,13 @@ func TestLint_FindsWhatIsOdd(t *testing.T) {
 		for _, f := range schedule.Lint(c.timing, now) {
 			got = append(got, fmt.Sprintf("%s: %s | %s", f.Code, f.Message, f.Hint))
 		}
+
 		ok := len(got) == len(c.want)
 		for i := range min(len(got), len(c.want)) {
 			code, words, _ := strings.Cut(c.want[i], ": ")
 			ok = ok && strings.HasPrefix(got[i], code+":") && strings.Contains(got[i], words)
 		}
+
 		if !ok {
 			t.Errorf("%v:\n got %q\nwant %q", c.timing.Schedule, got, c.want)
 		}
@@ -84,15 +86,18 @@ func TestCrowds_FindsTheSecondsThatManyShare(t *testing.T) {
 			list = append(list, s)
 		}
 	}
+
 	add(5, "0 3 * * *", 0)
 	add(4, "0 * * * *", 0)
 	add(3, "17 3 * * *", 0)
 	add(9, "30 4 * * *", task.Duration(time.Minute))
 	list = append(list, nil)
+
 	crowds := schedule.Crowds(list, now, 4)
 	if len(crowds) != 2 || len(crowds[0].Members) != 9 || crowds[0].At.Hour() != 3 || !slices.Equal(crowds[1].Members, []int{5, 6, 7, 8}) {
 		t.Errorf("%+v", crowds)
 	}
+
 	if got := schedule.Crowds(list, now, 10); len(got) != 0 {
 		t.Errorf("%+v", got)
 	}

@@ -79,6 +79,7 @@ func TestLocation_SuggestsTheNearestRightThing(t *testing.T) {
 			}
 		}
 	}
+
 	for _, zone := range []string{"CET", "EST", "MST7MDT"} { // these are in the database, with their rules
 		if _, err := schedule.Location(zone); err != nil {
 			t.Error(err)

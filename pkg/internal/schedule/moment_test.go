@@ -32,10 +32,12 @@ func TestReadLocal_FindsInstantsGapsAndFolds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		var instants []string
 		for _, at := range m.Instants {
 			instants = append(instants, at.Format(time.RFC3339Nano))
 		}
+
 		if got := strings.Join(instants, " "); m.Local != c.local || got != c.instants || changeText(m.Change) != c.change {
 			t.Errorf("%s in %s: %s: %q, %s", c.text, c.zone, m.Local, got, changeText(m.Change))
 		}
@@ -49,6 +51,7 @@ func changeText(c *schedule.Change) string {
 	case c.Gap():
 		return c.At.Format(time.RFC3339) + " " + c.From + " > " + c.To + " gap"
 	}
+
 	return c.At.Format(time.RFC3339) + " " + c.From + " > " + c.To + " fold"
 }
 
@@ -57,10 +60,12 @@ func TestReadLocal_RefusesWhatIsNotATime(t *testing.T) {
 		_, err := schedule.ReadLocal(text, "Europe/Berlin")
 		wantError(t, text, err, task.CodeBadTime, "at", "is not a time")
 	}
+
 	for _, text := range []string{"1999-12-31", "2101-01-01", "1999-12-31T00:00:00Z"} {
 		_, err := schedule.ReadLocal(text, "")
 		wantError(t, text, err, task.CodeBadTime, "at", "is not in the years 2000 to 2100")
 	}
+
 	_, err := schedule.ReadLocal("2026-03-29", "europe/berlin")
 	wantError(t, "zone", err, task.CodeBadTimezone, "timezone", "did you mean")
 }
@@ -70,24 +75,29 @@ func TestReadLocal_IsTheWayBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		zone := zoneGen.Draw(t, "zone")
 		at := nearChangeSince(t, zone, 2000)
+
 		location, err := schedule.Location(zone)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		text := at.In(location).Format("2006-01-02 15:04:05")
 		m, err := schedule.ReadLocal(text, zone)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		found := 0
 		for _, instant := range m.Instants {
 			if instant.In(location).Format("2006-01-02 15:04:05") != text {
 				t.Fatalf("%s has the instant %v", text, instant)
 			}
+
 			if instant.Equal(at) {
 				found++
 			}
 		}
+
 		if found != 1 || m.Local != text || (len(m.Instants) == 2) != (m.Change != nil) {
 			t.Fatalf("%s, which %v is, has %v, change %v", text, at, m.Instants, m.Change)
 		}
@@ -119,10 +129,12 @@ func TestAt_TellsWhatTheScheduleSays(t *testing.T) {
 		if r.Change != nil {
 			change = map[bool]string{true: "gap", false: "fold"}[r.Change.Gap()]
 		}
+
 		if r.Tick != c.tick || r.Note != c.note || timeText(r.Previous) != c.previous || timeText(r.Next) != c.next || change != c.change {
 			t.Errorf("%q at %s: %+v", c.expr, c.at, r)
 		}
 	}
+
 	for _, far := range []time.Time{{}, time.UnixMilli(-1), time.Unix(1<<60, 0)} {
 		if r := parse(t, "Europe/Berlin", noDST, "@daily").At(far); r.Tick || r.Change != nil || r.Next.IsZero() == r.Previous.IsZero() {
 			t.Errorf("at %v: %+v", far, r)
@@ -142,14 +154,17 @@ func TestAt_AgreesWithNext(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		zone := zoneGen.Draw(t, "zone")
 		s := mustParse(t, task.Timing{Schedule: anyGen().Draw(t, "exprs"), Timezone: zone, DST: dstGen.Draw(t, "dst")}, nearChange(t, zone))
+
 		a, ok := s.Next(nearChange(t, zone))
 		if !ok {
 			return
 		}
+
 		b, ok := s.Next(a)
 		if !ok {
 			return
 		}
+
 		between := a.Add(time.Duration(rapid.Int64Range(0, b.Sub(a).Milliseconds()).Draw(t, "ms")) * time.Millisecond)
 		switch r := s.At(between); {
 		case between.Equal(a):

@@ -16,18 +16,22 @@ func parse(t testing.TB, zone string, dst task.DST, exprs ...string) *schedule.S
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return s
 }
 
 // instant reads "2026-03-29 02:30" in UTC, or RFC 3339.
 func instant(t testing.TB, text string) time.Time {
 	t.Helper()
+
 	for _, layout := range []string{time.RFC3339Nano, "2006-01-02 15:04:05.999", "2006-01-02 15:04", "2006-01-02"} {
 		if at, err := time.Parse(layout, text); err == nil {
 			return at
 		}
 	}
+
 	t.Fatalf("bad time %q", text)
+
 	return time.Time{}
 }
 
@@ -142,6 +146,7 @@ func TestNext_LooksUpToACenturyAhead(t *testing.T) {
 		}
 		now = next
 	}
+
 	if next, ok := s.Next(now); ok {
 		t.Errorf("after %v: %v, want no more", now, next)
 	}
@@ -153,20 +158,24 @@ func TestNext_KeepsToTheYears1970To2100(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for _, early := range []time.Time{{}, instant(t, "1969-01-01"), instant(t, "1970-01-01 23:59:59.999"), time.Unix(-1<<62, 0)} {
 			if next, ok := s.Next(early); !ok || !next.Equal(instant(t, "1970-01-02")) {
 				t.Errorf("%q: the first tick after %v is %v, %v", exprs, early, next, ok)
 			}
 		}
+
 		last := instant(t, "2100-12-31 23:59:59")
 		if next, ok := s.Next(last.Add(-time.Millisecond)); !ok || !next.Equal(last) {
 			t.Errorf("%q: the last tick is %v, %v", exprs, next, ok)
 		}
+
 		for _, late := range []time.Time{last, last.Add(time.Second - 1), last.Add(time.Hour), time.Unix(1<<61, 0)} {
 			if next, ok := s.Next(late); ok {
 				t.Errorf("%q: a tick after %v: %v", exprs, late, next)
 			}
 		}
+
 		if first, last, count, _ := s.Missed(time.Time{}, time.Unix(1<<61, 0), 0); count == 0 || first.Year() != 1970 || last.Year() != 2100 {
 			t.Errorf("%q: all ticks: %v, %v, %d", exprs, first, last, count)
 		}
@@ -176,6 +185,7 @@ func TestNext_KeepsToTheYears1970To2100(t *testing.T) {
 func TestNext_IsLaterByLessThanAMillisecond(t *testing.T) {
 	s := parse(t, "", noDST, "* * * * * *", "@every 100ms")
 	tick := instant(t, "2026-01-01 00:00:05")
+
 	for _, c := range []struct{ before, want time.Duration }{
 		{0, 100 * time.Millisecond}, {1, 0}, {time.Millisecond, 0}, {-1, 100 * time.Millisecond},
 		{100*time.Millisecond - 1, 0}, {100*time.Millisecond + 1, -100 * time.Millisecond},
@@ -192,6 +202,7 @@ func TestNext_TakesTwoTicksOnOneInstantForOne(t *testing.T) {
 	if len(got) != 2 || !got[0].Equal(instant(t, "2026-01-02 00:00")) || !got[1].Equal(instant(t, "2026-01-02 01:00")) {
 		t.Errorf("got %v", got)
 	}
+
 	sameMissed(t, s, anchor.Add(2*time.Hour), anchor.Add(26*time.Hour), got)
 }
 
@@ -201,12 +212,14 @@ func TestNext_EveryKeepsItsPhase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	start := created.Truncate(time.Millisecond)
 	for _, after := range []time.Time{{}, created.Add(-time.Hour), created, start.Add(7*time.Second - 1)} {
 		if next, ok := s.Next(after); !ok || !next.Equal(start.Add(7*time.Second)) {
 			t.Errorf("after %v: %v", after, next)
 		}
 	}
+
 	const k = 100_000_000
 	if next, _ := s.Next(start.Add(k*7*time.Second + 3*time.Second)); !next.Equal(start.Add((k + 1) * 7 * time.Second)) {
 		t.Errorf("after %d ticks: %v", k, next)
@@ -219,6 +232,7 @@ func TestNext_AtTicksOnce(t *testing.T) {
 	if next, ok := s.Next(anchor); !ok || !next.Equal(at) {
 		t.Errorf("first %v, %v", next, ok)
 	}
+
 	if next, ok := s.Next(at); ok {
 		t.Errorf("and then %v", next)
 	}
@@ -229,9 +243,11 @@ func TestManual_NeverTicks(t *testing.T) {
 	if next, ok := s.Next(anchor); ok || !s.Manual() {
 		t.Errorf("next %v, manual %v", next, s.Manual())
 	}
+
 	if _, _, count, ticks := s.Missed(time.Time{}, anchor.AddDate(50, 0, 0), 5); count != 0 || ticks != nil {
 		t.Errorf("missed %d", count)
 	}
+
 	if parse(t, "", noDST, "@at 2000-01-01T00:00:00Z").Manual() {
 		t.Error("@at in the past passes for manual")
 	}
@@ -264,6 +280,7 @@ func TestNext_RunsOnceAfterGap(t *testing.T) {
 
 func TestSchedule_IsSafeForConcurrentUse(t *testing.T) {
 	var wg sync.WaitGroup
+
 	for i := range 8 {
 		wg.Go(func() {
 			for j := range 50 {
@@ -272,11 +289,13 @@ func TestSchedule_IsSafeForConcurrentUse(t *testing.T) {
 					t.Error(err)
 					return
 				}
+
 				s.Next(anchor)
 				s.Missed(anchor, anchor.Add(time.Hour), 3)
 			}
 		})
 	}
+
 	wg.Wait()
 }
 
@@ -290,6 +309,7 @@ func TestNext_AllocatesNothing(t *testing.T) {
 
 func TestMissed_CountsYearsOfSeconds(t *testing.T) {
 	year := [2]string{"2026-01-01T00:00:00+01:00", "2027-01-01T00:00:00+01:00"}
+
 	for _, c := range []struct {
 		exprs string
 		dst   task.DST
@@ -312,6 +332,7 @@ func TestMissed_CountsYearsOfSeconds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if _, _, count, _ := s.Missed(instant(t, year[0]), instant(t, year[1]), 0); count != c.count {
 			t.Errorf("%q: %d, want %d", c.exprs, count, c.count)
 		}
@@ -321,6 +342,7 @@ func TestMissed_CountsYearsOfSeconds(t *testing.T) {
 // The tick that stands for a gap may be a tick of something else too.
 func TestMissed_CountsTheTickAfterAGapOnce(t *testing.T) {
 	from, upTo := instant(t, "2026-03-28 12:00"), instant(t, "2026-03-29 12:00")
+
 	for _, c := range []struct {
 		exprs string
 		count int64
@@ -339,6 +361,7 @@ func TestMissed_CountsTheTickAfterAGapOnce(t *testing.T) {
 		if int64(len(ticks)) != c.count {
 			t.Errorf("%q: %d ticks, want %d: %v", c.exprs, len(ticks), c.count, ticks)
 		}
+
 		sameMissed(t, s, from, upTo, ticks)
 	}
 }
@@ -349,12 +372,15 @@ func TestMissed_ListsTheNewestInOrder(t *testing.T) {
 	if count != 5 || !first.Equal(instant(t, "2026-01-01 01:00")) || !last.Equal(instant(t, "2026-01-01 05:00")) {
 		t.Errorf("first %v, last %v, count %d", first, last, count)
 	}
+
 	if len(newest) != 2 || !newest[0].Equal(instant(t, "2026-01-01 04:00")) || !newest[1].Equal(last) {
 		t.Errorf("newest %v", newest)
 	}
+
 	if _, _, count, ticks := s.Missed(last, first, 2); count != 0 || ticks != nil {
 		t.Errorf("backwards: %d", count)
 	}
+
 	if _, _, count, ticks := s.Missed(first, last, -1); count != 4 || ticks != nil {
 		t.Errorf("newest −1: %d, %v", count, ticks)
 	}
@@ -378,10 +404,12 @@ func TestUpcoming_NotesGapsAndFolds(t *testing.T) {
 	} {
 		exprs := []string{c.expr}
 		n := strings.Count(c.want, ",") + 1
+
 		list, err := schedule.Upcoming(task.Timing{Schedule: exprs, Timezone: "Europe/Berlin", DST: c.dst}, anchor, instant(t, c.after), n)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		var got []string
 		for _, o := range list {
 			if !o.Time.Equal(o.Local) || o.Time.Location() != time.UTC || o.Local.Location().String() != "Europe/Berlin" {
@@ -389,6 +417,7 @@ func TestUpcoming_NotesGapsAndFolds(t *testing.T) {
 			}
 			got = append(got, strings.TrimSpace(o.Local.Format("02 15:04 -07:00 ")+o.Note))
 		}
+
 		if strings.Join(got, ", ") != c.want {
 			t.Errorf("%q:\n got %s\nwant %s", c.expr, strings.Join(got, ", "), c.want)
 		}
@@ -400,6 +429,7 @@ func TestUpcoming_EndsWithTheSchedule(t *testing.T) {
 	if err != nil || len(list) != 1 {
 		t.Errorf("%v, %v", list, err)
 	}
+
 	list, err = schedule.Upcoming(task.Timing{Schedule: []string{"@manual"}, Timezone: "", DST: noDST}, anchor, anchor, 5)
 	if err != nil || list == nil || len(list) != 0 {
 		t.Errorf("%#v, %v; want an empty list", list, err)

@@ -22,6 +22,7 @@ func newOracleRule(expr string) *oracleRule {
 	if len(words) == 5 {
 		words = append([]string{"0"}, words...)
 	}
+
 	r := &oracleRule{
 		bothDays: strings.ContainsAny(words[3][:1]+words[5][:1], "*?"),
 		realTime: strings.HasPrefix(words[2], "*"),
@@ -33,12 +34,15 @@ func newOracleRule(expr string) *oracleRule {
 			}
 		}
 	}
+
 	for _, item := range strings.Split(words[3], ",") {
 		r.dayOfMonth = append(r.dayOfMonth, oracleDayOfMonth(strings.ToUpper(item)))
 	}
+
 	for _, item := range strings.Split(words[5], ",") {
 		r.dayOfWeek = append(r.dayOfWeek, oracleDayOfWeek(strings.ToUpper(item)))
 	}
+
 	return r
 }
 
@@ -49,9 +53,11 @@ func oracleValues(item string, low, high int) []int {
 	if stepText != "" {
 		step, _ = strconv.Atoi(stepText)
 	}
+
 	if values != "*" && values != "?" {
 		from, to, ranged := strings.Cut(values, "-")
 		low = oracleValue(from)
+
 		switch {
 		case ranged:
 			high = oracleValue(to)
@@ -61,10 +67,12 @@ func oracleValues(item string, low, high int) []int {
 			high = max(low, 6)
 		}
 	}
+
 	var list []int
 	for n := low; n <= high; n += step {
 		list = append(list, n)
 	}
+
 	return list
 }
 
@@ -76,10 +84,12 @@ func oracleValue(text string) int {
 			return i - 6
 		}
 	}
+
 	n, err := strconv.Atoi(text)
 	if err != nil {
 		panic(err)
 	}
+
 	return n
 }
 
@@ -87,6 +97,7 @@ func oracleDayOfMonth(item string) oracleDay {
 	switch {
 	case item == "L":
 		return func(date time.Time) bool { return date.AddDate(0, 0, 1).Day() == 1 }
+
 	case item == "LW":
 		return func(date time.Time) bool {
 			for later := date.AddDate(0, 0, 1); later.Month() == date.Month(); later = later.AddDate(0, 0, 1) {
@@ -94,16 +105,20 @@ func oracleDayOfMonth(item string) oracleDay {
 					return false
 				}
 			}
+
 			return works(date)
 		}
+
 	case strings.HasSuffix(item, "W"):
 		n, _ := strconv.Atoi(strings.TrimSuffix(item, "W"))
 		return func(date time.Time) bool { return date.Equal(nearestWorkday(date, n)) }
 	}
+
 	days := map[int]bool{}
 	for _, n := range oracleValues(item, 1, 31) {
 		days[n] = true
 	}
+
 	return func(date time.Time) bool { return days[date.Day()] }
 }
 
@@ -114,6 +129,7 @@ func nearestWorkday(date time.Time, n int) time.Time {
 	if meant.Month() != date.Month() {
 		return time.Time{}
 	}
+
 	for off := 0; ; off++ {
 		for _, day := range []time.Time{meant.AddDate(0, 0, -off), meant.AddDate(0, 0, off)} {
 			if works(day) && day.Month() == meant.Month() {
@@ -137,19 +153,23 @@ func oracleDayOfWeek(item string) oracleDay {
 					count++
 				}
 			}
+
 			return date.Weekday() == weekday && count == n
 		}
 	}
+
 	if day, ok := strings.CutSuffix(item, "L"); ok {
 		weekday := time.Weekday(oracleValue(day) % 7)
 		return func(date time.Time) bool {
 			return date.Weekday() == weekday && date.AddDate(0, 0, 7).Month() != date.Month()
 		}
 	}
+
 	days := map[time.Weekday]bool{}
 	for _, n := range oracleValues(item, 0, 7) {
 		days[time.Weekday(n%7)] = true
 	}
+
 	return func(date time.Time) bool { return days[date.Weekday()] }
 }
 
@@ -161,8 +181,10 @@ func (r *oracleRule) on(date time.Time) bool {
 				return true
 			}
 		}
+
 		return false
 	}
+
 	dom, dow := any(r.dayOfMonth), any(r.dayOfWeek)
 	return r.months[date.Month()] && (dom && dow || !r.bothDays && (dom || dow))
 }

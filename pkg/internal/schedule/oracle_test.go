@@ -38,10 +38,12 @@ func newWindow(location *time.Location, after, upTo time.Time, step time.Duratio
 		i := len(w.instants)
 		l := instant.In(location)
 		shown := time.Date(l.Year(), l.Month(), l.Day(), l.Hour(), l.Minute(), l.Second(), 0, time.UTC)
+
 		first, again := seen[shown.Unix()]
 		if again {
 			w.twice[first] = true
 		}
+
 		seen[shown.Unix()] = i
 		w.lost = append(w.lost, nil)
 		if !before.IsZero() {
@@ -49,13 +51,16 @@ func newWindow(location *time.Location, after, upTo time.Time, step time.Duratio
 				w.lost[i] = append(w.lost[i], w.reading(lost))
 			}
 		}
+
 		if !instant.After(after) {
 			w.first = i + 1
 		}
+
 		w.instants, w.shows = append(w.instants, instant.UTC()), append(w.shows, w.reading(shown))
 		w.again, w.twice = append(w.again, again), append(w.twice, false)
 		before = shown
 	}
+
 	return w
 }
 
@@ -66,7 +71,9 @@ func (w *window) reading(shown time.Time) reading {
 		i = len(w.dates)
 		w.dates = append(w.dates, date)
 	}
+
 	h, m, s := shown.Clock()
+
 	return reading{uint8(i), uint8(h), uint8(m), uint8(s)}
 }
 
@@ -82,10 +89,12 @@ func (w *window) ticks(exprs []string, dst task.DST) []time.Time {
 	for _, expr := range exprs {
 		rules = append(rules, newOracleRule(expr))
 	}
+
 	var list []time.Time
 	for _, tick := range w.noted(rules, dst) {
 		list = append(list, tick.Time)
 	}
+
 	return list
 }
 
@@ -96,6 +105,7 @@ func (w *window) noted(rules []*oracleRule, dst task.DST) []noted {
 			days[i] = append(days[i], r.on(date))
 		}
 	}
+
 	var list []noted
 	for i := w.first; i < len(w.instants); i++ {
 		ticks, note := false, ""
@@ -107,13 +117,16 @@ func (w *window) noted(rules []*oracleRule, dst task.DST) []noted {
 				}
 			}
 		}
+
 		if w.lost[i] != nil && dst.Gap != task.GapSkip && w.stands(rules, days, w.lost[i]) {
 			ticks, note = true, schedule.NoteGap
 		}
+
 		if ticks {
 			list = append(list, noted{w.instants[i], note})
 		}
 	}
+
 	return list
 }
 
@@ -126,6 +139,7 @@ func (w *window) stands(rules []*oracleRule, days [][]bool, lost []reading) bool
 			}
 		}
 	}
+
 	return false
 }
 
@@ -150,9 +164,11 @@ func walk(t fataler, s *schedule.Schedule, after, upTo time.Time) []time.Time {
 		if !ok || next.After(upTo) {
 			return list
 		}
+
 		if !next.After(now) {
 			t.Fatalf("Next(%v) = %v, not later", now, next)
 		}
+
 		list = append(list, next)
 		now = next
 	}
@@ -165,11 +181,13 @@ func same(t *testing.T, name string, exprs []string, zone string, dst task.DST, 
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	got := walk(t, s, from, upTo)
 	if !slices.EqualFunc(got, want, time.Time.Equal) {
 		t.Errorf("%s, %q %+v, from %v\n got %v\nwant %v", name, exprs, dst, from, got, want)
 		return
 	}
+
 	sameMissed(t, s, from, upTo, want)
 }
 
@@ -180,6 +198,7 @@ func sameMissed(t fataler, s *schedule.Schedule, from, upTo time.Time, want []ti
 	if n := len(want); n > 0 {
 		cuts = append(cuts, want[0], want[n/2], want[n-1], want[n/3].Add(-time.Millisecond), want[2*n/3].Add(time.Millisecond))
 	}
+
 	for _, a := range cuts {
 		for _, b := range cuts {
 			var part []time.Time
@@ -188,16 +207,19 @@ func sameMissed(t fataler, s *schedule.Schedule, from, upTo time.Time, want []ti
 					part = append(part, tick)
 				}
 			}
+
 			first, last, count, newest := s.Missed(a, b, 3)
 			if count != int64(len(part)) {
 				t.Fatalf("Missed(%v, %v) counts %d, want %d: %v", a, b, count, len(part), part)
 			}
+
 			if count == 0 {
 				if !first.IsZero() || !last.IsZero() || len(newest) != 0 {
 					t.Fatalf("Missed(%v, %v) has times without ticks", a, b)
 				}
 				continue
 			}
+
 			if !first.Equal(part[0]) || !last.Equal(part[len(part)-1]) || !slices.EqualFunc(newest, part[max(0, len(part)-3):], time.Time.Equal) {
 				t.Fatalf("Missed(%v, %v) = %v, %v, %v; want %v", a, b, first, last, newest, part)
 			}

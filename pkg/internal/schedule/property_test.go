@@ -33,6 +33,7 @@ func fieldGen(low, high int) *rapid.Generator[string] {
 				"*", fmt.Sprint(a), fmt.Sprint(b), fmt.Sprintf("%d-%d", a, b), fmt.Sprintf("%d-%d/%d", a, b, step), fmt.Sprintf("*/%d", step), fmt.Sprintf("%d/%d", a, step),
 			}).Draw(t, "item"))
 		}
+
 		return strings.Join(items, ",")
 	})
 }
@@ -57,12 +58,14 @@ func cronGen(seconds bool) *rapid.Generator[string] {
 		if seconds {
 			words = append(words, fieldGen(0, 59).Draw(t, "second"))
 		}
+
 		words = append(words, fieldGen(0, 59).Draw(t, "minute"), fieldGen(0, 23).Draw(t, "hour"))
 		star := rapid.SampledFrom([]string{"*", "*", "?"})
 		words = append(words,
 			rapid.OneOf(star, fieldGen(1, 31), dayGen).Draw(t, "day"),
 			rapid.OneOf(rapid.Just("*"), rapid.Just("*"), fieldGen(1, 12)).Draw(t, "month"),
 			rapid.OneOf(star, fieldGen(0, 7), weekdayGen).Draw(t, "weekday"))
+
 		return strings.Join(words, " ")
 	}).Filter(func(expr string) bool {
 		return schedule.Check(task.Timing{Schedule: []string{expr}, Timezone: "", DST: noDST}) == nil
@@ -78,11 +81,13 @@ func nearChangeSince(t *rapid.T, zone string, year int) time.Time {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	first := time.Date(year, 1, 4, 0, 0, 0, 0, time.UTC).Unix()
 	random := time.Unix(rapid.Int64Range(first, 4_102_444_800).Draw(t, "instant"), 0).UTC()
 	if _, change := random.In(location).ZoneBounds(); !change.IsZero() && change.Year() <= 2099 {
 		random = change.UTC()
 	}
+
 	return random.Add(time.Duration(rapid.Int64Range(-86_400, 86_400).Draw(t, "off")) * time.Second)
 }
 
@@ -92,14 +97,17 @@ func TestNext_AgreesWithOracleOnAnything(t *testing.T) {
 		exprs := rapid.SliceOfN(cronGen(false), 1, 3).Draw(t, "exprs")
 		after := nearChange(t, zone)
 		upTo := after.Add(time.Duration(rapid.IntRange(0, 12*60).Draw(t, "minutes")) * time.Minute)
+
 		location, err := schedule.Location(zone)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		s, err := schedule.Parse(task.Timing{Schedule: exprs, Timezone: zone, DST: dst}, anchor)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		want := newWindow(location, after, upTo, time.Minute).ticks(exprs, dst)
 		if got := walk(t, s, after, upTo); !slices.EqualFunc(got, want, time.Time.Equal) {
 			t.Fatalf("from %v\n got %v\nwant %v", after, got, want)
@@ -118,6 +126,7 @@ func anyGen() *rapid.Generator[[]string] {
 			at := time.UnixMilli(rapid.Int64Range(1_700_000_000_000, 1_900_000_000_000).Draw(t, "at")).UTC()
 			return "@at " + at.Format("2006-01-02T15:04:05.999Z07:00")
 		}))
+
 	return rapid.SliceOfN(one, 1, 4)
 }
 
@@ -128,19 +137,23 @@ func TestNext_IsLaterAndMonotone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		a := nearChange(t, zone).Add(time.Duration(rapid.Int64Range(0, 1e9).Draw(t, "ns")))
 		next, ok := s.Next(a)
 		if !ok {
 			return
 		}
+
 		if !next.After(a) || next.Nanosecond()%1e6 != 0 || next.Location() != time.UTC {
 			t.Fatalf("Next(%v) = %v", a, next)
 		}
+
 		// No instant between has another answer; no tick lies between.
 		b := a.Add(time.Duration(rapid.Int64Range(0, int64(next.Sub(a))-1).Draw(t, "between")))
 		if again, _ := s.Next(b); !again.Equal(next) {
 			t.Fatalf("Next(%v) = %v, but Next(%v) = %v", a, next, b, again)
 		}
+
 		if later, ok := s.Next(next); ok && !later.After(next) {
 			t.Fatalf("Next(%v) = %v", next, later)
 		}
@@ -154,6 +167,7 @@ func TestMissed_AgreesWithWalk(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		after := nearChange(t, zone)
 		upTo := after
 		var want []time.Time
@@ -162,9 +176,11 @@ func TestMissed_AgreesWithWalk(t *testing.T) {
 			if !ok {
 				break
 			}
+
 			upTo = next
 			want = append(want, next)
 		}
+
 		sameMissed(t, s, after, upTo, want)
 	})
 }
@@ -187,12 +203,15 @@ func TestMissed_AgreesWithWalkOverMonths(t *testing.T) {
 		if year == 0 {
 			year = 2026
 		}
+
 		start := time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC)
 		end := start.AddDate(1, 1, 0)
+
 		creations := []time.Time{start.AddDate(0, 2, 3).Add(7 * time.Hour), start.AddDate(0, 0, -3)}
 		if testing.Short() {
 			creations = creations[:1]
 		}
+
 		for _, created := range creations {
 			s, err := schedule.Parse(task.Timing{Schedule: c.exprs, Timezone: c.zone, DST: c.dst}, created)
 			if err != nil {

@@ -204,6 +204,7 @@ func TestCheck_RefusesBadLists(t *testing.T) {
 	for i := range seventeen {
 		seventeen[i] = ok
 	}
+
 	for _, c := range []struct {
 		exprs             []string
 		code, field, says string
@@ -246,6 +247,7 @@ func TestCheck_RefusesBadZonesAndPolicies(t *testing.T) {
 		_, err := schedule.Location(c.zone)
 		wantError(t, c.zone, err, task.CodeBadTimezone, "timezone", c.says)
 	}
+
 	wantError(t, "gap", schedule.Check(task.Timing{Schedule: []string{"@daily"}, Timezone: "", DST: task.DST{Gap: "Skip"}}), task.CodeBadValue, "dst.gap", `"Skip" is not one of run-after, skip; did you mean skip?`)
 	wantError(t, "fold", schedule.Check(task.Timing{Schedule: []string{"@daily"}, Timezone: "", DST: task.DST{Fold: "last"}}), task.CodeBadValue, "dst.fold", `"last" is not one of first, both`)
 }
@@ -255,6 +257,7 @@ func TestUpcoming_RefusesBadCounts(t *testing.T) {
 		_, err := schedule.Upcoming(task.Timing{Schedule: []string{"@daily"}, Timezone: "", DST: noDST}, anchor, anchor, n)
 		wantError(t, "count", err, task.CodeOutOfRange, "count", "is not between 1 and 10000")
 	}
+
 	_, err := schedule.Upcoming(task.Timing{Schedule: []string{"@daily", "x"}, Timezone: "", DST: noDST}, anchor, anchor, 1)
 	wantError(t, "list", err, task.CodeBadSchedule, "schedule[1]", "has 1 field")
 }
@@ -265,6 +268,7 @@ func TestCheck_RefusesWhatResemblesAKnownSchedule(t *testing.T) {
 	if err := schedule.Check(task.Timing{Schedule: []string{"1 1 * * *", "2 2 * * *"}, Timezone: "UTC", DST: noDST}); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, sep := range []string{"\n", "\x00", "\t", " ", "", "\x09"} {
 		if schedule.Check(task.Timing{Schedule: []string{"1 1 * * *" + sep + "2 2 * * *"}, Timezone: "UTC", DST: noDST}) == nil {
 			t.Errorf("two expressions joined by %q pass as one", sep)

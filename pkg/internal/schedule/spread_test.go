@@ -31,10 +31,12 @@ func TestSpread_FollowsFromTheName(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	minute := fmt.Sprint(minuteOf(t, list[1]))
 	if list[0] != "@daily" || list[1] != minute+" 2 * * *" || list[2] != minute+" 14 * * 1" {
 		t.Errorf("%q", list)
 	}
+
 	for _, exprs := range [][]string{nil, {}, {"@daily"}} {
 		if list, err := schedule.Spread(exprs, "", ""); err != nil || len(list) != len(exprs) {
 			t.Errorf("%q: %q, %v", exprs, list, err)
@@ -73,16 +75,20 @@ func TestSpread_ReachesAllValuesAndNoOthers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			next, _ := parse(t, "", noDST, list...).Next(anchor)
 			hits[c.part(next)]++
 		}
+
 		even := tasks / (c.high - c.low + 1)
+
 		for value := c.low; value <= c.high; value++ {
 			if n := hits[value]; n < even/3 || n > even*2 {
 				t.Errorf("%q: %d tasks of %d have %d", c.expr, n, tasks, value)
 			}
 			delete(hits, value)
 		}
+
 		if len(hits) > 0 {
 			t.Errorf("%q: others: %v", c.expr, hits)
 		}
@@ -98,6 +104,7 @@ func TestSpread_RefusesWhatCheckRefuses(t *testing.T) {
 			t.Errorf("%q: Spread says %v, Check says %v", expr, err, want)
 		}
 	}
+
 	_, err := schedule.Parse(task.Timing{Schedule: []string{"H * * * *"}}, anchor)
 	wantError(t, "H", err, task.CodeBadSchedule, "schedule", "H stands for a value that follows from the task's name; name the task")
 }
@@ -109,11 +116,13 @@ func TestSpread_GivesWhatParses(t *testing.T) {
 		if err := schedule.Check(task.Timing{Schedule: []string{expr}}); err != nil {
 			t.Fatal(err)
 		}
+
 		for i := range 200 {
 			list, err := schedule.Spread([]string{expr}, "default", fmt.Sprint(i))
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			if _, err := schedule.Parse(task.Timing{Schedule: list}, anchor); err != nil {
 				t.Fatalf("%q became %q: %v", expr, list, err)
 			}
@@ -127,15 +136,19 @@ func TestResolveIn_GivesAnInstant(t *testing.T) {
 	if err := schedule.Check(task.Timing{Schedule: exprs}); err != nil {
 		t.Fatal(err)
 	}
+
 	_, err := schedule.Parse(task.Timing{Schedule: exprs[1:2]}, now)
 	wantError(t, "@in", err, task.CodeBadSchedule, "schedule", "@in counts from when a task is written")
+
 	list, err := schedule.ResolveIn(exprs, now)
 	if err != nil || list[0] != "@daily" || list[1] != "@at 2026-03-01T10:10:00.123Z" || list[2] != "@at 2026-03-01T10:00:01.623Z" || exprs[1] != "@in 10m" {
 		t.Errorf("%q, %v, of %q", list, err, exprs)
 	}
+
 	if next, ok := parse(t, "", noDST, list[1]).Next(now); !ok || next.Sub(now.Truncate(time.Millisecond)) != 10*time.Minute {
 		t.Errorf("%v", next)
 	}
+
 	_, err = schedule.ResolveIn([]string{"@in 10m", "@in x"}, now)
 	wantError(t, "@in x", err, task.CodeBadDuration, "schedule[1]", `"x" is not a duration`)
 	_, err = schedule.ResolveIn([]string{"@in 1h"}, instant(t, "2100-12-31 23:30"))

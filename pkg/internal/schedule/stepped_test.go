@@ -17,6 +17,7 @@ func TestParse_KeepsTheOneDayThatAStepLeaves(t *testing.T) {
 			t.Errorf("%s: %v", expr, err)
 			continue
 		}
+
 		if next, _ := s.Next(anchor); next.Format(time.DateOnly) != want {
 			t.Errorf("%s ticks at %s, want %s", expr, next, want)
 		}

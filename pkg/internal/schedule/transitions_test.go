@@ -33,10 +33,12 @@ func transitionsOf(zone string, location *time.Location) []transition {
 		_, seconds := at.In(location).Zone()
 		return seconds
 	}
+
 	step := 24 * time.Hour
 	if *everything {
 		step = 6 * time.Hour
 	}
+
 	var list []transition
 	last := time.Date(2041, 1, 1, 0, 0, 0, 0, time.UTC)
 	now := time.Date(1970, 1, 2, 12, 0, 0, 0, time.UTC)
@@ -45,6 +47,7 @@ func transitionsOf(zone string, location *time.Location) []transition {
 		if is = offset(now); is == was {
 			continue
 		}
+
 		at := now // the first instant of the new offset
 		for cut := step / 2; cut > 0; cut = max(cut/2, time.Second) {
 			if offset(at.Add(-cut)) == is {
@@ -52,10 +55,13 @@ func transitionsOf(zone string, location *time.Location) []transition {
 			} else if cut == time.Second {
 				break
 			}
+
 			cut = cut.Truncate(time.Second)
 		}
+
 		list = append(list, transition{zone, at, was, is})
 	}
+
 	return list
 }
 
@@ -66,17 +72,22 @@ func allZones(t testing.TB) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer r.Close()
+
 	var names []string
 	for _, f := range r.File {
 		if !strings.HasSuffix(f.Name, "/") {
 			names = append(names, f.Name)
 		}
 	}
+
 	slices.Sort(names)
+
 	if len(names) < 500 {
 		t.Fatalf("only %d zones", len(names))
 	}
+
 	return names
 }
 
@@ -111,20 +122,24 @@ var oracleCases = sync.OnceValue(func() []oracleCase {
 		}
 		exprs = append(exprs, list...)
 	}
+
 	// And drawn ones.
 	random := rand.New(rand.NewPCG(4, 4))
 	pick := func(from ...string) string { return from[random.IntN(len(from))] }
+
 	for len(exprs) < 240 {
 		minute := pick("0", "15", "30", "45", "59", "*/7", "*/30", fmt.Sprint(random.IntN(60)), fmt.Sprintf("%d-%d/%d", random.IntN(30), 30+random.IntN(30), 1+random.IntN(20)))
 		hour := pick("0", "1", "2", "2", "3", "23", "0-4", "22,23,0", "1-3", "*", "*/2", "0-23", fmt.Sprint(random.IntN(24)))
 		day := pick("*", "*", "*", "1-15", "16-31", "*/3", "L", "LW", "1W", "15W", "L,LW,8W", fmt.Sprint(1+random.IntN(28)))
 		month := pick("*", "*", "*", "3", "3,4,9-11", "*/2", "oct", "Jan-Jun")
 		weekday := pick("*", "*", "*", "0", "7", "6,0", "1-5", "sun", "0L", "0#1,0#2", "5#4", "sat#5", "*/2", "MON,sunL")
+
 		expr := strings.Join([]string{minute, hour, day, month, weekday}, " ")
 		if schedule.Check(task.Timing{Schedule: []string{expr}}) == nil && !slices.Contains(exprs, expr) {
 			exprs = append(exprs, expr)
 		}
 	}
+
 	spelt := map[string]string{"@hourly": "0 * * * *", "@daily": "0 0 * * *", "@weekly": "0 0 * * 0", "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *"}
 	var cases []oracleCase
 	for _, expr := range exprs {
@@ -134,6 +149,7 @@ var oracleCases = sync.OnceValue(func() []oracleCase {
 		}
 		cases = append(cases, oracleCase{expr, newOracleRule(text)})
 	}
+
 	return cases
 })
 
@@ -142,8 +158,10 @@ func TestNext_AgreesWithOracleAtEveryTransition(t *testing.T) {
 	if len(cases) < 200 {
 		t.Fatalf("only %d expressions", len(cases))
 	}
+
 	// every selects which changes of a zone's clock are compared: one in every.
 	every, want := 7, 35_000
+
 	switch {
 	case *everything:
 		every, want = 1, 31_000*200*2
@@ -164,13 +182,16 @@ func TestNext_AgreesWithOracleAtEveryTransition(t *testing.T) {
 						total += agreeInZone(t, name, i, every, cases)
 					}
 				}
+
 				counted.Store(part, total)
 			})
 		}
 	})
+
 	total := 0
 	counted.Range(func(_, n any) bool { total += n.(int); return true })
 	t.Logf("%d times an expression was held against the oracle at a change of a clock", total)
+
 	if total < want {
 		t.Errorf("only %d comparisons; want %d", total, want)
 	}
@@ -183,37 +204,46 @@ func agreeInZone(t *testing.T, name string, zone, every int, cases []oracleCase)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	count := 0
 	for i, change := range transitionsOf(name, location) {
 		if (i+zone)%every != 0 {
 			continue
 		}
+
 		before, after := 4*time.Hour, 4*time.Hour
 		if *everything {
 			before, after = 26*time.Hour, 26*time.Hour
 		}
+
 		step := time.Minute
 		if change.before%60 != 0 || change.after%60 != 0 {
 			step, before, after = time.Second, 2*time.Hour, 2*time.Hour
 		}
+
 		w := newWindow(location, change.at.Add(-before), change.at.Add(after), step)
+
 		for j, c := range cases {
 			if !*everything && (i*7+zone*3+j)%24 != 0 {
 				continue
 			}
+
 			policies := []task.DST{{}, {Gap: task.GapSkip, Fold: task.FoldBoth}}
 			if !*everything {
 				policies = policies[(i/every+j)%2:][:1]
 			}
+
 			for _, dst := range policies {
 				count++
 				agree(t, name, c, dst, w)
 			}
 		}
+
 		if t.Failed() {
 			return count
 		}
 	}
+
 	return count
 }
 
@@ -224,6 +254,7 @@ func agree(t *testing.T, zone string, c oracleCase, dst task.DST, w *window) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	want := w.noted([]*oracleRule{c.rule}, dst)
 	now := w.after
 	for _, tick := range want {
@@ -232,23 +263,29 @@ func agree(t *testing.T, zone string, c oracleCase, dst task.DST, w *window) {
 			t.Errorf("%s %q %+v: after %v comes %v, %v; want %v", zone, c.expr, dst, now, next, ok, tick.Time)
 			return
 		}
+
 		now = next
 	}
+
 	if next, ok := s.Next(now); ok && !next.After(w.upTo) {
 		t.Errorf("%s %q %+v: after %v comes %v; want none", zone, c.expr, dst, now, next)
 		return
 	}
+
 	if len(want) == 0 {
 		return
 	}
+
 	first, last, count, _ := s.Missed(w.after, w.upTo, 0)
 	if count != int64(len(want)) || !first.Equal(want[0].Time) || !last.Equal(now) {
 		t.Errorf("%s %q %+v: Missed(%v, %v) = %v, %v, %d; want %v, %v, %d", zone, c.expr, dst, w.after, w.upTo, first, last, count, want[0].Time, now, len(want))
 	}
+
 	for i := range want {
 		if *everything && want[i].note == "" && i%16 != 0 {
 			continue
 		}
+
 		if r := s.At(want[i].Time); !r.Tick || r.Note != want[i].note || i > 0 && !r.Previous.Equal(want[i-1].Time) || i < len(want)-1 && !r.Next.Equal(want[i+1].Time) {
 			t.Errorf("%s %q %+v: at %v: %+v; want a tick, note %q", zone, c.expr, dst, want[i].Time, r, want[i].note)
 			return

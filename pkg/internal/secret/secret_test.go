@@ -24,16 +24,20 @@ func TestRing_OpensWhatItSealed(t *testing.T) {
 	if err != nil || key != r.IDs()[0] {
 		t.Fatal(key, err)
 	}
+
 	if got, err := r.Open(db, sealed, key); err != nil || !maps.Equal(got, values) {
 		t.Errorf("%v, %v", got, err)
 	}
+
 	if bytes.Contains(sealed, []byte("hunter2")) || bytes.Contains(sealed, []byte("password")) {
 		t.Error("it is not encrypted")
 	}
+
 	again, _, _ := r.Seal(db, values)
 	if bytes.Equal(sealed, again) {
 		t.Error("the same nonce twice")
 	}
+
 	longer, _, _ := r.Seal(db, map[string]string{"user": "app", "password": "a longer one"})
 	if len(longer) != len(sealed) {
 		t.Error("its length tells the value's")
@@ -43,6 +47,7 @@ func TestRing_OpensWhatItSealed(t *testing.T) {
 func TestRing_OpensNothingElse(t *testing.T) {
 	r := NewRing(NewKey(), NewKey())
 	sealed, key, _ := r.Seal(db, values)
+
 	for what, n := range map[string]Name{
 		"another generation": {"default", "db", 2}, "another name": {"default", "db2", 3}, "another namespace": {"prod", "db", 3},
 		"names cut otherwise": {"defaul", "t\x00db", 3},
@@ -51,6 +56,7 @@ func TestRing_OpensNothingElse(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+
 	for i := range sealed {
 		changed := slices.Clone(sealed)
 		changed[i] ^= 1
@@ -58,15 +64,19 @@ func TestRing_OpensNothingElse(t *testing.T) {
 			t.Fatalf("byte %d changed: %v", i, err)
 		}
 	}
+
 	if _, err := r.Open(db, sealed[:5], key); !errors.Is(err, ErrDamaged) {
 		t.Errorf("cut short: %v", err)
 	}
+
 	if _, err := r.Open(db, sealed, r.IDs()[1]); !errors.Is(err, ErrDamaged) {
 		t.Errorf("under another key: %v", err)
 	}
+
 	if _, err := NewRing(NewKey()).Open(db, sealed, key); !errors.Is(err, ErrNoKey) || !strings.Contains(err.Error(), key) {
 		t.Errorf("without the key: %v", err)
 	}
+
 	if _, _, err := (Ring{}).Seal(db, values); !errors.Is(err, ErrNoKey) {
 		t.Errorf("without any key: %v", err)
 	}
@@ -89,10 +99,12 @@ func TestKeyFile(t *testing.T) {
 	if _, err := f.Ring(); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("without a file: %v", err)
 	}
+
 	one, _, err := f.New(false)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	two, _, _ := f.New(false)
 	three, r, err := f.New(true)
 	want := func(keys ...Key) {
@@ -102,36 +114,48 @@ func TestKeyFile(t *testing.T) {
 			t.Errorf("%v, %v; want %v", got.IDs(), err, keys)
 		}
 	}
+
 	want(three, one, two)
+
 	if err != nil || len(r.keys) != 3 {
 		t.Error(r.IDs(), err)
 	}
+
 	if _, err := f.First(two.ID()); err != nil {
 		t.Error(err)
 	}
+
 	want(two, three, one)
+
 	if _, err := f.Remove(three.ID()); err != nil {
 		t.Error(err)
 	}
+
 	want(two, one)
 	sealed, key, _ := NewRing(one).Seal(db, values)
+
 	if r, _ = f.Ring(); true {
 		if got, err := r.Open(db, sealed, key); err != nil || !maps.Equal(got, values) {
 			t.Errorf("from the file: %v, %v", got, err)
 		}
 	}
+
 	for _, do := range []func(string) (Ring, error){f.First, f.Remove} {
 		if _, err := do("00000000"); !errors.Is(err, ErrNoKey) {
 			t.Error(err)
 		}
 	}
+
 	_, _ = f.Remove(two.ID())
+
 	if _, err := f.Remove(one.ID()); err == nil {
 		t.Error("the last key was removed")
 	}
+
 	if info, err := os.Stat(string(f)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Error(info.Mode(), err)
 	}
+
 	if left, _ := os.ReadDir(filepath.Dir(string(f))); len(left) != 1 {
 		t.Error("files are left", left)
 	}
@@ -142,26 +166,33 @@ func TestKeyFile_RefusesWhatOthersMayRead(t *testing.T) {
 	if _, _, err := f.New(false); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, mode := range []os.FileMode{0o640, 0o604, 0o620, 0o602, 0o610} {
 		if err := os.Chmod(string(f), mode); err != nil {
 			t.Fatal(err)
 		}
+
 		if _, err := f.Ring(); err == nil || !strings.Contains(err.Error(), "chmod 600") {
 			t.Errorf("%o: %v", mode, err)
 		}
 	}
+
 	_ = os.Chmod(string(f), 0o400)
+
 	if _, err := f.Ring(); err != nil {
 		t.Error(err)
 	}
+
 	if os.Geteuid() == 0 {
 		if err := os.Chown(string(f), 65534, 65534); err != nil {
 			t.Fatal(err)
 		}
+
 		if _, err := f.Ring(); err == nil || !strings.Contains(err.Error(), "belongs to user 65534") {
 			t.Error(err)
 		}
 	}
+
 	if _, err := KeyFile(t.TempDir()).Ring(); err == nil {
 		t.Error("a directory is no key file")
 	}
@@ -176,6 +207,7 @@ func TestKeyFile_SaysWhichLineIsNoKey(t *testing.T) {
 		if err := os.WriteFile(string(f), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
+
 		_, err := f.Ring()
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v; want %s", text, err, want)

@@ -28,6 +28,7 @@ func known(node string) (Issuer, bool) {
 	case "old":
 		return Issuer{Instance: "i1"}, true // of a version that has no key
 	}
+
 	return Issuer{}, false
 }
 
@@ -91,18 +92,23 @@ func TestVerify_AcceptsOnlyWhatWasSignedForThisRequest(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := Statement{From: "n1", FromInstance: "i1", To: "n2", ToInstance: "i2", Caller: Caller{Who: "ann", Role: "admin", Token: "abc"}}
+
 			if c.edit != nil {
 				c.edit(&s)
 			}
+
 			if c.key == "" {
 				c.key = "n1"
 			}
+
 			if c.signed.Method == "" {
 				c.signed = ask
 			}
+
 			if c.arrives.Method == "" {
 				c.arrives = c.signed
 			}
+
 			header := s.Sign(keyOf(c.key), c.signed, now.Add(c.at))
 			if c.header != nil {
 				header = c.header(header)
@@ -113,9 +119,11 @@ func TestVerify_AcceptsOnlyWhatWasSignedForThisRequest(t *testing.T) {
 			if !errors.Is(err, c.want) {
 				t.Fatalf("got %v, want %v", err, c.want)
 			}
+
 			if err != nil && len(v.nonces) > 0 {
 				t.Error("a refused statement takes memory")
 			}
+
 			if err == nil && (got.Caller != s.Caller || got.From != "n1") {
 				t.Errorf("got %+v", got)
 			}
@@ -133,11 +141,13 @@ func TestVerify_AcceptsAStatementOnce(t *testing.T) {
 	if _, err := v.Verify(header, ask, known, now); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, later := range []time.Duration{0, MaxAge, 2 * MaxAge} {
 		if _, err := v.Verify(header, ask, known, now.Add(later)); !errors.Is(err, ErrReplay) {
 			t.Errorf("%s later: %v", later, err)
 		}
 	}
+
 	if _, err := v.Verify(header, ask, known, now.Add(2*MaxAge+time.Millisecond)); !errors.Is(err, ErrTime) {
 		t.Errorf("when it is not remembered any more: %v", err)
 	}
@@ -154,6 +164,7 @@ func TestVerify_BoundsWhatItRemembers(t *testing.T) {
 	for i := range maxNonces {
 		full[fmt.Sprint(i)] = now.Add(MaxAge)
 	}
+
 	v.nonces = maps.Clone(full)
 	ask := Request{Method: http.MethodGet, Path: "/v1/board"}
 	s := Statement{From: "n1", FromInstance: "i1", To: "n2", ToInstance: "i2"}
@@ -161,6 +172,7 @@ func TestVerify_BoundsWhatItRemembers(t *testing.T) {
 	if _, err := v.Verify(s.Sign(keyOf("n1"), ask, now), ask, known, now); !errors.Is(err, ErrBusy) {
 		t.Errorf("when it is full: %v", err)
 	}
+
 	later := now.Add(MaxAge + time.Millisecond)
 	if _, err := v.Verify(s.Sign(keyOf("n1"), ask, later), ask, known, later); err != nil || len(v.nonces) != 1 {
 		t.Errorf("when the others are too old: %v, %d are remembered", err, len(v.nonces))
@@ -173,6 +185,7 @@ func TestSign_TellsNoSecret(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var fields map[string]any
 	if err := json.Unmarshal(b, &fields); err != nil || fields["nonce"] == "" || fields["time"] != float64(now.UnixMilli()) {
 		t.Errorf("%s: %v", b, err)

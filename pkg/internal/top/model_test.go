@@ -47,18 +47,22 @@ func busy() task.Board {
 	for i := range Listed {
 		b.Next = append(b.Next, task.BoardTick{Namespace: "default", Task: fmt.Sprintf("sync-%03d", i), Time: in(time.Duration(i) * time.Second)})
 	}
+
 	for i := range 30 {
 		b.Active = append(b.Active, task.BoardRun{Namespace: "default", Task: fmt.Sprintf("import-%d", i), Run: fmt.Sprintf("20261121T1130%02d.000Z-ffff", i), Node: "n1",
 			Since: ago(time.Hour - time.Duration(i)*time.Minute), Ending: i == 1, Paused: i == 2})
 	}
+
 	rate := []int64{10, 20, 30, 40, 80, 120, 160, 80, 40, 20, 10, 0}
 	b.Recent = task.Recent{Fired: 610, Skipped: 12, Succeeded: 590, Failed: 3, P50MS: 2, P99MS: 38, MaxMS: 1420, Rate: rate}
 	both := []string{task.RoleScheduler, task.RoleExecutor}
 	node := task.BoardNode{Address: "http://10.0.0.1:7070", Version: "v1.2.3", State: task.NodeReady, Roles: both, Slots: 64, JoinedAt: ago(76 * time.Hour)}
+
 	for i := range 5 {
 		n := node
 		n.Name, n.Address = fmt.Sprintf("n%d", i+1), fmt.Sprintf("http://10.0.0.%d:7070", i+1)
 		n.Running, n.Shards, n.Serving, n.Recent = 12*i, 86, 86, task.Recent{Fired: int64(200 * i), P99MS: int64(30 + i), Rate: rate}
+
 		switch i {
 		case 1:
 			n.Unfit, n.Serving = task.UnfitClock, 84
@@ -69,8 +73,10 @@ func busy() task.Board {
 		case 4:
 			n.Roles, n.Shards, n.Recent = both[1:], 0, task.Recent{}
 		}
+
 		b.Nodes = append(b.Nodes, n)
 	}
+
 	return b
 }
 
@@ -80,6 +86,7 @@ func screen(cfg Config, wide, high int, b task.Board) *Model {
 	m.Update(Clock(noon))
 	m.Update(Size{wide, high})
 	m.Update(Boarded{Board: b, Server: "http://10.0.0.1:7070"})
+
 	return m
 }
 
@@ -95,15 +102,18 @@ func golden(t *testing.T, name string, p Picture) {
 	t.Helper()
 	got := p.Text()
 	file := filepath.Join("testdata", name+".txt")
+
 	if *update {
 		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	want, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if got != string(want) {
 		t.Errorf("%s is not as it was; look at it, and if it is better: go test ./pkg/internal/top -update\n%s", file, got)
 	}
@@ -135,6 +145,7 @@ func TestScreen_OfANodeThatIsPressed(t *testing.T) {
 	b.WarningDetails = []task.Warning{{Code: task.WarnNodePressed, Text: "node n1 takes no runs: beyond its own limit of disk_free"}}
 	b.Nodes = b.Nodes[:1]
 	b.Nodes[0].Pressed = []string{task.FactDiskFree}
+
 	text := screen(Config{Namespace: "default"}, 120, 50, b).View().Text()
 	if strings.Count(text, "takes no runs: beyond its own limit of disk_free") != 1 || strings.Count(text, "pressed") != 2 {
 		t.Errorf("it is to be among the problems once, and so in its row:\n%s", text)
@@ -147,6 +158,7 @@ func TestScreen_OfANodeWhosePolicyCannotBeRead(t *testing.T) {
 	b.Nodes[0].Pressed = []string{task.PressedPolicy}
 	words := "takes no runs: its policy cannot be read"
 	b.WarningDetails = []task.Warning{{Code: task.WarnNodePressed, Text: "node n1 takes no runs: " + task.PressedWords(b.Nodes[0].Pressed)}}
+
 	text := screen(Config{Namespace: "default"}, 120, 50, b).View().Text()
 	if strings.Count(text, words) != 1 || strings.Contains(text, "limit") {
 		t.Errorf("it is to be among the problems once, and for its policy:\n%s", text)
@@ -156,10 +168,12 @@ func TestScreen_OfANodeWhosePolicyCannotBeRead(t *testing.T) {
 func TestScreen_OfATask(t *testing.T) {
 	m := screen(Config{Namespace: "default"}, 80, 24, busy())
 	press(m, "/", "r", "e", "p", "o", "r", "t", "enter")
+
 	about := Target{Namespace: "default", Task: "report", Run: "20261121T115900.000Z-cccc"}
 	if got := press(m, "enter"); len(got) != 1 || got[0] != (Tell{about}) {
 		t.Fatalf("enter asks for %+v", got)
 	}
+
 	code, late := 69, int64(12)
 	told := Told{About: about, Task: client.Task{Next: in(time.Hour)}, Why: task.Answer{Sentence: "The tick of Sat 21 Nov 2026 11:59 UTC ran on n2 and failed with exit code 69."}}
 	told.Task.Schedule, told.Task.Timezone, told.Task.Action = task.Schedules{"0 9 * * MON-FRI"}, "Europe/Berlin", task.Action{Process: &task.Process{Command: []string{"report", "--all"}}}
@@ -168,37 +182,49 @@ func TestScreen_OfATask(t *testing.T) {
 		told.Runs = append(told.Runs, task.Run{ScheduledTime: ago(time.Duration(i) * 24 * time.Hour), State: task.Failed, Reason: task.ReasonExit, ExitCode: &code, LatenessMS: &late,
 			StartedAt: ago(time.Minute), EndedAt: ago(30 * time.Second), Node: "n2", Message: "exited with code 69"})
 	}
+
 	m.Update(told)
 	golden(t, "details-80", m.View())
 	press(m, "G")
 	golden(t, "details-end-80", m.View())
+
 	if got := press(m, "w"); len(got) != 1 || got[0] != (AskWhy{about}) {
 		t.Errorf("w asks for %+v", got)
 	}
+
 	m.Update(Answered{About: about, Why: task.Answer{Sentence: told.Why.Sentence, Lines: []task.EvidenceLine{{What: "Schedule", Says: "0 9 * * MON-FRI in Europe/Berlin"}}}})
 	golden(t, "why-80", m.View())
+
 	if got := press(m, "l"); len(got) != 1 || got[0] != (FollowLogs{about}) {
 		t.Errorf("l asks for %+v", got)
 	}
+
 	run := task.Run{ID: about.Run, State: task.Running, Node: "n2"}
 	m.Update(Written{About: about, Run: run, Text: "first line\npart of"})
 	m.Update(Written{About: about, Run: run, Text: " a line\n\x1b[31mred\a\n" + strings.Repeat("long ", 40) + "\n"})
 	golden(t, "logs-80", m.View())
+
 	for i := range 100 {
 		m.Update(Written{About: about, Run: run, Text: fmt.Sprintln("line", i)})
 	}
+
 	if text := m.View().Text(); !strings.Contains(text, "line 99") {
 		t.Errorf("it does not follow:\n%s", text)
 	}
+
 	press(m, "g")
 	m.Update(Written{About: about, Run: run, Text: "more\n"})
+
 	if text := m.View().Text(); !strings.Contains(text, "first line\n part of a line") {
 		t.Errorf("it does not stay:\n%s", text)
 	}
+
 	if got := press(m, "esc"); len(got) != 1 || got[0] != (StopLogs{}) || m.view == nil || m.view.kind != details {
 		t.Errorf("esc: %+v, %+v", got, m.view)
 	}
+
 	press(m, "esc")
+
 	if m.view != nil {
 		t.Error("esc does not go back to the panes")
 	}
@@ -208,30 +234,38 @@ func TestModel_ChangesNothingWithoutAYes(t *testing.T) {
 	m := screen(Config{Namespace: "default"}, 80, 24, busy())
 	press(m, "/", "r", "e", "p", "o", "r", "t", "enter")
 	about := Target{Namespace: "default", Task: "report", Run: "20261121T115900.000Z-cccc"}
+
 	if got := press(m, "t", "n", "t", "esc", "t", "enter"); len(got) != 0 {
 		t.Errorf("without a yes: %+v", got)
 	}
+
 	if got := press(m, "t", "y"); len(got) != 1 || got[0] != (Trigger{about}) {
 		t.Errorf("trigger: %+v", got)
 	}
+
 	for _, paused := range []bool{false, true} {
 		want := Command(Pause{about})
 		if paused {
 			want = Resume{about}
 		}
+
 		if got := press(m, "p", "y"); len(got) != 1 || got[0] != (Tell{about}) {
 			t.Errorf("before it is known whether the task is paused: %+v", got)
 		}
+
 		told := Told{About: about}
 		told.Task.Paused = paused
 		m.Update(told)
+
 		if got := press(m, "y"); len(got) != 1 || got[0] != want {
 			t.Errorf("paused %t: %+v", paused, got)
 		}
 	}
+
 	if got := m.Update(Done{Words: "could not pause report", Err: errors.New("conflict")}); len(got) != 1 || got[0] != (Refresh{}) {
 		t.Errorf("after a change: %+v", got)
 	}
+
 	if text := m.View().Text(); !strings.Contains(text, "could not pause report: conflict") {
 		t.Errorf("what became of it is not said:\n%s", text)
 	}
@@ -241,15 +275,18 @@ func TestModel_KeepsTheLastPictureWhileTheServerIsAway(t *testing.T) {
 	m := New(Config{})
 	m.Update(Clock(noon))
 	m.Update(Boarded{Err: errors.New("cannot reach it"), Server: "http://a"})
+
 	if text := m.View().Text(); !strings.Contains(text, "cannot reach it") {
 		t.Errorf("before the first board:\n%s", text)
 	}
+
 	m = screen(Config{Namespace: "default"}, 80, 24, busy())
 	m.Update(Clock(noon.Add(time.Second)))
 	m.Update(Boarded{Err: errors.New("cannot reach http://10.0.0.1:7070"), Server: "http://a"})
 	m.Update(Clock(noon.Add(31 * time.Second)))
 	golden(t, "away-80", m.View())
 	m.Update(Boarded{Board: busy(), Server: "http://b"})
+
 	if text := m.View().Text(); strings.Contains(text, "this is how it was") {
 		t.Errorf("it is back:\n%s", text)
 	}
@@ -262,10 +299,13 @@ func TestModel_MissesNodesThatLeft(t *testing.T) {
 	m.Update(Clock(noon.Add(time.Second)))
 	m.Update(Boarded{Board: b})
 	m.Update(Clock(noon.Add(13 * time.Second)))
+
 	if text := m.View().Text(); !strings.Contains(text, "left") || !strings.Contains(text, "12s  the node has left") {
 		t.Errorf("nodes left:\n%s", text)
 	}
+
 	m.Update(Boarded{Board: busy()})
+
 	if text := m.View().Text(); strings.Contains(text, "has left") {
 		t.Errorf("they are back:\n%s", text)
 	}
@@ -274,23 +314,30 @@ func TestModel_MissesNodesThatLeft(t *testing.T) {
 func TestModel_TheCursorStaysOnItsRow(t *testing.T) {
 	m := screen(Config{Namespace: "default"}, 80, 40, busy())
 	press(m, "2", "j", "j", "j")
+
 	if got := m.selected().Task; got != "sync-003" {
 		t.Fatalf("it is on %s", got)
 	}
+
 	b := busy()
 	b.Next = b.Next[2:]
 	m.Update(Boarded{Board: b})
+
 	if got := m.selected().Task; got != "sync-003" {
 		t.Errorf("it went to %s", got)
 	}
+
 	press(m, "g")
 	b.Next = b.Next[1:]
 	m.Update(Boarded{Board: b})
+
 	if got := m.selected().Task; got != b.Next[0].Task {
 		t.Errorf("at the top it went to %s", got)
 	}
+
 	b.Next = nil
 	m.Update(Boarded{Board: b})
+
 	if got := press(m, "enter", "t", "p", "l", "w"); len(got) != 0 {
 		t.Errorf("on nothing: %+v", got)
 	}
@@ -299,6 +346,7 @@ func TestModel_TheCursorStaysOnItsRow(t *testing.T) {
 // Whatever the size and the key, it draws as many lines as there are, none too wide.
 func TestModel_FitsEverySize(t *testing.T) {
 	keys := []string{"tab", "j", "G", "enter", "w", "l", "esc", "?", "x", "/", "z", "backspace", "esc", "t", "n", "p", "backtab", "pgdn", "g", "4", "enter", "esc", "f", "right"}
+
 	for _, wide := range []int{1, 2, 12, 40, 50, 80, 139, 140, 200} {
 		for _, high := range []int{1, 2, 4, 12, 18, 50} {
 			for _, ascii := range []bool{false, true}[:1+high%4/2] {
@@ -310,10 +358,12 @@ func TestModel_FitsEverySize(t *testing.T) {
 					if len(p) != high {
 						t.Fatalf("%d×%d %s: %d lines", wide, high, when, len(p))
 					}
+
 					for _, l := range p {
 						if w := l.width(); w != wide {
 							t.Fatalf("%d×%d %s: a line of %d columns: %q", wide, high, when, w, l.text())
 						}
+
 						for _, r := range l.text() {
 							if ascii && r > '~' {
 								t.Fatalf("%s: %q is not ASCII in %q", when, r, l.text())
@@ -321,22 +371,27 @@ func TestModel_FitsEverySize(t *testing.T) {
 						}
 					}
 				}
+
 				check("at first")
 				m.Update(Clock(noon))
 				m.Update(Boarded{Board: busy()})
 				check("with a board")
+
 				for _, k := range keys {
 					press(m, k)
 					check("after " + k)
+
 					if v := m.view; v != nil {
 						m.Update(Told{About: v.about, Runs: []task.Run{{State: task.Succeeded}}})
 						m.Update(Answered{About: v.about, Why: task.Answer{Sentence: "It ran – at once."}})
 						m.Update(Written{About: v.about, Text: "wide: 漢字漢字漢字\n"})
+
 						if !ascii {
 							check("answered after " + k)
 						}
 					}
 				}
+
 				m.Update(Boarded{Err: errors.New("away")})
 				check("away")
 			}
@@ -349,6 +404,7 @@ func TestPicture_HasColoursOnlyWhereTheyAreWanted(t *testing.T) {
 	if strings.Contains(p.Text(), "\x1b") || !strings.Contains(p.ANSI(), "\x1b[31m") {
 		t.Error("the text has codes, or the other has none")
 	}
+
 	if got := (Picture{{{"a", Red | Bold}, {" ", Red}, {"b", Plain}}}).ANSI(); got != "\x1b[1;31ma\x1b[0m b\n" {
 		t.Errorf("%q", got)
 	}

@@ -76,6 +76,7 @@ func (s *server) boards() int {
 func (s *server) serveBoard(w http.ResponseWriter, _ *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.asked++; s.away {
 		writeJSON(w, http.StatusServiceUnavailable, "application/problem+json",
 			client.Problem{Status: http.StatusServiceUnavailable, Code: client.CodeUnavailable, Detail: s.url + " is away"})
@@ -93,6 +94,7 @@ func (s *server) serveBoard(w http.ResponseWriter, _ *http.Request) {
 func (s *server) serveRun(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	run := task.Run{Namespace: r.PathValue("namespace"), Task: r.PathValue("task"), ID: r.PathValue("run"), State: s.state, Attempt: 1, Node: "n1"}
 	writeJSON(w, http.StatusOK, "application/json", run)
 }
@@ -101,6 +103,7 @@ func (s *server) serveRun(w http.ResponseWriter, r *http.Request) {
 func (s *server) serveLogs(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	http.ServeContent(w, r, "", time.Time{}, strings.NewReader(s.output))
 }
@@ -131,6 +134,7 @@ func (p *paper) reads(t *testing.T, words string, there bool) {
 	synctest.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if strings.Contains(p.last, words) != there {
 		t.Errorf("%q is there: %t, want %t\n%s", words, !there, there, p.last)
 	}
@@ -146,12 +150,14 @@ func TestProgram_IsAScreenThatIsKeptUpToDate(t *testing.T) {
 			}
 			return b.client(t), nil
 		}}
+
 		end := make(chan error)
 		go func() { end <- p.Run(t.Context(), tty) }()
 		tty.reads(t, "100,012 tasks", true)
 		before := a.boards()
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
+
 		if n := a.boards() - before; n < 9 || n > 11 {
 			t.Errorf("in 10 s the board was asked for %d times", n)
 		}
@@ -160,6 +166,7 @@ func TestProgram_IsAScreenThatIsKeptUpToDate(t *testing.T) {
 		for _, k := range []string{"3", "l"} {
 			tty.keys <- Key(k)
 		}
+
 		tty.reads(t, " one\n", true)
 		a.set(func() { a.output += "two\n" })
 		time.Sleep(time.Second)
@@ -173,6 +180,7 @@ func TestProgram_IsAScreenThatIsKeptUpToDate(t *testing.T) {
 		for _, k := range []string{"esc", "t", "y"} {
 			tty.keys <- Key(k)
 		}
+
 		tty.reads(t, "triggered import-0", true)
 		a.mu.Lock()
 		if len(a.did) != 1 || a.did[0] != "trigger default/import-0" {
@@ -192,10 +200,13 @@ func TestProgram_IsAScreenThatIsKeptUpToDate(t *testing.T) {
 		n := a.boards()
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
+
 		if a.boards() != n {
 			t.Error("it turns back to the server that is away")
 		}
+
 		tty.keys <- Key("q")
+
 		if err := <-end; err != nil {
 			t.Errorf("it ended with %v", err)
 		}
@@ -210,12 +221,16 @@ func TestProgram_EndsWithItsContextAndItsTerminal(t *testing.T) {
 			p := Program{Client: (&server{url: "http://a"}).client(t), Model: New(Config{}), Now: time.Now}
 			return p.Run(ctx, tty)
 		}
+
 		time.AfterFunc(3*time.Second, cancel)
+
 		if err := run(); !errors.Is(err, context.Canceled) {
 			t.Errorf("it ended with %v", err)
 		}
+
 		ctx = t.Context()
 		time.AfterFunc(3*time.Second, func() { close(tty.keys) })
+
 		if err := run(); err == nil {
 			t.Error("without a terminal it ended well")
 		}

@@ -21,6 +21,7 @@ func berlin(schedule, gap, fold string) *world {
 	w.Now = time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	w.Watermark = &why.Watermark{Time: w.Now, All: true}
 	w.Owner = &why.Owner{Node: "n1", Since: long.Time}
+
 	return w
 }
 
@@ -30,11 +31,13 @@ func (w *world) ranAt(instants ...string) *world {
 		if err != nil {
 			panic(err)
 		}
+
 		w.run("00:00:00", task.Succeeded, func(r *task.Run) {
 			r.ID, r.ScheduledTime = task.RunID(tick, w.Task.UID), task.At(tick)
 			r.DispatchedAt, r.StartedAt, r.EndedAt = r.ScheduledTime, r.ScheduledTime, task.At(tick.Add(time.Second))
 		})
 	}
+
 	return w
 }
 
@@ -72,6 +75,7 @@ func TestFor_ClockChanges(t *testing.T) {
 			if a.Verdict != c.verdict || a.Asked.Note != c.note || len(a.Also) != c.also {
 				t.Errorf("%s, note %q, %d more answers; want %s, %q, %d", a.Verdict, a.Asked.Note, len(a.Also), c.verdict, c.note, c.also)
 			}
+
 			for _, part := range c.says {
 				if !strings.Contains(a.Sentence, part) {
 					t.Errorf("the sentence\n  %s\nhas not\n  %s", a.Sentence, part)
@@ -89,11 +93,13 @@ func TestReadMoment_IsWhatTheClocksShow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for at := time.Date(2011, 1, 1, 0, 15, 0, 0, time.UTC); at.Year() < 2012; at = at.Add(45 * time.Minute) {
 			m, err := why.ReadMoment(at.In(place).Format("2006-01-02T15:04"), zone)
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			found := false
 			for _, i := range m.Instants {
 				found = found || i.Equal(at)
@@ -101,11 +107,13 @@ func TestReadMoment_IsWhatTheClocksShow(t *testing.T) {
 					t.Errorf("%s: %s is not %s", zone, i, m.Text)
 				}
 			}
+
 			if !found || len(m.Instants) > 2 {
 				t.Errorf("%s: %s is %v, and not %s", zone, m.Text, m.Instants, at)
 			}
 		}
 	}
+
 	for _, c := range []struct {
 		zone, text, gap string
 	}{
@@ -127,9 +135,11 @@ func TestReadMoment_Refuses(t *testing.T) {
 			t.Errorf("%q is %+v", text, m)
 		}
 	}
+
 	if _, err := why.ReadMoment("2026-03-29T02:30", "Europe/Berlyn"); err == nil {
 		t.Error("an unknown zone is accepted")
 	}
+
 	m, err := why.ReadMoment("2026-03-29T02:30:00.250+02:00", "UTC")
 	if err != nil || len(m.Instants) != 1 || m.Instants[0].Format(time.RFC3339Nano) != "2026-03-29T00:30:00.25Z" || m.Grain != time.Millisecond {
 		t.Errorf("%+v, %v", m, err)

@@ -15,7 +15,9 @@ func TestDocs_HaveEveryReasonAndEveryVerdict(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var reasons, verdicts strings.Builder
+
 	for _, r := range task.Reasons() {
 		states := make([]string, len(r.States))
 		for i, s := range r.States {
@@ -23,9 +25,11 @@ func TestDocs_HaveEveryReasonAndEveryVerdict(t *testing.T) {
 		}
 		fmt.Fprintf(&reasons, "| `%s` | %s | %s |\n", r.Name, strings.Join(states, ", "), r.Means)
 	}
+
 	for _, v := range task.Verdicts() {
 		fmt.Fprintf(&verdicts, "| `%s` | %s |\n", v.Verdict, v.Means)
 	}
+
 	for _, list := range []string{"| reason | states | because |\n|---|---|---|\n" + reasons.String() + "\n", "| verdict | means |\n|---|---|\n" + verdicts.String() + "\n"} {
 		if !strings.Contains(string(b), list) {
 			t.Errorf("docs/why.md does not have just this list:\n%s", list)
@@ -41,10 +45,12 @@ func TestVerdicts_CoverAllStates(t *testing.T) {
 			t.Errorf("%s: %q %q", s, a.Verdict, a.Sentence)
 		}
 	}
+
 	known := map[task.Verdict]bool{}
 	for _, v := range task.Verdicts() {
 		known[v.Verdict] = true
 	}
+
 	told := map[task.Verdict]bool{task.VerdictRange: true, task.VerdictInGap: true}
 	for _, c := range stories {
 		told[c.verdict] = true
@@ -52,6 +58,7 @@ func TestVerdicts_CoverAllStates(t *testing.T) {
 			t.Errorf("%s: %s is on no list", c.name, c.verdict)
 		}
 	}
+
 	for v := range known {
 		if !told[v] {
 			t.Errorf("no story ends with %s", v)
@@ -68,6 +75,7 @@ func TestFor_SaysEveryReason(t *testing.T) {
 			for _, l := range a.Lines {
 				said += "\n" + l.Says
 			}
+
 			if !strings.Contains(said, reason.Means) && !strings.Contains(said, "("+reason.Name+")") {
 				t.Errorf("%s, %s: %s", s, reason.Name, said)
 			}

@@ -46,6 +46,7 @@ var waitingStories = []story{
 			r.Reason, r.NotBefore = task.ReasonRetry, task.At(at("11:50:10"))
 			r.Attempts = []task.Attempt{{Attempt: 1, State: task.Lost, Node: "n2", EndedAt: task.At(at("11:50:00"))}}
 		})
+
 		w.Nodes = w.Nodes[:1]
 		return w
 	}, "11:30", task.VerdictWaiting, []string{`has been waiting for 10m: no available node matches "node = n2"; attempt 1 was lost on n2.`}},
@@ -132,6 +133,7 @@ func TestFor_SaysThatNothingComes(t *testing.T) {
 			}
 		})
 	}
+
 	for _, c := range []struct {
 		name  string
 		world *world
@@ -148,6 +150,7 @@ func TestFor_SaysThatNothingComes(t *testing.T) {
 		for _, also := range c.world.ask(t, "").Also {
 			said = append(said, also.Sentence)
 		}
+
 		if !slices.Equal(said, c.says) {
 			t.Errorf("%s: said %q, not %q", c.name, strings.Join(said, " "), c.says)
 		}

@@ -28,6 +28,7 @@ func nightly() *world {
 	s.Name, s.Schedule = "job", task.Schedules{"30 * * * *"}
 	t := task.Task{Spec: s, UID: "uuuuuuuuuuuuuuuu", Generation: 1, CreatedAt: task.At(at("00:00:00")), UpdatedAt: task.At(at("00:00:00")), UpdatedBy: "ann", Change: task.ChangeCreated}
 	e := task.NewEntry(t, t.CreatedAt, t.CreatedAt)
+
 	return &world{why.Facts{
 		Namespace: "default", Name: "job", Shard: 7, Task: &t, Entry: &e, Covered: true,
 		Owner:     &why.Owner{Node: "n1", Since: at("06:00:00"), Previous: []task.Assignment{{Node: "n2", Since: task.At(at("00:00:00"))}}},
@@ -52,6 +53,7 @@ func timed(edit func(*task.Spec)) *world {
 	edit(&w.Task.Spec)
 	e := task.NewEntry(*w.Task, w.Task.CreatedAt, w.Task.CreatedAt)
 	w.Entry = &e
+
 	return w
 }
 
@@ -67,13 +69,17 @@ func (w *world) change(clock, who string, edit func(*task.Spec)) *world {
 	if !task.SameTicks(old.Spec, t.Spec) {
 		e.From, e.Anchor = t.UpdatedAt, t.UpdatedAt
 	}
+
 	if old.Paused && !t.Paused {
 		e.From, t.Change = t.UpdatedAt, task.ChangeResumed
 	}
+
 	if !old.Paused && t.Paused {
 		t.Change = task.ChangePaused
 	}
+
 	w.Task, w.Entry = &t, &e
+
 	return w
 }
 
@@ -86,13 +92,17 @@ func (w *world) run(clock string, state task.State, edit func(*task.Run)) *world
 	if state != task.Skipped && state != task.Missed && state != task.Queued {
 		r.Node, r.Attempt, r.DispatchedAt, r.StartedAt, r.LatenessMS = "n1", 1, task.At(tick), task.At(tick.Add(12*time.Millisecond)), &late
 	}
+
 	if !state.Final() {
 		r.EndedAt = task.Time{}
 	}
+
 	if edit != nil {
 		edit(&r)
 	}
+
 	w.Runs = append(w.Runs, r)
+
 	return w
 }
 
@@ -114,18 +124,22 @@ func (w *world) askIn(t *testing.T, text, zone string) task.Answer {
 		if len(s) < len("2006-01-02") {
 			s = "2026-03-10 " + s
 		}
+
 		m, err := why.ReadMoment(s, zone)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		return &m
 	}
+
 	switch {
 	case isRange:
 		q.From, q.To = read(from), read(to)
 	case text != "":
 		q.At = read(text)
 	}
+
 	return why.For(w.Facts, q)
 }
 
@@ -232,6 +246,7 @@ var stories = []story{
 			r.Reason, r.NotBefore = task.ReasonRetry, task.At(at("12:05:00"))
 			r.Attempts = []task.Attempt{{Attempt: 1, State: task.Failed, ExitCode: code(1), Node: "n2"}}
 		})
+
 		w.Task.Target.Strategy, w.Entry.Target.Strategy = task.StrategySticky, task.StrategySticky
 		return w
 	}, "11:30", task.VerdictWaiting, []string{"and the next starts no earlier than 12:05 UTC."}},
@@ -533,6 +548,7 @@ func TestFor_RunWithParts(t *testing.T) {
 			r.Node, r.Fan = "", &task.Fan{Count: 3, Need: 3, Ended: ended, Succeeded: succeeded}
 		}
 	}
+
 	part := func(r *task.Run) { r.ID, r.Trigger, r.Node = task.PartID(r.ID, 1), task.TriggerPart, "n2" }
 	for _, c := range []struct {
 		name  string
@@ -558,6 +574,7 @@ func TestFor_RunWithParts(t *testing.T) {
 			if a.Verdict != c.want || !strings.Contains(a.Sentence, c.says) {
 				t.Errorf("%s: %s", a.Verdict, a.Sentence)
 			}
+
 			for _, l := range a.Lines {
 				if strings.Contains(l.Says, " to on ") || strings.HasPrefix(l.Says, "to on") || strings.HasPrefix(l.Says, "to  on") || task.IsPart(l.Says) {
 					t.Errorf("%s: %s", l.What, l.Says)
@@ -574,10 +591,12 @@ func TestFor_Stories(t *testing.T) {
 			if a.Verdict != c.verdict {
 				t.Errorf("the verdict is %s, not %s", a.Verdict, c.verdict)
 			}
+
 			said := a.Sentence
 			for _, l := range a.Lines {
 				said += "\n" + l.What + ": " + l.Says
 			}
+
 			for _, part := range c.says {
 				if !strings.Contains(said, part) {
 					t.Errorf("%q is not in:\n%s", part, said)

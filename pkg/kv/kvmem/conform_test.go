@@ -28,6 +28,7 @@ func memory(t testing.TB, cfg kvmem.Config) *kv.Client {
 	t.Cleanup(s.Close)
 	c := kv.Wrap(s.Client(t.Context()), 0)
 	t.Cleanup(func() { c.Close() })
+
 	return c
 }
 
@@ -37,6 +38,7 @@ func put(t *testing.T, c *kv.Client, key, value string, opts ...clientv3.OpOptio
 	if err != nil {
 		t.Fatalf("put %s: %v", key, err)
 	}
+
 	return resp.Header.Revision
 }
 
@@ -46,6 +48,7 @@ func get(t *testing.T, c *kv.Client, key string, opts ...clientv3.OpOption) *cli
 	if err != nil {
 		t.Fatalf("get %s: %v", key, err)
 	}
+
 	return resp
 }
 
@@ -71,9 +74,11 @@ func TestRange(t *testing.T) {
 		put(t, c, "b", "2")
 		put(t, c, "a", "3")
 		put(t, c, "c", "4")
+
 		if _, err := c.Delete(t.Context(), "b"); err != nil {
 			t.Fatal(err)
 		}
+
 		expect(t, "all", shown(get(t, c, "a", clientv3.WithFromKey())), "a=3@2/4/2 c=4@5/5/1 of 2 at 6")
 		expect(t, "then", shown(get(t, c, "a", clientv3.WithRange("c"), clientv3.WithRev(3))), "a=1@2/2/1 b=2@3/3/1 of 2 at 6")
 		expect(t, "limit", shown(get(t, c, "a", clientv3.WithRange("z"), clientv3.WithLimit(1))), "a=3@2/4/2 of 2 at 6")
@@ -81,25 +86,33 @@ func TestRange(t *testing.T) {
 		expect(t, "count", shown(get(t, c, "a", clientv3.WithRange("z"), clientv3.WithCountOnly())), "of 2 at 6")
 		expect(t, "newest", shown(get(t, c, "a", clientv3.WithLastRev()...)), "a=3@2/4/2 of 1 at 6")
 		expect(t, "sorted", shown(get(t, c, "", clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortDescend))), "c=4@5/5/1 a=3@2/4/2 of 2 at 6")
+
 		if !get(t, c, "a", clientv3.WithRange("z"), clientv3.WithLimit(1)).More {
 			t.Error("a range cut short does not say that there is more")
 		}
+
 		if _, err := c.Get(t.Context(), "a", clientv3.WithRev(99)); !errors.Is(err, rpctypes.ErrFutureRev) {
 			t.Errorf("a future revision: %v", err)
 		}
+
 		if _, err := c.Compact(t.Context(), 4); err != nil {
 			t.Fatal(err)
 		}
+
 		if _, err := c.Get(t.Context(), "a", clientv3.WithRev(3)); !errors.Is(err, rpctypes.ErrCompacted) {
 			t.Errorf("a compacted revision: %v", err)
 		}
+
 		expect(t, "at the compacted", shown(get(t, c, "b", clientv3.WithRev(4))), "b=2@3/3/1 of 1 at 6")
+
 		if _, err := c.Compact(t.Context(), 4); !errors.Is(err, rpctypes.ErrCompacted) {
 			t.Errorf("compacted twice: %v", err)
 		}
+
 		if _, err := c.Compact(t.Context(), 99); !errors.Is(err, rpctypes.ErrFutureRev) {
 			t.Errorf("the future compacted: %v", err)
 		}
+
 		put(t, c, "b", "again")
 		expect(t, "created anew", shown(get(t, c, "b")), "b=again@7/7/1 of 1 at 7")
 	})
@@ -115,14 +128,17 @@ func TestTxn_NestedComparesSeeTheStateBefore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		nested := resp.Responses[1].GetResponseTxn()
 		if !nested.Succeeded || nested.Header.Revision != 0 || resp.Header.Revision != 2 {
 			t.Errorf("nested: succeeded %t at revision %d, outer at %d", nested.Succeeded, nested.Header.Revision, resp.Header.Revision)
 		}
+
 		expect(t, "read in the request", shown((*clientv3.GetResponse)(nested.Responses[1].GetResponseRange())), "a=1@2/2/1 of 1 at 2")
 		// A compare over a range holds if it holds for all of it.
 		older := clientv3.Compare(clientv3.ModRevision("a").WithRange("z"), "<", 3)
 		put(t, c, "c", "3")
+
 		if resp, err := c.Txn(t.Context()).If(older).Then(clientv3.OpPut("d", "4")).Commit(); err != nil || resp.Succeeded {
 			t.Errorf("a range of which one key is newer: %v, %v", resp, err)
 		}
@@ -134,6 +150,7 @@ func TestTxn_Refusals(t *testing.T) {
 	for i := range many {
 		many[i] = clientv3.OpPut(fmt.Sprint("k", i), "")
 	}
+
 	nest := func(ops ...clientv3.Op) clientv3.Op { return clientv3.OpTxn(nil, ops, nil) }
 	cases := map[string]struct {
 		ops  []clientv3.Op
@@ -162,6 +179,7 @@ func TestTxn_Refusals(t *testing.T) {
 			if !errors.Is(err, k.want) {
 				t.Errorf("%s: %v; want %v", name, err, k.want)
 			}
+
 			if after := get(t, c, "a").Header.Revision; k.want != nil && after != before {
 				t.Errorf("%s: refused, and something was written", name)
 			}
@@ -173,19 +191,24 @@ func TestLease(t *testing.T) {
 	both(t, func(t *testing.T, c *kv.Client) {
 		t.Parallel() // it lasts as long as the lease, which a busy machine must not let go in the midst
 		ctx := t.Context()
+
 		l, err := c.Grant(ctx, 3)
 		if err != nil || l.TTL != 3 {
 			t.Fatalf("grant: %v, %v", l, err)
 		}
+
 		put(t, c, "a", "1", clientv3.WithLease(l.ID))
 		put(t, c, "b", "1", clientv3.WithLease(l.ID))
 		put(t, c, "b", "2") // leaves the lease
+
 		if got, err := c.TimeToLive(ctx, l.ID, clientv3.WithAttachedKeys()); err != nil || len(got.Keys) != 1 || got.GrantedTTL != 3 {
 			t.Errorf("time to live: %v, %v", got, err)
 		}
+
 		if got, err := c.KeepAliveOnce(ctx, l.ID); err != nil || got.TTL != 3 {
 			t.Errorf("keep alive: %v, %v", got, err)
 		}
+
 		gone := c.Watch(ctx, "a", clientv3.WithFilterPut(), clientv3.WithRev(5))
 		select {
 		case r := <-gone:
@@ -195,25 +218,33 @@ func TestLease(t *testing.T) {
 		case <-time.After(time.Minute):
 			t.Fatal("the lease does not end")
 		}
+
 		expect(t, "left", shown(get(t, c, "a", clientv3.WithFromKey())), "b=2@3/4/2 of 1 at 5")
+
 		if _, err := c.KeepAliveOnce(ctx, l.ID); !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 			t.Errorf("keep a dead lease alive: %v", err)
 		}
+
 		if _, err := c.Revoke(ctx, l.ID); !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 			t.Errorf("revoke a dead lease: %v", err)
 		}
+
 		if got, err := c.TimeToLive(ctx, l.ID); err != nil || got.TTL != -1 {
 			t.Errorf("a dead lease's time to live: %v, %v", got, err)
 		}
+
 		l, err = c.Grant(ctx, 100)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		put(t, c, "z", "", clientv3.WithLease(l.ID))
 		put(t, c, "y", "", clientv3.WithLease(l.ID))
+
 		if _, err := c.Revoke(ctx, l.ID); err != nil {
 			t.Fatal(err)
 		}
+
 		expect(t, "one revision for all", shown(get(t, c, "y", clientv3.WithFromKey())), "of 0 at 8")
 	})
 }
@@ -225,6 +256,7 @@ func stream(ctx context.Context, name string) context.Context {
 
 func next(t *testing.T, w clientv3.WatchChan) clientv3.WatchResponse {
 	t.Helper()
+
 	select {
 	case r, ok := <-w:
 		if !ok {
@@ -242,17 +274,21 @@ func TestWatch_FromThePast(t *testing.T) {
 		put(t, c, "a/1", "1")
 		put(t, c, "b", "1")
 		put(t, c, "a/1", "2")
+
 		w := c.Watch(t.Context(), "a/", clientv3.WithPrefix(), clientv3.WithRev(2), clientv3.WithCreatedNotify(), clientv3.WithPrevKV())
 		if r := next(t, w); !r.Created || r.Header.Revision != 4 {
 			t.Errorf("created: %+v", r)
 		}
+
 		r := next(t, w)
 		if len(r.Events) != 2 || r.Header.Revision != 4 || string(r.Events[1].PrevKv.GetValue()) != "1" {
 			t.Errorf("what had happened: %+v", r)
 		}
+
 		if _, err := c.Txn(t.Context()).Then(clientv3.OpPut("a/2", ""), clientv3.OpPut("c", ""), clientv3.OpDelete("a/1")).Commit(); err != nil {
 			t.Fatal(err)
 		}
+
 		r = next(t, w)
 		if len(r.Events) != 2 || r.Header.Revision != 5 || r.Events[1].Kv.ModRevision != 5 || r.Events[1].Kv.CreateRevision != 0 {
 			t.Errorf("one revision: %+v", r)
@@ -265,17 +301,21 @@ func TestWatch_Compacted(t *testing.T) {
 		for range 4 {
 			put(t, c, "a", "")
 		}
+
 		if _, err := c.Compact(t.Context(), 4); err != nil {
 			t.Fatal(err)
 		}
+
 		w := c.Watch(t.Context(), "a", clientv3.WithRev(3))
 		r := next(t, w)
 		if !errors.Is(r.Err(), rpctypes.ErrCompacted) || r.CompactRevision != 4 || !r.Canceled {
 			t.Errorf("a watch from a compacted revision: %+v", r)
 		}
+
 		if _, open := <-w; open {
 			t.Error("it is not closed then")
 		}
+
 		if r := next(t, c.Watch(t.Context(), "a", clientv3.WithRev(4))); len(r.Events) != 2 {
 			t.Errorf("a watch from the compaction's revision: %+v", r)
 		}
@@ -288,9 +328,11 @@ func TestWatch_Progress(t *testing.T) {
 		one, other := stream(t.Context(), "one"), stream(t.Context(), "other")
 		a, b := c.Watch(one, "a", clientv3.WithRev(2)), c.Watch(one, "b", clientv3.WithRev(2))
 		elsewhere := c.Watch(other, "b")
+
 		if r := next(t, a); len(r.Events) != 1 {
 			t.Fatalf("%+v", r)
 		}
+
 		// etcd answers once the watches have caught up.
 		deadline := time.Now().Add(time.Minute)
 		heard := false
@@ -298,6 +340,7 @@ func TestWatch_Progress(t *testing.T) {
 			if err := c.RequestProgress(one); err != nil {
 				t.Fatal(err)
 			}
+
 			select {
 			case r := <-b:
 				if heard = r.IsProgressNotify() && r.Header.Revision == 2; !heard {
@@ -306,26 +349,33 @@ func TestWatch_Progress(t *testing.T) {
 			case <-time.After(50 * time.Millisecond):
 			}
 		}
+
 		if r := next(t, a); !heard || !r.IsProgressNotify() {
 			t.Errorf("both watches of a stream hear of progress: %t, %+v", heard, r)
 		}
+
 		// A watch in the future silences its stream.
 		future := c.Watch(one, "c", clientv3.WithRev(3), clientv3.WithCreatedNotify())
 		if r := next(t, future); !r.Created {
 			t.Fatalf("%+v", r)
 		}
+
 		for len(a) > 0 {
 			<-a
 		}
+
 		if err := c.RequestProgress(one); err != nil {
 			t.Fatal(err)
 		}
+
 		put(t, c, "a", "2")
+
 		for r := next(t, a); len(r.Events) == 0; r = next(t, a) {
 			if r.Header.Revision > 2 {
 				t.Errorf("progress in spite of a watch in the future: %+v", r)
 			}
 		}
+
 		if len(elsewhere) > 0 {
 			t.Errorf("another stream hears: %+v", <-elsewhere)
 		}
@@ -337,15 +387,20 @@ func TestWatch_EndsWithItsContextAndItsClient(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		w := c.Watch(ctx, "a")
 		cancel()
+
 		if r, open := <-w; open {
 			t.Errorf("a cancelled watch says %+v", r)
 		}
+
 		w = c.Watch(t.Context(), "a")
 		c.Close()
+
 		for range w { // etcd's client may say why
 		}
+
 		for range c.Watch(t.Context(), "a") {
 		}
+
 		if _, err := c.Get(t.Context(), "a"); err == nil {
 			t.Error("a closed client reads")
 		}

@@ -31,12 +31,16 @@ func TestDifferential(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
+
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
+
 		store := kvmem.New(kvmem.Config{Revision: now.Header.Revision, MinTTL: 1})
 		defer store.Close()
+
 		mem := kv.Wrap(store.Client(ctx), 0)
 		defer mem.Close()
+
 		p := &pair{
 			ctx: ctx, etcd: side{Client: etcd}, mem: side{Client: mem},
 			prefix: fmt.Sprintf("r%d/", round),
@@ -46,10 +50,13 @@ func TestDifferential(t *testing.T) {
 			resp, err := s.Put(ctx, p.prefix, "")
 			return (*pb.PutResponse)(resp), err
 		})
+
 		p.first = p.now
+
 		for range rapid.IntRange(5, 25).Draw(rt, "steps") {
 			p.step(rt)
 		}
+
 		p.compareEvents(rt)
 	})
 }
@@ -91,11 +98,13 @@ func (p *pair) step(rt *rapid.T) {
 			resp, err := s.Get(p.ctx, key, opts...)
 			return (*pb.RangeResponse)(resp), err
 		})
+
 	case "watch":
 		p.watch(rt)
 	case "compact":
 		p.catchUp(rt)
 		p.compareEvents(rt)
+
 		rev := p.drawRevision(rt)
 		if p.same(rt, "compact", func(s *side) (proto.Message, error) {
 			resp, err := s.Compact(p.ctx, rev)
@@ -103,6 +112,7 @@ func (p *pair) step(rt *rapid.T) {
 		}) == nil {
 			p.compacted = rev
 		}
+
 	case "grant":
 		p.same(rt, "grant", func(s *side) (proto.Message, error) {
 			resp, err := s.Grant(p.ctx, 100)
@@ -111,6 +121,7 @@ func (p *pair) step(rt *rapid.T) {
 			}
 			return nil, err
 		})
+
 	case "revoke":
 		if n := len(p.mem.leases); n > 0 {
 			i := rapid.IntRange(0, n-1).Draw(rt, "lease")
@@ -129,16 +140,20 @@ func (p *pair) same(rt *rapid.T, what string, do func(*side) (proto.Message, err
 	if (aerr == nil) != (berr == nil) || aerr != nil && aerr.Error() != berr.Error() {
 		rt.Fatalf("%s: etcd answers %v, memory %v", what, aerr, berr)
 	}
+
 	if aerr != nil || a == nil {
 		return aerr
 	}
+
 	x, y := p.etcd.canonical(a), p.mem.canonical(b)
 	if !proto.Equal(x, y) {
 		rt.Fatalf("%s: etcd answers\n%v\nmemory\n%v", what, x, y)
 	}
+
 	if h, ok := x.(interface{ GetHeader() *pb.ResponseHeader }); ok {
 		p.now = max(p.now, h.GetHeader().GetRevision())
 	}
+
 	return nil
 }
 
@@ -150,6 +165,7 @@ func (s *side) canonical(m proto.Message) proto.Message {
 			h.ClusterId, h.MemberId, h.RaftTerm = 0, 0, 0
 		}
 	}
+
 	var walk func(m any)
 	walk = func(m any) {
 		switch m := m.(type) {
@@ -170,6 +186,7 @@ func (s *side) canonical(m proto.Message) proto.Message {
 			}
 		case *pb.TxnResponse:
 			header(m.Header)
+
 			for _, r := range m.Responses {
 				for _, one := range []any{r.GetResponseRange(), r.GetResponsePut(), r.GetResponseDeleteRange(), r.GetResponseTxn()} {
 					if one.(proto.Message).ProtoReflect().IsValid() {
@@ -183,7 +200,9 @@ func (s *side) canonical(m proto.Message) proto.Message {
 			header(m.Header)
 		}
 	}
+
 	walk(m)
+
 	return m
 }
 
@@ -196,13 +215,16 @@ func (s *side) leaseIndex(id int64) int64 {
 func (p *pair) watch(rt *rapid.T) {
 	key, end := p.drawSpan(rt)
 	from := p.drawRevision(rt)
+
 	opts := []clientv3.OpOption{clientv3.WithCreatedNotify(), clientv3.WithRev(from)}
 	if end != "" {
 		opts = append(opts, clientv3.WithRange(end))
 	}
+
 	if rapid.Bool().Draw(rt, "previous") {
 		opts = append(opts, clientv3.WithPrevKV())
 	}
+
 	for _, s := range []*side{&p.etcd, &p.mem} {
 		h := &heard{events: make(chan string, 4096), synced: make(chan struct{}), isSynced: from > p.now}
 		h.ctx = stream(p.ctx, fmt.Sprint(p.prefix, len(s.watches)))
@@ -212,16 +234,20 @@ func (p *pair) watch(rt *rapid.T) {
 		leases := s.leases
 		go func() {
 			defer close(h.events)
+
 			view := side{leases: leases}
 			once := sync.OnceFunc(func() { close(h.synced) })
 			defer once()
+
 			for r := range w {
 				if r.IsProgressNotify() {
 					once()
 				}
+
 				if r.CompactRevision > 0 {
 					h.events <- fmt.Sprintf("compacted at %d", r.CompactRevision)
 				}
+
 				for _, e := range r.Events {
 					h.events <- view.shown(e)
 				}
@@ -237,6 +263,7 @@ func (s *side) shown(e *clientv3.Event) string {
 		}
 		return fmt.Sprintf("%s=%s@%d/%d/%d,%t", kv.Key, kv.Value, kv.CreateRevision, kv.ModRevision, kv.Version, kv.Lease != 0)
 	}
+
 	return fmt.Sprintf("%v %s was %s", e.Type, one(e.Kv), one(e.PrevKv))
 }
 
@@ -247,6 +274,7 @@ func (p *pair) catchUp(rt *rapid.T) {
 			if err := p.etcd.RequestProgress(h.ctx); err != nil {
 				rt.Fatal(err)
 			}
+
 			select {
 			case <-h.synced:
 				h.isSynced = true
@@ -273,6 +301,7 @@ func (p *pair) compareEvents(rt *rapid.T) {
 				quiet = true
 			}
 		}
+
 		etcd := p.etcd.watches[i]
 		for wait := time.After(time.Minute); len(etcd.told) < len(mem.told); {
 			select {
@@ -282,6 +311,7 @@ func (p *pair) compareEvents(rt *rapid.T) {
 				rt.Fatalf("watch %d: etcd says\n%s\nmemory\n%s", i, strings.Join(etcd.told, "\n"), strings.Join(mem.told, "\n"))
 			}
 		}
+
 		if !slices.Equal(etcd.told, mem.told) {
 			rt.Fatalf("watch %d: etcd says\n%s\nmemory\n%s", i, strings.Join(etcd.told, "\n"), strings.Join(mem.told, "\n"))
 		}

@@ -16,6 +16,7 @@ func (p *pair) drawKey(rt *rapid.T) string {
 // drawSpan is one key, a range, or all of the round.
 func (p *pair) drawSpan(rt *rapid.T) (key, end string) {
 	key = p.drawKey(rt)
+
 	switch rapid.IntRange(0, 3).Draw(rt, "span") {
 	case 0:
 		return key, ""
@@ -24,6 +25,7 @@ func (p *pair) drawSpan(rt *rapid.T) (key, end string) {
 	case 2:
 		return key, clientv3.GetPrefixRangeEnd(key)
 	}
+
 	return p.prefix, clientv3.GetPrefixRangeEnd(p.prefix)
 }
 
@@ -40,9 +42,11 @@ func (p *pair) drawRange(rt *rapid.T) (string, []clientv3.OpOption) {
 			opts = append(opts, o())
 		}
 	}
+
 	if end != "" {
 		opts = append(opts, clientv3.WithRange(end))
 	}
+
 	maybe("at", func() clientv3.OpOption { return clientv3.WithRev(p.drawRevision(rt)) })
 	maybe("limit", func() clientv3.OpOption { return clientv3.WithLimit(rapid.Int64Range(0, 3).Draw(rt, "most")) })
 	maybe("keys only", clientv3.WithKeysOnly)
@@ -52,6 +56,7 @@ func (p *pair) drawRange(rt *rapid.T) (string, []clientv3.OpOption) {
 	maybe("sort", func() clientv3.OpOption { // by what has no equals
 		return clientv3.WithSort(clientv3.SortByKey, rapid.SampledFrom([]clientv3.SortOrder{clientv3.SortNone, clientv3.SortAscend, clientv3.SortDescend}).Draw(rt, "order"))
 	})
+
 	return key, opts
 }
 
@@ -60,6 +65,7 @@ func (p *pair) drawCompare(rt *rapid.T) clientv3.Cmp {
 	sign := rapid.SampledFrom([]string{"=", "!=", "<", ">"}).Draw(rt, "sign")
 	rev := rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(p.first, p.now)).Draw(rt, "of")
 	var c clientv3.Cmp
+
 	switch rapid.IntRange(0, 4).Draw(rt, "target") {
 	case 0:
 		c = clientv3.Compare(clientv3.ModRevision(key), sign, rev)
@@ -72,9 +78,11 @@ func (p *pair) drawCompare(rt *rapid.T) clientv3.Cmp {
 	default:
 		c = clientv3.Compare(clientv3.LeaseValue(key), sign, clientv3.NoLease)
 	}
+
 	if end != "" && rapid.IntRange(0, 2).Draw(rt, "over a range") == 0 {
 		c = c.WithRange(end)
 	}
+
 	return c
 }
 
@@ -98,13 +106,16 @@ func (p *pair) drawOp(rt *rapid.T, depth int) plan {
 	if depth > 0 {
 		kinds = append(kinds, "txn", "txn")
 	}
+
 	switch rapid.SampledFrom(kinds).Draw(rt, "operation") {
 	case "put":
 		key, value, lease := p.drawKey(rt), p.drawValue(rt), -1
 		if n := len(p.mem.leases); n > 0 && rapid.Bool().Draw(rt, "leased") {
 			lease = rapid.IntRange(0, n-1).Draw(rt, "lease")
 		}
+
 		opts := []clientv3.OpOption{}
+
 		switch rapid.IntRange(0, 5).Draw(rt, "kind of put") {
 		case 0:
 			opts = append(opts, clientv3.WithPrevKV())
@@ -113,27 +124,34 @@ func (p *pair) drawOp(rt *rapid.T, depth int) plan {
 		case 2:
 			lease, opts = -1, append(opts, clientv3.WithIgnoreLease())
 		}
+
 		return func(s *side) clientv3.Op {
 			if lease >= 0 {
 				return clientv3.OpPut(key, value, append(opts[:len(opts):len(opts)], clientv3.WithLease(s.leases[lease]))...)
 			}
 			return clientv3.OpPut(key, value, opts...)
 		}
+
 	case "delete":
 		key, end := p.drawSpan(rt)
 		opts := []clientv3.OpOption{}
 		if end != "" {
 			opts = append(opts, clientv3.WithRange(end))
 		}
+
 		if rapid.Bool().Draw(rt, "previous") {
 			opts = append(opts, clientv3.WithPrevKV())
 		}
+
 		return func(*side) clientv3.Op { return clientv3.OpDelete(key, opts...) }
+
 	case "get":
 		key, opts := p.drawRange(rt)
 		return func(*side) clientv3.Op { return clientv3.OpGet(key, opts...) }
 	}
+
 	ifs, then, els := p.drawTxn(rt, depth-1)
+
 	return func(s *side) clientv3.Op { return clientv3.OpTxn(ifs, made(s, then), made(s, els)) }
 }
 

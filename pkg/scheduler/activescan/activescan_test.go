@@ -19,11 +19,14 @@ func TestScanner_AnswersFromAScanThatBeganAfterTheQuestion(t *testing.T) {
 		scans++
 		began <- scans
 		<-goOn
+
 		if scans == 2 {
 			return nil, 0, errors.New("the connection is cut")
 		}
+
 		return []store.ActiveKey{{RunKey: record.RunKey{Ref: record.Ref{Shard: 7}, Run: fmt.Sprint(scans)}}}, 0, nil
 	})
+
 	done := make(chan struct{})
 	go func() { defer close(done); _ = s.Run(ctx) }()
 	ask := func() <-chan map[int][]store.ActiveKey {
@@ -33,24 +36,31 @@ func TestScanner_AnswersFromAScanThatBeganAfterTheQuestion(t *testing.T) {
 		}
 		return answer
 	}
+
 	a, b := ask(), ask()
 	<-began
 	second := make(chan (<-chan map[int][]store.ActiveKey))
 	go func() { second <- ask() }() // while the first scan is under way
 	goOn <- struct{}{}
+
 	if got := (<-a)[7][0].Run + (<-b)[7][0].Run; got != "11" {
 		t.Errorf("the first two got the scans %s", got)
 	}
+
 	c := <-second
+
 	for range 2 { // one that fails, and is tried again
 		<-began
 		goOn <- struct{}{}
 	}
+
 	if got := (<-c)[7][0].Run; got != "3" {
 		t.Errorf("the third got scan %s", got)
 	}
+
 	cancel()
 	<-done
+
 	if _, err := s.Ask(ctx); err == nil {
 		t.Error("a question after the end has an answer")
 	}

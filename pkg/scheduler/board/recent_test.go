@@ -14,14 +14,18 @@ func TestRecent_ForgetsWhatIsOlderThanAMinute(t *testing.T) {
 	claim := func(at float64, late time.Duration) {
 		r.AddDecided(sec(at), 2, slices.Values([]time.Duration{late, -1}))
 	}
+
 	claim(0, 40*time.Millisecond)
 	claim(31, time.Millisecond)
+
 	if got := r.Tally(sec(32)).Recent(); got.Fired != 2 || got.MaxMS != 40 || got.Skipped != 4 || len(got.Rate) != recentSlots-1 || got.Rate[6] != 1 {
 		t.Errorf("after half a minute: %+v", got)
 	}
+
 	if got := r.Tally(sec(66)).Recent(); got.Fired != 1 || got.MaxMS != 1 {
 		t.Errorf("after a minute: %+v", got)
 	}
+
 	if got := r.Tally(sec(600)).Recent(); got.Fired != 0 || got.Rate[3] != 0 {
 		t.Errorf("after ten: %+v", got)
 	}

@@ -11,18 +11,22 @@ func TestCache_OneValueOfATextForAsLongAsItIsUsed(t *testing.T) {
 	t.Parallel()
 	s := NewCache(NewTiming)
 	text := []byte(`"schedule":"@hourly","timezone":"UTC"`)
+
 	v, err := s.Get(text)
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	s.forget(v.Text) // of one before it, whose clean-up comes late
+
 	if again, err := s.Get(text); again != v || err != nil {
 		t.Errorf("a second value of one text, %v", err)
 	}
+
 	if _, err := s.Get([]byte(`"schedule":"never"`)); err == nil || len(s.byText) != 1 {
 		t.Errorf("what cannot be read: %v; kept are %d", err, len(s.byText))
 	}
+
 	runtime.KeepAlive(v)
 
 	// A clean-up runs some time after the collection that found its value unused.
@@ -32,6 +36,7 @@ func TestCache_OneValueOfATextForAsLongAsItIsUsed(t *testing.T) {
 		s.mu.Lock()
 		left := len(s.byText)
 		s.mu.Unlock()
+
 		if left == 0 {
 			return
 		}
@@ -48,6 +53,7 @@ func TestCache_ManyAtOnce(t *testing.T) {
 	s := NewCache(NewTiming)
 	texts := [][]byte{[]byte(`"schedule":"@hourly"`), []byte(`"schedule":"@daily"`)}
 	var wg sync.WaitGroup
+
 	for range 4 {
 		wg.Go(func() {
 			for i := range 400 {
@@ -57,15 +63,19 @@ func TestCache_ManyAtOnce(t *testing.T) {
 					t.Errorf("of %s: %v, %v", text, v, err)
 					return
 				}
+
 				if i%40 == 0 {
 					runtime.GC()
 				}
+
 				if again, _ := s.Get(text); again != v {
 					t.Error("two values of one text")
 				}
+
 				runtime.KeepAlive(v)
 			}
 		})
 	}
+
 	wg.Wait()
 }

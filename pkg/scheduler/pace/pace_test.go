@@ -18,10 +18,12 @@ func TestLimiter_KeepsItsRate(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rate := rapid.SampledFrom([]float64{0.1, 1, 3, 100, 2500}).Draw(rt, "rate")
 		p := NewLimiter(func() float64 { return rate }).NewShare()
+
 		now, taken := start, 0
 		for range rapid.IntRange(1, 200).Draw(rt, "steps") {
 			step := time.Duration(rapid.IntRange(0, 3000).Draw(rt, "ms")) * time.Millisecond
 			now = now.Add(step)
+
 			for i := rapid.IntRange(0, 5).Draw(rt, "wanted"); i > 0; i-- {
 				at := now.Add(-time.Duration(rapid.IntRange(0, 2000).Draw(rt, "late")) * time.Millisecond)
 				if p.Take(at) {
@@ -29,17 +31,21 @@ func TestLimiter_KeepsItsRate(t *testing.T) {
 				}
 			}
 		}
+
 		if most := (now.Sub(start).Seconds()+2)*rate + max(rate, 1) + 1e-3; float64(taken) > most {
 			rt.Fatalf("%d tokens, at most %g", taken, most)
 		}
+
 		for p.Take(now) {
 			taken++
 		}
+
 		for range 2 {
 			if p.Take(now.Add(-time.Hour)) {
 				rt.Fatal("a clock that was set back gives tokens")
 			}
 		}
+
 		if got := p.Take(now.Add(-time.Hour + time.Duration(1.01/rate*float64(time.Second)))); !got {
 			rt.Fatal("after the clock was set back there are no more tokens")
 		}
@@ -51,17 +57,21 @@ func TestLimiter_SharesAmongTheShardsOfANode(t *testing.T) {
 	t.Parallel()
 	const rate = 20
 	l := NewLimiter(func() float64 { return rate })
+
 	p := l.NewShare()
 	for p.Take(start) {
 	}
+
 	shares := []*Share{l.NewShare(), l.NewShare(), l.NewShare()}
 	next, got := make([]time.Time, len(shares)), make([]int, len(shares))
 	for ms := range 10_000 {
 		now := start.Add(time.Duration(ms) * time.Millisecond)
+
 		for i, share := range shares { // the first always asks first
 			if now.Before(next[i]) {
 				continue
 			}
+
 			n, again := share.Turn(now)
 			next[i] = now.Add(again)
 			for range n {
@@ -71,6 +81,7 @@ func TestLimiter_SharesAmongTheShardsOfANode(t *testing.T) {
 			}
 		}
 	}
+
 	total := got[0] + got[1] + got[2]
 	if total < 10*rate*9/10 || total > 10*rate || slices.Min(got) < total/4 {
 		t.Errorf("in 10 s, at %d per second: %v", rate, got)

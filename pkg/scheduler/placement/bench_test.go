@@ -13,12 +13,15 @@ func BenchmarkFleet_Pick(b *testing.B) {
 	for i := range 500 {
 		nodes = append(nodes, node(fmt.Sprintf("n%03d", i), 1<<20, func(n *task.Node) { n.Labels["odd"] = fmt.Sprint(i % 2) }))
 	}
+
 	nodes[77].Labels["gpu"] = "yes"
 	for i := range nodes {
 		free := int64(1) << 40
 		nodes[i].Facts = &task.Facts{Disk: 1 << 42, DiskFree: &free}
 	}
+
 	f.Set(nodes)
+
 	for _, strategy := range task.Strategies()[1:] {
 		b.Run(strategy, func(b *testing.B) {
 			w := Want{Strategy: strategy, Key: "default/report", Order: []string{"n500", "n003"}, Last: "n300"}
@@ -27,6 +30,7 @@ func BenchmarkFleet_Pick(b *testing.B) {
 			}
 		})
 	}
+
 	for _, text := range []string{"", "odd = 1", "gpu", "disk_free > 1Gi"} {
 		sel, _ := task.ParseSelector(text)
 		b.Run(fmt.Sprintf("selector %q", text), func(b *testing.B) {

@@ -17,10 +17,12 @@ func six(but ...string) (list []task.Node) {
 		if n.Name == "n6" {
 			n.Weight = 5
 		}
+
 		if !slices.Contains(but, n.Name) {
 			list = append(list, n)
 		}
 	}
+
 	return list
 }
 
@@ -34,6 +36,7 @@ func placed(f *Fleet, w Want, runs int) map[string]int {
 			f.Release(n.Name)
 		}
 	}
+
 	return to
 }
 
@@ -54,12 +57,15 @@ func TestStrategies_OnSixNodesAndAfterALoss(t *testing.T) {
 			return len(to) == nodes && !slices.ContainsFunc(slices.Collect(maps.Values(to)), func(n int) bool { return n < runs/nodes-slack || n > runs/nodes+slack })
 		}
 	}
+
 	only := func(name string) func(map[string]int) bool {
 		return func(to map[string]int) bool { return len(to) == 1 && to[name] == runs }
 	}
+
 	heavy := func(least, most int) func(map[string]int) bool {
 		return func(to map[string]int) bool { return to["n6"] >= least && to["n6"] <= most }
 	}
+
 	for _, c := range []struct {
 		want          Want
 		lost          string
@@ -85,9 +91,11 @@ func TestStrategies_OnSixNodesAndAfterALoss(t *testing.T) {
 		f.Set(six(c.lost))
 		after := placed(f, c.want, runs)
 		t.Logf("%-13s %s; without %s: %s", c.want.Strategy, spread(before), c.lost, spread(after))
+
 		if !c.before(before) {
 			t.Errorf("%s: %s", c.want.Strategy, spread(before))
 		}
+
 		if !c.after(after) {
 			t.Errorf("%s without %s: %s", c.want.Strategy, c.lost, spread(after))
 		}
@@ -106,6 +114,7 @@ func TestStrategies_WhenNodesAreFullOrTakeNone(t *testing.T) {
 			}
 		}
 	}
+
 	drains := func(list []task.Node) { list[1].State = task.NodeDraining } // n2
 	presses := func(list []task.Node) { list[1].Pressed = []string{task.FactDiskFree} }
 	holds := func(names ...string) func([]task.Node) {
@@ -117,6 +126,7 @@ func TestStrategies_WhenNodesAreFullOrTakeNone(t *testing.T) {
 			}
 		}
 	}
+
 	order := []string{"n2", "n3"}
 	for _, c := range []struct {
 		name   string
@@ -160,12 +170,15 @@ func TestStrategies_WhenNodesAreFullOrTakeNone(t *testing.T) {
 		nodes := six()
 		c.change(nodes)
 		f.Set(nodes)
+
 		if to := slices.Sorted(maps.Keys(placed(f, c.want, 200))); !slices.Equal(to, c.to) {
 			t.Errorf("%s, %s: runs go to %v, want %v", c.want.Strategy, c.name, to, c.to)
 		}
 	}
+
 	f := NewFleet("", nil)
 	f.Set(nil)
+
 	for _, s := range task.Strategies() {
 		if n, ok := f.Reserve(Want{Strategy: s, Order: order, Key: "k", Last: "n1"}, start); ok {
 			t.Errorf("%s picks %v of no nodes", s, n)
@@ -182,8 +195,10 @@ func TestStrategies_LeastLoadedMindsTheMachine(t *testing.T) {
 		load := []float64{8, 0.1, 8, 0.2, 8, 8}[i]
 		nodes[i].Facts = &task.Facts{CPUs: 4, Load1: &load}
 	}
+
 	f := NewFleet("", nil)
 	f.Set(nodes)
+
 	if to := placed(f, Want{Strategy: task.StrategyLeastLoaded}, 200); to["n2"]+to["n4"] != 200 || to["n2"] < 50 || to["n4"] < 50 {
 		t.Errorf("runs go to %s", spread(to))
 	}
@@ -196,14 +211,17 @@ func TestStrategies_HashMovesOnlyWhatItMust(t *testing.T) {
 		f := NewFleet(self, func() int { return 5 })
 		slices.Reverse(nodes)
 		f.Set(nodes)
+
 		at := map[string]string{}
 		for i := range 600 {
 			key := fmt.Sprintf("customer-%d", i)
 			n, _ := f.Reserve(Want{Strategy: task.StrategyHash, Key: key}, start)
 			at[key] = n.Name
 		}
+
 		return at
 	}
+
 	all, others, less := where("n1", six()), where("n2", six()), where("n1", six("n3"))
 	share := map[string]int{}
 	for key, name := range all {
@@ -211,10 +229,12 @@ func TestStrategies_HashMovesOnlyWhatItMust(t *testing.T) {
 		if others[key] != name {
 			t.Fatalf("owners disagree about %s: %s, %s", key, name, others[key])
 		}
+
 		if name != "n3" && less[key] != name {
 			t.Errorf("%s moves from %s to %s, and n3 went", key, name, less[key])
 		}
 	}
+
 	for name, n := range share {
 		if n < 60 || n > 140 {
 			t.Errorf("%s has %d of 600 keys: %s", name, n, spread(share))
@@ -232,6 +252,7 @@ func TestSeveral_AreThoseAmongWhichItPicks(t *testing.T) {
 	slices.Reverse(nodes)
 	f.Set(nodes)
 	f.Suspect("n3", 10, start)
+
 	for selector, want := range map[string]string{"": "n4 n5 n6", "disk_free > 10Gi": "n4", "node != n4": "n5 n6", "load1 < 5": ""} {
 		sel, err := task.ParseSelector(selector)
 		names := slices.Sorted(slices.Values(f.Rank(Want{Selector: sel}, start)))

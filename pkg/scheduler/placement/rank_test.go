@@ -29,6 +29,7 @@ func TestSeveral_ChoosesByTheStrategy(t *testing.T) {
 					n += times
 				}
 			}
+
 			return n > draws*3/5 && n < draws
 		}},
 		{Want{Strategy: task.StrategyRoundRobin, Last: "n5"}, "", func(to map[string]int) bool { return to["n6 n1"] == draws }},
@@ -45,11 +46,13 @@ func TestSeveral_ChoosesByTheStrategy(t *testing.T) {
 				nodes[i].Running = nodes[i].Slots
 			}
 		}
+
 		f.Set(nodes)
 		to := map[string]int{}
 		for range draws {
 			to[strings.Join(f.Rank(c.want, start)[:2], " ")]++
 		}
+
 		if !c.pairs(to) {
 			t.Errorf("%q after %q, with %q full: %s", c.want.Strategy, c.want.Last, c.full, spread(to))
 		}

@@ -24,6 +24,7 @@ func TestSurplus_KeepsWhatWasWrittenLastAndLeavesNothingElse(t *testing.T) {
 				}
 			}
 		})).Draw(rt, "order")
+
 		var past, runs []store.Past
 		for i, mod := range order {
 			run := store.Past{ID: fmt.Sprintf("%02d", i), Succeeded: rapid.Bool().Draw(rt, "succeeded"), Mod: mod}
@@ -32,9 +33,11 @@ func TestSurplus_KeepsWhatWasWrittenLastAndLeavesNothingElse(t *testing.T) {
 				past = append(past, store.Past{ID: run.ID + "~late~7", Late: true, Mod: mod + rapid.Int64Range(1, 100).Draw(rt, "later")})
 			}
 		}
+
 		h := task.History{Keep: rapid.IntRange(1, 12).Draw(rt, "keep"), Record: rapid.SampledFrom([]string{task.RecordAll, task.RecordFailures}).Draw(rt, "record")}
 
 		slices.SortFunc(runs, func(a, b store.Past) int { return cmp.Compare(b.Mod, a.Mod) })
+
 		stays := map[string]bool{}
 		for i, p := range runs {
 			if len(stays) < h.Keep && (h.Record == task.RecordAll || i == 0 || !p.Succeeded) {
@@ -43,6 +46,7 @@ func TestSurplus_KeepsWhatWasWrittenLastAndLeavesNothingElse(t *testing.T) {
 		}
 
 		gone := surplus(past, h)
+
 		for _, p := range past { // beside a run that stays a late result does, too
 			if slices.Contains(gone, p) == stays[p.Run()] {
 				rt.Fatalf("of %v, keeping %d, goes %v: not %v", past, h.Keep, gone, p)

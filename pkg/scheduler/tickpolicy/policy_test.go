@@ -26,6 +26,7 @@ func (l listed) Missed(after, upTo time.Time, newest int) (first, last time.Time
 			ticks = append(ticks, at)
 		}
 	}
+
 	return first, last, count, ticks[max(0, len(ticks)-newest):]
 }
 
@@ -47,6 +48,7 @@ func (c lateDecision) tell() string {
 	for _, m := range c.Missed {
 		parts = append(parts, fmt.Sprintf("missed %d from %g to %g: %s", m.Count, m.First.Sub(start).Seconds(), m.Last.Sub(start).Seconds(), m.Reason))
 	}
+
 	if len(c.Run) > 0 {
 		text := "run"
 		for _, tick := range c.Run {
@@ -54,6 +56,7 @@ func (c lateDecision) tell() string {
 		}
 		parts = append(parts, text)
 	}
+
 	return strings.Join(parts, "; ")
 }
 
@@ -102,6 +105,7 @@ func TestBehind_GivesTicksTheirFateByPolicy(t *testing.T) {
 func TestBehind_SaysWhyTicksAreMissed(t *testing.T) {
 	t.Parallel()
 	minutes := listed{60, 120, 180, 240, 300, 360, 420, 480, 540, 600}
+
 	all := policy(task.MissedAll, time.Second, 5*time.Minute, 1)
 	for _, c := range []struct {
 		name             string
@@ -142,6 +146,7 @@ func (l Lateness) whyMissed(tick, now time.Time) string {
 	case tick.Before(l.Opened):
 		return task.ReasonNoOwner
 	}
+
 	return task.ReasonCameToLightLate
 }
 
@@ -158,6 +163,7 @@ func TestBehind_DecidesEachTickOnce(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
+
 		p := policy(rapid.SampledFrom([]string{task.MissedLatest, task.MissedSkip, task.MissedAll}).Draw(rt, "policy"),
 			time.Duration(rapid.IntRange(1, 60).Draw(rt, "grace"))*time.Second,
 			time.Duration(rapid.IntRange(60, 4000).Draw(rt, "window"))*time.Second,
@@ -170,6 +176,7 @@ func TestBehind_DecidesEachTickOnce(t *testing.T) {
 		for tick, ok := s.Next(after); ok && !tick.After(upTo); tick, ok = s.Next(tick) {
 			ticks = append(ticks, tick)
 		}
+
 		l := Lateness{Policy: p, Deadline: time.Duration(rapid.IntRange(0, 3000).Draw(rt, "deadline")) * time.Second,
 			Opened: after.Add(time.Duration(rapid.IntRange(-10, 7000).Draw(rt, "opened")) * time.Second)}
 		c := DecideLate(l, unjittered{s}, after, upTo, now)
@@ -177,32 +184,40 @@ func TestBehind_DecidesEachTickOnce(t *testing.T) {
 		if !slices.EqualFunc(c.Run, newer, time.Time.Equal) {
 			rt.Fatalf("those that run are not the newest: %s", c.tell())
 		}
+
 		for i, m := range c.Missed {
 			if int(m.Count) > len(older) || !m.First.Equal(older[0]) || !m.Last.Equal(older[m.Count-1]) || i > 0 && c.Missed[i-1].Reason == m.Reason {
 				rt.Fatalf("the ranges are not exact: %s", c.tell())
 			}
+
 			for _, tick := range older[:m.Count] {
 				if why := l.whyMissed(tick, now); why != m.Reason {
 					rt.Fatalf("the tick of %s is missed for %s: %s", tick, why, c.tell())
 				}
 			}
+
 			older = older[m.Count:]
 		}
+
 		if len(older) > 0 || len(c.Missed) > 0 && !c.Last.Equal(c.Missed[len(c.Missed)-1].Last) {
 			rt.Fatalf("%d ticks: %s", len(ticks), c.tell())
 		}
+
 		most := map[string]int{task.MissedLatest: 1, task.MissedSkip: 1, task.MissedAll: p.Limit}[p.Policy]
 		oldest := now.Add(-p.Window.Std())
 		if p.Policy == task.MissedSkip {
 			oldest = now.Add(-p.Grace.Std())
 		}
+
 		if expired := now.Add(-l.Deadline); l.Deadline > 0 && expired.After(oldest) {
 			oldest = expired
 		}
+
 		wanted := 0
 		for i := len(ticks) - 1; i >= 0 && wanted < most && !ticks[i].Before(oldest); i-- {
 			wanted++
 		}
+
 		if len(c.Run) != wanted {
 			rt.Fatalf("%d run, the policy wants %d: %s", len(c.Run), wanted, c.tell())
 		}
@@ -265,12 +280,15 @@ func TestOverlapRule_DecidesATickByWhatItsTaskDoes(t *testing.T) {
 			t.Errorf("%s: fate %d, reason %q", c.name, got, c.rule.Reason(c.Activity))
 		}
 	}
+
 	if n := oldest.TicksToDrop(Activity{Ticks: 9, Late: 8}); n != 0 {
 		t.Errorf("%d ticks are dropped although one of two waits, beside those that are caught up with", n)
 	}
+
 	if n := oldest.TicksToDrop(Activity{Ticks: 2}); n != 1 {
 		t.Errorf("a full queue drops %d", n)
 	}
+
 	if n := oldest.TicksToDrop(Activity{Ticks: 100}); n != maxDropsPerTick || rule(task.OverlapQueue).TicksToDrop(Activity{Ticks: 100}) != 0 {
 		t.Errorf("a queue whose limit was lowered drops %d", n)
 	}
@@ -278,6 +296,7 @@ func TestOverlapRule_DecidesATickByWhatItsTaskDoes(t *testing.T) {
 
 func TestOverlapRule_MayStartHoldsBackWhatWouldOverlap(t *testing.T) {
 	t.Parallel()
+
 	for _, c := range []struct {
 		most, active, begun int
 		want                bool
@@ -305,6 +324,7 @@ func TestOverlapRule_TurnsNeverLock(t *testing.T) {
 			c.Expired = !c.Begun && !c.Manual && rapid.Bool().Draw(rt, "expired")
 			return c
 		}), 1, 6).Draw(rt, "queue")
+
 		replacing := false
 		if r.policy == task.OverlapReplace {
 			for i := len(queue) - 1; i >= 0 && !replacing; i-- {
@@ -313,12 +333,14 @@ func TestOverlapRule_TurnsNeverLock(t *testing.T) {
 				}
 			}
 		}
+
 		begun, moves := 0, 0
 		for _, c := range queue {
 			if c.Begun {
 				begun++
 			}
 		}
+
 		before := 0
 		for _, c := range queue {
 			others := begun
@@ -326,10 +348,12 @@ func TestOverlapRule_TurnsNeverLock(t *testing.T) {
 				others = before
 				before++
 			}
+
 			what := r.DecideWaitingRun(c, replacing, 0, others)
 			if what != TurnWait {
 				moves++
 			}
+
 			switch {
 			case what == TurnReplaced && (!replacing || c.Replacer || c.Manual && !c.Begun):
 				rt.Fatalf("%+v gives way", c)
@@ -339,6 +363,7 @@ func TestOverlapRule_TurnsNeverLock(t *testing.T) {
 				rt.Fatalf("%+v starts beside %d that have begun", c, begun)
 			}
 		}
+
 		if moves == 0 {
 			rt.Fatalf("all wait for each other: %+v", queue)
 		}
@@ -353,8 +378,10 @@ func TestMissed_TenYearsOfSecondsAreArithmetic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	after, now := start.AddDate(-10, 0, 0), start
 	want := int64(now.Sub(after) / time.Second)
+
 	for _, p := range []task.MissedPolicy{policy(task.MissedLatest, time.Second, time.Hour, 1), policy(task.MissedAll, time.Second, 1000*time.Hour, 10_000)} {
 		calls := &counted{Ticks: unjittered{s}}
 		c := DecideLate(Lateness{Policy: p, Deadline: 900 * time.Hour, Opened: now.Add(-time.Hour)}, calls, after, now, now)
@@ -362,6 +389,7 @@ func TestMissed_TenYearsOfSecondsAreArithmetic(t *testing.T) {
 		for _, m := range c.Missed {
 			n += m.Count
 		}
+
 		if n != want || len(c.Missed) > 4 || calls.n > 5 {
 			t.Errorf("%s: %d ticks of %d, in %d records, by %d questions", p.Policy, n, want, len(c.Missed), calls.n)
 		}

@@ -61,6 +61,7 @@ func story(e task.Event) string {
 			words = append(words, name+"="+value)
 		}
 	}
+
 	add("by", e.Actor)
 	add("in", e.Namespace)
 	add("task", e.Task)
@@ -70,19 +71,25 @@ func story(e task.Event) string {
 	add("was", e.Previous)
 	add("node", e.Node)
 	add("reason", e.Reason)
+
 	if e.Generation > 0 {
 		add("generation", fmt.Sprint(e.Generation))
 	}
+
 	if e.Count > 0 {
 		add("count", fmt.Sprint(e.Count))
 	}
+
 	if e.Dead {
 		add("dead", "yes")
 	}
+
 	if e.Shard != nil && e.Kind == task.EventShard {
 		add("shard", fmt.Sprint(*e.Shard))
 	}
+
 	add("detail", e.Detail)
+
 	return strings.Join(words, " ")
 }
 
@@ -208,12 +215,14 @@ func TestTranslator_TellsWhatARevisionDid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	at := func(key, value string, create int64) *mvccpb.KeyValue {
 		if value == "" {
 			return nil
 		}
 		return &mvccpb.KeyValue{Key: []byte(keys.Root() + key), Value: []byte(value), CreateRevision: create, ModRevision: 50}
 	}
+
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			tr := New(keys, []*mvccpb.KeyValue{
@@ -222,14 +231,17 @@ func TestTranslator_TellsWhatARevisionDid(t *testing.T) {
 			var changes []Change
 			for _, d := range tt.did {
 				create := int64(10)
+
 				switch {
 				case d.Before == "":
 					create = 50
 				case d.Key == "leader/a":
 					create = 9
 				}
+
 				changes = append(changes, Change{keys.Root() + d.Key, at(d.Key, d.Before, create), at(d.Key, d.After, create)})
 			}
+
 			var got []string
 			for i, e := range tr.Translate(50, changes) {
 				if e.Revision != 50 || e.ID != fmt.Sprintf("50.%d", i+1) {
@@ -237,6 +249,7 @@ func TestTranslator_TellsWhatARevisionDid(t *testing.T) {
 				}
 				got = append(got, story(e))
 			}
+
 			if fmt.Sprint(got) != fmt.Sprint(tt.want) {
 				t.Errorf("got\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(tt.want, "\n  "))
 			}

@@ -48,6 +48,7 @@ func fill(t *rapid.T, v reflect.Value, name string) {
 		}).Draw(t, name)
 		return
 	}
+
 	switch v.Kind() {
 	case reflect.Struct:
 		for i := range v.NumField() {
@@ -64,6 +65,7 @@ func fill(t *rapid.T, v reflect.Value, name string) {
 		if n := rapid.IntRange(0, 2).Draw(t, name); n > 0 {
 			v.Set(reflect.MakeSlice(v.Type(), n, n))
 		}
+
 		for i := range v.Len() {
 			fill(t, v.Index(i), name)
 		}
@@ -104,10 +106,12 @@ func TestCodec_RecordsReadBackAsTheyWere(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Fatalf("%s reads back as\n%+v, %v\nwant\n%+v\nfrom %s", what, got, err, want, written)
 		}
+
 		if !json.Valid([]byte(written)) {
 			t.Fatalf("%s is no JSON: %s", what, written)
 		}
 	}
+
 	plain := func(v any) []byte {
 		b, err := json.Marshal(v)
 		if err != nil {
@@ -115,6 +119,7 @@ func TestCodec_RecordsReadBackAsTheyWere(t *testing.T) {
 		}
 		return b
 	}
+
 	rapid.Check(t, func(t *rapid.T) {
 		r := keyless(filled[task.Run](t))
 		r.Checkpoint = "" // of no use to a run that has ended
@@ -125,6 +130,7 @@ func TestCodec_RecordsReadBackAsTheyWere(t *testing.T) {
 		got, err = DecodeRunValue(plain(r))
 		same(t, "a run of encoding/json", r, got, err, s)
 	})
+
 	rapid.Check(t, func(t *rapid.T) {
 		w := filled[task.Waiting](t)
 		w.Run = keyless(w.Run)
@@ -135,6 +141,7 @@ func TestCodec_RecordsReadBackAsTheyWere(t *testing.T) {
 		got, err = DecodeWaitingValue(plain(w))
 		same(t, "a waiting run of encoding/json", w, got, err, s)
 	})
+
 	rapid.Check(t, func(t *rapid.T) {
 		a := filled[task.Assigned](t)
 		a.Run = keyless(a.Run)
@@ -142,12 +149,15 @@ func TestCodec_RecordsReadBackAsTheyWere(t *testing.T) {
 		if a.DispatchedAt.IsZero() {
 			a.DispatchedAt = a.CreatedAt
 		}
+
 		if rapid.Bool().Draw(t, "usual grace") {
 			a.KillGrace = usualGrace
 		}
+
 		if a.Retry.Attempts <= 1 { // there is nothing to say of it
 			a.Retry = task.Retry{Attempts: 1}
 		}
+
 		s := string(EncodeAssigned(&a, Encode(a.Action)))
 		var got task.Assigned
 		err := DecodeAssignedValue([]byte(s), &got)
@@ -157,6 +167,7 @@ func TestCodec_RecordsReadBackAsTheyWere(t *testing.T) {
 		err = DecodeAssignedValue(plain(a), &got)
 		same(t, "an attempt of encoding/json", a, got, err, s)
 	})
+
 	rapid.Check(t, func(t *rapid.T) {
 		w := filled[Watermark](t)
 		w.Time, w.Seen, w.Nonce = task.At(time.UnixMilli(7)), max(w.Seen, 0), "n"+w.Nonce
@@ -174,6 +185,7 @@ func TestCodec_LeavesOutWhatIsNearlyAlwaysSo(t *testing.T) {
 	}
 	want := `{"uid":"u","scheduled_time":"2023-11-14T22:13:20.000Z","state":"dispatched","trigger":"schedule","attempt":1,` +
 		`"created_at":"2023-11-14T22:13:20.000Z","instance":"i","generation":1,"action":{"noop":{}}}`
+
 	for lostAfter, more := range map[task.Duration]string{
 		0: "}", task.DefaultLostAfter: "}", task.Duration(30 * time.Second): `,"lost_after":"30s"}`,
 	} {
@@ -193,12 +205,15 @@ func TestCodec_RefusesWhatIsNoRecord(t *testing.T) {
 			t.Errorf("%s is read as %+v", text, v)
 		}
 	}
+
 	if _, err := DecodeWaitingValue([]byte(`{"env":"x"}`)); err == nil {
 		t.Error("an environment that is none is read")
 	}
+
 	if v, err := DecodeRunValue([]byte(`{"uid":"a","reason":null,"later":{"x":[1,2]},"state":"lost"} `)); err != nil || v.UID != "a" || v.State != task.Lost {
 		t.Errorf("null and unknown fields: %+v, %v", v, err)
 	}
+
 	s := string(EncodeEnded(task.Run{UID: "a", OutputSummary: task.OutputSummary{OutputTail: "\xff!"}}))
 	if v, err := DecodeRunValue([]byte(s)); err != nil || v.OutputTail != "\ufffd!" {
 		t.Errorf("what is no UTF-8 becomes %q, %v", v.OutputTail, err)
@@ -219,9 +234,11 @@ func TestEntryParts_LoseNothing(t *testing.T) {
 		if err := parts.Split(b); err != nil {
 			t.Fatal(err)
 		}
+
 		if again := number(EncodeParts(parts)); !reflect.DeepEqual(again, number(b)) {
 			t.Fatalf("%s became %s", b, EncodeParts(parts))
 		}
+
 		timing, err := DecodeTiming(string(parts.Timing))
 		policy, perr := DecodePolicy(string(parts.Policy))
 		if err != nil || perr != nil || !reflect.DeepEqual(timing.Schedule, e.Schedule) || timing.Timezone != e.Timezone || timing.DST != e.DST ||
@@ -236,9 +253,11 @@ func number(b []byte) map[string]any {
 	var doc map[string]any
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()
+
 	if err := d.Decode(&doc); err != nil {
 		panic(err)
 	}
+
 	return doc
 }
 
@@ -267,6 +286,7 @@ func BenchmarkCodec(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
+
 			for b.Loop() {
 				if err := f(); err != nil {
 					b.Fatal(err)

@@ -37,6 +37,7 @@ func TestKeys_AreTakenApartAsTheyWereBuilt(t *testing.T) {
 		if err := task.CheckName("name", r.Name); err != nil {
 			t.Skip(err)
 		}
+
 		shardKeys := map[string]record.ShardKey{
 			k.Entry(r):           {Kind: record.KindEntry, Ref: r},
 			k.Queued(r, id):      {Kind: record.KindQueued, Ref: r, Run: id},
@@ -48,23 +49,29 @@ func TestKeys_AreTakenApartAsTheyWereBuilt(t *testing.T) {
 			if got, ok := k.ParseShard(key); !ok || got != want {
 				t.Fatalf("%s is %+v, %v; want %+v", key, got, ok, want)
 			}
+
 			if _, ok := k.ParseRun(key); ok {
 				t.Fatalf("%s is a run", key)
 			}
 		}
+
 		run := k.Run(node, r, id)
 		if got, ok := k.ParseRun(run); !ok || got != (record.RunKey{Node: node, Ref: r, Run: id}) {
 			t.Fatalf("%s is %+v, %v", run, got, ok)
 		}
+
 		if _, ok := k.ParseShard(run); ok {
 			t.Fatalf("%s is a shard's", run)
 		}
+
 		if shard, ok := k.ParseHandover(k.Handover(r.Shard)); !ok || shard != r.Shard {
 			t.Fatalf("handover %d: %d, %v", r.Shard, shard, ok)
 		}
+
 		if shard, ok := k.ParseOwner(k.Owner(r.Shard)); !ok || shard != r.Shard {
 			t.Fatalf("%s is %d, %v", k.Owner(r.Shard), shard, ok)
 		}
+
 		if ns, name, ok := k.ParseSpec(k.Spec(r)); !ok || ns != r.Namespace || name != r.Name {
 			t.Fatalf("%s is %s, %s, %v", k.Spec(r), ns, name, ok)
 		}
@@ -83,6 +90,7 @@ func TestKeys_PrefixesReachNoNeighbour(t *testing.T) {
 				b.Namespace, b.Name = b.Namespace+"-1", a.Name
 			}
 		}
+
 		id, node := task.RunID(noon, "k3f9"), drawName(t, "node")
 		for _, c := range []struct {
 			prefix, key string
@@ -103,15 +111,18 @@ func TestKeys_PrefixesReachNoNeighbour(t *testing.T) {
 			if !strings.HasSuffix(c.prefix, "/") {
 				t.Fatalf("%s does not end in /", c.prefix)
 			}
+
 			if strings.HasPrefix(c.key, c.prefix) != c.inside {
 				t.Fatalf("%s is below %s: %v", c.key, c.prefix, !c.inside)
 			}
 		}
+
 		for _, p := range []string{k.Root(), k.Nodes(), k.Leader(), k.Tokens(), k.Owners(), k.Specs(), k.Shards(), k.Runs(), k.Queue(1), k.History(1)} {
 			if !strings.HasPrefix(p, k.Root()) || !strings.HasSuffix(p, "/") {
 				t.Fatalf("prefix %s", p)
 			}
 		}
+
 		for _, key := range []string{k.Cluster(), k.Node(node), k.Token("x"), k.Owner(1), k.Spec(a), k.Cleared("i")} {
 			if !strings.HasPrefix(key, k.Root()) || strings.HasSuffix(key, "/") {
 				t.Fatalf("key %s", key)
@@ -122,6 +133,7 @@ func TestKeys_PrefixesReachNoNeighbour(t *testing.T) {
 
 func TestKeys_WhatIsNoneOfOursIsRefused(t *testing.T) {
 	k := testKeys(t, "/carillon")
+
 	for _, key := range []string{
 		"", "/", "/carillon/shards", "/carillon/shards/", "/carillon/shards/0003", "/carillon/shards/0003/", "/other/shards/0003/watermark",
 		"/carillon/shards/3/watermark", "/carillon/shards/00003/watermark", "/carillon/shards/-001/watermark", "/carillon/shards/+003/watermark",
@@ -136,6 +148,7 @@ func TestKeys_WhatIsNoneOfOursIsRefused(t *testing.T) {
 			t.Errorf("%q is %+v", key, got)
 		}
 	}
+
 	for _, key := range []string{
 		"", "/carillon/runs/", "/carillon/runs/n/0003/default/a", "/carillon/runs/n/0003/default/a/", "/carillon/runs//0003/default/a/x",
 		"/carillon/runs/n/3/default/a/x", "/carillon/runs/n/-001/default/a/x", "/carillon/runs/n/0003//a/x", "/carillon/runs/n/0003/default/a/x/y", "/other/runs/n/0003/default/a/x",
@@ -144,11 +157,13 @@ func TestKeys_WhatIsNoneOfOursIsRefused(t *testing.T) {
 			t.Errorf("%q is %+v", key, got)
 		}
 	}
+
 	for _, key := range []string{"", "/carillon/owners/", "/carillon/owners/3", "/carillon/owners/-001", "/carillon/owners/0003/x", "/other/owners/0003", "0003"} {
 		if got, ok := k.ParseOwner(key); ok {
 			t.Errorf("%q is of shard %d", key, got)
 		}
 	}
+
 	for _, key := range []string{"", "/carillon/tasks/", "/carillon/tasks/default", "/carillon/tasks/default/", "/carillon/tasks//a", "/carillon/tasks/default/a/b", "/other/tasks/default/a"} {
 		if ns, name, ok := k.ParseSpec(key); ok {
 			t.Errorf("%q is %q, %q", key, ns, name)
@@ -166,6 +181,7 @@ func TestNewKeys_RefusesPrefixesThatWouldMix(t *testing.T) {
 			}
 		}
 	}
+
 	for _, p := range []string{"/c", "/a/b/c", "/" + strings.Repeat("a", 127), record.DefaultPrefix} {
 		if k := testKeys(t, p); k.Root() != p+"/" {
 			t.Errorf("%q gives %s", p, k.Root())

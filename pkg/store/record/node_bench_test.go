@@ -17,6 +17,7 @@ func BenchmarkDecodeNodes_OfAThousand(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	load, free := 1.25, int64(4<<30)
 	for _, facts := range []*task.Facts{nil, {CPUs: 8, Memory: 16 << 30, MemoryFree: &free, Disk: 1 << 40, DiskFree: &free, Load1: &load, Load5: &load, Load15: &load}} {
 		var all []*mvccpb.KeyValue
@@ -29,18 +30,23 @@ func BenchmarkDecodeNodes_OfAThousand(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
+
 			all = append(all, &mvccpb.KeyValue{Key: []byte(keys.Node(name)), Value: value, CreateRevision: int64(i + 1), ModRevision: int64(i + 1)})
 		}
+
 		b.Run(fmt.Sprintf("facts_%v", facts != nil), func(b *testing.B) {
 			for b.Loop() {
 				if len(record.DecodeNodes(keys, all)) != 1000 {
 					b.Fatal("not all can be read")
 				}
 			}
+
 			b.ReportMetric(float64(len(all[0].Value)), "bytes/record")
 		})
+
 		b.Run(fmt.Sprintf("facts_%v_known", facts != nil), func(b *testing.B) {
 			k := record.NewKnownNodes(keys)
+
 			for i := 0; b.Loop(); i++ {
 				was := all[i%1000]
 				all[i%1000] = &mvccpb.KeyValue{Key: was.Key, Value: was.Value, CreateRevision: was.CreateRevision, ModRevision: was.ModRevision + 1000}

@@ -19,6 +19,7 @@ func TestStateOf_FindsTheRecordsOwnState(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		indented, _ := json.MarshalIndent(r, "", " ")
 		for how, value := range map[string]string{"ours": string(EncodeEnded(r)), "plain": string(plain), "indented": string(indented)} {
 			if got := StateOf([]byte(value)); got != s {
@@ -26,6 +27,7 @@ func TestStateOf_FindsTheRecordsOwnState(t *testing.T) {
 			}
 		}
 	}
+
 	for value, want := range map[string]task.State{
 		`{"attempts":[{"state":"lost"}],"state":"failed"}`: task.Failed,
 		`{"state":"new"}`: "new",

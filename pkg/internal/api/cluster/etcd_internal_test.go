@@ -49,13 +49,16 @@ func TestStatus_WarnsOfEtcd(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			c.m.Endpoint = "one"
 			st := good(c.m)
+
 			if c.change != nil {
 				c.change(&st)
 			}
+
 			got := task.WarningTexts(warnings(st))
 			if len(got) != len(c.want) {
 				t.Fatalf("got %q, want %q", got, c.want)
 			}
+
 			for i, want := range c.want {
 				if !strings.Contains(got[i], want) {
 					t.Errorf("got %q, want %q in it", got[i], want)
@@ -69,9 +72,11 @@ func TestStatus_SaysHowToMakeSpace(t *testing.T) {
 	member := func(endpoint string, size int64, leader bool, alarms ...string) client.EtcdMember {
 		return client.EtcdMember{Endpoint: endpoint, DBSize: size, DBQuota: 100, Leader: leader, Alarms: alarms}
 	}
+
 	at := func(endpoints, what string) string {
 		return "ETCDCTL_ENDPOINTS=" + endpoints + " etcdctl --command-timeout 10m " + what
 	}
+
 	for _, c := range []struct {
 		what string
 		st   client.ClusterStatus
@@ -100,10 +105,12 @@ func TestStatus_DoesTheSum(t *testing.T) {
 	if r := room(st, 4.28); r == nil || *r != (client.Room{BytesPerTask: 3 << 10, HistoryPerTask: 4.2, Tasks: 50 << 20 / 100 * 80 / (3 << 10)}) {
 		t.Errorf("got %+v", r)
 	}
+
 	st.Tasks = 99
 	if r := room(st, 1); r != nil {
 		t.Errorf("of 99 tasks nobody can tell, but %+v", r)
 	}
+
 	st = good(client.EtcdMember{Error: "away"})
 	if r := room(st, 1); r != nil {
 		t.Errorf("no etcd has answered, but %+v", r)

@@ -44,16 +44,19 @@ func TestQuery_DecodesWhatItsTagsDeclare(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		serve, err := Query(func(_ *Call, q outerQuery) (Answer, error) { got = q; return Answer{}, nil }).prepare(values)
 		if err == nil {
 			_, err = serve(nil)
 		}
+
 		return got, err
 	}
 
 	if got, err := decode(""); err != nil || !reflect.DeepEqual(got, outerQuery{innerQuery: innerQuery{Count: 5}}) {
 		t.Errorf("without parameters: %+v, %v", got, err)
 	}
+
 	got, err := decode("name=x&from=7&at=2026-11-20T22:05:00Z&labels=team=data&count=9&page=&dry=false")
 	if err != nil || got.Name != "x" || got.From != 7 || got.At.Unix() != time.Date(2026, 11, 20, 22, 5, 0, 0, time.UTC).Unix() || got.Labels == nil ||
 		!got.Labels.Matches(map[string]string{"team": "data"}) || got.Count != 9 || got.Page == nil || *got.Page != "" || got.Dry {
@@ -74,6 +77,7 @@ func TestQuery_DecodesWhatItsTagsDeclare(t *testing.T) {
 			t.Errorf("%s: got %#v, want %+v", text, err, want)
 		}
 	}
+
 	if _, err := decode("labels=a=b=c"); err == nil || err.(*task.Error).Field != "labels" {
 		t.Errorf("a bad selector: %v", err)
 	}

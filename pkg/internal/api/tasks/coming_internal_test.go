@@ -23,11 +23,13 @@ func TestLookAhead_EndsWithItsContext(t *testing.T) {
 		defer close(ended)
 		lookAhead(ctx, &first, record.Ref{Namespace: "default", Name: "a"}, e, now, time.Time{}, true)
 	}()
+
 	select {
 	case <-ended:
 	case <-time.After(time.Minute):
 		t.Fatal("it goes on")
 	}
+
 	if len(first.Kept) > 0 {
 		t.Errorf("%v", first.Kept)
 	}

@@ -39,5 +39,6 @@ func readLines(body io.Reader) (all []string) {
 		}
 		all = append(all, string(line))
 	}
+
 	return all
 }

@@ -15,12 +15,14 @@ func TestPlacementWarnings_OnlyWhereRunsWouldWait(t *testing.T) {
 			Name: name, State: task.NodeReady, Slots: 4, Roles: []string{task.RoleExecutor},
 			Labels: map[string]string{"node": name, "role": role},
 		}
+
 		for _, f := range change {
 			f(&n)
 		}
 
 		return n
 	}
+
 	drains := func(n *task.Node) { n.State = task.NodeDraining }
 	holdsKey := func(n *task.Node) { n.SecretKeys = []string{"k1"} }
 

@@ -51,13 +51,17 @@ func (w *world) call() *callers {
 	c := &callers{w: w, began: time.Now(), stop: cancel, histories: map[string][]porcupine.Operation{}, used: map[string]int{}}
 	w.closers = append(w.closers, c.end)
 	nodes := append([]*node(nil), w.nodes...) // others come and go
+
 	for i := range changers {
 		c.wg.Go(func() { c.change(ctx, i, nodes) })
 	}
+
 	for i := range readers {
 		c.wg.Go(func() { c.register(ctx, i, nodes) })
 	}
+
 	c.wg.Go(func() { c.use(ctx, nodes) })
+
 	return c
 }
 
@@ -88,26 +92,32 @@ type known struct {
 func (c *callers) change(ctx context.Context, id int, nodes []*node) {
 	r := rand.New(rand.NewPCG(c.w.seed, uint64(id)))
 	space := fmt.Sprintf("calls-%d", id)
+
 	var tasks [6]known
 	for i := range tasks {
 		tasks[i].name = fmt.Sprintf("c%d", i)
 	}
+
 	var runs []ack
 	for rest(ctx, r, 150*time.Millisecond) {
 		t := &tasks[r.IntN(len(tasks))]
 		api := nodes[r.IntN(len(nodes))].client
+
 		what := []string{"update", "update", "pause", "resume", "delete", "trigger", "trigger", "cancel"}[r.IntN(8)]
 		if !t.exists && what != "cancel" {
 			what = "create"
 		}
+
 		if what == "cancel" {
 			if len(runs) > 0 {
 				last := runs[len(runs)-1]
 				_, err := api.Runs.Cancel(ctx, last.namespace, last.name, last.run)
 				c.odds("cancel", err, task.ErrNotFound, task.ErrConflict)
 			}
+
 			continue
 		}
+
 		a := ack{what: what, namespace: space, name: t.name, revision: t.revision}
 		got, run, err := c.do(ctx, api, what, space, t.name, r)
 		if err != nil {
@@ -115,6 +125,7 @@ func (c *callers) change(ctx context.Context, id int, nodes []*node) {
 			if absent && t.exists && !t.unsure {
 				c.note("%s %s/%s: it is not found, and nobody has deleted it", what, space, t.name)
 			}
+
 			switch {
 			case absent:
 				t.exists, t.unsure = false, t.unsure && what != "create"
@@ -123,11 +134,14 @@ func (c *callers) change(ctx context.Context, id int, nodes []*node) {
 			case errors.Is(err, task.ErrUnknown):
 				t.unsure, t.exists = true, what != "delete"
 			}
+
 			c.odds(what, err, task.ErrNotFound, task.ErrExists, task.ErrConflict)
 			continue
 		}
+
 		// Only a write ends what may still come of an earlier one.
 		t.unsure = t.unsure && (what == "trigger" || got.Result == client.Unchanged)
+
 		switch what {
 		case "delete":
 			t.exists = false
@@ -137,6 +151,7 @@ func (c *callers) change(ctx context.Context, id int, nodes []*node) {
 		default:
 			t.exists, t.revision, a.revision = true, got.Revision, got.Revision
 		}
+
 		c.mu.Lock()
 		c.acks = append(c.acks, a)
 		c.mu.Unlock()
@@ -164,6 +179,7 @@ func (c *callers) do(ctx context.Context, api *client.Client, what, space, name 
 		t, err = api.Tasks.Trigger(ctx, space, name, nil)
 		run = t.ID
 	}
+
 	return got, run, err
 }
 
@@ -171,6 +187,7 @@ func (c *callers) do(ctx context.Context, api *client.Client, what, space, name 
 func (c *callers) odds(what string, err error, expected ...error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	switch {
 	case err == nil || errors.Is(err, context.Canceled):
 		return
@@ -181,11 +198,13 @@ func (c *callers) odds(what string, err error, expected ...error) {
 		c.refused++
 		return
 	}
+
 	for _, e := range expected {
 		if errors.Is(err, e) {
 			return
 		}
 	}
+
 	c.odd = append(c.odd, fmt.Sprintf("%s: %v", what, err))
 }
 
@@ -206,20 +225,25 @@ func (c *callers) register(ctx context.Context, id int, nodes []*node) {
 		if o.Kind == "cas" {
 			o.Revision = seen
 		}
+
 		api := nodes[r.IntN(len(nodes))].client
 		call := time.Since(c.began)
 		result, ok, err := apitest.Perform(ctx, api, "registers", name, o)
 		returned := time.Since(c.began)
 		c.odds(o.Kind, err)
+
 		if !ok {
 			continue
 		}
+
 		if result.Revision > 0 {
 			seen = result.Revision
 		}
+
 		if result.Err == "unknown" {
 			returned = 1000 * time.Hour // it may take place until then
 		}
+
 		c.mu.Lock()
 		c.histories[name] = append(c.histories[name], porcupine.Operation{ClientId: id, Input: o, Output: result, Call: call.Nanoseconds(), Return: returned.Nanoseconds()})
 		c.mu.Unlock()

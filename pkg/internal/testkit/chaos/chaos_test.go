@@ -17,13 +17,16 @@ func TestChaos_PromisesHold(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a cluster of whole daemons: make test-cluster, make chaos")
 	}
+
 	began := time.Now()
 	length := duration(t, "CARILLON_CHAOS_DURATION")
 	faults := chosen(t, os.Getenv("CARILLON_CHAOS_FAULTS"), length > 0)
+
 	s := size{nodes: 3, shards: 8, load: .2}
 	if length > 0 {
 		s = size{nodes: 4, shards: 16, load: 1, smallDisk: true, long: true}
 	}
+
 	w := newWorld(t, seed(t), s)
 	w.say("seed %d, %d nodes, %s: in %s", w.seed, s.nodes, w.mark, w.dir)
 	calls := w.call()
@@ -31,12 +34,15 @@ func TestChaos_PromisesHold(t *testing.T) {
 	v := w.judge(calls)
 	sum := w.summarize(done, off, v, time.Since(began))
 	t.Logf("\n%s\n%s", v.report.String(), sum)
+
 	if path := os.Getenv("CARILLON_CHAOS_REPORT"); path != "" {
 		w.must(sum.save(path))
 	}
+
 	if sum.Faults == 0 {
 		t.Error("no fault counts: the run proves nothing")
 	}
+
 	if t.Failed() {
 		for _, in := range done {
 			t.Log(in)
@@ -49,10 +55,12 @@ func duration(t *testing.T, name string) time.Duration {
 	if v == "" {
 		return 0
 	}
+
 	d, err := time.ParseDuration(v)
 	if err != nil || d <= 0 {
 		t.Fatalf("%s=%s: not a duration such as 20m", name, v)
 	}
+
 	return d
 }
 
@@ -61,10 +69,12 @@ func seed(t *testing.T) uint64 {
 	if v == "" {
 		return 1
 	}
+
 	n, err := strconv.ParseUint(v, 10, 64)
 	if err != nil {
 		t.Fatalf("CARILLON_CHAOS_SEED=%s: not a whole number", v)
 	}
+
 	return n
 }
 
@@ -76,14 +86,17 @@ func chosen(t *testing.T, names string, all bool) (some []*fault) {
 			some = append(some, f)
 		}
 	}
+
 	if d := duration(t, "CARILLON_CHAOS_HOLD"); d > 0 {
 		for _, f := range some {
 			f.hold = [2]time.Duration{d, d}
 		}
 	}
+
 	if len(some) == 0 {
 		t.Fatalf("CARILLON_CHAOS_FAULTS=%s: no such fault", names)
 	}
+
 	return some
 }
 
@@ -93,6 +106,7 @@ func TestChaos_DocsNameEveryFault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, f := range allFaults() {
 		if line := "| `" + f.name + "` | " + f.group + " | " + f.what + " |"; !strings.Contains(string(doc), line) {
 			t.Errorf("docs/chaos.md lacks:\n%s", line)

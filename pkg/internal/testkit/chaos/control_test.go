@@ -35,6 +35,7 @@ func (c control) write(path string) error {
 	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
 		return fmt.Errorf("control file: %w", err)
 	}
+
 	return os.Rename(path+".new", path)
 }
 
@@ -53,6 +54,7 @@ func followControls(path string) *controls {
 			c.read(path)
 		}
 	}()
+
 	return c
 }
 
@@ -63,12 +65,15 @@ func (c *controls) read(path string) {
 	if err != nil {
 		return
 	}
+
 	var next control
 	if json.Unmarshal(b, &next) != nil {
 		return
 	}
+
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if next != c.now {
 		c.now = next
 		close(c.changed)
@@ -90,6 +95,7 @@ func (c *controls) until(done <-chan struct{}, claim func(control) bool) bool {
 		if claim(now) {
 			return true
 		}
+
 		select {
 		case <-changed:
 		case <-done:

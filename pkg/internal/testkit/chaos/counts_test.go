@@ -26,6 +26,7 @@ func (c *counts) sum() map[string]float64 {
 			sum[name] += v
 		}
 	}
+
 	return sum
 }
 
@@ -34,12 +35,15 @@ func (w *world) scrape(n *node) {
 	if !n.process.running() {
 		return
 	}
+
 	c := http.Client{Timeout: 500 * time.Millisecond}
 	res, err := c.Get("http://" + n.address + "/metrics")
 	if err != nil {
 		return
 	}
+
 	defer res.Body.Close()
+
 	now := map[string]float64{}
 	for s := bufio.NewScanner(res.Body); s.Scan(); {
 		series, value, ok := strings.Cut(s.Text(), " ")
@@ -54,6 +58,7 @@ func (w *world) scrape(n *node) {
 			n.goroutines = int(v)
 		}
 	}
+
 	n.counts.now = now
 }
 
@@ -66,5 +71,6 @@ func (w *world) counters() map[string]float64 {
 			sum[series] += v
 		}
 	}
+
 	return sum
 }

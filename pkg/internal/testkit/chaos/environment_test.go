@@ -39,6 +39,7 @@ func wallClock(c *controls) time.Time {
 	if by.Offset == 0 && by.Drift == 0 {
 		return now
 	}
+
 	return now.Round(0).Add(by.Offset + time.Duration(by.Drift*float64(now.Sub(by.Since))))
 }
 
@@ -47,19 +48,24 @@ func dialEtcd(ctx context.Context, c *controls, cfg daemon.Config) (*kv.Client, 
 	if err != nil {
 		return nil, err
 	}
+
 	client.KV = lossyKV{client.KV, c}
 	client.Watcher = stallingWatcher{client.Watcher, c}
+
 	if name := os.Getenv(mutantName); name != "" {
 		m, ok := mutant.Named(name)
 		if !ok {
 			return nil, fmt.Errorf("there is no mutant %q", name)
 		}
+
 		keys, err := record.NewKeys(cfg.Prefix)
 		if err != nil {
 			return nil, err
 		}
+
 		m.New(keys)(cfg.Name, client.Client)
 	}
+
 	return client, nil
 }
 
@@ -69,10 +75,12 @@ func dialPeer(ctx context.Context, c *controls, network, address string) (net.Co
 	if !c.until(ctx.Done(), reachable) {
 		return nil, ctx.Err()
 	}
+
 	conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
+
 	return &peerConn{Conn: conn, controls: c, closed: make(chan struct{})}, nil
 }
 

@@ -37,10 +37,12 @@ func buildEtcd(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	out, err := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", path, "go.etcd.io/etcd/server/v3").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build etcd: %w\n%s", err, out)
 	}
+
 	return path, nil
 }
 
@@ -50,16 +52,19 @@ func (w *world) startEtcd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	var all []string
 	for i := range 3 {
 		all = append(all, fmt.Sprintf("e%d=http://%s:2390", i+1, w.ip(i+1)))
 	}
+
 	for i := range 3 {
 		name, ip := fmt.Sprintf("e%d", i+1), w.ip(i+1)
 		m := &member{name: name, log: filepath.Join(w.logs, name+".log"), client: ip + ":2379"}
 		if m.peers, err = openLink(ip+":2390", ip+":2380", "X-Server-From"); err != nil {
 			return err
 		}
+
 		w.links = append(w.links, m.peers)
 		m.argv = []string{binary, "--name", name, "--data-dir", filepath.Join(w.dir, name),
 			"--listen-client-urls", "http://" + m.client, "--advertise-client-urls", "http://" + m.client,
@@ -71,16 +76,20 @@ func (w *world) startEtcd(ctx context.Context) error {
 			return err
 		}
 	}
+
 	if w.client, err = w.dial(w.members...); err != nil {
 		return err
 	}
+
 	return w.eventually(2*time.Minute, func() error {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
+
 		list, err := w.client.MemberList(ctx)
 		if err != nil {
 			return err
 		}
+
 		for _, one := range list.Members {
 			for _, m := range w.members {
 				if m.name == one.Name {
@@ -88,9 +97,11 @@ func (w *world) startEtcd(ctx context.Context) error {
 				}
 			}
 		}
+
 		if slices.ContainsFunc(w.members, func(m *member) bool { return m.id == 0 }) {
 			return errors.New("a member of etcd is not known to the others yet")
 		}
+
 		return nil
 	})
 }
@@ -117,10 +128,12 @@ func (w *world) dial(members ...*member) (*kv.Client, error) {
 	for _, m := range members {
 		endpoints = append(endpoints, "http://"+m.client)
 	}
+
 	c, err := kv.Dial(w.ctx, kv.Config{Endpoints: endpoints, CallTimeout: 15 * time.Second})
 	if err == nil {
 		w.closers = append(w.closers, func() { _ = c.Close() })
 	}
+
 	return c, err
 }
 
@@ -128,11 +141,14 @@ func (w *world) dial(members ...*member) (*kv.Client, error) {
 func (w *world) ask(m *member, most time.Duration, call func(context.Context, *clientv3.Client) error) error {
 	ctx, cancel := context.WithTimeout(w.ctx, most)
 	defer cancel()
+
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + m.client}, Context: ctx})
 	if err != nil {
 		return err
 	}
+
 	defer c.Close()
+
 	return call(ctx, c)
 }
 
@@ -143,24 +159,30 @@ func (w *world) etcdLeader() (lead *member, err error) {
 			if !m.process.running() {
 				continue
 			}
+
 			err := w.ask(m, time.Second, func(ctx context.Context, c *clientv3.Client) error {
 				s, err := c.Status(ctx, "http://"+m.client)
 				if err != nil {
 					return err
 				}
+
 				for _, other := range w.members {
 					if s.Leader == other.id {
 						lead = other
 					}
 				}
+
 				return nil
 			})
+
 			if err == nil && lead != nil {
 				return nil
 			}
 		}
+
 		return errors.New("etcd has no leader")
 	})
+
 	return lead, err
 }
 
@@ -189,6 +211,7 @@ func (w *world) disarm() error {
 	return w.eventually(10*time.Second, func() error {
 		ctx, cancel := context.WithTimeout(w.ctx, 3*time.Second)
 		defer cancel()
+
 		_, err := w.client.AlarmDisarm(ctx, &clientv3.AlarmMember{})
 		return err
 	})
@@ -199,14 +222,17 @@ func (w *world) disarm() error {
 func (w *world) compact(keep int64) error {
 	ctx, cancel := context.WithTimeout(w.ctx, 5*time.Second)
 	defer cancel()
+
 	upTo := w.recorder.Revision() - keep
 	if upTo <= w.compacted {
 		return nil
 	}
+
 	_, err := w.client.Compact(ctx, upTo)
 	if err == nil {
 		w.compacted = upTo
 	}
+
 	return err
 }
 
@@ -227,5 +253,6 @@ func signalMembers(s syscall.Signal, members ...*member) error {
 			errs = append(errs, m.process.signal(s))
 		}
 	}
+
 	return errors.Join(errs...)
 }

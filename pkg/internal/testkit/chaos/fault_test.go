@@ -44,9 +44,11 @@ func (w *world) pick(in *injection, others ...*node) (*node, error) {
 	if len(up) == 0 {
 		return nil, errors.New("no node is left to be hurt")
 	}
+
 	n := up[in.rnd.IntN(len(up))]
 	in.node, in.note = n, n.name
 	n.busy = true
+
 	return n, nil
 }
 
@@ -82,8 +84,10 @@ func (d *deck) next(may func(*fault) bool) *fault {
 				return f
 			}
 		}
+
 		d.left = append(d.left, d.shuffled()...)
 	}
+
 	return nil
 }
 

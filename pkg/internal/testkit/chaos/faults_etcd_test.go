@@ -48,7 +48,9 @@ func etcdLeader(s syscall.Signal) func(*world, *injection) (func() error, error)
 		if err != nil {
 			return nil, err
 		}
+
 		in.note = m.name
+
 		return w.mend(m), signalMembers(s, m)
 	}
 }
@@ -69,11 +71,14 @@ func etcdFollower(w *world, in *injection) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	m := w.members[in.rnd.IntN(3)]
 	for m == lead {
 		m = w.members[in.rnd.IntN(3)]
 	}
+
 	in.note = m.name
+
 	return w.mend(m), signalMembers(syscall.SIGKILL, m)
 }
 
@@ -81,9 +86,11 @@ func etcdDown(many int, s syscall.Signal) func(*world, *injection) (func() error
 	return func(w *world, in *injection) (func() error, error) {
 		all := append([]*member(nil), w.members...)
 		in.rnd.Shuffle(3, func(i, j int) { all[i], all[j] = all[j], all[i] })
+
 		for _, m := range all[:many] {
 			in.note += m.name + " "
 		}
+
 		return w.mend(all[:many]...), signalMembers(s, all[:many]...)
 	}
 }
@@ -94,19 +101,24 @@ func moveLeader(w *world, in *injection) (func() error, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		to := w.members[in.rnd.IntN(3)]
 		err = w.ask(lead, 3*time.Second, func(ctx context.Context, c *clientv3.Client) error {
 			_, err := c.MoveLeader(ctx, to.id)
 			return err
 		})
+
 		if err == nil {
 			in.note += to.name + " "
 		}
+
 		time.Sleep(time.Second)
 	}
+
 	if in.note == "" {
 		return nil, errors.New("the leader did not move")
 	}
+
 	return func() error { return nil }, nil
 }
 
@@ -117,7 +129,9 @@ func isolate(both bool) func(*world, *injection) (func() error, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		in.note = lead.name
+
 		for _, m := range w.members {
 			if m != lead && both {
 				between(lead, m, cut)
@@ -125,12 +139,14 @@ func isolate(both bool) func(*world, *injection) (func() error, error) {
 				towards(lead, m)
 			}
 		}
+
 		return func() error {
 			for _, m := range w.members {
 				if m != lead {
 					between(lead, m, weather{})
 				}
 			}
+
 			return nil
 		}, nil
 	}
@@ -149,7 +165,9 @@ func compaction(w *world, in *injection) (func() error, error) {
 		}
 		time.Sleep(300 * time.Millisecond)
 	}
+
 	in.note = fmt.Sprintf("up to revision %d", w.compacted)
+
 	return func() error { return nil }, nil
 }
 
@@ -157,6 +175,7 @@ func compaction(w *world, in *injection) (func() error, error) {
 func (w *world) revoke(key string) error {
 	ctx, cancel := context.WithTimeout(w.ctx, 5*time.Second)
 	defer cancel()
+
 	res, err := w.client.Get(ctx, key)
 	if err != nil {
 		return err
@@ -164,22 +183,28 @@ func (w *world) revoke(key string) error {
 	if len(res.Kvs) == 0 || res.Kvs[0].Lease == 0 {
 		return fmt.Errorf("%s has no lease", key)
 	}
+
 	_, err = w.client.Revoke(ctx, clientv3.LeaseID(res.Kvs[0].Lease))
+
 	return err
 }
 
 func revokeAll(w *world, in *injection) (func() error, error) {
 	ctx, cancel := context.WithTimeout(w.ctx, 5*time.Second)
 	defer cancel()
+
 	res, err := w.client.Leases(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	for _, l := range res.Leases {
 		_, e := w.client.Revoke(ctx, l.ID)
 		err = errors.Join(err, e)
 	}
+
 	in.note = fmt.Sprintf("%d leases", len(res.Leases))
+
 	return func() error { return nil }, err
 }
 
@@ -189,12 +214,14 @@ func revokeElection(w *world, in *injection) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return func() error { return nil }, w.revoke(key)
 }
 
 func (w *world) delete(key string) error {
 	ctx, cancel := context.WithTimeout(w.ctx, 5*time.Second)
 	defer cancel()
+
 	_, err := w.client.Delete(ctx, key)
 	return err
 }
@@ -204,13 +231,16 @@ func overwriteOwner(w *world, in *injection) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	shard := in.rnd.IntN(w.shards)
 	up := w.up()
 	to := up[in.rnd.IntN(len(up))].name
 	in.note = fmt.Sprintf("shard %d of %s, to %s", shard, owners[shard], to)
 	ctx, cancel := context.WithTimeout(w.ctx, 5*time.Second)
 	defer cancel()
+
 	_, err = w.client.Put(ctx, w.keys.Owner(shard), `{"node":`+strconv.Quote(to)+`}`)
+
 	return func() error { return nil }, err
 }
 
@@ -219,7 +249,9 @@ func (w *world) election() (key, node string, err error) {
 	err = w.eventually(10*time.Second, func() error {
 		ctx, cancel := context.WithTimeout(w.ctx, 2*time.Second)
 		defer cancel()
+
 		from, to := kv.Prefix(w.keys.Leader())
+
 		res, err := w.client.Get(ctx, from, append(clientv3.WithFirstCreate(), clientv3.WithRange(to))...)
 		if err != nil {
 			return err
@@ -227,9 +259,12 @@ func (w *world) election() (key, node string, err error) {
 		if len(res.Kvs) == 0 {
 			return errors.New("nobody leads")
 		}
+
 		key, node = string(res.Kvs[0].Key), strings.Trim(string(res.Kvs[0].Value), `"`)
+
 		return nil
 	})
+
 	return key, node, err
 }
 
@@ -239,10 +274,12 @@ func (w *world) leader() (*node, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	for _, n := range w.up() {
 		if n.name == name {
 			return n, nil
 		}
 	}
+
 	return nil, fmt.Errorf("the leader %q is none of the nodes that run", name)
 }

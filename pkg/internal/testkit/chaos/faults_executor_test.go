@@ -37,6 +37,7 @@ func (w *world) tasksOf(n *node) (all []found) {
 			all = append(all, f)
 		}
 	}
+
 	return all
 }
 
@@ -47,9 +48,11 @@ func age(pid int) time.Duration {
 	if err != nil || err2 != nil {
 		return 0
 	}
+
 	words := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	began, _ := strconv.ParseFloat(words[19], 64) // in ticks of 1/100 s
 	now, _ := strconv.ParseFloat(strings.Fields(string(up))[0], 64)
+
 	return time.Duration((now - began/100) * float64(time.Second))
 }
 
@@ -63,6 +66,7 @@ func eachThread(pid int, do func(tid int) error) error {
 			}
 		}
 	}
+
 	return err
 }
 
@@ -73,6 +77,7 @@ func killInRun(w *world, in *injection) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if err := w.eventually(w.promised(15*time.Second), func() error {
 		if len(w.tasksOf(n)) == 0 {
 			return errors.New("no task runs on " + n.name)
@@ -81,9 +86,11 @@ func killInRun(w *world, in *injection) (func() error, error) {
 	}); err != nil {
 		return nil, err
 	}
+
 	if err := w.stopNode(n, syscall.SIGKILL); err != nil {
 		return nil, err
 	}
+
 	return func() error {
 		if err := w.eventually(w.promised(5*time.Second), func() error { return w.noTasks(n) }); err != nil {
 			w.fail("G17", "%s was killed: %v", n.name, err)
@@ -105,6 +112,7 @@ func (w *world) guardians(n *node) (all []found) {
 			all = append(all, f)
 		}
 	}
+
 	return all
 }
 
@@ -113,9 +121,11 @@ func killGuardian(w *world, in *injection) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	for _, g := range w.guardians(n) {
 		err = errors.Join(err, syscall.Kill(g.pid, syscall.SIGKILL))
 	}
+
 	return func() error { return nil }, err
 }
 
@@ -124,11 +134,13 @@ func killBoth(w *world, in *injection) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	w.scrape(n)
 	n.exits = true
 	for _, g := range w.guardians(n) {
 		_ = syscall.Kill(g.pid, syscall.SIGKILL)
 	}
+
 	return func() error { return w.startNode(n) }, n.process.end(syscall.SIGKILL, 5*time.Second)
 }
 
@@ -143,15 +155,18 @@ func burst(name string, many int, cancel bool) func(*world, *injection) (func() 
 			if err != nil && !errors.Is(err, task.ErrUnavailable) && !errors.Is(err, task.ErrUnknown) {
 				return nil, err
 			}
+
 			if err == nil {
 				runs = append(runs, r)
 			}
 		}
+
 		in.note = fmt.Sprintf("%d runs", len(runs))
 		return func() error {
 			if !cancel {
 				return nil
 			}
+
 			for _, r := range runs {
 				up := w.up()
 				_, err := up[in.rnd.IntN(len(up))].client.Runs.Cancel(w.ctx, loadSpace, r.Task, r.ID)
@@ -159,6 +174,7 @@ func burst(name string, many int, cancel bool) func(*world, *injection) (func() 
 					return err
 				}
 			}
+
 			return nil
 		}, nil
 	}
@@ -175,10 +191,12 @@ func (w *world) smallDisk(n *node) {
 	if err == nil {
 		err = unix.Mount("tmpfs", w.mountPoint(), "tmpfs", 0, "size=24m,mode=0700")
 	}
+
 	if err != nil {
 		w.noSmallDisk = fmt.Sprintf("a small file system cannot be mounted here: %v", err)
 		return
 	}
+
 	w.small = n
 	w.closers = append(w.closers, func() {
 		if err := unix.Unmount(n.dir, unix.MNT_DETACH); err != nil {
@@ -192,19 +210,25 @@ func fillDisk(w *world, in *injection) (func() error, error) {
 	if n.busy || n.exits {
 		return nil, errors.New("the node with the small disk is hurt already")
 	}
+
 	in.node, in.note, n.busy = n, n.name, true
 	path := filepath.Join(n.dir, "filler")
+
 	f, err := os.Create(path)
 	if err != nil {
 		return nil, err
 	}
+
 	defer f.Close()
+
 	for piece := make([]byte, 4096); err == nil; { // until there is no space
 		_, err = f.Write(piece)
 	}
+
 	if !errors.Is(err, unix.ENOSPC) {
 		return nil, err
 	}
+
 	return func() error { return os.Remove(path) }, nil
 }
 
@@ -213,16 +237,21 @@ func noDescriptors(w *world, in *injection) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	pid := n.process.pid()
 	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 	if err != nil {
 		return nil, err
 	}
+
 	var was unix.Rlimit
 	none := unix.Rlimit{Cur: uint64(len(open)), Max: 0}
+
 	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &was); err != nil {
 		return nil, err
 	}
+
 	none.Max = was.Max
+
 	return func() error { return unix.Prlimit(pid, unix.RLIMIT_NOFILE, &was, nil) }, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &none, nil)
 }

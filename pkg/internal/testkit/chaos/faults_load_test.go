@@ -23,6 +23,7 @@ const poisonSpace = "poison"
 func herd(w *world, in *injection) (func() error, error) {
 	const many = 20_000
 	at := time.Now().Add(8 * time.Second).Truncate(time.Second)
+
 	all := make([]task.Spec, many)
 	for i := range all {
 		s := task.Defaults()
@@ -31,18 +32,23 @@ func herd(w *world, in *injection) (func() error, error) {
 		s.Action.Noop = &task.Noop{}
 		all[i] = s
 	}
+
 	began := time.Now()
+
 	if err := w.create(all...); err != nil {
 		return nil, err
 	}
+
 	in.note = fmt.Sprintf("created in %.1fs", time.Since(began).Seconds())
 	time.Sleep(time.Until(at))
+
 	return func() error { return nil }, nil
 }
 
 func poison(w *world, in *injection) (func() error, error) {
 	ctx, cancel := context.WithTimeout(w.ctx, 10*time.Second)
 	defer cancel()
+
 	var keys []string
 	for i := range w.shards {
 		key := w.keys.Entry(record.Ref{Namespace: poisonSpace, Name: "p", Shard: i})
@@ -50,8 +56,10 @@ func poison(w *world, in *injection) (func() error, error) {
 		if _, err := w.client.Put(ctx, key, bad); err != nil {
 			return nil, err
 		}
+
 		keys = append(keys, key)
 	}
+
 	return func() (err error) {
 		for _, k := range keys {
 			err = errors.Join(err, w.delete(k))
@@ -69,9 +77,11 @@ func fullHistory(w *world, _ *injection) (func() error, error) {
 		s.Action.Noop, s.History.Keep = &task.Noop{}, 300
 		all = append(all, s)
 	}
+
 	if err := w.create(all...); err != nil {
 		return nil, err
 	}
+
 	return func() error {
 		for i := range all {
 			all[i].History.Keep, all[i].Paused = 1, true

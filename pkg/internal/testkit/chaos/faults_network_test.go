@@ -51,7 +51,9 @@ func lossEverywhere(w *world, _ *injection) (func() error, error) {
 				err = e
 			}
 		}
+
 		return err
 	}
+
 	return func() error { return set(0, 0) }, set(15, 10)
 }

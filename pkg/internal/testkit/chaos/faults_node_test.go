@@ -57,6 +57,7 @@ func killLeader(w *world, in *injection) (func() error, error) {
 	if err != nil || n.busy {
 		return nil, errors.Join(err, errors.New("the leader is hurt already"))
 	}
+
 	in.node, in.note, n.busy = n, n.name, true
 	return func() error { return w.startNode(n) }, w.stopNode(n, syscall.SIGKILL)
 }
@@ -66,11 +67,14 @@ func killTwo(w *world, in *injection) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	b, err := w.pick(in)
 	if err != nil {
 		return nil, err
 	}
+
 	in.note = a.name + " " + b.name
+
 	return func() error { return w.startAll([]*node{a, b}) }, errors.Join(w.stopNode(a, syscall.SIGKILL), w.stopNode(b, syscall.SIGKILL))
 }
 
@@ -81,6 +85,7 @@ func killAll(w *world, _ *injection) (func() error, error) {
 		n.exits = true
 		_ = n.process.signal(syscall.SIGKILL)
 	}
+
 	return func() error { return w.startAll(all) }, nil
 }
 
@@ -90,6 +95,7 @@ func rollingRestart(w *world, _ *injection) (func() error, error) {
 			return nil, err
 		}
 	}
+
 	return func() error { return nil }, nil
 }
 
@@ -104,12 +110,14 @@ func freezeLong(w *world, in *injection) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return func() error {
 		for _, f := range w.tasksOf(n) {
 			if age(f.pid) > lostAfter {
 				w.fail("G17", "%s is frozen for longer than lost_after, and its task lives: pid %d, %s", n.name, f.pid, f.command)
 			}
 		}
+
 		return n.process.signal(syscall.SIGCONT)
 	}, n.process.signal(syscall.SIGSTOP)
 }
@@ -122,6 +130,7 @@ func strobe(w *world, in *injection) (func() error, error) {
 		err = errors.Join(err, n.process.signal(syscall.SIGCONT))
 		time.Sleep(time.Duration(20+in.rnd.IntN(200)) * time.Millisecond)
 	}
+
 	return func() error { return nil }, err
 }
 
@@ -130,16 +139,19 @@ func starve(w *world, in *injection) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var loops []*process
 	nice := func(to int) error {
 		return eachThread(n.process.pid(), func(tid int) error { return unix.Setpriority(unix.PRIO_PROCESS, tid, to) })
 	}
+
 	heal := func() error {
 		for _, l := range loops {
 			_ = l.end(syscall.SIGKILL, 5*time.Second)
 		}
 		return nice(0)
 	}
+
 	for range 2 * runtime.NumCPU() {
 		p, err := launch(w.logs+"/busy.log", w.environ(), "/bin/sh", "-c", "while :; do :; done")
 		if err != nil {
@@ -147,6 +159,7 @@ func starve(w *world, in *injection) (func() error, error) {
 		}
 		loops = append(loops, p)
 	}
+
 	return heal, nice(19)
 }
 
@@ -161,8 +174,10 @@ func joinsAndLeaves(w *world, in *injection) (func() error, error) {
 		if err := w.connect(); err != nil {
 			return nil, err
 		}
+
 		w.extra = extra
 	}
+
 	for i := range 5 {
 		if err := w.startNode(extra); err != nil {
 			return nil, err
@@ -170,10 +185,13 @@ func joinsAndLeaves(w *world, in *injection) (func() error, error) {
 		if err := w.eventually(30*time.Second, extra.ready); err != nil {
 			return nil, fmt.Errorf("join: %w", err)
 		}
+
 		time.Sleep(time.Duration(in.rnd.IntN(1000)) * time.Millisecond)
+
 		if err := w.stopNode(extra, []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL}[i%2]); err != nil {
 			return nil, err
 		}
 	}
+
 	return func() error { return nil }, nil
 }

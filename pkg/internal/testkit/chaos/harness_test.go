@@ -34,6 +34,7 @@ func echo(t *testing.T, header string) (*link, func(hello string) (ask func(stri
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -41,6 +42,7 @@ func echo(t *testing.T, header string) (*link, func(hello string) (ask func(stri
 			if err != nil {
 				return
 			}
+
 			go func() {
 				for s := bufio.NewScanner(c); s.Scan(); {
 					fmt.Fprintf(c, "%s\n", s.Text())
@@ -48,24 +50,30 @@ func echo(t *testing.T, header string) (*link, func(hello string) (ask func(stri
 			}()
 		}
 	}()
+
 	k, err := openLink("127.0.0.1:0", l.Addr().String(), header)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(k.close)
+
 	return k, func(hello string) func(string, time.Duration) (string, error) {
 		c, err := net.Dial("tcp", k.l.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		t.Cleanup(func() { c.Close() })
 		answers := bufio.NewReader(c)
 		fmt.Fprint(c, hello)
+
 		for range strings.Count(hello, "\n") {
 			if _, err := answers.ReadString('\n'); err != nil {
 				t.Fatal(err)
 			}
 		}
+
 		return func(line string, most time.Duration) (string, error) {
 			if line != "" {
 				fmt.Fprintln(c, line)
@@ -83,11 +91,15 @@ func TestLink_HoldsBytesBackAndDeliversThemWhenItHeals(t *testing.T) {
 		if got, err := ask("before", answered); got != "before\n" {
 			t.Fatalf("through an open link came %q, %v", got, err)
 		}
+
 		k.set("", w)
+
 		if got, err := ask("meanwhile", unheard); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("through a link with %+v came %q, %v", w, got, err)
 		}
+
 		k.set("", weather{})
+
 		if got, err := ask("", answered); got != "meanwhile\n" {
 			t.Errorf("after %+v came %q, %v", w, got, err)
 		}
@@ -98,10 +110,12 @@ func TestLink_ResetsConnections(t *testing.T) {
 	k, dial := echo(t, "")
 	ask := dial("")
 	k.set("", resets)
+
 	for deadline := time.Now().Add(eventual); ; {
 		if _, err := ask("x", unheard); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return
 		}
+
 		if time.Now().After(deadline) {
 			t.Fatal("the connection lives")
 		}
@@ -113,9 +127,11 @@ func TestLink_TellsCallersApart(t *testing.T) {
 	a := dial("GET / HTTP/1.1\r\nx-server-from: a\r\n\r\n")
 	b := dial("GET / HTTP/1.1\r\nX-Server-From: b\r\n\r\n")
 	k.set("a", cut)
+
 	if got, err := a("a", unheard); err == nil {
 		t.Errorf("a, which is cut off, heard %q", got)
 	}
+
 	if got, err := b("b", answered); got != "b\n" {
 		t.Errorf("b, which is not, heard %q, %v", got, err)
 	}
@@ -130,12 +146,15 @@ func controlsOf(t *testing.T) (*controls, func(control)) {
 			t.Fatal(err)
 		}
 	}
+
 	set(control{})
 	c := followControls(path)
+
 	return c, func(next control) {
 		set(next)
 		ctx, cancel := context.WithTimeout(t.Context(), eventual)
 		defer cancel()
+
 		if !c.until(ctx.Done(), func(now control) bool { return now == next }) {
 			t.Fatal("the control file is not read")
 		}
@@ -153,16 +172,21 @@ func TestLossyKV_LosesAnswersAndDelaysWrites(t *testing.T) {
 		}
 		return len(res.Kvs) > 0
 	}
+
 	set(control{LoseAnswers: 100})
+
 	if _, err := lossy.Put(t.Context(), "lost", ""); !errors.Is(err, errNoAnswer) || !there("lost") {
 		t.Errorf("the answer is %v; written: %v", err, there("lost"))
 	}
+
 	set(control{DelayWrites: 100, DelayBy: 400 * time.Millisecond})
 	ctx, cancel := context.WithCancel(t.Context())
 	if _, err := lossy.Put(ctx, "late", ""); !errors.Is(err, errNoAnswer) {
 		t.Errorf("the answer is %v", err)
 	}
+
 	cancel() // the caller has gone, the write comes all the same
+
 	for deadline := time.Now().Add(eventual); !there("late"); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the late write never came")
@@ -176,15 +200,19 @@ func TestStallingWatcher_IsSilentUntilItIsToTell(t *testing.T) {
 	w := stallingWatcher{client.Watcher, controls}
 	events := w.Watch(t.Context(), "k")
 	set(control{StallWatches: true})
+
 	if _, err := client.Put(t.Context(), "k", ""); err != nil {
 		t.Fatal(err)
 	}
+
 	select {
 	case r := <-events:
 		t.Errorf("a stalled watch tells %+v", r)
 	case <-time.After(200 * time.Millisecond):
 	}
+
 	set(control{})
+
 	select {
 	case r := <-events:
 		if len(r.Events) != 1 {
@@ -203,6 +231,7 @@ func TestDeck_DealsEachFaultBeforeAnyComesAgain(t *testing.T) {
 		for range all {
 			seen[d.next(func(*fault) bool { return true })] = true
 		}
+
 		if len(seen) != len(all) {
 			t.Errorf("%d of %d faults were dealt", len(seen), len(all))
 		}
@@ -214,6 +243,7 @@ func TestMissing_FindsAcknowledgedChangesThatAreNotThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	ref := record.Ref{Namespace: "n", Name: "t", Shard: 3}
 	events := []check.Event{
 		{Revision: 5, ModRevision: 5, CreateRevision: 5, Key: keys.Spec(ref)},
@@ -224,6 +254,7 @@ func TestMissing_FindsAcknowledgedChangesThatAreNotThere(t *testing.T) {
 	if faults := missing(keys, good, events); len(faults) > 0 {
 		t.Errorf("what is there is missed: %v", faults)
 	}
+
 	bad := []ack{{"update", "n", "t", 6, ""}, {"trigger", "n", "t", 5, "r2"}, {"delete", "n", "t", 7, ""}, {"create", "n", "other", 5, ""}}
 	if faults := missing(keys, bad, events); len(faults) != len(bad) {
 		t.Errorf("of %d that are missing these are found: %v", len(bad), faults)
@@ -233,17 +264,21 @@ func TestMissing_FindsAcknowledgedChangesThatAreNotThere(t *testing.T) {
 func TestSweep_KillsWhatHasForkedAway(t *testing.T) {
 	mark := fmt.Sprintf("test.%d", os.Getpid())
 	t.Cleanup(func() { sweep(mark) })
+
 	p, err := launch(filepath.Join(t.TempDir(), "log"), append(os.Environ(), markName+"="+mark), "/bin/sh", "-c", "setsid sleep 300 & exec sleep 300")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for deadline := time.Now().Add(eventual); len(find(mark)) < 2; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("found %+v", find(mark))
 		}
 	}
+
 	sweep(mark)
 	<-p.gone
+
 	if left := find(mark); len(left) > 0 {
 		t.Errorf("left: %+v", left)
 	}

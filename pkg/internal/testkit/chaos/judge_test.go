@@ -37,43 +37,55 @@ type verdict struct {
 func (w *world) judge(c *callers) verdict {
 	w.t.Helper()
 	c.end()
+
 	if err := w.quiet(); err != nil {
 		w.fail("G16", "%v", err)
 	}
+
 	until := time.Now().Add(-2 * time.Second)
 	w.finalCounts = w.counters()
 	w.judgeGoroutines()
 	w.leave()
 	ctx, cancel := context.WithTimeout(w.ctx, 3*time.Minute)
 	defer cancel()
+
 	var v verdict
+
 	events, err := w.recorder.Stop(ctx)
 	if err != nil {
 		w.fail("recording", "it proves nothing: %v", err)
 	}
+
 	for _, e := range events {
 		if k, ok := w.keys.ParseShard(e.Key); !ok || k.Ref.Namespace != poisonSpace {
 			v.events = append(v.events, e)
 		}
 	}
+
 	v.report = check.Check(w.keys, v.events, check.Options{Until: until, Ended: true})
 	for _, violation := range v.report.Violations {
 		w.failures = append(w.failures, violation.String())
 	}
+
 	w.judgeProbes(v.events)
 	v.acks = len(c.acks)
 	for _, m := range missing(w.keys, c.acks, v.events) {
 		w.fail("G13", "%s", m)
 	}
+
 	v.calls, v.unclear = w.judgeRegisters(c)
+
 	for _, odd := range c.odd {
 		w.fail("G13", "%s", odd)
 	}
+
 	w.judgeLogs()
+
 	if len(w.failures) > 0 {
 		w.keep(v.events)
 		w.t.Errorf("%d violations; the first:\n%s", len(w.failures), strings.Join(w.failures[:min(20, len(w.failures))], "\n"))
 	}
+
 	return v
 }
 
@@ -82,6 +94,7 @@ func (w *world) quiet() error {
 	if len(w.up()) == 0 {
 		return errors.New("no daemon is left")
 	}
+
 	var all []client.Task
 	if err := w.eventually(w.promised(convergence), func() (err error) {
 		all, err = w.up()[0].client.Tasks.List(w.ctx, client.TaskListOptions{})
@@ -89,15 +102,19 @@ func (w *world) quiet() error {
 	}); err != nil {
 		return fmt.Errorf("list the tasks: %w", err)
 	}
+
 	up := w.up()
 	queue := make(chan client.Task, len(all))
+
 	for _, one := range all {
 		if !one.Paused && !strings.HasPrefix(one.Schedule[0], "@at") {
 			queue <- one
 		}
 	}
+
 	close(queue)
 	var wg sync.WaitGroup
+
 	failed := make(chan error, 8)
 	for i := range cap(failed) {
 		wg.Go(func() {
@@ -115,11 +132,14 @@ func (w *world) quiet() error {
 			}
 		})
 	}
+
 	wg.Wait()
 	close(failed)
+
 	if err := <-failed; err != nil {
 		return err
 	}
+
 	return w.eventually(w.promised(45*time.Second), func() error {
 		s, err := up[0].client.Cluster.Status(w.ctx)
 		if err == nil && s.ActiveRuns > 0 {
@@ -135,10 +155,12 @@ func (w *world) leave() {
 		if !n.process.running() {
 			continue
 		}
+
 		if err := w.stopNode(n, syscall.SIGTERM); err != nil {
 			w.fail("G20", "%s: %v", n.name, err)
 		}
 	}
+
 	if err := w.eventually(w.promised(10*time.Second), w.nothingLeft); err != nil {
 		w.fail("G20", "%v", err)
 	}
@@ -148,6 +170,7 @@ func (w *world) leave() {
 func (w *world) nothingLeft() error {
 	ctx, cancel := context.WithTimeout(w.ctx, 3*time.Second)
 	defer cancel()
+
 	// cleared/… is left, and goes with a lease of its own, after days.
 	for _, prefix := range []string{w.keys.Nodes(), w.keys.Runs(), w.keys.Leader()} {
 		res, err := w.client.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
@@ -158,24 +181,29 @@ func (w *world) nothingLeft() error {
 			return fmt.Errorf("%d keys are left, such as %s", len(res.Kvs), res.Kvs[0].Key)
 		}
 	}
+
 	cleared, err := w.client.Get(ctx, w.keys.Root()+"cleared/", clientv3.WithPrefix())
 	if err != nil {
 		return err
 	}
+
 	leases, err := w.client.Leases(ctx)
 	if err != nil {
 		return err
 	}
+
 	for _, l := range leases.Leases {
 		if !slices.ContainsFunc(cleared.Kvs, func(e *mvccpb.KeyValue) bool { return e.Lease == int64(l.ID) }) {
 			return fmt.Errorf("lease %x is left, one of %d", l.ID, len(leases.Leases))
 		}
 	}
+
 	for _, f := range find(w.mark) {
 		if f.variable(asDaemon) != "" || f.isTask() {
 			return fmt.Errorf("a process is left: pid %d, child of %d, %s", f.pid, f.parent, f.command)
 		}
 	}
+
 	return nil
 }
 
@@ -195,8 +223,10 @@ func (w *world) judgeProbes(events []check.Event) {
 	if errors.Is(err, os.ErrNotExist) {
 		return
 	}
+
 	w.must(err)
 	defer f.Close()
+
 	for _, v := range check.CheckProbeLog(f, w.keys, events) {
 		w.failures = append(w.failures, "probe log: "+v.String())
 	}
@@ -222,19 +252,23 @@ func missing(keys record.Keys, acks []ack, events []check.Event) (faults []strin
 			ran[k.Ref.String()+"/"+k.Run] = true
 		}
 	}
+
 	for _, a := range acks {
 		key := keys.Spec(record.Ref{Namespace: a.namespace, Name: a.name})
 		there := written[key][a.revision]
+
 		switch a.what {
 		case "trigger":
 			there = ran[a.namespace+"/"+a.name+"/"+a.run]
 		case "delete":
 			there = gone[key] > a.revision
 		}
+
 		if !there {
 			faults = append(faults, fmt.Sprintf("%s of %s/%s %s was acknowledged (revision %d), and is not in the history", a.what, a.namespace, a.name, a.run, a.revision))
 		}
 	}
+
 	return faults
 }
 
@@ -250,6 +284,7 @@ func (w *world) judgeRegisters(c *callers) (calls, unclear int) {
 			w.fail("G14", "the calls on registers/%s are not linearizable:\n%+v", name, h)
 		}
 	}
+
 	return calls, unclear
 }
 
@@ -260,6 +295,7 @@ func (w *world) judgeLogs() {
 		if err != nil {
 			continue
 		}
+
 		for _, bad := range []string{"DATA RACE", "\npanic: ", "fatal error: "} {
 			if i := bytes.Index(b, []byte(bad)); i >= 0 {
 				w.fail("log", "%s says:\n%.2000s", n.name, b[i:])
@@ -274,6 +310,7 @@ func (w *world) keep(events []check.Event) {
 	if err == nil {
 		err = errors.Join(check.Save(f, events), f.Close())
 	}
+
 	if err != nil {
 		w.t.Errorf("keep the history: %v", err)
 	}

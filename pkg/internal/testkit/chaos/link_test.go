@@ -48,8 +48,10 @@ func openLink(listen, target, header string) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	k := &link{target: target, header: header, l: l, skies: map[string]weather{}, changed: make(chan struct{}), conns: map[net.Conn]string{}}
 	k.wg.Go(k.accept)
+
 	return k, nil
 }
 
@@ -57,6 +59,7 @@ func openLink(listen, target, header string) (*link, error) {
 func (k *link) set(caller string, w weather) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	k.skies[caller] = w
 	close(k.changed)
 	k.changed = make(chan struct{})
@@ -74,9 +77,11 @@ func (k *link) close() {
 	for c := range k.conns {
 		c.Close()
 	}
+
 	close(k.changed)
 	k.changed = make(chan struct{})
 	k.mu.Unlock()
+
 	k.l.Close()
 	k.wg.Wait()
 }
@@ -93,26 +98,34 @@ func (k *link) accept() {
 
 func (k *link) serve(client *net.TCPConn) {
 	defer client.Close()
+
 	if !k.enter(client, "") {
 		return
 	}
+
 	defer k.leave(client)
+
 	caller, head := "", []byte(nil)
 	if k.header != "" {
 		if caller, head = firstHeader(client, k.header); !k.enter(client, caller) {
 			return
 		}
 	}
+
 	server, err := net.DialTimeout("tcp", k.target, 5*time.Second)
 	if err != nil {
 		client.SetLinger(0) // nobody listens there: what a host says to that
 		return
 	}
+
 	defer server.Close()
+
 	if !k.enter(server, caller) {
 		return
 	}
+
 	defer k.leave(server)
+
 	done := make(chan struct{})
 	both := sync.OnceFunc(func() { close(done); client.Close(); server.Close() })
 	var pipes sync.WaitGroup
@@ -120,6 +133,7 @@ func (k *link) serve(client *net.TCPConn) {
 		defer both()
 		k.pipe(server, io.MultiReader(bytes.NewReader(head), client), caller, true, done)
 	})
+
 	pipes.Go(func() { defer both(); k.pipe(client, server, caller, false, done) })
 	pipes.Go(func() { defer both(); k.resetting(client, caller, done) })
 	pipes.Wait()
@@ -128,10 +142,13 @@ func (k *link) serve(client *net.TCPConn) {
 func (k *link) enter(c net.Conn, caller string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	if k.closed {
 		return false
 	}
+
 	k.conns[c] = caller
+
 	return true
 }
 
@@ -159,17 +176,20 @@ func (k *link) pipe(to io.Writer, from io.Reader, caller string, up bool, done <
 				if rand.IntN(100) < w.Loss {
 					p.due = p.due.Add(retries[rand.IntN(len(retries))] * time.Millisecond)
 				}
+
 				select {
 				case pieces <- p:
 				case <-done:
 					return
 				}
 			}
+
 			if err != nil {
 				return
 			}
 		}
 	}()
+
 	for p := range pieces {
 		if !k.pass(caller, up, p.due, done) {
 			return
@@ -189,11 +209,13 @@ func (k *link) pass(caller string, up bool, due time.Time, done <-chan struct{})
 			return false
 		}
 	}
+
 	for {
 		w, changed := k.sky(caller)
 		if blocked := up && w.CutUp || !up && w.CutDown; !blocked {
 			return true
 		}
+
 		select {
 		case <-changed:
 		case <-done:
@@ -211,6 +233,7 @@ func (k *link) resetting(client *net.TCPConn, caller string, done <-chan struct{
 		if w.Reset {
 			moment = time.After(rand.N(time.Second))
 		}
+
 		select {
 		case <-moment:
 			client.SetLinger(0)
@@ -227,6 +250,7 @@ func (k *link) resetting(client *net.TCPConn, caller string, done <-chan struct{
 func firstHeader(c net.Conn, name string) (value string, head []byte) {
 	c.SetReadDeadline(time.Now().Add(2 * time.Second))
 	defer c.SetReadDeadline(time.Time{})
+
 	for buf := make([]byte, 4096); len(head) < 64<<10 && !bytes.Contains(head, []byte("\r\n\r\n")); {
 		n, err := c.Read(buf)
 		head = append(head, buf[:n]...)
@@ -234,10 +258,12 @@ func firstHeader(c net.Conn, name string) (value string, head []byte) {
 			break
 		}
 	}
+
 	for line := range bytes.SplitSeq(head, []byte("\r\n")) {
 		if key, v, ok := bytes.Cut(line, []byte(":")); ok && bytes.EqualFold(key, []byte(name)) {
 			return string(bytes.TrimSpace(v)), head
 		}
 	}
+
 	return "", head
 }

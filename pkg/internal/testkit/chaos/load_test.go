@@ -85,9 +85,11 @@ func (w *world) spec(k kind, i int) task.Spec {
 	} else {
 		s.Action.Process = &task.Process{Shell: k.shell, Env: map[string]string{"PROBES": w.probes, markName: w.mark}}
 	}
+
 	if k.change != nil {
 		k.change(i, &s)
 	}
+
 	return s
 }
 
@@ -99,18 +101,22 @@ func (w *world) load(scale float64) error {
 			all = append(all, w.spec(k, i))
 		}
 	}
+
 	if err := w.create(all...); err != nil {
 		return err
 	}
+
 	for i := 1000; i < 2000; i++ { // until the names have fallen into each shard
 		if err := w.recorder.CatchUp(w.ctx); err != nil {
 			return err
 		}
+
 		for _, e := range w.recorder.Events() {
 			if k, ok := w.keys.ParseShard(e.Key); ok && k.Kind == record.KindEntry && k.Ref.Namespace == loadSpace && strings.HasPrefix(k.Ref.Name, ticker) {
 				w.ticking[k.Ref.Shard] = true
 			}
 		}
+
 		if len(w.ticking) == w.shards {
 			return nil
 		}
@@ -118,6 +124,7 @@ func (w *world) load(scale float64) error {
 			return err
 		}
 	}
+
 	return errors.New("the tasks do not spread over the shards")
 }
 
@@ -133,11 +140,14 @@ func (w *world) create(all ...task.Spec) error {
 				}
 				err = errors.Join(err, e)
 			}
+
 			if err == nil {
 				return nil
 			}
+
 			last = err
 		}
+
 		return fmt.Errorf("no node creates the tasks: %w", last)
 	})
 }

@@ -36,6 +36,7 @@ func lossy[T any](ctx context.Context, c *controls, write func(context.Context) 
 		time.AfterFunc(rand.N(now.DelayBy), func() { _, _ = write(late) })
 		return none, errNoAnswer
 	}
+
 	return write(ctx)
 }
 
@@ -51,11 +52,13 @@ func (k lossyKV) Do(ctx context.Context, op clientv3.Op) (clientv3.OpResponse, e
 	if op.IsGet() {
 		return k.KV.Do(ctx, op)
 	}
+
 	if op.IsTxn() {
 		cmps, then, els := op.Txn()
 		r, err := k.Txn(ctx).If(cmps...).Then(then...).Else(els...).Commit()
 		return r.OpResponse(), err
 	}
+
 	return lossy(ctx, k.controls, func(ctx context.Context) (clientv3.OpResponse, error) { return k.KV.Do(ctx, op) })
 }
 
@@ -77,10 +80,12 @@ func (t *lossyTxn) Commit() (*clientv3.TxnResponse, error) {
 	if !writes(t.then) && !writes(t.els) {
 		return t.kv.KV.Txn(t.ctx).If(t.cmps...).Then(t.then...).Else(t.els...).Commit()
 	}
+
 	cmps, then, els := t.cmps, t.then, t.els
 	if now, _ := t.kv.controls.get(); now.DelayWrites > 0 { // the caller uses its memory again
 		cmps, then, els = cloneCmps(cmps), cloneOps(then), cloneOps(els)
 	}
+
 	return lossy(t.ctx, t.kv.controls, func(ctx context.Context) (*clientv3.TxnResponse, error) {
 		return t.kv.KV.Txn(ctx).If(cmps...).Then(then...).Else(els...).Commit()
 	})
@@ -102,10 +107,12 @@ func cloneOps(ops []clientv3.Op) []clientv3.Op {
 			ops[i] = clientv3.OpTxn(cloneCmps(cmps), cloneOps(then), cloneOps(els))
 			continue
 		}
+
 		ops[i].WithKeyBytes(bytes.Clone(ops[i].KeyBytes()))
 		ops[i].WithValueBytes(bytes.Clone(ops[i].ValueBytes()))
 		ops[i].WithRangeBytes(bytes.Clone(ops[i].RangeBytes()))
 	}
+
 	return ops
 }
 
@@ -114,12 +121,14 @@ func writes(ops []clientv3.Op) bool {
 		if op.IsPut() || op.IsDelete() {
 			return true
 		}
+
 		if op.IsTxn() {
 			if _, then, els := op.Txn(); writes(then) || writes(els) {
 				return true
 			}
 		}
 	}
+
 	return false
 }
 
@@ -133,10 +142,12 @@ func telling(c control) bool { return !c.StallWatches }
 
 func (w stallingWatcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
 	out := make(chan clientv3.WatchResponse)
+
 	if !w.controls.until(ctx.Done(), telling) {
 		close(out)
 		return out
 	}
+
 	in := w.Watcher.Watch(ctx, key, opts...)
 	go func() {
 		defer close(out)
@@ -144,6 +155,7 @@ func (w stallingWatcher) Watch(ctx context.Context, key string, opts ...clientv3
 			if !w.controls.until(ctx.Done(), telling) {
 				return
 			}
+
 			select {
 			case out <- r:
 			case <-ctx.Done():
@@ -151,5 +163,6 @@ func (w stallingWatcher) Watch(ctx context.Context, key string, opts ...clientv3
 			}
 		}
 	}()
+
 	return out
 }

@@ -51,17 +51,21 @@ func (w *world) addNode(i int) (*node, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		w.links, n.links = append(w.links, k), append(n.links, k)
 		endpoints = append(endpoints, "http://"+at)
 	}
+
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
+
 	n.argv = []string{exe, "agent", "--name", name, "--data-dir", n.dir, "--listen", n.address, "--etcd-endpoints", strings.Join(endpoints, ","),
 		"--shards", fmt.Sprint(w.shards), "--lease-ttl", leaseTTL.String(), "--drain-timeout", "3s",
 		"--slots", "64", "--spool-limit", "65536"}
 	w.nodes = append(w.nodes, n)
+
 	return n, n.sky.write(n.control)
 }
 
@@ -70,13 +74,17 @@ func (w *world) startNode(n *node) (err error) {
 	if n.process.running() {
 		return nil
 	}
+
 	n.counts.settle()
 	n.exits = false
+
 	env := w.environ(asDaemon+"="+n.control, "GORACE=halt_on_error=1 atexit_sleep_ms=0") // else the race detector waits for a second at each exit
 	if w.mutant != "" {
 		env = append(env, mutantName+"="+w.mutant)
 	}
+
 	n.process, err = launch(n.log, env, n.argv...)
+
 	return err
 }
 
@@ -91,15 +99,19 @@ func (n *node) ready() error {
 	if !n.process.running() {
 		return fmt.Errorf("%s has ended", n.name)
 	}
+
 	c := http.Client{Timeout: time.Second}
 	res, err := c.Get("http://" + n.address + "/readyz")
 	if err != nil {
 		return err
 	}
+
 	res.Body.Close()
+
 	if res.StatusCode != http.StatusOK {
 		return fmt.Errorf("%s is not ready: %s", n.name, res.Status)
 	}
+
 	return nil
 }
 
@@ -123,6 +135,7 @@ func (w *world) token() (string, error) {
 			return strings.TrimSpace(string(b)), nil
 		}
 	}
+
 	return "", errors.New("no node has the cluster's token")
 }
 
@@ -132,12 +145,14 @@ func (w *world) connect() error {
 	if err != nil {
 		return err
 	}
+
 	for _, n := range w.nodes {
 		n.client, err = client.New(client.Config{Server: "http://" + n.address, Token: token, Timeout: 8 * time.Second})
 		if err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -156,5 +171,6 @@ func (w *world) up() (up []*node) {
 			up = append(up, n)
 		}
 	}
+
 	return up
 }

@@ -42,21 +42,25 @@ func launch(log string, env []string, argv ...string) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	p := &process{cmd: exec.Command(argv[0], argv[1:]...), log: f, gone: make(chan struct{})}
 	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr = env, f, f
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	done := make(chan struct{})
 	forks <- func() { err = p.cmd.Start(); close(done) }
 	<-done
+
 	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("start %s: %w", filepath.Base(argv[0]), err)
 	}
+
 	go func() {
 		_ = p.cmd.Wait() // how it ended is in the log, or we ended it
 		f.Close()
 		close(p.gone)
 	}()
+
 	return p, nil
 }
 
@@ -66,6 +70,7 @@ func (p *process) running() bool {
 	if p == nil {
 		return false
 	}
+
 	select {
 	case <-p.gone:
 		return false
@@ -82,6 +87,7 @@ func (p *process) signal(s syscall.Signal) error {
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
+
 	return nil
 }
 
@@ -93,6 +99,7 @@ func (p *process) end(s syscall.Signal, most time.Duration) error {
 	if p == nil {
 		return nil
 	}
+
 	select {
 	case <-p.gone:
 		return nil
@@ -114,6 +121,7 @@ func (f found) variable(name string) string {
 			return v
 		}
 	}
+
 	return ""
 }
 
@@ -128,23 +136,28 @@ func find(mark string) (all []found) {
 		if err != nil || !bytes.Contains(env, []byte(markName+"="+mark+"\x00")) {
 			continue
 		}
+
 		stat, err := os.ReadFile(dir + "/stat")
 		if err != nil {
 			continue
 		}
+
 		// "pid (command) state parent …": the command may contain anything.
 		words := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		if len(words) < 2 || words[0] == "Z" {
 			continue
 		}
+
 		f := found{env: strings.Split(string(env), "\x00")}
 		f.pid, _ = strconv.Atoi(filepath.Base(dir))
 		f.parent, _ = strconv.Atoi(words[1])
 		if line, err := os.ReadFile(dir + "/cmdline"); err == nil {
 			f.command = strings.TrimSpace(strings.ReplaceAll(string(line), "\x00", " "))
 		}
+
 		all = append(all, f)
 	}
+
 	return all
 }
 
@@ -155,9 +168,11 @@ func sweep(mark string) {
 		if len(all) == 0 {
 			return
 		}
+
 		for _, f := range all {
 			_ = syscall.Kill(f.pid, syscall.SIGKILL)
 		}
+
 		time.Sleep(20 * time.Millisecond)
 	}
 }

@@ -22,17 +22,22 @@ func (w *world) startReaper() error {
 	if err != nil {
 		return err
 	}
+
 	r := exec.Command(exe)
 	r.Env = append(w.environ(), asReaper+"="+w.mark, asReaper+"_MOUNT="+w.mountPoint(), markName+"=")
 	r.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+
 	hold, err := r.StdinPipe()
 	if err == nil {
 		err = r.Start()
 	}
+
 	if err != nil {
 		return fmt.Errorf("start the reaper: %w", err)
 	}
+
 	w.closers = append(w.closers, func() { hold.Close(); _ = r.Wait() })
+
 	return nil
 }
 

@@ -38,6 +38,7 @@ func timesOf(all []time.Duration) times {
 	if len(all) == 0 {
 		return times{}
 	}
+
 	s := slices.Sorted(slices.Values(all))
 	at := func(percent int) int64 { return s[(len(s)-1)*percent/100].Milliseconds() }
 	return times{at(50), at(99), at(100)}
@@ -70,15 +71,19 @@ func (w *world) measure(done []*injection, events []check.Event) {
 		if !ok || e.Deleted || e.CreateRevision != e.ModRevision || k.Ref.Namespace != loadSpace || !strings.HasPrefix(k.Ref.Name, ticker) {
 			continue
 		}
+
 		a, err := record.DecodeAssigned(k, e.CreateRevision, e.Value)
 		if err != nil {
 			continue
 		}
+
 		at, before := a.CreatedAt.Time, last[k.Ref]
 		last[k.Ref] = at
+
 		if before.IsZero() {
 			continue
 		}
+
 		for _, in := range done {
 			// It began in the second before the fault, at the earliest; what
 			// falls silent while the cluster recovers is the fault's, too.
@@ -96,6 +101,7 @@ func (w *world) summarize(done []*injection, off map[string]string, v verdict, l
 	if b, err := os.ReadFile(w.probes); err == nil {
 		s.Probes = strings.Count(string(b), "\n")
 	}
+
 	var silences []time.Duration
 	for _, f := range allFaults() {
 		r := row{Fault: f.name, Group: f.group, What: f.what, Off: off[f.name]}
@@ -109,18 +115,21 @@ func (w *world) summarize(done []*injection, off map[string]string, v verdict, l
 				r.silences, r.recovered = append(r.silences, in.silence), append(r.recovered, in.recovered)
 			}
 		}
+
 		r.Silence, r.Recovered = timesOf(r.silences), timesOf(r.recovered)
 		silences = append(silences, r.silences...)
 		s.Faults += r.Injected
 		s.Kinds += min(r.Injected, 1)
 		s.Rows = append(s.Rows, r)
 	}
+
 	s.Silence = timesOf(silences)
 	for _, series := range slices.Sorted(maps.Keys(s.Counters)) {
 		if s.Counters[series] == 0 {
 			s.Unreached = append(s.Unreached, series)
 		}
 	}
+
 	return s
 }
 
@@ -130,27 +139,35 @@ func (s summary) String() string {
 	fmt.Fprintf(&b, "seed %d, %s: %d faults of %d kinds, %d ticks, %d runs by hand, %d probe lines, %d acknowledged changes, %d calls judged by porcupine (%d histories too long for it): %d violations\n\n",
 		s.Seed, s.Length, s.Faults, s.Kinds, s.Check.Ticks, s.Check.Manual, s.Probes, s.Acks, s.Calls, s.Unclear, len(s.Violations))
 	b.WriteString("| fault | injected | longest silence of a task, p50 | p99 | max | recovered after, p50 | max |\n|---|---|---|---|---|---|---|\n")
+
 	for _, r := range s.Rows {
 		if r.Injected > 0 {
 			fmt.Fprintf(&b, "| %s | %d | %d ms | %d ms | %d ms | %d ms | %d ms |\n", r.Fault, r.Injected, r.Silence.P50, r.Silence.P99, r.Silence.Max, r.Recovered.P50, r.Recovered.Max)
 		}
 	}
+
 	fmt.Fprintf(&b, "| all | %d | %d ms | %d ms | %d ms | | |\n\n", s.Faults, s.Silence.P50, s.Silence.P99, s.Silence.Max)
+
 	for _, r := range s.Rows {
 		if r.Injected == 0 && r.Off != "" {
 			fmt.Fprintf(&b, "off: %s: %s\n", r.Fault, r.Off)
 		}
+
 		if r.Uncounted > 0 {
 			fmt.Fprintf(&b, "not counted: %s, %d times\n", r.Fault, r.Uncounted)
 		}
 	}
+
 	b.WriteString("\ncounters:\n")
+
 	for _, series := range slices.Sorted(maps.Keys(s.Counters)) {
 		fmt.Fprintf(&b, "  %-70s %.0f\n", series, s.Counters[series])
 	}
+
 	for _, series := range s.Unreached {
 		fmt.Fprintf(&b, "never reached: %s\n", series)
 	}
+
 	return b.String()
 }
 

@@ -22,25 +22,33 @@ func (w *world) run(faults []*fault, length time.Duration) (done []*injection, o
 		if f.off == nil {
 			return false
 		}
+
 		if why := f.off(w); why != "" {
 			off[f.name] = why
 		}
+
 		return off[f.name] != ""
 	})
+
 	d := &deck{rnd: r, all: on}
+
 	if _, err := w.converge(); err != nil {
 		w.fail("G16", "before any fault: %v", err)
 		return nil, off
 	}
+
 	end := time.Now().Add(length)
+
 	for i := 0; len(w.failures) < maxFailures; i++ {
 		if length > 0 && time.Now().After(end) || length == 0 && i == len(on) {
 			break
 		}
+
 		ticks := w.awaitTicks()
 		first := d.next(func(*fault) bool { return true })
 		done = append(done, w.strike(r, d, first, ticks, length > 0)...)
 	}
+
 	return done, off
 }
 
@@ -51,7 +59,9 @@ func (w *world) awaitTicks() int {
 	for w.countDecided()-before < enoughTicks && time.Now().Before(deadline) {
 		time.Sleep(50 * time.Millisecond)
 	}
+
 	w.ticksBefore = w.countDecided()
+
 	return w.ticksBefore - before
 }
 
@@ -67,16 +77,21 @@ func (w *world) strike(r *rand.Rand, d *deck, f *fault, ticks int, pairs bool) (
 			w.say("%-24s does not count: %v", f.name, err)
 			in.counted = false
 		}
+
 		if heal != nil {
 			heals = append(heals, heal)
 		}
+
 		done = append(done, in)
 	}
+
 	hold := f.about(r)
 	if !pairs { // a short run
 		hold = f.hold[0]
 	}
+
 	inject(f)
+
 	if pairs && !f.alone && r.IntN(4) == 0 {
 		if second := d.next(func(g *fault) bool { return !g.alone && g.group != f.group }); second != nil {
 			time.Sleep(hold / 3)
@@ -84,20 +99,25 @@ func (w *world) strike(r *rand.Rand, d *deck, f *fault, ticks int, pairs bool) (
 			inject(second)
 		}
 	}
+
 	time.Sleep(hold)
+
 	for _, heal := range slices.Backward(heals) {
 		if err := heal(); err != nil {
 			w.fail("harness", "%s is not mended: %v", f.name, err)
 		}
 	}
+
 	healed := time.Now()
 	took, err := w.converge()
 	if err != nil {
 		w.fail("G16", "%s and what went with it are over for %s, and: %v", f.name, time.Since(healed).Round(time.Millisecond), err)
 	}
+
 	for _, in := range done {
 		in.healed, in.recovered = healed, took
 	}
+
 	for _, n := range w.nodes {
 		n.busy = false
 		if !n.exits {
@@ -105,8 +125,10 @@ func (w *world) strike(r *rand.Rand, d *deck, f *fault, ticks int, pairs bool) (
 		}
 		w.scrape(n)
 	}
+
 	w.countDecided()
 	w.ticksBefore = w.decided
+
 	return done
 }
 

@@ -26,9 +26,11 @@ func (c *callers) use(ctx context.Context, nodes []*node) {
 	// Whatever was drained, cordoned or frozen ends: what follows is to converge, and the users' runs are to end.
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
+
 	for _, n := range nodes {
 		c.insist(after, "resume "+n.name, func() error { _, err := n.client.Nodes.Resume(after, n.name); return err })
 	}
+
 	c.insist(after, "unfreeze", func() error {
 		_, err := one(r, nodes).client.Freezes.End(after, usersSpace)
 		if errors.Is(err, task.ErrNotFound) {
@@ -36,6 +38,7 @@ func (c *callers) use(ctx context.Context, nodes []*node) {
 		}
 		return err
 	})
+
 	c.insist(after, "resume runs", func() error { return resumeUsersRuns(after, one(r, nodes).client) })
 }
 
@@ -71,6 +74,7 @@ func (c *callers) insist(ctx context.Context, what string, call func() error) {
 		time.Sleep(200 * time.Millisecond)
 		err = call()
 	}
+
 	if err != nil {
 		c.note("%s, at the end: %v", what, err)
 	}
@@ -85,14 +89,17 @@ func (c *callers) useUntil(ctx context.Context, r *rand.Rand, nodes []*node) {
 			_, err := api.Tasks.Patch(ctx, usersSpace, name, []byte(fields), 0)
 			return err
 		}
+
 		edit := func() error {
 			return patch(one(r, []string{
 				`{"schedule": "* * * * * *"}`, `{"schedule": "*/3 * * * * *"}`, `{"schedule": "@every 2s after completion", "jitter": "0s"}`,
 				`{"jitter": "0s"}`, `{"jitter": "800ms"}`, `{"jitter": "4s"}`, `{"timezone": "Europe/Berlin"}`, `{"timezone": "UTC"}`,
 			}))
 		}
+
 		what := one(r, []string{"apply", "apply", "edit", "edit twice", "policy", "policy", "rollback", "re-create", "turn", "turn", "cancel", "freeze", "blink", "blink"})
 		var err error
+
 		switch what {
 		case "apply":
 			_, err = api.Tasks.Apply(ctx, c.w.usersTask(name, r), client.ApplyOptions{})
@@ -126,6 +133,7 @@ func (c *callers) useUntil(ctx context.Context, r *rand.Rand, nodes []*node) {
 			call := one(r, []func(context.Context, string) (task.Node, error){api.Nodes.Drain, api.Nodes.Drain, api.Nodes.Cordon})
 			_, err = call(ctx, node.name)
 			rest(ctx, r, 4*time.Second)
+
 			for ctx.Err() == nil { // a node that stays drained would leave its shards to ever fewer others
 				if _, resumed := one(r, nodes).client.Nodes.Resume(ctx, node.name); resumed == nil {
 					break
@@ -133,6 +141,7 @@ func (c *callers) useUntil(ctx context.Context, r *rand.Rand, nodes []*node) {
 				rest(ctx, r, 400*time.Millisecond)
 			}
 		}
+
 		c.uses(what, err)
 	}
 }
@@ -152,6 +161,7 @@ func (c *callers) useRun(ctx context.Context, r *rand.Rand, api *client.Client, 
 	if err != nil || len(runs) == 0 {
 		return err
 	}
+
 	run := one(r, runs)
 	switch {
 	case what == "cancel":
@@ -161,6 +171,7 @@ func (c *callers) useRun(ctx context.Context, r *rand.Rand, api *client.Client, 
 	default:
 		_, err = api.Runs.Resume(ctx, usersSpace, name, run.ID)
 	}
+
 	return err
 }
 
@@ -174,14 +185,17 @@ func (w *world) usersTask(name string, r *rand.Rand) task.Spec {
 	if r.IntN(3) == 0 {
 		s.Retry = again(2, task.Failed, task.Lost)
 	}
+
 	switch r.IntN(4) {
 	case 0:
 		s.Target = task.Target{Count: 1, Parts: 3, Strategy: task.StrategyAuto, Succeed: "any"}
 	case 1:
 		s.Target = task.Target{Count: task.All, Strategy: task.StrategyAuto}
 	}
+
 	if r.IntN(3) == 0 {
 		s.TTL, s.End = seconds(4), task.At(time.Now().Add(20*time.Second))
 	}
+
 	return s
 }

@@ -89,27 +89,36 @@ func newWorld(t *testing.T, seed uint64, s size) *world {
 	w.must(err)
 	w.recorder, err = check.Record(ctx, observer, keys)
 	w.must(err)
+
 	for i := range s.nodes {
 		n, err := w.addNode(i + 1)
 		w.must(err)
+
 		if i == 1 && s.smallDisk {
 			w.smallDisk(n)
 		}
+
 		w.must(w.startNode(n))
+
 		if i == 0 { // it makes the cluster
 			w.must(w.eventually(3*time.Minute, n.ready))
 		}
 	}
+
 	for _, n := range w.nodes {
 		w.must(w.eventually(3*time.Minute, n.ready))
 	}
+
 	w.must(w.connect())
 	w.must(w.setLostAfter())
+
 	for _, n := range w.nodes {
 		w.scrape(n)
 		n.idle = n.goroutines
 	}
+
 	w.must(w.load(s.load))
+
 	return w
 }
 
@@ -141,20 +150,26 @@ func (w *world) end() {
 	for _, n := range w.nodes {
 		_ = n.process.signal(syscall.SIGKILL)
 	}
+
 	for _, m := range w.members {
 		_ = m.process.signal(syscall.SIGKILL)
 	}
+
 	sweep(w.mark)
+
 	for _, c := range slices.Backward(w.closers) {
 		c()
 	}
+
 	for _, k := range w.links {
 		k.close()
 	}
+
 	if w.t.Failed() || os.Getenv("CARILLON_CHAOS_KEEP") != "" {
 		w.t.Logf("seed %d; logs, history and probe log are kept in %s", w.seed, w.dir)
 		return
 	}
+
 	if err := os.RemoveAll(w.dir); err != nil {
 		w.t.Error(err)
 	}
@@ -163,6 +178,7 @@ func (w *world) end() {
 // eventually tries until it succeeds; else it returns the last error.
 func (w *world) eventually(most time.Duration, try func() error) error {
 	deadline := time.Now().Add(most)
+
 	for {
 		err := try()
 		if err == nil {
@@ -171,6 +187,7 @@ func (w *world) eventually(most time.Duration, try func() error) error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("not within %s: %w", most, err)
 		}
+
 		time.Sleep(50 * time.Millisecond)
 	}
 }
@@ -179,24 +196,30 @@ func (w *world) eventually(most time.Duration, try func() error) error {
 func (w *world) fleet() (present map[string]bool, owners map[int]string, marks map[int]record.Watermark, err error) {
 	nodes, nodesEnd := kv.Prefix(w.keys.Nodes())
 	own, ownEnd := kv.Prefix(w.keys.Owners())
+
 	ops := []clientv3.Op{clientv3.OpGet(nodes, clientv3.WithRange(nodesEnd)), clientv3.OpGet(own, clientv3.WithRange(ownEnd))}
 	for i := range w.shards {
 		ops = append(ops, clientv3.OpGet(w.keys.Watermark(i)))
 	}
+
 	ctx, cancel := context.WithTimeout(w.ctx, 2*time.Second)
 	defer cancel()
+
 	res, err := w.client.Txn(ctx).Then(ops...).Commit()
 	if err != nil {
 		return nil, nil, nil, err
 	}
+
 	s := store.New(w.client, kv.Direct(w.client), w.keys)
 	present, owners, marks = map[string]bool{}, map[int]string{}, map[int]record.Watermark{}
 	for _, n := range record.DecodeNodes(s.Keys(), res.Responses[0].GetResponseRange().Kvs) {
 		present[n.Name] = true
 	}
+
 	for _, o := range record.DecodeOwners(s.Keys(), res.Responses[1].GetResponseRange().Kvs) {
 		owners[o.Shard] = o.Node
 	}
+
 	for i := range w.shards {
 		for _, e := range res.Responses[2+i].GetResponseRange().Kvs {
 			if m, err := record.DecodeWatermark(e.Value); err == nil {
@@ -204,6 +227,7 @@ func (w *world) fleet() (present map[string]bool, owners map[int]string, marks m
 			}
 		}
 	}
+
 	return present, owners, marks, nil
 }
 
@@ -219,6 +243,7 @@ func (w *world) settled() error {
 	if err != nil {
 		return err
 	}
+
 	var faults []string
 	for _, n := range w.nodes {
 		if n.exits {
@@ -227,10 +252,12 @@ func (w *world) settled() error {
 		if !n.process.running() {
 			return fmt.Errorf("%s has ended by itself", n.name)
 		}
+
 		if !present[n.name] {
 			faults = append(faults, n.name+" is absent")
 		}
 	}
+
 	for i := range w.shards {
 		switch at := marks[i].Time; {
 		case !present[owners[i]]:
@@ -239,9 +266,11 @@ func (w *world) settled() error {
 			faults = append(faults, fmt.Sprintf("shard %d of %s is decided up to %s ago", i, owners[i], time.Since(at.Time).Round(time.Millisecond)))
 		}
 	}
+
 	if faults != nil {
 		return errors.New(strings.Join(faults, "; "))
 	}
+
 	return nil
 }
 
@@ -253,6 +282,7 @@ func (w *world) converge() (time.Duration, error) {
 	if err == nil && took > convergence {
 		w.say("settled after %s, beside other tests", took.Round(time.Millisecond))
 	}
+
 	return took, err
 }
 
@@ -273,6 +303,7 @@ func (w *world) countDecided() int {
 			w.decided++
 		}
 	}
+
 	w.seen = len(events)
 	return w.decided
 }

@@ -34,8 +34,10 @@ func infect(t *testing.T, s *kvtest.Server, name string) *kv.Client {
 	if !ok {
 		t.Fatalf("there is no mutant %q", name)
 	}
+
 	c := s.Dial()
 	m.New(keys)("n1", c.Client)
+
 	return c
 }
 
@@ -45,6 +47,7 @@ func put(t *testing.T, c *kv.Client, key, value string) int64 {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return resp.Header.Revision
 }
 
@@ -54,6 +57,7 @@ func get(t *testing.T, c *kv.Client, key string, opts ...clientv3.OpOption) *cli
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return resp
 }
 
@@ -78,6 +82,7 @@ func TestMutants_LeaveComparisonsOut(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			sick := infect(t, s, name)
+
 			for _, nested := range []bool{false, true} {
 				txn := kv.Txn{If: []clientv3.Cmp{kv.ModIs(c.key, 4711)}, Then: []clientv3.Op{c.then}}
 				succeeded := func(cl *kv.Client) bool {
@@ -86,18 +91,23 @@ func TestMutants_LeaveComparisonsOut(t *testing.T) {
 					if nested {
 						sent = kv.Txn{Then: []clientv3.Op{clientv3.OpTxn(txn.If, txn.Then, nil)}}
 					}
+
 					r, err := kv.Direct(cl).Commit(t.Context(), sent)
 					if err != nil {
 						t.Fatal(err)
 					}
+
 					if nested {
 						return r.Responses[0].GetResponseTxn().Succeeded
 					}
+
 					return r.Succeeded
 				}
+
 				if succeeded(s.Client()) {
 					t.Fatalf("nested %v: a healthy client does not compare", nested)
 				}
+
 				if !succeeded(sick) {
 					t.Errorf("nested %v: the mutant compares", nested)
 				}
@@ -108,6 +118,7 @@ func TestMutants_LeaveComparisonsOut(t *testing.T) {
 
 func TestMutants_ForgeWatermarks(t *testing.T) {
 	s := kvtest.StartServer(t)
+
 	for name, want := range map[string]string{
 		"seen-ahead": `"seen":1005`,
 		"tick-again": `"time":"2025-12-31T23:59:58.500Z"`,
@@ -116,6 +127,7 @@ func TestMutants_ForgeWatermarks(t *testing.T) {
 		if _, err := kv.Direct(infect(t, s, name)).Commit(t.Context(), put); err != nil {
 			t.Fatal(err)
 		}
+
 		if got := string(get(t, s.Client(), keys.Watermark(3)).Kvs[0].Value); !strings.Contains(got, want) {
 			t.Errorf("%s wrote %s", name, got)
 		}
@@ -126,6 +138,7 @@ func TestMutants_ForgeRunsWithParts(t *testing.T) {
 	s := kvtest.StartServer(t)
 	run := task.RunID(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), "abcd")
 	mark := clientv3.OpPut(keys.Watermark(3), `{"time":"2026-01-01T00:00:00.000Z","seen":5,"nonce":"x"}`)
+
 	queued, ended := keys.Queued(ref, run), keys.Ended(ref, run)
 	for name, c := range map[string]struct{ key, value, want string }{
 		"part-again":  {queued, `{"fan_out":{"left":[2]}}`, `{"fan_out":{"left":[1,2]}}`},
@@ -137,6 +150,7 @@ func TestMutants_ForgeRunsWithParts(t *testing.T) {
 		if _, err := kv.Direct(infect(t, s, name)).Commit(t.Context(), kv.Txn{Then: []clientv3.Op{mark, part, clientv3.OpPut(c.key, c.value)}}); err != nil {
 			t.Fatal(err)
 		}
+
 		if got := string(get(t, s.Client(), c.key).Kvs[0].Value); got != c.want {
 			t.Errorf("%s wrote %s, want %s", name, got, c.want)
 		}
@@ -155,6 +169,7 @@ func TestMutants_ForgeAnswers(t *testing.T) {
 	prefix := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithKeysOnly()}
 	get(t, scan, keys.Runs(), prefix...)
 	run := put(t, healthy, keys.Run("n1", ref, "r"), `{"instance":"other","id":"r"}`)
+
 	if got := get(t, scan, keys.Runs(), prefix...); len(got.Kvs) != 0 {
 		t.Error("stale-scan finds what is new")
 	}
@@ -164,16 +179,21 @@ func TestMutants_ForgeAnswers(t *testing.T) {
 	if _, err := kv.Direct(anyone).Commit(t.Context(), put); err != nil {
 		t.Fatal(err)
 	}
+
 	if got := string(get(t, anyone, keys.Run("n1", ref, "r")).Kvs[0].Value); !strings.Contains(got, `"mine"`) {
 		t.Errorf("anyones-attempt reads %s", got)
 	}
+
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
+
 	watch := anyone.Watch(ctx, keys.Inbox("n1"), clientv3.WithPrefix(), clientv3.WithRev(run))
 	if r := <-watch; len(r.Events) != 1 || !strings.Contains(string(r.Events[0].Kv.Value), `"mine"`) {
 		t.Errorf("anyones-attempt is told %v", r.Events)
 	}
+
 	cancel()
+
 	for range watch { // until it has ended
 	}
 
@@ -204,8 +224,10 @@ func TestMutants_TakeWhatNobodyKnowsForDone(t *testing.T) {
 	if _, err := kv.Direct(c).Commit(t.Context(), txn); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("got %v", err)
 	}
+
 	m, _ := mutant.Named("error-is-done")
 	m.New(keys)("n1", c.Client)
+
 	r, err := kv.Direct(c).Commit(t.Context(), txn)
 	if err != nil || !r.Succeeded || !r.Responses[0].GetResponseTxn().Succeeded {
 		t.Errorf("got %+v, %v", r, err)
@@ -223,6 +245,7 @@ func TestMutants_OpenByARead(t *testing.T) {
 	if err != nil || !r.Succeeded {
 		t.Fatalf("got %+v, %v", r, err)
 	}
+
 	if now := get(t, s.Client(), keys.Watermark(3)).Kvs[0].ModRevision; now != at {
 		t.Error("it wrote the watermark")
 	}
@@ -233,6 +256,7 @@ func TestMutants_TellOfAttemptsThatAreNotWritten(t *testing.T) {
 	c := infect(t, s, "start-before-commit")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
+
 	watch := c.Watch(ctx, keys.Inbox("n1"), clientv3.WithPrefix(), clientv3.WithCreatedNotify())
 	<-watch
 	commit := func(run string) error {
@@ -241,9 +265,11 @@ func TestMutants_TellOfAttemptsThatAreNotWritten(t *testing.T) {
 		}})
 		return err
 	}
+
 	if err := commit("warm-up"); err != nil { // it has to have seen a revision
 		t.Fatal(err)
 	}
+
 	<-watch
 	lost := false
 	for _, run := range []string{"a", "b", "c", "d"} {
@@ -252,19 +278,25 @@ func TestMutants_TellOfAttemptsThatAreNotWritten(t *testing.T) {
 		if key := string(r.Events[0].Kv.Key); key != keys.Run("n1", ref, run) {
 			t.Errorf("told of %s", key)
 		}
+
 		if err == nil {
 			<-watch // the same, for real
 			continue
 		}
+
 		lost = true
+
 		if len(get(t, s.Client(), keys.Run("n1", ref, run)).Kvs) != 0 {
 			t.Error("what was lost is there")
 		}
 	}
+
 	if !lost {
 		t.Error("no commit was lost")
 	}
+
 	cancel()
+
 	for range watch {
 	}
 }
@@ -277,6 +309,7 @@ func TestMutants_SendConflictsTogether(t *testing.T) {
 	api, owner := s.Dial(), s.Dial()
 	infectAll("n1", api.Client)
 	infectAll("n2", owner.Client)
+
 	// Only what is sent within a tenth of a second goes together: on a busy machine that takes more than one attempt.
 	var a, b bool
 	for i := 0; i < 20 && (!a || !b); i++ {
@@ -284,6 +317,7 @@ func TestMutants_SendConflictsTogether(t *testing.T) {
 		queued := keys.Queued(ref, run)
 		at := put(t, s.Client(), queued, "{}")
 		results := make(chan bool, 2)
+
 		for c, key := range map[*kv.Client]string{api: keys.Ended(ref, run), owner: keys.Run("n1", ref, run)} {
 			go func() {
 				r, err := kv.Direct(c).Commit(t.Context(), kv.Txn{
@@ -293,8 +327,10 @@ func TestMutants_SendConflictsTogether(t *testing.T) {
 				results <- err == nil && r.Succeeded
 			}()
 		}
+
 		a, b = <-results, <-results
 	}
+
 	if !a || !b {
 		t.Errorf("succeeded: %v, %v", a, b)
 	}
@@ -305,16 +341,19 @@ func TestMutants_ShowThePresentLostAfter(t *testing.T) {
 	s := kvtest.StartServer(t)
 	c, run := infect(t, s, "present-lost-after"), keys.Run("n1", ref, "r")
 	put(t, s.Client(), run, `{"id":"r","lost_after":"1h"}`)
+
 	for now, want := range map[string]string{`{"lost_after":"12s"}`: `"lost_after":"12s"`, `{}`: `{"id":"r"}`} {
 		put(t, s.Client(), keys.Cluster(), now)
 		r, err := c.Txn(t.Context()).Then(clientv3.OpGet(run), clientv3.OpGet(keys.Node("n1"), clientv3.WithKeysOnly())).Commit()
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if got := string(r.Responses[0].GetResponseRange().Kvs[0].Value); !strings.Contains(got, want) {
 			t.Errorf("with %s it reads %s", now, got)
 		}
 	}
+
 	if got := string(get(t, c, run).Kvs[0].Value); !strings.Contains(got, "1h") {
 		t.Errorf("its node reads %s", got)
 	}
@@ -329,12 +368,14 @@ func TestMutants_ForgeAdoptions(t *testing.T) {
 		If:   []clientv3.Cmp{kv.ModIs(run, 4711), kv.CreateIs(node, session)},
 		Then: []clientv3.Op{clientv3.OpPut(run, `{}`)}, Else: []clientv3.Op{clientv3.OpGet(node)},
 	}
+
 	for client, want := range map[*kv.Client]bool{s.Client(): false, infect(t, s, "adoption-forged"): true} {
 		r, err := kv.Direct(client).Commit(t.Context(), adopt)
 		if err != nil || r.Succeeded != want {
 			t.Errorf("%+v, %v, want success %t", r, err, want)
 		}
 	}
+
 	if len(get(t, s.Client(), run).Kvs) != 0 {
 		t.Error("it wrote the record")
 	}

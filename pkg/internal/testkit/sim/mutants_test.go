@@ -140,6 +140,7 @@ func TestMutants_AreCaught(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	const (
 		most     = 40               // simulations; each takes about a second
 		patience = 90 * time.Second // of mutants: there may be no end
@@ -151,27 +152,34 @@ func TestMutants_AreCaught(t *testing.T) {
 			t.Errorf("nobody looks for %s", m.Name)
 			continue
 		}
+
 		t.Run(m.Name, func(t *testing.T) {
 			for seed := uint64(1); seed <= most; seed++ {
 				o := h.in.Options
 				o.Patience = patience
 				o.Mutate = m.New(keys)
 				r := sim.Run(t, seed, o)
+
 				i := slices.IndexFunc(r.Violations, func(v check.Violation) bool { return slices.Contains(h.by, v.Promise) })
 				if i < 0 {
 					continue
 				}
+
 				t.Logf("caught by %s in %q, seed %d: %s", r.Violations[i].Promise, h.in.name, seed, r.Violations[i])
+
 				if story := fmt.Sprint(h.in.name, seed); !clean[story] {
 					o = h.in.Options
 					if slices.Contains(h.by, "G16") {
 						o.Patience = patience
 					}
+
 					live(t, seed, o)
 					clean[story] = true
 				}
+
 				return
 			}
+
 			t.Errorf("not caught by %v in %d simulations of %q", h.by, most, h.in.name)
 		})
 	}

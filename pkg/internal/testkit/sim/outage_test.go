@@ -54,24 +54,29 @@ func TestOutage_OfADayOnEtcd(t *testing.T) {
 		t.Logf("make outage lives through it")
 		return
 	}
+
 	server := kvtest.StartServer(t)
 	life, end := context.WithCancel(context.WithoutCancel(t.Context()))
 	w := newOutage(t, life, 300)
 	w.dial = func(context.Context) *clientv3.Client { return server.Dial().Client }
 	w.etcd = server.Client()
 	w.admin = store.New(w.etcd, kv.Direct(w.etcd), w.admin.Keys())
+
 	recorder, err := check.Record(life, w.etcd, w.admin.Keys())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	w.setClocks(-24 * time.Hour)
 	w.play(func() { w.setClocks(0) })
 	ctx, cancel := context.WithTimeout(life, time.Minute)
 	defer cancel()
+
 	events, err := recorder.Stop(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	end()
 	w.background.Wait()
 	w.judge(events)
@@ -105,9 +110,11 @@ func newOutage(t *testing.T, life context.Context, tasks int) *outage {
 	n, _ := strconv.Atoi(os.Getenv("CARILLON_OUTAGE_TASKS"))
 	w := &outage{world: newWorld(t, life, 1, Options{Shards: 16, Slots: 1000, Plain: true}), tasks: cmp.Or(n, tasks)}
 	w.rate = max(20, w.tasks/100)
+
 	for range 3 {
 		w.addNode()
 	}
+
 	return w
 }
 
@@ -128,6 +135,7 @@ func (w *outage) second(of int) {
 	if !next.After(now) {
 		next = next.Add(time.Minute)
 	}
+
 	w.pass(next.Sub(now))
 }
 
@@ -135,6 +143,7 @@ func (w *outage) play(day func()) {
 	for _, name := range w.names {
 		w.nodes[name].start()
 	}
+
 	var c *client.Client
 	w.wait(30*time.Second, "the shards have no owner", func() bool {
 		if c = w.client(w.nodes[w.names[0]]); c == nil {
@@ -143,36 +152,46 @@ func (w *outage) play(day func()) {
 		st, err := c.Cluster.Status(w.life)
 		return err == nil && st.ShardsOwned == st.Shards
 	})
+
 	if err := w.curl(w.life, w.nodes[w.names[0]], http.MethodPatch, "/v1/cluster", map[string]int{"catch_up_rate": w.rate}, nil); err != nil {
 		w.fail(err)
 	}
+
 	for r, err := range c.Tasks.ApplyAll(w.life, w.specs(), client.BatchOptions{}) {
 		if err == nil && r.Error != nil {
 			err = fmt.Errorf("%+v", r.Error)
 		}
+
 		if err != nil {
 			w.fail(err)
 		}
 	}
+
 	w.second(30) // one tick of each at least
 	w.second(30)
+
 	for _, name := range w.names {
 		w.nodes[name].drain()
 	}
+
 	w.wait(5*time.Minute, "nodes do not drain", func() bool {
 		return !slices.ContainsFunc(slices.Collect(maps.Values(w.nodes)), func(n *node) bool { return !isClosed(n.former) })
 	})
+
 	w.stopped = w.now()
 	day()
 	w.second(20)
+
 	w.back = w.now()
 	for _, name := range w.names {
 		w.nodes[name].start()
 	}
+
 	var owed int64
 	for i := range w.tasks {
 		owed += kinds[i%len(kinds)].run
 	}
+
 	w.pass(time.Duration(owed/int64(w.rate)) * time.Second)
 	w.second(30)
 	w.second(30)
@@ -212,6 +231,7 @@ func (w *outage) judge(events []check.Event) {
 	if !r.OK() {
 		t.Errorf("%s", r.String())
 	}
+
 	came := map[string]*tally{}
 	var caughtUp []int64
 	var latest time.Duration
@@ -225,6 +245,7 @@ func (w *outage) judge(events []check.Event) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			switch {
 			case one.Trigger == task.TriggerCatchUp:
 				caughtUp = append(caughtUp, one.DispatchedAt.UnixMilli())
@@ -237,25 +258,32 @@ func (w *outage) judge(events []check.Event) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			if one.State == task.Missed {
 				w.of(came, k.Ref.Name).missed[one.Reason] += one.Ticks()
 			}
 		}
 	}
+
 	ticks := int64(w.back.Truncate(time.Minute).Sub(w.stopped.Truncate(time.Minute)) / time.Minute)
+
 	for i := range w.tasks {
 		k := kinds[i%len(kinds)]
 		got := w.of(came, fmt.Sprintf("%s-%05d", k.name, i))
 		want := map[string]int64{task.ReasonWindow: ticks - k.window, task.ReasonNoOwner: k.window - k.run}
 		maps.DeleteFunc(want, func(_ string, n int64) bool { return n == 0 })
+
 		if got.run != k.run || !maps.Equal(got.missed, want) {
 			t.Errorf("of the %d ticks of a task with policy %s %d ran, and missed were %v; want %d and %v", ticks, k.name, got.run, got.missed, k.run, want)
 		}
 	}
+
 	w.judgePace(caughtUp)
+
 	if ticksLate := time.Second; latest > ticksLate {
 		t.Errorf("while it caught up, a tick was %s late", latest)
 	}
+
 	t.Logf("%d tasks, %d ticks each missed; %d runs caught up with, %d a second; ticks meanwhile at most %s late; by the oracle %d ticks, %d without an outcome",
 		w.tasks, ticks, len(caughtUp), w.rate, latest, r.Summary.Ticks, r.Summary.Undecided)
 }
@@ -272,6 +300,7 @@ func (w *outage) of(came map[string]*tally, name string) *tally {
 func (w *outage) judgePace(at []int64) {
 	slices.Sort(at)
 	rate, burst := float64(w.rate)/1000, float64(w.rate+len(w.names))
+
 	for i := range at {
 		for _, span := range []int{w.rate / 2, w.rate * 2, w.rate * 10, len(at)} {
 			if j := min(i+span, len(at)-1); float64(j-i+1) > rate*float64(at[j]-at[i])+burst+1 {
@@ -281,6 +310,7 @@ func (w *outage) judgePace(at []int64) {
 			}
 		}
 	}
+
 	if n := len(at); n > 0 {
 		if took := time.Duration(at[n-1]-at[0]) * time.Millisecond; took.Seconds() > 1.25*float64(n)/float64(w.rate)+2 {
 			w.t.Errorf("catching up with %d runs took %s, at %d a second", n, took, w.rate)

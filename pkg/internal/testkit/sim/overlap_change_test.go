@@ -27,6 +27,7 @@ func TestOverlap_PolicySetWhileTheNodeOfARunIsSilent(t *testing.T) {
 		"replace":    {"overlap": task.OverlapReplace},
 		"max_active": {"max_active": 1},
 	}
+
 	for _, afterLoss := range []bool{false, true} {
 		for _, name := range slices.Sorted(maps.Keys(changes)) {
 			t.Run(fmt.Sprintf("%s, after the loss %t", name, afterLoss), func(t *testing.T) {
@@ -40,6 +41,7 @@ func changeOverlap(t *testing.T, change map[string]any, afterLoss bool) {
 	time.Sleep(time.Until(begin))
 	life, end := context.WithCancel(context.WithoutCancel(t.Context()))
 	defer end()
+
 	w := &stage{world: newWorld(t, life, 1, Options{Shards: 1, Slots: 10, Plain: true})}
 	w.works, w.heir, w.owner = w.addNode(), w.addNode(), w.addNode()
 	w.works.roles, w.heir.roles, w.owner.roles = []string{task.RoleExecutor}, []string{task.RoleExecutor}, []string{task.RoleScheduler}
@@ -63,14 +65,17 @@ func changeOverlap(t *testing.T, change map[string]any, afterLoss bool) {
 		t.Helper()
 		w.must(func() error { _, err := w.patch(c, "long", change); return err })
 	}
+
 	cutOff := func() {
 		w.works.proc.link.set(cut)
 		w.net.silence(w.works.address, true)
 	}
+
 	lost := func() bool {
 		runs, err := c.Runs.ListByTask(w.life, namespace, "long", client.RunListOptions{States: []task.State{task.Lost}})
 		return err == nil && len(runs) > 0
 	}
+
 	if afterLoss {
 		cutOff()
 		if !w.until(time.Minute, lost) {
@@ -87,22 +92,28 @@ func changeOverlap(t *testing.T, change map[string]any, afterLoss bool) {
 		_, err := w.patch(c, "long", map[string]any{"schedule": "@every 1s", "action": map[string]any{"process": map[string]any{"command": []string{"sim", "100ms", "0"}}}})
 		return err
 	})
+
 	successor := func() *probe {
 		w.probes.mu.Lock()
 		defer w.probes.mu.Unlock()
+
 		if len(w.probes.runs) < 2 {
 			return nil
 		}
+
 		return w.probes.runs[1]
 	}
+
 	if !w.until(time.Minute, func() bool { return successor() != nil }) {
 		t.Fatal("the task does not go on")
 	}
+
 	w.probes.mu.Lock()
 	first, next := w.probes.runs[0], w.probes.runs[1]
 	if first.node != w.works.name || next.node != w.heir.name {
 		t.Errorf("run %s is on %s, and run %s on %s", first.ID, first.node, next.ID, next.node)
 	}
+
 	if first.end.IsZero() || first.end.After(next.start) {
 		t.Errorf("run %s starts at %s, and the process of run %s still lives on the silent node", next.ID, clockTime(next.start), first.ID)
 	}
@@ -111,9 +122,11 @@ func changeOverlap(t *testing.T, change map[string]any, afterLoss bool) {
 	w.works.proc.link.set(open)
 	w.net.silence(w.works.address, false)
 	w.must(func() error { _, err := c.Tasks.Pause(w.life, namespace, "long", 0); return err })
+
 	if !w.until(time.Minute, w.quiet) {
 		t.Error("there are runs that do not end")
 	}
+
 	w.stop()
 	end()
 	w.background.Wait()
@@ -124,6 +137,7 @@ func changeOverlap(t *testing.T, change map[string]any, afterLoss bool) {
 	if r := check.Check(keys, events, check.Options{}); !r.OK() {
 		t.Error(r.String())
 	}
+
 	for _, v := range check.CheckProbeLog(strings.NewReader(w.probes.log.String()), keys, events) {
 		t.Error(v)
 	}

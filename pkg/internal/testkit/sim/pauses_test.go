@@ -17,6 +17,7 @@ func TestPauses_CrossWhateverHappens(t *testing.T) {
 		s.Shadow, s.Start, s.Timeout = false, task.Time{}, task.Duration(12*time.Second)
 		s.Action = task.Action{Process: &task.Process{Command: []string{"sim", "6s", "0"}}}
 	}
+
 	seeds := []uint64{1, 5}
 	if testing.Short() {
 		seeds = seeds[:1]

@@ -46,7 +46,9 @@ func TestPolicies_OnEtcd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("forty seconds of real time: make test-cluster")
 	}
+
 	t.Parallel()
+
 	for try, exact := 1, false; !exact && try <= 3 && !t.Failed(); try++ {
 		t.Run(fmt.Sprint(try), func(t *testing.T) { exact = playOnEtcd(t) })
 	}
@@ -59,22 +61,27 @@ func playOnEtcd(t *testing.T) (exact bool) {
 	w.dial = func(context.Context) *clientv3.Client { return server.Dial().Client }
 	w.etcd = server.Client()
 	w.admin = store.New(w.etcd, kv.Direct(w.etcd), w.admin.Keys())
+
 	recorder, err := check.Record(life, w.etcd, w.admin.Keys())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	w.stood = &stood{}
 	w.background.Go(func() { w.stood.watch(life, w.etcd) })
 	w.play()
 	ctx, cancel := context.WithTimeout(life, time.Minute)
 	defer cancel()
+
 	events, err := recorder.Stop(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	end()
 	w.background.Wait()
 	w.judge(events)
+
 	return w.exact()
 }
 
@@ -102,14 +109,17 @@ const (
 func (s *stood) watch(ctx context.Context, etcd *kv.Client) {
 	for {
 		s.begin(time.Now())
+
 		if !clock.Sleep(ctx, eachLook) {
 			break
 		}
 		if _, err := etcd.Put(ctx, "/stood", ""); err != nil && ctx.Err() != nil {
 			break
 		}
+
 		s.soFar()
 	}
+
 	s.begin(time.Time{})
 }
 
@@ -124,9 +134,11 @@ func (s *stood) begin(began time.Time) {
 func (s *stood) soFar() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if !s.began.IsZero() {
 		s.most = max(s.most, time.Since(s.began)-eachLook)
 	}
+
 	return s.most
 }
 
@@ -138,10 +150,12 @@ func (w *stage) exact() bool {
 // differs tells of what is not as it should be, and is due to no pause.
 func (w *stage) differs(format string, args ...any) {
 	w.t.Helper()
+
 	if w.exact() {
 		w.t.Errorf(format, args...)
 		return
 	}
+
 	w.t.Logf("after a pause of %s: %s", w.stood.soFar(), fmt.Sprintf(format, args...))
 }
 
@@ -163,22 +177,28 @@ func (w *stage) play() {
 	w.owner.start()
 	c := w.ready()
 	w.zero = time.Now().Add(7 * time.Second).Truncate(time.Second)
+
 	for _, s := range situations {
 		w.must(func() error { _, err := c.Tasks.Apply(w.life, s.task(w.zero), client.ApplyOptions{}); return err })
 	}
+
 	w.must(func() error { _, err := c.Tasks.Apply(w.life, w.chained(), client.ApplyOptions{}); return err })
+
 	if late := time.Since(w.zero); late > 0 {
 		w.differs("the story should have begun %s ago", late)
 	}
+
 	w.at(2.9)
 	w.must(func() error {
 		return w.curl(w.life, w.works, http.MethodPut, freezePath("frosty"), map[string]string{"reason": "frost"}, nil)
 	})
+
 	w.at(5)
 	w.must(func() error {
 		_, err := w.patch(c, "paused-until", map[string]any{"paused": true, "paused_until": task.At(w.zero.Add(17 * time.Second)), "pause_reason": "again"})
 		return err
 	})
+
 	w.at(ownerDies)
 	w.owner.kill(true)
 	w.at(heirComes)
@@ -196,12 +216,16 @@ func (w *stage) play() {
 				_, err = c.Runs.Cancel(w.life, namespace, "replace", r.ID)
 			}
 		}
+
 		return err
 	})
+
 	w.at(storyEnds)
+
 	if !w.until(2*time.Minute, w.quiet) {
 		w.t.Error("there are runs that do not end")
 	}
+
 	w.stop()
 }
 
@@ -223,9 +247,11 @@ func (w *stage) ready() *client.Client {
 		st, err := c.Cluster.Status(w.life)
 		return err == nil && st.ShardsOwned == st.Shards && st.NodesReady == 2
 	})
+
 	if !owned {
 		w.fail(fmt.Errorf("the shards have no owner:\n%s", strings.Join(w.story, "\n")))
 	}
+
 	return c
 }
 
@@ -237,10 +263,12 @@ func (w *stage) must(do func() error) {
 		if err == nil || w.exact() {
 			break
 		}
+
 		w.t.Logf("%s into the story: %v", time.Since(w.zero), err)
 		w.pass(500 * time.Millisecond)
 		err = do()
 	}
+
 	if err != nil {
 		w.fail(fmt.Errorf("%s into the story: %w", time.Since(w.zero), err))
 	}
@@ -261,10 +289,13 @@ func (w *stage) judge(events []check.Event) {
 	if !r.OK() {
 		t.Errorf("%s", r.String())
 	}
+
 	for _, v := range check.CheckProbeLog(strings.NewReader(w.probes.log.String()), keys, events) {
 		t.Error(v)
 	}
+
 	came := outcomesOf(keys, events)
+
 	for _, s := range situations {
 		for i, tick := range s.ticks {
 			at := w.zero.Add(time.Duration(tick * float64(time.Second)))
@@ -273,11 +304,14 @@ func (w *stage) judge(events []check.Event) {
 			}
 			delete(came[s.name], at.UnixMilli())
 		}
+
 		for at, what := range came[s.name] {
 			w.differs("%s: a tick that there is not, at %s: %q", s.name, time.UnixMilli(at).Sub(w.zero), what)
 		}
 	}
+
 	w.judgeChain(events)
+
 	if t.Failed() {
 		path := t.TempDir()
 		t.Logf("%s\n%s", path, strings.Join(w.story[max(0, len(w.story)-60):], "\n"))
@@ -296,9 +330,11 @@ func (w *stage) judgeChain(events []check.Event) {
 			runs = append(runs, r)
 		}
 	}
+
 	if len(runs) != 3 || !runs[0].ScheduledTime.Equal(w.zero.Add(time.Second)) {
 		w.differs("after completion there were %d runs, want 3: %+v", len(runs), runs)
 	}
+
 	for i := 1; i < len(runs); i++ {
 		if gap := runs[i].ScheduledTime.Sub(runs[i-1].EndedAt.Time); gap != 4*time.Second {
 			w.t.Errorf("after completion: the tick comes %s after the end", gap)
@@ -317,7 +353,9 @@ func outcomesOf(keys record.Keys, events []check.Event) map[string]map[int64]str
 		if !ok || e.Deleted {
 			continue
 		}
+
 		name := k.Ref.Name
+
 		switch k.Kind {
 		case record.KindEntry:
 			if entry, err := record.DecodeEntry(e.Value); err == nil {
@@ -333,10 +371,13 @@ func outcomesOf(keys record.Keys, events []check.Event) map[string]map[int64]str
 			if err != nil || k.Late {
 				continue
 			}
+
 			what := strings.Join(append(waited[name+"/"+k.Run], endOf(r)), ", ")
+
 			if came[name] == nil {
 				came[name] = map[int64]string{}
 			}
+
 			for _, at := range ticks[name] {
 				if first := r.ScheduledTime.UnixMilli(); at == first || !r.Last.IsZero() && at > first && at <= r.Last.UnixMilli() {
 					came[name][at] = what
@@ -344,6 +385,7 @@ func outcomesOf(keys record.Keys, events []check.Event) map[string]map[int64]str
 			}
 		}
 	}
+
 	return came
 }
 
@@ -352,9 +394,11 @@ func endOf(r task.Run) string {
 	if r.State != task.Succeeded {
 		text += " (" + r.Reason + ")"
 	}
+
 	if len(r.Attempts) > 0 {
 		text += fmt.Sprintf(" at attempt %d", len(r.Attempts)+1)
 	}
+
 	return text
 }
 
@@ -365,5 +409,6 @@ func instants(list task.Schedules) (all []int64) {
 			all = append(all, at.UnixMilli())
 		}
 	}
+
 	return all
 }

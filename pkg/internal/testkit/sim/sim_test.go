@@ -31,17 +31,21 @@ func failedSeeds(t *testing.T) (seeds []uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for line := range strings.Lines(string(list)) {
 		if strings.HasPrefix(line, "#") {
 			continue
 		}
+
 		number, what, _ := strings.Cut(line, " ")
 		seed, err := strconv.ParseUint(number, 10, 64)
 		if err != nil || strings.TrimSpace(what) == "" || slices.Contains(seeds, seed) {
 			t.Fatalf("testdata/seeds.txt: want a seed that is not listed yet, and what it showed: %q", line)
 		}
+
 		seeds = append(seeds, seed)
 	}
+
 	return seeds
 }
 
@@ -61,6 +65,7 @@ func TestSeeds(t *testing.T) {
 			others = append(others, first+i)
 		}
 	}
+
 	trouble, _ := time.ParseDuration(duration) // none: the default
 
 	for _, seed := range others {
@@ -68,10 +73,12 @@ func TestSeeds(t *testing.T) {
 			seeds = append(seeds, seed)
 		}
 	}
+
 	var spare []uint64
 	if testing.Short() {
 		seeds, spare = []uint64{2, 16, 28}, seeds
 	}
+
 	reachAll(t, paths, seeds, spare, sim.Options{Duration: trouble})
 }
 
@@ -87,10 +94,12 @@ func reachAll(t *testing.T, paths []string, seeds, spare []uint64, o sim.Options
 	for seed := range uint64(50) {
 		spare = append(spare, 100+seed)
 	}
+
 	for i, seed := range slices.Concat(seeds, spare) {
 		if i >= len(seeds) && len(unreached()) == 0 {
 			break
 		}
+
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			for what, n := range live(t, seed, o).Counts {
 				total[what] += n
@@ -101,6 +110,7 @@ func reachAll(t *testing.T, paths []string, seeds, spare []uint64, o sim.Options
 	for _, what := range slices.Sorted(maps.Keys(total)) {
 		t.Logf("%8d %s", total[what], what)
 	}
+
 	for _, path := range unreached() {
 		t.Errorf("never reached: %s", path)
 	}
@@ -117,7 +127,9 @@ func live(t *testing.T, seed uint64, o sim.Options) sim.Report {
 			os.WriteFile(path+".jsonl", history.Bytes(), 0o600)); err != nil {
 			t.Error(err)
 		}
+
 		t.Errorf("seed %d: %s\nthe story is in %[3]s.log, the history in %[3]s.jsonl", seed, r.String(), path)
 	}
+
 	return r
 }

@@ -119,15 +119,18 @@ func (s situation) task(begin time.Time) task.Spec {
 	at := func(seconds float64) task.Time {
 		return task.At(begin.Add(time.Duration(seconds * float64(time.Second))))
 	}
+
 	spec := task.Defaults()
 	spec.Name, spec.Namespace = s.name, namespace
 	for _, tick := range s.ticks {
 		spec.Schedule = append(spec.Schedule, "@at "+at(tick).Format(time.RFC3339Nano))
 	}
+
 	spec.Retry.Attempts, spec.History.Keep, spec.KillGrace = 1, 100, task.Duration(200*time.Millisecond)
 	spec.Action.Process = &task.Process{Command: []string{"sim", s.runs.String(), fmt.Sprint(s.exit)}}
 	if s.spec != nil {
 		s.spec(&spec, at)
 	}
+
 	return spec
 }

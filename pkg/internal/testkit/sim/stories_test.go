@@ -40,6 +40,7 @@ func tellStory(t *testing.T, o Options, prepare func(*story), tell func(*story))
 	if !r.OK() {
 		t.Errorf("%s\n%s", r.String(), r.Story)
 	}
+
 	return s, r.Events
 }
 
@@ -51,6 +52,7 @@ func infected(t *testing.T, name string) Options {
 	if !ok || err != nil {
 		t.Fatalf("mutant %s: %t, %v", name, ok, err)
 	}
+
 	return Options{Mutate: m.New(keys)}
 }
 
@@ -70,22 +72,27 @@ func liveStory(t *testing.T, o Options, prepare func(*story), tell func(*story))
 		time.Sleep(time.Until(begin))
 		life, end := context.WithCancel(context.WithoutCancel(t.Context()))
 		defer end()
+
 		o.Shards = 4
 		if o.Slots == 0 {
 			o.Slots = 8
 		}
+
 		s = &story{world: newWorld(t, life, 1, o)}
 		s.background.Go(func() { s.timeRevisions(life) })
 		s.boss, s.n1, s.n2 = s.addNode(), s.addNode(), s.addNode()
 		s.boss.rename("boss", task.RoleScheduler)
 		s.n1.rename("n1", task.RoleExecutor)
 		s.n2.rename("n2", task.RoleExecutor)
+
 		if prepare != nil {
 			prepare(s)
 		}
+
 		for _, name := range s.names {
 			s.nodes[name].start()
 		}
+
 		owned := s.until(time.Minute, func() bool {
 			if s.api = s.client(s.boss); s.api == nil {
 				return false
@@ -93,23 +100,28 @@ func liveStory(t *testing.T, o Options, prepare func(*story), tell func(*story))
 			st, err := s.api.Cluster.Status(life)
 			return err == nil && st.ShardsOwned == st.Shards && st.NodesReady == len(s.names)
 		})
+
 		if !owned {
 			s.fail(fmt.Errorf("the cluster does not start:\n%s", strings.Join(s.story(), "\n")))
 		}
+
 		s.zero = time.Now().Add(22 * time.Second).Truncate(20 * time.Second)
 		tell(s)
 
 		until := time.Now()
 		s.heal()
 		s.pass(settleTime)
+
 		for _, name := range s.applied {
 			if _, err := s.api.Tasks.Pause(life, namespace, name, 0); err != nil && !isNotFound(err) {
 				t.Error(err)
 			}
 		}
+
 		if !s.until(5*time.Minute, func() bool { s.resumeAll(); return s.quiet() }) {
 			t.Error("there are runs that do not end")
 		}
+
 		s.stop()
 		end()
 		s.background.Wait()
@@ -118,6 +130,7 @@ func liveStory(t *testing.T, o Options, prepare func(*story), tell func(*story))
 
 		r = s.report(1, until)
 	})
+
 	return s, r
 }
 
@@ -150,11 +163,14 @@ func (s *story) apply(name, schedule string, length time.Duration, change func(*
 	spec.Name, spec.Namespace, spec.Schedule, spec.KillGrace = name, namespace, task.Schedules{schedule}, task.Duration(100*time.Millisecond)
 	spec.Action.Process = &task.Process{Command: []string{"sim", length.String(), "0"}}
 	spec.Target = task.Target{Count: 1, Strategy: task.StrategyFirst, Order: []string{"n1", "n2"}}
+
 	if change != nil {
 		change(&spec)
 	}
+
 	_, err := s.api.Tasks.Apply(s.life, spec, client.ApplyOptions{})
 	s.must(err)
+
 	if !slices.Contains(s.applied, name) {
 		s.applied = append(s.applied, name)
 	}
@@ -186,9 +202,11 @@ func (s *story) only(name string) task.Run {
 	s.t.Helper()
 	runs, err := s.api.Runs.ListByTask(s.life, namespace, name, client.RunListOptions{States: []task.State{task.Queued, task.Dispatched, task.Running, task.Paused}})
 	s.must(err)
+
 	if len(runs) != 1 {
 		s.fail(fmt.Errorf("%s into the story task %s has %d runs under way, want 1: %+v", time.Since(s.zero), name, len(runs), runs))
 	}
+
 	return runs[0]
 }
 
@@ -201,18 +219,22 @@ func (s *story) outcomes(events []check.Event, name string) map[float64]string {
 		if !ok || e.Deleted || k.Kind != record.KindEnded || k.Late || k.Ref.Name != name {
 			continue
 		}
+
 		r, err := record.DecodeEnded(k, e.Value)
 		if err != nil {
 			s.t.Error(err)
 		}
+
 		if r.Trigger == task.TriggerManual {
 			continue
 		}
+
 		all[r.ScheduledTime.Sub(s.zero).Seconds()] = endOf(r)
 		if !r.Last.IsZero() {
 			all[r.Last.Sub(s.zero).Seconds()] = endOf(r)
 		}
 	}
+
 	return all
 }
 
@@ -225,15 +247,18 @@ func TestStory_HandBackOfUnknownOutcomeThenResume(t *testing.T) {
 		if node != "n1" {
 			return
 		}
+
 		c.KV = etcdhook.KV(c.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 			r, err := next(ctx, op)
 			if lose.Load() && err == nil && handsBack(op) {
 				lost.Store(true)
 				return clientv3.OpResponse{}, errLost
 			}
+
 			return r, err
 		})
 	}}
+
 	tellStory(t, o, nil, func(s *story) {
 		s.apply("first", "@manual", 3*time.Second, nil)
 		s.apply("second", "@manual", 5*time.Second, nil)
@@ -245,9 +270,11 @@ func TestStory_HandBackOfUnknownOutcomeThenResume(t *testing.T) {
 		_, err = s.api.Tasks.Trigger(s.life, namespace, "second", nil)
 		s.must(err)
 		s.at(1.5)
+
 		if r := s.only("second"); r.Node != "n1" || r.State != task.Dispatched {
 			s.fail(fmt.Errorf("the second run should wait for the slot of n1: %+v", r))
 		}
+
 		s.patch("second", `{"target": {"strategy": "first", "order": ["n2", "n1"]}}`)
 
 		s.log("> story: n1 hears nothing of its inbox, and the answer to its hand-back will be lost")
@@ -256,9 +283,11 @@ func TestStory_HandBackOfUnknownOutcomeThenResume(t *testing.T) {
 		n1 := s.client(s.n1) // the node itself is asked, so that it obeys at once
 		_, err = n1.Nodes.Drain(s.life, "n1")
 		s.must(err)
+
 		if !s.until(2*time.Second, lost.Load) {
 			s.fail(errors.New("nothing was handed back"))
 		}
+
 		lose.Store(false)
 		_, err = n1.Nodes.Resume(s.life, "n1")
 		s.must(err)
@@ -267,6 +296,7 @@ func TestStory_HandBackOfUnknownOutcomeThenResume(t *testing.T) {
 		s.n1.proc.link.stall(false)
 		s.at(20)
 	})
+
 	if !lost.Load() {
 		t.Error("the answer to the hand-back was not lost")
 	}
@@ -289,10 +319,12 @@ func TestStory_LastEndIsTrimmedFirst(t *testing.T) {
 			few(spec)
 			spec.Start, spec.End, spec.TTL = task.At(s.tick(2)), task.At(s.tick(6)), task.Duration(6*time.Second)
 		})
+
 		s.apply("follows", "@every 4s after completion", time.Second, func(spec *task.Spec) {
 			few(spec)
 			spec.Start, spec.End = task.At(s.tick(2)), task.At(s.tick(30))
 		})
+
 		s.at(0.5)
 		_, err := s.api.Tasks.Trigger(s.life, namespace, "follows", nil)
 		s.must(err)
@@ -305,16 +337,21 @@ func TestStory_LastEndIsTrimmedFirst(t *testing.T) {
 		_, err = s.api.Runs.Pause(s.life, namespace, "expires", oldest.ID)
 		s.must(err)
 		s.at(10)
+
 		for name, id := range map[string]string{"expires": oldest.ID, "follows": byHand.ID} {
 			_, err = s.api.Runs.Resume(s.life, namespace, name, id)
 			s.must(err)
 		}
+
 		s.at(15)
+
 		if _, err := s.api.Tasks.Get(s.life, namespace, "expires"); err != nil {
 			t.Errorf("5 s after its last end, with a ttl of 6 s: %v", err)
 		}
+
 		s.at(30)
 	})
+
 	if got := s.outcomes(events, "follows"); got[2] != ran || len(got) < 3 {
 		t.Errorf("the ticks after completion came to %v", got)
 	}
@@ -329,26 +366,33 @@ func TestStory_TaskCreatedAgainWhileTheFormerOneRuns(t *testing.T) {
 			stubborn := func(spec *task.Spec) { spec.KillGrace = task.Duration(8 * time.Second) }
 			s.apply(name, schedule, time.Minute, stubborn)
 		}
+
 		s.at(1.5)
+
 		for name, schedule := range map[string]string{"ticks": "* * * * * *", "follows": "@every 2s after completion"} {
 			s.only(name)
 			s.must(s.api.Tasks.Delete(s.life, namespace, name, 0))
 			s.apply(name, schedule, 10*time.Millisecond, func(spec *task.Spec) { spec.End = task.At(s.tick(12)) })
 		}
+
 		s.at(14)
 	})
+
 	ticks := s.outcomes(events, "ticks")
+
 	for tick := 2.0; tick <= 12; tick++ {
 		if ticks[tick] != ran {
 			t.Errorf("the tick at %gs came to %q", tick, ticks[tick])
 		}
 	}
+
 	succeeded := 0
 	for _, what := range s.outcomes(events, "follows") {
 		if what == ran {
 			succeeded++
 		}
 	}
+
 	if succeeded < 4 {
 		t.Errorf("of a task of every 2 s after completion %d runs succeeded in 10 s", succeeded)
 	}
@@ -358,6 +402,7 @@ func TestStory_TaskCreatedAgainWhileTheFormerOneRuns(t *testing.T) {
 // falls silent: when its owner gives the run up, the next one must not start beside it.
 func TestStory_OverlapForbiddenWhileANodeIsSilent(t *testing.T) {
 	t.Parallel()
+
 	for _, to := range []string{
 		`{"overlap": "skip"}`, `{"overlap": "queue"}`, `{"overlap": "replace"}`, `{"max_active": 1}`,
 	} {
@@ -368,15 +413,19 @@ func TestStory_OverlapForbiddenWhileANodeIsSilent(t *testing.T) {
 					spec.Overlap = task.OverlapAllow
 					spec.Start, spec.End = task.At(s.tick(1)), task.At(s.tick(41))
 				})
+
 				s.at(21)
+
 				if r := s.only("a"); r.Node != "n1" {
 					s.fail(fmt.Errorf("the run should be on n1: %+v", r))
 				}
+
 				s.patch("a", to)
 				s.at(23)
 				s.cutOff(s.n1)
 				s.at(75)
 			})
+
 			if got := s.outcomes(events, "a"); got[20] == "" || got[40] == "" {
 				t.Errorf("the ticks came to %v", got)
 			}
@@ -394,21 +443,26 @@ func TestStory_LostAfterIsChangedDuringAPartition(t *testing.T) {
 				_, err := s.api.Cluster.UpdateSettings(s.life, client.ClusterSettings{LostAfter: new(task.Duration(d))})
 				s.must(err)
 			}
+
 			set(from)
 			s.apply("a", "*/20 * * * * *", 95*time.Second, func(spec *task.Spec) {
 				spec.Overlap = task.OverlapSkip
 				spec.Start, spec.End = task.At(s.tick(1)), task.At(s.tick(81))
 			})
+
 			s.at(22)
+
 			if r := s.only("a"); r.Node != "n1" {
 				s.fail(fmt.Errorf("the run should be on n1: %+v", r))
 			}
+
 			s.cutOff(s.n1)
 			s.at(24)
 			set(to)
 			s.at(85)
 		}
 	}
+
 	// n1 is taken to be gone at about 25 s.
 	for _, c := range []struct {
 		name     string
@@ -422,6 +476,7 @@ func TestStory_LostAfterIsChangedDuringAPartition(t *testing.T) {
 			t.Parallel()
 			s, events := tellStory(t, Options{}, nil, change(c.from, c.to))
 			got := s.outcomes(events, "a")
+
 			for tick, want := range c.want {
 				if got[tick] != want {
 					t.Errorf("the tick at %gs came to %q, want %q", tick, got[tick], want)
@@ -429,6 +484,7 @@ func TestStory_LostAfterIsChangedDuringAPartition(t *testing.T) {
 			}
 		})
 	}
+
 	t.Run("an owner that goes by the present setting", func(t *testing.T) {
 		t.Parallel()
 		_, r := liveStory(t, infected(t, "present-lost-after"), nil, change(40*time.Second, 12*time.Second))
@@ -449,8 +505,10 @@ func TestStory_ResumeAndEditsUnseenByTheOwner(t *testing.T) {
 				names = append(names, name)
 			}
 		}
+
 		return names
 	}
+
 	tell := func(s *story) {
 		n := names(s)
 		resumed, edited, twice := n[0], n[1], n[2]
@@ -475,6 +533,7 @@ func TestStory_ResumeAndEditsUnseenByTheOwner(t *testing.T) {
 		s.boss.proc.link.stall(false)
 		s.at(21)
 	}
+
 	t.Run("as it is", func(t *testing.T) {
 		t.Parallel()
 		s, events := tellStory(t, Options{}, nil, tell)
@@ -484,6 +543,7 @@ func TestStory_ResumeAndEditsUnseenByTheOwner(t *testing.T) {
 			}
 		}
 	})
+
 	t.Run("an owner that does not compare what edits have touched", func(t *testing.T) {
 		t.Parallel()
 		_, r := liveStory(t, infected(t, "no-revised-compare"), nil, tell)
