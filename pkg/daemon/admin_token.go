@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/daemon/datadir"
 	"github.com/carillonhq/carillon/pkg/filetrust"
 	"github.com/carillonhq/carillon/pkg/internal/api"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -54,7 +55,7 @@ func (a *adminToken) ensure(ctx context.Context) error {
 
 	record.Who, record.CreatedAt = "admin", task.At(a.env.Now())
 
-	if err := writeSynced(a.path, []byte(secret+"\n"), 0o600); err != nil {
+	if err := datadir.WriteSynced(a.path, []byte(secret+"\n"), 0o600); err != nil {
 		return err
 	}
 

@@ -122,13 +122,13 @@ func (n *Node) bootstrap(ctx context.Context) error {
 			return err
 		}
 
-		before := n.state.epoch()
+		before := n.state.Epoch()
 
-		if n.restored, err = n.state.begins(there, n.revisions.wentBack()); err != nil {
+		if n.restored, err = compareHistory(n.state, there, n.revisions.wentBack()); err != nil {
 			return err
 		}
 
-		if n.state.epoch() != before {
+		if n.state.Epoch() != before {
 			n.revisions = newRevisions(there.Revision)
 			n.client.KV = seenKV{n.etcdKV, n.revisions}
 		}
@@ -139,7 +139,7 @@ func (n *Node) bootstrap(ctx context.Context) error {
 		}
 
 		if n.cluster = c; before == 0 {
-			if err := n.state.setHistory(c.ID, c.Epoch, n.revisions.seen.Load(), false); err != nil {
+			if err := n.state.SetHistory(c.ID, c.Epoch, n.revisions.seen.Load(), false); err != nil {
 				return err
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/daemon/datadir"
 	"github.com/carillonhq/carillon/pkg/daemon/garbage"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -148,7 +149,7 @@ func publishToken(from string) (string, error) {
 
 	path := filepath.Join(dir, "token")
 
-	return path, writeSynced(path, token, 0o600)
+	return path, datadir.WriteSynced(path, token, 0o600)
 }
 
 func userDir(variable, fallback string) (string, error) {

@@ -23,6 +23,7 @@ import (
 	"github.com/carillonhq/carillon/executor/spool"
 	"github.com/carillonhq/carillon/executor/workdir"
 	"github.com/carillonhq/carillon/pkg/cgroup"
+	"github.com/carillonhq/carillon/pkg/daemon/datadir"
 	"github.com/carillonhq/carillon/pkg/daemon/hostfacts"
 	"github.com/carillonhq/carillon/pkg/daemon/peerprobe"
 	"github.com/carillonhq/carillon/pkg/internal/api"
@@ -44,9 +45,9 @@ type Node struct {
 	env      Environment
 	log      *zap.Logger
 	instance string
-	former   kept
+	former   datadir.Record
 
-	state    *state
+	state    *datadir.State
 	key      ed25519.PrivateKey // signs what the node asks of others
 	server   *kv.Server         // the embedded etcd, or nil
 	client   *kv.Client
@@ -126,16 +127,16 @@ func start(ctx context.Context, cfg Config, env Environment, log *zap.Logger) (_
 
 	// The data directory is this process's alone from here on, and what a former one has
 	// left in it is known.
-	if n.state, err = openState(cfg.DataDir); err != nil {
+	if n.state, err = datadir.Open(cfg.DataDir); err != nil {
 		return nil, err
 	}
-	if n.key, err = openNodeKey(cfg.DataDir); err != nil {
+	if n.key, err = datadir.OpenNodeKey(cfg.DataDir); err != nil {
 		return nil, err
 	}
 	if err := guardian.WaitForExit(ctx, cfg.DataDir); err != nil {
 		return nil, fmt.Errorf("wait for the guardian of the former daemon: %w", err)
 	}
-	if n.former, err = n.state.begin(n.instance); err != nil {
+	if n.former, err = n.state.Begin(n.instance); err != nil {
 		return nil, err
 	}
 
@@ -383,6 +384,6 @@ func (n *Node) Close() {
 	}
 
 	if n.state != nil {
-		n.state.close()
+		n.state.Close()
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/carillonhq/carillon/executor/guardian"
 	"github.com/carillonhq/carillon/pkg/cgroup"
+	"github.com/carillonhq/carillon/pkg/daemon/datadir"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -76,12 +77,12 @@ func clearGroups(ctx context.Context, dir string) error {
 		return nil
 	}
 
-	lock, err := openState(dir)
+	lock, err := datadir.Open(dir)
 	if err != nil {
 		return err
 	}
 
-	defer lock.close()
+	defer lock.Close()
 
 	ctx, cancel := context.WithTimeout(ctx, clearPatience)
 	defer cancel()

@@ -8,6 +8,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/carillonhq/carillon/pkg/daemon/datadir"
 	"github.com/carillonhq/carillon/pkg/daemon/peerprobe"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -65,7 +66,7 @@ type peerCluster struct{ *store.Store }
 func (c peerCluster) RevokeLeases(ctx context.Context, leases []string) error {
 	var errs []error
 	for _, l := range leases {
-		id := parseLease(l)
+		id := datadir.ParseLease(l)
 		if id == clientv3.NoLease {
 			continue
 		}

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/daemon/datadir"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -43,18 +44,18 @@ type history struct {
 	node        string
 	cluster     clusterReader
 	revisions   *revisions
-	state       *state
+	state       *datadir.State
 	eligibility *eligibility
 	log         *zap.Logger
 
 	kept time.Time
 }
 
-// begins holds what etcd has now against what was kept, before anything of etcd is
+// compareHistory holds what etcd has now against what was kept, before anything of etcd is
 // believed. An error is final, and task.ErrInvalid: the data directory belongs to
 // another cluster, or to one that etcd has lost altogether.
-func (s *state) begins(p store.Present, wentBack error) (restored error, err error) {
-	cluster, epoch, _ := s.history()
+func compareHistory(s *datadir.State, p store.Present, wentBack error) (restored error, err error) {
+	cluster, epoch, _ := s.History()
 	switch {
 	case cluster == "":
 		return nil, nil
@@ -65,12 +66,12 @@ func (s *state) begins(p store.Present, wentBack error) (restored error, err err
 		return nil, fmt.Errorf("%w: etcd holds cluster %s, but this node's data directory belongs to cluster %s: give it an empty one, or the right endpoints and prefix",
 			task.ErrInvalid, p.Cluster.ID, cluster)
 	case p.Cluster.Epoch > epoch:
-		return nil, s.setHistory(cluster, p.Cluster.Epoch, p.Revision, false) // all is forgotten already
+		return nil, s.SetHistory(cluster, p.Cluster.Epoch, p.Revision, false) // all is forgotten already
 	case wentBack != nil:
 		return wentBack, nil
 	case p.Cluster.Epoch < epoch:
 		return olderEpoch(p.Cluster.Epoch, epoch), nil
-	case s.restored():
+	case s.Restored():
 		return errors.New("etcd was restored from an older snapshot"), nil
 	}
 
@@ -115,7 +116,7 @@ func (h *history) look(ctx context.Context) error {
 		return nil // etcd is away, or the record is damaged: it says nothing
 	}
 
-	cluster, epoch, _ := h.state.history()
+	cluster, epoch, _ := h.state.History()
 	switch {
 	case p.Found && p.Cluster.ID == cluster && p.Cluster.Epoch > epoch:
 		// It is kept when the node begins: until then it is one of the epoch before.
@@ -135,7 +136,7 @@ func (h *history) look(ctx context.Context) error {
 // hear takes the records of all nodes: one that has seen etcd go back stops those
 // of its epoch that cannot know.
 func (h *history) hear(nodes []task.Node) {
-	epoch := h.state.epoch()
+	epoch := h.state.Epoch()
 	i := slices.IndexFunc(nodes, func(n task.Node) bool {
 		return n.Name != h.node && n.Unfit == task.UnfitRestored && n.Epoch == epoch
 	})
@@ -148,8 +149,8 @@ func (h *history) hear(nodes []task.Node) {
 // keep writes to disk how far etcd has come.
 func (h *history) keep() {
 	h.kept = time.Now()
-	cluster, epoch, _ := h.state.history()
-	if err := h.state.setHistory(cluster, epoch, h.revisions.seen.Load(), h.state.restored() || h.revisions.wentBack() != nil); err != nil {
+	cluster, epoch, _ := h.state.History()
+	if err := h.state.SetHistory(cluster, epoch, h.revisions.seen.Load(), h.state.Restored() || h.revisions.wentBack() != nil); err != nil {
 		h.log.Error("cannot keep what was seen of etcd", zap.Error(err))
 	}
 }

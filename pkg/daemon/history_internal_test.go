@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/daemon/datadir"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -38,12 +39,12 @@ func TestHistory_HoldsEtcdAgainstWhatWasSeen(t *testing.T) {
 		"no cluster, and no proof": {there: store.Present{}, foreign: true, epoch: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := openState(t.TempDir())
+			s, err := datadir.Open(t.TempDir())
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer s.close()
-			if err := s.setHistory("c", 2, 100, false); err != nil {
+			defer s.Close()
+			if err := s.SetHistory("c", 2, 100, false); err != nil {
 				t.Fatal(err)
 			}
 			h := &history{
@@ -56,11 +57,11 @@ func TestHistory_HoldsEtcdAgainstWhatWasSeen(t *testing.T) {
 			if why := h.eligibility.why(task.UnfitRestored); c.wentBack == nil && (why != nil) != c.restored {
 				t.Errorf("while it runs it is unfit as %v", why)
 			}
-			restored, err := s.begins(c.there, c.wentBack)
+			restored, err := compareHistory(s, c.there, c.wentBack)
 			if errors.Is(err, task.ErrInvalid) != c.foreign || !c.foreign && (err != nil || (restored != nil) != c.restored) {
 				t.Errorf("when it begins: %v, %v", restored, err)
 			}
-			if got := s.epoch(); got != c.epoch {
+			if got := s.Epoch(); got != c.epoch {
 				t.Errorf("it is of epoch %d, want %d", got, c.epoch)
 			}
 		})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/executor"
+	"github.com/carillonhq/carillon/pkg/daemon/datadir"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/scheduler"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -23,7 +24,7 @@ type nodeHealth struct {
 	keys        record.Keys
 	record      *clusterRecord
 	owners      *kv.Mirror
-	state       *state
+	state       *datadir.State
 	presence    *presence
 	eligibility *eligibility
 	listeners   *apiListeners
@@ -70,7 +71,7 @@ func (h *nodeHealth) checkFiring() error {
 	if err := h.checkDeciding(); err != nil {
 		return err
 	}
-	if !slices.Contains(h.cfg.Roles, task.RoleScheduler) || h.state.wanted() == task.NodeDraining || h.presence.isDraining() {
+	if !slices.Contains(h.cfg.Roles, task.RoleScheduler) || h.state.Wanted() == task.NodeDraining || h.presence.isDraining() {
 		return nil
 	}
 	if owned := len(record.DecodeOwners(h.keys, h.owners.Snapshot().KVs)); owned < h.record.atStart.Shards {
@@ -104,8 +105,8 @@ func (h *nodeHealth) status() string {
 	switch {
 	case h.presence.isDraining():
 		return "Draining: " + s
-	case h.state.wanted() != task.NodeReady:
-		return "Set to " + h.state.wanted() + ": " + s
+	case h.state.Wanted() != task.NodeReady:
+		return "Set to " + h.state.Wanted() + ": " + s
 	}
 
 	return "Ready: " + s

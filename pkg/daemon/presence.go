@@ -16,6 +16,7 @@ import (
 	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/daemon/datadir"
 	"github.com/carillonhq/carillon/pkg/daemon/hostfacts"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
@@ -53,8 +54,8 @@ type entryReader interface {
 //	   └── another process holds the name, for longer than a lease: error
 type presence struct {
 	store  *store.Store
-	state  *state
-	former kept
+	state  *datadir.State
+	former datadir.Record
 	node   task.Node // as configured; the rest is filled in at each announcement
 	ttl    time.Duration
 	env    Environment
@@ -135,8 +136,8 @@ func (p *presence) drain() {
 func (p *presence) record() task.Node {
 	n := p.node
 	n.Unreadable, n.Member, n.Expires = p.entries.Unreadable(), p.member.member(), p.expiry.soon()
-	n.State, n.Running, n.Unfit, n.Leases = p.state.wanted(), p.attempts.Running(), p.eligibility.reason(), p.state.leases()
-	n.Epoch, n.Froze = p.state.epoch(), p.attempts.Froze()
+	n.State, n.Running, n.Unfit, n.Leases = p.state.Wanted(), p.attempts.Running(), p.eligibility.reason(), p.state.Leases()
+	n.Epoch, n.Froze = p.state.Epoch(), p.attempts.Froze()
 
 	facts, pressed := p.facts.Known()
 
@@ -145,7 +146,7 @@ func (p *presence) record() task.Node {
 		n.Pressed = append(slices.Clip(n.Pressed), task.PressedStarts)
 	}
 
-	n.SecretKeys, n.StateBy = p.trust.keyIDs(), p.state.wantedBy()
+	n.SecretKeys, n.StateBy = p.trust.keyIDs(), p.state.WantedBy()
 	n.Address = p.listeners.announcedAddress()
 	if err := p.listeners.listenError(); err != nil {
 		n.APIError = err.Error()
@@ -308,7 +309,7 @@ func (p *presence) try(ctx context.Context) (_ *kv.Session, f kv.Fence, holder *
 
 	// The session outlives everything that is done under it.
 	s, err := kv.OpenSession(context.WithoutCancel(ctx), p.store.Client(), kv.SessionConfig{
-		TTL: p.ttl, Saved: p.state.setSession, Alive: p.watchdog.alive, Logger: p.log})
+		TTL: p.ttl, Saved: p.state.SetSession, Alive: p.watchdog.alive, Logger: p.log})
 	if err != nil {
 		return nil, f, nil, err
 	}
@@ -339,7 +340,7 @@ func (p *presence) isOurs(holder *task.Node) bool {
 
 func (p *presence) revokeLeases(ctx context.Context, leases []string) {
 	for _, l := range leases {
-		if id := parseLease(l); id != clientv3.NoLease {
+		if id := datadir.ParseLease(l); id != clientv3.NoLease {
 			_, err := p.store.Client().Revoke(ctx, id)
 			if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 				p.log.Warn("could not revoke a former lease", zap.String("lease", l), zap.Error(err))
@@ -369,5 +370,5 @@ func (p *presence) leave(ctx context.Context, s *kv.Session, f kv.Fence) error {
 
 	p.revoke(ctx, s)
 
-	return p.state.setSession(0)
+	return p.state.SetSession(0)
 }

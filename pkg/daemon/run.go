@@ -19,7 +19,7 @@ import (
 // Run runs the node until ctx ends and it has drained, or a part of it cannot
 // go on. All that it started has ended when it returns.
 func (n *Node) Run(ctx context.Context) error {
-	if n.state.wanted() == task.NodeDraining || n.restored != nil {
+	if n.state.Wanted() == task.NodeDraining || n.restored != nil {
 		n.executor.HandBack()
 	}
 
@@ -180,7 +180,7 @@ func placementOf(nodes []task.Node) string {
 }
 
 func (n *Node) saveElection(id clientv3.LeaseID) error {
-	err := n.state.setElection(id)
+	err := n.state.SetElection(id)
 	n.announce.Send()
 	return err
 }

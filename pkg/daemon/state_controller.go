@@ -11,6 +11,7 @@ import (
 
 	"github.com/carillonhq/carillon/executor"
 	"github.com/carillonhq/carillon/pkg/clock"
+	"github.com/carillonhq/carillon/pkg/daemon/datadir"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/task"
 	"github.com/carillonhq/carillon/pkg/wake"
@@ -21,7 +22,7 @@ import (
 type stateController struct {
 	node, instance string
 	store          *store.Store
-	state          *state
+	state          *datadir.State
 	presence       *presence
 	executor       *executor.Executor
 	eligibility    *eligibility
@@ -34,7 +35,7 @@ type stateController struct {
 // set has the node take a state that an operator wants, kept over restarts,
 // and returns once etcd has it.
 func (c *stateController) set(ctx context.Context, state, by string) error {
-	if err := c.state.setWanted(state, by); err != nil {
+	if err := c.state.SetWanted(state, by); err != nil {
 		return fmt.Errorf("keep the state of node %s: %w", c.node, err)
 	}
 
@@ -87,7 +88,7 @@ const obeyWithin = 10 * time.Second
 func (c *stateController) apply() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.state.wanted() == task.NodeDraining || c.eligibility.why(task.UnfitRestored) != nil {
+	if c.state.Wanted() == task.NodeDraining || c.eligibility.why(task.UnfitRestored) != nil {
 		c.executor.HandBack()
 	} else if !c.presence.isDraining() {
 		c.executor.Resume()

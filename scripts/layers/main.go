@@ -32,12 +32,14 @@ const module = "github.com/carillonhq/carillon"
 var allowed = map[string][]string{
 	"cmd/carillon": {"pkg/cli", "pkg/daemon", "pkg/bench"},
 
-	"pkg/daemon": {"pkg/daemon/garbage", "pkg/daemon/peerprobe", "pkg/daemon/hostfacts", "pkg/daemon/clockguard", "pkg/clock", "pkg/wake", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task", "executor/workdir", "executor/guardian", "executor/process"},
+	"pkg/daemon": {"pkg/daemon/datadir", "pkg/daemon/garbage", "pkg/daemon/peerprobe", "pkg/daemon/hostfacts", "pkg/daemon/clockguard", "pkg/clock", "pkg/wake", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task", "executor/workdir", "executor/guardian", "executor/process"},
 	// What a node judges, measures or probes by itself; daemon wires them.
 	"pkg/daemon/clockguard": {"pkg/task"},
 	"pkg/daemon/garbage":    {},
-	"pkg/daemon/hostfacts":  {"pkg/task"},
-	"pkg/daemon/peerprobe":  {"pkg/internal/api", "pkg/internal/certs", "pkg/clock", "pkg/task"},
+	// datadir keeps files, and knows etcd's leases by their numbers only.
+	"pkg/daemon/datadir":   {"pkg/filetrust", "pkg/task"},
+	"pkg/daemon/hostfacts": {"pkg/task"},
+	"pkg/daemon/peerprobe": {"pkg/internal/api", "pkg/internal/certs", "pkg/clock", "pkg/task"},
 	// bench stands above daemon: it wires the parts as daemon does, to measure them.
 	"pkg/bench": {"pkg/daemon/garbage", "pkg/clock", "pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task", "executor/workdir", "executor/guardian", "executor/process"},
 	// cli talks to the API like any other client; nothing of a node is in it.
@@ -199,8 +201,8 @@ var outside = []struct {
 	// check reads every revision, and audit the whole prefix, which store, that shows what is there
 	// now, has no words for. They only read; what an audit repairs goes through store. bench also
 	// measures what etcd does without Carillon.
-	{"go.etcd.io/", []string{"pkg/kv", "pkg/kv/kvmem", "pkg/store", "pkg/store/events", "pkg/store/record", "election", "pkg/daemon", "pkg/internal/audit", "pkg/internal/check", "pkg/bench", "pkg/internal/testkit/sim", "pkg/internal/testkit/etcdhook"}, false,
-		"only kv, store, election and daemon touch the etcd client, and record and events its types; audit, check and bench from outside; kvmem and what is in testkit for tests"},
+	{"go.etcd.io/", []string{"pkg/kv", "pkg/kv/kvmem", "pkg/store", "pkg/store/events", "pkg/store/record", "election", "pkg/daemon", "pkg/daemon/datadir", "pkg/internal/audit", "pkg/internal/check", "pkg/bench", "pkg/internal/testkit/sim", "pkg/internal/testkit/etcdhook"}, false,
+		"only kv, store, election and daemon touch the etcd client, and record, events and datadir its types; audit, check and bench from outside; kvmem and what is in testkit for tests"},
 	{"github.com/robfig/cron", []string{"pkg/internal/schedule", "pkg/internal/importer"}, true, "only schedule imports robfig/cron, and importer, which reads the schedules of Kubernetes with it"},
 }
 

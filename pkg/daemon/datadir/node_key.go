@@ -1,4 +1,4 @@
-package daemon
+package datadir
 
 import (
 	"crypto/ed25519"
@@ -21,9 +21,9 @@ const nodeKeyFile = "node.key"
 // nodeKeyType is the type of the PEM block in it.
 const nodeKeyType = "PRIVATE KEY"
 
-// openNodeKey reads the node's key, or makes it if there is none. The caller holds the
+// OpenNodeKey reads the node's key, or makes it if there is none. The caller holds the
 // lock of the data directory.
-func openNodeKey(dir string) (ed25519.PrivateKey, error) {
+func OpenNodeKey(dir string) (ed25519.PrivateKey, error) {
 	path := filepath.Join(dir, nodeKeyFile)
 	key, err := readNodeKey(path)
 	if errors.Is(err, os.ErrNotExist) {

@@ -1,4 +1,4 @@
-package daemon
+package datadir
 
 import (
 	"errors"
@@ -16,11 +16,11 @@ func TestNodeKey_IsMadeOnceAndPrivate(t *testing.T) {
 	if err := os.WriteFile(path+".new", []byte("half"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	first, err := openNodeKey(dir)
+	first, err := OpenNodeKey(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := openNodeKey(dir)
+	again, err := OpenNodeKey(dir)
 	if err != nil || !first.Equal(again) {
 		t.Errorf("at the second start: another key, %v", err)
 	}
@@ -28,7 +28,7 @@ func TestNodeKey_IsMadeOnceAndPrivate(t *testing.T) {
 	if err != nil || info.Mode() != 0o600 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
-	other, err := openNodeKey(t.TempDir())
+	other, err := OpenNodeKey(t.TempDir())
 	if err != nil || first.Equal(other) {
 		t.Errorf("another node has the same key, %v", err)
 	}
@@ -36,7 +36,7 @@ func TestNodeKey_IsMadeOnceAndPrivate(t *testing.T) {
 
 func TestNodeKey_RefusesWhatOthersMayHavePutThere(t *testing.T) {
 	good := t.TempDir()
-	if _, err := openNodeKey(good); err != nil {
+	if _, err := OpenNodeKey(good); err != nil {
 		t.Fatal(err)
 	}
 	key, err := os.ReadFile(filepath.Join(good, nodeKeyFile))
@@ -73,7 +73,7 @@ func TestNodeKey_RefusesWhatOthersMayHavePutThere(t *testing.T) {
 			if err := c.put(path); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := openNodeKey(dir); err == nil || !strings.Contains(err.Error(), c.want) {
+			if _, err := OpenNodeKey(dir); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		})

@@ -1,4 +1,4 @@
-package daemon
+package datadir
 
 import (
 	"cmp"
@@ -18,17 +18,18 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// state is what a daemon must know of its former processes: kept in its data
-// directory, under the lock that proves that they are dead.
-type state struct {
+// State is what a daemon must know of its former processes. It is kept in the data
+// directory, under the lock that proves that they have ended.
+type State struct {
 	dir  string
 	lock *os.File
 
 	mu   sync.Mutex
-	kept kept
+	kept Record
 }
 
-type kept struct {
+// Record is the contents of state.json.
+type Record struct {
 	// Leases are those of the present session and election, saved before
 	// anything is attached to them.
 	Session  string `json:"session,omitempty"`
@@ -52,9 +53,9 @@ type kept struct {
 // attempts may still be in the inbox.
 const keepInstances = 50
 
-// openState locks the data directory and reads what was kept. It fails at once
-// if another daemon has it.
-func openState(dir string) (*state, error) {
+// Open locks the data directory and reads its state. It fails at once if another
+// daemon holds the lock.
+func Open(dir string) (*State, error) {
 	if err := filetrust.MakePrivateDir(dir); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
@@ -69,7 +70,7 @@ func openState(dir string) (*state, error) {
 		return nil, fmt.Errorf("data directory %s: another daemon is running on it", dir)
 	}
 
-	s := &state{dir: dir, lock: lock}
+	s := &State{dir: dir, lock: lock}
 	b, err := os.ReadFile(s.path())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		lock.Close()
@@ -86,14 +87,14 @@ func openState(dir string) (*state, error) {
 	return s, nil
 }
 
-func (s *state) path() string { return filepath.Join(s.dir, "state.json") }
+func (s *State) path() string { return filepath.Join(s.dir, "state.json") }
 
-// close gives the directory up.
-func (s *state) close() { s.lock.Close() }
+// Close releases the lock of the directory.
+func (s *State) Close() { s.lock.Close() }
 
-// begin takes the leases and the instances of the former process, and notes
-// that a new instance begins.
-func (s *state) begin(instance string) (former kept, err error) {
+// Begin returns the record of the former process, and records that a new instance
+// begins.
+func (s *State) Begin(instance string) (former Record, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -107,8 +108,8 @@ func (s *state) begin(instance string) (former kept, err error) {
 	return former, s.save()
 }
 
-// setSession and setElection save a lease before it is used; 0 when it is not any more.
-func (s *state) setSession(id clientv3.LeaseID) error {
+// SetSession saves the lease of the session before it is used; 0 when it no longer is.
+func (s *State) SetSession(id clientv3.LeaseID) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -116,7 +117,8 @@ func (s *state) setSession(id clientv3.LeaseID) error {
 	return s.save()
 }
 
-func (s *state) setElection(id clientv3.LeaseID) error {
+// SetElection saves the lease of the election before it is used; 0 when it no longer is.
+func (s *State) SetElection(id clientv3.LeaseID) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -124,23 +126,24 @@ func (s *state) setElection(id clientv3.LeaseID) error {
 	return s.save()
 }
 
-// wanted is the state that an operator wants the node to be in, and wantedBy is who
-// asked for it.
-func (s *state) wanted() string {
+// Wanted returns the state that an operator wants the node to be in.
+func (s *State) Wanted() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return cmp.Or(s.kept.State, task.NodeReady)
 }
 
-func (s *state) wantedBy() string {
+// WantedBy returns who asked for the wanted state.
+func (s *State) WantedBy() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.kept.StateBy
 }
 
-// setWanted keeps both. Who asks for a state that the node has already changes nothing.
-func (s *state) setWanted(state, by string) error {
-	if s.wanted() == state {
+// SetWanted saves the state that an operator wants, and who asked for it. It changes
+// nothing if the node is to be in that state already.
+func (s *State) SetWanted(state, by string) error {
+	if s.Wanted() == state {
 		return nil
 	}
 
@@ -148,34 +151,37 @@ func (s *state) setWanted(state, by string) error {
 		state = ""
 	}
 
-	return s.set(func(k *kept) { k.State, k.StateBy = state, by })
+	return s.set(func(k *Record) { k.State, k.StateBy = state, by })
 }
 
-// history is what was seen of etcd's history, as it was kept.
-func (s *state) history() (cluster string, epoch int, revision int64) {
+// History returns what is saved of etcd's history: the cluster, its epoch, and the
+// highest revision that was seen.
+func (s *State) History() (cluster string, epoch int, revision int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.kept.Cluster, s.kept.Epoch, s.kept.Revision
 }
 
-func (s *state) epoch() int {
-	_, epoch, _ := s.history()
+// Epoch returns the saved epoch of the cluster.
+func (s *State) Epoch() int {
+	_, epoch, _ := s.History()
 	return epoch
 }
 
-// restored reports whether etcd was found to have gone back in this epoch.
-func (s *state) restored() bool {
+// Restored reports whether etcd was found to have gone back in this epoch.
+func (s *State) Restored() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.kept.Restored
 }
 
-func (s *state) setHistory(cluster string, epoch int, revision int64, restored bool) error {
-	return s.set(func(k *kept) { k.Cluster, k.Epoch, k.Revision, k.Restored = cluster, epoch, revision, restored })
+// SetHistory saves what was seen of etcd's history.
+func (s *State) SetHistory(cluster string, epoch int, revision int64, restored bool) error {
+	return s.set(func(k *Record) { k.Cluster, k.Epoch, k.Revision, k.Restored = cluster, epoch, revision, restored })
 }
 
 // set changes what is kept; after an error it is as it was, here and on disk.
-func (s *state) set(change func(*kept)) error {
+func (s *State) set(change func(*Record)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -194,8 +200,8 @@ func (s *state) set(change func(*kept)) error {
 	return err
 }
 
-// leases are those that the present process holds.
-func (s *state) leases() []string {
+// Leases returns the leases that the present process holds.
+func (s *State) Leases() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -210,15 +216,17 @@ func (s *state) leases() []string {
 }
 
 // save writes the file anew, synced, and moves it into place.
-func (s *state) save() error {
+func (s *State) save() error {
 	b, err := json.Marshal(s.kept)
 	if err != nil {
-		panic(fmt.Sprintf("daemon: encode state: %v", err))
+		panic(fmt.Sprintf("datadir: encode state: %v", err))
 	}
-	return writeSynced(s.path(), append(b, '\n'), 0o600)
+	return WriteSynced(s.path(), append(b, '\n'), 0o600)
 }
 
-func writeSynced(path string, b []byte, mode os.FileMode) error {
+// WriteSynced replaces the file at path: it writes a new file beside it, syncs it, and
+// renames it.
+func WriteSynced(path string, b []byte, mode os.FileMode) error {
 	tmp := path + ".new"
 
 	// A file that a killed daemon has left is removed. One that appears since is not opened, nor is a link
@@ -252,7 +260,8 @@ func leaseName(id clientv3.LeaseID) string {
 	return fmt.Sprintf("%x", int64(id))
 }
 
-func parseLease(s string) clientv3.LeaseID {
+// ParseLease returns the lease that a Record names; 0 if it names none.
+func ParseLease(s string) clientv3.LeaseID {
 	var id int64
 	if _, err := fmt.Sscanf(s, "%x", &id); err != nil {
 		return 0
