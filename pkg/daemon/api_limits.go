@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/daemon/unixsocket"
 	"github.com/carillonhq/carillon/pkg/internal/connlimit"
 )
 
@@ -28,14 +29,14 @@ const (
 )
 
 // newHTTPServer makes the server of the API, whose connections end within bounds.
-func newHTTPServer(users administrators, log *zap.Logger) *http.Server {
+func newHTTPServer(users unixsocket.Administrators, log *zap.Logger) *http.Server {
 	return &http.Server{
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       requestReadTimeout,
 		WriteTimeout:      answerWriteTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
-		ConnContext:       users.connContext,
+		ConnContext:       users.ConnContext,
 		ErrorLog:          httpLog(log),
 	}
 }
@@ -53,11 +54,11 @@ func tcpLimits(descriptors int, log *zap.Logger) connlimit.Config {
 
 // socketLimits are the same for the unix socket, whose clients are users of this host.
 // Connections by users who need no token never make room for others.
-func socketLimits(descriptors int, users administrators, log *zap.Logger) connlimit.Config {
+func socketLimits(descriptors int, users unixsocket.Administrators, log *zap.Logger) connlimit.Config {
 	total := min(maxUserConnections, max(descriptors/16, 8))
 	return connlimit.Config{
 		Name: "unix", Total: total, PerClient: total / 4, MaxDescriptor: descriptors / 5 * 4, Logger: log,
-		Trusted: func(c net.Conn) bool { _, ok := users.peer(c); return ok },
+		Trusted: func(c net.Conn) bool { _, ok := users.Peer(c); return ok },
 	}
 }
 

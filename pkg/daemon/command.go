@@ -14,6 +14,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/daemon/datadir"
 	"github.com/carillonhq/carillon/pkg/daemon/garbage"
+	"github.com/carillonhq/carillon/pkg/daemon/unixsocket"
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
@@ -85,7 +86,7 @@ func (e Environment) devCommand() *cobra.Command {
 				cfg.DataDir = filepath.Join(dir, "dev")
 			}
 
-			if dir, err := filepath.Abs(cfg.DataDir); err == nil && len(dir) <= maxSocketPath-len("/api.sock") {
+			if dir, err := filepath.Abs(cfg.DataDir); err == nil && len(dir) <= unixsocket.MaxPath-len("/api.sock") {
 				cfg.Socket = filepath.Join(dir, "api.sock")
 			}
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/cgroup"
+	"github.com/carillonhq/carillon/pkg/daemon/unixsocket"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -141,7 +142,7 @@ func (c *Config) Validate() error {
 	if err := c.validateAddresses(); err != nil {
 		return err
 	}
-	if err := c.validateSocket(); err != nil {
+	if err := unixsocket.ValidatePath(c.Socket); err != nil {
 		return err
 	}
 	if c.Embedded == (len(c.EtcdEndpoints) > 0) {

@@ -26,6 +26,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/daemon/datadir"
 	"github.com/carillonhq/carillon/pkg/daemon/hostfacts"
 	"github.com/carillonhq/carillon/pkg/daemon/peerprobe"
+	"github.com/carillonhq/carillon/pkg/daemon/unixsocket"
 	"github.com/carillonhq/carillon/pkg/internal/api"
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 	"github.com/carillonhq/carillon/pkg/internal/connlimit"
@@ -150,7 +151,7 @@ func start(ctx context.Context, cfg Config, env Environment, log *zap.Logger) (_
 
 	// The API listens before etcd is there: it says what the node waits for.
 	n.tls = nodeTLS{dial: env.Dial, secured: n.secured.api, auth: certs.ClientAuth(cfg.TLSClientAuth), serves: cfg.serves()}
-	admins := lookupAdministrators(log)
+	admins := unixsocket.LookupAdministrators(log)
 	n.listeners = newAPIListeners(cfg, env, n.tls, admins, n.announce, log)
 	n.http = startHTTP(newHTTPServer(admins, log), env.serviceManager, n.listeners.endpoints...)
 

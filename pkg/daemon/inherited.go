@@ -10,6 +10,8 @@ import (
 	"github.com/coreos/go-systemd/v22/activation"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/carillonhq/carillon/pkg/daemon/unixsocket"
 )
 
 // inheritedSockets are sockets that a service manager opened for this process (systemd's
@@ -60,8 +62,7 @@ func (s *inheritedSockets) take(f *os.File, address net.Addr, cfg *Config) error
 	switch a := address.(type) {
 	case *net.UnixAddr:
 		if cfg.Socket == "" {
-			named := Config{Socket: a.Name}
-			if err := named.validateSocket(); err != nil {
+			if err := unixsocket.ValidatePath(a.Name); err != nil {
 				return err
 			}
 			cfg.Socket = a.Name

@@ -13,6 +13,17 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
+// socketDir is a directory for a socket: its path is short, and nobody else can write to it.
+func socketDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "socket")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
 // passedOn is a socket as the service manager passes it on. The manager keeps its own copy.
 func passedOn(t *testing.T, l net.Listener) *os.File {
 	t.Helper()

@@ -1,4 +1,4 @@
-package daemon
+package unixsocket
 
 import (
 	"net"
@@ -21,9 +21,9 @@ func socketDir(t *testing.T) string {
 	return dir
 }
 
-func TestListenSocket_ReplacesOneThatIsStale(t *testing.T) {
+func TestListen_ReplacesOneThatIsStale(t *testing.T) {
 	path := filepath.Join(socketDir(t), "run", "api.sock")
-	first, err := listenSocket(path, administrators{noGroup: true})
+	first, err := Listen(path, Administrators{noGroup: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,12 +31,12 @@ func TestListenSocket_ReplacesOneThatIsStale(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o660 {
 		t.Errorf("the socket is %v, %v; want mode 0660", info.Mode(), err)
 	}
-	if l, err := listenSocket(path, administrators{noGroup: true}); err == nil || !strings.Contains(err.Error(), "listens there") {
+	if l, err := Listen(path, Administrators{noGroup: true}); err == nil || !strings.Contains(err.Error(), "listens there") {
 		t.Fatalf("a socket that is in use was replaced: %v, %v", l, err)
 	}
 
 	// The daemon is killed: its socket stays, and nobody listens on it.
-	killed := first.(*socketListener)
+	killed := first.(*listener)
 	killed.SetUnlinkOnClose(false)
 	if err := killed.Close(); err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func TestListenSocket_ReplacesOneThatIsStale(t *testing.T) {
 	if _, err := os.Lstat(path); err != nil {
 		t.Fatal(err)
 	}
-	second, err := listenSocket(path, administrators{noGroup: true})
+	second, err := Listen(path, Administrators{noGroup: true})
 	if err != nil {
 		t.Fatalf("a stale socket was not replaced: %v", err)
 	}
@@ -57,7 +57,7 @@ func TestListenSocket_ReplacesOneThatIsStale(t *testing.T) {
 }
 
 // Somebody else may hold the socket without the lock: systemd does.
-func TestListenSocket_LeavesOneAloneThatSomebodyElseHolds(t *testing.T) {
+func TestListen_LeavesOneAloneThatSomebodyElseHolds(t *testing.T) {
 	path := filepath.Join(socketDir(t), "api.sock")
 	other, err := net.Listen("unix", path)
 	if err != nil {
@@ -65,18 +65,18 @@ func TestListenSocket_LeavesOneAloneThatSomebodyElseHolds(t *testing.T) {
 	}
 	defer other.Close()
 
-	if _, err := listenSocket(path, administrators{noGroup: true}); err == nil || !strings.Contains(err.Error(), "somebody listens there") {
+	if _, err := Listen(path, Administrators{noGroup: true}); err == nil || !strings.Contains(err.Error(), "somebody listens there") {
 		t.Errorf("took a socket from somebody: %v", err)
 	}
 }
 
-func TestListenSocket_RefusesADirectoryThatOthersCanWriteTo(t *testing.T) {
+func TestListen_RefusesADirectoryThatOthersCanWriteTo(t *testing.T) {
 	for what, mode := range map[string]os.FileMode{"all": 0o777, "all, with the sticky bit": 0o777 | os.ModeSticky, "a group": 0o775} {
 		dir := socketDir(t)
 		if err := os.Chmod(dir, mode); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := listenSocket(filepath.Join(dir, "api.sock"), administrators{noGroup: true}); err == nil || !strings.Contains(err.Error(), "can be written") {
+		if _, err := Listen(filepath.Join(dir, "api.sock"), Administrators{noGroup: true}); err == nil || !strings.Contains(err.Error(), "can be written") {
 			t.Errorf("writable by %s: %v", what, err)
 		}
 	}
@@ -88,17 +88,17 @@ func TestListenSocket_RefusesADirectoryThatOthersCanWriteTo(t *testing.T) {
 	if err := os.Chown(dir, 65534, 65534); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := listenSocket(filepath.Join(dir, "api.sock"), administrators{noGroup: true}); err == nil {
+	if _, err := Listen(filepath.Join(dir, "api.sock"), Administrators{noGroup: true}); err == nil {
 		t.Error("listens in a directory of another user")
 	}
 }
 
-func TestListenSocket_DoesNotRemoveAFile(t *testing.T) {
+func TestListen_DoesNotRemoveAFile(t *testing.T) {
 	path := filepath.Join(socketDir(t), "api.sock")
 	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := listenSocket(path, administrators{noGroup: true}); err == nil || !strings.Contains(err.Error(), "no socket") {
+	if _, err := Listen(path, Administrators{noGroup: true}); err == nil || !strings.Contains(err.Error(), "no socket") {
 		t.Errorf("listens in place of a file: %v", err)
 	}
 	if b, err := os.ReadFile(path); err != nil || string(b) != "precious" {
@@ -106,17 +106,16 @@ func TestListenSocket_DoesNotRemoveAFile(t *testing.T) {
 	}
 }
 
-func TestConfig_Socket(t *testing.T) {
+func TestValidatePath_AcceptsCleanAbsolutePaths(t *testing.T) {
 	for path, ok := range map[string]bool{
 		"": true, "/run/carillon/api.sock": true, "api.sock": false, "/run/../api.sock": false, "/" + strings.Repeat("a", 107): false, "/" + strings.Repeat("a", 106): true,
 	} {
-		c := Config{Socket: path}
-		if err := c.validateSocket(); (err == nil) != ok {
+		if err := ValidatePath(path); (err == nil) != ok {
 			t.Errorf("socket %.40q: %v", path, err)
 		}
 	}
 	var address syscall.RawSockaddrUnix
-	if maxSocketPath != len(address.Path)-1 {
+	if MaxPath != len(address.Path)-1 {
 		t.Errorf("the kernel takes paths of %d bytes", len(address.Path)-1)
 	}
 }
@@ -133,13 +132,13 @@ func TestAdministrators_AreRootTheDaemonsUserAndTheGroup(t *testing.T) {
 	defer l.Close()
 	for _, tc := range []struct {
 		uid, gid uint32
-		users    administrators
+		users    Administrators
 		want     bool
 	}{
-		{0, 0, administrators{noGroup: true}, true},
-		{4712, 4711, administrators{gid: 4711}, true},
-		{4712, 4712, administrators{gid: 4711}, false},
-		{4712, 0, administrators{noGroup: true}, false},
+		{0, 0, Administrators{noGroup: true}, true},
+		{4712, 4711, Administrators{gid: 4711}, true},
+		{4712, 4712, Administrators{gid: 4711}, false},
+		{4712, 0, Administrators{noGroup: true}, false},
 	} {
 		if err := os.Chmod(path, 0o777); err != nil {
 			t.Fatal(err)
@@ -152,7 +151,7 @@ func TestAdministrators_AreRootTheDaemonsUserAndTheGroup(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if uid, ok := tc.users.peer(accepted); uid != tc.uid || ok != tc.want {
+		if uid, ok := tc.users.Peer(accepted); uid != tc.uid || ok != tc.want {
 			t.Errorf("user %d of group %d with %+v: user %d, %v", tc.uid, tc.gid, tc.users, uid, ok)
 		}
 		accepted.Close()
