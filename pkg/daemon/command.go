@@ -14,6 +14,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/daemon/datadir"
 	"github.com/carillonhq/carillon/pkg/daemon/garbage"
+	"github.com/carillonhq/carillon/pkg/daemon/systemd"
 	"github.com/carillonhq/carillon/pkg/daemon/unixsocket"
 	"github.com/carillonhq/carillon/pkg/task"
 )
@@ -179,12 +180,15 @@ func (e Environment) run(ctx context.Context, cfg Config, logs io.Writer, starte
 	defer log.Sync() // it fails on terminals and pipes, where there is nothing to sync
 
 	// This comes before the first process is started, which would inherit the sockets, too.
-	e.inherited = inheritSockets(&cfg, log)
-	defer e.inherited.close()
+	addresses := systemd.Addresses{Socket: cfg.Socket, Listen: cfg.Listen}
+	e.inherited = systemd.InheritSockets(&addresses, log)
+	defer e.inherited.Close()
 
-	e.serviceManager = newServiceManager(cfg, log)
+	cfg.Socket = addresses.Socket // which is the inherited one if there was no setting
 
-	return e.serviceManager.reportWhile(ctx, func() error {
+	e.serviceManager = systemd.NewNotifier(cfg.DrainTimeout.Std(), log)
+
+	return e.serviceManager.ReportWhile(ctx, func() error {
 		for {
 			err := e.once(ctx, cfg, log, started)
 			switch {
@@ -195,7 +199,7 @@ func (e Environment) run(ctx context.Context, cfg Config, logs io.Writer, starte
 			}
 
 			started = nil // it was told
-			e.serviceManager.setNode(nil)
+			e.serviceManager.SetNode(nil)
 		}
 	})
 }
@@ -212,7 +216,7 @@ func (e Environment) once(ctx context.Context, cfg Config, log *zap.Logger, star
 
 	defer n.Close()
 
-	e.serviceManager.setNode(n.health)
+	e.serviceManager.SetNode(n.health)
 	n.listeners.logListening()
 
 	if started != nil {

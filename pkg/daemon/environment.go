@@ -11,6 +11,7 @@ import (
 	"github.com/carillonhq/carillon/executor/process"
 	"github.com/carillonhq/carillon/executor/proctree"
 	"github.com/carillonhq/carillon/pkg/daemon/peerprobe"
+	"github.com/carillonhq/carillon/pkg/daemon/systemd"
 	"github.com/carillonhq/carillon/pkg/kv"
 	"github.com/carillonhq/carillon/pkg/store"
 )
@@ -43,8 +44,8 @@ type Environment struct {
 	// Act, if set, takes the place of processes.
 	Act process.Fake
 
-	serviceManager *serviceManager  // nil: there is none
-	inherited      inheritedSockets // sockets of the service manager on which the API listens
+	serviceManager *systemd.Notifier // nil: there is none
+	inherited      systemd.Sockets   // sockets of the service manager on which the API listens
 }
 
 // withDefaults fills in what is not set.

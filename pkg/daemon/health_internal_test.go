@@ -70,6 +70,18 @@ func TestWatchdog_EndsTheSessionOfANodeWhosePartStandsStill(t *testing.T) {
 	}
 }
 
+func TestWatchdog_ThatDoesNotLookIsNotAlive(t *testing.T) {
+	n := &nodeHealth{watchdog: newWatchdog(zap.NewNop())}
+	n.watchdog.over("keeper", new(fakeBeats))
+	n.watchdog.look()
+	if err := n.CheckAlive(); err != nil {
+		t.Errorf("it has looked: %v", err)
+	}
+	if n.CheckAlive() == nil {
+		t.Error("it has not looked since")
+	}
+}
+
 // stalling is a node whose shards do what the test says.
 type stalling struct {
 	*stallMonitor

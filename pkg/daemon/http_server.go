@@ -80,7 +80,7 @@ func (e *endpoint) listening() (net.Addr, error) {
 
 // startupReporter is told what the node waits for before it is wired.
 type startupReporter interface {
-	setStartupStatus(why string)
+	SetStartupStatus(why string)
 }
 
 // httpServer answers on the API's listeners from the moment that they are open. Before
@@ -186,7 +186,7 @@ func (s *httpServer) waitForMembers(missing []string) {
 // setStartupStatus says what the node waits for, as long as it is not wired.
 func (s *httpServer) setStartupStatus(why string) {
 	s.startup.Store(&why)
-	s.reporter.setStartupStatus(why)
+	s.reporter.SetStartupStatus(why)
 }
 
 // setHandler has h answer from now on.

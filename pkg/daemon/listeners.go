@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/daemon/systemd"
 	"github.com/carillonhq/carillon/pkg/daemon/unixsocket"
 	"github.com/carillonhq/carillon/pkg/internal/connlimit"
 	"github.com/carillonhq/carillon/pkg/wake"
@@ -34,7 +35,7 @@ func newAPIListeners(cfg Config, env Environment, tls nodeTLS, admins unixsocket
 
 	if cfg.Socket != "" {
 		limiter := connlimit.New(socketLimits(descriptors, admins, log))
-		l.add(cfg.Socket, limiter, &socketOpener{path: cfg.Socket, inherited: env.inherited.unix, admins: admins, limiter: limiter})
+		l.add(cfg.Socket, limiter, &socketOpener{path: cfg.Socket, inherited: env.inherited.Unix, admins: admins, limiter: limiter})
 	}
 
 	return l
@@ -55,7 +56,7 @@ type tcpOpener struct {
 }
 
 func (o *tcpOpener) open() (net.Listener, error) {
-	l, err := listenInherited(o.env.inherited.tcp, func() (net.Listener, error) { return o.env.Listen("tcp", o.address) })
+	l, err := systemd.ListenInherited(o.env.inherited.TCP, func() (net.Listener, error) { return o.env.Listen("tcp", o.address) })
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +72,7 @@ type socketOpener struct {
 }
 
 func (o *socketOpener) open() (net.Listener, error) {
-	l, err := listenInherited(o.inherited, func() (net.Listener, error) { return unixsocket.Listen(o.path, o.admins) })
+	l, err := systemd.ListenInherited(o.inherited, func() (net.Listener, error) { return unixsocket.Listen(o.path, o.admins) })
 	if err != nil {
 		return nil, err
 	}

@@ -63,11 +63,11 @@ func (h *nodeHealth) ownShards() []record.Owner {
 	return slices.DeleteFunc(record.DecodeOwners(h.keys, h.owners.Snapshot().KVs), func(o record.Owner) bool { return o.Node != h.cfg.Name })
 }
 
-// checkFiring says why the node does not fire: it does when it decides its ticks, unless
+// CheckFiring says why the node does not fire: it does when it decides its ticks, unless
 // the shards of the cluster have never had owners: nobody fires then. A node whose API
 // cannot listen fires all the same: the service manager reads that in the status, and has
 // no reason to wait, or to start the node again.
-func (h *nodeHealth) checkFiring() error {
+func (h *nodeHealth) CheckFiring() error {
 	if err := h.checkDeciding(); err != nil {
 		return err
 	}
@@ -81,9 +81,9 @@ func (h *nodeHealth) checkFiring() error {
 	return nil
 }
 
-// checkAlive is nil if all parts of the node go on, and the watchdog that sees to it has
+// CheckAlive is nil if all parts of the node go on, and the watchdog that sees to it has
 // looked since it was asked last.
-func (h *nodeHealth) checkAlive() error {
+func (h *nodeHealth) CheckAlive() error {
 	looks := h.watchdog.looks.Load()
 	if looks == h.heard.Swap(looks) {
 		return errors.New("the node's watchdog stands still")
@@ -91,8 +91,8 @@ func (h *nodeHealth) checkAlive() error {
 	return h.watchdog.alive()
 }
 
-// status is what the node does, in a line.
-func (h *nodeHealth) status() string {
+// Status is what the node does, in a line.
+func (h *nodeHealth) Status() string {
 	s := fmt.Sprintf("%d running", h.executor.Running())
 	if slices.Contains(h.cfg.Roles, task.RoleScheduler) {
 		s = fmt.Sprintf("%d shards, %s", h.keeper.Running(), s)
@@ -112,7 +112,7 @@ func (h *nodeHealth) status() string {
 	return "Ready: " + s
 }
 
-// lostAfter is how long the attempts that the node gets now are waited for when it is silent.
-func (h *nodeHealth) lostAfter() time.Duration {
+// LostAfter is how long the attempts that the node gets now are waited for when it is silent.
+func (h *nodeHealth) LostAfter() time.Duration {
 	return h.record.current().LostAfterWithLease(h.cfg.LeaseTTL).Std()
 }

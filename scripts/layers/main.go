@@ -32,7 +32,7 @@ const module = "github.com/carillonhq/carillon"
 var allowed = map[string][]string{
 	"cmd/carillon": {"pkg/cli", "pkg/daemon", "pkg/bench"},
 
-	"pkg/daemon": {"pkg/daemon/datadir", "pkg/daemon/garbage", "pkg/daemon/peerprobe", "pkg/daemon/hostfacts", "pkg/daemon/clockguard", "pkg/daemon/unixsocket", "pkg/clock", "pkg/wake", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task", "executor/workdir", "executor/guardian", "executor/process"},
+	"pkg/daemon": {"pkg/daemon/datadir", "pkg/daemon/garbage", "pkg/daemon/peerprobe", "pkg/daemon/hostfacts", "pkg/daemon/clockguard", "pkg/daemon/unixsocket", "pkg/daemon/systemd", "pkg/clock", "pkg/wake", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task", "executor/workdir", "executor/guardian", "executor/process"},
 	// What a node judges, measures or probes by itself; daemon wires them.
 	"pkg/daemon/clockguard": {"pkg/task"},
 	"pkg/daemon/garbage":    {},
@@ -40,6 +40,8 @@ var allowed = map[string][]string{
 	"pkg/daemon/datadir":   {"pkg/filetrust", "pkg/task"},
 	"pkg/daemon/hostfacts": {"pkg/task"},
 	"pkg/daemon/peerprobe": {"pkg/internal/api", "pkg/internal/certs", "pkg/clock", "pkg/task"},
+	// systemd knows of a node what it reports; an inherited socket obeys the rule of unixsocket.
+	"pkg/daemon/systemd": {"pkg/daemon/unixsocket"},
 	// unixsocket opens the socket, and marks the requests of users who need no token for api.
 	"pkg/daemon/unixsocket": {"pkg/filetrust", "pkg/internal/api", "pkg/internal/connlimit", "pkg/task"},
 	// bench stands above daemon: it wires the parts as daemon does, to measure them.

@@ -1,4 +1,4 @@
-package daemon
+package systemd
 
 import (
 	"context"
@@ -26,26 +26,22 @@ func (f *fakeLife) set(idle, stuck error) {
 	f.mu.Unlock()
 }
 
-func (f *fakeLife) checkFiring() error { f.mu.Lock(); defer f.mu.Unlock(); return f.idle }
-func (f *fakeLife) checkAlive() error  { f.mu.Lock(); defer f.mu.Unlock(); return f.stuck }
-func (f *fakeLife) lostAfter() time.Duration {
+func (f *fakeLife) CheckFiring() error { f.mu.Lock(); defer f.mu.Unlock(); return f.idle }
+func (f *fakeLife) CheckAlive() error  { f.mu.Lock(); defer f.mu.Unlock(); return f.stuck }
+func (f *fakeLife) LostAfter() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.after
 }
-func (f *fakeLife) status() string { return "Ready: 4 shards" }
+func (f *fakeLife) Status() string { return "Ready: 4 shards" }
 
 // heard runs a service manager beside life, and returns a function that returns all lines
 // that it has told since the last call.
-func heard(t *testing.T, watched time.Duration, change func(*Config), life func(ctx context.Context, stop func(), m *serviceManager, lines func() []string) error) {
+func heard(t *testing.T, watched time.Duration, life func(ctx context.Context, stop func(), m *Notifier, lines func() []string) error) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := Defaults()
-		if change != nil {
-			change(&cfg)
-		}
 		var mu sync.Mutex
 		var told []string
-		m := &serviceManager{cfg: cfg, watchdog: watched, log: zap.NewNop(), send: func(state string) error {
+		m := &Notifier{drainTimeout: 30 * time.Second, watchdog: watched, log: zap.NewNop(), send: func(state string) error {
 			mu.Lock()
 			defer mu.Unlock()
 			told = append(told, strings.Split(state, "\n")...)
@@ -60,7 +56,7 @@ func heard(t *testing.T, watched time.Duration, change func(*Config), life func(
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
-		_ = m.reportWhile(ctx, func() error { return life(ctx, stop, m, lines) })
+		_ = m.ReportWhile(ctx, func() error { return life(ctx, stop, m, lines) })
 	})
 }
 
@@ -83,15 +79,15 @@ func hasNot(t *testing.T, lines []string, unwanted ...string) {
 }
 
 func TestManager_IsToldThatTheNodeIsReadyWhenItFires(t *testing.T) {
-	heard(t, 0, nil, func(_ context.Context, stop func(), m *serviceManager, lines func() []string) error {
-		m.setStartupStatus("etcd does not\nanswer")
+	heard(t, 0, func(_ context.Context, stop func(), m *Notifier, lines func() []string) error {
+		m.SetStartupStatus("etcd does not\nanswer")
 		time.Sleep(time.Hour)
 		said := lines()
 		has(t, said, "STATUS=Waiting: etcd does not answer")
 		hasNot(t, said, "READY", "WATCHDOG")
 
 		node := &fakeLife{idle: errors.New("2 of the 4 shards of this node are served")}
-		m.setNode(node)
+		m.SetNode(node)
 		time.Sleep(time.Second)
 		said = lines()
 		has(t, said, "STATUS=Not ready: 2 of the 4 shards")
@@ -110,10 +106,10 @@ func TestManager_IsToldThatTheNodeIsReadyWhenItFires(t *testing.T) {
 		hasNot(t, lines(), "READY")
 
 		// A new history of etcd is a new life.
-		m.setNode(nil)
+		m.SetNode(nil)
 		time.Sleep(10 * time.Second)
 		has(t, lines(), "RELOADING=1", "MONOTONIC_USEC=")
-		m.setNode(node)
+		m.SetNode(node)
 		time.Sleep(time.Second)
 		has(t, lines(), "READY=1")
 
@@ -125,9 +121,9 @@ func TestManager_IsToldThatTheNodeIsReadyWhenItFires(t *testing.T) {
 }
 
 func TestManager_HearsNothingOfANodeThatStandsStill(t *testing.T) {
-	heard(t, 2*time.Minute, nil, func(_ context.Context, _ func(), m *serviceManager, lines func() []string) error {
+	heard(t, 2*time.Minute, func(_ context.Context, _ func(), m *Notifier, lines func() []string) error {
 		node := &fakeLife{}
-		m.setNode(node)
+		m.SetNode(node)
 		time.Sleep(time.Minute)
 		lines()
 		time.Sleep(time.Minute)
@@ -147,9 +143,9 @@ func TestManager_HearsNothingOfANodeThatStandsStill(t *testing.T) {
 }
 
 func TestManager_IsAskedForPatienceAsLongAsAttemptsMayBeAdopted(t *testing.T) {
-	heard(t, 2*time.Minute, nil, func(_ context.Context, _ func(), m *serviceManager, lines func() []string) error {
+	heard(t, 2*time.Minute, func(_ context.Context, _ func(), m *Notifier, lines func() []string) error {
 		node := &fakeLife{after: 2 * time.Minute}
-		m.setNode(node)
+		m.SetNode(node)
 		for _, c := range []struct {
 			lostAfter time.Duration // of the cluster, as it changes
 			want      string
@@ -174,21 +170,9 @@ func TestManager_IsAskedForPatienceAsLongAsAttemptsMayBeAdopted(t *testing.T) {
 
 func TestManager_SaysWhyTheNodeEnded(t *testing.T) {
 	var last string
-	m := &serviceManager{log: zap.NewNop(), send: func(state string) error { last = state; return nil }}
-	err := m.reportWhile(t.Context(), func() error { return errors.New("name n1 is\ntaken") })
+	m := &Notifier{log: zap.NewNop(), send: func(state string) error { last = state; return nil }}
+	err := m.ReportWhile(t.Context(), func() error { return errors.New("name n1 is\ntaken") })
 	if err == nil || last != "STATUS=Failed: name n1 is taken" {
 		t.Errorf("error %v, told %q", err, last)
-	}
-}
-
-func TestWatchdog_ThatDoesNotLookIsNotAlive(t *testing.T) {
-	n := &nodeHealth{watchdog: newWatchdog(zap.NewNop())}
-	n.watchdog.over("keeper", new(fakeBeats))
-	n.watchdog.look()
-	if err := n.checkAlive(); err != nil {
-		t.Errorf("it has looked: %v", err)
-	}
-	if n.checkAlive() == nil {
-		t.Error("it has not looked since")
 	}
 }

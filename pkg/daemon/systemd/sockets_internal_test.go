@@ -1,4 +1,4 @@
-package daemon
+package systemd
 
 import (
 	"errors"
@@ -49,7 +49,7 @@ func TestInherited_SocketsAreMatchedByTheirAddress(t *testing.T) {
 	path := filepath.Join(socketDir(t), "api.sock")
 	socket, port := listenFor(t, "unix", path), listenFor(t, "tcp", "127.0.0.1:0")
 	logged, logs := observer.New(zap.ErrorLevel)
-	cfg := Config{Socket: path, Listen: port.Addr().String()}
+	cfg := Addresses{Socket: path, Listen: port.Addr().String()}
 
 	s := matchSockets([]*os.File{passedOn(t, port), passedOn(t, socket)}, &cfg, zap.New(logged))
 
@@ -57,9 +57,9 @@ func TestInherited_SocketsAreMatchedByTheirAddress(t *testing.T) {
 		t.Errorf("logged %v", logs.All())
 	}
 	own := func() (net.Listener, error) { return nil, errors.New("listens by itself") }
-	for _, f := range []*os.File{s.unix, s.tcp} {
+	for _, f := range []*os.File{s.Unix, s.TCP} {
 		for range 2 { // a process may have several lives
-			l, err := listenInherited(f, own)
+			l, err := ListenInherited(f, own)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -81,7 +81,7 @@ func TestInherited_SocketsAreMatchedByTheirAddress(t *testing.T) {
 	}
 
 	// Nobody accepts for now, but the service manager still holds both.
-	s.close()
+	s.Close()
 	for _, l := range []net.Listener{socket, port} {
 		c, err := net.Dial(l.Addr().Network(), l.Addr().String())
 		if err != nil {
@@ -94,12 +94,12 @@ func TestInherited_SocketsAreMatchedByTheirAddress(t *testing.T) {
 // A node that was installed before there was a unit for the socket has no setting for it.
 func TestInherited_PathIsTheDefaultOfTheSetting(t *testing.T) {
 	path := filepath.Join(socketDir(t), "api.sock")
-	cfg := Defaults()
+	cfg := Addresses{Listen: "127.0.0.1:7070"}
 
 	s := matchSockets([]*os.File{passedOn(t, listenFor(t, "unix", path))}, &cfg, zap.NewNop())
 
-	if s.unix == nil || cfg.Socket != path {
-		t.Errorf("the socket is %v, the setting %q", s.unix, cfg.Socket)
+	if s.Unix == nil || cfg.Socket != path {
+		t.Errorf("the socket is %v, the setting %q", s.Unix, cfg.Socket)
 	}
 }
 
@@ -111,15 +111,15 @@ func TestInherited_OtherSocketsAreClosed(t *testing.T) {
 	for _, tc := range []struct {
 		name             string
 		network, address string
-		cfg              Config
+		cfg              Addresses
 		why              string
 	}{
-		{"another path", "unix", other, Config{Socket: path}, `it listens on "` + other + `", and socket is "` + path + `"`},
-		{"another port", "tcp", "127.0.0.1:0", Config{Listen: "127.0.0.1:1"}, `and listen is "127.0.0.1:1"`},
-		{"a port while the daemon listens on all addresses", "tcp", "127.0.0.1:0", Config{Listen: "0.0.0.0:7070"}, `and listen is "0.0.0.0:7070"`},
-		{"a host by name", "tcp", "127.0.0.1:0", Config{Listen: "example.org:7070"}, `and listen is "example.org:7070"`},
-		{"a port of the cluster", "tcp", "0.0.0.0:0", Config{}, "can be reached from other hosts"},
-		{"an abstract socket", "unix", "@carillon-test-" + filepath.Base(filepath.Dir(path)), Config{}, "is not a clean absolute path"},
+		{"another path", "unix", other, Addresses{Socket: path}, `it listens on "` + other + `", and socket is "` + path + `"`},
+		{"another port", "tcp", "127.0.0.1:0", Addresses{Listen: "127.0.0.1:1"}, `and listen is "127.0.0.1:1"`},
+		{"a port while the daemon listens on all addresses", "tcp", "127.0.0.1:0", Addresses{Listen: "0.0.0.0:7070"}, `and listen is "0.0.0.0:7070"`},
+		{"a host by name", "tcp", "127.0.0.1:0", Addresses{Listen: "example.org:7070"}, `and listen is "example.org:7070"`},
+		{"a port of the cluster", "tcp", "0.0.0.0:0", Addresses{}, "can be reached from other hosts"},
+		{"an abstract socket", "unix", "@carillon-test-" + filepath.Base(filepath.Dir(path)), Addresses{}, "is not a clean absolute path"},
 	} {
 		l := listenFor(t, tc.network, tc.address)
 		logged, logs := observer.New(zap.ErrorLevel)
@@ -129,7 +129,7 @@ func TestInherited_OtherSocketsAreClosed(t *testing.T) {
 
 		s := matchSockets([]*os.File{passedOn(t, l)}, &tc.cfg, zap.New(logged))
 
-		if s.unix != nil || s.tcp != nil {
+		if s.Unix != nil || s.TCP != nil {
 			t.Errorf("%s: it is used", tc.name)
 		}
 		if all := logs.All(); len(all) != 1 || !strings.Contains(all[0].ContextMap()["error"].(string), tc.why) {
@@ -175,12 +175,12 @@ func TestInherited_WhatIsNoListenerIsClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	first, second := passedOn(t, l), passedOn(t, l)
-	cfg := Defaults()
+	cfg := Addresses{Listen: "127.0.0.1:7070"}
 
 	s := matchSockets([]*os.File{file, datagram, connection, first, second}, &cfg, zap.NewNop())
 
-	if s.unix != first || s.tcp != nil {
-		t.Errorf("it listens on %v and %v", s.unix, s.tcp)
+	if s.Unix != first || s.TCP != nil {
+		t.Errorf("it listens on %v and %v", s.Unix, s.TCP)
 	}
 	again, err := net.Dial("unix", l.Addr().String())
 	if err != nil {

@@ -1,4 +1,4 @@
-package daemon
+package systemd
 
 import (
 	"context"
@@ -22,8 +22,8 @@ const (
 	stopMargin = 30 * time.Second
 )
 
-// serviceManager reports the node's state to the service manager that started this
-// process (systemd, Type=notify). All its methods may be called on nil, which reports
+// Notifier reports the node's state to the service manager that started this
+// process (systemd, Type=notify). Its exported methods may be called on nil, which reports
 // nothing.
 //
 //	starting ──the node fires──► READY ──asked to stop──► STOPPING
@@ -34,15 +34,15 @@ const (
 // process that stands still as a whole says nothing either. It asks the service manager to
 // bear that for as long as the node's attempts could still be adopted: until then a
 // restart would end attempts that a node that comes back goes on with.
-type serviceManager struct {
-	send     func(state string) error // sends one message
-	watchdog time.Duration            // how long silence is borne, as far as was agreed; 0: for ever
-	cfg      Config
-	log      *zap.Logger
+type Notifier struct {
+	send         func(state string) error // sends one message
+	watchdog     time.Duration            // how long silence is borne, as far as was agreed; 0: for ever
+	drainTimeout time.Duration            // of the node that stops
+	log          *zap.Logger
 
 	mu      sync.Mutex
-	startup string       // what the node waits for, before there is one
-	node    reportedNode // nil: there is none yet
+	startup string // what the node waits for, before there is one
+	node    Node   // nil: there is none yet
 
 	fired    bool // READY was sent once: from then on the node's life is watched
 	ready    bool
@@ -51,22 +51,26 @@ type serviceManager struct {
 	status   string // the last one that was sent
 }
 
-// reportedNode is the node whose state is reported.
-type reportedNode interface {
-	checkFiring() error // why it does not fire
-	checkAlive() error  // why it is not to be taken for alive
-	status() string
-	// lostAfter is how long the attempts that it gets are waited for when it is silent.
-	lostAfter() time.Duration
+// Node is the node whose state is reported.
+type Node interface {
+	// CheckFiring says why the node does not fire; nil if it does.
+	CheckFiring() error
+	// CheckAlive says why the node is not to be taken for alive; nil if it is.
+	CheckAlive() error
+	// Status is what the node does, in a line.
+	Status() string
+	// LostAfter is how long the attempts that it gets are waited for when it is silent.
+	LostAfter() time.Duration
 }
 
-// newServiceManager returns nil if no service manager wants reports.
-func newServiceManager(cfg Config, log *zap.Logger) *serviceManager {
+// NewNotifier returns nil if no service manager wants reports. drainTimeout is how long
+// the node may take to drain when it stops.
+func NewNotifier(drainTimeout time.Duration, log *zap.Logger) *Notifier {
 	if os.Getenv("NOTIFY_SOCKET") == "" {
 		return nil
 	}
 
-	m := &serviceManager{cfg: cfg, log: log.Named("notify"), send: func(state string) error {
+	m := &Notifier{drainTimeout: drainTimeout, log: log.Named("notify"), send: func(state string) error {
 		_, err := sd.SdNotify(false, state)
 		return err
 	}}
@@ -79,8 +83,8 @@ func newServiceManager(cfg Config, log *zap.Logger) *serviceManager {
 	return m
 }
 
-// setStartupStatus says what the node waits for before it is there; "" is nothing.
-func (m *serviceManager) setStartupStatus(why string) {
+// SetStartupStatus says what the node waits for before it is there; "" is nothing.
+func (m *Notifier) SetStartupStatus(why string) {
 	if m == nil {
 		return
 	}
@@ -91,8 +95,8 @@ func (m *serviceManager) setStartupStatus(why string) {
 	m.startup = why
 }
 
-// setNode has n reported from now on; nil: it is gone, and another one follows.
-func (m *serviceManager) setNode(n reportedNode) {
+// SetNode has n reported from now on; nil: it is gone, and another one follows.
+func (m *Notifier) SetNode(n Node) {
 	if m == nil {
 		return
 	}
@@ -103,9 +107,9 @@ func (m *serviceManager) setNode(n reportedNode) {
 	m.node, m.startup = n, ""
 }
 
-// reportWhile calls run, which runs one node or several one after the other, and reports
+// ReportWhile calls run, which runs one node or several one after the other, and reports
 // them meanwhile: that they are to stop when ctx ends, and why they ended.
-func (m *serviceManager) reportWhile(ctx context.Context, run func() error) error {
+func (m *Notifier) ReportWhile(ctx context.Context, run func() error) error {
 	if m == nil {
 		return run()
 	}
@@ -128,7 +132,7 @@ func (m *serviceManager) reportWhile(ctx context.Context, run func() error) erro
 }
 
 // run reports until ended is closed.
-func (m *serviceManager) run(ctx context.Context, ended <-chan struct{}) {
+func (m *Notifier) run(ctx context.Context, ended <-chan struct{}) {
 	asked := ctx.Done()
 	for {
 		wait := m.report()
@@ -144,13 +148,13 @@ func (m *serviceManager) run(ctx context.Context, ended <-chan struct{}) {
 }
 
 // stop says that the node stops, and how long that may take, whatever the unit says.
-func (m *serviceManager) stop() {
+func (m *Notifier) stop() {
 	m.stopping = true
-	m.notify(sd.SdNotifyStopping, fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", (m.cfg.DrainTimeout.Std()+stopMargin).Microseconds()))
+	m.notify(sd.SdNotifyStopping, fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", (m.drainTimeout+stopMargin).Microseconds()))
 }
 
 // report sends what is new, and returns when to report again.
-func (m *serviceManager) report() time.Duration {
+func (m *Notifier) report() time.Duration {
 	m.mu.Lock()
 	node, startup := m.node, m.startup
 	m.mu.Unlock()
@@ -165,9 +169,9 @@ func (m *serviceManager) report() time.Duration {
 	case node == nil && startup != "":
 		status = "Waiting: " + startup
 	case node != nil:
-		alive = node.checkAlive() == nil
-		err := node.checkFiring()
-		if status = node.status(); err != nil {
+		alive = node.CheckAlive() == nil
+		err := node.CheckFiring()
+		if status = node.Status(); err != nil {
 			status = "Not ready: " + err.Error()
 		} else if !m.ready && !m.stopping {
 			m.ready = true
@@ -175,7 +179,7 @@ func (m *serviceManager) report() time.Duration {
 		}
 
 		if m.ready {
-			lines = append(lines, m.extendWatchdog(node.lostAfter())...)
+			lines = append(lines, m.extendWatchdog(node.LostAfter())...)
 		}
 	}
 
@@ -208,7 +212,7 @@ func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 // extendWatchdog asks the service manager to bear silence for longer than it has agreed
 // to, if attempts may be adopted for longer than that. It never asks for less: attempts
 // that were assigned before may still have the longer time.
-func (m *serviceManager) extendWatchdog(lostAfter time.Duration) []string {
+func (m *Notifier) extendWatchdog(lostAfter time.Duration) []string {
 	if m.watchdog == 0 || lostAfter <= m.watchdog {
 		return nil
 	}
@@ -219,7 +223,7 @@ func (m *serviceManager) extendWatchdog(lostAfter time.Duration) []string {
 }
 
 // notify sends lines, all in one message.
-func (m *serviceManager) notify(lines ...string) {
+func (m *Notifier) notify(lines ...string) {
 	if len(lines) == 0 {
 		return
 	}

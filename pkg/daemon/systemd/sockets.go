@@ -1,4 +1,4 @@
-package daemon
+package systemd
 
 import (
 	"errors"
@@ -14,35 +14,41 @@ import (
 	"github.com/carillonhq/carillon/pkg/daemon/unixsocket"
 )
 
-// inheritedSockets are sockets that a service manager opened for this process (systemd's
+// Sockets are sockets that a service manager opened for this process (systemd's
 // socket activation) and on which the API listens instead of opening its own. The service
 // manager has them open, too, and may keep them so while the daemon is away: connections
 // wait until it is back then, and nobody else can listen there.
-type inheritedSockets struct {
-	unix *os.File // at Config.Socket; nil: the daemon opens it itself
-	tcp  *os.File // at Config.Listen; likewise
+type Sockets struct {
+	Unix *os.File // at Addresses.Socket; nil: the daemon opens it itself
+	TCP  *os.File // at Addresses.Listen; likewise
 }
 
-// inheritSockets takes over the sockets that the service manager has passed on, and
+// Addresses are the settings that say where the API listens.
+type Addresses struct {
+	Socket string // path of the unix socket; "" is no setting
+	Listen string // host:port
+}
+
+// InheritSockets takes over the sockets that the service manager has passed on, and
 // removes the variables that tell of them from the environment. No process that is
 // started later inherits either. Without a setting for the unix socket, the path of the
 // inherited one is taken.
 //
 // What the API does not listen on is closed, so that clients find a closed port rather
 // than one that never answers.
-func inheritSockets(cfg *Config, log *zap.Logger) inheritedSockets {
+func InheritSockets(settings *Addresses, log *zap.Logger) Sockets {
 	files := activation.Files(true)
 	_ = os.Unsetenv("LISTEN_PIDFDID") // of systemd 259 and later, which the library does not know yet
 
-	return matchSockets(files, cfg, log.Named("inherited"))
+	return matchSockets(files, settings, log.Named("inherited"))
 }
 
 // matchSockets finds the sockets at the addresses of the settings.
-func matchSockets(files []*os.File, cfg *Config, log *zap.Logger) (s inheritedSockets) {
+func matchSockets(files []*os.File, settings *Addresses, log *zap.Logger) (s Sockets) {
 	for _, f := range files {
 		address, err := listeningAddress(f)
 		if err == nil {
-			err = s.take(f, address, cfg)
+			err = s.take(f, address, settings)
 		}
 
 		if err != nil {
@@ -58,17 +64,17 @@ func matchSockets(files []*os.File, cfg *Config, log *zap.Logger) (s inheritedSo
 }
 
 // take keeps a socket if the settings have its address.
-func (s *inheritedSockets) take(f *os.File, address net.Addr, cfg *Config) error {
+func (s *Sockets) take(f *os.File, address net.Addr, settings *Addresses) error {
 	switch a := address.(type) {
 	case *net.UnixAddr:
-		if cfg.Socket == "" {
+		if settings.Socket == "" {
 			if err := unixsocket.ValidatePath(a.Name); err != nil {
 				return err
 			}
-			cfg.Socket = a.Name
+			settings.Socket = a.Name
 		}
 
-		return keepSocket(&s.unix, f, a.Name, "socket", cfg.Socket)
+		return keepSocket(&s.Unix, f, a.Name, "socket", settings.Socket)
 
 	case *net.TCPAddr:
 		// Nodes notice that another one has crashed when its port refuses connections. It
@@ -77,12 +83,12 @@ func (s *inheritedSockets) take(f *os.File, address net.Addr, cfg *Config) error
 			return fmt.Errorf("%s can be reached from other hosts: only the daemon itself may listen there, or other nodes do not notice when it ends", a)
 		}
 
-		listen, err := netip.ParseAddrPort(cfg.Listen)
+		listen, err := netip.ParseAddrPort(settings.Listen)
 		if err != nil {
-			return fmt.Errorf("it listens on %s, and listen is %q", a, cfg.Listen)
+			return fmt.Errorf("it listens on %s, and listen is %q", a, settings.Listen)
 		}
 
-		return keepSocket(&s.tcp, f, a.AddrPort().String(), "listen", listen.String())
+		return keepSocket(&s.TCP, f, a.AddrPort().String(), "listen", listen.String())
 	}
 
 	return fmt.Errorf("%s is not an address of the API", address)
@@ -148,9 +154,9 @@ func discardSocket(f *os.File) {
 	_ = f.Close() // nothing was written
 }
 
-// listenInherited returns a listener on an inherited socket, or else the one that open
+// ListenInherited returns a listener on an inherited socket, or else the one that open
 // opens. A process may do so more than once: the inherited socket stays open.
-func listenInherited(f *os.File, open func() (net.Listener, error)) (net.Listener, error) {
+func ListenInherited(f *os.File, open func() (net.Listener, error)) (net.Listener, error) {
 	if f == nil {
 		return open()
 	}
@@ -163,9 +169,9 @@ func listenInherited(f *os.File, open func() (net.Listener, error)) (net.Listene
 	return l, nil
 }
 
-// close gives the sockets back: the service manager has its own copies.
-func (s inheritedSockets) close() {
-	for _, f := range []*os.File{s.unix, s.tcp} {
+// Close gives the sockets back: the service manager has its own copies.
+func (s Sockets) Close() {
+	for _, f := range []*os.File{s.Unix, s.TCP} {
 		if f != nil {
 			_ = f.Close() // nothing was written
 		}
