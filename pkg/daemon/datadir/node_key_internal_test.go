@@ -16,18 +16,22 @@ func TestNodeKey_IsMadeOnceAndPrivate(t *testing.T) {
 	if err := os.WriteFile(path+".new", []byte("half"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+
 	first, err := OpenNodeKey(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	again, err := OpenNodeKey(dir)
 	if err != nil || !first.Equal(again) {
 		t.Errorf("at the second start: another key, %v", err)
 	}
+
 	info, err := os.Stat(path)
 	if err != nil || info.Mode() != 0o600 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
+
 	other, err := OpenNodeKey(t.TempDir())
 	if err != nil || first.Equal(other) {
 		t.Errorf("another node has the same key, %v", err)
@@ -39,10 +43,12 @@ func TestNodeKey_RefusesWhatOthersMayHavePutThere(t *testing.T) {
 	if _, err := OpenNodeKey(good); err != nil {
 		t.Fatal(err)
 	}
+
 	key, err := os.ReadFile(filepath.Join(good, nodeKeyFile))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, c := range []struct {
 		name string
 		put  func(path string) error
@@ -65,14 +71,17 @@ func TestNodeKey_RefusesWhatOthersMayHavePutThere(t *testing.T) {
 			if c.root && os.Geteuid() != 0 {
 				t.Skip("only root can give a file to another user")
 			}
+
 			dir := t.TempDir()
 			path := filepath.Join(dir, nodeKeyFile)
 			if err := os.WriteFile(path, key, 0o600); err != nil {
 				t.Fatal(err)
 			}
+
 			if err := c.put(path); err != nil {
 				t.Fatal(err)
 			}
+
 			if _, err := OpenNodeKey(dir); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}

@@ -35,6 +35,7 @@ func openDir(t *testing.T, mode os.FileMode) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { _ = os.RemoveAll(top) })
 
 	dir := filepath.Join(top, "data")
@@ -74,6 +75,7 @@ func TestOpenState_MakesAnEmptyDirectoryPrivate(t *testing.T) {
 			t.Errorf("mode %04o: %v", mode, err)
 			continue
 		}
+
 		s.Close()
 
 		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
@@ -86,9 +88,11 @@ func TestOpenState_RefusesADirectoryOfAnotherUser(t *testing.T) {
 	t.Parallel()
 
 	dir := openDir(t, 0o700)
+
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give a directory to another user")
 	}
+
 	if err := os.Chown(dir, 65534, 65534); err != nil {
 		t.Fatal(err)
 	}
@@ -117,6 +121,7 @@ func TestWriteSynced_FollowsNoLink(t *testing.T) {
 	if b, err := os.ReadFile(victim); string(b) != "precious" {
 		t.Errorf("the file that the link names has %q, %v", b, err)
 	}
+
 	if info, err := os.Lstat(filepath.Join(dir, "token")); err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != 0o600 {
 		t.Errorf("the token is %v, %v", info, err)
 	}

@@ -44,24 +44,32 @@ func heard(t *testing.T, watched time.Duration, life func(ctx context.Context, s
 		m := &Notifier{drainTimeout: 30 * time.Second, watchdog: watched, log: zap.NewNop(), send: func(state string) error {
 			mu.Lock()
 			defer mu.Unlock()
+
 			told = append(told, strings.Split(state, "\n")...)
+
 			return nil
 		}}
+
 		lines := func() []string {
 			mu.Lock()
 			defer mu.Unlock()
+
 			l := told
 			told = nil
+
 			return l
 		}
+
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
+
 		_ = m.ReportWhile(ctx, func() error { return life(ctx, stop, m, lines) })
 	})
 }
 
 func has(t *testing.T, lines []string, wanted ...string) {
 	t.Helper()
+
 	for _, w := range wanted {
 		if !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, w) }) {
 			t.Errorf("not told: %q; told: %q", w, lines)
@@ -71,6 +79,7 @@ func has(t *testing.T, lines []string, wanted ...string) {
 
 func hasNot(t *testing.T, lines []string, unwanted ...string) {
 	t.Helper()
+
 	for _, w := range unwanted {
 		if slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, w) }) {
 			t.Errorf("told: %q; all: %q", w, lines)
@@ -116,6 +125,7 @@ func TestManager_IsToldThatTheNodeIsReadyWhenItFires(t *testing.T) {
 		stop()
 		synctest.Wait()
 		has(t, lines(), "STOPPING=1", "EXTEND_TIMEOUT_USEC=60000000") // 30 s to drain, and 30 s
+
 		return nil
 	})
 }
@@ -127,9 +137,11 @@ func TestManager_HearsNothingOfANodeThatStandsStill(t *testing.T) {
 		time.Sleep(time.Minute)
 		lines()
 		time.Sleep(time.Minute)
+
 		if n := len(lines()); n < 6 {
 			t.Errorf("in a minute told %d times that it lives, of a manager that waits for two", n)
 		}
+
 		node.set(nil, errors.New("the node's executor stands still"))
 		time.Sleep(time.Second)
 		lines()
@@ -138,6 +150,7 @@ func TestManager_HearsNothingOfANodeThatStandsStill(t *testing.T) {
 		node.set(nil, nil)
 		time.Sleep(time.Minute)
 		has(t, lines(), "WATCHDOG=1")
+
 		return nil
 	})
 }
@@ -146,6 +159,7 @@ func TestManager_IsAskedForPatienceAsLongAsAttemptsMayBeAdopted(t *testing.T) {
 	heard(t, 2*time.Minute, func(_ context.Context, _ func(), m *Notifier, lines func() []string) error {
 		node := &fakeLife{after: 2 * time.Minute}
 		m.SetNode(node)
+
 		for _, c := range []struct {
 			lostAfter time.Duration // of the cluster, as it changes
 			want      string
@@ -157,13 +171,16 @@ func TestManager_IsAskedForPatienceAsLongAsAttemptsMayBeAdopted(t *testing.T) {
 			node.mu.Lock()
 			node.after = c.lostAfter
 			node.mu.Unlock()
+
 			time.Sleep(10 * time.Second)
+
 			if said := lines(); c.want == "" {
 				hasNot(t, said, "WATCHDOG_USEC")
 			} else {
 				has(t, said, c.want)
 			}
 		}
+
 		return nil
 	})
 }
@@ -171,6 +188,7 @@ func TestManager_IsAskedForPatienceAsLongAsAttemptsMayBeAdopted(t *testing.T) {
 func TestManager_SaysWhyTheNodeEnded(t *testing.T) {
 	var last string
 	m := &Notifier{log: zap.NewNop(), send: func(state string) error { last = state; return nil }}
+
 	err := m.ReportWhile(t.Context(), func() error { return errors.New("name n1 is\ntaken") })
 	if err == nil || last != "STATUS=Failed: name n1 is taken" {
 		t.Errorf("error %v, told %q", err, last)

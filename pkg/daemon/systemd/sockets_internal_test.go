@@ -20,7 +20,9 @@ func socketDir(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { os.RemoveAll(dir) })
+
 	return dir
 }
 
@@ -31,7 +33,9 @@ func passedOn(t *testing.T, l net.Listener) *os.File {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { f.Close() })
+
 	return f
 }
 
@@ -41,7 +45,9 @@ func listenFor(t *testing.T, network, address string) net.Listener {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { l.Close() })
+
 	return l
 }
 
@@ -56,32 +62,39 @@ func TestInherited_SocketsAreMatchedByTheirAddress(t *testing.T) {
 	if logs.Len() > 0 {
 		t.Errorf("logged %v", logs.All())
 	}
+
 	own := func() (net.Listener, error) { return nil, errors.New("listens by itself") }
+
 	for _, f := range []*os.File{s.Unix, s.TCP} {
 		for range 2 { // a process may have several lives
 			l, err := ListenInherited(f, own)
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			c, err := net.Dial(l.Addr().Network(), l.Addr().String())
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			accepted, err := l.Accept()
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			accepted.Close()
 			c.Close()
 			l.Close()
 		}
 	}
+
 	if _, err := os.Lstat(path); err != nil {
 		t.Errorf("the service manager's socket was removed: %v", err)
 	}
 
 	// Nobody accepts for now, but the service manager still holds both.
 	s.Close()
+
 	for _, l := range []net.Listener{socket, port} {
 		c, err := net.Dial(l.Addr().Network(), l.Addr().String())
 		if err != nil {
@@ -123,6 +136,7 @@ func TestInherited_OtherSocketsAreClosed(t *testing.T) {
 	} {
 		l := listenFor(t, tc.network, tc.address)
 		logged, logs := observer.New(zap.ErrorLevel)
+
 		if tc.cfg.Listen == "" {
 			tc.cfg.Listen = l.Addr().String()
 		}
@@ -132,18 +146,22 @@ func TestInherited_OtherSocketsAreClosed(t *testing.T) {
 		if s.Unix != nil || s.TCP != nil {
 			t.Errorf("%s: it is used", tc.name)
 		}
+
 		if all := logs.All(); len(all) != 1 || !strings.Contains(all[0].ContextMap()["error"].(string), tc.why) {
 			t.Errorf("%s: logged %v", tc.name, all)
 		}
+
 		if c, err := net.Dial(tc.network, l.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("%s: a client gets %v, %v", tc.name, c, err)
 		}
+
 		if tc.network == "tcp" {
 			own, err := net.Listen("tcp", l.Addr().String())
 			if err != nil {
 				t.Errorf("%s: the daemon cannot listen there itself: %v", tc.name, err)
 				continue
 			}
+
 			own.Close()
 		}
 	}
@@ -155,25 +173,32 @@ func TestInherited_WhatIsNoListenerIsClosed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	datagrams, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "datagrams"), Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer datagrams.Close()
+
 	datagram, err := datagrams.File()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	l := listenFor(t, "unix", filepath.Join(dir, "api.sock"))
 	c, err := net.Dial("unix", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer c.Close()
+
 	connection, err := c.(*net.UnixConn).File()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	first, second := passedOn(t, l), passedOn(t, l)
 	cfg := Addresses{Listen: "127.0.0.1:7070"}
 
@@ -182,11 +207,14 @@ func TestInherited_WhatIsNoListenerIsClosed(t *testing.T) {
 	if s.Unix != first || s.TCP != nil {
 		t.Errorf("it listens on %v and %v", s.Unix, s.TCP)
 	}
+
 	again, err := net.Dial("unix", l.Addr().String())
 	if err != nil {
 		t.Fatalf("a second descriptor of the socket has closed it: %v", err)
 	}
+
 	again.Close()
+
 	for _, f := range []*os.File{file, datagram, connection, second} {
 		if err := f.Close(); !errors.Is(err, os.ErrClosed) {
 			t.Errorf("%s was left open: %v", f.Name(), err)

@@ -17,7 +17,9 @@ func socketDir(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { os.RemoveAll(dir) })
+
 	return dir
 }
 
@@ -31,6 +33,7 @@ func TestListen_ReplacesOneThatIsStale(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o660 {
 		t.Errorf("the socket is %v, %v; want mode 0660", info.Mode(), err)
 	}
+
 	if l, err := Listen(path, Administrators{noGroup: true}); err == nil || !strings.Contains(err.Error(), "listens there") {
 		t.Fatalf("a socket that is in use was replaced: %v, %v", l, err)
 	}
@@ -38,19 +41,24 @@ func TestListen_ReplacesOneThatIsStale(t *testing.T) {
 	// The daemon is killed: its socket stays, and nobody listens on it.
 	killed := first.(*listener)
 	killed.SetUnlinkOnClose(false)
+
 	if err := killed.Close(); err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := os.Lstat(path); err != nil {
 		t.Fatal(err)
 	}
+
 	second, err := Listen(path, Administrators{noGroup: true})
 	if err != nil {
 		t.Fatalf("a stale socket was not replaced: %v", err)
 	}
+
 	if err := second.Close(); err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := os.Lstat(path); !os.IsNotExist(err) {
 		t.Errorf("a daemon that stopped left its socket: %v", err)
 	}
@@ -63,6 +71,7 @@ func TestListen_LeavesOneAloneThatSomebodyElseHolds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer other.Close()
 
 	if _, err := Listen(path, Administrators{noGroup: true}); err == nil || !strings.Contains(err.Error(), "somebody listens there") {
@@ -76,6 +85,7 @@ func TestListen_RefusesADirectoryThatOthersCanWriteTo(t *testing.T) {
 		if err := os.Chmod(dir, mode); err != nil {
 			t.Fatal(err)
 		}
+
 		if _, err := Listen(filepath.Join(dir, "api.sock"), Administrators{noGroup: true}); err == nil || !strings.Contains(err.Error(), "can be written") {
 			t.Errorf("writable by %s: %v", what, err)
 		}
@@ -84,10 +94,12 @@ func TestListen_RefusesADirectoryThatOthersCanWriteTo(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can make a directory of another user")
 	}
+
 	dir := socketDir(t)
 	if err := os.Chown(dir, 65534, 65534); err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := Listen(filepath.Join(dir, "api.sock"), Administrators{noGroup: true}); err == nil {
 		t.Error("listens in a directory of another user")
 	}
@@ -98,9 +110,11 @@ func TestListen_DoesNotRemoveAFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := Listen(path, Administrators{noGroup: true}); err == nil || !strings.Contains(err.Error(), "no socket") {
 		t.Errorf("listens in place of a file: %v", err)
 	}
+
 	if b, err := os.ReadFile(path); err != nil || string(b) != "precious" {
 		t.Errorf("the file is %q, %v", b, err)
 	}
@@ -114,6 +128,7 @@ func TestValidatePath_AcceptsCleanAbsolutePaths(t *testing.T) {
 			t.Errorf("socket %.40q: %v", path, err)
 		}
 	}
+
 	var address syscall.RawSockaddrUnix
 	if MaxPath != len(address.Path)-1 {
 		t.Errorf("the kernel takes paths of %d bytes", len(address.Path)-1)
@@ -124,12 +139,15 @@ func TestAdministrators_AreRootTheDaemonsUserAndTheGroup(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can connect as somebody else")
 	}
+
 	path := filepath.Join(socketDir(t), "api.sock")
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	defer l.Close()
+
 	for _, tc := range []struct {
 		uid, gid uint32
 		users    Administrators
@@ -143,17 +161,21 @@ func TestAdministrators_AreRootTheDaemonsUserAndTheGroup(t *testing.T) {
 		if err := os.Chmod(path, 0o777); err != nil {
 			t.Fatal(err)
 		}
+
 		if err := os.Chmod(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
+
 		c := dialAs(t, path, tc.uid, tc.gid)
 		accepted, err := l.Accept()
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if uid, ok := tc.users.Peer(accepted); uid != tc.uid || ok != tc.want {
 			t.Errorf("user %d of group %d with %+v: user %d, %v", tc.uid, tc.gid, tc.users, uid, ok)
 		}
+
 		accepted.Close()
 		c.Close()
 	}
@@ -174,12 +196,15 @@ func dialAs(t *testing.T, path string, uid, gid uint32) (c net.Conn) {
 			done <- errno
 			return
 		}
+
 		var err error
 		c, err = net.Dial("unix", path)
 		done <- err
 	}()
+
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
+
 	return c
 }
