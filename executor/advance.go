@@ -7,7 +7,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// advance does what is to be done: about those that were touched, or about all.
+// advance decides about attempts and executes the decisions: about all attempts if all is
+// set, otherwise about those that were touched. It returns when no attempt is touched and
+// nothing more can start.
 func (e *Executor) advance(all bool) {
 	v := view{now: time.Now(), boot: e.clocks.boot(), session: e.session.id, fenced: e.session.fenced, draining: e.draining, stopping: e.stopping}
 
@@ -16,7 +18,7 @@ func (e *Executor) advance(all bool) {
 			e.renew()
 		}
 
-		for i := len(e.all) - 1; i >= 0; i-- { // whoever is forgotten is replaced by the last
+		for i := len(e.all) - 1; i >= 0; i-- { // backward: forget moves the last attempt into the freed place
 			e.step(e.all[i], v)
 		}
 
@@ -24,13 +26,14 @@ func (e *Executor) advance(all bool) {
 	}
 
 	for again := true; again; {
-		for i := 0; i < len(e.dirty); i++ { // it grows meanwhile
+		for i := 0; i < len(e.dirty); i++ { // step may append to it
 			e.dirty[i].touched = false
 			e.step(e.dirty[i], v)
 		}
 
 		clear(e.dirty)
 		e.dirty = e.dirty[:0]
+		// The writers may have made room for attempts that found their lane full.
 		for a := e.toRecord.next(); a != nil; a = e.toRecord.next() {
 			e.step(a, v)
 		}
@@ -45,7 +48,9 @@ func (e *Executor) advance(all bool) {
 	e.publish()
 }
 
-// publish tells the outside how full the node is.
+// publish updates the values that other goroutines and the metrics read, and ends waiting
+// calls of Drain when nothing of this instance is left. After a join it waits for the first
+// list of the inbox, because before that the inbox may hold more.
 func (e *Executor) publish() {
 	running := e.count(phaseRunning)
 	e.running.Store(int64(running))
@@ -63,7 +68,8 @@ func (e *Executor) publish() {
 	}
 }
 
-// step does what is to be done about one attempt.
+// step decides about one attempt and executes the decision. It ignores an attempt that was
+// forgotten.
 func (e *Executor) step(a *attempt, v view) {
 	if a.place < 0 {
 		return
@@ -117,8 +123,10 @@ func (e *Executor) step(a *attempt, v view) {
 	}
 }
 
-// startReady starts what is ready, the oldest first, as far as slots allow; it
-// reports whether it started anything.
+// startReady starts attempts that are ready, oldest first, until the slots are used up or
+// MaxUnfinished results are unrecorded. It reports whether it started anything. It starts
+// nothing while the session may have expired, because others may then take the node for
+// gone and a freeze no longer waits for it (G21). No-op attempts need no slot.
 func (e *Executor) startReady(v view) (started bool) {
 	if e.session.id == 0 || !e.session.present(v.boot) {
 		return false
@@ -135,6 +143,8 @@ func (e *Executor) startReady(v view) (started bool) {
 	return started
 }
 
+// start starts an attempt from the ready heap and reports whether it did. It decides again
+// first: the attempt may have been cancelled, frozen or forgotten since it became ready.
 func (e *Executor) start(a *attempt, v view) bool {
 	if a.place < 0 {
 		return false
@@ -143,7 +153,7 @@ func (e *Executor) start(a *attempt, v view) bool {
 	v.overdue = e.overdue(a, v.boot)
 	v.behind, v.frozen = e.leaving[a.key] > 0, e.isFrozen(a)
 	if decide(a, v) != doReady {
-		e.touch(a) // what has changed since may need something else
+		e.touch(a) // step has to act on what has changed since
 		return false
 	}
 
@@ -163,12 +173,14 @@ func (e *Executor) start(a *attempt, v view) bool {
 	return true
 }
 
-// ended has an attempt's end recorded.
+// ended moves an attempt whose end is known to phaseEnded, in which it is recorded.
 func (e *Executor) ended(a *attempt) {
 	e.metrics.endedAs[a.end.run.State].Inc()
 	e.move(a, phaseEnded)
 }
 
+// late observes the start lateness of a tick's first attempt. Catch-up runs and parts do
+// not count.
 func (e *Executor) late(a *attempt, started time.Time) {
 	if max(a.Attempt, 1) == 1 && a.Trigger != task.TriggerCatchUp && a.Trigger != task.TriggerPart {
 		e.metrics.lateness.Observe(started.Sub(a.due()).Seconds())

@@ -12,30 +12,29 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// attempt is one record of the inbox, and what this node makes of it. The loop
-// owns it.
+// attempt is one record of the inbox and its state on this node. The loop owns it.
 type attempt struct {
-	*record.Held // as last seen; Create is the token. It is replaced, never changed: writers read it, too
+	*record.Held // as last seen; Create is the token. Writers read it, too, so it is replaced, never modified
 
 	key     string
-	place   int  // in state.all; -1 if forgotten
-	touched bool // in state.dirty
+	place   int  // its index in state.all; -1 when forgotten
+	touched bool // it is in state.dirty
 	phase   phase
-	gone    bool // its record is not in the inbox any more
-	foreign bool // it is for another instance
-	stale   bool // it had come and gone before: never to be started again
-	returns bool // the node could not start it: it is handed back
-	session int  // under which it was dispatched or adopted; 0: neither
+	gone    bool // its record is no longer in the inbox
+	foreign bool // it belongs to another instance of this node
+	stale   bool // the inbox had shown its end before; it must never be started again
+	returns bool // the node could not start it and hands it back
+	session int  // the session under which it was dispatched or adopted; 0: none yet
 
-	busy      bool      // a write about it is under way
-	failedAt  int64     // the mod revision with which the last write failed
-	notBefore time.Time // the next try, unless the record changes
-	// handBackMod is the mod revision that a hand-back compares whose outcome is
-	// unknown. While the record has that revision, the hand-back may have been applied
-	// already, or may still arrive: see mayBeHandedBack.
+	busy      bool      // a write about it is in flight
+	failedAt  int64     // the mod revision that the last failed write compared
+	notBefore time.Time // no retry before this time, unless the record changes
+	// handBackMod is the mod revision that a hand-back with an unknown outcome compared; 0
+	// if there is none. While the record has that revision, the hand-back may already have
+	// been applied or may still arrive; see mayBeHandedBack.
 	handBackMod int64
-	listed      bool // in a lane's backlog
-	queued      bool // in a heap of those that are ready
+	listed      bool // it is in a lane's backlog
+	queued      bool // it is in one of the ready heaps
 
 	orders    *process.Orders
 	killed    process.Kill
@@ -44,46 +43,49 @@ type attempt struct {
 	end       *ending
 	noRetry   bool
 
-	told               bool // its goroutine knows that it is to stand still
-	process.PauseState      // as that has said
+	told               bool // the PauseRequested that its goroutine was last given
+	process.PauseState      // as that goroutine last reported it
 }
 
-// ending is how an attempt ended, on its way into the record. It is the loop's,
-// but for while a finisher has it.
+// ending is the end of an attempt that is about to be recorded. The loop owns it, except
+// while a finisher has it.
 type ending struct {
 	attempt *attempt
 	run     task.Run
 
-	// Of the latest try to record it:
+	// The latest try to record it: the record that it compares, the next attempt, the error.
 	held *record.Held
 	next *task.Waiting
 	err  error
 }
 
-// How much of its output goes into an attempt's record.
+// Maximum sizes of the output tail in an attempt's record, in bytes.
 const (
 	tailFailed    = spool.MaxTail
 	tailSucceeded = 256
 )
 
+// noop reports whether the attempt runs no process, and so needs no slot.
 func (a *attempt) noop() bool { return a.Action.Process == nil }
 
-// claims reports whether it waits for a slot: one that is not to start does not.
+// claims reports whether the attempt waits for a slot. A foreign or paused one does not start,
+// so it claims none.
 func (a *attempt) claims() bool {
 	return a.phase == phaseWaiting && !a.foreign && !a.noop() && !a.PauseRequested
 }
 
-// mayBeHandedBack reports whether the attempt may belong to the queue already, or may
-// be put there at any moment by a request that is still on its way. Any change of the
-// record settles it: a hand-back that was applied leaves no record to change, and one
-// that comes later finds another mod revision than it compares.
+// mayBeHandedBack reports whether the attempt may already be in the queue, or may be moved
+// there by a request that is still in flight. Any change of the record rules this out: an
+// applied hand-back leaves no record to change, and a hand-back that arrives later compares
+// a mod revision that the record no longer has.
 func (a *attempt) mayBeHandedBack() bool { return a.handBackMod != 0 && a.handBackMod == a.Mod }
 
+// leftover returns the mark by which all processes of the attempt are found.
 func (a *attempt) leftover() proctree.Mark {
 	return proctree.Mark{Namespace: a.Namespace, Task: a.Task, RunID: a.ID, Token: a.Create}
 }
 
-// finish fills in how the attempt ended.
+// finish sets a.end from the result of the attempt.
 func (a *attempt) finish(node string, r process.Result) {
 	a.end = &ending{attempt: a, run: a.Unpaused()}
 	end := &a.end.run
@@ -96,7 +98,7 @@ func (a *attempt) finish(node string, r process.Result) {
 	end.Usage = r.Usage
 	if r.Status != nil {
 		r.Status.CopyTo(end)
-		end.Progress = nil // it is over
+		end.Progress = nil // progress describes running attempts only
 	}
 
 	end.PausedMS = r.Paused.Milliseconds()
@@ -111,7 +113,7 @@ func (a *attempt) finish(node string, r process.Result) {
 	}
 }
 
-// due is when the attempt's run was to start.
+// due returns when the attempt's run was due: DueAt if it is set, otherwise the scheduled time.
 func (a *attempt) due() time.Time {
 	if !a.DueAt.IsZero() {
 		return a.DueAt.Time
@@ -119,10 +121,10 @@ func (a *attempt) due() time.Time {
 	return a.ScheduledTime.Time
 }
 
-// cancelReason is why somebody wants the attempt to end.
+// cancelReason returns the reason of the cancel request, or task.ReasonCancelled if it has none.
 func (a *attempt) cancelReason() string { return cmp.Or(a.CancelReason, task.ReasonCancelled) }
 
-// ready orders attempts: the oldest tick first, then the oldest token.
+// ready is a heap of attempts that can start: the oldest tick first, then the oldest token.
 type ready []*attempt
 
 func (r ready) Len() int { return len(r) }
@@ -153,14 +155,14 @@ func (r *ready) take() *attempt {
 	return a
 }
 
-// lane is a bounded way to the writers. Attempts that find it full are looked at
-// again, in order, when there is room.
+// lane is a bounded queue to the writers. Attempts that find it full wait in the backlog
+// and are decided about again, in order, when there is room.
 type lane[T any] struct {
 	jobs    chan T
 	backlog []*attempt
 }
 
-func (l *lane[T]) full() bool { return len(l.jobs) == cap(l.jobs) } // only the loop sends
+func (l *lane[T]) full() bool { return len(l.jobs) == cap(l.jobs) } // reliable, because only the loop sends
 
 func (l *lane[T]) later(a *attempt) {
 	if !a.listed {
@@ -169,7 +171,8 @@ func (l *lane[T]) later(a *attempt) {
 	}
 }
 
-// next is the first of the backlog, if there is room for it.
+// next removes and returns the first attempt of the backlog. It returns nil if the backlog is
+// empty or the lane is full.
 func (l *lane[T]) next() *attempt {
 	if len(l.backlog) == 0 || l.full() {
 		return nil

@@ -6,21 +6,22 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// checkpointEvery is how often an attempt's checkpoint is written into its record.
+// checkpointEvery is the minimum time between two writes of an attempt's checkpoint to its
+// record.
 const checkpointEvery = 2 * time.Second
 
-// spoke is what the loop has heard of an attempt's checkpoint.
+// spoke is the checkpoint that an attempt has reported to the loop.
 type spoke struct {
-	checkpoint *string   // nil: nothing yet
-	wrote      time.Time // when that was last to be written
+	checkpoint *string   // nil before the first report
+	wrote      time.Time // when it was last put into a record to be written
 }
 
-// news reports whether a checkpoint is to be written over the one on record now.
+// news reports whether the checkpoint differs from the recorded one and has to be written now.
 func (s *spoke) news(recorded string, now time.Time) bool {
 	return s.checkpoint != nil && *s.checkpoint != recorded && now.Sub(s.wrote) >= checkpointEvery
 }
 
-// put puts the checkpoint into a record that is about to be written.
+// put copies the checkpoint into a record that is about to be written.
 func (s *spoke) put(r *task.Run) {
 	if s.checkpoint != nil {
 		r.Checkpoint, s.wrote = *s.checkpoint, time.Now()

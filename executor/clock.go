@@ -8,10 +8,10 @@ import (
 	"github.com/carillonhq/carillon/executor/proctree"
 )
 
-// clocks are those that deadlines are told on.
+// clocks are CLOCK_BOOTTIME, which counts suspend, and CLOCK_MONOTONIC, which does not.
 type clocks struct{ boot, mono func() time.Duration }
 
-// clocksOf are the host's, or those of one that never sleeps.
+// clocksOf returns the host's clocks or, if boot is set, those of a host that never suspends.
 func clocksOf(boot func() time.Duration) clocks {
 	if boot != nil {
 		return clocks{boot, boot}
@@ -19,38 +19,38 @@ func clocksOf(boot func() time.Duration) clocks {
 	return clocks{proctree.BootTime, monotonicTime}
 }
 
-// monotonicTime is CLOCK_MONOTONIC, which stands still while the host is suspended.
+// monotonicTime reads CLOCK_MONOTONIC, which stops while the host is suspended.
 func monotonicTime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic("clock_gettime: " + err.Error()) // every Linux has it
+		panic("clock_gettime: " + err.Error()) // Linux always has this clock
 	}
 	return time.Duration(ts.Nano())
 }
 
-// renewals tells when a session was last renewed, on CLOCK_BOOTTIME. The
-// session itself only knows the monotonic clock, which stands still in suspend.
+// renewals converts the time of a session's last renewal to CLOCK_BOOTTIME. The session
+// itself knows only the monotonic clock, which stops during suspend.
 //
-//	boot time of the renewal = its monotonic time + (boot − monotonic) of then
+//	boot time of the renewal = its monotonic time + (boot − monotonic) at that time
 //
-// That difference only grows, by every suspend. It is sampled at each look, and
-// the one of the look before is used: if the host slept since then, the renewal
-// seems older than it was, never younger.
+// The difference grows with every suspend and never shrinks. Each look samples it and uses
+// the sample of the previous look. If the host was suspended since then, the renewal appears
+// older than it was, never younger, so attempts are killed too early rather than too late (G17).
 type renewals struct {
 	clocks
 	last  func() time.Time
-	slept time.Duration // boot − monotonic at the look before
-	seen  time.Time     // the renewal of the look before
-	at    time.Duration // when that was
+	slept time.Duration // boot − monotonic at the previous look
+	seen  time.Time     // the renewal at the previous look
+	at    time.Duration // boot time of that renewal
 }
 
 func newRenewals(c clocks, last func() time.Time) *renewals {
 	return &renewals{clocks: c, last: last, slept: c.boot() - c.mono()}
 }
 
-// look returns when the last acknowledged renewal was sent.
+// look returns when the last acknowledged renewal was sent, on CLOCK_BOOTTIME.
 func (r *renewals) look() time.Duration {
-	// In this order: the time between the two readings makes a renewal older, not younger.
+	// The order matters: time that passes between the readings makes a renewal older, not younger.
 	boot := r.boot()
 	mono, last := r.mono(), r.last()
 	if !last.Equal(r.seen) || r.at == 0 {

@@ -1,8 +1,9 @@
-// Package executor is a node's inbox: it starts the attempts that the node was
-// given, adopts them after a rejoin, sees them to their end and records it.
+// Package executor processes a node's inbox. It starts the attempts that were
+// dispatched to the node, adopts them after the node has rejoined the cluster,
+// supervises them until they end, and records how they ended.
 //
-// An inbox record (runs/<node>/…) is the durable intent. Its create revision is
-// the attempt's token. The life of an attempt here:
+// An inbox record (runs/<node>/…) is the durable intent to run an attempt. Its create
+// revision is the attempt's token. An attempt goes through these phases:
 //
 //	          ┌── cancelled, stale, too late ─────┐
 //	          │                                   ▼
@@ -11,45 +12,46 @@
 //	          ├── another instance's, proved dead ┘                    │
 //	          └── draining, or no policy that can be read: handed back ┘
 //
-// What is guaranteed:
+// Guarantees:
 //
-//   - A token is started at most once by a process of this program, across new
-//     lists of the inbox and rejoins: whatever the inbox shows of a revision up to
-//     which it was already known completely is not new, and is never started.
-//   - Nothing starts before the first join, nor after the node's deadline, nor
-//     unless the attempt was dispatched, or adopted, under the latest session.
-//   - Nothing of a namespace starts once Froze says that its freeze is obeyed, nor
-//     before the freezes were read under the latest session, nor when that may have
-//     ended unnoticed: whoever waits for all nodes that are present waits for this
-//     one. What is frozen stays in the inbox.
-//   - An attempt whose hand-back has an unknown outcome is not started until a rewrite
-//     of its record has proved that the hand-back was not applied, and never can be.
-//   - What a tick gave rise to and has not started by its start deadline ends as
-//     missed, frozen or not; a retry and a manual run have none.
-//   - What was held before the latest join is adopted before it starts; if it
-//     runs, meanwhile it goes on. What cannot be adopted is killed.
-//   - Another instance's attempts are never started; they end as lost, at once
-//     if that instance is proved dead, else their lost_after after the first join.
-//   - While the node is silent, each attempt is killed at the last acknowledged
-//     renewal + the lost_after in its record − a margin, on a clock that counts
-//     suspend; by the guardian, if the daemon is frozen. The owner of its shard goes
-//     by the same record, whatever the cluster's setting has become. So no process of
-//     an attempt lives when that is declared lost, whatever its task's policy lets
-//     follow then.
-//   - A cancelled run is neither queued nor retried; a cancel that arrives while
-//     a result is being recorded stops the retry.
-//   - etcd being away kills nothing before that deadline; results wait.
+//   - A token is started at most once (G9) by one process of this program, across new
+//     lists of the inbox and rejoins. If a record appears with a create revision up to
+//     which the inbox was already completely known, it is not new and is never started.
+//   - Nothing starts before the first join or after the session may have expired, and
+//     an attempt starts only if it was dispatched or adopted under the latest session (G10).
+//   - Once Froze returns the revision of a freeze, no attempt of a frozen namespace
+//     starts (G21). Nothing starts before the freezes have been read under the latest
+//     session, or while that session may have ended unnoticed, because a freeze waits
+//     only for nodes that are present. Frozen attempts stay in the inbox.
+//   - An attempt whose hand-back has an unknown outcome does not start until a rewrite
+//     of its record proves that the hand-back was not applied and never can be.
+//   - The first attempt of a tick that has not started by its start deadline ends as
+//     missed, frozen or not (G22). Retries and manual runs have no start deadline.
+//   - An attempt that was in the inbox before the latest join is adopted before it
+//     starts. If it is already running, it continues meanwhile. If its record is gone,
+//     it is killed.
+//   - Attempts of another instance are never started. They end as lost: at once if that
+//     instance is proved dead, otherwise lost_after after this executor's first join.
+//   - While the node has no contact with etcd, it kills each attempt at the last
+//     acknowledged renewal + the lost_after in the attempt's record − a margin, on a clock
+//     that counts suspend. If the daemon is frozen, the guardian does this. The owner of
+//     the shard uses the same record, even if the cluster's setting has changed. So no
+//     process of an attempt is alive when the attempt is declared lost (G17).
+//   - A cancelled run is neither queued nor retried. A cancel that arrives while a
+//     result is being recorded prevents the retry.
+//   - An outage of etcd kills nothing before that deadline (G18). Results wait in memory.
 //
-// What is not: the result of an attempt is lost if the daemon dies before etcd is back; then the attempt is lost, too.
-// What holds for the processes of an attempt is in package process, and what kills them when the daemon cannot in
-// package guardian.
+// Not guaranteed: if the daemon dies before etcd is available again, results that were
+// not recorded are gone, and their attempts end as lost. Package process documents the
+// guarantees about an attempt's processes. Package guardian documents what kills them
+// when the daemon cannot.
 //
-// Keys: runs/<this node>/ (read, rewritten, deleted), freezes (read), and with the
-// end of an attempt history/, dead/ or queue/ of its shard; cleared/<instance> is read here and
-// written by the guardian.
+// Keys: runs/<this node>/ (read, rewritten, deleted), freezes (read), and, when an
+// attempt ends, history/, dead/ or queue/ of its shard. cleared/<instance> is read here
+// and written by the guardian or by the restarted daemon.
 //
-// One goroutine owns the state (see Executor.Run); everybody else wakes it. Of
-// the rest, an attempt with a process has its own goroutines while that lives, and
-// the writers are a fixed number. Queues are bounded by what the inbox holds; at
-// MaxUnfinished results that are not recorded nothing more starts.
+// One goroutine owns the state (see Executor.Run). All other goroutines leave mail for
+// it and wake it. Each attempt with a process has its own goroutines while the process
+// lives; the number of writers is fixed. The queues are bounded by the size of the
+// inbox. Nothing more starts while MaxUnfinished results are unrecorded.
 package executor

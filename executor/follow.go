@@ -10,7 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
-// following keeps those who follow the inbox and the freezes, for the latest session.
+// following runs the goroutines that follow the inbox and the freezes for the latest session.
 type following struct {
 	e      *Executor
 	cancel context.CancelFunc
@@ -19,8 +19,8 @@ type following struct {
 
 func newFollowing(e *Executor) *following { return &following{e: e, cancel: func() {}} }
 
-// restart follows anew. The former one may still have a batch to hand in: it
-// is told that it is too late.
+// restart follows under a new session. A follower of the earlier session may still hand in a
+// batch; apply rejects it with errSuperseded.
 func (f *following) restart(ctx context.Context, session int) {
 	f.cancel()
 	ctx, f.cancel = context.WithCancel(ctx)
@@ -28,14 +28,14 @@ func (f *following) restart(ctx context.Context, session int) {
 	f.wg.Go(func() { f.e.followFreezes(ctx, session) })
 }
 
-// stop ends following. Nobody takes batches any more.
+// stop ends following and waits for the goroutines. The loop must have ended.
 func (f *following) stop() {
 	f.cancel()
 	f.wg.Wait()
 }
 
-// follow hands the inbox to the loop until ctx ends, and lists it again every
-// minute or so.
+// follow passes the inbox to the loop until ctx ends, and lists it again about every minute
+// in case the watch has lost a change.
 func (e *Executor) follow(ctx context.Context, session int) {
 	for ctx.Err() == nil {
 		err := e.cfg.Inbox.FollowInbox(ctx, e.cfg.Node, e.reread, func(b store.InboxBatch) error { return e.hand(ctx, b, session) })
@@ -53,8 +53,8 @@ func (e *Executor) follow(ctx context.Context, session int) {
 	}
 }
 
-// hand gives a batch to the loop, and waits until it is taken: so the watch
-// runs no faster than the state can follow.
+// hand gives a batch to the loop and waits until it is applied, so the watch cannot run ahead
+// of the state.
 func (e *Executor) hand(ctx context.Context, b store.InboxBatch, session int) error {
 	if !b.Reset && !b.Echo && len(b.Events) == 0 {
 		return nil

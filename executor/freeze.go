@@ -9,19 +9,19 @@ import (
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
-// freezes is what the loop knows of what is frozen.
+// freezes is the loop's knowledge of the record of freezes.
 type freezes struct {
-	known bool // it was read under the latest session: before, nothing starts
+	known bool // it was read under the latest session; until then nothing starts
 	is    store.FreezeRecord
 }
 
-// Froze is the mod revision of the record of freezes that the executor obeys: of
-// what that freezes nothing starts any more. 0: there is none, or none is known.
+// Froze returns the mod revision of the record of freezes that the executor obeys: no attempt
+// that this record freezes starts any more (G21). It returns 0 if there is no such record or
+// none was read yet.
 func (e *Executor) Froze() int64 { return e.froze.Load() }
 
-// followFreezes tells the loop of the freezes until ctx ends. What it reads first
-// is newer than the session: a freeze that held before the node was present is
-// known before anything starts.
+// followFreezes passes the freezes to the loop until ctx ends. The first read is newer than
+// the session, so the node knows a freeze from before it was present before it starts anything.
 func (e *Executor) followFreezes(ctx context.Context, session int) {
 	for ctx.Err() == nil {
 		err := e.cfg.Inbox.FollowFreezes(ctx, e.reread, func(r store.FreezeRecord) error {
@@ -42,6 +42,8 @@ func (e *Executor) followFreezes(ctx context.Context, session int) {
 	}
 }
 
+// hearFreezes takes over a record of freezes that was read under the given session, and
+// touches all waiting attempts. It ignores one of an earlier session.
 func (e *Executor) hearFreezes(session int, r store.FreezeRecord) {
 	if session != e.session.id || e.freezes.known && e.freezes.is.Mod == r.Mod {
 		return
@@ -55,6 +57,8 @@ func (e *Executor) hearFreezes(session int, r store.FreezeRecord) {
 	}
 }
 
+// isFrozen reports whether the attempt must not start because of a freeze. While the freezes
+// are unknown, every attempt counts as frozen.
 func (e *Executor) isFrozen(a *attempt) bool {
 	if !e.freezes.known {
 		return true
@@ -62,8 +66,9 @@ func (e *Executor) isFrozen(a *attempt) bool {
 	return len(e.freezes.is.Holding) > 0 && e.freezes.is.Of(a.Namespace) != nil
 }
 
-// obey says which freezes hold here, once nothing is on its way to its start that
-// was decided before they were known.
+// obey publishes the revision of the freezes for Froze. It waits until no frozen attempt is
+// between the decision to start it and its start: such an attempt was decided before the
+// freeze was known, and would start after the node had confirmed the freeze (G21).
 func (e *Executor) obey() {
 	if !e.freezes.known || e.freezes.is.Mod == e.froze.Load() {
 		return

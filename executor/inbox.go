@@ -10,7 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Inbox is what the executor needs of the store; *store.Store is one.
+// Inbox is the part of the store that the executor uses. *store.Store implements it.
 type Inbox interface {
 	FollowInbox(ctx context.Context, node string, relist time.Duration, apply func(store.InboxBatch) error) error
 	FollowFreezes(ctx context.Context, relist time.Duration, apply func(store.FreezeRecord) error) error

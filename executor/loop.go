@@ -8,7 +8,9 @@ import (
 	"go.uber.org/zap"
 )
 
-// loop owns the state until ctx ends.
+// loop owns the state until ctx ends. Each iteration applies what other goroutines have
+// reported, then advances the attempts that this concerns. On each tick of the clock, after a
+// join, and while stopping, it advances all attempts.
 func (e *Executor) loop(ctx context.Context, follow *following) {
 	clock := time.NewTicker(look)
 	defer clock.Stop()
@@ -22,7 +24,7 @@ func (e *Executor) loop(ctx context.Context, follow *following) {
 			return
 		case b = <-e.batches:
 		case <-e.pokes:
-			runtime.Gosched() // results come many at once: let the others speak, too
+			runtime.Gosched() // results come in bursts: let other goroutines add theirs to the same mail
 		case <-clock.C:
 			all = true
 		}
@@ -35,6 +37,8 @@ func (e *Executor) loop(ctx context.Context, follow *following) {
 			all = true
 		}
 
+		// A batch of an earlier session is rejected by apply. A join in the same iteration
+		// was processed first, so no batch is applied under the wrong session.
 		if b.taken != nil {
 			b.taken <- e.apply(b)
 		}
@@ -43,7 +47,8 @@ func (e *Executor) loop(ctx context.Context, follow *following) {
 	}
 }
 
-// read takes the mail and does what it says, but for a new session.
+// read takes the mail and processes all of it except a new session, which it leaves to the
+// caller. stop stays set in the mail until Resume clears it.
 func (e *Executor) read() mail {
 	e.mu.Lock()
 	m := e.mail
@@ -71,7 +76,9 @@ func (e *Executor) read() mail {
 	return m
 }
 
-// wind ends what still runs after the loop, and records what can be recorded.
+// wind runs after the loop has ended. It kills the attempts that are still running and
+// records their ends. It returns when nothing is left; after stopLimit it waits only for
+// processes, and unrecorded results are lost. Before the first join there is nothing to do.
 func (e *Executor) wind(ctx context.Context) {
 	e.mu.Lock()
 	e.mail.drain, e.mail.stop = new(true), true
@@ -94,7 +101,7 @@ func (e *Executor) wind(ctx context.Context) {
 			case <-e.pokes:
 			case <-clock.C:
 			case <-limit.C:
-				quick = true // results may be lost, processes must end
+				quick = true // give up on results, but never leave a process behind (G20)
 			}
 		}
 

@@ -10,10 +10,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// stood notes how an attempt stands.
+// stood takes over what an attempt's goroutine reports about pausing its process.
 func (e *Executor) stood(a *attempt, o *process.Orders, s process.PauseState) {
 	if a.orders != o {
-		return // of a former start
+		return // a report of an earlier start
 	}
 
 	e.tally(a, -1)
@@ -27,17 +27,17 @@ func (e *Executor) stood(a *attempt, o *process.Orders, s process.PauseState) {
 	e.touch(a)
 }
 
-// turns reports whether its goroutine is still to hear what is wanted of it.
+// turns reports whether the attempt's goroutine was not yet given the current PauseRequested.
 func (a *attempt) turns() bool { return a.PauseRequested != a.told }
 
-// unpausable reports whether a pause is asked for that cannot be.
+// unpausable reports whether a pause is requested that has failed.
 func (a *attempt) unpausable() bool { return a.PauseRequested && a.told && a.Err != nil }
 
-// unsaid reports whether the record is to say how the attempt stands: that it has
-// started only if that lasts.
+// unsaid reports whether the record has to be rewritten because the attempt started, paused or
+// resumed. A start is written only after markAfter, which saves a write for short attempts.
 func (a *attempt) unsaid(now time.Time) bool {
 	if a.startedAt.IsZero() || !a.Since.IsZero() && !a.PauseRequested {
-		return false // it is about to go on, and that will be said
+		return false // it is about to resume, and that is written instead
 	}
 
 	h := *a.Held
@@ -50,7 +50,7 @@ func (a *attempt) unsaid(now time.Time) bool {
 	return h.State != a.State || !h.PausedAt.Equal(a.PausedAt.Time) || h.PausedMS != a.PausedMS || h.PauseRequested != a.PauseRequested
 }
 
-// say has a record say how the attempt stands.
+// say sets the fields of a record that describe whether the attempt is running or paused.
 func (a *attempt) say(h *record.Held) {
 	h.State, h.StartedAt, h.Reason = task.Running, task.At(a.startedAt), ""
 	h.PausedAt, h.PausedMS = task.Time{}, a.Sum.Milliseconds()

@@ -6,11 +6,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
-// compare counts what the watch of the inbox has lost, when a list has come and
-// before it is applied. What was written at or before the revision up to which
-// the inbox was known is lost for certain. What else the list has otherwise may
-// be on its way: the watch tells of it soon, as an echo, or it is lost, as a
-// later list finds.
+// compare counts the changes that the watch of the inbox has lost. It is called with a list
+// before the list is applied. A change at or before the revision up to which the inbox was
+// known is certainly lost. Any other difference may still be in flight: either the watch
+// reports it soon, as an echo, or a later list finds that it was lost.
 func (e *Executor) compare(b store.InboxBatch) {
 	missed := e.doubts.Lost(e.patience)
 	listed := make(map[string]bool, len(b.Events))
@@ -39,9 +38,9 @@ func (e *Executor) compare(b store.InboxBatch) {
 	}
 }
 
-// echo takes what the watch tells after a list has told it.
+// echo takes note of events that the watch reports after a list has already shown them.
 func (e *Executor) echo(b store.InboxBatch) {
-	if len(b.Events) == 0 { // a new watch, which will not
+	if len(b.Events) == 0 { // a new watch, which does not replay what the list has shown
 		e.doubts.Clear()
 	}
 

@@ -16,13 +16,16 @@ import (
 )
 
 const (
+	// askAgain is the minimum time between two reads of the same cleared/<instance>.
 	askAgain = 2 * time.Second
-	// returnAfter is how long an attempt that the node cannot start is kept before it is
-	// handed back: by then the node has told that it takes none, and does not get it again.
+	// returnAfter is how long the node keeps an attempt that it cannot start before it
+	// hands it back. By then the node has announced that it takes no runs, so the attempt
+	// is not dispatched to it again.
 	returnAfter = 3 * time.Second
 )
 
-// startProcess starts an attempt with a process of its own.
+// startProcess starts an attempt that runs a process, on a goroutine of its own. The
+// callbacks do not touch the state: they leave mail for the loop.
 func (e *Executor) startProcess(a *attempt) {
 	j := e.session
 	a.orders = process.NewOrders()
@@ -32,6 +35,8 @@ func (e *Executor) startProcess(a *attempt) {
 	o, held := a.orders, a.Held
 	spec := process.Attempt{
 		Assigned: held.Assigned, Token: held.Create, Session: j.id, MaxSilence: mostSilenceOfGuardian(held.EffectiveLostAfter().Std()),
+		// Preparing a process takes time, and the loop's decision may be outdated when it is
+		// ready. MayStart checks again that the session and the start deadline still allow it.
 		MayStart: func() error {
 			if !j.mayStart(held, e.clocks.boot()) || tooLate(held, time.Now()) {
 				return process.ErrTooLate
@@ -49,8 +54,8 @@ func (e *Executor) startProcess(a *attempt) {
 	})
 }
 
-// started notes that an attempt has a process. A rejoin since the launch could
-// not tell the guardian, who did not know of it yet.
+// started notes that an attempt has a process. If the node rejoined while the process was
+// being started, the guardian did not know the attempt yet and is given its session now.
 func (e *Executor) started(a *attempt, j *joined, at time.Time) {
 	a.startedAt = at
 	e.late(a, at)
@@ -59,7 +64,8 @@ func (e *Executor) started(a *attempt, j *joined, at time.Time) {
 	}
 }
 
-// processEnded notes that nothing of an attempt is left.
+// processEnded notes that no process of an attempt is left. An attempt that did not start
+// returns to phaseWaiting.
 func (e *Executor) processEnded(a *attempt, r process.Result) {
 	if a.gone {
 		if e.leaving[a.key]--; e.leaving[a.key] <= 0 {
@@ -67,7 +73,7 @@ func (e *Executor) processEnded(a *attempt, r process.Result) {
 		}
 	}
 
-	if r.NotStarted { // the token was not used: it may still be, or be cancelled, or handed back
+	if r.NotStarted { // the token is unused: the attempt may still be started, cancelled or handed back
 		a.orders, a.killed = nil, process.Kill{}
 		if a.returns = r.HandBack; a.returns {
 			e.log.Warn("an attempt is handed back", zap.String("task", a.Namespace+"/"+a.Task), zap.String("run", a.ID), zap.String("reason", r.Message))
@@ -79,8 +85,10 @@ func (e *Executor) processEnded(a *attempt, r process.Result) {
 		return
 	}
 
+	// A SIGKILL that the daemon did not send, while the attempt is overdue, came from the
+	// guardian. The result is then that of a silent node, not of a signal.
 	if r.Signal == "SIGKILL" && r.Reason == task.ReasonSignal && e.overdue(a, e.clocks.boot()) {
-		r.SetCause(process.CauseSilent, 0) // the guardian was faster
+		r.SetCause(process.CauseSilent, 0)
 		if a.killed.Cause == process.CauseNone {
 			e.metrics.kills.WithLabelValues("guardian").Inc()
 		}
@@ -96,13 +104,16 @@ func (e *Executor) processEnded(a *attempt, r process.Result) {
 		zap.String("state", string(r.State)), zap.String("reason", r.Reason))
 }
 
+// overdue reports whether the attempt's session had no contact with etcd for so long that
+// the attempt may soon be declared lost; see joined.overdue.
 func (e *Executor) overdue(a *attempt, boot time.Duration) bool {
 	j := e.sessions[a.session]
 	return j != nil && j.overdue(a.Held, boot)
 }
 
-// rewrite adopts an attempt under the latest session; if it runs or stands still,
-// the record says so from then on. It is not waited for.
+// rewrite writes an attempt's record under the latest session, which adopts it. The write
+// also records the checkpoint, and whether the attempt is running or paused. rewrite does
+// not wait for the answer; rewritten processes it.
 func (e *Executor) rewrite(a *attempt) {
 	if e.toWrite.full() {
 		e.toWrite.later(a)
@@ -126,6 +137,8 @@ func (e *Executor) rewrite(a *attempt) {
 	}
 }
 
+// rewritten processes the answer to a rewrite. task.ErrFenced means that the session j has
+// ended, so nothing more is written under it until the next join.
 func (e *Executor) rewritten(a *attempt, j *joined, h *record.Held, mod int64, err error) {
 	if err != nil {
 		j.fenced = j.fenced || errors.Is(err, task.ErrFenced)
@@ -134,6 +147,7 @@ func (e *Executor) rewritten(a *attempt, j *joined, h *record.Held, mod int64, e
 	}
 
 	a.busy = false
+	// The watch may have shown a newer revision before the answer arrived.
 	if mod > a.Mod {
 		h.Mod = mod
 		a.Held = h
@@ -147,8 +161,9 @@ func (e *Executor) rewritten(a *attempt, j *joined, h *record.Held, mod int64, e
 	e.touch(a)
 }
 
-// failed notes that a write failed; it is tried again when the record is seen to
-// have changed, or after a pause. What is unknown shows itself in the inbox.
+// failed notes that a write which compared the revision mod failed. It is retried when the
+// inbox shows a newer revision of the record, or after pause. If the outcome is unknown and
+// the write was applied, the inbox shows that.
 func (e *Executor) failed(a *attempt, mod int64, err error, what string, pause time.Duration) {
 	a.busy, a.failedAt, a.notBefore = false, mod, time.Now().Add(pause)
 
@@ -160,7 +175,9 @@ func (e *Executor) failed(a *attempt, mod int64, err error, what string, pause t
 	e.touch(a)
 }
 
-// handBack queues an unstarted attempt again.
+// handBack returns an attempt that has not started to its shard's queue. After any error the
+// outcome counts as unknown, and the attempt must not start until the record has changed; see
+// mayBeHandedBack.
 func (e *Executor) handBack(a *attempt) {
 	if e.toWrite.full() {
 		e.toWrite.later(a)
@@ -176,8 +193,8 @@ func (e *Executor) handBack(a *attempt) {
 		err := e.cfg.Inbox.HandBack(ctx, *h)
 		e.tell(func() {
 			if err != nil {
-				// Whatever the error says: a conflict, too, may be with an earlier copy of
-				// the same request.
+				// This holds for every error: even a conflict may be with an earlier copy of
+				// the same request, which was applied.
 				a.handBackMod = h.Mod
 				e.failed(a, h.Mod, err, "hand back", retryWrite)
 				return
@@ -189,8 +206,8 @@ func (e *Executor) handBack(a *attempt) {
 	}
 }
 
-// record writes down how an attempt ended: in the history, or, if another
-// attempt follows, in the queue.
+// record gives an attempt's end to a finisher, which writes it to the history, or to the
+// queue if another attempt follows.
 func (e *Executor) record(a *attempt) {
 	if e.toRecord.full() {
 		e.toRecord.later(a)
@@ -198,7 +215,7 @@ func (e *Executor) record(a *attempt) {
 	}
 
 	x := a.end
-	x.run.CancelledBy = a.CancelledBy // a cancel may have come since
+	x.run.CancelledBy = a.CancelledBy // a cancel may have arrived after the end
 	x.held, x.next = a.Held, nil
 	if !a.noRetry {
 		x.next = Next(a.Assigned, x.run, time.Now(), rand.Float64())
@@ -208,6 +225,8 @@ func (e *Executor) record(a *attempt) {
 	e.toRecord.jobs <- x
 }
 
+// recorded processes a finisher's answer. store.ErrLate means that the attempt had already
+// been declared lost: that outcome is final, and the result is kept as late (G12).
 func (e *Executor) recorded(x *ending) {
 	a, err := x.attempt, x.err
 	switch {
@@ -217,7 +236,7 @@ func (e *Executor) recorded(x *ending) {
 			zap.String("run", a.ID), zap.String("state", string(x.run.State)))
 	case err != nil:
 		if !errors.Is(err, task.ErrConflict) {
-			x.run.OutputTail = "" // in case it is what etcd refuses
+			x.run.OutputTail = "" // the output tail may be what etcd rejects
 		}
 		e.failed(a, x.held.Mod, err, "finish", retryFinish)
 		return
@@ -228,8 +247,9 @@ func (e *Executor) recorded(x *ending) {
 	e.move(a, phaseSettled)
 }
 
-// askCleared asks, now and then, whether the instances are proved dead whose
-// attempts are in the inbox.
+// askCleared reads cleared/<instance>, at most every askAgain, for each other instance that
+// has attempts in the inbox. The record proves that the instance is dead with all its
+// processes, so its attempts can be declared lost at once.
 func (e *Executor) askCleared(v view) {
 	foreign := map[string]bool{}
 	for _, a := range e.all {
@@ -261,6 +281,7 @@ func (e *Executor) askCleared(v view) {
 	}
 }
 
+// answered processes the answer for one instance. An error proves nothing.
 func (e *Executor) answered(instance string, cleared bool, err error) {
 	if err != nil {
 		e.log.Warn("cannot ask whether an instance is cleared", zap.Error(fmt.Errorf("instance %s: %w", instance, err)))

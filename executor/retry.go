@@ -7,15 +7,15 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Next is the queue record of the attempt that follows a, which ended as end
-// says; nil if none does: the policy does not want one, or the run was
-// cancelled. spread is a random number in [0, 1).
+// Next returns the queue record of the attempt that follows a, which ended with end. It
+// returns nil if there is no next attempt: the retry policy does not want one, or the run
+// was cancelled. spread is a random number in [0, 1).
 //
-// It serves whoever records the end of an attempt: its node, and, for a lost
-// one, the owner of the task's shard. The record names the ended attempt, with
-// its token, as the last of Attempts; its Attempt is the number of the next.
-// LatenessMS stays that of the first attempt. What the run has said of itself goes on
-// with it: results, and the checkpoint, which the next attempt is given. So does who asked for it.
+// Both that record the end of an attempt use it: the attempt's node and, for a lost attempt,
+// the owner of the task's shard. In the record, the last of Attempts is the ended attempt
+// with its token, and Attempt is the number of the next one. LatenessMS remains that of the
+// first attempt. The run keeps its results, its checkpoint, which the next attempt receives,
+// and who requested it.
 func Next(a task.Assigned, end task.Run, now time.Time, spread float64) *task.Waiting {
 	if a.Attempt = max(a.Attempt, 1); !a.Retries(end.State, end.ExitCode) {
 		return nil
@@ -44,7 +44,8 @@ func Next(a task.Assigned, end task.Run, now time.Time, spread float64) *task.Wa
 	}
 }
 
-// LostEnd is how the attempt a ended if its node is gone: nobody knows.
+// LostEnd returns the end of the attempt a, with its token, when its node is gone and its real
+// outcome is unknown.
 func LostEnd(a task.Assigned, token int64, now time.Time) task.Run {
 	end := a.Unpaused()
 	end.State, end.Reason, end.Token, end.EndedAt = task.Lost, task.ReasonNodeLost, token, task.At(now)

@@ -13,77 +13,77 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// state is what the loop knows.
+// state is the loop's state. Only the goroutine of Run accesses it.
 type state struct {
-	session   *joined         // the latest
-	sessions  map[int]*joined // those that attempts still belong to
-	firstJoin time.Duration   // on CLOCK_BOOTTIME
+	session   *joined         // the latest session
+	sessions  map[int]*joined // by id: the latest, and those to which attempts still belong
+	firstJoin time.Duration   // on CLOCK_BOOTTIME; 0 before the first join
 	listed    bool            // the inbox was listed under the latest session
 	freezes   freezes
 
 	all        []*attempt
-	byKey      map[string]*attempt // without those that are gone
+	byKey      map[string]*attempt // only attempts whose record is in the inbox
 	unreadable map[string]bool
-	leaving    map[string]int // processes whose record is gone, by key
-	floor      int64          // the inbox is known completely up to here
-	doubts     kv.Doubts      // keys that a list had otherwise
+	leaving    map[string]int // number of running attempts whose record is gone, by key
+	floor      int64          // the inbox is completely known up to this revision
+	doubts     kv.Doubts      // keys for which a list differed from the watch; see compare
 
-	dirty     []*attempt // to be looked at
-	spare     []*ending  // an empty slice for the mail
+	dirty     []*attempt // touched attempts, about which the loop decides next
+	spare     []*ending  // an empty slice for the next mail.recorded
 	processes ready
 	noops     ready
 	counts    [phases]int
-	own       int // waiting, of this instance
-	claims    int // waiting for a slot
-	paused    int // running, and standing still
+	own       int // attempts of this instance that wait
+	claims    int // attempts that wait for a slot
+	paused    int // attempts that run and are paused
 
 	draining, stopping bool
 	drainers           []chan struct{}
-	dead               map[string]bool // instances
-	asked              map[string]time.Time
+	dead               map[string]bool      // instances that are proved dead with all their processes
+	asked              map[string]time.Time // when cleared/<instance> was last read
 
-	attempts *sync.WaitGroup // their goroutines
+	attempts *sync.WaitGroup // the goroutines of attempts
 }
 
-// joined is a session, and since when it has been silent.
+// joined is a session that the node has or had, and the time of its last renewal.
 type joined struct {
 	id int
 	Session
 	renewals *renewals
-	fenced   bool         // it is known to be over
-	renewed  atomic.Int64 // when the last acknowledged renewal was sent, on CLOCK_BOOTTIME; others read it
+	fenced   bool         // the session is known to have ended
+	renewed  atomic.Int64 // when the last acknowledged renewal was sent, on CLOCK_BOOTTIME; attempts read it, too
 }
 
-// silentFor reports whether nothing was heard of etcd for longer than that.
+// silentFor reports whether the last acknowledged renewal was sent more than d ago.
 func (j *joined) silentFor(d, boot time.Duration) bool {
 	return boot > time.Duration(j.renewed.Load())+d
 }
 
-// present reports whether the node is, as far as it can know: whoever has something
-// stop on all nodes that are present (a freeze) waits for this one.
+// present reports whether the node is certain that its key still exists. A freeze waits for
+// all nodes whose key exists, so a node that is not certain must start nothing (G21).
 func (j *joined) present(boot time.Duration) bool { return j.TTL == 0 || !j.silentFor(j.TTL, boot) }
 
-// mayStart reports whether an attempt may start under the session. Once it is overdue,
-// others may be about to start it elsewhere.
+// mayStart reports whether an attempt may start under the session. An overdue attempt may
+// not: it may soon be declared lost and be started again on another node.
 func (j *joined) mayStart(h *record.Held, boot time.Duration) bool {
 	return j.present(boot) && !j.overdue(h, boot)
 }
 
-// overdue reports whether an attempt of the session has run in silence for so long that
-// it is about to be declared lost.
+// overdue reports whether the session has not been renewed for so long that an attempt of
+// it may soon be declared lost. Its processes must be gone before that (G17).
 func (j *joined) overdue(h *record.Held, boot time.Duration) bool {
 	return j.silentFor(mostSilence(h.EffectiveLostAfter().Std()), boot)
 }
 
-// mostSilence is how long an attempt may run while its node hears nothing of etcd, by the
-// lost_after in its record. The owner of its shard goes by the same record: it waits for
-// lost_after from when it reads the node as absent, which is later than the renewal that
-// the node counts from. The margin is for clocks that run at different rates, and for the
-// time that a kill takes.
+// mostSilence returns how long an attempt may run after the last acknowledged renewal of its
+// node's session, given the lost_after in its record. The owner of its shard uses the same
+// record: it waits for lost_after from when it finds the node absent, which is later than
+// the renewal from which the node counts. So the node kills first (G17). The margin covers
+// clocks that run at different rates and the time that a kill takes.
 func mostSilence(lostAfter time.Duration) time.Duration { return lostAfter - silenceMargin(lostAfter) }
 
-// mostSilenceOfGuardian is when the guardian kills the attempt: the daemon's own kill
-// comes first, and has time for its grace.
+// mostSilenceOfGuardian returns the same limit for the guardian. It is longer, so that the
+// daemon's own kill comes first and has time for its grace period.
 func mostSilenceOfGuardian(lostAfter time.Duration) time.Duration {
 	return lostAfter - silenceMargin(lostAfter)*4/10
 }
@@ -99,12 +99,13 @@ func newState() state {
 
 func (s *state) count(p phase) int { return s.counts[p] }
 
-// settledAll reports whether the inbox holds nothing of this instance any more.
+// settledAll reports whether the state holds no attempt of this instance that waits, runs, or
+// has ended without a record of its end.
 func (s *state) settledAll() bool {
 	return s.counts[phaseRunning] == 0 && s.counts[phaseEnded] == 0 && s.own == 0
 }
 
-// move changes an attempt's phase.
+// move changes an attempt's phase, keeps the counts correct, and touches the attempt.
 func (s *state) move(a *attempt, to phase) {
 	s.tally(a, -1)
 	a.phase = to
@@ -112,6 +113,8 @@ func (s *state) move(a *attempt, to phase) {
 	s.touch(a)
 }
 
+// tally adds by to each count that includes the attempt. Code that changes a field on which
+// a count depends calls it with -1 before the change and with 1 after it.
 func (s *state) tally(a *attempt, by int) {
 	s.counts[a.phase] += by
 	if a.phase == phaseWaiting && !a.foreign {
@@ -127,6 +130,7 @@ func (s *state) tally(a *attempt, by int) {
 	}
 }
 
+// touch makes the loop decide about the attempt in its next advance.
 func (s *state) touch(a *attempt) {
 	if !a.touched {
 		a.touched = true
@@ -134,6 +138,7 @@ func (s *state) touch(a *attempt) {
 	}
 }
 
+// learn adds a new attempt to the state.
 func (s *state) learn(a *attempt) {
 	a.place = len(s.all)
 	s.all, s.byKey[a.key] = append(s.all, a), a
@@ -141,6 +146,7 @@ func (s *state) learn(a *attempt) {
 	s.touch(a)
 }
 
+// forget removes an attempt from the state. The last attempt takes its place in s.all.
 func (s *state) forget(a *attempt) {
 	s.tally(a, -1)
 	last := s.all[len(s.all)-1]
@@ -150,7 +156,8 @@ func (s *state) forget(a *attempt) {
 	a.place = -1
 }
 
-// join begins a session. Attempts dispatched under it need not be adopted.
+// join begins a session. The inbox and the freezes have to be read again under it. Attempts
+// that were dispatched under it already need not be adopted.
 func (e *Executor) join(s Session) {
 	j := &joined{id: e.session.id + 1, Session: s, renewals: newRenewals(e.clocks, s.LastRenewal)}
 	e.session, e.listed, e.freezes.known = j, false, false
@@ -169,10 +176,13 @@ func (e *Executor) join(s Session) {
 	e.log.Info("joined", zap.Int64("rev", s.Fence.CreateRevision), zap.Int("attempts", len(e.all)))
 }
 
-// covered reports whether an attempt was dispatched under the latest session:
-// its claim compared the node key that the session's fence names.
+// covered reports whether the attempt with this token was dispatched under the latest
+// session. The dispatch compared the node's key, and a token that is newer than the key's
+// create revision can only have been dispatched while the key existed.
 func (e *Executor) covered(token int64) bool { return token > e.session.Fence.CreateRevision }
 
+// adopted notes that an attempt belongs to the session j: from now on, the renewals of j
+// determine when it is killed, here and in the guardian.
 func (e *Executor) adopted(a *attempt, j *joined) {
 	a.session = j.id
 	if a.phase == phaseRunning {
@@ -180,7 +190,8 @@ func (e *Executor) adopted(a *attempt, j *joined) {
 	}
 }
 
-// renew notes when sessions were renewed, and drops sessions without attempts.
+// renew reads when each session was last renewed, passes this to the guardian, and drops
+// earlier sessions to which no attempt belongs.
 func (e *Executor) renew() {
 	used := map[int]bool{e.session.id: true}
 	for _, a := range e.all {
@@ -201,7 +212,8 @@ func (e *Executor) renew() {
 
 var errSuperseded = errors.New("a later session follows the inbox")
 
-// apply takes a step of the inbox.
+// apply applies a list (Reset), events of the watch, or an echo to the state. It returns
+// errSuperseded if the batch comes from a follower of an earlier session.
 func (e *Executor) apply(b batch) error {
 	if b.session != e.session.id {
 		return errSuperseded
@@ -216,6 +228,7 @@ func (e *Executor) apply(b batch) error {
 		e.compare(b.InboxBatch)
 	}
 
+	// see compares records with the revision that was known before this batch.
 	before := e.floor
 
 	for i := range b.Events {
@@ -227,11 +240,14 @@ func (e *Executor) apply(b batch) error {
 
 		delete(e.unreadable, ev.Key)
 
+		// A delete that is older than the record that a list has shown is not about it.
 		if a := e.byKey[ev.Key]; a != nil && a.Create < ev.Mod {
 			e.vanish(a)
 		}
 	}
 
+	// A list is complete as of its revision: what it does not contain is gone, unless this
+	// node has learned of it at a later revision.
 	if b.Reset {
 		e.listed = true
 		seen := make(map[string]bool, len(b.Events))
@@ -258,8 +274,8 @@ func (e *Executor) apply(b batch) error {
 	return nil
 }
 
-// see takes a record as it is now; known is up to where the inbox was known
-// completely before.
+// see applies the current state of a record. known is the revision up to which the inbox was
+// completely known before.
 func (e *Executor) see(ev *store.InboxEvent, known int64) {
 	if ev.Err != nil {
 		if !e.unreadable[ev.Key] {
@@ -283,13 +299,16 @@ func (e *Executor) see(ev *store.InboxEvent, known int64) {
 			}
 
 			return
-		case a.Create > ev.Create:
+		case a.Create > ev.Create: // an event older than what a list has shown
 			return
 		}
 
+		// The key was deleted and created again: this is another attempt.
 		e.vanish(a)
 	}
 
+	// Up to known, every readable record was seen. One that appears only now was seen to its
+	// end before and may have been started, so it is never started again (G9).
 	a := &attempt{Held: ev.Held, key: ev.Key, foreign: ev.Instance != e.cfg.Instance}
 	if a.stale = ev.Create <= known && !mended && !a.foreign; a.stale {
 		a.noRetry = true
@@ -304,7 +323,8 @@ func (e *Executor) see(ev *store.InboxEvent, known int64) {
 	e.learn(a)
 }
 
-// vanish notes that an attempt's record is gone.
+// vanish notes that an attempt's record is gone. If the attempt runs, it is killed, and
+// leaving keeps a later attempt with the same key from starting before its process has ended.
 func (e *Executor) vanish(a *attempt) {
 	a.gone = true
 	delete(e.byKey, a.key)

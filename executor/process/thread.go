@@ -13,29 +13,30 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// thread is an operating system's thread that forks. A process begins with what
-// the thread that forked it had: its umask, its mount namespace, whether it can
-// gain rights. The thread has that for the time of a fork; with humble for good.
+// thread is an operating system thread that forks. A process inherits the umask, the mount
+// namespace and no_new_privs of the thread that forked it. The thread takes on the umask and
+// the mount namespace for the time of a fork. no_new_privs cannot be undone; see
+// setNoNewPrivs.
 type thread struct {
-	noNewPrivs bool // it, and all that it forks, can gain no rights
-	unshared   bool // umask, directories and mounts are its own, not the daemon's
-	ns         int  // the daemon's mount namespace
-	root       int  // the daemon's root directory
-	inMountNS  bool // it is in another mount namespace
-	masked     bool // it has a process's umask
-	umask      int  // its own, then
-	broken     error
+	noNewPrivs bool  // the thread and the processes that it forks cannot gain privileges
+	unshared   bool  // its umask, root and working directory are not shared with the daemon
+	ns         int   // open file of the daemon's mount namespace; valid if unshared
+	root       int   // open file of the daemon's root directory; valid if unshared
+	inMountNS  bool  // it is in another mount namespace
+	masked     bool  // it has the umask of a process
+	umask      int   // its own umask, if masked
+	broken     error // why the thread cannot be used any more
 }
 
-// onThread calls f on a thread of its own, which is not the program's first:
-// /proc/self shows what that one has. f returns whether the thread may be used
-// for other things again.
+// onThread calls f on a thread of its own and returns when f has returned. It never uses the
+// program's first thread, because /proc/self shows that thread's state. f returns whether the
+// thread is unchanged, so that the Go runtime may use it again.
 func onThread(f func() (clean bool)) {
 	runtime.LockOSThread()
 
 	if unix.Gettid() != unix.Getpid() {
 		if f() {
-			runtime.UnlockOSThread() // else it ends with the goroutine
+			runtime.UnlockOSThread() // otherwise the thread ends with the goroutine
 		}
 		return
 	}
@@ -50,15 +51,16 @@ func onThread(f func() (clean bool)) {
 	runtime.UnlockOSThread()
 }
 
-// setNoNewPrivs makes the thread what it is to be for good.
+// setNoNewPrivs sets no_new_privs on the thread if it is configured. This is permanent.
 func (t *thread) setNoNewPrivs() {
 	if t.noNewPrivs {
 		t.broken = os.NewSyscallError("prctl", unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 	}
 }
 
-// applyConfinement has the thread be what the process is to begin as, until undress. An error
-// is a *cannotError, or means that the thread is of no use any more.
+// applyConfinement gives the thread the umask and the private directories with which the
+// process has to begin, until restore undoes this. An error is a *cannotError, or means that
+// the thread cannot be used any more.
 func (t *thread) applyConfinement(c *confinement, room string) error {
 	if t.broken != nil {
 		return t.broken
@@ -66,7 +68,7 @@ func (t *thread) applyConfinement(c *confinement, room string) error {
 	if c == nil || c.umask < 0 && !c.private {
 		return nil
 	}
-	if err := t.unshareFS(); err != nil { // a filter of system calls may forbid it
+	if err := t.unshareFS(); err != nil { // a seccomp filter may forbid it
 		return c.withoutThread(err)
 	}
 
@@ -86,7 +88,7 @@ func (t *thread) applyConfinement(c *confinement, room string) error {
 	return nil
 }
 
-// withoutThread notes what takes a thread of its own.
+// withoutThread records that the settings that need a separate thread are unsupported.
 func (c *confinement) withoutThread(why error) (err error) {
 	if c.private {
 		err = c.addUnsupported("private_tmp", "%s", why)
@@ -99,7 +101,8 @@ func (c *confinement) withoutThread(why error) (err error) {
 	return err
 }
 
-// restore undoes dress.
+// restore undoes applyConfinement. If it cannot leave the mount namespace, the thread is
+// broken.
 func (t *thread) restore() {
 	if t.masked {
 		unix.Umask(t.umask)
@@ -110,8 +113,8 @@ func (t *thread) restore() {
 		return
 	}
 
-	// setns goes to the root of the namespace, which is the daemon's unless it was
-	// started by chroot.
+	// setns changes the root directory to that of the namespace. If the daemon was started
+	// in a chroot, its own root differs and has to be restored.
 	err := errors.Join(
 		os.NewSyscallError("setns", unix.Setns(t.ns, unix.CLONE_NEWNS)),
 		os.NewSyscallError("fchdir", unix.Fchdir(t.root)),
@@ -122,9 +125,10 @@ func (t *thread) restore() {
 	}
 }
 
-var unshare = unix.Unshare // a test's may refuse
+var unshare = unix.Unshare // tests replace it to make it fail
 
-// unshareFS gives the thread an umask, directories and mounts of its own.
+// unshareFS gives the thread its own umask, root and working directory, and opens what restore
+// needs to return to the daemon's.
 func (t *thread) unshareFS() (err error) {
 	if t.unshared {
 		return nil
@@ -149,8 +153,9 @@ func (t *thread) unshareFS() (err error) {
 	return nil
 }
 
-// enterPrivateTmp moves the thread to a mount namespace in which the directories of a working directory
-// stand in for those that all share. It ends with the last process in it.
+// enterPrivateTmp moves the thread to a new mount namespace, in which directories inside the
+// attempt's working directory replace the shared ones (task.PrivateDirs). The kernel removes the
+// namespace when the last process in it has ended.
 func (t *thread) enterPrivateTmp(room string) error {
 	if err := unshare(unix.CLONE_NEWNS); err != nil {
 		return os.NewSyscallError("unshare", err)
@@ -158,7 +163,7 @@ func (t *thread) enterPrivateTmp(room string) error {
 
 	t.inMountNS = true
 
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil { // the host sees none of what follows
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil { // so that the host does not see the mounts that follow
 		return &os.PathError{Op: "mount", Path: "/", Err: err}
 	}
 
@@ -178,8 +183,8 @@ func (t *thread) enterPrivateTmp(room string) error {
 	return nil
 }
 
-// bind has a directory of an open one stand in for another. It follows no link of
-// whoever the working directory belongs to.
+// bind mounts the directory name, in the open directory at, over dir. It does not follow
+// a symbolic link at name, which the owner of the working directory could have planted.
 func bind(at int, name, dir string) error {
 	fd, err := unix.Openat(at, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -191,8 +196,8 @@ func bind(at int, name, dir string) error {
 	return unix.Mount("/proc/self/fd/"+strconv.Itoa(fd), dir, "", unix.MS_BIND, "")
 }
 
-// end lets go of what the thread holds, and reports whether it may be used for
-// other things again.
+// end closes what the thread holds open, and reports whether the Go runtime may use the thread
+// again.
 func (t *thread) end() (clean bool) {
 	if t.unshared {
 		unix.Close(t.ns)
