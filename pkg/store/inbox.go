@@ -15,24 +15,24 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Inbox is the access of a node to the attempts that it holds (runs/<node>/).
+// Inbox gives a node access to the attempts that are assigned to it (runs/<node>/).
 //
-// An attempt ends once: Finish moves it from the inbox to history, or to the queue if
-// another attempt follows, by a transaction that compares the fencing token. A result
-// that comes after an attempt was declared lost changes no outcome.
+// An attempt ends exactly once. Finish moves it from the inbox to the history, or to the
+// queue if another attempt follows, in a transaction that compares the fencing token. A
+// result that arrives after the attempt was declared lost changes no outcome (G12).
 type Inbox struct{ *conn }
 
-// ErrLate means that an attempt had been declared lost before its result came:
-// the result is on record as late and changes no outcome.
+// ErrLate means that the attempt had already been declared lost when its result arrived.
+// The result is recorded as late, unless the task no longer exists, and changes no outcome.
 var ErrLate = errors.New("the attempt was declared lost before its result came")
 
-// InboxEvent is an attempt in a node's inbox as it is now, or its end.
+// InboxEvent is the current record of an attempt in a node's inbox, or its deletion.
 type InboxEvent struct {
-	*record.Held // nil if it is gone, or cannot be read
+	*record.Held // nil if the record is deleted, cannot be read, or is only an echo
 	Key          string
-	Mod          int64 // mod revision; of a deletion, the revision at which it happened
+	Mod          int64 // the record's mod revision; for a deletion, the revision of the deletion
 	Deleted      bool
-	Err          error // the record cannot be read
+	Err          error // not nil if the record cannot be read
 }
 
 // InboxBatch is what a node learns of its inbox.
@@ -43,10 +43,10 @@ type InboxBatch struct {
 	Revision int64
 }
 
-// FollowInbox calls apply with a node's whole inbox, listed now, then with
-// every change of it, in order, until ctx ends or apply returns an error. After
-// changes may have been missed it lists again, and also every relist, about: then
-// the watch tells, as an echo, what the list had come before (see kv.Batch).
+// FollowInbox calls apply with a node's whole inbox, and then with every change of it in
+// order, until ctx ends or apply returns an error. It lists the inbox again when it may
+// have missed changes, and about once every relist. Changes that a list contained before
+// the watch delivered them come later as an echo (see kv.Batch).
 func (s Inbox) FollowInbox(ctx context.Context, node string, relist time.Duration, apply func(InboxBatch) error) error {
 	prefix := s.keys.Inbox(node)
 	cfg := kv.FollowConfig{Key: prefix, End: clientv3.GetPrefixRangeEnd(prefix), Name: "inbox", Apart: true, Relist: relist, Echo: true}
@@ -76,10 +76,10 @@ func inboxEvent(keys record.Keys, e *mvccpb.KeyValue) InboxEvent {
 	return ev
 }
 
-// Rewrite puts an attempt's record over the one known, by the node that holds
-// it, under its session: to adopt it, or to say that it runs. It returns the new
-// mod revision; task.ErrConflict if the record is another or gone,
-// task.ErrFenced if the session is.
+// Rewrite replaces an attempt's record, for example to adopt the attempt or to report
+// that it runs. The transaction requires that the record has the mod revision h.Mod and
+// that the node's session holds. Rewrite returns the new mod revision, task.ErrConflict
+// if the record has changed or is gone, and task.ErrFenced if the session has ended.
 func (s Inbox) Rewrite(ctx context.Context, session kv.Fence, h record.Held) (int64, error) {
 	key := s.keys.Run(h.Node, h.Ref(), h.ID)
 	res, err := s.write(ctx, kv.Txn{
@@ -99,11 +99,14 @@ func (s Inbox) Rewrite(ctx context.Context, session kv.Fence, h record.Held) (in
 	return 0, fmt.Errorf("rewrite run %s of %s: %w", h.ID, h.Ref(), task.ErrConflict)
 }
 
-// Finish records the end of an attempt, or, with next, that another attempt
-// waits. A run that did not succeed and has no next is put among the dead of its
-// task, too, unless somebody wanted it to end. It tries until it knows or ctx ends. nil: it is on record. ErrLate: the
-// attempt had been declared lost; that stands, the result is kept beside it.
-// task.ErrConflict, only with next: the record has changed (a cancel): look again.
+// Finish records the end of an attempt or, if next is not nil, queues the next attempt.
+// A run that failed and has no next attempt is also put among the dead runs of its task,
+// unless somebody ended it on purpose. Finish retries until the outcome is known or ctx
+// ends.
+//
+// A nil error means that the end is recorded. ErrLate means that the attempt had been
+// declared lost, which remains its outcome. task.ErrConflict is possible only with next:
+// the record has changed, for example by a cancel, and the caller must read it again.
 func (s Inbox) Finish(ctx context.Context, h record.Held, end task.Run, next *task.Waiting) error {
 	var wait again
 
@@ -120,7 +123,7 @@ func (s Inbox) Finish(ctx context.Context, h record.Held, end task.Run, next *ta
 
 func (s Inbox) finishOnce(ctx context.Context, h record.Held, end task.Run, next *task.Waiting) error {
 	ref := h.Ref()
-	end.Token = h.Create // it is what tells our record from another's
+	end.Token = h.Create // the token distinguishes this record from that of another attempt
 	run, ended := s.keys.Run(h.Node, ref, h.ID), s.keys.Ended(ref, h.ID)
 
 	t := kv.Txn{If: []clientv3.Cmp{kv.CreateIs(run, h.Create)}, ResolvedByCaller: true}
@@ -140,7 +143,8 @@ func (s Inbox) finishOnce(ctx context.Context, h record.Held, end task.Run, next
 		return err
 	}
 
-	// Not in its Else: they would cost each finish as much as all else in it.
+	// These reads are not in the transaction's Else branch, because they would double
+	// the cost of every finish.
 	found, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(run), clientv3.OpGet(s.keys.Queued(ref, h.ID)), clientv3.OpGet(ended)).Commit()
 	if err != nil {
 		return fmt.Errorf("%w: %w", task.ErrUnavailable, err)
@@ -157,17 +161,17 @@ func (s Inbox) finishOnce(ctx context.Context, h record.Held, end task.Run, next
 	return s.recordLate(ctx, h, end)
 }
 
-// onRecord reports whether an earlier copy of a finish has won: then a record of
-// the run names the token with this end, wherever the run is by now. res has the
-// run's records in queue and history.
+// onRecord reports whether an earlier copy of a finish was applied. If so, a record of
+// the run contains this token with this end, wherever the run is now. res contains the
+// run's records in the queue and in the history.
 //
-// If there is none at all, whatever was on record of the run has been trimmed or
-// purged: our copy's record, or that of a loss. Nobody can tell, and there is
-// nothing left that a late result would stand beside.
+// If no record of the run is left, its record has been trimmed or purged. Whether that
+// record came from this finish or from a loss can no longer be determined, and a late
+// result would have nothing to refer to. So onRecord reports true.
 func (s Inbox) onRecord(ctx context.Context, res kv.Result, h record.Held, end task.Run) (bool, error) {
 	ref := h.Ref()
 
-	if e := readAt(res, 1); e != nil { // the next attempt waits: ours, or one after our loss
+	if e := readAt(res, 1); e != nil { // an attempt waits: queued by this finish, or after a loss
 		w, err := record.DecodeWaiting(record.ShardKey{Kind: record.KindQueued, Ref: ref, Run: h.ID}, e.Value)
 		return err == nil && recordedAs(w.Attempts, h.Create, end.State), nil
 	}
@@ -177,8 +181,8 @@ func (s Inbox) onRecord(ctx context.Context, res kv.Result, h record.Held, end t
 		return err == nil && (r.Token == h.Create && r.State == end.State || recordedAs(r.Attempts, h.Create, end.State)), nil
 	}
 
-	// The next attempt is dispatched, on whatever node: at the same revision, or
-	// it might slip through between the reads.
+	// The next attempt may be in the inbox of any node. Read at the same revision as the
+	// records above, so that an attempt that moves between the reads is not missed.
 	active, err := Runs(s).activeOf(ctx, ref, res.Revision)
 	active = slices.DeleteFunc(active, func(a record.Held) bool { return a.ID != h.ID })
 	if err == nil && len(active) == 0 && task.IsPart(h.ID) {
@@ -194,8 +198,9 @@ func recordedAs(attempts []task.Attempt, token int64, state task.State) bool {
 	return slices.ContainsFunc(attempts, func(a task.Attempt) bool { return a.Token == token && a.State == state })
 }
 
-// recordLate keeps a result that came too late under a key of its own, if the
-// task is still there. An earlier copy of it may be there already.
+// recordLate stores a late result under a separate key, if the task still exists. It
+// always returns an error: ErrLate, or the error of the write. The comparison that the
+// key is absent fails without harm if an earlier copy has stored it.
 func (s Inbox) recordLate(ctx context.Context, h record.Held, end task.Run) error {
 	ref := h.Ref()
 	late := s.keys.Late(ref, h.ID, h.Create)
@@ -210,8 +215,8 @@ func (s Inbox) recordLate(ctx context.Context, h record.Held, end task.Run) erro
 	return fmt.Errorf("run %s of %s: %w", h.ID, ref, ErrLate)
 }
 
-// HandBack queues an attempt again that was never started, if its record is the
-// one known. task.ErrConflict if it is not, or if the run is cancelled.
+// HandBack returns an attempt that was never started to the queue. It returns
+// task.ErrConflict if the attempt's record has changed or if a cancel was requested.
 func (s Inbox) HandBack(ctx context.Context, h record.Held) error {
 	ref := h.Ref()
 
@@ -239,12 +244,12 @@ func (s Inbox) HandBack(ctx context.Context, h record.Held) error {
 	return nil
 }
 
-// clearedFor is how long it stays on record that an instance is cleared: much
-// longer than anybody waits for its attempts.
+// clearedFor is the lifetime of the record that an instance is cleared. It is much
+// longer than any node waits for the attempts of that instance.
 const clearedFor = 48 * time.Hour
 
-// PutCleared says that no process of a dead instance is left. It may be said
-// more than once. The record goes by itself after two days.
+// PutCleared records that no process of a dead instance is left. Repeated calls are
+// harmless. The record's lease expires after clearedFor.
 func (s Inbox) PutCleared(ctx context.Context, instance string, at task.Time) error {
 	key := s.keys.Cleared(instance)
 	lease, err := s.etcd.Grant(ctx, int64(clearedFor/time.Second))
@@ -260,7 +265,7 @@ func (s Inbox) PutCleared(ctx context.Context, instance string, at task.Time) er
 		return fmt.Errorf("say that instance %s is cleared: %w", instance, err)
 	}
 
-	if err != nil || !res.Succeeded { // or it was said before: the lease is not needed
+	if err != nil || !res.Succeeded { // the record was not written now, so the lease is not needed
 		_, rerr := s.etcd.Revoke(ctx, lease.ID)
 		err = errors.Join(err, rerr)
 	}
@@ -272,14 +277,16 @@ func (s Inbox) PutCleared(ctx context.Context, instance string, at task.Time) er
 	return nil
 }
 
-// Cleared reports whether no process of that dead instance is left.
+// Cleared reports whether PutCleared has recorded that no process of the instance is
+// left.
 func (s Inbox) Cleared(ctx context.Context, instance string) (bool, error) {
 	e, err := s.getOne(ctx, s.keys.Cleared(instance))
 	return e != nil, err
 }
 
-// onRecordOfParent is onRecord for a part of which there is no record any more: that of
-// its run says how its last attempt ended. Of the former ones nobody can tell.
+// onRecordOfParent is onRecord for a part whose own record is gone. The history record of
+// its parent says how the part's last attempt ended. It says nothing about earlier
+// attempts of the part; for these, onRecordOfParent reports true.
 func (s Inbox) onRecordOfParent(ctx context.Context, h record.Held, end task.Run) (bool, error) {
 	ref := h.Ref()
 	parent, index, _ := task.ParentOf(h.ID)
@@ -299,7 +306,7 @@ func (s Inbox) onRecordOfParent(ctx context.Context, h record.Held, end task.Run
 	}), nil
 }
 
-// Inbox lists the attempts of one node; those that cannot be read are left out.
+// Inbox lists the attempts of one node. It omits records that cannot be read.
 func (s Inbox) Inbox(ctx context.Context, node string) ([]record.Held, error) {
 	all, _, err := s.getAll(ctx, s.keys.Inbox(node))
 	return record.DecodeAllHeld(s.keys, all), err

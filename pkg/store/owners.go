@@ -12,17 +12,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Owners reads and writes who owns which shard (owners/), and who is to load a shard
-// before it owns it (moves/).
+// Owners reads and writes the owner of each shard (owners/) and the handovers (moves/),
+// which name a node that loads a shard before it becomes the owner.
 //
-// Only the leader assigns shards: each write compares the key of its term, and the
-// owners and handovers as they were read.
+// Only the leader assigns shards. Each of its writes compares the leader key of its term,
+// and the owner keys and handovers that it replaces, so a former leader cannot write.
 type Owners struct{ *conn }
 
-// keepPrevious is how many former owners an owner key remembers.
+// keepPrevious is the number of former owners that an owner record contains at most.
 const keepPrevious = 5
 
-// Owners lists the assignment.
+// Owners lists the owners of all shards.
 func (s Owners) Owners(ctx context.Context) ([]record.Owner, error) {
 	all, _, err := s.getAll(ctx, s.keys.Owners())
 	if err != nil {
@@ -31,7 +31,7 @@ func (s Owners) Owners(ctx context.Context) ([]record.Owner, error) {
 	return record.DecodeOwners(s.keys, all), nil
 }
 
-// Fleet reads nodes/ and owners/ at one revision: what a leader plans with.
+// Fleet reads nodes/ and owners/ at one revision.
 func (s Owners) Fleet(ctx context.Context) ([]task.Node, []record.Owner, error) {
 	nodes, owners := s.keys.Nodes(), s.keys.Owners()
 	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(nodes, below(nodes)), clientv3.OpGet(owners, below(owners))).Commit()
@@ -42,19 +42,19 @@ func (s Owners) Fleet(ctx context.Context) ([]task.Node, []record.Owner, error) 
 	return record.DecodeNodes(s.keys, res.Responses[0].GetResponseRange().Kvs), record.DecodeOwners(s.keys, res.Responses[1].GetResponseRange().Kvs), nil
 }
 
-// Move gives a shard to another owner.
+// Move assigns a shard to another owner.
 type Move struct {
 	From record.Owner // as it was read; Fence 0 if the shard never had an owner
 	To   string
-	// Handover is the mod revision of the shard's handover, which ends with the
-	// move; 0 if there is none.
+	// Handover is the mod revision of the shard's handover, which the move deletes, or 0
+	// if there is none.
 	Handover int64
 }
 
-// Assign writes owners, in chunks, each under the leader's term, the owner keys
-// and the handovers as they were read. task.ErrFenced if the term is over,
-// task.ErrConflict if one of them has changed: what came before in the list is
-// written then.
+// Assign writes the owners of shards, several in each transaction. Each transaction
+// compares the leader's term, and the owner keys and handovers as they were read. Assign
+// returns task.ErrFenced if the term is over and task.ErrConflict if a compared key has
+// changed. In both cases, earlier transactions of the list remain written.
 func (s Owners) Assign(ctx context.Context, term kv.Fence, moves []Move, now task.Time) error {
 	return inChunks(moves, func(chunk []Move) error {
 		var t kv.Txn
@@ -83,8 +83,8 @@ func (s Owners) Assign(ctx context.Context, term kv.Fence, moves []Move, now tas
 	})
 }
 
-// inChunks calls do with as much of a list as one transaction holds, two
-// operations each, until all is done or it returns an error.
+// inChunks calls do with successive parts of a list until it returns an error. A part
+// has 60 elements at most, so that a transaction has room for two operations for each.
 func inChunks[T any](list []T, do func([]T) error) error {
 	for chunk := range slices.Chunk(list, 60) {
 		if err := do(chunk); err != nil {
@@ -95,8 +95,8 @@ func inChunks[T any](list []T, do func([]T) error) error {
 	return nil
 }
 
-// lead commits what a leader writes: task.ErrFenced if its term is over,
-// task.ErrConflict if something else has changed.
+// lead commits t if the leader's term holds. It returns task.ErrFenced if the term is
+// over, and task.ErrConflict if another comparison of t failed.
 func (s Owners) lead(ctx context.Context, term kv.Fence, t kv.Txn) error {
 	t.If, t.Else = append(t.If, term.Compare()), []clientv3.Op{clientv3.OpGet(term.Key)}
 	res, err := s.writeAlone(ctx, t)
@@ -112,7 +112,8 @@ func (s Owners) lead(ctx context.Context, term kv.Fence, t kv.Txn) error {
 	return nil
 }
 
-// OwnerFence is what must hold for o's node to write the shard.
+// OwnerFence returns the fence under which o's node may write to the shard. It ends with
+// any change of the owner key.
 func (s Owners) OwnerFence(o record.Owner) kv.Fence {
 	return kv.ModFence(s.keys.Owner(o.Shard), o.Fence)
 }

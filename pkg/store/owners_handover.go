@@ -12,7 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Lineup is what a leader plans with, all of it at one revision.
+// Lineup is the state from which a leader plans assignments, read at one revision.
 type Lineup struct {
 	Nodes     []task.Node
 	Owners    []record.Owner
@@ -36,8 +36,8 @@ func (s Owners) Lineup(ctx context.Context) (l Lineup, err error) {
 	return Lineup{record.DecodeNodes(s.keys, at(0)), record.DecodeOwners(s.keys, at(1)), record.DecodeHandovers(s.keys, at(2))}, nil
 }
 
-// Prepare writes handovers, anew or in the place of those that were read (their
-// Revision), in chunks, under the leader's term. Errors are those of Assign.
+// Prepare creates handovers, or replaces those with the mod revision in Revision, several
+// in each transaction and under the leader's term. It returns the errors of Assign.
 func (s Owners) Prepare(ctx context.Context, term kv.Fence, list []record.Handover, now task.Time) error {
 	return inChunks(list, func(chunk []record.Handover) error {
 		var t kv.Txn
@@ -55,8 +55,8 @@ func (s Owners) Prepare(ctx context.Context, term kv.Fence, list []record.Handov
 	})
 }
 
-// Withdraw deletes handovers as they were read, in chunks, under the leader's
-// term. Errors are those of Assign.
+// Withdraw deletes handovers that are unchanged since they were read, several in each
+// transaction and under the leader's term. It returns the errors of Assign.
 func (s Owners) Withdraw(ctx context.Context, term kv.Fence, list []record.Handover) error {
 	return inChunks(list, func(chunk []record.Handover) error {
 		var t kv.Txn
@@ -74,9 +74,9 @@ func (s Owners) Withdraw(ctx context.Context, term kv.Fence, list []record.Hando
 	})
 }
 
-// TellReady says, under the present session of the node that h names, that it
-// has loaded the shard. task.ErrConflict if the handover is another by now, or
-// the session is over.
+// TellReady records that the node of the handover h has loaded the shard. session is the
+// node's current session. It returns task.ErrConflict if the handover has changed or the
+// session has ended.
 func (s Owners) TellReady(ctx context.Context, session kv.Fence, h record.Handover) error {
 	key := s.keys.Handover(h.Shard)
 	ready := record.Handover{To: h.To, Since: h.Since, Ready: session.CreateRevision}

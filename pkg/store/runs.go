@@ -13,16 +13,16 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Runs reads and writes runs as users see them, wherever they are on record: in a
-// queue, in an inbox, among the parts of a fan-out, in history or among the dead.
+// Runs reads and writes runs as users see them, wherever they are stored: in a queue, in
+// an inbox, among the parts of a fan-out, in the history or among the dead runs.
 //
-// It starts nothing and ends nothing that is active: a run that it enqueues is for the
-// owner of the shard to dispatch, and a request to cancel or to pause is for the node
-// that holds the attempt. It writes only over the record that was read.
+// It starts no run and ends no active attempt. The owner of the shard dispatches the runs
+// that it enqueues, and the node of an attempt carries out requests to cancel or to
+// pause. Each write requires that the record is unchanged since it was read.
 type Runs struct{ *conn }
 
-// Runs are the runs of a task, the newest first: waiting, active and ended, as
-// they were at one revision. Results that came too late are left out.
+// Runs returns the waiting, active and ended runs of a task at one revision, the newest
+// first. It omits late results.
 func (s Runs) Runs(ctx context.Context, ref record.Ref) ([]task.Run, error) {
 	queue, history := s.keys.QueueOf(ref), s.keys.HistoryOf(ref)
 	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(queue, below(queue)), clientv3.OpGet(history, below(history))).Commit()
@@ -51,9 +51,9 @@ func (s Runs) Runs(ctx context.Context, ref record.Ref) ([]task.Run, error) {
 	return record.SortRuns(byID), nil
 }
 
-// ShardRuns are the waiting and ended runs of several shards, of one namespace
-// or of all (""), at most limit per shard and kind, the newest records of each
-// task's key order last. Active ones are Active's.
+// ShardRuns returns the waiting and ended runs of several shards, in one namespace or, if
+// namespace is empty, in all. It reads 50 shards at a revision. Active returns the active
+// runs.
 func (s Runs) ShardRuns(ctx context.Context, shards []int, namespace string) ([]task.Run, error) {
 	byID := map[string]task.Run{}
 	for chunk := range slices.Chunk(shards, 50) {
@@ -84,26 +84,27 @@ func (s Runs) ShardRuns(ctx context.Context, shards []int, namespace string) ([]
 	return record.SortRuns(byID), nil
 }
 
-// lastEnded is a task's newest record of history that counts; nil if there is none.
+// lastEnded returns the run that record.NewestRun selects from a task's history, or nil
+// if there is none.
 func (s Runs) lastEnded(ctx context.Context, ref record.Ref) (*task.Run, error) {
 	all, _, err := s.getAll(ctx, s.keys.HistoryOf(ref))
 	return record.NewestRun(s.keys, all), err
 }
 
-// Active lists all attempts in all inboxes; those that cannot be read are left out.
+// Active lists the attempts in all inboxes. It omits records that cannot be read.
 func (s Runs) Active(ctx context.Context) ([]record.Held, error) {
 	all, _, err := s.getAll(ctx, s.keys.Runs())
 	return record.DecodeAllHeld(s.keys, all), err
 }
 
-// ActiveOf lists the attempts of one task, on whatever node.
+// ActiveOf lists the attempts of one task on all nodes.
 func (s Runs) ActiveOf(ctx context.Context, ref record.Ref) ([]record.Held, error) {
 	return s.activeOf(ctx, ref, 0)
 }
 
-// activeOf lists a task's attempts as they were at a revision (0: now). It steps
-// from inbox to inbox, so that its cost follows the number of nodes and not
-// that of active runs.
+// activeOf lists a task's attempts at a revision; 0 means the latest. It reads from one
+// inbox to the next, so its cost depends on the number of nodes and not on the number of
+// active runs.
 func (s Runs) activeOf(ctx context.Context, ref record.Ref, rev int64) ([]record.Held, error) {
 	var list []record.Held
 	end := clientv3.GetPrefixRangeEnd(s.keys.Runs())
@@ -128,8 +129,8 @@ func (s Runs) activeOf(ctx context.Context, ref record.Ref, rev int64) ([]record
 	}
 }
 
-// CancelActive asks the attempt's node to end it. task.ErrConflict if the
-// record is no longer what was read.
+// CancelActive requests that the attempt's node ends the attempt. It returns
+// task.ErrConflict if the record has changed since it was read.
 func (s Runs) CancelActive(ctx context.Context, h record.Held, who string) (task.Run, error) {
 	if h.CancelRequested {
 		return h.Run, nil
@@ -138,9 +139,9 @@ func (s Runs) CancelActive(ctx context.Context, h record.Held, who string) (task
 	return s.askNode(ctx, h, "cancel")
 }
 
-// FindRuns finds runs by the beginning of their id, in one namespace, whatever
-// their task: waiting, active and ended, as they were at one revision; no parts of
-// them. It reads keys only, of every shard.
+// FindRuns finds the waiting, active and ended runs of a namespace whose ids begin with
+// idPrefix, at one revision. It returns at most most runs, and no parts. It reads the keys
+// of every shard, without their values.
 func (s Runs) FindRuns(ctx context.Context, shards int, namespace, idPrefix string, most int) ([]record.Ref, []string, error) {
 	var refs []record.Ref
 	var ids []string
@@ -169,7 +170,7 @@ func (s Runs) FindRuns(ctx context.Context, shards int, namespace, idPrefix stri
 
 	for id := range shards {
 		for _, prefix := range []string{s.keys.Queue(id), s.keys.History(id)} {
-			all, _, err := s.getAllAt(ctx, prefix+namespace+"/", rev, clientv3.WithKeysOnly()) // a run that moves meanwhile is in one place
+			all, _, err := s.getAllAt(ctx, prefix+namespace+"/", rev, clientv3.WithKeysOnly()) // at one revision, a run is in one place
 			if err != nil {
 				return nil, nil, fmt.Errorf("find run: %w", err)
 			}
@@ -185,7 +186,8 @@ func (s Runs) FindRuns(ctx context.Context, shards int, namespace, idPrefix stri
 	return refs, ids, nil
 }
 
-// Attempts reads several attempts; nil where one is gone or cannot be read.
+// Attempts reads several attempts. The result is nil for an attempt that is gone or that
+// cannot be read.
 func (s Runs) Attempts(ctx context.Context, runs []record.RunKey) ([]*record.Held, error) {
 	keys := make([]string, len(runs))
 	for i, k := range runs {

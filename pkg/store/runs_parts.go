@@ -11,8 +11,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// cancelParent asks for the end of a run that has parts: whoever owns its shard has
-// them end. task.ErrConflict if its record is no longer what was read.
+// cancelParent requests the end of a run that has parts. The owner of its shard then ends
+// the parts. It returns task.ErrConflict if the record has changed since it was read.
 func (s Runs) cancelParent(ctx context.Context, ref record.Ref, w task.Waiting, mod int64, who string) (task.Run, error) {
 	if w.Fan.Cancel != "" {
 		return w.Run, nil
@@ -36,9 +36,9 @@ func (s Runs) cancelParent(ctx context.Context, ref record.Ref, w task.Waiting, 
 	return w.Run, nil
 }
 
-// PartsOf are the parts of a run that is under way, as far as they are on record:
-// those that have ended, wait to be tried again, or are in inboxes. They are read one
-// after another: of a part that moves meanwhile the later record counts.
+// PartsOf returns the recorded parts of a run that is under way, by index: parts in
+// inboxes, in the queue, and ended parts. It reads these places one after the other. If a
+// part moves meanwhile, the record that is read last is returned.
 func (s Runs) PartsOf(ctx context.Context, ref record.Ref, parent string) (map[int]task.Run, error) {
 	parts := map[int]task.Run{}
 	add := func(r task.Run) {

@@ -12,9 +12,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Enqueue puts a run into the queue of a task, new. task.ErrNotFound if the
-// task was read without an entry: nobody would run it. task.ErrConflict if its
-// entry is not the one that was read, task.ErrExists if the run is there.
+// Enqueue adds a run to the queue of a task and returns the revision of the write. It
+// returns task.ErrNotFound if the task was read without an entry, because no owner would
+// run it; task.ErrConflict if the entry has changed since it was read; and task.ErrExists
+// if the run is already in the queue.
 func (s Runs) Enqueue(ctx context.Context, st Stored, w task.Waiting) (int64, error) {
 	if st.EntryMod == 0 {
 		return 0, fmt.Errorf("queue run %s of %s: its entry: %w", w.ID, st.Ref, task.ErrNotFound)
@@ -38,8 +39,9 @@ func (s Runs) Enqueue(ctx context.Context, st Stored, w task.Waiting) (int64, er
 	return 0, fmt.Errorf("queue run %s of %s: %w", w.ID, st.Ref, task.ErrConflict)
 }
 
-// CancelQueued ends a waiting run as cancelled. task.ErrNotFound if it does not
-// wait, task.ErrConflict if it is taken just now.
+// CancelQueued ends a waiting run as cancelled; for a fan-out that is under way, it
+// requests its end. It returns task.ErrNotFound if the run is not in the queue, and
+// task.ErrConflict if its record changes during the call.
 func (s Runs) CancelQueued(ctx context.Context, ref record.Ref, id string, who string, now time.Time) (task.Run, error) {
 	key := s.keys.Queued(ref, id)
 	e, err := s.getOne(ctx, key)

@@ -16,43 +16,47 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// ErrMoved means that another writer's watermark is there: the worker must open
-// its shard again.
+// ErrMoved means that another writer has changed the watermark. The worker must
+// open its shard again.
 var ErrMoved = errors.New("the watermark was written by someone else")
 
-// ErrDamaged means that a shard has no watermark. It is never made anew: that
-// would decide ticks a second time.
+// ErrDamaged means that a shard has no watermark. Nothing ever recreates it,
+// because a new watermark would cause ticks to be decided a second time (G3).
 var ErrDamaged = errors.New("the shard has no watermark")
 
-// etcd takes 128 compares and 128 operations in a transaction (--max-txn-ops),
-// of which one that shares a request leaves one to each of its siblings, and
-// requests of 1.5 MiB (--max-request-bytes). So commits of four shards that are
-// as large as can be go into one request.
+// maxParts and maxBytes limit the size of a commit. etcd accepts 128 compares and
+// 128 operations in a transaction (--max-txn-ops) and requests of 1.5 MiB
+// (--max-request-bytes). Each transaction that shares a request uses one of these
+// operations, so four commits with maxParts operations still fit into one request.
 const (
 	maxParts = 124
 	maxBytes = 1 << 20
 )
 
-// Fences are what must hold for a worker to write its shard.
+// Fences are the conditions under which a worker may write to its shard. Every
+// commit compares both, so a worker that has lost its shard or its session cannot
+// write (G1, G2).
 type Fences struct {
 	Owner kv.Fence // the owner key's mod revision
 	Node  kv.Fence // the own node key's create revision
 }
 
-// Commit is the one kind of write by which an owner changes its shard. Build it
-// with the methods below, then hand it to Store.Commit. Each method says what
-// the writer knows of what it touches; if that is not so, nothing is written.
+// Commit is the only kind of write by which an owner changes its shard. Build it
+// with the methods below, then pass it to Shards.Commit. Each method adds a write
+// together with a comparison of the state on which the caller decided. If any
+// comparison fails, nothing is written.
 type Commit struct {
 	Shard     int
 	Fences    Fences
 	Known     int64 // the watermark's mod revision
 	Watermark record.Watermark
-	// Freezes is the mod revision of the record of freezes by which the writer
-	// decided; 0: there is none. Every commit compares it, so that none is decided
-	// without a freeze from that freeze's revision on.
+	// Freezes is the mod revision of the record of freezes on which the decision is
+	// based, or 0 if there is no such record. Every commit compares it, so no commit
+	// succeeds after a freeze unless its writer knew of that freeze (G21).
 	Freezes int64
-	// ResolvedAs is how an unknown outcome was resolved: OutcomeApplied or
-	// OutcomeNotFound; empty if the outcome was known at once. Store.Commit sets it.
+	// ResolvedAs says how an unknown outcome was resolved: OutcomeApplied or
+	// OutcomeNotFound. It is empty if the first answer was definite. Shards.Commit
+	// sets it.
 	ResolvedAs string
 
 	moves   bool  // the watermark's time moves
@@ -66,8 +70,8 @@ type Commit struct {
 	bytes    int
 }
 
-// writing is a record to be put, or, without a value, deleted. An operation of etcd's
-// client is many times as large, and made when it is known how many there are.
+// writing is a record to put or, if value is nil, a key to delete. An Op of etcd's
+// client is many times larger, so txn creates the Ops when it knows their number.
 type writing struct {
 	key   string
 	value []byte
@@ -87,53 +91,59 @@ func opPut(key string, value []byte) clientv3.Op {
 	return op
 }
 
-// How an unknown outcome was resolved: an earlier copy of the commit was found by its nonce, or none was:
-// then none was applied, or a later write has replaced the nonce.
+// These are the values of Commit.ResolvedAs. OutcomeApplied means that the watermark
+// contains the nonce of an earlier copy of the commit, so that copy was applied.
+// OutcomeNotFound means that it does not: either no earlier copy was applied, or a
+// later write has replaced the nonce.
 const (
 	OutcomeApplied  = "ours"
 	OutcomeNotFound = "not_ours"
 )
 
-// session is a node's that the commit relies on, and the prefix of what it writes
-// into its inbox.
+// session is the session of a node on which the commit relies, identified by the
+// create revision of the node's key. inbox is the prefix of this shard's records in
+// the node's inbox.
 type session struct {
 	node   string
 	create int64
 	inbox  string
 }
 
-// NewCommit begins a commit that, so far, writes nothing but the watermark.
+// NewCommit returns a commit that writes only the watermark w. known is the mod
+// revision of the watermark that it replaces.
 func (s Shards) NewCommit(shard int, f Fences, known int64, w record.Watermark) *Commit {
 	return &Commit{Shard: shard, Fences: f, Known: known, Watermark: w, keys: s.keys, entries: s.keys.Entries(shard)}
 }
 
-// Fits reports whether there is room for n more records of some bytes in all, each
-// with all that it may compare.
+// Fits reports whether the commit has room for n more records of the given total
+// size in bytes, with up to two comparisons for each record.
 func (c *Commit) Fits(n, bytes int) bool { return c.room(2*n, n, bytes) }
 
-// FitsTick is Fits for the claim of a tick: one record, which compares the entry.
+// FitsTick is like Fits for the claim of one tick: one record and one comparison,
+// of the task's entry.
 func (c *Commit) FitsTick(bytes int) bool { return c.room(1, 1, bytes) }
 
-// fixed is what a commit compares: fence, own node, watermark, freezes, and, if the
-// watermark's time moves, revised.
+// fixed is the number of comparisons in every commit: owner, own node, watermark,
+// freezes and, if the watermark's time moves, revised.
 const fixed = 5
 
-// Moves says that the commit moves the watermark's time, and which edits it knows:
-// those up to the mod revision of the shard's key revised. If there has been another
-// since then, which may have given a task ticks that the watermark would pass,
-// nothing is written. 0: there is no such key.
+// Moves declares that the commit moves the watermark's time. revised is the mod
+// revision of the shard's revised key, as the caller knows it, or 0 if the key does
+// not exist. A later edit may have given a task ticks before the new watermark, and
+// those ticks would be lost. So if the key has changed, nothing is written (G4).
 func (c *Commit) Moves(revised int64) { c.moves, c.revised = true, revised }
 
 func (c *Commit) room(guards, ops, bytes int) bool {
-	// One more of each: a record may bring a node's session, and the watermark is written.
+	// Reserve one comparison for the session of a node that the record may add, and
+	// operations for the put of the watermark.
 	return fixed+len(c.guards)+len(c.sessions)+guards+1 <= maxParts && len(c.writes)+ops+2 <= maxParts && c.bytes+bytes <= maxBytes
 }
 
-// Empty reports whether nothing but the watermark would be written.
+// Empty reports whether the commit would write only the watermark.
 func (c *Commit) Empty() bool { return len(c.writes) == 0 }
 
-// guard is a record that the writer touches or relies on, and the mod revision
-// that it knows of it; 0: it is not there.
+// guard is a key that the commit writes or relies on, and the mod revision that the
+// writer knows. A mod of 0 means that the key must be absent.
 type guard struct {
 	key string
 	mod int64
@@ -144,8 +154,8 @@ func (c *Commit) knownAt(key string, mod int64) {
 	c.bytes += len(key) + 32
 }
 
-// sameSession demands that a node's key is the one known by its create
-// revision; 0: that the node is absent.
+// sameSession requires that the node's key still has the given create revision, or
+// that the key is absent if create is 0.
 func (c *Commit) sameSession(node string, create int64) *session {
 	for i := range c.sessions {
 		if s := &c.sessions[i]; s.node == node && s.create == create {
@@ -169,17 +179,19 @@ func (c *Commit) delete(key string, mod int64) {
 	c.bytes += len(key) + 32
 }
 
-// GuardEntry demands that a task's entry is the one known. task is
+// GuardEntry requires that a task's entry still has the given mod revision. task is
 // namespace/name.
 func (c *Commit) GuardEntry(task string, mod int64) { c.knownAt(c.entries+task, mod) }
 
-// PutEntry writes an entry over the one known. task is namespace/name.
+// PutEntry replaces an entry that still has the given mod revision. task is
+// namespace/name.
 func (c *Commit) PutEntry(task string, e record.EntryParts, mod int64) {
 	c.GuardEntry(task, mod)
 	c.put(c.entries+task, record.EncodeParts(e))
 }
 
-// ChangeEntry writes another entry than the one that PutEntry was given for a task.
+// ChangeEntry replaces the entry that an earlier PutEntry of this commit wrote for
+// the task. Without such a PutEntry it does nothing.
 func (c *Commit) ChangeEntry(task string, e record.EntryParts) {
 	key := c.entries + task
 
@@ -194,56 +206,60 @@ func (c *Commit) ChangeEntry(task string, e record.EntryParts) {
 	}
 }
 
-// Claim puts the attempt of a tick into a node's inbox, if that node's session is
-// the one known by its key's create revision. action is the attempt's as JSON.
+// Claim puts the attempt of a tick into a node's inbox. session is the create
+// revision of the node's key; the commit requires that it is unchanged. action is the
+// attempt's action as JSON.
 //
-// That the key is not there yet goes without a comparison: the run of a tick has
-// its key from the one commit that decides the tick, and two of them cannot both
-// find the watermark, the entry and the fence as they know them.
+// Claim does not compare that the inbox key is absent. Only the commit that decides
+// the tick creates this key, and two such commits cannot both find the watermark, the
+// entry and the fences unchanged.
 func (c *Commit) Claim(a *task.Assigned, action string, session int64) {
 	inbox := c.sameSession(a.Node, session).inbox
 	c.put(inbox+a.Namespace+"/"+a.Task+"/"+a.ID, record.EncodeAssigned(a, action))
 }
 
-// Dispatch is Claim for a run that has waited: its key must not be there, since an
-// earlier attempt may have had the same.
+// Dispatch is like Claim, for a run that has waited. It also requires that the inbox
+// key is absent, because an earlier attempt of the run may have used the same key.
 func (c *Commit) Dispatch(a *task.Assigned, action string, session int64) {
 	c.knownAt(c.sameSession(a.Node, session).inbox+a.Namespace+"/"+a.Task+"/"+a.ID, 0)
 	c.Claim(a, action, session)
 }
 
-// Enqueue puts a waiting run into the queue, new.
+// Enqueue adds a waiting run to the queue. The run must not be in the queue yet.
 func (c *Commit) Enqueue(ref record.Ref, w task.Waiting) {
 	key := c.keys.Queued(ref, w.ID)
 	c.knownAt(key, 0)
 	c.put(key, record.EncodeWaiting(w))
 }
 
-// Requeue writes a waiting run over the one known: its reason has changed.
+// Requeue replaces the record of a waiting run that still has the given mod revision,
+// for example because the reason why it waits has changed.
 func (c *Commit) Requeue(ref record.Ref, w task.Waiting, mod int64) {
 	key := c.keys.Queued(ref, w.ID)
 	c.knownAt(key, mod)
 	c.put(key, record.EncodeWaiting(w))
 }
 
-// Dequeue takes a waiting run out of the queue.
+// Dequeue deletes a waiting run that still has the given mod revision from the queue.
 func (c *Commit) Dequeue(ref record.Ref, id string, mod int64) { c.delete(c.keys.Queued(ref, id), mod) }
 
-// Record puts a record into history: a tick, or ticks, that did not run.
+// Record puts a record into the history, without a comparison of its key.
 func (c *Commit) Record(ref record.Ref, r task.Run) {
 	c.put(c.keys.Ended(ref, r.ID), record.EncodeEnded(r))
 }
 
-// Extend writes a record of history over the one known: more ticks that did not run.
+// Extend replaces a history record that still has the given mod revision, to add
+// further ticks that did not run.
 func (c *Commit) Extend(ref record.Ref, r task.Run, mod int64) {
 	key := c.keys.Ended(ref, r.ID)
 	c.knownAt(key, mod)
 	c.put(key, record.EncodeEnded(r))
 }
 
-// EndLost ends an attempt whose node is gone: its record is the one known, and
-// the node is still absent. next, if a retry follows, waits in the queue; if none
-// does, see Bury.
+// EndLost ends an attempt whose node is gone. It requires that the attempt's record is
+// unchanged and that the node's key is still absent. If next is not nil, it is put
+// into the queue as the next attempt. Otherwise end is put into the history, and the
+// caller also calls Bury.
 func (c *Commit) EndLost(h record.Held, end task.Run, next *task.Waiting) {
 	c.sameSession(h.Node, 0)
 	c.delete(c.keys.Run(h.Node, h.Ref(), h.ID), h.Mod)
@@ -256,9 +272,9 @@ func (c *Commit) EndLost(h record.Held, end task.Run, next *task.Waiting) {
 	c.Record(h.Ref(), end)
 }
 
-// AskCancel asks an attempt's node to end it, for a reason: it becomes that of
-// its end ("": task.ReasonCancelled). Of one that is asked already, the first
-// reason stays.
+// AskCancel requests that the attempt's node ends the attempt. reason becomes the
+// reason of its end; an empty reason means task.ReasonCancelled. If a cancel was
+// requested before, the first request and its reason remain.
 func (c *Commit) AskCancel(h record.Held, who, reason string) {
 	key := c.keys.Run(h.Node, h.Ref(), h.ID)
 
@@ -270,25 +286,24 @@ func (c *Commit) AskCancel(h record.Held, who, reason string) {
 	c.put(key, record.EncodeAssigned(&h.Assigned, record.Encode(h.Action)))
 }
 
-// Purge deletes a record of history of a task that is no more.
+// Purge deletes a history record of a task that no longer exists.
 func (c *Commit) Purge(key string, mod int64) { c.delete(key, mod) }
 
-// Conflict is a commit that changed nothing because records are not as they
-// were known. It is a task.ErrConflict.
+// Conflict is the error of a commit that wrote nothing because some of the state on
+// which it was decided has changed. It matches task.ErrConflict.
 type Conflict struct {
-	Records []ShardEvent // records of the shard, as they are now
-	Runs    []string     // keys of attempts
-	Nodes   []string     // nodes whose session is another, or gone
-	// Freezes is the record of freezes as it is now, if it is not the one by which
-	// the commit was decided; else nil.
+	Records []ShardEvent // changed records of the shard, in their current state
+	Runs    []string     // keys of changed attempts
+	Nodes   []string     // nodes whose session has been replaced or has ended
+	// Freezes is the current record of freezes if it has changed, else nil.
 	Freezes *FreezeRecord
-	// Revised is the mod revision of the shard's key revised, if the commit was decided
-	// without an edit that this tells of; else nil.
+	// Revised is the current mod revision of the shard's revised key if the key has
+	// changed, else nil.
 	Revised *int64
 }
 
-// OnlyRevised reports whether the commit was lost to an edit of which it touched
-// nothing, and to nothing else.
+// OnlyRevised reports whether the revised key is the only change that was found: an
+// edit happened, but it changed nothing that the commit compares by itself.
 func (c *Conflict) OnlyRevised() bool {
 	return c.Revised != nil && len(c.Records)+len(c.Runs)+len(c.Nodes) == 0 && c.Freezes == nil
 }
@@ -308,26 +323,31 @@ func (c *Conflict) Error() string {
 		len(c.Records), len(c.Runs), len(c.Nodes), freezes, edits)
 }
 
-// Is makes a Conflict a task.ErrConflict.
+// Is reports whether target is task.ErrConflict, for errors.Is.
 func (c *Conflict) Is(target error) bool { return target == task.ErrConflict }
 
 // Commit writes c and returns its revision, which is the watermark's new mod
-// revision; c.Watermark is what is there then. An error that leaves the outcome
-// open is resolved before it returns, by the nonce: it tries until it knows or ctx
-// ends.
+// revision. c.Watermark is then the stored watermark. If an error leaves the outcome
+// unknown, Commit retries until the nonce in the watermark resolves it or ctx ends, so
+// a tick is never decided twice (G3).
 //
-// It returns task.ErrFenced (stop: the shard or the session is gone), ErrMoved
-// (open again), ErrDamaged, a *Conflict (decide again), an error of etcd that
-// proves that nothing was written, or task.ErrUnknown if ctx ended before the
-// outcome was known.
+// It returns one of these errors:
+//
+//   - task.ErrFenced: the shard or the session is lost; the worker must stop.
+//   - ErrMoved: another writer changed the watermark; open the shard again.
+//   - ErrDamaged: the shard has no watermark.
+//   - *Conflict: a compared record has changed; decide again.
+//   - task.ErrUnavailable: nothing was written, or the records that changed could not
+//     be read.
+//   - task.ErrUnknown: ctx ended before the outcome was known.
 func (s Shards) Commit(ctx context.Context, c *Commit) (int64, error) {
-	var nonces []string // of this content
+	var nonces []string // the nonces of all copies of this commit that were sent
 	var wait again
 
 	for {
 		c.Watermark.Nonce = task.NewUID()
 		if nonces = append(nonces, c.Watermark.Nonce); len(nonces) > 1 {
-			c.ResolvedAs = OutcomeNotFound // unless we find one of them
+			c.ResolvedAs = OutcomeNotFound // explainRejection overwrites it if it finds one of them
 		}
 
 		res, err := s.writes.Commit(ctx, c.txn())
@@ -345,26 +365,28 @@ func (s Shards) Commit(ctx context.Context, c *Commit) (int64, error) {
 			return 0, fmt.Errorf("commit shard %d: %w: %w", c.Shard, ErrMoved, err)
 		}
 
-		// After a copy of unknown fate, an error that is definite for this copy
-		// says nothing of the first.
+		// A definite error proves only that this copy was not applied. If an earlier
+		// copy has an unknown outcome, it may still have been applied.
 		if !kv.Unknown(err) && len(nonces) == 1 {
 			return 0, fmt.Errorf("commit shard %d: %w: %w", c.Shard, task.ErrUnavailable, err)
 		}
-		// A read would settle nothing: the first copy may still arrive. The
-		// same compares with a new nonce end it, whichever copy wins.
+		// A read cannot resolve the outcome, because an earlier copy may still be in
+		// flight and arrive after the read. Send the same comparisons with a new nonce
+		// instead. All copies compare the same mod revision of the watermark, and each
+		// one changes it, so at most one copy is applied.
 		if perr := wait.pause(ctx); perr != nil {
 			return 0, fmt.Errorf("commit shard %d: %w: %w", c.Shard, task.ErrUnknown, perr)
 		}
 	}
 }
 
-// txn is c as a transaction. Its Else reads what tells whether the writer is to
-// stop or to open again; what else was found changed is read when it was, which
-// is rare.
+// txn returns c as a transaction. Its Else branch reads the keys that decide whether
+// the worker must stop or open the shard again. Other conflicts are rare, so moved
+// reads the remaining keys only when a commit has failed.
 func (c *Commit) txn() kv.Txn {
 	mark := c.keys.Watermark(c.Shard)
 	t := kv.Txn{
-		ResolvedByCaller: true, // by the nonce
+		ResolvedByCaller: true, // Commit resolves unknown outcomes by the nonce
 		If:               make([]clientv3.Cmp, 0, fixed+len(c.sessions)+len(c.guards)),
 		Then:             make([]clientv3.Op, 0, len(c.writes)+1),
 		Else:             []clientv3.Op{clientv3.OpGet(c.Fences.Owner.Key), clientv3.OpGet(c.Fences.Node.Key), clientv3.OpGet(mark)},
@@ -391,8 +413,9 @@ func (c *Commit) txn() kv.Txn {
 	return t
 }
 
-// explainRejection says why a commit's comparisons failed. It returns success if that is
-// so because an earlier copy of this very commit was applied.
+// explainRejection returns the error for a commit whose comparisons failed. If they
+// failed because an earlier copy of the same commit was applied, it returns that copy's
+// revision and no error.
 func (s Shards) explainRejection(ctx context.Context, c *Commit, res kv.Result, nonces []string) (int64, error) {
 	mark := readAt(res, 2)
 	if mark == nil {
@@ -402,7 +425,7 @@ func (s Shards) explainRejection(ctx context.Context, c *Commit, res kv.Result, 
 	if mark.ModRevision != c.Known {
 		w, err := record.DecodeWatermark(mark.Value)
 		if err == nil && slices.Contains(nonces, w.Nonce) {
-			c.Watermark.Nonce, c.ResolvedAs = w.Nonce, OutcomeApplied // an earlier copy of this very content won
+			c.Watermark.Nonce, c.ResolvedAs = w.Nonce, OutcomeApplied // an earlier copy of this commit was applied
 			return mark.ModRevision, nil
 		}
 	}
@@ -422,8 +445,9 @@ func (s Shards) explainRejection(ctx context.Context, c *Commit, res kv.Result, 
 	return 0, conflict
 }
 
-// moved reads what a commit that changed nothing had taken for known, and says
-// what of it is otherwise. It may be nothing by now.
+// moved reads the keys that a failed commit compared and returns those that differ from
+// what its writer knew. The result may be empty, because these reads happen after the
+// commit and a difference may be gone by then.
 func (s Shards) moved(ctx context.Context, c *Commit) (*Conflict, error) {
 	keys := make([]string, 0, len(c.guards)+len(c.sessions)+1)
 	for _, g := range c.guards {
@@ -478,14 +502,13 @@ func (s Shards) addMoved(c *Conflict, key string, now *mvccpb.KeyValue) {
 	c.Runs = append(c.Runs, key)
 }
 
-// Open opens a shard: an empty commit that ends every delayed write of any
-// earlier worker. A new owner key or session has voided the writes under other
-// fences already, as every commit compares both; the new watermark revision also
-// voids those under the same fences, of an earlier worker on this node. See
-// "Takeover" in docs/scheduler.md.
+// Open opens a shard with an empty commit, after which no delayed write of an earlier
+// worker can succeed. Every commit compares the owner key and the session, so writes
+// under other fences are already void. The new mod revision of the watermark also voids
+// delayed writes under the same fences, from an earlier worker on this node.
 //
-// It returns the watermark as it is from then on and its mod revision, at which
-// the shard is to be loaded.
+// Open returns the watermark and its mod revision, at which the caller must load the
+// shard.
 func (s Shards) Open(ctx context.Context, shard int, f Fences) (record.Watermark, int64, error) {
 	for {
 		res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Watermark(shard)), clientv3.OpGet(s.keys.Freezes())).Commit()
@@ -509,7 +532,7 @@ func (s Shards) Open(ctx context.Context, shard int, f Fences) (record.Watermark
 
 		rev, err := s.Commit(ctx, c)
 		if errors.Is(err, ErrMoved) || errors.Is(err, task.ErrConflict) {
-			continue // a delayed write, or a freeze, came first
+			continue // a delayed write or a freeze was applied after the read above
 		}
 		if err != nil {
 			return record.Watermark{}, 0, fmt.Errorf("open shard %d: %w", shard, err)
@@ -519,28 +542,30 @@ func (s Shards) Open(ctx context.Context, shard int, f Fences) (record.Watermark
 	}
 }
 
-// Bury puts the run of an attempt that EndLost has ended, without another to
-// follow, among the dead of its task; nothing if somebody wanted it to end.
+// Bury puts the run of an attempt that EndLost has ended without a next attempt among
+// the dead runs of its task. It does nothing if record.NeedsDeadLetter reports that the
+// run needs no dead letter.
 func (c *Commit) Bury(h record.Held, end task.Run) {
 	if record.NeedsDeadLetter(h, end) {
 		c.put(c.keys.DeadRun(h.Ref(), h.ID), record.EncodeDead(h, end))
 	}
 }
 
-// BuryParent puts a run whose parts have failed among the dead of its task, as that
-// which repeats these parts would begin.
+// BuryParent puts a fan-out run whose parts have failed among the dead runs of its
+// task. The record has the form in which a retry of the failed parts begins.
 func (c *Commit) BuryParent(ref record.Ref, end task.Run, env map[string]string) {
 	end.Fan = end.Fan.Again()
 	c.put(c.keys.DeadRun(ref, end.ID), record.EncodeWaiting(task.Waiting{Run: end, Env: env}))
 }
 
-// GuardQueued demands that a waiting run's record is the one known.
+// GuardQueued requires that a waiting run's record still has the given mod revision.
 func (c *Commit) GuardQueued(ref record.Ref, id string, mod int64) {
 	c.knownAt(c.keys.Queued(ref, id), mod)
 }
 
-// EndPart ends a part that is in no inbox and does not wait: it has never been given
-// out, or nobody knows where it is. No record may tell of it.
+// EndPart ends a part that is neither in an inbox nor in the queue: it was never
+// dispatched, or it cannot be found. The commit requires that neither the queue nor
+// the ended parts contain a record of it.
 func (c *Commit) EndPart(ref record.Ref, end task.Run) {
 	c.knownAt(c.keys.Queued(ref, end.ID), 0)
 	key := c.keys.Ended(ref, end.ID)
