@@ -29,46 +29,46 @@ const (
 )
 
 const (
-	look        = 500 * time.Millisecond // between looks at clocks
-	markAfter   = time.Second            // "running" is written for what lasts longer
-	writers     = 64                     // adoptions, marks and hand-backs in flight
-	writeLimit  = 5 * time.Second        // for one of these
+	look        = 500 * time.Millisecond // interval at which all attempts are checked
+	markAfter   = time.Second            // "running" is recorded only for attempts that last longer
+	writers     = 64                     // maximum number of adoptions, marks and hand-backs in flight
+	writeLimit  = 5 * time.Second        // time limit of one of these writes
 	retryWrite  = 500 * time.Millisecond
 	retryFinish = 200 * time.Millisecond
-	patience    = 10 * time.Second // for an event to be on its way
-	reread      = time.Minute      // between lists of the inbox: a watch is a hint
-	mostGrace   = 5 * time.Second  // of a node that must be quick: silent, or stopping
+	patience    = 10 * time.Second // how long an event of the watch may be in flight
+	reread      = time.Minute      // interval between lists of the inbox, in case the watch loses a change
+	mostGrace   = 5 * time.Second  // maximum grace period when the node is silent or stopping
 	stopLimit   = 10 * time.Second
 )
 
-// Config says what an executor is for.
+// Config configures an Executor.
 type Config struct {
 	Node     string
-	Instance string // only its attempts are started and adopted
-	Slots    int    // processes at once; at least 1
+	Instance string // the executor starts and adopts only attempts of this instance
+	Slots    int    // maximum number of processes at the same time; at least 1
 	Dir      string // the data directory: the spool is in it
 	Workdirs string // where the working directories of attempts are; "" is below Dir. See workdir.Root
 	Inbox    Inbox
-	Guardian *guardian.Client // nil: none, for tests
+	Guardian *guardian.Client // nil: no guardian, for tests
 	Spool    spool.Config
-	// Groups are the control groups of attempts, one each; nil, or of which there are
-	// none: their processes are found in other ways.
+	// Groups provides a control group for each attempt. If it is nil or has none, processes
+	// are found in other ways; see package proctree.
 	Groups *cgroup.Groups
 	// Orphans, if set, are adopted and reaped: without groups, and by the first
 	// process of a container.
 	Orphans *proctree.Orphans
 
-	// Secrets reads those that env_from names; nil: the node has no key.
+	// Secrets reads the secrets that env_from names; nil if the node has no key.
 	Secrets process.Secrets
-	// Policy is what the node's administrator allows; nil: all.
+	// Policy is what the node's administrator allows; nil allows everything.
 	Policy process.Policy
 
 	// Dead reports whether an instance is known to be dead with all its processes,
-	// beyond what Inbox.Cleared says; nil: none is.
+	// in addition to Inbox.Cleared; nil means that none is.
 	Dead func(instance string) bool
 
-	Finishers     int // results recorded at once; 0 is DefaultFinishers
-	MaxUnfinished int // results that wait, at most, before starts pause; 0 is DefaultMaxUnfinished
+	Finishers     int // maximum number of results being written at the same time; 0 is DefaultFinishers
+	MaxUnfinished int // number of unrecorded results at which starts pause; 0 is DefaultMaxUnfinished
 
 	// Fake, if set, takes the place of processes.
 	Fake process.Fake
@@ -76,7 +76,7 @@ type Config struct {
 	Obeyed func()
 	// StuckChanged, if set, is called when StuckStarts has changed. It does not block.
 	StuckChanged func()
-	// Boot is a clock that counts suspend; nil: the host's.
+	// Boot is a clock that counts suspend; nil is the host's CLOCK_BOOTTIME.
 	Boot func() time.Duration
 
 	Logger     *zap.Logger           // nil: none
@@ -86,16 +86,16 @@ type Config struct {
 	emptyLimit time.Duration              // the same
 }
 
-// Session is the node's presence: its key's create revision, and when the lease
-// under it was last renewed.
+// Session is one presence of the node in the cluster: the create revision of its key, and when
+// the lease of that key was last renewed.
 type Session struct {
 	Fence kv.Fence
 	// LastRenewal is when the last acknowledged renewal was sent, with a
 	// monotonic reading. It is called after the session's end, too.
 	LastRenewal func() time.Time
-	// TTL is how long the session outlives its last renewal, at least; 0: nobody
-	// asks. After that it may be over, and others may take the node for gone: it
-	// starts nothing until it hears of etcd again.
+	// TTL is how long the session is certain to last after a renewal; 0 disables the check.
+	// After that it may have expired, and others may consider the node gone, so the node
+	// starts nothing until a renewal succeeds.
 	TTL time.Duration
 }
 
@@ -110,7 +110,7 @@ type Executor struct {
 	patience time.Duration // how long an event may be on its way
 	clocks   clocks
 
-	runAttempt func(process.Attempt, *process.Orders) process.Result // the runner's, but for tests
+	runAttempt func(process.Attempt, *process.Orders) process.Result // runner.RunAttempt, except in tests
 
 	batches chan batch
 	pokes   wake.Signal
@@ -126,25 +126,26 @@ type Executor struct {
 	toWrite  lane[job]
 }
 
-// batch is a step of the inbox, and whether it was taken.
+// batch is a list or some events of the inbox, and a channel for the result of applying it.
 type batch struct {
 	store.InboxBatch
 	session int
 	taken   chan error
 }
 
-// mail is what others have for the loop, until it looks. Each attempt adds at
-// most one line at a time, so it is bounded by what the inbox holds.
+// mail is what other goroutines have left for the loop since it last read its mail. Its size
+// is bounded by the number of attempts in the inbox.
 type mail struct {
 	session  *Session
-	recorded []*ending // tried, with or without success
-	news     []func()  // what attempts and other writers found; called by the loop
+	recorded []*ending // ends that finishers tried to record, successfully or not
+	news     []func()  // reports of attempts and writers, as functions that the loop calls
 	drain    *bool
 	stop     bool // kill what still runs
 	waiting  []chan struct{}
 }
 
-// New makes an executor, without any I/O but opening /dev/null. Run runs it.
+// New returns an executor that does nothing until Run is called. Its only I/O is to open
+// /dev/null. It fails if a required setting is missing or Slots is less than 1.
 func New(cfg Config) (*Executor, error) {
 	switch {
 	case cfg.Node == "" || cfg.Instance == "" || cfg.Dir == "" || cfg.Inbox == nil:
@@ -186,29 +187,30 @@ func New(cfg Config) (*Executor, error) {
 	return e, nil
 }
 
-// Spool is where the output of this node's attempts is.
+// Spool returns the spool that holds the output of this node's attempts.
 func (e *Executor) Spool() *spool.Spool { return e.spool }
 
-// Free is how many slots are neither in use nor claimed by attempts that wait in
-// the inbox.
+// Free returns the number of slots that are neither in use nor claimed by attempts that wait
+// in the inbox.
 func (e *Executor) Free() int { return int(e.free.Load()) }
 
-// Running is how many attempts have a process, or are about to.
+// Running returns the number of attempts that have a process or are being started.
 func (e *Executor) Running() int { return int(e.running.Load()) }
 
-// StuckStarts is how many starts have taken more than some seconds, or could not be ended
-// after they were given up.
+// StuckStarts returns the number of starts that hang: those that have taken more than a few
+// seconds, and those that were given up and have not ended.
 func (e *Executor) StuckStarts() int { return e.runner.StuckStarts() }
 
-// Joined tells of a new session, at every join. The inbox is listed anew; what
-// was held before is adopted. Before the first nothing starts.
+// Joined passes a new session to the executor. The daemon calls it after every join. The inbox
+// is listed again, and attempts from before the join are adopted. Nothing starts before the
+// first call.
 func (e *Executor) Joined(s Session) { e.post(func(m *mail) { m.session = &s }) }
 
-// Drain starts nothing new, hands attempts back that have not started, and waits
-// for the others until ctx ends. Then they are killed, and end as failed with
-// task.ReasonShutdown, so that the retry policy may have them run elsewhere. nil
-// means that nothing of this instance is left in the inbox. Draining goes on
-// after it returns, until Resume.
+// Drain starts nothing new, hands back attempts that have not started, and waits for the
+// others until ctx ends. Then it kills them: they end as failed with task.ReasonShutdown, so
+// that their retry policy may start them elsewhere. Drain returns nil when nothing of this
+// instance is left in the inbox, and an error if the executor stops first or the attempts do
+// not end after the kill. The executor keeps draining after Drain has returned, until Resume.
 func (e *Executor) Drain(ctx context.Context) error {
 	empty := make(chan struct{})
 	yes := true
@@ -236,14 +238,14 @@ func (e *Executor) Drain(ctx context.Context) error {
 	}
 }
 
-// HandBack starts nothing new and hands back what has not started, like Drain,
-// without waiting and without an end for what runs. It goes on until Resume.
+// HandBack starts nothing new and hands back attempts that have not started, like Drain, but
+// does not wait and does not kill running attempts. It lasts until Resume.
 func (e *Executor) HandBack() {
 	yes := true
 	e.post(func(m *mail) { m.drain = &yes })
 }
 
-// Beats grows twice a second, at least, while the executor lives.
+// Beats returns a counter that grows at least twice a second while the loop makes progress.
 func (e *Executor) Beats() int64 { return e.beats.Load() }
 
 // Resume ends a drain.
@@ -260,17 +262,17 @@ func (e *Executor) post(f func(*mail)) {
 	e.pokes.Send()
 }
 
-// tell has the loop do something; it may be called from anywhere.
+// tell makes the loop call f. It may be called from any goroutine.
 func (e *Executor) tell(f func()) { e.post(func(m *mail) { m.news = append(m.news, f) }) }
 
-// Run runs attempts until ctx ends; then it kills those that still run, tries
-// for some seconds to record their ends, and returns when all that it started
-// has ended. For a gentle end, Drain first. It is called once.
+// Run runs attempts until ctx ends. Then it kills those that are still running, tries for
+// stopLimit to record their ends, and returns when everything that it started has ended. For a
+// graceful stop, call Drain first. Run is called once.
 func (e *Executor) Run(ctx context.Context) error {
 	defer close(e.left)
 
-	// What Run started ends with these, after the loop: processes first, then
-	// the writers of their ends and the runner.
+	// The writers and the runner outlive the loop: the processes have to end first, then
+	// their ends are recorded.
 	life, stopWriters := context.WithCancel(context.WithoutCancel(ctx))
 	var others, attempts sync.WaitGroup
 
@@ -306,7 +308,7 @@ func (e *Executor) Run(ctx context.Context) error {
 	return nil
 }
 
-// job is a write to etcd, off the loop. With ctx it is over at once.
+// job is a write to etcd that runs outside the loop. It returns at once when ctx ends.
 type job func(ctx context.Context)
 
 func (e *Executor) write(ctx context.Context) {
@@ -315,7 +317,7 @@ func (e *Executor) write(ctx context.Context) {
 	}
 }
 
-// finish records ends. Those are the most frequent writes by far.
+// finish records the ends of attempts, which are by far the most frequent writes.
 func (e *Executor) finish(ctx context.Context) {
 	for x := range e.toRecord.jobs {
 		x.err = e.cfg.Inbox.Finish(ctx, *x.held, x.run, x.next)

@@ -24,31 +24,31 @@ import (
 )
 
 const (
-	checkEvery   = 250 * time.Millisecond // between looks at deadlines
-	readPause    = 10 * time.Millisecond  // between reads: what is in the pipe is safe, and to wake for each message is dear
-	killLimit    = time.Minute            // for all processes to be gone
-	clearLimit   = 10 * time.Second       // to say so
-	workdirLimit = 5 * time.Second        // to remove their directories
+	checkEvery   = 250 * time.Millisecond // interval between checks of the deadlines
+	readPause    = 10 * time.Millisecond  // pause between reads: messages are safe in the pipe, and a wakeup for each is expensive
+	killLimit    = time.Minute            // time limit for all processes to end
+	clearLimit   = 10 * time.Second       // time limit for clear
+	workdirLimit = 5 * time.Second        // time limit for removing the working directories
 )
 
-// Serve is the body of the guardian: a process that outlives the daemon
-// just long enough to kill what it left.
+// Serve runs the guardian, a process that outlives the daemon just long enough to kill what
+// the daemon left running.
 //
 //	hello ──lock taken──▶ watching ──bye──▶ done
 //	                         │
 //	                         └──end of input──▶ killing ──none left──▶ clear ──▶ done
 //
-// It reads the daemon's messages from in and says on out when it is ready. When in
-// ends without a bye the daemon is dead: Serve kills every process group
-// that it knows of and every process that carries the mark of a known attempt or
-// is in a control group of one, makes sure that none is left, removes these
-// groups, and calls clear, which is to say so in etcd;
-// clear is called again until it succeeds, for some ten seconds, but not at all
-// if the daemon died before this guardian knew of every attempt. While the
-// daemon is frozen, it kills attempts at their deadline, after which they are declared lost.
+// It reads the daemon's messages from in and reports on out when it is ready. If in ends
+// without a bye, the daemon is dead. Serve then kills every process group of a known attempt
+// and every process that carries its mark or is in its control group, verifies that none is
+// left, removes the control groups, and calls clear, which records this in etcd. It repeats
+// clear until it succeeds or clearLimit has passed. It does not call clear if the daemon died
+// before this guardian knew of every attempt, because other nodes would then replace attempts
+// that may still run (G17). While the daemon is frozen, Serve kills attempts at their deadline,
+// before they are declared lost.
 //
-// It holds a lock below the data directory for as long as it lives, and ignores
-// the signals by which terminals and service managers end a daemon.
+// Serve holds a lock in the data directory for as long as it runs, and ignores the signals
+// with which terminals and service managers stop a daemon.
 func Serve(ctx context.Context, in io.Reader, out io.Writer, log *zap.Logger, clear func(context.Context, Hello) error) error {
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE, syscall.SIGQUIT)
 	lines := bufio.NewReaderSize(in, 64<<10)
@@ -70,7 +70,7 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, log *zap.Logger, cl
 
 	g := server{roots: hello.Groups, log: cmp.Or(log, zap.NewNop()), lock: lock, watch: newWatchList(), warned: map[uint64]bool{}}
 	if dead := g.listen(ctx, lines); !dead {
-		return g.kill(ctx, func(Attempt) bool { return true }) // a bye with attempts alive: they end, too
+		return g.kill(ctx, func(Attempt) bool { return true }) // attempts that are still alive at a bye are killed, too
 	}
 
 	g.log.Warn("the daemon is dead", zap.String("instance", hello.Instance), zap.Int("attempts", len(g.watch.attempts)))
@@ -93,12 +93,12 @@ type server struct {
 	log      *zap.Logger
 	lock     *os.File
 	watch    watchList
-	informed bool            // of all attempts that were there when it came
+	informed bool            // it knows all attempts that existed when it started
 	warned   map[uint64]bool // killed at their deadline
 }
 
-// setInformed notes that it knows all, and leaves its number in the lock file for
-// people who look.
+// setInformed notes that the guardian knows all attempts, and writes its process number to the
+// lock file for administrators.
 func (g *server) setInformed() {
 	g.informed = true
 	err := g.lock.Truncate(0)
@@ -120,10 +120,11 @@ func readLine(r *bufio.Reader, v any) error {
 	return json.Unmarshal(line, v)
 }
 
-// listen keeps watch until the daemon says bye (false) or is dead (true).
+// listen processes messages and kills overdue attempts until the input ends, which means that
+// the daemon is dead (true), or until a bye or the end of ctx (false).
 func (g *server) listen(ctx context.Context, r *bufio.Reader) (dead bool) {
 	words := make(chan Message, 64)
-	go func() { // ends with the process: nothing else ends a read
+	go func() { // ends with the process, because nothing else interrupts a read
 		defer close(words)
 		for {
 			var x Message
@@ -165,8 +166,8 @@ func (g *server) listen(ctx context.Context, r *bufio.Reader) (dead bool) {
 	}
 }
 
-// killOverdue kills what is about to be declared lost. A daemon that is not frozen has
-// done so before.
+// killOverdue kills attempts that may soon be declared lost (G17). A daemon that is not frozen
+// has already killed them, because its own deadline is earlier.
 func (g *server) killOverdue(ctx context.Context) {
 	now := proctree.BootTime()
 	due := func(a Attempt) bool { return !g.warned[a.ID] && g.watch.overdue(a, now) }
@@ -213,8 +214,8 @@ func (g *server) kill(ctx context.Context, match func(Attempt) bool) error {
 	return cgroup.Remove(g.roots, killLimit)
 }
 
-// removeWorkdirs removes what the dead daemon's attempts had on disk. What takes longer
-// than workdirLimit is left to the daemon's next start, which waits for the guardian.
+// removeWorkdirs removes the working directories of the dead daemon's attempts. It stops after
+// workdirLimit and leaves the rest to the daemon's next start, which waits for the guardian.
 func (h Hello) removeWorkdirs(log *zap.Logger) {
 	if h.Workdirs == "" {
 		return
@@ -228,6 +229,7 @@ func (h Hello) removeWorkdirs(log *zap.Logger) {
 	}
 }
 
+// reportCleared calls clear until it succeeds or clearLimit has passed.
 func reportCleared(ctx context.Context, hello Hello, clear func(context.Context, Hello) error) error {
 	ctx, cancel := context.WithTimeout(ctx, clearLimit)
 	defer cancel()

@@ -21,18 +21,18 @@ import (
 )
 
 const (
-	// lingerLimit is how long what the main process left behind in its group may
-	// take to end by itself: the last words of a pipeline.
+	// lingerLimit is how long processes that the main process left behind may take to end
+	// by themselves, such as the last commands of a pipeline.
 	lingerLimit = 200 * time.Millisecond
-	// maxLeftoverGrace is the longest grace of what was left behind: the outcome is
-	// known by then, and the task's next run may wait for it.
+	// maxLeftoverGrace is the longest grace period for processes that were left behind. The
+	// outcome is known by then, and the task's next run may be waiting.
 	maxLeftoverGrace = 10 * time.Second
 	// drainLimit is how long output is read after the whole group has ended. Only a
 	// process that left the group can still hold the pipe then.
 	drainLimit = 250 * time.Millisecond
 )
 
-// prepared is all that is needed to start one attempt.
+// prepared is everything that is needed to start one attempt.
 type prepared struct {
 	process   *task.Process
 	env       []string
@@ -55,8 +55,9 @@ type prepared struct {
 	success   *successRule
 }
 
-// prepare finds all that an attempt needs; an error is what is wrong with it. What
-// was prepared must be run: it has a working directory.
+// prepare collects what an attempt needs. It fails if the attempt's settings cannot be
+// applied on this host. The caller must pass the result to runPrepared, which releases the
+// working directory.
 func (l *Runner) prepare(a task.Assigned, token int64) (prepared, error) {
 	path, err := l.spool.Path(a.Namespace, a.Task, a.ID, max(a.Attempt, 1))
 	if err != nil {
@@ -98,8 +99,8 @@ func (l *Runner) prepare(a task.Assigned, token int64) (prepared, error) {
 	}, nil
 }
 
-// runPrepared starts an attempt and returns when nothing is left of it: neither its
-// main process, nor the group, nor, if it was made to end, what left the group.
+// runPrepared starts an attempt and returns when nothing is left of it (G20): neither the main
+// process nor its group, nor, if the attempt was killed, processes that had left the group.
 func (l *Runner) runPrepared(what prepared, o *Orders) Result {
 	out := l.spool.NewOutput(what.path, what.output)
 
@@ -146,7 +147,8 @@ func (l *Runner) runPrepared(what prepared, o *Orders) Result {
 	return r
 }
 
-// beginStatus listens to what an attempt reports in its working directory; nil if it has none.
+// beginStatus starts to watch the attempt's status file. It returns nil if the attempt has no
+// working directory.
 func (l *Runner) beginStatus(a *task.Assigned, m *workdir.Dir) *status.Attempt {
 	if m == nil {
 		return nil
@@ -154,7 +156,8 @@ func (l *Runner) beginStatus(a *task.Assigned, m *workdir.Dir) *status.Attempt {
 	return l.statuses.Watch(a, status.File{Dir: m.FD(), Name: workdir.StatusFile, UID: m.UID()})
 }
 
-// releaseWorkdir gives the working directory of the attempt back, after the last of what it has reported has been read.
+// releaseWorkdir returns the attempt's working directory to the pool, after it has read the
+// attempt's last reports.
 func (w *prepared) releaseWorkdir(r *Result) error {
 	return w.workdir.Release(func(wrote bool) { r.Status = w.status.End(wrote) })
 }
@@ -172,7 +175,8 @@ func statusEnv(a *task.Assigned, m *workdir.Dir) (env []string) {
 	return env
 }
 
-// notStarted is the result of an attempt of which nothing has run.
+// notStarted returns the result of an attempt of which no instruction was executed because of
+// err.
 func notStarted(err error) Result {
 	r := Result{State: task.Failed, Reason: task.ReasonStart, Message: err.Error(), EndedAt: time.Now(), HandBack: errors.Is(err, errNoPolicy)}
 
@@ -224,15 +228,15 @@ var closedChannel = func() <-chan struct{} {
 	return c
 }()
 
-// found is what an attempt executes, and where.
+// found is the program that an attempt executes, and its working directory.
 type found struct {
 	program, dir string
 	argv         []string
 	may          func() error // asked directly before the fork
 }
 
-// find finds the program and the working directory. The daemon looks at paths that a user
-// may have put on a file system that does not answer.
+// find looks up the program and the working directory, with a time limit, because a user may
+// have put these paths on a file system that does not answer.
 func (l *Runner) find(what *prepared, o *Orders) (found, error) {
 	w := *what // the goroutine may outlive the attempt
 	return within(l.stuck, o.given, what.timeout, "to find its program and its working directory", func() (found, error) { return w.find() })
@@ -287,6 +291,8 @@ func (l *Runner) start(what prepared, out *spool.Output, o *Orders) (*running, e
 	}}
 	p.tree = proctree.Tree{Mark: what.guarded.Mark, Group: group, Orphans: l.orphans}
 	p.traced = &p.tree
+	// Retry until a guardian that knows this attempt is present at the fork (G17), and until
+	// the policy under which the program was judged is still the current one.
 	for err = guardian.ErrNotReady; errors.Is(err, guardian.ErrNotReady) || errors.Is(err, errPolicyChanged); {
 		if errors.Is(err, errPolicyChanged) {
 			if found, err = l.find(&what, o); err != nil {
@@ -323,7 +329,7 @@ func (l *Runner) start(what prepared, out *spool.Output, o *Orders) (*running, e
 		select {
 		case <-gone:
 			end()
-		default: // it sleeps in the kernel, and may do so for ever
+		default: // the process hangs in the kernel, perhaps forever: do not wait for it
 			go func() {
 				<-gone
 				end()
@@ -361,7 +367,8 @@ func nonblocking(fd int) error {
 	return os.NewSyscallError("fcntl", err)
 }
 
-// wait sees the attempt to its end.
+// wait waits for the main process, ends what it has left behind, and returns the result when
+// nothing of the attempt is left.
 func (p *running) wait(what prepared, o *Orders) Result {
 	var pidfd *os.File
 	if p.pidfd >= 0 && nonblocking(p.pidfd) == nil {
@@ -373,7 +380,7 @@ func (p *running) wait(what prepared, o *Orders) Result {
 	go func() { exited <- awaitExit(p.pid, pidfd) }()
 
 	timeout := what.timeout
-	if timeout > 0 { // a start that was slow is part of it
+	if timeout > 0 { // the timeout includes the time that a slow start took
 		timeout = max(1, timeout-time.Since(p.started))
 	}
 
@@ -399,7 +406,7 @@ func (p *running) wait(what prepared, o *Orders) Result {
 
 	if why.Cause != CauseNone {
 		if p.tree.Group == nil {
-			p.tree.SignalOthers(what.signal) // orphans have only come to light by now
+			p.tree.SignalOthers(what.signal) // orphans of the main process are known only now
 		}
 		p.endGroup(killAt, o)
 	} else if lingering := cmp.Or(p.lingering, lingerLimit); !p.waitEmpty(r.EndedAt.Add(lingering)) {
@@ -420,7 +427,7 @@ func (p *running) wait(what prepared, o *Orders) Result {
 
 	p.pipe.Close()
 	used, counts := p.tree.Usage()
-	p.guarded.Ended() // before its control group is another's
+	p.guarded.Ended() // before its control group is given to another attempt
 	p.endTree()
 	p.out.EndLines()
 
@@ -432,8 +439,8 @@ func (p *running) wait(what prepared, o *Orders) Result {
 	return r
 }
 
-// waitMain waits for the main process to end, and carries out kills and pauses until
-// then. The process is a zombie when it returns.
+// waitMain waits for the main process to exit, and executes kills and pauses until then. When
+// it returns, the process is a zombie, so its process number cannot have been reused.
 func (p *running) waitMain(exited <-chan error, clock *runClock, what prepared, o *Orders) (why Kill, killAt time.Time) {
 	var hard <-chan time.Time
 	obey := func(k Kill) {
@@ -469,12 +476,12 @@ func (p *running) waitMain(exited <-chan error, clock *runClock, what prepared, 
 	}
 }
 
-// killSignal is a signal by its name; SIGTERM if there is none of that name.
+// killSignal returns the signal of that name, or SIGTERM if there is none.
 func killSignal(name string) syscall.Signal {
 	return cmp.Or(unix.SignalNum(name), unix.SIGTERM)
 }
 
-// waitEmpty waits for the group to end by itself, until at.
+// waitEmpty waits until at for the group to end by itself, and reports whether it has.
 func (p *running) waitEmpty(at time.Time) (ended bool) {
 	for pause := time.Millisecond; !p.tree.Empty(); pause = min(2*pause, 50*time.Millisecond) {
 		if !time.Now().Before(at) {
@@ -486,8 +493,8 @@ func (p *running) waitEmpty(at time.Time) (ended bool) {
 	return true
 }
 
-// endGroup ends what the main process left behind in its group: it was asked to
-// end; at killAt it gets SIGKILL.
+// endGroup waits for processes that the main process left behind. They have already received
+// the kill signal; at killAt they receive SIGKILL.
 func (p *running) endGroup(killAt time.Time, o *Orders) {
 	for !p.waitEmpty(earlier(killAt, time.Now().Add(100*time.Millisecond))) {
 		select {
@@ -507,7 +514,8 @@ func (p *running) endGroup(killAt time.Time, o *Orders) {
 	}
 }
 
-// killUntil kills until the tree is empty: what is killed may leave others behind.
+// killUntil kills until the tree is empty or at has passed. It repeats the kill because a
+// process may fork before it dies.
 func (p *running) killUntil(at time.Time) (ended bool) {
 	for time.Now().Before(at) {
 		p.tree.Kill()
@@ -526,8 +534,8 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// endTree gives up what the tree held, which is to be empty: a control group that is
-// not is set aside.
+// endTree returns the control group of the tree, which should be empty. A group that is not is
+// set aside and not reused.
 func (p *running) endTree() {
 	if p.tree.Group != nil {
 		p.groups.Give(p.tree.Group)
@@ -535,8 +543,8 @@ func (p *running) endTree() {
 	p.tree.Orphans.Forget(&p.tree)
 }
 
-// sweep kills what left the group of an attempt that was made to end and has no
-// control group.
+// sweep kills processes that have left the process group, if the attempt has no control group.
+// It finds them by the mark in their environment.
 func (p *running) sweep(l proctree.Mark) {
 	if p.tree.Group != nil {
 		return
@@ -548,7 +556,7 @@ func (p *running) sweep(l proctree.Mark) {
 	}
 }
 
-// prepareWorkdir gives an attempt the directories that it asks for, in its working directory.
+// prepareWorkdir creates the directories that the attempt requests in its working directory.
 func (l *Runner) prepareWorkdir(what *prepared) error {
 	if what.process.Scratch {
 		path, err := what.workdir.MakeScratch(what.noWorkdir)

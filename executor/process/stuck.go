@@ -15,22 +15,22 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Starts can hang: what the user of an attempt, or a file system, decides can take for
-// ever. The program's file may have a lease on it; the program, the working directory or
-// an env file may lie on a FUSE file system whose server never answers, or on a network
-// file system that is gone. Each start waits in its own goroutine, for a bounded time, and
-// nothing else waits for it.
+// Starts can hang, because the user of an attempt or a file system can delay them forever. The
+// program's file may have a lease on it. The program, the working directory or an env file
+// may be on a FUSE file system whose server never answers, or on a network file system that is
+// unavailable. Each start waits in its own goroutine for a bounded time, and nothing else
+// waits for it.
 const (
 	startQuick = 100 * time.Millisecond // most have executed by then
 	startSlow  = 5 * time.Second        // from then on a start counts as stuck
 	startLimit = 30 * time.Second       // for each step of a start that can hang
 )
 
-// ManyStuck is how many stuck starts make a node take no runs.
+// ManyStuck is the number of stuck starts from which on a node takes no runs.
 const ManyStuck = 8
 
-// errStuck means that a step of a start has not ended in time. Nothing of the attempt has
-// run, and nothing will.
+// errStuck means that a step of a start has not ended in time. No instruction of the attempt's
+// program has been executed, and none will be.
 var errStuck = errors.New("the start hangs")
 
 // errStartTimeout means that the attempt's timeout came before it had started.
@@ -58,9 +58,9 @@ func (s *stuckStarts) add(n int64) {
 	s.changed()
 }
 
-// await returns nil when done is closed. It returns an error when the start is called off,
-// or has taken too long since it began. What is not done by then still counts as stuck
-// until it is.
+// await returns nil when done is closed. It returns an error when off is closed, which calls
+// the start off, or when the start has taken too long since began. After an error, the start
+// counts as stuck until done is closed.
 func (s *stuckStarts) await(done, off <-chan struct{}, began time.Time, timeout time.Duration) (err error) {
 	slow := time.NewTimer(time.Until(began.Add(s.slow)))
 	defer slow.Stop()
@@ -109,8 +109,8 @@ func (s *stuckStarts) await(done, off <-chan struct{}, began time.Time, timeout 
 	return err
 }
 
-// within returns what f returns, or an error of await's if f does not return in time.
-// Then f goes on in its goroutine, and so does the thread that it has.
+// within returns what f returns, or an error of await if f does not return in time. In that
+// case f keeps running and keeps its goroutine and its thread.
 func within[T any](s *stuckStarts, off <-chan struct{}, timeout time.Duration, step string, f func() (T, error)) (v T, err error) {
 	done := make(chan struct{})
 	var value T
@@ -131,9 +131,9 @@ func within[T any](s *stuckStarts, off <-chan struct{}, timeout time.Duration, s
 	return v, err
 }
 
-// awaitExecution returns nil when the process has executed its program. After an error
-// nothing of the attempt has run, and nothing will; the process has ended when gone is
-// closed.
+// awaitExecution returns nil when the process has executed its program. After an error, no
+// instruction of the program has been executed and none will be; the process has ended when
+// gone is closed.
 func (p *running) awaitExecution(timeout time.Duration, o *Orders) (gone <-chan struct{}, err error) {
 	ended := make(chan struct{})
 	err = p.created.AwaitExec(time.Now().Add(startQuick))
@@ -162,9 +162,9 @@ func (p *running) awaitExecution(timeout time.Duration, o *Orders) (gone <-chan 
 		return ended, err
 	}
 
-	// With a SIGKILL that is pending it executes no instruction of its program, even if it
-	// is in the middle of an execve that succeeds. What has executed before is an attempt that
-	// has run.
+	// With a pending SIGKILL, the process executes no instruction of its program, even if it
+	// is in the middle of an execve that succeeds. If it had executed the program before the
+	// signal, the attempt has run and must not be reported as not started (G9).
 	_ = unix.Kill(p.pid, unix.SIGKILL)
 
 	if !proctree.NeverExecuted(p.pid) {
@@ -193,7 +193,7 @@ func (p *running) awaitExecution(timeout time.Duration, o *Orders) (gone <-chan 
 	return ended, err
 }
 
-// killedAtStart is the order by which an attempt was killed just when it had started.
+// killedAtStart returns the order because of which an attempt was killed just as it started.
 func killedAtStart(err error, o *Orders) (k Kill) {
 	if errors.Is(err, errStartTimeout) {
 		return Kill{Cause: causeTimeout}
@@ -207,7 +207,7 @@ func killedAtStart(err error, o *Orders) (k Kill) {
 	return k
 }
 
-// reapUnexecuted waits for the end of a process that does not execute.
+// reapUnexecuted waits for and reaps a process that has not executed its program.
 func (p *running) reapUnexecuted() {
 	_ = awaitExit(p.pid, nil)
 	p.orphans.Lock()

@@ -14,13 +14,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/cgroup"
 )
 
-// KillLimit is how long processes may take to end after SIGKILL before that is given up.
+// KillLimit is how long the caller waits for processes to end after SIGKILL.
 const KillLimit = 5 * time.Second
 
-// KillSet is a set of attempts of which no process may be left: those of their
-// control groups, those of their process groups, and those that carry the
-// attempt's mark in their environment. Without a control group, a process that
-// does both, leave the group and wipe the environment, is not found.
+// KillSet is a set of attempts whose processes all have to be killed: those in their control
+// groups, those in their process groups, and those that carry an attempt's mark in their
+// environment. Without a control group, it does not find a process that has both left the
+// process group and cleared its environment.
 type KillSet struct {
 	cgroups []string
 	groups  map[int]Birth
@@ -46,7 +46,8 @@ func (h *KillSet) AddGroup(pgid int, b Birth) {
 // AddCgroup adds all processes in a control group, and in those below it.
 func (h *KillSet) AddCgroup(dir string) { h.cgroups = append(h.cgroups, dir) }
 
-// KillGroups kills what is in the groups, all at once: before KillAll, which first looks slowly at every process.
+// KillGroups signals all groups at once and does not wait. Call it before KillAll, which first
+// has to read every process of the host.
 func (h *KillSet) KillGroups() {
 	for _, dir := range h.cgroups {
 		cgroup.Kill(dir)
@@ -59,8 +60,9 @@ func (h *KillSet) KillGroups() {
 	}
 }
 
-// KillAll kills until two looks in a row find nothing, or until done is closed, and
-// returns how many processes it killed. An error means that some may be left.
+// KillAll kills until two scans in a row find nothing, or until done is closed, and returns
+// how many processes it killed. One empty scan is not enough, because a process may fork while
+// the list is read. An error means that some processes may be left.
 func (h *KillSet) KillAll(done <-chan struct{}) (killed int, err error) {
 	seen := map[int]bool{}
 
@@ -86,7 +88,7 @@ func (h *KillSet) KillAll(done <-chan struct{}) (killed int, err error) {
 	}
 }
 
-// killOnce kills what it finds once, and returns how many were alive.
+// killOnce scans all processes once, kills those in the set, and returns how many were alive.
 func (h *KillSet) killOnce(seen map[int]bool) (int, error) {
 	pids, err := ListPIDs()
 	if err != nil {
@@ -124,8 +126,8 @@ func (h *KillSet) killOnce(seen map[int]bool) (int, error) {
 
 func (h *KillSet) wanted(st Stat) bool { return h.inGroup(st) || h.marked(st.PID) }
 
-// inGroup reports whether a process belongs to one of the groups. If the
-// number now belongs to another leader, the group is a stranger's.
+// inGroup reports whether a process belongs to one of the groups. A group whose number now
+// belongs to another leader is not the attempt's.
 func (h *KillSet) inGroup(st Stat) bool {
 	b, ok := h.groups[st.Group]
 	if !ok {
