@@ -52,7 +52,7 @@ func TestSecrets_WaitWhileTheOnlyKeysAreBroken(t *testing.T) {
 	c.until("n1", "without", c.trigger("n1", "without").ID, task.Succeeded)
 	eventually(t, func() error {
 		a, err := c.client("n1").Tasks.Why(t.Context(), "default", "with", client.WhyQuestion{})
-		if b, _ := json.Marshal(a); err == nil && !strings.Contains(string(b), "n1 accepts no runs: it has no key for secrets that it can read") {
+		if b, _ := json.Marshal(a); err == nil && !strings.Contains(string(b), "n1 accepts no runs: it has no readable key for secrets") {
 			err = fmt.Errorf("why does not tell it: %s", b)
 		}
 		return err

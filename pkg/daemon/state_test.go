@@ -49,10 +49,10 @@ func TestState_IsKeptByTheNodeOverRestarts(t *testing.T) {
 	}
 	c.owned("n1")
 	c.untilNode("n1", "n2", func(n task.Node) bool { return n.Running == 1 })
-	s.Name = "is waiting"
+	s.Name = "waits"
 	c.create("n1", s)
-	waiting := c.trigger("n1", "is waiting")
-	c.until("n1", "is waiting", waiting.ID, task.Queued)
+	waiting := c.trigger("n1", "waits")
+	c.until("n1", "waits", waiting.ID, task.Queued)
 	if _, err := c.client("n1").Runs.Cancel(t.Context(), "default", "long", running.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -67,15 +67,15 @@ func TestState_IsKeptByTheNodeOverRestarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.owned("n1", "n2") // it owns shards, and runs nothing new
-	c.until("n1", "is waiting", waiting.ID, task.Queued)
+	c.until("n1", "waits", waiting.ID, task.Queued)
 	if _, err := c.client("n1").Nodes.Resume(t.Context(), "n2"); err != nil {
 		t.Fatal(err)
 	}
-	c.until("n1", "is waiting", waiting.ID, task.Running)
-	if _, err := c.client("n1").Runs.Cancel(t.Context(), "default", "is waiting", waiting.ID); err != nil {
+	c.until("n1", "waits", waiting.ID, task.Running)
+	if _, err := c.client("n1").Runs.Cancel(t.Context(), "default", "waits", waiting.ID); err != nil {
 		t.Fatal(err)
 	}
-	c.until("n1", "is waiting", waiting.ID, task.Cancelled)
+	c.until("n1", "waits", waiting.ID, task.Cancelled)
 	c.judge(check.Options{})
 }
 
