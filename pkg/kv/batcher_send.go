@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// sender keeps what one loop of sending uses again and again.
+// sender holds the buffers that one sending loop reuses.
 type sender struct {
 	*Batcher
 	pack    []*ticket
@@ -61,12 +61,13 @@ func (s *sender) next() bool {
 // another one is begun.
 const companionWeight = 16
 
-// worthwhile says that a request is to be begun now. If none is under way,
-// anything is: nobody waits when etcd has nothing to do. The more are under way,
-// the more must have come together, since a request costs etcd as much as dozens
-// of operations in it, and those that wait are taken along when one is answered.
+// worthwhile reports whether a request should start now. If no request is under way, any
+// ready transaction is enough, so nothing waits while etcd is idle. Each request under way
+// raises the weight that must be ready, because a request costs etcd as much as dozens of
+// operations in it, and the transactions that wait join the next request.
 //
-// Nobody waits for long, though: a request that hangs must not hold up others.
+// The wait ends after BatcherConfig.Patience, so that a request that hangs does not delay
+// other transactions.
 func (b *Batcher) worthwhile() bool {
 	r := &b.turns.ready
 	return r.first != nil && (b.impatient || r.weight >= companionWeight*b.sending)
@@ -209,7 +210,7 @@ func contentRefused(err error) bool {
 	return !Unknown(err)
 }
 
-// refuse takes tickets back that were sent and, as is certain, came to nothing: their callers may withdraw them.
+// refuse marks sent tickets as refused. It is certain that etcd did not apply them, so their callers may withdraw them.
 func (b *Batcher) refuse(pack []*ticket) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -246,7 +247,7 @@ func (b *Batcher) again(pack []*ticket) []*ticket {
 	return still
 }
 
-// settle answers.
+// settle stores each ticket's result or err, lets conflicting transactions proceed, and wakes the callers.
 func (b *Batcher) settle(pack []*ticket, results []Result, err error) {
 	b.mu.Lock()
 	for i, t := range pack {

@@ -6,14 +6,14 @@ import (
 	"sort"
 )
 
-// turns decides who waits for whom. Two transactions conflict if one writes what the other writes, reads or compares.
-// A transaction has its turn when all earlier ones that it conflicts with have left; so those that have their turn at
-// the same time never conflict, and may be sent in any order and in one request.
+// turns orders conflicting transactions. Two transactions conflict if one writes what the other writes, reads or
+// compares. A transaction is ready when all earlier transactions that conflict with it have left. So ready transactions
+// never conflict with each other, and may be sent in any order and in one request.
 //
-// It is a table of locks, shared for reads and exclusive for writes, which a transaction takes all at once when it
-// enters. Since each lock hands itself on in the order of entry, nobody waits in a circle. Point keys cost a map
-// operation each. A range locks every key in it that is in the table, which it finds by looking at all of them; keys
-// and ranges that come later look for it among the live ranges.
+// It is a table of locks, shared for reads and exclusive for writes. A transaction requests all its locks at once when
+// it enters, and each lock is granted in the order of entry, so a deadlock is impossible. A single key costs one map
+// operation. A range visits every lock in the table and takes those within it; keys and ranges that enter later search
+// the live ranges for it.
 type turns struct {
 	locks map[uint64]*lock
 	spare []*lock
@@ -22,7 +22,7 @@ type turns struct {
 	ready readyList // those whose turn it is and which nobody has taken up yet
 }
 
-// lock is the state of one key that somebody touches, or waits to touch.
+// lock is the state of one key that entered transactions use.
 type lock struct {
 	key     []byte
 	hash    uint64
@@ -48,12 +48,12 @@ func (l *lock) grant(writes bool) {
 	}
 }
 
-// enter puts t behind all that it conflicts with.
+// enter makes t wait for all earlier transactions that it conflicts with, or ready if there are none.
 func (u *turns) enter(t *ticket) {
 	u.seq++
 	t.seq, t.before = u.seq, 0
 
-	// Writes first: whoever writes what it also reads locks it once, for writing.
+	// Lock writes first, so that a key that t both writes and reads is locked only once, for writing.
 	for _, writes := range [...]bool{true, false} {
 		for i := range t.keys {
 			if k := &t.keys[i]; k.writes == writes && k.lock == nil {
@@ -119,7 +119,7 @@ func (l *lock) take(t *ticket, writes bool) {
 	t.before++
 }
 
-// follow makes t wait for the transaction of a range.
+// follow makes t wait for the transaction of the range s if they conflict.
 func (t *ticket) follow(s span, writes bool) {
 	if s.of != nil && (s.writes || writes) {
 		s.of.after = append(s.of.after, t)
@@ -127,7 +127,7 @@ func (t *ticket) follow(s span, writes bool) {
 	}
 }
 
-// leave ends t's turn, or its wait for it, and lets those go on who waited for it.
+// leave removes t, whether it is ready or still waits, and lets the transactions that waited for it proceed.
 func (u *turns) leave(t *ticket) {
 	for i := range t.keys {
 		k := &t.keys[i]
@@ -211,7 +211,7 @@ func (u *turns) spareLock(l *lock) {
 	}
 }
 
-// spans is the ranges of those that have entered and not left.
+// spans contains the ranges of all transactions that have entered and not left.
 type spans struct {
 	list []span   // by start
 	ends [][]byte // ends[i] is the last end of list[:i+1]; nil for none
