@@ -16,8 +16,8 @@ func (s *shardState) wants(now time.Time) bool {
 	return len(s.due) > 0 && s.due[0].DueAt() <= now.UnixMilli() || len(s.looks) > 0 || len(s.uncovered) > 0 || len(s.purges) > 0 || len(s.unread) > 0
 }
 
-// rejected takes what a lost commit has found changed: the plan is abandoned, and what was found
-// counts. errReload: the shard has to be opened again.
+// rejected abandons a plan whose commit failed a compare, and applies the records that the commit found
+// changed. It returns errReload if the shard has to be opened again.
 func (s *shardState) rejected(p *plan, c *store.Conflict, now time.Time) error {
 	s.abandoned(p)
 	s.takeConflict(p, c, now)
@@ -25,12 +25,12 @@ func (s *shardState) rejected(p *plan, c *store.Conflict, now time.Time) error {
 	return s.setAside(p)
 }
 
-// takeConflict takes the records that a lost commit found changed: the new value if
-// it is the same creation; else the record is gone until the watch brings news.
+// takeConflict applies the records that a failed commit found changed. An entry that was deleted or created
+// again is forgotten until the watch delivers its current state.
 func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
-	failed := map[*taskstate.Task]bool{} // each once, however many of its records have changed
-	// Attempts first: a queue record may tell that one of them has ended, and it
-	// must not be taken for one that is there after all.
+	failed := map[*taskstate.Task]bool{} // counts a task once, however many of its records changed
+	// Attempts come first: a queue record may show that one of them has ended, and that attempt must not
+	// be considered active afterwards.
 	for _, key := range c.Runs {
 		s.wakeAt(now.Add(100 * time.Millisecond))
 		if t := s.takeConflictingAttempt(key); t != nil {
@@ -147,7 +147,7 @@ func (s *shardState) setAside(p *plan) error {
 	return nil
 }
 
-// watchAnew forgets what was found out of some attempts.
+// watchAnew discards what is known about the attempts that which selects.
 func watchAnew(t *taskstate.Task, which func(*taskstate.Attempt) bool) {
 	for _, a := range t.Active() {
 		if which(a) {
