@@ -1,7 +1,7 @@
-// Package guardian has the watchdog process that kills what a dead or frozen daemon left running.
+// Package guardian implements the watchdog process that kills what a dead or frozen daemon left running.
 //
-// The daemon starts a guardian and keeps it alive: that is a Client. The guardian process itself runs Serve. They speak
-// over the guardian's standard input, one JSON object a line:
+// In the daemon, a Client starts the guardian and restarts it when it dies. The guardian process runs Serve. The daemon
+// writes to the guardian's standard input, one JSON object per line:
 //
 //	daemon                                  guardian
 //	Hello                       ─────────▶
@@ -12,18 +12,18 @@
 //	Message: Bye, end of input  ─────────▶  ends
 //	end of input without a Bye  ─────────▶  kills all attempts, then says that the instance is cleared
 //
-// What is guaranteed:
+// Guarantees:
 //
-//   - No process of an attempt exists that the guardian has not been told of: Announce and Flush come before the fork,
-//     and Flush fails while there is no guardian.
-//   - If the daemon dies, every process of its attempts is killed, and only then is its instance said to be cleared. If
-//     a guardian knew only some of the attempts, it says nothing.
-//   - If the daemon is frozen, its attempts are killed before others declare them lost.
-//   - There is one guardian for a data directory at a time: it holds a lock there. A guardian that dies is replaced, and
-//     told of all attempts; until then none starts.
+//   - The guardian knows every attempt before its process exists: Announce and Flush come before the fork, and Flush
+//     fails while there is no guardian.
+//   - If the daemon dies, every process of its attempts is killed, and only then is its instance reported as
+//     cleared. A guardian that knows only some of the attempts reports nothing.
+//   - If the daemon is frozen, its attempts are killed before other nodes declare them lost (G17).
+//   - A data directory has at most one guardian at a time, which holds a lock there. If a guardian dies, the daemon
+//     starts another and sends it all attempts; until then, no attempt starts.
 //
-// What is not: if the daemon and its guardian are killed together, nobody kills what they left until the daemon
-// restarts; it then finds it by proctree.KillMarked.
+// Not guaranteed: if the daemon and its guardian are killed together, the attempts run on until the daemon restarts,
+// which then kills them with proctree.KillMarked.
 //
-// It touches no etcd key by itself: that an instance is cleared is said by a function that the daemon's program brings.
+// The package itself uses no etcd key: the caller of Serve provides the function that records that an instance is cleared.
 package guardian

@@ -7,59 +7,59 @@ import (
 	"github.com/carillonhq/carillon/executor/proctree"
 )
 
-// What the daemon and its guardian say to each other. The daemon writes one JSON
-// object a line to the guardian's standard input: first a Hello, then messages. The
-// guardian answers "ready" once, on its standard output. The end of the input
-// without a bye means that the daemon is dead.
+// The protocol between the daemon and its guardian. The daemon writes one JSON object per line
+// to the guardian's standard input: first a Hello, then messages. The guardian answers "ready"
+// once, on its standard output. If the input ends without a bye, the daemon is dead.
 
-// Hello is what a guardian needs to know first.
+// Hello is the first line that the daemon sends.
 type Hello struct {
 	Instance string          `json:"instance"`
 	Dir      string          `json:"dir"`              // the data directory
-	Workdirs string          `json:"rooms,omitempty"`  // for workdir.RemoveAbandoned, when no process is left
-	Etcd     json.RawMessage `json:"etcd,omitempty"`   // how to reach etcd; package daemon's own affair
+	Workdirs string          `json:"rooms,omitempty"`  // passed to workdir.RemoveAbandoned when no process is left
+	Etcd     json.RawMessage `json:"etcd,omitempty"`   // how to connect to etcd; only package daemon interprets it
 	Groups   []string        `json:"groups,omitempty"` // the control groups of the instance: cgroup.Groups.Roots
 }
 
-// readyAnswer is what the guardian says when it holds its lock.
+// readyAnswer is the line that the guardian writes when it holds its lock.
 const readyAnswer = "ready"
 
-// Message is a change of what the guardian watches; one of its fields is set.
+// Message is a change to the attempts and sessions that the guardian watches. One of its
+// fields is set.
 type Message struct {
-	Attempt *Attempt `json:"ward,omitempty"` // new, or known better
+	Attempt *Attempt `json:"ward,omitempty"` // a new attempt, or more about a known one
 	End     uint64   `json:"end,omitempty"`  // the attempt with this number has ended
 	Session *Session `json:"session,omitempty"`
-	All     bool     `json:"all,omitempty"` // a new guardian knows all by now
-	Bye     bool     `json:"bye,omitempty"` // the daemon ends, of its own will
+	All     bool     `json:"all,omitempty"` // a new guardian has received all attempts
+	Bye     bool     `json:"bye,omitempty"` // the daemon stops in an orderly way
 }
 
-// Attempt is an attempt under the guardian's eyes: from before the fork, so that
-// no process exists that it does not know of.
+// Attempt is an attempt that the guardian watches. The guardian receives it before the fork,
+// so no process exists that it does not know.
 type Attempt struct {
 	ID uint64 `json:"id"`
 	proctree.Mark
-	Pid     int           `json:"pid,omitempty"` // and process group; 0: perhaps not yet started
+	Pid     int           `json:"pid,omitempty"` // and process group; 0 if the process may not exist yet
 	From    time.Duration `json:"from,omitempty"`
 	To      time.Duration `json:"to,omitempty"`
 	Session int           `json:"session,omitempty"`
-	Silence time.Duration `json:"silence,omitempty"` // how long it may live when its session is silent
+	Silence time.Duration `json:"silence,omitempty"` // how long it may live after the last renewal of its session
 	Group   string        `json:"group,omitempty"`   // the directory of its control group
 }
 
-// Session says when a session was last renewed, on CLOCK_BOOTTIME: if nothing more is
-// heard, each of its attempts may live for its Silence from then on. A daemon of a former
-// version, which starts this version as its guardian when its file was replaced, says in
-// the same field until when all of them may live, and no Silence: the sum is the same.
+// Session says when a session was last renewed, on CLOCK_BOOTTIME. Without another renewal,
+// each of its attempts may live for its Silence from then on. A daemon of an earlier version
+// starts this version as its guardian when its file was replaced. It sends in the same field
+// until when all attempts may live, and sends no Silence, so the sum is the same.
 type Session struct {
 	ID      int           `json:"id"`
 	Renewed time.Duration `json:"until"`
 }
 
-// watchList is what a guardian has been told. Both sides keep it: the daemon to tell
-// the next guardian.
+// watchList is the set of attempts and sessions that a guardian knows. The daemon keeps one,
+// too, to send it to the next guardian.
 type watchList struct {
 	attempts map[uint64]Attempt
-	sessions map[int]time.Duration // when they were renewed
+	sessions map[int]time.Duration // when each session was last renewed
 }
 
 func newWatchList() watchList {
@@ -81,7 +81,7 @@ func (w watchList) apply(x Message) {
 	}
 }
 
-// dropUnusedSessions drops sessions that no attempt belongs to.
+// dropUnusedSessions drops sessions to which no attempt belongs.
 func (w watchList) dropUnusedSessions() {
 	used := map[int]bool{}
 	for _, a := range w.attempts {
@@ -95,7 +95,7 @@ func (w watchList) dropUnusedSessions() {
 	}
 }
 
-// messages is all that a new guardian is to be told.
+// messages returns the messages that bring a new guardian up to date.
 func (w watchList) messages() []Message {
 	var all []Message
 	for id, renewed := range w.sessions {
@@ -109,7 +109,8 @@ func (w watchList) messages() []Message {
 	return all
 }
 
-// killSet is the set of the processes of all attempts that match.
+// killSet returns the set of the processes of all attempts that match, and the number of these
+// attempts.
 func (w watchList) killSet(match func(Attempt) bool) (h proctree.KillSet, n int) {
 	for _, a := range w.attempts {
 		if !match(a) {
@@ -131,7 +132,8 @@ func (w watchList) killSet(match func(Attempt) bool) (h proctree.KillSet, n int)
 	return h, n
 }
 
-// overdue reports whether an attempt has outlived its session's silence.
+// overdue reports whether the attempt's session was last renewed more than its Silence ago. It
+// is false if the session is unknown.
 func (w watchList) overdue(a Attempt, now time.Duration) bool {
 	renewed, ok := w.sessions[a.Session]
 	return ok && now > renewed+a.Silence
