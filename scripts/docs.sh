@@ -30,5 +30,20 @@ for page in README.md CHANGELOG.md docs/*.md docs/how-to/*.md; do
 	while IFS= read -r name; do
 		grep -qx -- "$name" <<<"$tests" || fault "$page: there is no $name"
 	done < <(grep -oE '\b(Test|Benchmark|Fuzz)[A-Z][A-Za-z0-9]*(_[A-Za-z0-9]+)*\b' "$page" | sort -u)
+	while IFS= read -r name; do
+		grep -q "^${name%\*}" <<<"$tests" || fault "$page: there is no $name"
+	done < <(grep -oE '\b(Test|Benchmark|Fuzz)[A-Za-z0-9_]+_\*' "$page" | sort -u)
 done
+
+# The flows name files, and functions that some of these files declare.
+flows=$(sed -n '/^## Three flows/,/^## [^T]/p' docs/architecture.md | tr '\n' ' ')
+files=$(grep -oE '`[a-z0-9_/]+/[a-z0-9_]+\.go`' <<<"$flows" | tr -d '`' | sort -u)
+declared=
+for file in $files; do
+	[[ -e $file ]] || { fault "docs/architecture.md: there is no $file"; continue; }
+	declared+=$(sed -nE 's/^func (\([^)]*\) )?([A-Za-z0-9_]+)[[(].*/\2/p' "$file")$'\n'
+done
+while IFS= read -r name; do
+	grep -qx -- "$name" <<<"$declared" || fault "docs/architecture.md: the files of the flows have no function $name"
+done < <(grep -oE '`[A-Za-z][A-Za-z0-9]*`' <<<"$flows" | tr -d '`' | sort -u)
 exit "$status"
