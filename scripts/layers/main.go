@@ -32,20 +32,20 @@ const module = "github.com/carillonhq/carillon"
 var allowed = map[string][]string{
 	"cmd/carillon": {"pkg/cli", "pkg/daemon", "pkg/bench"},
 
-	"pkg/daemon": {"pkg/daemon/datadir", "pkg/daemon/garbage", "pkg/daemon/peerprobe", "pkg/daemon/hostfacts", "pkg/daemon/clockguard", "pkg/daemon/unixsocket", "pkg/daemon/systemd", "pkg/clock", "pkg/wake", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task", "executor/workdir", "executor/guardian", "executor/process"},
+	"pkg/daemon": {"pkg/daemon/datadir", "pkg/daemon/garbage", "pkg/daemon/peerprobe", "pkg/daemon/hostfacts", "pkg/daemon/clockguard", "pkg/daemon/unixsocket", "pkg/daemon/systemd", "pkg/wake", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task", "executor/workdir", "executor/guardian", "executor/process"},
 	// What a node judges, measures or probes by itself; daemon wires them.
 	"pkg/daemon/clockguard": {"pkg/task"},
 	"pkg/daemon/garbage":    {},
 	// datadir keeps files, and knows etcd's leases by their numbers only.
 	"pkg/daemon/datadir":   {"pkg/filetrust", "pkg/task"},
 	"pkg/daemon/hostfacts": {"pkg/task"},
-	"pkg/daemon/peerprobe": {"pkg/internal/api", "pkg/internal/certs", "pkg/clock", "pkg/task"},
+	"pkg/daemon/peerprobe": {"pkg/internal/api", "pkg/internal/certs", "pkg/task"},
 	// systemd knows of a node what it reports; an inherited socket obeys the rule of unixsocket.
 	"pkg/daemon/systemd": {"pkg/daemon/unixsocket"},
 	// unixsocket opens the socket, and marks the requests of users who need no token for api.
 	"pkg/daemon/unixsocket": {"pkg/filetrust", "pkg/internal/api", "pkg/internal/connlimit", "pkg/task"},
 	// bench stands above daemon: it wires the parts as daemon does, to measure them.
-	"pkg/bench": {"pkg/daemon/garbage", "pkg/clock", "pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task", "executor/workdir", "executor/guardian", "executor/process"},
+	"pkg/bench": {"pkg/daemon/garbage", "pkg/daemon", "pkg/internal/check", "pkg/internal/api", "pkg/client", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/internal/schedule", "pkg/task", "executor/workdir", "executor/guardian", "executor/process"},
 	// cli talks to the API like any other client; nothing of a node is in it.
 	// It reads schedules to tell what is wrong with them before it sends them.
 	// It makes the files of keys for secrets, which an operator brings to the nodes.
@@ -109,7 +109,7 @@ var allowed = map[string][]string{
 	"pkg/client":               {"pkg/task"},
 	// why is pure: what is on record is read for it.
 	"pkg/internal/why": {"pkg/internal/schedule", "pkg/task"},
-	"pkg/scheduler":    {"pkg/scheduler/activescan", "pkg/scheduler/board", "pkg/scheduler/definition", "pkg/scheduler/pace", "pkg/scheduler/placement", "pkg/scheduler/retention", "pkg/scheduler/taskstate", "pkg/scheduler/tickpolicy", "pkg/clock", "pkg/store", "pkg/store/record", "pkg/internal/schedule", "pkg/task"},
+	"pkg/scheduler":    {"pkg/scheduler/activescan", "pkg/scheduler/board", "pkg/scheduler/definition", "pkg/scheduler/pace", "pkg/scheduler/placement", "pkg/scheduler/retention", "pkg/scheduler/taskstate", "pkg/scheduler/tickpolicy", "pkg/store", "pkg/store/record", "pkg/internal/schedule", "pkg/task"},
 	// placement chooses the nodes of runs, and knows nothing of shards, ticks or records.
 	"pkg/scheduler/placement": {"pkg/task"},
 	// tickpolicy is pure arithmetic over ticks and counts of runs.
@@ -126,13 +126,13 @@ var allowed = map[string][]string{
 	// board has the form of what shards show, and puts it together.
 	"pkg/scheduler/board": {"pkg/task"},
 
-	"election": {"pkg/clock", "pkg/kv"},
-	"shard":    {"pkg/clock", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task"},
+	"election": {"pkg/kv"},
+	"shard":    {"pkg/store", "pkg/store/record", "pkg/kv", "pkg/task"},
 	// executor is the state machine of the inbox; what is below it knows neither the inbox nor etcd.
 	"executor": {"executor/guardian", "executor/process", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/kv", "pkg/store", "pkg/store/record", "pkg/task", "pkg/wake"},
 	// process starts the processes of attempts and sees them to their end.
 	"executor/process": {"executor/guardian", "executor/proctree", "executor/spool", "executor/status", "executor/workdir", "pkg/cgroup", "pkg/envfile", "pkg/policy", "pkg/spawn", "pkg/task", "pkg/wake"},
-	"pkg/store":        {"pkg/clock", "pkg/store/events", "pkg/store/record", "pkg/kv", "pkg/task"},
+	"pkg/store":        {"pkg/store/events", "pkg/store/record", "pkg/kv", "pkg/task"},
 	// record has the keys and the values, events translates what revisions did to them:
 	// both are pure, and store is what reads and writes.
 	"pkg/store/events": {"pkg/store/record", "pkg/task"},
@@ -183,7 +183,7 @@ var allowed = map[string][]string{
 	"pkg/spawn":        {"pkg/spawn/nofile"},
 	"pkg/spawn/nofile": {},
 
-	"pkg/kv": {"pkg/clock", "pkg/wake", "pkg/internal/certs"},
+	"pkg/kv": {"pkg/wake", "pkg/internal/certs"},
 	// kvmem is an etcd in memory, for tests and the simulation.
 	"pkg/kv/kvmem":                  {},
 	"pkg/internal/testkit/etcdhook": {},
