@@ -108,7 +108,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, term 
 			failing = false
 		case !failing:
 			failing = true
-			e.log.Warn("cannot campaign, trying on", zap.Error(err))
+			e.log.Warn("cannot campaign; retrying", zap.Error(err))
 		}
 
 		if err == nil || time.Since(began) > longestPause {
@@ -187,7 +187,7 @@ func (e *Election) hold(ctx context.Context, s *kv.Session, fence kv.Fence, mod 
 	case errors.Is(cause, ErrLost):
 		log.Warn("lost the leadership", zap.Error(cause))
 	case err != nil && ctx.Err() == nil:
-		log.Error("leading failed, resigning", zap.Error(err))
+		log.Error("leading failed; resigning", zap.Error(err))
 		return err
 	default:
 		log.Info("resigning")
@@ -243,7 +243,7 @@ func (e *Election) resign(ctx context.Context, s *kv.Session, fence kv.Fence) {
 	}
 
 	if err := errors.Join(errs...); err != nil {
-		e.log.Warn("could not resign, the lease will expire by itself", zap.Error(err))
+		e.log.Warn("could not resign; the lease will expire", zap.Error(err))
 	}
 }
 

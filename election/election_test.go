@@ -470,7 +470,7 @@ func TestElection_ResignsAndBacksOffWhenLeadFails(t *testing.T) {
 }
 
 func TestElection_RecoversFromAnOutage(t *testing.T) {
-	const failed = "cannot campaign, trying on"
+	const failed = "cannot campaign; retrying"
 	s := kvtest.StartServer(t)
 	p := s.Proxy()
 	core, logs := observer.New(zap.InfoLevel)

@@ -64,6 +64,6 @@ func TestExecutor_Talks(t *testing.T) {
 	n.stop()
 
 	if _, err := os.Stat(filepath.Join(n.cfg.Dir, "rooms")); !os.IsNotExist(err) {
-		t.Errorf("directories of attempts are left after the end: %v", err)
+		t.Errorf("attempt directories remain after the end: %v", err)
 	}
 }

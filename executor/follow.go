@@ -44,7 +44,7 @@ func (e *Executor) follow(ctx context.Context, session int) {
 			return
 		}
 
-		e.log.Warn("following the inbox ended", zap.Error(err))
+		e.log.Warn("the watch of the inbox ended", zap.Error(err))
 
 		select {
 		case <-ctx.Done():

@@ -33,7 +33,7 @@ func (e *Executor) followFreezes(ctx context.Context, session int) {
 			return
 		}
 
-		e.log.Warn("following the freezes ended", zap.Error(err))
+		e.log.Warn("the watch of freezes ended", zap.Error(err))
 
 		select {
 		case <-ctx.Done():

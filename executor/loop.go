@@ -110,7 +110,7 @@ func (e *Executor) wind(ctx context.Context) {
 
 		if running := e.count(phaseRunning); running == 0 && (quick || e.settledAll()) {
 			if n := e.count(phaseEnded); n > 0 {
-				e.log.Warn("stopped before all ends were recorded", zap.Int("attempts", n))
+				e.log.Warn("stopped before all results were recorded", zap.Int("attempts", n))
 			}
 			return
 		}

@@ -34,7 +34,7 @@ func (e *Executor) compare(b store.InboxBatch) {
 
 	if missed > 0 {
 		e.metrics.repairs.Add(float64(missed))
-		e.log.Warn("repaired what the watch of the inbox had not told", zap.Int("attempts", missed), zap.Int64("rev", b.Revision))
+		e.log.Warn("repaired the inbox: its watch had missed changes", zap.Int("attempts", missed), zap.Int64("rev", b.Revision))
 	}
 }
 

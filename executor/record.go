@@ -76,7 +76,7 @@ func (e *Executor) processEnded(a *attempt, r process.Result) {
 	if r.NotStarted { // the token is unused: the attempt may still be started, cancelled or handed back
 		a.orders, a.killed = nil, process.Kill{}
 		if a.returns = r.HandBack; a.returns {
-			e.log.Warn("an attempt is handed back", zap.String("task", a.Namespace+"/"+a.Task), zap.String("run", a.ID), zap.String("reason", r.Message))
+			e.log.Warn("returned an attempt to its owner", zap.String("task", a.Namespace+"/"+a.Task), zap.String("run", a.ID), zap.String("reason", r.Message))
 			a.failedAt, a.notBefore = a.Mod, time.Now().Add(returnAfter)
 		}
 
@@ -168,7 +168,7 @@ func (e *Executor) failed(a *attempt, mod int64, err error, what string, pause t
 	a.busy, a.failedAt, a.notBefore = false, mod, time.Now().Add(pause)
 
 	if !errors.Is(err, task.ErrConflict) && !errors.Is(err, task.ErrFenced) && !errors.Is(err, context.Canceled) {
-		e.log.Warn("cannot write an attempt", zap.String("what", what), zap.String("task", a.Namespace+"/"+a.Task),
+		e.log.Warn("cannot record an attempt", zap.String("what", what), zap.String("task", a.Namespace+"/"+a.Task),
 			zap.String("run", a.ID), zap.Error(err))
 	}
 
@@ -232,7 +232,7 @@ func (e *Executor) recorded(x *ending) {
 	switch {
 	case errors.Is(err, store.ErrLate):
 		e.metrics.late.Inc()
-		e.log.Warn("an attempt had been declared lost before its end", zap.String("task", a.Namespace+"/"+a.Task),
+		e.log.Warn("an attempt was declared lost before it ended", zap.String("task", a.Namespace+"/"+a.Task),
 			zap.String("run", a.ID), zap.String("state", string(x.run.State)))
 	case err != nil:
 		if !errors.Is(err, task.ErrConflict) {
@@ -284,7 +284,7 @@ func (e *Executor) askCleared(v view) {
 // answered processes the answer for one instance. An error proves nothing.
 func (e *Executor) answered(instance string, cleared bool, err error) {
 	if err != nil {
-		e.log.Warn("cannot ask whether an instance is cleared", zap.Error(fmt.Errorf("instance %s: %w", instance, err)))
+		e.log.Warn("cannot check whether an instance is cleared", zap.Error(fmt.Errorf("instance %s: %w", instance, err)))
 	}
 
 	if !cleared {

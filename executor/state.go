@@ -280,7 +280,7 @@ func (e *Executor) see(ev *store.InboxEvent, known int64) {
 	if ev.Err != nil {
 		if !e.unreadable[ev.Key] {
 			e.unreadable[ev.Key] = true
-			e.log.Error("a record in the inbox cannot be read", zap.String("key", ev.Key), zap.Error(ev.Err))
+			e.log.Error("cannot decode an inbox record", zap.String("key", ev.Key), zap.Error(ev.Err))
 		}
 		return
 	}
@@ -312,7 +312,7 @@ func (e *Executor) see(ev *store.InboxEvent, known int64) {
 	a := &attempt{Held: ev.Held, key: ev.Key, foreign: ev.Instance != e.cfg.Instance}
 	if a.stale = ev.Create <= known && !mended && !a.foreign; a.stale {
 		a.noRetry = true
-		e.log.Error("an attempt is back that had been seen to its end; it is not started again",
+		e.log.Error("a finished attempt reappeared in the inbox; not starting it again",
 			zap.String("task", a.Namespace+"/"+a.Task), zap.String("run", a.ID), zap.Int64("rev", a.Create))
 	}
 

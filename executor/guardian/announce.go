@@ -56,7 +56,7 @@ func (g *Client) Flush() error {
 	}
 
 	if err := writePipe(g.pipe, g.unsent); err != nil {
-		g.log.Warn("cannot talk to the guardian", zap.Error(err))
+		g.log.Warn("cannot reach the guardian", zap.Error(err))
 		g.detach()
 		g.down.Send()
 

@@ -92,7 +92,7 @@ func (g *Client) Run(ctx context.Context) error {
 			return nil
 		}
 
-		g.log.Error("the guardian ended, another one is started", zap.Error(err))
+		g.log.Error("the guardian exited; starting another one", zap.Error(err))
 
 		if pause = min(2*pause, 5*time.Second); time.Since(began) > time.Minute {
 			pause = 100 * time.Millisecond
@@ -249,7 +249,7 @@ func (g *Client) Attach(w *os.File) error {
 
 	g.pipe = w
 	close(g.up)
-	g.log.Info("the guardian is up", zap.Int("attempts", len(g.watch.attempts)))
+	g.log.Info("started the guardian", zap.Int("attempts", len(g.watch.attempts)))
 
 	return nil
 }

@@ -73,13 +73,13 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, log *zap.Logger, cl
 		return g.kill(ctx, func(Attempt) bool { return true }) // attempts that are still alive at a bye are killed, too
 	}
 
-	g.log.Warn("the daemon is dead", zap.String("instance", hello.Instance), zap.Int("attempts", len(g.watch.attempts)))
+	g.log.Warn("the daemon died", zap.String("instance", hello.Instance), zap.Int("attempts", len(g.watch.attempts)))
 
 	if err := g.kill(ctx, func(Attempt) bool { return true }); err != nil {
 		return fmt.Errorf("guardian: %w", err)
 	}
 	if !g.informed {
-		return errors.New("guardian: the daemon died before it had told of all attempts: nobody knows whether any is left")
+		return errors.New("guardian: the daemon died before it reported all attempts: some may still be running")
 	}
 
 	err = reportCleared(ctx, hello, clear)
@@ -177,7 +177,7 @@ func (g *server) killOverdue(ctx context.Context) {
 		defer cancel()
 
 		if _, err := h.KillAll(ctx.Done()); err != nil {
-			g.log.Error("attempts do not end", zap.Error(err))
+			g.log.Error("attempts survived SIGKILL", zap.Error(err))
 			return // and tried again
 		}
 
@@ -225,7 +225,7 @@ func (h Hello) removeWorkdirs(log *zap.Logger) {
 	defer time.AfterFunc(workdirLimit, func() { close(late) }).Stop()
 
 	if err := workdir.RemoveAbandoned(h.Workdirs, h.Dir, late); err != nil {
-		log.Warn("directories of attempts are left", zap.String("path", h.Workdirs), zap.Error(err))
+		log.Warn("attempt directories remain", zap.String("path", h.Workdirs), zap.Error(err))
 	}
 }
 

@@ -82,7 +82,7 @@ func TestGuardian_LostBeforeTheForkIsWaitedFor(t *testing.T) {
 
 	ended := make(chan Result)
 	go func() { ended <- l.runPrepared(what, NewOrders()) }()
-	executortest.Eventually(t, "writing to fail", func() bool { return logs.FilterMessage("cannot talk to the guardian").Len() > 0 })
+	executortest.Eventually(t, "writing to fail", func() bool { return logs.FilterMessage("cannot reach the guardian").Len() > 0 })
 	close(guarded)
 	e := guardiantest.Listen(t, g)
 

@@ -118,6 +118,6 @@ func (p *running) freezeTree() error {
 // attempt is made to end.
 func (p *running) thawTree() {
 	if err := p.tree.Thaw(); err != nil {
-		p.log.Warn("cannot have the processes of an attempt go on", zap.Int("pgid", p.pid), zap.Error(err))
+		p.log.Warn("cannot resume the processes of an attempt", zap.Int("pgid", p.pid), zap.Error(err))
 	}
 }

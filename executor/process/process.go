@@ -86,7 +86,7 @@ func (l *Runner) prepare(a task.Assigned, token int64) (prepared, error) {
 
 	room, noRoom := l.workdirs.Take(as.credential)
 	if noRoom != nil {
-		l.log.Warn("an attempt has no directory of its own", zap.String("run", a.ID), zap.Error(noRoom))
+		l.log.Warn("an attempt runs without its own directory", zap.String("run", a.ID), zap.Error(noRoom))
 	}
 
 	return prepared{
@@ -508,7 +508,7 @@ func (p *running) endGroup(killAt time.Time, o *Orders) {
 		}
 
 		if !p.killUntil(time.Now().Add(proctree.KillLimit)) {
-			p.log.Error("processes of an attempt do not end after SIGKILL", zap.Int("pgid", p.pid))
+			p.log.Error("processes of an attempt survived SIGKILL", zap.Int("pgid", p.pid))
 			return
 		}
 	}
@@ -552,7 +552,7 @@ func (p *running) sweep(l proctree.Mark) {
 
 	killed, err := p.sweeper.KillMarked(l)
 	if killed > 0 || err != nil {
-		p.log.Info("killed processes that had left their group", zap.String("run", l.RunID), zap.Int("processes", killed), zap.Error(err))
+		p.log.Info("killed processes that had left their process group", zap.String("run", l.RunID), zap.Int("processes", killed), zap.Error(err))
 	}
 }
 

@@ -99,7 +99,7 @@ func New(cfg Config) (*Runner, error) {
 		cfg.Registerer.MustRegister(l.stuck.total, prometheus.NewGaugeFunc(
 			prometheus.GaugeOpts{Name: "carillon_spawns_stuck", Help: "Attempts whose start hangs: the program has not started after 5 s, or the start was given up but has not ended."},
 			func() float64 { return float64(l.StuckStarts()) }), prometheus.NewGaugeFunc(
-			prometheus.GaugeOpts{Name: "carillon_rooms_set_aside", Help: "Working directories of attempts that could not be emptied and are not reused."},
+			prometheus.GaugeOpts{Name: "carillon_workdirs_quarantined", Help: "Working directories of attempts that could not be emptied and are not reused."},
 			func() float64 { return float64(l.workdirs.Quarantined()) }), prometheus.NewGaugeFunc(
 			prometheus.GaugeOpts{Name: "carillon_cgroups_set_aside", Help: "Control groups that are not reused because they cannot be removed or because their processes survive SIGKILL."},
 			func() float64 { return float64(l.groups.Aside()) }))
@@ -136,14 +136,14 @@ func (l *Runner) Run(ctx context.Context, ready func()) {
 		select { // those that start at once are to have directories, too
 		case <-tried:
 		case <-time.After(workdir.OpenPatience):
-			l.log.Warn("attempts have no directories of their own until their disk answers", zap.String("path", r.Path()))
+			l.log.Warn("attempts run without their own directory until the disk responds", zap.String("path", r.Path()))
 		case <-ctx.Done():
 		}
 	}
 
 	if o := l.orphans; o != nil {
 		if err := proctree.BecomeSubreaper(); err != nil {
-			l.log.Warn("processes that daemonize are not found again", zap.Error(err))
+			l.log.Warn("processes that daemonize cannot be found", zap.Error(err))
 		}
 		helpers.Go(func() { o.Run(ctx) })
 	}

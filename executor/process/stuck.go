@@ -187,7 +187,7 @@ func (p *running) awaitExecution(timeout time.Duration, o *Orders) (gone <-chan 
 	select {
 	case <-ended:
 	case <-time.After(p.stuck.killed):
-		p.log.Error("a process that has not executed its program does not end after SIGKILL", zap.Int("pid", p.pid), zap.String("run", p.tree.Mark.RunID))
+		p.log.Error("a process that has not yet executed its program survived SIGKILL", zap.Int("pid", p.pid), zap.String("run", p.tree.Mark.RunID))
 	}
 
 	return ended, err

@@ -194,7 +194,7 @@ func (o *Output) Close() {
 		}
 
 		if err := o.writeRetention(); err != nil {
-			o.spool.log.Warn("cannot note how output is to be kept", zap.String("path", o.path), zap.Error(err))
+			o.spool.log.Warn("cannot store the retention of output", zap.String("path", o.path), zap.Error(err))
 		}
 	}
 

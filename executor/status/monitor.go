@@ -128,7 +128,7 @@ func (t *Attempt) readNew(last bool) {
 
 	if err != nil && !t.failed {
 		t.failed = true
-		t.monitor.log.Warn("cannot read what an attempt says", zap.String("task", t.key.namespace+"/"+t.key.task), zap.String("run", t.key.run), zap.Error(err))
+		t.monitor.log.Warn("cannot read the status file of an attempt", zap.String("task", t.key.namespace+"/"+t.key.task), zap.String("run", t.key.run), zap.Error(err))
 	}
 
 	checkpoint, news := t.report.checkpoint, t.report.checkpoint != t.told

@@ -91,7 +91,7 @@ func (m *Dir) Release(last func(wrote bool)) error {
 
 	switch {
 	case err != nil:
-		m.log.Warn("the directory of an attempt is set aside: it cannot be emptied", zap.String("path", m.path), zap.Error(err))
+		m.log.Warn("quarantined an attempt directory that cannot be emptied", zap.String("path", m.path), zap.Error(err))
 		m.quarantined = append(m.quarantined, m)
 		return fmt.Errorf("its directory %s is set aside: it cannot be emptied: %w", m.path, err)
 	case pristine && (m.kept < mostKept || m.makeRoom()):

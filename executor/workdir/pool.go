@@ -102,9 +102,9 @@ func (r *Pool) Run(ctx context.Context, tried func()) {
 
 		switch {
 		case err != nil && first:
-			r.log.Error("attempts have no directories of their own; it is tried again", zap.Duration("every", r.again), zap.Error(err))
+			r.log.Error("attempts run without their own directory; retrying", zap.Duration("every", r.again), zap.Error(err))
 		case err == nil && (!first || time.Since(began) >= OpenPatience): // it was told that there are none
-			r.log.Info("attempts have directories of their own now", zap.String("path", r.dir))
+			r.log.Info("attempts have their own directories again", zap.String("path", r.dir))
 		}
 
 		if err == nil {
@@ -124,7 +124,7 @@ func (r *Pool) Run(ctx context.Context, tried func()) {
 // was set aside, until ctx ends. The directories must be open.
 func (r *Pool) tend(ctx context.Context) {
 	if err := removeAbandoned(r.dir, r.data, r.instance, ctx.Done()); err != nil && ctx.Err() == nil {
-		r.log.Warn("directories that a former daemon's attempts have left cannot be removed", zap.Error(err))
+		r.log.Warn("cannot remove the directories of an earlier daemon's attempts", zap.Error(err))
 	}
 
 	t := time.NewTicker(retryEvery)
@@ -319,7 +319,7 @@ func (r *Pool) Take(as *syscall.Credential) (*Dir, error) {
 func (r *Pool) drop(m *Dir) {
 	unix.Close(m.dir)
 	if err := unix.Unlinkat(r.fd, m.name, unix.AT_REMOVEDIR); err != nil && err != unix.ENOENT {
-		r.log.Warn("the directory of an attempt cannot be removed", zap.String("path", m.path), zap.Error(err))
+		r.log.Warn("cannot remove the directory of an attempt", zap.String("path", m.path), zap.Error(err))
 	}
 }
 
@@ -337,7 +337,7 @@ func (r *Pool) retry(done <-chan struct{}) {
 			r.quarantined = append(r.quarantined, m)
 		} else {
 			r.drop(m)
-			r.log.Info("the directory of an attempt that was set aside is empty now", zap.String("path", m.path))
+			r.log.Info("emptied a quarantined attempt directory", zap.String("path", m.path))
 		}
 		r.mu.Unlock()
 	}
@@ -394,7 +394,7 @@ func (r *Pool) Close() {
 	r.free, r.kept, r.lockDir, r.failed = nil, 0, nil, errClosed
 
 	if err := os.Remove(home.Name()); err != nil {
-		r.log.Warn("directories of attempts are left", zap.Error(err))
+		r.log.Warn("attempt directories remain", zap.Error(err))
 	}
 
 	home.Close()

@@ -64,45 +64,45 @@ func kinds() []kind {
 	load := []string{"tasks", "keep", "limit-duration", "duration", "warmup"}
 	return []kind{
 		{use: "limit", short: "Measure etcd alone, without Carillon", run: (*bench).limit, flags: []string{"duration", "value-bytes"},
-			long: "Write to etcd with its client alone, in the shapes in which Carillon writes; the duration is for each.\n" +
-				"limit/fire_commit is what fire is held against, limit/fire_finish what lifecycle is.",
+			long: "Measure etcd with its own client and the write patterns of Carillon. --duration applies to each pattern.\n" +
+				"limit/fire_commit is the limit for fire, limit/fire_finish the limit for lifecycle.",
 			defaults: func(s *settings) { s.Duration = 4 * time.Second }},
 		{use: "fire", short: "Measure ticks decided and dispatched per second", run: (*bench).fire, flags: load,
-			long: "Decide ticks and dispatch their runs as fast as that goes, into the inbox of a node that does not look at it."},
+			long: "Decide ticks and dispatch their runs as fast as possible, to the inbox of a node that ignores it."},
 		{use: "lifecycle", short: "Measure complete no-op runs per second", run: (*bench).lifecycle, flags: append(load, "overlap", "outstanding"),
-			long: "Dispatch runs, start them, end them, keep and trim their history, as fast as that goes. The action does nothing.\n" +
-				"With --overlap skip a tick waits for nobody: if the run before it is active, it is skipped, and counted as such."},
+			long: "Dispatch, start and end runs, and write and trim their history, as fast as possible. The action does nothing.\n" +
+				"With --overlap skip, a tick whose previous run is still active is skipped and counted as skipped."},
 		{use: "process [-- COMMAND [ARG...]]", short: "Measure real processes per second", run: (*bench).process,
 			flags: append(load, "overlap", "outstanding", "slots", "guardian", "cgroup"),
-			long:  "Like lifecycle, with a process for each run, /bin/true if no other is named, and its output kept.\nThe limit is fork and exec of the same, as many at once as there are slots.",
+			long:  "Like lifecycle, but start a process for each run (default /bin/true) and keep its output.\nThe limit is fork and exec of the same command, with as many at once as there are slots.",
 			defaults: func(s *settings) {
 				s.Tasks, s.Outstanding, s.Rig.Guardian = 5000, 500, true
 				s.Rig.Cgroup = cgroup.Auto
 			}},
 		{use: "create", short: "Measure tasks created per second", run: (*bench).create, flags: []string{"callers", "limit-duration", "duration", "warmup"},
-			long: "Create tasks in bulk through the API over loopback, then one by one with many callers, by the store below it and by the API,\n" +
-				"while a scheduler takes them up."},
+			long: "Create tasks in bulk through the API over loopback, then one at a time with many callers, through the store and through the API,\n" +
+				"while a scheduler loads them."},
 		{use: "herd", short: "Measure the lateness of many ticks in the same second", run: (*bench).herd,
 			flags:    []string{"tasks", "keep", "overlap", "slots", "every", "rounds", "executor"},
-			long:     "Let all tasks tick on the same second, several times, and measure from the tick to when etcd had its claim.\nThe runs do nothing, but they end; --executor=false leaves them in the inbox.",
+			long:     "Let all tasks tick in the same second, several times, and measure the time from the tick to its claim in etcd.\nThe runs do nothing and end at once; --executor=false leaves them in the inbox.",
 			defaults: func(s *settings) { s.Tasks = 10_000 }},
 		{use: "latency", short: "Measure the lateness of ticks on an idle node", run: (*bench).latency, flags: []string{"rate", "keep", "overlap", "duration", "warmup"},
-			long: "Measure from the tick to when etcd had its claim, and to when its action started, with little else to do."},
+			long: "Measure the time from a tick to its claim in etcd and to the start of its action, on an otherwise idle node."},
 		{use: "scale", short: "Measure memory and CPU of a scheduler with a million tasks", run: (*bench).scale, check: checkScaleRate,
 			flags: []string{"tasks", "base", "rate", "duration", "warmup"},
-			long: "Start a scheduler, in a process of its own, on a cluster with many tasks of which nothing is due; weigh it (VmRSS in\n" +
-				"/proc/self/status, less that of one without tasks), see what it uses while it waits, then let some tasks tick each second.\n" +
-				"The same with few tasks tells whether a fire costs more among many. A million tasks want 3 GB of disk and 8 GB of memory,\n" +
+			long: "Start a scheduler in its own process on a cluster with many tasks, none of them due. Measure its memory (VmRSS in\n" +
+				"/proc/self/status, minus that of a scheduler without tasks) and its idle CPU. Then let some tasks tick each second.\n" +
+				"A second pass with few tasks shows whether a fire costs more among many. A million tasks need 3 GB of disk and 8 GB of memory,\n" +
 				"most of it for etcd.",
 			defaults: func(s *settings) {
 				s.Tasks, s.Rate, s.Duration, s.Warmup = 1_000_000, 5000, 20*time.Second, 5*time.Second
 			}},
 		{use: "failover", short: "Measure the longest pause of a task when nodes join, drain, restart and die", run: (*bench).failover, check: checkFailoverRate,
 			flags: []string{"tasks", "rate", "keep", "duration", "lease-ttl"},
-			long: "Start three nodes, each a process of its own, on a cluster with many tasks of which --rate tick each second. One joins, one\n" +
-				"drains, all are restarted one after another, one is killed, then the leader is. For each, see in etcd when every run was\n" +
-				"decided: the longest gap is how much longer than its period a task stood still. --duration is how long to look on when all\n" +
-				"is well again.",
+			long: "Start three nodes, each in its own process, on a cluster with many tasks; --rate of them tick each second. One node joins, one\n" +
+				"drains, all restart one after another, one is killed, then the leader is killed. For each change, read from etcd when every run\n" +
+				"was decided. The longest gap is the time by which a task exceeded its period. --duration is how long to measure after the\n" +
+				"cluster has recovered.",
 			defaults: func(s *settings) { s.Tasks, s.Rate, s.Duration = 100_000, 1000, 3*time.Second }},
 	}
 }

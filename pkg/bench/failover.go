@@ -245,7 +245,7 @@ func (t *trial) kill(ctx context.Context, leader bool) error {
 
 // leads is the node that leads, as soon as one does: on a busy machine the last one may just have lost its lease.
 func (t *trial) leads(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, settleFor, errors.New("nobody leads"))
+	ctx, cancel := context.WithTimeoutCause(ctx, settleFor, errors.New("the cluster has no leader"))
 	defer cancel()
 	for {
 		res, err := t.client.Get(ctx, t.keys.Leader(), append(clientv3.WithFirstCreate(), clientv3.WithPrefix())...)

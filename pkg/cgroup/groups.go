@@ -245,7 +245,7 @@ func (g *Groups) discard(x *Group) {
 		_ = x.Kill()
 
 		if !g.aside[x] {
-			g.log.Error("processes of an attempt do not end: their control group is set aside", zap.String("cgroup", x.dir), zap.Ints("pids", x.PIDs()))
+			g.log.Error("processes of an attempt survived SIGKILL; quarantined their control group", zap.String("cgroup", x.dir), zap.Ints("pids", x.PIDs()))
 		}
 
 		g.aside[x] = true
@@ -255,7 +255,7 @@ func (g *Groups) discard(x *Group) {
 
 	if err := x.remove(); err != nil {
 		if !g.aside[x] {
-			g.log.Error("a control group cannot be removed: it is set aside", zap.String("cgroup", x.dir), zap.Error(err))
+			g.log.Error("quarantined a control group that cannot be removed", zap.String("cgroup", x.dir), zap.Error(err))
 		}
 		g.aside[x] = true
 		return

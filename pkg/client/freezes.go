@@ -15,8 +15,8 @@ type FreezesService struct{ conn *connection }
 type FreezeStatus struct {
 	Namespace   string       `json:"namespace,omitempty" doc:"Empty: the whole cluster."`
 	Tasks       int64        `json:"tasks" doc:"The number of its tasks."`
-	Freeze      *task.Freeze `json:"freeze,omitempty" doc:"The freeze in effect for it, which may be the cluster's; absent if there is none."`
-	Revision    int64        `json:"revision" doc:"Of the record of freezes: from there on no tick is decided and nothing dispatched without it. 0: there is none."`
+	Freeze      *task.Freeze `json:"freeze,omitempty" doc:"The freeze in effect, which may be the cluster's; absent if not frozen."`
+	Revision    int64        `json:"revision" doc:"The revision of the freeze record. Ticks and dispatches after this revision respect it. 0 without a record."`
 	Unconfirmed []string     `json:"unconfirmed" doc:"Nodes that have not said yet that they go by that revision: what was in their inboxes before may still start."`
 	Changed     bool         `json:"changed,omitempty" doc:"The request has begun a freeze, or ended one."`
 }

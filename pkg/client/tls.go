@@ -30,7 +30,7 @@ func (c *connection) failedTLS(e *Error, err error) bool {
 	case errors.Is(err, http.ErrSchemeMismatch):
 		return say("give --server http://…, if you trust the network in between", " speaks plain HTTP, not TLS")
 	case errors.As(err, &unknown):
-		return say("give the CA that has signed its certificate: --ca-file, CARILLON_CA_FILE", " shows a certificate that nobody known here has signed")
+		return say("give the CA that has signed its certificate: --ca-file, CARILLON_CA_FILE", " presents a certificate that no known CA has signed")
 	case errors.As(err, &name):
 		return say("use one of the names that it is for, or give the node a certificate with this one", " shows a certificate for another host: %v", name)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:

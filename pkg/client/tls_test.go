@@ -90,7 +90,7 @@ func TestClient_SaysWhatIsWrongWithTLS(t *testing.T) {
 		said   string
 		hint   string
 	}{
-		{serve("node", certs.None), files("", "theirs"), "nobody known here has signed", "--ca-file"},
+		{serve("node", certs.None), files("", "theirs"), "no known CA has signed", "--ca-file"},
 		{serve("elsewhere", certs.None), files("", "ours"), "for another host", "names"},
 		{serve("ended", certs.None), files("", "ours"), "has ended on 20", "replace"},
 		{serve("node", certs.Require), files("", "ours"), "wants a client certificate", "--cert-file"},

@@ -19,7 +19,7 @@ type AttemptStatuses struct {
 // Task is a task as the API shows it: the spec as stored, and how it fares.
 type Task struct {
 	task.Task
-	Next    task.Time `json:"next,omitzero" doc:"The next tick; absent if there is none or the task is paused indefinitely."`
+	Next    task.Time `json:"next,omitzero" doc:"The next tick; absent if the task has no next tick or is paused indefinitely."`
 	LeftMS  int64     `json:"left_ms,omitempty" doc:"From now to next, in milliseconds, on the server's clock."`
 	LastRun *task.Run `json:"last_run,omitempty" doc:"The newest run that is active or on record."`
 	Active  int       `json:"active" doc:"Runs in a node's inbox."`

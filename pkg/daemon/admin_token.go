@@ -65,7 +65,7 @@ func (a *adminToken) ensure(ctx context.Context) error {
 	}
 
 	if err == nil {
-		a.log.Info("made the admin token", zap.String("file", a.path))
+		a.log.Info("created the admin token", zap.String("file", a.path))
 	}
 
 	return err
@@ -92,7 +92,7 @@ func (a *adminToken) removeUnknown(ctx context.Context) error {
 	case err == nil && known.Hash == record.Hash:
 		return nil
 	case err == nil || errors.Is(err, task.ErrNotFound):
-		a.log.Warn("removed an admin token that the cluster does not know: another node made it", zap.String("file", a.path))
+		a.log.Warn("removed an admin token that the cluster does not know; another node created one", zap.String("file", a.path))
 		return os.Remove(a.path)
 	}
 

@@ -43,7 +43,7 @@ func (n *Node) reachEtcd(ctx context.Context) (err error) {
 		if cfg.Peers = n.cfg.peers(); cfg.Peers != nil {
 			cfg.Name = n.cfg.Name
 			if len(cfg.Peers.Members)%2 == 0 {
-				n.log.Warn("an even number of members survives the loss of no more of them than one fewer would", zap.Int("members", len(cfg.Peers.Members)))
+				n.log.Warn("an even number of members tolerates no more failures than one member fewer", zap.Int("members", len(cfg.Peers.Members)))
 			}
 		}
 
@@ -145,7 +145,7 @@ func (n *Node) bootstrap(ctx context.Context) error {
 		}
 
 		if made {
-			n.log.Info("made a new cluster", zap.String("cluster", c.ID), zap.Int("shards", c.Shards))
+			n.log.Info("created a new cluster", zap.String("cluster", c.ID), zap.Int("shards", c.Shards))
 		}
 
 		token := adminToken{path: n.TokenPath(), store: n.store, env: n.env, log: n.log}

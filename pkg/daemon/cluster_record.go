@@ -65,7 +65,7 @@ func (r *clusterRecord) run(ctx context.Context) error {
 // apply has the node write by a record.
 func (r *clusterRecord) apply(c store.ClusterRecord, err error) error {
 	if err != nil {
-		r.log.Error("the cluster's record cannot be read: the node goes by what it was", zap.Error(err))
+		r.log.Error("cannot decode the cluster record; keeping the previous one", zap.Error(err))
 		return nil
 	}
 
@@ -78,7 +78,7 @@ func (r *clusterRecord) apply(c store.ClusterRecord, err error) error {
 	r.followed.Store(&c.Cluster)
 
 	if now := r.store.Format(); now != before {
-		r.log.Info("writes another format of records", zap.Int("format", now), zap.Int("before", before))
+		r.log.Info("changed the record format for writes", zap.Int("format", now), zap.Int("before", before))
 		r.announce.Send()
 	}
 

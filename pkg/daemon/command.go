@@ -127,7 +127,7 @@ func welcome(n *Node, own bool, out io.Writer) error {
 
 	_, err := fmt.Fprintf(out, "Carillon %s is up: %s (API description: %s/openapi.json)\n\nIn another terminal:\n%s"+
 		"  carillon task create tick --schedule '@every 5s' -- /bin/sh -c 'echo $CARILLON_SCHEDULED_TIME'\n"+
-		"  carillon task list\n  carillon logs tick\n\nLook inside:\n"+
+		"  carillon task list\n  carillon logs tick\n\nInspect the cluster:\n"+
 		"  etcdctl --endpoints %s get --prefix %s/\n\nData: %s · token: %s · stop with Ctrl-C\n\n",
 		Version(), n.Address(), n.Address(), use, n.EtcdEndpoints(), n.cfg.Prefix, n.cfg.DataDir, path)
 

@@ -376,12 +376,12 @@ func (n *Node) Close() {
 
 	if n.server != nil {
 		if err := n.server.Close(); err != nil {
-			n.log.Warn("the embedded etcd did not stop well", zap.Error(err))
+			n.log.Warn("the embedded etcd did not stop cleanly", zap.Error(err))
 		}
 	}
 
 	if err := n.groups.Close(); err != nil {
-		n.log.Warn("control groups are left", zap.Error(err))
+		n.log.Warn("control groups remain", zap.Error(err))
 	}
 
 	if n.state != nil {

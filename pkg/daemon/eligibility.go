@@ -65,7 +65,7 @@ func (e *eligibility) set(reason string, err error) {
 	switch {
 	case was == nil && err != nil:
 		e.total.WithLabelValues(reason).Inc()
-		e.log.Error("this node gives its shards up", zap.String("reason", reason), zap.Error(err))
+		e.log.Error("this node releases its shards", zap.String("reason", reason), zap.Error(err))
 	case was != nil && err == nil:
 		e.log.Info("this node may own shards again", zap.String("reason", reason))
 	default:

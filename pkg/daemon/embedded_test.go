@@ -165,7 +165,7 @@ func TestEmbedded_ThreeAgentsAreTheirOwnEtcd(t *testing.T) {
 		t.Errorf("healthz says %d %s", code, body)
 	}
 	eventually(t, func() error {
-		if !strings.Contains(first.logs.String(), "etcd waits for its other members") {
+		if !strings.Contains(first.logs.String(), "etcd is waiting for its other members") {
 			return errors.New("the log does not say what it waits for")
 		}
 		return nil

@@ -128,14 +128,14 @@ func (e *etcdMonitor) tell(m store.Member) {
 
 	switch state {
 	case etcdFine:
-		log.Info("etcd is fine again")
+		log.Info("etcd is healthy again")
 	case etcdFillingUp:
-		log.Warn("etcd is filling up: carillon cluster status says what to do")
+		log.Warn("etcd is filling up: see carillon cluster status")
 	case etcdNearlyFull:
-		log.Warn("etcd is nearly full, and nothing fires when it is: carillon cluster status says what to do")
+		log.Warn("etcd is nearly full; firing stops when it is full: see carillon cluster status")
 	case etcdFull:
-		log.Error("etcd takes no writes, and nothing fires: carillon cluster status says how to make space")
+		log.Error("etcd accepts no writes, so nothing fires: see carillon cluster status")
 	case etcdCorrupt:
-		log.Error("etcd says that its data are corrupt, and answers nothing")
+		log.Error("etcd reports corrupt data and serves no requests")
 	}
 }

@@ -66,9 +66,9 @@ func (e *certExpiryMonitor) look() {
 			setting := zap.String("setting", prefix+n.Part)
 
 			if n.Err != nil {
-				e.log.Warn("cannot use what a file of TLS holds now, keeping the former", setting, zap.Error(n.Err))
+				e.log.Warn("cannot load a changed TLS file; keeping the previous one", setting, zap.Error(n.Err))
 			} else {
-				e.log.Info("took a new file of TLS", setting)
+				e.log.Info("loaded a changed TLS file", setting)
 			}
 		}
 
@@ -96,11 +96,11 @@ func (e *certExpiryMonitor) tell(setting string, end time.Time) {
 
 	switch level {
 	case 1:
-		log.Warn("a certificate ends soon", at)
+		log.Warn("a certificate expires soon", at)
 	case 2:
-		log.Error("a certificate ends within a week", at)
+		log.Error("a certificate expires within a week", at)
 	default:
-		log.Error("a certificate has ended: whoever checks it refuses this node", at)
+		log.Error("a certificate has expired: peers and clients that check it refuse this node", at)
 	}
 }
 

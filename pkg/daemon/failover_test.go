@@ -147,7 +147,7 @@ func TestSoak_OutageOfEtcdLosesNothingAndKillsNothing(t *testing.T) {
 
 // sessionsLost is how often the process has said that it lost its session.
 func (p *process) sessionsLost() int {
-	return strings.Count(p.logs.String(), "lost the session, joining again")
+	return strings.Count(p.logs.String(), "lost the session; rejoining")
 }
 
 // allFire waits until the first hundred tasks of everySecond have fired once more.

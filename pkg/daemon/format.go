@@ -43,7 +43,7 @@ func (k *formatKeeper) run(ctx context.Context) error {
 
 	for {
 		if err := k.step(ctx, &down); err != nil && ctx.Err() == nil && !errors.Is(err, task.ErrConflict) {
-			k.log.Warn("the format of records could not be looked after", zap.Error(err))
+			k.log.Warn("could not check the record format", zap.Error(err))
 		}
 
 		every := formatEvery
@@ -81,7 +81,7 @@ func (k *formatKeeper) step(ctx context.Context, down *lowering) error {
 		return err
 	}
 
-	k.log.Info("raised the format of records", zap.Int("format", to), zap.Int("before", c.InForce()))
+	k.log.Info("raised the record format", zap.Int("format", to), zap.Int("before", c.InForce()))
 
 	return nil
 }
@@ -117,7 +117,7 @@ func (k *formatKeeper) lower(ctx context.Context, f store.Formats, down *lowerin
 	why := f.WaitsFor()
 	if why != "" && why != down.told {
 		down.told = why
-		k.log.Info("lowering the format of records", zap.Int("to", f.Cluster.FormatWanted), zap.String("waits_for", why))
+		k.log.Info("lowering the record format", zap.Int("to", f.Cluster.FormatWanted), zap.String("waits_for", why))
 	}
 
 	if !down.step(why, time.Now()) { // of a stretch of time, not of the wall
@@ -130,7 +130,7 @@ func (k *formatKeeper) lower(ctx context.Context, f store.Formats, down *lowerin
 	}
 
 	*down = lowering{}
-	k.log.Info("lowered the format of records", zap.Int("format", f.Cluster.FormatWanted), zap.Int("before", f.Cluster.InForce()))
+	k.log.Info("lowered the record format", zap.Int("format", f.Cluster.FormatWanted), zap.Int("before", f.Cluster.InForce()))
 
 	return nil
 }

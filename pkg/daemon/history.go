@@ -120,7 +120,7 @@ func (h *history) look(ctx context.Context) error {
 	switch {
 	case p.Found && p.Cluster.ID == cluster && p.Cluster.Epoch > epoch:
 		// It is kept when the node begins: until then it is one of the epoch before.
-		h.log.Warn("the cluster has a new epoch, beginning anew", zap.Int("epoch", p.Cluster.Epoch), zap.Int64("rev", p.Revision))
+		h.log.Warn("the cluster has a new epoch; reloading", zap.Int("epoch", p.Cluster.Epoch), zap.Int64("rev", p.Revision))
 		return errNewHistory
 	case p.Found && p.Cluster.ID != cluster:
 		h.eligibility.set(task.UnfitRestored, fmt.Errorf("etcd holds cluster %s now, this node is of cluster %s", p.Cluster.ID, cluster))
@@ -151,6 +151,6 @@ func (h *history) keep() {
 	h.kept = time.Now()
 	cluster, epoch, _ := h.state.History()
 	if err := h.state.SetHistory(cluster, epoch, h.revisions.seen.Load(), h.state.Restored() || h.revisions.wentBack() != nil); err != nil {
-		h.log.Error("cannot keep what was seen of etcd", zap.Error(err))
+		h.log.Error("cannot store the last seen state of etcd", zap.Error(err))
 	}
 }

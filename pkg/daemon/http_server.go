@@ -55,14 +55,14 @@ func (e *endpoint) listen() (net.Listener, error) {
 		e.err = err
 		if time.Since(e.logged) >= listenLogInterval {
 			e.logged = time.Now()
-			e.log.Error("the API cannot listen; trying again", zap.String("address", e.address), zap.Error(err))
+			e.log.Error("the API cannot listen; retrying", zap.String("address", e.address), zap.Error(err))
 		}
 
 		return nil, err
 	}
 
 	if e.err != nil {
-		e.log.Info("the API listens after all", zap.String("address", e.address))
+		e.log.Info("the API is listening", zap.String("address", e.address))
 	}
 
 	e.addr, e.err = l.Addr(), nil
@@ -175,7 +175,7 @@ func (s *httpServer) waitForMembers(missing []string) {
 
 	switch {
 	case len(missing) > 0:
-		why = "etcd waits for its other members: " + strings.Join(missing, ", ")
+		why = "etcd is waiting for its other members: " + strings.Join(missing, ", ")
 	case missing != nil:
 		why = "etcd waits until its members agree"
 	}

@@ -135,7 +135,7 @@ func peerURL(v, scheme string) (*url.URL, error) {
 	}
 
 	if u.Scheme != scheme && scheme == "https" {
-		return nil, errors.New("does not begin with https: the agents make the certificates (carillon cluster join-token); without TLS whoever reaches the port " +
+		return nil, errors.New("does not begin with https: the agents make the certificates (carillon cluster join-token); without TLS, anyone who can reach the port " +
 			"can run commands as root, and --insecure-peers accepts that")
 	}
 
@@ -179,7 +179,7 @@ func (m *members) Set(s string) error {
 
 		for name, v := range p {
 			if _, twice := fresh[name]; twice {
-				return fmt.Errorf("%s stands in it twice", name)
+				return fmt.Errorf("%s is listed twice", name)
 			}
 			fresh[name] = v
 		}

@@ -86,7 +86,7 @@ func (h *nodeHealth) CheckFiring() error {
 func (h *nodeHealth) CheckAlive() error {
 	looks := h.watchdog.looks.Load()
 	if looks == h.heard.Swap(looks) {
-		return errors.New("the node's watchdog stands still")
+		return errors.New("the node's watchdog does not respond")
 	}
 	return h.watchdog.alive()
 }

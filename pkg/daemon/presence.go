@@ -189,7 +189,7 @@ func (p *presence) run(ctx context.Context) error {
 			return p.leave(context.WithoutCancel(ctx), s, f)
 		}
 
-		p.log.Warn("lost the session, joining again", zap.String("node", p.node.Name), zap.Error(err))
+		p.log.Warn("lost the session; rejoining", zap.String("node", p.node.Name), zap.Error(err))
 		// The key may be there still (the lease ended here first); nobody else
 		// may be told that it is a stranger's.
 		p.revoke(ctx, s)
@@ -291,7 +291,7 @@ func (p *presence) join(ctx context.Context) (*kv.Session, kv.Fence, error) {
 			taken = time.Time{}
 			if !told {
 				told = true
-				p.log.Warn("cannot join, trying on", zap.String("node", p.node.Name), zap.Error(err))
+				p.log.Warn("cannot join; retrying", zap.String("node", p.node.Name), zap.Error(err))
 			}
 		}
 
@@ -343,7 +343,7 @@ func (p *presence) revokeLeases(ctx context.Context, leases []string) {
 		if id := datadir.ParseLease(l); id != clientv3.NoLease {
 			_, err := p.store.Client().Revoke(ctx, id)
 			if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
-				p.log.Warn("could not revoke a former lease", zap.String("lease", l), zap.Error(err))
+				p.log.Warn("could not revoke an earlier lease", zap.String("lease", l), zap.Error(err))
 				clock.Sleep(ctx, 200*time.Millisecond)
 			}
 		}
@@ -354,7 +354,7 @@ func (p *presence) revoke(ctx context.Context, s *kv.Session) {
 	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	if err := s.Close(rctx); err != nil {
-		p.log.Debug("could not revoke the session's lease; it ends by itself", zap.Error(err))
+		p.log.Debug("could not revoke the session's lease; it will expire", zap.Error(err))
 	}
 }
 
@@ -365,7 +365,7 @@ func (p *presence) leave(ctx context.Context, s *kv.Session, f kv.Fence) error {
 	defer cancel()
 
 	if err := p.store.Leave(ctx, f, p.node.Name); err != nil {
-		p.log.Info("left with attempts in the inbox", zap.String("node", p.node.Name), zap.Error(err))
+		p.log.Info("left the cluster with attempts in the inbox", zap.String("node", p.node.Name), zap.Error(err))
 	}
 
 	p.revoke(ctx, s)

@@ -216,7 +216,7 @@ func (n *Node) clearFormer(ctx context.Context) error {
 				return err
 			}
 
-			n.log.Info("cleared a former instance", zap.String("instance", instance), zap.Int("attempts", len(attempts)), zap.Int("killed", killed[instance]))
+			n.log.Info("cleared an earlier instance of this node", zap.String("instance", instance), zap.Int("attempts", len(attempts)), zap.Int("killed", killed[instance]))
 		}
 
 		return nil
@@ -244,7 +244,7 @@ func (n *Node) drain(ctx context.Context) {
 	}
 
 	if err := n.executor.Drain(ctx); err != nil {
-		n.log.Warn("drained, but not of everything", zap.String("node", n.cfg.Name), zap.Error(err))
+		n.log.Warn("drained, but some work remains", zap.String("node", n.cfg.Name), zap.Error(err))
 	}
 }
 

@@ -66,7 +66,7 @@ func (s *stallMonitor) look(now time.Time, steady time.Duration) {
 	s.strikes = 0
 
 	for _, id := range shards {
-		s.log.Warn("a worker stands still and begins anew", zap.Int("shard", id))
+		s.log.Warn("a worker made no progress and is restarted", zap.Int("shard", id))
 		s.workers.Restart(id)
 	}
 

@@ -62,10 +62,10 @@ func (c *stateController) run(ctx context.Context) error {
 		// What is meant for a former process, or was obeyed before, is only deleted.
 		known := slices.Contains([]string{task.NodeReady, task.NodeCordoned, task.NodeDraining}, r.State)
 		if r.Instance == c.instance && r.Mod > obeyed && known {
-			c.log.Info("asked to take a state", zap.String("node", c.node), zap.String("state", r.State), zap.String("by", r.By))
+			c.log.Info("received a request to change state", zap.String("node", c.node), zap.String("state", r.State), zap.String("by", r.By))
 
 			if err := c.set(ctx, r.State, r.By); err != nil {
-				c.log.Warn("could not take the state that was asked for", zap.String("node", c.node), zap.String("state", r.State), zap.Error(err))
+				c.log.Warn("could not change to the requested state", zap.String("node", c.node), zap.String("state", r.State), zap.Error(err))
 				return nil // who asked withdraws the request, or it is told again
 			}
 
@@ -73,7 +73,7 @@ func (c *stateController) run(ctx context.Context) error {
 		}
 
 		if _, err := c.store.DeleteNodeRequest(ctx, c.node, r.Mod); err != nil {
-			c.log.Warn("could not delete a request that is obeyed", zap.String("node", c.node), zap.Error(err))
+			c.log.Warn("could not delete a completed state request", zap.String("node", c.node), zap.Error(err))
 		}
 
 		return nil

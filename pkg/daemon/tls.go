@@ -267,7 +267,7 @@ func (c *Config) validatePeerCertificate(s *certs.Source) error {
 // warnings tells of settings that work, and are less safe than they could be.
 func (c *Config) warnings(s secured) (list []string) {
 	if c.InsecurePeers {
-		list = append(list, "insecure_peers: whoever reaches the ports of initial_cluster, any user of these hosts included, can run commands as root on all of them")
+		list = append(list, "insecure_peers: anyone who can reach the ports of initial_cluster, including every user of these hosts, can run commands as root on all of them")
 	}
 
 	if c.EtcdPeerCert != "" && c.TLSClientAuth != string(certs.None) && s.peer.SharesCA(s.api) {

@@ -46,11 +46,11 @@ func (t *tombstoneSweeper) run(ctx context.Context) error {
 			before := task.At(t.env.Now().Add(-remember))
 			removed, next, err := s.do(ctx, before, s.after, tombstonesMost)
 			if err != nil && ctx.Err() == nil {
-				t.log.Warn("old tombstones could not be removed", zap.String("of", s.what), zap.Error(err))
+				t.log.Warn("could not remove old tombstones", zap.String("of", s.what), zap.Error(err))
 			}
 
 			if s.after = next; removed > 0 {
-				t.log.Info("forgot what was deleted", zap.Int(s.what, removed))
+				t.log.Info("removed old tombstones", zap.Int(s.what, removed))
 			}
 		}
 

@@ -144,9 +144,9 @@ func (t trust) watch(ctx context.Context, changed func()) error {
 
 		if len(has) == 0 && len(had) > 0 {
 			_, err := t.keys.Ring()
-			t.log.Error("the keys for secrets cannot be read: attempts with secrets do not start on this node until they can", zap.Error(err))
+			t.log.Error("cannot read the secret keys: attempts with secrets do not start on this node", zap.Error(err))
 		} else if !slices.Equal(has, had) {
-			t.log.Info("read the keys for secrets", zap.Strings("ids", has))
+			t.log.Info("loaded the secret keys", zap.Strings("ids", has))
 		}
 
 		was, had = is, has

@@ -69,9 +69,9 @@ func TestTrust_TellsOfItsKeys(t *testing.T) {
 			}
 			logs.TakeAll()
 		}
-		step(func() error { _, _, err := file.New(false); return err }, 1, "read the keys")
-		step(func() error { return os.Chmod(string(file), 0o644) }, 2, "cannot be read")
-		step(func() error { return os.Chmod(string(file), 0o600) }, 3, "read the keys")
+		step(func() error { _, _, err := file.New(false); return err }, 1, "loaded the secret keys")
+		step(func() error { return os.Chmod(string(file), 0o644) }, 2, "cannot read the secret keys")
+		step(func() error { return os.Chmod(string(file), 0o600) }, 3, "loaded the secret keys")
 		if ring, err := file.Ring(); err != nil || !slices.Equal(trust.keyIDs(), ring.IDs()) {
 			t.Error(trust.keyIDs(), err)
 		}

@@ -67,15 +67,15 @@ func (w *watchdog) look() {
 		}
 
 		if p.still >= watchdogLimit {
-			err = fmt.Errorf("the node's %s stands still", p.name)
+			err = fmt.Errorf("the node's %s does not respond", p.name)
 		}
 	}
 
 	switch was := w.alive(); {
 	case err != nil && was == nil:
-		w.log.Error("a part of this node stands still: its session ends", zap.Error(err))
+		w.log.Error("a component of this node does not respond: ending its session", zap.Error(err))
 	case err == nil && was != nil:
-		w.log.Info("all parts of this node go on again")
+		w.log.Info("all components of this node respond again")
 	}
 
 	w.wedged.Store(&err)

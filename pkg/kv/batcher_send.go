@@ -137,7 +137,7 @@ func (s *sender) deliver(ctx context.Context, pack []*ticket) {
 			pack = s.again(pack)
 		case len(pack) > 1 && contentRefused(err):
 			s.metrics.halved.Inc()
-			s.log.Warn("etcd refused a request of several transactions, halving it",
+			s.log.Warn("etcd refused a batch; splitting it",
 				zap.Int("transactions", len(pack)), zap.Error(err))
 			s.refuse(pack)
 			half := len(pack) / 2

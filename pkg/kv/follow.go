@@ -303,7 +303,7 @@ func (f *follower) receive(m *member, r clientv3.WatchResponse, ok bool) error {
 	// A watch in the member's future would silence the pulse of its stream until the member has caught up. Only this
 	// header tells: that of a progress notice may be older than the watch.
 	if r.Created && r.Header.Revision < f.revision {
-		return fmt.Errorf("%w: at revision %d, %d is told", errWatchBehind, r.Header.Revision, f.revision)
+		return fmt.Errorf("%w: at revision %d, %d was reported", errWatchBehind, r.Header.Revision, f.revision)
 	}
 
 	f.heard = f.heard || !r.Created

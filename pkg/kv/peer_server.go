@@ -176,7 +176,7 @@ func (p *peerServer) refused(from, reason string) {
 	}
 
 	p.nextTold = now.Add(refusalLogEvery)
-	p.log.Warn("refused a caller at the peer port", zap.String("from", from), zap.String("reason", reason))
+	p.log.Warn("refused a connection to the peer port", zap.String("from", from), zap.String("reason", reason))
 }
 
 // handshakeLog takes what net/http says of connections on which TLS fails.

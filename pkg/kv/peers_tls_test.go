@@ -281,7 +281,7 @@ func TestPeers_TakeMembersCertificatesOnly(t *testing.T) {
 		t.Error(got)
 	}
 
-	if tr.logs.FilterMessage("refused a caller at the peer port").Len() == 0 {
+	if tr.logs.FilterMessage("refused a connection to the peer port").Len() == 0 {
 		t.Error("nobody tells of callers that are refused")
 	}
 }

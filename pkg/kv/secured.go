@@ -53,6 +53,6 @@ func (t *toldOnce) tell(at net.Addr, err error) {
 
 	if t.error != err.Error() {
 		t.error = err.Error()
-		t.log.Warn("no TLS with etcd", zap.Stringer("address", at), zap.Error(err))
+		t.log.Warn("connections to etcd are not encrypted", zap.Stringer("address", at), zap.Error(err))
 	}
 }

@@ -83,6 +83,6 @@ func (s *sight) find(log *zap.Logger, fields ...zap.Field) {
 		return
 	}
 
-	log.Info("following the store again", append(fields, zap.Int("losses", s.gone))...)
+	log.Info("the watch of etcd recovered", append(fields, zap.Int("losses", s.gone))...)
 	s.gone = 0
 }

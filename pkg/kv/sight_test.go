@@ -134,7 +134,7 @@ func TestFollow_CountsResumptionsAndForcedLists(t *testing.T) {
 	}
 
 	p.Mend()
-	eventually(t, "all ranges", func() bool { return logs.FilterMessage("following the store again").Len() > 0 })
+	eventually(t, "all ranges", func() bool { return logs.FilterMessage("the watch of etcd recovered").Len() > 0 })
 	// One within a list when the connection was cut has it end, or begin again: it has nothing to resume, or nothing that is
 	// compacted away. They list now and then, so that these are few.
 	eventually(t, "lists of what is compacted away", func() bool { return count("carillon_watch_relists_total") >= float64(len(all)/2) })

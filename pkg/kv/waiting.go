@@ -56,7 +56,7 @@ func (w *waiting) look(ctx context.Context, s *Server) {
 
 	if now := time.Now(); now.After(w.next) || w.told && !slices.Equal(missing, w.missing) {
 		w.next, w.told = now.Add(waitToldEvery), true
-		w.log.Warn("etcd waits for its other members", zap.String("member", s.cfg.Name), zap.Strings("away", missing), zap.Int("members", len(members)))
+		w.log.Warn("etcd is waiting for its other members", zap.String("member", s.cfg.Name), zap.Strings("away", missing), zap.Int("members", len(members)))
 	}
 
 	w.missing = missing

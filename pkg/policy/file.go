@@ -61,9 +61,9 @@ func (f *File) Policy() (*Policy, error) {
 	f.read = time.Now()
 	switch {
 	case f.err != nil && (failed == nil || failed.Error() != f.err.Error()):
-		f.log.Error("the policy cannot be read: nothing starts on this node until it can", zap.String("file", f.path), zap.Error(f.err))
+		f.log.Error("cannot read the policy: nothing starts on this node", zap.String("file", f.path), zap.Error(f.err))
 	case f.err == nil && (failed != nil || had != nil && !now.same(f.seen)):
-		f.log.Info("read the policy", zap.String("file", f.path))
+		f.log.Info("loaded the policy", zap.String("file", f.path))
 	}
 
 	f.seen = now

@@ -223,7 +223,7 @@ func (w *worker) followUntil(ctx context.Context, batches <-chan store.ShardBatc
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-quiet.C:
-			w.log.Info("the watch of a preloaded shard does not tell of its opening: loading it again", zap.Int64("rev", rev), zap.Int64("applied", w.applied))
+			w.log.Info("the watch of a preloaded shard did not report its opening; reloading it", zap.Int64("rev", rev), zap.Int64("applied", w.applied))
 			return errReload
 		case b := <-batches:
 			if err := w.applyBatch(b); err != nil {

@@ -50,7 +50,7 @@ func (r *recaller) run(ctx context.Context) error {
 			return ctx.Err()
 		case w := <-r.line:
 			if err := r.recall(ctx, w); err != nil && ctx.Err() == nil {
-				r.log.Debug("could not find out what failed before", zap.Int("shard", w.shard), zap.Error(err))
+				r.log.Debug("could not read earlier failures", zap.Int("shard", w.shard), zap.Error(err))
 			}
 		}
 	}

@@ -21,20 +21,20 @@ func (w *worker) report() {
 		switch n.kind {
 		case taskPaused:
 			w.e.metrics.paused.Inc()
-			w.log.Info("a task is paused: it failed too often", append(about, zap.Int("failures", n.failures))...)
+			w.log.Info("paused a task that failed too often", append(about, zap.Int("failures", n.failures))...)
 		case taskSetAside:
 			w.e.metrics.aside.Inc()
-			w.log.Error("a task is set aside: every commit for it fails", about...)
+			w.log.Error("quarantined a task: every commit for it fails", about...)
 		case entryUnreadable:
-			w.log.Error("an entry cannot be read; its task does not fire", about...)
+			w.log.Error("cannot decode an entry; its task does not fire", about...)
 		case queuedUnreadable:
-			w.log.Error("a queue record cannot be read; it waits for ever", about...)
+			w.log.Error("cannot decode a queue record; it waits forever", about...)
 		case partUnreadable:
-			w.log.Error("the record of a part cannot be read; it counts as failed", about...)
+			w.log.Error("cannot decode the record of a part; it counts as failed", about...)
 		case partNowhere:
-			w.log.Error("a part of a run is nowhere on record; it is lost", about...)
+			w.log.Error("a part of a run has no record; it is lost", about...)
 		case attemptUnreadable:
-			w.log.Error("the record of an attempt whose node is gone cannot be read; it is lost when that has been long enough", about...)
+			w.log.Error("cannot decode the record of an attempt on a missing node; it is declared lost later", about...)
 		}
 	}
 

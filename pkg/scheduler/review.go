@@ -245,7 +245,7 @@ func (w *worker) reviewHistory(ctx context.Context, page []store.ShardEvent) err
 	}
 
 	if n > 0 {
-		w.log.Info("deleting what the history holds of tasks that are no more", zap.Int("records", n))
+		w.log.Info("deleting the history of deleted tasks", zap.Int("records", n))
 	}
 
 	return nil
@@ -254,7 +254,7 @@ func (w *worker) reviewHistory(ctx context.Context, page []store.ShardEvent) err
 // repaired counts a difference that the watch should have told of.
 func (w *worker) repaired(what, key string) {
 	w.e.reconciler.repairs.Inc()
-	w.log.Warn("repaired what a watch had not told", zap.String("what", what), zap.String("key", key), zap.Int64("rev", w.applied))
+	w.log.Warn("repaired changes that a watch had missed", zap.String("what", what), zap.String("key", key), zap.Int64("rev", w.applied))
 }
 
 // postponed passes over what the next period will find again.

@@ -52,7 +52,7 @@ func (w *worker) learnRevised(ctx context.Context, mod int64) error {
 			}
 		case <-patience.C:
 			if err := w.readRevised(ctx); err != nil {
-				w.log.Debug("could not read the entries that were edited", zap.Error(err))
+				w.log.Debug("could not read the edited entries", zap.Error(err))
 			}
 			return ctx.Err()
 		}

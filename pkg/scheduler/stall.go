@@ -11,7 +11,7 @@ import (
 )
 
 // errStalled ends what a worker does, and has it open its shard again.
-var errStalled = errors.New("the worker stands still though something is due")
+var errStalled = errors.New("the worker made no progress although a tick is due")
 
 // progress is when something went on last: a shard was opened, a part of it was
 // loaded, a commit was made; counted from the engine's making, on the monotonic clock.

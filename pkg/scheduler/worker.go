@@ -78,9 +78,9 @@ func (w *worker) run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, errStalled):
-			w.log.Warn("opening the shard again", zap.Error(err))
+			w.log.Warn("reopening the shard", zap.Error(err))
 		case errors.Is(err, errReload), errors.Is(err, store.ErrMoved):
-			w.log.Debug("opening the shard again", zap.Error(err))
+			w.log.Debug("reopening the shard", zap.Error(err))
 		case errors.Is(err, task.ErrUnavailable), errors.Is(err, task.ErrUnknown):
 			if !clock.Sleep(ctx, 200*time.Millisecond) {
 				return ctx.Err()

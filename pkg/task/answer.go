@@ -89,7 +89,7 @@ type Answer struct {
 	Reason    string  `json:"reason,omitempty" doc:"One of the reasons in docs/why.md, if the outcome has one."`
 
 	Asked   AskedTime       `json:"asked"`
-	Tick    *Tick           `json:"tick,omitempty" doc:"The tick that the answer is about; absent if there is none."`
+	Tick    *Tick           `json:"tick,omitempty" doc:"The tick that the answer is about; absent if the answer is not about a tick."`
 	Before  *Tick           `json:"before,omitempty" doc:"The nearest tick before a time that is not a tick."`
 	After   *Tick           `json:"after,omitempty" doc:"The nearest tick after it."`
 	Version *VersionInForce `json:"version,omitempty" doc:"The version of the task in force at that time; absent if that is not on record."`

@@ -11,7 +11,7 @@ type Board struct {
 	Node    string   `json:"node" doc:"The node that answers."`
 	Version string   `json:"version" doc:"Carillon's, of that node."`
 	Cluster string   `json:"cluster" doc:"The cluster's id."`
-	Leader  string   `json:"leader" doc:"Empty if there is none now."`
+	Leader  string   `json:"leader" doc:"Empty while the cluster has no leader."`
 	Span    Duration `json:"span" doc:"How far next looks ahead."`
 	// Warnings and Freezes are those of the cluster's status, a few seconds old at most.
 	Warnings       []string  `json:"warnings" doc:"What an operator should look at, as text."`

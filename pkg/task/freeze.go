@@ -115,7 +115,7 @@ func (f Freezes) exactly(namespace string) int {
 // CheckReason checks why somebody freezes: for whoever wonders why nothing runs.
 func CheckReason(field, reason string) error {
 	if strings.TrimSpace(reason) == "" {
-		return Invalid(CodeRequired, field, "is required: whoever wonders why nothing runs will read it")
+		return Invalid(CodeRequired, field, "is required: it is shown to people who ask why nothing runs")
 	}
 	return checkText(field, reason, MaxReason)
 }

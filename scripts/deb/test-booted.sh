@@ -38,7 +38,7 @@ mv /var/lib/carillon/token /root/token
 carillon task list -q >/dev/null || fail "root needs a token on the socket"
 as "$(getent group carillon | cut -d: -f3)" >/dev/null || fail "a member of the group cannot use the socket"
 ! as 65534 2>/tmp/refused || fail "anybody can use the API"
-grep -q 'a token is required' /tmp/refused || fail "who is not in the group is refused with: $(cat /tmp/refused)"
+grep -q 'a token is required' /tmp/refused || fail "a user outside the group is refused with: $(cat /tmp/refused)"
 mv /root/token /var/lib/carillon/token
 step "root and the group administer it over the socket, others do not"
 carillon task create tick --schedule '@every 1s' --user nobody -- /usr/bin/id -un >/dev/null

@@ -94,7 +94,7 @@ func showCommand(f *factory.Factory) *cobra.Command {
 }
 
 func certGrid(f *factory.Factory, list []certificate, wide bool) *output.Table {
-	g := &output.Table{Headers: []string{"FILE", "KIND", "NAME", "FOR", "ENDS", "LEFT", "SIGNED BY"}}
+	g := &output.Table{Headers: []string{"FILE", "KIND", "NAME", "FOR", "EXPIRES", "LEFT", "ISSUER"}}
 	if wide {
 		g.Headers = append(g.Headers, "SHA-256")
 	}

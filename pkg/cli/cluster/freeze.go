@@ -128,7 +128,7 @@ func frozenName(ns string) string {
 
 func standing(tasks int64) string {
 	if tasks == 1 {
-		return "1 task stands still"
+		return "1 task is stopped"
 	}
 	return fmt.Sprintf("%d tasks stand still", tasks)
 }

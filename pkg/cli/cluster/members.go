@@ -38,7 +38,7 @@ func membersCommand(f *factory.Factory) *cobra.Command {
 func memberName(m client.EtcdMember) string { return cmp.Or(m.Name, m.ID, m.Endpoint) }
 
 func membersGrid(f *factory.Factory, list []client.EtcdMember) *output.Table {
-	g := &output.Table{Headers: []string{"NAME", "ID", "PEER URL", "ROLE", "HEALTH", "SIZE"}, Empty: "etcd tells of no member"}
+	g := &output.Table{Headers: []string{"NAME", "ID", "PEER URL", "ROLE", "HEALTH", "SIZE"}, Empty: "etcd reports no members"}
 
 	for _, m := range list {
 		role, health := "member", f.Paint(output.Green, "healthy")

@@ -195,8 +195,8 @@ func printEvents(f *factory.Factory, events iter.Seq2[task.Event, error], array 
 
 // The columns of events have a width that most fit into: lines come one by one.
 var (
-	eventHeads  = []string{"REVISION", "TIME", "KIND", "WHAT", "EVENT"}
-	eventWidths = map[string]int{"REVISION": 10, "TIME": 19, "KIND": 7, "WHAT": 28}
+	eventHeads  = []string{"REVISION", "TIME", "KIND", "SUBJECT", "EVENT"}
+	eventWidths = map[string]int{"REVISION": 10, "TIME": 19, "KIND": 7, "SUBJECT": 28}
 )
 
 func printEvent(f *factory.Factory, e task.Event, heads bool) error {

@@ -74,7 +74,7 @@ func (f *Factory) preview(verb string, names []string) {
 func (f *Factory) Ask(ctx context.Context, question string, n int, severe bool) (bool, error) {
 	if _, tty := f.Terminal(f.In); !tty || f.NoInput {
 		return false, &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: failure.CodeConfirm,
-			Message: strings.TrimSuffix(question, "?") + ": needs a yes, and nobody can be asked",
+			Message: strings.TrimSuffix(question, "?") + ": needs a confirmation, but there is no terminal to ask on",
 			Hint:    "add --yes to go ahead, or --dry-run to see what it would be"}}
 	}
 

@@ -202,7 +202,7 @@ func readSecret(ctx context.Context, f *factory.Factory, key string) (string, er
 	}
 
 	if f.NoInput {
-		return "", failure.Usage("%s: nobody may be asked for it (--no-input)", task.Quote(key))
+		return "", failure.Usage("%s: cannot ask for the value because of --no-input", task.Quote(key))
 	}
 
 	fd := int(f.In.(*os.File).Fd())

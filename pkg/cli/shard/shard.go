@@ -53,7 +53,7 @@ func Command(f *factory.Factory) *cobra.Command {
 func shardTable(f *factory.Factory, shards []task.Shard, wide bool) *output.Table {
 	g := &output.Table{Headers: []string{"SHARD", "NODE", "SINCE", "WATERMARK", "TASKS", "QUEUED"}, Empty: "no shards"}
 	if wide {
-		g.Headers = append(g.Headers, "FENCE", "BEFORE")
+		g.Headers = append(g.Headers, "FENCE", "PREVIOUS OWNER")
 	}
 
 	for _, s := range shards {

@@ -129,7 +129,7 @@ func keysCommand(f *factory.Factory) *cobra.Command {
 		}
 
 		err = output.EmitList(&f.Printer, keys.Items, func(k client.Key) string { return k.Key }, func(bool) *output.Table {
-			g := &output.Table{Headers: []string{"WHAT", "THERE", "KEY"}}
+			g := &output.Table{Headers: []string{"RECORD", "EXISTS", "KEY"}}
 
 			for _, k := range keys.Items {
 				there := "yes"

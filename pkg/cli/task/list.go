@@ -33,7 +33,7 @@ type listing struct {
 func (l *listing) bind(cmd *cobra.Command) {
 	l.Flags.Bind(cmd, false)
 	f := cmd.Flags()
-	f.BoolVar(&l.failing, "failing", false, "only tasks of which a run has failed for good, and none has succeeded since")
+	f.BoolVar(&l.failing, "failing", false, "only tasks with a dead-letter run and no success since")
 	f.BoolVar(&l.paused, "paused", false, "only tasks that are paused")
 	f.StringVar(&l.sort, "sort", client.SortName, "by `ORDER`: name, next, last (the latest first) or lateness (of the last run)")
 	f.IntVar(&l.limit, "limit", 0, "maximum number of results (0: no limit)")

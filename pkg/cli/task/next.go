@@ -45,7 +45,7 @@ func NextCommand(f *factory.Factory) *cobra.Command {
 			"doubles. The ticks of several tasks are merged, and times are in your time zone. Times that you pass\n" +
 			"without an offset are in the same zone.\n\n" +
 			"With --for or --until, the command shows up to 1000 ticks in that period; --count changes the limit.\n" +
-			"-o wide shows the zone of each task and the values that H stands for.",
+			"-o wide adds the time zone of each task and the values chosen for H.",
 		Example: `  carillon task next nightly-backup --count 10
   carillon task next nightly-backup --from 2027-03-27 --until 2027-03-30
   carillon next
@@ -232,7 +232,7 @@ func nextOfMany(f *factory.Factory, cmd *cobra.Command, c *client.Client, words 
 	jitter := slices.ContainsFunc(list, func(o client.Coming) bool { return !o.DueAt.IsZero() })
 
 	return output.EmitList(&f.Printer, list, func(o client.Coming) string { return selection.Name(f, o.Namespace, o.Task) }, func(wide bool) *output.Table {
-		g := &output.Table{Headers: []string{"NEXT", "LEFT", "TASK", "NOTE"}, Empty: "nothing comes" + selection.InScope(f)}
+		g := &output.Table{Headers: []string{"NEXT", "LEFT", "TASK", "NOTE"}, Empty: "no upcoming ticks" + selection.InScope(f)}
 		if jitter {
 			g.Headers = slices.Insert(g.Headers, 1, "DUE")
 		}

@@ -30,7 +30,7 @@ func showVersions(f *factory.Factory, cmd *cobra.Command, c *client.Client, r se
 	}
 
 	return output.EmitList(&f.Printer, list, func(v client.TaskVersion) string { return fmt.Sprint(v.Generation) }, func(wide bool) *output.Table {
-		g := &output.Table{Headers: []string{"GENERATION", "WHEN", "WHO", "CHANGE", "WHAT"}}
+		g := &output.Table{Headers: []string{"GENERATION", "WHEN", "WHO", "CHANGE", "FIELDS"}}
 
 		for _, v := range list {
 			if v.Name == "" {

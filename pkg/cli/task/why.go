@@ -91,7 +91,7 @@ func whyWord(ctx context.Context, f *factory.Factory, c *client.Client, word str
 	}
 
 	if q.At != "" || q.From != "" {
-		return selection.Ref{}, failure.Usage("%s says of which time already: leave --at, --from and --to out", task.Quote(word))
+		return selection.Ref{}, failure.Usage("%s already names a time; remove --at, --from and --to", task.Quote(word))
 	}
 
 	if strings.Contains(w.Tick, "T") { // it need not be one

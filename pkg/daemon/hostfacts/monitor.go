@@ -72,7 +72,7 @@ func (f *Monitor) take(now *task.Facts) {
 	f.mu.Unlock()
 
 	if !slices.Equal(was, is) {
-		f.log.Info("pressure has changed", zap.Strings("pressed", is), zap.Strings("before", was), zap.Any("facts", now))
+		f.log.Info("limits exceeded on this host changed", zap.Strings("pressed", is), zap.Strings("before", was), zap.Any("facts", now))
 		f.changed()
 	}
 }

@@ -77,7 +77,7 @@ func NewNotifier(drainTimeout time.Duration, log *zap.Logger) *Notifier {
 
 	var err error
 	if m.watchdog, err = sd.SdWatchdogEnabled(false); err != nil {
-		m.log.Warn("nobody watches whether this process lives", zap.Error(err))
+		m.log.Warn("no watchdog supervises this process", zap.Error(err))
 	}
 
 	return m
@@ -230,7 +230,7 @@ func (m *Notifier) notify(lines ...string) {
 
 	err := m.send(strings.Join(lines, "\n"))
 	if err != nil && !m.lost {
-		m.log.Warn("the service manager cannot be told how this node fares", zap.Error(err))
+		m.log.Warn("cannot report the node's state to the service manager", zap.Error(err))
 	}
 
 	m.lost = err != nil

@@ -52,7 +52,7 @@ func matchSockets(files []*os.File, settings *Addresses, log *zap.Logger) (s Soc
 		}
 
 		if err != nil {
-			log.Error("a socket of the service manager is not used", zap.String("socket", f.Name()), zap.Error(err))
+			log.Error("ignoring a socket from the service manager", zap.String("socket", f.Name()), zap.Error(err))
 			discardSocket(f)
 			continue
 		}

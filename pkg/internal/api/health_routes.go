@@ -11,7 +11,7 @@ func (s *server) healthRoutes() []*httpapi.Operation {
 	const get = http.MethodGet
 
 	return []*httpapi.Operation{
-		{ID: "healthz", Method: get, Path: "/healthz", Tag: "health", Summary: "Whether the process answers", Public: true, Status: 200, Streams: true, Handler: httpapi.NoQuery(s.health)},
-		{ID: "readyz", Method: get, Path: "/readyz", Tag: "health", Summary: "Whether the node does its work", Public: true, Status: 200, Streams: true, Errors: []int{503}, Handler: httpapi.NoQuery(s.ready)},
+		{ID: "healthz", Method: get, Path: "/healthz", Tag: "health", Summary: "Check that the process responds", Public: true, Status: 200, Streams: true, Handler: httpapi.NoQuery(s.health)},
+		{ID: "readyz", Method: get, Path: "/readyz", Tag: "health", Summary: "Check that the node is ready to work", Public: true, Status: 200, Streams: true, Errors: []int{503}, Handler: httpapi.NoQuery(s.ready)},
 	}
 }

@@ -27,20 +27,20 @@ func newDocument(version string) *document {
 	d := &document{schemas: reg, doc: cfg.OpenAPI}
 	d.doc.OpenAPI = "3.1.0"
 	d.doc.Info.Description = "A distributed cron. Times are RFC 3339 in UTC with milliseconds, durations are Go's (\"1m30s\"). " +
-		"A change is sent to etcd once: 504 means that nobody knows what became of it, and id says what may have been written."
+		"A change is sent to etcd once: 504 means that the outcome is unknown, and id names what may have been written."
 	d.doc.Info.License = &huma.License{Name: "Apache 2.0", Identifier: "Apache-2.0"}
-	d.doc.Servers = []*huma.Server{{URL: "/", Description: "The node that serves this document: any node answers for the cluster."}}
+	d.doc.Servers = []*huma.Server{{URL: "/", Description: "The node that serves this document. Any node answers for the cluster."}}
 	d.doc.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
 		"token": {Type: "http", Scheme: "bearer", Description: "carillon_ID_SECRET"},
 	}
 	d.doc.Tags = []*huma.Tag{
-		{Name: "tasks", Description: "What is to run, when and where."},
-		{Name: "runs", Description: "What ran, runs or waits, with its output."},
-		{Name: "events", Description: "What happens in the cluster, as a stream."},
-		{Name: "schedules", Description: "Schedules without a task: their ticks, and what they mean."},
-		{Name: "secrets", Description: "Values that tasks name and that are never shown."},
+		{Name: "tasks", Description: "What to run, when and where."},
+		{Name: "runs", Description: "Past, active and queued runs, and their output."},
+		{Name: "events", Description: "Changes in the cluster, as a stream."},
+		{Name: "schedules", Description: "The ticks and the meaning of schedules."},
+		{Name: "secrets", Description: "Values that tasks refer to and that are never shown."},
 		{Name: "cluster", Description: "Nodes, shards, freezes, and the members of an embedded etcd."},
-		{Name: "health", Description: "Whether the node lives and serves, for load balancers and monitoring."},
+		{Name: "health", Description: "Liveness and readiness for load balancers and monitoring."},
 	}
 	d.problem = reg.Schema(reflect.TypeFor[client.Problem](), true, "")
 
@@ -127,7 +127,7 @@ func (d *document) responses(op *huma.Operation, rt *httpapi.Operation) {
 
 	op.Responses[strconv.Itoa(rt.Status)] = ok
 	if rt.DryAnswer != nil {
-		op.Responses["200"] = &huma.Response{Description: "What would be, with dry_run=true",
+		op.Responses["200"] = &huma.Response{Description: "The result of the change, with dry_run=true",
 			Content: map[string]*huma.MediaType{httpapi.TypeJSON: {Schema: d.schemas.Schema(rt.DryAnswer, true, "")}}}
 	}
 

@@ -57,7 +57,7 @@ func refine(reg huma.Registry) {
 func patchOf(spec *huma.Schema) *huma.Schema {
 	p := &huma.Schema{
 		Type: huma.TypeObject, AdditionalProperties: false, Properties: map[string]*huma.Schema{},
-		Description: "A JSON merge patch of a Spec: what is left out stays, null is back to the default, objects are merged, lists are replaced.",
+		Description: "A JSON merge patch of a Spec. Omitted fields stay, null restores the default, objects are merged, lists are replaced.",
 	}
 	for _, name := range slices.Sorted(maps.Keys(spec.Properties)) {
 		field := *spec.Properties[name]
@@ -68,7 +68,7 @@ func patchOf(spec *huma.Schema) *huma.Schema {
 		}
 
 		if field.AdditionalProperties != nil {
-			any[0] = &huma.Schema{Type: huma.TypeObject, Description: "What is null goes, the rest is added."}
+			any[0] = &huma.Schema{Type: huma.TypeObject, Description: "null removes a name, other values are added."}
 		}
 
 		p.Properties[name] = &huma.Schema{AnyOf: any}

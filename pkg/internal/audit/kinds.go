@@ -43,7 +43,7 @@ var (
 		"set the clock of its host (chronyc tracking, timedatectl), then run the audit again", ""}
 	kindLeakedLease = kind{"leaked_lease", groupNodes, task.Mild,
 		"a client keeps a lease alive that no node's record names: a leader key under it can block the election",
-		"find the client that holds it; if there is none that you know, run etcdctl lease revoke LEASE", ""}
+		"find the client that holds it; if you cannot, run etcdctl lease revoke LEASE", ""}
 	kindLeased = kind{"leased_record", groupNodes, task.Grave,
 		"the record disappears when that lease ends",
 		"write it again without a lease: for a task, carillon task update; else etcdctl get KEY --print-value-only | etcdctl put KEY", ""}

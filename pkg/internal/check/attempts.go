@@ -28,11 +28,11 @@ func (j *attemptJudge) checkPause(ch *runChange, r *runHistory, before inboxReco
 
 	switch {
 	case still && before.State != task.Paused && !put.PauseRequested:
-		wrong("run %s is paused, and nobody has asked for that")
+		wrong("run %s is paused without a request")
 	case before.PauseRequested && !put.PauseRequested && put.ResumedBy == "" && (put.Message == "" || still):
 		wrong("a pause of run %s was overwritten")
 	case put.PauseRequested && put.PausedBy == "":
-		wrong("a pause of run %s was asked for by nobody")
+		wrong("the pause of run %s has no requester")
 	}
 
 	if put.PausedMS < before.PausedMS {

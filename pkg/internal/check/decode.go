@@ -54,7 +54,7 @@ func (dec *decoder) decode(events []Event) *delta {
 			dec.decodeTombstone(d, ev)
 		case "tokens", "cleared", "moves", "events", "secrets", "requests":
 		default:
-			dec.note("keys below %s are none that the design knows", dec.keys.Root()+dir)
+			dec.note("keys below %s are not part of the key layout", dec.keys.Root()+dir)
 		}
 	}
 
@@ -95,7 +95,7 @@ func (dec *decoder) decodeNode(d *delta, ev Event) {
 func (dec *decoder) decodeOwner(d *delta, ev Event) {
 	id, ok := dec.keys.ParseOwner(ev.Key)
 	if !ok {
-		dec.note("key %s is none that the design knows", ev.Key)
+		dec.note("key %s is not part of the key layout", ev.Key)
 		return
 	}
 
@@ -135,7 +135,7 @@ func (dec *decoder) decodeAttempt(d *delta, ev Event) {
 func (dec *decoder) decodeShardRecord(d *delta, ev Event) {
 	k, ok := dec.keys.ParseShard(ev.Key)
 	if !ok {
-		dec.note("key %s is none that the design knows", ev.Key)
+		dec.note("key %s is not part of the key layout", ev.Key)
 		return
 	}
 
@@ -254,13 +254,13 @@ func (dec *decoder) decodeSpec(ev Event) *specChange {
 func (dec *decoder) decodeVersion(d *delta, ev Event) {
 	parts := strings.Split(strings.TrimPrefix(ev.Key, dec.keys.Root()+"versions/"), "/")
 	if len(parts) != 3 {
-		dec.note("key %s is none that the design knows", ev.Key)
+		dec.note("key %s is not part of the key layout", ev.Key)
 		return
 	}
 
 	generation, err := strconv.ParseInt(parts[2], 10, 64)
 	if err != nil {
-		dec.note("key %s is none that the design knows", ev.Key)
+		dec.note("key %s is not part of the key layout", ev.Key)
 		return
 	}
 
@@ -275,7 +275,7 @@ func (dec *decoder) decodeVersion(d *delta, ev Event) {
 func (dec *decoder) decodeTombstone(d *delta, ev Event) {
 	ns, name, ok := strings.Cut(strings.TrimPrefix(ev.Key, dec.keys.Tombstones()), "/")
 	if !ok {
-		dec.note("key %s is none that the design knows", ev.Key)
+		dec.note("key %s is not part of the key layout", ev.Key)
 		return
 	}
 

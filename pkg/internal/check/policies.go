@@ -23,7 +23,7 @@ func (j *policyJudge) checkReason(ref record.Ref, tick int64, key, what string, 
 	case reason == "":
 		j.breachTask("G23", ref, tick, key, "%s is %s, and no reason is given", what, state)
 	case !known:
-		j.breachTask("G23", ref, tick, key, "%s is %s for the reason %q, which is none of the list", what, state, reason)
+		j.breachTask("G23", ref, tick, key, "%s is %s for the reason %q, which is not a documented reason", what, state, reason)
 	case !r.Explains(state):
 		j.breachTask("G23", ref, tick, key, "%s is %s, and the reason %q does not stand with that", what, state, reason)
 	}
@@ -122,7 +122,7 @@ func (j *policyJudge) checkReplaced(d *delta, ch *runChange, r *runHistory, take
 	switch {
 	case r.fan != nil:
 		if r.fan.Cancel != task.ReasonReplaced {
-			j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "run %s ends as replaced, and nobody asked for that", ch.id)
+			j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "run %s ended as replaced without a request", ch.id)
 		}
 	case taken == nil && r.isPart():
 		// A part ends for the reason that its run was given, in this revision or in an earlier
@@ -140,7 +140,7 @@ func (j *policyJudge) checkReplaced(d *delta, ch *runChange, r *runHistory, take
 			j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "run %s is replaced, and overlap is %q", ch.id, t.entry.Overlap)
 		}
 	case !taken.CancelRequested || taken.CancelReason != task.ReasonReplaced:
-		j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "run %s ends as replaced, and nobody asked for that", ch.id)
+		j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "run %s ended as replaced without a request", ch.id)
 	}
 
 	// A part is as old as its run: the tick that replaces both may have been decided before the
@@ -205,7 +205,7 @@ func (j *policyJudge) checkShadow(ch *runChange, r *runHistory, rec *task.Run, k
 	case t.entry.Shadow && !rec.State.Final():
 		j.breachTask("G24", ch.ref, r.tick, key, "run %s is made by a tick, and its task is a shadow", ch.id)
 	case skipped && !t.entry.Shadow:
-		j.breachTask("G24", ch.ref, r.tick, key, "run %s is skipped as a shadow's, and its task is none", ch.id)
+		j.breachTask("G24", ch.ref, r.tick, key, "run %s was skipped as a shadow's, but its task is not a shadow", ch.id)
 	case skipped && rec.Count > 1:
 		j.breachTask("G24", ch.ref, r.tick, key, "%s of a shadow are one record", plural(rec.Count, "tick"))
 	}

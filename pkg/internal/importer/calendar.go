@@ -221,7 +221,7 @@ func (e calendarEvent) cron() (string, error) {
 	if e.weekdays != "*" && !strings.HasPrefix(e.day, "*") { // with a * in front cron wants both, too
 		nth, ok := weeks[e.day]
 		if !ok {
-			return "", fmt.Errorf("weekdays together with days of the month have no counterpart, but for the first seven days, the second, and so on")
+			return "", fmt.Errorf("weekdays combined with days of the month have no counterpart, except for whole weeks such as days 1-7 or 8-14")
 		}
 
 		var days []string

@@ -43,7 +43,7 @@ func readEntry(line string, system bool) (e entry, err error) {
 		fields := make([]string, 5)
 		for i := range fields {
 			if fields[i], line = field(line); !looksLikeField(fields[i]) {
-				return e, fmt.Errorf("neither a job nor a setting: %s stands where %s should", quote(fields[i]), fieldNames[i])
+				return e, fmt.Errorf("neither a job nor a setting: found %s where %s should be", quote(fields[i]), fieldNames[i])
 			}
 		}
 
@@ -126,7 +126,7 @@ func random(i int, text string) (string, error) {
 		}
 
 		if err1 != nil || err2 != nil {
-			return "", fmt.Errorf("%s: a range of which a value is drawn has numbers on both sides of ~, or none", quote(item))
+			return "", fmt.Errorf("%s: a random range needs numbers on both sides of ~, or on neither", quote(item))
 		}
 
 		if items[n] = fmt.Sprintf("H(%d-%d)", from, to); stepped {

@@ -88,12 +88,12 @@ func (r *crontabReader) assign(at Place, name, value string) {
 		return // cron passes it by
 	case "MAILTO", "MAILFROM":
 		if value != "" && value != `""` {
-			r.result.note(at, "%s has no counterpart: nobody is mailed; what a run writes is kept, see carillon logs", name)
+			r.result.note(at, "%s has no counterpart: Carillon sends no mail; the output of runs is kept, see carillon logs", name)
 		}
 	case "TZ":
 		r.result.note(at, "TZ is a variable of the commands, as in cron; what moves their times is CRON_TZ or --timezone")
 	case "CONTENT_TYPE", "CONTENT_TRANSFER_ENCODING":
-		r.result.note(at, "%s is about mails, which nobody gets", name)
+		r.result.note(at, "%s configures mail, which Carillon does not send", name)
 		return
 	}
 

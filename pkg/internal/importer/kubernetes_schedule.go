@@ -97,7 +97,7 @@ func kubernetesZone(text, field string) (zone, rest string, err error) {
 	}
 
 	if strings.Contains(text, "TZ=") {
-		return "", "", errors.New("Kubernetes refuses it: TZ= stands at the beginning")
+		return "", "", errors.New("Kubernetes rejects TZ= at the beginning of a schedule")
 	}
 
 	return field, text, nil

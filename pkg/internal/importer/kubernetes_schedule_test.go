@@ -168,7 +168,7 @@ func TestKubernetes_RefusesSchedules(t *testing.T) {
 		"0 0 30 2 *":            "never fires",
 		"TZ=UTC":                `a schedule is missing after "TZ=UTC"`,
 		"TZ=UTC TZ=UTC @daily":  "a schedule is missing after",
-		" TZ=UTC 0 0 * * *":     "TZ= stands at the beginning",
+		" TZ=UTC 0 0 * * *":     "TZ= at the beginning",
 		"@reboot":               "unrecognized descriptor",
 		"@every 5 m":            "failed to parse duration",
 		"@every 99999h":         "at most 87600h",

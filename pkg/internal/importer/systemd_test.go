@@ -37,7 +37,7 @@ func TestCalendar_BecomesCron(t *testing.T) {
 
 func TestCalendar_RefusesWhatHasNoCron(t *testing.T) {
 	for event, want := range map[string]string{
-		"2026-12-24 18:00": "the year", "*-*~03": "only the last has a counterpart", "Mon *-*-15 04:00": "weekdays together with days", "*:*:0.5": "parts of a second",
+		"2026-12-24 18:00": "the year", "*-*~03": "only the last has a counterpart", "Mon *-*-15 04:00": "weekdays combined with days", "*:*:0.5": "parts of a second",
 		"*-*-32": "not within 1 to 31", "25:00": "not within 0 to 23", "*:60": "not within", "": "is empty", "soon": "neither weekdays nor a date nor a time", "1:2:3:4": "is no time",
 		"*:0/0": "a period", "*:14/46": "the first repetition at most 59", "Fri..Mon 1:00": "a range goes forward", "Sun..Mon": "a range goes forward", "*-13-01": "not within 1 to 12", "Mon *-*-L": "not within", "Mon *-*-*/2 00:00": "not within 1 to 31", "*-*-* */2:00": "not within 0 to 23", "*:5..2": "not within", "-": "day is missing",
 		"Mon..ſun": "cannot be read", "ſun": "cannot be read", // which fold to sun, and went on for ever

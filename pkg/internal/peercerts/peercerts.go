@@ -314,7 +314,7 @@ func readPrivately(path string) ([]byte, error) {
 
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || !info.Mode().IsRegular() || info.Mode().Perm()&0o022 != 0 || int(owner.Uid) != os.Geteuid() && owner.Uid != 0 {
-		return nil, errors.New("is not a file that this user or root owns, and nobody else may write to")
+		return nil, errors.New("must be a file owned by this user or root that nobody else can write to")
 	}
 
 	b, err := io.ReadAll(io.LimitReader(f, maxTokenFile+1))

@@ -119,7 +119,7 @@ func TestEnsure_RefusesTokensThatAreNotItsOwn(t *testing.T) {
 		"expired":                  {token, n2, now.Add(time.Hour), 0o600, "has expired"},
 		"cut off":                  {token[:len(token)-40], n2, now, 0o600, "not all of it"},
 		"something else":           {"swordfish", n2, now, 0o600, "is not what carillon cluster join-token prints"},
-		"writable by anybody else": {token, n2, now, 0o666, "nobody else may write to"},
+		"writable by anybody else": {token, n2, now, 0o666, "nobody else can write to"},
 	} {
 		dir := t.TempDir()
 		place(t, dir, tc.token)

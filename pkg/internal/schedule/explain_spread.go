@@ -86,7 +86,7 @@ func (r *rule) spreadClock(fields []string) string {
 // spreadField says which values a field with H has.
 func spreadField(text, unit, several string) string {
 	if strings.Contains(text, ",") {
-		return several + ", some of which follow from the task's name"
+		return several + ", some of which are chosen from the task's name"
 	}
 
 	within, step, stepped := strings.Cut(text[1:], "/")

@@ -119,7 +119,7 @@ func readExpression(name, text string, written bool, meant func(words []string) 
 
 	if slices.ContainsFunc(words, hasH) {
 		if !written {
-			return fail(task.CodeBadSchedule, "H stands for a value that follows from the task's name; name the task")
+			return fail(task.CodeBadSchedule, "H needs the task's name to choose a value; name the task")
 		}
 		if len(text) > maxSpread {
 			return fail(task.CodeTooLong, "%d bytes are more than %d, with H", len(text), maxSpread)
@@ -148,12 +148,12 @@ func wrongNickname(words []string) string {
 	case lower == "@reboot":
 		return "@reboot is not supported: a cluster does not boot"
 	case len(words) > 1 && (known || lower == manual):
-		return words[0] + " stands alone"
+		return words[0] + " takes no arguments"
 	case known || lower == manual || lower == "@every" || lower == "@at" || lower == in:
 		return fmt.Sprintf("did you mean %q?", lower)
 	}
 
-	const none = "is none of @yearly, @monthly, @weekly, @daily, @hourly, @every, @at, @in, @manual"
+	const none = "is not one of @yearly, @monthly, @weekly, @daily, @hourly, @every, @at, @in, @manual"
 
 	if near := task.Nearest(words[0], slices.Concat(slices.Sorted(maps.Keys(nicknames)), []string{manual, "@every", "@at", in})); near != "" {
 		return none + fmt.Sprintf("; did you mean %q?", near)

@@ -147,17 +147,17 @@ func TestCheck_RefusesBadExpressions(t *testing.T) {
 		{"0 0 31 2,4,6,9,11 *", task.CodeNeverFires, "never fires"},
 		{"0 0 31 APR */2", task.CodeNeverFires, "never fires"},
 
-		{"@", task.CodeBadSchedule, "is none of @yearly"},
-		{"@fortnightly", task.CodeBadSchedule, "is none of @yearly"},
+		{"@", task.CodeBadSchedule, "is not one of @yearly"},
+		{"@fortnightly", task.CodeBadSchedule, "is not one of @yearly"},
 		{"@Daily", task.CodeBadSchedule, `did you mean "@daily"?`},
 		{"@MANUAL", task.CodeBadSchedule, `did you mean "@manual"?`},
 		{"@Every 5m", task.CodeBadSchedule, `did you mean "@every"?`},
-		{"@daily 5", task.CodeBadSchedule, "@daily stands alone"},
-		{"@manual now", task.CodeBadSchedule, "@manual stands alone"},
+		{"@daily 5", task.CodeBadSchedule, "@daily takes no arguments"},
+		{"@manual now", task.CodeBadSchedule, "@manual takes no arguments"},
 		{"@reboot", task.CodeBadSchedule, "a cluster does not boot"},
 		{"@every", task.CodeBadDuration, "needs one duration"},
 		{"@every 1h 30m", task.CodeBadDuration, "needs one duration"},
-		{"@every90s", task.CodeBadSchedule, "is none of"},
+		{"@every90s", task.CodeBadSchedule, "is not one of"},
 		{"@every soon", task.CodeBadDuration, "is not a duration"},
 		{"@every 90", task.CodeBadDuration, "is not a duration"},
 		{"@every -1h", task.CodeBadDuration, "negative"},
@@ -214,8 +214,8 @@ func TestCheck_RefusesBadLists(t *testing.T) {
 		{[]string{ok, ""}, task.CodeRequired, "schedule[1]", "a schedule is required"},
 		{[]string{"60 * * * *", ok}, task.CodeBadSchedule, "schedule[0]", "minute 60"},
 		{[]string{ok, "0 0 30 2 *"}, task.CodeNeverFires, "schedule[1]", "never fires"},
-		{[]string{ok, "@manual"}, task.CodeBadSchedule, "schedule[1]", "stands alone"},
-		{[]string{"@manual", "@manual"}, task.CodeBadSchedule, "schedule[0]", "stands alone"},
+		{[]string{ok, "@manual"}, task.CodeBadSchedule, "schedule[1]", "cannot be combined with others"},
+		{[]string{"@manual", "@manual"}, task.CodeBadSchedule, "schedule[0]", "cannot be combined with others"},
 	} {
 		wantError(t, strings.Join(c.exprs, "; "), schedule.Check(task.Timing{Schedule: c.exprs, Timezone: "", DST: noDST}), c.code, c.field, c.says)
 	}

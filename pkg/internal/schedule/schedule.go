@@ -158,7 +158,7 @@ func (p *plan) parse(exprs []string, written bool) error {
 		case err != nil:
 			return err
 		case e.after != 0 && len(exprs) > 1:
-			return task.Invalid(task.CodeBadSchedule, name, "%s: what counts from the end of a run stands alone", task.Quote(text))
+			return task.Invalid(task.CodeBadSchedule, name, "%s: a schedule that counts from the end of a run cannot be combined with others", task.Quote(text))
 		case e.after != 0:
 			p.after = e.after
 		case e.in != 0:
@@ -171,7 +171,7 @@ func (p *plan) parse(exprs []string, written bool) error {
 		case e.at != 0:
 			p.at = append(p.at, e.at)
 		case len(exprs) > 1:
-			return task.Invalid(task.CodeBadSchedule, name, "%s: @manual means no ticks; it stands alone", task.Quote(text))
+			return task.Invalid(task.CodeBadSchedule, name, "%s: @manual means no ticks and cannot be combined with others", task.Quote(text))
 		}
 	}
 

@@ -106,7 +106,7 @@ func TestSpread_RefusesWhatCheckRefuses(t *testing.T) {
 	}
 
 	_, err := schedule.Parse(task.Timing{Schedule: []string{"H * * * *"}}, anchor)
-	wantError(t, "H", err, task.CodeBadSchedule, "schedule", "H stands for a value that follows from the task's name; name the task")
+	wantError(t, "H", err, task.CodeBadSchedule, "schedule", "H needs the task's name to choose a value; name the task")
 }
 
 // What is accepted with H is accepted with a number in its place, whatever the task.

@@ -62,7 +62,7 @@ func private(info fs.FileInfo) error {
 	case info.Mode().Perm()&0o077 != 0:
 		return fmt.Errorf("can be opened by others than its owner (mode %04o): chmod 600 it", info.Mode().Perm())
 	case ok && st.Uid != 0 && int(st.Uid) != os.Geteuid():
-		return fmt.Errorf("belongs to user %d, and not to root or to whoever runs this", st.Uid)
+		return fmt.Errorf("belongs to user %d, not to root or the current user", st.Uid)
 	}
 
 	return nil

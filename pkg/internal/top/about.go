@@ -208,7 +208,7 @@ func (m *Model) nodeText(name string) Picture {
 		f.add("Version", n.Version)
 		f.add("Joined", m.since(n.JoinedAt)+" ago")
 		f.add("Runs", fmt.Sprintf("%d of %d slots", n.Running, n.Slots))
-		f.add("Shards", fmt.Sprintf("%d, of which %d fire", n.Shards, n.Serving))
+		f.add("Shards", fmt.Sprintf("%d (%d firing)", n.Shards, n.Serving))
 
 		if n.Unreadable > 0 {
 			f.add("Unreadable", plural(n.Unreadable, "entry"))

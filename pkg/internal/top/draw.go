@@ -255,7 +255,7 @@ const Listed = 100
 
 func (m *Model) nothing(i int) (Style, string) {
 	if m.panes[i].hidden > 0 {
-		return Dim, "nothing that the filter lets pass"
+		return Dim, "no rows match the filter"
 	}
 
 	switch i {

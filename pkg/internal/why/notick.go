@@ -196,7 +196,7 @@ func (w *witness) noneYet() task.Answer {
 	g := finding{verdict: task.VerdictNoTick, due: w.Now, version: inForce(w.all, w.Now)}
 	a := w.tickAnswer(g)
 	a.Tick = nil
-	a.Sentence = sentence("task %s/%s has had no tick since it was created on %s, and nobody has triggered a run", w.Namespace, w.Name, w.when(w.Task.CreatedAt.Time))
+	a.Sentence = sentence("task %s/%s has had no tick since it was created on %s, and no run was triggered by hand", w.Namespace, w.Name, w.when(w.Task.CreatedAt.Time))
 
 	return a
 }

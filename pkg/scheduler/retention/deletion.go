@@ -103,10 +103,10 @@ func (u *Deleter) Delete(ctx context.Context, b *Deletion) {
 	b.then()
 
 	if err != nil {
-		u.log.Debug("could not delete a task that is over", zap.String("task", b.Ref.String()), zap.Error(err))
+		u.log.Debug("could not delete an expired task", zap.String("task", b.Ref.String()), zap.Error(err))
 		return
 	}
 
 	u.count()
-	u.log.Info("deleted a task that is over", zap.String("task", b.Ref.String()))
+	u.log.Info("deleted an expired task", zap.String("task", b.Ref.String()))
 }

@@ -70,7 +70,7 @@ func (t *Trimmer) Run(ctx context.Context) error {
 					return ctx.Err()
 				case job := <-t.line:
 					if err := t.Trim(ctx, job); err != nil && ctx.Err() == nil && !errors.Is(err, task.ErrFenced) {
-						t.log.Debug("could not trim a history, its next end asks again", zap.String("task", job.Ref.String()), zap.Error(err))
+						t.log.Debug("could not trim a history; the next run that ends triggers another try", zap.String("task", job.Ref.String()), zap.Error(err))
 					}
 				}
 			}

@@ -23,7 +23,7 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 	const get = http.MethodGet
 
 	return []*httpapi.Operation{
-		{ID: "list-attempts", Forwarded: true, Method: get, Path: "/v1/attempts", Tag: "runs", Summary: "List what the attempts on the node that you ask have reported",
+		{ID: "list-attempts", Forwarded: true, Method: get, Path: "/v1/attempts", Tag: "runs", Summary: "List the status reports of the attempts on this node",
 			Description: listAbout, Status: 200, Answer: reflect.TypeFor[client.AttemptStatuses](), Handler: httpapi.Query(h.listAttempts)},
 	}
 }

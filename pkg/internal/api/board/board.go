@@ -42,7 +42,7 @@ const (
 )
 
 const boardAbout = "Whatever node is asked asks the nodes that schedule for their parts, which they have in memory: it may be asked for every second. " +
-	"A node that does not answer within a second is named in silent. With part=true the answer is the part of the node that is asked."
+	"silent names the nodes that do not answer within a second. With part=true the answer covers only the node that you ask."
 
 // boardQuery are the parameters of the board.
 type boardQuery struct {

@@ -37,7 +37,7 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 	const get = http.MethodGet
 
 	return []*httpapi.Operation{
-		{ID: "get-board", Forwarded: true, Method: get, Path: "/v1/board", Tag: "cluster", Summary: "What an operator wants to see first: problems, what comes, what runs, nodes",
+		{ID: "get-board", Forwarded: true, Method: get, Path: "/v1/board", Tag: "cluster", Summary: "Read an overview: problems, next ticks, running runs and nodes",
 			Description: boardAbout, Status: 200, Answer: reflect.TypeFor[task.Board](), Handler: httpapi.Query(h.getBoard)},
 	}
 }

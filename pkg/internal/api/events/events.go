@@ -141,7 +141,7 @@ func (h *Handlers) eventQuery(c *httpapi.Call, query eventsQuery) (q store.Event
 
 var (
 	errPageFull = errors.New("the page is full")
-	errQuiet    = errors.New("nothing is told any more")
+	errQuiet    = errors.New("the stream was silent for too long")
 )
 
 // pageOfEvents answers with events up to now, at most limit of them.

@@ -33,10 +33,10 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 	const get = http.MethodGet
 
 	return []*httpapi.Operation{
-		{ID: "list-all-events", Method: get, Path: "/v1/events", Tag: "events", Summary: "Follow what happens in the cluster, or read what has happened",
+		{ID: "list-all-events", Method: get, Path: "/v1/events", Tag: "events", Summary: "Read or follow the events of the cluster",
 			Description: eventsAbout, Status: 200, Streams: true, Answer: reflect.TypeFor[client.EventPage](),
 			Events: reflect.TypeFor[task.Event](), Errors: []int{429}, Handler: httpapi.Query(h.listEvents)},
-		{ID: "list-events", Method: get, Path: httpapi.InNamespace + "/events", Tag: "events", Summary: "Follow what happens in a namespace, or read what has happened",
+		{ID: "list-events", Method: get, Path: httpapi.InNamespace + "/events", Tag: "events", Summary: "Read or follow the events of a namespace",
 			Description: eventsAbout, Status: 200, Streams: true, Answer: reflect.TypeFor[client.EventPage](),
 			Events: reflect.TypeFor[task.Event](), Errors: []int{429}, Handler: httpapi.Query(h.listEvents)},
 	}

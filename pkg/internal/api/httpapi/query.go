@@ -219,7 +219,7 @@ func (t queryType) readQuery(r *http.Request) (url.Values, error) {
 			return nil, task.Invalid(task.CodeUnknown, cutField(name), "is not a parameter of this route")
 		}
 		if len(values) > 1 {
-			return nil, task.Invalid(task.CodeDuplicate, name, "stands there %d times", len(values))
+			return nil, task.Invalid(task.CodeDuplicate, name, "is given %d times", len(values))
 		}
 		if !printable(values[0]) {
 			return nil, task.Invalid(task.CodeBadValue, name, "%s contains control characters or is not UTF-8", task.Quote(values[0]))

@@ -44,7 +44,7 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 	const get = http.MethodGet
 
 	return []*httpapi.Operation{
-		{ID: "get-run-logs", Forwarded: true, Method: get, Path: httpapi.OfRun + "/logs", Tag: "runs", Summary: "Read the output of an attempt, from whatever node ran it",
+		{ID: "get-run-logs", Forwarded: true, Method: get, Path: httpapi.OfRun + "/logs", Tag: "runs", Summary: "Read the output of an attempt on any node",
 			Description: logsAbout, Status: 200, Streams: true, Errors: []int{206, 409, 416, 429, 508}, Handler: httpapi.Query(h.runLogs)},
 	}
 }

@@ -30,15 +30,15 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 	const get, post = http.MethodGet, http.MethodPost
 
 	return []*httpapi.Operation{
-		{ID: "list-nodes", Method: get, Path: "/v1/nodes", Tag: "cluster", Summary: "List the nodes that are present",
+		{ID: "list-nodes", Method: get, Path: "/v1/nodes", Tag: "cluster", Summary: "List the live nodes",
 			Status: 200, Answer: reflect.TypeFor[client.List[task.Node]](), Handler: httpapi.NoQuery(h.listNodes)},
 		{ID: "get-node", Method: get, Path: "/v1/nodes/{node}", Tag: "cluster", Summary: "Read a node", Status: 200, Answer: reflect.TypeFor[task.Node](), Handler: httpapi.NoQuery(h.getNode)},
-		{ID: "drain-node", Method: post, Path: "/v1/nodes/{node}/drain", Tag: "cluster", Summary: "Have a node hand its shards and its unstarted runs over",
-			Description: "The answer comes when the node has announced it. It is drained when it has no shards and runs nothing. " + stateAbout,
+		{ID: "drain-node", Method: post, Path: "/v1/nodes/{node}/drain", Tag: "cluster", Summary: "Drain a node: hand over its shards and runs that have not started",
+			Description: "The call returns when the node has announced the change. The drain is complete when the node has no shards and runs nothing. " + stateAbout,
 			Status:      200, Answer: reflect.TypeFor[task.Node](), Errors: []int{409}, Handler: httpapi.NoQuery(h.drainNode)},
-		{ID: "cordon-node", Method: post, Path: "/v1/nodes/{node}/cordon", Tag: "cluster", Summary: "Give a node no new runs; it keeps its shards",
+		{ID: "cordon-node", Method: post, Path: "/v1/nodes/{node}/cordon", Tag: "cluster", Summary: "Cordon a node: it gets no new runs and keeps its shards",
 			Description: stateAbout, Status: 200, Answer: reflect.TypeFor[task.Node](), Errors: []int{409}, Handler: httpapi.NoQuery(h.cordonNode)},
-		{ID: "resume-node", Method: post, Path: "/v1/nodes/{node}/resume", Tag: "cluster", Summary: "End a node's draining, or its cordon",
+		{ID: "resume-node", Method: post, Path: "/v1/nodes/{node}/resume", Tag: "cluster", Summary: "End the drain or cordon of a node",
 			Description: stateAbout, Status: 200, Answer: reflect.TypeFor[task.Node](), Errors: []int{409}, Handler: httpapi.NoQuery(h.resumeNode)},
 		{ID: "list-shards", Method: get, Path: "/v1/shards", Tag: "cluster", Summary: "List all shards and their owners",
 			Status: 200, Answer: reflect.TypeFor[client.List[task.Shard]](), Handler: httpapi.NoQuery(h.listShards)},

@@ -22,7 +22,7 @@ const (
 	ofSecret = httpapi.InNamespace + "/secrets/{name}"
 
 	setSecretAbout = "Values are encrypted by the node that answers, which holds a key for that, before they go to etcd; no answer has one. " +
-		"What is not named stays as it is, unless replace is true."
+		"Values that the request does not name stay, unless replace is true."
 	rotateSecretAbout = "Under the first key of the node that answers. Nothing is written if that is the one it is encrypted under."
 )
 
@@ -43,12 +43,12 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 			Status: 200, Answer: many, Handler: httpapi.Query(h.listSecrets)},
 		{ID: "list-secrets", Method: http.MethodGet, Path: httpapi.InNamespace + "/secrets", Tag: "secrets", Summary: "List the secrets of a namespace, without their values",
 			Status: 200, Answer: many, Handler: httpapi.Query(h.listSecrets)},
-		{ID: "get-secret", Method: http.MethodGet, Path: ofSecret, Tag: "secrets", Summary: "Read what is told of a secret: all but its values",
+		{ID: "get-secret", Method: http.MethodGet, Path: ofSecret, Tag: "secrets", Summary: "Read a secret's metadata, without its values",
 			Status: 200, Answer: one, Tagged: true, Handler: httpapi.NoQuery(h.getSecret)},
-		{ID: "set-secret", Method: http.MethodPut, Path: ofSecret, Tag: "secrets", Summary: "Set values of a secret, which is made if it is not there",
+		{ID: "set-secret", Method: http.MethodPut, Path: ofSecret, Tag: "secrets", Summary: "Set values of a secret, creating it if needed",
 			Description: setSecretAbout, Body: &httpapi.Body{Types: []string{httpapi.TypeJSON}, Of: reflect.TypeFor[client.SecretRequest]()},
 			Conditional: true, Creates: true, Writes: true, Status: 200, Answer: one, Tagged: true, Errors: []int{409}, Handler: httpapi.NoQuery(h.setSecret)},
-		{ID: "rotate-secret", Method: http.MethodPost, Path: ofSecret + "/rotate", Tag: "secrets", Summary: "Encrypt a secret anew",
+		{ID: "rotate-secret", Method: http.MethodPost, Path: ofSecret + "/rotate", Tag: "secrets", Summary: "Re-encrypt a secret",
 			Description: rotateSecretAbout, Writes: true, Status: 200, Answer: one, Tagged: true, Errors: []int{409}, Handler: httpapi.NoQuery(h.rotateSecret)},
 		{ID: "delete-secret", Method: http.MethodDelete, Path: ofSecret, Tag: "secrets", Summary: "Delete a secret",
 			Conditional: true, Writes: true, Status: 204, Errors: []int{409}, Handler: httpapi.NoQuery(h.deleteSecret)},

@@ -29,7 +29,7 @@ const batchAbout = "The body is NDJSON: one task in each line, at most 1 MiB lon
 	"answered as it arrives, however long it is. The answer is NDJSON, too: one result for each line, in their order. A line that is wrong fails " +
 	"alone. Of lines with the same name the later wins. With dry_run=true nothing is written, and each line is compared with what is there, not with the lines before it. Read the answer while you send; who cannot sends at most some 10,000 lines at once. " +
 	"If the connection breaks, what was answered is done, and lines that were sent and not answered may be. The body may pause for five minutes at most. " +
-	"The token is checked again before each part is written: once it has expired or was deleted, the lines that had arrived fail with 401, and the batch ends."
+	"The token is checked again before each part is written. If it has expired or was deleted, the remaining lines fail with 401 and the batch ends."
 
 // batch is a request of many tasks while it is served. Lines are taken together
 // in groups, which overlap in time:

@@ -47,7 +47,7 @@ func (h *Handlers) versions(c *httpapi.Call, ref record.Ref) ([]task.Task, error
 		if gone.Why != "" {
 			because = ": " + gone.Why
 		}
-		return nil, fmt.Errorf("%w: it was deleted at %s by %s%s", err, gone.DeletedAt.Format(time.RFC3339), cmp.Or(gone.DeletedBy, "nobody knows whom"), because)
+		return nil, fmt.Errorf("%w: it was deleted at %s by %s%s", err, gone.DeletedAt.Format(time.RFC3339), cmp.Or(gone.DeletedBy, "an unknown user"), because)
 	}
 
 	return list, err

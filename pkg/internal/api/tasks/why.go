@@ -14,7 +14,7 @@ import (
 )
 
 const whyAbout = "The time is at, or a range is from and to; without any it is the latest tick and the next one. " +
-	"A time is 2026-03-29T02:30, with seconds and an offset such as Z if wanted; without an offset it is a local time of the time zone. A date is its whole day."
+	"Write a time as 2026-03-29T02:30, optionally with seconds and an offset such as Z. Without an offset it is local to the time zone. A date means the whole day."
 
 // whyQuery are the parameters of the question why.
 type whyQuery struct {

@@ -257,7 +257,7 @@ func (w *world) election() (key, node string, err error) {
 			return err
 		}
 		if len(res.Kvs) == 0 {
-			return errors.New("nobody leads")
+			return errors.New("the cluster has no leader")
 		}
 
 		key, node = string(res.Kvs[0].Key), strings.Trim(string(res.Kvs[0].Value), `"`)
