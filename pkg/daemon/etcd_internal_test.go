@@ -38,7 +38,7 @@ func TestEtcdMonitor_TellsEachStateOnce(t *testing.T) {
 		{store.Member{Err: errors.New("away")}, ""},
 		{store.Member{Size: 96}, ""},
 		{store.Member{Size: 99, Alarms: full}, "error"},
-		{store.Member{Size: 20, Alarms: full}, ""}, // it takes no writes before it is disarmed
+		{store.Member{Size: 20, Alarms: full}, ""}, // it accepts no writes before it is disarmed
 		{store.Member{Size: 20}, "info"},
 		{store.Member{Size: 20, Alarms: []string{store.AlarmCorrupt}}, "error"},
 	} {

@@ -279,7 +279,7 @@ func (p *process) tellsOfFullEtcd() error {
 			return fmt.Errorf("no %s in the metrics", want)
 		}
 	}
-	if !strings.Contains(p.logs.String(), "etcd takes no writes") {
+	if !strings.Contains(p.logs.String(), "etcd accepts no writes") {
 		return errors.New("the log does not tell of it")
 	}
 	return nil

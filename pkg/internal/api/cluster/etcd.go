@@ -130,7 +130,7 @@ func memberWarnings(m client.EtcdMember) []string {
 	for _, a := range m.Alarms {
 		switch {
 		case a == store.AlarmNoSpace && m.DBQuota > 0 && used(m) < store.FillingUp:
-			warn("has space again, but still takes no writes, and nothing fires: its alarm NOSPACE has to be disarmed")
+			warn("has space again, but still accepts no writes, and nothing fires: its alarm NOSPACE has to be disarmed")
 		case a == store.AlarmNoSpace:
 			full = true
 		case a == store.AlarmCorrupt:
@@ -149,13 +149,13 @@ func memberWarnings(m client.EtcdMember) []string {
 		}
 
 		if full {
-			warn("is full, at %d %% of its quota of %s: it takes no writes. Nothing fires, and changes are refused, until there is space "+
+			warn("is full, at %d %% of its quota of %s: it accepts no writes. Nothing fires, and changes are refused, until there is space "+
 				"and its alarm is disarmed: %s", percent, mib(m.DBQuota), what)
 		} else {
-			warn("is at %d %% of its quota of %s, and takes no writes when it is full: %s", percent, mib(m.DBQuota), what)
+			warn("is at %d %% of its quota of %s, and accepts no writes when it is full: %s", percent, mib(m.DBQuota), what)
 		}
 	case full:
-		warn("is full: it takes no writes. Nothing fires, and changes are refused, until there is space and its alarm is disarmed")
+		warn("is full: it accepts no writes. Nothing fires, and changes are refused, until there is space and its alarm is disarmed")
 	case percent >= store.FillingUp/2 && free > m.DBSize/2:
 		warn("uses %s of the %s of its file: the quota counts all of it, and defragmenting gives the rest back", mib(m.DBInUse), mib(m.DBSize))
 	}

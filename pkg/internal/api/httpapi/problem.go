@@ -76,7 +76,7 @@ func AsFailure(err error) *Failure {
 		return Fail(status, field.Code, "%s", field.Message).WithField(Shorten(field.Field))
 	case store.NoSpace(err):
 		f = Fail(http.StatusInsufficientStorage, client.CodeNoSpace,
-			"etcd is full: its space quota is used up, and it takes no writes; the change may have been made all the same").
+			"etcd is full: its space quota is used up, and it accepts no writes; the change may have been made all the same").
 			WithHint("make space, as carillon cluster status says; then look before you try again")
 	case errors.Is(err, task.ErrUnknown):
 		f = Fail(http.StatusGatewayTimeout, client.CodeUnknown,
