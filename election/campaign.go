@@ -19,7 +19,7 @@ var errNoKey = errors.New("campaign: our key is gone")
 // only tells when to look. A look now and then, and the session's end, cover what it misses.
 func (e *Election) campaign(ctx context.Context, s *kv.Session) (kv.Fence, int64, error) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
-	el, err := e.candidate(ctx, s)
+	el, err := e.newCandidate(ctx, s)
 	if err != nil {
 		cancel()
 		return kv.Fence{}, 0, err
@@ -29,7 +29,7 @@ func (e *Election) campaign(ctx context.Context, s *kv.Session) (kv.Fence, int64
 	joined := make(chan struct{})
 	go func() {
 		defer close(joined)
-		campaigned <- e.stand(ctx, el)
+		campaigned <- e.campaignOnce(ctx, el)
 	}()
 
 	defer func() { cancel(); <-joined }()
@@ -48,13 +48,13 @@ func (e *Election) campaign(ctx context.Context, s *kv.Session) (kv.Fence, int64
 			if err != nil {
 				return kv.Fence{}, 0, fmt.Errorf("campaign: %w", err)
 			}
-			return e.confirm(ctx, s, el.Rev())
+			return e.confirmLeader(ctx, s, el.Rev())
 		case <-look.C:
-			p, err := e.look(ctx, s)
+			p, err := e.readPlace(ctx, s)
 			switch {
 			case err != nil: // the session knows if it is serious
 			case p.first:
-				return e.confirm(ctx, s, p.created)
+				return e.confirmLeader(ctx, s, p.created)
 			case p.created == 0 && seen:
 				return kv.Fence{}, 0, errNoKey
 			}
@@ -64,9 +64,9 @@ func (e *Election) campaign(ctx context.Context, s *kv.Session) (kv.Fence, int64
 	}
 }
 
-// stand campaigns until it is over or ctx ends. A watch that is lost ends etcd's Campaign; our key, and so our place, is
+// campaignOnce campaigns until it is over or ctx ends. A watch that is lost ends etcd's Campaign; our key, and so our place, is
 // still there for the next one.
-func (e *Election) stand(ctx context.Context, el *concurrency.Election) error {
+func (e *Election) campaignOnce(ctx context.Context, el *concurrency.Election) error {
 	for {
 		err := el.Campaign(ctx, e.cfg.Node)
 		if err == nil || ctx.Err() != nil || !sleepAbout(ctx, firstPause) {
@@ -75,9 +75,9 @@ func (e *Election) stand(ctx context.Context, el *concurrency.Election) error {
 	}
 }
 
-// candidate makes etcd's election ours: on our lease, which only the kv session renews, and with a client that is gone
+// newCandidate makes etcd's election ours: on our lease, which only the kv session renews, and with a client that is gone
 // as soon as ctx is, so that a campaign given up does not resign in our name.
-func (e *Election) candidate(ctx context.Context, s *kv.Session) (*concurrency.Election, error) {
+func (e *Election) newCandidate(ctx context.Context, s *kv.Session) (*concurrency.Election, error) {
 	c := clientv3.NewCtxClient(ctx)
 	c.KV, c.Watcher, c.Lease = e.client.KV, e.client.Watcher, unrenewed{e.client.Lease}
 
@@ -98,7 +98,7 @@ func (unrenewed) KeepAlive(ctx context.Context, _ clientv3.LeaseID) (<-chan *cli
 	return none, nil
 }
 
-func (e *Election) key(s *kv.Session) string {
+func (e *Election) candidateKey(s *kv.Session) string {
 	return fmt.Sprintf("%sleader/%x", e.cfg.Prefix, s.Lease())
 }
 
@@ -108,7 +108,7 @@ type place struct {
 	first   bool
 }
 
-func (e *Election) look(ctx context.Context, s *kv.Session) (place, error) {
+func (e *Election) readPlace(ctx context.Context, s *kv.Session) (place, error) {
 	resp, err := e.client.Get(ctx, e.cfg.Prefix+"leader/", clientv3.WithPrefix(), clientv3.WithKeysOnly(),
 		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
 	if err != nil {
@@ -116,7 +116,7 @@ func (e *Election) look(ctx context.Context, s *kv.Session) (place, error) {
 	}
 
 	for i, k := range resp.Kvs {
-		if string(k.Key) == e.key(s) {
+		if string(k.Key) == e.candidateKey(s) {
 			return place{created: k.CreateRevision, first: i == 0}, nil
 		}
 	}
@@ -124,9 +124,9 @@ func (e *Election) look(ctx context.Context, s *kv.Session) (place, error) {
 	return place{}, nil
 }
 
-// confirm writes the leader key if it is the one created at rev. Without this write nobody leads.
-func (e *Election) confirm(ctx context.Context, s *kv.Session, rev int64) (kv.Fence, int64, error) {
-	fence := kv.CreateFence(e.key(s), rev)
+// confirmLeader writes the leader key if it is the one created at rev. Without this write nobody leads.
+func (e *Election) confirmLeader(ctx context.Context, s *kv.Session, rev int64) (kv.Fence, int64, error) {
+	fence := kv.CreateFence(e.candidateKey(s), rev)
 	res, err := kv.Direct(e.client).Commit(ctx, kv.Txn{
 		If:   []clientv3.Cmp{fence.Compare()},
 		Then: []clientv3.Op{clientv3.OpPut(fence.Key, e.cfg.Node, clientv3.WithLease(s.Lease()))},

@@ -97,7 +97,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, term 
 	pause, failing := firstPause, false
 	for {
 		began := time.Now()
-		elected, err := e.attempt(ctx, lead)
+		elected, err := e.attemptTerm(ctx, lead)
 
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -123,27 +123,27 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, term 
 	}
 }
 
-// attempt goes once from a new session to the end of a term, and says whether there was one.
-func (e *Election) attempt(ctx context.Context, lead func(context.Context, Term) error) (elected bool, err error) {
-	s, err := e.open(ctx)
+// attemptTerm goes once from a new session to the end of a term, and says whether there was one.
+func (e *Election) attemptTerm(ctx context.Context, lead func(context.Context, Term) error) (elected bool, err error) {
+	s, err := e.openSession(ctx)
 	if err != nil {
 		return false, err
 	}
 
 	var fence kv.Fence
-	defer func() { e.resign(ctx, s, fence) }()
+	defer func() { e.resignTerm(ctx, s, fence) }()
 
 	fence, mod, err := e.campaign(ctx, s)
 	if err != nil {
 		return false, err
 	}
 
-	return true, e.hold(ctx, s, fence, mod, lead)
+	return true, e.holdTerm(ctx, s, fence, mod, lead)
 }
 
-// open opens a session that outlives ctx, so that a leader that is asked to stop can still write and then resign; only
+// openSession opens a session that outlives ctx, so that a leader that is asked to stop can still write and then resign; only
 // the opening itself ends with ctx.
-func (e *Election) open(ctx context.Context) (*kv.Session, error) {
+func (e *Election) openSession(ctx context.Context) (*kv.Session, error) {
 	live, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	keep := context.AfterFunc(ctx, cancel)
 	s, err := kv.OpenSession(live, e.client, kv.SessionConfig{TTL: e.cfg.TTL, Saved: e.cfg.Leases, Alive: e.cfg.Alive, Logger: e.log})
@@ -156,9 +156,9 @@ func (e *Election) open(ctx context.Context) (*kv.Session, error) {
 	return s, nil
 }
 
-// hold runs lead while the term lasts. mod is the leader key's mod revision: any change to the key, by whomever, ends
+// holdTerm runs lead while the term lasts. mod is the leader key's mod revision: any change to the key, by whomever, ends
 // the term.
-func (e *Election) hold(ctx context.Context, s *kv.Session, fence kv.Fence, mod int64, lead func(context.Context, Term) error) error {
+func (e *Election) holdTerm(ctx context.Context, s *kv.Session, fence kv.Fence, mod int64, lead func(context.Context, Term) error) error {
 	log := e.log.With(zap.Int64("term", fence.CreateRevision))
 	ctx, cancel := context.WithCancelCause(ctx)
 	var guards sync.WaitGroup
@@ -174,12 +174,12 @@ func (e *Election) hold(ctx context.Context, s *kv.Session, fence kv.Fence, mod 
 	})
 
 	guards.Go(func() {
-		if err := e.guard(ctx, fence.Key, mod); ctx.Err() == nil {
+		if err := e.watchLeaderKey(ctx, fence.Key, mod); ctx.Err() == nil {
 			cancel(err)
 		}
 	})
 
-	e.begin(ctx.Done())
+	e.beginTerm(ctx.Done())
 	log.Info("elected")
 
 	err := lead(ctx, Term{Fence: fence, Node: e.cfg.Node})
@@ -196,8 +196,8 @@ func (e *Election) hold(ctx context.Context, s *kv.Session, fence kv.Fence, mod 
 	return nil
 }
 
-// guard follows the leader key until it is not the one that was confirmed.
-func (e *Election) guard(ctx context.Context, key string, mod int64) error {
+// watchLeaderKey follows the leader key until it is not the one that was confirmed.
+func (e *Election) watchLeaderKey(ctx context.Context, key string, mod int64) error {
 	changed := fmt.Errorf("%w: the leader key was deleted or changed", ErrLost)
 	return kv.Follow(ctx, e.client, kv.FollowConfig{Key: key, Logger: e.log, Name: "leader"}, func(b kv.Batch) error {
 		held := true
@@ -217,14 +217,14 @@ func (e *Election) guard(ctx context.Context, key string, mod int64) error {
 	})
 }
 
-func (e *Election) begin(ended <-chan struct{}) {
+func (e *Election) beginTerm(ended <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.ended = ended
 }
 
-// resign ends what the attempt began. The key goes with the lease; the delete is for one that somebody has detached.
-func (e *Election) resign(ctx context.Context, s *kv.Session, fence kv.Fence) {
+// resignTerm ends what the attempt began. The key goes with the lease; the delete is for one that somebody has detached.
+func (e *Election) resignTerm(ctx context.Context, s *kv.Session, fence kv.Fence) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resignTimeout)
 	defer cancel()
 

@@ -15,11 +15,11 @@ func (e *Executor) advance(all bool) {
 
 	if all {
 		if e.session.id > 0 {
-			e.renew()
+			e.renewSessions()
 		}
 
 		for i := len(e.all) - 1; i >= 0; i-- { // backward: forget moves the last attempt into the freed place
-			e.step(e.all[i], v)
+			e.decideAttempt(e.all[i], v)
 		}
 
 		e.askCleared(v)
@@ -28,37 +28,37 @@ func (e *Executor) advance(all bool) {
 	for again := true; again; {
 		for i := 0; i < len(e.dirty); i++ { // step may append to it
 			e.dirty[i].touched = false
-			e.step(e.dirty[i], v)
+			e.decideAttempt(e.dirty[i], v)
 		}
 
 		clear(e.dirty)
 		e.dirty = e.dirty[:0]
 		// The writers may have made room for attempts that found their lane full.
 		for a := e.toRecord.next(); a != nil; a = e.toRecord.next() {
-			e.step(a, v)
+			e.decideAttempt(a, v)
 		}
 
 		for a := e.toWrite.next(); a != nil; a = e.toWrite.next() {
-			e.step(a, v)
+			e.decideAttempt(a, v)
 		}
 
 		again = e.startReady(v) || len(e.dirty) > 0
 	}
 
-	e.publish()
+	e.publishCounts()
 }
 
-// publish updates the values that other goroutines and the metrics read, and ends waiting
+// publishCounts updates the values that other goroutines and the metrics read, and ends waiting
 // calls of Drain when nothing of this instance is left. After a join it waits for the first
 // list of the inbox, because before that the inbox may hold more.
-func (e *Executor) publish() {
-	running := e.count(phaseRunning)
+func (e *Executor) publishCounts() {
+	running := e.countPhase(phaseRunning)
 	e.running.Store(int64(running))
 	e.free.Store(int64(max(0, e.cfg.Slots-running-e.claims)))
-	e.metrics.waiting.Set(float64(e.count(phaseWaiting)))
+	e.metrics.waiting.Set(float64(e.countPhase(phaseWaiting)))
 	e.metrics.paused.Set(float64(e.paused))
-	e.metrics.unrecorded.Set(float64(e.count(phaseEnded)))
-	e.obey()
+	e.metrics.unrecorded.Set(float64(e.countPhase(phaseEnded)))
+	e.obeyFreezes()
 
 	if len(e.drainers) > 0 && e.settledAll() && (e.listed || e.session.id == 0) {
 		for _, c := range e.drainers {
@@ -68,14 +68,14 @@ func (e *Executor) publish() {
 	}
 }
 
-// step decides about one attempt and executes the decision. It ignores an attempt that was
+// decideAttempt decides about one attempt and executes the decision. It ignores an attempt that was
 // forgotten.
-func (e *Executor) step(a *attempt, v view) {
+func (e *Executor) decideAttempt(a *attempt, v view) {
 	if a.place < 0 {
 		return
 	}
 
-	v.overdue = e.overdue(a, v.boot)
+	v.overdue = e.isOverdue(a, v.boot)
 	if a.foreign {
 		v.dead = e.dead[a.Instance] || v.boot > e.firstJoin+a.EffectiveLostAfter().Std() || e.cfg.Dead(a.Instance)
 	}
@@ -83,9 +83,9 @@ func (e *Executor) step(a *attempt, v view) {
 	v.behind, v.frozen = e.leaving[a.key] > 0, e.isFrozen(a)
 	switch decide(a, v) {
 	case doForget:
-		e.forget(a)
+		e.removeAttempt(a)
 	case doAdopt, doMark:
-		e.rewrite(a)
+		e.rewriteRecord(a)
 	case doReady:
 		if a.noop() {
 			e.noops.add(a)
@@ -93,15 +93,15 @@ func (e *Executor) step(a *attempt, v view) {
 			e.processes.add(a)
 		}
 	case doCancel:
-		a.finish(e.cfg.Node, process.Result{State: task.Cancelled, Reason: a.cancelReason(), EndedAt: v.now})
-		e.ended(a)
+		a.setResult(e.cfg.Node, process.Result{State: task.Cancelled, Reason: a.cancelReason(), EndedAt: v.now})
+		e.attemptEnded(a)
 	case doMiss:
-		a.finish(e.cfg.Node, process.Result{State: task.Missed, Reason: task.ReasonDeadline, EndedAt: v.now,
+		a.setResult(e.cfg.Node, process.Result{State: task.Missed, Reason: task.ReasonDeadline, EndedAt: v.now,
 			Message: "it was in the inbox of " + e.cfg.Node + " and had not started"})
-		e.ended(a)
+		e.attemptEnded(a)
 	case doLose:
 		a.end = &ending{attempt: a, run: LostEnd(a.Assigned, a.Create, v.now)}
-		e.ended(a)
+		e.attemptEnded(a)
 	case doHandBack:
 		e.handBack(a)
 	case doKill:
@@ -117,9 +117,9 @@ func (e *Executor) step(a *attempt, v view) {
 	case doTurn:
 		a.told, a.Err = a.PauseRequested, nil
 		a.orders.SetPaused(a.told)
-		e.touch(a)
+		e.touchAttempt(a)
 	case doRecord:
-		e.record(a)
+		e.recordEnd(a)
 	}
 }
 
@@ -128,32 +128,32 @@ func (e *Executor) step(a *attempt, v view) {
 // nothing while the session may have expired, because others may then take the node for
 // gone and a freeze no longer waits for it (G21). No-op attempts need no slot.
 func (e *Executor) startReady(v view) (started bool) {
-	if e.session.id == 0 || !e.session.present(v.boot) {
+	if e.session.id == 0 || !e.session.keyExists(v.boot) {
 		return false
 	}
 
-	for e.count(phaseEnded) < e.cfg.MaxUnfinished && len(e.noops) > 0 {
-		started = e.start(e.noops.take(), v) || started
+	for e.countPhase(phaseEnded) < e.cfg.MaxUnfinished && len(e.noops) > 0 {
+		started = e.startReadyAttempt(e.noops.takeFirst(), v) || started
 	}
 
-	for e.count(phaseEnded) < e.cfg.MaxUnfinished && len(e.processes) > 0 && e.count(phaseRunning) < e.cfg.Slots {
-		started = e.start(e.processes.take(), v) || started
+	for e.countPhase(phaseEnded) < e.cfg.MaxUnfinished && len(e.processes) > 0 && e.countPhase(phaseRunning) < e.cfg.Slots {
+		started = e.startReadyAttempt(e.processes.takeFirst(), v) || started
 	}
 
 	return started
 }
 
-// start starts an attempt from the ready heap and reports whether it did. It decides again
+// startReadyAttempt starts an attempt from the ready heap and reports whether it did. It decides again
 // first: the attempt may have been cancelled, frozen or forgotten since it became ready.
-func (e *Executor) start(a *attempt, v view) bool {
+func (e *Executor) startReadyAttempt(a *attempt, v view) bool {
 	if a.place < 0 {
 		return false
 	}
 
-	v.overdue = e.overdue(a, v.boot)
+	v.overdue = e.isOverdue(a, v.boot)
 	v.behind, v.frozen = e.leaving[a.key] > 0, e.isFrozen(a)
 	if decide(a, v) != doReady {
-		e.touch(a) // step has to act on what has changed since
+		e.touchAttempt(a) // step has to act on what has changed since
 		return false
 	}
 
@@ -161,28 +161,28 @@ func (e *Executor) start(a *attempt, v view) bool {
 	case a.Action.Process != nil:
 		e.startProcess(a)
 	case a.Action.Noop != nil:
-		a.finish(e.cfg.Node, process.Result{State: task.Succeeded, StartedAt: v.now, EndedAt: v.now})
-		e.late(a, v.now)
-		e.ended(a)
+		a.setResult(e.cfg.Node, process.Result{State: task.Succeeded, StartedAt: v.now, EndedAt: v.now})
+		e.observeLateness(a, v.now)
+		e.attemptEnded(a)
 	default:
-		a.finish(e.cfg.Node, process.Result{State: task.Failed, Reason: task.ReasonStart, EndedAt: v.now,
+		a.setResult(e.cfg.Node, process.Result{State: task.Failed, Reason: task.ReasonStart, EndedAt: v.now,
 			Message: "the action is of a kind that this node's version does not know"})
-		e.ended(a)
+		e.attemptEnded(a)
 	}
 
 	return true
 }
 
-// ended moves an attempt whose end is known to phaseEnded, in which it is recorded.
-func (e *Executor) ended(a *attempt) {
+// attemptEnded moves an attempt whose end is known to phaseEnded, in which it is recorded.
+func (e *Executor) attemptEnded(a *attempt) {
 	e.metrics.endedAs[a.end.run.State].Inc()
-	e.move(a, phaseEnded)
+	e.setPhase(a, phaseEnded)
 }
 
-// late observes the start lateness of a tick's first attempt. Catch-up runs and parts do
+// observeLateness observes the start lateness of a tick's first attempt. Catch-up runs and parts do
 // not count.
-func (e *Executor) late(a *attempt, started time.Time) {
+func (e *Executor) observeLateness(a *attempt, started time.Time) {
 	if max(a.Attempt, 1) == 1 && a.Trigger != task.TriggerCatchUp && a.Trigger != task.TriggerPart {
-		e.metrics.lateness.Observe(started.Sub(a.due()).Seconds())
+		e.metrics.lateness.Observe(started.Sub(a.dueAt()).Seconds())
 	}
 }

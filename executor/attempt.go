@@ -68,9 +68,9 @@ const (
 // noop reports whether the attempt runs no process, and so needs no slot.
 func (a *attempt) noop() bool { return a.Action.Process == nil }
 
-// claims reports whether the attempt waits for a slot. A foreign or paused one does not start,
+// waitsForSlot reports whether the attempt waits for a slot. A foreign or paused one does not start,
 // so it claims none.
-func (a *attempt) claims() bool {
+func (a *attempt) waitsForSlot() bool {
 	return a.phase == phaseWaiting && !a.foreign && !a.noop() && !a.PauseRequested
 }
 
@@ -80,13 +80,13 @@ func (a *attempt) claims() bool {
 // a mod revision that the record no longer has.
 func (a *attempt) mayBeHandedBack() bool { return a.handBackMod != 0 && a.handBackMod == a.Mod }
 
-// leftover returns the mark by which all processes of the attempt are found.
-func (a *attempt) leftover() proctree.Mark {
+// processMark returns the mark by which all processes of the attempt are found.
+func (a *attempt) processMark() proctree.Mark {
 	return proctree.Mark{Namespace: a.Namespace, Task: a.Task, RunID: a.ID, Token: a.Create}
 }
 
-// finish sets a.end from the result of the attempt.
-func (a *attempt) finish(node string, r process.Result) {
+// setResult sets a.end from the result of the attempt.
+func (a *attempt) setResult(node string, r process.Result) {
 	a.end = &ending{attempt: a, run: a.Unpaused()}
 	end := &a.end.run
 	end.Node, end.Token = node, a.Create
@@ -109,12 +109,12 @@ func (a *attempt) finish(node string, r process.Result) {
 
 	end.OutputTail = spool.Tail(r.Tail, n)
 	if max(a.Attempt, 1) == 1 && !r.StartedAt.IsZero() {
-		end.LatenessMS = new(max(0, r.StartedAt.UnixMilli()-a.due().UnixMilli()))
+		end.LatenessMS = new(max(0, r.StartedAt.UnixMilli()-a.dueAt().UnixMilli()))
 	}
 }
 
-// due returns when the attempt's run was due: DueAt if it is set, otherwise the scheduled time.
-func (a *attempt) due() time.Time {
+// dueAt returns when the attempt's run was due: DueAt if it is set, otherwise the scheduled time.
+func (a *attempt) dueAt() time.Time {
 	if !a.DueAt.IsZero() {
 		return a.DueAt.Time
 	}
@@ -149,7 +149,7 @@ func (r *ready) add(a *attempt) {
 	}
 }
 
-func (r *ready) take() *attempt {
+func (r *ready) takeFirst() *attempt {
 	a := heap.Pop(r).(*attempt)
 	a.queued = false
 	return a

@@ -16,13 +16,13 @@ type spoke struct {
 	wrote      time.Time // when it was last put into a record to be written
 }
 
-// news reports whether the checkpoint differs from the recorded one and has to be written now.
-func (s *spoke) news(recorded string, now time.Time) bool {
+// hasNews reports whether the checkpoint differs from the recorded one and has to be written now.
+func (s *spoke) hasNews(recorded string, now time.Time) bool {
 	return s.checkpoint != nil && *s.checkpoint != recorded && now.Sub(s.wrote) >= checkpointEvery
 }
 
-// put copies the checkpoint into a record that is about to be written.
-func (s *spoke) put(r *task.Run) {
+// copyTo copies the checkpoint into a record that is about to be written.
+func (s *spoke) copyTo(r *task.Run) {
 	if s.checkpoint != nil {
 		r.Checkpoint, s.wrote = *s.checkpoint, time.Now()
 	}

@@ -48,8 +48,8 @@ func newRenewals(c clocks, last func() time.Time) *renewals {
 	return &renewals{clocks: c, last: last, slept: c.boot() - c.mono()}
 }
 
-// look returns when the last acknowledged renewal was sent, on CLOCK_BOOTTIME.
-func (r *renewals) look() time.Duration {
+// lastRenewal returns when the last acknowledged renewal was sent, on CLOCK_BOOTTIME.
+func (r *renewals) lastRenewal() time.Duration {
 	// The order matters: time that passes between the readings makes a renewal older, not younger.
 	boot := r.boot()
 	mono, last := r.mono(), r.last()

@@ -12,13 +12,13 @@ func TestRenewals_AreNeverYoungerThanTheyWere(t *testing.T) {
 	last := began.Add(-3 * time.Second)
 	r := newRenewals(clocksOf(nil), func() time.Time { return last })
 
-	first := r.look()
+	first := r.lastRenewal()
 	// What the test itself takes, which may be long, counts at most twice.
 	if age := proctree.BootTime() - first; age < 3*time.Second || age > 4*time.Second+2*time.Since(began) {
 		t.Errorf("a renewal of three seconds ago is %s old", age)
 	}
 
-	if again := r.look(); again != first {
+	if again := r.lastRenewal(); again != first {
 		t.Errorf("the same renewal moved by %s", again-first)
 	}
 
@@ -27,14 +27,14 @@ func TestRenewals_AreNeverYoungerThanTheyWere(t *testing.T) {
 	r.slept -= time.Minute
 	last = time.Now()
 
-	if at := r.look(); proctree.BootTime()-at < time.Minute {
+	if at := r.lastRenewal(); proctree.BootTime()-at < time.Minute {
 		t.Errorf("a renewal that may be from before a minute's sleep counts as %s old", proctree.BootTime()-at)
 	}
 
 	// The next one is from after it.
 	last = time.Now()
 
-	if age := proctree.BootTime() - r.look(); age > time.Second+2*time.Since(began) {
+	if age := proctree.BootTime() - r.lastRenewal(); age > time.Second+2*time.Since(began) {
 		t.Errorf("a renewal of just now is %s old", age)
 	}
 }

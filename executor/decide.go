@@ -45,7 +45,7 @@ type view struct {
 	fenced   bool // that session is known to have ended; only a later one can write
 	draining bool // start nothing, and hand back what has not started
 	stopping bool // kill all running attempts
-	overdue  bool // the attempt may soon be declared lost; see joined.overdue
+	overdue  bool // the attempt may soon be declared lost; see joined.isOverdue
 	dead     bool // the attempt's instance is not this one and counts as dead; see step
 	behind   bool // an earlier attempt with the same inbox key still has a process
 	frozen   bool // its namespace is frozen, or the freezes are not known yet
@@ -59,7 +59,7 @@ func decide(a *attempt, v view) action {
 	case phaseRunning:
 		return decideRunning(a, v)
 	case phaseEnded:
-		if a.resting(v) {
+		if a.writesBlocked(v) {
 			return doNothing
 		}
 		return doRecord
@@ -78,7 +78,7 @@ func decideWaiting(a *attempt, v view) action {
 	switch {
 	case a.gone && !a.busy:
 		return doForget
-	case a.gone, a.resting(v):
+	case a.gone, a.writesBlocked(v):
 		return doNothing
 	// The other instance may still run the attempt. Declaring it lost too early would let
 	// its successor run beside it (G17).
@@ -151,15 +151,15 @@ func decideRunning(a *attempt, v view) action {
 	switch {
 	case a.killed.Cause != process.CauseNone:
 		return doNothing
-	case a.turns():
+	case a.pauseChanged():
 		return doTurn // a pause needs no write, so it does not wait for one
-	case a.resting(v), v.fenced:
+	case a.writesBlocked(v), v.fenced:
 		return doNothing
 	case a.session != v.session:
 		return doAdopt
-	case a.spoke.news(a.Checkpoint, v.now):
+	case a.spoke.hasNews(a.Checkpoint, v.now):
 		return doMark
-	case a.unsaid(v.now):
+	case a.recordIsStale(v.now):
 		return doMark
 	}
 
@@ -185,9 +185,9 @@ func killFor(a *attempt, v view) process.Kill {
 	return process.Kill{}
 }
 
-// resting reports whether no write about the attempt may be issued now: either one is in
+// writesBlocked reports whether no write about the attempt may be issued now: either one is in
 // flight, or the last one failed, its backoff has not passed, and the inbox has not shown a
 // newer revision of the record since.
-func (a *attempt) resting(v view) bool {
+func (a *attempt) writesBlocked(v view) bool {
 	return a.busy || (v.now.Before(a.notBefore) && a.Mod <= a.failedAt)
 }

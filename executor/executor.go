@@ -204,7 +204,7 @@ func (e *Executor) StuckStarts() int { return e.runner.StuckStarts() }
 // Joined passes a new session to the executor. The daemon calls it after every join. The inbox
 // is listed again, and attempts from before the join are adopted. Nothing starts before the
 // first call.
-func (e *Executor) Joined(s Session) { e.post(func(m *mail) { m.session = &s }) }
+func (e *Executor) Joined(s Session) { e.postMail(func(m *mail) { m.session = &s }) }
 
 // Drain starts nothing new, hands back attempts that have not started, and waits for the
 // others until ctx ends. Then it kills them: they end as failed with task.ReasonShutdown, so
@@ -214,7 +214,7 @@ func (e *Executor) Joined(s Session) { e.post(func(m *mail) { m.session = &s }) 
 func (e *Executor) Drain(ctx context.Context) error {
 	empty := make(chan struct{})
 	yes := true
-	e.post(func(m *mail) { m.drain = &yes; m.waiting = append(m.waiting, empty) })
+	e.postMail(func(m *mail) { m.drain = &yes; m.waiting = append(m.waiting, empty) })
 
 	select {
 	case <-empty:
@@ -224,7 +224,7 @@ func (e *Executor) Drain(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 
-	e.post(func(m *mail) { m.stop = true })
+	e.postMail(func(m *mail) { m.stop = true })
 	limit := time.NewTimer(mostGrace + stopLimit)
 	defer limit.Stop()
 
@@ -242,7 +242,7 @@ func (e *Executor) Drain(ctx context.Context) error {
 // does not wait and does not kill running attempts. It lasts until Resume.
 func (e *Executor) HandBack() {
 	yes := true
-	e.post(func(m *mail) { m.drain = &yes })
+	e.postMail(func(m *mail) { m.drain = &yes })
 }
 
 // Beats returns a counter that grows at least twice a second while the loop makes progress.
@@ -251,10 +251,10 @@ func (e *Executor) Beats() int64 { return e.beats.Load() }
 // Resume ends a drain.
 func (e *Executor) Resume() {
 	no := false
-	e.post(func(m *mail) { m.drain, m.stop = &no, false })
+	e.postMail(func(m *mail) { m.drain, m.stop = &no, false })
 }
 
-func (e *Executor) post(f func(*mail)) {
+func (e *Executor) postMail(f func(*mail)) {
 	e.mu.Lock()
 	f(&e.mail)
 	e.mu.Unlock()
@@ -262,8 +262,8 @@ func (e *Executor) post(f func(*mail)) {
 	e.pokes.Send()
 }
 
-// tell makes the loop call f. It may be called from any goroutine.
-func (e *Executor) tell(f func()) { e.post(func(m *mail) { m.news = append(m.news, f) }) }
+// callInLoop makes the loop call f. It may be called from any goroutine.
+func (e *Executor) callInLoop(f func()) { e.postMail(func(m *mail) { m.news = append(m.news, f) }) }
 
 // Run runs attempts until ctx ends. Then it kills those that are still running, tries for
 // stopLimit to record their ends, and returns when everything that it started has ended. For a
@@ -278,11 +278,11 @@ func (e *Executor) Run(ctx context.Context) error {
 
 	e.attempts = &attempts
 	for range e.cfg.Finishers {
-		others.Go(func() { e.finish(life) })
+		others.Go(func() { e.runFinisher(life) })
 	}
 
 	for range writers {
-		others.Go(func() { e.write(life) })
+		others.Go(func() { e.runWriter(life) })
 	}
 
 	others.Go(func() { _ = e.spool.Run(life) })
@@ -296,9 +296,9 @@ func (e *Executor) Run(ctx context.Context) error {
 	}
 
 	follow := newFollowing(e)
-	e.loop(ctx, follow)
+	e.runLoop(ctx, follow)
 	follow.stop()
-	e.wind(ctx)
+	e.windDown(ctx)
 	stopWriters()
 	close(e.toRecord.jobs)
 	close(e.toWrite.jobs)
@@ -311,16 +311,16 @@ func (e *Executor) Run(ctx context.Context) error {
 // job is a write to etcd that runs outside the loop. It returns at once when ctx ends.
 type job func(ctx context.Context)
 
-func (e *Executor) write(ctx context.Context) {
+func (e *Executor) runWriter(ctx context.Context) {
 	for j := range e.toWrite.jobs {
 		j(ctx)
 	}
 }
 
-// finish records the ends of attempts, which are by far the most frequent writes.
-func (e *Executor) finish(ctx context.Context) {
+// runFinisher records the ends of attempts, which are by far the most frequent writes.
+func (e *Executor) runFinisher(ctx context.Context) {
 	for x := range e.toRecord.jobs {
 		x.err = e.cfg.Inbox.Finish(ctx, *x.held, x.run, x.next)
-		e.post(func(m *mail) { m.recorded = append(m.recorded, x) })
+		e.postMail(func(m *mail) { m.recorded = append(m.recorded, x) })
 	}
 }

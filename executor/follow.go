@@ -24,7 +24,7 @@ func newFollowing(e *Executor) *following { return &following{e: e, cancel: func
 func (f *following) restart(ctx context.Context, session int) {
 	f.cancel()
 	ctx, f.cancel = context.WithCancel(ctx)
-	f.wg.Go(func() { f.e.follow(ctx, session) })
+	f.wg.Go(func() { f.e.followInbox(ctx, session) })
 	f.wg.Go(func() { f.e.followFreezes(ctx, session) })
 }
 
@@ -34,11 +34,11 @@ func (f *following) stop() {
 	f.wg.Wait()
 }
 
-// follow passes the inbox to the loop until ctx ends, and lists it again about every minute
+// followInbox passes the inbox to the loop until ctx ends, and lists it again about every minute
 // in case the watch has lost a change.
-func (e *Executor) follow(ctx context.Context, session int) {
+func (e *Executor) followInbox(ctx context.Context, session int) {
 	for ctx.Err() == nil {
-		err := e.cfg.Inbox.FollowInbox(ctx, e.cfg.Node, e.reread, func(b store.InboxBatch) error { return e.hand(ctx, b, session) })
+		err := e.cfg.Inbox.FollowInbox(ctx, e.cfg.Node, e.reread, func(b store.InboxBatch) error { return e.handBatch(ctx, b, session) })
 
 		if ctx.Err() != nil {
 			return
@@ -53,9 +53,9 @@ func (e *Executor) follow(ctx context.Context, session int) {
 	}
 }
 
-// hand gives a batch to the loop and waits until it is applied, so the watch cannot run ahead
+// handBatch gives a batch to the loop and waits until it is applied, so the watch cannot run ahead
 // of the state.
-func (e *Executor) hand(ctx context.Context, b store.InboxBatch, session int) error {
+func (e *Executor) handBatch(ctx context.Context, b store.InboxBatch, session int) error {
 	if !b.Reset && !b.Echo && len(b.Events) == 0 {
 		return nil
 	}

@@ -25,7 +25,7 @@ func (e *Executor) Froze() int64 { return e.froze.Load() }
 func (e *Executor) followFreezes(ctx context.Context, session int) {
 	for ctx.Err() == nil {
 		err := e.cfg.Inbox.FollowFreezes(ctx, e.reread, func(r store.FreezeRecord) error {
-			e.tell(func() { e.hearFreezes(session, r) })
+			e.callInLoop(func() { e.hearFreezes(session, r) })
 			return nil
 		})
 
@@ -52,7 +52,7 @@ func (e *Executor) hearFreezes(session int, r store.FreezeRecord) {
 	e.freezes = freezes{known: true, is: r}
 	for _, a := range e.all {
 		if a.phase == phaseWaiting {
-			e.touch(a)
+			e.touchAttempt(a)
 		}
 	}
 }
@@ -66,10 +66,10 @@ func (e *Executor) isFrozen(a *attempt) bool {
 	return len(e.freezes.is.Holding) > 0 && e.freezes.is.Of(a.Namespace) != nil
 }
 
-// obey publishes the revision of the freezes for Froze. It waits until no frozen attempt is
+// obeyFreezes publishes the revision of the freezes for Froze. It waits until no frozen attempt is
 // between the decision to start it and its start: such an attempt was decided before the
 // freeze was known, and would start after the node had confirmed the freeze (G21).
-func (e *Executor) obey() {
+func (e *Executor) obeyFreezes() {
 	if !e.freezes.known || e.freezes.is.Mod == e.froze.Load() {
 		return
 	}

@@ -110,22 +110,22 @@ func TestExecutor_SaysThatItObeysWhenNothingIsAboutToStart(t *testing.T) {
 	e.all = []*attempt{frozen, other}
 	f, _ := task.Freezes{}.Freeze(task.Freeze{Namespace: "default"})
 	e.hearFreezes(0, store.FreezeRecord{Freezes: f, Mod: 7})
-	e.obey()
+	e.obeyFreezes()
 
 	if e.Froze() != 0 || told != 0 {
 		t.Fatal("it obeys while an attempt is about to start")
 	}
 
 	frozen.startedAt = time.Now()
-	e.obey()
-	e.obey()
+	e.obeyFreezes()
+	e.obeyFreezes()
 
 	if e.Froze() != 7 || told != 1 {
 		t.Errorf("it obeys %d, told %d times", e.Froze(), told)
 	}
 
 	e.hearFreezes(3, store.FreezeRecord{Mod: 9}) // of a session that is over
-	e.obey()
+	e.obeyFreezes()
 
 	if e.Froze() != 7 {
 		t.Error("it obeys what was read under another session")

@@ -8,10 +8,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// loop owns the state until ctx ends. Each iteration applies what other goroutines have
+// runLoop owns the state until ctx ends. Each iteration applies what other goroutines have
 // reported, then advances the attempts that this concerns. On each tick of the clock, after a
 // join, and while stopping, it advances all attempts.
-func (e *Executor) loop(ctx context.Context, follow *following) {
+func (e *Executor) runLoop(ctx context.Context, follow *following) {
 	clock := time.NewTicker(look)
 	defer clock.Stop()
 	for {
@@ -29,8 +29,8 @@ func (e *Executor) loop(ctx context.Context, follow *following) {
 			all = true
 		}
 
-		if m := e.read(); m.session != nil {
-			e.join(*m.session)
+		if m := e.readMail(); m.session != nil {
+			e.beginSession(*m.session)
 			follow.restart(ctx, e.session.id)
 			all = true
 		} else if m.drain != nil || m.stop {
@@ -40,16 +40,16 @@ func (e *Executor) loop(ctx context.Context, follow *following) {
 		// A batch of an earlier session is rejected by apply. A join in the same iteration
 		// was processed first, so no batch is applied under the wrong session.
 		if b.taken != nil {
-			b.taken <- e.apply(b)
+			b.taken <- e.applyBatch(b)
 		}
 
 		e.advance(all)
 	}
 }
 
-// read takes the mail and processes all of it except a new session, which it leaves to the
+// readMail takes the mail and processes all of it except a new session, which it leaves to the
 // caller. stop stays set in the mail until Resume clears it.
-func (e *Executor) read() mail {
+func (e *Executor) readMail() mail {
 	e.mu.Lock()
 	m := e.mail
 	e.mail = mail{stop: m.stop, recorded: e.spare}
@@ -63,7 +63,7 @@ func (e *Executor) read() mail {
 	e.drainers = append(e.drainers, m.waiting...)
 
 	for _, x := range m.recorded {
-		e.recorded(x)
+		e.endRecorded(x)
 	}
 
 	clear(m.recorded)
@@ -76,10 +76,10 @@ func (e *Executor) read() mail {
 	return m
 }
 
-// wind runs after the loop has ended. It kills the attempts that are still running and
+// windDown runs after the loop has ended. It kills the attempts that are still running and
 // records their ends. It returns when nothing is left; after stopLimit it waits only for
 // processes, and unrecorded results are lost. Before the first join there is nothing to do.
-func (e *Executor) wind(ctx context.Context) {
+func (e *Executor) windDown(ctx context.Context) {
 	e.mu.Lock()
 	e.mail.drain, e.mail.stop = new(true), true
 	e.mu.Unlock()
@@ -105,11 +105,11 @@ func (e *Executor) wind(ctx context.Context) {
 			}
 		}
 
-		e.read()
+		e.readMail()
 		e.advance(true)
 
-		if running := e.count(phaseRunning); running == 0 && (quick || e.settledAll()) {
-			if n := e.count(phaseEnded); n > 0 {
+		if running := e.countPhase(phaseRunning); running == 0 && (quick || e.settledAll()) {
+			if n := e.countPhase(phaseEnded); n > 0 {
 				e.log.Warn("stopped before all results were recorded", zap.Int("attempts", n))
 			}
 			return

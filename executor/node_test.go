@@ -163,7 +163,7 @@ func (n *node) sees(run, what string, is func(*attempt) bool) {
 	n.t.Helper()
 	executortest.Eventually(n.t, run+" "+what, func() bool {
 		got := make(chan bool, 1)
-		n.tell(func() {
+		n.callInLoop(func() {
 			a := n.byKey[n.keys.Run("n1", ref, run)]
 			got <- a != nil && is(a)
 		})

@@ -6,11 +6,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
-// compare counts the changes that the watch of the inbox has lost. It is called with a list
+// compareList counts the changes that the watch of the inbox has lost. It is called with a list
 // before the list is applied. A change at or before the revision up to which the inbox was
 // known is certainly lost. Any other difference may still be in flight: either the watch
 // reports it soon, as an echo, or a later list finds that it was lost.
-func (e *Executor) compare(b store.InboxBatch) {
+func (e *Executor) compareList(b store.InboxBatch) {
 	missed := e.doubts.Lost(e.patience)
 	listed := make(map[string]bool, len(b.Events))
 	for i := range b.Events {
@@ -38,8 +38,8 @@ func (e *Executor) compare(b store.InboxBatch) {
 	}
 }
 
-// echo takes note of events that the watch reports after a list has already shown them.
-func (e *Executor) echo(b store.InboxBatch) {
+// applyReplay takes note of events that the watch reports after a list has already shown them.
+func (e *Executor) applyReplay(b store.InboxBatch) {
 	if len(b.Events) == 0 { // a new watch, which does not replay what the list has shown
 		e.doubts.Clear()
 	}

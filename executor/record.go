@@ -31,7 +31,7 @@ func (e *Executor) startProcess(a *attempt) {
 	a.orders = process.NewOrders()
 	a.killed, a.startedAt, a.spoke = process.Kill{}, time.Time{}, spoke{}
 	a.told, a.PauseState = false, process.PauseState{}
-	e.move(a, phaseRunning)
+	e.setPhase(a, phaseRunning)
 	o, held := a.orders, a.Held
 	spec := process.Attempt{
 		Assigned: held.Assigned, Token: held.Create, Session: j.id, MaxSilence: mostSilenceOfGuardian(held.EffectiveLostAfter().Std()),
@@ -43,24 +43,24 @@ func (e *Executor) startProcess(a *attempt) {
 			}
 			return nil
 		},
-		OnStarted:    func(at time.Time) { e.tell(func() { e.started(a, j, at) }) },
-		OnCheckpoint: func(checkpoint string) { e.tell(func() { a.spoke.checkpoint = &checkpoint; e.touch(a) }) },
-		OnPause:      func(s process.PauseState) { e.tell(func() { e.stood(a, o, s) }) },
+		OnStarted:    func(at time.Time) { e.callInLoop(func() { e.attemptStarted(a, j, at) }) },
+		OnCheckpoint: func(checkpoint string) { e.callInLoop(func() { a.spoke.checkpoint = &checkpoint; e.touchAttempt(a) }) },
+		OnPause:      func(s process.PauseState) { e.callInLoop(func() { e.pauseReported(a, o, s) }) },
 	}
 
 	e.attempts.Go(func() {
 		r := e.runAttempt(spec, o)
-		e.tell(func() { e.processEnded(a, r) })
+		e.callInLoop(func() { e.processEnded(a, r) })
 	})
 }
 
-// started notes that an attempt has a process. If the node rejoined while the process was
+// attemptStarted notes that an attempt has a process. If the node rejoined while the process was
 // being started, the guardian did not know the attempt yet and is given its session now.
-func (e *Executor) started(a *attempt, j *joined, at time.Time) {
+func (e *Executor) attemptStarted(a *attempt, j *joined, at time.Time) {
 	a.startedAt = at
-	e.late(a, at)
+	e.observeLateness(a, at)
 	if a.session != j.id {
-		e.cfg.Guardian.SetSession(a.leftover(), a.session)
+		e.cfg.Guardian.SetSession(a.processMark(), a.session)
 	}
 }
 
@@ -80,14 +80,14 @@ func (e *Executor) processEnded(a *attempt, r process.Result) {
 			a.failedAt, a.notBefore = a.Mod, time.Now().Add(returnAfter)
 		}
 
-		e.move(a, phaseWaiting)
+		e.setPhase(a, phaseWaiting)
 
 		return
 	}
 
 	// A SIGKILL that the daemon did not send, while the attempt is overdue, came from the
 	// guardian. The result is then that of a silent node, not of a signal.
-	if r.Signal == "SIGKILL" && r.Reason == task.ReasonSignal && e.overdue(a, e.clocks.boot()) {
+	if r.Signal == "SIGKILL" && r.Reason == task.ReasonSignal && e.isOverdue(a, e.clocks.boot()) {
 		r.SetCause(process.CauseSilent, 0)
 		if a.killed.Cause == process.CauseNone {
 			e.metrics.kills.WithLabelValues("guardian").Inc()
@@ -98,23 +98,23 @@ func (e *Executor) processEnded(a *attempt, r process.Result) {
 		r.Reason = a.cancelReason()
 	}
 
-	a.finish(e.cfg.Node, r)
-	e.ended(a)
+	a.setResult(e.cfg.Node, r)
+	e.attemptEnded(a)
 	e.log.Debug("an attempt ended", zap.String("task", a.Namespace+"/"+a.Task), zap.String("run", a.ID),
 		zap.String("state", string(r.State)), zap.String("reason", r.Reason))
 }
 
-// overdue reports whether the attempt's session had no contact with etcd for so long that
-// the attempt may soon be declared lost; see joined.overdue.
-func (e *Executor) overdue(a *attempt, boot time.Duration) bool {
+// isOverdue reports whether the attempt's session had no contact with etcd for so long that
+// the attempt may soon be declared lost; see joined.isOverdue.
+func (e *Executor) isOverdue(a *attempt, boot time.Duration) bool {
 	j := e.sessions[a.session]
-	return j != nil && j.overdue(a.Held, boot)
+	return j != nil && j.isOverdue(a.Held, boot)
 }
 
-// rewrite writes an attempt's record under the latest session, which adopts it. The write
+// rewriteRecord writes an attempt's record under the latest session, which adopts it. The write
 // also records the checkpoint, and whether the attempt is running or paused. rewrite does
 // not wait for the answer; rewritten processes it.
-func (e *Executor) rewrite(a *attempt) {
+func (e *Executor) rewriteRecord(a *attempt) {
 	if e.toWrite.full() {
 		e.toWrite.later(a)
 		return
@@ -123,26 +123,26 @@ func (e *Executor) rewrite(a *attempt) {
 	j, h := e.session, new(*a.Held)
 
 	if !a.startedAt.IsZero() && a.phase == phaseRunning {
-		a.say(h)
+		a.describeIn(h)
 	}
 
-	a.spoke.put(&h.Run)
+	a.spoke.copyTo(&h.Run)
 	a.busy = true
 	e.toWrite.jobs <- func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, writeLimit)
 		defer cancel()
 
 		mod, err := e.cfg.Inbox.Rewrite(ctx, j.Fence, *h)
-		e.tell(func() { e.rewritten(a, j, h, mod, err) })
+		e.callInLoop(func() { e.recordRewritten(a, j, h, mod, err) })
 	}
 }
 
-// rewritten processes the answer to a rewrite. task.ErrFenced means that the session j has
+// recordRewritten processes the answer to a rewrite. task.ErrFenced means that the session j has
 // ended, so nothing more is written under it until the next join.
-func (e *Executor) rewritten(a *attempt, j *joined, h *record.Held, mod int64, err error) {
+func (e *Executor) recordRewritten(a *attempt, j *joined, h *record.Held, mod int64, err error) {
 	if err != nil {
 		j.fenced = j.fenced || errors.Is(err, task.ErrFenced)
-		e.failed(a, h.Mod, err, "rewrite", retryWrite)
+		e.writeFailed(a, h.Mod, err, "rewrite", retryWrite)
 		return
 	}
 
@@ -155,16 +155,16 @@ func (e *Executor) rewritten(a *attempt, j *joined, h *record.Held, mod int64, e
 
 	if a.session != j.id {
 		e.metrics.adopted.Inc()
-		e.adopted(a, j)
+		e.attemptAdopted(a, j)
 	}
 
-	e.touch(a)
+	e.touchAttempt(a)
 }
 
-// failed notes that a write which compared the revision mod failed. It is retried when the
+// writeFailed notes that a write which compared the revision mod failed. It is retried when the
 // inbox shows a newer revision of the record, or after pause. If the outcome is unknown and
 // the write was applied, the inbox shows that.
-func (e *Executor) failed(a *attempt, mod int64, err error, what string, pause time.Duration) {
+func (e *Executor) writeFailed(a *attempt, mod int64, err error, what string, pause time.Duration) {
 	a.busy, a.failedAt, a.notBefore = false, mod, time.Now().Add(pause)
 
 	if !errors.Is(err, task.ErrConflict) && !errors.Is(err, task.ErrFenced) && !errors.Is(err, context.Canceled) {
@@ -172,7 +172,7 @@ func (e *Executor) failed(a *attempt, mod int64, err error, what string, pause t
 			zap.String("run", a.ID), zap.Error(err))
 	}
 
-	e.touch(a)
+	e.touchAttempt(a)
 }
 
 // handBack returns an attempt that has not started to its shard's queue. After any error the
@@ -191,24 +191,24 @@ func (e *Executor) handBack(a *attempt) {
 		defer cancel()
 
 		err := e.cfg.Inbox.HandBack(ctx, *h)
-		e.tell(func() {
+		e.callInLoop(func() {
 			if err != nil {
 				// This holds for every error: even a conflict may be with an earlier copy of
 				// the same request, which was applied.
 				a.handBackMod = h.Mod
-				e.failed(a, h.Mod, err, "hand back", retryWrite)
+				e.writeFailed(a, h.Mod, err, "hand back", retryWrite)
 				return
 			}
 
 			a.busy = false
-			e.move(a, phaseSettled)
+			e.setPhase(a, phaseSettled)
 		})
 	}
 }
 
-// record gives an attempt's end to a finisher, which writes it to the history, or to the
+// recordEnd gives an attempt's end to a finisher, which writes it to the history, or to the
 // queue if another attempt follows.
-func (e *Executor) record(a *attempt) {
+func (e *Executor) recordEnd(a *attempt) {
 	if e.toRecord.full() {
 		e.toRecord.later(a)
 		return
@@ -225,9 +225,9 @@ func (e *Executor) record(a *attempt) {
 	e.toRecord.jobs <- x
 }
 
-// recorded processes a finisher's answer. store.ErrLate means that the attempt had already
+// endRecorded processes a finisher's answer. store.ErrLate means that the attempt had already
 // been declared lost: that outcome is final, and the result is kept as late (G12).
-func (e *Executor) recorded(x *ending) {
+func (e *Executor) endRecorded(x *ending) {
 	a, err := x.attempt, x.err
 	switch {
 	case errors.Is(err, store.ErrLate):
@@ -238,13 +238,13 @@ func (e *Executor) recorded(x *ending) {
 		if !errors.Is(err, task.ErrConflict) {
 			x.run.OutputTail = "" // the output tail may be what etcd rejects
 		}
-		e.failed(a, x.held.Mod, err, "finish", retryFinish)
+		e.writeFailed(a, x.held.Mod, err, "finish", retryFinish)
 		return
 	}
 
 	a.busy = false
 	a.end, a.orders = nil, nil
-	e.move(a, phaseSettled)
+	e.setPhase(a, phaseSettled)
 }
 
 // askCleared reads cleared/<instance>, at most every askAgain, for each other instance that
@@ -276,13 +276,13 @@ func (e *Executor) askCleared(v view) {
 			defer cancel()
 
 			cleared, err := e.cfg.Inbox.Cleared(ctx, instance)
-			e.tell(func() { e.answered(instance, cleared, err) })
+			e.callInLoop(func() { e.clearedAnswered(instance, cleared, err) })
 		}
 	}
 }
 
-// answered processes the answer for one instance. An error proves nothing.
-func (e *Executor) answered(instance string, cleared bool, err error) {
+// clearedAnswered processes the answer for one instance. An error proves nothing.
+func (e *Executor) clearedAnswered(instance string, cleared bool, err error) {
 	if err != nil {
 		e.log.Warn("cannot check whether an instance is cleared", zap.Error(fmt.Errorf("instance %s: %w", instance, err)))
 	}
@@ -294,7 +294,7 @@ func (e *Executor) answered(instance string, cleared bool, err error) {
 	e.dead[instance] = true
 	for _, a := range e.all {
 		if a.foreign && a.Instance == instance {
-			e.touch(a)
+			e.touchAttempt(a)
 		}
 	}
 }

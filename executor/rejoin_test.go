@@ -313,7 +313,7 @@ func TestExecutor_Silence(t *testing.T) {
 // lastRenewal is the latest session's, as the executor knows it, on CLOCK_BOOTTIME.
 func (n *node) lastRenewal() (at time.Duration) {
 	known := make(chan struct{})
-	n.tell(func() {
+	n.callInLoop(func() {
 		at = time.Duration(n.session.renewed.Load())
 		close(known)
 	})
@@ -492,23 +492,23 @@ func TestExecutor_TokenThatCameAndWentIsNeverStarted(t *testing.T) {
 	n.ended("r1")
 	executortest.Eventually(t, "it is forgotten", func() bool {
 		got := make(chan int, 1)
-		n.tell(func() { got <- len(n.all) })
+		n.callInLoop(func() { got <- len(n.all) })
 		return <-got == 0
 	})
 
 	// The same creation again, as after a restore of etcd from an older snapshot.
 	a := executortest.Assigned("r1", &task.Process{Shell: "echo $$ >>" + n.file("r1")})
 	a.Shard = 0
-	n.tell(func() {
+	n.callInLoop(func() {
 		ev := store.InboxEvent{Held: &record.Held{Assigned: a, Mod: token, Create: token}, Mod: token, Key: n.keys.Run("n1", ref, "r1")}
-		n.see(&ev, n.floor)
+		n.applyRecord(&ev, n.floor)
 	})
 
 	n.assign("r2", "true")
 	n.ended("r2")
 	executortest.Eventually(t, "it is settled", func() bool {
 		got := make(chan bool, 1)
-		n.tell(func() { got <- n.settledAll() })
+		n.callInLoop(func() { got <- n.settledAll() })
 		return <-got
 	})
 
@@ -542,7 +542,7 @@ func TestExecutor_RecordsACancelThatComesAfterTheEnd(t *testing.T) {
 	n.change("fails", cancelled)
 	known := func() bool {
 		got := make(chan bool, 1)
-		n.tell(func() { got <- n.byKey[n.keys.Run("n1", ref, "fails")].CancelRequested })
+		n.callInLoop(func() { got <- n.byKey[n.keys.Run("n1", ref, "fails")].CancelRequested })
 		return <-got
 	}
 
@@ -579,7 +579,7 @@ func TestExecutor_LateFailureQueuesNothing(t *testing.T) {
 
 	gone := func() bool {
 		got := make(chan bool, 1)
-		n.tell(func() { got <- n.byKey[n.keys.Run("n1", ref, "fails")] == nil })
+		n.callInLoop(func() { got <- n.byKey[n.keys.Run("n1", ref, "fails")] == nil })
 		return <-got
 	}
 

@@ -59,19 +59,19 @@ func (j *joined) silentFor(d, boot time.Duration) bool {
 	return boot > time.Duration(j.renewed.Load())+d
 }
 
-// present reports whether the node is certain that its key still exists. A freeze waits for
+// keyExists reports whether the node is certain that its key still exists. A freeze waits for
 // all nodes whose key exists, so a node that is not certain must start nothing (G21).
-func (j *joined) present(boot time.Duration) bool { return j.TTL == 0 || !j.silentFor(j.TTL, boot) }
+func (j *joined) keyExists(boot time.Duration) bool { return j.TTL == 0 || !j.silentFor(j.TTL, boot) }
 
 // mayStart reports whether an attempt may start under the session. An overdue attempt may
 // not: it may soon be declared lost and be started again on another node.
 func (j *joined) mayStart(h *record.Held, boot time.Duration) bool {
-	return j.present(boot) && !j.overdue(h, boot)
+	return j.keyExists(boot) && !j.isOverdue(h, boot)
 }
 
-// overdue reports whether the session has not been renewed for so long that an attempt of
+// isOverdue reports whether the session has not been renewed for so long that an attempt of
 // it may soon be declared lost. Its processes must be gone before that (G17).
-func (j *joined) overdue(h *record.Held, boot time.Duration) bool {
+func (j *joined) isOverdue(h *record.Held, boot time.Duration) bool {
 	return j.silentFor(mostSilence(h.EffectiveLostAfter().Std()), boot)
 }
 
@@ -97,7 +97,7 @@ func newState() state {
 	}
 }
 
-func (s *state) count(p phase) int { return s.counts[p] }
+func (s *state) countPhase(p phase) int { return s.counts[p] }
 
 // settledAll reports whether the state holds no attempt of this instance that waits, runs, or
 // has ended without a record of its end.
@@ -105,23 +105,23 @@ func (s *state) settledAll() bool {
 	return s.counts[phaseRunning] == 0 && s.counts[phaseEnded] == 0 && s.own == 0
 }
 
-// move changes an attempt's phase, keeps the counts correct, and touches the attempt.
-func (s *state) move(a *attempt, to phase) {
-	s.tally(a, -1)
+// setPhase changes an attempt's phase, keeps the counts correct, and touches the attempt.
+func (s *state) setPhase(a *attempt, to phase) {
+	s.addToCounts(a, -1)
 	a.phase = to
-	s.tally(a, 1)
-	s.touch(a)
+	s.addToCounts(a, 1)
+	s.touchAttempt(a)
 }
 
-// tally adds by to each count that includes the attempt. Code that changes a field on which
+// addToCounts adds by to each count that includes the attempt. Code that changes a field on which
 // a count depends calls it with -1 before the change and with 1 after it.
-func (s *state) tally(a *attempt, by int) {
+func (s *state) addToCounts(a *attempt, by int) {
 	s.counts[a.phase] += by
 	if a.phase == phaseWaiting && !a.foreign {
 		s.own += by
 	}
 
-	if a.claims() {
+	if a.waitsForSlot() {
 		s.claims += by
 	}
 
@@ -130,25 +130,25 @@ func (s *state) tally(a *attempt, by int) {
 	}
 }
 
-// touch makes the loop decide about the attempt in its next advance.
-func (s *state) touch(a *attempt) {
+// touchAttempt makes the loop decide about the attempt in its next advance.
+func (s *state) touchAttempt(a *attempt) {
 	if !a.touched {
 		a.touched = true
 		s.dirty = append(s.dirty, a)
 	}
 }
 
-// learn adds a new attempt to the state.
-func (s *state) learn(a *attempt) {
+// addAttempt adds a new attempt to the state.
+func (s *state) addAttempt(a *attempt) {
 	a.place = len(s.all)
 	s.all, s.byKey[a.key] = append(s.all, a), a
-	s.tally(a, 1)
-	s.touch(a)
+	s.addToCounts(a, 1)
+	s.touchAttempt(a)
 }
 
-// forget removes an attempt from the state. The last attempt takes its place in s.all.
-func (s *state) forget(a *attempt) {
-	s.tally(a, -1)
+// removeAttempt removes an attempt from the state. The last attempt takes its place in s.all.
+func (s *state) removeAttempt(a *attempt) {
+	s.addToCounts(a, -1)
 	last := s.all[len(s.all)-1]
 	s.all[a.place], last.place = last, a.place
 	s.all[len(s.all)-1] = nil
@@ -156,9 +156,9 @@ func (s *state) forget(a *attempt) {
 	a.place = -1
 }
 
-// join begins a session. The inbox and the freezes have to be read again under it. Attempts
+// beginSession begins a session. The inbox and the freezes have to be read again under it. Attempts
 // that were dispatched under it already need not be adopted.
-func (e *Executor) join(s Session) {
+func (e *Executor) beginSession(s Session) {
 	j := &joined{id: e.session.id + 1, Session: s, renewals: newRenewals(e.clocks, s.LastRenewal)}
 	e.session, e.listed, e.freezes.known = j, false, false
 	e.sessions[j.id] = j
@@ -167,32 +167,34 @@ func (e *Executor) join(s Session) {
 	}
 
 	for _, a := range e.all {
-		if e.covered(a.Create) {
-			e.adopted(a, j)
+		if e.dispatchedInSession(a.Create) {
+			e.attemptAdopted(a, j)
 		}
 	}
 
-	e.renew()
+	e.renewSessions()
 	e.log.Info("joined", zap.Int64("rev", s.Fence.CreateRevision), zap.Int("attempts", len(e.all)))
 }
 
-// covered reports whether the attempt with this token was dispatched under the latest
+// dispatchedInSession reports whether the attempt with this token was dispatched under the latest
 // session. The dispatch compared the node's key, and a token that is newer than the key's
 // create revision can only have been dispatched while the key existed.
-func (e *Executor) covered(token int64) bool { return token > e.session.Fence.CreateRevision }
+func (e *Executor) dispatchedInSession(token int64) bool {
+	return token > e.session.Fence.CreateRevision
+}
 
-// adopted notes that an attempt belongs to the session j: from now on, the renewals of j
+// attemptAdopted notes that an attempt belongs to the session j: from now on, the renewals of j
 // determine when it is killed, here and in the guardian.
-func (e *Executor) adopted(a *attempt, j *joined) {
+func (e *Executor) attemptAdopted(a *attempt, j *joined) {
 	a.session = j.id
 	if a.phase == phaseRunning {
-		e.cfg.Guardian.SetSession(a.leftover(), j.id)
+		e.cfg.Guardian.SetSession(a.processMark(), j.id)
 	}
 }
 
-// renew reads when each session was last renewed, passes this to the guardian, and drops
+// renewSessions reads when each session was last renewed, passes this to the guardian, and drops
 // earlier sessions to which no attempt belongs.
-func (e *Executor) renew() {
+func (e *Executor) renewSessions() {
 	used := map[int]bool{e.session.id: true}
 	for _, a := range e.all {
 		used[a.session] = true
@@ -204,7 +206,7 @@ func (e *Executor) renew() {
 			continue
 		}
 
-		renewed := j.renewals.look()
+		renewed := j.renewals.lastRenewal()
 		j.renewed.Store(int64(renewed))
 		e.cfg.Guardian.SetRenewal(id, renewed)
 	}
@@ -212,20 +214,20 @@ func (e *Executor) renew() {
 
 var errSuperseded = errors.New("a later session follows the inbox")
 
-// apply applies a list (Reset), events of the watch, or an echo to the state. It returns
+// applyBatch applies a list (Reset), events of the watch, or an echo to the state. It returns
 // errSuperseded if the batch comes from a follower of an earlier session.
-func (e *Executor) apply(b batch) error {
+func (e *Executor) applyBatch(b batch) error {
 	if b.session != e.session.id {
 		return errSuperseded
 	}
 
 	if b.Echo {
-		e.echo(b.InboxBatch)
+		e.applyReplay(b.InboxBatch)
 		return nil
 	}
 
 	if b.Reset {
-		e.compare(b.InboxBatch)
+		e.compareList(b.InboxBatch)
 	}
 
 	// see compares records with the revision that was known before this batch.
@@ -234,7 +236,7 @@ func (e *Executor) apply(b batch) error {
 	for i := range b.Events {
 		ev := &b.Events[i]
 		if !ev.Deleted {
-			e.see(ev, before)
+			e.applyRecord(ev, before)
 			continue
 		}
 
@@ -242,7 +244,7 @@ func (e *Executor) apply(b batch) error {
 
 		// A delete that is older than the record that a list has shown is not about it.
 		if a := e.byKey[ev.Key]; a != nil && a.Create < ev.Mod {
-			e.vanish(a)
+			e.recordVanished(a)
 		}
 	}
 
@@ -257,7 +259,7 @@ func (e *Executor) apply(b batch) error {
 
 		for key, a := range e.byKey {
 			if !seen[key] && a.Mod <= b.Revision {
-				e.vanish(a)
+				e.recordVanished(a)
 			}
 		}
 
@@ -274,9 +276,9 @@ func (e *Executor) apply(b batch) error {
 	return nil
 }
 
-// see applies the current state of a record. known is the revision up to which the inbox was
+// applyRecord applies the current state of a record. known is the revision up to which the inbox was
 // completely known before.
-func (e *Executor) see(ev *store.InboxEvent, known int64) {
+func (e *Executor) applyRecord(ev *store.InboxEvent, known int64) {
 	if ev.Err != nil {
 		if !e.unreadable[ev.Key] {
 			e.unreadable[ev.Key] = true
@@ -292,10 +294,10 @@ func (e *Executor) see(ev *store.InboxEvent, known int64) {
 		switch {
 		case a.Create == ev.Create:
 			if ev.Mod > a.Mod {
-				e.tally(a, -1)
+				e.addToCounts(a, -1)
 				a.Held = ev.Held
-				e.tally(a, 1)
-				e.touch(a)
+				e.addToCounts(a, 1)
+				e.touchAttempt(a)
 			}
 
 			return
@@ -304,7 +306,7 @@ func (e *Executor) see(ev *store.InboxEvent, known int64) {
 		}
 
 		// The key was deleted and created again: this is another attempt.
-		e.vanish(a)
+		e.recordVanished(a)
 	}
 
 	// Up to known, every readable record was seen. One that appears only now was seen to its
@@ -316,16 +318,16 @@ func (e *Executor) see(ev *store.InboxEvent, known int64) {
 			zap.String("task", a.Namespace+"/"+a.Task), zap.String("run", a.ID), zap.Int64("rev", a.Create))
 	}
 
-	if !a.foreign && e.covered(a.Create) {
+	if !a.foreign && e.dispatchedInSession(a.Create) {
 		a.session = e.session.id
 	}
 
-	e.learn(a)
+	e.addAttempt(a)
 }
 
-// vanish notes that an attempt's record is gone. If the attempt runs, it is killed, and
+// recordVanished notes that an attempt's record is gone. If the attempt runs, it is killed, and
 // leaving keeps a later attempt with the same key from starting before its process has ended.
-func (e *Executor) vanish(a *attempt) {
+func (e *Executor) recordVanished(a *attempt) {
 	a.gone = true
 	delete(e.byKey, a.key)
 
@@ -333,5 +335,5 @@ func (e *Executor) vanish(a *attempt) {
 		e.leaving[a.key]++
 	}
 
-	e.touch(a)
+	e.touchAttempt(a)
 }

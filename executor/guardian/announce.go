@@ -28,9 +28,9 @@ func writePipe(w *os.File, words []byte) error {
 	return err
 }
 
-// queue applies a message; the guardian hears it with the next flush. mu is held.
-func (g *Client) queue(x Message) {
-	g.watch.apply(x)
+// queueMessage applies a message; the guardian hears it with the next flush. mu is held.
+func (g *Client) queueMessage(x Message) {
+	g.watch.applyMessage(x)
 	if g.pipe != nil {
 		g.unsent = appendLine(g.unsent, x)
 	}
@@ -57,7 +57,7 @@ func (g *Client) Flush() error {
 
 	if err := writePipe(g.pipe, g.unsent); err != nil {
 		g.log.Warn("cannot reach the guardian", zap.Error(err))
-		g.detach()
+		g.detachGuardian()
 		g.down.Send()
 
 		return ErrNotReady
@@ -104,7 +104,7 @@ func (g *Client) Announce(a Attempt) Handle {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	g.queue(Message{Attempt: &a})
+	g.queueMessage(Message{Attempt: &a})
 
 	return Handle{g, a.ID}
 }
@@ -120,7 +120,7 @@ func (w Handle) Started(pid int, b proctree.Birth) {
 
 	if a, ok := w.watch.attempts[w.ID]; ok {
 		a.Pid, a.From, a.To = pid, b.From, b.To
-		w.queue(Message{Attempt: &a})
+		w.queueMessage(Message{Attempt: &a})
 	}
 }
 
@@ -134,7 +134,7 @@ func (w Handle) Ended() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	w.queue(Message{End: w.ID})
+	w.queueMessage(Message{End: w.ID})
 }
 
 // SetSession says that attempts belong to a session from now on.
@@ -147,7 +147,7 @@ func (g *Client) SetSession(l proctree.Mark, session int) {
 	for _, a := range g.watch.attempts {
 		if a.Mark == l && a.Session != session {
 			a.Session = session
-			g.queue(Message{Attempt: &a})
+			g.queueMessage(Message{Attempt: &a})
 		}
 	}
 	g.mu.Unlock()
@@ -165,7 +165,7 @@ func (g *Client) SetRenewal(id int, at time.Duration) {
 
 	g.mu.Lock()
 	if known, ok := g.watch.sessions[id]; !ok || known != at {
-		g.queue(Message{Session: &Session{ID: id, Renewed: at}})
+		g.queueMessage(Message{Session: &Session{ID: id, Renewed: at}})
 	}
 	g.mu.Unlock()
 

@@ -176,8 +176,8 @@ func (g *Client) runProcess(ctx context.Context) error {
 		ended <- err
 	}()
 
-	if err = g.supervise(ctx, w, answered, ended); err == nil {
-		g.dismiss(Message{Bye: true}, w)
+	if err = g.superviseGuardian(ctx, w, answered, ended); err == nil {
+		g.dismissGuardian(Message{Bye: true}, w)
 
 		select {
 		case <-ended:
@@ -190,13 +190,13 @@ func (g *Client) runProcess(ctx context.Context) error {
 	// slow, the end of the pipe would mean that the daemon is dead.
 	_ = cmd.Process.Kill()
 	<-ended
-	g.dismiss(Message{}, w)
+	g.dismissGuardian(Message{}, w)
 
 	return err
 }
 
-// supervise greets a guardian and stays with it. nil: ctx ended, it is to leave.
-func (g *Client) supervise(ctx context.Context, w *os.File, answered <-chan string, ended chan error) error {
+// superviseGuardian greets a guardian and stays with it. nil: ctx ended, it is to leave.
+func (g *Client) superviseGuardian(ctx context.Context, w *os.File, answered <-chan string, ended chan error) error {
 	if err := writePipe(w, appendLine(nil, g.cfg.Hello)); err != nil {
 		return err
 	}
@@ -254,8 +254,8 @@ func (g *Client) Attach(w *os.File) error {
 	return nil
 }
 
-// dismiss ends a guardian's service. With a bye the pipe is closed, too.
-func (g *Client) dismiss(last Message, w *os.File) {
+// dismissGuardian ends a guardian's service. With a bye the pipe is closed, too.
+func (g *Client) dismissGuardian(last Message, w *os.File) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
@@ -264,11 +264,11 @@ func (g *Client) dismiss(last Message, w *os.File) {
 		w.Close()
 	}
 
-	g.detach()
+	g.detachGuardian()
 }
 
-// detach notes that there is no guardian any more. mu is held.
-func (g *Client) detach() {
+// detachGuardian notes that there is no guardian any more. mu is held.
+func (g *Client) detachGuardian() {
 	if g.pipe != nil {
 		g.pipe, g.up = nil, make(chan struct{})
 	}

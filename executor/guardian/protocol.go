@@ -66,7 +66,7 @@ func newWatchList() watchList {
 	return watchList{attempts: map[uint64]Attempt{}, sessions: map[int]time.Duration{}}
 }
 
-func (w watchList) apply(x Message) {
+func (w watchList) applyMessage(x Message) {
 	if x.Attempt != nil {
 		w.attempts[x.Attempt.ID] = *x.Attempt
 	}
@@ -132,9 +132,9 @@ func (w watchList) killSet(match func(Attempt) bool) (h proctree.KillSet, n int)
 	return h, n
 }
 
-// overdue reports whether the attempt's session was last renewed more than its Silence ago. It
+// isOverdue reports whether the attempt's session was last renewed more than its Silence ago. It
 // is false if the session is unknown.
-func (w watchList) overdue(a Attempt, now time.Duration) bool {
+func (w watchList) isOverdue(a Attempt, now time.Duration) bool {
 	renewed, ok := w.sessions[a.Session]
 	return ok && now > renewed+a.Silence
 }

@@ -69,13 +69,13 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, log *zap.Logger, cl
 	}
 
 	g := server{roots: hello.Groups, log: cmp.Or(log, zap.NewNop()), lock: lock, watch: newWatchList(), warned: map[uint64]bool{}}
-	if dead := g.listen(ctx, lines); !dead {
-		return g.kill(ctx, func(Attempt) bool { return true }) // attempts that are still alive at a bye are killed, too
+	if dead := g.listenUntilDead(ctx, lines); !dead {
+		return g.killMatching(ctx, func(Attempt) bool { return true }) // attempts that are still alive at a bye are killed, too
 	}
 
 	g.log.Warn("the daemon died", zap.String("instance", hello.Instance), zap.Int("attempts", len(g.watch.attempts)))
 
-	if err := g.kill(ctx, func(Attempt) bool { return true }); err != nil {
+	if err := g.killMatching(ctx, func(Attempt) bool { return true }); err != nil {
 		return fmt.Errorf("guardian: %w", err)
 	}
 	if !g.informed {
@@ -120,9 +120,9 @@ func readLine(r *bufio.Reader, v any) error {
 	return json.Unmarshal(line, v)
 }
 
-// listen processes messages and kills overdue attempts until the input ends, which means that
+// listenUntilDead processes messages and kills overdue attempts until the input ends, which means that
 // the daemon is dead (true), or until a bye or the end of ctx (false).
-func (g *server) listen(ctx context.Context, r *bufio.Reader) (dead bool) {
+func (g *server) listenUntilDead(ctx context.Context, r *bufio.Reader) (dead bool) {
 	words := make(chan Message, 64)
 	go func() { // ends with the process, because nothing else interrupts a read
 		defer close(words)
@@ -155,7 +155,7 @@ func (g *server) listen(ctx context.Context, r *bufio.Reader) (dead bool) {
 				return false
 			}
 
-			g.watch.apply(x)
+			g.watch.applyMessage(x)
 
 			if x.All {
 				g.setInformed()
@@ -170,7 +170,7 @@ func (g *server) listen(ctx context.Context, r *bufio.Reader) (dead bool) {
 // has already killed them, because its own deadline is earlier.
 func (g *server) killOverdue(ctx context.Context) {
 	now := proctree.BootTime()
-	due := func(a Attempt) bool { return !g.warned[a.ID] && g.watch.overdue(a, now) }
+	due := func(a Attempt) bool { return !g.warned[a.ID] && g.watch.isOverdue(a, now) }
 	if h, n := g.watch.killSet(due); n > 0 {
 		g.log.Warn("the daemon is silent: killing its attempts before they are declared lost", zap.Int("attempts", n))
 		ctx, cancel := context.WithTimeout(ctx, proctree.KillLimit)
@@ -182,7 +182,7 @@ func (g *server) killOverdue(ctx context.Context) {
 		}
 
 		for id, a := range g.watch.attempts {
-			if g.watch.overdue(a, now) {
+			if g.watch.isOverdue(a, now) {
 				g.warned[id] = true
 			}
 		}
@@ -195,8 +195,8 @@ func (g *server) killOverdue(ctx context.Context) {
 	}
 }
 
-// kill kills all attempts that match, and returns nil when none is left.
-func (g *server) kill(ctx context.Context, match func(Attempt) bool) error {
+// killMatching kills all attempts that match, and returns nil when none is left.
+func (g *server) killMatching(ctx context.Context, match func(Attempt) bool) error {
 	h, n := g.watch.killSet(match)
 	h.KillGroups()
 

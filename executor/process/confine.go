@@ -75,16 +75,16 @@ func (c *confinement) addUnsupported(field, format string, args ...any) error {
 	return cannotError{l}
 }
 
-// verdict is an error if something is required that cannot be.
-func (c *confinement) verdict() error {
+// requiredError is an error if something is required that cannot be.
+func (c *confinement) requiredError() error {
 	if len(c.unsupported) == 0 || c.report {
 		return nil
 	}
 	return cannotError(c.unsupported)
 }
 
-// unenforced are the fields that were not enforced, and that in words.
-func (c *confinement) unenforced() (fields []string, message string) {
+// unenforcedFields are the fields that were not enforced, and that in words.
+func (c *confinement) unenforcedFields() (fields []string, message string) {
 	if len(c.unsupported) == 0 {
 		return nil, ""
 	}
@@ -98,8 +98,8 @@ func (c *confinement) unenforced() (fields []string, message string) {
 	return slices.Compact(fields), strings.Replace(cannotError(c.unsupported).Error(), "this node cannot enforce", "not enforced:", 1)
 }
 
-// kind is which of the spawner's threads starts the process.
-func (c *confinement) kind() (k int) {
+// threadKind is which of the spawner's threads starts the process.
+func (c *confinement) threadKind() (k int) {
 	if c != nil && c.noNewPrivs {
 		k |= unprivileged
 	}
@@ -111,8 +111,8 @@ func (c *confinement) kind() (k int) {
 	return k
 }
 
-// holds reports whether the process has to be held for steps.
-func (c *confinement) holds() bool { return len(c.steps) > 0 }
+// hasSteps reports whether the process has to be held for steps.
+func (c *confinement) hasSteps() bool { return len(c.steps) > 0 }
 
 // confine finds how the process is bound, without what others add to it. What is
 // known to be impossible is noted; verdict says what follows.

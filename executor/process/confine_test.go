@@ -264,7 +264,7 @@ func TestConfine_StepThatFails(t *testing.T) {
 	mark := filepath.Join(t.TempDir(), "ran")
 
 	for _, enforce := range []string{task.EnforceRequire, task.EnforceReport} {
-		what, err := l.prepare(executortest.Assigned("r1", &task.Process{Shell: "echo >" + mark, Enforce: enforce}), executortest.NewToken())
+		what, err := l.prepareAttempt(executortest.Assigned("r1", &task.Process{Shell: "echo >" + mark, Enforce: enforce}), executortest.NewToken())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -320,7 +320,7 @@ func TestConfine_JoinsWhatTakesTimeInAThreadOfItsOwn(t *testing.T) {
 	joins := group != nil && group.Joins()
 
 	if group != nil {
-		if c := (confinement{}); c.joinGroup(group, cgroupLimits(limits)) != nil || c.slow != joins || (c.kind() == slowStart) != joins {
+		if c := (confinement{}); c.joinGroup(group, cgroupLimits(limits)) != nil || c.slow != joins || (c.threadKind() == slowStart) != joins {
 			t.Errorf("joins: %v, in the thread of what is slow: %v", joins, c.slow)
 		}
 		l.groups.Give(group)
@@ -426,7 +426,7 @@ func TestThread_ComesBackFromWhatFails(t *testing.T) {
 			t.Errorf("its umask is %o", mask)
 		}
 
-		return th.end()
+		return th.closeThread()
 	})
 }
 

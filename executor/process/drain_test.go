@@ -34,7 +34,7 @@ func TestProcess_Streams(t *testing.T) {
 	a := executortest.Assigned("r2", &task.Process{Shell: script})
 	a.Output.Streams = task.StreamsApart
 
-	what, err := l.prepare(a, executortest.NewToken())
+	what, err := l.prepareAttempt(a, executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestProcess_LimitOfTheTask(t *testing.T) {
 		a := executortest.Assigned("r1", &task.Process{Shell: "head -c 100000 /dev/zero"})
 		a.Output = task.Output{Limit: limit, Streams: task.StreamsApart}
 
-		what, err := l.prepare(a, executortest.NewToken())
+		what, err := l.prepareAttempt(a, executortest.NewToken())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,7 +152,7 @@ func TestProcess_OutputThatGoesAway(t *testing.T) {
 			a := executortest.Assigned("r1", &task.Process{Shell: script})
 			a.Output.Streams = streams
 
-			what, err := l.prepare(a, executortest.NewToken())
+			what, err := l.prepareAttempt(a, executortest.NewToken())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -42,8 +42,8 @@ func newSecretReader() secretReader {
 	return secretReader{make(chan secretRequest), make(chan struct{})}
 }
 
-// serve serves until ctx ends.
-func (q secretReader) serve(ctx context.Context, secrets Secrets) {
+// serveRequests serves until ctx ends.
+func (q secretReader) serveRequests(ctx context.Context, secrets Secrets) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -57,8 +57,8 @@ func (q secretReader) serve(ctx context.Context, secrets Secrets) {
 	}
 }
 
-// read asks for a secret until there is an answer, unless that is called off.
-func (q secretReader) read(namespace, name string, may func() error, off <-chan struct{}) (map[string]string, error) {
+// readSecret asks for a secret until there is an answer, unless that is called off.
+func (q secretReader) readSecret(namespace, name string, may func() error, off <-chan struct{}) (map[string]string, error) {
 	for deadline := time.Now().Add(secretPatience); ; {
 		c := make(chan secretAnswer, 1)
 		select {
@@ -146,7 +146,7 @@ func (l *Runner) valuesOf(a task.Assigned, f task.EnvFrom, as account, may func(
 		return nil, fmt.Errorf("%s: this node has no key for secrets (secret_keys)", f.Source())
 	}
 
-	values, err := l.secretReader.read(a.Namespace, f.Secret, may, o.given)
+	values, err := l.secretReader.readSecret(a.Namespace, f.Secret, may, o.given)
 	switch {
 	case errors.Is(err, task.ErrNotFound):
 		return nil, fmt.Errorf("%s does not exist in namespace %s", f.Source(), a.Namespace)

@@ -12,10 +12,10 @@ import (
 // when a process would be killed, and Fake returns then. It returns an exit code.
 type Fake func(killed <-chan struct{}, a task.Assigned, token int64) int
 
-// run sees one attempt to its end, as Runner.RunAttempt does. Until its grace is over
+// runAttempt sees one attempt to its end, as Runner.RunAttempt does. Until its grace is over
 // it takes no notice of an order to end, like the worst of processes. While it is
 // to stand still its end is not heard of.
-func (f Fake) run(a Attempt, o *Orders) Result {
+func (f Fake) runAttempt(a Attempt, o *Orders) Result {
 	select {
 	case <-o.given:
 		return notStarted(errCalledOff)
@@ -43,11 +43,11 @@ func (f Fake) run(a Attempt, o *Orders) Result {
 		case code := <-end:
 			r.EndedAt = time.Now()
 			r.Paused = clock.stop(r.EndedAt)
-			r.exited(code, &successRule{Success: task.Success{ExitCodes: a.Success.ExitCodes}})
+			r.setExited(code, &successRule{Success: task.Success{ExitCodes: a.Success.ExitCodes}})
 			r.SetCause(why, a.Timeout.Std())
 
 			return r
-		case <-clock.over():
+		case <-clock.timedOut():
 			why, hard = causeTimeout, time.After(a.KillGrace.Std())
 		case <-o.pauseChanged:
 			switch still := o.paused.Load(); {

@@ -299,7 +299,7 @@ func TestGuardian_NothingStartsWithoutOne(t *testing.T) {
 	o := NewOrders()
 	time.AfterFunc(200*time.Millisecond, func() { o.Kill(Kill{CauseCancel, 0}) })
 
-	what, err := l.prepare(executortest.Assigned("r1", &task.Process{Shell: "exit 0"}), executortest.NewToken())
+	what, err := l.prepareAttempt(executortest.Assigned("r1", &task.Process{Shell: "exit 0"}), executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ func TestGuardian_KnowsOfAnAttemptBeforeTheForkAndOfItsProcessAtOnce(t *testing.
 	l, g := guardedLauncher(t)
 	e := guardiantest.Listen(t, g)
 
-	what, err := l.prepare(executortest.Assigned("r1", &task.Process{Shell: "exec sleep 300"}), executortest.NewToken())
+	what, err := l.prepareAttempt(executortest.Assigned("r1", &task.Process{Shell: "exec sleep 300"}), executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestGuardian_LostBeforeTheForkIsWaitedFor(t *testing.T) {
 	l.guardian = g
 	guardiantest.Listen(t, g).Close() // dead, and nobody has noticed
 
-	what, err := l.prepare(executortest.Assigned("r1", &task.Process{Shell: "exit 0"}), executortest.NewToken())
+	what, err := l.prepareAttempt(executortest.Assigned("r1", &task.Process{Shell: "exit 0"}), executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}

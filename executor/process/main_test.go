@@ -91,7 +91,7 @@ func playDaemon() error {
 	go silentWhenAsked(dir, g)
 
 	for i, line := range lines {
-		what, err := l.prepare(executortest.Assigned(fmt.Sprintf("run%d-%d", i, os.Getpid()), &task.Process{Shell: line, Scratch: strings.Contains(line, "SCRATCH")}), int64(100+i))
+		what, err := l.prepareAttempt(executortest.Assigned(fmt.Sprintf("run%d-%d", i, os.Getpid()), &task.Process{Shell: line, Scratch: strings.Contains(line, "SCRATCH")}), int64(100+i))
 		if err != nil {
 			return err
 		}

@@ -73,7 +73,7 @@ func TestSpool_ActiveWithoutOutputIsEmpty(t *testing.T) {
 	looked := make(chan error, 1)
 	a := executortest.Assigned("r1", &task.Process{Shell: "sleep 0.1"})
 
-	what, err := l.prepare(a, executortest.NewToken())
+	what, err := l.prepareAttempt(a, executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}

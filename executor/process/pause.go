@@ -43,8 +43,8 @@ func newRunClock(now time.Time, timeout time.Duration) *runClock {
 	return s
 }
 
-// over is ready when the attempt has run for as long as it may.
-func (s *runClock) over() <-chan time.Time {
+// timedOut is ready when the attempt has run for as long as it may.
+func (s *runClock) timedOut() <-chan time.Time {
 	if s.timer == nil {
 		return nil
 	}

@@ -31,7 +31,7 @@ func TestStint_CountsOnlyWhatRan(t *testing.T) {
 			time.Sleep(still)
 
 			select {
-			case <-s.over():
+			case <-s.timedOut():
 				t.Fatal("the timeout came while it stood still")
 			default:
 			}
@@ -41,7 +41,7 @@ func TestStint_CountsOnlyWhatRan(t *testing.T) {
 		}
 
 		still := 49*time.Hour + 3*time.Millisecond
-		<-s.over()
+		<-s.timedOut()
 
 		if ran := time.Since(began) - still; ran != 10*time.Second || s.Sum != still {
 			t.Errorf("timed out after running %s, and standing still for %s", ran, s.Sum)
@@ -60,7 +60,7 @@ func TestStint_CountsOnlyWhatRan(t *testing.T) {
 		free := newRunClock(time.Now(), 0)
 		time.Sleep(time.Hour)
 
-		if !free.pause(time.Now()) || free.over() != nil {
+		if !free.pause(time.Now()) || free.timedOut() != nil {
 			t.Error("what has no timeout timed out")
 		}
 	})
@@ -74,7 +74,7 @@ func TestPause_TimeoutCountsWhatRan(t *testing.T) {
 	a := executortest.Assigned("timeout", &task.Process{Shell: "exec sleep 300"})
 	a.Timeout = task.Duration(300 * time.Millisecond)
 
-	what, err := l.prepare(a, executortest.NewToken())
+	what, err := l.prepareAttempt(a, executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,7 +46,7 @@ func (l *Runner) applyPolicy(a task.Assigned) (task.Assigned, error) {
 		return a, nil
 	}
 
-	p, err := l.allowed()
+	p, err := l.currentPolicy()
 	if err != nil {
 		return a, err
 	}
@@ -73,8 +73,8 @@ func (l *Runner) applyPolicy(a task.Assigned) (task.Assigned, error) {
 // attempt.
 var errNoPolicy = errors.New("the node's policy")
 
-// allowed is the policy as it is now. An error is a refusal.
-func (l *Runner) allowed() (*policy.Policy, error) {
+// currentPolicy is the policy as it is now. An error is a refusal.
+func (l *Runner) currentPolicy() (*policy.Policy, error) {
 	p, err := l.policy()
 	if err != nil {
 		err = refused(task.ReasonPolicy, fmt.Errorf("%w: %w", errNoPolicy, err))
@@ -158,9 +158,9 @@ func (l *Runner) newPolicyJudge(a task.Assigned) (*judge, error) {
 	return &judge{l, asks}, nil
 }
 
-// program returns what to execute, and the policy that allows it.
-func (j *judge) program(program string) (string, *policy.Policy, error) {
-	p, err := j.runner.allowed()
+// resolveProgram returns what to execute, and the policy that allows it.
+func (j *judge) resolveProgram(program string) (string, *policy.Policy, error) {
+	p, err := j.runner.currentPolicy()
 	if err != nil {
 		return "", nil, err
 	}
@@ -181,10 +181,10 @@ func (j *judge) program(program string) (string, *policy.Policy, error) {
 // judged.
 var errPolicyChanged = errors.New("the node's policy has changed")
 
-// unchanged is nil if the policy is still the one that allowed the program. It looks at
+// checkUnchanged is nil if the policy is still the one that allowed the program. It looks at
 // none of the paths of the attempt.
-func (j *judge) unchanged(before *policy.Policy) error {
-	p, err := j.runner.allowed()
+func (j *judge) checkUnchanged(before *policy.Policy) error {
+	p, err := j.runner.currentPolicy()
 	if err == nil && p != before && !reflect.DeepEqual(p, before) {
 		err = errPolicyChanged
 	}
@@ -201,10 +201,10 @@ func stillBound(p *policy.Policy, asks policy.Attempt) error {
 	return err
 }
 
-// judged has the policy judge the program that was found. It returns what to execute, which
+// judgeProgram has the policy judge the program that was found. It returns what to execute, which
 // no link leads elsewhere, and what is to be asked directly before the fork: whether the
 // policy is still the same.
-func (w *prepared) judged(program, dir string) (real string, may func() error, err error) {
+func (w *prepared) judgeProgram(program, dir string) (real string, may func() error, err error) {
 	judge, before := w.judge, w.mayStart
 	if judge == nil {
 		return program, before, nil
@@ -214,7 +214,7 @@ func (w *prepared) judged(program, dir string) (real string, may func() error, e
 		program = filepath.Join(dir, program)
 	}
 
-	real, by, err := judge.program(program)
+	real, by, err := judge.resolveProgram(program)
 	if err != nil {
 		return "", nil, err
 	}
@@ -223,6 +223,6 @@ func (w *prepared) judged(program, dir string) (real string, may func() error, e
 		if err := before(); err != nil {
 			return err
 		}
-		return judge.unchanged(by)
+		return judge.checkUnchanged(by)
 	}, nil
 }

@@ -50,7 +50,7 @@ func TestPolicy_IsAskedAgainDirectlyBeforeTheFork(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			w, err := l.prepare(a, executortest.NewToken())
+			w, err := l.prepareAttempt(a, executortest.NewToken())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -88,7 +88,7 @@ func TestLaunch_ForgetsTheEnvironment(t *testing.T) {
 	t.Parallel()
 	l := newLauncher(t, spool.Config{})
 
-	what, err := l.prepare(executortest.Assigned("r1", &task.Process{Command: []string{"true"}, Env: map[string]string{"A": canary}}), executortest.NewToken())
+	what, err := l.prepareAttempt(executortest.Assigned("r1", &task.Process{Command: []string{"true"}, Env: map[string]string{"A": canary}}), executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestLaunch_ForgetsTheEnvironment(t *testing.T) {
 
 	o := NewOrders()
 
-	p, err := l.start(what, out, o)
+	p, err := l.startProcess(what, out, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestLaunch_ForgetsTheEnvironment(t *testing.T) {
 		t.Error("it is there yet")
 	}
 
-	if r := p.wait(what, o); r.State != task.Succeeded {
+	if r := p.waitForMain(what, o); r.State != task.Succeeded {
 		t.Errorf("%+v", r)
 	}
 }

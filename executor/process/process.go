@@ -55,10 +55,10 @@ type prepared struct {
 	success   *successRule
 }
 
-// prepare collects what an attempt needs. It fails if the attempt's settings cannot be
+// prepareAttempt collects what an attempt needs. It fails if the attempt's settings cannot be
 // applied on this host. The caller must pass the result to runPrepared, which releases the
 // working directory.
-func (l *Runner) prepare(a task.Assigned, token int64) (prepared, error) {
+func (l *Runner) prepareAttempt(a task.Assigned, token int64) (prepared, error) {
 	path, err := l.spool.Path(a.Namespace, a.Task, a.ID, max(a.Attempt, 1))
 	if err != nil {
 		return prepared{}, err
@@ -72,7 +72,7 @@ func (l *Runner) prepare(a task.Assigned, token int64) (prepared, error) {
 	bound, err := confine(a.Action.Process, as)
 	if err == nil {
 		bound.checkGroupLimits(l.groups, a.Action.Process.Limits)
-		err = bound.verdict()
+		err = bound.requiredError()
 	}
 
 	if err != nil {
@@ -104,7 +104,7 @@ func (l *Runner) prepare(a task.Assigned, token int64) (prepared, error) {
 func (l *Runner) runPrepared(what prepared, o *Orders) Result {
 	out := l.spool.NewOutput(what.path, what.output)
 
-	if what.success.looks() {
+	if what.success.needsOutput() {
 		out.MatchLines(what.success)
 	}
 
@@ -113,7 +113,7 @@ func (l *Runner) runPrepared(what prepared, o *Orders) Result {
 	err := l.prepareWorkdir(&what)
 	var p *running
 	if err == nil {
-		p, err = l.start(what, out, o)
+		p, err = l.startProcess(what, out, o)
 	}
 
 	if err != nil {
@@ -128,7 +128,7 @@ func (l *Runner) runPrepared(what prepared, o *Orders) Result {
 		what.onStarted(p.started)
 	}
 
-	r := p.wait(what, o)
+	r := p.waitForMain(what, o)
 	printed := out.Summary()
 	r.OutputBytes, r.Truncated, r.Tail = printed.Bytes, printed.Truncated, printed.Tail
 	if printed.Err != nil && r.Message == "" {
@@ -140,7 +140,7 @@ func (l *Runner) runPrepared(what prepared, o *Orders) Result {
 	}
 
 	var lacks string
-	if r.Unenforced, lacks = what.bound.unenforced(); r.Message == "" {
+	if r.Unenforced, lacks = what.bound.unenforcedFields(); r.Message == "" {
 		r.Message = lacks
 	}
 
@@ -235,14 +235,14 @@ type found struct {
 	may          func() error // asked directly before the fork
 }
 
-// find looks up the program and the working directory, with a time limit, because a user may
+// findProgram looks up the program and the working directory, with a time limit, because a user may
 // have put these paths on a file system that does not answer.
-func (l *Runner) find(what *prepared, o *Orders) (found, error) {
+func (l *Runner) findProgram(what *prepared, o *Orders) (found, error) {
 	w := *what // the goroutine may outlive the attempt
-	return within(l.stuck, o.given, what.timeout, "to find its program and its working directory", func() (found, error) { return w.find() })
+	return within(l.stuck, o.given, what.timeout, "to find its program and its working directory", func() (found, error) { return w.lookUp() })
 }
 
-func (w *prepared) find() (f found, err error) {
+func (w *prepared) lookUp() (f found, err error) {
 	if f.dir, err = workDir(cmp.Or(w.process.Dir, w.scratch), w.as); err != nil {
 		return found{}, err
 	}
@@ -259,13 +259,13 @@ func (w *prepared) find() (f found, err error) {
 		return found{}, fmt.Errorf("program %s does not exist: with private_tmp, %s is empty when the process starts", task.Quote(f.program), tmp)
 	}
 
-	f.program, f.may, err = w.judged(f.program, f.dir)
+	f.program, f.may, err = w.judgeProgram(f.program, f.dir)
 
 	return f, err
 }
 
-func (l *Runner) start(what prepared, out *spool.Output, o *Orders) (*running, error) {
-	found, err := l.find(&what, o)
+func (l *Runner) startProcess(what prepared, out *spool.Output, o *Orders) (*running, error) {
+	found, err := l.findProgram(&what, o)
 	if err != nil {
 		return nil, err
 	}
@@ -295,7 +295,7 @@ func (l *Runner) start(what prepared, out *spool.Output, o *Orders) (*running, e
 	// the policy under which the program was judged is still the current one.
 	for err = guardian.ErrNotReady; errors.Is(err, guardian.ErrNotReady) || errors.Is(err, errPolicyChanged); {
 		if errors.Is(err, errPolicyChanged) {
-			if found, err = l.find(&what, o); err != nil {
+			if found, err = l.findProgram(&what, o); err != nil {
 				break
 			}
 			p.program, p.may = found.program, found.may
@@ -306,7 +306,7 @@ func (l *Runner) start(what prepared, out *spool.Output, o *Orders) (*running, e
 			break
 		}
 
-		err = l.spawner.start(&p.spawnRequest, o.given)
+		err = l.spawner.startOn(&p.spawnRequest, o.given)
 	}
 
 	spool.CloseWriters(w, errs)
@@ -367,9 +367,9 @@ func nonblocking(fd int) error {
 	return os.NewSyscallError("fcntl", err)
 }
 
-// wait waits for the main process, ends what it has left behind, and returns the result when
+// waitForMain waits for the main process, ends what it has left behind, and returns the result when
 // nothing of the attempt is left.
-func (p *running) wait(what prepared, o *Orders) Result {
+func (p *running) waitForMain(what prepared, o *Orders) Result {
 	var pidfd *os.File
 	if p.pidfd >= 0 && nonblocking(p.pidfd) == nil {
 		pidfd = os.NewFile(uintptr(p.pidfd), "pidfd")
@@ -415,7 +415,7 @@ func (p *running) wait(what prepared, o *Orders) Result {
 	}
 
 	if why.Cause != CauseNone {
-		p.sweep(what.guarded.Mark)
+		p.killLeftovers(what.guarded.Mark)
 	}
 
 	select {
@@ -432,7 +432,7 @@ func (p *running) wait(what prepared, o *Orders) Result {
 	p.out.EndLines()
 
 	r.Usage = used
-	r.judge(status, err, what.success)
+	r.setOutcome(status, err, what.success)
 	r.explainLimits(what.process.Limits, counts, p.tree.MainCPU())
 	r.SetCause(why.Cause, what.timeout)
 
@@ -462,7 +462,7 @@ func (p *running) waitMain(exited <-chan error, clock *runClock, what prepared, 
 		select {
 		case <-exited:
 			return why, killAt
-		case <-clock.over():
+		case <-clock.timedOut():
 			obey(Kill{causeTimeout, what.grace})
 		case k := <-o.c:
 			obey(k)
@@ -543,9 +543,9 @@ func (p *running) endTree() {
 	p.tree.Orphans.Forget(&p.tree)
 }
 
-// sweep kills processes that have left the process group, if the attempt has no control group.
+// killLeftovers kills processes that have left the process group, if the attempt has no control group.
 // It finds them by the mark in their environment.
-func (p *running) sweep(l proctree.Mark) {
+func (p *running) killLeftovers(l proctree.Mark) {
 	if p.tree.Group != nil {
 		return
 	}

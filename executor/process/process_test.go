@@ -58,7 +58,7 @@ func (l *Runner) attempt(t testing.TB, change func(*task.Assigned), kills ...Kil
 	a := executortest.Assigned("r1", &task.Process{})
 	change(&a)
 
-	what, err := l.prepare(a, executortest.NewToken())
+	what, err := l.prepareAttempt(a, executortest.NewToken())
 	if err != nil {
 		return notStarted(err)
 	}

@@ -82,9 +82,9 @@ type Result struct {
 	HandBack   bool // and the node cannot start it
 }
 
-// judge reads the outcome off the status, and off what rule has seen; nil: the
+// setOutcome reads the outcome off the status, and off what rule has seen; nil: the
 // default.
-func (r *Result) judge(ws syscall.WaitStatus, err error, rule *successRule) {
+func (r *Result) setOutcome(ws syscall.WaitStatus, err error, rule *successRule) {
 	switch {
 	case err != nil:
 		r.State, r.Reason, r.Message = task.Failed, task.ReasonExit, err.Error()
@@ -95,7 +95,7 @@ func (r *Result) judge(ws syscall.WaitStatus, err error, rule *successRule) {
 			r.Message += " (core dumped)"
 		}
 	default:
-		r.exited(ws.ExitStatus(), rule)
+		r.setExited(ws.ExitStatus(), rule)
 	}
 }
 

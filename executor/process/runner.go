@@ -124,7 +124,7 @@ func (l *Runner) Run(ctx context.Context, ready func()) {
 
 	if l.secrets != nil {
 		for range secretReaders {
-			helpers.Go(func() { l.secretReader.serve(ctx, l.secrets) })
+			helpers.Go(func() { l.secretReader.serveRequests(ctx, l.secrets) })
 		}
 	}
 
@@ -178,7 +178,7 @@ type Attempt struct {
 // RunAttempt sees one attempt from its preparation to its end. When it returns, nothing is left of the attempt.
 func (l *Runner) RunAttempt(a Attempt, o *Orders) Result {
 	if l.fake != nil {
-		return l.fake.run(a, o)
+		return l.fake.runAttempt(a, o)
 	}
 
 	bound, err := l.applyPolicy(a.Assigned)
@@ -195,7 +195,7 @@ func (l *Runner) RunAttempt(a Attempt, o *Orders) Result {
 		return notStarted(err)
 	}
 
-	what, err := l.prepare(bound, a.Token)
+	what, err := l.prepareAttempt(bound, a.Token)
 	if err != nil {
 		return notStarted(err)
 	}

@@ -137,25 +137,25 @@ func (s *spawner) serveThread(ctx context.Context, requests chan *spawnRequest, 
 	case first := <-requests:
 		onThread(func() (clean bool) {
 			t.setNoNewPrivs()
-			s.serve(&t, requests, first)
+			s.serveRequestsOn(&t, requests, first)
 
 			for {
 				select {
 				case <-ctx.Done():
-					return t.end()
+					return t.closeThread()
 				case r := <-requests:
-					s.serve(&t, requests, r)
+					s.serveRequestsOn(&t, requests, r)
 				}
 			}
 		})
 	}
 }
 
-// serve forks until nobody waits. What is told of a process travels to the
+// serveRequestsOn forks until nobody waits. What is told of a process travels to the
 // guardian with the announcement of the next, or now.
-func (s *spawner) serve(t *thread, requests chan *spawnRequest, r *spawnRequest) {
+func (s *spawner) serveRequestsOn(t *thread, requests chan *spawnRequest, r *spawnRequest) {
 	for {
-		s.fork(t, r)
+		s.forkProcess(t, r)
 		guardian := r.guarded
 		close(r.reply)
 
@@ -168,19 +168,19 @@ func (s *spawner) serve(t *thread, requests chan *spawnRequest, r *spawnRequest)
 	}
 }
 
-// start has a process started and waits for that, unless it is called off first.
-func (s *spawner) start(r *spawnRequest, off <-chan struct{}) error {
+// startOn has a process started and waits for that, unless it is called off first.
+func (s *spawner) startOn(r *spawnRequest, off <-chan struct{}) error {
 	r.reply = make(chan struct{})
 	select {
 	case <-off:
 		return errCalledOff
-	case s.requests[r.bound.kind()] <- r:
+	case s.requests[r.bound.threadKind()] <- r:
 		<-r.reply
 		return r.err
 	}
 }
 
-func (s *spawner) fork(t *thread, r *spawnRequest) {
+func (s *spawner) forkProcess(t *thread, r *spawnRequest) {
 	defer t.restore()
 
 	if r.err = t.applyConfinement(r.bound, r.room); r.err != nil {
@@ -207,7 +207,7 @@ func (s *spawner) fork(t *thread, r *spawnRequest) {
 	}
 
 	if r.bound != nil {
-		command.MaxProcesses, command.Hold = r.bound.maxProcesses, r.bound.holds()
+		command.MaxProcesses, command.Hold = r.bound.maxProcesses, r.bound.hasSteps()
 	}
 
 	s.orphans.Lock()
@@ -224,7 +224,7 @@ func (s *spawner) fork(t *thread, r *spawnRequest) {
 
 	if command.Hold {
 		if r.err = r.bound.takeSteps(r.pid); r.err != nil {
-			s.discard(r)
+			s.discardHeld(r)
 			return
 		}
 		r.created.Release()
@@ -233,8 +233,8 @@ func (s *spawner) fork(t *thread, r *spawnRequest) {
 	r.guarded.Started(r.pid, r.birth)
 }
 
-// discard ends a process that is held. orphans is locked.
-func (s *spawner) discard(r *spawnRequest) {
+// discardHeld ends a process that is held. orphans is locked.
+func (s *spawner) discardHeld(r *spawnRequest) {
 	_ = unix.Kill(r.pid, unix.SIGKILL)
 	_ = r.created.AwaitExec(time.Time{})
 	_, _, _ = reap(r.pid)

@@ -58,10 +58,10 @@ func (s *stuckStarts) add(n int64) {
 	s.changed()
 }
 
-// await returns nil when done is closed. It returns an error when off is closed, which calls
+// awaitStart returns nil when done is closed. It returns an error when off is closed, which calls
 // the start off, or when the start has taken too long since began. After an error, the start
 // counts as stuck until done is closed.
-func (s *stuckStarts) await(done, off <-chan struct{}, began time.Time, timeout time.Duration) (err error) {
+func (s *stuckStarts) awaitStart(done, off <-chan struct{}, began time.Time, timeout time.Duration) (err error) {
 	slow := time.NewTimer(time.Until(began.Add(s.slow)))
 	defer slow.Stop()
 
@@ -120,7 +120,7 @@ func within[T any](s *stuckStarts, off <-chan struct{}, timeout time.Duration, s
 		value, failed = f()
 	}()
 
-	if err = s.await(done, off, time.Now(), timeout); err == nil {
+	if err = s.awaitStart(done, off, time.Now(), timeout); err == nil {
 		return value, failed
 	}
 
@@ -154,7 +154,7 @@ func (p *running) awaitExecution(timeout time.Duration, o *Orders) (gone <-chan 
 		failed = p.created.AwaitExec(time.Time{})
 	}()
 
-	if err = p.stuck.await(decided, o.given, p.started, timeout); err == nil {
+	if err = p.stuck.awaitStart(decided, o.given, p.started, timeout); err == nil {
 		if err = failed; err != nil {
 			p.reapUnexecuted()
 			close(ended)

@@ -98,7 +98,7 @@ type hanging struct {
 func hang(t *testing.T, l *Runner, change func(*prepared)) *hanging {
 	t.Helper()
 	h := &hanging{t, l, NewOrders(), make(chan Result, 1)}
-	what, err := l.prepare(executortest.Assigned(fmt.Sprint("h", runs.Add(1)), &task.Process{User: "nobody", Shell: "exit 0", Env: map[string]string{}}), executortest.NewToken())
+	what, err := l.prepareAttempt(executortest.Assigned(fmt.Sprint("h", runs.Add(1)), &task.Process{User: "nobody", Shell: "exit 0", Env: map[string]string{}}), executortest.NewToken())
 	executortest.Must(t, err)
 	change(&what)
 	before := l.stuck.count.Load()

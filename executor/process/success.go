@@ -27,8 +27,8 @@ func newSuccessRule(s task.Success) (*successRule, error) {
 	return r, err
 }
 
-// looks reports whether there is anything to look for in the output.
-func (r *successRule) looks() bool { return r != nil && (r.output != nil || r.not != nil) }
+// needsOutput reports whether there is anything to look for in the output.
+func (r *successRule) needsOutput() bool { return r != nil && (r.output != nil || r.not != nil) }
 
 // Settled reports whether no further line can matter.
 func (r *successRule) Settled() bool {
@@ -48,8 +48,8 @@ func (r *successRule) MatchLine(b []byte) {
 	}
 }
 
-// exited is the outcome of a process that has ended by itself, with an exit code.
-func (r *Result) exited(code int, rule *successRule) {
+// setExited is the outcome of a process that has ended by itself, with an exit code.
+func (r *Result) setExited(code int, rule *successRule) {
 	r.ExitCode, r.State = &code, task.Succeeded
 
 	if rule == nil {

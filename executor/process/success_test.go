@@ -60,7 +60,7 @@ func TestSuccess_IsWhatTheTaskSays(t *testing.T) {
 }
 
 func TestSuccess_LooksAtOutputOnlyForPatterns(t *testing.T) {
-	if newRuleOf(t, task.Success{}).looks() || newRuleOf(t, task.Success{ExitCodes: []int{1}}).looks() {
+	if newRuleOf(t, task.Success{}).needsOutput() || newRuleOf(t, task.Success{ExitCodes: []int{1}}).needsOutput() {
 		t.Error("what has no pattern looks at output")
 	}
 }

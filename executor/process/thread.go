@@ -196,9 +196,9 @@ func bind(at int, name, dir string) error {
 	return unix.Mount("/proc/self/fd/"+strconv.Itoa(fd), dir, "", unix.MS_BIND, "")
 }
 
-// end closes what the thread holds open, and reports whether the Go runtime may use the thread
+// closeThread closes what the thread holds open, and reports whether the Go runtime may use the thread
 // again.
-func (t *thread) end() (clean bool) {
+func (t *thread) closeThread() (clean bool) {
 	if t.unshared {
 		unix.Close(t.ns)
 		unix.Close(t.root)

@@ -169,7 +169,7 @@ func TestResult_MeetsLimits(t *testing.T) {
 	t.Parallel()
 	memory, pids, cpu := task.Limits{Memory: 1 << 30}, task.Limits{PIDs: 9}, task.Limits{CPUTime: task.Duration(time.Minute)}
 	killed, exited := Result{State: task.Failed, Reason: task.ReasonSignal, Signal: "SIGKILL", Message: "killed by SIGKILL"}, Result{}
-	exited.exited(152, nil)
+	exited.setExited(152, nil)
 
 	for name, c := range map[string]struct {
 		r       Result
@@ -281,7 +281,7 @@ func TestOrphans_AreTracedFromTheFirstInstructionOn(t *testing.T) {
 	a := executortest.Assigned("r1", &task.Process{Command: []string{"/bin/true"}})
 	alone(&a)
 
-	what, err := l.prepare(a, executortest.NewToken())
+	what, err := l.prepareAttempt(a, executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -347,7 +347,7 @@ func TestTree_FreezeStopsWhatLeftTheGroupToo(t *testing.T) {
 	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
 	count := func(to string) string { return "while :; do echo >> " + to + "; sleep 0.005; done" }
 
-	what, err := l.prepare(executortest.Assigned("r1", &task.Process{Shell: "setsid /bin/sh -c '" + count(a) + "' & " + count(b)}), executortest.NewToken())
+	what, err := l.prepareAttempt(executortest.Assigned("r1", &task.Process{Shell: "setsid /bin/sh -c '" + count(a) + "' & " + count(b)}), executortest.NewToken())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -357,7 +357,7 @@ func TestTree_FreezeStopsWhatLeftTheGroupToo(t *testing.T) {
 
 	o := NewOrders()
 
-	p, err := l.start(what, out, o)
+	p, err := l.startProcess(what, out, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -404,7 +404,7 @@ func TestTree_FreezeStopsWhatLeftTheGroupToo(t *testing.T) {
 	}
 
 	o.Kill(Kill{Cause: CauseCancel}) // what is frozen ends, too
-	p.wait(what, o)
+	p.waitForMain(what, o)
 
 	if l.groups.Aside() != 0 {
 		t.Error("something is left")

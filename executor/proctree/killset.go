@@ -54,7 +54,7 @@ func (h *KillSet) KillGroups() {
 	}
 
 	for pgid, b := range h.groups {
-		if leader, err := ReadStat(pgid); err == nil && b.fits(leader.Start) {
+		if leader, err := ReadStat(pgid); err == nil && b.matchesStart(leader.Start) {
 			unix.Kill(-pgid, unix.SIGKILL)
 		}
 	}
@@ -110,7 +110,7 @@ func (h *KillSet) killOnce(seen map[int]bool) (int, error) {
 		}
 
 		st, err := ReadStat(pid)
-		if err != nil || st.Dead() || !h.wanted(st) {
+		if err != nil || st.Dead() || !h.shouldKill(st) {
 			continue
 		}
 
@@ -124,7 +124,7 @@ func (h *KillSet) killOnce(seen map[int]bool) (int, error) {
 	return found, nil
 }
 
-func (h *KillSet) wanted(st Stat) bool { return h.inGroup(st) || h.marked(st.PID) }
+func (h *KillSet) shouldKill(st Stat) bool { return h.inGroup(st) || h.hasMark(st.PID) }
 
 // inGroup reports whether a process belongs to one of the groups. A group whose number now
 // belongs to another leader is not the attempt's.
@@ -134,17 +134,17 @@ func (h *KillSet) inGroup(st Stat) bool {
 		return false
 	}
 	if st.PID == st.Group {
-		return b.fits(st.Start)
+		return b.matchesStart(st.Start)
 	}
 	if leader, err := ReadStat(st.Group); err == nil {
-		return b.fits(leader.Start)
+		return b.matchesStart(leader.Start)
 	}
 
 	return st.Start >= b.From.Truncate(tick)-tick
 }
 
-// marked reports whether a process carries the mark of an attempt.
-func (h *KillSet) marked(pid int) bool {
+// hasMark reports whether a process carries the mark of an attempt.
+func (h *KillSet) hasMark(pid int) bool {
 	if len(h.marks) == 0 {
 		return false
 	}

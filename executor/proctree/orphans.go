@@ -122,13 +122,13 @@ func (o *Orphans) Forget(t *Tree) {
 	delete(o.trees, t)
 }
 
-// of are the living orphans of an attempt that is ending. What may as well be
+// orphansOf are the living orphans of an attempt that is ending. What may as well be
 // another's that still runs is left to that.
 //
 // That there are none takes two looks in a row at which none ended: what a dying one
 // leaves behind comes after the children were listed, and while some end the kernel may
 // leave others out of that list (proc_pid_task(5), children).
-func (o *Orphans) of(t *Tree) (pids []int) {
+func (o *Orphans) orphansOf(t *Tree) (pids []int) {
 	if o == nil {
 		return nil
 	}
@@ -137,17 +137,17 @@ func (o *Orphans) of(t *Tree) (pids []int) {
 	defer o.mu.Unlock()
 
 	for clean := 0; clean < 2 && len(pids) == 0; clean++ {
-		if o.scan(time.Now()) {
+		if o.scanOrphans(time.Now()) {
 			clean = -1
 		}
-		pids = o.only(t)
+		pids = o.certainOrphansOf(t)
 	}
 
 	return pids
 }
 
-// only are the orphans that are known to be of one attempt. mu is held.
-func (o *Orphans) only(t *Tree) (pids []int) {
+// certainOrphansOf are the orphans that are known to be of one attempt. mu is held.
+func (o *Orphans) certainOrphansOf(t *Tree) (pids []int) {
 	for pid, x := range o.known {
 		if len(x.of) > 0 && !slices.ContainsFunc(x.of, func(other *Tree) bool { _, runs := o.trees[other]; return runs && other != t }) {
 			pids = append(pids, pid)
@@ -157,9 +157,9 @@ func (o *Orphans) only(t *Tree) (pids []int) {
 	return pids
 }
 
-// scan learns what came, and reaps what has ended; it reports whether an attempt's has.
+// scanOrphans learns what came, and reaps what has ended; it reports whether an attempt's has.
 // mu is held.
-func (o *Orphans) scan(now time.Time) (ended bool) {
+func (o *Orphans) scanOrphans(now time.Time) (ended bool) {
 	children := o.children(o.self)
 
 	for pid := range o.known {
@@ -181,7 +181,7 @@ func (o *Orphans) scan(now time.Time) (ended bool) {
 
 		x := o.known[pid]
 		if x == nil || x.start != st.Start {
-			x = &orphan{start: st.Start, seen: now, of: o.origin(st)}
+			x = &orphan{start: st.Start, seen: now, of: o.possibleOrigins(st)}
 			o.known[pid] = x
 		}
 
@@ -198,13 +198,13 @@ func (o *Orphans) scan(now time.Time) (ended bool) {
 	return ended
 }
 
-// origin is of which attempts a process may be.
-func (o *Orphans) origin(st Stat) (of []*Tree) {
+// possibleOrigins is of which attempts a process may be.
+func (o *Orphans) possibleOrigins(st Stat) (of []*Tree) {
 	for t, b := range o.trees {
 		var h KillSet
 		h.AddMark(t.Mark)
 
-		if st.Group == t.PID || h.marked(st.PID) {
+		if st.Group == t.PID || h.hasMark(st.PID) {
 			return []*Tree{t}
 		}
 
@@ -224,7 +224,7 @@ func (o *Orphans) Run(ctx context.Context) {
 
 	for {
 		o.mu.Lock()
-		o.scan(time.Now())
+		o.scanOrphans(time.Now())
 		waits := len(o.known) > 0
 		o.mu.Unlock()
 

@@ -100,7 +100,7 @@ type Mark struct {
 // latest, on CLOCK_BOOTTIME: it tells the group from a later one of that number.
 type Birth struct{ From, To time.Duration }
 
-func (b Birth) fits(start time.Duration) bool {
+func (b Birth) matchesStart(start time.Duration) bool {
 	return start >= b.From.Truncate(tick)-tick && start <= b.To+tick
 }
 

@@ -69,7 +69,7 @@ func marked(t *testing.T, h *KillSet) (found []int) {
 	}
 
 	for _, pid := range pids {
-		if executortest.Alive(pid) && h.marked(pid) {
+		if executortest.Alive(pid) && h.hasMark(pid) {
 			found = append(found, pid)
 		}
 	}
@@ -84,7 +84,7 @@ func TestBirth_TellsReusedNumbers(t *testing.T) {
 		1230 * time.Millisecond: true, 1220 * time.Millisecond: true, 1200 * time.Millisecond: false,
 		1240 * time.Millisecond: true, 1260 * time.Millisecond: false,
 	} {
-		if got := b.fits(start); got != want {
+		if got := b.matchesStart(start); got != want {
 			t.Errorf("a start at %s fits: %v", start, got)
 		}
 	}
@@ -149,12 +149,12 @@ func TestOrphans_WhatADyingOneLeavesBehindIsFound(t *testing.T) {
 		return slices.DeleteFunc(childrenOf(self), func(pid int) bool { return pid != left })
 	}
 
-	if got := o.of(ending); !slices.Equal(got, []int{left}) {
+	if got := o.orphansOf(ending); !slices.Equal(got, []int{left}) {
 		t.Errorf("found %v, not %d, which %d has left behind", got, left, dying)
 	}
 
 	killNumber(t, left)
-	executortest.Eventually(t, "it has ended, too", func() bool { return len(o.of(ending)) == 0 })
+	executortest.Eventually(t, "it has ended, too", func() bool { return len(o.orphansOf(ending)) == 0 })
 }
 
 // A process whose first thread has ended looks like a zombie, and goes on.

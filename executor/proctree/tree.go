@@ -42,7 +42,7 @@ func (t *Tree) Signal(sig syscall.Signal) {
 func (t *Tree) SignalOthers(sig syscall.Signal) {
 	own := t.holdsNumber()
 
-	for _, pid := range t.others() {
+	for _, pid := range t.knownProcesses() {
 		// What looks dead may be a process whose first thread has ended.
 		if st, err := ReadStat(pid); err == nil && !(own && st.Group == t.PID) {
 			signalSame(st, sig)
@@ -50,13 +50,13 @@ func (t *Tree) SignalOthers(sig syscall.Signal) {
 	}
 }
 
-// others are the processes of the tree that are known without a look at all there
+// knownProcesses are the processes of the tree that are known without a look at all there
 // are. The group's own may be among them.
-func (t *Tree) others() []int {
+func (t *Tree) knownProcesses() []int {
 	if t.Group != nil {
 		return t.Group.PIDs()
 	}
-	return t.Orphans.of(t)
+	return t.Orphans.orphansOf(t)
 }
 
 // Kill ends the tree at once, frozen or not. It does not wait, and is to be called
@@ -80,7 +80,7 @@ func (t *Tree) Freeze() error {
 	// process shows no mark.
 	clean := 0
 	for deadline := time.Now().Add(freezing); ; time.Sleep(time.Millisecond) {
-		all, err := t.each(func(st Stat) bool { return !st.Stopped() }, unix.SIGSTOP)
+		all, err := t.signalEach(func(st Stat) bool { return !st.Stopped() }, unix.SIGSTOP)
 		if err != nil {
 			return fmt.Errorf("freeze: %w", err)
 		}
@@ -115,7 +115,7 @@ func (t *Tree) Thaw() error {
 
 	t.Signal(unix.SIGCONT)
 
-	if _, err := t.each(Stat.Stopped, unix.SIGCONT); err != nil {
+	if _, err := t.signalEach(Stat.Stopped, unix.SIGCONT); err != nil {
 		return fmt.Errorf("thaw: %w", err)
 	}
 
@@ -129,7 +129,7 @@ func (t *Tree) Empty() bool {
 	if t.Group != nil {
 		return t.Group.Empty()
 	}
-	return !groupAlive(t.PID) && len(t.Orphans.of(t)) == 0
+	return !groupAlive(t.PID) && len(t.Orphans.orphansOf(t)) == 0
 }
 
 // holdsNumber reports whether the group's number is still this group's: not if
@@ -146,9 +146,9 @@ func (t *Tree) holdsNumber() bool {
 	return err != nil
 }
 
-// each signals the processes of a tree without a control group that match, and
+// signalEach signals the processes of a tree without a control group that match, and
 // returns them.
-func (t *Tree) each(match func(Stat) bool, sig syscall.Signal) (all []Stat, err error) {
+func (t *Tree) signalEach(match func(Stat) bool, sig syscall.Signal) (all []Stat, err error) {
 	var h KillSet
 	h.AddMark(t.Mark)
 
@@ -161,7 +161,7 @@ func (t *Tree) each(match func(Stat) bool, sig syscall.Signal) (all []Stat, err 
 
 	for _, pid := range pids {
 		st, err := ReadStat(pid)
-		if err != nil || st.Dead() || !match(st) || !(own && st.Group == t.PID) && !h.marked(pid) {
+		if err != nil || st.Dead() || !match(st) || !(own && st.Group == t.PID) && !h.hasMark(pid) {
 			continue
 		}
 

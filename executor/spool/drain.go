@@ -86,19 +86,19 @@ func (o *Pipes) Close() error {
 // pipe by then is read, too: it was printed in time, however busy the node is.
 func (o *Pipes) CopyTo(into *Output) {
 	if len(o.pipes) == 1 {
-		into.drain(o.pipes[0], merged)
+		into.drainPipe(o.pipes[0], merged)
 		return
 	}
 
 	var wg sync.WaitGroup
-	wg.Go(func() { into.drain(o.pipes[1], stderr) })
-	into.drain(o.pipes[0], stdout)
+	wg.Go(func() { into.drainPipe(o.pipes[1], stderr) })
+	into.drainPipe(o.pipes[0], stdout)
 	wg.Wait()
 }
 
 var buffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
 
-func (o *Output) drain(pipe *os.File, from stream) {
+func (o *Output) drainPipe(pipe *os.File, from stream) {
 	rc, err := pipe.SyscallConn()
 	if err != nil {
 		return // only if it is closed
@@ -110,7 +110,7 @@ func (o *Output) drain(pipe *os.File, from stream) {
 		n := 0
 		err = rc.Read(func(fd uintptr) (ready bool) {
 			var rerr error
-			if n, rerr = o.pour(int(fd), from); errors.Is(rerr, syscall.EAGAIN) {
+			if n, rerr = o.readPipe(int(fd), from); errors.Is(rerr, syscall.EAGAIN) {
 				return false
 			}
 
@@ -120,20 +120,20 @@ func (o *Output) drain(pipe *os.File, from stream) {
 		})
 
 		more = more && err == nil
-		p.passed(n)
+		p.addBytes(n)
 	}
 
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		_ = rc.Control(func(fd uintptr) { o.rest(int(fd), from) })
+		_ = rc.Control(func(fd uintptr) { o.drainRest(int(fd), from) })
 	}
 }
 
-// rest takes what a pipe holds, and no more: somebody may go on writing.
-func (o *Output) rest(fd int, from stream) {
+// drainRest takes what a pipe holds, and no more: somebody may go on writing.
+func (o *Output) drainRest(fd int, from stream) {
 	held, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
 	for err == nil && held > 0 {
 		var n int
-		if n, err = o.pour(fd, from); n <= 0 {
+		if n, err = o.readPipe(fd, from); n <= 0 {
 			return
 		}
 		held -= n
@@ -154,16 +154,16 @@ const floodPipe = 1 << 20
 
 type pace struct{ bytes int }
 
-func (p *pace) passed(n int) {
+func (p *pace) addBytes(n int) {
 	if p.bytes += n; p.bytes >= paceBytes {
 		p.bytes = 0
 		time.Sleep(pacePause)
 	}
 }
 
-// pour takes what a pipe holds now. 0 is its end.
-func (o *Output) pour(fd int, from stream) (int, error) {
-	dropped := o.drop(fd)
+// readPipe takes what a pipe holds now. 0 is its end.
+func (o *Output) readPipe(fd int, from stream) (int, error) {
+	dropped := o.discardPipe(fd)
 	buf := buffers.Get().(*[]byte) // only while there is something to read: many attempts say nothing
 	defer buffers.Put(buf)
 
@@ -174,7 +174,7 @@ func (o *Output) pour(fd int, from stream) (int, error) {
 
 	n, err := readFD(fd, b)
 	if n > 0 {
-		o.take(b[:n], from)
+		o.addOutput(b[:n], from)
 	}
 
 	if dropped > 0 {
@@ -184,14 +184,14 @@ func (o *Output) pour(fd int, from stream) (int, error) {
 	return n, err
 }
 
-// drop throws away what a pipe holds of an output of which nothing more is kept, but
+// discardPipe throws away what a pipe holds of an output of which nothing more is kept, but
 // for its end: that goes into the attempt's record, and there may be no more. The
 // bytes are not even looked at: they cost what moving a page's reference does.
-func (o *Output) drop(fd int) int {
+func (o *Output) discardPipe(fd int) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	if !o.past() || o.matcher != nil && !o.matcher.Settled() { // who looks for something looks at all of it
+	if !o.keepsNothing() || o.matcher != nil && !o.matcher.Settled() { // who looks for something looks at all of it
 		return 0
 	}
 

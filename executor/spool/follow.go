@@ -28,10 +28,10 @@ func (s *Spool) Watch(namespace, name, run string, attempt int) (woken <-chan st
 		o.followed.Store(true)
 	}
 
-	return c, func() { s.unwatch(path, c) }, nil
+	return c, func() { s.removeFollower(path, c) }, nil
 }
 
-func (s *Spool) unwatch(path string, c wake.Signal) {
+func (s *Spool) removeFollower(path string, c wake.Signal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -48,21 +48,21 @@ func (s *Spool) unwatch(path string, c wake.Signal) {
 	}
 }
 
-// activate says that an attempt may write from now on.
-func (s *Spool) activate(o *Output) {
+// activateOutput says that an attempt may write from now on.
+func (s *Spool) activateOutput(o *Output) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	s.active[o.path] = o
 	o.followed.Store(len(s.followers[o.path]) > 0)
-	s.wake(o.path)
+	s.wakeFollowers(o.path)
 }
 
-// retire ends what activate began; size is that of the file.
-func (s *Spool) retire(path string, size int64) {
+// retireOutput ends what activate began; size is that of the file.
+func (s *Spool) retireOutput(path string, size int64) {
 	s.mu.Lock()
 	delete(s.active, path)
-	s.wake(path)
+	s.wakeFollowers(path)
 	s.mu.Unlock()
 
 	if s.used.Add(onDisk(size)) > s.cfg.Total {
@@ -70,14 +70,14 @@ func (s *Spool) retire(path string, size int64) {
 	}
 }
 
-// written wakes the followers of an attempt that has any.
-func (s *Spool) written(path string) {
+// notifyWritten wakes the followers of an attempt that has any.
+func (s *Spool) notifyWritten(path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.wake(path)
+	s.wakeFollowers(path)
 }
 
-func (s *Spool) wake(path string) {
+func (s *Spool) wakeFollowers(path string) {
 	for _, c := range s.followers[path] {
 		c.Send()
 	}

@@ -20,7 +20,7 @@ type lineSplitter struct {
 	part    []byte      // the beginning of a line whose end has not come
 }
 
-func (t *lineSplitter) take(b []byte) {
+func (t *lineSplitter) addBytes(b []byte) {
 	if t.matcher == nil || t.matcher.Settled() {
 		return
 	}
@@ -43,8 +43,8 @@ func (t *lineSplitter) take(b []byte) {
 	}
 }
 
-// end looks at a last line that has no end.
-func (t *lineSplitter) end() {
+// flushLine looks at a last line that has no end.
+func (t *lineSplitter) flushLine() {
 	if len(t.part) > 0 {
 		t.matcher.MatchLine(t.part)
 		t.part = nil

@@ -54,11 +54,11 @@ func TestLines_AreThoseOfTheStream(t *testing.T) {
 
 			for b := []byte(c.text); len(b) > 0; {
 				n := min(piece, len(b))
-				tap.take(b[:n])
+				tap.addBytes(b[:n])
 				b = b[n:]
 			}
 
-			tap.end()
+			tap.flushLine()
 
 			if r.found != c.found {
 				t.Errorf("%s, in pieces of %d: found %v, want %v", name, piece, !c.found, c.found)
@@ -72,7 +72,7 @@ func TestLines_AreThoseOfTheStream(t *testing.T) {
 	runtime.ReadMemStats(&before)
 
 	for range 200 {
-		tap.take(flood)
+		tap.addBytes(flood)
 	}
 
 	runtime.ReadMemStats(&after)
@@ -89,6 +89,6 @@ func BenchmarkLines(b *testing.B) {
 	b.SetBytes(int64(len(text)))
 
 	for b.Loop() {
-		tap.take(text)
+		tap.addBytes(text)
 	}
 }

@@ -57,7 +57,7 @@ func (s *Spool) NewOutput(path string, wants task.Output) *Output {
 		o.limit = min(o.limit, int64(wants.Limit))
 	}
 
-	s.activate(o)
+	s.activateOutput(o)
 
 	return o
 }
@@ -71,7 +71,7 @@ func (o *Output) MatchLines(m LineMatcher) {
 // EndLines has the matcher look at last lines that have no end: nothing is printed any more.
 func (o *Output) EndLines() {
 	for i := range o.lines {
-		o.lines[i].end()
+		o.lines[i].flushLine()
 	}
 }
 
@@ -88,38 +88,38 @@ func (o *Output) Summary() Summary {
 	return Summary{Bytes: o.bytes, Truncated: o.truncated, Tail: o.last, Err: o.broken}
 }
 
-func (o *Output) take(b []byte, from stream) {
+func (o *Output) addOutput(b []byte, from stream) {
 	now := time.Now()
-	o.lines[from].take(b) // which may take its time, and is its reader's alone
+	o.lines[from].addBytes(b) // which may take its time, and is its reader's alone
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
 	o.bytes += int64(len(b))
-	o.remember(b)
+	o.keepTail(b)
 
-	if o.past() {
+	if o.keepsNothing() {
 		o.spool.dropped.Add(float64(len(b)))
 		return
 	}
 
 	room := min(o.limit-o.kept, int64(len(b)))
-	o.times.note(o.size, now, from)
+	o.times.addTime(o.size, now, from)
 
-	o.kept += o.write(b[:room])
+	o.kept += o.appendBytes(b[:room])
 	if room < int64(len(b)) && o.broken == nil {
 		o.truncated = true
-		o.times.note(o.size, now, merged)
-		o.write(fmt.Appendf(nil, "\n[carillon: output beyond %d bytes is not kept]\n", o.limit))
+		o.times.addTime(o.size, now, merged)
+		o.appendBytes(fmt.Appendf(nil, "\n[carillon: output beyond %d bytes is not kept]\n", o.limit))
 		o.spool.dropped.Add(float64(int64(len(b)) - room))
 	}
 }
 
-// past reports whether nothing more of the output is kept.
-func (o *Output) past() bool { return o.truncated || o.broken != nil }
+// keepsNothing reports whether nothing more of the output is kept.
+func (o *Output) keepsNothing() bool { return o.truncated || o.broken != nil }
 
-// write appends to the file. After a failure (a full disk) nothing more is
+// appendBytes appends to the file. After a failure (a full disk) nothing more is
 // tried: output with holes would mislead.
-func (o *Output) write(b []byte) int64 {
+func (o *Output) appendBytes(b []byte) int64 {
 	if o.broken != nil {
 		return 0
 	}
@@ -129,7 +129,7 @@ func (o *Output) write(b []byte) int64 {
 
 	if o.file == nil {
 		if o.file, o.broken = create(o.path); o.broken != nil {
-			o.fail()
+			o.setBroken()
 			return 0
 		}
 	}
@@ -137,18 +137,18 @@ func (o *Output) write(b []byte) int64 {
 	n, err := o.file.Write(b)
 	o.size += int64(n)
 	if o.followed.Load() { // a follower sets it before it reads: what it has not read wakes it
-		o.spool.written(o.path)
+		o.spool.notifyWritten(o.path)
 	}
 
 	if err != nil {
 		o.broken = err
-		o.fail()
+		o.setBroken()
 	}
 
 	return int64(n)
 }
 
-func (o *Output) fail() {
+func (o *Output) setBroken() {
 	o.truncated = true
 	o.spool.failures.Inc()
 	o.spool.sweep.Send()
@@ -169,8 +169,8 @@ func create(path string) (*os.File, error) {
 	return f, err
 }
 
-// remember keeps the end of what was printed, also of what is not kept on disk.
-func (o *Output) remember(b []byte) {
+// keepTail keeps the end of what was printed, also of what is not kept on disk.
+func (o *Output) keepTail(b []byte) {
 	if len(b) > remembered {
 		b = b[len(b)-remembered:]
 	}
@@ -190,7 +190,7 @@ func (o *Output) Close() {
 	if o.file != nil {
 		if err := o.file.Close(); err != nil && o.broken == nil {
 			o.broken = err
-			o.fail()
+			o.setBroken()
 		}
 
 		if err := o.writeRetention(); err != nil {
@@ -205,7 +205,7 @@ func (o *Output) Close() {
 	size := o.size
 	o.mu.Unlock()
 
-	o.spool.retire(o.path, disk+onDisk(size))
+	o.spool.retireOutput(o.path, disk+onDisk(size))
 
 	if size > block && !o.wants.Raw() {
 		o.spool.toPack(o.path)

@@ -55,17 +55,17 @@ func (s *Spool) runPacker(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case log := <-s.packs:
-			if err := s.pack(ctx, log); err != nil && ctx.Err() == nil {
+			if err := s.packOutput(ctx, log); err != nil && ctx.Err() == nil {
 				s.log.Warn("cannot compress output", zap.String("path", log), zap.Error(err))
 			}
 		}
 	}
 }
 
-// pack replaces an output by what it is compressed, if that saves a block; else it
+// packOutput replaces an output by what it is compressed, if that saves a block; else it
 // notes that it does not. Until that is on disk it has another name; readers find the
 // one or the other at any time.
-func (s *Spool) pack(ctx context.Context, log string) error {
+func (s *Spool) packOutput(ctx context.Context, log string) error {
 	in, err := os.Open(log)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // removed, or compressed already
@@ -97,7 +97,7 @@ func (s *Spool) pack(ctx context.Context, log string) error {
 	default:
 		if err = s.copyMetadata(in, out, was); err == nil {
 			var done bool
-			if done, err = s.replace(log, was); done {
+			if done, err = s.replaceWithPacked(log, was); done {
 				s.used.Add(onDisk(size) - onDisk(was.Size()))
 				return nil
 			}
@@ -119,9 +119,9 @@ func (s *Spool) copyMetadata(in, out *os.File, was fs.FileInfo) error {
 	return errors.Join(os.Chtimes(out.Name(), was.ModTime(), was.ModTime()), unix.Fdatasync(int(out.Fd())))
 }
 
-// replace puts the compressed file in the output's place, unless that is gone, or
+// replaceWithPacked puts the compressed file in the output's place, unless that is gone, or
 // another attempt's by now.
-func (s *Spool) replace(log string, was fs.FileInfo) (bool, error) {
+func (s *Spool) replaceWithPacked(log string, was fs.FileInfo) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -297,7 +297,7 @@ func (p *packedReader) Read(b []byte) (int, error) {
 	}
 
 	i := int(p.at / packFrame)
-	if err := p.load(i); err != nil {
+	if err := p.loadFrame(i); err != nil {
 		return 0, err
 	}
 
@@ -307,7 +307,7 @@ func (p *packedReader) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-func (p *packedReader) load(i int) error {
+func (p *packedReader) loadFrame(i int) error {
 	if p.have == i {
 		return nil
 	}

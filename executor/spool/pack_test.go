@@ -35,7 +35,7 @@ func spoolWith(t *testing.T, text []byte, wants task.Output, cfg Config) (s *Spo
 	}
 
 	o := s.NewOutput(path, wants)
-	o.take(text, merged)
+	o.addOutput(text, merged)
 	o.Close()
 
 	return s, path
@@ -57,7 +57,7 @@ func TestPack_ReadsAsItWas(t *testing.T) {
 		s, path := spoolWith(t, text, task.Output{}, Config{})
 		was, _ := os.Stat(path)
 
-		if err := s.pack(t.Context(), path); err != nil {
+		if err := s.packOutput(t.Context(), path); err != nil {
 			t.Fatal(err)
 		}
 
@@ -114,7 +114,7 @@ func TestPack_ReadsAsItWas(t *testing.T) {
 // What is cut short anywhere is refused, and costs no more memory than it has bytes.
 func TestPack_HalfAFileIsNotTakenForWhole(t *testing.T) {
 	s, path := spoolWith(t, lines(2*packFrame+5), task.Output{}, Config{})
-	if err := s.pack(t.Context(), path); err != nil {
+	if err := s.packOutput(t.Context(), path); err != nil {
 		t.Fatal(err)
 	}
 
@@ -170,7 +170,7 @@ func TestPack_IsBegunAnewAfterACrash(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	if err := s.pack(ctx, path); !errors.Is(err, context.Canceled) || readOutput(t, s, "r1") != string(text) {
+	if err := s.packOutput(ctx, path); !errors.Is(err, context.Canceled) || readOutput(t, s, "r1") != string(text) {
 		t.Errorf("interrupted: %v", err)
 	}
 
@@ -214,7 +214,7 @@ func TestPack_LeavesAloneWhatItMayNotTouch(t *testing.T) {
 	o := s.NewOutput(path, task.Output{})
 	defer o.Close()
 
-	if err := s.pack(t.Context(), path); err != nil || readOutput(t, s, "r1") != string(text) {
+	if err := s.packOutput(t.Context(), path); err != nil || readOutput(t, s, "r1") != string(text) {
 		t.Errorf("an attempt is writing: %v", err)
 	}
 
@@ -224,7 +224,7 @@ func TestPack_LeavesAloneWhatItMayNotTouch(t *testing.T) {
 	}
 
 	s, path = spoolWith(t, noise, task.Output{}, Config{})
-	if err := s.pack(t.Context(), path); err != nil || readOutput(t, s, "r1") != string(noise) {
+	if err := s.packOutput(t.Context(), path); err != nil || readOutput(t, s, "r1") != string(noise) {
 		t.Error(err)
 	}
 
@@ -257,12 +257,12 @@ func TestSpool_SweepsAllOfAnOutput(t *testing.T) {
 		o := s.NewOutput(path, task.Output{Keep: task.Duration(c.keep)})
 
 		for i := range 2000 {
-			o.take(lines(100), stream(i%2+1))
+			o.addOutput(lines(100), stream(i%2+1))
 		}
 
 		o.Close()
 
-		if err := s.pack(t.Context(), path); err != nil {
+		if err := s.packOutput(t.Context(), path); err != nil {
 			t.Fatal(err)
 		}
 
@@ -290,11 +290,11 @@ func TestSpool_SweepsAllOfAnOutput(t *testing.T) {
 // afterwards, only what is beside it: that is no reason to remove all.
 func TestSweep_LeavesWhatWasCompressedMeanwhile(t *testing.T) {
 	s, path := spoolWith(t, lines(5*block), task.Output{Keep: task.Duration(time.Hour)}, Config{})
-	if err := s.pack(t.Context(), path); err != nil {
+	if err := s.packOutput(t.Context(), path); err != nil {
 		t.Fatal(err)
 	}
 
-	if s.outdated(spooled{path: path, until: time.Now().Add(time.Hour)}, time.Now()) {
+	if s.isOutdated(spooled{path: path, until: time.Now().Add(time.Hour)}, time.Now()) {
 		t.Error("it is removed")
 	}
 
@@ -302,7 +302,7 @@ func TestSweep_LeavesWhatWasCompressedMeanwhile(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if !s.outdated(spooled{path: path, until: time.Now().Add(time.Hour)}, time.Now()) {
+	if !s.isOutdated(spooled{path: path, until: time.Now().Add(time.Hour)}, time.Now()) {
 		t.Error("what is beside an output that is gone is left for ever")
 	}
 }
@@ -324,7 +324,7 @@ func TestPack_FullDisk(t *testing.T) {
 		t.Fatalf("what fitted is not there: %v, %v", info, err)
 	}
 
-	if err := s.pack(t.Context(), path); err != nil && !strings.Contains(err.Error(), "no space") {
+	if err := s.packOutput(t.Context(), path); err != nil && !strings.Contains(err.Error(), "no space") {
 		t.Error(err)
 	}
 

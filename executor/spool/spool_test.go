@@ -60,7 +60,7 @@ func TestSpool_Retention(t *testing.T) {
 		}
 
 		o := s.NewOutput(path, task.Output{})
-		o.take(bytes.Repeat([]byte("x"), size), merged)
+		o.addOutput(bytes.Repeat([]byte("x"), size), merged)
 
 		if age < 0 { // still runs
 			age = -age

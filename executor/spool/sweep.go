@@ -87,7 +87,7 @@ type spooled struct {
 // Sweep removes what is older than MaxAge at now, or than its task wants, and, oldest
 // first, what exceeds Total, down to nine tenths of it.
 func (s *Spool) Sweep(ctx context.Context, now time.Time) {
-	files, used := s.ended(ctx)
+	files, used := s.endedOutputs(ctx)
 	slices.SortFunc(files, func(a, b spooled) int { return a.at.Compare(b.at) })
 
 	goal := used
@@ -101,14 +101,14 @@ func (s *Spool) Sweep(ctx context.Context, now time.Time) {
 			break
 		}
 
-		if used <= goal && !s.outdated(f, now) {
+		if used <= goal && !s.isOutdated(f, now) {
 			if f.log > block && !f.raw {
 				s.toPack(f.path) // its daemon had no time for that
 			}
 			continue
 		}
 
-		if s.remove(f.path) {
+		if s.removeOutput(f.path) {
 			used -= f.size
 			removed++
 		}
@@ -122,10 +122,10 @@ func (s *Spool) Sweep(ctx context.Context, now time.Time) {
 	}
 }
 
-// outdated reports whether an output is to be removed for its age. One of which only
+// isOutdated reports whether an output is to be removed for its age. One of which only
 // what is beside it was found may have been compressed meanwhile: that is seen to at the
 // next sweep.
-func (s *Spool) outdated(f spooled, now time.Time) bool {
+func (s *Spool) isOutdated(f spooled, now time.Time) bool {
 	if f.at.IsZero() {
 		if _, err := os.Lstat(packed(f.path)); err == nil {
 			return false
@@ -135,8 +135,8 @@ func (s *Spool) outdated(f spooled, now time.Time) bool {
 	return now.Sub(f.at) > s.cfg.MaxAge || !f.until.IsZero() && now.After(f.until)
 }
 
-// ended lists the outputs of attempts that ended, and what they take on disk.
-func (s *Spool) ended(ctx context.Context) (list []spooled, used int64) {
+// endedOutputs lists the outputs of attempts that ended, and what they take on disk.
+func (s *Spool) endedOutputs(ctx context.Context) (list []spooled, used int64) {
 	err := filepath.WalkDir(s.root, func(path string, d fs.DirEntry, err error) error {
 		if ctx.Err() != nil {
 			return fs.SkipAll
@@ -189,8 +189,8 @@ func (s *Spool) ended(ctx context.Context) (list []spooled, used int64) {
 	return list, used
 }
 
-// remove removes an output, and its directories if they are empty now.
-func (s *Spool) remove(log string) bool {
+// removeOutput removes an output, and its directories if they are empty now.
+func (s *Spool) removeOutput(log string) bool {
 	s.mu.Lock() // an attempt of that name must not begin in between
 	defer s.mu.Unlock()
 

@@ -61,8 +61,8 @@ type times struct {
 
 func (t *times) size() int64 { return t.written + int64(len(t.pending)) }
 
-// note says that what the output has from byte from on came now.
-func (t *times) note(from int64, now time.Time, s stream) {
+// addTime says that what the output has from byte from on came now.
+func (t *times) addTime(from int64, now time.Time, s stream) {
 	at := max(now.UnixMilli(), t.at)
 
 	if t.parts > 0 {

@@ -23,7 +23,7 @@ func TestTimes_AreReadAsTheyWereNoted(t *testing.T) {
 		for range rapid.IntRange(0, 200).Draw(t, "parts") {
 			s := stream(rapid.IntRange(0, 2).Draw(t, "stream"))
 			before := x.parts
-			if x.note(from, now, s); x.parts > before {
+			if x.addTime(from, now, s); x.parts > before {
 				want = append(want, task.Mark{From: from, At: now, Stream: s.String()})
 			}
 
@@ -66,7 +66,7 @@ func TestTimes_AreBounded(t *testing.T) {
 		x := times{path: dir + "/" + name}
 		now := time.Now()
 		for i := range parts {
-			x.note(int64(i), now, stream(i%streams))
+			x.addTime(int64(i), now, stream(i%streams))
 			now = now.Add(step)
 		}
 
@@ -102,7 +102,7 @@ func TestSpool_TellsWhenThePartsOfAnOutputCame(t *testing.T) {
 			if i < 5 {
 				time.Sleep(2 * time.Millisecond)
 			}
-			o.take([]byte(text), stream(i%2+1))
+			o.addOutput([]byte(text), stream(i%2+1))
 		}
 
 		check := func(when string) {
@@ -149,7 +149,7 @@ func TestSpool_TellsWhenThePartsOfAnOutputCame(t *testing.T) {
 			t.Logf("%s: index in a file of its own: %v", name, err == nil) // not every file system has attributes
 		}
 
-		if err := s.pack(t.Context(), path); err != nil {
+		if err := s.packOutput(t.Context(), path); err != nil {
 			t.Fatal(err)
 		}
 

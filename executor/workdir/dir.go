@@ -23,7 +23,7 @@ type Dir struct {
 	ino   uint64
 }
 
-func (r *Pool) build(name string, who owner) (_ *Dir, err error) {
+func (r *Pool) buildDir(name string, who owner) (_ *Dir, err error) {
 	m := &Dir{Pool: r, path: filepath.Join(r.lockDir.Name(), name), name: name, owner: who}
 
 	if err := unix.Mkdirat(r.fd, name, 0o700); err != nil {
@@ -97,7 +97,7 @@ func (m *Dir) Release(last func(wrote bool)) error {
 	case pristine && (m.kept < mostKept || m.makeRoom()):
 		m.free[m.owner], m.kept = append(m.free[m.owner], m), m.kept+1
 	default:
-		m.drop(m)
+		m.dropEmpty(m)
 	}
 
 	return nil
@@ -112,7 +112,7 @@ func (m *Dir) makeRoom() bool {
 
 	for who, free := range m.free {
 		if last := len(free) - 1; last > 0 {
-			m.drop(free[last])
+			m.dropEmpty(free[last])
 			m.free[who], m.kept = free[:last], m.kept-1
 			return true
 		}

@@ -108,7 +108,7 @@ func (r *Pool) Run(ctx context.Context, tried func()) {
 		}
 
 		if err == nil {
-			r.tend(ctx)
+			r.runCleaner(ctx)
 			return
 		}
 
@@ -120,9 +120,9 @@ func (r *Pool) Run(ctx context.Context, tried func()) {
 	}
 }
 
-// tend removes what dead daemons have left, and tries now and then to empty what
+// runCleaner removes what dead daemons have left, and tries now and then to empty what
 // was set aside, until ctx ends. The directories must be open.
-func (r *Pool) tend(ctx context.Context) {
+func (r *Pool) runCleaner(ctx context.Context) {
 	if err := removeAbandoned(r.dir, r.data, r.instance, ctx.Done()); err != nil && ctx.Err() == nil {
 		r.log.Warn("cannot remove the directories of an earlier daemon's attempts", zap.Error(err))
 	}
@@ -135,7 +135,7 @@ func (r *Pool) tend(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-t.C:
-			r.retry(ctx.Done())
+			r.retryQuarantined(ctx.Done())
 		}
 	}
 }
@@ -300,14 +300,14 @@ func (r *Pool) Take(as *syscall.Credential) (*Dir, error) {
 			return m, nil
 		}
 
-		r.drop(m)
+		r.dropEmpty(m)
 	}
 
 	r.next++
 	n := strconv.Itoa(r.next)
 	r.mu.Unlock()
 
-	m, err := r.build(n, who)
+	m, err := r.buildDir(n, who)
 	if err != nil {
 		return nil, fmt.Errorf("make a directory for the attempt: %w", err)
 	}
@@ -315,16 +315,16 @@ func (r *Pool) Take(as *syscall.Credential) (*Dir, error) {
 	return m, nil
 }
 
-// drop removes a directory that is empty. mu is held.
-func (r *Pool) drop(m *Dir) {
+// dropEmpty removes a directory that is empty. mu is held.
+func (r *Pool) dropEmpty(m *Dir) {
 	unix.Close(m.dir)
 	if err := unix.Unlinkat(r.fd, m.name, unix.AT_REMOVEDIR); err != nil && err != unix.ENOENT {
 		r.log.Warn("cannot remove the directory of an attempt", zap.String("path", m.path), zap.Error(err))
 	}
 }
 
-// retry tries once more to empty what was set aside.
-func (r *Pool) retry(done <-chan struct{}) {
+// retryQuarantined tries once more to empty what was set aside.
+func (r *Pool) retryQuarantined(done <-chan struct{}) {
 	r.mu.Lock()
 	aside := r.quarantined
 	r.quarantined = nil
@@ -336,7 +336,7 @@ func (r *Pool) retry(done <-chan struct{}) {
 		if err != nil {
 			r.quarantined = append(r.quarantined, m)
 		} else {
-			r.drop(m)
+			r.dropEmpty(m)
 			r.log.Info("emptied a quarantined attempt directory", zap.String("path", m.path))
 		}
 		r.mu.Unlock()
@@ -376,13 +376,13 @@ func (r *Pool) Close() {
 	late := make(chan struct{})
 	defer time.AfterFunc(closeLimit, func() { close(late) }).Stop()
 
-	r.retry(late)
+	r.retryQuarantined(late)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
 	for _, free := range r.free {
 		for _, m := range free {
-			r.drop(m)
+			r.dropEmpty(m)
 		}
 	}
 

@@ -158,14 +158,14 @@ func TestRoom_IsSetAside(t *testing.T) {
 		t.Errorf("%d rooms are set aside, the next one is %s", r.Quarantined(), other.path)
 	}
 
-	r.retry(nil)
+	r.retryQuarantined(nil)
 
 	if r.Quarantined() != 1 {
 		t.Error("it is set aside no longer")
 	}
 
 	release()
-	r.retry(nil)
+	r.retryQuarantined(nil)
 
 	if _, err := os.Stat(m.path); r.Quarantined() != 0 || !os.IsNotExist(err) {
 		t.Errorf("%d rooms are set aside: %v", r.Quarantined(), err)

@@ -50,8 +50,8 @@ var (
 // addresses is how many are tried for an agent.
 const addresses = 5
 
-// start starts an agent, on the data that it had before, and waits until it is ready.
-func (a *agents) start(ctx context.Context, name string) (err error) {
+// startAgent starts an agent, on the data that it had before, and waits until it is ready.
+func (a *agents) startAgent(ctx context.Context, name string) (err error) {
 	for range addresses {
 		if err = a.startOnce(ctx, name); !errors.Is(err, errTaken) {
 			break
@@ -104,7 +104,7 @@ func (a *agents) startOnce(ctx context.Context, name string) error {
 		close(n.ended)
 	}()
 
-	if err := n.ready(ctx); err != nil {
+	if err := n.awaitReady(ctx); err != nil {
 		said, _ := os.ReadFile(dir + ".log")
 		// One that still runs is not to be forgotten over another one.
 		if errors.Is(err, errEnded) && bytes.Contains(said[min(before, int64(len(said))):], []byte(syscall.EADDRINUSE.Error())) {
@@ -117,8 +117,8 @@ func (a *agents) startOnce(ctx context.Context, name string) error {
 	return nil
 }
 
-// ready waits until an agent fires.
-func (n *agent) ready(ctx context.Context) error {
+// awaitReady waits until an agent fires.
+func (n *agent) awaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, agentPatience, errors.New("it is not ready in time"))
 	defer cancel()
 
@@ -149,8 +149,8 @@ func (n *agent) ready(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// end sends an agent a signal that ends it, and waits for that.
-func (a *agents) end(ctx context.Context, name string, s syscall.Signal) error {
+// signalAndWait sends an agent a signal that ends it, and waits for that.
+func (a *agents) signalAndWait(ctx context.Context, name string, s syscall.Signal) error {
 	n := a.nodes[name]
 	if n == nil {
 		return fmt.Errorf("there is no %s", name)
@@ -179,14 +179,14 @@ func (n *agent) end(ctx context.Context, s syscall.Signal) error {
 	return fmt.Errorf("%s did not end on %s", n.cmd.Args[3], s)
 }
 
-// close ends all agents.
-func (a *agents) close(ctx context.Context) error {
+// stopAll ends all agents.
+func (a *agents) stopAll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), agentPatience)
 	defer cancel()
 
 	var errs []error
 	for name := range a.nodes {
-		errs = append(errs, a.end(ctx, name, syscall.SIGTERM))
+		errs = append(errs, a.signalAndWait(ctx, name, syscall.SIGTERM))
 	}
 
 	http.DefaultClient.CloseIdleConnections()

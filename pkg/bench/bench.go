@@ -48,13 +48,13 @@ type bench struct {
 	report   *Report
 }
 
-// limits measures shapes, so that they take d together.
-func (b *bench) limits(ctx context.Context, d time.Duration, s sizes, names ...string) ([]Result, error) {
-	l := &limiter{site: b.site, sizes: s, took: d / time.Duration(len(names)), now: b.progress.now}
+// measureLimits measures shapes, so that they take d together.
+func (b *bench) measureLimits(ctx context.Context, d time.Duration, s sizes, names ...string) ([]Result, error) {
+	l := &limiter{site: b.site, sizes: s, took: d / time.Duration(len(names)), now: b.progress.showStatus}
 	var list []Result
 	for _, name := range names {
-		b.progress.step("%s", name)
-		res, err := l.measure(ctx, name)
+		b.progress.beginStep("%s", name)
+		res, err := l.measureShape(ctx, name)
 		if err != nil {
 			return nil, err
 		}
@@ -78,21 +78,21 @@ func mean(before, after Result) Result {
 // which lives in real time, has started.
 func origin() time.Time { return time.Now().Add(-30 * 24 * time.Hour).Truncate(time.Second) }
 
-// prepare makes the cluster with a load in it, and starts its node.
-func (b *bench) prepare(ctx context.Context, l load) (*rig, *work, error) {
+// prepareRig makes the cluster with a load in it, and starts its node.
+func (b *bench) prepareRig(ctx context.Context, l load) (*rig, *work, error) {
 	r, err := newRig(ctx, b.site, b.Rig, b.log)
 	if err != nil {
 		return nil, nil, err
 	}
 
-	if err = b.fill(ctx, r, l); err == nil {
-		b.progress.step("join, load %d shards", r.cluster.Shards)
-		err = r.join(ctx)
+	if err = b.createTasks(ctx, r, l); err == nil {
+		b.progress.beginStep("join, load %d shards", r.cluster.Shards)
+		err = r.joinCluster(ctx)
 	}
 
 	var w *work
 	if err == nil {
-		w, err = r.start(ctx, l)
+		w, err = r.startParts(ctx, l)
 	}
 
 	if err != nil {
@@ -102,25 +102,25 @@ func (b *bench) prepare(ctx context.Context, l load) (*rig, *work, error) {
 	return r, w, nil
 }
 
-// fill creates the tasks of a load.
-func (b *bench) fill(ctx context.Context, r *rig, l load) error {
-	return b.populate(ctx, r, l.tasks, l.task)
+// createTasks creates the tasks of a load.
+func (b *bench) createTasks(ctx context.Context, r *rig, l load) error {
+	return b.populateTasks(ctx, r, l.tasks, l.makeTask)
 }
 
-func (b *bench) populate(ctx context.Context, r *rig, n int, of func(i int) (task.Task, task.Entry)) error {
+func (b *bench) populateTasks(ctx context.Context, r *rig, n int, of func(i int) (task.Task, task.Entry)) error {
 	if n > 0 {
-		b.progress.step("create %s tasks", number(float64(n)))
+		b.progress.beginStep("create %s tasks", number(float64(n)))
 	}
 
 	return create(ctx, r.client, r.keys, r.cluster.Shards, n, of, func(made int64) {
-		b.progress.now("create %s tasks: %s", number(float64(n)), number(float64(made)))
+		b.progress.showStatus("create %s tasks: %s", number(float64(n)), number(float64(made)))
 	})
 }
 
-// finish lets everything come to its end, and stops the node.
-func (b *bench) finish(ctx context.Context, r *rig, w *work) error {
-	b.progress.step("settle")
-	return errors.Join(r.settle(ctx, w), w.stop())
+// finishRuns lets everything come to its end, and stops the node.
+func (b *bench) finishRuns(ctx context.Context, r *rig, w *work) error {
+	b.progress.beginStep("settle")
+	return errors.Join(r.awaitSettled(ctx, w), w.stopParts())
 }
 
 // counted is what a scheduler and an executor say that they have done.
@@ -131,11 +131,11 @@ type counted struct {
 
 func (w *work) counted() counted { return counted{w.outcomes(), w.tap.finished.Load()} }
 
-// verify reads back what happened and fills in res. It needs everything settled
+// verifyResult reads back what happened and fills in res. It needs everything settled
 // and the node stopped. period is that of all tasks that tick "@every" so long.
-func (b *bench) verify(ctx context.Context, r *rig, said counted, period time.Duration, res *Result) error {
-	b.progress.step("read every revision back")
-	upTo, err := r.revision(ctx)
+func (b *bench) verifyResult(ctx context.Context, r *rig, said counted, period time.Duration, res *Result) error {
+	b.progress.beginStep("read every revision back")
+	upTo, err := r.currentRevision(ctx)
 	if err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func (b *bench) verify(ctx context.Context, r *rig, said counted, period time.Du
 		if ctx.Err() != nil {
 			return err
 		}
-		res.verify(err)
+		res.setVerified(err)
 		return nil
 	}
 
@@ -157,38 +157,40 @@ func (b *bench) verify(ctx context.Context, r *rig, said counted, period time.Du
 		{"runs queued", said.Ticks["queued"], 0}, {"runs finished", said.Finished, t.Finished},
 	} {
 		if c.counted != c.found {
-			t.fault("%s: %d were counted, etcd has %d", c.what, c.counted, c.found)
+			t.addFault("%s: %d were counted, etcd has %d", c.what, c.counted, c.found)
 		}
 	}
 
 	if t.Claimed == 0 {
-		t.fault("no run was dispatched")
+		t.addFault("no run was dispatched")
 	}
 
 	res.Skipped, res.Missed = t.Skipped, t.Missed
-	res.verify(t.err())
+	res.setVerified(t.err())
 
 	if !b.Audit {
 		return nil
 	}
 
-	b.progress.step("audit")
-	audit, err := r.audit(ctx, r.joinedAt, upTo, r.cfg.Executor)
+	b.progress.beginStep("audit")
+	audit, err := r.auditRange(ctx, r.joinedAt, upTo, r.cfg.Executor)
 	if err != nil {
 		return err
 	}
 
 	if s := audit.Summary; s.Runs != t.Claimed || s.Undecided != 0 {
-		res.verify(fmt.Errorf("the audit found %d runs and %d undecided ticks", s.Runs, s.Undecided))
+		res.setVerified(fmt.Errorf("the audit found %d runs and %d undecided ticks", s.Runs, s.Undecided))
 	}
 
 	if err := audit.Err(); err != nil {
-		res.verify(errors.Join(t.err(), err))
+		res.setVerified(errors.Join(t.err(), err))
 	}
 
 	return nil
 }
 
-func (b *bench) add(results ...Result) { b.report.Results = append(b.report.Results, results...) }
+func (b *bench) addResults(results ...Result) {
+	b.report.Results = append(b.report.Results, results...)
+}
 
 var noop = task.Action{Noop: &task.Noop{}}

@@ -235,7 +235,7 @@ func TestScale_ChildEndsWithWhoStartedIt(t *testing.T) {
 
 	for {
 		var w word
-		if err := c.hear(ctx, &w); err != nil {
+		if err := c.readReport(ctx, &w); err != nil {
 			if !errors.Is(err, context.Canceled) {
 				t.Errorf("interrupted: %v", err)
 			}
@@ -249,7 +249,7 @@ func TestScale_ChildEndsWithWhoStartedIt(t *testing.T) {
 
 	interrupt()
 
-	if err := c.stop(); err != nil {
+	if err := c.stopChild(); err != nil {
 		t.Errorf("it did not end well: %v", err)
 	}
 }
@@ -297,8 +297,8 @@ func TestBench_RefusesWhatMakesNoSense(t *testing.T) {
 func TestReport_FailsIfAnythingIsNotVerified(t *testing.T) {
 	var good, bad Result
 	good.Name, bad.Name = "good", "bad"
-	good.verify(nil)
-	bad.verify(errors.New("run x was dispatched 2 times"))
+	good.setVerified(nil)
+	bad.setVerified(errors.New("run x was dispatched 2 times"))
 	r := Report{Results: []Result{good, bad, {Name: "limit"}}}
 	var coded interface{ ExitCode() int }
 	if err := r.err(); !errors.As(err, &coded) || coded.ExitCode() != 8 || !strings.Contains(err.Error(), "bad") || strings.Contains(err.Error(), "good") {
@@ -318,18 +318,18 @@ func TestClock_KnowsWhenItReachedATick(t *testing.T) {
 		t.Errorf("it shows %s", c.Now())
 	}
 
-	c.advance(1_000_010)
-	c.advance(1_000_005) // it does not go back
-	c.advance(1_000_020)
+	c.advanceTo(1_000_010)
+	c.advanceTo(1_000_005) // it does not go back
+	c.advanceTo(1_000_020)
 	var got []time.Time
-	c.reached([]int64{1_000_001, 1_000_010, 1_000_011, 1_000_021}, func(at time.Time) { got = append(got, at) })
+	c.eachReached([]int64{1_000_001, 1_000_010, 1_000_011, 1_000_021}, func(at time.Time) { got = append(got, at) })
 
 	if want := []time.Time{c.steps[0].at, c.steps[0].at, c.steps[1].at}; !slices.Equal(got, want) {
 		t.Errorf("reached at %v, want %v", got, want)
 	}
 
-	c.steady(at)
-	c.hold()
+	c.runSteadily(at)
+	c.stopRunning()
 
 	if late := c.Now().Sub(at); late < 0 || late > time.Minute {
 		t.Errorf("steady, it went on for %s", late)

@@ -58,15 +58,15 @@ func startChild(name string, orders any, errs io.Writer) (*child, error) {
 	c.leash, c.says = in, json.NewDecoder(out)
 
 	if _, err := in.Write(append(text, '\n')); err != nil {
-		return nil, errors.Join(fmt.Errorf("give %s its orders: %w", name, err), c.stop())
+		return nil, errors.Join(fmt.Errorf("give %s its orders: %w", name, err), c.stopChild())
 	}
 
 	return c, nil
 }
 
-// hear reads the next of what the child says; when ctx ends, the child is let go.
+// readReport reads the next of what the child says; when ctx ends, the child is let go.
 // io.EOF: it has said all.
-func (c *child) hear(ctx context.Context, v any) error {
+func (c *child) readReport(ctx context.Context, v any) error {
 	defer context.AfterFunc(ctx, func() { _ = c.leash.Close() })()
 
 	err := c.says.Decode(v)
@@ -77,8 +77,8 @@ func (c *child) hear(ctx context.Context, v any) error {
 	return err
 }
 
-// stop lets the child go and waits for its end; the error is the child's.
-func (c *child) stop() error {
+// stopChild lets the child go and waits for its end; the error is the child's.
+func (c *child) stopChild() error {
 	_ = c.leash.Close()
 	kill := time.AfterFunc(childPatience, func() { _ = c.cmd.Process.Kill() })
 	defer kill.Stop()

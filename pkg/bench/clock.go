@@ -42,20 +42,20 @@ func (c *fakeClock) Now() time.Time {
 	return time.UnixMilli(c.ms.Load()).UTC()
 }
 
-// steady lets the clock go on by itself, from what it is to show now.
-func (c *fakeClock) steady(from time.Time) {
+// runSteadily lets the clock go on by itself, from what it is to show now.
+func (c *fakeClock) runSteadily(from time.Time) {
 	c.shift.Store(int64(time.Until(from)))
 	c.goes.Store(true)
 }
 
-// hold stops a steady clock.
-func (c *fakeClock) hold() {
+// stopRunning stops a steady clock.
+func (c *fakeClock) stopRunning() {
 	c.ms.Store(c.Now().UnixMilli())
 	c.goes.Store(false)
 }
 
-// advance drives the clock forward; it never goes back.
-func (c *fakeClock) advance(ms int64) {
+// advanceTo drives the clock forward; it never goes back.
+func (c *fakeClock) advanceTo(ms int64) {
 	if ms <= c.ms.Load() {
 		return
 	}
@@ -71,22 +71,22 @@ func (c *fakeClock) advance(ms int64) {
 	c.ms.Store(ms)
 }
 
-// forget drops what is not needed to tell when ticks from ms on were reached.
-func (c *fakeClock) forget(ms int64) {
+// forgetBefore drops what is not needed to tell when ticks from ms on were reached.
+func (c *fakeClock) forgetBefore(ms int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if n := c.find(ms); n > 4096 {
+	if n := c.indexOf(ms); n > 4096 {
 		c.steps = append([]step(nil), c.steps[n:]...)
 	}
 }
 
-func (c *fakeClock) find(ms int64) int {
+func (c *fakeClock) indexOf(ms int64) int {
 	return sort.Search(len(c.steps), func(i int) bool { return c.steps[i].ms >= ms })
 }
 
-// reached calls f for each of some ascending ticks, in ms, with the real time at
+// eachReached calls f for each of some ascending ticks, in ms, with the real time at
 // which the clock reached it.
-func (c *fakeClock) reached(ticks []int64, f func(at time.Time)) {
+func (c *fakeClock) eachReached(ticks []int64, f func(at time.Time)) {
 	if len(ticks) == 0 {
 		return
 	}
@@ -102,7 +102,7 @@ func (c *fakeClock) reached(ticks []int64, f func(at time.Time)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	i := c.find(ticks[0])
+	i := c.indexOf(ticks[0])
 	for _, t := range ticks {
 		for i < len(c.steps) && c.steps[i].ms < t {
 			i++

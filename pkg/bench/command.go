@@ -63,32 +63,32 @@ type kind struct {
 func kinds() []kind {
 	load := []string{"tasks", "keep", "limit-duration", "duration", "warmup"}
 	return []kind{
-		{use: "limit", short: "Measure etcd alone, without Carillon", run: (*bench).limit, flags: []string{"duration", "value-bytes"},
+		{use: "limit", short: "Measure etcd alone, without Carillon", run: (*bench).measureEtcd, flags: []string{"duration", "value-bytes"},
 			long: "Measure etcd with its own client and the write patterns of Carillon. --duration applies to each pattern.\n" +
 				"limit/fire_commit is the limit for fire, limit/fire_finish the limit for lifecycle.",
 			defaults: func(s *settings) { s.Duration = 4 * time.Second }},
-		{use: "fire", short: "Measure ticks decided and dispatched per second", run: (*bench).fire, flags: load,
+		{use: "fire", short: "Measure ticks decided and dispatched per second", run: (*bench).measureFire, flags: load,
 			long: "Decide ticks and dispatch their runs as fast as possible, to the inbox of a node that ignores it."},
-		{use: "lifecycle", short: "Measure complete no-op runs per second", run: (*bench).lifecycle, flags: append(load, "overlap", "outstanding"),
+		{use: "lifecycle", short: "Measure complete no-op runs per second", run: (*bench).measureLifecycle, flags: append(load, "overlap", "outstanding"),
 			long: "Dispatch, start and end runs, and write and trim their history, as fast as possible. The action does nothing.\n" +
 				"With --overlap skip, a tick whose previous run is still active is skipped and counted as skipped."},
-		{use: "process [-- COMMAND [ARG...]]", short: "Measure real processes per second", run: (*bench).process,
+		{use: "process [-- COMMAND [ARG...]]", short: "Measure real processes per second", run: (*bench).measureProcess,
 			flags: append(load, "overlap", "outstanding", "slots", "guardian", "cgroup"),
 			long:  "Like lifecycle, but start a process for each run (default /bin/true) and keep its output.\nThe limit is fork and exec of the same command, with as many at once as there are slots.",
 			defaults: func(s *settings) {
 				s.Tasks, s.Outstanding, s.Rig.Guardian = 5000, 500, true
 				s.Rig.Cgroup = cgroup.Auto
 			}},
-		{use: "create", short: "Measure tasks created per second", run: (*bench).create, flags: []string{"callers", "limit-duration", "duration", "warmup"},
+		{use: "create", short: "Measure tasks created per second", run: (*bench).measureCreate, flags: []string{"callers", "limit-duration", "duration", "warmup"},
 			long: "Create tasks in bulk through the API over loopback, then one at a time with many callers, through the store and through the API,\n" +
 				"while a scheduler loads them."},
-		{use: "herd", short: "Measure the lateness of many ticks in the same second", run: (*bench).herd,
+		{use: "herd", short: "Measure the lateness of many ticks in the same second", run: (*bench).measureHerd,
 			flags:    []string{"tasks", "keep", "overlap", "slots", "every", "rounds", "executor"},
 			long:     "Let all tasks tick in the same second, several times, and measure the time from the tick to its claim in etcd.\nThe runs do nothing and end at once; --executor=false leaves them in the inbox.",
 			defaults: func(s *settings) { s.Tasks = 10_000 }},
-		{use: "latency", short: "Measure the lateness of ticks on an idle node", run: (*bench).latency, flags: []string{"rate", "keep", "overlap", "duration", "warmup"},
+		{use: "latency", short: "Measure the lateness of ticks on an idle node", run: (*bench).measureLatency, flags: []string{"rate", "keep", "overlap", "duration", "warmup"},
 			long: "Measure the time from a tick to its claim in etcd and to the start of its action, on an otherwise idle node."},
-		{use: "scale", short: "Measure memory and CPU of a scheduler with a million tasks", run: (*bench).scale, check: checkScaleRate,
+		{use: "scale", short: "Measure memory and CPU of a scheduler with a million tasks", run: (*bench).measureScale, check: checkScaleRate,
 			flags: []string{"tasks", "base", "rate", "duration", "warmup"},
 			long: "Start a scheduler in its own process on a cluster with many tasks, none of them due. Measure its memory (VmRSS in\n" +
 				"/proc/self/status, minus that of a scheduler without tasks) and its idle CPU. Then let some tasks tick each second.\n" +
@@ -97,7 +97,7 @@ func kinds() []kind {
 			defaults: func(s *settings) {
 				s.Tasks, s.Rate, s.Duration, s.Warmup = 1_000_000, 5000, 20*time.Second, 5*time.Second
 			}},
-		{use: "failover", short: "Measure the longest pause of a task when nodes join, drain, restart and die", run: (*bench).failover, check: checkFailoverRate,
+		{use: "failover", short: "Measure the longest pause of a task when nodes join, drain, restart and die", run: (*bench).measureFailover, check: checkFailoverRate,
 			flags: []string{"tasks", "rate", "keep", "duration", "lease-ttl"},
 			long: "Start three nodes, each in its own process, on a cluster with many tasks; --rate of them tick each second. One node joins, one\n" +
 				"drains, all restart one after another, one is killed, then the leader is killed. For each change, read from etcd when every run\n" +
@@ -117,9 +117,9 @@ func defaults() settings {
 	}
 }
 
-// bind makes a flag of each setting; of those that not all benchmarks have, of
+// bindFlags makes a flag of each setting; of those that not all benchmarks have, of
 // the ones named.
-func (s *settings) bind(f *pflag.FlagSet, named []string) {
+func (s *settings) bindFlags(f *pflag.FlagSet, named []string) {
 	f.StringSliceVar(&s.Site.Endpoints, "etcd-endpoints", nil, "comma-separated etcd endpoints (default: an embedded etcd)")
 	f.StringVar(&s.Site.User, "etcd-user", "", "user name for etcd; the password is CARILLON_ETCD_PASSWORD")
 	f.StringVar(&s.Site.Transport, "transport", s.Site.Transport, "how to reach an embedded etcd: in-process or grpc")
@@ -236,7 +236,7 @@ func (k kind) command() *cobra.Command {
 			}
 		}
 
-		report, err := k.measure(cmd, s)
+		report, err := k.runBenchmark(cmd, s)
 		if err != nil {
 			return err
 		}
@@ -246,7 +246,7 @@ func (k kind) command() *cobra.Command {
 		return errors.Join(report.write(cmd.OutOrStdout(), asJSON), report.err())
 	}
 
-	s.bind(cmd.Flags(), k.flags)
+	s.bindFlags(cmd.Flags(), k.flags)
 	cmd.Flags().StringVar(&s.CPUProfile, "cpuprofile", "", "write a CPU profile of what is measured to this file")
 	cmd.Flags().StringVar(&s.MemProfile, "memprofile", "", "write a profile of the heap and of all allocations to this file")
 	_ = cmd.Flags().MarkHidden("cpuprofile") // they exist
@@ -255,28 +255,28 @@ func (k kind) command() *cobra.Command {
 	return cmd
 }
 
-// measure runs one benchmark and cleans up after it.
-func (k kind) measure(cmd *cobra.Command, s settings) (_ *Report, err error) {
+// runBenchmark runs one benchmark and cleans up after it.
+func (k kind) runBenchmark(cmd *cobra.Command, s settings) (_ *Report, err error) {
 	ctx := cmd.Context()
 	defer garbage.MakeRoom()() // as a node has it
 
 	b := &bench{settings: s, progress: newProgress(cmd.ErrOrStderr())}
 	log := newLog(b.progress)
 	b.log = log
-	defer b.progress.clear()
+	defer b.progress.clearLine()
 
 	if b.site, err = openSite(ctx, s.Site, log); err != nil {
 		return nil, err
 	}
 
 	defer func() {
-		b.progress.step("clean up")
+		b.progress.beginStep("clean up")
 		if cerr := b.site.close(ctx); cerr != nil {
 			err = errors.Join(err, fmt.Errorf("clean up (what is left is below %s): %w", b.root, cerr))
 		}
 	}()
 
-	b.report = &Report{Machine: thisMachine(), Versions: Versions{Carillon: version(), Go: runtime.Version(), Etcd: "unknown"}, Etcd: b.where()}
+	b.report = &Report{Machine: thisMachine(), Versions: Versions{Carillon: version(), Go: runtime.Version(), Etcd: "unknown"}, Etcd: b.describeEtcd()}
 	for _, m := range store.New(b.client, kv.Direct(b.client), b.keys).Members(ctx, callLimit) {
 		if m.Err == nil {
 			b.report.Versions.Etcd = m.Version
@@ -298,19 +298,19 @@ func newLog(out io.Writer) *zap.Logger {
 	return zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(enc), zapcore.Lock(zapcore.AddSync(out)), zap.ErrorLevel))
 }
 
-// where says how etcd is reached, and what its data is on.
-func (b *bench) where() string {
+// describeEtcd says how etcd is reached, and what its data is on.
+func (b *bench) describeEtcd() string {
 	if b.server == nil {
 		return "external, grpc"
 	}
 	return "embedded, " + b.Site.Transport + ", data on " + fileSystem(b.dir)
 }
 
-// limit measures all shapes.
-func (b *bench) limit(ctx context.Context) error {
+// measureEtcd measures all shapes.
+func (b *bench) measureEtcd(ctx context.Context) error {
 	names := []string{limitPut, limitTextbook, limitNested, limitCommit, limitCycle}
-	list, err := b.limits(ctx, b.Duration*time.Duration(len(names)), plainSizes(b.ValueBytes), names...)
-	b.add(list...)
+	list, err := b.measureLimits(ctx, b.Duration*time.Duration(len(names)), plainSizes(b.ValueBytes), names...)
+	b.addResults(list...)
 
 	return err
 }
@@ -332,9 +332,9 @@ func commandLine(cmd *cobra.Command, args []string) string {
 	return line
 }
 
-// profiled begins a CPU profile, if one is wanted; the function that it returns
+// startProfile begins a CPU profile, if one is wanted; the function that it returns
 // ends it.
-func (b *bench) profiled() (func() error, error) { return cpuProfile(b.CPUProfile) }
+func (b *bench) startProfile() (func() error, error) { return cpuProfile(b.CPUProfile) }
 
 func cpuProfile(name string) (func() error, error) {
 	if name == "" {

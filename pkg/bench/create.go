@@ -23,10 +23,10 @@ import (
 	"github.com/carillonhq/carillon/shard"
 )
 
-// create measures how fast tasks are created: in bulk through the API, by the
+// measureCreate measures how fast tasks are created: in bulk through the API, by the
 // store below it, and by a request of the API each, while a scheduler takes them
 // up. They tick once a day.
-func (b *bench) create(ctx context.Context) (err error) {
+func (b *bench) measureCreate(ctx context.Context) (err error) {
 	b.Rig.Executor = false
 	l := load{period: 24 * time.Hour, origin: time.Now().Truncate(time.Second), action: noop, overlap: defaultOverlap, keep: b.Keep}
 	sample := l
@@ -39,7 +39,7 @@ func (b *bench) create(ctx context.Context) (err error) {
 			return err
 		}
 
-		list, err := b.limits(ctx, b.Limit/2, s, limitCreate)
+		list, err := b.measureLimits(ctx, b.Limit/2, s, limitCreate)
 		if err != nil {
 			return err
 		}
@@ -52,23 +52,23 @@ func (b *bench) create(ctx context.Context) (err error) {
 		limits[limitCreate], limits[limitCreateBulk] = &list[0], &bulk
 	}
 
-	r, w, err := b.prepare(ctx, l)
+	r, w, err := b.prepareRig(ctx, l)
 	if err != nil {
 		return err
 	}
 
 	defer func() { err = errors.Join(err, r.close(ctx)) }()
 
-	w.clock.steady(l.origin)
+	w.clock.runSteadily(l.origin)
 
 	api, closeAPI, err := b.serveAPI(ctx, r)
 	if err != nil {
-		return errors.Join(err, w.stop())
+		return errors.Join(err, w.stopParts())
 	}
 
-	profiled, err := b.profiled()
+	profiled, err := b.startProfile()
 	if err != nil {
-		return errors.Join(err, closeAPI(), w.stop())
+		return errors.Join(err, closeAPI(), w.stopParts())
 	}
 
 	var results []Result
@@ -87,14 +87,14 @@ func (b *bench) create(ctx context.Context) (err error) {
 	} {
 		res, n, err := b.createBy(ctx, way.name, way.callers, way.create)
 		if err != nil {
-			return errors.Join(err, profiled(), closeAPI(), w.stop())
+			return errors.Join(err, profiled(), closeAPI(), w.stopParts())
 		}
 
-		res.against(limits[way.limit])
+		res.compareWith(limits[way.limit])
 		results, made = append(results, res), made+n
 	}
 
-	if err := errors.Join(profiled(), closeAPI(), w.stop()); err != nil {
+	if err := errors.Join(profiled(), closeAPI(), w.stopParts()); err != nil {
 		return err
 	}
 
@@ -104,14 +104,14 @@ func (b *bench) create(ctx context.Context) (err error) {
 	}
 
 	for i := range results {
-		results[i].verify(err)
+		results[i].setVerified(err)
 	}
 
-	b.add(results...)
+	b.addResults(results...)
 
 	for _, name := range []string{limitCreateBulk, limitCreate} {
 		if limit := limits[name]; limit != nil {
-			b.add(*limit)
+			b.addResults(*limit)
 		}
 	}
 
@@ -234,15 +234,15 @@ func (b *bench) createBy(ctx context.Context, name string, callers int, create c
 		})
 	}
 
-	b.progress.step("%s", name)
+	b.progress.beginStep("%s", name)
 	clock.Sleep(run, b.Warmup)
 
 	watch := startWatch(done.Load())
 	for left := b.Duration; left > 0 && clock.Sleep(run, min(left, 200*time.Millisecond)); left = b.Duration - time.Since(watch.began) {
-		b.progress.now("%s  %s/s", name, number(watch.rate(done.Load())))
+		b.progress.showStatus("%s  %s/s", name, number(watch.ratePerSecond(done.Load())))
 	}
 
-	watch.stop(done.Load(), &res)
+	watch.fillResult(done.Load(), &res)
 	stop.Store(true)
 	wg.Wait()
 
@@ -255,7 +255,7 @@ const limitCreateBulk = "limit/create_bulk"
 
 // limitBulk measures it, with as many requests under way as the batcher has.
 func (b *bench) limitBulk(ctx context.Context, took time.Duration, s sizes) (res Result, err error) {
-	b.progress.step("%s", limitCreateBulk)
+	b.progress.beginStep("%s", limitCreateBulk)
 	res.Name = limitCreateBulk
 	l := &limiter{site: b.site, sizes: s}
 	root := fmt.Sprintf("%slimit/%s/", b.keys.Root(), task.NewUID())
@@ -283,12 +283,12 @@ func (b *bench) limitBulk(ctx context.Context, took time.Duration, s sizes) (res
 		more = clock.Sleep(run, took)
 	}
 
-	watch.stop(count.Load(), &res)
+	watch.fillResult(count.Load(), &res)
 	err = context.Cause(run)
 	cancel(nil)
 	wg.Wait()
 
-	return res, errors.Join(err, b.erase(ctx, root))
+	return res, errors.Join(err, b.deletePrefix(ctx, root))
 }
 
 const bulkInFlight = 4
@@ -302,7 +302,7 @@ func (c *caller) createMany(ctx context.Context) error {
 		ops = append(ops, clientv3.OpPut(spec, c.spec), clientv3.OpPut(entry, c.entry))
 	}
 
-	_, err := c.txn(ctx, cmps, ops)
+	_, err := c.commitTxn(ctx, cmps, ops)
 
 	return err
 }

@@ -25,10 +25,10 @@ func checkFailoverRate(s *settings) error {
 	return nil
 }
 
-// failover measures how long tasks stand still when nodes come, go and die. The
+// measureFailover measures how long tasks stand still when nodes come, go and die. The
 // nodes are daemons in processes of their own; a witness sees in etcd when each
 // run was decided.
-func (b *bench) failover(ctx context.Context) (err error) {
+func (b *bench) measureFailover(ctx context.Context) (err error) {
 	t := &trial{bench: b, store: store.New(b.client, kv.Direct(b.client), b.keys), agents: newAgents(b.site, b.Lease), witness: newWitness(b.keys, time.Second)}
 	cluster, _, err := t.store.Bootstrap(ctx, b.Rig.Shards, time.Now())
 	if err != nil {
@@ -36,20 +36,20 @@ func (b *bench) failover(ctx context.Context) (err error) {
 	}
 
 	t.shards = cluster.Shards
-	if t.from, err = b.revision(ctx); err != nil {
+	if t.from, err = b.currentRevision(ctx); err != nil {
 		return err
 	}
 
 	g, watching := errgroup.WithContext(ctx)
 	watching, stop := context.WithCancel(watching)
-	g.Go(func() error { return t.witness.run(watching, b.client, b.log) })
+	g.Go(func() error { return t.witness.watchDispatches(watching, b.client, b.log) })
 
-	err = t.run(watching)
+	err = t.runTrial(watching)
 	if b.Audit && err == nil {
-		err = t.judge(ctx)
+		err = t.judgeHistory(ctx)
 	}
 
-	err = errors.Join(err, t.agents.close(ctx))
+	err = errors.Join(err, t.agents.stopAll(ctx))
 	stop()
 
 	if watched := g.Wait(); !errors.Is(watched, context.Canceled) {
@@ -72,20 +72,20 @@ type trial struct {
 // nodes are those of a trial.
 var nodes = []string{"n1", "n2", "n3"}
 
-func (t *trial) run(ctx context.Context) error {
-	if err := t.fill(ctx); err != nil {
+func (t *trial) runTrial(ctx context.Context) error {
+	if err := t.createTasks(ctx); err != nil {
 		return err
 	}
 
-	t.progress.step("start two nodes")
+	t.progress.beginStep("start two nodes")
 
 	for _, n := range nodes[:2] {
-		if err := t.agents.start(ctx, n); err != nil {
+		if err := t.agents.startAgent(ctx, n); err != nil {
 			return err
 		}
 	}
 
-	if err := t.settled(ctx, nodes[:2]...); err != nil {
+	if err := t.awaitSettled(ctx, nodes[:2]...); err != nil {
 		return err
 	}
 
@@ -94,15 +94,15 @@ func (t *trial) run(ctx context.Context) error {
 		do   func(context.Context) error
 	}{
 		{"steady", func(context.Context) error { return nil }},
-		{"join", func(ctx context.Context) error { return t.agents.start(ctx, "n3") }},
-		{"drain", func(ctx context.Context) error { return t.agents.end(ctx, "n3", syscall.SIGTERM) }},
-		{"", func(ctx context.Context) error { return t.agents.start(ctx, "n3") }},
+		{"join", func(ctx context.Context) error { return t.agents.startAgent(ctx, "n3") }},
+		{"drain", func(ctx context.Context) error { return t.agents.signalAndWait(ctx, "n3", syscall.SIGTERM) }},
+		{"", func(ctx context.Context) error { return t.agents.startAgent(ctx, "n3") }},
 		{"rolling_restart", t.restartAll},
-		{"kill", func(ctx context.Context) error { return t.kill(ctx, false) }},
+		{"kill", func(ctx context.Context) error { return t.killNode(ctx, false) }},
 		{"", t.startMissing},
-		{"kill_leader", func(ctx context.Context) error { return t.kill(ctx, true) }},
+		{"kill_leader", func(ctx context.Context) error { return t.killNode(ctx, true) }},
 	} {
-		if err := t.part(ctx, part.name, part.do); err != nil {
+		if err := t.measureChange(ctx, part.name, part.do); err != nil {
 			return fmt.Errorf("%s: %w", part.name, err)
 		}
 	}
@@ -110,25 +110,25 @@ func (t *trial) run(ctx context.Context) error {
 	return nil
 }
 
-// fill creates the tasks.
-func (t *trial) fill(ctx context.Context) error {
+// createTasks creates the tasks.
+func (t *trial) createTasks(ctx context.Context) error {
 	p, err := newPopulation(t.Tasks, t.Rate, t.Keep, time.Now().Truncate(time.Second))
 	if err != nil {
 		return err
 	}
 
 	p.fireAt = p.origin
-	t.progress.step("create %s tasks", number(float64(t.Tasks)))
+	t.progress.beginStep("create %s tasks", number(float64(t.Tasks)))
 
-	return create(ctx, t.client, t.keys, t.shards, t.Tasks, p.task, func(int64) {})
+	return create(ctx, t.client, t.keys, t.shards, t.Tasks, p.makeTask, func(int64) {})
 }
 
-// part has something happen, and measures until all is well again. One without a
+// measureChange has something happen, and measures until all is well again. One without a
 // name is not measured.
-func (t *trial) part(ctx context.Context, name string, do func(context.Context) error) error {
-	t.progress.step("%s", name)
+func (t *trial) measureChange(ctx context.Context, name string, do func(context.Context) error) error {
+	t.progress.beginStep("%s", name)
 	began := time.Now()
-	t.witness.begin()
+	t.witness.beginSpan()
 
 	if err := do(ctx); err != nil {
 		return err
@@ -141,14 +141,14 @@ func (t *trial) part(ctx context.Context, name string, do func(context.Context) 
 		}
 	}
 
-	if err := t.settled(ctx, present...); err != nil {
+	if err := t.awaitSettled(ctx, present...); err != nil {
 		return err
 	}
 	if name == "" {
 		return nil
 	}
 
-	seen := t.witness.end()
+	seen := t.witness.endSpan()
 	res := Result{Name: "failover/" + name, Count: seen.fired, Seconds: round(time.Since(began).Seconds(), 3), Tasks: int64(t.Tasks),
 		LatenessMS: spread(seen.late), GapMS: new(round(float64(seen.gap)/float64(time.Millisecond), 1)), Missed: seen.missing}
 	var fault error
@@ -156,8 +156,8 @@ func (t *trial) part(ctx context.Context, name string, do func(context.Context) 
 		fault = fmt.Errorf("%d ticks were decided twice", seen.twice)
 	}
 
-	res.verify(fault)
-	t.add(res)
+	res.setVerified(fault)
+	t.addResults(res)
 
 	return nil
 }
@@ -166,9 +166,9 @@ func (t *trial) part(ctx context.Context, name string, do func(context.Context) 
 // now and then, and begins anew.
 const settleShards = 5 * time.Minute
 
-// settled waits until the nodes own their shares, nothing is about to move, and
+// awaitSettled waits until the nodes own their shares, nothing is about to move, and
 // every task that ticks has done so, and then for as long as is to be measured.
-func (t *trial) settled(ctx context.Context, nodes ...string) error {
+func (t *trial) awaitSettled(ctx context.Context, nodes ...string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleShards, fmt.Errorf("the shards do not settle on %v", nodes))
 	defer cancel()
 
@@ -185,7 +185,7 @@ func (t *trial) settled(ctx context.Context, nodes ...string) error {
 		}
 	}
 
-	for after := time.Now(); !t.witness.all(t.Rate, after); {
+	for after := time.Now(); !t.witness.allDispatched(t.Rate, after); {
 		if !clock.Sleep(ctx, 20*time.Millisecond) {
 			return context.Cause(ctx)
 		}
@@ -215,13 +215,13 @@ func balanced(l store.Lineup, shards int, nodes []string) bool {
 // restartAll restarts the nodes, one after another.
 func (t *trial) restartAll(ctx context.Context) error {
 	for _, n := range nodes {
-		if err := t.agents.end(ctx, n, syscall.SIGTERM); err != nil {
+		if err := t.agents.signalAndWait(ctx, n, syscall.SIGTERM); err != nil {
 			return err
 		}
-		if err := t.agents.start(ctx, n); err != nil {
+		if err := t.agents.startAgent(ctx, n); err != nil {
 			return err
 		}
-		if err := t.settled(ctx, nodes...); err != nil {
+		if err := t.awaitSettled(ctx, nodes...); err != nil {
 			return err
 		}
 	}
@@ -229,9 +229,9 @@ func (t *trial) restartAll(ctx context.Context) error {
 	return nil
 }
 
-// kill kills a node: the leader, or one that is not.
-func (t *trial) kill(ctx context.Context, leader bool) error {
-	victim, err := t.leads(ctx)
+// killNode kills a node: the leader, or one that is not.
+func (t *trial) killNode(ctx context.Context, leader bool) error {
+	victim, err := t.leaderName(ctx)
 	if err != nil {
 		return err
 	}
@@ -240,11 +240,11 @@ func (t *trial) kill(ctx context.Context, leader bool) error {
 		victim = nodes[slices.IndexFunc(nodes, func(n string) bool { return n != victim })]
 	}
 
-	return t.agents.end(ctx, victim, syscall.SIGKILL)
+	return t.agents.signalAndWait(ctx, victim, syscall.SIGKILL)
 }
 
-// leads is the node that leads, as soon as one does: on a busy machine the last one may just have lost its lease.
-func (t *trial) leads(ctx context.Context) (string, error) {
+// leaderName is the node that leads, as soon as one does: on a busy machine the last one may just have lost its lease.
+func (t *trial) leaderName(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleFor, errors.New("the cluster has no leader"))
 	defer cancel()
 	for {
@@ -264,7 +264,7 @@ func (t *trial) leads(ctx context.Context) (string, error) {
 func (t *trial) startMissing(ctx context.Context) error {
 	for _, n := range nodes {
 		if t.agents.nodes[n] == nil {
-			if err := t.agents.start(ctx, n); err != nil {
+			if err := t.agents.startAgent(ctx, n); err != nil {
 				return err
 			}
 		}
@@ -273,18 +273,18 @@ func (t *trial) startMissing(ctx context.Context) error {
 	return nil
 }
 
-// judge has package check look at every revision, while the nodes go on.
-func (t *trial) judge(ctx context.Context) error {
-	t.progress.step("audit")
-	upTo, err := t.revision(ctx)
+// judgeHistory has package check look at every revision, while the nodes go on.
+func (t *trial) judgeHistory(ctx context.Context) error {
+	t.progress.beginStep("audit")
+	upTo, err := t.currentRevision(ctx)
 	if err != nil {
 		return err
 	}
 
 	r := &rig{site: t.site, log: t.log}
-	audit, err := r.audit(ctx, t.from, upTo, false)
+	audit, err := r.auditRange(ctx, t.from, upTo, false)
 	if err == nil {
-		t.report.Results[len(t.report.Results)-1].verify(audit.Err())
+		t.report.Results[len(t.report.Results)-1].setVerified(audit.Err())
 	}
 
 	return err

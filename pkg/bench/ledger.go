@@ -40,7 +40,7 @@ type run struct {
 	skipped, missed int64 // ticks that the record says did not run
 }
 
-func (l *ledger) take(e check.Event) {
+func (l *ledger) addEvent(e check.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
@@ -59,23 +59,23 @@ func (l *ledger) take(e check.Event) {
 
 	k, ok := l.keys.ParseShard(e.Key)
 	if !ok {
-		l.faults.fault("%s is not a key of ours", e.Key)
+		l.faults.addFault("%s is not a key of ours", e.Key)
 		return
 	}
 
 	if e.Deleted {
 		if k.Kind != record.KindEnded {
-			l.faults.fault("%s was deleted", e.Key)
+			l.faults.addFault("%s was deleted", e.Key)
 		}
 		return
 	}
 
-	if err := l.put(k, e); err != nil {
-		l.faults.fault("%s: %v", e.Key, err)
+	if err := l.putRecord(k, e); err != nil {
+		l.faults.addFault("%s: %v", e.Key, err)
 	}
 }
 
-func (l *ledger) put(k record.ShardKey, e check.Event) (err error) {
+func (l *ledger) putRecord(k record.ShardKey, e check.Event) (err error) {
 	switch k.Kind {
 	case record.KindWatermark:
 		l.mark, err = record.DecodeWatermark(e.Value)
@@ -90,7 +90,7 @@ func (l *ledger) put(k record.ShardKey, e check.Event) (err error) {
 			return nil
 		}
 
-		rule, err := l.rule(d)
+		rule, err := l.scheduleOf(d)
 		if err != nil {
 			return err
 		}
@@ -111,7 +111,7 @@ func (l *ledger) put(k record.ShardKey, e check.Event) (err error) {
 			r.missed += d.Ticks()
 		default:
 			if r.ends++; d.State != task.Succeeded || k.Late {
-				l.faults.fault("run %s of %s ended as %q %s", k.Run, k.Ref, d.State, d.Message)
+				l.faults.addFault("run %s of %s ended as %q %s", k.Run, k.Ref, d.State, d.Message)
 			}
 			r.ended = e.Revision
 		}
@@ -120,9 +120,9 @@ func (l *ledger) put(k record.ShardKey, e check.Event) (err error) {
 	return err
 }
 
-// rule is the schedule of an entry that has another period than the ledger, or
+// scheduleOf is the schedule of an entry that has another period than the ledger, or
 // none: few of its ticks are due, so that there is time to ask for each.
-func (l *ledger) rule(e task.Entry) (*schedule.Schedule, error) {
+func (l *ledger) scheduleOf(e task.Entry) (*schedule.Schedule, error) {
 	if len(e.Schedule) == 1 && e.Schedule[0] == "@every "+(time.Duration(l.period)*time.Millisecond).String() {
 		return nil, nil
 	}
@@ -140,10 +140,10 @@ func (l *ledger) run(name, id string) *run {
 	return r
 }
 
-// judge adds the shard to the tally.
-func (l *ledger) judge(t *tally, ends bool) {
+// addToTally adds the shard to the tally.
+func (l *ledger) addToTally(t *tally, ends bool) {
 	for _, f := range l.faults.Faults {
-		t.fault("%s", f)
+		t.addFault("%s", f)
 	}
 
 	for key, r := range l.runs {
@@ -153,13 +153,13 @@ func (l *ledger) judge(t *tally, ends bool) {
 		switch {
 		case r.claims == 0:
 		case r.claims > 1:
-			t.fault("run %s was dispatched %d times", key, r.claims)
+			t.addFault("run %s was dispatched %d times", key, r.claims)
 		case ends && r.ends != 1:
-			t.fault("run %s was dispatched, and its end is on record %d times", key, r.ends)
+			t.addFault("run %s was dispatched, and its end is on record %d times", key, r.ends)
 		case ends && r.ended != r.gone:
-			t.fault("run %s ended at revision %d, its attempt went at %d", key, r.ended, r.gone)
+			t.addFault("run %s ended at revision %d, its attempt went at %d", key, r.ended, r.gone)
 		case !ends && r.ends+int(r.gone) > 0:
-			t.fault("run %s has ended, and nothing was to run", key)
+			t.addFault("run %s has ended, and nothing was to run", key)
 		}
 
 		t.Claimed += int64(min(r.claims, 1))
@@ -169,8 +169,8 @@ func (l *ledger) judge(t *tally, ends bool) {
 	}
 
 	for name, e := range l.entries {
-		if want := l.ticks(name, e); e.decided != want {
-			t.fault("task %s had %d ticks, and %d have an outcome", name, want, e.decided)
+		if want := l.decidedTicks(name, e); e.decided != want {
+			t.addFault("task %s had %d ticks, and %d have an outcome", name, want, e.decided)
 		}
 	}
 }
@@ -180,7 +180,7 @@ func (l *ledger) judgeRun(t *tally, name, id string, r *run) {
 	e := l.entries[name]
 	at, ok := task.TimeOfRunID(id)
 	if e == nil || !ok || id != task.RunID(at, e.uid) || at.UnixMilli() <= e.from || !e.ticksAt(at, l.period) {
-		t.fault("run %s of %s is no tick of a task of ours", id, name)
+		t.addFault("run %s of %s is no tick of a task of ours", id, name)
 		return
 	}
 
@@ -190,14 +190,14 @@ func (l *ledger) judgeRun(t *tally, name, id string, r *run) {
 	}
 
 	if ran+min(r.skipped, 1)+min(r.missed, 1) > 1 {
-		t.fault("tick %s of %s has several outcomes", id, name)
+		t.addFault("tick %s of %s has several outcomes", id, name)
 	}
 
 	e.decided += ran + r.skipped + r.missed
 }
 
-// ticks is how many ticks of a task are decided, by the watermark and its entry.
-func (l *ledger) ticks(name string, e *entry) int64 {
+// decidedTicks is how many ticks of a task are decided, by the watermark and its entry.
+func (l *ledger) decidedTicks(name string, e *entry) int64 {
 	until := e.last
 	if e.create <= l.mark.Seen {
 		mark := l.mark.Time.UnixMilli()

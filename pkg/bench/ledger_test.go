@@ -30,7 +30,7 @@ func newHistory(t *testing.T) *history {
 	h := &history{t: t, ref: record.Ref{Namespace: namespace, Name: name(0)}, rev: 10,
 		l:      load{tasks: 1, period: period, origin: time.Date(2026, 11, 20, 22, 5, 0, 0, time.UTC), action: noop, overlap: task.OverlapAllow, keep: 20},
 		ledger: ledger{keys: keys, period: period.Milliseconds(), entries: map[string]*entry{}, runs: map[string]*run{}}}
-	_, e := h.l.task(0)
+	_, e := h.l.makeTask(0)
 	h.uid = e.UID
 	h.put(keys.Entry(h.ref), e)
 
@@ -40,7 +40,7 @@ func newHistory(t *testing.T) *history {
 // put is the first of a key, unless it is put again.
 func (h *history) put(key string, v any) {
 	h.rev++
-	h.ledger.take(check.Event{Revision: h.rev, Key: key, Value: mustJSON(v), ModRevision: h.rev, CreateRevision: h.rev})
+	h.ledger.addEvent(check.Event{Revision: h.rev, Key: key, Value: mustJSON(v), ModRevision: h.rev, CreateRevision: h.rev})
 }
 
 func (h *history) id(n int) string {
@@ -54,7 +54,7 @@ func (h *history) fire(n int) {
 func (h *history) finish(n int, s task.State) {
 	h.put(h.ledger.keys.Ended(h.ref, h.id(n)), task.Run{UID: h.uid, State: s, Trigger: task.TriggerSchedule})
 	if s == task.Succeeded || s == task.Failed {
-		h.ledger.take(check.Event{Revision: h.rev, Key: h.ledger.keys.Run(nodeName, h.ref, h.id(n)), Deleted: true, ModRevision: h.rev})
+		h.ledger.addEvent(check.Event{Revision: h.rev, Key: h.ledger.keys.Run(nodeName, h.ref, h.id(n)), Deleted: true, ModRevision: h.rev})
 	}
 }
 
@@ -63,7 +63,7 @@ func (h *history) finish(n int, s task.State) {
 func (h *history) other(ms int) {
 	l := h.l
 	l.period = 250 * time.Millisecond
-	t, e := l.task(1)
+	t, e := l.makeTask(1)
 	ref := record.Ref{Namespace: namespace, Name: t.Name}
 	e.Anchor = task.At(l.origin)
 	h.put(h.ledger.keys.Entry(ref), e)
@@ -72,7 +72,7 @@ func (h *history) other(ms int) {
 		id := task.RunID(l.origin.Add(time.Duration(ms)*time.Millisecond), e.UID)
 		h.put(h.ledger.keys.Run(nodeName, ref, id), task.Assigned{Run: task.Run{UID: e.UID, State: task.Dispatched}})
 		h.put(h.ledger.keys.Ended(ref, id), task.Run{UID: e.UID, State: task.Succeeded, Trigger: task.TriggerSchedule})
-		h.ledger.take(check.Event{Revision: h.rev, Key: h.ledger.keys.Run(nodeName, ref, id), Deleted: true, ModRevision: h.rev})
+		h.ledger.addEvent(check.Event{Revision: h.rev, Key: h.ledger.keys.Run(nodeName, ref, id), Deleted: true, ModRevision: h.rev})
 	}
 }
 
@@ -121,7 +121,7 @@ func TestLedger_FindsWhatIsWrong(t *testing.T) {
 			h := newHistory(t)
 			c.do(h)
 			var got tally
-			h.ledger.judge(&got, true)
+			h.ledger.addToTally(&got, true)
 
 			switch err := got.err(); {
 			case c.want == "" && err != nil:

@@ -43,8 +43,8 @@ type limiter struct {
 	now   func(format string, args ...any)
 }
 
-// measure is the rate of one shape.
-func (l *limiter) measure(ctx context.Context, name string) (Result, error) {
+// measureShape is the rate of one shape.
+func (l *limiter) measureShape(ctx context.Context, name string) (Result, error) {
 	res := Result{Name: name}
 	callers := limitInFlight
 	if name == limitPut || name == limitTextbook || name == limitCreate {
@@ -61,11 +61,11 @@ func (l *limiter) measure(ctx context.Context, name string) (Result, error) {
 	var wg sync.WaitGroup
 
 	for i := range callers {
-		one, perr := l.caller(ctx, name, fmt.Sprintf("%s%04d/", root, i))
+		one, perr := l.runCaller(ctx, name, fmt.Sprintf("%s%04d/", root, i))
 		if perr != nil {
 			cancel()
 			wg.Wait()
-			return res, fmt.Errorf("%s: %w", name, errors.Join(perr, l.erase(ctx, root)))
+			return res, fmt.Errorf("%s: %w", name, errors.Join(perr, l.deletePrefix(ctx, root)))
 		}
 
 		wg.Go(func() {
@@ -89,10 +89,10 @@ func (l *limiter) measure(ctx context.Context, name string) (Result, error) {
 		if !clock.Sleep(stop, min(l.took, 200*time.Millisecond)) {
 			break
 		}
-		l.now("%s  %s/s", name, number(watch.rate(count.Load())))
+		l.now("%s  %s/s", name, number(watch.ratePerSecond(count.Load())))
 	}
 
-	watch.stop(count.Load(), &res)
+	watch.fillResult(count.Load(), &res)
 	cancel()
 	wg.Wait()
 
@@ -104,23 +104,23 @@ func (l *limiter) measure(ctx context.Context, name string) (Result, error) {
 		return res, fmt.Errorf("%s: %w", name, err)
 	}
 
-	return res, l.erase(ctx, root)
+	return res, l.deletePrefix(ctx, root)
 }
 
-// caller makes one request of a shape again and again; it returns how many things
+// runCaller makes one request of a shape again and again; it returns how many things
 // were done. What the shape compares with is there when caller returns.
-func (l *limiter) caller(ctx context.Context, name, root string) (func(context.Context) (int, error), error) {
+func (l *limiter) runCaller(ctx context.Context, name, root string) (func(context.Context) (int, error), error) {
 	c := &caller{limiter: l, root: root, run: value(l.sizes.run), ended: value(l.sizes.ended), mark: value(l.sizes.mark),
 		spec: value(l.sizes.spec), entry: value(l.sizes.entry)}
 
 	if name == limitCommit || name == limitCycle {
-		if err := c.hold(ctx); err != nil {
+		if err := c.writeFences(ctx); err != nil {
 			return nil, err
 		}
 	}
 
 	return map[string]func(context.Context) (int, error){
-		limitPut: c.put, limitTextbook: c.textbook, limitNested: c.nested, limitCommit: c.commit, limitCycle: c.cycle, limitCreate: c.create,
+		limitPut: c.putOne, limitTextbook: c.fireTextbook, limitNested: c.fireNested, limitCommit: c.writeCommit, limitCycle: c.runLifecycle, limitCreate: c.createTask,
 	}[name], nil
 }
 
@@ -143,15 +143,15 @@ func (c *caller) key(kind string) string {
 	return fmt.Sprintf("%s%s/bench/t%07d/20261120T220500.%09dZ-abcd", c.root, kind, c.n%1000, c.n)
 }
 
-func (c *caller) put(ctx context.Context) (int, error) {
+func (c *caller) putOne(ctx context.Context) (int, error) {
 	_, err := c.client.Put(ctx, c.key("runs"), c.run)
 	return 1, err
 }
 
-func (c *caller) state(i int) string { return fmt.Sprintf("%sstate/%04d", c.root, i) }
+func (c *caller) stateKey(i int) string { return fmt.Sprintf("%sstate/%04d", c.root, i) }
 
-// txn commits a transaction that must succeed; it returns its revision.
-func (c *caller) txn(ctx context.Context, cmps []clientv3.Cmp, ops []clientv3.Op, otherwise ...clientv3.Op) (int64, error) {
+// commitTxn commits a transaction that must succeed; it returns its revision.
+func (c *caller) commitTxn(ctx context.Context, cmps []clientv3.Cmp, ops []clientv3.Op, otherwise ...clientv3.Op) (int64, error) {
 	res, err := c.client.Txn(ctx).If(cmps...).Then(ops...).Else(otherwise...).Commit()
 	switch {
 	case err != nil:
@@ -169,25 +169,25 @@ func (c *caller) txn(ctx context.Context, cmps []clientv3.Cmp, ops []clientv3.Op
 	return res.Header.Revision, nil
 }
 
-func (c *caller) textbook(ctx context.Context) (int, error) {
-	state := c.state(0)
-	rev, err := c.txn(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(state), "=", c.revs[0])},
+func (c *caller) fireTextbook(ctx context.Context) (int, error) {
+	state := c.stateKey(0)
+	rev, err := c.commitTxn(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(state), "=", c.revs[0])},
 		[]clientv3.Op{clientv3.OpPut(state, c.entry), clientv3.OpPut(c.key("runs"), c.run)})
 	c.revs[0] = rev
 
 	return 1, err
 }
 
-func (c *caller) nested(ctx context.Context) (int, error) {
+func (c *caller) fireNested(ctx context.Context) (int, error) {
 	var ops []clientv3.Op
 	for i := range siblings {
-		mark, run := c.state(i), c.key("runs")
+		mark, run := c.stateKey(i), c.key("runs")
 		ops = append(ops, clientv3.OpTxn(
 			[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(mark), "=", c.revs[i]), clientv3.Compare(clientv3.CreateRevision(run), "=", 0)},
 			[]clientv3.Op{clientv3.OpPut(run, c.run), clientv3.OpPut(mark, c.mark)}, nil))
 	}
 
-	rev, err := c.txn(ctx, nil, ops)
+	rev, err := c.commitTxn(ctx, nil, ops)
 
 	for i := range c.revs {
 		c.revs[i] = rev
@@ -196,19 +196,19 @@ func (c *caller) nested(ctx context.Context) (int, error) {
 	return siblings, err
 }
 
-func (c *caller) task(i int) string { return fmt.Sprintf("%stasks/bench/t%07d", c.root, i) }
+func (c *caller) taskKey(i int) string { return fmt.Sprintf("%stasks/bench/t%07d", c.root, i) }
 
-// hold writes what commits compare and leave as it is: fences and entries. They
+// writeFences writes what commits compare and leave as it is: fences and entries. They
 // have their size, since etcd reads the value of what it compares.
-func (c *caller) hold(ctx context.Context) (err error) {
+func (c *caller) writeFences(ctx context.Context) (err error) {
 	for i := 0; i < heldEntries && err == nil; i += commitRuns {
 		var ops []clientv3.Op
 		for n := range commitRuns {
-			ops = append(ops, clientv3.OpPut(c.task(i+n), c.entry))
+			ops = append(ops, clientv3.OpPut(c.taskKey(i+n), c.entry))
 		}
 
 		var rev int64
-		rev, err = c.txn(ctx, nil, ops)
+		rev, err = c.commitTxn(ctx, nil, ops)
 
 		for n := range commitRuns {
 			c.tasks[i+n] = rev
@@ -216,20 +216,20 @@ func (c *caller) hold(ctx context.Context) (err error) {
 	}
 
 	if err == nil {
-		c.revs[1], err = c.txn(ctx, nil, []clientv3.Op{clientv3.OpPut(c.state(1), c.mark), clientv3.OpPut(c.state(2), c.entry)})
+		c.revs[1], err = c.commitTxn(ctx, nil, []clientv3.Op{clientv3.OpPut(c.stateKey(1), c.mark), clientv3.OpPut(c.stateKey(2), c.entry)})
 	}
 
 	return err
 }
 
-// commit writes what a full commit of a shard does.
-func (c *caller) commit(ctx context.Context) (int, error) {
-	_, err := c.fire(ctx)
+// writeCommit writes what a full commit of a shard does.
+func (c *caller) writeCommit(ctx context.Context) (int, error) {
+	_, err := c.fireRuns(ctx)
 	return commitRuns, err
 }
 
-func (c *caller) fire(ctx context.Context) (runs []string, err error) {
-	mark, owner, node := c.state(0), c.state(1), c.state(2)
+func (c *caller) fireRuns(ctx context.Context) (runs []string, err error) {
+	mark, owner, node := c.stateKey(0), c.stateKey(1), c.stateKey(2)
 	cmps := []clientv3.Cmp{
 		clientv3.Compare(clientv3.ModRevision(owner), "=", c.revs[1]), clientv3.Compare(clientv3.CreateRevision(node), "=", c.revs[1]),
 		clientv3.Compare(clientv3.ModRevision(mark), "=", c.revs[0]),
@@ -239,19 +239,19 @@ func (c *caller) fire(ctx context.Context) (runs []string, err error) {
 	for range commitRuns {
 		run := c.key("runs")
 		runs = append(runs, run)
-		cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(c.task(c.turn)), "=", c.tasks[c.turn]))
+		cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(c.taskKey(c.turn)), "=", c.tasks[c.turn]))
 		ops = append(ops, clientv3.OpPut(run, c.run))
 		c.turn = (c.turn + 1) % heldEntries
 	}
 
-	c.revs[0], err = c.txn(ctx, cmps, append(ops, clientv3.OpPut(mark, c.mark)),
+	c.revs[0], err = c.commitTxn(ctx, cmps, append(ops, clientv3.OpPut(mark, c.mark)),
 		clientv3.OpGet(owner), clientv3.OpGet(node), clientv3.OpGet(mark))
 
 	return runs, err
 }
 
-func (c *caller) cycle(ctx context.Context) (int, error) {
-	runs, err := c.fire(ctx)
+func (c *caller) runLifecycle(ctx context.Context) (int, error) {
+	runs, err := c.fireRuns(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -266,7 +266,7 @@ func (c *caller) cycle(ctx context.Context) (int, error) {
 				[]clientv3.Op{clientv3.OpDelete(run), clientv3.OpPut(ended, c.ended)}, []clientv3.Op{clientv3.OpGet(run), clientv3.OpGet(ended)}))
 		}
 
-		if _, err := c.txn(ctx, nil, ops); err != nil {
+		if _, err := c.commitTxn(ctx, nil, ops); err != nil {
 			return 0, err
 		}
 	}
@@ -274,9 +274,9 @@ func (c *caller) cycle(ctx context.Context) (int, error) {
 	return len(runs), nil
 }
 
-func (c *caller) create(ctx context.Context) (int, error) {
+func (c *caller) createTask(ctx context.Context) (int, error) {
 	spec, entry := c.key("tasks"), c.key("shards")
-	_, err := c.txn(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(spec), "=", 0), clientv3.Compare(clientv3.CreateRevision(entry), "=", 0)},
+	_, err := c.commitTxn(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(spec), "=", 0), clientv3.Compare(clientv3.CreateRevision(entry), "=", 0)},
 		[]clientv3.Op{clientv3.OpPut(spec, c.spec), clientv3.OpPut(entry, c.entry)})
 	return 1, err
 }

@@ -33,8 +33,8 @@ type load struct {
 	keep    int
 }
 
-// offset is how far behind the origin the anchor of task i is.
-func (l load) offset(i int) time.Duration {
+// anchorOffset is how far behind the origin the anchor of task i is.
+func (l load) anchorOffset(i int) time.Duration {
 	if l.herd {
 		return 0
 	}
@@ -43,13 +43,13 @@ func (l load) offset(i int) time.Duration {
 
 func name(i int) string { return fmt.Sprintf("t%07d", i) }
 
-// task makes the spec and the entry of task i.
-func (l load) task(i int) (task.Task, task.Entry) {
+// makeTask makes the spec and the entry of task i.
+func (l load) makeTask(i int) (task.Task, task.Entry) {
 	spec := task.Defaults()
 	spec.Namespace, spec.Name = namespace, name(i)
 	spec.Schedule = task.Schedules{"@every " + l.period.String()}
 	spec.Action, spec.Overlap, spec.History.Keep = l.action, l.overlap, l.keep
-	anchor := task.At(l.origin.Add(l.offset(i)))
+	anchor := task.At(l.origin.Add(l.anchorOffset(i)))
 	t := task.Task{Spec: spec, UID: task.NewUID(), Generation: 1, CreatedAt: anchor, UpdatedAt: anchor, UpdatedBy: "bench"}
 
 	return t, task.NewEntry(t, task.At(l.origin), anchor)
@@ -67,8 +67,8 @@ type due struct {
 	name   string
 }
 
-// timetables are those of all shards.
-func (l load) timetables(shards int) []timetable {
+// allTimetables are those of all shards.
+func (l load) allTimetables(shards int) []timetable {
 	tables := make([]timetable, shards)
 	for i := range tables {
 		tables[i].origin, tables[i].period = l.origin.UnixMilli(), l.period.Milliseconds()
@@ -76,7 +76,7 @@ func (l load) timetables(shards int) []timetable {
 
 	for i := range l.tasks {
 		t := &tables[shard.Of(namespace, name(i), shards)]
-		t.due = append(t.due, due{l.offset(i).Milliseconds(), namespace + "/" + name(i)})
+		t.due = append(t.due, due{l.anchorOffset(i).Milliseconds(), namespace + "/" + name(i)})
 	}
 
 	for _, t := range tables {
@@ -86,15 +86,15 @@ func (l load) timetables(shards int) []timetable {
 	return tables
 }
 
-// tick is the n-th tick of the shard, in ms; n counts from 0.
-func (t *timetable) tick(n int) int64 {
+// nthTick is the n-th tick of the shard, in ms; n counts from 0.
+func (t *timetable) nthTick(n int) int64 {
 	cycle, i := n/len(t.due), n%len(t.due)
 	return t.origin + int64(cycle+1)*t.period + t.due[i].offset
 }
 
-// decided reports whether a watermark speaks for the n-th tick.
-func (t *timetable) decided(n int, w record.Watermark) bool {
-	return w.Decided(task.At(time.UnixMilli(t.tick(n))), t.due[n%len(t.due)].name)
+// isDecided reports whether a watermark speaks for the n-th tick.
+func (t *timetable) isDecided(n int, w record.Watermark) bool {
+	return w.Decided(task.At(time.UnixMilli(t.nthTick(n))), t.due[n%len(t.due)].name)
 }
 
 // create writes n tasks, many in a request: nobody else writes below our prefix,

@@ -68,8 +68,8 @@ func rules() (all []rule) {
 	return all
 }
 
-// task makes the spec and the entry of task i.
-func (p population) task(i int) (task.Task, task.Entry) {
+// makeTask makes the spec and the entry of task i.
+func (p population) makeTask(i int) (task.Task, task.Entry) {
 	spec := task.Defaults()
 	spec.Namespace, spec.History.Keep = namespace, p.keep
 	anchor := p.origin

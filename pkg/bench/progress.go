@@ -31,13 +31,17 @@ func newProgress(out io.Writer) *progress {
 	return p
 }
 
-// step says what begins.
-func (p *progress) step(format string, args ...any) { p.show(true, fmt.Sprintf(format, args...)) }
+// beginStep says what begins.
+func (p *progress) beginStep(format string, args ...any) {
+	p.printLine(true, fmt.Sprintf(format, args...))
+}
 
-// now says how it goes; only a terminal is told.
-func (p *progress) now(format string, args ...any) { p.show(false, fmt.Sprintf(format, args...)) }
+// showStatus says how it goes; only a terminal is told.
+func (p *progress) showStatus(format string, args ...any) {
+	p.printLine(false, fmt.Sprintf(format, args...))
+}
 
-func (p *progress) show(step bool, line string) {
+func (p *progress) printLine(step bool, line string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -62,8 +66,8 @@ func (p *progress) Write(b []byte) (int, error) {
 	return p.out.Write(b)
 }
 
-// clear takes the line away.
-func (p *progress) clear() {
+// clearLine takes the line away.
+func (p *progress) clearLine() {
 	if p.terminal {
 		fmt.Fprint(p.out, "\r\x1b[K")
 	}

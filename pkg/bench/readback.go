@@ -27,7 +27,7 @@ type tally struct {
 
 const mostFaults = 5
 
-func (t *tally) fault(format string, args ...any) {
+func (t *tally) addFault(format string, args ...any) {
 	if len(t.Faults) < mostFaults {
 		t.Faults = append(t.Faults, fmt.Sprintf(format, args...))
 	}
@@ -52,7 +52,7 @@ const shardsPerReader = 8
 // ends is set, ended once, in the revision that deleted its attempt. Trims take
 // nothing back: the record was there.
 func (r *rig) readBack(ctx context.Context, period time.Duration, ends bool) (tally, error) {
-	upTo, err := r.revision(ctx)
+	upTo, err := r.currentRevision(ctx)
 	if err != nil {
 		return tally{}, err
 	}
@@ -69,7 +69,7 @@ func (r *rig) readBack(ctx context.Context, period time.Duration, ends bool) (ta
 	var client *kv.Client
 	for id := range ledgers {
 		if id%shardsPerReader == 0 {
-			if client, err = r.dial(ctx); err != nil {
+			if client, err = r.dialClient(ctx); err != nil {
 				cancel(err)
 				break
 			}
@@ -79,9 +79,9 @@ func (r *rig) readBack(ctx context.Context, period time.Duration, ends bool) (ta
 		l, client := &ledgers[id], client
 		*l = ledger{keys: r.keys, period: period.Milliseconds(), entries: map[string]*entry{}, runs: map[string]*run{}}
 
-		for _, prefix := range r.prefixes(id) {
+		for _, prefix := range r.shardPrefixes(id) {
 			wg.Go(func() {
-				if err := r.replay(ctx, client, prefix, r.joinedAt, upTo, l.take); err != nil {
+				if err := r.replayRange(ctx, client, prefix, r.joinedAt, upTo, l.addEvent); err != nil {
 					cancel(fmt.Errorf("read back %s: %w", prefix, err))
 				}
 			})
@@ -96,14 +96,14 @@ func (r *rig) readBack(ctx context.Context, period time.Duration, ends bool) (ta
 	}
 
 	for id := range ledgers {
-		ledgers[id].judge(&all, ends)
+		ledgers[id].addToTally(&all, ends)
 	}
 
 	return all, nil
 }
 
-// prefixes are where a shard's records are: its directory, and its part of the inbox.
-func (r *rig) prefixes(shard int) []string {
+// shardPrefixes are where a shard's records are: its directory, and its part of the inbox.
+func (r *rig) shardPrefixes(shard int) []string {
 	inbox := strings.TrimRight(r.keys.InboxOf(nodeName, record.Ref{Shard: shard}), "/") + "/"
 	return []string{r.keys.Shard(shard), inbox}
 }
@@ -113,7 +113,7 @@ func (r *rig) prefixes(shard int) []string {
 func (r *rig) markEnds(ctx context.Context) error {
 	var ops []clientv3.Op
 	for id := range r.cluster.Shards {
-		for _, prefix := range r.prefixes(id) {
+		for _, prefix := range r.shardPrefixes(id) {
 			ops = append(ops, clientv3.OpPut(prefix+"~", ""))
 		}
 	}
@@ -129,9 +129,9 @@ func (r *rig) markEnds(ctx context.Context) error {
 
 var errRead = errors.New("all is read")
 
-// replay tells what a range held at a revision, then each change of it up to
+// replayRange tells what a range held at a revision, then each change of it up to
 // another one, which something beyond must follow.
-func (r *rig) replay(ctx context.Context, client *kv.Client, prefix string, from, upTo int64, take func(check.Event)) error {
+func (r *rig) replayRange(ctx context.Context, client *kv.Client, prefix string, from, upTo int64, take func(check.Event)) error {
 	key, end := kv.Prefix(prefix)
 	first := true
 	cfg := kv.FollowConfig{Key: key, End: end, Revision: from, StallAfter: settleFor, Name: "read back", Logger: r.log}
@@ -165,10 +165,10 @@ func (r *rig) replay(ctx context.Context, client *kv.Client, prefix string, from
 	return err
 }
 
-// audit has package check judge the same revisions: another judge, who asks for
+// auditRange has package check judge the same revisions: another judge, who asks for
 // all of Carillon's promises. It keeps every revision in memory.
-func (r *rig) audit(ctx context.Context, from, upTo int64, ends bool) (check.Report, error) {
-	client, err := r.dial(ctx)
+func (r *rig) auditRange(ctx context.Context, from, upTo int64, ends bool) (check.Report, error) {
+	client, err := r.dialClient(ctx)
 	if err != nil {
 		return check.Report{}, err
 	}
@@ -176,7 +176,7 @@ func (r *rig) audit(ctx context.Context, from, upTo int64, ends bool) (check.Rep
 	defer client.Close()
 
 	var events []check.Event
-	err = r.replay(ctx, client, r.keys.Root(), from, upTo, func(e check.Event) { events = append(events, e) })
+	err = r.replayRange(ctx, client, r.keys.Root(), from, upTo, func(e check.Event) { events = append(events, e) })
 
 	return check.Check(r.keys, events, check.Options{Ended: ends}), err
 }

@@ -91,28 +91,28 @@ type stopwatch struct {
 
 func startWatch(count int64) stopwatch { return stopwatch{time.Now(), count, cpuTime()} }
 
-// rate is how many there were each second, so far.
-func (s stopwatch) rate(count int64) float64 {
+// ratePerSecond is how many there were each second, so far.
+func (s stopwatch) ratePerSecond(count int64) float64 {
 	return float64(count-s.first) / time.Since(s.began).Seconds()
 }
 
-// stop fills in a result.
-func (s stopwatch) stop(count int64, r *Result) {
-	r.Count, r.Seconds, r.RatePerS = count-s.first, round(time.Since(s.began).Seconds(), 3), round(s.rate(count), 1)
+// fillResult fills in a result.
+func (s stopwatch) fillResult(count int64, r *Result) {
+	r.Count, r.Seconds, r.RatePerS = count-s.first, round(time.Since(s.began).Seconds(), 3), round(s.ratePerSecond(count), 1)
 	if r.Count > 0 {
 		r.CPUMicros = round(float64((cpuTime()-s.cpu).Nanoseconds())/1000/float64(r.Count), 2)
 	}
 }
 
-// against fills in what the rate is measured against; nil: nothing.
-func (r *Result) against(limit *Result) {
+// compareWith fills in what the rate is measured against; nil: nothing.
+func (r *Result) compareWith(limit *Result) {
 	if limit != nil && limit.RatePerS > 0 {
 		r.LimitPerS, r.LimitIs, r.Ratio = limit.RatePerS, limit.Name, round(r.RatePerS/limit.RatePerS, 3)
 	}
 }
 
-// verify fills in the judgement.
-func (r *Result) verify(err error) {
+// setVerified fills in the judgement.
+func (r *Result) setVerified(err error) {
 	ok := err == nil
 	if r.Verified = &ok; !ok {
 		r.Faults = strings.Split(err.Error(), "\n")

@@ -100,9 +100,9 @@ func newRig(ctx context.Context, s *site, cfg rigConfig, log *zap.Logger) (_ *ri
 	return r, err
 }
 
-// join registers the node and has it own every shard.
-func (r *rig) join(ctx context.Context) (err error) {
-	if r.joinedAt, err = r.revision(ctx); err != nil {
+// joinCluster registers the node and has it own every shard.
+func (r *rig) joinCluster(ctx context.Context) (err error) {
+	if r.joinedAt, err = r.currentRevision(ctx); err != nil {
 		return err
 	}
 
@@ -130,18 +130,18 @@ func (r *rig) join(ctx context.Context) (err error) {
 		})
 	})
 
-	return r.until(ctx, "every shard has an owner", func() (bool, error) {
+	return r.awaitCondition(ctx, "every shard has an owner", func() (bool, error) {
 		r.owners, err = r.plain.Owners(ctx)
 		return len(r.owners) == r.cluster.Shards, err
 	})
 }
 
-// until polls until something is so, for a minute at most.
-func (r *rig) until(ctx context.Context, what string, is func() (bool, error)) error {
-	return r.within(ctx, settleFor, what, is)
+// awaitCondition polls until something is so, for a minute at most.
+func (r *rig) awaitCondition(ctx context.Context, what string, is func() (bool, error)) error {
+	return r.awaitWithin(ctx, settleFor, what, is)
 }
 
-func (r *rig) within(ctx context.Context, most time.Duration, what string, is func() (bool, error)) error {
+func (r *rig) awaitWithin(ctx context.Context, most time.Duration, what string, is func() (bool, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("not in %s: %s", most, what))
 	defer cancel()
 	for {
@@ -173,12 +173,12 @@ type work struct {
 	groups *cgroup.Groups
 }
 
-// start starts the node's parts on a load, whose clock is held at its origin, and
+// startParts starts the node's parts on a load, whose clock is held at its origin, and
 // returns when every shard is ready to fire. stop must be called unless it fails.
-func (r *rig) start(ctx context.Context, l load) (_ *work, err error) {
+func (r *rig) startParts(ctx context.Context, l load) (_ *work, err error) {
 	began := time.Now()
 	w := &work{clock: newFakeClock(l.origin), metrics: prometheus.NewRegistry()}
-	w.tap = newTap(r.store, w.clock, l.timetables(r.cluster.Shards))
+	w.tap = newTap(r.store, w.clock, l.allTimetables(r.cluster.Shards))
 	base, leave := context.WithCancel(r.base)
 	running, cancel := context.WithCancel(base)
 	w.leave, w.cancel = leave, cancel
@@ -186,13 +186,13 @@ func (r *rig) start(ctx context.Context, l load) (_ *work, err error) {
 	w.parts, running = errgroup.WithContext(running)
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, w.stop())
+			err = errors.Join(err, w.stopParts())
 		}
 	}()
 
 	free := func() int { return r.cfg.Slots }
 	if r.cfg.Executor {
-		e, err := r.executor(base, w)
+		e, err := r.startExecutor(base, w)
 		if err != nil {
 			return nil, err
 		}
@@ -220,8 +220,8 @@ func (r *rig) start(ctx context.Context, l load) (_ *work, err error) {
 
 	w.parts.Go(func() error { return w.engine.Run(running) })
 	w.parts.Go(func() error { return keeper.Run(running) })
-	err = r.within(ctx, loadFor, "every shard is loaded", func() (bool, error) {
-		return w.tap.opened.Load() >= int64(r.cluster.Shards) && w.decided(), nil
+	err = r.awaitWithin(ctx, loadFor, "every shard is loaded", func() (bool, error) {
+		return w.tap.opened.Load() >= int64(r.cluster.Shards) && w.nothingOverdue(), nil
 	})
 
 	if err != nil {
@@ -233,7 +233,7 @@ func (r *rig) start(ctx context.Context, l load) (_ *work, err error) {
 	return w, err
 }
 
-func (r *rig) executor(ctx context.Context, w *work) (*executor.Executor, error) {
+func (r *rig) startExecutor(ctx context.Context, w *work) (*executor.Executor, error) {
 	dir := filepath.Join(r.dir, "node")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("the node's directory: %w", err)
@@ -258,20 +258,22 @@ func (r *rig) executor(ctx context.Context, w *work) (*executor.Executor, error)
 	})
 }
 
-// decided reports whether no shard is being loaded, or has a tick at or before
+// nothingOverdue reports whether no shard is being loaded, or has a tick at or before
 // what the clock shows that is not decided.
-func (w *work) decided() bool { return w.engine.Overdue(w.clock.Now(), -time.Millisecond) == nil }
+func (w *work) nothingOverdue() bool {
+	return w.engine.Overdue(w.clock.Now(), -time.Millisecond) == nil
+}
 
-// settle waits until nothing that is due is undecided, and, if runs end here,
+// awaitSettled waits until nothing that is due is undecided, and, if runs end here,
 // until all have. The clock must be held.
-func (r *rig) settle(ctx context.Context, w *work) error {
-	return r.until(ctx, "every tick is decided and every run has ended", func() (bool, error) {
-		return w.decided() && (!r.cfg.Executor || w.outcomes()["run"] == w.tap.finished.Load()), nil
+func (r *rig) awaitSettled(ctx context.Context, w *work) error {
+	return r.awaitCondition(ctx, "every tick is decided and every run has ended", func() (bool, error) {
+		return w.nothingOverdue() && (!r.cfg.Executor || w.outcomes()["run"] == w.tap.finished.Load()), nil
 	})
 }
 
-// stop ends the parts and waits for them.
-func (w *work) stop() error {
+// stopParts ends the parts and waits for them.
+func (w *work) stopParts() error {
 	w.cancel()
 	err := w.parts.Wait()
 	w.leave()

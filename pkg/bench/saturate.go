@@ -19,9 +19,9 @@ const period = 100 * time.Millisecond
 // than a period, so that no task ever has two ticks due.
 const window = period * 9 / 10
 
-// fire measures durable fires: ticks decided and dispatched into an inbox that
+// measureFire measures durable fires: ticks decided and dispatched into an inbox that
 // nobody empties.
-func (b *bench) fire(ctx context.Context) error {
+func (b *bench) measureFire(ctx context.Context) error {
 	b.Rig.Executor = false
 	l := load{tasks: b.Tasks, period: period, origin: origin(), action: noop, overlap: task.OverlapAllow, keep: b.Keep}
 
@@ -30,14 +30,14 @@ func (b *bench) fire(ctx context.Context) error {
 		return err
 	}
 
-	measure := func(d time.Duration) ([]Result, error) { return b.limits(ctx, d, s, limitCommit, limitNested) }
+	measure := func(d time.Duration) ([]Result, error) { return b.measureLimits(ctx, d, s, limitCommit, limitNested) }
 
-	return b.saturate(ctx, "fire", l, measure)
+	return b.measureRate(ctx, "fire", l, measure)
 }
 
-// lifecycle measures whole lives of runs that do nothing: dispatched, started,
+// measureLifecycle measures whole lives of runs that do nothing: dispatched, started,
 // ended, on record, trimmed.
-func (b *bench) lifecycle(ctx context.Context) error {
+func (b *bench) measureLifecycle(ctx context.Context) error {
 	b.Rig.Executor = true
 	l := load{tasks: b.Tasks, period: period, origin: origin(), action: noop, overlap: b.Overlap, keep: b.Keep}
 
@@ -46,28 +46,28 @@ func (b *bench) lifecycle(ctx context.Context) error {
 		return err
 	}
 
-	measure := func(d time.Duration) ([]Result, error) { return b.limits(ctx, d, s, limitCycle) }
+	measure := func(d time.Duration) ([]Result, error) { return b.measureLimits(ctx, d, s, limitCycle) }
 
-	return b.saturate(ctx, "lifecycle", l, measure)
+	return b.measureRate(ctx, "lifecycle", l, measure)
 }
 
-// process measures whole lives of real processes.
-func (b *bench) process(ctx context.Context) error {
+// measureProcess measures whole lives of real processes.
+func (b *bench) measureProcess(ctx context.Context) error {
 	b.Rig.Executor = true
 	action := task.Action{Process: &task.Process{Command: b.Command}}
 	l := load{tasks: b.Tasks, period: period, origin: origin(), action: action, overlap: b.Overlap, keep: b.Keep}
 	measure := func(d time.Duration) ([]Result, error) {
-		b.progress.step(limitSpawn)
+		b.progress.beginStep(limitSpawn)
 		res, err := spawns(ctx, b.Command, b.Rig.Slots, d)
 		return []Result{res}, err
 	}
 
-	return b.saturate(ctx, "process", l, measure)
+	return b.measureRate(ctx, "process", l, measure)
 }
 
-// saturate measures the rate of a load with a clock that never lets the
+// measureRate measures the rate of a load with a clock that never lets the
 // scheduler rest. The first of the limits is what it is held against.
-func (b *bench) saturate(ctx context.Context, name string, l load, limits func(time.Duration) ([]Result, error)) (err error) {
+func (b *bench) measureRate(ctx context.Context, name string, l load, limits func(time.Duration) ([]Result, error)) (err error) {
 	var before, after []Result
 	if b.Limit > 0 {
 		if before, err = limits(b.Limit / 2); err != nil {
@@ -75,7 +75,7 @@ func (b *bench) saturate(ctx context.Context, name string, l load, limits func(t
 		}
 	}
 
-	r, w, err := b.prepare(ctx, l)
+	r, w, err := b.prepareRig(ctx, l)
 	if err != nil {
 		return err
 	}
@@ -84,12 +84,12 @@ func (b *bench) saturate(ctx context.Context, name string, l load, limits func(t
 
 	res := Result{Name: name}
 
-	err = b.drive(ctx, r, w, l, &res)
-	if err = errors.Join(err, b.finish(ctx, r, w)); err != nil {
+	err = b.driveLoad(ctx, r, w, l, &res)
+	if err = errors.Join(err, b.finishRuns(ctx, r, w)); err != nil {
 		return err
 	}
 
-	res.LatenessMS = spread(w.tap.claims())
+	res.LatenessMS = spread(w.tap.claimSamples())
 
 	if b.Limit > 0 {
 		if after, err = limits(b.Limit / 2); err != nil {
@@ -100,27 +100,27 @@ func (b *bench) saturate(ctx context.Context, name string, l load, limits func(t
 			before[i] = mean(before[i], after[i])
 		}
 
-		res.against(&before[0])
+		res.compareWith(&before[0])
 	}
 
-	if err := b.verify(ctx, r, w.counted(), l.period, &res); err != nil {
+	if err := b.verifyResult(ctx, r, w.counted(), l.period, &res); err != nil {
 		return err
 	}
 
-	b.add(res)
-	b.add(before...)
+	b.addResults(res)
+	b.addResults(before...)
 
 	return nil
 }
 
-// drive warms up, measures, and leaves the clock held.
-func (b *bench) drive(ctx context.Context, r *rig, w *work, l load, res *Result) (err error) {
+// driveLoad warms up, measures, and leaves the clock held.
+func (b *bench) driveLoad(ctx context.Context, r *rig, w *work, l load, res *Result) (err error) {
 	driving, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stop()
 
-	wg.Go(func() { b.push(driving, r, w, l) })
+	wg.Go(func() { b.pushClock(driving, r, w, l) })
 
 	count := func() int64 {
 		if r.cfg.Executor {
@@ -129,14 +129,14 @@ func (b *bench) drive(ctx context.Context, r *rig, w *work, l load, res *Result)
 		return w.outcomes()["run"]
 	}
 
-	b.progress.step("%s: warm up", res.Name)
+	b.progress.beginStep("%s: warm up", res.Name)
 
 	if !clock.Sleep(ctx, b.Warmup) {
 		return ctx.Err()
 	}
 
-	b.progress.step("%s", res.Name)
-	profiled, err := b.profiled()
+	b.progress.beginStep("%s", res.Name)
+	profiled, err := b.startProfile()
 	if err != nil {
 		return err
 	}
@@ -150,21 +150,21 @@ func (b *bench) drive(ctx context.Context, r *rig, w *work, l load, res *Result)
 		if !clock.Sleep(ctx, min(left, 200*time.Millisecond)) {
 			return ctx.Err()
 		}
-		b.progress.now("%s  %.1f of %s  %s/s", res.Name, time.Since(watch.began).Seconds(), b.Duration, number(watch.rate(count())))
+		b.progress.showStatus("%s  %.1f of %s  %s/s", res.Name, time.Since(watch.began).Seconds(), b.Duration, number(watch.ratePerSecond(count())))
 	}
 
-	watch.stop(count(), res)
+	watch.fillResult(count(), res)
 	r.company(w).since(before, res)
 	w.tap.measuring.Store(false)
 
 	return nil
 }
 
-// push drives the clock, as far as undecided ticks and runs that have not ended
+// pushClock drives the clock, as far as undecided ticks and runs that have not ended
 // allow. Where runs end, ticks fall due in herds of half as many as may be
 // outstanding, when the former half has ended: released one by one, each would
 // be a commit of its own, which no scheduler with a backlog does.
-func (b *bench) push(ctx context.Context, r *rig, w *work, l load) {
+func (b *bench) pushClock(ctx context.Context, r *rig, w *work, l load) {
 	var skipped int64
 	var looked time.Time
 	for clock.Sleep(ctx, 500*time.Microsecond) {
@@ -174,7 +174,7 @@ func (b *bench) push(ctx context.Context, r *rig, w *work, l load) {
 				looked, skipped = time.Now(), w.outcomes()["skipped"]
 			}
 
-			most := b.outstanding()
+			most := b.maxOutstanding()
 			room := most - (w.tap.decided.Load() - skipped - w.tap.finished.Load())
 			if room < most/2 {
 				continue
@@ -183,16 +183,16 @@ func (b *bench) push(ctx context.Context, r *rig, w *work, l load) {
 			ahead = min(ahead, max(room*l.period.Milliseconds()/int64(l.tasks), 1))
 		}
 
-		first := w.tap.first()
-		w.clock.forget(first)
-		w.clock.advance(first + ahead)
+		first := w.tap.firstUndecided()
+		w.clock.forgetBefore(first)
+		w.clock.advanceTo(first + ahead)
 	}
 }
 
-// outstanding is how many runs may be dispatched and not ended. Where a tick is
+// maxOutstanding is how many runs may be dispatched and not ended. Where a tick is
 // skipped while a run of its task is active, it is no more than the half of the
 // tasks: runs end in about the order in which they start, so that few are.
-func (b *bench) outstanding() int64 {
+func (b *bench) maxOutstanding() int64 {
 	if b.Overlap == task.OverlapSkip {
 		return int64(min(b.Outstanding, max(b.Tasks/2, 1)))
 	}
@@ -237,7 +237,7 @@ func spawns(ctx context.Context, argv []string, atOnce int, d time.Duration) (Re
 	}
 
 	wg.Wait()
-	watch.stop(count.Load(), &res)
+	watch.fillResult(count.Load(), &res)
 
 	return res, errors.Join(errs...)
 }

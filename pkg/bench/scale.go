@@ -22,19 +22,19 @@ func checkScaleRate(s *settings) error {
 	return nil
 }
 
-// scale measures a scheduler among many tasks, and among few: what it weighs, how
+// measureScale measures a scheduler among many tasks, and among few: what it weighs, how
 // long it loads, what it uses while nothing is due, what a fire costs. It runs in
 // a process of its own; load and an embedded etcd are in this one.
-func (b *bench) scale(ctx context.Context) error {
+func (b *bench) measureScale(ctx context.Context) error {
 	b.Rig.Executor = false
 	b.Base = min(b.Base, b.Tasks)
 
-	few, err := b.scaled(ctx, "scale/base", b.Base, orders{})
+	few, err := b.measureOneScale(ctx, "scale/base", b.Base, orders{})
 	if err != nil {
 		return err
 	}
 
-	many, err := b.scaled(ctx, "scale", b.Tasks, orders{CPUProfile: b.CPUProfile, MemProfile: b.MemProfile})
+	many, err := b.measureOneScale(ctx, "scale", b.Tasks, orders{CPUProfile: b.CPUProfile, MemProfile: b.MemProfile})
 	b.MemProfile = "" // it is the scheduler's, not ours
 	if err != nil {
 		return err
@@ -44,14 +44,14 @@ func (b *bench) scale(ctx context.Context) error {
 		many.CostRatio = round(many.CPUMicros/few.CPUMicros, 3)
 	}
 
-	b.add(many, few)
+	b.addResults(many, few)
 
 	return nil
 }
 
-// scaled measures one scheduler with n tasks, in a cluster of its own. What else
+// measureOneScale measures one scheduler with n tasks, in a cluster of its own. What else
 // it is to do is in o.
-func (b *bench) scaled(ctx context.Context, name string, n int, o orders) (res Result, err error) {
+func (b *bench) measureOneScale(ctx context.Context, name string, n int, o orders) (res Result, err error) {
 	res = Result{Name: name, Tasks: int64(n)}
 	part := *b.site
 	if part.keys, err = record.NewKeys(fmt.Sprintf("%s%d-%s", b.root, n, task.NewUID())); err != nil {
@@ -73,24 +73,24 @@ func (b *bench) scaled(ctx context.Context, name string, n int, o orders) (res R
 	o.Site, o.Root, o.Rig, o.Origin = b.Site, part.keys.Root(), b.Rig, p.origin
 	o.Site.Endpoints = part.cfg.Endpoints
 
-	empty, err := b.command(ctx, name+", no tasks", orders{Site: o.Site, Root: o.Root, Rig: o.Rig, Origin: o.Origin})
+	empty, err := b.runChild(ctx, name+", no tasks", orders{Site: o.Site, Root: o.Root, Rig: o.Rig, Origin: o.Origin})
 	if err != nil {
 		return res, err
 	}
-	if err := b.populate(ctx, r, n, p.task); err != nil {
+	if err := b.populateTasks(ctx, r, n, p.makeTask); err != nil {
 		return res, err
 	}
-	if r.joinedAt, err = r.revision(ctx); err != nil {
+	if r.joinedAt, err = r.currentRevision(ctx); err != nil {
 		return res, err
 	}
 
 	o.Idle, o.FireAt, o.Warmup, o.Duration = min(idleFor, b.Duration), p.fireAt, b.Warmup, b.Duration
-	full, err := b.command(ctx, name, o)
+	full, err := b.runChild(ctx, name, o)
 	if err != nil {
 		return res, err
 	}
 
-	full.Fires.fill(&res)
+	full.Fires.fillResult(&res)
 	per := func(with, without int64) *float64 { return new(round(float64(with-without)/float64(n), 1)) }
 	res.LoadMS, res.Reopened, res.IdleCPU = full.LoadMS, full.Reopened, new(round(full.IdleCPU, 5))
 	res.MemoryPer, res.MemoryAsIs, res.HeapPer = per(full.Resident, empty.Resident), per(full.AsIs, empty.AsIs), per(full.Heap, empty.Heap)
@@ -105,26 +105,26 @@ func (b *bench) verifyScaled(ctx context.Context, r *rig, said counted, res *Res
 	}
 
 	if found != [2]int64{res.Tasks, res.Tasks} {
-		res.verify(fmt.Errorf("%d tasks were created, etcd has %d specs and %d entries", res.Tasks, found[0], found[1]))
+		res.setVerified(fmt.Errorf("%d tasks were created, etcd has %d specs and %d entries", res.Tasks, found[0], found[1]))
 		return nil
 	}
 
-	return b.verify(ctx, r, said, time.Second, res)
+	return b.verifyResult(ctx, r, said, time.Second, res)
 }
 
-// command has a child follow orders and returns what it found.
-func (b *bench) command(ctx context.Context, name string, o orders) (found finding, err error) {
+// runChild has a child follow orders and returns what it found.
+func (b *bench) runChild(ctx context.Context, name string, o orders) (found finding, err error) {
 	o.Started = time.Now()
 	c, err := startChild(schedulerChild, o, b.progress)
 	if err != nil {
 		return found, err
 	}
 
-	defer func() { err = errors.Join(err, c.stop()) }()
+	defer func() { err = errors.Join(err, c.stopChild()) }()
 
 	for {
 		var w word
-		if err := c.hear(ctx, &w); errors.Is(err, io.EOF) {
+		if err := c.readReport(ctx, &w); errors.Is(err, io.EOF) {
 			return found, fmt.Errorf("%s: the scheduler ended before its time", name)
 		} else if err != nil {
 			return found, err
@@ -137,6 +137,6 @@ func (b *bench) command(ctx context.Context, name string, o orders) (found findi
 			w.Step = fmt.Sprintf("loaded in %s", time.Since(o.Started).Round(time.Millisecond))
 		}
 
-		b.progress.step("%s: %s", name, w.Step)
+		b.progress.beginStep("%s: %s", name, w.Step)
 	}
 }

@@ -60,7 +60,7 @@ type fires struct {
 	Seconds, CPUMicros float64
 }
 
-func (f fires) fill(r *Result) {
+func (f fires) fillResult(r *Result) {
 	r.Count, r.Seconds, r.CPUMicros = f.Count, f.Seconds, f.CPUMicros
 	if f.Seconds > 0 {
 		r.RatePerS = round(float64(f.Count)/f.Seconds, 1)
@@ -80,7 +80,7 @@ func schedulerCommand() *cobra.Command {
 				return err
 			}
 
-			err = o.follow(ctx, cmd.OutOrStdout(), newLog(cmd.ErrOrStderr()))
+			err = o.runOrders(ctx, cmd.OutOrStdout(), newLog(cmd.ErrOrStderr()))
 
 			if errors.Is(context.Cause(ctx), errLetGo) {
 				return nil // nobody listens
@@ -91,16 +91,16 @@ func schedulerCommand() *cobra.Command {
 	}
 }
 
-// follow follows the orders.
-func (o orders) follow(ctx context.Context, out io.Writer, log *zap.Logger) (err error) {
+// runOrders follows the orders.
+func (o orders) runOrders(ctx context.Context, out io.Writer, log *zap.Logger) (err error) {
 	say := json.NewEncoder(out)
 	s := &site{}
 	if s.keys, err = record.NewKeys(o.Root[:len(o.Root)-1]); err != nil {
 		return err
 	}
 
-	s.cfg = o.Site.client(log)
-	if s.client, err = s.dial(ctx); err != nil {
+	s.cfg = o.Site.clientConfig(log)
+	if s.client, err = s.dialClient(ctx); err != nil {
 		return err
 	}
 
@@ -113,11 +113,11 @@ func (o orders) follow(ctx context.Context, out io.Writer, log *zap.Logger) (err
 
 	defer func() { err = errors.Join(err, r.close(ctx)) }()
 
-	if err := r.join(ctx); err != nil {
+	if err := r.joinCluster(ctx); err != nil {
 		return err
 	}
 
-	w, err := r.start(ctx, load{origin: o.Origin, period: time.Second})
+	w, err := r.startParts(ctx, load{origin: o.Origin, period: time.Second})
 	if err != nil {
 		return err
 	}
@@ -125,10 +125,10 @@ func (o orders) follow(ctx context.Context, out io.Writer, log *zap.Logger) (err
 	found := finding{LoadMS: round(time.Since(o.Started).Seconds()*1000, 1)}
 	err = say.Encode(word{Loaded: true})
 	if err == nil {
-		err = o.measure(ctx, r, w, say, &found)
+		err = o.measureOrders(ctx, r, w, say, &found)
 	}
 
-	if err = errors.Join(err, w.stop()); err != nil {
+	if err = errors.Join(err, w.stopParts()); err != nil {
 		return err
 	}
 
@@ -137,8 +137,8 @@ func (o orders) follow(ctx context.Context, out io.Writer, log *zap.Logger) (err
 	return say.Encode(word{Found: &found})
 }
 
-func (o orders) measure(ctx context.Context, r *rig, w *work, say *json.Encoder, found *finding) error {
-	w.clock.steady(o.Origin)
+func (o orders) measureOrders(ctx context.Context, r *rig, w *work, say *json.Encoder, found *finding) error {
+	w.clock.runSteadily(o.Origin)
 	w.engine.Look() // they sleep by a clock that stood still
 
 	if !clock.Sleep(ctx, time.Second) {
@@ -172,12 +172,12 @@ func (o orders) measure(ctx context.Context, r *rig, w *work, say *json.Encoder,
 		return err
 	}
 
-	return o.fire(ctx, r, w, found)
+	return o.fireSteadily(ctx, r, w, found)
 }
 
-// fire moves the clock to where some tasks tick each second, and measures.
-func (o orders) fire(ctx context.Context, r *rig, w *work, found *finding) error {
-	w.clock.steady(o.FireAt)
+// fireSteadily moves the clock to where some tasks tick each second, and measures.
+func (o orders) fireSteadily(ctx context.Context, r *rig, w *work, found *finding) error {
+	w.clock.runSteadily(o.FireAt)
 	w.engine.Look()
 
 	if !clock.Sleep(ctx, o.Warmup) {
@@ -196,16 +196,16 @@ func (o orders) fire(ctx context.Context, r *rig, w *work, found *finding) error
 	}
 
 	var res Result
-	watch.stop(w.outcomes()["run"], &res)
+	watch.fillResult(w.outcomes()["run"], &res)
 	found.Fires = fires{res.Count, res.Seconds, res.CPUMicros}
 
 	if err := profiled(); err != nil || !ok {
 		return errors.Join(err, context.Cause(ctx))
 	}
 
-	w.clock.hold()
+	w.clock.stopRunning()
 
-	return r.settle(ctx, w)
+	return r.awaitSettled(ctx, w)
 }
 
 // weigh is what the process takes when all that is garbage is gone: resident,

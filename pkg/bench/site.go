@@ -59,7 +59,7 @@ func openSite(ctx context.Context, cfg siteConfig, log *zap.Logger) (_ *site, er
 		return nil, fmt.Errorf("temporary directory: %w", err)
 	}
 
-	s.cfg = cfg.client(log)
+	s.cfg = cfg.clientConfig(log)
 	if len(cfg.Endpoints) == 0 {
 		s.server, err = kv.StartServer(ctx, kv.ServerConfig{
 			Dir: s.dir + "/etcd", Logger: log,
@@ -79,7 +79,7 @@ func openSite(ctx context.Context, cfg siteConfig, log *zap.Logger) (_ *site, er
 		}
 	}
 
-	if s.client, err = s.dial(ctx); err != nil {
+	if s.client, err = s.dialClient(ctx); err != nil {
 		return nil, err
 	}
 	if err = kv.CheckVersion(ctx, s.client); err != nil {
@@ -91,13 +91,13 @@ func openSite(ctx context.Context, cfg siteConfig, log *zap.Logger) (_ *site, er
 	return s, nil
 }
 
-// client is how to reach an etcd over gRPC.
-func (c siteConfig) client(log *zap.Logger) kv.Config {
+// clientConfig is how to reach an etcd over gRPC.
+func (c siteConfig) clientConfig(log *zap.Logger) kv.Config {
 	return kv.Config{Endpoints: c.Endpoints, Username: c.User, Password: c.Password, CallTimeout: callLimit, Logger: log}
 }
 
-// dial returns one more client, over gRPC.
-func (s *site) dial(ctx context.Context) (*kv.Client, error) { return kv.Dial(ctx, s.cfg) }
+// dialClient returns one more client, over gRPC.
+func (s *site) dialClient(ctx context.Context) (*kv.Client, error) { return kv.Dial(ctx, s.cfg) }
 
 // callLimit is generous: a saturated etcd answers late, and a benchmark that
 // gives up after five seconds measures nothing.
@@ -107,8 +107,8 @@ const callLimit = 20 * time.Second
 // tasks, a minute or two.
 const cleanUpFor = 10 * time.Minute
 
-// revision is etcd's present one.
-func (s *site) revision(ctx context.Context) (int64, error) {
+// currentRevision is etcd's present one.
+func (s *site) currentRevision(ctx context.Context) (int64, error) {
 	res, err := s.client.Get(ctx, s.keys.Cluster(), clientv3.WithKeysOnly())
 	if err != nil {
 		return 0, fmt.Errorf("read etcd's revision: %w", err)
@@ -116,9 +116,9 @@ func (s *site) revision(ctx context.Context) (int64, error) {
 	return res.Header.Revision, nil
 }
 
-// erase deletes everything below a prefix that is ours, in bites that do not
+// deletePrefix deletes everything below a prefix that is ours, in bites that do not
 // keep etcd from its other users.
-func (s *site) erase(ctx context.Context, prefix string) error {
+func (s *site) deletePrefix(ctx context.Context, prefix string) error {
 	const bite = 2000
 	end := clientv3.GetPrefixRangeEnd(prefix)
 
@@ -147,7 +147,7 @@ func (s *site) close(ctx context.Context) error {
 
 	var errs []error
 	if s.server == nil && s.reached {
-		errs = append(errs, s.erase(ctx, s.root))
+		errs = append(errs, s.deletePrefix(ctx, s.root))
 		if interrupted {
 			errs = append(errs, s.eraseStragglers(ctx))
 		}
@@ -184,7 +184,7 @@ func (s *site) eraseStragglers(ctx context.Context) error {
 
 		if left.Count > 0 {
 			quiet = -1
-			if err := s.erase(ctx, s.root); err != nil {
+			if err := s.deletePrefix(ctx, s.root); err != nil {
 				return err
 			}
 		}

@@ -20,7 +20,7 @@ func plainSizes(bytes int) sizes { return sizes{bytes, bytes, bytes, bytes, byte
 // sizesOf are those of what a load writes: of the records themselves, as store
 // writes them.
 func sizesOf(ctx context.Context, l load) (n sizes, err error) {
-	t, e := l.task(0)
+	t, e := l.makeTask(0)
 	now := task.At(time.Now())
 	run := task.Run{
 		ID: task.RunID(now.Time, t.UID), UID: t.UID, Namespace: t.Namespace, Task: t.Name, ScheduledTime: now, State: task.Dispatched,

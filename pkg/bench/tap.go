@@ -53,7 +53,7 @@ func newTap(s *store.Store, c *fakeClock, tables []timetable) *tap {
 	for i := range tables {
 		t.cursors[i].timetable = tables[i]
 		if len(tables[i].due) > 0 {
-			t.cursors[i].next.Store(tables[i].tick(0))
+			t.cursors[i].next.Store(tables[i].nthTick(0))
 		}
 	}
 
@@ -78,15 +78,15 @@ func (t *tap) Open(ctx context.Context, shard int, f store.Fences) (record.Water
 func (t *tap) Commit(ctx context.Context, c *store.Commit) (int64, error) {
 	rev, err := t.Store.Commit(ctx, c)
 	if err == nil {
-		t.cursors[c.Shard].move(t, c.Watermark, time.Now())
+		t.cursors[c.Shard].advanceTo(t, c.Watermark, time.Now())
 	}
 	return rev, err
 }
 
-func (c *cursor) move(t *tap, w record.Watermark, now time.Time) {
+func (c *cursor) advanceTo(t *tap, w record.Watermark, now time.Time) {
 	c.ticks = c.ticks[:0]
-	for len(c.due) > 0 && c.decided(c.n, w) {
-		c.ticks = append(c.ticks, c.tick(c.n))
+	for len(c.due) > 0 && c.isDecided(c.n, w) {
+		c.ticks = append(c.ticks, c.nthTick(c.n))
 		c.n++
 	}
 
@@ -94,19 +94,19 @@ func (c *cursor) move(t *tap, w record.Watermark, now time.Time) {
 		return
 	}
 
-	c.next.Store(c.tick(c.n))
+	c.next.Store(c.nthTick(c.n))
 	t.decided.Add(int64(len(c.ticks)))
 
 	if t.measuring.Load() {
-		t.clock.reached(c.ticks, func(at time.Time) { c.late = append(c.late, now.Sub(at)) })
+		t.clock.eachReached(c.ticks, func(at time.Time) { c.late = append(c.late, now.Sub(at)) })
 		if len(c.late) > 0 {
 			t.claimed.Store(true)
 		}
 	}
 }
 
-// first is the earliest tick, of all shards, that is not decided, in ms.
-func (t *tap) first() int64 {
+// firstUndecided is the earliest tick, of all shards, that is not decided, in ms.
+func (t *tap) firstUndecided() int64 {
 	var first int64
 	for i := range t.cursors {
 		if next := t.cursors[i].next.Load(); next != 0 && (first == 0 || next < first) {
@@ -137,16 +137,16 @@ func (t *tap) Finish(ctx context.Context, h record.Held, end task.Run, next *tas
 	return err
 }
 
-// sampled reports whether a tick was decided beyond the first so many, whether there is a
+// isSampled reports whether a tick was decided beyond the first so many, whether there is a
 // sample of a claim, which is taken a bit later, and, if runs start here, one of a start.
-func (t *tap) sampled(first int64, starts bool) bool {
+func (t *tap) isSampled(first int64, starts bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.decided.Load() > first && t.claimed.Load() && (!starts || len(t.started) > 0)
 }
 
-// claims are the samples of all shards; for when their workers have stopped.
-func (t *tap) claims() []time.Duration {
+// claimSamples are the samples of all shards; for when their workers have stopped.
+func (t *tap) claimSamples() []time.Duration {
 	var all []time.Duration
 	for i := range t.cursors {
 		all = append(all, t.cursors[i].late...)
@@ -154,5 +154,5 @@ func (t *tap) claims() []time.Duration {
 	return all
 }
 
-// starts are the samples of the executor; for when it has stopped.
-func (t *tap) starts() []time.Duration { return t.started }
+// startSamples are the samples of the executor; for when it has stopped.
+func (t *tap) startSamples() []time.Duration { return t.started }

@@ -9,23 +9,23 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// herd measures how late ticks are claimed of which many fall on one instant,
+// measureHerd measures how late ticks are claimed of which many fall on one instant,
 // again and again. The first round warms up.
-func (b *bench) herd(ctx context.Context) error {
+func (b *bench) measureHerd(ctx context.Context) error {
 	l := load{tasks: b.Tasks, period: b.Every, herd: true, origin: origin(), action: noop, overlap: b.Overlap, keep: b.Keep}
-	return b.timed(ctx, "herd", l, l.period, time.Duration(b.Rounds)*l.period)
+	return b.measureLateness(ctx, "herd", l, l.period, time.Duration(b.Rounds)*l.period)
 }
 
-// latency measures how late ticks are claimed and their actions start, of a few
+// measureLatency measures how late ticks are claimed and their actions start, of a few
 // ticks on an otherwise idle node.
-func (b *bench) latency(ctx context.Context) error {
+func (b *bench) measureLatency(ctx context.Context) error {
 	l := load{tasks: b.Rate, period: time.Second, origin: origin(), action: noop, overlap: b.Overlap, keep: b.Keep}
-	return b.timed(ctx, "latency", l, b.Warmup, b.Duration)
+	return b.measureLateness(ctx, "latency", l, b.Warmup, b.Duration)
 }
 
-// timed measures lateness with a clock that goes as the wall's does.
-func (b *bench) timed(ctx context.Context, name string, l load, warmup, duration time.Duration) (err error) {
-	r, w, err := b.prepare(ctx, l)
+// measureLateness measures lateness with a clock that goes as the wall's does.
+func (b *bench) measureLateness(ctx context.Context, name string, l load, warmup, duration time.Duration) (err error) {
+	r, w, err := b.prepareRig(ctx, l)
 	if err != nil {
 		return err
 	}
@@ -36,51 +36,51 @@ func (b *bench) timed(ctx context.Context, name string, l load, warmup, duration
 	// that waves are over when measuring begins and ends.
 	lead := min(l.period/2, 500*time.Millisecond)
 	warmup = max(warmup, lead)
-	w.clock.steady(l.origin.Add(l.period - lead))
+	w.clock.runSteadily(l.origin.Add(l.period - lead))
 	w.engine.Look() // they sleep by a clock that stood still
-	b.progress.step("%s: warm up", name)
+	b.progress.beginStep("%s: warm up", name)
 	ok := clock.Sleep(ctx, warmup)
-	b.progress.step("%s", name)
+	b.progress.beginStep("%s", name)
 
-	profiled, err := b.profiled()
+	profiled, err := b.startProfile()
 	if err != nil {
-		return errors.Join(err, w.stop())
+		return errors.Join(err, w.stopParts())
 	}
 
 	w.tap.measuring.Store(true)
 	began, first := time.Now(), w.tap.decided.Load()
 	for left := duration; ok && left > 0; left = duration - time.Since(began) {
 		ok = clock.Sleep(ctx, min(left, 200*time.Millisecond))
-		b.progress.now("%s  %.1f of %s", name, time.Since(began).Seconds(), duration)
+		b.progress.showStatus("%s  %.1f of %s", name, time.Since(began).Seconds(), duration)
 	}
 
-	for ok && !w.tap.sampled(first, r.cfg.Executor) && time.Since(began) < settleFor { // one of each at least
+	for ok && !w.tap.isSampled(first, r.cfg.Executor) && time.Since(began) < settleFor { // one of each at least
 		ok = clock.Sleep(ctx, min(duration, 200*time.Millisecond))
 	}
 
 	count, took := w.tap.decided.Load()-first, time.Since(began)
 	w.tap.measuring.Store(false)
-	w.clock.hold()
+	w.clock.stopRunning()
 
 	if err := profiled(); err != nil || !ok {
-		return errors.Join(err, ctx.Err(), w.stop())
+		return errors.Join(err, ctx.Err(), w.stopParts())
 	}
-	if err := b.finish(ctx, r, w); err != nil {
+	if err := b.finishRuns(ctx, r, w); err != nil {
 		return err
 	}
 
-	claim := Result{Name: name, Count: count, Seconds: round(took.Seconds(), 3), LatenessMS: spread(w.tap.claims())}
-	if err := b.verify(ctx, r, w.counted(), l.period, &claim); err != nil {
+	claim := Result{Name: name, Count: count, Seconds: round(took.Seconds(), 3), LatenessMS: spread(w.tap.claimSamples())}
+	if err := b.verifyResult(ctx, r, w.counted(), l.period, &claim); err != nil {
 		return err
 	}
 
 	start := claim
 	claim.Name, start.Name = name+"/claim", name+"/start"
-	b.add(claim)
+	b.addResults(claim)
 
-	if start.LatenessMS = spread(w.tap.starts()); start.LatenessMS != nil {
-		start.Count, start.Skipped, start.Missed = int64(len(w.tap.starts())), 0, 0
-		b.add(start)
+	if start.LatenessMS = spread(w.tap.startSamples()); start.LatenessMS != nil {
+		start.Count, start.Skipped, start.Missed = int64(len(w.tap.startSamples())), 0, 0
+		b.addResults(start)
 	}
 
 	return nil

@@ -44,8 +44,8 @@ func newWitness(keys record.Keys, period time.Duration) *witness {
 	return &witness{keys: keys, period: period, seen: map[string]*lastRun{}}
 }
 
-// run watches until ctx ends.
-func (w *witness) run(ctx context.Context, client *kv.Client, log *zap.Logger) error {
+// watchDispatches watches until ctx ends.
+func (w *witness) watchDispatches(ctx context.Context, client *kv.Client, log *zap.Logger) error {
 	key, end := kv.Prefix(w.keys.Runs())
 	first := true
 	return kv.Follow(ctx, client, kv.FollowConfig{Key: key, End: end, Logger: log, Name: "witness"}, func(b kv.Batch) error {
@@ -66,16 +66,16 @@ func (w *witness) run(ctx context.Context, client *kv.Client, log *zap.Logger) e
 				return err
 			}
 
-			w.take(a.Run)
+			w.noteDispatch(a.Run)
 		}
 
 		return nil
 	})
 }
 
-// take takes note of a dispatch: of a tick that had its turn, not of another
+// noteDispatch takes note of a dispatch: of a tick that had its turn, not of another
 // attempt, or of one that a node gave back.
-func (w *witness) take(r task.Run) {
+func (w *witness) noteDispatch(r task.Run) {
 	if r.Attempt > 1 || !r.DispatchedAt.Equal(r.CreatedAt.Time) {
 		return
 	}
@@ -107,15 +107,15 @@ func (w *witness) take(r task.Run) {
 	last.tick, last.decided = tick, decided
 }
 
-// begin begins another span.
-func (w *witness) begin() {
+// beginSpan begins another span.
+func (w *witness) beginSpan() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.seeing = span{}
 }
 
-// all reports whether each of n tasks has run after some moment.
-func (w *witness) all(n int, after time.Time) bool {
+// allDispatched reports whether each of n tasks has run after some moment.
+func (w *witness) allDispatched(n int, after time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
@@ -129,8 +129,8 @@ func (w *witness) all(n int, after time.Time) bool {
 	return ran >= n
 }
 
-// end is what was seen since begin.
-func (w *witness) end() span {
+// endSpan is what was seen since begin.
+func (w *witness) endSpan() span {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.seeing

@@ -208,7 +208,7 @@ type Usage struct {
 
 // Usage is what was taken since the group was taken.
 func (x *Group) Usage() (u Usage) {
-	x.last = x.cpu()
+	x.last = x.cpuTime()
 	u.CPU = time.Duration(x.last-x.spent) * time.Microsecond
 
 	if !x.limited {
@@ -237,7 +237,7 @@ func (x *Group) Usage() (u Usage) {
 	return u
 }
 
-func (x *Group) cpu() int64 {
+func (x *Group) cpuTime() int64 {
 	if x.freezer {
 		return 0
 	}
@@ -250,8 +250,8 @@ func (x *Group) cpu() int64 {
 	return field(text, "usage_usec")
 }
 
-// rest readies an empty group for the next one.
-func (x *Group) rest() error {
+// resetForReuse readies an empty group for the next one.
+func (x *Group) resetForReuse() error {
 	if x.frozen {
 		if err := x.Thaw(); err != nil {
 			return err
@@ -259,7 +259,7 @@ func (x *Group) rest() error {
 	}
 
 	if x.last == x.spent { // nobody has asked for its usage
-		x.last = x.cpu()
+		x.last = x.cpuTime()
 	}
 
 	x.spent, x.entered = x.last, false

@@ -81,7 +81,7 @@ func (g *Groups) Why() error {
 func (g *Groups) Limited() []string {
 	var all []string
 	for _, c := range []string{"cpu", "memory", "pids"} {
-		if g.has(c) {
+		if g.hasController(c) {
 			all = append(all, c)
 		}
 	}
@@ -89,14 +89,14 @@ func (g *Groups) Limited() []string {
 	return all
 }
 
-func (g *Groups) has(controller string) bool {
+func (g *Groups) hasController(controller string) bool {
 	return g.Any() && (g.v1[controller] != "" || slices.Contains(g.v2, controller))
 }
 
 // Lacks are the limits that this host cannot enforce: memory, swap, cpu, pids.
 func (g *Groups) Lacks(l Limits) (lacks []string) {
 	l.each(func(controller, limit string) {
-		if !g.has(controller) || limit == "swap" && !g.countsSwap() {
+		if !g.hasController(controller) || limit == "swap" && !g.countsSwap() {
 			lacks = append(lacks, limit)
 		}
 	})
@@ -128,14 +128,14 @@ func (g *Groups) Take(l Limits) (*Group, error) {
 			return x, nil
 		}
 
-		g.discard(x)
+		g.discardGroup(x)
 	}
 
 	g.next++
 	name := strconv.Itoa(g.next)
 	g.mu.Unlock()
 
-	x, err := g.make(name, l)
+	x, err := g.makeGroup(name, l)
 	if err != nil {
 		return nil, fmt.Errorf("make a control group: %w", err)
 	}
@@ -143,7 +143,7 @@ func (g *Groups) Take(l Limits) (*Group, error) {
 	return x, nil
 }
 
-func (g *Groups) make(name string, l Limits) (x *Group, err error) {
+func (g *Groups) makeGroup(name string, l Limits) (x *Group, err error) {
 	x = &Group{fd: -1, events: -1, stat: -1, freezer: g.freezer, dir: filepath.Join(g.root, "plain", name)}
 	defer func() {
 		if err != nil {
@@ -163,7 +163,7 @@ func (g *Groups) make(name string, l Limits) (x *Group, err error) {
 	}
 
 	if len(g.v2) > 0 {
-		if err := g.only(l, func(c string) bool { return slices.Contains(g.v2, c) }).setV2(x.dir); err != nil {
+		if err := g.supportedLimits(l, func(c string) bool { return slices.Contains(g.v2, c) }).setV2(x.dir); err != nil {
 			return x, err
 		}
 	}
@@ -184,7 +184,7 @@ func (g *Groups) make(name string, l Limits) (x *Group, err error) {
 			x.joined = append(x.joined, dir)
 		}
 
-		if err := g.only(l, func(string) bool { return true }).setV1(dir, c); err != nil {
+		if err := g.supportedLimits(l, func(string) bool { return true }).setV1(dir, c); err != nil {
 			return x, err
 		}
 
@@ -200,9 +200,9 @@ func (g *Groups) make(name string, l Limits) (x *Group, err error) {
 	return x, nil
 }
 
-// only leaves of limits those that can be enforced and whose controller fits.
-func (g *Groups) only(l Limits, fits func(controller string) bool) Limits {
-	if !fits("memory") || !g.has("memory") {
+// supportedLimits leaves of limits those that can be enforced and whose controller fits.
+func (g *Groups) supportedLimits(l Limits, fits func(controller string) bool) Limits {
+	if !fits("memory") || !g.hasController("memory") {
 		l.Memory, l.Swap = 0, nil
 	}
 
@@ -210,11 +210,11 @@ func (g *Groups) only(l Limits, fits func(controller string) bool) Limits {
 		l.Swap = nil
 	}
 
-	if !fits("cpu") || !g.has("cpu") {
+	if !fits("cpu") || !g.hasController("cpu") {
 		l.CPU = 0
 	}
 
-	if !fits("pids") || !g.has("pids") {
+	if !fits("pids") || !g.hasController("pids") {
 		l.PIDs = 0
 	}
 
@@ -228,19 +228,19 @@ func (g *Groups) Give(x *Group) {
 	defer g.mu.Unlock()
 
 	for old := range g.aside {
-		g.discard(old)
+		g.discardGroup(old)
 	}
 
-	if x.empty() && !x.limited && !x.killed && x.rest() == nil && len(g.free) < idle {
+	if x.empty() && !x.limited && !x.killed && x.resetForReuse() == nil && len(g.free) < idle {
 		g.free = append(g.free, x)
 		return
 	}
 
-	g.discard(x)
+	g.discardGroup(x)
 }
 
-// discard removes a group, or sets it aside. mu is held.
-func (g *Groups) discard(x *Group) {
+// discardGroup removes a group, or sets it aside. mu is held.
+func (g *Groups) discardGroup(x *Group) {
 	if !x.empty() && has(x.dir, "") {
 		_ = x.Kill()
 

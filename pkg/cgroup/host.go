@@ -154,9 +154,9 @@ func parseMount(line string) (mount, bool) {
 
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\134`, `\`).Replace
 
-// delegated reports whether a group of v2 is the process's to divide. In the root
+// isDelegated reports whether a group of v2 is the process's to divide. In the root
 // of all, everybody with the rights may; in others, systemd says so.
-func (h host) delegated(dir string) bool {
+func (h host) isDelegated(dir string) bool {
 	if _, err := os.Stat(filepath.Join(dir, "cgroup.type")); errors.Is(err, fs.ErrNotExist) {
 		return true // the root of the host
 	}
@@ -175,9 +175,9 @@ func (h host) delegated(dir string) bool {
 // controllers: then no process may be in the group above.
 const daemonLeaf = "daemon"
 
-// prepare readies the v2 group for groups with controllers below it, and returns
+// prepareParent readies the v2 group for groups with controllers below it, and returns
 // it, and which controllers those can have.
-func (h host) prepare() (dir string, controllers []string, err error) {
+func (h host) prepareParent() (dir string, controllers []string, err error) {
 	dir = h.v2
 	if filepath.Base(dir) == daemonLeaf && !h.chosen {
 		dir = filepath.Dir(dir)
@@ -203,10 +203,10 @@ func (h host) prepare() (dir string, controllers []string, err error) {
 	if len(controllers) == 0 {
 		return dir, nil, nil
 	}
-	if !h.delegated(dir) {
+	if !h.isDelegated(dir) {
 		return h.v2, nil, errors.New("the daemon's control group is not delegated to it (systemd: Delegate=yes; or set cgroup to a path)")
 	}
-	if err := h.vacate(dir); err != nil {
+	if err := h.moveToLeaf(dir); err != nil {
 		return h.v2, nil, err
 	}
 	if err := enable(dir, controllers); err != nil {
@@ -216,8 +216,8 @@ func (h host) prepare() (dir string, controllers []string, err error) {
 	return dir, controllers, nil
 }
 
-// vacate moves what is in a group into a leaf of it.
-func (h host) vacate(dir string) error {
+// moveToLeaf moves what is in a group into a leaf of it.
+func (h host) moveToLeaf(dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, "cgroup.type")); h.chosen || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

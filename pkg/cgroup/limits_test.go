@@ -97,13 +97,13 @@ func TestOpen_LeavesTheGroupAboveToNobody(t *testing.T) {
 	f.write("unified/system.slice/carillon.service/daemon/cgroup.procs", "")
 	f.write("unified/system.slice/carillon.service/cgroup.procs", "")
 
-	if err := h.vacate(dir); err != nil {
+	if err := h.moveToLeaf(dir); err != nil {
 		t.Error(err)
 	}
 
 	f.write("unified/system.slice/carillon.service/cgroup.procs", "4711\n") // files that nobody acts upon: it stays
 
-	if err := h.vacate(dir); err == nil {
+	if err := h.moveToLeaf(dir); err == nil {
 		t.Error("a process in the group above is no fault")
 	}
 

@@ -71,7 +71,7 @@ func (g *Groups) open(cfg Config) error {
 	var problem error
 	if h.v2 != "" {
 		var base string
-		base, g.v2, err = h.prepare()
+		base, g.v2, err = h.prepareParent()
 		problem = errors.Join(problem, err)
 
 		if len(g.v2) > 0 {
@@ -97,13 +97,13 @@ func (g *Groups) open(cfg Config) error {
 	}
 
 	for c, dir := range g.v1 {
-		if err := g.mkdirs(dir); err != nil {
+		if err := g.makeDirs(dir); err != nil {
 			problem = errors.Join(problem, err)
 			delete(g.v1, c)
 		}
 	}
 
-	if err := g.mkdirs(g.root, filepath.Join(g.root, "plain"), filepath.Join(g.root, "limited")); err != nil {
+	if err := g.makeDirs(g.root, filepath.Join(g.root, "plain"), filepath.Join(g.root, "limited")); err != nil {
 		return err
 	}
 
@@ -120,11 +120,11 @@ func (g *Groups) open(cfg Config) error {
 		return nil
 	}
 
-	return g.try()
+	return g.tryClone()
 }
 
-// mkdirs makes directories, of which two controllers may share one.
-func (g *Groups) mkdirs(dirs ...string) error {
+// makeDirs makes directories, of which two controllers may share one.
+func (g *Groups) makeDirs(dirs ...string) error {
 	for _, dir := range dirs {
 		if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 			return err
@@ -137,9 +137,9 @@ func (g *Groups) mkdirs(dirs ...string) error {
 	return nil
 }
 
-// try starts nothing in a group: it fails if the kernel, a filter of system calls, or
+// tryClone starts nothing in a group: it fails if the kernel, a filter of system calls, or
 // the rights to the groups above do not let processes be started in one.
-func (g *Groups) try() error {
+func (g *Groups) tryClone() error {
 	if g.freezer {
 		return nil
 	}

@@ -32,9 +32,9 @@ func (c *Config) etcdAccess() etcdAccess {
 	}
 }
 
-// access is nil for an embedded etcd: it dies with the daemon, and others open
+// etcdAccessJSON is nil for an embedded etcd: it dies with the daemon, and others open
 // no port to clients.
-func (c *Config) access() json.RawMessage {
+func (c *Config) etcdAccessJSON() json.RawMessage {
 	if c.Embedded {
 		return nil
 	}
@@ -47,8 +47,8 @@ func (c *Config) access() json.RawMessage {
 	return b
 }
 
-// config is how to dial, with files that are open already; nil: there are none.
-func (a etcdAccess) config(files *certs.Source, log *zap.Logger) kv.Config {
+// clientConfig is how to dial, with files that are open already; nil: there are none.
+func (a etcdAccess) clientConfig(files *certs.Source, log *zap.Logger) kv.Config {
 	c := kv.Config{Endpoints: a.Endpoints, Username: a.User, Password: a.Password, PasswordFile: a.PasswordFile, Logger: log}
 	if files != nil {
 		c.TLS = files.Client
@@ -56,10 +56,10 @@ func (a etcdAccess) config(files *certs.Source, log *zap.Logger) kv.Config {
 	return c
 }
 
-// dial reaches etcd by what the files hold now.
-func (a etcdAccess) dial(ctx context.Context, log *zap.Logger) (*kv.Client, error) {
+// dialEtcd reaches etcd by what the files hold now.
+func (a etcdAccess) dialEtcd(ctx context.Context, log *zap.Logger) (*kv.Client, error) {
 	if a.Files == (certs.Files{}) {
-		return kv.Dial(ctx, a.config(nil, log))
+		return kv.Dial(ctx, a.clientConfig(nil, log))
 	}
 
 	files, err := certs.Open(a.Files)
@@ -67,7 +67,7 @@ func (a etcdAccess) dial(ctx context.Context, log *zap.Logger) (*kv.Client, erro
 		return nil, err
 	}
 
-	return kv.Dial(ctx, a.config(files, log))
+	return kv.Dial(ctx, a.clientConfig(files, log))
 }
 
 // secretVariables are settings that no other process needs to know.

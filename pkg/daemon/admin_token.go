@@ -29,10 +29,10 @@ type adminToken struct {
 // tokenPath is where the node that made the cluster keeps its admin token.
 func (c *Config) tokenPath() string { return filepath.Join(c.DataDir, "token") }
 
-// ensure creates the admin token if the cluster has none. The secret is on
+// ensureToken creates the admin token if the cluster has none. The secret is on
 // disk before its hash is in etcd, and one that is there is used again: an
 // answer that was lost, or a crash, must not leave a hash whose secret nobody has.
-func (a *adminToken) ensure(ctx context.Context) error {
+func (a *adminToken) ensureToken(ctx context.Context) error {
 	has, err := a.store.HasTokens(ctx)
 	if err != nil {
 		return err

@@ -58,11 +58,11 @@ func TestAdminToken_KeepsNoTokenThatTheClusterDoesNotKnow(t *testing.T) {
 		return &adminToken{path: filepath.Join(t.TempDir(), "token"), log: zap.NewNop(), env: Environment{Now: time.Now}, store: store.New(etcd, writes, keys)}
 	}
 	late := node(&deaf{Committer: kv.Direct(etcd), late: true})
-	if late.ensure(t.Context()) == nil {
+	if late.ensureToken(t.Context()) == nil {
 		t.Fatal("a lost write is taken for a good one")
 	}
 	first := node(kv.Direct(etcd))
-	if err := errors.Join(first.ensure(t.Context()), late.ensure(t.Context()), first.ensure(t.Context())); err != nil {
+	if err := errors.Join(first.ensureToken(t.Context()), late.ensureToken(t.Context()), first.ensureToken(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(first.path); err != nil {
@@ -85,10 +85,10 @@ func TestAdminToken_LeavesNobodyLockedOut(t *testing.T) {
 				path: filepath.Join(t.TempDir(), "token"), log: zap.NewNop(), env: Environment{Now: time.Now},
 				store: store.New(etcd, &deaf{Committer: kv.Direct(etcd), late: late}, keys),
 			}
-			if token.ensure(t.Context()) == nil {
+			if token.ensureToken(t.Context()) == nil {
 				t.Fatal("a lost answer is taken for a good one")
 			}
-			if err := token.ensure(t.Context()); err != nil { // as it is tried again, or after a restart
+			if err := token.ensureToken(t.Context()); err != nil { // as it is tried again, or after a restart
 				t.Fatal(err)
 			}
 			secret, err := os.ReadFile(token.path)

@@ -26,7 +26,7 @@ func (n *Node) reachEtcd(ctx context.Context) (err error) {
 	if n.cfg.Embedded {
 		if n.cfg.hasOwnPeerCerts() {
 			certificate := peerCertificate{cfg: n.cfg, env: n.env, http: n.http, log: n.log}
-			files, err := certificate.await(ctx)
+			files, err := certificate.awaitFiles(ctx)
 			if err != nil {
 				return err
 			}
@@ -40,7 +40,7 @@ func (n *Node) reachEtcd(ctx context.Context) (err error) {
 		cfg := kv.ServerConfig{
 			Dir: filepath.Join(n.cfg.DataDir, "etcd"), QuotaBytes: n.cfg.EtcdQuota, CompactionAge: n.cfg.EventRetention.Std(), Logger: n.log.Named("etcd"), Waiting: n.http.waitForMembers,
 		}
-		if cfg.Peers = n.cfg.peers(); cfg.Peers != nil {
+		if cfg.Peers = n.cfg.peersConfig(); cfg.Peers != nil {
 			cfg.Name = n.cfg.Name
 			if len(cfg.Peers.Members)%2 == 0 {
 				n.log.Warn("an even number of members tolerates no more failures than one member fewer", zap.Int("members", len(cfg.Peers.Members)))
@@ -55,7 +55,7 @@ func (n *Node) reachEtcd(ctx context.Context) (err error) {
 		return err
 	}
 
-	n.client, err = kv.Dial(ctx, n.cfg.etcdAccess().config(n.secured.etcd, n.log.Named("etcd")))
+	n.client, err = kv.Dial(ctx, n.cfg.etcdAccess().clientConfig(n.secured.etcd, n.log.Named("etcd")))
 	if err != nil {
 		return fmt.Errorf("etcd: %w", err)
 	}
@@ -114,8 +114,8 @@ func (w *etcdWaiter) untilStarted(ctx context.Context, try func() error) error {
 	})
 }
 
-// bootstrap makes the cluster and its admin token, if there are none.
-func (n *Node) bootstrap(ctx context.Context) error {
+// bootstrapCluster makes the cluster and its admin token, if there are none.
+func (n *Node) bootstrapCluster(ctx context.Context) error {
 	return n.etcdWaiter.untilStarted(ctx, func() error {
 		there, err := n.store.Present(ctx)
 		if err != nil {
@@ -150,7 +150,7 @@ func (n *Node) bootstrap(ctx context.Context) error {
 
 		token := adminToken{path: n.TokenPath(), store: n.store, env: n.env, log: n.log}
 
-		return token.ensure(ctx)
+		return token.ensureToken(ctx)
 	})
 }
 

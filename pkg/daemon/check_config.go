@@ -58,8 +58,8 @@ func checkConfig(out, notes io.Writer, file string, given *pflag.FlagSet) error 
 		faults = append(faults, err)
 	} else if err := cfg.Validate(); err != nil {
 		faults = append(faults, err)
-	} else if s, err := cfg.secured(); err == nil {
-		for _, warning := range cfg.warnings(s) {
+	} else if s, err := cfg.securityOf(); err == nil {
+		for _, warning := range cfg.securityWarnings(s) {
 			fmt.Fprintln(notes, "warning:", warning)
 		}
 
@@ -258,7 +258,7 @@ func filesFaults(settings []setting) (faults configFaults) {
 	}
 
 	for _, cfg := range []Config{{SecretKeys: path("secret_keys")}, {Policy: path("policy")}} {
-		if _, err := cfg.trust(zap.NewNop()); err != nil {
+		if _, err := cfg.loadTrust(zap.NewNop()); err != nil {
 			faults = append(faults, err)
 		}
 	}

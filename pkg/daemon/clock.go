@@ -42,7 +42,7 @@ func (c *clockMonitor) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-c.looked:
-			_ = c.judge((*clockguard.Guard).Look) // eligibility keeps the result
+			_ = c.judgeClock((*clockguard.Guard).Look) // eligibility keeps the result
 		default: // before the others are known there is nothing to compare with
 		}
 
@@ -54,10 +54,10 @@ func (c *clockMonitor) run(ctx context.Context) error {
 	}
 }
 
-// hear takes the records of all nodes that are present.
-func (c *clockMonitor) hear(all []task.Node) {
+// observeNodes takes the records of all nodes that are present.
+func (c *clockMonitor) observeNodes(all []task.Node) {
 	others := slices.DeleteFunc(slices.Clone(all), func(n task.Node) bool { return n.Name == c.node })
-	_ = c.judge(func(g *clockguard.Guard, r clockguard.Reading) error {
+	_ = c.judgeClock(func(g *clockguard.Guard, r clockguard.Reading) error {
 		g.Hear(r, others)
 		return g.Look(r)
 	})
@@ -69,30 +69,30 @@ func (c *clockMonitor) hear(all []task.Node) {
 	}
 }
 
-// judge asks the guard, and has what it says known.
-func (c *clockMonitor) judge(ask func(*clockguard.Guard, clockguard.Reading) error) error {
+// judgeClock asks the guard, and has what it says known.
+func (c *clockMonitor) judgeClock(ask func(*clockguard.Guard, clockguard.Reading) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
 	was := c.guard.Err()
 	err := ask(c.guard, clockguard.Reading{Wall: c.env.Now(), Boot: c.env.bootTime()})
 	if (was == nil) != (err == nil) {
-		c.eligibility.set(task.UnfitClock, err)
+		c.eligibility.setReason(task.UnfitClock, err)
 	}
 
 	return err
 }
 
-// check says why the clock is not to be trusted just now: it is asked before
+// checkClock says why the clock is not to be trusted just now: it is asked before
 // each commit, and before the API writes the time into an entry.
-func (c *clockMonitor) check() error { return c.judge((*clockguard.Guard).Step) }
+func (c *clockMonitor) checkClock() error { return c.judgeClock((*clockguard.Guard).Step) }
 
-// trusted is check for the API: a clock that nobody has looked at yet is not to
+// checkTrusted is check for the API: a clock that nobody has looked at yet is not to
 // be trusted either.
-func (c *clockMonitor) trusted() error {
+func (c *clockMonitor) checkTrusted() error {
 	select {
 	case <-c.looked:
-		return c.check()
+		return c.checkClock()
 	default:
 		return errors.New("it has not been compared with the other nodes' yet")
 	}

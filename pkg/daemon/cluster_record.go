@@ -23,8 +23,8 @@ type clusterRecord struct {
 	log      *zap.Logger
 }
 
-// current is what the cluster's record says, as far as the node knows.
-func (r *clusterRecord) current() task.Cluster {
+// currentRecord is what the cluster's record says, as far as the node knows.
+func (r *clusterRecord) currentRecord() task.Cluster {
 	if c := r.followed.Load(); c != nil {
 		return *c
 	}
@@ -46,7 +46,7 @@ func (r *clusterRecord) run(ctx context.Context) error {
 
 	for {
 		if e := mirror.Snapshot().Get(key); e != nil {
-			if err := r.apply(store.DecodeCluster(e)); err != nil {
+			if err := r.applyRecord(store.DecodeCluster(e)); err != nil {
 				return err
 			}
 		}
@@ -62,8 +62,8 @@ func (r *clusterRecord) run(ctx context.Context) error {
 	}
 }
 
-// apply has the node write by a record.
-func (r *clusterRecord) apply(c store.ClusterRecord, err error) error {
+// applyRecord has the node write by a record.
+func (r *clusterRecord) applyRecord(c store.ClusterRecord, err error) error {
 	if err != nil {
 		r.log.Error("cannot decode the cluster record; keeping the previous one", zap.Error(err))
 		return nil

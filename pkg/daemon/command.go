@@ -54,7 +54,7 @@ func (e Environment) agentCommand() *cobra.Command {
 				return err
 			}
 
-			return e.run(cmd.Context(), cfg, cmd.ErrOrStderr(), nil)
+			return e.runDaemon(cmd.Context(), cfg, cmd.ErrOrStderr(), nil)
 		},
 	}
 
@@ -91,7 +91,7 @@ func (e Environment) devCommand() *cobra.Command {
 				cfg.Socket = filepath.Join(dir, "api.sock")
 			}
 
-			return e.run(cmd.Context(), cfg, cmd.ErrOrStderr(), func(n *Node) error { return welcome(n, own, cmd.OutOrStdout()) })
+			return e.runDaemon(cmd.Context(), cfg, cmd.ErrOrStderr(), func(n *Node) error { return welcome(n, own, cmd.OutOrStdout()) })
 		},
 	}
 
@@ -167,9 +167,9 @@ func userDir(variable, fallback string) (string, error) {
 	return filepath.Join(home, fallback, "carillon"), nil
 }
 
-// run starts a node and runs it until ctx ends. started, if set, is called once
+// runDaemon starts a node and runs it until ctx ends. started, if set, is called once
 // the node listens.
-func (e Environment) run(ctx context.Context, cfg Config, logs io.Writer, started func(*Node) error) error {
+func (e Environment) runDaemon(ctx context.Context, cfg Config, logs io.Writer, started func(*Node) error) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (e Environment) run(ctx context.Context, cfg Config, logs io.Writer, starte
 
 	return e.serviceManager.ReportWhile(ctx, func() error {
 		for {
-			err := e.once(ctx, cfg, log, started)
+			err := e.runOnce(ctx, cfg, log, started)
 			switch {
 			case !errors.Is(err, errNewHistory):
 				return err
@@ -204,8 +204,8 @@ func (e Environment) run(ctx context.Context, cfg Config, logs io.Writer, starte
 	})
 }
 
-// once is one life of a node: most processes have one.
-func (e Environment) once(ctx context.Context, cfg Config, log *zap.Logger, started func(*Node) error) error {
+// runOnce is one life of a node: most processes have one.
+func (e Environment) runOnce(ctx context.Context, cfg Config, log *zap.Logger, started func(*Node) error) error {
 	n, err := e.Start(ctx, cfg, log)
 	if err != nil {
 		if ctx.Err() != nil {

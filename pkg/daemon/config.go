@@ -257,7 +257,7 @@ func (c *Config) validateAddresses() error {
 		c.Listen = net.JoinHostPort(host, port)
 	}
 
-	if !loopback(host) && !c.Insecure && !c.serves() {
+	if !loopback(host) && !c.Insecure && !c.servesTLS() {
 		return task.Invalid(task.CodeBadValue, "listen",
 			"%s is reachable from other hosts: give tls_cert and tls_key, listen on 127.0.0.1, or accept the risk with --insecure", task.Quote(c.Listen))
 	}
@@ -268,10 +268,10 @@ func (c *Config) validateAddresses() error {
 
 	u, err := url.Parse(c.Advertise)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Path != "" {
-		return task.Invalid(task.CodeBadValue, "advertise", "%s is not a URL such as %s://10.0.0.7:7070", task.Quote(c.Advertise), c.scheme())
+		return task.Invalid(task.CodeBadValue, "advertise", "%s is not a URL such as %s://10.0.0.7:7070", task.Quote(c.Advertise), c.urlScheme())
 	}
-	if u.Scheme != c.scheme() {
-		return task.Invalid(task.CodeBadValue, "advertise", "%s is to be %s://: it is what the API speaks with tls_cert, or without", task.Quote(c.Advertise), c.scheme())
+	if u.Scheme != c.urlScheme() {
+		return task.Invalid(task.CodeBadValue, "advertise", "%s is to be %s://: it is what the API speaks with tls_cert, or without", task.Quote(c.Advertise), c.urlScheme())
 	}
 
 	return nil

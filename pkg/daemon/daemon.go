@@ -75,7 +75,7 @@ type Node struct {
 	watchdog    *watchdog
 	stall       *stallMonitor
 	revisions   *revisions
-	history     *history
+	history     *etcdHistory
 	peers       *peerprobe.Prober
 
 	nodes    *kv.Mirror
@@ -114,7 +114,7 @@ func start(ctx context.Context, cfg Config, env Environment, log *zap.Logger) (_
 		return nil, err
 	}
 
-	trust, err := cfg.trust(log)
+	trust, err := cfg.loadTrust(log)
 	if err != nil {
 		return nil, err
 	}
@@ -141,16 +141,16 @@ func start(ctx context.Context, cfg Config, env Environment, log *zap.Logger) (_
 		return nil, err
 	}
 
-	if n.secured, err = cfg.secured(); err != nil {
+	if n.secured, err = cfg.securityOf(); err != nil {
 		return nil, err
 	}
 
-	for _, warning := range cfg.warnings(n.secured) {
+	for _, warning := range cfg.securityWarnings(n.secured) {
 		log.Warn("a setting is less safe than it could be", zap.String("setting", warning))
 	}
 
 	// The API listens before etcd is there: it says what the node waits for.
-	n.tls = nodeTLS{dial: env.Dial, secured: n.secured.api, auth: certs.ClientAuth(cfg.TLSClientAuth), serves: cfg.serves()}
+	n.tls = nodeTLS{dial: env.Dial, secured: n.secured.api, auth: certs.ClientAuth(cfg.TLSClientAuth), serves: cfg.servesTLS()}
 	admins := unixsocket.LookupAdministrators(log)
 	n.listeners = newAPIListeners(cfg, env, n.tls, admins, n.announce, log)
 	n.http = startHTTP(newHTTPServer(admins, log), env.serviceManager, n.listeners.endpoints...)
@@ -167,7 +167,7 @@ func start(ctx context.Context, cfg Config, env Environment, log *zap.Logger) (_
 	n.registry = prometheus.NewRegistry()
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	n.client.Register(n.registry)
-	n.listeners.register(n.registry)
+	n.listeners.registerMetrics(n.registry)
 
 	keys, err := record.NewKeys(cfg.Prefix)
 	if err != nil {
@@ -176,26 +176,26 @@ func start(ctx context.Context, cfg Config, env Environment, log *zap.Logger) (_
 
 	n.batcher = kv.NewBatcher(n.client, kv.BatcherConfig{Registerer: n.registry, Logger: n.log})
 	n.store = store.New(n.client, kv.Direct(n.client), keys).Understanding(env.Format).Batching(n.batcher)
-	if err := n.bootstrap(ctx); err != nil {
+	if err := n.bootstrapCluster(ctx); err != nil {
 		return nil, err
 	}
 
-	return n, n.wire()
+	return n, n.connectParts()
 }
 
-// wire makes the node's parts. It starts none of them: Run does.
-func (n *Node) wire() (err error) {
+// connectParts makes the node's parts. It starts none of them: Run does.
+func (n *Node) connectParts() (err error) {
 	cfg, keys, registry := n.cfg, n.store.Keys(), n.registry
 
 	// What may keep the node from owning shards.
 	n.eligibility = newEligibility(registry, n.log, n.eligibilityChanged)
 	n.clock = newClockMonitor(cfg, n.env, n.eligibility)
 	n.watchdog = newWatchdog(n.log)
-	n.trust.register(registry)
+	n.trust.registerMetrics(registry)
 	n.expiry = newCertExpiryMonitor(n.secured, n.env, registry, n.log)
 
 	// What the node knows of the cluster.
-	n.nodes, n.owners, n.moves = n.mirror(keys.Nodes(), "nodes"), n.mirror(keys.Owners(), "owners"), n.mirror(keys.Handovers(), "moves")
+	n.nodes, n.owners, n.moves = n.newMirror(keys.Nodes(), "nodes"), n.newMirror(keys.Owners(), "owners"), n.newMirror(keys.Handovers(), "moves")
 	n.known = record.NewKnownNodes(keys)
 	n.record = &clusterRecord{store: n.store, client: n.client, atStart: n.cluster, announce: n.announce, log: n.log}
 	n.member = &memberMonitor{server: n.server, store: n.store}
@@ -212,7 +212,7 @@ func (n *Node) wire() (err error) {
 	n.fleet = placement.NewFleet(cfg.Name, n.executor.Free)
 	n.engine = scheduler.New(scheduler.Config{
 		Node: cfg.Name, Store: n.store, Fleet: n.fleet, NextAttempt: executor.Next,
-		Freezes: n.freezes.known, Now: n.env.Now, Cluster: n.record.current, May: n.mayCommit,
+		Freezes: n.freezes.knownFreezes, Now: n.env.Now, Cluster: n.record.currentRecord, May: n.mayCommit,
 		Logger: n.log.Named("scheduler"), Registerer: registry,
 	})
 	n.keeper = shard.NewKeeper(shard.KeeperConfig{
@@ -224,7 +224,7 @@ func (n *Node) wire() (err error) {
 
 	n.leader = n.newLeader()
 	n.election = election.New(n.client, election.Config{
-		Prefix: keys.Root(), Node: cfg.Name, TTL: cfg.LeaseTTL.Std(), Leases: n.saveElection, Alive: n.watchdog.alive, Logger: n.log,
+		Prefix: keys.Root(), Node: cfg.Name, TTL: cfg.LeaseTTL.Std(), Leases: n.saveElection, Alive: n.watchdog.checkAlive, Logger: n.log,
 	})
 
 	// What the node announces of itself, and how others see it.
@@ -259,7 +259,7 @@ func (n *Node) wireExecutor() (err error) {
 
 	if !n.env.Unguarded {
 		n.guardian = guardian.NewClient(guardian.Config{
-			Hello:   guardian.Hello{Instance: n.instance, Dir: cfg.DataDir, Workdirs: workdirs, Etcd: cfg.access(), Groups: n.groups.Roots()},
+			Hello:   guardian.Hello{Instance: n.instance, Dir: cfg.DataDir, Workdirs: workdirs, Etcd: cfg.etcdAccessJSON(), Groups: n.groups.Roots()},
 			Orphans: n.orphans,
 			Env:     withoutSecrets(os.Environ()),
 			Logger:  n.log, Registerer: n.registry,
@@ -271,7 +271,7 @@ func (n *Node) wireExecutor() (err error) {
 		Groups: n.groups, Orphans: n.orphans,
 		Spool: spool.Config{Limit: cfg.SpoolLimit, Total: cfg.SpoolTotal, MaxAge: cfg.SpoolRetention.Std(), Uncompressed: !cfg.SpoolCompress},
 		Fake:  n.env.Act, Boot: n.env.Boot, Logger: n.log, Registerer: n.registry,
-		Secrets: n.secrets(), Policy: n.trust.allows(),
+		Secrets: n.secretReader(), Policy: n.trust.processPolicy(),
 		Obeyed: n.announce.Send, StuckChanged: n.announce.Send,
 		Dead: func(instance string) bool { return slices.Contains(n.former.Instances, instance) },
 	})
@@ -288,17 +288,17 @@ func (n *Node) newAPI() (http.Handler, error) {
 	}
 
 	return api.New(api.Config{
-		Store: n.store, Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.ref, Now: n.env.Now,
-		Etcd: etcdctl, Nodes: n.present, Peer: n.peer, Key: n.key, Keys: n.trust.ring(),
+		Store: n.store, Cluster: n.cluster, Node: cfg.Name, Instance: n.instance, Version: Version(), Ref: n.taskRef, Now: n.env.Now,
+		Etcd: etcdctl, Nodes: n.presentNodes, Peer: n.peerNamed, Key: n.key, Keys: n.trust.keyRing(),
 		Dial: n.env.Dial, DialTLS: n.tls.dialTLS(), TLS: n.tls.serves,
-		Clock: n.clock.trusted, Writable: func() error { return n.eligibility.why(task.UnfitRestored) },
-		SetState: n.states.set, Ready: n.health.checkReady,
+		Clock: n.clock.checkTrusted, Writable: func() error { return n.eligibility.errorFor(task.UnfitRestored) },
+		SetState: n.states.requestState, Ready: n.health.checkReady,
 		Board: n.boardPart(), Logs: n.executor.Spool(), Attempts: n.executor, Ends: n.http.closing, Authenticated: connlimit.Authenticated,
 		Logger: n.log, Registerer: n.registry, Gatherer: n.Metrics(),
 	})
 }
 
-func (n *Node) mirror(prefix, name string) *kv.Mirror {
+func (n *Node) newMirror(prefix, name string) *kv.Mirror {
 	key, end := kv.Prefix(prefix)
 	return kv.NewMirror(n.client, kv.FollowConfig{Key: key, End: end, Relist: time.Minute, Name: name, Logger: n.log.Named("kv")})
 }
@@ -323,9 +323,9 @@ func (n *Node) newPresence() *presence {
 	}
 }
 
-// peer is a node that is present, as far as this one knows: what it asks is verified
+// peerNamed is a node that is present, as far as this one knows: what it asks is verified
 // without etcd, too.
-func (n *Node) peer(name string) (task.Node, bool) {
+func (n *Node) peerNamed(name string) (task.Node, bool) {
 	nodes := n.known.Decode(n.nodes.Snapshot().KVs)
 	at := slices.IndexFunc(nodes, func(o task.Node) bool { return o.Name == name })
 	if at < 0 {
@@ -335,7 +335,7 @@ func (n *Node) peer(name string) (task.Node, bool) {
 	return nodes[at], true
 }
 
-func (n *Node) ref(namespace, name string) record.Ref {
+func (n *Node) taskRef(namespace, name string) record.Ref {
 	return record.Ref{Namespace: namespace, Name: name, Shard: shard.Of(namespace, name, n.cluster.Shards)}
 }
 
@@ -354,7 +354,7 @@ func (n *Node) Instance() string { return n.instance }
 func (n *Node) Metrics() prometheus.Gatherer { return n.registry }
 
 // Address is where other nodes reach the API.
-func (n *Node) Address() string { return n.listeners.address() }
+func (n *Node) Address() string { return n.listeners.advertisedAddress() }
 
 // EtcdEndpoints is how etcdctl reaches the etcd of this node.
 func (n *Node) EtcdEndpoints() string {

@@ -40,7 +40,7 @@ func newEligibility(r prometheus.Registerer, log *zap.Logger, changed func()) *e
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "carillon_unfit",
 			Help: "Whether the node has given up its shards for this reason: 1 if so, else 0.", ConstLabels: prometheus.Labels{"reason": reason}},
 			func() float64 {
-				if e.why(reason) != nil {
+				if e.errorFor(reason) != nil {
 					return 1
 				}
 				return 0
@@ -50,8 +50,8 @@ func newEligibility(r prometheus.Registerer, log *zap.Logger, changed func()) *e
 	return e
 }
 
-// set raises a reason, or withdraws it if err is nil.
-func (e *eligibility) set(reason string, err error) {
+// setReason raises a reason, or withdraws it if err is nil.
+func (e *eligibility) setReason(reason string, err error) {
 	e.mu.Lock()
 	was := e.reasons[reason]
 
@@ -75,8 +75,8 @@ func (e *eligibility) set(reason string, err error) {
 	e.changed()
 }
 
-// why is what there is to say of a reason; nil if it does not hold.
-func (e *eligibility) why(reason string) error {
+// errorFor is what there is to say of a reason; nil if it does not hold.
+func (e *eligibility) errorFor(reason string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.reasons[reason]
@@ -96,19 +96,19 @@ func (e *eligibility) reason() string {
 	return ""
 }
 
-// err says why the node should own no shards; nil if it may.
-func (e *eligibility) err() error {
+// firstError says why the node should own no shards; nil if it may.
+func (e *eligibility) firstError() error {
 	if reason := e.reason(); reason != "" {
-		return fmt.Errorf("%w (%s): %w", errIneligible, reason, e.why(reason))
+		return fmt.Errorf("%w (%s): %w", errIneligible, reason, e.errorFor(reason))
 	}
 	return nil
 }
 
-// forbids says why the node must decide nothing from now on; nil if it may. A
+// ineligibleErr says why the node must decide nothing from now on; nil if it may. A
 // node that stalls is not forbidden to try: perhaps there is no other.
-func (e *eligibility) forbids() error {
+func (e *eligibility) ineligibleErr() error {
 	for _, reason := range []string{task.UnfitRestored, task.UnfitClock} {
-		if err := e.why(reason); err != nil {
+		if err := e.errorFor(reason); err != nil {
 			return fmt.Errorf("%w (%s): %w", errIneligible, reason, err)
 		}
 	}

@@ -79,7 +79,7 @@ func (e *etcdMonitor) run(ctx context.Context) error {
 	tick := time.NewTicker(etcdEvery)
 	defer tick.Stop()
 	for {
-		e.look(ctx)
+		e.checkMember(ctx)
 
 		select {
 		case <-ctx.Done():
@@ -89,9 +89,9 @@ func (e *etcdMonitor) run(ctx context.Context) error {
 	}
 }
 
-// look asks once. Of a member that does not answer the metrics go, as the last
+// checkMember asks once. Of a member that does not answer the metrics go, as the last
 // ones prove nothing, and what was told of it stays.
-func (e *etcdMonitor) look(ctx context.Context) {
+func (e *etcdMonitor) checkMember(ctx context.Context) {
 	for _, m := range e.members.Members(ctx, etcdTimeout) {
 		if m.Err != nil {
 			of := prometheus.Labels{"endpoint": m.Endpoint}
@@ -113,11 +113,11 @@ func (e *etcdMonitor) look(ctx context.Context) {
 			e.alarm.WithLabelValues(m.Endpoint, a).Set(raised)
 		}
 
-		e.tell(m)
+		e.logState(m)
 	}
 }
 
-func (e *etcdMonitor) tell(m store.Member) {
+func (e *etcdMonitor) logState(m store.Member) {
 	state := stateOf(m)
 	if state == e.told[m.Endpoint] {
 		return

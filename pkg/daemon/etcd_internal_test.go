@@ -45,7 +45,7 @@ func TestEtcdMonitor_TellsEachStateOnce(t *testing.T) {
 		now = step.m
 		now.Endpoint, now.Quota, now.InUse = "one", 100, now.Size/2
 		for range 2 {
-			e.look(t.Context())
+			e.checkMember(t.Context())
 		}
 		got := ""
 		for _, l := range logs.TakeAll() {

@@ -53,14 +53,14 @@ func newCertExpiryMonitor(s secured, env Environment, r prometheus.Registerer, l
 
 func (e *certExpiryMonitor) run(ctx context.Context) error {
 	for {
-		e.look()
+		e.checkFiles()
 		if !clock.Sleep(ctx, expiryEvery) {
 			return ctx.Err()
 		}
 	}
 }
 
-func (e *certExpiryMonitor) look() {
+func (e *certExpiryMonitor) checkFiles() {
 	for prefix, s := range e.sources {
 		for _, n := range s.Look() {
 			setting := zap.String("setting", prefix+n.Part)
@@ -74,12 +74,12 @@ func (e *certExpiryMonitor) look() {
 
 		for _, end := range s.Ends() {
 			e.ends.WithLabelValues(prefix + end.Part).Set(float64(end.At.Unix()))
-			e.tell(prefix+end.Part, end.At)
+			e.logExpiry(prefix+end.Part, end.At)
 		}
 	}
 }
 
-func (e *certExpiryMonitor) tell(setting string, end time.Time) {
+func (e *certExpiryMonitor) logExpiry(setting string, end time.Time) {
 	left, level := end.Sub(e.env.Now()), 0
 	for _, within := range []time.Duration{expirySoon, expiryUrgent, 0} {
 		if left <= within {
@@ -104,8 +104,8 @@ func (e *certExpiryMonitor) tell(setting string, end time.Time) {
 	}
 }
 
-// soon are the certificates that end soon, for everybody to see.
-func (e *certExpiryMonitor) soon() (list []task.Expiry) {
+// expiringSoon are the certificates that end soon, for everybody to see.
+func (e *certExpiryMonitor) expiringSoon() (list []task.Expiry) {
 	for _, prefix := range []string{"tls_", "etcd_", "etcd_peer_"} {
 		if s := e.sources[prefix]; s != nil {
 			for _, end := range s.Ends() {

@@ -55,19 +55,19 @@ func TestExpiry_IsToldInTime(t *testing.T) {
 		{102 * day, zap.DebugLevel, 1},
 	} {
 		now = begin.Add(step.at)
-		e.look()
+		e.checkFiles()
 		got := logs.TakeAll()
 		if len(got) > 1 || (len(got) == 1) != (step.level != zap.DebugLevel) || len(got) == 1 && got[0].Level != step.level {
 			t.Errorf("day %d: %v", step.at/day, got)
 		}
-		if soon := e.soon(); len(soon) != step.soon || step.soon == 1 && soon[0].Setting != "tls_cert" {
+		if soon := e.expiringSoon(); len(soon) != step.soon || step.soon == 1 && soon[0].Setting != "tls_cert" {
 			t.Errorf("day %d: %v", step.at/day, soon)
 		}
 	}
 	issue(500 * day)
-	e.look()
-	if got := logs.TakeAll(); len(got) != 1 || got[0].Level != zap.InfoLevel || len(e.soon()) != 0 {
-		t.Errorf("replaced: %v, %v", got, e.soon())
+	e.checkFiles()
+	if got := logs.TakeAll(); len(got) != 1 || got[0].Level != zap.InfoLevel || len(e.expiringSoon()) != 0 {
+		t.Errorf("replaced: %v, %v", got, e.expiringSoon())
 	}
 	families, err := registry.Gather()
 	if err != nil {

@@ -42,7 +42,7 @@ func (k *formatKeeper) run(ctx context.Context) error {
 	var down lowering
 
 	for {
-		if err := k.step(ctx, &down); err != nil && ctx.Err() == nil && !errors.Is(err, task.ErrConflict) {
+		if err := k.runStep(ctx, &down); err != nil && ctx.Err() == nil && !errors.Is(err, task.ErrConflict) {
 			k.log.Warn("could not check the record format", zap.Error(err))
 		}
 
@@ -57,8 +57,8 @@ func (k *formatKeeper) run(ctx context.Context) error {
 	}
 }
 
-// step looks at the nodes' formats once.
-func (k *formatKeeper) step(ctx context.Context, down *lowering) error {
+// runStep looks at the nodes' formats once.
+func (k *formatKeeper) runStep(ctx context.Context, down *lowering) error {
 	f, err := k.store.Formats(ctx)
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func (k *formatKeeper) step(ctx context.Context, down *lowering) error {
 	c := f.Cluster
 
 	if c.Written() < c.InForce() {
-		return k.lower(ctx, f, down)
+		return k.lowerFormat(ctx, f, down)
 	}
 
 	*down = lowering{}
@@ -111,9 +111,9 @@ type lowering struct {
 	clean    time.Time // since when nothing is in its way; zero: something was
 }
 
-// lower puts the older format that is wanted in force once no node writes the newer
+// lowerFormat puts the older format that is wanted in force once no node writes the newer
 // one any more, and what was under way then has arrived.
-func (k *formatKeeper) lower(ctx context.Context, f store.Formats, down *lowering) error {
+func (k *formatKeeper) lowerFormat(ctx context.Context, f store.Formats, down *lowering) error {
 	why := f.WaitsFor()
 	if why != "" && why != down.told {
 		down.told = why

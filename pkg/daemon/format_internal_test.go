@@ -63,11 +63,11 @@ func TestClusterRecord_TellsTheEngineTheRateOfCatchingUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &clusterRecord{store: store.New(nil, nil, keys), log: zap.NewNop(), atStart: task.Cluster{Shards: 4}}
-	if c := r.current(); c.CatchUp() != task.DefaultCatchUpRate || c.Shards != 4 {
+	if c := r.currentRecord(); c.CatchUp() != task.DefaultCatchUpRate || c.Shards != 4 {
 		t.Errorf("at the start: %+v", c)
 	}
 	is := task.Cluster{Shards: 4, Format: store.NewestFormat, CatchUpRate: 7}
-	if err := r.apply(store.ClusterRecord{Cluster: is, Mod: 5}, nil); err != nil || r.current() != is {
-		t.Errorf("%+v, %v", r.current(), err)
+	if err := r.applyRecord(store.ClusterRecord{Cluster: is, Mod: 5}, nil); err != nil || r.currentRecord() != is {
+		t.Errorf("%+v, %v", r.currentRecord(), err)
 	}
 }

@@ -16,7 +16,7 @@ type freezes struct {
 	is atomic.Pointer[store.FreezeRecord]
 }
 
-func (f *freezes) known() (*task.Freezes, int64) {
+func (f *freezes) knownFreezes() (*task.Freezes, int64) {
 	if r := f.is.Load(); r != nil {
 		return &r.Freezes, r.Mod
 	}

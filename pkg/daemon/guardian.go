@@ -116,7 +116,7 @@ func sayCleared(ctx context.Context, h guardian.Hello, log *zap.Logger) error {
 		return err
 	}
 
-	c, err := a.dial(ctx, log)
+	c, err := a.dialEtcd(ctx, log)
 	if err != nil {
 		return err
 	}

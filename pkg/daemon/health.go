@@ -17,43 +17,43 @@ import (
 
 // wireMonitors makes what watches over the node, over etcd and over other nodes.
 func (n *Node) wireMonitors() {
-	n.watchdog.over("keeper", n.keeper)
-	n.watchdog.over("engine", n.engine)
-	n.watchdog.over("executor", n.executor)
+	n.watchdog.watchPart("keeper", n.keeper)
+	n.watchdog.watchPart("engine", n.engine)
+	n.watchdog.watchPart("executor", n.executor)
 
 	n.etcd = newEtcdMonitor(n.store, n.registry, n.log)
-	n.history = &history{
+	n.history = &etcdHistory{
 		node: n.cfg.Name, cluster: n.store, revisions: n.revisions, state: n.state, eligibility: n.eligibility, log: n.log.Named("history"),
 	}
 	n.peers = peerprobe.New(peerprobe.Config{
-		Node: n.cfg.Name, Host: n.env.Host, Dial: n.env.Dial, TLS: n.tls.config,
+		Node: n.cfg.Name, Host: n.env.Host, Dial: n.env.Dial, TLS: n.tls.serverConfig,
 		Cluster: peerCluster{n.store}, Logger: n.log.Named("peers"), Registerer: n.registry,
 	})
-	n.eligibility.set(task.UnfitRestored, n.restored)
+	n.eligibility.setReason(task.UnfitRestored, n.restored)
 }
 
-// present are the nodes that are present, as far as this one knows.
-func (n *Node) present() []task.Node { return n.known.Decode(n.nodes.Snapshot().KVs) }
+// presentNodes are the nodes that are present, as far as this one knows.
+func (n *Node) presentNodes() []task.Node { return n.known.Decode(n.nodes.Snapshot().KVs) }
 
 // eligibilityChanged has everybody look again who asks whether the node may own shards.
 func (n *Node) eligibilityChanged() {
 	n.announce.Send()
 	n.keep.Send()
-	n.states.apply()
+	n.states.applyRequest()
 }
 
 // mayCommit is asked before each commit of a shard.
 func (n *Node) mayCommit() error {
-	if err := n.clock.check(); err != nil {
+	if err := n.clock.checkClock(); err != nil {
 		return fmt.Errorf("%w: %w", errIneligible, err)
 	}
-	return n.eligibility.forbids()
+	return n.eligibility.ineligibleErr()
 }
 
 // sessionOfOwner is the session under which the node owns shards; false while it
 // has none, or must decide nothing.
 func (n *Node) sessionOfOwner() (kv.Fence, bool) {
-	if n.eligibility.forbids() != nil {
+	if n.eligibility.ineligibleErr() != nil {
 		return kv.Fence{}, false
 	}
 	return n.presence.Session()

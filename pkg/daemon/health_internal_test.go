@@ -17,9 +17,9 @@ func TestLosses_WaitLongerEachTime(t *testing.T) {
 	longest := func(lasted time.Duration) (most time.Duration) {
 		for range 200 { // of one and the same count
 			again := l
-			most = max(most, again.next(lasted))
+			most = max(most, again.nextDelay(lasted))
 		}
-		l.next(lasted)
+		l.nextDelay(lasted)
 		return most
 	}
 	for i, limit := range []time.Duration{1, 2, 4, 8, 16, 16} {
@@ -41,39 +41,39 @@ func (b *fakeBeats) Beats() int64 { return int64(*b) }
 func TestWatchdog_EndsTheSessionOfANodeWhosePartStandsStill(t *testing.T) {
 	w := newWatchdog(zap.NewNop())
 	var keeper, engine fakeBeats
-	w.over("keeper", &keeper)
-	w.over("engine", &engine)
+	w.watchPart("keeper", &keeper)
+	w.watchPart("engine", &engine)
 	for range 2 * watchdogLimit {
 		keeper++ // the engine has not begun: it waits for etcd
-		w.look()
+		w.checkParts()
 	}
-	if err := w.alive(); err != nil {
+	if err := w.checkAlive(); err != nil {
 		t.Fatal(err)
 	}
 	engine++
 	for range watchdogLimit {
 		keeper++
-		w.look()
+		w.checkParts()
 	}
-	if err := w.alive(); err != nil {
+	if err := w.checkAlive(); err != nil {
 		t.Errorf("too early: %v", err)
 	}
 	keeper++
-	w.look()
-	if err := w.alive(); err == nil {
+	w.checkParts()
+	if err := w.checkAlive(); err == nil {
 		t.Error("the engine stands still, and nobody sees it")
 	}
 	engine++
-	w.look()
-	if err := w.alive(); err != nil {
+	w.checkParts()
+	if err := w.checkAlive(); err != nil {
 		t.Errorf("it goes on: %v", err)
 	}
 }
 
 func TestWatchdog_ThatDoesNotLookIsNotAlive(t *testing.T) {
 	n := &nodeHealth{watchdog: newWatchdog(zap.NewNop())}
-	n.watchdog.over("keeper", new(fakeBeats))
-	n.watchdog.look()
+	n.watchdog.watchPart("keeper", new(fakeBeats))
+	n.watchdog.checkParts()
 	if err := n.CheckAlive(); err != nil {
 		t.Errorf("it has looked: %v", err)
 	}
@@ -106,13 +106,13 @@ func (s *stalling) Restart(shard int) { s.restarted = append(s.restarted, shard)
 func TestStall_AWorkerThatStandsStillBeginsAnew(t *testing.T) {
 	s, now := newStalling(), time.Now()
 	s.shards = []int{3}
-	s.look(now, time.Minute)
+	s.checkStalls(now, time.Minute)
 	if len(s.restarted) != 0 {
 		t.Error("at the first look: it may be the end of a pause")
 	}
-	s.look(now, time.Minute)
-	if len(s.restarted) != 1 || s.eligibility.err() != nil {
-		t.Errorf("restarted %v, %v", s.restarted, s.eligibility.err())
+	s.checkStalls(now, time.Minute)
+	if len(s.restarted) != 1 || s.eligibility.firstError() != nil {
+		t.Errorf("restarted %v, %v", s.restarted, s.eligibility.firstError())
 	}
 }
 
@@ -121,28 +121,28 @@ func TestStall_ANodeThatDecidesNothingGivesItsShardsUpForAWhile(t *testing.T) {
 	s.all = errors.New("nothing goes on")
 	stall := func() {
 		t.Helper()
-		s.look(now, time.Minute)
-		s.look(now, time.Minute)
+		s.checkStalls(now, time.Minute)
+		s.checkStalls(now, time.Minute)
 		if s.eligibility.reason() != task.UnfitStalled {
 			t.Fatalf("it is %q", s.eligibility.reason())
 		}
 	}
 	stall()
 	now = now.Add(stallFirst - time.Second)
-	s.look(now, time.Minute)
-	if s.eligibility.err() == nil {
+	s.checkStalls(now, time.Minute)
+	if s.eligibility.firstError() == nil {
 		t.Error("it is back too early")
 	}
 	s.all, now = nil, now.Add(time.Second)
-	s.look(now, time.Minute)
-	if err := s.eligibility.err(); err != nil {
+	s.checkStalls(now, time.Minute)
+	if err := s.eligibility.firstError(); err != nil {
 		t.Errorf("it is not back: %v", err)
 	}
 	s.all = errors.New("again")
 	stall()
 	now = now.Add(2*stallFirst - time.Second)
-	s.look(now, time.Minute)
-	if s.eligibility.err() == nil {
+	s.checkStalls(now, time.Minute)
+	if s.eligibility.firstError() == nil {
 		t.Error("the second rest is no longer than the first")
 	}
 }
@@ -151,10 +151,10 @@ func TestStall_IsNotThatEtcdIsAway(t *testing.T) {
 	s, now := newStalling(), time.Now()
 	s.shards, s.all = []int{1}, errors.New("nothing goes on")
 	for range 10 {
-		s.look(now, stallAge/2)
+		s.checkStalls(now, stallAge/2)
 	}
-	if s.eligibility.err() != nil || len(s.restarted) > 0 {
-		t.Errorf("restarted %v, %v", s.restarted, s.eligibility.err())
+	if s.eligibility.firstError() != nil || len(s.restarted) > 0 {
+		t.Errorf("restarted %v, %v", s.restarted, s.eligibility.firstError())
 	}
 }
 
@@ -164,23 +164,23 @@ func TestFitness_TellsTheGravestReason(t *testing.T) {
 	var mu sync.Mutex
 	f := newEligibility(prometheus.NewRegistry(), zap.NewNop(), func() { mu.Lock(); changes++; mu.Unlock() })
 	why := errors.New("why")
-	f.set(task.UnfitStalled, why)
-	if f.reason() != task.UnfitStalled || f.forbids() != nil || f.err() == nil {
-		t.Errorf("stalled: %q, forbids %v", f.reason(), f.forbids())
+	f.setReason(task.UnfitStalled, why)
+	if f.reason() != task.UnfitStalled || f.ineligibleErr() != nil || f.firstError() == nil {
+		t.Errorf("stalled: %q, forbids %v", f.reason(), f.ineligibleErr())
 	}
-	f.set(task.UnfitClock, why)
-	f.set(task.UnfitRestored, why)
-	f.set(task.UnfitRestored, why)
-	if f.reason() != task.UnfitRestored || !errors.Is(f.forbids(), errIneligible) || !errors.Is(f.err(), why) {
-		t.Errorf("all: %q, %v", f.reason(), f.err())
+	f.setReason(task.UnfitClock, why)
+	f.setReason(task.UnfitRestored, why)
+	f.setReason(task.UnfitRestored, why)
+	if f.reason() != task.UnfitRestored || !errors.Is(f.ineligibleErr(), errIneligible) || !errors.Is(f.firstError(), why) {
+		t.Errorf("all: %q, %v", f.reason(), f.firstError())
 	}
-	f.set(task.UnfitRestored, nil)
-	f.set(task.UnfitStalled, nil)
-	if f.reason() != task.UnfitClock || f.forbids() == nil {
+	f.setReason(task.UnfitRestored, nil)
+	f.setReason(task.UnfitStalled, nil)
+	if f.reason() != task.UnfitClock || f.ineligibleErr() == nil {
 		t.Errorf("clock: %q", f.reason())
 	}
-	f.set(task.UnfitClock, nil)
-	if f.err() != nil || changes != 6 {
-		t.Errorf("%v, %d changes", f.err(), changes)
+	f.setReason(task.UnfitClock, nil)
+	if f.firstError() != nil || changes != 6 {
+		t.Errorf("%v, %d changes", f.firstError(), changes)
 	}
 }

@@ -31,7 +31,7 @@ type clusterReader interface {
 	Present(context.Context) (store.Present, error)
 }
 
-// history keeps how far etcd has come, and notices, by revisions, that it was
+// etcdHistory keeps how far etcd has come, and notices, by revisions, that it was
 // restored from an older snapshot than this process, or a former one, has seen. From
 // then on the node decides nothing and changes nothing, since what it knows may
 // not have happened, until an operator accepts the restored state: that is a
@@ -40,7 +40,7 @@ type clusterReader interface {
 //	following ──lower revision──▶ restored ──higher epoch──▶ (begins anew)
 //
 // One node that has seen it stops all: a node that came later cannot know.
-type history struct {
+type etcdHistory struct {
 	node        string
 	cluster     clusterReader
 	revisions   *revisions
@@ -85,15 +85,15 @@ func olderEpoch(is, was int) error {
 }
 
 // run looks until ctx ends, or until the cluster has a new epoch.
-func (h *history) run(ctx context.Context) error {
-	defer h.keep()
+func (h *etcdHistory) run(ctx context.Context) error {
+	defer h.store()
 
 	found := h.revisions.found
 	tick := time.NewTicker(historyLook)
 	defer tick.Stop()
 
 	for {
-		if err := h.look(ctx); err != nil {
+		if err := h.checkEtcd(ctx); err != nil {
 			return err
 		}
 
@@ -102,15 +102,15 @@ func (h *history) run(ctx context.Context) error {
 			return ctx.Err()
 		case <-found:
 			found = nil // it is told once
-			h.eligibility.set(task.UnfitRestored, h.revisions.wentBack())
-			h.keep()
+			h.eligibility.setReason(task.UnfitRestored, h.revisions.wentBack())
+			h.store()
 		case <-tick.C:
 		}
 	}
 }
 
-// look reads once. Only errNewHistory ends the node.
-func (h *history) look(ctx context.Context) error {
+// checkEtcd reads once. Only errNewHistory ends the node.
+func (h *etcdHistory) checkEtcd(ctx context.Context) error {
 	p, err := h.cluster.Present(ctx)
 	if err != nil {
 		return nil // etcd is away, or the record is damaged: it says nothing
@@ -123,31 +123,31 @@ func (h *history) look(ctx context.Context) error {
 		h.log.Warn("the cluster has a new epoch; reloading", zap.Int("epoch", p.Cluster.Epoch), zap.Int64("rev", p.Revision))
 		return errNewHistory
 	case p.Found && p.Cluster.ID != cluster:
-		h.eligibility.set(task.UnfitRestored, fmt.Errorf("etcd holds cluster %s now, this node is of cluster %s", p.Cluster.ID, cluster))
+		h.eligibility.setReason(task.UnfitRestored, fmt.Errorf("etcd holds cluster %s now, this node is of cluster %s", p.Cluster.ID, cluster))
 	case p.Found && p.Cluster.Epoch < epoch:
-		h.eligibility.set(task.UnfitRestored, olderEpoch(p.Cluster.Epoch, epoch))
+		h.eligibility.setReason(task.UnfitRestored, olderEpoch(p.Cluster.Epoch, epoch))
 	case time.Since(h.kept) >= historyKeep:
-		h.keep()
+		h.store()
 	}
 
 	return nil
 }
 
-// hear takes the records of all nodes: one that has seen etcd go back stops those
+// observeNodes takes the records of all nodes: one that has seen etcd go back stops those
 // of its epoch that cannot know.
-func (h *history) hear(nodes []task.Node) {
+func (h *etcdHistory) observeNodes(nodes []task.Node) {
 	epoch := h.state.Epoch()
 	i := slices.IndexFunc(nodes, func(n task.Node) bool {
 		return n.Name != h.node && n.Unfit == task.UnfitRestored && n.Epoch == epoch
 	})
 
-	if i >= 0 && h.eligibility.why(task.UnfitRestored) == nil {
-		h.eligibility.set(task.UnfitRestored, fmt.Errorf("node %s says that etcd was restored from an older snapshot", nodes[i].Name))
+	if i >= 0 && h.eligibility.errorFor(task.UnfitRestored) == nil {
+		h.eligibility.setReason(task.UnfitRestored, fmt.Errorf("node %s says that etcd was restored from an older snapshot", nodes[i].Name))
 	}
 }
 
-// keep writes to disk how far etcd has come.
-func (h *history) keep() {
+// store writes to disk how far etcd has come.
+func (h *etcdHistory) store() {
 	h.kept = time.Now()
 	cluster, epoch, _ := h.state.History()
 	if err := h.state.SetHistory(cluster, epoch, h.revisions.seen.Load(), h.state.Restored() || h.revisions.wentBack() != nil); err != nil {

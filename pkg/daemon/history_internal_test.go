@@ -47,14 +47,14 @@ func TestHistory_HoldsEtcdAgainstWhatWasSeen(t *testing.T) {
 			if err := s.SetHistory("c", 2, 100, false); err != nil {
 				t.Fatal(err)
 			}
-			h := &history{
+			h := &etcdHistory{
 				state: s, eligibility: newEligibility(prometheus.NewRegistry(), zap.NewNop(), func() {}), log: zap.NewNop(), revisions: newRevisions(100),
 				cluster: fakeCluster{c.there},
 			}
-			if err := h.look(t.Context()); (err != nil) != c.beginsNew {
+			if err := h.checkEtcd(t.Context()); (err != nil) != c.beginsNew {
 				t.Errorf("while it runs: %v", err)
 			}
-			if why := h.eligibility.why(task.UnfitRestored); c.wentBack == nil && (why != nil) != c.restored {
+			if why := h.eligibility.errorFor(task.UnfitRestored); c.wentBack == nil && (why != nil) != c.restored {
 				t.Errorf("while it runs it is unfit as %v", why)
 			}
 			restored, err := compareHistory(s, c.there, c.wentBack)

@@ -71,8 +71,8 @@ func (e *endpoint) listen() (net.Listener, error) {
 	return l, nil
 }
 
-// listening is the address where the endpoint listens; nil, and why, if it does not.
-func (e *endpoint) listening() (net.Addr, error) {
+// listeningAddr is the address where the endpoint listens; nil, and why, if it does not.
+func (e *endpoint) listeningAddr() (net.Addr, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.addr, e.err

@@ -146,8 +146,8 @@ func peerURL(v, scheme string) (*url.URL, error) {
 	return u, nil
 }
 
-// peers are the embedded etcd's, nil if it has none.
-func (c *Config) peers() *kv.Peers {
+// peersConfig are the embedded etcd's, nil if it has none.
+func (c *Config) peersConfig() *kv.Peers {
 	if len(c.InitialCluster) == 0 {
 		return nil
 	}

@@ -118,7 +118,7 @@ func TestConfig_JudgesTheAddressThatPeersListenOn(t *testing.T) {
 				ended := make(chan struct{})
 				go func() {
 					defer close(ended)
-					if s, err := kv.StartServer(ctx, kv.ServerConfig{Dir: t.TempDir(), Name: "n1", Peers: cfg.peers()}); err == nil {
+					if s, err := kv.StartServer(ctx, kv.ServerConfig{Dir: t.TempDir(), Name: "n1", Peers: cfg.peersConfig()}); err == nil {
 						_ = s.Close()
 					}
 				}()

@@ -18,8 +18,8 @@ const (
 // back at once, and less and less so if that does not end it.
 type losses struct{ n int }
 
-// next is how long to wait before joining again, after a session that lasted so long.
-func (l *losses) next(lasted time.Duration) time.Duration {
+// nextDelay is how long to wait before joining again, after a session that lasted so long.
+func (l *losses) nextDelay(lasted time.Duration) time.Duration {
 	if lasted > rejoinCalm {
 		l.n = 0
 	}

@@ -45,9 +45,9 @@ func (n *Node) newLeader() *leader {
 	return l
 }
 
-// lead writes the assignment, and looks after the format of records and what is
+// runTerm writes the assignment, and looks after the format of records and what is
 // remembered of deleted tasks, until ctx ends or the term is over.
-func (l *leader) lead(ctx context.Context, term election.Term) error {
+func (l *leader) runTerm(ctx context.Context, term election.Term) error {
 	l.log.Info("leading", zap.String("node", l.node), zap.Int64("term", term.Fence.CreateRevision))
 
 	defer l.nodes.Subscribe(l.changed)()

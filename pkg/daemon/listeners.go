@@ -31,17 +31,17 @@ func newAPIListeners(cfg Config, env Environment, tls nodeTLS, admins unixsocket
 	descriptors := maxDescriptors()
 
 	limiter := connlimit.New(tcpLimits(descriptors, log))
-	l.tcp = l.add(cfg.Listen, limiter, &tcpOpener{address: cfg.Listen, env: env, limiter: limiter, tls: tls})
+	l.tcp = l.addEndpoint(cfg.Listen, limiter, &tcpOpener{address: cfg.Listen, env: env, limiter: limiter, tls: tls})
 
 	if cfg.Socket != "" {
 		limiter := connlimit.New(socketLimits(descriptors, admins, log))
-		l.add(cfg.Socket, limiter, &socketOpener{path: cfg.Socket, inherited: env.inherited.Unix, admins: admins, limiter: limiter})
+		l.addEndpoint(cfg.Socket, limiter, &socketOpener{path: cfg.Socket, inherited: env.inherited.Unix, admins: admins, limiter: limiter})
 	}
 
 	return l
 }
 
-func (l *apiListeners) add(address string, limiter *connlimit.Limiter, opener listenerOpener) *endpoint {
+func (l *apiListeners) addEndpoint(address string, limiter *connlimit.Limiter, opener listenerOpener) *endpoint {
 	e := &endpoint{address: address, listener: opener, log: l.log, announce: l.announce}
 	l.endpoints, l.limiters = append(l.endpoints, e), append(l.limiters, limiter)
 	return e
@@ -60,7 +60,7 @@ func (o *tcpOpener) open() (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return o.tls.listener(o.limiter.Listener(l)), nil
+	return o.tls.wrapListener(o.limiter.Listener(l)), nil
 }
 
 // socketOpener opens the API's unix socket.
@@ -82,7 +82,7 @@ func (o *socketOpener) open() (net.Listener, error) {
 // listenError says where the API does not listen, and why; nil if it listens everywhere.
 func (l *apiListeners) listenError() error {
 	for _, e := range l.endpoints {
-		if _, err := e.listening(); err != nil {
+		if _, err := e.listeningAddr(); err != nil {
 			return fmt.Errorf("the API does not listen on %s: %w", e.address, err)
 		}
 	}
@@ -90,20 +90,20 @@ func (l *apiListeners) listenError() error {
 	return nil
 }
 
-// address is where other nodes reach the API.
-func (l *apiListeners) address() string {
+// advertisedAddress is where other nodes reach the API.
+func (l *apiListeners) advertisedAddress() string {
 	if l.cfg.Advertise != "" {
 		return l.cfg.Advertise
 	}
 
 	address := l.cfg.Listen
-	if addr, _ := l.tcp.listening(); addr != nil {
+	if addr, _ := l.tcp.listeningAddr(); addr != nil {
 		address = addr.String()
 	}
 
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
-		return l.cfg.scheme() + "://" + address
+		return l.cfg.urlScheme() + "://" + address
 	}
 
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
@@ -112,20 +112,20 @@ func (l *apiListeners) address() string {
 		}
 	}
 
-	return l.cfg.scheme() + "://" + net.JoinHostPort(host, port)
+	return l.cfg.urlScheme() + "://" + net.JoinHostPort(host, port)
 }
 
 // announcedAddress is where others reach the API; "" while it does not listen there. Peers
 // would otherwise take a refused connection for a crash, and reach whoever holds the port.
 func (l *apiListeners) announcedAddress() string {
-	if _, err := l.tcp.listening(); err != nil {
+	if _, err := l.tcp.listeningAddr(); err != nil {
 		return ""
 	}
-	return l.address()
+	return l.advertisedAddress()
 }
 
-// register registers the metrics of all listeners.
-func (l *apiListeners) register(r prometheus.Registerer) {
+// registerMetrics registers the metrics of all listeners.
+func (l *apiListeners) registerMetrics(r prometheus.Registerer) {
 	for _, limiter := range l.limiters {
 		limiter.Register(r)
 	}

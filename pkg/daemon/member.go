@@ -18,8 +18,8 @@ type memberMonitor struct {
 	last   atomic.Pointer[task.Member]
 }
 
-// member is the state of the etcd in this process a moment ago; nil if there is none.
-func (m *memberMonitor) member() *task.Member { return m.last.Load() }
+// currentMember is the state of the etcd in this process a moment ago; nil if there is none.
+func (m *memberMonitor) currentMember() *task.Member { return m.last.Load() }
 
 // run asks until ctx ends.
 func (m *memberMonitor) run(ctx context.Context) error {
@@ -32,7 +32,7 @@ func (m *memberMonitor) run(ctx context.Context) error {
 	defer tick.Stop()
 
 	for {
-		m.ask(ctx)
+		m.checkMember(ctx)
 
 		select {
 		case <-ctx.Done():
@@ -42,8 +42,8 @@ func (m *memberMonitor) run(ctx context.Context) error {
 	}
 }
 
-// ask asks once. The last answer stays if there is none.
-func (m *memberMonitor) ask(ctx context.Context) {
+// checkMember asks once. The last answer stays if there is none.
+func (m *memberMonitor) checkMember(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, announceEvery)
 	defer cancel()
 	if member := m.store.OwnMember(ctx); member != nil {

@@ -48,7 +48,7 @@ func (h *nodeHealth) checkDeciding() error {
 	if _, ok := h.presence.Session(); !ok {
 		return errors.New("the node has no session with etcd")
 	}
-	if err := h.eligibility.err(); err != nil {
+	if err := h.eligibility.firstError(); err != nil {
 		return err
 	}
 	if owned, served := len(h.ownShards()), h.keeper.Running(); served < owned {
@@ -88,7 +88,7 @@ func (h *nodeHealth) CheckAlive() error {
 	if looks == h.heard.Swap(looks) {
 		return errors.New("the node's watchdog does not respond")
 	}
-	return h.watchdog.alive()
+	return h.watchdog.checkAlive()
 }
 
 // Status is what the node does, in a line.
@@ -114,5 +114,5 @@ func (h *nodeHealth) Status() string {
 
 // LostAfter is how long the attempts that the node gets now are waited for when it is silent.
 func (h *nodeHealth) LostAfter() time.Duration {
-	return h.record.current().LostAfterWithLease(h.cfg.LeaseTTL).Std()
+	return h.record.currentRecord().LostAfterWithLease(h.cfg.LeaseTTL).Std()
 }

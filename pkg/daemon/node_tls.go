@@ -22,8 +22,8 @@ type nodeTLS struct {
 	serves  bool
 }
 
-// config is the one for the next connection to another node.
-func (t nodeTLS) config() *tls.Config {
+// serverConfig is the one for the next connection to another node.
+func (t nodeTLS) serverConfig() *tls.Config {
 	if t.secured == nil {
 		return &tls.Config{MinVersion: tls.VersionTLS13}
 	}
@@ -31,10 +31,10 @@ func (t nodeTLS) config() *tls.Config {
 }
 
 // dialTLS connects to the https:// address of another node.
-func (t nodeTLS) dialTLS() certs.Dialer { return certs.DialTLS(t.dial, t.config) }
+func (t nodeTLS) dialTLS() certs.Dialer { return certs.DialTLS(t.dial, t.serverConfig) }
 
-// listener speaks TLS on the API's listener, if the node has a certificate.
-func (t nodeTLS) listener(plain net.Listener) net.Listener {
+// wrapListener speaks TLS on the API's listener, if the node has a certificate.
+func (t nodeTLS) wrapListener(plain net.Listener) net.Listener {
 	if !t.serves {
 		return plain
 	}

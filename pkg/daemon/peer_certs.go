@@ -56,8 +56,8 @@ type peerCertificate struct {
 	log  *zap.Logger
 }
 
-// await sees to the certificate, and waits for a join token if there is none.
-func (p *peerCertificate) await(ctx context.Context) (certs.Files, error) {
+// awaitFiles sees to the certificate, and waits for a join token if there is none.
+func (p *peerCertificate) awaitFiles(ctx context.Context) (certs.Files, error) {
 	u, err := url.Parse(p.cfg.InitialCluster[p.cfg.Name])
 	if err != nil {
 		return certs.Files{}, err // Validate has parsed it
@@ -67,7 +67,7 @@ func (p *peerCertificate) await(ctx context.Context) (certs.Files, error) {
 
 	logged := ""
 	for {
-		err := p.ensure(ctx, member)
+		err := p.ensureFiles(ctx, member)
 		if err == nil {
 			return peercerts.Files(p.cfg.DataDir), nil
 		}
@@ -86,8 +86,8 @@ func (p *peerCertificate) await(ctx context.Context) (certs.Files, error) {
 	}
 }
 
-// ensure makes or renews the certificate, if this host can.
-func (p *peerCertificate) ensure(ctx context.Context, member peercerts.Member) error {
+// ensureFiles makes or renews the certificate, if this host can.
+func (p *peerCertificate) ensureFiles(ctx context.Context, member peercerts.Member) error {
 	done, warning, err := peercerts.Ensure(p.cfg.DataDir, member, p.env.Now())
 	if errors.Is(err, peercerts.ErrNoCertificate) {
 		if !p.cfg.makesPeerCA() {

@@ -107,7 +107,7 @@ func (p *presence) subscribe(signal wake.Signal) {
 	p.watchers = append(p.watchers, signal)
 }
 
-func (p *presence) set(s *kv.Session, f kv.Fence) {
+func (p *presence) setSession(s *kv.Session, f kv.Fence) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
@@ -123,8 +123,8 @@ func (p *presence) isDraining() bool {
 	return p.draining
 }
 
-// drain announces that the node takes no more shards and runs.
-func (p *presence) drain() {
+// startDrain announces that the node takes no more shards and runs.
+func (p *presence) startDrain() {
 	p.mu.Lock()
 	p.draining = true
 	p.mu.Unlock()
@@ -132,16 +132,16 @@ func (p *presence) drain() {
 	p.announce.Send()
 }
 
-// record is the node's record as it is to be announced now.
-func (p *presence) record() task.Node {
+// nodeRecord is the node's record as it is to be announced now.
+func (p *presence) nodeRecord() task.Node {
 	n := p.node
-	n.Unreadable, n.Member, n.Expires = p.entries.Unreadable(), p.member.member(), p.expiry.soon()
+	n.Unreadable, n.Member, n.Expires = p.entries.Unreadable(), p.member.currentMember(), p.expiry.expiringSoon()
 	n.State, n.Running, n.Unfit, n.Leases = p.state.Wanted(), p.attempts.Running(), p.eligibility.reason(), p.state.Leases()
 	n.Epoch, n.Froze = p.state.Epoch(), p.attempts.Froze()
 
 	facts, pressed := p.facts.Known()
 
-	n.Facts, n.Pressed = facts, p.trust.pressed(pressed)
+	n.Facts, n.Pressed = facts, p.trust.exceededLimits(pressed)
 	if n.Stuck = p.attempts.StuckStarts(); n.Stuck >= process.ManyStuck {
 		n.Pressed = append(slices.Clip(n.Pressed), task.PressedStarts)
 	}
@@ -172,7 +172,7 @@ func (p *presence) run(ctx context.Context) error {
 	var lost losses
 
 	for first := true; ; first = false {
-		s, f, err := p.join(ctx)
+		s, f, err := p.joinCluster(ctx)
 		if err != nil {
 			return err
 		}
@@ -180,28 +180,28 @@ func (p *presence) run(ctx context.Context) error {
 		p.log.Info("joined the cluster", zap.String("node", p.node.Name), zap.Int64("rev", f.CreateRevision),
 			zap.String("instance", p.node.Instance), zap.Bool("again", !first))
 		p.attempts.Joined(executor.Session{Fence: f, LastRenewal: s.LastRenewal, TTL: s.TTL()})
-		p.set(s, f)
+		p.setSession(s, f)
 		joined := time.Now()
-		err = p.stay(ctx, s, f)
-		p.set(nil, kv.Fence{})
+		err = p.holdSession(ctx, s, f)
+		p.setSession(nil, kv.Fence{})
 
 		if ctx.Err() != nil {
-			return p.leave(context.WithoutCancel(ctx), s, f)
+			return p.leaveCluster(context.WithoutCancel(ctx), s, f)
 		}
 
 		p.log.Warn("lost the session; rejoining", zap.String("node", p.node.Name), zap.Error(err))
 		// The key may be there still (the lease ended here first); nobody else
 		// may be told that it is a stranger's.
-		p.revoke(ctx, s)
+		p.revokeLease(ctx, s)
 
-		if !clock.Sleep(ctx, lost.next(time.Since(joined))) {
+		if !clock.Sleep(ctx, lost.nextDelay(time.Since(joined))) {
 			return ctx.Err()
 		}
 	}
 }
 
-// stay announces the node until its session ends.
-func (p *presence) stay(ctx context.Context, s *kv.Session, f kv.Fence) error {
+// holdSession announces the node until its session ends.
+func (p *presence) holdSession(ctx context.Context, s *kv.Session, f kv.Fence) error {
 	tick := time.NewTicker(announceEvery)
 	defer tick.Stop()
 
@@ -216,7 +216,7 @@ func (p *presence) stay(ctx context.Context, s *kv.Session, f kv.Fence) error {
 		case <-p.announce:
 		}
 
-		n := p.record()
+		n := p.nodeRecord()
 		err := p.store.Announce(ctx, f, n, s.Lease())
 		news := n.State != told.State || n.Unfit != told.Unfit || n.Froze != told.Froze || !slices.Equal(n.Pressed, told.Pressed)
 
@@ -229,7 +229,7 @@ func (p *presence) stay(ctx context.Context, s *kv.Session, f kv.Fence) error {
 			}
 
 			told = n
-			p.tell(n)
+			p.logAnnounced(n)
 
 			if n.State == task.NodeDraining { // somebody waits for the end of it
 				tick.Reset(announceDraining)
@@ -237,7 +237,7 @@ func (p *presence) stay(ctx context.Context, s *kv.Session, f kv.Fence) error {
 				tick.Reset(announceEvery)
 			}
 
-			p.stall.look(time.Now(), time.Since(steady))
+			p.stall.checkStalls(time.Now(), time.Since(steady))
 		default:
 			steady = time.Now()
 		}
@@ -257,20 +257,20 @@ func (p *presence) lastTold() task.Node {
 	return p.told
 }
 
-// tell keeps the record that etcd took last, for those who wait for it.
-func (p *presence) tell(n task.Node) {
+// logAnnounced keeps the record that etcd took last, for those who wait for it.
+func (p *presence) logAnnounced(n task.Node) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.told = n
 }
 
-// join opens a session and registers the node under it. Only a name that stays
+// joinCluster opens a session and registers the node under it. Only a name that stays
 // taken ends it with an error, or ctx.
-func (p *presence) join(ctx context.Context) (*kv.Session, kv.Fence, error) {
+func (p *presence) joinCluster(ctx context.Context) (*kv.Session, kv.Fence, error) {
 	told := false
 	var taken time.Time // since when another holds the name
 	for {
-		s, f, holder, err := p.try(ctx)
+		s, f, holder, err := p.tryJoin(ctx)
 		switch {
 		case err == nil:
 			return s, f, nil
@@ -301,29 +301,29 @@ func (p *presence) join(ctx context.Context) (*kv.Session, kv.Fence, error) {
 	}
 }
 
-// try opens a session and registers once. holder is who has the name.
-func (p *presence) try(ctx context.Context) (_ *kv.Session, f kv.Fence, holder *task.Node, err error) {
-	if err := p.watchdog.alive(); err != nil {
+// tryJoin opens a session and registers once. holder is who has the name.
+func (p *presence) tryJoin(ctx context.Context) (_ *kv.Session, f kv.Fence, holder *task.Node, err error) {
+	if err := p.watchdog.checkAlive(); err != nil {
 		return nil, f, nil, err
 	}
 
 	// The session outlives everything that is done under it.
 	s, err := kv.OpenSession(context.WithoutCancel(ctx), p.store.Client(), kv.SessionConfig{
-		TTL: p.ttl, Saved: p.state.SetSession, Alive: p.watchdog.alive, Logger: p.log})
+		TTL: p.ttl, Saved: p.state.SetSession, Alive: p.watchdog.checkAlive, Logger: p.log})
 	if err != nil {
 		return nil, f, nil, err
 	}
 
 	p.node.JoinedAt = task.At(p.env.Now())
-	n := p.record()
+	n := p.nodeRecord()
 
 	f, holder, err = p.store.Register(ctx, n, s.Lease())
 	if err != nil {
-		p.revoke(ctx, s)
+		p.revokeLease(ctx, s)
 		return nil, f, holder, err
 	}
 
-	p.tell(n)
+	p.logAnnounced(n)
 
 	return s, f, nil, nil
 }
@@ -350,7 +350,7 @@ func (p *presence) revokeLeases(ctx context.Context, leases []string) {
 	}
 }
 
-func (p *presence) revoke(ctx context.Context, s *kv.Session) {
+func (p *presence) revokeLease(ctx context.Context, s *kv.Session) {
 	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	if err := s.Close(rctx); err != nil {
@@ -358,9 +358,9 @@ func (p *presence) revoke(ctx context.Context, s *kv.Session) {
 	}
 }
 
-// leave deletes the node's key if its inbox is empty, and gives the lease up in
+// leaveCluster deletes the node's key if its inbox is empty, and gives the lease up in
 // any case: what is left in the inbox is for the next instance, or is lost.
-func (p *presence) leave(ctx context.Context, s *kv.Session, f kv.Fence) error {
+func (p *presence) leaveCluster(ctx context.Context, s *kv.Session, f kv.Fence) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 
@@ -368,7 +368,7 @@ func (p *presence) leave(ctx context.Context, s *kv.Session, f kv.Fence) error {
 		p.log.Info("left the cluster with attempts in the inbox", zap.String("node", p.node.Name), zap.Error(err))
 	}
 
-	p.revoke(ctx, s)
+	p.revokeLease(ctx, s)
 
 	return p.state.SetSession(0)
 }

@@ -59,7 +59,7 @@ func (n *Node) Run(ctx context.Context) error {
 	presence.run(n.states.run)
 	presence.run(n.history.run)
 	presence.run(n.expiry.run)
-	presence.run(func(ctx context.Context) error { return n.trust.watch(ctx, n.announce.Send) })
+	presence.run(func(ctx context.Context) error { return n.trust.watchFiles(ctx, n.announce.Send) })
 
 	workers := newStage(ctx, failed)
 	workers.run(n.followFleet)
@@ -72,12 +72,12 @@ func (n *Node) Run(ctx context.Context) error {
 		workers.run(n.engine.Run)
 		workers.run(n.etcd.run)
 		workers.run(n.keepShards)
-		workers.run(func(ctx context.Context) error { return n.election.Run(ctx, n.leader.lead) })
+		workers.run(func(ctx context.Context) error { return n.election.Run(ctx, n.leader.runTerm) })
 	}
 
 	select {
 	case <-ctx.Done():
-		n.drain(context.WithoutCancel(ctx))
+		n.drainNode(context.WithoutCancel(ctx))
 	case <-failed:
 	}
 
@@ -141,10 +141,10 @@ func (n *Node) followFleet(ctx context.Context) error {
 		case <-changed:
 		}
 
-		nodes := n.present()
+		nodes := n.presentNodes()
 		n.fleet.Set(nodes)
-		n.clock.hear(nodes)
-		n.history.hear(nodes)
+		n.clock.observeNodes(nodes)
+		n.history.observeNodes(nodes)
 
 		if now := placementOf(nodes); now != before {
 			before = now
@@ -166,7 +166,7 @@ func (n *Node) watchPeers(ctx context.Context) error {
 	changed := wake.NewSignal()
 	defer n.nodes.Subscribe(changed)()
 
-	return n.peers.Run(ctx, changed, n.present)
+	return n.peers.Run(ctx, changed, n.presentNodes)
 }
 
 // placementOf is what of the nodes matters for where runs may go. Facts are not in
@@ -231,14 +231,14 @@ func (n *Node) clearFormer(ctx context.Context) error {
 	return nil
 }
 
-// drain hands over what the node does, as far as time allows: its shards to
+// drainNode hands over what the node does, as far as time allows: its shards to
 // other owners, its unstarted attempts to the queue; it waits for the others.
-func (n *Node) drain(ctx context.Context) {
+func (n *Node) drainNode(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.DrainTimeout.Std())
 	defer cancel()
 
 	n.log.Info("draining", zap.String("node", n.cfg.Name), zap.Int("running", n.executor.Running()))
-	n.states.drain()
+	n.states.drainAll()
 
 	for n.handsOver() && clock.Sleep(ctx, 20*time.Millisecond) {
 	}
@@ -253,6 +253,6 @@ func (n *Node) handsOver() bool {
 	if _, present := n.presence.Session(); !present {
 		return false
 	}
-	others := slices.ContainsFunc(n.present(), func(o task.Node) bool { return o.Name != n.cfg.Name && o.Owns() })
+	others := slices.ContainsFunc(n.presentNodes(), func(o task.Node) bool { return o.Name != n.cfg.Name && o.Owns() })
 	return others && (len(n.health.ownShards()) > 0 || n.keeper.Running() > 0)
 }

@@ -40,11 +40,11 @@ type stallMonitor struct {
 	back    time.Time // since when it may again
 }
 
-// look judges the node; steady is for how long etcd has taken each announcement.
-func (s *stallMonitor) look(now time.Time, steady time.Duration) {
+// checkStalls judges the node; steady is for how long etcd has taken each announcement.
+func (s *stallMonitor) checkStalls(now time.Time, steady time.Duration) {
 	if !s.until.IsZero() && !now.Before(s.until) {
 		s.until, s.back = time.Time{}, now
-		s.eligibility.set(task.UnfitStalled, nil)
+		s.eligibility.setReason(task.UnfitStalled, nil)
 	}
 
 	if steady < stallAge {
@@ -79,5 +79,5 @@ func (s *stallMonitor) look(now time.Time, steady time.Duration) {
 	}
 
 	s.until = now.Add(s.rest)
-	s.eligibility.set(task.UnfitStalled, all)
+	s.eligibility.setReason(task.UnfitStalled, all)
 }

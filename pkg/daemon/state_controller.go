@@ -32,14 +32,14 @@ type stateController struct {
 	mu sync.Mutex // held while the executor is told what the node's state is
 }
 
-// set has the node take a state that an operator wants, kept over restarts,
+// requestState has the node take a state that an operator wants, kept over restarts,
 // and returns once etcd has it.
-func (c *stateController) set(ctx context.Context, state, by string) error {
+func (c *stateController) requestState(ctx context.Context, state, by string) error {
 	if err := c.state.SetWanted(state, by); err != nil {
 		return fmt.Errorf("keep the state of node %s: %w", c.node, err)
 	}
 
-	c.apply()
+	c.applyRequest()
 	c.announce.Send()
 
 	for c.presence.lastTold().State != state {
@@ -64,7 +64,7 @@ func (c *stateController) run(ctx context.Context) error {
 		if r.Instance == c.instance && r.Mod > obeyed && known {
 			c.log.Info("received a request to change state", zap.String("node", c.node), zap.String("state", r.State), zap.String("by", r.By))
 
-			if err := c.set(ctx, r.State, r.By); err != nil {
+			if err := c.requestState(ctx, r.State, r.By); err != nil {
 				c.log.Warn("could not change to the requested state", zap.String("node", c.node), zap.String("state", r.State), zap.Error(err))
 				return nil // who asked withdraws the request, or it is told again
 			}
@@ -83,21 +83,21 @@ func (c *stateController) run(ctx context.Context) error {
 // obeyWithin is how long a request to this node may take.
 const obeyWithin = 10 * time.Second
 
-// apply has the executor do what the node's state says. What is in the inbox
+// applyRequest has the executor do what the node's state says. What is in the inbox
 // of an etcd that went back may have run before.
-func (c *stateController) apply() {
+func (c *stateController) applyRequest() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.state.Wanted() == task.NodeDraining || c.eligibility.why(task.UnfitRestored) != nil {
+	if c.state.Wanted() == task.NodeDraining || c.eligibility.errorFor(task.UnfitRestored) != nil {
 		c.executor.HandBack()
 	} else if !c.presence.isDraining() {
 		c.executor.Resume()
 	}
 }
 
-// drain has the node take no more shards and runs, as it stops.
-func (c *stateController) drain() {
+// drainAll has the node take no more shards and runs, as it stops.
+func (c *stateController) drainAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.presence.drain()
+	c.presence.startDrain()
 }

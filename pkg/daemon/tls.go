@@ -20,11 +20,11 @@ import (
 // if it has none.
 type secured struct{ api, etcd, peer *certs.Source }
 
-// serves reports whether the API speaks TLS.
-func (c *Config) serves() bool { return c.TLSCert != "" }
+// servesTLS reports whether the API speaks TLS.
+func (c *Config) servesTLS() bool { return c.TLSCert != "" }
 
-func (c *Config) scheme() string {
-	if c.serves() {
+func (c *Config) urlScheme() string {
+	if c.servesTLS() {
 		return "https"
 	}
 	return "http"
@@ -42,7 +42,7 @@ func (c *Config) validateTLS() error {
 	}
 
 	if c.TLSClientAuth != string(certs.None) {
-		if !c.serves() {
+		if !c.servesTLS() {
 			return task.Invalid(task.CodeRequired, "tls_cert", "is needed for tls_client_auth %s, and tls_key with it", c.TLSClientAuth)
 		}
 		if c.TLSCA == "" {
@@ -57,7 +57,7 @@ func (c *Config) validateTLS() error {
 		return err
 	}
 
-	s, err := c.secured()
+	s, err := c.securityOf()
 	if err != nil {
 		return err
 	}
@@ -183,8 +183,8 @@ func unreadable(field, path string, err error) error {
 	return task.Invalid(task.CodeBadValue, field, "%s", err)
 }
 
-// secured reads the files.
-func (c *Config) secured() (s secured, err error) {
+// securityOf reads the files.
+func (c *Config) securityOf() (s secured, err error) {
 	open := func(prefix string, f certs.Files) (*certs.Source, error) {
 		if f == (certs.Files{}) {
 			return nil, nil
@@ -214,7 +214,7 @@ func (c *Config) secured() (s secured, err error) {
 // validateCertificate refuses a certificate that other nodes would refuse. One that
 // has ended is none of those: tasks fire without the API, and the log tells.
 func (c *Config) validateCertificate(s secured) error {
-	if c.serves() {
+	if c.servesTLS() {
 		host := ""
 		if u, err := url.Parse(c.Advertise); err == nil {
 			host = u.Hostname()
@@ -264,8 +264,8 @@ func (c *Config) validatePeerCertificate(s *certs.Source) error {
 	return nil
 }
 
-// warnings tells of settings that work, and are less safe than they could be.
-func (c *Config) warnings(s secured) (list []string) {
+// securityWarnings tells of settings that work, and are less safe than they could be.
+func (c *Config) securityWarnings(s secured) (list []string) {
 	if c.InsecurePeers {
 		list = append(list, "insecure_peers: anyone who can reach the ports of initial_cluster, including every user of these hosts, can run commands as root on all of them")
 	}

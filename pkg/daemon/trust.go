@@ -29,8 +29,8 @@ type trust struct {
 	log    *zap.Logger
 }
 
-// trust reads both, and refuses what will not do.
-func (c *Config) trust(log *zap.Logger) (t trust, err error) {
+// loadTrust reads both, and refuses what will not do.
+func (c *Config) loadTrust(log *zap.Logger) (t trust, err error) {
 	t.log = log.Named("trust")
 	if c.SecretKeys != "" {
 		t.keys = secret.KeyFile(c.SecretKeys)
@@ -69,8 +69,8 @@ func (c *Config) validateSeparation(euid int) error {
 	return nil
 }
 
-// ring is nil without keys.
-func (t trust) ring() func() (secret.Ring, error) {
+// keyRing is nil without keys.
+func (t trust) keyRing() func() (secret.Ring, error) {
 	if t.keys == "" {
 		return nil
 	}
@@ -86,16 +86,16 @@ func (t trust) keyIDs() []string {
 	return ring.IDs()
 }
 
-// allows is nil without a policy.
-func (t trust) allows() process.Policy {
+// processPolicy is nil without a policy.
+func (t trust) processPolicy() process.Policy {
 	if t.policy == nil {
 		return nil
 	}
 	return t.policy.Policy
 }
 
-// register has metrics say whether the files can be read.
-func (t trust) register(r prometheus.Registerer) {
+// registerMetrics has metrics say whether the files can be read.
+func (t trust) registerMetrics(r prometheus.Registerer) {
 	gauge := func(name, help string, is func() bool) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
 			if is() {
@@ -106,7 +106,7 @@ func (t trust) register(r prometheus.Registerer) {
 	}
 
 	if t.policy != nil {
-		gauge("carillon_policy_broken", "Whether the host policy cannot be read, so that nothing starts on the node: 1 if so, else 0.", t.broken)
+		gauge("carillon_policy_broken", "Whether the host policy cannot be read, so that nothing starts on the node: 1 if so, else 0.", t.policyBroken)
 	}
 
 	if t.keys != "" {
@@ -114,8 +114,8 @@ func (t trust) register(r prometheus.Registerer) {
 	}
 }
 
-// broken reports whether the policy cannot be read, which is logged there.
-func (t trust) broken() bool {
+// policyBroken reports whether the policy cannot be read, which is logged there.
+func (t trust) policyBroken() bool {
 	if t.policy == nil {
 		return false
 	}
@@ -123,18 +123,18 @@ func (t trust) broken() bool {
 	return err != nil
 }
 
-// pressed adds a broken policy to what the node is beyond its limits of.
-func (t trust) pressed(facts []string) []string {
-	if t.broken() {
+// exceededLimits adds a broken policy to what the node is beyond its limits of.
+func (t trust) exceededLimits(facts []string) []string {
+	if t.policyBroken() {
 		return append(slices.Clip(facts), task.PressedPolicy)
 	}
 	return facts
 }
 
-// watch looks at both until ctx ends, and tells when what the node announces of them
+// watchFiles looks at both until ctx ends, and tells when what the node announces of them
 // has changed: a policy that breaks, or is right again, and which keys there are.
-func (t trust) watch(ctx context.Context, changed func()) error {
-	look := func() (bool, []string) { return t.broken(), t.keyIDs() }
+func (t trust) watchFiles(ctx context.Context, changed func()) error {
+	look := func() (bool, []string) { return t.policyBroken(), t.keyIDs() }
 	was, had := look()
 	for (t.policy != nil || t.keys != "") && clock.Sleep(ctx, trustEvery) {
 		is, has := look()
@@ -158,9 +158,9 @@ func (t trust) watch(ctx context.Context, changed func()) error {
 	return ctx.Err()
 }
 
-// secrets reads secrets and decrypts them; nil without keys. Each is read from etcd
+// secretReader reads secrets and decrypts them; nil without keys. Each is read from etcd
 // at each call, and not kept.
-func (n *Node) secrets() process.Secrets {
+func (n *Node) secretReader() process.Secrets {
 	if n.trust.keys == "" {
 		return nil
 	}

@@ -49,13 +49,13 @@ func TestTrust_TellsOfItsKeys(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zap.InfoLevel)
-		trust, err := (&Config{SecretKeys: string(file)}).trust(zap.New(core))
+		trust, err := (&Config{SecretKeys: string(file)}).loadTrust(zap.New(core))
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, end := context.WithCancel(t.Context())
 		changes := 0
-		go func() { _ = trust.watch(ctx, func() { changes++ }) }()
+		go func() { _ = trust.watchFiles(ctx, func() { changes++ }) }()
 		synctest.Wait() // it has looked once
 		step := func(do func() error, want int, says string) {
 			t.Helper()

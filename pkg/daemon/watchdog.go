@@ -38,8 +38,8 @@ type watchedPart struct {
 
 func newWatchdog(log *zap.Logger) *watchdog { return &watchdog{log: log.Named("watchdog")} }
 
-// over has a part watched, from its first beat on.
-func (w *watchdog) over(name string, part beater) {
+// watchPart has a part watched, from its first beat on.
+func (w *watchdog) watchPart(name string, part beater) {
 	w.parts = append(w.parts, &watchedPart{name: name, part: part})
 }
 
@@ -52,12 +52,12 @@ func (w *watchdog) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-tick.C:
-			w.look()
+			w.checkParts()
 		}
 	}
 }
 
-func (w *watchdog) look() {
+func (w *watchdog) checkParts() {
 	var err error
 	for _, p := range w.parts {
 		if now := p.part.Beats(); now != p.last || now == 0 {
@@ -71,7 +71,7 @@ func (w *watchdog) look() {
 		}
 	}
 
-	switch was := w.alive(); {
+	switch was := w.checkAlive(); {
 	case err != nil && was == nil:
 		w.log.Error("a component of this node does not respond: ending its session", zap.Error(err))
 	case err == nil && was != nil:
@@ -82,8 +82,8 @@ func (w *watchdog) look() {
 	w.looks.Add(1)
 }
 
-// alive says which part stands still; nil if none does.
-func (w *watchdog) alive() error {
+// checkAlive says which part stands still; nil if none does.
+func (w *watchdog) checkAlive() error {
 	if err := w.wedged.Load(); err != nil {
 		return *err
 	}

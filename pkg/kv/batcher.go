@@ -77,7 +77,7 @@ type Batcher struct {
 
 	mu      sync.Mutex
 	work    sync.Cond // there is something ready, or it is over
-	turns   turns
+	turns   lockTable
 	idle    int // senders that wait for work
 	sending int // requests under way
 	// Of those that are ready but not worth a request yet: a timer runs, and it has ended.
@@ -104,7 +104,7 @@ func NewBatcher(c clientv3.KV, cfg BatcherConfig) *Batcher {
 	b := &Batcher{
 		kv: c, cfg: cfg, log: orNop(cfg.Logger).Named("batcher"),
 		room: make(chan struct{}, cfg.Queue), ended: make(chan struct{}),
-		tickets: sync.Pool{New: newTicket}, turns: turns{locks: map[uint64]*lock{}},
+		tickets: sync.Pool{New: newTicket}, turns: lockTable{locks: map[uint64]*lock{}},
 	}
 	b.work.L = &b.mu
 	b.metrics = newBatcherMetrics(b, cfg.Registerer)
@@ -127,7 +127,7 @@ func (b *Batcher) Run(ctx context.Context) error {
 	var senders sync.WaitGroup
 
 	for range b.cfg.InFlight {
-		senders.Go(func() { b.send(ctx) })
+		senders.Go(func() { b.runSender(ctx) })
 	}
 
 	<-ctx.Done()
@@ -162,14 +162,14 @@ func (b *Batcher) Commit(ctx context.Context, txn Txn) (Result, error) {
 		return Result{}, unsent(errBatcherEnded)
 	}
 
-	if !b.enter(t) {
+	if !b.enqueue(t) {
 		<-b.room
 		return Result{}, unsent(errBatcherEnded)
 	}
 
 	select {
 	case <-t.answered:
-		return b.redeem(t)
+		return b.awaitResult(t)
 	case <-ctx.Done():
 		return b.giveUp(t, ctx.Err())
 	case <-b.ended:
@@ -186,7 +186,7 @@ func (b *Batcher) Commit(ctx context.Context, txn Txn) (Result, error) {
 
 	select { // it is under way, and will be answered
 	case <-t.answered:
-		return b.redeem(t)
+		return b.awaitResult(t)
 	case <-ctx.Done():
 		return b.giveUp(t, ctx.Err())
 	}
@@ -194,7 +194,7 @@ func (b *Batcher) Commit(ctx context.Context, txn Txn) (Result, error) {
 
 func unsent(err error) error { return fmt.Errorf("commit: %w", notSent{err}) }
 
-func (b *Batcher) enter(t *ticket) bool {
+func (b *Batcher) enqueue(t *ticket) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
@@ -202,13 +202,13 @@ func (b *Batcher) enter(t *ticket) bool {
 		return false
 	}
 
-	b.turns.enter(t)
+	b.turns.acquireAll(t)
 
 	if t.before > 0 {
 		b.metrics.deferred.Inc()
 	}
 
-	b.wake()
+	b.wakeSender()
 
 	return true
 }
@@ -230,7 +230,7 @@ func (b *Batcher) giveUp(t *ticket, err error) (Result, error) {
 		return Result{}, unsent(err)
 	case settled:
 		<-t.answered
-		return b.redeem(t)
+		return b.awaitResult(t)
 	}
 
 	return Result{}, fmt.Errorf("commit: the answer was not awaited: %w", err)
@@ -250,6 +250,6 @@ func (b *Batcher) withdraw(t *ticket) {
 	}
 
 	t.state = withdrawn
-	b.turns.leave(t)
-	b.wake()
+	b.turns.releaseAll(t)
+	b.wakeSender()
 }

@@ -18,14 +18,14 @@ const (
 	mostDeadline  = 5 * time.Second
 )
 
-func (d *deadline) now() time.Duration { return max(time.Duration(d.d.Load()), leastDeadline) }
+func (d *deadline) current() time.Duration { return max(time.Duration(d.d.Load()), leastDeadline) }
 
-// learn takes in how long a request took: thrice that is waited for the next one;
+// observe takes in how long a request took: thrice that is waited for the next one;
 // after one that was not answered, twice as long as for that.
-func (d *deadline) learn(took time.Duration, unanswered bool) {
+func (d *deadline) observe(took time.Duration, unanswered bool) {
 	next := 3 * took
 	if unanswered {
-		next = 2 * d.now()
+		next = 2 * d.current()
 	}
 	d.d.Store(int64(min(next, mostDeadline)))
 }

@@ -63,30 +63,30 @@ func (f *footprint) reset() {
 }
 
 func (f *footprint) measure(t Txn) error {
-	depth, err := f.txn(t.If, t.Then, t.Else)
+	depth, err := f.addTxn(t.If, t.Then, t.Else)
 	f.depth = depth
 	return err
 }
 
-func (f *footprint) txn(cmps []clientv3.Cmp, then, els []clientv3.Op) (depth int, err error) {
+func (f *footprint) addTxn(cmps []clientv3.Cmp, then, els []clientv3.Op) (depth int, err error) {
 	f.bytes += txnBytes
 	for _, c := range cmps {
 		p := c.GetCompare()
-		f.touch(p.Key, p.RangeEnd, false)
+		f.addKey(p.Key, p.RangeEnd, false)
 		f.bytes += compareBytes + len(p.Key) + len(p.RangeEnd) + len(p.GetValue())
 	}
 
-	nested, err := f.ops(then)
+	nested, err := f.addOps(then)
 	if err != nil {
 		return 0, err
 	}
 
-	nestedElse, err := f.ops(els)
+	nestedElse, err := f.addOps(els)
 
 	return max(len(cmps), len(then), len(els)) + max(nested, nestedElse), err
 }
 
-func (f *footprint) ops(ops []clientv3.Op) (depth int, err error) {
+func (f *footprint) addOps(ops []clientv3.Op) (depth int, err error) {
 	for i := range ops {
 		op := &ops[i] // it is large
 		key, end := op.KeyBytes(), op.RangeBytes()
@@ -96,16 +96,16 @@ func (f *footprint) ops(ops []clientv3.Op) (depth int, err error) {
 		case op.IsPut():
 			f.puts = true
 			f.bytes += writeBytes + len(op.ValueBytes())
-			f.touch(key, nil, true)
+			f.addKey(key, nil, true)
 		case op.IsDelete():
 			f.bytes += writeBytes
-			f.touch(key, end, true)
+			f.addKey(key, end, true)
 		case op.IsGet():
 			f.bytes += getBytes
-			f.touch(key, end, false)
+			f.addKey(key, end, false)
 		case op.IsTxn():
 			cmps, then, els := op.Txn()
-			nested, err := f.txn(cmps, then, els)
+			nested, err := f.addTxn(cmps, then, els)
 			if err != nil {
 				return 0, err
 			}
@@ -119,7 +119,7 @@ func (f *footprint) ops(ops []clientv3.Op) (depth int, err error) {
 	return depth, nil
 }
 
-func (f *footprint) touch(key, end []byte, writes bool) {
+func (f *footprint) addKey(key, end []byte, writes bool) {
 	switch {
 	case end == nil:
 		f.keys = append(f.keys, touched{key: key, hash: maphash.Bytes(keySeed, key), writes: writes})

@@ -114,12 +114,12 @@ func conflict(a, b *ticket) bool {
 
 func TestTurns_AreOfThoseThatConflictWithNoneBefore(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		u := turns{locks: map[uint64]*lock{}}
+		u := lockTable{locks: map[uint64]*lock{}}
 		var live []*ticket
 		t.Repeat(map[string]func(*rapid.T){
 			"enter": func(t *rapid.T) {
 				k := measured(t, anyTxn(t, 1))
-				u.enter(k)
+				u.acquireAll(k)
 				live = append(live, k)
 			},
 			"leave": func(t *rapid.T) { // answered, or withdrawn
@@ -134,7 +134,7 @@ func TestTurns_AreOfThoseThatConflictWithNoneBefore(t *testing.T) {
 				}
 
 				k.state = withdrawn
-				u.leave(k)
+				u.releaseAll(k)
 			},
 			"": func(t *rapid.T) {
 				var want, got []uint64
@@ -162,7 +162,7 @@ func TestTurns_AreOfThoseThatConflictWithNoneBefore(t *testing.T) {
 
 // Two keys of one hash share a lock, which then belongs to every range.
 func TestTurns_KeysOfOneHashAreNotLost(t *testing.T) {
-	u := turns{locks: map[uint64]*lock{}}
+	u := lockTable{locks: map[uint64]*lock{}}
 	enter := func(txn Txn, hash uint64) *ticket {
 		k := newTicket().(*ticket)
 		if err := k.measure(txn); err != nil {
@@ -173,7 +173,7 @@ func TestTurns_KeysOfOneHashAreNotLost(t *testing.T) {
 			k.keys[i].hash = hash
 		}
 
-		u.enter(k)
+		u.acquireAll(k)
 
 		return k
 	}
@@ -231,13 +231,13 @@ func TestBatcher_FillsWithinItsLimitsTheOldestFirst(t *testing.T) {
 			}
 
 			b.room <- struct{}{}
-			b.turns.enter(measured(t, txn))
+			b.turns.acquireAll(measured(t, txn))
 		}
 
 		sent := 0
 		for b.turns.ready.first != nil {
 			oldest := b.turns.ready.first
-			pack := b.fill(nil)
+			pack := b.fillPack(nil)
 			depth, bytes := 0, txnBytes
 			for _, k := range pack {
 				depth, bytes = max(depth, k.depth), bytes+k.bytes
@@ -315,7 +315,7 @@ func TestBatcher_StressLeavesNothingBehind(t *testing.T) {
 func BenchmarkTurns(b *testing.B) {
 	for _, ranges := range []int{0, 1, 100} {
 		b.Run(fmt.Sprintf("ranges=%d", ranges), func(b *testing.B) {
-			u := turns{locks: map[uint64]*lock{}}
+			u := lockTable{locks: map[uint64]*lock{}}
 			live := make([]*ticket, 1000)
 			for i := range live {
 				mark := fmt.Sprintf("/carillon/shards/%04d/watermark", i)
@@ -339,12 +339,12 @@ func BenchmarkTurns(b *testing.B) {
 				k := live[i%len(live)]
 				if k.seq > 0 {
 					u.ready.remove(k)
-					u.leave(k)
+					u.releaseAll(k)
 				}
 
 				k.footprint.reset()
 				_ = k.measure(k.txn)
-				u.enter(k)
+				u.acquireAll(k)
 			}
 		})
 	}

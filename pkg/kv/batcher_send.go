@@ -19,28 +19,28 @@ type sender struct {
 	results []Result
 }
 
-// send sends one request after the other until the batcher's end.
-func (b *Batcher) send(ctx context.Context) {
+// runSender sends one request after the other until the batcher's end.
+func (b *Batcher) runSender(ctx context.Context) {
 	s := &sender{Batcher: b}
 	b.mu.Lock()
 	b.sending++ // next takes it off
 	b.mu.Unlock()
 
-	for s.next() {
-		s.deliver(ctx, s.pack)
+	for s.sendNext() {
+		s.deliverPack(ctx, s.pack)
 		clear(s.pack)
 	}
 }
 
-// next waits for something to send and packs it.
-func (s *sender) next() bool {
+// sendNext waits for something to send and packs it.
+func (s *sender) sendNext() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	s.sending--
-	for !s.worthwhile() && !s.over {
+	for !s.shouldSend() && !s.over {
 		s.idle++
-		s.wake() // what entered while no sender was idle has started no timer
+		s.wakeSender() // what entered while no sender was idle has started no timer
 		s.work.Wait()
 		s.idle--
 	}
@@ -51,8 +51,8 @@ func (s *sender) next() bool {
 
 	s.sending++
 	s.impatient = false
-	s.pack = s.fill(s.pack[:0])
-	s.wake()
+	s.pack = s.fillPack(s.pack[:0])
+	s.wakeSender()
 
 	return true
 }
@@ -61,23 +61,23 @@ func (s *sender) next() bool {
 // another one is begun.
 const companionWeight = 16
 
-// worthwhile reports whether a request should start now. If no request is under way, any
+// shouldSend reports whether a request should start now. If no request is under way, any
 // ready transaction is enough, so nothing waits while etcd is idle. Each request under way
 // raises the weight that must be ready, because a request costs etcd as much as dozens of
 // operations in it, and the transactions that wait join the next request.
 //
 // The wait ends after BatcherConfig.Patience, so that a request that hangs does not delay
 // other transactions.
-func (b *Batcher) worthwhile() bool {
+func (b *Batcher) shouldSend() bool {
 	r := &b.turns.ready
 	return r.first != nil && (b.impatient || r.weight >= companionWeight*b.sending)
 }
 
-// wake sets a sender to work if there is work, now or when patience ends.
-func (b *Batcher) wake() {
+// wakeSender sets a sender to work if there is work, now or when patience ends.
+func (b *Batcher) wakeSender() {
 	switch {
 	case b.idle == 0 || b.turns.ready.first == nil:
-	case b.worthwhile():
+	case b.shouldSend():
 		b.work.Signal()
 	case !b.waiting:
 		b.waiting = true
@@ -94,9 +94,9 @@ func (b *Batcher) wake() {
 	}
 }
 
-// fill packs as many as etcd's limits allow, the oldest first. Those that do not fit are left for the next request; a
+// fillPack packs as many as etcd's limits allow, the oldest first. Those that do not fit are left for the next request; a
 // few of them do not end the search.
-func (b *Batcher) fill(pack []*ticket) []*ticket {
+func (b *Batcher) fillPack(pack []*ticket) []*ticket {
 	const mostLeft = 32
 	first := b.turns.ready.first
 	depth, bytes, left := 0, txnBytes, 0
@@ -119,50 +119,50 @@ func (b *Batcher) fill(pack []*ticket) []*ticket {
 	return pack
 }
 
-// deliver sends a pack whose tickets are marked as sent, and sees to it that each is answered. The end of ctx cuts no
+// deliverPack sends a pack whose tickets are marked as sent, and sees to it that each is answered. The end of ctx cuts no
 // request short, only the waiting between them.
-func (s *sender) deliver(ctx context.Context, pack []*ticket) {
+func (s *sender) deliverPack(ctx context.Context, pack []*ticket) {
 	wait := backoff{first: 5 * time.Millisecond, most: 500 * time.Millisecond}
 
 	for len(pack) > 0 {
-		results, err := s.request(context.WithoutCancel(ctx), pack)
+		results, err := s.sendRequest(context.WithoutCancel(ctx), pack)
 		switch {
 		case err == nil:
-			s.settle(pack, results, nil)
+			s.settlePack(pack, results, nil)
 			return
 		case etcdError(err) == rpctypes.ErrTooManyRequests:
 			s.metrics.busy.Inc()
-			s.refuse(pack)
+			s.failPack(pack)
 			wait.sleep(ctx)
-			pack = s.again(pack)
+			pack = s.requeuePack(pack)
 		case len(pack) > 1 && contentRefused(err):
 			s.metrics.halved.Inc()
 			s.log.Warn("etcd refused a batch; splitting it",
 				zap.Int("transactions", len(pack)), zap.Error(err))
-			s.refuse(pack)
+			s.failPack(pack)
 			half := len(pack) / 2
-			s.deliver(ctx, s.again(pack[:half]))
-			pack = s.again(pack[half:])
+			s.deliverPack(ctx, s.requeuePack(pack[:half]))
+			pack = s.requeuePack(pack[half:])
 		default:
-			s.settle(pack, nil, err)
+			s.settlePack(pack, nil, err)
 			return
 		}
 	}
 }
 
-// request sends one request.
-func (s *sender) request(ctx context.Context, pack []*ticket) ([]Result, error) {
+// sendRequest sends one request.
+func (s *sender) sendRequest(ctx context.Context, pack []*ticket) ([]Result, error) {
 	s.metrics.requests.Inc()
 	s.metrics.siblings.Observe(float64(len(pack)))
 	s.results = s.results[:0]
 
 	if allResolvedByCaller(pack) {
 		begun := time.Now()
-		impatient, cancel := context.WithTimeout(ctx, s.deadline.now())
+		impatient, cancel := context.WithTimeout(ctx, s.deadline.current())
 		ctx = impatient
 		defer func() {
 			cancel()
-			s.deadline.learn(time.Since(begun), errors.Is(impatient.Err(), context.DeadlineExceeded))
+			s.deadline.observe(time.Since(begun), errors.Is(impatient.Err(), context.DeadlineExceeded))
 		}()
 	}
 
@@ -210,8 +210,8 @@ func contentRefused(err error) bool {
 	return !Unknown(err)
 }
 
-// refuse marks sent tickets as refused. It is certain that etcd did not apply them, so their callers may withdraw them.
-func (b *Batcher) refuse(pack []*ticket) {
+// failPack marks sent tickets as refused. It is certain that etcd did not apply them, so their callers may withdraw them.
+func (b *Batcher) failPack(pack []*ticket) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, t := range pack {
@@ -221,9 +221,9 @@ func (b *Batcher) refuse(pack []*ticket) {
 	}
 }
 
-// again marks as sent those that were refused and whose callers still wait. The others are done with; all are, if it is
+// requeuePack marks as sent those that were refused and whose callers still wait. The others are done with; all are, if it is
 // over.
-func (b *Batcher) again(pack []*ticket) []*ticket {
+func (b *Batcher) requeuePack(pack []*ticket) []*ticket {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
@@ -231,10 +231,10 @@ func (b *Batcher) again(pack []*ticket) []*ticket {
 	for _, t := range pack {
 		switch {
 		case t.state == abandoned:
-			b.turns.leave(t)
+			b.turns.releaseAll(t)
 		case t.state == refused && b.over:
 			t.state, t.err = settled, unsent(errBatcherEnded)
-			b.turns.leave(t)
+			b.turns.releaseAll(t)
 			t.answered <- struct{}{}
 		case t.state == refused:
 			t.state = sent
@@ -242,13 +242,13 @@ func (b *Batcher) again(pack []*ticket) []*ticket {
 		}
 	}
 
-	b.wake()
+	b.wakeSender()
 
 	return still
 }
 
-// settle stores each ticket's result or err, lets conflicting transactions proceed, and wakes the callers.
-func (b *Batcher) settle(pack []*ticket, results []Result, err error) {
+// settlePack stores each ticket's result or err, lets conflicting transactions proceed, and wakes the callers.
+func (b *Batcher) settlePack(pack []*ticket, results []Result, err error) {
 	b.mu.Lock()
 	for i, t := range pack {
 		if t.err = err; err == nil {
@@ -259,10 +259,10 @@ func (b *Batcher) settle(pack []*ticket, results []Result, err error) {
 			t.state = settled
 		}
 
-		b.turns.leave(t)
+		b.turns.releaseAll(t)
 	}
 
-	b.wake()
+	b.wakeSender()
 	b.mu.Unlock()
 
 	for _, t := range pack {

@@ -36,9 +36,9 @@ const (
 
 func newTicket() any { return &ticket{answered: make(chan struct{}, 1)} }
 
-// redeem returns the answer and gives the ticket back: nobody else knows it any more. (A ticket that was withdrawn or
+// awaitResult returns the answer and gives the ticket back: nobody else knows it any more. (A ticket that was withdrawn or
 // abandoned is not given back, since a sender, or one that it waited for, still does.)
-func (b *Batcher) redeem(t *ticket) (Result, error) {
+func (b *Batcher) awaitResult(t *ticket) (Result, error) {
 	result, err := t.result, t.err
 	t.footprint.reset()
 	*t = ticket{footprint: t.footprint, answered: t.answered, after: t.after}

@@ -6,7 +6,7 @@ import (
 	"sort"
 )
 
-// turns orders conflicting transactions. Two transactions conflict if one writes what the other writes, reads or
+// lockTable orders conflicting transactions. Two transactions conflict if one writes what the other writes, reads or
 // compares. A transaction is ready when all earlier transactions that conflict with it have left. So ready transactions
 // never conflict with each other, and may be sent in any order and in one request.
 //
@@ -14,10 +14,10 @@ import (
 // it enters, and each lock is granted in the order of entry, so a deadlock is impossible. A single key costs one map
 // operation. A range visits every lock in the table and takes those within it; keys and ranges that enter later search
 // the live ranges for it.
-type turns struct {
+type lockTable struct {
 	locks map[uint64]*lock
 	spare []*lock
-	spans spans
+	spans keyRanges
 	seq   uint64
 	ready readyList // those whose turn it is and which nobody has taken up yet
 }
@@ -38,7 +38,7 @@ type claim struct {
 	writes bool
 }
 
-func (l *lock) free(writes bool) bool { return !l.writer && (!writes || l.readers == 0) }
+func (l *lock) isFree(writes bool) bool { return !l.writer && (!writes || l.readers == 0) }
 
 func (l *lock) grant(writes bool) {
 	if writes {
@@ -48,8 +48,8 @@ func (l *lock) grant(writes bool) {
 	}
 }
 
-// enter makes t wait for all earlier transactions that it conflicts with, or ready if there are none.
-func (u *turns) enter(t *ticket) {
+// acquireAll makes t wait for all earlier transactions that it conflicts with, or ready if there are none.
+func (u *lockTable) acquireAll(t *ticket) {
 	u.seq++
 	t.seq, t.before = u.seq, 0
 
@@ -78,9 +78,9 @@ func (u *turns) enter(t *ticket) {
 	}
 }
 
-func (u *turns) lockKey(t *ticket, k *touched) {
+func (u *lockTable) lockKey(t *ticket, k *touched) {
 	if len(u.spans.list) > 0 {
-		u.spans.at(k.key, func(s span) { t.follow(s, k.writes) })
+		u.spans.eachContaining(k.key, func(s span) { t.waitFor(s, k.writes) })
 	}
 
 	l := u.locks[k.hash]
@@ -94,23 +94,23 @@ func (u *turns) lockKey(t *ticket, k *touched) {
 	}
 
 	k.lock = l
-	l.take(t, k.writes)
+	l.acquire(t, k.writes)
 }
 
-func (u *turns) lockSpan(t *ticket, s span) {
-	u.spans.over(s, func(o span) { t.follow(o, s.writes) })
+func (u *lockTable) lockSpan(t *ticket, s span) {
+	u.spans.eachOverlapping(s, func(o span) { t.waitFor(o, s.writes) })
 
 	for _, l := range u.locks {
 		if l.last != t.seq && (l.mixed || s.contains(l.key)) {
 			t.keys = append(t.keys, touched{writes: s.writes, lock: l})
-			l.take(t, s.writes)
+			l.acquire(t, s.writes)
 		}
 	}
 }
 
-func (l *lock) take(t *ticket, writes bool) {
+func (l *lock) acquire(t *ticket, writes bool) {
 	l.last = t.seq
-	if len(l.waiting) == 0 && l.free(writes) {
+	if len(l.waiting) == 0 && l.isFree(writes) {
 		l.grant(writes)
 		return
 	}
@@ -119,16 +119,16 @@ func (l *lock) take(t *ticket, writes bool) {
 	t.before++
 }
 
-// follow makes t wait for the transaction of the range s if they conflict.
-func (t *ticket) follow(s span, writes bool) {
+// waitFor makes t wait for the transaction of the range s if they conflict.
+func (t *ticket) waitFor(s span, writes bool) {
 	if s.of != nil && (s.writes || writes) {
 		s.of.after = append(s.of.after, t)
 		t.before++
 	}
 }
 
-// leave removes t, whether it is ready or still waits, and lets the transactions that waited for it proceed.
-func (u *turns) leave(t *ticket) {
+// releaseAll removes t, whether it is ready or still waits, and lets the transactions that waited for it proceed.
+func (u *lockTable) releaseAll(t *ticket) {
 	for i := range t.keys {
 		k := &t.keys[i]
 		if k.lock == nil {
@@ -168,8 +168,8 @@ func (l *lock) release(t *ticket, writes bool) {
 	}
 }
 
-func (u *turns) handOn(l *lock) {
-	for len(l.waiting) > 0 && l.free(l.waiting[0].writes) {
+func (u *lockTable) handOn(l *lock) {
+	for len(l.waiting) > 0 && l.isFree(l.waiting[0].writes) {
 		c := l.waiting[0]
 		l.waiting[0] = claim{}
 		l.waiting = l.waiting[1:]
@@ -177,19 +177,19 @@ func (u *turns) handOn(l *lock) {
 		u.oneLess(c.of)
 	}
 
-	if len(l.waiting) == 0 && l.free(true) {
+	if len(l.waiting) == 0 && l.isFree(true) {
 		delete(u.locks, l.hash)
 		u.spareLock(l)
 	}
 }
 
-func (u *turns) oneLess(t *ticket) {
+func (u *lockTable) oneLess(t *ticket) {
 	if t.before--; t.before == 0 && t.state == queued {
 		u.ready.insert(t)
 	}
 }
 
-func (u *turns) newLock(k *touched) *lock {
+func (u *lockTable) newLock(k *touched) *lock {
 	var l *lock
 	if n := len(u.spare); n > 0 {
 		l, u.spare = u.spare[n-1], u.spare[:n-1]
@@ -203,7 +203,7 @@ func (u *turns) newLock(k *touched) *lock {
 	return l
 }
 
-func (u *turns) spareLock(l *lock) {
+func (u *lockTable) spareLock(l *lock) {
 	const most = 1 << 14
 	if len(u.spare) < most {
 		*l = lock{}
@@ -211,27 +211,27 @@ func (u *turns) spareLock(l *lock) {
 	}
 }
 
-// spans contains the ranges of all transactions that have entered and not left.
-type spans struct {
+// keyRanges contains the ranges of all transactions that have entered and not left.
+type keyRanges struct {
 	list []span   // by start
 	ends [][]byte // ends[i] is the last end of list[:i+1]; nil for none
 }
 
-func (s *spans) insert(n span) {
+func (s *keyRanges) insert(n span) {
 	i := sort.Search(len(s.list), func(i int) bool { return bytes.Compare(s.list[i].start, n.start) > 0 })
 	s.list = slices.Insert(s.list, i, n)
-	s.index()
+	s.buildIndex()
 }
 
 // remove takes one range of t out.
-func (s *spans) remove(t *ticket) {
+func (s *keyRanges) remove(t *ticket) {
 	if i := slices.IndexFunc(s.list, func(o span) bool { return o.of == t }); i >= 0 {
 		s.list = slices.Delete(s.list, i, i+1)
-		s.index()
+		s.buildIndex()
 	}
 }
 
-func (s *spans) index() {
+func (s *keyRanges) buildIndex() {
 	s.ends = s.ends[:0]
 	for i, o := range s.list {
 		if i > 0 && o.end != nil {
@@ -244,8 +244,8 @@ func (s *spans) index() {
 	}
 }
 
-// at calls f with each range that has the key in it.
-func (s *spans) at(key []byte, f func(span)) {
+// eachContaining calls f with each range that has the key in it.
+func (s *keyRanges) eachContaining(key []byte, f func(span)) {
 	i := sort.Search(len(s.list), func(i int) bool { return bytes.Compare(s.list[i].start, key) > 0 })
 	for i--; i >= 0 && (s.ends[i] == nil || bytes.Compare(s.ends[i], key) > 0); i-- {
 		if s.list[i].contains(key) {
@@ -254,8 +254,8 @@ func (s *spans) at(key []byte, f func(span)) {
 	}
 }
 
-// over calls f with each range that overlaps r.
-func (s *spans) over(r span, f func(span)) {
+// eachOverlapping calls f with each range that overlaps r.
+func (s *keyRanges) eachOverlapping(r span, f func(span)) {
 	for _, o := range s.list {
 		if o.overlaps(r) {
 			f(o)

@@ -17,7 +17,7 @@ import (
 // bound gives calls their deadline.
 type bound struct{ timeout time.Duration }
 
-func (b bound) context(ctx context.Context) (context.Context, context.CancelFunc) {
+func (b bound) withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, b.timeout)
 }
 
@@ -27,20 +27,20 @@ type boundKV struct {
 }
 
 func (b boundKV) Put(ctx context.Context, key, val string, opts ...clientv3.OpOption) (*clientv3.PutResponse, error) {
-	ctx, cancel := b.context(ctx)
+	ctx, cancel := b.withDeadline(ctx)
 	defer cancel()
 	return b.KV.Put(ctx, key, val, opts...)
 }
 
 func (b boundKV) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
-	ctx, cancel := b.context(ctx)
+	ctx, cancel := b.withDeadline(ctx)
 	defer cancel()
 	return repeat(ctx, func() (*clientv3.GetResponse, error) { return b.KV.Get(ctx, key, opts...) })
 }
 
 // GetStream reads in chunks, so its deadline covers the whole stream; List is the way to read a big range.
 func (b boundKV) GetStream(ctx context.Context, key string, opts ...clientv3.OpOption) (clientv3.GetStreamChan, error) {
-	ctx, cancel := b.context(ctx)
+	ctx, cancel := b.withDeadline(ctx)
 	in, err := b.KV.GetStream(ctx, key, opts...)
 	if err != nil {
 		cancel()
@@ -66,19 +66,19 @@ func (b boundKV) GetStream(ctx context.Context, key string, opts ...clientv3.OpO
 }
 
 func (b boundKV) Delete(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.DeleteResponse, error) {
-	ctx, cancel := b.context(ctx)
+	ctx, cancel := b.withDeadline(ctx)
 	defer cancel()
 	return b.KV.Delete(ctx, key, opts...)
 }
 
 func (b boundKV) Compact(ctx context.Context, rev int64, opts ...clientv3.CompactOption) (*clientv3.CompactResponse, error) {
-	ctx, cancel := b.context(ctx)
+	ctx, cancel := b.withDeadline(ctx)
 	defer cancel()
 	return b.KV.Compact(ctx, rev, opts...)
 }
 
 func (b boundKV) Do(ctx context.Context, op clientv3.Op) (clientv3.OpResponse, error) {
-	ctx, cancel := b.context(ctx)
+	ctx, cancel := b.withDeadline(ctx)
 	defer cancel()
 
 	if op.IsGet() {
@@ -127,12 +127,12 @@ func join[T any](a, b []T) []T {
 }
 
 func (t *boundTxn) Commit() (*clientv3.TxnResponse, error) {
-	ctx, cancel := t.context(t.ctx)
+	ctx, cancel := t.withDeadline(t.ctx)
 	defer cancel()
 
 	if below, ok := t.kv.(restoringKV); ok {
 		var c comparisons
-		then := c.take(t.cmps, t.then)
+		then := c.deduplicate(t.cmps, t.then)
 		return below.Txn(context.WithValue(ctx, comparisonsKey{}, &c)).Then(then...).Else(t.els...).Commit()
 	}
 
@@ -147,31 +147,31 @@ type boundLease struct {
 
 // Grant is repeated while etcd is unavailable; a lease that an unanswered attempt granted expires by itself.
 func (b boundLease) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
-	ctx, cancel := b.context(ctx)
+	ctx, cancel := b.withDeadline(ctx)
 	defer cancel()
 	return repeat(ctx, func() (*clientv3.LeaseGrantResponse, error) { return b.Lease.Grant(ctx, ttl) })
 }
 
 func (b boundLease) Revoke(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseRevokeResponse, error) {
-	ctx, cancel := b.context(ctx)
+	ctx, cancel := b.withDeadline(ctx)
 	defer cancel()
 	return repeat(ctx, func() (*clientv3.LeaseRevokeResponse, error) { return b.Lease.Revoke(ctx, id) })
 }
 
 func (b boundLease) TimeToLive(ctx context.Context, id clientv3.LeaseID, opts ...clientv3.LeaseOption) (*clientv3.LeaseTimeToLiveResponse, error) {
-	ctx, cancel := b.context(ctx)
+	ctx, cancel := b.withDeadline(ctx)
 	defer cancel()
 	return repeat(ctx, func() (*clientv3.LeaseTimeToLiveResponse, error) { return b.Lease.TimeToLive(ctx, id, opts...) })
 }
 
 func (b boundLease) Leases(ctx context.Context) (*clientv3.LeaseLeasesResponse, error) {
-	ctx, cancel := b.context(ctx)
+	ctx, cancel := b.withDeadline(ctx)
 	defer cancel()
 	return repeat(ctx, func() (*clientv3.LeaseLeasesResponse, error) { return b.Lease.Leases(ctx) })
 }
 
 func (b boundLease) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
-	ctx, cancel := b.context(ctx)
+	ctx, cancel := b.withDeadline(ctx)
 	defer cancel()
 	return b.Lease.KeepAliveOnce(ctx, id)
 }

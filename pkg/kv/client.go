@@ -52,7 +52,7 @@ type Config struct {
 type Client struct {
 	*clientv3.Client
 	streams streams
-	sight   sight
+	sight   watchHealth
 }
 
 // Dial returns a client of the etcd at cfg.Endpoints. It does not wait for etcd, and etcd may be down. ctx bounds the
@@ -75,7 +75,7 @@ func Dial(ctx context.Context, cfg Config) (*Client, error) {
 
 	l := newLogin(cfg)
 	if l != nil {
-		options = append(options, grpc.WithChainUnaryInterceptor(l.unary), grpc.WithChainStreamInterceptor(l.stream))
+		options = append(options, grpc.WithChainUnaryInterceptor(l.interceptUnary), grpc.WithChainStreamInterceptor(l.interceptStream))
 	}
 
 	c, err := clientv3.New(clientv3.Config{

@@ -9,15 +9,15 @@ import (
 	"go.uber.org/zap"
 )
 
-// compact forgets old revisions every now and then, until ctx ends or the server stops. etcd's own compaction by revision comes
+// runCompaction forgets old revisions every now and then, until ctx ends or the server stops. etcd's own compaction by revision comes
 // every five minutes, whatever is written: at 500 requests of group commit a second that is 150,000 revisions beside
 // those that are to be kept. Of several members the leader does it.
-func (s *Server) compact(ctx context.Context) {
+func (s *Server) runCompaction(ctx context.Context) {
 	t := time.NewTicker(s.cfg.CompactionInterval)
 	defer t.Stop()
 
-	ages := ages{keep: s.cfg.CompactionAge}
-	ages.note(time.Now(), s.etcd.Server.KV().Rev())
+	ages := revisionAges{keep: s.cfg.CompactionAge}
+	ages.addSample(time.Now(), s.etcd.Server.KV().Rev())
 
 	for {
 		select {
@@ -29,11 +29,11 @@ func (s *Server) compact(ctx context.Context) {
 		}
 
 		now, rev := time.Now(), s.etcd.Server.KV().Rev()
-		ages.note(now, rev)
+		ages.addSample(now, rev)
 
 		upTo := rev - s.cfg.CompactionRetention
 		if s.etcd.Server.Backend().SizeInUse() <= s.cfg.QuotaBytes/2 {
-			upTo = min(upTo, ages.old(now))
+			upTo = min(upTo, ages.oldestKept(now))
 		}
 
 		if upTo <= 0 || s.etcd.Server.Leader() != s.etcd.Server.MemberID() {
@@ -50,8 +50,8 @@ func (s *Server) compact(ctx context.Context) {
 	}
 }
 
-// ages knows how old revisions are, to the interval in which it is told: etcd does not.
-type ages struct {
+// revisionAges knows how old revisions are, to the interval in which it is told: etcd does not.
+type revisionAges struct {
 	keep  time.Duration // 0: no revision is too young
 	known []age         // the oldest first; the first is old enough, or the only one
 }
@@ -61,14 +61,14 @@ type age struct {
 	rev int64 // the newest at that time
 }
 
-func (a *ages) note(now time.Time, rev int64) {
+func (a *revisionAges) addSample(now time.Time, rev int64) {
 	if a.keep > 0 {
 		a.known = append(a.known, age{now, rev})
 	}
 }
 
-// old is the newest revision that is older than keep; 0 if it knows of none.
-func (a *ages) old(now time.Time) int64 {
+// oldestKept is the newest revision that is older than keep; 0 if it knows of none.
+func (a *revisionAges) oldestKept(now time.Time) int64 {
 	if a.keep == 0 {
 		return 1<<63 - 1
 	}

@@ -7,19 +7,19 @@ import (
 
 func TestAges_KnowWhatIsOldEnough(t *testing.T) {
 	at := func(minute int) time.Time { return time.Unix(0, 0).Add(time.Duration(minute) * time.Minute) }
-	a := ages{keep: 10 * time.Minute}
-	if got := a.old(at(0)); got != 0 {
+	a := revisionAges{keep: 10 * time.Minute}
+	if got := a.oldestKept(at(0)); got != 0 {
 		t.Errorf("of nothing: %d", got)
 	}
 
 	for minute := range 60 {
-		a.note(at(minute), int64(100+minute))
+		a.addSample(at(minute), int64(100+minute))
 		want := int64(0) // nothing is known of what was there before
 		if minute >= 10 {
 			want = int64(100 + minute - 10)
 		}
 
-		if got := a.old(at(minute)); got != want {
+		if got := a.oldestKept(at(minute)); got != want {
 			t.Errorf("in minute %d: %d, want %d", minute, got, want)
 		}
 
@@ -28,7 +28,7 @@ func TestAges_KnowWhatIsOldEnough(t *testing.T) {
 		}
 	}
 
-	if got := (&ages{}).old(at(0)); got < 1<<62 {
+	if got := (&revisionAges{}).oldestKept(at(0)); got < 1<<62 {
 		t.Errorf("without an age: %d", got)
 	}
 }

@@ -17,8 +17,8 @@ type comparisons struct {
 	nested [][]clientv3.Cmp
 }
 
-// take returns a transaction's operations without the comparisons of those that are transactions, which c keeps.
-func (c *comparisons) take(cmps []clientv3.Cmp, then []clientv3.Op) []clientv3.Op {
+// deduplicate returns a transaction's operations without the comparisons of those that are transactions, which c keeps.
+func (c *comparisons) deduplicate(cmps []clientv3.Cmp, then []clientv3.Op) []clientv3.Op {
 	c.own = cmps
 	for i := range then {
 		if !then[i].IsTxn() {

@@ -81,15 +81,15 @@ type FollowConfig struct {
 	Name string
 }
 
-// watched is the range to watch.
-func (cfg FollowConfig) watched() (key, end string) {
+// watchedRange is the range to watch.
+func (cfg FollowConfig) watchedRange() (key, end string) {
 	if cfg.WatchKey != "" {
 		return cfg.WatchKey, cfg.WatchEnd
 	}
 	return cfg.Key, cfg.End
 }
 
-func (cfg FollowConfig) lane() int {
+func (cfg FollowConfig) streamClass() int {
 	switch {
 	case cfg.Apart:
 		return apart
@@ -97,7 +97,7 @@ func (cfg FollowConfig) lane() int {
 		return aside
 	}
 
-	key, _ := cfg.watched()
+	key, _ := cfg.watchedRange()
 	return laneOf(key)
 }
 
@@ -121,10 +121,10 @@ func Follow(ctx context.Context, c *Client, cfg FollowConfig, apply func(Batch) 
 		log:  orNop(cfg.Logger).With(zap.String("range", orDefault(cfg.Name, cfg.Key))),
 		wait: backoff{first: 50 * time.Millisecond, most: 1500 * time.Millisecond},
 	}
-	defer f.found()
+	defer f.reportRecovered()
 
 	for {
-		err := f.once(ctx)
+		err := f.followOnce(ctx)
 		var final applyError
 		switch {
 		case errors.As(err, &final):
@@ -133,7 +133,7 @@ func Follow(ctx context.Context, c *Client, cfg FollowConfig, apply func(Batch) 
 			return ctx.Err()
 		}
 
-		f.lose(err)
+		f.reportLost(err)
 
 		if !f.wait.sleep(ctx) {
 			return ctx.Err()
@@ -162,13 +162,13 @@ type follower struct {
 	why      string // the content is to be listed again
 }
 
-func (f *follower) tell(b Batch) error {
+func (f *follower) deliver(b Batch) error {
 	if newest := max(f.begun, f.cfg.Revision); b.Revision < newest {
 		return wentBack(newest, b.Revision)
 	}
 
 	f.begun = b.Revision
-	if err := f.hand(b); err != nil {
+	if err := f.handOver(b); err != nil {
 		return err
 	}
 
@@ -179,34 +179,34 @@ func (f *follower) tell(b Batch) error {
 	return nil
 }
 
-func (f *follower) hand(b Batch) error {
+func (f *follower) handOver(b Batch) error {
 	if err := f.apply(b); err != nil {
 		return applyError{err}
 	}
 	return nil
 }
 
-// watch tells what happens after f.revision until the watch ends or is silent for too long.
-func (f *follower) watch(ctx context.Context) error {
-	stream := f.client.streams.pick(f.cfg.lane())
+// runWatch tells what happens after f.revision until the watch ends or is silent for too long.
+func (f *follower) runWatch(ctx context.Context) error {
+	stream := f.client.streams.pickStream(f.cfg.streamClass())
 	wctx, cancel := context.WithCancel(streamContext(ctx, stream))
 	defer cancel()
 
-	events, err := f.open(wctx, cancel)
+	events, err := f.openWatch(wctx, cancel)
 	if err != nil {
-		f.client.streams.condemn(stream)
+		f.client.streams.closeStream(stream)
 		return err
 	}
 
 	// Leaving comes before cancel: a beat must find the stream, it would open another one for nobody.
-	m := f.client.streams.join(ctx, f.client, stream, f.cfg.StallAfter/3)
-	defer f.client.streams.leave(m)
+	m := f.client.streams.joinStream(ctx, f.client, stream, f.cfg.StallAfter/3)
+	defer f.client.streams.leaveStream(m)
 
 	heard := time.Now()
 	silence := time.NewTimer(f.cfg.StallAfter)
 	defer silence.Stop()
 
-	relist, stop := f.relist()
+	relist, stop := f.relistTimer()
 	defer stop()
 
 	for {
@@ -214,18 +214,18 @@ func (f *follower) watch(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-relist:
-			f.spoil(whyBroken) // until it is through
+			f.markInconsistent(whyBroken) // until it is through
 
-			if err := f.load(ctx); err != nil {
+			if err := f.loadAll(ctx); err != nil {
 				return err
 			}
 
 			stop()
-			relist, stop = f.relist()
+			relist, stop = f.relistTimer()
 		case r, ok := <-events:
-			if err := f.receive(m, r, ok); err != nil {
+			if err := f.receiveResponse(m, r, ok); err != nil {
 				if errors.Is(err, errWatchBehind) {
-					f.client.streams.condemn(stream) // the next one may lead to another member
+					f.client.streams.closeStream(stream) // the next one may lead to another member
 				}
 				return err
 			}
@@ -234,12 +234,12 @@ func (f *follower) watch(ctx context.Context) error {
 				break
 			}
 
-			if m.of.busy(heard) && time.Since(heard) < patience*f.cfg.StallAfter {
+			if m.of.isBusy(heard) && time.Since(heard) < patience*f.cfg.StallAfter {
 				silence.Reset(f.cfg.StallAfter / 3)
 				continue
 			}
 
-			f.client.streams.condemn(stream)
+			f.client.streams.closeStream(stream)
 			f.client.sight.stalls.Inc()
 
 			return fmt.Errorf("%w: silent for %s", errWatchStalled, time.Since(heard).Round(time.Millisecond))
@@ -251,11 +251,11 @@ func (f *follower) watch(ctx context.Context) error {
 	}
 }
 
-// open starts the watch. The etcd client returns from Watch only when the server has confirmed it, which a stalled
+// openWatch starts the watch. The etcd client returns from Watch only when the server has confirmed it, which a stalled
 // stream never does.
-func (f *follower) open(ctx context.Context, cancel context.CancelFunc) (clientv3.WatchChan, error) {
+func (f *follower) openWatch(ctx context.Context, cancel context.CancelFunc) (clientv3.WatchChan, error) {
 	guard := time.AfterFunc(f.cfg.StallAfter, cancel)
-	key, end := f.cfg.watched()
+	key, end := f.cfg.watchedRange()
 
 	// From the revision told, not from the next: while one watch of a stream starts beyond the store's revision, as it
 	// would in an idle store, etcd answers no beat for any of them. receive drops what is told already.
@@ -278,8 +278,8 @@ func (f *follower) open(ctx context.Context, cancel context.CancelFunc) (clientv
 	return events, nil
 }
 
-// relist returns the channel that calls for the next list, about a period from now, and what stops it.
-func (f *follower) relist() (<-chan time.Time, func() bool) {
+// relistTimer returns the channel that calls for the next list, about a period from now, and what stops it.
+func (f *follower) relistTimer() (<-chan time.Time, func() bool) {
 	if f.cfg.Relist <= 0 {
 		return nil, func() bool { return false }
 	}
@@ -287,15 +287,15 @@ func (f *follower) relist() (<-chan time.Time, func() bool) {
 	return t.C, t.Stop
 }
 
-// receive takes one response of the watch.
-func (f *follower) receive(m *member, r clientv3.WatchResponse, ok bool) error {
+// receiveResponse takes one response of the watch.
+func (f *follower) receiveResponse(m *member, r clientv3.WatchResponse, ok bool) error {
 	if !ok {
 		return errWatchClosed
 	}
 
 	if err := r.Err(); err != nil {
 		if errors.Is(err, rpctypes.ErrCompacted) {
-			f.spoil(whyCompacted)
+			f.markInconsistent(whyCompacted)
 		}
 		return err
 	}
@@ -307,8 +307,8 @@ func (f *follower) receive(m *member, r clientv3.WatchResponse, ok bool) error {
 	}
 
 	f.heard = f.heard || !r.Created
-	m.of.hear(r.IsProgressNotify())
-	f.found()
+	m.of.noteResponse(r.IsProgressNotify())
+	f.reportRecovered()
 
 	// Only events move the revision on. The header of a response with events may be ahead of them; and a progress notice
 	// may answer a request that is older than this watch, and overtake the events that the watch has still to catch up
@@ -322,35 +322,35 @@ func (f *follower) receive(m *member, r clientv3.WatchResponse, ok bool) error {
 		told = len(r.Events)
 	}
 
-	if err := f.echo(r.Events[:told]); err != nil || told == len(r.Events) {
+	if err := f.replayEvents(r.Events[:told]); err != nil || told == len(r.Events) {
 		return err
 	}
 
-	return f.tell(Batch{Revision: r.Events[len(r.Events)-1].Kv.ModRevision, Events: r.Events[told:]})
+	return f.deliver(Batch{Revision: r.Events[len(r.Events)-1].Kv.ModRevision, Events: r.Events[told:]})
 }
 
-// echo passes on what a list has told already.
-func (f *follower) echo(events []*clientv3.Event) error {
+// replayEvents passes on what a list has told already.
+func (f *follower) replayEvents(events []*clientv3.Event) error {
 	if !f.cfg.Echo || len(events) == 0 {
 		return nil
 	}
-	return f.hand(Batch{Echo: true, Events: events, Revision: f.revision})
+	return f.handOver(Batch{Echo: true, Events: events, Revision: f.revision})
 }
 
-// spoil notes why what was told leaves nothing to resume.
-func (f *follower) spoil(why string) { f.whole, f.why = false, why }
+// markInconsistent notes why what was told leaves nothing to resume.
+func (f *follower) markInconsistent(why string) { f.whole, f.why = false, why }
 
-func (f *follower) lose(err error) {
+func (f *follower) reportLost(err error) {
 	if !f.lost {
 		f.lost = true
-		f.client.sight.lose(f.log, zap.Int64("rev", f.revision), zap.Error(err))
+		f.client.sight.markLost(f.log, zap.Int64("rev", f.revision), zap.Error(err))
 	}
 }
 
-func (f *follower) found() {
+func (f *follower) reportRecovered() {
 	f.wait.reset()
 	if f.lost {
 		f.lost = false
-		f.client.sight.find(f.log, zap.Int64("rev", f.revision))
+		f.client.sight.markFound(f.log, zap.Int64("rev", f.revision))
 	}
 }

@@ -32,7 +32,7 @@ type eagerServer struct{ pb.WatchServer }
 
 func (e eagerServer) Watch(s pb.Watch_WatchServer) error {
 	eager := &eagerStream{Watch_WatchServer: s, more: wake.NewSignal()}
-	go eager.take() // ends with the stream
+	go eager.receiveNext() // ends with the stream
 	return e.WatchServer.Watch(eager)
 }
 
@@ -47,7 +47,7 @@ type eagerStream struct {
 	err   error
 }
 
-func (s *eagerStream) take() {
+func (s *eagerStream) receiveNext() {
 	for {
 		r, err := s.Watch_WatchServer.Recv()
 		s.mu.Lock()

@@ -33,8 +33,8 @@ func (l listener) close() error {
 	return os.Remove(l.remove)
 }
 
-// open opens the addresses. It comes before etcd starts, so that a taken one costs nothing.
-func (s *Server) open() error {
+// openListeners opens the addresses. It comes before etcd starts, so that a taken one costs nothing.
+func (s *Server) openListeners() error {
 	if len(s.cfg.ListenClient) == 0 {
 		l, err := s.ownSocket()
 		if err != nil {

@@ -7,14 +7,14 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// load lists the range and tells it as a Reset.
-func (f *follower) load(ctx context.Context) error {
+// loadAll lists the range and tells it as a Reset.
+func (f *follower) loadAll(ctx context.Context) error {
 	at := int64(0)
 	if f.revision == 0 {
 		at = f.cfg.Revision
 	}
 
-	list := f.list
+	list := f.listAt
 	if f.cfg.PageSize > 0 {
 		list = f.listPages
 	}
@@ -28,12 +28,12 @@ func (f *follower) load(ctx context.Context) error {
 	return err
 }
 
-func (f *follower) list(ctx context.Context, at int64) error {
+func (f *follower) listAt(ctx context.Context, at int64) error {
 	kvs, rev, err := List(ctx, f.client, f.cfg.Key, f.cfg.End, at)
 	if err != nil {
 		return err
 	}
-	return f.tell(Batch{Reset: true, KVs: kvs, Revision: rev})
+	return f.deliver(Batch{Reset: true, KVs: kvs, Revision: rev})
 }
 
 // listPages reads a page while the one before is told.
@@ -55,7 +55,7 @@ func (f *follower) listPages(ctx context.Context, at int64) error {
 	}()
 
 	for b := range pages {
-		if err := f.tell(b); err != nil {
+		if err := f.deliver(b); err != nil {
 			cancel()
 			for range pages { // its reader ends
 			}

@@ -76,8 +76,8 @@ func newSampled(lg *zap.Logger) sampled {
 	}))}
 }
 
-// report logs how many lines were suppressed since the last line that says so.
-func (s sampled) report() {
+// logSuppressed logs how many lines were suppressed since the last line that says so.
+func (s sampled) logSuppressed() {
 	if s.Logger != nil && s.suppressed.Load() > 0 {
 		s.Warn("repeated log lines were suppressed") // the core adds how many
 	}

@@ -68,12 +68,12 @@ func TestServer_SuppressesRepeatedLinesOfEtcd(t *testing.T) {
 		t.Errorf("%s %v", last.Message, last.ContextMap())
 	}
 
-	if s.etcdLog.report(); logs.Len() != sampleLines+1 {
+	if s.etcdLog.logSuppressed(); logs.Len() != sampleLines+1 {
 		t.Errorf("reported although nothing was suppressed: %v", logs.All()[logs.Len()-1])
 	}
 
 	conf.GetLogger().Warn("failed to publish local member to cluster through raft")
-	s.etcdLog.report()
+	s.etcdLog.logSuppressed()
 
 	if last := logs.All()[logs.Len()-1]; last.ContextMap()["suppressed"] != int64(1) || last.Level != zap.WarnLevel {
 		t.Errorf("%s %v", last.Message, last.ContextMap())

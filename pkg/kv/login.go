@@ -110,8 +110,8 @@ func (e loginError) Error() string { return ErrLogin.Error() + ": " + e.cause.Er
 
 func (e loginError) Unwrap() []error { return []error{ErrLogin, notSent{e.cause}} }
 
-// ready returns the current token.
-func (l *login) ready(ctx context.Context) (string, error) {
+// validToken returns the current token.
+func (l *login) validToken(ctx context.Context) (string, error) {
 	l.mu.Lock()
 	token, began := l.token, l.began
 	l.mu.Unlock()
@@ -119,7 +119,7 @@ func (l *login) ready(ctx context.Context) (string, error) {
 	if began {
 		return token, nil
 	}
-	if err := l.renew(ctx, ""); err != nil {
+	if err := l.renewToken(ctx, ""); err != nil {
 		return "", err
 	}
 
@@ -141,27 +141,27 @@ func (l *login) mayRenew(token, password string) (may bool, refused error) {
 	return !l.began || l.token == token, nil
 }
 
-func (l *login) set(token string) {
+func (l *login) setToken(token string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.token, l.refused, l.wrong, l.began = token, nil, "", true
 }
 
-func (l *login) refuse(password string, err error) {
+func (l *login) noteRefused(password string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.refused, l.wrong, l.at = err, password, time.Now()
 }
 
-// renew logs in, unless somebody has since the token given was the current one. If that is refused it waits for another
+// renewToken logs in, unless somebody has since the token given was the current one. If that is refused it waits for another
 // password, as long as the call may: passwords are changed in etcd and in files one after the other.
-func (l *login) renew(ctx context.Context, stale string) error {
+func (l *login) renewToken(ctx context.Context, stale string) error {
 	ctx, cancel := context.WithTimeout(ctx, loginLimit)
 	defer cancel()
 
 	var refused error
 	for {
-		err := l.once(ctx, stale)
+		err := l.renewOnce(ctx, stale)
 		switch {
 		case err != nil && refused != nil && ctx.Err() != nil:
 			return refused // which is why there was no time left
@@ -173,7 +173,7 @@ func (l *login) renew(ctx context.Context, stale string) error {
 	}
 }
 
-func (l *login) once(ctx context.Context, stale string) error {
+func (l *login) renewOnce(ctx context.Context, stale string) error {
 	select {
 	case l.one <- struct{}{}:
 		defer func() { <-l.one }()
@@ -192,14 +192,14 @@ func (l *login) once(ctx context.Context, stale string) error {
 	res, err := l.auth(ctx, l.user, password)
 	switch {
 	case err == nil:
-		l.set(res.Token)
+		l.setToken(res.Token)
 		return nil
 	case errors.Is(err, rpctypes.ErrAuthNotEnabled):
-		l.set("")
+		l.setToken("")
 		return nil
 	case errors.Is(err, rpctypes.ErrAuthFailed):
 		err = loginError{fmt.Errorf("user %q: %w", l.user, err)}
-		l.refuse(password, err)
+		l.noteRefused(password, err)
 		return err
 	}
 
@@ -215,14 +215,14 @@ func withToken(ctx context.Context, token string) context.Context {
 
 const authenticateMethod = "/etcdserverpb.Auth/Authenticate"
 
-// unary sends a call with the token, and again with another one if etcd refuses that before it looks at the call.
-func (l *login) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+// interceptUnary sends a call with the token, and again with another one if etcd refuses that before it looks at the call.
+func (l *login) interceptUnary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	if method == authenticateMethod {
 		return invoke(ctx, method, req, reply, cc, opts...)
 	}
 
 	for try := 1; ; try++ {
-		token, err := l.ready(ctx)
+		token, err := l.validToken(ctx)
 		if err != nil {
 			return err
 		}
@@ -231,15 +231,15 @@ func (l *login) unary(ctx context.Context, method string, req, reply any, cc *gr
 		if !refusedFor(token, err) || try == loginTries {
 			return err
 		}
-		if err := l.renew(ctx, token); err != nil {
+		if err := l.renewToken(ctx, token); err != nil {
 			return err
 		}
 	}
 }
 
-// stream opens a stream with the token. Streams tell of a refusal later: then there is another token for the next one.
-func (l *login) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	token, err := l.ready(ctx)
+// interceptStream opens a stream with the token. Streams tell of a refusal later: then there is another token for the next one.
+func (l *login) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	token, err := l.validToken(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -271,7 +271,7 @@ func (s *loggedIn) RecvMsg(m any) error {
 	if !refused {
 		return err
 	}
-	if renewal := s.login.renew(s.Context(), s.token); renewal != nil {
+	if renewal := s.login.renewToken(s.Context(), s.token); renewal != nil {
 		return renewal
 	}
 

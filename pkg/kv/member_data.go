@@ -46,7 +46,7 @@ func (s *Server) checkData() error {
 		return nil
 	}
 
-	alone := self.PeerURLs[0] == nobody
+	alone := self.PeerURLs[0] == noPeersURL
 	switch {
 	case s.cfg.Peers == nil && !alone:
 		return fmt.Errorf("these are the data of member %s of a cluster of %d: give it --initial-cluster", self.Name, members)

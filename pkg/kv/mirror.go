@@ -64,7 +64,7 @@ func NewMirror(c *Client, cfg FollowConfig) *Mirror {
 // Run keeps the mirror current until ctx ends, and returns its error. It is called once.
 func (m *Mirror) Run(ctx context.Context) error {
 	return Follow(ctx, m.client, m.cfg, func(b Batch) error {
-		m.apply(b)
+		m.applyBatch(b)
 		return nil
 	})
 }
@@ -77,7 +77,7 @@ func (m *Mirror) Snapshot() Snapshot {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	m.settle()
+	m.settleDiffs()
 
 	return Snapshot{KVs: m.base, Revision: m.revision}
 }
@@ -105,12 +105,12 @@ func (m *Mirror) Subscribe(signal wake.Signal) (unsubscribe func()) {
 	}
 }
 
-func (m *Mirror) apply(b Batch) {
+func (m *Mirror) applyBatch(b Batch) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
 	if b.Echo {
-		m.echo(b)
+		m.applyReplay(b)
 		return
 	}
 
@@ -120,27 +120,27 @@ func (m *Mirror) apply(b Batch) {
 
 	changed := false
 	if b.Reset {
-		changed = m.reset(b)
+		changed = m.replaceAll(b)
 	} else {
 		for _, e := range b.Events {
-			changed = m.event(e) || changed
+			changed = m.applyEvent(e) || changed
 		}
 	}
 
 	m.revision = b.Revision
 
 	if changed {
-		m.notify()
+		m.notifySubscribers()
 	}
 }
 
-// reset takes a list, and says whether it brought anything new.
-func (m *Mirror) reset(b Batch) bool {
-	m.settle()
+// replaceAll takes a list, and says whether it brought anything new.
+func (m *Mirror) replaceAll(b Batch) bool {
+	m.settleDiffs()
 	changed := !m.loaded || !slices.EqualFunc(m.base, b.KVs, same)
 
 	if m.loaded {
-		m.compare(b)
+		m.compareList(b)
 	}
 
 	m.base = b.KVs
@@ -152,10 +152,10 @@ func (m *Mirror) reset(b Batch) bool {
 	return changed
 }
 
-// compare counts what the watch must have lost. What was written at or before the revision that it had told completely is
+// compareList counts what the watch must have lost. What was written at or before the revision that it had told completely is
 // lost for certain. What else the list has otherwise may be on its way: the watch tells of it soon, as an echo, or it is
 // lost, as a later list finds.
-func (m *Mirror) compare(b Batch) {
+func (m *Mirror) compareList(b Batch) {
 	known, listed := Snapshot{KVs: m.base}, Snapshot{KVs: b.KVs}
 	missed := m.doubts.Lost(orDefault(m.cfg.StallAfter, defaultStallAfter)) // events may be late, as long as a watch may be silent
 	for _, kv := range b.KVs {
@@ -180,8 +180,8 @@ func (m *Mirror) compare(b Batch) {
 	}
 }
 
-// echo takes what the watch tells after a list has told it.
-func (m *Mirror) echo(b Batch) {
+// applyReplay takes what the watch tells after a list has told it.
+func (m *Mirror) applyReplay(b Batch) {
 	if len(b.Events) == 0 { // a new watch, which will not
 		m.doubts.Clear()
 	}
@@ -191,8 +191,8 @@ func (m *Mirror) echo(b Batch) {
 	}
 }
 
-// event takes one change. All changes up to m.revision are in, so one compare covers puts and deletions.
-func (m *Mirror) event(e *clientv3.Event) bool {
+// applyEvent takes one change. All changes up to m.revision are in, so one compare covers puts and deletions.
+func (m *Mirror) applyEvent(e *clientv3.Event) bool {
 	if e.Kv.ModRevision <= m.revision {
 		return false
 	}
@@ -210,8 +210,8 @@ func (m *Mirror) event(e *clientv3.Event) bool {
 	return true
 }
 
-// settle merges what is pending into a new base, so that a burst of events costs one copy when somebody looks.
-func (m *Mirror) settle() {
+// settleDiffs merges what is pending into a new base, so that a burst of events costs one copy when somebody looks.
+func (m *Mirror) settleDiffs() {
 	if len(m.pending) == 0 {
 		return
 	}
@@ -234,8 +234,8 @@ func (m *Mirror) settle() {
 	m.base, m.pending = append(merged, rest...), nil
 }
 
-// notify tells the subscribers that the content has changed.
-func (m *Mirror) notify() {
+// notifySubscribers tells the subscribers that the content has changed.
+func (m *Mirror) notifySubscribers() {
 	for s := range m.signals {
 		s.signal.Send()
 	}

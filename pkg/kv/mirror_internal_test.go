@@ -21,7 +21,7 @@ func TestMirror_NeverGoesBack(t *testing.T) {
 	}
 
 	m := NewMirror(nil, FollowConfig{Key: "k"})
-	m.apply(Batch{Reset: true, KVs: []*mvccpb.KeyValue{kv("a", 5), kv("b", 6)}, Revision: 10})
+	m.applyBatch(Batch{Reset: true, KVs: []*mvccpb.KeyValue{kv("a", 5), kv("b", 6)}, Revision: 10})
 
 	for name, b := range map[string]Batch{
 		"an older list":                      {Reset: true, Revision: 9},
@@ -29,14 +29,14 @@ func TestMirror_NeverGoesBack(t *testing.T) {
 		"an older deletion":                  {Events: []*clientv3.Event{del("a", 9)}, Revision: 9},
 		"an older event in a newer response": {Events: []*clientv3.Event{put("c", 9), del("b", 10)}, Revision: 10},
 	} {
-		m.apply(b)
+		m.applyBatch(b)
 		if s := m.Snapshot(); s.Revision != 10 || len(s.KVs) != 2 || s.Get("a").ModRevision != 5 || s.Get("b").ModRevision != 6 {
 			t.Errorf("after %s: %+v", name, s)
 		}
 	}
 
-	m.apply(Batch{Events: []*clientv3.Event{del("a", 11), put("c", 12)}, Revision: 12})
-	m.apply(Batch{Events: []*clientv3.Event{put("a", 5)}, Revision: 12}) // deleted since
+	m.applyBatch(Batch{Events: []*clientv3.Event{del("a", 11), put("c", 12)}, Revision: 12})
+	m.applyBatch(Batch{Events: []*clientv3.Event{put("a", 5)}, Revision: 12}) // deleted since
 
 	if s := m.Snapshot(); s.Get("a") != nil || s.Get("c") == nil || s.Revision != 12 {
 		t.Errorf("%+v", s)

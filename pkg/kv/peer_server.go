@@ -54,7 +54,7 @@ func (s *Server) listenPeers(at *url.URL) (*peerServer, error) {
 	p := &peerServer{etcd: s, log: orNop(s.cfg.Logger)}
 	if s.cfg.Peers.CertFile != "" {
 		var err error
-		if p.source, err = certs.Open(s.cfg.Peers.files()); err != nil {
+		if p.source, err = certs.Open(s.cfg.Peers.certFiles()); err != nil {
 			return nil, err
 		}
 	}
@@ -82,7 +82,7 @@ func (p *peerServer) serve() {
 	}
 	p.served.Go(func() {
 		if err := p.http.Serve(p.listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
-			p.etcd.finish(fmt.Errorf("serve peers at %s: %w", p.listener.Addr(), err))
+			p.etcd.finishWith(fmt.Errorf("serve peers at %s: %w", p.listener.Addr(), err))
 		}
 	})
 }
@@ -113,7 +113,7 @@ func (p *peerServer) membersOnly(next http.Handler) http.Handler {
 		}
 
 		reason := fmt.Sprintf("the certificate of %q is not one of a member: it has to be for servers, with the host of a member's URL", cert.Subject.CommonName)
-		p.refused(r.RemoteAddr, reason)
+		p.logRefused(r.RemoteAddr, reason)
 		// Not 403, by which etcd tells a member that it has been removed and has to stop.
 		http.Error(w, reason, http.StatusUnauthorized)
 	})
@@ -165,8 +165,8 @@ func (p *peerServer) memberURLs() (urls []string) {
 	return urls
 }
 
-// refused logs a caller that was refused.
-func (p *peerServer) refused(from, reason string) {
+// logRefused logs a caller that was refused.
+func (p *peerServer) logRefused(from, reason string) {
 	p.quiet.Lock()
 	defer p.quiet.Unlock()
 
@@ -187,7 +187,7 @@ type handshakeLog struct{ p *peerServer }
 func (l handshakeLog) Write(line []byte) (int, error) {
 	reason, isHandshake := strings.CutPrefix(strings.TrimSpace(string(line)), "http: TLS handshake error from ")
 	if from, why, ok := strings.Cut(reason, ": "); isHandshake && ok && !strings.HasSuffix(why, "EOF") && !strings.HasSuffix(why, "connection reset by peer") {
-		l.p.refused(from, why)
+		l.p.logRefused(from, why)
 	}
 	return len(line), nil
 }

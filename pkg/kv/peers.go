@@ -56,10 +56,10 @@ const (
 	promoteEvery       = 250 * time.Millisecond
 )
 
-// nobody is the peer URL of one who has no peers.
-const nobody = "unix://no-peers"
+// noPeersURL is the peer URL of one who has no peers.
+const noPeersURL = "unix://no-peers"
 
-func (p *Peers) others(own string) []string {
+func (p *Peers) otherMembers(own string) []string {
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(p.Members)) {
 		if name != own {
@@ -70,19 +70,19 @@ func (p *Peers) others(own string) []string {
 	return list
 }
 
-func (p *Peers) tls() transport.TLSInfo {
+func (p *Peers) tlsInfo() transport.TLSInfo {
 	if p.CertFile == "" {
 		return transport.TLSInfo{}
 	}
 	return transport.TLSInfo{CertFile: p.CertFile, KeyFile: p.KeyFile, TrustedCAFile: p.CAFile, ClientCertAuth: true, MinVersion: tls.VersionTLS13}
 }
 
-func (p *Peers) files() certs.Files {
+func (p *Peers) certFiles() certs.Files {
 	return certs.Files{Cert: p.CertFile, Key: p.KeyFile, CA: p.CAFile}
 }
 
-// listen is the URL to listen on. Its host is always an IP: the one that ListenAddress names.
-func (p *Peers) listen(own *url.URL) (*url.URL, error) {
+// listenURL is the URL to listen on. Its host is always an IP: the one that ListenAddress names.
+func (p *Peers) listenURL(own *url.URL) (*url.URL, error) {
 	l := *own
 	if p.Listen != "" {
 		given, err := url.Parse(p.Listen)
@@ -162,7 +162,7 @@ func (s *Server) withPeers(ctx context.Context, c *embed.Config) error {
 		return fmt.Errorf("the URL of member %s is %s: it is https with certificates, and http without", s.cfg.Name, own)
 	}
 
-	listen, err := p.listen(own)
+	listen, err := p.listenURL(own)
 	if err != nil {
 		return fmt.Errorf("listen for peers: %w", err)
 	}
@@ -171,14 +171,14 @@ func (s *Server) withPeers(ctx context.Context, c *embed.Config) error {
 	}
 
 	c.AdvertisePeerUrls = []url.URL{*own}
-	c.PeerTLSInfo, c.SnapshotCatchUpEntries = p.tls(), peerCatchUpEntries
+	c.PeerTLSInfo, c.SnapshotCatchUpEntries = p.tlsInfo(), peerCatchUpEntries
 	c.TlsMinVersion = string(tlsutil.TLSVersion13) // or etcd sets PeerTLSInfo back to 1.2
 	members := p.Members
 	if p.Join {
 		c.ClusterState = embed.ClusterStateFlagExisting
 
 		if !s.hasData() {
-			if members, err = s.joined(ctx); err != nil {
+			if members, err = s.joinedMembers(ctx); err != nil {
 				return err
 			}
 		}
@@ -196,17 +196,17 @@ func (s *Server) withPeers(ctx context.Context, c *embed.Config) error {
 
 func (s *Server) hasData() bool { return wal.Exist(filepath.Join(s.cfg.Dir, "member", "wal")) }
 
-// joined are the members of the cluster that is to be joined, of which this is one that has not run yet. It waits for
+// joinedMembers are the members of the cluster that is to be joined, of which this is one that has not run yet. It waits for
 // one that answers.
-func (s *Server) joined(ctx context.Context) (map[string]string, error) {
+func (s *Server) joinedMembers(ctx context.Context) (map[string]string, error) {
 	own := s.cfg.Peers.Members[s.cfg.Name]
 	waiting := s.beginWaiting()
-	defer waiting.end()
+	defer waiting.stop()
 
 	for {
-		remote, err := s.remote()
+		remote, err := s.remoteCluster()
 		if err != nil {
-			waiting.look(ctx, s)
+			waiting.checkMembers(ctx, s)
 			if !clock.Sleep(ctx, time.Second) {
 				return nil, context.Cause(ctx)
 			}
@@ -230,7 +230,7 @@ func (s *Server) joined(ctx context.Context) (map[string]string, error) {
 
 		if !found {
 			return nil, fmt.Errorf("the cluster at %s knows no member at %s: add it first, with `carillon cluster member add %s --peer-url %s`",
-				strings.Join(s.cfg.Peers.others(s.cfg.Name), ", "), own, s.cfg.Name, own)
+				strings.Join(s.cfg.Peers.otherMembers(s.cfg.Name), ", "), own, s.cfg.Name, own)
 		}
 
 		return members, nil
@@ -243,10 +243,10 @@ func (s *Server) lostData(m *membership.Member) error {
 		m.Name, m.Name, s.cfg.Name, s.cfg.Peers.Members[s.cfg.Name])
 }
 
-// remote asks the other members, one after the other, which members there are.
-func (s *Server) remote() (*membership.RaftCluster, error) {
+// remoteCluster asks the other members, one after the other, which members there are.
+func (s *Server) remoteCluster() (*membership.RaftCluster, error) {
 	p := s.cfg.Peers
-	rt, err := rafthttp.NewRoundTripper(p.tls(), peerTimeout)
+	rt, err := rafthttp.NewRoundTripper(p.tlsInfo(), peerTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -255,16 +255,16 @@ func (s *Server) remote() (*membership.RaftCluster, error) {
 		defer t.CloseIdleConnections()
 	}
 
-	return etcdserver.GetClusterFromRemotePeers(zap.NewNop(), p.others(s.cfg.Name), rt)
+	return etcdserver.GetClusterFromRemotePeers(zap.NewNop(), p.otherMembers(s.cfg.Name), rt)
 }
 
-// explained says why etcd would not start, or stopped.
-func (s *Server) explained(err error) error {
+// explainError says why etcd would not start, or stopped.
+func (s *Server) explainError(err error) error {
 	if s.cfg.Peers == nil {
 		return err
 	}
 
-	remote, rerr := s.remote()
+	remote, rerr := s.remoteCluster()
 	if rerr != nil {
 		return err
 	}
@@ -286,20 +286,20 @@ func (s *Server) explained(err error) error {
 	return err
 }
 
-// foreign says that another cluster is where the other members should be.
-func (s *Server) foreign() error {
-	remote, err := s.remote()
+// checkForeignData says that another cluster is where the other members should be.
+func (s *Server) checkForeignData() error {
+	remote, err := s.remoteCluster()
 	if err != nil || remote.ID() == s.etcd.Server.Cluster().ID() {
 		return nil
 	}
 
 	return fmt.Errorf("the members at %s are of another cluster of etcd (%s) than the data in this directory (%s): "+
 		"either the directory, or --initial-cluster, which has to be the same on all that start together, is not the right one",
-		strings.Join(s.cfg.Peers.others(s.cfg.Name), ", "), remote.ID(), s.etcd.Server.Cluster().ID())
+		strings.Join(s.cfg.Peers.otherMembers(s.cfg.Name), ", "), remote.ID(), s.etcd.Server.Cluster().ID())
 }
 
-// vote waits until this member, if it joined a cluster that was there, has caught up and votes.
-func (s *Server) vote(ctx context.Context) error {
+// promoteSelf waits until this member, if it joined a cluster that was there, has caught up and votes.
+func (s *Server) promoteSelf(ctx context.Context) error {
 	for told := time.Now(); s.etcd.Server.IsLearner(); {
 		_, err := s.etcd.Server.PromoteMember(ctx, uint64(s.etcd.Server.MemberID()))
 		if err == nil {

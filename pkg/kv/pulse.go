@@ -63,15 +63,15 @@ func laneOf(key string) int {
 	return int(maphash.String(keySeed, key) % apart)
 }
 
-// pick returns the stream for a new watch.
-func (s *streams) pick(lane int) int {
+// pickStream returns the stream for a new watch.
+func (s *streams) pickStream(lane int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.current[lane]*lanes + lane
 }
 
-// condemn makes the following watches of its lane use another stream than id.
-func (s *streams) condemn(id int) {
+// closeStream makes the following watches of its lane use another stream than id.
+func (s *streams) closeStream(id int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if lane := id % lanes; s.current[lane] == id/lanes {
@@ -79,8 +79,8 @@ func (s *streams) condemn(id int) {
 	}
 }
 
-// join adds a watch to the pulse of its stream, which then beats at least as often as every.
-func (s *streams) join(ctx context.Context, c *Client, id int, every time.Duration) *member {
+// joinStream adds a watch to the pulse of its stream, which then beats at least as often as every.
+func (s *streams) joinStream(ctx context.Context, c *Client, id int, every time.Duration) *member {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -97,7 +97,7 @@ func (s *streams) join(ctx context.Context, c *Client, id int, every time.Durati
 		}
 
 		s.live[id] = st
-		go s.beat(pulse, c, st, every)
+		go s.runProbe(pulse, c, st, every)
 	}
 
 	m := &member{of: st}
@@ -110,8 +110,8 @@ func (s *streams) join(ctx context.Context, c *Client, id int, every time.Durati
 	return m
 }
 
-// leave ends a membership. The last to leave stops the pulse and waits for it.
-func (s *streams) leave(m *member) {
+// leaveStream ends a membership. The last to leave stops the pulse and waits for it.
+func (s *streams) leaveStream(m *member) {
 	s.mu.Lock()
 	st := m.of
 	delete(st.members, m)
@@ -128,8 +128,8 @@ func (s *streams) leave(m *member) {
 	}
 }
 
-// interval is the shortest that a member asks for.
-func (s *streams) interval(st *stream, otherwise time.Duration) time.Duration {
+// probeInterval is the shortest that a member asks for.
+func (s *streams) probeInterval(st *stream, otherwise time.Duration) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -140,7 +140,7 @@ func (s *streams) interval(st *stream, otherwise time.Duration) time.Duration {
 	return otherwise
 }
 
-func (s *streams) beat(ctx context.Context, c *Client, st *stream, every time.Duration) {
+func (s *streams) runProbe(ctx context.Context, c *Client, st *stream, every time.Duration) {
 	defer close(st.done)
 
 	t := time.NewTimer(every)
@@ -151,7 +151,7 @@ func (s *streams) beat(ctx context.Context, c *Client, st *stream, every time.Du
 		case <-ctx.Done():
 			return
 		case <-st.faster:
-			every = s.interval(st, time.Minute)
+			every = s.probeInterval(st, time.Minute)
 		case <-t.C:
 			// An error means that there is no stream at the moment; the watches find out by themselves.
 			beat, cancel := context.WithTimeout(ctx, every)
@@ -163,8 +163,8 @@ func (s *streams) beat(ctx context.Context, c *Client, st *stream, every time.Du
 	}
 }
 
-// hear notes that a watch received something: an answer to a beat, or not.
-func (st *stream) hear(progress bool) {
+// noteResponse notes that a watch received something: an answer to a beat, or not.
+func (st *stream) noteResponse(progress bool) {
 	now := int64(time.Since(st.epoch))
 	st.heard.Store(now)
 	if progress {
@@ -172,10 +172,10 @@ func (st *stream) hear(progress bool) {
 	}
 }
 
-// busy says that the stream carried something since the moment given, but no answer to a beat. etcd answers only when
+// isBusy says that the stream carried something since the moment given, but no answer to a beat. etcd answers only when
 // every watch of the stream has caught up, so a flood of events on one keeps the beats of all unanswered: no proof that
 // a quiet watch is dead. If another watch did hear an answer, this one should have heard it, too.
-func (st *stream) busy(since time.Time) bool {
+func (st *stream) isBusy(since time.Time) bool {
 	at := int64(since.Sub(st.epoch))
 	return st.heard.Load() > at && st.progressed.Load() <= at
 }

@@ -22,14 +22,14 @@ func TestStream_Busy(t *testing.T) {
 		since := time.Now().Add(-time.Second)
 
 		if c.heard {
-			st.hear(false)
+			st.noteResponse(false)
 		}
 
 		if c.progressed {
-			st.hear(true)
+			st.noteResponse(true)
 		}
 
-		if got := st.busy(since); got != c.busy {
+		if got := st.isBusy(since); got != c.busy {
 			t.Errorf("%s: busy is %v", name, got)
 		}
 	}
@@ -50,8 +50,8 @@ func TestStreams_PulseFollowsTheMostImpatient(t *testing.T) {
 	beats := make(chan struct{})
 	raw.Watcher = countedBeats{beats: beats}
 	c := Wrap(raw, 0)
-	calm := c.streams.join(t.Context(), c, 0, time.Hour)
-	hasty := c.streams.join(t.Context(), c, 0, time.Millisecond)
+	calm := c.streams.joinStream(t.Context(), c, 0, time.Hour)
+	hasty := c.streams.joinStream(t.Context(), c, 0, time.Millisecond)
 
 	for range 3 {
 		select {
@@ -66,8 +66,8 @@ func TestStreams_PulseFollowsTheMostImpatient(t *testing.T) {
 		}
 	}()
 
-	c.streams.leave(hasty)
-	c.streams.leave(calm) // waits for the pulse, so that nothing beats any more
+	c.streams.leaveStream(hasty)
+	c.streams.leaveStream(calm) // waits for the pulse, so that nothing beats any more
 	close(beats)
 
 	if len(c.streams.live) != 0 {
@@ -79,13 +79,13 @@ func TestStreams_CondemnMovesOnOnce(t *testing.T) {
 	var s streams
 	seen := map[int]bool{}
 	for lane := range lanes {
-		first := s.pick(lane)
-		s.condemn(first)
-		second := s.pick(lane)
-		s.condemn(first) // by another watch of the same stream
+		first := s.pickStream(lane)
+		s.closeStream(first)
+		second := s.pickStream(lane)
+		s.closeStream(first) // by another watch of the same stream
 
-		if second == first || s.pick(lane) != second {
-			t.Errorf("streams %d, %d, %d", first, second, s.pick(lane))
+		if second == first || s.pickStream(lane) != second {
+			t.Errorf("streams %d, %d, %d", first, second, s.pickStream(lane))
 		}
 
 		seen[first], seen[second] = true, true
@@ -96,8 +96,8 @@ func TestStreams_CondemnMovesOnOnce(t *testing.T) {
 	}
 
 	for range 1000 {
-		s.condemn(s.pick(0))
-		seen[s.pick(0)] = true
+		s.closeStream(s.pickStream(0))
+		seen[s.pickStream(0)] = true
 	}
 
 	if len(seen) > lanes*streamsPerLane {
@@ -108,7 +108,7 @@ func TestStreams_CondemnMovesOnOnce(t *testing.T) {
 func TestStreams_CrowdIsSpreadAndSomeKeepApart(t *testing.T) {
 	used := map[int]int{}
 	for i := range 256 {
-		used[FollowConfig{Key: fmt.Sprintf("/carillon/shards/%04d/", i)}.lane()]++
+		used[FollowConfig{Key: fmt.Sprintf("/carillon/shards/%04d/", i)}.streamClass()]++
 	}
 
 	if len(used) != apart || used[apart] > 0 {
@@ -116,11 +116,11 @@ func TestStreams_CrowdIsSpreadAndSomeKeepApart(t *testing.T) {
 	}
 
 	wide := FollowConfig{Key: "a/queue/", WatchKey: "a/", WatchEnd: "a0"}
-	if wide.lane() != laneOf("a/") {
+	if wide.streamClass() != laneOf("a/") {
 		t.Error("the lane is not that of the range watched")
 	}
 
-	if m := NewMirror(nil, FollowConfig{Key: "/carillon/nodes/"}); m.cfg.lane() != apart {
+	if m := NewMirror(nil, FollowConfig{Key: "/carillon/nodes/"}); m.cfg.streamClass() != apart {
 		t.Error("a mirror is among the crowd")
 	}
 }

@@ -13,18 +13,18 @@ const silentResumptions = 3
 
 var errWatchBehind = errors.New("watch opened on a member that is behind")
 
-// once lists, unless the last watch can be resumed, then watches until that fails.
-func (f *follower) once(ctx context.Context) error {
+// followOnce lists, unless the last watch can be resumed, then watches until that fails.
+func (f *follower) followOnce(ctx context.Context) error {
 	resumed := f.whole
 	if resumed {
-		if err := f.reach(ctx); err != nil {
+		if err := f.awaitConnection(ctx); err != nil {
 			return err
 		}
 		f.client.sight.resumptions.Inc()
 	} else {
 		why := f.why
 
-		if err := f.load(ctx); err != nil {
+		if err := f.loadAll(ctx); err != nil {
 			return err
 		}
 
@@ -34,13 +34,13 @@ func (f *follower) once(ctx context.Context) error {
 	}
 
 	if f.cfg.Echo {
-		if err := f.hand(Batch{Echo: true, Revision: f.revision}); err != nil {
+		if err := f.handOver(Batch{Echo: true, Revision: f.revision}); err != nil {
 			return err
 		}
 	}
 
 	f.heard = false
-	err := f.watch(ctx)
+	err := f.runWatch(ctx)
 
 	switch {
 	case f.heard || !resumed:
@@ -48,24 +48,24 @@ func (f *follower) once(ctx context.Context) error {
 	default:
 		if f.silent++; f.silent == silentResumptions {
 			f.silent = 0
-			f.spoil(whySilent)
+			f.markInconsistent(whySilent)
 		}
 	}
 
 	return err
 }
 
-// reach reads one key before a watch is resumed. A store that cannot be read is away: that neither condemns streams nor
+// awaitConnection reads one key before a watch is resumed. A store that cannot be read is away: that neither condemns streams nor
 // counts as a silent watch, or a long outage would end with a list of everything. The read is linearizable, so that a
 // lower revision than told proves that the store has gone back; what it holds then must be listed.
-func (f *follower) reach(ctx context.Context) error {
+func (f *follower) awaitConnection(ctx context.Context) error {
 	resp, err := f.client.Get(ctx, f.cfg.Key, clientv3.WithCountOnly())
 	if err != nil {
 		return fmt.Errorf("read %q: %w", f.cfg.Key, err)
 	}
 
 	if resp.Header.Revision < f.revision {
-		f.spoil(whyBack)
+		f.markInconsistent(whyBack)
 		return wentBack(f.revision, resp.Header.Revision)
 	}
 

@@ -33,7 +33,7 @@ func newSecured(config func() *tls.Config, log *zap.Logger) secured {
 func (s secured) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	c, info, err := credentials.NewTLS(s.config()).ClientHandshake(ctx, authority, raw)
 	if ctx.Err() == nil {
-		s.told.tell(raw.RemoteAddr(), err)
+		s.told.logOnce(raw.RemoteAddr(), err)
 	}
 	return c, info, err
 }
@@ -42,7 +42,7 @@ func (s secured) Clone() credentials.TransportCredentials {
 	return secured{TransportCredentials: s.TransportCredentials.Clone(), config: s.config, told: s.told}
 }
 
-func (t *toldOnce) tell(at net.Addr, err error) {
+func (t *toldOnce) logOnce(at net.Addr, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 

@@ -108,13 +108,13 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 		}
 	}()
 
-	if err := s.claim(); err != nil {
+	if err := s.claimDataDir(); err != nil {
 		return nil, err
 	}
 	if err := s.checkData(); err != nil {
 		return nil, err
 	}
-	if err := s.open(); err != nil {
+	if err := s.openListeners(); err != nil {
 		return nil, err
 	}
 
@@ -127,7 +127,7 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 	}
 
 	if s.etcd, err = embed.StartEtcd(conf); err != nil {
-		return nil, s.explained(err)
+		return nil, s.explainError(err)
 	}
 
 	if s.peers != nil {
@@ -137,17 +137,17 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 	if err := s.untilReady(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.vote(ctx); err != nil {
+	if err := s.promoteSelf(ctx); err != nil {
 		return nil, err
 	}
 
-	s.etcdLog.report()
+	s.etcdLog.logSuppressed()
 	s.compareMembers()
 	s.client = Wrap(inProcess(s.etcd.Server), 0)
-	s.serve()
+	s.servePeers()
 	compacting, end := context.WithCancel(context.WithoutCancel(ctx))
 	s.endCompacting = end
-	s.compacting.Go(func() { s.compact(compacting) })
+	s.compacting.Go(func() { s.runCompaction(compacting) })
 
 	return s, nil
 }
@@ -179,7 +179,7 @@ func (s *Server) Close() error {
 }
 
 func (s *Server) close() error {
-	s.finish(nil)
+	s.finishWith(nil)
 
 	if s.endCompacting != nil { // it reads the store, which must not be closed under it
 		s.endCompacting()
@@ -205,7 +205,7 @@ func (s *Server) close() error {
 		errs = append(errs, s.peers.close())
 	}
 
-	s.etcdLog.report()
+	s.etcdLog.logSuppressed()
 	s.wg.Wait()
 
 	for _, l := range s.listen {
@@ -219,16 +219,16 @@ func (s *Server) close() error {
 	return errors.Join(errs...)
 }
 
-func (s *Server) finish(err error) {
+func (s *Server) finishWith(err error) {
 	s.fail.Do(func() {
 		s.err = err
 		close(s.done)
 	})
 }
 
-// claim makes the directory ours alone: private, and locked. etcd's own locks would wait for ever, and only after it
+// claimDataDir makes the directory ours alone: private, and locked. etcd's own locks would wait for ever, and only after it
 // has removed the other's socket.
-func (s *Server) claim() error {
+func (s *Server) claimDataDir() error {
 	if err := privateDir(s.cfg.Dir); err != nil {
 		return err
 	}
@@ -298,7 +298,7 @@ func (s *Server) embedConfig() *embed.Config {
 	c.WarningApplyDuration, c.WarningUnaryRequestDuration = slowRequest, slowRequest
 	c.ListenPeerUrls, c.ListenClientUrls = nil, nil
 	c.AdvertisePeerUrls = []url.URL{{Scheme: "unix", Host: "no-peers"}}
-	c.InitialCluster = s.cfg.Name + "=" + nobody
+	c.InitialCluster = s.cfg.Name + "=" + noPeersURL
 	c.AdvertiseClientUrls = nil
 	for _, l := range s.listen {
 		if u, err := url.Parse(l.endpoint); err == nil {
@@ -323,7 +323,7 @@ func (s *Server) embedConfig() *embed.Config {
 	return c
 }
 
-func (s *Server) serve() {
+func (s *Server) servePeers() {
 	s.grpc = v3rpc.Server(s.etcd.Server, nil, nil,
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		// Until a connection has said hello, Close waits for it: not for gRPC's two minutes.
@@ -331,7 +331,7 @@ func (s *Server) serve() {
 	for _, l := range s.listen {
 		s.wg.Go(func() {
 			if err := s.grpc.Serve(l.Listener); err != nil && !errors.Is(err, net.ErrClosed) {
-				s.finish(fmt.Errorf("serve %s: %w", l.endpoint, err))
+				s.finishWith(fmt.Errorf("serve %s: %w", l.endpoint, err))
 			}
 		})
 	}
@@ -342,7 +342,7 @@ func (s *Server) serve() {
 		select {
 		case <-s.done: // it was asked to
 		default:
-			s.finish(s.explained(errors.New("etcd stopped by itself")))
+			s.finishWith(s.explainError(errors.New("etcd stopped by itself")))
 		}
 	})
 }

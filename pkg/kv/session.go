@@ -70,11 +70,11 @@ func OpenSession(ctx context.Context, c *Client, cfg SessionConfig) (*Session, e
 	if cfg.Saved != nil {
 		if err := cfg.Saved(s.lease); err != nil {
 			stop()
-			return nil, errors.Join(fmt.Errorf("open session: save lease %x: %w", s.lease, err), s.revoke(context.WithoutCancel(ctx)))
+			return nil, errors.Join(fmt.Errorf("open session: save lease %x: %w", s.lease, err), s.revokeLease(context.WithoutCancel(ctx)))
 		}
 	}
 
-	go s.keep(loop)
+	go s.keepAlive(loop)
 
 	return s, nil
 }
@@ -111,21 +111,21 @@ func (s *Session) LastRenewal() time.Time {
 func (s *Session) Close(ctx context.Context) error {
 	s.stop()
 	<-s.joined
-	return s.revoke(ctx)
+	return s.revokeLease(ctx)
 }
 
-func (s *Session) revoke(ctx context.Context) error {
+func (s *Session) revokeLease(ctx context.Context) error {
 	if _, err := s.client.Revoke(ctx, s.lease); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		return fmt.Errorf("revoke lease %x: %w", s.lease, err)
 	}
 	return nil
 }
 
-// keep renews every third of the TTL, faster after a failure, until the lease is lost.
-func (s *Session) keep(ctx context.Context) {
+// keepAlive renews every third of the TTL, faster after a failure, until the lease is lost.
+func (s *Session) keepAlive(ctx context.Context) {
 	defer close(s.joined)
 
-	err := s.renewals(ctx)
+	err := s.runRenewals(ctx)
 	s.mu.Lock()
 	s.err = err
 	s.mu.Unlock()
@@ -137,7 +137,7 @@ func (s *Session) keep(ctx context.Context) {
 	}
 }
 
-func (s *Session) renewals(ctx context.Context) error {
+func (s *Session) runRenewals(ctx context.Context) error {
 	var failure error
 	next := time.NewTimer(s.TTL() / 3)
 	defer next.Stop()
@@ -163,7 +163,7 @@ func (s *Session) renewals(ctx context.Context) error {
 		}
 
 		wait := s.TTL() / 3
-		failure = s.renew(ctx, end)
+		failure = s.renewLease(ctx, end)
 		if errors.Is(failure, rpctypes.ErrLeaseNotFound) {
 			return failure
 		}
@@ -176,8 +176,8 @@ func (s *Session) renewals(ctx context.Context) error {
 	}
 }
 
-// renew asks once, for a third of the TTL at most, so that a lost answer leaves time to ask again.
-func (s *Session) renew(ctx context.Context, end time.Time) error {
+// renewLease asks once, for a third of the TTL at most, so that a lost answer leaves time to ask again.
+func (s *Session) renewLease(ctx context.Context, end time.Time) error {
 	sent := time.Now()
 	deadline := sent.Add(s.TTL() / 3)
 	if end.Before(deadline) {

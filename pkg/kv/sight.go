@@ -20,8 +20,8 @@ func NewRepairs(who string) prometheus.Counter {
 	return prometheus.NewCounter(prometheus.CounterOpts{Name: RepairsMetric, Help: repairsHelp, ConstLabels: prometheus.Labels{"who": who}})
 }
 
-// sight is how the ranges fare that are followed through one client.
-type sight struct {
+// watchHealth is how the ranges fare that are followed through one client.
+type watchHealth struct {
 	resumptions prometheus.Counter
 	stalls      prometheus.Counter
 	relists     *prometheus.CounterVec
@@ -40,12 +40,12 @@ const (
 	whyBroken    = "broken"    // the list before broke off
 )
 
-func newSight() sight {
+func newSight() watchHealth {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 
-	return sight{
+	return watchHealth{
 		resumptions: counter("carillon_watch_resumptions_total", "Watches that were lost and resumed from the last revision that they had delivered."),
 		stalls:      counter("carillon_watch_stalls_total", "Watches that were given up because they were silent for too long."),
 		relists: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_watch_relists_total",
@@ -60,8 +60,8 @@ func (c *Client) Register(r prometheus.Registerer) {
 	r.MustRegister(c.sight.resumptions, c.sight.stalls, c.sight.relists, c.sight.repairs)
 }
 
-// lose notes that a range is out of sight. Ranges are lost together, and there may be hundreds: only the first is logged.
-func (s *sight) lose(log *zap.Logger, fields ...zap.Field) {
+// markLost notes that a range is out of sight. Ranges are lost together, and there may be hundreds: only the first is logged.
+func (s *watchHealth) markLost(log *zap.Logger, fields ...zap.Field) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -74,8 +74,8 @@ func (s *sight) lose(log *zap.Logger, fields ...zap.Field) {
 	log.Log(level, "lost sight of the store", fields...)
 }
 
-// find notes that it is in sight again, or that nobody looks any more. The last one is logged.
-func (s *sight) find(log *zap.Logger, fields ...zap.Field) {
+// markFound notes that it is in sight again, or that nobody looks any more. The last one is logged.
+func (s *watchHealth) markFound(log *zap.Logger, fields ...zap.Field) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 

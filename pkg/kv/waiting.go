@@ -28,8 +28,8 @@ func (s *Server) beginWaiting() *waiting {
 	return &waiting{log: orNop(s.cfg.Logger), tell: tell, next: time.Now().Add(firstWaitTold)}
 }
 
-// look finds out which of the others cannot be reached, and logs it now and then, or when it has changed.
-func (w *waiting) look(ctx context.Context, s *Server) {
+// checkMembers finds out which of the others cannot be reached, and logs it now and then, or when it has changed.
+func (w *waiting) checkMembers(ctx context.Context, s *Server) {
 	missing := []string{}
 	members := s.cfg.Peers.Members
 	for _, name := range slices.Sorted(maps.Keys(members)) {
@@ -62,12 +62,12 @@ func (w *waiting) look(ctx context.Context, s *Server) {
 	w.missing = missing
 }
 
-func (w *waiting) end() { w.tell(nil) }
+func (w *waiting) stop() { w.tell(nil) }
 
 // untilReady waits until etcd serves, which takes more than half of the members.
 func (s *Server) untilReady(ctx context.Context) error {
 	w := s.beginWaiting()
-	defer w.end()
+	defer w.stop()
 
 	look := time.NewTicker(time.Second)
 	defer look.Stop()
@@ -77,7 +77,7 @@ func (s *Server) untilReady(ctx context.Context) error {
 		case <-s.etcd.Server.ReadyNotify():
 			return nil
 		case <-s.etcd.Server.StopNotify():
-			return s.explained(errStopped)
+			return s.explainError(errStopped)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-look.C:
@@ -87,9 +87,9 @@ func (s *Server) untilReady(ctx context.Context) error {
 			continue
 		}
 
-		w.look(ctx, s)
+		w.checkMembers(ctx, s)
 
-		if err := s.foreign(); err != nil {
+		if err := s.checkForeignData(); err != nil {
 			return err
 		}
 	}

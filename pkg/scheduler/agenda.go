@@ -18,8 +18,8 @@ type agenda struct {
 	wakes     time.Time                 // when a waiting run or a lost attempt wants a look; zero if none
 }
 
-// rest has the worker look at a task at an instant, in ms, that is far away, maybe.
-func (a *agenda) rest(t *taskstate.Task, until int64) {
+// lookAgainAt has the worker look at a task at an instant, in ms, that is far away, maybe.
+func (a *agenda) lookAgainAt(t *taskstate.Task, until int64) {
 	a.rests[t] = until
 	if a.restUntil == 0 || until < a.restUntil {
 		a.restUntil = until
@@ -36,7 +36,7 @@ func (a *agenda) lookAtRested(now int64) {
 	for t, until := range a.rests {
 		if until <= now {
 			delete(a.rests, t)
-			a.look(t)
+			a.addLook(t)
 		} else if a.restUntil == 0 || until < a.restUntil {
 			a.restUntil = until
 		}
@@ -59,7 +59,7 @@ const maxIdleSleep = 5 * time.Second
 // lookAtAll has all tasks looked at of which something waits or runs.
 func (s *shardState) lookAtAll() {
 	for _, t := range s.active.Tasks {
-		s.look(t)
+		s.addLook(t)
 	}
 }
 
@@ -70,8 +70,8 @@ func (a *agenda) wakeAt(t time.Time) {
 	}
 }
 
-// look notes that what waits for the task, or its attempts, want a look.
-func (a *agenda) look(t *taskstate.Task) {
+// addLook notes that what waits for the task, or its attempts, want a look.
+func (a *agenda) addLook(t *taskstate.Task) {
 	if !t.Looked {
 		t.Looked = true
 		a.looks = append(a.looks, t)

@@ -15,10 +15,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// apply takes what has happened in the shard. Of each record the higher mod
+// applyRecords takes what has happened in the shard. Of each record the higher mod
 // revision wins, so that what a commit has put in place already, or read, is
 // not undone by an event that was on its way.
-func (s *shardState) apply(b store.ShardBatch, now time.Time) {
+func (s *shardState) applyRecords(b store.ShardBatch, now time.Time) {
 	s.mustBeSettled()
 
 	for i := range b.Events {
@@ -61,7 +61,7 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 		t.Bad = false
 		t.Mod, t.Create = max(t.Mod, ev.Mod), 0
 		s.noEntry(t)
-		s.look(t)
+		s.addLook(t)
 
 		return
 	}
@@ -72,9 +72,9 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 	}
 
 	t.Present, t.Mod, t.Create = true, ev.Mod, ev.Create
-	err := s.read(t, ev.Value)
+	err := s.readEntry(t, ev.Value)
 	if err != nil {
-		s.notify(notice{kind: entryUnreadable, task: t.FullName(), err: err})
+		s.addNotice(notice{kind: entryUnreadable, task: t.FullName(), err: err})
 	} else if again {
 		// As if some records had been added already: on average, a history is
 		// trimmed as often in a shard that changes hands after every few runs.
@@ -87,7 +87,7 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 	s.reschedule(t)
 
 	if t.Activity != nil || t.DependsOnPast() {
-		s.look(t)
+		s.addLook(t)
 	}
 }
 
@@ -109,8 +109,8 @@ func (s *shardState) noEntry(t *taskstate.Task) {
 // that fits into none would hold up its shard.
 const mostEntry = 2 * task.MaxAction
 
-// read takes what an entry says.
-func (s *shardState) read(t *taskstate.Task, value []byte) (err error) {
+// readEntry takes what an entry says.
+func (s *shardState) readEntry(t *taskstate.Task, value []byte) (err error) {
 	if len(value) > mostEntry {
 		return fmt.Errorf("%w: an entry of %d bytes; at most %d are read", task.ErrInvalid, len(value), mostEntry)
 	}
@@ -132,10 +132,10 @@ func (s *shardState) read(t *taskstate.Task, value []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	if t.Policy, err = s.definitions.policy(p.Policy); err != nil {
+	if t.Policy, err = s.definitions.parsePolicy(p.Policy); err != nil {
 		return err
 	}
-	if t.Timing, err = s.definitions.timing(p.Timing); err != nil {
+	if t.Timing, err = s.definitions.parseTiming(p.Timing); err != nil {
 		return err
 	}
 
@@ -161,7 +161,7 @@ func (s *shardState) read(t *taskstate.Task, value []byte) (err error) {
 func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 	t := s.taskOf(ev)
 	if rev, ok := s.gone[t.FullName()+"/"+ev.Run]; ok && (ev.Mod == 0 || ev.Mod <= rev) {
-		s.drop(t) // it may have been forgotten already
+		s.dropTask(t) // it may have been forgotten already
 		return
 	}
 
@@ -176,21 +176,21 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 
 	if ev.Deleted {
 		if i >= 0 {
-			s.dequeued(t, i)
+			s.applyDequeued(t, i)
 		}
-		s.look(t)
+		s.addLook(t)
 		return
 	}
 
-	s.ended(t, ev.Run, ev.Mod) // a retry waits, or the attempt was handed back
+	s.applyAttemptEnd(t, ev.Run, ev.Mod) // a retry waits, or the attempt was handed back
 	decoded, err := record.DecodeWaiting(ev.ShardKey, ev.Value)
 	if err != nil {
 		s.ensureActivity(t).Unreadable = append(s.ensureActivity(t).Unreadable, ev.Run)
-		s.notify(notice{kind: queuedUnreadable, task: t.FullName(), run: ev.Run, err: err})
+		s.addNotice(notice{kind: queuedUnreadable, task: t.FullName(), run: ev.Run, err: err})
 
 		if i >= 0 {
-			s.dequeued(t, i)
-			s.look(t)
+			s.applyDequeued(t, i)
+			s.addLook(t)
 		}
 
 		return
@@ -205,20 +205,20 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 		q.Parental = t.Queue()[i].Parental
 		t.Queue()[i] = q
 	} else {
-		s.enqueued(t, q)
+		s.applyEnqueued(t, q)
 	}
 
-	s.look(t)
+	s.addLook(t)
 }
 
-func (s *shardState) enqueued(t *taskstate.Task, q *taskstate.Waiting) {
+func (s *shardState) applyEnqueued(t *taskstate.Task, q *taskstate.Waiting) {
 	l := s.ensureActivity(t)
 	at, _ := slices.BinarySearchFunc(l.Queue, q, func(a, b *taskstate.Waiting) int { return strings.Compare(a.ID, b.ID) })
 	l.Queue = slices.Insert(l.Queue, at, q)
 	s.queued++
 }
 
-func (s *shardState) dequeued(t *taskstate.Task, i int) {
+func (s *shardState) applyDequeued(t *taskstate.Task, i int) {
 	t.ForgetLastEnd()
 	t.Activity.Queue = slices.Delete(t.Activity.Queue, i, i+1)
 	s.queued--
@@ -229,12 +229,12 @@ func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 
 	if ev.Deleted {
 		delete(s.purges, ev.Key)
-		s.drop(t)
+		s.dropTask(t)
 		return
 	}
 
 	if !ev.Late {
-		s.ended(t, ev.Run, ev.Mod)
+		s.applyAttemptEnd(t, ev.Run, ev.Mod)
 	}
 
 	if t.Orphan(ev.Run) {
@@ -254,7 +254,7 @@ func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 
 	if t.Past != nil && t.DependsOnPast() {
 		t.NoteEnd(ev, now.UnixMilli())
-		s.look(t)
+		s.addLook(t)
 	}
 
 	if ev.Mod == ev.Create && t.Added < math.MaxUint16 { // else it was extended
@@ -275,8 +275,8 @@ func (s *shardState) trimOf(t *taskstate.Task, ev *store.ShardEvent) retention.T
 	return job
 }
 
-// ended takes the attempt of a run off the active ones, if it began before rev.
-func (s *shardState) ended(t *taskstate.Task, run string, rev int64) {
+// applyAttemptEnd takes the attempt of a run off the active ones, if it began before rev.
+func (s *shardState) applyAttemptEnd(t *taskstate.Task, run string, rev int64) {
 	if s.endedSince != nil {
 		s.endedSince[t.FullName()+"/"+run] = rev
 	}
@@ -292,30 +292,30 @@ func (s *shardState) ended(t *taskstate.Task, run string, rev int64) {
 	t.DropIdleActivity()
 
 	if t.Activity != nil || !t.Present || t.DependsOnPast() {
-		s.look(t) // something may have waited for this end
+		s.addLook(t) // something may have waited for this end
 	}
 }
 
-// scanned takes the answer to the scan for active attempts: but those that have
+// applyActiveRuns takes the answer to the scan for active attempts: but those that have
 // ended meanwhile.
-func (s *shardState) scanned(keys []store.ActiveKey) {
+func (s *shardState) applyActiveRuns(keys []store.ActiveKey) {
 	s.mustBeSettled()
 
 	for _, k := range keys {
-		t := s.task(k.Ref.String())
+		t := s.taskNamed(k.Ref.String())
 		if s.endedSince[t.FullName()+"/"+k.Run] > k.Create {
 			continue
 		}
 
-		s.activate(t, &taskstate.Attempt{Run: k.Run, Node: k.Node, Create: k.Create})
+		s.addActiveAttempt(t, &taskstate.Attempt{Run: k.Run, Node: k.Node, Create: k.Create})
 		s.placement.Occupy(k.Node)
-		s.look(t)
+		s.addLook(t)
 	}
 
 	s.endedSince = nil
 }
 
-func (s *shardState) activate(t *taskstate.Task, a *taskstate.Attempt) {
+func (s *shardState) addActiveAttempt(t *taskstate.Task, a *taskstate.Attempt) {
 	l := s.ensureActivity(t)
 	l.Active = append(l.Active, a)
 	t.ForgetLastEnd()

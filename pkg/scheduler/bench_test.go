@@ -55,10 +55,10 @@ func benchWorker(b *testing.B, n int, schedule string) (*worker, *time.Time) {
 		})
 	}
 
-	w.apply(batch)
-	w.scanned(nil)
+	w.applyToShard(batch)
+	w.applyActiveScan(nil)
 
-	if err := w.round(b.Context()); err != nil {
+	if err := w.runRound(b.Context()); err != nil {
 		b.Fatal(err)
 	}
 
@@ -101,7 +101,7 @@ func rounds(b *testing.B, tasks int, apart time.Duration, unit string) {
 	for b.Loop() {
 		*now = now.Add(apart)
 
-		if err := w.round(ctx); err != nil {
+		if err := w.runRound(ctx); err != nil {
 			b.Fatal(err)
 		}
 
@@ -120,21 +120,21 @@ func BenchmarkRound_AmongMany(b *testing.B) {
 		ctx := b.Context()
 		b.Run(fmt.Sprintf("none due of %d", n), func(b *testing.B) {
 			for b.Loop() {
-				if err := w.round(ctx); err != nil {
+				if err := w.runRound(ctx); err != nil {
 					b.Fatal(err)
 				}
 			}
 		})
 
 		_, entry := (&world{TB: b}).newTask("one", start, allow)
-		w.apply(store.ShardBatch{Revision: 100, Events: []store.ShardEvent{{
+		w.applyToShard(store.ShardBatch{Revision: 100, Events: []store.ShardEvent{{
 			ShardKey: record.ShardKey{Kind: record.KindEntry, Ref: ref("one")}, Task: "default/one", Mod: 50, Create: 50, Value: written(entry)}}})
-		one := w.task("default/one")
+		one := w.taskNamed("default/one")
 		b.Run(fmt.Sprintf("one due of %d", n), func(b *testing.B) {
 			for b.Loop() {
 				*now = now.Add(time.Second)
 
-				if err := w.round(ctx); err != nil {
+				if err := w.runRound(ctx); err != nil {
 					b.Fatal(err)
 				}
 
@@ -154,7 +154,7 @@ func BenchmarkPlan(b *testing.B) {
 	b.ReportAllocs()
 
 	for b.Loop() {
-		w.abandoned(w.plan(at))
+		w.applyAbandoned(w.planRound(at))
 	}
 }
 

@@ -44,7 +44,7 @@ func (e *Engine) Part(ctx context.Context, span time.Duration, limit int) task.B
 		return b.part
 	}
 
-	part := e.look(ctx, span, limit)
+	part := e.readBoard(ctx, span, limit)
 	if ctx.Err() == nil { // else who asked has not waited for all of it, and the next one may
 		b.part, b.span, b.limit, b.at = part, span, limit, time.Now()
 	}
@@ -52,8 +52,8 @@ func (e *Engine) Part(ctx context.Context, span time.Duration, limit int) task.B
 	return part
 }
 
-// look asks all workers.
-func (e *Engine) look(ctx context.Context, span time.Duration, limit int) task.BoardPart {
+// readBoard asks all workers.
+func (e *Engine) readBoard(ctx context.Context, span time.Duration, limit int) task.BoardPart {
 	clock := e.cfg.Now()
 	now := clock.UnixMilli()
 	part := task.BoardPart{Node: e.cfg.Node, At: task.At(clock), Tally: e.recent.Tally(clock)}
@@ -132,9 +132,9 @@ func (e *Engine) look(ctx context.Context, span time.Duration, limit int) task.B
 	return part
 }
 
-// show fills in a summary of the shard. What it costs depends on what is asked for, on what runs,
+// addToBoard fills in a summary of the shard. What it costs depends on what is asked for, on what runs,
 // waits and fails, and not on how many tasks there are.
-func (s *shardState) show(g *board.Summary) {
+func (s *shardState) addToBoard(g *board.Summary) {
 	g.Tasks, g.Paused = s.census.Tasks(g.Now)
 	g.Unreadable, g.Failing = s.census.Of[taskstate.Unreadable], len(s.failing)
 	s.showTicks(g)

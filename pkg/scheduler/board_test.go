@@ -64,7 +64,7 @@ func (h *hand) part(limit int) (p task.BoardPart) {
 	enough.Store(math.MaxInt64)
 	now := h.world.clock().UnixMilli()
 	g := &board.Summary{Now: now, Until: now + time.Minute.Milliseconds(), Limit: limit, Enough: &enough, Shown: make(chan *board.Summary, 1)}
-	h.show(g)
+	h.addToBoard(g)
 	s := board.NewBuilder(limit)
 	s.Add(g)
 	s.Fill(&p)
@@ -300,10 +300,10 @@ func TestBoard_ANewOwnerFindsOutWhatFailed(t *testing.T) {
 	h.reviews = found
 	w.finish("meanwhile", task.Succeeded) // after the load, and before what was found is told
 	h.see()
-	w.ok(h.e.recalls.recall(w.ctx, h.worker))
+	w.ok(h.e.recalls.recallShard(w.ctx, h.worker))
 
 	for len(found) > 0 {
-		w.ok(h.review(w.ctx, <-found))
+		w.ok(h.runReview(w.ctx, <-found))
 	}
 
 	var got []string
@@ -332,7 +332,7 @@ func TestBoard_WhatTheWatchToldCountsMore(t *testing.T) {
 	old := &failure{mod: 1, Failure: board.Failure{Run: w.active("a")[0].ID, State: task.Failed}}
 	w.finish("a", task.Succeeded)
 	h.see()
-	w.ok(h.review(w.ctx, review{recalled: &recollection{opening: h.openings.Load(), failing: map[string]*failure{"default/a": old, "default/gone": old}}}))
+	w.ok(h.runReview(w.ctx, review{recalled: &recollection{opening: h.openings.Load(), failing: map[string]*failure{"default/a": old, "default/gone": old}}}))
 	h.shows(9, "1 tasks, 0 paused")
 }
 
@@ -414,7 +414,7 @@ func TestWorker_HoldsNoTasksWhenItHasEnded(t *testing.T) {
 	h := w.work("n1")
 	w.create("a", allow, every("1s"))
 	h.decide(1)
-	h.releaseAll()
+	h.releaseShared()
 
 	if len(h.tasks)+len(h.due)+len(h.active.Tasks)+len(h.uncovered) > 0 {
 		t.Errorf("%d tasks, %d due, %d lively", len(h.tasks), len(h.due), len(h.active.Tasks))
@@ -461,7 +461,7 @@ func BenchmarkGlimpse(b *testing.B) {
 
 	for b.Loop() {
 		g := &board.Summary{Now: now.UnixMilli(), Until: now.Add(time.Minute).UnixMilli(), Limit: 50, Enough: &enough, Shown: make(chan *board.Summary, 1)}
-		w.show(g)
+		w.addToBoard(g)
 	}
 }
 

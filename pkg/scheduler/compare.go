@@ -36,14 +36,14 @@ type differences struct {
 	since   time.Time
 }
 
-func (d *differences) any() bool { return len(d.records)+len(d.there)+len(d.gone) > 0 }
+func (d *differences) notEmpty() bool { return len(d.records)+len(d.there)+len(d.gone) > 0 }
 
 // maxDifferences bounds what is doubted at once: whoever is as wrong as that has the
 // rest repaired in the next period.
 const maxDifferences = 1000
 
-// differing lists the records that the worker knows otherwise than r does.
-func (s *knownRecords) differing(r review) map[string]int64 {
+// revisionsThatDiffer lists the records that the worker knows otherwise than r does.
+func (s *knownRecords) revisionsThatDiffer(r review) map[string]int64 {
 	found := map[string]int64{}
 	doubt := func(key string, mod int64) {
 		if len(found) < maxDifferences {
@@ -61,7 +61,7 @@ func (s *knownRecords) differing(r review) map[string]int64 {
 			queued[ev.Key] = true
 		}
 
-		if s.lacks(ev) {
+		if s.lacksRecord(ev) {
 			doubt(ev.Key, ev.Mod)
 		}
 	}
@@ -97,9 +97,9 @@ func (s *knownRecords) differing(r review) map[string]int64 {
 	return found
 }
 
-// lacks reports whether the worker does not know that a record exists, or only
+// lacksRecord reports whether the worker does not know that a record exists, or only
 // an older version.
-func (s *knownRecords) lacks(ev *store.ShardEvent) bool {
+func (s *knownRecords) lacksRecord(ev *store.ShardEvent) bool {
 	t := s.tasks[ev.Task]
 
 	switch ev.Kind {
@@ -121,8 +121,8 @@ func (s *knownRecords) lacks(ev *store.ShardEvent) bool {
 	return false
 }
 
-// has reports whether the worker takes a record for existing.
-func (s *knownRecords) has(ev *store.ShardEvent) bool {
+// hasRecord reports whether the worker takes a record for existing.
+func (s *knownRecords) hasRecord(ev *store.ShardEvent) bool {
 	t := s.tasks[ev.Task]
 	switch {
 	case t == nil:

@@ -263,10 +263,10 @@ func TestAfterCompletion_WhateverBecomesOfTheTick(t *testing.T) {
 			w.finish("a", task.Succeeded)
 			h.see()
 			// As if it had not: the next look at the active runs finds it.
-			a := h.task("default/a")
+			a := h.taskNamed("default/a")
 			a.Past = &taskstate.Past{}
-			h.ended(a, "", 0)
-			h.look(a)
+			h.applyAttemptEnd(a, "", 0)
+			h.addLook(a)
 			h.blind(13)
 		}, 12, 22},
 	} {

@@ -11,15 +11,15 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// wants reports whether there may be something to decide at now.
-func (s *shardState) wants(now time.Time) bool {
+// hasWork reports whether there may be something to decide at now.
+func (s *shardState) hasWork(now time.Time) bool {
 	return len(s.due) > 0 && s.due[0].DueAt() <= now.UnixMilli() || len(s.looks) > 0 || len(s.uncovered) > 0 || len(s.purges) > 0 || len(s.unread) > 0
 }
 
-// rejected abandons a plan whose commit failed a compare, and applies the records that the commit found
+// applyConflict abandons a plan whose commit failed a compare, and applies the records that the commit found
 // changed. It returns errReload if the shard has to be opened again.
-func (s *shardState) rejected(p *plan, c *store.Conflict, now time.Time) error {
-	s.abandoned(p)
+func (s *shardState) applyConflict(p *plan, c *store.Conflict, now time.Time) error {
+	s.applyAbandoned(p)
 	s.takeConflict(p, c, now)
 
 	return s.setAside(p)
@@ -44,7 +44,7 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 		switch ev.Kind {
 		case record.KindEntry:
 			if ev.Deleted || ev.Create != t.Create {
-				s.forget(t)
+				s.forgetTask(t)
 			} else {
 				s.applyEntry(&ev)
 			}
@@ -59,7 +59,7 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 		}
 
 		failed[t] = ev.Kind != record.KindEnded && ev.Kind != record.KindDead && ev.Kind != record.KindPart || failed[t]
-		s.look(t)
+		s.addLook(t)
 	}
 
 	if c.Freezes != nil {
@@ -105,14 +105,14 @@ func (s *shardState) takeConflictingAttempt(key string) *taskstate.Task {
 		return t
 	}
 
-	s.activate(t, &taskstate.Attempt{Run: run, Node: node})
+	s.addActiveAttempt(t, &taskstate.Attempt{Run: run, Node: node})
 	s.placement.Occupy(node)
 
 	return t
 }
 
-// forget drops an entry that is gone, or another's, until the watch tells more.
-func (s *shardState) forget(t *taskstate.Task) {
+// forgetTask drops an entry that is gone, or another's, until the watch tells more.
+func (s *shardState) forgetTask(t *taskstate.Task) {
 	t.Bad = false
 	s.noEntry(t)
 }
@@ -135,7 +135,7 @@ func (s *shardState) setAside(p *plan) error {
 			return fmt.Errorf("%w: commits for task %s fail", errReload, name)
 		default:
 			delete(s.stubborn, name)
-			s.notify(notice{kind: taskSetAside, task: name})
+			s.addNotice(notice{kind: taskSetAside, task: name})
 			t.Bad = true
 			s.census.Count(t)
 			s.due.Set(t, 0)

@@ -122,7 +122,7 @@ func TestCommit_RecordThatFailsTwiceGoesAlone(t *testing.T) {
 		w.want(name, "+1 dispatched")
 	}
 
-	if n := h.task("default/b").Failed; n != 0 {
+	if n := h.taskNamed("default/b").Failed; n != 0 {
 		t.Errorf("after it went through, %d failures are counted", n)
 	}
 }
@@ -140,7 +140,7 @@ func TestCommit_RecordThatFailsInEachRoundGoesAloneToo(t *testing.T) {
 	_ = h.try(1)
 	h.see()
 
-	if n := h.task("default/a").Failed; n != 2 {
+	if n := h.taskNamed("default/a").Failed; n != 2 {
 		t.Errorf("%d failures are counted, it failed twice", n)
 	}
 }
@@ -396,7 +396,7 @@ func TestCommit_OlderEventsDoNotUndoWhatALostCommitHasRead(t *testing.T) {
 	w.pause("a")
 	h.blind(1)
 
-	now := *h.task("default/a")
+	now := *h.taskNamed("default/a")
 	if now.Fires() {
 		t.Fatal("the pause is not known")
 	}
@@ -405,13 +405,13 @@ func TestCommit_OlderEventsDoNotUndoWhatALostCommitHasRead(t *testing.T) {
 	w.ok(err)
 	between := st.Entry
 	between.Paused = false
-	h.apply(store.ShardBatch{Revision: now.Mod - 1, Events: []store.ShardEvent{{
+	h.applyToShard(store.ShardBatch{Revision: now.Mod - 1, Events: []store.ShardEvent{{
 		ShardKey: record.ShardKey{Kind: record.KindEntry, Ref: ref("a")}, Task: "default/a", Mod: now.Mod - 1, Create: now.Create, Value: written(between),
 	}}})
 	commits := h.door.commits
 	h.blind(2)
 
-	if h.task("default/a").Fires() || h.door.commits != commits {
+	if h.taskNamed("default/a").Fires() || h.door.commits != commits {
 		t.Error("an older event has resumed the task")
 	}
 

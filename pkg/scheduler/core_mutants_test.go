@@ -18,13 +18,13 @@ var coreMutants = []struct {
 		for _, e := range p.effects {
 			e.apply(s, s.applied+1, p.now)
 		}
-		s.abandoned(p)
+		s.applyAbandoned(p)
 	}},
 	{"a claim is applied on failure", func(s *shardState, p *plan) {
 		for _, c := range p.claims {
-			s.activate(c.t, &taskstate.Attempt{Run: c.run, Node: c.node, Create: s.applied + 1, Since: p.now.UnixMilli()})
+			s.addActiveAttempt(c.t, &taskstate.Attempt{Run: c.run, Node: c.node, Create: s.applied + 1, Since: p.now.UnixMilli()})
 		}
-		s.abandoned(p)
+		s.applyAbandoned(p)
 	}},
 	{"an entry change is applied on failure", func(s *shardState, p *plan) {
 		for i := range p.changes {
@@ -33,16 +33,16 @@ var coreMutants = []struct {
 			}
 		}
 
-		s.abandoned(p)
+		s.applyAbandoned(p)
 	}},
 	{"the watermark moves on failure", func(s *shardState, p *plan) {
 		s.mark = p.commit.Watermark
-		s.abandoned(p)
+		s.applyAbandoned(p)
 	}},
-	{"all of it is applied on failure", func(s *shardState, p *plan) { s.committed(p, s.applied+1) }},
+	{"all of it is applied on failure", func(s *shardState, p *plan) { s.applyCommitted(p, s.applied+1) }},
 	{"a due task is not put back", func(s *shardState, p *plan) {
 		p.popped = nil
-		s.abandoned(p)
+		s.applyAbandoned(p)
 	}},
 	{"a note decides: a task that rests has no ticks", func(s *shardState, p *plan) {
 		tasks := p.popped
@@ -50,7 +50,7 @@ var coreMutants = []struct {
 			tasks = append(tasks, p.changes[i].task)
 		}
 
-		s.abandoned(p)
+		s.applyAbandoned(p)
 
 		for _, t := range tasks {
 			s.rests[t] = p.now.UnixMilli() + 1000
@@ -59,17 +59,17 @@ var coreMutants = []struct {
 	}},
 	{"a slot is not given back", func(s *shardState, p *plan) {
 		p.reserved = nil
-		s.abandoned(p)
+		s.applyAbandoned(p)
 	}},
 	{"a slot is given back twice", func(s *shardState, p *plan) {
 		for _, n := range p.reserved {
 			s.placement.Release(n.Name)
 		}
-		s.abandoned(p)
+		s.applyAbandoned(p)
 	}},
 	{"a token is not given back", func(s *shardState, p *plan) {
 		p.tokens = 0
-		s.abandoned(p)
+		s.applyAbandoned(p)
 	}},
 }
 
@@ -110,7 +110,7 @@ func TestPlanIsHarmless_CatchesMutants(t *testing.T) {
 		return found
 	}
 
-	if n := harm(t, (*shardState).abandoned); n > 0 {
+	if n := harm(t, (*shardState).applyAbandoned); n > 0 {
 		t.Errorf("%d complaints without a mutant", n)
 	}
 
@@ -130,9 +130,9 @@ func TestShardState_TakesNoInputWhileADecisionIsOutstanding(t *testing.T) {
 	t.Parallel()
 
 	for name, input := range map[string]func(h *hand){
-		"an event":        func(h *hand) { h.shardState.apply(store.ShardBatch{}, sec(61)) },
-		"a scan":          func(h *hand) { h.shardState.scanned(nil) },
-		"a second plan":   func(h *hand) { h.worker.plan(sec(61)) },
+		"an event":        func(h *hand) { h.shardState.applyRecords(store.ShardBatch{}, sec(61)) },
+		"a scan":          func(h *hand) { h.shardState.applyActiveRuns(nil) },
+		"a second plan":   func(h *hand) { h.worker.planRound(sec(61)) },
 		"the shard again": func(h *hand) { h.reset() },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -141,7 +141,7 @@ func TestShardState_TakesNoInputWhileADecisionIsOutstanding(t *testing.T) {
 			w.create("a", cronned("0 * * * * *"))
 			h.see()
 			w.at(60)
-			p := h.worker.plan(sec(60))
+			p := h.worker.planRound(sec(60))
 
 			func() {
 				defer func() {
@@ -153,7 +153,7 @@ func TestShardState_TakesNoInputWhileADecisionIsOutstanding(t *testing.T) {
 				input(h)
 			}()
 
-			h.abandoned(p)
+			h.applyAbandoned(p)
 			input(h)
 		})
 	}

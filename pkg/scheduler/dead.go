@@ -13,7 +13,7 @@ func (s *shardState) applyDead(ev *store.ShardEvent) {
 	case ev.Deleted:
 		delete(s.purges, ev.Key)
 		s.noteDismissed(t, ev)
-		s.drop(t)
+		s.dropTask(t)
 	case t.Orphan(ev.Run):
 		s.purges[ev.Key] = ev.Mod
 	case !t.Bad && s.owner:

@@ -23,8 +23,8 @@ type effect interface {
 	apply(s *shardState, rev int64, now time.Time)
 }
 
-// add adds an effect to the plan. The caller has made room for it (see fits).
-func (p *plan) add(e effect) {
+// addEffect adds an effect to the plan. The caller has made room for it (see fits).
+func (p *plan) addEffect(e effect) {
 	e.write(p.commit)
 	p.effects = append(p.effects, e)
 }
@@ -39,7 +39,7 @@ func (e runEnqueued) write(c *store.Commit) { c.Enqueue(e.task.Ref(c.Shard), e.r
 
 func (e runEnqueued) apply(s *shardState, rev int64, _ time.Time) {
 	e.run.Mod = rev
-	s.enqueued(e.task, e.run)
+	s.applyEnqueued(e.task, e.run)
 }
 
 // runRequeued writes another version of a queue record.
@@ -68,13 +68,13 @@ func (e runDequeued) apply(s *shardState, rev int64, _ time.Time) {
 	s.gone[e.task.FullName()+"/"+e.run.ID] = rev
 
 	if i := slices.Index(e.task.Queue(), e.run); i >= 0 {
-		s.dequeued(e.task, i)
+		s.applyDequeued(e.task, i)
 	}
 
 	// The next plan forgets a task of which nothing is left, or draws the conclusions from the end of its
 	// runs. No event may come that would cause it.
 	if e.task.Empty() || e.task.DependsOnPast() {
-		s.look(e.task)
+		s.addLook(e.task)
 	}
 }
 
@@ -138,7 +138,7 @@ func (e runLost) write(c *store.Commit) {
 }
 
 func (e runLost) apply(s *shardState, rev int64, _ time.Time) {
-	s.ended(e.task, e.attempt.Run, rev+1)
+	s.applyAttemptEnd(e.task, e.attempt.Run, rev+1)
 
 	if e.next == nil {
 		s.takeBack(e.task, e.attempt.Run, e.end.AsPart(), rev)
@@ -146,7 +146,7 @@ func (e runLost) apply(s *shardState, rev int64, _ time.Time) {
 	}
 
 	e.next.Mod = rev
-	s.enqueued(e.task, e.next)
+	s.applyEnqueued(e.task, e.next)
 }
 
 // partEnded ends a part of a run that no node has.

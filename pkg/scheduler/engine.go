@@ -113,8 +113,8 @@ func New(cfg Config) *Engine {
 	return e
 }
 
-func (e *Engine) timing(text []byte) (*definition.Timing, error) { return e.timings.Get(text) }
-func (e *Engine) policy(text []byte) (*definition.Policy, error) { return e.policies.Get(text) }
+func (e *Engine) parseTiming(text []byte) (*definition.Timing, error) { return e.timings.Get(text) }
+func (e *Engine) parsePolicy(text []byte) (*definition.Policy, error) { return e.policies.Get(text) }
 
 // loadsAtOnce is how many shards are loaded side by side: enough to keep the
 // processors and etcd busy, and few enough that the first ones fire soon and
@@ -128,8 +128,8 @@ func aheadAtOnce() int { return min(loadsAtOnce, max(1, runtime.GOMAXPROCS(0)/2)
 // slots is a number of places.
 type slots chan struct{}
 
-// begin waits for a place; leave gives it back.
-func (s slots) begin(ctx context.Context) (leave func(), err error) {
+// acquire waits for a place; leave gives it back.
+func (s slots) acquire(ctx context.Context) (leave func(), err error) {
 	select {
 	case s <- struct{}{}:
 		return func() { <-s }, nil
@@ -162,7 +162,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	g.Go(func() error { return e.trims.Run(ctx) })
 	g.Go(func() error { return e.ttlDeleter.Run(ctx) })
 	g.Go(func() error { return e.recalls.run(ctx) })
-	g.Go(func() error { return e.beat(ctx) })
+	g.Go(func() error { return e.runHeartbeat(ctx) })
 	g.Go(func() error { return e.reconciler.run(ctx) })
 
 	return g.Wait()
@@ -173,7 +173,7 @@ func (e *Engine) Run(ctx context.Context) error {
 // with what Preload has loaded.
 func (e *Engine) Work(ctx context.Context, shard int, f store.Fences) error {
 	w := newWorker(e, shard, f)
-	if p := e.take(shard); p != nil {
+	if p := e.takePreload(shard); p != nil {
 		w = p.handOver(f)
 	}
 
@@ -184,7 +184,7 @@ func (e *Engine) Work(ctx context.Context, shard int, f store.Fences) error {
 	e.metrics.shards.Inc()
 	defer func() {
 		e.metrics.shards.Dec()
-		w.releaseAll()
+		w.releaseShared()
 		e.mu.Lock()
 		if e.workers[shard] == w {
 			delete(e.workers, shard)
@@ -200,7 +200,7 @@ func (e *Engine) Look() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, w := range e.workers {
-		w.poke()
+		w.wakeUp()
 	}
 }
 
@@ -294,8 +294,8 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	return m
 }
 
-// decided counts ticks, and lost attempts.
-func (m *metrics) decided(o outcomes) {
+// countOutcomes counts ticks, and lost attempts.
+func (m *metrics) countOutcomes(o outcomes) {
 	for i, n := range [...]int64{o.run, o.queued, o.skipped, o.missed} {
 		if n > 0 {
 			m.outcome[i].Add(float64(n))

@@ -422,9 +422,9 @@ func TestEngine_KeepsHistoryAtItsLengthAcrossOwners(t *testing.T) {
 		h.reset()
 		st, err := w.store.Task(w.ctx, ref("a"))
 		w.ok(err)
-		h.apply(store.ShardBatch{Reset: true, Revision: 1, Events: []store.ShardEvent{
+		h.applyToShard(store.ShardBatch{Reset: true, Revision: 1, Events: []store.ShardEvent{
 			{ShardKey: record.ShardKey{Kind: record.KindEntry, Ref: ref("a")}, Task: "default/a", Mod: 5, Create: 5, Value: written(st.Entry)}}})
-		h.apply(store.ShardBatch{Revision: int64(i), Events: []store.ShardEvent{
+		h.applyToShard(store.ShardBatch{Revision: int64(i), Events: []store.ShardEvent{
 			{ShardKey: record.ShardKey{Kind: record.KindEnded, Ref: ref("a"), Run: "r"}, Task: "default/a", Mod: 6, Create: 6}}})
 		asked += len(e.trims.Pending())
 	}

@@ -25,9 +25,9 @@ type entryChange struct {
 // taskChanges are the tasks that a plan touches, and what it does with each of them.
 type taskChanges struct{ changes []change }
 
-// changed returns the change of a task, or nil if there is none. A task has the place of its
+// changeFor returns the change of a task, or nil if there is none. A task has the place of its
 // change. It may be that of a former plan, so it counts only if the change there is the task's.
-func (l *taskChanges) changed(t *taskstate.Task) *change {
+func (l *taskChanges) changeFor(t *taskstate.Task) *change {
 	i := int(t.Change)
 	if i < len(l.changes) && l.changes[i].task == t {
 		return &l.changes[i]
@@ -38,7 +38,7 @@ func (l *taskChanges) changed(t *taskstate.Task) *change {
 
 // changeOf returns the change of a task, made if need be. It is valid until the next is made.
 func (l *taskChanges) changeOf(t *taskstate.Task) *change {
-	if c := l.changed(t); c != nil {
+	if c := l.changeFor(t); c != nil {
 		return c
 	}
 
@@ -48,15 +48,15 @@ func (l *taskChanges) changeOf(t *taskstate.Task) *change {
 	return &l.changes[t.Change]
 }
 
-// starts reports whether a run of a task is dispatched or dropped.
-func (l *taskChanges) starts(t *taskstate.Task) bool {
-	c := l.changed(t)
+// isStarting reports whether a run of a task is dispatched or dropped.
+func (l *taskChanges) isStarting(t *taskstate.Task) bool {
+	c := l.changeFor(t)
 	return c != nil && c.started
 }
 
 // changesEntry reports whether the entry of a task is written.
 func (l *taskChanges) changesEntry(t *taskstate.Task) bool {
-	c := l.changed(t)
+	c := l.changeFor(t)
 	return c != nil && c.entry != nil
 }
 
@@ -87,9 +87,9 @@ func (p *plan) changeEntry(t *taskstate.Task, modify func(*entryChange)) {
 	}
 }
 
-// own is what has happened to a task, as the plan will leave it.
-func (l *taskChanges) own(t *taskstate.Task) task.Own {
-	if c := l.changed(t); c != nil && c.entry != nil {
+// ownFields is what has happened to a task, as the plan will leave it.
+func (l *taskChanges) ownFields(t *taskstate.Task) task.Own {
+	if c := l.changeFor(t); c != nil && c.entry != nil {
 		return c.entry.own
 	}
 
@@ -102,8 +102,8 @@ func (c *entryChange) apply(t *taskstate.Task, rev int64) {
 	t.SetOwn(&c.own)
 }
 
-// ran counts a tick that became a run, of a task that may have only so many (max_runs).
-func (p *plan) ran(t *taskstate.Task, tick int64) {
+// countRun counts a tick that became a run, of a task that may have only so many (max_runs).
+func (p *plan) countRun(t *taskstate.Task, tick int64) {
 	if t.Policy.MaxRuns == 0 {
 		return
 	}
@@ -114,7 +114,7 @@ func (p *plan) ran(t *taskstate.Task, tick int64) {
 	})
 }
 
-// spends reports whether the plan's runs of a task are the last that it may have.
-func (l *taskChanges) spends(t *taskstate.Task) bool {
-	return t.Policy.MaxRuns > 0 && l.own(t).Runs >= t.Policy.MaxRuns
+// usesRunBudget reports whether the plan's runs of a task are the last that it may have.
+func (l *taskChanges) usesRunBudget(t *taskstate.Task) bool {
+	return t.Policy.MaxRuns > 0 && l.ownFields(t).Runs >= t.Policy.MaxRuns
 }

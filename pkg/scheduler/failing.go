@@ -90,9 +90,9 @@ func (s *failures) noteDismissed(t *taskstate.Task, ev *store.ShardEvent) {
 	}
 }
 
-// remember takes what had failed before the shard was opened, unless the watch has
+// restore takes what had failed before the shard was opened, unless the watch has
 // told of a later end of the task. tasks are those of the shard, by their names.
-func (s *failures) remember(r *recollection, tasks map[string]*taskstate.Task) {
+func (s *failures) restore(r *recollection, tasks map[string]*taskstate.Task) {
 	for name, f := range r.failing {
 		t := tasks[name]
 		if t == nil || t.Orphan(f.Run) || t.Bad || s.endedWhileRecalling[name] > f.mod {

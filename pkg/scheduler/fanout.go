@@ -34,8 +34,8 @@ func roomForCheckpoints(f *task.Fan) int {
 // its parts have ended.
 const tellEvery = time.Second
 
-// fan is the parts that a run of t has if it begins now; or why it cannot.
-func (p *plan) fan(t *taskstate.Task) (*task.Fan, string) {
+// planFanOut is the parts that a run of t has if it begins now; or why it cannot.
+func (p *plan) planFanOut(t *taskstate.Task) (*task.Fan, string) {
 	target := t.Policy.Target
 	nodes := p.s.placement.Rank(t.Want(), p.now)
 	f := &task.Fan{Count: target.Parts, Stagger: target.Stagger}
@@ -69,8 +69,8 @@ func (p *plan) fan(t *taskstate.Task) (*task.Fan, string) {
 	return f, ""
 }
 
-// begin makes a run one that has its parts. None is given out by that.
-func (p *plan) begin(run task.Run, f *task.Fan) task.Run {
+// beginFanOut makes a run one that has its parts. None is given out by that.
+func (p *plan) beginFanOut(run task.Run, f *task.Fan) task.Run {
 	run.State, run.Reason, run.Fan, run.NotBefore = task.Running, "", f, task.Time{}
 	if run.Owner == "" {
 		run.Owner = p.s.node
@@ -84,9 +84,9 @@ func (p *plan) begin(run task.Run, f *task.Fan) task.Run {
 func (p *plan) fanOut(t *taskstate.Task, run task.Run, f *task.Fan) {
 	p.s.endSpan(t)
 	p.changeOf(t).started = true // what waits of the task counts it from the next commit on
-	p.add(runEnqueued{t, &taskstate.Waiting{Waiting: task.Waiting{Run: p.begin(run, f)}}})
+	p.addEffect(runEnqueued{t, &taskstate.Waiting{Waiting: task.Waiting{Run: p.beginFanOut(run, f)}}})
 	p.lookAfterCommit(t)
-	p.ran(t, run.ScheduledTime.UnixMilli())
+	p.countRun(t, run.ScheduledTime.UnixMilli())
 	p.counts.run++
 }
 
@@ -94,7 +94,7 @@ func (p *plan) fanOut(t *taskstate.Task, run task.Run, f *task.Fan) {
 func (p *plan) startParent(t *taskstate.Task, q *taskstate.Waiting) bool {
 	f, reason := q.Fan, ""
 	if f == nil {
-		f, reason = p.fan(t)
+		f, reason = p.planFanOut(t)
 	}
 
 	if reason != "" {
@@ -104,7 +104,7 @@ func (p *plan) startParent(t *taskstate.Task, q *taskstate.Waiting) bool {
 		return p.waitsFor(t, q, reason)
 	}
 
-	if !p.fits(t, 2, roomForTask(t)+roomForCheckpoints(f)) {
+	if !p.reserveRoom(t, 2, roomForTask(t)+roomForCheckpoints(f)) {
 		if q.Paced() {
 			p.returnToken()
 		}
@@ -113,9 +113,9 @@ func (p *plan) startParent(t *taskstate.Task, q *taskstate.Waiting) bool {
 
 	p.commit.GuardEntry(t.FullName(), t.Mod)
 	w := q.Waiting
-	w.Run = p.begin(w.Run, f)
+	w.Run = p.beginFanOut(w.Run, f)
 	r := parentRun{plan: p, t: t, q: q}
-	r.rewrite(w)
+	r.rewriteQueueRecord(w)
 	p.changeOf(t).started = true // its first part goes with the next commit
 
 	return true
@@ -151,16 +151,16 @@ func (r *parentRun) decideRun(what tickpolicy.Turn) bool {
 		}
 	}
 
-	if active > 0 && !r.seek() {
+	if active > 0 && !r.loseMissingParts() {
 		return false
 	}
 
 	return r.writeCounts()
 }
 
-// rewrite writes another version of the run's queue record.
-func (r *parentRun) rewrite(w task.Waiting) {
-	r.add(runRequeued{r.t, r.q, &w})
+// rewriteQueueRecord writes another version of the run's queue record.
+func (r *parentRun) rewriteQueueRecord(w task.Waiting) {
+	r.addEffect(runRequeued{r.t, r.q, &w})
 	r.lookAfterCommit(r.t)
 }
 
@@ -183,27 +183,27 @@ func (r *parentRun) writeCounts() bool {
 		return true
 	}
 
-	if !r.fits(r.t, 1, roomForTask(r.t)+roomForCheckpoints(q.Fan)) {
+	if !r.reserveRoom(r.t, 1, roomForTask(r.t)+roomForCheckpoints(q.Fan)) {
 		return false
 	}
 
 	w := q.Waiting
 	w.Fan = r.fanNow()
-	r.rewrite(w)
+	r.rewriteQueueRecord(w)
 
 	return true
 }
 
 // cancelRun has the run end, for a reason. What is active of it is asked to end, as its record says so.
 func (r *parentRun) cancelRun(reason string) bool {
-	if !r.fits(r.t, 2, roomForTask(r.t)+roomForCheckpoints(r.q.Fan)) {
+	if !r.reserveRoom(r.t, 2, roomForTask(r.t)+roomForCheckpoints(r.q.Fan)) {
 		return false
 	}
 
 	r.commit.GuardEntry(r.t.FullName(), r.t.Mod) // whose policy it is
 	w, f := r.q.Waiting, *r.q.Fan
 	f.Cancel, w.Fan = reason, &f
-	r.rewrite(w)
+	r.rewriteQueueRecord(w)
 
 	return true
 }

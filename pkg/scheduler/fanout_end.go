@@ -15,13 +15,13 @@ func (r *parentRun) endRun() bool {
 	t, q := r.t, r.q
 
 	size := len(q.Message) + q.Fan.Count*roomForPart + roomForDetails + task.MaxPartCheckpoints + 4*roomForRecord
-	if !r.fits(t, 3, min(size, roomForParent)) {
+	if !r.reserveRoom(t, 3, min(size, roomForParent)) {
 		return false
 	}
 
 	end := concluded(t, q, r.now)
 	ref := t.Ref(r.s.shard)
-	r.dequeue(t, q)
+	r.dequeueRun(t, q)
 	r.commit.Record(ref, end)
 
 	if end.State == task.Failed {
@@ -113,10 +113,10 @@ func shortfall(f task.Fan) string {
 	return text
 }
 
-// seek ends the parts of a run that are nowhere: not left, not in an inbox, not in the
+// loseMissingParts ends the parts of a run that are nowhere: not left, not in an inbox, not in the
 // queue, not ended. Somebody has deleted their record. They are lost when that has
 // been so for as long as it takes to be found otherwise. false: there is no room.
-func (r *parentRun) seek() bool {
+func (r *parentRun) loseMissingParts() bool {
 	t, q := r.t, r.q
 
 	nowhere := map[int]bool{}
@@ -172,13 +172,13 @@ func (r *parentRun) endNowhere(nowhere map[int]bool) bool {
 	t := r.t
 
 	for _, i := range slices.Sorted(maps.Keys(nowhere)) {
-		if !r.fits(t, 3, roomForTask(t)) {
+		if !r.reserveRoom(t, 3, roomForTask(t)) {
 			return false
 		}
 
 		end := r.partRun(i)
 		end.State, end.Reason, end.EndedAt, end.Message = task.Lost, task.ReasonBadEntry, task.At(r.now), "its record is gone"
-		r.add(partEnded{task: t, end: &end})
+		r.addEffect(partEnded{task: t, end: &end})
 		r.notices = append(r.notices, notice{kind: partNowhere, task: t.FullName(), run: end.ID})
 	}
 

@@ -20,19 +20,19 @@ func (s *shardState) applyPart(ev *store.ShardEvent) {
 		}
 
 		if t.DependsOnPast() {
-			s.look(t) // the next tick, or the ttl, waits until nothing of the run is left
+			s.addLook(t) // the next tick, or the ttl, waits until nothing of the run is left
 		}
 
-		s.drop(t)
+		s.dropTask(t)
 
 		return
 	}
 
-	s.ended(t, ev.Run, ev.Mod)
+	s.applyAttemptEnd(t, ev.Run, ev.Mod)
 	end, err := record.DecodeEnded(ev.ShardKey, ev.Value)
 	if err != nil {
 		end = task.Run{ID: ev.Run, State: task.Failed, Reason: task.ReasonBadEntry}
-		s.notify(notice{kind: partUnreadable, task: t.FullName(), run: ev.Run, err: err})
+		s.addNotice(notice{kind: partUnreadable, task: t.FullName(), run: ev.Run, err: err})
 	}
 
 	s.takeBack(t, ev.Run, end.AsPart(), ev.Mod)
@@ -51,7 +51,7 @@ func (s *shardState) takeBack(t *taskstate.Task, id string, p task.Part, mod int
 	}
 
 	l.Returned[id] = taskstate.Returned{Part: p, Parent: parent, Mod: mod}
-	s.look(t)
+	s.addLook(t)
 }
 
 // forgetParts has the records of parts deleted whose run has ended: once. They are known until the

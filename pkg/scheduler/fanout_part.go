@@ -39,13 +39,13 @@ func (r *parentRun) giveOut() (done, ok bool) {
 			return false, true
 		case !found:
 			continue
-		case r.starts(t):
+		case r.isStarting(t):
 			r.s.placement.Release(n.Name)
 			r.lookAfterCommit(t)
 			return false, true
 		}
 
-		if !r.fits(t, 4+t.EntryRecords(), 3*roomForTask(t)+len(q.Fan.Nodes)*roomForPart/8+roomForCheckpoints(q.Fan)) {
+		if !r.reserveRoom(t, 4+t.EntryRecords(), 3*roomForTask(t)+len(q.Fan.Nodes)*roomForPart/8+roomForCheckpoints(q.Fan)) {
 			r.s.placement.Release(n.Name)
 			return false, false
 		}
@@ -57,10 +57,10 @@ func (r *parentRun) giveOut() (done, ok bool) {
 		}
 
 		r.attempt.Run, r.attempt.Env = r.partRun(index), q.Env
-		r.dispatch(t, n, -1)
+		r.dispatchRun(t, n, -1)
 		r.commit.Dispatch(&r.attempt, t.Action(), n.Revision)
 		r.commit.GuardEntry(t.FullName(), t.Mod)
-		r.rewrite(w)
+		r.rewriteQueueRecord(w)
 
 		return true, true
 	}
@@ -73,7 +73,7 @@ func (r *parentRun) giveOut() (done, ok bool) {
 func (r *parentRun) losePart(at int) (done, ok bool) {
 	t, q := r.t, r.q
 
-	if !r.fits(t, 3, roomForTask(t)+roomForRecord+roomForCheckpoints(q.Fan)) {
+	if !r.reserveRoom(t, 3, roomForTask(t)+roomForRecord+roomForCheckpoints(q.Fan)) {
 		return false, false
 	}
 
@@ -90,8 +90,8 @@ func (r *parentRun) losePart(at int) (done, ok bool) {
 // have left any more.
 func (r *parentRun) endLeft(w task.Waiting, end task.Run) {
 	end.EndedAt, end.Attempt = task.At(r.now), 0
-	r.add(partEnded{task: r.t, end: &end})
-	r.rewrite(w)
+	r.addEffect(partEnded{task: r.t, end: &end})
+	r.rewriteQueueRecord(w)
 }
 
 // tooLate reports whether the start deadline of a run's next part has passed: it is as
@@ -122,7 +122,7 @@ func (r *parentRun) tooLate() bool {
 func (r *parentRun) missPart(at int) (done, ok bool) {
 	t, q := r.t, r.q
 
-	if !r.fits(t, 3, roomForTask(t)+roomForRecord+roomForCheckpoints(q.Fan)) {
+	if !r.reserveRoom(t, 3, roomForTask(t)+roomForRecord+roomForCheckpoints(q.Fan)) {
 		return false, false
 	}
 
@@ -176,8 +176,8 @@ func (r *parentRun) nodeOf(index int, part *taskstate.Waiting) (n *task.Node, go
 	return nil, true, false
 }
 
-// part sees to a part that waits for another attempt. false: there is no room.
-func (p *plan) part(t *taskstate.Task, q *taskstate.Waiting) bool {
+// retryPart sees to a part that waits for another attempt. false: there is no room.
+func (p *plan) retryPart(t *taskstate.Task, q *taskstate.Waiting) bool {
 	parent, index := t.ParentOf(q.ID), 0
 	if parent != nil {
 		_, index, _ = task.ParentOf(q.ID)
@@ -187,10 +187,10 @@ func (p *plan) part(t *taskstate.Task, q *taskstate.Waiting) bool {
 	case parent == nil && t.KnowsParent(q.ID): // it cannot be read: nobody knows
 		return true
 	case parent == nil:
-		if !p.fits(t, 1, roomForRecord) {
+		if !p.reserveRoom(t, 1, roomForRecord) {
 			return false
 		}
-		p.dequeue(t, q)
+		p.dequeueRun(t, q)
 		return true
 	case parent.Fan.Cancel != "":
 		return p.endWaitingPart(t, q, parent, task.Cancelled, parent.Fan.Cancel)
@@ -203,7 +203,7 @@ func (p *plan) part(t *taskstate.Task, q *taskstate.Waiting) bool {
 		return true
 	}
 
-	if p.starts(t) {
+	if p.isStarting(t) {
 		p.lookAfterCommit(t)
 		return true
 	}
@@ -217,31 +217,31 @@ func (p *plan) part(t *taskstate.Task, q *taskstate.Waiting) bool {
 		return p.endWaitingPart(t, q, parent, task.Missed, task.ReasonNoNode)
 	case !ok:
 		return true
-	case !p.fits(t, 2+t.EntryRecords(), (1+t.EntryRecords())*roomForTask(t)):
+	case !p.reserveRoom(t, 2+t.EntryRecords(), (1+t.EntryRecords())*roomForTask(t)):
 		p.s.placement.Release(n.Name)
 		return false
 	}
 
 	p.attempt.Run, p.attempt.Env = q.Run, q.Env
-	p.dispatch(t, n, -1)
+	p.dispatchRun(t, n, -1)
 	p.commit.Dispatch(&p.attempt, t.Action(), n.Revision)
 	p.commit.GuardEntry(t.FullName(), t.Mod)
 	p.commit.GuardQueued(t.Ref(p.s.shard), parent.ID, parent.Mod) // it is not to end
-	p.dequeue(t, q)
+	p.dequeueRun(t, q)
 
 	return true
 }
 
 // endWaitingPart ends a part out of the queue.
 func (p *plan) endWaitingPart(t *taskstate.Task, q, parent *taskstate.Waiting, state task.State, reason string) bool {
-	if !p.fits(t, 2, 2*roomForRecord) {
+	if !p.reserveRoom(t, 2, 2*roomForRecord) {
 		return false
 	}
 
 	end := q.Run
 	end.State, end.Reason, end.EndedAt, end.CancelledBy = state, reason, task.At(p.now), parent.CancelledBy
-	p.dequeue(t, q)
-	p.add(partEnded{task: t, end: &end, waited: true})
+	p.dequeueRun(t, q)
+	p.addEffect(partEnded{task: t, end: &end, waited: true})
 	p.lookAfterCommit(t)
 
 	return true

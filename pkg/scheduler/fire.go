@@ -8,17 +8,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// tick gives the task's next tick its outcome. false: there is no room.
+// decideNextTick gives the task's next tick its outcome. false: there is no room.
 //
 // The commit's watermark says that the tick is decided, with two exceptions: the watermark does not
 // cover the task, since the watch has yet to tell of all creations up to its own, or the plan
 // leaves the watermark where it is. Then the entry's from has to say so.
-func (p *plan) tick(t *taskstate.Task) bool {
+func (p *plan) decideNextTick(t *taskstate.Task) bool {
 	covered, records := !p.keepWatermark && t.Create <= p.commit.Watermark.Seen, 2*t.TicksToDrop()
 	light := covered && t.Policy.MaxRuns == 0 && records == 0 && !t.Policy.Sticky() // one record, and not the entry
 
 	room := light && p.commit.FitsTick(roomForTask(t)) || !light && p.commit.Fits(2+records, 2*roomForTask(t)+records*roomForRecord)
-	if !p.admit(t, room) {
+	if !p.admitChange(t, room) {
 		return false
 	}
 
@@ -27,43 +27,43 @@ func (p *plan) tick(t *taskstate.Task) bool {
 		// The run is on record although its tick is not decided: a commit of ours that was rejected has found it in an inbox
 		// (see takeConflictingAttempt), or a queue record that cannot be read has its id.
 		p.s.endSpan(t)
-		p.move(t, t.Next) // there is nothing else to write
+		p.setEntryFrom(t, t.Next) // there is nothing else to write
 		return true
 	}
 
 	if covered {
 		p.commit.GuardEntry(t.FullName(), t.Mod)
 	} else {
-		p.move(t, t.Next)
+		p.setEntryFrom(t, t.Next)
 	}
 
-	p.decide(t, t.Next, id, task.TriggerSchedule)
+	p.decideTick(t, t.Next, id, task.TriggerSchedule)
 
 	return true
 }
 
-// decide gives a tick that is due now its outcome, by the policies of overlap and
+// decideTick gives a tick that is due now its outcome, by the policies of overlap and
 // of the start deadline.
-func (p *plan) decide(t *taskstate.Task, tick int64, id, trigger string) {
+func (p *plan) decideTick(t *taskstate.Task, tick int64, id, trigger string) {
 	if p.isFrozen(t) {
-		p.skip(t, p.newRun(t, tick, id, trigger), task.ReasonFrozen)
+		p.skipRun(t, p.newRun(t, tick, id, trigger), task.ReasonFrozen)
 		return
 	}
 
 	if deadline := t.StartBefore(tick); !deadline.IsZero() && p.now.After(deadline.Time) {
-		p.miss(t, tickpolicy.MissedTicks{First: taskstate.Instant(tick), Last: taskstate.Instant(tick), Count: 1, Reason: task.ReasonDeadline})
+		p.missTicks(t, tickpolicy.MissedTicks{First: taskstate.Instant(tick), Last: taskstate.Instant(tick), Count: 1, Reason: task.ReasonDeadline})
 		return
 	}
 
 	if t.Policy.Shadow {
-		p.shadow(t, tick, id, trigger)
+		p.decideShadowTick(t, tick, id, trigger)
 		return
 	}
 
 	d, rule, reason := t.Doing(), t.Policy.Rule, ""
 	fate := rule.DecideTick(d)
 	if fate == tickpolicy.Fire {
-		if reason = p.fire(t, tick, id, trigger); reason == "" {
+		if reason = p.fireTick(t, tick, id, trigger); reason == "" {
 			return
 		}
 		fate = rule.DecideWaitingTick(d)
@@ -73,14 +73,14 @@ func (p *plan) decide(t *taskstate.Task, tick int64, id, trigger string) {
 
 	switch fate {
 	case tickpolicy.Skip:
-		p.skip(t, p.newRun(t, tick, id, trigger), task.ReasonOverlap)
+		p.skipRun(t, p.newRun(t, tick, id, trigger), task.ReasonOverlap)
 	case tickpolicy.QueueFull:
-		p.skip(t, p.newRun(t, tick, id, trigger), task.ReasonQueueFull)
+		p.skipRun(t, p.newRun(t, tick, id, trigger), task.ReasonQueueFull)
 	default:
 		if fate == tickpolicy.WaitDropOldest {
-			p.drop(t, rule.TicksToDrop(d))
+			p.dropOldest(t, rule.TicksToDrop(d))
 		}
-		p.enqueue(t, p.newTickRun(t, tick, id, trigger), reason)
+		p.enqueueRun(t, p.newTickRun(t, tick, id, trigger), reason)
 	}
 }
 
@@ -104,23 +104,23 @@ func (p *plan) newRun(t *taskstate.Task, tick int64, id, trigger string) task.Ru
 	return r
 }
 
-func (p *plan) enqueue(t *taskstate.Task, run task.Run, reason string) {
+func (p *plan) enqueueRun(t *taskstate.Task, run task.Run, reason string) {
 	p.s.endSpan(t)
 	run.State, run.Reason = task.Queued, reason
-	p.add(runEnqueued{t, &taskstate.Waiting{Waiting: task.Waiting{Run: run}}})
-	p.ran(t, run.ScheduledTime.UnixMilli())
+	p.addEffect(runEnqueued{t, &taskstate.Waiting{Waiting: task.Waiting{Run: run}}})
+	p.countRun(t, run.ScheduledTime.UnixMilli())
 	p.counts.queued++
 }
 
-// fire has a node run a tick. If that cannot be, it says why the tick waits.
-func (p *plan) fire(t *taskstate.Task, tick int64, id, trigger string) (reason string) {
+// fireTick has a node run a tick. If that cannot be, it says why the tick waits.
+func (p *plan) fireTick(t *taskstate.Task, tick int64, id, trigger string) (reason string) {
 	paced := trigger == task.TriggerCatchUp
 	if paced && !p.takeToken(t, p.clock) {
 		return task.ReasonCatchUp
 	}
 
 	if t.Policy.Target.FansOut() {
-		f, reason := p.fan(t)
+		f, reason := p.planFanOut(t)
 		if reason == "" {
 			p.fanOut(t, p.newTickRun(t, tick, id, trigger), f)
 		} else if paced {
@@ -130,7 +130,7 @@ func (p *plan) fire(t *taskstate.Task, tick int64, id, trigger string) (reason s
 		return reason
 	}
 
-	n, ok := p.pick(t)
+	n, ok := p.pickNode(t)
 	if !ok {
 		if paced {
 			p.returnToken()
@@ -140,17 +140,17 @@ func (p *plan) fire(t *taskstate.Task, tick int64, id, trigger string) (reason s
 
 	p.s.endSpan(t)
 	p.attempt.Run, p.attempt.Env = p.newTickRun(t, tick, id, trigger), nil
-	p.dispatch(t, n, p.now.Sub(taskstate.Instant(t.Due(tick))))
+	p.dispatchRun(t, n, p.now.Sub(taskstate.Instant(t.Due(tick))))
 	p.commit.Claim(&p.attempt, t.Action(), n.Revision)
-	p.ran(t, tick)
+	p.countRun(t, tick)
 	p.counts.run++
 
 	return ""
 }
 
-// dispatch makes the run in p.attempt an attempt for the node that was picked for
+// dispatchRun makes the run in p.attempt an attempt for the node that was picked for
 // it.
-func (p *plan) dispatch(t *taskstate.Task, n *task.Node, late time.Duration) {
+func (p *plan) dispatchRun(t *taskstate.Task, n *task.Node, late time.Duration) {
 	p.reserveSlot(n)
 	p.changeOf(t).started = true
 
@@ -168,7 +168,7 @@ func (p *plan) dispatch(t *taskstate.Task, n *task.Node, late time.Duration) {
 	// cluster's setting: the node has killed the attempt before it can be declared lost.
 	a.LostAfter = p.cluster.LostAfterWithLease(n.LeaseTTL)
 	p.claims = append(p.claims, claim{t, a.ID, n.Name, late})
-	p.stick(t, n)
+	p.stickToNode(t, n)
 }
 
 // decideLateTicks gives all of a task's undecided ticks up to an instant their outcome,
@@ -186,14 +186,14 @@ func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
 	l := tickpolicy.Lateness{Policy: t.Policy.Missed, Deadline: t.Policy.Deadline, Opened: p.s.opening.at}
 	c := tickpolicy.DecideLate(l, taskstate.NewMissedSchedule(t), taskstate.Instant(t.Next-1), taskstate.Instant(upTo), p.now)
 	drops := t.TicksToDrop()
-	if !p.fits(t, 3+len(c.Missed)+2*drops, 2*roomForTask(t)+(len(c.Missed)+2*drops)*roomForRecord) {
+	if !p.reserveRoom(t, 3+len(c.Missed)+2*drops, 2*roomForTask(t)+(len(c.Missed)+2*drops)*roomForRecord) {
 		return false
 	}
 
 	from := c.Last
 
 	for _, m := range c.Missed {
-		p.miss(t, m)
+		p.missTicks(t, m)
 	}
 
 	complete := true
@@ -212,16 +212,16 @@ func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
 		}
 
 		switch {
-		case i > 0 && !p.fits(t, room, room*roomForRecord):
+		case i > 0 && !p.reserveRoom(t, room, room*roomForRecord):
 			complete = false
 		case t.Holds(id):
 		case len(c.Run) == 1 && t.Policy.Missed.Policy != task.MissedAll:
-			p.decide(t, at, id, trigger)
+			p.decideTick(t, at, id, trigger)
 		case t.Policy.Shadow:
-			p.shadow(t, at, id, trigger)
-		case i == 0 && p.goesFirst(t) && p.fire(t, at, id, trigger) == "":
+			p.decideShadowTick(t, at, id, trigger)
+		case i == 0 && p.goesFirst(t) && p.fireTick(t, at, id, trigger) == "":
 		default: // whoever wants all of them wants the last one of a piece too
-			p.enqueue(t, p.newTickRun(t, at, id, trigger), task.ReasonCatchUp)
+			p.enqueueRun(t, p.newTickRun(t, at, id, trigger), task.ReasonCatchUp)
 		}
 
 		if !complete {
@@ -230,19 +230,19 @@ func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
 
 		from = tick
 
-		if p.spends(t) {
+		if p.usesRunBudget(t) {
 			break
 		}
 	}
 
-	p.move(t, from.UnixMilli())
+	p.setEntryFrom(t, from.UnixMilli())
 	p.lookAfterCommit(t)
 
 	return complete
 }
 
-// move sets an entry's from: its ticks up to there are decided.
-func (p *plan) move(t *taskstate.Task, from int64) {
+// setEntryFrom sets an entry's from: its ticks up to there are decided.
+func (p *plan) setEntryFrom(t *taskstate.Task, from int64) {
 	p.changeEntry(t, func(c *entryChange) { c.from = from })
 }
 
@@ -252,8 +252,8 @@ func (p *plan) goesFirst(t *taskstate.Task) bool {
 	return t.Policy.Rule.Free(d) && (t.Policy.Rule.Most == 0 || d.Ticks == 0)
 }
 
-// queue dispatches what waits and may start now, and ends what is not to start.
-func (p *plan) queue(t *taskstate.Task) {
+// serveQueue dispatches what waits and may start now, and ends what is not to start.
+func (p *plan) serveQueue(t *taskstate.Task) {
 	if t.BeingDeleted() {
 		return
 	}
@@ -269,10 +269,10 @@ func (p *plan) queue(t *taskstate.Task) {
 
 	for _, q := range t.Queue() {
 		if !t.Present || !t.Bad && q.UID != t.UID() || t.Holds(q.ID) {
-			if !p.fits(t, 1, roomForRecord) {
+			if !p.reserveRoom(t, 1, roomForRecord) {
 				return
 			}
-			p.dequeue(t, q)
+			p.dequeueRun(t, q)
 			continue
 		}
 
@@ -281,7 +281,7 @@ func (p *plan) queue(t *taskstate.Task) {
 		}
 
 		if task.IsPart(q.ID) {
-			if !p.part(t, q) {
+			if !p.retryPart(t, q) {
 				return
 			}
 			continue
@@ -304,14 +304,14 @@ func (p *plan) queue(t *taskstate.Task) {
 				what = tickpolicy.TurnExpire
 			}
 
-			if !p.take(t, q, what) {
+			if !p.applyTurn(t, q, what) {
 				return
 			}
 
 			continue
 		}
 
-		if p.starts(t) {
+		if p.isStarting(t) {
 			p.lookAfterCommit(t) // at most one in a revision: the others in the next
 			return
 		}
@@ -323,19 +323,19 @@ func (p *plan) queue(t *taskstate.Task) {
 			others++
 		}
 
-		if !p.take(t, q, t.Policy.Rule.DecideWaitingRun(c, replacer != nil, t.Attempts(), ahead)) {
+		if !p.applyTurn(t, q, t.Policy.Rule.DecideWaitingRun(c, replacer != nil, t.Attempts(), ahead)) {
 			return
 		}
 	}
 }
 
-// take does with a waiting run what its turn is. false: there is no room.
-func (p *plan) take(t *taskstate.Task, q *taskstate.Waiting, what tickpolicy.Turn) bool {
+// applyTurn does with a waiting run what its turn is. false: there is no room.
+func (p *plan) applyTurn(t *taskstate.Task, q *taskstate.Waiting, what tickpolicy.Turn) bool {
 	switch what {
 	case tickpolicy.TurnExpire:
-		return p.expire(t, q)
+		return p.expireQueued(t, q)
 	case tickpolicy.TurnReplaced:
-		return p.end(t, q, task.Cancelled, task.ReasonReplaced)
+		return p.endQueued(t, q, task.Cancelled, task.ReasonReplaced)
 	}
 
 	if !q.StartBefore.IsZero() && q.Attempt <= 1 {
@@ -347,16 +347,16 @@ func (p *plan) take(t *taskstate.Task, q *taskstate.Waiting, what tickpolicy.Tur
 		return true
 	}
 
-	return what != tickpolicy.TurnStart || p.start(t, q)
+	return what != tickpolicy.TurnStart || p.startWaiting(t, q)
 }
 
 // deadlineStep is how far apart the looks at runs are whose start deadlines pass:
 // what is past its own starts no more, it is only the record of it that can wait.
 const deadlineStep = 100 * time.Millisecond
 
-// start moves a run from the queue to an inbox, or says why it waits on. false:
+// startWaiting moves a run from the queue to an inbox, or says why it waits on. false:
 // there is no room.
-func (p *plan) start(t *taskstate.Task, q *taskstate.Waiting) bool {
+func (p *plan) startWaiting(t *taskstate.Task, q *taskstate.Waiting) bool {
 	if q.Paced() && !p.takeToken(t, p.clock) {
 		return q.Reason == task.ReasonNoNode || p.waitsFor(t, q, task.ReasonCatchUp)
 	}
@@ -365,12 +365,12 @@ func (p *plan) start(t *taskstate.Task, q *taskstate.Waiting) bool {
 	}
 
 	n, ok := p.pickForAttempt(t, q)
-	if ok && p.fits(t, 2+t.EntryRecords(), (1+t.EntryRecords())*roomForTask(t)) {
+	if ok && p.reserveRoom(t, 2+t.EntryRecords(), (1+t.EntryRecords())*roomForTask(t)) {
 		p.attempt.Run, p.attempt.Env = q.Run, q.Env
-		p.dispatch(t, n, -1)
+		p.dispatchRun(t, n, -1)
 		p.commit.Dispatch(&p.attempt, t.Action(), n.Revision)
 		p.commit.GuardEntry(t.FullName(), t.Mod)
-		p.dequeue(t, q)
+		p.dequeueRun(t, q)
 
 		return true
 	}
@@ -393,33 +393,33 @@ func (p *plan) waitsFor(t *taskstate.Task, q *taskstate.Waiting, reason string) 
 	if q.Reason == reason || q.DispatchedBefore() {
 		return true
 	}
-	if !p.fits(t, 1, roomForTask(t)) {
+	if !p.reserveRoom(t, 1, roomForTask(t)) {
 		return false
 	}
 
 	w := q.Waiting
 	w.Reason = reason
-	p.add(runRequeued{t, q, &w})
+	p.addEffect(runRequeued{t, q, &w})
 
 	return true
 }
 
-func (p *plan) dequeue(t *taskstate.Task, q *taskstate.Waiting) {
-	p.add(runDequeued{t, q})
+func (p *plan) dequeueRun(t *taskstate.Task, q *taskstate.Waiting) {
+	p.addEffect(runDequeued{t, q})
 }
 
-// attempts ends those that are lost, and asks those to end that are unwanted.
-func (p *plan) attempts(t *taskstate.Task) {
+// endAttempts ends those that are lost, and asks those to end that are unwanted.
+func (p *plan) endAttempts(t *taskstate.Task) {
 	for _, a := range t.Active() {
 		switch {
 		case a.Watch == nil:
 		case a.Watch.Lost:
-			if !p.fits(t, 3, 3*roomForRecord) {
+			if !p.reserveRoom(t, 3, 3*roomForRecord) {
 				return
 			}
-			p.lose(t, a)
+			p.loseAttempt(t, a)
 		case a.Watch.Ask && p.mayAskCancel(t, a):
-			if !p.fits(t, 2, 2*roomForRecord) {
+			if !p.reserveRoom(t, 2, 2*roomForRecord) {
 				return
 			}
 			p.askCancel(t, a)
@@ -450,10 +450,10 @@ func (p *plan) askCancel(t *taskstate.Task, a *taskstate.Attempt) {
 		p.commit.GuardEntry(t.FullName(), t.Mod) // whose policy it is
 	}
 
-	p.add(cancelAsked{a, who, reason})
+	p.addEffect(cancelAsked{a, who, reason})
 }
 
-func (p *plan) lose(t *taskstate.Task, a *taskstate.Attempt) {
+func (p *plan) loseAttempt(t *taskstate.Task, a *taskstate.Attempt) {
 	end := a.Watch.Held.Unpaused()
 	end.State, end.Reason, end.EndedAt = task.Lost, task.ReasonNodeLost, task.At(p.now)
 	var next *taskstate.Waiting
@@ -468,6 +468,6 @@ func (p *plan) lose(t *taskstate.Task, a *taskstate.Attempt) {
 		}
 	}
 
-	p.add(runLost{t, a, &end, next})
+	p.addEffect(runLost{t, a, &end, next})
 	p.counts.lost++
 }

@@ -23,12 +23,12 @@ func (p *plan) followUp(t *taskstate.Task) {
 	p.deleteExpired(t)
 }
 
-// decided notes that a tick of t was decided: if there is no other, something
+// noteDecided notes that a tick of t was decided: if there is no other, something
 // follows from that.
-func (s *shardState) decided(t *taskstate.Task) {
+func (s *shardState) noteDecided(t *taskstate.Task) {
 	if t.Next == 0 && t.DependsOnPast() {
 		t.ForgetLastEnd()
-		s.look(t)
+		s.addLook(t)
 	}
 }
 
@@ -54,7 +54,7 @@ func (p *plan) countEnds(t *taskstate.Task) {
 		return
 	}
 
-	if !p.fits(t, 2, 2*roomForTask(t)) {
+	if !p.reserveRoom(t, 2, 2*roomForTask(t)) {
 		return
 	}
 
@@ -72,7 +72,7 @@ func (p *plan) countEnds(t *taskstate.Task) {
 		p.notices = append(p.notices, notice{kind: taskPaused, task: t.FullName(), failures: failures})
 	}
 
-	p.add(failuresCounted{past})
+	p.addEffect(failuresCounted{past})
 }
 
 // pausedByFailures adds a pause to the latest. A pause with an end that it cuts
@@ -97,7 +97,7 @@ func (p *plan) anchorAnew(t *taskstate.Task) {
 
 	now := p.now.UnixMilli()
 	if until, ends := t.Silence(); t.Paused && ends && now <= until {
-		p.s.rest(t, until+1)
+		p.s.lookAgainAt(t, until+1)
 		return
 	}
 
@@ -113,7 +113,7 @@ func (p *plan) anchorAnew(t *taskstate.Task) {
 	if _, ok := s.Next(taskstate.Instant(decided)); !ok {
 		return // it would be after the schedule's end
 	}
-	if !p.fits(t, 2, 2*roomForTask(t)) {
+	if !p.reserveRoom(t, 2, 2*roomForTask(t)) {
 		return
 	}
 

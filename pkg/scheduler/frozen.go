@@ -19,7 +19,7 @@ func (p *plan) isFrozen(t *taskstate.Task) bool {
 // skipFrozen decides all of a task's undecided ticks up to an instant: none runs,
 // however late it is, and whatever the missed policy says of those.
 func (p *plan) skipFrozen(t *taskstate.Task, upTo int64) bool {
-	if !p.fits(t, 3, 2*roomForTask(t)) {
+	if !p.reserveRoom(t, 3, 2*roomForTask(t)) {
 		return false
 	}
 
@@ -31,8 +31,8 @@ func (p *plan) skipFrozen(t *taskstate.Task, upTo int64) bool {
 			run.Last, run.Count = task.At(last), count
 		}
 
-		p.skip(t, run, task.ReasonFrozen)
-		p.move(t, last.UnixMilli())
+		p.skipRun(t, run, task.ReasonFrozen)
+		p.setEntryFrom(t, last.UnixMilli())
 	}
 
 	p.lookAfterCommit(t)

@@ -157,7 +157,7 @@ func TestFrozen_TheNewestThatIsKnownCounts(t *testing.T) {
 	e := &Engine{cfg: Config{Freezes: func() (*task.Freezes, int64) { return followed, mod }}}
 	want := func(by string, rev int64) {
 		t.Helper()
-		f, at := e.frozen()
+		f, at := e.currentFreezes()
 		if at != rev || f.Of("any") == nil && by != "" || by != "" && f.Of("any").By != by {
 			t.Errorf("it goes by %+v of revision %d, want %q of %d", f, at, by, rev)
 		}
@@ -168,19 +168,19 @@ func TestFrozen_TheNewestThatIsKnownCounts(t *testing.T) {
 	}
 
 	want("followed", 5)
-	e.learn(learned(7))
+	e.learnFreezes(learned(7))
 	want("learned", 7)
-	e.learn(learned(9))
+	e.learnFreezes(learned(9))
 	want("learned", 9)
 	followed, mod = frozen("newer"), 8 // on its way to 9
 	want("newer", 8)
-	e.learn(learned(9))
+	e.learnFreezes(learned(9))
 	want("learned", 9)
 	mod = 12
 	want("newer", 12)
-	e.learn(learned(9)) // read before
+	e.learnFreezes(learned(9)) // read before
 	want("newer", 12)
-	e.learn(&store.FreezeRecord{}) // somebody has deleted it
+	e.learnFreezes(&store.FreezeRecord{}) // somebody has deleted it
 	want("", 0)
 	mod = 0
 	want("newer", 0)

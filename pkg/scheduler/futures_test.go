@@ -155,10 +155,10 @@ func (g *game) wantOneTickForEachAnchor(h *hand) {
 		}
 
 		h.see()
-		g.ok(h.round(h.ctx))
+		g.ok(h.runRound(h.ctx))
 		g.later(2500 * time.Millisecond)
 		h.see()
-		g.ok(h.round(h.ctx))
+		g.ok(h.runRound(h.ctx))
 	}
 
 	var want []float64

@@ -337,9 +337,9 @@ func (h *hand) load() error {
 	})
 
 	h.batches = f.batches
-	h.leave = func() { f.end(); h.leave = func() {} }
+	h.leave = func() { f.stop(); h.leave = func() {} }
 
-	return h.worker.load(h.world.ctx, h.batches)
+	return h.worker.loadShard(h.world.ctx, h.batches)
 }
 
 // scan finds the active runs.
@@ -392,7 +392,7 @@ func (h *hand) try(at float64) error {
 	h.world.Helper()
 	h.world.at(at)
 	h.planIsHarmless(at)
-	err := h.round(h.ctx)
+	err := h.runRound(h.ctx)
 	h.keepsCount()
 
 	return err

@@ -58,7 +58,7 @@ func bareWorker(tb interface{ Fatal(...any) }) *worker {
 // give has the worker know an entry.
 func (w *worker) give(name string, e task.Entry, create int64) *taskstate.Task {
 	w.applyEntry(&store.ShardEvent{ShardKey: record.ShardKey{Kind: record.KindEntry, Ref: ref(name)}, Task: "default/" + name, Mod: create, Create: create, Value: written(e)})
-	return w.task("default/" + name)
+	return w.taskNamed("default/" + name)
 }
 
 // What is decided, and what is due, follows from when ticks fall due, tick by tick.

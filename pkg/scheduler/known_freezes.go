@@ -18,9 +18,9 @@ type learnedFreezes struct {
 	is      *store.FreezeRecord
 }
 
-// frozen is the freezes by which to decide, and the mod revision of their record,
+// currentFreezes is the freezes by which to decide, and the mod revision of their record,
 // which every commit compares.
-func (e *Engine) frozen() (*task.Freezes, int64) {
+func (e *Engine) currentFreezes() (*task.Freezes, int64) {
 	f, mod := e.cfg.Freezes()
 	if l := e.freezes.learned.Load(); l != nil && l.instead == mod {
 		return &l.is.Freezes, l.is.Mod
@@ -28,8 +28,8 @@ func (e *Engine) frozen() (*task.Freezes, int64) {
 	return f, mod
 }
 
-// learn takes the freezes that a commit lost to.
-func (e *Engine) learn(is *store.FreezeRecord) {
+// learnFreezes takes the freezes that a commit lost to.
+func (e *Engine) learnFreezes(is *store.FreezeRecord) {
 	_, mod := e.cfg.Freezes()
 	if is.Mod > mod || is.Mod == 0 && mod != 0 { // deleted, by hand
 		e.freezes.learned.Store(&learnedFreezes{instead: mod, is: is})

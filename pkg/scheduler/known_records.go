@@ -18,8 +18,8 @@ type knownRecords struct {
 	known int64 // the watermark's mod revision
 }
 
-// task returns the state of a task, namespace/name, made if need be.
-func (s *knownRecords) task(name string) *taskstate.Task {
+// taskNamed returns the state of a task, namespace/name, made if need be.
+func (s *knownRecords) taskNamed(name string) *taskstate.Task {
 	t := s.tasks[name]
 	if t == nil {
 		t = &taskstate.Task{Text: strings.Clone(name), NameLen: uint16(len(name)), At: -1}
@@ -30,7 +30,7 @@ func (s *knownRecords) task(name string) *taskstate.Task {
 }
 
 // taskOf is the task that an event is about.
-func (s *knownRecords) taskOf(ev *store.ShardEvent) *taskstate.Task { return s.task(ev.Task) }
+func (s *knownRecords) taskOf(ev *store.ShardEvent) *taskstate.Task { return s.taskNamed(ev.Task) }
 
-// covered reports whether the watermark speaks for the task.
-func (s *knownRecords) covered(t *taskstate.Task) bool { return t.Create <= s.mark.Seen }
+// coveredByWatermark reports whether the watermark speaks for the task.
+func (s *knownRecords) coveredByWatermark(t *taskstate.Task) bool { return t.Create <= s.mark.Seen }

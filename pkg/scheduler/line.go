@@ -19,8 +19,8 @@ type line struct {
 	granted int       // tokens for those that were taken off it in this round
 }
 
-// wait puts a task into the line. It reports whether the task was not in it before.
-func (l *line) wait(t *taskstate.Task) bool {
+// join puts a task into the line. It reports whether the task was not in it before.
+func (l *line) join(t *taskstate.Task) bool {
 	live := t.Activity
 	if live == nil || live.InLine {
 		return false
@@ -37,8 +37,8 @@ func (l *line) wait(t *taskstate.Task) bool {
 	return true
 }
 
-// unwait takes the tasks out that joined the line last.
-func (l *line) unwait(joined []*taskstate.Task) {
+// removeLast takes the tasks out that joined the line last.
+func (l *line) removeLast(joined []*taskstate.Task) {
 	for _, t := range joined {
 		if t.Activity != nil { // else the task has nothing left that waits
 			t.Activity.InLine = false
@@ -50,8 +50,8 @@ func (l *line) unwait(joined []*taskstate.Task) {
 	l.tasks = l.tasks[:left]
 }
 
-// next takes the first task off the line that waits still; nil if there is none.
-func (l *line) next() *taskstate.Task {
+// nextWaiting takes the first task off the line that waits still; nil if there is none.
+func (l *line) nextWaiting() *taskstate.Task {
 	for len(l.tasks) > 0 {
 		t := l.tasks[0]
 		l.tasks[0] = nil
@@ -80,11 +80,11 @@ func (s *shardState) grantTokens(now time.Time) {
 	l.granted, again = s.tokens.Turn(now)
 	l.turn = now.Add(again)
 	for range l.granted {
-		t := l.next()
+		t := l.nextWaiting()
 		if t == nil {
 			break
 		}
-		s.look(t)
+		s.addLook(t)
 	}
 
 	if len(l.tasks) == 0 {

@@ -18,9 +18,9 @@ type reading struct {
 	ask bool // to have it end, not for its node's sake
 }
 
-// readings returns the attempts that are to be read now, of the tasks that want a look, and the
+// neededReadings returns the attempts that are to be read now, of the tasks that want a look, and the
 // instances of which it has to know first whether they are proved dead.
-func (s *shardState) readings(now time.Time, cleared map[string]bool) (list []reading, unknown []string) {
+func (s *shardState) neededReadings(now time.Time, cleared map[string]bool) (list []reading, unknown []string) {
 	for _, t := range s.looks {
 		for _, a := range t.Active() {
 			wanted, ask, instance := s.wantsReading(t, a, now, cleared)
@@ -84,8 +84,8 @@ func (s *shardState) wantsReading(t *taskstate.Task, a *taskstate.Attempt, now t
 	return ripe, false, ""
 }
 
-// sighted takes what was read of an attempt, at the time read.
-func (s *shardState) sighted(r reading, v store.Sighting, now, read time.Time) {
+// applyReading takes what was read of an attempt, at the time read.
+func (s *shardState) applyReading(r reading, v store.Sighting, now, read time.Time) {
 	watch := r.a.Watched()
 	switch {
 	case r.ask:
@@ -100,7 +100,7 @@ func (s *shardState) sighted(r reading, v store.Sighting, now, read time.Time) {
 		}
 
 		if v.Err != nil {
-			s.notify(notice{kind: attemptUnreadable, task: r.t.FullName(), run: r.a.Run, err: v.Err})
+			s.addNotice(notice{kind: attemptUnreadable, task: r.t.FullName(), run: r.a.Run, err: v.Err})
 		}
 
 		watch.Held, watch.Unreadable, watch.Since = v.Held, v.Err, read

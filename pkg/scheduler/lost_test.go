@@ -309,7 +309,7 @@ func TestWorker_AttemptThatEndsBetweenOpenAndScan(t *testing.T) {
 				w.ok(err)
 				end()
 				h.see()
-				h.scanned(keys)
+				h.applyActiveScan(keys)
 			default:
 				h.scan()
 				end()

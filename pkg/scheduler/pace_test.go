@@ -226,13 +226,13 @@ func BenchmarkPace(b *testing.B) {
 			w.e.cfg.Cluster = func() task.Cluster { return task.Cluster{Shards: 1, CatchUpRate: 10} }
 			*now = now.Add(90 * time.Minute)
 
-			if err := w.round(b.Context()); err != nil {
+			if err := w.runRound(b.Context()); err != nil {
 				b.Fatal(err)
 			}
 
 			for b.Loop() {
 				*now = now.Add(100 * time.Millisecond)
-				if err := w.round(b.Context()); err != nil {
+				if err := w.runRound(b.Context()); err != nil {
 					b.Fatal(err)
 				}
 			}

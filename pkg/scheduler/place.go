@@ -13,9 +13,9 @@ import (
 // nodes tell their facts about as often.
 const lookForFacts = 5 * time.Second
 
-// pick chooses a node for a run. If it finds none because a session is suspect, or
+// pickNode chooses a node for a run. If it finds none because a session is suspect, or
 // because of what changes all the time, what waits is looked at again in a while.
-func (p *plan) pick(t *taskstate.Task) (*task.Node, bool) { return p.pickFor(t, t.Want()) }
+func (p *plan) pickNode(t *taskstate.Task) (*task.Node, bool) { return p.pickFor(t, t.Want()) }
 
 // pickForAttempt is pick for a run in the queue, which may have had attempts: the next one avoids the
 // node on which the last one failed.
@@ -60,10 +60,10 @@ func (p *plan) looksForNodes(t *taskstate.Task) {
 	}
 }
 
-// stick has the entry of a sticky task say which node has its runs, if that is
+// stickToNode has the entry of a sticky task say which node has its runs, if that is
 // another than it says.
-func (p *plan) stick(t *taskstate.Task, n *task.Node) {
-	if t.Policy.Sticky() && p.own(t).Node != n.Name {
+func (p *plan) stickToNode(t *taskstate.Task, n *task.Node) {
+	if t.Policy.Sticky() && p.ownFields(t).Node != n.Name {
 		p.changeEntry(t, func(c *entryChange) { c.own.Node = n.Name })
 	}
 }

@@ -76,19 +76,19 @@ func (p *plan) lateness(yield func(time.Duration) bool) {
 // outcomes count ticks, and attempts that are lost.
 type outcomes struct{ run, queued, skipped, missed, lost int64 }
 
-// plan decides what one commit can hold.
-func (s *shardState) plan(now time.Time, as settings) *plan {
+// buildPlan decides what one commit can hold.
+func (s *shardState) buildPlan(now time.Time, as settings) *plan {
 	p := s.newPlan(now, as)
 
 	// First what is owed: entries that the watermark does not cover, then tasks
 	// that are behind. A commit that pays of it leaves the watermark where it
 	// is; the next one finds what else is due.
-	if owed := p.uncovered(); !owed && !p.behind() {
-		p.ticks()
+	if owed := p.decideUncovered(); !owed && !p.catchUp() {
+		p.decideDueTicks()
 	}
 
-	p.waiting()
-	p.purge()
+	p.serveWaiting()
+	p.purgeRecords()
 
 	return p
 }
@@ -121,11 +121,11 @@ func (s *shardState) newPlan(now time.Time, as settings) *plan {
 	return old
 }
 
-// idle reports whether there is nothing to commit.
-func (p *plan) idle() bool { return p.commit.Empty() }
+// isEmpty reports whether there is nothing to commit.
+func (p *plan) isEmpty() bool { return p.commit.Empty() }
 
-// committed takes into memory what the commit has written, at revision rev.
-func (s *shardState) committed(p *plan, rev int64) {
+// applyCommitted takes into memory what the commit has written, at revision rev.
+func (s *shardState) applyCommitted(p *plan, rev int64) {
 	s.known, s.mark = rev, p.commit.Watermark
 
 	switch {
@@ -137,7 +137,7 @@ func (s *shardState) committed(p *plan, rev int64) {
 	}
 
 	for _, c := range p.claims {
-		s.activate(c.t, &taskstate.Attempt{Run: c.run, Node: c.node, Create: rev, Since: p.now.UnixMilli()})
+		s.addActiveAttempt(c.t, &taskstate.Attempt{Run: c.run, Node: c.node, Create: rev, Since: p.now.UnixMilli()})
 		c.t.NoteTurn(c.node)
 	}
 
@@ -154,8 +154,8 @@ func (s *shardState) committed(p *plan, rev int64) {
 
 	// Now that all of it is known, the next ticks.
 	for _, t := range p.popped {
-		s.ticked(t)
-		s.decided(t)
+		s.advanceToNextTick(t)
+		s.noteDecided(t)
 	}
 
 	for i := range p.changes {
@@ -163,7 +163,7 @@ func (s *shardState) committed(p *plan, rev int64) {
 		if c.entry != nil {
 			s.census.Count(c.task)
 			s.reschedule(c.task)
-			s.decided(c.task)
+			s.noteDecided(c.task)
 		}
 
 		c.task.Failed = 0
@@ -174,13 +174,13 @@ func (s *shardState) committed(p *plan, rev int64) {
 	}
 
 	for t := range s.uncovered {
-		if s.covered(t) {
+		if s.coveredByWatermark(t) {
 			delete(s.uncovered, t)
 		}
 	}
 
 	for _, t := range p.looksAfterCommit {
-		s.look(t)
+		s.addLook(t)
 	}
 
 	s.notices = append(s.notices, p.notices...)
@@ -188,13 +188,13 @@ func (s *shardState) committed(p *plan, rev int64) {
 	p.commit = nil // it may be large, and the next plan may be long in coming
 }
 
-// abandoned gives back what the plan has reserved: nothing of it was written. All that it would have
+// applyAbandoned gives back what the plan has reserved: nothing of it was written. All that it would have
 // changed is looked at again.
-func (s *shardState) abandoned(p *plan) {
+func (s *shardState) applyAbandoned(p *plan) {
 	p.giveBack()
 
 	for _, t := range p.joined {
-		s.look(t)
+		s.addLook(t)
 	}
 
 	for _, t := range p.popped {
@@ -202,7 +202,7 @@ func (s *shardState) abandoned(p *plan) {
 	}
 
 	for i := range p.changes {
-		s.look(p.changes[i].task)
+		s.addLook(p.changes[i].task)
 	}
 
 	p.commit = nil
@@ -211,16 +211,16 @@ func (s *shardState) abandoned(p *plan) {
 // lookAfterCommit notes that a task is to be looked at when the commit has succeeded.
 func (p *plan) lookAfterCommit(t *taskstate.Task) { p.looksAfterCommit = append(p.looksAfterCommit, t) }
 
-// fits makes room for a task's change, which has to follow; false if the commit
+// reserveRoom makes room for a task's change, which has to follow; false if the commit
 // is full, or if the task has to go alone because two commits failed for it.
-func (p *plan) fits(t *taskstate.Task, records, bytes int) bool {
-	return p.admit(t, p.commit.Fits(records, bytes))
+func (p *plan) reserveRoom(t *taskstate.Task, records, bytes int) bool {
+	return p.admitChange(t, p.commit.Fits(records, bytes))
 }
 
-func (p *plan) admit(t *taskstate.Task, room bool) bool {
+func (p *plan) admitChange(t *taskstate.Task, room bool) bool {
 	alone := t.Failed >= 2
 
-	if alone && p.changed(t) == nil && len(p.changes) > 0 || !room {
+	if alone && p.changeFor(t) == nil && len(p.changes) > 0 || !room {
 		p.full = true
 	}
 
@@ -240,10 +240,10 @@ func (p *plan) admit(t *taskstate.Task, room bool) bool {
 // roomForRecord is a generous guess of a record's bytes beside its action.
 const roomForRecord = 2048
 
-// uncovered decides the ticks up to the watermark of entries that it does not
+// decideUncovered decides the ticks up to the watermark of entries that it does not
 // cover, the oldest creation first. seen moves past every entry that has none
 // left. It reports whether there were any.
-func (p *plan) uncovered() (owed bool) {
+func (p *plan) decideUncovered() (owed bool) {
 	s := p.s
 	if len(s.uncovered) == 0 {
 		p.commit.Watermark.Seen = max(s.mark.Seen, s.seenUpTo())
@@ -275,10 +275,10 @@ func byCreation(a, b *taskstate.Task) int {
 	return cmp.Or(cmp.Compare(a.Create, b.Create), strings.Compare(a.FullName(), b.FullName()))
 }
 
-// behind decides the ticks of the tasks that are behind, the oldest tick first. It
+// catchUp decides the ticks of the tasks that are behind, the oldest tick first. It
 // reports whether there were any. Of many it looks only at those that the commit has
 // room for: there are as many commits as it takes.
-func (p *plan) behind() (any bool) {
+func (p *plan) catchUp() (any bool) {
 	now := p.now.UnixMilli()
 	if !p.s.anyBehind(now) {
 		return false
@@ -315,14 +315,14 @@ func (s *shardState) anyBehind(now int64) bool {
 	return false
 }
 
-// ticks decides what is due, in (due, task) order, and moves the watermark as
+// decideDueTicks decides what is due, in (due, task) order, and moves the watermark as
 // far as that went: to now if it was everything.
-func (p *plan) ticks() {
+func (p *plan) decideDueTicks() {
 	s, now := p.s, p.now.UnixMilli()
 	all := true
 	for len(s.due) > 0 && s.due[0].DueAt() <= now {
 		t := s.due[0]
-		if all = p.tick(t); !all {
+		if all = p.decideNextTick(t); !all {
 			break
 		}
 
@@ -343,8 +343,8 @@ func (p *plan) ticks() {
 	}
 }
 
-// waiting looks at what waits, and at attempts that want something.
-func (p *plan) waiting() {
+// serveWaiting looks at what waits, and at attempts that want something.
+func (p *plan) serveWaiting() {
 	s := p.s
 
 	if p.full {
@@ -354,8 +354,8 @@ func (p *plan) waiting() {
 	looks := s.takeLooks()
 	for i, t := range looks {
 		t.Looked = false
-		p.attempts(t)
-		p.queue(t)
+		p.endAttempts(t)
+		p.serveQueue(t)
 		p.forgetParts(t)
 		p.followUp(t)
 
@@ -365,23 +365,23 @@ func (p *plan) waiting() {
 			}
 
 			for _, rest := range looks[i:] {
-				s.look(rest)
+				s.addLook(rest)
 			}
 
 			return
 		}
 
-		s.drop(t)
+		s.dropTask(t)
 	}
 }
 
-// purge deletes records of tasks that are no more.
-func (p *plan) purge() {
+// purgeRecords deletes records of tasks that are no more.
+func (p *plan) purgeRecords() {
 	for key, mod := range p.s.purges {
 		if p.full || !p.commit.Fits(1, roomForRecord) {
 			return
 		}
-		p.add(recordPurged{key, mod})
+		p.addEffect(recordPurged{key, mod})
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 func (h *hand) planIsHarmless(at float64) {
 	h.world.Helper()
 
-	for _, harm := range h.harmOfPlans(at, h.abandoned) {
+	for _, harm := range h.harmOfPlans(at, h.applyAbandoned) {
 		h.world.Error(harm)
 	}
 }
@@ -29,7 +29,7 @@ func (h *hand) harmOfPlans(at float64, abandon func(*plan)) (harm []string) {
 
 		h.looks = nil
 		for _, t := range looks {
-			h.look(t)
+			h.addLook(t)
 		}
 
 		h.wakes, h.rests, h.restUntil, h.unread = wakes, rests, restUntil, unread
@@ -55,7 +55,7 @@ func (h *hand) harmOfPlans(at float64, abandon func(*plan)) (harm []string) {
 // dryPlan makes a plan and abandons it. It returns what would have been done, apart from which nodes
 // would have had it: that is drawn.
 func (h *hand) dryPlan(at float64, abandon func(*plan)) string {
-	p := h.plan(sec(at))
+	p := h.planRound(sec(at))
 
 	var b strings.Builder
 	fmt.Fprintf(&b, "watermark %v;", p.commit.Watermark)

@@ -34,8 +34,8 @@ type commitMaker interface {
 
 // definitions reads what many tasks have alike, and keeps it once for all shards.
 type definitions interface {
-	timing(text []byte) (*definition.Timing, error)
-	policy(text []byte) (*definition.Policy, error)
+	parseTiming(text []byte) (*definition.Timing, error)
+	parsePolicy(text []byte) (*definition.Policy, error)
 }
 
 // trims takes histories that are to be cut to their length. false: it is busy, and is to be asked

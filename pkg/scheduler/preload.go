@@ -55,10 +55,10 @@ func (e *Engine) Preload(ctx context.Context, shard int, loaded func()) error {
 		close(p.handed)
 	}()
 
-	return p.run(ctx, loaded)
+	return p.follow(ctx, loaded)
 }
 
-func (p *preload) run(ctx context.Context, loaded func()) error {
+func (p *preload) follow(ctx context.Context, loaded func()) error {
 	w := p.w
 	select {
 	case w.e.ahead <- struct{}{}:
@@ -80,7 +80,7 @@ func (p *preload) run(ctx context.Context, loaded func()) error {
 		select {
 		case <-ctx.Done():
 			p.leave()
-			f.end()
+			f.stop()
 			w.e.metrics.ahead.WithLabelValues("dropped").Inc()
 
 			return ctx.Err()
@@ -88,7 +88,7 @@ func (p *preload) run(ctx context.Context, loaded func()) error {
 			p.leave()
 
 			if !w.firstPageApplied { // nothing is gained yet, and a load at the opening's revision is simpler
-				f.end()
+				f.stop()
 				return nil
 			}
 
@@ -119,9 +119,9 @@ func (p *preload) tellsWatermark() bool {
 	}
 }
 
-// take ends the preload of a shard for its worker to go on with; nil if there is
+// takePreload ends the preload of a shard for its worker to go on with; nil if there is
 // none, or nothing is loaded yet.
-func (e *Engine) take(shard int) *preload {
+func (e *Engine) takePreload(shard int) *preload {
 	e.mu.Lock()
 	p := e.preloads[shard]
 	delete(e.preloads, shard)
@@ -162,7 +162,7 @@ const catchUpTimeout = 2 * time.Second
 
 // serveLoaded opens a shard that is loaded already, or nearly, and serves it.
 func (w *worker) serveLoaded(ctx context.Context, f *following) error {
-	defer f.end()
+	defer f.stop()
 
 	scan, err := w.openLoaded(ctx, f.batches)
 	if err != nil {
@@ -171,7 +171,7 @@ func (w *worker) serveLoaded(ctx context.Context, f *following) error {
 
 	w.e.metrics.ahead.WithLabelValues("used").Inc()
 
-	return w.loop(ctx, f.batches, scan)
+	return w.runLoop(ctx, f.batches, scan)
 }
 
 // openLoaded opens the shard and applies what led up to that. The scan that it
@@ -209,7 +209,7 @@ func (w *worker) openLoaded(ctx context.Context, batches <-chan store.ShardBatch
 func (w *worker) becomeOwner() {
 	w.owner = true
 	w.endedSince = map[string]int64{}
-	w.publish()
+	w.publishGauges()
 }
 
 // followUntil applies what has happened up to rev, the end of a load included. If

@@ -71,7 +71,7 @@ func (a *ahead) takeOver() *hand {
 	a.Helper()
 	fences := a.assign(a.e.cfg.Node)
 
-	p := a.e.take(0)
+	p := a.e.takePreload(0)
 	if p == nil { // nothing is loaded yet
 		h := a.worker(a.e.cfg.Node, fences)
 		h.e.cfg.Now = a.e.cfg.Now
@@ -84,7 +84,7 @@ func (a *ahead) takeOver() *hand {
 	f := h.preloaded
 	h.ctx, h.die = context.WithCancel(a.ctx)
 	a.door.die = h.die
-	h.batches, h.leave = f.batches, func() { f.end(); h.leave = func() {} }
+	h.batches, h.leave = f.batches, func() { f.stop(); h.leave = func() {} }
 	a.Cleanup(func() { h.die(); h.leave() })
 	scanning, stop := context.WithCancel(a.ctx)
 	defer stop()
@@ -224,7 +224,7 @@ func TestPreload_AnEndBetweenTheScanAndItsAnswerIsNoActiveRun(t *testing.T) {
 	w.ok(err)
 	w.finish("a", task.Succeeded)
 	h.see()
-	h.scanned(keys)
+	h.applyActiveScan(keys)
 	h.decide(2)
 	w.want("a", "+1 succeeded", "+2 dispatched")
 }
@@ -335,7 +335,7 @@ func TestPreload_CountsNothingUntilTheShardIsOurs(t *testing.T) {
 			t.Errorf("when it is: %s", got)
 		}
 
-		h.releaseAll()
+		h.releaseShared()
 
 		if got := counted(); got != "0 waiting, 0 bad, 0 trims, map[] given" {
 			t.Errorf("when it is not any more: %s", got)

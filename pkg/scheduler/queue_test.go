@@ -492,7 +492,7 @@ func TestWorker_CountsWhatItDoes(t *testing.T) {
 
 	h.door.play(refused)
 	h.decide(3.3)
-	h.releaseAll()
+	h.releaseShared()
 
 	if valueOf(m.waiting) != 0 || valueOf(m.bad) != 0 || given() != 0 {
 		t.Errorf("after the worker %g wait, %g are unreadable, %d are counted", valueOf(m.waiting), valueOf(m.bad), given())

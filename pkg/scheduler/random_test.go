@@ -314,7 +314,7 @@ func (g *game) round() {
 	}
 
 	before := h.door.commits
-	err := h.round(h.ctx)
+	err := h.runRound(h.ctx)
 	g.say("%s decides, in %d commits: %v", h.e.cfg.Node, h.door.commits-before, err)
 
 	switch {
@@ -653,7 +653,7 @@ func (g *game) mend() *hand {
 	g.hireNew()
 	h := g.hands[0]
 	h.see()
-	g.ok(h.round(h.ctx))
+	g.ok(h.runRound(h.ctx))
 
 	return h
 }
@@ -673,7 +673,7 @@ func (g *game) heal() {
 		}
 
 		h.see()
-		g.ok(h.round(h.ctx))
+		g.ok(h.runRound(h.ctx))
 
 		all := g.all()
 		for _, a := range all {

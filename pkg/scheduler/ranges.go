@@ -22,10 +22,10 @@ type skippedSpan struct {
 	due                  task.Time // of the first, if jitter put it off
 }
 
-// skip records that a tick does not run, or as many as run says. The record of
+// skipRun records that a tick does not run, or as many as run says. The record of
 // those before it is extended, if they were skipped for the same reason by the
 // same version of the task.
-func (p *plan) skip(t *taskstate.Task, run task.Run, reason string) {
+func (p *plan) skipRun(t *taskstate.Task, run task.Run, reason string) {
 	now := skippedSpan{
 		first: run.ScheduledTime.UnixMilli(), last: run.ScheduledTime.UnixMilli(), created: p.now.UnixMilli(), count: max(run.Count, 1),
 		generation: t.Generation, reason: reason, trigger: run.Trigger, message: run.Message, due: run.DueAt,
@@ -54,7 +54,7 @@ func (p *plan) skip(t *taskstate.Task, run task.Run, reason string) {
 		effect.extends = before.mod
 	}
 
-	p.add(effect)
+	p.addEffect(effect)
 	p.counts.skipped += max(run.Count, 1)
 }
 
@@ -65,8 +65,8 @@ func (s *shardState) endSpan(t *taskstate.Task) {
 	}
 }
 
-// miss records ticks that will not run, as one range.
-func (p *plan) miss(t *taskstate.Task, m tickpolicy.MissedTicks) {
+// missTicks records ticks that will not run, as one range.
+func (p *plan) missTicks(t *taskstate.Task, m tickpolicy.MissedTicks) {
 	p.s.endSpan(t)
 	r := p.newRun(t, m.First.UnixMilli(), task.RunID(m.First, t.UID()), task.TriggerSchedule)
 	r.State, r.Reason, r.Attempt, r.EndedAt = task.Missed, m.Reason, 0, task.At(p.now)
@@ -74,7 +74,7 @@ func (p *plan) miss(t *taskstate.Task, m tickpolicy.MissedTicks) {
 		r.Last, r.Count = task.At(m.Last), m.Count
 	}
 
-	r.Message = p.s.opening.evidence(m.Reason, p, t)
+	r.Message = p.s.opening.describeMissed(m.Reason, p, t)
 	p.commit.Record(t.Ref(p.s.shard), r)
 	p.counts.missed += m.Count
 }
@@ -93,8 +93,8 @@ func (s *shardState) noteOpening(mark record.Watermark, now time.Time) {
 	}
 }
 
-// evidence says in words why ticks were missed.
-func (o opening) evidence(reason string, p *plan, t *taskstate.Task) string {
+// describeMissed says in words why ticks were missed.
+func (o opening) describeMissed(reason string, p *plan, t *taskstate.Task) string {
 	at := func(t time.Time) string { return task.At(t).Format(time.RFC3339Nano) }
 
 	switch reason {
@@ -105,15 +105,15 @@ func (o opening) evidence(reason string, p *plan, t *taskstate.Task) string {
 		}
 		return text
 	case task.ReasonWindow:
-		return fmt.Sprintf("decided at %s, and missed.window is %s; %s", at(p.now), t.Policy.Missed.Window, o.since(p))
+		return fmt.Sprintf("decided at %s, and missed.window is %s; %s", at(p.now), t.Policy.Missed.Window, o.describeOutage(p))
 	case task.ReasonDeadline:
-		return fmt.Sprintf("decided at %s, and start_deadline is %s; %s", at(p.now), task.Duration(t.Policy.Deadline), o.since(p))
+		return fmt.Sprintf("decided at %s, and start_deadline is %s; %s", at(p.now), task.Duration(t.Policy.Deadline), o.describeOutage(p))
 	}
 
-	return fmt.Sprintf("decided at %s; %s", at(p.now), o.since(p))
+	return fmt.Sprintf("decided at %s; %s", at(p.now), o.describeOutage(p))
 }
 
-func (o opening) since(p *plan) string {
+func (o opening) describeOutage(p *plan) string {
 	text := fmt.Sprintf("%s has owned shard %d since %s", p.s.node, p.s.shard, task.At(o.at).Format(time.RFC3339Nano))
 	if isMark(p.s.mark.Time.Time) {
 		text += ", and had decided up to " + p.s.mark.Time.Format(time.RFC3339Nano)

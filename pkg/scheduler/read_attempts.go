@@ -24,7 +24,7 @@ func (w *worker) watchAttempts(ctx context.Context, now time.Time) error {
 func (w *worker) readAttempts(ctx context.Context, now time.Time) error {
 	cleared := map[string]bool{} // by instance, in this round
 
-	readings, unknown := w.readings(now, cleared)
+	readings, unknown := w.neededReadings(now, cleared)
 	if len(unknown) > 0 {
 		for _, instance := range unknown {
 			dead, err := w.e.cfg.Store.Cleared(ctx, instance)
@@ -34,7 +34,7 @@ func (w *worker) readAttempts(ctx context.Context, now time.Time) error {
 			cleared[instance] = dead
 		}
 
-		readings, _ = w.readings(now, cleared)
+		readings, _ = w.neededReadings(now, cleared)
 	}
 
 	if len(readings) == 0 {
@@ -51,7 +51,7 @@ func (w *worker) readAttempts(ctx context.Context, now time.Time) error {
 
 	for i, v := range found {
 		if !v.Gone { // else the watch will tell how it ended
-			w.sighted(readings[i], v, now, read)
+			w.applyReading(readings[i], v, now, read)
 		}
 	}
 

@@ -33,14 +33,14 @@ func (w *worker) readHistories(ctx context.Context, now int64) {
 	if err != nil {
 		w.log.Debug("could not read histories", zap.Error(err))
 		for _, t := range some {
-			w.rest(t, now+1000)
+			w.lookAgainAt(t, now+1000)
 		}
 		return
 	}
 
 	for _, s := range list {
 		s.Conclude(now)
-		w.look(s.Task())
+		w.addLook(s.Task())
 	}
 }
 

@@ -34,9 +34,9 @@ func newRecaller(s outcomeReader, log *zap.Logger) *recaller {
 	return &recaller{store: s, line: make(chan *worker, 4096), log: log}
 }
 
-// ask has a worker told of what failed before. Without a place in the line it is not:
+// request has a worker told of what failed before. Without a place in the line it is not:
 // then it knows what fails from now on.
-func (r *recaller) ask(w *worker) {
+func (r *recaller) request(w *worker) {
 	select {
 	case r.line <- w:
 	default:
@@ -49,15 +49,15 @@ func (r *recaller) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case w := <-r.line:
-			if err := r.recall(ctx, w); err != nil && ctx.Err() == nil {
+			if err := r.recallShard(ctx, w); err != nil && ctx.Err() == nil {
 				r.log.Debug("could not read earlier failures", zap.Int("shard", w.shard), zap.Error(err))
 			}
 		}
 	}
 }
 
-// recall reads page by page what a worker is to know.
-func (r *recaller) recall(ctx context.Context, w *worker) error {
+// recallShard reads page by page what a worker is to know.
+func (r *recaller) recallShard(ctx context.Context, w *worker) error {
 	opening := w.openings.Load()
 
 	for after := ""; ; {
@@ -69,12 +69,12 @@ func (r *recaller) recall(ctx context.Context, w *worker) error {
 		found := recollection{opening: opening, failing: map[string]*failure{}, more: next != ""}
 
 		for some := range slices.Chunk(newestOfEach(page), store.HistoriesAtOnce) {
-			if err := r.read(ctx, some, found.failing); err != nil {
+			if err := r.readRecords(ctx, some, found.failing); err != nil {
 				return err
 			}
 		}
 
-		if !r.tell(ctx, w, &found) || next == "" {
+		if !r.deliver(ctx, w, &found) || next == "" {
 			return ctx.Err()
 		}
 		if after = next; !clock.Sleep(ctx, historyPause) {
@@ -83,10 +83,10 @@ func (r *recaller) recall(ctx context.Context, w *worker) error {
 	}
 }
 
-// tell hands a worker what was found; false if it stays busy.
-func (r *recaller) tell(ctx context.Context, w *worker, found *recollection) bool {
+// deliver hands a worker what was found; false if it stays busy.
+func (r *recaller) deliver(ctx context.Context, w *worker, found *recollection) bool {
 	for range 20 {
-		if w.ask(review{recalled: found}) {
+		if w.offerReview(review{recalled: found}) {
 			return true
 		}
 		if !clock.Sleep(ctx, historyPause) {
@@ -114,8 +114,8 @@ func newestOfEach(page []store.ShardEvent) (list []store.ShardEvent) {
 // has recovered: more of them did not run, or are of a task whose history is long.
 const maxLaterRecords = 100
 
-// read finds the tasks, among those with a dead run, whose last run to end failed.
-func (r *recaller) read(ctx context.Context, dead []store.ShardEvent, into map[string]*failure) error {
+// readRecords finds the tasks, among those with a dead run, whose last run to end failed.
+func (r *recaller) readRecords(ctx context.Context, dead []store.ShardEvent, into map[string]*failure) error {
 	refs, keys := make([]record.Ref, len(dead)), make([]string, len(dead))
 	for i, ev := range dead {
 		refs[i], keys[i] = ev.Ref, ev.Key

@@ -57,21 +57,21 @@ func newReconciler(e *Engine) *reconciler {
 // run goes round the shards until ctx ends.
 func (r *reconciler) run(ctx context.Context) error {
 	for {
-		workers := r.workers()
+		workers := r.servingWorkers()
 		pause := r.period / time.Duration(len(workers)+1)
 
 		for _, w := range workers {
 			if !clock.Sleep(ctx, jittered(pause)) {
 				return ctx.Err()
 			}
-			r.shard(ctx, w)
+			r.reconcileShard(ctx, w)
 		}
 
 		if !clock.Sleep(ctx, jittered(pause)) {
 			return ctx.Err()
 		}
 
-		r.runs(ctx, r.workers())
+		r.reconcileRuns(ctx, r.servingWorkers())
 	}
 }
 
@@ -79,8 +79,8 @@ func jittered(d time.Duration) time.Duration {
 	return d*3/4 + time.Duration(rand.Int64N(int64(d/2)+1))
 }
 
-// workers are those whose shards are open, in the order of the shards.
-func (r *reconciler) workers() []*worker {
+// servingWorkers are those whose shards are open, in the order of the shards.
+func (r *reconciler) servingWorkers() []*worker {
 	r.e.mu.Lock()
 	defer r.e.mu.Unlock()
 
@@ -102,26 +102,26 @@ func (r *reconciler) workers() []*worker {
 	return list
 }
 
-// shard has a worker compare its shard. What cannot be read now is read in the
+// reconcileShard has a worker compare its shard. What cannot be read now is read in the
 // next period.
-func (r *reconciler) shard(ctx context.Context, w *worker) {
+func (r *reconciler) reconcileShard(ctx context.Context, w *worker) {
 	keys, rev, err := r.e.cfg.Store.ShardKeys(ctx, w.shard)
 	if err != nil {
 		r.log.Debug("could not reconcile a shard", zap.Int("shard", w.shard), zap.Error(err))
 		return
 	}
 
-	w.ask(review{keys: keys, shard: true, rev: rev})
+	w.offerReview(review{keys: keys, shard: true, rev: rev})
 
 	if opening := w.openings.Load(); r.searched[w] != opening {
-		if r.history(ctx, w) {
+		if r.reconcileHistory(ctx, w) {
 			r.searched[w] = opening
 		}
 	}
 }
 
-// runs has the workers compare the active attempts of their shards.
-func (r *reconciler) runs(ctx context.Context, workers []*worker) {
+// reconcileRuns has the workers compare the active attempts of their shards.
+func (r *reconciler) reconcileRuns(ctx context.Context, workers []*worker) {
 	if len(workers) == 0 {
 		return
 	}
@@ -138,15 +138,15 @@ func (r *reconciler) runs(ctx context.Context, workers []*worker) {
 	}
 
 	for _, w := range workers {
-		w.ask(review{runs: byShard[w.shard], active: true, rev: rev})
+		w.offerReview(review{runs: byShard[w.shard], active: true, rev: rev})
 	}
 }
 
-// history hands a shard's history to its worker, page by page; false if it could not.
-func (r *reconciler) history(ctx context.Context, w *worker) bool {
+// reconcileHistory hands a shard's history to its worker, page by page; false if it could not.
+func (r *reconciler) reconcileHistory(ctx context.Context, w *worker) bool {
 	for after := ""; ; {
 		page, next, err := r.e.cfg.Store.HistoryKeys(ctx, w.shard, after)
-		if err != nil || !w.ask(review{history: page}) {
+		if err != nil || !w.offerReview(review{history: page}) {
 			return false
 		}
 		if next == "" {

@@ -23,10 +23,10 @@ func BenchmarkReconcile_Shard(b *testing.B) {
 	for b.Loop() {
 		keys, rev, err := h.e.cfg.Store.ShardKeys(w.ctx, 0)
 		w.ok(err)
-		w.ok(h.review(w.ctx, review{keys: keys, shard: true, rev: rev}))
+		w.ok(h.runReview(w.ctx, review{keys: keys, shard: true, rev: rev}))
 	}
 
-	if h.doubts.any() || len(h.tasks) != tasks {
+	if h.doubts.notEmpty() || len(h.tasks) != tasks {
 		b.Fatalf("%d tasks, in doubt are %+v", len(h.tasks), h.doubts)
 	}
 }

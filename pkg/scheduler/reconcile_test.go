@@ -33,7 +33,7 @@ func (h *hand) reconcileOnce() error {
 	h.world.ok(err)
 
 	for _, r := range []review{{keys: keys, shard: true, rev: rev}, {settle: true, shard: true}, {runs: runs, active: true, rev: at}, {settle: true, active: true}} {
-		if err := h.review(ctx, r); err != nil {
+		if err := h.runReview(ctx, r); err != nil {
 			return err
 		}
 	}
@@ -41,7 +41,7 @@ func (h *hand) reconcileOnce() error {
 	for after := ""; ; {
 		page, next, err := s.HistoryKeys(ctx, 0, after)
 		h.world.ok(err)
-		h.world.ok(h.review(ctx, review{history: page}))
+		h.world.ok(h.runReview(ctx, review{history: page}))
 
 		if after = next; next == "" {
 			return nil
@@ -163,8 +163,8 @@ func TestReconcile_FindsAttemptsThatItDoesNotKnow(t *testing.T) {
 	h := w.work("n1")
 	w.create("a")
 	h.decide(1)
-	a := h.task("default/a").Active()[0]
-	h.ended(h.task("default/a"), a.Run, a.Create+1)
+	a := h.taskNamed("default/a").Active()[0]
+	h.applyAttemptEnd(h.taskNamed("default/a"), a.Run, a.Create+1)
 	h.reconcile()
 
 	if got := h.e.repairs(); got != 1 {
@@ -207,8 +207,8 @@ func TestReconcile_DoubtsEndWhenTheWatchTells(t *testing.T) {
 	w.ok(err)
 	runs, at, err := w.store.ScanActive(w.ctx)
 	w.ok(err)
-	w.ok(h.review(w.ctx, review{keys: keys, shard: true, rev: rev}))
-	w.ok(h.review(w.ctx, review{runs: runs, active: true, rev: at}))
+	w.ok(h.runReview(w.ctx, review{keys: keys, shard: true, rev: rev}))
+	w.ok(h.runReview(w.ctx, review{runs: runs, active: true, rev: at}))
 
 	if len(h.doubts.records) != 4 || len(h.runDoubts.gone) != 1 {
 		t.Errorf("in doubt are %+v and %+v", h.doubts, h.runDoubts)
@@ -216,16 +216,16 @@ func TestReconcile_DoubtsEndWhenTheWatchTells(t *testing.T) {
 
 	h.decide(2) // also takes the retry out of the queue
 	settled := func() {
-		w.ok(h.review(w.ctx, review{settle: true, shard: true}))
-		w.ok(h.review(w.ctx, review{settle: true, active: true}))
+		w.ok(h.runReview(w.ctx, review{settle: true, shard: true}))
+		w.ok(h.runReview(w.ctx, review{settle: true, active: true}))
 	}
 
 	settled()
-	w.ok(h.review(w.ctx, review{keys: keys, shard: true, rev: rev}))
-	w.ok(h.review(w.ctx, review{runs: runs, active: true, rev: at}))
+	w.ok(h.runReview(w.ctx, review{keys: keys, shard: true, rev: rev}))
+	w.ok(h.runReview(w.ctx, review{runs: runs, active: true, rev: at}))
 	settled()
 
-	if got := h.e.repairs(); got != 0 || h.doubts.any() || h.runDoubts.any() {
+	if got := h.e.repairs(); got != 0 || h.doubts.notEmpty() || h.runDoubts.notEmpty() {
 		t.Errorf("%v repairs, in doubt are %+v", got, h.doubts)
 	}
 }
@@ -254,9 +254,9 @@ func TestReconcile_TakesNoRunBeforeItsTask(t *testing.T) {
 			w.trigger("a")
 			keys, rev, err := w.store.ShardKeys(w.ctx, 0)
 			w.ok(err)
-			w.ok(h.review(w.ctx, review{keys: keys, shard: true, rev: rev}))
+			w.ok(h.runReview(w.ctx, review{keys: keys, shard: true, rev: rev}))
 			w.update("a", false, allow)
-			w.ok(h.review(w.ctx, review{settle: true, shard: true}))
+			w.ok(h.runReview(w.ctx, review{settle: true, shard: true}))
 			h.blind(1)
 			h.decide(1)
 			w.want("a", "+0.5 dispatched manual")
@@ -298,8 +298,8 @@ func TestReconcile_AnEndWithARetryLeavesTheRunActive(t *testing.T) {
 	w.finish("a", task.Failed)
 	runs, at, err := w.store.ScanActive(w.ctx)
 	w.ok(err)
-	w.ok(h.review(w.ctx, review{runs: runs, active: true, rev: at}))
-	w.ok(h.review(w.ctx, review{settle: true, active: true}))
+	w.ok(h.runReview(w.ctx, review{runs: runs, active: true, rev: at}))
+	w.ok(h.runReview(w.ctx, review{settle: true, active: true}))
 	h.blind(2)
 	w.want("a", "+1 queued retry #2", "+2 skipped overlap")
 }
@@ -352,7 +352,7 @@ func TestReconcile_PurgesNothingByWhatItKnowsAlone(t *testing.T) {
 
 	page, _, err := w.store.HistoryKeys(w.ctx, 0, "")
 	w.ok(err)
-	w.ok(h.review(w.ctx, review{history: page}))
+	w.ok(h.runReview(w.ctx, review{history: page}))
 
 	if len(page) != 1 || len(h.purges) != 0 {
 		t.Errorf("of %d records %d are to be deleted", len(page), len(h.purges))

@@ -6,8 +6,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 )
 
-// report logs and counts what the shard has noticed.
-func (w *worker) report() {
+// logNotices logs and counts what the shard has noticed.
+func (w *worker) logNotices() {
 	for _, n := range w.notices {
 		about := []zap.Field{zap.String("task", n.task)}
 		if n.run != "" {
@@ -40,11 +40,11 @@ func (w *worker) report() {
 
 	clear(w.notices)
 	w.notices = w.notices[:0]
-	w.publish()
+	w.publishGauges()
 }
 
-// publish sets the gauges that all shards of the node share, by how this one has changed them.
-func (w *worker) publish() {
+// publishGauges sets the gauges that all shards of the node share, by how this one has changed them.
+func (w *worker) publishGauges() {
 	var now published
 	if w.owner {
 		now = published{waiting: w.queued, unreadable: w.census.Of[taskstate.Unreadable]}
@@ -58,10 +58,10 @@ func (w *worker) publish() {
 // published is what a shard has added to the gauges.
 type published struct{ waiting, unreadable int }
 
-// settings reads them.
-func (w *worker) settings() settings {
+// currentSettings reads them.
+func (w *worker) currentSettings() settings {
 	now := settings{clock: w.e.cfg.Now(), cluster: w.e.cfg.Cluster()}
-	now.freezes, now.freezesRead = w.e.frozen()
+	now.freezes, now.freezesRead = w.e.currentFreezes()
 
 	return now
 }

@@ -14,7 +14,7 @@ func (s *shardState) nextUndecided(t *taskstate.Task) int64 {
 		after = max(after, until)
 	}
 
-	covered := s.covered(t)
+	covered := s.coveredByWatermark(t)
 	if covered && mark > after {
 		// The watermark's own instant may be decided for some tasks only.
 		after = max(after, t.LastDue(mark-1))
@@ -46,23 +46,23 @@ func (s *shardState) reschedule(t *taskstate.Task) {
 		return
 	}
 
-	s.put(t, tick)
+	s.scheduleTick(t, tick)
 
-	if !s.covered(t) && t.DueAt() <= s.mark.Time.UnixMilli() {
+	if !s.coveredByWatermark(t) && t.DueAt() <= s.mark.Time.UnixMilli() {
 		s.uncovered[t] = struct{}{}
 	}
 }
 
-// ticked moves the task on to the tick after the one just decided.
-func (s *shardState) ticked(t *taskstate.Task) {
+// advanceToNextTick moves the task on to the tick after the one just decided.
+func (s *shardState) advanceToNextTick(t *taskstate.Task) {
 	if t.Second == 0 {
 		s.due.Set(t, 0)
 		return
 	}
-	s.put(t, t.Second)
+	s.scheduleTick(t, t.Second)
 }
 
-func (s *shardState) put(t *taskstate.Task, tick int64) {
+func (s *shardState) scheduleTick(t *taskstate.Task, tick int64) {
 	t.Second = t.After(tick)
 	s.due.Set(t, tick)
 	if s.onTime != 0 && t.IsBehind(s.onTime) {

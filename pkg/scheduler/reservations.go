@@ -29,7 +29,7 @@ func (r *reservations) reserveSlot(n *task.Node) { r.reserved = append(r.reserve
 func (r *reservations) takeToken(t *taskstate.Task, now time.Time) bool {
 	l := r.line
 	if len(l.tasks) > 0 && l.granted == 0 || !r.pace.Take(now) {
-		if l.wait(t) {
+		if l.join(t) {
 			r.joined = append(r.joined, t)
 		}
 		return false
@@ -62,5 +62,5 @@ func (r *reservations) giveBack() {
 	}
 
 	r.line.granted += r.granted
-	r.line.unwait(r.joined)
+	r.line.removeLast(r.joined)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// ask hands a review to the worker; false if it is busy with another.
-func (w *worker) ask(r review) bool {
+// offerReview hands a review to the worker; false if it is busy with another.
+func (w *worker) offerReview(r review) bool {
 	select {
 	case w.reviews <- r:
 		return true
@@ -25,24 +25,24 @@ func (w *worker) ask(r review) bool {
 	}
 }
 
-// review compares. What differs is looked at again a while
+// runReview compares. What differs is looked at again a while
 // later: only what differs still, in the same way, was lost by the watch.
-func (w *worker) review(ctx context.Context, r review) error {
+func (w *worker) runReview(ctx context.Context, r review) error {
 	switch {
 	case r.recalled != nil:
 		if r.recalled.opening == w.openings.Load() { // else the shard was opened anew: that is asked for again
-			w.remember(r.recalled, w.tasks)
+			w.restore(r.recalled, w.tasks)
 		}
 	case r.settle:
 		return w.repairDoubts(ctx, r)
 	case r.shard:
-		if w.doubts.any() { // one thing after another
+		if w.doubts.notEmpty() { // one thing after another
 			return w.overdueDoubts(ctx, w.doubts, r)
 		}
-		w.doubts = differences{records: w.differing(r)}
+		w.doubts = differences{records: w.revisionsThatDiffer(r)}
 		w.scheduleReview(&w.doubts, review{settle: true, shard: true})
 	case r.active:
-		if w.runDoubts.any() {
+		if w.runDoubts.notEmpty() {
 			return w.overdueDoubts(ctx, w.runDoubts, r)
 		}
 		w.runDoubts = w.differingRuns(r)
@@ -56,9 +56,9 @@ func (w *worker) review(ctx context.Context, r review) error {
 
 // scheduleReview has differences repaired when they have lasted for long enough.
 func (w *worker) scheduleReview(d *differences, then review) {
-	if d.any() {
+	if d.notEmpty() {
 		d.since = time.Now()
-		time.AfterFunc(w.e.reconciler.patience, func() { w.ask(then) })
+		time.AfterFunc(w.e.reconciler.patience, func() { w.offerReview(then) })
 	}
 }
 
@@ -98,7 +98,7 @@ func (w *worker) repairRecords(ctx context.Context, d differences) error {
 		}
 
 		ev := store.ShardEvent{ShardKey: sk, Key: key, Task: sk.Ref.String(), Mod: mod}
-		if mod > 0 && w.lacks(&ev) || mod == 0 && w.has(&ev) {
+		if mod > 0 && w.lacksRecord(&ev) || mod == 0 && w.hasRecord(&ev) {
 			keys = append(keys, key)
 			if sk.Kind == record.KindQueued {
 				beside[w.keys.Entry(sk.Ref)] = true
@@ -117,7 +117,7 @@ func (w *worker) repairRecords(ctx context.Context, d differences) error {
 
 	events, err := w.e.cfg.Store.RecordsNow(ctx, keys)
 	if err != nil {
-		return w.postponed(err)
+		return w.ignoreRetryable(err)
 	}
 
 	entries := map[string]int64{} // by task: the mod revision, if it is there
@@ -135,12 +135,12 @@ func (w *worker) repairRecords(ctx context.Context, d differences) error {
 			// The watch, or the next period, brings the entry.
 		case ev.Kind == record.KindWatermark:
 			if w.known < ev.Mod {
-				w.repaired("the watermark", ev.Key)
+				w.countRepair("the watermark", ev.Key)
 				return fmt.Errorf("%w: the watermark is another's", errReload)
 			}
-		case ev.Deleted && mod == 0 && w.has(&ev), !ev.Deleted && ev.Mod == mod && w.lacks(&ev):
-			w.repaired("a record", ev.Key)
-			w.apply(store.ShardBatch{Events: []store.ShardEvent{ev}})
+		case ev.Deleted && mod == 0 && w.hasRecord(&ev), !ev.Deleted && ev.Mod == mod && w.lacksRecord(&ev):
+			w.countRepair("a record", ev.Key)
+			w.applyToShard(store.ShardBatch{Events: []store.ShardEvent{ev}})
 		}
 	}
 
@@ -170,12 +170,12 @@ func (w *worker) repairRuns(ctx context.Context, d differences) error {
 
 	found, err := w.e.cfg.Store.Sightings(ctx, keys)
 	if err != nil {
-		return w.postponed(err)
+		return w.ignoreRetryable(err)
 	}
 
 	if len(ended) > 0 { // an attempt that ended with a retry leaves the run active
 		if err := w.readQueue(ctx); err != nil {
-			return w.postponed(err)
+			return w.ignoreRetryable(err)
 		}
 	}
 
@@ -184,18 +184,18 @@ func (w *worker) repairRuns(ctx context.Context, d differences) error {
 
 		if i, ok := ended[at]; ok {
 			if a := d.gone[i]; v.Gone || a.Create != 0 && v.Create != a.Create {
-				w.repaired("an end", k.Run)
-				w.ended(d.of[i], a.Run, v.Revision+1)
+				w.countRepair("an end", k.Run)
+				w.applyAttemptEnd(d.of[i], a.Run, v.Revision+1)
 			}
 			continue
 		}
 
 		if i := slices.IndexFunc(d.there, func(o store.ActiveKey) bool { return o.RunKey == k }); !v.Gone && d.there[i].Create == v.Create && w.attemptOf(d.there[i]) == nil {
-			w.repaired("an attempt", k.Run)
-			t := w.task(k.Ref.String())
-			w.activate(t, &taskstate.Attempt{Run: k.Run, Node: k.Node, Create: v.Create})
+			w.countRepair("an attempt", k.Run)
+			t := w.taskNamed(k.Ref.String())
+			w.addActiveAttempt(t, &taskstate.Attempt{Run: k.Run, Node: k.Node, Create: v.Create})
 			w.placement.Occupy(k.Node)
-			w.look(t)
+			w.addLook(t)
 		}
 	}
 
@@ -227,7 +227,7 @@ func (w *worker) reviewHistory(ctx context.Context, page []store.ShardEvent) err
 
 	found, err := w.e.cfg.Store.RecordsNow(ctx, entries)
 	if err != nil {
-		return w.postponed(err)
+		return w.ignoreRetryable(err)
 	}
 
 	n := 0
@@ -251,14 +251,14 @@ func (w *worker) reviewHistory(ctx context.Context, page []store.ShardEvent) err
 	return nil
 }
 
-// repaired counts a difference that the watch should have told of.
-func (w *worker) repaired(what, key string) {
+// countRepair counts a difference that the watch should have told of.
+func (w *worker) countRepair(what, key string) {
 	w.e.reconciler.repairs.Inc()
 	w.log.Warn("repaired changes that a watch had missed", zap.String("what", what), zap.String("key", key), zap.Int64("rev", w.applied))
 }
 
-// postponed passes over what the next period will find again.
-func (w *worker) postponed(err error) error {
+// ignoreRetryable passes over what the next period will find again.
+func (w *worker) ignoreRetryable(err error) error {
 	w.log.Debug("could not reconcile", zap.Error(err))
 	return nil
 }

@@ -35,7 +35,7 @@ func (w *worker) learnRevised(ctx context.Context, mod int64) error {
 	w.overtaken++
 	told := func() bool { return w.revised == mod || mod != 0 && w.revised > mod }
 
-	if err := w.drain(w.batches); err != nil {
+	if err := w.applyPending(w.batches); err != nil {
 		return err
 	}
 
@@ -78,7 +78,7 @@ func (w *worker) readRevised(ctx context.Context) error {
 		switch {
 		case ev.Kind == record.KindRevised:
 			revised = ev.Mod
-		case ev.Kind == record.KindEntry && ev.Create <= w.applied && w.lacks(ev):
+		case ev.Kind == record.KindEntry && ev.Create <= w.applied && w.lacksRecord(ev):
 			changed = append(changed, ev.Key)
 		}
 	}

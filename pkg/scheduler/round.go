@@ -13,10 +13,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// round decides all that is due at one now: in one commit, or in as many as it
+// runRound decides all that is due at one now: in one commit, or in as many as it
 // takes. A commit that changed nothing because something moved is decided again.
-func (w *worker) round(ctx context.Context) error {
-	defer w.report()
+func (w *worker) runRound(ctx context.Context) error {
+	defer w.logNotices()
 
 	wallClock := w.e.cfg.Now()
 	now := wallClock.Truncate(time.Millisecond)
@@ -42,14 +42,14 @@ func (w *worker) round(ctx context.Context) error {
 	for conflicts := 0; ; {
 		w.readHistories(ctx, now.UnixMilli())
 
-		if !w.wants(now) {
+		if !w.hasWork(now) {
 			return nil
 		}
 
-		p := w.plan(now)
-		w.e.ttlDeleter.AskAll(p.deletions, w.poke)
+		p := w.planRound(now)
+		w.e.ttlDeleter.AskAll(p.deletions, w.wakeUp)
 
-		if p.idle() {
+		if p.isEmpty() {
 			p.commit = nil
 			if len(w.unread) > 0 {
 				continue
@@ -58,7 +58,7 @@ func (w *worker) round(ctx context.Context) error {
 		}
 
 		if err := w.e.cfg.May(); err != nil {
-			w.abandoned(p)
+			w.applyAbandoned(p)
 			return fmt.Errorf("%w: %w", task.ErrFenced, err)
 		}
 
@@ -74,8 +74,8 @@ func (w *worker) round(ctx context.Context) error {
 		var conflict *store.Conflict
 		switch {
 		case err == nil:
-			w.committed(p, rev)
-			w.observe(p)
+			w.applyCommitted(p, rev)
+			w.observePlan(p)
 			w.noteProgress()
 			conflicts = 0
 
@@ -84,10 +84,10 @@ func (w *worker) round(ctx context.Context) error {
 			}
 		case errors.As(err, &conflict):
 			if conflict.Freezes != nil {
-				w.e.learn(conflict.Freezes)
+				w.e.learnFreezes(conflict.Freezes)
 			}
 
-			if err := w.rejected(p, conflict, now); err != nil {
+			if err := w.applyConflict(p, conflict, now); err != nil {
 				return err
 			}
 
@@ -112,7 +112,7 @@ func (w *worker) round(ctx context.Context) error {
 			}
 		case errors.Is(err, task.ErrUnavailable):
 			// Nothing was written: etcd has no space, or is too busy. Later.
-			w.abandoned(p)
+			w.applyAbandoned(p)
 			w.log.Debug("commit refused", zap.Error(err))
 			w.wakeAt(now.Add(time.Second))
 
@@ -122,15 +122,15 @@ func (w *worker) round(ctx context.Context) error {
 
 			return nil
 		default:
-			w.abandoned(p)
+			w.applyAbandoned(p)
 			return err
 		}
 	}
 }
 
-// observe counts what a plan has decided. Its commit has succeeded.
-func (w *worker) observe(p *plan) {
-	w.e.metrics.decided(p.counts)
+// observePlan counts what a plan has decided. Its commit has succeeded.
+func (w *worker) observePlan(p *plan) {
+	w.e.metrics.countOutcomes(p.counts)
 
 	if skipped := p.counts.skipped + p.counts.missed; skipped > 0 || len(p.claims) > 0 {
 		w.e.recent.AddDecided(p.now, skipped, p.lateness)

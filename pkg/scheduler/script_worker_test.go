@@ -61,8 +61,8 @@ func (s *scriptedWorker) open() error {
 	})
 
 	s.w.batches = f.batches
-	s.leave = func() { f.end(); s.leave = func() {} }
-	if err := s.w.load(s.ctx, f.batches); err != nil {
+	s.leave = func() { f.stop(); s.leave = func() {} }
+	if err := s.w.loadShard(s.ctx, f.batches); err != nil {
 		return err
 	}
 
@@ -121,7 +121,7 @@ func (s *scriptedWorker) learnNodes(nodes []task.Node) {
 func (s *scriptedWorker) learnFreezes() { s.w.lookAtAll() }
 
 func (s *scriptedWorker) decide(ctx context.Context) error {
-	err := s.w.round(ctx)
+	err := s.w.runRound(ctx)
 	switch {
 	case err == nil:
 		return nil

@@ -33,8 +33,8 @@ func TestSettle_AnAttemptThatEndedMeanwhileIsNotThereAfterAll(t *testing.T) {
 	w := newWorker(e, 0, store.Fences{})
 	w.reset()
 	run := task.RunID(start, "abcdefgh")
-	s := w.task("default/a")
-	w.activate(s, &taskstate.Attempt{Run: run, Node: "n2", Create: 50})
+	s := w.taskNamed("default/a")
+	w.addActiveAttempt(s, &taskstate.Attempt{Run: run, Node: "n2", Create: 50})
 
 	waits, err := json.Marshal(task.Waiting{Run: task.Run{UID: "abcdefgh", State: task.Queued, Reason: task.ReasonRetry, Attempt: 2}})
 	if err != nil {

@@ -5,12 +5,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// shadow records a tick that would have run, had its task not been a shadow. Each
+// decideShadowTick records a tick that would have run, had its task not been a shadow. Each
 // has a record of its own: who compares them with what another scheduler did needs
 // their times, and a record of several has but the first and the last.
 //
 // Overlap has no say: it is about runs, and a shadow's ticks make none.
-func (p *plan) shadow(t *taskstate.Task, tick int64, id, trigger string) {
+func (p *plan) decideShadowTick(t *taskstate.Task, tick int64, id, trigger string) {
 	p.s.endSpan(t)
 	r := p.newRun(t, tick, id, trigger)
 	r.State, r.Reason, r.Attempt, r.EndedAt = task.Skipped, task.ReasonShadow, 0, task.At(p.now)

@@ -74,7 +74,7 @@ func (s *shardState) mustBeSettled() {
 // replaces the watermark before any tick is decided. owner says already that what is loaded now counts.
 func (s *shardState) reset() {
 	s.mustBeSettled()
-	s.release()
+	s.releaseAll()
 
 	s.tasks, s.due, s.onTime = map[string]*taskstate.Task{}, nil, 0
 	s.uncovered, s.unread = map[*taskstate.Task]struct{}{}, needHistorySet{}
@@ -87,9 +87,9 @@ func (s *shardState) reset() {
 	s.owner, s.watermarkKnown, s.firstPageApplied = true, true, false
 }
 
-// release gives back what the shard has of all that shards share: the slots of its attempts, and
+// releaseAll gives back what the shard has of all that shards share: the slots of its attempts, and
 // its place in line.
-func (s *shardState) release() {
+func (s *shardState) releaseAll() {
 	for _, t := range s.tasks {
 		for _, a := range t.Active() {
 			s.placement.Release(a.Node)
@@ -124,8 +124,8 @@ const (
 	attemptUnreadable                   // its node is gone; it is lost when that has been long enough
 )
 
-// notify keeps a notice for the worker.
-func (s *shardState) notify(n notice) { s.notices = append(s.notices, n) }
+// addNotice keeps a notice for the worker.
+func (s *shardState) addNotice(n notice) { s.notices = append(s.notices, n) }
 
 // settings is what a plan decides by, beside the shard's state: as it is now.
 type settings struct {
@@ -144,9 +144,9 @@ func (s *shardState) ensureActivity(t *taskstate.Task) *taskstate.Activity {
 	return t.Activity
 }
 
-// drop forgets a task of which nothing is left. Another may bear its name by
+// dropTask forgets a task of which nothing is left. Another may bear its name by
 // now: that one stays.
-func (s *shardState) drop(t *taskstate.Task) {
+func (s *shardState) dropTask(t *taskstate.Task) {
 	if t.Empty() && s.tasks[t.FullName()] == t {
 		delete(s.tasks, t.FullName())
 		s.endSpan(t)

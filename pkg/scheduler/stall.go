@@ -17,7 +17,7 @@ var errStalled = errors.New("the worker made no progress although a tick is due"
 // loaded, a commit was made; counted from the engine's making, on the monotonic clock.
 type progress struct{ at atomic.Int64 }
 
-func (e *Engine) quiet(p *progress) time.Duration {
+func (e *Engine) idleTime(p *progress) time.Duration {
 	return time.Since(e.made) - time.Duration(p.at.Load())
 }
 
@@ -38,7 +38,7 @@ func (e *Engine) Stalled(now time.Time, age time.Duration) (shards []int, all er
 
 	for id, w := range e.workers {
 		since := w.undecided.Load()
-		if since == 0 || now.Sub(time.UnixMilli(since)) <= age || e.quiet(&w.progress) <= age {
+		if since == 0 || now.Sub(time.UnixMilli(since)) <= age || e.idleTime(&w.progress) <= age {
 			continue
 		}
 
@@ -46,7 +46,7 @@ func (e *Engine) Stalled(now time.Time, age time.Duration) (shards []int, all er
 			shards = append(shards, id)
 		}
 
-		if quiet := e.quiet(&e.progress); quiet > age {
+		if quiet := e.idleTime(&e.progress); quiet > age {
 			all = fmt.Errorf("shard %d has an undecided tick of %s, and no shard was committed to for %s", id,
 				task.At(time.UnixMilli(since)).Format(time.RFC3339), quiet.Round(time.Second))
 		}
@@ -69,8 +69,8 @@ func (e *Engine) Restart(shard int) {
 // Beats grows once a second while the engine lives.
 func (e *Engine) Beats() int64 { return e.beats.Load() }
 
-// beat says that the engine lives: that what its shards share is not held for ever.
-func (e *Engine) beat(ctx context.Context) error {
+// runHeartbeat says that the engine lives: that what its shards share is not held for ever.
+func (e *Engine) runHeartbeat(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {

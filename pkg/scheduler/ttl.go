@@ -23,13 +23,13 @@ func (p *plan) deleteExpired(t *taskstate.Task) {
 	since, over := t.Over(now)
 	if !over {
 		if t.FollowsEnds() && t.Timing.End >= now {
-			p.s.rest(t, t.Timing.End+1)
+			p.s.lookAgainAt(t, t.Timing.End+1)
 		}
 		return
 	}
 
 	if until := since + t.Policy.TTL; now < until {
-		p.s.rest(t, until)
+		p.s.lookAgainAt(t, until)
 		return
 	}
 
@@ -39,11 +39,11 @@ func (p *plan) deleteExpired(t *taskstate.Task) {
 	}
 
 	if until := max(since, t.Past.Ended) + t.Policy.TTL; now < until {
-		p.s.rest(t, until)
+		p.s.lookAgainAt(t, until)
 		return
 	}
 
-	p.s.rest(t, now+ttlDeletionRetry.Milliseconds())
+	p.s.lookAgainAt(t, now+ttlDeletionRetry.Milliseconds())
 
 	if t.BeingDeleted() {
 		return

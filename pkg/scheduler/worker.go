@@ -62,8 +62,8 @@ func newWorker(e *Engine, shard int, f store.Fences) *worker {
 	return w
 }
 
-// poke makes the worker look at all that waits.
-func (w *worker) poke() {
+// wakeUp makes the worker look at all that waits.
+func (w *worker) wakeUp() {
 	select {
 	case w.pokes <- struct{}{}:
 	default:
@@ -108,7 +108,7 @@ func (w *worker) serveUntilStopped(ctx context.Context) error {
 }
 
 func (w *worker) reset() {
-	w.releaseAll()
+	w.releaseShared()
 	w.serving.Store(false)
 
 	// What was undecided stays so; a tick that was to come is no excuse.
@@ -119,10 +119,10 @@ func (w *worker) reset() {
 	w.shardState.reset()
 }
 
-// releaseAll takes what the worker counted back from what the workers share.
-func (w *worker) releaseAll() {
-	w.release()
-	w.publish()
+// releaseShared takes what the worker counted back from what the workers share.
+func (w *worker) releaseShared() {
+	w.releaseAll()
+	w.publishGauges()
 }
 
 // serve opens the shard, loads it and serves it until something ends that.
@@ -154,7 +154,7 @@ func (w *worker) serve(ctx context.Context) error {
 		return err
 	}
 
-	leave, err := w.e.loads.begin(ctx)
+	leave, err := w.e.loads.acquire(ctx)
 	if err != nil {
 		return err
 	}
@@ -163,9 +163,9 @@ func (w *worker) serve(ctx context.Context) error {
 		_ = w.e.cfg.Store.FollowShard(ctx, w.shard, rev, apply) // ends with ctx
 	})
 
-	defer f.end()
+	defer f.stop()
 
-	err = w.load(ctx, f.batches)
+	err = w.loadShard(ctx, f.batches)
 	leave()
 	if err != nil {
 		return err
@@ -179,30 +179,32 @@ func (w *worker) serve(ctx context.Context) error {
 		}
 	}
 
-	return w.loop(ctx, f.batches, scan)
+	return w.runLoop(ctx, f.batches, scan)
 }
 
-// apply takes what has happened in the shard.
-func (w *worker) apply(b store.ShardBatch) {
-	w.shardState.apply(b, w.e.cfg.Now())
-	w.report()
+// applyToShard takes what has happened in the shard.
+func (w *worker) applyToShard(b store.ShardBatch) {
+	w.shardState.applyRecords(b, w.e.cfg.Now())
+	w.logNotices()
 }
 
-// plan decides what one commit can hold.
-func (w *worker) plan(now time.Time) *plan { return w.shardState.plan(now, w.settings()) }
+// planRound decides what one commit can hold.
+func (w *worker) planRound(now time.Time) *plan {
+	return w.shardState.buildPlan(now, w.currentSettings())
+}
 
 // noteOpening notes what the shard's watermark was when it was opened.
 func (w *worker) noteOpening(mark record.Watermark) { w.shardState.noteOpening(mark, w.e.cfg.Now()) }
 
-// scanned takes the answer to the scan for active attempts. All earlier differences are known by it.
-func (w *worker) scanned(keys []store.ActiveKey) {
-	w.shardState.scanned(keys)
+// applyActiveScan takes the answer to the scan for active attempts. All earlier differences are known by it.
+func (w *worker) applyActiveScan(keys []store.ActiveKey) {
+	w.shardState.applyActiveRuns(keys)
 	w.doubts, w.runDoubts = differences{}, differences{}
 	w.openings.Add(1)
 }
 
-// load takes the pages of the shard.
-func (w *worker) load(ctx context.Context, batches <-chan store.ShardBatch) error {
+// loadShard takes the pages of the shard.
+func (w *worker) loadShard(ctx context.Context, batches <-chan store.ShardBatch) error {
 	for more := true; more; {
 		select {
 		case <-ctx.Done():
@@ -227,7 +229,7 @@ func (w *worker) applyBatch(b store.ShardBatch) error {
 	}
 
 	w.firstPageApplied = true
-	w.apply(b)
+	w.applyToShard(b)
 
 	return nil
 }
@@ -260,12 +262,12 @@ func follow(ctx context.Context, how func(ctx context.Context, apply func(store.
 	return f
 }
 
-func (f *following) end() {
+func (f *following) stop() {
 	f.cancel()
 	<-f.ended
 }
 
-func (w *worker) loop(ctx context.Context, batches <-chan store.ShardBatch, scan <-chan map[int][]store.ActiveKey) error {
+func (w *worker) runLoop(ctx context.Context, batches <-chan store.ShardBatch, scan <-chan map[int][]store.ActiveKey) error {
 	w.batches = batches
 	timer := time.NewTimer(maxIdleSleep)
 	defer timer.Stop()
@@ -279,7 +281,7 @@ func (w *worker) loop(ctx context.Context, batches <-chan store.ShardBatch, scan
 			if err := w.applyBatch(b); err != nil {
 				return err
 			}
-			if err := w.drain(batches); err != nil {
+			if err := w.applyPending(batches); err != nil {
 				return err
 			}
 		case keys := <-scan:
@@ -290,15 +292,15 @@ func (w *worker) loop(ctx context.Context, batches <-chan store.ShardBatch, scan
 			}
 
 			w.serving.Store(true)
-			w.e.recalls.ask(w)
+			w.e.recalls.request(w)
 		case r := <-w.reviews:
 			if scanned {
-				if err := w.review(ctx, r); err != nil {
+				if err := w.runReview(ctx, r); err != nil {
 					return err
 				}
 			}
 		case g := <-w.summaryRequests:
-			w.show(g)
+			w.addToBoard(g)
 			continue
 		case <-w.pokes:
 			w.lookAtAll()
@@ -310,7 +312,7 @@ func (w *worker) loop(ctx context.Context, batches <-chan store.ShardBatch, scan
 		if !scanned {
 			continue
 		}
-		if err := w.round(ctx); err != nil {
+		if err := w.runRound(ctx); err != nil {
 			return err
 		}
 
@@ -327,7 +329,7 @@ func (w *worker) applyScan(ctx context.Context, keys []store.ActiveKey) error {
 	if err := w.readQueue(ctx); err != nil {
 		return err
 	}
-	w.scanned(keys)
+	w.applyActiveScan(keys)
 	return nil
 }
 
@@ -354,8 +356,8 @@ func (w *worker) readQueue(ctx context.Context) error {
 	return nil
 }
 
-// drain applies what else has come, so that a round sees all of it.
-func (w *worker) drain(batches <-chan store.ShardBatch) error {
+// applyPending applies what else has come, so that a round sees all of it.
+func (w *worker) applyPending(batches <-chan store.ShardBatch) error {
 	for {
 		select {
 		case b := <-batches:

@@ -377,24 +377,24 @@ func TestWorker_EventsOnTheirWayUndoNothing(t *testing.T) {
 	w.create("a", on("role = db"), cronned("1 * * * * *"))
 	h.decide(1)
 	w.want("a", "+1 queued no_matching_node")
-	q := *h.task("default/a").Queue()[0]
+	q := *h.taskNamed("default/a").Queue()[0]
 	w.join("db", "role=db")
 	h.fleet()
 	h.blind(1.1)
 	w.want("a", "+1 dispatched")
 	commits := h.door.commits
-	h.apply(store.ShardBatch{Revision: q.Mod, Events: []store.ShardEvent{{
+	h.applyToShard(store.ShardBatch{Revision: q.Mod, Events: []store.ShardEvent{{
 		ShardKey: record.ShardKey{Kind: record.KindQueued, Ref: ref("a"), Run: q.ID}, Task: "default/a", Mod: q.Mod, Create: q.Mod, Value: written(q.Waiting),
 	}}})
 
-	if n := len(h.task("default/a").Queue()); n != 0 {
+	if n := len(h.taskNamed("default/a").Queue()); n != 0 {
 		t.Errorf("%d runs wait after the event of the one that is dispatched", n)
 	}
 
 	h.blind(1.15)
 	h.decide(1.2)
 
-	if n := len(h.task("default/a").Queue()); n != 0 || h.door.commits != commits || len(h.gone) != 0 {
+	if n := len(h.taskNamed("default/a").Queue()); n != 0 || h.door.commits != commits || len(h.gone) != 0 {
 		t.Errorf("%d runs wait, %d commits, gone %v", n, h.door.commits-commits, h.gone)
 	}
 
@@ -405,16 +405,16 @@ func TestWorker_AnEndConcernsNoLaterAttempt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
 	h := w.work("n1")
-	s := h.task("default/a")
-	h.activate(s, &taskstate.Attempt{Run: "r", Node: "n1", Create: 10})
-	h.ended(s, "r", 10)
-	h.ended(s, "other", 11)
+	s := h.taskNamed("default/a")
+	h.addActiveAttempt(s, &taskstate.Attempt{Run: "r", Node: "n1", Create: 10})
+	h.applyAttemptEnd(s, "r", 10)
+	h.applyAttemptEnd(s, "other", 11)
 
 	if len(s.Active()) != 1 {
 		t.Fatal("the attempt ended by what was there before it")
 	}
 
-	h.ended(s, "r", 11)
+	h.applyAttemptEnd(s, "r", 11)
 
 	if len(s.Active()) != 0 {
 		t.Error("the attempt did not end")

@@ -143,14 +143,14 @@ func (s Cluster) SetFormat(ctx context.Context, f Formats, format, wanted int) e
 	return s.ChangeCluster(ctx, f.Cluster, c, joined)
 }
 
-// refresh obeys the cluster's record as it is now: of an etcd that was restored,
+// refreshRecord obeys the cluster's record as it is now: of an etcd that was restored,
 // an earlier one than is known.
-func (s Cluster) refresh(ctx context.Context) error {
+func (s Cluster) refreshRecord(ctx context.Context) error {
 	c, err := s.Cluster(ctx)
 	if err != nil {
 		return err
 	}
-	return s.obey(c)
+	return s.obeyRecord(c)
 }
 
 // newCluster is the record of a cluster that is made now.

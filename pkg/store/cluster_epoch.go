@@ -21,7 +21,7 @@ type Present struct {
 
 // Present reads the cluster's record, and how far etcd has come.
 func (s Cluster) Present(ctx context.Context) (p Present, err error) {
-	res, err := s.get(ctx, s.keys.Cluster())
+	res, err := s.readKey(ctx, s.keys.Cluster())
 	if err != nil {
 		return p, fmt.Errorf("read the cluster's record: %w", err)
 	}

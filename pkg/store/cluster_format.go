@@ -65,10 +65,10 @@ func (s Cluster) Obey(c ClusterRecord) error {
 	if c.Mod < s.format.cluster.Load() {
 		return nil
 	}
-	return s.obey(c)
+	return s.obeyRecord(c)
 }
 
-func (s Cluster) obey(c ClusterRecord) error {
+func (s Cluster) obeyRecord(c ClusterRecord) error {
 	if f := c.InForce(); f > s.format.understood {
 		return fmt.Errorf("%w: the cluster's records have format %d, and this version understands no newer one than %d: "+
 			"run a newer version, or `carillon cluster downgrade --to-format %d` by one", ErrFormat, f, s.format.understood, s.format.understood)

@@ -26,9 +26,9 @@ type conn struct {
 	format *formats
 }
 
-// write commits a transaction that is not settled here: an error after which
+// writeTxn commits a transaction that is not settled here: an error after which
 // nobody knows is task.ErrUnknown.
-func (s *conn) write(ctx context.Context, t kv.Txn) (kv.Result, error) {
+func (s *conn) writeTxn(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	return write(ctx, s.writes, t)
 }
 
@@ -49,8 +49,8 @@ func write(ctx context.Context, c kv.Committer, t kv.Txn) (kv.Result, error) {
 	return res, fmt.Errorf("%w: %w", task.ErrUnavailable, err)
 }
 
-// get reads with linearizable consistency. An error is task.ErrUnavailable.
-func (s *conn) get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+// readKey reads with linearizable consistency. An error is task.ErrUnavailable.
+func (s *conn) readKey(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	res, err := s.etcd.Get(ctx, key, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", task.ErrUnavailable, err)
@@ -60,7 +60,7 @@ func (s *conn) get(ctx context.Context, key string, opts ...clientv3.OpOption) (
 
 // getOne reads one key; nil if it is not there.
 func (s *conn) getOne(ctx context.Context, key string) (*mvccpb.KeyValue, error) {
-	res, err := s.get(ctx, key)
+	res, err := s.readKey(ctx, key)
 	if err != nil || len(res.Kvs) == 0 {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func (s *conn) getAllAt(ctx context.Context, prefix string, rev int64, opts ...c
 	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
 	for {
 		o := append([]clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithRev(rev)}, opts...)
-		res, err := s.get(ctx, from, o...)
+		res, err := s.readKey(ctx, from, o...)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -141,11 +141,11 @@ func (a *again) pause(ctx context.Context) error {
 // are old, each if nobody has written it since, in one transaction.
 const sweepPage = 100
 
-// sweep removes what is old of what is below a prefix.
-func (s *conn) sweep(ctx context.Context, prefix, after string, most int, old func(*mvccpb.KeyValue) bool) (removed int, next string, err error) {
+// sweepOld removes what is old of what is below a prefix.
+func (s *conn) sweepOld(ctx context.Context, prefix, after string, most int, old func(*mvccpb.KeyValue) bool) (removed int, next string, err error) {
 	from := max(prefix, after+"\x00")
 	for looked := 0; looked < most; looked += sweepPage {
-		res, err := s.get(ctx, from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix)), clientv3.WithLimit(sweepPage))
+		res, err := s.readKey(ctx, from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix)), clientv3.WithLimit(sweepPage))
 		if err != nil {
 			return removed, next, fmt.Errorf("look for old tombstones: %w", err)
 		}
@@ -182,7 +182,7 @@ func (s *conn) removeOld(ctx context.Context, found []*mvccpb.KeyValue, old func
 		return 0, nil
 	}
 
-	res, err := s.write(ctx, t)
+	res, err := s.writeTxn(ctx, t)
 	if err != nil {
 		return 0, fmt.Errorf("remove old tombstones: %w", err)
 	}

@@ -91,7 +91,7 @@ func (s Etcd) Members(ctx context.Context, timeout time.Duration) []Member {
 	})
 
 	wg.Go(func() { alarms, alarmErr = s.etcd.AlarmList(ctx) })
-	members := s.ask(ctx, endpoints)
+	members := s.askMembers(ctx, endpoints)
 	wg.Wait()
 
 	if len(s.etcd.Endpoints()) == 0 {
@@ -116,7 +116,7 @@ func (s Etcd) Members(ctx context.Context, timeout time.Duration) []Member {
 	}
 
 	slices.Sort(others)
-	members = append(members, s.ask(ctx, others)...)
+	members = append(members, s.askMembers(ctx, others)...)
 	for i := range members {
 		members[i].learnAlarms(alarms, alarmErr)
 		members[i].learnName(known)
@@ -142,12 +142,12 @@ func (m *Member) learnAlarms(res *clientv3.AlarmResponse, err error) {
 	}
 }
 
-func (s Etcd) ask(ctx context.Context, endpoints []string) []Member {
+func (s Etcd) askMembers(ctx context.Context, endpoints []string) []Member {
 	members := make([]Member, len(endpoints))
 	var wg sync.WaitGroup
 
 	for i, endpoint := range endpoints {
-		wg.Go(func() { members[i] = s.member(ctx, endpoint) })
+		wg.Go(func() { members[i] = s.askMember(ctx, endpoint) })
 	}
 
 	wg.Wait()
@@ -155,7 +155,7 @@ func (s Etcd) ask(ctx context.Context, endpoints []string) []Member {
 	return members
 }
 
-func (s Etcd) member(ctx context.Context, endpoint string) Member {
+func (s Etcd) askMember(ctx context.Context, endpoint string) Member {
 	m := Member{Endpoint: endpoint}
 	if endpoint == "" {
 		m.Endpoint = Embedded

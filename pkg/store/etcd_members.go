@@ -97,7 +97,7 @@ func (s Etcd) OwnMember(ctx context.Context) *task.Member {
 		return nil
 	}
 
-	m := s.member(ctx, "")
+	m := s.askMember(ctx, "")
 	if m.id == 0 {
 		return nil
 	}

@@ -54,9 +54,9 @@ func (s Events) FollowEvents(ctx context.Context, q EventQuery, apply func(Event
 
 	var wait again
 	for {
-		err := f.prepare(ctx)
+		err := f.prepareHistory(ctx)
 		if err == nil {
-			err = f.tail(ctx)
+			err = f.followTail(ctx)
 		}
 
 		switch {
@@ -86,17 +86,17 @@ type eventFollower struct {
 	begun bool       // told says from where to go on
 }
 
-// base is the revision whose state comes before the first event to tell. That of
+// baseRevision is the revision whose state comes before the first event to tell. That of
 // told is read again, unless all of it is told.
-func (f *eventFollower) base() int64 {
+func (f *eventFollower) baseRevision() int64 {
 	if f.told.Index == task.Whole || f.told.Revision == 0 {
 		return f.told.Revision
 	}
 	return f.told.Revision - 1
 }
 
-// prepare sees that etcd has what is to be told, and tells of a gap if it has not.
-func (f *eventFollower) prepare(ctx context.Context) error {
+// prepareHistory sees that etcd has what is to be told, and tells of a gap if it has not.
+func (f *eventFollower) prepareHistory(ctx context.Context) error {
 	if !f.begun {
 		return nil
 	}
@@ -106,7 +106,7 @@ func (f *eventFollower) prepare(ctx context.Context) error {
 		return err
 	}
 
-	base := f.base()
+	base := f.baseRevision()
 	gap := task.Event{Kind: task.EventGap, From: base + 1}
 	if f.told == (task.Place{}) {
 		gap.From = 0
@@ -132,26 +132,26 @@ func (f *eventFollower) prepare(ctx context.Context) error {
 	return f.apply(EventBatch{Events: []task.Event{gap}, Told: f.told})
 }
 
-// tail tells what happens after told, until the reader is too slow, or what was
+// followTail tells what happens after told, until the reader is too slow, or what was
 // asked for is not there.
-func (f *eventFollower) tail(ctx context.Context) error {
+func (f *eventFollower) followTail(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
 	b := &eventBuffer{more: make(chan struct{}, 1)}
 	ended := make(chan error, 1)
-	go func() { ended <- f.watch(ctx, b) }()
+	go func() { ended <- f.fillBuffer(ctx, b) }()
 
 	for {
 		select {
 		case <-b.more:
-			if err := f.hand(b); err != nil {
+			if err := f.handEvents(b); err != nil {
 				cancel()
 				<-ended
 				return err
 			}
 		case err := <-ended:
-			if herr := f.hand(b); herr != nil {
+			if herr := f.handEvents(b); herr != nil {
 				return herr
 			}
 			return err
@@ -159,8 +159,8 @@ func (f *eventFollower) tail(ctx context.Context) error {
 	}
 }
 
-// hand gives the reader what waits for it.
-func (f *eventFollower) hand(b *eventBuffer) error {
+// handEvents gives the reader what waits for it.
+func (f *eventFollower) handEvents(b *eventBuffer) error {
 	batch, some := b.take()
 	if !some {
 		return nil
@@ -174,12 +174,12 @@ func (f *eventFollower) hand(b *eventBuffer) error {
 	return nil
 }
 
-// watch puts events into the buffer until that is full.
-func (f *eventFollower) watch(ctx context.Context, b *eventBuffer) error {
+// fillBuffer puts events into the buffer until that is full.
+func (f *eventFollower) fillBuffer(ctx context.Context, b *eventBuffer) error {
 	keys := f.s.keys
 	root, end := kv.Prefix(keys.Root())
 	var t *events.Translator
-	place, base := f.told, f.base()
+	place, base := f.told, f.baseRevision()
 	cfg := kv.FollowConfig{ // from leader/ to owners/: what a translator has to know
 		Key: keys.Leader(), End: keys.Runs(), WatchKey: root, WatchEnd: end, Name: "events", Aside: true, Previous: true,
 	}

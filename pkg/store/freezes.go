@@ -47,7 +47,7 @@ func freezeRecord(e *mvccpb.KeyValue, rev int64) FreezeRecord {
 
 // Freezes reads which freezes hold.
 func (s Freezes) Freezes(ctx context.Context) (FreezeRecord, error) {
-	res, err := s.get(ctx, s.keys.Freezes())
+	res, err := s.readKey(ctx, s.keys.Freezes())
 	if err != nil {
 		return FreezeRecord{}, fmt.Errorf("read the freezes: %w", err)
 	}

@@ -82,7 +82,7 @@ func inboxEvent(keys record.Keys, e *mvccpb.KeyValue) InboxEvent {
 // if the record has changed or is gone, and task.ErrFenced if the session has ended.
 func (s Inbox) Rewrite(ctx context.Context, session kv.Fence, h record.Held) (int64, error) {
 	key := s.keys.Run(h.Node, h.Ref(), h.ID)
-	res, err := s.write(ctx, kv.Txn{
+	res, err := s.writeTxn(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(key, h.Mod), session.Compare()},
 		Then: []clientv3.Op{opPut(key, record.EncodeAssigned(&h.Assigned, record.Encode(h.Action)))},
 		Else: []clientv3.Op{clientv3.OpGet(session.Key)},
@@ -138,7 +138,7 @@ func (s Inbox) finishOnce(ctx context.Context, h record.Held, end task.Run, next
 		}
 	}
 
-	res, err := s.write(ctx, t)
+	res, err := s.writeTxn(ctx, t)
 	if err != nil || res.Succeeded {
 		return err
 	}
@@ -204,7 +204,7 @@ func recordedAs(attempts []task.Attempt, token int64, state task.State) bool {
 func (s Inbox) recordLate(ctx context.Context, h record.Held, end task.Run) error {
 	ref := h.Ref()
 	late := s.keys.Late(ref, h.ID, h.Create)
-	_, err := s.write(ctx, kv.Txn{
+	_, err := s.writeTxn(ctx, kv.Txn{
 		If:   []clientv3.Cmp{absent(late), clientv3.Compare(clientv3.CreateRevision(s.keys.Entry(ref)), ">", 0)},
 		Then: []clientv3.Op{opPut(late, record.EncodeEnded(end))},
 	})
@@ -229,7 +229,7 @@ func (s Inbox) HandBack(ctx context.Context, h record.Held) error {
 	w.PausedMS = 0
 	w.State, w.Reason = task.Queued, task.ReasonHandBack
 	w.Node, w.Token, w.DispatchedAt, w.StartedAt = "", 0, task.Time{}, task.Time{}
-	res, err := s.write(ctx, kv.Txn{
+	res, err := s.writeTxn(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(run, h.Mod), absent(queued)},
 		Then: []clientv3.Op{clientv3.OpDelete(run), opPut(queued, record.EncodeWaiting(w))},
 	})

@@ -42,7 +42,7 @@ func (s Nodes) Register(ctx context.Context, n task.Node, lease clientv3.LeaseID
 		Else: []clientv3.Op{clientv3.OpGet(key)},
 	})
 	if err == nil && !res.Succeeded && readAt(res, 0) == nil {
-		if err = Cluster(s).refresh(ctx); err == nil {
+		if err = Cluster(s).refreshRecord(ctx); err == nil {
 			err = fmt.Errorf("%w: the cluster's record has changed", task.ErrConflict)
 		}
 	}

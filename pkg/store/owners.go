@@ -75,7 +75,7 @@ func (s Owners) Assign(ctx context.Context, term kv.Fence, moves []Move, now tas
 			}
 		}
 
-		if err := s.lead(ctx, term, t); err != nil {
+		if err := s.commitAsLeader(ctx, term, t); err != nil {
 			return fmt.Errorf("assign %d shards: %w", len(chunk), err)
 		}
 
@@ -95,9 +95,9 @@ func inChunks[T any](list []T, do func([]T) error) error {
 	return nil
 }
 
-// lead commits t if the leader's term holds. It returns task.ErrFenced if the term is
+// commitAsLeader commits t if the leader's term holds. It returns task.ErrFenced if the term is
 // over, and task.ErrConflict if another comparison of t failed.
-func (s Owners) lead(ctx context.Context, term kv.Fence, t kv.Txn) error {
+func (s Owners) commitAsLeader(ctx context.Context, term kv.Fence, t kv.Txn) error {
 	t.If, t.Else = append(t.If, term.Compare()), []clientv3.Op{clientv3.OpGet(term.Key)}
 	res, err := s.writeAlone(ctx, t)
 	switch {

@@ -47,7 +47,7 @@ func (s Owners) Prepare(ctx context.Context, term kv.Fence, list []record.Handov
 			t.Then = append(t.Then, clientv3.OpPut(key, record.Encode(record.Handover{To: h.To, Since: now})))
 		}
 
-		if err := s.lead(ctx, term, t); err != nil {
+		if err := s.commitAsLeader(ctx, term, t); err != nil {
 			return fmt.Errorf("prepare %d shards: %w", len(chunk), err)
 		}
 
@@ -66,7 +66,7 @@ func (s Owners) Withdraw(ctx context.Context, term kv.Fence, list []record.Hando
 			t.Then = append(t.Then, clientv3.OpDelete(key))
 		}
 
-		if err := s.lead(ctx, term, t); err != nil {
+		if err := s.commitAsLeader(ctx, term, t); err != nil {
 			return fmt.Errorf("withdraw %d shards: %w", len(chunk), err)
 		}
 

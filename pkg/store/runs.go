@@ -110,7 +110,7 @@ func (s Runs) activeOf(ctx context.Context, ref record.Ref, rev int64) ([]record
 	end := clientv3.GetPrefixRangeEnd(s.keys.Runs())
 
 	for from := s.keys.Runs(); ; {
-		res, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(1), clientv3.WithKeysOnly(), clientv3.WithRev(rev))
+		res, err := s.readKey(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(1), clientv3.WithKeysOnly(), clientv3.WithRev(rev))
 		if err != nil {
 			return nil, fmt.Errorf("find attempts of %s: %w", ref, err)
 		}

@@ -75,7 +75,7 @@ func (s Runs) Revive(ctx context.Context, st Stored, d record.Dead, w task.Waiti
 	}
 
 	dead, queued := s.keys.DeadRun(st.Ref, d.ID), s.keys.Queued(st.Ref, w.ID)
-	res, err := s.write(ctx, kv.Txn{
+	res, err := s.writeTxn(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(dead, d.Mod), absent(queued), unchanged(s.keys.Entry(st.Ref), st.EntryMod)},
 		Then: []clientv3.Op{clientv3.OpDelete(dead), opPut(queued, record.EncodeWaiting(w))},
 	})
@@ -115,7 +115,7 @@ func (s Runs) Dismiss(ctx context.Context, ref record.Ref, d record.Dead, who st
 // writeDead changes the record of a dead run that was read at a mod revision, and returns
 // the revision of the change.
 func (s Runs) writeDead(ctx context.Context, key string, mod int64, op clientv3.Op) (int64, error) {
-	res, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{unchanged(key, mod)}, Then: []clientv3.Op{op}})
+	res, err := s.writeTxn(ctx, kv.Txn{If: []clientv3.Cmp{unchanged(key, mod)}, Then: []clientv3.Op{op}})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
 	}

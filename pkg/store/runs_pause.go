@@ -41,7 +41,7 @@ func (s Runs) ResumeActive(ctx context.Context, h record.Held, who string) (task
 // askNode writes what somebody wants of an attempt over the record that was read.
 func (s Runs) askNode(ctx context.Context, h record.Held, what string) (task.Run, error) {
 	key := s.keys.Run(h.Node, h.Ref(), h.ID)
-	res, err := s.write(ctx, kv.Txn{
+	res, err := s.writeTxn(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(key, h.Mod)},
 		Then: []clientv3.Op{opPut(key, record.EncodeAssigned(&h.Assigned, record.Encode(h.Action)))},
 	})

@@ -60,7 +60,7 @@ func (s Secrets) Secrets(ctx context.Context, namespace, after string, limit int
 		return nil, "", task.Invalid(task.CodeBadValue, "page", "is not a page of this list")
 	}
 
-	res, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(int64(min(limit, secretsPage))))
+	res, err := s.readKey(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(int64(min(limit, secretsPage))))
 	if err != nil {
 		return nil, "", fmt.Errorf("list secrets: %w", err)
 	}
@@ -85,7 +85,7 @@ func (s Secrets) Secrets(ctx context.Context, namespace, after string, limit int
 // SweepSecrets is SweepTombstones for what is left of deleted secrets. The next of
 // such a name begins with generation 1 again.
 func (s Secrets) SweepSecrets(ctx context.Context, before task.Time, after string, most int) (removed int, next string, err error) {
-	return s.sweep(ctx, s.keys.Secrets(), after, most, func(e *mvccpb.KeyValue) bool {
+	return s.sweepOld(ctx, s.keys.Secrets(), after, most, func(e *mvccpb.KeyValue) bool {
 		r, err := s.keys.DecodeSecret(e)
 		return err == nil && r.Deleted() && r.UpdatedAt.Before(before.Time)
 	})
@@ -97,7 +97,7 @@ func (s Secrets) PutSecret(ctx context.Context, old int64, r record.Secret) (int
 	key := s.keys.Secret(r.Namespace, r.Name)
 	r.Revision = 0
 
-	res, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{unchanged(key, old)}, Then: []clientv3.Op{clientv3.OpPut(key, record.Encode(r))}})
+	res, err := s.writeTxn(ctx, kv.Txn{If: []clientv3.Cmp{unchanged(key, old)}, Then: []clientv3.Op{clientv3.OpPut(key, record.Encode(r))}})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
 	}

@@ -117,11 +117,11 @@ func (s Shards) NewCommit(shard int, f Fences, known int64, w record.Watermark) 
 
 // Fits reports whether the commit has room for n more records of the given total
 // size in bytes, with up to two comparisons for each record.
-func (c *Commit) Fits(n, bytes int) bool { return c.room(2*n, n, bytes) }
+func (c *Commit) Fits(n, bytes int) bool { return c.hasRoom(2*n, n, bytes) }
 
 // FitsTick is like Fits for the claim of one tick: one record and one comparison,
 // of the task's entry.
-func (c *Commit) FitsTick(bytes int) bool { return c.room(1, 1, bytes) }
+func (c *Commit) FitsTick(bytes int) bool { return c.hasRoom(1, 1, bytes) }
 
 // fixed is the number of comparisons in every commit: owner, own node, watermark,
 // freezes and, if the watermark's time moves, revised.
@@ -133,7 +133,7 @@ const fixed = 5
 // those ticks would be lost. So if the key has changed, nothing is written (G4).
 func (c *Commit) Moves(revised int64) { c.moves, c.revised = true, revised }
 
-func (c *Commit) room(guards, ops, bytes int) bool {
+func (c *Commit) hasRoom(guards, ops, bytes int) bool {
 	// Reserve one comparison for the session of a node that the record may add, and
 	// operations for the put of the watermark.
 	return fixed+len(c.guards)+len(c.sessions)+guards+1 <= maxParts && len(c.writes)+ops+2 <= maxParts && c.bytes+bytes <= maxBytes
@@ -168,12 +168,12 @@ func (c *Commit) sameSession(node string, create int64) *session {
 	return &c.sessions[len(c.sessions)-1]
 }
 
-func (c *Commit) put(key string, value []byte) {
+func (c *Commit) addPut(key string, value []byte) {
 	c.writes = append(c.writes, writing{key, value})
 	c.bytes += len(key) + len(value) + 32
 }
 
-func (c *Commit) delete(key string, mod int64) {
+func (c *Commit) addDelete(key string, mod int64) {
 	c.knownAt(key, mod)
 	c.writes = append(c.writes, writing{key: key})
 	c.bytes += len(key) + 32
@@ -187,7 +187,7 @@ func (c *Commit) GuardEntry(task string, mod int64) { c.knownAt(c.entries+task, 
 // namespace/name.
 func (c *Commit) PutEntry(task string, e record.EntryParts, mod int64) {
 	c.GuardEntry(task, mod)
-	c.put(c.entries+task, record.EncodeParts(e))
+	c.addPut(c.entries+task, record.EncodeParts(e))
 }
 
 // ChangeEntry replaces the entry that an earlier PutEntry of this commit wrote for
@@ -215,7 +215,7 @@ func (c *Commit) ChangeEntry(task string, e record.EntryParts) {
 // entry and the fences unchanged.
 func (c *Commit) Claim(a *task.Assigned, action string, session int64) {
 	inbox := c.sameSession(a.Node, session).inbox
-	c.put(inbox+a.Namespace+"/"+a.Task+"/"+a.ID, record.EncodeAssigned(a, action))
+	c.addPut(inbox+a.Namespace+"/"+a.Task+"/"+a.ID, record.EncodeAssigned(a, action))
 }
 
 // Dispatch is like Claim, for a run that has waited. It also requires that the inbox
@@ -229,7 +229,7 @@ func (c *Commit) Dispatch(a *task.Assigned, action string, session int64) {
 func (c *Commit) Enqueue(ref record.Ref, w task.Waiting) {
 	key := c.keys.Queued(ref, w.ID)
 	c.knownAt(key, 0)
-	c.put(key, record.EncodeWaiting(w))
+	c.addPut(key, record.EncodeWaiting(w))
 }
 
 // Requeue replaces the record of a waiting run that still has the given mod revision,
@@ -237,15 +237,17 @@ func (c *Commit) Enqueue(ref record.Ref, w task.Waiting) {
 func (c *Commit) Requeue(ref record.Ref, w task.Waiting, mod int64) {
 	key := c.keys.Queued(ref, w.ID)
 	c.knownAt(key, mod)
-	c.put(key, record.EncodeWaiting(w))
+	c.addPut(key, record.EncodeWaiting(w))
 }
 
 // Dequeue deletes a waiting run that still has the given mod revision from the queue.
-func (c *Commit) Dequeue(ref record.Ref, id string, mod int64) { c.delete(c.keys.Queued(ref, id), mod) }
+func (c *Commit) Dequeue(ref record.Ref, id string, mod int64) {
+	c.addDelete(c.keys.Queued(ref, id), mod)
+}
 
 // Record puts a record into the history, without a comparison of its key.
 func (c *Commit) Record(ref record.Ref, r task.Run) {
-	c.put(c.keys.Ended(ref, r.ID), record.EncodeEnded(r))
+	c.addPut(c.keys.Ended(ref, r.ID), record.EncodeEnded(r))
 }
 
 // Extend replaces a history record that still has the given mod revision, to add
@@ -253,7 +255,7 @@ func (c *Commit) Record(ref record.Ref, r task.Run) {
 func (c *Commit) Extend(ref record.Ref, r task.Run, mod int64) {
 	key := c.keys.Ended(ref, r.ID)
 	c.knownAt(key, mod)
-	c.put(key, record.EncodeEnded(r))
+	c.addPut(key, record.EncodeEnded(r))
 }
 
 // EndLost ends an attempt whose node is gone. It requires that the attempt's record is
@@ -262,7 +264,7 @@ func (c *Commit) Extend(ref record.Ref, r task.Run, mod int64) {
 // caller also calls Bury.
 func (c *Commit) EndLost(h record.Held, end task.Run, next *task.Waiting) {
 	c.sameSession(h.Node, 0)
-	c.delete(c.keys.Run(h.Node, h.Ref(), h.ID), h.Mod)
+	c.addDelete(c.keys.Run(h.Node, h.Ref(), h.ID), h.Mod)
 
 	if next != nil {
 		c.Enqueue(h.Ref(), *next)
@@ -283,11 +285,11 @@ func (c *Commit) AskCancel(h record.Held, who, reason string) {
 	}
 
 	c.knownAt(key, h.Mod)
-	c.put(key, record.EncodeAssigned(&h.Assigned, record.Encode(h.Action)))
+	c.addPut(key, record.EncodeAssigned(&h.Assigned, record.Encode(h.Action)))
 }
 
 // Purge deletes a history record of a task that no longer exists.
-func (c *Commit) Purge(key string, mod int64) { c.delete(key, mod) }
+func (c *Commit) Purge(key string, mod int64) { c.addDelete(key, mod) }
 
 // Conflict is the error of a commit that wrote nothing because some of the state on
 // which it was decided has changed. It matches task.ErrConflict.
@@ -350,7 +352,7 @@ func (s Shards) Commit(ctx context.Context, c *Commit) (int64, error) {
 			c.ResolvedAs = OutcomeNotFound // explainRejection overwrites it if it finds one of them
 		}
 
-		res, err := s.writes.Commit(ctx, c.txn())
+		res, err := s.writes.Commit(ctx, c.toTxn())
 		if err == nil && res.Succeeded {
 			return res.Revision, nil
 		}
@@ -380,10 +382,10 @@ func (s Shards) Commit(ctx context.Context, c *Commit) (int64, error) {
 	}
 }
 
-// txn returns c as a transaction. Its Else branch reads the keys that decide whether
+// toTxn returns c as a transaction. Its Else branch reads the keys that decide whether
 // the worker must stop or open the shard again. Other conflicts are rare, so moved
 // reads the remaining keys only when a commit has failed.
-func (c *Commit) txn() kv.Txn {
+func (c *Commit) toTxn() kv.Txn {
 	mark := c.keys.Watermark(c.Shard)
 	t := kv.Txn{
 		ResolvedByCaller: true, // Commit resolves unknown outcomes by the nonce
@@ -437,7 +439,7 @@ func (s Shards) explainRejection(ctx context.Context, c *Commit, res kv.Result, 
 		return 0, fmt.Errorf("commit shard %d: %w", c.Shard, ErrMoved)
 	}
 
-	conflict, err := s.moved(ctx, c)
+	conflict, err := s.findConflict(ctx, c)
 	if err != nil {
 		return 0, fmt.Errorf("commit shard %d: %w", c.Shard, err)
 	}
@@ -445,10 +447,10 @@ func (s Shards) explainRejection(ctx context.Context, c *Commit, res kv.Result, 
 	return 0, conflict
 }
 
-// moved reads the keys that a failed commit compared and returns those that differ from
+// findConflict reads the keys that a failed commit compared and returns those that differ from
 // what its writer knew. The result may be empty, because these reads happen after the
 // commit and a difference may be gone by then.
-func (s Shards) moved(ctx context.Context, c *Commit) (*Conflict, error) {
+func (s Shards) findConflict(ctx context.Context, c *Commit) (*Conflict, error) {
 	keys := make([]string, 0, len(c.guards)+len(c.sessions)+1)
 	for _, g := range c.guards {
 		keys = append(keys, g.key)
@@ -547,7 +549,7 @@ func (s Shards) Open(ctx context.Context, shard int, f Fences) (record.Watermark
 // run needs no dead letter.
 func (c *Commit) Bury(h record.Held, end task.Run) {
 	if record.NeedsDeadLetter(h, end) {
-		c.put(c.keys.DeadRun(h.Ref(), h.ID), record.EncodeDead(h, end))
+		c.addPut(c.keys.DeadRun(h.Ref(), h.ID), record.EncodeDead(h, end))
 	}
 }
 
@@ -555,7 +557,7 @@ func (c *Commit) Bury(h record.Held, end task.Run) {
 // task. The record has the form in which a retry of the failed parts begins.
 func (c *Commit) BuryParent(ref record.Ref, end task.Run, env map[string]string) {
 	end.Fan = end.Fan.Again()
-	c.put(c.keys.DeadRun(ref, end.ID), record.EncodeWaiting(task.Waiting{Run: end, Env: env}))
+	c.addPut(c.keys.DeadRun(ref, end.ID), record.EncodeWaiting(task.Waiting{Run: end, Env: env}))
 }
 
 // GuardQueued requires that a waiting run's record still has the given mod revision.
@@ -570,5 +572,5 @@ func (c *Commit) EndPart(ref record.Ref, end task.Run) {
 	c.knownAt(c.keys.Queued(ref, end.ID), 0)
 	key := c.keys.Ended(ref, end.ID)
 	c.knownAt(key, 0)
-	c.put(key, record.EncodeEnded(end))
+	c.addPut(key, record.EncodeEnded(end))
 }

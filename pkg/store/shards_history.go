@@ -70,7 +70,7 @@ func (s Shards) TrimHistory(ctx context.Context, f Fences, ref record.Ref, gone 
 			ops[i] = clientv3.OpDelete(s.keys.Ended(ref, p.ID))
 		}
 
-		res, err := s.write(ctx, kv.Txn{If: []clientv3.Cmp{f.Owner.Compare(), f.Node.Compare()}, Then: ops})
+		res, err := s.writeTxn(ctx, kv.Txn{If: []clientv3.Cmp{f.Owner.Compare(), f.Node.Compare()}, Then: ops})
 		if err == nil && !res.Succeeded {
 			err = task.ErrFenced
 		}
@@ -102,7 +102,7 @@ func (s Shards) TrimDead(ctx context.Context, f Fences, ref record.Ref) error {
 			t.Then = append(t.Then, clientv3.OpDelete(string(e.Key)))
 		}
 
-		res, err := s.write(ctx, t)
+		res, err := s.writeTxn(ctx, t)
 		if err == nil && !res.Succeeded {
 			err = task.ErrFenced
 		}

@@ -63,7 +63,7 @@ func (s Shards) HistoryKeys(ctx context.Context, shard int, after string) (event
 }
 
 func (s Shards) keyPage(ctx context.Context, from, end string, rev int64) (page []*mvccpb.KeyValue, at int64, more bool, err error) {
-	res, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(pageSize), clientv3.WithRev(rev), clientv3.WithKeysOnly())
+	res, err := s.readKey(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(pageSize), clientv3.WithRev(rev), clientv3.WithKeysOnly())
 	if err != nil {
 		return nil, 0, false, err
 	}

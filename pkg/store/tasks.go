@@ -41,7 +41,7 @@ type Stored struct {
 // there.
 func (s Tasks) CreateTask(ctx context.Context, ref record.Ref, t task.Task, e task.Entry) (int64, error) {
 	spec, entry := s.keys.Spec(ref), s.keys.Entry(ref)
-	res, err := s.write(ctx, kv.Txn{
+	res, err := s.writeTxn(ctx, kv.Txn{
 		If:   []clientv3.Cmp{absent(spec), absent(entry)},
 		Then: []clientv3.Op{s.putSpec(ref, t), clientv3.OpPut(entry, record.Encode(e)), clientv3.OpDelete(s.keys.Tombstone(ref))},
 	})
@@ -86,9 +86,9 @@ func (s Tasks) Task(ctx context.Context, ref record.Ref) (Stored, error) {
 // since, and returns the revision. task.ErrConflict if one has, or if the watermark
 // is past old.MarkBy.
 func (s Tasks) UpdateTask(ctx context.Context, old Stored, t task.Task, e task.Entry) (int64, error) {
-	res, err := s.write(ctx, kv.Txn{
-		If:   append(s.marked(&old), unchanged(s.keys.Spec(old.Ref), old.Task.Revision), unchanged(s.keys.Entry(old.Ref), old.EntryMod)),
-		Then: append(s.putOver(&old, t, &e), s.revising(Change{Old: &old, New: &Stored{Ref: old.Ref, Entry: e}})...),
+	res, err := s.writeTxn(ctx, kv.Txn{
+		If:   append(s.compareWatermark(&old), unchanged(s.keys.Spec(old.Ref), old.Task.Revision), unchanged(s.keys.Entry(old.Ref), old.EntryMod)),
+		Then: append(s.putOver(&old, t, &e), s.revisionPuts(Change{Old: &old, New: &Stored{Ref: old.Ref, Entry: e}})...),
 	})
 	switch {
 	case err != nil:
@@ -100,9 +100,9 @@ func (s Tasks) UpdateTask(ctx context.Context, old Stored, t task.Task, e task.E
 	return res.Revision, nil
 }
 
-// marked compares the watermark of a task's shard with st.MarkBy. Their order as
+// compareWatermark compares the watermark of a task's shard with st.MarkBy. Their order as
 // text is that in time: a watermark's record begins with its time.
-func (s Tasks) marked(st *Stored) []clientv3.Cmp {
+func (s Tasks) compareWatermark(st *Stored) []clientv3.Cmp {
 	if st.MarkBy.IsZero() {
 		return nil
 	}
@@ -114,24 +114,24 @@ func (s Tasks) marked(st *Stored) []clientv3.Cmp {
 // it was read as old. Its active attempts are the owner's to cancel, which sees
 // the entry go. task.ErrConflict if the task has changed.
 func (s Tasks) DeleteTask(ctx context.Context, old Stored) (int64, error) {
-	return s.remove(ctx, old)
+	return s.removeTask(ctx, old)
 }
 
 // BuryTask is DeleteTask, and puts a tombstone in the task's place; none if etcd is
 // full, which takes deletes only.
 func (s Tasks) BuryTask(ctx context.Context, old Stored, t record.Tombstone) (int64, error) {
-	rev, err := s.remove(ctx, old, s.putTombstone(old.Ref, t))
+	rev, err := s.removeTask(ctx, old, s.putTombstone(old.Ref, t))
 	if NoSpace(err) {
-		return s.remove(ctx, old)
+		return s.removeTask(ctx, old)
 	}
 	return rev, err
 }
 
-func (s Tasks) remove(ctx context.Context, old Stored, more ...clientv3.Op) (int64, error) {
+func (s Tasks) removeTask(ctx context.Context, old Stored, more ...clientv3.Op) (int64, error) {
 	spec, entry := s.keys.Spec(old.Ref), s.keys.Entry(old.Ref)
-	res, err := s.write(ctx, kv.Txn{
+	res, err := s.writeTxn(ctx, kv.Txn{
 		If:   []clientv3.Cmp{unchanged(spec, old.Task.Revision), unchanged(entry, old.EntryMod)},
-		Then: append(s.removal(old.Ref), more...),
+		Then: append(s.removalOps(old.Ref), more...),
 	})
 	switch {
 	case err != nil:
@@ -143,8 +143,8 @@ func (s Tasks) remove(ctx context.Context, old Stored, more ...clientv3.Op) (int
 	return res.Revision, nil
 }
 
-// removal is what deletes all that is a task's own.
-func (s Tasks) removal(ref record.Ref) []clientv3.Op {
+// removalOps is what deletes all that is a task's own.
+func (s Tasks) removalOps(ref record.Ref) []clientv3.Op {
 	ops := []clientv3.Op{clientv3.OpDelete(s.keys.Spec(ref)), clientv3.OpDelete(s.keys.Entry(ref))}
 	for _, prefix := range []string{s.keys.QueueOf(ref), s.keys.Parts(ref), s.keys.HistoryOf(ref), s.keys.Dead(ref), s.keys.Versions(ref)} {
 		ops = append(ops, clientv3.OpDelete(prefix, below(prefix)))
@@ -171,7 +171,7 @@ func (s Tasks) Tasks(ctx context.Context, namespace, after string, limit int) (t
 		return nil, "", task.Invalid(task.CodeBadValue, "page", "is not a page of this list")
 	}
 
-	res, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(int64(limit)))
+	res, err := s.readKey(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(int64(limit)))
 	if err != nil {
 		return nil, "", fmt.Errorf("list tasks: %w", err)
 	}
@@ -230,7 +230,7 @@ func (s Tasks) CountTasks(ctx context.Context, namespace string) (int64, error) 
 		prefix = s.keys.SpecsOf(namespace)
 	}
 
-	res, err := s.get(ctx, prefix, below(prefix), clientv3.WithCountOnly())
+	res, err := s.readKey(ctx, prefix, below(prefix), clientv3.WithCountOnly())
 	if err != nil {
 		return 0, fmt.Errorf("count tasks: %w", err)
 	}

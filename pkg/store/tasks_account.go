@@ -109,7 +109,7 @@ func (s Tasks) Account(ctx context.Context, ref record.Ref, from, to time.Time) 
 	return a, nil
 }
 
-func (a *Account) broken(e *mvccpb.KeyValue, err error) bool {
+func (a *Account) countBroken(e *mvccpb.KeyValue, err error) bool {
 	if err != nil {
 		a.Broken = append(a.Broken, string(e.Key))
 	}
@@ -118,26 +118,26 @@ func (a *Account) broken(e *mvccpb.KeyValue, err error) bool {
 
 func (a *Account) readTask(keys record.Keys, ref record.Ref, spec, entry, tomb *mvccpb.KeyValue, versions []*mvccpb.KeyValue) {
 	if spec != nil {
-		if t, err := record.DecodeTask(spec.Value, spec.ModRevision); !a.broken(spec, err) {
+		if t, err := record.DecodeTask(spec.Value, spec.ModRevision); !a.countBroken(spec, err) {
 			a.Task = &t
 		}
 	}
 
 	if entry != nil {
 		a.EntryMade = entry.CreateRevision
-		if e, err := record.DecodeEntry(entry.Value); !a.broken(entry, err) {
+		if e, err := record.DecodeEntry(entry.Value); !a.countBroken(entry, err) {
 			a.Entry = &e
 		}
 	}
 
 	if tomb != nil {
-		if d, err := record.DecodeTombstone(tomb); !a.broken(tomb, err) {
+		if d, err := record.DecodeTombstone(tomb); !a.countBroken(tomb, err) {
 			a.Deleted = d
 		}
 	}
 
 	for _, v := range versions {
-		if t, err := record.DecodeTask(v.Value, v.ModRevision); !a.broken(v, err) {
+		if t, err := record.DecodeTask(v.Value, v.ModRevision); !a.countBroken(v, err) {
 			a.Versions = append(a.Versions, t)
 		}
 	}
@@ -151,13 +151,13 @@ func (a *Account) readShard(keys record.Keys, owner, watermark, freezes *mvccpb.
 	}
 
 	if watermark != nil {
-		if w, err := record.DecodeWatermark(watermark.Value); !a.broken(watermark, err) {
+		if w, err := record.DecodeWatermark(watermark.Value); !a.countBroken(watermark, err) {
 			a.Watermark = &w
 		}
 	}
 
 	if freezes != nil {
-		if f, err := record.Decode[task.Freezes](freezes.Value); !a.broken(freezes, err) {
+		if f, err := record.Decode[task.Freezes](freezes.Value); !a.countBroken(freezes, err) {
 			a.Freezes = &f
 		}
 	}
@@ -171,7 +171,7 @@ func (a *Account) readRuns(keys record.Keys, all []*mvccpb.KeyValue, byID map[st
 		}
 
 		if k.Late {
-			if r, err := record.DecodeEnded(k, e.Value); !a.broken(e, err) {
+			if r, err := record.DecodeEnded(k, e.Value); !a.countBroken(e, err) {
 				a.Late = append(a.Late, r)
 			}
 			continue

@@ -84,7 +84,7 @@ func (s Tasks) ChangeTasks(ctx context.Context, changes []Change) (rev int64, fo
 
 		txn.If = append(txn.If, unchanged(spec, specMod), unchanged(entry, entryMod))
 		if c.Old != nil {
-			txn.If = append(txn.If, s.marked(c.Old)...)
+			txn.If = append(txn.If, s.compareWatermark(c.Old)...)
 			txn.Then = append(txn.Then, s.putOver(c.Old, c.New.Task, &c.New.Entry)...)
 		} else {
 			txn.Then = append(txn.Then, s.putSpec(c.New.Ref, c.New.Task), clientv3.OpPut(entry, record.Encode(&c.New.Entry)))
@@ -93,14 +93,14 @@ func (s Tasks) ChangeTasks(ctx context.Context, changes []Change) (rev int64, fo
 		txn.Else = append(txn.Else, clientv3.OpGet(spec), clientv3.OpGet(entry))
 	}
 
-	txn.Then = append(txn.Then, s.revising(changes...)...)
+	txn.Then = append(txn.Then, s.revisionPuts(changes...)...)
 	for _, c := range changes {
 		if c.Old == nil && len(txn.Then) < maxChangeOps {
 			txn.Then = append(txn.Then, clientv3.OpDelete(s.keys.Tombstone(c.New.Ref)))
 		}
 	}
 
-	res, err := s.write(ctx, txn)
+	res, err := s.writeTxn(ctx, txn)
 	if err != nil {
 		return 0, nil, fmt.Errorf("change %d tasks: %w", len(changes), err)
 	}

@@ -31,13 +31,13 @@ func (s Tasks) ExpireTask(ctx context.Context, f Fences, ref record.Ref, entryMo
 	}
 
 	queue := s.keys.QueueOf(ref)
-	res, err := s.write(ctx, kv.Txn{
+	res, err := s.writeTxn(ctx, kv.Txn{
 		If: []clientv3.Cmp{
 			f.Owner.Compare(), f.Node.Compare(), unchanged(s.keys.Spec(ref), old.Task.Revision), unchanged(s.keys.Entry(ref), entryMod),
 			unchanged(watermark, mark.GetModRevision()),
 			absent(queue).WithRange(clientv3.GetPrefixRangeEnd(queue)),
 		},
-		Then: append(s.removal(ref), s.putTombstone(ref, t)),
+		Then: append(s.removalOps(ref), s.putTombstone(ref, t)),
 	})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict

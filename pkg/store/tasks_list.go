@@ -28,7 +28,7 @@ func (s Tasks) Briefs(ctx context.Context, namespace, prefix, after string, limi
 		return nil, "", nil
 	}
 
-	res, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(int64(limit)))
+	res, err := s.readKey(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(int64(limit)))
 	if err != nil {
 		return nil, "", fmt.Errorf("list tasks: %w", err)
 	}

@@ -43,10 +43,10 @@ func BeginsTicks(old, edited task.Entry) bool {
 	return old.Shadow && !edited.Shadow
 }
 
-// revising are the puts that say which shards have tasks with new ticks, one for each
+// revisionPuts are the puts that say which shards have tasks with new ticks, one for each
 // shard. They come after the entries, so that who follows the shard is not told of
 // them before it is told of what they are about.
-func (s Tasks) revising(changes ...Change) []clientv3.Op {
+func (s Tasks) revisionPuts(changes ...Change) []clientv3.Op {
 	var ops []clientv3.Op
 	done := map[int]bool{}
 

@@ -97,7 +97,7 @@ func (s Tasks) putTombstone(ref record.Ref, t record.Tombstone) clientv3.Op {
 // beginning after the key where the last sweep ended ("" at first), and returns
 // where to go on: "" after the last.
 func (s Tasks) SweepTombstones(ctx context.Context, before task.Time, after string, most int) (removed int, next string, err error) {
-	return s.sweep(ctx, s.keys.Tombstones(), after, most, func(e *mvccpb.KeyValue) bool {
+	return s.sweepOld(ctx, s.keys.Tombstones(), after, most, func(e *mvccpb.KeyValue) bool {
 		stone, err := record.Decode[record.Tombstone](e.Value)
 		return err != nil || stone.DeletedAt.Before(before.Time)
 	})

@@ -61,7 +61,7 @@ func (s Tokens) FindTokens(ctx context.Context, ids []string) ([]FoundToken, err
 
 // HasTokens reports whether the cluster has any token.
 func (s Tokens) HasTokens(ctx context.Context) (bool, error) {
-	res, err := s.get(ctx, s.keys.Tokens(), below(s.keys.Tokens()), clientv3.WithCountOnly())
+	res, err := s.readKey(ctx, s.keys.Tokens(), below(s.keys.Tokens()), clientv3.WithCountOnly())
 	if err != nil {
 		return false, fmt.Errorf("look for tokens: %w", err)
 	}

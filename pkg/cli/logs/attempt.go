@@ -24,9 +24,9 @@ var (
 	errNotThere = errors.New("the attempt is over, and its node does not say so")
 )
 
-// attempt follows an attempt to its end, or to an error after which it goes on
+// followAttempt follows an attempt to its end, or to an error after which it goes on
 // where it was.
-func (t *RunFollower) attempt(ctx context.Context, n int) error {
+func (t *RunFollower) followAttempt(ctx context.Context, n int) error {
 	if t.Out != nil {
 		t.Out.attempt = n
 	}
@@ -40,7 +40,7 @@ func (t *RunFollower) attempt(ctx context.Context, n int) error {
 		o.Tail = t.lines
 	}
 
-	over := t.past(n)
+	over := t.attemptIsOver(n)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
@@ -49,7 +49,7 @@ func (t *RunFollower) attempt(ctx context.Context, n int) error {
 		gone := e.Code == client.CodeNoLogs || e.Code == client.CodeNodeAway // else it is trouble of the server's
 		switch {
 		case gone && over:
-			t.kept(n, e)
+			t.writeKeptOutput(n, e)
 			return nil
 		case gone && e.Code == client.CodeNodeAway:
 			if !t.away {
@@ -81,10 +81,10 @@ func (t *RunFollower) attempt(ctx context.Context, n int) error {
 		}
 	}()
 
-	err = t.copy(body, &reading)
+	err = t.copyOutput(body, &reading)
 
 	if errors.Is(context.Cause(ctx), errNotThere) {
-		t.M.Tell("the rest of the output of %s cannot be had: its node does not answer", t.name())
+		t.M.Tell("the rest of the output of %s cannot be had: its node does not answer", t.runName())
 		return nil
 	}
 
@@ -112,8 +112,8 @@ func isStuck(ctx context.Context, c *client.Client, run task.Run, n int, reading
 	}
 }
 
-// copy writes what is read; reading is since when it waits for more, 0 while it does not.
-func (t *RunFollower) copy(body *client.LogStream, reading *atomic.Int64) error {
+// copyOutput writes what is read; reading is since when it waits for more, 0 while it does not.
+func (t *RunFollower) copyOutput(body *client.LogStream, reading *atomic.Int64) error {
 	for {
 		reading.Store(time.Now().UnixNano())
 		p, err := body.Next()
@@ -121,7 +121,7 @@ func (t *RunFollower) copy(body *client.LogStream, reading *atomic.Int64) error 
 
 		if len(p.Text) > 0 && t.Out != nil {
 			t.seen = p.From + int64(len(p.Text))
-			if err := t.Out.add(p); err != nil {
+			if err := t.Out.addPiece(p); err != nil {
 				return err
 			}
 		}
@@ -135,15 +135,15 @@ func (t *RunFollower) copy(body *client.LogStream, reading *atomic.Int64) error 
 	}
 }
 
-// kept writes the end of an output that is kept with the run, where the output itself
+// writeKeptOutput writes the end of an output that is kept with the run, where the output itself
 // is gone.
-func (t *RunFollower) kept(n int, why *client.Error) {
+func (t *RunFollower) writeKeptOutput(n int, why *client.Error) {
 	switch {
 	case t.Out == nil:
 	case n == t.Run.Attempt && t.seen == 0 && t.Run.OutputTail != "":
 		t.M.Tell("the full output cannot be had (%s); this is its end, kept with the run", why.Message)
 		_, _ = t.Out.Write([]byte(t.Run.OutputTail)) // the next write tells
 	case why.Code == client.CodeNodeAway || t.Run.State.Final() && n == t.Run.Attempt && t.Run.OutputBytes > 0:
-		t.M.Tell("output of %s, attempt %d: %s", t.name(), n, why.Message)
+		t.M.Tell("output of %s, attempt %d: %s", t.runName(), n, why.Message)
 	}
 }

@@ -52,14 +52,14 @@ type RunFollower struct {
 // one of ctx or of the output.
 func (t *RunFollower) Follow(ctx context.Context) (task.Run, error) {
 	if t.Out != nil {
-		defer t.Out.end()
+		defer t.Out.endOutput()
 	}
 
 	t.since = t.M.Now()
 	wait := pollFirst
 
 	if t.Run.UID == "" && t.Run.State.Final() { // an event told of it, and not all
-		if err := t.look(ctx); err != nil && !errors.Is(err, task.ErrUnavailable) {
+		if err := t.readRun(ctx); err != nil && !errors.Is(err, task.ErrUnavailable) {
 			return t.Run, err
 		}
 	}
@@ -68,33 +68,33 @@ func (t *RunFollower) Follow(ctx context.Context) (task.Run, error) {
 		// The state first, the output after it: what a run wrote before it ended is
 		// then not missed.
 		final := t.Run.State.Final()
-		if final && t.only && t.Run.Fan == nil && !slices.Contains(t.started(), t.First) {
+		if final && t.only && t.Run.Fan == nil && !slices.Contains(t.startedAttempts(), t.First) {
 			return t.Run, failure.NotFound("run %s has no attempt %d on record", t.Run.ID, t.First)
 		}
 
-		progress, err := t.outputs(ctx)
-		if err == nil && (final || t.only && t.past(t.First)) {
+		progress, err := t.followOutputs(ctx)
+		if err == nil && (final || t.only && t.attemptIsOver(t.First)) {
 			return t.Run, nil
 		}
 
-		if looked := t.look(ctx); looked != nil {
+		if looked := t.readRun(ctx); looked != nil {
 			err = looked
 		}
 
-		if err := t.bear(ctx, err); err != nil {
+		if err := t.tolerateOutage(ctx, err); err != nil {
 			return t.Run, err
 		}
 		if err == nil && t.Run.State.Final() {
 			continue
 		}
 
-		t.waits()
+		t.noteWaiting()
 
 		if progress {
 			wait = pollFirst
 		}
 
-		if err := t.pause(ctx, wait); err != nil {
+		if err := t.waitOrEnd(ctx, wait); err != nil {
 			return t.Run, err
 		}
 
@@ -107,7 +107,7 @@ func (t *RunFollower) Follow(ctx context.Context) (task.Run, error) {
 	}
 }
 
-func (t *RunFollower) pause(ctx context.Context, d time.Duration) error {
+func (t *RunFollower) waitOrEnd(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 
@@ -121,7 +121,7 @@ func (t *RunFollower) pause(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-func (t *RunFollower) look(ctx context.Context) error {
+func (t *RunFollower) readRun(ctx context.Context) error {
 	r, err := t.C.Runs.Get(ctx, t.Run.Namespace, t.Run.Task, t.Run.ID)
 	if err == nil {
 		t.Run = r
@@ -129,21 +129,23 @@ func (t *RunFollower) look(ctx context.Context) error {
 	return err
 }
 
-// waits says that the run does not start, once.
-func (t *RunFollower) waits() {
+// noteWaiting says that the run does not start, once.
+func (t *RunFollower) noteWaiting() {
 	begun := t.Run.Node != "" || t.Run.Fan != nil && t.Run.State != task.Queued
 	if t.told || begun || t.M.Now().Sub(t.since) < startPatience {
 		return
 	}
 
 	t.told = true
-	t.M.Tell("waiting: %s is %s", t.name(), view.PlainRunResult(t.M.Factory, t.Run))
+	t.M.Tell("waiting: %s is %s", t.runName(), view.PlainRunResult(t.M.Factory, t.Run))
 }
 
-func (t *RunFollower) name() string { return selection.Name(t.M.Factory, t.Run.Namespace, t.Run.Task) }
+func (t *RunFollower) runName() string {
+	return selection.Name(t.M.Factory, t.Run.Namespace, t.Run.Task)
+}
 
-// started are the attempts that a node was given, in order.
-func (t *RunFollower) started() (list []int) {
+// startedAttempts are the attempts that a node was given, in order.
+func (t *RunFollower) startedAttempts() (list []int) {
 	for _, a := range t.Run.Attempts {
 		if a.Node != "" {
 			list = append(list, a.Attempt)
@@ -157,16 +159,16 @@ func (t *RunFollower) started() (list []int) {
 	return list
 }
 
-// past reports whether an attempt is over, by the run's record.
-func (t *RunFollower) past(n int) bool { return t.Run.State.Final() || t.Run.Attempt > n }
+// attemptIsOver reports whether an attempt is over, by the run's record.
+func (t *RunFollower) attemptIsOver(n int) bool { return t.Run.State.Final() || t.Run.Attempt > n }
 
-// outputs follows the attempts that there are. Progress: of one the end was reached.
-func (t *RunFollower) outputs(ctx context.Context) (progress bool, err error) {
+// followOutputs follows the attempts that there are. Progress: of one the end was reached.
+func (t *RunFollower) followOutputs(ctx context.Context) (progress bool, err error) {
 	if err := t.begun(ctx); err != nil {
 		return false, err
 	}
 
-	list := t.started()
+	list := t.startedAttempts()
 	if t.First == 0 && len(list) > 0 {
 		t.First = slices.Max(list)
 	}
@@ -180,7 +182,7 @@ func (t *RunFollower) outputs(ctx context.Context) (progress bool, err error) {
 			t.First, t.seen, t.lines = n, 0, 0
 		}
 
-		if err := t.attempt(ctx, n); err != nil {
+		if err := t.followAttempt(ctx, n); err != nil {
 			return progress, err
 		}
 
@@ -194,8 +196,8 @@ func (t *RunFollower) outputs(ctx context.Context) (progress bool, err error) {
 	return progress, nil
 }
 
-// bear puts up with a server that is away for a while.
-func (t *RunFollower) bear(ctx context.Context, err error) error {
+// tolerateOutage puts up with a server that is away for a while.
+func (t *RunFollower) tolerateOutage(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -222,8 +224,8 @@ func (t *RunFollower) bear(ctx context.Context, err error) error {
 	return nil
 }
 
-// ended says how the run ended, how long it took, and where.
-func (t *RunFollower) ended() {
+// printEnd says how the run ended, how long it took, and where.
+func (t *RunFollower) printEnd() {
 	plain := *t.M.Factory
 	plain.Color = "never"
 	t.M.Tell("%s %s", view.RunResult(&plain, t.Run), view.EndText(&plain, t.Run))

@@ -50,7 +50,7 @@ func followTasks(ctx context.Context, f *factory.Factory, c *client.Client, n Ta
 	var one sync.Mutex // parts of a run may fail at once
 
 	for i, r := range n.Runs {
-		l.start(ctx, &liveTask{}, r, func(err error) {
+		l.startRun(ctx, &liveTask{}, r, func(err error) {
 			one.Lock()
 			defer one.Unlock()
 			errs[i] = err
@@ -102,38 +102,38 @@ func (r *liveRun) isDone() bool {
 // followTasks lasts until ctx ends, or the server refuses.
 func (l *live) followTasks(ctx context.Context, n Tasks) error {
 	events, begun, ended := make(chan task.Event, 256), make(chan struct{}), make(chan error, 1)
-	l.tails.Go(func() { ended <- l.listen(ctx, n.tasks, events, begun) })
+	l.tails.Go(func() { ended <- l.readEvents(ctx, n.tasks, events, begun) })
 
 	select {
 	case <-begun: // what begins from now on is told: what began before is looked up
 	case err := <-ended:
-		return l.because(ctx, err)
+		return l.endReason(ctx, err)
 	}
 
-	if err := l.backlog(ctx, n); err != nil {
-		return l.because(ctx, err)
+	if err := l.showBacklog(ctx, n); err != nil {
+		return l.endReason(ctx, err)
 	}
 
 	for {
 		select {
 		case e := <-events:
-			l.take(ctx, e)
+			l.applyEvent(ctx, e)
 		case err := <-ended:
-			return l.because(ctx, err)
+			return l.endReason(ctx, err)
 		}
 	}
 }
 
-// because is why it ends: a tail's reason, if one ended it.
-func (l *live) because(ctx context.Context, err error) error {
+// endReason is why it ends: a tail's reason, if one ended it.
+func (l *live) endReason(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
 	return err
 }
 
-// listen reads the events of tasks until ctx ends, or the server refuses.
-func (l *live) listen(ctx context.Context, tasks []selection.Ref, events chan<- task.Event, begun chan<- struct{}) error {
+// readEvents reads the events of tasks until ctx ends, or the server refuses.
+func (l *live) readEvents(ctx context.Context, tasks []selection.Ref, events chan<- task.Event, begun chan<- struct{}) error {
 	o := client.EventOptions{Namespace: tasks[0].Namespace, Kinds: []string{task.EventRun}, Begun: func() { close(begun) }}
 	if slices.ContainsFunc(tasks, func(r selection.Ref) bool { return r.Namespace != o.Namespace }) {
 		o.Namespace = ""
@@ -167,9 +167,9 @@ func (l *live) listen(ctx context.Context, tasks []selection.Ref, events chan<- 
 	return ctx.Err()
 }
 
-// backlog shows what is there already.
-func (l *live) backlog(ctx context.Context, n Tasks) error {
-	runs, err := l.there(ctx, n)
+// showBacklog shows what is there already.
+func (l *live) showBacklog(ctx context.Context, n Tasks) error {
+	runs, err := l.initialRuns(ctx, n)
 	if err == nil {
 		runs, _, err = replaceByParts(ctx, l.Merger.Factory, l.c, runs)
 	}
@@ -187,15 +187,15 @@ func (l *live) backlog(ctx context.Context, n Tasks) error {
 		}
 
 		if !slices.ContainsFunc(t.runs, func(known *liveRun) bool { return known.id == r.ID }) {
-			l.start(ctx, t, r, l.complain)
+			l.startRun(ctx, t, r, l.printFailure)
 		}
 	}
 
 	return nil
 }
 
-// there is the runs to begin with.
-func (l *live) there(ctx context.Context, n Tasks) ([]task.Run, error) {
+// initialRuns is the runs to begin with.
+func (l *live) initialRuns(ctx context.Context, n Tasks) ([]task.Run, error) {
 	if len(n.tasks) > MostListed {
 		l.Tell("following %d tasks: what runs now, and what starts from now on", len(n.tasks))
 		return l.runningNow(ctx, n)
@@ -254,8 +254,8 @@ func (l *live) runningNow(ctx context.Context, n Tasks) ([]task.Run, error) {
 	return append(runs, n.Runs...), nil
 }
 
-// take does what an event asks for.
-func (l *live) take(ctx context.Context, e task.Event) {
+// applyEvent does what an event asks for.
+func (l *live) applyEvent(ctx context.Context, e task.Event) {
 	if e.Kind == task.EventGap {
 		l.Tell("some events were lost: runs may be missing here")
 		return
@@ -283,12 +283,12 @@ func (l *live) take(ctx context.Context, e task.Event) {
 	onNode := e.Node != "" // a run with parts is on none: they are told of as well
 	if onNode && (e.Action == task.ActionDispatched || e.Action == task.ActionStarted || e.Action == task.ActionEnded) {
 		l.o.tail = 0 // that was for what had been there
-		l.start(ctx, t, task.Run{Namespace: e.Namespace, Task: e.Task, ID: e.Run, State: task.State(e.State), Attempt: e.Attempt, Node: e.Node}, l.complain)
+		l.startRun(ctx, t, task.Run{Namespace: e.Namespace, Task: e.Task, ID: e.Run, State: task.State(e.State), Attempt: e.Attempt, Node: e.Node}, l.printFailure)
 	}
 }
 
-// start follows a run. What the task's runs wrote that have ended comes first.
-func (l *live) start(ctx context.Context, t *liveTask, r task.Run, failed func(error)) {
+// startRun follows a run. What the task's runs wrote that have ended comes first.
+func (l *live) startRun(ctx context.Context, t *liveTask, r task.Run, failed func(error)) {
 	if l.pending.Load() >= mostPending {
 		if !l.dropped.Swap(true) {
 			l.Tell("too many runs at once: some are not shown")
@@ -297,7 +297,7 @@ func (l *live) start(ctx context.Context, t *liveTask, r task.Run, failed func(e
 	}
 
 	l.pending.Add(1)
-	t.forget()
+	t.forgetShown()
 
 	var before []*liveRun
 	for _, known := range t.runs {
@@ -313,7 +313,7 @@ func (l *live) start(ctx context.Context, t *liveTask, r task.Run, failed func(e
 	if len(l.tasks) > 0 {
 		f.poke, f.stubborn = run.poke, true // events tell of parts as well
 	} else {
-		f.Part = func(p task.Run) { l.start(ctx, &liveTask{}, p, failed) }
+		f.Part = func(p task.Run) { l.startRun(ctx, &liveTask{}, p, failed) }
 	}
 
 	l.tails.Go(func() {
@@ -338,7 +338,7 @@ func (l *live) start(ctx context.Context, t *liveTask, r task.Run, failed func(e
 		_, err := f.Follow(ctx)
 		switch {
 		case err == nil:
-			f.ended()
+			f.printEnd()
 		case ctx.Err() != nil:
 		case l.failed() != nil:
 			l.cancel(l.failed())
@@ -348,16 +348,16 @@ func (l *live) start(ctx context.Context, t *liveTask, r task.Run, failed func(e
 	})
 }
 
-// complain tells that a run cannot be followed, while others are.
-func (l *live) complain(err error) {
+// printFailure tells that a run cannot be followed, while others are.
+func (l *live) printFailure(err error) {
 	if errors.Is(err, task.ErrNotFound) {
 		return // it is gone, with its task
 	}
 	l.Tell("%s", fmt.Sprint(err))
 }
 
-// forget drops runs that are shown, but for the latest.
-func (t *liveTask) forget() {
+// forgetShown drops runs that are shown, but for the latest.
+func (t *liveTask) forgetShown() {
 	for i := 0; len(t.runs) > remembered && i < len(t.runs); {
 		if t.runs[i].over && t.runs[i].isDone() {
 			t.runs = slices.Delete(t.runs, i, i+1)

@@ -196,10 +196,10 @@ func began(r task.Run) time.Time {
 	return r.ScheduledTime.Time
 }
 
-// wanted chooses from a task's runs, the newest first, those to show: the latest, or
+// chooseRuns chooses from a task's runs, the newest first, those to show: the latest, or
 // those that began since a time; with -f also what has not ended. The oldest comes
 // first.
-func (o *reading) wanted(runs []task.Run) []task.Run {
+func (o *reading) chooseRuns(runs []task.Run) []task.Run {
 	var list []task.Run
 	for _, r := range runs {
 		if r.State == task.Skipped || r.State == task.Missed {
@@ -222,7 +222,7 @@ func (o *reading) wanted(runs []task.Run) []task.Run {
 func runsOf(ctx context.Context, f *factory.Factory, c *client.Client, r selection.Ref, o *reading) ([]task.Run, error) {
 	runs, err := c.Runs.ListByTask(ctx, r.Namespace, r.Name, client.RunListOptions{})
 	if err == nil {
-		return o.wanted(runs), nil
+		return o.chooseRuns(runs), nil
 	}
 
 	if errors.Is(err, task.ErrNotFound) && selection.AreDigits(r.Name) {
@@ -301,21 +301,21 @@ func printLogs(ctx context.Context, f *factory.Factory, c *client.Client, n Task
 
 // printRun prints a run's output.
 func (m *Merger) printRun(ctx context.Context, c *client.Client, r task.Run, o client.LogOptions) error {
-	s, err := m.source(ctx, c, r, o)
+	s, err := m.openSource(ctx, c, r, o)
 	if err != nil {
 		return err
 	}
 
-	defer s.end()
+	defer s.closeSource()
 
 	for {
-		p, err := s.next()
+		p, err := s.nextPiece()
 		if err == io.EOF {
 			return nil
 		}
 
 		if err == nil {
-			err = s.output.add(p)
+			err = s.output.addPiece(p)
 		}
 
 		if err != nil {
@@ -332,9 +332,9 @@ type source struct {
 	some   bool
 }
 
-// source opens a run's output. Where its file is gone, the end of it that is kept with
+// openSource opens a run's output. Where its file is gone, the end of it that is kept with
 // the run has to do.
-func (m *Merger) source(ctx context.Context, c *client.Client, r task.Run, o client.LogOptions) (*source, error) {
+func (m *Merger) openSource(ctx context.Context, c *client.Client, r task.Run, o client.LogOptions) (*source, error) {
 	o.Times = m.timed()
 	s := &source{output: m.Output(r)}
 	s.output.attempt = cmp.Or(o.Attempt, max(r.Attempt, 1))
@@ -352,8 +352,8 @@ func (m *Merger) source(ctx context.Context, c *client.Client, r task.Run, o cli
 	return s, err
 }
 
-// next is the next of it; io.EOF at its end.
-func (s *source) next() (p client.LogPiece, err error) {
+// nextPiece is the next of it; io.EOF at its end.
+func (s *source) nextPiece() (p client.LogPiece, err error) {
 	if s.body == nil {
 		p.Text, s.kept = []byte(s.kept), ""
 		if len(p.Text) == 0 {
@@ -379,9 +379,9 @@ func (s *source) next() (p client.LogPiece, err error) {
 	return p, err
 }
 
-func (s *source) end() {
+func (s *source) closeSource() {
 	if s.body != nil {
 		_ = s.body.Close()
 	}
-	s.output.end()
+	s.output.endOutput()
 }

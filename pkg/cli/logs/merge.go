@@ -81,8 +81,8 @@ type streamBuffer struct {
 	last   time.Time // the latest time that it had
 }
 
-// number has lines of parts begin with their numbers from now on.
-func (m *Merger) number() {
+// numberLines has lines of parts begin with their numbers from now on.
+func (m *Merger) numberLines() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.parts = true
@@ -116,28 +116,28 @@ func colourOf(r task.Run) output.Color {
 
 // Write takes what the attempt wrote. An error is the merger's stream's.
 func (l *RunOutput) Write(b []byte) (int, error) {
-	return len(b), l.add(client.LogPiece{Text: b})
+	return len(b), l.addPiece(client.LogPiece{Text: b})
 }
 
-// add is Write of what is known to have come at a time, and by a stream.
-func (l *RunOutput) add(p client.LogPiece) error {
+// addPiece is Write of what is known to have come at a time, and by a stream.
+func (l *RunOutput) addPiece(p client.LogPiece) error {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
 
-	s := l.stream(p.Stream)
+	s := l.bufferOf(p.Stream)
 	if len(s.held) == 0 {
 		s.at = p.Time
 	}
 
 	s.held = append(s.held, p.Text...)
-	s.take(bytes.LastIndexByte(s.held, '\n') + 1)
+	s.writeFirst(bytes.LastIndexByte(s.held, '\n') + 1)
 
 	switch {
 	case len(s.held) >= mostUnended:
-		s.flush()
+		s.flushPending()
 	case len(s.held) > 0 && l.m.Format != output.FormatJSONL && !l.m.patient:
 		if l.timer == nil {
-			l.timer = time.AfterFunc(unendedFor, l.late)
+			l.timer = time.AfterFunc(unendedFor, l.flushLate)
 		} else {
 			l.timer.Reset(unendedFor)
 		}
@@ -146,7 +146,7 @@ func (l *RunOutput) add(p client.LogPiece) error {
 	return l.m.err
 }
 
-func (l *RunOutput) stream(stream string) *streamBuffer {
+func (l *RunOutput) bufferOf(stream string) *streamBuffer {
 	for _, s := range l.streams {
 		if s.stream == stream {
 			return s
@@ -159,16 +159,16 @@ func (l *RunOutput) stream(stream string) *streamBuffer {
 	return s
 }
 
-func (l *RunOutput) late() {
+func (l *RunOutput) flushLate() {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
 	for _, s := range l.streams {
-		s.flush()
+		s.flushPending()
 	}
 }
 
-// end says that the attempt writes nothing more.
-func (l *RunOutput) end() {
+// endOutput says that the attempt writes nothing more.
+func (l *RunOutput) endOutput() {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
 
@@ -177,7 +177,7 @@ func (l *RunOutput) end() {
 	}
 
 	for _, s := range l.streams {
-		s.take(len(s.held))
+		s.writeFirst(len(s.held))
 	}
 
 	l.m.releaseTo(func(u pendingLine) bool { return u.s.RunOutput == l })
@@ -189,9 +189,9 @@ func (l *RunOutput) end() {
 	}
 }
 
-// flush writes what is held back, but for a character of which a part is missing,
+// flushPending writes what is held back, but for a character of which a part is missing,
 // or what may be half an end of a line.
-func (s *streamBuffer) flush() {
+func (s *streamBuffer) flushPending() {
 	n := len(s.held)
 	for i := 1; i < utf8.UTFMax && i <= n; i++ {
 		if b := s.held[n-i]; utf8.RuneStart(b) {
@@ -206,11 +206,11 @@ func (s *streamBuffer) flush() {
 		n--
 	}
 
-	s.take(n)
+	s.writeFirst(n)
 }
 
-// take writes the first n bytes of what is held back.
-func (s *streamBuffer) take(n int) {
+// writeFirst writes the first n bytes of what is held back.
+func (s *streamBuffer) writeFirst(n int) {
 	if n == 0 || s.m.err != nil {
 		return
 	}

@@ -53,7 +53,7 @@ func TestMerger_NeverTearsLines(t *testing.T) {
 			i := rapid.IntRange(0, 1).Draw(t, "lane")
 			text := rapid.StringOfN(rapid.SampledFrom([]rune{'x', 'é', '\n', '\r', '\x1b', ' '}), 0, 8, -1).Draw(t, "text")
 			if text = strings.Replace(text, "é", "\xc3", 1); rapid.Bool().Draw(t, "flush") {
-				outputs[i].late()
+				outputs[i].flushLate()
 			}
 
 			_, _ = outputs[i].Write([]byte(text))
@@ -61,7 +61,7 @@ func TestMerger_NeverTearsLines(t *testing.T) {
 		}
 
 		for _, l := range outputs {
-			l.end()
+			l.endOutput()
 		}
 
 		got := make([]string, len(outputs))
@@ -96,11 +96,11 @@ func TestMerger_IsExactForOneTask(t *testing.T) {
 		for _, b := range rapid.SliceOf(rapid.SliceOf(rapid.Byte())).Draw(t, "writes") {
 			_, _ = outputs[0].Write(b)
 			if wrote = append(wrote, b...); len(b)%3 == 0 {
-				outputs[0].late()
+				outputs[0].flushLate()
 			}
 		}
 
-		outputs[0].end()
+		outputs[0].endOutput()
 
 		if !bytes.Equal(out.Bytes(), wrote) {
 			t.Fatalf("wrote %q, shown %q", wrote, &out)
@@ -148,7 +148,7 @@ func TestMerger_ShowsALineThatIsNotEnded(t *testing.T) {
 		}
 
 		for _, l := range outputs {
-			l.end()
+			l.endOutput()
 		}
 	})
 }
@@ -161,7 +161,7 @@ func TestMerger_SettlesTheOrderOfLines(t *testing.T) {
 		m, outputs := merging(&out, false, output.FormatTable, "a", "b")
 		t0 := time.Now()
 		add := func(lane, ms int, text string) {
-			if err := outputs[lane].add(client.LogPiece{Time: task.At(t0.Add(time.Duration(ms) * time.Millisecond)), Text: []byte(text)}); err != nil {
+			if err := outputs[lane].addPiece(client.LogPiece{Time: task.At(t0.Add(time.Duration(ms) * time.Millisecond)), Text: []byte(text)}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -199,7 +199,7 @@ func TestMerger_SettlesTheOrderOfLines(t *testing.T) {
 		add(0, 6, "six\n")
 		add(0, 5, "another node's\n")
 		add(0, 8, "eight")
-		outputs[0].end()
+		outputs[0].endOutput()
 		want += "a | six\na | another node's\nb | seven\na | eight\n"
 		shown(want)
 
@@ -210,7 +210,7 @@ func TestMerger_SettlesTheOrderOfLines(t *testing.T) {
 			}
 		}
 
-		outputs[1].end()
+		outputs[1].endOutput()
 
 		if n := held(); n != 0 {
 			t.Errorf("%d bytes are held back for ever", n)
@@ -224,7 +224,7 @@ func TestMerger_BoundsWhatItHolds(t *testing.T) {
 
 	for range 100 { // 3 MB
 		_, _ = outputs[0].Write(block)
-		if n := cap(outputs[0].stream("").held); n > 8*mostUnended {
+		if n := cap(outputs[0].bufferOf("").held); n > 8*mostUnended {
 			t.Fatalf("it holds %d bytes", n)
 		}
 	}
@@ -235,7 +235,7 @@ func TestMerger_WritesLinesForPrograms(t *testing.T) {
 	_, outputs := merging(&out, false, output.FormatJSONL, "a", "b")
 	outputs[1].attempt = 2
 	_, _ = outputs[1].Write([]byte("one\n\"two\x1b"))
-	outputs[1].end()
+	outputs[1].endOutput()
 	want := `{"namespace":"default","task":"b","run":"id-b","attempt":2,"text":"one"}` + "\n" +
 		`{"namespace":"default","task":"b","run":"id-b","attempt":2,"text":"\"two\u001b","unended":true}` + "\n"
 	if out.String() != want {
@@ -300,11 +300,11 @@ func TestMerger_ShowsNothingThatATerminalObeys(t *testing.T) {
 				m.timestamps, m.patient = timestamps, true
 
 				l := m.Output(task.Run{ID: "i", Namespace: "default", Task: "a", State: task.Failed})
-				if err := l.add(client.LogPiece{Text: []byte("x" + evil + "y\n"), Stream: task.Stderr, Time: factorytest.At("2026-11-20T22:00:00Z")}); err != nil {
+				if err := l.addPiece(client.LogPiece{Text: []byte("x" + evil + "y\n"), Stream: task.Stderr, Time: factorytest.At("2026-11-20T22:00:00Z")}); err != nil {
 					t.Fatal(err)
 				}
 
-				l.end()
+				l.endOutput()
 
 				if what := factorytest.Obeyed(d.Out.String()); what != "" {
 					t.Errorf("%q, -o %s: %q is shown", evil, format, what)

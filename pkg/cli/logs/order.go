@@ -22,15 +22,15 @@ func (m *Merger) printByTime(ctx context.Context, c *client.Client, runs []task.
 	var open byTime
 	defer func() {
 		for _, s := range open {
-			s.end()
+			s.closeSource()
 		}
 	}()
 
 	// more reads on; what has ended, or cannot be read, is left out.
 	more := func(s *ordered) bool {
-		p, err := s.next()
+		p, err := s.nextPiece()
 		if err != nil {
-			s.end()
+			s.closeSource()
 			if err != io.EOF {
 				errs[s.place] = err
 			}
@@ -46,7 +46,7 @@ func (m *Merger) printByTime(ctx context.Context, c *client.Client, runs []task.
 
 	for next := 0; ; {
 		for next < len(runs) && len(open) < mostOpen && (len(open) == 0 || !began(runs[next]).After(open[0].at)) {
-			s, err := m.source(ctx, c, runs[next], o)
+			s, err := m.openSource(ctx, c, runs[next], o)
 			if errs[next] = err; err != nil && (m.IsHopeless(err) || ctx.Err() != nil) {
 				return err
 			}
@@ -68,7 +68,7 @@ func (m *Merger) printByTime(ctx context.Context, c *client.Client, runs []task.
 		}
 
 		s := open[0]
-		if err := s.output.add(s.piece); err != nil {
+		if err := s.output.addPiece(s.piece); err != nil {
 			return err
 		}
 

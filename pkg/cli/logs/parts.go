@@ -55,7 +55,7 @@ func (t *RunFollower) begun(ctx context.Context) error {
 			}
 
 			t.known[p.ID] = true
-			t.M.number()
+			t.M.numberLines()
 			t.Part(p)
 		}
 	}

@@ -33,7 +33,7 @@ type inboxRecord struct {
 // checkAttempts reads all inboxes, a page at a time, with the entries of their tasks.
 func (j *attemptJudge) checkAttempts(ctx context.Context) error {
 	var page []inboxRecord
-	err := j.reader.each(ctx, j.keys.Runs(), func(ctx context.Context, e *mvccpb.KeyValue) error {
+	err := j.reader.eachRecord(ctx, j.keys.Runs(), func(ctx context.Context, e *mvccpb.KeyValue) error {
 		attempt, ok := j.checkAttempt(e)
 		if !ok {
 			return nil
@@ -94,9 +94,9 @@ func (j *attemptJudge) suspectOrphan(k record.RunKey, r task.Assigned, e *mvccpb
 			return false
 		}
 
-		if j.reader.since(n.StartedAt.Time) > lostAfter+slack {
-			j.suspect(kindOrphan.of(fmt.Sprintf("run %s of %s is for instance %s of node %s, whose instance is %s since %s", k.Run, k.Ref,
-				r.Instance, k.Node, n.Instance, j.reader.ago(n.StartedAt.Time)), string(e.Key)), seen(e))
+		if j.reader.timeSince(n.StartedAt.Time) > lostAfter+slack {
+			j.addSuspect(kindOrphan.newFinding(fmt.Sprintf("run %s of %s is for instance %s of node %s, whose instance is %s since %s", k.Run, k.Ref,
+				r.Instance, k.Node, n.Instance, j.reader.formatAgo(n.StartedAt.Time)), string(e.Key)), seen(e))
 		}
 
 		return true
@@ -104,13 +104,13 @@ func (j *attemptJudge) suspectOrphan(k record.RunKey, r task.Assigned, e *mvccpb
 
 	node := store.Seen{Key: j.keys.Node(k.Node)}
 
-	if at, dead := j.cluster.cleared[r.Instance]; dead && j.reader.since(at) > slack {
-		j.suspect(kindOrphan.of(fmt.Sprintf("run %s of %s is on node %s, whose instance is proved dead since %s", k.Run, k.Ref, k.Node, j.reader.ago(at)),
+	if at, dead := j.cluster.cleared[r.Instance]; dead && j.reader.timeSince(at) > slack {
+		j.addSuspect(kindOrphan.newFinding(fmt.Sprintf("run %s of %s is on node %s, whose instance is proved dead since %s", k.Run, k.Ref, k.Node, j.reader.formatAgo(at)),
 			string(e.Key), clearedPrefix(j.keys)+r.Instance), seen(e), node)
 		return true
 	}
 
-	f := kindOrphan.of(fmt.Sprintf("run %s of %s is on node %s, which is absent for longer than %s", k.Run, k.Ref, k.Node, r.EffectiveLostAfter()),
+	f := kindOrphan.newFinding(fmt.Sprintf("run %s of %s is on node %s, which is absent for longer than %s", k.Run, k.Ref, k.Node, r.EffectiveLostAfter()),
 		string(e.Key), node.Key)
 	j.suspectWith(f, nodeLongAbsent{
 		reader: j.reader, node: k.Node, lostAfter: r.EffectiveLostAfter(), attemptMod: e.ModRevision,
@@ -127,7 +127,7 @@ func (j *attemptJudge) checkHaveTasks(ctx context.Context, page []inboxRecord) e
 		keys = append(keys, j.keys.Entry(attempt.key.Ref))
 	}
 
-	entries, err := j.reader.get(ctx, keys...)
+	entries, err := j.reader.readKeys(ctx, keys...)
 	if err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func (j *attemptJudge) checkHaveTasks(ctx context.Context, page []inboxRecord) e
 			entry.Mod = e.ModRevision
 		}
 
-		j.suspect(kindNoTask.of(fmt.Sprintf("run %s on node %s is of task %s (uid %s), which is gone", key.Run, key.Node, key.Ref, attempt.UID),
+		j.addSuspect(kindNoTask.newFinding(fmt.Sprintf("run %s on node %s is of task %s (uid %s), which is gone", key.Run, key.Node, key.Ref, attempt.UID),
 			attempt.Key), attempt.Seen, entry)
 	}
 
@@ -164,7 +164,7 @@ type nodeLongAbsent struct {
 func (r nodeLongAbsent) stillHolds(ctx context.Context) (bool, error) {
 	gone, known, err := r.absentBefore(ctx, r.reader.at.Add(-r.lostAfter.Std()-slack))
 	if err == nil && !known {
-		r.reader.notes.note("node %s has attempts and is absent; etcd's past does not reach far enough to tell for how long: look again in %s", r.node, r.lostAfter)
+		r.reader.notes.addNote("node %s has attempts and is absent; etcd's past does not reach far enough to tell for how long: look again in %s", r.node, r.lostAfter)
 	}
 	return gone, err
 }

@@ -131,7 +131,7 @@ func newAudit(au Auditor) *audit {
 // run reads the cluster stage by stage, each of which is judged by what the earlier
 // ones have read, and confirms the suspects after a pause.
 func (a *audit) run(ctx context.Context) ([]task.Finding, error) {
-	if err := a.reader.pin(ctx); err != nil {
+	if err := a.reader.pinRevision(ctx); err != nil {
 		return nil, err
 	}
 
@@ -145,7 +145,7 @@ func (a *audit) run(ctx context.Context) ([]task.Finding, error) {
 		{"shards", a.checkShards},
 		{"etcd", a.members.checkMembers},
 	} {
-		a.progress.begin(stage.name)
+		a.progress.beginStage(stage.name)
 
 		if err := stage.check(ctx); err != nil {
 			return nil, err
@@ -157,11 +157,11 @@ func (a *audit) run(ctx context.Context) ([]task.Finding, error) {
 
 	a.progress.beginAndReport("second look")
 
-	if err := a.wait(ctx); err != nil {
+	if err := a.waitForQuiet(ctx); err != nil {
 		return nil, err
 	}
 
-	return a.confirm(ctx)
+	return a.confirmSuspects(ctx)
 }
 
 // checkFleet reads the small directories: everything that does not belong to a task.
@@ -183,7 +183,7 @@ func (a *audit) checkFleet(ctx context.Context) error {
 		{keys.Tokens(), a.credentials.checkToken},
 		{keys.Secrets(), a.credentials.checkSecret},
 	} {
-		if err := a.reader.each(ctx, directory.prefix, directory.check); err != nil {
+		if err := a.reader.eachRecord(ctx, directory.prefix, directory.check); err != nil {
 			return err
 		}
 	}
@@ -212,7 +212,7 @@ func (a *audit) checkShards(ctx context.Context) error {
 	return a.shards.checkStray(ctx)
 }
 
-func (a *audit) wait(ctx context.Context) error {
+func (a *audit) waitForQuiet(ctx context.Context) error {
 	if !clock.Sleep(ctx, a.pause) {
 		return context.Cause(ctx)
 	}
@@ -220,10 +220,10 @@ func (a *audit) wait(ctx context.Context) error {
 	return nil
 }
 
-// confirm reads what the suspects depend on again, and returns the findings in the
+// confirmSuspects reads what the suspects depend on again, and returns the findings in the
 // order in which they are shown.
-func (a *audit) confirm(ctx context.Context) ([]task.Finding, error) {
-	found, err := a.suspects.confirm(ctx, a.reader)
+func (a *audit) confirmSuspects(ctx context.Context) ([]task.Finding, error) {
+	found, err := a.suspects.confirmAll(ctx, a.reader)
 	if err != nil {
 		return nil, err
 	}

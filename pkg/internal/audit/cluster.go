@@ -14,16 +14,16 @@ type clusterJudge struct{ judge }
 // readCluster reads the cluster's record, which says how many shards there are.
 func (j *clusterJudge) readCluster(ctx context.Context) error {
 	key := j.keys.Cluster()
-	found, err := j.reader.get(ctx, key)
+	found, err := j.reader.readKeys(ctx, key)
 	if err != nil {
 		return err
 	}
 
-	j.reader.progress.add(len(found))
+	j.reader.progress.addRecords(len(found))
 
 	e := found[key]
 	if e == nil {
-		j.suspect(kindNoCluster.of("there is no record of the cluster", key), store.Seen{Key: key})
+		j.addSuspect(kindNoCluster.newFinding("there is no record of the cluster", key), store.Seen{Key: key})
 		return nil
 	}
 
@@ -31,7 +31,7 @@ func (j *clusterJudge) readCluster(ctx context.Context) error {
 
 	var c task.Cluster
 	if err := json.Unmarshal(e.Value, &c); err != nil || c.Shards <= 0 {
-		j.suspect(kindNoCluster.of("the record of the cluster cannot be read", key), seen(e))
+		j.addSuspect(kindNoCluster.newFinding("the record of the cluster cannot be read", key), seen(e))
 		return nil
 	}
 
@@ -43,7 +43,7 @@ func (j *clusterJudge) readCluster(ctx context.Context) error {
 // readFreezes reads what is frozen. The runs that wait for it are not stuck.
 func (j *clusterJudge) readFreezes(ctx context.Context) error {
 	key := j.keys.Freezes()
-	found, err := j.reader.get(ctx, key)
+	found, err := j.reader.readKeys(ctx, key)
 	if err != nil {
 		return err
 	}

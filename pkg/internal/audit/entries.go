@@ -36,10 +36,10 @@ func (j *entryJudge) checkEntry(ctx context.Context, s *shardState, e *mvccpb.Ke
 	i, hasSpec := j.cluster.specs.find(ref)
 	switch home := j.ref(ref.Namespace, ref.Name); {
 	case home.Shard != ref.Shard:
-		j.suspect(kindWrongShard.of(fmt.Sprintf("the entry of %s is in shard %d, and belongs into shard %d", ref, ref.Shard, home.Shard), string(e.Key)), seen(e))
+		j.addSuspect(kindWrongShard.newFinding(fmt.Sprintf("the entry of %s is in shard %d, and belongs into shard %d", ref, ref.Shard, home.Shard), string(e.Key)), seen(e))
 		return
 	case !hasSpec:
-		j.suspect(kindNoSpec.of(fmt.Sprintf("task %s has an entry and no spec", ref), string(e.Key), j.keys.Spec(ref)),
+		j.addSuspect(kindNoSpec.newFinding(fmt.Sprintf("task %s has an entry and no spec", ref), string(e.Key), j.keys.Spec(ref)),
 			seen(e), store.Seen{Key: j.keys.Spec(ref)})
 	default:
 		j.cluster.specs.hasEntry[i] = true
@@ -57,7 +57,7 @@ func (j *entryJudge) checkEntry(ctx context.Context, s *shardState, e *mvccpb.Ke
 // together, and neither may have changed at the second read.
 func (j *entryJudge) suspectUIDs(ctx context.Context, e *mvccpb.KeyValue, ref record.Ref) {
 	key := j.keys.Spec(ref)
-	found, err := j.reader.get(ctx, key)
+	found, err := j.reader.readKeys(ctx, key)
 	spec := found[key]
 	if err != nil || spec == nil {
 		return // it is deleted meanwhile: no finding
@@ -68,7 +68,7 @@ func (j *entryJudge) suspectUIDs(ctx context.Context, e *mvccpb.KeyValue, ref re
 		return // readSpecs has suspected it as unreadable
 	}
 
-	j.suspect(kindUIDs.of(fmt.Sprintf("the spec of %s has uid %q, its entry %q", ref, uid, uidOf(e.Value)), string(e.Key), key),
+	j.addSuspect(kindUIDs.newFinding(fmt.Sprintf("the spec of %s has uid %q, its entry %q", ref, uid, uidOf(e.Value)), string(e.Key), key),
 		seen(e), seen(spec))
 }
 

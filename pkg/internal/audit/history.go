@@ -81,10 +81,10 @@ func (j *historyJudge) finishTask(s *shardState) {
 		state = "was created anew"
 	}
 
-	f := kindHistoryOrphan.of(fmt.Sprintf("%s of history of task %s, which %s", countOf(orphans.count, "record"), orphans.ref, state),
+	f := kindHistoryOrphan.newFinding(fmt.Sprintf("%s of history of task %s, which %s", countOf(orphans.count, "record"), orphans.ref, state),
 		append([]string{j.keys.HistoryOf(orphans.ref)}, orphans.keys...)...)
 	f.Count = orphans.count
-	j.suspect(f, store.Seen{Key: j.keys.Entry(orphans.ref), Mod: s.entries[orphans.ref.String()].mod}, orphans.first)
+	j.addSuspect(f, store.Seen{Key: j.keys.Entry(orphans.ref), Mod: s.entries[orphans.ref.String()].mod}, orphans.first)
 }
 
 // checkDeadLetter judges a dead-letter run: if its task is gone, nobody runs it again.
@@ -100,6 +100,6 @@ func (j *historyJudge) checkDeadLetter(_ context.Context, s *shardState, e *mvcc
 		return
 	}
 
-	j.suspect(kindDeadOrphan.of(fmt.Sprintf("run %s is dead, and its task %s (uid %s) is gone", k.Run, k.Ref, w.UID), string(e.Key)),
+	j.addSuspect(kindDeadOrphan.newFinding(fmt.Sprintf("run %s is dead, and its task %s (uid %s) is gone", k.Run, k.Ref, w.UID), string(e.Key)),
 		seen(e), store.Seen{Key: j.keys.Entry(k.Ref), Mod: s.entries[k.Ref.String()].mod})
 }

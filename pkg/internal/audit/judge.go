@@ -35,18 +35,18 @@ func seen(e *mvccpb.KeyValue) store.Seen { return store.Seen{Key: string(e.Key),
 // suspectUnreadable suspects a record that cannot be decoded.
 func (j judge) suspectUnreadable(e *mvccpb.KeyValue, what string, err error) {
 	reason := strings.TrimPrefix(err.Error(), task.ErrInvalid.Error()+": ")
-	j.suspect(kindUnreadable.of(what+" cannot be read: "+reason, string(e.Key)), seen(e))
+	j.addSuspect(kindUnreadable.newFinding(what+" cannot be read: "+reason, string(e.Key)), seen(e))
 }
 
 // suspectStrange suspects a key of a form that Carillon does not use.
 func (j judge) suspectStrange(e *mvccpb.KeyValue) {
-	j.suspect(kindStrange.of("no key of Carillon looks so", string(e.Key)), seen(e))
+	j.addSuspect(kindStrange.newFinding("no key of Carillon looks so", string(e.Key)), seen(e))
 }
 
 // checkNoLease checks that a record that is to stay has no lease.
 func (j judge) checkNoLease(e *mvccpb.KeyValue) {
 	if e.Lease != 0 {
-		j.suspect(kindLeased.of(fmt.Sprintf("the record hangs on lease %x", e.Lease), string(e.Key)), seen(e))
+		j.addSuspect(kindLeased.newFinding(fmt.Sprintf("the record hangs on lease %x", e.Lease), string(e.Key)), seen(e))
 	}
 }
 

@@ -22,10 +22,10 @@ const tombstonesFor = 9 * 24 * time.Hour
 
 // checkKept judges the former versions of all tasks, and the tombstones.
 func (j *keptJudge) checkKept(ctx context.Context) error {
-	if err := j.reader.each(ctx, versionsPrefix(j.keys), j.checkVersion); err != nil {
+	if err := j.reader.eachRecord(ctx, versionsPrefix(j.keys), j.checkVersion); err != nil {
 		return err
 	}
-	return j.reader.each(ctx, j.keys.Tombstones(), j.checkTombstone)
+	return j.reader.eachRecord(ctx, j.keys.Tombstones(), j.checkTombstone)
 }
 
 // parseVersionKey takes the key of a former version apart, without the prefix.
@@ -66,7 +66,7 @@ func (j *keptJudge) checkVersion(ctx context.Context, e *mvccpb.KeyValue) error 
 		return err
 	}
 
-	j.suspect(kindVersionOrphan.of(fmt.Sprintf("generation %d of task %s (uid %s), which is gone", generation, ref, uid), string(e.Key)), seen(e), spec)
+	j.addSuspect(kindVersionOrphan.newFinding(fmt.Sprintf("generation %d of task %s (uid %s), which is gone", generation, ref, uid), string(e.Key)), seen(e), spec)
 
 	return nil
 }
@@ -91,16 +91,16 @@ func (j *keptJudge) checkTombstone(ctx context.Context, e *mvccpb.KeyValue) erro
 	if _, exists := j.cluster.specs.find(ref); exists {
 		spec, err := j.readSpec(ctx, ref)
 		if err == nil && spec.Mod != 0 {
-			j.suspect(kindStaleTombstone.of(fmt.Sprintf("task %s is there, and is said to have been deleted %s", ref,
-				j.reader.ago(tombstone.DeletedAt.Time)), string(e.Key)), seen(e), spec)
+			j.addSuspect(kindStaleTombstone.newFinding(fmt.Sprintf("task %s is there, and is said to have been deleted %s", ref,
+				j.reader.formatAgo(tombstone.DeletedAt.Time)), string(e.Key)), seen(e), spec)
 		}
 
 		return err
 	}
 
-	if j.reader.since(tombstone.DeletedAt.Time) > tombstonesFor {
-		j.suspect(kindStaleTombstone.of(fmt.Sprintf("task %s was deleted %s, and it is remembered yet", ref,
-			j.reader.ago(tombstone.DeletedAt.Time)), string(e.Key)), seen(e))
+	if j.reader.timeSince(tombstone.DeletedAt.Time) > tombstonesFor {
+		j.addSuspect(kindStaleTombstone.newFinding(fmt.Sprintf("task %s was deleted %s, and it is remembered yet", ref,
+			j.reader.formatAgo(tombstone.DeletedAt.Time)), string(e.Key)), seen(e))
 	}
 
 	return nil
@@ -109,7 +109,7 @@ func (j *keptJudge) checkTombstone(ctx context.Context, e *mvccpb.KeyValue) erro
 // readSpec reads the revision of a task's spec; 0 if it has none.
 func (j *keptJudge) readSpec(ctx context.Context, ref record.Ref) (store.Seen, error) {
 	key := j.keys.Spec(ref)
-	found, err := j.reader.get(ctx, key)
+	found, err := j.reader.readKeys(ctx, key)
 	if e := found[key]; e != nil {
 		return seen(e), err
 	}

@@ -127,8 +127,8 @@ var (
 		"carillon audit --repair deletes it; a leader should have", "delete the record"}
 )
 
-// of makes a finding of the kind.
-func (k kind) of(message string, keys ...string) task.Finding {
+// newFinding makes a finding of the kind.
+func (k kind) newFinding(message string, keys ...string) task.Finding {
 	return task.Finding{Kind: k.name, Group: k.group, Severity: k.severity, Keys: keys, Count: 1, Message: message,
 		Why: k.why, Do: k.do, Repair: k.repair}
 }

@@ -19,7 +19,7 @@ type leaderJudge struct {
 // present.
 func (j *leaderJudge) checkLeader(ctx context.Context) error {
 	candidates := 0
-	err := j.reader.each(ctx, j.keys.Leader(), func(ctx context.Context, e *mvccpb.KeyValue) error {
+	err := j.reader.eachRecord(ctx, j.keys.Leader(), func(ctx context.Context, e *mvccpb.KeyValue) error {
 		candidates++
 
 		for _, n := range j.cluster.nodes {
@@ -38,7 +38,7 @@ func (j *leaderJudge) checkLeader(ctx context.Context) error {
 	}
 
 	if candidates == 0 {
-		f := kindNoLeader.of("there is no leader", j.keys.Leader())
+		f := kindNoLeader.newFinding("there is no leader", j.keys.Leader())
 		f.Count = 0
 		j.suspectWith(f, stillNoLeader{j.reader.store})
 	}

@@ -34,11 +34,11 @@ func namesLease(n task.Node, lease int64) bool {
 func (j *leaseJudge) suspectLease(ctx context.Context, e *mvccpb.KeyValue, message string) {
 	ttl, err := j.reader.leaseTTL(ctx, e.Lease)
 	if err != nil {
-		j.note("lease %x cannot be asked for: %v", e.Lease, err)
+		j.addNote("lease %x cannot be asked for: %v", e.Lease, err)
 		return
 	}
 
-	f := kindLeakedLease.of(message, string(e.Key))
+	f := kindLeakedLease.newFinding(message, string(e.Key))
 	f.Do = strings.Replace(f.Do, "LEASE", fmt.Sprintf("%x", e.Lease), 1)
 	// The record's revision is no fact: a node announces itself all the time.
 	j.suspectWith(f, leaseStillRenewed{reader: j.reader, key: string(e.Key), lease: e.Lease, ttl: ttl, pause: j.pause})

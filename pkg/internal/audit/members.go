@@ -27,7 +27,7 @@ type memberJudge struct{ judge }
 func (j *memberJudge) checkMembers(ctx context.Context) error {
 	for _, m := range j.reader.store.Members(ctx, membersTimeout) {
 		for _, f := range memberFindings(m) {
-			j.suspect(f)
+			j.addSuspect(f)
 		}
 	}
 
@@ -38,7 +38,7 @@ func (j *memberJudge) checkMembers(ctx context.Context) error {
 func memberFindings(m store.Member) []task.Finding {
 	var found []task.Finding
 	add := func(k kind, format string, args ...any) {
-		f := k.of(fmt.Sprintf("etcd at %s ", m.Endpoint) + fmt.Sprintf(format, args...))
+		f := k.newFinding(fmt.Sprintf("etcd at %s ", m.Endpoint) + fmt.Sprintf(format, args...))
 		f.Keys, f.Count = []string{}, 0
 		found = append(found, f)
 	}

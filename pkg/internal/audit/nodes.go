@@ -36,7 +36,7 @@ func (j *nodeJudge) checkNode(ctx context.Context, e *mvccpb.KeyValue) error {
 
 	if n.Unfit != "" {
 		// The record's revision is no fact: a node announces itself all the time.
-		j.suspectWith(kindUnfit.of(fmt.Sprintf("node %s owns no shards: %s", name, n.Unfit), string(e.Key)), stillUnfit{j.reader.store, name})
+		j.suspectWith(kindUnfit.newFinding(fmt.Sprintf("node %s owns no shards: %s", name, n.Unfit), string(e.Key)), stillUnfit{j.reader.store, name})
 	}
 
 	if !namesLease(n.Node, e.Lease) {
@@ -80,11 +80,11 @@ func (j *nodeJudge) checkCleared(_ context.Context, e *mvccpb.KeyValue) error {
 	j.cluster.cleared[instance] = c.At.Time
 
 	if e.Lease == 0 {
-		f := kindCleared.of("instance "+instance+" is cleared, for ever", string(e.Key))
-		if j.reader.since(c.At.Time) < clearedFor {
+		f := kindCleared.newFinding("instance "+instance+" is cleared, for ever", string(e.Key))
+		if j.reader.timeSince(c.At.Time) < clearedFor {
 			f.Repair = "" // somebody may wait for it
 		}
-		j.suspect(f, seen(e))
+		j.addSuspect(f, seen(e))
 	}
 
 	return nil
@@ -118,7 +118,7 @@ func (j *nodeJudge) confirmClocks(ctx context.Context) ([]task.Finding, error) {
 	now := j.reader.now()
 	var found []task.Finding
 	for name, n := range nodes {
-		ahead, behind := n.Clock.Sub(now), j.reader.since(n.Clock.Time)
+		ahead, behind := n.Clock.Sub(now), j.reader.timeSince(n.Clock.Time)
 		difference := ""
 
 		switch {
@@ -130,7 +130,7 @@ func (j *nodeJudge) confirmClocks(ctx context.Context) ([]task.Finding, error) {
 		}
 
 		if difference != "" {
-			f := kindClock.of(fmt.Sprintf("the clock of node %s is %s that of this one (%s)", name, difference, j.localNode), j.keys.Node(name))
+			f := kindClock.newFinding(fmt.Sprintf("the clock of node %s is %s that of this one (%s)", name, difference, j.localNode), j.keys.Node(name))
 			f.Revision = n.mod
 			found = append(found, f)
 		}
@@ -138,7 +138,7 @@ func (j *nodeJudge) confirmClocks(ctx context.Context) ([]task.Finding, error) {
 
 	// If half of the nodes differ, the local clock is the one that is wrong.
 	if len(found) > 1 && 2*len(found) >= len(nodes) {
-		f := kindClock.of(fmt.Sprintf("the clock of node %s differs from those of %d of %d nodes", j.localNode, len(found), len(nodes)), j.keys.Node(j.localNode))
+		f := kindClock.newFinding(fmt.Sprintf("the clock of node %s differs from those of %d of %d nodes", j.localNode, len(found), len(nodes)), j.keys.Node(j.localNode))
 		f.Count = int64(len(found))
 		return []task.Finding{f}, nil
 	}

@@ -36,7 +36,7 @@ func (j *ownerJudge) checkOwner(_ context.Context, e *mvccpb.KeyValue) error {
 	j.cluster.owners[id] = o
 
 	if id >= j.cluster.shards {
-		j.suspect(kindStray.of(fmt.Sprintf("an owner of shard %d, and the cluster has %d shards", id, j.cluster.shards), string(e.Key)), seen(e))
+		j.addSuspect(kindStray.newFinding(fmt.Sprintf("an owner of shard %d, and the cluster has %d shards", id, j.cluster.shards), string(e.Key)), seen(e))
 	}
 
 	return nil
@@ -51,10 +51,10 @@ func (j *ownerJudge) checkAllOwned() {
 
 		switch {
 		case !owned:
-			j.suspect(kindNoOwner.of(fmt.Sprintf("shard %d has no owner", id), key), store.Seen{Key: key})
+			j.addSuspect(kindNoOwner.newFinding(fmt.Sprintf("shard %d has no owner", id), key), store.Seen{Key: key})
 		case o.Node == "": // checkOwner has suspected it as unreadable
 		case !present:
-			j.suspect(kindOwnerAbsent.of(fmt.Sprintf("the owner of shard %d, node %s, is not present", id, o.Node), key, j.keys.Node(o.Node)),
+			j.addSuspect(kindOwnerAbsent.newFinding(fmt.Sprintf("the owner of shard %d, node %s, is not present", id, o.Node), key, j.keys.Node(o.Node)),
 				store.Seen{Key: key, Mod: o.Fence}, store.Seen{Key: j.keys.Node(o.Node)})
 		}
 	}
@@ -74,9 +74,9 @@ func (j *ownerJudge) checkMove(_ context.Context, e *mvccpb.KeyValue) error {
 		return nil
 	}
 
-	if j.reader.since(m.Since.Time) > movesFor {
+	if j.reader.timeSince(m.Since.Time) > movesFor {
 		shard := strings.TrimPrefix(string(e.Key), movesPrefix(j.keys))
-		j.suspect(kindMoveStands.of(fmt.Sprintf("shard %s is being handed over to node %s, begun %s", shard, m.To, j.reader.ago(m.Since.Time)),
+		j.addSuspect(kindMoveStands.newFinding(fmt.Sprintf("shard %s is being handed over to node %s, begun %s", shard, m.To, j.reader.formatAgo(m.Since.Time)),
 			string(e.Key)), seen(e))
 	}
 
@@ -98,9 +98,9 @@ func (j *ownerJudge) checkDecidedByOwner(e *mvccpb.KeyValue, ref record.Ref, r t
 		return
 	}
 
-	f := kindTwoOwners.of(fmt.Sprintf("node %s decided a tick of shard %d at revision %d, and node %s has owned it since revision %d",
+	f := kindTwoOwners.newFinding(fmt.Sprintf("node %s decided a tick of shard %d at revision %d, and node %s has owned it since revision %d",
 		r.Owner, ref.Shard, e.CreateRevision, o.Node, o.Fence), string(e.Key), j.keys.Owner(ref.Shard))
 	f.Revision = e.ModRevision
 	// The record is no fact: it is proof, even if it goes.
-	j.suspect(f, store.Seen{Key: j.keys.Owner(ref.Shard), Mod: o.Fence})
+	j.addSuspect(f, store.Seen{Key: j.keys.Owner(ref.Shard), Mod: o.Fence})
 }

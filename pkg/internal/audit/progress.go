@@ -15,20 +15,20 @@ type progress struct {
 	reported time.Time
 }
 
-// begin begins a stage.
-func (p *progress) begin(stage string) {
+// beginStage begins a stage.
+func (p *progress) beginStage(stage string) {
 	p.stage = stage
-	p.add(0)
+	p.addRecords(0)
 }
 
 // beginAndReport begins a stage and reports it, however short ago the last report was.
 func (p *progress) beginAndReport(stage string) {
 	p.reported = time.Time{}
-	p.begin(stage)
+	p.beginStage(stage)
 }
 
-// add counts records.
-func (p *progress) add(records int) {
+// addRecords counts records.
+func (p *progress) addRecords(records int) {
 	p.records += int64(records)
 	if p.report == nil || time.Since(p.reported) < time.Second {
 		return

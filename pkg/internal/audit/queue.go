@@ -45,7 +45,7 @@ func (j *queueJudge) checkQueued(_ context.Context, s *shardState, e *mvccpb.Key
 	entry, hasEntry := s.entries[k.Ref.String()]
 
 	if !j.hasTask(s, k.Ref, w.UID) {
-		j.suspect(kindQueueOrphan.of(fmt.Sprintf("run %s waits, and its task %s (uid %s) is gone", k.Run, k.Ref, w.UID), string(e.Key)),
+		j.addSuspect(kindQueueOrphan.newFinding(fmt.Sprintf("run %s waits, and its task %s (uid %s) is gone", k.Run, k.Ref, w.UID), string(e.Key)),
 			seen(e), store.Seen{Key: j.keys.Entry(k.Ref), Mod: entry.mod})
 		return
 	}
@@ -74,7 +74,7 @@ func (j *queueJudge) finishTask(s *shardState) {
 	}
 
 	entry, o := s.entries[ref.String()], j.cluster.owners[s.id]
-	if entry.unreadable || j.cluster.active[hashOf(ref)] || !j.hasTaker(entry) || j.reader.since(o.Since.Time) < slack {
+	if entry.unreadable || j.cluster.active[hashOf(ref)] || !j.hasTaker(entry) || j.reader.timeSince(o.Since.Time) < slack {
 		return
 	}
 	if slices.ContainsFunc(all, func(q queuedRun) bool { return j.dueFor(q.Waiting) < slack }) {
@@ -82,7 +82,7 @@ func (j *queueJudge) finishTask(s *shardState) {
 	}
 
 	first, ownerKey := all[0], j.keys.Owner(s.id)
-	f := kindStuck.of(fmt.Sprintf("run %s of %s waits (%s), and is due since %s", first.ID, ref, first.Reason,
+	f := kindStuck.newFinding(fmt.Sprintf("run %s of %s waits (%s), and is due since %s", first.ID, ref, first.Reason,
 		j.dueFor(first.Waiting).Round(time.Second)), first.Key, ownerKey)
 	f.Count = int64(len(all))
 	j.suspectWith(f, taskStillIdle{j.reader.store, ref}, first.Seen, store.Seen{Key: ownerKey, Mod: o.Fence})
@@ -94,7 +94,7 @@ func (j *queueJudge) dueFor(w task.Waiting) time.Duration {
 	if since.IsZero() {
 		since = w.CreatedAt.Time
 	}
-	return j.reader.since(since)
+	return j.reader.timeSince(since)
 }
 
 // hasTaker reports whether some node takes runs of a task. If the target compares facts,

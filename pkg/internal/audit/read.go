@@ -33,8 +33,8 @@ func newReader(au Auditor, progress *progress, notes *notes) *reader {
 	return &reader{store: au.Store, keys: au.Store.Keys(), now: au.Now, page: au.Page, progress: progress, notes: notes}
 }
 
-// pin makes the present revision the one at which the reader reads.
-func (r *reader) pin(ctx context.Context) error {
+// pinRevision makes the present revision the one at which the reader reads.
+func (r *reader) pinRevision(ctx context.Context) error {
 	at := r.now()
 	res, err := r.store.Client().Get(ctx, r.keys.Cluster(), clientv3.WithCountOnly())
 	if err != nil {
@@ -46,15 +46,15 @@ func (r *reader) pin(ctx context.Context) error {
 	return nil
 }
 
-// repin goes on at the present revision when the pinned one is compacted away. What
+// repinRevision goes on at the present revision when the pinned one is compacted away. What
 // differs between the two revisions becomes a suspect, and the second read clears it.
-func (r *reader) repin(ctx context.Context) error {
-	r.notes.note("etcd was compacted meanwhile: the records were not all read at one revision")
-	return r.pin(ctx)
+func (r *reader) repinRevision(ctx context.Context) error {
+	r.notes.addNote("etcd was compacted meanwhile: the records were not all read at one revision")
+	return r.pinRevision(ctx)
 }
 
-// each calls check with every record below a prefix, a page at a time.
-func (r *reader) each(ctx context.Context, prefix string, check checkFunc) error {
+// eachRecord calls check with every record below a prefix, a page at a time.
+func (r *reader) eachRecord(ctx context.Context, prefix string, check checkFunc) error {
 	key, end := kv.Prefix(prefix)
 	return r.eachInRange(ctx, key, end, check)
 }
@@ -64,7 +64,7 @@ func (r *reader) eachInRange(ctx context.Context, key, end string, check checkFu
 	for {
 		res, err := r.store.Client().Get(ctx, key, clientv3.WithRange(end), clientv3.WithLimit(int64(r.page)), clientv3.WithRev(r.revision))
 		if errors.Is(err, rpctypes.ErrCompacted) {
-			if err := r.repin(ctx); err != nil {
+			if err := r.repinRevision(ctx); err != nil {
 				return err
 			}
 			continue
@@ -74,7 +74,7 @@ func (r *reader) eachInRange(ctx context.Context, key, end string, check checkFu
 			return unavailable("read "+key, err)
 		}
 
-		r.progress.add(len(res.Kvs))
+		r.progress.addRecords(len(res.Kvs))
 
 		for _, e := range res.Kvs {
 			if err := check(ctx, e); err != nil {
@@ -138,15 +138,15 @@ func (r *reader) modRevisions(ctx context.Context, keys []string) (map[string]in
 	}
 }
 
-// get reads keys at the reader's revision.
-func (r *reader) get(ctx context.Context, keys ...string) (map[string]*mvccpb.KeyValue, error) {
+// readKeys reads keys at the reader's revision.
+func (r *reader) readKeys(ctx context.Context, keys ...string) (map[string]*mvccpb.KeyValue, error) {
 	all := map[string]*mvccpb.KeyValue{}
 	for {
 		err := r.getAt(ctx, r.revision, keys, func(e *mvccpb.KeyValue) { all[string(e.Key)] = e })
 		if !errors.Is(err, rpctypes.ErrCompacted) {
 			return all, err
 		}
-		if err := r.repin(ctx); err != nil {
+		if err := r.repinRevision(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -165,8 +165,10 @@ func (r *reader) leaseTTL(ctx context.Context, lease int64) (int64, error) {
 	return res.TTL, nil
 }
 
-// since returns how long before the reader's revision a time was.
-func (r *reader) since(t time.Time) time.Duration { return r.at.Sub(t) }
+// timeSince returns how long before the reader's revision a time was.
+func (r *reader) timeSince(t time.Time) time.Duration { return r.at.Sub(t) }
 
-// ago spells how long before the reader's revision a time was.
-func (r *reader) ago(t time.Time) string { return r.since(t).Round(time.Second).String() + " ago" }
+// formatAgo spells how long before the reader's revision a time was.
+func (r *reader) formatAgo(t time.Time) string {
+	return r.timeSince(t).Round(time.Second).String() + " ago"
+}

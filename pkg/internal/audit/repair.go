@@ -70,7 +70,7 @@ func notAsFound(what string, args ...any) error {
 
 // readAsFound reads a record, and refuses one that has changed since it was found.
 func (r *repairer) readAsFound(ctx context.Context, request task.RepairRequest) (*mvccpb.KeyValue, error) {
-	found, err := r.reader.get(ctx, request.Key)
+	found, err := r.reader.readKeys(ctx, request.Key)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ type taskRecords struct {
 // were when the records were read, too.
 func (r *repairer) readTask(ctx context.Context, ref record.Ref) (taskRecords, error) {
 	keys := []string{r.keys.Entry(ref), r.keys.Spec(ref)}
-	found, err := r.reader.get(ctx, keys...)
+	found, err := r.reader.readKeys(ctx, keys...)
 
 	records := taskRecords{entry: found[keys[0]], spec: found[keys[1]]}
 	for _, key := range keys {
@@ -115,9 +115,9 @@ func (r *repairer) readTask(ctx context.Context, ref record.Ref) (taskRecords, e
 	return records, err
 }
 
-// keeps reports whether a record with this uid belongs to the task. If spec or entry
+// ownsRecord reports whether a record with this uid belongs to the task. If spec or entry
 // cannot be read, all records do.
-func (t taskRecords) keeps(uid string) bool {
+func (t taskRecords) ownsRecord(uid string) bool {
 	for _, e := range []*mvccpb.KeyValue{t.entry, t.spec} {
 		if e != nil && (uidOf(e.Value) == uid || uidOf(e.Value) == "") {
 			return true
@@ -175,7 +175,7 @@ func (r *repairer) deleteOrphan(ctx context.Context, ref record.Ref, request tas
 	if err != nil {
 		return 0, err
 	}
-	if uid, err := uidIn(e.Value); err != nil || owner.keeps(uid) {
+	if uid, err := uidIn(e.Value); err != nil || owner.ownsRecord(uid) {
 		return 0, notAsFound("the task of %s is there", request.Key)
 	}
 
@@ -211,12 +211,12 @@ func (r *repairer) repairHistory(ctx context.Context, request task.RepairRequest
 		return err
 	}
 
-	err = r.reader.each(ctx, request.Key, func(_ context.Context, e *mvccpb.KeyValue) error {
+	err = r.reader.eachRecord(ctx, request.Key, func(_ context.Context, e *mvccpb.KeyValue) error {
 		k, ok := r.keys.ParseShard(string(e.Key))
 		if !ok {
 			return nil
 		}
-		if run, err := record.DecodeEnded(k, e.Value); err != nil || owner.keeps(run.UID) {
+		if run, err := record.DecodeEnded(k, e.Value); err != nil || owner.ownsRecord(run.UID) {
 			return nil
 		}
 		if page = append(page, seen(e)); len(page) < store.MostMended-len(owner.seen) {
@@ -251,7 +251,7 @@ func (r *repairer) repairMove(ctx context.Context, request task.RepairRequest) (
 	var move struct {
 		Since task.Time `json:"since"`
 	}
-	if json.Unmarshal(e.Value, &move) != nil || r.reader.since(move.Since.Time) <= movesFor {
+	if json.Unmarshal(e.Value, &move) != nil || r.reader.timeSince(move.Since.Time) <= movesFor {
 		return 0, notAsFound("the hand-over %s is under way", request.Key)
 	}
 
@@ -272,7 +272,7 @@ func (r *repairer) repairCleared(ctx context.Context, request task.RepairRequest
 	var cleared struct {
 		At task.Time `json:"at"`
 	}
-	if err := json.Unmarshal(e.Value, &cleared); err != nil || e.Lease != 0 || r.reader.since(cleared.At.Time) < clearedFor {
+	if err := json.Unmarshal(e.Value, &cleared); err != nil || e.Lease != 0 || r.reader.timeSince(cleared.At.Time) < clearedFor {
 		return 0, notAsFound("%s is younger than %s, and may be waited for", request.Key, clearedFor.Round(time.Hour))
 	}
 
@@ -298,7 +298,7 @@ func (r *repairer) repairTombstone(ctx context.Context, request task.RepairReque
 	}
 
 	var tombstone record.Tombstone
-	if json.Unmarshal(e.Value, &tombstone) != nil || owner.spec == nil && r.reader.since(tombstone.DeletedAt.Time) <= tombstonesFor {
+	if json.Unmarshal(e.Value, &tombstone) != nil || owner.spec == nil && r.reader.timeSince(tombstone.DeletedAt.Time) <= tombstonesFor {
 		return 0, notAsFound("the task of %s is not there any more", request.Key)
 	}
 

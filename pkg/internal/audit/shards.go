@@ -61,7 +61,7 @@ type checkShardFunc func(context.Context, *shardState, *mvccpb.KeyValue, record.
 
 // eachOf calls check with every record of a directory of a shard.
 func (j *shardJudge) eachOf(ctx context.Context, s *shardState, prefix string, check checkShardFunc) error {
-	return j.reader.each(ctx, prefix, func(ctx context.Context, e *mvccpb.KeyValue) error {
+	return j.reader.eachRecord(ctx, prefix, func(ctx context.Context, e *mvccpb.KeyValue) error {
 		k, ok := j.keys.ParseShard(string(e.Key))
 		if !ok {
 			j.suspectStrange(e)
@@ -77,16 +77,16 @@ func (j *shardJudge) eachOf(ctx context.Context, s *shardState, prefix string, c
 // readWatermark reads and judges a shard's watermark.
 func (j *shardJudge) readWatermark(ctx context.Context, s *shardState) error {
 	key := j.keys.Watermark(s.id)
-	found, err := j.reader.get(ctx, key)
+	found, err := j.reader.readKeys(ctx, key)
 	if err != nil {
 		return err
 	}
 
-	j.reader.progress.add(len(found))
+	j.reader.progress.addRecords(len(found))
 
 	e := found[key]
 	if e == nil {
-		j.suspect(kindNoMark.of(fmt.Sprintf("shard %d has no watermark", s.id), key), store.Seen{Key: key})
+		j.addSuspect(kindNoMark.newFinding(fmt.Sprintf("shard %d has no watermark", s.id), key), store.Seen{Key: key})
 		return nil
 	}
 
@@ -94,14 +94,14 @@ func (j *shardJudge) readWatermark(ctx context.Context, s *shardState) error {
 
 	w, err := record.DecodeWatermark(e.Value)
 	if err != nil {
-		j.suspect(kindBadMark.of(fmt.Sprintf("the watermark of shard %d cannot be read: %v", s.id, err), key), seen(e))
+		j.addSuspect(kindBadMark.newFinding(fmt.Sprintf("the watermark of shard %d cannot be read: %v", s.id, err), key), seen(e))
 		return nil
 	}
 
 	s.watermark, s.watermarkMod = w, e.ModRevision
 
 	if ahead := w.Time.Sub(j.reader.at); ahead > slack {
-		j.suspectWith(kindMarkAhead.of(fmt.Sprintf("the watermark of shard %d is at %s, %s from now", s.id, timeText(w.Time.Time),
+		j.suspectWith(kindMarkAhead.newFinding(fmt.Sprintf("the watermark of shard %d is at %s, %s from now", s.id, timeText(w.Time.Time),
 			ahead.Round(time.Second)), key), watermarkStillAhead{j.reader, key})
 	}
 
@@ -132,7 +132,7 @@ func (j *shardJudge) checkStray(ctx context.Context) error {
 		directory, _, _ := strings.Cut(strings.TrimPrefix(string(e.Key), j.keys.Shards()), "/")
 		if !directories[directory] && len(directories) < maxPerKind {
 			directories[directory] = true
-			j.suspect(kindStray.of(fmt.Sprintf("records of shard %s, and the cluster has %d shards", directory, j.cluster.shards), string(e.Key)), seen(e))
+			j.addSuspect(kindStray.newFinding(fmt.Sprintf("records of shard %s, and the cluster has %d shards", directory, j.cluster.shards), string(e.Key)), seen(e))
 		}
 
 		return nil

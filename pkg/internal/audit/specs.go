@@ -51,7 +51,7 @@ type specJudge struct{ judge }
 
 // readSpecs reads all specs, and remembers which tasks have one.
 func (j *specJudge) readSpecs(ctx context.Context) error {
-	err := j.reader.each(ctx, j.keys.Specs(), func(_ context.Context, e *mvccpb.KeyValue) error {
+	err := j.reader.eachRecord(ctx, j.keys.Specs(), func(_ context.Context, e *mvccpb.KeyValue) error {
 		namespace, name, ok := j.keys.ParseSpec(string(e.Key))
 		if !ok {
 			j.suspectStrange(e)
@@ -92,14 +92,14 @@ func (j *specJudge) checkAllHaveEntries(ctx context.Context) error {
 		return nil
 	}
 
-	return j.reader.each(ctx, j.keys.Specs(), func(_ context.Context, e *mvccpb.KeyValue) error {
+	return j.reader.eachRecord(ctx, j.keys.Specs(), func(_ context.Context, e *mvccpb.KeyValue) error {
 		namespace, name, ok := j.keys.ParseSpec(string(e.Key))
 		ref := j.ref(namespace, name)
 		if i, found := specs.find(ref); !ok || !found || specs.hasEntry[i] {
 			return nil
 		}
 
-		j.suspect(kindNoEntry.of(fmt.Sprintf("task %s has a spec and no entry", ref), string(e.Key), j.keys.Entry(ref)),
+		j.addSuspect(kindNoEntry.newFinding(fmt.Sprintf("task %s has a spec and no entry", ref), string(e.Key), j.keys.Entry(ref)),
 			seen(e), store.Seen{Key: j.keys.Entry(ref)})
 
 		return nil

@@ -34,9 +34,9 @@ type suspects struct {
 
 func newSuspects(notes *notes) *suspects { return &suspects{notes: notes, counts: map[string]int{}} }
 
-// suspect adds a finding that holds as long as the facts are as they were. The first
+// addSuspect adds a finding that holds as long as the facts are as they were. The first
 // fact is the finding's own key unless that is a prefix.
-func (s *suspects) suspect(f task.Finding, facts ...store.Seen) { s.suspectWith(f, nil, facts...) }
+func (s *suspects) addSuspect(f task.Finding, facts ...store.Seen) { s.suspectWith(f, nil, facts...) }
 
 // suspectWith adds a finding that holds as long as the facts are as they were, and
 // recheck agrees.
@@ -51,9 +51,9 @@ func (s *suspects) suspectWith(f task.Finding, recheck recheck, facts ...store.S
 	}
 }
 
-// confirm reads the facts of all suspects again, at one revision, and returns the
+// confirmAll reads the facts of all suspects again, at one revision, and returns the
 // suspects that hold.
-func (s *suspects) confirm(ctx context.Context, r *reader) ([]task.Finding, error) {
+func (s *suspects) confirmAll(ctx context.Context, r *reader) ([]task.Finding, error) {
 	var keys []string
 	for _, suspect := range s.list {
 		for _, fact := range suspect.facts {
@@ -92,7 +92,7 @@ func (s *suspects) confirm(ctx context.Context, r *reader) ([]task.Finding, erro
 func (s *suspects) noteDropped() {
 	for _, kind := range slices.Sorted(maps.Keys(s.counts)) {
 		if more := s.counts[kind] - maxPerKind; more > 0 {
-			s.note("%d more of kind %s were seen once, and not looked at again", more, kind)
+			s.addNote("%d more of kind %s were seen once, and not looked at again", more, kind)
 		}
 	}
 }
@@ -100,7 +100,7 @@ func (s *suspects) noteDropped() {
 // notes are remarks about the audit itself, each once.
 type notes struct{ texts []string }
 
-func (n *notes) note(format string, args ...any) {
+func (n *notes) addNote(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if !slices.Contains(n.texts, text) && len(n.texts) < maxPerKind {
 		n.texts = append(n.texts, text)

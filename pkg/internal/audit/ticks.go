@@ -65,11 +65,11 @@ func (j *tickJudge) finishShard(s *shardState) {
 
 	o := j.cluster.owners[s.id]
 	watermarkKey, ownerKey := j.keys.Watermark(s.id), j.keys.Owner(s.id)
-	f := kindMarkStands.of(fmt.Sprintf("%s of shard %d (owner %q) have undecided ticks: the oldest, of %s, was due %s; the watermark is at %s",
-		countOf(overdue, "task"), s.id, o.Node, oldestTask, j.reader.ago(time.UnixMilli(oldest)), watermarkText(s.watermark)),
+	f := kindMarkStands.newFinding(fmt.Sprintf("%s of shard %d (owner %q) have undecided ticks: the oldest, of %s, was due %s; the watermark is at %s",
+		countOf(overdue, "task"), s.id, o.Node, oldestTask, j.reader.formatAgo(time.UnixMilli(oldest)), watermarkText(s.watermark)),
 		watermarkKey, ownerKey, j.keys.Entry(oldestTask))
 	f.Count = overdue
-	j.suspect(f, store.Seen{Key: watermarkKey, Mod: s.watermarkMod}, store.Seen{Key: ownerKey, Mod: o.Fence})
+	j.addSuspect(f, store.Seen{Key: watermarkKey, Mod: s.watermarkMod}, store.Seen{Key: ownerKey, Mod: o.Fence})
 }
 
 // decidedUpTo returns the time up to which a watermark says that a task's ticks are decided.

@@ -69,7 +69,7 @@ func (j *attemptJudge) checkDispatch(d *delta, ch *runChange, r *runHistory, put
 		j.parts.checkDispatch(ch, put)
 	}
 
-	switch e := j.cluster.task(ch.ref).entry; {
+	switch e := j.cluster.taskOf(ch.ref).entry; {
 	case e == nil || e.UID != r.incarnation.uid:
 		if r.state != "" { // else checkFirstRecord has said it
 			j.breachTask("G7", ch.ref, r.tick, put.key, "an attempt of a task that is not there (uid %s)", r.incarnation.uid)

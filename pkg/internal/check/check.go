@@ -20,13 +20,13 @@ func Check(keys record.Keys, events []Event, opts Options) Report {
 			n++
 		}
 
-		c.step(events[:n])
+		c.applyRevision(events[:n])
 		events = events[n:]
 	}
 
-	c.finish()
+	c.finishHistory()
 
-	return c.findings.report(c.stats)
+	return c.findings.buildReport(c.stats)
 }
 
 // checker replays a history and has it judged, revision by revision:
@@ -87,16 +87,16 @@ func newChecker(keys record.Keys, opts Options) *checker {
 	}
 }
 
-// step judges and applies the changes of one revision, or the first list.
-func (c *checker) step(events []Event) {
+// applyRevision judges and applies the changes of one revision, or the first list.
+func (c *checker) applyRevision(events []Event) {
 	if events[0].Revision < c.revision || (events[0].Listed && c.revision > 0) {
-		c.breach("form", events[0].Key, "the history goes back to revision %d", events[0].Revision)
+		c.addViolation("form", events[0].Key, "the history goes back to revision %d", events[0].Revision)
 	}
 
 	c.setRevision(events[0].Revision)
 	c.checkKeys(events)
 
-	d := c.decoder.decode(events)
+	d := c.decoder.decodeEvents(events)
 
 	if events[0].Listed {
 		c.applyFirstList(d)
@@ -110,13 +110,13 @@ func (c *checker) step(events []Event) {
 
 	runs := d.sortedRuns()
 	for _, r := range runs {
-		c.runs.apply(d, r)
+		c.runs.applyRunChange(d, r)
 	}
 
 	c.runs.checkStarts(runs)
 
 	c.retention.checkRevision(d)
-	c.entries.apply(d)
+	c.entries.applyEntries(d)
 	c.cluster.applyKept(d)
 	c.retention.checkKept(d)
 	c.cluster.applyFreezes(d)
@@ -137,11 +137,11 @@ func (c *checker) checkKeys(events []Event) {
 		switch {
 		case ev.Listed:
 		case ev.Deleted && !known:
-			c.breach("form", ev.Key, "the key is deleted, and was not there: the history has a gap")
+			c.addViolation("form", ev.Key, "the key is deleted, and was not there: the history has a gap")
 		case !ev.Deleted && ev.CreateRevision != created && ev.CreateRevision != ev.Revision:
-			c.breach("form", ev.Key, "the key was created at revision %d, which this history does not show", ev.CreateRevision)
+			c.addViolation("form", ev.Key, "the key was created at revision %d, which this history does not show", ev.CreateRevision)
 		case known && ev.CreateRevision == ev.Revision:
-			c.breach("form", ev.Key, "the key is created anew while it is there: the history has a gap")
+			c.addViolation("form", ev.Key, "the key is created anew while it is there: the history has a gap")
 		}
 
 		if ev.Deleted {
@@ -160,7 +160,7 @@ func (c *checker) applyFirstList(d *delta) {
 	c.retention.checkKept(d)
 	c.cluster.applyFleet(d)
 	c.cluster.applyListedWatermarks(d)
-	c.entries.apply(d)
+	c.entries.applyEntries(d)
 
 	for _, r := range d.sortedRuns() {
 		c.runs.applyListed(r)
@@ -169,8 +169,8 @@ func (c *checker) applyFirstList(d *delta) {
 	c.placement.allowMisplaced()
 }
 
-// finish judges what only the end of the history can tell.
-func (c *checker) finish() {
+// finishHistory judges what only the end of the history can tell.
+func (c *checker) finishHistory() {
 	for _, ref := range slices.SortedFunc(maps.Keys(c.cluster.tasks), compareRefs) {
 		t := c.cluster.tasks[ref]
 		c.stats.Tasks += int64(len(t.incarnations))

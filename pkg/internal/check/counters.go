@@ -14,7 +14,7 @@ type counterJudge struct{ judge }
 
 // checkRunCounted checks that the commit that makes a run of a tick counts it (G24).
 func (j *counterJudge) checkRunCounted(d *delta, ch *runChange, r *runHistory, key string) {
-	t := j.cluster.task(ch.ref)
+	t := j.cluster.taskOf(ch.ref)
 	if t.entry != nil && t.entry.incarnation == r.incarnation && t.entry.MaxRuns > 0 && d.entries[ch.ref] == nil {
 		j.breachTask("G24", ch.ref, r.tick, key, "max_runs is %d, and run %s was not counted in the commit that made it", t.entry.MaxRuns, ch.id)
 	}

@@ -15,7 +15,7 @@ type decisionJudge struct{ judge }
 // decidedTicks lists the ticks that a record decides, and checks that the
 // schedule in force has them (G7).
 func (j *decisionJudge) decidedTicks(ch *runChange, r *runHistory, rec *task.Run, key string) []int64 {
-	t := j.cluster.task(ch.ref)
+	t := j.cluster.taskOf(ch.ref)
 	st := &r.incarnation.epoch
 	switch {
 	case t.entry == nil || t.entry.incarnation != r.incarnation:
@@ -100,7 +100,7 @@ func hasTiming(t *timing, tick int64) bool { return t != nil && t.jitter > 0 && 
 // that what its own commit writes, watermark or from, counts them as decided:
 // else they would be decided twice (G3).
 func (j *decisionJudge) checkDecidedOnce(d *delta, ch *runChange, r *runHistory, ticks []int64, key string) {
-	t, s := j.cluster.task(ch.ref), j.cluster.shard(ch.ref.Shard)
+	t, s := j.cluster.taskOf(ch.ref), j.cluster.shardOf(ch.ref.Shard)
 	if t.entry == nil || t.entry.incarnation != r.incarnation || len(ticks) == 0 {
 		return
 	}
@@ -147,7 +147,7 @@ func (j *decisionJudge) checkDueTime(t *taskHistory, r *runHistory, rec *task.Ru
 
 // addedTicks lists the ticks between the former end of a range and its new one.
 func (j *decisionJudge) addedTicks(ch *runChange, r *runHistory, after, upTo int64) (ticks []int64) {
-	t, st := j.cluster.task(ch.ref), &r.incarnation.epoch
+	t, st := j.cluster.taskOf(ch.ref), &r.incarnation.epoch
 	switch {
 	case t.entry == nil || t.entry.incarnation != r.incarnation:
 		j.breachTask("G7", ch.ref, r.tick, ch.endedKey, "ticks of a task that is not there (uid %s)", r.incarnation.uid)

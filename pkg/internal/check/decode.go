@@ -18,9 +18,9 @@ type decoder struct {
 	keys    record.Keys
 }
 
-// decode decodes the events of one revision. What cannot be read is reported and
+// decodeEvents decodes the events of one revision. What cannot be read is reported and
 // left out: a bad record hurts only itself.
-func (dec *decoder) decode(events []Event) *delta {
+func (dec *decoder) decodeEvents(events []Event) *delta {
 	d := newDelta()
 	for _, ev := range events {
 		rest, ok := strings.CutPrefix(ev.Key, dec.keys.Root())
@@ -54,7 +54,7 @@ func (dec *decoder) decode(events []Event) *delta {
 			dec.decodeTombstone(d, ev)
 		case "tokens", "cleared", "moves", "events", "secrets", "requests":
 		default:
-			dec.note("keys below %s are not part of the key layout", dec.keys.Root()+dir)
+			dec.addNote("keys below %s are not part of the key layout", dec.keys.Root()+dir)
 		}
 	}
 
@@ -63,7 +63,7 @@ func (dec *decoder) decode(events []Event) *delta {
 
 // reportUnreadable reports a record that cannot be read, and has its shard remember that.
 func (dec *decoder) reportUnreadable(ev Event, err error) {
-	dec.breach("form", ev.Key, "unreadable record: %v", err)
+	dec.addViolation("form", ev.Key, "unreadable record: %v", err)
 	dec.cluster.setUnreadable(ev, true)
 }
 
@@ -95,7 +95,7 @@ func (dec *decoder) decodeNode(d *delta, ev Event) {
 func (dec *decoder) decodeOwner(d *delta, ev Event) {
 	id, ok := dec.keys.ParseOwner(ev.Key)
 	if !ok {
-		dec.note("key %s is not part of the key layout", ev.Key)
+		dec.addNote("key %s is not part of the key layout", ev.Key)
 		return
 	}
 
@@ -113,11 +113,11 @@ func (dec *decoder) decodeOwner(d *delta, ev Event) {
 func (dec *decoder) decodeAttempt(d *delta, ev Event) {
 	k, ok := dec.keys.ParseRun(ev.Key)
 	if !ok {
-		dec.breach("form", ev.Key, "is not the key of an attempt")
+		dec.addViolation("form", ev.Key, "is not the key of an attempt")
 		return
 	}
 
-	r := d.run(k.Ref, k.Run)
+	r := d.runChangeOf(k.Ref, k.Run)
 	if ev.Deleted {
 		r.removedFrom, r.removedKey = append(r.removedFrom, k.Node), ev.Key
 		return
@@ -135,7 +135,7 @@ func (dec *decoder) decodeAttempt(d *delta, ev Event) {
 func (dec *decoder) decodeShardRecord(d *delta, ev Event) {
 	k, ok := dec.keys.ParseShard(ev.Key)
 	if !ok {
-		dec.note("key %s is not part of the key layout", ev.Key)
+		dec.addNote("key %s is not part of the key layout", ev.Key)
 		return
 	}
 
@@ -160,7 +160,7 @@ func (dec *decoder) decodeShardRecord(d *delta, ev Event) {
 		if !ev.Deleted {
 			var err error
 			if e.entry, err = record.DecodeEntry(ev.Value); err != nil {
-				dec.note("entry %s cannot be read and has no ticks", k.Ref)
+				dec.addNote("entry %s cannot be read and has no ticks", k.Ref)
 				dec.cluster.setUnreadable(ev, true)
 				e.unreadable = true
 			}
@@ -177,7 +177,7 @@ func (dec *decoder) decodeShardRecord(d *delta, ev Event) {
 }
 
 func (dec *decoder) decodeQueued(d *delta, k record.ShardKey, ev Event) {
-	r := d.run(k.Ref, k.Run)
+	r := d.runChangeOf(k.Ref, k.Run)
 	r.queueKey = ev.Key
 	if ev.Deleted {
 		r.dequeued = true
@@ -195,7 +195,7 @@ func (dec *decoder) decodeQueued(d *delta, k record.ShardKey, ev Event) {
 
 func (dec *decoder) decodeEnded(d *delta, k record.ShardKey, ev Event) {
 	if ev.Deleted && k.Kind == record.KindPart {
-		r := d.run(k.Ref, k.Run)
+		r := d.runChangeOf(k.Ref, k.Run)
 		r.partDeleted, r.partKey = true, ev.Key
 		return
 	}
@@ -210,7 +210,7 @@ func (dec *decoder) decodeEnded(d *delta, k record.ShardKey, ev Event) {
 		return
 	}
 
-	r := d.run(k.Ref, k.Run)
+	r := d.runChangeOf(k.Ref, k.Run)
 	if k.Late {
 		r.late, r.lateKey = append(r.late, e), ev.Key
 		return
@@ -254,13 +254,13 @@ func (dec *decoder) decodeSpec(ev Event) *specChange {
 func (dec *decoder) decodeVersion(d *delta, ev Event) {
 	parts := strings.Split(strings.TrimPrefix(ev.Key, dec.keys.Root()+"versions/"), "/")
 	if len(parts) != 3 {
-		dec.note("key %s is not part of the key layout", ev.Key)
+		dec.addNote("key %s is not part of the key layout", ev.Key)
 		return
 	}
 
 	generation, err := strconv.ParseInt(parts[2], 10, 64)
 	if err != nil {
-		dec.note("key %s is not part of the key layout", ev.Key)
+		dec.addNote("key %s is not part of the key layout", ev.Key)
 		return
 	}
 
@@ -275,7 +275,7 @@ func (dec *decoder) decodeVersion(d *delta, ev Event) {
 func (dec *decoder) decodeTombstone(d *delta, ev Event) {
 	ns, name, ok := strings.Cut(strings.TrimPrefix(ev.Key, dec.keys.Tombstones()), "/")
 	if !ok {
-		dec.note("key %s is not part of the key layout", ev.Key)
+		dec.addNote("key %s is not part of the key layout", ev.Key)
 		return
 	}
 
@@ -298,7 +298,7 @@ func (dec *decoder) decodeDeadLetter(d *delta, k record.ShardKey, ev Event) {
 			By    string     `json:"dismissed_by"`
 		}
 		if err := json.Unmarshal(ev.Value, &r); err != nil || r.State == "" {
-			dec.breach("form", ev.Key, "unreadable record of a dead run")
+			dec.addViolation("form", ev.Key, "unreadable record of a dead run")
 			r.State = task.Failed
 		}
 

@@ -95,8 +95,8 @@ func (d *delta) sortedRuns() []*runChange {
 	})
 }
 
-// run returns the change of a run, which it begins at need.
-func (d *delta) run(ref record.Ref, id string) *runChange {
+// runChangeOf returns the change of a run, which it begins at need.
+func (d *delta) runChangeOf(ref record.Ref, id string) *runChange {
 	k := runRef{ref, id}
 	r := d.runs[k]
 	if r == nil {
@@ -115,8 +115,8 @@ func newDelta() *delta {
 	}
 }
 
-// record is whatever the change puts on record for the run; nil: nothing.
-func (ch *runChange) record() (*task.Run, string) {
+// recordedRun is whatever the change puts on record for the run; nil: nothing.
+func (ch *runChange) recordedRun() (*task.Run, string) {
 	switch {
 	case ch.ended != nil:
 		return ch.ended, ch.endedKey

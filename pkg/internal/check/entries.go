@@ -17,11 +17,11 @@ type entryTracker struct {
 	gaps      *gapJudge
 }
 
-// apply applies changes of entries, and judges the ticks of those that
+// applyEntries applies changes of entries, and judges the ticks of those that
 // they end (G4).
-func (et *entryTracker) apply(d *delta) {
+func (et *entryTracker) applyEntries(d *delta) {
 	for _, ref := range slices.SortedFunc(maps.Keys(d.entries), compareRefs) {
-		ch, t, s := d.entries[ref], et.cluster.task(ref), et.cluster.shard(ref.Shard)
+		ch, t, s := d.entries[ref], et.cluster.taskOf(ref), et.cluster.shardOf(ref.Shard)
 		if t.entry != nil && !ch.deleted && !ch.unreadable && d.specs[withoutShard(ref)] == nil {
 			et.fences.requireCommit(d, ref, 0, ch.key, "an entry without its spec")
 		}
@@ -44,7 +44,7 @@ func (et *entryTracker) apply(d *delta) {
 // first list, whose past cannot be judged.
 func (et *entryTracker) beginTask(t *taskHistory, s *shardState, ch *entryChange) {
 	t.entry = &entryState{Entry: ch.entry, create: ch.create, mod: ch.mod}
-	inc := t.incarnation(ch.entry.UID)
+	inc := t.incarnationOf(ch.entry.UID)
 	t.entry.incarnation = inc
 	t.entry.ticks = et.timingOf(t.ref, ch)
 	inc.countingSince = ch.mod
@@ -122,12 +122,12 @@ func (et *entryTracker) timingOf(ref record.Ref, ch *entryChange) *timing {
 
 	t, err := newTiming(ch.entry)
 	if err != nil {
-		et.note("the schedule of %s cannot be read and has no ticks: %v", ref, err)
+		et.addNote("the schedule of %s cannot be read and has no ticks: %v", ref, err)
 		return nil
 	}
 
 	if !t.fromOracle {
-		et.note("the ticks of %q in %s are package schedule's word", []string(ch.entry.Schedule), ch.entry.Timezone)
+		et.addNote("the ticks of %q in %s are package schedule's word", []string(ch.entry.Schedule), ch.entry.Timezone)
 	}
 
 	return t

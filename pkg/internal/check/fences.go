@@ -18,15 +18,15 @@ func (j *fenceJudge) checkOwners(d *delta) {
 	for _, id := range slices.Sorted(maps.Keys(d.owners)) {
 		o := d.owners[id]
 		if o.Fence == 0 {
-			j.note("the owner key of shard %d was deleted", id)
+			j.addNote("the owner key of shard %d was deleted", id)
 			continue
 		}
 
-		if o.Term == 0 || j.cluster.term() == o.Term {
+		if o.Term == 0 || j.cluster.currentTerm() == o.Term {
 			continue
 		}
 
-		j.breach("G2", j.keys.Owner(id), "the owner was written under term %d, but the term is %d", o.Term, j.cluster.term())
+		j.addViolation("G2", j.keys.Owner(id), "the owner was written under term %d, but the term is %d", o.Term, j.cluster.currentTerm())
 	}
 }
 
@@ -36,16 +36,16 @@ func (j *fenceJudge) checkOwners(d *delta) {
 // its writer seen what every earlier writer did.
 func (j *fenceJudge) checkWatermarks(d *delta) {
 	for _, id := range slices.Sorted(maps.Keys(d.watermarks)) {
-		m, s := d.watermarks[id], j.cluster.shard(id)
+		m, s := d.watermarks[id], j.cluster.shardOf(id)
 		switch {
 		case m.deleted:
-			j.breach("G5", m.key, "the watermark was deleted")
+			j.addViolation("G5", m.key, "the watermark was deleted")
 			continue
 		case m.unreadable:
 			continue
 		case m.create == m.mod:
 			if m.watermark.Time.UnixMilli() != 0 {
-				j.breach("G5", m.key, "the watermark was made anew, at %s", formatTime(m.watermark.Time.Time))
+				j.addViolation("G5", m.key, "the watermark was made anew, at %s", formatTime(m.watermark.Time.Time))
 			}
 			continue
 		}
@@ -53,20 +53,20 @@ func (j *fenceJudge) checkWatermarks(d *delta) {
 		j.checkWriter(d, id, m)
 
 		if !s.opened && !isOpening(s.watermark, m.watermark) {
-			j.breach("G1", m.key, "the first commit under fence %d of node %q does not open the shard: it changes the watermark",
+			j.addViolation("G1", m.key, "the first commit under fence %d of node %q does not open the shard: it changes the watermark",
 				s.owner.Fence, s.owner.Node)
 		}
 
 		if goesBack(s.watermark, m.watermark) {
-			j.breach("G5", m.key, "the watermark goes back from %s to %s", describeWatermark(s.watermark), describeWatermark(m.watermark))
+			j.addViolation("G5", m.key, "the watermark goes back from %s to %s", describeWatermark(s.watermark), describeWatermark(m.watermark))
 		}
 
 		if m.watermark.Seen < s.watermark.Seen {
-			j.breach("G5", m.key, "seen goes back from %d to %d", s.watermark.Seen, m.watermark.Seen)
+			j.addViolation("G5", m.key, "seen goes back from %d to %d", s.watermark.Seen, m.watermark.Seen)
 		}
 
 		if m.watermark.Seen >= m.mod {
-			j.breach("G5", m.key, "seen is %d, which had not been when this was written", m.watermark.Seen)
+			j.addViolation("G5", m.key, "seen is %d, which had not been when this was written", m.watermark.Seen)
 		}
 	}
 }
@@ -74,18 +74,18 @@ func (j *fenceJudge) checkWatermarks(d *delta) {
 // checkWriter checks that a commit is of a shard with an owner that is present, and neither
 // changes in the same revision.
 func (j *fenceJudge) checkWriter(d *delta, id int, m *watermarkChange) {
-	s := j.cluster.shard(id)
+	s := j.cluster.shardOf(id)
 	_, moved := d.owners[id]
 	switch node, present := j.cluster.nodes[s.owner.Node]; {
 	case s.owner.Fence == 0 || s.owner.Node == "":
-		j.breach("G1", m.key, "a commit to a shard without an owner")
+		j.addViolation("G1", m.key, "a commit to a shard without an owner")
 	case moved:
-		j.breach("G1", m.key, "a commit in the very revision that rewrites the shard's owner key")
+		j.addViolation("G1", m.key, "a commit in the very revision that rewrites the shard's owner key")
 	case !present:
-		j.breach("G2", m.key, "a commit while the owner's node %q is absent", s.owner.Node)
+		j.addViolation("G2", m.key, "a commit while the owner's node %q is absent", s.owner.Node)
 	default:
 		if now, changed := d.nodes[s.owner.Node]; changed && (now == nil || now.create != node.create) {
-			j.breach("G2", m.key, "a commit in the very revision in which the session of node %q ends", s.owner.Node)
+			j.addViolation("G2", m.key, "a commit in the very revision in which the session of node %q ends", s.owner.Node)
 		}
 	}
 }
@@ -119,14 +119,14 @@ func (j *fenceJudge) requireCommit(d *delta, ref record.Ref, tick int64, key, wh
 	switch {
 	case m == nil || m.deleted || m.create == m.mod:
 		j.breachTask("G1", ref, tick, key, "%s was written outside of a commit", what)
-	case !j.cluster.shard(ref.Shard).opened:
+	case !j.cluster.shardOf(ref.Shard).opened:
 		j.breachTask("G1", ref, tick, key, "%s was written by a commit that should have opened the shard", what)
 	}
 }
 
 // checkNamedOwner checks that the run's word for its owner is the owner key's.
 func (j *fenceJudge) checkNamedOwner(r task.Run, ref record.Ref, key string) {
-	if s := j.cluster.shard(ref.Shard); r.Owner != "" && r.Owner != s.owner.Node {
+	if s := j.cluster.shardOf(ref.Shard); r.Owner != "" && r.Owner != s.owner.Node {
 		j.breachTask("G1", ref, unixMS(r.ScheduledTime), key, "decided by node %q while the shard's owner is %q", r.Owner, s.owner.Node)
 	}
 }

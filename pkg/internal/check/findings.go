@@ -17,8 +17,8 @@ type findings struct {
 
 func newFindings() *findings { return &findings{notes: map[string]int{}} }
 
-// breach adds a violation at the present revision.
-func (f *findings) breach(promise, key, format string, args ...any) {
+// addViolation adds a violation at the present revision.
+func (f *findings) addViolation(promise, key, format string, args ...any) {
 	f.violations = append(f.violations, Violation{
 		Promise: promise, Revision: f.revision, Key: key, Message: fmt.Sprintf(format, args...),
 	})
@@ -26,7 +26,7 @@ func (f *findings) breach(promise, key, format string, args ...any) {
 
 // breachTask adds a violation about a task, and a tick if it is not 0.
 func (f *findings) breachTask(promise string, ref record.Ref, tick int64, key, format string, args ...any) {
-	f.breach(promise, key, format, args...)
+	f.addViolation(promise, key, format, args...)
 	v := &f.violations[len(f.violations)-1]
 	v.Task = ref.String()
 	if tick != 0 {
@@ -34,11 +34,11 @@ func (f *findings) breachTask(promise string, ref record.Ref, tick int64, key, f
 	}
 }
 
-// note adds what limits the judgement, or wants a look, and is no violation.
-func (f *findings) note(format string, args ...any) { f.notes[fmt.Sprintf(format, args...)]++ }
+// addNote adds what limits the judgement, or wants a look, and is no violation.
+func (f *findings) addNote(format string, args ...any) { f.notes[fmt.Sprintf(format, args...)]++ }
 
-// report returns all findings, the violations in the order of their revisions.
-func (f *findings) report(stats *stats) Report {
+// buildReport returns all findings, the violations in the order of their revisions.
+func (f *findings) buildReport(stats *stats) Report {
 	r := Report{Violations: f.violations, Summary: stats.summary()}
 	for _, n := range slices.Sorted(maps.Keys(f.notes)) {
 		if times := f.notes[n]; times > 1 {

@@ -84,6 +84,6 @@ func (j *gapJudge) checkEnd(t *taskHistory) {
 		j.stats.Ticks += open
 		j.stats.Undecided += open
 		j.breachTask("G16", t.ref, first, j.keys.Watermark(t.ref.Shard), "not decided: %s up to %s; the watermark is at %s",
-			plural(open, "tick"), formatTime(j.opts.Until), describeWatermark(j.cluster.shard(t.ref.Shard).watermark))
+			plural(open, "tick"), formatTime(j.opts.Until), describeWatermark(j.cluster.shardOf(t.ref.Shard).watermark))
 	}
 }

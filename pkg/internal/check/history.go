@@ -57,8 +57,8 @@ func (st scheduleEpoch) wasPaused(at int64) bool {
 	return slices.ContainsFunc(st.pauses, func(p task.Pause) bool { return at > unixMS(p.Since) && !p.Over(timeOfMS(at)) })
 }
 
-// incarnation returns a task by its uid, which it begins at need.
-func (t *taskHistory) incarnation(uid string) *incarnation {
+// incarnationOf returns a task by its uid, which it begins at need.
+func (t *taskHistory) incarnationOf(uid string) *incarnation {
 	l := t.incarnations[uid]
 	if l == nil {
 		l = &incarnation{ref: t.ref, uid: uid, outcomes: map[int64]*runHistory{}}

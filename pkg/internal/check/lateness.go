@@ -35,9 +35,9 @@ func (j *latenessJudge) checkDecision(ch *runChange, r *runHistory, rec *task.Ru
 		}
 	}
 
-	if late := at - due; j.opts.Lateness > 0 && late > j.opts.Lateness.Milliseconds() && j.undisturbed(ch, r.tick) {
+	if late := at - due; j.opts.Lateness > 0 && late > j.opts.Lateness.Milliseconds() && j.hadOneOwner(ch, r.tick) {
 		promise, why := "G15", "nothing happened to its shard"
-		if s := j.cluster.shard(ch.ref.Shard); len(s.unreadable) > 0 && !s.unreadable[j.keys.Entry(ch.ref)] {
+		if s := j.cluster.shardOf(ch.ref.Shard); len(s.unreadable) > 0 && !s.unreadable[j.keys.Entry(ch.ref)] {
 			promise, why = "G19", fmt.Sprintf("another record of its shard cannot be read: %s", slices.Sorted(maps.Keys(s.unreadable))[0])
 		}
 		j.breachTask(promise, ch.ref, r.tick, key, "run %s was decided %s late, and %s", ch.id, durationOfMS(late), why)
@@ -58,10 +58,10 @@ func (j *latenessJudge) healedAt(tick int64) int64 {
 	return from
 }
 
-// undisturbed reports whether a shard had, from before a tick on, one owner with
+// hadOneOwner reports whether a shard had, from before a tick on, one owner with
 // one session, its task no new schedule, and no fault was near.
-func (j *latenessJudge) undisturbed(ch *runChange, tick int64) bool {
-	s, t := j.cluster.shard(ch.ref.Shard), j.cluster.task(ch.ref)
+func (j *latenessJudge) hadOneOwner(ch *runChange, tick int64) bool {
+	s, t := j.cluster.shardOf(ch.ref.Shard), j.cluster.taskOf(ch.ref)
 	n, present := j.cluster.nodes[s.owner.Node]
 	if !present || t.entry == nil || !s.opened || tick <= unixMS(s.owner.Since) || tick <= n.joinedAt || s.owner.Since.IsZero() || n.joinedAt == 0 {
 		return false

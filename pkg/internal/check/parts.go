@@ -32,7 +32,7 @@ func (j *partJudge) checkParent(d *delta, ch *runChange, r *runHistory) {
 		j.breachTask("state", ch.ref, r.tick, ch.queueKey, "a cancel of run %s was overwritten", ch.id)
 	}
 
-	if e := j.cluster.task(ch.ref).entry; was.Cancel == "" && f.Cancel == task.ReasonReplaced && e != nil && e.incarnation == r.incarnation && e.Overlap != task.OverlapReplace {
+	if e := j.cluster.taskOf(ch.ref).entry; was.Cancel == "" && f.Cancel == task.ReasonReplaced && e != nil && e.incarnation == r.incarnation && e.Overlap != task.OverlapReplace {
 		j.breachTask("G24", ch.ref, r.tick, ch.queueKey, "run %s is replaced, and overlap is %q", ch.id, e.Overlap)
 	}
 
@@ -68,7 +68,7 @@ func encodeFan(f task.Fan) string { return encodeRun(task.Run{Fan: &f}) }
 // checkFanOut judges that a run gets its parts.
 func (j *partJudge) checkFanOut(d *delta, ch *runChange, r *runHistory, f *task.Fan) {
 	j.fences.requireCommit(d, ch.ref, r.tick, ch.queueKey, "a run with parts")
-	t := j.cluster.task(ch.ref)
+	t := j.cluster.taskOf(ch.ref)
 	switch {
 	case !slices.Equal(f.Left, f.Numbers()):
 		j.breachTask("G4", ch.ref, r.tick, ch.queueKey, "run %s begins without some of its parts", ch.id)
@@ -171,7 +171,7 @@ func (j *partJudge) checkConclusion(d *delta, ch *runChange, r *runHistory) {
 	succeeded, cut := f.Kept, false
 	for _, i := range f.Numbers() {
 		said, told := byIndex[i]
-		p := j.cluster.task(ch.ref).runs[task.PartID(ch.id, i)]
+		p := j.cluster.taskOf(ch.ref).runs[task.PartID(ch.id, i)]
 		left := slices.Contains(f.Left, i)
 		cut = cut || left
 

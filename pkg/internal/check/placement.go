@@ -30,9 +30,9 @@ func (j *placementJudge) checkMoves(d *delta) {
 	j.allowMoves(d)
 
 	for _, id := range slices.Sorted(maps.Keys(d.owners)) {
-		before, after := j.cluster.shard(id).owner, d.owners[id]
+		before, after := j.cluster.shardOf(id).owner, d.owners[id]
 		switch {
-		case after.Fence == 0, after.Term != j.cluster.term():
+		case after.Fence == 0, after.Term != j.cluster.currentTerm():
 			j.allowed += moveRoom // by a stranger: the leader may put it right
 			continue
 		case before.Node == "" || before.Node == after.Node:
@@ -40,7 +40,7 @@ func (j *placementJudge) checkMoves(d *delta) {
 		}
 
 		if j.moved++; float64(j.moved) > j.allowed {
-			j.breach("G15", j.keys.Owner(id), "shard %d moves from %q to %q: %d have moved since the shards lay well, and %.0f had to at most",
+			j.addViolation("G15", j.keys.Owner(id), "shard %d moves from %q to %q: %d have moved since the shards lay well, and %.0f had to at most",
 				id, before.Node, after.Node, j.moved, j.allowed)
 			j.allowed = float64(j.moved)
 		}
@@ -126,9 +126,9 @@ func (j *placementJudge) checkEndOwners() {
 	}
 
 	for id := range j.cluster.totalShards() {
-		s := j.cluster.shard(id)
+		s := j.cluster.shardOf(id)
 		if _, present := j.cluster.nodes[s.owner.Node]; s.owner.Node == "" || !present {
-			j.breach("G16", j.keys.Owner(id), "at the end shard %d has no owner that is present (it says %q)", id, s.owner.Node)
+			j.addViolation("G16", j.keys.Owner(id), "at the end shard %d has no owner that is present (it says %q)", id, s.owner.Node)
 		}
 	}
 }
@@ -138,19 +138,19 @@ func (j *placementJudge) checkDrainedNodes() {
 	for _, node := range j.opts.Gone {
 		for _, key := range slices.Sorted(maps.Keys(j.cluster.liveKeys)) {
 			if key == j.keys.Node(node) || strings.HasPrefix(key, j.keys.Inbox(node)) {
-				j.breach("G20", key, "node %s was drained, and this is left of it", node)
+				j.addViolation("G20", key, "node %s was drained, and this is left of it", node)
 			}
 		}
 
 		for id, s := range j.cluster.shards {
 			if s.owner.Node == node {
-				j.breach("G20", j.keys.Owner(id), "node %s was drained, and owns shard %d", node, id)
+				j.addViolation("G20", j.keys.Owner(id), "node %s was drained, and owns shard %d", node, id)
 			}
 		}
 
 		for _, key := range slices.Sorted(maps.Keys(j.cluster.leaders)) {
 			if j.cluster.leaders[key].node == node {
-				j.breach("G20", key, "node %s was drained, and is still a candidate for leader", node)
+				j.addViolation("G20", key, "node %s was drained, and is still a candidate for leader", node)
 			}
 		}
 	}

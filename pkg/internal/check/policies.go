@@ -34,7 +34,7 @@ func (j *policyJudge) checkReason(ref record.Ref, tick int64, key, what string, 
 // same name are not its own. Whether one was still active is not judged, since the
 // owner may hear late of its end.
 func (j *policyJudge) checkOverlapSkip(d *delta, ch *runChange, r *runHistory, rec *task.Run, key string) {
-	t := j.cluster.task(ch.ref)
+	t := j.cluster.taskOf(ch.ref)
 	if rec.State != task.Skipped || rec.Reason != task.ReasonOverlap || t.entry == nil || t.entry.incarnation != r.incarnation || t.entry.create <= j.cluster.began {
 		return
 	}
@@ -46,7 +46,7 @@ func (j *policyJudge) checkOverlapSkip(d *delta, ch *runChange, r *runHistory, r
 	}
 
 	for _, other := range d.runs { // made by the same commit
-		if made, _ := other.record(); other.ref == ch.ref && made != nil && made.UID == r.incarnation.uid && !made.State.Final() {
+		if made, _ := other.recordedRun(); other.ref == ch.ref && made != nil && made.UID == r.incarnation.uid && !made.State.Final() {
 			return
 		}
 	}
@@ -74,7 +74,7 @@ func firstStartedAt(r task.Run) task.Time {
 // checkMaxActive judges an attempt that starts where only some may be active at once
 // (G8). Retries are starts, too.
 func (j *policyJudge) checkMaxActive(ch *runChange, r *runHistory, key string) {
-	t := j.cluster.task(ch.ref)
+	t := j.cluster.taskOf(ch.ref)
 	if t.entry == nil || t.entry.Overlap != task.OverlapAllow || t.entry.MaxActive == 0 {
 		return
 	}
@@ -93,7 +93,7 @@ func (j *policyJudge) checkMaxActive(ch *runChange, r *runHistory, key string) {
 
 // checkQueueLength checks that no more ticks wait for runs of their task than may (G24).
 func (j *policyJudge) checkQueueLength(ch *runChange, r *runHistory, w *task.Waiting) {
-	t := j.cluster.task(ch.ref)
+	t := j.cluster.taskOf(ch.ref)
 	if t.entry == nil || t.entry.Overlap != task.OverlapQueue || !isTickTrigger(r.trigger) || w.Reason != task.ReasonOverlap {
 		return
 	}
@@ -117,7 +117,7 @@ func (j *policyJudge) checkReplaced(d *delta, ch *runChange, r *runHistory, take
 		return
 	}
 
-	t := j.cluster.task(ch.ref)
+	t := j.cluster.taskOf(ch.ref)
 
 	switch {
 	case r.fan != nil:
@@ -162,7 +162,7 @@ func (j *policyJudge) checkReplaced(d *delta, ch *runChange, r *runHistory, take
 	}
 
 	for _, other := range d.runs {
-		if rec, _ := other.record(); other != ch && other.ref == ch.ref && rec != nil && isTickTrigger(rec.Trigger) {
+		if rec, _ := other.recordedRun(); other != ch && other.ref == ch.ref && rec != nil && isTickTrigger(rec.Trigger) {
 			return
 		}
 	}
@@ -187,7 +187,7 @@ func (j *policyJudge) checkReplaceRequest(d *delta, ch *runChange, r *runHistory
 		}
 	}
 
-	if e := j.cluster.task(ch.ref).entry; e != nil && e.incarnation == r.incarnation && e.Overlap != task.OverlapReplace {
+	if e := j.cluster.taskOf(ch.ref).entry; e != nil && e.incarnation == r.incarnation && e.Overlap != task.OverlapReplace {
 		j.breachTask("G24", ch.ref, r.tick, put.key, "run %s is asked to give way, and overlap is %q", ch.id, e.Overlap)
 	}
 }
@@ -195,7 +195,7 @@ func (j *policyJudge) checkReplaceRequest(d *delta, ch *runChange, r *runHistory
 // checkShadow judges the decision of a tick: of a shadow's none runs or waits, of
 // another task none is skipped as a shadow's, and each has its own record (G24).
 func (j *policyJudge) checkShadow(ch *runChange, r *runHistory, rec *task.Run, key string) {
-	t := j.cluster.task(ch.ref)
+	t := j.cluster.taskOf(ch.ref)
 	if t.entry == nil || t.entry.incarnation != r.incarnation {
 		return // checkFirstRecord has said it
 	}
@@ -214,7 +214,7 @@ func (j *policyJudge) checkShadow(ch *runChange, r *runHistory, rec *task.Run, k
 // checkOverlap judges a run that becomes active. The next attempt of one that is
 // active anyway is no start: of two that a policy of then allowed, each goes on.
 func (j *policyJudge) checkOverlap(ch *runChange, r *runHistory, key string) {
-	t := j.cluster.task(ch.ref)
+	t := j.cluster.taskOf(ch.ref)
 	if t.entry == nil || t.entry.Overlap == task.OverlapAllow || r.activeSince != j.cluster.revision {
 		return
 	}

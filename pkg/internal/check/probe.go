@@ -130,19 +130,19 @@ type attemptID struct {
 	run   string
 }
 
-func (p probeLine) id() attemptID { return attemptID{p.token, p.run} }
+func (p probeLine) attemptID() attemptID { return attemptID{p.token, p.run} }
 
-func (c *probeChecker) breach(p probeLine, promise, format string, args ...any) {
+func (c *probeChecker) addViolation(p probeLine, promise, format string, args ...any) {
 	v := Violation{Promise: promise, Message: fmt.Sprintf("line %d: ", p.line) + fmt.Sprintf(format, args...)}
-	if in, ok := c.intent(p); ok {
+	if in, ok := c.intentOf(p); ok {
 		v.Task, v.Revision = in.name, p.token
 	}
 	c.violations = append(c.violations, v)
 }
 
-// intent is the inbox record of an attempt, if there is just one.
-func (c *probeChecker) intent(p probeLine) (intent, bool) {
-	all := c.intents[p.id()]
+// intentOf is the inbox record of an attempt, if there is just one.
+func (c *probeChecker) intentOf(p probeLine) (intent, bool) {
+	all := c.intents[p.attemptID()]
 	if len(all) != 1 {
 		return intent{}, false
 	}
@@ -151,21 +151,21 @@ func (c *probeChecker) intent(p probeLine) (intent, bool) {
 
 // runKey tells the runs of the log apart.
 func (c *probeChecker) runKey(p probeLine) string {
-	if in, ok := c.intent(p); ok {
+	if in, ok := c.intentOf(p); ok {
 		return in.name + "/" + p.run
 	}
 	return c.taskOfRun[p.run] + "/" + p.run
 }
 
 func (c *probeChecker) checkStart(p probeLine) {
-	in, ok := c.intent(p)
-	allowed, before := len(c.intents[p.id()]), c.started[p.id()]
+	in, ok := c.intentOf(p)
+	allowed, before := len(c.intents[p.attemptID()]), c.started[p.attemptID()]
 	if c.hasEvents && allowed == 0 {
-		c.breach(p, "G10", "run %s, attempt %d, started with token %d, which no inbox record had", p.run, p.attempt, p.token)
+		c.addViolation(p, "G10", "run %s, attempt %d, started with token %d, which no inbox record had", p.run, p.attempt, p.token)
 	}
 
 	if len(before) >= max(allowed, 1) {
-		c.breach(p, "G9", "run %s, attempt %d, started again; it had started in line %d, as process %s", p.run, p.attempt, before[0].line, before[0].pid)
+		c.addViolation(p, "G9", "run %s, attempt %d, started again; it had started in line %d, as process %s", p.run, p.attempt, before[0].line, before[0].pid)
 	}
 
 	if last, again := c.last[c.runKey(p)]; again && last.token != p.token && allowed < 2 {
@@ -176,7 +176,7 @@ func (c *probeChecker) checkStart(p probeLine) {
 		c.checkStartDeadline(p, in)
 		newest := c.newest[in.incarnation()]
 		if p.token < newest.Token && laterActivated(newest, in).forbidsOverlap() && !task.Siblings(newest.ID, in.ID) {
-			c.breach(p, "G11", "token %d starts after token %d of the same task", p.token, newest.Token)
+			c.addViolation(p, "G11", "token %d starts after token %d of the same task", p.token, newest.Token)
 		}
 
 		if in.Token > newest.Token {
@@ -184,7 +184,7 @@ func (c *probeChecker) checkStart(p probeLine) {
 		}
 	}
 
-	c.started[p.id()] = append(before, p)
+	c.started[p.attemptID()] = append(before, p)
 	c.last[c.runKey(p)] = p
 }
 
@@ -193,57 +193,57 @@ func (c *probeChecker) checkStart(p probeLine) {
 func (c *probeChecker) checkStartDeadline(p probeLine, in intent) {
 	const slack = 5000
 	if p.at != 0 && p.attempt <= 1 && isTickTrigger(in.Trigger) && !in.StartBefore.IsZero() && p.at > unixMS(in.StartBefore)+slack {
-		c.breach(p, "G22", "run %s started at %s, and had to before %s", p.run, formatTime(timeOfMS(p.at)), formatTime(in.StartBefore.Time))
+		c.addViolation(p, "G22", "run %s started at %s, and had to before %s", p.run, formatTime(timeOfMS(p.at)), formatTime(in.StartBefore.Time))
 	}
 }
 
 // checkSuccessor judges an attempt that follows another of its run.
 func (c *probeChecker) checkSuccessor(p, before probeLine) {
 	if p.token < before.token {
-		c.breach(p, "G11", "run %s: token %d starts after token %d", p.run, p.token, before.token)
+		c.addViolation(p, "G11", "run %s: token %d starts after token %d", p.run, p.token, before.token)
 	}
 
 	if p.attempt <= before.attempt {
-		c.breach(p, "G9", "run %s: attempt %d started in line %d and again here", p.run, p.attempt, before.line)
+		c.addViolation(p, "G9", "run %s: attempt %d started in line %d and again here", p.run, p.attempt, before.line)
 	}
 
-	in, ok := c.intent(p)
-	was, had := c.intent(before)
+	in, ok := c.intentOf(p)
+	was, had := c.intentOf(before)
 	if !ok || !had {
 		return
 	}
 
 	for _, a := range in.Attempts {
 		if a.Token == before.token && a.State == task.Lost && !slices.Contains(was.Retry.On, task.Lost) {
-			c.breach(p, "G9", "run %s: attempt %d was lost and has a successor, which its policy does not want", p.run, before.attempt)
+			c.addViolation(p, "G9", "run %s: attempt %d was lost and has a successor, which its policy does not want", p.run, before.attempt)
 		}
 	}
 }
 
 func (c *probeChecker) checkEnd(p probeLine) {
-	before := c.ended[p.id()]
+	before := c.ended[p.attemptID()]
 
-	if len(c.started[p.id()]) == 0 {
-		c.breach(p, "G10", "run %s, attempt %d, ends with token %d, which never started", p.run, p.attempt, p.token)
+	if len(c.started[p.attemptID()]) == 0 {
+		c.addViolation(p, "G10", "run %s, attempt %d, ends with token %d, which never started", p.run, p.attempt, p.token)
 	}
 
-	if len(before) >= max(len(c.intents[p.id()]), 1) {
-		c.breach(p, "G9", "run %s, attempt %d, ends again; it had ended in line %d", p.run, p.attempt, before[0].line)
+	if len(before) >= max(len(c.intents[p.attemptID()]), 1) {
+		c.addViolation(p, "G9", "run %s, attempt %d, ends again; it had ended in line %d", p.run, p.attempt, before[0].line)
 	}
 
-	c.ended[p.id()] = append(before, p)
+	c.ended[p.attemptID()] = append(before, p)
 }
 
 // checkSignOfLife judges a sign of life of an attempt that had been declared lost: the
 // line stands below a token that is younger than the loss.
 func (c *probeChecker) checkSignOfLife(p probeLine) {
-	_, ok := c.intent(p)
-	if rev, lost := c.lost[p.id()]; ok && lost && c.highestStarted > rev {
+	_, ok := c.intentOf(p)
+	if rev, lost := c.lost[p.attemptID()]; ok && lost && c.highestStarted > rev {
 		switch {
 		case !p.end && !p.beat:
-			c.breach(p, "G9", "run %s, attempt %d, started after it was declared lost at revision %d", p.run, p.attempt, rev)
+			c.addViolation(p, "G9", "run %s, attempt %d, started after it was declared lost at revision %d", p.run, p.attempt, rev)
 		default:
-			c.breach(p, "G17", "run %s, attempt %d, as process %s, lived on after it was declared lost at revision %d",
+			c.addViolation(p, "G17", "run %s, attempt %d, as process %s, lived on after it was declared lost at revision %d",
 				p.run, p.attempt, p.pid, rev)
 		}
 	}
@@ -259,7 +259,7 @@ func (c *probeChecker) checkSignOfLife(p probeLine) {
 func (c *probeChecker) checkOverlaps(lines []probeLine) {
 	open := map[string]map[string]probeLine{} // by task and run: what has started and will write its END
 	for _, p := range lines {
-		in, ok := c.intent(p)
+		in, ok := c.intentOf(p)
 		if !ok || p.beat {
 			continue
 		}
@@ -279,13 +279,13 @@ func (c *probeChecker) checkOverlaps(lines []probeLine) {
 
 		for _, run := range slices.Sorted(maps.Keys(runs)) {
 			other := runs[run]
-			goesOn, _ := c.intent(other)
+			goesOn, _ := c.intentOf(other)
 			if run != p.run && !task.Siblings(run, p.run) && laterActivated(goesOn, in).forbidsOverlap() {
-				c.breach(p, "G8", "run %s starts while run %s of the same task goes on, until line %d", p.run, run, c.ended[other.id()][0].line)
+				c.addViolation(p, "G8", "run %s starts while run %s of the same task goes on, until line %d", p.run, run, c.ended[other.attemptID()][0].line)
 			}
 		}
 
-		if len(c.ended[p.id()]) > 0 {
+		if len(c.ended[p.attemptID()]) > 0 {
 			runs[p.run] = p
 		}
 	}

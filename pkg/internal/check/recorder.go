@@ -75,7 +75,7 @@ func Record(ctx context.Context, c *kv.Client, keys record.Keys) (*Recorder, err
 	case <-r.ready:
 		return r, nil
 	case <-r.done:
-		return nil, r.ended()
+		return nil, r.endError()
 	}
 }
 
@@ -94,9 +94,9 @@ func (r *Recorder) Stop(ctx context.Context) ([]Event, error) {
 func (r *Recorder) Run(ctx context.Context) error {
 	defer close(r.done)
 
-	err := r.list(ctx)
+	err := r.listRecords(ctx)
 	for attempt := 0; err == nil; attempt++ {
-		err = r.watch(ctx, attempt)
+		err = r.watchOnce(ctx, attempt)
 		if err == nil || errors.Is(err, ErrGap) || ctx.Err() != nil {
 			break
 		}
@@ -156,7 +156,7 @@ func (r *Recorder) CatchUp(ctx context.Context) error {
 			return err
 		}
 
-		switch ok, err := r.verify(ctx, res.Header.Revision); {
+		switch ok, err := r.verifyAt(ctx, res.Header.Revision); {
 		case err != nil:
 			return fmt.Errorf("recorder: compare with what is there: %w", err)
 		case ok:
@@ -182,20 +182,20 @@ func (r *Recorder) WaitFor(ctx context.Context, revision int64) error {
 		select {
 		case <-moved:
 		case <-r.done:
-			return r.ended()
+			return r.endError()
 		case <-ctx.Done():
 			return errors.Join(fmt.Errorf("recorder: at revision %d of %d: %w", held, revision, context.Cause(ctx)), failure)
 		}
 	}
 }
 
-func (r *Recorder) ended() error {
+func (r *Recorder) endError() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return fmt.Errorf("recorder: ended at revision %d: %w", r.revision, r.err)
 }
 
-func (r *Recorder) list(ctx context.Context) error {
+func (r *Recorder) listRecords(ctx context.Context) error {
 	key, end := kv.Prefix(r.keys.Root())
 	kvs, rev, err := kv.List(ctx, r.client, key, end, 0)
 	if err != nil {
@@ -210,16 +210,16 @@ func (r *Recorder) list(ctx context.Context) error {
 		})
 	}
 
-	r.add(events, rev, r.reopen)
+	r.addEvents(events, rev, r.reopen)
 	r.verified = verifiedPrefix{revision: rev, events: len(events), live: liveAfter(nil, events, rev)}
 	close(r.ready)
 
 	return nil
 }
 
-// add appends events and notes up to where all is held, unless their watch is one
+// addEvents appends events and notes up to where all is held, unless their watch is one
 // that is to be opened anew.
-func (r *Recorder) add(events []Event, revision int64, reopen chan struct{}) {
+func (r *Recorder) addEvents(events []Event, revision int64, reopen chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
@@ -233,9 +233,9 @@ func (r *Recorder) add(events []Event, revision int64, reopen chan struct{}) {
 	r.advanced = make(chan struct{})
 }
 
-// watch adds what happens after the revision held, until the watch is lost.
+// watchOnce adds what happens after the revision held, until the watch is lost.
 // Each attempt has a stream of its own: one that is dead must not carry the next.
-func (r *Recorder) watch(ctx context.Context, attempt int) error {
+func (r *Recorder) watchOnce(ctx context.Context, attempt int) error {
 	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(ctx, metadata.Pairs(
 		rpctypes.MetadataRequireLeaderKey, rpctypes.MetadataHasLeader,
 		"carillon-recorder", strconv.Itoa(attempt))))
@@ -266,7 +266,7 @@ func (r *Recorder) watch(ctx context.Context, attempt int) error {
 			if !ok {
 				return errors.New("the watch was closed")
 			}
-			if err := r.receive(res, reopen); err != nil {
+			if err := r.receiveResponse(res, reopen); err != nil {
 				return err
 			}
 
@@ -301,7 +301,7 @@ func (r *Recorder) checkNotRolledBack(ctx context.Context) error {
 	return nil
 }
 
-func (r *Recorder) receive(res clientv3.WatchResponse, reopen chan struct{}) error {
+func (r *Recorder) receiveResponse(res clientv3.WatchResponse, reopen chan struct{}) error {
 	held := r.Revision()
 
 	if res.CompactRevision != 0 || errors.Is(res.Err(), rpctypes.ErrCompacted) {
@@ -318,7 +318,7 @@ func (r *Recorder) receive(res clientv3.WatchResponse, reopen chan struct{}) err
 
 	if len(res.Events) == 0 {
 		if res.IsProgressNotify() {
-			r.add(nil, res.Header.Revision, reopen)
+			r.addEvents(nil, res.Header.Revision, reopen)
 		}
 		return nil
 	}
@@ -336,7 +336,7 @@ func (r *Recorder) receive(res clientv3.WatchResponse, reopen chan struct{}) err
 	}
 
 	// The header may be ahead of the events.
-	r.add(events, res.Events[len(res.Events)-1].Kv.ModRevision, reopen)
+	r.addEvents(events, res.Events[len(res.Events)-1].Kv.ModRevision, reopen)
 
 	return nil
 }
@@ -347,7 +347,7 @@ func List(ctx context.Context, c *kv.Client, keys record.Keys) ([]Event, error) 
 	defer cancel()
 
 	r := NewRecorder(c, keys)
-	if err := r.list(ctx); err != nil {
+	if err := r.listRecords(ctx); err != nil {
 		return nil, err
 	}
 

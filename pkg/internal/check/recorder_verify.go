@@ -40,14 +40,14 @@ func liveAfter(before map[string]int64, events []Event, revision int64) map[stri
 	return live
 }
 
-// verify holds the recording up to a revision against the keys that were there
+// verifyAt holds the recording up to a revision against the keys that were there
 // then. If it does not lead to them, it takes back what came after the last
 // comparison, and has the watch opened anew from there. A revision that is compacted
 // away cannot be compared with, and proves nothing either way.
 //
 // A key that was written and deleted again between two comparisons could be missing
 // unseen: watches leave out runs of revisions, which hardly hold nothing else.
-func (r *Recorder) verify(ctx context.Context, revision int64) (bool, error) {
+func (r *Recorder) verifyAt(ctx context.Context, revision int64) (bool, error) {
 	r.mu.Lock()
 	before, events := r.verified, r.events
 	r.mu.Unlock()

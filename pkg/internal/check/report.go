@@ -119,7 +119,7 @@ func (r Report) Err() error {
 	if r.OK() {
 		return nil
 	}
-	return errors.New(r.list(10))
+	return errors.New(r.listFindings(10))
 }
 
 // String is the whole report for a test's log or a terminal: the summary, the
@@ -135,13 +135,13 @@ func (r Report) String() string {
 	if r.OK() {
 		b.WriteString("no violations\n")
 	} else {
-		b.WriteString(r.list(50) + "\n")
+		b.WriteString(r.listFindings(50) + "\n")
 	}
 
 	return b.String()
 }
 
-func (r Report) list(most int) string {
+func (r Report) listFindings(most int) string {
 	lines := []string{plural(int64(len(r.Violations)), "violation")}
 	for i, v := range r.Violations {
 		if i == most {

@@ -29,7 +29,7 @@ func (j *retentionJudge) checkRevision(d *delta) {
 	}
 
 	for k, ch := range d.dead {
-		if ch.by != "" && j.cluster.task(k.ref).dead[k.id] {
+		if ch.by != "" && j.cluster.taskOf(k.ref).dead[k.id] {
 			continue // it is dead already, and about to go
 		}
 
@@ -135,7 +135,7 @@ func (j *retentionJudge) checkKept(d *delta) {
 
 // checkDeadLetter checks that a run that has used up its attempts waits for a person.
 func (j *retentionJudge) checkDeadLetter(d *delta, ch *runChange, r *runHistory, taken *inboxRecord) {
-	t := j.cluster.task(ch.ref)
+	t := j.cluster.taskOf(ch.ref)
 	gone := d.entries[ch.ref] != nil && d.entries[ch.ref].deleted
 	if !j.opts.Remembered || taken == nil || taken.CancelRequested || !isFailure(ch.ended.State) || t.entry == nil || t.entry.incarnation != r.incarnation || gone {
 		return
@@ -154,7 +154,7 @@ func (j *retentionJudge) checkRetryOf(d *delta, ch *runChange, r *runHistory, re
 	}
 
 	of := runRef{ch.ref, rec.RetryOf}
-	if dead := d.dead[of]; !j.cluster.task(ch.ref).dead[rec.RetryOf] || dead == nil || dead.state != "" {
+	if dead := d.dead[of]; !j.cluster.taskOf(ch.ref).dead[rec.RetryOf] || dead == nil || dead.state != "" {
 		j.breachTask("G25", ch.ref, 0, key, "run %s is to run %s again, which this revision does not take from the dead", ch.id, rec.RetryOf)
 	}
 

@@ -28,15 +28,15 @@ type runTracker struct {
 	retention *retentionJudge
 }
 
-// apply judges what a revision does to a run, and applies it.
-func (rt *runTracker) apply(d *delta, ch *runChange) {
+// applyRunChange judges what a revision does to a run, and applies it.
+func (rt *runTracker) applyRunChange(d *delta, ch *runChange) {
 	r := rt.findOrBegin(ch)
 	if r == nil {
 		return
 	}
 
 	from := r.state
-	rec, key := ch.record()
+	rec, key := ch.recordedRun()
 	if from == "" && rec != nil {
 		rt.checkFirstRecord(d, ch, r, rec, key)
 	}
@@ -82,16 +82,16 @@ func (rt *runTracker) apply(d *delta, ch *runChange) {
 
 // findOrBegin finds the run of a change, or begins it.
 func (rt *runTracker) findOrBegin(ch *runChange) *runHistory {
-	t := rt.cluster.task(ch.ref)
+	t := rt.cluster.taskOf(ch.ref)
 	r := t.runs[ch.id]
-	rec, key := ch.record()
+	rec, key := ch.recordedRun()
 
 	if r == nil {
 		if rec == nil {
 			return nil // a record that could not be read is gone
 		}
 
-		r = &runHistory{id: ch.id, incarnation: t.incarnation(rec.UID), trigger: rec.Trigger, count: rec.Ticks(), inboxes: map[string]inboxRecord{}}
+		r = &runHistory{id: ch.id, incarnation: t.incarnationOf(rec.UID), trigger: rec.Trigger, count: rec.Ticks(), inboxes: map[string]inboxRecord{}}
 		if isTickTrigger(rec.Trigger) {
 			r.tick = unixMS(rec.ScheduledTime)
 		}
@@ -110,7 +110,7 @@ func (rt *runTracker) findOrBegin(ch *runChange) *runHistory {
 // the decision of ticks.
 func (rt *runTracker) checkFirstRecord(d *delta, ch *runChange, r *runHistory, rec *task.Run, key string) {
 	r.decidedRev = rt.cluster.revision
-	t := rt.cluster.task(ch.ref)
+	t := rt.cluster.taskOf(ch.ref)
 	if t.entry == nil || t.entry.UID != r.incarnation.uid {
 		rt.breachTask("G7", ch.ref, r.tick, key, "run %s of a task that is not there (uid %s)", ch.id, r.incarnation.uid)
 	}
@@ -139,7 +139,7 @@ func (rt *runTracker) checkDecision(d *delta, ch *runChange, r *runHistory, rec 
 
 	ticks := rt.decisions.decidedTicks(ch, r, rec, key)
 	rt.claimTicks(ch, r, ticks, key)
-	rt.decisions.checkDueTime(rt.cluster.task(ch.ref), r, rec, key)
+	rt.decisions.checkDueTime(rt.cluster.taskOf(ch.ref), r, rec, key)
 	rt.decisions.checkNotEarly(ch, r, rec, key)
 
 	rt.freezes.checkDecision(d, ch, r, rec, key)
@@ -328,8 +328,8 @@ func (rt *runTracker) growRange(d *delta, ch *runChange, r *runHistory) {
 // applyPlaces checks that after the revision the run is in one place, and not
 // gone: G8 for two inboxes, else G3, or G4 if it went without an outcome.
 func (rt *runTracker) applyPlaces(d *delta, ch *runChange, r *runHistory) {
-	t := rt.cluster.task(ch.ref)
-	_, key := ch.record()
+	t := rt.cluster.taskOf(ch.ref)
+	_, key := ch.recordedRun()
 	r.wasPlaced = r.wasPlaced || len(r.inboxes) > 0 || r.queued
 	places := len(r.inboxes)
 	if r.queued {
@@ -421,7 +421,7 @@ func (rt *runTracker) claimListedTicks(ch *runChange, r *runHistory) {
 		return
 	}
 
-	t := rt.cluster.task(ch.ref)
+	t := rt.cluster.taskOf(ch.ref)
 	ticks := []int64{r.tick}
 	if e := ch.ended; e != nil && !e.Last.IsZero() && t.entry != nil && t.entry.incarnation == r.incarnation && r.incarnation.epoch.ticks != nil {
 		ticks, _ = rangeTicks(r.incarnation.epoch.ticks, *e)
@@ -441,7 +441,7 @@ func (rt *runTracker) claimListedTicks(ch *runChange, r *runHistory) {
 func (rt *runTracker) checkStarts(runs []*runChange) {
 	started := map[record.Ref]string{}
 	for _, ch := range runs {
-		if r := rt.cluster.task(ch.ref).runs[ch.id]; r != nil && r.fan != nil && r.activeSince == rt.cluster.revision {
+		if r := rt.cluster.taskOf(ch.ref).runs[ch.id]; r != nil && r.fan != nil && r.activeSince == rt.cluster.revision {
 			rt.policies.checkOverlap(ch, r, ch.queueKey)
 			rt.policies.checkMaxActive(ch, r, ch.queueKey)
 		}
@@ -451,7 +451,7 @@ func (rt *runTracker) checkStarts(runs []*runChange) {
 				continue
 			}
 
-			r := rt.cluster.task(ch.ref).runs[ch.id]
+			r := rt.cluster.taskOf(ch.ref).runs[ch.id]
 
 			if other, ok := started[ch.ref]; ok {
 				rt.breachTask("G11", ch.ref, r.tick, put.key, "runs %s and %s start in one revision, with one token", other, ch.id)

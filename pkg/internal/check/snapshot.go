@@ -23,12 +23,12 @@ func Snapshot(keys record.Keys, events []Event, opts Options) Report {
 	c := newChecker(keys, opts)
 
 	if len(events) == 0 {
-		c.note("there is nothing below %s", keys.Root())
-		return c.findings.report(c.stats)
+		c.addNote("there is nothing below %s", keys.Root())
+		return c.findings.buildReport(c.stats)
 	}
 
 	c.setRevision(events[0].Revision)
-	d := c.decoder.decode(events)
+	d := c.decoder.decodeEvents(events)
 	c.applyFirstList(d)
 
 	j := snapshotJudge{checker: c, keys: keys}
@@ -49,7 +49,7 @@ func Snapshot(keys record.Keys, events []Event, opts Options) Report {
 		c.finishTask(t)
 	}
 
-	return c.findings.report(c.stats)
+	return c.findings.buildReport(c.stats)
 }
 
 // snapshotJudge judges one list: what is consistent at a single revision.
@@ -63,7 +63,7 @@ func (j *snapshotJudge) checkCluster(events []Event, d *delta) {
 	var cluster task.Cluster
 	i := slices.IndexFunc(events, func(e Event) bool { return e.Key == j.keys.Cluster() })
 	if i < 0 {
-		j.note("there is no record of the cluster")
+		j.addNote("there is no record of the cluster")
 		return
 	}
 
@@ -74,13 +74,13 @@ func (j *snapshotJudge) checkCluster(events []Event, d *delta) {
 
 	for id := range cluster.Shards {
 		if d.watermarks[id] == nil {
-			j.breach("G5", j.keys.Watermark(id), "the shard has no watermark")
+			j.addViolation("G5", j.keys.Watermark(id), "the shard has no watermark")
 		}
 
-		if s := j.cluster.shard(id); s.owner.Node == "" {
-			j.note("shards without an owner")
+		if s := j.cluster.shardOf(id); s.owner.Node == "" {
+			j.addNote("shards without an owner")
 		} else if _, present := j.cluster.nodes[s.owner.Node]; !present {
-			j.note("shards whose owner is absent")
+			j.addNote("shards whose owner is absent")
 		}
 	}
 }
@@ -100,9 +100,9 @@ func (j *snapshotJudge) checkSpecs(d *delta) {
 
 // checkRun checks one run's record against its place.
 func (j *snapshotJudge) checkRun(ch *runChange) {
-	t := j.cluster.task(ch.ref)
+	t := j.cluster.taskOf(ch.ref)
 	r := t.runs[ch.id]
-	rec, key := ch.record()
+	rec, key := ch.recordedRun()
 	if r == nil || rec == nil {
 		return
 	}
@@ -133,7 +133,7 @@ func (j *snapshotJudge) checkRun(ch *runChange) {
 	}
 
 	if t.entry == nil || t.entry.UID != rec.UID {
-		j.note("records of tasks that are gone, to be purged")
+		j.addNote("records of tasks that are gone, to be purged")
 	}
 
 	if ch.ended != nil {
@@ -198,7 +198,7 @@ func (j *snapshotJudge) completeSince(d *delta, t *taskHistory) int64 {
 			continue
 		}
 
-		if e := d.run(t.ref, id).ended; e != nil && (first == 0 || unixMS(e.EndedAt) < first) {
+		if e := d.runChangeOf(t.ref, id).ended; e != nil && (first == 0 || unixMS(e.EndedAt) < first) {
 			first = unixMS(e.EndedAt)
 		}
 

@@ -94,8 +94,8 @@ func watermarkCovers(w record.Watermark, name string) int64 {
 	return at
 }
 
-// shard returns the state of a shard, which it begins at need.
-func (c *clusterState) shard(id int) *shardState {
+// shardOf returns the state of a shard, which it begins at need.
+func (c *clusterState) shardOf(id int) *shardState {
 	s := c.shards[id]
 	if s == nil {
 		s = &shardState{unreadable: map[string]bool{}}
@@ -105,8 +105,8 @@ func (c *clusterState) shard(id int) *shardState {
 	return s
 }
 
-// task returns the history of a task's name, which it begins at need.
-func (c *clusterState) task(ref record.Ref) *taskHistory {
+// taskOf returns the history of a task's name, which it begins at need.
+func (c *clusterState) taskOf(ref record.Ref) *taskHistory {
 	t := c.tasks[ref]
 	if t == nil {
 		t = &taskHistory{ref: ref, incarnations: map[string]*incarnation{}, runs: map[string]*runHistory{}, active: map[string]*runHistory{}, dead: map[string]bool{}}
@@ -123,7 +123,7 @@ func (c *clusterState) setUnreadable(ev Event, is bool) {
 		return
 	}
 
-	if s := c.shard(k.Ref.Shard); is {
+	if s := c.shardOf(k.Ref.Shard); is {
 		s.unreadable[ev.Key] = true
 	} else {
 		delete(s.unreadable, ev.Key)
@@ -135,12 +135,12 @@ func (c *clusterState) decidedUpTo(t *taskHistory) int64 {
 	if t.entry == nil {
 		return 0
 	}
-	s := c.shard(t.ref.Shard)
+	s := c.shardOf(t.ref.Shard)
 	return t.entry.decidedUpTo(t.ref, s.watermark, s.watermarkMod)
 }
 
-// term is the create revision of the oldest key of the election; 0 without one.
-func (c *clusterState) term() int64 {
+// currentTerm is the create revision of the oldest key of the election; 0 without one.
+func (c *clusterState) currentTerm() int64 {
 	var oldest int64
 	for _, l := range c.leaders {
 		if oldest == 0 || l.create < oldest {
@@ -154,7 +154,7 @@ func (c *clusterState) term() int64 {
 // applyListedWatermarks takes the watermarks of the first list, whose writers cannot be judged.
 func (c *clusterState) applyListedWatermarks(d *delta) {
 	for id, m := range d.watermarks {
-		s := c.shard(id)
+		s := c.shardOf(id)
 		s.watermark, s.watermarkMod = m.watermark, m.mod
 		s.opened = s.owner.Fence < m.mod && c.nodes[s.owner.Node].create < m.mod
 	}
@@ -163,7 +163,7 @@ func (c *clusterState) applyListedWatermarks(d *delta) {
 // applyWatermarks applies the watermarks that a revision writes, each of which is a commit.
 func (c *clusterState) applyWatermarks(d *delta) {
 	for id, m := range d.watermarks {
-		s := c.shard(id)
+		s := c.shardOf(id)
 		if m.deleted {
 			s.watermarkMod = 0
 			continue
@@ -224,7 +224,7 @@ func (c *clusterState) applyFleet(d *delta) {
 	}
 
 	for id, o := range d.owners {
-		s := c.shard(id)
+		s := c.shardOf(id)
 		s.owner, s.opened = *o, false
 	}
 }
@@ -255,14 +255,14 @@ func (c *clusterState) notFrozenSince(ref record.Ref, since int64) bool {
 // parentOf is the run that a part belongs to; nil if there is none.
 func (c *clusterState) parentOf(ref record.Ref, part string) (parent *runHistory, index int) {
 	id, index, _ := task.ParentOf(part)
-	return c.task(ref).runs[id], index
+	return c.taskOf(ref).runs[id], index
 }
 
 // endedParts counts the parts of a run that had ended before the present revision.
 func (c *clusterState) endedParts(ref record.Ref, parent string) (ended, succeeded int) {
-	fan := c.task(ref).runs[parent].fan
+	fan := c.taskOf(ref).runs[parent].fan
 	for _, i := range fan.Numbers() {
-		if p := c.task(ref).runs[task.PartID(parent, i)]; p != nil && p.ended {
+		if p := c.taskOf(ref).runs[task.PartID(parent, i)]; p != nil && p.ended {
 			ended++
 			if p.state == task.Succeeded {
 				succeeded++
@@ -275,7 +275,7 @@ func (c *clusterState) endedParts(ref record.Ref, parent string) (ended, succeed
 
 // isOrphaned reports whether the task of a run is gone.
 func (c *clusterState) isOrphaned(d *delta, ref record.Ref, r *runHistory) bool {
-	t, after := c.task(ref), d.entries[ref]
+	t, after := c.taskOf(ref), d.entries[ref]
 	return t.entry == nil || t.entry.UID != r.incarnation.uid || after != nil && after.deleted
 }
 
@@ -328,9 +328,9 @@ func (c *clusterState) applyKept(d *delta) {
 
 	for k, ch := range d.dead {
 		if ch.state == "" {
-			delete(c.task(k.ref).dead, k.id)
+			delete(c.taskOf(k.ref).dead, k.id)
 		} else {
-			c.task(k.ref).dead[k.id] = true
+			c.taskOf(k.ref).dead[k.id] = true
 		}
 	}
 }

@@ -37,9 +37,9 @@ func Calendar(text string) (expr, zone string, err error) {
 	for i, word := range words {
 		switch {
 		case strings.Contains(word, ":"):
-			err = e.time(word)
+			err = e.parseTime(word)
 		case strings.ContainsAny(word, "-~") && !weekdays.MatchString(word):
-			err = e.date(word)
+			err = e.parseDate(word)
 		case i == 0 && weekdays.MatchString(word):
 			e.weekdays, err = weekday(word)
 		default:
@@ -55,7 +55,7 @@ func Calendar(text string) (expr, zone string, err error) {
 		return "", "", fmt.Errorf("is empty")
 	}
 
-	expr, err = e.cron()
+	expr, err = e.toCron()
 
 	return expr, zone, err
 }
@@ -118,7 +118,7 @@ func weekday(word string) (string, error) {
 	return strings.Join(texts, ","), nil
 }
 
-func (e *calendarEvent) date(word string) (err error) {
+func (e *calendarEvent) parseDate(word string) (err error) {
 	if month, day, fromEnd := strings.Cut(word, "~"); fromEnd {
 		if n, err := strconv.Atoi(day); err != nil || n != 1 {
 			return fmt.Errorf("%s: of the days counted from a month's end only the last has a counterpart", quote(word))
@@ -146,7 +146,7 @@ func (e *calendarEvent) date(word string) (err error) {
 	return err
 }
 
-func (e *calendarEvent) time(word string) (err error) {
+func (e *calendarEvent) parseTime(word string) (err error) {
 	parts := strings.Split(word, ":")
 	if len(parts) > 3 {
 		return fmt.Errorf("%s is no time", quote(word))
@@ -217,7 +217,7 @@ func numbers(from, to string, ranged bool) (a, b int, err error) {
 // weeks are the days of a month that are its first week, its second, and so on.
 var weeks = map[string]int{"1-7": 1, "8-14": 2, "15-21": 3, "22-28": 4}
 
-func (e calendarEvent) cron() (string, error) {
+func (e calendarEvent) toCron() (string, error) {
 	if e.weekdays != "*" && !strings.HasPrefix(e.day, "*") { // with a * in front cron wants both, too
 		nth, ok := weeks[e.day]
 		if !ok {

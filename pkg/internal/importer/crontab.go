@@ -30,8 +30,8 @@ func FormOf(file string) (Form, bool) {
 	return Form{}, false
 }
 
-// origin is what a crontab is called in names and labels.
-func (f Form) origin(file string) string {
+// originName is what a crontab is called in names and labels.
+func (f Form) originName(file string) string {
 	switch base := path.Base(file); {
 	case !f.System && f.User != "":
 		return f.User
@@ -49,22 +49,22 @@ func (f Form) origin(file string) string {
 // The tasks do what cron does: ticks that were missed do not run, runs overlap, a
 // command is a line for the shell, as its user, in that one's home.
 func Crontab(file, text string, form Form, o Options) Result {
-	r := &crontabReader{Options: o, file: file, form: form, origin: clip(form.origin(file), 40), names: map[string]bool{}}
+	r := &crontabReader{Options: o, file: file, form: form, origin: clip(form.originName(file), 40), names: map[string]bool{}}
 	r.vars.zone = o.Timezone
 
 	if path.Base(file) == "anacrontab" {
-		r.result.refuse(Place{File: file}, "an anacrontab is no crontab: its jobs have a period in days and no time; a task has @daily, or an hour that you choose")
+		r.result.addRefusal(Place{File: file}, "an anacrontab is no crontab: its jobs have a period in days and no time; a task has @daily, or an hour that you choose")
 		return r.result
 	}
 
 	n := 0
 	for line := range strings.Lines(text) {
 		n++
-		r.line(Place{file, n}, strings.TrimRight(line, "\r\n"))
+		r.readLine(Place{file, n}, strings.TrimRight(line, "\r\n"))
 	}
 
 	for _, j := range r.jobs {
-		r.result.take(*j)
+		r.result.addJob(*j)
 	}
 
 	return r.result
@@ -84,24 +84,24 @@ type crontabReader struct {
 	result  Result
 }
 
-func (r *crontabReader) line(at Place, line string) {
+func (r *crontabReader) readLine(at Place, line string) {
 	line = strings.TrimLeft(line, " \t")
 	switch {
 	case line == "":
 		r.comment = nil
 	case line[0] == '#':
-		r.remark(line)
+		r.addComment(line)
 	case strings.ContainsRune(line, 0):
 		r.comment = nil
-		r.result.refuse(at, "the line contains a NUL byte")
+		r.result.addRefusal(at, "the line contains a NUL byte")
 	default:
 		if name, value, ok := assignment(line); ok {
 			r.comment = nil
-			r.assign(at, name, value)
+			r.applySetting(at, name, value)
 			return
 		}
 
-		r.entry(at, line)
+		r.readEntry(at, line)
 		r.comment = nil
 	}
 }
@@ -109,9 +109,9 @@ func (r *crontabReader) line(at Place, line string) {
 // legend names the fields, as many crontabs do above the first line.
 var legend = regexp.MustCompile(`(?i)^(m|min|minute)\s+(h|hour)\s+(dom|mday|day)`)
 
-// remark keeps a comment for the job below it. One that is a job that was put out of
+// addComment keeps a comment for the job below it. One that is a job that was put out of
 // use, or a picture of the fields, is none.
-func (r *crontabReader) remark(line string) {
+func (r *crontabReader) addComment(line string) {
 	text := strings.TrimSpace(strings.TrimLeft(line, "#"))
 	if words := strings.Fields(text); len(words) > 0 && (looksLikeField(words[0]) || legend.MatchString(text) || strings.ContainsAny(text[:1], "|.`┌│├└")) || strings.HasPrefix(text, "@") {
 		r.comment = nil
@@ -123,10 +123,10 @@ func (r *crontabReader) remark(line string) {
 	}
 }
 
-func (r *crontabReader) entry(at Place, line string) {
+func (r *crontabReader) readEntry(at Place, line string) {
 	e, err := readEntry(line, r.form.System)
 	if err != nil {
-		r.result.refuse(at, "%v", err)
+		r.result.addRefusal(at, "%v", err)
 		return
 	}
 
@@ -134,20 +134,20 @@ func (r *crontabReader) entry(at Place, line string) {
 		e.user = r.form.User
 	}
 
-	process, notes, err := r.vars.process(e.user, e.command)
+	process, notes, err := r.vars.processAction(e.user, e.command)
 	if err != nil {
-		r.result.refuse(at, "%v", err)
+		r.result.addRefusal(at, "%v", err)
 		return
 	}
 
-	s := r.spec("crontab", r.origin)
-	s.Schedule, s.Timezone, s.Jitter = task.Schedules{e.schedule}, r.zone(), r.vars.delay
-	s.DST = e.dst(s.Timezone)
+	s := r.newSpec("crontab", r.origin)
+	s.Schedule, s.Timezone, s.Jitter = task.Schedules{e.schedule}, r.timeZone(), r.vars.delay
+	s.DST = e.dstPolicy(s.Timezone)
 	s.Action.Process = &process
 	s.Overlap, s.Missed.Policy = task.OverlapAllow, task.MissedSkip
 	s.Description = describe(strings.Join(r.comment, "\n"))
 	if err := schedule.Check(s.Timing()); err != nil {
-		r.result.refuse(at, "%v", err)
+		r.result.addRefusal(at, "%v", err)
 		return
 	}
 
@@ -156,20 +156,20 @@ func (r *crontabReader) entry(at Place, line string) {
 
 	for i, k := range r.keys {
 		if k == key && len(r.jobs[i].Spec.Schedule) < schedule.MaxExpressions {
-			r.merge(r.jobs[i], j)
+			r.mergeSchedule(r.jobs[i], j)
 			return
 		}
 	}
 
-	r.name(j, e)
+	r.nameJob(j, e)
 	r.jobs, r.keys = append(r.jobs, j), append(r.keys, key)
 }
 
-// dst is what becomes of the ticks when clocks change. Cron runs jobs whose minute or
+// dstPolicy is what becomes of the ticks when clocks change. Cron runs jobs whose minute or
 // hour starts with * at every minute that the clock shows, so not in a skipped hour
 // and twice in a repeated one, and all others exactly once. Carillon looks at the hour
 // alone, so that only a line such as "*/10 2 * * *" needs a policy of its own.
-func (e entry) dst(zone string) task.DST {
+func (e entry) dstPolicy(zone string) task.DST {
 	hour := strings.Fields(e.schedule + " *")[1]
 	location, err := schedule.Location(zone)
 	if !e.wild || hour[0] == '*' || err != nil || len(clockChanges(location)) == 0 {
@@ -179,22 +179,22 @@ func (e entry) dst(zone string) task.DST {
 	return task.DST{Gap: task.GapSkip, Fold: task.FoldBoth}
 }
 
-func (r *crontabReader) zone() string {
+func (r *crontabReader) timeZone() string {
 	if r.vars.zone == "" {
 		return task.Defaults().Timezone
 	}
 	return r.vars.zone
 }
 
-// merge adds a line's schedule to a job that does the same.
-func (r *crontabReader) merge(into, j *Job) {
+// mergeSchedule adds a line's schedule to a job that does the same.
+func (r *crontabReader) mergeSchedule(into, j *Job) {
 	if slices.Contains(into.Spec.Schedule, j.Spec.Schedule[0]) {
-		r.result.note(j.Place, "says the same as line %d: cron runs it twice at a time, and the task runs once", into.Line)
+		r.result.addNote(j.Place, "says the same as line %d: cron runs it twice at a time, and the task runs once", into.Line)
 		return
 	}
 
 	into.Spec.Schedule = append(into.Spec.Schedule, j.Spec.Schedule[0])
-	r.result.note(j.Place, "is the same job as line %d: one task with both schedules", into.Line)
+	r.result.addNote(j.Place, "is the same job as line %d: one task with both schedules", into.Line)
 
 	if d := j.Spec.Description; d != "" && d != into.Spec.Description {
 		into.Spec.Description = describe(into.Spec.Description + "\n" + d)
@@ -203,8 +203,8 @@ func (r *crontabReader) merge(into, j *Job) {
 	into.Notes = append(into.Notes, slices.DeleteFunc(j.Notes, func(n string) bool { return slices.Contains(into.Notes, n) })...)
 }
 
-// name names a job by where it is from and by its command.
-func (r *crontabReader) name(j *Job, e entry) {
+// nameJob names a job by where it is from and by its command.
+func (r *crontabReader) nameJob(j *Job, e entry) {
 	what := program(e.command)
 	if what != r.origin && !strings.HasPrefix(what, r.origin+"-") {
 		what = joined(r.origin, what)

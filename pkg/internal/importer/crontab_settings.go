@@ -57,8 +57,8 @@ func unquoted(line string) (text, rest string, ok bool) {
 	return strings.Cut(line[1:], line[:1])
 }
 
-// assign takes a setting, which holds for the lines below it.
-func (r *crontabReader) assign(at Place, name, value string) {
+// applySetting takes a setting, which holds for the lines below it.
+func (r *crontabReader) applySetting(at Place, name, value string) {
 	v := &r.vars
 
 	switch name {
@@ -67,7 +67,7 @@ func (r *crontabReader) assign(at Place, name, value string) {
 		if zone == "" {
 			zone = r.Timezone
 		} else if _, err := schedule.Location(zone); err != nil {
-			r.result.refuse(at, "CRON_TZ: %v; the lines below keep the zone above", err)
+			r.result.addRefusal(at, "CRON_TZ: %v; the lines below keep the zone above", err)
 			return
 		}
 
@@ -77,7 +77,7 @@ func (r *crontabReader) assign(at Place, name, value string) {
 	case "RANDOM_DELAY":
 		n, err := strconv.Atoi(value)
 		if err != nil || n < 0 || n > 24*60 {
-			r.result.refuse(at, "RANDOM_DELAY: %s is not a number of minutes up to 1440", quote(value))
+			r.result.addRefusal(at, "RANDOM_DELAY: %s is not a number of minutes up to 1440", quote(value))
 			return
 		}
 
@@ -88,17 +88,17 @@ func (r *crontabReader) assign(at Place, name, value string) {
 		return // cron passes it by
 	case "MAILTO", "MAILFROM":
 		if value != "" && value != `""` {
-			r.result.note(at, "%s has no counterpart: Carillon sends no mail; the output of runs is kept, see carillon logs", name)
+			r.result.addNote(at, "%s has no counterpart: Carillon sends no mail; the output of runs is kept, see carillon logs", name)
 		}
 	case "TZ":
-		r.result.note(at, "TZ is a variable of the commands, as in cron; what moves their times is CRON_TZ or --timezone")
+		r.result.addNote(at, "TZ is a variable of the commands, as in cron; what moves their times is CRON_TZ or --timezone")
 	case "CONTENT_TYPE", "CONTENT_TRANSFER_ENCODING":
-		r.result.note(at, "%s configures mail, which Carillon does not send", name)
+		r.result.addNote(at, "%s configures mail, which Carillon does not send", name)
 		return
 	}
 
 	if strings.HasPrefix(name, "CARILLON_") {
-		r.result.refuse(at, "%s: names that begin with CARILLON_ are set by Carillon", name)
+		r.result.addRefusal(at, "%s: names that begin with CARILLON_ are set by Carillon", name)
 		return
 	}
 
@@ -115,9 +115,9 @@ const cronPath = "/usr/bin:/bin"
 // shells take a here-document as sh does.
 var shells = strings.Fields("sh bash dash ash ksh mksh zsh busybox")
 
-// process is the action of a line: its command up to the first %, by the shell in
+// processAction is the action of a line: its command up to the first %, by the shell in
 // force; what follows is the command's standard input.
-func (v settings) process(user, command string) (p task.Process, notes []string, err error) {
+func (v settings) processAction(user, command string) (p task.Process, notes []string, err error) {
 	env := maps.Clone(v.env)
 	shell := env["SHELL"]
 	if shell == "" || shell == "/bin/sh" {

@@ -8,32 +8,32 @@ import (
 	"strings"
 )
 
-// commands makes one action of all that a service starts, in its order: a command, or
+// buildCommand makes one action of all that a service starts, in its order: a command, or
 // a line for the shell where there are several, or variables.
-func (t *timer) commands(u Unit, x expander) (command []string, shell string, err error) {
+func (t *timer) buildCommand(u Unit, x expander) (command []string, shell string, err error) {
 	var parts []string
 	plain, splits := true, false
 	add := func(key, after string) error {
-		for _, v := range u.all("Service", key) {
+		for _, v := range u.allValues("Service", key) {
 			e, err := readExec(v.value, x)
 			if err != nil {
 				return fmt.Errorf("%s=%s: %w", key, v.value, err)
 			}
 
 			if e.privileged {
-				t.note("%s: the + or ! before the command, by which it has more rights, has no counterpart", key)
+				t.addNote("%s: the + or ! before the command, by which it has more rights, has no counterpart", key)
 			}
 
-			line := e.shell()
+			line := e.shellLine()
 			if after != "" {
 				line += after
 			} else if e.forgiven {
 				line = "{ " + line + " || true; }"
 			}
 
-			command = e.plain()
+			command = e.plainWords()
 			plain = plain && command != nil && after == "" && !e.forgiven
-			splits = splits || slices.ContainsFunc(e.words, e.alone)
+			splits = splits || slices.ContainsFunc(e.words, e.isSingleVariable)
 			parts = append(parts, line)
 		}
 
@@ -46,7 +46,7 @@ func (t *timer) commands(u Unit, x expander) (command []string, shell string, er
 		}
 	}
 
-	if len(u.all("Service", "ExecStart")) == 0 {
+	if len(u.allValues("Service", "ExecStart")) == 0 {
 		return nil, "", errors.New("it has no ExecStart")
 	}
 	if plain && len(parts) == 1 {
@@ -128,8 +128,8 @@ func readExec(text string, x expander) (e exec, err error) {
 
 var variable = regexp.MustCompile(`\$\$|\$\{[A-Za-z_][A-Za-z0-9_]*\}|\$[A-Za-z_][A-Za-z0-9_]*`)
 
-// plain are the words of a command without variables; nil: it has some.
-func (e exec) plain() (list []string) {
+// plainWords are the words of a command without variables; nil: it has some.
+func (e exec) plainWords() (list []string) {
 	for _, w := range e.words {
 		for _, m := range variable.FindAllString(w.text, -1) {
 			if m != "$$" && !e.literal {
@@ -137,19 +137,19 @@ func (e exec) plain() (list []string) {
 			}
 		}
 
-		list = append(list, w.dollars(e.literal))
+		list = append(list, w.escapeDollars(e.literal))
 	}
 
 	return list
 }
 
-// shell is the command as a line for the shell, which takes variables as systemd does:
+// shellLine is the command as a line for the shell, which takes variables as systemd does:
 // $NAME alone is split into words, ${NAME} is not.
-func (e exec) shell() string {
+func (e exec) shellLine() string {
 	var out []string
 	for _, w := range e.words {
 		switch {
-		case e.alone(w):
+		case e.isSingleVariable(w):
 			out = append(out, w.text)
 		case e.literal || !variable.MatchString(w.text):
 			out = append(out, shellQuote(w.text))
@@ -161,8 +161,8 @@ func (e exec) shell() string {
 	return strings.Join(out, " ")
 }
 
-// alone reports whether a word is one variable, whose value is split into words.
-func (e exec) alone(w word) bool {
+// isSingleVariable reports whether a word is one variable, whose value is split into words.
+func (e exec) isSingleVariable(w word) bool {
 	return !e.literal && strings.HasPrefix(w.text, "$") && w.text != "$$" && variable.FindString(w.text) == w.text && !strings.HasPrefix(w.text, "${")
 }
 
@@ -172,8 +172,8 @@ type word struct {
 	quoted bool
 }
 
-// dollars puts $ for $$.
-func (w word) dollars(literal bool) string {
+// escapeDollars puts $ for $$.
+func (w word) escapeDollars(literal bool) string {
 	if literal {
 		return w.text
 	}

@@ -72,11 +72,11 @@ type Result struct {
 	Notes    []Refusal // what is to be said of a line that is no job
 }
 
-func (r *Result) refuse(at Place, format string, args ...any) {
+func (r *Result) addRefusal(at Place, format string, args ...any) {
 	r.Refusals = append(r.Refusals, Refusal{at, fmt.Sprintf(format, args...)})
 }
 
-func (r *Result) note(at Place, format string, args ...any) {
+func (r *Result) addNote(at Place, format string, args ...any) {
 	r.Notes = append(r.Notes, Refusal{at, fmt.Sprintf(format, args...)})
 }
 
@@ -91,30 +91,30 @@ func (r *Result) Join(other Result) {
 	r.Notes = append(r.Notes, other.Notes...)
 	for _, j := range other.Jobs {
 		if at, is := taken[j.Spec.Namespace+"/"+j.Spec.Name]; is {
-			r.refuse(j.Place, "the name %s is that of %s, too; --prefix tells them apart", j.Spec.Name, at)
+			r.addRefusal(j.Place, "the name %s is that of %s, too; --prefix tells them apart", j.Spec.Name, at)
 			continue
 		}
 		r.Jobs = append(r.Jobs, j)
 	}
 }
 
-// take adds a job, if its spec is valid.
-func (r *Result) take(j Job) {
+// addJob adds a job, if its spec is valid.
+func (r *Result) addJob(j Job) {
 	err := j.Spec.Validate()
 	if err == nil {
 		err = schedule.Check(j.Spec.Timing())
 	}
 
 	if err != nil {
-		r.refuse(j.Place, "%v", err)
+		r.addRefusal(j.Place, "%v", err)
 		return
 	}
 
 	r.Jobs = append(r.Jobs, j)
 }
 
-// spec is a task of a kind, from a place, with what the options say.
-func (o Options) spec(kind, from string) task.Spec {
+// newSpec is a task of a kind, from a place, with what the options say.
+func (o Options) newSpec(kind, from string) task.Spec {
 	s := task.Defaults()
 	if o.Namespace != "" {
 		s.Namespace = o.Namespace

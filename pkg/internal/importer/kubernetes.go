@@ -32,7 +32,7 @@ func Kubernetes(file, text string, o Options) Result {
 			why += "; a chart's templates are to be rendered first: helm template"
 		}
 
-		r.refuse(at, "%s", why)
+		r.addRefusal(at, "%s", why)
 
 		return r
 	}
@@ -40,11 +40,11 @@ func Kubernetes(file, text string, o Options) Result {
 	others := map[string]int{}
 
 	for _, v := range values {
-		r.object(file, v, o, others)
+		r.addObject(file, v, o, others)
 	}
 
 	for _, kind := range slices.Sorted(maps.Keys(others)) {
-		r.note(Place{File: file}, "%d of kind %s passed by: only CronJobs have a schedule", others[kind], kind)
+		r.addNote(Place{File: file}, "%d of kind %s passed by: only CronJobs have a schedule", others[kind], kind)
 	}
 
 	return r
@@ -59,19 +59,19 @@ type head struct {
 	} `json:"metadata"`
 }
 
-// object takes an object, or those of a list.
-func (r *Result) object(file string, v manifest.Value, o Options, others map[string]int) {
+// addObject takes an object, or those of a list.
+func (r *Result) addObject(file string, v manifest.Value, o Options, others map[string]int) {
 	at := Place{file, v.Line()}
 	var h head
 	if err := v.Decode(&h); err != nil || h.Kind == "" {
-		r.refuse(at, "is no object of Kubernetes, which has a kind")
+		r.addRefusal(at, "is no object of Kubernetes, which has a kind")
 		return
 	}
 
 	switch {
 	case strings.HasSuffix(h.Kind, "List"):
 		for _, item := range v.Items("items") {
-			r.object(file, item, o, others)
+			r.addObject(file, item, o, others)
 		}
 	case h.Kind == "CronJob" && strings.HasPrefix(h.APIVersion, "batch/"):
 		var job cronJob
@@ -82,7 +82,7 @@ func (r *Result) object(file string, v manifest.Value, o Options, others map[str
 				why = typed.Field + ": a " + typed.Value + " cannot stand here"
 			}
 
-			r.refuse(at, "%s: %s", quote(h.Metadata.Name), why)
+			r.addRefusal(at, "%s: %s", quote(h.Metadata.Name), why)
 
 			return
 		}

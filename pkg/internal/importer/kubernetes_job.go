@@ -57,49 +57,49 @@ func (j *jobSpec) UnmarshalJSON(b []byte) error {
 // cronJob makes a task of a CronJob.
 func (r *Result) cronJob(at Place, c cronJob, o Options) {
 	k := &kubernetesJob{job: Job{Place: at}}
-	s := o.spec("kubernetes", c.Metadata.Namespace)
+	s := o.newSpec("kubernetes", c.Metadata.Namespace)
 	if o.Namespace == "" && c.Metadata.Namespace != "" {
 		s.Namespace = c.Metadata.Namespace
 	}
 
 	s.Name = joined(slug(o.Prefix), c.Metadata.Name)
-	k.labels(&s, c.Metadata.Labels)
+	k.setLabels(&s, c.Metadata.Labels)
 
-	if err := k.times(&s, c); err != nil {
-		r.refuse(at, "%s: schedule: %s: %v", c.Metadata.Name, quote(c.Spec.Schedule), err)
+	if err := k.setSchedule(&s, c); err != nil {
+		r.addRefusal(at, "%s: schedule: %s: %v", c.Metadata.Name, quote(c.Spec.Schedule), err)
 		return
 	}
 
-	k.policies(&s, c)
-	k.execution(&s, c.Spec.JobTemplate.Spec)
+	k.setPolicies(&s, c)
+	k.setExecution(&s, c.Spec.JobTemplate.Spec)
 
-	process, why := k.process(c.Spec.JobTemplate.Spec.Template.Spec)
+	process, why := k.buildProcess(c.Spec.JobTemplate.Spec.Template.Spec)
 	switch {
 	case why == "":
 		s.Action.Process = process
 	case o.Shadow:
 		s.Action.Noop = &task.Noop{}
-		k.note("%s: the shadow has an empty action", why)
+		k.addNote("%s: the shadow has an empty action", why)
 	default:
-		r.refuse(at, "%s: %s; with --shadow its times can be watched all the same", c.Metadata.Name, why)
+		r.addRefusal(at, "%s: %s; with --shadow its times can be watched all the same", c.Metadata.Name, why)
 		return
 	}
 
 	k.job.Spec = s
-	r.take(k.job)
+	r.addJob(k.job)
 }
 
 type kubernetesJob struct{ job Job }
 
-func (k *kubernetesJob) note(format string, args ...any) {
+func (k *kubernetesJob) addNote(format string, args ...any) {
 	k.job.Notes = append(k.job.Notes, fmt.Sprintf(format, args...))
 }
 
-func (k *kubernetesJob) labels(s *task.Spec, labels map[string]any) {
+func (k *kubernetesJob) setLabels(s *task.Spec, labels map[string]any) {
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		value := fmt.Sprint(labels[key])
 		if err := task.CheckLabels("labels", map[string]string{key: value}); err != nil || len(s.Labels) == task.MaxLabels {
-			k.note("the label %s is left out", quote(key))
+			k.addNote("the label %s is left out", quote(key))
 			continue
 		}
 
@@ -112,7 +112,7 @@ func (k *kubernetesJob) labels(s *task.Spec, labels map[string]any) {
 // longest is as far back as a missed tick may be caught up with.
 const longest = task.MaxTimeout
 
-func (k *kubernetesJob) policies(s *task.Spec, c cronJob) {
+func (k *kubernetesJob) setPolicies(s *task.Spec, c cronJob) {
 	s.Paused = c.Spec.Suspend
 
 	switch c.Spec.ConcurrencyPolicy {
@@ -123,7 +123,7 @@ func (k *kubernetesJob) policies(s *task.Spec, c cronJob) {
 	case "Replace":
 		s.Overlap = task.OverlapReplace
 	default:
-		k.note("concurrencyPolicy %s is not known: %s", quote(c.Spec.ConcurrencyPolicy), s.Overlap)
+		k.addNote("concurrencyPolicy %s is not known: %s", quote(c.Spec.ConcurrencyPolicy), s.Overlap)
 	}
 
 	s.Missed.Window = longest
@@ -150,9 +150,9 @@ func seconds(n int64) task.Duration {
 	return task.Duration(min(n, int64(task.MaxTimeout.Std()/time.Second)) * int64(time.Second))
 }
 
-// execution takes how a job is tried. A node that is lost has Kubernetes start a pod
+// setExecution takes how a job is tried. A node that is lost has Kubernetes start a pod
 // elsewhere.
-func (k *kubernetesJob) execution(s *task.Spec, j jobSpec) {
+func (k *kubernetesJob) setExecution(s *task.Spec, j jobSpec) {
 	limit := int64(6)
 	if j.BackoffLimit != nil {
 		limit = *j.BackoffLimit
@@ -164,22 +164,22 @@ func (k *kubernetesJob) execution(s *task.Spec, j jobSpec) {
 	if j.ActiveDeadlineSeconds != nil {
 		s.Timeout = seconds(max(*j.ActiveDeadlineSeconds, 1))
 		if s.Retry.Attempts > 1 {
-			k.note("activeDeadlineSeconds limits all attempts together there, and each one here")
+			k.addNote("activeDeadlineSeconds limits all attempts together there, and each one here")
 		}
 	}
 
 	for i, n := range []*int64{j.Parallelism, j.Completions} {
 		if n != nil && *n != 1 {
-			k.note("%s %d has no counterpart: one process at a time", []string{"parallelism", "completions"}[i], *n)
+			k.addNote("%s %d has no counterpart: one process at a time", []string{"parallelism", "completions"}[i], *n)
 		}
 	}
 
-	k.name("in the job", j.rest, "backoffLimit", "activeDeadlineSeconds", "parallelism", "completions", "template")
+	k.noteUnknown("in the job", j.rest, "backoffLimit", "activeDeadlineSeconds", "parallelism", "completions", "template")
 }
 
-// process makes a process of a pod; why says why none can be made.
-func (k *kubernetesJob) process(pod map[string]any) (p *task.Process, why string) {
-	k.name("in the pod", pod, "containers", "restartPolicy", "terminationGracePeriodSeconds", "dnsPolicy", "schedulerName")
+// buildProcess makes a process of a pod; why says why none can be made.
+func (k *kubernetesJob) buildProcess(pod map[string]any) (p *task.Process, why string) {
+	k.noteUnknown("in the pod", pod, "containers", "restartPolicy", "terminationGracePeriodSeconds", "dnsPolicy", "schedulerName")
 	list, _ := pod["containers"].([]any)
 	if len(list) != 1 {
 		return nil, fmt.Sprintf("the pod has %d containers; one, with a command, can run as a process", len(list))
@@ -191,7 +191,7 @@ func (k *kubernetesJob) process(pod map[string]any) (p *task.Process, why string
 	args, ok2 := texts(c["args"])
 	if len(command) == 0 && len(args) > 1 && slices.Contains(shells, path.Base(args[0])) {
 		command, args = args, nil
-		k.note("the command is taken from args, as if the image had none to put before them")
+		k.addNote("the command is taken from args, as if the image had none to put before them")
 	}
 
 	if len(command) == 0 || !ok1 || !ok2 {
@@ -201,7 +201,7 @@ func (k *kubernetesJob) process(pod map[string]any) (p *task.Process, why string
 	var unresolved []string
 	p.Env, unresolved = literals(c["env"])
 	if len(unresolved) > 0 {
-		k.note("these variables have no value in the file: %s", strings.Join(unresolved, ", "))
+		k.addNote("these variables have no value in the file: %s", strings.Join(unresolved, ", "))
 	}
 
 	for _, word := range append(command, args...) {
@@ -209,14 +209,14 @@ func (k *kubernetesJob) process(pod map[string]any) (p *task.Process, why string
 	}
 
 	p.Dir, _ = c["workingDir"].(string)
-	k.note("runs as a process of the node, without the image %v", c["image"])
-	k.name("in the container", c, "name", "image", "command", "args", "env", "workingDir", "imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy")
+	k.addNote("runs as a process of the node, without the image %v", c["image"])
+	k.noteUnknown("in the container", c, "name", "image", "command", "args", "env", "workingDir", "imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy")
 
 	return p, ""
 }
 
-// name notes what there is besides what is known.
-func (k *kubernetesJob) name(where string, of map[string]any, known ...string) {
+// noteUnknown notes what there is besides what is known.
+func (k *kubernetesJob) noteUnknown(where string, of map[string]any, known ...string) {
 	var rest []string
 	for name, v := range of {
 		if says := fmt.Sprint(v); !slices.Contains(known, name) && v != nil && says != "map[]" && says != "[]" {
@@ -225,7 +225,7 @@ func (k *kubernetesJob) name(where string, of map[string]any, known ...string) {
 	}
 
 	if slices.Sort(rest); len(rest) > 0 {
-		k.note("without counterpart %s: %s", where, strings.Join(rest, ", "))
+		k.addNote("without counterpart %s: %s", where, strings.Join(rest, ", "))
 	}
 }
 

@@ -16,10 +16,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// times translates the schedule and the time zone of a CronJob. Kubernetes evaluates
+// setSchedule translates the schedule and the time zone of a CronJob. Kubernetes evaluates
 // them with robfig/cron, which reads a few expressions in another way than Carillon
 // does, so the expression is parsed with that library, and its bit sets decide.
-func (k *kubernetesJob) times(s *task.Spec, c cronJob) error {
+func (k *kubernetesJob) setSchedule(s *task.Spec, c cronJob) error {
 	zone, text, err := kubernetesZone(c.Spec.Schedule, c.Spec.TimeZone)
 	if err != nil {
 		return err
@@ -28,7 +28,7 @@ func (k *kubernetesJob) times(s *task.Spec, c cronJob) error {
 	if zone != "" {
 		s.Timezone = zone
 	} else {
-		k.note("no time zone is given: %s here, and that of its controller there", s.Timezone)
+		k.addNote("no time zone is given: %s here, and that of its controller there", s.Timezone)
 	}
 
 	parsed, err := cron.ParseStandard(text)
@@ -39,7 +39,7 @@ func (k *kubernetesJob) times(s *task.Spec, c cronJob) error {
 	switch parsed := parsed.(type) {
 	case cron.ConstantDelaySchedule:
 		s.Schedule = task.Schedules{"@every " + task.Duration(parsed.Delay).String()}
-		k.note("@every counts from when the task is imported, not from the creation of the CronJob")
+		k.addNote("@every counts from when the task is imported, not from the creation of the CronJob")
 		return nil
 
 	case *cron.SpecSchedule:
@@ -67,7 +67,7 @@ func (k *kubernetesJob) times(s *task.Spec, c cronJob) error {
 
 	for _, change := range changes {
 		if change.misleadsRobfig() {
-			k.note("the clock of %s changes at midnight or not by whole hours: there Kubernetes may lose or misplace ticks on the days of a change, and the task does not", s.Timezone)
+			k.addNote("the clock of %s changes at midnight or not by whole hours: there Kubernetes may lose or misplace ticks on the days of a change, and the task does not", s.Timezone)
 			break
 		}
 	}

@@ -17,15 +17,15 @@ const systemdPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 var serviceKeys = strings.Fields(`Type ExecStart ExecStartPre ExecStartPost ExecCondition User WorkingDirectory Environment TimeoutStartSec TimeoutSec
 	RuntimeMaxSec TimeoutStopSec KillMode StandardOutput StandardError SyslogIdentifier RemainAfterExit`)
 
-// service takes what the timer starts.
-func (t *timer) service(s *task.Spec, u Unit, name string) error {
-	switch kind := u.last("Service", "Type"); kind {
+// readService takes what the timer starts.
+func (t *timer) readService(s *task.Spec, u Unit, name string) error {
+	switch kind := u.lastValue("Service", "Type"); kind {
 	case "", "simple", "exec", "oneshot", "idle":
 	default:
 		return fmt.Errorf("its Type=%s: a task is a process that ends, and does not leave others behind", kind)
 	}
 
-	if u.yes("Service", "DynamicUser") && u.last("Service", "User") == "" {
+	if u.boolValue("Service", "DynamicUser") && u.lastValue("Service", "User") == "" {
 		return errors.New("its DynamicUser=yes has no counterpart, and the task would be root's: give it a User= of its own")
 	}
 
@@ -39,7 +39,7 @@ func (t *timer) service(s *task.Spec, u Unit, name string) error {
 		env["PATH"] = systemdPath
 	}
 
-	p := &task.Process{Env: env, User: u.last("Service", "User"), Dir: "/"}
+	p := &task.Process{Env: env, User: u.lastValue("Service", "User"), Dir: "/"}
 	if p.User == "" {
 		p.User = "root"
 	}
@@ -48,7 +48,7 @@ func (t *timer) service(s *task.Spec, u Unit, name string) error {
 		return err
 	}
 
-	if dir := strings.TrimPrefix(u.last("Service", "WorkingDirectory"), "-"); dir == "~" {
+	if dir := strings.TrimPrefix(u.lastValue("Service", "WorkingDirectory"), "-"); dir == "~" {
 		p.Dir = ""
 	} else if dir != "" {
 		if p.Dir, err = x.expand(dir); err != nil {
@@ -56,17 +56,17 @@ func (t *timer) service(s *task.Spec, u Unit, name string) error {
 		}
 	}
 
-	if p.Command, p.Shell, err = t.commands(u, x); err != nil {
+	if p.Command, p.Shell, err = t.buildCommand(u, x); err != nil {
 		return err
 	}
 
 	s.Action.Process = p
-	if err := t.limits(s, u); err != nil {
+	if err := t.setLimits(s, u); err != nil {
 		return err
 	}
 
 	if s.Description == "" {
-		s.Description = describe(u.last("Unit", "Description"))
+		s.Description = describe(u.lastValue("Unit", "Description"))
 	}
 
 	t.nameOthers(u)
@@ -74,17 +74,17 @@ func (t *timer) service(s *task.Spec, u Unit, name string) error {
 	return nil
 }
 
-func (t *timer) limits(s *task.Spec, u Unit) error {
+func (t *timer) setLimits(s *task.Spec, u Unit) error {
 	key := "RuntimeMaxSec"
-	if u.last("Service", "Type") == "oneshot" { // whose start is its whole run
-		if key = "TimeoutStartSec"; u.last("Service", key) == "" {
+	if u.lastValue("Service", "Type") == "oneshot" { // whose start is its whole run
+		if key = "TimeoutStartSec"; u.lastValue("Service", key) == "" {
 			key = "TimeoutSec"
 		}
 	}
 
 	for i, to := range []*task.Duration{&s.Timeout, &s.KillGrace} {
 		key := []string{key, "TimeoutStopSec"}[i]
-		v := u.last("Service", key)
+		v := u.lastValue("Service", key)
 		if v == "" {
 			continue
 		}
@@ -106,26 +106,26 @@ func (t *timer) limits(s *task.Spec, u Unit) error {
 
 // nameOthers notes what of a service makes a difference and has no counterpart.
 func (t *timer) nameOthers(u Unit) {
-	if names := u.others("Service", serviceKeys...); len(names) > 0 {
-		t.note("without counterpart in the service: %s", strings.Join(names, ", "))
+	if names := u.unknownSettings("Service", serviceKeys...); len(names) > 0 {
+		t.addNote("without counterpart in the service: %s", strings.Join(names, ", "))
 	}
 
 	var names []string
-	for _, name := range u.others("Unit") {
+	for _, name := range u.unknownSettings("Unit") {
 		if strings.HasPrefix(name, "Condition") || strings.HasPrefix(name, "Assert") || strings.HasPrefix(name, "On") || slices.Contains([]string{"Requires", "BindsTo"}, name) {
 			names = append(names, name)
 		}
 	}
 
 	if len(names) > 0 {
-		t.note("not looked at before a run: %s", strings.Join(names, ", "))
+		t.addNote("not looked at before a run: %s", strings.Join(names, ", "))
 	}
 }
 
 // environment reads Environment= of a service.
 func environment(u Unit, x expander) (map[string]string, error) {
 	env := map[string]string{}
-	for _, v := range u.all("Service", "Environment") {
+	for _, v := range u.allValues("Service", "Environment") {
 		words, err := splitWords(v.value)
 		if err != nil {
 			return nil, fmt.Errorf("its Environment=%s: %w", v.value, err)

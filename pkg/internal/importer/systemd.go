@@ -23,12 +23,12 @@ func Systemd(units []Unit, o Options) Result {
 	for _, u := range units {
 		if strings.HasSuffix(u.File, ".timer") {
 			t := &timer{unit: u, job: Job{Place: Place{File: u.File}}}
-			if err := t.read(units, o); err != nil {
-				r.refuse(t.job.Place, "%v", err)
+			if err := t.readUnits(units, o); err != nil {
+				r.addRefusal(t.job.Place, "%v", err)
 				continue
 			}
 
-			r.take(t.job)
+			r.addJob(t.job)
 		}
 	}
 
@@ -41,24 +41,24 @@ type timer struct {
 	job  Job
 }
 
-func (t *timer) note(format string, args ...any) {
+func (t *timer) addNote(format string, args ...any) {
 	t.job.Notes = append(t.job.Notes, fmt.Sprintf(format, args...))
 }
 
-func (t *timer) read(units []Unit, o Options) error {
+func (t *timer) readUnits(units []Unit, o Options) error {
 	base := strings.TrimSuffix(path.Base(t.unit.File), ".timer")
 	if strings.HasSuffix(base, "@") {
 		return fmt.Errorf("is a template: its instances have what it lacks")
 	}
 
-	s := o.spec("systemd", path.Base(t.unit.File))
+	s := o.newSpec("systemd", path.Base(t.unit.File))
 	s.Name = joined(slug(o.Prefix), clip(base, 100))
-	s.Description = describe(t.unit.last("Unit", "Description"))
-	if err := t.times(&s); err != nil {
+	s.Description = describe(t.unit.lastValue("Unit", "Description"))
+	if err := t.setSchedule(&s); err != nil {
 		return err
 	}
 
-	service := t.unit.last("Timer", "Unit")
+	service := t.unit.lastValue("Timer", "Unit")
 	if service == "" {
 		service = base + ".service"
 	}
@@ -73,11 +73,11 @@ func (t *timer) read(units []Unit, o Options) error {
 		return fmt.Errorf("it starts %s, which is not among the units that were given", service)
 	}
 
-	if names := t.unit.others("Timer", timerKeys...); len(names) > 0 {
-		t.note("without counterpart in the timer: %s", strings.Join(names, ", "))
+	if names := t.unit.unknownSettings("Timer", timerKeys...); len(names) > 0 {
+		t.addNote("without counterpart in the timer: %s", strings.Join(names, ", "))
 	}
 
-	if err := t.service(&s, units[i], service); err != nil {
+	if err := t.readService(&s, units[i], service); err != nil {
 		return fmt.Errorf("%s: %w", service, err)
 	}
 
@@ -90,9 +90,9 @@ func (t *timer) read(units []Unit, o Options) error {
 var timerKeys = strings.Fields(`OnCalendar OnBootSec OnStartupSec OnActiveSec OnUnitActiveSec OnUnitInactiveSec Persistent RandomizedDelaySec
 	FixedRandomDelay AccuracySec Unit RemainAfterElapse`)
 
-func (t *timer) times(s *task.Spec) error {
+func (t *timer) setSchedule(s *task.Spec) error {
 	zone, all := "", task.Schedules{}
-	for i, event := range t.unit.all("Timer", "OnCalendar") {
+	for i, event := range t.unit.allValues("Timer", "OnCalendar") {
 		if i == 0 {
 			t.job.Line = event.line
 		}
@@ -131,7 +131,7 @@ func (t *timer) times(s *task.Spec) error {
 	}
 
 	for _, after := range []struct{ key, form string }{{"OnUnitActiveSec", "@every %s"}, {"OnUnitInactiveSec", "@every %s after completion"}} {
-		for _, v := range t.unit.all("Timer", after.key) {
+		for _, v := range t.unit.allValues("Timer", after.key) {
 			period, err := timespan(v.value)
 			if err != nil || period <= 0 {
 				t.job.Line = v.line
@@ -139,7 +139,7 @@ func (t *timer) times(s *task.Spec) error {
 			}
 
 			all = append(all, fmt.Sprintf(after.form, task.Duration(period)))
-			t.note("%s counts from when the task is imported, not from a boot", after.key)
+			t.addNote("%s counts from when the task is imported, not from a boot", after.key)
 
 			if t.job.Line == 0 {
 				t.job.Line = v.line
@@ -148,12 +148,12 @@ func (t *timer) times(s *task.Spec) error {
 	}
 
 	for _, key := range []string{"OnBootSec", "OnStartupSec", "OnActiveSec"} {
-		for _, v := range t.unit.all("Timer", key) {
+		for _, v := range t.unit.allValues("Timer", key) {
 			if len(all) == 0 {
 				t.job.Line = v.line
 				return fmt.Errorf("%s has no counterpart: a task has times, and no boots", key)
 			}
-			t.note("%s=%s has no counterpart: nothing runs because of a boot", key, v.value)
+			t.addNote("%s=%s has no counterpart: nothing runs because of a boot", key, v.value)
 		}
 	}
 
@@ -163,18 +163,18 @@ func (t *timer) times(s *task.Spec) error {
 
 	s.Schedule = slices.Compact(all)
 	s.Missed.Policy = task.MissedSkip
-	if t.unit.yes("Timer", "Persistent") {
+	if t.unit.boolValue("Timer", "Persistent") {
 		s.Missed.Policy, s.Missed.Window = task.MissedLatest, longest
 	}
 
-	if v := t.unit.last("Timer", "RandomizedDelaySec"); v != "" {
+	if v := t.unit.lastValue("Timer", "RandomizedDelaySec"); v != "" {
 		delay, err := timespan(v)
 		if err != nil {
 			return fmt.Errorf("RandomizedDelaySec=%s: %w", v, err)
 		}
 
 		if d := task.Duration(delay.Truncate(time.Millisecond)); d > task.MaxJitter {
-			t.note("RandomizedDelaySec=%s is cut to %s", v, task.MaxJitter)
+			t.addNote("RandomizedDelaySec=%s is cut to %s", v, task.MaxJitter)
 			s.Jitter = task.MaxJitter
 		} else {
 			s.Jitter = d

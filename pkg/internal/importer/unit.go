@@ -58,8 +58,8 @@ func ReadUnit(file, text string) Unit {
 	return u
 }
 
-// all are the values of a setting that adds up; an empty one takes back those before.
-func (u Unit) all(section, key string) (list []setting) {
+// allValues are the values of a setting that adds up; an empty one takes back those before.
+func (u Unit) allValues(section, key string) (list []setting) {
 	for _, s := range u.settings {
 		if s.section == section && s.key == key {
 			if s.value == "" {
@@ -73,8 +73,8 @@ func (u Unit) all(section, key string) (list []setting) {
 	return list
 }
 
-// last is the value in force of a setting that does not add up.
-func (u Unit) last(section, key string) string {
+// lastValue is the value in force of a setting that does not add up.
+func (u Unit) lastValue(section, key string) string {
 	for _, s := range slices.Backward(u.settings) {
 		if s.section == section && s.key == key {
 			return s.value
@@ -84,13 +84,13 @@ func (u Unit) last(section, key string) string {
 	return ""
 }
 
-// yes reads a truth value.
-func (u Unit) yes(section, key string) bool {
-	return slices.Contains([]string{"1", "yes", "y", "true", "t", "on"}, strings.ToLower(u.last(section, key)))
+// boolValue reads a truth value.
+func (u Unit) boolValue(section, key string) bool {
+	return slices.Contains([]string{"1", "yes", "y", "true", "t", "on"}, strings.ToLower(u.lastValue(section, key)))
 }
 
-// others are the names of the settings of a section besides the known ones.
-func (u Unit) others(section string, known ...string) (names []string) {
+// unknownSettings are the names of the settings of a section besides the known ones.
+func (u Unit) unknownSettings(section string, known ...string) (names []string) {
 	for _, s := range u.settings {
 		if s.section == section && s.value != "" && !slices.Contains(known, s.key) && !slices.Contains(names, s.key) {
 			names = append(names, s.key)

@@ -50,7 +50,7 @@ var instants = []string{"start", "end", "paused_until"}
 func (n *node) localTimes() error {
 	zone := task.Defaults().Timezone
 
-	if z := n.get("timezone"); z != nil && z.kind == kindString {
+	if z := n.valueOf("timezone"); z != nil && z.kind == kindString {
 		_ = json.Unmarshal([]byte(z.scalar), &zone) // it was read as a string
 	}
 

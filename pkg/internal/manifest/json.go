@@ -23,10 +23,10 @@ func readJSON(b []byte, line int) ([]*node, *Error) {
 			return docs, nil
 		}
 		if err != nil {
-			return nil, r.fault(err)
+			return nil, r.toError(err)
 		}
 
-		n, fault := r.value(tok, at, 0)
+		n, fault := r.readValue(tok, at, 0)
 		if fault != nil {
 			return nil, fault
 		}
@@ -52,10 +52,10 @@ func (r *jsonReader) token() (json.Token, position, error) {
 	}
 
 	tok, err := r.d.Token()
-	return tok, r.at(from), err
+	return tok, r.positionAt(from), err
 }
 
-func (r *jsonReader) at(offset int) position {
+func (r *jsonReader) positionAt(offset int) position {
 	for ; r.offset < min(offset, len(r.text)); r.offset++ {
 		if r.text[r.offset] == '\n' {
 			r.line++
@@ -66,7 +66,7 @@ func (r *jsonReader) at(offset int) position {
 	return position{r.line, 1 + utf8.RuneCount(r.text[r.start:max(r.start, min(offset, len(r.text)))])}
 }
 
-func (r *jsonReader) fault(err error) *Error {
+func (r *jsonReader) toError(err error) *Error {
 	offset := int(r.d.InputOffset())
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) && int(syntax.Offset) > offset {
@@ -74,13 +74,13 @@ func (r *jsonReader) fault(err error) *Error {
 	}
 
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
-		return faultAt(r.at(len(r.text)), task.CodeBadJSON, "", "the JSON ends too early")
+		return faultAt(r.positionAt(len(r.text)), task.CodeBadJSON, "", "the JSON ends too early")
 	}
 
-	return faultAt(r.at(offset), task.CodeBadJSON, "", "%s", err)
+	return faultAt(r.positionAt(offset), task.CodeBadJSON, "", "%s", err)
 }
 
-func (r *jsonReader) value(tok json.Token, at position, depth int) (*node, *Error) {
+func (r *jsonReader) readValue(tok json.Token, at position, depth int) (*node, *Error) {
 	if depth > maxDepth {
 		return nil, faultAt(at, task.CodeBadJSON, "", "nests deeper than %d levels", maxDepth)
 	}
@@ -91,11 +91,11 @@ func (r *jsonReader) value(tok json.Token, at position, depth int) (*node, *Erro
 	case json.Delim:
 		if v == '[' {
 			n.kind = kindList
-			return n, r.list(n, depth)
+			return n, r.readList(n, depth)
 		}
 
 		n.kind = kindObject
-		return n, r.object(n, depth)
+		return n, r.readObject(n, depth)
 	case string:
 		n.kind, n.scalar, n.text = kindString, quoted(v), v
 	case json.Number:
@@ -113,17 +113,17 @@ func (r *jsonReader) value(tok json.Token, at position, depth int) (*node, *Erro
 	return n, nil
 }
 
-func (r *jsonReader) list(n *node, depth int) *Error {
+func (r *jsonReader) readList(n *node, depth int) *Error {
 	for {
 		tok, at, err := r.token()
 		if err != nil {
-			return r.fault(err)
+			return r.toError(err)
 		}
 		if tok == json.Delim(']') {
 			return nil
 		}
 
-		item, fault := r.value(tok, at, depth+1)
+		item, fault := r.readValue(tok, at, depth+1)
 		if fault != nil {
 			return fault
 		}
@@ -132,11 +132,11 @@ func (r *jsonReader) list(n *node, depth int) *Error {
 	}
 }
 
-func (r *jsonReader) object(n *node, depth int) *Error {
+func (r *jsonReader) readObject(n *node, depth int) *Error {
 	for {
 		tok, at, err := r.token()
 		if err != nil {
-			return r.fault(err)
+			return r.toError(err)
 		}
 		if tok == json.Delim('}') {
 			return nil
@@ -145,14 +145,14 @@ func (r *jsonReader) object(n *node, depth int) *Error {
 		key := tok.(string) // the decoder lets no other keys pass
 		tok, from, err := r.token()
 		if err != nil {
-			return r.fault(err)
+			return r.toError(err)
 		}
 
-		value, fault := r.value(tok, from, depth+1)
+		value, fault := r.readValue(tok, from, depth+1)
 		if fault != nil {
 			return fault
 		}
-		if fault := n.set(pair{key: key, at: at, value: value}); fault != nil {
+		if fault := n.addPair(pair{key: key, at: at, value: value}); fault != nil {
 			return fault
 		}
 	}

@@ -21,12 +21,12 @@ func Least(s task.Spec, bare bool) (json.RawMessage, error) {
 		return nil, err
 	}
 
-	least := n.less(std.without(map[string]bool{"name": true, "namespace": true, "schedule": true}))
+	least := n.withoutDefaults(std.withoutKeys(map[string]bool{"name": true, "namespace": true, "schedule": true}))
 	if bare {
-		least = least.without(map[string]bool{"namespace": true})
+		least = least.withoutKeys(map[string]bool{"namespace": true})
 	}
 
-	return least.json(), nil
+	return least.toJSON(), nil
 }
 
 func nodeOf(s task.Spec) (*node, error) {
@@ -43,19 +43,19 @@ func nodeOf(s task.Spec) (*node, error) {
 	return docs[0], nil
 }
 
-// less is an object without what another says alike.
-func (n *node) less(std *node) *node {
+// withoutDefaults is an object without what another says alike.
+func (n *node) withoutDefaults(std *node) *node {
 	m := *n
 	m.pairs = nil
 	for _, p := range n.pairs {
-		other := std.get(p.key)
+		other := std.valueOf(p.key)
 		switch {
 		case other == nil:
 		case p.value.kind == kindObject && other.kind == kindObject:
-			if p.value = p.value.less(other); len(p.value.pairs) == 0 {
+			if p.value = p.value.withoutDefaults(other); len(p.value.pairs) == 0 {
 				continue
 			}
-		case string(p.value.json()) == string(other.json()):
+		case string(p.value.toJSON()) == string(other.toJSON()):
 			continue
 		}
 

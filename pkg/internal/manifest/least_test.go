@@ -47,7 +47,7 @@ func TestLeast_IsReadAsTheSameTask(t *testing.T) {
 
 		docs, _ := documents("x.json", least)
 		var v any
-		if err := json.Unmarshal(docs[0].json(), &v); err != nil {
+		if err := json.Unmarshal(docs[0].toJSON(), &v); err != nil {
 			t.Fatal(err)
 		}
 

@@ -69,7 +69,7 @@ func (o Object) Locate(err error) error {
 // LocateField is Locate for an error that is not a *task.Error, such as a
 // server's.
 func (o Object) LocateField(field string, err error) error {
-	_, at := o.node.find(field)
+	_, at := o.node.findPath(field)
 	return &Error{File: o.file, Line: at.line, Column: at.column, Err: err}
 }
 
@@ -125,8 +125,8 @@ func (o *Object) decode(namespace string) error {
 		return task.Invalid(task.CodeBadValue, "", "a task is a mapping of fields such as name, schedule and action")
 	}
 
-	n := o.node.without(served)
-	if n.get("namespace") == nil {
+	n := o.node.withoutKeys(served)
+	if n.valueOf("namespace") == nil {
 		n.pairs = append(n.pairs, pair{key: "namespace", at: n.at, value: &node{kind: kindString, scalar: quoted(namespace), at: n.at}})
 	}
 
@@ -134,22 +134,22 @@ func (o *Object) decode(namespace string) error {
 		return err
 	}
 
-	spec, err := task.DecodeSpec(n.json())
+	spec, err := task.DecodeSpec(n.toJSON())
 	o.Spec = spec
 
-	return n.explain(err)
+	return n.explainError(err)
 }
 
-// explain makes one of the decoder's messages plain to a person who wrote YAML:
+// explainError makes one of the decoder's messages plain to a person who wrote YAML:
 // a text that looks like a number or a truth value needs quotes.
-func (n *node) explain(err error) error {
+func (n *node) explainError(err error) error {
 	var fault *task.Error
 	if !errors.As(err, &fault) || fault.Code != task.CodeBadValue || !strings.HasSuffix(fault.Message, " is not a string") {
 		return err
 	}
 
-	at, _ := n.find(fault.Field)
-	culprit := at.unquoted()
+	at, _ := n.findPath(fault.Field)
+	culprit := at.firstUnquoted()
 	if culprit == nil {
 		return err
 	}
@@ -236,8 +236,8 @@ func Checked(file string, b []byte, v any, check func() error) error {
 	if o.node.kind != kindObject {
 		return o.Locate(task.Invalid(task.CodeBadValue, "", "the settings are a mapping of names to values"))
 	}
-	if err := task.DecodeStrict(o.node.json(), v); err != nil {
-		return o.Locate(o.node.explain(err))
+	if err := task.DecodeStrict(o.node.toJSON(), v); err != nil {
+		return o.Locate(o.node.explainError(err))
 	}
 
 	return o.Locate(check())

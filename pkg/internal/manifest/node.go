@@ -49,8 +49,8 @@ func faultAt(at position, code, field, format string, args ...any) *Error {
 	return &Error{Line: at.line, Column: at.column, Err: task.Invalid(code, field, format, args...)}
 }
 
-// set adds a pair to an object; a key that is there already is an error.
-func (n *node) set(p pair) *Error {
+// addPair adds a pair to an object; a key that is there already is an error.
+func (n *node) addPair(p pair) *Error {
 	for _, have := range n.pairs {
 		if have.key == p.key {
 			return faultAt(p.at, task.CodeDuplicate, p.key, "is given twice; first on line %d", have.at.line)
@@ -62,8 +62,8 @@ func (n *node) set(p pair) *Error {
 	return nil
 }
 
-// get is the value of a key; nil if there is none.
-func (n *node) get(key string) *node {
+// valueOf is the value of a key; nil if there is none.
+func (n *node) valueOf(key string) *node {
 	for _, p := range n.pairs {
 		if p.key == key {
 			return p.value
@@ -73,8 +73,8 @@ func (n *node) get(key string) *node {
 	return nil
 }
 
-// without is n less some keys.
-func (n *node) without(drop map[string]bool) *node {
+// withoutKeys is n less some keys.
+func (n *node) withoutKeys(drop map[string]bool) *node {
 	m := *n
 	m.pairs = nil
 	for _, p := range n.pairs {
@@ -86,13 +86,13 @@ func (n *node) without(drop map[string]bool) *node {
 	return &m
 }
 
-func (n *node) json() []byte {
+func (n *node) toJSON() []byte {
 	var b bytes.Buffer
-	n.write(&b)
+	n.writeJSON(&b)
 	return b.Bytes()
 }
 
-func (n *node) write(b *bytes.Buffer) {
+func (n *node) writeJSON(b *bytes.Buffer) {
 	switch n.kind {
 	case kindObject:
 		b.WriteByte('{')
@@ -104,7 +104,7 @@ func (n *node) write(b *bytes.Buffer) {
 
 			b.WriteString(quoted(p.key))
 			b.WriteByte(':')
-			p.value.write(b)
+			p.value.writeJSON(b)
 		}
 
 		b.WriteByte('}')
@@ -115,7 +115,7 @@ func (n *node) write(b *bytes.Buffer) {
 			if i > 0 {
 				b.WriteByte(',')
 			}
-			item.write(b)
+			item.writeJSON(b)
 		}
 
 		b.WriteByte(']')
@@ -129,12 +129,12 @@ func quoted(s string) string {
 	return string(b)
 }
 
-// find follows a field's path ("retry.on[0]", "labels.team") as far as it goes,
+// findPath follows a field's path ("retry.on[0]", "labels.team") as far as it goes,
 // and returns the last node on it and where that one's name stands.
-func (n *node) find(path string) (*node, position) {
+func (n *node) findPath(path string) (*node, position) {
 	at := n.at
 	for path != "" {
-		next, where, rest := n.step(path)
+		next, where, rest := n.nextStep(path)
 		if next == nil {
 			break
 		}
@@ -144,9 +144,9 @@ func (n *node) find(path string) (*node, position) {
 	return n, at
 }
 
-// step takes one part off a path. Keys may contain dots, so that the keys which
+// nextStep takes one part off a path. Keys may contain dots, so that the keys which
 // are there decide where a part ends.
-func (n *node) step(path string) (next *node, at position, rest string) {
+func (n *node) nextStep(path string) (next *node, at position, rest string) {
 	var index int
 	if _, err := fmt.Sscanf(path, "[%d]", &index); err == nil && n.kind == kindList {
 		if index < 0 || index >= len(n.items) {
@@ -171,21 +171,21 @@ func (n *node) step(path string) (next *node, at position, rest string) {
 	return next, at, rest
 }
 
-// unquoted is the first scalar at or in n that is not a string, for the hint
+// firstUnquoted is the first scalar at or in n that is not a string, for the hint
 // that it wants quotes.
-func (n *node) unquoted() *node {
+func (n *node) firstUnquoted() *node {
 	switch n.kind {
 	case kindBool, kindNumber:
 		return n
 	case kindObject:
 		for _, p := range n.pairs {
-			if u := p.value.unquoted(); u != nil {
+			if u := p.value.firstUnquoted(); u != nil {
 				return u
 			}
 		}
 	case kindList:
 		for _, item := range n.items {
-			if u := item.unquoted(); u != nil {
+			if u := item.firstUnquoted(); u != nil {
 				return u
 			}
 		}

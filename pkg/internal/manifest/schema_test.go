@@ -58,7 +58,7 @@ func validate(t testing.TB, s *jsonschema.Schema, file string, text []byte) erro
 	}
 
 	for _, d := range docs {
-		v, err := jsonschema.UnmarshalJSON(bytes.NewReader(d.json()))
+		v, err := jsonschema.UnmarshalJSON(bytes.NewReader(d.toJSON()))
 		if err != nil {
 			t.Fatal(err)
 		}

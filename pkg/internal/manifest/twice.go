@@ -24,14 +24,14 @@ func Twice(objects []Object) []error {
 			continue
 		}
 
-		faults = append(faults, o.Locate(task.Invalid(task.CodeDuplicate, "name", "%s is there twice; it is in %s, too", task.Quote(o.Spec.Name), before.place("name"))))
+		faults = append(faults, o.Locate(task.Invalid(task.CodeDuplicate, "name", "%s is there twice; it is in %s, too", task.Quote(o.Spec.Name), before.positionOf("name"))))
 	}
 
 	return faults
 }
 
-// place is where a field of the object stands: file and line.
-func (o *Object) place(field string) string {
-	_, at := o.node.find(field)
+// positionOf is where a field of the object stands: file and line.
+func (o *Object) positionOf(field string) string {
+	_, at := o.node.findPath(field)
 	return fmt.Sprintf("%s:%d", o.file, at.line)
 }

@@ -33,7 +33,7 @@ func (v Value) Line() int { return v.node.at.line }
 // no such list.
 func (v Value) Items(key string) []Value {
 	var items []Value
-	if list := v.node.get(key); v.node.kind == kindObject && list != nil {
+	if list := v.node.valueOf(key); v.node.kind == kindObject && list != nil {
 		for _, item := range list.items {
 			items = append(items, Value{item})
 		}
@@ -45,7 +45,7 @@ func (v Value) Items(key string) []Value {
 // Decode reads the value as encoding/json reads JSON: keys that the type does not
 // have are passed by, and numbers of no certain type are json.Number.
 func (v Value) Decode(into any) error {
-	d := json.NewDecoder(bytes.NewReader(v.node.json()))
+	d := json.NewDecoder(bytes.NewReader(v.node.toJSON()))
 	d.UseNumber()
 
 	if err := d.Decode(into); err != nil {

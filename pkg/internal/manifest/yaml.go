@@ -65,7 +65,7 @@ func readYAML(b []byte) ([]*node, *Error) {
 			continue
 		}
 
-		n, err := s.read()
+		n, err := s.readNode()
 		if err != nil {
 			err.Line += s.before
 			return nil, err
@@ -79,7 +79,7 @@ func readYAML(b []byte) ([]*node, *Error) {
 	return docs, nil
 }
 
-func (s section) read() (n *node, fault *Error) {
+func (s section) readNode() (n *node, fault *Error) {
 	tokens := lexer.Tokenize(string(s.text))
 	if err := bounded(tokens); err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func (s section) read() (n *node, fault *Error) {
 
 	file, err := parse(tokens)
 	if err != nil {
-		return nil, s.syntax(err)
+		return nil, s.syntaxError(err)
 	}
 
 	y := yamlReader{before: s.before}
@@ -97,9 +97,9 @@ func (s section) read() (n *node, fault *Error) {
 			continue
 		}
 		if n != nil {
-			return nil, faultAt(y.at(doc.Body), task.CodeBadValue, "", "begins a document without a line of ---")
+			return nil, faultAt(y.startOf(doc.Body), task.CodeBadValue, "", "begins a document without a line of ---")
 		}
-		if n, fault = y.value(doc.Body, 0); fault != nil {
+		if n, fault = y.readValue(doc.Body, 0); fault != nil {
 			return nil, fault
 		}
 	}
@@ -139,9 +139,9 @@ func bounded(tokens token.Tokens) *Error {
 	return nil
 }
 
-// syntax is what the parser says, with a hint where a schedule lacks quotes, or a tab
+// syntaxError is what the parser says, with a hint where a schedule lacks quotes, or a tab
 // indents: the mistakes that everyone makes once.
-func (s section) syntax(err error) *Error {
+func (s section) syntaxError(err error) *Error {
 	var syntax yaml.Error
 	if !errors.As(err, &syntax) || syntax.GetToken() == nil {
 		return faultAt(position{1, 1}, task.CodeBadValue, "", "%s", err)
@@ -176,8 +176,8 @@ func where(t *token.Token) position {
 	return position{t.Position.Line, t.Position.Column}
 }
 
-// at is where a value begins. A mapping's own token is its first colon.
-func (y yamlReader) at(n ast.Node) position {
+// startOf is where a value begins. A mapping's own token is its first colon.
+func (y yamlReader) startOf(n ast.Node) position {
 	switch n := n.(type) {
 	case *ast.MappingNode:
 		if !n.IsFlowStyle && len(n.Values) > 0 {
@@ -190,31 +190,31 @@ func (y yamlReader) at(n ast.Node) position {
 	return where(n.GetToken())
 }
 
-// placed is at, as it is in the whole file.
-func (y yamlReader) placed(n ast.Node) position {
-	p := y.at(n)
+// positionOf is at, as it is in the whole file.
+func (y yamlReader) positionOf(n ast.Node) position {
+	p := y.startOf(n)
 	p.line += y.before
 	return p
 }
 
-// value turns one of the parser's nodes into ours; faults have the section's
+// readValue turns one of the parser's nodes into ours; faults have the section's
 // lines, nodes the file's.
-func (y yamlReader) value(n ast.Node, depth int) (*node, *Error) {
+func (y yamlReader) readValue(n ast.Node, depth int) (*node, *Error) {
 	if depth > maxDepth {
-		return nil, faultAt(y.at(n), task.CodeBadValue, "", "nests deeper than %d levels", maxDepth)
+		return nil, faultAt(y.startOf(n), task.CodeBadValue, "", "nests deeper than %d levels", maxDepth)
 	}
 
-	out := &node{at: y.placed(n), text: n.GetToken().Value}
+	out := &node{at: y.positionOf(n), text: n.GetToken().Value}
 
 	switch n := n.(type) {
 	case *ast.MappingNode:
-		return out, y.object(out, n.Values, depth)
+		return out, y.readObject(out, n.Values, depth)
 	case *ast.MappingValueNode:
-		return out, y.object(out, []*ast.MappingValueNode{n}, depth)
+		return out, y.readObject(out, []*ast.MappingValueNode{n}, depth)
 	case *ast.SequenceNode:
 		out.kind = kindList
 		for _, v := range n.Values {
-			item, err := y.value(v, depth+1)
+			item, err := y.readValue(v, depth+1)
 			if err != nil {
 				return nil, err
 			}
@@ -231,15 +231,15 @@ func (y yamlReader) value(n ast.Node, depth int) (*node, *Error) {
 	case *ast.BoolNode:
 		out.kind, out.scalar = kindBool, strconv.FormatBool(n.Value)
 	case *ast.IntegerNode, *ast.FloatNode:
-		return out, y.number(out, n)
+		return out, y.readNumber(out, n)
 	default:
-		return nil, y.refuse(n)
+		return nil, y.refuseNode(n)
 	}
 
 	return out, nil
 }
 
-func (y yamlReader) object(out *node, values []*ast.MappingValueNode, depth int) *Error {
+func (y yamlReader) readObject(out *node, values []*ast.MappingValueNode, depth int) *Error {
 	out.kind = kindObject
 
 	for _, v := range values {
@@ -248,12 +248,12 @@ func (y yamlReader) object(out *node, values []*ast.MappingValueNode, depth int)
 			return y.refuseKey(v.Key)
 		}
 
-		value, err := y.value(v.Value, depth+1)
+		value, err := y.readValue(v.Value, depth+1)
 		if err != nil {
 			return err
 		}
 
-		if err := out.set(pair{key: key.Value, at: y.placed(key), value: value}); err != nil {
+		if err := out.addPair(pair{key: key.Value, at: y.positionOf(key), value: value}); err != nil {
 			err.Line -= y.before
 			return err
 		}
@@ -264,11 +264,11 @@ func (y yamlReader) object(out *node, values []*ast.MappingValueNode, depth int)
 
 var decimal = regexp.MustCompile(`^[-+]?(0|[1-9][0-9]*)(\.[0-9]+)?$`)
 
-// number takes decimal numbers only: of 010, 1_000 and 0x1F YAML's versions
+// readNumber takes decimal numbers only: of 010, 1_000 and 0x1F YAML's versions
 // think differently.
-func (y yamlReader) number(out *node, n ast.Node) *Error {
+func (y yamlReader) readNumber(out *node, n ast.Node) *Error {
 	if !decimal.MatchString(out.text) {
-		return faultAt(y.at(n), task.CodeBadValue, "", "%s: write a number in decimal, or put it in quotes to make it a text", task.Quote(out.text))
+		return faultAt(y.startOf(n), task.CodeBadValue, "", "%s: write a number in decimal, or put it in quotes to make it a text", task.Quote(out.text))
 	}
 	out.kind, out.scalar = kindNumber, strings.TrimPrefix(out.text, "+")
 	return nil
@@ -276,13 +276,13 @@ func (y yamlReader) number(out *node, n ast.Node) *Error {
 
 func (y yamlReader) refuseKey(key ast.MapKeyNode) *Error {
 	if _, ok := key.(*ast.MergeKeyNode); ok || key.IsMergeKey() {
-		return faultAt(y.at(key), task.CodeBadValue, "", "merge keys (<<) are not supported; write the fields out")
+		return faultAt(y.startOf(key), task.CodeBadValue, "", "merge keys (<<) are not supported; write the fields out")
 	}
-	return faultAt(y.at(key), task.CodeBadValue, "", "%s: a key must be a text; put it in quotes", task.Quote(key.GetToken().Value))
+	return faultAt(y.startOf(key), task.CodeBadValue, "", "%s: a key must be a text; put it in quotes", task.Quote(key.GetToken().Value))
 }
 
-func (y yamlReader) refuse(n ast.Node) *Error {
-	at := y.at(n)
+func (y yamlReader) refuseNode(n ast.Node) *Error {
+	at := y.startOf(n)
 
 	switch n.(type) {
 	case *ast.AnchorNode:

@@ -24,7 +24,7 @@ func WriteYAML(b []byte) ([]byte, error) {
 
 	for _, doc := range docs {
 		w := yamlWriter{&out}
-		w.top(doc)
+		w.writeTop(doc)
 	}
 
 	return out.Bytes(), nil
@@ -32,12 +32,12 @@ func WriteYAML(b []byte) ([]byte, error) {
 
 type yamlWriter struct{ *bytes.Buffer }
 
-func (w yamlWriter) top(n *node) {
+func (w yamlWriter) writeTop(n *node) {
 	if inline(n) {
-		w.WriteString(w.scalar(n, 0) + "\n")
+		w.WriteString(w.formatScalar(n, 0) + "\n")
 		return
 	}
-	w.block(n, 0)
+	w.writeBlock(n, 0)
 }
 
 // inline reports whether a value stands on its key's line.
@@ -45,21 +45,21 @@ func inline(n *node) bool {
 	return n.kind < kindList || len(n.items)+len(n.pairs) == 0
 }
 
-// block writes a list or an object whose lines are indented by depth pairs of
+// writeBlock writes a list or an object whose lines are indented by depth pairs of
 // blanks, the first one included.
-func (w yamlWriter) block(n *node, depth int) {
-	w.lines(n, depth, true)
+func (w yamlWriter) writeBlock(n *node, depth int) {
+	w.writeLines(n, depth, true)
 }
 
-func (w yamlWriter) lines(n *node, depth int, indentFirst bool) {
+func (w yamlWriter) writeLines(n *node, depth int, indentFirst bool) {
 	indent := strings.Repeat("  ", depth)
 
 	for i, p := range n.pairs {
 		if i > 0 || indentFirst {
 			w.WriteString(indent)
 		}
-		w.WriteString(w.key(p.key) + ":")
-		w.after(p.value, depth)
+		w.WriteString(w.formatKey(p.key) + ":")
+		w.writeAfter(p.value, depth)
 	}
 
 	for i, item := range n.items {
@@ -70,27 +70,27 @@ func (w yamlWriter) lines(n *node, depth int, indentFirst bool) {
 		w.WriteString("-")
 
 		if inline(item) {
-			w.after(item, depth)
+			w.writeAfter(item, depth)
 			continue
 		}
 
 		w.WriteString(" ")
-		w.lines(item, depth+1, false)
+		w.writeLines(item, depth+1, false)
 	}
 }
 
-// after writes what follows a key's colon or a list's dash.
-func (w yamlWriter) after(n *node, depth int) {
+// writeAfter writes what follows a key's colon or a list's dash.
+func (w yamlWriter) writeAfter(n *node, depth int) {
 	if inline(n) {
-		w.WriteString(" " + w.scalar(n, depth+1) + "\n")
+		w.WriteString(" " + w.formatScalar(n, depth+1) + "\n")
 		return
 	}
 
 	w.WriteString("\n")
-	w.block(n, depth+1)
+	w.writeBlock(n, depth+1)
 }
 
-func (w yamlWriter) key(s string) string {
+func (w yamlWriter) formatKey(s string) string {
 	if safe(s) {
 		return s
 	}
@@ -120,7 +120,7 @@ func visible(s string) string {
 	return b.String()
 }
 
-func (w yamlWriter) scalar(n *node, depth int) string {
+func (w yamlWriter) formatScalar(n *node, depth int) string {
 	switch {
 	case n.kind == kindList:
 		return "[]"

@@ -6,9 +6,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// bound sets the times between which ticks lie, and the jitter. It refuses what
+// setBounds sets the times between which ticks lie, and the jitter. It refuses what
 // task.Spec.Validate refuses, since not every timing is a part of a task.
-func (p *plan) bound(t task.Timing) error {
+func (p *plan) setBounds(t task.Timing) error {
 	p.first, p.last = firstSecond*1000, endSecond*1000-1
 	for _, b := range []struct {
 		field string
@@ -40,7 +40,7 @@ func (p *plan) bound(t task.Timing) error {
 // checkFires refuses what has no tick between start and end. It cannot know that
 // of what counts from an anchor.
 func (p *plan) checkFires(t task.Timing) error {
-	if p.manual() || len(p.every) > 0 || p.after != 0 {
+	if p.isManual() || len(p.every) > 0 || p.after != 0 {
 		return nil
 	}
 

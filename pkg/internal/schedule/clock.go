@@ -33,14 +33,14 @@ func newPolicy(dst task.DST) (policy, error) {
 // runsAfterGap reports whether the rule ticks at the start of a stretch because
 // ticks of it fell into the gap before.
 func (r *rule) runsAfterGap(st *stretch, p policy) bool {
-	return st.gap() && !r.realTime && !p.skipGap &&
+	return st.startsWithGap() && !r.realTime && !p.skipGap &&
 		r.nextLocal(st.start+st.before, st.start+st.offset) != none
 }
 
 // localStart returns the local time from which the rule's ticks count in a
 // stretch: after a fold, those that had their turn before it are left out.
 func (r *rule) localStart(st *stretch, p policy) int64 {
-	if st.fold() && !r.realTime && !p.foldBoth {
+	if st.startsWithFold() && !r.realTime && !p.foldBoth {
 		return st.start + st.before
 	}
 	return st.start + st.offset
@@ -49,7 +49,7 @@ func (r *rule) localStart(st *stretch, p policy) int64 {
 // next returns the rule's first tick not before from, an instant of 1970 to
 // 2100, or none.
 func (r *rule) next(z *zone, p policy, from int64) int64 {
-	for i := z.at(from); i < len(z.stretches); i++ {
+	for i := z.stretchAt(from); i < len(z.stretches); i++ {
 		st := &z.stretches[i]
 		if from <= st.start && r.runsAfterGap(st, p) {
 			return st.start
@@ -67,7 +67,7 @@ func (r *rule) next(z *zone, p policy, from int64) int64 {
 // previous returns the rule's last tick not after to, an instant of 1970 to
 // 2100, or none.
 func (r *rule) previous(z *zone, p policy, to int64) int64 {
-	for i := z.at(to); i >= 0; i-- {
+	for i := z.stretchAt(to); i >= 0; i-- {
 		st := &z.stretches[i]
 		end := min(to, st.end-1) + st.offset
 		if local := r.previousLocal(end, r.localStart(st, p)); local != none {

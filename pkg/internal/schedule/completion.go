@@ -9,8 +9,8 @@ func (s *Schedule) AfterCompletion() (period time.Duration, ok bool) {
 	return time.Duration(s.plan.after) * time.Millisecond, s.plan.after != 0
 }
 
-// completion returns the one tick of a schedule that counts from the end of a
+// completionTick returns the one tick of a schedule that counts from the end of a
 // run. A start that is later than it is the tick.
-func (s *Schedule) completion() int64 {
+func (s *Schedule) completionTick() int64 {
 	return max(s.anchor+s.plan.after, s.plan.first)
 }

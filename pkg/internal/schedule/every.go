@@ -70,12 +70,12 @@ func divisor(a, b int64) int64 {
 // first + k·period, k ≥ 0, in seconds.
 type progression struct{ first, period int64 }
 
-func (p progression) has(instant int64) bool {
+func (p progression) containsInstant(instant int64) bool {
 	return instant >= p.first && (instant-p.first)%p.period == 0
 }
 
-// from returns the first instant of the progression that is not before start.
-func (p progression) from(start int64) int64 {
+// firstFrom returns the first instant of the progression that is not before start.
+func (p progression) firstFrom(start int64) int64 {
 	if start <= p.first {
 		return p.first
 	}

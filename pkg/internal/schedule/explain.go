@@ -51,7 +51,7 @@ func Explain(t task.Timing) (Explanation, error) {
 			}
 		}
 
-		e.Each = append(e.Each, capital(x.words(text, z)))
+		e.Each = append(e.Each, capital(x.describe(text, z)))
 	}
 
 	sorted := slices.Compact(slices.Sorted(slices.Values(e.Each)))
@@ -61,7 +61,7 @@ func Explain(t task.Timing) (Explanation, error) {
 
 	parts := []string{strings.Join(sorted, "; and ")}
 	if zoned {
-		parts[0] += ", " + z.words()
+		parts[0] += ", " + z.displayName()
 	}
 
 	parts = append(parts, boundWords(t, z)...)
@@ -76,14 +76,14 @@ func Explain(t task.Timing) (Explanation, error) {
 
 func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
-// words say when an expression ticks.
-func (x expression) words(text string, z *zone) string {
+// describe say when an expression ticks.
+func (x expression) describe(text string, z *zone) string {
 	switch {
 	case x.cron != nil:
 		if fields := strings.Fields(text); slices.ContainsFunc(fields, hasH) && fields[0][0] != '@' {
 			return spreadRule(x.cron, fields)
 		}
-		return x.cron.words()
+		return x.cron.describe()
 	case x.every != 0:
 		return "every " + durationWords(x.every) + ", counted from the task's creation"
 	case x.after != 0:
@@ -103,8 +103,8 @@ func spreadsHours(text string) bool {
 	return spreads(text) && hasH(words[len(words)-4])
 }
 
-// words are how a person calls a zone: Berlin time.
-func (z *zone) words() string {
+// displayName are how a person calls a zone: Berlin time.
+func (z *zone) displayName() string {
 	name := z.location.String()
 	if name == "UTC" {
 		return name
@@ -127,7 +127,7 @@ func (z *zone) instantWords(ms int64) string {
 		layout += ":05"
 	}
 
-	return at.Format(layout) + ", " + z.words()
+	return at.Format(layout) + ", " + z.displayName()
 }
 
 // boundWords say what bounds the ticks, and what blurs them.
@@ -162,9 +162,9 @@ func changeWords(rules []*rule, z *zone, p policy) string {
 				continue
 			}
 
-			if st.gap() {
+			if st.startsWithGap() {
 				skipped = skipped || r.nextLocal(st.start+st.before, st.start+st.offset) != none
-			} else if st.fold() {
+			} else if st.startsWithFold() {
 				repeated = repeated || r.nextLocal(st.start+st.offset, st.start+st.before) != none
 			}
 		}

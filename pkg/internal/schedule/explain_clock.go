@@ -8,8 +8,8 @@ import (
 // mostTimes is how many times of day are told one by one.
 const mostTimes = 6
 
-// words say when a rule ticks.
-func (r *rule) words() string {
+// describe say when a rule ticks.
+func (r *rule) describe() string {
 	day := r.dayWords()
 	switch {
 	case day != "":
@@ -52,7 +52,7 @@ func (r *rule) clockWords() string {
 		return fmt.Sprintf("every %d hours from %s to %s", hourly.by, of(hourly.from, minutes[0]), of(hourly.to, minutes[0]))
 	}
 
-	if b, ok := beatOf(minutes); ok && b.steady(60) && row(hours) {
+	if b, ok := beatOf(minutes); ok && b.isSteady(60) && row(hours) {
 		return fmt.Sprintf("every %s from %s to %s", counted(b.by, "minute"), of(hours[0], b.from), of(hours[len(hours)-1], b.to))
 	}
 
@@ -87,9 +87,9 @@ func minuteWords(minutes []int) string {
 		return "every hour, on the hour"
 	case len(minutes) == 1:
 		return "every hour at " + past(minutes[0])
-	case isBeat && b.steady(60) && b.from == 0:
+	case isBeat && b.isSteady(60) && b.from == 0:
 		return "every " + counted(b.by, "minute")
-	case isBeat && b.steady(60):
+	case isBeat && b.isSteady(60):
 		return fmt.Sprintf("every %s from %s on", counted(b.by, "minute"), past(b.from))
 	case isBeat:
 		return fmt.Sprintf("every %s from %s to %s of each hour", counted(b.by, "minute"), past(b.from), past(b.to))
@@ -118,7 +118,7 @@ func secondWords(seconds, minutes, hours []int) string {
 	words := "at the seconds " + enumerate(seconds, twoDigits) + " of each minute"
 	if b, ok := beatOf(seconds); ok {
 		words = fmt.Sprintf("every %s from second %d to %d of each minute", counted(b.by, "second"), b.from, b.to)
-		if b.steady(60) {
+		if b.isSteady(60) {
 			words = "every " + counted(b.by, "second")
 			if b.from > 0 {
 				words += fmt.Sprintf(" from second %d on", b.from)

@@ -20,7 +20,7 @@ func (r *rule) dayWords() string {
 
 	months := r.monthWords()
 
-	if dates := r.dates(); dates != "" && byDay && !byWeekday {
+	if dates := r.describeDates(); dates != "" && byDay && !byWeekday {
 		return dates
 	}
 
@@ -46,8 +46,8 @@ func (r *rule) dayWords() string {
 	return words
 }
 
-// dates names a few days of the year: 24 December; "" if they are many.
-func (r *rule) dates() string {
+// describeDates names a few days of the year: 24 December; "" if they are many.
+func (r *rule) describeDates() string {
 	days, months := values(uint64(r.days)), values(uint64(r.months))
 	if r.hasSpecial || len(months) == 12 || len(days)*len(months) > 3 {
 		return ""

@@ -37,9 +37,9 @@ func beatOf(list []int) (beat, bool) {
 	return b, true
 }
 
-// steady reports whether the beat goes on over the end of a round of so many
+// isSteady reports whether the beat goes on over the end of a round of so many
 // values, such as the 60 minutes of an hour.
-func (b beat) steady(round int) bool {
+func (b beat) isSteady(round int) bool {
 	return round%b.by == 0 && b.from < b.by && b.to+b.by >= round
 }
 

@@ -253,9 +253,9 @@ func parseCron(words []string) (*rule, error) {
 	plain := make([]string, maxFields)
 	var empty [maxFields]bool // of plain items
 	for i := range fields {
-		text, err := days.take(&fields[i], words[i])
+		text, err := days.extractSpecial(&fields[i], words[i])
 		if err == nil && text != "" {
-			text, err = fields[i].check(text)
+			text, err = fields[i].checkSyntax(text)
 		}
 
 		if err != nil {

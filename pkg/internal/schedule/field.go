@@ -29,12 +29,12 @@ var fields = [...]field{
 
 var dayOfMonth, dayOfWeek = &fields[3], &fields[5]
 
-// check refuses everything that is not part of the language, and rewrites the rest
+// checkSyntax refuses everything that is not part of the language, and rewrites the rest
 // so plainly that no parser can misread it: numbers, ranges and steps only, and 0
 // for Sunday.
-func (f *field) check(text string) (string, error) {
+func (f *field) checkSyntax(text string) (string, error) {
 	if f.isAnyDay(text) {
-		return f.plain(f.min, f.last(), 1), nil
+		return f.plainRange(f.min, f.maxValue(), 1), nil
 	}
 
 	items := strings.Split(text, ",")
@@ -50,7 +50,7 @@ func (f *field) check(text string) (string, error) {
 }
 
 func (f *field) checkItem(item string) (string, error) {
-	if err := f.unsupported(item); err != nil {
+	if err := f.unsupportedError(item); err != nil {
 		return "", err
 	}
 
@@ -63,13 +63,13 @@ func (f *field) checkItem(item string) (string, error) {
 	from, to := f.min, f.max
 	if low != "*" {
 		var err error
-		if from, err = f.value(item, low); err != nil {
+		if from, err = f.parseValue(item, low); err != nil {
 			return "", err
 		}
 
 		to = from
 		if ranged {
-			if to, err = f.value(item, high); err != nil {
+			if to, err = f.parseValue(item, high); err != nil {
 				return "", err
 			}
 		}
@@ -78,28 +78,28 @@ func (f *field) checkItem(item string) (string, error) {
 			// As in robfig/cron, Quartz and Spring, 5/10 begins at 5 and goes on to
 			// the field's maximum. Sunday as 7 is beyond the last weekday: it is then
 			// the only value.
-			to = max(from, f.last())
+			to = max(from, f.maxValue())
 		}
 	}
 
 	if from > to {
-		return "", f.backwards(item, from, to)
+		return "", f.backwardsError(item, from, to)
 	}
 
 	by := 1
 	if stepped {
 		var err error
-		if by, err = f.step(item, step); err != nil {
+		if by, err = f.parseStep(item, step); err != nil {
 			return "", err
 		}
 	}
 
-	return f.plain(from, to, by), nil
+	return f.plainRange(from, to, by), nil
 }
 
-// plain writes a range so that it needs no knowledge of 7.
-func (f *field) plain(from, to, by int) string {
-	if to <= f.last() {
+// plainRange writes a range so that it needs no knowledge of 7.
+func (f *field) plainRange(from, to, by int) string {
+	if to <= f.maxValue() {
 		return fmt.Sprintf("%d-%d/%d", from, to, by)
 	}
 
@@ -117,17 +117,17 @@ func (f *field) isAnyDay(text string) bool {
 	return text == "?" && (f == dayOfMonth || f == dayOfWeek)
 }
 
-// last is the field's greatest value that no other value means too: 6 is
+// maxValue is the field's greatest value that no other value means too: 6 is
 // Saturday, 7 is Sunday again.
-func (f *field) last() int {
+func (f *field) maxValue() int {
 	if f.max == 7 {
 		return 6
 	}
 	return f.max
 }
 
-// value reads a number or a name.
-func (f *field) value(item, text string) (int, error) {
+// parseValue reads a number or a name.
+func (f *field) parseValue(item, text string) (int, error) {
 	for i, name := range f.names {
 		if strings.EqualFold(name, text) {
 			return f.min + i, nil
@@ -152,7 +152,7 @@ func (f *field) value(item, text string) (int, error) {
 	return n, nil
 }
 
-func (f *field) step(item, text string) (int, error) {
+func (f *field) parseStep(item, text string) (int, error) {
 	n, ok := number(text)
 	switch {
 	case !ok:
@@ -166,13 +166,13 @@ func (f *field) step(item, text string) (int, error) {
 	return n, nil
 }
 
-// backwards says how a range over the end of a day, year or week is written.
-func (f *field) backwards(item string, from, to int) error {
+// backwardsError says how a range over the end of a day, year or week is written.
+func (f *field) backwardsError(item string, from, to int) error {
 	if f.names != nil && f.min == 0 && to == 0 {
 		return fmt.Errorf("%s %s has its bounds in the wrong order; did you mean %d-7?", f.name, short(item), from)
 	}
 	return fmt.Errorf("%s %s has its bounds in the wrong order; to wrap around, write %s,%s", f.name, short(item),
-		span(from, f.last()), span(f.min, to))
+		span(from, f.maxValue()), span(f.min, to))
 }
 
 func span(from, to int) string {
@@ -182,10 +182,10 @@ func span(from, to int) string {
 	return fmt.Sprintf("%d-%d", from, to)
 }
 
-// unsupported names the extensions of other schedulers, and ours where they do
+// unsupportedError names the extensions of other schedulers, and ours where they do
 // not belong. They are refused, never guessed, since each means different things
 // to different programs.
-func (f *field) unsupported(item string) error {
+func (f *field) unsupportedError(item string) error {
 	text := strings.ToUpper(item)
 	switch {
 	case strings.Contains(text, "?") && (f == dayOfMonth || f == dayOfWeek):

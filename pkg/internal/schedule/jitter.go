@@ -11,7 +11,7 @@ import (
 // jitter up to that much later, by a stable hash of uid and tick, and always
 // before the next tick falls due. It may be later than the schedule's end.
 func (s *Schedule) Due(tick time.Time, uid string) time.Time {
-	width := s.width(tick)
+	width := s.jitterWidth(tick)
 	if width <= 1 {
 		return tick
 	}
@@ -27,12 +27,12 @@ func (s *Schedule) Due(tick time.Time, uid string) time.Time {
 // DueBefore is the first instant by which a tick is due, whatever the uid: later
 // than any that Due returns, or the tick itself if there is no jitter.
 func (s *Schedule) DueBefore(tick time.Time) time.Time {
-	return tick.Add(time.Duration(s.width(tick)) * time.Millisecond)
+	return tick.Add(time.Duration(s.jitterWidth(tick)) * time.Millisecond)
 }
 
-// width is within how many ms after a tick it falls due: the jitter, or up to the
+// jitterWidth is within how many ms after a tick it falls due: the jitter, or up to the
 // next tick if that is sooner.
-func (s *Schedule) width(tick time.Time) int64 {
+func (s *Schedule) jitterWidth(tick time.Time) int64 {
 	if s.plan.jitter == 0 {
 		return 0
 	}

@@ -39,22 +39,22 @@ func Lint(t task.Timing, now time.Time) []Finding {
 	}
 
 	p := &plan{}
-	if p.parse(t.Schedule, true) != nil || p.place(t) != nil {
+	if p.parseExpressions(t.Schedule, true) != nil || p.setTiming(t) != nil {
 		return nil // it cannot be: it was checked
 	}
 
 	l := linter{plan: p, timing: t, now: now.Unix()}
-	l.ended(now)
+	l.checkEnded(now)
 
 	for i, text := range t.Schedule {
 		l.field = fieldName(t.Schedule, i)
 		x, err := parseExpression(l.field, text, true)
 		if err == nil && x.cron != nil {
-			l.rule(x.cron, text)
+			l.checkRule(x.cron, text)
 		}
 
 		if x.every > 0 && x.every <= 1000 {
-			l.find(LintSeconds, "", "%s ticks %s", task.Quote(text), timesADay(86_400_000/x.every))
+			l.addWarning(LintSeconds, "", "%s ticks %s", task.Quote(text), timesADay(86_400_000/x.every))
 		}
 	}
 
@@ -69,36 +69,36 @@ type linter struct {
 	found  []Finding
 }
 
-func (l *linter) find(code, hint, format string, args ...any) {
+func (l *linter) addWarning(code, hint, format string, args ...any) {
 	l.found = append(l.found, Finding{code, l.field, fmt.Sprintf(format, args...), hint})
 }
 
 func timesADay(n int64) string { return fmt.Sprintf("%d times a day", n) }
 
-// ended finds that no tick is left. What is counted from when a task is written has
+// checkEnded finds that no tick is left. What is counted from when a task is written has
 // one, unless its end is past.
-func (l *linter) ended(now time.Time) {
+func (l *linter) checkEnded(now time.Time) {
 	if !l.timing.End.IsZero() && l.timing.End.Before(now) {
 		l.field = "end"
-		l.find(LintEnded, "", "%s is past: no tick is left", l.timing.End.UTC().Format(time.RFC3339))
+		l.addWarning(LintEnded, "", "%s is past: no tick is left", l.timing.End.UTC().Format(time.RFC3339))
 		return
 	}
 
-	if l.manual() || l.after != 0 || slices.ContainsFunc(l.timing.Schedule, waits) {
+	if l.isManual() || l.after != 0 || slices.ContainsFunc(l.timing.Schedule, waits) {
 		return
 	}
 
 	s := Schedule{plan: l.plan, anchor: milliseconds(now)}
 	if _, ok := s.Next(now); !ok {
 		l.field = "schedule"
-		l.find(LintEnded, "", "no tick is left after %s", now.UTC().Format(time.RFC3339))
+		l.addWarning(LintEnded, "", "no tick is left after %s", now.UTC().Format(time.RFC3339))
 	}
 }
 
-func (l *linter) rule(r *rule, text string) {
+func (l *linter) checkRule(r *rule, text string) {
 	words := strings.Fields(text)
 	if words[0][0] == '@' { // a nickname is meant as it is
-		l.clocks(r)
+		l.checkClockChanges(r)
 		return
 	}
 
@@ -108,26 +108,26 @@ func (l *linter) rule(r *rule, text string) {
 
 	if len(values(r.seconds)) == 60 && len(values(r.minutes)) == 60 {
 		n := int64(3600 * len(values(uint64(r.hours))))
-		l.find(LintSeconds, "", "%s ticks %s", task.Quote(text), timesADay(n))
+		l.addWarning(LintSeconds, "", "%s ticks %s", task.Quote(text), timesADay(n))
 	}
 
 	for i := range fields {
-		l.step(&fields[i], words, i)
+		l.checkSteps(&fields[i], words, i)
 	}
 
 	byDay, byWeekday := r.days != everyDay, r.weekdays != everyWeekday
 	switch {
 	case !byDay || !byWeekday:
 	case r.bothDays:
-		l.find(LintDays, "", "the day of month %s and the day of week %s must both match, since one of them starts with *", short(words[3]), short(words[5]))
+		l.addWarning(LintDays, "", "the day of month %s and the day of week %s must both match, since one of them starts with *", short(words[3]), short(words[5]))
 	default:
-		l.find(LintDays, "", "the day of month %s or the day of week %s: either suffices", short(words[3]), short(words[5]))
+		l.addWarning(LintDays, "", "the day of month %s or the day of week %s: either suffices", short(words[3]), short(words[5]))
 	}
 
 	l.quartzWeekday(words)
 
 	if !hasH(words[2]) {
-		l.clocks(r)
+		l.checkClockChanges(r)
 	}
 }
 
@@ -137,9 +137,9 @@ var rounds = map[string]struct {
 	unit string
 }{"second": {60, "minute"}, "minute": {60, "hour"}, "hour": {24, "day"}, "month": {12, "year"}}
 
-// step finds steps that do not fill a field evenly: those over all of a field, and
+// checkSteps finds steps that do not fill a field evenly: those over all of a field, and
 // those from a value on.
-func (l *linter) step(f *field, words []string, i int) {
+func (l *linter) checkSteps(f *field, words []string, i int) {
 	if strings.Contains(words[i], ",") {
 		return
 	}
@@ -152,18 +152,18 @@ func (l *linter) step(f *field, words []string, i int) {
 	}
 
 	from := f.min
-	whole := begin == "*" || strings.EqualFold(begin, "H") || begin == fmt.Sprintf("%d-%d", f.min, f.last())
+	whole := begin == "*" || strings.EqualFold(begin, "H") || begin == fmt.Sprintf("%d-%d", f.min, f.maxValue())
 	if !whole {
 		var err error
-		if from, err = f.value(item, begin); err != nil || from > f.last() {
+		if from, err = f.parseValue(item, begin); err != nil || from > f.maxValue() {
 			return // a range, which says where it ends
 		}
 	}
 
-	last := from + (f.last()-from)/by*by
+	last := from + (f.maxValue()-from)/by*by
 
 	if f == dayOfMonth {
-		l.find(LintStep, "", "day of month %s begins anew each month: after the %s comes the %s", short(item), ordinal(last), ordinal(from))
+		l.addWarning(LintStep, "", "day of month %s begins anew each month: after the %s comes the %s", short(item), ordinal(last), ordinal(from))
 		return
 	}
 
@@ -177,7 +177,7 @@ func (l *linter) step(f *field, words []string, i int) {
 		hint = fmt.Sprintf("\"@every %d%s\" keeps its distance", by, f.unit)
 	}
 
-	l.find(LintStep, hint, "%s %s begins anew each %s: from %d to %d it is %s, not %d", f.name, short(item), round.unit,
+	l.addWarning(LintStep, hint, "%s %s begins anew each %s: from %d to %d it is %s, not %d", f.name, short(item), round.unit,
 		last, from, counted(from+round.size-last, f.name), by)
 }
 
@@ -195,12 +195,12 @@ func (l *linter) quartzWeekday(words []string) {
 	})
 
 	if numbered {
-		l.find(LintWeekday, "names such as MON-FRI mean the same everywhere", "day of week %s: 1 is Monday here, as in cron and Spring; in Quartz 1 is Sunday", short(words[5]))
+		l.addWarning(LintWeekday, "names such as MON-FRI mean the same everywhere", "day of week %s: 1 is Monday here, as in cron and Spring; in Quartz 1 is Sunday", short(words[5]))
 	}
 }
 
-// clocks finds what the next changes of the zone's clocks do to the rule's ticks.
-func (l *linter) clocks(r *rule) {
+// checkClockChanges finds what the next changes of the zone's clocks do to the rule's ticks.
+func (l *linter) checkClockChanges(r *rule) {
 	const twoYears = 2 * 366 * day
 	var gap, fold bool
 	for i := range l.zone.stretches {
@@ -210,22 +210,22 @@ func (l *linter) clocks(r *rule) {
 		}
 
 		switch {
-		case st.gap() && !gap:
-			gap = l.gap(r, st)
-		case st.fold() && !fold:
-			fold = l.fold(r, st)
+		case st.startsWithGap() && !gap:
+			gap = l.checkGap(r, st)
+		case st.startsWithFold() && !fold:
+			fold = l.checkFold(r, st)
 		}
 	}
 }
 
-// hourly reports whether a rule ticks in every hour: a change of the clocks by an
+// ticksEveryHour reports whether a rule ticks in every hour: a change of the clocks by an
 // hour takes nothing from it.
-func (r *rule) hourly() bool { return r.hours == 1<<24-1 && r.realTime }
+func (r *rule) ticksEveryHour() bool { return r.hours == 1<<24-1 && r.realTime }
 
-func (l *linter) gap(r *rule, st *stretch) bool {
+func (l *linter) checkGap(r *rule, st *stretch) bool {
 	from, to := st.start+st.before, st.start+st.offset
 	first := r.nextLocal(from, to)
-	if first == none || r.hourly() {
+	if first == none || r.ticksEveryHour() {
 		return false
 	}
 
@@ -243,18 +243,18 @@ func (l *linter) gap(r *rule, st *stretch) bool {
 		}
 	}
 
-	l.find(LintClocks, "", "%s does not exist in %s: %s", when, l.zone.location, what)
+	l.addWarning(LintClocks, "", "%s does not exist in %s: %s", when, l.zone.location, what)
 
 	return true
 }
 
-func (l *linter) fold(r *rule, st *stretch) bool {
+func (l *linter) checkFold(r *rule, st *stretch) bool {
 	local := r.nextLocal(st.start+st.offset, st.start+st.before)
-	if local == none || r.hourly() || !r.realTime && !l.policy.foldBoth {
+	if local == none || r.ticksEveryHour() || !r.realTime && !l.policy.foldBoth {
 		return false
 	}
 
-	l.find(LintClocks, "", "%s comes twice in %s: it ticks both times", time.Unix(local, 0).UTC().Format("15:04:05 on 2 January 2006"), l.zone.location)
+	l.addWarning(LintClocks, "", "%s comes twice in %s: it ticks both times", time.Unix(local, 0).UTC().Format("15:04:05 on 2 January 2006"), l.zone.location)
 
 	return true
 }

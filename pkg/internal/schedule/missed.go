@@ -31,7 +31,7 @@ func (s *Schedule) Missed(after, upTo time.Time, newest int) (first, last time.T
 	}
 
 	hi := s.previous(to)
-	count = s.count(lo, hi)
+	count = s.countTicks(lo, hi)
 
 	for tick := hi; tick >= lo && len(ticks) < newest; tick = s.previous(tick - 1) {
 		ticks = append(ticks, time.UnixMilli(tick).UTC())
@@ -42,8 +42,8 @@ func (s *Schedule) Missed(after, upTo time.Time, newest int) (first, last time.T
 	return time.UnixMilli(lo).UTC(), time.UnixMilli(hi).UTC(), count, ticks
 }
 
-// count counts the ticks from lo to hi, both included, in ms.
-func (s *Schedule) count(lo, hi int64) int64 {
+// countTicks counts the ticks from lo to hi, both included, in ms.
+func (s *Schedule) countTicks(lo, hi int64) int64 {
 	p := s.plan
 	if p.after != 0 {
 		return 1 // there is no other
@@ -52,12 +52,12 @@ func (s *Schedule) count(lo, hi int64) int64 {
 	n := countMultiples(hi-s.anchor, p.every) - countMultiples(lo-1-s.anchor, p.every)
 	if len(p.rules) > 0 {
 		c := newCounter(s)
-		c.pieces((lo+999)/1000, hi/1000+1)
+		c.countPieces((lo+999)/1000, hi/1000+1)
 		n += c.ticks - c.shared
 	}
 
 	for _, at := range p.at {
-		if lo <= at && at <= hi && !s.repeats(at) {
+		if lo <= at && at <= hi && !s.isRepeated(at) {
 			n++
 		}
 	}
@@ -65,9 +65,9 @@ func (s *Schedule) count(lo, hi int64) int64 {
 	return n
 }
 
-// repeats reports whether an instant in ms is a tick of a cron expression or of
+// isRepeated reports whether an instant in ms is a tick of a cron expression or of
 // an @every.
-func (s *Schedule) repeats(tick int64) bool {
+func (s *Schedule) isRepeated(tick int64) bool {
 	if tick > s.anchor && isMultiple(tick-s.anchor, s.plan.every) {
 		return true
 	}
@@ -122,16 +122,16 @@ func newCounter(s *Schedule) *counter {
 	return c
 }
 
-// pieces counts the instants in [from, end), a stretch or a part of one at a
+// countPieces counts the instants in [from, end), a stretch or a part of one at a
 // time.
-func (c *counter) pieces(from, end int64) {
+func (c *counter) countPieces(from, end int64) {
 	z, p := c.plan.zone, c.plan.policy
 	from, end = max(from, firstSecond), min(end, endSecond)
 	if from >= end {
 		return
 	}
 
-	for i := z.at(from); i < len(z.stretches) && z.stretches[i].start < end; i++ {
+	for i := z.stretchAt(from); i < len(z.stretches) && z.stretches[i].start < end; i++ {
 		st := &z.stretches[i]
 		start, stop := max(from, st.start), min(end, st.end)
 
@@ -144,11 +144,11 @@ func (c *counter) pieces(from, end int64) {
 
 		if again != c.all {
 			unfolded := st.start + st.before - st.offset
-			c.piece(start, min(stop, unfolded), st.offset, again)
+			c.countPiece(start, min(stop, unfolded), st.offset, again)
 			start = max(start, unfolded)
 		}
 
-		c.piece(start, stop, st.offset, c.all)
+		c.countPiece(start, stop, st.offset, c.all)
 
 		if start == st.start {
 			c.afterGap(st)
@@ -176,15 +176,15 @@ func (c *counter) afterGap(st *stretch) {
 
 	c.ticks++
 	for _, e := range c.every {
-		if e.has(st.start) {
+		if e.containsInstant(st.start) {
 			c.shared++
 			return
 		}
 	}
 }
 
-// piece counts the ticks of some rules in [start, end), instants of one offset.
-func (c *counter) piece(start, end, offset int64, rules ruleSet) {
+// countPiece counts the ticks of some rules in [start, end), instants of one offset.
+func (c *counter) countPiece(start, end, offset int64, rules ruleSet) {
 	if start >= end || rules == 0 {
 		return
 	}
@@ -208,23 +208,23 @@ func (c *counter) piece(start, end, offset int64, rules ruleSet) {
 		}
 
 		if today != 0 {
-			c.day(today, d*day-offset, max(from-d*day, 0), min(to-d*day, day))
+			c.countDay(today, d*day-offset, max(from-d*day, 0), min(to-d*day, day))
 		}
 	}
 }
 
-// day counts the ticks of a day that starts at an instant and is matched by some
+// countDay counts the ticks of a day that starts at an instant and is matched by some
 // rules, between two seconds of it.
-func (c *counter) day(rules ruleSet, start, from, to int64) {
+func (c *counter) countDay(rules ruleSet, start, from, to int64) {
 	if from > 0 || to < day {
-		c.ticks += c.union(rules, from, to)
-		c.shared += c.meet(rules, start, from, to)
+		c.ticks += c.countUnion(rules, from, to)
+		c.shared += c.countIntersection(rules, start, from, to)
 		return
 	}
 
 	ticks, ok := c.perDay[rules]
 	if !ok {
-		ticks = c.union(rules, 0, day)
+		ticks = c.countUnion(rules, 0, day)
 		c.perDay[rules] = ticks
 	}
 
@@ -234,23 +234,23 @@ func (c *counter) day(rules ruleSet, start, from, to int64) {
 	}
 
 	if c.cycle == 0 || slices.ContainsFunc(c.every, func(e progression) bool { return e.first > start }) {
-		c.shared += c.meet(rules, start, 0, day)
+		c.shared += c.countIntersection(rules, start, 0, day)
 		return
 	}
 
 	phase := meeting{rules, start % c.cycle}
 	shared, ok := c.alike[phase]
 	if !ok {
-		shared = c.meet(rules, start, 0, day)
+		shared = c.countIntersection(rules, start, 0, day)
 		c.alike[phase] = shared
 	}
 
 	c.shared += shared
 }
 
-// union counts the seconds of a day, from one to another, that match any of the
+// countUnion counts the seconds of a day, from one to another, that match any of the
 // rules.
-func (c *counter) union(rules ruleSet, from, to int64) int64 {
+func (c *counter) countUnion(rules ruleSet, from, to int64) int64 {
 	count := 0
 	for minute := from / 60; minute*60 < to; minute++ {
 		var seconds uint64
@@ -275,21 +275,21 @@ func (c *counter) union(rules ruleSet, from, to int64) int64 {
 	return int64(count)
 }
 
-// meet counts the seconds of a day, from one to another, that match any of the
+// countIntersection counts the seconds of a day, from one to another, that match any of the
 // rules and are ticks of an @every too.
-func (c *counter) meet(rules ruleSet, start, from, to int64) int64 {
+func (c *counter) countIntersection(rules ruleSet, start, from, to int64) int64 {
 	var count int64
 	for i, e := range c.every {
 	ticks:
-		for tick := e.from(start + from); tick < start+to; tick += e.period {
+		for tick := e.firstFrom(start + from); tick < start+to; tick += e.period {
 			for _, earlier := range c.every[:i] {
-				if earlier.has(tick) {
+				if earlier.containsInstant(tick) {
 					continue ticks
 				}
 			}
 
 			for set := rules; set != 0; set &= set - 1 {
-				if c.plan.rules[bits.TrailingZeros32(uint32(set))].has(tick - start) {
+				if c.plan.rules[bits.TrailingZeros32(uint32(set))].matchesSecond(tick - start) {
 					count++
 					break
 				}

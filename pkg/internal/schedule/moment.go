@@ -63,7 +63,7 @@ func ReadLocal(text, timezone string) (Moment, error) {
 		return Moment{}, task.Invalid(task.CodeBadTime, "at", "%s is not in the years 2000 to 2100", task.Quote(text))
 	}
 
-	m := z.moment(local)
+	m := z.localTime(local)
 	if isInstant {
 		m.Instants = instants
 	}
@@ -83,30 +83,30 @@ func parseLocal(text string) (time.Time, error) {
 	return time.Time{}, task.Invalid(task.CodeBadTime, "at", "is not a time")
 }
 
-// moment finds the instants of what a local clock shows, given as if it were UTC.
-func (z *zone) moment(local time.Time) Moment {
+// localTime finds the instants of what a local clock shows, given as if it were UTC.
+func (z *zone) localTime(local time.Time) Moment {
 	m := Moment{Local: local.Format(clockLayout), seconds: local.Unix(), whole: local.Nanosecond() == 0}
 	if !m.whole {
 		m.Local = local.Format(localLayouts[3])
 	}
 
 	const apart = 2 * day // farther than any clock is from UTC
-	for i := z.at(m.seconds - apart); i < len(z.stretches) && z.stretches[i].start < m.seconds+apart; i++ {
+	for i := z.stretchAt(m.seconds - apart); i < len(z.stretches) && z.stretches[i].start < m.seconds+apart; i++ {
 		st := &z.stretches[i]
 		if at := m.seconds - st.offset; st.start <= at && at < st.end {
 			m.Instants = append(m.Instants, local.Add(time.Duration(-st.offset)*time.Second))
 		}
 
 		if from, to := st.start+st.before, st.start+st.offset; min(from, to) <= m.seconds && m.seconds < max(from, to) {
-			m.Change = st.change()
+			m.Change = st.clockChange()
 		}
 	}
 
 	return m
 }
 
-// change is the change of the clock with which a stretch begins.
-func (s *stretch) change() *Change {
+// clockChange is the change of the clock with which a stretch begins.
+func (s *stretch) clockChange() *Change {
 	show := func(local int64) string { return time.Unix(local, 0).UTC().Format(clockLayout) }
 	return &Change{At: time.Unix(s.start, 0).UTC(), From: show(s.start + s.before), To: show(s.start + s.offset)}
 }
@@ -139,7 +139,7 @@ func (s *Schedule) At(at time.Time) Reading {
 	}
 
 	if r.Tick {
-		r.Note = s.note(instant(ms))
+		r.Note = s.tickNote(instant(ms))
 	}
 
 	if second := ms / 1000; second >= firstSecond && second < endSecond {
@@ -151,29 +151,29 @@ func (s *Schedule) At(at time.Time) Reading {
 
 // changeOf is the gap that ends at an instant, or the fold in which it lies.
 func (z *zone) changeOf(at int64, whole bool) *Change {
-	i := z.at(at)
+	i := z.stretchAt(at)
 	st := &z.stretches[i]
-	if st.gap() && st.start == at && whole || z.again(i, at) {
-		return st.change()
+	if st.startsWithGap() && st.start == at && whole || z.isRepeated(i, at) {
+		return st.clockChange()
 	}
-	if z.twice(i, at) {
-		return z.stretches[i+1].change()
+	if z.occursTwice(i, at) {
+		return z.stretches[i+1].clockChange()
 	}
 
 	return nil
 }
 
-// again reports whether the local time of an instant, in stretch i, was there
+// isRepeated reports whether the local time of an instant, in stretch i, was there
 // before; twice, whether it will be there again.
-func (z *zone) again(i int, at int64) bool {
+func (z *zone) isRepeated(i int, at int64) bool {
 	st := &z.stretches[i]
-	return st.fold() && at+st.offset < st.start+st.before
+	return st.startsWithFold() && at+st.offset < st.start+st.before
 }
 
-func (z *zone) twice(i int, at int64) bool {
+func (z *zone) occursTwice(i int, at int64) bool {
 	if i+1 == len(z.stretches) {
 		return false
 	}
 	after := &z.stretches[i+1]
-	return after.fold() && at+z.stretches[i].offset >= after.start+after.offset
+	return after.startsWithFold() && at+z.stretches[i].offset >= after.start+after.offset
 }

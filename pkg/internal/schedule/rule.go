@@ -75,8 +75,8 @@ func (r *rule) previousDay(d, first int64) int64 {
 	return none
 }
 
-// has reports whether a second of the day matches.
-func (r *rule) has(second int64) bool {
+// matchesSecond reports whether a second of the day matches.
+func (r *rule) matchesSecond(second int64) bool {
 	h, m, s := uint(second/3600), uint(second/60%60), uint(second%60)
 	return r.hours>>h&1 != 0 && r.minutes>>m&1 != 0 && r.seconds>>s&1 != 0
 }

@@ -104,11 +104,11 @@ func Check(t task.Timing) error {
 	}
 
 	p := &plan{}
-	if err := p.parse(t.Schedule, true); err != nil {
+	if err := p.parseExpressions(t.Schedule, true); err != nil {
 		return err
 	}
 
-	return p.place(t)
+	return p.setTiming(t)
 }
 
 // unresolved reports whether an expression is one that Parse refuses and Check
@@ -119,18 +119,18 @@ func unresolved(expr string) bool {
 
 func newPlan(t task.Timing) (*plan, error) {
 	p := &plan{}
-	if err := p.parse(t.Schedule, false); err != nil {
+	if err := p.parseExpressions(t.Schedule, false); err != nil {
 		return nil, err
 	}
-	if err := p.place(t); err != nil {
+	if err := p.setTiming(t); err != nil {
 		return nil, err
 	}
 
 	return p, p.checkFires(t)
 }
 
-// place sets all but the expressions.
-func (p *plan) place(t task.Timing) (err error) {
+// setTiming sets all but the expressions.
+func (p *plan) setTiming(t task.Timing) (err error) {
 	if p.zone, err = findZone(t.Timezone); err != nil {
 		return err
 	}
@@ -138,12 +138,12 @@ func (p *plan) place(t task.Timing) (err error) {
 		return err
 	}
 
-	return p.bound(t)
+	return p.setBounds(t)
 }
 
-// parse reads the expressions. written says that they may be as a user writes
+// parseExpressions reads the expressions. written says that they may be as a user writes
 // them, with H and @in; these are then checked, and the plan is of no other use.
-func (p *plan) parse(exprs []string, written bool) error {
+func (p *plan) parseExpressions(exprs []string, written bool) error {
 	switch {
 	case len(exprs) == 0:
 		return task.Invalid(task.CodeRequired, "schedule", "a schedule is required: a cron expression, @every, @at or @manual")
@@ -193,9 +193,9 @@ func fieldName(exprs []string, i int) string {
 }
 
 // Manual reports whether the schedule has no ticks, ever, because it is @manual.
-func (s *Schedule) Manual() bool { return s.plan.manual() }
+func (s *Schedule) Manual() bool { return s.plan.isManual() }
 
-func (p *plan) manual() bool {
+func (p *plan) isManual() bool {
 	return len(p.rules) == 0 && len(p.every) == 0 && len(p.at) == 0 && p.after == 0
 }
 
@@ -241,7 +241,7 @@ func (s *Schedule) next(after int64) int64 {
 	}
 
 	if p.after != 0 {
-		if tick := s.completion(); tick > after {
+		if tick := s.completionTick(); tick > after {
 			next = tick
 		}
 	}
@@ -280,7 +280,7 @@ func (s *Schedule) previous(to int64) int64 {
 	}
 
 	if p.after != 0 {
-		if tick := s.completion(); tick <= to {
+		if tick := s.completionTick(); tick <= to {
 			last = tick
 		}
 	}

@@ -72,8 +72,8 @@ func inMonth(weekdays, first uint8) uint32 {
 	return uint32(weeks << 1) // bit 1 is the first of the month
 }
 
-// take takes the special items out of a field, and returns what is left of it.
-func (s *special) take(f *field, text string) (string, error) {
+// extractSpecial takes the special items out of a field, and returns what is left of it.
+func (s *special) extractSpecial(f *field, text string) (string, error) {
 	var rest []string
 	for _, item := range strings.Split(text, ",") {
 		if item == "" {
@@ -116,7 +116,7 @@ func (s *special) takeDay(item string) (bool, error) {
 	case near && !isNumber(day):
 		return false, fmt.Errorf("day of month %s: W takes one day, such as 15W; the last working day is LW", short(item))
 	case near:
-		n, err := dayOfMonth.value(item, day)
+		n, err := dayOfMonth.parseValue(item, day)
 		if err != nil {
 			return false, err
 		}
@@ -137,7 +137,7 @@ func (s *special) takeWeekday(item string) (bool, error) {
 			return false, fmt.Errorf("day of week %s: # takes a place in the month from 1 to 5, such as 5#3, the third Friday; the last one is 5L", short(item))
 		}
 
-		weekday, err := dayOfWeek.value(item, day)
+		weekday, err := dayOfWeek.parseValue(item, day)
 		if err != nil {
 			return false, err
 		}
@@ -155,7 +155,7 @@ func (s *special) takeWeekday(item string) (bool, error) {
 		return false, fmt.Errorf("day of week %s: L needs a day, such as 5L, the last Friday", short(item))
 	}
 
-	weekday, err := dayOfWeek.value(item, day)
+	weekday, err := dayOfWeek.parseValue(item, day)
 	if err != nil {
 		return false, err
 	}

@@ -89,7 +89,7 @@ func spreadWords(words []string, namespace, name string) ([]string, error) {
 				continue
 			}
 
-			plain, err := f.spread(item, hash)
+			plain, err := f.resolveHash(item, hash)
 			if err != nil {
 				return nil, err
 			}
@@ -103,9 +103,9 @@ func spreadWords(words []string, namespace, name string) ([]string, error) {
 	return words, nil
 }
 
-// spread resolves one item that begins with H.
-func (f *field) spread(item string, hash uint64) (string, error) {
-	low, high := f.min, f.last()
+// resolveHash resolves one item that begins with H.
+func (f *field) resolveHash(item string, hash uint64) (string, error) {
+	low, high := f.min, f.maxValue()
 	if f.max == 31 {
 		high = 28 // so that every month has the day
 	}
@@ -121,10 +121,10 @@ func (f *field) spread(item string, hash uint64) (string, error) {
 
 		greatest := high
 		var err error
-		if low, err = f.value(item, from); err != nil {
+		if low, err = f.parseValue(item, from); err != nil {
 			return "", err
 		}
-		if high, err = f.value(item, to); err != nil {
+		if high, err = f.parseValue(item, to); err != nil {
 			return "", err
 		}
 
@@ -142,7 +142,7 @@ func (f *field) spread(item string, hash uint64) (string, error) {
 		return strconv.Itoa(low + int(hash%uint64(count))), nil
 	}
 
-	by, err := f.step(item, step)
+	by, err := f.parseStep(item, step)
 	if err != nil {
 		return "", err
 	}

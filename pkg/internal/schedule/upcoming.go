@@ -53,7 +53,7 @@ func (s *Schedule) Upcoming(from time.Time, count int, uid string) []Occurrence 
 			break
 		}
 
-		o := Occurrence{Time: tick, Local: tick.In(s.Location()), Before: s.DueBefore(tick), Note: s.note(tick)}
+		o := Occurrence{Time: tick, Local: tick.In(s.Location()), Before: s.DueBefore(tick), Note: s.tickNote(tick)}
 		if uid != "" {
 			o.Due = s.Due(tick, uid)
 		}
@@ -65,10 +65,10 @@ func (s *Schedule) Upcoming(from time.Time, count int, uid string) []Occurrence 
 	return list
 }
 
-// note says what is odd about a tick.
-func (s *Schedule) note(tick time.Time) string {
+// tickNote says what is odd about a tick.
+func (s *Schedule) tickNote(tick time.Time) string {
 	p, instant := s.plan, tick.Unix()
-	i := p.zone.at(instant)
+	i := p.zone.stretchAt(instant)
 	st := &p.zone.stretches[i]
 
 	if tick.Nanosecond() != 0 {
@@ -77,7 +77,7 @@ func (s *Schedule) note(tick time.Time) string {
 	if instant == st.start && slices.ContainsFunc(p.rules, func(r rule) bool { return r.runsAfterGap(st, p.policy) }) {
 		return NoteGap
 	}
-	if (p.zone.again(i, instant) || p.zone.twice(i, instant)) && slices.ContainsFunc(p.rules, func(r rule) bool { return r.next(p.zone, p.policy, instant) == instant }) {
+	if (p.zone.isRepeated(i, instant) || p.zone.occursTwice(i, instant)) && slices.ContainsFunc(p.rules, func(r rule) bool { return r.next(p.zone, p.policy, instant) == instant }) {
 		return NoteFold
 	}
 

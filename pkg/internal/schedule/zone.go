@@ -39,13 +39,13 @@ type stretch struct {
 	before     int64 // the offset before start; equal to offset in the first stretch
 }
 
-// gap reports whether the clock jumped forward at the start of the stretch: the
+// startsWithGap reports whether the clock jumped forward at the start of the stretch: the
 // local times from start+before to start+offset do not exist.
-func (s *stretch) gap() bool { return s.offset > s.before }
+func (s *stretch) startsWithGap() bool { return s.offset > s.before }
 
-// fold reports whether the clock was set back at the start of the stretch: the
+// startsWithFold reports whether the clock was set back at the start of the stretch: the
 // local times from start+offset to start+before come twice, the second time here.
-func (s *stretch) fold() bool { return s.offset < s.before }
+func (s *stretch) startsWithFold() bool { return s.offset < s.before }
 
 // A zone is one entry of the database, cut into stretches from 1970 to 2100.
 // Stretches are longer than any jump of the clock by days (a test looks at the
@@ -55,8 +55,8 @@ type zone struct {
 	stretches []stretch
 }
 
-// at returns the index of the stretch that holds an instant of 1970 to 2100.
-func (z *zone) at(instant int64) int {
+// stretchAt returns the index of the stretch that holds an instant of 1970 to 2100.
+func (z *zone) stretchAt(instant int64) int {
 	lo, hi := 0, len(z.stretches)
 	for hi-lo > 1 {
 		mid := (lo + hi) / 2

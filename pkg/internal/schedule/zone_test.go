@@ -71,7 +71,7 @@ func TestZones_AgreeWithPackageTime(t *testing.T) {
 
 		check := func(instant int64) {
 			_, want := time.Unix(instant, 0).In(z.location).Zone()
-			if got := z.stretches[z.at(instant)].offset; got != int64(want) {
+			if got := z.stretches[z.stretchAt(instant)].offset; got != int64(want) {
 				t.Errorf("%s at %v: offset %d, want %d", name, time.Unix(instant, 0).UTC(), got, want)
 			}
 		}
@@ -97,7 +97,7 @@ func TestZones_MissNoChange(t *testing.T) {
 
 		for instant := firstSecond; instant < endSecond; instant += 12 * 3600 {
 			_, want := time.Unix(instant, 0).In(z.location).Zone()
-			if got := z.stretches[z.at(instant)].offset; got != int64(want) {
+			if got := z.stretches[z.stretchAt(instant)].offset; got != int64(want) {
 				t.Fatalf("%s at %v: offset %d, want %d", name, time.Unix(instant, 0).UTC(), got, want)
 			}
 		}
@@ -136,7 +136,7 @@ func TestPlanCache_IsBoundedAndShares(t *testing.T) {
 	c := planCache{limit: 10}
 
 	for i := range 60 {
-		exprs := []string{fields[1].plain(i, i, 1) + " * * * *"}
+		exprs := []string{fields[1].plainRange(i, i, 1) + " * * * *"}
 		p, err := c.get(task.Timing{Schedule: exprs})
 		if err != nil {
 			t.Fatal(err)

@@ -14,13 +14,13 @@ type fields struct {
 	p Picture
 }
 
-func (f *fields) add(name, value string) {
+func (f *fields) addField(name, value string) {
 	if value == "" {
 		return
 	}
 
 	const column = 14
-	for i, l := range f.m.wrap(strings.Repeat(" ", column), f.m.text(clean(value)), Plain) {
+	for i, l := range f.m.wrapText(strings.Repeat(" ", column), f.m.printable(clean(value)), Plain) {
 		if i == 0 {
 			l = Line{{" " + set(name, column-1, false, ""), Dim}, {strings.TrimLeft(l.text(), " "), Plain}}
 		}
@@ -28,15 +28,15 @@ func (f *fields) add(name, value string) {
 	}
 }
 
-func (f *fields) section(name string) {
+func (f *fields) addSection(name string) {
 	if len(f.p) > 0 {
 		f.p = append(f.p, Line{})
 	}
 	f.p = append(f.p, Line{{" " + name, Bold}})
 }
 
-// day is an instant, with its day.
-func (m *Model) day(t task.Time) string {
+// formatDay is an instant, with its day.
+func (m *Model) formatDay(t task.Time) string {
 	if t.IsZero() {
 		return ""
 	}
@@ -46,35 +46,35 @@ func (m *Model) day(t task.Time) string {
 // taskText is all about a task.
 func (m *Model) taskText(told *Told) Picture {
 	t, f := told.Task, &fields{m: m}
-	f.add("Schedule", strings.Join(t.Schedule, ", ")+" in "+t.Timezone)
-	f.add("About", t.Description)
-	f.add("Does", actionWords(t.Action))
+	f.addField("Schedule", strings.Join(t.Schedule, ", ")+" in "+t.Timezone)
+	f.addField("About", t.Description)
+	f.addField("Does", actionWords(t.Action))
 
 	if t.Paused {
 		how := "yes"
 		if p := t.Pause; p != nil {
-			how = "for " + m.since(p.Since)
+			how = "for " + m.formatSince(p.Since)
 			if p.By != "" {
 				how += ", by " + p.By
 			}
 		}
 
 		if !t.PausedUntil.IsZero() {
-			how += ", until " + m.day(t.PausedUntil)
+			how += ", until " + m.formatDay(t.PausedUntil)
 		}
 
 		if t.PauseReason != "" {
 			how += ": " + t.PauseReason
 		}
 
-		f.add("Paused", how)
+		f.addField("Paused", how)
 	}
 
 	switch {
 	case !t.Next.IsZero():
-		f.add("Next", m.day(t.Next)+" (in "+span(t.Next.Sub(m.cluster()))+")")
+		f.addField("Next", m.formatDay(t.Next)+" (in "+span(t.Next.Sub(m.clusterTime()))+")")
 	default:
-		f.add("Next", t.NoNext)
+		f.addField("Next", t.NoNext)
 	}
 
 	if len(told.Next) > 1 {
@@ -82,20 +82,20 @@ func (m *Model) taskText(told *Told) Picture {
 		for _, o := range told.Next[1:] {
 			then = append(then, o.Time.In(m.cfg.Zone).Format("15:04:05"))
 		}
-		f.add("Then", strings.Join(then, ", "))
+		f.addField("Then", strings.Join(then, ", "))
 	}
 
-	f.add("Target", t.Target.Selector)
+	f.addField("Target", t.Target.Selector)
 
 	if told.Why.Sentence != "" {
-		f.section("Why")
-		f.p = append(f.p, m.wrap(" ", m.text(clean(told.Why.Sentence)), Plain)...)
+		f.addSection("Why")
+		f.p = append(f.p, m.wrapText(" ", m.printable(clean(told.Why.Sentence)), Plain)...)
 		for _, also := range told.Why.Also {
-			f.p = append(f.p, m.wrap(" ", m.text(clean(also.Sentence)), Plain)...)
+			f.p = append(f.p, m.wrapText(" ", m.printable(clean(also.Sentence)), Plain)...)
 		}
 	}
 
-	f.section("Runs")
+	f.addSection("Runs")
 	f.p = append(f.p, m.runText(told.Runs)...)
 
 	return f.p
@@ -130,7 +130,7 @@ func (m *Model) runText(runs []task.Run) Picture {
 		switch {
 		case r.StartedAt.IsZero():
 		case r.State.Active():
-			took = m.since(r.StartedAt)
+			took = m.formatSince(r.StartedAt)
 		case !r.EndedAt.IsZero():
 			took = span(r.EndedAt.Sub(r.StartedAt.Time))
 			if d := r.EndedAt.Sub(r.StartedAt.Time); d.Seconds() < 1 {
@@ -152,17 +152,17 @@ func (m *Model) runText(runs []task.Run) Picture {
 			style = Red
 		}
 
-		rows[i] = row{style: style, cells: []string{m.tick(r.ScheduledTime.Time), m.text(what), took, late, clean(r.Node), clean(r.Message)}}
+		rows[i] = row{style: style, cells: []string{m.formatTick(r.ScheduledTime.Time), m.printable(what), took, late, clean(r.Node), clean(r.Message)}}
 	}
 
-	head, lines := m.table(runColumns, rows, m.width)
+	head, lines := m.drawTable(runColumns, rows, m.width)
 
 	return append(Picture{head}, lines...)
 }
 
-// tick is an instant in a history.
-func (m *Model) tick(t time.Time) string {
-	if m.cluster().Sub(t) > 6*24*time.Hour {
+// formatTick is an instant in a history.
+func (m *Model) formatTick(t time.Time) string {
+	if m.clusterTime().Sub(t) > 6*24*time.Hour {
 		return t.In(m.cfg.Zone).Format("2 Jan 15:04")
 	}
 	return t.In(m.cfg.Zone).Format("Mon 15:04:05")
@@ -170,21 +170,21 @@ func (m *Model) tick(t time.Time) string {
 
 // whyText is an answer: the sentence, then the evidence.
 func (m *Model) whyText(a task.Answer) Picture {
-	p := m.wrap(" ", m.text(clean(a.Sentence)), Bold)
-	m.evidence(&p, a)
+	p := m.wrapText(" ", m.printable(clean(a.Sentence)), Bold)
+	m.drawEvidence(&p, a)
 
 	for _, also := range a.Also {
-		p = append(append(p, Line{}), m.wrap(" ", m.text(clean(also.Sentence)), Bold)...)
-		m.evidence(&p, also)
+		p = append(append(p, Line{}), m.wrapText(" ", m.printable(clean(also.Sentence)), Bold)...)
+		m.drawEvidence(&p, also)
 	}
 
 	return p
 }
 
-func (m *Model) evidence(p *Picture, a task.Answer) {
+func (m *Model) drawEvidence(p *Picture, a task.Answer) {
 	f := &fields{m: m}
 	for _, l := range a.Lines {
-		f.add(l.What, l.Says)
+		f.addField(l.What, l.Says)
 	}
 	*p = append(*p, f.p...)
 }
@@ -202,29 +202,29 @@ func (m *Model) nodeText(name string) Picture {
 			state += ", but " + unfitWords(n.Unfit)
 		}
 
-		f.add("State", state)
-		f.add("Roles", strings.Join(n.Roles, ", "))
-		f.add("Address", n.Address)
-		f.add("Version", n.Version)
-		f.add("Joined", m.since(n.JoinedAt)+" ago")
-		f.add("Runs", fmt.Sprintf("%d of %d slots", n.Running, n.Slots))
-		f.add("Shards", fmt.Sprintf("%d (%d firing)", n.Shards, n.Serving))
+		f.addField("State", state)
+		f.addField("Roles", strings.Join(n.Roles, ", "))
+		f.addField("Address", n.Address)
+		f.addField("Version", n.Version)
+		f.addField("Joined", m.formatSince(n.JoinedAt)+" ago")
+		f.addField("Runs", fmt.Sprintf("%d of %d slots", n.Running, n.Slots))
+		f.addField("Shards", fmt.Sprintf("%d (%d firing)", n.Shards, n.Serving))
 
 		if n.Unreadable > 0 {
-			f.add("Unreadable", plural(n.Unreadable, "entry"))
+			f.addField("Unreadable", plural(n.Unreadable, "entry"))
 		}
 
 		r := n.Recent
-		f.section("The last minute")
-		f.add("Fired", number(r.Fired)+"  "+bar(r.Rate))
-		f.add("Late", fmt.Sprintf("p50 %s, p99 %s, max %s", millis(r.P50MS), millis(r.P99MS), millis(r.MaxMS)))
-		f.add("Ended", fmt.Sprintf("%s succeeded, %s failed", number(r.Succeeded), number(r.Failed)))
-		f.add("Skipped", number(r.Skipped))
+		f.addSection("The last minute")
+		f.addField("Fired", number(r.Fired)+"  "+bar(r.Rate))
+		f.addField("Late", fmt.Sprintf("p50 %s, p99 %s, max %s", millis(r.P50MS), millis(r.P99MS), millis(r.MaxMS)))
+		f.addField("Ended", fmt.Sprintf("%s succeeded, %s failed", number(r.Succeeded), number(r.Failed)))
+		f.addField("Skipped", number(r.Skipped))
 
 		for _, s := range m.board.Silent {
 			if s.Node == name {
-				f.section("Silent")
-				f.p = append(f.p, m.wrap(" ", clean(s.Reason), Red)...)
+				f.addSection("Silent")
+				f.p = append(f.p, m.wrapText(" ", clean(s.Reason), Red)...)
 			}
 		}
 

@@ -22,9 +22,9 @@ var layouts = [panes][]column{
 		{head: "P99 LATE", right: true, from: 60}, {head: "JOINED", right: true, from: 70}, {head: "ADDRESS", from: 100, style: Dim}, {head: "VERSION", from: 120, style: Dim}},
 }
 
-// table sets rows in columns: each as wide as it must be, two blanks between them,
+// drawTable sets rows in columns: each as wide as it must be, two blanks between them,
 // and what grows as the room allows. wide 0: nothing is cut.
-func (m *Model) table(cols []column, rows []row, wide int) (head Line, lines []Line) {
+func (m *Model) drawTable(cols []column, rows []row, wide int) (head Line, lines []Line) {
 	room := wide
 	if wide == 0 {
 		room = 1 << 20
@@ -46,7 +46,7 @@ func (m *Model) table(cols []column, rows []row, wide int) (head Line, lines []L
 	head = Line{{" ", Dim}}
 	for i, c := range cols {
 		if widths[i] > 0 {
-			head = append(head, Span{set(c.head, widths[i], c.right, m.more()) + "  ", Dim})
+			head = append(head, Span{set(c.head, widths[i], c.right, m.ellipsis()) + "  ", Dim})
 		}
 	}
 
@@ -66,7 +66,7 @@ func (m *Model) table(cols []column, rows []row, wide int) (head Line, lines []L
 				style = Plain
 			}
 
-			l = append(l, Span{set(r.cells[i], widths[i], c.right, m.more()) + "  ", style})
+			l = append(l, Span{set(r.cells[i], widths[i], c.right, m.ellipsis()) + "  ", style})
 		}
 
 		lines = append(lines, l)

@@ -23,20 +23,20 @@ const (
 // View draws the screen: exactly as many lines as it has, each as wide as it is.
 func (m *Model) View() Picture {
 	var body Picture
-	top := m.header()
+	top := m.drawHeader()
 	switch room := m.height - len(top) - 1; {
 	case m.help:
 		body = m.helpText()
 	case m.view != nil:
-		body = m.view.draw(m, room)
+		body = m.view.drawView(m, room)
 	case m.got.IsZero():
-		body = Picture{{}, {{" " + m.text(m.waitingWords()), Plain}}}
+		body = Picture{{}, {{" " + m.printable(m.waitingWords()), Plain}}}
 	case m.width < narrow || m.height < low:
-		body = m.one(room)
+		body = m.drawFocused(room)
 	case m.width >= broad:
 		body = m.sideBySide(room)
 	default:
-		body = m.stacked(m.width, room, problems, coming, running, nodes)
+		body = m.drawStacked(m.width, room, problems, coming, running, nodes)
 	}
 
 	room := max(m.height-len(top)-1, 0)
@@ -44,7 +44,7 @@ func (m *Model) View() Picture {
 		body = append(body, Line{})
 	}
 
-	all := append(append(top, body[:room]...), m.footer())
+	all := append(append(top, body[:room]...), m.drawFooter())
 	if len(all) > m.height {
 		all = all[len(all)-m.height:]
 	}
@@ -54,7 +54,7 @@ func (m *Model) View() Picture {
 		if len(l) > 0 && l[len(l)-1].Style&Reverse != 0 {
 			fill = l[len(l)-1].Style
 		}
-		all[i] = l.fit(m.width, m.more(), fill)
+		all[i] = l.fitColumns(m.width, m.ellipsis(), fill)
 	}
 
 	return all
@@ -67,12 +67,12 @@ func (m *Model) waitingWords() string {
 	return "asking " + m.server + " …"
 }
 
-// stacked draws panes one below the other.
-func (m *Model) stacked(wide, room int, which ...int) Picture {
-	heights := m.share(room, which)
+// drawStacked draws panes one below the other.
+func (m *Model) drawStacked(wide, room int, which ...int) Picture {
+	heights := m.shareLines(room, which)
 	var p Picture
 	for i, pane := range which {
-		p = append(p, m.pane(pane, wide, heights[i])...)
+		p = append(p, m.drawPane(pane, wide, heights[i])...)
 	}
 
 	return p
@@ -81,8 +81,8 @@ func (m *Model) stacked(wide, room int, which ...int) Picture {
 // sideBySide draws problems and what runs on the left, the rest on the right.
 func (m *Model) sideBySide(room int) Picture {
 	left := m.width * 3 / 5
-	a := m.stacked(left, room, problems, running)
-	b := m.stacked(m.width-left-1, room, coming, nodes)
+	a := m.drawStacked(left, room, problems, running)
+	b := m.drawStacked(m.width-left-1, room, coming, nodes)
 
 	p := make(Picture, room)
 	for i := range p {
@@ -95,14 +95,14 @@ func (m *Model) sideBySide(room int) Picture {
 			r = b[i]
 		}
 
-		p[i] = append(append(l.fit(left, m.more(), Plain), Span{" ", Plain}), r.fit(m.width-left-1, m.more(), Plain)...)
+		p[i] = append(append(l.fitColumns(left, m.ellipsis(), Plain), Span{" ", Plain}), r.fitColumns(m.width-left-1, m.ellipsis(), Plain)...)
 	}
 
 	return p
 }
 
-// one draws the pane that has the focus, below the names of all.
-func (m *Model) one(room int) Picture {
+// drawFocused draws the pane that has the focus, below the names of all.
+func (m *Model) drawFocused(room int) Picture {
 	tabs := Line{{" ", Plain}}
 	for i, name := range paneNames {
 		style := Dim
@@ -112,7 +112,7 @@ func (m *Model) one(room int) Picture {
 		tabs = append(tabs, Span{short(name), style}, Span{" ", Plain})
 	}
 
-	return append(Picture{tabs}, m.pane(m.focus, m.width, room-1)...)
+	return append(Picture{tabs}, m.drawPane(m.focus, m.width, room-1)...)
 }
 
 func short(name string) string {
@@ -122,9 +122,9 @@ func short(name string) string {
 	return name
 }
 
-// share shares out the lines: each pane what it needs, the one with the focus and
+// shareLines shares out the lines: each pane what it needs, the one with the focus and
 // those above first; what is left over is nobody's. A pane has two lines beside its rows.
-func (m *Model) share(room int, which []int) []int {
+func (m *Model) shareLines(room int, which []int) []int {
 	const frame = 2
 	heights, wants := make([]int, len(which)), make([]int, len(which))
 	for i, p := range which {
@@ -167,8 +167,8 @@ func (m *Model) share(room int, which []int) []int {
 
 var paneNames = [panes]string{"PROBLEMS", "NEXT", "RUNNING", "NODES"}
 
-// pane draws a pane in so many lines: its title, the heads of its columns, its rows.
-func (m *Model) pane(i, wide, high int) Picture {
+// drawPane draws a pane in so many lines: its title, the heads of its columns, its rows.
+func (m *Model) drawPane(i, wide, high int) Picture {
 	p := &m.panes[i]
 
 	if high < 2 {
@@ -181,31 +181,31 @@ func (m *Model) pane(i, wide, high int) Picture {
 		name = Bold | Reverse
 	}
 
-	title := Line{{" " + paneNames[i] + " ", name}, {" " + m.text(m.about(i)) + " ", Plain}}
+	title := Line{{" " + paneNames[i] + " ", name}, {" " + m.printable(m.paneSummary(i)) + " ", Plain}}
 	if p.hidden > 0 {
 		title = append(title, Span{fmt.Sprintf("(%d hidden) ", p.hidden), Yellow})
 	}
 
 	if left := wide - title.width(); left > 0 {
-		title = append(title, Span{strings.Repeat(m.text(rule), left), Dim})
+		title = append(title, Span{strings.Repeat(m.printable(rule), left), Dim})
 	}
 
-	out := Picture{title.fit(wide, m.more(), Dim)}
+	out := Picture{title.fitColumns(wide, m.ellipsis(), Dim)}
 
 	if len(p.rows) == 0 {
-		style, text := m.nothing(i)
-		return append(out, Line{{" " + m.text(text), style}})
+		style, text := m.emptyText(i)
+		return append(out, Line{{" " + m.printable(text), style}})
 	}
 
-	rows := p.shown(high - 2)
-	head, lines := m.table(layouts[i], rows, wide)
+	rows := p.visibleRows(high - 2)
+	head, lines := m.drawTable(layouts[i], rows, wide)
 	out = append(out, head)
 	for at, l := range lines {
 		if focused && p.top+at == p.cursor {
 			for j := range l {
 				l[j].Style = l[j].Style&^Dim | Reverse
 			}
-			l = l.fit(wide, m.more(), l[0].Style)
+			l = l.fitColumns(wide, m.ellipsis(), l[0].Style)
 		}
 
 		out = append(out, l)
@@ -214,8 +214,8 @@ func (m *Model) pane(i, wide, high int) Picture {
 	return out
 }
 
-// about is what a pane's title tells of all that it is about.
-func (m *Model) about(i int) string {
+// paneSummary is what a pane's title tells of all that it is about.
+func (m *Model) paneSummary(i int) string {
 	b := &m.board
 	var words []string
 	add := func(n int, what string) {
@@ -231,8 +231,8 @@ func (m *Model) about(i int) string {
 		add(b.AwayCount, "on nodes that are gone")
 		add(b.FailingCount, "failing")
 	case coming:
-		if n := len(b.Next); n > 0 && m.full(n) {
-			return fmt.Sprintf("the first %d, up to %s", n, m.clock(b.Next[n-1].Due().Time))
+		if n := len(b.Next); n > 0 && m.isTruncated(n) {
+			return fmt.Sprintf("the first %d, up to %s", n, m.formatClock(b.Next[n-1].Due().Time))
 		}
 		return "within " + span(b.Span.Std())
 	case running:
@@ -247,13 +247,13 @@ func (m *Model) about(i int) string {
 	return strings.Join(words, " · ")
 }
 
-// full reports whether a list is as long as it was asked to be.
-func (m *Model) full(n int) bool { return n >= Listed }
+// isTruncated reports whether a list is as long as it was asked to be.
+func (m *Model) isTruncated(n int) bool { return n >= Listed }
 
 // Listed is how many items of each list are asked for.
 const Listed = 100
 
-func (m *Model) nothing(i int) (Style, string) {
+func (m *Model) emptyText(i int) (Style, string) {
 	if m.panes[i].hidden > 0 {
 		return Dim, "no rows match the filter"
 	}
@@ -270,15 +270,15 @@ func (m *Model) nothing(i int) (Style, string) {
 	return Dim, "none"
 }
 
-// header is the first lines: how the cluster fares, in numbers.
-func (m *Model) header() Picture {
+// drawHeader is the first lines: how the cluster fares, in numbers.
+func (m *Model) drawHeader() Picture {
 	b := &m.board
 
 	if m.got.IsZero() {
-		return append(Picture{m.ends(Line{{" carillon top", Bold}}, m.now.In(m.cfg.Zone).Format("15:04:05 MST"), Plain)}, m.trouble()...)
+		return append(Picture{m.alignRight(Line{{" carillon top", Bold}}, m.now.In(m.cfg.Zone).Format("15:04:05 MST"), Plain)}, m.drawTrouble()...)
 	}
 
-	clock, style := m.cluster().In(m.cfg.Zone).Format("15:04:05 MST"), Plain
+	clock, style := m.clusterTime().In(m.cfg.Zone).Format("15:04:05 MST"), Plain
 	if m.away != nil || m.now.Sub(m.got) > staleAfter {
 		style = Red
 	}
@@ -293,12 +293,12 @@ func (m *Model) header() Picture {
 		name, tasks = nil, append(Line{{" ", Plain}}, tasks...)
 	}
 
-	first := m.parts(m.width-width(clock)-3, name, tasks, Line{m.slots()},
+	first := m.joinParts(m.width-width(clock)-3, name, tasks, Line{m.drawSlots()},
 		some(b.WaitingCount, "waiting"), Line{{plural(len(b.Nodes), "node"), Plain}})
 	r := b.Recent
 	fires, late, failed := Line{{" fires " + rate(r.Fired), Plain}}, Line(nil), Line{{"none failed", Dim}}
 	if r.Fired > 0 {
-		fires = append(fires, Span{" " + m.text(bar(r.Rate)), Cyan})
+		fires = append(fires, Span{" " + m.printable(bar(r.Rate)), Cyan})
 		late = Line{{fmt.Sprintf("late p50 %s, p99 %s, max %s", millis(r.P50MS), millis(r.P99MS), millis(r.MaxMS)), Plain}}
 	}
 
@@ -306,9 +306,9 @@ func (m *Model) header() Picture {
 		failed = Line{{number(r.Failed) + " failed/min", Red}}
 	}
 
-	second := m.parts(m.width, fires, late, failed, some(r.Skipped, "skipped/min"), some(r.Succeeded, "succeeded/min"))
+	second := m.joinParts(m.width, fires, late, failed, some(r.Skipped, "skipped/min"), some(r.Succeeded, "succeeded/min"))
 
-	return append(Picture{m.ends(first, clock, style), second}, m.trouble()...)
+	return append(Picture{m.alignRight(first, clock, style), second}, m.drawTrouble()...)
 }
 
 // some is how many there are of something; nothing if there are none.
@@ -319,9 +319,9 @@ func some[T int | int64](n T, what string) Line {
 	return Line{{number(n) + " " + what, Plain}}
 }
 
-// parts sets parts beside each other, as many as fit; without a width all of them.
-func (m *Model) parts(room int, parts ...Line) (l Line) {
-	sep := Span{m.text("  ·  "), Dim}
+// joinParts sets parts beside each other, as many as fit; without a width all of them.
+func (m *Model) joinParts(room int, parts ...Line) (l Line) {
+	sep := Span{m.printable("  ·  "), Dim}
 
 	for _, p := range parts {
 		if len(p) == 0 || len(l) > 0 && m.width > 0 && l.width()+width(sep.Text)+p.width() > room {
@@ -338,8 +338,8 @@ func (m *Model) parts(room int, parts ...Line) (l Line) {
 	return l
 }
 
-// slots is how many attempts there are, and whether nodes can take more of them.
-func (m *Model) slots() Span {
+// drawSlots is how many attempts there are, and whether nodes can take more of them.
+func (m *Model) drawSlots() Span {
 	used, all := 0, 0
 	for _, n := range m.board.Nodes {
 		if slices.Contains(n.Roles, task.RoleExecutor) {
@@ -356,8 +356,8 @@ func (m *Model) slots() Span {
 	return Span{words, Plain}
 }
 
-// trouble says that the server is away, and how old the picture is.
-func (m *Model) trouble() Picture {
+// drawTrouble says that the server is away, and how old the picture is.
+func (m *Model) drawTrouble() Picture {
 	if m.away == nil {
 		return nil
 	}
@@ -367,13 +367,13 @@ func (m *Model) trouble() Picture {
 		words += " · this is how it was " + span(m.now.Sub(m.got)) + " ago"
 	}
 
-	return Picture{{{m.text(words), Red | Reverse}}}
+	return Picture{{{m.printable(words), Red | Reverse}}}
 }
 
-// ends sets a text at the right end of a line.
-func (m *Model) ends(l Line, text string, style Style) Line {
+// alignRight sets a text at the right end of a line.
+func (m *Model) alignRight(l Line, text string, style Style) Line {
 	if m.width == 0 {
-		return append(l, Span{m.text("  ·  "), Dim}, Span{text, style})
+		return append(l, Span{m.printable("  ·  "), Dim}, Span{text, style})
 	}
 
 	room := m.width - width(text) - 1
@@ -381,29 +381,29 @@ func (m *Model) ends(l Line, text string, style Style) Line {
 		return l
 	}
 
-	return append(l.fit(room-1, m.more(), Plain), Span{" " + text + " ", style})
+	return append(l.fitColumns(room-1, m.ellipsis(), Plain), Span{" " + text + " ", style})
 }
 
-// footer is the last line: a question, what became of a change, or the keys.
-func (m *Model) footer() Line {
+// drawFooter is the last line: a question, what became of a change, or the keys.
+func (m *Model) drawFooter() Line {
 	switch {
 	case m.ask != nil:
-		return Line{{" " + m.ask.words + " ", Bold | Yellow}, {m.text(" y yes · any other key no "), Plain}}
+		return Line{{" " + m.ask.words + " ", Bold | Yellow}, {m.printable(" y yes · any other key no "), Plain}}
 	case m.typing:
-		return Line{{" /" + m.filter, Bold}, {m.text("▏"), Plain}, {"  enter keeps it, esc clears it", Dim}}
+		return Line{{" /" + m.filter, Bold}, {m.printable("▏"), Plain}, {"  enter keeps it, esc clears it", Dim}}
 	case m.notice != "":
 		style := Green
 		if m.bad {
 			style = Red
 		}
-		return Line{{" " + m.text(clean(m.notice)), style}}
+		return Line{{" " + m.printable(clean(m.notice)), style}}
 	case m.help:
 		return Line{{" any key goes back", Dim}}
 	}
 
 	keys := panesKeys
 	if m.view != nil {
-		keys = m.view.keys()
+		keys = m.view.keyHelp()
 	}
 
 	l := Line{{" ", Plain}}
@@ -435,7 +435,7 @@ func (m *Model) helpText() Picture {
 		{"r", "look again at once"},
 		{"q", "quit"},
 	} {
-		p = append(p, Line{{"   " + set(m.text(k[0]), 22, false, m.more()), Cyan}, {m.text(k[1]), Plain}})
+		p = append(p, Line{{"   " + set(m.printable(k[0]), 22, false, m.ellipsis()), Cyan}, {m.printable(k[1]), Plain}})
 	}
 
 	return append(p, Line{}, Line{{" Words", Bold}},

@@ -78,14 +78,14 @@ func (m *Model) Update(msg Message) []Command {
 			m.notice = ""
 		}
 
-		m.fill()
+		m.fillRows()
 
-		return m.again()
+		return m.refreshCommands()
 	case Boarded:
-		m.boarded(msg)
+		m.applyBoard(msg)
 	case Done:
-		m.say(msg.Words, msg.Err)
-		return append(m.again(), Refresh{})
+		m.setStatus(msg.Words, msg.Err)
+		return append(m.refreshCommands(), Refresh{})
 	case Told, Answered, Written:
 		if told, ok := msg.(Told); ok && m.pausing != nil && told.About == *m.pausing {
 			m.pausing = nil
@@ -93,16 +93,16 @@ func (m *Model) Update(msg Message) []Command {
 		}
 
 		if m.view != nil {
-			m.view.take(m, msg)
+			m.view.applyMessage(m, msg)
 		}
 	case Key:
-		return m.key(string(msg))
+		return m.handleKey(string(msg))
 	}
 
 	return nil
 }
 
-func (m *Model) boarded(b Boarded) {
+func (m *Model) applyBoard(b Boarded) {
 	if b.Err != nil {
 		if m.away == nil {
 			m.gone = m.now
@@ -125,22 +125,22 @@ func (m *Model) boarded(b Boarded) {
 	}
 
 	m.board = b.Board
-	m.fill()
+	m.fillRows()
 }
 
-// cluster is what time it is for the cluster: its clock may be another than that of
+// clusterTime is what time it is for the cluster: its clock may be another than that of
 // whoever looks.
-func (m *Model) cluster() time.Time { return m.board.At.Add(m.now.Sub(m.got)) }
+func (m *Model) clusterTime() time.Time { return m.board.At.Add(m.now.Sub(m.got)) }
 
-func (m *Model) say(words string, err error) {
+func (m *Model) setStatus(words string, err error) {
 	m.notice, m.noticed, m.bad = words, m.now, err != nil
 	if err != nil {
 		m.notice = words + ": " + err.Error()
 	}
 }
 
-// again asks anew for what the view shows, now and then.
-func (m *Model) again() []Command {
+// refreshCommands asks anew for what the view shows, now and then.
+func (m *Model) refreshCommands() []Command {
 	if m.view == nil || m.view.kind != details || m.now.Sub(m.view.asked) < 2*time.Second {
 		return nil
 	}
@@ -148,8 +148,8 @@ func (m *Model) again() []Command {
 	return []Command{Tell{m.view.about}}
 }
 
-// key does what a key says.
-func (m *Model) key(k string) []Command {
+// handleKey does what a key says.
+func (m *Model) handleKey(k string) []Command {
 	if k == "ctrl-c" {
 		return []Command{Quit{}}
 	}
@@ -159,9 +159,9 @@ func (m *Model) key(k string) []Command {
 		m.help = false
 		return nil
 	case m.ask != nil:
-		return m.answer(k)
+		return m.handleAnswer(k)
 	case m.typing:
-		m.typed(k)
+		m.editFilter(k)
 		return nil
 	case m.view != nil:
 		return m.viewKey(k)
@@ -170,7 +170,7 @@ func (m *Model) key(k string) []Command {
 	switch k {
 	case "esc":
 		m.filter, m.notice = "", ""
-		m.fill()
+		m.fillRows()
 		return nil
 	case "q":
 		return []Command{Quit{}}
@@ -187,21 +187,21 @@ func (m *Model) key(k string) []Command {
 	case "r":
 		return []Command{Refresh{}}
 	default:
-		if m.panes[m.focus].move(k, m.page()) {
+		if m.panes[m.focus].moveCursor(k, m.pageSize()) {
 			return nil
 		}
-		return m.onTarget(k, m.selected())
+		return m.onTarget(k, m.selectedTarget())
 	}
 
 	return nil
 }
 
-// page is how many rows page up and page down move.
-func (m *Model) page() int { return max(m.panes[m.focus].lines-1, 1) }
+// pageSize is how many rows page up and page down move.
+func (m *Model) pageSize() int { return max(m.panes[m.focus].lines-1, 1) }
 
-// selected is what the row under the cursor is about.
-func (m *Model) selected() Target {
-	if r := m.panes[m.focus].row(); r != nil {
+// selectedTarget is what the row under the cursor is about.
+func (m *Model) selectedTarget() Target {
+	if r := m.panes[m.focus].selectedRow(); r != nil {
 		return r.target
 	}
 	return Target{}
@@ -217,7 +217,7 @@ func (m *Model) onTarget(k string, t Target) []Command {
 		if k == "enter" && t.Node != "" {
 			m.view = &view{kind: nodeDetails, about: t}
 		} else if k != "enter" || t != (Target{}) {
-			m.say("this row is about no task", nil)
+			m.setStatus("this row is about no task", nil)
 		}
 
 		return nil
@@ -234,7 +234,7 @@ func (m *Model) onTarget(k string, t Target) []Command {
 		m.view = &view{kind: logs, about: t, tail: true, under: m.view}
 		return []Command{FollowLogs{t}}
 	case "t":
-		m.ask = &asking{fmt.Sprintf("run %s now?", m.name(t.Namespace, t.Task)), Trigger{t}}
+		m.ask = &asking{fmt.Sprintf("run %s now?", m.taskName(t.Namespace, t.Task)), Trigger{t}}
 	case "p":
 		m.pausing = &t // what to ask depends on whether it is paused
 		return []Command{Tell{t}}
@@ -246,11 +246,11 @@ func (m *Model) onTarget(k string, t Target) []Command {
 // askPause asks whether a task is to be paused or resumed.
 func (m *Model) askPause(told Told) {
 	t := told.About
-	name := m.name(t.Namespace, t.Task)
+	name := m.taskName(t.Namespace, t.Task)
 
 	switch {
 	case told.Err != nil:
-		m.say("could not look at "+name, told.Err)
+		m.setStatus("could not look at "+name, told.Err)
 	case told.Task.Paused:
 		m.ask = &asking{fmt.Sprintf("resume %s? Its ticks go on from now.", name), Resume{t}}
 	default:
@@ -258,21 +258,21 @@ func (m *Model) askPause(told Told) {
 	}
 }
 
-// answer takes the answer to a question: y is yes, everything else no.
-func (m *Model) answer(k string) []Command {
+// handleAnswer takes the answer to a question: y is yes, everything else no.
+func (m *Model) handleAnswer(k string) []Command {
 	ask := m.ask
 	m.ask = nil
 
 	if k != "y" && k != "Y" {
-		m.say("nothing was changed", nil)
+		m.setStatus("nothing was changed", nil)
 		return nil
 	}
 
 	return []Command{ask.then}
 }
 
-// typed takes a key of the filter.
-func (m *Model) typed(k string) {
+// editFilter takes a key of the filter.
+func (m *Model) editFilter(k string) {
 	switch {
 	case k == "enter":
 		m.typing = false
@@ -288,7 +288,7 @@ func (m *Model) typed(k string) {
 		m.filter += k
 	}
 
-	m.fill()
+	m.fillRows()
 }
 
 // viewKey does what a key says in a view.
@@ -310,7 +310,7 @@ func (m *Model) viewKey(k string) []Command {
 		return nil
 	}
 
-	if v.move(k, max(m.height-4, 1)) {
+	if v.scroll(k, max(m.height-4, 1)) {
 		return nil
 	}
 	if v.kind == nodeDetails || v.kind == logs && k == "l" || v.kind == why && k == "w" || k == "enter" {
@@ -329,24 +329,24 @@ func (m *Model) viewKey(k string) []Command {
 	return append(first, m.onTarget(k, v.about)...)
 }
 
-// name is a task's, with its namespace unless that goes without saying.
-func (m *Model) name(namespace, name string) string {
+// taskName is a task's, with its namespace unless that goes without saying.
+func (m *Model) taskName(namespace, name string) string {
 	if namespace == m.cfg.Namespace || namespace == "" {
 		return name
 	}
 	return namespace + "/" + name
 }
 
-// text is a text of ours, as the terminal can show it.
-func (m *Model) text(s string) string {
+// printable is a text of ours, as the terminal can show it.
+func (m *Model) printable(s string) string {
 	if m.cfg.ASCII {
 		return plain(s)
 	}
 	return s
 }
 
-// more says that a text goes on.
-func (m *Model) more() string {
+// ellipsis says that a text goes on.
+func (m *Model) ellipsis() string {
 	if m.cfg.ASCII {
 		return "~"
 	}

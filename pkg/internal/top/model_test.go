@@ -315,7 +315,7 @@ func TestModel_TheCursorStaysOnItsRow(t *testing.T) {
 	m := screen(Config{Namespace: "default"}, 80, 40, busy())
 	press(m, "2", "j", "j", "j")
 
-	if got := m.selected().Task; got != "sync-003" {
+	if got := m.selectedTarget().Task; got != "sync-003" {
 		t.Fatalf("it is on %s", got)
 	}
 
@@ -323,7 +323,7 @@ func TestModel_TheCursorStaysOnItsRow(t *testing.T) {
 	b.Next = b.Next[2:]
 	m.Update(Boarded{Board: b})
 
-	if got := m.selected().Task; got != "sync-003" {
+	if got := m.selectedTarget().Task; got != "sync-003" {
 		t.Errorf("it went to %s", got)
 	}
 
@@ -331,7 +331,7 @@ func TestModel_TheCursorStaysOnItsRow(t *testing.T) {
 	b.Next = b.Next[1:]
 	m.Update(Boarded{Board: b})
 
-	if got := m.selected().Task; got != b.Next[0].Task {
+	if got := m.selectedTarget().Task; got != b.Next[0].Task {
 		t.Errorf("at the top it went to %s", got)
 	}
 

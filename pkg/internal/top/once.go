@@ -5,25 +5,25 @@ package top
 // cut.
 func (m *Model) Once(b Boarded, wide int) Picture {
 	m.now, m.width = b.Board.At.Time, wide
-	m.boarded(b)
+	m.applyBoard(b)
 
-	p := m.header()
+	p := m.drawHeader()
 	for i := range m.panes {
 		list := &m.panes[i]
-		p = append(p, Line{}, Line{{paneNames[i], Bold}, {"  " + m.text(m.about(i)), Plain}})
+		p = append(p, Line{}, Line{{paneNames[i], Bold}, {"  " + m.printable(m.paneSummary(i)), Plain}})
 		if len(list.rows) == 0 {
-			style, text := m.nothing(i)
-			p = append(p, Line{{" " + m.text(text), style}})
+			style, text := m.emptyText(i)
+			p = append(p, Line{{" " + m.printable(text), style}})
 			continue
 		}
 
-		head, lines := m.table(layouts[i], list.rows, wide)
+		head, lines := m.drawTable(layouts[i], list.rows, wide)
 		p = append(append(p, head), lines...)
 	}
 
 	for i, l := range p {
 		if wide > 0 {
-			p[i] = l.fit(wide, m.more(), Plain)
+			p[i] = l.fitColumns(wide, m.ellipsis(), Plain)
 		}
 	}
 

@@ -20,8 +20,8 @@ type pane struct {
 	hidden int // rows that the filter leaves out
 }
 
-// set takes new rows.
-func (p *pane) set(rows []row, filter string) {
+// setRows takes new rows.
+func (p *pane) setRows(rows []row, filter string) {
 	p.hidden = len(rows)
 	p.rows = p.rows[:0]
 	for _, r := range rows {
@@ -40,40 +40,40 @@ func (p *pane) set(rows []row, filter string) {
 		}
 	}
 
-	p.at(p.cursor)
+	p.selectRow(p.cursor)
 }
 
-// at puts the cursor on a row.
-func (p *pane) at(i int) {
+// selectRow puts the cursor on a row.
+func (p *pane) selectRow(i int) {
 	p.cursor = max(0, min(i, len(p.rows)-1))
-	if r := p.row(); r != nil {
+	if r := p.selectedRow(); r != nil {
 		p.key = r.key
 	}
 }
 
-// row is that under the cursor; nil: there is none.
-func (p *pane) row() *row {
+// selectedRow is that under the cursor; nil: there is none.
+func (p *pane) selectedRow() *row {
 	if p.cursor < len(p.rows) {
 		return &p.rows[p.cursor]
 	}
 	return nil
 }
 
-// move moves the cursor; false if the key is none that does.
-func (p *pane) move(k string, page int) bool {
+// moveCursor moves the cursor; false if the key is none that does.
+func (p *pane) moveCursor(k string, page int) bool {
 	switch k {
 	case "down", "j":
-		p.at(p.cursor + 1)
+		p.selectRow(p.cursor + 1)
 	case "up", "k":
-		p.at(p.cursor - 1)
+		p.selectRow(p.cursor - 1)
 	case "pgdn", "space", "ctrl-f":
-		p.at(p.cursor + page)
+		p.selectRow(p.cursor + page)
 	case "pgup", "b", "ctrl-b":
-		p.at(p.cursor - page)
+		p.selectRow(p.cursor - page)
 	case "home", "g":
-		p.at(0)
+		p.selectRow(0)
 	case "end", "G":
-		p.at(len(p.rows) - 1)
+		p.selectRow(len(p.rows) - 1)
 	default:
 		return false
 	}
@@ -81,8 +81,8 @@ func (p *pane) move(k string, page int) bool {
 	return true
 }
 
-// shown are the rows that fit into so many lines, the cursor among them.
-func (p *pane) shown(lines int) []row {
+// visibleRows are the rows that fit into so many lines, the cursor among them.
+func (p *pane) visibleRows(lines int) []row {
 	p.lines = lines
 	if p.cursor < p.top {
 		p.top = p.cursor

@@ -104,8 +104,8 @@ func (l Line) width() int { return width(l.text()) }
 // width is how many columns a text takes.
 func width(s string) int { return displaywidth.String(s) }
 
-// fit is l in exactly so many columns: cut, or filled up. more says that it goes on.
-func (l Line) fit(columns int, more string, fill Style) Line {
+// fitColumns is l in exactly so many columns: cut, or filled up. more says that it goes on.
+func (l Line) fitColumns(columns int, more string, fill Style) Line {
 	left := columns - Line{{strings.TrimRight(l.text(), " "), Plain}}.width()
 	if left < 0 {
 		left = -width(more)

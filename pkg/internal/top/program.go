@@ -62,7 +62,7 @@ func (p *Program) Run(ctx context.Context, t Terminal) error {
 	p.c, p.messages, p.refresh, p.stopLogs = p.Client, make(chan Message, 16), make(chan struct{}, 1), func() {}
 	p.Model.server = p.Client.Server()
 	p.Model.Update(Clock(p.Now()))
-	p.work.Go(func() { p.boards(ctx) })
+	p.work.Go(func() { p.pollBoard(ctx) })
 	clock := time.NewTicker(time.Second)
 	defer clock.Stop()
 
@@ -86,23 +86,23 @@ func (p *Program) Run(ctx context.Context, t Terminal) error {
 			if _, quit := c.(Quit); quit {
 				return nil
 			}
-			p.do(ctx, c)
+			p.runCommand(ctx, c)
 		}
 	}
 }
 
-func (p *Program) send(ctx context.Context, m Message) {
+func (p *Program) sendMessage(ctx context.Context, m Message) {
 	select {
 	case p.messages <- m:
 	case <-ctx.Done():
 	}
 }
 
-// boards asks for the board, again and again.
-func (p *Program) boards(ctx context.Context) {
+// pollBoard asks for the board, again and again.
+func (p *Program) pollBoard(ctx context.Context) {
 	for {
 		began := time.Now()
-		p.send(ctx, p.look(ctx))
+		p.sendMessage(ctx, p.readBoard(ctx))
 
 		pause := time.NewTimer(max(p.Every-time.Since(began), p.Every/2))
 		select {
@@ -116,12 +116,12 @@ func (p *Program) boards(ctx context.Context) {
 	}
 }
 
-// look asks for the board once; if the server is away, the next time another is asked.
-func (p *Program) look(ctx context.Context) Boarded {
+// readBoard asks for the board once; if the server is away, the next time another is asked.
+func (p *Program) readBoard(ctx context.Context) Boarded {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 
-	c := p.current()
+	c := p.currentClient()
 
 	b, err := c.Board.Get(ctx, p.Options)
 	if err != nil {
@@ -145,7 +145,7 @@ func (p *Program) look(ctx context.Context) Boarded {
 	return Boarded{Board: b, Server: c.Server()}
 }
 
-func (p *Program) current() *client.Client {
+func (p *Program) currentClient() *client.Client {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.c
@@ -177,14 +177,14 @@ func (p *Program) turnFrom(from *client.Client) {
 	}
 }
 
-// do does what the Model wants, beside the screen.
-func (p *Program) do(ctx context.Context, command Command) {
-	c := p.current()
+// runCommand does what the Model wants, beside the screen.
+func (p *Program) runCommand(ctx context.Context, command Command) {
+	c := p.currentClient()
 	ask := func(how func(ctx context.Context) Message) {
 		p.work.Go(func() {
 			limited, cancel := context.WithTimeout(ctx, answerWithin)
 			defer cancel()
-			p.send(ctx, how(limited))
+			p.sendMessage(ctx, how(limited))
 		})
 	}
 
@@ -207,7 +207,7 @@ func (p *Program) do(ctx context.Context, command Command) {
 		p.stopLogs()
 		var logs context.Context
 		logs, p.stopLogs = context.WithCancel(ctx)
-		p.work.Go(func() { p.follow(logs, command.About) })
+		p.work.Go(func() { p.followRun(logs, command.About) })
 
 	case StopLogs:
 		p.stopLogs()
@@ -266,18 +266,18 @@ func askWhy(ctx context.Context, c *client.Client, about Target) (task.Answer, e
 // logsEvery is how often a run is asked for more of its output.
 const logsEvery = 700 * time.Millisecond
 
-// follow reads what a run writes until it has ended, or ctx does.
-func (p *Program) follow(ctx context.Context, about Target) {
+// followRun reads what a run writes until it has ended, or ctx does.
+func (p *Program) followRun(ctx context.Context, about Target) {
 	r := reader{about: about}
 
 	for {
-		w := r.more(ctx, p.current())
+		w := r.readMore(ctx, p.currentClient())
 
 		if ctx.Err() != nil {
 			return
 		}
 
-		p.send(ctx, w)
+		p.sendMessage(ctx, w)
 
 		if r.behind && w.Err == nil {
 			continue
@@ -304,14 +304,14 @@ type reader struct {
 // mostAtOnce is how much of the output is read at once, in bytes: then there is more.
 const mostAtOnce = 1 << 20
 
-// more reads what was written since. The state is read first, so that what a run
+// readMore reads what was written since. The state is read first, so that what a run
 // wrote before it ended is not missed.
-func (r *reader) more(ctx context.Context, c *client.Client) Written {
+func (r *reader) readMore(ctx context.Context, c *client.Client) Written {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 
 	w := Written{About: r.about}
-	if w.Run, w.Err = r.find(ctx, c); w.Err != nil {
+	if w.Run, w.Err = r.findRun(ctx, c); w.Err != nil {
 		return w
 	}
 
@@ -352,8 +352,8 @@ func (r *reader) more(ctx context.Context, c *client.Client) Written {
 	return w
 }
 
-// find is the run at hand: the one that was asked about, or the task's latest.
-func (r *reader) find(ctx context.Context, c *client.Client) (task.Run, error) {
+// findRun is the run at hand: the one that was asked about, or the task's latest.
+func (r *reader) findRun(ctx context.Context, c *client.Client) (task.Run, error) {
 	id := r.run
 	if id == "" {
 		id = r.about.Run

@@ -9,24 +9,24 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// fill makes the rows of all panes of the board.
-func (m *Model) fill() {
+// fillRows makes the rows of all panes of the board.
+func (m *Model) fillRows() {
 	if m.got.IsZero() {
 		return
 	}
 
-	m.panes[problems].set(m.problemRows(), m.filter)
-	m.panes[coming].set(m.comingRows(), m.filter)
-	m.panes[running].set(m.runningRows(), m.filter)
-	m.panes[nodes].set(m.nodeRows(), m.filter)
+	m.panes[problems].setRows(m.problemRows(), m.filter)
+	m.panes[coming].setRows(m.comingRows(), m.filter)
+	m.panes[running].setRows(m.runningRows(), m.filter)
+	m.panes[nodes].setRows(m.nodeRows(), m.filter)
 }
 
 // for is how long something is so.
-func (m *Model) since(t task.Time) string {
+func (m *Model) formatSince(t task.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	return span(m.cluster().Sub(t.Time))
+	return span(m.clusterTime().Sub(t.Time))
 }
 
 // problemRows are what is wrong: first what stops many tasks, then what stops one,
@@ -34,7 +34,7 @@ func (m *Model) since(t task.Time) string {
 func (m *Model) problemRows() (rows []row) {
 	b := &m.board
 	add := func(style Style, sign, kind, who, long, how string, t Target) {
-		rows = append(rows, row{key: kind + "\x00" + who, style: style, cells: []string{m.text(sign), kind, clean(who), long, m.text(clean(how))}, target: t})
+		rows = append(rows, row{key: kind + "\x00" + who, style: style, cells: []string{m.printable(sign), kind, clean(who), long, m.printable(clean(how))}, target: t})
 	}
 
 	silent := map[string]bool{}
@@ -58,7 +58,7 @@ func (m *Model) problemRows() (rows []row) {
 		if s.Loading {
 			how = "being loaded"
 		}
-		add(Red, "!", "stuck", fmt.Sprintf("shard %d", s.ID), m.since(s.Since), how+" · on "+s.Node, Target{Node: s.Node})
+		add(Red, "!", "stuck", fmt.Sprintf("shard %d", s.ID), m.formatSince(s.Since), how+" · on "+s.Node, Target{Node: s.Node})
 	}
 
 	for _, w := range warnings(b) {
@@ -78,7 +78,7 @@ func (m *Model) problemRows() (rows []row) {
 			by = "by " + task.ActorName(f.By) + ": "
 		}
 
-		add(Cyan, "❄", "frozen", what, m.since(f.Since), by+f.Reason, Target{})
+		add(Cyan, "❄", "frozen", what, m.formatSince(f.Since), by+f.Reason, Target{})
 	}
 
 	for _, n := range b.Nodes {
@@ -93,20 +93,20 @@ func (m *Model) problemRows() (rows []row) {
 	}
 
 	for _, t := range b.Overdue {
-		add(Red, "○", "overdue", m.name(t.Namespace, t.Task), m.since(t.Due()), "due "+m.clock(t.Due().Time)+" and not decided", ofTask(t.Namespace, t.Task, ""))
+		add(Red, "○", "overdue", m.taskName(t.Namespace, t.Task), m.formatSince(t.Due()), "due "+m.formatClock(t.Due().Time)+" and not decided", ofTask(t.Namespace, t.Task, ""))
 	}
 
-	m.rest(&rows, b.OverdueCount-len(b.Overdue), "overdue")
+	m.addRestRow(&rows, b.OverdueCount-len(b.Overdue), "overdue")
 
 	for _, r := range b.Away {
-		add(Red, "?", "node gone", m.name(r.Namespace, r.Task), m.since(r.Began()), "ran on "+clean(r.Node)+", which is gone: lost, unless it comes back", ofTask(r.Namespace, r.Task, r.Run))
+		add(Red, "?", "node gone", m.taskName(r.Namespace, r.Task), m.formatSince(r.Began()), "ran on "+clean(r.Node)+", which is gone: lost, unless it comes back", ofTask(r.Namespace, r.Task, r.Run))
 	}
 
-	m.rest(&rows, b.AwayCount-len(b.Away), "whose node is gone")
+	m.addRestRow(&rows, b.AwayCount-len(b.Away), "whose node is gone")
 
 	for _, w := range b.Waits {
 		if w.Reason == task.ReasonNoNode {
-			add(Yellow, "…", "no node", m.name(w.Namespace, w.Task), m.since(w.Since), "no available node matches its selector", ofTask(w.Namespace, w.Task, w.Run))
+			add(Yellow, "…", "no node", m.taskName(w.Namespace, w.Task), m.formatSince(w.Since), "no available node matches its selector", ofTask(w.Namespace, w.Task, w.Run))
 		}
 	}
 
@@ -124,10 +124,10 @@ func (m *Model) problemRows() (rows []row) {
 			how += fmt.Sprintf(" · %s in a row", number(f.InARow))
 		}
 
-		add(Red, faces[f.State].sign, words(string(f.State)), m.name(f.Namespace, f.Task), m.since(f.EndedAt), how, ofTask(f.Namespace, f.Task, f.Run))
+		add(Red, faces[f.State].sign, words(string(f.State)), m.taskName(f.Namespace, f.Task), m.formatSince(f.EndedAt), how, ofTask(f.Namespace, f.Task, f.Run))
 	}
 
-	m.rest(&rows, b.FailingCount-len(b.Failing), "failing")
+	m.addRestRow(&rows, b.FailingCount-len(b.Failing), "failing")
 
 	if b.Unreadable > 0 {
 		add(Yellow, "!", "unreadable", plural(b.Unreadable, "task"), "", "do not fire, as their entries cannot be read: carillon audit", Target{})
@@ -142,10 +142,10 @@ func (m *Model) problemRows() (rows []row) {
 	return rows
 }
 
-// rest says how many more there are than the board lists.
-func (m *Model) rest(rows *[]row, n int, what string) {
+// addRestRow says how many more there are than the board lists.
+func (m *Model) addRestRow(rows *[]row, n int, what string) {
 	if n > 0 {
-		*rows = append(*rows, row{key: "rest " + what, style: Dim, cells: []string{"", "", m.text(fmt.Sprintf("… and %s more %s", number(n), what)), "", ""}})
+		*rows = append(*rows, row{key: "rest " + what, style: Dim, cells: []string{"", "", m.printable(fmt.Sprintf("… and %s more %s", number(n), what)), "", ""}})
 	}
 }
 
@@ -197,21 +197,21 @@ func ofTask(namespace, name, run string) Target {
 	return Target{Namespace: namespace, Task: name, Run: run}
 }
 
-// clock is a time of day.
-func (m *Model) clock(t time.Time) string { return t.In(m.cfg.Zone).Format("15:04:05") }
+// formatClock is a time of day.
+func (m *Model) formatClock(t time.Time) string { return t.In(m.cfg.Zone).Format("15:04:05") }
 
 // comingRows are the next ticks: when, in how long, which task.
 func (m *Model) comingRows() []row {
 	rows := make([]row, len(m.board.Next))
 	for i, t := range m.board.Next {
-		left := t.Due().Sub(m.cluster())
+		left := t.Due().Sub(m.clusterTime())
 		in := "in " + span(left)
 		if left < time.Second {
 			in = "now"
 		}
 
-		name := m.name(t.Namespace, t.Task)
-		rows[i] = row{key: t.Namespace + "/" + t.Task, cells: []string{m.clock(t.Due().Time), in, name}, target: ofTask(t.Namespace, t.Task, "")}
+		name := m.taskName(t.Namespace, t.Task)
+		rows[i] = row{key: t.Namespace + "/" + t.Task, cells: []string{m.formatClock(t.Due().Time), in, name}, target: ofTask(t.Namespace, t.Task, "")}
 	}
 
 	return rows
@@ -230,7 +230,7 @@ func (m *Model) runningRows() []row {
 			sign, how = "⊘", "is asked to end"
 		}
 
-		rows[i] = row{key: r.Run + r.Task, cells: []string{m.text(sign), m.since(r.Began()), m.name(r.Namespace, r.Task), clean(r.Node), m.text(how), clean(r.Run)},
+		rows[i] = row{key: r.Run + r.Task, cells: []string{m.printable(sign), m.formatSince(r.Began()), m.taskName(r.Namespace, r.Task), clean(r.Node), m.printable(how), clean(r.Run)},
 			target: ofTask(r.Namespace, r.Task, r.Run)}
 	}
 
@@ -281,12 +281,12 @@ func (m *Model) nodeRows() []row {
 
 		joined := "–"
 		if !n.JoinedAt.IsZero() {
-			joined = m.since(n.JoinedAt)
+			joined = m.formatSince(n.JoinedAt)
 		}
 
 		cells := []string{name, state, runs, shards, fires, late, joined, clean(n.Address), clean(n.Version)}
 		for j := range cells {
-			cells[j] = m.text(cells[j])
+			cells[j] = m.printable(cells[j])
 		}
 
 		rows[i] = row{key: n.Name, style: style, cells: cells, target: Target{Node: n.Name}}

@@ -32,7 +32,7 @@ func OpenTty(colour bool) (*Tty, error) {
 	t := &Tty{screen: s, messages: make(chan Message, 16), closed: make(chan struct{}), colour: colour}
 	w, h := s.Size()
 	t.messages <- Size{w, h}
-	go t.listen()
+	go t.pumpEvents()
 
 	return t, nil
 }
@@ -46,8 +46,8 @@ func (t *Tty) Close() {
 // Messages are keys and sizes.
 func (t *Tty) Messages() <-chan Message { return t.messages }
 
-// listen passes events on until the screen is closed.
-func (t *Tty) listen() {
+// pumpEvents passes events on until the screen is closed.
+func (t *Tty) pumpEvents() {
 	defer close(t.messages)
 	for {
 		var m Message
@@ -115,7 +115,7 @@ func (t *Tty) Draw(p Picture) {
 		x := 0
 		if y < len(p) {
 			for _, s := range p[y] {
-				x = t.put(x, y, wide, s)
+				x = t.putSpan(x, y, wide, s)
 			}
 		}
 
@@ -127,7 +127,7 @@ func (t *Tty) Draw(p Picture) {
 	t.screen.Show()
 }
 
-func (t *Tty) put(x, y, wide int, s Span) int {
+func (t *Tty) putSpan(x, y, wide int, s Span) int {
 	style := t.style(s.Style)
 
 	for _, r := range s.Text {

@@ -39,8 +39,8 @@ type view struct {
 // mostWritten is how many lines of a log are kept.
 const mostWritten = 5000
 
-// take takes an answer, if it is about what the view is.
-func (v *view) take(m *Model, msg Message) {
+// applyMessage takes an answer, if it is about what the view is.
+func (v *view) applyMessage(m *Model, msg Message) {
 	switch msg := msg.(type) {
 	case Told:
 		if v.kind == details && v.about == msg.About {
@@ -54,13 +54,13 @@ func (v *view) take(m *Model, msg Message) {
 		}
 	case Written:
 		if v.kind == logs && v.about == msg.About {
-			v.write(msg)
+			v.addOutput(msg)
 		}
 	}
 }
 
-// write adds what a run has written.
-func (v *view) write(w Written) {
+// addOutput adds what a run has written.
+func (v *view) addOutput(w Written) {
 	v.err = w.Err
 
 	if w.Err != nil {
@@ -81,11 +81,11 @@ func (v *view) write(w Written) {
 	}
 }
 
-// paused reports whether the task is.
-func (v *view) paused() bool { return v.told != nil && v.told.Task.Paused }
+// taskIsPaused reports whether the task is.
+func (v *view) taskIsPaused() bool { return v.told != nil && v.told.Task.Paused }
 
-// move scrolls; false if the key is none that does.
-func (v *view) move(k string, page int) bool {
+// scroll scrolls; false if the key is none that does.
+func (v *view) scroll(k string, page int) bool {
 	switch k {
 	case "down", "j":
 		v.top++
@@ -109,7 +109,7 @@ func (v *view) move(k string, page int) bool {
 	return true
 }
 
-func (v *view) keys() [][2]string {
+func (v *view) keyHelp() [][2]string {
 	keys := [][2]string{{"esc", "back"}, {"j k", "scroll"}}
 
 	switch v.kind {
@@ -119,7 +119,7 @@ func (v *view) keys() [][2]string {
 		keys = append(keys, [2]string{"l", "logs"})
 	case details:
 		p := "pause"
-		if v.paused() {
+		if v.taskIsPaused() {
 			p = "resume"
 		}
 		keys = append(keys, [2]string{"l", "logs"}, [2]string{"w", "why"}, [2]string{"t", "trigger"}, [2]string{"p", p})
@@ -128,11 +128,11 @@ func (v *view) keys() [][2]string {
 	return append(keys, [2]string{"?", "help"})
 }
 
-// draw draws the view in so many lines.
-func (v *view) draw(m *Model, room int) Picture {
-	title, body := v.text(m)
+// drawView draws the view in so many lines.
+func (v *view) drawView(m *Model, room int) Picture {
+	title, body := v.titleAndText(m)
 	if v.err != nil {
-		body = append(Picture{{{" " + m.text(clean(v.err.Error())), Red}}, {}}, body...)
+		body = append(Picture{{{" " + m.printable(clean(v.err.Error())), Red}}, {}}, body...)
 	}
 
 	v.size, v.room = len(body), max(room-1, 1)
@@ -150,22 +150,22 @@ func (v *view) draw(m *Model, room int) Picture {
 
 	if v.size > v.room && !v.tail {
 		at := fmt.Sprintf(" %d%%", min(100, (v.top+v.room)*100/v.size))
-		head = append(head.fit(max(m.width-width(at)-1, 1), m.more(), Reverse), Span{at + " ", Reverse})
+		head = append(head.fitColumns(max(m.width-width(at)-1, 1), m.ellipsis(), Reverse), Span{at + " ", Reverse})
 	}
 
 	return append(Picture{head}, body[v.top:min(v.size, v.top+v.room)]...)
 }
 
-// text is the view's title and all of its text.
-func (v *view) text(m *Model) (Line, Picture) {
-	name := m.name(v.about.Namespace, v.about.Task)
+// titleAndText is the view's title and all of its text.
+func (v *view) titleAndText(m *Model) (Line, Picture) {
+	name := m.taskName(v.about.Namespace, v.about.Task)
 
 	switch v.kind {
 	case nodeDetails:
 		return Line{{v.about.Node, Bold}}, m.nodeText(v.about.Node)
 	case why:
 		if v.answer == nil {
-			return Line{{"why " + name, Bold}}, m.asking()
+			return Line{{"why " + name, Bold}}, m.drawQuestion()
 		}
 		return Line{{"why " + name, Bold}}, m.whyText(v.answer.Why)
 	case logs:
@@ -176,19 +176,19 @@ func (v *view) text(m *Model) (Line, Picture) {
 		if v.err != nil {
 			return Line{{name, Bold}}, nil
 		}
-		return Line{{name, Bold}}, m.asking()
+		return Line{{name, Bold}}, m.drawQuestion()
 	}
 
 	return Line{{name, Bold}}, m.taskText(v.told)
 }
 
-func (m *Model) asking() Picture { return Picture{{{" " + m.text("…"), Dim}}} }
+func (m *Model) drawQuestion() Picture { return Picture{{{" " + m.printable("…"), Dim}}} }
 
 func (v *view) logText(m *Model, name string) (Line, Picture) {
 	title := Line{{"logs " + name, Bold}}
 	if v.run.ID != "" {
 		f := faces[v.run.State]
-		title = append(title, Span{m.text("  " + v.run.ID + "  " + f.sign + " " + result(v.run.State, v.run.Reason, v.run.ExitCode)), Plain})
+		title = append(title, Span{m.printable("  " + v.run.ID + "  " + f.sign + " " + result(v.run.State, v.run.Reason, v.run.ExitCode)), Plain})
 		if v.run.Node != "" {
 			title = append(title, Span{" on " + clean(v.run.Node), Plain})
 		}
@@ -196,27 +196,27 @@ func (v *view) logText(m *Model, name string) (Line, Picture) {
 
 	var body Picture
 	if v.cut {
-		body = append(body, Line{{m.text(" … what came before is not kept here: carillon logs"), Dim}})
+		body = append(body, Line{{m.printable(" … what came before is not kept here: carillon logs"), Dim}})
 	}
 
 	for _, l := range v.written {
-		body = append(body, m.wrap(" ", clean(strings.TrimRight(strings.ReplaceAll(l, "\t", "    "), "\r\n")), Plain)...)
+		body = append(body, m.wrapText(" ", clean(strings.TrimRight(strings.ReplaceAll(l, "\t", "    "), "\r\n")), Plain)...)
 	}
 
 	switch {
 	case v.note != "":
-		body = append(body, Line{{" " + m.text(clean(v.note)), Dim}})
+		body = append(body, Line{{" " + m.printable(clean(v.note)), Dim}})
 	case len(v.written) == 0 && v.run.State.Final():
 		body = append(body, Line{{" it has written nothing", Dim}})
 	case len(v.written) == 0 && v.err == nil:
-		body = append(body, m.asking()...)
+		body = append(body, m.drawQuestion()...)
 	}
 
 	return title, body
 }
 
-// wrap is a text in lines that fit, each indented.
-func (m *Model) wrap(indent, text string, style Style) (p Picture) {
+// wrapText is a text in lines that fit, each indented.
+func (m *Model) wrapText(indent, text string, style Style) (p Picture) {
 	room := max(m.width-width(indent)-1, 8)
 
 	for {

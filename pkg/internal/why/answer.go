@@ -32,13 +32,13 @@ func For(f Facts, q Question) task.Answer {
 
 	switch {
 	case q.At != nil && q.At.Grain == day:
-		a = w.span(q.At, q.At)
+		a = w.answerRange(q.At, q.At)
 		a.Asked.At = q.At.Text
 	case q.At != nil:
 		a = w.moment(*q.At)
 		a.Asked.At = q.At.Text
 	case q.From != nil && q.To != nil:
-		a = w.span(q.From, q.To)
+		a = w.answerRange(q.From, q.To)
 		a.Asked.From, a.Asked.To = q.From.Text, q.To.Text
 	default:
 		a = w.latest()
@@ -90,7 +90,7 @@ func (w *witness) moment(m Moment) task.Answer {
 func (w *witness) fold(m Moment) task.Answer {
 	first, second := w.instant(m.Instants[0], m.Grain), w.instant(m.Instants[1], m.Grain)
 	twice := w.clockWords(m) + " exists twice on " + m.Instants[0].In(w.zone).Format("Mon 2 Jan 2006") +
-		", at " + w.clock(m.Instants[0]) + " and at " + w.clock(m.Instants[1])
+		", at " + w.formatClock(m.Instants[0]) + " and at " + w.formatClock(m.Instants[1])
 	a := first
 	policy := ""
 
@@ -120,13 +120,13 @@ func (w *witness) gap(m Moment) task.Answer {
 	end := m.Change.At
 	before := end.Add(-ms).In(w.zone)
 	gone := fmt.Sprintf("%s does not exist on %s: the clocks go from %s to %s", w.clockWords(m), clockDate(m.Change.From),
-		clockTime(m.Change.From)+before.Format(" MST"), w.clock(end))
+		clockTime(m.Change.From)+before.Format(" MST"), w.formatClock(end))
 	v := inForce(w.all, end)
 	var a task.Answer
 
 	switch {
-	case v != nil && v.note(end) == schedule.NoteGap:
-		a = w.tickAnswer(w.judge(w.all, end))
+	case v != nil && v.tickNote(end) == schedule.NoteGap:
+		a = w.tickAnswer(w.judgeTick(w.all, end))
 		a.Sentence = sentence("%s; ticks in this gap run once, at its end (dst.gap: run-after)", gone) + " " + a.Sentence
 	case v != nil && v.gapSkips(end):
 		a = w.noTick(end)
@@ -170,7 +170,7 @@ func (w *witness) clockWords(m Moment) string {
 // with which it was written.
 func (w *witness) instant(at time.Time, grain time.Duration) task.Answer {
 	if tick, ok := w.tickIn(at, grain); ok {
-		return w.tickAnswer(w.judge(w.all, tick))
+		return w.tickAnswer(w.judgeTick(w.all, tick))
 	}
 	if r := w.asked(at, at.Add(grain)); r != nil {
 		return w.runAnswer(r)
@@ -178,7 +178,7 @@ func (w *witness) instant(at time.Time, grain time.Duration) task.Answer {
 
 	v := inForce(w.all, at)
 	if v == nil || v.vague || v.schedule == nil {
-		return w.unversioned(at, v)
+		return w.answerNoVersion(at, v)
 	}
 
 	return w.noTick(at)
@@ -202,8 +202,8 @@ func (w *witness) tickIn(at time.Time, grain time.Duration) (time.Time, bool) {
 	}
 
 	if v != nil && !v.vague {
-		if next, ok := v.next(at); ok && next.Before(at.Add(grain)) && (v.until.IsZero() || next.Before(v.until)) {
-			if later, more := v.next(next); !more || !later.Before(at.Add(grain)) {
+		if next, ok := v.nextTick(at); ok && next.Before(at.Add(grain)) && (v.until.IsZero() || next.Before(v.until)) {
+			if later, more := v.nextTick(next); !more || !later.Before(at.Add(grain)) {
 				if len(found) == 0 || len(found) == 1 && found[0].Equal(next) {
 					return next, true
 				}
@@ -222,7 +222,7 @@ func (w *witness) tickIn(at time.Time, grain time.Duration) (time.Time, bool) {
 
 // tickAnswer is a finding as an answer.
 func (w *witness) tickAnswer(g finding) task.Answer {
-	a := task.Answer{Verdict: g.verdict, Reason: g.reason, Sentence: w.says(w.speaker, g), Tick: w.shownTick(g), Pause: g.pause, Freeze: g.freeze, Unknown: g.unknown}
+	a := task.Answer{Verdict: g.verdict, Reason: g.reason, Sentence: w.sentenceFor(w.speaker, g), Tick: w.shownTick(g), Pause: g.pause, Freeze: g.freeze, Unknown: g.unknown}
 	if g.verdict == task.VerdictPaused || g.verdict == task.VerdictNoTask || g.verdict == task.VerdictEnded && g.detail == "" {
 		a.Tick = nil
 	}
@@ -250,9 +250,9 @@ func (w *witness) tickAnswer(g finding) task.Answer {
 	switch {
 	case g.verdict == task.VerdictNoTask:
 	case g.due.After(w.Now):
-		a.Owner = w.ownership(w.Now)
+		a.Owner = w.ownerAt(w.Now)
 	default:
-		a.Owner = w.ownership(g.due)
+		a.Owner = w.ownerAt(g.due)
 	}
 
 	w.evidence(&a, g)
@@ -261,13 +261,13 @@ func (w *witness) tickAnswer(g finding) task.Answer {
 }
 
 func (w *witness) shownTick(g finding) *task.Tick {
-	t := &task.Tick{Time: task.At(g.tick), Local: w.local(g.tick)}
+	t := &task.Tick{Time: task.At(g.tick), Local: w.formatLocal(g.tick)}
 	if !g.due.Equal(g.tick) {
 		t.DueAt = task.At(g.due)
 	}
 
 	if g.version != nil {
-		t.Note = g.version.note(g.tick)
+		t.Note = g.version.tickNote(g.tick)
 	}
 
 	return t
@@ -276,7 +276,7 @@ func (w *witness) shownTick(g finding) *task.Tick {
 // runAnswer is the answer about a run that a person asked for.
 func (w *witness) runAnswer(r *task.Run) task.Answer {
 	g := finding{tick: r.ScheduledTime.Time, due: r.ScheduledTime.Time, version: inForce(w.all, r.ScheduledTime.Time)}
-	w.found(&g, r)
+	w.applyRecord(&g, r)
 	a := w.tickAnswer(g)
 	a.Tick = nil
 
@@ -300,13 +300,13 @@ func (w *witness) latest() task.Answer {
 	case newest != nil && (!ticked || newest.ScheduledTime.After(last)):
 		a = w.runAnswer(newest)
 	case ticked:
-		a = w.tickAnswer(w.judge(w.all, last))
+		a = w.tickAnswer(w.judgeTick(w.all, last))
 	default:
 		a = w.noneYet()
 	}
 
 	if next, ok := w.nextTick(); ok {
-		a.Also = append(a.Also, w.tickAnswer(w.judge(w.all, next)))
+		a.Also = append(a.Also, w.tickAnswer(w.judgeTick(w.all, next)))
 	} else if also := w.noneToCome(); also != nil {
 		a.Also = append(a.Also, *also)
 	}
@@ -346,7 +346,7 @@ func (w *witness) nextTick() (time.Time, bool) {
 	}
 
 	v, after := &w.all[len(w.all)-1], w.Now
-	if tick, ok := v.previous(w.Now.Add(ms), v.since()); ok && v.due(tick).After(w.Now) {
+	if tick, ok := v.previousTick(w.Now.Add(ms), v.since()); ok && v.dueTime(tick).After(w.Now) {
 		after = tick.Add(-ms)
 	}
 
@@ -356,7 +356,7 @@ func (w *witness) nextTick() (time.Time, bool) {
 		}
 	}
 
-	return v.next(after)
+	return v.nextTick(after)
 }
 
 // Span is the time that has to be on record to answer a question, both ends
@@ -364,7 +364,7 @@ func (w *witness) nextTick() (time.Time, bool) {
 func (q Question) Span(now time.Time) (from, to time.Time) {
 	switch {
 	case q.At != nil:
-		from, to = q.At.first(), q.At.last()
+		from, to = q.At.rangeStart(), q.At.rangeEnd()
 		if q.At.Grain < day {
 			to = to.Add(q.At.Grain - ms)
 		}
@@ -375,7 +375,7 @@ func (q Question) Span(now time.Time) (from, to time.Time) {
 
 		return from, to
 	case q.From != nil && q.To != nil:
-		return q.From.first(), q.To.last()
+		return q.From.rangeStart(), q.To.rangeEnd()
 	}
 
 	return now, now

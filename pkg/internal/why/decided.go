@@ -110,7 +110,7 @@ func (f *Facts) foresee(g *finding, all []version) {
 		return
 	}
 
-	if n := len(f.takers()); !e.Target.Enough(n) {
+	if n := len(f.eligibleNodes()); !e.Target.Enough(n) {
 		g.verdict, g.reason = task.VerdictNoNode, task.ReasonNoNode
 		if n > 0 {
 			g.reason = task.ReasonCount
@@ -129,18 +129,18 @@ func (f *Facts) undecided(s speaker, due time.Time) string {
 	behind := f.Now.Sub(due)
 	watermark := ""
 	if w := f.Watermark; w != nil && w.Time.Year() > 1970 {
-		watermark = "; the ticks of the shard are decided up to " + s.when(w.Time)
+		watermark = "; the ticks of the shard are decided up to " + s.formatTime(w.Time)
 	}
 
 	o := f.Owner
 	switch {
 	case o == nil || o.Node == "":
 		return fmt.Sprintf("its shard (%d) has no owner%s", f.Shard, watermark)
-	case f.node(o.Node) == nil:
+	case f.nodeNamed(o.Node) == nil:
 		return fmt.Sprintf("its shard (%d) has no owner now: it is assigned to %s, which is not present%s", f.Shard, o.Node, watermark)
 	}
 
-	n := f.node(o.Node)
+	n := f.nodeNamed(o.Node)
 	switch {
 	case !n.Has(task.RoleScheduler):
 		return fmt.Sprintf("its shard (%d) is assigned to %s, which does not have the scheduler role%s", f.Shard, n.Name, watermark)
@@ -152,5 +152,5 @@ func (f *Facts) undecided(s speaker, due time.Time) string {
 		return fmt.Sprintf("%s, the owner of its shard (%d), has not processed the task since it was created%s", n.Name, f.Shard, watermark)
 	}
 
-	return fmt.Sprintf("%s has owned its shard (%d) since %s and has not processed the tick yet%s", n.Name, f.Shard, s.when(o.Since), watermark)
+	return fmt.Sprintf("%s has owned its shard (%d) since %s and has not processed the tick yet%s", n.Name, f.Shard, s.formatTime(o.Since), watermark)
 }

@@ -25,7 +25,7 @@ func (w *witness) evidence(a *task.Answer, g finding) {
 	}
 
 	if !g.due.Equal(g.tick) && !g.tick.IsZero() {
-		add("Due", "%s, delayed by jitter", w.when(g.due))
+		add("Due", "%s, delayed by jitter", w.formatTime(g.due))
 	}
 
 	if g.pause != nil {
@@ -35,9 +35,9 @@ func (w *witness) evidence(a *task.Answer, g finding) {
 	if z := g.freeze; z != nil {
 		end := ""
 		if !z.Ended.IsZero() {
-			end = ", ended " + w.when(z.Ended.Time) + by(z.EndedBy)
+			end = ", ended " + w.formatTime(z.Ended.Time) + by(z.EndedBy)
 		}
-		add("Frozen", "%s, since %s%s%s%s", frozenWhat(z), w.when(z.Since.Time), by(z.By), quoted(z.Reason), end)
+		add("Frozen", "%s, since %s%s%s%s", frozenWhat(z), w.formatTime(z.Since.Time), by(z.By), quoted(z.Reason), end)
 	}
 
 	if g.run != nil {
@@ -46,7 +46,7 @@ func (w *witness) evidence(a *task.Answer, g finding) {
 
 	for _, r := range a.Active {
 		if g.verdict == task.VerdictSkipped || g.verdict == task.VerdictWaiting {
-			add("Active then", "%s, from %s%s", runWords(w.speaker, &r), w.when(r.DispatchedAt.Time), w.untilWords(r.EndedAt.Time))
+			add("Active then", "%s, from %s%s", runWords(w.speaker, &r), w.formatTime(r.DispatchedAt.Time), w.untilWords(r.EndedAt.Time))
 		}
 	}
 
@@ -70,20 +70,20 @@ func (w *witness) versionWords(v *version) string {
 		}
 	}
 
-	text := fmt.Sprintf("%d, %s %s%s", v.Generation, change, w.when(v.since()), by(v.UpdatedBy))
+	text := fmt.Sprintf("%d, %s %s%s", v.Generation, change, w.formatTime(v.since()), by(v.UpdatedBy))
 
 	if v.until.IsZero() {
 		return text + ", in force now"
 	}
 
-	return text + ", until " + w.when(v.until) + by(v.by)
+	return text + ", until " + w.formatTime(v.until) + by(v.by)
 }
 
 func (w *witness) untilWords(t time.Time) string {
 	if t.IsZero() {
 		return ", still active"
 	}
-	return " to " + w.when(t)
+	return " to " + w.formatTime(t)
 }
 
 func (w *witness) runEvidence(add func(string, string, ...any), g finding) {
@@ -154,11 +154,11 @@ func (w *witness) runEvidence(add func(string, string, ...any), g finding) {
 	}
 
 	if !r.StartBefore.IsZero() {
-		add("Start by", "%s, or it is missed", w.when(r.StartBefore.Time))
+		add("Start by", "%s, or it is missed", w.formatTime(r.StartBefore.Time))
 	}
 
 	if r.Count > 1 {
-		add("Record", "covers %s, from %s to %s", plural(r.Count, "tick", "ticks"), w.when(r.ScheduledTime.Time), w.when(r.Last.Time))
+		add("Record", "covers %s, from %s to %s", plural(r.Count, "tick", "ticks"), w.formatTime(r.ScheduledTime.Time), w.formatTime(r.Last.Time))
 	}
 
 	if r.CreatedBy != "" {
@@ -198,11 +198,11 @@ func (w *witness) circumstances(add func(string, string, ...any), a *task.Answer
 		case o.Node == "" && o.Next == "":
 			add("Owner", "shard %d has never had one", o.Shard)
 		case o.Node == "":
-			a.Unknown = append(a.Unknown, fmt.Sprintf("who owned shard %d before %s, when it was assigned to %s", o.Shard, w.when(o.Until.Time), o.Next))
+			a.Unknown = append(a.Unknown, fmt.Sprintf("who owned shard %d before %s, when it was assigned to %s", o.Shard, w.formatTime(o.Until.Time), o.Next))
 		default:
-			text := fmt.Sprintf("shard %d was assigned to %s from %s", o.Shard, o.Node, w.when(o.Since.Time))
+			text := fmt.Sprintf("shard %d was assigned to %s from %s", o.Shard, o.Node, w.formatTime(o.Since.Time))
 			if !o.Until.IsZero() {
-				text += fmt.Sprintf(" until %s, then to %s", w.when(o.Until.Time), o.Next)
+				text += fmt.Sprintf(" until %s, then to %s", w.formatTime(o.Until.Time), o.Next)
 			} else if !o.Present {
 				text += ", which is not present"
 			}
@@ -214,11 +214,11 @@ func (w *witness) circumstances(add func(string, string, ...any), a *task.Answer
 	switch g.verdict {
 	case task.VerdictUndecided, task.VerdictForgotten, task.VerdictOvertaken:
 		if m := w.Watermark; m != nil && w.Entry != nil {
-			add("Decided up to", "%s", w.when(m.Time))
+			add("Decided up to", "%s", w.formatTime(m.Time))
 		}
 	case task.VerdictNoNode, task.VerdictWaiting, task.VerdictWillRun:
 		if w.Entry != nil {
-			names := w.takers()
+			names := w.eligibleNodes()
 			if !w.Entry.Target.Enough(len(names)) {
 				add("Nodes", "%s; present: %s", w.noNodeWords(), w.nodeWords())
 			} else if w.Entry.Target.Selector != "" {

@@ -113,9 +113,9 @@ func (f *Facts) active(at time.Time, but string) []task.Run {
 	return list
 }
 
-// waited is a run of a tick before an instant that waited at it to start for the
+// waitedRun is a run of a tick before an instant that waited at it to start for the
 // first time; nil if none is on record.
-func (f *Facts) waited(at time.Time) *task.Run {
+func (f *Facts) waitedRun(at time.Time) *task.Run {
 	for i := range f.Runs {
 		r := &f.Runs[i]
 		end := r.DispatchedAt.Time
@@ -145,8 +145,8 @@ func (f *Facts) endedAfter(tick time.Time) int64 {
 	return n
 }
 
-// node is a node that is present; nil if it is not.
-func (f *Facts) node(name string) *task.Node {
+// nodeNamed is a node that is present; nil if it is not.
+func (f *Facts) nodeNamed(name string) *task.Node {
 	i := slices.IndexFunc(f.Nodes, func(n task.Node) bool { return n.Name == name })
 	if i < 0 {
 		return nil
@@ -154,21 +154,23 @@ func (f *Facts) node(name string) *task.Node {
 	return &f.Nodes[i]
 }
 
-// takers are the nodes that take work now and may have the task's.
-func (f *Facts) takers() []string { return f.Entry.Target.Takers(f.Nodes, f.Entry.Action.NeedsKey()) }
+// eligibleNodes are the nodes that take work now and may have the task's.
+func (f *Facts) eligibleNodes() []string {
+	return f.Entry.Target.Takers(f.Nodes, f.Entry.Action.NeedsKey())
+}
 
-// enough reports whether there are nodes for a run that waits: a retry has all that it
+// hasEnoughNodes reports whether there are nodes for a run that waits: a retry has all that it
 // needs with one, whatever its task says of parts.
-func (f *Facts) enough(r *task.Run) bool {
-	n := len(f.takers())
+func (f *Facts) hasEnoughNodes(r *task.Run) bool {
+	n := len(f.eligibleNodes())
 	if r.Fan != nil || len(r.Attempts) > 0 {
 		return n > 0
 	}
 	return f.Entry.Target.Enough(n)
 }
 
-// ownership is who owned the shard at an instant.
-func (f *Facts) ownership(at time.Time) *task.Ownership {
+// ownerAt is who owned the shard at an instant.
+func (f *Facts) ownerAt(at time.Time) *task.Ownership {
 	o := &task.Ownership{Shard: f.Shard}
 
 	if f.Owner == nil {
@@ -181,7 +183,7 @@ func (f *Facts) ownership(at time.Time) *task.Ownership {
 			continue
 		}
 
-		o.Node, o.Since, o.Present = a.Node, a.Since, f.node(a.Node) != nil
+		o.Node, o.Since, o.Present = a.Node, a.Since, f.nodeNamed(a.Node) != nil
 		if i > 0 {
 			o.Until, o.Next = list[i-1].Since, list[i-1].Node
 		}

@@ -23,20 +23,20 @@ type finding struct {
 	detail  string // what else is to be said of it
 }
 
-// alike reports whether two ticks in a row can be told of in one line.
-func (a finding) alike(b finding) bool {
+// sameOutcome reports whether two ticks in a row can be told of in one line.
+func (a finding) sameOutcome(b finding) bool {
 	return a.verdict == b.verdict && a.reason == b.reason
 }
 
-// judge is what became of a tick, or will.
-func (f *Facts) judge(all []version, tick time.Time) finding {
+// judgeTick is what became of a tick, or will.
+func (f *Facts) judgeTick(all []version, tick time.Time) finding {
 	g := finding{tick: tick, due: tick, version: inForce(all, tick)}
 	if g.version != nil {
-		g.due = g.version.due(tick)
+		g.due = g.version.dueTime(tick)
 	}
 
 	if r := f.outcome(tick); r != nil {
-		f.found(&g, r)
+		f.applyRecord(&g, r)
 		return g
 	}
 
@@ -46,7 +46,7 @@ func (f *Facts) judge(all []version, tick time.Time) finding {
 	}
 
 	if g.version == nil {
-		f.untold(&g, all)
+		f.applyNoVersion(&g, all)
 		return g
 	}
 
@@ -55,7 +55,7 @@ func (f *Facts) judge(all []version, tick time.Time) finding {
 		return g
 	}
 
-	if f.ended(tick) {
+	if f.maxRunsReached(tick) {
 		g.verdict = task.VerdictEnded
 		return g
 	}
@@ -86,8 +86,8 @@ var ofState = map[task.State]task.Verdict{
 	task.Cancelled: task.VerdictCancelled, task.Lost: task.VerdictLost, task.Skipped: task.VerdictSkipped, task.Missed: task.VerdictMissed,
 }
 
-// found is a tick with an outcome on record.
-func (f *Facts) found(g *finding, r *task.Run) {
+// applyRecord is a tick with an outcome on record.
+func (f *Facts) applyRecord(g *finding, r *task.Run) {
 	g.run, g.reason = r, r.Reason
 	if !r.DueAt.IsZero() && r.Count <= 1 {
 		g.due = r.DueAt.Time
@@ -119,8 +119,8 @@ func (f *Facts) found(g *finding, r *task.Run) {
 	}
 }
 
-// untold is a time of which no version is on record.
-func (f *Facts) untold(g *finding, all []version) {
+// applyNoVersion is a time of which no version is on record.
+func (f *Facts) applyNoVersion(g *finding, all []version) {
 	switch {
 	case f.Task == nil && len(f.BrokenTask) > 0:
 		g.verdict, g.detail = task.VerdictUnreadable, strings.Join(f.BrokenTask, " and ")
@@ -168,8 +168,8 @@ func (f *Facts) pauseAt(all []version, tick time.Time) *task.Pause {
 	return p
 }
 
-// ended reports whether max_runs was reached before a tick.
-func (f *Facts) ended(tick time.Time) bool {
+// maxRunsReached reports whether max_runs was reached before a tick.
+func (f *Facts) maxRunsReached(tick time.Time) bool {
 	e := f.Entry
 	return e != nil && e.MaxRuns > 0 && e.Own != nil && e.Own.Runs >= e.MaxRuns && tick.After(e.From.Time)
 }

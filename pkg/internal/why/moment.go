@@ -35,9 +35,9 @@ func ReadMoment(text, zone string) (Moment, error) {
 	}
 
 	if m.Grain == day {
-		m.Instants = []time.Time{m.first()} // a day whose midnight does not exist begins after it
+		m.Instants = []time.Time{m.rangeStart()} // a day whose midnight does not exist begins after it
 		if next, err := schedule.ReadLocal(nextDay(m.Local), zone); err == nil {
-			m.end = Moment{Moment: next}.first()
+			m.end = Moment{Moment: next}.rangeStart()
 		} else { // the last day that can be read has no next
 			m.end = m.Instants[0].Add(day)
 		}
@@ -72,16 +72,16 @@ func grain(text string) time.Duration {
 	return time.Minute
 }
 
-// first is where a range begins that a person wrote so.
-func (m Moment) first() time.Time {
+// rangeStart is where a range begins that a person wrote so.
+func (m Moment) rangeStart() time.Time {
 	if len(m.Instants) == 0 {
 		return m.Change.At
 	}
 	return m.Instants[0]
 }
 
-// last is where it ends: a day that is written as a date belongs to it.
-func (m Moment) last() time.Time {
+// rangeEnd is where it ends: a day that is written as a date belongs to it.
+func (m Moment) rangeEnd() time.Time {
 	switch {
 	case !m.end.IsZero():
 		return m.end.Add(-ms)

@@ -20,31 +20,31 @@ func (w *witness) noTick(at time.Time) task.Answer {
 	g := finding{verdict: task.VerdictNoTick, due: at, version: v}
 
 	if v == nil {
-		return w.unversioned(at, nil)
+		return w.answerNoVersion(at, nil)
 	}
 
-	there := "there was no tick on " + w.when(at)
+	there := "there was no tick on " + w.formatTime(at)
 	if at.After(w.Now) {
-		there = "there will be no tick on " + w.when(at)
+		there = "there will be no tick on " + w.formatTime(at)
 	}
 
-	period, afterRuns := v.completion()
+	period, afterRuns := v.completionPeriod()
 	switch {
 	case !v.Start.IsZero() && at.Before(v.Start.Time):
 		g.verdict = task.VerdictOutside
-		there += fmt.Sprintf(": the task has no ticks before its start, %s", w.when(v.Start.Time))
+		there += fmt.Sprintf(": the task has no ticks before its start, %s", w.formatTime(v.Start.Time))
 	case !v.End.IsZero() && at.After(v.End.Time):
 		g.verdict = task.VerdictOutside
-		there += fmt.Sprintf(": the task has no ticks after its end, %s", w.when(v.End.Time))
-	case v.manual():
+		there += fmt.Sprintf(": the task has no ticks after its end, %s", w.formatTime(v.End.Time))
+	case v.isManual():
 		there += ": the schedule is @manual, so the task runs only when it is triggered"
 	case afterRuns && at.After(w.Now):
 		g.verdict = task.VerdictDepends
-		there = fmt.Sprintf("whether there is a tick on %s depends on when the runs before it end: each tick comes %s after the previous run ends", w.when(at), task.Duration(period))
+		there = fmt.Sprintf("whether there is a tick on %s depends on when the runs before it end: each tick comes %s after the previous run ends", w.formatTime(at), task.Duration(period))
 	case afterRuns && w.endedAfter(at) >= int64(v.History.Keep):
 		g.verdict = task.VerdictForgotten
 		g.unknown = append(g.unknown, "the runs of that time, whose ends determined the ticks")
-		there = fmt.Sprintf("whether there was a tick on %s is no longer on record: each tick came %s after the previous run ended", w.when(at), task.Duration(period))
+		there = fmt.Sprintf("whether there was a tick on %s is no longer on record: each tick came %s after the previous run ended", w.formatTime(at), task.Duration(period))
 	case afterRuns:
 		there += fmt.Sprintf(": each tick comes %s after the previous run ends", task.Duration(period))
 	}
@@ -59,8 +59,8 @@ func (w *witness) noTick(at time.Time) task.Answer {
 		a.After = w.shownTick(finding{tick: after, due: w.dueOf(after), version: inForce(w.all, after)})
 	}
 
-	if g.verdict == task.VerdictNoTick && !v.manual() && !afterRuns {
-		there += fmt.Sprintf(": the schedule is %s%s", expressions(v.Schedule), w.nearest(&a))
+	if g.verdict == task.VerdictNoTick && !v.isManual() && !afterRuns {
+		there += fmt.Sprintf(": the schedule is %s%s", expressions(v.Schedule), w.nearestTicks(&a))
 	}
 
 	a.Sentence = sentence("%s", there)
@@ -72,10 +72,10 @@ func (w *witness) noTick(at time.Time) task.Answer {
 	return a
 }
 
-func (w *witness) nearest(a *task.Answer) string {
+func (w *witness) nearestTicks(a *task.Answer) string {
 	var parts []string
 	if a.Before != nil {
-		parts = append(parts, "the previous tick was "+w.when(a.Before.Time.Time))
+		parts = append(parts, "the previous tick was "+w.formatTime(a.Before.Time.Time))
 	}
 
 	if a.After != nil {
@@ -83,7 +83,7 @@ func (w *witness) nearest(a *task.Answer) string {
 		if !a.After.Time.After(w.Now) {
 			is = "was"
 		}
-		parts = append(parts, "the next "+is+" "+w.when(a.After.Time.Time))
+		parts = append(parts, "the next "+is+" "+w.formatTime(a.After.Time.Time))
 	}
 
 	if len(parts) == 0 {
@@ -95,7 +95,7 @@ func (w *witness) nearest(a *task.Answer) string {
 
 func (w *witness) dueOf(tick time.Time) time.Time {
 	if v := inForce(w.all, tick); v != nil {
-		return v.due(tick)
+		return v.dueTime(tick)
 	}
 	return tick
 }
@@ -116,7 +116,7 @@ func (w *witness) tickBefore(at time.Time) (time.Time, bool) {
 		if v.vague {
 			return time.Time{}, false
 		}
-		if tick, ok := v.previous(end, v.since()); ok && tick.After(v.CreatedAt.Time) {
+		if tick, ok := v.previousTick(end, v.since()); ok && tick.After(v.CreatedAt.Time) {
 			return tick, true
 		}
 	}
@@ -137,7 +137,7 @@ func (w *witness) tickAfter(at time.Time) (time.Time, bool) {
 			from = v.since()
 		}
 
-		if tick, ok := v.next(from); ok && (v.until.IsZero() || tick.Before(v.until)) {
+		if tick, ok := v.nextTick(from); ok && (v.until.IsZero() || tick.Before(v.until)) {
 			return tick, true
 		}
 	}
@@ -145,13 +145,13 @@ func (w *witness) tickAfter(at time.Time) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// unversioned is the answer about an instant of which no version is on record, or
+// answerNoVersion is the answer about an instant of which no version is on record, or
 // none of which the ticks can be known.
-func (w *witness) unversioned(at time.Time, v *version) task.Answer {
+func (w *witness) answerNoVersion(at time.Time, v *version) task.Answer {
 	g := finding{tick: at, due: at, version: v}
 
 	if v == nil {
-		w.untold(&g, w.all)
+		w.applyNoVersion(&g, w.all)
 	} else {
 		g.verdict = task.VerdictForgotten
 		g.unknown = append(g.unknown, "the start of its @every intervals: the version that set it is no longer kept")
@@ -165,19 +165,19 @@ func (w *witness) unversioned(at time.Time, v *version) task.Answer {
 	a := w.tickAnswer(g)
 	a.Tick = nil
 	if g.verdict == task.VerdictForgotten {
-		a.Sentence = sentence("the schedule on %s is no longer on record, and neither is a run of that time", w.when(at))
-		if r := w.around(at); r != nil {
+		a.Sentence = sentence("the schedule on %s is no longer on record, and neither is a run of that time", w.formatTime(at))
+		if r := w.rangeRecordAt(at); r != nil {
 			a.Run = r
-			a.Sentence = sentence("the schedule on %s is no longer on record; %s from %s to %s %s: %s", w.when(at),
-				plural(r.Count, "tick", "ticks"), w.when(r.ScheduledTime.Time), w.when(r.Last.Time), "were "+string(r.State), reasonWords(r))
+			a.Sentence = sentence("the schedule on %s is no longer on record; %s from %s to %s %s: %s", w.formatTime(at),
+				plural(r.Count, "tick", "ticks"), w.formatTime(r.ScheduledTime.Time), w.formatTime(r.Last.Time), "were "+string(r.State), reasonWords(r))
 		}
 	}
 
 	return a
 }
 
-// around is a record of several ticks among which an instant lies.
-func (w *witness) around(at time.Time) *task.Run {
+// rangeRecordAt is a record of several ticks among which an instant lies.
+func (w *witness) rangeRecordAt(at time.Time) *task.Run {
 	for _, r := range w.Runs {
 		if r.Count > 1 && !at.Before(r.ScheduledTime.Time) && !at.After(r.Last.Time) {
 			return &r
@@ -190,13 +190,13 @@ func (w *witness) around(at time.Time) *task.Run {
 // noneYet is the answer of a task that has had neither tick nor run, as far as is on record.
 func (w *witness) noneYet() task.Answer {
 	if w.Task == nil {
-		return w.unversioned(w.Now, nil)
+		return w.answerNoVersion(w.Now, nil)
 	}
 
 	g := finding{verdict: task.VerdictNoTick, due: w.Now, version: inForce(w.all, w.Now)}
 	a := w.tickAnswer(g)
 	a.Tick = nil
-	a.Sentence = sentence("task %s/%s has had no tick since it was created on %s, and no run was triggered by hand", w.Namespace, w.Name, w.when(w.Task.CreatedAt.Time))
+	a.Sentence = sentence("task %s/%s has had no tick since it was created on %s, and no run was triggered by hand", w.Namespace, w.Name, w.formatTime(w.Task.CreatedAt.Time))
 
 	return a
 }
@@ -205,18 +205,18 @@ func (w *witness) noneYet() task.Answer {
 // nobody would expect one.
 func (w *witness) noneToCome() *task.Answer {
 	v := inForce(w.all, w.Now)
-	if w.Task == nil || v == nil || v.vague || v.schedule == nil || v.manual() {
+	if w.Task == nil || v == nil || v.vague || v.schedule == nil || v.isManual() {
 		return nil
 	}
 
 	g := finding{verdict: task.VerdictNoTick, due: w.Now, version: v}
 	says := "there are no more ticks: the schedule (" + expressions(v.Schedule) + ") has ended"
-	if period, after := v.completion(); after {
+	if period, after := v.completionPeriod(); after {
 		g.verdict = task.VerdictDepends
 		says = fmt.Sprintf("the next tick comes %s after the active or waiting run ends", task.Duration(period))
 	} else if !v.End.IsZero() && v.End.Before(w.Now) {
 		g.verdict = task.VerdictOutside
-		says = "there are no more ticks: the task's end was " + w.when(v.End.Time)
+		says = "there are no more ticks: the task's end was " + w.formatTime(v.End.Time)
 	}
 
 	a := w.tickAnswer(g)

@@ -17,14 +17,14 @@ func (f *Facts) outcomeSays(s speaker, g finding) string {
 		return ""
 	}
 
-	what := "the tick of " + s.when(g.tick)
+	what := "the tick of " + s.formatTime(g.tick)
 	if r.Trigger == task.TriggerManual {
-		what = "the run that was requested on " + s.when(r.ScheduledTime.Time) + by(r.CreatedBy)
+		what = "the run that was requested on " + s.formatTime(r.ScheduledTime.Time) + by(r.CreatedBy)
 	}
 
 	switch r.State {
 	case task.Queued:
-		return sentence("%s %s: %s", what, f.waits(r), f.waitWords(s, g))
+		return sentence("%s %s: %s", what, f.waitedFor(r), f.waitWords(s, g))
 	case task.Dispatched, task.Running, task.Paused:
 		return sentence("%s %s", what, f.activeWords(s, g))
 	case task.Skipped:
@@ -45,7 +45,7 @@ func among(s speaker, r *task.Run) string {
 	if r.Count <= 1 {
 		return ""
 	}
-	return fmt.Sprintf(", one of %s from %s to %s", plural(r.Count, "tick", "ticks"), s.when(r.ScheduledTime.Time), s.when(r.Last.Time))
+	return fmt.Sprintf(", one of %s from %s to %s", plural(r.Count, "tick", "ticks"), s.formatTime(r.ScheduledTime.Time), s.formatTime(r.Last.Time))
 }
 
 func reasonWords(r *task.Run) string {
@@ -65,19 +65,19 @@ func (f *Facts) activeWords(s speaker, g finding) string {
 		return f.partWords(s, g)
 	}
 
-	text := fmt.Sprintf("was assigned to %s on %s, but is not known to have started", r.Node, s.when(r.DispatchedAt.Time))
+	text := fmt.Sprintf("was assigned to %s on %s, but is not known to have started", r.Node, s.formatTime(r.DispatchedAt.Time))
 	if r.State == task.Running || !r.StartedAt.IsZero() {
-		text = fmt.Sprintf("has been running on %s since %s", r.Node, s.when(r.StartedAt.Time))
+		text = fmt.Sprintf("has been running on %s since %s", r.Node, s.formatTime(r.StartedAt.Time))
 	}
 
 	switch {
 	case r.State == task.Paused:
-		text = fmt.Sprintf("is on %s, where it started on %s, and has been paused since %s%s", r.Node, s.when(r.StartedAt.Time), s.when(r.PausedAt.Time), by(r.PausedBy))
+		text = fmt.Sprintf("is on %s, where it started on %s, and has been paused since %s%s", r.Node, s.formatTime(r.StartedAt.Time), s.formatTime(r.PausedAt.Time), by(r.PausedBy))
 	case r.PausedBy != "":
 		text += "; " + r.PausedBy + " has requested a pause"
 	}
 
-	if f.node(r.Node) == nil {
+	if f.nodeNamed(r.Node) == nil {
 		text += fmt.Sprintf("; %s is not present, and unless it returns, the attempt will be declared lost", r.Node)
 	}
 
@@ -106,7 +106,7 @@ func (f *Facts) partWords(s speaker, g finding) string {
 		have = "has"
 	}
 
-	text := fmt.Sprintf("has been running since %s; %d of its %s %s ended", s.when(since), ended, plural(int64(r.Fan.Count), "part", "parts"), have)
+	text := fmt.Sprintf("has been running since %s; %d of its %s %s ended", s.formatTime(since), ended, plural(int64(r.Fan.Count), "part", "parts"), have)
 	if g.freeze != nil {
 		text += "; " + frozenWords(s, g.freeze)
 	}
@@ -130,7 +130,7 @@ func (f *Facts) skipWords(s speaker, g finding) string {
 			text += fmt.Sprintf(" (queue.limit: %d)", g.version.Queue.Room())
 		}
 	case task.ReasonDropped:
-		if n := f.newcomer(g.run, func(n *task.Run) bool { return n.CreatedAt.Equal(g.run.EndedAt.Time) }); n != nil {
+		if n := f.firstTickAfter(g.run, func(n *task.Run) bool { return n.CreatedAt.Equal(g.run.EndedAt.Time) }); n != nil {
 			text += " (" + runWords(s, n) + ")"
 		}
 
@@ -138,20 +138,20 @@ func (f *Facts) skipWords(s speaker, g finding) string {
 		if active := f.active(g.due, g.run.ID); len(active) > 0 {
 			return "another run of the task was active (" + runWords(s, &active[0]) + ")"
 		}
-		if w := f.waited(g.due); w != nil {
+		if w := f.waitedRun(g.due); w != nil {
 			return "another run of the task was waiting (" + runWords(s, w) + ")"
 		}
 	case task.ReasonFrozen:
 		if z := g.freeze; z != nil {
-			text = fmt.Sprintf("%s had been frozen since %s%s%s", frozenWhat(z), s.when(z.Since.Time), by(z.By), quoted(z.Reason))
+			text = fmt.Sprintf("%s had been frozen since %s%s%s", frozenWhat(z), s.formatTime(z.Since.Time), by(z.By), quoted(z.Reason))
 		}
 	}
 
 	return text
 }
 
-// newcomer is the first tick after a run that fits; nil if none is on record.
-func (f *Facts) newcomer(r *task.Run, fits func(*task.Run) bool) (first *task.Run) {
+// firstTickAfter is the first tick after a run that fits; nil if none is on record.
+func (f *Facts) firstTickAfter(r *task.Run, fits func(*task.Run) bool) (first *task.Run) {
 	for i := range f.Runs {
 		n := &f.Runs[i]
 		if n.Trigger != task.TriggerManual && n.ScheduledTime.After(r.ScheduledTime.Time) && fits(n) &&
@@ -168,7 +168,7 @@ func (f *Facts) replacedBy(s speaker, r *task.Run) string {
 	if r.State != task.Cancelled || r.Reason != task.ReasonReplaced {
 		return ""
 	}
-	if n := f.newcomer(r, func(n *task.Run) bool { return n.State != task.Missed }); n != nil {
+	if n := f.firstTickAfter(r, func(n *task.Run) bool { return n.State != task.Missed }); n != nil {
 		return " (" + runWords(s, n) + ")"
 	}
 
@@ -177,9 +177,9 @@ func (f *Facts) replacedBy(s speaker, r *task.Run) string {
 
 // runWords names a run by its tick.
 func runWords(s speaker, r *task.Run) string {
-	text := "the run of " + s.when(r.ScheduledTime.Time)
+	text := "the run of " + s.formatTime(r.ScheduledTime.Time)
 	if r.Trigger == task.TriggerManual {
-		text = "the run that was requested on " + s.when(r.ScheduledTime.Time) + by(r.CreatedBy)
+		text = "the run that was requested on " + s.formatTime(r.ScheduledTime.Time) + by(r.CreatedBy)
 	}
 
 	if r.Node != "" {
@@ -195,7 +195,7 @@ func (f *Facts) missWords(s speaker, r *task.Run) string {
 		return " (" + strings.TrimRight(r.Message, ".") + ")"
 	}
 	if !r.EndedAt.IsZero() && r.Owner != "" {
-		return fmt.Sprintf(" (%s processed it on %s)", r.Owner, s.when(r.EndedAt.Time))
+		return fmt.Sprintf(" (%s processed it on %s)", r.Owner, s.formatTime(r.EndedAt.Time))
 	}
 
 	return ""

@@ -9,9 +9,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// says is the sentence about a tick.
-func (f *Facts) says(s speaker, g finding) string {
-	tick := "the tick of " + s.when(g.tick)
+// sentenceFor is the sentence about a tick.
+func (f *Facts) sentenceFor(s speaker, g finding) string {
+	tick := "the tick of " + s.formatTime(g.tick)
 
 	switch g.verdict {
 	case task.VerdictPaused:
@@ -24,19 +24,19 @@ func (f *Facts) says(s speaker, g finding) string {
 			paused = "has been paused"
 		}
 
-		return sentence("%s %s: the task %s %s", there, s.when(g.tick), paused, f.pauseWords(s, g.pause))
+		return sentence("%s %s: the task %s %s", there, s.formatTime(g.tick), paused, f.pauseWords(s, g.pause))
 	case task.VerdictEnded:
 		if g.detail != "" {
 			return sentence("%s will probably not run: %s", tick, g.detail)
 		}
-		return sentence("there is no tick on %s: the task had reached max_runs (%d)", s.when(g.tick), f.Entry.MaxRuns)
+		return sentence("there is no tick on %s: the task had reached max_runs (%d)", s.formatTime(g.tick), f.Entry.MaxRuns)
 	case task.VerdictUndecided:
 		return sentence("%s has not been decided yet: %s", tick, f.undecided(s, g.due))
 	case task.VerdictOvertaken:
 		return sentence("%s was due, but no node had decided it when the task was %s", tick, f.cutWords(s, g))
 	case task.VerdictForgotten:
 		if g.version == nil {
-			return sentence("what happened on %s, and whether it was a tick, is no longer on record", s.when(g.tick))
+			return sentence("what happened on %s, and whether it was a tick, is no longer on record", s.formatTime(g.tick))
 		}
 		return sentence("%s was decided, but its outcome is no longer on record", tick)
 	case task.VerdictUnreadable:
@@ -65,7 +65,7 @@ func (f *Facts) inWords(s speaker, g finding) string {
 	if g.due.Equal(g.tick) {
 		return in
 	}
-	return fmt.Sprintf("at %s (jitter), %s", s.clock(g.due), in)
+	return fmt.Sprintf("at %s (jitter), %s", s.formatClock(g.due), in)
 }
 
 // besideWords is what may yet come between a tick and its run.
@@ -78,7 +78,7 @@ func (f *Facts) besideWords(s speaker, g finding) string {
 	if f.Entry == nil {
 		return text
 	}
-	if next, ok := g.version.next(f.Now); ok && next.Before(g.tick) && g.pause == nil {
+	if next, ok := g.version.nextTick(f.Now); ok && next.Before(g.tick) && g.pause == nil {
 		return text // others come before it
 	}
 
@@ -106,7 +106,7 @@ func (f *Facts) busyWords(s speaker, active, waiting []task.Run) string {
 		}
 	}
 
-	one := func() string { return "a run has been active since " + s.when(active[0].DispatchedAt.Time) }
+	one := func() string { return "a run has been active since " + s.formatTime(active[0].DispatchedAt.Time) }
 
 	switch {
 	case e.Overlap == task.OverlapAllow && (e.MaxActive == 0 || len(active) < e.MaxActive):
@@ -137,7 +137,7 @@ func (f *Facts) busyWords(s speaker, active, waiting []task.Run) string {
 
 // noNodeWords is why there is no node for the task.
 func (f *Facts) noNodeWords() string {
-	target, n := f.Entry.Target, len(f.takers())
+	target, n := f.Entry.Target, len(f.eligibleNodes())
 	node := "node"
 	if f.Entry.Action.NeedsKey() {
 		node = "node with a key for secrets"
@@ -212,10 +212,10 @@ func frozenWhat(z *task.Freeze) string {
 }
 
 func (f *Facts) pauseWords(s speaker, p *task.Pause) string {
-	text := "since " + s.when(p.Since.Time)
+	text := "since " + s.formatTime(p.Since.Time)
 
 	if end := pauseEnd(p); !end.IsZero() {
-		text = "from " + s.when(p.Since.Time) + " until " + s.when(end.Time)
+		text = "from " + s.formatTime(p.Since.Time) + " until " + s.formatTime(end.Time)
 	}
 
 	return text + by(pauser(p)) + quoted(p.Reason)
@@ -238,7 +238,7 @@ func pauser(p *task.Pause) string {
 
 func (f *Facts) cutWords(s speaker, g finding) string {
 	if g.cut == nil {
-		return "paused on " + s.when(g.pause.Since.Time) + by(g.pause.By) + quoted(g.pause.Reason)
+		return "paused on " + s.formatTime(g.pause.Since.Time) + by(g.pause.By) + quoted(g.pause.Reason)
 	}
 
 	what := map[string]string{task.ChangePaused: "paused", task.ChangeResumed: "resumed", task.ChangeRolledBack: "rolled back"}[g.cut.Change]
@@ -249,7 +249,7 @@ func (f *Facts) cutWords(s speaker, g finding) string {
 		}
 	}
 
-	return fmt.Sprintf("%s (version %d) on %s%s; undecided ticks before that were dropped", what, g.cut.Generation, s.when(g.cut.since()), by(g.cut.UpdatedBy))
+	return fmt.Sprintf("%s (version %d) on %s%s; undecided ticks before that were dropped", what, g.cut.Generation, s.formatTime(g.cut.since()), by(g.cut.UpdatedBy))
 }
 
 func (f *Facts) noTaskSays(s speaker, at time.Time) string {
@@ -264,14 +264,14 @@ func (f *Facts) noTaskSays(s speaker, at time.Time) string {
 			who = by(f.Versions[0].UpdatedBy)
 		}
 
-		return sentence("%s did not exist on %s: it was created on %s%s", name, s.when(at), s.when(f.Task.CreatedAt.Time), who)
+		return sentence("%s did not exist on %s: it was created on %s%s", name, s.formatTime(at), s.formatTime(f.Task.CreatedAt.Time), who)
 	case d == nil:
 		return sentence("there is no %s", name)
 	case at.Before(d.At.Time):
-		return sentence("%s was deleted, together with its history, on %s%s%s; what happened on %s is no longer on record", name, s.when(d.At.Time), by(d.By), quoted(d.Why), s.when(at))
+		return sentence("%s was deleted, together with its history, on %s%s%s; what happened on %s is no longer on record", name, s.formatTime(d.At.Time), by(d.By), quoted(d.Why), s.formatTime(at))
 	case at.After(f.Now):
-		return sentence("there is no %s: it was deleted on %s%s%s", name, s.when(d.At.Time), by(d.By), quoted(d.Why))
+		return sentence("there is no %s: it was deleted on %s%s%s", name, s.formatTime(d.At.Time), by(d.By), quoted(d.Why))
 	}
 
-	return sentence("there was no %s on %s: it had been deleted on %s%s%s", name, s.when(at), s.when(d.At.Time), by(d.By), quoted(d.Why))
+	return sentence("there was no %s on %s: it had been deleted on %s%s%s", name, s.formatTime(at), s.formatTime(d.At.Time), by(d.By), quoted(d.Why))
 }

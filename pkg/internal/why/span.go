@@ -12,14 +12,14 @@ import (
 // mostStretches bounds the lines of an answer about a range; the counts are of all.
 const mostStretches = 200
 
-// span is the answer about a range, both ends included.
-func (w *witness) span(from, to *Moment) task.Answer {
-	start, end := from.first(), to.last()
+// answerRange is the answer about a range, both ends included.
+func (w *witness) answerRange(from, to *Moment) task.Answer {
+	start, end := from.rangeStart(), to.rangeEnd()
 	a := task.Answer{Verdict: task.VerdictRange, Counts: map[task.Verdict]int64{}}
 	a.Asked.Times = []task.Time{task.At(start), task.At(end)}
 	var last finding
 	var ticks int64
-	for _, p := range w.pieces(start, end) {
+	for _, p := range w.splitRange(start, end) {
 		ticks += p.count
 		a.Counts[p.verdict] += p.count
 		for _, u := range p.unknown {
@@ -29,7 +29,7 @@ func (w *witness) span(from, to *Moment) task.Answer {
 		}
 
 		n := len(a.Stretches)
-		if n > 0 && last.alike(p.finding) && !a.Stretches[n-1].Manual {
+		if n > 0 && last.sameOutcome(p.finding) && !a.Stretches[n-1].Manual {
 			s := &a.Stretches[n-1]
 			s.Last, s.Count = task.At(p.last), s.Count+p.count
 			continue
@@ -43,13 +43,13 @@ func (w *witness) span(from, to *Moment) task.Answer {
 		a.Stretches[i].Sentence = w.stretchSays(&a.Stretches[i])
 	}
 
-	if m, ok := w.manual(start, end); ok {
+	if m, ok := w.manualRuns(start, end); ok {
 		a.Stretches = append(a.Stretches, m)
 	}
 
-	between := fmt.Sprintf("from %s to %s", w.when(start), w.when(end))
+	between := fmt.Sprintf("from %s to %s", w.formatTime(start), w.formatTime(end))
 	if to.Grain == day {
-		between = fmt.Sprintf("from %s until %s", w.when(start), w.when(end.Add(ms)))
+		between = fmt.Sprintf("from %s until %s", w.formatTime(start), w.formatTime(end.Add(ms)))
 	}
 
 	a.Sentence = w.spanSays(&a, start, between, ticks)
@@ -68,15 +68,15 @@ type piece struct {
 	count       int64
 }
 
-// pieces cuts a range where anything may change: at outcomes, changes of the task,
+// splitRange cuts a range where anything may change: at outcomes, changes of the task,
 // pauses, the watermark, now. Between two cuts ticks are counted, not walked.
-func (w *witness) pieces(start, end time.Time) []piece {
-	cuts := w.cuts(start, end)
+func (w *witness) splitRange(start, end time.Time) []piece {
+	cuts := w.cutTimes(start, end)
 	var list []piece
 	for i := 1; i < len(cuts); i++ {
 		after, upTo := cuts[i-1], cuts[i]                   // ticks later than after, up to upTo
 		if r := w.outcome(upTo); r != nil && r.Count <= 1 { // whatever the schedule was
-			list = append(list, piece{w.judge(w.all, upTo), upTo, upTo, 1})
+			list = append(list, piece{w.judgeTick(w.all, upTo), upTo, upTo, 1})
 			continue
 		}
 
@@ -90,7 +90,7 @@ func (w *witness) pieces(start, end time.Time) []piece {
 			continue
 		}
 
-		list = append(list, w.upToMaxRuns(piece{w.judge(w.all, first), first, last, n})...)
+		list = append(list, w.upToMaxRuns(piece{w.judgeTick(w.all, first), first, last, n})...)
 	}
 
 	return list
@@ -104,15 +104,15 @@ func (w *witness) upToMaxRuns(p piece) []piece {
 		return []piece{p}
 	}
 
-	end := w.judge(w.all, p.last)
+	end := w.judgeTick(w.all, p.last)
 	if end.verdict != task.VerdictEnded {
 		return []piece{p}
 	}
 
 	tick, n := p.first, int64(1)
 	for ; n < min(p.count, far); n++ {
-		next, ok := p.version.next(tick)
-		if g := w.judge(w.all, next); !ok || g.verdict == task.VerdictEnded {
+		next, ok := p.version.nextTick(tick)
+		if g := w.judgeTick(w.all, next); !ok || g.verdict == task.VerdictEnded {
 			return []piece{{p.finding, p.first, tick, n}, {g, next, p.last, p.count - n}}
 		}
 		tick = next
@@ -121,8 +121,8 @@ func (w *witness) upToMaxRuns(p piece) []piece {
 	return []piece{p}
 }
 
-// cuts are the instants at which pieces end, the first of them just before start.
-func (w *witness) cuts(start, end time.Time) []time.Time {
+// cutTimes are the instants at which pieces end, the first of them just before start.
+func (w *witness) cutTimes(start, end time.Time) []time.Time {
 	cuts := []time.Time{start.Add(-ms), end}
 	add := func(at time.Time) {
 		if !at.Before(start) && at.Before(end) {
@@ -184,8 +184,8 @@ func (w *witness) cutDue(add func(time.Time), at time.Time) {
 	}
 }
 
-// manual are the runs that persons asked for in a range.
-func (w *witness) manual(start, end time.Time) (task.Stretch, bool) {
+// manualRuns are the runs that persons asked for in a range.
+func (w *witness) manualRuns(start, end time.Time) (task.Stretch, bool) {
 	m := task.Stretch{Manual: true, Reason: task.TriggerManual}
 	for _, r := range w.Runs {
 		at := r.ScheduledTime
@@ -204,14 +204,14 @@ func (w *witness) manual(start, end time.Time) (task.Stretch, bool) {
 		m.Count++
 	}
 
-	m.Sentence = sentence("in addition, %s triggered manually, the last on %s", plural(m.Count, "run was", "runs were"), w.when(m.Last.Time))
+	m.Sentence = sentence("in addition, %s triggered manually, the last on %s", plural(m.Count, "run was", "runs were"), w.formatTime(m.Last.Time))
 	return m, m.Count > 0
 }
 
 func (w *witness) stretchSays(s *task.Stretch) string {
-	text := "the tick of " + w.when(s.First.Time)
+	text := "the tick of " + w.formatTime(s.First.Time)
 	if s.Count > 1 {
-		text = fmt.Sprintf("%d ticks from %s to %s", s.Count, w.when(s.First.Time), w.when(s.Last.Time))
+		text = fmt.Sprintf("%d ticks from %s to %s", s.Count, w.formatTime(s.First.Time), w.formatTime(s.Last.Time))
 	}
 
 	text += " " + verdictWords(s.Verdict, s.Count)
@@ -268,16 +268,16 @@ func (w *witness) spanSays(a *task.Answer, start time.Time, between string, tick
 	switch {
 	case w.Task == nil:
 		g := finding{tick: start, due: start}
-		w.untold(&g, w.all)
+		w.applyNoVersion(&g, w.all)
 		a.Verdict, a.Deleted = g.verdict, w.Deleted
 
-		return w.says(w.speaker, g)
+		return w.sentenceFor(w.speaker, g)
 	case ticks == 0:
 		note := ""
 		if v := inForce(w.all, start); v == nil && w.Task.CreatedAt.After(start) {
-			note = "; the task was created on " + w.when(w.Task.CreatedAt.Time)
+			note = "; the task was created on " + w.formatTime(w.Task.CreatedAt.Time)
 		} else if v == nil {
-			note = " on record: the schedule before " + w.when(w.all[0].since()) + " is no longer kept"
+			note = " on record: the schedule before " + w.formatTime(w.all[0].since()) + " is no longer kept"
 		}
 
 		return sentence("there is no tick %s%s", between, note)

@@ -14,16 +14,16 @@ const ms = time.Millisecond
 // isTick reports whether the version's schedule ticks at an instant, paused or not.
 func (v *version) isTick(at time.Time) bool { return v.schedule != nil && v.schedule.At(at).Tick }
 
-// next is the first tick after an instant.
-func (v *version) next(after time.Time) (time.Time, bool) {
+// nextTick is the first tick after an instant.
+func (v *version) nextTick(after time.Time) (time.Time, bool) {
 	if v.schedule == nil {
 		return time.Time{}, false
 	}
 	return v.schedule.Next(after)
 }
 
-// previous is the last tick before an instant, and not before another.
-func (v *version) previous(at, notBefore time.Time) (time.Time, bool) {
+// previousTick is the last tick before an instant, and not before another.
+func (v *version) previousTick(at, notBefore time.Time) (time.Time, bool) {
 	if v.schedule == nil {
 		return time.Time{}, false
 	}
@@ -31,16 +31,16 @@ func (v *version) previous(at, notBefore time.Time) (time.Time, bool) {
 	return last, !last.IsZero() && !last.Before(notBefore)
 }
 
-// note says what is odd about a tick: schedule.NoteGap, NoteFold or "".
-func (v *version) note(tick time.Time) string {
+// tickNote says what is odd about a tick: schedule.NoteGap, NoteFold or "".
+func (v *version) tickNote(tick time.Time) string {
 	if v.schedule == nil {
 		return ""
 	}
 	return v.schedule.At(tick).Note
 }
 
-// due is when a tick falls due.
-func (v *version) due(tick time.Time) time.Time {
+// dueTime is when a tick falls due.
+func (v *version) dueTime(tick time.Time) time.Time {
 	if v.schedule == nil {
 		return tick
 	}
@@ -55,16 +55,16 @@ func (v *version) lastDue(at time.Time) (time.Time, bool) {
 	return v.schedule.LastDue(at, v.UID)
 }
 
-// completion is the period of a schedule that counts from the end of each run.
-func (v *version) completion() (time.Duration, bool) {
+// completionPeriod is the period of a schedule that counts from the end of each run.
+func (v *version) completionPeriod() (time.Duration, bool) {
 	if v.schedule == nil {
 		return 0, false
 	}
 	return v.schedule.AfterCompletion()
 }
 
-// manual reports whether the schedule has no ticks.
-func (v *version) manual() bool { return v.schedule != nil && v.schedule.Manual() }
+// isManual reports whether the schedule has no ticks.
+func (v *version) isManual() bool { return v.schedule != nil && v.schedule.Manual() }
 
 // resolved are expressions with what follows from the task's name filled in.
 func resolved(exprs task.Schedules, namespace, name string) task.Schedules {

@@ -44,14 +44,14 @@ func timeline(f *Facts) []version {
 	slices.Reverse(all)
 
 	for i := range all {
-		all[i].parse(f, all[:i+1])
+		all[i].parseSchedule(f, all[:i+1])
 	}
 
 	return all
 }
 
-// parse reads the version's schedule; upTo are the versions up to it.
-func (v *version) parse(f *Facts, upTo []version) {
+// parseSchedule reads the version's schedule; upTo are the versions up to it.
+func (v *version) parseSchedule(f *Facts, upTo []version) {
 	timing := v.Timing()
 
 	if v.until.IsZero() && f.Entry != nil && f.Entry.Generation == v.Generation {

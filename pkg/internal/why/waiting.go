@@ -7,8 +7,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// waits is for how long a run has been waiting.
-func (f *Facts) waits(r *task.Run) string {
+// waitedFor is for how long a run has been waiting.
+func (f *Facts) waitedFor(r *task.Run) string {
 	since := r.CreatedAt.Time
 	if n := len(r.Attempts); n > 0 { // until then it ran
 		since = r.Attempts[n-1].EndedAt.Time
@@ -38,8 +38,8 @@ func mayTurn(reason string) bool {
 func (f *Facts) waitWords(s speaker, g finding) string {
 	r := g.run
 	text := noSelector(g, reasonWords(r))
-	noNode := f.Entry != nil && mayTurn(r.Reason) && !r.NotBefore.After(f.Now) && !f.enough(r)
-	if noNode || r.Reason == task.ReasonCount && f.Entry != nil && !f.enough(r) {
+	noNode := f.Entry != nil && mayTurn(r.Reason) && !r.NotBefore.After(f.Now) && !f.hasEnoughNodes(r)
+	if noNode || r.Reason == task.ReasonCount && f.Entry != nil && !f.hasEnoughNodes(r) {
 		text = f.noNodeWords()
 	}
 
@@ -48,7 +48,7 @@ func (f *Facts) waitWords(s speaker, g finding) string {
 			text += " (" + task.Quote(f.Entry.Target.Selector) + ")"
 		}
 
-		if len(f.takers()) > 0 {
+		if len(f.eligibleNodes()) > 0 {
 			text += ", or none did a moment ago"
 		} else {
 			text += f.orderWords() + f.passedOverWords()
@@ -69,11 +69,11 @@ func (f *Facts) waitWords(s speaker, g finding) string {
 	}
 
 	if r.NotBefore.After(f.Now) {
-		text += ", and the next starts no earlier than " + s.clock(r.NotBefore.Time)
+		text += ", and the next starts no earlier than " + s.formatClock(r.NotBefore.Time)
 	}
 
 	text += f.elsewhereWords(r)
-	if o := f.Owner; o != nil && f.node(o.Node) == nil {
+	if o := f.Owner; o != nil && f.nodeNamed(o.Node) == nil {
 		text += fmt.Sprintf("; its shard has no owner now: %s is not present", o.Node)
 	}
 
@@ -89,7 +89,7 @@ func (f *Facts) elsewhereWords(r *task.Run) string {
 	}
 
 	var others []string
-	for _, name := range f.takers() {
+	for _, name := range f.eligibleNodes() {
 		if name != last {
 			others = append(others, name)
 		}
@@ -107,5 +107,5 @@ func (f *Facts) elsewhereWords(r *task.Run) string {
 
 // frozenWords says who froze what, and why.
 func frozenWords(s speaker, z *task.Freeze) string {
-	return fmt.Sprintf("%s has been frozen since %s%s%s", frozenWhat(z), s.when(z.Since.Time), by(z.By), quoted(z.Reason))
+	return fmt.Sprintf("%s has been frozen since %s%s%s", frozenWhat(z), s.formatTime(z.Since.Time), by(z.By), quoted(z.Reason))
 }

@@ -12,11 +12,11 @@ import (
 // speaker writes times in the zone of an answer.
 type speaker struct{ zone *time.Location }
 
-// when is an instant as people say it, and in UTC if that differs: Sun 29 Mar 2026
+// formatTime is an instant as people say it, and in UTC if that differs: Sun 29 Mar 2026
 // 03:00 CEST (01:00 UTC).
-func (s speaker) when(t time.Time) string {
+func (s speaker) formatTime(t time.Time) string {
 	local, utc := t.In(s.zone), t.UTC()
-	text := local.Format("Mon 2 Jan 2006 ") + s.clock(t)
+	text := local.Format("Mon 2 Jan 2006 ") + s.formatClock(t)
 
 	_, offset := local.Zone()
 	switch {
@@ -31,8 +31,8 @@ func (s speaker) when(t time.Time) string {
 	return text + utc.Format(" (15:04 UTC)")
 }
 
-// clock is the time of day, as fine as it must be.
-func (s speaker) clock(t time.Time) string {
+// formatClock is the time of day, as fine as it must be.
+func (s speaker) formatClock(t time.Time) string {
 	layout := "15:04 MST"
 
 	switch {
@@ -45,8 +45,8 @@ func (s speaker) clock(t time.Time) string {
 	return t.In(s.zone).Format(layout)
 }
 
-// local is an instant with its offset, for programs.
-func (s speaker) local(t time.Time) string {
+// formatLocal is an instant with its offset, for programs.
+func (s speaker) formatLocal(t time.Time) string {
 	return t.In(s.zone).Format("2006-01-02T15:04:05.000Z07:00")
 }
 

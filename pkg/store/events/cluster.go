@@ -17,11 +17,11 @@ func ownerOf(e *mvccpb.KeyValue) (o record.Owner) {
 	return o
 }
 
-// owner is the event of an owner key.
-func (t *Translator) owner(shard int, c Change) task.Event {
+// ownerEvent is the event of an owner key.
+func (t *Translator) ownerEvent(shard int, c Change) task.Event {
 	before, after := ownerOf(c.Before), ownerOf(c.After)
 	e := task.Event{Kind: task.EventShard, Action: task.ActionAssigned, Shard: &shard, Time: after.Since, Node: after.Node,
-		Previous: before.Node, Actor: t.term(after.Term)}
+		Previous: before.Node, Actor: t.leaderOfTerm(after.Term)}
 	if after.Node == "" {
 		e.Action = task.ActionUnassigned
 	}
@@ -29,8 +29,8 @@ func (t *Translator) owner(shard int, c Change) task.Event {
 	return e
 }
 
-// node is the event of a node's key; false if only its clock or its load is new.
-func (t *Translator) node(name string, c Change) (task.Event, bool) {
+// nodeEvent is the event of a node's key; false if only its clock or its load is new.
+func (t *Translator) nodeEvent(name string, c Change) (task.Event, bool) {
 	e := task.Event{Kind: task.EventNode, Node: name, Actor: name}
 	before, after := nodeOf(c.Before), nodeOf(c.After)
 
@@ -78,18 +78,18 @@ func instanceWords(n task.Node) string {
 // facts aside; "" if nothing is.
 func nodeChanges(a, b task.Node) string {
 	var said words
-	said.change("state", a.State, b.State)
-	said.change("unfit", a.Unfit, b.Unfit)
-	said.change("pressed", strings.Join(a.Pressed, ", "), strings.Join(b.Pressed, ", "))
-	said.change("instance", a.Instance, b.Instance)
-	said.change("public key", a.PublicKey, b.PublicKey)
-	said.change("address", a.Address, b.Address)
-	said.change("version", a.Version, b.Version)
-	said.change("labels", record.Encode(a.Labels), record.Encode(b.Labels))
-	said.change("roles", strings.Join(a.Roles, ", "), strings.Join(b.Roles, ", "))
-	said.change("slots", fmt.Sprint(a.Slots), fmt.Sprint(b.Slots))
-	said.change("weight", fmt.Sprint(a.Weight), fmt.Sprint(b.Weight))
-	said.change("format", fmt.Sprint(a.Understands()), fmt.Sprint(b.Understands()))
+	said.addChange("state", a.State, b.State)
+	said.addChange("unfit", a.Unfit, b.Unfit)
+	said.addChange("pressed", strings.Join(a.Pressed, ", "), strings.Join(b.Pressed, ", "))
+	said.addChange("instance", a.Instance, b.Instance)
+	said.addChange("public key", a.PublicKey, b.PublicKey)
+	said.addChange("address", a.Address, b.Address)
+	said.addChange("version", a.Version, b.Version)
+	said.addChange("labels", record.Encode(a.Labels), record.Encode(b.Labels))
+	said.addChange("roles", strings.Join(a.Roles, ", "), strings.Join(b.Roles, ", "))
+	said.addChange("slots", fmt.Sprint(a.Slots), fmt.Sprint(b.Slots))
+	said.addChange("weight", fmt.Sprint(a.Weight), fmt.Sprint(b.Weight))
+	said.addChange("format", fmt.Sprint(a.Understands()), fmt.Sprint(b.Understands()))
 
 	return said.String()
 }
@@ -97,7 +97,7 @@ func nodeChanges(a, b task.Node) string {
 // words collects what has changed.
 type words []string
 
-func (w *words) change(what, before, after string) {
+func (w *words) addChange(what, before, after string) {
 	if before != after {
 		*w = append(*w, fmt.Sprintf("%s: %s → %s", what, orNone(before), orNone(after)))
 	}
@@ -112,8 +112,8 @@ func orNone(s string) string {
 	return s
 }
 
-// cluster is the event of the cluster's record; false if nothing is new in it.
-func (t *Translator) cluster(c Change) (task.Event, bool) {
+// clusterEvent is the event of the cluster's record; false if nothing is new in it.
+func (t *Translator) clusterEvent(c Change) (task.Event, bool) {
 	e := task.Event{Kind: task.EventCluster, Action: task.ActionChanged}
 	if c.After == nil {
 		e.Action = task.ActionDeleted
@@ -133,12 +133,12 @@ func (t *Translator) cluster(c Change) (task.Event, bool) {
 
 	before, _ := record.Decode[task.Cluster](c.Before.Value)
 	var said words
-	said.change("epoch", fmt.Sprint(before.Epoch), fmt.Sprint(after.Epoch))
-	said.change("format", fmt.Sprint(before.InForce()), fmt.Sprint(after.InForce()))
-	said.change("format wanted", fmt.Sprint(before.FormatWanted), fmt.Sprint(after.FormatWanted))
-	said.change("catch-up rate", fmt.Sprint(before.CatchUp()), fmt.Sprint(after.CatchUp()))
-	said.change("lost_after", before.EffectiveLostAfter().String(), after.EffectiveLostAfter().String())
-	said.change("id", before.ID, after.ID)
+	said.addChange("epoch", fmt.Sprint(before.Epoch), fmt.Sprint(after.Epoch))
+	said.addChange("format", fmt.Sprint(before.InForce()), fmt.Sprint(after.InForce()))
+	said.addChange("format wanted", fmt.Sprint(before.FormatWanted), fmt.Sprint(after.FormatWanted))
+	said.addChange("catch-up rate", fmt.Sprint(before.CatchUp()), fmt.Sprint(after.CatchUp()))
+	said.addChange("lost_after", before.EffectiveLostAfter().String(), after.EffectiveLostAfter().String())
+	said.addChange("id", before.ID, after.ID)
 
 	if after.ChangedBy != before.ChangedBy || !after.ChangedAt.Equal(before.ChangedAt.Time) {
 		e.Actor, e.Time = after.ChangedBy, after.ChangedAt

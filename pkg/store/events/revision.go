@@ -13,20 +13,20 @@ import (
 // say. What users do not see is none: a watermark, a copy that is kept.
 func (t *Translator) Translate(rev int64, changes []Change) []task.Event {
 	r := parts{t: t, tasks: map[string]*taskChange{}, runs: map[string]*runChange{}}
-	led := t.leader()
+	led := t.electedCandidate()
 
 	for i := range changes {
-		r.sort(&changes[i])
+		r.addChange(&changes[i])
 	}
 
-	if leads := t.leader(); leads.create != led.create {
+	if leads := t.electedCandidate(); leads.create != led.create {
 		r.cluster = append(r.cluster, task.Event{Kind: task.EventCluster, Action: task.ActionLeader, Node: leads.node, Previous: led.node, Actor: leads.node})
 	}
 
 	gone := map[string]*task.Event{}
 	var tasks, runs []task.Event
 	for _, name := range r.taskOrder {
-		if e, ok := r.tasks[name].event(); ok {
+		if e, ok := r.tasks[name].taskEvent(); ok {
 			tasks = append(tasks, e)
 			if r.tasks[name].deleted() {
 				gone[name] = &e
@@ -63,8 +63,8 @@ type parts struct {
 	runOrder               []string
 }
 
-// sort puts a change where it belongs.
-func (r *parts) sort(c *Change) {
+// addChange puts a change where it belongs.
+func (r *parts) addChange(c *Change) {
 	keys := r.t.keys
 	switch dir, _, _ := strings.Cut(strings.TrimPrefix(c.Key, keys.Root()), "/"); dir {
 	case "shards":
@@ -73,36 +73,36 @@ func (r *parts) sort(c *Change) {
 		}
 	case "runs":
 		if k, ok := keys.ParseRun(c.Key); ok {
-			r.run(k.Ref, k.Run).inInbox(k.Node, c)
+			r.runChangeOf(k.Ref, k.Run).inInbox(k.Node, c)
 		}
 	case "tasks":
 		if ns, name, ok := keys.ParseSpec(c.Key); ok {
-			r.task(record.Ref{Namespace: ns, Name: name}).spec = c
+			r.taskChangeOf(record.Ref{Namespace: ns, Name: name}).spec = c
 		}
 	case "deleted":
 		if ns, name, ok := keys.ParseTombstone(c.Key); ok {
-			r.task(record.Ref{Namespace: ns, Name: name}).tomb = c
+			r.taskChangeOf(record.Ref{Namespace: ns, Name: name}).tomb = c
 		}
 	case "nodes":
-		if e, ok := r.t.node(strings.TrimPrefix(c.Key, keys.Nodes()), *c); ok {
+		if e, ok := r.t.nodeEvent(strings.TrimPrefix(c.Key, keys.Nodes()), *c); ok {
 			r.nodes = append(r.nodes, e)
 		}
-		r.t.note(c.Key, c.After)
+		r.t.noteState(c.Key, c.After)
 	case "owners":
 		if shard, ok := keys.ParseOwner(c.Key); ok {
-			r.shards = append(r.shards, r.t.owner(shard, *c))
+			r.shards = append(r.shards, r.t.ownerEvent(shard, *c))
 		}
-		r.t.note(c.Key, c.After)
+		r.t.noteState(c.Key, c.After)
 	case "leader":
-		r.t.note(c.Key, c.After)
+		r.t.noteState(c.Key, c.After)
 	case "cluster":
-		if e, ok := r.t.cluster(*c); ok {
+		if e, ok := r.t.clusterEvent(*c); ok {
 			r.cluster = append(r.cluster, e)
 		}
 	case "freezes":
 		r.cluster = append(r.cluster, freezes(*c)...)
 	case "secrets":
-		if e, ok := r.t.secret(*c); ok {
+		if e, ok := r.t.secretEvent(*c); ok {
 			r.secrets = append(r.secrets, e)
 		}
 	}
@@ -111,15 +111,15 @@ func (r *parts) sort(c *Change) {
 func (r *parts) inShard(k record.ShardKey, c *Change) {
 	switch k.Kind {
 	case record.KindEntry:
-		r.task(k.Ref).entry = c
+		r.taskChangeOf(k.Ref).entry = c
 	case record.KindQueued:
-		r.run(k.Ref, k.Run).queue = c
+		r.runChangeOf(k.Ref, k.Run).queue = c
 	case record.KindDead:
-		r.run(k.Ref, k.Run).dead = c
+		r.runChangeOf(k.Ref, k.Run).dead = c
 	case record.KindPart:
-		r.run(k.Ref, k.Run).history = c
+		r.runChangeOf(k.Ref, k.Run).history = c
 	case record.KindEnded:
-		if run := r.run(k.Ref, k.Run); k.Late {
+		if run := r.runChangeOf(k.Ref, k.Run); k.Late {
 			run.late = append(run.late, c)
 		} else {
 			run.history = c
@@ -127,7 +127,7 @@ func (r *parts) inShard(k record.ShardKey, c *Change) {
 	}
 }
 
-func (r *parts) task(ref record.Ref) *taskChange {
+func (r *parts) taskChangeOf(ref record.Ref) *taskChange {
 	name := ref.String()
 	c := r.tasks[name]
 	if c == nil {
@@ -138,7 +138,7 @@ func (r *parts) task(ref record.Ref) *taskChange {
 	return c
 }
 
-func (r *parts) run(ref record.Ref, id string) *runChange {
+func (r *parts) runChangeOf(ref record.Ref, id string) *runChange {
 	key := ref.String() + "/" + id
 	c := r.runs[key]
 	if c == nil {

@@ -46,9 +46,9 @@ func (t *Translator) runEvents(c *runChange, gone *task.Event) (list []task.Even
 	case put(c.queue):
 		list = t.intoQueue(c)
 	case removed(c.inbox), removed(c.queue):
-		list = t.purged(c, gone)
+		list = t.purgedEvents(c, gone)
 	case removed(c.dead) && gone == nil:
-		list = t.dismissed(c)
+		list = t.dismissedEvents(c)
 	}
 
 	for _, l := range c.late {
@@ -81,7 +81,7 @@ func (t *Translator) runEvent(c *runChange, action string, r task.Run, err error
 func (t *Translator) intoHistory(c *runChange) []task.Event {
 	r, err := record.DecodeRunValue(c.history.After.Value)
 	e := t.runEvent(c, task.ActionEnded, r, err)
-	e.Time, e.Dead, e.Detail = r.EndedAt, put(c.dead), words{e.Detail, r.Message}.said()
+	e.Time, e.Dead, e.Detail = r.EndedAt, put(c.dead), words{e.Detail, r.Message}.joinWords()
 	owner := t.owners[c.ref.Shard]
 
 	switch {
@@ -223,11 +223,11 @@ func requestWords(r task.Run) string {
 }
 
 func attemptWords(a task.Attempt) string {
-	return words{"attempt ended: " + string(a.State), a.Reason}.said()
+	return words{"attempt ended: " + string(a.State), a.Reason}.joinWords()
 }
 
-// said joins what is not empty.
-func (w words) said() string {
+// joinWords joins what is not empty.
+func (w words) joinWords() string {
 	var all words
 	for _, s := range w {
 		if s != "" {
@@ -238,9 +238,9 @@ func (w words) said() string {
 	return all.String()
 }
 
-// dismissed is the event of a dead run that somebody took off the list. Records that are
+// dismissedEvents is the event of a dead run that somebody took off the list. Records that are
 // trimmed name nobody, and are none.
-func (t *Translator) dismissed(c *runChange) []task.Event {
+func (t *Translator) dismissedEvents(c *runChange) []task.Event {
 	w, err := record.DecodeWaitingValue(c.dead.Before.Value)
 	if err != nil || w.DismissedBy == "" {
 		return nil
@@ -252,8 +252,8 @@ func (t *Translator) dismissed(c *runChange) []task.Event {
 	return []task.Event{e}
 }
 
-// purged is the end of a run that leaves no record: with its task, or by a repair.
-func (t *Translator) purged(c *runChange, gone *task.Event) []task.Event {
+// purgedEvents is the end of a run that leaves no record: with its task, or by a repair.
+func (t *Translator) purgedEvents(c *runChange, gone *task.Event) []task.Event {
 	var r task.Run
 	if removed(c.queue) {
 		r, _ = record.DecodeRunValue(c.queue.Before.Value)

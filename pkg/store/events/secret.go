@@ -6,9 +6,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// secret is the event of a secret: what was done to it, and by whom. It has no
+// secretEvent is the event of a secret: what was done to it, and by whom. It has no
 // value, as the record has none that could be read.
-func (t *Translator) secret(c Change) (task.Event, bool) {
+func (t *Translator) secretEvent(c Change) (task.Event, bool) {
 	ns, name, ok := t.keys.ParseSecret(c.Key)
 	if !ok {
 		return task.Event{}, false

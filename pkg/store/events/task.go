@@ -30,8 +30,8 @@ func (c taskChange) tombstone() (t tombstone) {
 // deleted reports whether the task is gone.
 func (c taskChange) deleted() bool { return c.spec != nil && c.spec.After == nil }
 
-// event is the one of the task itself; false if nothing of it is new for its user.
-func (c taskChange) event() (task.Event, bool) {
+// taskEvent is the one of the task itself; false if nothing of it is new for its user.
+func (c taskChange) taskEvent() (task.Event, bool) {
 	e := task.Event{Kind: task.EventTask, Namespace: c.ref.Namespace, Task: c.ref.Name}
 
 	switch {

@@ -34,13 +34,13 @@ type candidate struct {
 func New(keys record.Keys, all []*mvccpb.KeyValue) *Translator {
 	t := &Translator{keys: keys, leaders: map[string]candidate{}, owners: map[int]string{}, present: map[string]bool{}}
 	for _, e := range all {
-		t.note(string(e.Key), e)
+		t.noteState(string(e.Key), e)
 	}
 	return t
 }
 
-// note keeps what is known of the cluster current.
-func (t *Translator) note(key string, now *mvccpb.KeyValue) {
+// noteState keeps what is known of the cluster current.
+func (t *Translator) noteState(key string, now *mvccpb.KeyValue) {
 	if strings.HasPrefix(key, t.keys.Leader()) {
 		delete(t.leaders, key)
 		if now != nil {
@@ -62,8 +62,8 @@ func (t *Translator) note(key string, now *mvccpb.KeyValue) {
 	}
 }
 
-// leader is the candidate that etcd's election has chosen: the oldest.
-func (t *Translator) leader() candidate {
+// electedCandidate is the candidate that etcd's election has chosen: the oldest.
+func (t *Translator) electedCandidate() candidate {
 	var first candidate
 	for _, c := range t.leaders {
 		if first.create == 0 || c.create < first.create {
@@ -74,8 +74,8 @@ func (t *Translator) leader() candidate {
 	return first
 }
 
-// term is the node that led in a term, if it still stands.
-func (t *Translator) term(create int64) string {
+// leaderOfTerm is the node that led in a term, if it still stands.
+func (t *Translator) leaderOfTerm(create int64) string {
 	for _, c := range t.leaders {
 		if c.create == create {
 			return c.node
