@@ -153,7 +153,7 @@ func (e *Executor) startReadyAttempt(a *attempt, v view) bool {
 	v.overdue = e.isOverdue(a, v.boot)
 	v.behind, v.frozen = e.leaving[a.key] > 0, e.isFrozen(a)
 	if decide(a, v) != doReady {
-		e.touchAttempt(a) // step has to act on what has changed since
+		e.touchAttempt(a) // decideAttempt has to act on what has changed since
 		return false
 	}
 

@@ -46,7 +46,7 @@ type view struct {
 	draining bool // start nothing, and hand back what has not started
 	stopping bool // kill all running attempts
 	overdue  bool // the attempt may soon be declared lost; see joined.isOverdue
-	dead     bool // the attempt's instance is not this one and counts as dead; see step
+	dead     bool // the attempt's instance is not this one and counts as dead; see decideAttempt
 	behind   bool // an earlier attempt with the same inbox key still has a process
 	frozen   bool // its namespace is frozen, or the freezes are not known yet
 }

@@ -37,7 +37,7 @@ func (e *Executor) runLoop(ctx context.Context, follow *following) {
 			all = true
 		}
 
-		// A batch of an earlier session is rejected by apply. A join in the same iteration
+		// A batch of an earlier session is rejected by applyBatch. A join in the same iteration
 		// was processed first, so no batch is applied under the wrong session.
 		if b.taken != nil {
 			b.taken <- e.applyBatch(b)

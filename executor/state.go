@@ -26,7 +26,7 @@ type state struct {
 	unreadable map[string]bool
 	leaving    map[string]int // number of running attempts whose record is gone, by key
 	floor      int64          // the inbox is completely known up to this revision
-	doubts     kv.Doubts      // keys for which a list differed from the watch; see compare
+	doubts     kv.Doubts      // keys for which a list differed from the watch; see compareList
 
 	dirty     []*attempt // touched attempts, about which the loop decides next
 	spare     []*ending  // an empty slice for the next mail.recorded

@@ -22,7 +22,7 @@ import (
 )
 
 // databaseLockTimeout is how long to wait for the lock on etcd's database. The directory is ours
-// alone by then (see claim), so only a foreign tool, etcdutl for instance, can have it.
+// alone by then (see claimDataDir), so only a foreign tool, etcdutl for instance, can have it.
 const databaseLockTimeout = 5 * time.Second
 
 // segmentName matches the names of segments of a write-ahead log: the number of the segment, and

@@ -52,7 +52,7 @@ func (s *shardState) applyRecords(b store.ShardBatch, now time.Time) {
 }
 
 func (s *shardState) applyEntry(ev *store.ShardEvent) {
-	t := s.taskOf(ev)
+	t := s.TaskOf(ev)
 	if ev.Mod != 0 && ev.Mod < t.Mod {
 		return
 	}
@@ -97,7 +97,7 @@ func (s *shardState) noEntry(t *taskstate.Task) {
 	t.Present, t.Timing, t.Policy, t.Past = false, nil, nil, nil
 	t.Text, t.UIDLen = t.Text[:t.NameLen], 0
 	s.census.Count(t)
-	delete(s.failing, t)
+	s.failures.Forget(t)
 	s.due.Set(t, 0)
 	delete(s.uncovered, t)
 	delete(s.unread, t)
@@ -152,14 +152,14 @@ func (s *shardState) readEntry(t *taskstate.Task, value []byte) (err error) {
 	text := make([]byte, 0, int(t.NameLen)+len(p.UID)+len(p.Action))
 	text = append(append(append(text, t.FullName()...), p.UID...), p.Action...)
 	t.Text, t.UIDLen, t.Secret = string(text), uint8(len(p.UID)), action.NeedsKey()
-	s.tasks[t.FullName()] = t // so that the key is no second copy of the name
+	s.Tasks[t.FullName()] = t // so that the key is no second copy of the name
 	t.From, t.Anchor, t.Paused, t.Generation = p.From.UnixMilli(), p.Anchor.UnixMilli(), p.Paused, int32(p.Generation)
 
 	return nil
 }
 
 func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
-	t := s.taskOf(ev)
+	t := s.TaskOf(ev)
 	if rev, ok := s.gone[t.FullName()+"/"+ev.Run]; ok && (ev.Mod == 0 || ev.Mod <= rev) {
 		s.dropTask(t) // it may have been forgotten already
 		return
@@ -225,7 +225,7 @@ func (s *shardState) applyDequeued(t *taskstate.Task, i int) {
 }
 
 func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
-	t := s.taskOf(ev)
+	t := s.TaskOf(ev)
 
 	if ev.Deleted {
 		delete(s.purges, ev.Key)
@@ -246,7 +246,7 @@ func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 		return
 	}
 
-	if e, news := s.noteOutcome(t, ev); news && s.owner {
+	if e, isNew := s.failures.NoteEnd(t, ev); isNew && s.owner {
 		s.ends.AddEnded(now, e.Failed())
 	}
 
@@ -268,7 +268,7 @@ func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 
 // trimOf is the trim of t's history after an end.
 func (s *shardState) trimOf(t *taskstate.Task, ev *store.ShardEvent) retention.Trim {
-	job := retention.Trim{Fences: s.fences, Ref: t.Ref(s.shard), UID: t.UID(), History: t.Policy.History}
+	job := retention.Trim{Fences: s.fences, Ref: t.Ref(s.Shard), UID: t.UID(), History: t.Policy.History}
 	if t.CountsFailures() {
 		job.Before = ev.Mod // this end, and those that follow, are yet to be counted
 	}
@@ -302,7 +302,7 @@ func (s *shardState) applyActiveRuns(keys []store.ActiveKey) {
 	s.mustBeSettled()
 
 	for _, k := range keys {
-		t := s.taskNamed(k.Ref.String())
+		t := s.TaskNamed(k.Ref.String())
 		if s.endedSince[t.FullName()+"/"+k.Run] > k.Create {
 			continue
 		}

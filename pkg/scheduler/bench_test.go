@@ -43,7 +43,7 @@ func benchWorker(b *testing.B, n int, schedule string) (*worker, *time.Time) {
 	e.cfg.Fleet.Set([]task.Node{benchNode("n1")})
 	w := newWorker(e, 0, store.Fences{})
 	w.reset()
-	w.mark, w.known = record.Watermark{Time: task.At(start), Seen: 100}, 1
+	w.Watermark, w.WatermarkRev = record.Watermark{Time: task.At(start), Seen: 100}, 1
 
 	batch := store.ShardBatch{Reset: true, Revision: 100}
 	for i, name := range names(n) {
@@ -67,7 +67,7 @@ func benchWorker(b *testing.B, n int, schedule string) (*worker, *time.Time) {
 
 // endAll ends all runs, as their nodes would.
 func (w *worker) endAll() {
-	for _, t := range w.tasks {
+	for _, t := range w.Tasks {
 		for _, a := range t.Active() {
 			w.e.cfg.Fleet.Release(a.Node)
 		}
@@ -129,7 +129,7 @@ func BenchmarkRound_AmongMany(b *testing.B) {
 		_, entry := (&world{TB: b}).newTask("one", start, allow)
 		w.applyToShard(store.ShardBatch{Revision: 100, Events: []store.ShardEvent{{
 			ShardKey: record.ShardKey{Kind: record.KindEntry, Ref: ref("one")}, Task: "default/one", Mod: 50, Create: 50, Value: written(entry)}}})
-		one := w.taskNamed("default/one")
+		one := w.TaskNamed("default/one")
 		b.Run(fmt.Sprintf("one due of %d", n), func(b *testing.B) {
 			for b.Loop() {
 				*now = now.Add(time.Second)

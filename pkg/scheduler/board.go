@@ -72,7 +72,7 @@ func (e *Engine) readBoard(ctx context.Context, span time.Duration, limit int) t
 	enough.Store(math.MaxInt64)
 
 	for _, w := range workers {
-		g := &board.Summary{Shard: w.shard, Now: now, Until: now + span.Milliseconds(), Limit: limit, Enough: &enough, Shown: answers}
+		g := &board.Summary{Shard: w.Shard, Now: now, Until: now + span.Milliseconds(), Limit: limit, Enough: &enough, Shown: answers}
 
 		if w.serving.Load() {
 			select {
@@ -84,7 +84,7 @@ func (e *Engine) readBoard(ctx context.Context, span time.Duration, limit int) t
 			asked++
 		}
 
-		waits[w.shard] = w
+		waits[w.Shard] = w
 	}
 
 	patience := time.NewTimer(summaryTimeout)
@@ -122,7 +122,7 @@ func (e *Engine) readBoard(ctx context.Context, span time.Duration, limit int) t
 		}
 
 		if since > 0 && now-since > board.OverdueAfter.Milliseconds() {
-			seen.AddStuck(task.BoardShard{ID: w.shard, Node: e.cfg.Node, Since: task.At(taskstate.Instant(since)), Loading: loading})
+			seen.AddStuck(task.BoardShard{ID: w.Shard, Node: e.cfg.Node, Since: task.At(taskstate.Instant(since)), Loading: loading})
 		}
 	}
 
@@ -136,16 +136,16 @@ func (e *Engine) readBoard(ctx context.Context, span time.Duration, limit int) t
 // waits and fails, and not on how many tasks there are.
 func (s *shardState) addToBoard(g *board.Summary) {
 	g.Tasks, g.Paused = s.census.Tasks(g.Now)
-	g.Unreadable, g.Failing = s.census.Of[taskstate.Unreadable], len(s.failing)
+	g.Unreadable, g.Failing = s.census.Of[taskstate.Unreadable], s.failures.Len()
 	s.showTicks(g)
 	s.showLives(g)
-	failures := board.NewFirst(g.Limit, board.NewerFailure)
+	newest := board.NewFirst(g.Limit, board.NewerFailure)
 
-	for t, f := range s.failing {
-		failures.Add(board.FailedTask{Task: t.FullName(), Failure: &f.Failure})
+	for t, f := range s.failures.All() {
+		newest.Add(board.FailedTask{Task: t.FullName(), Failure: &f.Failure})
 	}
 
-	g.Failures = failures.Sorted()
+	g.Failures = newest.Sorted()
 	g.Shown <- g
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/carillonhq/carillon/pkg/scheduler/board"
+	"github.com/carillonhq/carillon/pkg/scheduler/failures"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
@@ -22,7 +23,7 @@ func (h *hand) keepsCount() {
 	h.world.Helper()
 	var want [taskstate.Unreadable + 1]int
 	lively := 0
-	for _, t := range h.tasks {
+	for _, t := range h.Tasks {
 		switch {
 		case !t.Present:
 			want[taskstate.Absent]++
@@ -51,8 +52,8 @@ func (h *hand) keepsCount() {
 		h.world.Errorf("%d tasks are lively, %d are listed", lively, len(h.active.Tasks))
 	}
 
-	for t := range h.failing {
-		if !t.Present || h.tasks[t.FullName()] != t {
+	for t := range h.failures.All() {
+		if !t.Present || h.Tasks[t.FullName()] != t {
 			h.world.Errorf("%s fails, and is not there", t.FullName())
 		}
 	}
@@ -300,7 +301,7 @@ func TestBoard_ANewOwnerFindsOutWhatFailed(t *testing.T) {
 	h.reviews = found
 	w.finish("meanwhile", task.Succeeded) // after the load, and before what was found is told
 	h.see()
-	w.ok(h.e.recalls.recallShard(w.ctx, h.worker))
+	w.ok(h.e.failures.ReadShard(w.ctx, h.earlierFailures()))
 
 	for len(found) > 0 {
 		w.ok(h.runReview(w.ctx, <-found))
@@ -316,10 +317,6 @@ func TestBoard_ANewOwnerFindsOutWhatFailed(t *testing.T) {
 	if want := []string{"again failed 120002", "fails failed 120001"}; !slices.Equal(got, want) {
 		t.Errorf("%q fail, want %q", got, want)
 	}
-
-	if h.endedWhileRecalling != nil {
-		t.Error("the worker goes on to note the ends that are told")
-	}
 }
 
 // What was found out of the past does not undo what the watch has told since.
@@ -329,10 +326,10 @@ func TestBoard_WhatTheWatchToldCountsMore(t *testing.T) {
 	h := w.work("n1")
 	w.create("a", cronned("1 0 12 * * *"))
 	h.decide(1)
-	old := &failure{mod: 1, Failure: board.Failure{Run: w.active("a")[0].ID, State: task.Failed}}
+	old := &failures.Failure{Mod: 1, Failure: board.Failure{Run: w.active("a")[0].ID, State: task.Failed}}
 	w.finish("a", task.Succeeded)
 	h.see()
-	w.ok(h.runReview(w.ctx, review{recalled: &recollection{opening: h.openings.Load(), failing: map[string]*failure{"default/a": old, "default/gone": old}}}))
+	w.ok(h.runReview(w.ctx, review{opening: h.openings.Load(), failed: &failures.Found{Failing: map[string]*failures.Failure{"default/a": old, "default/gone": old}}}))
 	h.shows(9, "1 tasks, 0 paused")
 }
 
@@ -416,8 +413,8 @@ func TestWorker_HoldsNoTasksWhenItHasEnded(t *testing.T) {
 	h.decide(1)
 	h.releaseShared()
 
-	if len(h.tasks)+len(h.due)+len(h.active.Tasks)+len(h.uncovered) > 0 {
-		t.Errorf("%d tasks, %d due, %d lively", len(h.tasks), len(h.due), len(h.active.Tasks))
+	if len(h.Tasks)+len(h.due)+len(h.active.Tasks)+len(h.uncovered) > 0 {
+		t.Errorf("%d tasks, %d due, %d lively", len(h.Tasks), len(h.due), len(h.active.Tasks))
 	}
 }
 

@@ -108,7 +108,7 @@ func TestTTL_DeletesWhatIsOver(t *testing.T) {
 
 			h.decide(last + 1)
 
-			if len(h.tasks) != 0 {
+			if len(h.Tasks) != 0 {
 				t.Error("the worker remembers it")
 			}
 

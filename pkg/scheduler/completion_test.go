@@ -263,7 +263,7 @@ func TestAfterCompletion_WhateverBecomesOfTheTick(t *testing.T) {
 			w.finish("a", task.Succeeded)
 			h.see()
 			// As if it had not: the next look at the active runs finds it.
-			a := h.taskNamed("default/a")
+			a := h.TaskNamed("default/a")
 			a.Past = &taskstate.Past{}
 			h.applyAttemptEnd(a, "", 0)
 			h.addLook(a)

@@ -39,7 +39,7 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 	}
 
 	for _, ev := range c.Records {
-		t := s.taskOf(&ev)
+		t := s.TaskOf(&ev)
 
 		switch ev.Kind {
 		case record.KindEntry:
@@ -95,7 +95,7 @@ func (s *shardState) takeConflictingAttempt(key string) *taskstate.Task {
 	n := len(parts)
 	node, name, run := parts[n-5], parts[n-3]+"/"+parts[n-2], parts[n-1]
 
-	t := s.tasks[name]
+	t := s.Tasks[name]
 	if t == nil {
 		return nil
 	}

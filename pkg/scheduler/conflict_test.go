@@ -122,7 +122,7 @@ func TestCommit_RecordThatFailsTwiceGoesAlone(t *testing.T) {
 		w.want(name, "+1 dispatched")
 	}
 
-	if n := h.taskNamed("default/b").Failed; n != 0 {
+	if n := h.TaskNamed("default/b").Failed; n != 0 {
 		t.Errorf("after it went through, %d failures are counted", n)
 	}
 }
@@ -140,7 +140,7 @@ func TestCommit_RecordThatFailsInEachRoundGoesAloneToo(t *testing.T) {
 	_ = h.try(1)
 	h.see()
 
-	if n := h.taskNamed("default/a").Failed; n != 2 {
+	if n := h.TaskNamed("default/a").Failed; n != 2 {
 		t.Errorf("%d failures are counted, it failed twice", n)
 	}
 }
@@ -396,7 +396,7 @@ func TestCommit_OlderEventsDoNotUndoWhatALostCommitHasRead(t *testing.T) {
 	w.pause("a")
 	h.blind(1)
 
-	now := *h.taskNamed("default/a")
+	now := *h.TaskNamed("default/a")
 	if now.Fires() {
 		t.Fatal("the pause is not known")
 	}
@@ -411,7 +411,7 @@ func TestCommit_OlderEventsDoNotUndoWhatALostCommitHasRead(t *testing.T) {
 	commits := h.door.commits
 	h.blind(2)
 
-	if h.taskNamed("default/a").Fires() || h.door.commits != commits {
+	if h.TaskNamed("default/a").Fires() || h.door.commits != commits {
 		t.Error("an older event has resumed the task")
 	}
 

@@ -36,7 +36,7 @@ var coreMutants = []struct {
 		s.applyAbandoned(p)
 	}},
 	{"the watermark moves on failure", func(s *shardState, p *plan) {
-		s.mark = p.commit.Watermark
+		s.Watermark = p.commit.Watermark
 		s.applyAbandoned(p)
 	}},
 	{"all of it is applied on failure", func(s *shardState, p *plan) { s.applyCommitted(p, s.applied+1) }},

@@ -8,11 +8,11 @@ import (
 // applyDead takes note of a dead run: it is nothing to decide about, but the list
 // of them is kept at its length, and those of a task that is gone go, too.
 func (s *shardState) applyDead(ev *store.ShardEvent) {
-	t := s.taskOf(ev)
+	t := s.TaskOf(ev)
 	switch {
 	case ev.Deleted:
 		delete(s.purges, ev.Key)
-		s.noteDismissed(t, ev)
+		s.failures.NoteDismissed(t, ev)
 		s.dropTask(t)
 	case t.Orphan(ev.Run):
 		s.purges[ev.Key] = ev.Mod
@@ -21,7 +21,7 @@ func (s *shardState) applyDead(ev *store.ShardEvent) {
 			return
 		}
 
-		if s.trims.Ask(retention.Trim{Fences: s.fences, Ref: t.Ref(s.shard), Dead: true}) {
+		if s.trims.Ask(retention.Trim{Fences: s.fences, Ref: t.Ref(s.Shard), Dead: true}) {
 			t.Dead = 0
 		} else {
 			t.Dead-- // its next one asks again

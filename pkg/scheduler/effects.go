@@ -23,7 +23,7 @@ type effect interface {
 	apply(s *shardState, rev int64, now time.Time)
 }
 
-// addEffect adds an effect to the plan. The caller has made room for it (see fits).
+// addEffect adds an effect to the plan. The caller has made room for it (see reserveRoom).
 func (p *plan) addEffect(e effect) {
 	e.write(p.commit)
 	p.effects = append(p.effects, e)

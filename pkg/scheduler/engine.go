@@ -16,6 +16,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/scheduler/activescan"
 	"github.com/carillonhq/carillon/pkg/scheduler/board"
 	"github.com/carillonhq/carillon/pkg/scheduler/definition"
+	"github.com/carillonhq/carillon/pkg/scheduler/failures"
 	"github.com/carillonhq/carillon/pkg/scheduler/pace"
 	"github.com/carillonhq/carillon/pkg/scheduler/placement"
 	"github.com/carillonhq/carillon/pkg/scheduler/retention"
@@ -62,7 +63,7 @@ type Engine struct {
 	scans      *activescan.Scanner
 	trims      *retention.Trimmer
 	ttlDeleter *retention.Deleter
-	recalls    *recaller
+	failures   *failures.Reader
 	recent     board.Recent
 	board      boardCache
 	pace       *pace.Limiter
@@ -107,7 +108,7 @@ func New(cfg Config) *Engine {
 	}
 	e.ttlDeleter = retention.NewDeleter(cfg.Store, e.metrics.expired.Inc, cfg.Logger)
 	e.reconciler = newReconciler(e)
-	e.recalls = newRecaller(cfg.Store, cfg.Logger)
+	e.failures = failures.NewReader(cfg.Store, cfg.Logger)
 	e.pace = pace.NewLimiter(e.catchUpRate)
 
 	return e
@@ -161,7 +162,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	g.Go(func() error { return e.scans.Run(ctx) })
 	g.Go(func() error { return e.trims.Run(ctx) })
 	g.Go(func() error { return e.ttlDeleter.Run(ctx) })
-	g.Go(func() error { return e.recalls.run(ctx) })
+	g.Go(func() error { return e.failures.Run(ctx) })
 	g.Go(func() error { return e.runHeartbeat(ctx) })
 	g.Go(func() error { return e.reconciler.run(ctx) })
 

@@ -20,7 +20,7 @@ func (r *parentRun) endRun() bool {
 	}
 
 	end := concluded(t, q, r.now)
-	ref := t.Ref(r.s.shard)
+	ref := t.Ref(r.s.Shard)
 	r.dequeueRun(t, q)
 	r.commit.Record(ref, end)
 

@@ -10,7 +10,7 @@ import (
 // applyPart takes note of how a part has ended. Its record goes when that of its run
 // is in history, or when its task is gone.
 func (s *shardState) applyPart(ev *store.ShardEvent) {
-	t := s.taskOf(ev)
+	t := s.TaskOf(ev)
 
 	if ev.Deleted {
 		delete(s.purges, ev.Key)
@@ -61,10 +61,10 @@ func (p *plan) forgetParts(t *taskstate.Task) {
 		return
 	}
 
-	ref := t.Ref(p.s.shard)
+	ref := t.Ref(p.s.Shard)
 
 	for id, r := range t.Activity.Returned {
-		key := p.s.keys.Ended(ref, id)
+		key := p.s.Keys.Ended(ref, id)
 		if _, purged := p.s.gone[key]; !purged && !t.KnowsParent(id) {
 			p.s.purges[key] = r.Mod
 		}

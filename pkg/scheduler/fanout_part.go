@@ -226,7 +226,7 @@ func (p *plan) retryPart(t *taskstate.Task, q *taskstate.Waiting) bool {
 	p.dispatchRun(t, n, -1)
 	p.commit.Dispatch(&p.attempt, t.Action(), n.Revision)
 	p.commit.GuardEntry(t.FullName(), t.Mod)
-	p.commit.GuardQueued(t.Ref(p.s.shard), parent.ID, parent.Mod) // it is not to end
+	p.commit.GuardQueued(t.Ref(p.s.Shard), parent.ID, parent.Mod) // it is not to end
 	p.dequeueRun(t, q)
 
 	return true

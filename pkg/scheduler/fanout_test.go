@@ -214,7 +214,7 @@ func TestFanOut_UnderWayDoesNotCountAsWaiting(t *testing.T) {
 	w := newWorld(t, "n1")
 	w.create("a", every("1s"), parts(1), allow)
 	h := w.work("n1")
-	state := h.tasks["default/a"]
+	state := h.Tasks["default/a"]
 	for range tickpolicy.MaxWaiting {
 		h.ensureActivity(state).Queue = append(h.ensureActivity(state).Queue, &taskstate.Waiting{Waiting: task.Waiting{Run: task.Run{State: task.Running, Fan: &task.Fan{}}}})
 	}

@@ -92,7 +92,7 @@ func (p *plan) newTickRun(t *taskstate.Task, tick int64, id, trigger string) tas
 }
 
 func (p *plan) newRun(t *taskstate.Task, tick int64, id, trigger string) task.Run {
-	ref := t.Ref(p.s.shard)
+	ref := t.Ref(p.s.Shard)
 	r := task.Run{
 		ID: id, UID: t.UID(), Namespace: ref.Namespace, Task: ref.Name, Shard: ref.Shard,
 		ScheduledTime: task.At(taskstate.Instant(tick)), Trigger: trigger, Owner: p.s.node, Attempt: 1, CreatedAt: task.At(p.now),

@@ -106,7 +106,7 @@ func (p *plan) anchorAnew(t *taskstate.Task) {
 		return
 	}
 
-	decided := max(now, p.s.mark.Time.UnixMilli(), t.From)
+	decided := max(now, p.s.Watermark.Time.UnixMilli(), t.From)
 	anchor := anchorAfter(t.Past.Ended, decided, t.Timing.Period)
 
 	s := t.Timing.Schedule.Anchored(taskstate.Instant(anchor))

@@ -67,7 +67,7 @@ func TestWorker_UnreadableRecordInTheWayOfATickHoldsUpNothing(t *testing.T) {
 	w.create("a", every("1s"), on("role = nowhere"))
 	w.create("b", every("1s"), allow)
 	h.see()
-	id := task.RunID(sec(2), h.taskNamed("default/a").UID())
+	id := task.RunID(sec(2), h.TaskNamed("default/a").UID())
 	h.decide(1)
 	w.put(w.store.Keys().Queued(ref("a"), id), "{garbage")
 
@@ -98,7 +98,7 @@ func TestWorker_SetsATaskAsideThatFailsForEver(t *testing.T) {
 	}
 
 	reloads := 0
-	for i := 0; i < 20 && !h.taskNamed("default/a").Bad; i++ {
+	for i := 0; i < 20 && !h.TaskNamed("default/a").Bad; i++ {
 		switch err := h.try(1 + float64(i)/100); {
 		case errors.Is(err, errReload):
 			reloads++
@@ -108,8 +108,8 @@ func TestWorker_SetsATaskAsideThatFailsForEver(t *testing.T) {
 		}
 	}
 
-	if reloads != 1 || !h.taskNamed("default/a").Bad {
-		t.Errorf("loaded anew %d times, set aside %v", reloads, h.taskNamed("default/a").Bad)
+	if reloads != 1 || !h.TaskNamed("default/a").Bad {
+		t.Errorf("loaded anew %d times, set aside %v", reloads, h.TaskNamed("default/a").Bad)
 	}
 
 	h.door.tricks = nil

@@ -330,7 +330,7 @@ func (h *hand) load() error {
 		return err
 	}
 
-	h.mark, h.known = mark, rev
+	h.Watermark, h.WatermarkRev = mark, rev
 	h.noteOpening(mark)
 	f := follow(h.world.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
 		_ = h.e.cfg.Store.FollowShard(ctx, 0, rev, apply)

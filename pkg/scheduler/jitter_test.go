@@ -58,7 +58,7 @@ func bareWorker(tb interface{ Fatal(...any) }) *worker {
 // give has the worker know an entry.
 func (w *worker) give(name string, e task.Entry, create int64) *taskstate.Task {
 	w.applyEntry(&store.ShardEvent{ShardKey: record.ShardKey{Kind: record.KindEntry, Ref: ref(name)}, Task: "default/" + name, Mod: create, Create: create, Value: written(e)})
-	return w.taskNamed("default/" + name)
+	return w.TaskNamed("default/" + name)
 }
 
 // What is decided, and what is due, follows from when ticks fall due, tick by tick.
@@ -83,7 +83,7 @@ func TestJitter_NextTickAndBoundsAreThoseOfAWalkOverAllTicks(t *testing.T) {
 		now := moment("now")
 
 		w := bareWorker(t)
-		w.mark = mark
+		w.Watermark = mark
 		s := w.give("m", e, create)
 
 		sched, err := schedule.Parse(e.Timing(), e.Anchor.Time)

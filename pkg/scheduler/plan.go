@@ -17,9 +17,9 @@ import (
 // memory if it succeeds. It changes memory in three ways:
 //
 //   - Claims, entry changes and effects say what the commit writes. They change memory only when
-//     it has succeeded (committed).
+//     it has succeeded (applyCommitted).
 //   - Reservations are what shards compete for: slots of nodes and catch-up tokens. They are
-//     taken while deciding, and given back if the commit does not succeed (abandoned).
+//     taken while deciding, and given back if the commit does not succeed (applyAbandoned).
 //   - Notes say when to look at something again: looks, wakes, rests, the need for history. They are
 //     kept whatever becomes of the commit. They never change what is decided, only when it is
 //     looked at.
@@ -111,7 +111,7 @@ func (s *shardState) newPlan(now time.Time, as settings) *plan {
 
 	*old = plan{
 		s: s, settings: as, now: now, keepWatermark: s.overtaken >= maxOvertaken,
-		commit:      s.commits.NewCommit(s.shard, s.fences, s.known, s.mark),
+		commit:      s.commits.NewCommit(s.Shard, s.fences, s.WatermarkRev, s.Watermark),
 		taskChanges: taskChanges{old.changes[:0]}, claims: old.claims[:0], effects: old.effects[:0], popped: old.popped[:0],
 		reservations:     reservations{placement: s.placement, pace: s.tokens, line: &s.line, reserved: old.reserved[:0], joined: old.joined[:0]},
 		looksAfterCommit: old.looksAfterCommit[:0], notices: old.notices[:0], deletions: old.deletions[:0],
@@ -126,7 +126,7 @@ func (p *plan) isEmpty() bool { return p.commit.Empty() }
 
 // applyCommitted takes into memory what the commit has written, at revision rev.
 func (s *shardState) applyCommitted(p *plan, rev int64) {
-	s.known, s.mark = rev, p.commit.Watermark
+	s.WatermarkRev, s.Watermark = rev, p.commit.Watermark
 
 	switch {
 	case len(p.popped) == 0: // it says nothing of edits
@@ -174,7 +174,7 @@ func (s *shardState) applyCommitted(p *plan, rev int64) {
 	}
 
 	for t := range s.uncovered {
-		if s.coveredByWatermark(t) {
+		if s.CoveredByWatermark(t) {
 			delete(s.uncovered, t)
 		}
 	}
@@ -246,11 +246,11 @@ const roomForRecord = 2048
 func (p *plan) decideUncovered() (owed bool) {
 	s := p.s
 	if len(s.uncovered) == 0 {
-		p.commit.Watermark.Seen = max(s.mark.Seen, s.seenUpTo())
+		p.commit.Watermark.Seen = max(s.Watermark.Seen, s.seenUpTo())
 		return false
 	}
 
-	seen, mark := s.seenUpTo(), s.mark.Time.UnixMilli()
+	seen, mark := s.seenUpTo(), s.Watermark.Time.UnixMilli()
 	upTo := min(mark, p.now.UnixMilli()) // the clock of an earlier owner may have been ahead of ours
 
 	for _, t := range slices.SortedFunc(maps.Keys(s.uncovered), byCreation) {
@@ -266,7 +266,7 @@ func (p *plan) decideUncovered() (owed bool) {
 		}
 	}
 
-	p.commit.Watermark.Seen = max(s.mark.Seen, seen)
+	p.commit.Watermark.Seen = max(s.Watermark.Seen, seen)
 
 	return owed
 }

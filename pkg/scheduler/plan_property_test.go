@@ -114,10 +114,10 @@ func describe(e effect) string {
 // notes.
 func (h *hand) knowledge() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "known %d, mark %v, applied %d, overtaken %d, queued %d;", h.known, h.mark, h.applied, h.overtaken, h.queued)
+	fmt.Fprintf(&b, "known %d, mark %v, applied %d, overtaken %d, queued %d;", h.WatermarkRev, h.Watermark, h.applied, h.overtaken, h.queued)
 
-	for _, name := range slices.Sorted(maps.Keys(h.tasks)) {
-		t := h.tasks[name]
+	for _, name := range slices.Sorted(maps.Keys(h.Tasks)) {
+		t := h.Tasks[name]
 		if t.Empty() {
 			continue // a plan may forget it
 		}

@@ -73,7 +73,7 @@ func (p *preload) follow(ctx context.Context, loaded func()) error {
 	w.becomeStandby()
 	// It goes on when this call has ended, if the shard is handed over.
 	f := follow(context.WithoutCancel(ctx), func(ctx context.Context, apply func(store.ShardBatch) error) {
-		_ = w.e.cfg.Store.FollowStandbyShard(ctx, w.shard, p.tellsWatermark, apply) // ends with ctx
+		_ = w.e.cfg.Store.FollowStandbyShard(ctx, w.Shard, p.tellsWatermark, apply) // ends with ctx
 	})
 
 	for {
@@ -177,7 +177,7 @@ func (w *worker) serveLoaded(ctx context.Context, f *following) error {
 // openLoaded opens the shard and applies what led up to that. The scan that it
 // returns is asked for after the opening.
 func (w *worker) openLoaded(ctx context.Context, batches <-chan store.ShardBatch) (scan <-chan map[int][]store.ActiveKey, err error) {
-	mark, rev, err := w.e.cfg.Store.Open(ctx, w.shard, w.fences)
+	mark, rev, err := w.e.cfg.Store.Open(ctx, w.Shard, w.fences)
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +200,7 @@ func (w *worker) openLoaded(ctx context.Context, batches <-chan store.ShardBatch
 
 	// The next ticks were found by an older watermark, the one that was loaded. (serve sets it before it loads.)
 	w.setWatermark(mark)
-	w.known = rev
+	w.WatermarkRev = rev
 
 	return scan, nil
 }

@@ -103,11 +103,11 @@ func (a *ahead) takeOver() *hand {
 // knows is all that a worker knows of its shard, to be compared.
 func (h *hand) knows() string {
 	var s strings.Builder
-	m := h.mark
+	m := h.Watermark
 	fmt.Fprintf(&s, "mark %s %q %d\n", m.Time.Format(time.RFC3339Nano), m.Last, m.Seen)
 
-	for _, name := range slices.Sorted(maps.Keys(h.tasks)) {
-		t := h.tasks[name]
+	for _, name := range slices.Sorted(maps.Keys(h.Tasks)) {
+		t := h.Tasks[name]
 		if !t.Present && t.Activity == nil {
 			continue
 		}
@@ -400,7 +400,7 @@ func TestPreload_BeginsAnewWhenTheWatchHasAGap(t *testing.T) {
 		h := a.takeOver()
 		h.scan()
 
-		if h.tasks["default/a"] != nil || len(h.tasks["default/b"].Queue()) != 1 {
+		if h.Tasks["default/a"] != nil || len(h.Tasks["default/b"].Queue()) != 1 {
 			t.Errorf("it knows %s", h.knows())
 		}
 

@@ -23,7 +23,7 @@ func (p *plan) finishQueued(t *taskstate.Task, q *taskstate.Waiting, state task.
 	end := q.Run
 	end.State, end.Reason, end.EndedAt = state, reason, task.At(p.now)
 	p.dequeueRun(t, q)
-	p.commit.Record(t.Ref(p.s.shard), end)
+	p.commit.Record(t.Ref(p.s.Shard), end)
 	p.lookAfterCommit(t) // another may start now
 }
 

@@ -215,8 +215,8 @@ func TestQueue_DeleteCancelsAttemptsAndLeavesNothing(t *testing.T) {
 	h.decide(6)
 	w.want("a")
 
-	if len(h.tasks) != 0 || len(h.looks) != 0 || len(h.gone) != 0 || len(h.purges) != 0 {
-		t.Errorf("the worker remembers %v, %v, %v, %v", h.tasks, h.looks, h.gone, h.purges)
+	if len(h.Tasks) != 0 || len(h.looks) != 0 || len(h.gone) != 0 || len(h.purges) != 0 {
+		t.Errorf("the worker remembers %v, %v, %v, %v", h.Tasks, h.looks, h.gone, h.purges)
 	}
 }
 
@@ -523,8 +523,8 @@ func TestQueue_OfATaskThatIsGoneNothingIsLeftInMemory(t *testing.T) {
 	w.want("a")
 	h.decide(3)
 
-	if len(h.tasks) != 0 {
-		t.Errorf("in memory are %v", slices.Collect(maps.Keys(h.tasks)))
+	if len(h.Tasks) != 0 {
+		t.Errorf("in memory are %v", slices.Collect(maps.Keys(h.Tasks)))
 	}
 }
 

@@ -682,7 +682,7 @@ func (g *game) heal() {
 
 		h.see()
 		waits := 0
-		for _, t := range h.tasks {
+		for _, t := range h.Tasks {
 			waits += len(t.Queue())
 		}
 

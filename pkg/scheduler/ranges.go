@@ -75,7 +75,7 @@ func (p *plan) missTicks(t *taskstate.Task, m tickpolicy.MissedTicks) {
 	}
 
 	r.Message = p.s.opening.describeMissed(m.Reason, p, t)
-	p.commit.Record(t.Ref(p.s.shard), r)
+	p.commit.Record(t.Ref(p.s.Shard), r)
 	p.counts.missed += m.Count
 }
 
@@ -99,7 +99,7 @@ func (o opening) describeMissed(reason string, p *plan, t *taskstate.Task) strin
 
 	switch reason {
 	case task.ReasonNoOwner:
-		text := fmt.Sprintf("%s opened shard %d at %s", p.s.node, p.s.shard, at(o.at))
+		text := fmt.Sprintf("%s opened shard %d at %s", p.s.node, p.s.Shard, at(o.at))
 		if isMark(o.mark) {
 			text += "; the ticks of its tasks had been decided up to " + at(o.mark)
 		}
@@ -114,9 +114,9 @@ func (o opening) describeMissed(reason string, p *plan, t *taskstate.Task) strin
 }
 
 func (o opening) describeOutage(p *plan) string {
-	text := fmt.Sprintf("%s has owned shard %d since %s", p.s.node, p.s.shard, task.At(o.at).Format(time.RFC3339Nano))
-	if isMark(p.s.mark.Time.Time) {
-		text += ", and had decided up to " + p.s.mark.Time.Format(time.RFC3339Nano)
+	text := fmt.Sprintf("%s has owned shard %d since %s", p.s.node, p.s.Shard, task.At(o.at).Format(time.RFC3339Nano))
+	if isMark(p.s.Watermark.Time.Time) {
+		text += ", and had decided up to " + p.s.Watermark.Time.Format(time.RFC3339Nano)
 	}
 	return text
 }

@@ -91,7 +91,7 @@ func TestRange_BeginsAnewIfItsRecordIsGone(t *testing.T) {
 	h.decide(5)
 	w.want("a", "+1 dispatched", "+4..+5 skipped 2 overlap")
 
-	if len(h.due) != 1 || h.tasks["default/a"].Bad {
+	if len(h.due) != 1 || h.Tasks["default/a"].Bad {
 		t.Error("the task is set aside")
 	}
 }

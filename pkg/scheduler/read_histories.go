@@ -26,7 +26,7 @@ func (w *worker) readHistories(ctx context.Context, now int64) {
 	refs := make([]record.Ref, len(some))
 	for i, t := range some {
 		delete(w.unread, t)
-		refs[i] = t.Ref(w.shard)
+		refs[i] = t.Ref(w.Shard)
 	}
 
 	list, err := w.readRecords(ctx, some, refs)

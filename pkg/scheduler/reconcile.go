@@ -91,10 +91,10 @@ func (r *reconciler) servingWorkers() []*worker {
 		}
 	}
 
-	slices.SortFunc(list, func(a, b *worker) int { return a.shard - b.shard })
+	slices.SortFunc(list, func(a, b *worker) int { return a.Shard - b.Shard })
 
 	for w := range r.searched {
-		if r.e.workers[w.shard] != w {
+		if r.e.workers[w.Shard] != w {
 			delete(r.searched, w)
 		}
 	}
@@ -105,9 +105,9 @@ func (r *reconciler) servingWorkers() []*worker {
 // reconcileShard has a worker compare its shard. What cannot be read now is read in the
 // next period.
 func (r *reconciler) reconcileShard(ctx context.Context, w *worker) {
-	keys, rev, err := r.e.cfg.Store.ShardKeys(ctx, w.shard)
+	keys, rev, err := r.e.cfg.Store.ShardKeys(ctx, w.Shard)
 	if err != nil {
-		r.log.Debug("could not reconcile a shard", zap.Int("shard", w.shard), zap.Error(err))
+		r.log.Debug("could not reconcile a shard", zap.Int("shard", w.Shard), zap.Error(err))
 		return
 	}
 
@@ -138,14 +138,14 @@ func (r *reconciler) reconcileRuns(ctx context.Context, workers []*worker) {
 	}
 
 	for _, w := range workers {
-		w.offerReview(review{runs: byShard[w.shard], active: true, rev: rev})
+		w.offerReview(review{runs: byShard[w.Shard], active: true, rev: rev})
 	}
 }
 
 // reconcileHistory hands a shard's history to its worker, page by page; false if it could not.
 func (r *reconciler) reconcileHistory(ctx context.Context, w *worker) bool {
 	for after := ""; ; {
-		page, next, err := r.e.cfg.Store.HistoryKeys(ctx, w.shard, after)
+		page, next, err := r.e.cfg.Store.HistoryKeys(ctx, w.Shard, after)
 		if err != nil || !w.offerReview(review{history: page}) {
 			return false
 		}

@@ -26,7 +26,7 @@ func BenchmarkReconcile_Shard(b *testing.B) {
 		w.ok(h.runReview(w.ctx, review{keys: keys, shard: true, rev: rev}))
 	}
 
-	if h.doubts.notEmpty() || len(h.tasks) != tasks {
-		b.Fatalf("%d tasks, in doubt are %+v", len(h.tasks), h.doubts)
+	if h.doubts.NotEmpty() || len(h.Tasks) != tasks {
+		b.Fatalf("%d tasks, in doubt are %+v", len(h.Tasks), h.doubts)
 	}
 }

@@ -147,7 +147,7 @@ func TestReconcile_RepairsEndsThatTheWatchHasLost(t *testing.T) {
 	w.want("ends", "+1 succeeded", "+2 skipped overlap", "+3 dispatched")
 	w.want("goes")
 
-	if n := h.tasks["default/goes"]; n != nil {
+	if n := h.Tasks["default/goes"]; n != nil {
 		t.Errorf("the deleted task is still known: %+v", n)
 	}
 
@@ -163,8 +163,8 @@ func TestReconcile_FindsAttemptsThatItDoesNotKnow(t *testing.T) {
 	h := w.work("n1")
 	w.create("a")
 	h.decide(1)
-	a := h.taskNamed("default/a").Active()[0]
-	h.applyAttemptEnd(h.taskNamed("default/a"), a.Run, a.Create+1)
+	a := h.TaskNamed("default/a").Active()[0]
+	h.applyAttemptEnd(h.TaskNamed("default/a"), a.Run, a.Create+1)
 	h.reconcile()
 
 	if got := h.e.repairs(); got != 1 {
@@ -210,7 +210,7 @@ func TestReconcile_DoubtsEndWhenTheWatchTells(t *testing.T) {
 	w.ok(h.runReview(w.ctx, review{keys: keys, shard: true, rev: rev}))
 	w.ok(h.runReview(w.ctx, review{runs: runs, active: true, rev: at}))
 
-	if len(h.doubts.records) != 4 || len(h.runDoubts.gone) != 1 {
+	if len(h.doubts.Records) != 4 || len(h.runDoubts.Gone) != 1 {
 		t.Errorf("in doubt are %+v and %+v", h.doubts, h.runDoubts)
 	}
 
@@ -225,7 +225,7 @@ func TestReconcile_DoubtsEndWhenTheWatchTells(t *testing.T) {
 	w.ok(h.runReview(w.ctx, review{runs: runs, active: true, rev: at}))
 	settled()
 
-	if got := h.e.repairs(); got != 0 || h.doubts.notEmpty() || h.runDoubts.notEmpty() {
+	if got := h.e.repairs(); got != 0 || h.doubts.NotEmpty() || h.runDoubts.NotEmpty() {
 		t.Errorf("%v repairs, in doubt are %+v", got, h.doubts)
 	}
 }

@@ -8,20 +8,20 @@ import (
 // nextUndecided is the first tick that neither the entry's from nor the
 // watermark decides; 0 if there is none.
 func (s *shardState) nextUndecided(t *taskstate.Task) int64 {
-	after, mark := t.From, s.mark.Time.UnixMilli()
+	after, mark := t.From, s.Watermark.Time.UnixMilli()
 	if t.Paused {
 		until, _ := t.Silence()
 		after = max(after, until)
 	}
 
-	covered := s.coveredByWatermark(t)
+	covered := s.CoveredByWatermark(t)
 	if covered && mark > after {
 		// The watermark's own instant may be decided for some tasks only.
 		after = max(after, t.LastDue(mark-1))
 	}
 
 	tick := t.After(after)
-	if covered && tick != 0 && s.mark.Decided(task.At(taskstate.Instant(t.Due(tick))), t.FullName()) {
+	if covered && tick != 0 && s.Watermark.Decided(task.At(taskstate.Instant(t.Due(tick))), t.FullName()) {
 		return t.After(tick)
 	}
 
@@ -48,7 +48,7 @@ func (s *shardState) reschedule(t *taskstate.Task) {
 
 	s.scheduleTick(t, tick)
 
-	if !s.coveredByWatermark(t) && t.DueAt() <= s.mark.Time.UnixMilli() {
+	if !s.CoveredByWatermark(t) && t.DueAt() <= s.Watermark.Time.UnixMilli() {
 		s.uncovered[t] = struct{}{}
 	}
 }

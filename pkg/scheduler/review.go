@@ -9,11 +9,31 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/failures"
+	"github.com/carillonhq/carillon/pkg/scheduler/known"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
 	"github.com/carillonhq/carillon/pkg/task"
 )
+
+// review is something for a worker to compare with what it knows.
+type review struct {
+	rev int64 // at which it was read
+
+	shard bool               // keys are all of the shard, but its history
+	keys  []store.ShardEvent // without values
+
+	active bool // runs are all active attempts of the shard
+	runs   []store.ActiveKey
+
+	history []store.ShardEvent // keys of history
+
+	settle bool // differences, of the shard or the active attempts, have lasted for long enough
+
+	failed  *failures.Found // tasks that were failing before the shard was opened
+	opening int64           // the opening after which failed was asked for
+}
 
 // offerReview hands a review to the worker; false if it is busy with another.
 func (w *worker) offerReview(r review) bool {
@@ -25,27 +45,36 @@ func (w *worker) offerReview(r review) bool {
 	}
 }
 
+// earlierFailures asks which tasks were failing before this opening of the shard.
+func (w *worker) earlierFailures() failures.Request {
+	opening := w.openings.Load()
+
+	return failures.Request{Shard: w.Shard, Deliver: func(found *failures.Found) bool {
+		return w.offerReview(review{failed: found, opening: opening})
+	}}
+}
+
 // runReview compares. What differs is looked at again a while
 // later: only what differs still, in the same way, was lost by the watch.
 func (w *worker) runReview(ctx context.Context, r review) error {
 	switch {
-	case r.recalled != nil:
-		if r.recalled.opening == w.openings.Load() { // else the shard was opened anew: that is asked for again
-			w.restore(r.recalled, w.tasks)
+	case r.failed != nil:
+		if r.opening == w.openings.Load() { // else the shard was opened again, which has made another request
+			w.failures.Restore(r.failed, w.Tasks)
 		}
 	case r.settle:
 		return w.repairDoubts(ctx, r)
 	case r.shard:
-		if w.doubts.notEmpty() { // one thing after another
+		if w.doubts.NotEmpty() { // one thing after another
 			return w.overdueDoubts(ctx, w.doubts, r)
 		}
-		w.doubts = differences{records: w.revisionsThatDiffer(r)}
+		w.doubts = known.Differences{Records: w.DifferingRecords(r.keys, r.rev)}
 		w.scheduleReview(&w.doubts, review{settle: true, shard: true})
 	case r.active:
-		if w.runDoubts.notEmpty() {
+		if w.runDoubts.NotEmpty() {
 			return w.overdueDoubts(ctx, w.runDoubts, r)
 		}
-		w.runDoubts = w.differingRuns(r)
+		w.runDoubts = w.DifferingRuns(r.runs, r.rev)
 		w.scheduleReview(&w.runDoubts, review{settle: true, active: true})
 	default:
 		return w.reviewHistory(ctx, r.history)
@@ -55,16 +84,16 @@ func (w *worker) runReview(ctx context.Context, r review) error {
 }
 
 // scheduleReview has differences repaired when they have lasted for long enough.
-func (w *worker) scheduleReview(d *differences, then review) {
-	if d.notEmpty() {
-		d.since = time.Now()
+func (w *worker) scheduleReview(d *known.Differences, then review) {
+	if d.NotEmpty() {
+		d.Since = time.Now()
 		time.AfterFunc(w.e.reconciler.patience, func() { w.offerReview(then) })
 	}
 }
 
 // overdueDoubts settles those whose time is over, though nobody has said so.
-func (w *worker) overdueDoubts(ctx context.Context, d differences, r review) error {
-	if time.Since(d.since) < w.e.reconciler.patience {
+func (w *worker) overdueDoubts(ctx context.Context, d known.Differences, r review) error {
+	if time.Since(d.Since) < w.e.reconciler.patience {
 		return nil
 	}
 	return w.repairDoubts(ctx, r)
@@ -73,12 +102,12 @@ func (w *worker) overdueDoubts(ctx context.Context, d differences, r review) err
 func (w *worker) repairDoubts(ctx context.Context, r review) error {
 	if r.shard {
 		d := w.doubts
-		w.doubts = differences{}
+		w.doubts = known.Differences{}
 		return w.repairRecords(ctx, d)
 	}
 
 	d := w.runDoubts
-	w.runDoubts = differences{}
+	w.runDoubts = known.Differences{}
 	return w.repairRuns(ctx, d)
 }
 
@@ -88,20 +117,20 @@ func (w *worker) repairDoubts(ctx context.Context, r review) error {
 //
 // What waits is taken if its task is known as etcd has it: else it would pass for a
 // run of a task that is no more, and be deleted.
-func (w *worker) repairRecords(ctx context.Context, d differences) error {
+func (w *worker) repairRecords(ctx context.Context, d known.Differences) error {
 	var keys []string
 	beside := map[string]bool{} // entries of what waits
-	for key, mod := range d.records {
-		sk, ok := w.keys.ParseShard(key)
+	for key, mod := range d.Records {
+		sk, ok := w.Keys.ParseShard(key)
 		if !ok {
 			continue
 		}
 
 		ev := store.ShardEvent{ShardKey: sk, Key: key, Task: sk.Ref.String(), Mod: mod}
-		if mod > 0 && w.lacksRecord(&ev) || mod == 0 && w.hasRecord(&ev) {
+		if mod > 0 && w.LacksRecord(&ev) || mod == 0 && w.HasRecord(&ev) {
 			keys = append(keys, key)
 			if sk.Kind == record.KindQueued {
-				beside[w.keys.Entry(sk.Ref)] = true
+				beside[w.Keys.Entry(sk.Ref)] = true
 			}
 		}
 	}
@@ -122,23 +151,23 @@ func (w *worker) repairRecords(ctx context.Context, d differences) error {
 
 	entries := map[string]int64{} // by task: the mod revision, if it is there
 	for _, ev := range events {
-		mod, doubted := d.records[ev.Key]
+		mod, doubted := d.Records[ev.Key]
 
 		if ev.Kind == record.KindEntry && !ev.Deleted {
 			entries[ev.Task] = ev.Mod
 		}
 
-		t := w.tasks[ev.Task]
+		t := w.Tasks[ev.Task]
 		switch {
 		case !doubted:
 		case ev.Kind == record.KindQueued && !ev.Deleted && entries[ev.Task] > 0 && (t == nil || t.Mod < entries[ev.Task]):
 			// The watch, or the next period, brings the entry.
 		case ev.Kind == record.KindWatermark:
-			if w.known < ev.Mod {
+			if w.WatermarkRev < ev.Mod {
 				w.countRepair("the watermark", ev.Key)
 				return fmt.Errorf("%w: the watermark is another's", errReload)
 			}
-		case ev.Deleted && mod == 0 && w.hasRecord(&ev), !ev.Deleted && ev.Mod == mod && w.lacksRecord(&ev):
+		case ev.Deleted && mod == 0 && w.HasRecord(&ev), !ev.Deleted && ev.Mod == mod && w.LacksRecord(&ev):
 			w.countRepair("a record", ev.Key)
 			w.applyToShard(store.ShardBatch{Events: []store.ShardEvent{ev}})
 		}
@@ -148,18 +177,18 @@ func (w *worker) repairRecords(ctx context.Context, d differences) error {
 }
 
 // repairRuns repairs what still differs of the active attempts.
-func (w *worker) repairRuns(ctx context.Context, d differences) error {
+func (w *worker) repairRuns(ctx context.Context, d known.Differences) error {
 	var keys []record.RunKey
 	ended := map[int]int{} // by place in keys: in d.gone
-	for i, a := range d.gone {
-		if slices.Contains(d.of[i].Active(), a) {
+	for i, a := range d.Gone {
+		if slices.Contains(d.GoneOf[i].Active(), a) {
 			ended[len(keys)] = i
-			keys = append(keys, w.runKey(d.of[i], a))
+			keys = append(keys, w.RunKey(d.GoneOf[i], a))
 		}
 	}
 
-	for _, k := range d.there {
-		if w.attemptOf(k) == nil {
+	for _, k := range d.Unknown {
+		if w.AttemptOf(k) == nil {
 			keys = append(keys, k.RunKey)
 		}
 	}
@@ -183,16 +212,16 @@ func (w *worker) repairRuns(ctx context.Context, d differences) error {
 		k := keys[at]
 
 		if i, ok := ended[at]; ok {
-			if a := d.gone[i]; v.Gone || a.Create != 0 && v.Create != a.Create {
+			if a := d.Gone[i]; v.Gone || a.Create != 0 && v.Create != a.Create {
 				w.countRepair("an end", k.Run)
-				w.applyAttemptEnd(d.of[i], a.Run, v.Revision+1)
+				w.applyAttemptEnd(d.GoneOf[i], a.Run, v.Revision+1)
 			}
 			continue
 		}
 
-		if i := slices.IndexFunc(d.there, func(o store.ActiveKey) bool { return o.RunKey == k }); !v.Gone && d.there[i].Create == v.Create && w.attemptOf(d.there[i]) == nil {
+		if i := slices.IndexFunc(d.Unknown, func(o store.ActiveKey) bool { return o.RunKey == k }); !v.Gone && d.Unknown[i].Create == v.Create && w.AttemptOf(d.Unknown[i]) == nil {
 			w.countRepair("an attempt", k.Run)
-			t := w.taskNamed(k.Ref.String())
+			t := w.TaskNamed(k.Ref.String())
 			w.addActiveAttempt(t, &taskstate.Attempt{Run: k.Run, Node: k.Node, Create: v.Create})
 			w.placement.Occupy(k.Node)
 			w.addLook(t)
@@ -209,11 +238,11 @@ func (w *worker) reviewHistory(ctx context.Context, page []store.ShardEvent) err
 	var entries []string
 	orphans := map[string][]store.ShardEvent{} // by the key of the entry
 	for _, ev := range page {
-		if t := w.tasks[ev.Task]; ev.Mod > w.applied || t != nil && !t.Orphan(ev.Run) {
+		if t := w.Tasks[ev.Task]; ev.Mod > w.applied || t != nil && !t.Orphan(ev.Run) {
 			continue
 		}
 
-		key := w.keys.Entry(ev.Ref)
+		key := w.Keys.Entry(ev.Ref)
 		if orphans[key] == nil {
 			entries = append(entries, key)
 		}

@@ -66,7 +66,7 @@ func (w *worker) learnRevised(ctx context.Context, mod int64) error {
 // has told are left to it: the watermark does not speak for them before the watch has
 // told of everything up to here (see readAhead).
 func (w *worker) readRevised(ctx context.Context) error {
-	keys, rev, err := w.e.cfg.Store.ShardKeys(ctx, w.shard)
+	keys, rev, err := w.e.cfg.Store.ShardKeys(ctx, w.Shard)
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func (w *worker) readRevised(ctx context.Context) error {
 		switch {
 		case ev.Kind == record.KindRevised:
 			revised = ev.Mod
-		case ev.Kind == record.KindEntry && ev.Create <= w.applied && w.lacksRecord(ev):
+		case ev.Kind == record.KindEntry && ev.Create <= w.applied && w.LacksRecord(ev):
 			changed = append(changed, ev.Key)
 		}
 	}

@@ -60,7 +60,7 @@ func TestRevised_EditsDoNotStopAShard(t *testing.T) {
 	w.create("a", every("1h"))
 	w.create("b", every("1s"), allow)
 	h.decide(1)
-	mark := h.mark.Time
+	mark := h.Watermark.Time
 
 	n := 0
 	edits := func(times int) {
@@ -78,8 +78,8 @@ func TestRevised_EditsDoNotStopAShard(t *testing.T) {
 		t.Errorf("%d commits were lost, want %d", lost, maxOvertaken)
 	}
 
-	if !h.mark.Time.Equal(mark.Time) || w.entry("b").From.Sub(start).Seconds() != 2 {
-		t.Errorf("the watermark is %v, from of b %v", h.mark.Time, w.entry("b").From)
+	if !h.Watermark.Time.Equal(mark.Time) || w.entry("b").From.Sub(start).Seconds() != 2 {
+		t.Errorf("the watermark is %v, from of b %v", h.Watermark.Time, w.entry("b").From)
 	}
 
 	// While edits go on, one try shows that they do.
@@ -170,8 +170,8 @@ func TestRevised_EditOfATaskThatTheWatchHasYetToTellOf(t *testing.T) {
 		h.blind(s)
 	}
 
-	if h.mark.Seen >= created {
-		t.Errorf("the watermark speaks for a task that was created at revision %d: seen is %d", created, h.mark.Seen)
+	if h.Watermark.Seen >= created {
+		t.Errorf("the watermark speaks for a task that was created at revision %d: seen is %d", created, h.Watermark.Seen)
 	}
 
 	w.work("n1").decide(7)

@@ -48,16 +48,16 @@ func (s *scriptedWorker) open() error {
 	s.w.reset()
 	s.held = store.ShardBatch{}
 
-	mark, rev, err := s.w.e.cfg.Store.Open(s.ctx, s.w.shard, s.w.fences)
+	mark, rev, err := s.w.e.cfg.Store.Open(s.ctx, s.w.Shard, s.w.fences)
 	if err != nil {
 		return err
 	}
 
-	s.w.mark, s.w.known = mark, rev
+	s.w.Watermark, s.w.WatermarkRev = mark, rev
 	s.w.noteOpening(mark)
 
 	f := follow(s.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
-		_ = s.w.e.cfg.Store.FollowShard(ctx, s.w.shard, rev, apply) // ends with ctx
+		_ = s.w.e.cfg.Store.FollowShard(ctx, s.w.Shard, rev, apply) // ends with ctx
 	})
 
 	s.w.batches = f.batches
@@ -139,7 +139,7 @@ func (s *scriptedWorker) decide(ctx context.Context) error {
 func (s *scriptedWorker) nextLook() time.Time { return s.w.e.cfg.Now().Add(s.w.sleepFor()) }
 
 func (s *scriptedWorker) known(name string) (k knownTask) {
-	t := s.w.tasks[name]
+	t := s.w.Tasks[name]
 	if t == nil {
 		k.absent = true
 		return k

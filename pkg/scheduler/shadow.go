@@ -14,6 +14,6 @@ func (p *plan) decideShadowTick(t *taskstate.Task, tick int64, id, trigger strin
 	p.s.endSpan(t)
 	r := p.newRun(t, tick, id, trigger)
 	r.State, r.Reason, r.Attempt, r.EndedAt = task.Skipped, task.ReasonShadow, 0, task.At(p.now)
-	p.commit.Record(t.Ref(p.s.shard), r)
+	p.commit.Record(t.Ref(p.s.Shard), r)
 	p.counts.skipped++
 }

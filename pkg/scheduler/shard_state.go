@@ -3,6 +3,8 @@ package scheduler
 import (
 	"time"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/failures"
+	"github.com/carillonhq/carillon/pkg/scheduler/known"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -13,18 +15,17 @@ import (
 // machine. It has no clock, network, goroutine, lock, logger or metric. Whatever it needs of
 // these it gets with a call, or from a port.
 //
-// Only the worker's goroutine calls it. The worker tells it of events (apply), asks it for a plan
-// (plan), commits that, and says what became of it (committed, rejected or abandoned). In between it
-// calls nothing else (mustBeSettled): a plan points into the state that it was made from.
+// Only the worker's goroutine calls it. The worker gives it events (applyRecords), asks it for a plan
+// (buildPlan), commits that, and says what became of it (applyCommitted, applyConflict or applyAbandoned).
+// In between it calls nothing else (mustBeSettled): a plan points into the state that it was made from.
 type shardState struct {
 	ports
-	knownRecords
+	known.Records
 	agenda
-	failures
 	fences store.Fences
 
 	owner            bool // the shard has been opened: what is known counts
-	watermarkKnown   bool // mark is known, so that the next ticks can be
+	watermarkKnown   bool // Watermark is known, so that the next ticks can be
 	firstPageApplied bool // the shard's first page is applied
 
 	applied int64 // all events up to here are applied
@@ -38,7 +39,7 @@ type shardState struct {
 
 	due       taskstate.Heap
 	onTime    int64                        // no task is behind at this instant, in Unix milliseconds; 0: nobody has looked
-	uncovered map[*taskstate.Task]struct{} // created after mark.Seen, with ticks up to mark.Time
+	uncovered map[*taskstate.Task]struct{} // created after Watermark.Seen, with ticks up to Watermark.Time
 	active    taskstate.ActiveTasks        // of which something waits or runs
 	unread    needHistorySet               // their histories are to be read
 	purges    map[string]int64             // records of history that are to go: key and mod revision
@@ -54,6 +55,8 @@ type shardState struct {
 	opening      opening                          // how it found the shard at first
 	stubborn     map[string]bool                  // tasks for which the shard was opened again
 
+	failures failures.Set // which tasks are failing, for the board
+
 	census taskstate.Census // how many tasks of which kind
 	queued int              // runs in queues
 
@@ -61,7 +64,7 @@ type shardState struct {
 }
 
 // mustBeSettled panics if a decision is outstanding: a plan whose commit has neither been taken into memory
-// (committed) nor given up (abandoned, rejected). Its effects point into the state, which nobody else may change
+// (applyCommitted) nor given up (applyAbandoned, applyConflict). Its effects point into the state, which nobody else may change
 // meanwhile.
 func (s *shardState) mustBeSettled() {
 	if s.lastPlan.commit != nil {
@@ -76,9 +79,9 @@ func (s *shardState) reset() {
 	s.mustBeSettled()
 	s.releaseAll()
 
-	s.tasks, s.due, s.onTime = map[string]*taskstate.Task{}, nil, 0
+	s.Tasks, s.due, s.onTime = map[string]*taskstate.Task{}, nil, 0
 	s.uncovered, s.unread = map[*taskstate.Task]struct{}{}, needHistorySet{}
-	s.active, s.census, s.failures = taskstate.ActiveTasks{}, taskstate.Census{}, newFailures()
+	s.active, s.census, s.failures = taskstate.ActiveTasks{}, taskstate.Census{}, failures.NewSet()
 	s.agenda = agenda{rests: map[*taskstate.Task]int64{}, looked: s.looked}
 	s.purges, s.gone = map[string]int64{}, map[string]int64{}
 	s.endedSince = map[string]int64{}
@@ -90,7 +93,7 @@ func (s *shardState) reset() {
 // releaseAll gives back what the shard has of all that shards share: the slots of its attempts, and
 // its place in line.
 func (s *shardState) releaseAll() {
-	for _, t := range s.tasks {
+	for _, t := range s.Tasks {
 		for _, a := range t.Active() {
 			s.placement.Release(a.Node)
 		}
@@ -99,7 +102,7 @@ func (s *shardState) releaseAll() {
 	s.tokens.Leave()
 
 	// All that holds many tasks: the board may know the worker when its shard is long another's.
-	s.tasks, s.due, s.active, s.uncovered = nil, nil, taskstate.ActiveTasks{}, nil
+	s.Tasks, s.due, s.active, s.uncovered = nil, nil, taskstate.ActiveTasks{}, nil
 	s.census, s.queued = taskstate.Census{}, 0
 }
 
@@ -147,8 +150,8 @@ func (s *shardState) ensureActivity(t *taskstate.Task) *taskstate.Activity {
 // dropTask forgets a task of which nothing is left. Another may bear its name by
 // now: that one stays.
 func (s *shardState) dropTask(t *taskstate.Task) {
-	if t.Empty() && s.tasks[t.FullName()] == t {
-		delete(s.tasks, t.FullName())
+	if t.Empty() && s.Tasks[t.FullName()] == t {
+		delete(s.Tasks, t.FullName())
 		s.endSpan(t)
 	}
 }

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 
+	"github.com/carillonhq/carillon/pkg/scheduler/failures"
 	"github.com/carillonhq/carillon/pkg/scheduler/retention"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -14,7 +15,7 @@ type Store interface {
 	committer
 	attemptReader
 	recordLister
-	outcomeReader
+	failures.Outcomes
 	retention.HistoryTrimmer
 	retention.TaskExpirer
 }
@@ -46,11 +47,4 @@ type recordLister interface {
 	ShardKeys(ctx context.Context, shard int) ([]store.ShardEvent, int64, error)
 	HistoryKeys(ctx context.Context, shard int, after string) (events []store.ShardEvent, next string, err error)
 	RecordsNow(ctx context.Context, keys []string) ([]store.ShardEvent, error)
-}
-
-// outcomeReader reads how runs have ended, and which of them are dead.
-type outcomeReader interface {
-	HistoriesOf(ctx context.Context, refs []record.Ref) (keys [][]store.ShardEvent, rev int64, err error)
-	RecordsAt(ctx context.Context, keys []string, rev int64) ([]store.ShardEvent, error)
-	DeadKeys(ctx context.Context, shard int, after string) (events []store.ShardEvent, next string, rev int64, err error)
 }

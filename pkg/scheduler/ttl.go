@@ -49,7 +49,7 @@ func (p *plan) deleteExpired(t *taskstate.Task) {
 		return
 	}
 
-	b := &retention.Deletion{Fences: p.s.fences, Ref: t.Ref(p.s.shard), Mod: t.Mod, Tombstone: record.Tombstone{
+	b := &retention.Deletion{Fences: p.s.fences, Ref: t.Ref(p.s.Shard), Mod: t.Mod, Tombstone: record.Tombstone{
 		UID: t.UID(), Generation: int64(t.Generation), DeletedAt: task.At(p.now), DeletedBy: ttlDeletedBy,
 		Why: "its schedule had ended, and its ttl of " + task.Duration(time.Duration(t.Policy.TTL)*time.Millisecond).String() + " was over",
 	}}

@@ -24,11 +24,11 @@ func (s *shardState) loadWatermark(b store.ShardBatch) {
 // setWatermark takes a watermark that another has written, and finds the next ticks of
 // the tasks for which it matters.
 func (s *shardState) setWatermark(mark record.Watermark) {
-	before := s.mark
-	s.mark = mark
+	before := s.Watermark
+	s.Watermark = mark
 	if !s.watermarkKnown || mark.Time.Before(before.Time.Time) || mark.Seen < before.Seen {
 		s.watermarkKnown = true
-		for _, t := range s.tasks {
+		for _, t := range s.Tasks {
 			s.reschedule(t)
 		}
 		return

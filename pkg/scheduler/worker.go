@@ -11,6 +11,7 @@ import (
 
 	"github.com/carillonhq/carillon/pkg/clock"
 	"github.com/carillonhq/carillon/pkg/scheduler/board"
+	"github.com/carillonhq/carillon/pkg/scheduler/known"
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 	"github.com/carillonhq/carillon/pkg/store"
 	"github.com/carillonhq/carillon/pkg/store/record"
@@ -39,8 +40,8 @@ type worker struct {
 	batches         <-chan store.ShardBatch // what the watch tells
 	summaryRequests chan *board.Summary     // what of it is wanted for the board
 	reviews         chan review             // what to compare with
-	doubts          differences             // what was found otherwise, of records
-	runDoubts       differences             // and of active attempts
+	doubts          known.Differences       // what was found otherwise, of records
+	runDoubts       known.Differences       // and of active attempts
 	openings        atomic.Int64            // how often the shard was opened and scanned
 	published       published               // what it has added to gauges
 }
@@ -50,7 +51,7 @@ func newWorker(e *Engine, shard int, f store.Fences) *worker {
 		e: e, log: e.cfg.Logger.With(zap.Int("shard", shard)),
 		pokes: make(chan struct{}, 1), reviews: make(chan review, 4), summaryRequests: make(chan *board.Summary, 1),
 	}
-	w.shardState = shardState{knownRecords: knownRecords{shard: shard, keys: e.cfg.Store.Keys()}, fences: f, stubborn: map[string]bool{}, ports: ports{
+	w.shardState = shardState{Records: known.Records{Shard: shard, Keys: e.cfg.Store.Keys()}, fences: f, stubborn: map[string]bool{}, ports: ports{
 		node: e.cfg.Node, commits: e.cfg.Store, definitions: e,
 		placement: e.cfg.Fleet, tokens: e.pace.NewShare(), trims: e.trims, ends: &e.recent,
 		nextAttempt: e.cfg.NextAttempt, clearedAfter: e.cfg.ClearedAfter,
@@ -137,14 +138,14 @@ func (w *worker) serve(ctx context.Context) error {
 	}
 
 	w.reset()
-	mark, rev, err := w.e.cfg.Store.Open(ctx, w.shard, w.fences)
+	mark, rev, err := w.e.cfg.Store.Open(ctx, w.Shard, w.fences)
 	if err != nil {
 		return err
 	}
 
 	w.e.metrics.opens.Inc()
 	w.noteProgress()
-	w.mark, w.known = mark, rev
+	w.Watermark, w.WatermarkRev = mark, rev
 	w.noteOpening(mark)
 
 	// One scan serves all shards that are opened together; asked for now, it has
@@ -160,7 +161,7 @@ func (w *worker) serve(ctx context.Context) error {
 	}
 
 	f := follow(ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
-		_ = w.e.cfg.Store.FollowShard(ctx, w.shard, rev, apply) // ends with ctx
+		_ = w.e.cfg.Store.FollowShard(ctx, w.Shard, rev, apply) // ends with ctx
 	})
 
 	defer f.stop()
@@ -199,7 +200,7 @@ func (w *worker) noteOpening(mark record.Watermark) { w.shardState.noteOpening(m
 // applyActiveScan takes the answer to the scan for active attempts. All earlier differences are known by it.
 func (w *worker) applyActiveScan(keys []store.ActiveKey) {
 	w.shardState.applyActiveRuns(keys)
-	w.doubts, w.runDoubts = differences{}, differences{}
+	w.doubts, w.runDoubts = known.Differences{}, known.Differences{}
 	w.openings.Add(1)
 }
 
@@ -287,12 +288,12 @@ func (w *worker) runLoop(ctx context.Context, batches <-chan store.ShardBatch, s
 		case keys := <-scan:
 			scan, scanned = nil, true
 
-			if err := w.applyScan(ctx, keys[w.shard]); err != nil {
+			if err := w.applyScan(ctx, keys[w.Shard]); err != nil {
 				return err
 			}
 
 			w.serving.Store(true)
-			w.e.recalls.request(w)
+			w.e.failures.Request(w.earlierFailures())
 		case r := <-w.reviews:
 			if scanned {
 				if err := w.runReview(ctx, r); err != nil {
@@ -336,13 +337,13 @@ func (w *worker) applyScan(ctx context.Context, keys []store.ActiveKey) error {
 // readQueue takes what waits now, and the parts that have ended, of tasks that are
 // known.
 func (w *worker) readQueue(ctx context.Context) error {
-	queue, err := w.e.cfg.Store.Queue(ctx, w.shard)
+	queue, err := w.e.cfg.Store.Queue(ctx, w.Shard)
 	if err != nil {
 		return err
 	}
 
 	for i := range queue {
-		if t := w.tasks[queue[i].Task]; t == nil || t.Orphan(queue[i].Run) {
+		if t := w.Tasks[queue[i].Task]; t == nil || t.Orphan(queue[i].Run) {
 			continue
 		}
 

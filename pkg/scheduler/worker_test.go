@@ -377,7 +377,7 @@ func TestWorker_EventsOnTheirWayUndoNothing(t *testing.T) {
 	w.create("a", on("role = db"), cronned("1 * * * * *"))
 	h.decide(1)
 	w.want("a", "+1 queued no_matching_node")
-	q := *h.taskNamed("default/a").Queue()[0]
+	q := *h.TaskNamed("default/a").Queue()[0]
 	w.join("db", "role=db")
 	h.fleet()
 	h.blind(1.1)
@@ -387,14 +387,14 @@ func TestWorker_EventsOnTheirWayUndoNothing(t *testing.T) {
 		ShardKey: record.ShardKey{Kind: record.KindQueued, Ref: ref("a"), Run: q.ID}, Task: "default/a", Mod: q.Mod, Create: q.Mod, Value: written(q.Waiting),
 	}}})
 
-	if n := len(h.taskNamed("default/a").Queue()); n != 0 {
+	if n := len(h.TaskNamed("default/a").Queue()); n != 0 {
 		t.Errorf("%d runs wait after the event of the one that is dispatched", n)
 	}
 
 	h.blind(1.15)
 	h.decide(1.2)
 
-	if n := len(h.taskNamed("default/a").Queue()); n != 0 || h.door.commits != commits || len(h.gone) != 0 {
+	if n := len(h.TaskNamed("default/a").Queue()); n != 0 || h.door.commits != commits || len(h.gone) != 0 {
 		t.Errorf("%d runs wait, %d commits, gone %v", n, h.door.commits-commits, h.gone)
 	}
 
@@ -405,7 +405,7 @@ func TestWorker_AnEndConcernsNoLaterAttempt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "n1")
 	h := w.work("n1")
-	s := h.taskNamed("default/a")
+	s := h.TaskNamed("default/a")
 	h.addActiveAttempt(s, &taskstate.Attempt{Run: "r", Node: "n1", Create: 10})
 	h.applyAttemptEnd(s, "r", 10)
 	h.applyAttemptEnd(s, "other", 11)
@@ -431,8 +431,8 @@ func TestWorker_LoadsAShardOfSeveralPages(t *testing.T) {
 	}
 
 	h := w.work("n1")
-	if len(h.tasks) != len(all) || h.applied != h.known {
-		t.Fatalf("%d tasks are loaded, up to revision %d; opened at %d", len(h.tasks), h.applied, h.known)
+	if len(h.Tasks) != len(all) || h.applied != h.WatermarkRev {
+		t.Fatalf("%d tasks are loaded, up to revision %d; opened at %d", len(h.Tasks), h.applied, h.WatermarkRev)
 	}
 
 	h.decide(60)

@@ -109,7 +109,7 @@ var allowed = map[string][]string{
 	"pkg/client":               {"pkg/task"},
 	// why is pure: what is on record is read for it.
 	"pkg/internal/why": {"pkg/internal/schedule", "pkg/task"},
-	"pkg/scheduler":    {"pkg/scheduler/activescan", "pkg/scheduler/board", "pkg/scheduler/definition", "pkg/scheduler/pace", "pkg/scheduler/placement", "pkg/scheduler/retention", "pkg/scheduler/taskstate", "pkg/scheduler/tickpolicy", "pkg/store", "pkg/store/record", "pkg/internal/schedule", "pkg/task"},
+	"pkg/scheduler":    {"pkg/scheduler/activescan", "pkg/scheduler/board", "pkg/scheduler/definition", "pkg/scheduler/failures", "pkg/scheduler/known", "pkg/scheduler/pace", "pkg/scheduler/placement", "pkg/scheduler/retention", "pkg/scheduler/taskstate", "pkg/scheduler/tickpolicy", "pkg/store", "pkg/store/record", "pkg/internal/schedule", "pkg/task"},
 	// placement chooses the nodes of runs, and knows nothing of shards, ticks or records.
 	"pkg/scheduler/placement": {"pkg/task"},
 	// tickpolicy is pure arithmetic over ticks and counts of runs.
@@ -123,6 +123,10 @@ var allowed = map[string][]string{
 	"pkg/scheduler/taskstate": {"pkg/scheduler/definition", "pkg/scheduler/placement", "pkg/scheduler/retention", "pkg/scheduler/tickpolicy", "pkg/internal/schedule", "pkg/store", "pkg/store/record", "pkg/task"},
 	// definition parses what entries say, and knows nothing of shards.
 	"pkg/scheduler/definition": {"pkg/scheduler/tickpolicy", "pkg/internal/schedule", "pkg/store/record", "pkg/task"},
+	// failures notes which tasks fail, and reads which did so before; nothing is decided by it.
+	"pkg/scheduler/failures": {"pkg/scheduler/board", "pkg/scheduler/taskstate", "pkg/store", "pkg/store/record", "pkg/task"},
+	// known has what is known of a shard's records, and compares it with what etcd holds.
+	"pkg/scheduler/known": {"pkg/scheduler/taskstate", "pkg/store", "pkg/store/record"},
 	// board has the form of what shards show, and puts it together.
 	"pkg/scheduler/board": {"pkg/task"},
 
@@ -254,13 +258,15 @@ type shell struct {
 var shells = map[string]shell{
 	"pkg/daemon/clockguard":    {}, // it has none, nor has events
 	"pkg/scheduler/definition": {files: []string{"cache.go"}},
+	"pkg/scheduler/failures":   {files: []string{"reader.go"}},
+	"pkg/scheduler/known":      {},
 	"pkg/scheduler/taskstate":  {},
 	"pkg/scheduler/tickpolicy": {},
 	"pkg/store/events":         {},
 	"pkg/scheduler": {
 		files: []string{
 			"board.go", "engine.go", "known_freezes.go",
-			"preload.go", "read_attempts.go", "read_histories.go", "recall.go", "reconcile.go", "report.go", "review.go",
+			"preload.go", "read_attempts.go", "read_histories.go", "reconcile.go", "report.go", "review.go",
 			"revised.go", "round.go", "stall.go", "store.go", "worker.go",
 		},
 		types: []string{"worker", "Engine", "Fleet"},
