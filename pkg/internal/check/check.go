@@ -7,13 +7,15 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// Check judges a history: what was listed first, then every change of every
-// later revision, in order, as Recorder.Events returns it. A history with a gap
-// cannot be judged; Check reports the gaps that it can notice as "form".
+// Check judges a history: the first list, then every change of every later revision, in order, as
+// Recorder.Events returns it. A history with a gap cannot be judged. Check reports the gaps that it detects as
+// "form".
 func Check(keys record.Keys, events []Event, opts Options) Report {
 	opts.Faults = sortFaults(opts.Faults)
 	c := newChecker(keys, opts)
 
+	// One step covers all events of one revision, or the whole first list. etcd applies the writes of a
+	// transaction at one revision, so that a transaction is never split between two steps.
 	for len(events) > 0 {
 		n := 1
 		for n < len(events) && events[n].Revision == events[0].Revision && events[n].Listed == events[0].Listed {
@@ -29,23 +31,25 @@ func Check(keys record.Keys, events []Event, opts Options) Report {
 	return c.findings.buildReport(c.stats)
 }
 
-// checker replays a history and has it judged, revision by revision:
+// checker replays a history revision by revision and calls the judges:
 //
 //	events of one revision ──decoder──▶ delta
-//	delta + clusterState (as it was before) ──judges──▶ findings
-//	delta ──▶ clusterState (as it is after)
+//	delta + clusterState (before the revision) ──judges──▶ findings
+//	delta ──▶ clusterState (after the revision)
 //
-// Within a step the cluster's state is the one before the revision, as it is for
-// the compares of a transaction, and the delta is what the revision changes. Runs
-// and entries go through several records in one revision. Their trackers therefore
-// apply each change themselves, and call the judges in between.
+// While the judges run, clusterState shows the cluster before the revision, which is what the compares of a
+// transaction see. The delta holds what the revision changes. A revision can write several records of one run
+// or entry. Their trackers therefore apply each change themselves, and call the judges in between.
 type checker struct {
 	*findings
+	// cluster is the replayed state. All judges share it.
 	cluster *clusterState
 	opts    *Options
 	stats   *stats
+	// decoder converts events to deltas.
 	decoder *decoder
 
+	// The judges that applyRevision and finishHistory call directly. The trackers call the others.
 	fences    *fenceJudge
 	placement *placementJudge
 	retention *retentionJudge
@@ -54,10 +58,12 @@ type checker struct {
 	decisions *decisionJudge
 	attempts  *attemptJudge
 
+	// The trackers apply the changes of entries and of runs.
 	entries *entryTracker
 	runs    *runTracker
 }
 
+// newChecker wires the judges and trackers to one clusterState, one set of findings and one set of options.
 func newChecker(keys record.Keys, opts Options) *checker {
 	found, cluster, stats := newFindings(), newClusterState(keys), newStats()
 	base := judge{findings: found, cluster: cluster, keys: keys, opts: &opts}
@@ -87,7 +93,10 @@ func newChecker(keys record.Keys, opts Options) *checker {
 	}
 }
 
-// applyRevision judges and applies the changes of one revision, or the first list.
+// applyRevision judges and applies the events of one revision, or of the first list.
+//
+// The order of the steps matters. Runs are judged before entries, so that they are compared with the entry that
+// was in force before the revision. Freezes, watermarks, nodes and owners are applied last for the same reason.
 func (c *checker) applyRevision(events []Event) {
 	if events[0].Revision < c.revision || (events[0].Listed && c.revision > 0) {
 		c.addViolation("form", events[0].Key, "the history goes back to revision %d", events[0].Revision)
@@ -103,7 +112,7 @@ func (c *checker) applyRevision(events []Event) {
 		return
 	}
 
-	// The owners and watermarks come first: they say who may write the rest.
+	// Owners and watermarks are judged first, because they determine who may write the rest.
 	c.fences.checkOwners(d)
 	c.placement.checkMoves(d)
 	c.fences.checkWatermarks(d)
@@ -113,10 +122,13 @@ func (c *checker) applyRevision(events []Event) {
 		c.runs.applyRunChange(d, r)
 	}
 
+	// Overlap and limits depend on all runs that the revision starts or ends, so they are judged after every
+	// run of the revision has been applied.
 	c.runs.checkStarts(runs)
 
 	c.retention.checkRevision(d)
 	c.entries.applyEntries(d)
+	// checkRevision compares with the records that were kept before, checkKept counts those that are kept now.
 	c.cluster.applyKept(d)
 	c.retention.checkKept(d)
 	c.cluster.applyFreezes(d)
@@ -125,12 +137,13 @@ func (c *checker) applyRevision(events []Event) {
 	c.placement.forgetUnusedMoves(d)
 }
 
+// setRevision sets the revision at which violations are reported and changes are applied.
 func (c *checker) setRevision(revision int64) {
 	c.findings.revision, c.cluster.revision = revision, revision
 }
 
-// checkKeys checks that each event follows from what is known of its key, as
-// it does in a history without gaps.
+// checkKeys checks that each event follows from the known state of its key. A violation means that the history
+// has a gap: a key is deleted that did not exist, or its create revision is not in the history.
 func (c *checker) checkKeys(events []Event) {
 	for _, ev := range events {
 		created, known := c.cluster.liveKeys[ev.Key]
@@ -152,7 +165,8 @@ func (c *checker) checkKeys(events []Event) {
 	}
 }
 
-// applyFirstList takes the first list as it is.
+// applyFirstList applies the first list without judging how its records were written, which a list does not
+// show. Entries come before runs, because the ticks of a range record are computed from its task's schedule.
 func (c *checker) applyFirstList(d *delta) {
 	c.cluster.began = c.cluster.revision
 	c.cluster.applyFreezes(d)
@@ -169,7 +183,7 @@ func (c *checker) applyFirstList(d *delta) {
 	c.placement.allowMisplaced()
 }
 
-// finishHistory judges what only the end of the history can tell.
+// finishHistory checks the guarantees that can be judged only at the end of the history.
 func (c *checker) finishHistory() {
 	for _, ref := range slices.SortedFunc(maps.Keys(c.cluster.tasks), compareRefs) {
 		t := c.cluster.tasks[ref]
@@ -181,7 +195,8 @@ func (c *checker) finishHistory() {
 	c.placement.checkDrainedNodes()
 }
 
-// finishTask judges the ticks and runs of a task as the history leaves them.
+// finishTask judges the ticks and runs of a task in their final state. checkDecided must come before
+// gaps.checkEnd: it moves the start of the epoch to the last decided tick, and checkEnd judges the rest.
 func (c *checker) finishTask(t *taskHistory) {
 	if t.entry != nil {
 		c.gaps.checkDecided(t, c.cluster.decidedUpTo(t))

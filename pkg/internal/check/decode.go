@@ -9,23 +9,23 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// decoder turns the events of a revision into a delta. A record that cannot be read it
-// reports as "form", and sets in the cluster's state which records of a shard those are.
-// It changes nothing else.
+// decoder converts the events of a revision to a delta. It reports a record that cannot be read as "form", and
+// notes its key in the state of its shard, because that excuses or explains late decisions (G19). It changes
+// nothing else.
 type decoder struct {
 	*findings
 	cluster *clusterState
 	keys    record.Keys
 }
 
-// decodeEvents decodes the events of one revision. What cannot be read is reported and
-// left out: a bad record hurts only itself.
+// decodeEvents decodes the events of one revision. It reports unreadable records and leaves them out, so that a
+// bad record affects only itself (G19).
 func (dec *decoder) decodeEvents(events []Event) *delta {
 	d := newDelta()
 	for _, ev := range events {
 		rest, ok := strings.CutPrefix(ev.Key, dec.keys.Root())
 		if !ok {
-			continue // not ours
+			continue // outside of the prefix
 		}
 
 		dir, _, _ := strings.Cut(rest, "/")
@@ -52,6 +52,7 @@ func (dec *decoder) decodeEvents(events []Event) *delta {
 			dec.decodeVersion(d, ev)
 		case "deleted":
 			dec.decodeTombstone(d, ev)
+		// No rule concerns these keys.
 		case "tokens", "cleared", "moves", "events", "secrets", "requests":
 		default:
 			dec.addNote("keys below %s are not part of the key layout", dec.keys.Root()+dir)
@@ -61,12 +62,13 @@ func (dec *decoder) decodeEvents(events []Event) *delta {
 	return d
 }
 
-// reportUnreadable reports a record that cannot be read, and has its shard remember that.
+// reportUnreadable reports a record that cannot be read, and notes it in the state of its shard.
 func (dec *decoder) reportUnreadable(ev Event, err error) {
 	dec.addViolation("form", ev.Key, "unreadable record: %v", err)
 	dec.cluster.setUnreadable(ev, true)
 }
 
+// decodeCluster reads the number of shards. A deleted or unreadable record leaves the known number as it is.
 func (dec *decoder) decodeCluster(d *delta, ev Event) {
 	var cluster task.Cluster
 	if !ev.Deleted && json.Unmarshal(ev.Value, &cluster) == nil {
@@ -74,6 +76,7 @@ func (dec *decoder) decodeCluster(d *delta, ev Event) {
 	}
 }
 
+// decodeNode decodes a node's key. A node whose record cannot be read counts as present, without an instance.
 func (dec *decoder) decodeNode(d *delta, ev Event) {
 	name := strings.TrimPrefix(ev.Key, dec.keys.Nodes())
 	if ev.Deleted {
@@ -92,6 +95,7 @@ func (dec *decoder) decodeNode(d *delta, ev Event) {
 	}
 }
 
+// decodeOwner decodes an owner key. A deleted key becomes an owner with fence 0.
 func (dec *decoder) decodeOwner(d *delta, ev Event) {
 	id, ok := dec.keys.ParseOwner(ev.Key)
 	if !ok {
@@ -102,7 +106,7 @@ func (dec *decoder) decodeOwner(d *delta, ev Event) {
 	o := &record.Owner{Shard: id}
 	if !ev.Deleted {
 		if err := json.Unmarshal(ev.Value, o); err != nil {
-			dec.reportUnreadable(ev, err) // its shard has a fence, and no node
+			dec.reportUnreadable(ev, err) // the shard has a fence, but no node
 		}
 		o.Shard, o.Fence = id, ev.ModRevision
 	}
@@ -110,6 +114,7 @@ func (dec *decoder) decodeOwner(d *delta, ev Event) {
 	d.owners[id] = o
 }
 
+// decodeAttempt decodes a change of an inbox record.
 func (dec *decoder) decodeAttempt(d *delta, ev Event) {
 	k, ok := dec.keys.ParseRun(ev.Key)
 	if !ok {
@@ -132,6 +137,7 @@ func (dec *decoder) decodeAttempt(d *delta, ev Event) {
 	r.puts = append(r.puts, inboxPut{Assigned: a, node: k.Node, create: ev.CreateRevision, mod: ev.ModRevision, key: ev.Key})
 }
 
+// decodeShardRecord decodes a change below shards/: a watermark, a revised key, or a record of a task or run.
 func (dec *decoder) decodeShardRecord(d *delta, ev Event) {
 	k, ok := dec.keys.ParseShard(ev.Key)
 	if !ok {
@@ -139,6 +145,8 @@ func (dec *decoder) decodeShardRecord(d *delta, ev Event) {
 		return
 	}
 
+	// A new value, or a deletion, replaces a value that could not be read. reportUnreadable notes it again if
+	// the new value cannot be read either.
 	dec.cluster.setUnreadable(ev, false)
 
 	switch k.Kind {
@@ -176,6 +184,7 @@ func (dec *decoder) decodeShardRecord(d *delta, ev Event) {
 	}
 }
 
+// decodeQueued decodes a change of a queue record.
 func (dec *decoder) decodeQueued(d *delta, k record.ShardKey, ev Event) {
 	r := d.runChangeOf(k.Ref, k.Run)
 	r.queueKey = ev.Key
@@ -193,6 +202,7 @@ func (dec *decoder) decodeQueued(d *delta, k record.ShardKey, ev Event) {
 	r.queued = &w
 }
 
+// decodeEnded decodes a final record: of a run, of a part, or of a late result.
 func (dec *decoder) decodeEnded(d *delta, k record.ShardKey, ev Event) {
 	if ev.Deleted && k.Kind == record.KindPart {
 		r := d.runChangeOf(k.Ref, k.Run)
@@ -201,7 +211,7 @@ func (dec *decoder) decodeEnded(d *delta, k record.ShardKey, ev Event) {
 	}
 
 	if ev.Deleted {
-		return // a trim, a purge, or with its task: it takes no outcome back
+		return // a trim, a purge or a deleted task: the outcome stands
 	}
 
 	e, err := record.DecodeEnded(k, ev.Value)
@@ -219,6 +229,7 @@ func (dec *decoder) decodeEnded(d *delta, k record.ShardKey, ev Event) {
 	r.ended, r.endedKey, r.endedText = &e, ev.Key, string(ev.Value)
 }
 
+// decodeFreezes decodes the freeze record. A deletion yields an empty state.
 func (dec *decoder) decodeFreezes(d *delta, ev Event) {
 	f := &freezeState{}
 	if !ev.Deleted {
@@ -232,6 +243,7 @@ func (dec *decoder) decodeFreezes(d *delta, ev Event) {
 	d.freezes = f
 }
 
+// decodeSpec reads uid and generation of a spec. The rest of it is compared as text.
 func (dec *decoder) decodeSpec(ev Event) *specChange {
 	s := &specChange{key: ev.Key, value: ev.Value}
 	if ev.Deleted {
@@ -251,6 +263,7 @@ func (dec *decoder) decodeSpec(ev Event) *specChange {
 	return s
 }
 
+// decodeVersion decodes a change of versions/<ns>/<name>/<generation>.
 func (dec *decoder) decodeVersion(d *delta, ev Event) {
 	parts := strings.Split(strings.TrimPrefix(ev.Key, dec.keys.Root()+"versions/"), "/")
 	if len(parts) != 3 {
@@ -272,6 +285,7 @@ func (dec *decoder) decodeVersion(d *delta, ev Event) {
 	d.versions[versionRef{record.Ref{Namespace: parts[0], Name: parts[1]}, generation}] = v
 }
 
+// decodeTombstone decodes a change of deleted/<ns>/<name>.
 func (dec *decoder) decodeTombstone(d *delta, ev Event) {
 	ns, name, ok := strings.Cut(strings.TrimPrefix(ev.Key, dec.keys.Tombstones()), "/")
 	if !ok {
@@ -290,6 +304,7 @@ func (dec *decoder) decodeTombstone(d *delta, ev Event) {
 	d.tombstones[record.Ref{Namespace: ns, Name: name}] = g
 }
 
+// decodeDeadLetter decodes the record of a dead-letter run: its state and who dismissed it.
 func (dec *decoder) decodeDeadLetter(d *delta, k record.ShardKey, ev Event) {
 	ch := &deadChange{key: ev.Key}
 	if !ev.Deleted {

@@ -10,18 +10,18 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// delta is what one revision changes, decoded.
+// delta is the decoded content of one revision: only what it changes.
 type delta struct {
-	nodes      map[string]*nodeSession // nil: gone
+	nodes      map[string]*nodeSession // nil: the key was deleted
 	leaders    map[string]candidate
 	owners     map[int]*record.Owner
 	watermarks map[int]*watermarkChange
-	revised    map[int]bool // shards of which an edit says that tasks may have new ticks
+	revised    map[int]bool // shards whose revised key was written: an edit may give tasks new ticks
 	entries    map[record.Ref]*entryChange
-	specs      map[record.Ref]*specChange // by name, see nameOf
+	specs      map[record.Ref]*specChange // by name, without the shard (see withoutShard)
 	runs       map[runRef]*runChange
-	freezes    *freezeState
-	shardCount int // 0: the record of the cluster does not change
+	freezes    *freezeState // nil: the record does not change
+	shardCount int          // 0: the cluster's record does not change
 	keptChanges
 }
 
@@ -30,44 +30,45 @@ type watermarkChange struct {
 	watermark           record.Watermark
 	mod, create         int64
 	key                 string
-	deleted, unreadable bool
+	deleted, unreadable bool // the key was deleted; its value cannot be parsed
 }
 
 // entryChange is a change of a task's entry in its shard.
 type entryChange struct {
 	entry task.Entry
 	mod   int64
-	// create tells a rewritten entry from a new one.
+	// create distinguishes a new entry (create == mod) from a rewritten one.
 	create              int64
 	key                 string
 	deleted, unreadable bool
 }
 
-// runRef names a run.
+// runRef identifies a run: its task and its id.
 type runRef struct {
 	ref record.Ref
 	id  string
 }
 
-// runChange is what a revision does to one run, wherever it is on record.
+// runChange collects what a revision does to one run, in all places that can hold it. Most steps of a run
+// change two places in one revision: a finish deletes the inbox record and puts a history record.
 type runChange struct {
 	runRef
-	puts        []inboxPut
-	removedFrom []string // the nodes from whose inboxes it went
-	removedKey  string
-	queued      *task.Waiting
+	puts        []inboxPut    // inbox records that are written
+	removedFrom []string      // nodes whose inbox record was deleted
+	removedKey  string        // the key of the last of these
+	queued      *task.Waiting // the queue record that is written
 	queueKey    string
-	dequeued    bool
-	ended       *task.Run
+	dequeued    bool      // the queue record was deleted
+	ended       *task.Run // the final record that is written
 	endedKey    string
-	endedText   string
-	late        []task.Run
+	endedText   string     // that record as stored
+	late        []task.Run // late results that are written
 	lateKey     string
-	partDeleted bool // the record of its end, of a part
+	partDeleted bool // the record of a part's end was deleted
 	partKey     string
 }
 
-// inboxPut is a record that is written into a node's inbox.
+// inboxPut is a write of an inbox record. create == mod means a new attempt.
 type inboxPut struct {
 	task.Assigned
 	node        string
@@ -80,8 +81,9 @@ func compareRefs(a, b record.Ref) int {
 	return cmp.Or(cmp.Compare(a.Shard, b.Shard), strings.Compare(a.String(), b.String()))
 }
 
-// sortedRuns gives the same order every time, so that reports do not flicker.
-// Single ticks come before ranges, which then count what is left.
+// sortedRuns returns the changed runs in a fixed order, so that equal histories give equal reports. Single
+// ticks come before ranges: a range covers the ticks between its ends that the same commit does not decide
+// otherwise.
 func (d *delta) sortedRuns() []*runChange {
 	isRange := func(r *runChange) int {
 		if r.ended != nil && r.ended.Count > 1 {
@@ -95,7 +97,7 @@ func (d *delta) sortedRuns() []*runChange {
 	})
 }
 
-// runChangeOf returns the change of a run, which it begins at need.
+// runChangeOf returns the change of a run, and creates it if it is new.
 func (d *delta) runChangeOf(ref record.Ref, id string) *runChange {
 	k := runRef{ref, id}
 	r := d.runs[k]
@@ -115,7 +117,8 @@ func newDelta() *delta {
 	}
 }
 
-// recordedRun is whatever the change puts on record for the run; nil: nothing.
+// recordedRun returns the record that the change writes for the run, and its key; nil if it only deletes. A
+// final record takes precedence over an inbox record, and that over a queue record.
 func (ch *runChange) recordedRun() (*task.Run, string) {
 	switch {
 	case ch.ended != nil:
@@ -129,46 +132,46 @@ func (ch *runChange) recordedRun() (*task.Run, string) {
 	return nil, ""
 }
 
-// specChange is what a revision does to a spec.
+// specChange is a change of a spec.
 type specChange struct {
 	key        string
-	value      []byte // nil: gone
+	value      []byte // nil: deleted
 	uid        string
 	generation int64
 }
 
-// keptChanges is what a revision changes of what is kept of the past, but for the specs.
+// keptChanges holds a revision's changes of former versions, tombstones and dead-letter runs.
 type keptChanges struct {
 	versions   map[versionRef]*versionChange
 	tombstones map[record.Ref]*tombstoneChange
 	dead       map[runRef]*deadChange
 }
 
-// versionRef names a former version of a spec.
+// versionRef identifies a former version of a spec.
 type versionRef struct {
 	ref        record.Ref
 	generation int64
 }
 
-// versionChange is a former version that is put, or deleted.
+// versionChange is a write or a deletion of a former version.
 type versionChange struct {
 	key   string
-	value []byte // nil: gone
+	value []byte // nil: deleted
 }
 
-// tombstoneChange is a tombstone that is put, or deleted.
+// tombstoneChange is a write or a deletion of a tombstone.
 type tombstoneChange struct {
 	tombstone
 	key     string
 	deleted bool
 }
 
-// deadChange is the record of a dead-letter run that is put, or deleted.
+// deadChange is a write or a deletion of the record of a dead-letter run.
 type deadChange struct {
 	key   string
-	state task.State // "": gone
-	// by is who takes it off the list, if the record says so: it goes in the next
-	// revision that has it.
+	state task.State // "": deleted
+	// by names who dismissed the run, if the record says so. A dismissal writes this first and deletes the
+	// record in a second transaction.
 	by string
 }
 

@@ -1,53 +1,60 @@
-// Package check judges a cluster from outside: the promises of Carillon as a
-// checker over what etcd holds, and never over a daemon's word.
+// Package check verifies Carillon's guarantees (G1 to G25, docs/guarantees.md) from outside: it reads what etcd
+// stores, and never relies on what a daemon reports.
 //
 //	Recorder ──▶ []Event ──▶ Check ──▶ Report: violations, notes, summary
 //	one list ──▶ []Event ──▶ Snapshot ──▶ Report
 //	probe log ─────────────▶ CheckProbeLog ──▶ []Violation
 //	acknowledged calls ────▶ CheckAcknowledged ──▶ []Violation
 //
-// Check reads a history: every revision of the prefix, in order. It replays the
-// cluster's records and asks at each revision what the promises ask: who may
-// write (G1, G2), one decision per tick (G3), no tick without one (G4),
-// watermarks that never go back (G5), nothing early (G6), the entry's word (G7),
-// no overlap (G8), no retry that nobody wants (G9), no start or end without a
-// record of intent (G10), tokens that grow (G11), outcomes that stay (G12), all
-// decided by a given time (G16), and, where Options ask for it, that no more
-// shards move than must (G15), that nothing is late but where faults were (G15,
-// G16, G19), and that nothing is left of drained nodes (G20). Of the policies:
-// what is frozen does not start (G21), nothing starts after its start deadline
-// (G22), each record that is no success says why, in a word of the closed list
-// (G23), limits and an entry's own counts are exact (G24), and, if asked, that
-// what is to be remembered is (G25). Then the legal steps of a run's state
-// and of its pauses ("state"), and records that can be read ("form"). Deletes of history, by trims,
-// purges or with a task, take no outcome back: the checker has seen it. A record
-// of ticks that did not run may grow, by the ticks that follow it.
+// Check reads a history: every revision of the prefix, in order. It replays the cluster's records and checks the
+// following at each revision:
 //
-// How it is built: decoder turns a revision into a delta; clusterState is the replay, the
-// cluster as it was before that revision; each judge compares the two for one group of
-// promises (fenceJudge, placementJudge, decisionJudge, gapJudge, latenessJudge, freezeJudge,
-// policyJudge, counterJudge, attemptJudge, partJudge, retentionJudge) and reports to
-// findings. Runs and entries pass through several states in one revision: runTracker and
-// entryTracker apply these one by one, and call the judges at each.
+//   - who may write (G1, G2)
+//   - each tick is decided once (G3), and none is left out (G4)
+//   - watermarks never move backward (G5)
+//   - no tick is decided before it is due (G6)
+//   - decisions follow the entry in force (G7)
+//   - runs of a task do not overlap where the policy forbids it (G8)
+//   - no attempt is retried unless the policy allows it (G9)
+//   - no attempt starts or ends without a record of intent (G10)
+//   - fencing tokens increase (G11), and outcomes do not change (G12)
+//   - frozen tasks do not start (G21)
+//   - nothing starts after its start deadline (G22)
+//   - each record of a run that did not succeed has a reason from the closed list (G23)
+//   - limits, and the counts that an entry keeps, are exact (G24)
+//   - a run's state and its pauses change only in legal steps ("state")
+//   - records can be read ("form")
 //
-// The ticks come from an oracle of its own (see ticks.go); schedules that it
-// does not know are left to package schedule, and the report says how many.
+// Options enable further rules, which only the author of a history can demand: only the shards that must move do
+// move (G15); no decision is late outside of faults (G15, G16, G19); all ticks up to a given time are decided
+// (G16); nothing is left of drained nodes (G20); earlier versions, tombstones and dead runs are kept (G25).
 //
-// What it cannot see:
+// The deletion of a history record, by a trim, by a purge or together with its task, does not revoke the outcome:
+// the checker has seen it. A record of ticks that did not run may grow by the ticks that follow its last one.
 //
-//   - Which process wrote. A writer is known only by what it wrote: the owner
-//     named in a run, the instance that a run is for. A commit that writes
-//     nothing but a watermark could be anyone's; what shows is whether the owner
-//     key and its node's key stood there, and whether the first commit under a
-//     new fence or session is an opening one, as it has to be.
-//   - What a missed policy or a selector should have chosen, only that each tick
-//     got one outcome; nor if skipping was right, only that overlap never was.
+// How it works: decoder converts a revision to a delta. clusterState is the replay: the cluster as it was before
+// that revision. Each judge compares the two for one group of guarantees (fenceJudge, placementJudge,
+// decisionJudge, gapJudge, latenessJudge, freezeJudge, policyJudge, counterJudge, attemptJudge, partJudge,
+// retentionJudge) and reports to findings. Runs and entries can pass through several states in one revision, so
+// runTracker and entryTracker apply these one by one and call the judges at each.
+//
+// The checker computes ticks with its own oracle (see ticks.go). It uses package schedule only for schedules that
+// the oracle does not support, and the report counts those.
+//
+// The checker cannot see:
+//
+//   - Which process wrote a key. It infers the writer from the content: the owner that a run names, the instance
+//     that a run is for. A commit that writes nothing but a watermark names nobody. For such a commit the checker
+//     verifies that the owner key and the key of the owner's node existed, and that the first commit under a new
+//     fence or session opens the shard.
+//   - What a missed policy or a selector should have chosen. It verifies that each tick has one outcome. For the
+//     overlap policy it verifies that no runs overlap, not that each skip was necessary.
 //   - Ticks at or before the watermark at which the recording began.
-//   - Clocks: created_at is the owner's word, and what a node says of its starts is told by
-//     its clock, which may jump by Options.Skew.
-//   - Anything in processes; the probe log is for that.
+//   - Clocks. The owner reports created_at, and a node reports its starts, each by its own clock. A clock may be
+//     wrong by Options.Skew.
+//   - Processes. CheckProbeLog judges those.
 //
-// check observes etcd from outside, and only reads. Recorder therefore reads through the etcd client itself, as
-// no package above store may that takes part in the cluster: store shows what is there now, the checker
-// needs each revision. It is for tests and benchmarks; package audit looks at a cluster that lives.
+// Package check only reads. Recorder uses the etcd client itself, which no package above store may do that takes
+// part in the cluster: store returns the current state, and the checker needs each revision. The package is for
+// tests and benchmarks; package audit checks a live cluster.
 package check

@@ -8,12 +8,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// fenceJudge judges who writes: that commits come from the owner of their shard (G1), whose
-// node is present (G2), and that watermarks never go back (G5).
+// fenceJudge judges who writes: each commit comes from the owner of its shard (G1), whose node is present (G2),
+// and watermarks never move backward (G5).
 type fenceJudge struct{ judge }
 
-// checkOwners checks that owner keys are written under a term that lasts: G2 of
-// the leader.
+// checkOwners checks that a leader writes owner keys only in its own term (G2). The leader's write compares the
+// election key, so that a leader of an earlier term cannot succeed. A key without a term was written by hand.
 func (j *fenceJudge) checkOwners(d *delta) {
 	for _, id := range slices.Sorted(maps.Keys(d.owners)) {
 		o := d.owners[id]
@@ -30,10 +30,11 @@ func (j *fenceJudge) checkOwners(d *delta) {
 	}
 }
 
-// checkWatermarks checks every write of a watermark, and with it every commit: there
-// was an owner (G1), its node was present (G2), nothing goes back (G5), and the
-// first commit under a new fence or session changes nothing (G1): only then has
-// its writer seen what every earlier writer did.
+// checkWatermarks checks every write of a watermark, and with it every commit. The shard must have an owner
+// (G1) whose node is present (G2), and neither the time nor seen may decrease (G5).
+//
+// The first commit under a new fence or session must change nothing (G1). It rejects delayed writes of earlier
+// workers, because every commit compares the watermark. Only what the owner loads after it is complete.
 func (j *fenceJudge) checkWatermarks(d *delta) {
 	for _, id := range slices.Sorted(maps.Keys(d.watermarks)) {
 		m, s := d.watermarks[id], j.cluster.shardOf(id)
@@ -43,6 +44,8 @@ func (j *fenceJudge) checkWatermarks(d *delta) {
 			continue
 		case m.unreadable:
 			continue
+		// A watermark is created once, at time zero, with the cluster. If it were created again, ticks would be
+		// decided a second time.
 		case m.create == m.mod:
 			if m.watermark.Time.UnixMilli() != 0 {
 				j.addViolation("G5", m.key, "the watermark was made anew, at %s", formatTime(m.watermark.Time.Time))
@@ -65,14 +68,17 @@ func (j *fenceJudge) checkWatermarks(d *delta) {
 			j.addViolation("G5", m.key, "seen goes back from %d to %d", s.watermark.Seen, m.watermark.Seen)
 		}
 
+		// seen is a revision up to which the owner knows all entries. It cannot include the commit that writes
+		// it.
 		if m.watermark.Seen >= m.mod {
 			j.addViolation("G5", m.key, "seen is %d, which had not been when this was written", m.watermark.Seen)
 		}
 	}
 }
 
-// checkWriter checks that a commit is of a shard with an owner that is present, and neither
-// changes in the same revision.
+// checkWriter checks that the shard of a commit has an owner, that the owner's node is present, and that
+// neither changes in the same revision. A commit compares both keys, so it cannot share a revision with a
+// change of them.
 func (j *fenceJudge) checkWriter(d *delta, id int, m *watermarkChange) {
 	s := j.cluster.shardOf(id)
 	_, moved := d.owners[id]
@@ -90,10 +96,14 @@ func (j *fenceJudge) checkWriter(d *delta, id int, m *watermarkChange) {
 	}
 }
 
+// isOpening reports whether a commit leaves the watermark's content as it is, as the empty commit does that
+// opens a shard.
 func isOpening(before, after record.Watermark) bool {
 	return before.Time.Equal(after.Time.Time) && before.Last == after.Last && before.Seen == after.Seen
 }
 
+// goesBack reports whether a watermark moves backward. At equal times, the last task decides. An empty Last
+// means that all tasks are decided at that time.
 func goesBack(before, after record.Watermark) bool {
 	switch {
 	case !after.Time.Equal(before.Time.Time):
@@ -105,6 +115,7 @@ func goesBack(before, after record.Watermark) bool {
 	return before.Last == "" || after.Last < before.Last
 }
 
+// describeWatermark formats a watermark for messages.
 func describeWatermark(w record.Watermark) string {
 	if w.Last == "" {
 		return formatTime(w.Time.Time)
@@ -112,8 +123,8 @@ func describeWatermark(w record.Watermark) string {
 	return formatTime(w.Time.Time) + " up to " + w.Last
 }
 
-// requireCommit checks that what only an owner writes came in a commit of the
-// shard, and not in an opening one.
+// requireCommit checks that a change which only an owner may make is part of a commit of the shard, and not of
+// the commit that opens the shard.
 func (j *fenceJudge) requireCommit(d *delta, ref record.Ref, tick int64, key, what string) {
 	m := d.watermarks[ref.Shard]
 	switch {
@@ -124,7 +135,7 @@ func (j *fenceJudge) requireCommit(d *delta, ref record.Ref, tick int64, key, wh
 	}
 }
 
-// checkNamedOwner checks that the run's word for its owner is the owner key's.
+// checkNamedOwner checks that the owner that a run names is the node in the owner key.
 func (j *fenceJudge) checkNamedOwner(r task.Run, ref record.Ref, key string) {
 	if s := j.cluster.shardOf(ref.Shard); r.Owner != "" && r.Owner != s.owner.Node {
 		j.breachTask("G1", ref, unixMS(r.ScheduledTime), key, "decided by node %q while the shard's owner is %q", r.Owner, s.owner.Node)

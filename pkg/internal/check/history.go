@@ -7,57 +7,60 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// taskHistory is a namespace and name: the tasks that bore it, one after another.
+// taskHistory holds everything that the history shows of one namespace and name. Several tasks may have had
+// that name, one after another; incarnations tells them apart.
 type taskHistory struct {
 	ref          record.Ref
-	entry        *entryState // nil: there is none
-	incarnations map[string]*incarnation
-	runs         map[string]*runHistory
-	active       map[string]*runHistory // those in an inbox or between two attempts
-	dead         map[string]bool        // runs that wait for a person
+	entry        *entryState             // nil: no entry exists
+	incarnations map[string]*incarnation // by uid
+	runs         map[string]*runHistory  // by run id, of all incarnations
+	active       map[string]*runHistory  // in an inbox, waiting for another attempt, or with parts under way
+	dead         map[string]bool         // dead-letter runs, by run id
 }
 
-// entryState is an entry as it stands in its shard.
+// entryState is the current version of an entry in its shard.
 type entryState struct {
 	task.Entry
-	create, mod int64
+	create, mod int64 // revisions of the entry's key
 	incarnation *incarnation
-	ticks       *timing // nil: it has none
+	ticks       *timing // nil: the entry has no ticks
 }
 
-// incarnation is a task by its uid: one name may have had several.
+// incarnation is one task, identified by its uid. A task that is deleted and created again is another
+// incarnation of the same name, whose ticks and runs are judged separately.
 type incarnation struct {
 	ref          record.Ref
 	uid          string
-	outcomes     map[int64]*runHistory // what each tick came to
-	epoch        scheduleEpoch
-	lastDecision int64 // when its latest tick was decided, by the owner's clock
+	outcomes     map[int64]*runHistory // the record that decided each tick, by the tick's time in ms
+	epoch        scheduleEpoch         // the schedule in force, and the time from which its ticks count
+	lastDecision int64                 // when its latest run was decided, by the owner's clock, in ms
 	countedPast
 }
 
-// scheduleEpoch is a time in which a task's ticks are those of one schedule: one or
-// several versions of its entry that do not differ in that.
+// scheduleEpoch is a period in which a task keeps one schedule: one version of its entry, or several that have
+// the same ticks. The ticks of an epoch are judged when it ends (G4). Times are in ms.
 type scheduleEpoch struct {
-	ticks       *timing      // nil: paused, unreadable or used up, so that there are none
-	start       int64        // ticks after it are this epoch's
-	silentUntil int64        // ticks up to it do not exist: a pause with an end; 0: none
-	pauses      []task.Pause // of a snapshot: those in which there were no ticks
-	rev         int64        // of the version that began it
+	ticks       *timing      // nil: no ticks, because the task is paused, has used all its runs, or cannot be read
+	start       int64        // the epoch has the ticks after this time; it advances as ticks are judged
+	silentUntil int64        // ticks up to this time do not exist, because of a pause with an end; 0: no such pause
+	pauses      []task.Pause // set only by Snapshot: past pauses, during which no ticks existed
+	rev         int64        // the revision of the version that began the epoch
 }
 
-// silenceUntil takes the ticks up to an instant away.
+// silenceUntil removes the ticks up to an instant from the epoch, as a pause with an end does. Zero changes
+// nothing.
 func (st *scheduleEpoch) silenceUntil(until int64) {
 	if until != 0 {
 		st.silentUntil, st.start = until, max(st.start, until)
 	}
 }
 
-// wasPaused reports whether a tick fell into a pause that is over.
+// wasPaused reports whether a tick was due during a pause that is recorded as over.
 func (st scheduleEpoch) wasPaused(at int64) bool {
 	return slices.ContainsFunc(st.pauses, func(p task.Pause) bool { return at > unixMS(p.Since) && !p.Over(timeOfMS(at)) })
 }
 
-// incarnationOf returns a task by its uid, which it begins at need.
+// incarnationOf returns the incarnation with that uid, and creates it if it is new.
 func (t *taskHistory) incarnationOf(uid string) *incarnation {
 	l := t.incarnations[uid]
 	if l == nil {
@@ -68,7 +71,7 @@ func (t *taskHistory) incarnationOf(uid string) *incarnation {
 	return l
 }
 
-// openRuns are the runs of a task that wait or are active.
+// openRuns returns the runs of an incarnation that wait or are active.
 func (t *taskHistory) openRuns(inc *incarnation) (all []*runHistory) {
 	for _, r := range t.runs {
 		if r.incarnation == inc && !r.ended && !r.purged {
@@ -79,25 +82,26 @@ func (t *taskHistory) openRuns(inc *incarnation) (all []*runHistory) {
 	return all
 }
 
-// countedPast is what the history tells of a task that its entry tells, too (task.Own).
+// countedPast is the checker's own count of what an entry also counts in its own record (task.Own).
+// counterJudge compares the two (G24).
 type countedPast struct {
-	countingSince  int64    // the revision since which ends count as failures in a row
-	ends           []runEnd // of runs, the latest last
-	lastEnd        int64    // of a run, in ms
-	decidedRunsRev int64    // the revision of the latest decisions that made runs
-	decidedRuns    int64    // in that revision
+	countingSince  int64    // ends after this revision count as consecutive failures: an edit reset the count
+	ends           []runEnd // final ends of runs, in order of revision
+	lastEnd        int64    // the latest end time of a run, in ms
+	decidedRunsRev int64    // the latest revision in which ticks became runs
+	decidedRuns    int64    // how many runs that revision created
 }
 
-// runEnd is the final end of a run.
+// runEnd is the final end of a run: the revision that recorded it, and the time in ms that the record gives.
 type runEnd struct {
 	rev, at int64
 	state   task.State
 }
 
-// isFailure reports whether a state counts as a failure in a row.
+// isFailure reports whether a final state counts toward the limit of consecutive failures.
 func isFailure(s task.State) bool { return s == task.Failed || s == task.TimedOut || s == task.Lost }
 
-// countDecidedRun counts the first record of a run of a tick.
+// countDecidedRun counts a tick that became a run in the given revision.
 func (l *incarnation) countDecidedRun(rev int64) {
 	if l.decidedRunsRev != rev {
 		l.decidedRunsRev, l.decidedRuns = rev, 0
@@ -105,7 +109,7 @@ func (l *incarnation) countDecidedRun(rev int64) {
 	l.decidedRuns++
 }
 
-// countEnd counts the end of a run.
+// countEnd adds the final end of a run. Records of ticks that did not run are not ends.
 func (l *incarnation) countEnd(rev int64, e *task.Run) {
 	if e.State == task.Skipped || e.State == task.Missed {
 		return
@@ -114,36 +118,36 @@ func (l *incarnation) countEnd(rev int64, e *task.Run) {
 	l.lastEnd = max(l.lastEnd, unixMS(e.EndedAt))
 }
 
-// runHistory is a run, or a record of ticks that did not run, through all its places:
-// queue, inboxes, history.
+// runHistory follows one run, or one record of ticks that did not run, through the queue, the inboxes and the
+// history.
 type runHistory struct {
 	id          string
 	incarnation *incarnation
-	tick        int64 // 0 for a run without one
-	count       int64
+	tick        int64 // the scheduled time in ms; 0 for a run without a tick
+	count       int64 // how many ticks the record decides; more than 1 for a range
 	trigger     string
-	state       task.State
-	reason      string
-	inboxes     map[string]inboxRecord // by node: the inboxes that hold it
-	queued      bool
-	wasPlaced   bool // it has been in the queue or in an inbox
-	retrying    bool // it waits, and was tried before
-	attempts    int  // those of which a record says how they ended
-	ended       bool
-	purged      bool // it went with its task
-	endedText   string
-	rangeRecord *task.Run // of ticks that did not run
-	startBefore task.Time // a first attempt may start until then; zero: at any time
-	token       int64     // of the attempt whose outcome is the run's; 0: none
-	tokens      []int64
-	decidedRev  int64 // revision; 0 if before the history begins
-	// activeSince is the revision since which it is active: from its dispatch, a
-	// wait for the next attempt included, to its outcome.
+	state       task.State             // "": no record has been seen yet
+	reason      string                 // why the run waits, or why it ended
+	inboxes     map[string]inboxRecord // the inbox records of the run, by node
+	queued      bool                   // it has a queue record
+	wasPlaced   bool                   // it has been in the queue or in an inbox
+	retrying    bool                   // it waits for another attempt after at least one ended
+	attempts    int                    // how many ended attempts its records list
+	ended       bool                   // it has a final record
+	purged      bool                   // its records were deleted together with its task
+	endedText   string                 // the final record as stored, to detect that it is overwritten
+	rangeRecord *task.Run              // the record of ticks that did not run; nil for a run
+	startBefore task.Time              // the first attempt may start until then; zero: at any time
+	token       int64                  // the token of the attempt that determined the outcome; 0: none
+	tokens      []int64                // the tokens of all attempts that were in an inbox
+	decidedRev  int64                  // the revision of the first record; 0: before the history begins
+	// activeSince is the revision since which the run is active: from its dispatch to its outcome, including
+	// any wait for the next attempt.
 	activeSince int64
 	parentRevisions
 }
 
-// putInto takes a record that is put into an inbox.
+// putInto applies an inbox record.
 func (r *runHistory) putInto(put inboxPut) {
 	r.inboxes[put.node] = inboxRecord{Assigned: put.Assigned, create: put.create}
 	if !slices.Contains(r.tokens, put.create) {
@@ -151,7 +155,7 @@ func (r *runHistory) putInto(put inboxPut) {
 	}
 }
 
-// removeFrom takes the run out of the inboxes of nodes, and returns the attempt that this ends.
+// removeFrom removes the run from the inboxes of nodes. It returns the inbox record that this ends, or nil.
 func (r *runHistory) removeFrom(nodes []string) *inboxRecord {
 	var taken *inboxRecord
 	for _, node := range nodes {
@@ -164,7 +168,7 @@ func (r *runHistory) removeFrom(nodes []string) *inboxRecord {
 	return taken
 }
 
-// setOutcome takes the record of the run's end.
+// setOutcome applies the run's final record. text is the record as stored.
 func (r *runHistory) setOutcome(e *task.Run, text string) {
 	r.ended, r.reason, r.endedText = true, e.Reason, text
 	if e.State == task.Skipped || e.State == task.Missed {
@@ -172,7 +176,7 @@ func (r *runHistory) setOutcome(e *task.Run, text string) {
 	}
 }
 
-// inboxRecord is a record in an inbox.
+// inboxRecord is an inbox record. Its create revision is the attempt's fencing token.
 type inboxRecord struct {
 	task.Assigned
 	create int64
@@ -183,24 +187,26 @@ func isTickTrigger(trigger string) bool {
 	return trigger == task.TriggerSchedule || trigger == task.TriggerCatchUp
 }
 
-// parentRevisions is what a parent's record says, and said before the present revision.
+// parentRevisions holds the fan (the parts) that a parent's record lists, before and after its latest change. A
+// commit changes the parent and its parts in one revision, in any order of keys, so the judges of parts need
+// both.
 type parentRevisions struct {
 	fan, was *task.Fan // nil: it has no parts yet
-	changed  int64     // revision
+	changed  int64     // the revision of the latest change
 }
 
-// setFan takes a parent's record of a revision.
+// setFan applies the fan that a revision writes.
 func (p *parentRevisions) setFan(f *task.Fan, revision int64) {
 	p.fan, p.was, p.changed = f, p.fan, revision
 }
 
-// underWay reports whether the run has parts, and has not ended.
+// underWay reports whether the run has parts and has not ended.
 func (r *runHistory) underWay() bool { return r.fan != nil && !r.ended }
 
 // isPart reports whether the run is a part.
 func (r *runHistory) isPart() bool { return r.trigger == task.TriggerPart }
 
-// fanBefore is the fan as it was before a revision.
+// fanBefore returns the fan as it was before a revision.
 func (p *parentRevisions) fanBefore(revision int64) *task.Fan {
 	if p.changed == revision {
 		return p.was

@@ -5,23 +5,23 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// clusterState is the cluster at a revision, as its records say: a replay of the history
-// up to there. It judges nothing.
+// clusterState is the cluster at a revision, as its records show it: the replay of the history up to there. It
+// judges nothing.
 //
-// Judges read its fields and the histories of tasks and runs in it. It changes by its
-// apply methods, each for one kind of record, and by the trackers of runs and entries.
+// Judges read its fields and the histories of tasks and runs in it. Only the apply methods, each for one kind
+// of record, and the trackers of runs and entries change it.
 type clusterState struct {
 	keys record.Keys
 
-	revision   int64
-	began      int64            // the revision of the first list; 0: there was nothing yet
-	shardCount int              // how many shards there are, if the record says
-	liveKeys   map[string]int64 // the create revisions of the keys that are there
-	nodes      map[string]nodeSession
-	leaders    map[string]candidate // the keys of the election
-	shards     map[int]*shardState
+	revision   int64                  // the revision that is being applied
+	began      int64                  // the revision of the first list; 0: the history began with an empty prefix
+	shardCount int                    // from the cluster's record; 0: not known
+	liveKeys   map[string]int64       // the create revisions of all keys that exist
+	nodes      map[string]nodeSession // by name; only nodes that are present
+	leaders    map[string]candidate   // the keys of the election
+	shards     map[int]*shardState    // by number
 	tasks      map[record.Ref]*taskHistory
-	freezes    freezeState
+	freezes    freezeState // the frozen namespaces
 	kept       keptRecords // specs, former versions, tombstones
 }
 
@@ -32,47 +32,47 @@ func newClusterState(keys record.Keys) *clusterState {
 	}
 }
 
-// candidate is a key of the election: a node that leads, or waits for it.
+// candidate is a key of the election. Its node leads or waits to lead.
 type candidate struct {
 	node   string
-	create int64 // 0: the key is gone
+	create int64 // 0: the key is deleted
 }
 
-// nodeSession is a node's key: one lease of one instance.
+// nodeSession is a node's key, which exists for one session of one instance.
 type nodeSession struct {
 	instance        string
 	create          int64
-	canOwn          bool // it may own shards
-	weight          int
-	joinedAt        int64 // when it announced itself first, by its clock, in ms
-	freezesObeyed   int64 // the mod revision of the freezes that it obeys
-	freezesObeyedAt int64 // when it said so first, by its clock, in ms
+	canOwn          bool  // it may own shards
+	weight          int   // its share of the shards relative to other nodes; at least 1
+	joinedAt        int64 // the time in its first record, by its own clock, in ms
+	freezesObeyed   int64 // the mod revision of the freeze record that it has confirmed
+	freezesObeyedAt int64 // when it first confirmed that revision, by its own clock, in ms
 }
 
-// shardState is what a shard's keys say, its tasks aside.
+// shardState holds a shard's owner and watermark. Its tasks are in clusterState.tasks.
 type shardState struct {
-	owner        record.Owner // Fence 0: there is none
+	owner        record.Owner // Fence 0: no owner key
 	watermark    record.Watermark
-	watermarkMod int64           // 0: there is none
+	watermarkMod int64           // the watermark's mod revision; 0: no watermark
 	opened       bool            // a commit has followed the last change of fence or session
-	unreadable   map[string]bool // its records that cannot be read
+	unreadable   map[string]bool // the keys of its records that cannot be read
 }
 
-// freezeState are the switches that stop firing, as they stand at a revision.
+// freezeState is the freeze record at a revision.
 type freezeState struct {
 	task.Freezes
-	mod        int64 // 0: there is no record
-	unreadable bool
+	mod        int64 // the record's mod revision; 0: no record
+	unreadable bool  // the record cannot be parsed, so that G21 is not judged
 }
 
-// keptRecords is what is kept, as it stands at a revision.
+// keptRecords is what the cluster keeps of the past at a revision.
 type keptRecords struct {
-	specs      map[record.Ref]specChange
-	versions   map[record.Ref]map[int64]bool // by name and generation
-	tombstones map[record.Ref]tombstone
+	specs      map[record.Ref]specChange     // the current specs, by name
+	versions   map[record.Ref]map[int64]bool // the former versions, by name and generation
+	tombstones map[record.Ref]tombstone      // the tombstones of deleted tasks, by name
 }
 
-// tombstone is what is remembered of a deleted task.
+// tombstone is the record of a deleted task.
 type tombstone struct {
 	UID       string    `json:"uid"`
 	DeletedAt task.Time `json:"deleted_at"`
@@ -84,8 +84,9 @@ func newKeptRecords() keptRecords {
 	return keptRecords{map[record.Ref]specChange{}, map[record.Ref]map[int64]bool{}, map[record.Ref]tombstone{}}
 }
 
-// watermarkCovers is up to when, in ms, a watermark decides the ticks of a covered
-// task of that name.
+// watermarkCovers returns the time in ms up to which a watermark decides the ticks of a covered task of that
+// name. The watermark holds a time and the last task that is decided at that time: tasks whose names sort after
+// it are decided only up to the millisecond before.
 func watermarkCovers(w record.Watermark, name string) int64 {
 	at := w.Time.UnixMilli()
 	if w.Last != "" && name > w.Last {
@@ -94,7 +95,7 @@ func watermarkCovers(w record.Watermark, name string) int64 {
 	return at
 }
 
-// shardOf returns the state of a shard, which it begins at need.
+// shardOf returns the state of a shard, and creates it if it is new.
 func (c *clusterState) shardOf(id int) *shardState {
 	s := c.shards[id]
 	if s == nil {
@@ -105,7 +106,7 @@ func (c *clusterState) shardOf(id int) *shardState {
 	return s
 }
 
-// taskOf returns the history of a task's name, which it begins at need.
+// taskOf returns the history of a task's name, and creates it if it is new.
 func (c *clusterState) taskOf(ref record.Ref) *taskHistory {
 	t := c.tasks[ref]
 	if t == nil {
@@ -116,7 +117,7 @@ func (c *clusterState) taskOf(ref record.Ref) *taskHistory {
 	return t
 }
 
-// setUnreadable keeps which records of a shard cannot be read.
+// setUnreadable records whether a record of a shard can be read. Records outside of shards are ignored.
 func (c *clusterState) setUnreadable(ev Event, is bool) {
 	k, ok := c.keys.ParseShard(ev.Key)
 	if !ok {
@@ -130,7 +131,7 @@ func (c *clusterState) setUnreadable(ev Event, is bool) {
 	}
 }
 
-// decidedUpTo is up to which tick those of a task are decided at present.
+// decidedUpTo returns the time in ms up to which all ticks of a task are decided; 0 if the task has no entry.
 func (c *clusterState) decidedUpTo(t *taskHistory) int64 {
 	if t.entry == nil {
 		return 0
@@ -139,7 +140,8 @@ func (c *clusterState) decidedUpTo(t *taskHistory) int64 {
 	return t.entry.decidedUpTo(t.ref, s.watermark, s.watermarkMod)
 }
 
-// currentTerm is the create revision of the oldest key of the election; 0 without one.
+// currentTerm returns the create revision of the oldest election key, which is the leader's; 0 without a
+// leader.
 func (c *clusterState) currentTerm() int64 {
 	var oldest int64
 	for _, l := range c.leaders {
@@ -151,7 +153,8 @@ func (c *clusterState) currentTerm() int64 {
 	return oldest
 }
 
-// applyListedWatermarks takes the watermarks of the first list, whose writers cannot be judged.
+// applyListedWatermarks applies the watermarks of the first list. Their writers are not judged. A shard counts
+// as opened if its watermark is newer than both its owner key and the session of its owner.
 func (c *clusterState) applyListedWatermarks(d *delta) {
 	for id, m := range d.watermarks {
 		s := c.shardOf(id)
@@ -160,7 +163,8 @@ func (c *clusterState) applyListedWatermarks(d *delta) {
 	}
 }
 
-// applyWatermarks applies the watermarks that a revision writes, each of which is a commit.
+// applyWatermarks applies the watermarks that a revision writes. Each write of a watermark is a commit, except
+// for its creation, which belongs to the creation of the cluster.
 func (c *clusterState) applyWatermarks(d *delta) {
 	for id, m := range d.watermarks {
 		s := c.shardOf(id)
@@ -183,7 +187,8 @@ func (c *clusterState) applyWatermarks(d *delta) {
 	}
 }
 
-// applyFleet applies what changes fences and sessions.
+// applyFleet applies changes of nodes, election keys, owners and the shard count. A new session of an owner, or
+// a new owner key, means that the shard must be opened again.
 func (c *clusterState) applyFleet(d *delta) {
 	for name, n := range d.nodes {
 		if n == nil {
@@ -200,7 +205,8 @@ func (c *clusterState) applyFleet(d *delta) {
 			}
 		}
 
-		// The first record of a session, and the first that obeys a freeze, say when that was.
+		// A node rewrites its record during a session. joinedAt is the time in the first record of the session, and
+		// freezesObeyedAt the time in the first record that confirms the present freezes.
 		if there && before.create == n.create {
 			n.joinedAt = before.joinedAt
 			if before.freezesObeyed == n.freezesObeyed {
@@ -229,15 +235,15 @@ func (c *clusterState) applyFleet(d *delta) {
 	}
 }
 
-// applyFreezes applies a new record of what is frozen.
+// applyFreezes applies a new freeze record.
 func (c *clusterState) applyFreezes(d *delta) {
 	if d.freezes != nil {
 		c.freezes = *d.freezes
 	}
 }
 
-// notFrozenSince reports whether a task's namespace is not frozen, and has not
-// been since an instant, in ms.
+// notFrozenSince reports whether a task's namespace is not frozen now and has not been frozen since an instant,
+// in ms.
 func (c *clusterState) notFrozenSince(ref record.Ref, since int64) bool {
 	if c.freezes.Of(ref.Namespace) != nil {
 		return false
@@ -252,7 +258,7 @@ func (c *clusterState) notFrozenSince(ref record.Ref, since int64) bool {
 	return true
 }
 
-// parentOf is the run that a part belongs to; nil if there is none.
+// parentOf returns the run that a part belongs to, or nil, and the number of the part.
 func (c *clusterState) parentOf(ref record.Ref, part string) (parent *runHistory, index int) {
 	id, index, _ := task.ParentOf(part)
 	return c.taskOf(ref).runs[id], index
@@ -273,16 +279,16 @@ func (c *clusterState) endedParts(ref record.Ref, parent string) (ended, succeed
 	return ended, succeeded
 }
 
-// isOrphaned reports whether the task of a run is gone.
+// isOrphaned reports whether the task of a run has been deleted, or is deleted in this revision.
 func (c *clusterState) isOrphaned(d *delta, ref record.Ref, r *runHistory) bool {
 	t, after := c.taskOf(ref), d.entries[ref]
 	return t.entry == nil || t.entry.UID != r.incarnation.uid || after != nil && after.deleted
 }
 
-// totalShards is how many shards there are, by the cluster's record or by what was seen.
+// totalShards returns the number of shards, from the cluster's record or from the shards seen.
 func (c *clusterState) totalShards() int { return max(c.shardCount, len(c.shards)) }
 
-// ownedShards is how many shards a node owns.
+// ownedShards returns how many shards a node owns.
 func (c *clusterState) ownedShards(node string) int {
 	n := 0
 	for _, s := range c.shards {
@@ -294,7 +300,7 @@ func (c *clusterState) ownedShards(node string) int {
 	return n
 }
 
-// applyKept applies what a revision keeps.
+// applyKept applies changes of specs, former versions, tombstones and dead-letter runs.
 func (c *clusterState) applyKept(d *delta) {
 	for ref, s := range d.specs {
 		if s.value == nil {
