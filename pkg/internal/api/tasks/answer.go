@@ -8,15 +8,19 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// answerTask answers with a task as it was just read or written.
+// answerTask returns a task that was just read or written as the body of an answer. result is one of the
+// client's result words; "" means that the request only read the task. After a real write, answerTask never
+// fails because of the optional details of the view.
 func (h *Handlers) answerTask(c *taskWrite, status int, st store.Stored, result string) (httpapi.Answer, error) {
 	v, err := h.Views.TaskAfterWrite(c.Context(), st, result)
 	if err != nil && c.Operation.Writes && !c.dry {
-		// It is written: what adorns it must not make it look undone.
+		// The write has committed. If etcd fails while the next tick and the last runs are read, the answer must
+		// not look as if the write had failed, so it contains the plain task.
 		v, err = client.Task{Task: views.FillLists(st.Task)}, nil
 	}
 
 	v.Result = result
+	// A write, real or dry, warns about runs that no present node would take. A delete does not.
 	if result != "" && result != client.Deleted && h.Nodes != nil {
 		v.WarningDetails = placementWarnings(st.Task.Spec, h.Nodes())
 		v.Warnings = task.WarningTexts(v.WarningDetails)

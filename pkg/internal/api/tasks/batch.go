@@ -13,15 +13,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
-// What one batch may have under way.
+// Limits of one batch request. Together they bound the memory of a request and the time for which other writers
+// wait behind it.
 const (
+	// groupLines is the maximum number of tasks in one transaction.
 	groupLines = store.MaxTogether
-	// groupBytes keeps a group below what etcd takes in one request: a byte of a
-	// line may become twelve, six in the spec and six in the entry.
-	groupBytes  = 96 << 10
+	// groupBytes keeps a group below the size that etcd accepts in one request. One byte of a line can become
+	// twelve: six in the spec and six in the entry, if JSON escapes it.
+	groupBytes = 96 << 10
+	// batchGroups is the maximum number of groups of one request that are in flight.
 	batchGroups = 12
-	// batchIdle is how long the next line, or the caller's reading of answers,
-	// is waited for.
+	// batchIdle is how long the server waits for the next line, or for the caller to read answers.
 	batchIdle = 5 * time.Minute
 )
 
@@ -31,27 +33,31 @@ const batchAbout = "The body is NDJSON: one task in each line, at most 1 MiB lon
 	"If the connection breaks, what was answered is done, and lines that were sent and not answered may be. The body may pause for five minutes at most. " +
 	"The token is checked again before each part is written. If it has expired or was deleted, the remaining lines fail with 401 and the batch ends."
 
-// batch is a request of many tasks while it is served. Lines are taken together
-// in groups, which overlap in time:
+// batch is one request with many tasks while it is served. Its lines are collected into groups, each with its
+// own goroutine, and the groups overlap in time:
 //
 //	read ─► check ─► claim ─────────────────► write to etcd ─► answer
-//	                 in the lines' order,     together         in the lines' order
-//	                 behind all groups that
-//	                 have one of the names
+//	                 in the order of lines,   one group at     in the order of lines
+//	                 behind all groups that   a time for each
+//	                 share a task name        task name
+//
+// A claim is needed because two groups in flight could write the same task in either order, while the API
+// promises that the later line wins. Claims are made in the order of lines, so a group only ever waits for
+// earlier groups, and no two groups wait for each other.
 type batch struct {
 	*Handlers
 	c     *httpapi.Call
 	query batchQuery
-	slots chan struct{} // one for each group under way
-	// there says that the tasks of the latest group were there already: the next
-	// one's are read before anything is tried.
+	slots chan struct{} // one for each group in flight
+	// there is set if tasks of the latest group existed already. The next group then reads its tasks before its
+	// first write, because a blind create would fail.
 	there atomic.Bool
-	// revoked says that the caller's token is not valid any more: no more is read.
+	// revoked is set when the caller's token is no longer valid. Nothing more is read then.
 	revoked atomic.Bool
 
 	mu     sync.Mutex
-	claims map[string]*group // by task: the last group that has it
-	logged map[string]bool   // codes of failures that the log has
+	claims map[string]*group // by task: the last group that writes it
+	logged map[string]bool   // codes of the failures that have been logged
 }
 
 // batchQuery are the parameters of a batch.
@@ -64,38 +70,43 @@ type batchQuery struct {
 // applyTasks serves POST /v1/tasks:batch.
 func (h *Handlers) applyTasks(c *httpapi.Call, q batchQuery) (httpapi.Answer, error) {
 	b := &batch{Handlers: h, c: c, query: q, slots: make(chan struct{}, batchGroups), claims: map[string]*group{}, logged: map[string]bool{}}
-	b.serve()
+	b.serveLines()
 	return httpapi.Answer{}, nil
 }
 
-func (b *batch) serve() {
-	deadline := http.NewResponseController(b.c.Writer) // not every writer has one
+// serveLines runs the request in three stages: read starts a goroutine for each group, the second stage claims names
+// in the order of lines, and answer writes the results. serve returns when all of its goroutines have ended.
+func (b *batch) serveLines() {
+	deadline := http.NewResponseController(b.c.Writer) // errors are ignored: not every http.ResponseWriter supports deadlines
 	_ = deadline.EnableFullDuplex()
 	b.c.Writer.Header().Set("Content-Type", httpapi.TypeLines)
 
 	ctx, cancel := context.WithCancel(b.c.Context())
 	defer cancel()
 
-	// Both have room for all groups that have a slot.
+	// A group in flight holds a slot, and there are batchGroups slots. So neither channel blocks its sender.
 	checking, claimed := make(chan *group, batchGroups), make(chan *group, batchGroups)
 	var parts sync.WaitGroup
 	parts.Go(func() {
 		defer close(checking)
-		b.read(ctx, deadline, checking)
+		b.readGroups(ctx, deadline, checking)
 	})
 
 	parts.Go(func() {
 		defer close(claimed)
+		// A group knows its names only when its lines are decoded. Claiming in the order of the channel keeps the
+		// order of lines.
 		for g := range checking {
 			<-g.checked
-			b.claim(g)
+			b.claimNames(g)
 			claimed <- g
 		}
 	})
 
-	if err := b.answer(deadline, claimed); err != nil {
+	if err := b.writeAnswers(deadline, claimed); err != nil {
 		cancel()
-		_ = deadline.SetReadDeadline(time.Unix(1, 0)) // nobody would learn what becomes of more lines
+		_ = deadline.SetReadDeadline(time.Unix(1, 0)) // stop reading: the caller cannot learn the outcome of further lines
+		// The groups in flight must end before serve returns, because they use the request.
 		for g := range claimed {
 			<-g.done
 		}
@@ -104,14 +115,14 @@ func (b *batch) serve() {
 	parts.Wait()
 }
 
-// read makes groups of the lines, and sets each to work. It does not wait for
-// company: what has arrived is a group.
-func (b *batch) read(ctx context.Context, deadline *http.ResponseController, groups chan<- *group) {
+// readGroups collects lines into groups and starts the work on each. It does not wait for a group to fill up: when no
+// complete line is buffered, the lines that have arrived form a group.
+func (b *batch) readGroups(ctx context.Context, deadline *http.ResponseController, groups chan<- *group) {
 	in := &lines{in: bufio.NewReaderSize(b.c.Request.Body, 64<<10)}
 	var g *group
 	hand := func() {
 		if g != nil {
-			go b.work(ctx, g)
+			go b.processGroup(ctx, g)
 			groups <- g
 			g = nil
 		}
@@ -120,18 +131,19 @@ func (b *batch) read(ctx context.Context, deadline *http.ResponseController, gro
 	defer hand()
 
 	for !in.over && !b.revoked.Load() {
-		if !in.ready() {
+		if !in.hasLine() {
 			hand()
+			// The next read can block until the caller sends more, so it needs a fresh deadline.
 			_ = deadline.SetReadDeadline(time.Now().Add(batchIdle))
-			if b.revoked.Load() { // checkToken may have set its deadline before
+			if b.revoked.Load() { // checkToken may have set its deadline before this one
 				return
 			}
 		}
 
-		line, err := in.next()
+		line, err := in.nextLine()
 
 		if b.revoked.Load() {
-			return // what looks like an end of the body is the deadline that stopped the read
+			return // this apparent end of the body was caused by the deadline that checkToken set
 		}
 		if len(line) == 0 && err == nil {
 			continue
@@ -141,6 +153,8 @@ func (b *batch) read(ctx context.Context, deadline *http.ResponseController, gro
 			hand()
 		}
 
+		// A slot becomes free when answer takes a group's result. This blocks the reader, and so the caller, when
+		// batchGroups groups are in flight.
 		if g == nil {
 			select {
 			case b.slots <- struct{}{}:
@@ -151,16 +165,17 @@ func (b *batch) read(ctx context.Context, deadline *http.ResponseController, gro
 			g = newGroup()
 		}
 
-		g.add(in.number, line, err)
+		g.addLine(in.number, line, err)
 	}
 
-	if !in.broken { // else the rest of the body is not waited for
+	if !in.broken { // after a broken body there is nothing left to read
 		_ = deadline.SetReadDeadline(time.Time{})
 	}
 }
 
-// checkToken fails the lines of a group if the caller's token is not valid any more, and
-// ends the batch: a batch may take hours, and a token that was deleted must not go on.
+// checkToken authenticates the caller again before a group is written. If the token is no longer valid,
+// checkToken fails the lines of the group and ends the batch. A batch can take hours, and a deleted token must
+// not keep working for that long.
 func (b *batch) checkToken(ctx context.Context, g *group) {
 	_, err := b.Authenticate(ctx, b.c.Request)
 	if err == nil {
@@ -169,7 +184,7 @@ func (b *batch) checkToken(ctx context.Context, g *group) {
 
 	f := httpapi.AsFailure(err)
 	if f.Status >= http.StatusInternalServerError {
-		return // etcd does not answer: then it takes no changes either
+		return // etcd is unavailable, so it accepts no writes either
 	}
 
 	for _, it := range g.items {
@@ -178,14 +193,16 @@ func (b *batch) checkToken(ctx context.Context, g *group) {
 		}
 	}
 
+	// Only the first group that notices reports the refusal and stops the reader.
 	if !b.revoked.Swap(true) {
 		b.ReportRefusal(b.c.Request, f)
-		_ = http.NewResponseController(b.c.Writer).SetReadDeadline(time.Unix(1, 0)) // a read that waits ends
+		_ = http.NewResponseController(b.c.Writer).SetReadDeadline(time.Unix(1, 0)) // ends a read that is blocked
 	}
 }
 
-// claim puts a group behind all that have one of its names.
-func (b *batch) claim(g *group) {
+// claimNames records, for each task of a group, the earlier group that writes the same task last. The group is
+// written only after those. Groups are claimed in the order of lines.
+func (b *batch) claimNames(g *group) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
@@ -205,7 +222,8 @@ func (b *batch) claim(g *group) {
 	close(g.claimed)
 }
 
-func (b *batch) unclaim(g *group) {
+// releaseNames removes the claims that still point to a group which has been written.
+func (b *batch) releaseNames(g *group) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, it := range g.items {
@@ -215,17 +233,17 @@ func (b *batch) unclaim(g *group) {
 	}
 }
 
-// answer writes the results of groups as they are done, and flushes when it has
-// to wait for more.
-func (b *batch) answer(w *http.ResponseController, groups <-chan *group) error {
+// writeAnswers writes the results of groups in the order of lines. It flushes only before it waits for a group, so
+// that results which are ready together share a packet. It returns an error when the caller has gone.
+func (b *batch) writeAnswers(w *http.ResponseController, groups <-chan *group) error {
 	out := bufio.NewWriterSize(b.c.Writer, 32<<10)
-	told, none := true, true // all that was written has left; nothing was
+	told, none := true, true // told: everything written has been flushed; none: nothing has been written
 	tell := func() error {
 		if told {
 			return nil
 		}
 		told = true
-		return errors.Join(out.Flush(), flush(w))
+		return errors.Join(out.Flush(), flushWriter(w))
 	}
 
 	for {
@@ -240,7 +258,7 @@ func (b *batch) answer(w *http.ResponseController, groups <-chan *group) error {
 		}
 
 		if g == nil {
-			break
+			break // leaves the loop: the channel is closed, and all groups are answered
 		}
 
 		select {
@@ -250,6 +268,7 @@ func (b *batch) answer(w *http.ResponseController, groups <-chan *group) error {
 			<-g.done
 		}
 
+		// The result exists, so the group no longer counts against the limit of groups in flight.
 		<-b.slots
 
 		if err == nil {
@@ -262,6 +281,7 @@ func (b *batch) answer(w *http.ResponseController, groups <-chan *group) error {
 		}
 	}
 
+	// A body without lines still needs a status line.
 	if none {
 		b.c.Writer.WriteHeader(http.StatusOK)
 	}
@@ -269,7 +289,8 @@ func (b *batch) answer(w *http.ResponseController, groups <-chan *group) error {
 	return tell()
 }
 
-func flush(w *http.ResponseController) error {
+// flushWriter sends buffered data to the caller, if the writer supports it.
+func flushWriter(w *http.ResponseController) error {
 	if err := w.Flush(); !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}

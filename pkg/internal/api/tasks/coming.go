@@ -13,13 +13,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// ahead is a tick of a task that is to come.
+// ahead is one future tick of a task, as the page of a list holds it.
 type ahead struct {
 	entry *task.Entry
 	sched *schedule.Schedule
 }
 
-// comingQuery are the parameters of a list of ticks to come.
+// comingQuery are the parameters of a list of future ticks.
 type comingQuery struct {
 	selection.NameQuery
 	From    task.Time `query:"from" format:"date-time" doc:"Ticks later than this time. Default: now."`
@@ -28,8 +28,8 @@ type comingQuery struct {
 	httpapi.PageQuery
 }
 
-// comingTicks serves the next ticks of many tasks, merged in the order of time.
-// It holds no more of them than a page has.
+// comingTicks serves the future ticks of many tasks, merged in the order of time. It keeps at most one page of
+// them in memory.
 func (h *Handlers) comingTicks(c *httpapi.Call, q comingQuery) (httpapi.Answer, error) {
 	f, err := selection.FilterOf(c, q.NameQuery)
 	if err != nil {
@@ -42,6 +42,7 @@ func (h *Handlers) comingTicks(c *httpapi.Call, q comingQuery) (httpapi.Answer, 
 		return httpapi.Answer{}, err
 	}
 
+	// Without from, ticks count from now, and ticks that are already decided are left out.
 	from, until := q.From, q.Until
 	if from.IsZero() {
 		from = h.Now.Stamp()
@@ -74,21 +75,25 @@ func (h *Handlers) comingTicks(c *httpapi.Call, q comingQuery) (httpapi.Answer, 
 		return httpapi.Answer{}, err
 	}
 
+	// The page holds due times with their entries. Local time and notes are computed only for the ticks that are
+	// shown.
 	kept, after := first.Sorted()
 	list := make([]client.Coming, len(kept))
 	for i, k := range kept {
 		before := time.UnixMilli(k.At - 1)
 		list[i] = client.Coming{Namespace: k.Ref.Namespace, Task: k.Ref.Name, Timezone: k.Of.entry.Timezone, Schedule: k.Of.entry.Schedule,
-			Occurrence: shown(k.Of.sched.Upcoming(before, 1, k.Of.entry.UID)[0])}
+			Occurrence: showOccurrence(k.Of.sched.Upcoming(before, 1, k.Of.entry.UID)[0])}
 	}
 
 	return httpapi.Page(c, p, list, after)
 }
 
-// lookAhead offers the ticks of an entry, later than from and no later than until
-// (zero: any), until one comes behind all that is wanted. live: from is now, and
-// what is decided already does not come. Where runs are counted it cannot skip what
-// former pages had, which may be a lot: it ends with ctx.
+// lookAhead offers the ticks of an entry that are later than from and not later than until (zero: no limit) to
+// the page. It stops at the first tick that no longer fits into the page. If live is set, from is now, and
+// ticks that have been decided are left out.
+//
+// If the task has a limit of runs, lookAhead must count from the first tick, so it cannot skip the ticks of
+// earlier pages. These may be many, so the loop also ends when ctx is done.
 func lookAhead(ctx context.Context, first *selection.PageHeap[ahead], ref record.Ref, e *task.Entry, from, until time.Time, live bool) {
 	if !e.Ticks() {
 		return
@@ -96,9 +101,10 @@ func lookAhead(ctx context.Context, first *selection.PageHeap[ahead], ref record
 
 	sched, err := schedule.Parse(e.Timing(), e.Anchor.Time)
 	if err != nil || sched.Manual() {
-		return // the owner raises the alarm
+		return // the owner reports entries that it cannot parse
 	}
 
+	// A pause with an end: no tick up to that end exists.
 	if silent, ends := e.Silence(); ends && silent.After(from) {
 		from = silent.Time
 	}
@@ -107,6 +113,7 @@ func lookAhead(ctx context.Context, first *selection.PageHeap[ahead], ref record
 		from = e.From.Time
 	}
 
+	// Without a limit of runs, the ticks of earlier pages need not be computed again.
 	const any = int64(1) << 62
 	left := views.RunsLeft(e, any)
 	if left == any && first.After != nil && first.After.At-1 > from.UnixMilli() {

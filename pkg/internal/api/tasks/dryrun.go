@@ -15,13 +15,13 @@ import (
 
 const dryRunAbout = "With dry_run=true everything is checked, nothing is written, and the answer tells in dry_run what would change."
 
-// dryRunQuery are the parameters of routes that can do without writing.
+// dryRunQuery are the parameters of routes that support a dry run.
 type dryRunQuery struct {
 	DryRun bool `query:"dry_run" default:"false" doc:"Checks everything but writes nothing."`
 	Ticks  int  `query:"ticks" minimum:"0" maximum:"4000" default:"10" doc:"With dry_run: the maximum number of added, removed or moved ticks to list; 0 does not compare ticks."`
 }
 
-// Check refuses a number of ticks without a dry run.
+// Check rejects a number of ticks without a dry run.
 func (q *dryRunQuery) Check(given url.Values) error {
 	if !q.DryRun && given.Has("ticks") {
 		return task.Invalid(task.CodeBadValue, "ticks", "is for dry_run=true")
@@ -29,34 +29,37 @@ func (q *dryRunQuery) Check(given url.Values) error {
 	return nil
 }
 
-// taskWrite is a request that changes a task, or asks what it would change.
+// taskWrite is a request that changes a task, or a dry run of such a request.
 type taskWrite struct {
 	*httpapi.Call
 	dry    bool           // nothing is written
 	ticks  int            // how many ticks a dry run lists
-	change *client.Change // what a dry run found
+	change *client.Change // what a dry run found; nil until it has ended
 }
 
+// newTaskWrite combines a call with its dry run parameters.
 func newTaskWrite(c *httpapi.Call, q dryRunQuery) *taskWrite {
 	return &taskWrite{Call: c, dry: q.DryRun, ticks: q.Ticks}
 }
 
-// unborn is a new task as it would be: nobody knows its uid, which is made when it
-// is written.
-func unborn(st store.Stored) store.Stored {
+// asNewTask returns a new task as a dry run shows it: without a uid, because the uid is chosen when the task is
+// written.
+func asNewTask(st store.Stored) store.Stored {
 	st.Task.UID, st.Entry.UID = "", ""
 	st.EntryMod = 1 // there would be one
-	return st
+	return st       // makes the views treat the entry as stored
 }
 
-// over is a task as it would be, at the revision of the one that it changes.
-func over(old, st store.Stored) store.Stored {
+// asUpdatedTask returns a task as it would be after a dry run, with the revision of the stored task, because nothing is
+// written.
+func asUpdatedTask(old, st store.Stored) store.Stored {
 	st.Task.Revision, st.EntryMod = old.Task.Revision, max(old.EntryMod, 1)
 	return st
 }
 
-// would is the change that makes of old, nil if nothing is there, what st is.
-func (h *Handlers) would(old *store.Stored, st store.Stored, result string, ticks int) *client.Change {
+// wouldChange compares a task before (old; nil if it does not exist) and after a write, and returns the difference:
+// the fields, and up to ticks changed ticks. If ticks is 0, it does not compare ticks.
+func (h *Handlers) wouldChange(old *store.Stored, st store.Stored, result string, ticks int) *client.Change {
 	ch := &client.Change{Result: result, Fields: []client.FieldChange{}}
 
 	if result == client.Unchanged {
@@ -65,10 +68,11 @@ func (h *Handlers) would(old *store.Stored, st store.Stored, result string, tick
 
 	now := h.Now.Stamp()
 	var before *task.Entry
+	// Both sides are compared as users see them, with the pause in force and without a pause that has ended.
 	is := views.ShownAs(st.Task.Spec, &st.Entry, now.Time)
 
 	if old == nil {
-		ch.Fields = stated(is)
+		ch.Fields = statedFields(is)
 	} else {
 		was := views.Settled(old.Task.Spec, now.Time)
 		if before = entryIn(old); before != nil {
@@ -84,7 +88,7 @@ func (h *Handlers) would(old *store.Stored, st store.Stored, result string, tick
 	return ch
 }
 
-// entryIn is the entry of a task that was read; nil if there is none that can be.
+// entryIn returns the entry of a task that was read, or nil if the task has no readable entry.
 func entryIn(st *store.Stored) *task.Entry {
 	if st.EntryMod == 0 || st.Entry.UID == "" {
 		return nil
@@ -92,20 +96,20 @@ func entryIn(st *store.Stored) *task.Entry {
 	return &st.Entry
 }
 
-// stated is what a spec says that is not the default, beside its name.
-func stated(s task.Spec) []client.FieldChange {
+// statedFields returns the fields of a new spec that differ from the defaults, except for its name.
+func statedFields(s task.Spec) []client.FieldChange {
 	std := task.Defaults()
-	std.Name, std.Namespace = s.Name, s.Namespace
+	std.Name, std.Namespace = s.Name, s.Namespace // the default has no action, but every task has one
 
 	list := slices.DeleteFunc(task.Compare(std, s), func(c task.FieldChange) bool { return c.Field == "action" }) // none, which no task has
 	for i := range list {
-		list[i].From = nil // it was not there
+		list[i].From = nil // there was no earlier value
 	}
 
 	return list
 }
 
-// wouldDelete answers a dry run of a delete.
+// wouldDelete answers a dry run of a delete. Like a delete, it also works if the entry cannot be read.
 func (h *Handlers) wouldDelete(c *taskWrite, ref record.Ref) (httpapi.Answer, error) {
 	st, err := h.Store.Task(c.Context(), ref)
 	if entryBroken(st, err) {

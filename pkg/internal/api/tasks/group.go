@@ -19,18 +19,20 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// group is some lines of a batch, which are written together.
+// group is a number of consecutive lines of a batch that are written together. Its own goroutine (work) changes
+// it, except where a field says otherwise.
 type group struct {
-	text  []byte // of all lines
+	text  []byte // of all lines; nil once they are decoded
 	items []*item
-	out   []byte // the answer
+	out   []byte // the answer of all lines as NDJSON
 
-	behind  []*group      // those that must be done before it is written
+	behind  []*group      // earlier groups that write one of the same tasks; set by claim
 	checked chan struct{} // closed when each item has a ref or an error
-	claimed chan struct{} // closed when behind is known
-	done    chan struct{} // closed when out is there
+	claimed chan struct{} // closed when behind is complete
+	done    chan struct{} // closed when out is complete
 }
 
+// newGroup returns an empty group with space for the maximum number of lines.
 func newGroup() *group {
 	return &group{
 		items:   make([]*item, 0, groupLines),
@@ -38,21 +40,23 @@ func newGroup() *group {
 	}
 }
 
-// item is one line.
+// item is one line of a batch, from its text to its result.
 type item struct {
-	number   int
-	from, to int // in the group's text
+	number   int // of the line in the body, from 1
+	from, to int // the line is text[from:to] of the group
 	spec     task.Spec
-	ref      record.Ref
+	ref      record.Ref // where the task is stored; set by check
 
-	found  *store.Found // what is there, as far as is known; nil: nothing
-	st     store.Stored // what is to be, or is there now
-	result string       // "": not settled yet
-	err    error
+	found  *store.Found   // the stored task as last read; nil: nothing is known, and a create is tried
+	st     store.Stored   // the task to be written, or as it is stored after the item is settled
+	result string         // one of the client's result words; "": not settled yet
+	err    error          // why the line failed; only with the result client.Failed
 	change *client.Change // what a dry run found
 }
 
-func (g *group) add(number int, line []byte, err error) {
+// addLine appends a line. err is a problem of the line itself, such as its length; then the item is settled as
+// failed.
+func (g *group) addLine(number int, line []byte, err error) {
 	from := len(g.text)
 	g.text = append(g.text, line...)
 	it := &item{number: number, from: from, to: len(g.text)}
@@ -64,37 +68,43 @@ func (g *group) add(number int, line []byte, err error) {
 	g.items = append(g.items, it)
 }
 
+// fail settles an item as failed.
 func (it *item) fail(err error) { it.result, it.err = client.Failed, err }
 
+// settle settles an item with its task and a result.
 func (it *item) settle(st store.Stored, result string) { it.st, it.result = st, result }
 
-// work sees a group through.
-func (b *batch) work(ctx context.Context, g *group) {
+// processGroup takes a group through all stages. It always closes checked and done, even after a panic, because the
+// other stages and later groups wait for these channels.
+func (b *batch) processGroup(ctx context.Context, g *group) {
 	defer close(g.done)
 
-	b.guard(g, func() { b.check(g) })
+	b.recoverPanic(g, func() { b.checkLines(g) })
 	close(g.checked)
 	<-g.claimed
 
+	// Later lines win. A group that shares a task with this one must be written first.
 	for _, before := range g.behind {
 		<-before.done
 	}
 
 	g.behind = nil
+	// The deadline counts from here, not from the arrival of the lines.
 	ctx, cancel := context.WithTimeout(ctx, httpapi.RequestTimeout)
 	defer cancel()
 
-	b.guard(g, func() {
+	b.recoverPanic(g, func() {
 		b.checkToken(ctx, g)
-		b.write(ctx, g)
+		b.writeGroup(ctx, g)
 	})
 
-	b.unclaim(g)
-	b.guard(g, func() { b.render(ctx, g) })
+	b.releaseNames(g)
+	b.recoverPanic(g, func() { b.renderAnswer(ctx, g) })
 }
 
-// guard keeps a panic in a goroutine of ours from taking the node down.
-func (b *batch) guard(g *group, f func()) {
+// recoverPanic runs f and recovers from a panic in it. A panic in this goroutine would end the whole node. The items
+// that are not settled yet fail.
+func (b *batch) recoverPanic(g *group, f func()) {
 	defer func() {
 		if p := recover(); p != nil {
 			b.Log.Error("panic while serving a request", zap.String("path", b.c.Request.URL.Path), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
@@ -110,8 +120,8 @@ func (b *batch) guard(g *group, f func()) {
 	f()
 }
 
-// check decodes and validates the lines, as a request of one task is.
-func (b *batch) check(g *group) {
+// checkLines decodes and validates the lines, with the same rules as a request for one task.
+func (b *batch) checkLines(g *group) {
 	for _, it := range g.items {
 		if it.result != "" {
 			continue
@@ -119,7 +129,7 @@ func (b *batch) check(g *group) {
 
 		var err error
 		if it.spec, err = task.DecodeSpec(g.text[it.from:it.to]); err == nil {
-			err = b.Handlers.check(&it.spec)
+			err = b.Handlers.checkSpec(&it.spec)
 		}
 
 		if err != nil {
@@ -133,8 +143,9 @@ func (b *batch) check(g *group) {
 	g.text = nil
 }
 
-// write settles all items. Of those with the same name, one comes after the other.
-func (b *batch) write(ctx context.Context, g *group) {
+// writeGroup settles all items. The items of one transaction must have different names, so lines with the same name
+// are written in further rounds, in their order.
+func (b *batch) writeGroup(ctx context.Context, g *group) {
 	left := g.items
 	for len(left) > 0 {
 		var now, later []*item
@@ -150,37 +161,39 @@ func (b *batch) write(ctx context.Context, g *group) {
 			}
 		}
 
-		b.together(ctx, now)
+		b.writeTogether(ctx, now)
 		left = later
 	}
 }
 
-// togethers is how often tasks are written in one transaction: the first time
-// shows what is there. After that somebody else is at work on one of them, and
-// each goes alone.
-const togethers = 3
+// maxGroupWrites is how often tasks are written in one transaction. The first attempt may only show which tasks
+// exist. If a later one fails too, another writer is changing one of the tasks, and each task is written alone,
+// so that one contested task does not delay the others.
+const maxGroupWrites = 3
 
-// together settles items of different names.
-func (b *batch) together(ctx context.Context, items []*item) {
+// writeTogether settles items of different names: it decides from what is known, commits, and repeats this with what
+// a failed commit has read.
+func (b *batch) writeTogether(ctx context.Context, items []*item) {
 	if b.query.DryRun {
-		b.pretend(ctx, items)
+		b.simulateWrites(ctx, items)
 		return
 	}
 
 	if b.there.Load() && len(items) > 0 {
-		b.look(ctx, items)
+		b.readStored(ctx, items)
 	}
 
-	for range togethers {
+	for range maxGroupWrites {
 		var changes []store.Change
-		if items, changes = b.decide(items); len(items) == 0 {
+		if items, changes = b.decideChanges(items); len(items) == 0 {
 			return
 		}
 
+		// One transaction may be too large for etcd, so the changes are written in as few transactions as fit.
 		conflict := false
 		for rest := items; len(rest) > 0; {
 			n := store.Fitting(changes)
-			conflict = b.commit(ctx, rest[:n], changes[:n]) || conflict
+			conflict = b.commitChanges(ctx, rest[:n], changes[:n]) || conflict
 			rest, changes = rest[n:], changes[n:]
 		}
 
@@ -188,39 +201,42 @@ func (b *batch) together(ctx context.Context, items []*item) {
 			return
 		}
 
+		// A conflict means that some task exists or has changed. commit has stored what it read in the items.
 		b.there.Store(true)
 	}
 
-	b.alone(ctx, items)
+	b.writeOneByOne(ctx, items)
 }
 
-// pretend settles items of different names as a write would, and writes nothing.
-func (b *batch) pretend(ctx context.Context, items []*item) {
+// simulateWrites settles items of different names as a write would, without writing (dry run).
+func (b *batch) simulateWrites(ctx context.Context, items []*item) {
 	if len(items) == 0 {
 		return
 	}
 
-	b.look(ctx, items)
-	left, _ := b.decide(items)
+	b.readStored(ctx, items)
+	left, _ := b.decideChanges(items)
 	for _, it := range left {
-		old := it.old()
+		old := it.oldTask()
 		if old == nil {
-			it.settle(unborn(it.st), client.Created)
+			it.settle(asNewTask(it.st), client.Created)
 		} else {
-			it.settle(over(*old, it.st), client.Configured)
+			it.settle(asUpdatedTask(*old, it.st), client.Configured)
 		}
 	}
 
 	for _, it := range items {
 		if it.err == nil {
-			it.change = b.would(it.old(), it.st, it.result, b.query.Ticks)
+			it.change = b.wouldChange(it.oldTask(), it.st, it.result, b.query.Ticks)
 		}
 	}
 }
 
-// commit makes changes in one transaction, and settles their items; true if
-// something is otherwise than was known, and nothing was done.
-func (b *batch) commit(ctx context.Context, items []*item, changes []store.Change) (conflict bool) {
+// commitChanges writes changes in one transaction and settles their items. It returns true on a conflict: some task
+// differs from what was known, nothing was written, and found of each item contains what is stored now. Any
+// other error fails the items, also if the outcome is unknown; the caller of the API decides whether to try
+// again.
+func (b *batch) commitChanges(ctx context.Context, items []*item, changes []store.Change) (conflict bool) {
 	rev, found, err := b.Store.ChangeTasks(ctx, changes)
 	conflict = errors.Is(err, task.ErrConflict)
 
@@ -228,7 +244,7 @@ func (b *batch) commit(ctx context.Context, items []*item, changes []store.Chang
 		switch {
 		case err == nil:
 			it.st.Task.Revision, it.st.EntryMod = rev, rev
-			it.result = outcome(changes[i])
+			it.result = resultOf(changes[i])
 		case conflict:
 			it.found = &found[i]
 		default:
@@ -239,16 +255,17 @@ func (b *batch) commit(ctx context.Context, items []*item, changes []store.Chang
 	return conflict
 }
 
-func outcome(c store.Change) string {
+// resultOf returns the result word of a change that was written.
+func resultOf(c store.Change) string {
 	if c.Old == nil {
 		return client.Created
 	}
 	return client.Configured
 }
 
-// look reads what is there of items, and whether it is of use to read that of
-// the next.
-func (b *batch) look(ctx context.Context, items []*item) {
+// readStored reads the stored tasks of items. It also sets b.there, which decides whether the next group reads before
+// its first write.
+func (b *batch) readStored(ctx context.Context, items []*item) {
 	refs := make([]record.Ref, len(items))
 	for i, it := range items {
 		refs[i] = it.ref
@@ -269,40 +286,40 @@ func (b *batch) look(ctx context.Context, items []*item) {
 	b.there.Store(there)
 }
 
-// decide settles the items for which there is nothing to write, and returns the
-// others with what they write.
-func (b *batch) decide(items []*item) (left []*item, changes []store.Change) {
+// decideChanges settles the items that need no write, and returns the others with their changes.
+func (b *batch) decideChanges(items []*item) (left []*item, changes []store.Change) {
 	left, changes = make([]*item, 0, len(items)), make([]store.Change, 0, len(items))
 	for _, it := range items {
 		if it.result != "" {
 			continue
 		}
 
-		if err := b.become(it); err != nil {
+		if err := b.computeNewTask(it); err != nil {
 			it.fail(httpapi.About(it.ref.String(), err))
 		}
 
 		if it.result == "" {
 			left = append(left, it)
-			changes = append(changes, store.Change{Old: it.old(), New: &it.st})
+			changes = append(changes, store.Change{Old: it.oldTask(), New: &it.st})
 		}
 	}
 
 	return left, changes
 }
 
-// old is the task that is there; nil if there is none.
-func (it *item) old() *store.Stored {
+// oldTask returns the stored task, or nil if none is known to exist.
+func (it *item) oldTask() *store.Stored {
 	if it.found == nil || errors.Is(it.found.Err, task.ErrNotFound) {
 		return nil
 	}
 	return &it.found.Stored
 }
 
-// become says what an item makes of what is there.
-func (b *batch) become(it *item) (err error) {
-	if it.old() == nil {
-		it.st, err = b.fresh(b.c, it.spec)
+// computeNewTask computes the task that an item writes over what is stored. It settles the item if the stored task is
+// already equal.
+func (b *batch) computeNewTask(it *item) (err error) {
+	if it.oldTask() == nil {
+		it.st, err = b.newTask(b.c, it.spec)
 		return err
 	}
 
@@ -315,20 +332,21 @@ func (b *batch) become(it *item) (err error) {
 		return err
 	}
 
+	// An entry that is missing or unreadable is written anew, even if the spec is unchanged.
 	mend := broken || old.EntryMod == 0
 	if !mend && b.nothingNew(old, it.spec, false) {
 		it.settle(old, client.Unchanged)
 		return nil
 	}
 
-	it.st, err = b.next(b.c, old, it.spec, as(it.spec), mend)
+	it.st, err = b.nextStored(b.c, old, it.spec, replaceSpec(it.spec), mend)
 	it.found.MarkBy = it.st.MarkBy
 
 	return err
 }
 
-// alone settles those that are left one by one, as requests of their own would.
-func (b *batch) alone(ctx context.Context, items []*item) {
+// writeOneByOne settles the remaining items one by one, as separate requests would be.
+func (b *batch) writeOneByOne(ctx context.Context, items []*item) {
 	c := *b.c
 	c.Request, c.IfNoneMatch = c.Request.WithContext(ctx), b.query.CreateOnly
 
@@ -347,11 +365,11 @@ func (b *batch) alone(ctx context.Context, items []*item) {
 	}
 }
 
-// render writes the answer.
-func (b *batch) render(ctx context.Context, g *group) {
+// renderAnswer encodes the results of a group as NDJSON into g.out.
+func (b *batch) renderAnswer(ctx context.Context, g *group) {
 	var shown map[*item]*client.Task
 	if b.query.Full {
-		shown = b.shown(ctx, g)
+		shown = b.renderTasks(ctx, g)
 	}
 
 	var out bytes.Buffer
@@ -389,14 +407,14 @@ func (b *batch) render(ctx context.Context, g *group) {
 			}
 		}
 
-		_ = e.Encode(r) // into memory
+		_ = e.Encode(r) // cannot fail: out is in memory
 	}
 
 	g.out, g.items = out.Bytes(), nil
 }
 
-// logOnce logs a failure, but of those that have a code only the first: a full
-// etcd fails every line of a batch, of which there may be a million.
+// logOnce logs only the first failure with each code. If etcd is full, every line of a batch fails, and a batch
+// can have a million lines.
 func (b *batch) logOnce(f *httpapi.Failure) {
 	if f.Status < http.StatusInternalServerError {
 		return
@@ -412,8 +430,9 @@ func (b *batch) logOnce(f *httpapi.Failure) {
 	}
 }
 
-// shown is how the tasks of a group are shown.
-func (b *batch) shown(ctx context.Context, g *group) map[*item]*client.Task {
+// renderTasks returns the views of a group's tasks, for batches that request full results. If a view cannot be
+// computed, the plain task takes its place, because the task has been written.
+func (b *batch) renderTasks(ctx context.Context, g *group) map[*item]*client.Task {
 	var created, others []*item
 	for _, it := range g.items {
 		switch {
@@ -428,7 +447,7 @@ func (b *batch) shown(ctx context.Context, g *group) map[*item]*client.Task {
 	shown := make(map[*item]*client.Task, len(created)+len(others))
 	add := func(items []*item, list []client.Task, err error) {
 		for i, it := range items {
-			v := client.Task{Task: views.FillLists(it.st.Task)} // written it is, whatever adorns it
+			v := client.Task{Task: views.FillLists(it.st.Task)} // the task is written, even if its details cannot be read
 			if err == nil {
 				v = list[i]
 			}
@@ -438,6 +457,7 @@ func (b *batch) shown(ctx context.Context, g *group) map[*item]*client.Task {
 		}
 	}
 
+	// New tasks have no runs and no queue, so their views need fewer reads.
 	if len(created) > 0 {
 		stored := make([]store.Stored, len(created))
 		for i, it := range created {

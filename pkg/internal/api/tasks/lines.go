@@ -12,24 +12,24 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// lines reads the lines of a body, and keeps no more of one than it may have.
+// lines reads the lines of a body. It keeps at most httpapi.MaxBody bytes of one line in memory.
 type lines struct {
 	in     *bufio.Reader
-	number int    // of the line that was read last
-	over   bool   // no more follow
+	number int    // of the line that was read last, from 1
+	over   bool   // the body has ended
 	broken bool   // the body ended before it was complete
-	long   []byte // what does not fit into the reader's buffer
+	long   []byte // a line that is longer than the reader's buffer
 }
 
-// ready reports whether a whole line has arrived.
-func (l *lines) ready() bool {
+// hasLine reports whether a complete line is buffered, so that next does not block.
+func (l *lines) hasLine() bool {
 	there, _ := l.in.Peek(l.in.Buffered())
 	return bytes.IndexByte(there, '\n') >= 0
 }
 
-// next reads a line, which lasts until the next is read. The last may be empty.
-// An error is the line's.
-func (l *lines) next() ([]byte, error) {
+// nextLine reads a line and trims it. The result is valid until the next call. The last line may be empty. An error
+// concerns only this line, unless over is set as well.
+func (l *lines) nextLine() ([]byte, error) {
 	l.number++
 	l.long = l.long[:0]
 	tooLong := false
@@ -39,6 +39,7 @@ func (l *lines) next() ([]byte, error) {
 			return bytes.TrimSpace(part), nil
 		}
 
+		// The rest of a line that is too long is read, but not kept, so that the next line can still be found.
 		if tooLong = tooLong || len(l.long)+len(part) > httpapi.MaxBody+len("\r\n"); !tooLong {
 			l.long = append(l.long, part...)
 		}
@@ -48,7 +49,7 @@ func (l *lines) next() ([]byte, error) {
 			continue
 		case errors.Is(err, io.EOF):
 			l.over = true
-		case err != nil: // what looks like a last line may be half of one
+		case err != nil: // what looks like the last line may be half of one
 			l.over, l.broken = true, true
 			return nil, httpapi.Fail(http.StatusBadRequest, task.CodeBadJSON, "the body ends too early").Because(err)
 		}

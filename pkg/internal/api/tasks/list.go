@@ -22,10 +22,10 @@ type listQuery struct {
 	httpapi.PageQuery
 }
 
-// listOrder is in which order tasks are asked for; "" is by name.
+// listOrder is the order of a list of tasks; "" means by name.
 type listOrder string
 
-// UnmarshalText reads an order.
+// UnmarshalText parses an order.
 func (o *listOrder) UnmarshalText(text []byte) error {
 	switch *o = listOrder(text); *o {
 	case "", client.SortName, client.SortNext, client.SortLast, client.SortLateness:
@@ -34,7 +34,7 @@ func (o *listOrder) UnmarshalText(text []byte) error {
 	return task.Invalid(task.CodeBadValue, "", "%s is not an order; they are name, next, last and lateness", task.Quote(string(text)))
 }
 
-// listTasks serves GET of the tasks of a namespace, or of all.
+// listTasks serves the lists of the tasks of one namespace and of all namespaces.
 func (h *Handlers) listTasks(c *httpapi.Call, q listQuery) (httpapi.Answer, error) {
 	f, err := selection.FilterOf(c, q.NameQuery)
 	if err != nil {
@@ -47,6 +47,7 @@ func (h *Handlers) listTasks(c *httpapi.Call, q listQuery) (httpapi.Answer, erro
 		return httpapi.Answer{}, err
 	}
 
+	// By name, a page reads only a key range. Any other order examines all matching tasks.
 	order := cmp.Or(string(q.Sort), client.SortName)
 	var found []record.Brief
 	var after string
@@ -73,6 +74,7 @@ func (h *Handlers) listTasks(c *httpapi.Call, q listQuery) (httpapi.Answer, erro
 		return httpapi.Page(c, p, list, after)
 	}
 
+	// The state of a task is read only for the tasks on this page.
 	entries, err := h.Store.Entries(c.Context(), refs)
 	if err != nil {
 		return httpapi.Answer{}, err

@@ -8,13 +8,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// How many ticks of a schedule are told, and how many at most.
+// The default and the maximum number of ticks in a list of next ticks.
 const (
 	DefaultCount = 5
 	MaxCount     = 1000
 )
 
-// localLayout is an instant in a zone with its offset.
+// localLayout formats a local time in milliseconds with its offset.
 const localLayout = "2006-01-02T15:04:05.000Z07:00"
 
 // nextQuery are the parameters of the next ticks of a task.
@@ -23,7 +23,7 @@ type nextQuery struct {
 	From  task.Time `query:"from" format:"date-time" doc:"Ticks later than this time. Default: now."`
 }
 
-// nextTicks serves the next ticks of a task.
+// nextTicks serves the next ticks of a task. A pause without an end is ignored.
 func (h *Handlers) nextTicks(c *httpapi.Call, q nextQuery) (httpapi.Answer, error) {
 	ref, err := c.Ref()
 	if err != nil {
@@ -41,12 +41,14 @@ func (h *Handlers) nextTicks(c *httpapi.Call, q nextQuery) (httpapi.Answer, erro
 	}
 
 	e := st.Entry
+	// The entry is missing. The spec still shows when the task would tick.
 	if st.EntryMod == 0 {
 		if e, err = entryOf(st.Task, st.Task.CreatedAt, st.Task.CreatedAt); err != nil {
 			return httpapi.Answer{}, err
 		}
 	}
 
+	// A pause with an end: no tick up to that end exists.
 	if until, ends := e.Silence(); ends && until.After(from.Time) {
 		from = until
 	}
@@ -56,19 +58,20 @@ func (h *Handlers) nextTicks(c *httpapi.Call, q nextQuery) (httpapi.Answer, erro
 		return httpapi.Answer{}, err
 	}
 
-	return occurrences(sched.Upcoming(from.Time, int(min(int64(count), views.RunsLeft(&e, int64(count)))), e.UID))
+	return answerOccurrences(sched.Upcoming(from.Time, int(min(int64(count), views.RunsLeft(&e, int64(count)))), e.UID))
 }
 
-func occurrences(list []schedule.Occurrence) (httpapi.Answer, error) {
+// answerOccurrences answers with a list of ticks.
+func answerOccurrences(list []schedule.Occurrence) (httpapi.Answer, error) {
 	out := make([]client.Occurrence, len(list))
 	for i, o := range list {
-		out[i] = shown(o)
+		out[i] = showOccurrence(o)
 	}
 	return httpapi.All(out)
 }
 
-// shown is an occurrence as users see it.
-func shown(o schedule.Occurrence) client.Occurrence {
+// showOccurrence converts an occurrence to the form of the API. DueAt is set only if jitter delays the tick.
+func showOccurrence(o schedule.Occurrence) client.Occurrence {
 	v := client.Occurrence{Time: task.At(o.Time), Local: o.Local.Format(localLayout), DueBefore: dueBefore(o), Note: o.Note}
 	if !o.Due.IsZero() && !o.Due.Equal(o.Time) {
 		v.DueAt = task.At(o.Due)
@@ -76,7 +79,7 @@ func shown(o schedule.Occurrence) client.Occurrence {
 	return v
 }
 
-// scheduleNext serves the next ticks of a schedule that no task has.
+// scheduleNext serves the next ticks of a schedule in the request, without a task.
 func (h *Handlers) scheduleNext(c *httpapi.Call) (httpapi.Answer, error) {
 	now := h.Now.Stamp()
 	ask := client.ScheduleRequest{Timezone: "UTC", DST: task.Defaults().DST, From: now, Count: DefaultCount}
@@ -100,5 +103,5 @@ func (h *Handlers) scheduleNext(c *httpapi.Call) (httpapi.Answer, error) {
 		return httpapi.Answer{}, err
 	}
 
-	return occurrences(list)
+	return answerOccurrences(list)
 }

@@ -12,44 +12,48 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A pause stands in two places. The spec says that a user paused the task, until
-// when, and why. The entry is what holds: its owner sets it, too, when the task has
-// failed too often, and the spec does not know. Both are kept in step so:
+// A pause is stored in two places. The spec contains what a user wrote: that the task is paused, until when,
+// and why. The entry contains the pause in force. The owner of the shard also sets it, when the task has failed
+// too often, without changing the spec. These rules keep the two consistent:
 //
-//   - What a user writes over a spec that says paused decides: if it says so no more,
-//     the task ticks again.
-//   - A pause that only the entry knows stays until somebody resumes the task: to
-//     apply the same file again must not end it.
-//   - A pause whose end has passed is none, wherever it stands. It is cleared by the
-//     next write.
+//   - A user's write over a spec that is paused decides. If the new spec is not paused, the task ticks again.
+//   - A pause that only the entry contains stays until somebody resumes the task. Applying the same file again
+//     must not end it.
+//   - A pause whose end has passed is not in force, wherever it is stored. The next write removes it.
 
-// pausing is a write over a task, as far as pauses go.
+// pausing contains what a write needs to compute the pause of an entry.
 type pausing struct {
 	now    task.Time
-	who    string
-	resume bool // somebody asks for it: a pause ends that only the entry knows
+	who    string // who writes; recorded with the pause
+	resume bool   // an explicit resume also ends a pause that only the entry contains
 }
 
-// over makes the pause of the entry that is written over old what spec says. since
-// is what the entry's from is to be at least: ticks of a pause never run later.
-func (p pausing) over(old store.Stored, spec task.Spec, e *task.Entry) (since task.Time) {
+// pauseAfter sets the pause and the own state of e, the entry that replaces the one of old when spec is written.
+// since is the earliest From that the new entry may have: ticks that fell into a pause never run later. It is
+// zero if no pause has ended.
+func (p pausing) pauseAfter(old store.Stored, spec task.Spec, e *task.Entry) (since task.Time) {
+	// The record of pauses is copied, because old must stay as it was read.
 	own := task.Own{}
 	if o := old.Entry.Own; o != nil {
 		own = *o
 		own.Pauses = append([]task.Pause(nil), o.Pauses...)
 	}
 
+	// The new entry is paused if the spec is, or if the pause in force was not part of the old spec (the owner
+	// set it) and this write does not resume the task.
 	was, holds := views.PauseInForce(&old.Entry, p.now.Time)
 	until, _ := old.Entry.Silence()
 	e.Paused = spec.Paused || holds && !views.Settled(old.Task.Spec, p.now.Time).Paused && !p.resume
 	begin := func() {
 		if n := len(own.Pauses); n > 0 && own.Pauses[n-1].Ended.IsZero() && own.Pauses[n-1].Until.IsZero() {
-			own.Pauses[n-1].Ended = p.now // by a version that keeps no record of it
+			own.Pauses[n-1].Ended = p.now // begun by a version of Carillon that did not record ends
 		}
 		own.Pauses = append(own.Pauses, task.Pause{Since: p.now, By: p.who, Reason: spec.PauseReason, Until: spec.PausedUntil})
 		own.Pauses = own.Pauses[max(0, len(own.Pauses)-task.KeepPauses):]
 	}
 
+	// end closes the record of the pause in force. The count of consecutive failures starts again if the task
+	// ticks from now on, or if that count had caused the pause.
 	end := func() {
 		if n := len(own.Pauses); n > 0 && own.Pauses[n-1].Ended.IsZero() {
 			own.Pauses[n-1].Ended, own.Pauses[n-1].EndedBy = p.now, p.who
@@ -60,6 +64,8 @@ func (p pausing) over(old store.Stored, spec task.Spec, e *task.Entry) (since ta
 		}
 	}
 
+	// Four cases change the record: the pause ends; it gets another reason or end; it had ended by its own
+	// Until; a pause begins.
 	switch {
 	case holds && !e.Paused:
 		end()
@@ -76,12 +82,12 @@ func (p pausing) over(old store.Stored, spec task.Spec, e *task.Entry) (since ta
 		begin()
 	}
 
-	e.Own = kept(own, old, spec)
+	e.Own = keepOwn(own, old, spec)
 
 	return since
 }
 
-// agrees reports whether a pause that holds is the one that a spec asks for.
+// agrees reports whether the pause in force has the reason and the end that the spec requests.
 func agrees(p *task.Pause, s task.Spec) bool {
 	if p == nil {
 		return s.PauseReason == "" && s.PausedUntil.IsZero()
@@ -89,16 +95,16 @@ func agrees(p *task.Pause, s task.Spec) bool {
 	return p.Reason == s.PauseReason && p.Until.Equal(s.PausedUntil.Time)
 }
 
-// kept is what an entry goes on knowing under another spec: what is not counted
-// any more begins anew when it is counted again. nil if that is nothing.
-func kept(own task.Own, old store.Stored, spec task.Spec) *task.Own {
+// keepOwn returns the own state that the entry keeps under another spec, or nil if it is empty. A counter that the
+// new spec does not use is reset, so that it starts from zero if it is used again.
+func keepOwn(own task.Own, old store.Stored, spec task.Spec) *task.Own {
 	if spec.MaxRuns == 0 {
 		own.Runs = 0
 	}
 
 	if spec.PauseAfter == 0 {
 		own.Failures, own.Counted = 0, 0
-	} else if old.Task.PauseAfter == 0 { // what failed before does not count
+	} else if old.Task.PauseAfter == 0 { // failures before this write do not count
 		own.Counted = max(own.Counted, old.EntryMod, old.Task.Revision)
 	}
 
@@ -113,12 +119,12 @@ func kept(own task.Own, old store.Stored, spec task.Spec) *task.Own {
 	return &own
 }
 
-// pauseTask serves pause. Of a task that is paused already, what is not given
-// stays.
+// pauseTask serves the request to pause a task. If the task is already paused, omitted fields keep their
+// values.
 func (h *Handlers) pauseTask(c *httpapi.Call) (httpapi.Answer, error) {
 	var body struct {
 		client.PauseRequest
-		For *task.Duration `json:"for"` // 0s is not none: that would be a pause for ever
+		For *task.Duration `json:"for"` // a pointer, to reject "0s": as an absent value it would mean a pause without an end
 	}
 	if err := c.Decode(&body); err != nil {
 		return httpapi.Answer{}, err
@@ -135,7 +141,7 @@ func (h *Handlers) pauseTask(c *httpapi.Call) (httpapi.Answer, error) {
 		return httpapi.Answer{}, err
 	}
 
-	return h.edited(&taskWrite{Call: c}, edit{is: task.ChangePaused, spec: func(_, shown task.Spec) (task.Spec, error) {
+	return h.editAndAnswer(&taskWrite{Call: c}, edit{is: task.ChangePaused, spec: func(_, shown task.Spec) (task.Spec, error) {
 		shown.Paused = true
 		if !ask.Until.IsZero() {
 			shown.PausedUntil = ask.Until
@@ -149,7 +155,7 @@ func (h *Handlers) pauseTask(c *httpapi.Call) (httpapi.Answer, error) {
 	}})
 }
 
-// checkPause checks a pause, and makes an instant of its end.
+// checkPause validates a pause request, and replaces a duration by the time at which the pause ends.
 func (h *Handlers) checkPause(ask *client.PauseRequest) error {
 	now := h.Now.Stamp()
 
@@ -167,11 +173,12 @@ func (h *Handlers) checkPause(ask *client.PauseRequest) error {
 		ask.Until = task.At(now.Add(ask.For.Std()))
 	}
 
+	// The limits of the fields are those of a spec, so a minimal spec with these values is validated.
 	probe := task.Defaults()
 	probe.Name, probe.Action.Noop = "x", &task.Noop{}
 	probe.Paused, probe.PausedUntil, probe.PauseReason = true, ask.Until, ask.Reason
 	var fault *task.Error
-	if err := probe.Validate(); errors.As(err, &fault) { // of a spec's fields; the request's have shorter names
+	if err := probe.Validate(); errors.As(err, &fault) { // the request's fields have shorter names than the spec's
 		field := map[string]string{"paused_until": "until", "pause_reason": "reason"}[fault.Field]
 		return task.Invalid(fault.Code, field, "%s", fault.Message)
 	}
@@ -183,21 +190,21 @@ func (h *Handlers) checkPause(ask *client.PauseRequest) error {
 	return nil
 }
 
-// resumeTask serves resume.
+// resumeTask serves the request to resume a task.
 func (h *Handlers) resumeTask(c *httpapi.Call) (httpapi.Answer, error) {
-	return h.edited(&taskWrite{Call: c}, edit{is: task.ChangeResumed, resume: true, spec: func(spec, _ task.Spec) (task.Spec, error) {
+	return h.editAndAnswer(&taskWrite{Call: c}, edit{is: task.ChangeResumed, resume: true, spec: func(spec, _ task.Spec) (task.Spec, error) {
 		return views.Unpaused(spec), nil
 	}})
 }
 
-// edited answers with the task in the path after a change.
-func (h *Handlers) edited(c *taskWrite, ed edit) (httpapi.Answer, error) {
+// editAndAnswer applies ed to the task in the path and answers with the result.
+func (h *Handlers) editAndAnswer(c *taskWrite, ed edit) (httpapi.Answer, error) {
 	ref, err := c.Ref()
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	st, result, err := h.change(c, ref, ed)
+	st, result, err := h.changeTask(c, ref, ed)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}

@@ -7,11 +7,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// placementWarnings says why no node, or too few of them, would take the runs of a task that has just
-// been written. The task is valid: such a node may come. But a selector with a mistake in it looks
-// exactly like this, and the person who made it is there to read it.
+// placementWarnings returns a warning if no present node, or too few of them, can run a task that was just
+// written. The task is valid, because such a node may join later. But a selector with a typing error looks the
+// same, and its author is reading this answer.
 //
-// Tasks that any node can run are not looked at: cluster status says if no node takes runs at all.
+// It skips tasks that any node can run: `cluster status` reports if no node takes runs at all.
 func placementWarnings(spec task.Spec, nodes []task.Node) []task.Warning {
 	target, needsKey := spec.Target, spec.Action.NeedsKey()
 

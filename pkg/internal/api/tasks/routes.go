@@ -16,31 +16,32 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Handlers serve tasks.
+// Handlers serve the operations on tasks. All fields are set once and must not change afterwards.
 type Handlers struct {
 	Store  *store.Store
-	Ref    func(namespace, name string) record.Ref // says where a task lives
+	Ref    func(namespace, name string) record.Ref // maps a task to its shard
 	Views  *views.Viewer
 	Finder *selection.Finder
 	Now    httpapi.Clock
-	// ClockFault says why this node's clock is not to be trusted: nothing is written then
-	// that has the clock's time in an entry.
+	// ClockFault returns an error if this node's clock cannot be trusted. Requests that would write the clock's
+	// time into an entry are refused then, because ticks could be lost or run early.
 	ClockFault func() error
-	// Nodes are the nodes that are present; nil: unknown, and nobody is warned of tasks that
-	// none of them can run.
+	// Nodes returns the nodes that are present. If nil, they are unknown, and writes return no placement
+	// warnings.
 	Nodes func() []task.Node
-	// Etcd is how etcdctl reaches an etcd that only this node knows; else it is empty.
+	// Etcd contains the arguments with which etcdctl reaches an embedded etcd. It is empty if the user has
+	// configured the cluster's etcd.
 	Etcd string
 
-	// Authenticate finds the caller of a request anew: a batch may take hours.
+	// Authenticate checks the caller's token again. A batch may take hours.
 	Authenticate func(ctx context.Context, r *http.Request) (httpapi.Caller, error)
-	// ReportRefusal is told why a batch was ended by Authenticate.
+	// ReportRefusal counts and logs that Authenticate has ended a batch.
 	ReportRefusal func(r *http.Request, why *httpapi.Failure)
 	Problems      httpapi.ProblemWriter
 	Log           *zap.Logger
 }
 
-// Routes are the operations of tasks and of the schedules of tasks.
+// Routes returns the operations of tasks and of schedules.
 func (h *Handlers) Routes() []*httpapi.Operation {
 	var (
 		spec        = &httpapi.Body{Types: []string{httpapi.TypeJSON}, Schema: "Spec", Doc: "The task as its user writes it."}

@@ -1,9 +1,9 @@
-// Package tasks has the API's handlers of tasks: to create, change, pause, delete, list and
-// explain them, one by one or many in a batch, and to tell when they, or a mere schedule, tick.
+// Package tasks contains the API handlers for tasks. They create, change, pause, delete, list and explain
+// tasks, one at a time or many in a batch, and compute the ticks of a task or of a schedule.
 //
-// A change is decided from what is in etcd and written with a comparison of that; if the task
-// changed in between, it is decided again, unless the request said If-Match. A dry run decides
-// the same and writes nothing.
+// A change is computed from the task in etcd, and the write compares the revision that was read (G7, G14). If
+// the task has changed in between, the change is computed again, unless the request has If-Match. A dry run
+// follows the same path and writes nothing. A write of unknown outcome is never repeated.
 package tasks
 
 import (
@@ -23,23 +23,23 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// readSpec decodes the body as a spec that belongs under the path's namespace
-// and name; "" takes the body's name.
+// readSpec decodes and validates the body as the spec of a task under the path's namespace and name. If name is
+// "", the body contains the name.
 func (h *Handlers) readSpec(c *httpapi.Call, namespace, name string) (task.Spec, error) {
 	spec, err := task.DecodeSpec(c.Body)
 	if err != nil {
 		return spec, err
 	}
-	if spec.Namespace, spec.Name, err = identity(c, namespace, name); err != nil {
+	if spec.Namespace, spec.Name, err = bodyIdentity(c, namespace, name); err != nil {
 		return spec, err
 	}
 
-	return spec, h.check(&spec)
+	return spec, h.checkSpec(&spec)
 }
 
-// identity is where the body's task belongs: the path's namespace and name, from
-// which the body may not differ.
-func identity(c *httpapi.Call, namespace, name string) (string, string, error) {
+// bodyIdentity returns the namespace and name of the body's task. They must not differ from those of the path,
+// because a task cannot be renamed.
+func bodyIdentity(c *httpapi.Call, namespace, name string) (string, string, error) {
 	var said struct{ Name, Namespace *string }
 	if err := json.Unmarshal(c.Body, &said); err != nil {
 		return "", "", task.Invalid(task.CodeBadJSON, "", "%s", err)
@@ -60,8 +60,9 @@ func identity(c *httpapi.Call, namespace, name string) (string, string, error) {
 	return namespace, name, nil
 }
 
-// check validates a spec in full, and puts the time that it is now into @in.
-func (h *Handlers) check(spec *task.Spec) error {
+// checkSpec validates a spec completely, and replaces a schedule of the form "@in DURATION" by the absolute time at
+// which it ticks.
+func (h *Handlers) checkSpec(spec *task.Spec) error {
 	if err := spec.Validate(); err != nil {
 		return err
 	}
@@ -74,7 +75,9 @@ func (h *Handlers) check(spec *task.Spec) error {
 		return err
 	}
 
-	timing, err := spread(spec)
+	// The schedule is checked again after H has been replaced, because the values that replace H must be valid
+	// too.
+	timing, err := spreadTiming(spec)
 	if err != nil {
 		return err
 	}
@@ -82,15 +85,16 @@ func (h *Handlers) check(spec *task.Spec) error {
 	return schedule.Check(timing)
 }
 
-// spread is when a task ticks: H stands for what follows from its name.
-func spread(spec *task.Spec) (task.Timing, error) {
+// spreadTiming returns the timing of a spec. H in a schedule is replaced by a value that is derived from the task's
+// name, so it is the same on every node.
+func spreadTiming(spec *task.Spec) (task.Timing, error) {
 	timing := spec.Timing()
 	var err error
 	timing.Schedule, err = schedule.Spread(spec.Schedule, spec.Namespace, spec.Name)
 	return timing, err
 }
 
-// trustClock is an error if this node may not write its clock's time into an entry.
+// trustClock returns an error if this node must not write its clock's time into an entry.
 func (h *Handlers) trustClock() error {
 	if err := h.ClockFault(); err != nil {
 		return httpapi.Fail(http.StatusServiceUnavailable, client.CodeClock, "this node's clock is not trusted: %s", err).
@@ -129,9 +133,9 @@ func (h *Handlers) createTask(request *httpapi.Call, q dryRunQuery) (httpapi.Ans
 	return a, err
 }
 
-// create writes a new task, once.
+// create writes a new task. It does not retry: if the task exists, it returns task.ErrExists.
 func (h *Handlers) create(c *taskWrite, spec task.Spec) (store.Stored, error) {
-	st, err := h.fresh(c.Call, spec)
+	st, err := h.newTask(c.Call, spec)
 	if err != nil {
 		return st, err
 	}
@@ -144,8 +148,8 @@ func (h *Handlers) create(c *taskWrite, spec task.Spec) (store.Stored, error) {
 			return st, err
 		}
 
-		st = unborn(st)
-		c.change = h.would(nil, st, client.Created, c.ticks)
+		st = asNewTask(st)
+		c.change = h.wouldChange(nil, st, client.Created, c.ticks)
 
 		return st, nil
 	}
@@ -156,8 +160,9 @@ func (h *Handlers) create(c *taskWrite, spec task.Spec) (store.Stored, error) {
 	return st, httpapi.About(st.Ref.String(), err)
 }
 
-// fresh is a new task, as it is to be written.
-func (h *Handlers) fresh(c *httpapi.Call, spec task.Spec) (store.Stored, error) {
+// newTask returns a new task with its entry, as it is to be written. The entry's From is now: a new task has no
+// ticks in the past.
+func (h *Handlers) newTask(c *httpapi.Call, spec task.Spec) (store.Stored, error) {
 	if err := h.trustClock(); err != nil {
 		return store.Stored{}, err
 	}
@@ -168,15 +173,15 @@ func (h *Handlers) fresh(c *httpapi.Call, spec task.Spec) (store.Stored, error) 
 	st := store.Stored{Ref: h.Ref(spec.Namespace, spec.Name), Task: t}
 	var err error
 	if st.Entry, err = entryOf(t, now, now); err == nil {
-		pausing{now: now, who: c.Actor()}.over(store.Stored{}, spec, &st.Entry)
+		pausing{now: now, who: c.Actor()}.pauseAfter(store.Stored{}, spec, &st.Entry)
 	}
 
 	return st, err
 }
 
-// entryOf is the entry of a task, less what it knows of itself.
+// entryOf returns the entry of a task without its own state (pauses and counts).
 func entryOf(t task.Task, from, anchor task.Time) (task.Entry, error) {
-	timing, err := spread(&t.Spec)
+	timing, err := spreadTiming(&t.Spec)
 	e := task.NewEntry(t, from, anchor)
 	e.Schedule = timing.Schedule
 	return e, err
@@ -201,7 +206,8 @@ func (h *Handlers) getTask(c *httpapi.Call) (httpapi.Answer, error) {
 	return h.answerTask(&taskWrite{Call: c}, http.StatusOK, st, "")
 }
 
-// deleteTask serves DELETE, also of what cannot be decoded.
+// deleteTask serves DELETE. It compares revisions and decodes nothing but the uid and the generation, so it can
+// also delete a task whose records are unreadable (G19).
 func (h *Handlers) deleteTask(request *httpapi.Call, q dryRunQuery) (httpapi.Answer, error) {
 	c := newTaskWrite(request, q)
 	ref, err := c.Ref()
@@ -229,7 +235,7 @@ func (h *Handlers) deleteTask(request *httpapi.Call, q dryRunQuery) (httpapi.Ans
 	return httpapi.Answer{Status: http.StatusNoContent}, err
 }
 
-// taskKeys serves the keys of a task.
+// taskKeys serves the etcd keys of a task, with a command that reads those that exist.
 func (h *Handlers) taskKeys(c *httpapi.Call) (httpapi.Answer, error) {
 	ref, err := c.Ref()
 	if err != nil {
@@ -256,6 +262,7 @@ func (h *Handlers) taskKeys(c *httpapi.Call) (httpapi.Answer, error) {
 
 		switch {
 		case !key.Present:
+		// A key with a trailing slash is a prefix.
 		case strings.HasSuffix(key.Key, "/"):
 			commands = append(commands, get+"--prefix "+key.Key)
 		default:
@@ -268,8 +275,8 @@ func (h *Handlers) taskKeys(c *httpapi.Call) (httpapi.Answer, error) {
 	return httpapi.Answer{Status: http.StatusOK, Body: out}, nil
 }
 
-// same reports whether two specs say the same, whatever their empty parts are made of.
-func same(a, b task.Spec) bool {
+// sameSpec reports whether two specs have the same JSON form. It ignores whether an empty list is nil.
+func sameSpec(a, b task.Spec) bool {
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)
 	return errX == nil && errY == nil && bytes.Equal(x, y)

@@ -11,32 +11,33 @@ import (
 )
 
 const (
-	// ticksAhead is how far ahead the ticks of a task are compared.
+	// ticksAhead is how far ahead the ticks of two versions of a task are compared.
 	ticksAhead = 7 * 24 * time.Hour
-	// mostTicks is how many of its ticks are compared at most.
+	// mostTicks is the maximum number of ticks of each version that are compared.
 	mostTicks = 2000
-	// clocksApart is how far the clocks of two zones may be apart.
+	// clocksApart is the maximum difference between the clocks of two time zones, from UTC−12 to UTC+14. A tick
+	// that only moves with the zone moves by no more than that.
 	clocksApart = 26 * time.Hour
 )
 
-// aTick is a tick of a task to come.
+// aTick is a future tick of a task. It is due at the tick's time plus jitter.
 type aTick struct {
 	at, due time.Time
-	before  time.Time // with jitter, where no uid tells when it falls due
+	before  time.Time // with jitter and no uid: the latest time at which the tick can be due
 }
 
-// ticker walks over the ticks of an entry that are yet to be decided at an instant,
-// as its owner will decide them.
+// ticker iterates over the undecided ticks of an entry, in the way in which the owner of its shard will decide
+// them.
 type ticker struct {
-	schedule *schedule.Schedule // nil: there are none
-	uid      string             // "": the task is not there yet
-	after    time.Time
-	left     int64
+	schedule *schedule.Schedule // nil: no ticks
+	uid      string             // "": the task has not been written yet
+	after    time.Time          // the tick that was returned last, or where the iteration begins
+	left     int64              // how many ticks may still become runs
 }
 
-// ticksOf walks over the ticks of an entry, which may be nil, that fall due later
-// than now. Those that are late already are not among them: what becomes of them is
-// no matter of the schedule.
+// ticksOf returns a ticker over the ticks of an entry that are due later than now. e may be nil, for a task
+// that does not exist. Late ticks are left out, because their outcome depends on the policies and not on the
+// schedule.
 func ticksOf(e *task.Entry, now time.Time) *ticker {
 	t := &ticker{}
 
@@ -46,7 +47,7 @@ func ticksOf(e *task.Entry, now time.Time) *ticker {
 
 	s, err := schedule.Parse(e.Timing(), e.Anchor.Time)
 	if err != nil {
-		return t // it does not fire
+		return t // the owner does not fire an entry that it cannot parse
 	}
 
 	t.schedule, t.uid, t.after, t.left = s, e.UID, e.From.Time, views.RunsLeft(e, mostTicks+1)
@@ -55,14 +56,14 @@ func ticksOf(e *task.Entry, now time.Time) *ticker {
 	}
 
 	if due, ok := s.LastDue(now, e.UID); ok && due.After(t.after) {
-		t.after = due // with jitter, a tick of the past may be due in the future
+		t.after = due // with jitter, a tick whose time has passed can still be due in the future
 	}
 
 	return t
 }
 
-// next is the next tick; nil if there is none.
-func (t *ticker) next() *aTick {
+// nextTick returns the next tick, or nil if there is none.
+func (t *ticker) nextTick() *aTick {
 	if t.schedule == nil || t.left <= 0 {
 		return nil
 	}
@@ -81,10 +82,10 @@ func (t *ticker) next() *aTick {
 	return &aTick{at: at, due: t.schedule.Due(at, t.uid)}
 }
 
-// upTo are the ticks from first on that fall due at an instant or before it, at
-// most mostTicks; true if there are more.
+// upTo returns the ticks from first on that are due no later than end, at most mostTicks. more is true if the
+// list was cut off.
 func (t *ticker) upTo(end time.Time, first *aTick) (list []aTick, more bool) {
-	for tick := first; tick != nil && !tick.due.After(end); tick = t.next() {
+	for tick := first; tick != nil && !tick.due.After(end); tick = t.nextTick() {
 		if len(list) == mostTicks {
 			return list, true
 		}
@@ -94,42 +95,45 @@ func (t *ticker) upTo(end time.Time, first *aTick) (list []aTick, more bool) {
 	return list, false
 }
 
-// zone is where the ticks have local times.
-func (t *ticker) zone() *time.Location {
+// location returns the time zone for the local times of the ticks.
+func (t *ticker) location() *time.Location {
 	if t.schedule == nil {
 		return time.UTC
 	}
 	return t.schedule.Location()
 }
 
-// compareTicks tells the ticks of two entries apart, as client.TickChange defines
-// it, and lists the first most of those that come, go or move. Either may be nil:
-// there is none. Of a task that is not there yet nobody knows the uid: it is empty.
+// compareTicks compares the ticks of two entries, as client.TickChange defines it, and lists the first most
+// ticks that are added, removed or moved. Either entry may be nil, if the task does not exist before or after
+// the change. A task that does not exist yet has an empty uid.
+//
+// Both lists are compared over the same span: ticksAhead, extended to the first tick of each entry, and
+// shortened where a list was cut off.
 func compareTicks(before, after *task.Entry, now task.Time, most int) *client.TickChange {
 	was, is := ticksOf(before, now.Time), ticksOf(after, now.Time)
 	end := now.Add(ticksAhead)
-	firstWas, firstIs := was.next(), is.next()
+	firstWas, firstIs := was.nextTick(), is.nextTick()
 	for _, first := range []*aTick{firstWas, firstIs} {
 		if first != nil && first.due.After(end) {
 			end = first.due
 		}
 	}
 
-	// A tick may move beyond the end: it is looked for a little further.
+	// A tick near the end may move beyond it. It is found by reading clocksApart further.
 	old, more := was.upTo(end.Add(clocksApart), firstWas)
 	if more {
-		end = earlier(end, old[len(old)-1].due)
+		end = earlierOf(end, old[len(old)-1].due)
 	}
 
 	young, more := is.upTo(end.Add(clocksApart), firstIs)
 	if more {
-		end = earlier(end, young[len(young)-1].due)
+		end = earlierOf(end, young[len(young)-1].due)
 	}
 
 	c := &client.TickChange{From: now, Until: task.At(end), Ticks: []client.TickMove{}}
-	for _, m := range moves(old, young, was.zone(), is.zone()) {
-		if m.first().After(end) {
-			break
+	for _, m := range diffTicks(old, young, was.location(), is.location()) {
+		if m.firstDue().After(end) {
+			break // the moves are sorted, so all others lie beyond the compared span as well
 		}
 
 		switch {
@@ -142,18 +146,18 @@ func compareTicks(before, after *task.Entry, now task.Time, most int) *client.Ti
 		}
 
 		if len(c.Ticks) < most {
-			c.Ticks = append(c.Ticks, client.TickMove{Was: m.was.told(was.zone()), Is: m.is.told(is.zone())})
+			c.Ticks = append(c.Ticks, client.TickMove{Was: m.was.asTickTime(was.location()), Is: m.is.asTickTime(is.location())})
 		}
 	}
 
 	return c
 }
 
-// move is a tick that comes, goes or moves.
+// move is a tick that is added (was is nil), removed (is is nil) or moved.
 type move struct{ was, is *aTick }
 
-// first is when the earlier of the two falls due.
-func (m move) first() time.Time {
+// firstDue returns the earlier of the two due times.
+func (m move) firstDue() time.Time {
 	switch {
 	case m.was == nil:
 		return m.is.due
@@ -161,16 +165,17 @@ func (m move) first() time.Time {
 		return m.was.due
 	}
 
-	return earlier(m.was.due, m.is.due)
+	return earlierOf(m.was.due, m.is.due)
 }
 
-// moves tells two lists of ticks apart, in the order of their times. Two of the same
-// time are one tick, which moves if it falls due at another instant. If the zone is
-// another, so are two of the others for which the clocks show the same.
-func moves(old, young []aTick, zoneWas, zoneIs *time.Location) []move {
+// diffTicks compares two lists of ticks and returns the differences in the order of their due times. Two ticks with
+// the same time are the same tick, which moves if its due time differs. If the time zone changes, two remaining
+// ticks with the same local time also count as one tick that moves.
+func diffTicks(old, young []aTick, zoneWas, zoneIs *time.Location) []move {
 	var list []move
 	var gone []*aTick
 
+	// come holds the new ticks that have no counterpart yet.
 	come := make(map[int64]*aTick, len(young))
 	for i := range young {
 		come[young[i].at.UnixMilli()] = &young[i]
@@ -220,20 +225,21 @@ func moves(old, young []aTick, zoneWas, zoneIs *time.Location) []move {
 		}
 	}
 
-	slices.SortStableFunc(list, func(a, b move) int { return a.first().Compare(b.first()) })
+	slices.SortStableFunc(list, func(a, b move) int { return a.firstDue().Compare(b.firstDue()) })
 
 	return list
 }
 
-func earlier(a, b time.Time) time.Time {
+// earlierOf returns the earlier of two times.
+func earlierOf(a, b time.Time) time.Time {
 	if b.Before(a) {
 		return b
 	}
 	return a
 }
 
-// told is a tick as it is told; nil of none.
-func (t *aTick) told(zone *time.Location) *client.TickTime {
+// asTickTime converts a tick to the form of the API; nil stays nil.
+func (t *aTick) asTickTime(zone *time.Location) *client.TickTime {
 	if t == nil {
 		return nil
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// timingOf is what a request asks about: @in counts from its from, H is that of
-// the task it names.
+// timingOf returns the timing in a request. "@in" counts from the request's from, and H gets the value that the
+// named task would get.
 func timingOf(ask client.ScheduleRequest) (task.Timing, error) {
 	t := task.Timing{
 		Schedule: ask.Schedule, Timezone: ask.Timezone, DST: ask.DST,
@@ -33,8 +33,8 @@ func timingOf(ask client.ScheduleRequest) (task.Timing, error) {
 	return t, err
 }
 
-// dueBefore is by when a tick is due at the latest, where there is jitter and the
-// task is not known whose uid would tell when.
+// dueBefore returns the latest time at which a tick can be due. It is zero without jitter, and for a task with
+// a known uid, which determines the exact due time.
 func dueBefore(o schedule.Occurrence) task.Time {
 	if o.Due.IsZero() && o.Before.After(o.Time) {
 		return task.At(o.Before)

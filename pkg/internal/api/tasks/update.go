@@ -17,30 +17,31 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// edit is a change of a task.
+// edit describes a change of a task as a function of its current state, so that it can be applied again after a
+// conflict.
 type edit struct {
-	// spec says what becomes of a spec, which is given as it is stored and as it is
-	// shown, paused if the task is. What comes of it is valid.
+	// spec computes the new spec, which must be valid. stored is the spec as the user wrote it. shown also has
+	// the pause in force, which the owner may have set.
 	spec func(stored, shown task.Spec) (task.Spec, error)
-	// resume ends a pause even if the spec does not know of one.
+	// resume ends a pause even if only the entry contains it.
 	resume bool
-	// is what made the version: one of the Change words; "" if that follows from
-	// what is changed.
+	// is states what made the new version: one of the task.Change constants, or "" to derive it from the
+	// difference.
 	is string
 }
 
-// as is the edit after which a task has this spec.
-func as(spec task.Spec) edit {
+// replaceSpec returns the edit that replaces the spec.
+func replaceSpec(spec task.Spec) edit {
 	return edit{spec: func(_, _ task.Spec) (task.Spec, error) { return spec, nil }}
 }
 
-// change makes of a task what ed makes of it, if that is anything else.
-// If the task changes in between, ed sees what it has become; with If-Match
-// that is task.ErrStale.
-func (h *Handlers) change(c *taskWrite, ref record.Ref, ed edit) (st store.Stored, result string, err error) {
+// changeTask applies ed to the stored task and writes the result if it differs. If the task changes between the
+// read and the write, ed is applied to the new state; with If-Match, change returns task.ErrStale instead. A
+// dry run sets c.change and writes nothing.
+func (h *Handlers) changeTask(c *taskWrite, ref record.Ref, ed edit) (st store.Stored, result string, err error) {
 	err = httpapi.RetryConflict(c.Context(), func() error {
 		old, err := h.Store.Task(c.Context(), ref)
-		broken := entryBroken(old, err) // the write mends it
+		broken := entryBroken(old, err) // the write replaces an entry that cannot be read (G19)
 		if err != nil && !broken {
 			return err
 		}
@@ -53,24 +54,27 @@ func (h *Handlers) change(c *taskWrite, ref record.Ref, ed edit) (st store.Store
 			return err
 		}
 
+		// An entry that is missing or unreadable is written anew, even if the spec is unchanged.
 		mend := broken || old.EntryMod == 0
 		if !mend && h.nothingNew(old, spec, ed.resume) {
 			st, result = old, client.Unchanged
-			c.change = h.would(&old, st, result, c.ticks)
+			c.change = h.wouldChange(&old, st, result, c.ticks)
 			return nil
 		}
 
-		st, err = h.next(c.Call, old, spec, ed, mend)
+		st, err = h.nextStored(c.Call, old, spec, ed, mend)
 		if err != nil {
 			return err
 		}
 
 		if c.dry {
-			st, result = over(old, st), client.Configured
-			c.change = h.would(&old, st, result, c.ticks)
+			st, result = asUpdatedTask(old, st), client.Configured
+			c.change = h.wouldChange(&old, st, result, c.ticks)
 			return nil
 		}
 
+		// The write compares the mod revisions of spec and entry in old, and that the watermark is not past
+		// MarkBy.
 		old.MarkBy = st.MarkBy
 		rev, err := h.Store.UpdateTask(c.Context(), old, st.Task, st.Entry)
 		st.Task.Revision, st.EntryMod, result = rev, rev, client.Configured
@@ -81,8 +85,8 @@ func (h *Handlers) change(c *taskWrite, ref record.Ref, ed edit) (st store.Store
 	return st, result, err
 }
 
-// nothingNew reports whether a task is what spec says: as it is stored, or as it
-// is shown.
+// nothingNew reports whether a write of spec would change nothing. The spec may equal the stored one, or the
+// one that is shown, which includes a pause that the owner has set.
 func (h *Handlers) nothingNew(old store.Stored, spec task.Spec, resume bool) bool {
 	now := h.Now()
 	if _, paused := views.PauseInForce(&old.Entry, now); paused && resume {
@@ -90,19 +94,18 @@ func (h *Handlers) nothingNew(old store.Stored, spec task.Spec, resume bool) boo
 	}
 
 	spec = views.Settled(spec, now)
-	return same(spec, views.Settled(old.Task.Spec, now)) || same(spec, views.ShownAs(old.Task.Spec, &old.Entry, now))
+	return sameSpec(spec, views.Settled(old.Task.Spec, now)) || sameSpec(spec, views.ShownAs(old.Task.Spec, &old.Entry, now))
 }
 
-// entryBroken reports whether err says that a task's entry cannot be read, while
-// its spec can.
+// entryBroken reports whether err means that the entry of a task cannot be read although its spec can.
 func entryBroken(st store.Stored, err error) bool {
 	return errors.Is(err, task.ErrInvalid) && st.EntryMod != 0
 }
 
-// next is what old becomes with another spec. Where its ticks begin anew, none
-// up to now are left to be decided; else from and anchor stay, or ticks would be
-// lost or decided twice.
-func (h *Handlers) next(c *httpapi.Call, old store.Stored, spec task.Spec, ed edit, mend bool) (store.Stored, error) {
+// nextStored returns the task and the entry that replace old. If the schedule changes, the new schedule begins now,
+// and no tick up to now remains to be decided. If it does not, From and Anchor stay as they are; otherwise
+// ticks would be lost (G4) or decided twice (G3).
+func (h *Handlers) nextStored(c *httpapi.Call, old store.Stored, spec task.Spec, ed edit, mend bool) (store.Stored, error) {
 	now := h.Now.Stamp()
 	spec = views.Settled(spec, now.Time)
 	t := old.Task
@@ -119,11 +122,14 @@ func (h *Handlers) next(c *httpapi.Call, old store.Stored, spec task.Spec, ed ed
 		return store.Stored{}, err
 	}
 
-	since := pausing{now: now, who: c.Actor(), resume: ed.resume}.over(old, spec, &e)
+	// A task whose limit of runs was used up had no ticks. If it may run again, the ticks in between must not
+	// run late.
+	since := pausing{now: now, who: c.Actor(), resume: ed.resume}.pauseAfter(old, spec, &e)
 	if anew || usedUp(&old.Entry, old.Task.MaxRuns) && !usedUp(&old.Entry, spec.MaxRuns) {
 		since = now
 	}
 
+	// since is a time of this node's clock that goes into the entry.
 	if !since.IsZero() {
 		if err := h.trustClock(); err != nil {
 			return store.Stored{}, err
@@ -131,6 +137,7 @@ func (h *Handlers) next(c *httpapi.Call, old store.Stored, spec task.Spec, ed ed
 	}
 
 	st := store.Stored{Ref: old.Ref, Task: t}
+	// With jitter, the same tick may be due at another time than before: see behindMark.
 	if anew && (old.Entry.Jitter > 0 || e.Jitter > 0) {
 		if since, err = h.behindMark(c, old, e, since); err != nil {
 			return store.Stored{}, err
@@ -147,22 +154,22 @@ func (h *Handlers) next(c *httpapi.Call, old store.Stored, spec task.Spec, ed ed
 	return st, nil
 }
 
-// markMoves is how far a watermark may move between reading it and a write.
+// markMoves is how far the watermark may advance between the read here and the write. It must exceed the usual
+// latency of a write, or edits of tasks with jitter conflict with the owner's commits. A larger value delays
+// the new schedule.
 const markMoves = 100 * time.Millisecond
 
-// behindMark returns from when e takes the place of the old entry, if one of them has
-// jitter. The watermark must not be past that instant when the entry is written, or
-// nothing is written (MarkBy). Without jitter it does not matter where the watermark
-// is. With it, the same tick is due at another instant than before: a tick that the
-// watermark has passed would be due once more, or one that was not due yet would be
-// passed.
+// behindMark returns the time at which e replaces the old entry, if either has jitter. The write fails if the
+// watermark is past that time by then (Stored.MarkBy). Without jitter, the position of the watermark does not
+// matter. With jitter, an edit changes when a tick is due. A tick that the watermark has passed could be due
+// again (G3), or a tick that was not due yet could be passed undecided (G4).
 //
-// The store's key revised does not help here: it stops commits that come after the
-// edit, and these are commits that came before it.
+// The store's key `revised` does not prevent this. It stops commits that come after the edit, and the problem
+// is commits that came before it.
 //
-// The watermark may move until the entry is written, so the instant is a little later
-// than both now and the watermark. No tick of either schedule is in that time: it
-// would belong to neither.
+// The watermark may advance until the entry is written, so the returned time is slightly later than both now
+// and the watermark. It is moved earlier if necessary, so that no tick of either schedule falls into that
+// interval, because such a tick would belong to neither.
 func (h *Handlers) behindMark(c *httpapi.Call, old store.Stored, e task.Entry, since task.Time) (task.Time, error) {
 	mark, err := h.Store.Mark(c.Context(), old.Ref.Shard)
 	if err != nil {
@@ -177,7 +184,7 @@ func (h *Handlers) behindMark(c *httpapi.Call, old store.Stored, e task.Entry, s
 	for _, timed := range []task.Entry{old.Entry, e} {
 		sched, err := schedule.Parse(timed.Timing(), timed.Anchor.Time)
 		if err != nil {
-			continue // the old entry could not be read: it has no ticks
+			continue // an entry that cannot be parsed has no ticks
 		}
 
 		if tick, ok := sched.Next(since.Time); ok && !tick.After(from) {
@@ -188,16 +195,16 @@ func (h *Handlers) behindMark(c *httpapi.Call, old store.Stored, e task.Entry, s
 	return task.At(from), nil
 }
 
-// usedUp reports whether as many ticks became runs as may: then there are none. Those
-// that would have come meanwhile never will.
+// usedUp reports whether a task has used all its runs (max_runs). Such a task has no ticks, and ticks during
+// that time never run later.
 func usedUp(e *task.Entry, maxRuns int64) bool {
 	return maxRuns > 0 && e.Own != nil && e.Own.Runs >= maxRuns
 }
 
-// changeOf says what kind of a change makes one spec of another.
+// changeOf returns the kind of change between two specs: an update, or only a pause or a resume.
 func changeOf(old, spec task.Spec) string {
 	switch {
-	case !same(views.Unpaused(old), views.Unpaused(spec)) || same(old, spec):
+	case !sameSpec(views.Unpaused(old), views.Unpaused(spec)) || sameSpec(old, spec):
 		return task.ChangeUpdated
 	case spec.Paused:
 		return task.ChangePaused
@@ -206,7 +213,7 @@ func changeOf(old, spec task.Spec) string {
 	return task.ChangeResumed
 }
 
-// applyTask serves PUT.
+// applyTask serves PUT: it creates or updates a task.
 func (h *Handlers) applyTask(request *httpapi.Call, q dryRunQuery) (httpapi.Answer, error) {
 	c := newTaskWrite(request, q)
 	ref, err := c.Ref()
@@ -227,11 +234,12 @@ func (h *Handlers) applyTask(request *httpapi.Call, q dryRunQuery) (httpapi.Answ
 	return h.answerTask(c, http.StatusOK, st, result)
 }
 
-// apply makes a task what spec says, whether it is there or not.
+// apply makes a task match spec, whether the task exists or not. If the task appears or disappears between the
+// two attempts, apply starts again.
 func (h *Handlers) apply(c *taskWrite, ref record.Ref, spec task.Spec) (st store.Stored, result string, err error) {
 	err = httpapi.RetryConflict(c.Context(), func() error {
 		if !c.IfNoneMatch {
-			st, result, err = h.change(c, ref, as(spec))
+			st, result, err = h.changeTask(c, ref, replaceSpec(spec))
 			if !errors.Is(err, task.ErrNotFound) {
 				return err
 			}
@@ -252,7 +260,8 @@ func (h *Handlers) apply(c *taskWrite, ref record.Ref, spec task.Spec) (st store
 	return st, result, err
 }
 
-// patchTask serves PATCH.
+// patchTask serves PATCH. A patch that sets paused to false or null also ends a pause that only the entry
+// contains.
 func (h *Handlers) patchTask(request *httpapi.Call, q dryRunQuery) (httpapi.Answer, error) {
 	c := newTaskWrite(request, q)
 	ref, err := c.Ref()
@@ -270,11 +279,10 @@ func (h *Handlers) patchTask(request *httpapi.Call, q dryRunQuery) (httpapi.Answ
 		ed.resume = paused != true
 	}
 
-	return h.edited(c, ed)
+	return h.editAndAnswer(c, ed)
 }
 
-// readPatch decodes the body as a merge patch of a spec, of which every key must
-// be one of a spec's.
+// readPatch decodes the body as a merge patch of a spec. It rejects keys that a spec does not have.
 func readPatch(c *httpapi.Call, ref record.Ref) (map[string]any, error) {
 	if err := task.DecodeStrict(c.Body, &task.Spec{}); err != nil {
 		return nil, err
@@ -287,17 +295,17 @@ func readPatch(c *httpapi.Call, ref record.Ref) (map[string]any, error) {
 	if patch == nil {
 		return nil, task.Invalid(task.CodeBadValue, "", "a patch is a JSON object")
 	}
-	if _, _, err := identity(c, ref.Namespace, ref.Name); err != nil {
+	if _, _, err := bodyIdentity(c, ref.Namespace, ref.Name); err != nil {
 		return nil, err
 	}
 
-	delete(patch, "name") // they are the path's, and stay
+	delete(patch, "name") // both are equal to the path's and cannot change
 	delete(patch, "namespace")
 
 	return patch, nil
 }
 
-// applyPatch merges a patch into a spec, and validates what comes out.
+// applyPatch merges a patch into a spec and validates the result.
 func (h *Handlers) applyPatch(old task.Spec, patch map[string]any) (task.Spec, error) {
 	b, err := json.Marshal(old)
 	if err != nil {
@@ -308,7 +316,7 @@ func (h *Handlers) applyPatch(old task.Spec, patch map[string]any) (task.Spec, e
 	if err := json.Unmarshal(b, &doc); err != nil {
 		return old, fmt.Errorf("read the spec: %w", err)
 	}
-	if b, err = json.Marshal(merge(doc, patch)); err != nil {
+	if b, err = json.Marshal(mergePatch(doc, patch)); err != nil {
 		return old, fmt.Errorf("write the patched spec: %w", err)
 	}
 
@@ -317,11 +325,12 @@ func (h *Handlers) applyPatch(old task.Spec, patch map[string]any) (task.Spec, e
 		return old, err
 	}
 
-	return spec, h.check(&spec)
+	return spec, h.checkSpec(&spec)
 }
 
-// merge is RFC 7396: null removes, objects are merged, all else replaces.
-func merge(doc, patch map[string]any) map[string]any {
+// mergePatch implements RFC 7396: null removes a field, objects are merged, and any other value replaces the old
+// one.
+func mergePatch(doc, patch map[string]any) map[string]any {
 	if doc == nil {
 		doc = map[string]any{}
 	}
@@ -332,7 +341,7 @@ func merge(doc, patch map[string]any) map[string]any {
 			delete(doc, key)
 		case map[string]any:
 			inner, _ := doc[key].(map[string]any)
-			doc[key] = merge(inner, v)
+			doc[key] = mergePatch(inner, v)
 		default:
 			doc[key] = v
 		}

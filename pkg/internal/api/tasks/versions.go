@@ -15,14 +15,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// taskVersions serves the versions of a task, the newest first.
+// taskVersions serves the stored versions of a task, the newest first.
 func (h *Handlers) taskVersions(c *httpapi.Call) (httpapi.Answer, error) {
 	ref, err := c.Ref()
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	list, err := h.versions(c, ref)
+	list, err := h.readVersions(c, ref)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
@@ -30,6 +30,8 @@ func (h *Handlers) taskVersions(c *httpapi.Call) (httpapi.Answer, error) {
 	out := make([]client.TaskVersion, len(list))
 	for i, t := range list {
 		out[i] = client.TaskVersion{Task: views.FillLists(t), Changed: []string{}}
+		// Changed stays empty for the oldest version, and where the version before cannot be read (its name is
+		// empty).
 		if i+1 < len(list) && list[i+1].Name != "" {
 			out[i].Changed = task.Differences(list[i+1].Spec, t.Spec)
 		}
@@ -38,9 +40,9 @@ func (h *Handlers) taskVersions(c *httpapi.Call) (httpapi.Answer, error) {
 	return httpapi.All(out)
 }
 
-// versions reads the versions of a task; if it is not there, the error says who
-// deleted it.
-func (h *Handlers) versions(c *httpapi.Call, ref record.Ref) ([]task.Task, error) {
+// readVersions reads the versions of a task, the current one first. If the task was deleted, the error includes
+// when, by whom and why.
+func (h *Handlers) readVersions(c *httpapi.Call, ref record.Ref) ([]task.Task, error) {
 	list, gone, err := h.Store.Versions(c.Context(), ref)
 	if errors.Is(err, task.ErrNotFound) && gone != nil {
 		because := ""
@@ -53,8 +55,8 @@ func (h *Handlers) versions(c *httpapi.Call, ref record.Ref) ([]task.Task, error
 	return list, err
 }
 
-// rollbackTask serves rollback: a new version that says what a former one said,
-// but for the pause, which is no matter of what the task does.
+// rollbackTask serves a rollback: it writes a new version with the spec of an earlier one. The current pause
+// stays, because it is not part of what the task does.
 func (h *Handlers) rollbackTask(c *httpapi.Call) (httpapi.Answer, error) {
 	ref, err := c.Ref()
 	if err != nil {
@@ -71,7 +73,7 @@ func (h *Handlers) rollbackTask(c *httpapi.Call) (httpapi.Answer, error) {
 
 	var out client.RolledBack
 	err = httpapi.RetryConflict(c.Context(), func() error {
-		list, err := h.versions(c, ref)
+		list, err := h.readVersions(c, ref)
 		if err != nil {
 			return err
 		}
@@ -85,7 +87,7 @@ func (h *Handlers) rollbackTask(c *httpapi.Call) (httpapi.Answer, error) {
 		}
 
 		spec := samePause(to.Spec, list[0].Spec)
-		if err := h.check(&spec); err != nil {
+		if err := h.checkSpec(&spec); err != nil {
 			return err
 		}
 
@@ -101,17 +103,19 @@ func (h *Handlers) rollbackTask(c *httpapi.Call) (httpapi.Answer, error) {
 			return err
 		}
 
-		once := *c
+		once := *c                      // the write replaces exactly the version that was compared
 		once.IfMatch = list[0].Revision // what was compared is what is written over
 		write := &taskWrite{Call: &once}
 
-		st, result, err := h.change(write, ref, edit{is: task.ChangeRolledBack, spec: func(_, _ task.Spec) (task.Spec, error) { return spec, nil }})
+		st, result, err := h.changeTask(write, ref, edit{is: task.ChangeRolledBack, spec: func(_, _ task.Spec) (task.Spec, error) { return spec, nil }})
+		// The caller did not send If-Match, so a change in between is a conflict, which starts the rollback
+		// again.
 		if errors.Is(err, task.ErrStale) && c.IfMatch == 0 {
 			return fmt.Errorf("%w: task %s", task.ErrConflict, ref)
 		}
 
 		if err == nil {
-			a, _ := h.answerTask(write, http.StatusOK, st, result) // it is written
+			a, _ := h.answerTask(write, http.StatusOK, st, result) // the error is ignored: the task is written
 			out.Task, _ = a.Body.(client.Task)
 		}
 
@@ -125,17 +129,17 @@ func (h *Handlers) rollbackTask(c *httpapi.Call) (httpapi.Answer, error) {
 	return httpapi.Answer{Status: http.StatusOK, Body: out, Header: map[string][]string{"Etag": {httpapi.ETag(out.Revision)}}}, nil
 }
 
-// samePause is a spec with another's pause.
+// samePause returns s with the pause of another spec.
 func samePause(s, as task.Spec) task.Spec {
 	s.Paused, s.PausedUntil, s.PauseReason = as.Paused, as.PausedUntil, as.PauseReason
 	return s
 }
 
-// rollbackTarget is the version with a generation; 0 is the newest that says
-// something else than the one in force, which is the first of list.
+// rollbackTarget returns the version with a generation. 0 means the newest version that differs from the
+// current one, list[0], in more than the pause.
 func rollbackTarget(list []task.Task, generation int64) (task.Task, error) {
 	now, former := list[0], list[1:]
-	differs := func(t task.Task) bool { return t.Name != "" && !same(samePause(t.Spec, now.Spec), now.Spec) }
+	differs := func(t task.Task) bool { return t.Name != "" && !sameSpec(samePause(t.Spec, now.Spec), now.Spec) }
 
 	if generation == 0 {
 		if i := slices.IndexFunc(former, differs); i >= 0 {

@@ -16,7 +16,7 @@ import (
 const whyAbout = "The time is at, or a range is from and to; without any it is the latest tick and the next one. " +
 	"Write a time as 2026-03-29T02:30, optionally with seconds and an offset such as Z. Without an offset it is local to the time zone. A date means the whole day."
 
-// whyQuery are the parameters of the question why.
+// whyQuery are the parameters of a request to explain a task's ticks.
 type whyQuery struct {
 	At       *string `query:"at" doc:"A time, or a date."`
 	From     *string `query:"from" doc:"The beginning of a range; with to."`
@@ -24,32 +24,35 @@ type whyQuery struct {
 	Timezone string  `query:"timezone" doc:"The time zone for local times. Default: the task's."`
 }
 
-// whyTask serves the question why a task ran then, or did not, or will.
+// whyTask serves the explanation why a task did, did not or will run at a time.
 func (h *Handlers) whyTask(c *httpapi.Call, ask whyQuery) (httpapi.Answer, error) {
 	ref, err := c.Ref()
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	q, err := h.question(c, ref, ask)
+	q, err := h.parseQuestion(c, ref, ask)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
+	// All records are read at one revision, so the explanation is consistent.
 	from, to := q.Span(h.Now())
 	account, err := h.Store.Account(c.Context(), ref, from, to)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
+	// A task that never existed has no records at all. Anything else, even a tombstone, can be explained.
 	if account.Task == nil && account.EntryMade == 0 && account.Deleted == nil && len(account.Broken) == 0 {
 		return httpapi.Answer{}, fmt.Errorf("task %s: %w", ref, task.ErrNotFound)
 	}
 
-	return httpapi.Answer{Status: http.StatusOK, Body: why.For(h.facts(ref, account), q)}, nil
+	return httpapi.Answer{Status: http.StatusOK, Body: why.For(h.factsOf(ref, account), q)}, nil
 }
 
-// question reads what is asked. Local times are the task's if no zone is given.
-func (h *Handlers) question(c *httpapi.Call, ref record.Ref, ask whyQuery) (q why.Question, err error) {
+// parseQuestion parses the parameters. Local times are in the task's time zone unless the request names another one.
+func (h *Handlers) parseQuestion(c *httpapi.Call, ref record.Ref, ask whyQuery) (q why.Question, err error) {
+	// A task that is deleted or unreadable can still be explained, so only other errors end here.
 	if q.Timezone = ask.Timezone; q.Timezone == "" {
 		st, err := h.Store.Task(c.Context(), ref)
 		if err != nil && !errors.Is(err, task.ErrNotFound) && !errors.Is(err, task.ErrInvalid) {
@@ -101,8 +104,8 @@ func (h *Handlers) question(c *httpapi.Call, ref record.Ref, ask whyQuery) (q wh
 	return q, nil
 }
 
-// facts are an account as package why has it.
-func (h *Handlers) facts(ref record.Ref, a store.Account) why.Facts {
+// factsOf converts an account of the store to the form of package why.
+func (h *Handlers) factsOf(ref record.Ref, a store.Account) why.Facts {
 	f := why.Facts{
 		Namespace: ref.Namespace, Name: ref.Name, Shard: ref.Shard,
 		Task: a.Task, Entry: a.Entry, Versions: a.Versions,
@@ -124,6 +127,7 @@ func (h *Handlers) facts(ref record.Ref, a store.Account) why.Facts {
 
 	keys := h.Store.Keys()
 
+	// Unreadable records are named, because the explanation may be incomplete without them.
 	for _, key := range a.Broken {
 		switch k, ok := keys.ParseShard(key); {
 		case key == keys.Spec(ref):
