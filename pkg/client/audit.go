@@ -57,7 +57,7 @@ func (s *AuditService) Run(ctx context.Context, o AuditOptions) (task.Audit, err
 		q.Set("pause", strconv.Itoa(int(o.Pause/time.Second)))
 	}
 
-	res, err := s.conn.send(ctx, call{method: http.MethodGet, path: "/v1/audit", query: q, stream: true})
+	res, err := s.conn.sendCall(ctx, call{method: http.MethodGet, path: "/v1/audit", query: q, stream: true})
 	if err != nil {
 		return task.Audit{}, err
 	}
@@ -83,7 +83,7 @@ func (s *AuditService) Run(ctx context.Context, o AuditOptions) (task.Audit, err
 				err = fmt.Errorf("%w: %w", err, cause)
 			}
 
-			return task.Audit{}, s.conn.failed(err, false)
+			return task.Audit{}, s.conn.errorWithoutAnswer(err, false)
 		}
 
 		quiet.Reset(limit)
@@ -109,7 +109,7 @@ func (s *AuditService) Run(ctx context.Context, o AuditOptions) (task.Audit, err
 // after it have no result.
 func (s *AuditService) Repair(ctx context.Context, findings []task.RepairRequest) ([]task.RepairResult, error) {
 	var l List[task.RepairResult]
-	err := s.conn.do(ctx, call{method: http.MethodPost, path: "/v1/audit:repair", body: Repairs{findings}}, &l)
+	err := s.conn.doCall(ctx, call{method: http.MethodPost, path: "/v1/audit:repair", body: Repairs{findings}}, &l)
 
 	return l.Items, err
 }

@@ -59,8 +59,8 @@ func (s *TasksService) ApplyAll(ctx context.Context, tasks iter.Seq[task.Spec], 
 		out := newOutbox()
 		defer out.stop()
 
-		go out.fill(tasks)
-		w := watch(s.conn.timeout, out, cancel)
+		go out.fillFrom(tasks)
+		w := watchProgress(s.conn.timeout, out, cancel)
 		defer w.stop()
 
 		q := url.Values{}
@@ -77,9 +77,9 @@ func (s *TasksService) ApplyAll(ctx context.Context, tasks iter.Seq[task.Spec], 
 			dryRun(q, o.Ticks)
 		}
 
-		res, err := s.conn.send(ctx, call{method: http.MethodPost, path: "/v1/tasks:batch", query: q, lines: out, stream: true})
+		res, err := s.conn.sendCall(ctx, call{method: http.MethodPost, path: "/v1/tasks:batch", query: q, lines: out, stream: true})
 		if err != nil {
-			yield(BatchResult{}, out.blame(err))
+			yield(BatchResult{}, out.causeOf(err))
 			return
 		}
 
@@ -95,14 +95,14 @@ func (s *TasksService) ApplyAll(ctx context.Context, tasks iter.Seq[task.Spec], 
 		for n := int64(0); ; {
 			r, err := readResult(in)
 			switch {
-			case errors.Is(err, io.EOF) && out.complete(n):
-				if err := out.failure(); err != nil {
+			case errors.Is(err, io.EOF) && out.allAnswered(n):
+				if err := out.firstError(); err != nil {
 					yield(BatchResult{}, err)
 				}
 				return
 			case errors.Is(err, io.EOF):
 				err = io.ErrUnexpectedEOF
-			case err == nil && int64(r.Line) > out.sent(): // it is about the body as a whole
+			case err == nil && int64(r.Line) > out.sentCount(): // it is about the body as a whole
 				yield(BatchResult{}, r.Err())
 				return
 			}
@@ -111,12 +111,12 @@ func (s *TasksService) ApplyAll(ctx context.Context, tasks iter.Seq[task.Spec], 
 				if cause := context.Cause(ctx); cause != nil {
 					err = fmt.Errorf("%w: %w", err, cause)
 				}
-				yield(BatchResult{}, out.blame(s.conn.failed(err, !o.DryRun)))
+				yield(BatchResult{}, out.causeOf(s.conn.errorWithoutAnswer(err, !o.DryRun)))
 				return
 			}
 
 			n++
-			w.answered(n)
+			w.noteAnswered(n)
 
 			if !yield(r, nil) {
 				return
@@ -174,8 +174,8 @@ func newOutbox() *outbox {
 	return o
 }
 
-// fill puts tasks in until there are no more or nobody takes them.
-func (o *outbox) fill(tasks iter.Seq[task.Spec]) {
+// fillFrom puts tasks in until there are no more or nobody takes them.
+func (o *outbox) fillFrom(tasks iter.Seq[task.Spec]) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
@@ -189,7 +189,7 @@ func (o *outbox) fill(tasks iter.Seq[task.Spec]) {
 			break
 		}
 
-		if !o.put(b.Bytes()) {
+		if !o.putLine(b.Bytes()) {
 			break
 		}
 	}
@@ -201,7 +201,7 @@ func (o *outbox) fill(tasks iter.Seq[task.Spec]) {
 	o.more.Broadcast()
 }
 
-func (o *outbox) put(line []byte) bool {
+func (o *outbox) putLine(line []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
@@ -254,28 +254,28 @@ func (o *outbox) stop() {
 	o.more.Broadcast()
 }
 
-func (o *outbox) sent() int64 {
+func (o *outbox) sentCount() int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.count
 }
 
-// complete reports whether n answers are all that can come.
-func (o *outbox) complete(n int64) bool {
+// allAnswered reports whether n answers are all that can come.
+func (o *outbox) allAnswered(n int64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.over && o.count == n
 }
 
-func (o *outbox) failure() error {
+func (o *outbox) firstError() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.err
 }
 
-// blame is err, unless something went wrong here before.
-func (o *outbox) blame(err error) error {
-	if mine := o.failure(); mine != nil {
+// causeOf is err, unless something went wrong here before.
+func (o *outbox) causeOf(err error) error {
+	if mine := o.firstError(); mine != nil {
 		return mine
 	}
 	return err
@@ -290,7 +290,7 @@ type watchdog struct {
 	waiting time.Time // since when there is one to wait for
 }
 
-func watch(limit time.Duration, out *outbox, end context.CancelCauseFunc) *watchdog {
+func watchProgress(limit time.Duration, out *outbox, end context.CancelCauseFunc) *watchdog {
 	w := &watchdog{out: out, quit: make(chan struct{})}
 	go func() {
 		t := time.NewTicker(max(limit/10, time.Millisecond))
@@ -300,7 +300,7 @@ func watch(limit time.Duration, out *outbox, end context.CancelCauseFunc) *watch
 			case <-w.quit:
 				return
 			case now := <-t.C:
-				if w.late(now, limit) {
+				if w.isLate(now, limit) {
 					end(errStalled)
 					return
 				}
@@ -311,11 +311,11 @@ func watch(limit time.Duration, out *outbox, end context.CancelCauseFunc) *watch
 	return w
 }
 
-func (w *watchdog) late(now time.Time, limit time.Duration) bool {
+func (w *watchdog) isLate(now time.Time, limit time.Duration) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	if w.out.sent() == w.n {
+	if w.out.sentCount() == w.n {
 		w.waiting = time.Time{}
 		return false
 	}
@@ -327,7 +327,7 @@ func (w *watchdog) late(now time.Time, limit time.Duration) bool {
 	return now.Sub(w.waiting) > limit
 }
 
-func (w *watchdog) answered(n int64) {
+func (w *watchdog) noteAnswered(n int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.n, w.waiting = n, time.Time{}

@@ -51,8 +51,8 @@ func drain(_ http.ResponseWriter, _ *http.Request, lines *bufio.Reader) {
 	_, _ = io.Copy(io.Discard, lines)
 }
 
-// collect reads all results, and the error that ended them.
-func collect(ctx context.Context, c *client.Client, tasks iter.Seq[task.Spec]) (n int, err error) {
+// collectItems reads all results, and the error that ended them.
+func collectItems(ctx context.Context, c *client.Client, tasks iter.Seq[task.Spec]) (n int, err error) {
 	for _, err := range c.Tasks.ApplyAll(ctx, tasks, client.BatchOptions{}) {
 		if err != nil {
 			return n, err
@@ -66,11 +66,11 @@ func collect(ctx context.Context, c *client.Client, tasks iter.Seq[task.Spec]) (
 func TestApplyAll_ReadsWhileItSends(t *testing.T) {
 	const tasks = 50_000 // more than any buffer on the way holds
 	c := against(t, answering(tasks, drain))
-	if n, err := collect(t.Context(), c, specs(tasks)); n != tasks || err != nil {
+	if n, err := collectItems(t.Context(), c, specs(tasks)); n != tasks || err != nil {
 		t.Errorf("%d results, %v", n, err)
 	}
 
-	if n, err := collect(t.Context(), c, specs(0)); n != 0 || err != nil {
+	if n, err := collectItems(t.Context(), c, specs(0)); n != 0 || err != nil {
 		t.Errorf("of nothing %d results, %v", n, err)
 	}
 }
@@ -87,7 +87,7 @@ func TestApplyAll_TellsWhatItDoesNotKnow(t *testing.T) {
 	}
 
 	for what, then := range map[string]func(http.ResponseWriter, *http.Request, *bufio.Reader){"cut": cut, "too few": drain, "short": short} {
-		n, err := collect(t.Context(), against(t, answering(2, then)), specs(5))
+		n, err := collectItems(t.Context(), against(t, answering(2, then)), specs(5))
 		if n != 2 || !errors.Is(err, task.ErrUnknown) || errors.Is(err, task.ErrUnavailable) {
 			t.Errorf("%s: %d results, then %v", what, n, err)
 		}
@@ -99,7 +99,7 @@ func TestApplyAll_TellsWhatItDoesNotKnow(t *testing.T) {
 		_, _ = io.WriteString(w, `{"line": 3, "result": "failed", "error": {"status": 400, "code": "bad_json", "detail": "early"}}`+"\n")
 	}
 
-	n, err := collect(t.Context(), against(t, answering(2, over)), specs(2))
+	n, err := collectItems(t.Context(), against(t, answering(2, over)), specs(2))
 	var e *client.Error
 	if n != 2 || !errors.As(err, &e) || e.Status != 400 {
 		t.Errorf("%d results, then %v", n, err)
@@ -118,19 +118,19 @@ func TestApplyAll_FailsAsAWhole(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r.Body) // else the connection is reset half a second later, whether the answer was read or not
 	})
 
-	_, err := collect(t.Context(), refused, specs(100_000))
+	_, err := collectItems(t.Context(), refused, specs(100_000))
 	var e *client.Error
 	if !errors.As(err, &e) || e.Status != 401 {
 		t.Errorf("refused: %v", err)
 	}
 
 	page := against(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") })
-	if _, err = collect(t.Context(), page, specs(1)); !errors.As(err, &e) || e.Code != client.CodeNotCarillon {
+	if _, err = collectItems(t.Context(), page, specs(1)); !errors.As(err, &e) || e.Code != client.CodeNotCarillon {
 		t.Errorf("a page: %v", err)
 	}
 
 	away := dial(t, "http://127.0.0.1:1")
-	if _, err = collect(t.Context(), away, specs(1)); !errors.Is(err, task.ErrUnavailable) || errors.Is(err, task.ErrUnknown) {
+	if _, err = collectItems(t.Context(), away, specs(1)); !errors.Is(err, task.ErrUnavailable) || errors.Is(err, task.ErrUnknown) {
 		t.Errorf("nobody there: %v", err)
 	}
 }
@@ -143,7 +143,7 @@ func TestApplyAll_EndsWhenNothingIsAnsweredAnyMore(t *testing.T) {
 
 	// Beside other work the first answers may be late: then with more patience.
 	for limit := 2 * time.Second; ; limit *= 4 {
-		n, err := collect(t.Context(), dialFor(t, server, limit), specs(5))
+		n, err := collectItems(t.Context(), dialFor(t, server, limit), specs(5))
 		if !errors.Is(err, task.ErrUnknown) || errors.Is(err, task.ErrUnavailable) || n > 2 || n < 2 && limit > time.Minute {
 			t.Fatalf("within %s %d results, then %v", limit, n, err)
 		}

@@ -33,7 +33,7 @@ func (s *BoardService) Get(ctx context.Context, o BoardOptions) (task.Board, err
 	}
 
 	var b task.Board
-	err := s.conn.do(ctx, call{method: http.MethodGet, path: "/v1/board", query: q}, &b)
+	err := s.conn.doCall(ctx, call{method: http.MethodGet, path: "/v1/board", query: q}, &b)
 
 	return b, err
 }

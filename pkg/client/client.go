@@ -122,7 +122,7 @@ func newConnection(cfg Config) (*connection, error) {
 	}
 
 	check := peerCheck{own: os.Geteuid(), trusted: cfg.TrustedUsers, token: cfg.Token != "", insecure: cfg.Insecure}
-	c.http.Transport = check.transport(transport(cfg.TLS), socket, !secured)
+	c.http.Transport = check.newTransport(newTransport(cfg.TLS), socket, !secured)
 	if cfg.HTTP != nil {
 		*c.http = *cfg.HTTP
 	}
@@ -134,8 +134,8 @@ func newConnection(cfg Config) (*connection, error) {
 	return c, nil
 }
 
-// transport is the usual one, with TLS of one's own; nil is Go's.
-func transport(c *tls.Config) *http.Transport {
+// newTransport is the usual one, with TLS of one's own; nil is Go's.
+func newTransport(c *tls.Config) *http.Transport {
 	t, ok := http.DefaultTransport.(*http.Transport)
 	if !ok {
 		t = &http.Transport{Proxy: http.ProxyFromEnvironment}
@@ -195,7 +195,7 @@ func (c *Client) OnThisHost() bool {
 // its cluster.
 func (c *Client) Version(ctx context.Context) (Version, error) {
 	var v Version
-	err := c.conn.do(ctx, call{method: http.MethodGet, path: "/v1/version"}, &v)
+	err := c.conn.doCall(ctx, call{method: http.MethodGet, path: "/v1/version"}, &v)
 
 	return v, err
 }
@@ -203,5 +203,5 @@ func (c *Client) Version(ctx context.Context) (Version, error) {
 // Ready returns nil if the server is ready for work; otherwise the error says why it
 // is not. It needs no token.
 func (c *Client) Ready(ctx context.Context) error {
-	return c.conn.do(ctx, call{method: http.MethodGet, path: "/readyz"}, nil)
+	return c.conn.doCall(ctx, call{method: http.MethodGet, path: "/readyz"}, nil)
 }

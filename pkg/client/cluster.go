@@ -14,7 +14,7 @@ type ClusterService struct{ conn *connection }
 // warnings that an operator should look at.
 func (s *ClusterService) Status(ctx context.Context) (ClusterStatus, error) {
 	var status ClusterStatus
-	err := s.conn.do(ctx, call{method: http.MethodGet, path: "/v1/cluster"}, &status)
+	err := s.conn.doCall(ctx, call{method: http.MethodGet, path: "/v1/cluster"}, &status)
 
 	return status, err
 }
@@ -23,7 +23,7 @@ func (s *ClusterService) Status(ctx context.Context) (ClusterStatus, error) {
 // are then.
 func (s *ClusterService) UpdateSettings(ctx context.Context, settings ClusterSettings) (ClusterSettings, error) {
 	var now ClusterSettings
-	err := s.conn.do(ctx, call{method: http.MethodPatch, path: "/v1/cluster", body: settings}, &now)
+	err := s.conn.doCall(ctx, call{method: http.MethodPatch, path: "/v1/cluster", body: settings}, &now)
 
 	return now, err
 }
@@ -33,7 +33,7 @@ const formatPath = "/v1/cluster/format"
 // Format returns the format of the cluster's records.
 func (s *ClusterService) Format(ctx context.Context) (FormatStatus, error) {
 	var f FormatStatus
-	err := s.conn.do(ctx, call{method: http.MethodGet, path: formatPath}, &f)
+	err := s.conn.doCall(ctx, call{method: http.MethodGet, path: formatPath}, &f)
 
 	return f, err
 }
@@ -43,7 +43,7 @@ func (s *ClusterService) Format(ctx context.Context) (FormatStatus, error) {
 // take as long as the active runs.
 func (s *ClusterService) SetFormat(ctx context.Context, format int) (FormatStatus, error) {
 	var f FormatStatus
-	err := s.conn.do(ctx, call{method: http.MethodPut, path: formatPath, body: FormatRequest{Format: format}}, &f)
+	err := s.conn.doCall(ctx, call{method: http.MethodPut, path: formatPath, body: FormatRequest{Format: format}}, &f)
 
 	return f, err
 }
@@ -53,7 +53,7 @@ func (s *ClusterService) SetFormat(ctx context.Context, format int) (FormatStatu
 // node reports that etcd was restored.
 func (s *ClusterService) Recover(ctx context.Context) (task.Cluster, error) {
 	var k task.Cluster
-	err := s.conn.do(ctx, call{method: http.MethodPost, path: "/v1/cluster/recover"}, &k)
+	err := s.conn.doCall(ctx, call{method: http.MethodPost, path: "/v1/cluster/recover"}, &k)
 
 	return k, err
 }

@@ -47,18 +47,18 @@ type call struct {
 	stream  bool      // the answer is read by the caller, without a deadline
 }
 
-// writes reports whether a call may change something, as far as its method and its path
+// mayWrite reports whether a call may change something, as far as its method and its path
 // tell. If its answer is lost, the outcome is unknown.
-func (k call) writes() bool {
+func (k call) mayWrite() bool {
 	return k.method != http.MethodGet && k.path != schedulePath && !k.query.Has(dryRunParam)
 }
 
-// do makes a call and decodes its answer into out, if out is not nil.
-func (c *connection) do(ctx context.Context, k call, out any) error {
+// doCall makes a call and decodes its answer into out, if out is not nil.
+func (c *connection) doCall(ctx context.Context, k call, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 
-	res, err := c.send(ctx, k)
+	res, err := c.sendCall(ctx, k)
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (c *connection) do(ctx context.Context, k call, out any) error {
 
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
-		return c.failed(err, k.writes())
+		return c.errorWithoutAnswer(err, k.mayWrite())
 	}
 
 	if err := json.Unmarshal(body, out); err != nil {
@@ -88,23 +88,23 @@ func (c *connection) do(ctx context.Context, k call, out any) error {
 	return nil
 }
 
-// send makes a call and returns its answer if that is a success.
-func (c *connection) send(ctx context.Context, k call) (*http.Response, error) {
-	if err := c.guard(k); err != nil {
+// sendCall makes a call and returns its answer if that is a success.
+func (c *connection) sendCall(ctx context.Context, k call) (*http.Response, error) {
+	if err := c.checkReadOnly(k); err != nil {
 		return nil, err
 	}
 
-	req, err := c.request(ctx, k)
+	req, err := c.newRequest(ctx, k)
 	if err != nil {
 		return nil, err
 	}
 
-	res, err := c.carry(req)
+	res, err := c.sendTraced(req)
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 			err = fmt.Errorf("%w: %w", err, cause)
 		}
-		return nil, c.failed(err, k.writes())
+		return nil, c.errorWithoutAnswer(err, k.mayWrite())
 	}
 
 	if res.StatusCode/100 == 2 {
@@ -115,13 +115,13 @@ func (c *connection) send(ctx context.Context, k call) (*http.Response, error) {
 
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxProblem))
 	if err != nil {
-		return nil, c.failed(err, k.writes())
+		return nil, c.errorWithoutAnswer(err, k.mayWrite())
 	}
 
-	return nil, c.problem(res, body, k.writes())
+	return nil, c.errorFromBody(res, body, k.mayWrite())
 }
 
-func (c *connection) request(ctx context.Context, k call) (*http.Request, error) {
+func (c *connection) newRequest(ctx context.Context, k call) (*http.Request, error) {
 	body, kind := k.raw, k.rawType
 	if k.body != nil {
 		b, err := json.Marshal(k.body)
@@ -243,13 +243,13 @@ func (c *connection) doTask(ctx context.Context, namespace, name string, k call,
 
 	k.path = path
 
-	return c.do(ctx, k, out)
+	return c.doCall(ctx, k, out)
 }
 
 // getItems reads a list that has one page.
 func getItems[T any](ctx context.Context, c *connection, path string) ([]T, error) {
 	var l List[T]
-	err := c.do(ctx, call{method: http.MethodGet, path: path}, &l)
+	err := c.doCall(ctx, call{method: http.MethodGet, path: path}, &l)
 
 	return l.Items, err
 }
@@ -262,9 +262,9 @@ const (
 	maxPage  = 5000
 )
 
-// pages yields the items of a list, at most limit of them (0: all), and reads each page
+// iteratePages yields the items of a list, at most limit of them (0: all), and reads each page
 // when it is needed. An error, pathErr first, ends the list.
-func pages[T any](ctx context.Context, c *connection, path string, q url.Values, itemsPerPage, limit int, pathErr error) iter.Seq2[T, error] {
+func iteratePages[T any](ctx context.Context, c *connection, path string, q url.Values, itemsPerPage, limit int, pathErr error) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T
 
@@ -282,7 +282,7 @@ func pages[T any](ctx context.Context, c *connection, path string, q url.Values,
 			q.Set("limit", strconv.Itoa(size))
 
 			var page List[T]
-			if err := c.do(ctx, call{method: http.MethodGet, path: path, query: q}, &page); err != nil {
+			if err := c.doCall(ctx, call{method: http.MethodGet, path: path, query: q}, &page); err != nil {
 				yield(none, err)
 				return
 			}
@@ -302,8 +302,8 @@ func pages[T any](ctx context.Context, c *connection, path string, q url.Values,
 	}
 }
 
-// collect returns the items of an iterator, or the error that ended it.
-func collect[T any](items iter.Seq2[T, error]) ([]T, error) {
+// collectItems returns the items of an iterator, or the error that ended it.
+func collectItems[T any](items iter.Seq2[T, error]) ([]T, error) {
 	all := []T{}
 	for item, err := range items {
 		if err != nil {

@@ -64,8 +64,8 @@ func (e *Error) Is(target error) bool {
 	return false
 }
 
-// problem makes an Error of an answer's body.
-func (c *connection) problem(res *http.Response, body []byte, writes bool) *Error {
+// errorFromBody makes an Error of an answer's body.
+func (c *connection) errorFromBody(res *http.Response, body []byte, writes bool) *Error {
 	var p Problem
 	isProblem := strings.HasPrefix(res.Header.Get("Content-Type"), "application/problem+json")
 	if isProblem && json.Unmarshal(body, &p) == nil && p.Code != "" {
@@ -101,9 +101,9 @@ func (c *connection) notCarillon(res *http.Response) *Error {
 	}
 }
 
-// failed makes an Error of a call that got no answer. Once a write may have
+// errorWithoutAnswer makes an Error of a call that got no answer. Once a write may have
 // been sent, nobody knows what became of it.
-func (c *connection) failed(err error, writes bool) *Error {
+func (c *connection) errorWithoutAnswer(err error, writes bool) *Error {
 	e := &Error{Code: CodeUnavailable, cause: err}
 	if c.failedTrust(e, err) || c.failedTLS(e, err) {
 		return e

@@ -45,7 +45,7 @@ type EventOptions struct {
 	Begun func()
 }
 
-func (o EventOptions) call() (call, error) {
+func (o EventOptions) newCall() (call, error) {
 	path, err := namespacePath(o.Namespace, "/events")
 	k := call{method: http.MethodGet, path: path, query: url.Values{}, header: http.Header{}}
 	setIfNotEmpty(k.query, "task", o.Task)
@@ -60,7 +60,7 @@ func (o EventOptions) call() (call, error) {
 // server's default). EventPage.Last as o.After reads the next page.
 func (s *EventsService) ListPage(ctx context.Context, o EventOptions, limit int) (EventPage, error) {
 	var page EventPage
-	k, err := o.call()
+	k, err := o.newCall()
 	if err != nil {
 		return page, err
 	}
@@ -69,7 +69,7 @@ func (s *EventsService) ListPage(ctx context.Context, o EventOptions, limit int)
 		k.query.Set("limit", strconv.Itoa(limit))
 	}
 
-	err = s.conn.do(ctx, k, &page)
+	err = s.conn.doCall(ctx, k, &page)
 
 	return page, err
 }
@@ -117,7 +117,7 @@ func (s *EventsService) Follow(ctx context.Context, o EventOptions) iter.Seq2[ta
 	return func(yield func(task.Event, error) bool) {
 		stream := eventStream{conn: s.conn, o: o, yield: yield}
 		for wait := firstWait; ; wait = min(2*wait, mostWait) {
-			heard, err := stream.read(ctx)
+			heard, err := stream.readConnection(ctx)
 			var refused *Error
 
 			final := errors.As(err, &refused) && refused.Status != 0 && !errors.Is(err, task.ErrUnavailable)
@@ -164,8 +164,8 @@ type eventStream struct {
 	lost  bool
 }
 
-// read reads one connection until it ends, and says whether anything came by it.
-func (s *eventStream) read(ctx context.Context) (heard bool, err error) {
+// readConnection reads one connection until it ends, and says whether anything came by it.
+func (s *eventStream) readConnection(ctx context.Context) (heard bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
@@ -173,7 +173,7 @@ func (s *eventStream) read(ctx context.Context) (heard bool, err error) {
 	quiet := time.AfterFunc(s.conn.timeout, func() { cancel(silence) })
 	defer quiet.Stop()
 
-	k, err := s.o.call()
+	k, err := s.o.newCall()
 	if err != nil {
 		return false, err
 	}
@@ -181,7 +181,7 @@ func (s *eventStream) read(ctx context.Context) (heard bool, err error) {
 	k.stream = true
 	k.header.Set("Accept", "text/event-stream")
 
-	res, err := s.conn.send(ctx, k)
+	res, err := s.conn.sendCall(ctx, k)
 	if err != nil {
 		return false, err
 	}
@@ -205,10 +205,10 @@ func (s *eventStream) read(ctx context.Context) (heard bool, err error) {
 	for quiet.Reset(quietLimit); in.Scan(); quiet.Reset(quietLimit) {
 		heard = true
 
-		if m.line(in.Text()) {
+		if m.addLine(in.Text()) {
 			continue
 		}
-		if err := s.take(&m); err != nil {
+		if err := s.yieldMessage(&m); err != nil {
 			return true, err
 		}
 
@@ -223,14 +223,14 @@ func (s *eventStream) read(ctx context.Context) (heard bool, err error) {
 		err = fmt.Errorf("%w: %w", err, cause)
 	}
 
-	return heard, s.conn.failed(err, false)
+	return heard, s.conn.errorWithoutAnswer(err, false)
 }
 
 // message is one message of the stream while it comes.
 type message struct{ id, data string }
 
-// line takes a line; false if it ends the message.
-func (m *message) line(text string) bool {
+// addLine takes a line; false if it ends the message.
+func (m *message) addLine(text string) bool {
 	name, value, _ := strings.Cut(text, ":")
 	value = strings.TrimPrefix(value, " ")
 
@@ -248,8 +248,8 @@ func (m *message) line(text string) bool {
 	return true
 }
 
-// take yields what a message holds. From its id the next connection goes on.
-func (s *eventStream) take(m *message) error {
+// yieldMessage yields what a message holds. From its id the next connection goes on.
+func (s *eventStream) yieldMessage(m *message) error {
 	if m.id != "" && s.o.Begun != nil {
 		s.o.Begun()
 		s.o.Begun = nil

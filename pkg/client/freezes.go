@@ -28,7 +28,7 @@ type FreezeRequest struct {
 
 // Get returns whether a namespace ("": the whole cluster) is frozen.
 func (s *FreezesService) Get(ctx context.Context, namespace string) (FreezeStatus, error) {
-	return s.do(ctx, namespace, call{method: http.MethodGet})
+	return s.doFreeze(ctx, namespace, call{method: http.MethodGet})
 }
 
 // Begin freezes a namespace ("": the whole cluster), and returns when that holds: no
@@ -39,16 +39,16 @@ func (s *FreezesService) Get(ctx context.Context, namespace string) (FreezeStatu
 // freeze holds then, except for runs that were in that node's inbox before. The error
 // is task.ErrConflict while nodes may run a version that does not know freezes.
 func (s *FreezesService) Begin(ctx context.Context, namespace, reason string) (FreezeStatus, error) {
-	return s.do(ctx, namespace, call{method: http.MethodPut, body: FreezeRequest{Reason: reason}})
+	return s.doFreeze(ctx, namespace, call{method: http.MethodPut, body: FreezeRequest{Reason: reason}})
 }
 
 // End ends the freeze of just that namespace ("": of the whole cluster). The error is
 // task.ErrNotFound if there is none.
 func (s *FreezesService) End(ctx context.Context, namespace string) (FreezeStatus, error) {
-	return s.do(ctx, namespace, call{method: http.MethodDelete})
+	return s.doFreeze(ctx, namespace, call{method: http.MethodDelete})
 }
 
-func (s *FreezesService) do(ctx context.Context, namespace string, k call) (FreezeStatus, error) {
+func (s *FreezesService) doFreeze(ctx context.Context, namespace string, k call) (FreezeStatus, error) {
 	var status FreezeStatus
 
 	k.path = "/v1/cluster/freeze"
@@ -60,7 +60,7 @@ func (s *FreezesService) do(ctx context.Context, namespace string, k call) (Free
 		k.path = path
 	}
 
-	err := s.conn.do(ctx, k, &status)
+	err := s.conn.doCall(ctx, k, &status)
 
 	return status, err
 }

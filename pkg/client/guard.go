@@ -18,21 +18,21 @@ type Sent struct {
 	Err    error         // why there was none
 }
 
-// changes reports whether a call is meant to change something. A dry run is not.
-func (k call) changes() bool {
-	return k.writes() && k.query.Get("dry_run") != "true"
+// isChange reports whether a call is meant to change something. A dry run is not.
+func (k call) isChange() bool {
+	return k.mayWrite() && k.query.Get("dry_run") != "true"
 }
 
-// guard refuses a call that changes something if the client is read-only.
-func (c *connection) guard(k call) error {
-	if c.readOnly && k.changes() {
+// checkReadOnly refuses a call that changes something if the client is read-only.
+func (c *connection) checkReadOnly(k call) error {
+	if c.readOnly && k.isChange() {
 		return &Error{Code: CodeReadOnly, Message: k.method + " " + k.path + " would change something, and this client only reads"}
 	}
 	return nil
 }
 
-// carry sends a request, and reports it to Config.Trace.
-func (c *connection) carry(req *http.Request) (*http.Response, error) {
+// sendTraced sends a request, and reports it to Config.Trace.
+func (c *connection) sendTraced(req *http.Request) (*http.Response, error) {
 	if c.trace == nil {
 		return c.http.Do(req)
 	}

@@ -109,7 +109,7 @@ func (s *LogStream) Next() (LogPiece, error) {
 		if err == nil {
 			return LogPiece{}, io.EOF
 		}
-		return LogPiece{}, s.conn.failed(err, false)
+		return LogPiece{}, s.conn.errorWithoutAnswer(err, false)
 	}
 
 	var p LogPiece
@@ -118,7 +118,7 @@ func (s *LogStream) Next() (LogPiece, error) {
 		if !strings.HasSuffix(string(line), "}") { // the answer was cut off in its middle
 			err = io.ErrUnexpectedEOF
 		}
-		return p, s.conn.failed(err, false)
+		return p, s.conn.errorWithoutAnswer(err, false)
 	}
 
 	return p, nil

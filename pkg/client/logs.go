@@ -40,7 +40,7 @@ func (s *LogsService) Open(ctx context.Context, namespace, name, id string, o Lo
 		k.header.Set("Range", "bytes="+strconv.FormatInt(o.From, 10)+"-")
 	}
 
-	stream, err := s.open(ctx, k, namespace, name, id, o)
+	stream, err := s.openStream(ctx, k, namespace, name, id, o)
 	if e := (*Error)(nil); errors.As(err, &e) && e.Status == http.StatusRequestedRangeNotSatisfiable {
 		return &LogStream{From: o.From, conn: s.conn, body: io.NopCloser(strings.NewReader("")), cancel: func(error) {}}, nil
 	}
@@ -71,7 +71,7 @@ func (s *LogsService) Follow(ctx context.Context, namespace, name, id string, o 
 		k.query.Set("from", strconv.FormatInt(o.From, 10))
 	}
 
-	stream, err := s.open(ctx, k, namespace, name, id, o)
+	stream, err := s.openStream(ctx, k, namespace, name, id, o)
 	if errors.Is(err, errNoTimes) {
 		o.Times = false
 		return s.Follow(ctx, namespace, name, id, o)
@@ -80,7 +80,7 @@ func (s *LogsService) Follow(ctx context.Context, namespace, name, id string, o 
 	return stream, err
 }
 
-func (s *LogsService) open(ctx context.Context, k call, namespace, name, id string, o LogOptions) (*LogStream, error) {
+func (s *LogsService) openStream(ctx context.Context, k call, namespace, name, id string, o LogOptions) (*LogStream, error) {
 	if err := checkRunID(id); err != nil {
 		return nil, err
 	}
@@ -113,7 +113,7 @@ func (s *LogsService) open(ctx context.Context, k call, namespace, name, id stri
 	// The deadline is for the beginning of the answer; the rest lasts as long as it is read.
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(s.conn.timeout, func() { cancel(context.DeadlineExceeded) })
-	res, err := s.conn.send(ctx, k)
+	res, err := s.conn.sendCall(ctx, k)
 	timer.Stop()
 	if err != nil {
 		cancel(nil)
@@ -155,7 +155,7 @@ type LogStream struct {
 func (s *LogStream) Read(b []byte) (int, error) {
 	n, err := s.body.Read(b)
 	if err != nil && err != io.EOF {
-		err = s.conn.failed(err, false)
+		err = s.conn.errorWithoutAnswer(err, false)
 	}
 	return n, err
 }

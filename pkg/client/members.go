@@ -21,7 +21,7 @@ func (s *MembersService) List(ctx context.Context) ([]EtcdMember, error) {
 // with the MemberChange.InitialCluster that Add returns.
 func (s *MembersService) Add(ctx context.Context, m AddMemberRequest) (MemberChange, error) {
 	var change MemberChange
-	err := s.conn.do(ctx, call{method: http.MethodPost, path: membersPath, body: m}, &change)
+	err := s.conn.doCall(ctx, call{method: http.MethodPost, path: membersPath, body: m}, &change)
 
 	return change, err
 }
@@ -34,7 +34,7 @@ func (s *MembersService) Remove(ctx context.Context, name string) (MemberChange,
 		return change, err
 	}
 
-	err := s.conn.do(ctx, call{method: http.MethodDelete, path: membersPath + "/" + name}, &change)
+	err := s.conn.doCall(ctx, call{method: http.MethodDelete, path: membersPath + "/" + name}, &change)
 
 	return change, err
 }

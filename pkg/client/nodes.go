@@ -21,33 +21,33 @@ func (s *NodesService) List(ctx context.Context) ([]task.Node, error) {
 
 // Get reads a node.
 func (s *NodesService) Get(ctx context.Context, name string) (task.Node, error) {
-	return s.do(ctx, http.MethodGet, name, "")
+	return s.doNode(ctx, http.MethodGet, name, "")
 }
 
 // Drain asks a node to hand over its shards, and the runs that it has not started. The
 // node is drained when its record says that it has no shards and runs nothing.
 func (s *NodesService) Drain(ctx context.Context, name string) (task.Node, error) {
-	return s.do(ctx, http.MethodPost, name, "/drain")
+	return s.doNode(ctx, http.MethodPost, name, "/drain")
 }
 
 // Cordon keeps new runs from a node; the node keeps its shards.
 func (s *NodesService) Cordon(ctx context.Context, name string) (task.Node, error) {
-	return s.do(ctx, http.MethodPost, name, "/cordon")
+	return s.doNode(ctx, http.MethodPost, name, "/cordon")
 }
 
 // Resume ends the effect of Drain and of Cordon.
 func (s *NodesService) Resume(ctx context.Context, name string) (task.Node, error) {
-	return s.do(ctx, http.MethodPost, name, "/resume")
+	return s.doNode(ctx, http.MethodPost, name, "/resume")
 }
 
-func (s *NodesService) do(ctx context.Context, method, name, rest string) (task.Node, error) {
+func (s *NodesService) doNode(ctx context.Context, method, name, rest string) (task.Node, error) {
 	var n task.Node
 
 	if err := task.CheckName("node", name); err != nil {
 		return n, err
 	}
 
-	err := s.conn.do(ctx, call{method: method, path: "/v1/nodes/" + name + rest}, &n)
+	err := s.conn.doCall(ctx, call{method: method, path: "/v1/nodes/" + name + rest}, &n)
 
 	return n, err
 }

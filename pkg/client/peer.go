@@ -33,7 +33,7 @@ type peerCheck struct {
 	insecure bool
 }
 
-func (p peerCheck) trusts(uid int) bool {
+func (p peerCheck) trustsUser(uid int) bool {
 	if uid == 0 || uid == p.own {
 		return true
 	}
@@ -78,7 +78,7 @@ func (p peerCheck) checkTCP(c net.Conn) error {
 	}
 
 	for _, uid := range uids {
-		if !p.trusts(uid) {
+		if !p.trustsUser(uid) {
 			return &untrusted{
 				why:  fmt.Sprintf("the program that listens at %s belongs to user %d, who could take the token", remote, uid),
 				hint: "if it is Carillon's, use its socket (--server unix:///run/carillon/api.sock), or accept the risk with --insecure; else end it"}
@@ -88,9 +88,9 @@ func (p peerCheck) checkTCP(c net.Conn) error {
 	return nil
 }
 
-// transport carries calls to a server, and checks what is at the other end. It never
+// newTransport carries calls to a server, and checks what is at the other end. It never
 // uses a proxy for http: the proxy would read the token.
-func (p peerCheck) transport(base *http.Transport, socket string, plain bool) *http.Transport {
+func (p peerCheck) newTransport(base *http.Transport, socket string, plain bool) *http.Transport {
 	t := base.Clone()
 	dial := (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
 	checked := func(c net.Conn, err error, check func(net.Conn) error) (net.Conn, error) {

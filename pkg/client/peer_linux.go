@@ -168,7 +168,7 @@ func (p peerCheck) checkUnix(c net.Conn, path string) error {
 	if err := errors.Join(err, failed); err != nil {
 		return fmt.Errorf("ask who listens at %s: %w", path, err)
 	}
-	if p.trusts(int(peer.Uid)) || onlyRootWrites(filepath.Dir(path)) {
+	if p.trustsUser(int(peer.Uid)) || onlyRootWrites(filepath.Dir(path)) {
 		return nil
 	}
 

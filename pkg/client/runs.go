@@ -33,7 +33,7 @@ type RunListOptions struct {
 	Progress  bool         // of active runs, how far they are: their nodes are asked
 }
 
-func (o RunListOptions) query() url.Values {
+func (o RunListOptions) queryValues() url.Values {
 	q := url.Values{}
 
 	var states []string
@@ -60,11 +60,11 @@ func (o RunListOptions) query() url.Values {
 // List returns the runs of many tasks, the newest first.
 func (s *RunsService) List(ctx context.Context, o RunListOptions) ([]task.Run, error) {
 	path, err := namespacePath(o.Namespace, "/runs")
-	q := o.query()
+	q := o.queryValues()
 	setIfNotEmpty(q, "task", o.Task)
 	setIfNotEmpty(q, "selector", o.Selector)
 
-	return collect(pages[task.Run](ctx, s.conn, path, q, pageSize, o.Limit, err))
+	return collectItems(iteratePages[task.Run](ctx, s.conn, path, q, pageSize, o.Limit, err))
 }
 
 // ListByTask returns the runs of a task, the newest first: those that wait, are active
@@ -73,7 +73,7 @@ func (s *RunsService) List(ctx context.Context, o RunListOptions) ([]task.Run, e
 func (s *RunsService) ListByTask(ctx context.Context, namespace, name string, o RunListOptions) ([]task.Run, error) {
 	path, err := taskPath(namespace, name, "runs")
 
-	return collect(pages[task.Run](ctx, s.conn, path, o.query(), pageSize, o.Limit, err))
+	return collectItems(iteratePages[task.Run](ctx, s.conn, path, o.queryValues(), pageSize, o.Limit, err))
 }
 
 // Get reads a run of a task.
@@ -101,7 +101,7 @@ func (s *RunsService) Find(ctx context.Context, namespace, id string) (task.Run,
 	}
 
 	path := "/v1/namespaces/" + namespace + "/runs/" + url.PathEscape(id)
-	err := s.conn.do(ctx, call{method: http.MethodGet, path: path}, &r)
+	err := s.conn.doCall(ctx, call{method: http.MethodGet, path: path}, &r)
 
 	return r, err
 }
@@ -109,7 +109,7 @@ func (s *RunsService) Find(ctx context.Context, namespace, id string) (task.Run,
 // Cancel ends a run: one that waits ends at once, and the node of one that is active is
 // asked to end it. The error has CodeAlreadyEnded if the run has ended.
 func (s *RunsService) Cancel(ctx context.Context, namespace, name, id string) (task.Run, error) {
-	return s.post(ctx, namespace, name, id, "cancel")
+	return s.postVerb(ctx, namespace, name, id, "cancel")
 }
 
 // Pause asks the node of a run to stop its processes. The run's state is task.Paused
@@ -121,22 +121,22 @@ func (s *RunsService) Cancel(ctx context.Context, namespace, name, id string) (t
 // returns each part in its state of that moment: PausedBy says that it was asked. Parts
 // that begin later are not paused. The error has CodeNotRunning if no node has a part.
 func (s *RunsService) Pause(ctx context.Context, namespace, name, id string) (task.Run, error) {
-	return s.post(ctx, namespace, name, id, "pause")
+	return s.postVerb(ctx, namespace, name, id, "pause")
 }
 
 // Resume asks the node of a run to let its processes go on. It changes nothing if the
 // run is not paused. The errors are those of Pause.
 func (s *RunsService) Resume(ctx context.Context, namespace, name, id string) (task.Run, error) {
-	return s.post(ctx, namespace, name, id, "resume")
+	return s.postVerb(ctx, namespace, name, id, "resume")
 }
 
 // Dismiss removes a run from the list of dead ones and returns it. Its history stays.
 // The error has CodeConflict if the run is not dead.
 func (s *RunsService) Dismiss(ctx context.Context, namespace, name, id string) (task.Run, error) {
-	return s.post(ctx, namespace, name, id, "dismiss")
+	return s.postVerb(ctx, namespace, name, id, "dismiss")
 }
 
-func (s *RunsService) post(ctx context.Context, namespace, name, id, verb string) (task.Run, error) {
+func (s *RunsService) postVerb(ctx context.Context, namespace, name, id, verb string) (task.Run, error) {
 	var r task.Run
 
 	if err := checkRunID(id); err != nil {

@@ -25,24 +25,24 @@ const CodeNoKey = "no_key"
 func (s *SecretsService) List(ctx context.Context, namespace string) ([]task.Secret, error) {
 	path, err := namespacePath(namespace, "/secrets")
 
-	return collect(pages[task.Secret](ctx, s.conn, path, url.Values{}, pageSize, 0, err))
+	return collectItems(iteratePages[task.Secret](ctx, s.conn, path, url.Values{}, pageSize, 0, err))
 }
 
 // Get reads a secret, without its values. The error is task.ErrNotFound if there is none.
 func (s *SecretsService) Get(ctx context.Context, namespace, name string) (task.Secret, error) {
-	return s.do(ctx, namespace, name, "", call{method: http.MethodGet})
+	return s.doSecret(ctx, namespace, name, "", call{method: http.MethodGet})
 }
 
 // Set writes values of a secret, and creates it if it does not exist. The error has
 // CodeNoKey if the node that answers has no key to encrypt them.
 func (s *SecretsService) Set(ctx context.Context, namespace, name string, r SecretRequest) (task.Secret, error) {
-	return s.do(ctx, namespace, name, "", call{method: http.MethodPut, body: r})
+	return s.doSecret(ctx, namespace, name, "", call{method: http.MethodPut, body: r})
 }
 
 // Rotate encrypts a secret with the first key of the node that answers. It writes
 // nothing if the secret is encrypted with that key already.
 func (s *SecretsService) Rotate(ctx context.Context, namespace, name string) (task.Secret, error) {
-	return s.do(ctx, namespace, name, "/rotate", call{method: http.MethodPost})
+	return s.doSecret(ctx, namespace, name, "/rotate", call{method: http.MethodPost})
 }
 
 // Delete deletes a secret. The error is task.ErrNotFound if there is none.
@@ -52,10 +52,10 @@ func (s *SecretsService) Delete(ctx context.Context, namespace, name string) err
 		return err
 	}
 
-	return s.conn.do(ctx, call{method: http.MethodDelete, path: path}, nil)
+	return s.conn.doCall(ctx, call{method: http.MethodDelete, path: path}, nil)
 }
 
-func (s *SecretsService) do(ctx context.Context, namespace, name, rest string, k call) (task.Secret, error) {
+func (s *SecretsService) doSecret(ctx context.Context, namespace, name, rest string, k call) (task.Secret, error) {
 	var secret task.Secret
 	path, err := secretPath(namespace, name, rest)
 	if err != nil {
@@ -63,7 +63,7 @@ func (s *SecretsService) do(ctx context.Context, namespace, name, rest string, k
 	}
 
 	k.path = path
-	err = s.conn.do(ctx, k, &secret)
+	err = s.conn.doCall(ctx, k, &secret)
 
 	return secret, err
 }

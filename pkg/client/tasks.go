@@ -48,7 +48,7 @@ const (
 	SortLateness = "lateness"
 )
 
-func (o TaskListOptions) query() url.Values {
+func (o TaskListOptions) queryValues() url.Values {
 	q := url.Values{}
 	setIfNotEmpty(q, "selector", o.Selector)
 	setIfNotEmpty(q, "name", strings.Join(o.Names, ","))
@@ -85,7 +85,7 @@ func (s *TasksService) Get(ctx context.Context, namespace, name string) (Task, e
 // List reads the tasks that match, page after page. They are in the order of o.Sort,
 // which by default is that of namespace and name.
 func (s *TasksService) List(ctx context.Context, o TaskListOptions) ([]Task, error) {
-	return collect(s.All(ctx, o))
+	return collectItems(s.All(ctx, o))
 }
 
 // All yields what List returns, and reads each page when it is needed. An error ends it.
@@ -96,21 +96,21 @@ func (s *TasksService) All(ctx context.Context, o TaskListOptions) iter.Seq2[Tas
 		size = maxPage
 	}
 
-	return pages[Task](ctx, s.conn, path, o.query(), size, o.Limit, err)
+	return iteratePages[Task](ctx, s.conn, path, o.queryValues(), size, o.Limit, err)
 }
 
 // Create creates a task in a namespace, which replaces spec.Namespace. The error is
 // task.ErrExists if a task of that name exists, and task.ErrInvalid if spec is not valid.
 func (s *TasksService) Create(ctx context.Context, namespace string, spec task.Spec) (Task, error) {
-	return s.create(ctx, namespace, spec, nil)
+	return s.createTask(ctx, namespace, spec, nil)
 }
 
 // DryRunCreate is Create that writes nothing: Task.DryRun is what would change.
 func (s *TasksService) DryRunCreate(ctx context.Context, namespace string, spec task.Spec) (Task, error) {
-	return s.create(ctx, namespace, spec, dryRun(url.Values{}, 0))
+	return s.createTask(ctx, namespace, spec, dryRun(url.Values{}, 0))
 }
 
-func (s *TasksService) create(ctx context.Context, namespace string, spec task.Spec, q url.Values) (Task, error) {
+func (s *TasksService) createTask(ctx context.Context, namespace string, spec task.Spec, q url.Values) (Task, error) {
 	var t Task
 
 	if err := task.CheckName("namespace", namespace); err != nil {
@@ -118,7 +118,7 @@ func (s *TasksService) create(ctx context.Context, namespace string, spec task.S
 	}
 
 	spec.Namespace = namespace
-	err := s.conn.do(ctx, call{method: http.MethodPost, path: "/v1/namespaces/" + namespace + "/tasks", query: q, body: spec}, &t)
+	err := s.conn.doCall(ctx, call{method: http.MethodPost, path: "/v1/namespaces/" + namespace + "/tasks", query: q, body: spec}, &t)
 
 	return t, err
 }
@@ -150,15 +150,15 @@ func (s *TasksService) Apply(ctx context.Context, spec task.Spec, o ApplyOptions
 // Patch changes the fields of a task that patch has. It is a JSON merge patch (RFC
 // 7396) of the spec, in which null resets a field to its default.
 func (s *TasksService) Patch(ctx context.Context, namespace, name string, patch []byte, revision int64) (Task, error) {
-	return s.patch(ctx, namespace, name, patch, revision, nil)
+	return s.patchTask(ctx, namespace, name, patch, revision, nil)
 }
 
 // DryRunPatch is Patch that writes nothing: Task.DryRun is what would change.
 func (s *TasksService) DryRunPatch(ctx context.Context, namespace, name string, patch []byte, revision int64) (Task, error) {
-	return s.patch(ctx, namespace, name, patch, revision, dryRun(url.Values{}, 0))
+	return s.patchTask(ctx, namespace, name, patch, revision, dryRun(url.Values{}, 0))
 }
 
-func (s *TasksService) patch(ctx context.Context, namespace, name string, patch []byte, revision int64, q url.Values) (Task, error) {
+func (s *TasksService) patchTask(ctx context.Context, namespace, name string, patch []byte, revision int64, q url.Values) (Task, error) {
 	var t Task
 	k := call{method: http.MethodPatch, header: ifMatch(revision), query: q, raw: patch, rawType: "application/merge-patch+json"}
 	err := s.conn.doTask(ctx, namespace, name, k, &t)
@@ -182,21 +182,21 @@ func (s *TasksService) DryRunDelete(ctx context.Context, namespace, name string,
 
 // Pause stops the ticks of a task until Resume. A task that is paused already stays so.
 func (s *TasksService) Pause(ctx context.Context, namespace, name string, revision int64) (Task, error) {
-	return s.post(ctx, namespace, name, "pause", nil, revision)
+	return s.postVerb(ctx, namespace, name, "pause", nil, revision)
 }
 
 // PauseWith is Pause with an end, or a reason.
 func (s *TasksService) PauseWith(ctx context.Context, namespace, name string, how PauseRequest, revision int64) (Task, error) {
-	return s.post(ctx, namespace, name, "pause", how, revision)
+	return s.postVerb(ctx, namespace, name, "pause", how, revision)
 }
 
 // Resume ends the pause of a task: its ticks from now on run.
 func (s *TasksService) Resume(ctx context.Context, namespace, name string, revision int64) (Task, error) {
-	return s.post(ctx, namespace, name, "resume", nil, revision)
+	return s.postVerb(ctx, namespace, name, "resume", nil, revision)
 }
 
-// post makes a change of a task that has a route of its own; body may be nil.
-func (s *TasksService) post(ctx context.Context, namespace, name, verb string, body any, revision int64) (Task, error) {
+// postVerb makes a change of a task that has a route of its own; body may be nil.
+func (s *TasksService) postVerb(ctx context.Context, namespace, name, verb string, body any, revision int64) (Task, error) {
 	var t Task
 	err := s.conn.doTask(ctx, namespace, name, call{method: http.MethodPost, header: ifMatch(revision), body: body}, &t, verb)
 

@@ -26,10 +26,10 @@ type ComingOptions struct {
 // page when it is needed, and for each the server looks at all tasks. An error ends it.
 func (s *TicksService) All(ctx context.Context, o ComingOptions) iter.Seq2[Coming, error] {
 	path, err := namespacePath(o.Namespace, "/next")
-	q := TaskListOptions{Selector: o.Selector, Names: o.Names, Failing: o.Failing}.query()
+	q := TaskListOptions{Selector: o.Selector, Names: o.Names, Failing: o.Failing}.queryValues()
 	setTimes(q, map[string]time.Time{"from": o.From, "until": o.Until})
 
-	return pages[Coming](ctx, s.conn, path, q, maxPage, o.Limit, err)
+	return iteratePages[Coming](ctx, s.conn, path, q, maxPage, o.Limit, err)
 }
 
 // ListByTask returns the next ticks of a task after from (zero: now), whether or not
@@ -57,7 +57,7 @@ const schedulePath = "/v1/schedule/next"
 // is task.ErrInvalid if the schedule is not valid.
 func (s *TicksService) ListBySchedule(ctx context.Context, r ScheduleRequest) ([]Occurrence, error) {
 	var l List[Occurrence]
-	err := s.conn.do(ctx, call{method: http.MethodPost, path: schedulePath, body: r}, &l)
+	err := s.conn.doCall(ctx, call{method: http.MethodPost, path: schedulePath, body: r}, &l)
 
 	return l.Items, err
 }

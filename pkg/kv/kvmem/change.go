@@ -12,34 +12,34 @@ type change struct {
 	events   []*mvccpb.Event
 }
 
-func (s *Store) begin() *change { return &change{Store: s, revision: s.revision + 1} }
+func (s *Store) beginChange() *change { return &change{Store: s, revision: s.revision + 1} }
 
-// now is the revision that the request itself reads: its own once it has written.
-func (c *change) now() int64 {
+// readRevision is the revision that the request itself reads: its own once it has written.
+func (c *change) readRevision() int64 {
 	if len(c.events) > 0 {
 		return c.revision
 	}
 	return c.Store.revision
 }
 
-func (c *change) put(key string, value []byte, lease int64) {
+func (c *change) putKey(key string, value []byte, lease int64) {
 	v := version{mod: c.revision, create: c.revision, number: 1, value: value, lease: lease}
 	if it := c.items[key]; it != nil {
-		if old := it.at(c.revision); old != nil {
+		if old := it.versionAt(c.revision); old != nil {
 			v.create, v.number = old.create, old.number+1
 		}
 	}
 
-	c.add(key, v)
+	c.addVersion(key, v)
 	c.events = append(c.events, &mvccpb.Event{Type: mvccpb.Event_PUT, Kv: v.keyValue(key)})
 }
 
-func (c *change) delete(r span) (n int64) {
+func (c *change) deleteRange(r span) (n int64) {
 	var keys []string
-	c.each(r, c.revision, func(key string, _ *version) { keys = append(keys, key) })
+	c.visitRange(r, c.revision, func(key string, _ *version) { keys = append(keys, key) })
 
 	for _, key := range keys {
-		c.add(key, version{mod: c.revision, deleted: true})
+		c.addVersion(key, version{mod: c.revision, deleted: true})
 		c.events = append(c.events, &mvccpb.Event{
 			Type: mvccpb.Event_DELETE, Kv: &mvccpb.KeyValue{Key: []byte(key), ModRevision: c.revision},
 		})
@@ -48,8 +48,8 @@ func (c *change) delete(r span) (n int64) {
 	return int64(len(keys))
 }
 
-// end makes the change the store's latest, and tells the watches.
-func (c *change) end() {
+// commitChange makes the change the store's latest, and tells the watches.
+func (c *change) commitChange() {
 	if len(c.events) == 0 {
 		return
 	}
@@ -58,7 +58,7 @@ func (c *change) end() {
 	c.log = append(c.log, c.events)
 	for w := range c.watches {
 		if c.revision >= w.from {
-			w.tell(c.revision, filter(c.events, w.wants))
+			w.notifyEvents(c.revision, filterEvents(c.events, w.wantsEvent))
 		}
 	}
 }

@@ -33,12 +33,12 @@ type door struct {
 	life context.Context // of the client
 }
 
-// enter returns with the store's mu held unless it fails, with an error as gRPC gives it.
-func (d door) enter(ctx context.Context) error {
+// lockStore returns with the store's mu held unless it fails, with an error as gRPC gives it.
+func (d door) lockStore(ctx context.Context) error {
 	if d.life.Err() != nil {
 		return status.Error(codes.Canceled, "kvmem: the client is closed")
 	}
-	return d.Store.enter(ctx)
+	return d.Store.lockUnfrozen(ctx)
 }
 
 // errNotHere is the answer to what a store in memory has no use for.
@@ -51,27 +51,27 @@ type maintenance struct {
 }
 
 func (s maintenance) Status(ctx context.Context, _ string) (*clientv3.StatusResponse, error) {
-	if err := s.enter(ctx); err != nil {
+	if err := s.lockStore(ctx); err != nil {
 		return nil, clientv3.ContextError(ctx, err)
 	}
 
 	defer s.mu.Unlock()
 
 	return &clientv3.StatusResponse{
-		Header: s.header(), Version: etcdVersion, Leader: 1, RaftTerm: 2,
+		Header: s.newHeader(), Version: etcdVersion, Leader: 1, RaftTerm: 2,
 		RaftIndex: uint64(s.revision), RaftAppliedIndex: uint64(s.revision),
 		DbSize: 1 << 20, DbSizeInUse: 1 << 20, DbSizeQuota: 8 << 30,
 	}, nil
 }
 
 func (s maintenance) AlarmList(ctx context.Context) (*clientv3.AlarmResponse, error) {
-	if err := s.enter(ctx); err != nil {
+	if err := s.lockStore(ctx); err != nil {
 		return nil, clientv3.ContextError(ctx, err)
 	}
 
 	defer s.mu.Unlock()
 
-	resp := &clientv3.AlarmResponse{Header: s.header()}
+	resp := &clientv3.AlarmResponse{Header: s.newHeader()}
 	if s.full {
 		resp.Alarms = []*pb.AlarmMember{{MemberID: 1, Alarm: pb.AlarmType_NOSPACE}}
 	}
@@ -90,9 +90,9 @@ type cluster struct {
 }
 
 func (s cluster) MemberList(ctx context.Context, _ ...clientv3.OpOption) (*clientv3.MemberListResponse, error) {
-	if err := s.enter(ctx); err != nil {
+	if err := s.lockStore(ctx); err != nil {
 		return nil, clientv3.ContextError(ctx, err)
 	}
 	defer s.mu.Unlock()
-	return &clientv3.MemberListResponse{Header: s.header(), Members: []*pb.Member{{ID: 1, Name: "memory"}}}, nil
+	return &clientv3.MemberListResponse{Header: s.newHeader(), Members: []*pb.Member{{ID: 1, Name: "memory"}}}, nil
 }

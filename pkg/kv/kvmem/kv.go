@@ -23,18 +23,18 @@ func (s remote) Range(ctx context.Context, r *pb.RangeRequest, _ ...grpc.CallOpt
 	if err := checkRange(r); err != nil {
 		return nil, err
 	}
-	if err := s.enter(ctx); err != nil {
+	if err := s.lockStore(ctx); err != nil {
 		return nil, err
 	}
 
 	defer s.mu.Unlock()
 
-	if err := s.readable(r); err != nil {
+	if err := s.checkReadable(r); err != nil {
 		return nil, err
 	}
 
-	resp := s.read(r, s.revision)
-	resp.Header = s.header()
+	resp := s.readRange(r, s.revision)
+	resp.Header = s.newHeader()
 
 	return resp, nil
 }
@@ -44,7 +44,7 @@ func (s remote) RangeStream(context.Context, *pb.RangeRequest, ...grpc.CallOptio
 }
 
 func (s remote) Put(ctx context.Context, r *pb.PutRequest, _ ...grpc.CallOption) (*pb.PutResponse, error) {
-	resp, err := s.Txn(ctx, single(&pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: r}}))
+	resp, err := s.Txn(ctx, singleOpTxn(&pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: r}}))
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func (s remote) Put(ctx context.Context, r *pb.PutRequest, _ ...grpc.CallOption)
 }
 
 func (s remote) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest, _ ...grpc.CallOption) (*pb.DeleteRangeResponse, error) {
-	resp, err := s.Txn(ctx, single(&pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: r}}))
+	resp, err := s.Txn(ctx, singleOpTxn(&pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: r}}))
 	if err != nil {
 		return nil, err
 	}
@@ -67,10 +67,12 @@ func (s remote) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest, _ ...
 	return one, nil
 }
 
-func single(op *pb.RequestOp) *pb.TxnRequest { return &pb.TxnRequest{Success: []*pb.RequestOp{op}} }
+func singleOpTxn(op *pb.RequestOp) *pb.TxnRequest {
+	return &pb.TxnRequest{Success: []*pb.RequestOp{op}}
+}
 
 func (s remote) Compact(ctx context.Context, r *pb.CompactionRequest, _ ...grpc.CallOption) (*pb.CompactionResponse, error) {
-	if err := s.enter(ctx); err != nil {
+	if err := s.lockStore(ctx); err != nil {
 		return nil, err
 	}
 
@@ -83,13 +85,13 @@ func (s remote) Compact(ctx context.Context, r *pb.CompactionRequest, _ ...grpc.
 		return nil, rpctypes.ErrGRPCFutureRev
 	}
 
-	s.compact(r.Revision)
+	s.compactBefore(r.Revision)
 
-	return &pb.CompactionResponse{Header: s.header()}, nil
+	return &pb.CompactionResponse{Header: s.newHeader()}, nil
 }
 
-// readable refuses revisions that are not there yet, or not any more.
-func (s *Store) readable(r *pb.RangeRequest) error {
+// checkReadable refuses revisions that are not there yet, or not any more.
+func (s *Store) checkReadable(r *pb.RangeRequest) error {
 	switch {
 	case r.Revision > s.revision:
 		return rpctypes.ErrGRPCFutureRev
@@ -100,19 +102,19 @@ func (s *Store) readable(r *pb.RangeRequest) error {
 	return nil
 }
 
-// read answers a range request; now is the revision that is read if it names none.
-func (s *Store) read(r *pb.RangeRequest, now int64) *pb.RangeResponse {
+// readRange answers a range request; now is the revision that is read if it names none.
+func (s *Store) readRange(r *pb.RangeRequest, now int64) *pb.RangeResponse {
 	at := cmp.Or(max(r.Revision, 0), now)
 	resp := &pb.RangeResponse{Header: &pb.ResponseHeader{Revision: now}}
 	sorted := r.SortOrder != pb.RangeRequest_NONE || r.SortTarget != pb.RangeRequest_KEY
-	s.each(spanOf(r.Key, r.RangeEnd), at, func(key string, v *version) {
+	s.visitRange(spanOf(r.Key, r.RangeEnd), at, func(key string, v *version) {
 		resp.Count++
-		if !r.CountOnly && v.within(r) && (sorted || r.Limit == 0 || int64(len(resp.Kvs)) <= r.Limit) {
+		if !r.CountOnly && v.matchesBounds(r) && (sorted || r.Limit == 0 || int64(len(resp.Kvs)) <= r.Limit) {
 			resp.Kvs = append(resp.Kvs, v.keyValue(key))
 		}
 	})
 
-	order(resp.Kvs, r)
+	sortKeyValues(resp.Kvs, r)
 
 	if r.Limit > 0 && int64(len(resp.Kvs)) > r.Limit {
 		resp.Kvs, resp.More = resp.Kvs[:r.Limit], true
@@ -130,13 +132,13 @@ func (s *Store) read(r *pb.RangeRequest, now int64) *pb.RangeResponse {
 	return resp
 }
 
-func (v *version) within(r *pb.RangeRequest) bool {
+func (v *version) matchesBounds(r *pb.RangeRequest) bool {
 	return v.mod >= r.MinModRevision && (r.MaxModRevision == 0 || v.mod <= r.MaxModRevision) &&
 		v.create >= r.MinCreateRevision && (r.MaxCreateRevision == 0 || v.create <= r.MaxCreateRevision)
 }
 
-// order sorts as the request says. Where etcd leaves the order of equals open, they stay in the order of their keys.
-func order(kvs []*mvccpb.KeyValue, r *pb.RangeRequest) {
+// sortKeyValues sorts as the request says. Where etcd leaves the order of equals open, they stay in the order of their keys.
+func sortKeyValues(kvs []*mvccpb.KeyValue, r *pb.RangeRequest) {
 	by := map[pb.RangeRequest_SortTarget]func(a, b *mvccpb.KeyValue) int{
 		pb.RangeRequest_KEY:     func(a, b *mvccpb.KeyValue) int { return bytes.Compare(a.Key, b.Key) },
 		pb.RangeRequest_VERSION: func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.Version, b.Version) },

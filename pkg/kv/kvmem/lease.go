@@ -27,26 +27,26 @@ func (l *lease) renew() {
 	l.timer.Reset(d)
 }
 
-// expire is called by a lease's timer.
-func (s *Store) expire(l *lease) {
+// expireLease is called by a lease's timer.
+func (s *Store) expireLease(l *lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.frozen == nil && !s.closed && s.leases[l.id] == l && !time.Now().Before(l.expiry) {
-		s.revoke(l)
+		s.revokeLease(l)
 	}
 }
 
-// revoke drops a lease and its keys, in one revision.
-func (s *Store) revoke(l *lease) {
+// revokeLease drops a lease and its keys, in one revision.
+func (s *Store) revokeLease(l *lease) {
 	l.timer.Stop()
-	c := s.begin()
+	c := s.beginChange()
 
 	for _, key := range keysOf(l.keys) {
-		c.delete(span{key: key})
+		c.deleteRange(span{key: key})
 	}
 
 	delete(s.leases, l.id)
-	c.end()
+	c.commitChange()
 }
 
 // Revoke ends a lease from outside, before its time; it reports whether there was one.
@@ -56,7 +56,7 @@ func (s *Store) Revoke(id clientv3.LeaseID) bool {
 
 	l := s.leases[int64(id)]
 	if l != nil {
-		s.revoke(l)
+		s.revokeLease(l)
 	}
 
 	return l != nil
@@ -83,13 +83,13 @@ type leases struct{ door }
 
 var _ clientv3.Lease = leases{}
 
-func (s leases) enter(ctx context.Context) error {
-	return clientv3.ContextError(ctx, s.door.enter(ctx))
+func (s leases) lockStore(ctx context.Context) error {
+	return clientv3.ContextError(ctx, s.door.lockStore(ctx))
 }
 
 // Grant gives out ids in order, so that a run of a simulation can be repeated.
 func (s leases) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
-	if err := s.enter(ctx); err != nil {
+	if err := s.lockStore(ctx); err != nil {
 		return nil, err
 	}
 
@@ -104,15 +104,15 @@ func (s leases) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantRespo
 
 	s.lastLease++
 	l := &lease{id: s.lastLease, ttl: max(ttl, s.cfg.MinTTL), keys: map[string]struct{}{}}
-	l.timer = time.AfterFunc(time.Duration(l.ttl)*time.Second, func() { s.expire(l) })
+	l.timer = time.AfterFunc(time.Duration(l.ttl)*time.Second, func() { s.expireLease(l) })
 	l.renew()
 	s.Store.leases[l.id] = l
 
-	return &clientv3.LeaseGrantResponse{ResponseHeader: s.header(), ID: clientv3.LeaseID(l.id), TTL: l.ttl}, nil
+	return &clientv3.LeaseGrantResponse{ResponseHeader: s.newHeader(), ID: clientv3.LeaseID(l.id), TTL: l.ttl}, nil
 }
 
 func (s leases) Revoke(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseRevokeResponse, error) {
-	if err := s.enter(ctx); err != nil {
+	if err := s.lockStore(ctx); err != nil {
 		return nil, err
 	}
 
@@ -123,19 +123,19 @@ func (s leases) Revoke(ctx context.Context, id clientv3.LeaseID) (*clientv3.Leas
 		return nil, rpctypes.ErrLeaseNotFound
 	}
 
-	s.revoke(l)
+	s.revokeLease(l)
 
-	return &clientv3.LeaseRevokeResponse{Header: s.header()}, nil
+	return &clientv3.LeaseRevokeResponse{Header: s.newHeader()}, nil
 }
 
 func (s leases) TimeToLive(ctx context.Context, id clientv3.LeaseID, opts ...clientv3.LeaseOption) (*clientv3.LeaseTimeToLiveResponse, error) {
-	if err := s.enter(ctx); err != nil {
+	if err := s.lockStore(ctx); err != nil {
 		return nil, err
 	}
 
 	defer s.mu.Unlock()
 
-	resp := &clientv3.LeaseTimeToLiveResponse{ResponseHeader: s.header(), ID: id, TTL: -1}
+	resp := &clientv3.LeaseTimeToLiveResponse{ResponseHeader: s.newHeader(), ID: id, TTL: -1}
 
 	l := s.Store.leases[int64(id)]
 	if l == nil {
@@ -154,13 +154,13 @@ func (s leases) TimeToLive(ctx context.Context, id clientv3.LeaseID, opts ...cli
 }
 
 func (s leases) Leases(ctx context.Context) (*clientv3.LeaseLeasesResponse, error) {
-	if err := s.enter(ctx); err != nil {
+	if err := s.lockStore(ctx); err != nil {
 		return nil, err
 	}
 
 	defer s.mu.Unlock()
 
-	resp := &clientv3.LeaseLeasesResponse{ResponseHeader: s.header()}
+	resp := &clientv3.LeaseLeasesResponse{ResponseHeader: s.newHeader()}
 	for _, l := range s.sortedLeases() {
 		resp.Leases = append(resp.Leases, clientv3.LeaseStatus{ID: clientv3.LeaseID(l.id)})
 	}
@@ -169,7 +169,7 @@ func (s leases) Leases(ctx context.Context) (*clientv3.LeaseLeasesResponse, erro
 }
 
 func (s leases) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
-	if err := s.enter(ctx); err != nil {
+	if err := s.lockStore(ctx); err != nil {
 		return nil, err
 	}
 
@@ -182,7 +182,7 @@ func (s leases) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*client
 
 	l.renew()
 
-	return &clientv3.LeaseKeepAliveResponse{ResponseHeader: s.header(), ID: id, TTL: l.ttl}, nil
+	return &clientv3.LeaseKeepAliveResponse{ResponseHeader: s.newHeader(), ID: id, TTL: l.ttl}, nil
 }
 
 // KeepAlive renews every third of the lease's time until ctx or the client ends, or the lease is gone. Answers that

@@ -18,7 +18,7 @@ func checkRequest(r *pb.TxnRequest) error {
 	}
 
 	for _, side := range [][]*pb.RequestOp{r.Success, r.Failure} {
-		if _, err := written(side); err != nil {
+		if _, err := collectWrites(side); err != nil {
 			return err
 		}
 	}
@@ -97,9 +97,9 @@ type writes struct {
 	deletes []span
 }
 
-// written refuses a side that puts a key twice, or puts what it deletes. The two sides of one nested transaction may
+// collectWrites refuses a side that puts a key twice, or puts what it deletes. The two sides of one nested transaction may
 // write the same.
-func written(ops []*pb.RequestOp) (writes, error) {
+func collectWrites(ops []*pb.RequestOp) (writes, error) {
 	w := writes{puts: map[string]bool{}}
 	for _, op := range ops {
 		if d := op.GetRequestDeleteRange(); d != nil {
@@ -113,16 +113,16 @@ func written(ops []*pb.RequestOp) (writes, error) {
 			continue
 		}
 
-		then, err := written(t.Success)
+		then, err := collectWrites(t.Success)
 		if err != nil {
 			return w, err
 		}
 
-		otherwise, err := written(t.Failure)
+		otherwise, err := collectWrites(t.Failure)
 		if err != nil {
 			return w, err
 		}
-		if !w.take(then.puts, nil) || !w.take(otherwise.puts, then.puts) {
+		if !w.addPuts(then.puts, nil) || !w.addPuts(otherwise.puts, then.puts) {
 			return w, rpctypes.ErrGRPCDuplicateKey
 		}
 
@@ -130,7 +130,7 @@ func written(ops []*pb.RequestOp) (writes, error) {
 	}
 
 	for _, op := range ops {
-		if p := op.GetRequestPut(); p != nil && !w.take(map[string]bool{string(p.Key): true}, nil) {
+		if p := op.GetRequestPut(); p != nil && !w.addPuts(map[string]bool{string(p.Key): true}, nil) {
 			return w, rpctypes.ErrGRPCDuplicateKey
 		}
 	}
@@ -138,15 +138,15 @@ func written(ops []*pb.RequestOp) (writes, error) {
 	return w, nil
 }
 
-// take adds puts, unless one collides with what is there; but may collide are those of the other side.
-func (w *writes) take(puts, but map[string]bool) bool {
+// addPuts adds puts, unless one collides with what is there; but may collide are those of the other side.
+func (w *writes) addPuts(puts, but map[string]bool) bool {
 	for key := range puts {
 		if w.puts[key] && !but[key] {
 			return false
 		}
 
 		for _, d := range w.deletes {
-			if d.has(key) {
+			if d.contains(key) {
 				return false
 			}
 		}
@@ -159,11 +159,11 @@ func (w *writes) take(puts, but map[string]bool) bool {
 	return true
 }
 
-// puts says whether a request may put anything: that is what an etcd without space refuses.
-func puts(r *pb.TxnRequest) bool {
+// hasPuts says whether a request may put anything: that is what an etcd without space refuses.
+func hasPuts(r *pb.TxnRequest) bool {
 	for _, side := range [][]*pb.RequestOp{r.Success, r.Failure} {
 		for _, op := range side {
-			if op.GetRequestPut() != nil || op.GetRequestTxn() != nil && puts(op.GetRequestTxn()) {
+			if op.GetRequestPut() != nil || op.GetRequestTxn() != nil && hasPuts(op.GetRequestTxn()) {
 				return true
 			}
 		}

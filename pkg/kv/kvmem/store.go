@@ -126,13 +126,13 @@ func (s *Store) Thaw(extend bool) {
 		if extend {
 			l.renew()
 		} else if !time.Now().Before(l.expiry) {
-			s.revoke(l)
+			s.revokeLease(l)
 		}
 	}
 }
 
-// enter waits while the store is frozen, and returns with mu held unless it fails.
-func (s *Store) enter(ctx context.Context) error {
+// lockUnfrozen waits while the store is frozen, and returns with mu held unless it fails.
+func (s *Store) lockUnfrozen(ctx context.Context) error {
 	for {
 		if err := ctx.Err(); err != nil {
 			return status.FromContextError(err).Err()
@@ -156,14 +156,14 @@ func (s *Store) enter(ctx context.Context) error {
 	}
 }
 
-func (s *Store) header() *pb.ResponseHeader { return header(s.revision) }
+func (s *Store) newHeader() *pb.ResponseHeader { return headerAt(s.revision) }
 
-func header(revision int64) *pb.ResponseHeader {
+func headerAt(revision int64) *pb.ResponseHeader {
 	return &pb.ResponseHeader{ClusterId: 1, MemberId: 1, RaftTerm: 2, Revision: revision}
 }
 
-// at is the version of an item at a revision; nil if it was absent.
-func (it *item) at(revision int64) *version {
+// versionAt is the version of an item at a revision; nil if it was absent.
+func (it *item) versionAt(revision int64) *version {
 	for i := len(it.versions) - 1; i >= 0; i-- {
 		if v := &it.versions[i]; v.mod <= revision {
 			if v.deleted {
@@ -181,7 +181,7 @@ type span struct{ key, end string }
 
 func spanOf(key, end []byte) span { return span{string(key), string(end)} }
 
-func (r span) has(key string) bool {
+func (r span) contains(key string) bool {
 	switch r.end {
 	case "":
 		return key == r.key
@@ -192,13 +192,13 @@ func (r span) has(key string) bool {
 	return key >= r.key && key < r.end
 }
 
-func (r span) empty() bool { return r.end != "" && r.end != "\x00" && r.end <= r.key }
+func (r span) isEmpty() bool { return r.end != "" && r.end != "\x00" && r.end <= r.key }
 
-// each calls visit with the keys of a range that were there at a revision, in order.
-func (s *Store) each(r span, revision int64, visit func(key string, v *version)) {
+// visitRange calls visit with the keys of a range that were there at a revision, in order.
+func (s *Store) visitRange(r span, revision int64, visit func(key string, v *version)) {
 	if r.end == "" {
 		if it := s.items[r.key]; it != nil {
-			if v := it.at(revision); v != nil {
+			if v := it.versionAt(revision); v != nil {
 				visit(r.key, v)
 			}
 		}
@@ -208,11 +208,11 @@ func (s *Store) each(r span, revision int64, visit func(key string, v *version))
 
 	from, _ := slices.BinarySearch(s.keys, r.key)
 	for _, key := range s.keys[from:] {
-		if !r.has(key) {
+		if !r.contains(key) {
 			return
 		}
 
-		if v := s.items[key].at(revision); v != nil {
+		if v := s.items[key].versionAt(revision); v != nil {
 			visit(key, v)
 		}
 	}
@@ -224,8 +224,8 @@ func (v *version) keyValue(key string) *mvccpb.KeyValue {
 	}
 }
 
-// add appends a version to a key, and moves the key from its former lease to the new one.
-func (s *Store) add(key string, v version) {
+// addVersion appends a version to a key, and moves the key from its former lease to the new one.
+func (s *Store) addVersion(key string, v version) {
 	it := s.items[key]
 	if it == nil {
 		it = &item{}
@@ -247,8 +247,8 @@ func (s *Store) add(key string, v version) {
 	it.versions = append(it.versions, v)
 }
 
-// compact forgets what is older than a revision, except in the log.
-func (s *Store) compact(revision int64) {
+// compactBefore forgets what is older than a revision, except in the log.
+func (s *Store) compactBefore(revision int64) {
 	s.compacted = revision
 	s.keys = slices.DeleteFunc(s.keys, func(key string) bool {
 		it := s.items[key]
@@ -276,7 +276,7 @@ func (s *Store) compact(revision int64) {
 // eventsSince are the changes of a range from a revision on, one slice for each revision that has any.
 func (s *Store) eventsSince(revision int64, wanted func(*mvccpb.Event) bool) (batches [][]*mvccpb.Event) {
 	for i := max(0, revision-s.first-1); i < int64(len(s.log)); i++ {
-		if some := filter(s.log[i], wanted); len(some) > 0 {
+		if some := filterEvents(s.log[i], wanted); len(some) > 0 {
 			batches = append(batches, some)
 		}
 	}
@@ -284,7 +284,7 @@ func (s *Store) eventsSince(revision int64, wanted func(*mvccpb.Event) bool) (ba
 	return batches
 }
 
-func filter(events []*mvccpb.Event, wanted func(*mvccpb.Event) bool) (some []*mvccpb.Event) {
+func filterEvents(events []*mvccpb.Event, wanted func(*mvccpb.Event) bool) (some []*mvccpb.Event) {
 	for _, e := range events {
 		if wanted(e) {
 			some = append(some, e)

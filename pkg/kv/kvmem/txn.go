@@ -20,24 +20,24 @@ func (s remote) Txn(ctx context.Context, r *pb.TxnRequest, _ ...grpc.CallOption)
 	if proto.Size(r) > maxRequest {
 		return nil, rpctypes.ErrGRPCRequestTooLarge
 	}
-	if err := s.enter(ctx); err != nil {
+	if err := s.lockStore(ctx); err != nil {
 		return nil, err
 	}
 
 	defer s.mu.Unlock()
 
-	chosen := s.choose(r)
-	if err := s.permit(chosen); err != nil {
+	chosen := s.chooseBranch(r)
+	if err := s.checkBranch(chosen); err != nil {
 		return nil, err
 	}
-	if s.full && puts(r) {
+	if s.full && hasPuts(r) {
 		return nil, rpctypes.ErrGRPCNoSpace
 	}
 
-	c := s.begin()
-	resp := c.execute(chosen)
-	c.end()
-	resp.Header = s.header()
+	c := s.beginChange()
+	resp := c.executeBranch(chosen)
+	c.commitChange()
+	resp.Header = s.newHeader()
 
 	return resp, nil
 }
@@ -49,10 +49,10 @@ type branch struct {
 	nested    []branch // those among ops, in order
 }
 
-func (s *Store) choose(r *pb.TxnRequest) branch {
+func (s *Store) chooseBranch(r *pb.TxnRequest) branch {
 	b := branch{succeeded: true, ops: r.Success}
 	for _, c := range r.Compare {
-		if !s.holds(c) {
+		if !s.comparisonHolds(c) {
 			b = branch{ops: r.Failure}
 			break
 		}
@@ -60,29 +60,29 @@ func (s *Store) choose(r *pb.TxnRequest) branch {
 
 	for _, op := range b.ops {
 		if t := op.GetRequestTxn(); t != nil {
-			b.nested = append(b.nested, s.choose(t))
+			b.nested = append(b.nested, s.chooseBranch(t))
 		}
 	}
 
 	return b
 }
 
-// holds says whether a comparison holds for every key of its range. An absent key, or an empty range, counts as one of
+// comparisonHolds says whether a comparison holds for every key of its range. An absent key, or an empty range, counts as one of
 // zeros, and has no value at all.
-func (s *Store) holds(c *pb.Compare) bool {
+func (s *Store) comparisonHolds(c *pb.Compare) bool {
 	found, all := false, true
-	s.each(spanOf(c.Key, c.RangeEnd), s.revision, func(_ string, v *version) {
-		found, all = true, all && compare(c, v)
+	s.visitRange(spanOf(c.Key, c.RangeEnd), s.revision, func(_ string, v *version) {
+		found, all = true, all && compareVersion(c, v)
 	})
 
 	if !found {
-		return c.Target != pb.Compare_VALUE && compare(c, &version{})
+		return c.Target != pb.Compare_VALUE && compareVersion(c, &version{})
 	}
 
 	return all
 }
 
-func compare(c *pb.Compare, v *version) bool {
+func compareVersion(c *pb.Compare, v *version) bool {
 	result := 0
 
 	switch c.Target {
@@ -112,19 +112,19 @@ func compare(c *pb.Compare, v *version) bool {
 	return true
 }
 
-// permit checks what of a request can only be known now, in the order of its operations.
-func (s *Store) permit(b branch) error {
+// checkBranch checks what of a request can only be known now, in the order of its operations.
+func (s *Store) checkBranch(b branch) error {
 	nested := b.nested
 	for _, op := range b.ops {
 		if op.GetRequestTxn() != nil {
-			if err := s.permit(nested[0]); err != nil {
+			if err := s.checkBranch(nested[0]); err != nil {
 				return err
 			}
 			nested = nested[1:]
 		}
 
 		if r := op.GetRequestRange(); r != nil {
-			if err := s.readable(r); err != nil {
+			if err := s.checkReadable(r); err != nil {
 				return err
 			}
 		}
@@ -133,7 +133,7 @@ func (s *Store) permit(b branch) error {
 			if p.Lease != 0 && s.leases[p.Lease] == nil {
 				return rpctypes.ErrGRPCLeaseNotFound
 			}
-			if it := s.items[string(p.Key)]; (p.IgnoreValue || p.IgnoreLease) && (it == nil || it.at(s.revision) == nil) {
+			if it := s.items[string(p.Key)]; (p.IgnoreValue || p.IgnoreLease) && (it == nil || it.versionAt(s.revision) == nil) {
 				return rpctypes.ErrGRPCKeyNotFound
 			}
 		}
@@ -142,8 +142,8 @@ func (s *Store) permit(b branch) error {
 	return nil
 }
 
-// execute does what was chosen. A nested transaction's header has no revision.
-func (c *change) execute(b branch) *pb.TxnResponse {
+// executeBranch does what was chosen. A nested transaction's header has no revision.
+func (c *change) executeBranch(b branch) *pb.TxnResponse {
 	resp := &pb.TxnResponse{Header: &pb.ResponseHeader{}, Succeeded: b.succeeded}
 	nested := b.nested
 	for _, op := range b.ops {
@@ -151,13 +151,13 @@ func (c *change) execute(b branch) *pb.TxnResponse {
 
 		switch op := op.Request.(type) {
 		case *pb.RequestOp_RequestRange:
-			r = &pb.ResponseOp{Response: &pb.ResponseOp_ResponseRange{ResponseRange: c.read(op.RequestRange, c.now())}}
+			r = &pb.ResponseOp{Response: &pb.ResponseOp_ResponseRange{ResponseRange: c.readRange(op.RequestRange, c.readRevision())}}
 		case *pb.RequestOp_RequestPut:
 			r = &pb.ResponseOp{Response: &pb.ResponseOp_ResponsePut{ResponsePut: c.putRequest(op.RequestPut)}}
 		case *pb.RequestOp_RequestDeleteRange:
 			r = &pb.ResponseOp{Response: &pb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: c.deleteRequest(op.RequestDeleteRange)}}
 		case *pb.RequestOp_RequestTxn:
-			r = &pb.ResponseOp{Response: &pb.ResponseOp_ResponseTxn{ResponseTxn: c.execute(nested[0])}}
+			r = &pb.ResponseOp{Response: &pb.ResponseOp_ResponseTxn{ResponseTxn: c.executeBranch(nested[0])}}
 			nested = nested[1:]
 		}
 
@@ -171,7 +171,7 @@ func (c *change) putRequest(r *pb.PutRequest) *pb.PutResponse {
 	resp := &pb.PutResponse{Header: &pb.ResponseHeader{Revision: c.revision}}
 	key, value, lease := string(r.Key), r.Value, r.Lease
 	if it := c.items[key]; it != nil {
-		if old := it.at(c.revision); old != nil {
+		if old := it.versionAt(c.revision); old != nil {
 			if r.PrevKv {
 				resp.PrevKv = old.keyValue(key)
 			}
@@ -186,7 +186,7 @@ func (c *change) putRequest(r *pb.PutRequest) *pb.PutResponse {
 		}
 	}
 
-	c.put(key, value, lease)
+	c.putKey(key, value, lease)
 
 	return resp
 }
@@ -196,11 +196,11 @@ func (c *change) deleteRequest(r *pb.DeleteRangeRequest) *pb.DeleteRangeResponse
 	within := spanOf(r.Key, r.RangeEnd)
 
 	if r.PrevKv {
-		c.each(within, c.revision, func(key string, v *version) { resp.PrevKvs = append(resp.PrevKvs, v.keyValue(key)) })
+		c.visitRange(within, c.revision, func(key string, v *version) { resp.PrevKvs = append(resp.PrevKvs, v.keyValue(key)) })
 	}
 
-	resp.Deleted = c.delete(within)
-	resp.Header = &pb.ResponseHeader{Revision: c.now()}
+	resp.Deleted = c.deleteRange(within)
+	resp.Header = &pb.ResponseHeader{Revision: c.readRevision()}
 
 	return resp
 }

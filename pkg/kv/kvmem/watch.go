@@ -29,14 +29,14 @@ type watch struct {
 	more  chan struct{} // one slot
 }
 
-func (w *watch) wants(e *mvccpb.Event) bool {
+func (w *watch) wantsEvent(e *mvccpb.Event) bool {
 	if e.Type == mvccpb.Event_PUT && w.noPut || e.Type == mvccpb.Event_DELETE && w.noDelete {
 		return false
 	}
-	return w.has(string(e.Kv.Key))
+	return w.contains(string(e.Kv.Key))
 }
 
-func (w *watch) say(r clientv3.WatchResponse) {
+func (w *watch) enqueueResponse(r clientv3.WatchResponse) {
 	w.mu.Lock()
 	w.queue = append(w.queue, r)
 	w.mu.Unlock()
@@ -47,8 +47,8 @@ func (w *watch) say(r clientv3.WatchResponse) {
 	}
 }
 
-// tell says what happened; revision is the store's by then.
-func (w *watch) tell(revision int64, events []*mvccpb.Event) {
+// notifyEvents says what happened; revision is the store's by then.
+func (w *watch) notifyEvents(revision int64, events []*mvccpb.Event) {
 	if len(events) == 0 {
 		return
 	}
@@ -58,7 +58,7 @@ func (w *watch) tell(revision int64, events []*mvccpb.Event) {
 		told[i] = (*clientv3.Event)(&mvccpb.Event{Type: e.Type, Kv: e.Kv})
 	}
 
-	w.say(clientv3.WatchResponse{Header: header(revision), Events: told})
+	w.enqueueResponse(clientv3.WatchResponse{Header: headerAt(revision), Events: told})
 }
 
 // watcher is clientv3.Watcher.
@@ -88,12 +88,12 @@ func (s *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 	unlink := context.AfterFunc(s.life, cancel)
 	end := func() { unlink(); cancel(); close(w.out) }
 
-	if w.empty() || !s.hold() { // etcd refuses a range in which no key can be
+	if w.isEmpty() || !s.addWatch() { // etcd refuses a range in which no key can be
 		end()
 		return w.out
 	}
 
-	if s.open(ctx, w, op.IsCreatedNotify()) != nil {
+	if s.openWatch(ctx, w, op.IsCreatedNotify()) != nil {
 		s.wg.Done()
 		end()
 		return w.out
@@ -103,7 +103,7 @@ func (s *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 		defer s.wg.Done()
 		defer end()
 
-		s.serve(ctx, w)
+		s.serveWatch(ctx, w)
 		s.mu.Lock()
 		delete(s.watches, w)
 		s.mu.Unlock()
@@ -112,8 +112,8 @@ func (s *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 	return w.out
 }
 
-// hold counts one more watch, unless the watcher is closed.
-func (s *watcher) hold() bool {
+// addWatch counts one more watch, unless the watcher is closed.
+func (s *watcher) addWatch() bool {
 	s.gate.Lock()
 	defer s.gate.Unlock()
 
@@ -138,28 +138,28 @@ func (s *watcher) Close() error {
 	return nil
 }
 
-// open enters a watch, and has it say first what had happened before.
-func (s *watcher) open(ctx context.Context, w *watch, created bool) error {
-	if err := s.enter(ctx); err != nil {
+// openWatch enters a watch, and has it say first what had happened before.
+func (s *watcher) openWatch(ctx context.Context, w *watch, created bool) error {
+	if err := s.lockStore(ctx); err != nil {
 		return err
 	}
 
 	defer s.mu.Unlock()
 
 	if created {
-		w.say(clientv3.WatchResponse{Header: s.header(), Created: true})
+		w.enqueueResponse(clientv3.WatchResponse{Header: s.newHeader(), Created: true})
 	}
 
 	switch {
 	case w.from == 0:
 		w.from = s.revision + 1
 	case w.from <= s.revision && w.from < s.compacted:
-		w.say(clientv3.WatchResponse{Header: s.header(), Canceled: true, CompactRevision: s.compacted})
+		w.enqueueResponse(clientv3.WatchResponse{Header: s.newHeader(), Canceled: true, CompactRevision: s.compacted})
 		return nil
 	}
 
 	s.watches[w] = struct{}{}
-	batches := s.eventsSince(w.from, w.wants)
+	batches := s.eventsSince(w.from, w.wantsEvent)
 	for len(batches) > 0 {
 		n := min(mostRevisions, len(batches))
 		var events []*mvccpb.Event
@@ -168,14 +168,14 @@ func (s *watcher) open(ctx context.Context, w *watch, created bool) error {
 		}
 
 		batches = batches[n:]
-		w.tell(s.revision, events)
+		w.notifyEvents(s.revision, events)
 	}
 
 	return nil
 }
 
-// serve hands out what a watch says until ctx ends, or the watch.
-func (s *watcher) serve(ctx context.Context, w *watch) {
+// serveWatch hands out what a watch says until ctx ends, or the watch.
+func (s *watcher) serveWatch(ctx context.Context, w *watch) {
 	for {
 		w.mu.Lock()
 		queue := w.queue
@@ -221,7 +221,7 @@ func (s *watcher) addPrevious(events []*clientv3.Event) {
 	for _, e := range events {
 		before := e.Kv.ModRevision - 1
 		if it := s.items[string(e.Kv.Key)]; it != nil && before >= s.compacted && !e.IsCreate() {
-			if v := it.at(before); v != nil {
+			if v := it.versionAt(before); v != nil {
 				e.PrevKv = v.keyValue(string(e.Kv.Key))
 			}
 		}
@@ -231,7 +231,7 @@ func (s *watcher) addPrevious(events []*clientv3.Event) {
 // RequestProgress has every watch of the stream told how far the store is, unless one of them was asked for a later
 // revision than that.
 func (s *watcher) RequestProgress(ctx context.Context) error {
-	if err := s.enter(ctx); err != nil {
+	if err := s.lockStore(ctx); err != nil {
 		return clientv3.ContextError(ctx, err)
 	}
 
@@ -252,7 +252,7 @@ func (s *watcher) RequestProgress(ctx context.Context) error {
 	}
 
 	for _, w := range all {
-		w.say(clientv3.WatchResponse{Header: s.header()})
+		w.enqueueResponse(clientv3.WatchResponse{Header: s.newHeader()})
 	}
 
 	return nil

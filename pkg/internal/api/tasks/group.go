@@ -355,7 +355,7 @@ func (b *batch) writeOneByOne(ctx context.Context, items []*item) {
 			continue
 		}
 
-		st, result, err := b.apply(&taskWrite{Call: &c}, it.ref, it.spec)
+		st, result, err := b.applySpec(&taskWrite{Call: &c}, it.ref, it.spec)
 		if err != nil {
 			it.fail(err)
 			continue

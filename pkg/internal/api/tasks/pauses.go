@@ -70,7 +70,7 @@ func (p pausing) pauseAfter(old store.Stored, spec task.Spec, e *task.Entry) (si
 	case holds && !e.Paused:
 		end()
 		since = p.now
-	case holds && spec.Paused && !agrees(was, spec):
+	case holds && spec.Paused && !pauseMatchesSpec(was, spec):
 		end()
 		begin()
 	case old.Entry.Paused && !holds: // it ended by itself
@@ -87,8 +87,8 @@ func (p pausing) pauseAfter(old store.Stored, spec task.Spec, e *task.Entry) (si
 	return since
 }
 
-// agrees reports whether the pause in force has the reason and the end that the spec requests.
-func agrees(p *task.Pause, s task.Spec) bool {
+// pauseMatchesSpec reports whether the pause in force has the reason and the end that the spec requests.
+func pauseMatchesSpec(p *task.Pause, s task.Spec) bool {
 	if p == nil {
 		return s.PauseReason == "" && s.PausedUntil.IsZero()
 	}

@@ -116,7 +116,7 @@ func (h *Handlers) createTask(request *httpapi.Call, q dryRunQuery) (httpapi.Ans
 		return httpapi.Answer{}, err
 	}
 
-	st, err := h.create(c, spec)
+	st, err := h.writeNewTask(c, spec)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
@@ -133,8 +133,8 @@ func (h *Handlers) createTask(request *httpapi.Call, q dryRunQuery) (httpapi.Ans
 	return a, err
 }
 
-// create writes a new task. It does not retry: if the task exists, it returns task.ErrExists.
-func (h *Handlers) create(c *taskWrite, spec task.Spec) (store.Stored, error) {
+// writeNewTask writes a new task. It does not retry: if the task exists, it returns task.ErrExists.
+func (h *Handlers) writeNewTask(c *taskWrite, spec task.Spec) (store.Stored, error) {
 	st, err := h.newTask(c.Call, spec)
 	if err != nil {
 		return st, err

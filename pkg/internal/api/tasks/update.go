@@ -36,7 +36,7 @@ func replaceSpec(spec task.Spec) edit {
 }
 
 // changeTask applies ed to the stored task and writes the result if it differs. If the task changes between the
-// read and the write, ed is applied to the new state; with If-Match, change returns task.ErrStale instead. A
+// read and the write, ed is applied to the new state; with If-Match, changeTask returns task.ErrStale instead. A
 // dry run sets c.change and writes nothing.
 func (h *Handlers) changeTask(c *taskWrite, ref record.Ref, ed edit) (st store.Stored, result string, err error) {
 	err = httpapi.RetryConflict(c.Context(), func() error {
@@ -226,7 +226,7 @@ func (h *Handlers) applyTask(request *httpapi.Call, q dryRunQuery) (httpapi.Answ
 		return httpapi.Answer{}, err
 	}
 
-	st, result, err := h.apply(c, ref, spec)
+	st, result, err := h.applySpec(c, ref, spec)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
@@ -234,9 +234,9 @@ func (h *Handlers) applyTask(request *httpapi.Call, q dryRunQuery) (httpapi.Answ
 	return h.answerTask(c, http.StatusOK, st, result)
 }
 
-// apply makes a task match spec, whether the task exists or not. If the task appears or disappears between the
+// applySpec makes a task match spec, whether the task exists or not. If the task appears or disappears between the
 // two attempts, apply starts again.
-func (h *Handlers) apply(c *taskWrite, ref record.Ref, spec task.Spec) (st store.Stored, result string, err error) {
+func (h *Handlers) applySpec(c *taskWrite, ref record.Ref, spec task.Spec) (st store.Stored, result string, err error) {
 	err = httpapi.RetryConflict(c.Context(), func() error {
 		if !c.IfNoneMatch {
 			st, result, err = h.changeTask(c, ref, replaceSpec(spec))
@@ -248,7 +248,7 @@ func (h *Handlers) apply(c *taskWrite, ref record.Ref, spec task.Spec) (st store
 			}
 		}
 
-		st, err = h.create(c, spec)
+		st, err = h.writeNewTask(c, spec)
 		result = client.Created
 		if errors.Is(err, task.ErrExists) && !c.IfNoneMatch {
 			return fmt.Errorf("%w: it was created meanwhile", task.ErrConflict)

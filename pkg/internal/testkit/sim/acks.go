@@ -24,8 +24,8 @@ type ack struct {
 	revision  int64
 }
 
-// mark is a description that no other call gives a task.
-func (a *acks) mark() string {
+// newMark is a description that no other call gives a task.
+func (a *acks) newMark() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
@@ -33,13 +33,13 @@ func (a *acks) mark() string {
 	return fmt.Sprintf("call %d", a.marks)
 }
 
-func (a *acks) add(what, key string, revision int64) {
+func (a *acks) addWrite(what, key string, revision int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.all = append(a.all, ack{what, key, revision})
 }
 
-func (a *acks) refuse(mark, what string) {
+func (a *acks) addRefusal(mark, what string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
@@ -50,7 +50,7 @@ func (a *acks) refuse(mark, what string) {
 	a.refused[mark] = what
 }
 
-func (a *acks) judge(keys record.Keys, events []check.Event) (violations []check.Violation) {
+func (a *acks) findViolations(keys record.Keys, events []check.Event) (violations []check.Violation) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 

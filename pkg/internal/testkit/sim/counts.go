@@ -50,11 +50,11 @@ var Hard = []string{
 
 func isNotFound(err error) bool { return errors.Is(err, task.ErrNotFound) }
 
-// gather adds up what a process counted in its life.
-func (n *node) gather(d *daemon.Node) {
+// addCounts adds up what a process counted in its life.
+func (n *node) addCounts(d *daemon.Node) {
 	families, err := d.Metrics().Gather()
 	if err != nil {
-		n.log("> the metrics of %s: %v", n.name, err)
+		n.logLine("> the metrics of %s: %v", n.name, err)
 	}
 
 	n.mu.Lock()
@@ -110,7 +110,7 @@ func (w *world) countHistory(s check.Summary) {
 func (w *world) countRecords() {
 	keys := w.admin.Keys()
 
-	for _, e := range history(w.store.Events()) {
+	for _, e := range checkEvents(w.store.Events()) {
 		k, inShard := keys.ParseShard(e.Key)
 		text := string(e.Value)
 

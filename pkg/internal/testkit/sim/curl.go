@@ -17,10 +17,10 @@ import (
 	"github.com/carillonhq/carillon/shard"
 )
 
-// curl makes a call as a person does who reads docs/api.md and not the client's package: of a node's HTTP API, by its path.
+// requestByPath makes a call as a person does who reads docs/api.md and not the client's package: of a node's HTTP API, by its path.
 // answer may be nil. The error is a *client.Error if the API says no.
-func (w *world) curl(ctx context.Context, n *node, method, path string, body, answer any) error {
-	token := w.token()
+func (w *world) requestByPath(ctx context.Context, n *node, method, path string, body, answer any) error {
+	token := w.firstToken()
 	if token == "" {
 		return nil
 	}
@@ -47,7 +47,7 @@ func (w *world) curl(ctx context.Context, n *node, method, path string, body, an
 		req.Header.Set("Content-Type", "application/json")
 	}
 
-	res, err := w.http().Do(req)
+	res, err := w.newHTTPClient().Do(req)
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func taskPath(name, rest string) string {
 	return "/v1/namespaces/" + namespace + "/tasks/" + name + "/" + rest
 }
 
-func (w *world) ref(name string) record.Ref {
+func (w *world) taskRef(name string) record.Ref {
 	return record.Ref{Namespace: namespace, Name: name, Shard: shard.Of(namespace, name, w.opts.Shards)}
 }
 
@@ -108,21 +108,21 @@ func (u *user) someDead() (name, id string) {
 		return "", ""
 	}
 
-	k := pick(u.rng, all)
+	k := pickRandom(u.rng, all)
 
 	return k.Ref.Name, k.Run
 }
 
-// thaw ends all freezes, whoever began them.
-func (w *world) thaw() {
+// endFreezes ends all freezes, whoever began them.
+func (w *world) endFreezes() {
 	for _, ns := range []string{"", namespace} {
-		done := w.until(5*time.Minute, func() bool {
+		done := w.waitUntil(5*time.Minute, func() bool {
 			for _, name := range w.names {
 				if w.nodes[name].proc == nil {
 					continue
 				}
 
-				err := w.curl(w.life, w.nodes[name], http.MethodDelete, freezePath(ns), nil, nil)
+				err := w.requestByPath(w.life, w.nodes[name], http.MethodDelete, freezePath(ns), nil, nil)
 				var held task.Freezes
 
 				if res, readErr := w.etcd.Get(w.life, w.admin.Keys().Freezes()); readErr == nil && len(res.Kvs) > 0 {
@@ -133,14 +133,14 @@ func (w *world) thaw() {
 					return true
 				}
 
-				w.log("> %s cannot unfreeze %q: %v", name, ns, err)
+				w.logLine("> %s cannot unfreeze %q: %v", name, ns, err)
 			}
 
 			return false
 		})
 
 		if !done {
-			w.fail(fmt.Errorf("%q stays frozen:\n%s", ns, strings.Join(w.story, "\n")))
+			w.abort(fmt.Errorf("%q stays frozen:\n%s", ns, strings.Join(w.story, "\n")))
 		}
 	}
 }

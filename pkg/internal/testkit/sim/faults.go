@@ -43,7 +43,7 @@ var faults = []fault{
 		extend := w.rng.IntN(3) > 0
 		return func(w *world) { w.store.Thaw(extend) }
 	}},
-	{"compact", 6, compact},
+	{"compact", 6, compactStore},
 	{"etcd full", 2, func(w *world) func(*world) {
 		w.full = true
 		w.store.SetFull(true)
@@ -82,10 +82,10 @@ func (w *world) someNode() *node {
 		return nil
 	}
 
-	return pick(w.rng, up)
+	return pickRandom(w.rng, up)
 }
 
-func (w *world) up() (n int) {
+func (w *world) runningNodes() (n int) {
 	for _, one := range w.nodes {
 		if one.proc != nil {
 			n++
@@ -102,34 +102,34 @@ func (w *world) killOne(host bool) func(*world) {
 		return nil
 	}
 
-	n.kill(host)
+	n.killDaemon(host)
 
-	return func(*world) { n.restart() }
+	return func(*world) { n.restartWhenClean() }
 }
 
-// restart starts a daemon unless what is left of its former one is in its way; then heal does.
-func (n *node) restart() {
+// restartWhenClean starts a daemon unless what is left of its former one is in its way; then heal does.
+func (n *node) restartWhenClean() {
 	if n.proc == nil && isClosed(n.former) {
-		n.start()
+		n.startDaemon()
 	}
 }
 
 func drainOne(w *world) func(*world) {
 	n := w.someNode()
-	if n == nil || w.up() < 2 {
+	if n == nil || w.runningNodes() < 2 {
 		return nil
 	}
 
-	n.drain()
+	n.drainDaemon()
 
-	return func(*world) { n.restart() }
+	return func(*world) { n.restartWhenClean() }
 }
 
 func joinOne(w *world) func(*world) {
 	if len(w.nodes) >= mostNodes {
 		return nil
 	}
-	w.addNode().start()
+	w.addNode().startDaemon()
 	return nil
 }
 
@@ -139,22 +139,22 @@ func linkFault(m mode) func(*world) func(*world) {
 		if n == nil {
 			return nil
 		}
-		if now, _ := n.proc.link.is(); now != open {
+		if now, _ := n.proc.link.modeAndChange(); now != modeOpen {
 			return nil // it is in trouble already, and stays so for as long as that lasts
 		}
 
 		l, silent := n.proc.link, w.rng.IntN(2) == 0
-		w.log("> the link of %s: mode %d, silent %t", n.name, m, silent)
-		l.set(m)
+		w.logLine("> the link of %s: mode %d, silent %t", n.name, m, silent)
+		l.setMode(m)
 
 		if silent { // the whole host is cut off, not only its way to etcd
-			w.net.silence(n.address, true)
+			w.net.setSilent(n.address, true)
 		}
 
 		return func(w *world) {
-			w.log("> the link of %s is open again", n.name)
-			l.set(open)
-			w.net.silence(n.address, false)
+			w.logLine("> the link of %s is open again", n.name)
+			l.setMode(modeOpen)
+			w.net.setSilent(n.address, false)
 		}
 	}
 }
@@ -166,29 +166,29 @@ func stallOne(w *world) func(*world) {
 	}
 
 	l := n.proc.link
-	w.log("> the watches of %s stall", n.name)
-	l.stall(true)
+	w.logLine("> the watches of %s stall", n.name)
+	l.setStalled(true)
 
 	return func(*world) {
-		w.log("> the watches of %s go on", n.name)
-		l.stall(false)
+		w.logLine("> the watches of %s go on", n.name)
+		l.setStalled(false)
 	}
 }
 
 func revokeOne(w *world) func(*world) {
 	if ids := w.store.Leases(); len(ids) > 0 {
-		w.store.Revoke(pick(w.rng, ids))
+		w.store.Revoke(pickRandom(w.rng, ids))
 	}
 	return nil
 }
 
-func compact(w *world) func(*world) {
+func compactStore(w *world) func(*world) {
 	rev := w.store.Revision() - w.rng.Int64N(50)
 	ctx, cancel := context.WithTimeout(w.life, time.Second)
 	defer cancel()
 
 	if _, err := w.etcd.Compact(ctx, rev); err != nil && err != rpctypes.ErrCompacted {
-		w.log("> not compacted: %v", err)
+		w.logLine("> not compacted: %v", err)
 	}
 
 	return nil
@@ -196,13 +196,13 @@ func compact(w *world) func(*world) {
 
 // skewOne has a node's clock jump: by less than the clock guard notices, or, where the workload has it, by far more.
 func skewOne(w *world) func(*world) {
-	n := w.nodes[pick(w.rng, w.names)]
-	d := between(w.rng, -maxSkew, maxSkew)
+	n := w.nodes[pickRandom(w.rng, w.names)]
+	d := durationBetween(w.rng, -maxSkew, maxSkew)
 	if w.opts.farClocks && w.rng.IntN(3) > 0 {
-		d = pick(w.rng, []time.Duration{-1, 1}) * between(w.rng, 3*time.Second, 40*time.Second)
+		d = pickRandom(w.rng, []time.Duration{-1, 1}) * durationBetween(w.rng, 3*time.Second, 40*time.Second)
 	}
 
-	w.log("> the clock of %s jumps to %+d ms", n.name, d.Milliseconds())
+	w.logLine("> the clock of %s jumps to %+d ms", n.name, d.Milliseconds())
 	w.skewed = max(w.skewed, d.Abs())
 	n.skew.Store(int64(d))
 

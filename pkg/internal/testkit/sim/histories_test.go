@@ -28,7 +28,7 @@ func TestShortHistories(t *testing.T) {
 
 	for _, seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			live(t, seed, sim.Options{Shape: forgetful})
+			runInBubble(t, seed, sim.Options{Shape: forgetful})
 		})
 	}
 }

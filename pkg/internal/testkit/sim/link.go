@@ -23,11 +23,11 @@ import (
 type mode int
 
 const (
-	open mode = iota // it works, as well as the weather lets it
-	cut              // nothing gets through either way
-	deaf             // requests arrive, answers do not
-	held             // all waits, and arrives when the link is open again, though the caller may have given up
-	dead             // the node's process is gone: nothing it sends arrives, for ever
+	modeOpen mode = iota // it works, as well as the weather lets it
+	cut                  // nothing gets through either way
+	deaf                 // requests arrive, answers do not
+	held                 // all waits, and arrives when the link is open again, though the caller may have given up
+	dead                 // the node's process is gone: nothing it sends arrives, for ever
 )
 
 // weather is how often, of a thousand writes, something goes wrong with one.
@@ -57,7 +57,7 @@ func newLink(w *world, name string, seed uint64) *link {
 	}
 }
 
-func (l *link) change(f func()) {
+func (l *link) changeState(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
@@ -70,11 +70,13 @@ func (l *link) change(f func()) {
 	l.moved = make(chan struct{})
 }
 
-func (l *link) set(m mode)     { l.change(func() { l.mode = m }) }
-func (l *link) stall(yes bool) { l.change(func() { l.stalled = yes }) }
+func (l *link) setMode(m mode)      { l.changeState(func() { l.mode = m }) }
+func (l *link) setStalled(yes bool) { l.changeState(func() { l.stalled = yes }) }
 
-// heal makes it a link without faults.
-func (l *link) heal() { l.change(func() { l.mode, l.stalled, l.weather = open, false, weather{} }) }
+// removeFaults makes it a link without faults.
+func (l *link) removeFaults() {
+	l.changeState(func() { l.mode, l.stalled, l.weather = modeOpen, false, weather{} })
+}
 
 // breakWatches closes all watches, as a lost connection does.
 func (l *link) breakWatches() {
@@ -85,7 +87,7 @@ func (l *link) breakWatches() {
 	l.broken = make(chan struct{})
 }
 
-func (l *link) is() (mode, <-chan struct{}) {
+func (l *link) modeAndChange() (mode, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mode, l.moved
@@ -95,7 +97,7 @@ func (l *link) is() (mode, <-chan struct{}) {
 type fate int
 
 const (
-	arrives fate = iota
+	fateArrives fate = iota
 	requestLost
 	answerLost
 	late  // it is applied after its caller was told that it failed
@@ -110,7 +112,7 @@ type plan struct {
 	silent        bool          // the caller is told nothing: its deadline passes
 }
 
-func (l *link) plan(write bool) plan {
+func (l *link) planCall(write bool) plan {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
@@ -146,8 +148,8 @@ func (l *link) plan(write bool) plan {
 
 var errLost = status.Error(codes.Unavailable, "sim: the connection is lost")
 
-// fail is what the caller is told of a call that got lost.
-func (p plan) fail(ctx context.Context) error {
+// lostError is what the caller is told of a call that got lost.
+func (p plan) lostError(ctx context.Context) error {
 	if p.silent {
 		<-ctx.Done()
 		return ctx.Err()
@@ -155,11 +157,11 @@ func (p plan) fail(ctx context.Context) error {
 	return errLost
 }
 
-// call makes a call through the link. make is called from any goroutine, and after call has returned, too; again is make
+// callThroughLink makes a call through the link. make is called from any goroutine, and after call has returned, too; again is make
 // for a second copy.
-func call[T any](ctx context.Context, l *link, write bool, make, again func(context.Context) (T, error)) (T, error) {
+func callThroughLink[T any](ctx context.Context, l *link, write bool, make, again func(context.Context) (T, error)) (T, error) {
 	var zero T
-	p := l.plan(write)
+	p := l.planCall(write)
 	if !clock.Sleep(ctx, p.before) {
 		return zero, ctx.Err()
 	}
@@ -167,18 +169,18 @@ func call[T any](ctx context.Context, l *link, write bool, make, again func(cont
 	later := func(make func(context.Context) (T, error), when func() bool) {
 		l.world.background.Go(func() {
 			if when() {
-				_, _ = make(l.world.beyond(ctx))
+				_, _ = make(l.world.outlivingContext(ctx))
 			}
 		})
 	}
 
-	switch m, _ := l.is(); m {
+	switch m, _ := l.modeAndChange(); m {
 	case cut, dead:
 		<-ctx.Done()
 		return zero, ctx.Err()
 	case deaf:
 		if write {
-			l.world.count("answer lost")
+			l.world.countReached("answer lost")
 			later(make, func() bool { return true })
 		}
 
@@ -187,10 +189,10 @@ func call[T any](ctx context.Context, l *link, write bool, make, again func(cont
 		return zero, ctx.Err()
 
 	case held:
-		if !l.released(ctx) {
+		if !l.waitUntilOpen(ctx) {
 			if write {
-				l.world.count("write delivered after a hold")
-				later(make, func() bool { return l.released(l.world.life) })
+				l.world.countReached("write delivered after a hold")
+				later(make, func() bool { return l.waitUntilOpen(l.world.life) })
 			}
 			return zero, ctx.Err()
 		}
@@ -198,40 +200,40 @@ func call[T any](ctx context.Context, l *link, write bool, make, again func(cont
 
 	switch p.fate {
 	case requestLost:
-		return zero, p.fail(ctx)
+		return zero, p.lostError(ctx)
 	case late:
-		l.world.count("write delivered late")
+		l.world.countReached("write delivered late")
 		later(make, func() bool { return clock.Sleep(l.world.life, p.again) })
-		return zero, p.fail(ctx)
+		return zero, p.lostError(ctx)
 
 	case twice:
-		l.world.count("write delivered twice")
+		l.world.countReached("write delivered twice")
 		later(again, func() bool { return clock.Sleep(l.world.life, p.again) })
 	}
 
 	r, err := make(ctx)
 
 	if p.fate == answerLost {
-		l.world.count("answer lost")
-		return zero, p.fail(ctx)
+		l.world.countReached("answer lost")
+		return zero, p.lostError(ctx)
 	}
 
 	if !clock.Sleep(ctx, p.after) {
 		return zero, ctx.Err()
 	}
-	if m, _ := l.is(); m != open && !l.released(ctx) {
+	if m, _ := l.modeAndChange(); m != modeOpen && !l.waitUntilOpen(ctx) {
 		return zero, ctx.Err()
 	}
 
 	return r, err
 }
 
-// released waits until a held link is open again. One that is cut or dead never releases what is under way.
-func (l *link) released(ctx context.Context) bool {
+// waitUntilOpen waits until a held link is open again. One that is cut or dead never releases what is under way.
+func (l *link) waitUntilOpen(ctx context.Context) bool {
 	for {
-		m, moved := l.is()
+		m, moved := l.modeAndChange()
 		switch m {
-		case open:
+		case modeOpen:
 			return true
 		case cut, deaf, dead:
 			<-ctx.Done()
@@ -246,11 +248,11 @@ func (l *link) released(ctx context.Context) bool {
 	}
 }
 
-// put puts the link between a client and its store.
-func (l *link) put(c *clientv3.Client) {
+// wrapClient puts the link between a client and its store.
+func (l *link) wrapClient(c *clientv3.Client) {
 	c.KV = etcdhook.KV(c.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 		applied := atomic.Bool{}
-		r, err := call(ctx, l, etcdhook.Writes(op),
+		r, err := callThroughLink(ctx, l, etcdhook.Writes(op),
 			func(ctx context.Context) (clientv3.OpResponse, error) {
 				r, err := next(ctx, op)
 				if err == nil {
@@ -259,14 +261,14 @@ func (l *link) put(c *clientv3.Client) {
 				return r, err
 			},
 			func(ctx context.Context) (clientv3.OpResponse, error) {
-				if op, ok := repeatable(op); ok {
+				if op, ok := repeatableOp(op); ok {
 					return next(ctx, op)
 				}
 				return clientv3.OpResponse{}, nil
 			})
 
-		if err != nil && kv.Unknown(err) && commits(op) {
-			l.world.count(fmt.Sprintf("commit unknown, applied by then: %t", applied.Load()))
+		if err != nil && kv.Unknown(err) && hasCommits(op) {
+			l.world.countReached(fmt.Sprintf("commit unknown, applied by then: %t", applied.Load()))
 		}
 
 		return r, err
@@ -276,16 +278,16 @@ func (l *link) put(c *clientv3.Client) {
 	c.Watcher = linkedWatcher{Watcher: c.Watcher, link: l}
 }
 
-// commits says whether a write has commits of shards in it.
-func commits(op clientv3.Op) bool {
+// hasCommits says whether a write has commits of shards in it.
+func hasCommits(op clientv3.Op) bool {
 	_, then, _ := op.Txn()
-	return op.IsPut() && bytes.HasSuffix(op.KeyBytes(), []byte("/watermark")) || slices.ContainsFunc(then, commits)
+	return op.IsPut() && bytes.HasSuffix(op.KeyBytes(), []byte("/watermark")) || slices.ContainsFunc(then, hasCommits)
 }
 
-// repeatable is a write of which etcd may get a second copy. Left out is what only creates: a task, or a person's run in
+// repeatableOp is a write of which etcd may get a second copy. Left out is what only creates: a task, or a person's run in
 // the queue. Nothing but absence guards that, so that a copy that comes when all is over makes it anew. Neither etcd's
 // client nor a node ever sends it twice.
-func repeatable(op clientv3.Op) (clientv3.Op, bool) {
+func repeatableOp(op clientv3.Op) (clientv3.Op, bool) {
 	if !op.IsTxn() {
 		return op, true
 	}
@@ -295,14 +297,14 @@ func repeatable(op clientv3.Op) (clientv3.Op, bool) {
 	queues := false
 	for _, o := range then {
 		if o.IsTxn() {
-			inner, ok := repeatable(o)
+			inner, ok := repeatableOp(o)
 			if !ok {
 				continue
 			}
 			o = inner
 		} else if o.IsPut() {
 			queues = queues || len(then) == 1 && bytes.Contains(o.KeyBytes(), []byte("/queue/"))
-			if queues || !slices.ContainsFunc(cmps, pins) {
+			if queues || !slices.ContainsFunc(cmps, requiresRevision) {
 				return op, false
 			}
 		}
@@ -313,8 +315,8 @@ func repeatable(op clientv3.Op) (clientv3.Op, bool) {
 	return clientv3.OpTxn(cmps, rest, els), len(rest) > 0
 }
 
-// pins says whether a comparison asks for a revision at which something is, not for its absence.
-func pins(c clientv3.Cmp) bool {
+// requiresRevision says whether a comparison asks for a revision at which something is, not for its absence.
+func requiresRevision(c clientv3.Cmp) bool {
 	return c.GetCompare().GetModRevision() > 0 || c.GetCompare().GetCreateRevision() > 0
 }
 
@@ -326,17 +328,17 @@ type linkedLease struct {
 
 func (l linkedLease) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
 	grant := func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) { return l.Lease.Grant(ctx, ttl) }
-	return call(ctx, l.link, true, grant, grant)
+	return callThroughLink(ctx, l.link, true, grant, grant)
 }
 
 func (l linkedLease) Revoke(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseRevokeResponse, error) {
 	revoke := func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) { return l.Lease.Revoke(ctx, id) }
-	return call(ctx, l.link, true, revoke, revoke)
+	return callThroughLink(ctx, l.link, true, revoke, revoke)
 }
 
 func (l linkedLease) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
 	renew := func(ctx context.Context) (*clientv3.LeaseKeepAliveResponse, error) {
 		return l.Lease.KeepAliveOnce(ctx, id)
 	}
-	return call(ctx, l.link, true, renew, renew)
+	return callThroughLink(ctx, l.link, true, renew, renew)
 }

@@ -173,7 +173,7 @@ func TestMutants_AreCaught(t *testing.T) {
 						o.Patience = patience
 					}
 
-					live(t, seed, o)
+					runInBubble(t, seed, o)
 					clean[story] = true
 				}
 

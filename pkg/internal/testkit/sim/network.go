@@ -31,8 +31,8 @@ type address string
 func (a address) Network() string { return "tcp" }
 func (a address) String() string  { return string(a) }
 
-// listen opens an address. It is an error if it is open.
-func (n *network) listen(at string) (net.Listener, error) {
+// listenAt opens an address. It is an error if it is open.
+func (n *network) listenAt(at string) (net.Listener, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 
@@ -69,8 +69,8 @@ func (d *door) Close() error {
 
 func (d *door) Addr() net.Addr { return d.at }
 
-// sever shuts an address and breaks its connections, as the death of its process does.
-func (n *network) sever(at string) {
+// closeAddress shuts an address and breaks its connections, as the death of its process does.
+func (n *network) closeAddress(at string) {
 	n.mu.Lock()
 	d := n.doors[at]
 	var conns []net.Conn
@@ -92,8 +92,8 @@ func (n *network) sever(at string) {
 	}
 }
 
-// silence has an address answer no more calls, or answer again.
-func (n *network) silence(at string, yes bool) {
+// setSilent has an address answer no more calls, or answer again.
+func (n *network) setSilent(at string, yes bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if d := n.doors[at]; d != nil {
@@ -104,8 +104,8 @@ func (n *network) silence(at string, yes bool) {
 // dialLimit is how long a call that nobody answers waits; http's dials have no other end.
 const dialLimit = 5 * time.Second
 
-// dial reaches an address, from nowhere in particular.
-func (n *network) dial(ctx context.Context, _, at string) (net.Conn, error) {
+// dialAddress reaches an address, from nowhere in particular.
+func (n *network) dialAddress(ctx context.Context, _, at string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()
 

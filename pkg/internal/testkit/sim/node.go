@@ -54,15 +54,15 @@ func (w *world) addNode() *node {
 	return n
 }
 
-// start starts the daemon on what its former process left.
-func (n *node) start() {
+// startDaemon starts the daemon on what its former process left.
+func (n *node) startDaemon() {
 	n.starts++
-	n.founded.Do(n.found)
+	n.founded.Do(n.createClusterRecord)
 	p := &process{link: newLink(n.world, n.name, n.rng.Uint64()), gone: make(chan struct{}), killed: make(chan struct{})}
 	ctx, stop := context.WithCancel(n.life)
 	p.stop, n.proc = stop, p
 	n.world.all = append(n.world.all, p)
-	n.log("> start %s", n.name)
+	n.logLine("> start %s", n.name)
 	cfg := daemon.Defaults()
 	cfg.Name, cfg.DataDir, cfg.Listen, cfg.EtcdEndpoints = n.name, n.dir, n.address, []string{"http://memory:2379"}
 	cfg.Shards, cfg.Slots = n.opts.Shards, n.opts.Slots
@@ -74,33 +74,33 @@ func (n *node) start() {
 	go func() {
 		defer close(p.gone)
 		defer stop()
-		if err := n.run(ctx, p, cfg); err != nil && ctx.Err() == nil {
-			n.log("> %s has ended by itself: %v", n.name, err)
-			n.count("a daemon ended by itself")
+		if err := n.runDaemon(ctx, p, cfg); err != nil && ctx.Err() == nil {
+			n.logLine("> %s has ended by itself: %v", n.name, err)
+			n.countReached("a daemon ended by itself")
 		}
 	}()
 }
 
-// found makes the record of the cluster before its first node starts, with a short
+// createClusterRecord makes the record of the cluster before its first node starts, with a short
 // lost_after.
-func (w *world) found() {
+func (w *world) createClusterRecord() {
 	if _, _, err := w.admin.Bootstrap(w.life, w.opts.Shards, time.Now()); err != nil {
-		w.fail(err)
+		w.abort(err)
 	}
 
 	old, err := w.admin.Cluster(w.life)
 	if err != nil {
-		w.fail(err)
+		w.abort(err)
 	}
 
 	changed := old.Cluster
 	changed.LostAfter = task.Duration(lostAfter)
 	if err := w.admin.ChangeCluster(w.life, old, changed); err != nil {
-		w.fail(err)
+		w.abort(err)
 	}
 }
 
-func (n *node) run(ctx context.Context, p *process, cfg daemon.Config) error {
+func (n *node) runDaemon(ctx context.Context, p *process, cfg daemon.Config) error {
 	boot := time.Now().Add(-time.Hour)
 	log := zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zapcore.EncoderConfig{
 		TimeKey: "t", LevelKey: "l", NameKey: "n", MessageKey: "m", EncodeLevel: zapcore.LowercaseLevelEncoder,
@@ -109,14 +109,14 @@ func (n *node) run(ctx context.Context, p *process, cfg daemon.Config) error {
 	d, err := daemon.Environment{
 		Now:    func() time.Time { return time.Now().Add(time.Duration(n.skew.Load())) },
 		Boot:   func() time.Duration { return time.Since(boot) },
-		Listen: func(_, at string) (net.Listener, error) { return n.net.listen(at) },
-		Dial:   n.net.dial,
+		Listen: func(_, at string) (net.Listener, error) { return n.net.listenAt(at) },
+		Dial:   n.net.dialAddress,
 		Etcd: func(context.Context, daemon.Config) (*kv.Client, error) {
 			// What is still under way when the daemon closes its client may arrive all the same.
 			inner := n.dial(n.life)
 			c := clientv3.NewCtxClient(n.life)
 			c.KV, c.Watcher, c.Lease, c.Maintenance, c.Cluster = inner.KV, inner.Watcher, inner.Lease, inner.Maintenance, inner.Cluster
-			p.link.put(c)
+			p.link.wrapClient(c)
 
 			if n.opts.Mutate != nil {
 				n.opts.Mutate(n.name, c)
@@ -125,7 +125,7 @@ func (n *node) run(ctx context.Context, p *process, cfg daemon.Config) error {
 			return kv.Wrap(c, 0), nil
 		},
 		Unguarded: true,
-		Act:       p.act(n),
+		Act:       p.executeAttempt(n),
 	}.Start(ctx, cfg, log)
 
 	if err != nil {
@@ -136,26 +136,26 @@ func (n *node) run(ctx context.Context, p *process, cfg daemon.Config) error {
 
 	p.daemon.Store(d)
 	err = d.Run(ctx)
-	n.gather(d)
+	n.addCounts(d)
 
 	return err
 }
 
-// kill ends the daemon as SIGKILL does: nothing that it does from now on has an effect. Its guardian kills its attempts a
+// killDaemon ends the daemon as SIGKILL does: nothing that it does from now on has an effect. Its guardian kills its attempts a
 // moment later, and says so, unless the whole host is dead.
-func (n *node) kill(host bool) {
+func (n *node) killDaemon(host bool) {
 	p := n.proc
 	n.proc, n.former = nil, p.killed
-	n.log("> kill %s, its host too: %t", n.name, host)
-	p.link.set(dead)
-	n.net.sever(n.address)
+	n.logLine("> kill %s, its host too: %t", n.name, host)
+	p.link.setMode(dead)
+	n.net.closeAddress(n.address)
 	n.moveDir()
 	p.stop()
 
 	if host {
 		close(p.killed)
 	} else {
-		instance, delay := "", between(n.rng, 0, 400*time.Millisecond)
+		instance, delay := "", durationBetween(n.rng, 0, 400*time.Millisecond)
 		if d := p.daemon.Load(); d != nil {
 			instance = d.Instance()
 		}
@@ -168,7 +168,7 @@ func (n *node) kill(host bool) {
 				ctx, cancel := context.WithTimeout(n.life, 10*time.Second)
 				defer cancel()
 				if err := n.admin.PutCleared(ctx, instance, task.At(time.Now())); err != nil {
-					n.log("> the guardian of %s cannot say that it is gone: %v", n.name, err)
+					n.logLine("> the guardian of %s cannot say that it is gone: %v", n.name, err)
 				}
 			}
 		})
@@ -179,7 +179,7 @@ func (n *node) kill(host bool) {
 func (n *node) moveDir() {
 	next := filepath.Join(n.world.dir, fmt.Sprintf("%s.%d", n.name, n.starts))
 	if err := os.MkdirAll(next, 0o700); err != nil {
-		n.fail(err)
+		n.abort(err)
 	}
 
 	for _, name := range []string{"state.json", "token"} {
@@ -193,7 +193,7 @@ func (n *node) moveDir() {
 		}
 
 		if err != nil {
-			n.fail(err)
+			n.abort(err)
 		}
 	}
 
@@ -203,16 +203,16 @@ func (n *node) moveDir() {
 	n.dir = next
 }
 
-// drain ends the daemon as SIGTERM does.
-func (n *node) drain() {
+// drainDaemon ends the daemon as SIGTERM does.
+func (n *node) drainDaemon() {
 	p := n.proc
 	n.proc, n.former = nil, p.gone
-	n.log("> drain %s", n.name)
+	n.logLine("> drain %s", n.name)
 	p.stop()
 }
 
-// act carries out attempts: "sim DURATION EXIT-CODE".
-func (p *process) act(n *node) func(<-chan struct{}, task.Assigned, int64) int {
+// executeAttempt carries out attempts: "sim DURATION EXIT-CODE".
+func (p *process) executeAttempt(n *node) func(<-chan struct{}, task.Assigned, int64) int {
 	return func(killed <-chan struct{}, a task.Assigned, token int64) int {
 		var d time.Duration
 		code := 0
@@ -222,25 +222,25 @@ func (p *process) act(n *node) func(<-chan struct{}, task.Assigned, int64) int {
 			fmt.Sscan(c[2], &code)
 		}
 
-		one := n.probes.start(n.name, a, token)
+		one := n.probes.noteStart(n.name, a, token)
 		t := time.NewTimer(d)
 		defer t.Stop()
 
 		select {
 		case <-t.C:
-			n.probes.end(one, true)
+			n.probes.noteEnd(one, true)
 			return code
 		case <-killed:
 		case <-p.killed:
 		}
 
-		n.probes.end(one, false)
+		n.probes.noteEnd(one, false)
 
 		return 137
 	}
 }
 
-// http is a client that reaches the nodes' addresses, each call by a connection of its own.
-func (w *world) http() *http.Client {
-	return &http.Client{Transport: &http.Transport{DialContext: w.net.dial, DisableKeepAlives: true}}
+// newHTTPClient is a client that reaches the nodes' addresses, each call by a connection of its own.
+func (w *world) newHTTPClient() *http.Client {
+	return &http.Client{Transport: &http.Transport{DialContext: w.net.dialAddress, DisableKeepAlives: true}}
 }

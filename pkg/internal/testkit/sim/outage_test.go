@@ -35,15 +35,15 @@ func TestOutage_OfADay(t *testing.T) {
 	}
 
 	synctest.Test(t, func(t *testing.T) {
-		time.Sleep(time.Until(begin))
+		time.Sleep(time.Until(simulationStart))
 		life, end := context.WithCancel(context.WithoutCancel(t.Context()))
 		w := newOutage(t, life, tasks)
-		w.play(func() { w.pass(24 * time.Hour) })
+		w.play(func() { w.sleep(24 * time.Hour) })
 		end()
 		w.background.Wait()
 		w.etcd.Close()
 		w.store.Close()
-		w.judge(history(w.store.Events()))
+		w.judge(checkEvents(w.store.Events()))
 	})
 }
 
@@ -136,25 +136,25 @@ func (w *outage) second(of int) {
 		next = next.Add(time.Minute)
 	}
 
-	w.pass(next.Sub(now))
+	w.sleep(next.Sub(now))
 }
 
 func (w *outage) play(day func()) {
 	for _, name := range w.names {
-		w.nodes[name].start()
+		w.nodes[name].startDaemon()
 	}
 
 	var c *client.Client
 	w.wait(30*time.Second, "the shards have no owner", func() bool {
-		if c = w.client(w.nodes[w.names[0]]); c == nil {
+		if c = w.clientOf(w.nodes[w.names[0]]); c == nil {
 			return false
 		}
 		st, err := c.Cluster.Status(w.life)
 		return err == nil && st.ShardsOwned == st.Shards
 	})
 
-	if err := w.curl(w.life, w.nodes[w.names[0]], http.MethodPatch, "/v1/cluster", map[string]int{"catch_up_rate": w.rate}, nil); err != nil {
-		w.fail(err)
+	if err := w.requestByPath(w.life, w.nodes[w.names[0]], http.MethodPatch, "/v1/cluster", map[string]int{"catch_up_rate": w.rate}, nil); err != nil {
+		w.abort(err)
 	}
 
 	for r, err := range c.Tasks.ApplyAll(w.life, w.specs(), client.BatchOptions{}) {
@@ -163,7 +163,7 @@ func (w *outage) play(day func()) {
 		}
 
 		if err != nil {
-			w.fail(err)
+			w.abort(err)
 		}
 	}
 
@@ -171,7 +171,7 @@ func (w *outage) play(day func()) {
 	w.second(30)
 
 	for _, name := range w.names {
-		w.nodes[name].drain()
+		w.nodes[name].drainDaemon()
 	}
 
 	w.wait(5*time.Minute, "nodes do not drain", func() bool {
@@ -184,7 +184,7 @@ func (w *outage) play(day func()) {
 
 	w.back = w.now()
 	for _, name := range w.names {
-		w.nodes[name].start()
+		w.nodes[name].startDaemon()
 	}
 
 	var owed int64
@@ -192,16 +192,16 @@ func (w *outage) play(day func()) {
 		owed += kinds[i%len(kinds)].run
 	}
 
-	w.pass(time.Duration(owed/int64(w.rate)) * time.Second)
+	w.sleep(time.Duration(owed/int64(w.rate)) * time.Second)
 	w.second(30)
 	w.second(30)
-	w.wait(5*time.Minute, "there are runs that wait", w.quiet)
-	w.stop()
+	w.wait(5*time.Minute, "there are runs that wait", w.isIdle)
+	w.stopProcesses()
 }
 
 func (w *outage) wait(most time.Duration, what string, holds func() bool) {
-	if !w.until(most, holds) {
-		w.fail(fmt.Errorf("%s", what))
+	if !w.waitUntil(most, holds) {
+		w.abort(fmt.Errorf("%s", what))
 	}
 }
 

@@ -38,7 +38,7 @@ func TestOverlap_PolicySetWhileTheNodeOfARunIsSilent(t *testing.T) {
 }
 
 func changeOverlap(t *testing.T, change map[string]any, afterLoss bool) {
-	time.Sleep(time.Until(begin))
+	time.Sleep(time.Until(simulationStart))
 	life, end := context.WithCancel(context.WithoutCancel(t.Context()))
 	defer end()
 
@@ -47,8 +47,8 @@ func changeOverlap(t *testing.T, change map[string]any, afterLoss bool) {
 	w.works.roles, w.heir.roles, w.owner.roles = []string{task.RoleExecutor}, []string{task.RoleExecutor}, []string{task.RoleScheduler}
 
 	// The first run can only start on the node that will be cut off.
-	w.owner.start()
-	w.works.start()
+	w.owner.startDaemon()
+	w.works.startDaemon()
 	c := w.ready()
 	w.zero = time.Now().Truncate(time.Second)
 	s := task.Defaults()
@@ -57,8 +57,8 @@ func changeOverlap(t *testing.T, change map[string]any, afterLoss bool) {
 	s.Action.Process = &task.Process{Command: []string{"sim", "5m", "0"}}
 	w.must(func() error { _, err := c.Tasks.Apply(w.life, s, client.ApplyOptions{}); return err })
 	w.at(4)
-	w.heir.start()
-	c = w.client(w.heir)
+	w.heir.startDaemon()
+	c = w.clientOf(w.heir)
 	w.at(10)
 
 	set := func() {
@@ -67,8 +67,8 @@ func changeOverlap(t *testing.T, change map[string]any, afterLoss bool) {
 	}
 
 	cutOff := func() {
-		w.works.proc.link.set(cut)
-		w.net.silence(w.works.address, true)
+		w.works.proc.link.setMode(cut)
+		w.net.setSilent(w.works.address, true)
 	}
 
 	lost := func() bool {
@@ -78,7 +78,7 @@ func changeOverlap(t *testing.T, change map[string]any, afterLoss bool) {
 
 	if afterLoss {
 		cutOff()
-		if !w.until(time.Minute, lost) {
+		if !w.waitUntil(time.Minute, lost) {
 			t.Fatal("the run is not declared lost")
 		}
 		set()
@@ -104,7 +104,7 @@ func changeOverlap(t *testing.T, change map[string]any, afterLoss bool) {
 		return w.probes.runs[1]
 	}
 
-	if !w.until(time.Minute, func() bool { return successor() != nil }) {
+	if !w.waitUntil(time.Minute, func() bool { return successor() != nil }) {
 		t.Fatal("the task does not go on")
 	}
 
@@ -119,21 +119,21 @@ func changeOverlap(t *testing.T, change map[string]any, afterLoss bool) {
 	}
 	w.probes.mu.Unlock()
 
-	w.works.proc.link.set(open)
-	w.net.silence(w.works.address, false)
+	w.works.proc.link.setMode(modeOpen)
+	w.net.setSilent(w.works.address, false)
 	w.must(func() error { _, err := c.Tasks.Pause(w.life, namespace, "long", 0); return err })
 
-	if !w.until(time.Minute, w.quiet) {
+	if !w.waitUntil(time.Minute, w.isIdle) {
 		t.Error("there are runs that do not end")
 	}
 
-	w.stop()
+	w.stopProcesses()
 	end()
 	w.background.Wait()
 	w.etcd.Close()
 	w.store.Close()
 
-	keys, events := w.admin.Keys(), history(w.store.Events())
+	keys, events := w.admin.Keys(), checkEvents(w.store.Events())
 	if r := check.Check(keys, events, check.Options{}); !r.OK() {
 		t.Error(r.String())
 	}

@@ -29,7 +29,7 @@ import (
 
 func TestPolicies_InVirtualTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		time.Sleep(time.Until(begin))
+		time.Sleep(time.Until(simulationStart))
 		life, end := context.WithCancel(context.WithoutCancel(t.Context()))
 		w := newStage(t, life)
 		w.play()
@@ -37,7 +37,7 @@ func TestPolicies_InVirtualTime(t *testing.T) {
 		w.background.Wait()
 		w.etcd.Close()
 		w.store.Close()
-		w.judge(history(w.store.Events()))
+		w.judge(checkEvents(w.store.Events()))
 	})
 }
 
@@ -168,13 +168,13 @@ func newStage(t *testing.T, life context.Context) *stage {
 
 // at waits until so many seconds of the story have passed.
 func (w *stage) at(seconds float64) {
-	w.pass(time.Until(w.zero.Add(time.Duration(seconds * float64(time.Second)))))
+	w.sleep(time.Until(w.zero.Add(time.Duration(seconds * float64(time.Second)))))
 }
 
 // play lives through the story.
 func (w *stage) play() {
-	w.works.start()
-	w.owner.start()
+	w.works.startDaemon()
+	w.owner.startDaemon()
 	c := w.ready()
 	w.zero = time.Now().Add(7 * time.Second).Truncate(time.Second)
 
@@ -190,7 +190,7 @@ func (w *stage) play() {
 
 	w.at(2.9)
 	w.must(func() error {
-		return w.curl(w.life, w.works, http.MethodPut, freezePath("frosty"), map[string]string{"reason": "frost"}, nil)
+		return w.requestByPath(w.life, w.works, http.MethodPut, freezePath("frosty"), map[string]string{"reason": "frost"}, nil)
 	})
 
 	w.at(5)
@@ -200,12 +200,14 @@ func (w *stage) play() {
 	})
 
 	w.at(ownerDies)
-	w.owner.kill(true)
+	w.owner.killDaemon(true)
 	w.at(heirComes)
-	w.heir.start()
+	w.heir.startDaemon()
 	w.at(heirIsThere)
 	w.at(17)
-	w.must(func() error { return w.curl(w.life, w.works, http.MethodDelete, freezePath("frosty"), nil, nil) })
+	w.must(func() error {
+		return w.requestByPath(w.life, w.works, http.MethodDelete, freezePath("frosty"), nil, nil)
+	})
 	w.at(19.2)
 	w.must(func() error { _, err := c.Tasks.Resume(w.life, namespace, "pause-after", 0); return err })
 	w.at(20.5)
@@ -222,11 +224,11 @@ func (w *stage) play() {
 
 	w.at(storyEnds)
 
-	if !w.until(2*time.Minute, w.quiet) {
+	if !w.waitUntil(2*time.Minute, w.isIdle) {
 		w.t.Error("there are runs that do not end")
 	}
 
-	w.stop()
+	w.stopProcesses()
 }
 
 // chained is a task whose ticks follow from the ends of its runs.
@@ -240,8 +242,8 @@ func (w *stage) chained() task.Spec {
 // ready waits for the first owner, and returns a client of the node that lives through all.
 func (w *stage) ready() *client.Client {
 	var c *client.Client
-	owned := w.until(time.Minute, func() bool {
-		if c = w.client(w.works); c == nil {
+	owned := w.waitUntil(time.Minute, func() bool {
+		if c = w.clientOf(w.works); c == nil {
 			return false
 		}
 		st, err := c.Cluster.Status(w.life)
@@ -249,7 +251,7 @@ func (w *stage) ready() *client.Client {
 	})
 
 	if !owned {
-		w.fail(fmt.Errorf("the shards have no owner:\n%s", strings.Join(w.story, "\n")))
+		w.abort(fmt.Errorf("the shards have no owner:\n%s", strings.Join(w.story, "\n")))
 	}
 
 	return c
@@ -265,12 +267,12 @@ func (w *stage) must(do func() error) {
 		}
 
 		w.t.Logf("%s into the story: %v", time.Since(w.zero), err)
-		w.pass(500 * time.Millisecond)
+		w.sleep(500 * time.Millisecond)
 		err = do()
 	}
 
 	if err != nil {
-		w.fail(fmt.Errorf("%s into the story: %w", time.Since(w.zero), err))
+		w.abort(fmt.Errorf("%s into the story: %w", time.Since(w.zero), err))
 	}
 }
 
@@ -325,7 +327,7 @@ func (w *stage) judgeChain(events []check.Event) {
 		if k, ok := w.admin.Keys().ParseShard(e.Key); ok && k.Kind == record.KindEnded && k.Ref.Name == "after-completion" && !e.Deleted {
 			r, err := record.DecodeEnded(k, e.Value)
 			if err != nil {
-				w.fail(err)
+				w.abort(err)
 			}
 			runs = append(runs, r)
 		}

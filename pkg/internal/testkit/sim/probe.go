@@ -31,35 +31,35 @@ type probe struct {
 	start, end time.Time // end is when the last of it was gone
 }
 
-func (p *probes) start(node string, a task.Assigned, token int64) *probe {
+func (p *probes) noteStart(node string, a task.Assigned, token int64) *probe {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
 	one := &probe{Assigned: a, node: node, token: token, start: time.Now()}
 	p.runs = append(p.runs, one)
-	p.line("START", one)
+	p.writeLine("START", one)
 
 	return one
 }
 
-// end notes that nothing is left of an attempt; one that was killed writes no END.
-func (p *probes) end(one *probe, itself bool) {
+// noteEnd notes that nothing is left of an attempt; one that was killed writes no END.
+func (p *probes) noteEnd(one *probe, itself bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
 	one.end = time.Now()
 
 	if itself {
-		p.line("END", one)
+		p.writeLine("END", one)
 	}
 }
 
-func (p *probes) line(word string, one *probe) {
+func (p *probes) writeLine(word string, one *probe) {
 	fmt.Fprintf(&p.log, "%s %s %d %d %d %s\n", word, one.ID, max(one.Attempt, 1), one.token, time.Now().UnixMilli(), one.node)
 }
 
-// judge looks for attempts that lived on beside those that replaced them.
-func (p *probes) judge(keys record.Keys, events []check.Event) (violations []check.Violation) {
+// findOverlaps looks for attempts that lived on beside those that replaced them.
+func (p *probes) findOverlaps(keys record.Keys, events []check.Event) (violations []check.Violation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
@@ -81,13 +81,13 @@ func (p *probes) judge(keys record.Keys, events []check.Event) (violations []che
 					continue
 				}
 
-				if activations[a.id()].Revision < activations[b.id()].Revision {
+				if activations[a.attemptID()].Revision < activations[b.attemptID()].Revision {
 					beside[runOf(a.ID)] = true
 				}
 
 				// Of two runs that are active together, the one that became active last should not have.
-				later := activations[b.id()]
-				if other := activations[a.id()]; other.Revision > later.Revision {
+				later := activations[b.attemptID()]
+				if other := activations[a.attemptID()]; other.Revision > later.Revision {
 					later = other
 				}
 
@@ -111,7 +111,7 @@ func (p *probes) judge(keys record.Keys, events []check.Event) (violations []che
 
 			delete(beside, runOf(b.ID))
 
-			if most := activations[b.id()].MaxActive; most > 0 && len(beside) >= most {
+			if most := activations[b.attemptID()].MaxActive; most > 0 && len(beside) >= most {
 				violations = append(violations, check.Violation{
 					Promise: "G8", Revision: b.token, Task: b.Namespace + "/" + b.Task,
 					Message: fmt.Sprintf("run %s starts at %s on %s, and processes of %d others live: at most %d may", b.ID, clockTime(b.start), b.node, len(beside), most),
@@ -131,7 +131,7 @@ func runOf(id string) string {
 	return id
 }
 
-func (p *probe) id() check.AttemptID {
+func (p *probe) attemptID() check.AttemptID {
 	return check.AttemptID{Task: p.Namespace + "/" + p.Task, Run: p.ID, Token: p.token}
 }
 

@@ -68,49 +68,49 @@ type Report struct {
 func Run(t *testing.T, seed uint64, o Options) Report {
 	t.Helper()
 	var r Report
-	synctest.Test(t, func(t *testing.T) { r = live(t, seed, o) })
+	synctest.Test(t, func(t *testing.T) { r = runInBubble(t, seed, o) })
 
 	return r
 }
 
-func live(t *testing.T, seed uint64, o Options) Report {
-	time.Sleep(time.Until(begin))
+func runInBubble(t *testing.T, seed uint64, o Options) Report {
+	time.Sleep(time.Until(simulationStart))
 	life, end := context.WithCancel(context.WithoutCancel(t.Context()))
 	defer end()
 
 	w := newWorld(t, life, seed, o)
 	w.background.Go(func() { w.timeRevisions(life) })
-	w.settle(seed)
+	w.startNodes(seed)
 	users, calm := context.WithCancel(life)
 
 	for range 2 {
 		u := &user{world: w, rng: rand.New(rand.NewPCG(seed, w.rng.Uint64()))}
-		w.background.Go(func() { u.run(users) })
+		w.background.Go(func() { u.makeCalls(users) })
 	}
 
-	w.trouble()
-	w.heal()
+	w.injectFaults()
+	w.endFaults()
 	calm()
 	w.resumeNodes()
 	until := time.Now()
-	w.log("> all is well")
-	w.pass(settleTime)
+	w.logLine("> all is well")
+	w.sleep(settleTime)
 	w.resumeNodes() // what was asked for before all was well may have come late
-	w.thaw()
+	w.endFreezes()
 	w.pauseAll()
-	quiet := w.until(w.opts.Patience, func() bool { w.resumeAll(); return w.quiet() })
-	w.log("> quiet: %t", quiet)
-	w.stop()
+	quiet := w.waitUntil(w.opts.Patience, func() bool { w.resumeAll(); return w.isIdle() })
+	w.logLine("> quiet: %t", quiet)
+	w.stopProcesses()
 	end()
 	w.background.Wait()
 	w.etcd.Close()
 	w.store.Close()
 
-	return w.report(seed, until)
+	return w.buildReport(seed, until)
 }
 
-// settle draws what is not given, and starts the first nodes.
-func (w *world) settle(seed uint64) {
+// startNodes draws what is not given, and starts the first nodes.
+func (w *world) startNodes(seed uint64) {
 	o := &w.opts
 	draw := func(v *int, least, most int) {
 		if n := least + w.rng.IntN(most-least+1); *v == 0 {
@@ -153,31 +153,31 @@ func (w *world) settle(seed uint64) {
 
 	for _, l := range w.workloads {
 		o.Calls = slices.Concat(o.Calls, l.calls)
-		w.log("> workload: %s", l.name)
-		w.count("workload " + l.name)
+		w.logLine("> workload: %s", l.name)
+		w.countReached("workload " + l.name)
 	}
 
 	switch {
 	case o.Rough:
 		w.weather = weather{requestLost: 20, answerLost: 250, late: 80, twice: 80, slow: 100}
 	case len(o.Only) == 0:
-		w.weather = pick(w.rng, []weather{
+		w.weather = pickRandom(w.rng, []weather{
 			{}, {requestLost: 20, answerLost: 20, late: 20, twice: 20, slow: 20}, {requestLost: 60, answerLost: 80, late: 80, twice: 50, slow: 50}, {answerLost: 200, late: 50, twice: 100},
 		})
 	}
 
-	w.log("> %d nodes, %d shards, %d tasks, %s, weather %+v", o.Nodes, o.Shards, o.Tasks, o.Duration, w.weather)
+	w.logLine("> %d nodes, %d shards, %d tasks, %s, weather %+v", o.Nodes, o.Shards, o.Tasks, o.Duration, w.weather)
 
 	for range o.Nodes {
-		w.addNode().start()
-		w.pass(between(w.rng, 0, 500*time.Millisecond))
+		w.addNode().startDaemon()
+		w.sleep(durationBetween(w.rng, 0, 500*time.Millisecond))
 	}
 
-	w.pass(3 * time.Second)
+	w.sleep(3 * time.Second)
 }
 
-// trouble has faults come and go.
-func (w *world) trouble() {
+// injectFaults has faults come and go.
+func (w *world) injectFaults() {
 	var all []fault
 	for _, f := range faults {
 		if len(w.opts.Only) == 0 || slices.Contains(w.opts.Only, f.name) {
@@ -190,7 +190,7 @@ func (w *world) trouble() {
 	}
 
 	if len(all) == 0 {
-		w.pass(w.opts.Duration)
+		w.sleep(w.opts.Duration)
 		return
 	}
 
@@ -201,25 +201,25 @@ func (w *world) trouble() {
 	}
 	var ends []pending
 	for last := time.Now().Add(w.opts.Duration); time.Now().Before(last); {
-		w.pass(between(w.rng, 100*time.Millisecond, 4*time.Second))
+		w.sleep(durationBetween(w.rng, 100*time.Millisecond, 4*time.Second))
 		ends = slices.DeleteFunc(ends, func(p pending) bool {
 			if time.Now().Before(p.at) {
 				return false
 			}
 
-			w.log("> over: %s", p.of)
+			w.logLine("> over: %s", p.of)
 			p.end(w)
 
 			return true
 		})
 
-		f := pick(w.rng, all)
-		w.log("> fault: %s", f.name)
-		w.count("fault " + f.name)
-		length := pick(w.rng, []time.Duration{time.Second, 5 * time.Second, 35 * time.Second})
+		f := pickRandom(w.rng, all)
+		w.logLine("> fault: %s", f.name)
+		w.countReached("fault " + f.name)
+		length := pickRandom(w.rng, []time.Duration{time.Second, 5 * time.Second, 35 * time.Second})
 
 		if end := f.begin(w); end != nil {
-			ends = append(ends, pending{time.Now().Add(between(w.rng, length/10, length)), end, f.name})
+			ends = append(ends, pending{time.Now().Add(durationBetween(w.rng, length/10, length)), end, f.name})
 		}
 	}
 
@@ -231,14 +231,14 @@ func (w *world) trouble() {
 // settleTime is how long a healed cluster has until every shard has an owner and every due tick an outcome (G16).
 const settleTime = 20 * time.Second
 
-// heal ends all faults, and has every node run.
-func (w *world) heal() {
+// endFaults ends all faults, and has every node run.
+func (w *world) endFaults() {
 	w.store.SetFull(false)
 	w.store.Thaw(true)
 
 	w.weather = weather{}
 	for _, p := range w.all {
-		p.link.heal() // those that drain, too
+		p.link.removeFaults() // those that drain, too
 	}
 
 	for _, name := range w.names {
@@ -246,16 +246,16 @@ func (w *world) heal() {
 		n.skew.Store(0)
 
 		if n.proc == nil {
-			if !w.until(5*time.Minute, func() bool { return isClosed(n.former) }) {
-				w.fail(fmt.Errorf("the former daemon of %s does not end:\n%s", n.name, strings.Join(w.story, "\n")))
+			if !w.waitUntil(5*time.Minute, func() bool { return isClosed(n.former) }) {
+				w.abort(fmt.Errorf("the former daemon of %s does not end:\n%s", n.name, strings.Join(w.story, "\n")))
 			}
-			n.start()
+			n.startDaemon()
 		}
 
-		w.net.silence(n.address, false)
+		w.net.setSilent(n.address, false)
 	}
 
-	w.thaw()
+	w.endFreezes()
 }
 
 func isClosed(c <-chan struct{}) bool {
@@ -270,8 +270,8 @@ func isClosed(c <-chan struct{}) bool {
 // pauseAll pauses every task, so that an end can come.
 func (w *world) pauseAll() {
 	for i := range w.opts.Tasks {
-		paused := w.until(time.Minute, func() bool {
-			c := w.client(w.nodes[w.names[0]])
+		paused := w.waitUntil(time.Minute, func() bool {
+			c := w.clientOf(w.nodes[w.names[0]])
 			if c == nil {
 				return true
 			}
@@ -285,7 +285,7 @@ func (w *world) pauseAll() {
 		})
 
 		if !paused {
-			w.log("> t%02d cannot be paused", i)
+			w.logLine("> t%02d cannot be paused", i)
 		}
 	}
 }
@@ -294,7 +294,7 @@ func (w *world) pauseAll() {
 func (w *world) resumeAll() {
 	held, err := w.admin.Active(w.life)
 	if err != nil {
-		w.fail(err)
+		w.abort(err)
 	}
 
 	for _, h := range held {
@@ -304,26 +304,26 @@ func (w *world) resumeAll() {
 	}
 }
 
-// stop ends all processes, and waits for whatever is left of those that were killed.
-func (w *world) stop() {
+// stopProcesses ends all processes, and waits for whatever is left of those that were killed.
+func (w *world) stopProcesses() {
 	for _, p := range w.all {
 		p.stop()
 	}
 
 	for _, p := range w.all {
-		if !w.until(5*time.Minute, func() bool { return isClosed(p.gone) }) {
-			w.fail(fmt.Errorf("a daemon of %s does not end:\n%s", p.link.name, strings.Join(w.story, "\n")))
+		if !w.waitUntil(5*time.Minute, func() bool { return isClosed(p.gone) }) {
+			w.abort(fmt.Errorf("a daemon of %s does not end:\n%s", p.link.name, strings.Join(w.story, "\n")))
 		}
 	}
 }
 
-// report judges the history.
-func (w *world) report(seed uint64, until time.Time) Report {
-	events := history(w.store.Events())
+// buildReport judges the history.
+func (w *world) buildReport(seed uint64, until time.Time) Report {
+	events := checkEvents(w.store.Events())
 	keys := w.admin.Keys()
 	r := Report{Seed: seed, Events: events, Report: check.Check(keys, events, check.Options{Until: until, Ended: true, Skew: w.skewed, Remembered: true, Full: w.full})}
 	r.Violations = slices.Concat(r.Violations, check.CheckProbeLog(strings.NewReader(w.probes.log.String()), keys, events),
-		w.probes.judge(keys, events), w.judgeFrozenStarts(keys, events), w.acks.judge(keys, events))
+		w.probes.findOverlaps(keys, events), w.judgeFrozenStarts(keys, events), w.acks.findViolations(keys, events))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
@@ -333,8 +333,8 @@ func (w *world) report(seed uint64, until time.Time) Report {
 	return r
 }
 
-// history is what the store kept, as a recorder would have it.
-func history(all []*mvccpb.Event) []check.Event {
+// checkEvents is what the store kept, as a recorder would have it.
+func checkEvents(all []*mvccpb.Event) []check.Event {
 	events := make([]check.Event, len(all))
 	for i, e := range all {
 		events[i] = check.Event{

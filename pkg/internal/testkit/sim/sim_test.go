@@ -18,7 +18,7 @@ import (
 )
 
 func TestCalm(t *testing.T) {
-	r := live(t, 1, sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second})
+	r := runInBubble(t, 1, sim.Options{Only: []string{"calm"}, Duration: 20 * time.Second})
 	if r.Summary.Runs == 0 {
 		t.Errorf("nothing ran:\n%s", r.String())
 	}
@@ -101,7 +101,7 @@ func reachAll(t *testing.T, paths []string, seeds, spare []uint64, o sim.Options
 		}
 
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			for what, n := range live(t, seed, o).Counts {
+			for what, n := range runInBubble(t, seed, o).Counts {
 				total[what] += n
 			}
 		})
@@ -116,8 +116,8 @@ func reachAll(t *testing.T, paths []string, seeds, spare []uint64, o sim.Options
 	}
 }
 
-// live runs one simulation, and fails on any violation.
-func live(t *testing.T, seed uint64, o sim.Options) sim.Report {
+// runInBubble runs one simulation, and fails on any violation.
+func runInBubble(t *testing.T, seed uint64, o sim.Options) sim.Report {
 	t.Helper()
 	r := sim.Run(t, seed, o)
 	if !r.OK() {

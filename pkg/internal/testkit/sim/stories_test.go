@@ -69,7 +69,7 @@ func breaks(t *testing.T, r Report, promises ...string) {
 func liveStory(t *testing.T, o Options, prepare func(*story), tell func(*story)) (s *story, r Report) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		time.Sleep(time.Until(begin))
+		time.Sleep(time.Until(simulationStart))
 		life, end := context.WithCancel(context.WithoutCancel(t.Context()))
 		defer end()
 
@@ -90,11 +90,11 @@ func liveStory(t *testing.T, o Options, prepare func(*story), tell func(*story))
 		}
 
 		for _, name := range s.names {
-			s.nodes[name].start()
+			s.nodes[name].startDaemon()
 		}
 
-		owned := s.until(time.Minute, func() bool {
-			if s.api = s.client(s.boss); s.api == nil {
+		owned := s.waitUntil(time.Minute, func() bool {
+			if s.api = s.clientOf(s.boss); s.api == nil {
 				return false
 			}
 			st, err := s.api.Cluster.Status(life)
@@ -102,15 +102,15 @@ func liveStory(t *testing.T, o Options, prepare func(*story), tell func(*story))
 		})
 
 		if !owned {
-			s.fail(fmt.Errorf("the cluster does not start:\n%s", strings.Join(s.story(), "\n")))
+			s.abort(fmt.Errorf("the cluster does not start:\n%s", strings.Join(s.story(), "\n")))
 		}
 
 		s.zero = time.Now().Add(22 * time.Second).Truncate(20 * time.Second)
 		tell(s)
 
 		until := time.Now()
-		s.heal()
-		s.pass(settleTime)
+		s.endFaults()
+		s.sleep(settleTime)
 
 		for _, name := range s.applied {
 			if _, err := s.api.Tasks.Pause(life, namespace, name, 0); err != nil && !isNotFound(err) {
@@ -118,17 +118,17 @@ func liveStory(t *testing.T, o Options, prepare func(*story), tell func(*story))
 			}
 		}
 
-		if !s.until(5*time.Minute, func() bool { s.resumeAll(); return s.quiet() }) {
+		if !s.waitUntil(5*time.Minute, func() bool { s.resumeAll(); return s.isIdle() }) {
 			t.Error("there are runs that do not end")
 		}
 
-		s.stop()
+		s.stopProcesses()
 		end()
 		s.background.Wait()
 		s.etcd.Close()
 		s.store.Close()
 
-		r = s.report(1, until)
+		r = s.buildReport(1, until)
 	})
 
 	return s, r
@@ -148,7 +148,7 @@ func (n *node) rename(name string, roles ...string) {
 
 // at waits until so many seconds of the story have passed.
 func (s *story) at(seconds float64) {
-	s.pass(time.Until(s.tick(seconds)))
+	s.sleep(time.Until(s.tick(seconds)))
 }
 
 // tick is the instant of the story at so many seconds.
@@ -186,15 +186,15 @@ func (s *story) patch(name, fields string) {
 func (s *story) must(err error) {
 	s.t.Helper()
 	if err != nil {
-		s.fail(fmt.Errorf("%s into the story: %w", time.Since(s.zero), err))
+		s.abort(fmt.Errorf("%s into the story: %w", time.Since(s.zero), err))
 	}
 }
 
 // cutOff takes a node's ways to etcd and to the other nodes away.
 func (s *story) cutOff(n *node) {
-	s.log("> story: %s is cut off", n.name)
-	n.proc.link.set(cut)
-	s.net.silence(n.address, true)
+	s.logLine("> story: %s is cut off", n.name)
+	n.proc.link.setMode(cut)
+	s.net.setSilent(n.address, true)
 }
 
 // only is the one run of a task that has not ended.
@@ -204,7 +204,7 @@ func (s *story) only(name string) task.Run {
 	s.must(err)
 
 	if len(runs) != 1 {
-		s.fail(fmt.Errorf("%s into the story task %s has %d runs under way, want 1: %+v", time.Since(s.zero), name, len(runs), runs))
+		s.abort(fmt.Errorf("%s into the story task %s has %d runs under way, want 1: %+v", time.Since(s.zero), name, len(runs), runs))
 	}
 
 	return runs[0]
@@ -272,28 +272,28 @@ func TestStory_HandBackOfUnknownOutcomeThenResume(t *testing.T) {
 		s.at(1.5)
 
 		if r := s.only("second"); r.Node != "n1" || r.State != task.Dispatched {
-			s.fail(fmt.Errorf("the second run should wait for the slot of n1: %+v", r))
+			s.abort(fmt.Errorf("the second run should wait for the slot of n1: %+v", r))
 		}
 
 		s.patch("second", `{"target": {"strategy": "first", "order": ["n2", "n1"]}}`)
 
-		s.log("> story: n1 hears nothing of its inbox, and the answer to its hand-back will be lost")
-		s.n1.proc.link.stall(true)
+		s.logLine("> story: n1 hears nothing of its inbox, and the answer to its hand-back will be lost")
+		s.n1.proc.link.setStalled(true)
 		lose.Store(true)
-		n1 := s.client(s.n1) // the node itself is asked, so that it obeys at once
+		n1 := s.clientOf(s.n1) // the node itself is asked, so that it obeys at once
 		_, err = n1.Nodes.Drain(s.life, "n1")
 		s.must(err)
 
-		if !s.until(2*time.Second, lost.Load) {
-			s.fail(errors.New("nothing was handed back"))
+		if !s.waitUntil(2*time.Second, lost.Load) {
+			s.abort(errors.New("nothing was handed back"))
 		}
 
 		lose.Store(false)
 		_, err = n1.Nodes.Resume(s.life, "n1")
 		s.must(err)
 		s.at(6)
-		s.log("> story: n1 hears of its inbox again")
-		s.n1.proc.link.stall(false)
+		s.logLine("> story: n1 hears of its inbox again")
+		s.n1.proc.link.setStalled(false)
 		s.at(20)
 	})
 
@@ -417,7 +417,7 @@ func TestStory_OverlapForbiddenWhileANodeIsSilent(t *testing.T) {
 				s.at(21)
 
 				if r := s.only("a"); r.Node != "n1" {
-					s.fail(fmt.Errorf("the run should be on n1: %+v", r))
+					s.abort(fmt.Errorf("the run should be on n1: %+v", r))
 				}
 
 				s.patch("a", to)
@@ -453,7 +453,7 @@ func TestStory_LostAfterIsChangedDuringAPartition(t *testing.T) {
 			s.at(22)
 
 			if r := s.only("a"); r.Node != "n1" {
-				s.fail(fmt.Errorf("the run should be on n1: %+v", r))
+				s.abort(fmt.Errorf("the run should be on n1: %+v", r))
 			}
 
 			s.cutOff(s.n1)
@@ -501,7 +501,7 @@ func TestStory_ResumeAndEditsUnseenByTheOwner(t *testing.T) {
 	t.Parallel()
 	names := func(s *story) (names []string) { // in one shard
 		for i := 0; len(names) < 3; i++ {
-			if name := fmt.Sprint("quiet-", i); s.ref(name).Shard == s.ref("busy").Shard {
+			if name := fmt.Sprint("quiet-", i); s.taskRef(name).Shard == s.taskRef("busy").Shard {
 				names = append(names, name)
 			}
 		}
@@ -519,8 +519,8 @@ func TestStory_ResumeAndEditsUnseenByTheOwner(t *testing.T) {
 		_, err := s.api.Tasks.Pause(s.life, namespace, resumed, 0)
 		s.must(err)
 		s.at(8.2)
-		s.log("> story: the boss hears of no edit")
-		s.boss.proc.link.stall(true)
+		s.logLine("> story: the boss hears of no edit")
+		s.boss.proc.link.setStalled(true)
 		s.at(9.2)
 		_, err = s.api.Tasks.Resume(s.life, namespace, resumed, 0)
 		s.must(err)
@@ -529,8 +529,8 @@ func TestStory_ResumeAndEditsUnseenByTheOwner(t *testing.T) {
 		s.at(9.4)
 		s.patch(twice, `{"schedule": "*/10 * * * * *", "timezone": "Europe/Berlin"}`)
 		s.at(12.5)
-		s.log("> story: the boss hears of the edits")
-		s.boss.proc.link.stall(false)
+		s.logLine("> story: the boss hears of the edits")
+		s.boss.proc.link.setStalled(false)
 		s.at(21)
 	}
 

@@ -22,64 +22,64 @@ type user struct {
 	rng *rand.Rand
 }
 
-func (u *user) run(ctx context.Context) {
+func (u *user) makeCalls(ctx context.Context) {
 	for range u.opts.Tasks {
-		u.call(ctx, "apply")
+		u.makeCall(ctx, "apply")
 	}
 
-	for clock.Sleep(ctx, between(u.rng, 100*time.Millisecond, 2*time.Second)) {
-		u.call(ctx, pick(u.rng, u.opts.Calls))
+	for clock.Sleep(ctx, durationBetween(u.rng, 100*time.Millisecond, 2*time.Second)) {
+		u.makeCall(ctx, pickRandom(u.rng, u.opts.Calls))
 	}
 }
 
-func (u *user) call(ctx context.Context, what string) {
+func (u *user) makeCall(ctx context.Context, what string) {
 	c := u.anyNode()
 	if c == nil {
 		return
 	}
 
-	name, mark := u.name(), u.acks.mark()
-	err := u.act(ctx, c, what, name, mark)
-	u.refused(mark, what+" of "+name, err)
+	name, mark := u.drawName(), u.acks.newMark()
+	err := u.callAndRecord(ctx, c, what, name, mark)
+	u.noteRefusal(mark, what+" of "+name, err)
 
 	var problem *client.Error
 	switch {
 	case err == nil:
-		u.log("> user: %s %s", what, name)
+		u.logLine("> user: %s %s", what, name)
 	case ctx.Err() != nil:
 	case errors.As(err, &problem):
-		u.log("> user: %s %s: %s", what, name, problem.Code)
-		u.count("API answers " + problem.Code)
+		u.logLine("> user: %s %s: %s", what, name, problem.Code)
+		u.countReached("API answers " + problem.Code)
 	default:
-		u.log("> user: %s %s: %v", what, name, err)
+		u.logLine("> user: %s %s: %v", what, name, err)
 	}
 }
 
-// refused notes a call that the API has refused, so that nothing of it may be written.
-func (u *user) refused(mark, what string, err error) {
+// noteRefusal notes a call that the API has refused, so that nothing of it may be written.
+func (u *user) noteRefusal(mark, what string, err error) {
 	var problem *client.Error
 	if err != nil && !errors.Is(err, task.ErrUnknown) && errors.As(err, &problem) && problem.Status != 0 && problem.Code != client.CodeNoSpace {
-		u.acks.refuse(mark, what+": "+problem.Code)
+		u.acks.addRefusal(mark, what+": "+problem.Code)
 	}
 }
 
-func (u *user) anyNode() *client.Client { return u.client(u.anyHost()) }
+func (u *user) anyNode() *client.Client { return u.clientOf(u.anyHost()) }
 
 func (u *user) anyHost() *node {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.nodes[pick(u.rng, u.names)]
+	return u.nodes[pickRandom(u.rng, u.names)]
 }
 
-func (u *user) name() string { return fmt.Sprintf("t%02d", u.rng.IntN(u.opts.Tasks)) }
+func (u *user) drawName() string { return fmt.Sprintf("t%02d", u.rng.IntN(u.opts.Tasks)) }
 
-// act makes one call, and notes what was acknowledged.
-func (u *user) act(ctx context.Context, c *client.Client, what, name, mark string) (err error) {
+// callAndRecord makes one call, and notes what was acknowledged.
+func (u *user) callAndRecord(ctx context.Context, c *client.Client, what, name, mark string) (err error) {
 	var t client.Task
 
 	switch what {
 	case "apply":
-		s := u.shaped(name)
+		s := u.drawTask(name)
 		s.Description = mark
 		t, err = c.Tasks.Apply(ctx, s, client.ApplyOptions{})
 	case "pause":
@@ -87,47 +87,47 @@ func (u *user) act(ctx context.Context, c *client.Client, what, name, mark strin
 	case "resume":
 		t, err = c.Tasks.Resume(ctx, namespace, name, 0)
 	case "patch":
-		t, err = u.patch(ctx, c, name, mark, map[string]any{"schedule": drawSchedule(u.rng)})
+		t, err = u.patchTask(ctx, c, name, mark, map[string]any{"schedule": drawSchedule(u.rng)})
 	case "pause until":
-		t, err = u.patch(ctx, c, name, mark, map[string]any{"paused": true, "pause_reason": mark,
-			"paused_until": task.At(time.Now().Add(between(u.rng, time.Second, 20*time.Second)))})
+		t, err = u.patchTask(ctx, c, name, mark, map[string]any{"paused": true, "pause_reason": mark,
+			"paused_until": task.At(time.Now().Add(durationBetween(u.rng, time.Second, 20*time.Second)))})
 	case "edit":
-		t, err = u.patch(ctx, c, name, mark, u.drawEdit())
+		t, err = u.patchTask(ctx, c, name, mark, u.drawEdit())
 	case "edit twice": // the second may follow before an owner has heard of the first
-		if t, err = u.patch(ctx, c, name, mark, u.drawEdit()); err == nil {
-			u.acks.add("edit of "+name, u.admin.Keys().Spec(u.ref(name)), t.Revision)
-			clock.Sleep(ctx, between(u.rng, 0, time.Second))
+		if t, err = u.patchTask(ctx, c, name, mark, u.drawEdit()); err == nil {
+			u.acks.addWrite("edit of "+name, u.admin.Keys().Spec(u.taskRef(name)), t.Revision)
+			clock.Sleep(ctx, durationBetween(u.rng, 0, time.Second))
 
-			second := u.acks.mark()
-			if t, err = u.patch(ctx, c, name, second, u.drawEdit()); err != nil {
-				u.refused(second, what+" of "+name, err)
+			second := u.acks.newMark()
+			if t, err = u.patchTask(ctx, c, name, second, u.drawEdit()); err != nil {
+				u.noteRefusal(second, what+" of "+name, err)
 				err = nil // the first was not refused
 			}
 		}
 	case "change policy":
-		t, err = u.patch(ctx, c, name, mark, u.drawPolicy())
+		t, err = u.patchTask(ctx, c, name, mark, u.drawPolicy())
 	case "re-create": // under the same name, while a run of the former task may be active
 		if err = c.Tasks.Delete(ctx, namespace, name, 0); err == nil || isNotFound(err) {
-			s := u.shaped(name)
+			s := u.drawTask(name)
 			s.Description = mark
 			t, err = c.Tasks.Apply(ctx, s, client.ApplyOptions{})
 		}
 	case "drain node", "cordon node", "resume node", "blink node":
 		err = u.actOnNode(ctx, c, what)
 	case "set lost_after":
-		if err = setLostAfter(ctx, c, between(u.rng, task.MinLostAfter.Std(), 40*time.Second)); err == nil {
-			u.count("set lost_after")
+		if err = setLostAfter(ctx, c, durationBetween(u.rng, task.MinLostAfter.Std(), 40*time.Second)); err == nil {
+			u.countReached("set lost_after")
 		}
 	case "freeze":
-		err = u.curl(ctx, u.anyHost(), http.MethodPut, freezePath(pick(u.rng, []string{"", namespace})), map[string]string{"reason": mark}, nil)
+		err = u.requestByPath(ctx, u.anyHost(), http.MethodPut, freezePath(pickRandom(u.rng, []string{"", namespace})), map[string]string{"reason": mark}, nil)
 	case "unfreeze":
-		err = u.curl(ctx, u.anyHost(), http.MethodDelete, freezePath(pick(u.rng, []string{"", namespace})), nil, nil)
+		err = u.requestByPath(ctx, u.anyHost(), http.MethodDelete, freezePath(pickRandom(u.rng, []string{"", namespace})), nil, nil)
 	case "retry":
 		if of, id := u.someDead(); id != "" {
-			err = u.curl(ctx, u.anyHost(), http.MethodPost, taskPath(of, "runs/"+id+"/retry"), nil, nil)
+			err = u.requestByPath(ctx, u.anyHost(), http.MethodPost, taskPath(of, "runs/"+id+"/retry"), nil, nil)
 		}
 	case "rollback":
-		err = u.curl(ctx, u.anyHost(), http.MethodPost, taskPath(name, "rollback"), map[string]any{}, &t)
+		err = u.requestByPath(ctx, u.anyHost(), http.MethodPost, taskPath(name, "rollback"), map[string]any{}, &t)
 	case "delete":
 		err = c.Tasks.Delete(ctx, namespace, name, 0)
 	case "trigger":
@@ -135,7 +135,7 @@ func (u *user) act(ctx context.Context, c *client.Client, what, name, mark strin
 	case "turn": // pauses what runs, and lets go on what is paused
 		var runs []task.Run
 		if runs, err = c.Runs.ListByTask(ctx, namespace, name, client.RunListOptions{States: []task.State{task.Dispatched, task.Running, task.Paused}}); err == nil && len(runs) > 0 {
-			if r := pick(u.rng, runs); r.PausedBy == "" {
+			if r := pickRandom(u.rng, runs); r.PausedBy == "" {
 				_, err = c.Runs.Pause(ctx, namespace, name, r.ID)
 			} else {
 				_, err = c.Runs.Resume(ctx, namespace, name, r.ID)
@@ -154,19 +154,19 @@ func (u *user) act(ctx context.Context, c *client.Client, what, name, mark strin
 	}
 
 	if err == nil && t.Revision > 0 {
-		u.acks.add(what+" of "+name, u.admin.Keys().Spec(u.ref(name)), t.Revision)
+		u.acks.addWrite(what+" of "+name, u.admin.Keys().Spec(u.taskRef(name)), t.Revision)
 	}
 
 	return err
 }
 
 func drawSchedule(r *rand.Rand) string {
-	return pick(r, []string{"* * * * * *", "*/2 * * * * *", "*/3 * * * * *", "*/5 * * * * *", "@every 700ms", "@every 1500ms", "@every 4s", "@every 11s", "* * * * *", "@manual"})
+	return pickRandom(r, []string{"* * * * * *", "*/2 * * * * *", "*/3 * * * * *", "*/5 * * * * *", "@every 700ms", "@every 1500ms", "@every 4s", "@every 11s", "* * * * *", "@manual"})
 }
 
-// shaped draws a task, as the workloads and the options of the simulation want it.
-func (u *user) shaped(name string) task.Spec {
-	s := u.spec(name)
+// drawTask draws a task, as the workloads and the options of the simulation want it.
+func (u *user) drawTask(name string) task.Spec {
+	s := u.drawSpec(name)
 
 	for _, l := range u.workloads {
 		if l.shape != nil {
@@ -186,8 +186,8 @@ func overlapOf(name string) string {
 	return []string{task.OverlapSkip, task.OverlapAllow, task.OverlapQueue, task.OverlapReplace}[int(name[len(name)-1])%4]
 }
 
-// spec draws a task.
-func (u *user) spec(name string) task.Spec {
+// drawSpec draws a task.
+func (u *user) drawSpec(name string) task.Spec {
 	r := u.rng
 	s := task.Defaults()
 	s.Name, s.Namespace = name, namespace
@@ -203,19 +203,19 @@ func (u *user) spec(name string) task.Spec {
 		s.Overlap = task.OverlapSkip
 	}
 
-	s.Missed.Policy = pick(r, []string{task.MissedLatest, task.MissedSkip, task.MissedAll})
-	s.Missed.Grace = task.Duration(between(r, 0, 3*time.Second))
+	s.Missed.Policy = pickRandom(r, []string{task.MissedLatest, task.MissedSkip, task.MissedAll})
+	s.Missed.Grace = task.Duration(durationBetween(r, 0, 3*time.Second))
 	s.Missed.Limit = 1 + r.IntN(6)
 	s.History.Keep = 5 + r.IntN(100)
-	s.KillGrace = task.Duration(between(r, 0, 3*time.Second))
+	s.KillGrace = task.Duration(durationBetween(r, 0, 3*time.Second))
 	if r.IntN(3) == 0 {
 		s.Retry.Attempts = 2 + r.IntN(3)
-		s.Retry.Backoff = task.Duration(between(r, 100*time.Millisecond, 3*time.Second))
-		s.Retry.On = pick(r, [][]task.State{{task.Failed}, {task.Lost}, {task.Failed, task.Lost}, {task.Failed, task.TimedOut, task.Lost}})
+		s.Retry.Backoff = task.Duration(durationBetween(r, 100*time.Millisecond, 3*time.Second))
+		s.Retry.On = pickRandom(r, [][]task.State{{task.Failed}, {task.Lost}, {task.Failed, task.Lost}, {task.Failed, task.TimedOut, task.Lost}})
 	}
 
 	if !u.opts.Plain {
-		u.policies(&s)
+		u.drawPolicies(&s)
 	}
 
 	if r.IntN(3) == 0 {
@@ -224,23 +224,23 @@ func (u *user) spec(name string) task.Spec {
 	}
 
 	if r.IntN(4) == 0 {
-		s.Timeout = task.Duration(between(r, time.Second, 10*time.Second))
+		s.Timeout = task.Duration(durationBetween(r, time.Second, 10*time.Second))
 	}
 
-	length := pick(r, []time.Duration{10 * time.Millisecond, 300 * time.Millisecond, 2 * time.Second, 8 * time.Second, 45 * time.Second})
+	length := pickRandom(r, []time.Duration{10 * time.Millisecond, 300 * time.Millisecond, 2 * time.Second, 8 * time.Second, 45 * time.Second})
 	code := "0"
 	if r.IntN(4) == 0 {
 		code = "1"
 	}
 
-	s.Action.Process = &task.Process{Command: []string{"sim", between(r, length/2, length).String(), code}}
+	s.Action.Process = &task.Process{Command: []string{"sim", durationBetween(r, length/2, length).String(), code}}
 
 	return s
 }
 
-// fan gives some tasks parts. What it takes is drawn already: who adds to the draws
+// addParts gives some tasks parts. What it takes is drawn already: who adds to the draws
 // makes other simulations of all seeds.
-func fan(s *task.Spec) {
+func addParts(s *task.Spec) {
 	n := s.History.Keep
 	if !slices.Contains([]string{"t02", "t03", "t05", "t08"}, s.Name) || n%2 == 0 || s.Shadow {
 		return
@@ -262,18 +262,20 @@ func fan(s *task.Spec) {
 	}
 }
 
-// policies draws what a task says of time, of overlap and of failures.
-func (u *user) policies(s *task.Spec) {
+// drawPolicies draws what a task says of time, of overlap and of failures.
+func (u *user) drawPolicies(s *task.Spec) {
 	r := u.rng
 	one := func(in int) bool { return r.IntN(in) == 0 }
-	soon := func(least, most time.Duration) task.Time { return task.At(time.Now().Add(between(r, least, most))) }
+	soon := func(least, most time.Duration) task.Time {
+		return task.At(time.Now().Add(durationBetween(r, least, most)))
+	}
 
 	if one(6) {
-		s.Schedule = task.Schedules{pick(r, []string{"@every 1s after completion", "@every 4s after completion"})}
+		s.Schedule = task.Schedules{pickRandom(r, []string{"@every 1s after completion", "@every 4s after completion"})}
 	}
 
 	if one(4) {
-		s.Jitter = task.Duration(between(r, 200*time.Millisecond, 5*time.Second))
+		s.Jitter = task.Duration(durationBetween(r, 200*time.Millisecond, 5*time.Second))
 	}
 
 	if one(6) {
@@ -290,11 +292,11 @@ func (u *user) policies(s *task.Spec) {
 	}
 
 	if one(5) {
-		s.TTL = task.Duration(between(r, time.Second, 10*time.Second))
+		s.TTL = task.Duration(durationBetween(r, time.Second, 10*time.Second))
 	}
 
 	if one(4) {
-		s.Deadline = task.Duration(between(r, time.Second, 5*time.Second))
+		s.Deadline = task.Duration(durationBetween(r, time.Second, 5*time.Second))
 	}
 
 	if one(4) {
@@ -305,11 +307,11 @@ func (u *user) policies(s *task.Spec) {
 		s.Retry.ExitCodes = []int{1 + r.IntN(2)}
 	}
 
-	fan(s)
+	addParts(s)
 
 	switch s.Overlap {
 	case task.OverlapQueue:
-		s.Queue = task.QueuePolicy{Limit: 1 + r.IntN(4), Drop: pick(r, []string{task.DropNewest, task.DropOldest})}
+		s.Queue = task.QueuePolicy{Limit: 1 + r.IntN(4), Drop: pickRandom(r, []string{task.DropNewest, task.DropOldest})}
 	case task.OverlapAllow:
 		s.MaxActive = r.IntN(4)
 	}

@@ -22,7 +22,7 @@ func (w linkedWatcher) Watch(ctx context.Context, key string, opts ...clientv3.O
 	broken := l.broken
 	l.mu.Unlock()
 
-	if !l.passes(ctx, broken, 0) {
+	if !l.deliverEvent(ctx, broken, 0) {
 		close(out)
 		return out
 	}
@@ -40,14 +40,14 @@ func (w linkedWatcher) Watch(ctx context.Context, key string, opts ...clientv3.O
 			case <-broken:
 			}
 
-			if !ok || !l.passes(ctx, broken, l.delay()) {
+			if !ok || !l.deliverEvent(ctx, broken, l.eventDelay()) {
 				return
 			}
 
 			select {
 			case out <- r:
 				if r.CompactRevision > 0 {
-					l.world.count("watch compacted")
+					l.world.countReached("watch compacted")
 				}
 			case <-broken:
 				return
@@ -60,8 +60,8 @@ func (w linkedWatcher) Watch(ctx context.Context, key string, opts ...clientv3.O
 	return out
 }
 
-// delay is how long an event takes.
-func (l *link) delay() time.Duration {
+// eventDelay is how long an event takes.
+func (l *link) eventDelay() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
@@ -72,15 +72,15 @@ func (l *link) delay() time.Duration {
 	return time.Duration(50+l.rng.IntN(1000)) * time.Microsecond
 }
 
-// passes waits until the link lets a watch say something.
-func (l *link) passes(ctx context.Context, broken <-chan struct{}, delay time.Duration) bool {
+// deliverEvent waits until the link lets a watch say something.
+func (l *link) deliverEvent(ctx context.Context, broken <-chan struct{}, delay time.Duration) bool {
 	if !clock.Sleep(ctx, delay) {
 		return false
 	}
 
 	for {
 		l.mu.Lock()
-		free, moved := l.mode == open && !l.stalled, l.moved
+		free, moved := l.mode == modeOpen && !l.stalled, l.moved
 		l.mu.Unlock()
 
 		if free {
@@ -98,10 +98,10 @@ func (l *link) passes(ctx context.Context, broken <-chan struct{}, delay time.Du
 }
 
 func (w linkedWatcher) RequestProgress(ctx context.Context) error {
-	if !clock.Sleep(ctx, w.link.delay()) {
+	if !clock.Sleep(ctx, w.link.eventDelay()) {
 		return ctx.Err()
 	}
-	if m, _ := w.link.is(); m != open {
+	if m, _ := w.link.modeAndChange(); m != modeOpen {
 		return nil // sent, and lost
 	}
 

@@ -39,20 +39,20 @@ var workloads = []workload{
 		shape: func(s *task.Spec, r *rand.Rand) {
 			if r.IntN(4) > 0 {
 				s.Schedule, s.Start, s.End, s.MaxRuns, s.PauseAfter, s.Shadow = task.Schedules{"* * * * * *"}, task.Time{}, task.Time{}, 0, 0, false
-				s.Timeout, s.Action = 0, task.Action{Process: &task.Process{Command: []string{"sim", pick(r, []string{"300ms", "1s", "2s"}), "0"}}}
+				s.Timeout, s.Action = 0, task.Action{Process: &task.Process{Command: []string{"sim", pickRandom(r, []string{"300ms", "1s", "2s"}), "0"}}}
 			}
 		}},
 	{name: "pause runs", calls: []string{"turn", "turn", "turn", "cancel", "retry"}},
 	{name: "edit schedules", calls: []string{"edit", "edit", "edit twice", "rollback", "rollback"}},
 	{name: "change policies", calls: []string{"change policy", "change policy", "change policy", "rollback"},
-		shape: func(s *task.Spec, r *rand.Rand) { setOverlap(s, pick(r, overlaps), r) }},
+		shape: func(s *task.Spec, r *rand.Rand) { setOverlap(s, pickRandom(r, overlaps), r) }},
 	{name: "small history", shape: shortLived},
 	{name: "fan out", calls: []string{"cancel", "retry"}, shape: fanOut},
 	{name: "freeze", calls: []string{"freeze", "unfreeze", "unfreeze", "unfreeze"}},
 	{name: "re-create", calls: []string{"re-create", "re-create", "re-create"},
 		shape: func(s *task.Spec, r *rand.Rand) { // runs that outlast their task
 			if s.Action.Process != nil && r.IntN(2) == 0 {
-				s.Action.Process.Command[1], s.KillGrace = "8s", task.Duration(between(r, time.Second, 5*time.Second))
+				s.Action.Process.Command[1], s.KillGrace = "8s", task.Duration(durationBetween(r, time.Second, 5*time.Second))
 			}
 		}},
 	{name: "change lost_after", calls: []string{"set lost_after"}, fault: fault{"cut and change lost_after", 6, cutAndChange}},
@@ -87,7 +87,7 @@ func setOverlap(s *task.Spec, overlap string, r *rand.Rand) {
 
 	switch overlap {
 	case task.OverlapQueue:
-		s.Queue = task.QueuePolicy{Limit: 1 + r.IntN(4), Drop: pick(r, []string{task.DropNewest, task.DropOldest})}
+		s.Queue = task.QueuePolicy{Limit: 1 + r.IntN(4), Drop: pickRandom(r, []string{task.DropNewest, task.DropOldest})}
 	case task.OverlapAllow:
 		s.MaxActive = r.IntN(4)
 	}
@@ -97,12 +97,12 @@ func setOverlap(s *task.Spec, overlap string, r *rand.Rand) {
 func shortLived(s *task.Spec, r *rand.Rand) {
 	s.History.Keep = 1 + r.IntN(3)
 	if r.IntN(3) == 0 {
-		s.Schedule, s.Jitter = task.Schedules{pick(r, []string{"@every 1s after completion", "@every 4s after completion"})}, 0
+		s.Schedule, s.Jitter = task.Schedules{pickRandom(r, []string{"@every 1s after completion", "@every 4s after completion"})}, 0
 	}
 
 	if r.IntN(2) == 0 {
-		s.TTL = task.Duration(between(r, time.Second, 10*time.Second))
-		if s.MaxRuns, s.End = 0, task.At(time.Now().Add(between(r, 3*time.Second, 20*time.Second))); r.IntN(2) == 0 {
+		s.TTL = task.Duration(durationBetween(r, time.Second, 10*time.Second))
+		if s.MaxRuns, s.End = 0, task.At(time.Now().Add(durationBetween(r, 3*time.Second, 20*time.Second))); r.IntN(2) == 0 {
 			s.MaxRuns, s.End = 1+r.Int64N(5), task.Time{}
 		}
 	}
@@ -119,7 +119,7 @@ func fanOut(s *task.Spec, r *rand.Rand) {
 		return
 	}
 
-	s.Target = task.Target{Strategy: pick(r, []string{task.StrategyAuto, task.StrategyHash, task.StrategyRandom, task.StrategyRoundRobin})}
+	s.Target = task.Target{Strategy: pickRandom(r, []string{task.StrategyAuto, task.StrategyHash, task.StrategyRandom, task.StrategyRoundRobin})}
 
 	switch r.IntN(3) {
 	case 0:
@@ -130,7 +130,7 @@ func fanOut(s *task.Spec, r *rand.Rand) {
 		s.Target.Count = 2
 	}
 
-	s.Target.Succeed = pick(r, []task.Succeed{"", "any", "50%"})
+	s.Target.Succeed = pickRandom(r, []task.Succeed{"", "any", "50%"})
 	if r.IntN(4) == 0 {
 		s.Target.Stagger = task.Duration(time.Second)
 	}
@@ -149,16 +149,16 @@ func (u *user) actOnNode(ctx context.Context, c *client.Client, what string) (er
 		_, err = c.Nodes.Resume(ctx, name)
 	case "blink node": // the resume comes while the node still hands back what it has not started
 		_, err = c.Nodes.Drain(ctx, name)
-		clock.Sleep(ctx, between(u.rng, 200*time.Millisecond, 4*time.Second))
+		clock.Sleep(ctx, durationBetween(u.rng, 200*time.Millisecond, 4*time.Second))
 		if _, resumed := c.Nodes.Resume(ctx, name); resumed != nil {
 			err = resumed
 		}
 	}
 
-	u.log("> user: %s %s: %v", what, name, err)
+	u.logLine("> user: %s %s: %v", what, name, err)
 
 	if err == nil {
-		u.count(what)
+		u.countReached(what)
 	}
 
 	return err
@@ -172,26 +172,26 @@ func blinkOne(w *world) func(*world) {
 		return nil
 	}
 
-	l, gap := n.proc.link, between(w.rng, 200*time.Millisecond, 4*time.Second)
+	l, gap := n.proc.link, durationBetween(w.rng, 200*time.Millisecond, 4*time.Second)
 
 	if w.rng.IntN(2) == 0 {
-		w.log("> the watches of %s stall", n.name)
-		l.stall(true)
+		w.logLine("> the watches of %s stall", n.name)
+		l.setStalled(true)
 	}
 
 	w.background.Go(func() {
 		for _, verb := range []string{"drain", "resume"} {
-			err := w.curl(w.life, n, http.MethodPost, "/v1/nodes/"+n.name+"/"+verb, nil, nil)
-			w.log("> %s %s: %v", verb, n.name, err)
+			err := w.requestByPath(w.life, n, http.MethodPost, "/v1/nodes/"+n.name+"/"+verb, nil, nil)
+			w.logLine("> %s %s: %v", verb, n.name, err)
 			if err == nil {
-				w.count("blink node")
+				w.countReached("blink node")
 			}
 
 			clock.Sleep(w.life, gap)
 		}
 	})
 
-	return func(*world) { l.stall(false) }
+	return func(*world) { l.setStalled(false) }
 }
 
 // setLostAfter changes the cluster's setting.
@@ -216,17 +216,17 @@ func cutAndChange(w *world) func(*world) {
 	}
 
 	set := func(d time.Duration) {
-		changed := w.until(5*time.Second, func() bool {
+		changed := w.waitUntil(5*time.Second, func() bool {
 			return slices.ContainsFunc(others, func(o *node) bool {
-				c := w.client(o)
+				c := w.clientOf(o)
 				return c != nil && setLostAfter(w.life, c, d) == nil
 			})
 		})
 
-		w.log("> lost_after is set to %s: %t", d, changed)
+		w.logLine("> lost_after is set to %s: %t", d, changed)
 	}
 
-	draw := func(least, most time.Duration) time.Duration { return between(w.rng, least, most) }
+	draw := func(least, most time.Duration) time.Duration { return durationBetween(w.rng, least, most) }
 	first, second := draw(25*time.Second, 40*time.Second), draw(task.MinLostAfter.Std(), 15*time.Second)
 	if w.rng.IntN(3) == 0 {
 		first, second = second, first
@@ -238,19 +238,19 @@ func cutAndChange(w *world) func(*world) {
 		set(first)
 		clock.Sleep(w.life, before)
 
-		if now, _ := l.is(); now != open {
+		if now, _ := l.modeAndChange(); now != modeOpen {
 			return // it is in trouble already, and stays so for as long as that lasts
 		}
 
-		w.log("> %s is cut off", n.name)
-		l.set(cut)
-		w.net.silence(n.address, true)
+		w.logLine("> %s is cut off", n.name)
+		l.setMode(cut)
+		w.net.setSilent(n.address, true)
 		clock.Sleep(w.life, meanwhile)
 		set(second)
 		clock.Sleep(w.life, rest)
-		w.log("> %s is not cut off any more", n.name)
-		l.set(open)
-		w.net.silence(n.address, false)
+		w.logLine("> %s is not cut off any more", n.name)
+		l.setMode(modeOpen)
+		w.net.setSilent(n.address, false)
 	})
 
 	return nil
@@ -261,11 +261,11 @@ func (u *user) drawEdit() map[string]any {
 	r := u.rng
 	switch r.IntN(4) {
 	case 0:
-		return map[string]any{"jitter": pick(r, []string{"0s", "500ms", "3s", "20s"})}
+		return map[string]any{"jitter": pickRandom(r, []string{"0s", "500ms", "3s", "20s"})}
 	case 1:
-		return map[string]any{"timezone": pick(r, []string{"UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata"})}
+		return map[string]any{"timezone": pickRandom(r, []string{"UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata"})}
 	case 2:
-		return map[string]any{"schedule": drawSchedule(r), "jitter": pick(r, []string{"0s", "2s", "5s"})}
+		return map[string]any{"schedule": drawSchedule(r), "jitter": pickRandom(r, []string{"0s", "2s", "5s"})}
 	default:
 		return map[string]any{"schedule": drawSchedule(r)}
 	}
@@ -274,7 +274,7 @@ func (u *user) drawEdit() map[string]any {
 // drawPolicy is a change of what a task says of runs beside each other.
 func (u *user) drawPolicy() map[string]any {
 	var s task.Spec
-	setOverlap(&s, pick(u.rng, overlaps), u.rng)
+	setOverlap(&s, pickRandom(u.rng, overlaps), u.rng)
 
 	patch := map[string]any{"overlap": s.Overlap, "queue": nil, "max_active": s.MaxActive}
 	if s.Overlap == task.OverlapQueue {
@@ -284,8 +284,8 @@ func (u *user) drawPolicy() map[string]any {
 	return patch
 }
 
-// patch changes fields of a task; mark tells the change apart.
-func (u *user) patch(ctx context.Context, c *client.Client, name, mark string, fields map[string]any) (client.Task, error) {
+// patchTask changes fields of a task; mark tells the change apart.
+func (u *user) patchTask(ctx context.Context, c *client.Client, name, mark string, fields map[string]any) (client.Task, error) {
 	fields["description"] = mark
 	body, err := json.Marshal(fields)
 	if err != nil {
@@ -304,13 +304,13 @@ func (w *world) resumeNodes() {
 		}
 
 		var err error
-		done := w.until(5*time.Minute, func() bool {
-			err = w.curl(w.life, n, http.MethodPost, "/v1/nodes/"+name+"/resume", nil, nil)
+		done := w.waitUntil(5*time.Minute, func() bool {
+			err = w.requestByPath(w.life, n, http.MethodPost, "/v1/nodes/"+name+"/resume", nil, nil)
 			return err == nil
 		})
 
 		if !done {
-			w.fail(fmt.Errorf("%s cannot be resumed: %w\n%s", name, err, strings.Join(w.story, "\n")))
+			w.abort(fmt.Errorf("%s cannot be resumed: %w\n%s", name, err, strings.Join(w.story, "\n")))
 		}
 	}
 }

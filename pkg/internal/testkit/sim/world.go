@@ -21,8 +21,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// begin is when simulations begin: bubbles begin in 2000, which is no time for tasks.
-var begin = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+// simulationStart is when simulations begin: bubbles begin in 2000, which is no time for tasks.
+var simulationStart = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 // world is a cluster and all that is around it, in one bubble.
 type world struct {
@@ -68,7 +68,7 @@ func newWorld(t testing.TB, life context.Context, seed uint64, o Options) *world
 
 	keys, err := record.NewKeys(record.DefaultPrefix)
 	if err != nil {
-		w.fail(err)
+		w.abort(err)
 	}
 
 	w.admin = store.New(w.etcd, kv.Direct(w.etcd), keys)
@@ -76,15 +76,15 @@ func newWorld(t testing.TB, life context.Context, seed uint64, o Options) *world
 	return w
 }
 
-// fail ends a simulation that cannot go on.
-func (w *world) fail(err error) {
+// abort ends a simulation that cannot go on.
+func (w *world) abort(err error) {
 	w.t.Helper()
 	w.t.Error(err)
 	w.t.FailNow()
 }
 
-// log adds a line to the story of the simulation.
-func (w *world) log(format string, args ...any) {
+// logLine adds a line to the story of the simulation.
+func (w *world) logLine(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.story = append(w.story, fmt.Sprintf("%s %s", time.Now().UTC().Format("15:04:05.000"), fmt.Sprintf(format, args...)))
@@ -102,30 +102,30 @@ func (w *world) Write(b []byte) (int, error) {
 
 func (w *world) Sync() error { return nil }
 
-// count notes that something was reached.
-func (w *world) count(what string) {
+// countReached notes that something was reached.
+func (w *world) countReached(what string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.counts[what]++
 }
 
-// client is a client of a node's API; nil before there is a token.
-func (w *world) client(n *node) *client.Client {
-	token := w.token()
+// clientOf is a client of a node's API; nil before there is a token.
+func (w *world) clientOf(n *node) *client.Client {
+	token := w.firstToken()
 	if token == "" {
 		return nil
 	}
 
-	c, err := client.New(client.Config{Server: "http://" + n.address, Token: token, Timeout: 8 * time.Second, HTTP: w.http()})
+	c, err := client.New(client.Config{Server: "http://" + n.address, Token: token, Timeout: 8 * time.Second, HTTP: w.newHTTPClient()})
 	if err != nil {
-		w.fail(err)
+		w.abort(err)
 	}
 
 	return c
 }
 
-// token is what the first node has written; "" before.
-func (w *world) token() string {
+// firstToken is what the first node has written; "" before.
+func (w *world) firstToken() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
@@ -138,8 +138,8 @@ func (w *world) token() string {
 	return ""
 }
 
-// beyond is a context for what outlives its caller; it keeps the caller's values, and ends with the simulation.
-func (w *world) beyond(ctx context.Context) context.Context { return outliving{w.life, ctx} }
+// outlivingContext is a context for what outlives its caller; it keeps the caller's values, and ends with the simulation.
+func (w *world) outlivingContext(ctx context.Context) context.Context { return outliving{w.life, ctx} }
 
 type outliving struct {
 	context.Context
@@ -148,20 +148,20 @@ type outliving struct {
 
 func (o outliving) Value(key any) any { return o.values.Value(key) }
 
-// pick draws one of a list.
-func pick[T any](r *rand.Rand, list []T) T { return list[r.IntN(len(list))] }
+// pickRandom draws one of a list.
+func pickRandom[T any](r *rand.Rand, list []T) T { return list[r.IntN(len(list))] }
 
-// between draws a duration.
-func between(r *rand.Rand, least, most time.Duration) time.Duration {
+// durationBetween draws a duration.
+func durationBetween(r *rand.Rand, least, most time.Duration) time.Duration {
 	return least + time.Duration(r.Int64N(int64(most-least)+1)).Truncate(time.Millisecond)
 }
 
-// pass lets virtual time go by.
-func (w *world) pass(d time.Duration) { clock.Sleep(w.life, d) }
+// sleep lets virtual time go by.
+func (w *world) sleep(d time.Duration) { clock.Sleep(w.life, d) }
 
-// until waits until a condition holds, for at most a time.
-func (w *world) until(most time.Duration, holds func() bool) bool {
-	for deadline := time.Now().Add(most); time.Now().Before(deadline); w.pass(100 * time.Millisecond) {
+// waitUntil waits until a condition holds, for at most a time.
+func (w *world) waitUntil(most time.Duration, holds func() bool) bool {
+	for deadline := time.Now().Add(most); time.Now().Before(deadline); w.sleep(100 * time.Millisecond) {
 		if holds() {
 			return true
 		}
@@ -170,12 +170,12 @@ func (w *world) until(most time.Duration, holds func() bool) bool {
 	return holds()
 }
 
-// quiet says whether nothing waits or runs.
-func (w *world) quiet() bool {
+// isIdle says whether nothing waits or runs.
+func (w *world) isIdle() bool {
 	for _, prefix := range []string{w.admin.Keys().Runs(), w.admin.Keys().Root() + "shards/"} {
 		resp, err := w.etcd.Get(w.life, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 		if err != nil {
-			w.fail(fmt.Errorf("look whether all is quiet: %w", err))
+			w.abort(fmt.Errorf("look whether all is quiet: %w", err))
 		}
 
 		for _, kv := range resp.Kvs {
