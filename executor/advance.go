@@ -9,12 +9,16 @@ import (
 
 // advance decides about attempts and executes the decisions: about all attempts if all is
 // set, otherwise about those that were touched. It returns when no attempt is touched and
-// nothing more can start.
+// nothing more can start. It never waits: a step that finds its lane full is postponed. The
+// loop ends because each step either changes what the next decision is, or marks the attempt
+// as busy, or puts it into a backlog.
 func (e *Executor) advance(all bool) {
+	// One view for the whole pass: all attempts are decided at the same time and under the same session.
 	v := view{now: time.Now(), boot: e.clocks.boot(), session: e.session.id, fenced: e.session.fenced, draining: e.draining, stopping: e.stopping}
 
 	if all {
 		if e.session.id > 0 {
+			// Before the decisions, because they depend on when the sessions were last renewed.
 			e.renewSessions()
 		}
 
@@ -26,7 +30,7 @@ func (e *Executor) advance(all bool) {
 	}
 
 	for again := true; again; {
-		for i := 0; i < len(e.dirty); i++ { // step may append to it
+		for i := 0; i < len(e.dirty); i++ { // decideAttempt may append to it
 			e.dirty[i].touched = false
 			e.decideAttempt(e.dirty[i], v)
 		}
@@ -77,6 +81,9 @@ func (e *Executor) decideAttempt(a *attempt, v view) {
 
 	v.overdue = e.isOverdue(a, v.boot)
 	if a.foreign {
+		// Any of three facts is enough: cleared/<instance> was read, lost_after has passed since the first join
+		// (the instance was gone by then, because this one could not have joined otherwise), or the daemon has
+		// proof of its own, such as the lock of the data directory.
 		v.dead = e.dead[a.Instance] || v.boot > e.firstJoin+a.EffectiveLostAfter().Std() || e.cfg.Dead(a.Instance)
 	}
 
@@ -107,6 +114,8 @@ func (e *Executor) decideAttempt(a *attempt, v view) {
 	case doKill:
 		k := killFor(a, v)
 
+		// A repeated kill only shortens the grace period. The cause remains the first one, and the metric counts
+		// each attempt once.
 		if a.killed.Cause == process.CauseNone {
 			a.killed = k
 			e.metrics.kills.WithLabelValues(k.Cause.String()).Inc()
@@ -115,6 +124,7 @@ func (e *Executor) decideAttempt(a *attempt, v view) {
 		a.killed.Grace = k.Grace
 		a.orders.Kill(k)
 	case doTurn:
+		// A new order starts without the error of the previous one.
 		a.told, a.Err = a.PauseRequested, nil
 		a.orders.SetPaused(a.told)
 		e.touchAttempt(a)
@@ -129,7 +139,7 @@ func (e *Executor) decideAttempt(a *attempt, v view) {
 // gone and a freeze no longer waits for it (G21). No-op attempts need no slot.
 func (e *Executor) startReady(v view) (started bool) {
 	if e.session.id == 0 || !e.session.keyExists(v.boot) {
-		return false
+		return false // the next look or renewal tries again
 	}
 
 	for e.countPhase(phaseEnded) < e.cfg.MaxUnfinished && len(e.noops) > 0 {

@@ -16,15 +16,15 @@ import (
 type attempt struct {
 	*record.Held // as last seen; Create is the token. Writers read it, too, so it is replaced, never modified
 
-	key     string
-	place   int  // its index in state.all; -1 when forgotten
-	touched bool // it is in state.dirty
-	phase   phase
-	gone    bool // its record is no longer in the inbox
-	foreign bool // it belongs to another instance of this node
-	stale   bool // the inbox had shown its end before; it must never be started again
-	returns bool // the node could not start it and hands it back
-	session int  // the session under which it was dispatched or adopted; 0: none yet
+	key     string // its key in the inbox, the same for every attempt of the run on this node
+	place   int    // its index in state.all; -1 when forgotten
+	touched bool   // it is in state.dirty
+	phase   phase  // changed only by setPhase
+	gone    bool   // its record is no longer in the inbox
+	foreign bool   // it belongs to another instance of this node
+	stale   bool   // the inbox had shown its end before; it must never be started again
+	returns bool   // the node could not start it and hands it back
+	session int    // the session under which it was dispatched or adopted; 0: none yet
 
 	busy      bool      // a write about it is in flight
 	failedAt  int64     // the mod revision that the last failed write compared
@@ -36,12 +36,12 @@ type attempt struct {
 	listed      bool // it is in a lane's backlog
 	queued      bool // it is in one of the ready heaps
 
-	orders    *process.Orders
-	killed    process.Kill
-	startedAt time.Time
+	orders    *process.Orders // how the loop reaches the attempt's goroutine; nil while there is none
+	killed    process.Kill    // the kill that was ordered; CauseNone if none was
+	startedAt time.Time       // when its process started; zero until then
 	spoke     spoke
-	end       *ending
-	noRetry   bool
+	end       *ending // how it ended; nil before phaseEnded and after phaseSettled
+	noRetry   bool    // it gets no successor, whatever its retry policy says
 
 	told               bool // the PauseRequested that its goroutine was last given
 	process.PauseState      // as that goroutine last reported it
@@ -51,7 +51,7 @@ type attempt struct {
 // while a finisher has it.
 type ending struct {
 	attempt *attempt
-	run     task.Run
+	run     task.Run // the record of the end, complete but for CancelledBy
 
 	// The latest try to record it: the record that it compares, the next attempt, the error.
 	held *record.Held

@@ -13,7 +13,7 @@ const checkpointEvery = 2 * time.Second
 // spoke is the checkpoint that an attempt has reported to the loop.
 type spoke struct {
 	checkpoint *string   // nil before the first report
-	wrote      time.Time // when it was last put into a record to be written
+	wrote      time.Time // when it was last put into a record to be written; it limits how often that is
 }
 
 // hasNews reports whether the checkpoint differs from the recorded one and has to be written now.
@@ -22,6 +22,7 @@ func (s *spoke) hasNews(recorded string, now time.Time) bool {
 }
 
 // copyTo copies the checkpoint into a record that is about to be written.
+// The attempt may still report while the record is being written, so the loop compares with the record again later.
 func (s *spoke) copyTo(r *task.Run) {
 	if s.checkpoint != nil {
 		r.Checkpoint, s.wrote = *s.checkpoint, time.Now()

@@ -29,7 +29,7 @@ func monotonicTime() time.Duration {
 }
 
 // renewals converts the time of a session's last renewal to CLOCK_BOOTTIME. The session
-// itself knows only the monotonic clock, which stops during suspend.
+// itself measures with Go's monotonic clock, which stops during suspend.
 //
 //	boot time of the renewal = its monotonic time + (boot − monotonic) at that time
 //
@@ -38,10 +38,10 @@ func monotonicTime() time.Duration {
 // older than it was, never younger, so attempts are killed too early rather than too late (G17).
 type renewals struct {
 	clocks
-	last  func() time.Time
-	slept time.Duration // boot − monotonic at the previous look
-	seen  time.Time     // the renewal at the previous look
-	at    time.Duration // boot time of that renewal
+	last  func() time.Time // Session.LastRenewal
+	slept time.Duration    // boot − monotonic at the previous look
+	seen  time.Time        // the renewal at the previous look
+	at    time.Duration    // boot time of that renewal
 }
 
 func newRenewals(c clocks, last func() time.Time) *renewals {
@@ -54,6 +54,8 @@ func (r *renewals) lastRenewal() time.Duration {
 	boot := r.boot()
 	mono, last := r.mono(), r.last()
 	if !last.Equal(r.seen) || r.at == 0 {
+		// A new renewal. Its boot time is computed once: at a later look, slept would include a suspend that
+		// came after the renewal.
 		r.seen, r.at = last, mono-time.Since(last)+r.slept
 	}
 

@@ -19,7 +19,7 @@ const (
 	phases
 )
 
-// action is the next step for an attempt, as decide returns it.
+// action is the next step for an attempt, as decide returns it. Executor.decideAttempt executes it.
 type action int
 
 const (
@@ -37,21 +37,24 @@ const (
 	doRecord          // record its end
 )
 
-// view is the state outside the attempt that a decision may depend on.
+// view is the state outside the attempt that a decision may depend on. The first six fields are the same for all
+// attempts of one pass.
 type view struct {
-	now      time.Time
-	boot     time.Duration
-	session  int  // number of the latest session; 0 before the first join
-	fenced   bool // that session is known to have ended; only a later one can write
-	draining bool // start nothing, and hand back what has not started
-	stopping bool // kill all running attempts
-	overdue  bool // the attempt may soon be declared lost; see joined.isOverdue
-	dead     bool // the attempt's instance is not this one and counts as dead; see decideAttempt
-	behind   bool // an earlier attempt with the same inbox key still has a process
-	frozen   bool // its namespace is frozen, or the freezes are not known yet
+	now      time.Time     // wall clock; compared with start deadlines and backoffs
+	boot     time.Duration // CLOCK_BOOTTIME; compared with renewals
+	session  int           // number of the latest session; 0 before the first join
+	fenced   bool          // that session is known to have ended; only a later one can write
+	draining bool          // start nothing, and hand back what has not started
+	stopping bool          // kill all running attempts
+	overdue  bool          // the attempt may soon be declared lost; see joined.isOverdue
+	dead     bool          // the attempt's instance is not this one and counts as dead; see decideAttempt
+	behind   bool          // an earlier attempt with the same inbox key still has a process
+	frozen   bool          // its namespace is frozen, or the freezes are not known yet
 }
 
-// decide returns the next step for an attempt. It is a pure function of its arguments.
+// decide returns the next step for an attempt. It is a pure function of its arguments. Calling it again without a change
+// of the state returns the same step, so a step that cannot be taken now, because its lane is full, is decided again
+// later.
 func decide(a *attempt, v view) action {
 	switch a.phase {
 	case phaseWaiting:
@@ -59,11 +62,15 @@ func decide(a *attempt, v view) action {
 	case phaseRunning:
 		return decideRunning(a, v)
 	case phaseEnded:
+		// The end is recorded even if the record is gone or the session has ended. Finish finds out whether the
+		// attempt was declared lost, and then keeps the result as late (G12).
 		if a.writesBlocked(v) {
 			return doNothing
 		}
 		return doRecord
 	case phaseSettled:
+		// The attempt stays known until the inbox shows that its record is gone. A list that is older than the
+		// end would otherwise show it as new.
 		if a.gone {
 			return doForget
 		}
@@ -78,6 +85,7 @@ func decideWaiting(a *attempt, v view) action {
 	switch {
 	case a.gone && !a.busy:
 		return doForget
+	// A write in flight still refers to the attempt, or its backoff has not passed.
 	case a.gone, a.writesBlocked(v):
 		return doNothing
 	// The other instance may still run the attempt. Declaring it lost too early would let
@@ -91,6 +99,8 @@ func decideWaiting(a *attempt, v view) action {
 	// ended before. Starting it again would break G9.
 	case a.stale:
 		return doLose
+	// A hand-back in doubt does not matter here. The request for the cancel has changed the record, so an earlier
+	// hand-back that had not been applied by then is void.
 	case a.CancelRequested:
 		return doCancel
 	case a.mayBeHandedBack():
@@ -99,6 +109,8 @@ func decideWaiting(a *attempt, v view) action {
 		return doMiss
 	case v.draining, a.returns:
 		return doHandBack
+	// Before the first join nothing may be written or started. An earlier attempt of the same run whose process still
+	// ends must not overlap with this one (G8).
 	case v.session == 0, v.behind:
 		return doNothing
 	// Adoption compares the session's node key, so it cannot succeed under a session that
@@ -110,6 +122,8 @@ func decideWaiting(a *attempt, v view) action {
 	// node (G10).
 	case a.session != v.session:
 		return doAdopt
+	// The attempt belongs to the latest session, but must not start yet. It stays in the inbox, where a cancel or its
+	// start deadline can still end it. If it is overdue, it may have been declared lost already.
 	case v.frozen, a.PauseRequested, v.overdue:
 		return doNothing
 	}
@@ -150,7 +164,7 @@ func decideRunning(a *attempt, v view) action {
 
 	switch {
 	case a.killed.Cause != process.CauseNone:
-		return doNothing
+		return doNothing // its end is near, and the write of the end includes everything else
 	case a.pauseChanged():
 		return doTurn // a pause needs no write, so it does not wait for one
 	case a.writesBlocked(v), v.fenced:
@@ -167,14 +181,16 @@ func decideRunning(a *attempt, v view) action {
 }
 
 // killFor returns the most urgent reason to kill a running attempt, and the grace period
-// for it. The zero Kill means that there is none.
+// for it. The zero Kill means that there is none. The cases are ordered by urgency, not by grace period.
 func killFor(a *attempt, v view) process.Kill {
 	grace := a.KillGrace.Std()
 
 	switch {
 	case a.gone:
-		return process.Kill{Cause: process.CauseGone, Grace: 0} // its run may already have a successor elsewhere
+		// The run may already have a successor on another node (G8), so there is no grace period.
+		return process.Kill{Cause: process.CauseGone, Grace: 0}
 	case v.overdue:
+		// The grace period is limited so that the attempt is gone before it is declared lost (G17).
 		return process.Kill{Cause: process.CauseSilent, Grace: min(grace, mostGrace)}
 	case v.stopping:
 		return process.Kill{Cause: process.CauseShutdown, Grace: min(grace, mostGrace)}

@@ -22,35 +22,53 @@ import (
 	"github.com/carillonhq/carillon/pkg/wake"
 )
 
-// The executor's defaults.
+// Defaults of Config. A finisher waits for etcd with one end at a time, and ends that are written at the same time
+// share requests, so the number of finishers limits how many ends can share one. An unrecorded result holds up to
+// 2 KiB of output, so the second limit bounds the memory that results take during an outage of etcd.
 const (
 	DefaultFinishers     = 512
 	DefaultMaxUnfinished = 10_000
 )
 
 const (
-	look        = 500 * time.Millisecond // interval at which all attempts are checked
-	markAfter   = time.Second            // "running" is recorded only for attempts that last longer
-	writers     = 64                     // maximum number of adoptions, marks and hand-backs in flight
-	writeLimit  = 5 * time.Second        // time limit of one of these writes
+	// look is the interval at which all attempts are checked. It limits how late the executor notices what no
+	// event announces: a silent node, a start deadline, the end of a backoff. It has to be small against the
+	// margin of mostSilence, which is 3 s for the shortest lost_after that is allowed (12 s).
+	look = 500 * time.Millisecond
+	// markAfter is the age at which an attempt is recorded as running. Most attempts are shorter and need no
+	// write between their dispatch and their end.
+	markAfter = time.Second
+	// writers is the maximum number of adoptions, marks, hand-backs and reads of cleared/ in flight.
+	writers = 64
+	// writeLimit is the time limit of one of these requests. A write that exceeds it has an unknown outcome.
+	writeLimit = 5 * time.Second
+	// retryWrite and retryFinish are the backoffs after a failed write. A newer revision of the record ends
+	// them early. The end of an attempt is retried sooner, because its successor may wait for it.
 	retryWrite  = 500 * time.Millisecond
 	retryFinish = 200 * time.Millisecond
-	patience    = 10 * time.Second // how long an event of the watch may be in flight
-	reread      = time.Minute      // interval between lists of the inbox, in case the watch loses a change
-	mostGrace   = 5 * time.Second  // maximum grace period when the node is silent or stopping
-	stopLimit   = 10 * time.Second
+	// patience is how long an event of the watch may be in flight after a list has shown its effect. After
+	// that, the watch counts as having lost it; see compareList.
+	patience = 10 * time.Second
+	// reread is the interval between lists of the inbox. A list repairs what the watch may have lost.
+	reread = time.Minute
+	// mostGrace is the maximum grace period when the node is silent or stopping. The task's own kill_grace may
+	// be longer than the margin of mostSilence (G17), or than the time that a drain allows.
+	mostGrace = 5 * time.Second
+	// stopLimit is how long the executor waits, once all processes have been killed, until their ends are recorded.
+	stopLimit = 10 * time.Second
 )
 
-// Config configures an Executor.
+// Config configures an Executor. New copies it; later changes have no effect.
 type Config struct {
-	Node     string
+	Node     string // the node's name; its inbox is runs/<Node>/
 	Instance string // the executor starts and adopts only attempts of this instance
 	Slots    int    // maximum number of processes at the same time; at least 1
 	Dir      string // the data directory: the spool is in it
 	Workdirs string // where the working directories of attempts are; "" is below Dir. See workdir.Root
 	Inbox    Inbox
 	Guardian *guardian.Client // nil: no guardian, for tests
-	Spool    spool.Config
+	// Spool configures where and how output is kept. New sets its Dir, Logger and Registerer.
+	Spool spool.Config
 	// Groups provides a control group for each attempt. If it is nil or has none, processes
 	// are found in other ways; see package proctree.
 	Groups *cgroup.Groups
@@ -76,7 +94,8 @@ type Config struct {
 	Obeyed func()
 	// StuckChanged, if set, is called when StuckStarts has changed. It does not block.
 	StuckChanged func()
-	// Boot is a clock that counts suspend; nil is the host's CLOCK_BOOTTIME.
+	// Boot is a clock that counts suspend; nil is the host's CLOCK_BOOTTIME. If it is set, the host counts as one
+	// that never suspends, and Boot serves as the monotonic clock as well.
 	Boot func() time.Duration
 
 	Logger     *zap.Logger           // nil: none
@@ -89,6 +108,8 @@ type Config struct {
 // Session is one presence of the node in the cluster: the create revision of its key, and when
 // the lease of that key was last renewed.
 type Session struct {
+	// Fence is the node's key with its create revision. Every adoption compares it, so no attempt is adopted
+	// under a session that has ended.
 	Fence kv.Fence
 	// LastRenewal is when the last acknowledged renewal was sent, with a
 	// monotonic reading. It is called after the session's end, too.
@@ -99,7 +120,8 @@ type Session struct {
 	TTL time.Duration
 }
 
-// Executor runs the attempts in one node's inbox.
+// Executor runs the attempts in one node's inbox. Its exported methods may be called from any goroutine. They post
+// mail for the loop or read atomic values; none of them touches the loop's state.
 type Executor struct {
 	cfg      Config
 	log      *zap.Logger
@@ -112,16 +134,22 @@ type Executor struct {
 
 	runAttempt func(process.Attempt, *process.Orders) process.Result // runner.RunAttempt, except in tests
 
+	// batches is unbuffered, and the sender waits until its batch is applied. So the loop decides by a state
+	// that is at most one batch behind what the watch has delivered.
 	batches chan batch
-	pokes   wake.Signal
-	left    chan struct{} // closed when Run has returned
+	pokes   wake.Signal   // set when there is new mail
+	left    chan struct{} // closed when Run returns
 
-	mu   sync.Mutex
+	mu   sync.Mutex // guards mail
 	mail mail
 
+	// What the loop publishes for Free, Running, Beats and Froze.
 	free, running, beats, froze atomic.Int64
 
-	state    // owned by the goroutine of Run
+	state // owned by the goroutine of Run
+
+	// Ends have their own lane. They are far more frequent than other writes, and must not wait behind
+	// adoptions that time out while etcd is unavailable.
 	toRecord lane[*ending]
 	toWrite  lane[job]
 }
@@ -129,19 +157,19 @@ type Executor struct {
 // batch is a list or some events of the inbox, and a channel for the result of applying it.
 type batch struct {
 	store.InboxBatch
-	session int
-	taken   chan error
+	session int        // the session whose follower read it
+	taken   chan error // buffered, so that the loop never waits for the follower
 }
 
 // mail is what other goroutines have left for the loop since it last read its mail. Its size
 // is bounded by the number of attempts in the inbox.
 type mail struct {
-	session  *Session
-	recorded []*ending // ends that finishers tried to record, successfully or not
-	news     []func()  // reports of attempts and writers, as functions that the loop calls
-	drain    *bool
-	stop     bool // kill what still runs
-	waiting  []chan struct{}
+	session  *Session        // the latest join; it replaces one that the loop has not processed yet
+	recorded []*ending       // ends that finishers tried to record, successfully or not
+	news     []func()        // reports of attempts and writers, as functions that the loop calls
+	drain    *bool           // begin or end a drain; nil: no change
+	stop     bool            // kill what still runs; stays set until Resume
+	waiting  []chan struct{} // calls of Drain, closed when nothing of this instance is left
 }
 
 // New returns an executor that does nothing until Run is called. Its only I/O is to open
@@ -224,6 +252,8 @@ func (e *Executor) Drain(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 
+	// The time is up. Kill what still runs. The grace period of these kills is at most mostGrace, and stopLimit
+	// remains for recording the ends.
 	e.postMail(func(m *mail) { m.stop = true })
 	limit := time.NewTimer(mostGrace + stopLimit)
 	defer limit.Stop()
@@ -245,15 +275,18 @@ func (e *Executor) HandBack() {
 	e.postMail(func(m *mail) { m.drain = &yes })
 }
 
-// Beats returns a counter that grows at least twice a second while the loop makes progress.
+// Beats returns a counter that grows at least twice a second while the loop makes progress. The daemon's watchdog
+// compares successive values to find out whether the loop is stuck.
 func (e *Executor) Beats() int64 { return e.beats.Load() }
 
-// Resume ends a drain.
+// Resume ends a drain. Attempts whose hand-back has an unknown outcome are adopted before they start; see
+// decideHandedBack. Kills that a drain has already sent are not undone.
 func (e *Executor) Resume() {
 	no := false
 	e.postMail(func(m *mail) { m.drain, m.stop = &no, false })
 }
 
+// postMail changes the mail under its lock and wakes the loop. It never waits for the loop.
 func (e *Executor) postMail(f func(*mail)) {
 	e.mu.Lock()
 	f(&e.mail)
@@ -262,7 +295,8 @@ func (e *Executor) postMail(f func(*mail)) {
 	e.pokes.Send()
 }
 
-// callInLoop makes the loop call f. It may be called from any goroutine.
+// callInLoop makes the loop call f. It may be called from any goroutine and does not wait for the call. Calls from
+// one goroutine keep their order. After Run has returned, f is never called.
 func (e *Executor) callInLoop(f func()) { e.postMail(func(m *mail) { m.news = append(m.news, f) }) }
 
 // Run runs attempts until ctx ends. Then it kills those that are still running, tries for
@@ -287,6 +321,7 @@ func (e *Executor) Run(ctx context.Context) error {
 
 	others.Go(func() { _ = e.spool.Run(life) })
 
+	// Wait until the runner can start processes. Until then no inbox is followed, so nothing starts.
 	ready := make(chan struct{})
 	others.Go(func() { e.runner.Run(life, func() { close(ready) }) })
 
@@ -295,9 +330,12 @@ func (e *Executor) Run(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 
+	// The follower has to stop before windDown: nobody receives batches after the loop has ended.
 	follow := newFollowing(e)
 	e.runLoop(ctx, follow)
 	follow.stop()
+	// The order matters. windDown needs the writers and the finishers. The loop was the only sender to the lanes,
+	// so they can be closed now. Writes in flight end because their context has ended.
 	e.windDown(ctx)
 	stopWriters()
 	close(e.toRecord.jobs)
@@ -308,16 +346,19 @@ func (e *Executor) Run(ctx context.Context) error {
 	return nil
 }
 
-// job is a write to etcd that runs outside the loop. It returns at once when ctx ends.
+// job is a request to etcd that runs outside the loop. It returns at once when ctx ends, and reports its result to
+// the loop by callInLoop.
 type job func(ctx context.Context)
 
+// runWriter runs jobs until the lane is closed. Jobs that are still queued then fail at once, because ctx has ended.
 func (e *Executor) runWriter(ctx context.Context) {
 	for j := range e.toWrite.jobs {
 		j(ctx)
 	}
 }
 
-// runFinisher records the ends of attempts, which are by far the most frequent writes.
+// runFinisher records the ends of attempts until the lane is closed. Ends are by far the most frequent writes. Their
+// results are posted as values and not as functions, which saves an allocation for each.
 func (e *Executor) runFinisher(ctx context.Context) {
 	for x := range e.toRecord.jobs {
 		x.err = e.cfg.Inbox.Finish(ctx, *x.held, x.run, x.next)

@@ -19,8 +19,8 @@ type following struct {
 
 func newFollowing(e *Executor) *following { return &following{e: e, cancel: func() {}} }
 
-// restart follows under a new session. A follower of the earlier session may still hand in a
-// batch; apply rejects it with errSuperseded.
+// restart follows under a new session. It does not wait for the follower of the earlier session,
+// which may still hand in a batch; applyBatch rejects that with errSuperseded.
 func (f *following) restart(ctx context.Context, session int) {
 	f.cancel()
 	ctx, f.cancel = context.WithCancel(ctx)

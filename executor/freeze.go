@@ -9,10 +9,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
-// freezes is the loop's knowledge of the record of freezes.
+// freezes is the record of freezes as the loop last received it.
 type freezes struct {
-	known bool // it was read under the latest session; until then nothing starts
-	is    store.FreezeRecord
+	known bool               // it was read under the latest session; until then nothing starts
+	is    store.FreezeRecord // valid only if known is set
 }
 
 // Froze returns the mod revision of the record of freezes that the executor obeys: no attempt
@@ -42,8 +42,9 @@ func (e *Executor) followFreezes(ctx context.Context, session int) {
 	}
 }
 
-// hearFreezes takes over a record of freezes that was read under the given session, and
-// touches all waiting attempts. It ignores one of an earlier session.
+// hearFreezes stores a record of freezes that was read under the given session, and
+// touches all waiting attempts. It ignores a record that was read under an earlier session,
+// because that may be older than the latest join.
 func (e *Executor) hearFreezes(session int, r store.FreezeRecord) {
 	if session != e.session.id || e.freezes.known && e.freezes.is.Mod == r.Mod {
 		return

@@ -15,6 +15,7 @@ func (e *Executor) runLoop(ctx context.Context, follow *following) {
 	clock := time.NewTicker(look)
 	defer clock.Stop()
 	for {
+		// beats grows at least once in each look, because the clock ends the wait.
 		e.beats.Add(1)
 		var b batch
 		all := false
@@ -29,12 +30,14 @@ func (e *Executor) runLoop(ctx context.Context, follow *following) {
 			all = true
 		}
 
+		// Process the mail first, whatever has woken the loop: a join in it supersedes the batch that was just
+		// received.
 		if m := e.readMail(); m.session != nil {
 			e.beginSession(*m.session)
 			follow.restart(ctx, e.session.id)
 			all = true
 		} else if m.drain != nil || m.stop {
-			all = true
+			all = true // a drain concerns attempts that no event touches
 		}
 
 		// A batch of an earlier session is rejected by applyBatch. A join in the same iteration
@@ -52,6 +55,7 @@ func (e *Executor) runLoop(ctx context.Context, follow *following) {
 func (e *Executor) readMail() mail {
 	e.mu.Lock()
 	m := e.mail
+	// The two slices of ends take turns, so that a busy node allocates none.
 	e.mail = mail{stop: m.stop, recorded: e.spare}
 	e.mu.Unlock()
 
@@ -66,6 +70,7 @@ func (e *Executor) readMail() mail {
 		e.endRecorded(x)
 	}
 
+	// Drop the references, so that the ends can be collected before the slice is filled again.
 	clear(m.recorded)
 	e.spare = m.recorded[:0]
 
@@ -78,7 +83,8 @@ func (e *Executor) readMail() mail {
 
 // windDown runs after the loop has ended. It kills the attempts that are still running and
 // records their ends. It returns when nothing is left; after stopLimit it waits only for
-// processes, and unrecorded results are lost. Before the first join there is nothing to do.
+// processes, and unrecorded results are lost: their attempts end as lost later. Before the first join there is nothing
+// to do.
 func (e *Executor) windDown(ctx context.Context) {
 	e.mu.Lock()
 	e.mail.drain, e.mail.stop = new(true), true
@@ -95,6 +101,7 @@ func (e *Executor) windDown(ctx context.Context) {
 	defer clock.Stop()
 
 	quick := false
+	// The first pass does not wait: it sends the kills.
 	for first := true; ; first = false {
 		if !first {
 			select {

@@ -10,7 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// pauseReported takes over what an attempt's goroutine reports about pausing its process.
+// pauseReported stores what an attempt's goroutine reports about pausing its process.
 func (e *Executor) pauseReported(a *attempt, o *process.Orders, s process.PauseState) {
 	if a.orders != o {
 		return // a report of an earlier start

@@ -18,6 +18,7 @@ func (e *Executor) compareList(b store.InboxBatch) {
 		listed[ev.Key] = true
 		a := e.byKey[ev.Key]
 		switch {
+		// Known already: as unreadable, or at this revision or a later one.
 		case ev.Err != nil && e.unreadable[ev.Key], a != nil && a.Mod >= ev.Mod:
 		case ev.Mod <= e.floor:
 			missed++
@@ -28,6 +29,7 @@ func (e *Executor) compareList(b store.InboxBatch) {
 
 	for key, a := range e.byKey {
 		if !listed[key] && a.Mod <= b.Revision {
+			// The record was deleted after a.Mod, at a revision that the list does not show.
 			e.doubts.Add(key, a.Mod+1)
 		}
 	}

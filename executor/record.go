@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// askAgain is the minimum time between two reads of the same cleared/<instance>.
+	// askAgain is the minimum time between two reads of the same cleared/<instance>. It is short, because the
+	// runs of a dead instance wait for this record, and long enough that the reads do not burden etcd.
 	askAgain = 2 * time.Second
 	// returnAfter is how long the node keeps an attempt that it cannot start before it
 	// hands it back. By then the node has announced that it takes no runs, so the attempt
@@ -25,7 +26,8 @@ const (
 )
 
 // startProcess starts an attempt that runs a process, on a goroutine of its own. The
-// callbacks do not touch the state: they leave mail for the loop.
+// callbacks do not touch the state: they leave mail for the loop. The attempt is in phaseRunning
+// before the goroutine exists, so the slot is taken at once.
 func (e *Executor) startProcess(a *attempt) {
 	j := e.session
 	a.orders = process.NewOrders()
@@ -33,6 +35,8 @@ func (e *Executor) startProcess(a *attempt) {
 	a.told, a.PauseState = false, process.PauseState{}
 	e.setPhase(a, phaseRunning)
 	o, held := a.orders, a.Held
+	// held is the record at the time of the decision. Records are replaced and never modified, so the attempt's
+	// goroutines can read it.
 	spec := process.Attempt{
 		Assigned: held.Assigned, Token: held.Create, Session: j.id, MaxSilence: mostSilenceOfGuardian(held.EffectiveLostAfter().Std()),
 		// Preparing a process takes time, and the loop's decision may be outdated when it is
@@ -112,8 +116,8 @@ func (e *Executor) isOverdue(a *attempt, boot time.Duration) bool {
 }
 
 // rewriteRecord writes an attempt's record under the latest session, which adopts it. The write
-// also records the checkpoint, and whether the attempt is running or paused. rewrite does
-// not wait for the answer; rewritten processes it.
+// also records the checkpoint, and whether the attempt is running or paused. rewriteRecord does
+// not wait for the answer; recordRewritten processes it.
 func (e *Executor) rewriteRecord(a *attempt) {
 	if e.toWrite.full() {
 		e.toWrite.later(a)
@@ -122,6 +126,7 @@ func (e *Executor) rewriteRecord(a *attempt) {
 
 	j, h := e.session, new(*a.Held)
 
+	// The lane has room, and only the loop sends, so the send below does not block.
 	if !a.startedAt.IsZero() && a.phase == phaseRunning {
 		a.describeIn(h)
 	}
@@ -133,6 +138,7 @@ func (e *Executor) rewriteRecord(a *attempt) {
 		defer cancel()
 
 		mod, err := e.cfg.Inbox.Rewrite(ctx, j.Fence, *h)
+		// After a conflict or a timeout nothing is assumed about the record: the inbox shows it.
 		e.callInLoop(func() { e.recordRewritten(a, j, h, mod, err) })
 	}
 }
@@ -147,13 +153,16 @@ func (e *Executor) recordRewritten(a *attempt, j *joined, h *record.Held, mod in
 	}
 
 	a.busy = false
-	// The watch may have shown a newer revision before the answer arrived.
+	// The watch may have shown this revision, or a newer one, before the answer arrived. Otherwise the written
+	// record is the current one, and there is no need to wait for the watch.
 	if mod > a.Mod {
 		h.Mod = mod
 		a.Held = h
 	}
 
 	if a.session != j.id {
+		// The record had not changed between the list and this write, so it was not declared lost, and it cannot
+		// have been handed back. The attempt belongs to the session j from now on (G10).
 		e.metrics.adopted.Inc()
 		e.attemptAdopted(a, j)
 	}
@@ -236,7 +245,7 @@ func (e *Executor) endRecorded(x *ending) {
 			zap.String("run", a.ID), zap.String("state", string(x.run.State)))
 	case err != nil:
 		if !errors.Is(err, task.ErrConflict) {
-			x.run.OutputTail = "" // the output tail may be what etcd rejects
+			x.run.OutputTail = "" // etcd may reject the record because of its size
 		}
 		e.writeFailed(a, x.held.Mod, err, "finish", retryFinish)
 		return
@@ -258,6 +267,7 @@ func (e *Executor) askCleared(v view) {
 		}
 	}
 
+	// Forget what is known of instances that no attempt belongs to any more, so that both maps stay small.
 	for instance := range e.asked {
 		if !foreign[instance] {
 			delete(e.asked, instance)

@@ -8,8 +8,8 @@ import (
 )
 
 // Next returns the queue record of the attempt that follows a, which ended with end. It
-// returns nil if there is no next attempt: the retry policy does not want one, or the run
-// was cancelled. spread is a random number in [0, 1).
+// returns nil if there is no next attempt: the retry policy excludes it, or the run
+// was cancelled. spread is a random number in [0, 1) for the jitter of the backoff.
 //
 // Both that record the end of an attempt use it: the attempt's node and, for a lost attempt,
 // the owner of the task's shard. In the record, the last of Attempts is the ended attempt

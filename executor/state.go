@@ -13,7 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// state is the loop's state. Only the goroutine of Run accesses it.
+// state is the loop's state. Only the goroutine of Run accesses it. Its methods do no I/O and never block.
 type state struct {
 	session   *joined         // the latest session
 	sessions  map[int]*joined // by id: the latest, and those to which attempts still belong
@@ -21,24 +21,25 @@ type state struct {
 	listed    bool            // the inbox was listed under the latest session
 	freezes   freezes
 
-	all        []*attempt
+	all        []*attempt          // in no order; attempt.place is the index
 	byKey      map[string]*attempt // only attempts whose record is in the inbox
-	unreadable map[string]bool
-	leaving    map[string]int // number of running attempts whose record is gone, by key
-	floor      int64          // the inbox is completely known up to this revision
-	doubts     kv.Doubts      // keys for which a list differed from the watch; see compareList
+	unreadable map[string]bool     // keys of inbox records that cannot be decoded
+	leaving    map[string]int      // number of running attempts whose record is gone, by key
+	floor      int64               // the inbox is completely known up to this revision
+	doubts     kv.Doubts           // keys for which a list differed from the watch; see compareList
 
-	dirty     []*attempt // touched attempts, about which the loop decides next
-	spare     []*ending  // an empty slice for the next mail.recorded
-	processes ready
-	noops     ready
-	counts    [phases]int
-	own       int // attempts of this instance that wait
-	claims    int // attempts that wait for a slot
-	paused    int // attempts that run and are paused
+	dirty     []*attempt  // touched attempts, about which the loop decides next
+	spare     []*ending   // an empty slice for the next mail.recorded
+	processes ready       // attempts that run a process and wait for a slot
+	noops     ready       // attempts of no-op actions, which need no slot
+	counts    [phases]int // number of attempts by phase
+	// Further counts. addToCounts maintains all of them.
+	own    int // attempts of this instance that wait
+	claims int // attempts that wait for a slot
+	paused int // attempts that run and are paused
 
-	draining, stopping bool
-	drainers           []chan struct{}
+	draining, stopping bool                 // the same as in view
+	drainers           []chan struct{}      // waiting calls of Drain
 	dead               map[string]bool      // instances that are proved dead with all their processes
 	asked              map[string]time.Time // when cleared/<instance> was last read
 
@@ -47,7 +48,7 @@ type state struct {
 
 // joined is a session that the node has or had, and the time of its last renewal.
 type joined struct {
-	id int
+	id int // numbers the sessions of this executor from 1; the zero joined stands for none
 	Session
 	renewals *renewals
 	fenced   bool         // the session is known to have ended
@@ -85,9 +86,13 @@ func mostSilence(lostAfter time.Duration) time.Duration { return lostAfter - sil
 // mostSilenceOfGuardian returns the same limit for the guardian. It is longer, so that the
 // daemon's own kill comes first and has time for its grace period.
 func mostSilenceOfGuardian(lostAfter time.Duration) time.Duration {
+	// The daemon has the first 6/10 of the margin, which is 6 s of 10 s for a lost_after of at least 40 s. That is
+	// more than mostGrace. The guardian kills without a grace period and has the rest.
 	return lostAfter - silenceMargin(lostAfter)*4/10
 }
 
+// silenceMargin returns how long before lost_after the processes of a silent node must be gone: 10 s, or a quarter of
+// lost_after if that is less.
 func silenceMargin(lostAfter time.Duration) time.Duration { return min(10*time.Second, lostAfter/4) }
 
 func newState() state {
@@ -97,6 +102,7 @@ func newState() state {
 	}
 }
 
+// countPhase returns the number of attempts in a phase, without those that were forgotten.
 func (s *state) countPhase(p phase) int { return s.counts[p] }
 
 // settledAll reports whether the state holds no attempt of this instance that waits, runs, or
@@ -146,7 +152,9 @@ func (s *state) addAttempt(a *attempt) {
 	s.touchAttempt(a)
 }
 
-// removeAttempt removes an attempt from the state. The last attempt takes its place in s.all.
+// removeAttempt removes an attempt from the state. The last attempt takes its place in s.all. The removed one may still
+// be in s.dirty, in a ready heap or in a backlog; code that takes it from there recognizes it by place -1. It is not
+// in s.byKey any more, because recordVanished came first.
 func (s *state) removeAttempt(a *attempt) {
 	s.addToCounts(a, -1)
 	last := s.all[len(s.all)-1]
@@ -167,6 +175,7 @@ func (e *Executor) beginSession(s Session) {
 	}
 
 	for _, a := range e.all {
+		// An event of the watch may have arrived before the daemon reported the join.
 		if e.dispatchedInSession(a.Create) {
 			e.attemptAdopted(a, j)
 		}
@@ -177,7 +186,7 @@ func (e *Executor) beginSession(s Session) {
 }
 
 // dispatchedInSession reports whether the attempt with this token was dispatched under the latest
-// session. The dispatch compared the node's key, and a token that is newer than the key's
+// session. The dispatch compared the create revision of the node's key, and a token that is newer than the key's
 // create revision can only have been dispatched while the key existed.
 func (e *Executor) dispatchedInSession(token int64) bool {
 	return token > e.session.Fence.CreateRevision
@@ -212,6 +221,7 @@ func (e *Executor) renewSessions() {
 	}
 }
 
+// errSuperseded ends a follower of an earlier session. Its context ends soon, too, so it does not follow again.
 var errSuperseded = errors.New("a later session follows the inbox")
 
 // applyBatch applies a list (Reset), events of the watch, or an echo to the state. It returns
@@ -230,7 +240,8 @@ func (e *Executor) applyBatch(b batch) error {
 		e.compareList(b.InboxBatch)
 	}
 
-	// see compares records with the revision that was known before this batch.
+	// applyRecord compares records with the revision that was known before this batch. The floor rises only after
+	// the whole batch, because all events of a batch may have the same revision.
 	before := e.floor
 
 	for i := range b.Events {
@@ -280,6 +291,8 @@ func (e *Executor) applyBatch(b batch) error {
 // completely known before.
 func (e *Executor) applyRecord(ev *store.InboxEvent, known int64) {
 	if ev.Err != nil {
+		// The record is counted and left alone (G19). If its attempt is known already, it continues with the
+		// record that was last read.
 		if !e.unreadable[ev.Key] {
 			e.unreadable[ev.Key] = true
 			e.log.Error("cannot decode an inbox record", zap.String("key", ev.Key), zap.Error(ev.Err))
@@ -294,6 +307,8 @@ func (e *Executor) applyRecord(ev *store.InboxEvent, known int64) {
 		switch {
 		case a.Create == ev.Create:
 			if ev.Mod > a.Mod {
+				// The same attempt, with a cancel, a pause, or this node's own rewrite. The counts depend on
+				// PauseRequested.
 				e.addToCounts(a, -1)
 				a.Held = ev.Held
 				e.addToCounts(a, 1)
@@ -309,8 +324,9 @@ func (e *Executor) applyRecord(ev *store.InboxEvent, known int64) {
 		e.recordVanished(a)
 	}
 
-	// Up to known, every readable record was seen. One that appears only now was seen to its
-	// end before and may have been started, so it is never started again (G9).
+	// Up to known, every readable record was seen. A record that appears only now, with an older create revision, was
+	// removed from the state before and may have been started, so it is never started again (G9). A record that was
+	// unreadable until now was never started.
 	a := &attempt{Held: ev.Held, key: ev.Key, foreign: ev.Instance != e.cfg.Instance}
 	if a.stale = ev.Create <= known && !mended && !a.foreign; a.stale {
 		a.noRetry = true
@@ -330,6 +346,7 @@ func (e *Executor) applyRecord(ev *store.InboxEvent, known int64) {
 func (e *Executor) recordVanished(a *attempt) {
 	a.gone = true
 	delete(e.byKey, a.key)
+	// If the attempt waits or has ended, its key is free at once.
 
 	if a.phase == phaseRunning {
 		e.leaving[a.key]++
