@@ -145,26 +145,26 @@ func (b *Batcher) Run(ctx context.Context) error {
 // Commit implements Committer. It blocks while the queue is full, and until Run is called.
 func (b *Batcher) Commit(ctx context.Context, txn Txn) (Result, error) {
 	if err := ctx.Err(); err != nil {
-		return Result{}, unsent(err)
+		return Result{}, notSentError(err)
 	}
 
 	t := b.tickets.Get().(*ticket)
 	t.txn = txn
-	if err := t.measure(txn); err != nil {
-		return Result{}, unsent(err)
+	if err := t.measureTxn(txn); err != nil {
+		return Result{}, notSentError(err)
 	}
 
 	select {
 	case b.room <- struct{}{}:
 	case <-ctx.Done():
-		return Result{}, unsent(ctx.Err())
+		return Result{}, notSentError(ctx.Err())
 	case <-b.ended:
-		return Result{}, unsent(errBatcherEnded)
+		return Result{}, notSentError(errBatcherEnded)
 	}
 
-	if !b.enqueue(t) {
+	if !b.enqueueTicket(t) {
 		<-b.room
-		return Result{}, unsent(errBatcherEnded)
+		return Result{}, notSentError(errBatcherEnded)
 	}
 
 	select {
@@ -176,12 +176,12 @@ func (b *Batcher) Commit(ctx context.Context, txn Txn) (Result, error) {
 	}
 
 	b.mu.Lock()
-	b.withdraw(t)
+	b.withdrawTicket(t)
 	gone := t.state == withdrawn
 	b.mu.Unlock()
 
 	if gone {
-		return Result{}, unsent(errBatcherEnded)
+		return Result{}, notSentError(errBatcherEnded)
 	}
 
 	select { // it is under way, and will be answered
@@ -192,9 +192,9 @@ func (b *Batcher) Commit(ctx context.Context, txn Txn) (Result, error) {
 	}
 }
 
-func unsent(err error) error { return fmt.Errorf("commit: %w", notSent{err}) }
+func notSentError(err error) error { return fmt.Errorf("commit: %w", notSent{err}) }
 
-func (b *Batcher) enqueue(t *ticket) bool {
+func (b *Batcher) enqueueTicket(t *ticket) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
@@ -216,7 +216,7 @@ func (b *Batcher) enqueue(t *ticket) bool {
 // giveUp is the end of a caller's patience: it takes t back if it was not sent, and else leaves it alone.
 func (b *Batcher) giveUp(t *ticket, err error) (Result, error) {
 	b.mu.Lock()
-	b.withdraw(t)
+	b.withdrawTicket(t)
 
 	if t.state == sent {
 		t.state = abandoned
@@ -227,7 +227,7 @@ func (b *Batcher) giveUp(t *ticket, err error) (Result, error) {
 
 	switch state {
 	case withdrawn:
-		return Result{}, unsent(err)
+		return Result{}, notSentError(err)
 	case settled:
 		<-t.answered
 		return b.awaitResult(t)
@@ -236,12 +236,12 @@ func (b *Batcher) giveUp(t *ticket, err error) (Result, error) {
 	return Result{}, fmt.Errorf("commit: the answer was not awaited: %w", err)
 }
 
-// withdraw takes t back if it was not sent, or is known to have come to nothing.
-func (b *Batcher) withdraw(t *ticket) {
+// withdrawTicket takes t back if it was not sent, or is known to have come to nothing.
+func (b *Batcher) withdrawTicket(t *ticket) {
 	switch t.state {
-	case queued:
+	case ticketQueued:
 		if t.before == 0 {
-			b.turns.ready.remove(t)
+			b.turns.ready.removeTicket(t)
 		}
 		<-b.room
 	case refused: // its sender waits to send it again

@@ -18,14 +18,14 @@ const (
 	mostDeadline  = 5 * time.Second
 )
 
-func (d *deadline) current() time.Duration { return max(time.Duration(d.d.Load()), leastDeadline) }
+func (d *deadline) timeout() time.Duration { return max(time.Duration(d.d.Load()), leastDeadline) }
 
-// observe takes in how long a request took: thrice that is waited for the next one;
+// observeAnswer takes in how long a request took: thrice that is waited for the next one;
 // after one that was not answered, twice as long as for that.
-func (d *deadline) observe(took time.Duration, unanswered bool) {
+func (d *deadline) observeAnswer(took time.Duration, unanswered bool) {
 	next := 3 * took
 	if unanswered {
-		next = 2 * d.current()
+		next = 2 * d.timeout()
 	}
 	d.d.Store(int64(min(next, mostDeadline)))
 }

@@ -47,7 +47,7 @@ func (s span) contains(key []byte) bool {
 	return bytes.Compare(s.start, key) <= 0 && (s.end == nil || bytes.Compare(key, s.end) < 0)
 }
 
-func (s span) overlaps(o span) bool {
+func (s span) overlapsWith(o span) bool {
 	return (o.end == nil || bytes.Compare(s.start, o.end) < 0) && (s.end == nil || bytes.Compare(o.start, s.end) < 0)
 }
 
@@ -62,7 +62,7 @@ func (f *footprint) reset() {
 	*f = footprint{keys: f.keys[:0], spans: f.spans[:0]}
 }
 
-func (f *footprint) measure(t Txn) error {
+func (f *footprint) measureTxn(t Txn) error {
 	depth, err := f.addTxn(t.If, t.Then, t.Else)
 	f.depth = depth
 	return err

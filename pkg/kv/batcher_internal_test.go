@@ -72,7 +72,7 @@ func anyOps(t *rapid.T, deep int) []clientv3.Op {
 func measured(t *rapid.T, txn Txn) *ticket {
 	k := newTicket().(*ticket)
 	k.txn = txn
-	if err := k.measure(txn); err != nil {
+	if err := k.measureTxn(txn); err != nil {
 		t.Fatal(err)
 	}
 
@@ -130,7 +130,7 @@ func TestTurns_AreOfThoseThatConflictWithNoneBefore(t *testing.T) {
 				i := rapid.IntRange(0, len(live)-1).Draw(t, "who")
 				k := live[i]
 				if live = slices.Delete(live, i, i+1); k.before == 0 {
-					u.ready.remove(k)
+					u.ready.removeTicket(k)
 				}
 
 				k.state = withdrawn
@@ -165,7 +165,7 @@ func TestTurns_KeysOfOneHashAreNotLost(t *testing.T) {
 	u := lockTable{locks: map[uint64]*lock{}}
 	enter := func(txn Txn, hash uint64) *ticket {
 		k := newTicket().(*ticket)
-		if err := k.measure(txn); err != nil {
+		if err := k.measureTxn(txn); err != nil {
 			t.Fatal(err)
 		}
 
@@ -338,12 +338,12 @@ func BenchmarkTurns(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				k := live[i%len(live)]
 				if k.seq > 0 {
-					u.ready.remove(k)
+					u.ready.removeTicket(k)
 					u.releaseAll(k)
 				}
 
 				k.footprint.reset()
-				_ = k.measure(k.txn)
+				_ = k.measureTxn(k.txn)
 				u.acquireAll(k)
 			}
 		})

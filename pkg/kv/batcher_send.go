@@ -105,7 +105,7 @@ func (b *Batcher) fillPack(pack []*ticket) []*ticket {
 		fits := t.puts == first.puts && len(pack)+1+max(depth, t.depth) <= b.cfg.MaxOps && bytes+t.bytes <= b.cfg.MaxBytes
 		if t == first || fits {
 			depth, bytes = max(depth, t.depth), bytes+t.bytes
-			b.turns.ready.remove(t)
+			b.turns.ready.removeTicket(t)
 			t.state = sent
 			<-b.room
 			pack = append(pack, t)
@@ -158,11 +158,11 @@ func (s *sender) sendRequest(ctx context.Context, pack []*ticket) ([]Result, err
 
 	if allResolvedByCaller(pack) {
 		begun := time.Now()
-		impatient, cancel := context.WithTimeout(ctx, s.deadline.current())
+		impatient, cancel := context.WithTimeout(ctx, s.deadline.timeout())
 		ctx = impatient
 		defer func() {
 			cancel()
-			s.deadline.observe(time.Since(begun), errors.Is(impatient.Err(), context.DeadlineExceeded))
+			s.deadline.observeAnswer(time.Since(begun), errors.Is(impatient.Err(), context.DeadlineExceeded))
 		}()
 	}
 
@@ -233,7 +233,7 @@ func (b *Batcher) requeuePack(pack []*ticket) []*ticket {
 		case t.state == abandoned:
 			b.turns.releaseAll(t)
 		case t.state == refused && b.over:
-			t.state, t.err = settled, unsent(errBatcherEnded)
+			t.state, t.err = settled, notSentError(errBatcherEnded)
 			b.turns.releaseAll(t)
 			t.answered <- struct{}{}
 		case t.state == refused:

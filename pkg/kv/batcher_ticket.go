@@ -26,7 +26,7 @@ type ticketState int
 //	 ▼        ▼
 //	withdrawn, by its caller
 const (
-	queued ticketState = iota
+	ticketQueued ticketState = iota
 	sent
 	refused
 	settled
@@ -53,8 +53,8 @@ type readyList struct {
 	weight      int // operations or comparisons, whichever is more, of all
 }
 
-// insert puts t in its place. That is the end for a new one, and near the beginning for one that had to wait.
-func (r *readyList) insert(t *ticket) {
+// insertTicket puts t in its place. That is the end for a new one, and near the beginning for one that had to wait.
+func (r *readyList) insertTicket(t *ticket) {
 	r.weight += t.depth
 	next := (*ticket)(nil)
 	if r.last != nil && r.last.seq > t.seq {
@@ -77,7 +77,7 @@ func (r *readyList) insert(t *ticket) {
 	}
 }
 
-func (r *readyList) remove(t *ticket) {
+func (r *readyList) removeTicket(t *ticket) {
 	r.weight -= t.depth
 	if t.prev == nil {
 		r.first = t.next

@@ -40,7 +40,7 @@ type claim struct {
 
 func (l *lock) isFree(writes bool) bool { return !l.writer && (!writes || l.readers == 0) }
 
-func (l *lock) grant(writes bool) {
+func (l *lock) grantClaim(writes bool) {
 	if writes {
 		l.writer = true
 	} else {
@@ -70,11 +70,11 @@ func (u *lockTable) acquireAll(t *ticket) {
 
 	for i := range t.spans {
 		t.spans[i].of = t
-		u.spans.insert(t.spans[i])
+		u.spans.insertRange(t.spans[i])
 	}
 
 	if t.before == 0 {
-		u.ready.insert(t)
+		u.ready.insertTicket(t)
 	}
 }
 
@@ -94,7 +94,7 @@ func (u *lockTable) lockKey(t *ticket, k *touched) {
 	}
 
 	k.lock = l
-	l.acquire(t, k.writes)
+	l.acquireFor(t, k.writes)
 }
 
 func (u *lockTable) lockSpan(t *ticket, s span) {
@@ -103,15 +103,15 @@ func (u *lockTable) lockSpan(t *ticket, s span) {
 	for _, l := range u.locks {
 		if l.last != t.seq && (l.mixed || s.contains(l.key)) {
 			t.keys = append(t.keys, touched{writes: s.writes, lock: l})
-			l.acquire(t, s.writes)
+			l.acquireFor(t, s.writes)
 		}
 	}
 }
 
-func (l *lock) acquire(t *ticket, writes bool) {
+func (l *lock) acquireFor(t *ticket, writes bool) {
 	l.last = t.seq
 	if len(l.waiting) == 0 && l.isFree(writes) {
-		l.grant(writes)
+		l.grantClaim(writes)
 		return
 	}
 
@@ -135,13 +135,13 @@ func (u *lockTable) releaseAll(t *ticket) {
 			continue
 		}
 
-		k.lock.release(t, k.writes)
+		k.lock.releaseFor(t, k.writes)
 		u.handOn(k.lock)
 		k.lock = nil
 	}
 
 	for i := range t.spans {
-		u.spans.remove(t)
+		u.spans.removeTicket(t)
 		t.spans[i].of = nil
 	}
 
@@ -153,7 +153,7 @@ func (u *lockTable) releaseAll(t *ticket) {
 	t.after = t.after[:0]
 }
 
-func (l *lock) release(t *ticket, writes bool) {
+func (l *lock) releaseFor(t *ticket, writes bool) {
 	if t.before > 0 { // it may still wait here
 		if i := slices.IndexFunc(l.waiting, func(c claim) bool { return c.of == t }); i >= 0 {
 			l.waiting = slices.Delete(l.waiting, i, i+1)
@@ -173,7 +173,7 @@ func (u *lockTable) handOn(l *lock) {
 		c := l.waiting[0]
 		l.waiting[0] = claim{}
 		l.waiting = l.waiting[1:]
-		l.grant(c.writes)
+		l.grantClaim(c.writes)
 		u.oneLess(c.of)
 	}
 
@@ -184,8 +184,8 @@ func (u *lockTable) handOn(l *lock) {
 }
 
 func (u *lockTable) oneLess(t *ticket) {
-	if t.before--; t.before == 0 && t.state == queued {
-		u.ready.insert(t)
+	if t.before--; t.before == 0 && t.state == ticketQueued {
+		u.ready.insertTicket(t)
 	}
 }
 
@@ -217,14 +217,14 @@ type keyRanges struct {
 	ends [][]byte // ends[i] is the last end of list[:i+1]; nil for none
 }
 
-func (s *keyRanges) insert(n span) {
+func (s *keyRanges) insertRange(n span) {
 	i := sort.Search(len(s.list), func(i int) bool { return bytes.Compare(s.list[i].start, n.start) > 0 })
 	s.list = slices.Insert(s.list, i, n)
 	s.buildIndex()
 }
 
-// remove takes one range of t out.
-func (s *keyRanges) remove(t *ticket) {
+// removeTicket takes one range of t out.
+func (s *keyRanges) removeTicket(t *ticket) {
 	if i := slices.IndexFunc(s.list, func(o span) bool { return o.of == t }); i >= 0 {
 		s.list = slices.Delete(s.list, i, i+1)
 		s.buildIndex()
@@ -257,7 +257,7 @@ func (s *keyRanges) eachContaining(key []byte, f func(span)) {
 // eachOverlapping calls f with each range that overlaps r.
 func (s *keyRanges) eachOverlapping(r span, f func(span)) {
 	for _, o := range s.list {
-		if o.overlaps(r) {
+		if o.overlapsWith(r) {
 			f(o)
 		}
 	}

@@ -35,7 +35,7 @@ func (b boundKV) Put(ctx context.Context, key, val string, opts ...clientv3.OpOp
 func (b boundKV) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	ctx, cancel := b.withDeadline(ctx)
 	defer cancel()
-	return repeat(ctx, func() (*clientv3.GetResponse, error) { return b.KV.Get(ctx, key, opts...) })
+	return retryUntilFinal(ctx, func() (*clientv3.GetResponse, error) { return b.KV.Get(ctx, key, opts...) })
 }
 
 // GetStream reads in chunks, so its deadline covers the whole stream; List is the way to read a big range.
@@ -82,7 +82,7 @@ func (b boundKV) Do(ctx context.Context, op clientv3.Op) (clientv3.OpResponse, e
 	defer cancel()
 
 	if op.IsGet() {
-		return repeat(ctx, func() (clientv3.OpResponse, error) { return b.KV.Do(ctx, op) })
+		return retryUntilFinal(ctx, func() (clientv3.OpResponse, error) { return b.KV.Do(ctx, op) })
 	}
 
 	return b.KV.Do(ctx, op)
@@ -104,22 +104,22 @@ type boundTxn struct {
 }
 
 func (t *boundTxn) If(cs ...clientv3.Cmp) clientv3.Txn {
-	t.cmps = join(t.cmps, cs)
+	t.cmps = appendOrTake(t.cmps, cs)
 	return t
 }
 
 func (t *boundTxn) Then(ops ...clientv3.Op) clientv3.Txn {
-	t.then = join(t.then, ops)
+	t.then = appendOrTake(t.then, ops)
 	return t
 }
 
 func (t *boundTxn) Else(ops ...clientv3.Op) clientv3.Txn {
-	t.els = join(t.els, ops)
+	t.els = appendOrTake(t.els, ops)
 	return t
 }
 
-// join appends, and takes the first ones as they are: an operation is a quarter of a kilobyte.
-func join[T any](a, b []T) []T {
+// appendOrTake appends, and takes the first ones as they are: an operation is a quarter of a kilobyte.
+func appendOrTake[T any](a, b []T) []T {
 	if a == nil {
 		return slices.Clip(b)
 	}
@@ -132,7 +132,7 @@ func (t *boundTxn) Commit() (*clientv3.TxnResponse, error) {
 
 	if below, ok := t.kv.(restoringKV); ok {
 		var c comparisons
-		then := c.deduplicate(t.cmps, t.then)
+		then := c.deduplicateOps(t.cmps, t.then)
 		return below.Txn(context.WithValue(ctx, comparisonsKey{}, &c)).Then(then...).Else(t.els...).Commit()
 	}
 
@@ -149,25 +149,25 @@ type boundLease struct {
 func (b boundLease) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
 	ctx, cancel := b.withDeadline(ctx)
 	defer cancel()
-	return repeat(ctx, func() (*clientv3.LeaseGrantResponse, error) { return b.Lease.Grant(ctx, ttl) })
+	return retryUntilFinal(ctx, func() (*clientv3.LeaseGrantResponse, error) { return b.Lease.Grant(ctx, ttl) })
 }
 
 func (b boundLease) Revoke(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseRevokeResponse, error) {
 	ctx, cancel := b.withDeadline(ctx)
 	defer cancel()
-	return repeat(ctx, func() (*clientv3.LeaseRevokeResponse, error) { return b.Lease.Revoke(ctx, id) })
+	return retryUntilFinal(ctx, func() (*clientv3.LeaseRevokeResponse, error) { return b.Lease.Revoke(ctx, id) })
 }
 
 func (b boundLease) TimeToLive(ctx context.Context, id clientv3.LeaseID, opts ...clientv3.LeaseOption) (*clientv3.LeaseTimeToLiveResponse, error) {
 	ctx, cancel := b.withDeadline(ctx)
 	defer cancel()
-	return repeat(ctx, func() (*clientv3.LeaseTimeToLiveResponse, error) { return b.Lease.TimeToLive(ctx, id, opts...) })
+	return retryUntilFinal(ctx, func() (*clientv3.LeaseTimeToLiveResponse, error) { return b.Lease.TimeToLive(ctx, id, opts...) })
 }
 
 func (b boundLease) Leases(ctx context.Context) (*clientv3.LeaseLeasesResponse, error) {
 	ctx, cancel := b.withDeadline(ctx)
 	defer cancel()
-	return repeat(ctx, func() (*clientv3.LeaseLeasesResponse, error) { return b.Lease.Leases(ctx) })
+	return retryUntilFinal(ctx, func() (*clientv3.LeaseLeasesResponse, error) { return b.Lease.Leases(ctx) })
 }
 
 func (b boundLease) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
@@ -176,22 +176,22 @@ func (b boundLease) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*cl
 	return b.Lease.KeepAliveOnce(ctx, id)
 }
 
-// repeat calls until the answer is final or ctx ends; then the last error says more than the context's. Only for calls
+// retryUntilFinal calls until the answer is final or ctx ends; then the last error says more than the context's. Only for calls
 // that may be made twice.
-func repeat[T any](ctx context.Context, call func() (T, error)) (T, error) {
+func retryUntilFinal[T any](ctx context.Context, call func() (T, error)) (T, error) {
 	wait := backoff{first: 20 * time.Millisecond, most: 500 * time.Millisecond}
 
 	for {
 		resp, err := call()
-		if err == nil || !transient(err) || !wait.sleep(ctx) {
+		if err == nil || !isTransient(err) || !wait.sleep(ctx) {
 			return resp, err
 		}
 	}
 }
 
-// transient says whether a read is worth repeating. A stale token is: the client has renewed it by then.
-func transient(err error) bool {
-	return code(err) == codes.Unavailable ||
+// isTransient says whether a read is worth repeating. A stale token is: the client has renewed it by then.
+func isTransient(err error) bool {
+	return grpcCode(err) == codes.Unavailable ||
 		errors.Is(err, rpctypes.ErrInvalidAuthToken) || errors.Is(err, rpctypes.ErrAuthOldRevision)
 }
 
@@ -206,12 +206,12 @@ func (b *backoff) sleep(ctx context.Context) bool {
 	wait := max(b.next, b.first)
 	b.next = min(2*wait, b.most)
 
-	return clock.Sleep(ctx, jitter(wait))
+	return clock.Sleep(ctx, addJitter(wait))
 }
 
 func (b *backoff) reset() { b.next = 0 }
 
-// jitter returns between half of d and one and a half.
-func jitter(d time.Duration) time.Duration {
+// addJitter returns between half of d and one and a half.
+func addJitter(d time.Duration) time.Duration {
 	return d/2 + rand.N(d+1)
 }

@@ -14,49 +14,54 @@ import (
 )
 
 const (
+	// defaultCallTimeout is the deadline of a call if Config.CallTimeout is 0.
 	defaultCallTimeout = 5 * time.Second
 
-	// keepAliveTime is the shortest interval that gRPC accepts. It also makes the kernel give up on data that stays
-	// unacknowledged for keepAliveTimeout, so that a dead connection with traffic on it is noticed after 3 s.
+	// keepAliveTime is the interval between HTTP/2 pings on a connection. It is the shortest interval that gRPC
+	// accepts. gRPC also sets the TCP user timeout to keepAliveTimeout, so the kernel closes a connection whose data
+	// stay unacknowledged for 3 s. A dead connection with traffic on it is therefore detected after 3 s.
 	keepAliveTime    = 10 * time.Second
 	keepAliveTimeout = 3 * time.Second
 )
 
-// reconnect is how a connection is tried again. gRPC's default waits longer each
-// time, up to two minutes: after an outage of some minutes a node stayed away for
-// as long again. And an attempt that nobody answers takes 20 s by default.
-var reconnect = grpc.ConnectParams{
+// connectParams configures the pauses between attempts to connect. By default gRPC doubles its pause up to two
+// minutes, so after an outage of some minutes a node stayed away for as long again (G16). Also by default, a
+// connection attempt that receives no answer takes 20 s.
+var connectParams = grpc.ConnectParams{
 	Backoff:           grpcbackoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
 	MinConnectTimeout: 3 * time.Second,
 }
 
-// Config says how to reach etcd.
+// Config holds the settings of a connection to etcd.
 type Config struct {
-	// Endpoints are host:port, http://host:port, https://host:port or unix:///path. At least one.
+	// Endpoints has at least one address: host:port, http://host:port, https://host:port or unix:///path.
 	Endpoints []string
-	// Username is a user of etcd; with it goes a Password, or a PasswordFile, which is read at each log-in: a new password
-	// takes effect when etcd refuses the former. A log-in that etcd refuses is ErrLogin, of whatever call needed it.
+	// Username is a user of etcd. It requires either Password or PasswordFile. The file is read at each
+	// login, so a new password takes effect when etcd rejects the previous one. If etcd rejects a login, the
+	// call that needed it returns ErrLogin.
 	Username, Password, PasswordFile string
-	// TLS, if set, is asked for a configuration before each handshake; endpoints are https then. Without it, https
-	// endpoints are verified by the system's CAs.
+	// TLS returns the configuration for the next handshake. If it is set, all endpoints use TLS. If it is
+	// nil, https endpoints are verified with the CAs of the system.
 	TLS func() *tls.Config
-	// CallTimeout is the deadline of every KV and Lease call that has none sooner; default 5 s.
+	// CallTimeout is the deadline of every KV and Lease call whose context has no earlier one. The default is
+	// 5 s.
 	CallTimeout time.Duration
 	// Logger may be nil.
 	Logger *zap.Logger
 }
 
-// Client is an etcd client whose KV and Lease calls all have deadlines, and which shares one pulse among all that
-// follow a range through it (see Follow). If it was made by Dial, its watches end when their stream breaks, and are not
-// reopened behind the back of whoever listens. It is safe for concurrent use.
+// Client is an etcd client whose KV and Lease calls all have deadlines. All ranges that are followed through
+// one client share its watch streams and their progress probes (see streams). The watches of a client that
+// Dial returned end when their gRPC stream breaks, instead of being reopened by the etcd client (see
+// haltWatches). A Client is safe for concurrent use.
 type Client struct {
 	*clientv3.Client
 	streams streams
 	sight   watchHealth
 }
 
-// Dial returns a client of the etcd at cfg.Endpoints. It does not wait for etcd, and etcd may be down. ctx bounds the
-// dialling only: the client lives until Close.
+// Dial returns a client of the etcd at cfg.Endpoints. It does not wait for a connection, so it succeeds while
+// etcd is down. ctx applies to Dial only: the client works until Close is called.
 func Dial(ctx context.Context, cfg Config) (*Client, error) {
 	if len(cfg.Endpoints) == 0 {
 		return nil, errors.New("dial etcd: no endpoints")
@@ -68,7 +73,7 @@ func Dial(ctx context.Context, cfg Config) (*Client, error) {
 		return nil, fmt.Errorf("dial etcd: %w", err)
 	}
 
-	options := []grpc.DialOption{grpc.WithChainStreamInterceptor(haltWatches), grpc.WithConnectParams(reconnect)}
+	options := []grpc.DialOption{grpc.WithChainStreamInterceptor(haltWatches), grpc.WithConnectParams(connectParams)}
 	if cfg.TLS != nil {
 		options = append(options, grpc.WithTransportCredentials(newSecured(cfg.TLS, orNop(cfg.Logger))))
 	}
@@ -82,18 +87,20 @@ func Dial(ctx context.Context, cfg Config) (*Client, error) {
 		Endpoints:            cfg.Endpoints,
 		DialKeepAliveTime:    keepAliveTime,
 		DialKeepAliveTimeout: keepAliveTimeout,
-		// One attempt: a write that is sent twice may lose against its own first copy. bound.go repeats reads.
+		// The etcd client makes one attempt only. If a write were sent twice, the second copy could fail its
+		// compares because the first one succeeded. bound.go repeats reads.
 		MaxUnaryRetries: 1,
-		// The send limit stays at 2 MiB, just what etcd accepts: a larger request then fails here, before it is
-		// sent, which proves that nothing was written. The receive limit is already 2 GiB.
+		// The send limit stays at its default of 2 MiB. A larger request fails in this process before it is
+		// sent, which proves that nothing was written (see Unknown). The receive limit is already 2 GiB.
 		Context:     context.WithoutCancel(ctx),
 		DialOptions: options,
-		Logger:      quiet(cfg.Logger, "etcd-client", zap.ErrorLevel),
+		Logger:      quietLogger(cfg.Logger, "etcd-client", zap.ErrorLevel),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("dial etcd at %v: %w", cfg.Endpoints, err)
 	}
 
+	// Transactions bypass the slow copy of their comparisons (see comparisons.go).
 	c.KV = newRestoringKV(clientv3.RetryKVClient(c), c)
 
 	if l != nil {
@@ -103,8 +110,8 @@ func Dial(ctx context.Context, cfg Config) (*Client, error) {
 	return Wrap(c, cfg.CallTimeout), nil
 }
 
-// Wrap puts deadlines on the KV and Lease calls of c, which it changes in place, and makes it a Client. A callTimeout
-// of 0 means 5 s. A client is wrapped once.
+// Wrap adds deadlines to the KV and Lease calls of c, which it modifies, and returns it as a Client. A
+// callTimeout of 0 means 5 s. Wrap must be called only once for each client.
 func Wrap(c *clientv3.Client, callTimeout time.Duration) *Client {
 	b := bound{timeout: orDefault(callTimeout, defaultCallTimeout)}
 	c.KV = boundKV{KV: c.KV, bound: b}
@@ -112,7 +119,7 @@ func Wrap(c *clientv3.Client, callTimeout time.Duration) *Client {
 	return &Client{Client: c, sight: newSight()}
 }
 
-// Close closes connections and watches. It is safe to call twice.
+// Close closes the connections and ends the watches. It may be called more than once.
 func (c *Client) Close() error {
 	if err := c.Client.Close(); err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("close etcd client: %w", err)
@@ -120,6 +127,7 @@ func (c *Client) Close() error {
 	return nil
 }
 
+// orDefault returns v, or otherwise if v is the zero value.
 func orDefault[T comparable](v, otherwise T) T {
 	var zero T
 	if v == zero {

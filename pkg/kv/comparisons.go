@@ -17,8 +17,8 @@ type comparisons struct {
 	nested [][]clientv3.Cmp
 }
 
-// deduplicate returns a transaction's operations without the comparisons of those that are transactions, which c keeps.
-func (c *comparisons) deduplicate(cmps []clientv3.Cmp, then []clientv3.Op) []clientv3.Op {
+// deduplicateOps returns a transaction's operations without the comparisons of those that are transactions, which c keeps.
+func (c *comparisons) deduplicateOps(cmps []clientv3.Cmp, then []clientv3.Op) []clientv3.Op {
 	c.own = cmps
 	for i := range then {
 		if !then[i].IsTxn() {
@@ -37,15 +37,15 @@ func (c *comparisons) deduplicate(cmps []clientv3.Cmp, then []clientv3.Op) []cli
 }
 
 func (c *comparisons) giveBack(to *pb.TxnRequest) {
-	to.Compare = messages(c.own)
+	to.Compare = compareMessages(c.own)
 	for i, cmps := range c.nested {
 		if cmps != nil {
-			to.Success[i].GetRequestTxn().Compare = messages(cmps)
+			to.Success[i].GetRequestTxn().Compare = compareMessages(cmps)
 		}
 	}
 }
 
-func messages(cmps []clientv3.Cmp) []*pb.Compare {
+func compareMessages(cmps []clientv3.Cmp) []*pb.Compare {
 	list := make([]*pb.Compare, len(cmps))
 	for i := range cmps {
 		list[i] = cmps[i].GetCompare()

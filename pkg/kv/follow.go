@@ -14,74 +14,79 @@ import (
 )
 
 const (
+	// defaultStallAfter is how long a watch may be silent if FollowConfig.StallAfter is 0.
 	defaultStallAfter = 5 * time.Second
-	// patience is how many times StallAfter a quiet watch waits while others keep its stream busy.
-	patience = 3
+	// maxQuietStalls is the factor by which a quiet watch may be silent longer while other watches keep its stream busy.
+	maxQuietStalls = 3
 )
 
 var (
-	errWatchStalled = errors.New("watch stalled")
-	errWatchClosed  = errors.New("watch closed")
+	errWatchStalled = errors.New("watch stalled") // it was silent for too long
+	errWatchClosed  = errors.New("watch closed")  // the etcd client closed its channel without an error
 )
 
-// Batch is one step of what Follow tells.
+// Batch is one step of what Follow delivers: a list or a page of it, or events.
 type Batch struct {
-	// Reset says that KVs are content at Revision: all of it, or a page of it if FollowConfig.PageSize is set. Forget what
-	// was known, an unfinished list included, unless Page is above 0.
+	// Reset means that KVs are the content of the range at Revision: all of it, or one page if FollowConfig.PageSize
+	// is set. The consumer must discard what it had, including an unfinished list, unless Page is above 0.
 	Reset bool
-	// Page counts the pages of a list from 0, and More says that the list goes on in the next batch. Only after its last
-	// page is the content whole, and true at Revision; no events come between. A list that fails starts again, with page 0
-	// and the same Revision or a later one.
+	// Page is the number of the page in its list, from 0. More means that the list continues in the next batch. The
+	// content is complete, and valid at Revision, only after the last page. No events are delivered between two
+	// pages. A list that fails starts again with page 0, at the same revision or a later one.
 	Page int
 	More bool
-	// KVs come with Reset, in the order of their keys. Follow keeps none of them.
+	// KVs are set with Reset, in the order of their keys. Follow keeps no reference to them.
 	KVs []*mvccpb.KeyValue
-	// Events come without Reset, in order.
+	// Events are set without Reset, in the order of their revisions.
 	Events []*clientv3.Event
-	// Echo, only if FollowConfig.Echo asks for it, says that Events bring nothing new: the watch tells of what a list had
-	// told before it. Without Events, it says that a new watch begins, which tells of nothing at or before Revision.
+	// Echo is only set if FollowConfig.Echo is. It means that Events contain nothing new: the watch replays changes
+	// that a list had already delivered. Without Events, it means that a new watch begins, which replays nothing at
+	// or before Revision.
 	Echo bool
-	// Revision is up to where everything in this range is told, itself included (once there is no More). It grows with
-	// every batch, save that a Reset may repeat it.
+	// Revision is the revision up to which, and including which, everything in the range has been delivered. While
+	// More is set, that holds only for the pages so far. Revision increases with each batch, except that a Reset may
+	// repeat it.
 	Revision int64
 }
 
-// FollowConfig says what to follow: the range [Key, End), or the one key if End is empty.
+// FollowConfig describes what to follow: the range [Key, End), or the single key if End is empty.
 type FollowConfig struct {
 	Key, End string
-	// WatchKey and WatchEnd, if set, are a wider range to watch than the one to list: what lies outside of
-	// [Key, End) is told as events only, and untold if it happened before a list that the watch had not reached: before
-	// the first one, or in the gap that another Reset stands for. A watch that is lost and resumed misses nothing. So a
-	// Reset is the whole content of [Key, End), and says nothing about the rest. Not for a Mirror.
+	// WatchKey and WatchEnd, if set, are a wider range to watch than the range to list. Keys outside of [Key, End)
+	// are delivered as events only. Their changes are not delivered if they happened before a list that the watch had
+	// not reached: before the first list, or in the gap that another Reset closes. A watch that is lost and resumed
+	// misses nothing. So a Reset is the complete content of [Key, End), and contains no other keys. A Mirror does not
+	// support it.
 	WatchKey, WatchEnd string
-	// Revision, if set, is that of the first list. If it is compacted by then, the newest is taken.
+	// Revision, if set, is the revision of the first list. If it has been compacted, the current content is listed.
 	Revision int64
-	// PageSize, if set, has lists told in pages of that many keys at most, as they arrive; 1000 is some 1.5 MB of tasks.
-	// The next page is read while apply works on one, and none further. Not for a Mirror, which ignores it.
+	// PageSize, if set, delivers lists in pages of at most that many keys, as they arrive. A page of 1000 tasks is
+	// about 1.5 MB. Follow reads the next page while apply processes one, but not further ahead. A Mirror ignores it.
 	PageSize int
-	// Apart gives the range a stream that it shares only with others that say so: for the few on which much depends, to
-	// be served beside the many.
+	// Apart gives the range a stream that it shares only with other ranges that set Apart. It is for a few important
+	// ranges, so that a flood of events on the others does not delay them.
 	Apart bool
-	// Aside gives the range a stream that it shares only with others that say so: for readers on whom nothing depends, so
-	// that one who has much to catch up with holds up nobody else.
+	// Aside gives the range a stream that it shares only with other ranges that set Aside. It is for readers that
+	// nothing depends on, so that one of them which has much to catch up with delays nothing else.
 	Aside bool
-	// Previous asks for what each key held before, as PrevKv of an event: etcd reads it when it tells the event, so that it
-	// is missing, of a key that was there, if that revision is compacted away by then.
+	// Previous requests the previous value of each key, as PrevKv of an event. etcd reads that value when it delivers
+	// the event. So PrevKv is nil, although the key existed before, if its revision has been compacted by then.
 	Previous bool
-	// StallAfter is how long a watch may be silent, though a sign of life is asked for three times as often; default
-	// 5 s. While other watches of the client keep the stream busy, it is three times as long.
+	// StallAfter is how long a watch may be silent before it is given up. The default is 5 s. The watch is probed
+	// three times as often. While other watches keep the stream busy, a watch may be silent three times as long.
 	StallAfter time.Duration
-	// Relist is the period, about, of a new list while all is well: a watch is a hint. 0 is never.
+	// Relist is the approximate period between two lists while the watch works. They detect changes that the watch
+	// has lost. 0 disables them.
 	Relist time.Duration
-	// Echo asks for Batches with Echo: whoever compares lists with what it knew finds out by them what a watch had lost,
-	// and what had been on its way only.
+	// Echo requests batches with Echo. A consumer that compares lists with its own state needs them to distinguish
+	// changes that the watch had lost from changes that were still in flight.
 	Echo   bool
 	Logger *zap.Logger // may be nil
-	// Name is what the logs call it; default the key.
+	// Name identifies the range in log messages. The default is the key.
 	Name string
 }
 
-// watchedRange is the range to watch.
+// watchedRange returns the range to watch: the wider one if it is set, otherwise the range that is listed.
 func (cfg FollowConfig) watchedRange() (key, end string) {
 	if cfg.WatchKey != "" {
 		return cfg.WatchKey, cfg.WatchEnd
@@ -89,31 +94,42 @@ func (cfg FollowConfig) watchedRange() (key, end string) {
 	return cfg.Key, cfg.End
 }
 
+// streamClass returns the lane of streams for the watch.
 func (cfg FollowConfig) streamClass() int {
 	switch {
 	case cfg.Apart:
-		return apart
+		return apartLane
 	case cfg.Aside:
-		return aside
+		return asideLane
 	}
 
 	key, _ := cfg.watchedRange()
 	return laneOf(key)
 }
 
-// Follow lists the range, then watches it from the next revision on, and calls apply with each step, one at a time,
-// from the calling goroutine. It returns when ctx ends, with its error, or with apply's error.
+// Follow lists the range, and then watches it from the revision of the list. It calls apply with each step, one at a
+// time, from the calling goroutine. It returns the error of ctx when that ends, or the error of apply.
 //
-// A watch that is closed, cancelled or stalled, or whose store is away, is resumed from the revision told: every change
-// is told once and in order, as if nothing had happened. There is another list, which apply gets as a Reset, only if
-// the revision told is compacted away, if three resumed watches in a row heard nothing though the store could be read,
-// if the store had gone back, or if Relist asks for it. Follow tries for ever, with a growing pause of up to about two
-// seconds. It logs when the client loses the store and when all who follow have it back, not each attempt. A store whose revision is lower
-// than what was told (restored from a snapshot) is not told of: it counts as lost until it is beyond that, and is then
-// listed. If it grows beyond that unseen, it is taken for the same store. Resumptions, stalls and lists that were forced
-// are counted (see Client.Register).
+// If the watch is closed, cancelled or stalled, or if the store cannot be reached, Follow resumes it from the last
+// delivered revision. Then every change is delivered once and in order, as if the watch had not been lost. Follow
+// lists the range again, and delivers the list as a Reset, only in these cases:
 //
-// While apply works, events wait in memory without a limit.
+//   - The last delivered revision has been compacted.
+//   - Three resumed watches in a row received nothing although the store could be read.
+//   - The store had gone back to an older revision.
+//   - The previous list failed before it was complete.
+//   - FollowConfig.Relist requires it.
+//
+// Follow retries without limit, with a pause that grows to about two seconds. It logs when the client loses the store
+// and when all followed ranges have recovered, but not each attempt.
+//
+// If the revision of the store is lower than the last delivered revision (because it was restored from a snapshot),
+// Follow delivers nothing and treats the store as lost until its revision is higher again. Then it lists the range.
+// If the revision becomes higher before Follow reads it, Follow cannot detect the restore.
+//
+// Client.Register exports counters for resumed watches, stalls, and the lists that were not requested by Relist.
+//
+// While apply runs, events wait in memory. Their number is not limited.
 func Follow(ctx context.Context, c *Client, cfg FollowConfig, apply func(Batch) error) error {
 	cfg.StallAfter = orDefault(cfg.StallAfter, defaultStallAfter)
 	f := &follower{
@@ -141,37 +157,42 @@ func Follow(ctx context.Context, c *Client, cfg FollowConfig, apply func(Batch) 
 	}
 }
 
-// applyError marks the consumer's error, which ends Follow.
+// applyError marks an error of the consumer, which ends Follow.
 type applyError struct{ error }
 
 func (e applyError) Unwrap() error { return e.error }
 
+// follower is the state of one call of Follow. Its goroutine is the only one that uses it.
 type follower struct {
 	client *Client
 	cfg    FollowConfig
 	apply  func(Batch) error
 	log    *zap.Logger
-	wait   backoff
+	wait   backoff // between two attempts; reset when a watch receives something
 
-	revision int64 // told up to here
-	begun    int64 // the highest that was told of, by a page of an unfinished list maybe
-	whole    bool  // what was told is all there is up to revision: the next watch goes on from there
-	heard    bool  // something came by the present watch, beyond that it is open
-	silent   int   // resumed watches in a row by which nothing came
-	lost     bool
-	why      string // the content is to be listed again
+	revision int64  // the last revision that was delivered completely
+	begun    int64  // the highest revision that was delivered, maybe only by a page of an unfinished list
+	whole    bool   // the consumer has everything up to revision, so the next watch can resume there
+	heard    bool   // the present watch has received something besides its creation
+	silent   int    // how many resumed watches in a row have received nothing
+	lost     bool   // the loss of the watch has been reported
+	why      string // why the range has to be listed again; empty if that is not the case or not yet known
 }
 
-func (f *follower) deliver(b Batch) error {
+// deliverBatch passes a list or new events to the consumer. It returns an error without calling apply if the revision is
+// lower than one that was delivered or requested before, so that the consumer never goes back (see Follow).
+func (f *follower) deliverBatch(b Batch) error {
 	if newest := max(f.begun, f.cfg.Revision); b.Revision < newest {
 		return wentBack(newest, b.Revision)
 	}
 
+	// begun is set before the call: apply may have used a part of the batch when it fails.
 	f.begun = b.Revision
 	if err := f.handOver(b); err != nil {
 		return err
 	}
 
+	// Only a complete list, or events after one, is a state from which a watch can be resumed.
 	if !b.More {
 		f.revision, f.whole, f.why = b.Revision, true, ""
 	}
@@ -179,6 +200,7 @@ func (f *follower) deliver(b Batch) error {
 	return nil
 }
 
+// handOver calls apply and marks its error, so that the error ends Follow.
 func (f *follower) handOver(b Batch) error {
 	if err := f.apply(b); err != nil {
 		return applyError{err}
@@ -186,7 +208,8 @@ func (f *follower) handOver(b Batch) error {
 	return nil
 }
 
-// runWatch tells what happens after f.revision until the watch ends or is silent for too long.
+// runWatch delivers the changes after f.revision until the watch ends or is silent for too long. It always returns an
+// error.
 func (f *follower) runWatch(ctx context.Context) error {
 	stream := f.client.streams.pickStream(f.cfg.streamClass())
 	wctx, cancel := context.WithCancel(streamContext(ctx, stream))
@@ -198,7 +221,8 @@ func (f *follower) runWatch(ctx context.Context) error {
 		return err
 	}
 
-	// Leaving comes before cancel: a beat must find the stream, it would open another one for nobody.
+	// The deferred calls run in reverse order, so the watch leaves the probe before it is cancelled. Otherwise a progress
+	// request could find no stream and would open a new one that nobody uses.
 	m := f.client.streams.joinStream(ctx, f.client, stream, f.cfg.StallAfter/3)
 	defer f.client.streams.leaveStream(m)
 
@@ -214,7 +238,9 @@ func (f *follower) runWatch(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-relist:
-			f.markInconsistent(whyBroken) // until it is through
+			// If the list fails after some pages, the consumer has a mix of two revisions, and the range has to be
+			// listed again. deliver clears the mark after the last page.
+			f.markInconsistent(whyBroken)
 
 			if err := f.loadAll(ctx); err != nil {
 				return err
@@ -225,16 +251,19 @@ func (f *follower) runWatch(ctx context.Context) error {
 		case r, ok := <-events:
 			if err := f.receiveResponse(m, r, ok); err != nil {
 				if errors.Is(err, errWatchBehind) {
-					f.client.streams.closeStream(stream) // the next one may lead to another member
+					// The next stream may connect to another member, which is up to date.
+					f.client.streams.closeStream(stream)
 				}
 				return err
 			}
 		case <-silence.C:
+			// Responses arrived while apply ran. That is not silence.
 			if len(events) > 0 {
 				break
 			}
 
-			if m.of.isBusy(heard) && time.Since(heard) < patience*f.cfg.StallAfter {
+			// While another watch floods the stream, etcd does not answer probes, so silence proves nothing yet.
+			if m.of.isBusy(heard) && time.Since(heard) < maxQuietStalls*f.cfg.StallAfter {
 				silence.Reset(f.cfg.StallAfter / 3)
 				continue
 			}
@@ -245,24 +274,26 @@ func (f *follower) runWatch(ctx context.Context) error {
 			return fmt.Errorf("%w: silent for %s", errWatchStalled, time.Since(heard).Round(time.Millisecond))
 		}
 
-		// The time that apply took is not silence.
+		// The time that apply has taken does not count as silence.
 		heard = time.Now()
 		silence.Reset(f.cfg.StallAfter)
 	}
 }
 
-// openWatch starts the watch. The etcd client returns from Watch only when the server has confirmed it, which a stalled
-// stream never does.
+// openWatch starts the watch. Watch of the etcd client returns only when the server has confirmed the watch, which
+// never happens on a stalled stream. Therefore a timer cancels the watch after StallAfter.
 func (f *follower) openWatch(ctx context.Context, cancel context.CancelFunc) (clientv3.WatchChan, error) {
 	guard := time.AfterFunc(f.cfg.StallAfter, cancel)
 	key, end := f.cfg.watchedRange()
 
-	// From the revision told, not from the next: while one watch of a stream starts beyond the store's revision, as it
-	// would in an idle store, etcd answers no beat for any of them. receive drops what is told already.
+	// The watch starts at the delivered revision, not at the next one. In an idle store the next revision is in the future,
+	// and while one watch of a stream starts in the future, etcd answers no progress request for any watch of the stream.
+	// receiveResponse drops the events that have been delivered already.
 	//
-	// Without fragments, for which etcd would measure each response. A response has the events of one request (1.5 MiB),
-	// or of up to a thousand for a watch that catches up; both ends take 2 GiB, which no range of ours nears, and a watch
-	// that passed it would be closed, and its range listed. The client puts fragments together before it tells anything.
+	// The watch does not request fragments, because etcd would then measure the size of each response. A response has the
+	// events of one request (at most 1.5 MiB), or of up to a thousand requests for a watch that catches up. Client and
+	// server accept 2 GiB, which no range of Carillon comes close to. A watch that exceeded it would be closed, and its
+	// range listed. Fragments would not save memory either, since the client joins them before it delivers them.
 	opts := append(upTo(end), clientv3.WithRev(f.revision), clientv3.WithCreatedNotify())
 	if f.cfg.Previous {
 		opts = append(opts, clientv3.WithPrevKV())
@@ -270,6 +301,7 @@ func (f *follower) openWatch(ctx context.Context, cancel context.CancelFunc) (cl
 
 	events := f.client.Watch(ctx, key, opts...)
 
+	// The timer has fired and cancelled the watch.
 	if !guard.Stop() {
 		f.client.sight.stalls.Inc()
 		return nil, fmt.Errorf("%w: not opened in %s", errWatchStalled, f.cfg.StallAfter)
@@ -278,16 +310,19 @@ func (f *follower) openWatch(ctx context.Context, cancel context.CancelFunc) (cl
 	return events, nil
 }
 
-// relistTimer returns the channel that calls for the next list, about a period from now, and what stops it.
+// relistTimer returns a channel that receives a value when the next list is due, and the function that stops the
+// timer. The time is random, so that the lists of many ranges spread out. Without FollowConfig.Relist, the channel is
+// nil.
 func (f *follower) relistTimer() (<-chan time.Time, func() bool) {
 	if f.cfg.Relist <= 0 {
 		return nil, func() bool { return false }
 	}
-	t := time.NewTimer(f.cfg.Relist*3/4 + jitter(f.cfg.Relist/4))
+	t := time.NewTimer(f.cfg.Relist*3/4 + addJitter(f.cfg.Relist/4))
 	return t.C, t.Stop
 }
 
-// receiveResponse takes one response of the watch.
+// receiveResponse processes one response of the watch. ok is false if the channel of the watch is closed. An error
+// ends the watch.
 func (f *follower) receiveResponse(m *member, r clientv3.WatchResponse, ok bool) error {
 	if !ok {
 		return errWatchClosed
@@ -300,23 +335,26 @@ func (f *follower) receiveResponse(m *member, r clientv3.WatchResponse, ok bool)
 		return err
 	}
 
-	// A watch in the member's future would silence the pulse of its stream until the member has caught up. Only this
-	// header tells: that of a progress notice may be older than the watch.
+	// The member has not applied f.revision yet, so the watch starts in its future. That would suppress the answers to the
+	// progress requests of the whole stream until the member has caught up. Only the header of the creation shows it: that
+	// of a progress notification may be older than the watch.
 	if r.Created && r.Header.Revision < f.revision {
 		return fmt.Errorf("%w: at revision %d, %d was reported", errWatchBehind, r.Header.Revision, f.revision)
 	}
 
+	// The creation alone does not count as a sign of life (see followOnce).
 	f.heard = f.heard || !r.Created
 	m.of.noteResponse(r.IsProgressNotify())
 	f.reportRecovered()
 
-	// Only events move the revision on. The header of a response with events may be ahead of them; and a progress notice
-	// may answer a request that is older than this watch, and overtake the events that the watch has still to catch up
-	// with: it is a sign of life, no more.
+	// Only events advance the revision. The header of a response with events may have a later revision than the events. A
+	// progress notification may answer a request that is older than this watch, and may overtake events that the watch
+	// still has to catch up with. It is a sign of life and nothing more. Resuming from its revision would lose events.
 	if len(r.Events) == 0 {
 		return nil
 	}
 
+	// The events up to f.revision have been delivered by a list or by the previous watch.
 	told := slices.IndexFunc(r.Events, func(e *clientv3.Event) bool { return e.Kv.ModRevision > f.revision })
 	if told < 0 {
 		told = len(r.Events)
@@ -326,10 +364,10 @@ func (f *follower) receiveResponse(m *member, r clientv3.WatchResponse, ok bool)
 		return err
 	}
 
-	return f.deliver(Batch{Revision: r.Events[len(r.Events)-1].Kv.ModRevision, Events: r.Events[told:]})
+	return f.deliverBatch(Batch{Revision: r.Events[len(r.Events)-1].Kv.ModRevision, Events: r.Events[told:]})
 }
 
-// replayEvents passes on what a list has told already.
+// replayEvents delivers events that a list or an earlier watch has delivered before, if the consumer requested them.
 func (f *follower) replayEvents(events []*clientv3.Event) error {
 	if !f.cfg.Echo || len(events) == 0 {
 		return nil
@@ -337,9 +375,11 @@ func (f *follower) replayEvents(events []*clientv3.Event) error {
 	return f.handOver(Batch{Echo: true, Events: events, Revision: f.revision})
 }
 
-// markInconsistent notes why what was told leaves nothing to resume.
+// markInconsistent records that the consumer has no state from which a watch can be resumed, and why. The range is
+// then listed again.
 func (f *follower) markInconsistent(why string) { f.whole, f.why = false, why }
 
+// reportLost reports the loss of the watch, once until reportRecovered is called.
 func (f *follower) reportLost(err error) {
 	if !f.lost {
 		f.lost = true
@@ -347,6 +387,7 @@ func (f *follower) reportLost(err error) {
 	}
 }
 
+// reportRecovered reports that the watch works again, if it was lost, and resets the pause between attempts.
 func (f *follower) reportRecovered() {
 	f.wait.reset()
 	if f.lost {

@@ -10,20 +10,24 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// page is how many keys one request reads: some 1.5 MB of tasks.
-const page = 1000
+// listPageSize is how many keys one request reads: about 1.5 MB of tasks.
+const listPageSize = 1000
 
-// Prefix returns the range of all keys that start with p. A prefix ends in "/": "test" also reaches "test-1".
+// Prefix returns the range of all keys that start with p. p should end in "/": the range of "test" also contains
+// "test-1".
 func Prefix(p string) (key, end string) {
 	return p, clientv3.GetPrefixRangeEnd(p)
 }
 
-// List reads [key, end) in pages, all at one revision, which it returns: rev, or the newest if rev is 0. An empty end
-// means the one key; the keys come in order. If the revision is compacted away while it reads the newest, it starts
-// again; if rev itself is gone, the error is rpctypes.ErrCompacted.
+// List reads the range [key, end) in pages and returns its keys in order. All pages are read at one revision, which
+// it returns: rev, or the current revision if rev is 0. An empty end means the single key.
+//
+// If rev is 0 and the revision is compacted away between two pages, List starts again, at most twice. If rev is set
+// and compacted, the error is rpctypes.ErrCompacted.
 func List(ctx context.Context, c clientv3.KV, key, end string, rev int64) ([]*mvccpb.KeyValue, int64, error) {
 	var kvs []*mvccpb.KeyValue
-	err := eachPage(ctx, c, key, end, rev, page, func(b Batch) error {
+	err := eachPage(ctx, c, key, end, rev, listPageSize, func(b Batch) error {
+		// Page 0 after other pages means that eachPage has started again.
 		if rev = b.Revision; b.Page == 0 {
 			kvs = b.KVs
 		} else {
@@ -40,8 +44,9 @@ func List(ctx context.Context, c clientv3.KV, key, end string, rev int64) ([]*mv
 	return kvs, rev, nil
 }
 
-// eachPage is List, save that it tells of each page, of size keys at most, as it comes. If it starts again then with
-// page 0. It ends with tell's error.
+// eachPage reads a range like List, but calls tell with each page of at most size keys as soon as it arrives. When it
+// starts again after a compaction, it calls tell with page 0 again. If tell returns an error, eachPage stops and
+// returns it.
 func eachPage(ctx context.Context, c clientv3.KV, key, end string, rev int64, size int, tell func(Batch) error) error {
 	const attempts = 3
 
@@ -50,6 +55,7 @@ func eachPage(ctx context.Context, c clientv3.KV, key, end string, rev int64, si
 		switch {
 		case err == nil:
 			return nil
+		// The caller accepts any revision, so the next attempt reads at a newer one.
 		case rev == 0 && i < attempts && errors.Is(err, rpctypes.ErrCompacted):
 		default:
 			return fmt.Errorf("list %q: %w", key, err)
@@ -57,6 +63,7 @@ func eachPage(ctx context.Context, c clientv3.KV, key, end string, rev int64, si
 	}
 }
 
+// readPages makes one attempt of eachPage.
 func readPages(ctx context.Context, c clientv3.KV, key, end string, rev int64, size int, tell func(Batch) error) error {
 	for n := 0; ; n++ {
 		resp, err := c.Get(ctx, key, append(upTo(end), clientv3.WithRev(rev), clientv3.WithLimit(int64(size)))...)
@@ -64,10 +71,12 @@ func readPages(ctx context.Context, c clientv3.KV, key, end string, rev int64, s
 			return err
 		}
 
+		// The first page determines the revision of all others.
 		if rev == 0 {
 			rev = resp.Header.Revision
 		}
 
+		// The next page begins with the smallest key after the last one.
 		more := resp.More && len(resp.Kvs) > 0
 		if more {
 			key = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
@@ -79,8 +88,8 @@ func readPages(ctx context.Context, c clientv3.KV, key, end string, rev int64, s
 	}
 }
 
-// upTo is the option for a range's end; none for the one key. An empty end must not be given as such: the in-process
-// client hands it on as a range that has no end.
+// upTo returns the option for the end of a range, or none for a single key. It must not pass an empty end to
+// WithRange: the in-process client forwards that as a range without an end.
 func upTo(end string) []clientv3.OpOption {
 	if end == "" {
 		return nil

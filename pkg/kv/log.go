@@ -10,9 +10,9 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// quiet names a logger for code that is not ours and lets only entries from least on pass, save those that say
+// quietLogger names a logger for code that is not ours and lets only entries from least on pass, save those that say
 // nothing about this process: noise is how their messages end, since some begin with a member's id.
-func quiet(lg *zap.Logger, name string, least zapcore.Level, noise ...string) *zap.Logger {
+func quietLogger(lg *zap.Logger, name string, least zapcore.Level, noise ...string) *zap.Logger {
 	if lg == nil {
 		return zap.NewNop()
 	}

@@ -14,7 +14,7 @@ import (
 // applied tells nobody anything; what else it warns of passes.
 func TestQuiet_LeavesOutWhatEndsAsNoiseDoes(t *testing.T) {
 	core, logs := observer.New(zap.DebugLevel)
-	lg := quiet(zap.New(core), "etcd", zap.WarnLevel, "pending changes", "all of it")
+	lg := quietLogger(zap.New(core), "etcd", zap.WarnLevel, "pending changes", "all of it")
 
 	for _, m := range []string{"930c cannot campaign: pending changes", "all of it", "all of it, and more", "pending changes failed"} {
 		lg.Warn(m)

@@ -15,25 +15,28 @@ import (
 	"github.com/carillonhq/carillon/pkg/wake"
 )
 
-// Mirror is a copy of all keys of a range, kept current by Follow. It may be late, but it never goes back: per key the
-// higher mod revision wins, and a deletion counts with its revision. Run keeps it; everything else may be called at any
-// time, from anywhere.
+// Mirror is a copy of all keys of a range, which Follow keeps up to date. It may be late, but it never goes back: for
+// each key the higher mod revision wins, and a deletion counts with its revision. Run updates the mirror. All other
+// methods may be called at any time and by any goroutine.
+//
+// A mirror compares each list with what its watch has reported, and counts the changes that the watch has lost as
+// repairs.
 type Mirror struct {
 	client *Client
 	cfg    FollowConfig
 	log    *zap.Logger
-	ready  chan struct{}
+	ready  chan struct{} // closed after the first list
 
 	mu       sync.Mutex
-	loaded   bool
-	base     []*mvccpb.KeyValue          // sorted, and never changed: snapshots share it
-	pending  map[string]*mvccpb.KeyValue // on top of base; nil is a deletion
-	doubts   Doubts                      // keys that a list had otherwise
-	revision int64
-	signals  map[*subscription]struct{}
+	loaded   bool                        // the first list has been applied
+	base     []*mvccpb.KeyValue          // sorted by key; the slice is never modified, because snapshots share it
+	pending  map[string]*mvccpb.KeyValue // changes since base; a nil value is a deletion
+	doubts   Doubts                      // listed keys whose events the watch has not delivered yet
+	revision int64                       // all changes up to this revision have been applied
+	signals  map[*subscription]struct{}  // the current subscriptions
 }
 
-// Snapshot is the content of a range at one revision. It does not change, nor may its reader change it.
+// Snapshot is the content of a range at one revision. It never changes, and the caller must not modify it.
 type Snapshot struct {
 	// KVs are sorted by key.
 	KVs []*mvccpb.KeyValue
@@ -41,7 +44,7 @@ type Snapshot struct {
 	Revision int64
 }
 
-// Get returns the value under key, or nil.
+// Get returns the entry of key, or nil if the key is absent.
 func (s Snapshot) Get(key string) *mvccpb.KeyValue {
 	i, found := sort.Find(len(s.KVs), func(i int) int { return strings.Compare(key, string(s.KVs[i].Key)) })
 	if !found {
@@ -50,7 +53,8 @@ func (s Snapshot) Get(key string) *mvccpb.KeyValue {
 	return s.KVs[i]
 }
 
-// NewMirror prepares a mirror of the range in cfg, which keeps apart from other watches; Run fills it.
+// NewMirror returns a mirror of the range in cfg. It stays empty until Run is called. Its watch uses the stream of
+// the ranges that set FollowConfig.Apart, whatever cfg says.
 func NewMirror(c *Client, cfg FollowConfig) *Mirror {
 	cfg.Apart, cfg.PageSize, cfg.Echo = true, 0, true
 	return &Mirror{
@@ -61,7 +65,7 @@ func NewMirror(c *Client, cfg FollowConfig) *Mirror {
 	}
 }
 
-// Run keeps the mirror current until ctx ends, and returns its error. It is called once.
+// Run keeps the mirror up to date until ctx ends, and returns the error of ctx. It must be called only once.
 func (m *Mirror) Run(ctx context.Context) error {
 	return Follow(ctx, m.client, m.cfg, func(b Batch) error {
 		m.applyBatch(b)
@@ -69,10 +73,10 @@ func (m *Mirror) Run(ctx context.Context) error {
 	})
 }
 
-// Ready is closed after the first list.
+// Ready returns a channel that is closed after the first list.
 func (m *Mirror) Ready() <-chan struct{} { return m.ready }
 
-// Snapshot returns the content as it is known.
+// Snapshot returns the content as far as the mirror has received it.
 func (m *Mirror) Snapshot() Snapshot {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -82,11 +86,12 @@ func (m *Mirror) Snapshot() Snapshot {
 	return Snapshot{KVs: m.base, Revision: m.revision}
 }
 
-// subscription is one call of Subscribe: a signal may be subscribed more than once.
+// subscription is one call of Subscribe. Subscriptions are identified by their pointer, because a signal may be
+// subscribed more than once.
 type subscription struct{ signal wake.Signal }
 
-// Subscribe has the mirror send a signal after each change of the content, or after several at once, until unsubscribe is
-// called. It sends it at once if the mirror is loaded. A signal may be subscribed to several mirrors.
+// Subscribe sends a signal after each change of the content, or once after several changes, until unsubscribe is
+// called. It sends the signal immediately if the mirror is loaded. A signal may be subscribed to several mirrors.
 func (m *Mirror) Subscribe(signal wake.Signal) (unsubscribe func()) {
 	s := &subscription{signal}
 
@@ -105,6 +110,7 @@ func (m *Mirror) Subscribe(signal wake.Signal) (unsubscribe func()) {
 	}
 }
 
+// applyBatch applies one step of Follow and notifies the subscribers if it changed the content.
 func (m *Mirror) applyBatch(b Batch) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -114,6 +120,7 @@ func (m *Mirror) applyBatch(b Batch) {
 		return
 	}
 
+	// Follow does not deliver older batches. If it did, the mirror must not go back.
 	if b.Revision < m.revision {
 		return
 	}
@@ -134,10 +141,10 @@ func (m *Mirror) applyBatch(b Batch) {
 	}
 }
 
-// replaceAll takes a list, and says whether it brought anything new.
+// replaceAll replaces the content by a list, and reports whether the content changed.
 func (m *Mirror) replaceAll(b Batch) bool {
 	m.settleDiffs()
-	changed := !m.loaded || !slices.EqualFunc(m.base, b.KVs, same)
+	changed := !m.loaded || !slices.EqualFunc(m.base, b.KVs, sameVersion)
 
 	if m.loaded {
 		m.compareList(b)
@@ -152,15 +159,19 @@ func (m *Mirror) replaceAll(b Batch) bool {
 	return changed
 }
 
-// compareList counts what the watch must have lost. What was written at or before the revision that it had told completely is
-// lost for certain. What else the list has otherwise may be on its way: the watch tells of it soon, as an echo, or it is
-// lost, as a later list finds.
+// compareList compares a list with the content and counts the changes that the watch has lost.
+//
+// A listed key with a mod revision up to m.revision is different only if the watch has lost its event, because the
+// watch has delivered everything up to that revision. A key that is newer, or that is missing from the list, may have
+// an event in flight. Such a key is in doubt until the watch replays the event (see Doubts), and counts as lost if
+// that has not happened by a later list.
 func (m *Mirror) compareList(b Batch) {
 	known, listed := Snapshot{KVs: m.base}, Snapshot{KVs: b.KVs}
-	missed := m.doubts.Lost(orDefault(m.cfg.StallAfter, defaultStallAfter)) // events may be late, as long as a watch may be silent
+	// An event may be as late as a watch may be silent. Doubts that are older are lost events.
+	missed := m.doubts.Lost(orDefault(m.cfg.StallAfter, defaultStallAfter))
 	for _, kv := range b.KVs {
 		switch {
-		case same(known.Get(string(kv.Key)), kv):
+		case sameVersion(known.Get(string(kv.Key)), kv):
 		case kv.ModRevision <= m.revision:
 			missed++
 		default:
@@ -168,6 +179,7 @@ func (m *Mirror) compareList(b Batch) {
 		}
 	}
 
+	// The revision of a deletion is unknown, but it is higher than that of the last put.
 	for _, kv := range m.base {
 		if listed.Get(string(kv.Key)) == nil {
 			m.doubts.Add(string(kv.Key), kv.ModRevision+1)
@@ -180,9 +192,11 @@ func (m *Mirror) compareList(b Batch) {
 	}
 }
 
-// applyReplay takes what the watch tells after a list has told it.
+// applyReplay processes events that the watch delivers after a list has delivered their result, and resolves the
+// doubts about their keys. A batch without events announces a new watch. It starts at the current revision and
+// replays nothing, so no doubt can be resolved any more.
 func (m *Mirror) applyReplay(b Batch) {
-	if len(b.Events) == 0 { // a new watch, which will not
+	if len(b.Events) == 0 {
 		m.doubts.Clear()
 	}
 
@@ -191,7 +205,8 @@ func (m *Mirror) applyReplay(b Batch) {
 	}
 }
 
-// applyEvent takes one change. All changes up to m.revision are in, so one compare covers puts and deletions.
+// applyEvent applies one change, and reports whether it is new. All changes up to m.revision have been applied, so
+// one comparison is sufficient for puts and deletions.
 func (m *Mirror) applyEvent(e *clientv3.Event) bool {
 	if e.Kv.ModRevision <= m.revision {
 		return false
@@ -210,7 +225,8 @@ func (m *Mirror) applyEvent(e *clientv3.Event) bool {
 	return true
 }
 
-// settleDiffs merges what is pending into a new base, so that a burst of events costs one copy when somebody looks.
+// settleDiffs merges the pending changes into a new base. It is called only when the content is read or compared, so
+// that a burst of events costs one copy instead of one for each event.
 func (m *Mirror) settleDiffs() {
 	if len(m.pending) == 0 {
 		return
@@ -220,6 +236,7 @@ func (m *Mirror) settleDiffs() {
 	merged := make([]*mvccpb.KeyValue, 0, len(m.base)+len(keys))
 	rest := m.base
 	for _, k := range keys {
+		// Copy the keys before k, and leave out the old version of k.
 		n := sort.Search(len(rest), func(i int) bool { return string(rest[i].Key) >= k })
 		merged, rest = append(merged, rest[:n]...), rest[n:]
 		if len(rest) > 0 && string(rest[0].Key) == k {
@@ -234,15 +251,15 @@ func (m *Mirror) settleDiffs() {
 	m.base, m.pending = append(merged, rest...), nil
 }
 
-// notifySubscribers tells the subscribers that the content has changed.
+// notifySubscribers sends a signal to each subscriber.
 func (m *Mirror) notifySubscribers() {
 	for s := range m.signals {
 		s.signal.Send()
 	}
 }
 
-// same compares two versions of a key; a mod revision stands for the whole.
-func same(a, b *mvccpb.KeyValue) bool {
+// sameVersion reports whether two versions of a key are equal. The mod revision identifies a version of a key.
+func sameVersion(a, b *mvccpb.KeyValue) bool {
 	if a == nil || b == nil {
 		return a == b
 	}

@@ -12,80 +12,92 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// streams knows the gRPC streams that carry the client's watches. They are spread over a few lanes: one goroutine of the
-// client and one of the server serve a stream, a full buffer of a thousand responses sets all its watches back, and one
-// watch that has to catch up silences the pulse of all. A range keeps its lane. All watches of a lane share its current
-// stream; whoever finds that stalled has the next ones opened on a new stream, since a new watch on a dead stream would
-// be dead too.
+// streams manages the gRPC streams that carry the watches of a client.
 //
-// A watch on a quiet range hears nothing, alive or dead. So each stream has a pulse while anybody watches on it: a
-// progress request, which etcd answers once and the client hands to every watch of the stream. Its cost is one small
-// message per beat, however many follow.
+// The watches are spread over a few lanes, because watches on one stream affect each other: one goroutine of the
+// client and one of the server serve a stream, a full buffer of a thousand responses delays all its watches, and
+// while one watch catches up, etcd answers no progress request of the stream. A range always uses the same lane. All
+// watches of a lane share its current stream. When a follower finds that stream stalled, it makes the following
+// watches of the lane use a new stream, because a new watch on a dead stream would be dead, too.
 //
-// A stream that breaks ends its watches (see haltWatches). One that never opens stays in the etcd client until its connection ends, so that their number is bounded: the
-// ids go round.
+// A watch on a range without changes receives nothing, whether it works or not. Therefore each stream with watches
+// has a progress probe: a progress request at regular intervals. etcd answers it once, and the client delivers the
+// answer to every watch of the stream. So a probe costs one small message, however many ranges are followed.
+//
+// A stream that breaks ends its watches (see haltWatches). A stream that never opens stays in the etcd client until
+// its connection ends. The ids of the streams are reused in a cycle, so the number of such streams is bounded.
 type streams struct {
 	mu      sync.Mutex
-	current [lanes]int // how often the lane's stream was condemned, modulo streamsPerLane
-	live    map[int]*stream
+	current [laneCount]int // how often the lane has changed its stream, modulo streamsPerLane
+	// live contains the streams that have watches, by id. The id of a stream is its lane's value in current, times lanes,
+	// plus the lane.
+	live map[int]*stream
 }
 
 const (
-	lanes          = 6
-	apart          = lanes - 2 // the lane of the ranges that keep apart from the crowd
-	aside          = lanes - 1 // the lane of readers on whom nothing depends
-	streamsPerLane = 8
+	// laneCount is the number of lanes. The ranges that ask for no particular lane are spread over the first four.
+	laneCount      = 6
+	apartLane      = laneCount - 2 // the lane of ranges that set FollowConfig.Apart; also the number of lanes before it
+	asideLane      = laneCount - 1 // the lane of ranges that set FollowConfig.Aside
+	streamsPerLane = 8             // the number of stream ids that a lane uses in turn
 )
 
-// stream is what the watches of one gRPC stream share.
+// stream is the state that the watches of one gRPC stream share. It exists while the stream has at least one watch.
 type stream struct {
 	id         int
-	members    map[*member]time.Duration // and how often each needs a beat; guarded by streams.mu
-	faster     chan struct{}             // one slot: the interval has changed
-	stop       context.CancelFunc
-	done       chan struct{}
-	epoch      time.Time
-	heard      atomic.Int64 // when any watch received anything, since epoch
-	progressed atomic.Int64 // when any watch received an answer to a beat, since epoch
+	members    map[*member]time.Duration // the watches, and how often each needs a probe; guarded by streams.mu
+	faster     chan struct{}             // one slot; receives a value when the probe interval may have become shorter
+	stop       context.CancelFunc        // ends the probe
+	done       chan struct{}             // closed when the probe has ended
+	epoch      time.Time                 // the moment from which the two times below are counted
+	heard      atomic.Int64              // when any watch of the stream last received anything, in nanoseconds since epoch
+	progressed atomic.Int64              // when any watch of the stream last received an answer to a probe, in nanoseconds since epoch
 }
 
+// member is the membership of one watch in its stream.
 type member struct{ of *stream }
 
-// streamContext marks ctx so that the etcd client puts its watch on the given stream: it has one per metadata.
+// streamContext adds metadata to ctx that make the etcd client put the watch on the stream with the given id: the
+// client has one stream for each distinct set of metadata. The metadata also require that the etcd member has a
+// leader, so that a member which is cut off from the others ends its watches.
 func streamContext(ctx context.Context, id int) context.Context {
 	return metadata.NewOutgoingContext(ctx, metadata.Pairs(
 		rpctypes.MetadataRequireLeaderKey, rpctypes.MetadataHasLeader,
 		"carillon-watch", strconv.Itoa(id)))
 }
 
-// laneOf returns the lane of a range that begins at key.
+// laneOf returns the lane of a range that begins at key, one of the first four.
 func laneOf(key string) int {
-	return int(maphash.String(keySeed, key) % apart)
+	return int(maphash.String(keySeed, key) % apartLane)
 }
 
-// pickStream returns the stream for a new watch.
+// pickStream returns the id of the stream for a new watch of a lane.
 func (s *streams) pickStream(lane int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.current[lane]*lanes + lane
+	return s.current[lane]*laneCount + lane
 }
 
-// closeStream makes the following watches of its lane use another stream than id.
+// closeStream makes the following watches of the lane use another stream than id. It does nothing if the lane has
+// already moved on from id, so that several followers which find the same stream stalled change it only once. The
+// watches that are open on the stream stay open.
 func (s *streams) closeStream(id int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if lane := id % lanes; s.current[lane] == id/lanes {
+	if lane := id % laneCount; s.current[lane] == id/laneCount {
 		s.current[lane] = (s.current[lane] + 1) % streamsPerLane
 	}
 }
 
-// joinStream adds a watch to the pulse of its stream, which then beats at least as often as every.
+// joinStream adds a watch to the stream id, which is then probed at least once in every. The first watch starts the
+// probe. The caller must call leaveStream when the watch ends.
 func (s *streams) joinStream(ctx context.Context, c *Client, id int, every time.Duration) *member {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	st := s.live[id]
 	if st == nil {
+		// The probe outlives ctx, which belongs to one of the watches. The last watch to leave stops it.
 		pulse, stop := context.WithCancel(streamContext(context.WithoutCancel(ctx), id))
 		st = &stream{
 			id: id, members: map[*member]time.Duration{}, faster: make(chan struct{}, 1),
@@ -103,6 +115,7 @@ func (s *streams) joinStream(ctx context.Context, c *Client, id int, every time.
 	m := &member{of: st}
 	st.members[m] = every
 	select {
+	// The slot is full if the probe has not yet seen an earlier change. Then it will see both.
 	case st.faster <- struct{}{}:
 	default:
 	}
@@ -110,7 +123,7 @@ func (s *streams) joinStream(ctx context.Context, c *Client, id int, every time.
 	return m
 }
 
-// leaveStream ends a membership. The last to leave stops the pulse and waits for it.
+// leaveStream removes a watch from its stream. When the last watch leaves, it stops the probe and waits for its end.
 func (s *streams) leaveStream(m *member) {
 	s.mu.Lock()
 	st := m.of
@@ -128,7 +141,7 @@ func (s *streams) leaveStream(m *member) {
 	}
 }
 
-// probeInterval is the shortest that a member asks for.
+// probeInterval returns the shortest interval that a watch of the stream needs, or otherwise if that is shorter.
 func (s *streams) probeInterval(st *stream, otherwise time.Duration) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,6 +153,7 @@ func (s *streams) probeInterval(st *stream, otherwise time.Duration) time.Durati
 	return otherwise
 }
 
+// runProbe requests progress at the interval that the watches of the stream need, until ctx ends.
 func (s *streams) runProbe(ctx context.Context, c *Client, st *stream, every time.Duration) {
 	defer close(st.done)
 
@@ -153,7 +167,8 @@ func (s *streams) runProbe(ctx context.Context, c *Client, st *stream, every tim
 		case <-st.faster:
 			every = s.probeInterval(st, time.Minute)
 		case <-t.C:
-			// An error means that there is no stream at the moment; the watches find out by themselves.
+			// The probe ignores errors. An error means that there is no stream at the moment, which the watches
+			// notice because they end or stay silent.
 			beat, cancel := context.WithTimeout(ctx, every)
 			_ = c.RequestProgress(beat)
 			cancel()
@@ -163,7 +178,7 @@ func (s *streams) runProbe(ctx context.Context, c *Client, st *stream, every tim
 	}
 }
 
-// noteResponse notes that a watch received something: an answer to a beat, or not.
+// noteResponse records that a watch received a response. progress is true if it was the answer to a progress request.
 func (st *stream) noteResponse(progress bool) {
 	now := int64(time.Since(st.epoch))
 	st.heard.Store(now)
@@ -172,9 +187,10 @@ func (st *stream) noteResponse(progress bool) {
 	}
 }
 
-// isBusy says that the stream carried something since the moment given, but no answer to a beat. etcd answers only when
-// every watch of the stream has caught up, so a flood of events on one keeps the beats of all unanswered: no proof that
-// a quiet watch is dead. If another watch did hear an answer, this one should have heard it, too.
+// isBusy reports whether the stream has carried a response since the given time, but no answer to a progress request.
+// etcd answers a progress request only when every watch of the stream has caught up. So a flood of events on one
+// watch suppresses the answers for all, and the silence of another watch does not prove that it is dead. But if any
+// watch of the stream has received such an answer, a working watch would have received it, too.
 func (st *stream) isBusy(since time.Time) bool {
 	at := int64(since.Sub(st.epoch))
 	return st.heard.Load() > at && st.progressed.Load() <= at

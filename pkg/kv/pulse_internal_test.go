@@ -78,7 +78,7 @@ func TestStreams_PulseFollowsTheMostImpatient(t *testing.T) {
 func TestStreams_CondemnMovesOnOnce(t *testing.T) {
 	var s streams
 	seen := map[int]bool{}
-	for lane := range lanes {
+	for lane := range laneCount {
 		first := s.pickStream(lane)
 		s.closeStream(first)
 		second := s.pickStream(lane)
@@ -91,7 +91,7 @@ func TestStreams_CondemnMovesOnOnce(t *testing.T) {
 		seen[first], seen[second] = true, true
 	}
 
-	if len(seen) != 2*lanes {
+	if len(seen) != 2*laneCount {
 		t.Errorf("lanes share streams: %v", seen)
 	}
 
@@ -100,7 +100,7 @@ func TestStreams_CondemnMovesOnOnce(t *testing.T) {
 		seen[s.pickStream(0)] = true
 	}
 
-	if len(seen) > lanes*streamsPerLane {
+	if len(seen) > laneCount*streamsPerLane {
 		t.Errorf("%d streams", len(seen))
 	}
 }
@@ -111,7 +111,7 @@ func TestStreams_CrowdIsSpreadAndSomeKeepApart(t *testing.T) {
 		used[FollowConfig{Key: fmt.Sprintf("/carillon/shards/%04d/", i)}.streamClass()]++
 	}
 
-	if len(used) != apart || used[apart] > 0 {
+	if len(used) != apartLane || used[apartLane] > 0 {
 		t.Errorf("watches in each lane: %v", used)
 	}
 
@@ -120,7 +120,7 @@ func TestStreams_CrowdIsSpreadAndSomeKeepApart(t *testing.T) {
 		t.Error("the lane is not that of the range watched")
 	}
 
-	if m := NewMirror(nil, FollowConfig{Key: "/carillon/nodes/"}); m.cfg.streamClass() != apart {
+	if m := NewMirror(nil, FollowConfig{Key: "/carillon/nodes/"}); m.cfg.streamClass() != apartLane {
 		t.Error("a mirror is among the crowd")
 	}
 }

@@ -309,7 +309,7 @@ func (s *Server) embedConfig() *embed.Config {
 	// What a new member says, about a port, a log-in, a schema and a first election that are as they should be; and what each
 	// connection says when a peer comes or goes, of which "peer became inactive" tells.
 	s.etcdLog = newSampled(orNop(s.cfg.Logger))
-	s.etcdLog.Logger = quiet(s.etcdLog.Logger, "etcd", zap.WarnLevel,
+	s.etcdLog.Logger = quietLogger(s.etcdLog.Logger, "etcd", zap.WarnLevel,
 		"Running http and grpc server on single port. This is not recommended for production.",
 		"simple token is not cryptographically signed",
 		"since there are still pending configuration changes to apply",

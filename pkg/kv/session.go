@@ -12,18 +12,21 @@ import (
 	"go.uber.org/zap"
 )
 
+// defaultTTL is the time to live of a session's lease if SessionConfig.TTL is 0.
 const defaultTTL = 10 * time.Second
 
-// SessionConfig says how to open a session.
+// SessionConfig holds the settings of a session.
 type SessionConfig struct {
-	// TTL is how long the lease outlives its last renewal; default 10 s. etcd counts in whole seconds and has a
-	// minimum, so that it may grant more.
+	// TTL is how long the lease exists after its last renewal. The default is 10 s. etcd counts in whole
+	// seconds and has a minimum, so it may grant more.
 	TTL time.Duration
-	// Saved, if set, is told of the lease before anything can be attached to it, and must have persisted it when it
-	// returns. Its error ends the attempt, and the lease.
+	// Saved, if set, is called with the id of the lease before any key can be attached to it. It must have
+	// stored the id durably when it returns, so that a restarted daemon can revoke the lease of its
+	// predecessor. If it returns an error, the lease is revoked and OpenSession fails.
 	Saved func(clientv3.LeaseID) error
-	// Alive, if set, is asked before each renewal. Its error ends the session: what the lease stands for is not there
-	// any more. The lease is left to expire; Close ends it at once.
+	// Alive, if set, is called before each renewal. If it returns an error, the session ends, because the
+	// process that the lease represents no longer works. The lease is not revoked and expires after its TTL.
+	// Close revokes it at once.
 	Alive  func() error
 	Logger *zap.Logger // may be nil
 }
@@ -32,29 +35,33 @@ type SessionConfig struct {
 //
 //	open ──renewed──▶ open ──revoked, or TTL without an answer, or not alive, or ctx ended──▶ done
 //
-// Done is a hint that may come late (the lease was revoked a moment ago) but not later than the time at which etcd may
-// drop a lease that nobody renewed. Hence no write may rest on it alone.
+// Done is a hint. It may come late, because etcd may have revoked the lease a moment ago. But it comes no
+// later than etcd may drop a lease that was not renewed. Therefore a write must not rely on Done alone. It
+// compares a key that is attached to the lease (G2).
 type Session struct {
 	client *Client
 	lease  clientv3.LeaseID
 	log    *zap.Logger
-	stop   context.CancelFunc
-	alive  func() error
-	done   chan struct{}
-	joined chan struct{}
+	stop   context.CancelFunc // ends the renewals
+	alive  func() error       // SessionConfig.Alive; may be nil
+	done   chan struct{}      // closed when the session is done
+	joined chan struct{}      // closed when the goroutine that renews has returned
 
 	mu      sync.Mutex
-	ttl     time.Duration
-	renewed time.Time
-	err     error
+	ttl     time.Duration // what etcd granted last
+	renewed time.Time     // when the last successful renewal was sent, not when its answer arrived
+	err     error         // why the session is done
 }
 
-// OpenSession grants a lease, has it saved, and keeps it alive until ctx ends or the lease is lost. When ctx ends the
-// lease is left to expire; Close ends it at once.
+// OpenSession grants a lease, calls cfg.Saved, and keeps the lease alive until ctx ends or the lease is lost.
+// When ctx ends, the lease is not revoked and expires after its TTL. Close revokes it at once.
 func OpenSession(ctx context.Context, c *Client, cfg SessionConfig) (*Session, error) {
+	// The validity of the lease is counted from before the request, because etcd grants it at some time between the
+	// request and the answer. So Done is closed early rather than late.
 	sent := time.Now()
 	ttl := orDefault(cfg.TTL, defaultTTL)
 
+	// The TTL is rounded up to whole seconds.
 	granted, err := c.Grant(ctx, int64((ttl+time.Second-1)/time.Second))
 	if err != nil {
 		return nil, fmt.Errorf("open session: grant lease: %w", err)
@@ -79,41 +86,44 @@ func OpenSession(ctx context.Context, c *Client, cfg SessionConfig) (*Session, e
 	return s, nil
 }
 
-// Lease is the session's lease.
+// Lease returns the id of the lease.
 func (s *Session) Lease() clientv3.LeaseID { return s.lease }
 
-// TTL is what etcd granted.
+// TTL returns the time to live that etcd granted, which may be more than SessionConfig.TTL.
 func (s *Session) TTL() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ttl
 }
 
-// Done is closed when the lease is known to be lost, or TTL after LastRenewal, or when the session ends.
+// Done returns a channel that is closed when the lease is known to be lost, when TTL has passed since
+// LastRenewal, or when the session has been closed.
 func (s *Session) Done() <-chan struct{} { return s.done }
 
-// Err says why the session is done; nil while it is not.
+// Err returns the reason why the session is done, or nil while it is not.
 func (s *Session) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
 }
 
-// LastRenewal is when the last renewal that etcd acknowledged, or the grant, was sent. It carries a monotonic reading.
+// LastRenewal returns the time at which the last renewal that etcd acknowledged was sent; before the first
+// renewal, the time at which the grant was sent. The time has a monotonic reading.
 func (s *Session) LastRenewal() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.renewed
 }
 
-// Close stops the renewals, waits for their goroutine, and revokes the lease: all keys attached to it go. A lease that
-// is gone already is no error. It may be called again after a failure.
+// Close stops the renewals, waits for their goroutine, and revokes the lease, which deletes all keys attached
+// to it. It returns nil if the lease did not exist any more. After an error it may be called again.
 func (s *Session) Close(ctx context.Context) error {
 	s.stop()
 	<-s.joined
 	return s.revokeLease(ctx)
 }
 
+// revokeLease revokes the lease. A lease that does not exist is not an error.
 func (s *Session) revokeLease(ctx context.Context) error {
 	if _, err := s.client.Revoke(ctx, s.lease); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		return fmt.Errorf("revoke lease %x: %w", s.lease, err)
@@ -121,7 +131,7 @@ func (s *Session) revokeLease(ctx context.Context) error {
 	return nil
 }
 
-// keepAlive renews every third of the TTL, faster after a failure, until the lease is lost.
+// keepAlive renews the lease until it is lost or ctx ends. Then it records the reason and closes done.
 func (s *Session) keepAlive(ctx context.Context) {
 	defer close(s.joined)
 
@@ -137,8 +147,10 @@ func (s *Session) keepAlive(ctx context.Context) {
 	}
 }
 
+// runRenewals renews the lease every third of its TTL, and sooner after a failure. It returns the reason why
+// the session is done.
 func (s *Session) runRenewals(ctx context.Context) error {
-	var failure error
+	var failure error // of the last renewal; reported if the lease then expires
 	next := time.NewTimer(s.TTL() / 3)
 	defer next.Stop()
 
@@ -152,7 +164,9 @@ func (s *Session) runRenewals(ctx context.Context) error {
 		case <-next.C:
 		}
 
-		if time.Now().After(end) { // both were ready, after a pause of the process
+		// After a pause of the process, both timers are ready and select chooses at random. The lease may have expired
+		// by now, so the next iteration has to end the session instead of renewing it.
+		if time.Now().After(end) {
 			continue
 		}
 
@@ -164,19 +178,21 @@ func (s *Session) runRenewals(ctx context.Context) error {
 
 		wait := s.TTL() / 3
 		failure = s.renewLease(ctx, end)
+		// etcd does not have the lease any more. Every other error leaves open whether etcd has renewed it.
 		if errors.Is(failure, rpctypes.ErrLeaseNotFound) {
 			return failure
 		}
 
 		if failure != nil {
-			wait = jitter(s.TTL() / 20)
+			wait = addJitter(s.TTL() / 20)
 		}
 
 		next.Reset(wait)
 	}
 }
 
-// renewLease asks once, for a third of the TTL at most, so that a lost answer leaves time to ask again.
+// renewLease sends one renewal and waits at most a third of the TTL for the answer, so that after a lost
+// answer there is time for another attempt. It never waits beyond end, at which the lease may expire.
 func (s *Session) renewLease(ctx context.Context, end time.Time) error {
 	sent := time.Now()
 	deadline := sent.Add(s.TTL() / 3)
@@ -195,6 +211,7 @@ func (s *Session) renewLease(ctx context.Context, end time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
+	// The new period is counted from when the request was sent; see OpenSession.
 	s.renewed, s.ttl = sent, time.Duration(resp.TTL)*time.Second
 
 	return nil

@@ -13,35 +13,42 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Txn is a conditional write: if every comparison holds then Then, else Else, at one revision.
+// Txn is a conditional write. If every comparison in If holds, etcd applies Then, otherwise Else. It
+// evaluates the comparisons and applies the operations at one revision.
 type Txn struct {
 	If         []clientv3.Cmp
 	Then, Else []clientv3.Op
-	// ResolvedByCaller says that the caller finds out by itself what became of it, should
-	// its outcome be unknown, and issues it again. Nobody then needs to wait long
-	// for an answer that may never come, as when etcd loses its leader.
+	// ResolvedByCaller promises that the caller handles an unknown outcome itself: it determines whether the
+	// transaction was applied, and issues it again if not. The Batcher then gives up early on an answer that
+	// may never arrive, for example after etcd has lost its leader (see deadline).
 	ResolvedByCaller bool
 }
 
-// Result is what etcd answered. Succeeded is false if a comparison did not hold; Responses are then those of Else.
+// Result is the answer of etcd. If Succeeded is false, a comparison did not hold, and Responses are those of
+// Else.
 type Result struct {
 	Succeeded bool
-	// Revision is the store's after the transaction: its own if it wrote anything.
+	// Revision is the revision of the store after the transaction. If the transaction wrote anything, it is
+	// the revision of these writes.
 	Revision  int64
 	Responses []*etcdserverpb.ResponseOp
 }
 
-// Committer is the one door through which conditional writes pass.
+// Committer sends conditional writes. All transactions of the domain pass through one (see Direct and
+// Batcher).
 type Committer interface {
-	// Commit sends t once. An error is definite or it is not: ask Unknown.
+	// Commit sends t once. If it returns an error, Unknown tells whether t may have been applied
+	// nevertheless.
 	Commit(ctx context.Context, t Txn) (Result, error)
 }
 
-// Direct returns a Committer that sends each transaction as a request of its own.
+// Direct returns a Committer that sends each transaction as a separate request.
 func Direct(c clientv3.KV) Committer { return direct{c} }
 
+// direct implements Direct.
 type direct struct{ kv clientv3.KV }
 
+// Commit implements Committer.
 func (d direct) Commit(ctx context.Context, t Txn) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return Result{}, fmt.Errorf("commit: %w", notSent{err})
@@ -52,7 +59,9 @@ func (d direct) Commit(ctx context.Context, t Txn) (Result, error) {
 	}
 
 	resp, err := commit()
-	if staleToken(err) { // refused before it was proposed, and the client has a new token now
+	// etcd rejects a stale token before it proposes the request, so nothing was written. The client has a new token by
+	// now, so a second attempt is safe and succeeds.
+	if staleToken(err) {
 		resp, err = commit()
 	}
 
@@ -63,20 +72,29 @@ func (d direct) Commit(ctx context.Context, t Txn) (Result, error) {
 	return Result{Succeeded: resp.Succeeded, Revision: resp.Header.GetRevision(), Responses: resp.Responses}, nil
 }
 
+// staleToken reports whether etcd rejected the token of the call, so that the request was not processed.
 func staleToken(err error) bool {
 	return errors.Is(err, rpctypes.ErrInvalidAuthToken) || errors.Is(err, rpctypes.ErrAuthOldRevision)
 }
 
-// notSent marks the error of a write that never left this process.
+// notSent marks the error of a write that never left this process. Its outcome is certain: it was not
+// applied.
 type notSent struct{ error }
 
 func (e notSent) Unwrap() error { return e.error }
 
-// Unknown says whether err leaves open if the write took place. It is false for nil, and for errors that prove that
-// nothing was written: requests that etcd refuses before it applies them (invalid, too large, over a limit, not
-// permitted, without the lease they name), and those that were never sent. Everything else is unknown: deadlines,
-// cancellations, lost connections and leaders, and also a lack of space: etcd answers so even to the write that
-// crosses the quota, which it has applied by then.
+// Unknown reports whether a write that returned err may have been applied. It is false for nil, and for the
+// errors that prove that nothing was written:
+//
+//   - etcd rejects the request before it applies it: the request is invalid, too large or not permitted, a
+//     limit is exceeded, or the lease that it names does not exist.
+//   - The request was never sent.
+//
+// Every other error leaves the outcome open: deadlines, cancellations, lost connections and lost leaders. So
+// does a lack of space, because etcd returns that error also to the write that exceeds the quota, which it
+// has already applied.
+//
+// A caller that treats an unknown outcome as a failure breaks G3; one that treats it as a success breaks G13.
 func Unknown(err error) bool {
 	if err == nil {
 		return false
@@ -99,8 +117,9 @@ func Unknown(err error) bool {
 		return false
 	}
 
-	// gRPC refuses to send what is over the limit. The same code, with slightly other words, comes for an answer that is too
-	// large to receive: then the write was applied.
+	// gRPC does not send a message above its limit. It uses the same code, with a slightly different text,
+	// for an answer that is too large to receive. In that case the write has been applied, so the text must
+	// be compared.
 	if s, ok := grpcStatus(err); ok && s.Code() == codes.ResourceExhausted &&
 		strings.HasPrefix(s.Message(), "trying to send message larger than max") {
 		return false
@@ -109,10 +128,12 @@ func Unknown(err error) bool {
 	return true
 }
 
-// NoSpace says that etcd is over its quota. What was asked may have been written all the same (see Unknown).
+// NoSpace reports whether etcd has exceeded its quota. The write that returned err may have been applied
+// nevertheless (see Unknown).
 func NoSpace(err error) bool { return err != nil && etcdError(err) == rpctypes.ErrNoSpace }
 
-// etcdError finds etcd's own error in a chain, typed or as a gRPC status; nil if there is none.
+// etcdError returns the error of etcd that err wraps, whether it has etcd's type or is a gRPC status. It
+// returns nil if there is none.
 func etcdError(err error) error {
 	var e rpctypes.EtcdError
 	if errors.As(err, &e) {
@@ -125,6 +146,7 @@ func etcdError(err error) error {
 	return nil
 }
 
+// grpcStatus returns the gRPC status that err wraps, if there is one.
 func grpcStatus(err error) (*status.Status, bool) {
 	var s interface{ GRPCStatus() *status.Status }
 	if errors.As(err, &s) {
@@ -133,8 +155,8 @@ func grpcStatus(err error) (*status.Status, bool) {
 	return nil, false
 }
 
-// code is the gRPC code of an error, however it is wrapped.
-func code(err error) codes.Code {
+// grpcCode returns the gRPC code of an error, whatever wraps it, or codes.Unknown if it has none.
+func grpcCode(err error) codes.Code {
 	var e rpctypes.EtcdError
 	if errors.As(err, &e) {
 		return e.Code()

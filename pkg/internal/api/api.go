@@ -33,87 +33,88 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Config is what the API needs of its node.
+// Config contains what the API needs from its node. Store, Cluster, Node and Ref are required. New replaces
+// other zero values by defaults.
 type Config struct {
 	Store   *store.Store
 	Cluster task.Cluster
-	Node    string // this one's name
-	// Instance, if set, is told in InstanceHeader: peers ask for it.
+	Node    string // the name of this node
+	// Instance, if set, is sent in InstanceHeader with each answer. Peers use it to detect that a node has
+	// restarted.
 	Instance string
-	Version  string // Carillon's
-	// Etcd is how etcdctl reaches an etcd that only this node knows; empty if
-	// whoever asks knows it.
+	Version  string // the version of Carillon
+	// Etcd contains the arguments with which etcdctl reaches an embedded etcd. It is empty if the user has
+	// configured the cluster's etcd.
 	Etcd string
-	// Ref says where a task lives.
+	// Ref maps a task to the shard that contains it.
 	Ref func(namespace, name string) record.Ref
 	// Now is the wall clock; nil is time.Now.
 	Now func() time.Time
-	// Clock, if set, says why this node's clock is not to be trusted. Changes
-	// that would write the clock's time into an entry are refused then.
+	// Clock, if set, returns an error if this node's clock cannot be trusted. The API then refuses changes that
+	// would write the clock's time into an entry.
 	Clock func() error
-	// Writable, if set, says why this node must change nothing.
+	// Writable, if set, returns an error if this node must not change anything.
 	Writable func() error
-	// Nodes are the nodes that are present, as this node knows them; nil: unknown. They are not to be
-	// changed. A write of a task is answered with a warning if none of them can run it.
+	// Nodes returns the nodes that are present, as this node knows them; nil means unknown. Callers must not
+	// modify the result. A write of a task is answered with a warning if none of these nodes can run it.
 	Nodes func() []task.Node
-	// SetState, if set, has this node take a state (ready, cordoned or draining) that
-	// a caller asked for, keep it over restarts, and announce it: etcd has it when it
-	// returns.
+	// SetState, if set, puts this node into a state (ready, cordoned or draining) on behalf of a caller, keeps
+	// it over restarts, and announces it. The state is in etcd when SetState returns.
 	SetState func(ctx context.Context, state, by string) error
-	// StateWithin is how long another node may take to obey a state; 0 is 10 s.
+	// StateWithin limits how long another node may take to obey a state; 0 means 10 s.
 	StateWithin time.Duration
-	// Key signs what this node asks of others on behalf of its callers; nil: it can ask
-	// nothing. Its public half is in the node's record.
+	// Key signs the requests that this node sends to other nodes on behalf of its callers. Its public half is in
+	// the node's record. Without a key, the node cannot send such requests.
 	Key ed25519.PrivateKey
-	// Peer finds a node that is present, as this one knows it, to verify what the node
-	// asks; nil: no node may ask anything.
+	// Peer returns a node that is present, as this node knows it. It is needed to verify requests from other
+	// nodes; nil rejects all of them.
 	Peer func(name string) (task.Node, bool)
-	// TLS says that this node's API speaks TLS: then it asks other nodes by TLS only.
+	// TLS states that this node's API uses TLS. It then sends requests to other nodes over TLS only.
 	TLS bool
-	// Dial reaches other nodes; nil is net.Dialer.
+	// Dial connects to other nodes; nil means net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// DialTLS reaches other nodes at https:// addresses; nil is Dial, and the
-	// system's CAs.
+	// DialTLS connects to other nodes at https:// addresses; nil means Dial with the system's CAs.
 	DialTLS func(ctx context.Context, network, address string) (net.Conn, error)
-	// FreezeWithin is how long a freeze waits for the nodes to confirm it; 0 is 12 s.
+	// FreezeWithin limits how long a freeze waits for the nodes to confirm it; 0 means 12 s.
 	FreezeWithin time.Duration
-	// PageQuiet is how long nothing is told until a page of events ends without all of
-	// what has happened, as it may of an etcd that others write to; 0 is 2 s.
+	// PageQuiet is how long a page of events waits without new changes before it ends. This is needed if other
+	// programs write to the same etcd, because their revisions contain no events. 0 means 2 s.
 	PageQuiet time.Duration
-	// MostScanned is how many records a page of runs reads in search of those that
-	// match; 0 is 10,000. It may hold fewer than its limit, but one that has a next is
-	// never empty.
+	// MostScanned is the maximum number of records that a page of runs reads to find matching ones; 0 means
+	// 10,000. A page may contain fewer runs than its limit, but a page that has a next page is never empty.
 	MostScanned int
-	// Ready, if set, says why the node is not ready.
+	// Ready, if set, returns an error that explains why the node is not ready.
 	Ready func() error
-	// Board is this node's part of the board: ticks within a span, and of each list
-	// limit items; nil if the node does not schedule.
+	// Board returns this node's part of the board, with the ticks of a time span and at most limit items in each
+	// list. It is nil if the node does not schedule.
 	Board func(ctx context.Context, span time.Duration, limit int) task.BoardPart
-	// Keys are this node's keys for secrets, read anew at each call; nil: it has none.
+	// Keys returns this node's keys for secrets. It is called for each use, because key files can change; nil
+	// means that the node has none.
 	Keys func() (secret.Ring, error)
-	// Logs is the output kept on this node; nil keeps none.
+	// Logs is the output stored on this node; nil means that none is stored.
 	Logs logs.Source
-	// Attempts knows what the attempts on this node have reported; nil: none runs here.
+	// Attempts provides what the attempts on this node have reported; nil means that no attempts run here.
 	Attempts attempts.Source
-	// Authenticated, if set, is told the context of each request with a valid token, before
-	// it is answered: the connection it came over need not make room for others.
+	// Authenticated, if set, is called with the context of each request that has a valid token, before the
+	// request is served. Its connection is then no longer closed to make room for others.
 	Authenticated func(ctx context.Context)
-	// Ends, if set, is closed when the node stops answering: streams end then.
+	// Ends, if set, is closed when the node stops serving requests. Streams end then.
 	Ends <-chan struct{}
-	// Heartbeat is how often a stream gives a sign of life; 0 is 15 s.
+	// Heartbeat is the interval at which a stream sends a sign of life and checks its caller's token again; 0
+	// means 15 s.
 	Heartbeat time.Duration
 	// Logger may be nil.
 	Logger *zap.Logger
-	// Registerer takes the API's metrics; nil leaves them out.
+	// Registerer registers the API's metrics; nil disables them.
 	Registerer prometheus.Registerer
-	// Gatherer is what /metrics shows; nil shows nothing.
+	// Gatherer provides the metrics for /metrics; nil serves none.
 	Gatherer prometheus.Gatherer
 }
 
-// InstanceHeader is the header of each answer that says which instance gives it.
+// InstanceHeader is the header of each answer with the instance of the node that answers.
 const InstanceHeader = "X-Carillon-Instance"
 
-// New makes the handler of the API. It does no I/O and starts nothing.
+// New returns the handler of the API. It performs no I/O and starts no goroutines.
 func New(cfg Config) (http.Handler, error) {
 	if cfg.Store == nil || cfg.Ref == nil || cfg.Node == "" || cfg.Cluster.Shards <= 0 {
 		return nil, errors.New("api: Store, Cluster, Node and Ref are required")
@@ -184,12 +185,13 @@ func New(cfg Config) (http.Handler, error) {
 		return nil, fmt.Errorf("api: register metrics: %w", err)
 	}
 
-	s.register()
+	s.registerRoutes()
 
 	return s, nil
 }
 
-// server is the handler. It authenticates callers, and has the handlers of each resource serve them.
+// server is the HTTP handler of the API. It authenticates callers and passes requests to the handlers of each
+// resource.
 type server struct {
 	Config
 	log        *zap.Logger
@@ -213,7 +215,7 @@ type server struct {
 	secrets  *secrets.Handlers
 }
 
-// newServer makes the parts of a server, and registers nothing.
+// newServer creates a server and its handlers. It registers neither routes nor metrics.
 func newServer(cfg Config) *server {
 	s := &server{
 		Config:     cfg,
@@ -236,7 +238,7 @@ func newServer(cfg Config) *server {
 	s.tasks = &tasks.Handlers{
 		Store: cfg.Store, Ref: cfg.Ref, Views: &views.Viewer{Store: cfg.Store, Ref: cfg.Ref, Now: now}, Finder: finder, Now: now,
 		ClockFault: cfg.Clock, Nodes: cfg.Nodes, Etcd: cfg.Etcd,
-		Authenticate: s.authenticate, ReportRefusal: s.logins.report, Problems: s.problems, Log: s.log,
+		Authenticate: s.findCaller, ReportRefusal: s.logins.reportRefusal, Problems: s.problems, Log: s.log,
 	}
 	s.attempts = &attempts.Handlers{Store: cfg.Store, Peers: others, Node: cfg.Node, Source: cfg.Attempts}
 	s.runs = &runs.Handlers{
@@ -244,17 +246,17 @@ func newServer(cfg Config) *server {
 	}
 	s.logs = &logs.Handlers{
 		Store: cfg.Store, Ref: cfg.Ref, Runs: s.runs, Peers: others, Node: cfg.Node, Source: cfg.Logs,
-		Refused: s.refused, Ends: cfg.Ends, Heartbeat: cfg.Heartbeat, Problems: s.problems,
+		Refused: s.callerRevoked, Ends: cfg.Ends, Heartbeat: cfg.Heartbeat, Problems: s.problems,
 	}
 	s.events = &events.Handlers{
-		Store: cfg.Store, Node: cfg.Node, PageQuiet: cfg.PageQuiet, Refused: s.refused, Ends: cfg.Ends, Heartbeat: cfg.Heartbeat, Problems: s.problems,
+		Store: cfg.Store, Node: cfg.Node, PageQuiet: cfg.PageQuiet, Refused: s.callerRevoked, Ends: cfg.Ends, Heartbeat: cfg.Heartbeat, Problems: s.problems,
 	}
 	s.nodes = &nodes.Handlers{
 		Store: cfg.Store, Node: cfg.Node, Shards: cfg.Cluster.Shards, Now: now, SetState: cfg.SetState, StateWithin: cfg.StateWithin,
 	}
 	s.cluster = &cluster.Handlers{
 		Store: cfg.Store, Ref: cfg.Ref, Cluster: cfg.Cluster, Node: cfg.Node, Version: cfg.Version, Etcd: cfg.Etcd, Now: now,
-		Writable: cfg.Writable, FreezeWithin: cfg.FreezeWithin, Authenticate: s.authenticate, Problems: s.problems, Log: s.log,
+		Writable: cfg.Writable, FreezeWithin: cfg.FreezeWithin, Authenticate: s.findCaller, Problems: s.problems, Log: s.log,
 	}
 	s.board = &board.Handlers{
 		Store: cfg.Store, Cluster: cfg.Cluster, Peers: others, Attempts: s.attempts, Node: cfg.Node, Version: cfg.Version, Now: now,
@@ -265,21 +267,21 @@ func newServer(cfg Config) *server {
 	return s
 }
 
-// registerMetrics makes the metrics of the server and of its handlers.
+// registerMetrics registers the metrics of the server and of its handlers.
 func (s *server) registerMetrics() error {
 	var err error
 	if s.metrics, err = newMetrics(s.Registerer); err != nil {
 		return err
 	}
-	if err := s.metrics.counter(s.Registerer, s.logins.refused); err != nil {
+	if err := s.metrics.registerCounter(s.Registerer, s.logins.refused); err != nil {
 		return err
 	}
 
-	return s.metrics.gauge(s.Registerer, "carillon_log_followers", "Clients that follow output on this node or through it.",
+	return s.metrics.registerGauge(s.Registerer, "carillon_log_followers", "Clients that follow output on this node or through it.",
 		func() float64 { return float64(s.logs.Followers()) })
 }
 
-// PublicKey is the public half of a node's key as its record has it.
+// PublicKey returns the public half of a node's key, encoded as in the node's record.
 func PublicKey(key ed25519.PrivateKey) string {
 	return base64.StdEncoding.EncodeToString(key.Public().(ed25519.PublicKey))
 }

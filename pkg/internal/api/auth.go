@@ -24,29 +24,34 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// RoleAdmin may do everything. It is the one role so far.
+// RoleAdmin permits every operation. It is the only role so far.
 const RoleAdmin = "admin"
 
+// A token has the form carillon_ID_SECRET. The id is stored in clear text, to find the record. The secret part
+// is stored only as a SHA-256 hash, which is safe without salt or stretching, because the secret is random with
+// 160 bits.
 const (
 	tokenMark   = "carillon"
 	tokenRandom = 20 // bytes: 160 bits, 32 letters and digits
 	idLetters   = 16
 )
 
+// tokenEncoding uses lower-case letters and digits only, so that a token can be selected by a double click and
+// is a valid part of an etcd key.
 var tokenEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
-// NewToken makes a token of the admin role that does not expire. secret is what
-// its holder sends; id and token are for Store.CreateToken, once the caller has
-// filled in Who and CreatedAt (and Until, if it shall expire).
+// NewToken returns a token of the admin role that does not expire. secret is what its holder sends. id and
+// token are for Store.CreateToken, after the caller has set Who and CreatedAt, and Until if the token is to
+// expire.
 func NewToken() (secret, id string, token record.Token) {
 	var b [tokenRandom]byte
-	rand.Read(b[:]) // never fails: crypto/rand
+	rand.Read(b[:]) // crypto/rand never returns an error
 	id, part := task.NewUID(), tokenEncoding.EncodeToString(b[:])
 	return tokenMark + "_" + id + "_" + part, id, record.Token{Hash: hashOf(part), Role: RoleAdmin}
 }
 
-// TokenOf is what NewToken returned with a secret: its id and its record. false
-// if it is not the secret of a token.
+// TokenOf returns the id and the record that NewToken returned together with a secret. ok is false if the text
+// is not the secret of a token.
 func TokenOf(secret string) (id string, token record.Token, ok bool) {
 	id, part, ok := parseToken(secret)
 	if !ok {
@@ -55,13 +60,14 @@ func TokenOf(secret string) (id string, token record.Token, ok bool) {
 	return id, record.Token{Hash: hashOf(part), Role: RoleAdmin}, true
 }
 
+// hashOf returns the hash under which the secret part of a token is stored.
 func hashOf(part string) string {
 	sum := sha256.Sum256([]byte(part))
 	return hex.EncodeToString(sum[:])
 }
 
-// parseToken takes a token apart. What it accepts cannot leave the prefix of
-// tokens in etcd.
+// parseToken splits a token into its id and its secret part. It accepts only characters of tokenEncoding, so
+// the id cannot lead to a key outside the prefix of tokens in etcd.
 func parseToken(s string) (id, part string, ok bool) {
 	parts := strings.Split(s, "_")
 	if len(parts) != 3 || parts[0] != tokenMark || len(parts[1]) != idLetters || len(parts[2]) < idLetters || len(s) > 256 {
@@ -79,15 +85,16 @@ func parseToken(s string) (id, part string, ok bool) {
 
 type trustedUserKey struct{}
 
-// WithTrustedUser returns the context of a connection over a unix socket that was opened
-// by a user of this host who may do everything without a token: root, the daemon's own
-// user, or an administrator. Requests without a token are that user's.
+// WithTrustedUser returns the context of a connection over the unix socket whose peer may do everything without
+// a token: root, the daemon's user, or an administrator of this host. Requests on it without a token are
+// attributed to that user. A request with a token is judged by its token.
 func WithTrustedUser(ctx context.Context, uid uint32) context.Context {
 	return context.WithValue(ctx, trustedUserKey{}, uid)
 }
 
-// authenticate finds the holder of a request's token.
-func (s *server) authenticate(ctx context.Context, r *http.Request) (httpapi.Caller, error) {
+// findCaller returns the caller of a request, from its statement, its unix socket, or its token. An error is
+// a *httpapi.Failure with status 401, 403 or 429, or an error of etcd, which becomes 503.
+func (s *server) findCaller(ctx context.Context, r *http.Request) (httpapi.Caller, error) {
 	none := func(why string) error {
 		return httpapi.Fail(http.StatusUnauthorized, client.CodeUnauthorized, "%s", why).
 			WithHint("send Authorization: Bearer TOKEN; the cluster's first node wrote one to its data directory")
@@ -111,7 +118,8 @@ func (s *server) authenticate(ctx context.Context, r *http.Request) (httpapi.Cal
 		return httpapi.Caller{}, none("the Authorization header is not: Bearer carillon_ID_SECRET")
 	}
 
-	t, err := s.token(ctx, r, id, sha256.Sum256([]byte(part)))
+	// Before this point, nothing has been read from etcd, so malformed tokens cost the cluster nothing.
+	t, err := s.verifyToken(ctx, r, id, sha256.Sum256([]byte(part)))
 	switch {
 	case errors.Is(err, errToken), errors.Is(err, task.ErrInvalid):
 		return httpapi.Caller{}, none("the token is not known")
@@ -120,7 +128,7 @@ func (s *server) authenticate(ctx context.Context, r *http.Request) (httpapi.Cal
 	case !t.Until.IsZero() && !s.Now().Before(t.Until.Time):
 		return httpapi.Caller{}, none("the token has expired")
 	case t.Role != RoleAdmin:
-		return httpapi.Caller{}, forbidden(t.Role)
+		return httpapi.Caller{}, forbiddenError(t.Role)
 	}
 
 	who := t.Who
@@ -131,12 +139,12 @@ func (s *server) authenticate(ctx context.Context, r *http.Request) (httpapi.Cal
 	return httpapi.Caller{Who: who, Role: t.Role, Token: id, Certificate: certificateOf(r)}, nil
 }
 
-func forbidden(role string) error {
+func forbiddenError(role string) error {
 	return httpapi.Fail(http.StatusForbidden, client.CodeForbidden, "the token's role %s may not do this", task.Quote(role))
 }
 
-// certificateOf is the common name of the certificate that the caller proved to have,
-// "" if it showed none that was verified.
+// certificateOf returns the common name of the client certificate, or "" if the client sent none that was
+// verified.
 func certificateOf(r *http.Request) string {
 	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
 		return ""
@@ -144,13 +152,14 @@ func certificateOf(r *http.Request) string {
 	return r.TLS.VerifiedChains[0][0].Subject.CommonName
 }
 
+// errToken means that no token has this id and secret. Callers cannot tell whether the id exists.
 var errToken = errors.New("no such token")
 
-// token is the record of a token whose secret has this sum. A client that has tried
-// many wrong ones has to wait, unless this very token was valid before: whoever shares
-// its address must not be able to lock its holder out.
-func (s *server) token(ctx context.Context, r *http.Request, id string, sum [sha256.Size]byte) (record.Token, error) {
-	t, fresh, known := s.tokens.get(id, sum)
+// verifyToken returns the record of the token with an id, if sum is the hash of its secret. A client that has tried
+// many wrong tokens must wait, unless this token was valid before. Otherwise anybody who shares an address with
+// the holder of a valid token could lock that holder out.
+func (s *server) verifyToken(ctx context.Context, r *http.Request, id string, sum [sha256.Size]byte) (record.Token, error) {
+	t, fresh, known := s.tokens.lookUp(id, sum)
 	if fresh {
 		return t, nil
 	}
@@ -160,11 +169,12 @@ func (s *server) token(ctx context.Context, r *http.Request, id string, sum [sha
 		return record.Token{}, errTooManyLogins()
 	}
 
-	t, err := s.reader.find(ctx, id)
+	t, err := s.reader.findToken(ctx, id)
 	if errors.Is(err, task.ErrNotFound) {
 		return t, errToken
 	}
 
+	// The attempt is returned to the client's budget, because etcd failed and not the token.
 	if err != nil {
 		if !known {
 			s.logins.giveBack(from) // that was not the token's fault
@@ -177,7 +187,7 @@ func (s *server) token(ctx context.Context, r *http.Request, id string, sum [sha
 		return record.Token{}, errToken
 	}
 
-	s.tokens.put(id, sum, t)
+	s.tokens.store(id, sum, t)
 
 	if !known {
 		s.logins.giveBack(from)
@@ -186,19 +196,21 @@ func (s *server) token(ctx context.Context, r *http.Request, id string, sum [sha
 	return t, nil
 }
 
-// tokenCache remembers which tokens were good: for tokenAge so that not every request
-// reads one, and for longer as a hint. A token that is deleted is refused within tokenAge.
+// tokenCache stores tokens that were valid. For tokenAge, they are accepted without a read of etcd, so a
+// deleted token is refused within tokenAge. Older entries only show that a token was valid once.
 type tokenCache struct {
 	mu   sync.Mutex
 	good map[string]goodToken
 }
 
+// goodToken is a token that was valid at a time.
 type goodToken struct {
 	sum   [sha256.Size]byte
 	token record.Token
 	at    time.Time
 }
 
+// tokenAge is how long a deleted token may remain accepted. maxTokens bounds the memory of the cache.
 const (
 	tokenAge  = 3 * time.Second
 	maxTokens = 1024
@@ -206,8 +218,9 @@ const (
 
 func newTokenCache() *tokenCache { return &tokenCache{good: map[string]goodToken{}} }
 
-// get reports whether a token was good: known if ever, fresh if so lately that it still is.
-func (c *tokenCache) get(id string, sum [sha256.Size]byte) (t record.Token, fresh, known bool) {
+// lookUp looks up a token with this hash. known means that it was valid at some time, fresh that it was checked no
+// longer than tokenAge ago.
+func (c *tokenCache) lookUp(id string, sum [sha256.Size]byte) (t record.Token, fresh, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -219,7 +232,8 @@ func (c *tokenCache) get(id string, sum [sha256.Size]byte) (t record.Token, fres
 	return g.token, time.Since(g.at) <= tokenAge, true
 }
 
-func (c *tokenCache) put(id string, sum [sha256.Size]byte, t record.Token) {
+// store stores a token that is valid now. A full cache is emptied, which only costs reads.
+func (c *tokenCache) store(id string, sum [sha256.Size]byte, t record.Token) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -230,7 +244,9 @@ func (c *tokenCache) put(id string, sum [sha256.Size]byte, t record.Token) {
 	c.good[id] = goodToken{sum: sum, token: t, at: time.Now()}
 }
 
-// callerFrom finds the caller in the statement of another node.
+// callerFrom returns the caller that another node names in a signed statement. A statement is valid for one
+// request, once, and only from a node that is present. The request must have neither a body nor other
+// credentials, because the statement does not cover them.
 func (s *server) callerFrom(r *http.Request) (httpapi.Caller, error) {
 	refuse := func(why string) error {
 		return httpapi.Fail(http.StatusUnauthorized, client.CodeUnauthorized, "%s", why)
@@ -257,15 +273,16 @@ func (s *server) callerFrom(r *http.Request) (httpapi.Caller, error) {
 	}
 
 	if st.Caller.Role != RoleAdmin {
-		return httpapi.Caller{}, forbidden(st.Caller.Role)
+		return httpapi.Caller{}, forbiddenError(st.Caller.Role)
 	}
 
 	return httpapi.Caller{Who: st.Caller.Who, Role: st.Caller.Role, Token: st.Caller.Token, Certificate: st.Caller.Certificate, Forwarder: st.From}, nil
 }
 
-// refused reports whether the caller of a request that goes on is not let in any more.
-// A request that another node forwarded ends when that node ends it.
-func (s *server) refused(ctx context.Context, r *http.Request) bool {
+// callerRevoked reports whether the caller of a running stream has lost its access, for example because its token was
+// deleted. An error of etcd does not end a stream. A stream that another node has forwarded ends when that node
+// ends it.
+func (s *server) callerRevoked(ctx context.Context, r *http.Request) bool {
 	if httpapi.CallerOf(r.Context()).Forwarder != "" {
 		return false
 	}
@@ -273,7 +290,7 @@ func (s *server) refused(ctx context.Context, r *http.Request) bool {
 	ctx, cancel := context.WithTimeout(ctx, httpapi.RequestTimeout)
 	defer cancel()
 
-	_, err := s.authenticate(ctx, r)
+	_, err := s.findCaller(ctx, r)
 
 	return err != nil && httpapi.AsFailure(err).Status < http.StatusInternalServerError
 }

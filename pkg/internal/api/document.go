@@ -1,18 +1,17 @@
 package api
 
-// Document is the API's description in OpenAPI, as JSON, without a server: what a
-// node of this version answers at /openapi.json.
+// Document returns the OpenAPI document as JSON, as a node of this version serves it at /openapi.json.
 func Document(version string) ([]byte, error) {
-	s := server{Config: Config{Version: version}} // nothing is served: the routes are only described
-	b, _, err := s.document()
+	s := server{Config: Config{Version: version}} // only the descriptions of the routes are used; no handler is called
+	b, _, err := s.describeAPI()
 	return b, err
 }
 
-// document describes the API in OpenAPI.
-func (s *server) document() (asJSON, asYAML []byte, err error) {
+// describeAPI generates the OpenAPI document from the routes.
+func (s *server) describeAPI() (asJSON, asYAML []byte, err error) {
 	d := newDocument(s.Version)
-	for _, rt := range s.all() {
-		d.add(rt)
+	for _, rt := range s.documentedRoutes() {
+		d.addRoute(rt)
 	}
-	return d.finish()
+	return d.encode()
 }

@@ -11,28 +11,30 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 )
 
-// health serves whether the process answers: if this does, it does.
-func (s *server) health(c *httpapi.Call) (httpapi.Answer, error) { return plain(c, "ok\n") }
+// serveHealth serves /healthz. It checks only that the process can answer.
+func (s *server) serveHealth(c *httpapi.Call) (httpapi.Answer, error) { return answerText(c, "ok\n") }
 
-// ready serves whether the node does its work.
-func (s *server) ready(c *httpapi.Call) (httpapi.Answer, error) {
+// serveReady serves /readyz. It checks that the node can do its work.
+func (s *server) serveReady(c *httpapi.Call) (httpapi.Answer, error) {
 	if err := s.Ready(); err != nil {
 		return httpapi.Answer{}, httpapi.Fail(http.StatusServiceUnavailable, client.CodeNotReady, "not ready: %s", err)
 	}
-	return plain(c, "ready\n")
+	return answerText(c, "ready\n")
 }
 
-func plain(c *httpapi.Call, text string) (httpapi.Answer, error) {
+// answerText answers with a text.
+func answerText(c *httpapi.Call, text string) (httpapi.Answer, error) {
 	c.Writer.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = io.WriteString(c.Writer, text) // the caller is gone
+	_, _ = io.WriteString(c.Writer, text) // an error means that the caller has gone
 	return httpapi.Answer{}, nil
 }
 
-// registerPlain adds what is not part of the document.
+// registerPlain registers the routes that are not part of the OpenAPI document.
 func (s *server) registerPlain() {
 	s.mux.Handle("GET /metrics", promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{}))
+	// Generating the document takes longer than the rest of a start, so this happens at the first request.
 	document := sync.OnceValues(func() (written [2][]byte, err error) {
-		written[0], written[1], err = s.document()
+		written[0], written[1], err = s.describeAPI()
 		return written, err
 	})
 
@@ -45,7 +47,7 @@ func (s *server) registerPlain() {
 			}
 
 			w.Header().Set("Content-Type", "application/openapi+"+format)
-			_, _ = w.Write(written[i]) // the caller is gone
+			_, _ = w.Write(written[i]) // an error means that the caller has gone
 		})
 	}
 }

@@ -19,50 +19,55 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Bounds for callers who try tokens.
+// Limits for clients that send wrong tokens. They bound the load on etcd, the log volume and the memory.
 const (
-	// unknownTokenAge is how long an id that was not found is taken to be unknown. A token
-	// that is made right after somebody has tried its id is refused for as long.
-	unknownTokenAge  = time.Second
+	// unknownTokenAge is how long an id that was not found is assumed to be unknown. A token that is created
+	// directly after somebody has tried its id is therefore refused for up to this time.
+	unknownTokenAge = time.Second
+	// maxUnknownTokens is the maximum number of unknown ids in memory.
 	maxUnknownTokens = 4096
-	// tokensPerRead is how many records are read from etcd at once.
+	// tokensPerRead is the maximum number of records that one read fetches from etcd.
 	tokensPerRead = 64
 
-	// A client may try loginBurst wrong tokens in a row, and then loginRate a second.
+	// A client may try loginBurst wrong tokens in a row, and then loginRate per second.
 	loginBurst = 20
 	loginRate  = 5
-	// Of each client logBurst refusals are logged in a row, and then one in logPause.
+	// For each client, logBurst refusals in a row are logged, and then one in logPause.
 	logBurst = 5
 	logPause = 10 * time.Second
-	// maxLoginClients is how many clients are known that were refused lately.
+	// maxLoginClients is the maximum number of recently refused clients in memory.
 	maxLoginClients = 4096
 )
 
-// tokenReader reads records of tokens that no cache holds. However many callers ask,
-// one read is under way at a time, and it reads what all of them wait for: unknown
-// tokens cost etcd little, and a valid one waits for two reads at most.
+// tokenReader reads the records of tokens that are not in the cache. At most one read is in progress at a time,
+// and it fetches everything that callers wait for. So unknown tokens cost etcd little, and a valid token waits
+// for two reads at most unless more than tokensPerRead ids are queued before it.
 type tokenReader struct {
 	read func(ctx context.Context, ids []string) ([]store.FoundToken, error)
 
-	mu      sync.Mutex
-	queue   []string // ids to read, the oldest first
+	mu    sync.Mutex
+	queue []string // ids to read, the oldest first
+	// waiting holds the channels of callers by id. Each has a buffer of one, so a caller that has gone blocks
+	// nobody.
 	waiting map[string][]chan<- store.FoundToken
-	reading bool
-	unknown map[string]time.Time // when an id was not found
+	reading bool                 // a goroutine runs readQueue
+	unknown map[string]time.Time // when an id was last not found
 }
 
 func newTokenReader(read func(ctx context.Context, ids []string) ([]store.FoundToken, error)) *tokenReader {
 	return &tokenReader{read: read, waiting: map[string][]chan<- store.FoundToken{}, unknown: map[string]time.Time{}}
 }
 
-// find returns the record of a token, task.ErrNotFound if there is none.
-func (r *tokenReader) find(ctx context.Context, id string) (record.Token, error) {
+// findToken returns the record of a token. It returns task.ErrNotFound if there is none, and task.ErrUnavailable if
+// ctx ends first.
+func (r *tokenReader) findToken(ctx context.Context, id string) (record.Token, error) {
 	r.mu.Lock()
 	if at, ok := r.unknown[id]; ok && time.Since(at) < unknownTokenAge {
 		r.mu.Unlock()
 		return record.Token{}, task.ErrNotFound
 	}
 
+	// A second caller with the same id waits for the same read.
 	if r.waiting[id] == nil {
 		r.queue = append(r.queue, id)
 	}
@@ -71,7 +76,7 @@ func (r *tokenReader) find(ctx context.Context, id string) (record.Token, error)
 	r.waiting[id] = append(r.waiting[id], answer)
 	if !r.reading {
 		r.reading = true
-		// It reads for others, too, so it does not end with this caller.
+		// This goroutine also reads for other callers, so it must not end with this caller's context.
 		go r.readQueue(context.WithoutCancel(ctx))
 	}
 	r.mu.Unlock()
@@ -84,7 +89,7 @@ func (r *tokenReader) find(ctx context.Context, id string) (record.Token, error)
 	}
 }
 
-// readQueue reads until nobody waits.
+// readQueue reads until the queue is empty, and then ends.
 func (r *tokenReader) readQueue(ctx context.Context) {
 	for {
 		r.mu.Lock()
@@ -96,7 +101,8 @@ func (r *tokenReader) readQueue(ctx context.Context) {
 		}
 
 		r.queue = r.queue[len(ids):]
-		// Whoever asks from here on waits for the next read: this one may be too early.
+		// Callers that arrive from here on wait for the next read, because this one may miss a token that was
+		// created in between.
 		waiting := make([][]chan<- store.FoundToken, len(ids))
 		for i, id := range ids {
 			waiting[i] = r.waiting[id]
@@ -119,12 +125,13 @@ func (r *tokenReader) readQueue(ctx context.Context) {
 			}
 
 			for _, w := range waiting[i] {
-				w <- answer // each has room for one
+				w <- answer // never blocks: each channel has a buffer of one
 			}
 		}
 	}
 }
 
+// rememberUnknown records that an id was not found. A full map is emptied, which only costs reads.
 func (r *tokenReader) rememberUnknown(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,7 +143,7 @@ func (r *tokenReader) rememberUnknown(id string) {
 	r.unknown[id] = time.Now()
 }
 
-// logins bounds what clients may try, and tells who was refused.
+// logins limits how many wrong tokens each client may try, and counts and logs refused requests.
 type logins struct {
 	log     *zap.Logger
 	refused *prometheus.CounterVec
@@ -145,27 +152,27 @@ type logins struct {
 	clients map[string]*loginClient
 }
 
-// loginClient is a client that was refused lately.
+// loginClient is the state of a client that was refused recently.
 type loginClient struct {
-	attempts   bucket
-	lines      bucket
-	suppressed int // refusals that were not logged since the last that was
+	attempts   bucket // token lookups that the client may still cause
+	lines      bucket // refusals that may still be logged
+	suppressed int    // refusals since the last log line that were not logged
 }
 
-// bucket is a token bucket: it is full at first, and fills again with time.
+// bucket is a token bucket. It is full at first and refills with time.
 type bucket struct {
 	left float64
-	at   time.Time
+	at   time.Time // when left was last updated
 }
 
-// fill adds what has come since the last time.
+// fill adds what has accumulated since the last call.
 func (b *bucket) fill(now time.Time, perSecond, most float64) {
 	b.left = min(most, b.left+now.Sub(b.at).Seconds()*perSecond)
 	b.at = now
 }
 
-// take takes one, if there is one.
-func (b *bucket) take() bool {
+// takeToken removes one token. It returns false if none is left.
+func (b *bucket) takeToken() bool {
 	if b.left < 1 {
 		return false
 	}
@@ -183,8 +190,8 @@ func newLogins(log *zap.Logger) *logins {
 	}
 }
 
-// client returns the state of a client. The caller holds mu.
-func (l *logins) client(name string, now time.Time) *loginClient {
+// clientState returns the state of a client, and creates it if necessary. The caller must hold mu.
+func (l *logins) clientState(name string, now time.Time) *loginClient {
 	c := l.clients[name]
 	if c == nil {
 		if len(l.clients) >= maxLoginClients {
@@ -200,8 +207,8 @@ func (l *logins) client(name string, now time.Time) *loginClient {
 	return c
 }
 
-// forgetHarmless forgets clients that have not been refused for a while; if all have,
-// all of them: memory is bounded in any case.
+// forgetHarmless removes clients that have not been refused for a while. If none of them qualifies, it removes
+// all, because memory must stay bounded even if an attacker uses many addresses.
 func (l *logins) forgetHarmless(now time.Time) {
 	for name, c := range l.clients {
 		if now.Sub(c.attempts.at) > logPause*logBurst {
@@ -214,24 +221,24 @@ func (l *logins) forgetHarmless(now time.Time) {
 	}
 }
 
-// mayTry reports whether a client may have one more token looked up in etcd. It
-// counts as a failure unless giveBack is called.
+// mayTry reports whether a client may cause one more lookup in etcd. The lookup counts as a failed login unless
+// giveBack is called.
 func (l *logins) mayTry(client string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.client(client, time.Now()).attempts.take()
+	return l.clientState(client, time.Now()).attempts.takeToken()
 }
 
-// giveBack gives an attempt back: the token was a valid one, or could not be looked up.
+// giveBack returns an attempt to the client's budget, because the token was valid or could not be looked up.
 func (l *logins) giveBack(client string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.client(client, time.Now()).attempts.left++
+	l.clientState(client, time.Now()).attempts.left++
 }
 
-// report counts and logs that a request was refused for its token. Of the token it
-// logs the id, which is not secret; never more.
-func (l *logins) report(r *http.Request, f *httpapi.Failure) {
+// reportRefusal counts and logs a request that was refused because of its token. It logs only the id of the token,
+// which is not secret.
+func (l *logins) reportRefusal(r *http.Request, f *httpapi.Failure) {
 	code := "401"
 
 	switch f.Status {
@@ -241,14 +248,14 @@ func (l *logins) report(r *http.Request, f *httpapi.Failure) {
 	case http.StatusTooManyRequests:
 		code = "429"
 	default:
-		return // it is not the token's fault
+		return // not caused by the token
 	}
 
 	l.refused.WithLabelValues(code).Inc()
 
 	l.mu.Lock()
-	c := l.client(clientOf(r), time.Now())
-	due, suppressed := c.lines.take(), c.suppressed
+	c := l.clientState(clientOf(r), time.Now())
+	due, suppressed := c.lines.takeToken(), c.suppressed
 	if due {
 		c.suppressed = 0
 	} else {
@@ -262,7 +269,7 @@ func (l *logins) report(r *http.Request, f *httpapi.Failure) {
 	}
 }
 
-// clientOf names the client that a request is from: see connlimit.
+// clientOf returns the name of the client that sent a request: see package connlimit.
 func clientOf(r *http.Request) string {
 	if name, ok := connlimit.ClientFrom(r.Context()); ok {
 		return name
@@ -270,14 +277,14 @@ func clientOf(r *http.Request) string {
 	return connlimit.ClientOf(r.RemoteAddr)
 }
 
-// tokenIDOf is the id of the token that a request has, "" if it has none that could be one.
+// tokenIDOf returns the id of a request's token, or "" if the request has nothing that could be a token.
 func tokenIDOf(r *http.Request) string {
 	_, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	id, _, _ := parseToken(strings.TrimSpace(secret))
 	return id
 }
 
-// errTooManyLogins is answered instead of a look into etcd.
+// errTooManyLogins is the answer to a client that may not cause another lookup in etcd.
 func errTooManyLogins() error {
 	return httpapi.Fail(http.StatusTooManyRequests, client.CodeBusy, "too many requests with unknown tokens have come from this address").
 		WithHint("try again in a second")

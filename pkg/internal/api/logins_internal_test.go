@@ -63,7 +63,7 @@ func TestTokenReader_ReadsForAllWhoWait(t *testing.T) {
 
 		for i := range 10 * tokensPerRead {
 			all.Go(func() {
-				if _, err := r.find(t.Context(), fmt.Sprint("unknown", i%tokensPerRead)); !errors.Is(err, task.ErrNotFound) {
+				if _, err := r.findToken(t.Context(), fmt.Sprint("unknown", i%tokensPerRead)); !errors.Is(err, task.ErrNotFound) {
 					t.Errorf("an unknown token: %v", err)
 				}
 			})
@@ -73,7 +73,7 @@ func TestTokenReader_ReadsForAllWhoWait(t *testing.T) {
 
 		began := time.Now()
 
-		got, err := r.find(t.Context(), "good")
+		got, err := r.findToken(t.Context(), "good")
 		if err != nil || got.Who != "ann" {
 			t.Errorf("found %+v, %v", got, err)
 		}
@@ -96,7 +96,7 @@ func TestTokenReader_RemembersWhatIsUnknownForASecond(t *testing.T) {
 		r := newTokenReader(etcd.read)
 
 		for range 5 {
-			if _, err := r.find(t.Context(), "a"); !errors.Is(err, task.ErrNotFound) {
+			if _, err := r.findToken(t.Context(), "a"); !errors.Is(err, task.ErrNotFound) {
 				t.Fatal(err)
 			}
 		}
@@ -108,7 +108,7 @@ func TestTokenReader_RemembersWhatIsUnknownForASecond(t *testing.T) {
 		etcd.records["a"] = record.Token{}
 		time.Sleep(unknownTokenAge)
 
-		if _, err := r.find(t.Context(), "a"); err != nil {
+		if _, err := r.findToken(t.Context(), "a"); err != nil {
 			t.Errorf("a token that was made since: %v", err)
 		}
 	})
@@ -118,12 +118,12 @@ func TestTokenReader_DoesNotTakeAFailureForUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := &etcdOfTokens{records: map[string]record.Token{"a": {}}, err: task.ErrUnavailable}
 		r := newTokenReader(etcd.read)
-		if _, err := r.find(t.Context(), "a"); !errors.Is(err, task.ErrUnavailable) {
+		if _, err := r.findToken(t.Context(), "a"); !errors.Is(err, task.ErrUnavailable) {
 			t.Fatal(err)
 		}
 
 		etcd.err = nil
-		if _, err := r.find(t.Context(), "a"); err != nil {
+		if _, err := r.findToken(t.Context(), "a"); err != nil {
 			t.Error(err)
 		}
 	})
@@ -135,7 +135,7 @@ func TestTokenReader_DoesNotKeepACallerWhoGives(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 
-		if _, err := r.find(ctx, "a"); !errors.Is(err, task.ErrUnavailable) {
+		if _, err := r.findToken(ctx, "a"); !errors.Is(err, task.ErrUnavailable) {
 			t.Error(err)
 		}
 

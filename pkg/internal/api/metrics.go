@@ -8,11 +8,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
+// metrics are the request metrics of the API.
 type metrics struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
 }
 
+// newMetrics creates the metrics, and registers them unless reg is nil.
 func newMetrics(reg prometheus.Registerer) (metrics, error) {
 	m := metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -37,25 +39,25 @@ func newMetrics(reg prometheus.Registerer) (metrics, error) {
 	return m, nil
 }
 
-// counter registers a counter of another part of the API.
-func (m metrics) counter(reg prometheus.Registerer, c *prometheus.CounterVec) error {
+// registerCounter registers a counter of another part of the API.
+func (m metrics) registerCounter(reg prometheus.Registerer, c *prometheus.CounterVec) error {
 	if reg == nil {
 		return nil
 	}
 	return reg.Register(c)
 }
 
-// gauge registers a figure that is read when it is asked for.
-func (m metrics) gauge(reg prometheus.Registerer, name, help string, read func() float64) error {
+// registerGauge registers a metric whose value is read at each scrape.
+func (m metrics) registerGauge(reg prometheus.Registerer, name, help string, read func() float64) error {
 	if reg == nil {
 		return nil
 	}
 	return reg.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read))
 }
 
-// observe counts a request. pattern is the mux's, "METHOD /path"; what it does
-// not know shares one label, so that callers cannot make new ones.
-func (m metrics) observe(pattern, method string, status int, took time.Duration) {
+// observeRequest records one request. pattern is the mux's "METHOD /path". Requests without a route share one label,
+// and so do unusual methods, so that callers cannot create new label values.
+func (m metrics) observeRequest(pattern, method string, status int, took time.Duration) {
 	_, route, _ := strings.Cut(pattern, " ")
 	if route == "" {
 		route = "none"

@@ -21,6 +21,7 @@ type document struct {
 	problem *huma.Schema
 }
 
+// newDocument returns a document without operations.
 func newDocument(version string) *document {
 	cfg := huma.DefaultConfig("Carillon", version)
 	reg := newRegistry(&cfg)
@@ -47,13 +48,14 @@ func newDocument(version string) *document {
 	return d
 }
 
+// pathParams describes the parameters in paths.
 var pathParams = map[string]string{
 	"ns": "A namespace.", "name": "The name of a task.", "node": "The name of a node.",
 	"id": "A run's id, or the beginning of it if no other run's id begins so.",
 }
 
-// add describes a route.
-func (d *document) add(rt *httpapi.Operation) {
+// addRoute adds an operation to the document.
+func (d *document) addRoute(rt *httpapi.Operation) {
 	op := &huma.Operation{
 		OperationID: rt.ID, Method: rt.Method, Path: rt.Path, Summary: rt.Summary, Description: rt.Description,
 		Tags: []string{rt.Tag}, Responses: map[string]*huma.Response{},
@@ -81,19 +83,20 @@ func (d *document) add(rt *httpapi.Operation) {
 	}
 
 	if rt.Body != nil {
-		op.RequestBody = d.body(rt.Body)
+		op.RequestBody = d.describeBody(rt.Body)
 	}
 
 	op.Security = []map[string][]string{{"token": {}}}
 	if rt.Public {
-		op.Security = []map[string][]string{{}} // said, not left out: no credentials are needed
+		op.Security = []map[string][]string{{}} // an explicit empty requirement: no credentials are needed
 	}
 
-	d.responses(op, rt)
+	d.describeResponses(op, rt)
 	d.doc.AddOperation(op)
 }
 
-func (d *document) body(b *httpapi.Body) *huma.RequestBody {
+// describeBody describes the body of a request.
+func (d *document) describeBody(b *httpapi.Body) *huma.RequestBody {
 	schema := &huma.Schema{Ref: "#/components/schemas/" + b.Schema}
 	if b.Of != nil {
 		schema = d.schemas.Schema(b.Of, true, "")
@@ -107,7 +110,8 @@ func (d *document) body(b *httpapi.Body) *huma.RequestBody {
 	return rb
 }
 
-func (d *document) responses(op *huma.Operation, rt *httpapi.Operation) {
+// describeResponses describes all answers of an operation, including the problems that it can return.
+func (d *document) describeResponses(op *huma.Operation, rt *httpapi.Operation) {
 	ok := &huma.Response{Description: http.StatusText(rt.Status)}
 
 	switch {
@@ -126,11 +130,14 @@ func (d *document) responses(op *huma.Operation, rt *httpapi.Operation) {
 	}
 
 	op.Responses[strconv.Itoa(rt.Status)] = ok
+	// A dry run answers with 200 even where the write would answer with 201 or 204.
 	if rt.DryAnswer != nil {
 		op.Responses["200"] = &huma.Response{Description: "The result of the change, with dry_run=true",
 			Content: map[string]*huma.MediaType{httpapi.TypeJSON: {Schema: d.schemas.Schema(rt.DryAnswer, true, "")}}}
 	}
 
+	// An operation may list further statuses that are no errors, such as 206; they have the same content as the
+	// normal answer.
 	for _, status := range rt.Problems() {
 		r := &huma.Response{Description: http.StatusText(status)}
 		if status >= 300 {
@@ -143,9 +150,9 @@ func (d *document) responses(op *huma.Operation, rt *httpapi.Operation) {
 	}
 }
 
-// finish writes the document.
-func (d *document) finish() (asJSON, asYAML []byte, err error) {
-	refine(d.schemas)
+// encode completes the schemas and encodes the document.
+func (d *document) encode() (asJSON, asYAML []byte, err error) {
+	refineSchemas(d.schemas)
 
 	if asJSON, err = json.Marshal(d.doc); err != nil {
 		return nil, nil, fmt.Errorf("write the OpenAPI document: %w", err)

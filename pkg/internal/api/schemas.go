@@ -12,32 +12,33 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/schema"
 )
 
+// newRegistry returns the registry of schemas, with the types that describe themselves.
 func newRegistry(cfg *huma.Config) huma.Registry {
 	reg := cfg.Components.Schemas
 	schema.Register(reg)
 	return reg
 }
 
-// strict are the objects that users write, beside tasks: unknown fields are refused,
-// and all but a few fields may be left out.
-var strict = map[string][]string{
+// strictObjects names the objects that users send, apart from tasks, with their required fields. Unknown fields are
+// rejected, and all other fields are optional.
+var strictObjects = map[string][]string{
 	"TriggerRequest": nil, "ScheduleRequest": {"schedule"},
 	"PauseRequest": nil, "RollbackRequest": nil, "ClusterSettings": nil, "Repairs": {"findings"}, "RepairRequest": {"kind", "key"},
 }
 
-// refine adds to the schemas what the Go types do not say: defaults, the values
-// that are possible, and what may be left out.
-func refine(reg huma.Registry) {
+// refineSchemas adds to the schemas what the Go types do not express: defaults, allowed values, and which fields are
+// optional.
+func refineSchemas(reg huma.Registry) {
 	all := reg.Map()
 	for name, s := range all {
 		for _, p := range s.Properties {
 			if p.Type == huma.TypeArray {
-				p.Nullable = false // lists are [], never null
+				p.Nullable = false // the API always writes [] instead of null
 			}
 		}
 
-		s.AdditionalProperties = nil // fields are added, never renamed
-		if required, ok := strict[name]; ok {
+		s.AdditionalProperties = nil // clients must accept unknown fields: later versions may add some
+		if required, ok := strictObjects[name]; ok {
 			s.AdditionalProperties, s.Required = false, required
 		}
 	}
@@ -53,7 +54,7 @@ func refine(reg huma.Registry) {
 	all["SpecPatch"] = patchOf(all["Spec"])
 }
 
-// patchOf is the schema of a merge patch: any field may be left out, or be null.
+// patchOf returns the schema of a merge patch, in which any field may be absent or null.
 func patchOf(spec *huma.Schema) *huma.Schema {
 	p := &huma.Schema{
 		Type: huma.TypeObject, AdditionalProperties: false, Properties: map[string]*huma.Schema{},

@@ -15,17 +15,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 )
 
-// ServeHTTP answers one request: finds its route, checks its token, and writes
-// a problem for whatever goes wrong on the way.
+// ServeHTTP serves one request. It finds the route and authenticates the caller, and answers every error with a
+// problem.
 func (s *server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w := &recorder{ResponseWriter: rw}
 	began := time.Now()
-	pattern := s.pattern(r)
+	pattern := s.matchPattern(r)
 	defer func() {
 		if p := recover(); p != nil {
-			s.recovered(w, r, p)
+			s.answerPanic(w, r, p)
 		}
-		s.metrics.observe(pattern, r.Method, w.status, time.Since(began))
+		s.metrics.observeRequest(pattern, r.Method, w.status, time.Since(began))
 	}()
 
 	h := w.Header()
@@ -39,12 +39,14 @@ func (s *server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/v1" || strings.HasPrefix(r.URL.Path, "/v1/") {
 		h.Set("Cache-Control", "no-store")
 
+		// OPTIONS only lists the methods of a path, so it needs no token.
 		if r.Method != http.MethodOptions {
 			ctx, cancel := context.WithTimeout(r.Context(), httpapi.RequestTimeout)
-			who, err := s.authenticate(ctx, r)
+			who, err := s.findCaller(ctx, r)
 			cancel()
 			if err != nil {
-				s.logins.report(r, httpapi.AsFailure(err))
+				s.logins.reportRefusal(r, httpapi.AsFailure(err))
+				// The connection of a refused caller is closed, so that its body need not be read.
 				endConnection(w)
 				s.problems.Write(w, r, err)
 
@@ -65,21 +67,20 @@ func (s *server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// unreadGrace is how long the rest of a request that is refused may still arrive. Some
-// time is needed: a client that is still sending when the connection is closed may not
-// see the answer.
+// unreadGrace is how long the rest of a refused request may still arrive. If the connection were closed while
+// the client is sending, the client might not see the answer.
 const unreadGrace = 500 * time.Millisecond
 
-// endConnection has the server close the connection after the answer, without waiting
-// for a body that nobody wants. The caller must not have written the header yet.
+// endConnection makes the server close the connection after the answer, without reading the rest of the body.
+// It must be called before the header is written.
 func endConnection(w http.ResponseWriter) {
 	w.Header().Set("Connection", "close")
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(unreadGrace)) // not every writer has one
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(unreadGrace)) // errors are ignored: not every http.ResponseWriter supports deadlines
 }
 
-// pattern is the route that a request matches, "" if none. A path that is not
-// clean matches none: a redirect would turn one name into another.
-func (s *server) pattern(r *http.Request) string {
+// matchPattern returns the route of a request, or "" if none matches. A path that is not clean has no route. The mux
+// would redirect it, and so turn one task name into another.
+func (s *server) matchPattern(r *http.Request) string {
 	if p := r.URL.Path; p == "" || p[0] != '/' || path.Clean(p) != p {
 		return ""
 	}
@@ -87,13 +88,13 @@ func (s *server) pattern(r *http.Request) string {
 	return pattern
 }
 
-// noRoute answers 404, or 405 with the methods that the path has; OPTIONS gets
-// these as its answer.
+// noRoute answers 404, or 405 with the methods that the path supports. OPTIONS gets these methods as its
+// answer.
 func (s *server) noRoute(w http.ResponseWriter, r *http.Request) {
 	var allowed []string
 	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
 		probe := &http.Request{Method: m, URL: r.URL, Host: r.Host}
-		if s.pattern(probe) != "" {
+		if s.matchPattern(probe) != "" {
 			allowed = append(allowed, m)
 		}
 	}
@@ -115,8 +116,10 @@ func (s *server) noRoute(w http.ResponseWriter, r *http.Request) {
 		quotePath(r), httpapi.Shorten(r.Method), strings.Join(allowed, ", ")))
 }
 
-// recovered answers 500 after a panic, if nothing was answered yet.
-func (s *server) recovered(w *recorder, r *http.Request, p any) {
+// answerPanic handles a panic of a handler. It answers 500 if nothing has been written yet, and otherwise aborts
+// the connection.
+func (s *server) answerPanic(w *recorder, r *http.Request, p any) {
+	// net/http handles this value itself: a handler uses it to cut off an answer on purpose.
 	if p == http.ErrAbortHandler {
 		panic(p)
 	}
@@ -125,19 +128,20 @@ func (s *server) recovered(w *recorder, r *http.Request, p any) {
 		zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
 
 	if w.status != 0 {
-		panic(http.ErrAbortHandler) // the answer is cut: the caller must not take it for whole
+		panic(http.ErrAbortHandler) // cut the answer off, so that the caller cannot take it for complete
 	}
 
 	s.problems.Write(w, r, httpapi.Fail(http.StatusInternalServerError, client.CodeInternal, "the server failed; its log says more"))
 }
 
-// recorder remembers the status of an answer.
+// recorder records the status of an answer, for metrics and for recovered.
 type recorder struct {
 	http.ResponseWriter
 	status int
 }
 
 func (w *recorder) WriteHeader(status int) {
+	// Statuses below 200 are interim responses.
 	if w.status == 0 && status >= 200 {
 		w.status = status
 	}
@@ -151,7 +155,8 @@ func (w *recorder) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
-// Unwrap lets http.ResponseController find deadlines and Flush.
+// Unwrap gives http.ResponseController access to deadlines and Flush.
 func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
+// quotePath returns the path of a request, shortened and quoted for a message.
 func quotePath(r *http.Request) string { return fmt.Sprintf("%q", httpapi.Shorten(r.URL.Path)) }

@@ -20,9 +20,9 @@ func (f *fields) addField(name, value string) {
 	}
 
 	const column = 14
-	for i, l := range f.m.wrapText(strings.Repeat(" ", column), f.m.printable(clean(value)), Plain) {
+	for i, l := range f.m.wrapText(strings.Repeat(" ", column), f.m.toPrintable(stripControls(value)), Plain) {
 		if i == 0 {
-			l = Line{{" " + set(name, column-1, false, ""), Dim}, {strings.TrimLeft(l.text(), " "), Plain}}
+			l = Line{{" " + setInColumns(name, column-1, false, ""), Dim}, {strings.TrimLeft(l.plainText(), " "), Plain}}
 		}
 		f.p = append(f.p, l)
 	}
@@ -72,7 +72,7 @@ func (m *Model) taskText(told *Told) Picture {
 
 	switch {
 	case !t.Next.IsZero():
-		f.addField("Next", m.formatDay(t.Next)+" (in "+span(t.Next.Sub(m.clusterTime()))+")")
+		f.addField("Next", m.formatDay(t.Next)+" (in "+formatSpan(t.Next.Sub(m.clusterTime()))+")")
 	default:
 		f.addField("Next", t.NoNext)
 	}
@@ -89,9 +89,9 @@ func (m *Model) taskText(told *Told) Picture {
 
 	if told.Why.Sentence != "" {
 		f.addSection("Why")
-		f.p = append(f.p, m.wrapText(" ", m.printable(clean(told.Why.Sentence)), Plain)...)
+		f.p = append(f.p, m.wrapText(" ", m.toPrintable(stripControls(told.Why.Sentence)), Plain)...)
 		for _, also := range told.Why.Also {
-			f.p = append(f.p, m.wrapText(" ", m.printable(clean(also.Sentence)), Plain)...)
+			f.p = append(f.p, m.wrapText(" ", m.toPrintable(stripControls(also.Sentence)), Plain)...)
 		}
 	}
 
@@ -124,7 +124,7 @@ func (m *Model) runText(runs []task.Run) Picture {
 
 	rows := make([]row, len(runs))
 	for i, r := range runs {
-		f := faces[r.State]
+		f := stateFaces[r.State]
 		took, late := "", ""
 
 		switch {
@@ -132,17 +132,17 @@ func (m *Model) runText(runs []task.Run) Picture {
 		case r.State.Active():
 			took = m.formatSince(r.StartedAt)
 		case !r.EndedAt.IsZero():
-			took = span(r.EndedAt.Sub(r.StartedAt.Time))
+			took = formatSpan(r.EndedAt.Sub(r.StartedAt.Time))
 			if d := r.EndedAt.Sub(r.StartedAt.Time); d.Seconds() < 1 {
 				took = fmt.Sprintf("%dms", d.Milliseconds())
 			}
 		}
 
 		if r.LatenessMS != nil {
-			late = millis(*r.LatenessMS)
+			late = formatMillis(*r.LatenessMS)
 		}
 
-		what := f.sign + " " + result(r.State, r.Reason, r.ExitCode)
+		what := f.sign + " " + formatResult(r.State, r.Reason, r.ExitCode)
 		if r.Count > 1 {
 			what += fmt.Sprintf(" ×%d", r.Count)
 		}
@@ -152,7 +152,7 @@ func (m *Model) runText(runs []task.Run) Picture {
 			style = Red
 		}
 
-		rows[i] = row{style: style, cells: []string{m.formatTick(r.ScheduledTime.Time), m.printable(what), took, late, clean(r.Node), clean(r.Message)}}
+		rows[i] = row{style: style, cells: []string{m.formatTick(r.ScheduledTime.Time), m.toPrintable(what), took, late, stripControls(r.Node), stripControls(r.Message)}}
 	}
 
 	head, lines := m.drawTable(runColumns, rows, m.width)
@@ -170,11 +170,11 @@ func (m *Model) formatTick(t time.Time) string {
 
 // whyText is an answer: the sentence, then the evidence.
 func (m *Model) whyText(a task.Answer) Picture {
-	p := m.wrapText(" ", m.printable(clean(a.Sentence)), Bold)
+	p := m.wrapText(" ", m.toPrintable(stripControls(a.Sentence)), Bold)
 	m.drawEvidence(&p, a)
 
 	for _, also := range a.Also {
-		p = append(append(p, Line{}), m.wrapText(" ", m.printable(clean(also.Sentence)), Bold)...)
+		p = append(append(p, Line{}), m.wrapText(" ", m.toPrintable(stripControls(also.Sentence)), Bold)...)
 		m.drawEvidence(&p, also)
 	}
 
@@ -211,20 +211,20 @@ func (m *Model) nodeText(name string) Picture {
 		f.addField("Shards", fmt.Sprintf("%d (%d firing)", n.Shards, n.Serving))
 
 		if n.Unreadable > 0 {
-			f.addField("Unreadable", plural(n.Unreadable, "entry"))
+			f.addField("Unreadable", formatCount(n.Unreadable, "entry"))
 		}
 
 		r := n.Recent
 		f.addSection("The last minute")
-		f.addField("Fired", number(r.Fired)+"  "+bar(r.Rate))
-		f.addField("Late", fmt.Sprintf("p50 %s, p99 %s, max %s", millis(r.P50MS), millis(r.P99MS), millis(r.MaxMS)))
-		f.addField("Ended", fmt.Sprintf("%s succeeded, %s failed", number(r.Succeeded), number(r.Failed)))
-		f.addField("Skipped", number(r.Skipped))
+		f.addField("Fired", formatNumber(r.Fired)+"  "+drawBars(r.Rate))
+		f.addField("Late", fmt.Sprintf("p50 %s, p99 %s, max %s", formatMillis(r.P50MS), formatMillis(r.P99MS), formatMillis(r.MaxMS)))
+		f.addField("Ended", fmt.Sprintf("%s succeeded, %s failed", formatNumber(r.Succeeded), formatNumber(r.Failed)))
+		f.addField("Skipped", formatNumber(r.Skipped))
 
 		for _, s := range m.board.Silent {
 			if s.Node == name {
 				f.addSection("Silent")
-				f.p = append(f.p, m.wrapText(" ", clean(s.Reason), Red)...)
+				f.p = append(f.p, m.wrapText(" ", stripControls(s.Reason), Red)...)
 			}
 		}
 

@@ -12,8 +12,8 @@ type column struct {
 	style Style
 }
 
-var layouts = [panes][]column{
-	problems: {
+var paneLayouts = [panes][]column{
+	paneProblems: {
 		{head: ""}, {head: "WHAT"}, {head: "WHO", grow: true, least: 12}, {head: "FOR", right: true}, {head: "HOW", grow: true, least: 10, from: 50, style: Plain},
 	},
 	coming:  {{head: "DUE"}, {head: "LEFT", right: true}, {head: "TASK", grow: true, least: 10}},
@@ -35,18 +35,18 @@ func (m *Model) drawTable(cols []column, rows []row, wide int) (head Line, lines
 
 	for i, c := range cols {
 		if shown(i) {
-			widths[i] = width(c.head)
+			widths[i] = textWidth(c.head)
 			for _, r := range rows {
-				widths[i] = max(widths[i], width(r.cells[i]))
+				widths[i] = max(widths[i], textWidth(r.cells[i]))
 			}
 		}
 	}
 
-	shrink(cols, widths, room)
+	shrinkColumns(cols, widths, room)
 	head = Line{{" ", Dim}}
 	for i, c := range cols {
 		if widths[i] > 0 {
-			head = append(head, Span{set(c.head, widths[i], c.right, m.ellipsis()) + "  ", Dim})
+			head = append(head, Span{setInColumns(c.head, widths[i], c.right, m.ellipsisText()) + "  ", Dim})
 		}
 	}
 
@@ -66,7 +66,7 @@ func (m *Model) drawTable(cols []column, rows []row, wide int) (head Line, lines
 				style = Plain
 			}
 
-			l = append(l, Span{set(r.cells[i], widths[i], c.right, m.ellipsis()) + "  ", style})
+			l = append(l, Span{setInColumns(r.cells[i], widths[i], c.right, m.ellipsisText()) + "  ", style})
 		}
 
 		lines = append(lines, l)
@@ -75,8 +75,8 @@ func (m *Model) drawTable(cols []column, rows []row, wide int) (head Line, lines
 	return head, lines
 }
 
-// shrink makes columns that grow narrower, the widest first, until all fit.
-func shrink(cols []column, widths []int, room int) {
+// shrinkColumns makes columns that grow narrower, the widest first, until all fit.
+func shrinkColumns(cols []column, widths []int, room int) {
 	for {
 		sum, widest := 1, -1
 		for i, w := range widths {
@@ -99,10 +99,10 @@ func shrink(cols []column, widths []int, room int) {
 	}
 }
 
-// set is a text in exactly so many columns.
-func set(s string, columns int, right bool, more string) string {
-	s = cut(s, columns, more)
-	fill := strings.Repeat(" ", max(0, columns-width(s)))
+// setInColumns is a text in exactly so many columns.
+func setInColumns(s string, columns int, right bool, more string) string {
+	s = cutText(s, columns, more)
+	fill := strings.Repeat(" ", max(0, columns-textWidth(s)))
 
 	if right {
 		return fill + s

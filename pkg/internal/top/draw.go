@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	// narrow is the width, and low the height, below which one pane is shown at a time.
-	narrow, low = 50, 18
-	// brandless is the width below which the screen does without its name.
-	brandless = 100
-	// broad is the width from which on panes stand side by side.
-	broad = 140
+	// minPaneWidth is the width, and low the height, below which one pane is shown at a time.
+	minPaneWidth, minPaneHeight = 50, 18
+	// minBrandWidth is the width below which the screen does without its name.
+	minBrandWidth = 100
+	// minSideBySideWidth is the width from which on panes stand side by side.
+	minSideBySideWidth = 140
 	// staleAfter is how old a board is that is not what is so now.
 	staleAfter = 4 * time.Second
 )
@@ -30,13 +30,13 @@ func (m *Model) View() Picture {
 	case m.view != nil:
 		body = m.view.drawView(m, room)
 	case m.got.IsZero():
-		body = Picture{{}, {{" " + m.printable(m.waitingWords()), Plain}}}
-	case m.width < narrow || m.height < low:
+		body = Picture{{}, {{" " + m.toPrintable(m.waitingWords()), Plain}}}
+	case m.width < minPaneWidth || m.height < minPaneHeight:
 		body = m.drawFocused(room)
-	case m.width >= broad:
+	case m.width >= minSideBySideWidth:
 		body = m.sideBySide(room)
 	default:
-		body = m.drawStacked(m.width, room, problems, coming, running, nodes)
+		body = m.drawStacked(m.width, room, paneProblems, coming, running, nodes)
 	}
 
 	room := max(m.height-len(top)-1, 0)
@@ -54,7 +54,7 @@ func (m *Model) View() Picture {
 		if len(l) > 0 && l[len(l)-1].Style&Reverse != 0 {
 			fill = l[len(l)-1].Style
 		}
-		all[i] = l.fitColumns(m.width, m.ellipsis(), fill)
+		all[i] = l.fitColumns(m.width, m.ellipsisText(), fill)
 	}
 
 	return all
@@ -81,7 +81,7 @@ func (m *Model) drawStacked(wide, room int, which ...int) Picture {
 // sideBySide draws problems and what runs on the left, the rest on the right.
 func (m *Model) sideBySide(room int) Picture {
 	left := m.width * 3 / 5
-	a := m.drawStacked(left, room, problems, running)
+	a := m.drawStacked(left, room, paneProblems, running)
 	b := m.drawStacked(m.width-left-1, room, coming, nodes)
 
 	p := make(Picture, room)
@@ -95,7 +95,7 @@ func (m *Model) sideBySide(room int) Picture {
 			r = b[i]
 		}
 
-		p[i] = append(append(l.fitColumns(left, m.ellipsis(), Plain), Span{" ", Plain}), r.fitColumns(m.width-left-1, m.ellipsis(), Plain)...)
+		p[i] = append(append(l.fitColumns(left, m.ellipsisText(), Plain), Span{" ", Plain}), r.fitColumns(m.width-left-1, m.ellipsisText(), Plain)...)
 	}
 
 	return p
@@ -109,13 +109,13 @@ func (m *Model) drawFocused(room int) Picture {
 		if i == m.focus {
 			style = Bold | Reverse
 		}
-		tabs = append(tabs, Span{short(name), style}, Span{" ", Plain})
+		tabs = append(tabs, Span{shortName(name), style}, Span{" ", Plain})
 	}
 
 	return append(Picture{tabs}, m.drawPane(m.focus, m.width, room-1)...)
 }
 
-func short(name string) string {
+func shortName(name string) string {
 	if len(name) > 4 {
 		return name[:4]
 	}
@@ -141,7 +141,7 @@ func (m *Model) shareLines(room int, which []int) []int {
 			}
 
 			weight := 1.0
-			if p == problems {
+			if p == paneProblems {
 				weight = 1.5
 			}
 
@@ -181,31 +181,31 @@ func (m *Model) drawPane(i, wide, high int) Picture {
 		name = Bold | Reverse
 	}
 
-	title := Line{{" " + paneNames[i] + " ", name}, {" " + m.printable(m.paneSummary(i)) + " ", Plain}}
+	title := Line{{" " + paneNames[i] + " ", name}, {" " + m.toPrintable(m.paneSummary(i)) + " ", Plain}}
 	if p.hidden > 0 {
 		title = append(title, Span{fmt.Sprintf("(%d hidden) ", p.hidden), Yellow})
 	}
 
-	if left := wide - title.width(); left > 0 {
-		title = append(title, Span{strings.Repeat(m.printable(rule), left), Dim})
+	if left := wide - title.displayWidth(); left > 0 {
+		title = append(title, Span{strings.Repeat(m.toPrintable(rule), left), Dim})
 	}
 
-	out := Picture{title.fitColumns(wide, m.ellipsis(), Dim)}
+	out := Picture{title.fitColumns(wide, m.ellipsisText(), Dim)}
 
 	if len(p.rows) == 0 {
 		style, text := m.emptyText(i)
-		return append(out, Line{{" " + m.printable(text), style}})
+		return append(out, Line{{" " + m.toPrintable(text), style}})
 	}
 
 	rows := p.visibleRows(high - 2)
-	head, lines := m.drawTable(layouts[i], rows, wide)
+	head, lines := m.drawTable(paneLayouts[i], rows, wide)
 	out = append(out, head)
 	for at, l := range lines {
 		if focused && p.top+at == p.cursor {
 			for j := range l {
 				l[j].Style = l[j].Style&^Dim | Reverse
 			}
-			l = l.fitColumns(wide, m.ellipsis(), l[0].Style)
+			l = l.fitColumns(wide, m.ellipsisText(), l[0].Style)
 		}
 
 		out = append(out, l)
@@ -220,12 +220,12 @@ func (m *Model) paneSummary(i int) string {
 	var words []string
 	add := func(n int, what string) {
 		if n > 0 {
-			words = append(words, number(n)+" "+what)
+			words = append(words, formatNumber(n)+" "+what)
 		}
 	}
 
 	switch i {
-	case problems:
+	case paneProblems:
 		add(len(b.Silent), "silent")
 		add(b.OverdueCount, "overdue")
 		add(b.AwayCount, "on nodes that are gone")
@@ -234,14 +234,14 @@ func (m *Model) paneSummary(i int) string {
 		if n := len(b.Next); n > 0 && m.isTruncated(n) {
 			return fmt.Sprintf("the first %d, up to %s", n, m.formatClock(b.Next[n-1].Due().Time))
 		}
-		return "within " + span(b.Span.Std())
+		return "within " + formatSpan(b.Span.Std())
 	case running:
 		add(b.ActiveCount, "active")
 		for _, reason := range sortedKeys(b.Waiting) {
 			add(b.Waiting[reason], "waiting: "+strings.ReplaceAll(reason, "_", " "))
 		}
 	case nodes:
-		words = append(words, fmt.Sprintf("%s, %d of %d shards fire", plural(len(b.Nodes), "node"), b.Serving, b.ShardCount))
+		words = append(words, fmt.Sprintf("%s, %d of %d shards fire", formatCount(len(b.Nodes), "node"), b.Serving, b.ShardCount))
 	}
 
 	return strings.Join(words, " · ")
@@ -259,10 +259,10 @@ func (m *Model) emptyText(i int) (Style, string) {
 	}
 
 	switch i {
-	case problems:
+	case paneProblems:
 		return Green, "✓ nothing is wrong"
 	case coming:
-		return Dim, "no tick within " + span(m.board.Span.Std())
+		return Dim, "no tick within " + formatSpan(m.board.Span.Std())
 	case running:
 		return Dim, "nothing"
 	}
@@ -283,48 +283,48 @@ func (m *Model) drawHeader() Picture {
 		style = Red
 	}
 
-	tasks := Line{{plural(b.Tasks, "task"), Plain}}
+	tasks := Line{{formatCount(b.Tasks, "task"), Plain}}
 	if b.Paused > 0 {
-		tasks = append(tasks, Span{", " + number(b.Paused) + " paused", Plain})
+		tasks = append(tasks, Span{", " + formatNumber(b.Paused) + " paused", Plain})
 	}
 
 	name := Line{{" carillon top", Bold}}
-	if m.width > 0 && m.width < brandless {
+	if m.width > 0 && m.width < minBrandWidth {
 		name, tasks = nil, append(Line{{" ", Plain}}, tasks...)
 	}
 
-	first := m.joinParts(m.width-width(clock)-3, name, tasks, Line{m.drawSlots()},
-		some(b.WaitingCount, "waiting"), Line{{plural(len(b.Nodes), "node"), Plain}})
+	first := m.joinParts(m.width-textWidth(clock)-3, name, tasks, Line{m.drawSlots()},
+		countOrNothing(b.WaitingCount, "waiting"), Line{{formatCount(len(b.Nodes), "node"), Plain}})
 	r := b.Recent
-	fires, late, failed := Line{{" fires " + rate(r.Fired), Plain}}, Line(nil), Line{{"none failed", Dim}}
+	fires, late, failed := Line{{" fires " + formatRate(r.Fired), Plain}}, Line(nil), Line{{"none failed", Dim}}
 	if r.Fired > 0 {
-		fires = append(fires, Span{" " + m.printable(bar(r.Rate)), Cyan})
-		late = Line{{fmt.Sprintf("late p50 %s, p99 %s, max %s", millis(r.P50MS), millis(r.P99MS), millis(r.MaxMS)), Plain}}
+		fires = append(fires, Span{" " + m.toPrintable(drawBars(r.Rate)), Cyan})
+		late = Line{{fmt.Sprintf("late p50 %s, p99 %s, max %s", formatMillis(r.P50MS), formatMillis(r.P99MS), formatMillis(r.MaxMS)), Plain}}
 	}
 
 	if r.Failed > 0 {
-		failed = Line{{number(r.Failed) + " failed/min", Red}}
+		failed = Line{{formatNumber(r.Failed) + " failed/min", Red}}
 	}
 
-	second := m.joinParts(m.width, fires, late, failed, some(r.Skipped, "skipped/min"), some(r.Succeeded, "succeeded/min"))
+	second := m.joinParts(m.width, fires, late, failed, countOrNothing(r.Skipped, "skipped/min"), countOrNothing(r.Succeeded, "succeeded/min"))
 
 	return append(Picture{m.alignRight(first, clock, style), second}, m.drawTrouble()...)
 }
 
-// some is how many there are of something; nothing if there are none.
-func some[T int | int64](n T, what string) Line {
+// countOrNothing is how many there are of something; nothing if there are none.
+func countOrNothing[T int | int64](n T, what string) Line {
 	if n == 0 {
 		return nil
 	}
-	return Line{{number(n) + " " + what, Plain}}
+	return Line{{formatNumber(n) + " " + what, Plain}}
 }
 
 // joinParts sets parts beside each other, as many as fit; without a width all of them.
 func (m *Model) joinParts(room int, parts ...Line) (l Line) {
-	sep := Span{m.printable("  ·  "), Dim}
+	sep := Span{m.toPrintable("  ·  "), Dim}
 
 	for _, p := range parts {
-		if len(p) == 0 || len(l) > 0 && m.width > 0 && l.width()+width(sep.Text)+p.width() > room {
+		if len(p) == 0 || len(l) > 0 && m.width > 0 && l.displayWidth()+textWidth(sep.Text)+p.displayWidth() > room {
 			continue
 		}
 
@@ -347,7 +347,7 @@ func (m *Model) drawSlots() Span {
 		}
 	}
 
-	words := number(m.board.ActiveCount) + " active"
+	words := formatNumber(m.board.ActiveCount) + " active"
 
 	if all > 0 && used >= all {
 		return Span{words + ", slots full", Yellow}
@@ -362,41 +362,41 @@ func (m *Model) drawTrouble() Picture {
 		return nil
 	}
 
-	words := " no answer for " + span(m.now.Sub(m.gone)) + ": " + clean(m.away.Error())
+	words := " no answer for " + formatSpan(m.now.Sub(m.gone)) + ": " + stripControls(m.away.Error())
 	if !m.got.IsZero() {
-		words += " · this is how it was " + span(m.now.Sub(m.got)) + " ago"
+		words += " · this is how it was " + formatSpan(m.now.Sub(m.got)) + " ago"
 	}
 
-	return Picture{{{m.printable(words), Red | Reverse}}}
+	return Picture{{{m.toPrintable(words), Red | Reverse}}}
 }
 
 // alignRight sets a text at the right end of a line.
 func (m *Model) alignRight(l Line, text string, style Style) Line {
 	if m.width == 0 {
-		return append(l, Span{m.printable("  ·  "), Dim}, Span{text, style})
+		return append(l, Span{m.toPrintable("  ·  "), Dim}, Span{text, style})
 	}
 
-	room := m.width - width(text) - 1
+	room := m.width - textWidth(text) - 1
 	if room < 12 {
 		return l
 	}
 
-	return append(l.fitColumns(room-1, m.ellipsis(), Plain), Span{" " + text + " ", style})
+	return append(l.fitColumns(room-1, m.ellipsisText(), Plain), Span{" " + text + " ", style})
 }
 
 // drawFooter is the last line: a question, what became of a change, or the keys.
 func (m *Model) drawFooter() Line {
 	switch {
 	case m.ask != nil:
-		return Line{{" " + m.ask.words + " ", Bold | Yellow}, {m.printable(" y yes · any other key no "), Plain}}
+		return Line{{" " + m.ask.words + " ", Bold | Yellow}, {m.toPrintable(" y yes · any other key no "), Plain}}
 	case m.typing:
-		return Line{{" /" + m.filter, Bold}, {m.printable("▏"), Plain}, {"  enter keeps it, esc clears it", Dim}}
+		return Line{{" /" + m.filter, Bold}, {m.toPrintable("▏"), Plain}, {"  enter keeps it, esc clears it", Dim}}
 	case m.notice != "":
 		style := Green
 		if m.bad {
 			style = Red
 		}
-		return Line{{" " + m.printable(clean(m.notice)), style}}
+		return Line{{" " + m.toPrintable(stripControls(m.notice)), style}}
 	case m.help:
 		return Line{{" any key goes back", Dim}}
 	}
@@ -435,7 +435,7 @@ func (m *Model) helpText() Picture {
 		{"r", "look again at once"},
 		{"q", "quit"},
 	} {
-		p = append(p, Line{{"   " + set(m.printable(k[0]), 22, false, m.ellipsis()), Cyan}, {m.printable(k[1]), Plain}})
+		p = append(p, Line{{"   " + setInColumns(m.toPrintable(k[0]), 22, false, m.ellipsisText()), Cyan}, {m.toPrintable(k[1]), Plain}})
 	}
 
 	return append(p, Line{}, Line{{" Words", Bold}},

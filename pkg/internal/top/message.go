@@ -8,7 +8,7 @@ import (
 )
 
 // Message is something that happened.
-type Message interface{ message() }
+type Message interface{ isMessage() }
 
 // The messages.
 type (
@@ -55,17 +55,17 @@ type (
 	}
 )
 
-func (Key) message()      {}
-func (Size) message()     {}
-func (Clock) message()    {}
-func (Boarded) message()  {}
-func (Told) message()     {}
-func (Answered) message() {}
-func (Written) message()  {}
-func (Done) message()     {}
+func (Key) isMessage()      {}
+func (Size) isMessage()     {}
+func (Clock) isMessage()    {}
+func (Boarded) isMessage()  {}
+func (Told) isMessage()     {}
+func (Answered) isMessage() {}
+func (Written) isMessage()  {}
+func (Done) isMessage()     {}
 
 // Command is something that the Model wants done.
-type Command interface{ command() }
+type Command interface{ isCommand() }
 
 // The commands.
 type (
@@ -87,15 +87,15 @@ type (
 	Resume  struct{ Of Target }
 )
 
-func (Quit) command()       {}
-func (Refresh) command()    {}
-func (Tell) command()       {}
-func (AskWhy) command()     {}
-func (FollowLogs) command() {}
-func (StopLogs) command()   {}
-func (Trigger) command()    {}
-func (Pause) command()      {}
-func (Resume) command()     {}
+func (Quit) isCommand()       {}
+func (Refresh) isCommand()    {}
+func (Tell) isCommand()       {}
+func (AskWhy) isCommand()     {}
+func (FollowLogs) isCommand() {}
+func (StopLogs) isCommand()   {}
+func (Trigger) isCommand()    {}
+func (Pause) isCommand()      {}
+func (Resume) isCommand()     {}
 
 // Target is what a row is about: a task, maybe one of its runs, or a node.
 type Target struct {

@@ -18,7 +18,7 @@ type Config struct {
 
 // The panes, in their order.
 const (
-	problems = iota
+	paneProblems = iota
 	coming
 	running
 	nodes
@@ -141,7 +141,7 @@ func (m *Model) setStatus(words string, err error) {
 
 // refreshCommands asks anew for what the view shows, now and then.
 func (m *Model) refreshCommands() []Command {
-	if m.view == nil || m.view.kind != details || m.now.Sub(m.view.asked) < 2*time.Second {
+	if m.view == nil || m.view.kind != viewDetails || m.now.Sub(m.view.asked) < 2*time.Second {
 		return nil
 	}
 	m.view.asked = m.now
@@ -225,7 +225,7 @@ func (m *Model) onTarget(k string, t Target) []Command {
 
 	switch k {
 	case "enter":
-		m.view = &view{kind: details, about: t, asked: m.now, under: m.view}
+		m.view = &view{kind: viewDetails, about: t, asked: m.now, under: m.view}
 		return []Command{Tell{t}}
 	case "w":
 		m.view = &view{kind: why, about: t, under: m.view}
@@ -310,7 +310,7 @@ func (m *Model) viewKey(k string) []Command {
 		return nil
 	}
 
-	if v.scroll(k, max(m.height-4, 1)) {
+	if v.scrollByKey(k, max(m.height-4, 1)) {
 		return nil
 	}
 	if v.kind == nodeDetails || v.kind == logs && k == "l" || v.kind == why && k == "w" || k == "enter" {
@@ -322,7 +322,7 @@ func (m *Model) viewKey(k string) []Command {
 		first = []Command{StopLogs{}}
 	}
 
-	if v.kind != details && (k == "l" || k == "w") { // beside each other, not on top
+	if v.kind != viewDetails && (k == "l" || k == "w") { // beside each other, not on top
 		m.view = v.under
 	}
 
@@ -337,16 +337,16 @@ func (m *Model) taskName(namespace, name string) string {
 	return namespace + "/" + name
 }
 
-// printable is a text of ours, as the terminal can show it.
-func (m *Model) printable(s string) string {
+// toPrintable is a text of ours, as the terminal can show it.
+func (m *Model) toPrintable(s string) string {
 	if m.cfg.ASCII {
-		return plain(s)
+		return withoutSymbols(s)
 	}
 	return s
 }
 
-// ellipsis says that a text goes on.
-func (m *Model) ellipsis() string {
+// ellipsisText says that a text goes on.
+func (m *Model) ellipsisText() string {
 	if m.cfg.ASCII {
 		return "~"
 	}

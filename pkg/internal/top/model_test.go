@@ -219,7 +219,7 @@ func TestScreen_OfATask(t *testing.T) {
 		t.Errorf("it does not stay:\n%s", text)
 	}
 
-	if got := press(m, "esc"); len(got) != 1 || got[0] != (StopLogs{}) || m.view == nil || m.view.kind != details {
+	if got := press(m, "esc"); len(got) != 1 || got[0] != (StopLogs{}) || m.view == nil || m.view.kind != viewDetails {
 		t.Errorf("esc: %+v, %+v", got, m.view)
 	}
 
@@ -360,13 +360,13 @@ func TestModel_FitsEverySize(t *testing.T) {
 					}
 
 					for _, l := range p {
-						if w := l.width(); w != wide {
-							t.Fatalf("%d×%d %s: a line of %d columns: %q", wide, high, when, w, l.text())
+						if w := l.displayWidth(); w != wide {
+							t.Fatalf("%d×%d %s: a line of %d columns: %q", wide, high, when, w, l.plainText())
 						}
 
-						for _, r := range l.text() {
+						for _, r := range l.plainText() {
 							if ascii && r > '~' {
-								t.Fatalf("%s: %q is not ASCII in %q", when, r, l.text())
+								t.Fatalf("%s: %q is not ASCII in %q", when, r, l.plainText())
 							}
 						}
 					}

@@ -10,20 +10,20 @@ func (m *Model) Once(b Boarded, wide int) Picture {
 	p := m.drawHeader()
 	for i := range m.panes {
 		list := &m.panes[i]
-		p = append(p, Line{}, Line{{paneNames[i], Bold}, {"  " + m.printable(m.paneSummary(i)), Plain}})
+		p = append(p, Line{}, Line{{paneNames[i], Bold}, {"  " + m.toPrintable(m.paneSummary(i)), Plain}})
 		if len(list.rows) == 0 {
 			style, text := m.emptyText(i)
-			p = append(p, Line{{" " + m.printable(text), style}})
+			p = append(p, Line{{" " + m.toPrintable(text), style}})
 			continue
 		}
 
-		head, lines := m.drawTable(layouts[i], list.rows, wide)
+		head, lines := m.drawTable(paneLayouts[i], list.rows, wide)
 		p = append(append(p, head), lines...)
 	}
 
 	for i, l := range p {
 		if wide > 0 {
-			p[i] = l.fitColumns(wide, m.ellipsis(), Plain)
+			p[i] = l.fitColumns(wide, m.ellipsisText(), Plain)
 		}
 	}
 

@@ -22,11 +22,11 @@ const (
 	Bold    Style = 16
 	Reverse Style = 32
 
-	colours Style = 7
+	colourMask Style = 7
 )
 
 // Colour is the colour of a style.
-func (s Style) Colour() Style { return s & colours }
+func (s Style) Colour() Style { return s & colourMask }
 
 // Span is text in one style, without ends of lines.
 type Span struct {
@@ -45,14 +45,14 @@ func (p Picture) Text() string {
 	var b strings.Builder
 
 	for _, l := range p {
-		b.WriteString(strings.TrimRight(l.text(), " "))
+		b.WriteString(strings.TrimRight(l.plainText(), " "))
 		b.WriteByte('\n')
 	}
 
 	return b.String()
 }
 
-var codes = map[Style]string{Red: "31", Green: "32", Yellow: "33", Cyan: "36"}
+var colourCodes = map[Style]string{Red: "31", Green: "32", Yellow: "33", Cyan: "36"}
 
 // ANSI is the picture with the codes of a terminal for its styles.
 func (p Picture) ANSI() string {
@@ -73,7 +73,7 @@ func (p Picture) ANSI() string {
 				c = append(c, "7")
 			}
 
-			if code := codes[s.Style.Colour()]; code != "" {
+			if code := colourCodes[s.Style.Colour()]; code != "" {
 				c = append(c, code)
 			}
 
@@ -91,7 +91,7 @@ func (p Picture) ANSI() string {
 	return b.String()
 }
 
-func (l Line) text() string {
+func (l Line) plainText() string {
 	var b strings.Builder
 	for _, s := range l {
 		b.WriteString(s.Text)
@@ -99,28 +99,28 @@ func (l Line) text() string {
 	return b.String()
 }
 
-func (l Line) width() int { return width(l.text()) }
+func (l Line) displayWidth() int { return textWidth(l.plainText()) }
 
-// width is how many columns a text takes.
-func width(s string) int { return displaywidth.String(s) }
+// textWidth is how many columns a text takes.
+func textWidth(s string) int { return displaywidth.String(s) }
 
 // fitColumns is l in exactly so many columns: cut, or filled up. more says that it goes on.
 func (l Line) fitColumns(columns int, more string, fill Style) Line {
-	left := columns - Line{{strings.TrimRight(l.text(), " "), Plain}}.width()
+	left := columns - Line{{strings.TrimRight(l.plainText(), " "), Plain}}.displayWidth()
 	if left < 0 {
-		left = -width(more)
+		left = -textWidth(more)
 	}
 
 	out, room := Line{}, columns+min(left, 0)
 	for _, s := range l {
-		text := head(s.Text, room)
-		if out, room = append(out, Span{text, s.Style}), room-width(text); text != s.Text {
+		text := cutHead(s.Text, room)
+		if out, room = append(out, Span{text, s.Style}), room-textWidth(text); text != s.Text {
 			break
 		}
 	}
 
 	if left < 0 {
-		out, room = append(out, Span{more, fill}), columns-out.width()-width(more)
+		out, room = append(out, Span{more, fill}), columns-out.displayWidth()-textWidth(more)
 	}
 
 	if room > 0 {
@@ -130,14 +130,14 @@ func (l Line) fitColumns(columns int, more string, fill Style) Line {
 	return out
 }
 
-// head is the beginning of a text that fits into so many columns.
-func head(s string, columns int) string {
-	if width(s) <= columns {
+// cutHead is the beginning of a text that fits into so many columns.
+func cutHead(s string, columns int) string {
+	if textWidth(s) <= columns {
 		return s
 	}
 
 	for i, r := range s {
-		if columns -= width(string(r)); columns < 0 {
+		if columns -= textWidth(string(r)); columns < 0 {
 			return s[:i]
 		}
 	}
@@ -145,17 +145,17 @@ func head(s string, columns int) string {
 	return s
 }
 
-// cut is a text in at most so many columns; more says that it goes on.
-func cut(s string, columns int, more string) string {
-	if width(s) <= columns {
+// cutText is a text in at most so many columns; more says that it goes on.
+func cutText(s string, columns int, more string) string {
+	if textWidth(s) <= columns {
 		return s
 	}
-	return head(s, columns-width(more)) + head(more, columns)
+	return cutHead(s, columns-textWidth(more)) + cutHead(more, columns)
 }
 
-// clean takes away what could move a terminal's cursor: texts come from servers, and
+// stripControls takes away what could move a terminal's cursor: texts come from servers, and
 // from other people's programs.
-func clean(s string) string {
+func stripControls(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r == '\t' || r == '\n':

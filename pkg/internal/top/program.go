@@ -195,7 +195,7 @@ func (p *Program) runCommand(ctx context.Context, command Command) {
 		default:
 		}
 	case Tell:
-		ask(func(ctx context.Context) Message { return tell(ctx, c, command.About) })
+		ask(func(ctx context.Context) Message { return readTask(ctx, c, command.About) })
 
 	case AskWhy:
 		ask(func(ctx context.Context) Message {
@@ -214,32 +214,32 @@ func (p *Program) runCommand(ctx context.Context, command Command) {
 	case Trigger:
 		ask(func(ctx context.Context) Message {
 			r, err := c.Tasks.Trigger(ctx, command.Of.Namespace, command.Of.Task, nil)
-			return done("triggered "+command.Of.Task+" · run "+r.ID, "could not trigger "+command.Of.Task, err)
+			return doneMessage("triggered "+command.Of.Task+" · run "+r.ID, "could not trigger "+command.Of.Task, err)
 		})
 
 	case Pause:
 		ask(func(ctx context.Context) Message {
 			_, err := c.Tasks.Pause(ctx, command.Of.Namespace, command.Of.Task, 0)
-			return done("paused "+command.Of.Task, "could not pause "+command.Of.Task, err)
+			return doneMessage("paused "+command.Of.Task, "could not pause "+command.Of.Task, err)
 		})
 
 	case Resume:
 		ask(func(ctx context.Context) Message {
 			_, err := c.Tasks.Resume(ctx, command.Of.Namespace, command.Of.Task, 0)
-			return done("resumed "+command.Of.Task, "could not resume "+command.Of.Task, err)
+			return doneMessage("resumed "+command.Of.Task, "could not resume "+command.Of.Task, err)
 		})
 	}
 }
 
-func done(well, badly string, err error) Done {
+func doneMessage(well, badly string, err error) Done {
 	if err != nil {
 		return Done{badly, err}
 	}
 	return Done{well, nil}
 }
 
-// tell reads all about a task.
-func tell(ctx context.Context, c *client.Client, about Target) Told {
+// readTask reads all about a task.
+func readTask(ctx context.Context, c *client.Client, about Target) Told {
 	told := Told{About: about}
 	if told.Task, told.Err = c.Tasks.Get(ctx, about.Namespace, about.Task); told.Err != nil {
 		return told

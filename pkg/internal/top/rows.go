@@ -15,7 +15,7 @@ func (m *Model) fillRows() {
 		return
 	}
 
-	m.panes[problems].setRows(m.problemRows(), m.filter)
+	m.panes[paneProblems].setRows(m.problemRows(), m.filter)
 	m.panes[coming].setRows(m.comingRows(), m.filter)
 	m.panes[running].setRows(m.runningRows(), m.filter)
 	m.panes[nodes].setRows(m.nodeRows(), m.filter)
@@ -26,7 +26,7 @@ func (m *Model) formatSince(t task.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	return span(m.clusterTime().Sub(t.Time))
+	return formatSpan(m.clusterTime().Sub(t.Time))
 }
 
 // problemRows are what is wrong: first what stops many tasks, then what stops one,
@@ -34,7 +34,7 @@ func (m *Model) formatSince(t task.Time) string {
 func (m *Model) problemRows() (rows []row) {
 	b := &m.board
 	add := func(style Style, sign, kind, who, long, how string, t Target) {
-		rows = append(rows, row{key: kind + "\x00" + who, style: style, cells: []string{m.printable(sign), kind, clean(who), long, m.printable(clean(how))}, target: t})
+		rows = append(rows, row{key: kind + "\x00" + who, style: style, cells: []string{m.toPrintable(sign), kind, stripControls(who), long, m.toPrintable(stripControls(how))}, target: t})
 	}
 
 	silent := map[string]bool{}
@@ -45,12 +45,12 @@ func (m *Model) problemRows() (rows []row) {
 
 	for _, name := range sortedKeys(m.seen) {
 		if missed := m.seen[name]; !missed.IsZero() && m.now.Sub(missed) < 10*time.Minute {
-			add(Yellow, "!", "left", name, span(m.now.Sub(missed)), "the node has left the cluster, or lost its session", Target{Node: name})
+			add(Yellow, "!", "left", name, formatSpan(m.now.Sub(missed)), "the node has left the cluster, or lost its session", Target{Node: name})
 		}
 	}
 
 	if n := b.ShardCount - b.ShardsOwned; n > 0 {
-		add(Red, "!", "no owner", plural(n, "shard"), "", "no owner is present: their tasks do not fire", Target{})
+		add(Red, "!", "no owner", formatCount(n, "shard"), "", "no owner is present: their tasks do not fire", Target{})
 	}
 
 	for _, s := range b.Stuck {
@@ -61,7 +61,7 @@ func (m *Model) problemRows() (rows []row) {
 		add(Red, "!", "stuck", fmt.Sprintf("shard %d", s.ID), m.formatSince(s.Since), how+" · on "+s.Node, Target{Node: s.Node})
 	}
 
-	for _, w := range warnings(b) {
+	for _, w := range boardWarnings(b) {
 		if !shownElsewhere(w.Code) {
 			add(Yellow, "!", "warning", "cluster", "", w.Text, Target{})
 		}
@@ -99,7 +99,7 @@ func (m *Model) problemRows() (rows []row) {
 	m.addRestRow(&rows, b.OverdueCount-len(b.Overdue), "overdue")
 
 	for _, r := range b.Away {
-		add(Red, "?", "node gone", m.taskName(r.Namespace, r.Task), m.formatSince(r.Began()), "ran on "+clean(r.Node)+", which is gone: lost, unless it comes back", ofTask(r.Namespace, r.Task, r.Run))
+		add(Red, "?", "node gone", m.taskName(r.Namespace, r.Task), m.formatSince(r.Began()), "ran on "+stripControls(r.Node)+", which is gone: lost, unless it comes back", ofTask(r.Namespace, r.Task, r.Run))
 	}
 
 	m.addRestRow(&rows, b.AwayCount-len(b.Away), "whose node is gone")
@@ -111,7 +111,7 @@ func (m *Model) problemRows() (rows []row) {
 	}
 
 	for _, f := range b.Failing {
-		how := result(f.State, f.Reason, f.ExitCode)
+		how := formatResult(f.State, f.Reason, f.ExitCode)
 
 		switch {
 		case f.Reason == task.ReasonNodeLost:
@@ -121,21 +121,21 @@ func (m *Model) problemRows() (rows []row) {
 		}
 
 		if f.InARow > 1 {
-			how += fmt.Sprintf(" · %s in a row", number(f.InARow))
+			how += fmt.Sprintf(" · %s in a row", formatNumber(f.InARow))
 		}
 
-		add(Red, faces[f.State].sign, words(string(f.State)), m.taskName(f.Namespace, f.Task), m.formatSince(f.EndedAt), how, ofTask(f.Namespace, f.Task, f.Run))
+		add(Red, stateFaces[f.State].sign, withSpaces(string(f.State)), m.taskName(f.Namespace, f.Task), m.formatSince(f.EndedAt), how, ofTask(f.Namespace, f.Task, f.Run))
 	}
 
 	m.addRestRow(&rows, b.FailingCount-len(b.Failing), "failing")
 
 	if b.Unreadable > 0 {
-		add(Yellow, "!", "unreadable", plural(b.Unreadable, "task"), "", "do not fire, as their entries cannot be read: carillon audit", Target{})
+		add(Yellow, "!", "unreadable", formatCount(b.Unreadable, "task"), "", "do not fire, as their entries cannot be read: carillon audit", Target{})
 	}
 
 	if m.cfg.ASCII {
 		for i := range rows {
-			rows[i].cells[0] = plain(rows[i].cells[0])
+			rows[i].cells[0] = withoutSymbols(rows[i].cells[0])
 		}
 	}
 
@@ -145,12 +145,12 @@ func (m *Model) problemRows() (rows []row) {
 // addRestRow says how many more there are than the board lists.
 func (m *Model) addRestRow(rows *[]row, n int, what string) {
 	if n > 0 {
-		*rows = append(*rows, row{key: "rest " + what, style: Dim, cells: []string{"", "", m.printable(fmt.Sprintf("… and %s more %s", number(n), what)), "", ""}})
+		*rows = append(*rows, row{key: "rest " + what, style: Dim, cells: []string{"", "", m.toPrintable(fmt.Sprintf("… and %s more %s", formatNumber(n), what)), "", ""}})
 	}
 }
 
-// warnings returns the warnings of a board. A node of a former version sends them without codes.
-func warnings(b *task.Board) []task.Warning {
+// boardWarnings returns the warnings of a board. A node of a former version sends them without codes.
+func boardWarnings(b *task.Board) []task.Warning {
 	if len(b.WarningDetails) > 0 {
 		return b.WarningDetails
 	}
@@ -183,12 +183,12 @@ func unfitWords(unfit string) string {
 		return "etcd was restored from an older snapshot: carillon cluster recover"
 	}
 
-	return "owns no shards: " + words(unfit)
+	return "owns no shards: " + withSpaces(unfit)
 }
 
 func stateWords(n task.BoardNode) string {
 	if n.State == task.NodeDraining {
-		return fmt.Sprintf("hands over %s and waits for %s", plural(n.Shards, "shard"), plural(n.Running, "run"))
+		return fmt.Sprintf("hands over %s and waits for %s", formatCount(n.Shards, "shard"), formatCount(n.Running, "run"))
 	}
 	return "gets no new runs, and keeps its shards"
 }
@@ -205,7 +205,7 @@ func (m *Model) comingRows() []row {
 	rows := make([]row, len(m.board.Next))
 	for i, t := range m.board.Next {
 		left := t.Due().Sub(m.clusterTime())
-		in := "in " + span(left)
+		in := "in " + formatSpan(left)
 		if left < time.Second {
 			in = "now"
 		}
@@ -230,7 +230,7 @@ func (m *Model) runningRows() []row {
 			sign, how = "⊘", "is asked to end"
 		}
 
-		rows[i] = row{key: r.Run + r.Task, cells: []string{m.printable(sign), m.formatSince(r.Began()), m.taskName(r.Namespace, r.Task), clean(r.Node), m.printable(how), clean(r.Run)},
+		rows[i] = row{key: r.Run + r.Task, cells: []string{m.toPrintable(sign), m.formatSince(r.Began()), m.taskName(r.Namespace, r.Task), stripControls(r.Node), m.toPrintable(how), stripControls(r.Run)},
 			target: ofTask(r.Namespace, r.Task, r.Run)}
 	}
 
@@ -266,15 +266,15 @@ func (m *Model) nodeRows() []row {
 			}
 
 			if !n.Silent {
-				fires = rate(n.Recent.Fired)
+				fires = formatRate(n.Recent.Fired)
 			}
 
 			if n.Recent.Fired > 0 {
-				late = millis(n.Recent.P99MS)
+				late = formatMillis(n.Recent.P99MS)
 			}
 		}
 
-		name := clean(n.Name)
+		name := stripControls(n.Name)
 		if n.Name == m.board.Leader {
 			name += " *"
 		}
@@ -284,9 +284,9 @@ func (m *Model) nodeRows() []row {
 			joined = m.formatSince(n.JoinedAt)
 		}
 
-		cells := []string{name, state, runs, shards, fires, late, joined, clean(n.Address), clean(n.Version)}
+		cells := []string{name, state, runs, shards, fires, late, joined, stripControls(n.Address), stripControls(n.Version)}
 		for j := range cells {
-			cells[j] = m.printable(cells[j])
+			cells[j] = m.toPrintable(cells[j])
 		}
 
 		rows[i] = row{key: n.Name, style: style, cells: cells, target: Target{Node: n.Name}}

@@ -59,7 +59,7 @@ func (t *Tty) pumpEvents() {
 			if !open {
 				return
 			}
-			if m = t.message(e); m == nil {
+			if m = t.convertEvent(e); m == nil {
 				continue
 			}
 		}
@@ -72,7 +72,7 @@ func (t *Tty) pumpEvents() {
 	}
 }
 
-func (t *Tty) message(e tcell.Event) Message {
+func (t *Tty) convertEvent(e tcell.Event) Message {
 	switch e := e.(type) {
 	case *tcell.EventResize:
 		t.screen.Sync()
@@ -128,7 +128,7 @@ func (t *Tty) Draw(p Picture) {
 }
 
 func (t *Tty) putSpan(x, y, wide int, s Span) int {
-	style := t.style(s.Style)
+	style := t.convertStyle(s.Style)
 
 	for _, r := range s.Text {
 		w := displaywidth.Rune(r)
@@ -145,7 +145,7 @@ func (t *Tty) putSpan(x, y, wide int, s Span) int {
 	return x
 }
 
-func (t *Tty) style(s Style) tcell.Style {
+func (t *Tty) convertStyle(s Style) tcell.Style {
 	style := tcell.StyleDefault.Bold(s&Bold != 0).Dim(s&Dim != 0).Reverse(s&Reverse != 0)
 
 	if !t.colour {

@@ -10,7 +10,7 @@ import (
 
 // The kinds of views.
 const (
-	details = iota + 1
+	viewDetails = iota + 1
 	nodeDetails
 	why
 	logs
@@ -43,7 +43,7 @@ const mostWritten = 5000
 func (v *view) applyMessage(m *Model, msg Message) {
 	switch msg := msg.(type) {
 	case Told:
-		if v.kind == details && v.about == msg.About {
+		if v.kind == viewDetails && v.about == msg.About {
 			if v.err = msg.Err; msg.Err == nil {
 				v.told = &msg
 			}
@@ -84,8 +84,8 @@ func (v *view) addOutput(w Written) {
 // taskIsPaused reports whether the task is.
 func (v *view) taskIsPaused() bool { return v.told != nil && v.told.Task.Paused }
 
-// scroll scrolls; false if the key is none that does.
-func (v *view) scroll(k string, page int) bool {
+// scrollByKey scrolls; false if the key is none that does.
+func (v *view) scrollByKey(k string, page int) bool {
 	switch k {
 	case "down", "j":
 		v.top++
@@ -117,7 +117,7 @@ func (v *view) keyHelp() [][2]string {
 		keys = append(keys, [2]string{"f", "follow"}, [2]string{"w", "why"})
 	case why:
 		keys = append(keys, [2]string{"l", "logs"})
-	case details:
+	case viewDetails:
 		p := "pause"
 		if v.taskIsPaused() {
 			p = "resume"
@@ -132,7 +132,7 @@ func (v *view) keyHelp() [][2]string {
 func (v *view) drawView(m *Model, room int) Picture {
 	title, body := v.titleAndText(m)
 	if v.err != nil {
-		body = append(Picture{{{" " + m.printable(clean(v.err.Error())), Red}}, {}}, body...)
+		body = append(Picture{{{" " + m.toPrintable(stripControls(v.err.Error())), Red}}, {}}, body...)
 	}
 
 	v.size, v.room = len(body), max(room-1, 1)
@@ -150,7 +150,7 @@ func (v *view) drawView(m *Model, room int) Picture {
 
 	if v.size > v.room && !v.tail {
 		at := fmt.Sprintf(" %d%%", min(100, (v.top+v.room)*100/v.size))
-		head = append(head.fitColumns(max(m.width-width(at)-1, 1), m.ellipsis(), Reverse), Span{at + " ", Reverse})
+		head = append(head.fitColumns(max(m.width-textWidth(at)-1, 1), m.ellipsisText(), Reverse), Span{at + " ", Reverse})
 	}
 
 	return append(Picture{head}, body[v.top:min(v.size, v.top+v.room)]...)
@@ -182,30 +182,30 @@ func (v *view) titleAndText(m *Model) (Line, Picture) {
 	return Line{{name, Bold}}, m.taskText(v.told)
 }
 
-func (m *Model) drawQuestion() Picture { return Picture{{{" " + m.printable("…"), Dim}}} }
+func (m *Model) drawQuestion() Picture { return Picture{{{" " + m.toPrintable("…"), Dim}}} }
 
 func (v *view) logText(m *Model, name string) (Line, Picture) {
 	title := Line{{"logs " + name, Bold}}
 	if v.run.ID != "" {
-		f := faces[v.run.State]
-		title = append(title, Span{m.printable("  " + v.run.ID + "  " + f.sign + " " + result(v.run.State, v.run.Reason, v.run.ExitCode)), Plain})
+		f := stateFaces[v.run.State]
+		title = append(title, Span{m.toPrintable("  " + v.run.ID + "  " + f.sign + " " + formatResult(v.run.State, v.run.Reason, v.run.ExitCode)), Plain})
 		if v.run.Node != "" {
-			title = append(title, Span{" on " + clean(v.run.Node), Plain})
+			title = append(title, Span{" on " + stripControls(v.run.Node), Plain})
 		}
 	}
 
 	var body Picture
 	if v.cut {
-		body = append(body, Line{{m.printable(" … what came before is not kept here: carillon logs"), Dim}})
+		body = append(body, Line{{m.toPrintable(" … what came before is not kept here: carillon logs"), Dim}})
 	}
 
 	for _, l := range v.written {
-		body = append(body, m.wrapText(" ", clean(strings.TrimRight(strings.ReplaceAll(l, "\t", "    "), "\r\n")), Plain)...)
+		body = append(body, m.wrapText(" ", stripControls(strings.TrimRight(strings.ReplaceAll(l, "\t", "    "), "\r\n")), Plain)...)
 	}
 
 	switch {
 	case v.note != "":
-		body = append(body, Line{{" " + m.printable(clean(v.note)), Dim}})
+		body = append(body, Line{{" " + m.toPrintable(stripControls(v.note)), Dim}})
 	case len(v.written) == 0 && v.run.State.Final():
 		body = append(body, Line{{" it has written nothing", Dim}})
 	case len(v.written) == 0 && v.err == nil:
@@ -217,10 +217,10 @@ func (v *view) logText(m *Model, name string) (Line, Picture) {
 
 // wrapText is a text in lines that fit, each indented.
 func (m *Model) wrapText(indent, text string, style Style) (p Picture) {
-	room := max(m.width-width(indent)-1, 8)
+	room := max(m.width-textWidth(indent)-1, 8)
 
 	for {
-		part := head(text, room)
+		part := cutHead(text, room)
 		if part == text {
 			return append(p, Line{{indent + text, style}})
 		}

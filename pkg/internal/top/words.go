@@ -9,9 +9,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// span returns a duration in whole seconds or larger units, since the screen is drawn
+// formatSpan returns a duration in whole seconds or larger units, since the screen is drawn
 // once a second.
-func span(d time.Duration) string {
+func formatSpan(d time.Duration) string {
 	if d < time.Second {
 		return "0s"
 	}
@@ -19,8 +19,8 @@ func span(d time.Duration) string {
 	return task.Duration(d).Approximate()
 }
 
-// millis is a lateness.
-func millis(ms int64) string {
+// formatMillis is a lateness.
+func formatMillis(ms int64) string {
 	switch {
 	case ms < 1000:
 		return fmt.Sprintf("%dms", ms)
@@ -28,11 +28,11 @@ func millis(ms int64) string {
 		return fmt.Sprintf("%.1fs", float64(ms)/1000)
 	}
 
-	return span(time.Duration(ms) * time.Millisecond)
+	return formatSpan(time.Duration(ms) * time.Millisecond)
 }
 
-// number is n with its thousands apart.
-func number[T int | int64](n T) string {
+// formatNumber is n with its thousands apart.
+func formatNumber[T int | int64](n T) string {
 	s := strconv.FormatInt(int64(n), 10)
 	for i := len(s) - 3; i > 0; i -= 3 {
 		s = s[:i] + "," + s[i:]
@@ -40,16 +40,16 @@ func number[T int | int64](n T) string {
 	return s
 }
 
-// plural is "1 task", "2 tasks".
-func plural[T int | int64](n T, one string) string {
+// formatCount is "1 task", "2 tasks".
+func formatCount[T int | int64](n T, one string) string {
 	if n == 1 {
 		return "1 " + one
 	}
-	return number(n) + " " + one + "s"
+	return formatNumber(n) + " " + one + "s"
 }
 
-// rate is how many in a second, of so many in a minute.
-func rate(perMinute int64) string {
+// formatRate is how many in a second, of so many in a minute.
+func formatRate(perMinute int64) string {
 	switch {
 	case perMinute == 0:
 		return "0/s"
@@ -57,13 +57,13 @@ func rate(perMinute int64) string {
 		return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(perMinute)/60), ".0") + "/s"
 	}
 
-	return number((perMinute+30)/60) + "/s"
+	return formatNumber((perMinute+30)/60) + "/s"
 }
 
-var bars = []rune("▁▂▃▄▅▆▇█")
+var barRunes = []rune("▁▂▃▄▅▆▇█")
 
-// bar draws numbers as a line of bars, the highest as high as can be.
-func bar(list []int64) string {
+// drawBars draws numbers as a line of bars, the highest as high as can be.
+func drawBars(list []int64) string {
 	var most int64
 	for _, n := range list {
 		most = max(most, n)
@@ -74,9 +74,9 @@ func bar(list []int64) string {
 	for _, n := range list {
 		i := 0
 		if most > 0 {
-			i = int((n*int64(len(bars)) - 1) / most)
+			i = int((n*int64(len(barRunes)) - 1) / most)
 		}
-		b.WriteRune(bars[max(i, 0)])
+		b.WriteRune(barRunes[max(i, 0)])
 	}
 
 	return b.String()
@@ -88,7 +88,7 @@ type face struct {
 	style Style
 }
 
-var faces = map[task.State]face{
+var stateFaces = map[task.State]face{
 	task.Queued:     {"…", Cyan},
 	task.Dispatched: {"▸", Cyan},
 	task.Running:    {"▶", Cyan},
@@ -102,24 +102,24 @@ var faces = map[task.State]face{
 	task.Missed:     {"○", Yellow},
 }
 
-func words(s string) string { return strings.ReplaceAll(s, "_", " ") }
+func withSpaces(s string) string { return strings.ReplaceAll(s, "_", " ") }
 
-// result says how a run ended.
-func result(state task.State, reason string, exit *int) string {
+// formatResult says how a run ended.
+func formatResult(state task.State, reason string, exit *int) string {
 	switch {
 	case state == task.Failed && exit != nil && reason != task.ReasonShutdown: // then it was told to end
 		return fmt.Sprintf("exit %d", *exit)
 	case state == task.Failed && reason != "" && reason != task.ReasonExit:
-		return words(reason)
+		return withSpaces(reason)
 	case state == task.Succeeded || reason == "" || state == task.TimedOut:
-		return words(string(state))
+		return withSpaces(string(state))
 	}
 
-	return words(string(state)) + ": " + words(reason)
+	return withSpaces(string(state)) + ": " + withSpaces(reason)
 }
 
-// plain is text without the symbols that some terminals lack.
-func plain(s string) string {
+// withoutSymbols is text without the symbols that some terminals lack.
+func withoutSymbols(s string) string {
 	return strings.NewReplacer("·", "-", "–", "-", "…", "~", "→", "->", "─", "-", "✓", "+", "✗", "x", "○", "o", "❄", "*", "▶", ">", "‖", "=", "▸", ">",
 		"⊘", "/", "↷", "-", "×", "x", "⏎", "enter", "▁", "_", "▂", ".", "▃", ".", "▄", ":", "▅", ":", "▆", "|", "▇", "|", "█", "#", "░", ".", "↑", "^", "↓", "v").Replace(s)
 }
@@ -135,5 +135,5 @@ func progressWords(p *task.Progress) string {
 	percent := min(max(*p.Percent, 0), 100)
 	n := int(percent / 100 * long)
 
-	return strings.TrimSpace(fmt.Sprintf("%s%s %.0f%% %s", strings.Repeat("█", n), strings.Repeat("░", long-n), percent, clean(p.Text)))
+	return strings.TrimSpace(fmt.Sprintf("%s%s %.0f%% %s", strings.Repeat("█", n), strings.Repeat("░", long-n), percent, stripControls(p.Text)))
 }
