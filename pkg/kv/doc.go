@@ -1,18 +1,25 @@
-// Package kv holds the etcd primitives that Carillon is built of: a client whose calls all end, conditional writes and
-// the errors that say what became of them, fences, a range followed for ever, a copy of a range, a session, and an
-// etcd server inside the process.
+// Package kv holds the etcd primitives that the rest of Carillon uses: a client whose calls all have
+// deadlines, conditional writes and the classification of their errors, fences, sessions, a followed key
+// range, a local copy of a range, group commit, and an etcd server inside the process.
 //
-// What is guaranteed:
+// The package guarantees:
 //
 //   - Every KV and Lease call through a [Client] has a deadline.
-//   - A write is sent at most once per call: the client's own retries are off, since a retry hides which copy won.
-//     Reads are repeated until their deadline while etcd is unavailable.
-//   - [Follow] tells of every change of its range in order, or of the whole range anew, and never goes back.
-//   - [Session.Done] is closed no later than etcd may drop the lease, on the monotonic clock of this host.
+//   - A write is sent at most once per call. The retries of the etcd client are switched off, because a retry
+//     hides which of the copies succeeded. Reads are repeated until their deadline while etcd is unavailable.
+//   - [Follow] delivers every change of its range in order, or the whole range again. Its revisions never
+//     decrease.
+//   - [Session.Done] is closed no later than etcd may drop the lease, measured with the monotonic clock of
+//     this host.
 //
-// What is not: an error of a write proves nothing unless [Unknown] says so; a watch is a hint and may be late; a
-// session that is not done may have lost its lease (revoked a moment ago). Only a [Fence] that is compared in the same
-// transaction authorises a write.
+// The package does not guarantee:
 //
-// The package touches no keys of its own.
+//   - That a write failed because its call returned an error. The write may have succeeded if [Unknown] is
+//     true for the error.
+//   - That a watch is up to date. A watch is a hint and may be late.
+//   - That a session which is not done still has its lease. The lease may have been revoked a moment ago.
+//
+// Therefore only a [Fence] that is compared in the same transaction authorizes a write (G1, G2).
+//
+// The package has no keys of its own.
 package kv

@@ -2,18 +2,22 @@ package kv
 
 import "time"
 
-// Doubts are the keys that a list has otherwise than a watch had told: what happened to them is on its way, and comes as an
-// echo (see Batch), or the watch has lost it. The zero value has none. It is one goroutine's.
+// Doubts holds keys whose listed state differs from what the watch had reported before the list. For each of them
+// there are two possibilities: either the event is still in flight and will be replayed (see Batch.Echo), or the
+// watch has lost it. A key that stays in doubt for too long is counted as lost.
+//
+// The zero value is empty. Doubts must be used by one goroutine at a time.
 type Doubts struct {
 	keys map[string]doubt
 }
 
+// doubt describes one key whose listed state the watch has not reported.
 type doubt struct {
-	first int64 // the first revision that explains it
-	since time.Time
+	first int64     // an event of the key at this revision or later resolves the doubt
+	since time.Time // when the list found the difference
 }
 
-// Add doubts a key until the watch tells of it at revision first or later.
+// Add records that the listed state of key differs. An event of the key at revision first or later resolves it.
 func (d *Doubts) Add(key string, first int64) {
 	if d.keys == nil {
 		d.keys = map[string]doubt{}
@@ -21,17 +25,18 @@ func (d *Doubts) Add(key string, first int64) {
 	d.keys[key] = doubt{first, time.Now()}
 }
 
-// Echo takes what the watch tells after a list has told it.
+// Echo processes an event that the watch replays after a list. It resolves the doubt about the key if the event
+// explains it.
 func (d *Doubts) Echo(key string, revision int64) {
 	if known, ok := d.keys[key]; ok && revision >= known.first {
 		delete(d.keys, key)
 	}
 }
 
-// Clear forgets all: a new watch begins, which tells of none of them.
+// Clear removes all doubts. It is called when a new watch begins, because that watch replays none of the events.
 func (d *Doubts) Clear() { d.keys = nil }
 
-// Lost takes out those that are older than patience, and returns how many they were.
+// Lost removes the doubts that are at least as old as patience, and returns their number. Their events are lost.
 func (d *Doubts) Lost(patience time.Duration) (n int) {
 	for key, known := range d.keys {
 		if time.Since(known.since) >= patience {

@@ -6,22 +6,28 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Fence is a key and a revision that must still hold when a write commits. Exactly one of the revisions is set: a mod
-// fence ends with any change of the key, a create fence ends when the key is deleted, even if it is created again.
+// Fence is a condition on one key that must still hold when a write commits. Exactly one of the two revisions
+// is set. A mod fence ends with any change of the key. A create fence survives changes of the value, and ends
+// when the key is deleted, even if the key is created again afterwards.
+//
+// The owner key of a shard is a mod fence, so that rewriting it fences the former owner (G1). The key of a
+// node is a create fence: the node updates its record itself, and the key disappears with the lease of its
+// session (G2).
 type Fence struct {
 	Key            string
 	ModRevision    int64
 	CreateRevision int64
 }
 
-// ModFence holds while the key is unchanged since rev.
+// ModFence returns a fence that holds while the key has not changed since revision rev.
 func ModFence(key string, rev int64) Fence { return Fence{Key: key, ModRevision: rev} }
 
-// CreateFence holds while the key that was created at rev lives.
+// CreateFence returns a fence that holds while the key that was created at revision rev exists.
 func CreateFence(key string, rev int64) Fence { return Fence{Key: key, CreateRevision: rev} }
 
-// Compare is the comparison to put into the transaction that the fence guards. A fence without a revision holds never:
-// the zero value must not mean "the key is absent".
+// Compare returns the comparison to add to the transaction that the fence guards. If the fence is the zero
+// value, or has both revisions, the comparison never holds. A comparison with revision 0 would hold for an
+// absent key, so a fence that somebody forgot to set would authorize a write.
 func (f Fence) Compare() clientv3.Cmp {
 	switch {
 	case f.ModRevision > 0 && f.CreateRevision == 0:
@@ -30,11 +36,13 @@ func (f Fence) Compare() clientv3.Cmp {
 		return CreateIs(f.Key, f.CreateRevision)
 	}
 
+	// No revision is negative, so this never holds.
 	return clientv3.Compare(clientv3.CreateRevision(f.Key), "<", 0)
 }
 
-// Holds says whether the fence held when kv was read; nil stands for an absent key. A fence holds for its own key only.
-// It is a hint: only Compare, in the write itself, decides.
+// Holds reports whether the fence held when kv was read. A nil kv means that the key was absent. Holds
+// returns false if kv has another key than the fence. The result is a hint, because the key may have changed
+// since: only Compare in the write itself is reliable.
 func (f Fence) Holds(kv *mvccpb.KeyValue) bool {
 	if kv == nil || string(kv.Key) != f.Key {
 		return false
@@ -50,8 +58,9 @@ func (f Fence) Holds(kv *mvccpb.KeyValue) bool {
 	return false
 }
 
-// ModIs is the comparison that holds if a key's mod revision is rev: 0 if it is absent. A commit has a hundred of them,
-// and clientv3.Compare copies each by reflection.
+// ModIs returns a comparison that holds if the mod revision of the key is rev. A rev of 0 means that the key
+// is absent. A commit has about a hundred comparisons, and clientv3.Compare copies each of them by
+// reflection, which ModIs avoids.
 func ModIs(key string, rev int64) clientv3.Cmp {
 	var c clientv3.Cmp
 	p := c.GetCompare()
@@ -60,7 +69,7 @@ func ModIs(key string, rev int64) clientv3.Cmp {
 	return c
 }
 
-// CreateIs is ModIs with the create revision.
+// CreateIs returns a comparison that holds if the create revision of the key is rev; see ModIs.
 func CreateIs(key string, rev int64) clientv3.Cmp {
 	var c clientv3.Cmp
 	p := c.GetCompare()

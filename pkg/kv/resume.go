@@ -8,13 +8,17 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// silentResumptions is how many resumed watches in a row may hear nothing, though the store can be read.
+// silentResumptions is how many resumed watches in a row may receive nothing, although the store could be read each
+// time, before the range is listed again.
 const silentResumptions = 3
 
+// errWatchBehind is the error of a watch on a member that has not yet applied the revision from which the watch starts.
 var errWatchBehind = errors.New("watch opened on a member that is behind")
 
-// followOnce lists, unless the last watch can be resumed, then watches until that fails.
+// followOnce lists the range, or resumes the last watch if possible, and then watches until the watch fails. It
+// always returns an error.
 func (f *follower) followOnce(ctx context.Context) error {
+	// A watch can be resumed if the consumer has everything up to f.revision.
 	resumed := f.whole
 	if resumed {
 		if err := f.awaitConnection(ctx); err != nil {
@@ -33,6 +37,7 @@ func (f *follower) followOnce(ctx context.Context) error {
 		}
 	}
 
+	// Tell the consumer that a new watch begins, which replays nothing at or before this revision.
 	if f.cfg.Echo {
 		if err := f.handOver(Batch{Echo: true, Revision: f.revision}); err != nil {
 			return err
@@ -42,6 +47,8 @@ func (f *follower) followOnce(ctx context.Context) error {
 	f.heard = false
 	err := f.runWatch(ctx)
 
+	// A watch that opens but delivers nothing, not even answers to progress probes, is suspect. After several of them in a
+	// row, listing the range shows whether changes were missed.
 	switch {
 	case f.heard || !resumed:
 		f.silent = 0
@@ -55,9 +62,12 @@ func (f *follower) followOnce(ctx context.Context) error {
 	return err
 }
 
-// awaitConnection reads one key before a watch is resumed. A store that cannot be read is away: that neither condemns streams nor
-// counts as a silent watch, or a long outage would end with a list of everything. The read is linearizable, so that a
-// lower revision than told proves that the store has gone back; what it holds then must be listed.
+// awaitConnection reads one key before a watch is resumed, to make sure that the store can be reached. If it cannot,
+// the attempt fails here. Without this check a long outage would replace the stream again and again and would count
+// as silent watches, so that every range would be listed at its end.
+//
+// The read is linearizable. If its revision is lower than one that was delivered, the store has gone back to an older
+// state, and its content must be listed.
 func (f *follower) awaitConnection(ctx context.Context) error {
 	resp, err := f.client.Get(ctx, f.cfg.Key, clientv3.WithCountOnly())
 	if err != nil {
@@ -72,6 +82,7 @@ func (f *follower) awaitConnection(ctx context.Context) error {
 	return nil
 }
 
+// wentBack returns the error for a store whose revision is lower than one that was delivered before.
 func wentBack(from, to int64) error {
 	return fmt.Errorf("the store has gone back from revision %d to %d", from, to)
 }

@@ -8,19 +8,19 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// RepairsMetric is the name, and repairsHelp the help, of what everybody counts, with a constant label "who", who reads
-// again what a watch tells. A healthy cluster counts none.
+// RepairsMetric is the name, and repairsHelp the help text, of a counter that every component has which reads again what
+// it follows by a watch. The constant label "who" names the component. A healthy cluster has no repairs.
 const (
 	RepairsMetric = "carillon_reconcile_repairs_total"
 	repairsHelp   = "Differences that a watch should have reported, but that a later read found and repaired."
 )
 
-// NewRepairs makes that counter.
+// NewRepairs returns the counter RepairsMetric for the component who.
 func NewRepairs(who string) prometheus.Counter {
 	return prometheus.NewCounter(prometheus.CounterOpts{Name: RepairsMetric, Help: repairsHelp, ConstLabels: prometheus.Labels{"who": who}})
 }
 
-// watchHealth is how the ranges fare that are followed through one client.
+// watchHealth counts the failures of the ranges that are followed through one client.
 type watchHealth struct {
 	resumptions prometheus.Counter
 	stalls      prometheus.Counter
@@ -28,18 +28,19 @@ type watchHealth struct {
 	repairs     prometheus.Counter // of mirrors
 
 	mu   sync.Mutex
-	lost int // ranges out of sight at present
-	gone int // ranges that have been, since the last time that none was
+	lost int // ranges whose watch is lost at present
+	gone int // losses since the last moment at which no range was lost
 }
 
-// Why a range was listed again.
+// The reasons for listing a range again instead of resuming its watch. They are values of the label "why".
 const (
-	whyCompacted = "compacted" // the revision told
-	whyBack      = "gone_back" // the store had
-	whySilent    = "silent"    // resumed watches heard nothing
-	whyBroken    = "broken"    // the list before broke off
+	whyCompacted = "compacted" // etcd has compacted the revision from which the watch had to resume
+	whyBack      = "gone_back" // the revision of the store is lower than one that was delivered
+	whySilent    = "silent"    // three resumed watches in a row received nothing
+	whyBroken    = "broken"    // the previous list failed before it was complete
 )
 
+// newSight returns a watchHealth with new counters.
 func newSight() watchHealth {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
@@ -54,13 +55,14 @@ func newSight() watchHealth {
 	}
 }
 
-// Register has what is followed through the client counted in r, from the client's beginning. It panics if r has such
-// counters already.
+// Register adds the counters of the ranges that are followed through the client to r. They count from the creation of
+// the client. Register panics if r already has counters with these names.
 func (c *Client) Register(r prometheus.Registerer) {
 	r.MustRegister(c.sight.resumptions, c.sight.stalls, c.sight.relists, c.sight.repairs)
 }
 
-// markLost notes that a range is out of sight. Ranges are lost together, and there may be hundreds: only the first is logged.
+// markLost records that the watch of a range is lost. A failure of etcd affects all ranges at once, of which there
+// may be hundreds, so only the first loss is logged as a warning.
 func (s *watchHealth) markLost(log *zap.Logger, fields ...zap.Field) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +76,8 @@ func (s *watchHealth) markLost(log *zap.Logger, fields ...zap.Field) {
 	log.Log(level, "lost sight of the store", fields...)
 }
 
-// markFound notes that it is in sight again, or that nobody looks any more. The last one is logged.
+// markFound records that a lost range has been recovered, or is no longer followed. It logs the recovery when no
+// range is lost any more.
 func (s *watchHealth) markFound(log *zap.Logger, fields ...zap.Field) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

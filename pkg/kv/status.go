@@ -1,5 +1,6 @@
 package kv
 
-// VersionFault says why an etcd of this version is refused (see CheckVersion); nil if it will do. An etcd may be replaced
-// by an older one, or a member added, while Carillon runs.
+// VersionFault returns the reason why Carillon does not accept an etcd of this version (see CheckVersion), or nil if
+// it accepts it. The version has to be checked not only at the start: while Carillon runs, etcd may be replaced by an
+// older version, or a member with another version may be added.
 func VersionFault(version string) error { return checkVersion(version) }
