@@ -114,7 +114,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		case <-tick.C:
 		case <-rest.C:
 		case w := <-k.ended:
-			k.reap(w)
+			k.handleWorkerEnd(w)
 		}
 	}
 }
@@ -122,7 +122,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 // reconcile stops what should not run, starts what should, and returns when to
 // look again for the sake of the first worker that has rested; 0 if none rests.
 func (k *Keeper) reconcile(ctx context.Context, now time.Time) (again time.Duration) {
-	wanted := k.wanted()
+	wanted := k.wantedShards()
 
 	for id, w := range k.running {
 		f, ok := wanted[id]
@@ -141,14 +141,14 @@ func (k *Keeper) reconcile(ctx context.Context, now time.Time) (again time.Durat
 
 	for id, f := range wanted {
 		if k.running[id] == nil {
-			k.start(ctx, id, f)
+			k.startWorker(ctx, id, f)
 		}
 	}
 
 	return again
 }
 
-func (k *Keeper) wanted() map[int]store.Fences {
+func (k *Keeper) wantedShards() map[int]store.Fences {
 	session, ok := k.cfg.Session()
 	if !ok {
 		return nil
@@ -164,7 +164,7 @@ func (k *Keeper) wanted() map[int]store.Fences {
 	return wanted
 }
 
-func (k *Keeper) start(ctx context.Context, id int, f store.Fences) {
+func (k *Keeper) startWorker(ctx context.Context, id int, f store.Fences) {
 	wctx, stop := context.WithCancelCause(ctx)
 	w := &worker{shard: id, fences: f, stop: stop, began: time.Now()}
 	k.running[id] = w
@@ -185,9 +185,9 @@ type failure struct {
 	rest time.Duration
 }
 
-// reap takes a worker that has ended. One that fails as it did before is told
+// handleWorkerEnd takes a worker that has ended. One that fails as it did before is told
 // of once, and rests longer each time: what is damaged stays so.
-func (k *Keeper) reap(w *worker) {
+func (k *Keeper) handleWorkerEnd(w *worker) {
 	k.count.Add(-1)
 	w.over = true
 	rest := k.cfg.RestAfterFailure
@@ -220,6 +220,6 @@ func (k *Keeper) stopAll(cause error) {
 	}
 
 	for range left {
-		k.reap(<-k.ended)
+		k.handleWorkerEnd(<-k.ended)
 	}
 }

@@ -37,8 +37,8 @@ type handoverSeen struct {
 }
 
 const (
-	// steady is how long a node has to stay for its returns to be forgotten.
-	steady = 2 * time.Minute
+	// steadyAfter is how long a node has to stay for its returns to be forgotten.
+	steadyAfter = 2 * time.Minute
 	// firstWait is how long a node waits for shards that has come back twice; each
 	// further return doubles it, up to mostWait. The first return is free.
 	firstWait = 2 * time.Second
@@ -47,17 +47,17 @@ const (
 	forgetAfter = 10 * time.Minute
 )
 
-// wait is how long a node must have been there to be given shards.
-func (v *visits) wait() time.Duration {
+// requiredStay is how long a node must have been there to be given shards.
+func (v *visits) requiredStay() time.Duration {
 	if v.returns < 2 {
 		return 0
 	}
 	return min(firstWait<<min(v.returns-2, 10), mostWait)
 }
 
-// look takes in what there is at now. again is when to look again, though nothing
+// update takes in what there is at now. again is when to look again, though nothing
 // has changed; 0 if nothing will be different by itself.
-func (m *memory) look(now time.Time, l store.Lineup) (notes Notes, again time.Duration) {
+func (m *memory) update(now time.Time, l store.Lineup) (notes Notes, again time.Duration) {
 	soonest := func(at time.Time) (past bool) {
 		left := at.Sub(now)
 		if left > 0 && (again == 0 || left < again) {
@@ -66,7 +66,7 @@ func (m *memory) look(now time.Time, l store.Lineup) (notes Notes, again time.Du
 		return left <= 0
 	}
 
-	m.visit(now, l.Nodes)
+	m.updateVisits(now, l.Nodes)
 	notes.Newcomers, notes.Late = map[string]bool{}, map[int]bool{}
 
 	owns := map[string]bool{}
@@ -76,7 +76,7 @@ func (m *memory) look(now time.Time, l store.Lineup) (notes Notes, again time.Du
 
 	for name, v := range m.nodes {
 		// One that still owns shards has not been missed.
-		if v.fit && !owns[name] && !soonest(v.since.Add(v.wait())) {
+		if v.fit && !owns[name] && !soonest(v.since.Add(v.requiredStay())) {
 			notes.Newcomers[name] = true
 		}
 	}
@@ -90,7 +90,7 @@ func (m *memory) look(now time.Time, l store.Lineup) (notes Notes, again time.Du
 		m.vanished = time.Time{}
 	}
 
-	for id, at := range m.deadlines(now, l) {
+	for id, at := range m.handoverDeadlines(now, l) {
 		if soonest(at) {
 			notes.Late[id] = true
 		}
@@ -99,8 +99,8 @@ func (m *memory) look(now time.Time, l store.Lineup) (notes Notes, again time.Du
 	return notes, again
 }
 
-// visit notes who has come, who has gone, and who has come again.
-func (m *memory) visit(now time.Time, nodes []task.Node) {
+// updateVisits notes who has come, who has gone, and who has come again.
+func (m *memory) updateVisits(now time.Time, nodes []task.Node) {
 	present := map[string]bool{}
 	for _, n := range nodes {
 		present[n.Name] = true
@@ -114,7 +114,7 @@ func (m *memory) visit(now time.Time, nodes []task.Node) {
 			v.since = now
 		case n.Owns() != v.fit:
 			v.since = now
-		case v.fit && now.Sub(v.since) >= steady:
+		case v.fit && now.Sub(v.since) >= steadyAfter:
 			v.returns = 0
 		}
 
@@ -171,9 +171,9 @@ func (m *memory) justJoined(n task.Node) bool {
 	return !n.JoinedAt.IsZero() && 0 <= age && age < m.grace
 }
 
-// deadlines are until when next owners have time to load their shards. The time
+// handoverDeadlines are until when next owners have time to load their shards. The time
 // runs from when this leader first saw the handover: no clock but its own counts.
-func (m *memory) deadlines(now time.Time, l store.Lineup) map[int]time.Time {
+func (m *memory) handoverDeadlines(now time.Time, l store.Lineup) map[int]time.Time {
 	draining := map[string]time.Duration{}
 	for _, n := range l.Nodes {
 		if n.State == task.NodeDraining && n.HandoverWithin > 0 {

@@ -58,7 +58,7 @@ func (d *diary) after(pause time.Duration) *diary {
 		d.lineup.Nodes[i].Clock = task.At(d.now)
 	}
 
-	d.notes, d.again = d.look(d.now, d.lineup)
+	d.notes, d.again = d.update(d.now, d.lineup)
 	return d
 }
 

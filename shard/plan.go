@@ -39,7 +39,7 @@ func Plan(shards int, current map[int]string, members []Member) map[int]string {
 
 	plan := make(map[int]string, shards)
 	for _, node := range p.names {
-		keep, rest := p.split(node, owned[node])
+		keep, rest := p.splitOwned(node, owned[node])
 		for _, id := range keep {
 			plan[id] = node
 		}
@@ -52,7 +52,7 @@ func Plan(shards int, current map[int]string, members []Member) map[int]string {
 
 	for _, id := range homeless {
 		p.ring.Prefer(id, func(node string) bool {
-			if !p.room(node) {
+			if !p.hasRoom(node) {
 				return false
 			}
 
@@ -113,22 +113,22 @@ func (p *planner) takeOdd(node string) bool {
 	return true
 }
 
-func (p *planner) limit(node string) int {
+func (p *planner) maxShards(node string) int {
 	if p.extra[node] {
 		return p.floor[node] + 1
 	}
 	return p.floor[node]
 }
 
-// room reports whether node may have one shard more.
-func (p *planner) room(node string) bool {
-	return p.count[node] < p.limit(node) || p.takeOdd(node)
+// hasRoom reports whether node may have one shard more.
+func (p *planner) hasRoom(node string) bool {
+	return p.count[node] < p.maxShards(node) || p.takeOdd(node)
 }
 
-// split divides what node owns into what it keeps and what is too much: it
+// splitOwned divides what node owns into what it keeps and what is too much: it
 // parts first with what the ring would rather see elsewhere.
-func (p *planner) split(node string, owned []int) (keep, rest []int) {
-	most := p.limit(node)
+func (p *planner) splitOwned(node string, owned []int) (keep, rest []int) {
+	most := p.maxShards(node)
 	if len(owned) <= most {
 		return owned, nil
 	}

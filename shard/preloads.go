@@ -14,10 +14,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// linger is how long a preload goes on that nothing asks for any more: the
+// preloadLinger is how long a preload goes on that nothing asks for any more: the
 // handover may be known here to be gone before the owner key is known to be ours,
 // and a session that is lost is found again soon.
-const linger = 2 * time.Second
+const preloadLinger = 2 * time.Second
 
 // preloads are the shards that a node loads before it owns them. One goroutine
 // owns them: the Keeper's.
@@ -47,7 +47,7 @@ func newPreloads(cfg KeeperConfig) preloads {
 	return preloads{cfg: cfg, running: map[int]*preload{}, changed: make(chan struct{}, 1), telling: &atomic.Bool{}, all: &sync.WaitGroup{}}
 }
 
-func (p *preloads) poke() {
+func (p *preloads) notifyChanged() {
 	select {
 	case p.changed <- struct{}{}:
 	default:
@@ -86,24 +86,24 @@ func (p *preloads) reconcile(ctx context.Context, now time.Time) {
 		case l.over.Load() && now.Sub(l.began) < p.cfg.RestAfterFailure: // not in a hurry
 		case l.over.Load():
 			delete(p.running, id)
-		case now.Sub(l.wanted) > linger:
+		case now.Sub(l.wanted) > preloadLinger:
 			l.stop()
 		}
 	}
 
 	for id := range wanted {
 		if p.running[id] == nil {
-			p.start(ctx, id, now)
+			p.startPreload(ctx, id, now)
 		}
 	}
 
 	if present && p.telling.CompareAndSwap(false, true) {
-		p.answer(ctx, session, wanted)
+		p.answerHandovers(ctx, session, wanted)
 	}
 }
 
-// answer answers the handovers of what is loaded, each once.
-func (p *preloads) answer(ctx context.Context, session kv.Fence, wanted map[int]record.Handover) {
+// answerHandovers answers the handovers of what is loaded, each once.
+func (p *preloads) answerHandovers(ctx context.Context, session kv.Fence, wanted map[int]record.Handover) {
 	answers := map[*preload]record.Handover{}
 	for id, h := range wanted {
 		l := p.running[id]
@@ -126,13 +126,13 @@ func (p *preloads) answer(ctx context.Context, session kv.Fence, wanted map[int]
 	go func() {
 		defer p.all.Done()
 
-		p.tell(ctx, session, answers)
+		p.sendAnswers(ctx, session, answers)
 		p.telling.Store(false)
-		p.poke() // others may have been loaded meanwhile
+		p.notifyChanged() // others may have been loaded meanwhile
 	}()
 }
 
-func (p *preloads) start(ctx context.Context, id int, now time.Time) {
+func (p *preloads) startPreload(ctx context.Context, id int, now time.Time) {
 	ctx, stop := context.WithCancel(ctx)
 	l := &preload{stop: stop, began: now, wanted: now}
 	p.running[id] = l
@@ -142,7 +142,7 @@ func (p *preloads) start(ctx context.Context, id int, now time.Time) {
 
 		err := p.cfg.Preload(ctx, id, func() {
 			l.loaded.Store(true)
-			p.poke()
+			p.notifyChanged()
 		})
 
 		stop()
@@ -152,13 +152,13 @@ func (p *preloads) start(ctx context.Context, id int, now time.Time) {
 		}
 
 		l.over.Store(true)
-		p.poke()
+		p.notifyChanged()
 	}()
 }
 
-// tell sends answers. One that does not arrive is sent again at a later look, if
+// sendAnswers sends answers. One that does not arrive is sent again at a later look, if
 // there is still something to answer.
-func (p *preloads) tell(ctx context.Context, session kv.Fence, answers map[*preload]record.Handover) {
+func (p *preloads) sendAnswers(ctx context.Context, session kv.Fence, answers map[*preload]record.Handover) {
 	for l, h := range answers {
 		err := p.cfg.TellReady(ctx, session, h)
 		if err == nil || errors.Is(err, task.ErrConflict) || ctx.Err() != nil {
@@ -168,7 +168,7 @@ func (p *preloads) tell(ctx context.Context, session kv.Fence, answers map[*prel
 		p.cfg.Logger.Debug("could not tell that a shard is loaded", zap.Int("shard", h.Shard), zap.Error(err))
 		time.AfterFunc(p.cfg.RestAfterFailure, func() {
 			l.retell.Store(true)
-			p.poke()
+			p.notifyChanged()
 		})
 	}
 }

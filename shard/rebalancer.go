@@ -95,7 +95,7 @@ func (r *Rebalancer) Lead(ctx context.Context, term kv.Fence) error {
 			return err
 		case err == nil:
 			failures = 0
-			if err := r.wait(ctx, again); err != nil {
+			if err := r.waitForChange(ctx, again); err != nil {
 				return err
 			}
 		default: // a key moved under us, or etcd is away: read again
@@ -103,7 +103,7 @@ func (r *Rebalancer) Lead(ctx context.Context, term kv.Fence) error {
 				r.cfg.Logger.Warn("could not assign shards, trying again", zap.Error(err))
 			}
 
-			if err := r.wait(ctx, min(time.Second, time.Duration(failures)*50*time.Millisecond)); err != nil {
+			if err := r.waitForChange(ctx, min(time.Second, time.Duration(failures)*50*time.Millisecond)); err != nil {
 				return err
 			}
 		}
@@ -126,7 +126,7 @@ func (l *leadership) rebalance(ctx context.Context) (again time.Duration, err er
 		return 0, err
 	}
 
-	notes, again := l.memory.look(time.Now(), lineup)
+	notes, again := l.memory.update(time.Now(), lineup)
 	if again = min(cmp.Or(again, l.cfg.Reconcile), l.cfg.Reconcile); notes.Hold && !l.held {
 		l.Rebalancer.held.Inc()
 		l.cfg.Logger.Warn("most nodes have vanished together: their shards stay for a while", zap.Duration("for", l.cfg.Grace), zap.Int("present", len(lineup.Nodes)))
@@ -140,7 +140,7 @@ func (l *leadership) rebalance(ctx context.Context) (again time.Duration, err er
 		how  string
 		list []store.Move
 	}{{"at_once", c.AtOnce}, {"loaded", c.Loaded}, {"forced", c.Forced}} {
-		if err := l.assign(ctx, moves.how, moves.list, now); err != nil {
+		if err := l.writeMoves(ctx, moves.how, moves.list, now); err != nil {
 			return 0, err
 		}
 	}
@@ -163,7 +163,7 @@ func (l *leadership) rebalance(ctx context.Context) (again time.Duration, err er
 	return again, nil
 }
 
-func (l *leadership) assign(ctx context.Context, how string, moves []store.Move, now task.Time) error {
+func (l *leadership) writeMoves(ctx context.Context, how string, moves []store.Move, now task.Time) error {
 	if len(moves) == 0 {
 		return nil
 	}
@@ -177,8 +177,8 @@ func (l *leadership) assign(ctx context.Context, how string, moves []store.Move,
 	return nil
 }
 
-// wait returns when something has changed and then been quiet, or after a while.
-func (r *Rebalancer) wait(ctx context.Context, most time.Duration) error {
+// waitForChange returns when something has changed and then been quiet, or after a while.
+func (r *Rebalancer) waitForChange(ctx context.Context, most time.Duration) error {
 	slow := time.NewTimer(most)
 	defer slow.Stop()
 

@@ -47,12 +47,12 @@ var (
 	errTaken = errors.New("its address is taken")
 )
 
-// addresses is how many are tried for an agent.
-const addresses = 5
+// maxAddresses is how many are tried for an agent.
+const maxAddresses = 5
 
 // startAgent starts an agent, on the data that it had before, and waits until it is ready.
 func (a *agents) startAgent(ctx context.Context, name string) (err error) {
-	for range addresses {
+	for range maxAddresses {
 		if err = a.startOnce(ctx, name); !errors.Is(err, errTaken) {
 			break
 		}
@@ -158,10 +158,10 @@ func (a *agents) signalAndWait(ctx context.Context, name string, s syscall.Signa
 
 	delete(a.nodes, name)
 
-	return n.end(ctx, s)
+	return n.endProcess(ctx, s)
 }
 
-func (n *agent) end(ctx context.Context, s syscall.Signal) error {
+func (n *agent) endProcess(ctx context.Context, s syscall.Signal) error {
 	if err := n.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func version() string { return daemon.Version() }
+func daemonVersion() string { return daemon.Version() }
 
 // settings are the flags of all benchmarks; each has those that concern it.
 type settings struct {
@@ -65,18 +65,18 @@ func (b *bench) measureLimits(ctx context.Context, d time.Duration, s sizes, nam
 	return list, nil
 }
 
-// mean puts two measurements of the same together.
-func mean(before, after Result) Result {
+// meanOf puts two measurements of the same together.
+func meanOf(before, after Result) Result {
 	r := Result{Name: before.Name}
-	r.Count, r.Seconds = before.Count+after.Count, round(before.Seconds+after.Seconds, 3)
-	r.RatePerS, r.CPUMicros = round((before.RatePerS+after.RatePerS)/2, 1), round((before.CPUMicros+after.CPUMicros)/2, 2)
+	r.Count, r.Seconds = before.Count+after.Count, roundTo(before.Seconds+after.Seconds, 3)
+	r.RatePerS, r.CPUMicros = roundTo((before.RatePerS+after.RatePerS)/2, 1), roundTo((before.CPUMicros+after.CPUMicros)/2, 2)
 	return r
 }
 
-// origin is where the clock of a scheduler stands before it is started: a month
+// schedulerOrigin is where the clock of a scheduler stands before it is started: a month
 // ago, so that however fast it goes, it tells no time before which an action,
 // which lives in real time, has started.
-func origin() time.Time { return time.Now().Add(-30 * 24 * time.Hour).Truncate(time.Second) }
+func schedulerOrigin() time.Time { return time.Now().Add(-30 * 24 * time.Hour).Truncate(time.Second) }
 
 // prepareRig makes the cluster with a load in it, and starts its node.
 func (b *bench) prepareRig(ctx context.Context, l load) (*rig, *work, error) {
@@ -109,11 +109,11 @@ func (b *bench) createTasks(ctx context.Context, r *rig, l load) error {
 
 func (b *bench) populateTasks(ctx context.Context, r *rig, n int, of func(i int) (task.Task, task.Entry)) error {
 	if n > 0 {
-		b.progress.beginStep("create %s tasks", number(float64(n)))
+		b.progress.beginStep("create %s tasks", formatNumber(float64(n)))
 	}
 
-	return create(ctx, r.client, r.keys, r.cluster.Shards, n, of, func(made int64) {
-		b.progress.showStatus("create %s tasks: %s", number(float64(n)), number(float64(made)))
+	return createTasks(ctx, r.client, r.keys, r.cluster.Shards, n, of, func(made int64) {
+		b.progress.showStatus("create %s tasks: %s", formatNumber(float64(n)), formatNumber(float64(made)))
 	})
 }
 
@@ -129,7 +129,7 @@ type counted struct {
 	Finished int64
 }
 
-func (w *work) counted() counted { return counted{w.outcomes(), w.tap.finished.Load()} }
+func (w *work) currentCounts() counted { return counted{w.outcomeCounts(), w.tap.finished.Load()} }
 
 // verifyResult reads back what happened and fills in res. It needs everything settled
 // and the node stopped. period is that of all tasks that tick "@every" so long.
@@ -166,7 +166,7 @@ func (b *bench) verifyResult(ctx context.Context, r *rig, said counted, period t
 	}
 
 	res.Skipped, res.Missed = t.Skipped, t.Missed
-	res.setVerified(t.err())
+	res.setVerified(t.verify())
 
 	if !b.Audit {
 		return nil
@@ -183,7 +183,7 @@ func (b *bench) verifyResult(ctx context.Context, r *rig, said counted, period t
 	}
 
 	if err := audit.Err(); err != nil {
-		res.setVerified(errors.Join(t.err(), err))
+		res.setVerified(errors.Join(t.verify(), err))
 	}
 
 	return nil
@@ -193,4 +193,4 @@ func (b *bench) addResults(results ...Result) {
 	b.report.Results = append(b.report.Results, results...)
 }
 
-var noop = task.Action{Noop: &task.Noop{}}
+var noopAction = task.Action{Noop: &task.Noop{}}

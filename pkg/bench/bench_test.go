@@ -225,7 +225,7 @@ func TestBench_DeletesNothingWhereItWasNot(t *testing.T) {
 func TestScale_ChildEndsWithWhoStartedIt(t *testing.T) {
 	etcd := kvtest.StartServer(t)
 	o := orders{Site: siteConfig{Endpoints: []string{etcd.Endpoint()}}, Root: "/carillon-bench-child/", Rig: rigConfig{Shards: 4, Commit: commitBatch},
-		Started: time.Now(), Origin: origin(), Idle: time.Hour}
+		Started: time.Now(), Origin: schedulerOrigin(), Idle: time.Hour}
 	c, err := startChild(schedulerChild, o, io.Discard)
 	if err != nil {
 		t.Fatal(err)
@@ -301,12 +301,12 @@ func TestReport_FailsIfAnythingIsNotVerified(t *testing.T) {
 	bad.setVerified(errors.New("run x was dispatched 2 times"))
 	r := Report{Results: []Result{good, bad, {Name: "limit"}}}
 	var coded interface{ ExitCode() int }
-	if err := r.err(); !errors.As(err, &coded) || coded.ExitCode() != 8 || !strings.Contains(err.Error(), "bad") || strings.Contains(err.Error(), "good") {
+	if err := r.verify(); !errors.As(err, &coded) || coded.ExitCode() != 8 || !strings.Contains(err.Error(), "bad") || strings.Contains(err.Error(), "good") {
 		t.Errorf("the error is %v", err)
 	}
 
 	var out bytes.Buffer
-	if err := r.write(&out, false); err != nil || !strings.Contains(out.String(), "bad: run x was dispatched 2 times") {
+	if err := r.writeTo(&out, false); err != nil || !strings.Contains(out.String(), "bad: run x was dispatched 2 times") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 }

@@ -93,9 +93,9 @@ func (c *child) stopChild() error {
 // errLetGo is why a child's context ends when nobody wants it any more.
 var errLetGo = errors.New("let go")
 
-// obey reads a child's orders and returns a context that ends when its parent
+// readOrders reads a child's orders and returns a context that ends when its parent
 // lets it go, or dies.
-func obey(ctx context.Context, in io.Reader, orders any) (context.Context, error) {
+func readOrders(ctx context.Context, in io.Reader, orders any) (context.Context, error) {
 	if err := json.NewDecoder(in).Decode(orders); err != nil {
 		return nil, fmt.Errorf("read the orders: %w", err)
 	}

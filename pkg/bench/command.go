@@ -42,8 +42,8 @@ func Command() *cobra.Command {
 			"  carillon bench limit --etcd-endpoints http://127.0.0.1:2379",
 	}
 
-	for _, k := range kinds() {
-		cmd.AddCommand(k.command())
+	for _, k := range benchmarkKinds() {
+		cmd.AddCommand(k.newCommand())
 	}
 
 	cmd.AddCommand(schedulerCommand())
@@ -60,7 +60,7 @@ type kind struct {
 	run              func(*bench, context.Context) error
 }
 
-func kinds() []kind {
+func benchmarkKinds() []kind {
 	load := []string{"tasks", "keep", "limit-duration", "duration", "warmup"}
 	return []kind{
 		{use: "limit", short: "Measure etcd alone, without Carillon", run: (*bench).measureEtcd, flags: []string{"duration", "value-bytes"},
@@ -107,7 +107,7 @@ func kinds() []kind {
 	}
 }
 
-func defaults() settings {
+func defaultSettings() settings {
 	return settings{
 		Site:  siteConfig{Transport: transportDirect},
 		Rig:   rigConfig{Shards: 256, Commit: commitBatch, Slots: max(16, 8*runtime.NumCPU()), Executor: true},
@@ -201,8 +201,8 @@ func (s *settings) validate() error {
 	return nil
 }
 
-func (k kind) command() *cobra.Command {
-	s := defaults()
+func (k kind) newCommand() *cobra.Command {
+	s := defaultSettings()
 
 	if k.defaults != nil {
 		k.defaults(&s)
@@ -243,7 +243,7 @@ func (k kind) command() *cobra.Command {
 
 		report.Command = commandLine(cmd, args)
 
-		return errors.Join(report.write(cmd.OutOrStdout(), asJSON), report.err())
+		return errors.Join(report.writeTo(cmd.OutOrStdout(), asJSON), report.verify())
 	}
 
 	s.bindFlags(cmd.Flags(), k.flags)
@@ -276,7 +276,7 @@ func (k kind) runBenchmark(cmd *cobra.Command, s settings) (_ *Report, err error
 		}
 	}()
 
-	b.report = &Report{Machine: thisMachine(), Versions: Versions{Carillon: version(), Go: runtime.Version(), Etcd: "unknown"}, Etcd: b.describeEtcd()}
+	b.report = &Report{Machine: thisMachine(), Versions: Versions{Carillon: daemonVersion(), Go: runtime.Version(), Etcd: "unknown"}, Etcd: b.describeEtcd()}
 	for _, m := range store.New(b.client, kv.Direct(b.client), b.keys).Members(ctx, callLimit) {
 		if m.Err == nil {
 			b.report.Versions.Etcd = m.Version

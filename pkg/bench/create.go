@@ -28,7 +28,7 @@ import (
 // up. They tick once a day.
 func (b *bench) measureCreate(ctx context.Context) (err error) {
 	b.Rig.Executor = false
-	l := load{period: 24 * time.Hour, origin: time.Now().Truncate(time.Second), action: noop, overlap: defaultOverlap, keep: b.Keep}
+	l := load{period: 24 * time.Hour, origin: time.Now().Truncate(time.Second), action: noopAction, overlap: defaultOverlap, keep: b.Keep}
 	sample := l
 	sample.tasks = 1
 
@@ -155,7 +155,7 @@ func inBulk(c *client.Client) creator {
 func (r *rig) createTask(ctx context.Context, s task.Spec) error {
 	now := task.At(time.Now())
 	t := task.Task{Spec: s, UID: task.NewUID(), Generation: 1, CreatedAt: now, UpdatedAt: now, UpdatedBy: "bench"}
-	_, err := r.store.CreateTask(ctx, r.ref(s.Namespace, s.Name), t, task.NewEntry(t, now, now))
+	_, err := r.store.CreateTask(ctx, r.taskRef(s.Namespace, s.Name), t, task.NewEntry(t, now, now))
 	return err
 }
 
@@ -167,7 +167,7 @@ func (b *bench) serveAPI(ctx context.Context, r *rig) (*client.Client, func() er
 		return nil, nil, err
 	}
 
-	handler, err := api.New(api.Config{Store: r.store, Cluster: r.cluster, Node: nodeName, Ref: r.ref, Logger: r.log})
+	handler, err := api.New(api.Config{Store: r.store, Cluster: r.cluster, Node: nodeName, Ref: r.taskRef, Logger: r.log})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -199,7 +199,7 @@ func (b *bench) serveAPI(ctx context.Context, r *rig) (*client.Client, func() er
 	return c, closeAll, nil
 }
 
-func (r *rig) ref(namespace, name string) record.Ref {
+func (r *rig) taskRef(namespace, name string) record.Ref {
 	return record.Ref{Namespace: namespace, Name: name, Shard: shard.Of(namespace, name, r.cluster.Shards)}
 }
 
@@ -208,7 +208,7 @@ func (r *rig) ref(namespace, name string) record.Ref {
 func (b *bench) createBy(ctx context.Context, name string, callers int, create creator) (res Result, made int64, err error) {
 	res.Name = name
 	spec := task.Defaults()
-	spec.Namespace, spec.Schedule, spec.Action = namespace, task.Schedules{"@every 24h"}, noop
+	spec.Namespace, spec.Schedule, spec.Action = benchNamespace, task.Schedules{"@every 24h"}, noopAction
 	run, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
@@ -239,7 +239,7 @@ func (b *bench) createBy(ctx context.Context, name string, callers int, create c
 
 	watch := startWatch(done.Load())
 	for left := b.Duration; left > 0 && clock.Sleep(run, min(left, 200*time.Millisecond)); left = b.Duration - time.Since(watch.began) {
-		b.progress.showStatus("%s  %s/s", name, number(watch.ratePerSecond(done.Load())))
+		b.progress.showStatus("%s  %s/s", name, formatNumber(watch.ratePerSecond(done.Load())))
 	}
 
 	watch.fillResult(done.Load(), &res)
@@ -266,7 +266,7 @@ func (b *bench) limitBulk(ctx context.Context, took time.Duration, s sizes) (res
 	var wg sync.WaitGroup
 
 	for i := range bulkInFlight {
-		c := &caller{limiter: l, root: fmt.Sprintf("%s%04d/", root, i), spec: value(s.spec), entry: value(s.entry)}
+		c := &caller{limiter: l, root: fmt.Sprintf("%s%04d/", root, i), spec: makeValue(s.spec), entry: makeValue(s.entry)}
 		wg.Go(func() {
 			for run.Err() == nil {
 				if err := c.createMany(ctx); err != nil {
@@ -297,7 +297,7 @@ func (c *caller) createMany(ctx context.Context) error {
 	var cmps []clientv3.Cmp
 	var ops []clientv3.Op
 	for range store.MaxTogether {
-		spec, entry := c.key("tasks"), c.key("shards")
+		spec, entry := c.nextKey("tasks"), c.nextKey("shards")
 		cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(spec), "=", 0), clientv3.Compare(clientv3.ModRevision(entry), "=", 0))
 		ops = append(ops, clientv3.OpPut(spec, c.spec), clientv3.OpPut(entry, c.entry))
 	}

@@ -69,8 +69,8 @@ type trial struct {
 	from    int64
 }
 
-// nodes are those of a trial.
-var nodes = []string{"n1", "n2", "n3"}
+// trialNodes are those of a trial.
+var trialNodes = []string{"n1", "n2", "n3"}
 
 func (t *trial) runTrial(ctx context.Context) error {
 	if err := t.createTasks(ctx); err != nil {
@@ -79,13 +79,13 @@ func (t *trial) runTrial(ctx context.Context) error {
 
 	t.progress.beginStep("start two nodes")
 
-	for _, n := range nodes[:2] {
+	for _, n := range trialNodes[:2] {
 		if err := t.agents.startAgent(ctx, n); err != nil {
 			return err
 		}
 	}
 
-	if err := t.awaitSettled(ctx, nodes[:2]...); err != nil {
+	if err := t.awaitSettled(ctx, trialNodes[:2]...); err != nil {
 		return err
 	}
 
@@ -118,9 +118,9 @@ func (t *trial) createTasks(ctx context.Context) error {
 	}
 
 	p.fireAt = p.origin
-	t.progress.beginStep("create %s tasks", number(float64(t.Tasks)))
+	t.progress.beginStep("create %s tasks", formatNumber(float64(t.Tasks)))
 
-	return create(ctx, t.client, t.keys, t.shards, t.Tasks, p.makeTask, func(int64) {})
+	return createTasks(ctx, t.client, t.keys, t.shards, t.Tasks, p.makeTask, func(int64) {})
 }
 
 // measureChange has something happen, and measures until all is well again. One without a
@@ -135,7 +135,7 @@ func (t *trial) measureChange(ctx context.Context, name string, do func(context.
 	}
 
 	var present []string
-	for _, n := range nodes {
+	for _, n := range trialNodes {
 		if t.agents.nodes[n] != nil {
 			present = append(present, n)
 		}
@@ -149,8 +149,8 @@ func (t *trial) measureChange(ctx context.Context, name string, do func(context.
 	}
 
 	seen := t.witness.endSpan()
-	res := Result{Name: "failover/" + name, Count: seen.fired, Seconds: round(time.Since(began).Seconds(), 3), Tasks: int64(t.Tasks),
-		LatenessMS: spread(seen.late), GapMS: new(round(float64(seen.gap)/float64(time.Millisecond), 1)), Missed: seen.missing}
+	res := Result{Name: "failover/" + name, Count: seen.fired, Seconds: roundTo(time.Since(began).Seconds(), 3), Tasks: int64(t.Tasks),
+		LatenessMS: newSpread(seen.late), GapMS: new(roundTo(float64(seen.gap)/float64(time.Millisecond), 1)), Missed: seen.missing}
 	var fault error
 	if seen.twice > 0 {
 		fault = fmt.Errorf("%d ticks were decided twice", seen.twice)
@@ -177,7 +177,7 @@ func (t *trial) awaitSettled(ctx context.Context, nodes ...string) error {
 		if err != nil && ctx.Err() == nil {
 			return err
 		}
-		if balanced(l, t.shards, nodes) {
+		if isBalanced(l, t.shards, nodes) {
 			break
 		}
 		if !clock.Sleep(ctx, 20*time.Millisecond) {
@@ -198,7 +198,7 @@ func (t *trial) awaitSettled(ctx context.Context, nodes ...string) error {
 	return nil
 }
 
-func balanced(l store.Lineup, shards int, nodes []string) bool {
+func isBalanced(l store.Lineup, shards int, nodes []string) bool {
 	owned := map[string]int{}
 	for _, o := range l.Owners {
 		owned[o.Node]++
@@ -214,14 +214,14 @@ func balanced(l store.Lineup, shards int, nodes []string) bool {
 
 // restartAll restarts the nodes, one after another.
 func (t *trial) restartAll(ctx context.Context) error {
-	for _, n := range nodes {
+	for _, n := range trialNodes {
 		if err := t.agents.signalAndWait(ctx, n, syscall.SIGTERM); err != nil {
 			return err
 		}
 		if err := t.agents.startAgent(ctx, n); err != nil {
 			return err
 		}
-		if err := t.awaitSettled(ctx, nodes...); err != nil {
+		if err := t.awaitSettled(ctx, trialNodes...); err != nil {
 			return err
 		}
 	}
@@ -237,7 +237,7 @@ func (t *trial) killNode(ctx context.Context, leader bool) error {
 	}
 
 	if !leader {
-		victim = nodes[slices.IndexFunc(nodes, func(n string) bool { return n != victim })]
+		victim = trialNodes[slices.IndexFunc(trialNodes, func(n string) bool { return n != victim })]
 	}
 
 	return t.agents.signalAndWait(ctx, victim, syscall.SIGKILL)
@@ -262,7 +262,7 @@ func (t *trial) leaderName(ctx context.Context) (string, error) {
 }
 
 func (t *trial) startMissing(ctx context.Context) error {
-	for _, n := range nodes {
+	for _, n := range trialNodes {
 		if t.agents.nodes[n] == nil {
 			if err := t.agents.startAgent(ctx, n); err != nil {
 				return err

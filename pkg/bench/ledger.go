@@ -45,7 +45,7 @@ func (l *ledger) addEvent(e check.Event) {
 	defer l.mu.Unlock()
 
 	if k, ok := l.keys.ParseRun(e.Key); ok {
-		r := l.run(k.Ref.Name, k.Run)
+		r := l.findOrAddRun(k.Ref.Name, k.Run)
 
 		switch {
 		case e.Deleted:
@@ -102,7 +102,7 @@ func (l *ledger) putRecord(k record.ShardKey, e check.Event) (err error) {
 			return err
 		}
 
-		r := l.run(k.Ref.Name, k.Run)
+		r := l.findOrAddRun(k.Ref.Name, k.Run)
 
 		switch d.State {
 		case task.Skipped:
@@ -129,7 +129,7 @@ func (l *ledger) scheduleOf(e task.Entry) (*schedule.Schedule, error) {
 	return schedule.Parse(e.Timing(), e.Anchor.Time)
 }
 
-func (l *ledger) run(name, id string) *run {
+func (l *ledger) findOrAddRun(name, id string) *run {
 	key := name + "/" + id
 	r := l.runs[key]
 	if r == nil {
@@ -201,7 +201,7 @@ func (l *ledger) decidedTicks(name string, e *entry) int64 {
 	until := e.last
 	if e.create <= l.mark.Seen {
 		mark := l.mark.Time.UnixMilli()
-		if !l.mark.Decided(l.mark.Time, namespace+"/"+name) {
+		if !l.mark.Decided(l.mark.Time, benchNamespace+"/"+name) {
 			mark--
 		}
 		until = max(until, mark)

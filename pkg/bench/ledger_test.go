@@ -27,9 +27,9 @@ func newHistory(t *testing.T) *history {
 		t.Fatal(err)
 	}
 
-	h := &history{t: t, ref: record.Ref{Namespace: namespace, Name: name(0)}, rev: 10,
-		l:      load{tasks: 1, period: period, origin: time.Date(2026, 11, 20, 22, 5, 0, 0, time.UTC), action: noop, overlap: task.OverlapAllow, keep: 20},
-		ledger: ledger{keys: keys, period: period.Milliseconds(), entries: map[string]*entry{}, runs: map[string]*run{}}}
+	h := &history{t: t, ref: record.Ref{Namespace: benchNamespace, Name: taskName(0)}, rev: 10,
+		l:      load{tasks: 1, period: saturationPeriod, origin: time.Date(2026, 11, 20, 22, 5, 0, 0, time.UTC), action: noopAction, overlap: task.OverlapAllow, keep: 20},
+		ledger: ledger{keys: keys, period: saturationPeriod.Milliseconds(), entries: map[string]*entry{}, runs: map[string]*run{}}}
 	_, e := h.l.makeTask(0)
 	h.uid = e.UID
 	h.put(keys.Entry(h.ref), e)
@@ -44,7 +44,7 @@ func (h *history) put(key string, v any) {
 }
 
 func (h *history) id(n int) string {
-	return task.RunID(h.l.origin.Add(time.Duration(n)*period), h.uid)
+	return task.RunID(h.l.origin.Add(time.Duration(n)*saturationPeriod), h.uid)
 }
 
 func (h *history) fire(n int) {
@@ -64,7 +64,7 @@ func (h *history) other(ms int) {
 	l := h.l
 	l.period = 250 * time.Millisecond
 	t, e := l.makeTask(1)
-	ref := record.Ref{Namespace: namespace, Name: t.Name}
+	ref := record.Ref{Namespace: benchNamespace, Name: t.Name}
 	e.Anchor = task.At(l.origin)
 	h.put(h.ledger.keys.Entry(ref), e)
 
@@ -77,7 +77,7 @@ func (h *history) other(ms int) {
 }
 
 func (h *history) mark(n int) {
-	h.put(h.ledger.keys.Watermark(0), record.Watermark{Time: task.At(h.l.origin.Add(time.Duration(n) * period)), Seen: h.rev, Nonce: task.NewUID()})
+	h.put(h.ledger.keys.Watermark(0), record.Watermark{Time: task.At(h.l.origin.Add(time.Duration(n) * saturationPeriod)), Seen: h.rev, Nonce: task.NewUID()})
 }
 
 func TestLedger_FindsWhatIsWrong(t *testing.T) {
@@ -123,7 +123,7 @@ func TestLedger_FindsWhatIsWrong(t *testing.T) {
 			var got tally
 			h.ledger.addToTally(&got, true)
 
-			switch err := got.err(); {
+			switch err := got.verify(); {
 			case c.want == "" && err != nil:
 				t.Error(err)
 			case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):

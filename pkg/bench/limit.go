@@ -30,7 +30,7 @@ const (
 const (
 	limitCallers  = 256 // of small requests
 	limitInFlight = 8   // of large ones
-	siblings      = 60
+	siblingCount  = 60
 	commitRuns    = 120             // with fences and watermark, about what fits into 128 compares
 	heldEntries   = 10 * commitRuns // of a caller: the tasks that its commits fire in turn
 )
@@ -89,7 +89,7 @@ func (l *limiter) measureShape(ctx context.Context, name string) (Result, error)
 		if !clock.Sleep(stop, min(l.took, 200*time.Millisecond)) {
 			break
 		}
-		l.now("%s  %s/s", name, number(watch.ratePerSecond(count.Load())))
+		l.now("%s  %s/s", name, formatNumber(watch.ratePerSecond(count.Load())))
 	}
 
 	watch.fillResult(count.Load(), &res)
@@ -110,8 +110,8 @@ func (l *limiter) measureShape(ctx context.Context, name string) (Result, error)
 // runCaller makes one request of a shape again and again; it returns how many things
 // were done. What the shape compares with is there when caller returns.
 func (l *limiter) runCaller(ctx context.Context, name, root string) (func(context.Context) (int, error), error) {
-	c := &caller{limiter: l, root: root, run: value(l.sizes.run), ended: value(l.sizes.ended), mark: value(l.sizes.mark),
-		spec: value(l.sizes.spec), entry: value(l.sizes.entry)}
+	c := &caller{limiter: l, root: root, run: makeValue(l.sizes.run), ended: makeValue(l.sizes.ended), mark: makeValue(l.sizes.mark),
+		spec: makeValue(l.sizes.spec), entry: makeValue(l.sizes.entry)}
 
 	if name == limitCommit || name == limitCycle {
 		if err := c.writeFences(ctx); err != nil {
@@ -124,7 +124,7 @@ func (l *limiter) runCaller(ctx context.Context, name, root string) (func(contex
 	}[name], nil
 }
 
-func value(bytes int) string { return strings.Repeat("v", bytes) }
+func makeValue(bytes int) string { return strings.Repeat("v", bytes) }
 
 // caller is one of those that write, each below a prefix of its own.
 type caller struct {
@@ -133,18 +133,18 @@ type caller struct {
 	run, ended, mark, spec, entry string
 
 	n     int
-	revs  [siblings]int64    // of states and watermarks
-	tasks [heldEntries]int64 // the revisions of entries
-	turn  int                // of the next entry to fire
+	revs  [siblingCount]int64 // of states and watermarks
+	tasks [heldEntries]int64  // the revisions of entries
+	turn  int                 // of the next entry to fire
 }
 
-func (c *caller) key(kind string) string {
+func (c *caller) nextKey(kind string) string {
 	c.n++
 	return fmt.Sprintf("%s%s/bench/t%07d/20261120T220500.%09dZ-abcd", c.root, kind, c.n%1000, c.n)
 }
 
 func (c *caller) putOne(ctx context.Context) (int, error) {
-	_, err := c.client.Put(ctx, c.key("runs"), c.run)
+	_, err := c.client.Put(ctx, c.nextKey("runs"), c.run)
 	return 1, err
 }
 
@@ -172,7 +172,7 @@ func (c *caller) commitTxn(ctx context.Context, cmps []clientv3.Cmp, ops []clien
 func (c *caller) fireTextbook(ctx context.Context) (int, error) {
 	state := c.stateKey(0)
 	rev, err := c.commitTxn(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(state), "=", c.revs[0])},
-		[]clientv3.Op{clientv3.OpPut(state, c.entry), clientv3.OpPut(c.key("runs"), c.run)})
+		[]clientv3.Op{clientv3.OpPut(state, c.entry), clientv3.OpPut(c.nextKey("runs"), c.run)})
 	c.revs[0] = rev
 
 	return 1, err
@@ -180,8 +180,8 @@ func (c *caller) fireTextbook(ctx context.Context) (int, error) {
 
 func (c *caller) fireNested(ctx context.Context) (int, error) {
 	var ops []clientv3.Op
-	for i := range siblings {
-		mark, run := c.stateKey(i), c.key("runs")
+	for i := range siblingCount {
+		mark, run := c.stateKey(i), c.nextKey("runs")
 		ops = append(ops, clientv3.OpTxn(
 			[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(mark), "=", c.revs[i]), clientv3.Compare(clientv3.CreateRevision(run), "=", 0)},
 			[]clientv3.Op{clientv3.OpPut(run, c.run), clientv3.OpPut(mark, c.mark)}, nil))
@@ -193,7 +193,7 @@ func (c *caller) fireNested(ctx context.Context) (int, error) {
 		c.revs[i] = rev
 	}
 
-	return siblings, err
+	return siblingCount, err
 }
 
 func (c *caller) taskKey(i int) string { return fmt.Sprintf("%stasks/bench/t%07d", c.root, i) }
@@ -237,7 +237,7 @@ func (c *caller) fireRuns(ctx context.Context) (runs []string, err error) {
 	}
 	var ops []clientv3.Op
 	for range commitRuns {
-		run := c.key("runs")
+		run := c.nextKey("runs")
 		runs = append(runs, run)
 		cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(c.taskKey(c.turn)), "=", c.tasks[c.turn]))
 		ops = append(ops, clientv3.OpPut(run, c.run))
@@ -258,7 +258,7 @@ func (c *caller) runLifecycle(ctx context.Context) (int, error) {
 
 	fired := c.revs[0]
 
-	for some := range slices.Chunk(runs, siblings) {
+	for some := range slices.Chunk(runs, siblingCount) {
 		var ops []clientv3.Op
 		for _, run := range some {
 			ended := strings.Replace(run, "/runs/", "/history/", 1)
@@ -275,7 +275,7 @@ func (c *caller) runLifecycle(ctx context.Context) (int, error) {
 }
 
 func (c *caller) createTask(ctx context.Context) (int, error) {
-	spec, entry := c.key("tasks"), c.key("shards")
+	spec, entry := c.nextKey("tasks"), c.nextKey("shards")
 	_, err := c.commitTxn(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(spec), "=", 0), clientv3.Compare(clientv3.CreateRevision(entry), "=", 0)},
 		[]clientv3.Op{clientv3.OpPut(spec, c.spec), clientv3.OpPut(entry, c.entry)})
 	return 1, err

@@ -18,7 +18,7 @@ import (
 	"github.com/carillonhq/carillon/shard"
 )
 
-const namespace = "bench"
+const benchNamespace = "bench"
 
 // load is the tasks of a benchmark: alike, each ticking once in every period,
 // spread over it or all at once. Task i ticks at origin + i's offset + k periods,
@@ -41,12 +41,12 @@ func (l load) anchorOffset(i int) time.Duration {
 	return time.Duration(int64(i)*l.period.Milliseconds()/int64(l.tasks)) * time.Millisecond
 }
 
-func name(i int) string { return fmt.Sprintf("t%07d", i) }
+func taskName(i int) string { return fmt.Sprintf("t%07d", i) }
 
 // makeTask makes the spec and the entry of task i.
 func (l load) makeTask(i int) (task.Task, task.Entry) {
 	spec := task.Defaults()
-	spec.Namespace, spec.Name = namespace, name(i)
+	spec.Namespace, spec.Name = benchNamespace, taskName(i)
 	spec.Schedule = task.Schedules{"@every " + l.period.String()}
 	spec.Action, spec.Overlap, spec.History.Keep = l.action, l.overlap, l.keep
 	anchor := task.At(l.origin.Add(l.anchorOffset(i)))
@@ -75,8 +75,8 @@ func (l load) allTimetables(shards int) []timetable {
 	}
 
 	for i := range l.tasks {
-		t := &tables[shard.Of(namespace, name(i), shards)]
-		t.due = append(t.due, due{l.anchorOffset(i).Milliseconds(), namespace + "/" + name(i)})
+		t := &tables[shard.Of(benchNamespace, taskName(i), shards)]
+		t.due = append(t.due, due{l.anchorOffset(i).Milliseconds(), benchNamespace + "/" + taskName(i)})
 	}
 
 	for _, t := range tables {
@@ -97,9 +97,9 @@ func (t *timetable) isDecided(n int, w record.Watermark) bool {
 	return w.Decided(task.At(time.UnixMilli(t.nthTick(n))), t.due[n%len(t.due)].name)
 }
 
-// create writes n tasks, many in a request: nobody else writes below our prefix,
+// createTasks writes n tasks, many in a request: nobody else writes below our prefix,
 // so that no compare is needed.
-func create(ctx context.Context, client *kv.Client, keys record.Keys, shards, n int, of func(i int) (task.Task, task.Entry), done func(n int64)) error {
+func createTasks(ctx context.Context, client *kv.Client, keys record.Keys, shards, n int, of func(i int) (task.Task, task.Entry), done func(n int64)) error {
 	const callers, chunk = 4, 60
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -134,7 +134,7 @@ func createSome(ctx context.Context, client *kv.Client, s *store.Store, ops *gat
 
 	for i := first; i < last; i++ {
 		t, e := of(i)
-		ref := record.Ref{Namespace: namespace, Name: t.Name, Shard: shard.Of(namespace, t.Name, shards)}
+		ref := record.Ref{Namespace: benchNamespace, Name: t.Name, Shard: shard.Of(benchNamespace, t.Name, shards)}
 		if _, err := s.CreateTask(ctx, ref, t, e); err != nil {
 			return err
 		}

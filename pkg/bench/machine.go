@@ -27,16 +27,16 @@ func (m Machine) String() string {
 // thisMachine reads what the system tells; what it does not is "unknown".
 func thisMachine() Machine {
 	m := Machine{CPU: "unknown", Cores: runtime.GOMAXPROCS(0), OS: runtime.GOOS + "/" + runtime.GOARCH}
-	if model := field("/proc/cpuinfo", "model name", ":"); model != "" {
+	if model := fileField("/proc/cpuinfo", "model name", ":"); model != "" {
 		m.CPU = model
 	}
 
-	if kib, _, _ := strings.Cut(field("/proc/meminfo", "MemTotal", ":"), " "); kib != "" {
+	if kib, _, _ := strings.Cut(fileField("/proc/meminfo", "MemTotal", ":"), " "); kib != "" {
 		n, _ := strconv.ParseInt(kib, 10, 64)
 		m.Memory = n << 10
 	}
 
-	if pretty := strings.Trim(field("/etc/os-release", "PRETTY_NAME", "="), `"`); pretty != "" {
+	if pretty := strings.Trim(fileField("/etc/os-release", "PRETTY_NAME", "="), `"`); pretty != "" {
 		m.OS = pretty
 	}
 
@@ -48,8 +48,8 @@ func thisMachine() Machine {
 	return m
 }
 
-// field is the value of the first line of a file that has that name.
-func field(path, name, separator string) string {
+// fileField is the value of the first line of a file that has that name.
+func fileField(path, name, separator string) string {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return ""
@@ -88,9 +88,9 @@ func fileSystem(dir string) string {
 	return fmt.Sprintf("file system %#x", s.Type)
 }
 
-// resident is this process's resident memory in bytes; 0 if the system does not tell.
-func resident() int64 {
-	kib, _, _ := strings.Cut(field("/proc/self/status", "VmRSS", ":"), " ")
+// residentMemory is this process's resident memory in bytes; 0 if the system does not tell.
+func residentMemory() int64 {
+	kib, _, _ := strings.Cut(fileField("/proc/self/status", "VmRSS", ":"), " ")
 	n, _ := strconv.ParseInt(kib, 10, 64)
 	return n << 10
 }

@@ -21,20 +21,20 @@ type population struct {
 // rule is when tasks of one kind tick.
 type rule struct{ expr, zone string }
 
-// quiet is how long after its origin a population does nothing: longer than it
+// quietAfterOrigin is how long after its origin a population does nothing: longer than it
 // takes to weigh a scheduler.
-const quiet = 2 * time.Hour
+const quietAfterOrigin = 2 * time.Hour
 
 // newPopulation leaves out what would tick too soon.
 func newPopulation(tasks, firing, keep int, origin time.Time) (population, error) {
-	p := population{tasks: tasks, firing: firing, keep: keep, origin: origin, fireAt: origin.Add(quiet / 2)}
-	for _, r := range rules() {
+	p := population{tasks: tasks, firing: firing, keep: keep, origin: origin, fireAt: origin.Add(quietAfterOrigin / 2)}
+	for _, r := range populationRules() {
 		s, err := schedule.Parse(task.Timing{Schedule: task.Schedules{r.expr}, Timezone: r.zone}, origin)
 		if err != nil {
 			return p, fmt.Errorf("%s: %w", r.expr, err)
 		}
 
-		if next, ok := s.Next(origin); ok && next.After(origin.Add(quiet)) {
+		if next, ok := s.Next(origin); ok && next.After(origin.Add(quietAfterOrigin)) {
 			p.rules = append(p.rules, r)
 		}
 	}
@@ -42,8 +42,8 @@ func newPopulation(tasks, firing, keep int, origin time.Time) (population, error
 	return p, nil
 }
 
-// rules are the reports, backups and clean-ups of an ordinary fleet.
-func rules() (all []rule) {
+// populationRules are the reports, backups and clean-ups of an ordinary fleet.
+func populationRules() (all []rule) {
 	add := func(zone, format string, args ...any) {
 		all = append(all, rule{fmt.Sprintf(format, args...), zone})
 	}
@@ -71,15 +71,15 @@ func rules() (all []rule) {
 // makeTask makes the spec and the entry of task i.
 func (p population) makeTask(i int) (task.Task, task.Entry) {
 	spec := task.Defaults()
-	spec.Namespace, spec.History.Keep = namespace, p.keep
+	spec.Namespace, spec.History.Keep = benchNamespace, p.keep
 	anchor := p.origin
 	if i < p.firing {
-		spec.Name, spec.Schedule, spec.Overlap, spec.Action = fmt.Sprintf("heartbeat-%07d", i), task.Schedules{"@every 1s"}, task.OverlapAllow, noop
+		spec.Name, spec.Schedule, spec.Overlap, spec.Action = fmt.Sprintf("heartbeat-%07d", i), task.Schedules{"@every 1s"}, task.OverlapAllow, noopAction
 		anchor = p.fireAt.Add(time.Duration(i*1000/p.firing)*time.Millisecond - time.Second)
 	} else {
 		r := p.rules[i%len(p.rules)]
 		spec.Schedule, spec.Timezone = task.Schedules{r.expr}, r.zone
-		dress(&spec, i)
+		addDetails(&spec, i)
 	}
 
 	created := task.At(p.origin)
@@ -88,8 +88,8 @@ func (p population) makeTask(i int) (task.Task, task.Entry) {
 	return t, task.NewEntry(t, created, task.At(anchor))
 }
 
-// dress gives task i a name and something to do; some have more to say than others.
-func dress(s *task.Spec, i int) {
+// addDetails gives task i a name and something to do; some have more to say than others.
+func addDetails(s *task.Spec, i int) {
 	what := []string{"report", "backup", "sync-orders", "cleanup", "reindex"}[i%5]
 	s.Name = fmt.Sprintf("%s-%07d", what, i)
 	s.Labels = map[string]string{"team": fmt.Sprintf("team-%d", i%40)}

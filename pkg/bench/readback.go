@@ -33,8 +33,8 @@ func (t *tally) addFault(format string, args ...any) {
 	}
 }
 
-// err is nil if everything was as it has to be.
-func (t *tally) err() error {
+// verify is nil if everything was as it has to be.
+func (t *tally) verify() error {
 	if len(t.Faults) == 0 {
 		return nil
 	}

@@ -63,21 +63,21 @@ type Spread struct {
 	Max float64 `json:"max"`
 }
 
-// spread sorts its samples; nil if there are none.
-func spread(samples []time.Duration) *Spread {
+// newSpread sorts its samples; nil if there are none.
+func newSpread(samples []time.Duration) *Spread {
 	if len(samples) == 0 {
 		return nil
 	}
 
 	slices.Sort(samples)
 	at := func(permille int) float64 {
-		return round(float64(samples[(len(samples)-1)*permille/1000])/float64(time.Millisecond), 3)
+		return roundTo(float64(samples[(len(samples)-1)*permille/1000])/float64(time.Millisecond), 3)
 	}
 
 	return &Spread{P50: at(500), P99: at(990), Max: at(1000)}
 }
 
-func round(x float64, digits int) float64 {
+func roundTo(x float64, digits int) float64 {
 	f := math.Pow10(digits)
 	return math.Round(x*f) / f
 }
@@ -98,16 +98,16 @@ func (s stopwatch) ratePerSecond(count int64) float64 {
 
 // fillResult fills in a result.
 func (s stopwatch) fillResult(count int64, r *Result) {
-	r.Count, r.Seconds, r.RatePerS = count-s.first, round(time.Since(s.began).Seconds(), 3), round(s.ratePerSecond(count), 1)
+	r.Count, r.Seconds, r.RatePerS = count-s.first, roundTo(time.Since(s.began).Seconds(), 3), roundTo(s.ratePerSecond(count), 1)
 	if r.Count > 0 {
-		r.CPUMicros = round(float64((cpuTime()-s.cpu).Nanoseconds())/1000/float64(r.Count), 2)
+		r.CPUMicros = roundTo(float64((cpuTime()-s.cpu).Nanoseconds())/1000/float64(r.Count), 2)
 	}
 }
 
 // compareWith fills in what the rate is measured against; nil: nothing.
 func (r *Result) compareWith(limit *Result) {
 	if limit != nil && limit.RatePerS > 0 {
-		r.LimitPerS, r.LimitIs, r.Ratio = limit.RatePerS, limit.Name, round(r.RatePerS/limit.RatePerS, 3)
+		r.LimitPerS, r.LimitIs, r.Ratio = limit.RatePerS, limit.Name, roundTo(r.RatePerS/limit.RatePerS, 3)
 	}
 }
 
@@ -129,7 +129,7 @@ func (e unverified) Error() string {
 // ExitCode is that of a finding.
 func (unverified) ExitCode() int { return 8 }
 
-func (r *Report) err() error {
+func (r *Report) verify() error {
 	var e unverified
 	for _, res := range r.Results {
 		if res.Verified != nil && !*res.Verified {
@@ -144,8 +144,8 @@ func (r *Report) err() error {
 	return nil
 }
 
-// write prints the report, as JSON or as a table.
-func (r *Report) write(out io.Writer, asJSON bool) error {
+// writeTo prints the report, as JSON or as a table.
+func (r *Report) writeTo(out io.Writer, asJSON bool) error {
 	if asJSON {
 		e := json.NewEncoder(out)
 		e.SetEscapeHTML(false)
@@ -162,7 +162,7 @@ func (r *Report) write(out io.Writer, asJSON bool) error {
 	t.AppendHeader(table.Row{"NAME", "RATE/s", "LIMIT/s", "RATIO", "CPU µs", "P50 ms", "P99 ms", "MAX ms", "VERIFIED", "NOTES"})
 
 	for _, res := range r.Results {
-		t.AppendRow(res.row())
+		t.AppendRow(res.tableRow())
 	}
 
 	var b strings.Builder
@@ -183,8 +183,8 @@ func (r *Report) write(out io.Writer, asJSON bool) error {
 	return err
 }
 
-func (r *Result) row() table.Row {
-	row := table.Row{r.Name, number(r.RatePerS), number(r.LimitPerS), "", "", "", "", "", "", r.notes()}
+func (r *Result) tableRow() table.Row {
+	row := table.Row{r.Name, formatNumber(r.RatePerS), formatNumber(r.LimitPerS), "", "", "", "", "", "", r.formatNotes()}
 	if r.Ratio > 0 {
 		row[3] = fmt.Sprintf("%.0f %%", 100*r.Ratio)
 	}
@@ -204,14 +204,14 @@ func (r *Result) row() table.Row {
 	return row
 }
 
-func (r *Result) notes() string {
+func (r *Result) formatNotes() string {
 	var notes []string
 	for _, n := range []struct {
 		what  string
 		count int64
 	}{{"skipped", r.Skipped}, {"missed", r.Missed}} {
 		if n.count > 0 {
-			notes = append(notes, fmt.Sprintf("%s %s", number(float64(n.count)), n.what))
+			notes = append(notes, fmt.Sprintf("%s %s", formatNumber(float64(n.count)), n.what))
 		}
 	}
 
@@ -224,11 +224,11 @@ func (r *Result) notes() string {
 	}
 
 	if r.Tasks > 0 {
-		notes = append(notes, fmt.Sprintf("%s tasks", number(float64(r.Tasks))))
+		notes = append(notes, fmt.Sprintf("%s tasks", formatNumber(float64(r.Tasks))))
 	}
 
 	if r.LoadMS > 0 {
-		notes = append(notes, fmt.Sprintf("loaded in %s ms", number(r.LoadMS)))
+		notes = append(notes, fmt.Sprintf("loaded in %s ms", formatNumber(r.LoadMS)))
 	}
 
 	if r.Reopened > 0 {
@@ -244,7 +244,7 @@ func (r *Result) notes() string {
 	}
 
 	if r.GapMS != nil {
-		notes = append(notes, fmt.Sprintf("longest gap %s ms", number(*r.GapMS)))
+		notes = append(notes, fmt.Sprintf("longest gap %s ms", formatNumber(*r.GapMS)))
 	}
 
 	if r.CostRatio > 0 {
@@ -254,8 +254,8 @@ func (r *Result) notes() string {
 	return strings.Join(notes, ", ")
 }
 
-// number groups thousands; "" for 0.
-func number(x float64) string {
+// formatNumber groups thousands; "" for 0.
+func formatNumber(x float64) string {
 	if x == 0 {
 		return ""
 	}

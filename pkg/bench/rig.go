@@ -113,7 +113,7 @@ func (r *rig) joinCluster(ctx context.Context) (err error) {
 
 	now := task.At(time.Now())
 	r.node = task.Node{
-		Name: nodeName, Instance: task.NewUID(), State: task.NodeReady, Version: version(),
+		Name: nodeName, Instance: task.NewUID(), State: task.NodeReady, Version: daemonVersion(),
 		Labels: map[string]string{"node": nodeName, "os": runtime.GOOS, "arch": runtime.GOARCH},
 		Roles:  []string{task.RoleScheduler, task.RoleExecutor}, Slots: r.cfg.Slots, Weight: 1, Clock: now, StartedAt: now,
 	}
@@ -268,7 +268,7 @@ func (w *work) nothingOverdue() bool {
 // until all have. The clock must be held.
 func (r *rig) awaitSettled(ctx context.Context, w *work) error {
 	return r.awaitCondition(ctx, "every tick is decided and every run has ended", func() (bool, error) {
-		return w.nothingOverdue() && (!r.cfg.Executor || w.outcomes()["run"] == w.tap.finished.Load()), nil
+		return w.nothingOverdue() && (!r.cfg.Executor || w.outcomeCounts()["run"] == w.tap.finished.Load()), nil
 	})
 }
 
@@ -293,18 +293,18 @@ func unlessStopped(err error) error {
 	return err
 }
 
-// outcomes are how many ticks the scheduler says it has given each outcome.
-func (w *work) outcomes() map[string]int64 {
+// outcomeCounts are how many ticks the scheduler says it has given each outcome.
+func (w *work) outcomeCounts() map[string]int64 {
 	all := map[string]int64{}
-	for label, n := range gather(w.metrics, "carillon_ticks_total") {
+	for label, n := range readMetric(w.metrics, "carillon_ticks_total") {
 		all[label] = int64(n)
 	}
 	return all
 }
 
-// gather reads a counter by its label, or the count and the sum of a histogram.
+// readMetric reads a counter by its label, or the count and the sum of a histogram.
 // What cannot be read is 0: then nothing is verified.
-func gather(r *prometheus.Registry, name string) map[string]float64 {
+func readMetric(r *prometheus.Registry, name string) map[string]float64 {
 	all := map[string]float64{}
 	families, _ := r.Gather()
 	for _, f := range families {
@@ -333,25 +333,25 @@ func gather(r *prometheus.Registry, name string) map[string]float64 {
 // request, from one reading to the next.
 type company struct{ ticks, commits, transactions, requests float64 }
 
-func (r *rig) company(w *work) (c company) {
-	for _, n := range gather(w.metrics, "carillon_ticks_total") {
+func (r *rig) measureCompany(w *work) (c company) {
+	for _, n := range readMetric(w.metrics, "carillon_ticks_total") {
 		c.ticks += n
 	}
 
-	c.commits = gather(w.metrics, "carillon_commits_total")["ok"]
-	h := gather(r.metrics, "carillon_batch_transactions")
+	c.commits = readMetric(w.metrics, "carillon_commits_total")["ok"]
+	h := readMetric(r.metrics, "carillon_batch_transactions")
 	c.transactions, c.requests = h["sum"], h["count"]
 
 	return c
 }
 
-func (c company) since(before company, res *Result) {
+func (c company) subtractFrom(before company, res *Result) {
 	if n := c.commits - before.commits; n > 0 {
-		res.PerCommit = round((c.ticks-before.ticks)/n, 1)
+		res.PerCommit = roundTo((c.ticks-before.ticks)/n, 1)
 	}
 
 	if n := c.requests - before.requests; n > 0 {
-		res.PerRequest = round((c.transactions-before.transactions)/n, 1)
+		res.PerRequest = roundTo((c.transactions-before.transactions)/n, 1)
 	}
 }
 

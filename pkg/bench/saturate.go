@@ -12,18 +12,18 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// period is the shortest that a schedule may have: with it few tasks give many ticks.
-const period = 100 * time.Millisecond
+// saturationPeriod is the shortest that a schedule may have: with it few tasks give many ticks.
+const saturationPeriod = 100 * time.Millisecond
 
-// window is how far the clock may be ahead of the first undecided tick: less
+// clockWindow is how far the clock may be ahead of the first undecided tick: less
 // than a period, so that no task ever has two ticks due.
-const window = period * 9 / 10
+const clockWindow = saturationPeriod * 9 / 10
 
 // measureFire measures durable fires: ticks decided and dispatched into an inbox that
 // nobody empties.
 func (b *bench) measureFire(ctx context.Context) error {
 	b.Rig.Executor = false
-	l := load{tasks: b.Tasks, period: period, origin: origin(), action: noop, overlap: task.OverlapAllow, keep: b.Keep}
+	l := load{tasks: b.Tasks, period: saturationPeriod, origin: schedulerOrigin(), action: noopAction, overlap: task.OverlapAllow, keep: b.Keep}
 
 	s, err := sizesOf(ctx, l)
 	if err != nil {
@@ -39,7 +39,7 @@ func (b *bench) measureFire(ctx context.Context) error {
 // ended, on record, trimmed.
 func (b *bench) measureLifecycle(ctx context.Context) error {
 	b.Rig.Executor = true
-	l := load{tasks: b.Tasks, period: period, origin: origin(), action: noop, overlap: b.Overlap, keep: b.Keep}
+	l := load{tasks: b.Tasks, period: saturationPeriod, origin: schedulerOrigin(), action: noopAction, overlap: b.Overlap, keep: b.Keep}
 
 	s, err := sizesOf(ctx, l)
 	if err != nil {
@@ -55,10 +55,10 @@ func (b *bench) measureLifecycle(ctx context.Context) error {
 func (b *bench) measureProcess(ctx context.Context) error {
 	b.Rig.Executor = true
 	action := task.Action{Process: &task.Process{Command: b.Command}}
-	l := load{tasks: b.Tasks, period: period, origin: origin(), action: action, overlap: b.Overlap, keep: b.Keep}
+	l := load{tasks: b.Tasks, period: saturationPeriod, origin: schedulerOrigin(), action: action, overlap: b.Overlap, keep: b.Keep}
 	measure := func(d time.Duration) ([]Result, error) {
 		b.progress.beginStep(limitSpawn)
-		res, err := spawns(ctx, b.Command, b.Rig.Slots, d)
+		res, err := measureSpawns(ctx, b.Command, b.Rig.Slots, d)
 		return []Result{res}, err
 	}
 
@@ -89,7 +89,7 @@ func (b *bench) measureRate(ctx context.Context, name string, l load, limits fun
 		return err
 	}
 
-	res.LatenessMS = spread(w.tap.claimSamples())
+	res.LatenessMS = newSpread(w.tap.claimSamples())
 
 	if b.Limit > 0 {
 		if after, err = limits(b.Limit / 2); err != nil {
@@ -97,13 +97,13 @@ func (b *bench) measureRate(ctx context.Context, name string, l load, limits fun
 		}
 
 		for i := range before {
-			before[i] = mean(before[i], after[i])
+			before[i] = meanOf(before[i], after[i])
 		}
 
 		res.compareWith(&before[0])
 	}
 
-	if err := b.verifyResult(ctx, r, w.counted(), l.period, &res); err != nil {
+	if err := b.verifyResult(ctx, r, w.currentCounts(), l.period, &res); err != nil {
 		return err
 	}
 
@@ -126,7 +126,7 @@ func (b *bench) driveLoad(ctx context.Context, r *rig, w *work, l load, res *Res
 		if r.cfg.Executor {
 			return w.tap.finished.Load()
 		}
-		return w.outcomes()["run"]
+		return w.outcomeCounts()["run"]
 	}
 
 	b.progress.beginStep("%s: warm up", res.Name)
@@ -145,16 +145,16 @@ func (b *bench) driveLoad(ctx context.Context, r *rig, w *work, l load, res *Res
 
 	w.tap.measuring.Store(true)
 
-	before, watch := r.company(w), startWatch(count())
+	before, watch := r.measureCompany(w), startWatch(count())
 	for left := b.Duration; left > 0; left = b.Duration - time.Since(watch.began) {
 		if !clock.Sleep(ctx, min(left, 200*time.Millisecond)) {
 			return ctx.Err()
 		}
-		b.progress.showStatus("%s  %.1f of %s  %s/s", res.Name, time.Since(watch.began).Seconds(), b.Duration, number(watch.ratePerSecond(count())))
+		b.progress.showStatus("%s  %.1f of %s  %s/s", res.Name, time.Since(watch.began).Seconds(), b.Duration, formatNumber(watch.ratePerSecond(count())))
 	}
 
 	watch.fillResult(count(), res)
-	r.company(w).since(before, res)
+	r.measureCompany(w).subtractFrom(before, res)
 	w.tap.measuring.Store(false)
 
 	return nil
@@ -168,10 +168,10 @@ func (b *bench) pushClock(ctx context.Context, r *rig, w *work, l load) {
 	var skipped int64
 	var looked time.Time
 	for clock.Sleep(ctx, 500*time.Microsecond) {
-		ahead := window.Milliseconds()
+		ahead := clockWindow.Milliseconds()
 		if r.cfg.Executor {
 			if time.Since(looked) > 20*time.Millisecond {
-				looked, skipped = time.Now(), w.outcomes()["skipped"]
+				looked, skipped = time.Now(), w.outcomeCounts()["skipped"]
 			}
 
 			most := b.maxOutstanding()
@@ -199,9 +199,9 @@ func (b *bench) maxOutstanding() int64 {
 	return int64(b.Outstanding)
 }
 
-// spawns is how fast this process can start programs and see them end, so many
+// measureSpawns is how fast this process can start programs and see them end, so many
 // at once.
-func spawns(ctx context.Context, argv []string, atOnce int, d time.Duration) (Result, error) {
+func measureSpawns(ctx context.Context, argv []string, atOnce int, d time.Duration) (Result, error) {
 	res := Result{Name: limitSpawn}
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()

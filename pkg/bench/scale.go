@@ -41,7 +41,7 @@ func (b *bench) measureScale(ctx context.Context) error {
 	}
 
 	if few.CPUMicros > 0 {
-		many.CostRatio = round(many.CPUMicros/few.CPUMicros, 3)
+		many.CostRatio = roundTo(many.CPUMicros/few.CPUMicros, 3)
 	}
 
 	b.addResults(many, few)
@@ -65,7 +65,7 @@ func (b *bench) measureOneScale(ctx context.Context, name string, n int, o order
 
 	defer func() { err = errors.Join(err, r.close(ctx)) }()
 
-	p, err := newPopulation(n, b.Rate, b.Keep, origin())
+	p, err := newPopulation(n, b.Rate, b.Keep, schedulerOrigin())
 	if err != nil {
 		return res, err
 	}
@@ -91,8 +91,8 @@ func (b *bench) measureOneScale(ctx context.Context, name string, n int, o order
 	}
 
 	full.Fires.fillResult(&res)
-	per := func(with, without int64) *float64 { return new(round(float64(with-without)/float64(n), 1)) }
-	res.LoadMS, res.Reopened, res.IdleCPU = full.LoadMS, full.Reopened, new(round(full.IdleCPU, 5))
+	per := func(with, without int64) *float64 { return new(roundTo(float64(with-without)/float64(n), 1)) }
+	res.LoadMS, res.Reopened, res.IdleCPU = full.LoadMS, full.Reopened, new(roundTo(full.IdleCPU, 5))
 	res.MemoryPer, res.MemoryAsIs, res.HeapPer = per(full.Resident, empty.Resident), per(full.AsIs, empty.AsIs), per(full.Heap, empty.Heap)
 
 	return res, b.verifyScaled(ctx, r, full.Said, &res)

@@ -63,7 +63,7 @@ type fires struct {
 func (f fires) fillResult(r *Result) {
 	r.Count, r.Seconds, r.CPUMicros = f.Count, f.Seconds, f.CPUMicros
 	if f.Seconds > 0 {
-		r.RatePerS = round(float64(f.Count)/f.Seconds, 1)
+		r.RatePerS = roundTo(float64(f.Count)/f.Seconds, 1)
 	}
 }
 
@@ -75,7 +75,7 @@ func schedulerCommand() *cobra.Command {
 
 			var o orders
 
-			ctx, err := obey(cmd.Context(), cmd.InOrStdin(), &o)
+			ctx, err := readOrders(cmd.Context(), cmd.InOrStdin(), &o)
 			if err != nil {
 				return err
 			}
@@ -122,7 +122,7 @@ func (o orders) runOrders(ctx context.Context, out io.Writer, log *zap.Logger) (
 		return err
 	}
 
-	found := finding{LoadMS: round(time.Since(o.Started).Seconds()*1000, 1)}
+	found := finding{LoadMS: roundTo(time.Since(o.Started).Seconds()*1000, 1)}
 	err = say.Encode(word{Loaded: true})
 	if err == nil {
 		err = o.measureOrders(ctx, r, w, say, &found)
@@ -132,7 +132,7 @@ func (o orders) runOrders(ctx context.Context, out io.Writer, log *zap.Logger) (
 		return err
 	}
 
-	found.Said, found.Reopened = w.counted(), w.tap.reopened.Load()
+	found.Said, found.Reopened = w.currentCounts(), w.tap.reopened.Load()
 
 	return say.Encode(word{Found: &found})
 }
@@ -159,8 +159,8 @@ func (o orders) measureOrders(ctx context.Context, r *rig, w *work, say *json.En
 		found.IdleCPU = (cpuTime() - cpu).Seconds() / time.Since(at).Seconds()
 	}
 
-	found.AsIs = resident()
-	found.Resident, found.Heap = weigh()
+	found.AsIs = residentMemory()
+	found.Resident, found.Heap = measureMemory()
 
 	if o.Idle == 0 {
 		return nil
@@ -189,14 +189,14 @@ func (o orders) fireSteadily(ctx context.Context, r *rig, w *work, found *findin
 		return err
 	}
 
-	watch := startWatch(w.outcomes()["run"])
+	watch := startWatch(w.outcomeCounts()["run"])
 	ok := clock.Sleep(ctx, o.Duration)
-	for ok && w.outcomes()["run"] == watch.first && time.Since(watch.began) < settleFor { // one fire at least
+	for ok && w.outcomeCounts()["run"] == watch.first && time.Since(watch.began) < settleFor { // one fire at least
 		ok = clock.Sleep(ctx, min(o.Duration, 200*time.Millisecond))
 	}
 
 	var res Result
-	watch.fillResult(w.outcomes()["run"], &res)
+	watch.fillResult(w.outcomeCounts()["run"], &res)
 	found.Fires = fires{res.Count, res.Seconds, res.CPUMicros}
 
 	if err := profiled(); err != nil || !ok {
@@ -208,13 +208,13 @@ func (o orders) fireSteadily(ctx context.Context, r *rig, w *work, found *findin
 	return r.awaitSettled(ctx, w)
 }
 
-// weigh is what the process takes when all that is garbage is gone: resident,
+// measureMemory is what the process takes when all that is garbage is gone: resident,
 // and of that the heap.
-func weigh() (bytes, heap int64) {
+func measureMemory() (bytes, heap int64) {
 	debug.FreeOSMemory()
 	debug.FreeOSMemory() // the first one may find finalizers to run
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 
-	return resident(), int64(m.HeapAlloc)
+	return residentMemory(), int64(m.HeapAlloc)
 }

@@ -12,14 +12,14 @@ import (
 // measureHerd measures how late ticks are claimed of which many fall on one instant,
 // again and again. The first round warms up.
 func (b *bench) measureHerd(ctx context.Context) error {
-	l := load{tasks: b.Tasks, period: b.Every, herd: true, origin: origin(), action: noop, overlap: b.Overlap, keep: b.Keep}
+	l := load{tasks: b.Tasks, period: b.Every, herd: true, origin: schedulerOrigin(), action: noopAction, overlap: b.Overlap, keep: b.Keep}
 	return b.measureLateness(ctx, "herd", l, l.period, time.Duration(b.Rounds)*l.period)
 }
 
 // measureLatency measures how late ticks are claimed and their actions start, of a few
 // ticks on an otherwise idle node.
 func (b *bench) measureLatency(ctx context.Context) error {
-	l := load{tasks: b.Rate, period: time.Second, origin: origin(), action: noop, overlap: b.Overlap, keep: b.Keep}
+	l := load{tasks: b.Rate, period: time.Second, origin: schedulerOrigin(), action: noopAction, overlap: b.Overlap, keep: b.Keep}
 	return b.measureLateness(ctx, "latency", l, b.Warmup, b.Duration)
 }
 
@@ -69,8 +69,8 @@ func (b *bench) measureLateness(ctx context.Context, name string, l load, warmup
 		return err
 	}
 
-	claim := Result{Name: name, Count: count, Seconds: round(took.Seconds(), 3), LatenessMS: spread(w.tap.claimSamples())}
-	if err := b.verifyResult(ctx, r, w.counted(), l.period, &claim); err != nil {
+	claim := Result{Name: name, Count: count, Seconds: roundTo(took.Seconds(), 3), LatenessMS: newSpread(w.tap.claimSamples())}
+	if err := b.verifyResult(ctx, r, w.currentCounts(), l.period, &claim); err != nil {
 		return err
 	}
 
@@ -78,7 +78,7 @@ func (b *bench) measureLateness(ctx context.Context, name string, l load, warmup
 	claim.Name, start.Name = name+"/claim", name+"/start"
 	b.addResults(claim)
 
-	if start.LatenessMS = spread(w.tap.startSamples()); start.LatenessMS != nil {
+	if start.LatenessMS = newSpread(w.tap.startSamples()); start.LatenessMS != nil {
 		start.Count, start.Skipped, start.Missed = int64(len(w.tap.startSamples())), 0, 0
 		b.addResults(start)
 	}

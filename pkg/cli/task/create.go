@@ -39,7 +39,7 @@ func createCommand(f *factory.Factory) *cobra.Command {
   carillon task create cleanup --schedule @hourly --selector role=db --env DAYS=30 -- /opt/cleanup`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	flags.bind(cmd)
+	flags.bindFlags(cmd)
 	bindDryRun(cmd, &dryRun)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		name, command, err := nameAndCommand(f, cmd, words)
@@ -47,9 +47,9 @@ func createCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
-		p, err := flags.patch(cmd.Flags(), command)
+		p, err := flags.buildPatch(cmd.Flags(), command)
 		if err == nil {
-			err = complain(p)
+			err = checkRequired(p)
 		}
 
 		if err == nil {
@@ -118,8 +118,8 @@ func wouldBeWords(f *factory.Factory, t client.Task) string {
 	return f.Plain(text)
 }
 
-// complain says in the command line's words what every task needs.
-func complain(p map[string]any) error {
+// checkRequired says in the command line's words what every task needs.
+func checkRequired(p map[string]any) error {
 	action, _ := p["action"].(map[string]any)
 	process, _ := action["process"].(map[string]any)
 	switch {
@@ -181,8 +181,8 @@ func updateCommand(f *factory.Factory) *cobra.Command {
   carillon task update nightly-backup -- pg_dump --jobs 4 orders`,
 		ValidArgsFunction: complete.Tasks(f),
 	}
-	flags.bind(cmd)
-	revision.bind(cmd)
+	flags.bindFlags(cmd)
+	revision.bindFlag(cmd)
 	cmd.Flags().StringVarP(&p.Selector, "where", "l", "", "tasks whose labels match this `SELECTOR`, such as team=data (--selector selects nodes)")
 	bindDryRun(cmd, &p.DryRun)
 	cmd.Flags().StringSliceVar(&clear, "unset", nil, "reset this field to its default, such as retry or labels.team; may be repeated")
@@ -197,9 +197,9 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 			return failure.Usage("--revision needs exactly one task")
 		}
 
-		change, err := flags.patch(cmd.Flags(), command)
+		change, err := flags.buildPatch(cmd.Flags(), command)
 		if err == nil {
-			err = unset(change, clear)
+			err = unsetFields(change, clear)
 		}
 
 		if err != nil {
@@ -220,7 +220,7 @@ func updateCommand(f *factory.Factory) *cobra.Command {
 		}
 
 		changed, failed := batch.Run(ctx, f, "update", past, "task", refs, func(ctx context.Context, r selection.Ref) (client.Task, string, error) {
-			t, err := update(ctx, f, c, r, change, int64(revision), p.DryRun)
+			t, err := updateTask(ctx, f, c, r, change, int64(revision), p.DryRun)
 			if p.DryRun {
 				return t, strings.TrimSuffix(wouldBeWords(f, t), "\n"), err
 			}
@@ -256,9 +256,9 @@ func toUpdate(f *factory.Factory, cmd *cobra.Command, words []string, p selectio
 	return c, ch.Refs, err
 }
 
-// update changes a task, or with dryRun has the server say what would change. Local
+// updateTask changes a task, or with dryRun has the server say what would change. Local
 // times are of its zone.
-func update(ctx context.Context, f *factory.Factory, c *client.Client, r selection.Ref, change map[string]any, revision int64, dryRun bool) (client.Task, error) {
+func updateTask(ctx context.Context, f *factory.Factory, c *client.Client, r selection.Ref, change map[string]any, revision int64, dryRun bool) (client.Task, error) {
 	change = maps.Clone(change)
 	err := readTimes(change, func() (string, error) {
 		t, err := c.Tasks.Get(ctx, r.Namespace, r.Name)

@@ -68,7 +68,7 @@ func editCommand(f *factory.Factory) *cobra.Command {
 			return selection.ExplainMissing(cmd.Context(), f, c, r, err)
 		}
 
-		return e.run(cmd.Context(), c, t)
+		return e.editUntilApplied(cmd.Context(), c, t)
 	}
 
 	return cmd
@@ -100,8 +100,8 @@ func (e *editing) findEditor() error {
 	return nil
 }
 
-// run edits until the text is applied or given up.
-func (e *editing) run(ctx context.Context, c *client.Client, t client.Task) error {
+// editUntilApplied edits until the text is applied or given up.
+func (e *editing) editUntilApplied(ctx context.Context, c *client.Client, t client.Task) error {
 	e.base = t
 	least, err := manifest.Least(t.Spec, false)
 	if err != nil {
@@ -112,28 +112,28 @@ func (e *editing) run(ctx context.Context, c *client.Client, t client.Task) erro
 	if err != nil {
 		return fmt.Errorf("write YAML: %w", err)
 	}
-	if err := e.create(t); err != nil {
+	if err := e.createFile(t); err != nil {
 		return err
 	}
 
 	var why error // it is opened again
-	head := comment(fmt.Sprintf("The task %s at revision %d. Lines like this one, on top, are not part of it.\n"+
+	head := commentOut(fmt.Sprintf("The task %s at revision %d. Lines like this one, on top, are not part of it.\n"+
 		"A field that is left out has its default.", selection.TaskName(e.Factory, t), t.Revision))
 	for range mostOpenings {
 		shown := append([]byte(head), body...)
-		text, err := e.open(ctx, shown)
+		text, err := e.openEditor(ctx, shown)
 		switch {
-		case err != nil && why == nil && e.untouched(shown):
+		case err != nil && why == nil && e.isUnchanged(shown):
 			os.Remove(e.file)
 			return err
 		case err != nil:
-			return e.keep(err)
+			return e.keepFileOnError(err)
 		case bytes.Equal(text, shown) && why == nil:
 			os.Remove(e.file)
 			e.Say("unchanged %s", selection.TaskName(e.Factory, t))
-			return e.emit(t, client.Unchanged)
+			return e.emitResult(t, client.Unchanged)
 		case bytes.Equal(text, shown):
-			return e.keep(why)
+			return e.keepFileOnError(why)
 		}
 
 		body = withoutHead(text)
@@ -142,38 +142,38 @@ func (e *editing) run(ctx context.Context, c *client.Client, t client.Task) erro
 			return &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: failure.CodeConfirm, Message: "not done: the text is empty"}}
 		}
 
-		done, err := e.apply(ctx, c, body)
+		done, err := e.applyText(ctx, c, body)
 		if err == nil {
 			os.Remove(e.file)
 			selection.PrintWarnings(e.Factory, done)
 			e.Say("%s %s%s", done.Result, selection.TaskName(e.Factory, done), view.NextText(e.Factory, done))
 
-			return e.emit(done, done.Result)
+			return e.emitResult(done, done.Result)
 		}
 
 		switch {
 		case errors.Is(err, task.ErrStale):
 			why = err
-			if head, err = e.meanwhile(ctx, c); err != nil {
-				return e.keep(err)
+			if head, err = e.explainConflict(ctx, c); err != nil {
+				return e.keepFileOnError(err)
 			}
 		case errors.Is(err, task.ErrInvalid):
 			head, why = e.faultHead(err)
 		default:
-			return e.keep(err)
+			return e.keepFileOnError(err)
 		}
 	}
 
-	return e.keep(why)
+	return e.keepFileOnError(why)
 }
 
-func (e *editing) emit(t client.Task, result string) error {
+func (e *editing) emitResult(t client.Task, result string) error {
 	t.Result = result
 	return output.EmitChanged(&e.Factory.Printer, []client.Task{t}, 1, func(t client.Task) string { return selection.TaskName(e.Factory, t) })
 }
 
-// apply makes the task what the text says, if it is still as it was.
-func (e *editing) apply(ctx context.Context, c *client.Client, body []byte) (client.Task, error) {
+// applyText makes the task what the text says, if it is still as it was.
+func (e *editing) applyText(ctx context.Context, c *client.Client, body []byte) (client.Task, error) {
 	objects, err := manifest.Read(e.file, body, e.base.Namespace)
 	if err != nil {
 		return client.Task{}, err
@@ -198,9 +198,9 @@ func (e *editing) apply(ctx context.Context, c *client.Client, body []byte) (cli
 	return t, apply.Locate(o, err)
 }
 
-// meanwhile says what somebody else made of the task, which the text is held against
+// explainConflict says what somebody else made of the task, which the text is held against
 // from now on.
-func (e *editing) meanwhile(ctx context.Context, c *client.Client) (head string, err error) {
+func (e *editing) explainConflict(ctx context.Context, c *client.Client) (head string, err error) {
 	now, err := c.Tasks.Get(ctx, e.base.Namespace, e.base.Name)
 	if err != nil {
 		return "", err
@@ -219,7 +219,7 @@ func (e *editing) meanwhile(ctx context.Context, c *client.Client) (head string,
 	text += "To write your text over that, change it, or just take these lines away; to leave the text as it is ends it."
 	e.base = now
 
-	return comment(text), nil
+	return commentOut(text), nil
 }
 
 // faultHead says what is wrong with the text below it. The fault is told with the
@@ -236,7 +236,7 @@ func (e *editing) faultHead(err error) (head string, moved error) {
 		if f.Hint != "" {
 			text += "\n" + f.Hint
 		}
-		return comment(text + "\nTo leave the text as it is ends it.")
+		return commentOut(text + "\nTo leave the text as it is ends it.")
 	}
 
 	at := *placed
@@ -245,8 +245,8 @@ func (e *editing) faultHead(err error) (head string, moved error) {
 	return lines(at.Line), &at
 }
 
-// comment makes lines of a text that are on top of what is edited.
-func comment(text string) string {
+// commentOut makes lines of a text that are on top of what is edited.
+func commentOut(text string) string {
 	return "#: " + strings.ReplaceAll(output.Sanitize(text), "\n", "\n#: ") + "\n"
 }
 
@@ -262,8 +262,8 @@ func withoutHead(text []byte) []byte {
 	return body
 }
 
-// create makes the file, which only its user may read: there may be secrets in it.
-func (e *editing) create(t client.Task) error {
+// createFile makes the file, which only its user may read: there may be secrets in it.
+func (e *editing) createFile(t client.Task) error {
 	f, err := os.CreateTemp(e.Env("TMPDIR"), "carillon-"+t.Name+"-*.yaml")
 	if err != nil {
 		return fmt.Errorf("make a file to edit: %w", err)
@@ -274,8 +274,8 @@ func (e *editing) create(t client.Task) error {
 	return f.Close()
 }
 
-// open has the text edited, and returns what it is then.
-func (e *editing) open(ctx context.Context, text []byte) ([]byte, error) {
+// openEditor has the text edited, and returns what it is then.
+func (e *editing) openEditor(ctx context.Context, text []byte) ([]byte, error) {
 	if err := os.WriteFile(e.file, text, 0o600); err != nil {
 		return nil, fmt.Errorf("%s: %s", e.file, failure.FileReason(err))
 	}
@@ -299,14 +299,14 @@ func (e *editing) open(ctx context.Context, text []byte) ([]byte, error) {
 	return b, err
 }
 
-// untouched reports whether the file says what was to be edited.
-func (e *editing) untouched(shown []byte) bool {
+// isUnchanged reports whether the file says what was to be edited.
+func (e *editing) isUnchanged(shown []byte) bool {
 	b, err := os.ReadFile(e.file)
 	return err == nil && bytes.Equal(b, shown)
 }
 
-// keep is an error after which the text stays, and where.
-func (e *editing) keep(err error) error {
+// keepFileOnError is an error after which the text stays, and where.
+func (e *editing) keepFileOnError(err error) error {
 	if errors.Is(err, context.Canceled) {
 		err = failure.Interrupted(err)
 	}

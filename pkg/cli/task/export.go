@@ -75,7 +75,7 @@ func exportCommand(f *factory.Factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err := x.run(cmd.Context(), c, words); err != nil {
+		if err := x.exportSelected(cmd.Context(), c, words); err != nil {
 			return err
 		}
 		if x.Format == output.FormatJSON {
@@ -88,9 +88,9 @@ func exportCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-func (x *exporting) run(ctx context.Context, c *client.Client, words []string) error {
+func (x *exporting) exportSelected(ctx context.Context, c *client.Client, words []string) error {
 	if x.selector == "" && len(words) > 0 && !slices.ContainsFunc(words, selection.IsGlob) {
-		return x.named(ctx, c, words)
+		return x.exportByName(ctx, c, words)
 	}
 	if x.selector != "" && len(words) > 0 {
 		return failure.Usage("names and -l exclude each other")
@@ -113,7 +113,7 @@ func (x *exporting) run(ctx context.Context, c *client.Client, words []string) e
 			matched[w] = matched[w] || selection.Matches(x.Factory, w, selection.Ref{Namespace: t.Namespace, Name: t.Name})
 		}
 
-		if err := x.write(t); err != nil {
+		if err := x.writeTask(t); err != nil {
 			codes = append(codes, x.Report(err))
 		}
 	}
@@ -131,8 +131,8 @@ func (x *exporting) run(ctx context.Context, c *client.Client, words []string) e
 	return failure.AlreadyReported(codes)
 }
 
-// named exports tasks by their names.
-func (x *exporting) named(ctx context.Context, c *client.Client, words []string) error {
+// exportByName exports tasks by their names.
+func (x *exporting) exportByName(ctx context.Context, c *client.Client, words []string) error {
 	refs := make([]selection.Ref, len(words))
 	for i, w := range words {
 		var err error
@@ -146,13 +146,13 @@ func (x *exporting) named(ctx context.Context, c *client.Client, words []string)
 		if err != nil {
 			return selection.ExplainMissing(ctx, x.Factory, c, r, err)
 		}
-		return x.write(t)
+		return x.writeTask(t)
 	})
 }
 
-// write exports a task. Its namespace is left out where whoever applies it, as
+// writeTask exports a task. Its namespace is left out where whoever applies it, as
 // things are, would mean the same.
-func (x *exporting) write(t client.Task) error {
+func (x *exporting) writeTask(t client.Task) error {
 	std := task.Defaults().Namespace
 	least, err := manifest.Least(t.Spec, t.Namespace == std && x.Namespace() == std && !x.AllNamespaces)
 	if err != nil {

@@ -97,7 +97,7 @@ var taskFields = []taskFlag{
 	{"paused", "paused", false, "pause the task: it has no ticks until you resume it"},
 }
 
-func (f *taskFlags) bind(cmd *cobra.Command) {
+func (f *taskFlags) bindFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 
 	for _, t := range taskFields {
@@ -129,9 +129,9 @@ func (f *taskFlags) bind(cmd *cobra.Command) {
 	completeTaskFlags(cmd)
 }
 
-// patch is what the flags and the command after -- say. A pair without a value,
+// buildPatch is what the flags and the command after -- say. A pair without a value,
 // KEY-, takes a label or a variable away.
-func (f *taskFlags) patch(flags *pflag.FlagSet, command []string) (map[string]any, error) {
+func (f *taskFlags) buildPatch(flags *pflag.FlagSet, command []string) (map[string]any, error) {
 	for _, pair := range [][2]string{{"retries", "retry-attempts"}, {"shell", "noop"}} {
 		if flags.Changed(pair[0]) && flags.Changed(pair[1]) {
 			return nil, failure.Usage("--%s and --%s exclude each other", pair[0], pair[1])
@@ -142,17 +142,17 @@ func (f *taskFlags) patch(flags *pflag.FlagSet, command []string) (map[string]an
 
 	for _, t := range taskFields {
 		if flags.Changed(t.name) {
-			v, err := t.read(flags)
+			v, err := t.readValue(flags)
 			if err != nil {
 				return nil, err
 			}
-			put(p, t.path, v)
+			putAtPath(p, t.path, v)
 		}
 	}
 
 	if flags.Changed("retries") {
 		n, _ := flags.GetInt("retries") // it was defined as one
-		put(p, "retry.attempts", n+1)
+		putAtPath(p, "retry.attempts", n+1)
 	}
 
 	if err := putPairs(p, "label", "labels", f.labels); err != nil {
@@ -181,12 +181,12 @@ func (f *taskFlags) patch(flags *pflag.FlagSet, command []string) (map[string]an
 
 // putAction sets one form of a process and clears what excludes it.
 func putAction(p map[string]any, form string, value any, other string) {
-	put(p, "action.process."+form, value)
-	put(p, "action.process."+other, nil)
-	put(p, "action.noop", nil)
+	putAtPath(p, "action.process."+form, value)
+	putAtPath(p, "action.process."+other, nil)
+	putAtPath(p, "action.noop", nil)
 }
 
-func (t taskFlag) read(flags *pflag.FlagSet) (any, error) {
+func (t taskFlag) readValue(flags *pflag.FlagSet) (any, error) {
 	switch t.value.(type) {
 	case int:
 		return flags.GetInt(t.name)
@@ -213,7 +213,7 @@ func (t taskFlag) read(flags *pflag.FlagSet) (any, error) {
 	return s, err
 }
 
-func put(p map[string]any, path string, v any) {
+func putAtPath(p map[string]any, path string, v any) {
 	keys := strings.Split(path, ".")
 	for _, k := range keys[:len(keys)-1] {
 		inner, ok := p[k].(map[string]any)
@@ -251,7 +251,7 @@ func putPairs(p map[string]any, flag, path string, pairs []string) error {
 	}
 
 	if len(values) > 0 {
-		put(p, path, values)
+		putAtPath(p, path, values)
 	}
 
 	return nil
@@ -268,7 +268,7 @@ func putLimits(p map[string]any, pairs []string) error {
 		if text, ok := v.(string); ok && wholeOrDecimal.MatchString(text) {
 			v = json.Number(text)
 		}
-		put(p, "action.process.limits."+name, v)
+		putAtPath(p, "action.process.limits."+name, v)
 	}
 
 	return nil
@@ -304,8 +304,8 @@ func withoutNulls(p map[string]any) map[string]any {
 	return out
 }
 
-// shortcuts are fields that --unset also knows by their flag's name.
-func shortcuts() map[string]string {
+// unsetShortcuts are fields that --unset also knows by their flag's name.
+func unsetShortcuts() map[string]string {
 	s := map[string]string{"env": "action.process.env", "shell": "action.process.shell", "command": "action.process.command",
 		"limit": "action.process.limits", "limits": "action.process.limits",
 		"label": "labels", "labels": "labels", "retries": "retry.attempts",
@@ -321,14 +321,14 @@ func shortcuts() map[string]string {
 	return s
 }
 
-// clearable are the fields that unset takes.
-func clearable() []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(shortcuts())), func(f string) bool { return f == "name" || f == "namespace" })
+// clearableFields are the fields that unset takes.
+func clearableFields() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(unsetShortcuts())), func(f string) bool { return f == "name" || f == "namespace" })
 }
 
-// unset adds to a patch a null for each field that is to go back to its default.
-func unset(p map[string]any, fields []string) error {
-	known := shortcuts()
+// unsetFields adds to a patch a null for each field that is to go back to its default.
+func unsetFields(p map[string]any, fields []string) error {
+	known := unsetShortcuts()
 
 	for _, f := range fields {
 		if f == "name" || f == "namespace" {
@@ -352,7 +352,7 @@ func unset(p map[string]any, fields []string) error {
 		}
 
 		if !ok {
-			names := clearable()
+			names := clearableFields()
 			e := failure.Usage("--unset %s: not a field of a task", task.Quote(f))
 
 			if near := task.Nearest(f, names); near != "" {
@@ -363,7 +363,7 @@ func unset(p map[string]any, fields []string) error {
 		}
 
 		if path != "" {
-			put(p, path, nil)
+			putAtPath(p, path, nil)
 		}
 	}
 
@@ -373,7 +373,7 @@ func unset(p map[string]any, fields []string) error {
 // completeUnset offers the fields that --unset knows.
 func completeUnset(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var offers []complete.Offer
-	for _, name := range slices.Sorted(maps.Keys(shortcuts())) {
+	for _, name := range slices.Sorted(maps.Keys(unsetShortcuts())) {
 		offers = append(offers, complete.Offer{Word: name, About: ""})
 	}
 	return complete.Matching(offers, nil, typed)

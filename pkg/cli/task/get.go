@@ -92,7 +92,7 @@ func getCommand(f *factory.Factory) *cobra.Command {
 func emitTasks(f *factory.Factory, cmd *cobra.Command, c *client.Client, found []client.Task, one bool) error {
 	if one && f.Format != output.FormatWide {
 		t := found[0]
-		return output.EmitOne(&f.Printer, t, selection.TaskName(f, t), func(d *output.Details) { describe(f, cmd, c, d, t) })
+		return output.EmitOne(&f.Printer, t, selection.TaskName(f, t), func(d *output.Details) { describeTask(f, cmd, c, d, t) })
 	}
 
 	if f.Format != output.FormatTable {
@@ -106,7 +106,7 @@ func emitTasks(f *factory.Factory, cmd *cobra.Command, c *client.Client, found [
 			}
 		}
 
-		if err := output.EmitOne(&f.Printer, t, "", func(d *output.Details) { describe(f, cmd, c, d, t) }); err != nil {
+		if err := output.EmitOne(&f.Printer, t, "", func(d *output.Details) { describeTask(f, cmd, c, d, t) }); err != nil {
 			return err
 		}
 	}
@@ -114,9 +114,9 @@ func emitTasks(f *factory.Factory, cmd *cobra.Command, c *client.Client, found [
 	return nil
 }
 
-// describe writes a task for people: what differs from the defaults, what comes
+// describeTask writes a task for people: what differs from the defaults, what comes
 // and what was.
-func describe(f *factory.Factory, cmd *cobra.Command, c *client.Client, d *output.Details, t client.Task) {
+func describeTask(f *factory.Factory, cmd *cobra.Command, c *client.Client, d *output.Details, t client.Task) {
 	describeSpec(f, d, t)
 	describePause(f, d, t)
 	d.Field("Frozen", "%s", view.FrozenText(cmd.Context(), f, c, t.Namespace))

@@ -30,7 +30,7 @@ type listing struct {
 	watch           bool
 }
 
-func (l *listing) bind(cmd *cobra.Command) {
+func (l *listing) bindFlags(cmd *cobra.Command) {
 	l.Flags.Bind(cmd, false)
 	f := cmd.Flags()
 	f.BoolVar(&l.failing, "failing", false, "only tasks with a dead-letter run and no success since")
@@ -38,19 +38,19 @@ func (l *listing) bind(cmd *cobra.Command) {
 	f.StringVar(&l.sort, "sort", client.SortName, "by `ORDER`: name, next, last (the latest first) or lateness (of the last run)")
 	f.IntVar(&l.limit, "limit", 0, "maximum number of results (0: no limit)")
 	watch.BindFlag(cmd, &l.watch)
-	complete.RegisterFixed(cmd, "sort", sorts...)
+	complete.RegisterFixed(cmd, "sort", sortKeys...)
 }
 
-var sorts = []string{client.SortName, client.SortNext, client.SortLast, client.SortLateness}
+var sortKeys = []string{client.SortName, client.SortNext, client.SortLast, client.SortLateness}
 
-func (l *listing) check() error {
+func (l *listing) checkFlags() error {
 	if l.limit < 0 {
 		return failure.Usage("--limit %d: must not be negative", l.limit)
 	}
 
-	if !slices.Contains(sorts, l.sort) {
-		e := failure.Usage("--sort %s: use %s", task.Quote(l.sort), strings.Join(sorts, ", "))
-		if near := task.Nearest(l.sort, sorts); near != "" {
+	if !slices.Contains(sortKeys, l.sort) {
+		e := failure.Usage("--sort %s: use %s", task.Quote(l.sort), strings.Join(sortKeys, ", "))
+		if near := task.Nearest(l.sort, sortKeys); near != "" {
 			e.Hint = "did you mean: --sort " + near
 		}
 		return e
@@ -80,10 +80,10 @@ func listCommand(f *factory.Factory) *cobra.Command {
   carillon task list --columns name,state,left`,
 		ValidArgsFunction: complete.Tasks(f),
 	}
-	l.bind(cmd)
+	l.bindFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		l.words = words
-		if err := l.check(); err != nil {
+		if err := l.checkFlags(); err != nil {
 			return err
 		}
 
@@ -102,7 +102,7 @@ func listCommand(f *factory.Factory) *cobra.Command {
 
 		list, err := listTasks(cmd.Context(), f, c, o)
 		if err == nil {
-			err = unmatched(cmd.Context(), f, c, l, list)
+			err = unmatchedWordError(cmd.Context(), f, c, l, list)
 		}
 
 		if err != nil {
@@ -147,7 +147,7 @@ func listTasks(ctx context.Context, f *factory.Factory, c *client.Client, o clie
 		return c.Tasks.List(ctx, o)
 	}
 
-	order, limit := orders[o.Sort], o.Limit
+	order, limit := sortValues[o.Sort], o.Limit
 	o.Sort, o.Limit = client.SortName, 0
 	list, err := c.Tasks.List(ctx, o)
 	slices.SortStableFunc(list, func(x, y client.Task) int { return cmp.Compare(order(x), order(y)) })
@@ -159,33 +159,33 @@ func listTasks(ctx context.Context, f *factory.Factory, c *client.Client, o clie
 	return list, err
 }
 
-// orders are the places of tasks in lists, as the server computes them.
-var orders = map[string]func(client.Task) int64{
+// sortValues are the places of tasks in lists, as the server computes them.
+var sortValues = map[string]func(client.Task) int64{
 	client.SortNext: func(t client.Task) int64 {
 		if t.Next.IsZero() {
-			return never
+			return neverDue
 		}
 		return t.Next.UnixMilli()
 	},
 	client.SortLast: func(t client.Task) int64 {
 		if t.LastRun == nil {
-			return never
+			return neverDue
 		}
 		return -t.LastRun.LastSeen().UnixMilli()
 	},
 	client.SortLateness: func(t client.Task) int64 {
 		if t.LastRun == nil || t.LastRun.LatenessMS == nil {
-			return never
+			return neverDue
 		}
 		return -*t.LastRun.LatenessMS
 	},
 }
 
-const never = 1<<63 - 1
+const neverDue = 1<<63 - 1
 
-// unmatched is an error if a word stands for no task at all: it names something,
+// unmatchedWordError is an error if a word stands for no task at all: it names something,
 // as a file's name does for ls. Where other filters apply, an empty list is an answer.
-func unmatched(ctx context.Context, f *factory.Factory, c *client.Client, l listing, list []client.Task) error {
+func unmatchedWordError(ctx context.Context, f *factory.Factory, c *client.Client, l listing, list []client.Task) error {
 	if l.failing || l.paused || l.Selector != "" || l.limit > 0 && len(list) >= l.limit {
 		return nil
 	}

@@ -276,7 +276,7 @@ func areThere(ctx context.Context, f *factory.Factory, c *client.Client, words [
 		return err
 	}
 
-	return unmatched(ctx, f, c, listing{words: words}, list)
+	return unmatchedWordError(ctx, f, c, listing{words: words}, list)
 }
 
 // readUntil reads the end of a span: as ParseTime, or a time of day that comes next

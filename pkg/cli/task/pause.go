@@ -29,7 +29,7 @@ func pauseCommand(f *factory.Factory) *cobra.Command {
   carillon task pause 'sync-*' --until 2h --yes
   carillon task pause -l team=data --until "2026-12-27 08:00" --yes`,
 	}
-	revision.bind(cmd)
+	revision.bindFlag(cmd)
 	cmd.Flags().StringVar(&until, "until", "", "resume at this `TIME`, or after this duration: 2h, 18:00, \"2026-12-24 18:00\" in the task's zone, or RFC 3339 (default: when you resume it)")
 	cmd.Flags().StringVar(&reason, "reason", "", "`TEXT` that explains the pause to other users")
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
@@ -72,7 +72,7 @@ func resumeCommand(f *factory.Factory) *cobra.Command {
 		Example: `  carillon task resume nightly-backup
   carillon task resume -l team=data --yes`,
 	}
-	revision.bind(cmd)
+	revision.bindFlag(cmd)
 	verbCommand(f, cmd, false, func(t client.Task) string { return selection.TaskName(f, t) },
 		func(ctx context.Context, c *client.Client, r selection.Ref) (client.Task, error) {
 			return c.Tasks.Resume(ctx, r.Namespace, r.Name, int64(revision))

@@ -135,7 +135,7 @@ func deleteCommand(f *factory.Factory) *cobra.Command {
   carillon task delete 'tmp-*' --dry-run
   carillon task delete -l team=data --yes`,
 	}
-	revision.bind(cmd)
+	revision.bindFlag(cmd)
 	verbCommand(f, cmd, true, func(d deleted) string { return selection.Name(f, d.Namespace, d.Name) },
 		func(ctx context.Context, c *client.Client, r selection.Ref) (deleted, error) {
 			return deleted{r.Namespace, r.Name, true}, c.Tasks.Delete(ctx, r.Namespace, r.Name, int64(revision))
@@ -148,7 +148,7 @@ func deleteCommand(f *factory.Factory) *cobra.Command {
 // revisionFlag is a task's revision; 0 is any, and cannot be typed.
 type revisionFlag int64
 
-func (r *revisionFlag) bind(cmd *cobra.Command) {
+func (r *revisionFlag) bindFlag(cmd *cobra.Command) {
 	cmd.Flags().Var(r, "revision", "change the task only if it is still at this revision; otherwise exit with 4")
 }
 

@@ -107,7 +107,7 @@ func rollbackCommand(f *factory.Factory) *cobra.Command {
 	}
 	cmd.Flags().Int64Var(&to, "to", 0, "roll back to this `GENERATION` (default: the newest that differs)")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print what would change, without changing it")
-	revision.bind(cmd)
+	revision.bindFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		if cmd.Flags().Changed("to") && to < 1 {
 			return failure.Usage("--to %d: not a generation: task history --versions lists them", to)

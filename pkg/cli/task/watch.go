@@ -23,7 +23,7 @@ func watchTask(f *factory.Factory, cmd *cobra.Command, c *client.Client, words [
 	if (len(words) > 0) == (p.Selector != "") {
 		return failure.Usage("which task? name one, or several, or use -l")
 	}
-	if err := l.check(); err != nil {
+	if err := l.checkFlags(); err != nil {
 		return err
 	}
 
@@ -40,7 +40,7 @@ func watchTask(f *factory.Factory, cmd *cobra.Command, c *client.Client, words [
 	if len(words) == 1 && !selection.IsGlob(words[0]) {
 		w.Page = func(list []client.Task) string {
 			d := &output.Details{Printer: &f.Printer}
-			describe(f, cmd, c, d, list[0])
+			describeTask(f, cmd, c, d, list[0])
 			return d.String()
 		}
 	}

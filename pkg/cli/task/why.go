@@ -142,17 +142,17 @@ func explainWhy(f *factory.Factory, d *output.Details, answer task.Answer) {
 	}
 
 	d.Section("In order", lines.String())
-	evidence(f, d, answer)
+	addEvidence(f, d, answer)
 
 	for _, also := range answer.Also {
 		d.Section("And", "  "+output.Sanitize(also.Sentence))
 		if f.Format == output.FormatWide {
-			evidence(f, d, also)
+			addEvidence(f, d, also)
 		}
 	}
 }
 
-func evidence(f *factory.Factory, d *output.Details, answer task.Answer) {
+func addEvidence(f *factory.Factory, d *output.Details, answer task.Answer) {
 	if len(answer.Lines) > 0 {
 		d.Parts = append(d.Parts, "\n")
 	}

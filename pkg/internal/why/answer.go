@@ -27,24 +27,24 @@ func For(f Facts, q Question) task.Answer {
 
 	// A run with parts speaks for them.
 	f.Runs = slices.DeleteFunc(slices.Clone(f.Runs), func(r task.Run) bool { return task.IsPart(r.ID) })
-	w := witness{Facts: &f, speaker: speaker{zone}, all: timeline(&f)}
+	w := witness{Facts: &f, speaker: speaker{zone}, all: versionsInForce(&f)}
 	var a task.Answer
 
 	switch {
-	case q.At != nil && q.At.Grain == day:
+	case q.At != nil && q.At.Grain == oneDay:
 		a = w.answerRange(q.At, q.At)
 		a.Asked.At = q.At.Text
 	case q.At != nil:
-		a = w.moment(*q.At)
+		a = w.answerMoment(*q.At)
 		a.Asked.At = q.At.Text
 	case q.From != nil && q.To != nil:
 		a = w.answerRange(q.From, q.To)
 		a.Asked.From, a.Asked.To = q.From.Text, q.To.Text
 	default:
-		a = w.latest()
+		a = w.answerLatest()
 	}
 
-	w.sign(&a, q)
+	w.addSubject(&a, q)
 
 	return a
 }
@@ -56,7 +56,7 @@ type witness struct {
 	all []version // the oldest first
 }
 
-func (w *witness) sign(a *task.Answer, q Question) {
+func (w *witness) addSubject(a *task.Answer, q Question) {
 	a.Namespace, a.Task, a.Asked.Timezone = w.Namespace, w.Name, q.Timezone
 	a.Now, a.Revision = task.At(w.Now), w.Revision
 	if a.Unknown == nil {
@@ -68,27 +68,27 @@ func (w *witness) sign(a *task.Answer, q Question) {
 	}
 
 	for i := range a.Also {
-		w.sign(&a.Also[i], q)
+		w.addSubject(&a.Also[i], q)
 	}
 }
 
-// moment is the answer about a time that a person wrote.
-func (w *witness) moment(m Moment) task.Answer {
+// answerMoment is the answer about a time that a person wrote.
+func (w *witness) answerMoment(m Moment) task.Answer {
 	switch len(m.Instants) {
 	case 0:
-		return w.gap(m)
+		return w.answerSkippedTime(m)
 	case 1:
-		a := w.instant(m.Instants[0], m.Grain)
+		a := w.answerInstant(m.Instants[0], m.Grain)
 		a.Asked.Times = []task.Time{task.At(m.Instants[0])}
 		return a
 	}
 
-	return w.fold(m)
+	return w.answerRepeatedTime(m)
 }
 
-// fold is the answer about a local time that exists twice.
-func (w *witness) fold(m Moment) task.Answer {
-	first, second := w.instant(m.Instants[0], m.Grain), w.instant(m.Instants[1], m.Grain)
+// answerRepeatedTime is the answer about a local time that exists twice.
+func (w *witness) answerRepeatedTime(m Moment) task.Answer {
+	first, second := w.answerInstant(m.Instants[0], m.Grain), w.answerInstant(m.Instants[1], m.Grain)
 	twice := w.clockWords(m) + " exists twice on " + m.Instants[0].In(w.zone).Format("Mon 2 Jan 2006") +
 		", at " + w.formatClock(m.Instants[0]) + " and at " + w.formatClock(m.Instants[1])
 	a := first
@@ -108,17 +108,17 @@ func (w *witness) fold(m Moment) task.Answer {
 		}
 	}
 
-	a.Sentence = sentence("%s", twice+policy) + " " + a.Sentence
+	a.Sentence = makeSentence("%s", twice+policy) + " " + a.Sentence
 	a.Asked.Note = schedule.NoteFold
 	a.Asked.Times = []task.Time{task.At(m.Instants[0]), task.At(m.Instants[1])}
 
 	return a
 }
 
-// gap is the answer about a local time that does not exist.
-func (w *witness) gap(m Moment) task.Answer {
+// answerSkippedTime is the answer about a local time that does not exist.
+func (w *witness) answerSkippedTime(m Moment) task.Answer {
 	end := m.Change.At
-	before := end.Add(-ms).In(w.zone)
+	before := end.Add(-tickPrecision).In(w.zone)
 	gone := fmt.Sprintf("%s does not exist on %s: the clocks go from %s to %s", w.clockWords(m), clockDate(m.Change.From),
 		clockTime(m.Change.From)+before.Format(" MST"), w.formatClock(end))
 	v := inForce(w.all, end)
@@ -127,14 +127,14 @@ func (w *witness) gap(m Moment) task.Answer {
 	switch {
 	case v != nil && v.tickNote(end) == schedule.NoteGap:
 		a = w.tickAnswer(w.judgeTick(w.all, end))
-		a.Sentence = sentence("%s; ticks in this gap run once, at its end (dst.gap: run-after)", gone) + " " + a.Sentence
+		a.Sentence = makeSentence("%s; ticks in this gap run once, at its end (dst.gap: run-after)", gone) + " " + a.Sentence
 	case v != nil && v.gapSkips(end):
 		a = w.noTick(end)
 		a.Verdict = task.VerdictInGap
-		a.Sentence = sentence("%s; ticks in this gap are skipped (dst.gap: skip)", gone)
+		a.Sentence = makeSentence("%s; ticks in this gap are skipped (dst.gap: skip)", gone)
 	default:
 		a = w.noTick(end)
-		a.Sentence = sentence("%s", gone) + " " + a.Sentence
+		a.Sentence = makeSentence("%s", gone) + " " + a.Sentence
 	}
 
 	a.Asked.Note = schedule.NoteGap
@@ -166,13 +166,13 @@ func (w *witness) clockWords(m Moment) string {
 	return m.Text
 }
 
-// instant is the answer about an instant, or about the one tick within the grain
+// answerInstant is the answer about an instant, or about the one tick within the grain
 // with which it was written.
-func (w *witness) instant(at time.Time, grain time.Duration) task.Answer {
+func (w *witness) answerInstant(at time.Time, grain time.Duration) task.Answer {
 	if tick, ok := w.tickIn(at, grain); ok {
 		return w.tickAnswer(w.judgeTick(w.all, tick))
 	}
-	if r := w.asked(at, at.Add(grain)); r != nil {
+	if r := w.findRequestedRun(at, at.Add(grain)); r != nil {
 		return w.runAnswer(r)
 	}
 
@@ -228,7 +228,7 @@ func (w *witness) tickAnswer(g finding) task.Answer {
 	}
 
 	if g.version != nil {
-		a.Version = g.version.shown()
+		a.Version = g.version.inForce()
 	}
 
 	if g.verdict == task.VerdictNoTask {
@@ -244,7 +244,7 @@ func (w *witness) tickAnswer(g finding) task.Answer {
 			}
 		}
 
-		a.Active = w.active(g.due, r.ID)
+		a.Active = w.activeRuns(g.due, r.ID)
 	}
 
 	switch {
@@ -255,7 +255,7 @@ func (w *witness) tickAnswer(g finding) task.Answer {
 		a.Owner = w.ownerAt(g.due)
 	}
 
-	w.evidence(&a, g)
+	w.addEvidence(&a, g)
 
 	return a
 }
@@ -283,9 +283,9 @@ func (w *witness) runAnswer(r *task.Run) task.Answer {
 	return a
 }
 
-// latest is the answer to no question in particular: the latest tick, or the run
+// answerLatest is the answer to no question in particular: the latest tick, or the run
 // that was asked for if that is newer, and the tick that comes next.
-func (w *witness) latest() task.Answer {
+func (w *witness) answerLatest() task.Answer {
 	var a task.Answer
 	last, ticked := w.lastTick()
 
@@ -325,10 +325,10 @@ func (w *witness) lastTick() (time.Time, bool) {
 		}
 	}
 
-	at := w.Now.Add(ms)
+	at := w.Now.Add(tickPrecision)
 	if n := len(w.all); n > 0 { // jitter may put the last one off
-		if tick, ok := w.all[n-1].lastDue(w.Now); ok && tick.After(w.all[n-1].since()) {
-			at = tick.Add(ms)
+		if tick, ok := w.all[n-1].lastDue(w.Now); ok && tick.After(w.all[n-1].startTime()) {
+			at = tick.Add(tickPrecision)
 		}
 	}
 
@@ -346,8 +346,8 @@ func (w *witness) nextTick() (time.Time, bool) {
 	}
 
 	v, after := &w.all[len(w.all)-1], w.Now
-	if tick, ok := v.previousTick(w.Now.Add(ms), v.since()); ok && v.dueTime(tick).After(w.Now) {
-		after = tick.Add(-ms)
+	if tick, ok := v.previousTick(w.Now.Add(tickPrecision), v.startTime()); ok && v.dueTime(tick).After(w.Now) {
+		after = tick.Add(-tickPrecision)
 	}
 
 	if w.Entry != nil {
@@ -365,8 +365,8 @@ func (q Question) Span(now time.Time) (from, to time.Time) {
 	switch {
 	case q.At != nil:
 		from, to = q.At.rangeStart(), q.At.rangeEnd()
-		if q.At.Grain < day {
-			to = to.Add(q.At.Grain - ms)
+		if q.At.Grain < oneDay {
+			to = to.Add(q.At.Grain - tickPrecision)
 		}
 
 		if len(q.At.Instants) == 0 {

@@ -8,10 +8,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// without is a tick that is decided and has no outcome on record.
-func (f *Facts) without(g *finding, all []version) {
+// explainMissingOutcome is a tick that is decided and has no outcome on record.
+func (f *Facts) explainMissingOutcome(g *finding, all []version) {
 	cut := cutOff(all, g.version, g.tick)
-	trimmed, how := f.trimmed(all, g)
+	trimmed, how := f.mayBeTrimmed(all, g)
 	switch {
 	case !f.CutAt.IsZero() && g.tick.After(f.CutAt):
 		g.verdict = task.VerdictForgotten
@@ -45,9 +45,9 @@ func (f *Facts) pausedSoon(g *finding) bool {
 	return false
 }
 
-// trimmed reports whether the outcome of a tick may have been deleted since,
+// mayBeTrimmed reports whether the outcome of a tick may have been deleted since,
 // because others have ended after it, and how.
-func (f *Facts) trimmed(all []version, g *finding) (bool, string) {
+func (f *Facts) mayBeTrimmed(all []version, g *finding) (bool, string) {
 	keep, failures := g.version.History.Keep, g.version.History.Record == task.RecordFailures
 	for i := range all {
 		if v := &all[i]; v.Generation > g.version.Generation {
@@ -60,7 +60,7 @@ func (f *Facts) trimmed(all []version, g *finding) (bool, string) {
 	switch {
 	case later >= int64(keep):
 		return true, fmt.Sprintf("Carillon keeps the last %s of the task (history.keep), and %s ended after this tick",
-			plural(int64(keep), "run", "runs"), plural(later, "recorded run", "recorded runs"))
+			formatCount(int64(keep), "run", "runs"), formatCount(later, "recorded run", "recorded runs"))
 	case failures && later > 0:
 		return true, "only the newest successful run is kept (history.record: failures); a failed, skipped or missed tick would still be on record"
 	}
@@ -68,8 +68,8 @@ func (f *Facts) trimmed(all []version, g *finding) (bool, string) {
 	return false, ""
 }
 
-// foresee is a tick to come, as things are now.
-func (f *Facts) foresee(g *finding, all []version) {
+// explainFutureTick is a tick to come, as things are now.
+func (f *Facts) explainFutureTick(g *finding, all []version) {
 	g.version = &all[len(all)-1]
 	e := f.Entry
 	if len(f.BrokenTask) > 0 || e == nil {
@@ -92,10 +92,10 @@ func (f *Facts) foresee(g *finding, all []version) {
 			from = until.Time
 		}
 
-		_, _, between, _ := g.version.schedule.Missed(from, g.tick.Add(-ms), 0)
+		_, _, between, _ := g.version.schedule.Missed(from, g.tick.Add(-tickPrecision), 0)
 		if had+between >= e.MaxRuns {
 			g.verdict = task.VerdictEnded
-			g.detail = fmt.Sprintf("max_runs is %d, %s, and %s before it", e.MaxRuns, plural(had, "tick has run", "ticks have run"), plural(between, "tick comes", "ticks come"))
+			g.detail = fmt.Sprintf("max_runs is %d, %s, and %s before it", e.MaxRuns, formatCount(had, "tick has run", "ticks have run"), formatCount(between, "tick comes", "ticks come"))
 			return
 		}
 	}
@@ -124,8 +124,8 @@ func (f *Facts) foresee(g *finding, all []version) {
 	}
 }
 
-// undecided is what keeps a tick from being decided.
-func (f *Facts) undecided(s speaker, due time.Time) string {
+// explainUndecided is what keeps a tick from being decided.
+func (f *Facts) explainUndecided(s speaker, due time.Time) string {
 	behind := f.Now.Sub(due)
 	watermark := ""
 	if w := f.Watermark; w != nil && w.Time.Year() > 1970 {
@@ -147,7 +147,7 @@ func (f *Facts) undecided(s speaker, due time.Time) string {
 	case n.Unfit != "":
 		return fmt.Sprintf("its shard (%d) is assigned to %s, which schedules nothing now (%s)%s", f.Shard, n.Name, n.Unfit, watermark)
 	case behind < 3*time.Second:
-		return fmt.Sprintf("it was due %s ago, and %s is deciding it now", span(behind), n.Name)
+		return fmt.Sprintf("it was due %s ago, and %s is deciding it now", formatSpan(behind), n.Name)
 	case !f.Covered && f.Entry != nil:
 		return fmt.Sprintf("%s, the owner of its shard (%d), has not processed the task since it was created%s", n.Name, f.Shard, watermark)
 	}

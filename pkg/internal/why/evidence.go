@@ -8,8 +8,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// evidence fills in the lines for a person.
-func (w *witness) evidence(a *task.Answer, g finding) {
+// addEvidence fills in the lines for a person.
+func (w *witness) addEvidence(a *task.Answer, g finding) {
 	add := func(what, format string, args ...any) {
 		a.Lines = append(a.Lines, task.EvidenceLine{What: what, Says: fmt.Sprintf(format, args...)})
 	}
@@ -20,7 +20,7 @@ func (w *witness) evidence(a *task.Answer, g finding) {
 			dst = fmt.Sprintf(", gap %s, fold %s", d.Gap, d.Fold)
 		}
 
-		add("Schedule", "%s in %s%s", expressions(v.Schedule), v.Timezone, dst)
+		add("Schedule", "%s in %s%s", joinExpressions(v.Schedule), v.Timezone, dst)
 		add("Version", "%s", w.versionWords(v))
 	}
 
@@ -35,9 +35,9 @@ func (w *witness) evidence(a *task.Answer, g finding) {
 	if z := g.freeze; z != nil {
 		end := ""
 		if !z.Ended.IsZero() {
-			end = ", ended " + w.formatTime(z.Ended.Time) + by(z.EndedBy)
+			end = ", ended " + w.formatTime(z.Ended.Time) + byClause(z.EndedBy)
 		}
-		add("Frozen", "%s, since %s%s%s%s", frozenWhat(z), w.formatTime(z.Since.Time), by(z.By), quoted(z.Reason), end)
+		add("Frozen", "%s, since %s%s%s%s", frozenWhat(z), w.formatTime(z.Since.Time), byClause(z.By), quoteReason(z.Reason), end)
 	}
 
 	if g.run != nil {
@@ -54,7 +54,7 @@ func (w *witness) evidence(a *task.Answer, g finding) {
 		add("Late result", "attempt %d had been declared lost, but ended later: it %s", r.Attempt, endWords(&r))
 	}
 
-	w.circumstances(add, a, g)
+	w.addCircumstances(add, a, g)
 
 	for _, u := range a.Unknown {
 		add("Not on record", "%s", u)
@@ -70,13 +70,13 @@ func (w *witness) versionWords(v *version) string {
 		}
 	}
 
-	text := fmt.Sprintf("%d, %s %s%s", v.Generation, change, w.formatTime(v.since()), by(v.UpdatedBy))
+	text := fmt.Sprintf("%d, %s %s%s", v.Generation, change, w.formatTime(v.startTime()), byClause(v.UpdatedBy))
 
 	if v.until.IsZero() {
 		return text + ", in force now"
 	}
 
-	return text + ", until " + w.formatTime(v.until) + by(v.by)
+	return text + ", until " + w.formatTime(v.until) + byClause(v.by)
 }
 
 func (w *witness) untilWords(t time.Time) string {
@@ -98,23 +98,23 @@ func (w *witness) runEvidence(add func(string, string, ...any), g finding) {
 	if r.Owner != "" {
 		at := ""
 		if !r.CreatedAt.IsZero() {
-			at = " on " + w.exact(r.CreatedAt.Time)
+			at = " on " + w.formatExact(r.CreatedAt.Time)
 		}
 		add("Decided", "by %s%s", r.Owner, at)
 	}
 
 	if !r.DispatchedAt.IsZero() {
-		text := fmt.Sprintf("to %s on %s", r.Node, w.exact(r.DispatchedAt.Time))
+		text := fmt.Sprintf("to %s on %s", r.Node, w.formatExact(r.DispatchedAt.Time))
 		if r.Fan != nil {
-			text = fmt.Sprintf("in %s from %s on", plural(int64(r.Fan.Count), "part", "parts"), w.exact(r.DispatchedAt.Time))
+			text = fmt.Sprintf("in %s from %s on", formatCount(int64(r.Fan.Count), "part", "parts"), w.formatExact(r.DispatchedAt.Time))
 		}
 
-		if late, ok := lateness(g); ok && !r.StartedAt.IsZero() && r.Trigger != task.TriggerManual {
+		if late, ok := startLateness(g); ok && !r.StartedAt.IsZero() && r.Trigger != task.TriggerManual {
 			what := "started"
 			if len(r.Attempts) > 0 {
 				what = "its first attempt had started"
 			}
-			text += fmt.Sprintf(", %s %s after it fell due", what, span(late))
+			text += fmt.Sprintf(", %s %s after it fell due", what, formatSpan(late))
 		}
 
 		if last := r.LastNode(); last != "" && last == r.Node && g.version != nil && g.version.Target.MovesRetries() {
@@ -131,26 +131,26 @@ func (w *witness) runEvidence(add func(string, string, ...any), g finding) {
 		}
 
 		if !t.StartedAt.IsZero() {
-			text += ", " + w.exact(t.StartedAt.Time)
+			text += ", " + w.formatExact(t.StartedAt.Time)
 		}
 
 		if !t.EndedAt.IsZero() {
-			text += " to " + w.exact(t.EndedAt.Time)
+			text += " to " + w.formatExact(t.EndedAt.Time)
 		}
 
 		add("Attempt", "%s", text)
 	}
 
 	if !r.StartedAt.IsZero() {
-		text := w.exact(r.StartedAt.Time)
+		text := w.formatExact(r.StartedAt.Time)
 		if !r.EndedAt.IsZero() {
-			text += " to " + w.exact(r.EndedAt.Time)
+			text += " to " + w.formatExact(r.EndedAt.Time)
 		}
 		add("Ran", "%s", text)
 	}
 
 	if d := r.PausedFor(w.Now); d > 0 {
-		add("Paused", "for %s in total", span(d))
+		add("Paused", "for %s in total", formatSpan(d))
 	}
 
 	if !r.StartBefore.IsZero() {
@@ -158,11 +158,11 @@ func (w *witness) runEvidence(add func(string, string, ...any), g finding) {
 	}
 
 	if r.Count > 1 {
-		add("Record", "covers %s, from %s to %s", plural(r.Count, "tick", "ticks"), w.formatTime(r.ScheduledTime.Time), w.formatTime(r.Last.Time))
+		add("Record", "covers %s, from %s to %s", formatCount(r.Count, "tick", "ticks"), w.formatTime(r.ScheduledTime.Time), w.formatTime(r.Last.Time))
 	}
 
 	if r.CreatedBy != "" {
-		add("Asked for", "by %s on %s", r.CreatedBy, w.exact(r.ScheduledTime.Time))
+		add("Asked for", "by %s on %s", r.CreatedBy, w.formatExact(r.ScheduledTime.Time))
 	}
 
 	if len(r.EnvNames) > 0 {
@@ -180,19 +180,19 @@ func (w *witness) runEvidence(add func(string, string, ...any), g finding) {
 	}
 
 	if line := lastLine(r.OutputTail); line != "" {
-		add("Last output", "%s", said(line))
+		add("Last output", "%s", shortenText(line))
 	}
 
 	add("Run", "%s", r.ID)
 }
 
-// exact is an instant as it is compared with others.
-func (w *witness) exact(t time.Time) string {
+// formatExact is an instant as it is compared with others.
+func (w *witness) formatExact(t time.Time) string {
 	return t.In(w.zone).Format("2006-01-02 15:04:05.000 MST")
 }
 
-// circumstances are those of the shard and of the nodes.
-func (w *witness) circumstances(add func(string, string, ...any), a *task.Answer, g finding) {
+// addCircumstances are those of the shard and of the nodes.
+func (w *witness) addCircumstances(add func(string, string, ...any), a *task.Answer, g finding) {
 	if o := a.Owner; o != nil {
 		switch {
 		case o.Node == "" && o.Next == "":
@@ -222,7 +222,7 @@ func (w *witness) circumstances(add func(string, string, ...any), a *task.Answer
 			if !w.Entry.Target.Enough(len(names)) {
 				add("Nodes", "%s; present: %s", w.noNodeWords(), w.nodeWords())
 			} else if w.Entry.Target.Selector != "" {
-				add("Nodes", "%s match %s now", strings.Join(few(names), ", "), task.Quote(w.Entry.Target.Selector))
+				add("Nodes", "%s match %s now", strings.Join(firstNames(names), ", "), task.Quote(w.Entry.Target.Selector))
 			}
 		}
 	}
@@ -249,11 +249,11 @@ func (w *witness) nodeWords() string {
 		return "none"
 	}
 
-	return strings.Join(few(names), ", ")
+	return strings.Join(firstNames(names), ", ")
 }
 
-// few are the first of many names.
-func few(names []string) []string {
+// firstNames are the first of many names.
+func firstNames(names []string) []string {
 	const most = 8
 	if len(names) > most {
 		return append(names[:most:most], fmt.Sprintf("%d more", len(names)-most))

@@ -51,8 +51,8 @@ type Watermark struct {
 	All bool
 }
 
-// decided reports whether a tick that falls due then was decided.
-func (f *Facts) decided(tick, due time.Time) bool {
+// isDecided reports whether a tick that falls due then was decided.
+func (f *Facts) isDecided(tick, due time.Time) bool {
 	if f.Entry == nil {
 		return false
 	}
@@ -64,8 +64,8 @@ func (f *Facts) decided(tick, due time.Time) bool {
 	return w != nil && f.Covered && (due.Before(w.Time) || due.Equal(w.Time) && w.All)
 }
 
-// outcome is the record that decides a tick; nil if there is none.
-func (f *Facts) outcome(tick time.Time) *task.Run {
+// findOutcome is the record that decides a tick; nil if there is none.
+func (f *Facts) findOutcome(tick time.Time) *task.Run {
 	for i := range f.Runs {
 		r := &f.Runs[i]
 		switch {
@@ -80,8 +80,8 @@ func (f *Facts) outcome(tick time.Time) *task.Run {
 	return nil
 }
 
-// asked is a run that a person asked for in a span of time; nil if there is none.
-func (f *Facts) asked(from, to time.Time) *task.Run {
+// findRequestedRun is a run that a person asked for in a span of time; nil if there is none.
+func (f *Facts) findRequestedRun(from, to time.Time) *task.Run {
 	for i := range f.Runs {
 		if r := &f.Runs[i]; r.Trigger == task.TriggerManual && !r.ScheduledTime.Before(from) && r.ScheduledTime.Before(to) {
 			return r
@@ -91,9 +91,9 @@ func (f *Facts) asked(from, to time.Time) *task.Run {
 	return nil
 }
 
-// active are the other runs that were active at an instant: from their first
+// activeRuns are the other runs that were active at an instant: from their first
 // dispatch to their end.
-func (f *Facts) active(at time.Time, but string) []task.Run {
+func (f *Facts) activeRuns(at time.Time, but string) []task.Run {
 	var list []task.Run
 	for _, r := range f.Runs {
 		began := r.DispatchedAt.Time

@@ -35,7 +35,7 @@ func (f *Facts) judgeTick(all []version, tick time.Time) finding {
 		g.due = g.version.dueTime(tick)
 	}
 
-	if r := f.outcome(tick); r != nil {
+	if r := f.findOutcome(tick); r != nil {
 		f.applyRecord(&g, r)
 		return g
 	}
@@ -61,7 +61,7 @@ func (f *Facts) judgeTick(all []version, tick time.Time) finding {
 	}
 
 	if g.due.After(f.Now) {
-		f.foresee(&g, all)
+		f.explainFutureTick(&g, all)
 		return g
 	}
 
@@ -70,12 +70,12 @@ func (f *Facts) judgeTick(all []version, tick time.Time) finding {
 		return g
 	}
 
-	if !f.decided(tick, g.due) {
+	if !f.isDecided(tick, g.due) {
 		g.verdict = task.VerdictUndecided
 		return g
 	}
 
-	f.without(&g, all)
+	f.explainMissingOutcome(&g, all)
 
 	return g
 }

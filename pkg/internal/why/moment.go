@@ -9,7 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-const day = 24 * time.Hour
+const oneDay = 24 * time.Hour
 
 // A Moment is a time that a person wrote: an instant with an offset, or a local
 // time, which may exist twice or not at all.
@@ -24,7 +24,7 @@ type Moment struct {
 // ReadMoment reads what schedule.ReadLocal reads. A date is its first instant. The
 // error is a *task.Error without a field.
 func ReadMoment(text, zone string) (Moment, error) {
-	m := Moment{Text: text, Grain: grain(text)}
+	m := Moment{Text: text, Grain: precisionOf(text)}
 	var err error
 	if m.Moment, err = schedule.ReadLocal(strings.TrimSpace(text), zone); err != nil {
 		var e *task.Error
@@ -34,12 +34,12 @@ func ReadMoment(text, zone string) (Moment, error) {
 		return m, err
 	}
 
-	if m.Grain == day {
+	if m.Grain == oneDay {
 		m.Instants = []time.Time{m.rangeStart()} // a day whose midnight does not exist begins after it
 		if next, err := schedule.ReadLocal(nextDay(m.Local), zone); err == nil {
 			m.end = Moment{Moment: next}.rangeStart()
 		} else { // the last day that can be read has no next
-			m.end = m.Instants[0].Add(day)
+			m.end = m.Instants[0].Add(oneDay)
 		}
 	}
 
@@ -56,15 +56,15 @@ func nextDay(local string) string {
 	return t.AddDate(0, 0, 1).Format(date)
 }
 
-// grain is how fine a time is written.
-func grain(text string) time.Duration {
+// precisionOf is how fine a time is written.
+func precisionOf(text string) time.Duration {
 	_, clock, timed := strings.Cut(strings.Replace(strings.TrimSpace(text), "T", " ", 1), " ")
 	clock, _, _ = strings.Cut(strings.ReplaceAll(strings.ReplaceAll(clock, "+", "Z"), "-", "Z"), "Z")
 	switch {
 	case !timed:
-		return day
+		return oneDay
 	case strings.Contains(clock, "."):
-		return ms
+		return tickPrecision
 	case strings.Count(clock, ":") > 1:
 		return time.Second
 	}
@@ -84,9 +84,9 @@ func (m Moment) rangeStart() time.Time {
 func (m Moment) rangeEnd() time.Time {
 	switch {
 	case !m.end.IsZero():
-		return m.end.Add(-ms)
+		return m.end.Add(-tickPrecision)
 	case len(m.Instants) == 0:
-		return m.Change.At.Add(-ms)
+		return m.Change.At.Add(-tickPrecision)
 	}
 
 	return m.Instants[len(m.Instants)-1]
@@ -94,7 +94,7 @@ func (m Moment) rangeEnd() time.Time {
 
 // Instant is a moment without a grain.
 func Instant(at time.Time) *Moment {
-	m := Moment{Text: at.UTC().Format(time.RFC3339), Grain: ms}
+	m := Moment{Text: at.UTC().Format(time.RFC3339), Grain: tickPrecision}
 	m.Instants = []time.Time{task.At(at).Time}
 	return &m
 }

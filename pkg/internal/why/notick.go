@@ -60,10 +60,10 @@ func (w *witness) noTick(at time.Time) task.Answer {
 	}
 
 	if g.verdict == task.VerdictNoTick && !v.isManual() && !afterRuns {
-		there += fmt.Sprintf(": the schedule is %s%s", expressions(v.Schedule), w.nearestTicks(&a))
+		there += fmt.Sprintf(": the schedule is %s%s", joinExpressions(v.Schedule), w.nearestTicks(&a))
 	}
 
-	a.Sentence = sentence("%s", there)
+	a.Sentence = makeSentence("%s", there)
 	if p := w.pauseAt(w.all, at); p != nil {
 		a.Pause = p
 		a.Lines = append(a.Lines, task.EvidenceLine{What: "Paused", Says: w.pauseWords(w.speaker, p)})
@@ -104,7 +104,7 @@ func (w *witness) dueOf(tick time.Time) time.Time {
 func (w *witness) tickBefore(at time.Time) (time.Time, bool) {
 	for i := len(w.all) - 1; i >= 0; i-- {
 		v := &w.all[i]
-		if !v.since().Before(at) {
+		if !v.startTime().Before(at) {
 			continue
 		}
 
@@ -116,7 +116,7 @@ func (w *witness) tickBefore(at time.Time) (time.Time, bool) {
 		if v.vague {
 			return time.Time{}, false
 		}
-		if tick, ok := v.previousTick(end, v.since()); ok && tick.After(v.CreatedAt.Time) {
+		if tick, ok := v.previousTick(end, v.startTime()); ok && tick.After(v.CreatedAt.Time) {
 			return tick, true
 		}
 	}
@@ -133,8 +133,8 @@ func (w *witness) tickAfter(at time.Time) (time.Time, bool) {
 		}
 
 		from := at
-		if from.Before(v.since()) {
-			from = v.since()
+		if from.Before(v.startTime()) {
+			from = v.startTime()
 		}
 
 		if tick, ok := v.nextTick(from); ok && (v.until.IsZero() || tick.Before(v.until)) {
@@ -165,11 +165,11 @@ func (w *witness) answerNoVersion(at time.Time, v *version) task.Answer {
 	a := w.tickAnswer(g)
 	a.Tick = nil
 	if g.verdict == task.VerdictForgotten {
-		a.Sentence = sentence("the schedule on %s is no longer on record, and neither is a run of that time", w.formatTime(at))
+		a.Sentence = makeSentence("the schedule on %s is no longer on record, and neither is a run of that time", w.formatTime(at))
 		if r := w.rangeRecordAt(at); r != nil {
 			a.Run = r
-			a.Sentence = sentence("the schedule on %s is no longer on record; %s from %s to %s %s: %s", w.formatTime(at),
-				plural(r.Count, "tick", "ticks"), w.formatTime(r.ScheduledTime.Time), w.formatTime(r.Last.Time), "were "+string(r.State), reasonWords(r))
+			a.Sentence = makeSentence("the schedule on %s is no longer on record; %s from %s to %s %s: %s", w.formatTime(at),
+				formatCount(r.Count, "tick", "ticks"), w.formatTime(r.ScheduledTime.Time), w.formatTime(r.Last.Time), "were "+string(r.State), reasonWords(r))
 		}
 	}
 
@@ -196,7 +196,7 @@ func (w *witness) noneYet() task.Answer {
 	g := finding{verdict: task.VerdictNoTick, due: w.Now, version: inForce(w.all, w.Now)}
 	a := w.tickAnswer(g)
 	a.Tick = nil
-	a.Sentence = sentence("task %s/%s has had no tick since it was created on %s, and no run was triggered by hand", w.Namespace, w.Name, w.formatTime(w.Task.CreatedAt.Time))
+	a.Sentence = makeSentence("task %s/%s has had no tick since it was created on %s, and no run was triggered by hand", w.Namespace, w.Name, w.formatTime(w.Task.CreatedAt.Time))
 
 	return a
 }
@@ -210,7 +210,7 @@ func (w *witness) noneToCome() *task.Answer {
 	}
 
 	g := finding{verdict: task.VerdictNoTick, due: w.Now, version: v}
-	says := "there are no more ticks: the schedule (" + expressions(v.Schedule) + ") has ended"
+	says := "there are no more ticks: the schedule (" + joinExpressions(v.Schedule) + ") has ended"
 	if period, after := v.completionPeriod(); after {
 		g.verdict = task.VerdictDepends
 		says = fmt.Sprintf("the next tick comes %s after the active or waiting run ends", task.Duration(period))
@@ -220,7 +220,7 @@ func (w *witness) noneToCome() *task.Answer {
 	}
 
 	a := w.tickAnswer(g)
-	a.Tick, a.Sentence = nil, sentence("%s", says)
+	a.Tick, a.Sentence = nil, makeSentence("%s", says)
 
 	return &a
 }

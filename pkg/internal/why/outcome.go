@@ -19,37 +19,37 @@ func (f *Facts) outcomeSays(s speaker, g finding) string {
 
 	what := "the tick of " + s.formatTime(g.tick)
 	if r.Trigger == task.TriggerManual {
-		what = "the run that was requested on " + s.formatTime(r.ScheduledTime.Time) + by(r.CreatedBy)
+		what = "the run that was requested on " + s.formatTime(r.ScheduledTime.Time) + byClause(r.CreatedBy)
 	}
 
 	switch r.State {
 	case task.Queued:
-		return sentence("%s %s: %s", what, f.waitedFor(r), f.waitWords(s, g))
+		return makeSentence("%s %s: %s", what, f.waitedFor(r), f.waitWords(s, g))
 	case task.Dispatched, task.Running, task.Paused:
-		return sentence("%s %s", what, f.activeWords(s, g))
+		return makeSentence("%s %s", what, f.activeWords(s, g))
 	case task.Skipped:
-		return sentence("%s was skipped%s: %s", what, among(s, r), f.skipWords(s, g))
+		return makeSentence("%s was skipped%s: %s", what, mentionOtherTicks(s, r), f.skipWords(s, g))
 	case task.Missed:
-		return sentence("%s was missed%s: %s%s", what, among(s, r), noSelector(g, reasonWords(r)), f.missWords(s, r))
+		return makeSentence("%s was missed%s: %s%s", what, mentionOtherTicks(s, r), noSelector(g, reasonWords(r)), f.missWords(s, r))
 	}
 
 	if r.StartedAt.IsZero() && r.DispatchedAt.IsZero() && len(r.Attempts) == 0 {
-		return sentence("%s did not start: it %s%s", what, endWords(r), f.replacedBy(s, r))
+		return makeSentence("%s did not start: it %s%s", what, endWords(r), f.replacedBy(s, r))
 	}
 
-	return sentence("%s ran%s and %s%s%s", what, f.ranWords(s, g), endWords(r), f.replacedBy(s, r), f.retryWords(r))
+	return makeSentence("%s ran%s and %s%s%s", what, f.ranWords(s, g), endWords(r), f.replacedBy(s, r), f.retryWords(r))
 }
 
-// among says that a record is about several ticks.
-func among(s speaker, r *task.Run) string {
+// mentionOtherTicks says that a record is about several ticks.
+func mentionOtherTicks(s speaker, r *task.Run) string {
 	if r.Count <= 1 {
 		return ""
 	}
-	return fmt.Sprintf(", one of %s from %s to %s", plural(r.Count, "tick", "ticks"), s.formatTime(r.ScheduledTime.Time), s.formatTime(r.Last.Time))
+	return fmt.Sprintf(", one of %s from %s to %s", formatCount(r.Count, "tick", "ticks"), s.formatTime(r.ScheduledTime.Time), s.formatTime(r.Last.Time))
 }
 
 func reasonWords(r *task.Run) string {
-	if means := because(r.Reason); means != "" {
+	if means := reasonClause(r.Reason); means != "" {
 		return means
 	}
 	if r.Reason != "" {
@@ -72,7 +72,7 @@ func (f *Facts) activeWords(s speaker, g finding) string {
 
 	switch {
 	case r.State == task.Paused:
-		text = fmt.Sprintf("is on %s, where it started on %s, and has been paused since %s%s", r.Node, s.formatTime(r.StartedAt.Time), s.formatTime(r.PausedAt.Time), by(r.PausedBy))
+		text = fmt.Sprintf("is on %s, where it started on %s, and has been paused since %s%s", r.Node, s.formatTime(r.StartedAt.Time), s.formatTime(r.PausedAt.Time), byClause(r.PausedBy))
 	case r.PausedBy != "":
 		text += "; " + r.PausedBy + " has requested a pause"
 	}
@@ -106,7 +106,7 @@ func (f *Facts) partWords(s speaker, g finding) string {
 		have = "has"
 	}
 
-	text := fmt.Sprintf("has been running since %s; %d of its %s %s ended", s.formatTime(since), ended, plural(int64(r.Fan.Count), "part", "parts"), have)
+	text := fmt.Sprintf("has been running since %s; %d of its %s %s ended", s.formatTime(since), ended, formatCount(int64(r.Fan.Count), "part", "parts"), have)
 	if g.freeze != nil {
 		text += "; " + frozenWords(s, g.freeze)
 	}
@@ -115,7 +115,7 @@ func (f *Facts) partWords(s speaker, g finding) string {
 	case r.CancelledBy != "":
 		text += "; " + r.CancelledBy + " has requested its cancellation"
 	case r.Fan.Cancel != "":
-		text += "; it is being stopped: " + because(r.Fan.Cancel)
+		text += "; it is being stopped: " + reasonClause(r.Fan.Cancel)
 	}
 
 	return text
@@ -135,7 +135,7 @@ func (f *Facts) skipWords(s speaker, g finding) string {
 		}
 
 	case task.ReasonOverlap:
-		if active := f.active(g.due, g.run.ID); len(active) > 0 {
+		if active := f.activeRuns(g.due, g.run.ID); len(active) > 0 {
 			return "another run of the task was active (" + runWords(s, &active[0]) + ")"
 		}
 		if w := f.waitedRun(g.due); w != nil {
@@ -143,7 +143,7 @@ func (f *Facts) skipWords(s speaker, g finding) string {
 		}
 	case task.ReasonFrozen:
 		if z := g.freeze; z != nil {
-			text = fmt.Sprintf("%s had been frozen since %s%s%s", frozenWhat(z), s.formatTime(z.Since.Time), by(z.By), quoted(z.Reason))
+			text = fmt.Sprintf("%s had been frozen since %s%s%s", frozenWhat(z), s.formatTime(z.Since.Time), byClause(z.By), quoteReason(z.Reason))
 		}
 	}
 
@@ -179,7 +179,7 @@ func (f *Facts) replacedBy(s speaker, r *task.Run) string {
 func runWords(s speaker, r *task.Run) string {
 	text := "the run of " + s.formatTime(r.ScheduledTime.Time)
 	if r.Trigger == task.TriggerManual {
-		text = "the run that was requested on " + s.formatTime(r.ScheduledTime.Time) + by(r.CreatedBy)
+		text = "the run that was requested on " + s.formatTime(r.ScheduledTime.Time) + byClause(r.CreatedBy)
 	}
 
 	if r.Node != "" {
@@ -209,26 +209,26 @@ func (f *Facts) ranWords(s speaker, g finding) string {
 		text = " on " + r.Node
 	}
 
-	late, known := lateness(g)
+	late, known := startLateness(g)
 	switch {
 	case r.Trigger == task.TriggerCatchUp:
-		text += fmt.Sprintf(" as a catch-up run, %s late,", span(late))
+		text += fmt.Sprintf(" as a catch-up run, %s late,", formatSpan(late))
 	case r.Trigger == task.TriggerManual || !known:
 	case late > 10*time.Second:
-		text += fmt.Sprintf(" %s late,", span(late))
+		text += fmt.Sprintf(" %s late,", formatSpan(late))
 	}
 
 	return text
 }
 
-// lateness is from when a tick fell due to the start of its run's first attempt.
-func lateness(g finding) (time.Duration, bool) {
+// startLateness is from when a tick fell due to the start of its run's first attempt.
+func startLateness(g finding) (time.Duration, bool) {
 	r := g.run
 	switch {
 	case len(r.Attempts) > 0 && !r.Attempts[0].StartedAt.IsZero():
 		return r.Attempts[0].StartedAt.Sub(g.due), true
 	case r.LatenessMS != nil:
-		return time.Duration(*r.LatenessMS) * ms, true
+		return time.Duration(*r.LatenessMS) * tickPrecision, true
 	case !r.StartedAt.IsZero():
 		return r.StartedAt.Sub(g.due), true
 	case !r.DispatchedAt.IsZero():
@@ -245,16 +245,16 @@ func endWords(r *task.Run) string {
 	switch r.State {
 	case task.Succeeded:
 		if d := r.EndedAt.Sub(r.StartedAt.Time); !r.StartedAt.IsZero() && !r.EndedAt.IsZero() {
-			text += " after " + span(d)
+			text += " after " + formatSpan(d)
 		}
 
 		if r.Fan != nil {
-			text += fmt.Sprintf(" (%d of %s)", r.Fan.Succeeded+r.Fan.Kept, plural(int64(r.Fan.Count), "part", "parts"))
+			text += fmt.Sprintf(" (%d of %s)", r.Fan.Succeeded+r.Fan.Kept, formatCount(int64(r.Fan.Count), "part", "parts"))
 		}
 	case task.Cancelled:
 		text = "was cancelled"
 		if r.CancelledBy != "" {
-			return text + by(r.CancelledBy)
+			return text + byClause(r.CancelledBy)
 		}
 		text += ": " + reasonWords(r)
 	case task.Lost:

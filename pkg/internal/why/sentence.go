@@ -24,36 +24,36 @@ func (f *Facts) sentenceFor(s speaker, g finding) string {
 			paused = "has been paused"
 		}
 
-		return sentence("%s %s: the task %s %s", there, s.formatTime(g.tick), paused, f.pauseWords(s, g.pause))
+		return makeSentence("%s %s: the task %s %s", there, s.formatTime(g.tick), paused, f.pauseWords(s, g.pause))
 	case task.VerdictEnded:
 		if g.detail != "" {
-			return sentence("%s will probably not run: %s", tick, g.detail)
+			return makeSentence("%s will probably not run: %s", tick, g.detail)
 		}
-		return sentence("there is no tick on %s: the task had reached max_runs (%d)", s.formatTime(g.tick), f.Entry.MaxRuns)
+		return makeSentence("there is no tick on %s: the task had reached max_runs (%d)", s.formatTime(g.tick), f.Entry.MaxRuns)
 	case task.VerdictUndecided:
-		return sentence("%s has not been decided yet: %s", tick, f.undecided(s, g.due))
+		return makeSentence("%s has not been decided yet: %s", tick, f.explainUndecided(s, g.due))
 	case task.VerdictOvertaken:
-		return sentence("%s was due, but no node had decided it when the task was %s", tick, f.cutWords(s, g))
+		return makeSentence("%s was due, but no node had decided it when the task was %s", tick, f.cutWords(s, g))
 	case task.VerdictForgotten:
 		if g.version == nil {
-			return sentence("what happened on %s, and whether it was a tick, is no longer on record", s.formatTime(g.tick))
+			return makeSentence("what happened on %s, and whether it was a tick, is no longer on record", s.formatTime(g.tick))
 		}
-		return sentence("%s was decided, but its outcome is no longer on record", tick)
+		return makeSentence("%s was decided, but its outcome is no longer on record", tick)
 	case task.VerdictUnreadable:
 		if g.detail != "" {
-			return sentence("the task's %s cannot be read, so there is no answer; run carillon audit to find out what to do", g.detail)
+			return makeSentence("the task's %s cannot be read, so there is no answer; run carillon audit to find out what to do", g.detail)
 		}
-		return sentence("%s has an outcome on record, but the record cannot be read", tick)
+		return makeSentence("%s has an outcome on record, but the record cannot be read", tick)
 	case task.VerdictNoTask:
 		return f.noTaskSays(s, g.tick)
 	case task.VerdictWillRun:
-		return sentence("it will run: %s is due %s, if nothing changes%s", tick, f.inWords(s, g), f.besideWords(s, g))
+		return makeSentence("it will run: %s is due %s, if nothing changes%s", tick, f.inWords(s, g), f.besideWords(s, g))
 	case task.VerdictFrozen:
-		return sentence("it will not run unless something changes: %s is due %s, but %s", tick, f.inWords(s, g), frozenWords(s, g.freeze))
+		return makeSentence("it will not run unless something changes: %s is due %s, but %s", tick, f.inWords(s, g), frozenWords(s, g.freeze))
 	case task.VerdictShadow:
-		return sentence("it will start nothing: %s is due %s, and will be recorded as skipped, because %s", tick, f.inWords(s, g), because(g.reason))
+		return makeSentence("it will start nothing: %s is due %s, and will be recorded as skipped, because %s", tick, f.inWords(s, g), reasonClause(g.reason))
 	case task.VerdictNoNode:
-		return sentence("it will not start unless something changes: %s is due %s, but %s", tick, f.inWords(s, g), f.noNodeWords())
+		return makeSentence("it will not start unless something changes: %s is due %s, but %s", tick, f.inWords(s, g), f.noNodeWords())
 	}
 
 	return f.outcomeSays(s, g)
@@ -61,7 +61,7 @@ func (f *Facts) sentenceFor(s speaker, g finding) string {
 
 // inWords is when a tick to come falls due.
 func (f *Facts) inWords(s speaker, g finding) string {
-	in := "in " + span(g.due.Sub(f.Now))
+	in := "in " + formatSpan(g.due.Sub(f.Now))
 	if g.due.Equal(g.tick) {
 		return in
 	}
@@ -72,7 +72,7 @@ func (f *Facts) inWords(s speaker, g finding) string {
 func (f *Facts) besideWords(s speaker, g finding) string {
 	var text string
 	if g.pause != nil {
-		text = fmt.Sprintf("; until then the task is paused%s%s", by(pauser(g.pause)), quoted(g.pause.Reason))
+		text = fmt.Sprintf("; until then the task is paused%s%s", byClause(pausedBy(g.pause)), quoteReason(g.pause.Reason))
 	}
 
 	if f.Entry == nil {
@@ -82,7 +82,7 @@ func (f *Facts) besideWords(s speaker, g finding) string {
 		return text // others come before it
 	}
 
-	active := slices.DeleteFunc(f.active(f.Now, ""), func(r task.Run) bool { return r.State.Final() })
+	active := slices.DeleteFunc(f.activeRuns(f.Now, ""), func(r task.Run) bool { return r.State.Final() })
 	var waiting []task.Run
 	for _, r := range f.Runs {
 		if r.State == task.Queued && r.Trigger != task.TriggerManual && len(r.Attempts) == 0 {
@@ -112,13 +112,13 @@ func (f *Facts) busyWords(s speaker, active, waiting []task.Run) string {
 	case e.Overlap == task.OverlapAllow && (e.MaxActive == 0 || len(active) < e.MaxActive):
 		return ""
 	case e.Overlap == task.OverlapAllow:
-		return fmt.Sprintf("; %s active, the most that max_active allows, and if that does not change, this one waits", plural(int64(len(active)), "run is", "runs are"))
+		return fmt.Sprintf("; %s active, the most that max_active allows, and if that does not change, this one waits", formatCount(int64(len(active)), "run is", "runs are"))
 	case e.Overlap == task.OverlapQueue && takingRoom >= e.Queue.Room():
 		what := "this one is skipped"
 		if e.Queue.Drop == task.DropOldest {
 			what = "the oldest of them is skipped"
 		}
-		return fmt.Sprintf("; %s waiting, the most that queue.limit allows, and if that does not change, %s", plural(int64(takingRoom), "run is", "runs are"), what)
+		return fmt.Sprintf("; %s waiting, the most that queue.limit allows, and if that does not change, %s", formatCount(int64(takingRoom), "run is", "runs are"), what)
 	case len(active) == 0 && len(waiting) == 0:
 		return ""
 	case e.Overlap == task.OverlapQueue && len(active) > 0:
@@ -147,9 +147,9 @@ func (f *Facts) noNodeWords() string {
 
 	switch {
 	case n > 0 && target.Selector != "":
-		text = plural(int64(n), "available node matches ", "available nodes match ") + task.Quote(target.Selector)
+		text = formatCount(int64(n), "available node matches ", "available nodes match ") + task.Quote(target.Selector)
 	case n > 0:
-		text = plural(int64(n), "node is available", "nodes are available")
+		text = formatCount(int64(n), "node is available", "nodes are available")
 	case target.Selector != "":
 		text = "no available " + node + " matches " + task.Quote(target.Selector)
 	}
@@ -174,7 +174,7 @@ func (f *Facts) orderWords() string {
 	if f.Entry.Target.Strategy != task.StrategyFirst {
 		return ""
 	}
-	return " among " + strings.Join(few(f.Entry.Target.Order), ", ")
+	return " among " + strings.Join(firstNames(f.Entry.Target.Order), ", ")
 }
 
 // passedOverWords are of the nodes that would have its runs, were they not beyond limits
@@ -201,7 +201,7 @@ func (f *Facts) passedOverWords() string {
 		return ""
 	}
 
-	return " (" + strings.Join(few(words), "; ") + ")"
+	return " (" + strings.Join(firstNames(words), "; ") + ")"
 }
 
 func frozenWhat(z *task.Freeze) string {
@@ -218,7 +218,7 @@ func (f *Facts) pauseWords(s speaker, p *task.Pause) string {
 		text = "from " + s.formatTime(p.Since.Time) + " until " + s.formatTime(end.Time)
 	}
 
-	return text + by(pauser(p)) + quoted(p.Reason)
+	return text + byClause(pausedBy(p)) + quoteReason(p.Reason)
 }
 
 // pauseEnd returns when a pause ended or will end; zero if no end is set.
@@ -229,7 +229,7 @@ func pauseEnd(p *task.Pause) task.Time {
 	return p.Ended
 }
 
-func pauser(p *task.Pause) string {
+func pausedBy(p *task.Pause) string {
 	if p.By == task.PausedByFailures {
 		return "Carillon itself"
 	}
@@ -238,7 +238,7 @@ func pauser(p *task.Pause) string {
 
 func (f *Facts) cutWords(s speaker, g finding) string {
 	if g.cut == nil {
-		return "paused on " + s.formatTime(g.pause.Since.Time) + by(g.pause.By) + quoted(g.pause.Reason)
+		return "paused on " + s.formatTime(g.pause.Since.Time) + byClause(g.pause.By) + quoteReason(g.pause.Reason)
 	}
 
 	what := map[string]string{task.ChangePaused: "paused", task.ChangeResumed: "resumed", task.ChangeRolledBack: "rolled back"}[g.cut.Change]
@@ -249,7 +249,7 @@ func (f *Facts) cutWords(s speaker, g finding) string {
 		}
 	}
 
-	return fmt.Sprintf("%s (version %d) on %s%s; undecided ticks before that were dropped", what, g.cut.Generation, s.formatTime(g.cut.since()), by(g.cut.UpdatedBy))
+	return fmt.Sprintf("%s (version %d) on %s%s; undecided ticks before that were dropped", what, g.cut.Generation, s.formatTime(g.cut.startTime()), byClause(g.cut.UpdatedBy))
 }
 
 func (f *Facts) noTaskSays(s speaker, at time.Time) string {
@@ -259,19 +259,19 @@ func (f *Facts) noTaskSays(s speaker, at time.Time) string {
 	case f.Task != nil:
 		who := ""
 		if f.Task.Generation == 1 {
-			who = by(f.Task.UpdatedBy)
+			who = byClause(f.Task.UpdatedBy)
 		} else if len(f.Versions) > 0 && f.Versions[0].Generation == 1 {
-			who = by(f.Versions[0].UpdatedBy)
+			who = byClause(f.Versions[0].UpdatedBy)
 		}
 
-		return sentence("%s did not exist on %s: it was created on %s%s", name, s.formatTime(at), s.formatTime(f.Task.CreatedAt.Time), who)
+		return makeSentence("%s did not exist on %s: it was created on %s%s", name, s.formatTime(at), s.formatTime(f.Task.CreatedAt.Time), who)
 	case d == nil:
-		return sentence("there is no %s", name)
+		return makeSentence("there is no %s", name)
 	case at.Before(d.At.Time):
-		return sentence("%s was deleted, together with its history, on %s%s%s; what happened on %s is no longer on record", name, s.formatTime(d.At.Time), by(d.By), quoted(d.Why), s.formatTime(at))
+		return makeSentence("%s was deleted, together with its history, on %s%s%s; what happened on %s is no longer on record", name, s.formatTime(d.At.Time), byClause(d.By), quoteReason(d.Why), s.formatTime(at))
 	case at.After(f.Now):
-		return sentence("there is no %s: it was deleted on %s%s%s", name, s.formatTime(d.At.Time), by(d.By), quoted(d.Why))
+		return makeSentence("there is no %s: it was deleted on %s%s%s", name, s.formatTime(d.At.Time), byClause(d.By), quoteReason(d.Why))
 	}
 
-	return sentence("there was no %s on %s: it had been deleted on %s%s%s", name, s.formatTime(at), s.formatTime(d.At.Time), by(d.By), quoted(d.Why))
+	return makeSentence("there was no %s on %s: it had been deleted on %s%s%s", name, s.formatTime(at), s.formatTime(d.At.Time), byClause(d.By), quoteReason(d.Why))
 }

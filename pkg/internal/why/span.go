@@ -48,8 +48,8 @@ func (w *witness) answerRange(from, to *Moment) task.Answer {
 	}
 
 	between := fmt.Sprintf("from %s to %s", w.formatTime(start), w.formatTime(end))
-	if to.Grain == day {
-		between = fmt.Sprintf("from %s until %s", w.formatTime(start), w.formatTime(end.Add(ms)))
+	if to.Grain == oneDay {
+		between = fmt.Sprintf("from %s until %s", w.formatTime(start), w.formatTime(end.Add(tickPrecision)))
 	}
 
 	a.Sentence = w.spanSays(&a, start, between, ticks)
@@ -74,8 +74,8 @@ func (w *witness) splitRange(start, end time.Time) []piece {
 	cuts := w.cutTimes(start, end)
 	var list []piece
 	for i := 1; i < len(cuts); i++ {
-		after, upTo := cuts[i-1], cuts[i]                   // ticks later than after, up to upTo
-		if r := w.outcome(upTo); r != nil && r.Count <= 1 { // whatever the schedule was
+		after, upTo := cuts[i-1], cuts[i]                       // ticks later than after, up to upTo
+		if r := w.findOutcome(upTo); r != nil && r.Count <= 1 { // whatever the schedule was
 			list = append(list, piece{w.judgeTick(w.all, upTo), upTo, upTo, 1})
 			continue
 		}
@@ -123,7 +123,7 @@ func (w *witness) upToMaxRuns(p piece) []piece {
 
 // cutTimes are the instants at which pieces end, the first of them just before start.
 func (w *witness) cutTimes(start, end time.Time) []time.Time {
-	cuts := []time.Time{start.Add(-ms), end}
+	cuts := []time.Time{start.Add(-tickPrecision), end}
 	add := func(at time.Time) {
 		if !at.Before(start) && at.Before(end) {
 			cuts = append(cuts, task.At(at).Time)
@@ -131,7 +131,7 @@ func (w *witness) cutTimes(start, end time.Time) []time.Time {
 	}
 
 	for i := range w.all {
-		add(w.all[i].since())
+		add(w.all[i].startTime())
 		add(w.all[i].PausedUntil.Time)
 	}
 
@@ -140,7 +140,7 @@ func (w *witness) cutTimes(start, end time.Time) []time.Time {
 			continue
 		}
 
-		add(r.ScheduledTime.Add(-ms))
+		add(r.ScheduledTime.Add(-tickPrecision))
 
 		if r.Count > 1 {
 			add(r.Last.Time)
@@ -156,7 +156,7 @@ func (w *witness) cutTimes(start, end time.Time) []time.Time {
 			for _, p := range e.Own.Pauses {
 				add(p.Since.Time)
 				add(p.Until.Time)
-				add(p.Ended.Time.Add(-ms))
+				add(p.Ended.Time.Add(-tickPrecision))
 			}
 		}
 	}
@@ -174,12 +174,12 @@ func (w *witness) cutTimes(start, end time.Time) []time.Time {
 // cutDue cuts at the last tick that is due at an instant.
 func (w *witness) cutDue(add func(time.Time), at time.Time) {
 	add(at)
-	add(at.Add(-ms))
+	add(at.Add(-tickPrecision))
 
 	if v := inForce(w.all, at); v != nil {
 		if tick, ok := v.lastDue(at); ok {
 			add(tick)
-			add(tick.Add(-ms))
+			add(tick.Add(-tickPrecision))
 		}
 	}
 }
@@ -204,7 +204,7 @@ func (w *witness) manualRuns(start, end time.Time) (task.Stretch, bool) {
 		m.Count++
 	}
 
-	m.Sentence = sentence("in addition, %s triggered manually, the last on %s", plural(m.Count, "run was", "runs were"), w.formatTime(m.Last.Time))
+	m.Sentence = makeSentence("in addition, %s triggered manually, the last on %s", formatCount(m.Count, "run was", "runs were"), w.formatTime(m.Last.Time))
 	return m, m.Count > 0
 }
 
@@ -215,11 +215,11 @@ func (w *witness) stretchSays(s *task.Stretch) string {
 	}
 
 	text += " " + verdictWords(s.Verdict, s.Count)
-	if means := because(s.Reason); means != "" && s.Verdict != task.VerdictFailed && s.Verdict != task.VerdictNoNode {
+	if means := reasonClause(s.Reason); means != "" && s.Verdict != task.VerdictFailed && s.Verdict != task.VerdictNoNode {
 		text += ": " + means
 	}
 
-	return sentence("%s", text)
+	return makeSentence("%s", text)
 }
 
 // verdictWords is what became of ticks.
@@ -277,10 +277,10 @@ func (w *witness) spanSays(a *task.Answer, start time.Time, between string, tick
 		if v := inForce(w.all, start); v == nil && w.Task.CreatedAt.After(start) {
 			note = "; the task was created on " + w.formatTime(w.Task.CreatedAt.Time)
 		} else if v == nil {
-			note = " on record: the schedule before " + w.formatTime(w.all[0].since()) + " is no longer kept"
+			note = " on record: the schedule before " + w.formatTime(w.all[0].startTime()) + " is no longer kept"
 		}
 
-		return sentence("there is no tick %s%s", between, note)
+		return makeSentence("there is no tick %s%s", between, note)
 	}
 
 	var parts []string
@@ -290,5 +290,5 @@ func (w *witness) spanSays(a *task.Answer, start time.Time, between string, tick
 		}
 	}
 
-	return sentence("%s %s: %s", plural(ticks, "tick", "ticks"), between, strings.Join(parts, ", "))
+	return makeSentence("%s %s: %s", formatCount(ticks, "tick", "ticks"), between, strings.Join(parts, ", "))
 }

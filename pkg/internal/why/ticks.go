@@ -8,8 +8,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// ms is the grain of ticks.
-const ms = time.Millisecond
+// tickPrecision is the grain of ticks.
+const tickPrecision = time.Millisecond
 
 // isTick reports whether the version's schedule ticks at an instant, paused or not.
 func (v *version) isTick(at time.Time) bool { return v.schedule != nil && v.schedule.At(at).Tick }
@@ -66,16 +66,16 @@ func (v *version) completionPeriod() (time.Duration, bool) {
 // isManual reports whether the schedule has no ticks.
 func (v *version) isManual() bool { return v.schedule != nil && v.schedule.Manual() }
 
-// resolved are expressions with what follows from the task's name filled in.
-func resolved(exprs task.Schedules, namespace, name string) task.Schedules {
+// resolveHashes are expressions with what follows from the task's name filled in.
+func resolveHashes(exprs task.Schedules, namespace, name string) task.Schedules {
 	if spread, err := schedule.Spread(exprs, namespace, name); err == nil {
 		return spread
 	}
 	return exprs
 }
 
-// counted reports whether a schedule counts from an anchor.
-func counted(exprs task.Schedules) bool {
+// hasAnchor reports whether a schedule counts from an anchor.
+func hasAnchor(exprs task.Schedules) bool {
 	for _, e := range exprs {
 		if strings.HasPrefix(strings.ToLower(strings.TrimSpace(e)), "@every") {
 			return true
@@ -93,7 +93,7 @@ func (v *version) gapSkips(end time.Time) bool {
 		return false
 	}
 
-	timing.Schedule, timing.DST.Gap = resolved(timing.Schedule, v.Namespace, v.Name), task.GapRunAfter
+	timing.Schedule, timing.DST.Gap = resolveHashes(timing.Schedule, v.Namespace, v.Name), task.GapRunAfter
 	s, err := schedule.Parse(timing, v.CreatedAt.Time)
 
 	return err == nil && s.At(end).Note == schedule.NoteGap

@@ -19,16 +19,16 @@ type version struct {
 	vague bool
 }
 
-func (v *version) since() time.Time { return v.UpdatedAt.Time }
+func (v *version) startTime() time.Time { return v.UpdatedAt.Time }
 
-func (v *version) shown() *task.VersionInForce {
+func (v *version) inForce() *task.VersionInForce {
 	return &task.VersionInForce{Generation: v.Generation, Since: v.UpdatedAt, Until: task.At(v.until), By: v.UpdatedBy, Change: v.Change,
 		Schedule: v.Schedule, Timezone: v.Timezone, DST: v.DST, ReplacedBy: v.by}
 }
 
-// timeline is the versions that are on record, the oldest first. A version that is
+// versionsInForce is the versions that are on record, the oldest first. A version that is
 // missing among them ends it: what is older is not taken for what was in force.
-func timeline(f *Facts) []version {
+func versionsInForce(f *Facts) []version {
 	if f.Task == nil {
 		return nil
 	}
@@ -37,7 +37,7 @@ func timeline(f *Facts) []version {
 	for _, t := range slices.Backward(f.Versions) {
 		next := all[len(all)-1]
 		if t.UID == f.Task.UID && t.Generation == next.Generation-1 {
-			all = append(all, version{Task: t, until: next.since(), by: next.UpdatedBy, change: next.Change})
+			all = append(all, version{Task: t, until: next.startTime(), by: next.UpdatedBy, change: next.Change})
 		}
 	}
 
@@ -59,7 +59,7 @@ func (v *version) parseSchedule(f *Facts, upTo []version) {
 		return
 	}
 
-	timing.Schedule = resolved(timing.Schedule, v.Namespace, v.Name)
+	timing.Schedule = resolveHashes(timing.Schedule, v.Namespace, v.Name)
 	anchor, known := v.CreatedAt.Time, false
 	for _, u := range slices.Backward(upTo) {
 		if !task.SameTicks(u.Spec, v.Spec) {
@@ -67,12 +67,12 @@ func (v *version) parseSchedule(f *Facts, upTo []version) {
 			break
 		}
 
-		anchor = u.since()
+		anchor = u.startTime()
 		known = u.Generation == 1
 	}
 
 	v.schedule, _ = schedule.Parse(timing, anchor)
-	v.vague = !known && counted(v.Schedule)
+	v.vague = !known && hasAnchor(v.Schedule)
 }
 
 // inForce is the version whose tick an instant would be; nil if that is not on
@@ -80,7 +80,7 @@ func (v *version) parseSchedule(f *Facts, upTo []version) {
 // made.
 func inForce(all []version, at time.Time) *version {
 	for i := range slices.Backward(all) {
-		if v := &all[i]; v.since().Before(at) {
+		if v := &all[i]; v.startTime().Before(at) {
 			return v
 		}
 	}
@@ -98,7 +98,7 @@ func cutOff(all []version, v *version, tick time.Time) *version {
 		if n.Generation <= v.Generation {
 			continue
 		}
-		if !n.since().Before(tick) && (!task.SameTicks(old.Spec, n.Spec) || n.Paused != old.Paused) {
+		if !n.startTime().Before(tick) && (!task.SameTicks(old.Spec, n.Spec) || n.Paused != old.Paused) {
 			return n
 		}
 

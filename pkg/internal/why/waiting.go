@@ -18,7 +18,7 @@ func (f *Facts) waitedFor(r *task.Run) string {
 		return "is waiting"
 	}
 
-	return "has been waiting for " + span(f.Now.Sub(since))
+	return "has been waiting for " + formatSpan(f.Now.Sub(since))
 }
 
 // noSelector says of a task without a selector that no node took its run.
@@ -107,5 +107,5 @@ func (f *Facts) elsewhereWords(r *task.Run) string {
 
 // frozenWords says who froze what, and why.
 func frozenWords(s speaker, z *task.Freeze) string {
-	return fmt.Sprintf("%s has been frozen since %s%s%s", frozenWhat(z), s.formatTime(z.Since.Time), by(z.By), quoted(z.Reason))
+	return fmt.Sprintf("%s has been frozen since %s%s%s", frozenWhat(z), s.formatTime(z.Since.Time), byClause(z.By), quoteReason(z.Reason))
 }

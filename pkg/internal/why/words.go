@@ -50,43 +50,43 @@ func (s speaker) formatLocal(t time.Time) string {
 	return t.In(s.zone).Format("2006-01-02T15:04:05.000Z07:00")
 }
 
-// span returns a duration for a person to read, with a fraction below ten seconds.
-func span(d time.Duration) string {
+// formatSpan returns a duration for a person to read, with a fraction below ten seconds.
+func formatSpan(d time.Duration) string {
 	switch d = d.Abs(); {
 	case d < time.Second:
-		return d.Round(ms).String()
+		return d.Round(tickPrecision).String()
 	case d < 10*time.Second:
-		return d.Round(10 * ms).String()
+		return d.Round(10 * tickPrecision).String()
 	}
 
 	return task.Duration(d).Approximate()
 }
 
-// because is what a reason means, for the end of a sentence; "" if there is none.
-func because(reason string) string {
+// reasonClause is what a reason means, for the end of a sentence; "" if there is none.
+func reasonClause(reason string) string {
 	if r, ok := task.ReasonOf(reason); ok {
 		return r.Means
 	}
 	return ""
 }
 
-func by(who string) string {
+func byClause(who string) string {
 	if who == "" {
 		return ""
 	}
 	return " by " + who
 }
 
-// quoted is a reason that a person gave, such as comes at the end.
-func quoted(reason string) string {
+// quoteReason is a reason that a person gave, such as comes at the end.
+func quoteReason(reason string) string {
 	if reason == "" {
 		return ""
 	}
-	return ": " + said(reason)
+	return ": " + shortenText(reason)
 }
 
-// said is what a person or a program wrote, cut to what fits into an answer.
-func said(text string) string {
+// shortenText is what a person or a program wrote, cut to what fits into an answer.
+func shortenText(text string) string {
 	const most = 300
 	if len(text) > most {
 		text = strings.ToValidUTF8(text[:most], "") + "…"
@@ -100,18 +100,18 @@ func lastLine(output string) string {
 	return strings.TrimSpace(lines[len(lines)-1])
 }
 
-// expressions is a schedule as its user wrote it.
-func expressions(s task.Schedules) string { return strings.Join(s, ", ") }
+// joinExpressions is a schedule as its user wrote it.
+func joinExpressions(s task.Schedules) string { return strings.Join(s, ", ") }
 
-func plural(n int64, one, many string) string {
+func formatCount(n int64, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// sentence has its first letter large and a stop at its end.
-func sentence(format string, args ...any) string {
+// makeSentence has its first letter large and a stop at its end.
+func makeSentence(format string, args ...any) string {
 	s := fmt.Sprintf(format, args...)
 	if s == "" {
 		return s

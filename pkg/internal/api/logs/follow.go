@@ -18,19 +18,21 @@ import (
 )
 
 const (
-	// maxFollowers is how many callers follow outputs at one node, those included
-	// that it passes on: each costs a connection or two, and a file.
+	// maxFollowers is the maximum number of followers at one node, including those whose requests it forwards.
+	// Each needs one or two connections and an open file.
 	maxFollowers = 256
-	// followPace is how long a follower lets what is written gather: a process that
-	// writes a line at a time costs no more than ten answers a second.
+	// followPace is how long a follower waits for more output after it was woken. So a process that writes one
+	// line at a time causes at most ten writes per second for each follower.
 	followPace = 100 * time.Millisecond
-	// An attempt that this node has not begun is looked at in etcd now and then: it
-	// may end unstarted, or have no process at all.
+	// The follower of an attempt that has not begun on this node reads the run's record at growing intervals,
+	// from unbegunFirst to unbegunMost. The attempt may end without having started, and then nothing wakes the
+	// follower.
 	unbegunFirst = 250 * time.Millisecond
 	unbegunMost  = 5 * time.Second
 )
 
-// mayFollow counts a follower in; end counts it out.
+// mayFollow counts a new follower, or returns a failure if there are too many. The caller must call end when
+// the follower ends.
 func (h *Handlers) mayFollow(c *httpapi.Call) (end func(), err error) {
 	if h.following.Add(1) > maxFollowers {
 		h.following.Add(-1)
@@ -42,26 +44,28 @@ func (h *Handlers) mayFollow(c *httpapi.Call) (end func(), err error) {
 	return func() { h.following.Add(-1) }, nil
 }
 
-// logFollower sends an attempt's output as it is written. Its answer ends as it
-// should when the attempt has; for whatever else ends it, it is cut off, so that
-// the caller knows that there may be more.
+// logFollower sends the output of an attempt while it is written. Its answer ends normally only if the attempt
+// has ended and all output has been sent. In any other case the connection is aborted, so that the caller knows
+// that more output may exist, and continues from the byte that it has.
 type logFollower struct {
 	*httpapi.Call
 	h       *Handlers
-	run     task.Run // as it was found last
+	run     task.Run // as read last
 	attempt int
-	at      int64
-	out     io.Writer         // takes the output
-	file    io.ReadSeekCloser // nil: to be opened, behind at bytes
-	beyond  bool              // there are not as many bytes yet
+	at      int64             // the offset of the next byte to send
+	out     io.Writer         // receives the output
+	file    io.ReadSeekCloser // nil if it must be opened; positioned at byte at
+	beyond  bool              // the output has fewer than at bytes so far
 }
 
-// followSpool follows an attempt that was given to this node.
+// followSpool serves the output of an attempt that was assigned to this node, and follows it until the attempt
+// has ended.
 func (h *Handlers) followSpool(c *httpapi.Call, r task.Run, attempt int, p logPart) error {
 	if h.Source == nil {
 		return h.serveSpool(c, r, attempt, p)
 	}
 
+	// The watch begins before the state is read, so that no change in between is missed.
 	woken, stop, err := h.Source.Watch(r.Namespace, r.Task, r.ID, attempt)
 	if err != nil {
 		return err
@@ -70,51 +74,53 @@ func (h *Handlers) followSpool(c *httpapi.Call, r task.Run, attempt int, p logPa
 	defer stop()
 
 	f := &logFollower{Call: c, h: h, run: r, attempt: attempt}
-	if !f.active() && f.over() {
+	if !f.isActive() && f.attemptEnded() {
 		return h.serveSpool(c, r, attempt, p)
 	}
 
-	defer f.close()
+	defer f.closeFile()
 
-	if err := f.begin(p); err != nil {
+	if err := f.sendHead(p); err != nil {
 		return fmt.Errorf("read the output of run %s: %w", r.ID, err)
 	}
 
-	if !f.follow(woken) {
-		panic(http.ErrAbortHandler)
+	if !f.followOutput(woken) {
+		panic(http.ErrAbortHandler) // aborts the answer: it is incomplete
 	}
 
 	return nil
 }
 
-// follow reports whether all was sent, and the attempt is over.
-func (f *logFollower) follow(woken <-chan struct{}) bool {
+// followOutput sends output until the attempt has ended. It reports whether the attempt is over and everything was
+// sent. It must not report true too early: the caller takes an answer that ends for complete.
+func (f *logFollower) followOutput(woken <-chan struct{}) bool {
 	beat := time.NewTicker(f.h.Heartbeat)
 	defer beat.Stop()
 
-	unbegun, told, begun := unbegunFirst, false, false
+	unbegun, told, begun := unbegunFirst, false, false // told: woken since the last send; begun: the attempt has been active on this node
 	for {
-		active := f.active() // before the output is read: what has ended is then read to its end
-		n, err := f.send()
+		active := f.isActive() // read before the output: if the attempt has ended by now, the read reaches the end of its output
+		n, err := f.sendNew()
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return false
 		}
 
+		// look fires when the run's record must be read, because the attempt has not begun on this node.
 		var look <-chan time.Time
 
 		switch {
 		case active && (n > 0 || told):
-			if !f.pause(followPace) {
+			if !f.waitOrStop(followPace) {
 				return false
 			}
 		case !active && err == nil && begun:
 			return true
 		case !active && err == nil:
-			// It may have begun since it was asked whether it is active. What has begun,
-			// and is not active when it is asked the next time, has ended.
+			// There is output, but the attempt was not active before the read. It may have begun in between. If it
+			// is still not active in the next round, it has ended.
 			begun = true
 			continue
-		case !active && f.over():
+		case !active && f.attemptEnded():
 			return true
 		case !active:
 			look = time.After(unbegun)
@@ -127,12 +133,12 @@ func (f *logFollower) follow(woken <-chan struct{}) bool {
 		case <-woken:
 			told = true
 		case <-look:
-			if !f.look() {
+			if !f.readRun() {
 				return false
 			}
 		case <-beat.C:
 			if f.h.Refused(f.Context(), f.Request) {
-				return false // the token is none any more
+				return false // the caller's token is no longer valid
 			}
 		case <-f.h.Ends:
 			return false
@@ -142,19 +148,21 @@ func (f *logFollower) follow(woken <-chan struct{}) bool {
 	}
 }
 
-func (f *logFollower) active() bool {
+// isActive reports whether the attempt runs on this node.
+func (f *logFollower) isActive() bool {
 	return f.h.Source.Active(f.run.Namespace, f.run.Task, f.run.ID, f.attempt)
 }
 
-// over reports whether the attempt has ended, by the run's record.
-func (f *logFollower) over() bool {
+// attemptEnded reports whether the attempt has ended, according to the run's record as read last.
+func (f *logFollower) attemptEnded() bool {
 	r := f.run
 	return r.Attempt > f.attempt || r.Attempt == f.attempt && r.State.Final() ||
 		slices.ContainsFunc(r.Attempts, func(a task.Attempt) bool { return a.Attempt == f.attempt })
 }
 
-// look reads the run's record. False: the attempt is not to be waited for here.
-func (f *logFollower) look() bool {
+// readRun reads the run's record again. It returns false if this node need not wait for the attempt any longer,
+// for example because it now belongs to another node. It returns true if etcd is unavailable.
+func (f *logFollower) readRun() bool {
 	ctx, cancel := context.WithTimeout(f.Context(), httpapi.RequestTimeout)
 	defer cancel()
 
@@ -165,29 +173,30 @@ func (f *logFollower) look() bool {
 
 	f.run = r
 
-	return f.over() || r.Node == f.h.Node
+	return f.attemptEnded() || r.Node == f.h.Node
 }
 
-// begin sends the head of the answer, which says where the output begins.
-func (f *logFollower) begin(p logPart) error {
+// sendHead sends the header of the answer, which contains the offset at which the output begins.
+func (f *logFollower) sendHead(p logPart) error {
 	f.at = p.from
-	if err := f.open(); err == nil && p.tail > 0 {
-		if f.at, _, err = p.begin(f.file); err != nil {
+	// If there is no output yet, a tail begins at the start.
+	if err := f.openFile(); err == nil && p.tail > 0 {
+		if f.at, _, err = p.findBegin(f.file); err != nil {
 			return err
 		}
-		f.close()
+		f.closeFile()
 	} else if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 
 	h := f.Writer.Header()
 	h.Set("Content-Type", p.contentType())
-	h.Set("X-Accel-Buffering", "no") // proxies would hold it back
+	h.Set("X-Accel-Buffering", "no") // proxies would buffer the output
 	h.Set(client.LogsFromHeader, strconv.FormatInt(f.at, 10))
 
 	f.out = f.Writer
 	if p.times {
-		f.out = f.h.timed(f.Writer, f.run, f.attempt, f.at)
+		f.out = f.h.newTimedWriter(f.Writer, f.run, f.attempt, f.at)
 	}
 
 	f.Writer.WriteHeader(http.StatusOK)
@@ -195,7 +204,8 @@ func (f *logFollower) begin(p logPart) error {
 	return http.NewResponseController(f.Writer).Flush()
 }
 
-func (f *logFollower) open() (err error) {
+// openFile opens the output at byte at. It returns os.ErrNotExist if there is no output.
+func (f *logFollower) openFile() (err error) {
 	if f.file == nil {
 		f.file, err = f.h.Source.Open(f.run.Namespace, f.run.Task, f.run.ID, f.attempt)
 		if err != nil {
@@ -208,33 +218,35 @@ func (f *logFollower) open() (err error) {
 			_, err = f.file.Seek(f.at, io.SeekStart)
 		}
 
-		f.beyond = f.at > size // a file cannot be asked to go anywhere
+		f.beyond = f.at > size // seeking beyond the end of some outputs fails, so it is not tried
 	}
 
 	return err
 }
 
-func (f *logFollower) close() {
+// closeFile closes the output. The next send opens it again.
+func (f *logFollower) closeFile() {
 	if f.file != nil {
 		f.file.Close()
 		f.file = nil
 	}
 }
 
+// logBuffers holds read buffers. Most followers wait most of the time and need none.
 var logBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
 
-// send sends what there is and was not sent yet. os.ErrNotExist: there is no output.
-func (f *logFollower) send() (n int64, err error) {
-	if err := f.open(); err != nil {
+// sendNew sends the output that exists and was not sent yet. It returns os.ErrNotExist if there is no output.
+func (f *logFollower) sendNew() (n int64, err error) {
+	if err := f.openFile(); err != nil {
 		return 0, err
 	}
 
 	if f.beyond {
-		f.close()
+		f.closeFile()
 		return 0, nil
 	}
 
-	buf := logBuffers.Get().(*[]byte) // only while there is something to read
+	buf := logBuffers.Get().(*[]byte) // only while there is output to read
 	defer logBuffers.Put(buf)
 
 	for {
@@ -252,20 +264,21 @@ func (f *logFollower) send() (n int64, err error) {
 		if err != nil {
 			return n, err
 		}
-		if f.stopped() {
+		if f.isStopping() {
 			return n, context.Canceled
 		}
 	}
 
 	if n == 0 {
-		f.close() // it may stand for a file that is not there yet
+		f.closeFile() // the next open may find another file: the handle may represent an output that did not exist yet
 		return 0, nil
 	}
 
 	return n, http.NewResponseController(f.Writer).Flush()
 }
 
-func (f *logFollower) stopped() bool {
+// isStopping reports whether the node has stopped serving requests.
+func (f *logFollower) isStopping() bool {
 	select {
 	case <-f.h.Ends:
 		return true
@@ -274,7 +287,8 @@ func (f *logFollower) stopped() bool {
 	}
 }
 
-func (f *logFollower) pause(d time.Duration) bool {
+// waitOrStop waits for d. It returns false if the node or the caller stops before.
+func (f *logFollower) waitOrStop(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

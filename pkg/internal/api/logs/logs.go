@@ -1,8 +1,8 @@
-// Package logs has the API's handlers of the output of attempts, which is kept on the node that
-// ran them: it is read from this node's Source, or from the other node by package peers.
+// Package logs contains the API handlers for the output of attempts. The output is stored on the node that ran
+// the attempt. It is read from this node's Source, or requested from the other node through package peers.
 //
-// An answer that ends is whole; one that is cut off is not, and can be asked for again from where
-// it broke. It writes nothing.
+// An answer that ends normally is complete. An answer that is cut off is not; the caller can request the rest
+// from the byte at which it broke off. The package only reads.
 package logs
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// logsQuery are the parameters of an output.
+// logsQuery are the parameters of a request for output.
 type logsQuery struct {
 	Attempt int   `query:"attempt" minimum:"1" maximum:"100" doc:"Counted from 1. Default: the latest that has any."`
 	Tail    int   `query:"tail" minimum:"1" maximum:"100000" doc:"Starts with this many of the last lines."`
@@ -31,7 +31,7 @@ type logsQuery struct {
 	Times   bool  `query:"times" default:"false" doc:"Returns lines of JSON with the time of each line of output."`
 }
 
-// Check refuses parts of an output that contradict each other.
+// Check rejects parameters that exclude each other.
 func (q *logsQuery) Check(given url.Values) error {
 	if q.Tail > 0 && given.Has("from") {
 		return task.Invalid(task.CodeBadValue, "from", "not together with tail")
@@ -39,8 +39,8 @@ func (q *logsQuery) Check(given url.Values) error {
 	return nil
 }
 
-// values are the parameters as another node is to be asked with them.
-func (q logsQuery) values() url.Values {
+// queryValues encodes the parameters for a request to another node.
+func (q logsQuery) queryValues() url.Values {
 	v := url.Values{}
 
 	if q.Attempt > 0 {
@@ -66,8 +66,7 @@ func (q logsQuery) values() url.Values {
 	return v
 }
 
-// runLogs serves the output of an attempt: from this node's spool, or from the
-// node that ran it.
+// runLogs serves the output of an attempt, from this node's spool or from the node that ran it.
 func (h *Handlers) runLogs(c *httpapi.Call, q logsQuery) (httpapi.Answer, error) {
 	ref, id, err := c.RefAndRunID()
 	if err != nil {
@@ -79,6 +78,7 @@ func (h *Handlers) runLogs(c *httpapi.Call, q logsQuery) (httpapi.Answer, error)
 		return httpapi.Answer{}, err
 	}
 
+	// A follower counts against the limit also if this node only forwards the request.
 	if follow {
 		end, err := h.mayFollow(c)
 		if err != nil {
@@ -112,30 +112,32 @@ func (h *Handlers) runLogs(c *httpapi.Call, q logsQuery) (httpapi.Answer, error)
 		return httpapi.Answer{}, h.serveSpool(c, run, attempt.Attempt, part)
 	}
 
+	// A forwarded request is not forwarded again, so nodes that disagree about the run cannot create a loop.
 	if by := httpapi.CallerOf(c.Context()).Forwarder; by != "" {
 		return httpapi.Answer{}, httpapi.Fail(http.StatusLoopDetected, client.CodeLoop, "node %s sent this to node %s, but the run was on node %s", task.Quote(by), h.Node, attempt.Node)
 	}
 
 	target, err := h.Store.Node(ctx, attempt.Node)
 	if errors.Is(err, task.ErrNotFound) {
-		return httpapi.Answer{}, away(attempt.Node).WithHint("the output stays on that node; it can be read when the node is back")
+		return httpapi.Answer{}, nodeAwayError(attempt.Node).WithHint("the output stays on that node; it can be read when the node is back")
 	}
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 	if !follow {
-		return httpapi.Answer{}, h.forward(c, target, run, attempt, q)
+		return httpapi.Answer{}, h.forwardRequest(c, target, run, attempt, q)
 	}
 
+	// The other node has no token to check, so this node ends the stream when the caller loses its access.
 	life, cancel := h.untilRefused(c)
 	defer cancel()
 
 	c.Request = c.Request.WithContext(life)
 
-	return httpapi.Answer{}, h.forward(c, target, run, attempt, q)
+	return httpapi.Answer{}, h.forwardRequest(c, target, run, attempt, q)
 }
 
-// logPartOf is which part of an output is asked for, and whether to go on.
+// logPartOf returns the requested part of an output, and whether to follow it.
 func logPartOf(c *httpapi.Call, q logsQuery) (follow bool, p logPart, err error) {
 	p = logPart{tail: q.Tail, from: q.From, times: q.Times}
 	ranges := len(c.Request.Header.Values("Range")) > 0
@@ -149,8 +151,7 @@ func logPartOf(c *httpapi.Call, q logsQuery) (follow bool, p logPart, err error)
 	return q.Follow && c.Request.Method == http.MethodGet, p, err
 }
 
-// attemptOf is an attempt of a run that was given to a node: number n, or the
-// latest if n is 0.
+// attemptOf returns attempt n of a run, or, if n is 0, the latest attempt that was assigned to a node.
 func attemptOf(r task.Run, n int) (task.Attempt, error) {
 	list := slices.Clone(r.Attempts)
 	if r.Node != "" {
@@ -170,8 +171,8 @@ func attemptOf(r task.Run, n int) (task.Attempt, error) {
 	return task.Attempt{}, httpapi.Fail(http.StatusNotFound, client.CodeNoLogs, "run %s was not started: it is %s", r.ID, r.State)
 }
 
-// serveSpool writes what this node keeps of an attempt's output. Range is
-// understood, as a range of the part.
+// serveSpool serves the stored output of an attempt on this node. It supports Range within the part that p
+// selects.
 func (h *Handlers) serveSpool(c *httpapi.Call, r task.Run, attempt int, p logPart) error {
 	gone := httpapi.Fail(http.StatusNotFound, client.CodeNoLogs, "node %s keeps no output of run %s, attempt %d, any more", h.Node, r.ID, attempt)
 
@@ -182,8 +183,8 @@ func (h *Handlers) serveSpool(c *httpapi.Call, r task.Run, attempt int, p logPar
 	f, err := h.Source.Open(r.Namespace, r.Task, r.ID, attempt)
 	if errors.Is(err, os.ErrNotExist) {
 		if last := r.Attempt == attempt && r.State.Final(); last && r.OutputBytes == 0 && r.OutputTail == "" {
-			// It wrote nothing: that is what is told. What kept it from starting is
-			// all there is to say of one that did not.
+			// The attempt wrote nothing, so the answer is empty. If it could not start, the answer contains the
+			// reason.
 			if r.Reason == task.ReasonStart && r.Message != "" {
 				return httpapi.Fail(http.StatusNotFound, client.CodeNoLogs, "run %s could not start: %s", r.ID, r.Message)
 			}
@@ -203,7 +204,7 @@ func (h *Handlers) serveSpool(c *httpapi.Call, r task.Run, attempt int, p logPar
 
 	defer f.Close()
 
-	content, err := p.of(f)
+	content, err := p.sectionOf(f)
 	if err != nil {
 		return fmt.Errorf("read the output of run %s: %w", r.ID, err)
 	}
@@ -217,10 +218,10 @@ func (h *Handlers) serveSpool(c *httpapi.Call, r task.Run, attempt int, p logPar
 			return nil
 		}
 
-		timed := h.timed(c.Writer, r, attempt, content.begin)
+		timed := h.newTimedWriter(c.Writer, r, attempt, content.begin)
 		timed.ended = !h.Source.Active(r.Namespace, r.Task, r.ID, attempt)
 		if _, err := io.Copy(timed, content); err != nil {
-			panic(http.ErrAbortHandler) // who reads it must not take it for whole
+			panic(http.ErrAbortHandler) // aborts the answer, so that the caller cannot take it for complete
 		}
 
 		return nil
@@ -231,15 +232,17 @@ func (h *Handlers) serveSpool(c *httpapi.Call, r task.Run, attempt int, p logPar
 	return nil
 }
 
-// rangeProblems makes a problem of the answer to a range that cannot be served.
+// rangeProblems replaces the answer of http.ServeContent to an unsatisfiable range by a problem.
 type rangeProblems struct {
 	c        *httpapi.Call
 	problems httpapi.ProblemWriter
 	failed   bool
 }
 
+// Header implements http.ResponseWriter.
 func (p *rangeProblems) Header() http.Header { return p.c.Writer.Header() }
 
+// WriteHeader writes a problem if the status is an error.
 func (p *rangeProblems) WriteHeader(status int) {
 	if p.failed = status >= http.StatusBadRequest; p.failed {
 		f := httpapi.Fail(status, task.CodeOutOfRange, "there is nothing in that range").WithField("Range")
@@ -250,6 +253,7 @@ func (p *rangeProblems) WriteHeader(status int) {
 	p.c.Writer.WriteHeader(status)
 }
 
+// Write writes content, and drops the text that the problem replaces.
 func (p *rangeProblems) Write(b []byte) (int, error) {
 	if p.failed {
 		return len(b), nil // the text that the problem stands for
@@ -257,16 +261,17 @@ func (p *rangeProblems) Write(b []byte) (int, error) {
 	return p.c.Writer.Write(b)
 }
 
-func away(node string) *httpapi.Failure {
+// nodeAwayError is the failure for output on a node that is not present or does not answer.
+func nodeAwayError(node string) *httpapi.Failure {
 	return httpapi.Fail(http.StatusServiceUnavailable, client.CodeNodeAway, "node %s, which has the output, is away", node)
 }
 
-// forward passes the request on to the node that has the output.
-func (h *Handlers) forward(c *httpapi.Call, target task.Node, run task.Run, attempt task.Attempt, q logsQuery) error {
+// forwardRequest forwards the request to the node that stores the output.
+func (h *Handlers) forwardRequest(c *httpapi.Call, target task.Node, run task.Run, attempt task.Attempt, q logsQuery) error {
 	q.Attempt = attempt.Attempt
-	err := h.Peers.Forward(c, target, q.values(), "v1", "namespaces", run.Namespace, "tasks", run.Task, "runs", run.ID, "logs")
+	err := h.Peers.Forward(c, target, q.queryValues(), "v1", "namespaces", run.Namespace, "tasks", run.Task, "runs", run.ID, "logs")
 	if err != nil {
-		f := away(attempt.Node).Because(err)
+		f := nodeAwayError(attempt.Node).Because(err)
 		f.Detail += ": " + httpapi.Shorten(err.Error())
 		return f
 	}
@@ -274,18 +279,18 @@ func (h *Handlers) forward(c *httpapi.Call, target task.Node, run task.Run, atte
 	return nil
 }
 
-// Source is the output of attempts that is kept on this node.
+// Source is the output of attempts that is stored on this node.
 type Source interface {
-	// Open opens what an attempt has written so far, to be closed by the
-	// caller. os.ErrNotExist if nothing is kept, or nothing any more.
+	// Open opens what an attempt has written so far. The caller must close it. It returns os.ErrNotExist if
+	// nothing is stored, or nothing any more.
 	Open(namespace, task, run string, attempt int) (io.ReadSeekCloser, error)
-	// Active reports whether an attempt runs here and may still write more.
+	// Active reports whether an attempt runs on this node and may still write output.
 	Active(namespace, task, run string, attempt int) bool
-	// Watch tells when Open or Active may show something new. It must never wait
-	// for whoever is told. stop ends it.
+	// Watch signals on woken when Open or Active may return something new. It must never wait for the receiver.
+	// The caller must call stop.
 	Watch(namespace, task, run string, attempt int) (woken <-chan struct{}, stop func(), err error)
-	// Times tells when the parts of an output came, of what is at or behind byte from:
-	// the first mark is in force there. There may be none; and if there are many, the
-	// others are told when they are asked for from where the last one begins.
+	// Times returns when the parts of the output at or after byte from arrived. The first mark applies to byte
+	// from. There may be no marks. If there are many, only the first ones are returned, and a call with the
+	// offset of the last one returns the next ones.
 	Times(namespace, task, run string, attempt int, from int64) ([]task.Mark, error)
 }

@@ -7,13 +7,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 )
 
-// logPart is which part of an output is asked for, tail or from, and in which form.
+// logPart selects a part of an output, by tail or by from, and its format.
 type logPart struct {
-	tail  int   // its last so many lines
-	from  int64 // what is behind so many bytes
-	times bool  // as lines of JSON
+	tail  int   // the number of lines at the end; 0: from applies
+	from  int64 // the number of bytes to skip at the start
+	times bool  // format: lines of JSON with times
 }
 
+// contentType returns the media type of the answer.
 func (p logPart) contentType() string {
 	if p.times {
 		return httpapi.TypeLines
@@ -21,8 +22,8 @@ func (p logPart) contentType() string {
 	return "text/plain; charset=utf-8"
 }
 
-// begin is where the part of f begins, and how large f is.
-func (p logPart) begin(f io.ReadSeeker) (begin, size int64, err error) {
+// findBegin returns the offset in f at which the part begins, and the size of f.
+func (p logPart) findBegin(f io.ReadSeeker) (begin, size int64, err error) {
 	if size, err = f.Seek(0, io.SeekEnd); err != nil || p.tail == 0 {
 		return p.from, size, err
 	}
@@ -30,9 +31,9 @@ func (p logPart) begin(f io.ReadSeeker) (begin, size int64, err error) {
 	return begin, size, err
 }
 
-// of is the part of f. What is written to f from now on is not in it.
-func (p logPart) of(f io.ReadSeeker) (*section, error) {
-	begin, size, err := p.begin(f)
+// sectionOf returns the part of f. It does not include what is written to f afterwards.
+func (p logPart) sectionOf(f io.ReadSeeker) (*section, error) {
+	begin, size, err := p.findBegin(f)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +44,8 @@ func (p logPart) of(f io.ReadSeeker) (*section, error) {
 	return s, err
 }
 
-// lastLines is where the last n lines of the first size bytes of f begin.
+// lastLines returns the offset at which the last n lines of the first size bytes of f begin. It reads backward
+// in blocks, so its cost depends on the part and not on the size of f.
 func lastLines(f io.ReadSeeker, size int64, n int) (int64, error) {
 	block := make([]byte, 32<<10)
 	end := size
@@ -59,7 +61,7 @@ func lastLines(f io.ReadSeeker, size int64, n int) (int64, error) {
 		}
 
 		for i := len(part) - 1; i >= 0; i-- {
-			if part[i] != '\n' || begin+int64(i) == size-1 { // the last line may or may not be ended
+			if part[i] != '\n' || begin+int64(i) == size-1 { // a newline at the very end terminates the last line and begins no new one
 				continue
 			}
 			if n--; n == 0 {
@@ -73,13 +75,15 @@ func lastLines(f io.ReadSeeker, size int64, n int) (int64, error) {
 	return 0, nil
 }
 
-// section is a part of a file that can only be read by seeking.
+// section is a part of a file. io.SectionReader is not usable, because a compressed file offers only Seek and
+// Read.
 type section struct {
 	f          io.ReadSeeker
 	begin, end int64
-	at         int64 // from begin
+	at         int64 // relative to begin
 }
 
+// Seek implements io.Seeker, relative to the section.
 func (s *section) Seek(offset int64, whence int) (int64, error) {
 	switch whence {
 	case io.SeekCurrent:
@@ -98,6 +102,7 @@ func (s *section) Seek(offset int64, whence int) (int64, error) {
 	return offset, err
 }
 
+// Read implements io.Reader within the section.
 func (s *section) Read(b []byte) (int, error) {
 	left := s.end - s.begin - s.at
 	if left <= 0 {

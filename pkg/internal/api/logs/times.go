@@ -10,35 +10,37 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// timedWriter writes output as lines of JSON that tell when it came and by which
-// stream, of an attempt's output from byte at on. A line of output that comes in
-// several writes, or by several streams, is several lines.
+// timedWriter converts output, from byte at on, to lines of JSON that also contain the time of arrival and the
+// stream. A line of output that arrives in several writes, or through several streams, becomes several lines of
+// JSON.
 type timedWriter struct {
 	http.ResponseWriter
-	times func(from int64) ([]task.Mark, error)
-	at    int64
-	marks []task.Mark // the first is in force at byte at
-	all   bool        // there are no others behind them
-	ended bool        // nor will there be: the attempt has ended
+	times func(from int64) ([]task.Mark, error) // reads marks: see Source.Times
+	at    int64                                 // the offset of the next byte of output
+	marks []task.Mark                           // the first one applies to byte at
+	all   bool                                  // no marks exist after these
+	ended bool                                  // the attempt has ended, so no marks will be added
 }
 
-// timed is w for the output of an attempt.
-func (h *Handlers) timed(w http.ResponseWriter, r task.Run, attempt int, at int64) *timedWriter {
+// newTimedWriter returns a timedWriter for the output of an attempt from byte at on.
+func (h *Handlers) newTimedWriter(w http.ResponseWriter, r task.Run, attempt int, at int64) *timedWriter {
 	return &timedWriter{ResponseWriter: w, at: at, times: func(from int64) ([]task.Mark, error) {
 		return h.Source.Times(r.Namespace, r.Task, r.ID, attempt, from)
 	}}
 }
 
+// Unwrap gives http.ResponseController access to Flush.
 func (t *timedWriter) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 
+// Write converts output and writes the result. It writes at most about 64 KiB of JSON at once.
 func (t *timedWriter) Write(b []byte) (int, error) {
-	t.all = t.all && t.ended // what is written now came after what was known before
+	t.all = t.all && t.ended // output that arrives now may have marks that did not exist at the last read
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false)
 
 	for rest := b; len(rest) > 0; {
-		piece, err := t.piece(rest)
+		piece, err := t.nextPiece(rest)
 		if err != nil {
 			return 0, err
 		}
@@ -61,23 +63,25 @@ func (t *timedWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// piece is what of b is of one line and one stream.
-func (t *timedWriter) piece(b []byte) (client.LogPiece, error) {
+// nextPiece returns the beginning of b that belongs to one line and one stream.
+func (t *timedWriter) nextPiece(b []byte) (client.LogPiece, error) {
 	n := len(b)
 	if i := bytes.IndexByte(b, '\n'); i >= 0 {
 		n = i + 1
 	}
 
-	if err := t.know(t.at + int64(n)); err != nil {
+	if err := t.readMarks(t.at + int64(n)); err != nil {
 		return client.LogPiece{}, err
 	}
 
+	// Marks before byte at are no longer needed.
 	for len(t.marks) > 1 && t.marks[1].From <= t.at {
 		t.marks = t.marks[1:]
 	}
 
 	p := client.LogPiece{From: t.at, Text: b[:n]}
 
+	// Output of earlier versions of Carillon, and output that a crash cut off from its index, has no mark.
 	if len(t.marks) == 0 || t.marks[0].From > t.at {
 		return p, nil
 	}
@@ -97,13 +101,13 @@ func (t *timedWriter) piece(b []byte) (client.LogPiece, error) {
 	return p, nil
 }
 
-// know reads the marks of what comes before byte end, if there are any.
-func (t *timedWriter) know(end int64) error {
+// readMarks reads the marks for the output before byte end, as far as they exist.
+func (t *timedWriter) readMarks(end int64) error {
 	for !t.all && (len(t.marks) == 0 || t.marks[len(t.marks)-1].From < end) {
 		from := t.at
 		if n := len(t.marks); n > 0 {
 			n--
-			from, t.marks = t.marks[n].From, t.marks[:n] // which comes first once more
+			from, t.marks = t.marks[n].From, t.marks[:n] // the last mark is returned again as the first one of the next read
 		}
 
 		marks, err := t.times(from)
@@ -111,6 +115,7 @@ func (t *timedWriter) know(end int64) error {
 			return fmt.Errorf("read the times of an output: %w", err)
 		}
 
+		// One mark or none means that no marks follow the one at from.
 		t.marks, t.all = append(t.marks, marks...), len(marks) <= 1
 	}
 
