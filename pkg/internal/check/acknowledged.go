@@ -8,21 +8,21 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Acknowledged is a change that the API has acknowledged: one of its kinds.
+// Acknowledged is a change that the API has acknowledged. The fields that are set determine its kind: a trigger of
+// a run, a cancel of a run, a deletion of a task, or else a write of a task's spec.
 type Acknowledged struct {
 	Namespace, Name string
-	// Revision is the task's revision in the answer to a create, an update, a pause
-	// or a resume: its spec was written then. With Deleted it is the last that was
-	// known before: the spec was deleted later.
+	// Revision is the task's revision in the answer to a create, an update, a pause or a resume: its spec was
+	// written at that revision. With Deleted it is the last known revision before: the spec was deleted later.
 	Revision int64
-	UID      string // the task's; "" if it is not known
-	Deleted  bool
-	Run      string // of a trigger: the run that was queued; of a cancel, with Cancelled
-	// Cancelled: the run was asked to end, or has ended.
+	UID      string // the task's uid; "" if it is not known
+	Deleted  bool   // the task was deleted
+	Run      string // the run that was triggered, or with Cancelled the run that was cancelled
+	// Cancelled means that the run was asked to end, or had ended.
 	Cancelled bool
 }
 
-// String names the change.
+// String describes the change for messages.
 func (a Acknowledged) String() string {
 	switch {
 	case a.Cancelled:
@@ -36,19 +36,20 @@ func (a Acknowledged) String() string {
 	return fmt.Sprintf("the change at revision %d", a.Revision)
 }
 
-// CheckAcknowledged checks that all that was acknowledged is in the history
-// (G13). The history has to begin before the first of the calls.
+// CheckAcknowledged checks that every acknowledged change is in the history (G13). The history must begin before
+// the first of the calls.
 func CheckAcknowledged(keys record.Keys, events []Event, calls []Acknowledged) []Violation {
 	type write struct {
 		key string
 		rev int64
 	}
 
-	specs := map[write]string{}   // what was written: its uid
-	deletes := map[string]int64{} // of specs: the latest
-	runs := map[string]bool{}     // that were on record at all, by task and id
-	ends := map[string]bool{}     // of runs: asked for, or there
-	alive := map[string]string{}  // specs: their uid
+	// Collect from the history everything that a call can have caused.
+	specs := map[write]string{}   // the uid of each spec that was written
+	deletes := map[string]int64{} // the latest deletion of each spec
+	runs := map[string]bool{}     // runs that had any record, by task and id
+	ends := map[string]bool{}     // runs that ended, or whose cancel was requested
+	alive := map[string]string{}  // the uid of each spec that exists
 	for _, ev := range events {
 		if ns, name, ok := keys.ParseSpec(ev.Key); ok {
 			if ev.Deleted {
@@ -81,7 +82,7 @@ func CheckAcknowledged(keys record.Keys, events []Event, calls []Acknowledged) [
 		ref := record.Ref{Namespace: a.Namespace, Name: a.Name}
 		key, id := keys.Spec(ref), ref.String()+"/"+a.Run
 		uid, written := specs[write{key, a.Revision}]
-		gone := deletes[key] > 0 // with its task go its runs
+		gone := deletes[key] > 0 // the runs of a deleted task are deleted with it
 		var there bool
 
 		switch {
@@ -104,9 +105,9 @@ func CheckAcknowledged(keys record.Keys, events []Event, calls []Acknowledged) [
 	return lost
 }
 
-// Matches checks that a history leads to what a list, taken at a revision that
-// it covers, shows: what was written is still there, and nothing is there that
-// was not (G13).
+// Matches checks that replaying a history up to the revision of a list yields exactly the keys of that list, with
+// their mod revisions: no write is lost, and no key exists that the history does not explain (G13). The history
+// must cover the revision of the list.
 func Matches(events, list []Event) []Violation {
 	if len(list) == 0 {
 		return nil
@@ -147,7 +148,8 @@ func Matches(events, list []Event) []Violation {
 	return wrong
 }
 
-// lostAttempts finds when attempts were declared lost, by run and token.
+// lostAttempts returns at which revision each attempt was declared lost. A history record and a queue record can
+// both state this of an attempt. The earliest counts.
 func lostAttempts(keys record.Keys, events []Event) map[attemptID]int64 {
 	lost := map[attemptID]int64{}
 	note := func(run string, token, rev int64) {

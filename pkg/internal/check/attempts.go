@@ -6,8 +6,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// attemptJudge judges the records of attempts in inboxes, and what a run's later records say of
-// them: dispatches (G1, G2, G7), retries (G9), tokens (G10, G11), late results (G12), and pauses ("state").
+// attemptJudge judges the inbox records of attempts, and what a run's later records state about them: dispatches
+// (G1, G2, G7), retries (G9), tokens (G10, G11), late results (G12) and pauses ("state").
 type attemptJudge struct {
 	judge
 	fences   *fenceJudge
@@ -16,9 +16,9 @@ type attemptJudge struct {
 	parts    *partJudge
 }
 
-// checkPause judges what a record in an inbox, which is written over another, says of
-// a pause ("state"): that it stands still only if that was asked for, that nothing
-// but a person, or a node that says why, takes it back, and that its sum grows.
+// checkPause judges the pause in a rewritten inbox record ("state"). A run is paused only on request. A request is
+// withdrawn only by a user, or by a node that gives the reason in the message. The total of paused time never
+// decreases.
 func (j *attemptJudge) checkPause(ch *runChange, r *runHistory, before inboxRecord, put inboxPut) {
 	wrong := func(format string) { j.breachTask("state", ch.ref, r.tick, put.key, format, ch.id) }
 	still := put.State == task.Paused
@@ -40,15 +40,15 @@ func (j *attemptJudge) checkPause(ch *runChange, r *runHistory, before inboxReco
 	}
 }
 
-// checkNotPaused checks that nothing stands still that a node does not have.
+// checkNotPaused checks that a record outside of an inbox does not describe a paused run.
 func (j *attemptJudge) checkNotPaused(ch *runChange, r *runHistory, rec *task.Run, key string) {
 	if !rec.PausedAt.IsZero() || rec.PausedBy != "" || rec.State == task.Paused {
 		j.breachTask("state", ch.ref, r.tick, key, "run %s is said to be paused, and no node has it", ch.id)
 	}
 }
 
-// checkDispatch judges a new attempt: in a commit (G1), for the instance that
-// is there (G2), by the entry's present word (G7).
+// checkDispatch judges a new attempt: it is part of a commit (G1), is meant for the instance that is present (G2),
+// and has the generation of the entry in force (G7).
 func (j *attemptJudge) checkDispatch(d *delta, ch *runChange, r *runHistory, put inboxPut) {
 	j.fences.requireCommit(d, ch.ref, r.tick, put.key, "an attempt")
 
@@ -71,7 +71,7 @@ func (j *attemptJudge) checkDispatch(d *delta, ch *runChange, r *runHistory, put
 
 	switch e := j.cluster.taskOf(ch.ref).entry; {
 	case e == nil || e.UID != r.incarnation.uid:
-		if r.state != "" { // else checkFirstRecord has said it
+		if r.state != "" { // otherwise checkFirstRecord has reported it
 			j.breachTask("G7", ch.ref, r.tick, put.key, "an attempt of a task that is not there (uid %s)", r.incarnation.uid)
 		}
 	case put.Generation != 0 && put.Generation != e.Generation:
@@ -79,8 +79,8 @@ func (j *attemptJudge) checkDispatch(d *delta, ch *runChange, r *runHistory, put
 	}
 }
 
-// checkRewrite judges what happens to a record in an inbox: who is not asking
-// for a cancel is its node, present (G2).
+// checkRewrite judges the rewrite of an inbox record. Only the node of the inbox may change the state or the
+// instance, and only while it is present (G2). Users and owners may request a cancel or a pause.
 func (j *attemptJudge) checkRewrite(ch *runChange, r *runHistory, before inboxRecord, put inboxPut) {
 	if before.CancelRequested && !put.CancelRequested {
 		j.breachTask("state", ch.ref, r.tick, put.key, "a cancel of run %s was overwritten", ch.id)
@@ -95,6 +95,7 @@ func (j *attemptJudge) checkRewrite(ch *runChange, r *runHistory, before inboxRe
 		j.freezes.checkStart(ch, r, put.node, put.StartedAt, put.key)
 	}
 
+	// Without a change of state or instance, the write may be a request from the API or the owner.
 	if before.State == put.State && before.Instance == put.Instance {
 		return
 	}
@@ -104,9 +105,10 @@ func (j *attemptJudge) checkRewrite(ch *runChange, r *runHistory, before inboxRe
 	}
 }
 
-// checkRetry judges what follows an attempt other than an end: another one that
-// the policy wants, or the same one handed back (G9).
+// checkRetry judges the queue record that takes the place of an attempt: a retry that the policy allows (G9), or an
+// attempt that its node handed back before it started it.
 func (j *attemptJudge) checkRetry(ch *runChange, r *runHistory, taken *inboxRecord, w *task.Waiting) {
+	// No attempt was added to the list, so the attempt was handed back.
 	if len(w.Attempts) <= r.attempts {
 		if taken.CancelRequested {
 			j.breachTask("state", ch.ref, r.tick, ch.queueKey, "run %s is queued again after a cancel", ch.id)
@@ -129,8 +131,8 @@ func (j *attemptJudge) checkRetry(ch *runChange, r *runHistory, taken *inboxReco
 	j.checkStarted(ch, r, taken.StartBefore, firstStartedAt(w.Run), last.StartedAt, ch.queueKey)
 }
 
-// checkStarted judges when an attempt that has left its inbox had started: by the start deadline
-// of its run, and by what its node had said of a freeze.
+// checkStarted judges when an attempt that leaves its inbox had started: before the run's start deadline (G22), and
+// not after its node had confirmed a freeze (G21).
 func (j *attemptJudge) checkStarted(ch *runChange, r *runHistory, deadline, first, last task.Time, key string) {
 	j.policies.checkStartDeadline(ch, r, deadline, first, key)
 	for _, node := range ch.removedFrom {
@@ -138,8 +140,9 @@ func (j *attemptJudge) checkStarted(ch *runChange, r *runHistory, deadline, firs
 	}
 }
 
-// checkTokens checks that a run's attempts were on record (G10) and that their
-// tokens grow (G11). last is the token after them; 0: none.
+// checkTokens checks that the attempts that a run lists were in an inbox (G10), and that their tokens increase
+// (G11). last is the token of the run itself, which is its latest attempt's; 0: none. The tokens of a run from
+// before the history began are not known.
 func (j *attemptJudge) checkTokens(ch *runChange, r *runHistory, attempts []task.Attempt, last int64, key string) {
 	var before int64
 	check := func(token int64) {
@@ -161,7 +164,8 @@ func (j *attemptJudge) checkTokens(ch *runChange, r *runHistory, attempts []task
 	}
 }
 
-// checkLateResults checks that only what had been declared lost is late (G12).
+// checkLateResults checks that only attempts that were declared lost have late results (G12), and that the attempts
+// were in an inbox (G10).
 func (j *attemptJudge) checkLateResults(ch *runChange, r *runHistory) {
 	for _, l := range ch.late {
 		for node, a := range r.inboxes {

@@ -7,12 +7,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// counterJudge judges what an entry says of the task's own past (task.Own): how many runs its
-// ticks have had, how many failed in a row, and from which end the next tick counts (G24). It also
-// judges that owners leave alone what is the user's (G7).
+// counterJudge judges what an entry records about the task's own past (task.Own): how many runs its ticks have had,
+// how many runs failed in a row, and from which end the next tick counts (G24). The checker compares it with its
+// own count (countedPast). The judge also checks that owners do not change the user's fields (G7).
 type counterJudge struct{ judge }
 
-// checkRunCounted checks that the commit that makes a run of a tick counts it (G24).
+// checkRunCounted checks that the commit that turns a tick into a run also counts it in the entry, for a task with
+// max_runs (G24). checkEntry compares the count itself.
 func (j *counterJudge) checkRunCounted(d *delta, ch *runChange, r *runHistory, key string) {
 	t := j.cluster.taskOf(ch.ref)
 	if t.entry != nil && t.entry.incarnation == r.incarnation && t.entry.MaxRuns > 0 && d.entries[ch.ref] == nil {
@@ -20,9 +21,9 @@ func (j *counterJudge) checkRunCounted(d *delta, ch *runChange, r *runHistory, k
 	}
 }
 
-// checkEntry judges what a new version of an entry says of what has happened: an
-// edit leaves it alone, an owner counts what the history shows, and changes
-// nothing that is the user's (G7, G24).
+// checkEntry judges the counts in a new version of an entry. A version that comes with its spec is a user's edit,
+// which keeps the counts or resets them. Any other version is the owner's: it counts exactly what the history
+// shows, and changes no field of the user (G7, G24).
 func (j *counterJudge) checkEntry(d *delta, t *taskHistory, ch *entryChange) {
 	if ch.unreadable {
 		return
@@ -61,13 +62,14 @@ func (j *counterJudge) checkEntry(d *delta, t *taskHistory, ch *entryChange) {
 	j.checkAnchor(t, ch)
 }
 
-// countsAnew reports whether an edit makes the count of failures in a row begin anew: a pause
-// is over, or nothing was counted.
+// countsAnew reports whether an edit resets the count of consecutive failures: it ends a pause, or the count was
+// not in use.
 func countsAnew(old, next task.Entry) bool {
 	return ownCounters(next).Failures == 0 && (old.Paused || next.PauseAfter == 0) || old.PauseAfter == 0
 }
 
-// checkUserFieldsUntouched checks that an owner leaves to users what is theirs.
+// checkUserFieldsUntouched checks that an owner changes only its own fields of an entry: from, the counts, the
+// anchor of a schedule that counts from the end of a run, and the pause after too many failures (G7).
 func (j *counterJudge) checkUserFieldsUntouched(t *taskHistory, ch *entryChange) {
 	theirs := func(e task.Entry) task.Entry {
 		e.From, e.Own = task.Time{}, nil
@@ -87,8 +89,8 @@ func (j *counterJudge) checkUserFieldsUntouched(t *taskHistory, ch *entryChange)
 	}
 }
 
-// checkFailures checks that failures in a row are counted as the history has
-// them, and that the task is paused when they are as many as it says.
+// checkFailures checks that consecutive failures are counted as the history has them, and that the task is paused
+// when it reaches its limit (G24).
 func (j *counterJudge) checkFailures(t *taskHistory, ch *entryChange) {
 	old, next, inc := t.entry.Entry, ch.entry, t.entry.incarnation
 	was, is := ownCounters(old), ownCounters(next)
@@ -102,7 +104,7 @@ func (j *counterJudge) checkFailures(t *taskHistory, ch *entryChange) {
 	}
 
 	least, most, known := j.failuresInARow(inc, was, is.Counted)
-	if known && (is.Failures < min(least, next.PauseAfter) || is.Failures > most) { // more than enough need not be counted
+	if known && (is.Failures < min(least, next.PauseAfter) || is.Failures > most) { // an owner may stop to count at the limit
 		j.breachTask("G24", t.ref, 0, ch.key, "%d failures in a row are counted up to revision %d; the history has %d", is.Failures, is.Counted, most)
 	}
 
@@ -121,9 +123,9 @@ func (j *counterJudge) checkFailures(t *taskHistory, ch *entryChange) {
 	}
 }
 
-// failuresInARow are how many runs in a row had failed when the ends up to a revision
-// were counted: between least and most, since an end that a resume found not
-// counted yet may count or not.
+// failuresInARow counts how many runs in a row had failed among the ends up to revision upTo, starting from the
+// count in the entry. The result is between least and most: an end that was not counted when a resume reset the
+// count may count or not. known is false if the order of the ends is not known, or if some came before the history.
 func (j *counterJudge) failuresInARow(inc *incarnation, was task.Own, upTo int64) (least, most int, known bool) {
 	count := func(after int64) int {
 		n := was.Failures
@@ -143,7 +145,7 @@ func (j *counterJudge) failuresInARow(inc *incarnation, was task.Own, upTo int64
 	a, b := count(was.Counted), count(max(was.Counted, inc.countingSince))
 
 	for i, e := range inc.ends {
-		if i > 0 && e.rev == inc.ends[i-1].rev { // two ends in one revision, in an order that nobody knows
+		if i > 0 && e.rev == inc.ends[i-1].rev { // two ends in one revision: their order is not known
 			return 0, 0, false
 		}
 	}
@@ -151,8 +153,8 @@ func (j *counterJudge) failuresInARow(inc *incarnation, was task.Own, upTo int64
 	return min(a, b), max(a, b), j.cluster.began == 0 || was.Counted >= j.cluster.began
 }
 
-// checkAnchor judges a new anchor of a schedule that counts from the end of a
-// run: the tick before has its outcome, its run is over, and none ended later.
+// checkAnchor judges a new anchor of a schedule that counts from the end of a run. The previous tick has an outcome
+// (G4), its run has ended, and no run ended after the new anchor (G24).
 func (j *counterJudge) checkAnchor(t *taskHistory, ch *entryChange) {
 	old, inc := t.entry, t.entry.incarnation
 	if _, is := completionPeriod(ch.entry); !is || old.Anchor.Equal(ch.entry.Anchor.Time) {
@@ -174,12 +176,16 @@ func (j *counterJudge) checkAnchor(t *taskHistory, ch *entryChange) {
 	case slices.ContainsFunc(t.openRuns(inc), func(r *runHistory) bool { return isTickTrigger(r.trigger) }):
 		j.breachTask("G24", t.ref, tick, ch.key, "the next tick counts from the end of a run, and is set before that")
 
-	case unixMS(ch.entry.Anchor)+2*j.opts.Skew.Milliseconds() < inc.lastEnd: // the owner takes no end that its own clock has ahead
+	// The end was recorded by a node's clock and the anchor by the owner's, so that both errors count. An owner
+	// does not use an end that is ahead of its own clock.
+	case unixMS(ch.entry.Anchor)+2*j.opts.Skew.Milliseconds() < inc.lastEnd:
 		j.breachTask("G24", t.ref, tick, ch.key, "the next tick counts from %s, and the last run ended at %s", formatTime(ch.entry.Anchor.Time), formatTime(timeOfMS(inc.lastEnd)))
 	}
 }
 
-// checkEnd judges what an owner should have seen to by the end of the history.
+// checkEnd judges what an owner had to do by the end of the history: pause a task that reached its limit of
+// failures (G24), and set the next anchor after a run has ended (G16). DefaultConverge is the time that it has for
+// this.
 func (j *counterJudge) checkEnd(t *taskHistory) {
 	if j.opts.Until.IsZero() {
 		return

@@ -6,15 +6,14 @@ import (
 	"time"
 )
 
-// The forms of days that are no numbers: L, LW, 15W of a month, 5L and 5#3 of
-// weekdays. Each is asked of one day after the other.
-
+// The names that fields of a cron expression may use instead of numbers.
 var (
 	monthNames = strings.Fields("jan feb mar apr may jun jul aug sep oct nov dec")
 	dayNames   = strings.Fields("sun mon tue wed thu fri sat")
 )
 
-// namesToNumbers puts numbers for names, of whatever case; the first has a number.
+// namesToNumbers replaces the names of months or weekdays by numbers, regardless of case. first is the number of
+// the first name.
 func namesToNumbers(text string, names []string, first int) string {
 	text = strings.ToLower(text)
 	for i, name := range names {
@@ -23,10 +22,12 @@ func namesToNumbers(text string, names []string, first int) string {
 	return strings.ToUpper(text)
 }
 
-// dayRule is a set of days by something else than their number.
+// dayRule reports whether a day, in UTC, belongs to a set that an expression gives by a rule instead of numbers: L,
+// LW or 15W of a month, 5L or 5#3 of weekdays.
 type dayRule func(day time.Time) bool
 
-// parseMonthDayRule reads L, LW and 15W.
+// parseMonthDayRule parses L (the last day), LW (the last weekday from Monday to Friday) and 15W (the one nearest
+// to the 15th, in the same month).
 func parseMonthDayRule(item string) (dayRule, bool) {
 	switch item {
 	case "L":
@@ -60,6 +61,7 @@ func parseMonthDayRule(item string) (dayRule, bool) {
 			return false // the month is shorter
 		}
 
+		// The nearest weekday is at most two days away: on the other side if the near side is in another month.
 		for _, by := range []int{0, -1, 1, -2, 2} {
 			if near := day.AddDate(0, 0, by); near.Month() == d.Month() && isWeekday(near) {
 				return near.Day() == d.Day()
@@ -70,7 +72,7 @@ func parseMonthDayRule(item string) (dayRule, bool) {
 	}, true
 }
 
-// parseWeekdayRule reads 5L and 5#3.
+// parseWeekdayRule parses 5L (the last Friday of a month) and 5#3 (the third Friday).
 func parseWeekdayRule(item string) (dayRule, bool) {
 	if text, is := strings.CutSuffix(item, "L"); is {
 		of, err := strconv.Atoi(text)
@@ -89,7 +91,7 @@ func parseWeekdayRule(item string) (dayRule, bool) {
 
 func isWeekday(d time.Time) bool { return d.Weekday() != time.Saturday && d.Weekday() != time.Sunday }
 
-// splitDayRules takes the rules out of a list; what is left are numbers.
+// splitDayRules removes the rules from a list. rest keeps the numbers.
 func splitDayRules(text string, read func(string) (dayRule, bool)) (rest string, all []dayRule) {
 	var numbers []string
 	for item := range strings.SplitSeq(text, ",") {

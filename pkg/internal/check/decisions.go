@@ -8,18 +8,19 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// decisionJudge judges the decisions of ticks: each of them once (G3), not early (G6), by the
-// schedule in force (G7).
+// decisionJudge judges the decisions of ticks: each tick is decided once (G3), not before it is due (G6), and by
+// the schedule in force (G7).
 type decisionJudge struct{ judge }
 
-// decidedTicks lists the ticks that a record decides, and checks that the
-// schedule in force has them (G7).
+// decidedTicks returns the ticks that a record decides, and checks that the schedule in force has them (G7). For a
+// range record these are all ticks between its ends that the same commit does not decide in another record. In the
+// error cases that leave no schedule to compare with, it returns only the record's own tick.
 func (j *decisionJudge) decidedTicks(ch *runChange, r *runHistory, rec *task.Run, key string) []int64 {
 	t := j.cluster.taskOf(ch.ref)
 	st := &r.incarnation.epoch
 	switch {
 	case t.entry == nil || t.entry.incarnation != r.incarnation:
-		return []int64{r.tick} // reported
+		return []int64{r.tick} // checkFirstRecord has reported it
 	case !t.entry.Ticks():
 		j.breachTask("G7", ch.ref, r.tick, key, "a tick of a paused task is decided")
 		return []int64{r.tick}
@@ -39,7 +40,8 @@ func (j *decisionJudge) decidedTicks(ch *runChange, r *runHistory, rec *task.Run
 	}
 
 	all, ok := rangeTicks(st.ticks, *rec)
-	// What the same commit decided otherwise is not the range's.
+	// A commit can decide single ticks inside of a range differently, such as one that runs among many that are
+	// missed. Those do not belong to the range. sortedRuns has put them first, so that they are known here.
 	others := func(at int64) bool {
 		o := r.incarnation.outcomes[at]
 		return o != nil && o != r && o.decidedRev == j.cluster.revision
@@ -54,9 +56,11 @@ func (j *decisionJudge) decidedTicks(ch *runChange, r *runHistory, rec *task.Run
 	return mine
 }
 
-// rangeTicks lists the ticks of a range record; false if they are far more than
-// it says, or its end is no tick.
+// rangeTicks returns the ticks of a range record. It returns false if the schedule has far more ticks in the range
+// than the record counts, or if the end of the range is not a tick.
 func rangeTicks(t tickSource, rec task.Run) ([]int64, bool) {
+	// A range may span ticks that were decided in other records. The slack allows for these and still bounds the
+	// list for a damaged record whose end is years away.
 	const slack = 100_000
 	var all []int64
 	first, last := unixMS(rec.ScheduledTime), unixMS(rec.Last)
@@ -68,7 +72,7 @@ func rangeTicks(t tickSource, rec task.Run) ([]int64, bool) {
 	return all, len(all) > 0 && all[len(all)-1] == last
 }
 
-// checkNotEarly checks that a tick is not decided before it is due (G6).
+// checkNotEarly checks that a record is not created before its latest tick is due, by the owner's clock (G6).
 func (j *decisionJudge) checkNotEarly(ch *runChange, r *runHistory, rec *task.Run, key string) {
 	due := max(r.tick, unixMS(rec.Last))
 	if ticks := r.incarnation.epoch.ticks; hasTiming(ticks, due) {
@@ -84,21 +88,22 @@ func (j *decisionJudge) checkNotEarly(ch *runChange, r *runHistory, rec *task.Ru
 	}
 }
 
-// decisionTime is when a tick was decided, by the owner's clock, as the record
-// has it; 0: it does not say.
+// decisionTime returns when a tick was decided, by the owner's clock, as the record gives it, in ms; 0 if the
+// record gives no time.
 func decisionTime(rec *task.Run) int64 {
 	if at := unixMS(rec.CreatedAt); at != 0 && rec.Last.IsZero() {
 		return at
 	}
-	return cmp.Or(unixMS(rec.EndedAt), unixMS(rec.CreatedAt)) // a range may have grown since it was created
+	// A range may have grown after it was created. EndedAt is the time of its latest growth.
+	return cmp.Or(unixMS(rec.EndedAt), unixMS(rec.CreatedAt))
 }
 
-// hasTiming reports whether a tick is one of a timing that puts ticks off.
+// hasTiming reports whether a tick belongs to a timing with jitter, so that it is due later than its time.
 func hasTiming(t *timing, tick int64) bool { return t != nil && t.jitter > 0 && hasTick(t, tick) }
 
-// checkDecidedOnce checks that a decision is of ticks that were not decided yet, and
-// that what its own commit writes, watermark or from, counts them as decided:
-// else they would be decided twice (G3).
+// checkDecidedOnce checks two things about the ticks that a record decides (G3). They were not decided before the
+// commit. And the commit marks them as decided, by the watermark or the entry's from: otherwise a later commit
+// would decide them again.
 func (j *decisionJudge) checkDecidedOnce(d *delta, ch *runChange, r *runHistory, ticks []int64, key string) {
 	t, s := j.cluster.taskOf(ch.ref), j.cluster.shardOf(ch.ref.Shard)
 	if t.entry == nil || t.entry.incarnation != r.incarnation || len(ticks) == 0 {
@@ -109,6 +114,7 @@ func (j *decisionJudge) checkDecidedOnce(d *delta, ch *runChange, r *runHistory,
 		j.breachTask("G3", ch.ref, ticks[0], key, "run %s decides a tick again: all up to %s were decided", ch.id, formatTime(timeOfMS(until)))
 	}
 
+	// Compute what is decided after the commit, from the entry and the watermark that it leaves.
 	after, mark := *t.entry, s.watermark
 	if e := d.entries[ch.ref]; e != nil && !e.deleted && !e.unreadable {
 		after.Entry = e.entry
@@ -123,8 +129,8 @@ func (j *decisionJudge) checkDecidedOnce(d *delta, ch *runChange, r *runHistory,
 	}
 }
 
-// checkDueTime checks what the first record of a tick says of when it fell due, and
-// until when its run may start.
+// checkDueTime checks the times in the first record of a tick: when it is due (G6), and until when its first
+// attempt may start (G22).
 func (j *decisionJudge) checkDueTime(t *taskHistory, r *runHistory, rec *task.Run, key string) {
 	if t.entry == nil || t.entry.incarnation != r.incarnation || r.incarnation.epoch.ticks == nil || !rec.Last.IsZero() {
 		return
@@ -145,7 +151,8 @@ func (j *decisionJudge) checkDueTime(t *taskHistory, r *runHistory, rec *task.Ru
 	}
 }
 
-// addedTicks lists the ticks between the former end of a range and its new one.
+// addedTicks returns the ticks by which a range grows: those after its former end, up to its new end. It checks
+// that the schedule in force has a tick at the new end (G7).
 func (j *decisionJudge) addedTicks(ch *runChange, r *runHistory, after, upTo int64) (ticks []int64) {
 	t, st := j.cluster.taskOf(ch.ref), &r.incarnation.epoch
 	switch {
@@ -154,6 +161,7 @@ func (j *decisionJudge) addedTicks(ch *runChange, r *runHistory, after, upTo int
 	case st.ticks == nil:
 		j.breachTask("G7", ch.ref, r.tick, ch.endedKey, "ticks of an entry that has none: it is paused, used up, or cannot be read")
 	default:
+		// most bounds the list for a damaged record whose end is far away.
 		const most = 10_000_000
 		listTicks(st.ticks, max(after, st.start), upTo, func(at int64) bool {
 			ticks = append(ticks, at)
@@ -168,7 +176,7 @@ func (j *decisionJudge) addedTicks(ch *runChange, r *runHistory, after, upTo int
 	return ticks
 }
 
-// checkGrownInTime checks that no tick was added before it was due (G6).
+// checkGrownInTime checks that no tick was added to a range before it was due (G6).
 func (j *decisionJudge) checkGrownInTime(ch *runChange, r *runHistory, e *task.Run) {
 	due := r.incarnation.epoch.ticks.due(unixMS(e.Last))
 	if at := unixMS(e.EndedAt); at < due {
@@ -176,8 +184,8 @@ func (j *decisionJudge) checkGrownInTime(ch *runChange, r *runHistory, e *task.R
 	}
 }
 
-// isGrowth reports whether a record of ticks that did not run is written again with nothing
-// but more ticks at its end.
+// isGrowth reports whether a record of ticks that did not run is rewritten with more ticks at its end and no other
+// change than its end time and its message. Any other rewrite of a final record breaks G12.
 func (j *decisionJudge) isGrowth(e *task.Run, r *runHistory) bool {
 	was := r.rangeRecord
 	if r.tick == 0 || was == nil || (e.State != task.Skipped && e.State != task.Missed) {
@@ -190,7 +198,7 @@ func (j *decisionJudge) isGrowth(e *task.Run, r *runHistory) bool {
 	return encodeRun(same) == encodeRun(*was) && e.Ticks() > was.Ticks() && unixMS(e.Last) > lastTick(*was) && !e.EndedAt.Before(was.EndedAt.Time)
 }
 
-// lastTick is the last tick of a record.
+// lastTick returns the last tick of a record, in ms. A record of one tick has no Last.
 func lastTick(e task.Run) int64 {
 	if e.Last.IsZero() {
 		return unixMS(e.ScheduledTime)
@@ -198,7 +206,7 @@ func lastTick(e task.Run) int64 {
 	return unixMS(e.Last)
 }
 
-// encodeRun is a record as text, to compare.
+// encodeRun returns a record as JSON, for comparisons.
 func encodeRun(r task.Run) string {
 	b, err := json.Marshal(r)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// entryTracker takes entries from version to version: it has each change judged, and applies it.
-// The ticks of a task are judged whenever its schedule, or its life, ends (G4).
+// entryTracker follows entries from version to version: it has each change judged, and applies it. Whenever the
+// schedule of a task or the task itself ends, the ticks of that epoch are judged (G4).
 type entryTracker struct {
 	judge
 	fences    *fenceJudge
@@ -17,8 +17,8 @@ type entryTracker struct {
 	gaps      *gapJudge
 }
 
-// applyEntries applies changes of entries, and judges the ticks of those that
-// they end (G4).
+// applyEntries judges and applies changes of entries. An entry that changes without its spec was changed by the
+// owner, so the change must be part of a commit (G1).
 func (et *entryTracker) applyEntries(d *delta) {
 	for _, ref := range slices.SortedFunc(maps.Keys(d.entries), compareRefs) {
 		ch, t, s := d.entries[ref], et.cluster.taskOf(ref), et.cluster.shardOf(ref.Shard)
@@ -31,6 +31,7 @@ func (et *entryTracker) applyEntries(d *delta) {
 			et.retention.checkTTLDeletion(d, t)
 			et.gaps.checkDecided(t, et.cluster.decidedUpTo(t))
 			t.entry = nil
+		// A new task, or another one under the same name. The ticks of the former task end here.
 		case t.entry == nil || (!ch.unreadable && t.entry.UID != ch.entry.UID):
 			et.gaps.checkDecided(t, et.cluster.decidedUpTo(t))
 			et.beginTask(t, s, ch)
@@ -40,8 +41,8 @@ func (et *entryTracker) applyEntries(d *delta) {
 	}
 }
 
-// beginTask takes a new task, whose ticks begin after its from, or one of the
-// first list, whose past cannot be judged.
+// beginTask begins a new task, whose ticks start after its from. The ticks of a task of the first list that are
+// already decided are not judged.
 func (et *entryTracker) beginTask(t *taskHistory, s *shardState, ch *entryChange) {
 	t.entry = &entryState{Entry: ch.entry, create: ch.create, mod: ch.mod}
 	inc := t.incarnationOf(ch.entry.UID)
@@ -52,11 +53,12 @@ func (et *entryTracker) beginTask(t *taskHistory, s *shardState, ch *entryChange
 	inc.epoch.silenceUntil(pausedUntil(ch.entry))
 }
 
-// nextVersion takes a new version of an entry.
+// nextVersion judges and applies a new version of an entry.
 func (et *entryTracker) nextVersion(d *delta, t *taskHistory, s *shardState, ch *entryChange) {
 	old := *t.entry
 	inc := old.incarnation
 
+	// An entry that cannot be read has no ticks. Continue with the former version as if it were paused.
 	if ch.unreadable {
 		ch.entry, ch.entry.Paused, ch.entry.Own = old.Entry, true, nil
 	}
@@ -71,6 +73,8 @@ func (et *entryTracker) nextVersion(d *delta, t *taskHistory, s *shardState, ch 
 		inc.countingSince = et.cluster.revision
 	}
 
+	// A version with the same ticks continues the epoch. Otherwise the ticks of the epoch that ends are judged, and
+	// a new epoch begins.
 	next := &entryState{Entry: ch.entry, create: ch.create, mod: ch.mod, incarnation: inc}
 	if sameTicks(old.Entry, ch.entry) && (inc.epoch.ticks == nil) == (ch.unreadable || !hasTicks(ch.entry)) {
 		next.ticks = old.ticks
@@ -79,8 +83,12 @@ func (et *entryTracker) nextVersion(d *delta, t *taskHistory, s *shardState, ch 
 	}
 
 	et.checkRevisedKey(d, t, ch)
+	// The epoch ends where its ticks are decided. Ticks that are due but not decided yet belong to the next
+	// version.
 	decided := old.decidedUpTo(t.ref, s.watermark, s.watermarkMod)
-	if _, edited := d.specs[withoutShard(t.ref)]; !edited && usedUp(ch.entry) && !usedUp(old.Entry) { // by the tick that its from says
+	// The commit that counts the last allowed run decides its tick by the entry's from, and the watermark may be
+	// behind.
+	if _, edited := d.specs[withoutShard(t.ref)]; !edited && usedUp(ch.entry) && !usedUp(old.Entry) {
 		decided = max(decided, unixMS(ch.entry.From))
 	}
 
@@ -91,7 +99,7 @@ func (et *entryTracker) nextVersion(d *delta, t *taskHistory, s *shardState, ch 
 		ticks: next.ticks, start: max(unixMS(ch.entry.From), decided), rev: ch.mod,
 	}
 
-	// Of a pause that ran to its end, and is cleared afterwards, the silence stays.
+	// When a pause that ran to its end is cleared later, the ticks that it removed stay removed.
 	if until := pausedUntil(old.Entry); !ch.entry.Paused && unixMS(ch.entry.From) == unixMS(old.From) {
 		inc.epoch.silenceUntil(until)
 	}
@@ -99,14 +107,16 @@ func (et *entryTracker) nextVersion(d *delta, t *taskHistory, s *shardState, ch 
 	inc.epoch.silenceUntil(pausedUntil(ch.entry))
 }
 
-// checkRevisedKey checks that an edit which may give a task new ticks tells the shard's
-// owner so, by the key that its commits compare (G4).
+// checkRevisedKey checks that an edit which may give a task new ticks also writes the shard's revised key (G4).
+// Commits that move the watermark compare that key. Without it, an owner that has not seen the edit could move the
+// watermark past the new ticks.
 func (et *entryTracker) checkRevisedKey(d *delta, t *taskHistory, ch *entryChange) {
 	if _, edited := d.specs[withoutShard(t.ref)]; !edited || ch.unreadable || t.entry.ticks == nil && hasTicks(t.entry.Entry) || d.revised[t.ref.Shard] {
 		return
 	}
 
 	old, next := t.entry.Entry, ch.entry
+	// The edit may give new ticks if there were none, if schedule or anchor differ, or if a pause ends earlier.
 	more := !hasTicks(old) || !old.Timing().Same(next.Timing()) || !old.Anchor.Equal(next.Anchor.Time) ||
 		old.Paused && (!next.Paused || pausedUntil(next) < pausedUntil(old))
 	if hasTicks(next) && more {
@@ -114,7 +124,7 @@ func (et *entryTracker) checkRevisedKey(d *delta, t *taskHistory, ch *entryChang
 	}
 }
 
-// timingOf is the timing of an entry; nil if it has no ticks.
+// timingOf returns the timing of an entry, or nil if the entry has no ticks.
 func (et *entryTracker) timingOf(ref record.Ref, ch *entryChange) *timing {
 	if ch.unreadable || !hasTicks(ch.entry) {
 		return nil

@@ -4,12 +4,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// freezeJudge judges that nothing starts of what is frozen, and that nothing else is
-// skipped for that (G21).
+// freezeJudge judges that nothing frozen starts, and that no other tick is skipped with that reason (G21). It
+// judges nothing while the freeze record cannot be read.
 type freezeJudge struct{ judge }
 
-// checkDecision judges the decision of a tick: of what is frozen none runs, and
-// nothing else is skipped for that (G21).
+// checkDecision judges the decision of a tick (G21). A frozen tick does not become a run. A tick that is not frozen
+// is not skipped as frozen, unless the freeze ends in this very revision.
 func (j *freezeJudge) checkDecision(d *delta, ch *runChange, r *runHistory, rec *task.Run, key string) {
 	z := j.cluster.freezes.Of(ch.ref.Namespace)
 	switch {
@@ -21,11 +21,12 @@ func (j *freezeJudge) checkDecision(d *delta, ch *runChange, r *runHistory, rec 
 	}
 }
 
-// checkDispatch checks that nothing is dispatched that is frozen (G21).
+// checkDispatch checks that no attempt of a frozen task is dispatched (G21).
 func (j *freezeJudge) checkDispatch(d *delta, ch *runChange, r *runHistory, put inboxPut) {
 	z := j.cluster.freezes.Of(ch.ref.Namespace)
 	if z == nil && d.freezes != nil && !d.freezes.unreadable {
-		z = d.freezes.Of(ch.ref.Namespace) // a commit that compares the record never shares its revision
+		// A commit compares the freeze record, so it never shares a revision with a change of it.
+		z = d.freezes.Of(ch.ref.Namespace)
 	}
 
 	if z != nil && !j.cluster.freezes.unreadable {
@@ -33,9 +34,8 @@ func (j *freezeJudge) checkDispatch(d *delta, ch *runChange, r *runHistory, put 
 	}
 }
 
-// checkStart checks that a node that has said to obey a freeze starts
-// nothing from then on, by its own clock, as far as that can be relied on, while that
-// holds (G21).
+// checkStart checks that a node that has confirmed a freeze starts nothing while the freeze holds (G21). It
+// compares times of the node's own clock, which may have been corrected by up to Options.Skew in between.
 func (j *freezeJudge) checkStart(ch *runChange, r *runHistory, node string, started task.Time, key string) {
 	z, n := j.cluster.freezes.Of(ch.ref.Namespace), j.cluster.nodes[node]
 	if z == nil || j.cluster.freezes.unreadable || started.IsZero() || n.freezesObeyed < j.cluster.freezes.mod || n.freezesObeyedAt == 0 {
@@ -48,6 +48,7 @@ func (j *freezeJudge) checkStart(ch *runChange, r *runHistory, node string, star
 	}
 }
 
+// frozenScope names what a freeze covers, for messages.
 func frozenScope(z *task.Freeze) string {
 	if z.Namespace == "" {
 		return "the cluster"

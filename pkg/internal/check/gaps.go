@@ -1,14 +1,15 @@
 package check
 
-// gapJudge judges that no tick is left out: each that is decided has an outcome (G4), and each
-// that was due by the end of the history is decided (G16).
+// gapJudge judges that no tick is left out: each decided tick has an outcome (G4), and each tick that is due by
+// Options.Until is decided when the history ends (G16).
 type gapJudge struct {
 	judge
 	stats *stats
 }
 
-// checkDecided judges the present epoch of a task: all of its ticks that are
-// decided, those up to upTo, must have an outcome.
+// checkDecided judges the current epoch of a task: each tick up to upTo, which is decided, must have an outcome.
+// Ticks in a row without one are reported as one violation. It then moves the start of the epoch to upTo, so that
+// no tick is judged or counted twice.
 func (j *gapJudge) checkDecided(t *taskHistory, upTo int64) {
 	if t.entry == nil {
 		return
@@ -56,8 +57,8 @@ func (j *gapJudge) checkDecided(t *taskHistory, upTo int64) {
 	inc.epoch.start = max(st.start, upTo)
 }
 
-// checkEnd judges the ticks of a task that should have been decided by the end of the
-// history. Those that are decided are judged already.
+// checkEnd judges the ticks of a task that are due by Options.Until and not decided when the history ends.
+// checkDecided has judged the decided ones.
 func (j *gapJudge) checkEnd(t *taskHistory) {
 	inc := t.entry.incarnation
 	if j.opts.Until.IsZero() || inc.epoch.ticks == nil {

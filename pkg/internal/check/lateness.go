@@ -10,20 +10,21 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// sortFaults orders faults by their begin, as healedAt requires.
 func sortFaults(faults []Fault) []Fault {
 	return slices.SortedFunc(slices.Values(faults), func(a, b Fault) int { return cmp.Compare(a.From.UnixMilli(), b.From.UnixMilli()) })
 }
 
-// latenessJudge judges that decisions come in time (G15, G16, G19).
+// latenessJudge judges that decisions are made in time (G15, G16, G19).
 type latenessJudge struct{ judge }
 
-// checkDecision checks that a decision came in time: after the faults that its
-// tick fell into (G16), and at once where nothing was disturbed (G15, G19). It
-// goes by the owner's clock, as the record has it.
+// checkDecision checks that a decision was made in time: within Options.Converge after the faults that its tick
+// fell into (G16), and within Options.Lateness where nothing was disturbed (G15, G19). It uses the owner's clock,
+// as the record gives it.
 func (j *latenessJudge) checkDecision(ch *runChange, r *runHistory, rec *task.Run, key string) {
 	at := decisionTime(rec)
 	if at == 0 {
-		return // checkNotEarly has said it
+		return // checkNotEarly has reported it
 	}
 
 	due := r.incarnation.epoch.ticks.due(r.tick)
@@ -44,9 +45,9 @@ func (j *latenessJudge) checkDecision(ch *runChange, r *runHistory, rec *task.Ru
 	}
 }
 
-// healedAt is from when on a tick could be decided: its own time, or the end of
-// the faults that it fell into, one of which may begin before another's effects
-// are over.
+// healedAt returns from when on a tick could be decided, in ms: its own time, or the end of the faults that it fell
+// into. Faults chain: one that begins within Options.Converge after another counts as well, because the effects of
+// the first may not be over. The faults must be in order.
 func (j *latenessJudge) healedAt(tick int64) int64 {
 	from := tick
 	for _, f := range j.opts.Faults {
@@ -58,8 +59,9 @@ func (j *latenessJudge) healedAt(tick int64) int64 {
 	return from
 }
 
-// hadOneOwner reports whether a shard had, from before a tick on, one owner with
-// one session, its task no new schedule, and no fault was near.
+// hadOneOwner reports whether nothing could have delayed a tick: its shard had one owner with one session since
+// before the tick, and no fault was near. A fault counts from 1 s before it begins until Options.Converge after its
+// end.
 func (j *latenessJudge) hadOneOwner(ch *runChange, tick int64) bool {
 	s, t := j.cluster.shardOf(ch.ref.Shard), j.cluster.taskOf(ch.ref)
 	n, present := j.cluster.nodes[s.owner.Node]

@@ -7,19 +7,19 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A run with parts is in the queue while it is under way; its parts are runs of their
-// own in inboxes, and when they have ended, below parts/. The promises about runs of a
-// task (G3, G4, G8, G24) are about the parent; those about attempts (G2, G9, G10, G11,
-// G12) about its parts. Besides: a part is given out once, as one that its parent has
-// left; the parent ends when all of them have, as they did, and by its rule.
-
-// partJudge judges runs with parts, and the parts as such.
+// partJudge judges runs with parts, and their parts.
+//
+// A run with parts has a queue record while it is under way. Its parts are runs of their own: in inboxes, and after
+// they have ended in records below parts/. The guarantees about a task's runs (G3, G4, G8, G24) apply to the
+// parent, those about attempts (G2, G9, G10, G11, G12) to the parts. In addition, a part is given out once, while
+// its parent lists it as left. The parent ends when all parts have ended, records how each ended, and has the
+// outcome that its rule gives.
 type partJudge struct {
 	judge
 	fences *fenceJudge
 }
 
-// checkParent judges a record of a run that has its parts.
+// checkParent judges the queue record of a run that has parts: its first one, or a rewrite.
 func (j *partJudge) checkParent(d *delta, ch *runChange, r *runHistory) {
 	f, was := r.fan, r.was
 	switch {
@@ -36,18 +36,21 @@ func (j *partJudge) checkParent(d *delta, ch *runChange, r *runHistory) {
 		j.breachTask("G24", ch.ref, r.tick, ch.queueKey, "run %s is replaced, and overlap is %q", ch.id, e.Overlap)
 	}
 
+	// Users may only request a cancel. Every other change, and a cancel in favor of a newer tick, needs a commit.
 	same := *f
 	same.Cancel = was.Cancel
 	if encodeFan(same) != encodeFan(*was) || f.Cancel == task.ReasonReplaced && was.Cancel == "" {
 		j.fences.requireCommit(d, ch.ref, r.tick, ch.queueKey, "a run with parts")
 	}
 
+	// A part that was given out must not return to the list (G9).
 	for _, i := range f.Left {
 		if !slices.Contains(was.Left, i) {
 			j.breachTask("G9", ch.ref, r.tick, ch.queueKey, "part %d of run %s is to be given out again", i, ch.id)
 		}
 	}
 
+	// A part that leaves the list must be dispatched or ended in the same revision, or it would be lost (G4).
 	for _, i := range was.Left {
 		if slices.Contains(f.Left, i) {
 			continue
@@ -63,9 +66,10 @@ func (j *partJudge) checkParent(d *delta, ch *runChange, r *runHistory) {
 	}
 }
 
+// encodeFan returns a fan as JSON, for comparisons.
 func encodeFan(f task.Fan) string { return encodeRun(task.Run{Fan: &f}) }
 
-// checkFanOut judges that a run gets its parts.
+// checkFanOut judges the first record of a run that has parts.
 func (j *partJudge) checkFanOut(d *delta, ch *runChange, r *runHistory, f *task.Fan) {
 	j.fences.requireCommit(d, ch.ref, r.tick, ch.queueKey, "a run with parts")
 	t := j.cluster.taskOf(ch.ref)
@@ -87,7 +91,8 @@ func (j *partJudge) checkFanOut(d *delta, ch *runChange, r *runHistory, f *task.
 	}
 }
 
-// distinctNodes reports whether no two nodes are the same. Parts that are not repeated have none.
+// distinctNodes reports whether no two parts are bound to the same node. Empty names are ignored: a part that may
+// run on any node has none.
 func distinctNodes(nodes []string) bool {
 	seen := map[string]bool{}
 	for _, n := range nodes {
@@ -100,8 +105,8 @@ func distinctNodes(nodes []string) bool {
 	return true
 }
 
-// checkFirstRecord judges the first record of a part: its parent had it left, and in
-// this revision has not any more.
+// checkFirstRecord judges the first record of a part. Its parent listed it as left before this revision, and does
+// not any more (G9).
 func (j *partJudge) checkFirstRecord(d *delta, ch *runChange, r *runHistory, rec *task.Run, key string) {
 	j.fences.requireCommit(d, ch.ref, 0, key, "a part")
 	parent, index := j.cluster.parentOf(ch.ref, ch.id)
@@ -128,11 +133,11 @@ func (j *partJudge) checkFirstRecord(d *delta, ch *runChange, r *runHistory, rec
 	}
 }
 
-// checkDispatch judges a new attempt of a part.
+// checkDispatch judges a new attempt of a part: on the node that the parent assigned, and not after a cancel.
 func (j *partJudge) checkDispatch(ch *runChange, put inboxPut) {
 	parent, index := j.cluster.parentOf(ch.ref, ch.id)
 	if parent == nil || parent.fan == nil {
-		return // said at its first record
+		return // checkFirstRecord has reported it
 	}
 
 	if nodes := parent.fan.Nodes; index < len(nodes) && nodes[index] != put.node {
@@ -144,8 +149,8 @@ func (j *partJudge) checkDispatch(ch *runChange, put inboxPut) {
 	}
 }
 
-// checkEndDeleted judges that the record of a part's end is deleted: when its run is on
-// record, or gone, and not before (G12).
+// checkEndDeleted checks that the record of a part's end is deleted only when its parent has ended or is gone
+// (G12). Until then, the parent's outcome depends on it.
 func (j *partJudge) checkEndDeleted(d *delta, ch *runChange, r *runHistory) {
 	parent, _ := j.cluster.parentOf(ch.ref, ch.id)
 	if parent != nil && parent.underWay() && !j.cluster.isOrphaned(d, ch.ref, r) {
@@ -153,8 +158,8 @@ func (j *partJudge) checkEndDeleted(d *delta, ch *runChange, r *runHistory) {
 	}
 }
 
-// checkConclusion judges the end of a run with parts: all of them have ended, it says
-// how each did, and its outcome is by its rule.
+// checkConclusion judges the end of a run with parts: all parts have ended (G4), the record gives the end of each
+// (G12), and the outcome follows the rule (G24).
 func (j *partJudge) checkConclusion(d *delta, ch *runChange, r *runHistory) {
 	j.fences.requireCommit(d, ch.ref, r.tick, ch.endedKey, "the end of a run with parts")
 	e, f := ch.ended, r.fan
@@ -168,6 +173,8 @@ func (j *partJudge) checkConclusion(d *delta, ch *runChange, r *runHistory) {
 		byIndex[p.Index] = p
 	}
 
+	// cut reports whether the cancel had an effect: it kept a part from being given out, or ended one. If all parts
+	// had ended before, their outcome counts.
 	succeeded, cut := f.Kept, false
 	for _, i := range f.Numbers() {
 		said, told := byIndex[i]

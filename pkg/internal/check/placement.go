@@ -6,22 +6,23 @@ import (
 	"strings"
 )
 
-// placementJudge judges where the shards lie: that no more of them move than must (G15), and that
-// at the end each has an owner (G16) and nothing is left of drained nodes (G20).
+// placementJudge judges which nodes own which shards. No more shards move than must (G15). At the end each shard
+// has an owner (G16), and nothing is left of drained nodes (G20).
 //
-// It counts how many shards have moved, and how many may have: for each node
-// that comes or goes its share, and a quarter more. When the shards lie as
-// they should, what was not used is forgotten.
+// It counts how many shards have moved and how many were allowed to: for each node that joins or leaves its share
+// of the shards, and a quarter more. Whenever no shard is misplaced any more, both counts return to zero, so that
+// an unused allowance does not cover a later move.
 type placementJudge struct {
 	judge
-	allowed float64
-	moved   int
+	allowed float64 // how many shards may move
+	moved   int     // how many have moved
 }
 
+// moveRoom is the factor by which the shards that move may exceed a node's share (G15).
 const moveRoom = 1.25
 
-// checkMoves counts the shards that a revision moves, and what the nodes that
-// come and go with it allow.
+// checkMoves counts the shards that a revision moves. Nodes that join or leave in the same revision add to the
+// allowance first.
 func (j *placementJudge) checkMoves(d *delta) {
 	if !j.opts.Moves {
 		return
@@ -33,7 +34,7 @@ func (j *placementJudge) checkMoves(d *delta) {
 		before, after := j.cluster.shardOf(id).owner, d.owners[id]
 		switch {
 		case after.Fence == 0, after.Term != j.cluster.currentTerm():
-			j.allowed += moveRoom // by a stranger: the leader may put it right
+			j.allowed += moveRoom // not written by the leader, which may correct it
 			continue
 		case before.Node == "" || before.Node == after.Node:
 			continue
@@ -47,12 +48,12 @@ func (j *placementJudge) checkMoves(d *delta) {
 	}
 }
 
-// allowMoves adds what the nodes that come and go allow.
+// allowMoves adds the shares of the nodes that begin or cease to be able to own shards.
 func (j *placementJudge) allowMoves(d *delta) {
 	for _, name := range slices.Sorted(maps.Keys(d.nodes)) {
 		before, now := j.cluster.nodes[name], d.nodes[name]
 		owns := now != nil && now.canOwn
-		again := owns && before.canOwn && before.create != now.create // it left and joined in one revision
+		again := owns && before.canOwn && before.create != now.create // it left and joined again in one revision
 		if before.canOwn == owns && !again {
 			continue
 		}
@@ -74,8 +75,8 @@ func (j *placementJudge) allowMoves(d *delta) {
 	}
 }
 
-// misplacedShards is how many shards have to move as things are: those whose node may
-// not have them, and what a node has above its share, or lacks of it.
+// misplacedShards returns how many shards must move as things are: shards without a node that may own them, and
+// those that a node has above its share, or lacks.
 func (j *placementJudge) misplacedShards() int {
 	all := 0
 	for _, n := range j.cluster.nodes {
@@ -108,18 +109,17 @@ func (j *placementJudge) misplacedShards() int {
 	return max(homeless+above, below)
 }
 
-// allowMisplaced allows what the first list, taken in the middle of something, wants.
+// allowMisplaced allows the moves that are pending when the history begins.
 func (j *placementJudge) allowMisplaced() { j.allowed = moveRoom * float64(j.misplacedShards()) }
 
-// forgetUnusedMoves forgets what was allowed and not used, when the shards lie well.
+// forgetUnusedMoves resets the counts when no shard is misplaced.
 func (j *placementJudge) forgetUnusedMoves(d *delta) {
 	if j.opts.Moves && len(d.owners)+len(d.nodes) > 0 && j.misplacedShards() == 0 {
 		j.allowed, j.moved = 0, 0
 	}
 }
 
-// checkEndOwners checks, if the cluster is to have settled, that every shard has an
-// owner that is present (G16).
+// checkEndOwners checks, with Options.Settled, that every shard has an owner that is present (G16).
 func (j *placementJudge) checkEndOwners() {
 	if !j.opts.Settled {
 		return
@@ -133,7 +133,7 @@ func (j *placementJudge) checkEndOwners() {
 	}
 }
 
-// checkDrainedNodes checks that nothing is left of nodes that were drained (G20).
+// checkDrainedNodes checks that no key, shard or candidacy of a drained node is left (G20).
 func (j *placementJudge) checkDrainedNodes() {
 	for _, node := range j.opts.Gone {
 		for _, key := range slices.Sorted(maps.Keys(j.cluster.liveKeys)) {

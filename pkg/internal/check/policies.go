@@ -5,15 +5,15 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// policyJudge judges what a task's policies say of its runs: overlap (G8), start deadlines
-// (G22), reasons (G23), and queues, replacements and shadows (G24).
+// policyJudge judges what a task's policies require of its runs: overlap and max_active (G8), start deadlines
+// (G22), reasons (G23), and queue limits, replacements and shadow tasks (G24).
 type policyJudge struct {
 	judge
 	fences *fenceJudge
 }
 
-// checkReason checks that a record says why, in a word of the closed list that
-// may stand with its state (G23).
+// checkReason checks that a record has a reason from the closed list, and that the list allows it for the record's
+// state (G23).
 func (j *policyJudge) checkReason(ref record.Ref, tick int64, key, what string, state task.State, reason string) {
 	if state == task.Succeeded {
 		return
@@ -29,10 +29,10 @@ func (j *policyJudge) checkReason(ref record.Ref, tick int64, key, what string, 
 	}
 }
 
-// checkOverlapSkip checks that a tick is skipped for overlap only where the task had a
-// run of its own that it could overlap with (G23): runs of a deleted task of the
-// same name are not its own. Whether one was still active is not judged, since the
-// owner may hear late of its end.
+// checkOverlapSkip checks that a tick is skipped for overlap only if the task has had a run to overlap with (G23).
+// Runs of a deleted task of the same name do not count. Whether a run was still active is not judged, because the
+// owner may learn of its end late. A task that existed before the history began may have had runs that it does not
+// show.
 func (j *policyJudge) checkOverlapSkip(d *delta, ch *runChange, r *runHistory, rec *task.Run, key string) {
 	t := j.cluster.taskOf(ch.ref)
 	if rec.State != task.Skipped || rec.Reason != task.ReasonOverlap || t.entry == nil || t.entry.incarnation != r.incarnation || t.entry.create <= j.cluster.began {
@@ -45,7 +45,7 @@ func (j *policyJudge) checkOverlapSkip(d *delta, ch *runChange, r *runHistory, r
 		}
 	}
 
-	for _, other := range d.runs { // made by the same commit
+	for _, other := range d.runs { // created by the same commit
 		if made, _ := other.recordedRun(); other.ref == ch.ref && made != nil && made.UID == r.incarnation.uid && !made.State.Final() {
 			return
 		}
@@ -54,8 +54,8 @@ func (j *policyJudge) checkOverlapSkip(d *delta, ch *runChange, r *runHistory, r
 	j.breachTask("G23", ch.ref, r.tick, key, "run %s is skipped for overlap, and no run of its task has ever been made", ch.id)
 }
 
-// checkStartDeadline checks that the first attempt of a tick did not start after its
-// deadline (G22). Both are of one node's clock, which looked shortly before.
+// checkStartDeadline checks that the first attempt of a tick did not start after its deadline (G22). One node's
+// clock gives both times: the node reads it immediately before it forks. The slack of 1 s covers a slow fork.
 func (j *policyJudge) checkStartDeadline(ch *runChange, r *runHistory, before task.Time, started task.Time, key string) {
 	const slack = 1000
 	if r.tick != 0 && !before.IsZero() && unixMS(started) > unixMS(before)+slack {
@@ -63,7 +63,7 @@ func (j *policyJudge) checkStartDeadline(ch *runChange, r *runHistory, before ta
 	}
 }
 
-// firstStartedAt is when the first attempt of a run started, as a record has it.
+// firstStartedAt returns when the first attempt of a run started, as a record gives it.
 func firstStartedAt(r task.Run) task.Time {
 	if len(r.Attempts) > 0 {
 		return r.Attempts[0].StartedAt
@@ -71,8 +71,8 @@ func firstStartedAt(r task.Run) task.Time {
 	return r.StartedAt
 }
 
-// checkMaxActive judges an attempt that starts where only some may be active at once
-// (G8). Retries are starts, too.
+// checkMaxActive checks that a start does not exceed max_active (G8). A retry counts as a start, and a run that
+// waits for its retry does not count as active.
 func (j *policyJudge) checkMaxActive(ch *runChange, r *runHistory, key string) {
 	t := j.cluster.taskOf(ch.ref)
 	if t.entry == nil || t.entry.Overlap != task.OverlapAllow || t.entry.MaxActive == 0 {
@@ -91,7 +91,7 @@ func (j *policyJudge) checkMaxActive(ch *runChange, r *runHistory, key string) {
 	}
 }
 
-// checkQueueLength checks that no more ticks wait for runs of their task than may (G24).
+// checkQueueLength checks that no more ticks wait for other runs of their task than queue.limit allows (G24).
 func (j *policyJudge) checkQueueLength(ch *runChange, r *runHistory, w *task.Waiting) {
 	t := j.cluster.taskOf(ch.ref)
 	if t.entry == nil || t.entry.Overlap != task.OverlapQueue || !isTickTrigger(r.trigger) || w.Reason != task.ReasonOverlap {
@@ -110,8 +110,8 @@ func (j *policyJudge) checkQueueLength(ch *runChange, r *runHistory, w *task.Wai
 	}
 }
 
-// checkReplaced checks that what was replaced gave way to a newer tick that is
-// there, by a policy that wants it.
+// checkReplaced checks a run that ended as replaced (G24): it was requested, by a policy that replaces, and a newer
+// tick of the task took its place.
 func (j *policyJudge) checkReplaced(d *delta, ch *runChange, r *runHistory, taken *inboxRecord) {
 	if ch.ended.Reason != task.ReasonReplaced {
 		return
@@ -120,31 +120,33 @@ func (j *policyJudge) checkReplaced(d *delta, ch *runChange, r *runHistory, take
 	t := j.cluster.taskOf(ch.ref)
 
 	switch {
+	// A run with parts ends as replaced only if its record requested that.
 	case r.fan != nil:
 		if r.fan.Cancel != task.ReasonReplaced {
 			j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "run %s ended as replaced without a request", ch.id)
 		}
 	case taken == nil && r.isPart():
-		// A part ends for the reason that its run was given, in this revision or in an earlier
-		// one: checkParent has judged that by the policy of that time. The task's
-		// policy may have changed since then.
+		// A part ends for the reason that its parent was given, in this revision or an earlier one. checkParent has
+		// judged that by the policy in force then. The task's policy may have changed since.
 		j.fences.requireCommit(d, ch.ref, r.tick, ch.endedKey, "the end of a waiting part that is replaced")
 
 		parent, _ := j.cluster.parentOf(ch.ref, ch.id)
 		if parent != nil && parent.fan != nil && parent.fan.Cancel != task.ReasonReplaced {
 			j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "part %s ends as replaced, and its run is not replaced", ch.id)
 		}
+	// The run was waiting: the owner ends it in the commit that decides the newer tick.
 	case taken == nil:
 		j.fences.requireCommit(d, ch.ref, r.tick, ch.endedKey, "the end of a waiting run that is replaced")
 		if t.entry != nil && t.entry.incarnation == r.incarnation && t.entry.Overlap != task.OverlapReplace {
 			j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "run %s is replaced, and overlap is %q", ch.id, t.entry.Overlap)
 		}
+	// The run was in an inbox: the owner requested the cancel, and the node has ended the attempt.
 	case !taken.CancelRequested || taken.CancelReason != task.ReasonReplaced:
 		j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "run %s ended as replaced without a request", ch.id)
 	}
 
-	// A part is as old as its run: the tick that replaces both may have been decided before the
-	// part was given out.
+	// A part counts as old as its parent: the tick that replaces both may have been decided before the part was
+	// given out.
 	whole := r
 	if r.isPart() {
 		if parent, _ := j.cluster.parentOf(ch.ref, ch.id); parent != nil {
@@ -153,7 +155,8 @@ func (j *policyJudge) checkReplaced(d *delta, ch *runChange, r *runHistory, take
 	}
 
 	for _, other := range t.runs {
-		// A tick that had an attempt, or parts, end may have missed its own start since.
+		// The newer tick may itself have become missed while it waited for the attempt or the parts to end. It
+		// counts if it had a start deadline.
 		waited := (taken != nil || r.fan != nil) && !other.startBefore.IsZero()
 		newer := other.decidedRev > whole.decidedRev || other.decidedRev == whole.decidedRev && other.tick > whole.tick
 		if other != whole && other.incarnation == r.incarnation && isTickTrigger(other.trigger) && newer && other.wasPlaced && (other.state != task.Missed || waited) {
@@ -161,6 +164,7 @@ func (j *policyJudge) checkReplaced(d *delta, ch *runChange, r *runHistory, take
 		}
 	}
 
+	// The newer tick may be decided in this revision.
 	for _, other := range d.runs {
 		if rec, _ := other.recordedRun(); other != ch && other.ref == ch.ref && rec != nil && isTickTrigger(rec.Trigger) {
 			return
@@ -170,8 +174,8 @@ func (j *policyJudge) checkReplaced(d *delta, ch *runChange, r *runHistory, take
 	j.breachTask("G24", ch.ref, r.tick, ch.endedKey, "run %s is replaced by nothing: no later tick of its task has a run", ch.id)
 }
 
-// checkReplaceRequest checks that a cancel for a newer tick is asked for by an owner, of a
-// task whose policy is that.
+// checkReplaceRequest checks that a cancel in favor of a newer tick is requested by the owner in a commit, and for
+// a task whose policy is replace (G24).
 func (j *policyJudge) checkReplaceRequest(d *delta, ch *runChange, r *runHistory, before inboxRecord, put inboxPut) {
 	if before.CancelRequested || !put.CancelRequested || put.CancelReason != task.ReasonReplaced {
 		return
@@ -179,8 +183,8 @@ func (j *policyJudge) checkReplaceRequest(d *delta, ch *runChange, r *runHistory
 
 	j.fences.requireCommit(d, ch.ref, r.tick, put.key, "that a run is replaced")
 
-	// A part goes with its run: checkParent has judged that by the policy of that time. The
-	// task's policy may have changed since then.
+	// A part is cancelled with its parent. checkParent has judged that by the policy in force then. The task's
+	// policy may have changed since.
 	if r.isPart() {
 		if parent, _ := j.cluster.parentOf(ch.ref, ch.id); parent != nil && parent.fan != nil && parent.fan.Cancel == task.ReasonReplaced {
 			return
@@ -192,12 +196,12 @@ func (j *policyJudge) checkReplaceRequest(d *delta, ch *runChange, r *runHistory
 	}
 }
 
-// checkShadow judges the decision of a tick: of a shadow's none runs or waits, of
-// another task none is skipped as a shadow's, and each has its own record (G24).
+// checkShadow judges the decision of a tick by the rules of shadow tasks (G24). No tick of a shadow task runs or
+// waits, no tick of another task is skipped with that reason, and each tick has its own record.
 func (j *policyJudge) checkShadow(ch *runChange, r *runHistory, rec *task.Run, key string) {
 	t := j.cluster.taskOf(ch.ref)
 	if t.entry == nil || t.entry.incarnation != r.incarnation {
-		return // checkFirstRecord has said it
+		return // checkFirstRecord has reported it
 	}
 
 	skipped := rec.State == task.Skipped && rec.Reason == task.ReasonShadow
@@ -211,8 +215,9 @@ func (j *policyJudge) checkShadow(ch *runChange, r *runHistory, rec *task.Run, k
 	}
 }
 
-// checkOverlap judges a run that becomes active. The next attempt of one that is
-// active anyway is no start: of two that a policy of then allowed, each goes on.
+// checkOverlap checks that a run does not become active beside another one where the policy forbids it (G8). The
+// next attempt of a run that is already active is not a start: two runs that an earlier policy allowed may both
+// continue.
 func (j *policyJudge) checkOverlap(ch *runChange, r *runHistory, key string) {
 	t := j.cluster.taskOf(ch.ref)
 	if t.entry == nil || t.entry.Overlap == task.OverlapAllow || r.activeSince != j.cluster.revision {

@@ -13,37 +13,40 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// probeLine is a line of a probe log, to which test tasks append whatever the
-// scheduler believes: "START|BEAT|END run attempt token time pid". BEAT, which
-// need not be, says that the process lives.
+// probeLine is a line of a probe log. Test tasks append to it directly, independently of what the scheduler
+// believes: "START|BEAT|END run attempt token time pid". BEAT is optional and shows that the process is alive.
 type probeLine struct {
-	end     bool
-	beat    bool
+	end     bool // an END line
+	beat    bool // a BEAT line
 	run     string
 	attempt int
 	token   int64
-	at      int64 // in ms; 0: the log does not tell
+	at      int64 // in ms since 1970; 0 if the log has no wall clock
 	pid     string
-	line    int
+	line    int // its number in the log, from 1
 }
 
-// CheckProbeLog judges what really ran. Of the log alone: each attempt starts at
-// most once (G9), each end has a start (G10), tokens grow from attempt to attempt
-// (G11). With the events of the same time (nil: none) also: each start has an
-// inbox record with its token (G10); of tasks that are against overlap the
-// tokens grow from start to start (G11) and no run starts while another goes on
-// (G8, seen only if that one lived to write its END); an attempt after a lost
-// one is there only if the policy wants it (G9); and of an attempt that had been
-// declared lost no process starts (G9), nor lives on (G17): a line of its own below the START of a token that is younger than the
-// loss proves that it did. Where the log's times are milliseconds of a wall clock,
-// no first attempt of a tick starts long after its start deadline (G22).
+// CheckProbeLog judges which processes really ran. From the log alone it checks:
 //
-// Run ids hold a part of the task's uid only, so that those of two tasks may be
-// equal at one tick. The events tell them apart; the log alone may not.
+//   - each attempt starts at most once (G9)
+//   - each END has a START (G10)
+//   - tokens increase from attempt to attempt of a run (G11)
 //
-// The order of the lines is what counts, not their times: all probes append to
-// one file on one host. A last line without an end, cut off by a kill, is left
-// out.
+// With the events of the same period (nil: none) it also checks:
+//
+//   - each START has an inbox record with its token (G10)
+//   - where the policy forbids overlap, tokens increase from START to START of a task (G11), and no run starts
+//     between the START and the END of another one (G8); a run that was killed has no END and is not judged
+//   - an attempt follows a lost one only if the retry policy allows it (G9)
+//   - no attempt starts after it was declared lost (G9), and none is alive then (G17): the proof is a line of it
+//     below the START of a token that is newer than the loss
+//   - no first attempt of a tick starts long after its start deadline, if the log has wall-clock times (G22)
+//
+// A run id contains only a part of the task's uid, so two tasks can have equal run ids at one tick. The events tell
+// them apart. The log alone cannot.
+//
+// The order of the lines counts, not their times: all probes append to one file on one host. A last line without a
+// newline was cut off by a kill and is ignored.
 func CheckProbeLog(rd io.Reader, keys record.Keys, events []Event) []Violation {
 	lines, violations := readProbes(rd)
 	c := probeChecker{
@@ -78,33 +81,31 @@ func CheckProbeLog(rd io.Reader, keys record.Keys, events []Event) []Violation {
 	return c.violations
 }
 
-// intent is an inbox record by its token.
+// intent is an inbox record, identified by its token.
 type intent struct {
 	task.Assigned
 	name string
-	// activated is the token of the run's first attempt, or the revision at which the
-	// parent of a part began; policy is what was in force then. Zero if the events do
-	// not tell.
+	// activated is the revision at which the run became active: the token of its first attempt, or for a part the
+	// revision at which its parent got its parts. overlapPolicy is the policy in force at that revision. Both are
+	// zero if the events do not show it.
 	activated int64
 	overlapPolicy
 }
 
-// overlapPolicy is what an entry says of runs beside each other.
+// overlapPolicy is the part of an entry that determines which runs may be active together.
 type overlapPolicy struct {
 	overlap   string
 	maxActive int
 }
 
-// forbidsOverlap reports whether, when it was dispatched, no other run of the task may
-// have been active.
+// forbidsOverlap reports whether no other run of the task was allowed to be active when the run became active.
 func (in intent) forbidsOverlap() bool { return in.overlap != "" && in.overlap != task.OverlapAllow }
 
-// incarnation tells a task from those that bore its name before: to be created again
-// makes another task of it, which the runs of the former one do not concern.
+// incarnation identifies the task. A task that is deleted and created again under the same name is another one.
 func (in intent) incarnation() string { return in.name + "/" + in.UID }
 
-// laterActivated is the intent whose run became active last. By its policy the two may be
-// active together, or not.
+// laterActivated returns the intent whose run became active later. Its policy determines whether the two may be
+// active together.
 func laterActivated(a, b intent) intent {
 	if b.activated > a.activated {
 		return b
@@ -112,19 +113,20 @@ func laterActivated(a, b intent) intent {
 	return a
 }
 
+// probeChecker holds the state of one pass over a probe log.
 type probeChecker struct {
 	violations     []Violation
-	intents        map[attemptID][]intent // several: of tasks whose run ids are equal
+	intents        map[attemptID][]intent // several records: tasks with equal run ids
 	hasEvents      bool
-	taskOfRun      map[string]string // a task for each run id
-	started, ended map[attemptID][]probeLine
-	last           map[string]probeLine // by run: what started last
-	newest         map[string]intent    // per incarnation: what has started with the highest token
-	lost           map[attemptID]int64  // attempts that were declared lost: when
-	highestStarted int64                // the highest token that has started: etcd was there by then
+	taskOfRun      map[string]string         // one task for each run id
+	started, ended map[attemptID][]probeLine // all START and END lines of an attempt
+	last           map[string]probeLine      // by run: its latest START
+	newest         map[string]intent         // by incarnation: the started attempt with the highest token
+	lost           map[attemptID]int64       // the revision at which an attempt was declared lost
+	highestStarted int64                     // the highest token that has started; etcd had reached that revision by then
 }
 
-// attemptID is an attempt as a log knows it.
+// attemptID identifies an attempt in a log, which does not contain the name of the task.
 type attemptID struct {
 	token int64
 	run   string
@@ -132,6 +134,7 @@ type attemptID struct {
 
 func (p probeLine) attemptID() attemptID { return attemptID{p.token, p.run} }
 
+// addViolation adds a violation about a line. It names the task if the events identify it.
 func (c *probeChecker) addViolation(p probeLine, promise, format string, args ...any) {
 	v := Violation{Promise: promise, Message: fmt.Sprintf("line %d: ", p.line) + fmt.Sprintf(format, args...)}
 	if in, ok := c.intentOf(p); ok {
@@ -140,7 +143,7 @@ func (c *probeChecker) addViolation(p probeLine, promise, format string, args ..
 	c.violations = append(c.violations, v)
 }
 
-// intentOf is the inbox record of an attempt, if there is just one.
+// intentOf returns the inbox record of an attempt. It returns false if there is none, or if several tasks have one.
 func (c *probeChecker) intentOf(p probeLine) (intent, bool) {
 	all := c.intents[p.attemptID()]
 	if len(all) != 1 {
@@ -149,7 +152,7 @@ func (c *probeChecker) intentOf(p probeLine) (intent, bool) {
 	return all[0], true
 }
 
-// runKey tells the runs of the log apart.
+// runKey identifies a run across the log, by its task if that is known.
 func (c *probeChecker) runKey(p probeLine) string {
 	if in, ok := c.intentOf(p); ok {
 		return in.name + "/" + p.run
@@ -157,6 +160,7 @@ func (c *probeChecker) runKey(p probeLine) string {
 	return c.taskOfRun[p.run] + "/" + p.run
 }
 
+// checkStart judges a START line.
 func (c *probeChecker) checkStart(p probeLine) {
 	in, ok := c.intentOf(p)
 	allowed, before := len(c.intents[p.attemptID()]), c.started[p.attemptID()]
@@ -164,6 +168,8 @@ func (c *probeChecker) checkStart(p probeLine) {
 		c.addViolation(p, "G10", "run %s, attempt %d, started with token %d, which no inbox record had", p.run, p.attempt, p.token)
 	}
 
+	// Attempts of several tasks can have the same run id and token, so as many starts are allowed as there are
+	// records.
 	if len(before) >= max(allowed, 1) {
 		c.addViolation(p, "G9", "run %s, attempt %d, started again; it had started in line %d, as process %s", p.run, p.attempt, before[0].line, before[0].pid)
 	}
@@ -188,8 +194,8 @@ func (c *probeChecker) checkStart(p probeLine) {
 	c.last[c.runKey(p)] = p
 }
 
-// checkStartDeadline judges when the first attempt of a tick started (G22): by the log's
-// clock, which is not that of the node that decided it.
+// checkStartDeadline checks that the first attempt of a tick starts before its deadline (G22). The slack of 5 s
+// covers the fork, the program's start, and the difference between the log's clock and the owner's.
 func (c *probeChecker) checkStartDeadline(p probeLine, in intent) {
 	const slack = 5000
 	if p.at != 0 && p.attempt <= 1 && isTickTrigger(in.Trigger) && !in.StartBefore.IsZero() && p.at > unixMS(in.StartBefore)+slack {
@@ -197,7 +203,7 @@ func (c *probeChecker) checkStartDeadline(p probeLine, in intent) {
 	}
 }
 
-// checkSuccessor judges an attempt that follows another of its run.
+// checkSuccessor judges an attempt that starts after another one of its run.
 func (c *probeChecker) checkSuccessor(p, before probeLine) {
 	if p.token < before.token {
 		c.addViolation(p, "G11", "run %s: token %d starts after token %d", p.run, p.token, before.token)
@@ -220,6 +226,7 @@ func (c *probeChecker) checkSuccessor(p, before probeLine) {
 	}
 }
 
+// checkEnd judges an END line.
 func (c *probeChecker) checkEnd(p probeLine) {
 	before := c.ended[p.attemptID()]
 
@@ -234,8 +241,8 @@ func (c *probeChecker) checkEnd(p probeLine) {
 	c.ended[p.attemptID()] = append(before, p)
 }
 
-// checkSignOfLife judges a sign of life of an attempt that had been declared lost: the
-// line stands below a token that is younger than the loss.
+// checkSignOfLife checks that an attempt shows no sign of life after it was declared lost. If an attempt with a
+// token newer than the loss has already started in the log, the line was written after the loss.
 func (c *probeChecker) checkSignOfLife(p probeLine) {
 	_, ok := c.intentOf(p)
 	if rev, lost := c.lost[p.attemptID()]; ok && lost && c.highestStarted > rev {
@@ -253,11 +260,10 @@ func (c *probeChecker) checkSignOfLife(p probeLine) {
 	}
 }
 
-// checkOverlaps looks for starts between the start and the end of another run of the
-// same task, where the policy was against it when the later of the two was
-// dispatched first.
+// checkOverlaps finds runs that start between the START and the END of another run of the same task (G8). The
+// policy of the run that became active later decides whether that is allowed.
 func (c *probeChecker) checkOverlaps(lines []probeLine) {
-	open := map[string]map[string]probeLine{} // by task and run: what has started and will write its END
+	open := map[string]map[string]probeLine{} // by task and run: STARTs whose END comes later in the log
 	for _, p := range lines {
 		in, ok := c.intentOf(p)
 		if !ok || p.beat {
@@ -291,22 +297,22 @@ func (c *probeChecker) checkOverlaps(lines []probeLine) {
 	}
 }
 
-// AttemptID is an attempt of a run, and its token.
+// AttemptID identifies an attempt of a run by its token.
 type AttemptID struct {
 	Task  string // namespace/name
 	Run   string
 	Token int64
 }
 
-// Activation says since when a run is active, and by which policy it became so.
+// Activation states since when a run is active, and under which policy it became active.
 type Activation struct {
 	Revision  int64
-	Overlap   string // in force then; "" if the events do not tell
-	MaxActive int    // likewise; 0: no limit
+	Overlap   string // in force at that revision; "" if the events do not show it
+	MaxActive int    // in force at that revision; 0: no limit
 }
 
-// Activations says of each attempt in a history how its run became active: by its dispatch, or by that of an earlier
-// attempt, since a run stays active while it is waiting for its next attempt.
+// Activations returns for each attempt in a history how its run became active: by the attempt's dispatch, or by
+// that of an earlier attempt, because a run stays active while it waits for its next attempt.
 func Activations(keys record.Keys, events []Event) map[AttemptID]Activation {
 	all := map[AttemptID]Activation{}
 	for id, same := range readIntents(keys, events) {
@@ -318,11 +324,14 @@ func Activations(keys record.Keys, events []Event) map[AttemptID]Activation {
 	return all
 }
 
-// readIntents collects the inbox records of a history.
+// readIntents collects the inbox records of a history, with the policy under which each run became active. Within a
+// revision, new records count under the policy before that revision: an edit and a dispatch cannot share a
+// revision, because the dispatch compares the entry.
 func readIntents(keys record.Keys, events []Event) map[attemptID][]intent {
 	all := map[attemptID][]intent{}
 	inForce := map[record.Ref]overlapPolicy{}
 
+	// first holds how each run became active.
 	first := map[runRef]intent{}
 	for at := 0; at < len(events); {
 		end := at + 1
@@ -330,7 +339,9 @@ func readIntents(keys record.Keys, events []Event) map[attemptID][]intent {
 			end++
 		}
 
-		if events[at].Listed { // what was dispatched before goes by what is there
+		// Runs of the first list may have been dispatched under a policy that the history does not show. Use the
+		// one in force.
+		if events[at].Listed {
 			applyOverlapPolicies(keys, events[at:end], inForce)
 		}
 
@@ -341,9 +352,9 @@ func readIntents(keys record.Keys, events []Event) map[attemptID][]intent {
 				_, known := first[run]
 				switch {
 				case err != nil:
-				case w.UnderWay() && !known: // its parts are active with it
+				case w.UnderWay() && !known: // parts become active with their parent
 					first[run] = intent{activated: ev.ModRevision, overlapPolicy: inForce[k.Ref]}
-				case !w.UnderWay() && len(w.Attempts) == 0: // handed back before it started: its next dispatch makes it active again
+				case !w.UnderWay() && len(w.Attempts) == 0: // handed back before it started: its next dispatch activates it again
 					delete(first, run)
 				}
 			}
@@ -380,7 +391,7 @@ func readIntents(keys record.Keys, events []Event) map[attemptID][]intent {
 	return all
 }
 
-// applyOverlapPolicies takes what the entries say of overlap from their next revision on.
+// applyOverlapPolicies applies the overlap policies of the entries that the events write.
 func applyOverlapPolicies(keys record.Keys, events []Event, inForce map[record.Ref]overlapPolicy) {
 	for _, ev := range events {
 		if k, ok := keys.ParseShard(ev.Key); ok && k.Kind == record.KindEntry && !ev.Deleted {
@@ -391,6 +402,7 @@ func applyOverlapPolicies(keys record.Keys, events []Event, inForce map[record.R
 	}
 }
 
+// readProbes parses a log. It reports lines that are not probe lines, and leaves them out.
 func readProbes(rd io.Reader) ([]probeLine, []Violation) {
 	var lines []probeLine
 	var violations []Violation
@@ -399,7 +411,7 @@ func readProbes(rd io.Reader) ([]probeLine, []Violation) {
 	for n := 1; ; n++ {
 		text, err := in.ReadString('\n')
 		if err != nil {
-			return lines, violations // what has no newline was cut off
+			return lines, violations // a last line without a newline was cut off
 		}
 
 		p, ok := parseProbe(strings.Fields(text))
@@ -413,6 +425,7 @@ func readProbes(rd io.Reader) ([]probeLine, []Violation) {
 	}
 }
 
+// parseProbe parses the fields of a line.
 func parseProbe(words []string) (probeLine, bool) {
 	if len(words) != 6 || (words[0] != "START" && words[0] != "END" && words[0] != "BEAT") {
 		return probeLine{}, false
@@ -423,7 +436,7 @@ func parseProbe(words []string) (probeLine, bool) {
 
 	at, err := strconv.ParseInt(words[4], 10, 64)
 	if year2000 := int64(946_684_800_000); err != nil || at < year2000 {
-		at = 0 // of a clock of another kind
+		at = 0 // a relative clock
 	}
 
 	return probeLine{end: words[0] == "END", beat: words[0] == "BEAT", run: words[1], attempt: attempt, token: token, at: at, pid: words[5]}, err1 == nil && err2 == nil

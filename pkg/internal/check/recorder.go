@@ -19,57 +19,58 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// ErrGap means that revisions are missing from a recording: it proves nothing.
+// ErrGap means that revisions are missing from a recording, so that it must not be judged.
 var ErrGap = errors.New("the recording has a gap")
 
 const (
-	progressInterval = 250 * time.Millisecond // how often the recorder asks how far etcd is
-	watchTimeout     = 5 * time.Second        // a watch this silent is given up
-	listTimeout      = time.Minute
+	progressInterval = 250 * time.Millisecond // how often the recorder requests etcd's current revision
+	watchTimeout     = 5 * time.Second        // a watch that is silent for this long is given up
+	listTimeout      = time.Minute            // limits List, which may read many pages
 )
 
-// Recorder keeps every revision of a cluster's prefix in memory: what was there
-// when it began, then each change. It is no part of the cluster, and only reads.
+// Recorder keeps every revision of a cluster's prefix in memory: the keys that existed when it began, then each
+// change. It does not take part in the cluster, and only reads.
 //
-//	list ──▶ watch from the next revision ──lost──▶ watch from the next one it has not ──▶ …
+//	list ──▶ watch from the next revision ──lost──▶ watch from the next missing one ──▶ …
 //
-// A watch that is lost, cancelled or silent is opened again from the revision
-// after the last one held; nothing is ever listed twice, so that no revision is
-// left out. If etcd has compacted that revision away, or has gone back behind
-// it, the recording ends with ErrGap.
+// When a watch is lost, cancelled or silent, the recorder opens another from the revision after the last one that
+// it holds. It never lists again, so that it omits no revision. If etcd has compacted that revision, or has gone
+// back to an earlier one, the recording ends with ErrGap.
 //
-// A watch's word that it has told everything is not believed: CatchUp, and so
-// Stop, hold what was recorded against the keys that are there. If it does not
-// lead to them, all since the last time that it did is recorded anew.
+// The recorder does not trust a watch to be complete. CatchUp, and so Stop, compare the recording with the keys in
+// etcd. If they differ, everything after the last successful comparison is recorded again.
+//
+// All methods may be called concurrently, except for Run.
 type Recorder struct {
 	client *kv.Client
 	keys   record.Keys
-	ready  chan struct{}
-	done   chan struct{}
-	cancel context.CancelFunc // of Record
+	ready  chan struct{}      // closed when the first list is held
+	done   chan struct{}      // closed when Run returns
+	cancel context.CancelFunc // ends Run; set by Record
 
+	// mu guards the fields below.
 	mu       sync.Mutex
 	events   []Event
-	revision int64          // all up to here is held, if the watch is to be believed
-	verified verifiedPrefix // the part that was compared with what is there
-	reopen   chan struct{}  // closed when a watch is to be opened anew
-	failure  error          // of the watch, while it is lost
-	err      error          // of Run
-	advanced chan struct{}
+	revision int64          // everything up to here is held, if the watch was complete
+	verified verifiedPrefix // the part that was compared with etcd
+	reopen   chan struct{}  // closed and replaced when a watch must be opened again
+	failure  error          // why the watch is lost; nil while it works
+	err      error          // the result of Run
+	advanced chan struct{}  // closed and replaced when revision advances
 }
 
-// NewRecorder makes a recorder of the cluster with those keys; Run fills it.
+// NewRecorder returns a recorder of the cluster with those keys. Call Run to fill it.
 func NewRecorder(c *kv.Client, keys record.Keys) *Recorder {
 	return &Recorder{client: c, keys: keys, ready: make(chan struct{}), done: make(chan struct{}), advanced: make(chan struct{}),
 		reopen: make(chan struct{})}
 }
 
-// Record runs a recorder beside the caller, and returns when it has its list:
-// it holds everything that happens from then on. Stop ends it.
+// Record starts a recorder in a goroutine and returns when it holds the first list. The recording contains
+// everything that happens from then on. The caller must call Stop to end it.
 func Record(ctx context.Context, c *kv.Client, keys record.Keys) (*Recorder, error) {
 	r := NewRecorder(c, keys)
 	ctx, r.cancel = context.WithCancel(ctx)
-	go func() { _ = r.Run(ctx) }() // Stop and WaitFor tell its error
+	go func() { _ = r.Run(ctx) }() // Stop and WaitFor return its error
 
 	select {
 	case <-r.ready:
@@ -79,8 +80,8 @@ func Record(ctx context.Context, c *kv.Client, keys record.Keys) (*Recorder, err
 	}
 }
 
-// Stop waits until the recorder holds all that is in etcd now, ends it, and
-// returns the events. It is for a recorder that Record made.
+// Stop waits until the recorder holds everything that is in etcd now, ends it, and returns the events. If it
+// returns an error, the events may be incomplete. Stop is for a recorder that Record returned.
 func (r *Recorder) Stop(ctx context.Context) ([]Event, error) {
 	err := r.CatchUp(ctx)
 	r.cancel()
@@ -89,7 +90,7 @@ func (r *Recorder) Stop(ctx context.Context) ([]Event, error) {
 	return r.Events(), err
 }
 
-// Run records until ctx ends, or the recording has a gap (ErrGap). It is called
+// Run records until ctx ends, or until the recording has a gap (ErrGap). It retries every other error. Call it
 // once.
 func (r *Recorder) Run(ctx context.Context) error {
 	defer close(r.done)
@@ -101,6 +102,8 @@ func (r *Recorder) Run(ctx context.Context) error {
 			break
 		}
 
+		// A member that lags behind is normal, and another watch may reach a member that does not. Only an etcd
+		// that has gone back as a whole ends the recording.
 		if errors.Is(err, errBehind) {
 			if gap := r.checkNotRolledBack(ctx); gap != nil {
 				err = gap
@@ -112,6 +115,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 		r.failure = err
 		r.mu.Unlock()
 
+		// Sleep returns false if ctx ended. The error then ends the loop.
 		if clock.Sleep(ctx, progressInterval) {
 			err = nil
 		}
@@ -128,23 +132,24 @@ func (r *Recorder) Run(ctx context.Context) error {
 	return err
 }
 
-// Events is the history so far, for Check. Nobody may change it.
+// Events returns the history so far, for Check. The caller must not change it.
 func (r *Recorder) Events() []Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.events[:len(r.events):len(r.events)]
 }
 
-// Revision is the revision up to which everything is held.
+// Revision returns the revision up to which everything is held.
 func (r *Recorder) Revision() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.revision
 }
 
-// CatchUp waits until all is held that is in etcd now, and leads to the keys that
-// are there.
+// CatchUp waits until everything that is in etcd now is held, and replaying it yields the keys that exist.
 func (r *Recorder) CatchUp(ctx context.Context) error {
+	// Each failed comparison discards what was recorded since the last successful one. The limit keeps a watch that
+	// always omits something from being retried forever.
 	const tries = 5
 
 	for i := 1; ; i++ {
@@ -167,8 +172,8 @@ func (r *Recorder) CatchUp(ctx context.Context) error {
 	}
 }
 
-// WaitFor waits until everything up to a revision is held. It returns the
-// recording's error if that ends first, or the context's.
+// WaitFor waits until everything up to a revision is held. It returns the recording's error if the recording ends
+// first, or the context's.
 func (r *Recorder) WaitFor(ctx context.Context, revision int64) error {
 	for {
 		r.mu.Lock()
@@ -189,12 +194,14 @@ func (r *Recorder) WaitFor(ctx context.Context, revision int64) error {
 	}
 }
 
+// endError returns why the recording ended.
 func (r *Recorder) endError() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return fmt.Errorf("recorder: ended at revision %d: %w", r.revision, r.err)
 }
 
+// listRecords reads the prefix at one revision, and marks it as verified.
 func (r *Recorder) listRecords(ctx context.Context) error {
 	key, end := kv.Prefix(r.keys.Root())
 	kvs, rev, err := kv.List(ctx, r.client, key, end, 0)
@@ -217,8 +224,8 @@ func (r *Recorder) listRecords(ctx context.Context) error {
 	return nil
 }
 
-// addEvents appends events and notes up to where all is held, unless their watch is one
-// that is to be opened anew.
+// addEvents appends events and advances revision. reopen identifies the watch that delivered them. If it was
+// replaced in the meantime, the events are discarded, because verifyAt has moved revision back.
 func (r *Recorder) addEvents(events []Event, revision int64, reopen chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -233,8 +240,8 @@ func (r *Recorder) addEvents(events []Event, revision int64, reopen chan struct{
 	r.advanced = make(chan struct{})
 }
 
-// watchOnce adds what happens after the revision held, until the watch is lost.
-// Each attempt has a stream of its own: one that is dead must not carry the next.
+// watchOnce records from the first missing revision until its watch is lost. It always returns an error. The
+// metadata gives each attempt a gRPC stream of its own, so that a dead stream does not carry the next watch.
 func (r *Recorder) watchOnce(ctx context.Context, attempt int) error {
 	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(ctx, metadata.Pairs(
 		rpctypes.MetadataRequireLeaderKey, rpctypes.MetadataHasLeader,
@@ -246,9 +253,10 @@ func (r *Recorder) watchOnce(ctx context.Context, attempt int) error {
 	from, reopen := r.revision+1, r.reopen
 	r.mu.Unlock()
 
-	guard := time.AfterFunc(watchTimeout, cancel) // Watch waits for the server's word
-	// Without fragments: a response holds whole revisions, so that the next one
-	// not held is where to resume.
+	// Watch blocks until the server answers. guard limits that.
+	guard := time.AfterFunc(watchTimeout, cancel)
+	// Without fragments, a response holds whole revisions. A watch can therefore resume after the last revision
+	// that it delivered.
 	responses := r.client.Watch(ctx, key, clientv3.WithRange(end), clientv3.WithRev(from), clientv3.WithCreatedNotify())
 	guard.Stop()
 
@@ -277,18 +285,18 @@ func (r *Recorder) watchOnce(ctx context.Context, attempt int) error {
 			}
 
 			one, stop := context.WithTimeout(ctx, progressInterval)
-			_ = r.client.RequestProgress(one) // silence will tell
+			// An error is ignored: if requests fail, no response arrives, and the check for silence ends the watch.
+			_ = r.client.RequestProgress(one)
 			stop()
 		}
 	}
 }
 
-// errBehind means that the member that the watch is on has not caught up, or
-// that etcd has gone back.
+// errBehind means that the watch is on a member that has not caught up, or that etcd has gone back.
 var errBehind = errors.New("the watch is on a member that is behind")
 
-// checkNotRolledBack asks etcd as a whole, by a linearizable read, whether it has gone
-// back behind what is held. No answer is none.
+// checkNotRolledBack determines by a linearizable read whether etcd as a whole has gone back behind the revision
+// that is held, as after a restore. It returns nil if etcd does not answer.
 func (r *Recorder) checkNotRolledBack(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, watchTimeout)
 	defer cancel()
@@ -301,6 +309,8 @@ func (r *Recorder) checkNotRolledBack(ctx context.Context) error {
 	return nil
 }
 
+// receiveResponse appends the events of a watch response. It returns ErrGap if the next revision was compacted, and
+// errBehind if the response is older than what is held.
 func (r *Recorder) receiveResponse(res clientv3.WatchResponse, reopen chan struct{}) error {
 	held := r.Revision()
 
@@ -325,6 +335,7 @@ func (r *Recorder) receiveResponse(res clientv3.WatchResponse, reopen chan struc
 
 	events := make([]Event, 0, len(res.Events))
 	for _, e := range res.Events {
+		// A repeated event is already held.
 		if e.Kv.ModRevision <= held {
 			continue
 		}
@@ -335,13 +346,13 @@ func (r *Recorder) receiveResponse(res clientv3.WatchResponse, reopen chan struc
 		})
 	}
 
-	// The header may be ahead of the events.
+	// Use the revision of the last event. The header's revision may be ahead of the events.
 	r.addEvents(events, res.Events[len(res.Events)-1].Kv.ModRevision, reopen)
 
 	return nil
 }
 
-// List reads what is there now, as the events of one list: for Snapshot.
+// List reads the current keys as the events of one list, for Snapshot.
 func List(ctx context.Context, c *kv.Client, keys record.Keys) ([]Event, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
@@ -354,8 +365,7 @@ func List(ctx context.Context, c *kv.Client, keys record.Keys) ([]Event, error) 
 	return r.Events(), nil
 }
 
-// Save writes events, one JSON object a line: a history to keep beside a failed
-// test, that Load reads.
+// Save writes events as one JSON object per line, so that the history of a failed test can be kept. Load reads it.
 func Save(w io.Writer, events []Event) error {
 	enc := json.NewEncoder(w)
 

@@ -12,14 +12,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 )
 
-// verifiedPrefix is how much of a recording has been held against what was there.
+// verifiedPrefix is the part of a recording that was compared with the keys in etcd.
 type verifiedPrefix struct {
-	revision int64
-	events   int              // of the recording, up to there
-	live     map[string]int64 // the keys that were there, and their mod revisions
+	revision int64            // the comparison was made at this revision
+	events   int              // how many events of the recording are up to that revision
+	live     map[string]int64 // the keys that existed then, with their mod revisions
 }
 
-// liveAfter is what is there after events up to a revision.
+// liveAfter returns the keys that exist after events up to a revision, starting from the keys in before.
 func liveAfter(before map[string]int64, events []Event, revision int64) map[string]int64 {
 	live := maps.Clone(before)
 	if live == nil {
@@ -40,13 +40,12 @@ func liveAfter(before map[string]int64, events []Event, revision int64) map[stri
 	return live
 }
 
-// verifyAt holds the recording up to a revision against the keys that were there
-// then. If it does not lead to them, it takes back what came after the last
-// comparison, and has the watch opened anew from there. A revision that is compacted
-// away cannot be compared with, and proves nothing either way.
+// verifyAt compares the recording up to a revision with the keys that existed then. If they differ, it discards
+// everything after the last successful comparison, has the watch opened again from there, and returns false. A
+// revision that is compacted cannot be compared. This proves nothing either way, so it returns true.
 //
-// A key that was written and deleted again between two comparisons could be missing
-// unseen: watches leave out runs of revisions, which hardly hold nothing else.
+// A key that was written and deleted between two comparisons can be missing without being noticed. This is
+// unlikely: a watch that omits events omits runs of revisions, which also contain other keys.
 func (r *Recorder) verifyAt(ctx context.Context, revision int64) (bool, error) {
 	r.mu.Lock()
 	before, events := r.verified, r.events
@@ -78,7 +77,7 @@ func (r *Recorder) verifyAt(ctx context.Context, revision int64) (bool, error) {
 		return true, nil
 	}
 
-	r.events = slices.Clone(r.events[:before.events]) // those handed out stay as they are
+	r.events = slices.Clone(r.events[:before.events]) // copied, because Events has handed out the old slice
 	r.revision = before.revision
 	close(r.reopen)
 	r.reopen = make(chan struct{})
@@ -86,7 +85,7 @@ func (r *Recorder) verifyAt(ctx context.Context, revision int64) (bool, error) {
 	return false, nil
 }
 
-// listRevisions are the keys that were there at a revision, and their mod revisions.
+// listRevisions returns the keys that existed at a revision, with their mod revisions.
 func (r *Recorder) listRevisions(ctx context.Context, revision int64) (map[string]int64, error) {
 	there := map[string]int64{}
 	key, end := kv.Prefix(r.keys.Root())

@@ -9,75 +9,70 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Event is one key's change at one revision, or a key of the first list.
+// Event is the change of one key at one revision, or one key of the first list.
 type Event struct {
-	Revision       int64  `json:"revision"` // of the change; of the list, if Listed
+	Revision       int64  `json:"revision"` // of the change; if Listed, of the list
 	Key            string `json:"key"`
-	Value          []byte `json:"value,omitempty"`
+	Value          []byte `json:"value,omitempty"` // absent if Deleted
 	Deleted        bool   `json:"deleted,omitempty"`
-	Listed         bool   `json:"listed,omitempty"` // was there when the recording began
+	Listed         bool   `json:"listed,omitempty"` // the key existed when the recording began
 	ModRevision    int64  `json:"mod_revision"`
-	CreateRevision int64  `json:"create_revision,omitempty"` // 0 if deleted
-	Lease          int64  `json:"lease,omitempty"`
+	CreateRevision int64  `json:"create_revision,omitempty"` // 0 if Deleted
+	Lease          int64  `json:"lease,omitempty"`           // 0: no lease
 }
 
-// Options say what, beyond the promises that always hold, is asked of a history.
+// Options enable rules that hold only for some histories, and describe what disturbed the cluster.
 type Options struct {
-	// Until, if set, is a time up to which every tick must be decided when the
-	// history ends, whatever the watermarks say (G16).
+	// Until, if set, is a time up to which every tick must be decided when the history ends, whatever the
+	// watermarks say (G16).
 	Until time.Time
-	// Ended demands that no run waits or is active when the history ends (G16).
+	// Ended requires that no run waits or is active when the history ends (G16).
 	Ended bool
-	// Skew is how far a node's wall clock was from the right time at most. What one
-	// clock says is compared with what another one says, or with what the same one
-	// said before (G21, G24, G25), within that. Default 0: all clocks were right.
+	// Skew is the largest error of any node's wall clock. Times of different clocks, or of one clock at different
+	// moments, are compared with this tolerance (G21, G24, G25). Zero means that all clocks were right.
 	Skew time.Duration
 
-	// Faults are the times in which something was broken on purpose, by the
-	// observer's clock, in any order. What is due in one of them may be late.
+	// Faults are the periods in which a fault was injected, by the observer's clock, in any order. Ticks that are
+	// due in such a period may be late.
 	Faults []Fault
-	// Converge, if set, is how long after a tick, or after the end of the faults
-	// that it fell into, its outcome must be decided (G16). DefaultConverge is
-	// what is promised.
+	// Converge, if set, limits how long after a tick, or after the end of the faults that it fell into, its outcome
+	// may be decided (G16). DefaultConverge is the documented limit.
 	Converge time.Duration
-	// Lateness, if set, is how late a decision may be in a shard that neither
-	// changes hands nor loses its owner's session, outside of Faults (G15, or G19
-	// where a record of the shard cannot be read).
+	// Lateness, if set, limits how late a decision may be outside of Faults, in a shard that keeps its owner and
+	// the owner's session (G15, or G19 if a record of the shard cannot be read).
 	Lateness time.Duration
-	// Moves demands that only the shards move that must (G15).
+	// Moves requires that only shards move that must (G15).
 	Moves bool
-	// Remembered demands that dead runs, former versions of specs and tombstones are
-	// kept as they should be (G25).
+	// Remembered requires that dead runs, former versions of specs and tombstones are kept as documented (G25).
 	Remembered bool
-	// Full says that etcd was full for a time: a deletion then leaves no tombstone.
+	// Full states that etcd was full for some time. A deletion then leaves no tombstone.
 	Full bool
-	// Settled demands that at the end every shard has an owner, which is present (G16).
+	// Settled requires that every shard has an owner that is present when the history ends (G16).
 	Settled bool
-	// Gone are nodes that were drained for good: at the end, nothing of them is
-	// left (G20).
+	// Gone lists nodes that were drained for good: nothing of them may be left when the history ends (G20).
 	Gone []string
 }
 
-// DefaultConverge is how soon after a fault has healed all must be decided.
+// DefaultConverge is how soon after the end of a fault everything must be decided (G16).
 const DefaultConverge = 20 * time.Second
 
-// Fault is a time in which something was broken.
+// Fault is a period in which a fault was injected.
 type Fault struct {
 	Name     string    `json:"name,omitempty"`
-	From, To time.Time // To: when it was healed
+	From, To time.Time // To is when the fault had ended
 }
 
-// Violation is one breach of one promise.
+// Violation is one breach of one guarantee.
 type Violation struct {
-	Promise  string    `json:"promise"` // "G3"; "state" and "form" have no number
-	Revision int64     `json:"revision,omitempty"`
+	Promise  string    `json:"promise"`            // such as "G3"; "state" and "form" have no number
+	Revision int64     `json:"revision,omitempty"` // 0: of a probe log
 	Key      string    `json:"key,omitempty"`
 	Task     string    `json:"task,omitempty"` // namespace/name
 	Tick     time.Time `json:"tick,omitzero"`
 	Message  string    `json:"message"`
 }
 
-// String is the violation on one line.
+// String formats the violation on one line.
 func (v Violation) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s", v.Promise)
@@ -103,18 +98,18 @@ func (v Violation) String() string {
 	return b.String()
 }
 
-// Report is the judgement of a history or a snapshot.
+// Report is the result of judging a history or a snapshot.
 type Report struct {
 	Violations []Violation `json:"violations"`
-	// Notes are what limits the judgement, or wants a look, and is no violation.
+	// Notes limit what was judged or deserve attention. They are not violations.
 	Notes   []string `json:"notes,omitempty"`
 	Summary Summary  `json:"summary"`
 }
 
-// OK reports whether no promise was found broken.
+// OK reports whether there are no violations.
 func (r Report) OK() bool { return len(r.Violations) == 0 }
 
-// Err is nil if the report is OK, else it names the first violations.
+// Err returns nil if the report is OK, or else an error that lists the first violations.
 func (r Report) Err() error {
 	if r.OK() {
 		return nil
@@ -122,8 +117,8 @@ func (r Report) Err() error {
 	return errors.New(r.listFindings(10))
 }
 
-// String is the whole report for a test's log or a terminal: the summary, the
-// notes, and the first fifty violations.
+// String formats the whole report for a test log or a terminal: the summary, the notes, and the first fifty
+// violations.
 func (r Report) String() string {
 	var b strings.Builder
 	b.WriteString(r.Summary.String())
@@ -141,6 +136,7 @@ func (r Report) String() string {
 	return b.String()
 }
 
+// listFindings formats the number of violations and the first most of them.
 func (r Report) listFindings(most int) string {
 	lines := []string{plural(int64(len(r.Violations)), "violation")}
 	for i, v := range r.Violations {
@@ -154,7 +150,7 @@ func (r Report) listFindings(most int) string {
 	return strings.Join(lines, "\n")
 }
 
-// plural spells a number of things.
+// plural formats a number of things.
 func plural(n int64, thing string) string {
 	if n != 1 {
 		thing += "s"
@@ -164,10 +160,10 @@ func plural(n int64, thing string) string {
 
 func formatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
-// timeOfMS is the time of a tick in ms, as the checker computes with it.
+// timeOfMS converts ms since 1970, the form in which the checker computes, to a time in UTC.
 func timeOfMS(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
 
-// unixMS is 0 for a time that is not set.
+// unixMS converts a time to ms since 1970. A time that is not set becomes 0.
 func unixMS(t task.Time) int64 {
 	if t.IsZero() {
 		return 0

@@ -13,16 +13,17 @@ import (
 // keptVersions is how many former versions of a spec are kept.
 const keptVersions = 10
 
-// withoutShard is a task's name, whatever shard it is in.
+// withoutShard returns a task's name without its shard. Keys of specs, versions and tombstones do not contain the
+// shard.
 func withoutShard(ref record.Ref) record.Ref {
 	return record.Ref{Namespace: ref.Namespace, Name: ref.Name}
 }
 
-// retentionJudge judges what is kept of the past: the specs' former versions, tombstones of deleted
-// tasks, dead-letter runs (G25). Some of it only if that is asked for, see Options.Remembered.
+// retentionJudge judges what the cluster keeps of the past: former versions of specs, tombstones of deleted tasks,
+// and dead-letter runs (G25). Most of its rules apply only with Options.Remembered.
 type retentionJudge struct{ judge }
 
-// checkRevision judges what a revision keeps of what it overwrites or deletes.
+// checkRevision judges whether a revision keeps what it overwrites or deletes.
 func (j *retentionJudge) checkRevision(d *delta) {
 	for v, ch := range d.versions {
 		j.checkVersion(d, v, ch)
@@ -30,7 +31,7 @@ func (j *retentionJudge) checkRevision(d *delta) {
 
 	for k, ch := range d.dead {
 		if ch.by != "" && j.cluster.taskOf(k.ref).dead[k.id] {
-			continue // it is dead already, and about to go
+			continue // a dismissal of a dead run: the record is deleted next
 		}
 
 		if r := d.runs[k]; ch.state != "" && (r == nil || r.ended == nil || r.ended.State != ch.state || !isFailure(ch.state)) {
@@ -47,10 +48,12 @@ func (j *retentionJudge) checkRevision(d *delta) {
 		was, there := j.cluster.kept.specs[ref]
 		tomb := d.tombstones[ref]
 
+		// A delete leaves a tombstone, an update keeps the former version, and a create removes the tombstone of
+		// that name.
 		switch {
 		case now.value == nil && there:
 			if tomb == nil && j.opts.Full {
-				continue // it took deletes only, maybe
+				continue // etcd may have been full, and accepted only deletes
 			}
 
 			if tomb == nil || tomb.deleted || tomb.UID != was.uid {
@@ -72,7 +75,8 @@ func (j *retentionJudge) checkRevision(d *delta) {
 	}
 }
 
-// checkVersion judges a former version that is put, or goes.
+// checkVersion judges a former version that is written or deleted. It must be the spec that the revision
+// overwrites, and may be deleted only when keptVersions later ones exist, or with its task.
 func (j *retentionJudge) checkVersion(d *delta, v versionRef, ch *versionChange) {
 	spec, there := j.cluster.kept.specs[v.ref]
 	next := d.specs[v.ref]
@@ -93,7 +97,7 @@ func (j *retentionJudge) checkVersion(d *delta, v versionRef, ch *versionChange)
 		}
 
 		if next != nil {
-			left++ // the present one becomes a former one
+			left++ // the current version becomes a former one
 		}
 
 		if left < keptVersions {
@@ -102,7 +106,7 @@ func (j *retentionJudge) checkVersion(d *delta, v versionRef, ch *versionChange)
 	}
 }
 
-// sameSpec compares two specs but for what is not stored.
+// sameSpec compares two specs as JSON, except for the revision, which is not part of what is stored.
 func sameSpec(a, b []byte) bool {
 	var x, y map[string]any
 	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil {
@@ -115,7 +119,8 @@ func sameSpec(a, b []byte) bool {
 	return reflect.DeepEqual(x, y)
 }
 
-// checkKept checks that no more is kept than should be.
+// checkKept checks that no more is kept than should be: it must be called after the changes of the revision are
+// applied.
 func (j *retentionJudge) checkKept(d *delta) {
 	if !j.opts.Remembered {
 		return
@@ -133,7 +138,8 @@ func (j *retentionJudge) checkKept(d *delta) {
 	}
 }
 
-// checkDeadLetter checks that a run that has used up its attempts waits for a person.
+// checkDeadLetter checks that a run that failed and has no attempt left gets a dead-letter record in the same
+// revision.
 func (j *retentionJudge) checkDeadLetter(d *delta, ch *runChange, r *runHistory, taken *inboxRecord) {
 	t := j.cluster.taskOf(ch.ref)
 	gone := d.entries[ch.ref] != nil && d.entries[ch.ref].deleted
@@ -146,8 +152,8 @@ func (j *retentionJudge) checkDeadLetter(d *delta, ch *runChange, r *runHistory,
 	}
 }
 
-// checkRetryOf checks that a dead run is run again once: the same revision takes
-// it from the dead.
+// checkRetryOf checks that a dead run is retried once: the revision that creates the retry deletes the dead-letter
+// record.
 func (j *retentionJudge) checkRetryOf(d *delta, ch *runChange, r *runHistory, rec *task.Run, key string) {
 	if rec.RetryOf == "" {
 		return
@@ -163,8 +169,8 @@ func (j *retentionJudge) checkRetryOf(d *delta, ch *runChange, r *runHistory, re
 	}
 }
 
-// checkTTLDeletion judges the deletion of a task by its ttl: its schedule is over,
-// and nothing of it waits or runs, for as long as it says.
+// checkTTLDeletion judges the deletion of a task by its ttl. Its schedule has ended, none of its runs waits or is
+// active, and this has been so for as long as the ttl.
 func (j *retentionJudge) checkTTLDeletion(d *delta, t *taskHistory) {
 	tomb := d.tombstones[withoutShard(t.ref)]
 	if t.entry == nil || tomb == nil || tomb.deleted || !deletedByTTL(tomb.tombstone) {
@@ -202,11 +208,11 @@ func (j *retentionJudge) checkTTLDeletion(d *delta, t *taskHistory) {
 		since = max(since, at)
 	}
 
-	// The end is by one clock, the deletion by another.
+	// The end is by one node's clock and the deletion by another's.
 	if at := unixMS(tomb.DeletedAt) + 2*j.opts.Skew.Milliseconds(); at < since+int64(e.TTL)/1e6 {
 		wrong("%s had not passed since %s", e.TTL, formatTime(timeOfMS(since)))
 	}
 }
 
-// deletedByTTL tells the deletions that no person made.
+// deletedByTTL reports whether a tombstone describes a deletion by ttl, which no user requested.
 func deletedByTTL(g tombstone) bool { return g.Why == "ttl" || g.DeletedBy == task.PausedByFailures }

@@ -10,9 +10,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// runTracker takes runs from record to record: it has each change judged, and applies it. It judges
-// itself what holds between the records of one run: that its state goes legal steps ("state"), and
-// that it is in one place, with one outcome, until it is gone with its task (G3, G4, G8, G12).
+// runTracker follows runs from record to record: it has each change judged, and applies it. It judges itself what
+// must hold between the records of one run. Its state changes only in legal steps ("state"). It is in one place and
+// has one outcome, until it is deleted with its task (G3, G4, G8, G12).
 type runTracker struct {
 	judge
 	stats *stats
@@ -28,7 +28,8 @@ type runTracker struct {
 	retention *retentionJudge
 }
 
-// applyRunChange judges what a revision does to a run, and applies it.
+// applyRunChange judges what a revision does to a run, and applies it. All changes of a revision become visible
+// together. So the steps in between are not judged as states of the run, and its place is checked at the end.
 func (rt *runTracker) applyRunChange(d *delta, ch *runChange) {
 	r := rt.findOrBegin(ch)
 	if r == nil {
@@ -45,7 +46,8 @@ func (rt *runTracker) applyRunChange(d *delta, ch *runChange) {
 		rt.breachTask("G3", ch.ref, r.tick, key, "run %s is given out again after its outcome %s", ch.id, r.state)
 	}
 
-	// Deletes come first: they say from where the run comes to its new place.
+	// Apply deletes first. The inbox record that a revision deletes is the attempt that its queue or history record
+	// ends.
 	taken := r.removeFrom(ch.removedFrom)
 
 	if ch.dequeued {
@@ -59,6 +61,7 @@ func (rt *runTracker) applyRunChange(d *delta, ch *runChange) {
 		rt.applyAttempt(d, ch, r, put)
 	}
 
+	// A part can be given out and end in one revision. It then starts from the state that checkFirstRecord has set.
 	if r.isPart() && from == "" {
 		from = r.state
 	}
@@ -80,7 +83,8 @@ func (rt *runTracker) applyRunChange(d *delta, ch *runChange) {
 	rt.applyPlaces(d, ch, r)
 }
 
-// findOrBegin finds the run of a change, or begins it.
+// findOrBegin returns the history of the run that a change is about, and creates it for the first record. It
+// returns nil if the change only deletes a record that was never readable.
 func (rt *runTracker) findOrBegin(ch *runChange) *runHistory {
 	t := rt.cluster.taskOf(ch.ref)
 	r := t.runs[ch.id]
@@ -88,7 +92,7 @@ func (rt *runTracker) findOrBegin(ch *runChange) *runHistory {
 
 	if r == nil {
 		if rec == nil {
-			return nil // a record that could not be read is gone
+			return nil // an unreadable record was deleted
 		}
 
 		r = &runHistory{id: ch.id, incarnation: t.incarnationOf(rec.UID), trigger: rec.Trigger, count: rec.Ticks(), inboxes: map[string]inboxRecord{}}
@@ -106,8 +110,8 @@ func (rt *runTracker) findOrBegin(ch *runChange) *runHistory {
 	return r
 }
 
-// checkFirstRecord judges the first record of a run: a part, a run that somebody asked for, or
-// the decision of ticks.
+// checkFirstRecord judges the first record of a run: a part, a run that a user requested, or the decision of a
+// tick.
 func (rt *runTracker) checkFirstRecord(d *delta, ch *runChange, r *runHistory, rec *task.Run, key string) {
 	r.decidedRev = rt.cluster.revision
 	t := rt.cluster.taskOf(ch.ref)
@@ -117,7 +121,7 @@ func (rt *runTracker) checkFirstRecord(d *delta, ch *runChange, r *runHistory, r
 
 	switch {
 	case r.isPart():
-		r.state = task.Queued // with its parent, until now
+		r.state = task.Queued // its parent stood for it so far
 		rt.parts.checkFirstRecord(d, ch, r, rec, key)
 	case !isTickTrigger(r.trigger):
 		rt.retention.checkRetryOf(d, ch, r, rec, key)
@@ -127,8 +131,8 @@ func (rt *runTracker) checkFirstRecord(d *delta, ch *runChange, r *runHistory, r
 	}
 }
 
-// checkDecision judges the decision of a tick: by the owner in a commit (G1), once (G3),
-// not early (G6), as its entry demands (G7), and by each of its policies.
+// checkDecision judges the decision of a tick. The owner writes it in a commit (G1), once (G3), not before it is
+// due (G6), by the entry in force (G7) and by each of its policies.
 func (rt *runTracker) checkDecision(d *delta, ch *runChange, r *runHistory, rec *task.Run, key string) {
 	rt.fences.requireCommit(d, ch.ref, r.tick, key, "the decision of a tick")
 	rt.fences.checkNamedOwner(*rec, ch.ref, key)
@@ -156,7 +160,7 @@ func (rt *runTracker) checkDecision(d *delta, ch *runChange, r *runHistory, rec 
 	rt.stats.countDecision(r, rec)
 }
 
-// claimTicks makes a record the outcome of ticks, each of which has only one (G3).
+// claimTicks makes a record the outcome of ticks. It reports each tick that another record has decided (G3).
 func (rt *runTracker) claimTicks(ch *runChange, r *runHistory, ticks []int64, key string) {
 	for _, at := range ticks {
 		if other := r.incarnation.outcomes[at]; other != nil {
@@ -170,7 +174,7 @@ func (rt *runTracker) claimTicks(ch *runChange, r *runHistory, ticks []int64, ke
 	}
 }
 
-// setState takes the run to a state, if that is legal.
+// setState sets the state of a run, and checks that the step is legal.
 func (rt *runTracker) setState(ch *runChange, r *runHistory, from, to task.State, key string) {
 	if from != to && !from.CanBecome(to) {
 		rt.breachTask("state", ch.ref, r.tick, key, "run %s goes from %q to %q", ch.id, from, to)
@@ -178,7 +182,7 @@ func (rt *runTracker) setState(ch *runChange, r *runHistory, from, to task.State
 	r.state = to
 }
 
-// applyAttempt takes a record that is put into an inbox: a new attempt, or one that is rewritten.
+// applyAttempt judges and applies an inbox record: a new attempt, or the rewrite of one.
 func (rt *runTracker) applyAttempt(d *delta, ch *runChange, r *runHistory, put inboxPut) {
 	if !put.State.Active() {
 		rt.breachTask("state", ch.ref, r.tick, put.key, "run %s is in an inbox as %q", ch.id, put.State)
@@ -191,18 +195,19 @@ func (rt *runTracker) applyAttempt(d *delta, ch *runChange, r *runHistory, put i
 	} else if known {
 		rt.attempts.checkRewrite(ch, r, before, put)
 		rt.policies.checkReplaceRequest(d, ch, r, before, put)
-	} // else checkKeys has said it
+	} // checkKeys reports a rewrite of a key that is not known
 
 	r.putInto(put)
 	r.attempts = max(r.attempts, len(put.Attempts))
 	r.retrying = false
+	// A run that has ended keeps its outcome, whatever its inbox record says later.
 	if !r.ended {
 		rt.setState(ch, r, r.state, put.State, put.key)
 	}
 }
 
-// applyQueued takes a record in the queue: new, for the next attempt, handed
-// back, or rewritten. A run that has its parts is in the queue while they are under way.
+// applyQueued judges and applies a queue record: a new run, a run that waits for its next attempt, an attempt that
+// a node handed back, or a rewrite. A run with parts keeps a queue record while its parts are under way.
 func (rt *runTracker) applyQueued(d *delta, ch *runChange, r *runHistory, from task.State, taken *inboxRecord) {
 	w := ch.queued
 	if w.UnderWay() {
@@ -226,6 +231,7 @@ func (rt *runTracker) applyQueued(d *delta, ch *runChange, r *runHistory, from t
 		rt.attempts.checkNotPaused(ch, r, &w.Run, ch.queueKey)
 		rt.attempts.checkRetry(ch, r, taken, w)
 		r.attempts, r.retrying = len(w.Attempts), len(w.Attempts) > 0
+	// Only the owner rewrites the record of a run that waits.
 	case r.queued:
 		rt.fences.requireCommit(d, ch.ref, r.tick, ch.queueKey, "a waiting run")
 	}
@@ -244,14 +250,14 @@ func (rt *runTracker) applyQueued(d *delta, ch *runChange, r *runHistory, from t
 	}
 }
 
-// applyEnded takes a record of history: final, of an attempt that was on
-// record (G10), and written once (G12).
+// applyEnded judges and applies a final record. The attempt that it names was on record (G10), and the record is
+// written once (G12).
 func (rt *runTracker) applyEnded(d *delta, ch *runChange, r *runHistory, from task.State, taken *inboxRecord) {
 	e := ch.ended
 
 	if r.ended {
 		switch {
-		case r.endedText == ch.endedText: // written again as it was
+		case r.endedText == ch.endedText: // an identical rewrite, such as a repeated transaction
 		case rt.decisions.isGrowth(e, r):
 			rt.growRange(d, ch, r)
 		default:
@@ -268,6 +274,8 @@ func (rt *runTracker) applyEnded(d *delta, ch *runChange, r *runHistory, from ta
 	rt.setState(ch, r, from, e.State, ch.endedKey)
 	rt.attempts.checkNotPaused(ch, r, e, ch.endedKey)
 
+	// taken is the attempt that the revision removes from an inbox. The final record must name its token. Without
+	// it, the run has parts, has waited, or was declared lost earlier.
 	switch {
 	case taken != nil && e.Token != taken.create:
 		rt.breachTask("G10", ch.ref, r.tick, ch.endedKey, "run %s ends with token %d; the attempt that ended has %d", ch.id, e.Token, taken.create)
@@ -291,7 +299,7 @@ func (rt *runTracker) applyEnded(d *delta, ch *runChange, r *runHistory, from ta
 	}
 
 	if r.isPart() {
-		return // its parent counts
+		return // counts and dead letters are the parent's
 	}
 
 	rt.retention.checkDeadLetter(d, ch, r, taken)
@@ -299,8 +307,8 @@ func (rt *runTracker) applyEnded(d *delta, ch *runChange, r *runHistory, from ta
 	rt.stats.countOutcome(r, e)
 }
 
-// growRange takes a record of ticks that did not run that is written again: it may only
-// grow, by the ticks that follow its last one (G3, G4, G12).
+// growRange judges and applies the rewrite of a record of ticks that did not run. It may only grow, by the ticks
+// that follow its last one (G3, G4, G12).
 func (rt *runTracker) growRange(d *delta, ch *runChange, r *runHistory) {
 	e, was := ch.ended, r.rangeRecord
 	rt.fences.requireCommit(d, ch.ref, r.tick, ch.endedKey, "a range that grows")
@@ -325,8 +333,11 @@ func (rt *runTracker) growRange(d *delta, ch *runChange, r *runHistory) {
 	r.rangeRecord, r.endedText, r.count = e, ch.endedText, e.Ticks()
 }
 
-// applyPlaces checks that after the revision the run is in one place, and not
-// gone: G8 for two inboxes, else G3, or G4 if it went without an outcome.
+// applyPlaces checks that the run is in exactly one place after the revision. Two inboxes break G8, any other two
+// places G3. A run that is nowhere has been deleted with its task, or else was lost without an outcome (G4).
+//
+// It also keeps the set of active runs: a run is active while it is in an inbox, waits for another attempt, or has
+// parts under way.
 func (rt *runTracker) applyPlaces(d *delta, ch *runChange, r *runHistory) {
 	t := rt.cluster.taskOf(ch.ref)
 	_, key := ch.recordedRun()
@@ -348,6 +359,7 @@ func (rt *runTracker) applyPlaces(d *delta, ch *runChange, r *runHistory) {
 		rt.breachTask("G3", ch.ref, r.tick, key, "run %s waits and is in an inbox at once", ch.id)
 	case r.queued && ch.ended != nil:
 		rt.breachTask("G3", ch.ref, r.tick, key, "run %s has ended and still waits", ch.id)
+	// Nothing is left of the run. This is legal only for a waiting run whose task was deleted.
 	case places == 0 && !r.purged && r.state != "":
 		after := d.entries[ch.ref]
 		isGone := t.entry == nil || t.entry.UID != r.incarnation.uid || (after != nil && after.deleted)
@@ -368,12 +380,15 @@ func (rt *runTracker) applyPlaces(d *delta, ch *runChange, r *runHistory) {
 	}
 }
 
-// checkEnd judges what is left of a task's runs when the history ends.
+// checkEnd judges the runs that are open when the history ends: waiting runs whose start deadline has passed (G22),
+// and with Options.Ended all of them (G16).
 func (rt *runTracker) checkEnd(t *taskHistory) {
 	for _, id := range slices.Sorted(maps.Keys(t.runs)) {
 		r := t.runs[id]
 		if !r.ended && !r.purged {
 			rt.stats.Open++
+			// The owner must end such a run, and has DefaultConverge to do so. While the task is frozen it does
+			// not.
 			if by := rt.opts.Until.Add(-DefaultConverge); r.queued && !r.retrying && !rt.opts.Until.IsZero() && !r.startBefore.IsZero() && r.startBefore.Before(by) && rt.cluster.notFrozenSince(t.ref, by.UnixMilli()) {
 				rt.breachTask("G22", t.ref, r.tick, "", "run %s waits, and could not start before %s, its deadline", id, formatTime(r.startBefore.Time))
 			}
@@ -385,7 +400,7 @@ func (rt *runTracker) checkEnd(t *taskHistory) {
 	}
 }
 
-// applyListed takes a run of the first list as it is.
+// applyListed applies a run of the first list without judging it.
 func (rt *runTracker) applyListed(ch *runChange) {
 	r := rt.findOrBegin(ch)
 	if r == nil {
@@ -414,8 +429,9 @@ func (rt *runTracker) applyListed(ch *runChange) {
 	rt.claimListedTicks(ch, r)
 }
 
-// claimListedTicks notes which ticks a listed record decides. A range can only be
-// read by the schedule of today.
+// claimListedTicks records which ticks a listed record decides. The ticks of a range are computed from the schedule
+// in force at the list, which may differ from the one that the range was written under. So only single ticks are
+// checked for a second outcome.
 func (rt *runTracker) claimListedTicks(ch *runChange, r *runHistory) {
 	if r.tick == 0 {
 		return
@@ -436,11 +452,12 @@ func (rt *runTracker) claimListedTicks(ch *runChange, r *runHistory) {
 	}
 }
 
-// checkStarts judges the new attempts of a revision together: one of a task
-// (G11), and none beside an active run where the policy is against it (G8).
+// checkStarts judges all runs that a revision starts. A task starts at most one attempt in a revision, because the
+// revision is the fencing token (G11). No run starts beside an active one where the policy forbids it (G8).
 func (rt *runTracker) checkStarts(runs []*runChange) {
 	started := map[record.Ref]string{}
 	for _, ch := range runs {
+		// A run with parts starts when it gets them.
 		if r := rt.cluster.taskOf(ch.ref).runs[ch.id]; r != nil && r.fan != nil && r.activeSince == rt.cluster.revision {
 			rt.policies.checkOverlap(ch, r, ch.queueKey)
 			rt.policies.checkMaxActive(ch, r, ch.queueKey)
@@ -459,7 +476,7 @@ func (rt *runTracker) checkStarts(runs []*runChange) {
 
 			started[ch.ref] = ch.id
 
-			if !r.isPart() { // their parent counts
+			if !r.isPart() { // overlap and limits concern the parent
 				rt.policies.checkOverlap(ch, r, put.key)
 				rt.policies.checkMaxActive(ch, r, put.key)
 			}

@@ -10,15 +10,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Snapshot judges what is there at one moment, when nothing was recorded: one
-// list of the prefix, as List reads it. Every record is read and is consistent
-// with its place; no run is in two places and no tick has two outcomes; every
-// decided tick has an outcome, as far back as history has not been trimmed; with
-// Options.Until all ticks up to then are decided.
+// Snapshot judges the state at one moment, without a recording: one list of the prefix, as List returns it. Every
+// record can be read and is consistent with its place. No run is in two places, and no tick has two outcomes. Every
+// decided tick has an outcome, as far back as the history has not been trimmed. With Options.Until, all ticks up to
+// then are decided.
 //
-// It sees far less than Check: not who wrote what, nor in which order, and
-// nothing that was deleted. Where history may have been trimmed it judges only
-// what is newer than the first end on record.
+// Snapshot sees far less than Check: not who wrote what, not in which order, and nothing that was deleted. Where
+// the history may have been trimmed, it judges only what is newer than the first end on record.
 func Snapshot(keys record.Keys, events []Event, opts Options) Report {
 	c := newChecker(keys, opts)
 
@@ -52,13 +50,15 @@ func Snapshot(keys record.Keys, events []Event, opts Options) Report {
 	return c.findings.buildReport(c.stats)
 }
 
-// snapshotJudge judges one list: what is consistent at a single revision.
+// snapshotJudge judges what must be consistent at a single revision. It has all judges of Check, of which it uses
+// those that need no order of events.
 type snapshotJudge struct {
 	*checker
 	keys record.Keys
 }
 
-// checkCluster checks what every shard has to have.
+// checkCluster checks that every shard has a watermark. Shards without an owner that is present are only noted,
+// because a list may be taken in the middle of a failover.
 func (j *snapshotJudge) checkCluster(events []Event, d *delta) {
 	var cluster task.Cluster
 	i := slices.IndexFunc(events, func(e Event) bool { return e.Key == j.keys.Cluster() })
@@ -85,7 +85,7 @@ func (j *snapshotJudge) checkCluster(events []Event, d *delta) {
 	}
 }
 
-// checkSpecs checks that every spec has its entry.
+// checkSpecs checks that every spec has an entry.
 func (j *snapshotJudge) checkSpecs(d *delta) {
 	specs := maps.Clone(d.specs)
 
@@ -98,7 +98,7 @@ func (j *snapshotJudge) checkSpecs(d *delta) {
 	}
 }
 
-// checkRun checks one run's record against its place.
+// checkRun checks that a run's record is consistent with its place.
 func (j *snapshotJudge) checkRun(ch *runChange) {
 	t := j.cluster.taskOf(ch.ref)
 	r := t.runs[ch.id]
@@ -124,6 +124,7 @@ func (j *snapshotJudge) checkRun(ch *runChange) {
 		j.breachTask("form", ch.ref, r.tick, key, "run %s does not have the id of its tick", ch.id)
 	}
 
+	// The tokens of an attempt that is in an inbox are the keys' create revisions, which checkActive compares.
 	if len(ch.puts) == 0 {
 		j.attempts.checkTokens(ch, r, rec.Attempts, rec.Token, key)
 	}
@@ -150,7 +151,7 @@ func (j *snapshotJudge) checkRun(ch *runChange) {
 	}
 }
 
-// checkTask checks a task's entry and spec, its active runs, and its ticks.
+// checkTask checks a task's entry and spec, its active runs and its decided ticks.
 func (j *snapshotJudge) checkTask(d *delta, t *taskHistory) {
 	_, hasSpec := d.specs[withoutShard(t.ref)]
 	switch {
@@ -166,11 +167,13 @@ func (j *snapshotJudge) checkTask(d *delta, t *taskHistory) {
 		return
 	}
 
+	// Judge the decided ticks from the first one whose record must still exist. finishTask later judges the ticks
+	// that are not decided, from where the epoch started before.
 	st := &t.entry.incarnation.epoch
-	decided := st.start // where the next judgement begins: all before it is decided
+	decided := st.start
 	st.start = max(j.completeSince(d, t), st.silentUntil)
 	st.pauses = ownCounters(t.entry.Entry).Pauses
-	if t.entry.Generation > 1 { // the owner may not have known of it at once
+	if t.entry.Generation > 1 { // the owner may have learned of the new version late
 		st.start = max(st.start, unixMS(t.entry.From)+versionSlack)
 	}
 
@@ -178,16 +181,15 @@ func (j *snapshotJudge) checkTask(d *delta, t *taskHistory) {
 	st.start = decided
 }
 
-// versionSlack is how far behind the watermark the from of a new version may have been
-// when it was written, in ms: clocks of nodes differ by no more.
+// versionSlack is how far the from of a new version may have been behind the watermark when it was written, in ms.
+// It is more than the clocks of two nodes may differ.
 const versionSlack = 5000
 
-// completeSince is the instant after which every tick up to the watermark must have
-// a record: the entry's from, or the first end on record where others may have been
-// trimmed. Trims keep what ended last, so a record that is gone ended before those
-// that are left, and its tick was before that.
+// completeSince returns the instant after which every tick up to the watermark must have a record: the entry's
+// from, or the first end on record if other records may have been trimmed. Trims keep what ended last. So a trimmed
+// record ended before those that are left, and its tick was before that.
 func (j *snapshotJudge) completeSince(d *delta, t *taskHistory) int64 {
-	const slack = 2500 // ends are by clocks of different nodes
+	const slack = 2500 // the clocks of different nodes give the ends
 
 	from := unixMS(t.entry.From)
 	var kept int
@@ -205,7 +207,7 @@ func (j *snapshotJudge) completeSince(d *delta, t *taskHistory) int64 {
 		kept++
 	}
 
-	// A task that was updated may have kept fewer before.
+	// An earlier version of the task may have kept fewer records.
 	if kept >= t.entry.History.Keep || (kept > 0 && t.entry.Generation > 1) {
 		return max(from, first+slack)
 	}
@@ -213,7 +215,8 @@ func (j *snapshotJudge) completeSince(d *delta, t *taskHistory) int64 {
 	return from
 }
 
-// checkActive checks the attempts of a task that are in inboxes (G8, G11).
+// checkActive checks that the active attempts of a task have distinct tokens (G11), and that they do not overlap
+// against the policy (G8).
 func (j *snapshotJudge) checkActive(t *taskHistory) {
 	seen := map[int64]string{}
 	var newest int64
@@ -227,7 +230,7 @@ func (j *snapshotJudge) checkActive(t *taskHistory) {
 		}
 	}
 
-	// An attempt that is older than the policy may have been allowed.
+	// An earlier policy may have allowed attempts that are older than the current entry.
 	if len(t.active) > 1 && newest > t.entry.mod && t.entry.Overlap != task.OverlapAllow {
 		j.breachTask("G8", t.ref, 0, "", "run %s was started beside another, and overlap is %q", seen[newest], t.entry.Overlap)
 	}

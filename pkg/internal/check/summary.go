@@ -10,32 +10,30 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Summary is what a history amounts to. It counts what happened after the first
-// list only.
+// Summary counts what happened in a history after the first list.
 type Summary struct {
 	Tasks     int64                `json:"tasks"`
-	Ticks     int64                `json:"ticks"`     // that had to have an outcome, by the oracle
-	Undecided int64                `json:"undecided"` // of those, the ones without
-	Runs      int64                `json:"runs"`      // that ticks gave rise to
-	Manual    int64                `json:"manual"`    // runs that did not come of a tick
-	Ended     map[task.State]int64 `json:"ended"`     // runs by how they ended
+	Ticks     int64                `json:"ticks"`     // that must have an outcome, by the oracle
+	Undecided int64                `json:"undecided"` // of those, the ones without an outcome
+	Runs      int64                `json:"runs"`      // that ticks caused
+	Manual    int64                `json:"manual"`    // runs without a tick
+	Ended     map[task.State]int64 `json:"ended"`     // runs by final state
 	Skipped   map[string]int64     `json:"skipped"`   // ticks by reason
 	Missed    map[string]int64     `json:"missed"`    // ticks by reason
 	Open      int64                `json:"open"`      // runs that wait or are active at the end
-	Late      int64                `json:"late"`      // results that came after their attempt was declared lost
+	Late      int64                `json:"late"`      // results that arrived after their attempt was declared lost
 
-	// Decided is from a tick to the creation of its run, Started to the start of
-	// its action, by the nodes' clocks; of runs on schedule, without catching up.
+	// Decided is the time from a tick's due time to the creation of its run, Started the time to the start of its
+	// action, both by the nodes' clocks. Only runs on schedule count, not those that catch up.
 	Decided Lateness `json:"decided"`
 	Started Lateness `json:"started"`
 
-	// Gap is the longest time between the decisions of two successive runs of
-	// one task, GapTask.
+	// Gap is the longest time between the decisions of two successive runs of one task, which is GapTask.
 	Gap     task.Duration `json:"gap"`
 	GapTask string        `json:"gap_task,omitempty"`
 }
 
-// Lateness is how late something was.
+// Lateness describes a distribution of delays.
 type Lateness struct {
 	Count int64         `json:"count"`
 	P50   task.Duration `json:"p50"`
@@ -43,7 +41,7 @@ type Lateness struct {
 	Max   task.Duration `json:"max"`
 }
 
-// String is the summary on a few lines, for test logs and docs.
+// String formats the summary on a few lines, for test logs and documents.
 func (s Summary) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "tasks %d, ticks %d, without an outcome %d\n", s.Tasks, s.Ticks, s.Undecided)
@@ -67,7 +65,7 @@ func (s Summary) String() string {
 	return b.String()
 }
 
-// String is the lateness on one line.
+// String formats the lateness on one line.
 func (l Lateness) String() string {
 	if l.Count == 0 {
 		return "not known"
@@ -75,6 +73,7 @@ func (l Lateness) String() string {
 	return fmt.Sprintf("p50 %s, p99 %s, max %s (of %d)", l.P50, l.P99, l.Max, l.Count)
 }
 
+// formatReasons formats counts by reason, with their sum.
 func formatReasons(m map[string]int64) string {
 	var total int64
 	var parts []string
@@ -90,20 +89,20 @@ func formatReasons(m map[string]int64) string {
 	return fmt.Sprintf("%d (%s)", total, strings.Join(parts, ", "))
 }
 
-// stats gather a Summary. Times are in ms.
+// stats collects a Summary.
 type stats struct {
 	Summary
-	decided, started []int64
+	decided, started []int64 // delays in ms
 }
 
 func newStats() *stats {
 	return &stats{Summary: Summary{Ended: map[task.State]int64{}, Skipped: map[string]int64{}, Missed: map[string]int64{}}}
 }
 
-// countDecision counts a decision.
+// countDecision counts a tick that became a run.
 func (s *stats) countDecision(r *runHistory, rec *task.Run) {
 	if rec.State.Final() {
-		return // end counts it
+		return // countOutcome counts a tick that did not run
 	}
 
 	s.Runs++
@@ -123,7 +122,7 @@ func (s *stats) countDecision(r *runHistory, rec *task.Run) {
 	r.incarnation.lastDecision = max(r.incarnation.lastDecision, at)
 }
 
-// countOutcome counts an outcome.
+// countOutcome counts a final record.
 func (s *stats) countOutcome(r *runHistory, e *task.Run) {
 	switch e.State {
 	case task.Skipped:
@@ -139,7 +138,7 @@ func (s *stats) countOutcome(r *runHistory, e *task.Run) {
 	}
 }
 
-// countGrowth counts ticks that an outcome takes in later.
+// countGrowth counts the ticks by which a record of ticks that did not run has grown.
 func (s *stats) countGrowth(e *task.Run, ticks int64) {
 	if e.State == task.Skipped {
 		s.Skipped[e.Reason] += ticks
@@ -148,6 +147,7 @@ func (s *stats) countGrowth(e *task.Run, ticks int64) {
 	}
 }
 
+// summary returns the counts with the percentiles of the delays.
 func (s *stats) summary() Summary {
 	out := s.Summary
 	out.Decided, out.Started = summarizeLateness(s.decided), summarizeLateness(s.started)

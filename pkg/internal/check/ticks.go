@@ -11,21 +11,20 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// The oracle says which ticks a schedule has. It shares no code with package
-// schedule for what tests mostly use: @every, also after completion, @at,
-// @manual, nicknames, and cron expressions in UTC, with names, L, LW, 15W, 5L and
-// 5#3. It walks through days and seconds one by one, too plainly to be wrong in
-// the same way. All zones but UTC are left to package schedule. Starts, ends and
-// jitter are its own in all of them (timing.go).
-
-// tickSource lists ticks, in ms.
+// tickSource lists the ticks of a schedule, in ms since 1970.
+//
+// newTickSource implements it by an oracle that shares no code with package schedule for the forms that tests use
+// most: @every, also after completion, @at, @manual, nicknames, and cron expressions in UTC, with names, L, LW,
+// 15W, 5L and 5#3. The oracle steps through days and seconds one by one. This is slow, but too simple to contain
+// the same error as package schedule. That package computes all zones except UTC. Starts, ends and jitter are the
+// oracle's own in all zones (timing.go).
 type tickSource interface {
-	// next is the first tick after an instant; false if there is none.
+	// next returns the first tick after an instant, or false if there is none.
 	next(after int64) (int64, bool)
 }
 
-// newTickSource makes the ticker of an entry's schedule. own says that it is the
-// oracle's own.
+// newTickSource returns the ticks of an entry's schedule. own reports whether the oracle computes them. If it
+// supports one expression of several only through package schedule, that package computes all of them.
 func newTickSource(e task.Entry) (t tickSource, own bool, err error) {
 	if period, is := completionPeriod(e); is {
 		return onceAt(max(unixMS(e.Anchor)+period.Milliseconds(), unixMS(e.Start))), true, nil
@@ -45,7 +44,7 @@ func newTickSource(e task.Entry) (t tickSource, own bool, err error) {
 	return all, true, nil
 }
 
-// listTicks calls f with every tick in (after, upTo], until f says false.
+// listTicks calls f with every tick in (after, upTo], until f returns false.
 func listTicks(t tickSource, after, upTo int64, f func(ms int64) bool) {
 	for at, ok := t.next(after); ok && at <= upTo; at, ok = t.next(at) {
 		if !f(at) {
@@ -60,6 +59,7 @@ func hasTick(t tickSource, ms int64) bool {
 	return ok && at == ms
 }
 
+// tickUnion has the ticks of several schedules. A tick that several of them have counts once.
 type tickUnion []tickSource
 
 func (u tickUnion) next(after int64) (int64, bool) {
@@ -74,6 +74,7 @@ func (u tickUnion) next(after int64) (int64, bool) {
 	return first, found
 }
 
+// productSchedule has the ticks that package schedule computes.
 type productSchedule struct{ *schedule.Schedule }
 
 func (b productSchedule) next(after int64) (int64, bool) {
@@ -81,17 +82,17 @@ func (b productSchedule) next(after int64) (int64, bool) {
 	return at.UnixMilli(), ok
 }
 
-// neverTicks is @manual.
+// neverTicks has no ticks: @manual.
 type neverTicks struct{}
 
 func (neverTicks) next(int64) (int64, bool) { return 0, false }
 
-// onceAt is @at.
+// onceAt has one tick: @at, or a schedule that counts from the end of a run.
 type onceAt int64
 
 func (o onceAt) next(after int64) (int64, bool) { return int64(o), after < int64(o) }
 
-// fixedPeriod is @every: anchor + k·period, k ≥ 1.
+// fixedPeriod has the ticks of @every: anchor + k·period for k ≥ 1, in ms.
 type fixedPeriod struct{ anchor, period int64 }
 
 func (e fixedPeriod) next(after int64) (int64, bool) {
@@ -102,23 +103,25 @@ func (e fixedPeriod) next(after int64) (int64, bool) {
 	return e.anchor + k*e.period, true
 }
 
-// cronUTC is an expression in UTC: a set of values for each field.
+// cronUTC has the ticks of a cron expression in UTC. Each field is a bit set of its allowed values.
 type cronUTC struct {
 	second, minute, hour, dom, month, dow uint64
-	bothDays                              bool // day of month and day of week are both required
-	monthDayRules, weekdayRules           []dayRule
+	bothDays                              bool      // one of the day fields is "*": a day must match both, else one is enough
+	monthDayRules, weekdayRules           []dayRule // L, LW, 15W and 5L, 5#3: days by rule, in addition to dom and dow
 }
 
 const (
 	secondMS = 1000
 	dayMS    = 24 * 3600 * secondMS
-	// horizon is how many days next looks ahead: 29 February on a given weekday
-	// comes once in 40 years at the latest, around 2100.
+	// horizon limits how many days next looks ahead. The rarest expression is 29 February on a given weekday, which
+	// comes after 40 years at most, around the year 2100.
 	horizon = 41 * 366
 )
 
+// next walks day by day. Within a day that matches, it walks by hours, minutes and seconds.
 func (c cronUTC) next(after int64) (int64, bool) {
-	at := (max(after, 0)/secondMS + 1) * secondMS // a watermark may stand at the beginning of time
+	// A new shard's watermark is at time zero, so after may be before the first second.
+	at := (max(after, 0)/secondMS + 1) * secondMS
 	for range horizon {
 		if c.day(timeOfMS(at)) {
 			for end := at - at%dayMS + dayMS; at < end; {
@@ -144,6 +147,7 @@ func (c cronUTC) next(after int64) (int64, bool) {
 	return 0, false
 }
 
+// day reports whether a day matches. cron's rule for two restricted day fields is that one match is enough.
 func (c cronUTC) day(t time.Time) bool {
 	is := func(f dayRule) bool { return f(t) }
 	dom := hasBit(c.dom, int64(t.Day())) || slices.ContainsFunc(c.monthDayRules, is)
@@ -159,14 +163,17 @@ func (c cronUTC) day(t time.Time) bool {
 	return dom || dow
 }
 
+// hasBit reports whether a bit set contains a value.
 func hasBit(set uint64, value int64) bool { return set&(1<<value) != 0 }
 
+// nicknames are the expressions that the nicknames of cron stand for.
 var nicknames = map[string]string{
 	"@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
 	"@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@hourly": "0 * * * *",
 }
 
-// parseExpression makes a ticker of one expression if the oracle knows its form.
+// parseExpression returns the ticks of one expression, or false if the oracle does not support its form or its
+// zone. anchor is in ms.
 func parseExpression(expr, timezone string, anchor int64) (tickSource, bool) {
 	words := strings.Fields(expr)
 	if len(words) == 0 {
@@ -192,6 +199,7 @@ func parseExpression(expr, timezone string, anchor int64) (tickSource, bool) {
 		words = strings.Fields(full)
 	}
 
+	// Five fields have no seconds: the tick is at second 0.
 	if len(words) == 5 {
 		words = slices.Insert(words, 0, "0")
 	}
@@ -213,7 +221,7 @@ func parseExpression(expr, timezone string, anchor int64) (tickSource, bool) {
 		var ok bool
 
 		if words[i] == "" {
-			continue // nothing but forms
+			continue // the field has only rules, such as L
 		}
 		if *r.set, ok = parseField(words[i], r.low, r.high); !ok {
 			return nil, false
@@ -227,7 +235,7 @@ func parseExpression(expr, timezone string, anchor int64) (tickSource, bool) {
 	return c, true
 }
 
-// parseField reads a list of *, n, a-b, */n and a-b/n.
+// parseField parses a list of *, n, a-b, */n and a-b/n into a bit set.
 func parseField(text string, low, high int) (set uint64, ok bool) {
 	for item := range strings.SplitSeq(text, ",") {
 		values, stepText, stepped := strings.Cut(item, "/")
@@ -240,7 +248,7 @@ func parseField(text string, low, high int) (set uint64, ok bool) {
 		}
 
 		if values == "*" && high == 7 {
-			to = 6 // 7 is Sunday again
+			to = 6 // 7 is Sunday again, and must not count as an eighth day
 		}
 
 		if values != "*" {
