@@ -52,7 +52,7 @@ const usualFile = "/etc/carillon/agent.yaml"
 // nothing but to out, and warnings to notes. Its error says all that is wrong with them, as far as that can
 // be known without other hosts.
 func checkConfig(out, notes io.Writer, file string, given *pflag.FlagSet) error {
-	cfg, err := load(file, given)
+	cfg, err := loadConfig(file, given)
 	var faults configFaults
 	if err != nil {
 		faults = append(faults, err)
@@ -74,7 +74,7 @@ func checkConfig(out, notes io.Writer, file string, given *pflag.FlagSet) error 
 	}
 
 	faults = append(faults, filesFaults(settings)...)
-	if err := writable(cfg.DataDir); err != nil {
+	if err := checkWritable(cfg.DataDir); err != nil {
 		faults = append(faults, err)
 	}
 
@@ -205,9 +205,9 @@ func plainJSON(v json.RawMessage) string {
 // keyPairs are the settings that name a certificate, and those with its key; authorities
 // name certificates that others are checked against, secrets files with one line.
 var (
-	keyPairs    = [][2]string{{"tls_cert", "tls_key"}, {"etcd_cert", "etcd_key"}, {"etcd_peer_cert", "etcd_peer_key"}}
-	authorities = []string{"tls_ca", "etcd_ca", "etcd_peer_ca"}
-	secrets     = []string{"etcd_password_file"}
+	keyPairs           = [][2]string{{"tls_cert", "tls_key"}, {"etcd_cert", "etcd_key"}, {"etcd_peer_cert", "etcd_peer_key"}}
+	caSettings         = []string{"tls_ca", "etcd_ca", "etcd_peer_ca"}
+	secretFileSettings = []string{"etcd_password_file"}
 )
 
 // filesFaults reads the files that settings name.
@@ -237,7 +237,7 @@ func filesFaults(settings []setting) (faults configFaults) {
 		}
 	}
 
-	for _, name := range authorities {
+	for _, name := range caSettings {
 		if p := path(name); p == "" {
 			continue
 		} else if b, err := os.ReadFile(p); err != nil {
@@ -247,7 +247,7 @@ func filesFaults(settings []setting) (faults configFaults) {
 		}
 	}
 
-	for _, name := range secrets {
+	for _, name := range secretFileSettings {
 		if p := path(name); p == "" {
 			continue
 		} else if b, err := os.ReadFile(p); err != nil {
@@ -266,8 +266,8 @@ func filesFaults(settings []setting) (faults configFaults) {
 	return faults
 }
 
-// writable reports whether the data directory can be written to, or be made.
-func writable(dir string) error {
+// checkWritable reports whether the data directory can be written to, or be made.
+func checkWritable(dir string) error {
 	for at := dir; dir != ""; at = filepath.Dir(at) {
 		info, err := os.Stat(at)
 		if os.IsNotExist(err) && at != filepath.Dir(at) {

@@ -49,7 +49,7 @@ func (e Environment) agentCommand() *cobra.Command {
 				return checkConfig(cmd.OutOrStdout(), cmd.ErrOrStderr(), file, cmd.Flags())
 			}
 
-			cfg, err := load(file, cmd.Flags())
+			cfg, err := loadConfig(file, cmd.Flags())
 			if err != nil {
 				return err
 			}
@@ -60,7 +60,7 @@ func (e Environment) agentCommand() *cobra.Command {
 
 	cmd.Flags().StringVar(&file, "config", "", "YAML file with settings")
 	cmd.Flags().BoolVar(&check, "check-config", false, "validate and print the settings, then exit: 0 if they are valid, 2 if not")
-	bind(cmd.Flags(), &flags)
+	bindFlags(cmd.Flags(), &flags)
 
 	return cmd
 }
@@ -91,7 +91,7 @@ func (e Environment) devCommand() *cobra.Command {
 				cfg.Socket = filepath.Join(dir, "api.sock")
 			}
 
-			return e.runDaemon(cmd.Context(), cfg, cmd.ErrOrStderr(), func(n *Node) error { return welcome(n, own, cmd.OutOrStdout()) })
+			return e.runDaemon(cmd.Context(), cfg, cmd.ErrOrStderr(), func(n *Node) error { return printWelcome(n, own, cmd.OutOrStdout()) })
 		},
 	}
 
@@ -107,10 +107,10 @@ func (e Environment) devCommand() *cobra.Command {
 	return cmd
 }
 
-// welcome says what to do next. The token of the node with the usual data
+// printWelcome says what to do next. The token of the node with the usual data
 // directory becomes the one that the other commands find; that of a node with a
 // directory of its own must not put it out of use.
-func welcome(n *Node, own bool, out io.Writer) error {
+func printWelcome(n *Node, own bool, out io.Writer) error {
 	path, use := n.TokenPath(), ""
 	if !own {
 		var err error

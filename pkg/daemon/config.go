@@ -257,7 +257,7 @@ func (c *Config) validateAddresses() error {
 		c.Listen = net.JoinHostPort(host, port)
 	}
 
-	if !loopback(host) && !c.Insecure && !c.servesTLS() {
+	if !isLoopback(host) && !c.Insecure && !c.servesTLS() {
 		return task.Invalid(task.CodeBadValue, "listen",
 			"%s is reachable from other hosts: give tls_cert and tls_key, listen on 127.0.0.1, or accept the risk with --insecure", task.Quote(c.Listen))
 	}
@@ -277,7 +277,7 @@ func (c *Config) validateAddresses() error {
 	return nil
 }
 
-func loopback(host string) bool {
+func isLoopback(host string) bool {
 	if host == "localhost" {
 		return true
 	}

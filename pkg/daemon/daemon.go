@@ -109,7 +109,7 @@ func Start(ctx context.Context, cfg Config, log *zap.Logger) (*Node, error) {
 	return Environment{}.Start(ctx, cfg, log)
 }
 
-func start(ctx context.Context, cfg Config, env Environment, log *zap.Logger) (_ *Node, err error) {
+func startNode(ctx context.Context, cfg Config, env Environment, log *zap.Logger) (_ *Node, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}

@@ -26,8 +26,8 @@ type eligibility struct {
 // errIneligible is part of the error that says why the node may decide nothing.
 var errIneligible = errors.New("the node owns no shards at present")
 
-// gravest are the reasons in the order in which they are told.
-var gravest = []string{task.UnfitRestored, task.UnfitClock, task.UnfitStalled}
+// reasonsByGravity are the reasons in the order in which they are told.
+var reasonsByGravity = []string{task.UnfitRestored, task.UnfitClock, task.UnfitStalled}
 
 func newEligibility(r prometheus.Registerer, log *zap.Logger, changed func()) *eligibility {
 	e := &eligibility{log: log.Named("fitness"), changed: changed, reasons: map[string]error{}}
@@ -35,7 +35,7 @@ func newEligibility(r prometheus.Registerer, log *zap.Logger, changed func()) *e
 		Help: "Times that the node gave up its shards, by reason: clock, stalled, restored."}, []string{"reason"})
 	r.MustRegister(e.total)
 
-	for _, reason := range gravest {
+	for _, reason := range reasonsByGravity {
 		e.total.WithLabelValues(reason)
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "carillon_unfit",
 			Help: "Whether the node has given up its shards for this reason: 1 if so, else 0.", ConstLabels: prometheus.Labels{"reason": reason}},
@@ -82,12 +82,12 @@ func (e *eligibility) errorFor(reason string) error {
 	return e.reasons[reason]
 }
 
-// reason is the gravest reason that holds; "" if none does.
-func (e *eligibility) reason() string {
+// gravestReason is the gravest reason that holds; "" if none does.
+func (e *eligibility) gravestReason() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	for _, reason := range gravest {
+	for _, reason := range reasonsByGravity {
 		if e.reasons[reason] != nil {
 			return reason
 		}
@@ -98,7 +98,7 @@ func (e *eligibility) reason() string {
 
 // firstError says why the node should own no shards; nil if it may.
 func (e *eligibility) firstError() error {
-	if reason := e.reason(); reason != "" {
+	if reason := e.gravestReason(); reason != "" {
 		return fmt.Errorf("%w (%s): %w", errIneligible, reason, e.errorFor(reason))
 	}
 	return nil

@@ -83,7 +83,7 @@ func (e Environment) bootTime() time.Duration {
 
 // Start is Start in this environment.
 func (e Environment) Start(ctx context.Context, cfg Config, log *zap.Logger) (*Node, error) {
-	return start(ctx, cfg, e.withDefaults(), log)
+	return startNode(ctx, cfg, e.withDefaults(), log)
 }
 
 // Commands are Commands in this environment.

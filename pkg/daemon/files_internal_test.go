@@ -52,7 +52,7 @@ func TestConfig_RefusesSecretsThatOthersCanRead(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		_, err := load(path, pflag.NewFlagSet("agent", pflag.ContinueOnError))
+		_, err := loadConfig(path, pflag.NewFlagSet("agent", pflag.ContinueOnError))
 		if (err == nil) != want {
 			t.Errorf("a file of mode %04o with a password: %v", mode, err)
 		}

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// settled is how long every node has to run a version that understands a newer
+	// settledAfter is how long every node has to run a version that understands a newer
 	// format before the leader puts that in force: until then, the way back to the
 	// former version is a restart.
-	settled = 10 * time.Minute
+	settledAfter = 10 * time.Minute
 	// formatEvery is how often the leader looks whether the format is to change,
 	// loweringEvery how often while it goes back to an older one.
 	formatEvery   = 5 * time.Second
@@ -71,7 +71,7 @@ func (k *formatKeeper) runStep(ctx context.Context, down *lowering) error {
 	}
 
 	*down = lowering{}
-	to := raised(f, k.env.Now(), k.store.Understands())
+	to := newestFormat(f, k.env.Now(), k.store.Understands())
 	if to == c.InForce() {
 		return nil
 	}
@@ -86,17 +86,17 @@ func (k *formatKeeper) runStep(ctx context.Context, down *lowering) error {
 	return nil
 }
 
-// raised is the format that may be in force: the newest that all nodes have
+// newestFormat is the format that may be in force: the newest that all nodes have
 // understood for long enough, that this one knows and that is wanted; never an
 // older one than there is.
-func raised(f store.Formats, now time.Time, known int) int {
+func newestFormat(f store.Formats, now time.Time, known int) int {
 	is := f.Cluster.InForce()
 	to, _ := f.Possible()
 	if to = min(to, known); f.Cluster.FormatWanted > 0 {
 		to = min(to, f.Cluster.FormatWanted)
 	}
 
-	young := slices.ContainsFunc(f.Nodes, func(n task.Node) bool { return now.Sub(n.StartedAt.Time) < settled })
+	young := slices.ContainsFunc(f.Nodes, func(n task.Node) bool { return now.Sub(n.StartedAt.Time) < settledAfter })
 	if to <= is || young {
 		return is
 	}
@@ -120,7 +120,7 @@ func (k *formatKeeper) lowerFormat(ctx context.Context, f store.Formats, down *l
 		k.log.Info("lowering the record format", zap.Int("to", f.Cluster.FormatWanted), zap.String("waits_for", why))
 	}
 
-	if !down.step(why, time.Now()) { // of a stretch of time, not of the wall
+	if !down.mayLower(why, time.Now()) { // of a stretch of time, not of the wall
 		return nil
 	}
 
@@ -135,10 +135,10 @@ func (k *formatKeeper) lowerFormat(ctx context.Context, f store.Formats, down *l
 	return nil
 }
 
-// step reports whether the older format may be put in force: nothing has been in its
+// mayLower reports whether the older format may be put in force: nothing has been in its
 // way for as long as the last writes of the newer one take to arrive. why is what is
 // in its way now.
-func (d *lowering) step(why string, now time.Time) bool {
+func (d *lowering) mayLower(why string, now time.Time) bool {
 	d.underWay = true
 	if why != "" {
 		d.clean = time.Time{}

@@ -30,7 +30,7 @@ func TestRaised_WhenAllHaveLongUnderstood(t *testing.T) {
 		"beyond what the leader does": {task.Cluster{Format: 1}, []task.Node{node(9, time.Hour)}, 2},
 		"nobody":                      {task.Cluster{}, nil, 1},
 	} {
-		if got := raised(store.Formats{Cluster: store.ClusterRecord{Cluster: tc.cluster}, Nodes: tc.nodes}, now, 2); got != tc.want {
+		if got := newestFormat(store.Formats{Cluster: store.ClusterRecord{Cluster: tc.cluster}, Nodes: tc.nodes}, now, 2); got != tc.want {
 			t.Errorf("%s: %d, want %d", name, got, tc.want)
 		}
 	}
@@ -51,7 +51,7 @@ func TestLowering_WaitsForTheLastWritesOfTheNewerFormat(t *testing.T) {
 		{2*time.Minute + lastWrites, "", false},
 		{2*time.Minute + 2*lastWrites, "", true},
 	} {
-		if got := down.step(step.why, start.Add(step.at)); got != step.want || !down.underWay {
+		if got := down.mayLower(step.why, start.Add(step.at)); got != step.want || !down.underWay {
 			t.Errorf("step %d: %v, %+v", i, got, down)
 		}
 	}

@@ -53,7 +53,7 @@ func clearCommand() *cobra.Command {
 		Short: "Kill what a dead agent left in control groups, and remove these (started by systemd)",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := load(file, cmd.Flags())
+			cfg, err := loadConfig(file, cmd.Flags())
 			if err != nil {
 				return err
 			}

@@ -123,8 +123,8 @@ func TestStall_ANodeThatDecidesNothingGivesItsShardsUpForAWhile(t *testing.T) {
 		t.Helper()
 		s.checkStalls(now, time.Minute)
 		s.checkStalls(now, time.Minute)
-		if s.eligibility.reason() != task.UnfitStalled {
-			t.Fatalf("it is %q", s.eligibility.reason())
+		if s.eligibility.gravestReason() != task.UnfitStalled {
+			t.Fatalf("it is %q", s.eligibility.gravestReason())
 		}
 	}
 	stall()
@@ -165,19 +165,19 @@ func TestFitness_TellsTheGravestReason(t *testing.T) {
 	f := newEligibility(prometheus.NewRegistry(), zap.NewNop(), func() { mu.Lock(); changes++; mu.Unlock() })
 	why := errors.New("why")
 	f.setReason(task.UnfitStalled, why)
-	if f.reason() != task.UnfitStalled || f.ineligibleErr() != nil || f.firstError() == nil {
-		t.Errorf("stalled: %q, forbids %v", f.reason(), f.ineligibleErr())
+	if f.gravestReason() != task.UnfitStalled || f.ineligibleErr() != nil || f.firstError() == nil {
+		t.Errorf("stalled: %q, forbids %v", f.gravestReason(), f.ineligibleErr())
 	}
 	f.setReason(task.UnfitClock, why)
 	f.setReason(task.UnfitRestored, why)
 	f.setReason(task.UnfitRestored, why)
-	if f.reason() != task.UnfitRestored || !errors.Is(f.ineligibleErr(), errIneligible) || !errors.Is(f.firstError(), why) {
-		t.Errorf("all: %q, %v", f.reason(), f.firstError())
+	if f.gravestReason() != task.UnfitRestored || !errors.Is(f.ineligibleErr(), errIneligible) || !errors.Is(f.firstError(), why) {
+		t.Errorf("all: %q, %v", f.gravestReason(), f.firstError())
 	}
 	f.setReason(task.UnfitRestored, nil)
 	f.setReason(task.UnfitStalled, nil)
-	if f.reason() != task.UnfitClock || f.ineligibleErr() == nil {
-		t.Errorf("clock: %q", f.reason())
+	if f.gravestReason() != task.UnfitClock || f.ineligibleErr() == nil {
+		t.Errorf("clock: %q", f.gravestReason())
 	}
 	f.setReason(task.UnfitClock, nil)
 	if f.firstError() != nil || changes != 6 {

@@ -86,7 +86,7 @@ func olderEpoch(is, was int) error {
 
 // run looks until ctx ends, or until the cluster has a new epoch.
 func (h *etcdHistory) run(ctx context.Context) error {
-	defer h.store()
+	defer h.writeToDisk()
 
 	found := h.revisions.found
 	tick := time.NewTicker(historyLook)
@@ -103,7 +103,7 @@ func (h *etcdHistory) run(ctx context.Context) error {
 		case <-found:
 			found = nil // it is told once
 			h.eligibility.setReason(task.UnfitRestored, h.revisions.wentBack())
-			h.store()
+			h.writeToDisk()
 		case <-tick.C:
 		}
 	}
@@ -127,7 +127,7 @@ func (h *etcdHistory) checkEtcd(ctx context.Context) error {
 	case p.Found && p.Cluster.Epoch < epoch:
 		h.eligibility.setReason(task.UnfitRestored, olderEpoch(p.Cluster.Epoch, epoch))
 	case time.Since(h.kept) >= historyKeep:
-		h.store()
+		h.writeToDisk()
 	}
 
 	return nil
@@ -146,8 +146,8 @@ func (h *etcdHistory) observeNodes(nodes []task.Node) {
 	}
 }
 
-// store writes to disk how far etcd has come.
-func (h *etcdHistory) store() {
+// writeToDisk writes to disk how far etcd has come.
+func (h *etcdHistory) writeToDisk() {
 	h.kept = time.Now()
 	cluster, epoch, _ := h.state.History()
 	if err := h.state.SetHistory(cluster, epoch, h.revisions.seen.Load(), h.state.Restored() || h.revisions.wentBack() != nil); err != nil {

@@ -28,7 +28,7 @@ const (
 // listenerOpener opens the listener of an address. The listener limits the connections
 // and speaks TLS, if its address does.
 type listenerOpener interface {
-	open() (net.Listener, error)
+	openListener() (net.Listener, error)
 }
 
 // endpoint is an address at which the API listens, or tries to.
@@ -44,9 +44,9 @@ type endpoint struct {
 	logged time.Time
 }
 
-// listen opens the listener once, and notes the result.
-func (e *endpoint) listen() (net.Listener, error) {
-	l, err := e.listener.open()
+// listenOnce opens the listener once, and notes the result.
+func (e *endpoint) listenOnce() (net.Listener, error) {
+	l, err := e.listener.openListener()
 
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -110,7 +110,7 @@ func startHTTP(server *http.Server, reporter startupReporter, endpoints ...*endp
 	server.RegisterOnShutdown(sync.OnceFunc(func() { close(s.closing) }))
 
 	for _, e := range endpoints {
-		l, err := e.listen() // before anybody asks whether it listens
+		l, err := e.listenOnce() // before anybody asks whether it listens
 		s.serving.Go(func() { s.keepServing(e, l, err) })
 	}
 
@@ -131,7 +131,7 @@ func (s *httpServer) keepServing(e *endpoint, l net.Listener, err error) {
 		case <-time.After(listenRetry):
 		}
 
-		l, err = e.listen()
+		l, err = e.listenOnce()
 	}
 
 	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {

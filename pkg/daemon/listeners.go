@@ -55,7 +55,7 @@ type tcpOpener struct {
 	tls     nodeTLS
 }
 
-func (o *tcpOpener) open() (net.Listener, error) {
+func (o *tcpOpener) openListener() (net.Listener, error) {
 	l, err := systemd.ListenInherited(o.env.inherited.TCP, func() (net.Listener, error) { return o.env.Listen("tcp", o.address) })
 	if err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ type socketOpener struct {
 	limiter   *connlimit.Limiter
 }
 
-func (o *socketOpener) open() (net.Listener, error) {
+func (o *socketOpener) openListener() (net.Listener, error) {
 	l, err := systemd.ListenInherited(o.inherited, func() (net.Listener, error) { return unixsocket.Listen(o.path, o.admins) })
 	if err != nil {
 		return nil, err

@@ -100,8 +100,8 @@ func (p *presence) Session() (kv.Fence, bool) {
 	}
 }
 
-// subscribe has a signal sent when the session changes.
-func (p *presence) subscribe(signal wake.Signal) {
+// notifyOnChange has a signal sent when the session changes.
+func (p *presence) notifyOnChange(signal wake.Signal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.watchers = append(p.watchers, signal)
@@ -136,7 +136,7 @@ func (p *presence) startDrain() {
 func (p *presence) nodeRecord() task.Node {
 	n := p.node
 	n.Unreadable, n.Member, n.Expires = p.entries.Unreadable(), p.member.currentMember(), p.expiry.expiringSoon()
-	n.State, n.Running, n.Unfit, n.Leases = p.state.Wanted(), p.attempts.Running(), p.eligibility.reason(), p.state.Leases()
+	n.State, n.Running, n.Unfit, n.Leases = p.state.Wanted(), p.attempts.Running(), p.eligibility.gravestReason(), p.state.Leases()
 	n.Epoch, n.Froze = p.state.Epoch(), p.attempts.Froze()
 
 	facts, pressed := p.facts.Known()

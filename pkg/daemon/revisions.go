@@ -24,9 +24,9 @@ func newRevisions(seen int64) *revisions {
 	return r
 }
 
-// observe takes the revision of an answer to a question that was asked when
+// observeAnswer takes the revision of an answer to a question that was asked when
 // asked was the highest that had been seen.
-func (r *revisions) observe(asked, revision int64) {
+func (r *revisions) observeAnswer(asked, revision int64) {
 	if revision < asked {
 		err := fmt.Errorf("etcd is at revision %d, and this node has seen %d: it was restored from an older snapshot", revision, asked)
 		if r.lower.CompareAndSwap(nil, &err) {
@@ -58,7 +58,7 @@ func (s seenKV) Get(ctx context.Context, key string, opts ...clientv3.OpOption) 
 	asked := s.seen.Load()
 	res, err := s.KV.Get(ctx, key, opts...)
 	if err == nil && !clientv3.OpGet(key, opts...).IsSerializable() {
-		s.observe(asked, res.Header.GetRevision())
+		s.observeAnswer(asked, res.Header.GetRevision())
 	}
 
 	return res, err
@@ -69,7 +69,7 @@ func (s seenKV) Put(ctx context.Context, key, val string, opts ...clientv3.OpOpt
 	asked := s.seen.Load()
 	res, err := s.KV.Put(ctx, key, val, opts...)
 	if err == nil {
-		s.observe(asked, res.Header.GetRevision())
+		s.observeAnswer(asked, res.Header.GetRevision())
 	}
 
 	return res, err
@@ -80,7 +80,7 @@ func (s seenKV) Delete(ctx context.Context, key string, opts ...clientv3.OpOptio
 	asked := s.seen.Load()
 	res, err := s.KV.Delete(ctx, key, opts...)
 	if err == nil {
-		s.observe(asked, res.Header.GetRevision())
+		s.observeAnswer(asked, res.Header.GetRevision())
 	}
 
 	return res, err
@@ -103,7 +103,7 @@ func (t seenTxn) Commit() (*clientv3.TxnResponse, error) {
 	asked := t.seen.Load()
 	res, err := t.Txn.Commit()
 	if err == nil {
-		t.observe(asked, res.Header.GetRevision())
+		t.observeAnswer(asked, res.Header.GetRevision())
 	}
 
 	return res, err

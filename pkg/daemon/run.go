@@ -29,50 +29,50 @@ func (n *Node) Run(ctx context.Context) error {
 	defer n.owners.Subscribe(n.keep)()
 	defer n.moves.Subscribe(n.keep)()
 
-	n.presence.subscribe(n.keep)
+	n.presence.notifyOnChange(n.keep)
 
 	// Without these no part could end as it should: results are recorded
 	// through the batcher, and the guardian is told of every attempt's end.
 	infra := newStage(ctx, failed)
-	infra.run(n.batcher.Run)
+	infra.startPart(n.batcher.Run)
 
 	if n.guardian != nil {
-		infra.run(n.guardian.Run)
+		infra.startPart(n.guardian.Run)
 	}
 
-	infra.run(n.watchEmbedded)
+	infra.startPart(n.watchEmbedded)
 
 	// It listens until the node has left.
 	http := newStage(ctx, failed)
-	http.run(n.http.run)
+	http.startPart(n.http.run)
 
 	// The node leaves when nothing acts in its name any more.
 	presence := newStage(ctx, failed)
-	presence.run(n.nodes.Run)
-	presence.run(n.owners.Run)
-	presence.run(n.member.run)
-	presence.run(n.record.run)
-	presence.run(n.followFreezes)
-	presence.run(n.moves.Run)
-	presence.run(n.facts.Run)
-	presence.run(n.bePresent)
-	presence.run(n.states.run)
-	presence.run(n.history.run)
-	presence.run(n.expiry.run)
-	presence.run(func(ctx context.Context) error { return n.trust.watchFiles(ctx, n.announce.Send) })
+	presence.startPart(n.nodes.Run)
+	presence.startPart(n.owners.Run)
+	presence.startPart(n.member.run)
+	presence.startPart(n.record.run)
+	presence.startPart(n.followFreezes)
+	presence.startPart(n.moves.Run)
+	presence.startPart(n.facts.Run)
+	presence.startPart(n.bePresent)
+	presence.startPart(n.states.run)
+	presence.startPart(n.history.run)
+	presence.startPart(n.expiry.run)
+	presence.startPart(func(ctx context.Context) error { return n.trust.watchFiles(ctx, n.announce.Send) })
 
 	workers := newStage(ctx, failed)
-	workers.run(n.followFleet)
-	workers.run(n.executor.Run)
-	workers.run(n.clock.run)
-	workers.run(n.watchdog.run)
-	workers.run(n.watchPeers)
+	workers.startPart(n.followFleet)
+	workers.startPart(n.executor.Run)
+	workers.startPart(n.clock.run)
+	workers.startPart(n.watchdog.run)
+	workers.startPart(n.watchPeers)
 
 	if slices.Contains(n.cfg.Roles, task.RoleScheduler) {
-		workers.run(n.engine.Run)
-		workers.run(n.etcd.run)
-		workers.run(n.keepShards)
-		workers.run(func(ctx context.Context) error { return n.election.Run(ctx, n.leader.runTerm) })
+		workers.startPart(n.engine.Run)
+		workers.startPart(n.etcd.run)
+		workers.startPart(n.keepShards)
+		workers.startPart(func(ctx context.Context) error { return n.election.Run(ctx, n.leader.runTerm) })
 	}
 
 	select {
@@ -81,7 +81,7 @@ func (n *Node) Run(ctx context.Context) error {
 	case <-failed:
 	}
 
-	return errors.Join(workers.end(), presence.end(), http.end(), infra.end())
+	return errors.Join(workers.stopParts(), presence.stopParts(), http.stopParts(), infra.stopParts())
 }
 
 // watchEmbedded fails when the embedded etcd stops by itself.

@@ -18,8 +18,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// bind makes a flag of each setting.
-func bind(f *pflag.FlagSet, c *Config) {
+// bindFlags makes a flag of each setting.
+func bindFlags(f *pflag.FlagSet, c *Config) {
 	f.StringVar(&c.Name, "name", c.Name, "name of the node, unique in the cluster")
 	f.StringVar(&c.DataDir, "data-dir", c.DataDir, "data directory: output, admin token and lock file")
 	f.StringVar(&c.Listen, "listen", c.Listen, "address of the API")
@@ -70,9 +70,9 @@ func bind(f *pflag.FlagSet, c *Config) {
 	f.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
 }
 
-// load puts the settings together: defaults, then the file, then the
+// loadConfig puts the settings together: defaults, then the file, then the
 // environment, then the flags that were given.
-func load(file string, given *pflag.FlagSet) (Config, error) {
+func loadConfig(file string, given *pflag.FlagSet) (Config, error) {
 	cfg := Defaults()
 
 	if file != "" {
@@ -82,7 +82,7 @@ func load(file string, given *pflag.FlagSet) (Config, error) {
 	}
 
 	all := pflag.NewFlagSet("agent", pflag.ContinueOnError)
-	bind(all, &cfg)
+	bindFlags(all, &cfg)
 	var err error
 	set := func(name, value, from string) {
 		if err == nil {

@@ -23,8 +23,8 @@ func newStage(ctx context.Context, failed chan<- struct{}) *stage {
 	return s
 }
 
-// run starts a part.
-func (s *stage) run(part func(context.Context) error) {
+// startPart starts a part.
+func (s *stage) startPart(part func(context.Context) error) {
 	s.parts.Go(func() error {
 		err := part(s.ctx)
 
@@ -39,8 +39,8 @@ func (s *stage) run(part func(context.Context) error) {
 	})
 }
 
-// end stops the parts, waits for them, and returns the first failure.
-func (s *stage) end() error {
+// stopParts stops the parts, waits for them, and returns the first failure.
+func (s *stage) stopParts() error {
 	s.stop()
 	if err := s.parts.Wait(); !errors.Is(err, context.Canceled) {
 		return err

@@ -32,7 +32,7 @@ func (c *Config) urlScheme() string {
 
 // validateTLS checks what goes together, and reads the files.
 func (c *Config) validateTLS() error {
-	if err := together("tls_cert", c.TLSCert, "tls_key", c.TLSKey); err != nil {
+	if err := requireBoth("tls_cert", c.TLSCert, "tls_key", c.TLSKey); err != nil {
 		return err
 	}
 
@@ -79,7 +79,7 @@ func (c *Config) validateSecretFiles() error {
 
 		info, err := os.Stat(file.path)
 		if err != nil {
-			return unreadable(file.field, file.path, err)
+			return unreadableFileError(file.field, file.path, err)
 		}
 
 		if err := filetrust.CheckSecret(info, uint32(os.Geteuid())); err != nil {
@@ -90,8 +90,8 @@ func (c *Config) validateSecretFiles() error {
 	return nil
 }
 
-// together refuses one of two settings without the other.
-func together(a, of, b, too string) error {
+// requireBoth refuses one of two settings without the other.
+func requireBoth(a, of, b, too string) error {
 	if of != "" && too == "" {
 		return task.Invalid(task.CodeRequired, b, "is needed with %s", a)
 	}
@@ -155,7 +155,7 @@ func (c *Config) validateEtcdAccess() error {
 		}
 	}
 
-	if err := together("etcd_cert", c.EtcdCert, "etcd_key", c.EtcdKey); err != nil {
+	if err := requireBoth("etcd_cert", c.EtcdCert, "etcd_key", c.EtcdKey); err != nil {
 		return err
 	}
 
@@ -168,14 +168,14 @@ func (c *Config) validateEtcdAccess() error {
 		return task.Invalid(task.CodeRequired, "etcd_password_file", "is needed with etcd_user; a user that etcd knows by the certificate's common name needs neither")
 	case c.EtcdPasswordFile != "":
 		if _, err := kv.ReadPassword(c.EtcdPasswordFile); err != nil {
-			return unreadable("etcd_password_file", c.EtcdPasswordFile, err)
+			return unreadableFileError("etcd_password_file", c.EtcdPasswordFile, err)
 		}
 	}
 
 	return nil
 }
 
-func unreadable(field, path string, err error) error {
+func unreadableFileError(field, path string, err error) error {
 	var p *os.PathError
 	if errors.As(err, &p) {
 		err = fmt.Errorf("%s: %w", path, p.Err)
@@ -220,7 +220,7 @@ func (c *Config) validateCertificate(s secured) error {
 			host = u.Hostname()
 		}
 
-		if l, _, err := net.SplitHostPort(c.Listen); err == nil && host == "" && !unspecified(l) {
+		if l, _, err := net.SplitHostPort(c.Listen); err == nil && host == "" && !isUnspecifiedHost(l) {
 			host = l
 		}
 
@@ -277,7 +277,7 @@ func (c *Config) securityWarnings(s secured) (list []string) {
 	return list
 }
 
-func unspecified(host string) bool {
+func isUnspecifiedHost(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "" || ip != nil && ip.IsUnspecified()
 }

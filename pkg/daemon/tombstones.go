@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// remember is how long a deleted task, or secret, is remembered.
-	remember = 7 * 24 * time.Hour
+	// tombstoneAge is how long a deleted task, or secret, is remembered.
+	tombstoneAge = 7 * 24 * time.Hour
 	// tombstonesEvery is how often a leader looks for older ones, at no more than
 	// tombstonesMost of them: the next look goes on from there.
 	tombstonesEvery = time.Hour
@@ -43,7 +43,7 @@ func (t *tombstoneSweeper) run(ctx context.Context) error {
 				continue
 			}
 
-			before := task.At(t.env.Now().Add(-remember))
+			before := task.At(t.env.Now().Add(-tombstoneAge))
 			removed, next, err := s.do(ctx, before, s.after, tombstonesMost)
 			if err != nil && ctx.Err() == nil {
 				t.log.Warn("could not remove old tombstones", zap.String("of", s.what), zap.Error(err))

@@ -84,7 +84,7 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 
 	t.Bad = err != nil
 	s.census.Count(t)
-	s.reschedule(t)
+	s.rescheduleTask(t)
 
 	if t.Activity != nil || t.DependsOnPast() {
 		s.addLook(t)

@@ -42,7 +42,7 @@ func benchWorker(b *testing.B, n int, schedule string) (*worker, *time.Time) {
 
 	e.cfg.Fleet.Set([]task.Node{benchNode("n1")})
 	w := newWorker(e, 0, store.Fences{})
-	w.reset()
+	w.discardState()
 	w.Watermark, w.WatermarkRev = record.Watermark{Time: task.At(start), Seen: 100}, 1
 
 	batch := store.ShardBatch{Reset: true, Revision: 100}

@@ -16,7 +16,7 @@ var coreMutants = []struct {
 }{
 	{"an effect is applied on failure", func(s *shardState, p *plan) {
 		for _, e := range p.effects {
-			e.apply(s, s.applied+1, p.now)
+			e.applyTo(s, s.applied+1, p.now)
 		}
 		s.applyAbandoned(p)
 	}},
@@ -29,7 +29,7 @@ var coreMutants = []struct {
 	{"an entry change is applied on failure", func(s *shardState, p *plan) {
 		for i := range p.changes {
 			if c := &p.changes[i]; c.entry != nil {
-				c.entry.apply(c.task, s.applied+1)
+				c.entry.applyTo(c.task, s.applied+1)
 			}
 		}
 
@@ -133,7 +133,7 @@ func TestShardState_TakesNoInputWhileADecisionIsOutstanding(t *testing.T) {
 		"an event":        func(h *hand) { h.shardState.applyRecords(store.ShardBatch{}, sec(61)) },
 		"a scan":          func(h *hand) { h.shardState.applyActiveRuns(nil) },
 		"a second plan":   func(h *hand) { h.worker.planRound(sec(61)) },
-		"the shard again": func(h *hand) { h.reset() },
+		"the shard again": func(h *hand) { h.discardState() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "n1")

@@ -9,62 +9,62 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// An effect is a change that a plan makes to the shard: to its records when the commit
-// succeeds, and to memory after that. Nothing of it is visible before. If the commit fails,
-// the effect is dropped, and memory is as if nobody had planned it.
+// An effect is a change that a plan makes to the shard: to its records when the commit succeeds, and to
+// memory after that. It is not visible before. If the commit fails, the effect is dropped, and memory is as
+// if it had never been planned.
 //
-// Two kinds of changes are not effects, since every tick makes them: claims (an attempt put into
-// an inbox) and entry changes. See plan.
+// Two kinds of changes are not effects, because nearly every tick makes them: claims (an attempt is put
+// into an inbox) and entry changes. See plan.
 type effect interface {
-	// write adds the change to the commit. It is called once, when the effect is added.
-	write(c *store.Commit)
-	// apply makes the change in memory. It is called once, after the commit has succeeded: at
-	// revision rev, for a decision that was made at now.
-	apply(s *shardState, rev int64, now time.Time)
+	// writeTo adds the change to the commit. It is called once, when the effect is added to the plan.
+	writeTo(c *store.Commit)
+	// applyTo makes the change in memory. It is called once, after the commit has succeeded at revision rev.
+	// now is the time for which the plan decided.
+	applyTo(s *shardState, rev int64, now time.Time)
 }
 
 // addEffect adds an effect to the plan. The caller has made room for it (see reserveRoom).
 func (p *plan) addEffect(e effect) {
-	e.write(p.commit)
+	e.writeTo(p.commit)
 	p.effects = append(p.effects, e)
 }
 
-// runEnqueued puts a new run into the queue.
+// runEnqueued puts a new run into the queue. The commit requires that the queue has no record of it.
 type runEnqueued struct {
 	task *taskstate.Task
 	run  *taskstate.Waiting
 }
 
-func (e runEnqueued) write(c *store.Commit) { c.Enqueue(e.task.Ref(c.Shard), e.run.Waiting) }
+func (e runEnqueued) writeTo(c *store.Commit) { c.Enqueue(e.task.Ref(c.Shard), e.run.Waiting) }
 
-func (e runEnqueued) apply(s *shardState, rev int64, _ time.Time) {
+func (e runEnqueued) applyTo(s *shardState, rev int64, _ time.Time) {
 	e.run.Mod = rev
 	s.applyEnqueued(e.task, e.run)
 }
 
-// runRequeued writes another version of a queue record.
+// runRequeued replaces the queue record of a run.
 type runRequeued struct {
 	task   *taskstate.Task
 	run    *taskstate.Waiting
-	record *task.Waiting
+	record *task.Waiting // the new content
 }
 
-func (e runRequeued) write(c *store.Commit) { c.Requeue(e.task.Ref(c.Shard), *e.record, e.run.Mod) }
+func (e runRequeued) writeTo(c *store.Commit) { c.Requeue(e.task.Ref(c.Shard), *e.record, e.run.Mod) }
 
-func (e runRequeued) apply(_ *shardState, rev int64, now time.Time) {
+func (e runRequeued) applyTo(_ *shardState, rev int64, now time.Time) {
 	e.run.Waiting, e.run.Mod, e.run.ToldAt = *e.record, rev, now
 }
 
-// runDequeued takes a run out of the queue: it starts, has ended, or belongs to no task.
+// runDequeued removes a run from the queue, because it starts, has ended, or belongs to no task.
 type runDequeued struct {
 	task *taskstate.Task
 	run  *taskstate.Waiting
 }
 
-func (e runDequeued) write(c *store.Commit) { c.Dequeue(e.task.Ref(c.Shard), e.run.ID, e.run.Mod) }
+func (e runDequeued) writeTo(c *store.Commit) { c.Dequeue(e.task.Ref(c.Shard), e.run.ID, e.run.Mod) }
 
-func (e runDequeued) apply(s *shardState, rev int64, _ time.Time) {
-	// An older event of the record may still be on its way.
+func (e runDequeued) applyTo(s *shardState, rev int64, _ time.Time) {
+	// An older event of the record may still be on its way. It must not put the run back into the queue.
 	s.gone[e.task.FullName()+"/"+e.run.ID] = rev
 
 	if i := slices.Index(e.task.Queue(), e.run); i >= 0 {
@@ -72,22 +72,22 @@ func (e runDequeued) apply(s *shardState, rev int64, _ time.Time) {
 	}
 
 	// The next plan forgets a task of which nothing is left, or draws the conclusions from the end of its
-	// runs. No event may come that would cause it.
+	// runs. The watch's event of this deletion is ignored because of gone, so it would not cause that.
 	if e.task.Empty() || e.task.DependsOnPast() {
 		s.addLook(e.task)
 	}
 }
 
-// ticksSkipped records ticks that do not run. The record of those before them is extended if
-// extends, its mod revision, is not 0.
+// ticksSkipped records ticks that do not run. If extends is not 0, it is the mod revision of the existing
+// record of the ticks before them, which the new record replaces.
 type ticksSkipped struct {
 	task    *taskstate.Task
 	record  *task.Run
-	span    *skippedSpan
+	span    *skippedSpan // the range after this commit
 	extends int64
 }
 
-func (e ticksSkipped) write(c *store.Commit) {
+func (e ticksSkipped) writeTo(c *store.Commit) {
 	ref := e.task.Ref(c.Shard)
 
 	if e.extends != 0 {
@@ -97,24 +97,25 @@ func (e ticksSkipped) write(c *store.Commit) {
 	}
 }
 
-func (e ticksSkipped) apply(s *shardState, rev int64, _ time.Time) {
+func (e ticksSkipped) applyTo(s *shardState, rev int64, _ time.Time) {
 	e.span.mod = rev
 	s.skippedSpans[e.task] = e.span
 }
 
-// cancelAsked asks the node of an attempt to end it.
+// cancelAsked requests that the node of an attempt ends it.
 type cancelAsked struct {
 	attempt     *taskstate.Attempt
-	who, reason string
+	who, reason string // who is the user who cancelled the run, or empty
 }
 
-func (e cancelAsked) write(c *store.Commit) { c.AskCancel(e.attempt.Watch.Held, e.who, e.reason) }
+func (e cancelAsked) writeTo(c *store.Commit) { c.AskCancel(e.attempt.Watch.Held, e.who, e.reason) }
 
-func (e cancelAsked) apply(*shardState, int64, time.Time) {
+func (e cancelAsked) applyTo(*shardState, int64, time.Time) {
 	e.attempt.Watch.Ask, e.attempt.Watch.Asked = false, true
 }
 
-// runLost ends an attempt whose node is gone. next waits in the queue if the run is retried.
+// runLost ends an attempt whose node is gone. If the run is retried, next is its next attempt, which waits
+// in the queue. Otherwise next is nil, and end is its final record.
 type runLost struct {
 	task    *taskstate.Task
 	attempt *taskstate.Attempt
@@ -122,7 +123,7 @@ type runLost struct {
 	next    *taskstate.Waiting
 }
 
-func (e runLost) write(c *store.Commit) {
+func (e runLost) writeTo(c *store.Commit) {
 	watch := e.attempt.Watch
 
 	if e.next != nil {
@@ -132,12 +133,15 @@ func (e runLost) write(c *store.Commit) {
 
 	c.EndLost(watch.Held, *e.end, nil)
 
+	// The run has no attempt left, so it also becomes a dead run. That needs a readable record, to start it
+	// again, and a task that still exists.
 	if watch.Unreadable == nil && !e.task.Orphan(e.attempt.Run) {
 		c.Bury(watch.Held, *e.end)
 	}
 }
 
-func (e runLost) apply(s *shardState, rev int64, _ time.Time) {
+func (e runLost) applyTo(s *shardState, rev int64, _ time.Time) {
+	// The attempt began at or before rev, so it ended at a revision below rev+1.
 	s.applyAttemptEnd(e.task, e.attempt.Run, rev+1)
 
 	if e.next == nil {
@@ -149,16 +153,16 @@ func (e runLost) apply(s *shardState, rev int64, _ time.Time) {
 	s.applyEnqueued(e.task, e.next)
 }
 
-// partEnded ends a part of a run that no node has.
+// partEnded ends a part of a run that is on no node.
 type partEnded struct {
 	task *taskstate.Task
 	end  *task.Run
-	// waited says that the part leaves the queue. Else there is no record of it, and the commit
-	// compares that there is none.
+	// waited means that the part leaves the queue in the same commit. Otherwise there is no record of the
+	// part, and the commit requires that there is none.
 	waited bool
 }
 
-func (e partEnded) write(c *store.Commit) {
+func (e partEnded) writeTo(c *store.Commit) {
 	ref := e.task.Ref(c.Shard)
 
 	if e.waited {
@@ -168,27 +172,29 @@ func (e partEnded) write(c *store.Commit) {
 	}
 }
 
-func (e partEnded) apply(s *shardState, rev int64, _ time.Time) {
+func (e partEnded) applyTo(s *shardState, rev int64, _ time.Time) {
 	s.takeBack(e.task, e.end.ID, e.end.AsPart(), rev)
 }
 
-// recordPurged deletes a record of history of a task that is gone.
+// recordPurged deletes a history record whose task no longer exists, or a record of a part whose run has
+// ended.
 type recordPurged struct {
 	key string
 	mod int64
 }
 
-func (e recordPurged) write(c *store.Commit) { c.Purge(e.key, e.mod) }
+func (e recordPurged) writeTo(c *store.Commit) { c.Purge(e.key, e.mod) }
 
-func (e recordPurged) apply(s *shardState, rev int64, _ time.Time) {
+func (e recordPurged) applyTo(s *shardState, rev int64, _ time.Time) {
 	delete(s.purges, e.key)
+	// Remember the deletion until the watch has reported it (see forgetParts).
 	s.gone[e.key] = rev
 }
 
-// failuresCounted drops the ends of runs that the entry counts from now on. The entry change of
-// the same plan writes the count.
+// failuresCounted drops the ends of runs that the entry counts from now on. The entry change in the same
+// plan writes the count.
 type failuresCounted struct{ past *taskstate.Past }
 
-func (failuresCounted) write(*store.Commit) {}
+func (failuresCounted) writeTo(*store.Commit) {}
 
-func (e failuresCounted) apply(*shardState, int64, time.Time) { e.past.Ends = e.past.Uncounted() }
+func (e failuresCounted) applyTo(*shardState, int64, time.Time) { e.past.Ends = e.past.Uncounted() }

@@ -129,8 +129,8 @@ func aheadAtOnce() int { return min(loadsAtOnce, max(1, runtime.GOMAXPROCS(0)/2)
 // slots is a number of places.
 type slots chan struct{}
 
-// acquire waits for a place; leave gives it back.
-func (s slots) acquire(ctx context.Context) (leave func(), err error) {
+// acquireSlot waits for a place; leave gives it back.
+func (s slots) acquireSlot(ctx context.Context) (leave func(), err error) {
 	select {
 	case s <- struct{}{}:
 		return func() { <-s }, nil
@@ -164,7 +164,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	g.Go(func() error { return e.ttlDeleter.Run(ctx) })
 	g.Go(func() error { return e.failures.Run(ctx) })
 	g.Go(func() error { return e.runHeartbeat(ctx) })
-	g.Go(func() error { return e.reconciler.run(ctx) })
+	g.Go(func() error { return e.reconciler.reconcileUntilDone(ctx) })
 
 	return g.Wait()
 }
@@ -193,7 +193,7 @@ func (e *Engine) Work(ctx context.Context, shard int, f store.Fences) error {
 		e.mu.Unlock()
 	}()
 
-	return w.run(ctx)
+	return w.serveUntilDone(ctx)
 }
 
 // Look tells all workers that nodes have come, gone or changed, or freezes have.

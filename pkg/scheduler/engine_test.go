@@ -419,7 +419,7 @@ func TestEngine_KeepsHistoryAtItsLengthAcrossOwners(t *testing.T) {
 	for i := range 100 {
 		e, _ := w.engine("n1")
 		h := newWorker(e, 0, store.Fences{})
-		h.reset()
+		h.discardState()
 		st, err := w.store.Task(w.ctx, ref("a"))
 		w.ok(err)
 		h.applyToShard(store.ShardBatch{Reset: true, Revision: 1, Events: []store.ShardEvent{

@@ -19,7 +19,7 @@ func (r *parentRun) endRun() bool {
 		return false
 	}
 
-	end := concluded(t, q, r.now)
+	end := concludedRun(t, q, r.now)
 	ref := t.Ref(r.s.Shard)
 	r.dequeueRun(t, q)
 	r.commit.Record(ref, end)
@@ -39,8 +39,8 @@ const roomForParent = 640<<10 + roomForDetails + task.MaxPartCheckpoints
 // roomForDetails is what the parts of a run may have said and taken, in its record.
 const roomForDetails = 64 << 10
 
-// concluded is how a run whose parts have ended has ended itself.
-func concluded(t *taskstate.Task, q *taskstate.Waiting, now time.Time) task.Run {
+// concludedRun is how a run whose parts have ended has ended itself.
+func concludedRun(t *taskstate.Task, q *taskstate.Waiting, now time.Time) task.Run {
 	end, f := q.Run, *q.Fan
 	f.Parts, f.Ended, f.Succeeded, f.Checkpoints = make([]task.Part, 0, f.Count), 0, 0, nil
 	cut := len(f.Left) > 0
@@ -87,14 +87,14 @@ func concluded(t *taskstate.Task, q *taskstate.Waiting, now time.Time) task.Run 
 		end.State, end.Reason, end.CancelledBy = task.Succeeded, "", ""
 	default:
 		end.State, end.Reason, end.CancelledBy = task.Failed, task.ReasonParts, ""
-		end.Message = shortfall(f)
+		end.Message = describeMissedParts(f)
 	}
 
 	return end
 }
 
-// shortfall says which parts were missed, for a person.
-func shortfall(f task.Fan) string {
+// describeMissedParts says which parts were missed, for a person.
+func describeMissedParts(f task.Fan) string {
 	text := fmt.Sprintf("%d of %d parts succeeded, %d had to", f.Succeeded+f.Kept, f.Count, f.Need)
 	for n, p := range f.Parts {
 		if p.State != task.Succeeded {

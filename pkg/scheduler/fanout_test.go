@@ -730,7 +730,7 @@ func TestFanOut_AThousandPartsFit(t *testing.T) {
 		state.Activity.Returned[end.ID] = taskstate.Returned{Part: end.AsPart(), Parent: q.ID, Mod: 1}
 	}
 
-	end := concluded(state, q, sec(3))
+	end := concludedRun(state, q, sec(3))
 	if end.State != task.Failed || len(end.Fan.Parts) != task.MaxParts || len(end.Message) > 1024 {
 		t.Fatalf("it ended as %s with %d parts: %s", end.State, len(end.Fan.Parts), end.Message)
 	}

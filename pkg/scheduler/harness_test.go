@@ -323,7 +323,7 @@ func (h *hand) open() {
 // load opens the shard and loads it.
 func (h *hand) load() error {
 	h.leave()
-	h.reset()
+	h.discardState()
 
 	mark, rev, err := h.e.cfg.Store.Open(h.world.ctx, 0, h.fences)
 	if err != nil {
@@ -332,7 +332,7 @@ func (h *hand) load() error {
 
 	h.Watermark, h.WatermarkRev = mark, rev
 	h.noteOpening(mark)
-	f := follow(h.world.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
+	f := startFollowing(h.world.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
 		_ = h.e.cfg.Store.FollowShard(ctx, 0, rev, apply)
 	})
 

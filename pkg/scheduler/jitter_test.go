@@ -50,7 +50,7 @@ func bareWorker(tb interface{ Fatal(...any) }) *worker {
 	})
 
 	w := newWorker(e, 0, store.Fences{})
-	w.reset()
+	w.discardState()
 
 	return w
 }

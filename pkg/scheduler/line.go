@@ -7,20 +7,22 @@ import (
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 )
 
-// lostAfter is the cluster's setting as it is now. It is for what has no attempt, such as
-// a part that waits for its node. An attempt has its own: see watch.lostAfter.
+// lostAfter returns the cluster's current setting. It is for what has no attempt, such as a part that waits
+// for its node. An attempt has its own value (see Watch.LostAfter).
 func (p *plan) lostAfter() time.Duration { return p.cluster.EffectiveLostAfter().Std() }
 
-// line is the tasks of a worker that wait for a token, in the order in which they
-// came. A task may stand in it without need.
+// line is the queue of a shard's tasks that wait for a catch-up token, in the order in which they came. A
+// task may be in it although it no longer needs a token.
 type line struct {
 	tasks   []*taskstate.Task
-	turn    time.Time // when to look after it
-	granted int       // tokens for those that were taken off it in this round
+	turn    time.Time // when to ask for tokens again
+	granted int       // tokens that this round may use for tasks that were taken off the line
 }
 
-// join puts a task into the line. It reports whether the task was not in it before.
-func (l *line) join(t *taskstate.Task) bool {
+// addTask puts a task at the end of the line, and reports whether it was not in the line before. A task
+// without waiting or active runs is not added: its tick waits in the queue only after the commit, and then
+// joins.
+func (l *line) addTask(t *taskstate.Task) bool {
 	live := t.Activity
 	if live == nil || live.InLine {
 		return false
@@ -29,6 +31,7 @@ func (l *line) join(t *taskstate.Task) bool {
 	live.InLine = true
 
 	if len(l.tasks) == 0 {
+		// The line was empty, so the shard asks for tokens at once.
 		l.turn = time.Time{}
 	}
 
@@ -37,10 +40,11 @@ func (l *line) join(t *taskstate.Task) bool {
 	return true
 }
 
-// removeLast takes the tasks out that joined the line last.
+// removeLast removes the tasks that joined the line last, in the plan that is being abandoned.
 func (l *line) removeLast(joined []*taskstate.Task) {
 	for _, t := range joined {
-		if t.Activity != nil { // else the task has nothing left that waits
+		// A task whose activity was dropped meanwhile has nothing left that waits.
+		if t.Activity != nil {
 			t.Activity.InLine = false
 		}
 	}
@@ -50,7 +54,8 @@ func (l *line) removeLast(joined []*taskstate.Task) {
 	l.tasks = l.tasks[:left]
 }
 
-// nextWaiting takes the first task off the line that waits still; nil if there is none.
+// nextWaiting removes the first task that still waits from the line and returns it, or nil if there is
+// none.
 func (l *line) nextWaiting() *taskstate.Task {
 	for len(l.tasks) > 0 {
 		t := l.tasks[0]
@@ -68,10 +73,14 @@ func (l *line) nextWaiting() *taskstate.Task {
 	return nil
 }
 
-// grantTokens has as many tasks of the line looked at as may have a token now.
+// grantTokens asks the node's limiter for tokens, and notes as many tasks of the line for examination as
+// there are tokens. The tokens are only promised: the plan takes each one when it starts a run. So a round
+// examines no more late tasks than can start.
 func (s *shardState) grantTokens(now time.Time) {
 	l := &s.line
 	l.granted = 0
+	// A turn that is further away than LongestTurn means that the clock was set back. Ask again in that
+	// case.
 	if len(l.tasks) == 0 || now.Before(l.turn) && l.turn.Sub(now) <= pace.LongestTurn { // more: the clock was set back
 		return
 	}

@@ -13,59 +13,66 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A plan is one decision in the making: what the shard's next commit writes, and what changes in
-// memory if it succeeds. It changes memory in three ways:
+// A plan is one decision: what the shard's next commit writes, and what changes in memory if that commit
+// succeeds. It changes memory in three ways:
 //
-//   - Claims, entry changes and effects say what the commit writes. They change memory only when
-//     it has succeeded (applyCommitted).
-//   - Reservations are what shards compete for: slots of nodes and catch-up tokens. They are
+//   - Claims, entry changes and effects describe what the commit writes. They change memory only after the
+//     commit has succeeded (applyCommitted).
+//   - Reservations take resources for which shards compete: slots of nodes and catch-up tokens. They are
 //     taken while deciding, and given back if the commit does not succeed (applyAbandoned).
-//   - Notes say when to look at something again: looks, wakes, rests, the need for history. They are
-//     kept whatever becomes of the commit. They never change what is decided, only when it is
-//     looked at.
+//   - Notes say when to examine a task again: looks, wakes, rests, requests for a history. They are kept
+//     whatever the outcome of the commit. They affect only when something is examined, never what is
+//     decided.
 //
-// Some observations are kept as well: since when the node of a part is away (parental.away), since
-// when a part is nowhere (parental.missing), which records of parts are to be purged, and that a
-// range of skipped ticks ends. Each is true whatever becomes of the commit, apart from the last,
-// which costs one more record.
+// Some observations are kept as well: since when the node of a part has been away (Parental.Away), since
+// when a part has had no record (Parental.Missing), which records of parts can be deleted, and that a range
+// of skipped ticks has ended. All but the last are true whatever the outcome of the commit. If the last is
+// wrong, one more history record is written.
 //
-// A worker has one plan at a time, and applies no event before it knows what became of its commit:
-// claims and effects point into the state that they were made from.
+// A worker has one plan at a time. It applies no event until the outcome of the plan's commit is known,
+// because claims and effects point into the state from which they were made.
 type plan struct {
 	s *shardState
 	settings
-	now    time.Time // of the round; clock is of this plan
+	now time.Time // the time of the round; settings.clock is that of this plan
+	// commit collects the writes and their comparisons. It is nil once the plan is settled: applied,
+	// abandoned or empty.
 	commit *store.Commit
 
 	taskChanges
-	claims  []claim           // ticks and waiting runs that it dispatches
-	effects []effect          // all else, in order
-	popped  []*taskstate.Task // off the heap: their tick is decided here
+	claims  []claim           // attempts of ticks and waiting runs that the plan dispatches
+	effects []effect          // all other changes, in the order in which they apply
+	popped  []*taskstate.Task // tasks off the heap, because the plan decides their next tick
 	reservations
 
-	looksAfterCommit []*taskstate.Task // to be looked at when the commit has succeeded; if it fails, all changes are
-	counts           outcomes
+	// looksAfterCommit are tasks to examine again after the commit has succeeded. If it fails, all tasks
+	// that the plan changes are examined.
+	looksAfterCommit []*taskstate.Task
+	counts           outcomes // for metrics and the board
 
-	// What the worker does for it: notices are reported when the commit has succeeded, and
-	// deletions are asked for whatever becomes of it.
+	// notices are logged when the commit has succeeded. deletions are requested whatever its outcome.
 	notices   []notice
 	deletions []*retention.Deletion
 
-	full          bool          // no more fits into the commit
-	keepWatermark bool          // what is due is decided in its entries, and the watermark stays
-	attempt       task.Assigned // reused for each claim
+	// full means that the plan takes no more changes: the commit has no room, or a task must be committed
+	// alone.
+	full bool
+	// keepWatermark means that due ticks are recorded as decided in the from of their entries, and the time
+	// of the watermark stays. Such a commit does not compare the shard's revised key (see revised.go).
+	keepWatermark bool
+	attempt       task.Assigned // scratch space for building claims, reused for each
 }
 
 // claim is an attempt that a plan puts into an inbox.
 type claim struct {
 	t    *taskstate.Task
-	run  string
+	run  string // run id
 	node string
-	late time.Duration // of a tick; less than 0: of what has waited
+	late time.Duration // how late its tick is decided; negative for a run that has waited
 }
 
-// lateness yields how late each run is that the plan dispatches.
-func (p *plan) lateness(yield func(time.Duration) bool) {
+// eachLateness yields how late each run is that the plan dispatches. Negative values are runs that have waited.
+func (p *plan) eachLateness(yield func(time.Duration) bool) {
 	for i := range p.claims {
 		if !yield(p.claims[i].late) {
 			return
@@ -73,16 +80,19 @@ func (p *plan) lateness(yield func(time.Duration) bool) {
 	}
 }
 
-// outcomes count ticks, and attempts that are lost.
+// outcomes counts ticks by outcome, and attempts that were declared lost.
 type outcomes struct{ run, queued, skipped, missed, lost int64 }
 
-// buildPlan decides what one commit can hold.
+// buildPlan returns a plan with as many decisions as fit into one commit. now is the time of the round. The
+// caller must settle the plan before the next call: with applyCommitted, applyConflict or applyAbandoned,
+// or by setting its commit to nil if it is empty.
 func (s *shardState) buildPlan(now time.Time, as settings) *plan {
 	p := s.newPlan(now, as)
 
-	// First what is owed: entries that the watermark does not cover, then tasks
-	// that are behind. A commit that pays of it leaves the watermark where it
-	// is; the next one finds what else is due.
+	// First decide what is overdue: ticks of entries that the watermark does not cover, then tasks that are
+	// behind. Both are recorded in the from of the entries, so the time of the watermark stays. If a commit
+	// contains any of them, other due ticks wait for the next one. So the watermark never passes an
+	// undecided tick (G4).
 	if owed := p.decideUncovered(); !owed && !p.catchUp() {
 		p.decideDueTicks()
 	}
@@ -93,8 +103,8 @@ func (s *shardState) buildPlan(now time.Time, as settings) *plan {
 	return p
 }
 
-// newPlan returns an empty plan. It has the slices of the plan before, of which nothing is used any
-// more: a worker has one plan at a time.
+// newPlan returns an empty plan, which reuses the memory of the previous one. That is safe because a worker
+// has one plan at a time. The slices are cleared so that they keep no tasks or records alive.
 func (s *shardState) newPlan(now time.Time, as settings) *plan {
 	s.mustBeSettled()
 
@@ -124,35 +134,39 @@ func (s *shardState) newPlan(now time.Time, as settings) *plan {
 // isEmpty reports whether there is nothing to commit.
 func (p *plan) isEmpty() bool { return p.commit.Empty() }
 
-// applyCommitted takes into memory what the commit has written, at revision rev.
+// applyCommitted applies a plan whose commit has succeeded at revision rev. It must be called before any
+// event is applied. The commit's own events arrive later through the watch and have no further effect,
+// because their mod revisions are not newer.
 func (s *shardState) applyCommitted(p *plan, rev int64) {
 	s.WatermarkRev, s.Watermark = rev, p.commit.Watermark
 
 	switch {
-	case len(p.popped) == 0: // it says nothing of edits
+	case len(p.popped) == 0: // no due tick was decided, so the commit proves nothing about edits
 	case p.keepWatermark:
-		s.overtaken = maxOvertaken - 1 // the watermark gets one more try
+		s.overtaken = maxOvertaken - 1 // the next plan tries once to move the watermark
 	default:
 		s.overtaken = 0
 	}
 
+	// The revision of the commit is the create revision of the inbox records, and thus the attempts'
+	// fencing token.
 	for _, c := range p.claims {
 		s.addActiveAttempt(c.t, &taskstate.Attempt{Run: c.run, Node: c.node, Create: rev, Since: p.now.UnixMilli()})
 		c.t.NoteTurn(c.node)
 	}
 
-	// Entries before effects: what an effect counts may depend on what the entry says now.
+	// Entries come before effects, because an effect may use what the entry counts from now on.
 	for i := range p.changes {
 		if c := &p.changes[i]; c.entry != nil {
-			c.entry.apply(c.task, rev)
+			c.entry.applyTo(c.task, rev)
 		}
 	}
 
 	for _, e := range p.effects {
-		e.apply(s, rev, p.now)
+		e.applyTo(s, rev, p.now)
 	}
 
-	// Now that all of it is known, the next ticks.
+	// Now that all changes are applied, find the next tick of each task.
 	for _, t := range p.popped {
 		s.advanceToNextTick(t)
 		s.noteDecided(t)
@@ -162,17 +176,19 @@ func (s *shardState) applyCommitted(p *plan, rev int64) {
 		c := &p.changes[i]
 		if c.entry != nil {
 			s.census.Count(c.task)
-			s.reschedule(c.task)
+			s.rescheduleTask(c.task)
 			s.noteDecided(c.task)
 		}
 
 		c.task.Failed = 0
 
+		// The task's records can be committed after all.
 		if len(s.stubborn) > 0 {
 			delete(s.stubborn, c.task.FullName())
 		}
 	}
 
+	// The watermark's seen may have moved past some entries.
 	for t := range s.uncovered {
 		if s.CoveredByWatermark(t) {
 			delete(s.uncovered, t)
@@ -185,11 +201,12 @@ func (s *shardState) applyCommitted(p *plan, rev int64) {
 
 	s.notices = append(s.notices, p.notices...)
 
-	p.commit = nil // it may be large, and the next plan may be long in coming
+	// Mark the plan as settled, and release the commit's memory.
+	p.commit = nil
 }
 
-// applyAbandoned gives back what the plan has reserved: nothing of it was written. All that it would have
-// changed is looked at again.
+// applyAbandoned gives back what the plan has reserved. Nothing of it was written, and nothing of it was
+// applied to memory. All tasks that it would have changed are examined again.
 func (s *shardState) applyAbandoned(p *plan) {
 	p.giveBack()
 
@@ -197,6 +214,7 @@ func (s *shardState) applyAbandoned(p *plan) {
 		s.addLook(t)
 	}
 
+	// The ticks are still undecided, so they go back into the heap.
 	for _, t := range p.popped {
 		s.due.Set(t, t.Next)
 	}
@@ -208,15 +226,18 @@ func (s *shardState) applyAbandoned(p *plan) {
 	p.commit = nil
 }
 
-// lookAfterCommit notes that a task is to be looked at when the commit has succeeded.
+// lookAfterCommit makes the worker examine t again after the commit has succeeded.
 func (p *plan) lookAfterCommit(t *taskstate.Task) { p.looksAfterCommit = append(p.looksAfterCommit, t) }
 
-// reserveRoom makes room for a task's change, which has to follow; false if the commit
-// is full, or if the task has to go alone because two commits failed for it.
+// reserveRoom makes room in the commit for a change of task t with up to the given number of records and
+// bytes. The caller must then add the change. It returns false if the commit is full, or if the task must
+// be committed alone and the commit has changes of other tasks. From then on the plan is full.
 func (p *plan) reserveRoom(t *taskstate.Task, records, bytes int) bool {
 	return p.admitChange(t, p.commit.Fits(records, bytes))
 }
 
+// admitChange adds t to the tasks that the plan changes, if room is true. A task for which two commits in a
+// row have failed is committed alone, so that it does not make decisions of other tasks fail (G19).
 func (p *plan) admitChange(t *taskstate.Task, room bool) bool {
 	alone := t.Failed >= 2
 
@@ -231,18 +252,21 @@ func (p *plan) admitChange(t *taskstate.Task, room bool) bool {
 	p.changeOf(t)
 
 	if alone {
-		p.full = true // nobody after it
+		p.full = true
 	}
 
 	return true
 }
 
-// roomForRecord is a generous guess of a record's bytes beside its action.
+// roomForRecord is a generous estimate of the size of a record in bytes, without the action.
 const roomForRecord = 2048
 
-// decideUncovered decides the ticks up to the watermark of entries that it does not
-// cover, the oldest creation first. seen moves past every entry that has none
-// left. It reports whether there were any.
+// decideUncovered decides the ticks up to the watermark of entries that it does not cover, in the order in
+// which the entries were created. It moves the watermark's seen past every entry that has none left, and
+// reports whether there were any such ticks.
+//
+// The watermark says nothing about a task that was created after seen. So these ticks are undecided
+// although they are before the watermark's time, and would be lost if seen moved past them (G4).
 func (p *plan) decideUncovered() (owed bool) {
 	s := p.s
 	if len(s.uncovered) == 0 {
@@ -251,12 +275,18 @@ func (p *plan) decideUncovered() (owed bool) {
 	}
 
 	seen, mark := s.seenUpTo(), s.Watermark.Time.UnixMilli()
-	upTo := min(mark, p.now.UnixMilli()) // the clock of an earlier owner may have been ahead of ours
+
+	// The clock of an earlier owner may have been ahead of this one. Ticks after now wait until they are
+	// due (G6).
+	upTo := min(mark, p.now.UnixMilli())
 
 	for _, t := range slices.SortedFunc(maps.Keys(s.uncovered), byCreation) {
+		// done means that no undecided tick up to the watermark is left, so seen may cover the entry.
 		done := false
 		if t.DueAt() <= upTo {
 			owed = true
+			// If upTo is before the watermark, the entry is done only if its next tick is due after the
+			// watermark.
 			next := t.After(t.LastDue(upTo))
 			done = p.decideLateTicks(t, upTo) && (next == 0 || t.Due(next) > mark)
 		}
@@ -271,13 +301,13 @@ func (p *plan) decideUncovered() (owed bool) {
 	return owed
 }
 
+// byCreation orders tasks by the create revision of their entries, then by name.
 func byCreation(a, b *taskstate.Task) int {
 	return cmp.Or(cmp.Compare(a.Create, b.Create), strings.Compare(a.FullName(), b.FullName()))
 }
 
-// catchUp decides the ticks of the tasks that are behind, the oldest tick first. It
-// reports whether there were any. Of many it looks only at those that the commit has
-// room for: there are as many commits as it takes.
+// catchUp decides the ticks of tasks that are behind, the oldest tick first, and reports whether there were
+// any. It visits only as many tasks as the commit has room for; the next commits decide the rest.
 func (p *plan) catchUp() (any bool) {
 	now := p.now.UnixMilli()
 	if !p.s.anyBehind(now) {
@@ -300,8 +330,8 @@ func (p *plan) catchUp() (any bool) {
 	return any
 }
 
-// anyBehind reports whether a task is behind at now. That none is, is remembered until
-// one is put into the heap that is: a round has one now, and many commits.
+// anyBehind reports whether a task is behind at now. A negative result is remembered (onTime) until a task
+// that is behind enters the heap, because one round has a single now and may take many commits.
 func (s *shardState) anyBehind(now int64) bool {
 	if s.onTime == now {
 		return false
@@ -315,8 +345,9 @@ func (s *shardState) anyBehind(now int64) bool {
 	return false
 }
 
-// decideDueTicks decides what is due, in (due, task) order, and moves the watermark as
-// far as that went: to now if it was everything.
+// decideDueTicks decides the ticks that are due, in (due time, task) order. It moves the watermark to now
+// if it has decided all of them, otherwise to the last one that it has decided. So the watermark covers
+// exactly the decided ticks (G3, G4).
 func (p *plan) decideDueTicks() {
 	s, now := p.s, p.now.UnixMilli()
 	all := true
@@ -326,6 +357,8 @@ func (p *plan) decideDueTicks() {
 			break
 		}
 
+		// Set removes the task from the heap and clears Next. Restore Next, because applyAbandoned needs
+		// it.
 		tick := t.Next
 		s.due.Set(t, 0)
 		t.Next = tick
@@ -336,6 +369,8 @@ func (p *plan) decideDueTicks() {
 		return
 	}
 
+	// The watermark moves. The commit fails if an edit that this worker does not know gave a task ticks
+	// before it.
 	p.commit.Moves(s.revised)
 	mark, last := &p.commit.Watermark, p.popped[len(p.popped)-1]
 	if mark.Time, mark.Last = task.At(p.now), ""; !all {
@@ -343,7 +378,9 @@ func (p *plan) decideDueTicks() {
 	}
 }
 
-// serveWaiting looks at what waits, and at attempts that want something.
+// serveWaiting examines the tasks that are noted in the agenda: it ends or cancels attempts, serves the
+// queue, deletes records of parts, and draws conclusions from how runs ended. If the commit is full, the
+// tasks that are left stay noted, including the one at which it became full.
 func (p *plan) serveWaiting() {
 	s := p.s
 
@@ -375,7 +412,7 @@ func (p *plan) serveWaiting() {
 	}
 }
 
-// purgeRecords deletes records of tasks that are no more.
+// purgeRecords deletes history records whose task no longer exists, as far as there is room.
 func (p *plan) purgeRecords() {
 	for key, mod := range p.s.purges {
 		if p.full || !p.commit.Fits(1, roomForRecord) {
@@ -385,7 +422,8 @@ func (p *plan) purgeRecords() {
 	}
 }
 
-// roomForTask is how many bytes a record of a run of t takes at most, about.
+// roomForTask is an estimate of the largest size in bytes of a run record of t. A record in an inbox
+// contains the action, which is part of t.Text.
 func roomForTask(t *taskstate.Task) int {
 	if t.Policy != nil && t.Policy.Target.FansOut() {
 		return roomForRecord + roomForFan + len(t.Text)

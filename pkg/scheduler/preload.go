@@ -55,10 +55,10 @@ func (e *Engine) Preload(ctx context.Context, shard int, loaded func()) error {
 		close(p.handed)
 	}()
 
-	return p.follow(ctx, loaded)
+	return p.followShard(ctx, loaded)
 }
 
-func (p *preload) follow(ctx context.Context, loaded func()) error {
+func (p *preload) followShard(ctx context.Context, loaded func()) error {
 	w := p.w
 	select {
 	case w.e.ahead <- struct{}{}:
@@ -72,7 +72,7 @@ func (p *preload) follow(ctx context.Context, loaded func()) error {
 
 	w.becomeStandby()
 	// It goes on when this call has ended, if the shard is handed over.
-	f := follow(context.WithoutCancel(ctx), func(ctx context.Context, apply func(store.ShardBatch) error) {
+	f := startFollowing(context.WithoutCancel(ctx), func(ctx context.Context, apply func(store.ShardBatch) error) {
 		_ = w.e.cfg.Store.FollowStandbyShard(ctx, w.Shard, p.tellsWatermark, apply) // ends with ctx
 	})
 
@@ -152,7 +152,7 @@ func (p *preload) handOver(f store.Fences) *worker {
 // becomeStandby makes the worker know nothing, and count nowhere.
 func (w *worker) becomeStandby() {
 	w.owner = false
-	w.reset()
+	w.discardState()
 	w.endedSince = nil // no scan is under way that could have missed them
 	w.owner, w.watermarkKnown = false, false
 }

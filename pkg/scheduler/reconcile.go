@@ -54,20 +54,20 @@ func newReconciler(e *Engine) *reconciler {
 	return r
 }
 
-// run goes round the shards until ctx ends.
-func (r *reconciler) run(ctx context.Context) error {
+// reconcileUntilDone goes round the shards until ctx ends.
+func (r *reconciler) reconcileUntilDone(ctx context.Context) error {
 	for {
 		workers := r.servingWorkers()
 		pause := r.period / time.Duration(len(workers)+1)
 
 		for _, w := range workers {
-			if !clock.Sleep(ctx, jittered(pause)) {
+			if !clock.Sleep(ctx, addJitter(pause)) {
 				return ctx.Err()
 			}
 			r.reconcileShard(ctx, w)
 		}
 
-		if !clock.Sleep(ctx, jittered(pause)) {
+		if !clock.Sleep(ctx, addJitter(pause)) {
 			return ctx.Err()
 		}
 
@@ -75,7 +75,7 @@ func (r *reconciler) run(ctx context.Context) error {
 	}
 }
 
-func jittered(d time.Duration) time.Duration {
+func addJitter(d time.Duration) time.Duration {
 	return d*3/4 + time.Duration(rand.Int64N(int64(d/2)+1))
 }
 

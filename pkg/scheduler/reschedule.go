@@ -28,8 +28,8 @@ func (s *shardState) nextUndecided(t *taskstate.Task) int64 {
 	return tick
 }
 
-// reschedule finds the task's next undecided tick and puts it into the heap.
-func (s *shardState) reschedule(t *taskstate.Task) {
+// rescheduleTask finds the task's next undecided tick and puts it into the heap.
+func (s *shardState) rescheduleTask(t *taskstate.Task) {
 	if !s.watermarkKnown {
 		return // when the watermark is known, all are
 	}

@@ -7,29 +7,30 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// reservations are what a plan has taken of what shards compete for: slots of nodes and catch-up
-// tokens, and places in the shard's line for tokens. They are taken while deciding, since whether a
-// tick fires depends on them, and are given back if the commit does not succeed.
+// reservations are the shared resources that a plan has taken: slots of nodes, catch-up tokens, and places
+// in the shard's line for tokens. They are taken while deciding, because whether a tick fires depends on
+// them. They are given back if the commit does not succeed.
 type reservations struct {
 	placement placer
 	pace      tokens
 	line      *line
 
-	reserved []*task.Node      // a slot each, as the nodes were known
-	tokens   int               // for late ticks
-	granted  int               // of these, those that were granted to tasks of the line
-	joined   []*taskstate.Task // the line, since there was no token for them
+	// reserved holds a node for each slot that was taken, as the node was known at that time.
+	reserved []*task.Node
+	tokens   int               // tokens taken, for runs of late ticks
+	granted  int               // how many of these had been granted to tasks of the line
+	joined   []*taskstate.Task // tasks that joined the line, because there was no token for them
 }
 
-// reserveSlot keeps a slot that the placement has counted: an attempt goes there.
+// reserveSlot records a slot that the placement has counted, so that giveBack returns it.
 func (r *reservations) reserveSlot(n *task.Node) { r.reserved = append(r.reserved, n) }
 
-// takeToken takes a token for a run of t; false if there is none, or others of the
-// shard have waited longer.
+// takeToken takes a catch-up token for a run of t. It returns false, and puts t into the line, if there is
+// no token or if other tasks of the shard have waited longer.
 func (r *reservations) takeToken(t *taskstate.Task, now time.Time) bool {
 	l := r.line
 	if len(l.tasks) > 0 && l.granted == 0 || !r.pace.Take(now) {
-		if l.join(t) {
+		if l.addTask(t) {
 			r.joined = append(r.joined, t)
 		}
 		return false
@@ -45,13 +46,13 @@ func (r *reservations) takeToken(t *taskstate.Task, now time.Time) bool {
 	return true
 }
 
-// returnToken gives back the token that was taken last.
+// returnToken gives back the token that was taken last, because its run does not start after all.
 func (r *reservations) returnToken() {
 	r.tokens--
 	r.pace.Return(1)
 }
 
-// giveBack gives everything back: nothing of the plan was written.
+// giveBack gives everything back, because nothing of the plan was written. It must be called at most once.
 func (r *reservations) giveBack() {
 	for _, n := range r.reserved {
 		r.placement.Release(n.Name)

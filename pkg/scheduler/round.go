@@ -13,17 +13,27 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// runRound decides all that is due at one now: in one commit, or in as many as it
-// takes. A commit that changed nothing because something moved is decided again.
+// runRound decides everything that is due at one value of now, in as many commits as that takes. If a
+// commit fails because state has changed, nothing was written: runRound applies the changes and decides
+// again.
+//
+// It returns nil when nothing is left to decide for now, and also when it postpones the rest: after
+// maxConflictsPerRound conflicts, and when etcd refuses commits. An error means that the state in memory
+// may not match etcd (task.ErrUnknown, store.ErrMoved) or that this worker may not write any more
+// (task.ErrFenced). In both cases the plan has been abandoned, and the caller must discard the state.
 func (w *worker) runRound(ctx context.Context) error {
 	defer w.logNotices()
 
 	wallClock := w.e.cfg.Now()
+
+	// Ticks and deadlines have a resolution of milliseconds, so decisions use a truncated now. Comparisons
+	// with wake-up times use wallClock: with the truncated time, a wake-up between two milliseconds would
+	// appear to be in the future, and the worker would run rounds without a pause until it passes.
 	now := wallClock.Truncate(time.Millisecond)
 
-	// A clock that was set back would put what waits off for as long.
-	// (wallClock, not now: a wake-up between two milliseconds would be waited for
-	// without a pause.)
+	// All tasks with waiting or active runs are examined when the wake-up time has passed. They are also
+	// examined when maxIdleSleep has passed since the last time: a clock that was set back must not delay
+	// them for as long as it was set back.
 	if !w.wakes.IsZero() && (!wallClock.Before(w.wakes) || wallClock.Sub(w.looked) >= maxIdleSleep) {
 		w.wakes, w.looked = time.Time{}, wallClock
 		w.lookAtAll()
@@ -31,8 +41,8 @@ func (w *worker) runRound(ctx context.Context) error {
 
 	w.grantTokens(wallClock)
 
-	// Not now: what is cut to milliseconds has lost its monotonic reading, and
-	// a step of the clock must not shorten a wait.
+	// This needs wallClock because of its monotonic reading, which Truncate removes. A step of the clock
+	// must not shorten the time after which an attempt is declared lost (G17).
 	if err := w.watchAttempts(ctx, wallClock); err != nil {
 		return err
 	}
@@ -40,16 +50,21 @@ func (w *worker) runRound(ctx context.Context) error {
 	w.lookAtRested(now.UnixMilli())
 
 	for conflicts := 0; ; {
+		// Read the histories that earlier plans of this round have requested, a few at a time.
 		w.readHistories(ctx, now.UnixMilli())
 
 		if !w.hasWork(now) {
 			return nil
 		}
 
+		// A deletion because of the ttl is a separate transaction that compares the entry. So it is
+		// requested whether or not the plan's commit succeeds.
 		p := w.planRound(now)
 		w.e.ttlDeleter.AskAll(p.deletions, w.wakeUp)
 
 		if p.isEmpty() {
+			// An empty plan holds no reservations, so there is nothing to give back. Without a commit it
+			// counts as settled (mustBeSettled).
 			p.commit = nil
 			if len(w.unread) > 0 {
 				continue
@@ -57,15 +72,19 @@ func (w *worker) runRound(ctx context.Context) error {
 			return nil
 		}
 
+		// May can refuse because this node must not decide any more, for example after its clock has
+		// jumped.
 		if err := w.e.cfg.May(); err != nil {
 			w.applyAbandoned(p)
 			return fmt.Errorf("%w: %w", task.ErrFenced, err)
 		}
 
+		// From here until the plan is applied or abandoned, no event may be applied to the shard: the
+		// plan's claims and effects point into its state.
 		began := time.Now()
 		rev, err := w.e.cfg.Store.Commit(ctx, p.commit)
 		w.e.metrics.commit.Observe(time.Since(began).Seconds())
-		w.e.metrics.commits.WithLabelValues(result(err)).Inc()
+		w.e.metrics.commits.WithLabelValues(resultLabel(err)).Inc()
 
 		if p.commit.ResolvedAs != "" {
 			w.e.metrics.settled.WithLabelValues(p.commit.ResolvedAs).Inc()
@@ -80,28 +99,38 @@ func (w *worker) runRound(ctx context.Context) error {
 			conflicts = 0
 
 			if w.comesDue(now) {
-				return nil // of what is left, a thousand parts may be, each of which takes a commit
+				// Ticks have become due during the commit. Start a new round for them instead of serving
+				// what is left first: that may be a thousand parts of runs, and each takes a commit.
+				return nil
 			}
 		case errors.As(err, &conflict):
+			// Learn the freezes first. The next plan must compare their new revision and obey them (G21).
 			if conflict.Freezes != nil {
 				w.e.learnFreezes(conflict.Freezes)
 			}
 
+			// Abandon the plan and apply the changed records. After 20 failures of a task this returns
+			// errReload or sets the task aside.
 			if err := w.applyConflict(p, conflict, now); err != nil {
 				return err
 			}
 
+			// An edit gave a task ticks that this worker does not know yet. Learn of it before the
+			// watermark moves past them (G4).
 			if conflict.Revised != nil {
 				if err := w.learnRevised(ctx, *conflict.Revised); err != nil {
 					return err
 				}
 				if conflict.OnlyRevised() {
-					continue // after a few of them the next commit does not compare it
+					// This does not count as a conflict. After maxOvertaken of them in a row, the next plan
+					// leaves the watermark in place, and its commit does not compare the revised key.
+					continue
 				}
 			}
 
 			if conflicts++; conflicts == maxConflictsPerRound {
-				// Records change faster than we commit: see first what is new.
+				// Records change faster than this worker commits. Apply the watch's events before the next
+				// attempt.
 				w.wakeAt(now)
 
 				if !clock.Sleep(ctx, 20*time.Millisecond) {
@@ -111,7 +140,8 @@ func (w *worker) runRound(ctx context.Context) error {
 				return nil
 			}
 		case errors.Is(err, task.ErrUnavailable):
-			// Nothing was written: etcd has no space, or is too busy. Later.
+			// Nothing was written: etcd is out of space or overloaded. Try again in a second, or at the
+			// next event.
 			w.applyAbandoned(p)
 			w.log.Debug("commit refused", zap.Error(err))
 			w.wakeAt(now.Add(time.Second))
@@ -121,6 +151,8 @@ func (w *worker) runRound(ctx context.Context) error {
 			}
 
 			return nil
+		// The watermark was changed, the commit was fenced, or its outcome is unknown. In each case the
+		// caller discards the state.
 		default:
 			w.applyAbandoned(p)
 			return err
@@ -128,12 +160,13 @@ func (w *worker) runRound(ctx context.Context) error {
 	}
 }
 
-// observePlan counts what a plan has decided. Its commit has succeeded.
+// observePlan updates metrics and the board's counts with what the plan has decided. Its commit has
+// succeeded.
 func (w *worker) observePlan(p *plan) {
 	w.e.metrics.countOutcomes(p.counts)
 
 	if skipped := p.counts.skipped + p.counts.missed; skipped > 0 || len(p.claims) > 0 {
-		w.e.recent.AddDecided(p.now, skipped, p.lateness)
+		w.e.recent.AddDecided(p.now, skipped, p.eachLateness)
 	}
 
 	for _, c := range p.claims {
@@ -143,16 +176,16 @@ func (w *worker) observePlan(p *plan) {
 	}
 }
 
-// comesDue reports whether all is decided that was due at now, and something has
-// fallen due since.
+// comesDue reports whether all ticks that were due at now are decided, and others have become due since.
 func (w *worker) comesDue(now time.Time) bool {
 	return len(w.due) > 0 && w.due[0].DueAt() > now.UnixMilli() && w.due[0].DueAt() <= w.e.cfg.Now().UnixMilli()
 }
 
-// maxConflictsPerRound is how many commits in a row a round may lose.
+// maxConflictsPerRound is how many commits of one round may fail with a conflict before the round ends.
 const maxConflictsPerRound = 10
 
-func result(err error) string {
+// resultLabel returns the label of a commit's result in the metric carillon_commits_total.
+func resultLabel(err error) string {
 	switch {
 	case err == nil:
 		return "ok"

@@ -45,7 +45,7 @@ func newScriptedWorker(t testing.TB, cfg deciderConfig) decider {
 
 func (s *scriptedWorker) open() error {
 	s.leave()
-	s.w.reset()
+	s.w.discardState()
 	s.held = store.ShardBatch{}
 
 	mark, rev, err := s.w.e.cfg.Store.Open(s.ctx, s.w.Shard, s.w.fences)
@@ -56,7 +56,7 @@ func (s *scriptedWorker) open() error {
 	s.w.Watermark, s.w.WatermarkRev = mark, rev
 	s.w.noteOpening(mark)
 
-	f := follow(s.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
+	f := startFollowing(s.ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
 		_ = s.w.e.cfg.Store.FollowShard(ctx, s.w.Shard, rev, apply) // ends with ctx
 	})
 

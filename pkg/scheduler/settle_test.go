@@ -31,7 +31,7 @@ func TestSettle_AnAttemptThatEndedMeanwhileIsNotThereAfterAll(t *testing.T) {
 	})
 
 	w := newWorker(e, 0, store.Fences{})
-	w.reset()
+	w.discardState()
 	run := task.RunID(start, "abcdefgh")
 	s := w.TaskNamed("default/a")
 	w.addActiveAttempt(s, &taskstate.Attempt{Run: run, Node: "n2", Create: 50})

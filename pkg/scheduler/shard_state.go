@@ -11,60 +11,74 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// shardState is what an owner knows of its shard, and decides by it: a deterministic state
-// machine. It has no clock, network, goroutine, lock, logger or metric. Whatever it needs of
-// these it gets with a call, or from a port.
+// shardState is an owner's knowledge of its shard, and decides by it. It is a deterministic state machine
+// without a clock, network, goroutine, lock, logger or metric. What it needs of these is passed to its
+// methods or comes from a port.
 //
-// Only the worker's goroutine calls it. The worker gives it events (applyRecords), asks it for a plan
-// (buildPlan), commits that, and says what became of it (applyCommitted, applyConflict or applyAbandoned).
-// In between it calls nothing else (mustBeSettled): a plan points into the state that it was made from.
+// Only the worker's goroutine calls it. The worker delivers events (applyRecords), requests a plan
+// (buildPlan), commits that plan, and reports the outcome (applyCommitted, applyConflict or
+// applyAbandoned). Between buildPlan and the outcome it calls nothing that changes the state
+// (mustBeSettled), because a plan points into the state from which it was made.
 type shardState struct {
 	ports
 	known.Records
 	agenda
+	// fences are what every commit compares. A preload has none.
 	fences store.Fences
 
-	owner            bool // the shard has been opened: what is known counts
-	watermarkKnown   bool // Watermark is known, so that the next ticks can be
-	firstPageApplied bool // the shard's first page is applied
+	owner            bool // the shard has been opened; false during a preload
+	watermarkKnown   bool // Watermark is valid, so next ticks can be computed
+	firstPageApplied bool // the first page of the load is applied
 
+	// applied is the revision up to which all events of the shard are applied.
 	applied int64 // all events up to here are applied
 
+	// lastPlan is the current plan, or the last one, whose slices the next plan reuses. It is settled if
+	// its commit is nil.
 	lastPlan plan // the one under way, or the last: the next one reuses its slices
 
-	revised   int64 // the mod revision of the shard's key revised; 0: it is not there
-	revisedAt int64 // the revision at which that was so
+	// revised is the known mod revision of the shard's revised key, or 0 if the key does not exist.
+	// revisedAt is the revision at which that was known. See revised.go.
+	revised   int64
+	revisedAt int64
 	readAhead readAhead
-	overtaken int // commits in a row that were lost to edits the watch had not told of
+	overtaken int // commits in a row that failed because of edits that the watch had not delivered
 
-	due       taskstate.Heap
-	onTime    int64                        // no task is behind at this instant, in Unix milliseconds; 0: nobody has looked
-	uncovered map[*taskstate.Task]struct{} // created after Watermark.Seen, with ticks up to Watermark.Time
-	active    taskstate.ActiveTasks        // of which something waits or runs
-	unread    needHistorySet               // their histories are to be read
-	purges    map[string]int64             // records of history that are to go: key and mod revision
+	due taskstate.Heap // tasks with a tick to come, by its due time
+	// onTime is an instant, in Unix milliseconds, at which no task is behind. It is 0 if that is not known.
+	onTime int64
+	// uncovered are tasks that the watermark does not cover (created after Watermark.Seen) and that have
+	// undecided ticks up to its time.
+	uncovered map[*taskstate.Task]struct{}
+	active    taskstate.ActiveTasks // tasks with waiting or active runs
+	unread    needHistorySet        // tasks whose histories are to be read
+	purges    map[string]int64      // history records to delete: key to mod revision
 
-	// gone are the records that commits of ours deleted, and the revisions of these commits, until the
-	// watch has told so. Those of the queue are named namespace/name/run, others by their key.
+	// gone are the records that this owner's commits have deleted, and the revisions of these commits,
+	// until the watch has reported the deletions. Queue records are named namespace/name/run, all others by
+	// their key.
 	gone map[string]int64
 
-	endedSince   map[string]int64                 // runs that ended since the shard was opened; nil once the scan is in
-	parts        record.EntryParts                // of the entry read last
-	skippedSpans map[*taskstate.Task]*skippedSpan // of tasks whose last ticks were skipped
-	line         line                             // late ticks that wait for their turn
-	opening      opening                          // how it found the shard at first
-	stubborn     map[string]bool                  // tasks for which the shard was opened again
+	// endedSince holds, by namespace/name/run, the revision at which a run ended since the shard was
+	// opened. The scan for active attempts may still contain such runs. It is nil once the scan is applied.
+	endedSince   map[string]int64
+	parts        record.EntryParts                // scratch space for splitting entries
+	skippedSpans map[*taskstate.Task]*skippedSpan // by task, the record that its next skipped tick may extend
+	line         line                             // tasks that wait for a catch-up token
+	opening      opening                          // how the shard was found when this owner first opened it
+	stubborn     map[string]bool                  // tasks because of which the shard was opened again
 
-	failures failures.Set // which tasks are failing, for the board
+	// failures are the failing tasks, for the board only.
+	failures failures.Set
 
-	census taskstate.Census // how many tasks of which kind
-	queued int              // runs in queues
+	census taskstate.Census // number of tasks of each kind
+	queued int              // number of runs in queues
 
-	notices []notice // for a person; the worker logs them
+	notices []notice // messages that the worker logs
 }
 
-// mustBeSettled panics if a decision is outstanding: a plan whose commit has neither been taken into memory
-// (applyCommitted) nor given up (applyAbandoned, applyConflict). Its effects point into the state, which nobody else may change
+// mustBeSettled panics if a plan is outstanding: its commit has been neither applied (applyCommitted) nor
+// given up (applyAbandoned, applyConflict). The plan's effects point into the state, which must not change
 // meanwhile.
 func (s *shardState) mustBeSettled() {
 	if s.lastPlan.commit != nil {
@@ -72,10 +86,10 @@ func (s *shardState) mustBeSettled() {
 	}
 }
 
-// reset forgets all tasks and what concerns them: the shard is to be loaded. The watermark, how the shard was
+// forgetTasks forgets all tasks and what concerns them: the shard is to be loaded. The watermark, how the shard was
 // found at first (opening) and the tasks for which it was opened again (stubborn) stay: the opening that follows
 // replaces the watermark before any tick is decided. owner says already that what is loaded now counts.
-func (s *shardState) reset() {
+func (s *shardState) forgetTasks() {
 	s.mustBeSettled()
 	s.releaseAll()
 
@@ -90,8 +104,8 @@ func (s *shardState) reset() {
 	s.owner, s.watermarkKnown, s.firstPageApplied = true, true, false
 }
 
-// releaseAll gives back what the shard has of all that shards share: the slots of its attempts, and
-// its place in line.
+// releaseAll gives back what the shard holds of shared resources: the slots of its attempts, and its place
+// in line. It forgets all tasks.
 func (s *shardState) releaseAll() {
 	for _, t := range s.Tasks {
 		for _, a := range t.Active() {
@@ -101,44 +115,46 @@ func (s *shardState) releaseAll() {
 
 	s.tokens.Leave()
 
-	// All that holds many tasks: the board may know the worker when its shard is long another's.
+	// The board may refer to the worker long after the shard has moved. Release the memory of the tasks
+	// now.
 	s.Tasks, s.due, s.active, s.uncovered = nil, nil, taskstate.ActiveTasks{}, nil
 	s.census, s.queued = taskstate.Census{}, 0
 }
 
-// A notice is something that a person should read.
+// A notice is a message for people, which the worker logs. Some notices are also counted. Fields that do
+// not apply are zero.
 type notice struct {
 	kind     noticeKind
 	task     string
 	run      string
-	failures int
+	failures int // consecutive failures, for taskPaused
 	err      error
 }
 
 type noticeKind int
 
 const (
-	taskPaused        noticeKind = iota // too many of its runs in a row failed
-	taskSetAside                        // every commit for it fails
-	entryUnreadable                     // the task does not fire
-	queuedUnreadable                    // the run waits for ever
-	partUnreadable                      // it counts as failed
-	partNowhere                         // a part of a run is on no record, and is lost
-	attemptUnreadable                   // its node is gone; it is lost when that has been long enough
+	taskPaused        noticeKind = iota // too many consecutive runs failed
+	taskSetAside                        // every commit for the task fails
+	entryUnreadable                     // the task has no ticks
+	queuedUnreadable                    // the run waits until its record changes
+	partUnreadable                      // the part counts as failed
+	partNowhere                         // no record of the part exists; it is lost
+	attemptUnreadable                   // the attempt's node is gone; it is lost after the longest lost_after
 )
 
-// addNotice keeps a notice for the worker.
+// addNotice stores a notice for the worker.
 func (s *shardState) addNotice(n notice) { s.notices = append(s.notices, n) }
 
-// settings is what a plan decides by, beside the shard's state: as it is now.
+// settings are what a plan depends on beside the shard's state, read when the plan is made.
 type settings struct {
-	clock       time.Time
+	clock       time.Time // the current time, for catch-up tokens
 	cluster     task.Cluster
-	freezes     *task.Freezes // nil: none
-	freezesRead int64         // the mod revision of their record
+	freezes     *task.Freezes // nil if there are none
+	freezesRead int64         // the mod revision of the freezes record, which the commit compares
 }
 
-// ensureActivity returns t's activity, and makes it if t has none.
+// ensureActivity returns t's activity, and creates it if t has none.
 func (s *shardState) ensureActivity(t *taskstate.Task) *taskstate.Activity {
 	if t.Activity == nil {
 		t.Activity = &taskstate.Activity{}
@@ -147,8 +163,8 @@ func (s *shardState) ensureActivity(t *taskstate.Task) *taskstate.Activity {
 	return t.Activity
 }
 
-// dropTask forgets a task of which nothing is left. Another may bear its name by
-// now: that one stays.
+// dropTask forgets a task of which nothing is left. Another task object may have the same name by now, and
+// stays.
 func (s *shardState) dropTask(t *taskstate.Task) {
 	if t.Empty() && s.Tasks[t.FullName()] == t {
 		delete(s.Tasks, t.FullName())
@@ -156,5 +172,5 @@ func (s *shardState) dropTask(t *taskstate.Task) {
 	}
 }
 
-// needHistorySet are the tasks whose history is to be read before more is decided of them.
+// needHistorySet are the tasks about which nothing more is decided before their history has been read.
 type needHistorySet map[*taskstate.Task]struct{}

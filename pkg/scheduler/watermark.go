@@ -29,7 +29,7 @@ func (s *shardState) setWatermark(mark record.Watermark) {
 	if !s.watermarkKnown || mark.Time.Before(before.Time.Time) || mark.Seen < before.Seen {
 		s.watermarkKnown = true
 		for _, t := range s.Tasks {
-			s.reschedule(t)
+			s.rescheduleTask(t)
 		}
 		return
 	}
@@ -37,6 +37,6 @@ func (s *shardState) setWatermark(mark record.Watermark) {
 	// A tick after the watermark is the next one still, whether the watermark
 	// covers its task now or did before.
 	for _, t := range s.due.UpTo(mark.Time.UnixMilli()) {
-		s.reschedule(t)
+		s.rescheduleTask(t)
 	}
 }

@@ -18,34 +18,55 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// worker serves one shard under one pair of fences. Its goroutine alone touches
-// its state; others poke it.
+// worker serves one shard under one pair of fences. It drives the shard's state machine (shardState): it
+// delivers events, requests plans, commits them and reports the results. Only its own goroutine, which
+// calls run, accesses the state. Other goroutines use the atomic fields and the channels.
 type worker struct {
 	shardState
 
-	e     *Engine
-	log   *zap.Logger
+	e   *Engine
+	log *zap.Logger
+	// pokes wakes the worker so that it examines all tasks with waiting or active runs. It has one slot.
 	pokes chan struct{}
 
-	// For readiness: since when there is something undecided, in Unix
-	// milliseconds; 0 if nothing is. While the shard is loaded, since when.
+	// undecided is the due time of the first undecided tick in Unix milliseconds, which may be in the
+	// future, or 0 if there is none. While the shard is being loaded, it is the time since which no tick
+	// has been decided. Overdue and Stalled read it.
 	undecided atomic.Int64
-	serving   atomic.Bool
-	progress  progress
-	stop      atomic.Pointer[context.CancelCauseFunc] // ends the present serving
+	// serving is true from the first round after an opening until the next opening.
+	serving atomic.Bool
+	// progress is when the worker last opened the shard, loaded a page or committed.
+	progress progress
+	// stop ends the current call of serve. Restart calls it with errStalled.
+	stop atomic.Pointer[context.CancelCauseFunc]
 
-	preloaded            *following    // what to go on with at the first opening; nil: nothing
-	stopTellingWatermark chan struct{} // closed when what is followed need not tell of the watermark any more
+	// preloaded is a watch of a shard that was loaded before this node owned it. The first opening
+	// continues with it. It is nil if there is none, and after that opening.
+	preloaded *following
+	// stopTellingWatermark is closed when the preloaded watch no longer has to report changes of the
+	// watermark.
+	stopTellingWatermark chan struct{}
 
-	batches         <-chan store.ShardBatch // what the watch tells
-	summaryRequests chan *board.Summary     // what of it is wanted for the board
-	reviews         chan review             // what to compare with
-	doubts          known.Differences       // what was found otherwise, of records
-	runDoubts       known.Differences       // and of active attempts
-	openings        atomic.Int64            // how often the shard was opened and scanned
-	published       published               // what it has added to gauges
+	// batches delivers the events of the shard's watch during the current serving.
+	batches <-chan store.ShardBatch
+	// summaryRequests holds at most one request for a summary for the board. The worker answers it between
+	// two rounds.
+	summaryRequests chan *board.Summary
+	// reviews holds listings of etcd for comparison with the worker's state. It has four slots.
+	reviews chan review
+	// doubts and runDoubts are differences that the latest comparisons found, of records and of active
+	// attempts. They are repaired if they persist (see runReview).
+	doubts    known.Differences
+	runDoubts known.Differences
+	// openings counts the openings that got as far as the scan. The reconciler uses it to detect a new
+	// opening.
+	openings atomic.Int64
+	// published is this shard's current contribution to the node's gauges.
+	published published
 }
 
+// newWorker returns a worker for a shard under fences f. It does no I/O. A worker that preloads a shard has
+// empty fences until it is handed over.
 func newWorker(e *Engine, shard int, f store.Fences) *worker {
 	w := &worker{
 		e: e, log: e.cfg.Logger.With(zap.Int("shard", shard)),
@@ -63,7 +84,8 @@ func newWorker(e *Engine, shard int, f store.Fences) *worker {
 	return w
 }
 
-// wakeUp makes the worker look at all that waits.
+// wakeUp makes the worker examine all tasks with waiting or active runs. It does not block, and any
+// goroutine may call it. Several calls before the worker responds have the effect of one.
 func (w *worker) wakeUp() {
 	select {
 	case w.pokes <- struct{}{}:
@@ -71,8 +93,10 @@ func (w *worker) wakeUp() {
 	}
 }
 
-// run serves the shard, opening it again whenever changes may have been missed.
-func (w *worker) run(ctx context.Context) error {
+// serveUntilDone serves the shard until ctx ends or the shard cannot be served any more. It opens the shard again
+// after a stall, after changes may have been missed, after another writer moved the watermark, and while
+// etcd is unavailable. It returns all other errors, such as task.ErrFenced and store.ErrDamaged.
+func (w *worker) serveUntilDone(ctx context.Context) error {
 	for {
 		err := w.serveUntilStopped(ctx)
 		switch {
@@ -82,6 +106,8 @@ func (w *worker) run(ctx context.Context) error {
 			w.log.Warn("reopening the shard", zap.Error(err))
 		case errors.Is(err, errReload), errors.Is(err, store.ErrMoved):
 			w.log.Debug("reopening the shard", zap.Error(err))
+		// An unknown outcome needs no special treatment here. The next opening writes the watermark, so a
+		// delayed copy of the commit fails. If the commit was applied, the load returns its result (G3).
 		case errors.Is(err, task.ErrUnavailable), errors.Is(err, task.ErrUnknown):
 			if !clock.Sleep(ctx, 200*time.Millisecond) {
 				return ctx.Err()
@@ -92,14 +118,14 @@ func (w *worker) run(ctx context.Context) error {
 	}
 }
 
-// serveUntilStopped is serve, which ends with errStalled if somebody finds that it
-// stands still.
+// serveUntilStopped calls serve under a context that Restart can cancel. In that case it returns errStalled
+// instead of serve's error, so that run opens the shard again.
 func (w *worker) serveUntilStopped(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 
 	w.stop.Store(&stop)
-	err := w.serve(ctx)
+	err := w.openAndServe(ctx)
 
 	if cause := context.Cause(ctx); errors.Is(cause, errStalled) {
 		return cause
@@ -108,36 +134,43 @@ func (w *worker) serveUntilStopped(ctx context.Context) error {
 	return err
 }
 
-func (w *worker) reset() {
+// discardState discards the shard's state before a load. It also gives back what the worker had reserved of shared
+// resources, and withdraws its contribution to the gauges.
+func (w *worker) discardState() {
 	w.releaseShared()
 	w.serving.Store(false)
 
-	// What was undecided stays so; a tick that was to come is no excuse.
+	// Time without decisions counts from the earlier of now and the first undecided tick. A tick in the
+	// future must not make the shard look healthy while it is being loaded.
 	if now, since := w.e.cfg.Now().UnixMilli(), w.undecided.Load(); since == 0 || since > now {
 		w.undecided.Store(now)
 	}
 
-	w.shardState.reset()
+	w.shardState.forgetTasks()
 }
 
-// releaseShared takes what the worker counted back from what the workers share.
+// releaseShared gives back what the worker holds of the resources that all workers of the node share: slots
+// of nodes, its place in the line for catch-up tokens, and its part of the gauges.
 func (w *worker) releaseShared() {
 	w.releaseAll()
 	w.publishGauges()
 }
 
-// serve opens the shard, loads it and serves it until something ends that.
+// openAndServe opens the shard, loads it and decides its ticks until an error ends that.
 //
-// The new owner key has ended the commits of a former owner already. The opening ends those of an
-// earlier worker on this node, which had the same owner key and session. What was applied before is
-// in what is loaded next. See "Takeover" in docs/scheduler.md.
-func (w *worker) serve(ctx context.Context) error {
+// The new owner key already rejects commits of a former owner. The opening also rejects commits of an
+// earlier worker on this node, which had the same owner key and session. Whatever was applied before the
+// opening is in the state that is loaded next, so no tick is decided twice (G3). See "Takeover" in
+// docs/scheduler.md.
+func (w *worker) openAndServe(ctx context.Context) error {
 	if p := w.preloaded; p != nil {
 		w.preloaded = nil
 		return w.serveLoaded(ctx, p)
 	}
 
-	w.reset()
+	w.discardState()
+
+	// Step 1: write the watermark with a new nonce. From revision rev on, only this worker can commit.
 	mark, rev, err := w.e.cfg.Store.Open(ctx, w.Shard, w.fences)
 	if err != nil {
 		return err
@@ -148,19 +181,21 @@ func (w *worker) serve(ctx context.Context) error {
 	w.Watermark, w.WatermarkRev = mark, rev
 	w.noteOpening(mark)
 
-	// One scan serves all shards that are opened together; asked for now, it has
-	// begun after the opening.
+	// Step 2: request the scan for active attempts. It begins after the opening, so no earlier owner can
+	// dispatch an attempt that the scan misses (G8). One scan serves all shards that are opened at about
+	// the same time.
 	scan, err := w.e.scans.Ask(ctx)
 	if err != nil {
 		return err
 	}
 
-	leave, err := w.e.loads.acquire(ctx)
+	// Step 3: load the shard as of rev. Only a few shards are loaded at a time (loadsAtOnce).
+	leave, err := w.e.loads.acquireSlot(ctx)
 	if err != nil {
 		return err
 	}
 
-	f := follow(ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
+	f := startFollowing(ctx, func(ctx context.Context, apply func(store.ShardBatch) error) {
 		_ = w.e.cfg.Store.FollowShard(ctx, w.Shard, rev, apply) // ends with ctx
 	})
 
@@ -173,8 +208,9 @@ func (w *worker) serve(ctx context.Context) error {
 	}
 
 	if w.applied > rev {
-		// rev was compacted away, and the shard loaded as it was later: the ends in
-		// between are not told, so the scan must have begun after them.
+		// etcd has compacted rev, so the shard was loaded at a later revision. The watch does not report
+		// the attempts that ended in between, so the scan must begin after that revision. Otherwise it
+		// could return an attempt that has ended already.
 		if scan, err = w.e.scans.Ask(ctx); err != nil {
 			return err
 		}
@@ -183,28 +219,29 @@ func (w *worker) serve(ctx context.Context) error {
 	return w.runLoop(ctx, f.batches, scan)
 }
 
-// applyToShard takes what has happened in the shard.
+// applyToShard applies a batch of events and logs what the shard noticed.
 func (w *worker) applyToShard(b store.ShardBatch) {
 	w.shardState.applyRecords(b, w.e.cfg.Now())
 	w.logNotices()
 }
 
-// planRound decides what one commit can hold.
+// planRound returns a plan with as many decisions as fit into one commit.
 func (w *worker) planRound(now time.Time) *plan {
 	return w.shardState.buildPlan(now, w.currentSettings())
 }
 
-// noteOpening notes what the shard's watermark was when it was opened.
+// noteOpening records the watermark that the opening found.
 func (w *worker) noteOpening(mark record.Watermark) { w.shardState.noteOpening(mark, w.e.cfg.Now()) }
 
-// applyActiveScan takes the answer to the scan for active attempts. All earlier differences are known by it.
+// applyActiveScan applies the result of the scan for active attempts. Differences that were found before
+// are discarded, because the load and the scan have replaced the state that they refer to.
 func (w *worker) applyActiveScan(keys []store.ActiveKey) {
 	w.shardState.applyActiveRuns(keys)
 	w.doubts, w.runDoubts = known.Differences{}, known.Differences{}
 	w.openings.Add(1)
 }
 
-// loadShard takes the pages of the shard.
+// loadShard applies the pages of the shard, until the last one.
 func (w *worker) loadShard(ctx context.Context, batches <-chan store.ShardBatch) error {
 	for more := true; more; {
 		select {
@@ -222,8 +259,9 @@ func (w *worker) loadShard(ctx context.Context, batches <-chan store.ShardBatch)
 	return nil
 }
 
-// applyBatch applies a batch. A second load ends it: what it leaves out (history) may
-// have told of an end.
+// applyBatch applies a batch of events. It returns errReload for the first page of a second load. Events
+// may have been missed before that load, and a load does not contain the history. So an end of a run could
+// be unknown, which only another opening with a scan repairs.
 func (w *worker) applyBatch(b store.ShardBatch) error {
 	if b.First && w.firstPageApplied {
 		return errReload
@@ -235,16 +273,18 @@ func (w *worker) applyBatch(b store.ShardBatch) error {
 	return nil
 }
 
-// following is a shard that is being followed.
+// following is a shard that is being followed: a goroutine reads it and sends batches.
 type following struct {
+	// batches has room for 16 batches. A worker that is slow delays the watch, and nothing is dropped.
 	batches <-chan store.ShardBatch
 	cancel  context.CancelFunc
-	ended   chan struct{}
+	// ended is closed when the goroutine has returned.
+	ended chan struct{}
 }
 
-// follow begins to follow; what happens comes by batches until end is called, or
-// ctx ends.
-func follow(ctx context.Context, how func(ctx context.Context, apply func(store.ShardBatch) error)) *following {
+// startFollowing starts a goroutine that calls how, and returns at once. The batches that how applies arrive on
+// following.batches, until stop is called or ctx ends. The caller must call stop.
+func startFollowing(ctx context.Context, how func(ctx context.Context, apply func(store.ShardBatch) error)) *following {
 	ctx, cancel := context.WithCancel(ctx)
 	batches := make(chan store.ShardBatch, 16)
 	f := &following{batches: batches, cancel: cancel, ended: make(chan struct{})}
@@ -263,17 +303,20 @@ func follow(ctx context.Context, how func(ctx context.Context, apply func(store.
 	return f
 }
 
+// stop ends the goroutine and waits for it.
 func (f *following) stop() {
 	f.cancel()
 	<-f.ended
 }
 
+// runLoop applies events and decides rounds until ctx ends or an error requires another opening. It decides
+// nothing before scan has delivered the active attempts. batches is the watch of the loaded shard.
 func (w *worker) runLoop(ctx context.Context, batches <-chan store.ShardBatch, scan <-chan map[int][]store.ActiveKey) error {
 	w.batches = batches
 	timer := time.NewTimer(maxIdleSleep)
 	defer timer.Stop()
 
-	scanned := false // the scan for active attempts is in
+	scanned := false // the active attempts are known
 	for {
 		select {
 		case <-ctx.Done():
@@ -282,6 +325,7 @@ func (w *worker) runLoop(ctx context.Context, batches <-chan store.ShardBatch, s
 			if err := w.applyBatch(b); err != nil {
 				return err
 			}
+			// Apply everything that has arrived, so that one round decides on all of it.
 			if err := w.applyPending(batches); err != nil {
 				return err
 			}
@@ -300,6 +344,7 @@ func (w *worker) runLoop(ctx context.Context, batches <-chan store.ShardBatch, s
 					return err
 				}
 			}
+		// A summary changes nothing, so it needs no round.
 		case g := <-w.summaryRequests:
 			w.addToBoard(g)
 			continue
@@ -308,8 +353,8 @@ func (w *worker) runLoop(ctx context.Context, batches <-chan store.ShardBatch, s
 		case <-timer.C:
 		}
 
-		// An attempt that the former owner dispatched may not be known before the scan is in: overlap would
-		// be decided without it.
+		// Decide nothing before the scan: the former owner may have dispatched attempts that are not known
+		// yet, and the overlap policy would be applied without them (G8).
 		if !scanned {
 			continue
 		}
@@ -321,11 +366,12 @@ func (w *worker) runLoop(ctx context.Context, batches <-chan store.ShardBatch, s
 	}
 }
 
-// applyScan takes the answer to the scan. It may be newer than what the watch has
-// told: of an attempt that the scan did not find any more, the retry waits in
-// the queue already, and the run is active. So the queue is read after it. What
-// waits for a task that the watch has yet to tell of is left to the watch: it
-// would be taken for a record that nobody looks after, and purged.
+// applyScan applies the result of the scan, keys, after it has read the queue.
+//
+// The scan may be newer than the latest event of the watch. If an attempt ended in between and its retry
+// waits in the queue, the scan does not contain the attempt, but the run is still active. So the queue is
+// read again, at a revision after the scan. Waiting runs of a task that the watch has not reported yet are
+// left to the watch: without its task, such a run would be treated as an orphan and deleted.
 func (w *worker) applyScan(ctx context.Context, keys []store.ActiveKey) error {
 	if err := w.readQueue(ctx); err != nil {
 		return err
@@ -334,8 +380,8 @@ func (w *worker) applyScan(ctx context.Context, keys []store.ActiveKey) error {
 	return nil
 }
 
-// readQueue takes what waits now, and the parts that have ended, of tasks that are
-// known.
+// readQueue applies the current records of the queue and of ended parts, for tasks that are known. It
+// changes nothing if it returns an error.
 func (w *worker) readQueue(ctx context.Context) error {
 	queue, err := w.e.cfg.Store.Queue(ctx, w.Shard)
 	if err != nil {
@@ -357,7 +403,7 @@ func (w *worker) readQueue(ctx context.Context) error {
 	return nil
 }
 
-// applyPending applies what else has come, so that a round sees all of it.
+// applyPending applies the batches that have already arrived. It does not wait.
 func (w *worker) applyPending(batches <-chan store.ShardBatch) error {
 	for {
 		select {
@@ -371,7 +417,8 @@ func (w *worker) applyPending(batches <-chan store.ShardBatch) error {
 	}
 }
 
-// sleepFor is how long nothing is due, and publishes since when something is.
+// sleepFor returns how long the worker may sleep until something is due, at most maxIdleSleep. It also
+// publishes the due time of the first undecided tick.
 func (w *worker) sleepFor() time.Duration {
 	now := w.e.cfg.Now()
 	sleep := maxIdleSleep

@@ -49,9 +49,9 @@ type VerdictMeaning struct {
 }
 
 // Verdicts lists all verdicts there are.
-func Verdicts() []VerdictMeaning { return slices.Clone(verdicts) }
+func Verdicts() []VerdictMeaning { return slices.Clone(verdictMeanings) }
 
-var verdicts = []VerdictMeaning{
+var verdictMeanings = []VerdictMeaning{
 	{VerdictSucceeded, "it ran and succeeded"},
 	{VerdictFailed, "it ran and failed"},
 	{VerdictTimedOut, "it ran and was stopped at its timeout"},

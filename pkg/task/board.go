@@ -204,10 +204,10 @@ func LateBound(bucket int) int64 {
 // Add adds another tally.
 func (t *Tally) Add(o Tally) {
 	t.Skipped, t.Succeeded, t.Failed, t.MaxMS = t.Skipped+o.Skipped, t.Succeeded+o.Succeeded, t.Failed+o.Failed, max(t.MaxMS, o.MaxMS)
-	t.Late, t.Rate = added(t.Late, o.Late), added(t.Rate, o.Rate)
+	t.Late, t.Rate = addElements(t.Late, o.Late), addElements(t.Rate, o.Rate)
 }
 
-func added(a, b []int64) []int64 {
+func addElements(a, b []int64) []int64 {
 	for i, n := range b {
 		if i == len(a) {
 			a = append(a, 0)

@@ -139,7 +139,7 @@ func (l Limits) validate(field string) error {
 
 	for _, s := range []size{
 		{"file_size", l.FileSize, 0}, {"core", l.Core, 0}, {"swap", l.Swap, 0},
-		{"stack", given(l.Stack), minStack}, {"address_space", given(l.AddressSpace), minAddressSpace}, {"memory", given(l.Memory), minMemory},
+		{"stack", sizeIfSet(l.Stack), minStack}, {"address_space", sizeIfSet(l.AddressSpace), minAddressSpace}, {"memory", sizeIfSet(l.Memory), minMemory},
 	} {
 		if s.v != nil && (*s.v < s.low || *s.v > maxBytes) {
 			return Invalid(CodeOutOfRange, field+"."+s.name, "%s is not between %s and %s", *s.v, s.low, maxBytes)
@@ -173,7 +173,7 @@ func (l Limits) validate(field string) error {
 	return nil
 }
 
-func given(s Size) *Size {
+func sizeIfSet(s Size) *Size {
 	if s == 0 {
 		return nil
 	}

@@ -89,14 +89,14 @@ func decodeStrict(b []byte, v any, nullInMaps bool) error {
 	if !utf8.Valid(b) {
 		return Invalid(CodeBadJSON, "", "is not UTF-8") // encoding/json would put U+FFFD in its place
 	}
-	if sound(b, reflect.TypeOf(v), nullInMaps) && json.Unmarshal(b, v) == nil {
+	if isStrictJSON(b, reflect.TypeOf(v), nullInMaps) && json.Unmarshal(b, v) == nil {
 		return nil
 	}
 
 	c := checker{Decoder: json.NewDecoder(bytes.NewReader(b)), nullInMaps: nullInMaps, root: reflect.TypeOf(v)}
 	c.UseNumber()
 
-	if err := c.value(reflect.TypeOf(v), "", 0, true); err != nil {
+	if err := c.checkValue(reflect.TypeOf(v), "", 0, true); err != nil {
 		return err
 	}
 	if _, err := c.Token(); !errors.Is(err, io.EOF) {
@@ -115,7 +115,7 @@ type checker struct {
 	root       reflect.Type
 }
 
-func (c checker) value(t reflect.Type, path string, depth int, nullable bool) error {
+func (c checker) checkValue(t reflect.Type, path string, depth int, nullable bool) error {
 	if depth > MaxDepth {
 		return Invalid(CodeBadJSON, path, "nests deeper than %d levels", MaxDepth)
 	}
@@ -142,9 +142,9 @@ func (c checker) value(t reflect.Type, path string, depth int, nullable bool) er
 
 	switch tok {
 	case json.Delim('{'):
-		return c.object(t, path, depth)
+		return c.checkObject(t, path, depth)
 	case json.Delim('['):
-		return c.list(t, path, depth)
+		return c.checkList(t, path, depth)
 	}
 
 	return nil
@@ -221,9 +221,9 @@ func tokenName(tok json.Token) string {
 	return "number"
 }
 
-func (c checker) list(t reflect.Type, path string, depth int) error {
+func (c checker) checkList(t reflect.Type, path string, depth int) error {
 	for i := 0; c.More(); i++ {
-		if err := c.value(elem(t), fmt.Sprintf("%s[%d]", path, i), depth+1, false); err != nil {
+		if err := c.checkValue(elemType(t), fmt.Sprintf("%s[%d]", path, i), depth+1, false); err != nil {
 			return err
 		}
 	}
@@ -232,7 +232,7 @@ func (c checker) list(t reflect.Type, path string, depth int) error {
 	return decodeError(err)
 }
 
-func (c checker) object(t reflect.Type, path string, depth int) error {
+func (c checker) checkObject(t reflect.Type, path string, depth int) error {
 	seen := map[string]bool{}
 	nullable := t == nil || t.Kind() != reflect.Map || c.nullInMaps
 
@@ -253,11 +253,11 @@ func (c checker) object(t reflect.Type, path string, depth int) error {
 		}
 
 		seen[key] = true
-		inner, ok := field(t, key)
+		inner, ok := fieldType(t, key)
 		if !ok {
 			return Invalid(CodeUnknown, at, "is not a field%s", c.fieldMeant(t, key))
 		}
-		if err := c.value(inner, at, depth+1, nullable); err != nil {
+		if err := c.checkValue(inner, at, depth+1, nullable); err != nil {
 			return err
 		}
 	}
@@ -267,8 +267,8 @@ func (c checker) object(t reflect.Type, path string, depth int) error {
 	return decodeError(err)
 }
 
-// field finds the type of a key's value: exactly as spelt.
-func field(t reflect.Type, key string) (inner reflect.Type, ok bool) {
+// fieldType finds the type of a key's value: exactly as spelt.
+func fieldType(t reflect.Type, key string) (inner reflect.Type, ok bool) {
 	if t == nil || t.Kind() == reflect.Interface {
 		return nil, true
 	}
@@ -329,11 +329,11 @@ type fields struct {
 	types map[string]reflect.Type
 }
 
-// known are the fields of types: to collect them takes longer than to decode.
-var known sync.Map // reflect.Type: *fields
+// knownFields are the fields of types: to collect them takes longer than to decode.
+var knownFields sync.Map // reflect.Type: *fields
 
 func fieldsOf(t reflect.Type) *fields {
-	if f, ok := known.Load(t); ok {
+	if f, ok := knownFields.Load(t); ok {
 		return f.(*fields)
 	}
 
@@ -347,7 +347,7 @@ func fieldsOf(t reflect.Type) *fields {
 		}
 	}
 
-	known.Store(t, f)
+	knownFields.Store(t, f)
 
 	return f
 }
@@ -361,11 +361,11 @@ func nameOf(f reflect.StructField) string {
 	return name
 }
 
-func plain(s string) string { return strings.ToLower(withoutMarks.Replace(s)) }
+func normalizeKey(s string) string { return strings.ToLower(withoutMarks.Replace(s)) }
 
 var withoutMarks = strings.NewReplacer("_", "", "-", "") // which takes longer to make than to use
 
-func elem(t reflect.Type) reflect.Type {
+func elemType(t reflect.Type) reflect.Type {
 	if t != nil && (t.Kind() == reflect.Slice || t.Kind() == reflect.Array) {
 		return t.Elem()
 	}

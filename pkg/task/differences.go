@@ -33,8 +33,8 @@ func Compare(a, b Spec) []FieldChange {
 	}
 
 	was, is := map[string]json.RawMessage{}, map[string]json.RawMessage{}
-	flatten(was, "", one)
-	flatten(is, "", other)
+	flattenInto(was, "", one)
+	flattenInto(is, "", other)
 
 	names := slices.Collect(maps.Keys(was))
 	for name := range is {
@@ -47,7 +47,7 @@ func Compare(a, b Spec) []FieldChange {
 	list := []FieldChange{}
 	for _, name := range names {
 		if !bytes.Equal(was[name], is[name]) {
-			list = append(list, FieldChange{Field: name, From: value(was[name]), To: value(is[name])})
+			list = append(list, FieldChange{Field: name, From: decodeValue(was[name]), To: decodeValue(is[name])})
 		}
 	}
 
@@ -73,12 +73,12 @@ func fieldsAsJSON(s Spec) map[string]json.RawMessage {
 	return doc
 }
 
-// flatten adds the values of a document by their paths.
-func flatten(out map[string]json.RawMessage, path string, doc map[string]json.RawMessage) {
+// flattenInto adds the values of a document by their paths.
+func flattenInto(out map[string]json.RawMessage, path string, doc map[string]json.RawMessage) {
 	for name, value := range doc {
 		var inner map[string]json.RawMessage
 		if len(value) > 0 && value[0] == '{' && json.Unmarshal(value, &inner) == nil && len(inner) > 0 {
-			flatten(out, path+name+".", inner)
+			flattenInto(out, path+name+".", inner)
 			continue
 		}
 
@@ -86,8 +86,8 @@ func flatten(out map[string]json.RawMessage, path string, doc map[string]json.Ra
 	}
 }
 
-// value is what JSON says; nil for none.
-func value(b json.RawMessage) (v any) {
+// decodeValue is what JSON says; nil for none.
+func decodeValue(b json.RawMessage) (v any) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()
 	_ = d.Decode(&v) // it was written by us

@@ -87,8 +87,8 @@ func twoUnits(d, large time.Duration, largeName string, small time.Duration, sma
 // Std is the duration as package time knows it.
 func (d Duration) Std() time.Duration { return time.Duration(d) }
 
-// units are the words that people write behind numbers.
-var units = map[string]time.Duration{
+// durationUnits are the words that people write behind numbers.
+var durationUnits = map[string]time.Duration{
 	"ms": time.Millisecond, "msec": time.Millisecond, "millis": time.Millisecond, "millisecond": time.Millisecond,
 	"s": time.Second, "sec": time.Second, "second": time.Second,
 	"m": time.Minute, "min": time.Minute, "minute": time.Minute,
@@ -99,7 +99,7 @@ var units = map[string]time.Duration{
 
 var unitNames = []string{"second", "minute", "hour", "day", "week", "millisecond"}
 
-var amount = regexp.MustCompile(`^\s*([0-9]{1,9}(?:\.[0-9]{1,3})?)\s*([a-z]*)[\s,]*(?:and\s)?`)
+var amountPattern = regexp.MustCompile(`^\s*([0-9]{1,9}(?:\.[0-9]{1,3})?)\s*([a-z]*)[\s,]*(?:and\s)?`)
 
 // MeantDuration reads what a person would understand, for a suggestion: "10 secs",
 // "5min", "1d", "PT5M", "90". It is more than 0.
@@ -112,7 +112,7 @@ func MeantDuration(text string) (Duration, bool) {
 	rest = strings.Replace(strings.TrimPrefix(rest, "p"), "t", "", strings.Count(rest[:min(2, len(rest))], "pt"))
 	var sum time.Duration
 	for rest != "" {
-		m := amount.FindStringSubmatch(rest)
+		m := amountPattern.FindStringSubmatch(rest)
 		if m == nil {
 			return 0, false
 		}
@@ -134,14 +134,14 @@ func unitOf(word string) (time.Duration, bool) {
 	if word == "" {
 		return time.Second, true
 	}
-	if d, ok := units[word]; ok {
+	if d, ok := durationUnits[word]; ok {
 		return d, true
 	}
-	if d, ok := units[strings.TrimSuffix(word, "s")]; ok {
+	if d, ok := durationUnits[strings.TrimSuffix(word, "s")]; ok {
 		return d, true
 	}
 
-	d, ok := units[Nearest(strings.TrimSuffix(word, "s"), unitNames)]
+	d, ok := durationUnits[Nearest(strings.TrimSuffix(word, "s"), unitNames)]
 
 	return d, ok
 }

@@ -43,23 +43,23 @@ func (f *Facts) Fact(name string) (float64, bool) {
 	case FactMemory:
 		return float64(f.Memory), f.Memory > 0
 	case FactMemoryFree:
-		return measured(f.MemoryFree)
+		return measuredValue(f.MemoryFree)
 	case FactDisk:
 		return float64(f.Disk), f.Disk > 0
 	case FactDiskFree:
-		return measured(f.DiskFree)
+		return measuredValue(f.DiskFree)
 	case FactLoad1:
-		return measured(f.Load1)
+		return measuredValue(f.Load1)
 	case FactLoad5:
-		return measured(f.Load5)
+		return measuredValue(f.Load5)
 	case FactLoad15:
-		return measured(f.Load15)
+		return measuredValue(f.Load15)
 	}
 
 	return 0, false
 }
 
-func measured[T int64 | float64](v *T) (float64, bool) {
+func measuredValue[T int64 | float64](v *T) (float64, bool) {
 	if v == nil {
 		return 0, false
 	}

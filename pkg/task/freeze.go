@@ -87,7 +87,7 @@ func (f *Freezes) HeldUp(namespace string, from, until time.Time) *Freeze {
 // Freeze is f and z besides; f itself, and false, if one holds for that very
 // namespace, or for the cluster, already.
 func (f Freezes) Freeze(z Freeze) (Freezes, bool) {
-	if f.exactly(z.Namespace) >= 0 {
+	if f.indexOf(z.Namespace) >= 0 {
 		return f, false
 	}
 	return Freezes{Holding: append(slices.Clone(f.Holding), z), Past: f.Past}, true
@@ -96,7 +96,7 @@ func (f Freezes) Freeze(z Freeze) (Freezes, bool) {
 // Unfreeze is f without the freeze of that very namespace, or of the cluster (""),
 // which is the first of the past ones then; false if there is none.
 func (f Freezes) Unfreeze(namespace string, at Time, by string) (Freezes, Freeze, bool) {
-	i := f.exactly(namespace)
+	i := f.indexOf(namespace)
 	if i < 0 {
 		return f, Freeze{}, false
 	}
@@ -108,7 +108,7 @@ func (f Freezes) Unfreeze(namespace string, at Time, by string) (Freezes, Freeze
 	return Freezes{Holding: slices.Delete(slices.Clone(f.Holding), i, i+1), Past: past[:min(len(past), keepFreezes)]}, z, true
 }
 
-func (f Freezes) exactly(namespace string) int {
+func (f Freezes) indexOf(namespace string) int {
 	return slices.IndexFunc(f.Holding, func(z Freeze) bool { return z.Namespace == namespace })
 }
 

@@ -13,15 +13,15 @@ type glance struct {
 	nullInMaps bool
 }
 
-// sound reports whether checker would find nothing in b that json.Unmarshal lets
+// isStrictJSON reports whether checker would find nothing in b that json.Unmarshal lets
 // pass.
-func sound(b []byte, t reflect.Type, nullInMaps bool) bool {
+func isStrictJSON(b []byte, t reflect.Type, nullInMaps bool) bool {
 	g := glance{b, nullInMaps}
-	return g.value(t, 0, true)
+	return g.scanValue(t, 0, true)
 }
 
-// next is the first byte of the next token; 0 at the end.
-func (g *glance) next() byte {
+// nextToken is the first byte of the next token; 0 at the end.
+func (g *glance) nextToken() byte {
 	for i, c := range g.rest {
 		if c > ' ' {
 			g.rest = g.rest[i:]
@@ -34,7 +34,7 @@ func (g *glance) next() byte {
 	return 0
 }
 
-func (g *glance) value(t reflect.Type, depth int, nullable bool) bool {
+func (g *glance) scanValue(t reflect.Type, depth int, nullable bool) bool {
 	if depth > MaxDepth {
 		return false
 	}
@@ -43,13 +43,13 @@ func (g *glance) value(t reflect.Type, depth int, nullable bool) bool {
 		t = t.Elem()
 	}
 
-	switch g.next() {
+	switch g.nextToken() {
 	case '{':
-		return g.object(t, depth)
+		return g.scanObject(t, depth)
 	case '[':
-		return g.list(t, depth)
+		return g.scanList(t, depth)
 	case '"':
-		g.text()
+		g.scanString()
 		return true
 	case 0:
 		return false
@@ -58,11 +58,11 @@ func (g *glance) value(t reflect.Type, depth int, nullable bool) bool {
 		return nullable || t == nil || t.Kind() == reflect.Interface
 	}
 
-	return g.word()
+	return g.scanWord()
 }
 
-// word takes a number, true or false.
-func (g *glance) word() bool {
+// scanWord takes a number, true or false.
+func (g *glance) scanWord() bool {
 	for i, c := range g.rest {
 		if c <= ' ' || c == ',' || c == ']' || c == '}' {
 			g.rest = g.rest[i:]
@@ -75,9 +75,9 @@ func (g *glance) word() bool {
 	return true
 }
 
-// text takes a string, if there is one; plain says that nothing in it is escaped.
-func (g *glance) text() (s []byte, plain bool) {
-	if g.next() != '"' {
+// scanString takes a string, if there is one; plain says that nothing in it is escaped.
+func (g *glance) scanString() (s []byte, plain bool) {
+	if g.nextToken() != '"' {
 		return nil, false
 	}
 
@@ -98,14 +98,14 @@ func (g *glance) text() (s []byte, plain bool) {
 	return nil, false
 }
 
-func (g *glance) list(t reflect.Type, depth int) bool {
+func (g *glance) scanList(t reflect.Type, depth int) bool {
 	g.rest = g.rest[1:]
-	for inner := elem(t); g.next() != ']'; {
-		if !g.value(inner, depth+1, false) {
+	for inner := elemType(t); g.nextToken() != ']'; {
+		if !g.scanValue(inner, depth+1, false) {
 			return false
 		}
 
-		if g.next() == ',' {
+		if g.nextToken() == ',' {
 			g.rest = g.rest[1:]
 		}
 	}
@@ -115,15 +115,15 @@ func (g *glance) list(t reflect.Type, depth int) bool {
 	return true
 }
 
-func (g *glance) object(t reflect.Type, depth int) bool {
+func (g *glance) scanObject(t reflect.Type, depth int) bool {
 	const most = 64 // above that, looking through all keys is slower than checker
 	var few [16][]byte
 	seen := few[:0]
 	nullable := t == nil || t.Kind() != reflect.Map || g.nullInMaps
 
 	g.rest = g.rest[1:]
-	for g.next() != '}' {
-		key, plain := g.text()
+	for g.nextToken() != '}' {
+		key, plain := g.scanString()
 		if !plain || len(seen) == most {
 			return false
 		}
@@ -136,16 +136,16 @@ func (g *glance) object(t reflect.Type, depth int) bool {
 
 		seen = append(seen, key)
 		inner, ok := innerType(t, key)
-		if !ok || g.next() != ':' {
+		if !ok || g.nextToken() != ':' {
 			return false
 		}
 
 		g.rest = g.rest[1:]
-		if !g.value(inner, depth+1, nullable) {
+		if !g.scanValue(inner, depth+1, nullable) {
 			return false
 		}
 
-		if g.next() == ',' {
+		if g.nextToken() == ',' {
 			g.rest = g.rest[1:]
 		}
 	}

@@ -17,10 +17,10 @@ func Nearest(typed string, words []string) string {
 		return ""
 	}
 
-	typed = plain(typed)
+	typed = normalizeKey(typed)
 	best, least := "", len(typed)/3+1
 	for _, w := range words {
-		word := plain(w)
+		word := normalizeKey(w)
 		d := len(word) - len(typed) // or more
 		switch {
 		case len(typed) >= 3 && strings.HasPrefix(word, typed):
@@ -28,7 +28,7 @@ func Nearest(typed string, words []string) string {
 		case max(d, -d) > least:
 			continue
 		default:
-			d = distance(typed, word)
+			d = editDistance(typed, word)
 		}
 
 		if d < least || (d == least && best == "" && d < len(typed)) {
@@ -48,9 +48,9 @@ func didYouMean(typed string, words []string) string {
 	return "; did you mean " + near + "?"
 }
 
-// distance counts the insertions, deletions, changes and swaps of neighbours
+// editDistance counts the insertions, deletions, changes and swaps of neighbours
 // that make b of a.
-func distance(a, b string) int {
+func editDistance(a, b string) int {
 	if len(b) > maxTyped {
 		return len(b) // as far as makes no difference
 	}
@@ -84,12 +84,12 @@ func distance(a, b string) int {
 // asName makes a name of a text that is none: what would be allowed in its place.
 // "" if nothing of it can stay.
 func asName(text string) string {
-	return reshape(strings.ToLower(text), "._-", MaxName)
+	return reshapeName(strings.ToLower(text), "._-", MaxName)
 }
 
-// reshape keeps ASCII letters and digits, and the marks between them; what stands
+// reshapeName keeps ASCII letters and digits, and the marks between them; what stands
 // in other places becomes one dash. The result is at most so many bytes long.
-func reshape(text, marks string, most int) string {
+func reshapeName(text, marks string, most int) string {
 	var b []byte
 	for _, c := range []byte(text) {
 		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'

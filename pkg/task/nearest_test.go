@@ -100,11 +100,11 @@ func TestErrors_WhatIsAllowedIsAllowed(t *testing.T) {
 			t.Errorf("%q for %q: %v", name, text, CheckName("name", name))
 		}
 
-		if key := reshape(text, "._-/", MaxLabel); key != "" && checkLabelKey(key) != nil {
+		if key := reshapeName(text, "._-/", MaxLabel); key != "" && checkLabelKey(key) != nil {
 			t.Errorf("%q for %q: %v", key, text, checkLabelKey(key))
 		}
 
-		if value := reshape(text, "._-", MaxLabel); checkLabelValue(value) != nil {
+		if value := reshapeName(text, "._-", MaxLabel); checkLabelValue(value) != nil {
 			t.Errorf("%q for %q: %v", value, text, checkLabelValue(value))
 		}
 	})
@@ -127,7 +127,7 @@ func TestNearest_AgreesWithDistanceByDefinition(t *testing.T) {
 		a, b string
 		want int
 	}{{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"abc", "abc", 0}, {"abc", "acb", 1}, {"abc", "abd", 1}, {"kitten", "sitting", 3}, {"ca", "abc", 3}, {"lsit", "list", 1}} {
-		if got := distance(c.a, c.b); got != c.want {
+		if got := editDistance(c.a, c.b); got != c.want {
 			t.Errorf("distance(%q, %q) = %d, want %d", c.a, c.b, got, c.want)
 		}
 	}

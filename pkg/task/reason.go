@@ -58,21 +58,21 @@ type Reason struct {
 }
 
 // Reasons lists all reasons there are.
-func Reasons() []Reason { return slices.Clone(reasons) }
+func Reasons() []Reason { return slices.Clone(allReasons) }
 
 // ReasonOf returns the reason with this name; false if there is none.
 func ReasonOf(name string) (Reason, bool) {
-	i := slices.IndexFunc(reasons, func(r Reason) bool { return r.Name == name })
+	i := slices.IndexFunc(allReasons, func(r Reason) bool { return r.Name == name })
 	if i < 0 {
 		return Reason{}, false
 	}
-	return reasons[i], true
+	return allReasons[i], true
 }
 
 // Explains reports whether the reason can occur with a state.
 func (r Reason) Explains(s State) bool { return slices.Contains(r.States, s) }
 
-var reasons = []Reason{
+var allReasons = []Reason{
 	{ReasonManual, []State{Queued}, "the owner of its shard has not picked it up yet"},
 	{ReasonRetry, []State{Queued}, "it is waiting for its next attempt"},
 	{ReasonCatchUp, []State{Queued}, "it is waiting for earlier catch-up runs of its task, or for the rate limit on catch-up runs"},

@@ -21,15 +21,15 @@ type term struct {
 // Matches reports whether labels satisfy every term. An empty selector matches all.
 // As elsewhere in the field, "k != v" and "k notin (…)" also hold without the key;
 // comparisons do not, nor with a label that is no number.
-func (s Selector) Matches(labels map[string]string) bool { return s.matches(labels, nil) }
+func (s Selector) Matches(labels map[string]string) bool { return s.matchesLabels(labels, nil) }
 
 // Accepts reports whether a node satisfies every term. A comparison is with the fact
 // of that name, or, for all other names, with the label.
-func (s Selector) Accepts(n *Node) bool { return s.matches(n.Labels, n.Facts) }
+func (s Selector) Accepts(n *Node) bool { return s.matchesLabels(n.Labels, n.Facts) }
 
-func (s Selector) matches(labels map[string]string, facts *Facts) bool {
+func (s Selector) matchesLabels(labels map[string]string, facts *Facts) bool {
 	for i := range s {
-		if !s[i].holds(labels, facts) {
+		if !s[i].matchesLabels(labels, facts) {
 			return false
 		}
 	}
@@ -37,13 +37,13 @@ func (s Selector) matches(labels map[string]string, facts *Facts) bool {
 	return true
 }
 
-func (t *term) holds(labels map[string]string, facts *Facts) bool {
+func (t *term) matchesLabels(labels map[string]string, facts *Facts) bool {
 	if t.order != "" {
 		v, ok := facts.Fact(t.key)
 		if !ok && !isFact(t.key) {
-			v, ok = number(labels[t.key])
+			v, ok = parseNumber(labels[t.key])
 		}
-		return ok && t.compares(v)
+		return ok && t.compareNumber(v)
 	}
 
 	v, ok := labels[t.key]
@@ -100,7 +100,7 @@ func ParseSelector(s string) (Selector, error) {
 				t.values = append(t.values, strings.TrimSpace(v))
 			}
 		default:
-			if t, err = comparison(m[9], m[10], m[11]); err != nil {
+			if t, err = parseComparison(m[9], m[10], m[11]); err != nil {
 				return nil, err
 			}
 		}
@@ -127,7 +127,7 @@ type slip struct {
 	meant string
 }
 
-var slips = []slip{
+var commonSlips = []slip{
 	{regexp.MustCompile(`\s*(?:=>|≥)\s*`), " >= "},
 	{regexp.MustCompile(`\s*(?:=<|≤)\s*`), " <= "},
 	{regexp.MustCompile(`([<>]=?\s*[0-9.]+)\s+([kKMGT]i?[bB]?)\b`), "$1$2"},
@@ -154,7 +154,7 @@ func meantTerm(part string) string {
 	}
 
 	text := strings.TrimSpace(part)
-	for _, s := range slips {
+	for _, s := range commonSlips {
 		text = s.form.ReplaceAllString(text, s.meant)
 		if slices.ContainsFunc(splitTerms(text), func(term string) bool { return !termForms.MatchString(term) }) {
 			continue

@@ -14,9 +14,9 @@ func isFact(key string) bool {
 	return false
 }
 
-// comparison reads a term such as "disk_free > 10Gi".
-func comparison(key, order, text string) (term, error) {
-	v, ok := number(text)
+// parseComparison reads a term such as "disk_free > 10Gi".
+func parseComparison(key, order, text string) (term, error) {
+	v, ok := parseNumber(text)
 	if !ok {
 		return term{}, Invalid(CodeBadSelector, "", "%s is not a number to compare %s with: write 4, 0.5, 10Gi or 500M%s",
 			Quote(text), Quote(key), meantReverse(key, order, text))
@@ -32,7 +32,7 @@ func comparison(key, order, text string) (term, error) {
 // ComparesInSelector reports whether a selector has comparisons.
 func ComparesInSelector(text string) bool { return strings.ContainsAny(text, "<>") }
 
-func (t *term) compares(v float64) bool {
+func (t *term) compareNumber(v float64) bool {
 	switch t.order {
 	case ">":
 		return v > t.number
@@ -45,9 +45,9 @@ func (t *term) compares(v float64) bool {
 	return v <= t.number
 }
 
-// number reads a number, 0 or more, or a size. What it costs counts: labels are read
+// parseNumber reads a number, 0 or more, or a size. What it costs counts: labels are read
 // by it for each run.
-func number(text string) (float64, bool) {
+func parseNumber(text string) (float64, bool) {
 	if text == "" || text[0] < '0' || text[0] > '9' {
 		return 0, false
 	}
@@ -66,7 +66,7 @@ func number(text string) (float64, bool) {
 
 // meantReverse is the end of a message about "10Gi < disk_free".
 func meantReverse(key, order, text string) string {
-	if _, ok := number(key); !ok || !slices.Contains(FactNames(), text) {
+	if _, ok := parseNumber(key); !ok || !slices.Contains(FactNames(), text) {
 		return ""
 	}
 	turned := map[string]string{">": "<", ">=": "<=", "<": ">", "<=": ">="}[order]
@@ -80,10 +80,10 @@ func meantFact(key string) string {
 		return ""
 	}
 
-	spelt := plain(key)
+	spelt := normalizeKey(key)
 
 	for _, name := range FactNames() {
-		if base, free := strings.CutSuffix(name, "_free"); spelt == plain(name) || free && spelt == "free"+base {
+		if base, free := strings.CutSuffix(name, "_free"); spelt == normalizeKey(name) || free && spelt == "free"+base {
 			return name
 		}
 	}

@@ -35,8 +35,8 @@ const (
 	Missed     State = "missed"  // a tick that came to light too late to run
 )
 
-// next is the one table of legal transitions. A state without a row is final.
-var next = map[State][]State{
+// nextStates is the one table of legal transitions. A state without a row is final.
+var nextStates = map[State][]State{
 	"":         {Queued, Dispatched, Running, Skipped, Missed},
 	Queued:     {Dispatched, Running, Cancelled, Lost, Skipped, Missed},
 	Dispatched: {Running, Paused, Succeeded, Failed, TimedOut, Cancelled, Lost, Missed, Queued},
@@ -46,10 +46,10 @@ var next = map[State][]State{
 
 // CanBecome reports whether a run may go from s to t in one step. The empty
 // state is that of a tick which nobody has decided yet.
-func (s State) CanBecome(t State) bool { return slices.Contains(next[s], t) }
+func (s State) CanBecome(t State) bool { return slices.Contains(nextStates[s], t) }
 
 // Final reports whether nothing follows s.
-func (s State) Final() bool { return s.Known() && len(next[s]) == 0 }
+func (s State) Final() bool { return s.Known() && len(nextStates[s]) == 0 }
 
 // Active reports whether s is that of an attempt in a node's inbox.
 func (s State) Active() bool { return s == Dispatched || s == Running || s == Paused }

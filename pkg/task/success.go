@@ -37,8 +37,8 @@ func (s Success) Exit(code int) bool {
 // Patterns are the patterns, ready for use; nil for none. How large they may be was
 // checked when they were set, by what held then: who had a larger one keeps it.
 func (s Success) Patterns() (output, not *regexp.Regexp, err error) {
-	if output, err = compile("success.output", s.Output); err == nil {
-		not, err = compile("success.not_output", s.NotOutput)
+	if output, err = compilePattern("success.output", s.Output); err == nil {
+		not, err = compilePattern("success.not_output", s.NotOutput)
 	}
 	return output, not, err
 }
@@ -82,8 +82,8 @@ func checkPattern(field, pattern string) error {
 	return nil
 }
 
-// compile reads a pattern; nil if there is none.
-func compile(field, pattern string) (*regexp.Regexp, error) {
+// compilePattern reads a pattern; nil if there is none.
+func compilePattern(field, pattern string) (*regexp.Regexp, error) {
 	if pattern == "" {
 		return nil, nil
 	}

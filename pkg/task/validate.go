@@ -394,7 +394,7 @@ var (
 func checkLabelKey(k string) error {
 	if len(k) > MaxLabel || !labelKey.MatchString(k) {
 		return Invalid(CodeBadLabel, "", "%s is not a label's key: letters, digits, '.', '_', '-' and '/', at most %d bytes%s",
-			Quote(k), MaxLabel, allowedInstead(reshape(k, "._-/", MaxLabel)))
+			Quote(k), MaxLabel, allowedInstead(reshapeName(k, "._-/", MaxLabel)))
 	}
 	return nil
 }
@@ -402,7 +402,7 @@ func checkLabelKey(k string) error {
 func checkLabelValue(v string) error {
 	if len(v) > MaxLabel || !labelValue.MatchString(v) {
 		return Invalid(CodeBadLabel, "", "%s is not a label's value: letters, digits, '.', '_' and '-', at most %d bytes%s",
-			Quote(v), MaxLabel, allowedInstead(reshape(v, "._-", MaxLabel)))
+			Quote(v), MaxLabel, allowedInstead(reshapeName(v, "._-", MaxLabel)))
 	}
 	return nil
 }

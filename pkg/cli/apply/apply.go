@@ -45,14 +45,14 @@ func Command(f *factory.Factory) *cobra.Command {
   carillon apply -f million.ndjson
   carillon task get nightly-backup -o yaml | sed s/02:30/03:30/ | carillon apply -f -`,
 	}
-	r.bind(cmd)
+	r.bindFlag(cmd)
 	cmd.Flags().BoolVar(&r.dry, "dry-run", false, "let the server validate everything and print the changes, without writing anything")
-	p.bind(cmd)
+	p.bindFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		if err := r.given(cmd, words); err != nil {
+		if err := r.checkArguments(cmd, words); err != nil {
 			return err
 		}
-		if err := p.check(cmd, r.paths); err != nil {
+		if err := p.checkFlags(cmd, r.paths); err != nil {
 			return err
 		}
 
@@ -60,7 +60,7 @@ func Command(f *factory.Factory) *cobra.Command {
 			r.prune = &p
 		}
 
-		return r.run(cmd.Context())
+		return r.applyAll(cmd.Context())
 	}
 
 	return cmd
@@ -84,17 +84,17 @@ type Operation struct {
 // New makes an operation that has nothing to apply yet.
 func New(f *factory.Factory) *Operation {
 	r := &Operation{Files: Files{Factory: f}, counts: map[string]int{}}
-	r.fail = r.failed
+	r.fail = r.reportError
 	return r
 }
 
-func (r *Operation) run(ctx context.Context) error {
-	if err := r.read(ctx); err != nil {
+func (r *Operation) applyAll(ctx context.Context) error {
+	if err := r.readFiles(ctx); err != nil {
 		return err
 	}
 
 	if r.prune != nil {
-		r.prune.keep(r)
+		r.prune.keepApplied(r)
 	}
 
 	if len(r.codes) > 0 {
@@ -115,28 +115,28 @@ func (r *Operation) Deliver(ctx context.Context) error {
 	}
 
 	if r.prune != nil {
-		if err := r.prune.begin(ctx, r, c); err != nil {
+		if err := r.prune.findAndConfirm(ctx, r, c); err != nil {
 			return err
 		}
 	}
 
 	if _, tty := r.Terminal(r.Out); r.diff == nil || !tty {
-		r.told = batch.NewApplyProgress(r.Files.Factory, r.total())
+		r.told = batch.NewApplyProgress(r.Files.Factory, r.totalTasks())
 	}
 
-	err = r.send(ctx, c)
+	err = r.sendTasks(ctx, c)
 	r.told.Close()
 
 	switch {
 	case err == nil && r.prune != nil:
-		err = r.prune.end(ctx, r, c)
-		r.sum()
+		err = r.prune.deleteUnchanged(ctx, r, c)
+		r.printSummary()
 	case err == nil:
-		r.sum()
-	case !r.dry && (r.done() > 0 || ctx.Err() != nil):
-		r.list()
+		r.printSummary()
+	case !r.dry && (r.doneCount() > 0 || ctx.Err() != nil):
+		r.printTasks()
 		if r.ForPeople() {
-			r.Note("%d tasks were applied; the same command goes on from there", r.done())
+			r.Note("%d tasks were applied; the same command goes on from there", r.doneCount())
 		}
 	}
 
@@ -151,8 +151,8 @@ func (r *Operation) Deliver(ctx context.Context) error {
 	return failure.AlreadyReported(r.codes)
 }
 
-// failed tells an error.
-func (r *Operation) failed(err error) {
+// reportError tells an error.
+func (r *Operation) reportError(err error) {
 	if len(r.codes) < batch.Few {
 		r.codes = append(r.codes, r.told.Report(r.Factory, err))
 		return
@@ -165,22 +165,22 @@ func (r *Operation) failed(err error) {
 	r.codes = append(r.codes, r.Explain(err).Exit)
 }
 
-// options are how the tasks are sent.
-func (r *Operation) options() client.BatchOptions {
+// batchOptions are how the tasks are sent.
+func (r *Operation) batchOptions() client.BatchOptions {
 	o := client.BatchOptions{DryRun: r.dry, Full: !slices.Contains([]string{output.FormatTable, output.FormatWide, output.FormatName}, r.Format)}
 	if r.diff != nil {
 		o.Full = false
 	}
 
-	if total := r.total(); r.diff == nil && total > batch.Few || total > manyDiffs || r.Format == output.FormatName {
+	if total := r.totalTasks(); r.diff == nil && total > batch.Few || total > manyDiffs || r.Format == output.FormatName {
 		o.Ticks = -1 // nobody is told
 	}
 
 	return o
 }
 
-// send applies everything, in the order in which it was given.
-func (r *Operation) send(ctx context.Context, c *client.Client) error {
+// sendTasks applies everything, in the order in which it was given.
+func (r *Operation) sendTasks(ctx context.Context, c *client.Client) error {
 	sent := make(chan manifest.Object, 64<<10) // those whose answer is to come, in their order
 	faults := make(chan error, batch.Few)
 	quit := make(chan struct{})
@@ -188,9 +188,9 @@ func (r *Operation) send(ctx context.Context, c *client.Client) error {
 
 	specs := func(yield func(task.Spec) bool) {
 		defer close(faults)
-		for o, err := range r.all() {
+		for o, err := range r.allTasks() {
 			if err == nil {
-				err = r.refuse(o)
+				err = r.checkTask(o)
 			}
 
 			if err != nil {
@@ -219,7 +219,7 @@ func (r *Operation) send(ctx context.Context, c *client.Client) error {
 	}
 
 	ctx, cancel := context.WithCancel(ctx)
-	answers, gone := batch.Results(ctx, c.Tasks.ApplyAll(ctx, specs, r.options()))
+	answers, gone := batch.Results(ctx, c.Tasks.ApplyAll(ctx, specs, r.batchOptions()))
 	defer func() { cancel(); <-gone }()
 
 	for answers != nil || faults != nil {
@@ -229,7 +229,7 @@ func (r *Operation) send(ctx context.Context, c *client.Client) error {
 				faults = nil
 				continue
 			}
-			r.failed(err)
+			r.reportError(err)
 		case a, more := <-answers:
 			if !more {
 				answers = nil
@@ -239,27 +239,27 @@ func (r *Operation) send(ctx context.Context, c *client.Client) error {
 			if a.Err != nil {
 				return a.Err
 			}
-			if err := r.answered(<-sent, a.BatchResult); err != nil {
+			if err := r.recordResult(<-sent, a.BatchResult); err != nil {
 				return err
 			}
 		}
 
-		r.told.Step(r.done(), len(r.codes))
+		r.told.Step(r.doneCount(), len(r.codes))
 	}
 
 	return nil
 }
 
-// answered notes what became of a task, and prints it where each has a line.
-func (r *Operation) answered(o manifest.Object, b client.BatchResult) error {
+// recordResult notes what became of a task, and prints it where each has a line.
+func (r *Operation) recordResult(o manifest.Object, b client.BatchResult) error {
 	if err := b.Err(); err != nil {
-		r.failed(Locate(o, err))
+		r.reportError(Locate(o, err))
 		return nil
 	}
 
 	r.counts[b.Result]++
 	if r.diff != nil {
-		return r.diff.answered(r, o, b)
+		return r.diff.recordResult(r, o, b)
 	}
 
 	t := client.Task{Task: task.Task{Spec: o.Spec, Revision: b.Revision}, Next: b.Next, Result: b.Result, DryRun: b.Change}
@@ -269,13 +269,13 @@ func (r *Operation) answered(o manifest.Object, b client.BatchResult) error {
 	}
 
 	t.Warnings, t.WarningDetails = b.Warnings, b.WarningDetails
-	r.warn(t)
+	r.printWarnings(t)
 
-	return r.became(t)
+	return r.recordTask(t)
 }
 
-// warn prints the warnings of the first tasks that have some, and counts the others.
-func (r *Operation) warn(t client.Task) {
+// printWarnings prints the warnings of the first tasks that have some, and counts the others.
+func (r *Operation) printWarnings(t client.Task) {
 	if len(t.Warnings) == 0 {
 		return
 	}
@@ -287,15 +287,15 @@ func (r *Operation) warn(t client.Task) {
 	r.warned++
 }
 
-// became notes, or tells, what became of a task.
-func (r *Operation) became(t client.Task) error {
+// recordTask notes, or tells, what became of a task.
+func (r *Operation) recordTask(t client.Task) error {
 	switch {
 	case r.Format == output.FormatName, r.Format == output.FormatJSONL:
 		return output.EmitList(&r.Factory.Printer, []client.Task{t}, func(t client.Task) string { return selection.TaskName(r.Files.Factory, t) }, nil)
 
 	case !r.ForPeople():
 		r.applied = append(r.applied, t)
-	case r.done() <= batch.Few && !r.told.HasMany():
+	case r.doneCount() <= batch.Few && !r.told.HasMany():
 		r.held = append(r.held, r.resultLines(t)...)
 	}
 
@@ -318,7 +318,7 @@ func (r *Operation) resultLines(t client.Task) []string {
 	return []string{fmt.Sprintf("%s %s%s", t.Result, name, next)}
 }
 
-func (r *Operation) done() int {
+func (r *Operation) doneCount() int {
 	n := 0
 	for _, c := range r.counts {
 		n += c
@@ -336,10 +336,10 @@ func Locate(o manifest.Object, err error) error {
 	return err
 }
 
-// list tells people of each task, if there are few. What a dry run finds is what
+// printTasks tells people of each task, if there are few. What a dry run finds is what
 // was asked for: it is told even with -q.
-func (r *Operation) list() {
-	if r.done() > batch.Few {
+func (r *Operation) printTasks() {
+	if r.doneCount() > batch.Few {
 		return
 	}
 
@@ -352,15 +352,15 @@ func (r *Operation) list() {
 	}
 }
 
-// sum tells people what was done.
-func (r *Operation) sum() {
+// printSummary tells people what was done.
+func (r *Operation) printSummary() {
 	if r.diff != nil {
-		r.diff.sum(r)
+		r.diff.printSummary(r)
 		return
 	}
 
-	r.list()
-	total := r.done() + len(r.codes)
+	r.printTasks()
+	total := r.doneCount() + len(r.codes)
 	if total < 2 {
 		return
 	}
@@ -393,7 +393,7 @@ func (r *Operation) sum() {
 // Emit prints the tasks for programs that want them in one piece.
 func (r *Operation) Emit() error {
 	if r.diff != nil {
-		return r.diff.emit(r)
+		return r.diff.emitDifferences(r)
 	}
 	if r.Format == output.FormatName || r.Format == output.FormatJSONL { // they are out
 		return nil

@@ -47,13 +47,13 @@ func DiffCommand(f *factory.Factory) *cobra.Command {
   carillon diff -f tasks/ --exit-code -q     in CI: is the cluster what git says?
   carillon task diff -f nightly-backup.yaml -o json`,
 	}
-	r.bind(cmd)
+	r.bindFlag(cmd)
 	cmd.Flags().BoolVar(&d.exitCode, "exit-code", false, "exit with 8 if anything differs")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		if err := r.given(cmd, words); err != nil {
+		if err := r.checkArguments(cmd, words); err != nil {
 			return err
 		}
-		if err := r.run(cmd.Context()); err != nil {
+		if err := r.applyAll(cmd.Context()); err != nil {
 			return err
 		}
 		if d.exitCode && d.found > 0 {
@@ -66,8 +66,8 @@ func DiffCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// answered tells of a task, if it differs.
-func (d *differing) answered(r *Operation, o manifest.Object, b client.BatchResult) error {
+// recordResult tells of a task, if it differs.
+func (d *differing) recordResult(r *Operation, o manifest.Object, b client.BatchResult) error {
 	if b.Change == nil || !b.Change.Changes() {
 		return nil
 	}
@@ -77,7 +77,7 @@ func (d *differing) answered(r *Operation, o manifest.Object, b client.BatchResu
 
 	switch {
 	case r.Format == output.FormatName, r.Format == output.FormatJSONL:
-		return output.EmitList(&r.Factory.Printer, []difference{one}, d.name(r), nil)
+		return output.EmitList(&r.Factory.Printer, []difference{one}, d.nameFunc(r), nil)
 	case !r.ForPeople():
 		d.list = append(d.list, one)
 		return nil
@@ -91,20 +91,20 @@ func (d *differing) answered(r *Operation, o manifest.Object, b client.BatchResu
 	return r.Print(r.Plain(text))
 }
 
-func (d *differing) name(a *Operation) func(difference) string {
+func (d *differing) nameFunc(a *Operation) func(difference) string {
 	return func(one difference) string { return selection.Name(a.Files.Factory, one.Namespace, one.Name) }
 }
 
-func (d *differing) sum(r *Operation) {
-	if total := r.done(); d.found == 0 && len(r.codes) == 0 && r.ForPeople() {
+func (d *differing) printSummary(r *Operation) {
+	if total := r.doneCount(); d.found == 0 && len(r.codes) == 0 && r.ForPeople() {
 		r.Note("no difference, of %d tasks", total)
 	}
 }
 
-// emit prints what differs for programs that want it in one piece.
-func (d *differing) emit(r *Operation) error {
+// emitDifferences prints what differs for programs that want it in one piece.
+func (d *differing) emitDifferences(r *Operation) error {
 	if r.ForPeople() || r.Format == output.FormatName || r.Format == output.FormatJSONL {
 		return nil
 	}
-	return output.EmitList(&r.Factory.Printer, d.list, d.name(r), nil)
+	return output.EmitList(&r.Factory.Printer, d.list, d.nameFunc(r), nil)
 }

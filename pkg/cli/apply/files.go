@@ -27,15 +27,15 @@ type Files struct {
 	fail    func(error) // is told what is wrong
 }
 
-// bind gives a command -f.
-func (f *Files) bind(cmd *cobra.Command) {
+// bindFlag gives a command -f.
+func (f *Files) bindFlag(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVarP(&f.paths, "filename", "f", nil, "`FILE`, directory, or - for the standard input; may be repeated")
 	_ = cmd.MarkFlagFilename("filename", "yaml", "yml", "json", "jsonl", "ndjson") // the flag is there
 	cmd.Args = cobra.ArbitraryArgs                                                 // given checks them
 }
 
-// given refuses words, which may have been meant for files, and the lack of any.
-func (f *Files) given(cmd *cobra.Command, words []string) error {
+// checkArguments refuses words, which may have been meant for files, and the lack of any.
+func (f *Files) checkArguments(cmd *cobra.Command, words []string) error {
 	f.Scoped = cmd.Flags().Changed("namespace")
 
 	if len(words) > 0 {
@@ -48,9 +48,9 @@ func (f *Files) given(cmd *cobra.Command, words []string) error {
 	return nil
 }
 
-// total is how many tasks there are, for all that can be told before they are
+// totalTasks is how many tasks there are, for all that can be told before they are
 // read; 0 if nobody knows.
-func (f *Files) total() int {
+func (f *Files) totalTasks() int {
 	total := len(f.Objects)
 	for _, file := range f.streams {
 		n, err := manifest.CountLines(file)
@@ -63,9 +63,9 @@ func (f *Files) total() int {
 	return total
 }
 
-// read checks all that is read before anything is sent, and tells what is wrong
+// readFiles checks all that is read before anything is sent, and tells what is wrong
 // with it. Files of lines are left for later.
-func (f *Files) read(ctx context.Context) error {
+func (f *Files) readFiles(ctx context.Context) error {
 	for _, path := range f.paths {
 		found, err := TaskFiles([]string{path})
 		if err != nil {
@@ -84,7 +84,7 @@ func (f *Files) read(ctx context.Context) error {
 	}
 
 	for _, o := range f.Objects {
-		if err := f.refuse(o); err != nil {
+		if err := f.checkTask(o); err != nil {
 			f.fail(err)
 		}
 	}
@@ -175,8 +175,8 @@ func (f *Files) readFile(ctx context.Context, file string) (err error) {
 	return err
 }
 
-// refuse is what is wrong with a task, as far as can be told without a server.
-func (f *Files) refuse(o manifest.Object) error {
+// checkTask is what is wrong with a task, as far as can be told without a server.
+func (f *Files) checkTask(o manifest.Object) error {
 	if o.Err == nil && f.Scoped && o.Spec.Namespace != f.Namespace() {
 		return o.Locate(task.Invalid(task.CodeBadValue, "namespace", "%s is not the namespace that -n names, %s",
 			task.Quote(o.Spec.Namespace), task.Quote(f.Namespace())))
@@ -184,8 +184,8 @@ func (f *Files) refuse(o manifest.Object) error {
 	return o.Err
 }
 
-// all is every task: those that were read before, and then the files of lines.
-func (f *Files) all() iter.Seq2[manifest.Object, error] {
+// allTasks is every task: those that were read before, and then the files of lines.
+func (f *Files) allTasks() iter.Seq2[manifest.Object, error] {
 	return func(yield func(manifest.Object, error) bool) {
 		for _, o := range f.Objects {
 			if !yield(o, nil) {
@@ -194,14 +194,14 @@ func (f *Files) all() iter.Seq2[manifest.Object, error] {
 		}
 
 		for _, file := range f.streams {
-			if !f.stream(file, yield) {
+			if !f.streamFile(file, yield) {
 				return
 			}
 		}
 	}
 }
 
-func (f *Files) stream(file string, yield func(manifest.Object, error) bool) bool {
+func (f *Files) streamFile(file string, yield func(manifest.Object, error) bool) bool {
 	var in io.Reader = f.stdin
 
 	if file == "-" {

@@ -25,12 +25,12 @@ type pruning struct {
 	doomed   []client.Task          // those that are there, and not in the files
 }
 
-func (p *pruning) bind(cmd *cobra.Command) {
+func (p *pruning) bindFlags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&p.on, "prune", false, "delete the tasks that match -l and are in no file")
 	cmd.Flags().StringVarP(&p.selector, "selector", "l", "", "with --prune: the labels of the tasks that these files are all of, such as team=data")
 }
 
-func (p *pruning) check(cmd *cobra.Command, paths []string) error {
+func (p *pruning) checkFlags(cmd *cobra.Command, paths []string) error {
 	switch {
 	case !p.on && cmd.Flags().Changed("selector"):
 		return failure.Usage("-l only limits what --prune deletes, and has no effect without it").WithHint("add --prune, or leave -l out")
@@ -46,22 +46,22 @@ func (p *pruning) check(cmd *cobra.Command, paths []string) error {
 	return task.Under("selector", err)
 }
 
-// keep notes what the files have. What cannot be read is told: of tasks that may be
+// keepApplied notes what the files have. What cannot be read is told: of tasks that may be
 // in there, none may be deleted.
-func (p *pruning) keep(r *Operation) {
+func (p *pruning) keepApplied(r *Operation) {
 	p.kept = map[selection.Ref]bool{}
 	for _, o := range r.Objects { // their faults have been told
 		p.kept[selection.Ref{Namespace: o.Spec.Namespace, Name: o.Spec.Name}] = true
 	}
 
 	for _, file := range r.streams {
-		r.stream(file, func(o manifest.Object, err error) bool {
+		r.streamFile(file, func(o manifest.Object, err error) bool {
 			if err == nil {
-				err = r.refuse(o)
+				err = r.checkTask(o)
 			}
 
 			if err != nil {
-				r.failed(err)
+				r.reportError(err)
 				return true
 			}
 
@@ -72,14 +72,14 @@ func (p *pruning) keep(r *Operation) {
 	}
 }
 
-// begin finds what is to be deleted, and asks.
-func (p *pruning) begin(ctx context.Context, r *Operation, c *client.Client) error {
+// findAndConfirm finds what is to be deleted, and asks.
+func (p *pruning) findAndConfirm(ctx context.Context, r *Operation, c *client.Client) error {
 	if len(p.kept) == 0 {
 		return (&failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: failure.CodeUsage, Message: "the files have no task: --prune would delete every task that matches " + p.selector}}).
 			WithHint("if that is what you want: carillon task delete -l %s", p.selector)
 	}
 
-	for _, ns := range p.namespaces(r) {
+	for _, ns := range p.prunedNamespaces(r) {
 		for t, err := range c.Tasks.All(ctx, client.TaskListOptions{Namespace: ns, Selector: p.selector}) {
 			if err != nil {
 				return err
@@ -105,8 +105,8 @@ func (p *pruning) begin(ctx context.Context, r *Operation, c *client.Client) err
 	return err
 }
 
-// namespaces are where tasks are pruned; "" is all.
-func (p *pruning) namespaces(r *Operation) []string {
+// prunedNamespaces are where tasks are pruned; "" is all.
+func (p *pruning) prunedNamespaces(r *Operation) []string {
 	if r.AllNamespaces || r.Scoped {
 		return []string{r.Scope()}
 	}
@@ -119,8 +119,8 @@ func (p *pruning) namespaces(r *Operation) []string {
 	return slices.Sorted(maps.Keys(list))
 }
 
-// end deletes, if all was applied, what is still as it was when it was found.
-func (p *pruning) end(ctx context.Context, r *Operation, c *client.Client) error {
+// deleteUnchanged deletes, if all was applied, what is still as it was when it was found.
+func (p *pruning) deleteUnchanged(ctx context.Context, r *Operation, c *client.Client) error {
 	if len(r.codes) > 0 {
 		if len(p.doomed) > 0 && r.ForPeople() {
 			r.Note("nothing was deleted: not everything was applied")
@@ -139,6 +139,6 @@ func (p *pruning) end(ctx context.Context, r *Operation, c *client.Client) error
 
 		t.Result = client.Deleted
 		r.counts[client.Deleted]++
-		return r.became(t)
+		return r.recordTask(t)
 	})
 }

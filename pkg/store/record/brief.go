@@ -18,12 +18,12 @@ type Brief struct {
 // Labels are the task's; none if the spec cannot be read.
 func (b Brief) Labels() map[string]string {
 	var labels map[string]string
-	_ = object(b.value, func(r *reader, name []byte) { // what cannot be read has none
+	_ = eachField(b.value, func(r *reader, name []byte) { // what cannot be read has none
 		if string(name) == "labels" {
-			r.other(&labels)
+			r.readAny(&labels)
 			return
 		}
-		r.skip()
+		r.skipValue()
 	})
 
 	return labels
@@ -34,14 +34,14 @@ func (b Brief) Labels() map[string]string {
 func (b Brief) MayBePaused() bool {
 	var paused bool
 	var failures int
-	err := object(b.value, func(r *reader, name []byte) {
+	err := eachField(b.value, func(r *reader, name []byte) {
 		switch string(name) {
 		case "paused":
-			r.yes(&paused)
+			r.readBool(&paused)
 		case "pause_after_failures":
-			r.small(&failures)
+			r.readInt(&failures)
 		default:
-			r.skip()
+			r.skipValue()
 		}
 	})
 

@@ -11,17 +11,17 @@ import (
 func Decode[T any](b []byte) (T, error) {
 	var v T
 	if err := json.Unmarshal(b, &v); err != nil {
-		return v, unreadable(err)
+		return v, unreadableError(err)
 	}
 	return v, nil
 }
 
-func unreadable(err error) error {
+func unreadableError(err error) error {
 	return fmt.Errorf("%w: unreadable record: %v", task.ErrInvalid, err)
 }
 
-// keyed is r with what its key says.
-func keyed(r task.Run, ref Ref, id string) task.Run {
+// withKeyFields is r with what its key says.
+func withKeyFields(r task.Run, ref Ref, id string) task.Run {
 	r.ID, r.Namespace, r.Task, r.Shard = id, ref.Namespace, ref.Name, ref.Shard
 	return r
 }
@@ -29,13 +29,13 @@ func keyed(r task.Run, ref Ref, id string) task.Run {
 // DecodeEnded reads a record of history.
 func DecodeEnded(k ShardKey, value []byte) (task.Run, error) {
 	r, err := DecodeRunValue(value)
-	return keyed(r, k.Ref, k.Run), err
+	return withKeyFields(r, k.Ref, k.Run), err
 }
 
 // DecodeWaiting reads a record of the queue.
 func DecodeWaiting(k ShardKey, value []byte) (task.Waiting, error) {
 	w, err := DecodeWaitingValue(value)
-	w.Run = keyed(w.Run, k.Ref, k.Run)
+	w.Run = withKeyFields(w.Run, k.Ref, k.Run)
 	return w, err
 }
 
@@ -90,18 +90,18 @@ func (w Watermark) Decided(tick task.Time, name string) bool {
 // if it is JSON: taken at its word, it would have all ticks decided again.
 func DecodeWatermark(value []byte) (Watermark, error) {
 	var w Watermark
-	err := object(value, func(r *reader, name []byte) {
+	err := eachField(value, func(r *reader, name []byte) {
 		switch string(name) {
 		case "time":
-			r.parsed(&w.Time)
+			r.readText(&w.Time)
 		case "last":
-			r.text(&w.Last)
+			r.readString(&w.Last)
 		case "seen":
-			r.number(&w.Seen)
+			r.readInt64(&w.Seen)
 		case "nonce":
-			r.text(&w.Nonce)
+			r.readString(&w.Nonce)
 		default:
-			r.unknown(&w.Unknown, name)
+			r.keepUnknownField(&w.Unknown, name)
 		}
 	})
 

@@ -20,9 +20,9 @@ type reader struct {
 	err error
 }
 
-// object calls field for each field of an object; the value is the callee's to
+// eachField calls field for each field of an object; the value is the callee's to
 // read.
-func object(value []byte, field func(r *reader, name []byte)) error {
+func eachField(value []byte, field func(r *reader, name []byte)) error {
 	d := jx.GetDecoder()
 	defer jx.PutDecoder(d)
 
@@ -47,45 +47,45 @@ func object(value []byte, field func(r *reader, name []byte)) error {
 	}
 
 	if err != nil {
-		return unreadable(err)
+		return unreadableError(err)
 	}
 
 	return nil
 }
 
-func (r *reader) skip() { r.err = r.d.Skip() }
+func (r *reader) skipValue() { r.err = r.d.Skip() }
 
-// unknown keeps a field that this version does not know.
-func (r *reader) unknown(to *task.Fields, name []byte) {
-	*to = task.Fields(r.keep([]byte(*to), name))
+// keepUnknownField keeps a field that this version does not know.
+func (r *reader) keepUnknownField(to *task.Fields, name []byte) {
+	*to = task.Fields(r.appendRaw([]byte(*to), name))
 }
 
-func (r *reader) text(v *string) { *v, r.err = r.d.Str() }
+func (r *reader) readString(v *string) { *v, r.err = r.d.Str() }
 
-func (r *reader) number(v *int64) { *v, r.err = r.d.Int64() }
+func (r *reader) readInt64(v *int64) { *v, r.err = r.d.Int64() }
 
-func (r *reader) small(v *int) { *v, r.err = r.d.Int() }
+func (r *reader) readInt(v *int) { *v, r.err = r.d.Int() }
 
-func (r *reader) yes(v *bool) { *v, r.err = r.d.Bool() }
+func (r *reader) readBool(v *bool) { *v, r.err = r.d.Bool() }
 
-// parsed reads a time or a duration.
-func (r *reader) parsed(v encoding.TextUnmarshaler) {
+// readText reads a time or a duration.
+func (r *reader) readText(v encoding.TextUnmarshaler) {
 	var b []byte
 	if b, r.err = r.d.StrBytes(); r.err == nil {
 		r.err = v.UnmarshalText(b)
 	}
 }
 
-// other reads what is rare by reflection.
-func (r *reader) other(v any) {
+// readAny reads what is rare by reflection.
+func (r *reader) readAny(v any) {
 	var b []byte
 	if b, r.err = r.d.Raw(); r.err == nil {
 		r.err = json.Unmarshal(b, v)
 	}
 }
 
-// word reads one of a few words, of which not each record needs a copy, or another.
-func word[T ~string](r *reader, v *T, known []T) {
+// readWord reads one of a few words, of which not each record needs a copy, or another.
+func readWord[T ~string](r *reader, v *T, known []T) {
 	b, err := r.d.StrBytes()
 	if r.err = err; err != nil {
 		return
@@ -102,100 +102,100 @@ func word[T ~string](r *reader, v *T, known []T) {
 }
 
 var (
-	states   = task.States()
-	triggers = []string{task.TriggerSchedule, task.TriggerManual, task.TriggerCatchUp, task.TriggerPart}
+	knownStates   = task.States()
+	knownTriggers = []string{task.TriggerSchedule, task.TriggerManual, task.TriggerCatchUp, task.TriggerPart}
 )
 
-// run reads a field of a run; false if it is none.
-func (r *reader) run(name []byte, v *task.Run) bool {
+// readRunField reads a field of a run; false if it is none.
+func (r *reader) readRunField(name []byte, v *task.Run) bool {
 	switch string(name) {
 	case "id", "namespace", "task", "shard": // the key says it
-		r.skip()
+		r.skipValue()
 	case "uid":
-		r.text(&v.UID)
+		r.readString(&v.UID)
 	case "scheduled_time":
-		r.parsed(&v.ScheduledTime)
+		r.readText(&v.ScheduledTime)
 	case "due_at":
-		r.parsed(&v.DueAt)
+		r.readText(&v.DueAt)
 	case "start_before":
-		r.parsed(&v.StartBefore)
+		r.readText(&v.StartBefore)
 	case "state":
-		word(r, &v.State, states)
+		readWord(r, &v.State, knownStates)
 	case "reason":
-		r.text(&v.Reason)
+		r.readString(&v.Reason)
 	case "trigger":
-		word(r, &v.Trigger, triggers)
+		readWord(r, &v.Trigger, knownTriggers)
 	case "node":
-		r.text(&v.Node)
+		r.readString(&v.Node)
 	case "owner":
-		r.text(&v.Owner)
+		r.readString(&v.Owner)
 	case "attempt":
-		r.small(&v.Attempt)
+		r.readInt(&v.Attempt)
 	case "attempts":
-		r.other(&v.Attempts)
+		r.readAny(&v.Attempts)
 	case "token":
-		r.number(&v.Token)
+		r.readInt64(&v.Token)
 	case "created_at":
-		r.parsed(&v.CreatedAt)
+		r.readText(&v.CreatedAt)
 	case "dispatched_at":
-		r.parsed(&v.DispatchedAt)
+		r.readText(&v.DispatchedAt)
 	case "started_at":
-		r.parsed(&v.StartedAt)
+		r.readText(&v.StartedAt)
 	case "ended_at":
-		r.parsed(&v.EndedAt)
+		r.readText(&v.EndedAt)
 	case "not_before":
-		r.parsed(&v.NotBefore)
+		r.readText(&v.NotBefore)
 	case "exit_code":
 		v.ExitCode = new(int)
-		r.small(v.ExitCode)
+		r.readInt(v.ExitCode)
 	case "signal":
-		r.text(&v.Signal)
+		r.readString(&v.Signal)
 	case "message":
-		r.text(&v.Message)
+		r.readString(&v.Message)
 	case "lateness_ms":
 		v.LatenessMS = new(int64)
-		r.number(v.LatenessMS)
+		r.readInt64(v.LatenessMS)
 	case "output_tail":
-		r.text(&v.OutputTail)
+		r.readString(&v.OutputTail)
 	case "output_bytes":
-		r.number(&v.OutputBytes)
+		r.readInt64(&v.OutputBytes)
 	case "output_truncated":
-		r.yes(&v.Truncated)
+		r.readBool(&v.Truncated)
 	case "cancelled_by":
-		r.text(&v.CancelledBy)
+		r.readString(&v.CancelledBy)
 	case "retry_of":
-		r.text(&v.RetryOf)
+		r.readString(&v.RetryOf)
 	case "created_by":
-		r.text(&v.CreatedBy)
+		r.readString(&v.CreatedBy)
 	case "env_names":
-		r.other(&v.EnvNames)
+		r.readAny(&v.EnvNames)
 	case "dismissed_by":
-		r.text(&v.DismissedBy)
+		r.readString(&v.DismissedBy)
 	case "unenforced":
-		r.other(&v.Unenforced)
+		r.readAny(&v.Unenforced)
 	case "usage":
-		r.usage(&v.Usage)
+		r.readUsage(&v.Usage)
 	case "last":
-		r.parsed(&v.Last)
+		r.readText(&v.Last)
 	case "count":
-		r.number(&v.Count)
+		r.readInt64(&v.Count)
 	case "results":
-		r.other(&v.Results)
+		r.readAny(&v.Results)
 	case "checkpoint":
-		r.text(&v.Checkpoint)
+		r.readString(&v.Checkpoint)
 	case "status_bad_lines":
-		r.small(&v.BadLines)
+		r.readInt(&v.BadLines)
 	case "paused_at":
-		r.parsed(&v.PausedAt)
+		r.readText(&v.PausedAt)
 	case "paused_ms":
-		r.number(&v.PausedMS)
+		r.readInt64(&v.PausedMS)
 	case "paused_by":
-		r.text(&v.PausedBy)
+		r.readString(&v.PausedBy)
 	case "part_count":
-		r.small(&v.PartCount)
+		r.readInt(&v.PartCount)
 	case "fan_out":
 		v.Fan = new(task.Fan)
-		r.other(v.Fan)
+		r.readAny(v.Fan)
 	default:
 		return false
 	}
@@ -203,8 +203,8 @@ func (r *reader) run(name []byte, v *task.Run) bool {
 	return true
 }
 
-// complete fills in what is left out of a run that has been dispatched.
-func complete(v *task.Run, dispatched bool) {
+// completeRun fills in what is left out of a run that has been dispatched.
+func completeRun(v *task.Run, dispatched bool) {
 	if dispatched && v.DispatchedAt.IsZero() {
 		v.DispatchedAt = v.CreatedAt
 	}
@@ -213,30 +213,30 @@ func complete(v *task.Run, dispatched bool) {
 // DecodeRunValue reads what the value of a record of history says of a run, and
 // nothing of what its key says.
 func DecodeRunValue(value []byte) (v task.Run, err error) {
-	err = object(value, func(r *reader, name []byte) {
-		if !r.run(name, &v) {
-			r.unknown(&v.Unknown, name)
+	err = eachField(value, func(r *reader, name []byte) {
+		if !r.readRunField(name, &v) {
+			r.keepUnknownField(&v.Unknown, name)
 		}
 	})
 
-	complete(&v, hasBeen(&v))
+	completeRun(&v, hasBeen(&v))
 
 	return v, err
 }
 
 // DecodeWaitingValue is DecodeRunValue for a record of the queue.
 func DecodeWaitingValue(value []byte) (v task.Waiting, err error) {
-	err = object(value, func(r *reader, name []byte) {
+	err = eachField(value, func(r *reader, name []byte) {
 		switch {
-		case r.run(name, &v.Run):
+		case r.readRunField(name, &v.Run):
 		case string(name) == "env":
-			r.other(&v.Env)
+			r.readAny(&v.Env)
 		default:
-			r.unknown(&v.Unknown, name)
+			r.keepUnknownField(&v.Unknown, name)
 		}
 	})
 
-	complete(&v.Run, hasBeen(&v.Run))
+	completeRun(&v.Run, hasBeen(&v.Run))
 
 	return v, err
 }
@@ -244,60 +244,60 @@ func DecodeWaitingValue(value []byte) (v task.Waiting, err error) {
 // DecodeAssignedValue is DecodeRunValue for a record of an inbox.
 func DecodeAssignedValue(value []byte, v *task.Assigned) error {
 	v.KillGrace, v.Retry.Attempts = usualGrace, 1
-	err := object(value, func(r *reader, name []byte) {
-		if r.run(name, &v.Run) {
+	err := eachField(value, func(r *reader, name []byte) {
+		if r.readRunField(name, &v.Run) {
 			return
 		}
 
 		switch string(name) {
 		case "instance":
-			r.text(&v.Instance)
+			r.readString(&v.Instance)
 		case "generation":
-			r.number(&v.Generation)
+			r.readInt64(&v.Generation)
 		case "action":
-			r.action(&v.Action)
+			r.readAction(&v.Action)
 		case "env":
-			r.other(&v.Env)
+			r.readAny(&v.Env)
 		case "timeout":
-			r.parsed(&v.Timeout)
+			r.readText(&v.Timeout)
 		case "kill_grace":
-			r.parsed(&v.KillGrace)
+			r.readText(&v.KillGrace)
 		case "output":
-			r.other(&v.Output)
+			r.readAny(&v.Output)
 		case "retry":
-			r.other(&v.Retry)
+			r.readAny(&v.Retry)
 		case "cancel_requested":
-			r.yes(&v.CancelRequested)
+			r.readBool(&v.CancelRequested)
 		case "cancel_reason":
-			r.text(&v.CancelReason)
+			r.readString(&v.CancelReason)
 		case "pause_requested":
-			r.yes(&v.PauseRequested)
+			r.readBool(&v.PauseRequested)
 		case "resumed_by":
-			r.text(&v.ResumedBy)
+			r.readString(&v.ResumedBy)
 		case "kill_signal":
-			r.text(&v.KillSignal)
+			r.readString(&v.KillSignal)
 		case "success":
-			r.other(&v.Success)
+			r.readAny(&v.Success)
 		case "lost_after":
-			r.parsed(&v.LostAfter)
+			r.readText(&v.LostAfter)
 		default:
-			r.unknown(&v.Unknown, name)
+			r.keepUnknownField(&v.Unknown, name)
 		}
 	})
 
-	complete(&v.Run, true)
+	completeRun(&v.Run, true)
 
 	return err
 }
 
-// action reads the action; the one that does nothing without reflection.
-func (r *reader) action(v *task.Action) {
+// readAction reads the action; the one that does nothing without reflection.
+func (r *reader) readAction(v *task.Action) {
 	var b []byte
 	if b, r.err = r.d.Raw(); r.err != nil {
 		return
 	}
 
-	if string(b) == noop {
+	if string(b) == noopJSON {
 		v.Noop = &task.Noop{}
 		return
 	}
@@ -305,4 +305,4 @@ func (r *reader) action(v *task.Action) {
 	r.err = json.Unmarshal(b, v)
 }
 
-const noop = `{"noop":{}}`
+const noopJSON = `{"noop":{}}`

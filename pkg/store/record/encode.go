@@ -40,7 +40,7 @@ type writer struct {
 // format: it stays, whatever the default for users becomes.
 const usualGrace = task.Duration(10 * time.Second)
 
-func (r *writer) field(name string) {
+func (r *writer) writeName(name string) {
 	if r.more {
 		r.w.Comma()
 	}
@@ -50,10 +50,10 @@ func (r *writer) field(name string) {
 	r.w.Buf = append(b, '"', ':')
 }
 
-func (r *writer) text(name, v string) {
-	r.field(name)
+func (r *writer) writeString(name, v string) {
+	r.writeName(name)
 
-	if !plain(v) {
+	if !isPlainJSON(v) {
 		r.w.Str(strings.ToValidUTF8(v, "\ufffd"))
 		return
 	}
@@ -62,8 +62,8 @@ func (r *writer) text(name, v string) {
 	r.w.Buf = append(b, '"')
 }
 
-// plain reports whether a text is the same in JSON, as nearly all of ours are.
-func plain(v string) bool {
+// isPlainJSON reports whether a text is the same in JSON, as nearly all of ours are.
+func isPlainJSON(v string) bool {
 	for i := range len(v) {
 		if c := v[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
 			return false
@@ -73,54 +73,54 @@ func plain(v string) bool {
 	return true
 }
 
-func (r *writer) optional(name, v string) {
+func (r *writer) writeStringIfSet(name, v string) {
 	if v != "" {
-		r.text(name, v)
+		r.writeString(name, v)
 	}
 }
 
-func (r *writer) number(name string, v int64) {
-	r.field(name)
+func (r *writer) writeInt64(name string, v int64) {
+	r.writeName(name)
 	r.w.Int64(v)
 }
 
-func (r *writer) count(name string, v int64) {
+func (r *writer) writeInt64IfSet(name string, v int64) {
 	if v != 0 {
-		r.number(name, v)
+		r.writeInt64(name, v)
 	}
 }
 
-func (r *writer) yes(name string, v bool) {
+func (r *writer) writeTrueIfSet(name string, v bool) {
 	if v {
-		r.field(name)
+		r.writeName(name)
 		r.w.True()
 	}
 }
 
-func (r *writer) time(name string, t task.Time) {
-	r.field(name)
+func (r *writer) writeTime(name string, t task.Time) {
+	r.writeName(name)
 	b, _ := t.AppendText(append(r.w.Buf, '"')) // never fails
 	r.w.Buf = append(b, '"')
 }
 
-func (r *writer) moment(name string, t task.Time) {
+func (r *writer) writeTimeIfSet(name string, t task.Time) {
 	if !t.IsZero() {
-		r.time(name, t)
+		r.writeTime(name, t)
 	}
 }
 
-// other writes what is rare by reflection.
-func (r *writer) other(name string, v any) { r.raw(name, Encode(v)) }
+// writeAny writes what is rare by reflection.
+func (r *writer) writeAny(name string, v any) { r.writeRaw(name, Encode(v)) }
 
-func (r *writer) raw(name, json string) {
-	r.field(name)
+func (r *writer) writeRaw(name, json string) {
+	r.writeName(name)
 	r.w.RawStr(json)
 }
 
-// encoded is the text of a record; fill writes its fields.
-func encoded(fill func(*writer)) []byte {
-	r := writers.Get().(*writer)
-	defer writers.Put(r)
+// encodeWith is the text of a record; fill writes its fields.
+func encodeWith(fill func(*writer)) []byte {
+	r := writerPool.Get().(*writer)
+	defer writerPool.Put(r)
 
 	r.w.Reset()
 	r.more = false
@@ -131,85 +131,85 @@ func encoded(fill func(*writer)) []byte {
 	return slices.Clone(r.w.Buf)
 }
 
-var writers = sync.Pool{New: func() any { return new(writer) }}
+var writerPool = sync.Pool{New: func() any { return new(writer) }}
 
-func (r *writer) run(v *task.Run, dispatched bool) {
-	r.text("uid", v.UID)
-	r.time("scheduled_time", v.ScheduledTime)
-	r.moment("due_at", v.DueAt)
-	r.moment("start_before", v.StartBefore)
-	r.text("state", string(v.State))
-	r.optional("reason", v.Reason)
-	r.text("trigger", v.Trigger)
-	r.optional("node", v.Node)
-	r.optional("owner", v.Owner)
-	r.count("attempt", int64(v.Attempt))
+func (r *writer) writeRun(v *task.Run, dispatched bool) {
+	r.writeString("uid", v.UID)
+	r.writeTime("scheduled_time", v.ScheduledTime)
+	r.writeTimeIfSet("due_at", v.DueAt)
+	r.writeTimeIfSet("start_before", v.StartBefore)
+	r.writeString("state", string(v.State))
+	r.writeStringIfSet("reason", v.Reason)
+	r.writeString("trigger", v.Trigger)
+	r.writeStringIfSet("node", v.Node)
+	r.writeStringIfSet("owner", v.Owner)
+	r.writeInt64IfSet("attempt", int64(v.Attempt))
 
 	if len(v.Attempts) > 0 {
-		r.other("attempts", v.Attempts)
+		r.writeAny("attempts", v.Attempts)
 	}
 
-	r.count("token", v.Token)
-	r.moment("created_at", v.CreatedAt)
+	r.writeInt64IfSet("token", v.Token)
+	r.writeTimeIfSet("created_at", v.CreatedAt)
 
 	if !dispatched || !v.DispatchedAt.Equal(v.CreatedAt.Time) {
-		r.moment("dispatched_at", v.DispatchedAt)
+		r.writeTimeIfSet("dispatched_at", v.DispatchedAt)
 	}
 
-	r.moment("started_at", v.StartedAt)
-	r.moment("ended_at", v.EndedAt)
-	r.moment("not_before", v.NotBefore)
+	r.writeTimeIfSet("started_at", v.StartedAt)
+	r.writeTimeIfSet("ended_at", v.EndedAt)
+	r.writeTimeIfSet("not_before", v.NotBefore)
 
 	if v.ExitCode != nil {
-		r.number("exit_code", int64(*v.ExitCode))
+		r.writeInt64("exit_code", int64(*v.ExitCode))
 	}
 
-	r.optional("signal", v.Signal)
-	r.optional("message", v.Message)
+	r.writeStringIfSet("signal", v.Signal)
+	r.writeStringIfSet("message", v.Message)
 
 	if v.LatenessMS != nil {
-		r.number("lateness_ms", *v.LatenessMS)
+		r.writeInt64("lateness_ms", *v.LatenessMS)
 	}
 
-	r.optional("output_tail", v.OutputTail)
-	r.count("output_bytes", v.OutputBytes)
-	r.yes("output_truncated", v.Truncated)
-	r.optional("cancelled_by", v.CancelledBy)
-	r.optional("retry_of", v.RetryOf)
-	r.optional("created_by", v.CreatedBy)
+	r.writeStringIfSet("output_tail", v.OutputTail)
+	r.writeInt64IfSet("output_bytes", v.OutputBytes)
+	r.writeTrueIfSet("output_truncated", v.Truncated)
+	r.writeStringIfSet("cancelled_by", v.CancelledBy)
+	r.writeStringIfSet("retry_of", v.RetryOf)
+	r.writeStringIfSet("created_by", v.CreatedBy)
 
 	if len(v.EnvNames) > 0 {
-		r.other("env_names", v.EnvNames)
+		r.writeAny("env_names", v.EnvNames)
 	}
 
-	r.optional("dismissed_by", v.DismissedBy)
+	r.writeStringIfSet("dismissed_by", v.DismissedBy)
 
 	if len(v.Unenforced) > 0 {
-		r.other("unenforced", v.Unenforced)
+		r.writeAny("unenforced", v.Unenforced)
 	}
 
-	r.usage(v.Usage)
-	r.moment("last", v.Last)
-	r.count("count", v.Count)
+	r.writeUsage(v.Usage)
+	r.writeTimeIfSet("last", v.Last)
+	r.writeInt64IfSet("count", v.Count)
 
 	if len(v.Results) > 0 {
-		r.other("results", v.Results)
+		r.writeAny("results", v.Results)
 	}
 
-	r.optional("checkpoint", v.Checkpoint)
-	r.count("status_bad_lines", int64(v.BadLines))
-	r.moment("paused_at", v.PausedAt)
-	r.count("paused_ms", v.PausedMS)
-	r.optional("paused_by", v.PausedBy)
-	r.count("part_count", int64(v.PartCount))
+	r.writeStringIfSet("checkpoint", v.Checkpoint)
+	r.writeInt64IfSet("status_bad_lines", int64(v.BadLines))
+	r.writeTimeIfSet("paused_at", v.PausedAt)
+	r.writeInt64IfSet("paused_ms", v.PausedMS)
+	r.writeStringIfSet("paused_by", v.PausedBy)
+	r.writeInt64IfSet("part_count", int64(v.PartCount))
 
 	if v.Fan != nil {
-		r.other("fan_out", v.Fan)
+		r.writeAny("fan_out", v.Fan)
 	}
 }
 
-// unknown writes again what was read past.
-func (r *writer) unknown(f task.Fields) {
+// writeUnknownFields writes again what was read past.
+func (r *writer) writeUnknownFields(f task.Fields) {
 	if f == "" {
 		return
 	}
@@ -231,20 +231,20 @@ func EncodeEnded(v task.Run) []byte {
 		v.Checkpoint = "" // no attempt follows: of a dead run it is with that, of a part its run has it repeated with it
 	}
 
-	return encoded(func(r *writer) {
-		r.run(&v, hasBeen(&v))
-		r.unknown(v.Unknown)
+	return encodeWith(func(r *writer) {
+		r.writeRun(&v, hasBeen(&v))
+		r.writeUnknownFields(v.Unknown)
 	})
 }
 
 // EncodeWaiting encodes a record of the queue.
 func EncodeWaiting(v task.Waiting) []byte {
-	return encoded(func(r *writer) {
-		r.run(&v.Run, hasBeen(&v.Run))
+	return encodeWith(func(r *writer) {
+		r.writeRun(&v.Run, hasBeen(&v.Run))
 		if len(v.Env) > 0 {
-			r.other("env", v.Env)
+			r.writeAny("env", v.Env)
 		}
-		r.unknown(v.Unknown)
+		r.writeUnknownFields(v.Unknown)
 	})
 }
 
@@ -253,47 +253,47 @@ func EncodeWaiting(v task.Waiting) []byte {
 func EncodeAssigned(v *task.Assigned, action string) []byte {
 	run := v.Run
 	run.Node, run.Token = "", 0
-	return encoded(func(r *writer) {
-		r.run(&run, true)
-		r.text("instance", v.Instance)
-		r.number("generation", v.Generation)
-		r.raw("action", action)
+	return encodeWith(func(r *writer) {
+		r.writeRun(&run, true)
+		r.writeString("instance", v.Instance)
+		r.writeInt64("generation", v.Generation)
+		r.writeRaw("action", action)
 
 		if len(v.Env) > 0 {
-			r.other("env", v.Env)
+			r.writeAny("env", v.Env)
 		}
 
 		if v.Timeout != 0 {
-			r.text("timeout", v.Timeout.String())
+			r.writeString("timeout", v.Timeout.String())
 		}
 
 		if v.KillGrace != usualGrace {
-			r.text("kill_grace", v.KillGrace.String())
+			r.writeString("kill_grace", v.KillGrace.String())
 		}
 
 		if v.Output != (task.Output{}) {
-			r.other("output", v.Output)
+			r.writeAny("output", v.Output)
 		}
 
 		if v.Retry.Attempts > 1 {
-			r.other("retry", v.Retry)
+			r.writeAny("retry", v.Retry)
 		}
 
-		r.yes("cancel_requested", v.CancelRequested)
-		r.optional("cancel_reason", v.CancelReason)
-		r.yes("pause_requested", v.PauseRequested)
-		r.optional("resumed_by", v.ResumedBy)
-		r.optional("kill_signal", v.KillSignal)
+		r.writeTrueIfSet("cancel_requested", v.CancelRequested)
+		r.writeStringIfSet("cancel_reason", v.CancelReason)
+		r.writeTrueIfSet("pause_requested", v.PauseRequested)
+		r.writeStringIfSet("resumed_by", v.ResumedBy)
+		r.writeStringIfSet("kill_signal", v.KillSignal)
 
 		if v.Success.Any() {
-			r.other("success", v.Success)
+			r.writeAny("success", v.Success)
 		}
 
 		if v.LostAfter != 0 && v.LostAfter != task.DefaultLostAfter {
-			r.text("lost_after", v.LostAfter.String())
+			r.writeString("lost_after", v.LostAfter.String())
 		}
 
-		r.unknown(v.Unknown)
+		r.writeUnknownFields(v.Unknown)
 	})
 }
 
@@ -306,11 +306,11 @@ func WatermarkAfter(t task.Time) string {
 
 // EncodeWatermark encodes a watermark.
 func EncodeWatermark(m Watermark) []byte {
-	return encoded(func(r *writer) {
-		r.time("time", m.Time)
-		r.optional("last", m.Last)
-		r.number("seen", m.Seen)
-		r.text("nonce", m.Nonce)
-		r.unknown(m.Unknown)
+	return encodeWith(func(r *writer) {
+		r.writeTime("time", m.Time)
+		r.writeStringIfSet("last", m.Last)
+		r.writeInt64("seen", m.Seen)
+		r.writeString("nonce", m.Nonce)
+		r.writeUnknownFields(m.Unknown)
 	})
 }

@@ -26,32 +26,32 @@ type EntryParts struct {
 // are JSON.
 func (e *EntryParts) Split(value []byte) error {
 	*e = EntryParts{Timing: e.Timing[:0], Policy: e.Policy[:0]}
-	return object(value, func(r *reader, name []byte) {
+	return eachField(value, func(r *reader, name []byte) {
 		switch string(name) {
 		case "uid":
 			e.UID, r.err = r.d.StrBytes()
 		case "generation":
-			r.number(&e.Generation)
+			r.readInt64(&e.Generation)
 		case "from":
-			r.parsed(&e.From)
+			r.readText(&e.From)
 		case "anchor":
-			r.parsed(&e.Anchor)
+			r.readText(&e.Anchor)
 		case "paused":
-			r.yes(&e.Paused)
+			r.readBool(&e.Paused)
 		case "action":
 			e.Action, r.err = r.d.Raw()
 		case "own":
 			e.Own, r.err = r.d.Raw()
 		case "schedule", "timezone", "dst", "start", "end", "jitter":
-			e.Timing = r.keep(e.Timing, name)
+			e.Timing = r.appendRaw(e.Timing, name)
 		default:
-			e.Policy = r.keep(e.Policy, name)
+			e.Policy = r.appendRaw(e.Policy, name)
 		}
 	})
 }
 
-// keep appends a field as it is.
-func (r *reader) keep(to, name []byte) []byte {
+// appendRaw appends a field as it is.
+func (r *reader) appendRaw(to, name []byte) []byte {
 	r.w.Buf = to
 
 	if len(to) > 0 {
@@ -68,10 +68,10 @@ func (r *reader) keep(to, name []byte) []byte {
 }
 
 // DecodeTiming reads a Timing into the fields of an entry.
-func DecodeTiming(timing string) (task.Entry, error) { return Decode[task.Entry](braced(timing)) }
+func DecodeTiming(timing string) (task.Entry, error) { return Decode[task.Entry](asObject(timing)) }
 
 // DecodePolicy reads a Policy into the fields of an entry.
-func DecodePolicy(policy string) (task.Entry, error) { return Decode[task.Entry](braced(policy)) }
+func DecodePolicy(policy string) (task.Entry, error) { return Decode[task.Entry](asObject(policy)) }
 
 // DecodeOwn reads an Own.
 func DecodeOwn(own []byte) (task.Own, error) { return Decode[task.Own](own) }
@@ -84,28 +84,28 @@ func EncodeOwn(o *task.Own) []byte {
 	return []byte(Encode(o))
 }
 
-func braced(fields string) []byte { return []byte("{" + fields + "}") }
+func asObject(fields string) []byte { return []byte("{" + fields + "}") }
 
 // EncodeParts puts an entry together again.
 func EncodeParts(e EntryParts) []byte {
-	return encoded(func(r *writer) {
-		r.text("uid", string(e.UID))
-		r.number("generation", e.Generation)
-		r.fields(e.Timing)
-		r.time("from", e.From)
-		r.time("anchor", e.Anchor)
-		r.yes("paused", e.Paused)
-		r.raw("action", string(e.Action))
-		r.fields(e.Policy)
+	return encodeWith(func(r *writer) {
+		r.writeString("uid", string(e.UID))
+		r.writeInt64("generation", e.Generation)
+		r.writeRawFields(e.Timing)
+		r.writeTime("from", e.From)
+		r.writeTime("anchor", e.Anchor)
+		r.writeTrueIfSet("paused", e.Paused)
+		r.writeRaw("action", string(e.Action))
+		r.writeRawFields(e.Policy)
 
 		if len(e.Own) > 0 {
-			r.raw("own", string(e.Own))
+			r.writeRaw("own", string(e.Own))
 		}
 	})
 }
 
-// fields appends fields of JSON.
-func (r *writer) fields(text []byte) {
+// writeRawFields appends fields of JSON.
+func (r *writer) writeRawFields(text []byte) {
 	if len(text) == 0 {
 		return
 	}
@@ -120,7 +120,7 @@ func (r *writer) fields(text []byte) {
 
 // DecodeAction reads an Action, and refuses what the API would have refused.
 func DecodeAction(action []byte) (task.Action, error) {
-	if string(action) == noop {
+	if string(action) == noopJSON {
 		return task.Action{Noop: &task.Noop{}}, nil
 	}
 

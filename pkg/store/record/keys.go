@@ -227,7 +227,7 @@ func (k Keys) ParseShard(key string) (ShardKey, bool) {
 // ParseShardTask is ParseShard, and also returns the part of the key that is
 // namespace/name.
 func (k Keys) ParseShardTask(key string) (sk ShardKey, full string, ok bool) {
-	rest, below := k.below(key, "shards/")
+	rest, below := k.cutDirectory(key, "shards/")
 	name, rest, inside := strings.Cut(rest, "/")
 	shard, ok := parseShardName(name)
 	if !below || !inside || !ok {
@@ -272,7 +272,7 @@ type RunKey struct {
 
 // ParseRun takes a key below runs/ apart; false if it is none of ours.
 func (k Keys) ParseRun(key string) (RunKey, bool) {
-	rest, below := k.below(key, "runs/")
+	rest, below := k.cutDirectory(key, "runs/")
 	var r RunKey
 	var shard string
 	r.Node, rest, _ = strings.Cut(rest, "/")
@@ -321,8 +321,8 @@ func (k Keys) ParseTombstone(key string) (namespace, name string, ok bool) {
 	return parts[0], parts[1], true
 }
 
-// below cuts the root and a directory off a key; false if it is not there.
-func (k Keys) below(key, dir string) (string, bool) {
+// cutDirectory cuts the root and a directory off a key; false if it is not there.
+func (k Keys) cutDirectory(key, dir string) (string, bool) {
 	rest, ok := strings.CutPrefix(key, k.root)
 	if !ok {
 		return "", false

@@ -24,7 +24,7 @@ func StateOf(value []byte) (s task.State) {
 	if i := bytes.Index(value, stateField); i > 0 && bytes.LastIndexByte(value[:i], '{') == 0 {
 		rest := value[i+len(stateField):]
 
-		for _, known := range states {
+		for _, known := range knownStates {
 			if n := len(known); len(rest) > n && rest[n] == '"' && string(rest[:n]) == string(known) {
 				return known
 			}
@@ -49,7 +49,7 @@ func stateOf(value []byte) (s task.State) {
 			return errSeen
 		}
 
-		word(&r, &s, states)
+		readWord(&r, &s, knownStates)
 
 		return errSeen
 	})

@@ -22,9 +22,9 @@ func KeepUnknownFields(old []byte, fresh string, t reflect.Type) string {
 }
 
 var (
-	actionType = reflect.TypeFor[task.Action]()
-	texts      = reflect.TypeFor[encoding.TextUnmarshaler]()
-	jsons      = reflect.TypeFor[json.Unmarshaler]()
+	actionType      = reflect.TypeFor[task.Action]()
+	textUnmarshaler = reflect.TypeFor[encoding.TextUnmarshaler]()
+	jsonUnmarshaler = reflect.TypeFor[json.Unmarshaler]()
 )
 
 func keepUnknownFields(old, fresh []byte, t reflect.Type) []byte {
@@ -63,7 +63,7 @@ func keepUnknownFields(old, fresh []byte, t reflect.Type) []byte {
 // hasUnknownFields reports whether an object has fields that type t does not.
 func hasUnknownFields(value []byte, t reflect.Type) bool {
 	known, found := fieldsOf(t), false
-	_ = object(value, func(r *reader, name []byte) { // what is no object has no fields
+	_ = eachField(value, func(r *reader, name []byte) { // what is no object has no fields
 		of, knows := known[string(name)]
 		var raw []byte
 		raw, r.err = r.d.Raw()
@@ -94,7 +94,7 @@ func fieldsOf(t reflect.Type) map[string]reflect.Type {
 			of = of.Elem()
 		}
 
-		if p := reflect.PointerTo(of); of.Kind() != reflect.Struct || p.Implements(texts) || p.Implements(jsons) {
+		if p := reflect.PointerTo(of); of.Kind() != reflect.Struct || p.Implements(textUnmarshaler) || p.Implements(jsonUnmarshaler) {
 			of = nil
 		}
 

@@ -6,24 +6,24 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// usage is in the record of nearly every process: it is written and read by hand.
-func (r *writer) usage(u task.Usage) {
+// writeUsage is in the record of nearly every process: it is written and read by hand.
+func (r *writer) writeUsage(u task.Usage) {
 	if u == (task.Usage{}) {
 		return
 	}
 
-	r.field("usage")
+	r.writeName("usage")
 	r.w.ObjStart()
 	r.more = false
-	r.count("cpu_ms", u.CPUMS)
-	r.count("memory_peak", u.MemoryPeak)
-	r.count("io_read", u.IORead)
-	r.count("io_written", u.IOWritten)
+	r.writeInt64IfSet("cpu_ms", u.CPUMS)
+	r.writeInt64IfSet("memory_peak", u.MemoryPeak)
+	r.writeInt64IfSet("io_read", u.IORead)
+	r.writeInt64IfSet("io_written", u.IOWritten)
 	r.w.ObjEnd()
 	r.more = true
 }
 
-func (r *reader) usage(v *task.Usage) {
+func (r *reader) readUsage(v *task.Usage) {
 	r.err = r.d.ObjBytes(func(d *jx.Decoder, name []byte) (err error) {
 		if d.Next() == jx.Null {
 			return d.Null()
