@@ -7,12 +7,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// put writes the active attempt's record.
+// put writes the active attempt's inbox record.
 func (s *sim) put(t *simTask) {
 	s.txn(op{s.keys.Run(t.active.node, t.ref, t.active.ID), withoutID(t.active.Assigned)})
 }
 
-// ask asks for a pause, or for its end.
+// ask requests a pause, or the end of one.
 func (s *sim) ask(t *simTask, pause bool) {
 	a := t.active
 	a.PauseRequested, a.PausedBy, a.ResumedBy = pause, "ann", ""
@@ -23,7 +23,7 @@ func (s *sim) ask(t *simTask, pause bool) {
 	s.put(t)
 }
 
-// obey has the attempt's node do what was asked for, for some ms each time.
+// obey makes the attempt's node do what was requested. Each call adds some ms of paused time.
 func (s *sim) obey(t *simTask) {
 	a := t.active
 	if a.StartedAt.IsZero() {

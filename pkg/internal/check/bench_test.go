@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// busyHistory is some n events of a cluster that runs a hundred tasks.
+// busyHistory returns about n events of a cluster that runs a hundred tasks.
 func busyHistory(b *testing.B, n int) *sim {
 	s := newSim(b, 8, "a", "b")
 

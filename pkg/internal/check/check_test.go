@@ -11,9 +11,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// story is a good history with a bit of everything: two nodes, two shards, runs
-// that end, fail and are tried again, are skipped, missed, lost and handed back,
-// a pause, an update, a node that dies.
+// story is a valid history with many kinds of records: two nodes, two shards, runs that end, fail and are retried,
+// are skipped, missed, lost and handed back, a pause, an update, and a node that dies.
 func story(t testing.TB) (*sim, *simTask) {
 	s := newSim(t, 2, "a", "b")
 	one := s.create("one", 0, 1, nil)
@@ -27,14 +26,14 @@ func story(t testing.TB) (*sim, *simTask) {
 
 		if two.active != nil {
 			s.running(two)
-			s.finish(two, task.Failed) // waits, and goes again in the next round
+			s.finish(two, task.Failed) // waits, and is dispatched again in the next round
 		}
 	}
 
 	s.pass(1)
 	s.round(0)
 	s.pass(1)
-	s.round(0) // skipped: the run goes on
+	s.round(0) // skipped: the run is still active
 	s.handBack(one)
 	s.round(0)
 	s.finish(one, task.Succeeded)
@@ -97,7 +96,7 @@ func TestCheck_PassesAHistoryThatBeginsInTheMiddle(t *testing.T) {
 	}
 }
 
-// find returns the index of the n-th event that fits, from 0.
+// find returns the index of the n-th event that fits, counted from 0.
 func (s *sim) find(t testing.TB, n int, fits func(Event) bool) int {
 	t.Helper()
 
@@ -247,7 +246,7 @@ func TestCheck_CatchesEachBrokenPromise(t *testing.T) {
 			s.finish(one, task.Succeeded)
 			s.pause(one)
 			s.pass(2)
-			one.entry.Paused = false // its owner has not heard
+			one.entry.Paused = false // its owner has not seen the pause
 			s.round(0)
 		}},
 		{"a run after the delete", "G7", func(t *testing.T, s *sim, one *simTask) {

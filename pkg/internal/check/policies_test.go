@@ -10,7 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// hand is a task whose shard's owner a test writes for, commit by commit.
+// hand is a task for whose shard the test writes the owner's commits one by one.
 type hand struct {
 	*sim
 	*simTask
@@ -21,13 +21,13 @@ func newHand(t testing.TB, change func(*task.Entry)) hand {
 	return hand{s, s.create("one", 0, 1, change)}
 }
 
-// at is the tick of so many seconds after the beginning.
+// at returns the time of the tick that many seconds after the beginning, in ms.
 func (h hand) at(seconds float64) int64 { return simStart + int64(seconds*1000) }
 
-// until lets time pass up to then.
+// until advances the clock to a time.
 func (h hand) until(seconds float64) { h.now = h.at(seconds) }
 
-// sealed commits up to now.
+// sealed commits ops, with a watermark at the current time.
 func (h hand) sealed(ops ...op) int64 {
 	w := h.marks[0]
 	w.Time, w.Seen = h.time(), max(w.Seen, h.simTask.create)
@@ -41,14 +41,14 @@ func (h hand) run(tick float64) task.Run {
 // fires dispatches a tick.
 func (h hand) fires(tick float64) op { return h.dispatch(h.simTask, h.run(tick), "a") }
 
-// not is a tick that does not run.
+// not records a tick that does not run.
 func (h hand) not(tick float64, state task.State, reason string) op {
 	r := h.run(tick)
 	r.State, r.Reason = state, reason
 	return h.ended(h.simTask, r)
 }
 
-// none are ticks that do not run, in one record that began at an instant.
+// none records ticks that do not run in one range record, which was created at a given time.
 func (h hand) none(first, last float64, count int64, reason string, created float64) op {
 	r := h.run(first)
 	r.State, r.Reason, r.CreatedAt = task.Skipped, reason, task.At(time.UnixMilli(h.at(created)))
@@ -74,14 +74,14 @@ func (h hand) knows(change func(e *task.Entry, own *task.Own)) op {
 	return op{h.keys.Entry(h.ref), h.simTask.entry}
 }
 
-// counts is an entry that counts a run of a tick.
+// counts changes the entry so that it counts n runs up to a tick.
 func (h hand) counts(tick float64, n int64) op {
 	return h.knows(func(e *task.Entry, o *task.Own) { e.From, o.Runs = task.At(time.UnixMilli(h.at(tick))), o.Runs+n })
 }
 
 func (h hand) done(state task.State) { h.finish(h.simTask, state) }
 
-// turn is a story, and the promise that it breaks; "" for a good one.
+// turn is a history and the guarantee that it breaks; "" for a valid one.
 type turn struct {
 	name, promise string
 	entry         func(*task.Entry)
@@ -417,14 +417,14 @@ func TestCheck_SkippedForOverlap(t *testing.T) {
 	})
 }
 
-// A fannedOut is a run with one part. Its record is as fan says.
+// fannedOut is a run with one part. fan is its record of the part.
 type fannedOut struct {
 	h   hand
 	run task.Run
 	fan task.Fan
 }
 
-// fanOut fires a tick with one part, which is left to give out.
+// fanOut dispatches a tick as a run with one part, which is not given out yet.
 func (h hand) fanOut(tick float64) *fannedOut {
 	h.until(tick)
 	r := &fannedOut{h: h, run: h.run(tick), fan: task.Fan{Count: 1, Need: 1, Left: []int{0}}}
@@ -442,7 +442,7 @@ func (r *fannedOut) put() op {
 	return r.h.waiting(r.h.simTask, task.Waiting{Run: r.run})
 }
 
-// giveOut gives the part to node a.
+// giveOut dispatches the part to node a.
 func (r *fannedOut) giveOut() task.Run {
 	part := r.h.tickRun(r.h.simTask, 0, task.TriggerPart, task.Dispatched)
 	part.ID, part.ScheduledTime, part.PartCount = task.PartID(r.run.ID, 0), r.run.ScheduledTime, 1
@@ -452,8 +452,8 @@ func (r *fannedOut) giveOut() task.Run {
 	return part
 }
 
-// A part that waits for another attempt ends as its run was asked to, whatever policy the
-// task has by then.
+// A part that waits for another attempt ends for the reason that its run was given, whatever policy the task has by
+// then.
 func TestCheck_PartsThatAreReplaced(t *testing.T) {
 	skips := func(h hand) {
 		h.update(h.simTask, false, func() { h.entry.Overlap = task.OverlapSkip })
@@ -466,9 +466,9 @@ func TestCheck_PartsThatAreReplaced(t *testing.T) {
 
 	nothing := func(hand) {}
 
-	// replaced fires a tick with one part, hands the part back unstarted, and ends it as
-	// replaced. before and after are called around the mark of its run, if it gets one in a
-	// revision of its own; together: it gets it with the end of the part.
+	// replaced dispatches a tick with one part, hands the part back unstarted, and ends it as replaced. If mark is
+	// set, the run is marked as replaced: in the revision of the part's end if together is set, or else in a
+	// revision of its own, with before and after called around it.
 	replaced := func(h hand, mark, together bool, before, after func(h hand)) {
 		r := h.fanOut(1)
 
@@ -506,8 +506,8 @@ func TestCheck_PartsThatAreReplaced(t *testing.T) {
 	})
 }
 
-// A part that a node has is asked to end with its run, or for the same newer tick. That tick may
-// have been decided before the part was given out: a part is as old as its run.
+// A part in an inbox is cancelled together with its run or for the same newer tick. That tick may have been decided
+// before the part was given out: a part counts as old as its run.
 func TestCheck_ActivePartsThatAreReplaced(t *testing.T) {
 	allows := func(h hand) {
 		h.update(h.simTask, false, func() { h.entry.Overlap = task.OverlapAllow })
@@ -527,9 +527,9 @@ func TestCheck_ActivePartsThatAreReplaced(t *testing.T) {
 		late
 	)
 
-	// replaced fires a tick with one part, which a node has. The newer tick that replaces it is
-	// decided early, late or never. The run is marked as replaced if mark says so, and
-	// between happens. Then the part is asked to end, and ends.
+	// replaced dispatches a tick with one part, which a node has. The newer tick that replaces it is decided early,
+	// late or never. If mark is set, the run is marked as replaced. Then between is called, and the part is
+	// cancelled and ends.
 	replaced := func(h hand, newer when, mark bool, between func(h hand)) {
 		r := h.fanOut(1)
 
@@ -586,7 +586,7 @@ func TestCheck_PartsAreNotReplacedBySkippedTicks(t *testing.T) {
 	})
 }
 
-// The recording begins when the run is under way: an older tick is no newer one.
+// The recording begins while the run is under way. A tick that is older than the run is not a newer tick.
 func TestCheck_PartsAreNotReplacedByOlderTicks(t *testing.T) {
 	h := newHand(t, func(e *task.Entry) {
 		e.Overlap = task.OverlapReplace

@@ -10,8 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// probed is a history of one task with four attempts of three runs, and the log
-// that its probes wrote.
+// probed returns a history of one task with four attempts of three runs, and the log that its probes wrote.
 func probed(t *testing.T) (s *sim, log []string) {
 	s = newSim(t, 1, "a")
 	one := s.create("one", 0, 1, nil)
@@ -101,7 +100,7 @@ func TestCheckProbeLog_CatchesASuccessorOfALostAttempt(t *testing.T) {
 		t.Fatalf("a wanted retry: %v", got)
 	}
 
-	for i := range s.events { // as if the policy had not wanted it
+	for i := range s.events { // as if the policy did not allow the retry
 		s.events[i].Value = []byte(strings.ReplaceAll(string(s.events[i].Value), `"on":["lost"]`, `"on":["failed"]`))
 	}
 

@@ -13,8 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// play draws a valid history: owners, nodes and the API do what the protocol
-// lets them, in any order.
+// play draws a valid history: owners, nodes and the API take legal steps of the protocol in any order.
 func play(t *testing.T, rt *rapid.T) *sim {
 	s := newSim(t, 2, "a", "b", "c")
 	s.create("one", 0, 1, nil)
@@ -71,7 +70,7 @@ func play(t *testing.T, rt *rapid.T) *sim {
 	return s
 }
 
-// act is a step of one task, if it can be taken.
+// act takes a step of one task, if the step is possible.
 func (s *sim) act(one *simTask, step string) {
 	switch step {
 	case "pause":
@@ -126,12 +125,12 @@ func (s *sim) act(one *simTask, step string) {
 	}
 }
 
-// asked is all that can be: the model's owners know of every update at once.
+// asked returns all options that a valid history satisfies. The model's owners see every update at once.
 func (s *sim) asked() Options {
 	return Options{Until: time.UnixMilli(s.now), Remembered: true}
 }
 
-// damage breaks one record of a history at random, and says how.
+// damage breaks one record of a history at random, and returns a description of it.
 func (s *sim) damage(rt *rapid.T) string {
 	var records []int // first and last records of runs, and commits with decisions
 	for i, ev := range s.events {
@@ -139,7 +138,7 @@ func (s *sim) damage(rt *rapid.T) string {
 		_, attempt := s.keys.ParseRun(ev.Key)
 
 		if strings.Contains(string(ev.Value), `"trigger":"manual"`) {
-			continue // a request that is nowhere on record was never made
+			continue // without any record the request was never made
 		}
 
 		if !ev.Deleted && (attempt && ev.CreateRevision == ev.Revision || ok && (k.Kind == record.KindEnded || k.Kind == record.KindQueued)) {
@@ -189,8 +188,7 @@ func (s *sim) damage(rt *rapid.T) string {
 	return way + " of " + ev.Key
 }
 
-// duplicate writes a record once more, later: an outcome with another content,
-// an attempt for another node.
+// duplicate writes a record a second time, later: an outcome with other content, or an attempt for another node.
 func (s *sim) duplicate(ev Event) {
 	s.rev++
 	ev.Revision, ev.ModRevision = s.rev, s.rev

@@ -101,7 +101,7 @@ func TestRecorder_KeepsEveryRevision(t *testing.T) {
 	}
 }
 
-// gate is a socket before etcd's that can be shut.
+// gate is a unix socket in front of etcd's that can be shut.
 type gate struct {
 	endpoint, to string
 	mu           sync.Mutex
@@ -163,7 +163,7 @@ func (g *gate) admit(in net.Conn) net.Conn {
 	return out
 }
 
-// setShut shuts the gate, which cuts all connections, or opens it.
+// setShut shuts the gate, which closes all connections, or opens it.
 func (g *gate) setShut(shut bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -176,7 +176,7 @@ func (g *gate) setShut(shut bool) {
 	g.open = nil
 }
 
-// behindGate is a recorder whose connection to etcd can be cut, and a client whose can not.
+// behindGate returns a recorder whose connection to etcd can be cut, and a client whose connection cannot.
 func behindGate(t *testing.T) (*Recorder, *gate, *kv.Client) {
 	t.Helper()
 	server := kvtest.StartServer(t)
@@ -276,7 +276,7 @@ func TestRecorder_OutlivesARestartOfEtcd(t *testing.T) {
 	}
 }
 
-// What package store writes passes, so that the checker reads what is written.
+// The checker accepts what package store writes. So both agree on the format of records.
 func TestCheck_PassesWhatTheStoreWrites(t *testing.T) {
 	c, keys := kvtest.Start(t), testKeys(t)
 	ctx := limited(t)
@@ -307,8 +307,7 @@ func TestCheck_PassesWhatTheStoreWrites(t *testing.T) {
 
 var atTick = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
-// writeWithStore decides four ticks of a task: run, skipped, run again after a
-// failed attempt, skipped.
+// writeWithStore decides four ticks of a task: run, skipped, run with a retry after a failed attempt, skipped.
 func writeWithStore(t *testing.T, ctx context.Context, c *kv.Client, keys record.Keys) {
 	t.Helper()
 	must := func(err error) {
@@ -394,7 +393,7 @@ func writeWithStore(t *testing.T, ctx context.Context, c *kv.Client, keys record
 			must(s.Finish(ctx, h, end, &next))
 			again, err := s.Runs(ctx, ref)
 			must(err)
-			retry := again[1] // the newest is the tick that was skipped
+			retry := again[1] // the newest is the skipped tick
 			retry.Attempt = 2
 			queued, err := c.Get(ctx, keys.Queued(ref, retry.ID))
 			must(err)
@@ -412,8 +411,7 @@ func writeWithStore(t *testing.T, ctx context.Context, c *kv.Client, keys record
 	}
 }
 
-// forgetful is a watch that leaves out the first event of a key, and says
-// nevertheless that it has told all.
+// forgetful is a Watcher that omits the first event of a key and still reports that everything was delivered.
 type forgetful struct {
 	clientv3.Watcher
 	key  string
@@ -490,7 +488,7 @@ func TestRecorder_RecordsAnewWhatAWatchLeftOut(t *testing.T) {
 	}
 }
 
-// stubborn never tells of a key.
+// stubborn is a Watcher that always omits the events of a key.
 type stubborn struct{ clientv3.Watcher }
 
 func (s stubborn) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {

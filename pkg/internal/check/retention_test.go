@@ -10,15 +10,15 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// lose takes the events of a key out of the history, whose end it is.
+// forget removes every event whose key contains part.
 func (h hand) forget(part string) {
 	h.events = slices.DeleteFunc(h.events, func(ev Event) bool { return strings.Contains(ev.Key, part) })
 }
 
-// another is a second run of the task beside the active one.
+// another dispatches a second run of the task beside the active one.
 func (h hand) another(tick float64) op { h.active = nil; return h.fires(tick) }
 
-// asked asks the active attempt to give way.
+// asked returns the put that requests a cancel of the active attempt.
 func (h hand) asked(reason string) op {
 	h.active.CancelRequested, h.active.CancelReason = true, reason
 	return op{h.keys.Run("a", h.ref, h.active.ID), withoutID(h.active.Assigned)}
@@ -28,7 +28,7 @@ func (h hand) freeze(namespace string) int64 {
 	return h.txn(op{h.keys.Freezes(), task.Freezes{Holding: []task.Freeze{{Namespace: namespace, Since: h.time(), By: "ann"}}}})
 }
 
-// obeys has node a say which freezes it knows.
+// obeys makes node a announce the revision of the freezes that it has confirmed.
 func (h hand) obeys(rev int64) {
 	h.txn(op{h.keys.Node("a"), task.Node{Name: "a", Instance: h.sessions["a"], State: task.NodeReady, Roles: []string{task.RoleScheduler, task.RoleExecutor},
 		Weight: 1, Clock: h.time(), Froze: rev}})
@@ -171,8 +171,7 @@ func TestCheck_Freezes(t *testing.T) {
 	})
 }
 
-// startsFrozen has a node start a run half a second after it has said that it obeys a
-// freeze.
+// startsFrozen makes a node start a run half a second after it has confirmed a freeze.
 func startsFrozen(h hand) {
 	h.until(1)
 	h.sealed(h.fires(1))
@@ -182,8 +181,7 @@ func startsFrozen(h hand) {
 	h.running(h.simTask)
 }
 
-// TestCheck_Skew: a node whose clock jumps back after a start says too early that it
-// obeys a freeze.
+// A node whose clock jumps back after a start confirms a freeze with a time before that start.
 func TestCheck_Skew(t *testing.T) {
 	h := newHand(t, nil)
 	startsFrozen(h)

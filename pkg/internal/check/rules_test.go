@@ -12,8 +12,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// calm is a cluster of eight shards and two nodes, a task in each of the first
-// two shards, that has worked for a while.
+// calm is a cluster of eight shards and two nodes with a task in each of the first two shards, after some time
+// without faults.
 func calm(t testing.TB) (s *sim, one, two *simTask) {
 	s = newSim(t, 8, "a", "b")
 	one, two = s.create("one", 0, 1, nil), s.create("two", 1, 1, nil)
@@ -22,7 +22,7 @@ func calm(t testing.TB) (s *sim, one, two *simTask) {
 	return s, one, two
 }
 
-// work lets all shards decide, and all runs end, each second.
+// work makes all shards decide and all runs end, each second.
 func (s *sim) work(seconds int) {
 	for range seconds {
 		s.pass(1)
@@ -42,13 +42,12 @@ func (s *sim) tick() {
 	}
 }
 
-// demanding is all that can be asked of a calm cluster.
+// demanding returns the strictest options, which a cluster without faults satisfies.
 func (s *sim) demanding() Options {
 	return Options{Until: time.UnixMilli(s.now), Converge: DefaultConverge, Lateness: time.Second, Moves: true, Settled: true, Remembered: true}
 }
 
-// only checks that a report's violations are all of one promise, and some; or,
-// of "", that there are none.
+// only checks that a report has violations, and all of one guarantee. If promise is "", it must have none.
 func only(t *testing.T, r []Violation, promise string) {
 	t.Helper()
 
@@ -83,11 +82,11 @@ func TestCheck_DemandsWhatOptionsSay(t *testing.T) {
 			s.work(1)
 		}},
 		{"what an earlier join allowed is not kept", "G15", func(s *sim, _, _ *simTask, _ *Options) {
-			for _, n := range []string{"c", "d"} { // c may take 4, and takes 2
+			for _, n := range []string{"c", "d"} { // c may get 4 shards, and gets 2
 				s.join(n)
 				if n == "c" {
 					s.move("c", 0, 1)
-					s.move("a", 3) // a has 4, b 2, c 2
+					s.move("a", 3) // a has 4 shards, b 2, c 2
 				}
 			}
 
@@ -221,13 +220,13 @@ func (s *sim) move(node string, shards ...int) {
 	}
 }
 
-// raw is the put of a value that is no JSON.
+// raw is a put of a value that is not JSON.
 func (s *sim) raw(key, value string) Event {
 	s.rev++
 	return Event{Revision: s.rev, ModRevision: s.rev, CreateRevision: s.rev, Key: key, Value: []byte(value)}
 }
 
-// Of two runs that a former policy let run beside each other each goes on.
+// Two runs that an earlier policy allowed to be active together may both continue.
 func TestCheck_OverlapThatWasAllowedIsNone(t *testing.T) {
 	both := func(t *testing.T) (*sim, *simTask, *simRun, *simRun) {
 		s := newSim(t, 1, "a")
@@ -249,7 +248,7 @@ func TestCheck_OverlapThatWasAllowedIsNone(t *testing.T) {
 	}
 
 	s, one, _, _ := both(t)
-	s.round(0) // the first goes again, beside the second, which waits
+	s.round(0) // the first run is retried while the second waits
 
 	if one.active == nil || one.active.Attempt != 2 {
 		t.Fatal("no second attempt")
@@ -257,7 +256,7 @@ func TestCheck_OverlapThatWasAllowedIsNone(t *testing.T) {
 
 	only(t, s.check(Options{}).Violations, "")
 
-	s.pass(1) // a third run is one too many
+	s.pass(1) // a third run is not allowed
 	tick := s.tickRun(one, s.now-s.now%1000, task.TriggerSchedule, "")
 	w := s.marks[0]
 	w.Time = s.time()
@@ -281,7 +280,7 @@ func TestCheckProbeLog_GoesByThePolicyOfTheTime(t *testing.T) {
 		s.update(one, false, func() { one.entry.Overlap = other })
 		log := probeLog("START", first, "START", second, "END", first, "END", second)
 		only(t, CheckProbeLog(strings.NewReader(log), s.keys, s.events), promise)
-		// Tokens may start in another order only where both may run.
+		// Tokens may start in another order only if both runs may be active together.
 		log = probeLog("START", second, "END", second, "START", first, "END", first)
 		only(t, CheckProbeLog(strings.NewReader(log), s.keys, s.events), strings.Replace(promise, "G8", "G11", 1))
 	}
@@ -294,7 +293,7 @@ func TestCheckProbeLog_TheLaterDispatchCounts(t *testing.T) {
 	s.round(0)
 	first := one.active
 	s.update(one, false, func() { one.entry.Overlap = task.OverlapSkip })
-	one.active = nil // as if its owner had forgotten the run
+	one.active = nil // as if its owner did not know the run
 	s.pass(1)
 	s.round(0)
 
@@ -308,7 +307,7 @@ func TestCheckProbeLog_TheLaterDispatchCounts(t *testing.T) {
 	}
 }
 
-// A run that a retry starts again has become active earlier than one that a later policy lets run beside it: their tokens
+// A retry belongs to a run that became active before the run that a later policy allows beside it. So their tokens
 // may start in any order.
 func TestCheckProbeLog_RetryBesideARunThatIsAllowedLater(t *testing.T) {
 	s := newSim(t, 1, "a")
@@ -336,7 +335,7 @@ func TestCheckProbeLog_RetryBesideARunThatIsAllowedLater(t *testing.T) {
 	only(t, CheckProbeLog(strings.NewReader(log), s.keys, s.events), "")
 }
 
-// The runs of a deleted task do not concern the one that is created under its name.
+// The runs of a deleted task do not count for a task that is created under its name.
 func TestCheckProbeLog_TaskCreatedAgain(t *testing.T) {
 	s := newSim(t, 1, "a")
 	run := func() *simRun {
@@ -356,7 +355,7 @@ func TestCheckProbeLog_TaskCreatedAgain(t *testing.T) {
 	only(t, CheckProbeLog(strings.NewReader(log), s.keys, s.events), "")
 }
 
-// probeLog writes the lines of a probe log: words and attempts in turn.
+// probeLog returns the lines of a probe log. Its arguments are words and attempts in turn.
 func probeLog(of ...any) string {
 	var b strings.Builder
 
@@ -391,7 +390,7 @@ func TestCheckProbeLog_JudgesAttemptsThatWereLost(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := CheckProbeLog(strings.NewReader(c.log), s.keys, s.events)
-			got = slices.DeleteFunc(got, func(v Violation) bool { return v.Promise == "G8" || v.Promise == "G11" }) // the same, seen otherwise
+			got = slices.DeleteFunc(got, func(v Violation) bool { return v.Promise == "G8" || v.Promise == "G11" }) // other rules detect the same defect
 			only(t, got, c.promise)
 		})
 	}
@@ -458,7 +457,7 @@ func TestCheckAcknowledged(t *testing.T) {
 		}
 	}
 
-	// A write that etcd has forgotten.
+	// A write that etcd has lost.
 	var without []Event
 	for _, ev := range s.events {
 		if ev.Revision != changed {

@@ -11,8 +11,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// sim is a model of the protocol, small enough to be obviously right: an etcd
-// that is a map, and what owners, nodes and the API write to it.
+// sim is a model of the protocol that is small enough to be obviously correct: etcd as a map, and what owners,
+// nodes and the API write to it.
 type sim struct {
 	keys   record.Keys
 	rev    int64
@@ -20,19 +20,19 @@ type sim struct {
 	kv     map[string]Event
 	events []Event
 
-	sessions map[string]string // node → instance
+	sessions map[string]string // by node: its instance
 	term     int64
 	owners   map[int]string
 	marks    map[int]record.Watermark
 	tasks    []*simTask
 	nonce    int
-	careless bool // what ends stays paused
+	careless bool // runs that end keep their pause, which is a violation
 }
 
 type simTask struct {
 	ref    record.Ref
 	create int64
-	period int64 // seconds: it ticks when they divide the time
+	period int64 // in seconds: it has a tick when this divides the time
 	entry  task.Entry
 	active *simRun
 	queue  []task.Waiting
@@ -86,7 +86,7 @@ func newSim(t testing.TB, shards int, nodes ...string) *sim {
 	return s
 }
 
-// txn writes ops at one new revision, which it returns.
+// txn writes ops at one new revision, and returns that.
 func (s *sim) txn(ops ...op) int64 {
 	s.rev++
 	for _, o := range ops {
@@ -110,7 +110,7 @@ func (s *sim) txn(ops ...op) int64 {
 	return s.rev
 }
 
-// listed is what is there now, as the first list of a recording.
+// listed returns the current keys as the first list of a recording.
 func (s *sim) listed() []Event {
 	var all []Event
 	for _, ev := range s.kv {
@@ -143,7 +143,7 @@ func (s *sim) assign(shard int, node string) {
 
 func (s *sim) open(shard int) { s.commit(shard, s.marks[shard]) }
 
-// commit writes a watermark and what goes with it.
+// commit writes a watermark together with ops.
 func (s *sim) commit(shard int, w record.Watermark, ops ...op) int64 {
 	s.nonce++
 	w.Nonce = time.UnixMilli(int64(s.nonce)).String()
@@ -151,7 +151,7 @@ func (s *sim) commit(shard int, w record.Watermark, ops ...op) int64 {
 	return s.txn(append(ops, op{s.keys.Watermark(shard), w})...)
 }
 
-// create adds a task that ticks every period seconds.
+// create adds a task that has a tick every period seconds.
 func (s *sim) create(name string, shard int, period int64, change func(*task.Entry)) *simTask {
 	d := task.Defaults()
 	e := task.Entry{
@@ -220,7 +220,7 @@ func (s *sim) bury(t *simTask, grave tombstone) {
 	s.tasks = slices.DeleteFunc(s.tasks, func(o *simTask) bool { return o == t })
 }
 
-// below are deletes of all keys under a prefix.
+// below returns deletes of all keys under a prefix.
 func (s *sim) below(prefix string) []op {
 	var ops []op
 	for key := range s.kv {
@@ -232,7 +232,7 @@ func (s *sim) below(prefix string) []op {
 	return ops
 }
 
-// due are the undecided ticks of a task.
+// due returns the undecided ticks of a task.
 func (s *sim) due(t *simTask) []int64 {
 	after := t.entry.From.UnixMilli()
 	if w := s.marks[t.ref.Shard]; t.create <= w.Seen {
@@ -256,7 +256,7 @@ func (s *sim) tickRun(t *simTask, tick int64, trigger string, state task.State) 
 	}
 }
 
-// dispatch is the put of a new attempt.
+// dispatch returns the put of a new attempt.
 func (s *sim) dispatch(t *simTask, r task.Run, node string) op {
 	r.State, r.DispatchedAt = task.Dispatched, s.time()
 	a := task.Assigned{Run: r, Instance: s.sessions[node], Generation: t.entry.Generation, Retry: t.entry.Retry}
@@ -269,7 +269,7 @@ func withoutID(a task.Assigned) task.Assigned {
 	return a
 }
 
-// ended is the put of a record of history.
+// ended returns the put of a history record.
 func (s *sim) ended(t *simTask, r task.Run) op {
 	id := r.ID
 	r.ID, r.EndedAt = "", s.time()
@@ -282,7 +282,7 @@ func (s *sim) waiting(t *simTask, w task.Waiting) op {
 	return op{s.keys.Queued(t.ref, id), w}
 }
 
-// round decides all that is due in a shard, and takes what waits.
+// round decides all ticks that are due in a shard, and dispatches what waits.
 func (s *sim) round(shard int) {
 	w := s.marks[shard]
 	w.Time = s.time()
@@ -295,7 +295,7 @@ func (s *sim) round(shard int) {
 		w.Seen = max(w.Seen, t.create)
 		ops = append(ops, s.decide(t, s.due(t))...)
 		if t.active == nil && len(t.queue) > 0 {
-			// A run between two attempts is active: nothing overtakes it.
+			// A run between two attempts is active, so no other run may overtake it.
 			i := max(0, slices.IndexFunc(t.queue, func(w task.Waiting) bool { return len(w.Attempts) > 0 }))
 			next := t.queue[i]
 			t.queue = slices.Delete(t.queue, i, i+1)
@@ -307,8 +307,7 @@ func (s *sim) round(shard int) {
 	s.commit(shard, w, ops...)
 }
 
-// decide gives each tick its outcome: the latest runs, or is skipped; those
-// before it are missed, in one record.
+// decide gives each tick an outcome: the latest runs or is skipped, and those before it are missed, in one record.
 func (s *sim) decide(t *simTask, ticks []int64) []op {
 	if len(ticks) == 0 {
 		return nil
@@ -338,7 +337,7 @@ func (s *sim) running(t *simTask) {
 	s.txn(op{s.keys.Run(t.active.node, t.ref, t.active.ID), withoutID(t.active.Assigned)})
 }
 
-// finish ends the active attempt; a failed one waits for its next if it may.
+// finish ends the active attempt. A failed one waits for its next attempt if the policy allows that.
 func (s *sim) finish(t *simTask, state task.State) {
 	a := t.active
 	t.active = nil
@@ -365,7 +364,7 @@ func (s *sim) finish(t *simTask, state task.State) {
 	s.txn(gone, s.waiting(t, w))
 }
 
-// lose ends the active attempt as lost, in a commit.
+// lose declares the active attempt lost, in a commit.
 func (s *sim) lose(t *simTask) {
 	a := t.active
 	t.active = nil
@@ -374,7 +373,7 @@ func (s *sim) lose(t *simTask) {
 	s.commit(t.ref.Shard, s.marks[t.ref.Shard], append(s.deadOf(t, r), op{s.keys.Run(a.node, t.ref, a.ID), nil}, s.ended(t, r))...)
 }
 
-// deadOf puts a run that has failed for good among the dead.
+// deadOf returns the put of a dead-letter record for a run that has failed and has no attempt left.
 func (s *sim) deadOf(t *simTask, r task.Run) []op {
 	if !isFailure(r.State) || s.kv[s.keys.Entry(t.ref)].Key == "" {
 		return nil
@@ -382,7 +381,7 @@ func (s *sim) deadOf(t *simTask, r task.Run) []op {
 	return []op{{s.keys.DeadRun(t.ref, r.ID), r}}
 }
 
-// handBack puts the active attempt into the queue again, unstarted.
+// handBack returns the active attempt to the queue, unstarted.
 func (s *sim) handBack(t *simTask) {
 	a := t.active
 	t.active = nil
@@ -399,7 +398,7 @@ func (s *sim) manual(t *simTask) {
 	s.txn(s.waiting(t, w))
 }
 
-// crash takes a node away and gives its shards to another, which opens them.
+// crash removes a node and gives its shards to another one, which opens them.
 func (s *sim) crash(node, heir string) {
 	s.txn(op{s.keys.Node(node), nil})
 	delete(s.sessions, node)

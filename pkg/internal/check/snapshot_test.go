@@ -86,7 +86,7 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
-// ids are the ids of a task's records in history, in order.
+// ids returns the ids of a task's history records, in order.
 func (s *sim) ids(t *simTask) []string {
 	var ids []string
 	for key := range s.kv {

@@ -67,8 +67,7 @@ func TestTicker_ListsTicks(t *testing.T) {
 	}
 }
 
-// The oracle is worth having only while it and package schedule agree without
-// sharing code.
+// The oracle is useful only while it agrees with package schedule without sharing code with it.
 func TestTicker_AgreesWithPackageSchedule(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 
@@ -103,7 +102,7 @@ func TestTicker_AgreesWithPackageSchedule(t *testing.T) {
 	}
 }
 
-// With a start, an end and jitter, too.
+// The same with a start, an end and jitter.
 func TestTiming_AgreesWithPackageSchedule(t *testing.T) {
 	for _, e := range []task.Entry{
 		{Schedule: []string{"*/7 * * * * *"}, Jitter: task.Duration(30 * time.Second)},

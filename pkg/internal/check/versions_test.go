@@ -9,8 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// ignorant moves a shard's watermark to now as an owner does that knows of no
-// task with something due.
+// ignorant moves a shard's watermark to the current time, as an owner does that sees no task with a due tick.
 func (s *sim) ignorant(shard int) {
 	w := s.marks[shard]
 	w.Time = s.time()
@@ -31,8 +30,7 @@ func wantOnly(t *testing.T, r Report, promises ...string) {
 	}
 }
 
-// An owner that has not heard of a new schedule must not move its watermark past ticks
-// which only that one has.
+// An owner that has not seen a new schedule must not move its watermark past ticks which only that schedule has.
 func TestCheck_DoesNotExcuseTicksThatTheOwnerHasNotHeardOf(t *testing.T) {
 	s := newSim(t, 1, "a", "b")
 	one := s.create("one", 0, 5, nil)
@@ -44,7 +42,7 @@ func TestCheck_DoesNotExcuseTicksThatTheOwnerHasNotHeardOf(t *testing.T) {
 	wantOnly(t, s.check(Options{}), "G4")
 }
 
-// An edit that may give a task ticks tells the owner of its shard.
+// An edit that may give a task new ticks must write the shard's revised key.
 func TestCheck_WantsToBeToldOfNewTicks(t *testing.T) {
 	for name, change := range map[string]func(*simTask){
 		"another schedule": func(one *simTask) { one.schedule(7) },
@@ -67,7 +65,7 @@ func TestCheck_WantsToBeToldOfNewTicks(t *testing.T) {
 	}
 }
 
-// The ticks that two schedules have in common are no matter of knowing.
+// Ticks that both schedules have must be decided whether or not the owner has seen the edit.
 func TestCheck_DoesNotExcuseTicksOfBothSchedules(t *testing.T) {
 	s := newSim(t, 1, "a")
 	one := s.create("one", 0, 1, nil)
@@ -78,13 +76,12 @@ func TestCheck_DoesNotExcuseTicksOfBothSchedules(t *testing.T) {
 	wantOnly(t, s.check(Options{}), "G4")
 }
 
-// A task that was created behind the watermark has its ticks decided when it is
-// covered, and no sooner.
+// The ticks of a task that was created behind the watermark are decided when the task is covered, and not before.
 func TestCheck_WaitsUntilATaskIsCovered(t *testing.T) {
 	s := newSim(t, 1, "a")
 	s.create("one", 0, 1, nil)
 	s.pass(3)
-	s.ignorant(0) // seen does not reach the task
+	s.ignorant(0) // seen does not cover the task
 	wantOnly(t, s.check(Options{}))
 	wantOnly(t, s.check(Options{Until: time.UnixMilli(s.now)}), "G16")
 	s.round(0)
@@ -94,7 +91,7 @@ func TestCheck_WaitsUntilATaskIsCovered(t *testing.T) {
 	wantOnly(t, s.check(Options{}), "G4")
 }
 
-// What does not fit one commit is split by name, or goes piece by piece.
+// Decisions that do not fit into one commit are split by task name, or committed in pieces.
 func TestCheck_PassesSplitCommits(t *testing.T) {
 	s := newSim(t, 1, "a")
 	one, two := s.create("one", 0, 1, nil), s.create("two", 0, 1, nil)
@@ -104,7 +101,7 @@ func TestCheck_PassesSplitCommits(t *testing.T) {
 	w.Time, w.Last = s.time(), one.ref.String()
 	s.commit(0, w, s.decide(one, s.due(one))...)
 	wantOnly(t, s.check(Options{}))
-	wantOnly(t, s.check(Options{Until: time.UnixMilli(s.now)}), "G16") // two is still to be decided
+	wantOnly(t, s.check(Options{Until: time.UnixMilli(s.now)}), "G16") // the tick of task two is not decided yet
 	half := len(s.events)
 	w.Last = ""
 	s.commit(0, w, s.decide(two, []int64{s.now})...)
@@ -129,7 +126,7 @@ func TestCheck_PassesSplitCommits(t *testing.T) {
 	wantOnly(t, s.check(Options{}), "G4")
 }
 
-// Group commit puts what does not touch each other into one revision.
+// Group commit puts independent transactions into one revision.
 func TestCheck_PassesManyTransactionsInOneRevision(t *testing.T) {
 	s := newSim(t, 2, "a", "b")
 	one, two := s.create("one", 0, 1, nil), s.create("two", 0, 1, nil)
@@ -148,16 +145,16 @@ func TestCheck_PassesManyTransactionsInOneRevision(t *testing.T) {
 	from = len(s.events)
 	s.finish(one, task.Succeeded)
 	s.finish(three, task.Failed)
-	s.ignorant(1) // while three waits, its next tick is not looked at
+	s.ignorant(1) // task three waits, so its next tick is not considered
 	s.manual(two)
 	merge(s.events[from:])
 	wantOnly(t, s.check(Options{}), "G4")
-	s.drop(len(s.events) - 2) // the watermark that passed the tick by
+	s.drop(len(s.events) - 2) // the watermark that has passed the tick
 	wantOnly(t, s.check(Options{}))
 	wantOnly(t, s.check(Options{Ended: true}), "G16")
 }
 
-// merge makes events one revision: the first one's.
+// merge gives events the revision of the first one.
 func merge(events []Event) {
 	rev := events[0].Revision
 
@@ -189,7 +186,7 @@ func TestReport_SaysWhatItFound(t *testing.T) {
 	}
 }
 
-// BenchmarkCheck judges two minutes of 300 tasks that tick every second.
+// BenchmarkCheck judges two minutes of 300 tasks that have a tick every second.
 func BenchmarkCheck(b *testing.B) {
 	s := newSim(b, 64, "a", "b", "c")
 
