@@ -134,7 +134,7 @@ func (s *server) answerPanic(w *recorder, r *http.Request, p any) {
 	s.problems.Write(w, r, httpapi.Fail(http.StatusInternalServerError, client.CodeInternal, "the server failed; its log says more"))
 }
 
-// recorder records the status of an answer, for metrics and for recovered.
+// recorder records the status of an answer, for metrics and to handle panics.
 type recorder struct {
 	http.ResponseWriter
 	status int

@@ -1,8 +1,9 @@
-// Package attempts serves what running attempts report in their status files (progress,
-// results), and adds it to the runs and boards that the API shows.
+// Package attempts serves what running attempts report in their status files (progress, results and
+// checkpoints), and adds it to the runs and boards that the API returns.
 //
-// No record has these reports: only the node of an attempt knows them. The node is asked, for
-// at most a second. If it does not answer, the run says so.
+// No record contains these reports; only the node of an attempt has them in memory. Package attempts requests
+// them from that node and waits for at most a second. If the node does not answer, the run contains the reason
+// instead.
 package attempts
 
 import (
@@ -27,8 +28,8 @@ import (
 )
 
 const (
-	// askTimeout is how long a request for runs waits for their nodes. A board has waited for
-	// others by then, so it waits for boardAskTimeout only.
+	// askTimeout limits how long a request for runs waits for their nodes. A request for a board has already
+	// waited for the boards of other nodes, so it uses the shorter boardAskTimeout.
 	askTimeout      = 900 * time.Millisecond
 	boardAskTimeout = 400 * time.Millisecond
 )
@@ -38,20 +39,20 @@ const (
 	ProgressAbout = "The progress and results of an active run come from its node, which may take up to a second."
 )
 
-// attemptsQuery are the query parameters of list-attempts.
+// attemptsQuery are the parameters of list-attempts.
 type attemptsQuery struct {
 	Run *string `query:"run" doc:"Only this run, as namespace/task/id, with its results and checkpoint."`
 }
 
-// Source knows what the attempts that run on this node have reported.
+// Source provides what the attempts on this node have reported.
 type Source interface {
-	// AttemptStatus returns what a run's attempt has reported; false if none runs here.
+	// AttemptStatus returns the report of a run's attempt, and false if the run has no attempt on this node.
 	AttemptStatus(namespace, task, run string) (task.AttemptStatus, bool)
-	// AttemptStatuses returns the attempts that have reported anything or are paused.
+	// AttemptStatuses returns the attempts that have reported something or are paused.
 	AttemptStatuses() []task.AttemptStatus
 }
 
-// listAttempts serves what the attempts on this node have reported.
+// listAttempts serves the reports of the attempts on this node.
 func (h *Handlers) listAttempts(c *httpapi.Call, q attemptsQuery) (httpapi.Answer, error) {
 	out := client.AttemptStatuses{Node: h.Node, Items: []task.AttemptStatus{}}
 	if q.Run != nil {
@@ -68,7 +69,7 @@ func (h *Handlers) listAttempts(c *httpapi.Call, q attemptsQuery) (httpapi.Answe
 	} else if h.Source != nil {
 		for _, t := range h.Source.AttemptStatuses() {
 			if t.Progress != nil || t.Paused {
-				t.Results, t.Checkpoint = nil, "" // of many, they would be much
+				t.Results, t.Checkpoint = nil, "" // omitted from the list, because they can be large
 				out.Items = append(out.Items, t)
 			}
 		}
@@ -77,10 +78,10 @@ func (h *Handlers) listAttempts(c *httpapi.Call, q attemptsQuery) (httpapi.Answe
 	return httpapi.Answer{Status: http.StatusOK, Body: out}, nil
 }
 
-// mayReport says whether a run may have a report that is on no record.
+// mayReport reports whether a run may have a report that no record contains.
 func mayReport(r *task.Run) bool { return r.State.Active() && r.Node != "" && !r.StartedAt.IsZero() }
 
-// AddToRun puts into a run what its attempt has reported, or that its node did not answer.
+// AddToRun adds the report of a run's attempt to the run. If the node does not answer, it adds the reason.
 func (h *Handlers) AddToRun(c *httpapi.Call, r *task.Run) {
 	if !mayReport(r) {
 		return
@@ -102,7 +103,7 @@ func (h *Handlers) AddToRun(c *httpapi.Call, r *task.Run) {
 	})
 }
 
-// AddToRuns puts the progress of runs into them.
+// AddToRuns adds the progress of active runs to the runs. It sends one request to each node.
 func (h *Handlers) AddToRuns(c *httpapi.Call, runs []task.Run) {
 	of := map[string][]*task.Run{}
 	for i := range runs {
@@ -125,8 +126,8 @@ func (h *Handlers) AddToRuns(c *httpapi.Call, runs []task.Run) {
 	})
 }
 
-// AddToBoard puts the progress of a board's runs into them. Nodes that did not answer
-// before are not asked again.
+// AddToBoard adds the progress of a board's runs to the board. It leaves out nodes that did not answer the
+// request for the board.
 func (h *Handlers) AddToBoard(c *httpapi.Call, b *task.Board, nodes []task.Node) {
 	of := map[string][]*task.BoardRun{}
 	for i := range b.Active {
@@ -148,8 +149,10 @@ func (h *Handlers) AddToBoard(c *httpapi.Call, b *task.Board, nodes []task.Node)
 	})
 }
 
+// runKey identifies a run.
 type runKey struct{ namespace, task, run string }
 
+// byRun indexes reports by their run.
 func byRun(statuses []task.AttemptStatus) map[runKey]task.AttemptStatus {
 	m := make(map[runKey]task.AttemptStatus, len(statuses))
 	for _, t := range statuses {
@@ -158,6 +161,7 @@ func byRun(statuses []task.AttemptStatus) map[runKey]task.AttemptStatus {
 	return m
 }
 
+// keysOf returns the keys of a map in any order.
 func keysOf[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {
@@ -166,8 +170,9 @@ func keysOf[V any](m map[string]V) []string {
 	return keys
 }
 
-// ask asks nodes what their attempts say, until ctx ends; heard is called for one
-// after another. nodes: those that are present; nil: they are looked up.
+// ask requests the reports of the attempts on nodes, until ctx ends, and calls heard for each node. The calls
+// of heard do not overlap. nodes are the nodes that are present; if nil, ask reads them. If run is not "", only
+// that run is requested.
 func (h *Handlers) ask(ctx context.Context, who httpapi.Caller, nodes []task.Node, names []string, run string, heard func(node string, statuses []task.AttemptStatus, err error)) {
 	if len(names) == 0 {
 		return
@@ -196,10 +201,11 @@ func (h *Handlers) ask(ctx context.Context, who httpapi.Caller, nodes []task.Nod
 		})
 	}
 
-	_ = g.Wait() // which never fails
+	_ = g.Wait() // the functions return no errors
 }
 
-// askNode asks one node, in the name of who asks this one.
+// askNode requests the reports of one node on behalf of the caller. unlisted is the error with which the list
+// of nodes could not be read.
 func (h *Handlers) askNode(ctx context.Context, who httpapi.Caller, nodes []task.Node, name, run string, unlisted error) ([]task.AttemptStatus, error) {
 	q := url.Values{}
 
@@ -241,7 +247,7 @@ func (h *Handlers) askNode(ctx context.Context, who httpapi.Caller, nodes []task
 	switch res.StatusCode {
 	case http.StatusOK:
 	case http.StatusNotFound:
-		return nil, nil // an older version
+		return nil, nil // an older version of Carillon without this operation
 	default:
 		return nil, fmt.Errorf("node %s answered %s", name, res.Status)
 	}
@@ -254,6 +260,7 @@ func (h *Handlers) askNode(ctx context.Context, who httpapi.Caller, nodes []task
 		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
 
+	// The address may meanwhile belong to another node, whose answer must not be shown for this one.
 	if answer.Node != name {
 		return nil, fmt.Errorf("another node, %s, answers at %s", task.Quote(answer.Node), req.URL.Host)
 	}
@@ -261,6 +268,7 @@ func (h *Handlers) askNode(ctx context.Context, who httpapi.Caller, nodes []task
 	return answer.Items, nil
 }
 
+// ownAttempts returns the reports of this node's attempts, or of one run (namespace/task/id).
 func (h *Handlers) ownAttempts(run string) []task.AttemptStatus {
 	if h.Source == nil {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
-// Handlers serve what running attempts report.
+// Handlers serve the reports of running attempts. They are safe for concurrent use.
 type Handlers struct {
 	Store  *store.Store
 	Peers  *peers.Client

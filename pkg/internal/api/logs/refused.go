@@ -7,11 +7,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 )
 
-// untilRefused ends with ctx, when the node stops answering, or when the caller is not
-// let in any more: the node that is asked cannot know of that, as it has no token to
-// look at.
+// untilRefused returns a context that ends with the request, when the node stops serving requests, or when the
+// caller loses its access. The node to which the request is forwarded cannot check the last, because it does
+// not receive the caller's token.
 func (h *Handlers) untilRefused(c *httpapi.Call) (context.Context, context.CancelFunc) {
-	request := c.Request // the caller replaces c.r while the goroutine below runs
+	request := c.Request // captured here, because the caller replaces c.Request while the goroutine runs
 	ctx, cancel := context.WithCancel(c.Context())
 
 	go func() {

@@ -14,32 +14,33 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Handlers serve the output of attempts.
+// Handlers serve the output of attempts. They are safe for concurrent use.
 type Handlers struct {
 	Store  *store.Store
-	Ref    func(namespace, name string) record.Ref // says where a task lives
+	Ref    func(namespace, name string) record.Ref // maps a task to its shard
 	Runs   RunFinder
 	Peers  *peers.Client
-	Node   string // this one's name
-	Source Source // the output kept on this node; nil keeps none
-	// Refused reports whether the caller of a request that goes on is not let in any more.
+	Node   string // the name of this node
+	Source Source // the output stored on this node; nil: none
+	// Refused reports whether the caller of a running request has lost its access.
 	Refused   func(ctx context.Context, r *http.Request) bool
-	Ends      <-chan struct{} // closed when the node stops answering; may be nil
-	Heartbeat time.Duration   // how often a stream looks whether its caller is still let in
+	Ends      <-chan struct{} // closed when the node stops serving requests; may be nil
+	Heartbeat time.Duration   // how often a stream checks whether its caller still has access
 	Problems  httpapi.ProblemWriter
 
-	following atomic.Int32 // callers that follow outputs
+	following atomic.Int32 // the number of requests that follow output
 }
 
-// RunFinder finds a run of a task by its id, or by the beginning of one.
+// RunFinder finds a run of a task.
 type RunFinder interface {
+	// Find returns the run with an id or a unique prefix of an id.
 	Find(ctx context.Context, ref record.Ref, id string) (task.Run, error)
 }
 
-// Followers is how many callers follow outputs at this node, or through it.
+// Followers returns the number of requests that follow output at this node or through it.
 func (h *Handlers) Followers() int { return int(h.following.Load()) }
 
-// Routes are the operations of output.
+// Routes returns the operations on output.
 func (h *Handlers) Routes() []*httpapi.Operation {
 	const get = http.MethodGet
 

@@ -1,8 +1,8 @@
-// Package peers asks other nodes on behalf of callers: for what they alone know or keep.
+// Package peers sends requests to other nodes on behalf of callers, for data that only those nodes have.
 //
-// Each request carries a statement, signed by this node, of who asks for what, and none of the
-// caller's credentials. It only reads. It does not find nodes, and keeps no connections; a node
-// that refuses, redirects or does not answer is an error with the reason.
+// Each request contains a statement of this node about who requests what, signed by this node, and none of the
+// caller's credentials. Requests only read. The package does not find nodes and keeps no connections. If a node
+// refuses, redirects or does not answer, the error contains the reason.
 package peers
 
 import (
@@ -25,34 +25,34 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Config is what a Client needs of its node.
+// Config contains what a Client needs from its node.
 type Config struct {
-	Node     string             // this one's name
-	Instance string             // and which instance of it this is
-	Key      ed25519.PrivateKey // signs what is asked; nil: nothing can be asked
-	TLS      bool               // other nodes are asked by TLS only
+	Node     string             // the name of this node
+	Instance string             // the instance of this node
+	Key      ed25519.PrivateKey // signs requests; nil: no requests are possible
+	TLS      bool               // send requests over TLS only
 	Now      httpapi.Clock
-	// Dial reaches other nodes, and DialTLS those at https:// addresses; nil is Dial, and the
-	// system's CAs.
+	// Dial connects to other nodes, and DialTLS to those at https:// addresses. If DialTLS is nil, Dial is used
+	// with the system's CAs.
 	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
 	DialTLS func(ctx context.Context, network, address string) (net.Conn, error)
 	Log     *zap.Logger
 }
 
-// Client asks other nodes on behalf of callers.
+// Client sends requests to other nodes on behalf of callers. It is safe for concurrent use.
 type Client struct {
 	Config
 	proxy *http.Transport
 }
 
-// New makes a Client. It does no I/O.
+// New returns a Client. It performs no I/O.
 func New(cfg Config) *Client {
 	return &Client{Config: cfg, proxy: newProxy(cfg.Dial, cfg.DialTLS)}
 }
 
-// newProxy carries requests to other nodes. It keeps no connections: such
-// requests are rare, and the handler has nothing that would close them. It follows no
-// redirects and knows no proxy.
+// newProxy returns the transport for requests to other nodes. It keeps no connections, because such requests
+// are rare and nothing would close idle connections when the handler is dropped. It follows no redirects and
+// uses no HTTP proxy.
 func newProxy(dial, dialTLS func(ctx context.Context, network, address string) (net.Conn, error)) *http.Transport {
 	return &http.Transport{
 		DialTLSContext: dialTLS,
@@ -68,8 +68,8 @@ func newProxy(dial, dialTLS func(ctx context.Context, network, address string) (
 	}
 }
 
-// addressOf is where a node's API answers. A node that speaks TLS asks nobody in clear
-// text: what is forwarded, and its answer, came or goes by TLS.
+// addressOf returns the address of a node's API. A node that uses TLS sends no requests in clear text, because
+// the statement and the answer must stay confidential.
 func (p *Client) addressOf(n task.Node) (*url.URL, error) {
 	u, err := url.Parse(n.Address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
@@ -82,9 +82,9 @@ func (p *Client) addressOf(n task.Node) (*url.URL, error) {
 	return &url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/"}, nil
 }
 
-// NewRequest makes a request that reads something of another node on behalf of a caller,
-// by GET or HEAD. It carries no credentials of the caller, but a statement of who asks
-// for what.
+// NewRequest returns a request that reads data of another node on behalf of a caller, with GET or HEAD. It
+// contains no credentials of the caller, but a statement of who requests what. The statement covers the method
+// and the URI, so neither may be changed afterwards.
 func (p *Client) NewRequest(ctx context.Context, who httpapi.Caller, n task.Node, method string, q url.Values, path ...string) (*http.Request, error) {
 	u, err := p.addressOf(n)
 	if err != nil {
@@ -111,9 +111,9 @@ func (p *Client) NewRequest(ctx context.Context, who httpapi.Caller, n task.Node
 	return req, nil
 }
 
-// Refusal is why another node refused a request, if it did. To the caller this is no
-// failure of its own credentials: the two nodes do not agree. Nor are redirects passed
-// on: a node has none.
+// Refusal returns why another node refused a request, or nil if it did not. The caller must not see this as a
+// failure of its own credentials, because the two nodes disagree. A redirect is an error as well, because a
+// node never sends one.
 func Refusal(res *http.Response) error {
 	switch {
 	case res.StatusCode/100 == 3:
@@ -130,14 +130,15 @@ func Refusal(res *http.Response) error {
 	return fmt.Errorf("it refuses this node: %s", httpapi.Shorten(p.Detail))
 }
 
-// Forward passes a request on to another node that has what it asks for, and the
-// answer back as it comes. After an error nothing was answered.
+// Forward forwards a request to another node that has the requested data, and streams the answer back. If it
+// returns an error, nothing has been written to the caller.
 func (p *Client) Forward(c *httpapi.Call, n task.Node, q url.Values, path ...string) error {
 	out, err := p.NewRequest(c.Context(), httpapi.CallerOf(c.Context()), n, c.Request.Method, q, path...)
 	if err != nil {
 		return err
 	}
 
+	// Only Range is passed on. All other headers of the caller, including its credentials, are dropped.
 	if v := c.Request.Header.Values("Range"); len(v) > 0 {
 		out.Header["Range"] = v
 	}
@@ -155,7 +156,7 @@ func (p *Client) Forward(c *httpapi.Call, n task.Node, q url.Values, path ...str
 			}
 
 			for name := range res.Header {
-				c.Writer.Header().Del(name) // the other node has set it as well
+				c.Writer.Header().Del(name) // the other node has set it too
 			}
 
 			return nil
@@ -170,12 +171,12 @@ func (p *Client) Forward(c *httpapi.Call, n task.Node, q url.Values, path ...str
 	return failed
 }
 
-// RoundTrip makes a request of readFrom.
+// RoundTrip sends a request from NewRequest.
 func (p *Client) RoundTrip(req *http.Request) (*http.Response, error) { return p.proxy.RoundTrip(req) }
 
 const (
-	// AtOnce is how many nodes are asked side by side.
+	// AtOnce is the maximum number of nodes to which one caller sends requests at the same time.
 	AtOnce = 32
-	// MaxAnswer is how many bytes of another node's answer are read.
+	// MaxAnswer is the maximum number of bytes that are read from another node's answer.
 	MaxAnswer = 16 << 20
 )

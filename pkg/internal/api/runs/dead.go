@@ -22,6 +22,7 @@ func (h *Handlers) answerDeadOf(c *httpapi.Call, ref record.Ref, p httpapi.Pagin
 		return httpapi.Answer{}, err
 	}
 
+	// No dead runs: the task may not exist.
 	if len(dead) == 0 {
 		if _, err := h.Store.Revisions(c.Context(), ref); err != nil {
 			return httpapi.Answer{}, err
@@ -40,11 +41,11 @@ func (h *Handlers) answerDeadOf(c *httpapi.Call, ref record.Ref, p httpapi.Pagin
 	return h.answerRuns(c, q, p, runs, false)
 }
 
-// answerDead serves the dead runs of a namespace, or of all ("").
+// answerDead serves the dead runs of a namespace, or of all namespaces ("").
 func (h *Handlers) answerDead(c *httpapi.Call, ns string, p httpapi.Paging, f runFilter, q runsQuery) (httpapi.Answer, error) {
 	var found []task.Run
 	more := false
-	const chunk = 16 // shards; bounds what is held at once
+	const chunk = 16 // shards; bounds the memory
 	for first := 0; first < h.Shards; first += chunk {
 		var ids []int
 		for id := first; id < min(first+chunk, h.Shards); id++ {
@@ -59,6 +60,7 @@ func (h *Handlers) answerDead(c *httpapi.Call, ns string, p httpapi.Paging, f ru
 		found = append(found, slices.DeleteFunc(part, func(r task.Run) bool { return !f.matches(r) })...)
 		slices.SortFunc(found, newest)
 
+		// Only one page is kept at any time.
 		if len(found) > p.Limit {
 			found, more = found[:p.Limit], true
 		}
@@ -67,7 +69,8 @@ func (h *Handlers) answerDead(c *httpapi.Call, ns string, p httpapi.Paging, f ru
 	return h.answerRuns(c, q, p, found, more)
 }
 
-// deadRun finds a dead run by its id, or by the beginning of one.
+// deadRun returns the dead run with an id or a unique prefix of an id. If the run exists but is not dead, the
+// failure explains why.
 func (h *Handlers) deadRun(ctx context.Context, ref record.Ref, id string) (record.Dead, error) {
 	dead, err := h.Store.DeadRuns(ctx, ref)
 	if err != nil {
@@ -116,7 +119,8 @@ func (h *Handlers) deadRun(ctx context.Context, ref record.Ref, id string) (reco
 	return record.Dead{}, ambiguous(id, ids)
 }
 
-// retryRun serves retry: it queues a run in place of a dead one.
+// retryRun serves the retry of a dead run: it queues a new run and removes the dead one from the list, in one
+// transaction.
 func (h *Handlers) retryRun(c *httpapi.Call) (httpapi.Answer, error) {
 	ref, id, err := c.RefAndRunID()
 	if err != nil {
@@ -134,13 +138,15 @@ func (h *Handlers) retryRun(c *httpapi.Call) (httpapi.Answer, error) {
 		if err != nil {
 			return err
 		}
+		// A task that was deleted and created again is a different task, and must not run what the earlier one
+		// left.
 		if st.Task.UID != d.UID {
 			return fmt.Errorf("run %s of task %s, which is another now: %w", d.ID, ref, task.ErrNotFound)
 		}
 
 		run := requestedBy(c, h.manualRun(st), d.Env)
 		run.RetryOf, run.Checkpoint = d.ID, d.Checkpoint
-		run.Fan = d.Fan // of a run with parts, those that have failed
+		run.Fan = d.Fan // of a run with parts, only the failed parts are repeated
 		err = h.Store.Revive(c.Context(), st, d, task.Waiting{Run: run, Env: d.Env})
 		out = client.Triggered{Run: views.RunInBrief(run), Paused: st.Task.Paused}
 
@@ -154,7 +160,7 @@ func (h *Handlers) retryRun(c *httpapi.Call) (httpapi.Answer, error) {
 	return httpapi.Answer{Status: http.StatusAccepted, Body: out}, err
 }
 
-// dismissRun serves dismiss: it takes a run off the list of dead ones.
+// dismissRun serves the dismissal of a dead run: it removes the run from the list of dead runs.
 func (h *Handlers) dismissRun(c *httpapi.Call) (httpapi.Answer, error) {
 	ref, id, err := c.RefAndRunID()
 	if err != nil {
@@ -174,7 +180,7 @@ func (h *Handlers) dismissRun(c *httpapi.Call) (httpapi.Answer, error) {
 	return httpapi.Answer{Status: http.StatusOK, Body: d.Run}, err
 }
 
-// manualRun is a run of a task that a person asks for now.
+// manualRun returns a new run of a task, scheduled for now, as a user requests it.
 func (h *Handlers) manualRun(st store.Stored) task.Run {
 	now := h.Now.Stamp()
 	return task.Run{
@@ -184,8 +190,8 @@ func (h *Handlers) manualRun(st store.Stored) task.Run {
 	}
 }
 
-// frozen is the freeze that keeps what was just queued from running; nil if none
-// does, or nobody knows: the run is queued all the same.
+// frozen returns the freeze that prevents a queued run from starting. It returns nil if there is none or if
+// etcd does not answer, because the run is queued in any case.
 func (h *Handlers) frozen(ctx context.Context, namespace string) *task.Freeze {
 	r, err := h.Store.Freezes(ctx)
 	if err != nil {

@@ -11,19 +11,22 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-const shardsAtOnce = 16 // bounds what is held at once
+const shardsAtOnce = 16 // bounds the memory
 
-// findRuns are the newest runs that match, of a namespace or of all ("");
-// more: there may be others. Records move while they are read: queue to inbox to
-// history. The inboxes are therefore read before and after the shards, so that
-// what moved is not missed; of several records of a run the one read last counts.
+// findRuns returns the newest most runs that match, of a namespace or of all namespaces (""). more is true if
+// others may follow.
+//
+// Records move while they are read: from the queue to an inbox and on to the history. So the inboxes are read
+// before and after the shards. A run that moves from the queue into an inbox in between is seen in the second
+// read, and one that ends is seen in the first read or in the history. If a run was read several times, the
+// last read counts.
 func (h *Handlers) findRuns(ctx context.Context, ns string, f runFilter, most int) (found []task.Run, more bool, err error) {
 	before, err := h.activeRuns(ctx, ns)
 	if err != nil {
 		return nil, false, err
 	}
 
-	var ended []task.Run // of runs that have not: their records go when those of their runs tell of them
+	var ended []task.Run // parts of runs that are still running; the parts of an ended run are in the run's own record
 	if f.parts {
 		if ended, err = h.Store.EndedParts(ctx, h.shards(), ns); err != nil {
 			return nil, false, err
@@ -32,7 +35,7 @@ func (h *Handlers) findRuns(ctx context.Context, ns string, f runFilter, most in
 
 	switch {
 	case f.activeOnly():
-		queued, err := h.Store.QueuedRuns(ctx, h.shards(), ns) // where runs with parts are
+		queued, err := h.Store.QueuedRuns(ctx, h.shards(), ns) // a run with parts is in the queue while its parts are active
 		if err != nil {
 			return nil, false, err
 		}
@@ -63,12 +66,12 @@ func (h *Handlers) findRuns(ctx context.Context, ns string, f runFilter, most in
 	return found, more || cut, nil
 }
 
-// unended reports whether only runs that wait or are active can match.
+// unended reports whether only queued and active runs can match.
 func (f runFilter) unended() bool {
 	return f.states != nil && !slices.ContainsFunc(f.states, func(s task.State) bool { return s != task.Queued && !s.Active() })
 }
 
-// newest are the newest of two lists that match; cut: there are more.
+// newest combines two lists and returns the newest most runs that match. cut is true if others were dropped.
 func (f runFilter) newest(found, others []task.Run, most int) (list []task.Run, cut bool) {
 	for _, r := range others {
 		if f.matches(r) {
@@ -85,7 +88,7 @@ func (f runFilter) newest(found, others []task.Run, most int) (list []task.Run, 
 	return found, false
 }
 
-// runsByValues reads all records: what is asked for does not follow from a key.
+// runsByValues reads all records. It is needed if the filter uses fields that are not part of a key.
 func (h *Handlers) runsByValues(ctx context.Context, ns string, f runFilter, before []task.Run, most int) (found []task.Run, more bool, err error) {
 	for ids := range slices.Chunk(h.shards(), shardsAtOnce) {
 		part, err := h.Store.ShardRuns(ctx, ids, ns)
@@ -95,13 +98,14 @@ func (h *Handlers) runsByValues(ctx context.Context, ns string, f runFilter, bef
 
 		active := slices.DeleteFunc(slices.Clone(before), func(r task.Run) bool { return !slices.Contains(ids, r.Shard) })
 		var cut bool
-		found, cut = f.newest(found, override(active, f.spread(part)), most) // what was active and is on record has ended, or waits again
+		found, cut = f.newest(found, override(active, f.spread(part)), most) // a run that was active and now has a record in the shard has ended or waits again
 		more = more || cut
 	}
 
 	return found, more, nil
 }
 
+// shards returns the numbers of all shards.
 func (h *Handlers) shards() []int {
 	ids := make([]int, h.Shards)
 	for i := range ids {
@@ -110,11 +114,13 @@ func (h *Handlers) shards() []int {
 	return ids
 }
 
-// runsByKeys finds by their keys which records are the newest, and reads those
-// alone. A key has the run's time in milliseconds, as the record has. last, if it is
-// not nil, is the last place that was looked at: this page ends there.
+// runsByKeys determines by their keys which records are the newest, and reads only those. A key contains the
+// run's time in milliseconds, like the record. If last is not nil, it is the last place that was examined, and
+// the page must end there.
 func (h *Handlers) runsByKeys(ctx context.Context, ns string, f runFilter, before []task.Run, most int) (found []task.Run, last *task.Run, more bool, err error) {
 	until := f.until.Time
+	// The next page begins at the last run of this one. Runs of the same millisecond are read again, and matches
+	// leaves out those that were on the page.
 	if f.after != nil {
 		if behind := f.after.ScheduledTime.Add(time.Millisecond); until.IsZero() || behind.Before(until) {
 			until = behind
@@ -136,6 +142,7 @@ func (h *Handlers) runsByKeys(ctx context.Context, ns string, f runFilter, befor
 		}
 
 		places = append(places, part...)
+		// Sorting only when the list has doubled keeps the cost per key constant and bounds the memory.
 		if len(places) > 2*h.MostScanned {
 			slices.SortFunc(places, newestPlace)
 			places, cut = places[:h.MostScanned], true
@@ -158,7 +165,7 @@ func (h *Handlers) runsByKeys(ctx context.Context, ns string, f runFilter, befor
 
 		matching := 0
 		for _, r := range runs {
-			if r == nil { // it has moved on, or was trimmed
+			if r == nil { // the run has moved on, or its record was trimmed
 				continue
 			}
 
@@ -169,18 +176,19 @@ func (h *Handlers) runsByKeys(ctx context.Context, ns string, f runFilter, befor
 			}
 		}
 
+		// One more match than the page holds shows that there is a next page.
 		if left -= matching; left < 0 {
 			more = true
 			break
 		}
 	}
 
-	if left == most && cut { // nothing among the newest: look at all
+	if left == most && cut { // none of the newest records matches: read all of them
 		found, more, err = h.runsByValues(ctx, ns, f, before, most)
 		return found, nil, more, err
 	}
 
-	if cut { // an active run from behind it would have the next page jump over what is between
+	if cut { // an active run from after the last examined place would make the next page skip the runs in between
 		f.last = runAt(places[len(places)-1])
 	}
 
@@ -189,11 +197,12 @@ func (h *Handlers) runsByKeys(ctx context.Context, ns string, f runFilter, befor
 	return found, f.last, more || cut || tooMany, nil
 }
 
+// newestPlace orders keys as newest orders runs.
 func newestPlace(a, b store.RunPlace) int {
 	return cmp.Or(strings.Compare(b.Run, a.Run), strings.Compare(a.Ref.Namespace, b.Ref.Namespace), strings.Compare(a.Ref.Name, b.Ref.Name))
 }
 
-// runAt is a run as far as the order of lists goes.
+// runAt returns a run with only the fields that determine its place in a list.
 func runAt(p store.RunPlace) *task.Run {
 	at, _ := task.TimeOfRunID(p.Run)
 	return &task.Run{ScheduledTime: task.At(at), ID: p.Run, Namespace: p.Ref.Namespace, Task: p.Ref.Name}

@@ -10,7 +10,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// inFull is a run with how each of its parts stands, if it has any.
+// inFull adds the current state of each part to a running run with parts. The record of an ended run already
+// contains it.
 func (h *Handlers) inFull(ctx context.Context, ref record.Ref, r task.Run) (task.Run, error) {
 	if r.Fan == nil || r.State != task.Running {
 		return r, nil
@@ -24,7 +25,7 @@ func (h *Handlers) inFull(ctx context.Context, ref record.Ref, r task.Run) (task
 	f := *r.Fan
 	f.Parts, f.Ended, f.Succeeded = nil, 0, 0
 	for _, i := range f.Numbers() {
-		p := task.Part{Index: i, State: task.Dispatched} // on its way from one record to another
+		p := task.Part{Index: i, State: task.Dispatched} // the default for a part whose record is moving from one place to another
 		if part, ok := known[i]; ok {
 			p = part.AsPart()
 			if p.State == task.Queued && len(part.Attempts) > 0 {
@@ -53,7 +54,8 @@ func (h *Handlers) inFull(ctx context.Context, ref record.Ref, r task.Run) (task
 	return r, nil
 }
 
-// runOfPart finds a part of a run of a task by its id.
+// runOfPart returns a part of a run by its id. The record of an ended part may be gone, because the record of
+// its run then contains its result.
 func (h *Handlers) runOfPart(ctx context.Context, ref record.Ref, id string) (task.Run, error) {
 	parent, index, _ := task.ParentOf(id)
 	known, err := h.Store.PartsOf(ctx, ref, parent)
@@ -80,14 +82,14 @@ func (h *Handlers) runOfPart(ctx context.Context, ref record.Ref, id string) (ta
 	return task.Run{}, fmt.Errorf("part %s of task %s: %w", id, ref, task.ErrNotFound)
 }
 
-// spread adds the parts of those runs that have ended, if they are asked for: only
-// their runs have them on record.
+// spread adds the parts of ended runs to a list, if the filter includes parts. Only the records of their runs
+// contain them.
 func (f runFilter) spread(runs []task.Run) []task.Run {
 	if !f.parts {
 		return runs
 	}
 
-	for _, r := range runs { // as they are now: what is added has none
+	for _, r := range runs { // range evaluates runs once, so it does not visit the parts that are appended
 		if r.Fan != nil {
 			for _, p := range r.Fan.Parts {
 				runs = append(runs, r.OfPart(p))
@@ -98,8 +100,8 @@ func (f runFilter) spread(runs []task.Run) []task.Run {
 	return runs
 }
 
-// withoutParts leaves out the parts of runs, unless the beginning of an id that is
-// looked for says that one of them is meant.
+// withoutParts removes the parts of runs from a list, unless the prefix id is longer than the id of their run
+// and so can only mean a part.
 func withoutParts(runs []task.Run, id string) []task.Run {
 	return slices.DeleteFunc(runs, func(r task.Run) bool {
 		parent, _, is := task.ParentOf(r.ID)

@@ -11,7 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// pauseRun serves the pause of a run: its node is asked to have it stand still.
+// pauseRun serves the pause of a run. It requests the pause from the run's node, through the inbox record.
 func (h *Handlers) pauseRun(c *httpapi.Call) (httpapi.Answer, error) {
 	return h.turnRun(c, paused, func(ctx context.Context, attempt record.Held, who string) (task.Run, error) {
 		if attempt.CancelRequested {
@@ -21,12 +21,13 @@ func (h *Handlers) pauseRun(c *httpapi.Call) (httpapi.Answer, error) {
 	})
 }
 
-// What is asked of a run, as it is told.
+// What a request asks of a run, as messages name it.
 const (
 	paused  = "paused"
 	resumed = "resumed"
 )
 
+// aboutToEnd is the failure for a pause of a run that is being cancelled.
 func aboutToEnd(ref record.Ref, id string) error {
 	return httpapi.Fail(http.StatusConflict, client.CodeAlreadyEnded, "run %s of task %s is about to end: it was cancelled", id, ref).WithField("run")
 }
@@ -36,8 +37,8 @@ func (h *Handlers) resumeRun(c *httpapi.Call) (httpapi.Answer, error) {
 	return h.turnRun(c, resumed, h.Store.ResumeActive)
 }
 
-// turnRun asks a run's node for something. The run may move from the queue into an
-// inbox, or end, while we look: then look again.
+// turnRun requests a pause or its end. The run may move from the queue into an inbox, or end, during the
+// request; then it is looked up again.
 func (h *Handlers) turnRun(c *httpapi.Call, what string, ask func(context.Context, record.Held, string) (task.Run, error)) (httpapi.Answer, error) {
 	ref, id, err := c.RefAndRunID()
 	if err != nil {
@@ -61,7 +62,7 @@ func (h *Handlers) turnRun(c *httpapi.Call, what string, ask func(context.Contex
 	return httpapi.Answer{Status: http.StatusOK, Body: run}, err
 }
 
-// turnOnce is task.ErrConflict if the run has moved.
+// turnOnce is one attempt of turnRun. It returns task.ErrConflict if the run has moved.
 func (h *Handlers) turnOnce(c *httpapi.Call, ref record.Ref, id, what string, ask func(context.Context, record.Held, string) (task.Run, error)) (task.Run, error) {
 	held, err := h.Store.ActiveOf(c.Context(), ref)
 	if err != nil {
@@ -90,6 +91,7 @@ func (h *Handlers) turnOnce(c *httpapi.Call, ref record.Ref, id, what string, as
 	case run.Fan != nil && !run.State.Final():
 		return run, httpapi.Fail(http.StatusConflict, client.CodeNotRunning, "run %s of task %s has %d parts, and no node has one of them now: only those are %s", id, ref, run.Fan.Count, what).
 			WithField("run")
+	// The run is neither in an inbox nor queued nor ended, so its record is moving.
 	case !run.State.Final():
 		return run, fmt.Errorf("run %s of task %s: %w", id, ref, task.ErrConflict)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// partsIn are the attempts of the parts of a run.
+// partsIn returns the attempts in inboxes that belong to the parts of a run.
 func partsIn(held []record.Held, parent string) []record.Held {
 	return slices.DeleteFunc(slices.Clone(held), func(h record.Held) bool {
 		of, _, is := task.ParentOf(h.ID)
@@ -22,15 +22,15 @@ func partsIn(held []record.Held, parent string) []record.Held {
 	})
 }
 
-// turnParts asks the nodes that have parts of a run for something, each by a write of
-// its own: what is asked for already takes none, so that this may be repeated. The
-// answer is the run with all of its parts, as they are then. It is task.ErrConflict if
-// some have moved meanwhile; if some could not be asked, the error says how many were.
+// turnParts sends a request to all nodes that have parts of a run, with a separate write for each part. A
+// request that is already in force needs no write, so turnParts can be repeated. The answer is the run with the
+// current state of all its parts. turnParts returns task.ErrConflict if some parts have moved in between. If
+// some requests failed, the error contains how many succeeded.
 func (h *Handlers) turnParts(c *httpapi.Call, ref record.Ref, id string, parts []record.Held, what string, ask func(context.Context, record.Held, string) (task.Run, error)) (task.Run, error) {
 	if what == paused {
 		stay := slices.DeleteFunc(slices.Clone(parts), func(attempt record.Held) bool { return attempt.CancelRequested })
 		if len(stay) > 0 {
-			parts = stay // the answer says of the others that they are not paused
+			parts = stay // the answer shows that the parts which are being cancelled are not paused
 		}
 	}
 
@@ -59,7 +59,7 @@ func (h *Handlers) turnParts(c *httpapi.Call, ref record.Ref, id string, parts [
 		})
 	}
 
-	_ = g.Wait() // which never fails
+	_ = g.Wait() // the functions return no errors
 
 	switch {
 	case failed != nil:
@@ -73,5 +73,5 @@ func (h *Handlers) turnParts(c *httpapi.Call, ref record.Ref, id string, parts [
 	return h.Find(c.Context(), ref, id)
 }
 
-// partsAtOnce is how many parts of a run are asked side by side.
+// partsAtOnce is the maximum number of parts that are written at the same time.
 const partsAtOnce = 32

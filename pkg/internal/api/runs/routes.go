@@ -13,19 +13,19 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Handlers serve runs.
+// Handlers serve the operations on runs. They are safe for concurrent use.
 type Handlers struct {
 	Store    *store.Store
-	Ref      func(namespace, name string) record.Ref // says where a task lives
+	Ref      func(namespace, name string) record.Ref // maps a task to its shard
 	Finder   *selection.Finder
 	Attempts *attempts.Handlers
-	Shards   int
+	Shards   int // the number of shards
 	Now      httpapi.Clock
-	// MostScanned is how many records a page reads in search of those that match.
+	// MostScanned is the maximum number of records that a page reads to find matching ones.
 	MostScanned int
 }
 
-// Routes are the operations of runs.
+// Routes returns the operations on runs.
 func (h *Handlers) Routes() []*httpapi.Operation {
 	var (
 		env  = &httpapi.Body{Types: []string{httpapi.TypeJSON}, Of: reflect.TypeFor[client.TriggerRequest](), Optional: true}

@@ -1,8 +1,9 @@
-// Package runs has the API's handlers of runs: to list and find them, and to trigger, cancel,
-// pause, resume, retry and dismiss them.
+// Package runs contains the API handlers for runs. They list and find runs, and trigger, cancel, pause, resume,
+// retry and dismiss them.
 //
-// A record of a run moves while it is read: from the queue to an inbox to the history. A list
-// reads so that no run is missed for that; a change is decided again where the record is now.
+// The record of a run moves while it is read: from the queue to an inbox and on to the history. Lists read the
+// records in an order in which no run is missed. If a record has moved before a change is written, the change
+// is decided again for the new place.
 package runs
 
 import (
@@ -25,24 +26,24 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// newest orders runs with the newest first, and any two of them one way only.
+// newest orders runs from the newest to the oldest. The order is total, because cursors depend on it.
 func newest(a, b task.Run) int {
 	return cmp.Or(record.ByTime(a, b), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Task, b.Task))
 }
 
-// runFilter is what a list of runs asks for.
+// runFilter selects the runs of a list.
 type runFilter struct {
-	states []task.State
-	node   string
-	since  task.Time // zero: any
-	until  task.Time
-	parts  bool      // the parts of runs, too
-	tasks  taskSet   // only runs of these tasks; nil: of all
-	after  *task.Run // only those behind it; nil for the first page
-	last   *task.Run // none behind it; nil: as far as there are any
+	states []task.State // nil: any
+	node   string       // the node of the latest attempt; "": any
+	since  task.Time    // inclusive; zero: no limit
+	until  task.Time    // exclusive; zero: no limit
+	parts  bool         // include the parts of runs
+	tasks  taskSet      // only runs of these tasks; nil: of all tasks
+	after  *task.Run    // only runs after this one in the list; nil for the first page
+	last   *task.Run    // no runs after this one in the list; nil: no limit
 }
 
-// runsQuery are the parameters that all lists of runs have.
+// runsQuery are the parameters that all lists of runs share.
 type runsQuery struct {
 	State    stateList `query:"state" doc:"States, separated by commas."`
 	Node     string    `query:"node" doc:"The node that runs it, or ran it last."`
@@ -54,19 +55,19 @@ type runsQuery struct {
 	httpapi.PageQuery
 }
 
-// selectedRunsQuery are the parameters of the runs of many tasks.
+// selectedRunsQuery are the parameters of a list of runs of many tasks.
 type selectedRunsQuery struct {
 	Selector selection.SelectorText `query:"selector" doc:"Only runs of tasks whose labels match, as they are now: \"team = data, env in (prod, staging), !old\"."`
 	runsQuery
 }
 
-// namespaceRunsQuery are the parameters of the runs of a namespace.
+// namespaceRunsQuery are the parameters of a list of runs of a namespace.
 type namespaceRunsQuery struct {
 	Task string `query:"task" doc:"The name of a task."`
 	selectedRunsQuery
 }
 
-// Check refuses two ways to select tasks.
+// Check rejects a request that selects tasks by name and by labels.
 func (q *namespaceRunsQuery) Check(url.Values) error {
 	if q.Task == "" {
 		return nil
@@ -81,10 +82,10 @@ func (q *namespaceRunsQuery) Check(url.Values) error {
 	return nil
 }
 
-// stateList is a list of states; nil is any.
+// stateList is a list of states; nil means any state.
 type stateList []task.State
 
-// UnmarshalText reads states that are separated by commas.
+// UnmarshalText parses states that are separated by commas.
 func (l *stateList) UnmarshalText(text []byte) error {
 	if len(text) == 0 {
 		return nil
@@ -101,11 +102,11 @@ func (l *stateList) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// filter returns what is asked for of the page p.
+// filter returns the filter for page p.
 func (q runsQuery) filter(p httpapi.Paging) (f runFilter, err error) {
 	f = runFilter{states: q.State, node: q.Node, since: q.Since, until: q.Until, parts: q.Parts}
 	if f.node != "" {
-		f.parts = true // a run that has some is on no node, they are
+		f.parts = true // a run with parts has no node of its own
 		if err := task.CheckName("node", f.node); err != nil {
 			return f, err
 		}
@@ -121,8 +122,8 @@ func (q runsQuery) filter(p httpapi.Paging) (f runFilter, err error) {
 // taskSet holds tasks as "namespace/name".
 type taskSet map[string]bool
 
-// selectedTasks returns the tasks of a namespace, or of all namespaces (""), whose
-// labels match a selector. It returns nil if there is no selector.
+// selectedTasks returns the tasks of a namespace, or of all namespaces (""), whose labels match a selector. It
+// returns nil if there is no selector.
 func (h *Handlers) selectedTasks(ctx context.Context, ns string, selector task.Selector) (taskSet, error) {
 	if selector == nil {
 		return nil, nil
@@ -147,10 +148,12 @@ func (h *Handlers) selectedTasks(ctx context.Context, ns string, selector task.S
 	}
 }
 
+// runCursor returns the cursor of the page that begins after a run.
 func runCursor(r task.Run) string {
 	return httpapi.Cursor(strconv.FormatInt(r.ScheduledTime.UnixMilli(), 10), r.ID, r.Namespace, r.Task)
 }
 
+// parseRunCursor returns the run at a cursor, with only the fields that determine its place in a list.
 func parseRunCursor(s string) (*task.Run, error) {
 	parts := strings.Split(s, " ")
 	if len(parts) == 4 {
@@ -162,6 +165,7 @@ func parseRunCursor(s string) (*task.Run, error) {
 	return nil, task.Invalid(client.CodeBadPage, "page", "is not a page of this list")
 }
 
+// matches reports whether a run belongs to the page.
 func (f runFilter) matches(r task.Run) bool {
 	return (f.parts || !task.IsPart(r.ID)) && (f.tasks == nil || f.tasks[r.Namespace+"/"+r.Task]) && (f.states == nil || slices.Contains(f.states, r.State)) &&
 		(f.since.IsZero() || !r.ScheduledTime.Before(f.since.Time)) && (f.until.IsZero() || r.ScheduledTime.Before(f.until.Time)) &&
@@ -174,7 +178,7 @@ func (f runFilter) activeOnly() bool {
 	return f.states != nil && !slices.ContainsFunc(f.states, func(s task.State) bool { return !s.Active() })
 }
 
-// ranOn reports whether a run's latest attempt was on a node.
+// ranOn reports whether a run's latest attempt is or was on a node.
 func ranOn(r task.Run, node string) bool {
 	if r.Node == "" && len(r.Attempts) > 0 {
 		return r.Attempts[len(r.Attempts)-1].Node == node
@@ -182,8 +186,8 @@ func ranOn(r task.Run, node string) bool {
 	return r.Node == node
 }
 
-// answerRuns answers with the page of runs that begins list, which is sorted.
-// more: there are others behind the list.
+// answerRuns answers with the page of runs at the beginning of list, which must be sorted. more states that
+// other runs follow the list.
 func (h *Handlers) answerRuns(c *httpapi.Call, q runsQuery, p httpapi.Paging, list []task.Run, more bool) (httpapi.Answer, error) {
 	if len(list) > p.Limit {
 		list, more = list[:p.Limit], true
@@ -214,6 +218,7 @@ func (h *Handlers) listTaskRuns(c *httpapi.Call, q runsQuery) (httpapi.Answer, e
 	return h.answerRunsOf(c, ref, q)
 }
 
+// answerRunsOf answers with a page of the runs of a task.
 func (h *Handlers) answerRunsOf(c *httpapi.Call, ref record.Ref, q runsQuery) (httpapi.Answer, error) {
 	p, err := c.Paging(q.PageQuery)
 	if err != nil {
@@ -235,7 +240,7 @@ func (h *Handlers) answerRunsOf(c *httpapi.Call, ref record.Ref, q runsQuery) (h
 
 	if len(runs) == 0 {
 		if _, err := h.Store.Revisions(c.Context(), ref); err != nil {
-			return httpapi.Answer{}, err // a task that is not there is not one without runs
+			return httpapi.Answer{}, err // distinguishes a task without runs from one that does not exist
 		}
 	}
 
@@ -258,7 +263,7 @@ func (h *Handlers) listAllRuns(c *httpapi.Call, q selectedRunsQuery) (httpapi.An
 	return h.answerSelected(c, "", q)
 }
 
-// listRuns serves the runs of a namespace, or of one task of it.
+// listRuns serves the runs of a namespace, or of one of its tasks.
 func (h *Handlers) listRuns(c *httpapi.Call, q namespaceRunsQuery) (httpapi.Answer, error) {
 	ns, err := c.Namespace()
 	if err != nil {
@@ -271,7 +276,7 @@ func (h *Handlers) listRuns(c *httpapi.Call, q namespaceRunsQuery) (httpapi.Answ
 	return h.answerSelected(c, ns, q.selectedRunsQuery)
 }
 
-// answerSelected answers with the runs of the tasks of a namespace ("": of all) that are selected.
+// answerSelected answers with the runs of the selected tasks of a namespace, or of all namespaces ("").
 func (h *Handlers) answerSelected(c *httpapi.Call, ns string, selected selectedRunsQuery) (httpapi.Answer, error) {
 	q := selected.runsQuery
 	p, err := c.Paging(q.PageQuery)
@@ -298,7 +303,7 @@ func (h *Handlers) answerSelected(c *httpapi.Call, ns string, selected selectedR
 	return h.answerRuns(c, q, p, runs, more)
 }
 
-// override is old and newer without those of old that newer has as well.
+// override returns the runs of both lists. If both contain a run, it uses the one from newer.
 func override(old, newer []task.Run) []task.Run {
 	type key struct{ ns, name, id string }
 	has := make(map[key]bool, len(newer))
@@ -311,6 +316,7 @@ func override(old, newer []task.Run) []task.Run {
 	return append(old, newer...)
 }
 
+// activeRuns returns the runs in all inboxes, of a namespace or of all namespaces ("").
 func (h *Handlers) activeRuns(ctx context.Context, ns string) ([]task.Run, error) {
 	held, err := h.Store.Active(ctx)
 	if err != nil {
@@ -327,7 +333,7 @@ func (h *Handlers) activeRuns(ctx context.Context, ns string) ([]task.Run, error
 	return runs, nil
 }
 
-// Find finds a run of a task by its id, or by the beginning of one.
+// Find returns the run of a task with an id or a unique prefix of an id.
 func (h *Handlers) Find(ctx context.Context, ref record.Ref, id string) (task.Run, error) {
 	if task.IsPart(id) {
 		return h.runOfPart(ctx, ref, id)
@@ -364,6 +370,7 @@ func (h *Handlers) Find(ctx context.Context, ref record.Ref, id string) (task.Ru
 	return task.Run{}, ambiguous(id, ids)
 }
 
+// ambiguous is the failure for an id that is a prefix of several ids.
 func ambiguous(id string, ids []string) error {
 	const most = 5
 	list := strings.Join(ids[:min(len(ids), most)], ", ")
@@ -388,7 +395,7 @@ func (h *Handlers) getTaskRun(c *httpapi.Call) (httpapi.Answer, error) {
 	return httpapi.Answer{Status: http.StatusOK, Body: run}, err
 }
 
-// findRun serves a run of any task of a namespace.
+// findRun serves a run of any task in a namespace, by its id or a unique prefix of it.
 func (h *Handlers) findRun(c *httpapi.Call) (httpapi.Answer, error) {
 	ns, err := c.Namespace()
 	if err != nil {
@@ -403,7 +410,7 @@ func (h *Handlers) findRun(c *httpapi.Call) (httpapi.Answer, error) {
 	const most = 100
 	find, part := id, ""
 	if parent, _, is := task.ParentOf(id); is {
-		find, part = parent, id // of a part that has ended there may be no record but its run's
+		find, part = parent, id // the record of a part may be gone, so the run that contains it is looked up
 	}
 
 	refs, ids, err := h.Store.FindRuns(c.Context(), h.Shards, ns, find, most)
@@ -440,8 +447,8 @@ func (h *Handlers) findRun(c *httpapi.Call) (httpapi.Answer, error) {
 	return httpapi.Answer{Status: http.StatusOK, Body: run}, err
 }
 
-// cancelRun serves cancel. The run may move from the queue into an inbox, or
-// end, while we look: then look again.
+// cancelRun serves the cancellation of a run. The run may move from the queue into an inbox, or end, during the
+// request; then it is looked up again.
 func (h *Handlers) cancelRun(c *httpapi.Call) (httpapi.Answer, error) {
 	ref, id, err := c.RefAndRunID()
 	if err != nil {
@@ -462,13 +469,14 @@ func (h *Handlers) cancelRun(c *httpapi.Call) (httpapi.Answer, error) {
 	return httpapi.Answer{Status: http.StatusOK, Body: run}, err
 }
 
-// cancelOnce is task.ErrConflict if the run has moved.
+// cancelOnce is one attempt of cancelRun. It returns task.ErrConflict if the run has moved.
 func (h *Handlers) cancelOnce(c *httpapi.Call, ref record.Ref, id string) (task.Run, error) {
 	run, err := h.Store.CancelQueued(c.Context(), ref, id, c.Actor(), h.Now())
 	if !errors.Is(err, task.ErrNotFound) {
 		return run, err
 	}
 
+	// The run is not in the queue, so it is in an inbox, has ended, or is moving.
 	held, err := h.Store.ActiveOf(c.Context(), ref)
 	if err != nil {
 		return task.Run{}, err

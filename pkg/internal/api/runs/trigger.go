@@ -10,7 +10,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// triggerTask serves trigger: it queues a run for the owner of the shard.
+// triggerTask serves a manual trigger: it queues a run for the owner of the shard.
 func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 	ref, err := c.Ref()
 	if err != nil {
@@ -50,8 +50,8 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 	return httpapi.Answer{Status: http.StatusAccepted, Body: out}, err
 }
 
-// checkTriggerEnv checks a run's further environment. Its size has the bound of
-// an action's: with it, the run must fit into one commit.
+// checkTriggerEnv checks the additional environment of a run. Its size has the same limit as that of an action,
+// because the run with both must fit into one commit.
 func checkTriggerEnv(env map[string]string) error {
 	if err := task.CheckEnv("env", env); err != nil {
 		return err
@@ -69,7 +69,7 @@ func checkTriggerEnv(env map[string]string) error {
 	return nil
 }
 
-// requested returns a run as somebody asks for it, with the environment that they give.
+// requestedBy returns a run with the user who requested it and the names of the variables that the user set.
 func requestedBy(c *httpapi.Call, run task.Run, env map[string]string) task.Run {
 	run.CreatedBy, run.EnvNames = c.Actor(), task.EnvNamesOf(env)
 	return run

@@ -75,7 +75,7 @@ func (h *Handlers) applyTasks(c *httpapi.Call, q batchQuery) (httpapi.Answer, er
 }
 
 // serveLines runs the request in three stages: read starts a goroutine for each group, the second stage claims names
-// in the order of lines, and answer writes the results. serve returns when all of its goroutines have ended.
+// in the order of lines, and answer writes the results. It returns when all of its goroutines have ended.
 func (b *batch) serveLines() {
 	deadline := http.NewResponseController(b.c.Writer) // errors are ignored: not every http.ResponseWriter supports deadlines
 	_ = deadline.EnableFullDuplex()
@@ -173,8 +173,8 @@ func (b *batch) readGroups(ctx context.Context, deadline *http.ResponseControlle
 	}
 }
 
-// checkToken authenticates the caller again before a group is written. If the token is no longer valid,
-// checkToken fails the lines of the group and ends the batch. A batch can take hours, and a deleted token must
+// checkToken authenticates the caller again before a group is written. If the token is no longer valid, it
+// fails the lines of the group and ends the batch. A batch can take hours, and a deleted token must
 // not keep working for that long.
 func (b *batch) checkToken(ctx context.Context, g *group) {
 	_, err := b.Authenticate(ctx, b.c.Request)

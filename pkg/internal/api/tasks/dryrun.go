@@ -46,8 +46,8 @@ func newTaskWrite(c *httpapi.Call, q dryRunQuery) *taskWrite {
 // written.
 func asNewTask(st store.Stored) store.Stored {
 	st.Task.UID, st.Entry.UID = "", ""
-	st.EntryMod = 1 // there would be one
-	return st       // makes the views treat the entry as stored
+	st.EntryMod = 1 // makes the views treat the entry as stored
+	return st
 }
 
 // asUpdatedTask returns a task as it would be after a dry run, with the revision of the stored task, because nothing is
@@ -99,9 +99,9 @@ func entryIn(st *store.Stored) *task.Entry {
 // statedFields returns the fields of a new spec that differ from the defaults, except for its name.
 func statedFields(s task.Spec) []client.FieldChange {
 	std := task.Defaults()
-	std.Name, std.Namespace = s.Name, s.Namespace // the default has no action, but every task has one
+	std.Name, std.Namespace = s.Name, s.Namespace
 
-	list := slices.DeleteFunc(task.Compare(std, s), func(c task.FieldChange) bool { return c.Field == "action" }) // none, which no task has
+	list := slices.DeleteFunc(task.Compare(std, s), func(c task.FieldChange) bool { return c.Field == "action" }) // the default has no action, but every task has one
 	for i := range list {
 		list[i].From = nil // there was no earlier value
 	}

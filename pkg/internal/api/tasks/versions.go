@@ -103,8 +103,8 @@ func (h *Handlers) rollbackTask(c *httpapi.Call) (httpapi.Answer, error) {
 			return err
 		}
 
-		once := *c                      // the write replaces exactly the version that was compared
-		once.IfMatch = list[0].Revision // what was compared is what is written over
+		once := *c
+		once.IfMatch = list[0].Revision // the write replaces exactly the version that was compared
 		write := &taskWrite{Call: &once}
 
 		st, result, err := h.changeTask(write, ref, edit{is: task.ChangeRolledBack, spec: func(_, _ task.Spec) (task.Spec, error) { return spec, nil }})
