@@ -7,18 +7,22 @@ import (
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 )
 
-// agenda says which tasks the next plan looks at, and when the worker has to look again at what
-// waits. It never changes what is decided, only when something is looked at, so it stays as it is
-// when a commit fails.
+// agenda holds which tasks the next plan examines, and when the worker must examine tasks again. It affects
+// only when a task is examined, never what is decided. So it stays as it is when a commit fails.
 type agenda struct {
-	looks     []*taskstate.Task         // what waits for them, or their attempts, want a look
-	rests     map[*taskstate.Task]int64 // until when they want no look; Unix milliseconds
-	restUntil int64                     // the first of them; 0: none
-	looked    time.Time                 // when all that waits was looked at last
-	wakes     time.Time                 // when a waiting run or a lost attempt wants a look; zero if none
+	// looks are the tasks that the next plan examines, each once: something waits, or an attempt needs
+	// attention.
+	looks []*taskstate.Task
+	// rests holds tasks that are to be examined at a later time, in Unix milliseconds. Unlike wakes, they
+	// may be far in the future, and only these tasks are examined then.
+	rests     map[*taskstate.Task]int64
+	restUntil int64     // the earliest of rests, or 0 if there is none
+	looked    time.Time // when all tasks with waiting or active runs were last examined
+	wakes     time.Time // when to examine them all next, or zero
 }
 
-// lookAgainAt has the worker look at a task at an instant, in ms, that is far away, maybe.
+// lookAgainAt notes that the task must be examined again at an instant in Unix milliseconds. It replaces an
+// earlier note for the task.
 func (a *agenda) lookAgainAt(t *taskstate.Task, until int64) {
 	a.rests[t] = until
 	if a.restUntil == 0 || until < a.restUntil {
@@ -26,7 +30,7 @@ func (a *agenda) lookAgainAt(t *taskstate.Task, until int64) {
 	}
 }
 
-// lookAtRested looks at the tasks whose rest is over.
+// lookAtRested moves the tasks whose time has come from rests to looks. now is in Unix milliseconds.
 func (a *agenda) lookAtRested(now int64) {
 	if a.restUntil == 0 || now < a.restUntil {
 		return
@@ -43,7 +47,8 @@ func (a *agenda) lookAtRested(now int64) {
 	}
 }
 
-// takeLooks returns the tasks that want a look, in the order of their names. None wants one after that.
+// takeLooks returns the tasks to examine, ordered by name so that plans are deterministic, and empties the
+// list. The caller clears Task.Looked of each.
 func (a *agenda) takeLooks() []*taskstate.Task {
 	looks := a.looks
 	a.looks = nil
@@ -52,25 +57,25 @@ func (a *agenda) takeLooks() []*taskstate.Task {
 	return looks
 }
 
-// maxIdleSleep is how long a worker sleeps at most without a look at the clock: a
-// timer counts neither the time that a laptop was suspended nor steps of the clock.
+// maxIdleSleep is the longest time that a worker sleeps without reading the clock. A timer counts neither
+// the time during which a machine was suspended nor steps of the clock.
 const maxIdleSleep = 5 * time.Second
 
-// lookAtAll has all tasks looked at of which something waits or runs.
+// lookAtAll notes all tasks that have waiting or active runs.
 func (s *shardState) lookAtAll() {
 	for _, t := range s.active.Tasks {
 		s.addLook(t)
 	}
 }
 
-// wakeAt makes the worker look again at t, at the latest.
+// wakeAt makes the worker examine all tasks with waiting or active runs at t or earlier.
 func (a *agenda) wakeAt(t time.Time) {
 	if a.wakes.IsZero() || t.Before(a.wakes) {
 		a.wakes = t
 	}
 }
 
-// addLook notes that what waits for the task, or its attempts, want a look.
+// addLook notes that the next plan must examine the task.
 func (a *agenda) addLook(t *taskstate.Task) {
 	if !t.Looked {
 		t.Looked = true

@@ -15,9 +15,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// applyRecords takes what has happened in the shard. Of each record the higher mod
-// revision wins, so that what a commit has put in place already, or read, is
-// not undone by an event that was on its way.
+// applyRecords applies events of the shard, or a page of its load. Of two versions of a record, the one
+// with the higher mod revision wins. So an event that was still on its way does not undo what a commit or a
+// read has put into memory already. No plan may be outstanding.
 func (s *shardState) applyRecords(b store.ShardBatch, now time.Time) {
 	s.mustBeSettled()
 
@@ -43,6 +43,8 @@ func (s *shardState) applyRecords(b store.ShardBatch, now time.Time) {
 		return
 	}
 
+	// The batch is complete up to its revision. Deletions by this owner's commits up to there have been
+	// reported, so no older event of these records can follow.
 	s.applied = max(s.applied, b.Revision)
 	for key, rev := range s.gone {
 		if rev <= s.applied {
@@ -51,6 +53,7 @@ func (s *shardState) applyRecords(b store.ShardBatch, now time.Time) {
 	}
 }
 
+// applyEntry applies the current version of a task's entry, or its deletion.
 func (s *shardState) applyEntry(ev *store.ShardEvent) {
 	t := s.TaskOf(ev)
 	if ev.Mod != 0 && ev.Mod < t.Mod {
@@ -66,6 +69,8 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 		return
 	}
 
+	// If the create revision differs, this is another task, or the first version that this owner sees. What
+	// is known of the past belongs to a former task of that name.
 	again := t.Create != ev.Create
 	if again {
 		t.Past = nil
@@ -76,8 +81,8 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 	if err != nil {
 		s.addNotice(notice{kind: entryUnreadable, task: t.FullName(), err: err})
 	} else if again {
-		// As if some records had been added already: on average, a history is
-		// trimmed as often in a shard that changes hands after every few runs.
+		// Start the counters at a random value, as if some records had been added since the last trim.
+		// Otherwise the histories of a shard that often changes its owner would be trimmed too rarely.
 		t.Added = uint16(s.random.IntN(retention.TrimAfter(t.Policy.History.Keep)))
 		t.Dead = uint8(s.random.IntN(retention.TrimAfter(store.KeepDead)))
 	}
@@ -86,12 +91,13 @@ func (s *shardState) applyEntry(ev *store.ShardEvent) {
 	s.census.Count(t)
 	s.rescheduleTask(t)
 
+	// Waiting runs may start, or must end, under the new version.
 	if t.Activity != nil || t.DependsOnPast() {
 		s.addLook(t)
 	}
 }
 
-// noEntry takes a task's entry away.
+// noEntry removes a task's entry. What waits and is active of the task stays, until it has ended.
 func (s *shardState) noEntry(t *taskstate.Task) {
 	s.endSpan(t)
 	t.Present, t.Timing, t.Policy, t.Past = false, nil, nil, nil
@@ -104,12 +110,13 @@ func (s *shardState) noEntry(t *taskstate.Task) {
 	delete(s.rests, t)
 }
 
-// mostEntry is how large an entry may be, in bytes: the API writes little more
-// than its action. A commit has room for some of them, with a run of each; one
-// that fits into none would hold up its shard.
+// mostEntry is the largest size of an entry in bytes. The API writes little more than the action. A commit
+// has room for several entries of this size, each with a run. An entry that fits into no commit would block
+// its shard.
 const mostEntry = 2 * task.MaxAction
 
-// readEntry takes what an entry says.
+// readEntry decodes an entry into t. If it returns an error, t has no ticks; some of its fields may have
+// been changed.
 func (s *shardState) readEntry(t *taskstate.Task, value []byte) (err error) {
 	if len(value) > mostEntry {
 		return fmt.Errorf("%w: an entry of %d bytes; at most %d are read", task.ErrInvalid, len(value), mostEntry)
@@ -148,20 +155,24 @@ func (s *shardState) readEntry(t *taskstate.Task, value []byte) (err error) {
 		own = &o
 	}
 
+	// From here on nothing can fail.
 	t.SetOwn(own)
 	text := make([]byte, 0, int(t.NameLen)+len(p.UID)+len(p.Action))
 	text = append(append(append(text, t.FullName()...), p.UID...), p.Action...)
 	t.Text, t.UIDLen, t.Secret = string(text), uint8(len(p.UID)), action.NeedsKey()
-	s.Tasks[t.FullName()] = t // so that the key is no second copy of the name
+	// Replace the key of the map by a part of the new text, so that the name is stored once.
+	s.Tasks[t.FullName()] = t
 	t.From, t.Anchor, t.Paused, t.Generation = p.From.UnixMilli(), p.Anchor.UnixMilli(), p.Paused, int32(p.Generation)
 
 	return nil
 }
 
+// applyQueued applies the current version of a queue record, or its deletion.
 func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 	t := s.TaskOf(ev)
+	// This owner has deleted the record at a later revision. Ignore the older event.
 	if rev, ok := s.gone[t.FullName()+"/"+ev.Run]; ok && (ev.Mod == 0 || ev.Mod <= rev) {
-		s.dropTask(t) // it may have been forgotten already
+		s.dropTask(t) // TaskOf may have added it again
 		return
 	}
 
@@ -170,6 +181,7 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 		return
 	}
 
+	// Whatever is known now replaces the fact that the record could not be read.
 	if t.Activity != nil {
 		t.Activity.Unreadable = slices.DeleteFunc(t.Activity.Unreadable, func(run string) bool { return run == ev.Run })
 	}
@@ -182,7 +194,10 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 		return
 	}
 
-	s.applyAttemptEnd(t, ev.Run, ev.Mod) // a retry waits, or the attempt was handed back
+	// A queue record of a run means that an attempt of it has ended: a retry waits, or the node handed it
+	// back.
+	s.applyAttemptEnd(t, ev.Run, ev.Mod)
+	// A record that cannot be read keeps its place: the run counts as existing, and only waits (G19).
 	decoded, err := record.DecodeWaiting(ev.ShardKey, ev.Value)
 	if err != nil {
 		s.ensureActivity(t).Unreadable = append(s.ensureActivity(t).Unreadable, ev.Run)
@@ -196,11 +211,13 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 		return
 	}
 
+	// Seen is when this owner first received the record. It limits how long a retry waits (see NotBefore).
 	q := &taskstate.Waiting{Waiting: decoded, Mod: ev.Mod, Seen: now.UnixMilli()}
 	if i >= 0 && t.Queue()[i].Mod == q.Mod {
-		q.Seen = t.Queue()[i].Seen // it is told twice
+		q.Seen = t.Queue()[i].Seen // the same version, delivered twice
 	}
 
+	// What the owner keeps about the parts of a run survives a new version of its record.
 	if i >= 0 {
 		q.Parental = t.Queue()[i].Parental
 		t.Queue()[i] = q
@@ -211,6 +228,7 @@ func (s *shardState) applyQueued(ev *store.ShardEvent, now time.Time) {
 	s.addLook(t)
 }
 
+// applyEnqueued inserts a run into the task's queue, which is ordered by run id.
 func (s *shardState) applyEnqueued(t *taskstate.Task, q *taskstate.Waiting) {
 	l := s.ensureActivity(t)
 	at, _ := slices.BinarySearchFunc(l.Queue, q, func(a, b *taskstate.Waiting) int { return strings.Compare(a.ID, b.ID) })
@@ -218,12 +236,15 @@ func (s *shardState) applyEnqueued(t *taskstate.Task, q *taskstate.Waiting) {
 	s.queued++
 }
 
+// applyDequeued removes the run at index i of the task's queue. How the task's last run ended is unknown
+// until the history record of the run arrives.
 func (s *shardState) applyDequeued(t *taskstate.Task, i int) {
 	t.ForgetLastEnd()
 	t.Activity.Queue = slices.Delete(t.Activity.Queue, i, i+1)
 	s.queued--
 }
 
+// applyEnded applies a history record: a run ended, or ticks did not run.
 func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 	t := s.TaskOf(ev)
 
@@ -233,10 +254,12 @@ func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 		return
 	}
 
+	// A late result belongs to an attempt that was declared lost before. It changes nothing else (G12).
 	if !ev.Late {
 		s.applyAttemptEnd(t, ev.Run, ev.Mod)
 	}
 
+	// The record belongs to a task that no longer exists, so it is deleted.
 	if t.Orphan(ev.Run) {
 		s.purges[ev.Key] = ev.Mod
 		return
@@ -246,10 +269,12 @@ func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 		return
 	}
 
+	// During a preload, the current owner's board counts the end.
 	if e, isNew := s.failures.NoteEnd(t, ev); isNew && s.owner {
 		s.ends.AddEnded(now, e.Failed())
 	}
 
+	// Determine this before the end is added: a history is trimmed only if all earlier ends are counted.
 	mayTrim := t.MayTrim()
 
 	if t.Past != nil && t.DependsOnPast() {
@@ -257,26 +282,31 @@ func (s *shardState) applyEnded(ev *store.ShardEvent, now time.Time) {
 		s.addLook(t)
 	}
 
-	if ev.Mod == ev.Create && t.Added < math.MaxUint16 { // else it was extended
+	// A new record. One whose mod revision is higher was extended, and does not lengthen the history.
+	if ev.Mod == ev.Create && t.Added < math.MaxUint16 {
 		t.Added++
 	}
 
+	// If the trimmer is busy, the task's next end asks again.
 	if s.owner && mayTrim && int(t.Added) >= retention.TrimAfter(t.Policy.History.Keep) && s.trims.Ask(s.trimOf(t, ev)) {
 		t.Added = 0
 	}
 }
 
-// trimOf is the trim of t's history after an end.
+// trimOf returns the request to trim t's history after the end ev.
 func (s *shardState) trimOf(t *taskstate.Task, ev *store.ShardEvent) retention.Trim {
 	job := retention.Trim{Fences: s.fences, Ref: t.Ref(s.Shard), UID: t.UID(), History: t.Policy.History}
 	if t.CountsFailures() {
-		job.Before = ev.Mod // this end, and those that follow, are yet to be counted
+		// This end and those after it are not counted yet. Keep them.
+		job.Before = ev.Mod
 	}
 	return job
 }
 
-// applyAttemptEnd takes the attempt of a run off the active ones, if it began before rev.
+// applyAttemptEnd removes the attempt of a run from the active ones, if it began before revision rev. A
+// later attempt of the same run stays.
 func (s *shardState) applyAttemptEnd(t *taskstate.Task, run string, rev int64) {
+	// The scan is still to come, and may contain this attempt although it has ended.
 	if s.endedSince != nil {
 		s.endedSince[t.FullName()+"/"+run] = rev
 	}
@@ -291,18 +321,20 @@ func (s *shardState) applyAttemptEnd(t *taskstate.Task, run string, rev int64) {
 	t.ForgetLastEnd()
 	t.DropIdleActivity()
 
+	// A waiting run may have waited for this end. If the task is gone, it may be forgotten.
 	if t.Activity != nil || !t.Present || t.DependsOnPast() {
-		s.addLook(t) // something may have waited for this end
+		s.addLook(t)
 	}
 }
 
-// applyActiveRuns takes the answer to the scan for active attempts: but those that have
-// ended meanwhile.
+// applyActiveRuns applies the result of the scan for active attempts, without those that have ended
+// meanwhile.
 func (s *shardState) applyActiveRuns(keys []store.ActiveKey) {
 	s.mustBeSettled()
 
 	for _, k := range keys {
 		t := s.TaskNamed(k.Ref.String())
+		// An end at a higher revision than the attempt's create revision means that it has ended.
 		if s.endedSince[t.FullName()+"/"+k.Run] > k.Create {
 			continue
 		}
@@ -312,15 +344,18 @@ func (s *shardState) applyActiveRuns(keys []store.ActiveKey) {
 		s.addLook(t)
 	}
 
+	// From now on, the watch reports every end after its attempt is known.
 	s.endedSince = nil
 }
 
+// addActiveAttempt adds an attempt to the active ones. It counts no slot of the node.
 func (s *shardState) addActiveAttempt(t *taskstate.Task, a *taskstate.Attempt) {
 	l := s.ensureActivity(t)
 	l.Active = append(l.Active, a)
 	t.ForgetLastEnd()
 }
 
+// applyRevised applies an event of the shard's revised key.
 func (s *shardState) applyRevised(ev *store.ShardEvent) {
 	mod := ev.Mod
 	if ev.Deleted {
@@ -329,13 +364,14 @@ func (s *shardState) applyRevised(ev *store.ShardEvent) {
 	s.setRevised(mod, ev.Mod)
 }
 
-// readAhead says that revised was read at revision at, when the watch had told of everything up to applied. Of
-// tasks that were created between the two the entries were not read: what the watch tells of them may be older than
-// the edits that revised stands for.
+// readAhead records that the edited entries were read at revision at, when the watch had delivered
+// everything up to applied. Entries of tasks that were created between the two were not read: the watch
+// will deliver them, possibly in a version that is older than the edit for which revised stands.
 type readAhead struct{ applied, at int64 }
 
-// seenUpTo is up to which revision the watermark may speak for the tasks that were created: for all of them the
-// edits that revised stands for are known.
+// seenUpTo returns up to which create revision the watermark may cover tasks. For all of these tasks, the
+// edits for which revised stands are known. A task that is created later must not be covered yet, or its
+// edited ticks could be lost (G4).
 func (s *shardState) seenUpTo() int64 {
 	if s.applied < s.readAhead.at {
 		return min(s.applied, s.readAhead.applied)
@@ -343,8 +379,8 @@ func (s *shardState) seenUpTo() int64 {
 	return s.applied
 }
 
-// setRevised notes what revised was at a revision. What was read may be newer than
-// what the watch tells afterwards.
+// setRevised records the mod revision of the revised key as of revision rev. A read may be newer than what
+// the watch delivers afterwards, so older information is ignored.
 func (s *shardState) setRevised(mod, rev int64) {
 	if rev >= s.revisedAt {
 		s.revised, s.revisedAt = mod, rev

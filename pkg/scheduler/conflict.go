@@ -11,12 +11,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// hasWork reports whether there may be something to decide at now.
+// hasWork reports whether there may be something to decide at now, or a history to read.
 func (s *shardState) hasWork(now time.Time) bool {
 	return len(s.due) > 0 && s.due[0].DueAt() <= now.UnixMilli() || len(s.looks) > 0 || len(s.uncovered) > 0 || len(s.purges) > 0 || len(s.unread) > 0
 }
 
-// applyConflict abandons a plan whose commit failed a compare, and applies the records that the commit found
+// applyConflict abandons a plan whose commit failed a comparison, and applies the records that have
 // changed. It returns errReload if the shard has to be opened again.
 func (s *shardState) applyConflict(p *plan, c *store.Conflict, now time.Time) error {
 	s.applyAbandoned(p)
@@ -26,12 +26,15 @@ func (s *shardState) applyConflict(p *plan, c *store.Conflict, now time.Time) er
 }
 
 // takeConflict applies the records that a failed commit found changed. An entry that was deleted or created
-// again is forgotten until the watch delivers its current state.
+// again is forgotten until the watch delivers its current state. takeConflict also counts the failure for
+// each task concerned.
 func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
+	// failed counts a task once, however many of its records have changed.
 	failed := map[*taskstate.Task]bool{} // counts a task once, however many of its records changed
-	// Attempts come first: a queue record may show that one of them has ended, and that attempt must not
-	// be considered active afterwards.
+	// Attempts come first: a queue record may show that one of them has ended, and that attempt must not be
+	// considered active afterwards.
 	for _, key := range c.Runs {
+		// The watch normally delivers the change before this.
 		s.wakeAt(now.Add(100 * time.Millisecond))
 		if t := s.takeConflictingAttempt(key); t != nil {
 			failed[t] = true
@@ -43,6 +46,7 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 
 		switch ev.Kind {
 		case record.KindEntry:
+			// If the entry was created again, it belongs to another task of the same name.
 			if ev.Deleted || ev.Create != t.Create {
 				s.forgetTask(t)
 			} else {
@@ -51,21 +55,30 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 		case record.KindQueued:
 			s.applyQueued(&ev, now)
 		case record.KindEnded, record.KindDead, record.KindPart:
-			delete(s.purges, ev.Key) // if it is there, the watch will tell
+			// If the record still exists, the watch or the reconciliation reports it again.
+			delete(s.purges, ev.Key)
+			// The record of a part that has ended was deleted already, so the part is no longer known.
 			if ev.Kind == record.KindPart && ev.Deleted && t.Activity != nil {
 				delete(t.Activity.Returned, ev.Run)
 			}
-			s.endSpan(t) // it cannot be extended
+			// A range of skipped ticks cannot be extended: its record has changed or was deleted.
+			s.endSpan(t)
 		}
 
+		// Conflicts about history do not count as failures of the task: purges and ranges are given up
+		// above, so the next commit does not depend on these records.
 		failed[t] = ev.Kind != record.KindEnded && ev.Kind != record.KindDead && ev.Kind != record.KindPart || failed[t]
 		s.addLook(t)
 	}
 
+	// Freezes may allow or forbid runs of any task.
 	if c.Freezes != nil {
 		s.lookAtAll()
 	}
 
+	// The session of a node has changed, but the known nodes do not show it yet. Leave the node out until
+	// they do. Attempts on that node are examined from the start, because what was read of them belongs to
+	// the old session.
 	for _, node := range c.Nodes {
 		s.wakeAt(now.Add(placement.Suspicion))
 
@@ -87,9 +100,10 @@ func (s *shardState) takeConflict(p *plan, c *store.Conflict, now time.Time) {
 	}
 }
 
-// takeConflictingAttempt takes note of an attempt that a lost commit found changed, gone, or
-// there where it wanted to put it: then it is in that inbox, whoever put it there.
-// It returns the run's task; nil if that is not known.
+// takeConflictingAttempt handles the key of an inbox record that a rejected commit found changed, deleted,
+// or existing where the commit wanted to create it. If the run is not known to be active, the record
+// exists, whoever created it, so the run counts as active from now on. takeConflictingAttempt returns the
+// run's task, or nil if the task is not known.
 func (s *shardState) takeConflictingAttempt(key string) *taskstate.Task {
 	parts := strings.Split(key, "/") // …/node/shard/namespace/name/run
 	n := len(parts)
@@ -101,6 +115,7 @@ func (s *shardState) takeConflictingAttempt(key string) *taskstate.Task {
 	}
 
 	if t.Holds(run) {
+		// The attempt is known: what was read of it is out of date.
 		watchAnew(t, func(a *taskstate.Attempt) bool { return a.Run == run })
 		return t
 	}
@@ -111,19 +126,20 @@ func (s *shardState) takeConflictingAttempt(key string) *taskstate.Task {
 	return t
 }
 
-// forgetTask drops an entry that is gone, or another's, until the watch tells more.
+// forgetTask drops an entry that was deleted, or that now belongs to another task, until the watch delivers
+// its current state.
 func (s *shardState) forgetTask(t *taskstate.Task) {
 	t.Bad = false
 	s.noEntry(t)
 }
 
-// maxFailedCommits is how many commits in a row may fail for a task.
+// maxFailedCommits is how many commits in a row may fail for a task before it is set aside.
 const maxFailedCommits = 20
 
-// setAside ends it with a task that fails commit after commit: it goes alone, but
-// it goes first, and would hold up all others. What is known of it may be wrong:
-// the shard is opened again, once. If that does not help, the task has no ticks
-// until its records change.
+// setAside handles tasks for which every commit fails. Such a task is committed alone, but it is decided
+// first, so it would delay all other tasks (G19). What is known of it may be wrong, so the first time the
+// shard is opened again: setAside returns errReload. If that does not help, the task gets no ticks until
+// one of its records changes.
 func (s *shardState) setAside(p *plan) error {
 	for i := range p.changes {
 		t := p.changes[i].task
@@ -136,6 +152,7 @@ func (s *shardState) setAside(p *plan) error {
 		default:
 			delete(s.stubborn, name)
 			s.addNotice(notice{kind: taskSetAside, task: name})
+			// Bad has the same effect as an entry that cannot be read: no ticks, and the queue waits.
 			t.Bad = true
 			s.census.Count(t)
 			s.due.Set(t, 0)
@@ -147,7 +164,8 @@ func (s *shardState) setAside(p *plan) error {
 	return nil
 }
 
-// watchAnew discards what is known about the attempts that which selects.
+// watchAnew discards what was read of the attempts for which the function returns true. They are read again
+// from the start, so the time until an attempt is lost starts over.
 func watchAnew(t *taskstate.Task, which func(*taskstate.Attempt) bool) {
 	for _, a := range t.Active() {
 		if which(a) {

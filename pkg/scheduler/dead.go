@@ -5,8 +5,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
-// applyDead takes note of a dead run: it is nothing to decide about, but the list
-// of them is kept at its length, and those of a task that is gone go, too.
+// applyDead applies the record of a dead run. No decision depends on dead runs. Their list is cut to its
+// length, and those of a deleted task are deleted.
 func (s *shardState) applyDead(ev *store.ShardEvent) {
 	t := s.TaskOf(ev)
 	switch {
@@ -24,7 +24,7 @@ func (s *shardState) applyDead(ev *store.ShardEvent) {
 		if s.trims.Ask(retention.Trim{Fences: s.fences, Ref: t.Ref(s.Shard), Dead: true}) {
 			t.Dead = 0
 		} else {
-			t.Dead-- // its next one asks again
+			t.Dead-- // the task's next dead run asks again
 		}
 	}
 }

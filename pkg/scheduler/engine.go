@@ -24,37 +24,40 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// NextAttempt is the queue record of the attempt that follows one that ended,
-// by its retry policy; nil if none does.
+// NextAttempt returns the queue record of the attempt that follows one that ended with end, by the retry
+// policy in a. It returns nil if no attempt follows. spread is a random number in [0, 1) for the jitter of
+// the backoff.
 type NextAttempt func(a task.Assigned, end task.Run, now time.Time, spread float64) *task.Waiting
 
-// Config says what to schedule, and with what.
+// Config is the configuration of an Engine.
 type Config struct {
-	Node        string
+	Node        string // name of this node
 	Store       Store
-	Fleet       *placement.Fleet
-	NextAttempt NextAttempt
-	// ClearedAfter is how long those of an instance are that is proved dead; default 2 s.
+	Fleet       *placement.Fleet // the nodes that may get runs; shared by all shards
+	NextAttempt NextAttempt      // required
+	// ClearedAfter is how long a node must be absent before its attempts are lost, if its instance is
+	// proved dead. The default is 2 s.
 	ClearedAfter time.Duration
-	// Reconcile is how often, about, a shard is compared with what etcd holds; default 1 min.
+	// Reconcile is about how often a shard is compared with what etcd holds. The default is 1 min.
 	Reconcile time.Duration
-	Now       func() time.Time
-	// Cluster, if set, is what the cluster's record says: of its shards this node may
-	// catch up with its part of the rate, and attempts that it assigns are waited for
-	// as long as the record says. Without it, the defaults hold.
+	// Now returns the time by which ticks are decided. Required.
+	Now func() time.Time
+	// Cluster returns the cluster's record as it is known: the number of shards, the catch-up rate, and
+	// lost_after for new attempts. If it is nil, the defaults hold.
 	Cluster func() task.Cluster
-	// Freezes are the freezes as they are known, and their record's mod revision;
-	// nil: none. They may be old: a commit that did not know the newest fails, and
-	// tells them. Look says that they have changed.
+	// Freezes returns the freezes as they are known, and the mod revision of their record. It returns nil
+	// if there are none. They may be out of date: a commit that does not know the newest ones fails and
+	// returns them. The caller calls Look when they have changed. May be nil.
 	Freezes func() (*task.Freezes, int64)
-	// May, if set, is asked before each commit; its error ends the worker.
+	// May is called before each commit. If it returns an error, the worker ends with task.ErrFenced. May be
+	// nil.
 	May        func() error
 	Logger     *zap.Logger
 	Registerer prometheus.Registerer // may be nil
 }
 
-// Engine serves the shards that its node owns. Shards run side by side and
-// share the fleet, the scan for active runs and the trims of history.
+// Engine serves the shards that its node owns. Each shard has a worker of its own. The workers share the
+// fleet, the scan for active attempts, the catch-up pace, and the goroutines that trim, delete and compare.
 type Engine struct {
 	reconciler *reconciler
 
@@ -68,22 +71,23 @@ type Engine struct {
 	board      boardCache
 	pace       *pace.Limiter
 	loads      slots
-	ahead      slots // of loads that nobody waits for
+	ahead      slots // places for loads of shards that this node does not own yet
 	metrics    *metrics
 
 	timings  *definition.Cache[definition.Timing]
 	policies *definition.Cache[definition.Policy]
 
-	made     time.Time
-	progress progress
-	beats    atomic.Int64
+	made     time.Time    // origin of the monotonic times in progress
+	progress progress     // when any worker last made progress
+	beats    atomic.Int64 // see Beats
 
+	// mu protects workers and preloads, by shard.
 	mu       sync.Mutex
 	workers  map[int]*worker
 	preloads map[int]*preload
 }
 
-// New makes an Engine.
+// New returns an Engine. It does no I/O. Work can be called only while Run is running.
 func New(cfg Config) *Engine {
 	if cfg.Cluster == nil {
 		cfg.Cluster = func() task.Cluster { return task.Cluster{} }
@@ -117,19 +121,18 @@ func New(cfg Config) *Engine {
 func (e *Engine) parseTiming(text []byte) (*definition.Timing, error) { return e.timings.Get(text) }
 func (e *Engine) parsePolicy(text []byte) (*definition.Policy, error) { return e.policies.Get(text) }
 
-// loadsAtOnce is how many shards are loaded side by side: enough to keep the
-// processors and etcd busy, and few enough that the first ones fire soon and
-// that not everything is in memory twice.
+// loadsAtOnce is how many shards a node loads at a time. That is enough to keep the processors and etcd
+// busy, and few enough that the first shards fire soon and that a whole load is not in memory twice.
 const loadsAtOnce = 4
 
-// aheadAtOnce is how many shards are loaded that are not ours yet: nobody waits
-// for them, and they leave a processor to those that are taken over meanwhile.
+// aheadAtOnce is how many shards are preloaded at a time. Nobody waits for them, so they leave a processor
+// to shards that are taken over meanwhile.
 func aheadAtOnce() int { return min(loadsAtOnce, max(1, runtime.GOMAXPROCS(0)/2)) }
 
-// slots is a number of places.
+// slots is a counting semaphore.
 type slots chan struct{}
 
-// acquireSlot waits for a place; leave gives it back.
+// acquire waits for a place, or until ctx ends. The caller must call leave once to give the place back.
 func (s slots) acquireSlot(ctx context.Context) (leave func(), err error) {
 	select {
 	case s <- struct{}{}:
@@ -139,8 +142,8 @@ func (s slots) acquireSlot(ctx context.Context) (leave func(), err error) {
 	}
 }
 
-// catchUpRate is this node's share of the cluster's rate: as large as its share of
-// the shards.
+// catchUpRate returns this node's part of the cluster's catch-up rate, in runs per second. The part
+// corresponds to its share of the shards, so all nodes together keep to the rate.
 func (e *Engine) catchUpRate() float64 {
 	c := e.cfg.Cluster()
 
@@ -156,7 +159,7 @@ func (e *Engine) catchUpRate() float64 {
 	return rate
 }
 
-// Run serves what the shards share, until ctx ends.
+// Run runs what the shards share, until ctx ends or one of these parts fails.
 func (e *Engine) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return e.scans.Run(ctx) })
@@ -169,9 +172,9 @@ func (e *Engine) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Work serves one shard under its fences: until ctx ends, or until the shard is
-// no longer ours (task.ErrFenced) or is damaged (store.ErrDamaged). It goes on
-// with what Preload has loaded.
+// Work serves one shard under its fences until ctx ends. It returns task.ErrFenced if the shard or the
+// session is lost, and store.ErrDamaged if the shard has no watermark. If Preload has loaded the shard,
+// Work continues with that.
 func (e *Engine) Work(ctx context.Context, shard int, f store.Fences) error {
 	w := newWorker(e, shard, f)
 	if p := e.takePreload(shard); p != nil {
@@ -187,7 +190,7 @@ func (e *Engine) Work(ctx context.Context, shard int, f store.Fences) error {
 		e.metrics.shards.Dec()
 		w.releaseShared()
 		e.mu.Lock()
-		if e.workers[shard] == w {
+		if e.workers[shard] == w { // a later call of Work may have replaced it
 			delete(e.workers, shard)
 		}
 		e.mu.Unlock()
@@ -196,7 +199,8 @@ func (e *Engine) Work(ctx context.Context, shard int, f store.Fences) error {
 	return w.serveUntilDone(ctx)
 }
 
-// Look tells all workers that nodes have come, gone or changed, or freezes have.
+// Look makes all workers examine their waiting and active runs. Call it when nodes have come, gone or
+// changed, and when freezes have changed.
 func (e *Engine) Look() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -205,11 +209,12 @@ func (e *Engine) Look() {
 	}
 }
 
-// Unreadable returns how many entries of the node's shards do not fire because they cannot be read.
+// Unreadable returns how many tasks in the node's shards have no ticks because their entries cannot be
+// read.
 func (e *Engine) Unreadable() int { return int(e.metrics.unreadable.Load()) }
 
-// Overdue returns an error that names the first shard that has a tick older
-// than age which nobody has decided, or that is still being loaded after age.
+// Overdue returns an error if a shard has had an undecided tick for longer than age, or has been loading
+// for longer than age. The error names one such shard.
 func (e *Engine) Overdue(now time.Time, age time.Duration) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -228,13 +233,13 @@ func (e *Engine) Overdue(now time.Time, age time.Duration) error {
 }
 
 var (
-	// errReload means that the shard may have changed unseen: open it again.
+	// errReload means that changes of the shard may have been missed. The worker opens it again.
 	errReload = errors.New("changes of the shard may have been missed")
 )
 
 type metrics struct {
 	ticks    *prometheus.CounterVec
-	outcome  [4]prometheus.Counter // of ticks, in the order of outcomes
+	outcome  [4]prometheus.Counter // ticks by outcome, in the order of the fields of outcomes
 	lateness prometheus.Histogram
 	commits  *prometheus.CounterVec
 	commit   prometheus.Histogram
@@ -249,9 +254,11 @@ type metrics struct {
 	paused   prometheus.Counter
 	expired  prometheus.Counter
 
-	unreadable atomic.Int64 // entries of the node's shards that cannot be read
+	// unreadable counts the entries of the node's shards that cannot be read.
+	unreadable atomic.Int64
 }
 
+// newMetrics creates the metrics and registers them with r, unless r is nil.
 func newMetrics(r prometheus.Registerer) *metrics {
 	m := &metrics{
 		ticks: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "carillon_ticks_total",
@@ -295,7 +302,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	return m
 }
 
-// countOutcomes counts ticks, and lost attempts.
+// countOutcomes adds the decided ticks and lost attempts of one commit.
 func (m *metrics) countOutcomes(o outcomes) {
 	for i, n := range [...]int64{o.run, o.queued, o.skipped, o.missed} {
 		if n > 0 {

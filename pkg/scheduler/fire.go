@@ -8,14 +8,19 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// decideNextTick gives the task's next tick its outcome. false: there is no room.
+// decideNextTick gives the task's next tick its outcome. It returns false if the commit has no room, and
+// then has changed nothing.
 //
-// The commit's watermark says that the tick is decided, with two exceptions: the watermark does not
-// cover the task, since the watch has yet to tell of all creations up to its own, or the plan
-// leaves the watermark where it is. Then the entry's from has to say so.
+// Normally the commit's watermark records that the tick is decided. There are two exceptions: the watermark
+// does not cover the task yet, because the watch has not delivered all creations up to the task's own, or
+// the plan keeps the time of the watermark. Then the entry's from must record it. In both cases the commit
+// compares the entry, so an edit that the worker does not know makes the commit fail (G7).
 func (p *plan) decideNextTick(t *taskstate.Task) bool {
+	// records are the history and queue records of waiting ticks that this one may drop.
 	covered, records := !p.keepWatermark && t.Create <= p.commit.Watermark.Seen, 2*t.TicksToDrop()
-	light := covered && t.Policy.MaxRuns == 0 && records == 0 && !t.Policy.Sticky() // one record, and not the entry
+	// A light tick is the usual case: it writes one record and does not write the entry. It needs less room
+	// than Fits reserves, so more ticks fit into a commit.
+	light := covered && t.Policy.MaxRuns == 0 && records == 0 && !t.Policy.Sticky()
 
 	room := light && p.commit.FitsTick(roomForTask(t)) || !light && p.commit.Fits(2+records, 2*roomForTask(t)+records*roomForRecord)
 	if !p.admitChange(t, room) {
@@ -24,10 +29,12 @@ func (p *plan) decideNextTick(t *taskstate.Task) bool {
 
 	id := task.RunID(taskstate.Instant(t.Next), t.UID())
 	if t.Holds(id) {
-		// The run is on record although its tick is not decided: a commit of ours that was rejected has found it in an inbox
-		// (see takeConflictingAttempt), or a queue record that cannot be read has its id.
+		// The run already exists although its tick is undecided. Either this worker's rejected commit found
+		// it in an inbox (see takeConflictingAttempt), or a queue record that cannot be read has its id.
+		// Only record the tick as decided: another record of the run would conflict with the existing one
+		// (G3).
 		p.s.endSpan(t)
-		p.setEntryFrom(t, t.Next) // there is nothing else to write
+		p.setEntryFrom(t, t.Next)
 		return true
 	}
 
@@ -42,8 +49,9 @@ func (p *plan) decideNextTick(t *taskstate.Task) bool {
 	return true
 }
 
-// decideTick gives a tick that is due now its outcome, by the policies of overlap and
-// of the start deadline.
+// decideTick gives a tick that is due now its outcome: skipped if its task is frozen, missed if its start
+// deadline has passed, and otherwise what the overlap policy says. A tick that may fire but gets no node or
+// no catch-up token waits in the queue. The caller has made room in the commit.
 func (p *plan) decideTick(t *taskstate.Task, tick int64, id, trigger string) {
 	if p.isFrozen(t) {
 		p.skipRun(t, p.newRun(t, tick, id, trigger), task.ReasonFrozen)
@@ -60,9 +68,12 @@ func (p *plan) decideTick(t *taskstate.Task, tick int64, id, trigger string) {
 		return
 	}
 
+	// d counts the active and waiting runs, without those of this plan.
 	d, rule, reason := t.Doing(), t.Policy.Rule, ""
 	fate := rule.DecideTick(d)
 	if fate == tickpolicy.Fire {
+		// The policy lets the tick fire, but no node or token is free. So it is decided again as a tick
+		// that waits: the queue may be full.
 		if reason = p.fireTick(t, tick, id, trigger); reason == "" {
 			return
 		}
@@ -84,13 +95,14 @@ func (p *plan) decideTick(t *taskstate.Task, tick int64, id, trigger string) {
 	}
 }
 
-// newTickRun is the run that a tick becomes.
+// newTickRun returns the run that a tick becomes, with its start deadline.
 func (p *plan) newTickRun(t *taskstate.Task, tick int64, id, trigger string) task.Run {
 	run := p.newRun(t, tick, id, trigger)
 	run.StartBefore = t.StartBefore(tick)
 	return run
 }
 
+// newRun returns the record of a tick, without a state. The trigger says why the run exists.
 func (p *plan) newRun(t *taskstate.Task, tick int64, id, trigger string) task.Run {
 	ref := t.Ref(p.s.Shard)
 	r := task.Run{
@@ -104,6 +116,7 @@ func (p *plan) newRun(t *taskstate.Task, tick int64, id, trigger string) task.Ru
 	return r
 }
 
+// enqueueRun puts the run of a tick into the queue. reason says why it waits.
 func (p *plan) enqueueRun(t *taskstate.Task, run task.Run, reason string) {
 	p.s.endSpan(t)
 	run.State, run.Reason = task.Queued, reason
@@ -112,7 +125,9 @@ func (p *plan) enqueueRun(t *taskstate.Task, run task.Run, reason string) {
 	p.counts.queued++
 }
 
-// fireTick has a node run a tick. If that cannot be, it says why the tick waits.
+// fireTick starts the run of a tick: it puts an attempt into the inbox of a node, or begins a run with
+// parts. It returns "" if it has done so. Otherwise it returns why the tick must wait, and holds no slot
+// and no token. A run of a late tick (trigger catch_up) needs a catch-up token.
 func (p *plan) fireTick(t *taskstate.Task, tick int64, id, trigger string) (reason string) {
 	paced := trigger == task.TriggerCatchUp
 	if paced && !p.takeToken(t, p.clock) {
@@ -148,14 +163,16 @@ func (p *plan) fireTick(t *taskstate.Task, tick int64, id, trigger string) (reas
 	return ""
 }
 
-// dispatchRun makes the run in p.attempt an attempt for the node that was picked for
-// it.
+// dispatchRun makes the run in p.attempt an attempt on node n, for which a slot has been counted. The
+// caller then adds the attempt to the commit with Claim or Dispatch. late is how late its tick is, or
+// negative for a run that has waited. From now on the plan starts no other run of the task, so that their
+// fencing tokens differ (G11).
 func (p *plan) dispatchRun(t *taskstate.Task, n *task.Node, late time.Duration) {
 	p.reserveSlot(n)
 	p.changeOf(t).started = true
 
 	a := &p.attempt
-	if a.Owner == "" { // a person asked for it
+	if a.Owner == "" { // a manual run: the API does not set an owner
 		a.Owner = p.s.node
 	}
 
@@ -164,17 +181,18 @@ func (p *plan) dispatchRun(t *taskstate.Task, n *task.Node, late time.Duration) 
 	a.Timeout, a.KillGrace, a.Retry = t.Policy.Timeout, t.Policy.KillGrace, t.Policy.Retry
 	a.KillSignal, a.Success = t.Policy.KillSignal, t.Policy.Success
 	a.Output = t.Policy.Output
-	// The owner and the node both go by this value from now on, whatever becomes of the
-	// cluster's setting: the node has killed the attempt before it can be declared lost.
+	// The attempt carries its own lost_after. From now on the owner and the node both use this value,
+	// whatever the cluster's setting becomes, so the node has killed the attempt before it can be declared
+	// lost (G17).
 	a.LostAfter = p.cluster.LostAfterWithLease(n.LeaseTTL)
 	p.claims = append(p.claims, claim{t, a.ID, n.Name, late})
 	p.stickToNode(t, n)
 }
 
-// decideLateTicks gives all of a task's undecided ticks up to an instant their outcome,
-// by the missed policy, and sets the entry's from behind them: the watermark
-// does not speak for them. false if some are left for the next commit; what is
-// decided is the oldest then.
+// decideLateTicks gives all undecided ticks of a task up to upTo (Unix milliseconds) their outcome by the
+// missed policy. It sets the entry's from to the last one that it decides, because the watermark does not
+// cover them. It returns false if the commit has no room for all of them. What is decided is then the
+// oldest part, and the next commit continues after it (G4).
 func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
 	if p.full {
 		return false
@@ -185,6 +203,8 @@ func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
 
 	l := tickpolicy.Lateness{Policy: t.Policy.Missed, Deadline: t.Policy.Deadline, Opened: p.s.opening.at}
 	c := tickpolicy.DecideLate(l, taskstate.NewMissedSchedule(t), taskstate.Instant(t.Next-1), taskstate.Instant(upTo), p.now)
+	// The run of a tick may drop older waiting ticks. Each of these takes a queue delete and a history
+	// record.
 	drops := t.TicksToDrop()
 	if !p.reserveRoom(t, 3+len(c.Missed)+2*drops, 2*roomForTask(t)+(len(c.Missed)+2*drops)*roomForRecord) {
 		return false
@@ -192,6 +212,7 @@ func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
 
 	from := c.Last
 
+	// The missed ticks are older than all that run. One record holds all ticks with the same reason.
 	for _, m := range c.Missed {
 		p.missTicks(t, m)
 	}
@@ -204,23 +225,28 @@ func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
 		}
 
 		id, at := task.RunID(tick, t.UID()), tick.UnixMilli()
-		// The last two go together: one that is left alone may be on time, and
-		// would then be decided as if it had not come with the others.
+		// Require room for the last two ticks together. If only one were left for the next commit, it could
+		// be within its grace, and would then be decided as a single tick that is on time.
 		room := 1
 		if i == len(c.Run)-2 {
 			room = 2
 		}
 
 		switch {
+		// The first tick's room is part of the reservation above.
 		case i > 0 && !p.reserveRoom(t, room, room*roomForRecord):
 			complete = false
-		case t.Holds(id):
+		case t.Holds(id): // the run exists already; only record its tick as decided
+		// A single tick is decided by the overlap policy, unless the missed policy requires that every tick
+		// runs.
 		case len(c.Run) == 1 && t.Policy.Missed.Policy != task.MissedAll:
 			p.decideTick(t, at, id, trigger)
 		case t.Policy.Shadow:
 			p.decideShadowTick(t, at, id, trigger)
 		case i == 0 && p.goesFirst(t) && p.fireTick(t, at, id, trigger) == "":
-		default: // whoever wants all of them wants the last one of a piece too
+		default:
+			// All other ticks wait for their turn, one after another. The limit of the queue does not count
+			// them.
 			p.enqueueRun(t, p.newTickRun(t, at, id, trigger), task.ReasonCatchUp)
 		}
 
@@ -230,6 +256,7 @@ func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
 
 		from = tick
 
+		// max_runs is used up: the task has no further ticks (G24).
 		if p.usesRunBudget(t) {
 			break
 		}
@@ -241,33 +268,40 @@ func (p *plan) decideLateTicks(t *taskstate.Task, upTo int64) bool {
 	return complete
 }
 
-// setEntryFrom sets an entry's from: its ticks up to there are decided.
+// setEntryFrom writes the task's entry with the given from (Unix milliseconds): its ticks up to that time
+// are decided.
 func (p *plan) setEntryFrom(t *taskstate.Task, from int64) {
 	p.changeEntry(t, func(c *entryChange) { c.from = from })
 }
 
-// goesFirst reports whether the first of several late ticks may start at once.
+// goesFirst reports whether the first of several late ticks may start at once: no run is active, and with a
+// policy that limits active runs, no tick waits.
 func (p *plan) goesFirst(t *taskstate.Task) bool {
 	d := t.Doing()
 	return t.Policy.Rule.Free(d) && (t.Policy.Rule.Most == 0 || d.Ticks == 0)
 }
 
-// serveQueue dispatches what waits and may start now, and ends what is not to start.
+// serveQueue examines the waiting runs of a task in the order of their ids. It dispatches those that may
+// start now and ends those that must not start any more. It stops early if the commit has no room; the task
+// is then examined again.
 func (p *plan) serveQueue(t *taskstate.Task) {
-	if t.BeingDeleted() {
+	if t.BeingDeleted() { // nothing is dispatched while a ttl deletion is under way
 		return
 	}
 
 	now := p.now.UnixMilli()
 	begun := t.DispatchedWaiting()
 
-	// Of several that are begun the first goes on; else all would wait for each other. Runs that
-	// have their parts go first, since their parts are active: they are more than may be active
-	// only if the limit was lowered. Both counts are of those before q.
+	// Waiting runs that were dispatched before count as active. A run counts only those that precede it,
+	// otherwise two of them would wait for each other forever. Runs with parts precede the others, because
+	// their parts are active; there are more of them than the limit only if the limit was lowered. parents
+	// and others count the runs that precede q.
 	parents, others := 0, t.Parents()
 	replacer := t.Replacer(func(q *taskstate.Waiting) bool { return q.Expired(now) })
 
 	for _, q := range t.Queue() {
+		// The run belongs to no task that exists, or an attempt of it is already in an inbox. Delete its
+		// record.
 		if !t.Present || !t.Bad && q.UID != t.UID() || t.Holds(q.ID) {
 			if !p.reserveRoom(t, 1, roomForRecord) {
 				return
@@ -277,7 +311,8 @@ func (p *plan) serveQueue(t *taskstate.Task) {
 		}
 
 		if t.Bad {
-			return // what it would run cannot be read
+			// The entry cannot be read, so the action and the policies are unknown. The queue waits.
+			return
 		}
 
 		if task.IsPart(q.ID) {
@@ -287,6 +322,7 @@ func (p *plan) serveQueue(t *taskstate.Task) {
 			continue
 		}
 
+		// A run that has its parts: give out, end or cancel parts.
 		if q.UnderWay() {
 			c := tickpolicy.Candidate{Manual: q.Trigger == task.TriggerManual, Begun: true}
 			r := parentRun{plan: p, t: t, q: q}
@@ -298,7 +334,9 @@ func (p *plan) serveQueue(t *taskstate.Task) {
 			continue
 		}
 
-		if p.isFrozen(t) { // looked at again when that has changed
+		// Nothing of a frozen task starts (G21), but start deadlines still expire. The task is examined
+		// again when the freezes change.
+		if p.isFrozen(t) {
 			what := tickpolicy.TurnWait
 			if q.Expired(now) {
 				what = tickpolicy.TurnExpire
@@ -312,11 +350,14 @@ func (p *plan) serveQueue(t *taskstate.Task) {
 		}
 
 		if p.isStarting(t) {
-			p.lookAfterCommit(t) // at most one in a revision: the others in the next
+			// A commit starts at most one run of a task, so that fencing tokens differ (G11). The next
+			// commit continues.
+			p.lookAfterCommit(t)
 			return
 		}
 
 		c := tickpolicy.Candidate{Manual: q.Trigger == task.TriggerManual, Begun: q.DispatchedBefore(), Expired: q.Expired(now), Replacer: q == replacer, Newer: replacer != nil && q.ID > replacer.ID}
+		// A run that was not dispatched before comes after all that were.
 		ahead := begun
 		if c.Begun {
 			ahead = others
@@ -329,7 +370,7 @@ func (p *plan) serveQueue(t *taskstate.Task) {
 	}
 }
 
-// applyTurn does with a waiting run what its turn is. false: there is no room.
+// applyTurn carries out the decision about a waiting run. It returns false if the commit has no room.
 func (p *plan) applyTurn(t *taskstate.Task, q *taskstate.Waiting, what tickpolicy.Turn) bool {
 	switch what {
 	case tickpolicy.TurnExpire:
@@ -338,10 +379,12 @@ func (p *plan) applyTurn(t *taskstate.Task, q *taskstate.Waiting, what tickpolic
 		return p.endQueued(t, q, task.Cancelled, task.ReasonReplaced)
 	}
 
+	// The run waits or starts. Wake up when its start deadline passes, to record it as missed (G22).
 	if !q.StartBefore.IsZero() && q.Attempt <= 1 {
 		p.s.wakeAt(q.StartBefore.Truncate(deadlineStep).Add(deadlineStep))
 	}
 
+	// A retry waits for its backoff.
 	if at := t.NotBefore(q); at.After(p.now) {
 		p.s.wakeAt(at)
 		return true
@@ -350,14 +393,15 @@ func (p *plan) applyTurn(t *taskstate.Task, q *taskstate.Waiting, what tickpolic
 	return what != tickpolicy.TurnStart || p.startWaiting(t, q)
 }
 
-// deadlineStep is how far apart the looks at runs are whose start deadlines pass:
-// what is past its own starts no more, it is only the record of it that can wait.
+// deadlineStep is the resolution at which the worker wakes up for start deadlines. A run that is past its
+// deadline never starts, so only its record is late by up to this.
 const deadlineStep = 100 * time.Millisecond
 
-// startWaiting moves a run from the queue to an inbox, or says why it waits on. false:
-// there is no room.
+// startWaiting moves a run from the queue to an inbox. If it cannot start now, startWaiting records why in
+// its queue record. It returns false if the commit has no room.
 func (p *plan) startWaiting(t *taskstate.Task, q *taskstate.Waiting) bool {
 	if q.Paced() && !p.takeToken(t, p.clock) {
+		// No token. Keep the reason no_node, if that is why the run waited before.
 		return q.Reason == task.ReasonNoNode || p.waitsFor(t, q, task.ReasonCatchUp)
 	}
 	if q.Fan != nil || t.Policy.Target.FansOut() && !q.DispatchedBefore() {
@@ -369,12 +413,14 @@ func (p *plan) startWaiting(t *taskstate.Task, q *taskstate.Waiting) bool {
 		p.attempt.Run, p.attempt.Env = q.Run, q.Env
 		p.dispatchRun(t, n, -1)
 		p.commit.Dispatch(&p.attempt, t.Action(), n.Revision)
+		// The task must be unchanged: it may have been paused, updated or deleted (G7).
 		p.commit.GuardEntry(t.FullName(), t.Mod)
 		p.dequeueRun(t, q)
 
 		return true
 	}
 
+	// The run does not start, so give back what was reserved.
 	if q.Paced() {
 		p.returnToken()
 	}
@@ -387,8 +433,9 @@ func (p *plan) startWaiting(t *taskstate.Task, q *taskstate.Waiting) bool {
 	return p.waitsFor(t, q, task.ReasonNoNode)
 }
 
-// waitsFor says why a run waits, if its record does not say so, nor what has been.
-// false: there is no room.
+// waitsFor writes the reason why a run waits into its queue record. It writes nothing if the record has
+// that reason already, or if the run was dispatched before: such a record keeps the reason for which the
+// last attempt ended. It returns false if the commit has no room.
 func (p *plan) waitsFor(t *taskstate.Task, q *taskstate.Waiting, reason string) bool {
 	if q.Reason == reason || q.DispatchedBefore() {
 		return true
@@ -404,11 +451,13 @@ func (p *plan) waitsFor(t *taskstate.Task, q *taskstate.Waiting, reason string) 
 	return true
 }
 
+// dequeueRun deletes the queue record of a run. The commit compares its mod revision.
 func (p *plan) dequeueRun(t *taskstate.Task, q *taskstate.Waiting) {
 	p.addEffect(runDequeued{t, q})
 }
 
-// endAttempts ends those that are lost, and asks those to end that are unwanted.
+// endAttempts ends the attempts of t that are lost, and requests the end of those that must not continue.
+// Both were determined before the plan was made (see watchAttempts).
 func (p *plan) endAttempts(t *taskstate.Task) {
 	for _, a := range t.Active() {
 		switch {
@@ -427,9 +476,9 @@ func (p *plan) endAttempts(t *taskstate.Task) {
 	}
 }
 
-// mayAskCancel reports whether an attempt that was read to be asked to end still has to.
-// That is not so while its task is frozen, since what would replace it may not start, nor
-// if its task does not replace any more: a conflict tells of such an edit within the round.
+// mayAskCancel reports whether an attempt still has to be cancelled. The attempt was read before this plan,
+// and the task may have changed since: a conflict within the round can deliver an edit. While the task is
+// frozen, nothing is replaced, because the replacement could not start.
 func (p *plan) mayAskCancel(t *taskstate.Task, a *taskstate.Attempt) bool {
 	if t.Orphan(a.Run) || t.GoesWithParent(a.Run) {
 		return true
@@ -438,6 +487,8 @@ func (p *plan) mayAskCancel(t *taskstate.Task, a *taskstate.Attempt) bool {
 	return !p.isFrozen(t) && t.Replaces(p.now.UnixMilli())
 }
 
+// askCancel requests that the node of an attempt ends it. The reason is one of: the task was deleted, the
+// attempt is a part whose run ends, or a newer tick replaces it.
 func (p *plan) askCancel(t *taskstate.Task, a *taskstate.Attempt) {
 	reason, who := task.ReasonDeleted, ""
 
@@ -447,21 +498,27 @@ func (p *plan) askCancel(t *taskstate.Task, a *taskstate.Attempt) {
 		reason, who = t.EndsWithParent(a.Run)
 	default:
 		reason = task.ReasonReplaced
-		p.commit.GuardEntry(t.FullName(), t.Mod) // whose policy it is
+		// The policy must still be replace when the cancel is written (G7).
+		p.commit.GuardEntry(t.FullName(), t.Mod)
 	}
 
 	p.addEffect(cancelAsked{a, who, reason})
 }
 
+// loseAttempt ends an attempt whose node is gone. Its outcome is unknown. The commit requires that its
+// record is unchanged and its node still absent, so a node that comes back first keeps its attempt (G12,
+// G17). The run is retried if its policy includes lost; otherwise it has ended (G9).
 func (p *plan) loseAttempt(t *taskstate.Task, a *taskstate.Attempt) {
 	end := a.Watch.Held.Unpaused()
 	end.State, end.Reason, end.EndedAt = task.Lost, task.ReasonNodeLost, task.At(p.now)
 	var next *taskstate.Waiting
 
 	switch {
-	case a.Watch.Unreadable != nil: // nor does anybody know of a next one
+	case a.Watch.Unreadable != nil:
+		// The record cannot be read, so its retry policy is unknown and no attempt follows.
 		end.UID, end.Owner = t.UID(), p.s.node
 		end.Message = "the record of its attempt could not be read: " + a.Watch.Unreadable.Error()
+	// An attempt of a deleted task, or a part whose run ends, has no next attempt.
 	case !t.Orphan(a.Run) && !t.GoesWithParent(a.Run):
 		if retry := p.s.nextAttempt(a.Watch.Held.Assigned, end, p.now, p.s.random.Float64()); retry != nil {
 			next = &taskstate.Waiting{Waiting: *retry}

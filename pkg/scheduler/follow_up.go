@@ -9,9 +9,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// followUp draws the conclusions from what has happened to a task: failures in a
-// row pause it, the end of a run makes the next tick of a schedule that counts
-// from there, and the end of everything has it deleted.
+// followUp draws conclusions from what has happened to a task. Consecutive failures pause it. The end of a
+// run determines the next tick of a schedule that counts from there. When nothing is left to do, the ttl
+// deletes it.
 func (p *plan) followUp(t *taskstate.Task) {
 	if !t.DependsOnPast() {
 		return
@@ -23,8 +23,8 @@ func (p *plan) followUp(t *taskstate.Task) {
 	p.deleteExpired(t)
 }
 
-// noteDecided notes that a tick of t was decided: if there is no other, something
-// follows from that.
+// noteDecided is called after a tick of t was decided. If the task has no further tick, its next anchor or
+// its ttl may follow from that.
 func (s *shardState) noteDecided(t *taskstate.Task) {
 	if t.Next == 0 && t.DependsOnPast() {
 		t.ForgetLastEnd()
@@ -32,15 +32,18 @@ func (s *shardState) noteDecided(t *taskstate.Task) {
 	}
 }
 
-// countEnds counts runs that failed in a row, and pauses the task after so many.
-// What changes nothing is not written: who comes later counts it again, from the
-// history, with the same result. But for failures: the success that made up for
-// them may be gone by then.
+// countEnds counts consecutive failures of a task's runs, and pauses the task when there are too many.
+//
+// A count that has not changed is not written: a later owner computes the same from the history. But if
+// there were failures, it is written even if a success reset it, because the record of that success may be
+// trimmed before a later owner reads the history. The count in the entry is exact, whichever owner sees an
+// end (G24).
 func (p *plan) countEnds(t *taskstate.Task) {
 	if !t.CountsFailures() {
 		return
 	}
 
+	// Studied means that past.Ends holds all ends since those that the entry counts.
 	past := t.EnsurePast()
 	if !past.Studied {
 		p.s.needHistory(t)
@@ -50,6 +53,7 @@ func (p *plan) countEnds(t *taskstate.Task) {
 	ends := past.Uncounted()
 	failures := taskstate.InARow(past.Own.Failures, ends)
 	if failures == past.Own.Failures && !slices.ContainsFunc(ends, taskstate.End.Failed) {
+		// Nothing failed, so the count stays.
 		past.Ends = nil
 		return
 	}
@@ -59,6 +63,7 @@ func (p *plan) countEnds(t *taskstate.Task) {
 	}
 
 	_, pauseEnds := t.Silence()
+	// A pause that would end by itself becomes one without an end.
 	pause := failures >= t.Policy.PauseAfter && (!t.Paused || pauseEnds)
 	p.changeEntry(t, func(c *entryChange) {
 		c.own.Failures, c.own.Counted = failures, ends[len(ends)-1].Mod
@@ -75,8 +80,8 @@ func (p *plan) countEnds(t *taskstate.Task) {
 	p.addEffect(failuresCounted{past})
 }
 
-// pausedByFailures adds a pause to the latest. A pause with an end that it cuts
-// short ends with its beginning.
+// pausedByFailures adds a pause to the task's latest pauses, of which it keeps task.KeepPauses. A pause
+// with an end that has not been reached ends when the new one begins.
 func pausedByFailures(pauses []task.Pause, failures int, now time.Time) []task.Pause {
 	if n := len(pauses); n > 0 && !pauses[n-1].Over(now) {
 		pauses[n-1].Ended, pauses[n-1].EndedBy = task.At(now), task.PausedByFailures
@@ -88,14 +93,16 @@ func pausedByFailures(pauses []task.Pause, failures int, now time.Time) []task.P
 	return pauses[max(0, len(pauses)-task.KeepPauses):]
 }
 
-// anchorAnew gives a task whose schedule counts from the end of its last run its
-// next tick, when that run and all else of the task has ended.
+// anchorAnew sets the next anchor of a task whose schedule counts from the end of its last run, when that
+// run and everything else of the task has ended. The anchor determines exactly one tick, so there is at
+// most one at a time.
 func (p *plan) anchorAnew(t *taskstate.Task) {
 	if !t.FollowsEnds() || !t.Fires() || t.Next != 0 || !t.Idle() || p.changesEntry(t) {
 		return
 	}
 
 	now := p.now.UnixMilli()
+	// Wait for the end of a pause, so that its end and not an earlier time is taken into account.
 	if until, ends := t.Silence(); t.Paused && ends && now <= until {
 		p.s.lookAgainAt(t, until+1)
 		return
@@ -106,12 +113,14 @@ func (p *plan) anchorAnew(t *taskstate.Task) {
 		return
 	}
 
+	// The new tick must be later than everything that counts as decided, or it would be skipped over (G4).
 	decided := max(now, p.s.Watermark.Time.UnixMilli(), t.From)
 	anchor := anchorAfter(t.Past.Ended, decided, t.Timing.Period)
 
 	s := t.Timing.Schedule.Anchored(taskstate.Instant(anchor))
 	if _, ok := s.Next(taskstate.Instant(decided)); !ok {
-		return // it would be after the schedule's end
+		// The tick would be after the end of the schedule.
+		return
 	}
 	if !p.reserveRoom(t, 2, 2*roomForTask(t)) {
 		return
@@ -120,7 +129,6 @@ func (p *plan) anchorAnew(t *taskstate.Task) {
 	p.changeEntry(t, func(c *entryChange) { c.anchor = anchor })
 }
 
-// anchorAfter is from when the period counts after which a task ticks again: from
-// the end of its last run, or from so much later that the tick is not among those
-// that are decided already. All in ms.
+// anchorAfter returns the anchor from which the period counts: the end of the last run, or later if the
+// tick would otherwise be at or before decided. All times are in Unix milliseconds.
 func anchorAfter(end, decided, period int64) int64 { return max(end, decided+1-period) }

@@ -7,7 +7,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// isFrozen reports whether nothing of a task's namespace may start.
+// isFrozen reports whether nothing in the task's namespace may start (G21).
 func (p *plan) isFrozen(t *taskstate.Task) bool {
 	if p.freezes == nil || len(p.freezes.Holding) == 0 {
 		return false
@@ -16,8 +16,8 @@ func (p *plan) isFrozen(t *taskstate.Task) bool {
 	return p.freezes.Of(namespace) != nil
 }
 
-// skipFrozen decides all of a task's undecided ticks up to an instant: none runs,
-// however late it is, and whatever the missed policy says of those.
+// skipFrozen decides all undecided ticks of a frozen task up to upTo (Unix milliseconds). All are skipped,
+// however late they are, and the missed policy does not apply. It returns false if the commit has no room.
 func (p *plan) skipFrozen(t *taskstate.Task, upTo int64) bool {
 	if !p.reserveRoom(t, 3, 2*roomForTask(t)) {
 		return false
@@ -27,6 +27,7 @@ func (p *plan) skipFrozen(t *taskstate.Task, upTo int64) bool {
 	first, last, count, _ := s.Missed(taskstate.Instant(t.Next-1), taskstate.Instant(t.LastDue(upTo)), 1)
 	if count > 0 {
 		run := p.newRun(t, first.UnixMilli(), task.RunID(first, t.UID()), task.TriggerSchedule)
+		// One record holds the whole range.
 		if count > 1 {
 			run.Last, run.Count = task.At(last), count
 		}

@@ -7,19 +7,19 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// freezes is what a lost commit has told of the freezes before whoever follows
-// them has: it counts until that one knows anything other than it did then.
+// freezes holds the freezes record that a rejected commit returned. It is used until the follower of that
+// record (Config.Freezes) reports another one than it did at that time.
 type freezes struct {
 	learned atomic.Pointer[learnedFreezes]
 }
 
 type learnedFreezes struct {
-	instead int64 // the mod revision of what was taken for the newest
-	is      *store.FreezeRecord
+	instead int64               // the mod revision that the follower reported at that time
+	is      *store.FreezeRecord // the record to use instead
 }
 
-// currentFreezes is the freezes by which to decide, and the mod revision of their record,
-// which every commit compares.
+// currentFreezes returns the newest freezes that are known, and the mod revision of their record, which
+// every commit compares (G21). The freezes are nil if there are none.
 func (e *Engine) currentFreezes() (*task.Freezes, int64) {
 	f, mod := e.cfg.Freezes()
 	if l := e.freezes.learned.Load(); l != nil && l.instead == mod {
@@ -28,13 +28,14 @@ func (e *Engine) currentFreezes() (*task.Freezes, int64) {
 	return f, mod
 }
 
-// learnFreezes takes the freezes that a commit lost to.
+// learnFreezes stores the freezes record to which a commit lost.
 func (e *Engine) learnFreezes(is *store.FreezeRecord) {
 	_, mod := e.cfg.Freezes()
-	if is.Mod > mod || is.Mod == 0 && mod != 0 { // deleted, by hand
+	if is.Mod > mod || is.Mod == 0 && mod != 0 {
+		// Mod 0 means that the record is gone, which happens only if somebody deletes it by hand.
 		e.freezes.learned.Store(&learnedFreezes{instead: mod, is: is})
 		return
 	}
 
-	e.freezes.learned.Store(nil) // who follows them is ahead
+	e.freezes.learned.Store(nil) // the follower is already ahead
 }

@@ -9,16 +9,16 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// lookForFacts is how often what waits for a node whose facts match is looked at:
-// nodes tell their facts about as often.
+// lookForFacts is how often runs are examined that wait for a node whose facts match, such as its load.
+// Nodes publish their facts about as often.
 const lookForFacts = 5 * time.Second
 
-// pickNode chooses a node for a run. If it finds none because a session is suspect, or
-// because of what changes all the time, what waits is looked at again in a while.
+// pickNode chooses a node for a run and counts a slot of it. If it finds none, but one may become available
+// without an event (a suspicion ends, facts change), the worker wakes up for that.
 func (p *plan) pickNode(t *taskstate.Task) (*task.Node, bool) { return p.pickFor(t, t.Want()) }
 
-// pickForAttempt is pick for a run in the queue, which may have had attempts: the next one avoids the
-// node on which the last one failed.
+// pickForAttempt is like pickNode for a run in the queue. If the run has had an attempt, the next one
+// avoids the node on which that failed.
 func (p *plan) pickForAttempt(t *taskstate.Task, q *taskstate.Waiting) (*task.Node, bool) {
 	w := t.Want()
 	w.Avoid = q.LastNode()
@@ -26,8 +26,9 @@ func (p *plan) pickForAttempt(t *taskstate.Task, q *taskstate.Waiting) (*task.No
 	return p.pickFor(t, w)
 }
 
-// pickPart is pickForAttempt for a part that may run on any node. Parts of one run are hashed apart.
-// q is the part's record if it has had attempts, else nil.
+// pickPart is like pickForAttempt for a part that may run on any node. With the hash strategy, the parts of
+// a run have different keys, so that they spread over the nodes. q is the part's record if it has had
+// attempts, else nil.
 func (p *plan) pickPart(t *taskstate.Task, index int, q *taskstate.Waiting) (*task.Node, bool) {
 	w := t.Want()
 	if q != nil {
@@ -49,7 +50,8 @@ func (p *plan) pickFor(t *taskstate.Task, w placement.Want) (*task.Node, bool) {
 	return n, ok
 }
 
-// looksForNodes has what waits for nodes looked at again in a while.
+// looksForNodes makes the worker examine waiting runs again when a node may become available without an
+// event.
 func (p *plan) looksForNodes(t *taskstate.Task) {
 	if until, suspect := p.s.placement.SuspectUntil(p.now); suspect {
 		p.s.wakeAt(until)
@@ -60,8 +62,8 @@ func (p *plan) looksForNodes(t *taskstate.Task) {
 	}
 }
 
-// stickToNode has the entry of a sticky task say which node has its runs, if that is
-// another than it says.
+// stickToNode records in the entry of a task with the sticky strategy that its runs are on node n, if the
+// entry names another one.
 func (p *plan) stickToNode(t *taskstate.Task, n *task.Node) {
 	if t.Policy.Sticky() && p.ownFields(t).Node != n.Name {
 		p.changeEntry(t, func(c *entryChange) { c.own.Node = n.Name })

@@ -12,34 +12,35 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// ports is what a shard decides by, beside what it knows of its tasks. Decisions depend on nothing
-// else: no clock, no network, no global random numbers. Scripts and tests replace all of it.
+// ports are what a shard's decisions depend on beside its own state. Decisions depend on nothing else: no
+// clock, no network, no global random numbers. Tests and scripts replace all of them.
 type ports struct {
-	node         string // own name
+	node         string // name of this node, which becomes the owner in run records
 	commits      commitMaker
 	definitions  definitions
 	placement    placer
 	tokens       tokens
 	trims        trims
 	ends         endCounter
-	nextAttempt  NextAttempt
-	clearedAfter time.Duration
-	random       *rand.Rand
+	nextAttempt  NextAttempt   // applies the retry policy
+	clearedAfter time.Duration // see Config.ClearedAfter
+	random       *rand.Rand    // for jitter of retries and of trims
 }
 
-// commitMaker makes empty commits. It depends on nothing but its arguments.
+// commitMaker makes empty commits. The result depends only on the arguments.
 type commitMaker interface {
 	NewCommit(shard int, f store.Fences, known int64, w record.Watermark) *store.Commit
 }
 
-// definitions reads what many tasks have alike, and keeps it once for all shards.
+// definitions parses the parts of entries that many tasks have in common. All shards of a node share the
+// results.
 type definitions interface {
 	parseTiming(text []byte) (*definition.Timing, error)
 	parsePolicy(text []byte) (*definition.Policy, error)
 }
 
-// trims takes histories that are to be cut to their length. false: it is busy, and is to be asked
-// again.
+// trims accepts requests to cut a history to its length. Ask returns false if it is busy; the shard then
+// asks again later.
 type trims interface{ Ask(retention.Trim) bool }
 
 // endCounter counts how runs end, for the board.
@@ -47,36 +48,39 @@ type endCounter interface {
 	AddEnded(now time.Time, failed bool)
 }
 
-// placer chooses nodes for runs. All shards of a node share one, which is locked inside. It is
-// a port and not state, since whether a tick fires or waits depends on whether a node is free: it
+// placer chooses nodes for runs. All shards of a node share one, which locks internally. It is a port and
+// not part of the state, because whether a tick fires or waits depends on whether a node is free: a tick
 // cannot be decided first and placed later.
 type placer interface {
-	// Reserve chooses a node, and counts a slot of it. false: no node takes the run.
+	// Reserve chooses a node and counts one of its slots as taken. It returns false if no node accepts the
+	// run.
 	Reserve(w placement.Want, now time.Time) (*task.Node, bool)
-	// ReserveNamed is Reserve of a node by its name.
+	// ReserveNamed is like Reserve, for the node with a given name.
 	ReserveNamed(name string, secret bool, now time.Time) (*task.Node, bool)
-	// Rank returns the nodes that match, the best first. It counts nothing.
+	// Rank returns the names of the matching nodes, the best first. It counts nothing.
 	Rank(w placement.Want, now time.Time) []string
-	// Occupy counts an attempt that was found at a node.
+	// Occupy counts an attempt that was found in a node's inbox.
 	Occupy(node string)
-	// Release gives a slot back: it was not used, or the attempt has ended.
+	// Release gives a slot back: it was not used, or its attempt has ended.
 	Release(node string)
+	// Present returns a node, and whether it is present.
 	Present(name string) (*task.Node, bool)
-	// Suspect leaves a node out for a while: its session was found to be another than that known.
+	// Suspect leaves a node out for a while, because a commit found that its session is not the one that is
+	// known.
 	Suspect(node string, session int64, now time.Time)
-	// SuspectUntil returns when the first suspicion ends; false if there is none.
+	// SuspectUntil returns when the first suspicion ends. It returns false if no node is suspect.
 	SuspectUntil(now time.Time) (until time.Time, ok bool)
 }
 
-// tokens paces the runs of ticks that came to light late. All shards of a node share them.
+// tokens limits how fast runs of late ticks start. All shards of a node share one limiter.
 type tokens interface {
-	// Take takes a token; false if there is none.
+	// Take takes a token. It returns false if there is none.
 	Take(now time.Time) bool
-	// Return gives tokens back that were not used.
+	// Return gives back n tokens that were not used.
 	Return(n int)
-	// Turn returns for how many tasks of this shard's line there are tokens now, and when it may ask
+	// Turn returns how many tasks of this shard's line may have a token now, and after which time to ask
 	// again.
 	Turn(now time.Time) (n int, again time.Duration)
-	// Leave says that the shard has no line any more.
+	// Leave declares that this shard's line is empty.
 	Leave()
 }

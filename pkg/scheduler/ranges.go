@@ -10,21 +10,21 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// skippedSpan is a worker's last record of skipped ticks of a task: the next tick that is
-// skipped for the same reason extends it. Nothing else has become of one of the
-// task's ticks since.
+// skippedSpan is a worker's last record of skipped ticks of a task. The next tick that is skipped for the
+// same reason extends it. It is dropped (endSpan) as soon as one of the task's ticks has any other outcome,
+// so that a range never includes a tick that ran.
 type skippedSpan struct {
-	first, last, created int64
-	count, mod           int64
+	first, last, created int64 // Unix milliseconds
+	count, mod           int64 // number of ticks; mod revision of the record
 	generation           int32
 	reason               string
 	trigger, message     string
 	due                  task.Time // of the first, if jitter put it off
 }
 
-// skipRun records that a tick does not run, or as many as run says. The record of
-// those before it is extended, if they were skipped for the same reason by the
-// same version of the task.
+// skipRun records that a tick does not run, or run.Count ticks up to run.Last. If the ticks before it were
+// skipped for the same reason by the same version of the task, their record is extended. The extended
+// record keeps its key, which begins with the time of its first tick. The caller has made room.
 func (p *plan) skipRun(t *taskstate.Task, run task.Run, reason string) {
 	now := skippedSpan{
 		first: run.ScheduledTime.UnixMilli(), last: run.ScheduledTime.UnixMilli(), created: p.now.UnixMilli(), count: max(run.Count, 1),
@@ -34,6 +34,8 @@ func (p *plan) skipRun(t *taskstate.Task, run task.Run, reason string) {
 		now.last = run.Last.UnixMilli()
 	}
 
+	// The write of an extended record compares its mod revision. If the record was trimmed or changed, the
+	// commit fails and the next plan begins a new record.
 	before := p.s.skippedSpans[t]
 	extends := before != nil && before.reason == reason && before.generation == t.Generation && before.last < now.first
 	if extends {
@@ -42,7 +44,8 @@ func (p *plan) skipRun(t *taskstate.Task, run task.Run, reason string) {
 	}
 
 	record := p.newRun(t, now.first, task.RunID(taskstate.Instant(now.first), t.UID()), now.trigger)
-	record.DueAt = now.due // as it was: a schedule that counts from the last end knows that tick no more
+	// Keep the due time of the first tick. It cannot be computed any more if the task's anchor has moved.
+	record.DueAt = now.due
 	record.State, record.Reason, record.Message, record.Attempt = task.Skipped, reason, now.message, 0
 	record.CreatedAt, record.EndedAt = task.At(taskstate.Instant(now.created)), task.At(p.now)
 	if now.count > 1 {
@@ -58,14 +61,14 @@ func (p *plan) skipRun(t *taskstate.Task, run task.Run, reason string) {
 	p.counts.skipped += max(run.Count, 1)
 }
 
-// endSpan notes that something else becomes of a tick of t.
+// endSpan ends the current range of skipped ticks of t, because one of its ticks has another outcome.
 func (s *shardState) endSpan(t *taskstate.Task) {
 	if len(s.skippedSpans) > 0 {
 		delete(s.skippedSpans, t)
 	}
 }
 
-// missTicks records ticks that will not run, as one range.
+// missTicks records ticks that will not run, as one range. The caller has made room.
 func (p *plan) missTicks(t *taskstate.Task, m tickpolicy.MissedTicks) {
 	p.s.endSpan(t)
 	r := p.newRun(t, m.First.UnixMilli(), task.RunID(m.First, t.UID()), task.TriggerSchedule)
@@ -79,21 +82,22 @@ func (p *plan) missTicks(t *taskstate.Task, m tickpolicy.MissedTicks) {
 	p.counts.missed += m.Count
 }
 
-// opening is how a worker found its shard when it became the owner.
+// opening describes how a worker found its shard when it became the owner. It is used for the reasons of
+// missed ticks.
 type opening struct {
 	at   time.Time // by the owner's clock
-	mark time.Time // up to which ticks had been decided
+	mark time.Time // the watermark: ticks up to here had been decided
 }
 
-// noteOpening notes what the shard's watermark was, if this is the first opening: those
-// after it belong to the same time of ownership.
+// noteOpening records the time of the opening and the watermark that it found. Later openings by the same
+// worker belong to the same ownership and are not recorded.
 func (s *shardState) noteOpening(mark record.Watermark, now time.Time) {
 	if s.opening.at.IsZero() {
 		s.opening = opening{at: now, mark: mark.Time.Time}
 	}
 }
 
-// describeMissed says in words why ticks were missed.
+// describeMissed returns the evidence why ticks were missed, for people.
 func (o opening) describeMissed(reason string, p *plan, t *taskstate.Task) string {
 	at := func(t time.Time) string { return task.At(t).Format(time.RFC3339Nano) }
 
@@ -113,6 +117,7 @@ func (o opening) describeMissed(reason string, p *plan, t *taskstate.Task) strin
 	return fmt.Sprintf("decided at %s; %s", at(p.now), o.describeOutage(p))
 }
 
+// describeOutage returns since when this node has owned the shard, and up to which time it had decided.
 func (o opening) describeOutage(p *plan) string {
 	text := fmt.Sprintf("%s has owned shard %d since %s", p.s.node, p.s.Shard, task.At(o.at).Format(time.RFC3339Nano))
 	if isMark(p.s.Watermark.Time.Time) {
@@ -121,5 +126,5 @@ func (o opening) describeOutage(p *plan) string {
 	return text
 }
 
-// isMark reports whether a watermark is one: that of a new cluster is time zero.
+// isMark reports whether a watermark was ever moved: that of a new cluster is at time zero.
 func isMark(mark time.Time) bool { return mark.UnixMilli() > 0 }

@@ -7,20 +7,25 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// watchAttempts follows the attempts, of the tasks that want a look, whose node
-// is gone, and has those asked to end that are unwanted. An attempt is lost when its node was absent and its
-// record unchanged at two readings that lie apart by the lost_after that is in the
-// record, or by ClearedAfter if its instance is proved dead; the commit compares both once more.
+// watchAttempts reads the attempts whose node is gone or which must be cancelled, of the tasks that are
+// noted for examination. The next plan ends or cancels them.
+//
+// An attempt is lost when its node was absent and its record unchanged at two readings. The time between
+// them must be at least the lost_after in the record, or ClearedAfter if its instance is proved dead. The
+// commit compares both once more (G17). now must have a monotonic reading.
+//
+// watchAttempts returns an error only if ctx has ended. If etcd cannot be read, it is tried again a second
+// later.
 func (w *worker) watchAttempts(ctx context.Context, now time.Time) error {
 	err := w.readAttempts(ctx, now)
 	if err != nil && ctx.Err() == nil {
-		w.wakeAt(now.Add(time.Second)) // etcd is away: look again
+		w.wakeAt(now.Add(time.Second))
 	}
 	return ctx.Err()
 }
 
-// readAttempts reads what the shard asks for: first which instances are proved dead, then the
-// attempts.
+// readAttempts determines which attempts to read, finds out which instances are proved dead if that
+// matters, reads the attempts together with their nodes, and applies the result.
 func (w *worker) readAttempts(ctx context.Context, now time.Time) error {
 	cleared := map[string]bool{} // by instance, in this round
 
@@ -47,10 +52,11 @@ func (w *worker) readAttempts(ctx context.Context, now time.Time) error {
 	}
 
 	found, err := w.e.cfg.Store.Sightings(ctx, keys)
-	read := w.e.cfg.Now() // after the reading, not before
+	read := w.e.cfg.Now() // the time of absence counts from after the reading, not from before
 
 	for i, v := range found {
-		if !v.Gone { // else the watch will tell how it ended
+		// If the attempt's record is gone, the watch will deliver its end.
+		if !v.Gone {
 			w.applyReading(readings[i], v, now, read)
 		}
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// readHistories reads the histories that were asked for, a few between two plans: ticks
-// of others must not wait for long. Of those that cannot be read now, the tasks are
-// looked at again in a second.
+// readHistories reads some of the histories that decisions wait for. Between two plans it reads at most
+// store.HistoriesAtOnce of them, so that ticks of other tasks do not wait for long. If they cannot be read,
+// their tasks are examined again in a second. now is in Unix milliseconds.
 func (w *worker) readHistories(ctx context.Context, now int64) {
 	if len(w.unread) == 0 {
 		return
@@ -44,6 +44,9 @@ func (w *worker) readHistories(ctx context.Context, now int64) {
 	}
 }
 
+// readRecords reads the histories of the tasks in of, whose references are refs. It lists the keys first,
+// and then reads records, the newest first, until each reader has enough. All reads are at the revision of
+// the list.
 func (w *worker) readRecords(ctx context.Context, of []*taskstate.Task, refs []record.Ref) ([]*taskstate.HistoryReader, error) {
 	keys, rev, err := w.e.cfg.Store.HistoriesOf(ctx, refs)
 	if err != nil {
@@ -53,10 +56,12 @@ func (w *worker) readRecords(ctx context.Context, of []*taskstate.Task, refs []r
 	list := make([]*taskstate.HistoryReader, len(of))
 	for i, t := range of {
 		own := slices.DeleteFunc(keys[i], func(ev store.ShardEvent) bool { return t.Orphan(ev.Run) })
+		// The mod revision gives the order in which runs ended; the key begins with the time of the tick.
 		slices.SortFunc(own, func(a, b store.ShardEvent) int { return cmp.Or(cmp.Compare(b.Mod, a.Mod), cmp.Compare(b.Key, a.Key)) })
 		list[i] = taskstate.NewHistoryReader(t, rev, own)
 	}
 
+	// Most tasks need only their newest record, so the pages start small and grow.
 	for want := 1; ; want *= 4 {
 		var page []string
 		var of []*taskstate.HistoryReader
@@ -70,8 +75,8 @@ func (w *worker) readRecords(ctx context.Context, of []*taskstate.Task, refs []r
 			return list, nil
 		}
 
-		// At the revision of the list: a record that has been trimmed since then would
-		// be missing, and an older end would be taken for the last one.
+		// Read at the revision of the list. Retention trims in parallel: a record that was deleted since
+		// then would be missing, and an older end would pass for the last one.
 		events, err := w.e.cfg.Store.RecordsAt(ctx, page, rev)
 		if err != nil {
 			return nil, err
@@ -83,6 +88,6 @@ func (w *worker) readRecords(ctx context.Context, of []*taskstate.Task, refs []r
 	}
 }
 
-// needHistory has t's history read before the next plan: what the watch has told is not
-// all that matters.
+// needHistory requests t's history before the next plan, because the watch has not delivered everything
+// that matters.
 func (s *shardState) needHistory(t *taskstate.Task) { s.unread[t] = struct{}{} }

@@ -5,33 +5,37 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// nextUndecided is the first tick that neither the entry's from nor the
-// watermark decides; 0 if there is none.
+// nextUndecided returns the task's first tick that neither the entry's from nor the watermark decides, in
+// Unix milliseconds, or 0 if there is none. See "Covered entries" in docs/architecture.md.
 func (s *shardState) nextUndecided(t *taskstate.Task) int64 {
 	after, mark := t.From, s.Watermark.Time.UnixMilli()
 	if t.Paused {
+		// A pause with an end acts as a from: ticks up to its end do not exist.
 		until, _ := t.Silence()
 		after = max(after, until)
 	}
 
 	covered := s.CoveredByWatermark(t)
 	if covered && mark > after {
-		// The watermark's own instant may be decided for some tasks only.
+		// All ticks that were due before the watermark's time are decided. At exactly that time, only those
+		// of tasks up to Watermark.Last may be.
 		after = max(after, t.LastDue(mark-1))
 	}
 
 	tick := t.After(after)
 	if covered && tick != 0 && s.Watermark.Decided(task.At(taskstate.Instant(t.Due(tick))), t.FullName()) {
+		// During a preload, the watermark is the last record to be loaded. Then all tasks are scheduled.
 		return t.After(tick)
 	}
 
 	return tick
 }
 
-// rescheduleTask finds the task's next undecided tick and puts it into the heap.
+// reschedule computes the task's next undecided tick from its entry and the watermark, and updates the
+// heap. It is called when the entry or the watermark has changed.
 func (s *shardState) rescheduleTask(t *taskstate.Task) {
 	if !s.watermarkKnown {
-		return // when the watermark is known, all are
+		return
 	}
 
 	tick := int64(0)
@@ -48,12 +52,13 @@ func (s *shardState) rescheduleTask(t *taskstate.Task) {
 
 	s.scheduleTick(t, tick)
 
+	// The watermark's time has passed this tick although it is undecided. decideUncovered decides it (G4).
 	if !s.CoveredByWatermark(t) && t.DueAt() <= s.Watermark.Time.UnixMilli() {
 		s.uncovered[t] = struct{}{}
 	}
 }
 
-// advanceToNextTick moves the task on to the tick after the one just decided.
+// advanceToNextTick moves a task to the tick after the one that was just decided.
 func (s *shardState) advanceToNextTick(t *taskstate.Task) {
 	if t.Second == 0 {
 		s.due.Set(t, 0)
@@ -62,9 +67,11 @@ func (s *shardState) advanceToNextTick(t *taskstate.Task) {
 	s.scheduleTick(t, t.Second)
 }
 
+// scheduleTick puts a task into the heap with the given next tick, and computes the one after it.
 func (s *shardState) scheduleTick(t *taskstate.Task, tick int64) {
 	t.Second = t.After(tick)
 	s.due.Set(t, tick)
+	// The task is behind, so the remembered result of anyBehind is no longer true.
 	if s.onTime != 0 && t.IsBehind(s.onTime) {
 		s.onTime = 0
 	}

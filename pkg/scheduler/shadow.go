@@ -5,11 +5,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// decideShadowTick records a tick that would have run, had its task not been a shadow. Each
-// has a record of its own: who compares them with what another scheduler did needs
-// their times, and a record of several has but the first and the last.
+// decideShadowTick records a tick of a shadow task as skipped. Each tick has a record of its own (G24),
+// because users compare them with what another scheduler did, and a range record contains only the first
+// and the last time.
 //
-// Overlap has no say: it is about runs, and a shadow's ticks make none.
+// The overlap policy does not apply: it concerns runs, and a shadow task has none.
 func (p *plan) decideShadowTick(t *taskstate.Task, tick int64, id, trigger string) {
 	p.s.endSpan(t)
 	r := p.newRun(t, tick, id, trigger)

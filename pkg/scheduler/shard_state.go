@@ -11,9 +11,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// shardState is an owner's knowledge of its shard, and decides by it. It is a deterministic state machine
-// without a clock, network, goroutine, lock, logger or metric. What it needs of these is passed to its
-// methods or comes from a port.
+// shardState is an owner's copy of its shard, and decides what the shard's next commit writes. It is a
+// deterministic state machine without a clock, network, goroutine, lock, logger or metric. What it needs of
+// these is passed to its methods or comes from a port.
 //
 // Only the worker's goroutine calls it. The worker delivers events (applyRecords), requests a plan
 // (buildPlan), commits that plan, and reports the outcome (applyCommitted, applyConflict or
@@ -86,9 +86,10 @@ func (s *shardState) mustBeSettled() {
 	}
 }
 
-// forgetTasks forgets all tasks and what concerns them: the shard is to be loaded. The watermark, how the shard was
-// found at first (opening) and the tasks for which it was opened again (stubborn) stay: the opening that follows
-// replaces the watermark before any tick is decided. owner says already that what is loaded now counts.
+// forgetTasks forgets all tasks and everything about them, before a load. The watermark stays until the
+// opening that follows replaces it, which is before any tick is decided. The first opening and the tasks
+// because of which the shard was opened again stay as well. owner is true from now on, because what is
+// loaded next counts.
 func (s *shardState) forgetTasks() {
 	s.mustBeSettled()
 	s.releaseAll()

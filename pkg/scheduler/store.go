@@ -9,7 +9,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// Store is all that a scheduler needs of the store. Its parts have an interface each, of what they need.
+// Store is everything that a scheduler needs of the store. Each of its parts has an interface of its own,
+// for the code that needs it.
 type Store interface {
 	shardFollower
 	committer
@@ -20,7 +21,7 @@ type Store interface {
 	retention.TaskExpirer
 }
 
-// shardFollower reads a shard and what happens to it.
+// shardFollower reads a shard and follows its changes. See store.Shards for the methods.
 type shardFollower interface {
 	Keys() record.Keys
 	FollowShard(ctx context.Context, shard int, rev int64, apply func(store.ShardBatch) error) error
@@ -35,14 +36,14 @@ type committer interface {
 	Commit(ctx context.Context, c *store.Commit) (int64, error)
 }
 
-// attemptReader reads which attempts are active, and which cannot be any more.
+// attemptReader reads which attempts are active, and which instances are proved dead.
 type attemptReader interface {
 	ScanActive(ctx context.Context) ([]store.ActiveKey, int64, error)
 	Sightings(ctx context.Context, runs []record.RunKey) ([]store.Sighting, error)
 	Cleared(ctx context.Context, instance string) (bool, error)
 }
 
-// recordLister lists and reads what is on record of a shard, to compare it with what a watch has told.
+// recordLister lists and reads the records of a shard, for comparison with what a watch has delivered.
 type recordLister interface {
 	ShardKeys(ctx context.Context, shard int) ([]store.ShardEvent, int64, error)
 	HistoryKeys(ctx context.Context, shard int, after string) (events []store.ShardEvent, next string, err error)

@@ -9,11 +9,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// ttlDeletedBy is who deleted a task whose ttl was over.
+// ttlDeletedBy is recorded as the user who deleted a task because of its ttl.
 const ttlDeletedBy = "carillon"
 
-// deleteExpired has a task deleted when its schedule has nothing more to come, nothing of
-// it waits or is active, and its ttl is over.
+// deleteExpired requests the deletion of a task when its schedule has no further ticks, nothing of it waits
+// or is active, and its ttl has passed since its last end. The deletion is a separate transaction that
+// compares the entry, so an edit in the meantime prevents it (G25). Until then, each reason to wait is
+// noted with the time at which it ends.
 func (p *plan) deleteExpired(t *taskstate.Task) {
 	if t.Policy.TTL == 0 || t.Timing.Manual || t.Next != 0 || !t.Idle() || p.changesEntry(t) {
 		return
@@ -22,17 +24,20 @@ func (p *plan) deleteExpired(t *taskstate.Task) {
 	now := p.now.UnixMilli()
 	since, over := t.Over(now)
 	if !over {
+		// A schedule that counts from the end of the last run is over only after its own end.
 		if t.FollowsEnds() && t.Timing.End >= now {
 			p.s.lookAgainAt(t, t.Timing.End+1)
 		}
 		return
 	}
 
+	// The ttl cannot have passed, whatever the last end is. Avoid reading the history.
 	if until := since + t.Policy.TTL; now < until {
 		p.s.lookAgainAt(t, until)
 		return
 	}
 
+	// The ttl counts from the last end of a run, which must be read first.
 	if !t.EnsurePast().Known {
 		p.s.needHistory(t)
 		return
@@ -43,6 +48,7 @@ func (p *plan) deleteExpired(t *taskstate.Task) {
 		return
 	}
 
+	// The deletion can fail or be dropped without notice. Check again later in any case.
 	p.s.lookAgainAt(t, now+ttlDeletionRetry.Milliseconds())
 
 	if t.BeingDeleted() {
@@ -53,9 +59,10 @@ func (p *plan) deleteExpired(t *taskstate.Task) {
 		UID: t.UID(), Generation: int64(t.Generation), DeletedAt: task.At(p.now), DeletedBy: ttlDeletedBy,
 		Why: "its schedule had ended, and its ttl of " + task.Duration(time.Duration(t.Policy.TTL)*time.Millisecond).String() + " was over",
 	}}
+	// From now on nothing of the task is dispatched (see BeingDeleted).
 	t.Past.Deletion = b
 	p.deletions = append(p.deletions, b)
 }
 
-// ttlDeletionRetry is when a deletion is asked for again that has not succeeded.
+// ttlDeletionRetry is the time after which a deletion that has not succeeded is requested again.
 const ttlDeletionRetry = 10 * time.Second

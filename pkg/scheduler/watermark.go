@@ -5,8 +5,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// loadWatermark finds the next ticks of all tasks, by the watermark as it was loaded. It
-// is the last of what is loaded. One that is damaged is found when the shard is opened.
+// loadWatermark computes the next ticks of all tasks from the watermark in a page of a load. The watermark
+// is in the last page. A damaged one is ignored here, because the opening of the shard reports it.
 func (s *shardState) loadWatermark(b store.ShardBatch) {
 	for i := len(b.Events) - 1; i >= 0; i-- {
 		if b.Events[i].Kind != record.KindWatermark {
@@ -21,11 +21,12 @@ func (s *shardState) loadWatermark(b store.ShardBatch) {
 	}
 }
 
-// setWatermark takes a watermark that another has written, and finds the next ticks of
-// the tasks for which it matters.
+// setWatermark sets a watermark that this worker has not written by a plan, and computes the next ticks of
+// the tasks that it affects.
 func (s *shardState) setWatermark(mark record.Watermark) {
 	before := s.Watermark
 	s.Watermark = mark
+	// It is the first one, or it is lower than the one before: any task may be affected.
 	if !s.watermarkKnown || mark.Time.Before(before.Time.Time) || mark.Seen < before.Seen {
 		s.watermarkKnown = true
 		for _, t := range s.Tasks {
@@ -34,8 +35,8 @@ func (s *shardState) setWatermark(mark record.Watermark) {
 		return
 	}
 
-	// A tick after the watermark is the next one still, whether the watermark
-	// covers its task now or did before.
+	// Only tasks with a tick up to the new watermark are affected. For all others, the next tick stays the
+	// same, whether or not the watermark covers the task.
 	for _, t := range s.due.UpTo(mark.Time.UnixMilli()) {
 		s.rescheduleTask(t)
 	}
