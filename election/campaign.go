@@ -14,10 +14,10 @@ import (
 
 var errNoKey = errors.New("campaign: our key is gone")
 
-// campaign waits until our key is the oldest, and returns its fence and mod revision, confirmed by a write. etcd's
+// campaignForTerm waits until our key is the oldest, and returns its fence and mod revision, confirmed by a write. etcd's
 // Campaign does not watch its own session, may return nil without a key, and rests on a watch that can stall: here it
 // only tells when to look. A look now and then, and the session's end, cover what it misses.
-func (e *Election) campaign(ctx context.Context, s *kv.Session) (kv.Fence, int64, error) {
+func (e *Election) campaignForTerm(ctx context.Context, s *kv.Session) (kv.Fence, int64, error) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	el, err := e.newCandidate(ctx, s)
 	if err != nil {

@@ -133,7 +133,7 @@ func (e *Election) attemptTerm(ctx context.Context, lead func(context.Context, T
 	var fence kv.Fence
 	defer func() { e.resignTerm(ctx, s, fence) }()
 
-	fence, mod, err := e.campaign(ctx, s)
+	fence, mod, err := e.campaignForTerm(ctx, s)
 	if err != nil {
 		return false, err
 	}

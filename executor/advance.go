@@ -7,12 +7,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// advance decides about attempts and executes the decisions: about all attempts if all is
+// advanceAttempts decides about attempts and executes the decisions: about all attempts if all is
 // set, otherwise about those that were touched. It returns when no attempt is touched and
 // nothing more can start. It never waits: a step that finds its lane full is postponed. The
 // loop ends because each step either changes what the next decision is, or marks the attempt
 // as busy, or puts it into a backlog.
-func (e *Executor) advance(all bool) {
+func (e *Executor) advanceAttempts(all bool) {
 	// One view for the whole pass: all attempts are decided at the same time and under the same session.
 	v := view{now: time.Now(), boot: e.clocks.boot(), session: e.session.id, fenced: e.session.fenced, draining: e.draining, stopping: e.stopping}
 
@@ -38,11 +38,11 @@ func (e *Executor) advance(all bool) {
 		clear(e.dirty)
 		e.dirty = e.dirty[:0]
 		// The writers may have made room for attempts that found their lane full.
-		for a := e.toRecord.next(); a != nil; a = e.toRecord.next() {
+		for a := e.toRecord.nextFromBacklog(); a != nil; a = e.toRecord.nextFromBacklog() {
 			e.decideAttempt(a, v)
 		}
 
-		for a := e.toWrite.next(); a != nil; a = e.toWrite.next() {
+		for a := e.toWrite.nextFromBacklog(); a != nil; a = e.toWrite.nextFromBacklog() {
 			e.decideAttempt(a, v)
 		}
 
@@ -88,16 +88,16 @@ func (e *Executor) decideAttempt(a *attempt, v view) {
 	}
 
 	v.behind, v.frozen = e.leaving[a.key] > 0, e.isFrozen(a)
-	switch decide(a, v) {
+	switch nextStep(a, v) {
 	case doForget:
 		e.removeAttempt(a)
 	case doAdopt, doMark:
 		e.rewriteRecord(a)
 	case doReady:
-		if a.noop() {
-			e.noops.add(a)
+		if a.isNoop() {
+			e.noops.addAttempt(a)
 		} else {
-			e.processes.add(a)
+			e.processes.addAttempt(a)
 		}
 	case doCancel:
 		a.setResult(e.cfg.Node, process.Result{State: task.Cancelled, Reason: a.cancelReason(), EndedAt: v.now})
@@ -162,7 +162,7 @@ func (e *Executor) startReadyAttempt(a *attempt, v view) bool {
 
 	v.overdue = e.isOverdue(a, v.boot)
 	v.behind, v.frozen = e.leaving[a.key] > 0, e.isFrozen(a)
-	if decide(a, v) != doReady {
+	if nextStep(a, v) != doReady {
 		e.touchAttempt(a) // decideAttempt has to act on what has changed since
 		return false
 	}

@@ -65,13 +65,13 @@ const (
 	tailSucceeded = 256
 )
 
-// noop reports whether the attempt runs no process, and so needs no slot.
-func (a *attempt) noop() bool { return a.Action.Process == nil }
+// isNoop reports whether the attempt runs no process, and so needs no slot.
+func (a *attempt) isNoop() bool { return a.Action.Process == nil }
 
 // waitsForSlot reports whether the attempt waits for a slot. A foreign or paused one does not start,
 // so it claims none.
 func (a *attempt) waitsForSlot() bool {
-	return a.phase == phaseWaiting && !a.foreign && !a.noop() && !a.PauseRequested
+	return a.phase == phaseWaiting && !a.foreign && !a.isNoop() && !a.PauseRequested
 }
 
 // mayBeHandedBack reports whether the attempt may already be in the queue, or may be moved
@@ -142,7 +142,7 @@ func (r *ready) Pop() any {
 	return a
 }
 
-func (r *ready) add(a *attempt) {
+func (r *ready) addAttempt(a *attempt) {
 	if !a.queued {
 		a.queued = true
 		heap.Push(r, a)
@@ -162,19 +162,19 @@ type lane[T any] struct {
 	backlog []*attempt
 }
 
-func (l *lane[T]) full() bool { return len(l.jobs) == cap(l.jobs) } // reliable, because only the loop sends
+func (l *lane[T]) isFull() bool { return len(l.jobs) == cap(l.jobs) } // reliable, because only the loop sends
 
-func (l *lane[T]) later(a *attempt) {
+func (l *lane[T]) addToBacklog(a *attempt) {
 	if !a.listed {
 		a.listed = true
 		l.backlog = append(l.backlog, a)
 	}
 }
 
-// next removes and returns the first attempt of the backlog. It returns nil if the backlog is
+// nextFromBacklog removes and returns the first attempt of the backlog. It returns nil if the backlog is
 // empty or the lane is full.
-func (l *lane[T]) next() *attempt {
-	if len(l.backlog) == 0 || l.full() {
+func (l *lane[T]) nextFromBacklog() *attempt {
+	if len(l.backlog) == 0 || l.isFull() {
 		return nil
 	}
 

@@ -52,10 +52,10 @@ type view struct {
 	frozen   bool          // its namespace is frozen, or the freezes are not known yet
 }
 
-// decide returns the next step for an attempt. It is a pure function of its arguments. Calling it again without a change
+// nextStep returns the next step for an attempt. It is a pure function of its arguments. Calling it again without a change
 // of the state returns the same step, so a step that cannot be taken now, because its lane is full, is decided again
 // later.
-func decide(a *attempt, v view) action {
+func nextStep(a *attempt, v view) action {
 	switch a.phase {
 	case phaseWaiting:
 		return decideWaiting(a, v)

@@ -90,7 +90,7 @@ func TestDecide(t *testing.T) {
 			c.v(&v)
 		}
 
-		if got := decide(a, v); got != c.want {
+		if got := nextStep(a, v); got != c.want {
 			t.Errorf("%s: got %d, want %d", name, got, c.want)
 		}
 	}
@@ -111,7 +111,7 @@ func TestDecide_NeverStartsWhatItMustNot(t *testing.T) {
 		a.Mod, a.handBackMod = int64(rapid.IntRange(1, 2).Draw(t, "mod")), int64(rapid.IntRange(0, 2).Draw(t, "handed back"))
 		v := view{session: rapid.IntRange(0, 2).Draw(t, "latest"), draining: flip("draining"), stopping: flip("stopping"),
 			overdue: flip("overdue"), dead: flip("dead"), behind: flip("behind"), frozen: flip("frozen")}
-		if decide(a, v) != doReady {
+		if nextStep(a, v) != doReady {
 			return
 		}
 

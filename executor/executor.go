@@ -31,26 +31,26 @@ const (
 )
 
 const (
-	// look is the interval at which all attempts are checked. It limits how late the executor notices what no
+	// checkInterval is the interval at which all attempts are checked. It limits how late the executor notices what no
 	// event announces: a silent node, a start deadline, the end of a backoff. It has to be small against the
 	// margin of mostSilence, which is 3 s for the shortest lost_after that is allowed (12 s).
-	look = 500 * time.Millisecond
+	checkInterval = 500 * time.Millisecond
 	// markAfter is the age at which an attempt is recorded as running. Most attempts are shorter and need no
 	// write between their dispatch and their end.
 	markAfter = time.Second
-	// writers is the maximum number of adoptions, marks, hand-backs and reads of cleared/ in flight.
-	writers = 64
+	// maxWriters is the maximum number of adoptions, marks, hand-backs and reads of cleared/ in flight.
+	maxWriters = 64
 	// writeLimit is the time limit of one of these requests. A write that exceeds it has an unknown outcome.
 	writeLimit = 5 * time.Second
 	// retryWrite and retryFinish are the backoffs after a failed write. A newer revision of the record ends
 	// them early. The end of an attempt is retried sooner, because its successor may wait for it.
 	retryWrite  = 500 * time.Millisecond
 	retryFinish = 200 * time.Millisecond
-	// patience is how long an event of the watch may be in flight after a list has shown its effect. After
+	// maxEventDelay is how long an event of the watch may be in flight after a list has shown its effect. After
 	// that, the watch counts as having lost it; see compareList.
-	patience = 10 * time.Second
-	// reread is the interval between lists of the inbox. A list repairs what the watch may have lost.
-	reread = time.Minute
+	maxEventDelay = 10 * time.Second
+	// listInterval is the interval between lists of the inbox. A list repairs what the watch may have lost.
+	listInterval = time.Minute
 	// mostGrace is the maximum grace period when the node is silent or stopping. The task's own kill_grace may
 	// be longer than the margin of mostSilence (G17), or than the time that a drain allows.
 	mostGrace = 5 * time.Second
@@ -203,12 +203,12 @@ func New(cfg Config) (*Executor, error) {
 
 	e := &Executor{
 		cfg: cfg, log: log, spool: output, runner: runner, runAttempt: runner.RunAttempt,
-		reread: reread, patience: patience,
+		reread: listInterval, patience: maxEventDelay,
 		clocks:  clocksOf(cfg.Boot),
 		batches: make(chan batch), pokes: wake.NewSignal(),
 		left: make(chan struct{}), state: newState(),
 	}
-	e.toRecord.jobs, e.toWrite.jobs = make(chan *ending, cfg.Finishers), make(chan job, writers)
+	e.toRecord.jobs, e.toWrite.jobs = make(chan *ending, cfg.Finishers), make(chan job, maxWriters)
 	e.metrics = newMetrics(e, cfg.Registerer)
 	e.free.Store(int64(cfg.Slots))
 
@@ -315,7 +315,7 @@ func (e *Executor) Run(ctx context.Context) error {
 		others.Go(func() { e.runFinisher(life) })
 	}
 
-	for range writers {
+	for range maxWriters {
 		others.Go(func() { e.runWriter(life) })
 	}
 

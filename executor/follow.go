@@ -19,9 +19,9 @@ type following struct {
 
 func newFollowing(e *Executor) *following { return &following{e: e, cancel: func() {}} }
 
-// restart follows under a new session. It does not wait for the follower of the earlier session,
+// restartInSession follows under a new session. It does not wait for the follower of the earlier session,
 // which may still hand in a batch; applyBatch rejects that with errSuperseded.
-func (f *following) restart(ctx context.Context, session int) {
+func (f *following) restartInSession(ctx context.Context, session int) {
 	f.cancel()
 	ctx, f.cancel = context.WithCancel(ctx)
 	f.wg.Go(func() { f.e.followInbox(ctx, session) })

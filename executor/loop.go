@@ -12,7 +12,7 @@ import (
 // reported, then advances the attempts that this concerns. On each tick of the clock, after a
 // join, and while stopping, it advances all attempts.
 func (e *Executor) runLoop(ctx context.Context, follow *following) {
-	clock := time.NewTicker(look)
+	clock := time.NewTicker(checkInterval)
 	defer clock.Stop()
 	for {
 		// beats grows at least once in each look, because the clock ends the wait.
@@ -34,7 +34,7 @@ func (e *Executor) runLoop(ctx context.Context, follow *following) {
 		// received.
 		if m := e.readMail(); m.session != nil {
 			e.beginSession(*m.session)
-			follow.restart(ctx, e.session.id)
+			follow.restartInSession(ctx, e.session.id)
 			all = true
 		} else if m.drain != nil || m.stop {
 			all = true // a drain concerns attempts that no event touches
@@ -46,7 +46,7 @@ func (e *Executor) runLoop(ctx context.Context, follow *following) {
 			b.taken <- e.applyBatch(b)
 		}
 
-		e.advance(all)
+		e.advanceAttempts(all)
 	}
 }
 
@@ -97,7 +97,7 @@ func (e *Executor) windDown(ctx context.Context) {
 	limit := time.NewTimer(stopLimit)
 	defer limit.Stop()
 
-	clock := time.NewTicker(look)
+	clock := time.NewTicker(checkInterval)
 	defer clock.Stop()
 
 	quick := false
@@ -113,7 +113,7 @@ func (e *Executor) windDown(ctx context.Context) {
 		}
 
 		e.readMail()
-		e.advance(true)
+		e.advanceAttempts(true)
 
 		if running := e.countPhase(phaseRunning); running == 0 && (quick || e.settledAll()) {
 			if n := e.countPhase(phaseEnded); n > 0 {

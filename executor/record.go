@@ -119,8 +119,8 @@ func (e *Executor) isOverdue(a *attempt, boot time.Duration) bool {
 // also records the checkpoint, and whether the attempt is running or paused. rewriteRecord does
 // not wait for the answer; recordRewritten processes it.
 func (e *Executor) rewriteRecord(a *attempt) {
-	if e.toWrite.full() {
-		e.toWrite.later(a)
+	if e.toWrite.isFull() {
+		e.toWrite.addToBacklog(a)
 		return
 	}
 
@@ -188,8 +188,8 @@ func (e *Executor) writeFailed(a *attempt, mod int64, err error, what string, pa
 // outcome counts as unknown, and the attempt must not start until the record has changed; see
 // mayBeHandedBack.
 func (e *Executor) handBack(a *attempt) {
-	if e.toWrite.full() {
-		e.toWrite.later(a)
+	if e.toWrite.isFull() {
+		e.toWrite.addToBacklog(a)
 		return
 	}
 
@@ -218,8 +218,8 @@ func (e *Executor) handBack(a *attempt) {
 // recordEnd gives an attempt's end to a finisher, which writes it to the history, or to the
 // queue if another attempt follows.
 func (e *Executor) recordEnd(a *attempt) {
-	if e.toRecord.full() {
-		e.toRecord.later(a)
+	if e.toRecord.isFull() {
+		e.toRecord.addToBacklog(a)
 		return
 	}
 
@@ -276,7 +276,7 @@ func (e *Executor) askCleared(v view) {
 	}
 
 	for instance := range foreign {
-		if e.dead[instance] || v.now.Sub(e.asked[instance]) < askAgain || e.toWrite.full() {
+		if e.dead[instance] || v.now.Sub(e.asked[instance]) < askAgain || e.toWrite.isFull() {
 			continue
 		}
 

@@ -45,18 +45,18 @@ func Eventually(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// tokens are those that tests have given to attempts. A process that carries the run id and the token of an
+// lastToken are those that tests have given to attempts. A process that carries the run id and the token of an
 // attempt is killed when that ends, whoever started it: no two attempts may have the same ones, neither of two
 // tests of this process nor of two processes on this machine.
-var tokens atomic.Int64
+var lastToken atomic.Int64
 
-func init() { tokens.Store(rand.Int64N(1 << 40)) }
+func init() { lastToken.Store(rand.Int64N(1 << 40)) }
 
 // NewToken returns a token that no other attempt has.
-func NewToken() int64 { return tokens.Add(1 << 20) }
+func NewToken() int64 { return lastToken.Add(1 << 20) }
 
 // LastToken is the token that newToken has returned last.
-func LastToken() int64 { return tokens.Load() }
+func LastToken() int64 { return lastToken.Load() }
 
 // NoChildren fails if this process has children, zombies included.
 func NoChildren(t testing.TB) {

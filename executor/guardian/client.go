@@ -24,43 +24,44 @@ import (
 )
 
 const (
-	startLimit = 2 * time.Minute // until it is ready: an older one may still be killing
-	writeLimit = 5 * time.Second // a guardian that does not read is as good as dead
-	leaveLimit = 5 * time.Second
+	startLimit = 2 * time.Minute // time limit for a new guardian to be ready; the previous one may hold the lock while it kills, for up to killLimit
+	writeLimit = 5 * time.Second // a guardian that does not read for this long counts as dead
+	leaveLimit = 5 * time.Second // time limit for a guardian to exit after a bye
 )
 
-// Config says how to start a node's guardian.
+// Config configures a Client. Hello is sent to each guardian.
 type Config struct {
 	Hello
-	// Command starts a process whose body is Serve; nil is this very
+	// Command starts a process that runs Serve; nil means this
 	// program with the argument "guardian".
 	Command []string
-	Env     []string // nil is the daemon's own
+	Env     []string // the environment of the guardian; nil: the daemon's
 
-	Orphans *proctree.Orphans // of which it is none; those of the executor
+	Orphans *proctree.Orphans // the executor's, which must not reap the guardian as an orphan
 
 	Logger     *zap.Logger           // nil: none
 	Registerer prometheus.Registerer // nil: none
 }
 
-// Client is the daemon's side of its guardian. No attempt starts before the
-// guardian knows of it. If the guardian dies, another one is started and told of
-// all attempts; until then none starts.
+// Client is the daemon's side of the guardian. No attempt starts before the
+// guardian has received it. If the guardian dies, the Client starts another one and sends it
+// all attempts; until then, no attempt starts. The methods may be called from any goroutine. Those of a nil Client,
+// except Run, do nothing and report success.
 type Client struct {
 	cfg      Config
 	log      *zap.Logger
 	restarts prometheus.Counter
-	next     atomic.Uint64
+	next     atomic.Uint64 // the last number given to an attempt
 
-	mu     sync.Mutex
-	watch  watchList
+	mu     sync.Mutex    // held while writing to the pipe, so that messages keep their order
+	watch  watchList     // everything that the guardian has to know, for the next one
 	unsent []byte        // messages that are not in the pipe yet
 	pipe   *os.File      // to the guardian; nil while there is none
-	up     chan struct{} // closed while there is one
-	down   wake.Signal   // writing failed
+	up     chan struct{} // closed while there is a guardian
+	down   wake.Signal   // set when a write to the pipe has failed
 }
 
-// NewClient makes a guardian. Run starts it.
+// NewClient returns a Client without a guardian. Run starts one.
 func NewClient(cfg Config) *Client {
 	g := &Client{
 		cfg: cfg, log: cmp.Or(cfg.Logger, zap.NewNop()).Named("guardian"), watch: newWatchList(),
@@ -76,9 +77,11 @@ func NewClient(cfg Config) *Client {
 	return g
 }
 
-// Run keeps a guardian alive until ctx ends, and then tells it to leave. It is
-// to outlive Executor.Run: attempts that are still alive then are killed.
+// Run keeps a guardian running until ctx ends, and then dismisses it. The caller must end ctx only after
+// Executor.Run has returned, because a dismissed guardian kills the attempts that are still alive.
+// Run always returns nil.
 func (g *Client) Run(ctx context.Context) error {
+	// The pause between starts doubles from 100 ms to 5 s, and starts over after a guardian that ran for a minute.
 	pause := 50 * time.Millisecond
 	for first := true; ctx.Err() == nil; first = false {
 		if !first {
@@ -107,12 +110,12 @@ func (g *Client) Run(ctx context.Context) error {
 	return nil
 }
 
-// guardianVariable in the environment says that a process is a guardian. A program
-// that does not know the word "guardian", such as the binary of a test, would
-// otherwise start itself again and again.
+// guardianVariable in the environment marks a guardian. Without it, a program that does not
+// implement the command "guardian", such as a test binary, would start itself again and again.
 const guardianVariable = "CARILLON_IS_GUARDIAN"
 
-// runProcess starts one guardian and sees it to its end.
+// runProcess starts one guardian and returns when it has exited. It returns nil if ctx ended and the guardian
+// exited after a bye, and otherwise the reason why the guardian was killed or has exited.
 func (g *Client) runProcess(ctx context.Context) error {
 	argv := g.cfg.Command
 	if len(argv) == 0 {
@@ -135,7 +138,8 @@ func (g *Client) runProcess(ctx context.Context) error {
 
 	cmd.Env = append(slices.Clone(env), guardianVariable+"=1")
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal's and no group's signals reach it
+	// In its own session, the guardian receives no signals that are sent to the daemon's terminal or process group.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -146,6 +150,7 @@ func (g *Client) runProcess(ctx context.Context) error {
 
 	cmd.Stdin = r
 	answers, err := cmd.StdoutPipe()
+	// Under the lock, Orphans cannot reap the guardian before Born has registered it.
 	g.cfg.Orphans.Lock()
 	if err == nil {
 		err = cmd.Start()
@@ -168,8 +173,10 @@ func (g *Client) runProcess(ctx context.Context) error {
 		line, _ := bufio.NewReader(answers).ReadString('\n')
 		answered <- strings.TrimSpace(line)
 		_, _ = io.Copy(io.Discard, answers)
+		// cmd.Wait reaps outside the lock. If the process number is reused in between, Orphans do not miss that
+		// process: they recognize an attempt's process by its process group.
 		err := cmd.Wait()
-		g.cfg.Orphans.Lock() // a number that is another's so soon is not missed: it is told by its group
+		g.cfg.Orphans.Lock()
 		g.cfg.Orphans.Reaped(cmd.Process.Pid)
 		g.cfg.Orphans.Unlock()
 
@@ -186,8 +193,8 @@ func (g *Client) runProcess(ctx context.Context) error {
 		}
 	}
 
-	// It must be dead before the pipe is closed: to a guardian that is merely
-	// slow, the end of the pipe would mean that the daemon is dead.
+	// Kill the guardian before the pipe is closed. A guardian that is only slow would take the
+	// end of the pipe for the death of the daemon, and kill all attempts.
 	_ = cmd.Process.Kill()
 	<-ended
 	g.dismissGuardian(Message{}, w)
@@ -195,7 +202,8 @@ func (g *Client) runProcess(ctx context.Context) error {
 	return err
 }
 
-// superviseGuardian greets a guardian and stays with it. nil: ctx ended, it is to leave.
+// superviseGuardian sends the Hello, waits until the guardian is ready, sends it all attempts, and then waits. It
+// returns nil if ctx has ended, so that the guardian should be dismissed, and otherwise the reason to kill it.
 func (g *Client) superviseGuardian(ctx context.Context, w *os.File, answered <-chan string, ended chan error) error {
 	if err := writePipe(w, appendLine(nil, g.cfg.Hello)); err != nil {
 		return err
@@ -222,18 +230,19 @@ func (g *Client) superviseGuardian(ctx context.Context, w *os.File, answered <-c
 	case <-g.down:
 		return errors.New("the guardian does not listen")
 	case err := <-ended:
+		// Put it back for runProcess, which waits for the same channel.
 		ended <- err
 		return fmt.Errorf("the guardian is gone: %w", err)
 	}
 }
 
-// Attach tells a new guardian of all attempts and lets new ones start.
+// Attach sends all attempts and sessions to a new guardian through w. If it returns nil, attempts may start again.
 func (g *Client) Attach(w *os.File) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
 	var all []byte
-	for _, x := range append(g.watch.messages(), Message{All: true}) {
+	for _, x := range append(g.watch.catchUpMessages(), Message{All: true}) {
 		all = appendLine(all, x)
 	}
 
@@ -243,7 +252,7 @@ func (g *Client) Attach(w *os.File) error {
 
 	g.unsent = g.unsent[:0]
 	select {
-	case <-g.down: // said of the one before
+	case <-g.down: // set for the previous guardian
 	default:
 	}
 
@@ -254,7 +263,8 @@ func (g *Client) Attach(w *os.File) error {
 	return nil
 }
 
-// dismissGuardian ends a guardian's service. With a bye the pipe is closed, too.
+// dismissGuardian detaches a guardian, so that no attempt starts. If last is a bye, it is sent with the messages that are
+// still unsent, and the pipe is closed.
 func (g *Client) dismissGuardian(last Message, w *os.File) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -267,10 +277,10 @@ func (g *Client) dismissGuardian(last Message, w *os.File) {
 	g.detachGuardian()
 }
 
-// detachGuardian notes that there is no guardian any more. mu is held.
+// detachGuardian notes that there is no guardian. The caller holds mu.
 func (g *Client) detachGuardian() {
 	if g.pipe != nil {
 		g.pipe, g.up = nil, make(chan struct{})
 	}
-	g.unsent = g.unsent[:0] // the next one is told all
+	g.unsent = g.unsent[:0] // the next guardian receives the whole watch list
 }

@@ -26,11 +26,11 @@ const readyAnswer = "ready"
 // Message is a change to the attempts and sessions that the guardian watches. One of its
 // fields is set.
 type Message struct {
-	Attempt *Attempt `json:"ward,omitempty"` // a new attempt, or more about a known one
-	End     uint64   `json:"end,omitempty"`  // the attempt with this number has ended
-	Session *Session `json:"session,omitempty"`
-	All     bool     `json:"all,omitempty"` // a new guardian has received all attempts
-	Bye     bool     `json:"bye,omitempty"` // the daemon stops in an orderly way
+	Attempt *Attempt `json:"ward,omitempty"`    // a new attempt, or more about a known one
+	End     uint64   `json:"end,omitempty"`     // the attempt with this number has ended
+	Session *Session `json:"session,omitempty"` // a session was renewed
+	All     bool     `json:"all,omitempty"`     // a new guardian has received all attempts
+	Bye     bool     `json:"bye,omitempty"`     // the daemon stops in an orderly way
 }
 
 // Attempt is an attempt that the guardian watches. The guardian receives it before the fork,
@@ -38,18 +38,18 @@ type Message struct {
 type Attempt struct {
 	ID uint64 `json:"id"`
 	proctree.Mark
-	Pid     int           `json:"pid,omitempty"` // and process group; 0 if the process may not exist yet
-	From    time.Duration `json:"from,omitempty"`
-	To      time.Duration `json:"to,omitempty"`
-	Session int           `json:"session,omitempty"`
+	Pid     int           `json:"pid,omitempty"`     // and process group; 0 if the process may not exist yet
+	From    time.Duration `json:"from,omitempty"`    // with To, the interval of CLOCK_BOOTTIME in which the process was created; see proctree.Birth
+	To      time.Duration `json:"to,omitempty"`      // zero while Pid is 0
+	Session int           `json:"session,omitempty"` // the session whose renewals keep it alive
 	Silence time.Duration `json:"silence,omitempty"` // how long it may live after the last renewal of its session
 	Group   string        `json:"group,omitempty"`   // the directory of its control group
 }
 
-// Session says when a session was last renewed, on CLOCK_BOOTTIME. Without another renewal,
-// each of its attempts may live for its Silence from then on. A daemon of an earlier version
-// starts this version as its guardian when its file was replaced. It sends in the same field
-// until when all attempts may live, and sends no Silence, so the sum is the same.
+// Session is the time at which a session was last renewed, on CLOCK_BOOTTIME. Without another renewal,
+// each of its attempts may live for its Silence from then on. If the program file was replaced, a
+// daemon of an earlier version starts this version as its guardian. Such a daemon sends in the same field
+// the time until which all attempts may live, and no Silence, so the sum is the same.
 type Session struct {
 	ID      int           `json:"id"`
 	Renewed time.Duration `json:"until"`
@@ -62,10 +62,12 @@ type watchList struct {
 	sessions map[int]time.Duration // when each session was last renewed
 }
 
+// newWatchList returns an empty watch list.
 func newWatchList() watchList {
 	return watchList{attempts: map[uint64]Attempt{}, sessions: map[int]time.Duration{}}
 }
 
+// applyMessage changes the watch list as the message says.
 func (w watchList) applyMessage(x Message) {
 	if x.Attempt != nil {
 		w.attempts[x.Attempt.ID] = *x.Attempt
@@ -74,6 +76,7 @@ func (w watchList) applyMessage(x Message) {
 	delete(w.attempts, x.End)
 
 	if x.Session != nil {
+		// Sessions are numerous only if a node rejoins often. Drop unused ones when a new one arrives.
 		if _, known := w.sessions[x.Session.ID]; !known {
 			w.dropUnusedSessions()
 		}
@@ -95,8 +98,8 @@ func (w watchList) dropUnusedSessions() {
 	}
 }
 
-// messages returns the messages that bring a new guardian up to date.
-func (w watchList) messages() []Message {
+// catchUpMessages returns the messages that bring a new guardian up to date.
+func (w watchList) catchUpMessages() []Message {
 	var all []Message
 	for id, renewed := range w.sessions {
 		all = append(all, Message{Session: &Session{ID: id, Renewed: renewed}})

@@ -13,38 +13,39 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// confinement is what an attempt's process is bound by before its first
-// instruction, as this host can have it. Its zero value is nothing.
+// confinement holds the restrictions that are in force before the first instruction of an attempt's
+// program, as far as this host can enforce them. A nil confinement restricts nothing.
 type confinement struct {
-	umask      int // of the spawner's thread while it forks; -1: the daemon's
-	noNewPrivs bool
-	private    bool   // /tmp and /var/tmp are its own
-	slow       bool   // a step takes its time: others are not to wait for it
-	steps      []step // taken while the process is held, before it becomes its user
-	// maxProcesses is RLIMIT_NPROC, which the process sets when it has become its user.
+	umask      int    // the umask of the spawner's thread while it forks; -1: the daemon's
+	noNewPrivs bool   // forked by a thread that has no_new_privs
+	private    bool   // the process has a /tmp and a /var/tmp of its own
+	slow       bool   // a step may take milliseconds, so the start uses a separate thread
+	steps      []step // executed while the process is held, before it changes its user
+	// maxProcesses is RLIMIT_NPROC. The process sets it itself after it has changed its user; see limitProcesses.
 	maxProcesses *unix.Rlimit
-	report       bool // what cannot be enforced is told, else it forbids the start
-	unsupported  []unsupportedField
+	report       bool               // settings that cannot be enforced are only reported; otherwise they fail the start
+	unsupported  []unsupportedField // the settings that this host cannot enforce
 }
 
-// step does something to a process that is held. It must not block: other processes
-// are created by the same thread.
+// step changes a process that is held. It must not block, because the same thread
+// creates other processes.
 type step struct {
-	field string // which wants it: limits.open_files
+	field string // the field of the task that requires it, such as limits.open_files
 	do    func(pid int) error
 }
 
-// unsupportedField is a field that cannot be enforced, and why.
+// unsupportedField is a field of a task that this host cannot enforce, and the reason.
 type unsupportedField struct{ field, why string }
 
-// cannotError means that this host cannot enforce what the attempt requires.
+// cannotError means that this host cannot enforce settings that the attempt requires. It is not empty.
 type cannotError []unsupportedField
 
+// Error groups the fields by reason, so that no reason is repeated.
 func (e cannotError) Error() string {
 	var words []string
 	for i, l := range e {
 		if slices.ContainsFunc(e[:i], func(before unsupportedField) bool { return before.why == l.why }) {
-			continue // told with the first
+			continue // listed with the first field that has this reason
 		}
 
 		var fields []string
@@ -60,11 +61,11 @@ func (e cannotError) Error() string {
 	return "this node cannot enforce " + strings.Join(words, "; ")
 }
 
-// addUnsupported notes that a field cannot be enforced. The error is nil if that is to be
-// told and no more.
+// addUnsupported records that a field cannot be enforced. It returns nil if the task only wants a report, and a
+// cannotError otherwise.
 func (c *confinement) addUnsupported(field, format string, args ...any) error {
 	l := unsupportedField{field, fmt.Sprintf(format, args...)}
-	if !slices.Contains(c.unsupported, l) { // an attempt may be started twice, if its guardian dies
+	if !slices.Contains(c.unsupported, l) { // a start is repeated if the guardian dies during the first one
 		c.unsupported = append(c.unsupported, l)
 	}
 
@@ -75,7 +76,8 @@ func (c *confinement) addUnsupported(field, format string, args ...any) error {
 	return cannotError{l}
 }
 
-// requiredError is an error if something is required that cannot be.
+// requiredError returns a cannotError with all fields that cannot be enforced. It returns nil if there are none or if
+// the task only wants a report.
 func (c *confinement) requiredError() error {
 	if len(c.unsupported) == 0 || c.report {
 		return nil
@@ -83,7 +85,8 @@ func (c *confinement) requiredError() error {
 	return cannotError(c.unsupported)
 }
 
-// unenforcedFields are the fields that were not enforced, and that in words.
+// unenforcedFields returns the fields that were not enforced, sorted and without duplicates, and a message that
+// names them with the reasons.
 func (c *confinement) unenforcedFields() (fields []string, message string) {
 	if len(c.unsupported) == 0 {
 		return nil, ""
@@ -98,10 +101,10 @@ func (c *confinement) unenforcedFields() (fields []string, message string) {
 	return slices.Compact(fields), strings.Replace(cannotError(c.unsupported).Error(), "this node cannot enforce", "not enforced:", 1)
 }
 
-// threadKind is which of the spawner's threads starts the process.
+// threadKind returns the kind of the spawner's thread that must start the process.
 func (c *confinement) threadKind() (k int) {
 	if c != nil && c.noNewPrivs {
-		k |= unprivileged
+		k |= stateNoNewPrivs
 	}
 
 	if c != nil && (c.private || c.slow) {
@@ -111,12 +114,12 @@ func (c *confinement) threadKind() (k int) {
 	return k
 }
 
-// hasSteps reports whether the process has to be held for steps.
+// hasSteps reports whether the process has to be held at its start, so that steps can be executed.
 func (c *confinement) hasSteps() bool { return len(c.steps) > 0 }
 
-// confine finds how the process is bound, without what others add to it. What is
-// known to be impossible is noted; verdict says what follows.
-func confine(p *task.Process, as account) (*confinement, error) {
+// planConfinement returns the confinement of a process, without the limits of its control group. It records settings that
+// cannot be enforced here; requiredError decides about them. An error means that a setting cannot be parsed.
+func planConfinement(p *task.Process, as account) (*confinement, error) {
 	mask, err1 := task.ParseUmask("umask", p.Umask)
 	io, err2 := task.ParseIONice("ionice", p.IONice)
 	if err := errors.Join(err1, err2); err != nil {
@@ -135,7 +138,7 @@ func confine(p *task.Process, as account) (*confinement, error) {
 		c.steps, c.maxProcesses = nil, nil
 	}
 
-	if c.private && !(capable(unix.CAP_SYS_ADMIN) && capable(unix.CAP_SYS_CHROOT)) {
+	if c.private && !(hasCapability(unix.CAP_SYS_ADMIN) && hasCapability(unix.CAP_SYS_CHROOT)) {
 		c.private = false
 		_ = c.addUnsupported("private_tmp", "the daemon may not mount: it takes root, with CAP_SYS_ADMIN and CAP_SYS_CHROOT")
 	}
@@ -143,12 +146,12 @@ func confine(p *task.Process, as account) (*confinement, error) {
 	return c, nil
 }
 
-// cannotHold is why nothing can be done to a process before it runs.
+// cannotHold is the reason for unsupported settings that need a held process.
 const cannotHold = "the daemon cannot hold a process at its start on this architecture"
 
-// capable reports whether the daemon has one of root's capabilities. In a container
-// root may lack some.
-func capable(which int) bool {
+// hasCapability reports whether the daemon has a capability in its effective set. In a container,
+// even root may lack some.
+func hasCapability(which int) bool {
 	var data [2]unix.CapUserData
 	if unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0]) != nil {
 		return false
@@ -156,7 +159,7 @@ func capable(which int) bool {
 	return data[which/32].Effective>>(which%32)&1 == 1
 }
 
-// addLimits adds the kernel's limits of each single process.
+// addLimits adds the limits that the kernel applies to each process separately (rlimits).
 func (c *confinement) addLimits(l task.Limits, as account) {
 	if l == (task.Limits{}) {
 		return
@@ -166,7 +169,7 @@ func (c *confinement) addLimits(l task.Limits, as account) {
 		field    string
 		resource int
 		soft     int64
-		grace    int64 // of the hard limit
+		grace    int64 // the hard limit is higher than the soft one by this much
 		is       bool
 	}
 	size := func(s *task.Size) (int64, bool) {
@@ -193,15 +196,16 @@ func (c *confinement) addLimits(l task.Limits, as account) {
 
 		field := "limits." + w.field
 		want := unix.Rlimit{Cur: uint64(w.soft), Max: uint64(w.soft + w.grace)}
+		// The checks follow the kernel's for prlimit, so that a limit that cannot be set is known before the fork.
 		var own unix.Rlimit
 		switch err := unix.Getrlimit(w.resource, &own); {
 		case err != nil:
 			_ = c.addUnsupported(field, "%s", err)
 		case w.resource == unix.RLIMIT_NPROC && as.isRoot():
 			_ = c.addUnsupported(field, "root is not bound by it; limits.pids is for that")
-		case want.Max > own.Max && !capable(unix.CAP_SYS_RESOURCE):
+		case want.Max > own.Max && !hasCapability(unix.CAP_SYS_RESOURCE):
 			_ = c.addUnsupported(field, "the daemon's own limit is %d, and without CAP_SYS_RESOURCE it may not go beyond", own.Max)
-		case as.isOther() && !capable(unix.CAP_SYS_RESOURCE):
+		case as.isOther() && !hasCapability(unix.CAP_SYS_RESOURCE):
 			_ = c.addUnsupported(field, "without CAP_SYS_RESOURCE the daemon may not limit a process of another user")
 		case w.resource == unix.RLIMIT_NPROC && as.isOther():
 			c.limitProcesses(field, own, want)
@@ -211,16 +215,17 @@ func (c *confinement) addLimits(l task.Limits, as account) {
 	}
 }
 
-// limitProcesses limits the processes of another user. If the limit held already when the
-// process becomes that user, the kernel would refuse to execute for a user who has more
-// processes. So the process sets it afterwards, when it has no right any more to raise the
-// hard limit: that is raised here.
+// limitProcesses limits the processes of another user. If the limit applied when the
+// process changes to a user with more processes than that, the kernel would refuse the execve.
+// So the process sets the limit after the change. By then it may not raise its
+// hard limit any more, so a step raises that before.
 func (c *confinement) limitProcesses(field string, own, want unix.Rlimit) {
 	c.maxProcesses = &want
 	raised := unix.Rlimit{Cur: own.Cur, Max: max(own.Max, want.Max)}
 	c.steps = append(c.steps, step{field, func(pid int) error { return unix.Prlimit(pid, unix.RLIMIT_NPROC, &raised, nil) }})
 }
 
+// isRoot reports whether the process runs as root.
 func (a account) isRoot() bool {
 	if a.credential == nil {
 		return os.Geteuid() == 0
@@ -228,16 +233,17 @@ func (a account) isRoot() bool {
 	return a.credential.Uid == 0
 }
 
-// isOther reports whether the account is not the daemon's.
+// isOther reports whether the account has another user or group than the daemon.
 func (a account) isOther() bool {
 	return a.credential != nil && (int(a.credential.Uid) != os.Getuid() || int(a.credential.Gid) != os.Getgid())
 }
 
+// addNice adds the scheduling priority.
 func (c *confinement) addNice(n int, as account) {
 	switch {
 	case n == 0:
 		return
-	case capable(unix.CAP_SYS_NICE):
+	case hasCapability(unix.CAP_SYS_NICE):
 	case n < leastNice():
 		_ = c.addUnsupported("nice", "without CAP_SYS_NICE the daemon may not go below %d", leastNice())
 		return
@@ -249,14 +255,15 @@ func (c *confinement) addNice(n int, as account) {
 	c.steps = append(c.steps, step{"nice", func(pid int) error { return unix.Setpriority(unix.PRIO_PROCESS, pid, n) }})
 }
 
-// leastNice is the most urgent that the kernel lets a user's processes become.
+// leastNice returns the lowest nice value that the daemon may set without CAP_SYS_NICE: its own, or what
+// RLIMIT_NICE allows if that is lower.
 func leastNice() int {
 	raw, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
 	if err != nil {
 		return task.MaxNice
 	}
 
-	now := 20 - raw // the system call says it so
+	now := 20 - raw // the raw system call returns 20 - nice
 	var l unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NICE, &l) == nil {
 		now = min(now, 20-int(min(l.Cur, 40)))
@@ -265,14 +272,15 @@ func leastNice() int {
 	return now
 }
 
+// addIONice adds the I/O priority.
 func (c *confinement) addIONice(n task.IONice, as account) {
 	switch {
 	case n.Class == 0:
 		return
-	case n.Class == task.IORealtime && !capable(unix.CAP_SYS_NICE) && !capable(unix.CAP_SYS_ADMIN):
+	case n.Class == task.IORealtime && !hasCapability(unix.CAP_SYS_NICE) && !hasCapability(unix.CAP_SYS_ADMIN):
 		_ = c.addUnsupported("ionice", "realtime takes CAP_SYS_NICE")
 		return
-	case as.isOther() && !capable(unix.CAP_SYS_NICE):
+	case as.isOther() && !hasCapability(unix.CAP_SYS_NICE):
 		_ = c.addUnsupported("ionice", "without CAP_SYS_NICE the daemon may not change a process of another user")
 		return
 	}
@@ -287,8 +295,8 @@ func (c *confinement) addIONice(n task.IONice, as account) {
 	}})
 }
 
-// takeSteps does to a held process what is to be done to it. After an error it must not
-// be released.
+// takeSteps executes the steps on a held process. After an error the process must be killed and not
+// released, because a required setting is missing.
 func (c *confinement) takeSteps(pid int) error {
 	for _, s := range c.steps {
 		if failed := s.do(pid); failed != nil {

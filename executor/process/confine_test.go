@@ -286,9 +286,9 @@ func TestConfine_StepThatFails(t *testing.T) {
 // A filter of system calls, as containers have it, may forbid it.
 func TestConfine_WhereNoThreadCanBeItsOwn(t *testing.T) {
 	l := confining(t)
-	defer func(was func(int) error) { unshare = was }(unshare)
+	defer func(was func(int) error) { unshareFunc = was }(unshareFunc)
 
-	unshare = func(int) error { return unix.EPERM }
+	unshareFunc = func(int) error { return unix.EPERM }
 
 	change := func(p *task.Process) { p.Umask = "027" }
 	if r := l.confined(t, "echo ran", change); r.Reason != task.ReasonHost || !strings.Contains(r.Message, "umask: unshare: operation not permitted") {
@@ -416,7 +416,7 @@ func TestThread_ComesBackFromWhatFails(t *testing.T) {
 			t.Error("it is dressed")
 		}
 
-		th.restore()
+		th.restoreState()
 
 		if now := mustReadlink(t, "/proc/thread-self/ns/mnt"); now != before {
 			t.Errorf("it is in %s, before in %s", now, before)

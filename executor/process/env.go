@@ -20,7 +20,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// What cron gives its jobs.
+// The values that cron sets for its jobs.
 const (
 	cronPath  = "/usr/bin:/bin"
 	cronShell = "/bin/sh"
@@ -28,12 +28,12 @@ const (
 
 // account is the user that an attempt runs as.
 type account struct {
-	name, home string
-	credential *syscall.Credential // nil: the daemon's own
+	name, home string              // for LOGNAME and HOME
+	credential *syscall.Credential // nil: the daemon's own, unchanged
 }
 
-// ownAccount is the daemon's. A user without an entry in the user database (in
-// a container) is known by its number.
+// ownAccount returns the daemon's account. If the user database has no entry for it, as in
+// some containers, its name is its number.
 func ownAccount() account {
 	u, err := user.Current()
 	if err != nil {
@@ -42,8 +42,8 @@ func ownAccount() account {
 	return account{name: u.Username, home: cmp.Or(u.HomeDir, "/")}
 }
 
-// accountFor is the user that a process asks for, with the groups that it asks
-// for, else with all that the user has.
+// accountFor returns the account that a process runs as: the user that the task names, or the daemon's, with the
+// groups that the task names, or all groups of the user. Only a daemon that runs as root can change either.
 func accountFor(p *task.Process, own account) (account, error) {
 	a, err := own, error(nil)
 	if p.User != "" {
@@ -72,6 +72,7 @@ func accountFor(p *task.Process, own account) (account, error) {
 	}
 
 	if p.Groups != nil {
+		// groups replaces the user's supplementary groups, even with an empty list.
 		a.credential.Groups = nil
 	}
 
@@ -86,7 +87,7 @@ func accountFor(p *task.Process, own account) (account, error) {
 	return a, nil
 }
 
-// ownCredential is what the daemon has.
+// ownCredential returns the daemon's effective user and group and its supplementary groups.
 func ownCredential() (*syscall.Credential, error) {
 	groups, err := os.Getgroups()
 	if err != nil {
@@ -101,7 +102,7 @@ func ownCredential() (*syscall.Credential, error) {
 	return c, nil
 }
 
-// groupOf finds the group with this name, or number.
+// groupOf returns the group with this name or number. Names take precedence.
 func groupOf(name string) (*user.Group, uint32, error) {
 	g, err := user.LookupGroup(name)
 	if err != nil {
@@ -119,7 +120,8 @@ func groupOf(name string) (*user.Group, uint32, error) {
 	return g, uint32(gid), nil
 }
 
-// accountOf finds the user with this name, or number, with all its groups.
+// accountOf returns the account of the user with this name or number, with all its groups. Names take precedence. A
+// daemon that does not run as root can only run processes as its own user.
 func accountOf(name string) (account, error) {
 	u, err := user.Lookup(name)
 	if err != nil {
@@ -154,6 +156,7 @@ func accountOf(name string) (account, error) {
 	return a, nil
 }
 
+// groupsOf returns the numbers of all groups of a user.
 func groupsOf(u *user.User) ([]uint32, error) {
 	ids, err := u.GroupIds()
 	if err != nil {
@@ -172,14 +175,14 @@ func groupsOf(u *user.User) ([]uint32, error) {
 	return groups, nil
 }
 
-// environment is all that an attempt receives: cron's variables, the task's over
-// them, the run's over these, and Carillon's own, which nothing overrides. They
-// come first, in this order.
-func environment(a task.Assigned, token int64, node string, as account) []string {
+// buildEnvironment returns the environment of an attempt: cron's variables, overridden by the task's,
+// overridden by the run's, and Carillon's own, which nothing overrides. Carillon's variables
+// come first, in a fixed order; executor/proctree finds processes by them.
+func buildEnvironment(a task.Assigned, token int64, node string, as account) []string {
 	type variable struct{ name, value string }
 	vars := []variable{
 		{"HOME", as.home}, {"LOGNAME", as.name}, {"PATH", cronPath}, {"SHELL", cronShell},
-		{"TRACEPARENT", traceparent(a.Namespace, a.Task, a.ID)},
+		{"TRACEPARENT", newTraceparent(a.Namespace, a.Task, a.ID)},
 	}
 	if a.Action.Process != nil {
 		for k, v := range a.Action.Process.Env {
@@ -191,6 +194,7 @@ func environment(a task.Assigned, token int64, node string, as account) []string
 		vars = append(vars, variable{k, v})
 	}
 
+	// The sort is stable, so of several variables with one name the last is the one that overrides the others.
 	slices.SortStableFunc(vars, func(x, y variable) int { return strings.Compare(x.name, y.name) })
 	scheduled, _ := a.ScheduledTime.MarshalText() // never fails
 	env := append(make([]string, 0, 7+len(vars)),
@@ -216,19 +220,20 @@ func environment(a task.Assigned, token int64, node string, as account) []string
 	return env
 }
 
-// traceparent is a W3C trace context: one trace for all attempts of a run, a new
-// span for each attempt.
-func traceparent(namespace, name, run string) string {
+// newTraceparent returns a W3C trace context. All attempts of a run share one trace id, which is derived from the run; each
+// attempt has a random span id.
+func newTraceparent(namespace, name, run string) string {
 	trace := sha256.Sum256([]byte(namespace + "/" + name + "/" + run))
 	var span [8]byte
-	rand.Read(span[:]) // never fails: crypto/rand
-	span[7] |= 1       // all zero is no span
+	rand.Read(span[:]) // crypto/rand never fails
+	span[7] |= 1       // the all-zero id is invalid
 	b := hex.AppendEncode([]byte("00-"), trace[:16])
 	b = hex.AppendEncode(append(b, '-'), span[:])
 
 	return string(append(b, "-01"...))
 }
 
+// lookupEnv returns the value of a variable, or "" if it is not set.
 func lookupEnv(env []string, name string) string {
 	for _, e := range env {
 		if k, v, _ := strings.Cut(e, "="); k == name {
@@ -239,8 +244,8 @@ func lookupEnv(env []string, name string) string {
 	return ""
 }
 
-// lookPath finds a program as execvp would in the attempt's own PATH, seen from
-// its working directory. A name with a slash is taken as it is.
+// lookPath finds a program as execvp would: in the attempt's own PATH, relative to
+// its working directory dir. It returns a name that contains a slash unchanged.
 func lookPath(name, path, dir string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
@@ -260,7 +265,8 @@ func lookPath(name, path, dir string) (string, error) {
 	return "", fmt.Errorf("program %s is not in PATH (%s)", task.Quote(name), path)
 }
 
-// workDir is where an attempt begins. Only a home that is missing is forgiven.
+// workDir returns the working directory of the process: dir, or the user's home if dir is empty. If the home does not
+// exist, the process starts in /. A dir that does not exist is an error.
 func workDir(dir string, as account) (string, error) {
 	if dir == "" {
 		if info, err := os.Stat(as.home); err != nil || !info.IsDir() || !filepath.IsAbs(as.home) {
@@ -282,12 +288,13 @@ func workDir(dir string, as account) (string, error) {
 	return dir, nil
 }
 
-// startFailure says in words why the kernel did not start a program.
+// startFailure returns an error that explains to a person why the kernel did not execute a program.
 func startFailure(err error, program, dir string) error {
 	q := task.Quote(program)
 
 	switch {
 	case errors.Is(err, syscall.ENOENT):
+		// The kernel returns ENOENT for a missing interpreter, too.
 		p := program
 		if !filepath.IsAbs(p) {
 			p = filepath.Join(dir, p)

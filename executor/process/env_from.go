@@ -11,26 +11,26 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Secrets reads a secret as it is now, and decrypts it. task.ErrUnavailable means
-// that it may be asked again. No error has a value in it.
+// Secrets reads the current version of a secret and decrypts it. task.ErrUnavailable means
+// that the caller may try again. No error contains a value.
 type Secrets func(ctx context.Context, namespace, name string) (map[string]string, error)
 
 const (
-	secretReaders  = 16               // secrets that are read at once
-	secretLimit    = 5 * time.Second  // for one of them
-	secretPatience = 30 * time.Second // for etcd to answer
-	secretPause    = 500 * time.Millisecond
+	secretReaders  = 16                     // number of secrets that a node reads at the same time, so that a burst of starts does not burden etcd
+	secretLimit    = 5 * time.Second        // time limit for one read
+	secretPatience = 30 * time.Second       // how long a read is repeated while etcd is unavailable
+	secretPause    = 500 * time.Millisecond // pause between these reads
 )
 
-// secretReader is how attempts get at secrets: a fixed number of them at once.
+// secretReader passes the attempts' requests for secrets to a fixed number of goroutines.
 type secretReader struct {
-	requests chan secretRequest
-	over     chan struct{} // closed when nobody answers any more
+	requests chan secretRequest // unbuffered
+	over     chan struct{}      // closed when no goroutine serves requests any more
 }
 
 type secretRequest struct {
 	namespace, name string
-	told            chan<- secretAnswer
+	told            chan<- secretAnswer // buffered for one answer
 }
 
 type secretAnswer struct {
@@ -42,7 +42,8 @@ func newSecretReader() secretReader {
 	return secretReader{make(chan secretRequest), make(chan struct{})}
 }
 
-// serveRequests serves until ctx ends.
+// serveRequests answers requests until ctx ends. It answers each request that it has received, so the requester can
+// wait for the answer without a time limit of its own.
 func (q secretReader) serveRequests(ctx context.Context, secrets Secrets) {
 	for {
 		select {
@@ -52,12 +53,13 @@ func (q secretReader) serveRequests(ctx context.Context, secrets Secrets) {
 			limited, cancel := context.WithTimeout(ctx, secretLimit)
 			values, err := secrets(limited, a.namespace, a.name)
 			cancel()
-			a.told <- secretAnswer{values, err} // it has room for one
+			a.told <- secretAnswer{values, err} // does not block
 		}
 	}
 }
 
-// readSecret asks for a secret until there is an answer, unless that is called off.
+// readSecret reads a secret. While etcd is unavailable it tries again, for up to secretPatience and as long as may
+// returns nil. It returns errCalledOff if off is closed or the runner stops.
 func (q secretReader) readSecret(namespace, name string, may func() error, off <-chan struct{}) (map[string]string, error) {
 	for deadline := time.Now().Add(secretPatience); ; {
 		c := make(chan secretAnswer, 1)
@@ -85,8 +87,9 @@ func (q secretReader) readSecret(namespace, name string, may func() error, off <
 	}
 }
 
-// withEnvFrom is an attempt with the variables that its env_from names among its
-// own. An error that is not about being called off or too late is a refusal.
+// withEnvFrom returns the attempt with the variables from its env_from added to its process. Later entries of
+// env_from override earlier ones, and the task's own variables override all of them. An error for which hasReason is
+// true is returned as it is; any other error is a refusal with the reason secret.
 func (l *Runner) withEnvFrom(a task.Assigned, may func() error, o *Orders) (task.Assigned, error) {
 	given := a.Action.Process
 	if len(given.EnvFrom) == 0 {
@@ -111,13 +114,14 @@ func (l *Runner) withEnvFrom(a task.Assigned, may func() error, o *Orders) (task
 		}
 
 		if err != nil {
-			return a, refused(task.ReasonSecret, fmt.Errorf("env_from[%d]: %w", i, err))
+			return a, asRefusal(task.ReasonSecret, fmt.Errorf("env_from[%d]: %w", i, err))
 		}
 
 		maps.Copy(env, values)
 	}
 
 	maps.Copy(env, given.Env)
+	// Copy the process: the executor's record must not contain the values.
 	p := *given
 	p.Env = env
 	a.Action.Process = &p
@@ -125,9 +129,11 @@ func (l *Runner) withEnvFrom(a task.Assigned, may func() error, o *Orders) (task
 	return a, nil
 }
 
+// valuesOf returns the variables of one entry of env_from.
 func (l *Runner) valuesOf(a task.Assigned, f task.EnvFrom, as account, may func() error, o *Orders) (map[string]string, error) {
 	if f.Secret == "" {
-		b, err := within(l.stuck, o.given, a.Timeout.Std(), "to read "+f.Source(), func() ([]byte, error) { return readAs(f.File, as) })
+		// The file may be on a file system that does not answer.
+		b, err := runWithTimeout(l.stuck, o.given, a.Timeout.Std(), "to read "+f.Source(), func() ([]byte, error) { return readAs(f.File, as) })
 		if err == nil && b == nil && !f.Optional {
 			err = errors.New("does not exist")
 		}
@@ -159,8 +165,8 @@ func (l *Runner) valuesOf(a task.Assigned, f task.EnvFrom, as account, may func(
 	return values, err
 }
 
-// dropEnvironment drops the environment of a process that has it by now: it may have
-// secrets in it.
+// dropEnvironment drops the runner's copies of the environment, which may contain secrets. It is called when the
+// process has received its own copy.
 func (p *running) dropEnvironment(what *prepared) {
 	process := *what.process
 	process.Env = nil

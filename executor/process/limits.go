@@ -14,9 +14,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// takeGroup is the control group of an attempt; nil if there are none, or none can be
-// made: its processes are found in other ways then. If it has limits, that is for c to
-// tell: an error, as those of join.
+// takeGroup returns a control group for an attempt. It returns nil if the host has none or none can be
+// created; the attempt's processes are then found in other ways. If the attempt has limits that need the group,
+// c decides whether that is an error or only reported.
 func (l *Runner) takeGroup(c *confinement, limits task.Limits) (*cgroup.Group, error) {
 	if !l.groups.Any() {
 		return nil, nil
@@ -40,23 +40,25 @@ func (l *Runner) takeGroup(c *confinement, limits task.Limits) (*cgroup.Group, e
 		return nil, err
 	}
 
+	// The task accepts that its limits are not enforced. A group without limits still finds its processes.
 	return l.takeGroup(c, task.Limits{})
 }
 
-// checkGroupLimits notes what of the limits of all processes together this host cannot
-// enforce.
+// checkGroupLimits records those limits on all processes together that this host cannot
+// enforce, with the reason.
 func (c *confinement) checkGroupLimits(groups *cgroup.Groups, l task.Limits) {
 	for _, limit := range groups.Lacks(cgroupLimits(l)) {
 		why := "the control group of the host that counts it is not there"
 		if err := groups.Why(); err != nil {
 			why = err.Error()
 		}
-		_ = c.addUnsupported("limits."+limit, "%s", why) // verdict says what follows
+		_ = c.addUnsupported("limits."+limit, "%s", why) // requiredError reports it
 	}
 }
 
-// joinGroup has the process enter what of its control group it cannot be started in. Where
-// no process can be held at its start, that is impossible, which matters if it has limits.
+// joinGroup adds a step that moves the process into those parts of its control group in which it cannot be started,
+// which are cgroup v1 controllers. If processes cannot be held at their start, this is impossible; it is an
+// unsupported setting only if the attempt has limits.
 func (c *confinement) joinGroup(group *cgroup.Group, l cgroup.Limits) error {
 	if !group.Joins() {
 		return nil
@@ -71,9 +73,9 @@ func (c *confinement) joinGroup(group *cgroup.Group, l cgroup.Limits) error {
 	return nil
 }
 
-// explainLimits says of an attempt that a limit is why it failed. One whose limits.memory the
-// kernel upheld by killing failed, whatever the rest of it made of that: with cgroup v2
-// there is no rest.
+// explainLimits adds to the result that a limit is the reason why the attempt failed. An attempt in which the kernel
+// killed a process to enforce limits.memory has failed, even if its main process ended with success: with
+// cgroup v2, the kernel kills the whole group, and both should have the same outcome.
 func (r *Result) explainLimits(l task.Limits, u cgroup.Usage, mainCPU time.Duration) {
 	if u.OOMKills > 0 && (l.Memory > 0 || r.State == task.Failed) {
 		why := "the host, or what limits the agent, had no more"
@@ -81,7 +83,7 @@ func (r *Result) explainLimits(l task.Limits, u cgroup.Usage, mainCPU time.Durat
 			why = "limits.memory is " + l.Memory.String()
 		}
 
-		how := cmp.Or(r.Message, fmt.Sprintf("%s of it %s killed", processCount(u.OOMKills), was(u.OOMKills)))
+		how := cmp.Or(r.Message, fmt.Sprintf("%s of it %s killed", processCount(u.OOMKills), wasOrWere(u.OOMKills)))
 		r.State, r.Reason, r.Message = task.Failed, task.ReasonOOM, "out of memory: "+why+"; "+how
 
 		return
@@ -105,8 +107,8 @@ func (r *Result) explainLimits(l task.Limits, u cgroup.Usage, mainCPU time.Durat
 	}
 }
 
-// diedOf reports whether a signal ended the main process, or, as a shell says it, one
-// that this waited for.
+// diedOf reports whether the signal ended the main process, or a child of a shell, which then exits with 128 plus
+// the number of the signal.
 func (r *Result) diedOf(s syscall.Signal) bool {
 	return r.Signal == signalName(s) || r.ExitCode != nil && *r.ExitCode == 128+int(s)
 }
@@ -118,14 +120,14 @@ func processCount(n int64) string {
 	return fmt.Sprintf("%d processes", n)
 }
 
-func was(n int64) string {
+func wasOrWere(n int64) string {
 	if n == 1 {
 		return "was"
 	}
 	return "were"
 }
 
-// cgroupLimits are those of the limits that control groups enforce.
+// cgroupLimits returns those limits that control groups enforce.
 func cgroupLimits(l task.Limits) cgroup.Limits {
 	c := cgroup.Limits{Memory: int64(l.Memory), CPU: l.CPU, PIDs: l.PIDs}
 	if l.Swap != nil {

@@ -79,7 +79,7 @@ func playDaemon() error {
 	}
 
 	s.orphans = orphans
-	go s.run(ctx)
+	go s.serveRequests(ctx)
 
 	places := workdir.NewPool(filepath.Join(dir, "rooms"), dir, "i1", nil)
 	if err := places.Open(); err != nil {

@@ -13,11 +13,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Policy tells what the node's administrator allows, now. An error means that
-// nobody knows: nothing starts.
+// Policy returns the current policy of the node's administrator. An error means that it
+// cannot be read; then no attempt starts.
 type Policy func() (*policy.Policy, error)
 
-// refusal is why an attempt is not started, with the reason that its end has.
+// refusal is an error that ends an attempt without a start. reason is the reason in the record of its end.
 type refusal struct {
 	reason string
 	error
@@ -25,22 +25,23 @@ type refusal struct {
 
 func (r refusal) Unwrap() error { return r.error }
 
-func refused(reason string, err error) error {
+// asRefusal makes err a refusal. It returns nil if err is nil.
+func asRefusal(reason string, err error) error {
 	if err == nil {
 		return nil
 	}
 	return refusal{reason, err}
 }
 
-// isRefusal reports whether an error is one, and with which reason.
+// isRefusal reports whether an error is a refusal, and returns its reason.
 func isRefusal(err error) (reason string, is bool) {
 	var r refusal
 	is = errors.As(err, &r)
 	return r.reason, is
 }
 
-// applyPolicy is an attempt as the node's policy lets it run: with its bounds. An error
-// is a refusal.
+// applyPolicy returns the attempt with the limits that the node's policy adds. An error
+// means that the policy does not allow the attempt, or cannot be read.
 func (l *Runner) applyPolicy(a task.Assigned) (task.Assigned, error) {
 	if l.policy == nil {
 		return a, nil
@@ -56,12 +57,12 @@ func (l *Runner) applyPolicy(a task.Assigned) (task.Assigned, error) {
 		return a, err
 	}
 	if err := p.Check(asks); err != nil {
-		return a, refused(task.ReasonPolicy, err)
+		return a, asRefusal(task.ReasonPolicy, err)
 	}
 
 	bound, timeout, err := p.Bind(a.Action.Process, a.Timeout)
 	if err != nil {
-		return a, refused(task.ReasonPolicy, err)
+		return a, asRefusal(task.ReasonPolicy, err)
 	}
 
 	a.Action.Process, a.Timeout = bound, timeout
@@ -69,20 +70,21 @@ func (l *Runner) applyPolicy(a task.Assigned) (task.Assigned, error) {
 	return a, nil
 }
 
-// errNoPolicy means that the policy cannot be read: who has one that can may start the
-// attempt.
+// errNoPolicy means that the policy cannot be read. The attempt is handed back, because another
+// node may be able to start it.
 var errNoPolicy = errors.New("the node's policy")
 
-// currentPolicy is the policy as it is now. An error is a refusal.
+// currentPolicy reads the policy. An error is a refusal that wraps errNoPolicy.
 func (l *Runner) currentPolicy() (*policy.Policy, error) {
 	p, err := l.policy()
 	if err != nil {
-		err = refused(task.ReasonPolicy, fmt.Errorf("%w: %w", errNoPolicy, err))
+		err = asRefusal(task.ReasonPolicy, fmt.Errorf("%w: %w", errNoPolicy, err))
 	}
 	return p, err
 }
 
-// policyAttempt is what a policy judges of an attempt. It has no values of variables.
+// policyAttempt returns the properties of an attempt that a policy judges. It contains the names of variables but no
+// values, which may be secrets.
 func (l *Runner) policyAttempt(a task.Assigned) (policy.Attempt, error) {
 	as, err := accountFor(a.Action.Process, l.own)
 	if err != nil {
@@ -106,7 +108,8 @@ func (l *Runner) policyAttempt(a task.Assigned) (policy.Attempt, error) {
 	return policy.Attempt{Process: &p, User: as.name, UID: uid, Groups: groups, Timeout: a.Timeout, Env: names}, nil
 }
 
-// groupsNamed are the groups that a process asks for. Root has them all.
+// groupsNamed returns the groups that the task names. Own is set for those that its user has anyway; root has all of
+// them.
 func groupsNamed(p *task.Process, own account) (list []policy.Group, err error) {
 	names := p.Groups
 	if p.Group != "" {
@@ -138,13 +141,13 @@ func groupsNamed(p *task.Process, own account) (list []policy.Group, err error) 
 	return list, nil
 }
 
-// judge judges an attempt with its program by the policy as it is at each call.
+// judge checks an attempt and its program against the policy that is current at each call.
 type judge struct {
 	runner *Runner
-	asks   policy.Attempt
+	asks   policy.Attempt // with the limits that the policy had added
 }
 
-// newPolicyJudge is nil without a policy.
+// newPolicyJudge returns a judge for an attempt that applyPolicy has bound, or nil if the node has no policy.
 func (l *Runner) newPolicyJudge(a task.Assigned) (*judge, error) {
 	if l.policy == nil {
 		return nil, nil
@@ -158,7 +161,8 @@ func (l *Runner) newPolicyJudge(a task.Assigned) (*judge, error) {
 	return &judge{l, asks}, nil
 }
 
-// resolveProgram returns what to execute, and the policy that allows it.
+// resolveProgram returns the path to execute, with its symbolic links resolved, and the policy that allows it. It
+// touches the path, so it may hang.
 func (j *judge) resolveProgram(program string) (string, *policy.Policy, error) {
 	p, err := j.runner.currentPolicy()
 	if err != nil {
@@ -174,15 +178,15 @@ func (j *judge) resolveProgram(program string) (string, *policy.Policy, error) {
 		program, err = p.Program(program)
 	}
 
-	return program, p, refused(task.ReasonPolicy, err)
+	return program, p, asRefusal(task.ReasonPolicy, err)
 }
 
-// errPolicyChanged means that the policy is another one than that by which the program was
-// judged.
+// errPolicyChanged means that the policy has changed since the program was judged. The program has to be
+// judged again.
 var errPolicyChanged = errors.New("the node's policy has changed")
 
-// checkUnchanged is nil if the policy is still the one that allowed the program. It looks at
-// none of the paths of the attempt.
+// checkUnchanged returns nil if the policy is still the one that allowed the program. It accesses none of the
+// attempt's paths, so it cannot hang in the thread that forks.
 func (j *judge) checkUnchanged(before *policy.Policy) error {
 	p, err := j.runner.currentPolicy()
 	if err == nil && p != before && !reflect.DeepEqual(p, before) {
@@ -191,8 +195,8 @@ func (j *judge) checkUnchanged(before *policy.Policy) error {
 	return err
 }
 
-// stillBound is an error if the policy bounds an attempt otherwise than when it was
-// prepared.
+// stillBound returns an error if the policy now adds other limits than those with which the attempt was
+// prepared. Limits cannot be changed at this point, so the attempt fails.
 func stillBound(p *policy.Policy, asks policy.Attempt) error {
 	bound, timeout, err := p.Bind(asks.Process, asks.Timeout)
 	if err == nil && (timeout != asks.Timeout || !reflect.DeepEqual(bound, asks.Process)) {
@@ -201,9 +205,9 @@ func stillBound(p *policy.Policy, asks policy.Attempt) error {
 	return err
 }
 
-// judgeProgram has the policy judge the program that was found. It returns what to execute, which
-// no link leads elsewhere, and what is to be asked directly before the fork: whether the
-// policy is still the same.
+// judgeProgram checks the program against the policy. It returns the path to execute, which contains no
+// symbolic link that could be changed afterwards, and a function to call directly before the fork. That function also
+// checks that the policy has not changed.
 func (w *prepared) judgeProgram(program, dir string) (real string, may func() error, err error) {
 	judge, before := w.judge, w.mayStart
 	if judge == nil {

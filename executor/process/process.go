@@ -34,25 +34,25 @@ const (
 
 // prepared is everything that is needed to start one attempt.
 type prepared struct {
-	process   *task.Process
-	env       []string
-	as        account
-	timeout   time.Duration // 0: none
-	grace     time.Duration
-	path      string // of the output
-	workdir   *workdir.Dir
-	noWorkdir error // why it has none
-	bound     *confinement
-	scratch   string // in the room; "": none
-	status    *status.Attempt
-	output    task.Output
-	guarded   guardian.Attempt
-	mayStart  func() error // asked directly before the fork
-	judge     *judge       // by the node's policy; nil: none
-	onStarted func(at time.Time)
-	onPause   func(PauseState) // it stands still, goes on, or does not stand still
-	signal    syscall.Signal   // that asks it to end
-	success   *successRule
+	process   *task.Process      // bound by the node's policy, with the variables of env_from
+	env       []string           // the whole environment; may contain secrets, so it is dropped after the fork
+	as        account            // the user and the groups that the process runs with
+	timeout   time.Duration      // 0: none
+	grace     time.Duration      // kill_grace of the task, from the signal to SIGKILL
+	path      string             // file name of the output
+	workdir   *workdir.Dir       // nil: none could be prepared
+	noWorkdir error              // why there is no workdir
+	bound     *confinement       // limits and other settings that apply before the first instruction
+	scratch   string             // the scratch directory in the workdir; "": none
+	status    *status.Attempt    // what the attempt reports; nil without a workdir
+	output    task.Output        // the limits of the output
+	guarded   guardian.Attempt   // what the guardian receives before the fork
+	mayStart  func() error       // called directly before the fork; an error forbids it
+	judge     *judge             // checks the program against the node's policy; nil: no policy
+	onStarted func(at time.Time) // called once the program executes
+	onPause   func(PauseState)   // called when the processes stop, continue, or cannot be stopped
+	signal    syscall.Signal     // the task's kill_signal
+	success   *successRule       // decides whether the attempt succeeded
 }
 
 // prepareAttempt collects what an attempt needs. It fails if the attempt's settings cannot be
@@ -69,7 +69,9 @@ func (l *Runner) prepareAttempt(a task.Assigned, token int64) (prepared, error) 
 		return prepared{}, err
 	}
 
-	bound, err := confine(a.Action.Process, as)
+	// Settings that this host cannot enforce fail the attempt here, before anything of it exists, unless the task
+	// asks only for a report.
+	bound, err := planConfinement(a.Action.Process, as)
 	if err == nil {
 		bound.checkGroupLimits(l.groups, a.Action.Process.Limits)
 		err = bound.requiredError()
@@ -84,6 +86,8 @@ func (l *Runner) prepareAttempt(a task.Assigned, token int64) (prepared, error) 
 		return prepared{}, err
 	}
 
+	// Last, because the caller has to return the directory. Without one the attempt still runs, but it cannot report
+	// its status.
 	room, noRoom := l.workdirs.Take(as.credential)
 	if noRoom != nil {
 		l.log.Warn("an attempt runs without its own directory", zap.String("run", a.ID), zap.Error(noRoom))
@@ -91,7 +95,7 @@ func (l *Runner) prepareAttempt(a task.Assigned, token int64) (prepared, error) 
 
 	return prepared{
 		signal: killSignal(a.KillSignal), success: success, output: a.Output,
-		process: a.Action.Process, env: append(environment(a, token, l.node, as), statusEnv(&a, room)...), as: as, path: path,
+		process: a.Action.Process, env: append(buildEnvironment(a, token, l.node, as), statusEnv(&a, room)...), as: as, path: path,
 		workdir: room, noWorkdir: noRoom, bound: bound, status: l.beginStatus(&a, room),
 		timeout: a.Timeout.Std(), grace: a.KillGrace.Std(),
 		guarded:  guardian.Attempt{Mark: proctree.Mark{Namespace: a.Namespace, Task: a.Task, RunID: a.ID, Token: token}},
@@ -118,10 +122,11 @@ func (l *Runner) runPrepared(what prepared, o *Orders) Result {
 
 	if err != nil {
 		r := notStarted(err)
-		_ = what.releaseWorkdir(&r) // which logs what cannot be
+		_ = what.releaseWorkdir(&r) // the pool logs an error
 		return r
 	}
 
+	// The process has its copy by now. The runner's copy may contain secrets.
 	p.dropEnvironment(&what)
 
 	if what.onStarted != nil {
@@ -129,6 +134,8 @@ func (l *Runner) runPrepared(what prepared, o *Orders) Result {
 	}
 
 	r := p.waitForMain(what, o)
+	// Message contains one problem. The message about the outcome comes first; each of the following
+	// applies only if there is none yet.
 	printed := out.Summary()
 	r.OutputBytes, r.Truncated, r.Tail = printed.Bytes, printed.Truncated, printed.Tail
 	if printed.Err != nil && r.Message == "" {
@@ -162,7 +169,8 @@ func (w *prepared) releaseWorkdir(r *Result) error {
 	return w.workdir.Release(func(wrote bool) { r.Status = w.status.End(wrote) })
 }
 
-// statusEnv is what tells an attempt where it may report, and what the attempt before it reported last.
+// statusEnv returns the variables that name the attempt's status file and contain the checkpoint of the previous
+// attempt.
 func statusEnv(a *task.Assigned, m *workdir.Dir) (env []string) {
 	if m != nil {
 		env = append(env, "CARILLON_STATUS_FILE="+filepath.Join(m.Path(), workdir.StatusFile))
@@ -199,19 +207,20 @@ func notStarted(err error) Result {
 	return r
 }
 
-// running is an attempt whose process has been started.
+// running is an attempt whose process has been started. One goroutine, that of RunAttempt, owns it.
 type running struct {
 	*Runner
 	spawnRequest
-	tree proctree.Tree
-	// killedAtStart is set if the process was killed when it had just executed.
+	tree proctree.Tree // all processes of the attempt
+	// killedAtStart is set if the process was killed when it had just executed its program. The attempt then counts
+	// as run.
 	killedAtStart Kill
-	out           *spool.Output
-	pipe          *spool.Pipes
+	out           *spool.Output // the output file
+	pipe          *spool.Pipes  // the read ends of stdout and stderr
 	drained       chan struct{} // closed when nothing reads the pipe any more
 }
 
-// hasReason reports whether notStarted makes more of an error than a failure to start.
+// hasReason reports whether notStarted gives an error a more specific result than a failure to start.
 func hasReason(err error) bool {
 	for _, known := range []error{errCalledOff, ErrTooLate, errStuck, errStartTimeout} {
 		if errors.Is(err, known) {
@@ -222,6 +231,7 @@ func hasReason(err error) bool {
 	return false
 }
 
+// closedChannel is always ready. It stands for a process that has already ended.
 var closedChannel = func() <-chan struct{} {
 	c := make(chan struct{})
 	close(c)
@@ -230,18 +240,19 @@ var closedChannel = func() <-chan struct{} {
 
 // found is the program that an attempt executes, and its working directory.
 type found struct {
-	program, dir string
-	argv         []string
-	may          func() error // asked directly before the fork
+	program, dir string       // absolute, or relative to the working directory
+	argv         []string     // argv[0] is the name as the task spells it
+	may          func() error // called directly before the fork; an error forbids it
 }
 
 // findProgram looks up the program and the working directory, with a time limit, because a user may
 // have put these paths on a file system that does not answer.
 func (l *Runner) findProgram(what *prepared, o *Orders) (found, error) {
 	w := *what // the goroutine may outlive the attempt
-	return within(l.stuck, o.given, what.timeout, "to find its program and its working directory", func() (found, error) { return w.lookUp() })
+	return runWithTimeout(l.stuck, o.given, what.timeout, "to find its program and its working directory", func() (found, error) { return w.lookUp() })
 }
 
+// lookUp returns the program, its arguments and the working directory. It touches paths of the user, so it may hang.
 func (w *prepared) lookUp() (f found, err error) {
 	if f.dir, err = workDir(cmp.Or(w.process.Dir, w.scratch), w.as); err != nil {
 		return found{}, err
@@ -264,12 +275,17 @@ func (w *prepared) lookUp() (f found, err error) {
 	return f, err
 }
 
+// startProcess starts the attempt's process and returns when it executes its program. After an error no instruction of
+// the program has been executed and none will be. A process that hangs before its program may remain; it is killed and
+// holds no descriptor of the daemon.
 func (l *Runner) startProcess(what prepared, out *spool.Output, o *Orders) (*running, error) {
 	found, err := l.findProgram(&what, o)
 	if err != nil {
 		return nil, err
 	}
 
+	// All that must exist before the fork is acquired first: the pipe, the control group, and an entry at the
+	// guardian. Each error path releases what was acquired before it.
 	pipe, w, errs, err := spool.NewPipes(what.output.Apart())
 	if err != nil {
 		return nil, startFailure(err, found.argv[0], found.dir)
@@ -295,12 +311,15 @@ func (l *Runner) startProcess(what prepared, out *spool.Output, o *Orders) (*run
 	// the policy under which the program was judged is still the current one.
 	for err = guardian.ErrNotReady; errors.Is(err, guardian.ErrNotReady) || errors.Is(err, errPolicyChanged); {
 		if errors.Is(err, errPolicyChanged) {
+			// The new policy may allow another program, or none. Judge it again.
 			if found, err = l.findProgram(&what, o); err != nil {
 				break
 			}
 			p.program, p.may = found.program, found.may
 		}
 
+		// Without a guardian the attempt waits, for as long as it takes: if the daemon died now, nothing
+		// would kill the process.
 		if !l.guardian.WaitReady(o.given) {
 			err = errCalledOff
 			break
@@ -309,18 +328,20 @@ func (l *Runner) startProcess(what prepared, out *spool.Output, o *Orders) (*run
 		err = l.spawner.startOn(&p.spawnRequest, o.given)
 	}
 
+	// The process has its own copies. The pipe ends when the last process closes its copy.
 	spool.CloseWriters(w, errs)
 	gone := closedChannel
 	if err == nil {
 		gone, err = p.awaitExecution(what.timeout, o)
 	}
 
-	if p.tree.PID == 0 { // orphans do not have it
+	if p.tree.PID == 0 { // Orphans, which set it otherwise, are not used
 		p.tree.PID = p.pid
 	}
 
 	if err != nil {
 		pipe.Close()
+		// The guardian's entry and the control group are released only when the process has ended.
 		end := func() {
 			p.guarded.Ended()
 			p.endTree()
@@ -344,11 +365,14 @@ func (l *Runner) startProcess(what prepared, out *spool.Output, o *Orders) (*run
 		return nil, startFailure(err, found.program, found.dir)
 	}
 
-	if group != nil && !group.Holds() { // and the attempt may run all the same
+	// A process may have failed to join its group although the task accepts that. Then the group does not find it,
+	// and the tree uses the other ways.
+	if group != nil && !group.Holds() {
 		l.groups.Give(group)
 		p.tree.Group = nil
 	}
 
+	// With a control group, no process of the attempt can be lost, so its orphans need not be tracked.
 	if p.tree.Group != nil {
 		l.orphans.Forget(&p.tree)
 	}
@@ -361,8 +385,9 @@ func (l *Runner) startProcess(what prepared, out *spool.Output, o *Orders) (*run
 	return p, nil
 }
 
-// nonblocking readies a descriptor that has no other flags for the runtime's poller.
-func nonblocking(fd int) error {
+// setNonblocking sets O_NONBLOCK, which the runtime's poller requires. It clears all other status flags; the descriptor
+// must have none.
+func setNonblocking(fd int) error {
 	_, err := unix.FcntlInt(uintptr(fd), unix.F_SETFL, unix.O_NONBLOCK)
 	return os.NewSyscallError("fcntl", err)
 }
@@ -371,7 +396,7 @@ func nonblocking(fd int) error {
 // nothing of the attempt is left.
 func (p *running) waitForMain(what prepared, o *Orders) Result {
 	var pidfd *os.File
-	if p.pidfd >= 0 && nonblocking(p.pidfd) == nil {
+	if p.pidfd >= 0 && setNonblocking(p.pidfd) == nil {
 		pidfd = os.NewFile(uintptr(p.pidfd), "pidfd")
 		defer pidfd.Close()
 	}
@@ -393,17 +418,21 @@ func (p *running) waitForMain(what prepared, o *Orders) Result {
 	r := Result{StartedAt: p.started, EndedAt: time.Now()}
 
 	if !clock.Since.IsZero() {
-		p.thawTree() // what the main process has left behind
+		p.thawTree() // processes that the main process has left behind, so that they can handle signals
 	}
 
 	r.Paused = clock.stop(r.EndedAt)
+	// Reap under the lock of orphans: once the zombie is gone, its process number may be given to another process,
+	// and orphans would take that for this one.
 	p.orphans.Lock()
-	status, took, err := reap(p.pid)
+	status, took, err := reapProcess(p.pid)
 	p.orphans.Reaped(p.pid)
 	p.orphans.Unlock()
 
 	p.tree.MainReaped(took)
 
+	// End the processes that are left (G20). In an attempt that was killed, they have the rest of its grace period. In
+	// one that ended by itself, they get lingerLimit to end by themselves, then the signal and a grace period.
 	if why.Cause != CauseNone {
 		if p.tree.Group == nil {
 			p.tree.SignalOthers(what.signal) // orphans of the main process are known only now
@@ -415,9 +444,12 @@ func (p *running) waitForMain(what prepared, o *Orders) Result {
 	}
 
 	if why.Cause != CauseNone {
+		// A search of all processes is too expensive after every attempt. It is required after a kill, because the
+		// attempt may have a successor elsewhere.
 		p.killLeftovers(what.guarded.Mark)
 	}
 
+	// Only a process outside the tree can still hold the pipe. Do not wait for it longer than drainLimit.
 	select {
 	case <-p.drained:
 	default:
@@ -427,7 +459,8 @@ func (p *running) waitForMain(what prepared, o *Orders) Result {
 
 	p.pipe.Close()
 	used, counts := p.tree.Usage()
-	p.guarded.Ended() // before its control group is given to another attempt
+	// The order matters: a guardian that still watched this attempt would kill the next one in its control group.
+	p.guarded.Ended()
 	p.endTree()
 	p.out.EndLines()
 
@@ -442,14 +475,15 @@ func (p *running) waitForMain(what prepared, o *Orders) Result {
 // waitMain waits for the main process to exit, and executes kills and pauses until then. When
 // it returns, the process is a zombie, so its process number cannot have been reused.
 func (p *running) waitMain(exited <-chan error, clock *runClock, what prepared, o *Orders) (why Kill, killAt time.Time) {
-	var hard <-chan time.Time
+	var hard <-chan time.Time // fires when the grace period is over; nil before the first kill
+	// obey executes a kill. Later kills may only shorten the grace period of the first.
 	obey := func(k Kill) {
 		at := time.Now().Add(max(k.Grace, 0))
 
 		if why.Cause == CauseNone {
 			why, killAt = k, at
 			p.tree.Signal(what.signal)
-			p.tree.Signal(unix.SIGCONT) // a stopped process does not see it
+			p.tree.Signal(unix.SIGCONT) // a stopped process handles the signal only after it continues
 			p.setPaused(false, clock, what.onPause)
 		} else if at.Before(killAt) {
 			killAt = at
@@ -471,6 +505,7 @@ func (p *running) waitMain(exited <-chan error, clock *runClock, what prepared, 
 				obey(Kill{causeTimeout, what.grace})
 			}
 		case <-hard:
+			// SIGKILL may miss a process that forks at this moment; waitForMain repeats it.
 			p.tree.Kill()
 		}
 	}
@@ -485,7 +520,7 @@ func killSignal(name string) syscall.Signal {
 func (p *running) waitEmpty(at time.Time) (ended bool) {
 	for pause := time.Millisecond; !p.tree.Empty(); pause = min(2*pause, 50*time.Millisecond) {
 		if !time.Now().Before(at) {
-			return p.tree.Empty() // the last look may be from long before at, if the node is busy
+			return p.tree.Empty() // on a busy node, the last check may be from long before at
 		}
 		time.Sleep(min(pause, time.Until(at)))
 	}
@@ -496,10 +531,12 @@ func (p *running) waitEmpty(at time.Time) (ended bool) {
 // endGroup waits for processes that the main process left behind. They have already received
 // the kill signal; at killAt they receive SIGKILL.
 func (p *running) endGroup(killAt time.Time, o *Orders) {
-	for !p.waitEmpty(earlier(killAt, time.Now().Add(100*time.Millisecond))) {
+	for !p.waitEmpty(earlierOf(killAt, time.Now().Add(100*time.Millisecond))) {
+		// Orders that arrive meanwhile still count, for example when the node falls silent during a long grace
+		// period (G17).
 		select {
 		case k := <-o.c:
-			killAt = earlier(killAt, time.Now().Add(k.Grace))
+			killAt = earlierOf(killAt, time.Now().Add(k.Grace))
 		default:
 		}
 
@@ -519,7 +556,7 @@ func (p *running) endGroup(killAt time.Time, o *Orders) {
 func (p *running) killUntil(at time.Time) (ended bool) {
 	for time.Now().Before(at) {
 		p.tree.Kill()
-		if p.waitEmpty(earlier(at, time.Now().Add(50*time.Millisecond))) {
+		if p.waitEmpty(earlierOf(at, time.Now().Add(50*time.Millisecond))) {
 			return true
 		}
 	}
@@ -527,15 +564,16 @@ func (p *running) killUntil(at time.Time) (ended bool) {
 	return false
 }
 
-func earlier(a, b time.Time) time.Time {
+// earlierOf returns the earlier of two times.
+func earlierOf(a, b time.Time) time.Time {
 	if a.Before(b) {
 		return a
 	}
 	return b
 }
 
-// endTree returns the control group of the tree, which should be empty. A group that is not is
-// set aside and not reused.
+// endTree returns the control group of the tree, which should be empty. A group that is not empty
+// is set aside and not reused.
 func (p *running) endTree() {
 	if p.tree.Group != nil {
 		p.groups.Give(p.tree.Group)

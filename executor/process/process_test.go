@@ -32,7 +32,7 @@ func newLauncher(t testing.TB, cfg spool.Config) *Runner {
 
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { defer close(done); s.run(ctx) }()
+	go func() { defer close(done); s.serveRequests(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
 	cfg.Dir = cmp.Or(cfg.Dir, t.TempDir())
 
@@ -307,11 +307,11 @@ func TestProcess_Environment(t *testing.T) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 
-	if len(parent) != 55 || parent[:3] != "00-" || parent[52:] != "-01" || parent[:35] != traceparent("default", "job", "r1")[:35] {
+	if len(parent) != 55 || parent[:3] != "00-" || parent[52:] != "-01" || parent[:35] != newTraceparent("default", "job", "r1")[:35] {
 		t.Errorf("traceparent %q", parent)
 	}
 
-	if a, b := traceparent("x", "y", "z"), traceparent("x", "y", "z"); a == b {
+	if a, b := newTraceparent("x", "y", "z"), newTraceparent("x", "y", "z"); a == b {
 		t.Errorf("two attempts have the same span: %s", a)
 	}
 }

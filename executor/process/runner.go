@@ -20,30 +20,30 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Config says what a runner is for.
+// Config configures a Runner.
 type Config struct {
-	Node     string
-	Instance string
+	Node     string           // the node's name, for the environment of attempts
+	Instance string           // the instance; names the directory of its working directories
 	Dir      string           // the data directory
 	Workdirs string           // where the working directories of attempts are; "" is below Dir
-	Spool    *spool.Spool     // where output goes
+	Spool    *spool.Spool     // stores the output
 	Guardian *guardian.Client // nil: none, for tests
-	// Groups are the control groups of attempts, one each; nil, or of which there are
-	// none: their processes are found in other ways.
+	// Groups provides a control group for each attempt. If it is nil or has none, processes are
+	// found in other ways.
 	Groups *cgroup.Groups
 	// Orphans, if set, are adopted and reaped: without groups, and by the first
 	// process of a container.
 	Orphans *proctree.Orphans
-	Secrets Secrets // reads those that env_from names; nil: the node has no key
-	Policy  Policy  // what the node's administrator allows; nil: all
+	Secrets Secrets // reads the secrets that env_from names; nil: the node has no key
+	Policy  Policy  // what the node's administrator allows; nil: everything
 
 	// StuckChanged, if set, is called when StuckStarts has changed. It does not block.
 	StuckChanged func()
 
-	Fake   Fake                       // if set, it takes the place of processes, in tests
-	Freeze func(*proctree.Tree) error // stops the processes of an attempt; nil: Tree.Freeze. For tests
-	// EmptyLimit is how long it may take to empty the working directory of an attempt when that has ended; 0 is 2 s.
-	// For tests, on busy machines.
+	Fake   Fake                       // if set, replaces processes, in tests
+	Freeze func(*proctree.Tree) error // if set, replaces Tree.Freeze, in tests
+	// EmptyLimit is the time limit for emptying a working directory after its attempt has ended; 0 means 2 s.
+	// Tests on busy machines need more.
 	EmptyLimit time.Duration
 
 	Logger     *zap.Logger           // nil: none
@@ -52,29 +52,29 @@ type Config struct {
 
 // Runner runs attempts as processes. Any number of them may run at the same time.
 type Runner struct {
-	spawner  *spawner
-	spool    *spool.Spool
-	guardian *guardian.Client
-	workdirs *workdir.Pool // nil: attempts have no working directories
-	statuses *status.Monitor
-	groups   *cgroup.Groups    // nil, or of which there are none: attempts have no control group
-	orphans  *proctree.Orphans // nil: orphans are not the daemon's
-	sweeper  proctree.Sweeper
-	stuck    *stuckStarts
-	freeze   func(*proctree.Tree) error // nil: the tree's own
-	// lingering takes the place of lingerLimit, in tests; 0: it does not.
+	spawner  *spawner                   // forks all processes
+	spool    *spool.Spool               // stores the output
+	guardian *guardian.Client           // nil: none
+	workdirs *workdir.Pool              // nil: attempts have no working directories
+	statuses *status.Monitor            // reads the status files of running attempts
+	groups   *cgroup.Groups             // nil or empty: attempts have no control group
+	orphans  *proctree.Orphans          // nil: orphans do not become children of the daemon
+	sweeper  proctree.Sweeper           // finds processes by their environment
+	stuck    *stuckStarts               // counts starts that hang
+	freeze   func(*proctree.Tree) error // nil: Tree.Freeze
+	// lingering, if not 0, replaces lingerLimit, in tests.
 	lingering    time.Duration
-	policy       Policy  // nil: none
-	secrets      Secrets // nil: none can be read
+	policy       Policy  // nil: everything is allowed
+	secrets      Secrets // nil: no secret can be read
 	secretReader secretReader
 	fake         Fake
-	own          account // the daemon's
+	own          account // the daemon's account
 	node         string
 	log          *zap.Logger
 }
 
-// New makes a runner, without any I/O but opening /dev/null. Of what this program inherited, no descriptor is
-// open in the processes that it starts.
+// New returns a runner. Its only I/O is to open /dev/null and to mark the descriptors that this program inherited as
+// close-on-exec, so that the processes that it starts do not inherit them.
 func New(cfg Config) (*Runner, error) {
 	log := cmp.Or(cfg.Logger, zap.NewNop())
 
@@ -108,19 +108,19 @@ func New(cfg Config) (*Runner, error) {
 	return l, nil
 }
 
-// StuckStarts is how many starts have taken more than some seconds, or could not be ended
-// after they were given up.
+// StuckStarts returns the number of starts that have taken more than startSlow, and of those that were given up
+// and have not ended.
 func (l *Runner) StuckStarts() int { return int(l.stuck.count.Load()) }
 
-// Run has attempts run until ctx ends, by when all of them must have ended. It calls ready once, when attempts may be
-// started, and returns when all that it started has ended.
+// Run serves RunAttempt until ctx ends. The caller must end ctx only after all attempts have ended. Run calls ready
+// once, when attempts may be started, and returns when everything that it started has ended.
 func (l *Runner) Run(ctx context.Context, ready func()) {
-	// The thread that is the parent of all processes ends last: they would be killed with it.
+	// The threads that fork end last, because the kernel kills the processes of a thread that ends.
 	parent, stopSpawner := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSpawner()
 
 	var helpers, spawners sync.WaitGroup
-	spawners.Go(func() { l.spawner.run(parent) })
+	spawners.Go(func() { l.spawner.serveRequests(parent) })
 
 	if l.secrets != nil {
 		for range secretReaders {
@@ -133,7 +133,9 @@ func (l *Runner) Run(ctx context.Context, ready func()) {
 		helpers.Go(func() { r.Run(ctx, sync.OnceFunc(func() { close(tried) })) })
 		helpers.Go(func() { l.statuses.Run(ctx) })
 
-		select { // those that start at once are to have directories, too
+		// Wait for the pool, so that attempts that start at once have directories, too. Do not wait long: a disk that
+		// does not respond must not keep the node from running attempts.
+		select {
 		case <-tried:
 		case <-time.After(workdir.OpenPatience):
 			l.log.Warn("attempts run without their own directory until the disk responds", zap.String("path", r.Path()))
@@ -151,6 +153,7 @@ func (l *Runner) Run(ctx context.Context, ready func()) {
 	ready()
 	<-ctx.Done()
 
+	// Stop the parts in the reverse order of their dependencies.
 	close(l.secretReader.over)
 	helpers.Wait()
 	l.workdirs.Close()
@@ -158,29 +161,32 @@ func (l *Runner) Run(ctx context.Context, ready func()) {
 	spawners.Wait()
 }
 
-// Attempt is an attempt that is to run, and who is told of it. The functions are called from the attempt's
-// goroutines, and must not block.
+// Attempt is an attempt to run, with callbacks for its progress. The callbacks are called from the attempt's
+// goroutines and must not block.
 type Attempt struct {
 	task.Assigned
 	Token int64 // the fencing token
 
-	// Session is which of the node's sessions the attempt belongs to, and MaxSilence is how long the guardian lets the
-	// attempt live after the last renewal of that.
+	// Session is the number of the node's session to which the attempt belongs. If that session is not renewed for
+	// MaxSilence, the guardian kills the attempt (G17).
 	Session    int
 	MaxSilence time.Duration
 
-	MayStart     func() error // is asked directly before the fork; an error, such as ErrTooLate, forbids it
-	OnStarted    func(at time.Time)
-	OnCheckpoint func(checkpoint string)
-	OnPause      func(PauseState) // it stands still, goes on, or cannot stand still
+	MayStart     func() error            // called directly before the fork; an error, such as ErrTooLate, forbids it
+	OnStarted    func(at time.Time)      // called when the program executes
+	OnCheckpoint func(checkpoint string) // called when the attempt has reported a new checkpoint
+	OnPause      func(PauseState)        // called when it was paused or resumed, or could not be paused
 }
 
-// RunAttempt sees one attempt from its preparation to its end. When it returns, nothing is left of the attempt.
+// RunAttempt runs one attempt from its preparation to its end. When it returns, no process of the attempt is left
+// (G20), except a process that SIGKILL does not end; that is logged. Kills and pauses are passed through o.
 func (l *Runner) RunAttempt(a Attempt, o *Orders) Result {
 	if l.fake != nil {
 		return l.fake.runAttempt(a, o)
 	}
 
+	// The policy comes first, because it may forbid to read what env_from names. It is checked again for the program, and
+	// directly before the fork.
 	bound, err := l.applyPolicy(a.Assigned)
 	if err == nil {
 		bound, err = l.withEnvFrom(bound, a.MayStart, o)
@@ -214,13 +220,14 @@ func (l *Runner) RunAttempt(a Attempt, o *Orders) Result {
 	return l.runPrepared(what, o)
 }
 
-// StatusOf is what the attempt of a run says of itself that runs here; false if none does.
+// StatusOf returns what the attempt of a run has reported, and false if no attempt of the run is running here.
 func (l *Runner) StatusOf(namespace, name, run string) (task.AttemptStatus, bool) {
 	return l.statuses.Of(namespace, name, run)
 }
 
-// Statuses are those of all attempts that run here.
+// Statuses returns what each running attempt has reported.
 func (l *Runner) Statuses() []task.AttemptStatus { return l.statuses.All() }
 
-// ErrTooLate means that it was too late for an attempt to start, or that its node must not start it any more.
+// ErrTooLate means that an attempt was not started because its start deadline had passed, or because its node had no
+// contact with etcd for too long.
 var ErrTooLate = errors.New("not started: the node had lost touch with etcd, or it was too late for that")

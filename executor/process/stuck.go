@@ -21,12 +21,13 @@ import (
 // unavailable. Each start waits in its own goroutine for a bounded time, and nothing else
 // waits for it.
 const (
-	startQuick = 100 * time.Millisecond // most have executed by then
-	startSlow  = 5 * time.Second        // from then on a start counts as stuck
-	startLimit = 30 * time.Second       // for each step of a start that can hang
+	startQuick = 100 * time.Millisecond // waited for without a goroutine; most programs execute within this time
+	startSlow  = 5 * time.Second        // after this time a start counts as stuck
+	startLimit = 30 * time.Second       // time limit for each step of a start that can hang
 )
 
-// ManyStuck is the number of stuck starts from which on a node takes no runs.
+// ManyStuck is the number of stuck starts at which a node stops taking runs. Each of them keeps a goroutine, often a
+// thread, and a process, and their cause is probably on this host.
 const ManyStuck = 8
 
 // errStuck means that a step of a start has not ended in time. No instruction of the attempt's
@@ -36,13 +37,13 @@ var errStuck = errors.New("the start hangs")
 // errStartTimeout means that the attempt's timeout came before it had started.
 var errStartTimeout = errors.New("it had not started by then")
 
-// stuckStarts counts starts that hang. Its methods may be called from anywhere.
+// stuckStarts counts starts that hang. Its methods may be called from any goroutine.
 type stuckStarts struct {
-	slow, limit time.Duration
+	slow, limit time.Duration // startSlow and startLimit, except in tests
 	killed      time.Duration // how long a process may take to end after SIGKILL
-	changed     func()        // the count has changed; it does not block
+	changed     func()        // called when the count has changed; it does not block
 	total       prometheus.Counter
-	count       atomic.Int64
+	count       atomic.Int64 // the starts that are stuck now
 }
 
 func newStuckStarts(changed func()) *stuckStarts {
@@ -53,7 +54,8 @@ func newStuckStarts(changed func()) *stuckStarts {
 		Name: "carillon_spawns_stuck_total", Help: "Attempts whose start was given up because the program had not started after 30 s."})}
 }
 
-func (s *stuckStarts) add(n int64) {
+// addAndReport changes the count and reports it.
+func (s *stuckStarts) addAndReport(n int64) {
 	s.count.Add(n)
 	s.changed()
 }
@@ -78,12 +80,12 @@ func (s *stuckStarts) awaitStart(done, off <-chan struct{}, began time.Time, tim
 		select {
 		case <-done:
 			if counted {
-				s.add(-1)
+				s.addAndReport(-1)
 			}
 			return nil
 		case <-slow.C:
 			counted = true
-			s.add(1)
+			s.addAndReport(1)
 		case <-off:
 			err = errCalledOff
 		case <-late.C:
@@ -93,8 +95,9 @@ func (s *stuckStarts) awaitStart(done, off <-chan struct{}, began time.Time, tim
 		}
 	}
 
+	// The caller gives up, but what it waited for still exists. It counts as stuck until it ends.
 	if !counted {
-		s.add(1)
+		s.addAndReport(1)
 	}
 
 	if errors.Is(err, errStuck) {
@@ -103,15 +106,16 @@ func (s *stuckStarts) awaitStart(done, off <-chan struct{}, began time.Time, tim
 
 	go func() {
 		<-done
-		s.add(-1)
+		s.addAndReport(-1)
 	}()
 
 	return err
 }
 
-// within returns what f returns, or an error of await if f does not return in time. In that
-// case f keeps running and keeps its goroutine and its thread.
-func within[T any](s *stuckStarts, off <-chan struct{}, timeout time.Duration, step string, f func() (T, error)) (v T, err error) {
+// runWithTimeout returns what f returns, or an error of awaitStart if f does not return in time. In that
+// case f keeps running and keeps its goroutine and its thread. f must not use anything that the caller
+// changes or releases afterwards.
+func runWithTimeout[T any](s *stuckStarts, off <-chan struct{}, timeout time.Duration, step string, f func() (T, error)) (v T, err error) {
 	done := make(chan struct{})
 	var value T
 	var failed error
@@ -135,12 +139,14 @@ func within[T any](s *stuckStarts, off <-chan struct{}, timeout time.Duration, s
 // instruction of the program has been executed and none will be; the process has ended when
 // gone is closed.
 func (p *running) awaitExecution(timeout time.Duration, o *Orders) (gone <-chan struct{}, err error) {
+	// A program that executes within startQuick, as nearly all do, costs no goroutine and no timer.
 	ended := make(chan struct{})
 	err = p.created.AwaitExec(time.Now().Add(startQuick))
 	if err == nil {
 		return nil, nil
 	}
 
+	// The start failed: the process has exited without executing its program.
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		p.reapUnexecuted()
 		close(ended)
@@ -168,6 +174,7 @@ func (p *running) awaitExecution(timeout time.Duration, o *Orders) (gone <-chan 
 	_ = unix.Kill(p.pid, unix.SIGKILL)
 
 	if !proctree.NeverExecuted(p.pid) {
+		// It had executed. The caller continues as if it had started, and the kill gives the outcome its reason.
 		<-decided
 		p.killedAtStart = killedAtStart(err, o)
 		return nil, nil
@@ -184,6 +191,7 @@ func (p *running) awaitExecution(timeout time.Duration, o *Orders) (gone <-chan 
 		p.reapUnexecuted()
 	}()
 
+	// Usually the process ends at once. If it sleeps in the kernel and cannot be killed, it is left to the goroutine.
 	select {
 	case <-ended:
 	case <-time.After(p.stuck.killed):
@@ -211,7 +219,7 @@ func killedAtStart(err error, o *Orders) (k Kill) {
 func (p *running) reapUnexecuted() {
 	_ = awaitExit(p.pid, nil)
 	p.orphans.Lock()
-	_, _, _ = reap(p.pid)
+	_, _, _ = reapProcess(p.pid)
 	p.orphans.Reaped(p.pid)
 	p.orphans.Unlock()
 

@@ -59,7 +59,7 @@ func (t *thread) setNoNewPrivs() {
 }
 
 // applyConfinement gives the thread the umask and the private directories with which the
-// process has to begin, until restore undoes this. An error is a *cannotError, or means that
+// process has to begin, until restore undoes this. An error is a cannotError, or means that
 // the thread cannot be used any more.
 func (t *thread) applyConfinement(c *confinement, room string) error {
 	if t.broken != nil {
@@ -74,7 +74,7 @@ func (t *thread) applyConfinement(c *confinement, room string) error {
 
 	if c.private {
 		if err := t.enterPrivateTmp(room); err != nil {
-			t.restore()
+			t.restoreState()
 			if err := c.addUnsupported("private_tmp", "%s", err); err != nil {
 				return err
 			}
@@ -101,9 +101,9 @@ func (c *confinement) withoutThread(why error) (err error) {
 	return err
 }
 
-// restore undoes applyConfinement. If it cannot leave the mount namespace, the thread is
+// restoreState undoes applyConfinement. If it cannot leave the mount namespace, the thread is
 // broken.
-func (t *thread) restore() {
+func (t *thread) restoreState() {
 	if t.masked {
 		unix.Umask(t.umask)
 		t.masked = false
@@ -125,7 +125,8 @@ func (t *thread) restore() {
 	}
 }
 
-var unshare = unix.Unshare // tests replace it to make it fail
+// unshareFunc is replaced by tests that make it fail.
+var unshareFunc = unix.Unshare
 
 // unshareFS gives the thread its own umask, root and working directory, and opens what restore
 // needs to return to the daemon's.
@@ -138,7 +139,7 @@ func (t *thread) unshareFS() (err error) {
 	}
 
 	if t.root, err = unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0); err == nil {
-		if err = os.NewSyscallError("unshare", unshare(unix.CLONE_FS)); err != nil {
+		if err = os.NewSyscallError("unshare", unshareFunc(unix.CLONE_FS)); err != nil {
 			unix.Close(t.root)
 		}
 	}
@@ -157,16 +158,20 @@ func (t *thread) unshareFS() (err error) {
 // attempt's working directory replace the shared ones (task.PrivateDirs). The kernel removes the
 // namespace when the last process in it has ended.
 func (t *thread) enterPrivateTmp(room string) error {
-	if err := unshare(unix.CLONE_NEWNS); err != nil {
+	if err := unshareFunc(unix.CLONE_NEWNS); err != nil {
 		return os.NewSyscallError("unshare", err)
 	}
 
+	// From here on, restore has to leave the namespace, also after an error.
 	t.inMountNS = true
 
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil { // so that the host does not see the mounts that follow
+	// As slaves, the mounts still receive what the host mounts later, but the mounts that follow here do not
+	// propagate to the host.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return &os.PathError{Op: "mount", Path: "/", Err: err}
 	}
 
+	// Open the directory before the first mount covers /tmp, because the workdir may be below it.
 	at, err := unix.Open(room, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return &os.PathError{Op: "open", Path: room, Err: err}
@@ -175,7 +180,8 @@ func (t *thread) enterPrivateTmp(room string) error {
 	defer unix.Close(at)
 
 	for i, dir := range task.PrivateDirs {
-		if err := bind(at, workdir.PrivateName(i), dir); err != nil && !(i > 0 && errors.Is(err, unix.ENOENT)) { // not every host has /var/tmp
+		// Not every host has /var/tmp.
+		if err := bindMount(at, workdir.PrivateName(i), dir); err != nil && !(i > 0 && errors.Is(err, unix.ENOENT)) {
 			return &os.PathError{Op: "mount", Path: dir, Err: err}
 		}
 	}
@@ -183,9 +189,9 @@ func (t *thread) enterPrivateTmp(room string) error {
 	return nil
 }
 
-// bind mounts the directory name, in the open directory at, over dir. It does not follow
+// bindMount mounts the directory name, in the open directory at, over dir. It does not follow
 // a symbolic link at name, which the owner of the working directory could have planted.
-func bind(at int, name, dir string) error {
+func bindMount(at int, name, dir string) error {
 	fd, err := unix.Openat(at, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err

@@ -140,7 +140,7 @@ func (h *KillSet) inGroup(st Stat) bool {
 		return b.matchesStart(leader.Start)
 	}
 
-	return st.Start >= b.From.Truncate(tick)-tick
+	return st.Start >= b.From.Truncate(clockTick)-clockTick
 }
 
 // hasMark reports whether a process carries the mark of an attempt.

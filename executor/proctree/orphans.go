@@ -208,7 +208,7 @@ func (o *Orphans) possibleOrigins(st Stat) (of []*Tree) {
 			return []*Tree{t}
 		}
 
-		if st.Start >= b.From.Truncate(tick)-tick {
+		if st.Start >= b.From.Truncate(clockTick)-clockTick {
 			of = append(of, t)
 		}
 	}

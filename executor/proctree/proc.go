@@ -14,9 +14,9 @@ import (
 // procRoot is where the kernel shows processes.
 const procRoot = "/proc"
 
-// tick is the unit of start times in /proc: USER_HZ is 100 on every Linux that
+// clockTick is the unit of start times in /proc: USER_HZ is 100 on every Linux that
 // Go runs on.
-const tick = 10 * time.Millisecond
+const clockTick = 10 * time.Millisecond
 
 // Stat is what /proc/<pid>/stat says.
 type Stat struct {
@@ -64,7 +64,7 @@ func parseStat(pid int, b []byte) (Stat, error) {
 	start, err2 := strconv.ParseInt(string(f[19]), 10, 64)
 	flags, err3 := strconv.ParseUint(string(f[6]), 10, 64)
 
-	return Stat{PID: pid, Parent: parent, Group: pgrp, State: f[0][0], flags: flags, Start: time.Duration(start) * tick}, errors.Join(err0, err1, err2, err3)
+	return Stat{PID: pid, Parent: parent, Group: pgrp, State: f[0][0], flags: flags, Start: time.Duration(start) * clockTick}, errors.Join(err0, err1, err2, err3)
 }
 
 // ListPIDs lists all process ids.
@@ -101,7 +101,7 @@ type Mark struct {
 type Birth struct{ From, To time.Duration }
 
 func (b Birth) matchesStart(start time.Duration) bool {
-	return start >= b.From.Truncate(tick)-tick && start <= b.To+tick
+	return start >= b.From.Truncate(clockTick)-clockTick && start <= b.To+clockTick
 }
 
 // The variables by which a process tells which attempt it belongs to.

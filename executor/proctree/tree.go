@@ -11,8 +11,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/cgroup"
 )
 
-// freezing is how long a tree may take to stand still.
-const freezing = 2 * time.Second
+// freezeTimeout is how long a tree may take to stand still.
+const freezeTimeout = 2 * time.Second
 
 // Tree is all processes of an attempt that has been started. It belongs to the
 // goroutine that sees the attempt to its end.
@@ -79,7 +79,7 @@ func (t *Tree) Freeze() error {
 	// Two looks in a row have to find nothing that moves: in the middle of an exec, a
 	// process shows no mark.
 	clean := 0
-	for deadline := time.Now().Add(freezing); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(freezeTimeout); ; time.Sleep(time.Millisecond) {
 		all, err := t.signalEach(func(st Stat) bool { return !st.Stopped() }, unix.SIGSTOP)
 		if err != nil {
 			return fmt.Errorf("freeze: %w", err)

@@ -17,14 +17,14 @@ type taken struct {
 	read, written int64 // bytes from and to storage
 }
 
-// sector is what the kernel counts a process's storage in.
-const sector = 512
+// sectorSize is what the kernel counts a process's storage in.
+const sectorSize = 512
 
 func takenOf(u syscall.Rusage) taken {
 	return taken{
 		cpu:     time.Duration(u.Utime.Nano() + u.Stime.Nano()),
 		largest: beyondOwn(u.Maxrss << 10),
-		read:    u.Inblock * sector, written: u.Oublock * sector,
+		read:    u.Inblock * sectorSize, written: u.Oublock * sectorSize,
 	}
 }
 

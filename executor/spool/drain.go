@@ -86,7 +86,7 @@ func (o *Pipes) Close() error {
 // pipe by then is read, too: it was printed in time, however busy the node is.
 func (o *Pipes) CopyTo(into *Output) {
 	if len(o.pipes) == 1 {
-		into.drainPipe(o.pipes[0], merged)
+		into.drainPipe(o.pipes[0], mergedStream)
 		return
 	}
 
@@ -96,7 +96,7 @@ func (o *Pipes) CopyTo(into *Output) {
 	wg.Wait()
 }
 
-var buffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
+var bufferPool = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
 
 func (o *Output) drainPipe(pipe *os.File, from stream) {
 	rc, err := pipe.SyscallConn()
@@ -164,12 +164,12 @@ func (p *pace) addBytes(n int) {
 // readPipe takes what a pipe holds now. 0 is its end.
 func (o *Output) readPipe(fd int, from stream) (int, error) {
 	dropped := o.discardPipe(fd)
-	buf := buffers.Get().(*[]byte) // only while there is something to read: many attempts say nothing
-	defer buffers.Put(buf)
+	buf := bufferPool.Get().(*[]byte) // only while there is something to read: many attempts say nothing
+	defer bufferPool.Put(buf)
 
 	b := *buf
 	if dropped > 0 {
-		b = b[:remembered] // if there is more, it is dropped next
+		b = b[:tailMemory] // if there is more, it is dropped next
 	}
 
 	n, err := readFD(fd, b)
@@ -196,7 +196,7 @@ func (o *Output) discardPipe(fd int) int {
 	}
 
 	held, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
-	if err != nil || held <= 2*remembered {
+	if err != nil || held <= 2*tailMemory {
 		return 0
 	}
 
@@ -207,7 +207,7 @@ func (o *Output) discardPipe(fd int) int {
 		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, floodPipe) // fewer turns; without it there are more
 	}
 
-	n, err := unix.Splice(fd, nil, int(o.null.Fd()), nil, held-remembered, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+	n, err := unix.Splice(fd, nil, int(o.null.Fd()), nil, held-tailMemory, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
 	if err != nil || n <= 0 {
 		return 0
 	}

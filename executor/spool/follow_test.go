@@ -40,14 +40,14 @@ func TestSpool_WatchTellsOfTheBeginningOfEachWriteAndOfTheEnd(t *testing.T) {
 		t.Error("it has begun, and is not active")
 	}
 
-	o.addOutput([]byte("one\n"), merged)
+	o.addOutput([]byte("one\n"), mergedStream)
 	await("a write")
 
 	if got := readOutput(t, s, "r1"); got != "one\n" {
 		t.Errorf("reads %q", got)
 	}
 
-	o.addOutput([]byte("two\n"), merged)
+	o.addOutput([]byte("two\n"), mergedStream)
 	o.Close()
 	await("the end")
 
@@ -69,7 +69,7 @@ func TestSpool_WatchLeavesNothingBehind(t *testing.T) {
 	a, stopA, _ := s.Watch("default", "job", "r1", 1)
 	b, stopB, _ := s.Watch("default", "job", "r1", 1)
 	stopA()
-	o.addOutput([]byte("x"), merged)
+	o.addOutput([]byte("x"), mergedStream)
 
 	if len(a) != 0 || len(b) != 1 {
 		t.Errorf("the one that left was told %d times, the other %d", len(a), len(b))
@@ -89,7 +89,7 @@ func TestSpool_OutputThatIsRemovedWhileItIsRead(t *testing.T) {
 	s := New(Config{Dir: t.TempDir(), MaxAge: time.Hour})
 	path, _ := s.Path("default", "job", "r1", 1)
 	o := s.NewOutput(path, task.Output{})
-	o.addOutput([]byte("one\n"), merged)
+	o.addOutput([]byte("one\n"), mergedStream)
 	o.Close()
 
 	f, err := s.Open("default", "job", "r1", 1)
@@ -128,7 +128,7 @@ func BenchmarkOutput(b *testing.B) {
 			defer o.Close()
 
 			for b.Loop() {
-				o.addOutput(line, merged)
+				o.addOutput(line, mergedStream)
 			}
 		})
 	}

@@ -20,8 +20,8 @@ import (
 const (
 	// MaxTail is the most of its end that is wanted of an output for its attempt's record.
 	MaxTail = 2 << 10
-	// remembered is how much of its end is kept in memory while the attempt runs.
-	remembered = 2 * MaxTail
+	// tailMemory is how much of its end is kept in memory while the attempt runs.
+	tailMemory = 2 * MaxTail
 )
 
 // Output takes what one attempt prints, off its pipes and into the spool. Who reads
@@ -108,7 +108,7 @@ func (o *Output) addOutput(b []byte, from stream) {
 	o.kept += o.appendBytes(b[:room])
 	if room < int64(len(b)) && o.broken == nil {
 		o.truncated = true
-		o.times.addTime(o.size, now, merged)
+		o.times.addTime(o.size, now, mergedStream)
 		o.appendBytes(fmt.Appendf(nil, "\n[carillon: output beyond %d bytes is not kept]\n", o.limit))
 		o.spool.dropped.Add(float64(int64(len(b)) - room))
 	}
@@ -128,7 +128,7 @@ func (o *Output) appendBytes(b []byte) int64 {
 	}
 
 	if o.file == nil {
-		if o.file, o.broken = create(o.path); o.broken != nil {
+		if o.file, o.broken = createFile(o.path); o.broken != nil {
 			o.setBroken()
 			return 0
 		}
@@ -155,9 +155,9 @@ func (o *Output) setBroken() {
 	o.spool.log.Warn("output is not kept", zap.String("path", o.path), zap.Error(o.broken))
 }
 
-// create makes the file and the directories above it, which a sweep may be
+// createFile makes the file and the directories above it, which a sweep may be
 // removing at the same time.
-func create(path string) (*os.File, error) {
+func createFile(path string) (*os.File, error) {
 	const flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC
 	f, err := os.OpenFile(path, flags, 0o600)
 	for try := 0; errors.Is(err, fs.ErrNotExist) && try < 5; try++ {
@@ -171,12 +171,12 @@ func create(path string) (*os.File, error) {
 
 // keepTail keeps the end of what was printed, also of what is not kept on disk.
 func (o *Output) keepTail(b []byte) {
-	if len(b) > remembered {
-		b = b[len(b)-remembered:]
+	if len(b) > tailMemory {
+		b = b[len(b)-tailMemory:]
 	}
 
-	if len(o.last)+len(b) > remembered {
-		o.last = append(o.last[:0], o.last[max(0, len(o.last)-(remembered-len(b))):]...)
+	if len(o.last)+len(b) > tailMemory {
+		o.last = append(o.last[:0], o.last[max(0, len(o.last)-(tailMemory-len(b))):]...)
 	}
 
 	o.last = append(o.last, b...)
@@ -185,7 +185,7 @@ func (o *Output) keepTail(b []byte) {
 // Close ends the output; nothing may be draining into it any more.
 func (o *Output) Close() {
 	o.mu.Lock()
-	disk := o.times.close(o.file)
+	disk := o.times.closeIndex(o.file)
 
 	if o.file != nil {
 		if err := o.file.Close(); err != nil && o.broken == nil {
@@ -207,7 +207,7 @@ func (o *Output) Close() {
 
 	o.spool.retireOutput(o.path, disk+onDisk(size))
 
-	if size > block && !o.wants.Raw() {
+	if size > blockSize && !o.wants.Raw() {
 		o.spool.toPack(o.path)
 	}
 }

@@ -27,10 +27,10 @@ const (
 	// packShare is how much longer the packer rests than it works.
 	packShare = 4
 
-	skippable  = 0x184D2A5E
-	seekable   = 0x8F92EAB1
-	seekFooter = 9
-	seekEntry  = 8
+	skippableMagic = 0x184D2A5E
+	seekableMagic  = 0x8F92EAB1
+	seekFooter     = 9
+	seekEntry      = 8
 )
 
 // toPack has an output compressed when there is time. If there is too much to do, a
@@ -81,7 +81,7 @@ func (s *Spool) packOutput(ctx context.Context, log string) error {
 		return err
 	}
 
-	temp := packed(log) + ".tmp"
+	temp := packedPath(log) + ".tmp"
 	out, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func (s *Spool) packOutput(ctx context.Context, log string) error {
 
 	defer out.Close()
 
-	size, err := compress(ctx, in, was.Size(), out)
+	size, err := compressFile(ctx, in, was.Size(), out)
 	switch {
 	case err != nil:
 	case onDisk(size) >= onDisk(was.Size()):
@@ -129,7 +129,7 @@ func (s *Spool) replaceWithPacked(log string, was fs.FileInfo) (bool, error) {
 	if _, active := s.active[log]; active || err != nil || !os.SameFile(was, is) || is.Size() != was.Size() {
 		return false, nil
 	}
-	if err := os.Rename(packed(log)+".tmp", packed(log)); err != nil {
+	if err := os.Rename(packedPath(log)+".tmp", packedPath(log)); err != nil {
 		return false, err
 	}
 
@@ -148,10 +148,10 @@ func (s *Spool) leaveRaw(log string) error {
 	return os.WriteFile(rawOf(log), nil, 0o600)
 }
 
-// compress returns how long the compressed file is. in has so many bytes; those that
+// compressFile returns how long the compressed file is. in has so many bytes; those that
 // come meanwhile may be missing.
-func compress(ctx context.Context, in io.Reader, has int64, out io.Writer) (size int64, err error) {
-	enc, err := packer()
+func compressFile(ctx context.Context, in io.Reader, has int64, out io.Writer) (size int64, err error) {
+	enc, err := sharedEncoder()
 	if err != nil {
 		return 0, err
 	}
@@ -183,17 +183,17 @@ func compress(ctx context.Context, in io.Reader, has int64, out io.Writer) (size
 
 	frames := (len(table) - 8) / seekEntry
 	table = binary.LittleEndian.AppendUint32(table, uint32(frames))
-	table = binary.LittleEndian.AppendUint32(append(table, 0), seekable)
-	binary.LittleEndian.PutUint32(table, skippable)
+	table = binary.LittleEndian.AppendUint32(append(table, 0), seekableMagic)
+	binary.LittleEndian.PutUint32(table, skippableMagic)
 	binary.LittleEndian.PutUint32(table[4:], uint32(len(table)-8))
 	_, err = out.Write(table)
 
 	return size + int64(len(table)), err
 }
 
-// packer is one for all, as unpacker is: most outputs are much smaller than what it
+// sharedEncoder is one for all, as unpacker is: most outputs are much smaller than what it
 // needs to work.
-var packer = sync.OnceValues(func() (*zstd.Encoder, error) {
+var sharedEncoder = sync.OnceValues(func() (*zstd.Encoder, error) {
 	return zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(packFrame))
 })
 
@@ -247,7 +247,7 @@ func (p *packedReader) readTable() error {
 
 	frames := int64(binary.LittleEndian.Uint32(footer[:]))
 	long := frames*seekEntry + seekFooter
-	if binary.LittleEndian.Uint32(footer[5:]) != seekable || footer[4] != 0 || long+8 > end {
+	if binary.LittleEndian.Uint32(footer[5:]) != seekableMagic || footer[4] != 0 || long+8 > end {
 		return errDamaged
 	}
 
@@ -318,7 +318,7 @@ func (p *packedReader) loadFrame(i int) error {
 		return err
 	}
 
-	dec, err := unpacker()
+	dec, err := sharedDecoder()
 	if err != nil {
 		return err
 	}
@@ -336,8 +336,8 @@ func (p *packedReader) loadFrame(i int) error {
 
 func (p *packedReader) Close() error { return p.f.Close() }
 
-// unpacker is one for all: it keeps nothing between its calls. What a damaged frame
+// sharedDecoder is one for all: it keeps nothing between its calls. What a damaged frame
 // claims to be costs no more memory than a whole one.
-var unpacker = sync.OnceValues(func() (*zstd.Decoder, error) {
+var sharedDecoder = sync.OnceValues(func() (*zstd.Decoder, error) {
 	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(2), zstd.WithDecoderMaxMemory(packFrame))
 })

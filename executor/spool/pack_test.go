@@ -35,7 +35,7 @@ func spoolWith(t *testing.T, text []byte, wants task.Output, cfg Config) (s *Spo
 	}
 
 	o := s.NewOutput(path, wants)
-	o.addOutput(text, merged)
+	o.addOutput(text, mergedStream)
 	o.Close()
 
 	return s, path
@@ -52,7 +52,7 @@ func lines(size int) []byte {
 
 // A compressed output reads as it was, from wherever; any zstd reads it as well.
 func TestPack_ReadsAsItWas(t *testing.T) {
-	for _, size := range []int{block + 1, packFrame - 1, packFrame, packFrame + 1, 5*packFrame + 4711} {
+	for _, size := range []int{blockSize + 1, packFrame - 1, packFrame, packFrame + 1, 5*packFrame + 4711} {
 		text := lines(size)
 		s, path := spoolWith(t, text, task.Output{}, Config{})
 		was, _ := os.Stat(path)
@@ -65,7 +65,7 @@ func TestPack_ReadsAsItWas(t *testing.T) {
 			t.Fatalf("%d bytes: what it was is still there: %v", size, err)
 		}
 
-		is, err := os.Stat(packed(path))
+		is, err := os.Stat(packedPath(path))
 		if err != nil || !is.ModTime().Equal(was.ModTime()) || is.Size() > was.Size()/2 {
 			t.Fatalf("%d bytes: %v, %v", size, is, err)
 		}
@@ -78,7 +78,7 @@ func TestPack_ReadsAsItWas(t *testing.T) {
 			t.Errorf("%d bytes: it reads otherwise", size)
 		}
 
-		raw, _ := os.ReadFile(packed(path))
+		raw, _ := os.ReadFile(packedPath(path))
 		dec, _ := zstd.NewReader(bytes.NewReader(raw))
 		if got, err := io.ReadAll(dec); err != nil || !bytes.Equal(got, text) {
 			t.Errorf("%d bytes: another zstd reads %d, %v", size, len(got), err)
@@ -118,9 +118,9 @@ func TestPack_HalfAFileIsNotTakenForWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	whole, _ := os.ReadFile(packed(path))
+	whole, _ := os.ReadFile(packedPath(path))
 	read := func(b []byte) error {
-		if err := os.WriteFile(packed(path), b, 0o600); err != nil {
+		if err := os.WriteFile(packedPath(path), b, 0o600); err != nil {
 			t.Fatal(err)
 		}
 
@@ -163,7 +163,7 @@ func TestPack_HalfAFileIsNotTakenForWhole(t *testing.T) {
 func TestPack_IsBegunAnewAfterACrash(t *testing.T) {
 	text := lines(3 * packFrame)
 	s, path := spoolWith(t, text, task.Output{}, Config{})
-	if err := os.WriteFile(packed(path)+".tmp", []byte("half"), 0o600); err != nil {
+	if err := os.WriteFile(packedPath(path)+".tmp", []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 
@@ -274,7 +274,7 @@ func TestSpool_SweepsAllOfAnOutput(t *testing.T) {
 			want += onDisk(info.Size())
 		}
 
-		if got := s.used.Load(); got != want || want <= block {
+		if got := s.used.Load(); got != want || want <= blockSize {
 			t.Errorf("%s: %d bytes are counted of %d: %v", name, got, want, files)
 		}
 
@@ -289,7 +289,7 @@ func TestSpool_SweepsAllOfAnOutput(t *testing.T) {
 // A sweep that has read the directory before an output was compressed finds no output
 // afterwards, only what is beside it: that is no reason to remove all.
 func TestSweep_LeavesWhatWasCompressedMeanwhile(t *testing.T) {
-	s, path := spoolWith(t, lines(5*block), task.Output{Keep: task.Duration(time.Hour)}, Config{})
+	s, path := spoolWith(t, lines(5*blockSize), task.Output{Keep: task.Duration(time.Hour)}, Config{})
 	if err := s.packOutput(t.Context(), path); err != nil {
 		t.Fatal(err)
 	}
@@ -298,7 +298,7 @@ func TestSweep_LeavesWhatWasCompressedMeanwhile(t *testing.T) {
 		t.Error("it is removed")
 	}
 
-	if err := os.Remove(packed(path)); err != nil {
+	if err := os.Remove(packedPath(path)); err != nil {
 		t.Fatal(err)
 	}
 

@@ -30,7 +30,7 @@ const (
 )
 
 const (
-	block      = 4 << 10 // what a small file takes on disk
+	blockSize  = 4 << 10 // what a small file takes on disk
 	sweepPause = 30 * time.Second
 	sweepEvery = time.Hour
 )
@@ -143,7 +143,7 @@ func (s *Spool) Open(namespace, name, run string, attempt int) (io.ReadSeekClose
 		return empty{strings.NewReader("")}, nil
 	default:
 		var p *packedReader
-		if p, err = openPacked(packed(path)); err == nil {
+		if p, err = openPacked(packedPath(path)); err == nil {
 			return p, nil
 		}
 	}

@@ -50,7 +50,7 @@ func TestTail(t *testing.T) {
 }
 
 func TestSpool_Retention(t *testing.T) {
-	s := New(Config{Dir: t.TempDir(), Total: 10 * block, MaxAge: time.Hour})
+	s := New(Config{Dir: t.TempDir(), Total: 10 * blockSize, MaxAge: time.Hour})
 	now := time.Now()
 	put := func(run string, age time.Duration, size int) {
 		t.Helper()
@@ -60,7 +60,7 @@ func TestSpool_Retention(t *testing.T) {
 		}
 
 		o := s.NewOutput(path, task.Output{})
-		o.addOutput(bytes.Repeat([]byte("x"), size), merged)
+		o.addOutput(bytes.Repeat([]byte("x"), size), mergedStream)
 
 		if age < 0 { // still runs
 			age = -age
@@ -78,7 +78,7 @@ func TestSpool_Retention(t *testing.T) {
 	put("old-but-active", -2*time.Hour, 10)
 
 	for i := range 12 {
-		put(fmt.Sprintf("r%02d", i), time.Duration(30-i)*time.Minute, block-1)
+		put(fmt.Sprintf("r%02d", i), time.Duration(30-i)*time.Minute, blockSize-1)
 	}
 
 	s.Sweep(t.Context(), now)

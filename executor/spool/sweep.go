@@ -26,16 +26,16 @@ const (
 	endTemp   = ".log.zst.tmp" // what becomes the compressed one
 )
 
-var ends = []string{endTemp, endPacked, endLog, endTimes, endKeep, endRaw}
+var fileEndings = []string{endTemp, endPacked, endLog, endTimes, endKeep, endRaw}
 
-func packed(log string) string  { return strings.TrimSuffix(log, endLog) + endPacked }
-func timesOf(log string) string { return strings.TrimSuffix(log, endLog) + endTimes }
-func keepOf(log string) string  { return strings.TrimSuffix(log, endLog) + endKeep }
-func rawOf(log string) string   { return strings.TrimSuffix(log, endLog) + endRaw }
+func packedPath(log string) string { return strings.TrimSuffix(log, endLog) + endPacked }
+func timesOf(log string) string    { return strings.TrimSuffix(log, endLog) + endTimes }
+func keepOf(log string) string     { return strings.TrimSuffix(log, endLog) + endKeep }
+func rawOf(log string) string      { return strings.TrimSuffix(log, endLog) + endRaw }
 
 // outputOf is the path of the output that a file of the spool belongs to.
 func outputOf(path string) (log, end string, ok bool) {
-	for _, end := range ends {
+	for _, end := range fileEndings {
 		if base, is := strings.CutSuffix(path, end); is {
 			return base + endLog, end, true
 		}
@@ -45,7 +45,7 @@ func outputOf(path string) (log, end string, ok bool) {
 }
 
 // onDisk is what a file takes on disk.
-func onDisk(size int64) int64 { return (size + block - 1) / block * block }
+func onDisk(size int64) int64 { return (size + blockSize - 1) / blockSize * blockSize }
 
 // Run removes old output, and compresses what ended, until ctx ends.
 func (s *Spool) Run(ctx context.Context) error {
@@ -102,7 +102,7 @@ func (s *Spool) Sweep(ctx context.Context, now time.Time) {
 		}
 
 		if used <= goal && !s.isOutdated(f, now) {
-			if f.log > block && !f.raw {
+			if f.log > blockSize && !f.raw {
 				s.toPack(f.path) // its daemon had no time for that
 			}
 			continue
@@ -127,7 +127,7 @@ func (s *Spool) Sweep(ctx context.Context, now time.Time) {
 // next sweep.
 func (s *Spool) isOutdated(f spooled, now time.Time) bool {
 	if f.at.IsZero() {
-		if _, err := os.Lstat(packed(f.path)); err == nil {
+		if _, err := os.Lstat(packedPath(f.path)); err == nil {
 			return false
 		}
 	}
@@ -200,7 +200,7 @@ func (s *Spool) removeOutput(log string) bool {
 
 	base := strings.TrimSuffix(log, endLog)
 
-	for _, end := range ends {
+	for _, end := range fileEndings {
 		if err := os.Remove(base + end); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			s.log.Warn("cannot remove old output", zap.String("path", base+end), zap.Error(err))
 			return false

@@ -16,7 +16,7 @@ import (
 type stream byte
 
 const (
-	merged stream = iota // they were not told apart
+	mergedStream stream = iota // they were not told apart
 	stdout
 	stderr
 )
@@ -59,15 +59,15 @@ type times struct {
 	flushed time.Time
 }
 
-func (t *times) size() int64 { return t.written + int64(len(t.pending)) }
+func (t *times) indexSize() int64 { return t.written + int64(len(t.pending)) }
 
 // addTime says that what the output has from byte from on came now.
 func (t *times) addTime(from int64, now time.Time, s stream) {
 	at := max(now.UnixMilli(), t.at)
 
 	if t.parts > 0 {
-		resolution := int64(1) << min(t.size()/timesStep, 40)
-		other := s != t.stream && t.size() < min(timesStep+from, mostTimes/2)
+		resolution := int64(1) << min(t.indexSize()/timesStep, 40)
+		other := s != t.stream && t.indexSize() < min(timesStep+from, mostTimes/2)
 		if at-t.at < resolution && !other {
 			return
 		}
@@ -82,12 +82,12 @@ func (t *times) addTime(from int64, now time.Time, s stream) {
 		t.flushed = now
 	}
 
-	if len(t.pending) >= timesFlush || now.Sub(t.flushed) >= timesLate && t.size() > timesSmall {
-		t.flush(now)
+	if len(t.pending) >= timesFlush || now.Sub(t.flushed) >= timesLate && t.indexSize() > timesSmall {
+		t.flushIndex(now)
 	}
 }
 
-func (t *times) flush(now time.Time) {
+func (t *times) flushIndex(now time.Time) {
 	t.flushed = now
 	if t.file == nil && !t.broken {
 		var err error
@@ -107,9 +107,9 @@ func (t *times) flush(now time.Time) {
 	t.pending = t.pending[:0] // without the disk there are no times: they are not worth an attempt's memory
 }
 
-// close puts the index where it stays: with the output's own inode if it is small.
+// closeIndex puts the index where it stays: with the output's own inode if it is small.
 // It returns how much disk it takes.
-func (t *times) close(output *os.File) int64 {
+func (t *times) closeIndex(output *os.File) int64 {
 	if t.file == nil && output != nil && len(t.pending) > 0 && len(t.pending) <= timesSmall {
 		if unix.Fsetxattr(int(output.Fd()), timesAttr, t.pending, 0) == nil {
 			return 0
@@ -117,7 +117,7 @@ func (t *times) close(output *os.File) int64 {
 	}
 
 	if len(t.pending) > 0 {
-		t.flush(time.Time{})
+		t.flushIndex(time.Time{})
 	}
 
 	if t.file != nil {
@@ -133,9 +133,9 @@ const (
 	mostOutput = 1 << 62
 )
 
-// marks reads an index: the marks of what is at or behind byte from, the one before it
+// readMarks reads an index: the marks of what is at or behind byte from, the one before it
 // included; not all, if there are many: then those of the beginning.
-func marks(index []byte, from int64) (list []task.Mark) {
+func readMarks(index []byte, from int64) (list []task.Mark) {
 	var m task.Mark
 	var at uint64
 	for len(list) < mostMarks {
@@ -178,7 +178,7 @@ func (s *Spool) Times(namespace, name, run string, attempt int, from int64) ([]t
 	s.mu.Unlock()
 
 	if o == nil {
-		return marks(storedTimes(path), from), nil
+		return readMarks(storedTimes(path), from), nil
 	}
 
 	o.mu.Lock()
@@ -186,15 +186,15 @@ func (s *Spool) Times(namespace, name, run string, attempt int, from int64) ([]t
 	o.mu.Unlock()
 
 	if written == 0 {
-		return marks(pending, from), nil
+		return readMarks(pending, from), nil
 	}
 
 	index := readTimes(o.times.path, written)
 	if int64(len(index)) < written {
-		return marks(index, from), nil // it has been removed: what follows would be misread
+		return readMarks(index, from), nil // it has been removed: what follows would be misread
 	}
 
-	return marks(append(index, pending...), from), nil
+	return readMarks(append(index, pending...), from), nil
 }
 
 // mostTimes is more than any index has, and bounds what a damaged one costs.
@@ -203,7 +203,7 @@ const mostTimes = 16 << 20
 func storedTimes(path string) []byte {
 	var b [timesSmall]byte
 
-	for _, p := range []string{path, packed(path)} {
+	for _, p := range []string{path, packedPath(path)} {
 		if n, err := unix.Getxattr(p, timesAttr, b[:]); err == nil {
 			return b[:n]
 		}

@@ -42,18 +42,18 @@ func TestTimes_AreReadAsTheyWereNoted(t *testing.T) {
 		}
 
 		same := func(a, b task.Mark) bool { return a.From == b.From && a.Stream == b.Stream && a.At.Equal(b.At) }
-		if got := marks(index, 0); !slices.EqualFunc(got, want, same) {
+		if got := readMarks(index, 0); !slices.EqualFunc(got, want, same) {
 			t.Fatalf("read %v\nwant %v", got, want)
 		}
 
 		for i, m := range want {
-			if got := marks(index, m.From); len(got) != len(want)-i || !same(got[0], m) {
+			if got := readMarks(index, m.From); len(got) != len(want)-i || !same(got[0], m) {
 				t.Fatalf("from %d: %v", m.From, got)
 			}
 		}
 
 		cut := rapid.IntRange(0, len(index)).Draw(t, "cut")
-		if got := marks(index[:cut], 0); !slices.EqualFunc(got, want[:len(got)], same) {
+		if got := readMarks(index[:cut], 0); !slices.EqualFunc(got, want[:len(got)], same) {
 			t.Fatalf("of %d bytes %v", cut, got)
 		}
 	})
@@ -70,9 +70,9 @@ func TestTimes_AreBounded(t *testing.T) {
 			now = now.Add(step)
 		}
 
-		x.close(nil)
+		x.closeIndex(nil)
 
-		return x.size()
+		return x.indexSize()
 	}
 
 	if n := write("year", 365*24*60, time.Minute, 1); n > 2<<20 {

@@ -35,12 +35,12 @@ type reader struct {
 	refused  bool        // counted, of the file that seen is
 }
 
-// read gives what is new to s. last: the attempt has ended, its last line needs no end.
-func (t *reader) read(s *report, last bool) (progress bool, err error) {
+// readNew gives what is new to s. last: the attempt has ended, its last line needs no end.
+func (t *reader) readNew(s *report, last bool) (progress bool, err error) {
 	var st unix.Stat_t
 	err = unix.Fstatat(t.Dir, t.Name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	if err == unix.ENOENT {
-		t.reset(unix.Stat_t{})
+		t.startOver(unix.Stat_t{})
 		return false, nil
 	}
 
@@ -49,14 +49,14 @@ func (t *reader) read(s *report, last bool) (progress bool, err error) {
 	}
 
 	if st.Ino != t.seen.Ino || st.Dev != t.seen.Dev {
-		t.reset(st)
+		t.startOver(st)
 	} else if st.Size == t.seen.Size && st.Mtim == t.seen.Mtim && st.Ctim == t.seen.Ctim && !last {
 		return false, nil
 	}
 
 	t.seen = st
 	if !t.mayRead(&st) {
-		return false, t.refuse(s)
+		return false, t.refuseFile(s)
 	}
 
 	flags := unix.O_RDONLY
@@ -76,7 +76,7 @@ func (t *reader) read(s *report, last bool) (progress bool, err error) {
 		return false, err
 	}
 	if !t.mayRead(&st) {
-		return false, t.refuse(s)
+		return false, t.refuseFile(s)
 	}
 
 	progress, err = t.readFrom(f, st.Size, s, last)
@@ -88,14 +88,14 @@ func (t *reader) read(s *report, last bool) (progress bool, err error) {
 	return progress, err
 }
 
-func (t *reader) reset(st unix.Stat_t) { *t = reader{File: t.File, seen: st} }
+func (t *reader) startOver(st unix.Stat_t) { *t = reader{File: t.File, seen: st} }
 
 func (t *reader) mayRead(st *unix.Stat_t) bool {
 	return st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 1 && st.Uid == t.UID
 }
 
-// refuse counts what is no file of the attempt as a bad line, once.
-func (t *reader) refuse(s *report) error {
+// refuseFile counts what is no file of the attempt as a bad line, once.
+func (t *reader) refuseFile(s *report) error {
 	if !t.refused {
 		t.refused = true
 		s.bad++
@@ -106,7 +106,7 @@ func (t *reader) refuse(s *report) error {
 // readFrom reads a file of that size on, or, if it is not the one that was read before,
 // from its beginning.
 func (t *reader) readFrom(f io.ReaderAt, size int64, s *report, last bool) (progress bool, err error) {
-	if n := int64(len(t.trace)); size < t.at || n > 0 && !t.same(f, n) {
+	if n := int64(len(t.trace)); size < t.at || n > 0 && !t.isUnchangedBefore(f, n) {
 		t.at, t.trace, t.skipping = 0, nil, false
 	}
 
@@ -133,7 +133,7 @@ func (t *reader) readFrom(f io.ReaderAt, size int64, s *report, last bool) (prog
 
 		b := buf[:n]
 		end := t.at+int64(n) >= size
-		taken := t.take(b, s, last && end, &progress)
+		taken := t.consume(b, s, last && end, &progress)
 		t.at += int64(taken)
 		if taken > 0 { // else what was read last is what it was
 			t.trace = append(t.trace[:0], b[max(0, taken-traceLen):taken]...)
@@ -147,8 +147,8 @@ func (t *reader) readFrom(f io.ReaderAt, size int64, s *report, last bool) (prog
 	return progress, nil
 }
 
-// take gives what is read to s, and reports how much of it need not be read again.
-func (t *reader) take(b []byte, s *report, last bool, progress *bool) (taken int) {
+// consume gives what is read to s, and reports how much of it need not be read again.
+func (t *reader) consume(b []byte, s *report, last bool, progress *bool) (taken int) {
 	whole := len(b)
 
 	if t.skipping {
@@ -174,8 +174,8 @@ func (t *reader) take(b []byte, s *report, last bool, progress *bool) (taken int
 	return whole
 }
 
-// same reports whether the n bytes before at are what they were.
-func (t *reader) same(f io.ReaderAt, n int64) bool {
+// isUnchangedBefore reports whether the n bytes before at are what they were.
+func (t *reader) isUnchangedBefore(f io.ReaderAt, n int64) bool {
 	b := make([]byte, n)
 	_, err := f.ReadAt(b, t.at-n)
 	return err == nil && bytes.Equal(b, t.trace)

@@ -121,7 +121,7 @@ func (t *Attempt) readNew(last bool) {
 		return
 	}
 
-	progress, err := t.file.read(&t.report, last)
+	progress, err := t.file.readNew(&t.report, last)
 	if progress {
 		t.at = task.At(time.Now())
 	}
@@ -163,11 +163,11 @@ func (t *Attempt) End(wrote bool) *task.AttemptStatus {
 
 	t.file.File = nil
 
-	return new(t.view())
+	return new(t.currentStatus())
 }
 
-// view is what it has said so far. mu is held.
-func (t *Attempt) view() task.AttemptStatus {
+// currentStatus is what it has said so far. mu is held.
+func (t *Attempt) currentStatus() task.AttemptStatus {
 	v := task.AttemptStatus{Namespace: t.key.namespace, Task: t.key.task, Run: t.key.run, Attempt: t.key.attempt, Paused: t.still,
 		StatusReport: task.StatusReport{Results: maps.Clone(t.report.results), Checkpoint: t.report.checkpoint, BadLines: t.report.bad}}
 	if t.report.percent != nil {
@@ -179,7 +179,7 @@ func (t *Attempt) view() task.AttemptStatus {
 
 // Of is what the attempt of a run says that runs here; false if none does.
 func (ts *Monitor) Of(namespace, name, run string) (task.AttemptStatus, bool) {
-	for _, v := range ts.matching(func(k attemptKey) bool { return k.namespace == namespace && k.task == name && k.run == run }) {
+	for _, v := range ts.selectStatuses(func(k attemptKey) bool { return k.namespace == namespace && k.task == name && k.run == run }) {
 		return v, true
 	}
 	return task.AttemptStatus{}, false
@@ -187,10 +187,10 @@ func (ts *Monitor) Of(namespace, name, run string) (task.AttemptStatus, bool) {
 
 // All is what all attempts say that run here.
 func (ts *Monitor) All() []task.AttemptStatus {
-	return ts.matching(func(attemptKey) bool { return true })
+	return ts.selectStatuses(func(attemptKey) bool { return true })
 }
 
-func (ts *Monitor) matching(wanted func(attemptKey) bool) (list []task.AttemptStatus) {
+func (ts *Monitor) selectStatuses(wanted func(attemptKey) bool) (list []task.AttemptStatus) {
 	var some []*Attempt
 	ts.mu.Lock()
 	for k, t := range ts.attempts {
@@ -202,7 +202,7 @@ func (ts *Monitor) matching(wanted func(attemptKey) bool) (list []task.AttemptSt
 
 	for _, t := range some {
 		t.mu.Lock()
-		list = append(list, t.view())
+		list = append(list, t.currentStatus())
 		t.mu.Unlock()
 	}
 

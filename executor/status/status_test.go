@@ -138,7 +138,7 @@ func (k *talking) write(text string) {
 
 func (k *talking) hear() {
 	k.Helper()
-	_, err := k.file.read(&k.said, false)
+	_, err := k.file.readNew(&k.said, false)
 	executortest.Must(k, err)
 }
 
@@ -172,7 +172,7 @@ func TestTalkFile_IsReadOn(t *testing.T) {
 	k.write("0.9")
 	k.hear()
 	k.expect(25, 0)
-	_, err := k.file.read(&k.said, true)
+	_, err := k.file.readNew(&k.said, true)
 	executortest.Must(t, err)
 	k.expect(90, 0) // it will not be ended any more
 }

@@ -68,7 +68,7 @@ func (m *Dir) Release(last func(wrote bool)) error {
 		return nil
 	}
 
-	names, err := m.entries()
+	names, err := m.listEntries()
 
 	if last != nil {
 		last(err != nil || len(names) > 0)
@@ -124,8 +124,8 @@ func (m *Dir) makeRoom() bool {
 // direntBuffers have room for some names.
 var direntBuffers = sync.Pool{New: func() any { b := make([]byte, 4<<10); return &b }}
 
-// entries are the names in the directory, if they are few.
-func (m *Dir) entries() ([]string, error) {
+// listEntries are the names in the directory, if they are few.
+func (m *Dir) listEntries() ([]string, error) {
 	if _, err := unix.Seek(m.dir, 0, 0); err != nil {
 		return nil, err
 	}

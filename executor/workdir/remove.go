@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deepest is how many directories are open at once while one is emptied. What is
+// maxOpenDepth is how many directories are open at once while one is emptied. What is
 // deeper is moved up first, so that no depth exhausts descriptors or memory.
-const deepest = 32
+const maxOpenDepth = 32
 
 // errNoTime means that there was no time to empty a directory.
 var errNoTime = errors.New("it holds too much to be removed at once")
@@ -89,7 +89,7 @@ func emptyDir(fd int, done <-chan struct{}) error {
 	if err != nil {
 		return err
 	}
-	return (&cleaner{top: fd, mount: mount, done: done}).dir(fd, 0)
+	return (&cleaner{top: fd, mount: mount, done: done}).emptyDir(fd, 0)
 }
 
 type cleaner struct {
@@ -99,17 +99,17 @@ type cleaner struct {
 	done  <-chan struct{}
 }
 
-// dir empties a directory in rounds, until one finds nothing, or removes nothing.
-func (e *cleaner) dir(fd, depth int) error {
+// emptyDir empties a directory in rounds, until one finds nothing, or removes nothing.
+func (e *cleaner) emptyDir(fd, depth int) error {
 	for {
-		found, removed, err := e.round(fd, depth)
+		found, removed, err := e.removeRound(fd, depth)
 		if found == 0 || removed == 0 || errors.Is(err, errNoTime) {
 			return err
 		}
 	}
 }
 
-func (e *cleaner) round(fd, depth int) (found, removed int, first error) {
+func (e *cleaner) removeRound(fd, depth int) (found, removed int, first error) {
 	if _, err := unix.Seek(fd, 0, 0); err != nil {
 		return 0, 0, err
 	}
@@ -134,7 +134,7 @@ func (e *cleaner) round(fd, depth int) (found, removed int, first error) {
 			}
 
 			found++
-			err := e.entry(fd, name, depth)
+			err := e.removeEntry(fd, name, depth)
 			if errors.Is(err, errNoTime) {
 				return found, removed, err
 			}
@@ -148,7 +148,7 @@ func (e *cleaner) round(fd, depth int) (found, removed int, first error) {
 	}
 }
 
-func (e *cleaner) entry(fd int, name string, depth int) error {
+func (e *cleaner) removeEntry(fd int, name string, depth int) error {
 	err := unix.Unlinkat(fd, name, 0)
 	if err == nil || err == unix.ENOENT {
 		return nil
@@ -156,7 +156,7 @@ func (e *cleaner) entry(fd int, name string, depth int) error {
 	if err != unix.EISDIR && err != unix.EPERM {
 		return err
 	}
-	if depth == deepest {
+	if depth == maxOpenDepth {
 		return e.moveUp(fd, name)
 	}
 
@@ -173,7 +173,7 @@ func (e *cleaner) entry(fd int, name string, depth int) error {
 	if mount, err := mountOf(sub); err != nil || mount != e.mount {
 		return errors.Join(err, errors.New("something is mounted there"))
 	}
-	if err := e.dir(sub, depth+1); err != nil {
+	if err := e.emptyDir(sub, depth+1); err != nil {
 		return err
 	}
 

@@ -67,12 +67,12 @@ type otherClock struct {
 	window       time.Duration // when the present window began
 }
 
-// fastest is where the clock is at least.
-func (o *otherClock) fastest() time.Duration { return max(o.best, o.before) }
+// lowerBound is where the clock is at least.
+func (o *otherClock) lowerBound() time.Duration { return max(o.best, o.before) }
 
-// slack is how much faster than that it may be. Each announcement that was
+// uncertainty is how much faster than that it may be. Each announcement that was
 // awaited makes it less likely that all of them were late.
-func (o *otherClock) slack(first time.Duration) time.Duration {
+func (o *otherClock) uncertainty(first time.Duration) time.Duration {
 	return max(first>>o.seen, 500*time.Millisecond)
 }
 
@@ -104,7 +104,7 @@ func (g *Guard) Hear(r Reading, nodes []task.Node) {
 			// Nobody waited for it: it may be old.
 			o = &otherClock{instance: n.Instance, best: offset, before: offset, window: r.Boot}
 			g.others[n.Name] = o
-		case offset < o.fastest()-g.first:
+		case offset < o.lowerBound()-g.first:
 			// No announcement is so late: the clock was set back.
 			o.best, o.before, o.window, o.seen = offset, offset, r.Boot, 1
 		default:
@@ -153,7 +153,7 @@ func (g *Guard) Look(r Reading) error {
 		g.jumped, g.bad = 0, nil
 	}
 
-	by, differs := g.differs(r)
+	by, differs := g.findDifference(r)
 	switch {
 	case !differs:
 		g.since, g.bad = 0, nil
@@ -170,9 +170,9 @@ func (g *Guard) Look(r Reading) error {
 // the same as it does, or there is no other and it has been steady for a while.
 func (g *Guard) rightAgain(r Reading) bool {
 	all, same := 1, 1
-	for _, o := range g.fresh(r) {
+	for _, o := range g.recentClocks(r) {
 		all++
-		if o.seen >= 2 && g.agrees(o, clockTolerance) {
+		if o.seen >= 2 && g.agreesWith(o, clockTolerance) {
 			same++
 		}
 	}
@@ -184,10 +184,10 @@ func (g *Guard) rightAgain(r Reading) bool {
 	return 2*same > all
 }
 
-// differs reports whether more nodes agree on another time than on this clock's,
+// findDifference reports whether more nodes agree on another time than on this clock's,
 // or as many on an earlier one; and by how much this clock is ahead of them.
 // Nodes that know that their clocks are wrong have no say.
-func (g *Guard) differs(r Reading) (by time.Duration, yes bool) {
+func (g *Guard) findDifference(r Reading) (by time.Duration, yes bool) {
 	tolerance := clockTolerance
 	if g.bad != nil {
 		tolerance /= 2 // near the edge the verdict stays as it is
@@ -195,10 +195,10 @@ func (g *Guard) differs(r Reading) (by time.Duration, yes bool) {
 
 	same := 1
 	var others []*otherClock
-	for _, o := range g.fresh(r) {
+	for _, o := range g.recentClocks(r) {
 		switch {
 		case o.unfit:
-		case g.agrees(o, tolerance):
+		case g.agreesWith(o, tolerance):
 			same++
 		default:
 			others = append(others, o)
@@ -209,7 +209,7 @@ func (g *Guard) differs(r Reading) (by time.Duration, yes bool) {
 		return 0, false
 	}
 
-	slowest, most := g.largest(others)
+	slowest, most := g.largestAgreement(others)
 	if most < same || most == same && slowest > g.offset {
 		return 0, false
 	}
@@ -217,35 +217,35 @@ func (g *Guard) differs(r Reading) (by time.Duration, yes bool) {
 	return g.offset - slowest, true
 }
 
-// largest is the largest number of clocks that agree with each other, and where
+// largestAgreement is the largest number of clocks that agree with each other, and where
 // the slowest of them is; of several such groups it is the slowest one.
-func (g *Guard) largest(others []*otherClock) (slowest time.Duration, most int) {
-	slices.SortFunc(others, func(a, b *otherClock) int { return cmp.Compare(a.fastest(), b.fastest()) })
+func (g *Guard) largestAgreement(others []*otherClock) (slowest time.Duration, most int) {
+	slices.SortFunc(others, func(a, b *otherClock) int { return cmp.Compare(a.lowerBound(), b.lowerBound()) })
 
 	for i, low := range others {
 		n := 0
 		for _, o := range others[i:] {
-			if o.fastest()-low.fastest() <= clockTolerance+low.slack(g.first) {
+			if o.lowerBound()-low.lowerBound() <= clockTolerance+low.uncertainty(g.first) {
 				n++
 			}
 		}
 
 		if n > most {
-			slowest, most = low.fastest(), n
+			slowest, most = low.lowerBound(), n
 		}
 	}
 
 	return slowest, most
 }
 
-// agrees reports whether this clock and another may show the same time.
-func (g *Guard) agrees(o *otherClock, tolerance time.Duration) bool {
-	low := o.fastest()
-	return low-tolerance <= g.offset && g.offset <= low+o.slack(g.first)+tolerance
+// agreesWith reports whether this clock and another may show the same time.
+func (g *Guard) agreesWith(o *otherClock, tolerance time.Duration) bool {
+	low := o.lowerBound()
+	return low-tolerance <= g.offset && g.offset <= low+o.uncertainty(g.first)+tolerance
 }
 
-// fresh are the clocks of which something was heard of late.
-func (g *Guard) fresh(r Reading) []*otherClock {
+// recentClocks are the clocks of which something was heard of late.
+func (g *Guard) recentClocks(r Reading) []*otherClock {
 	var list []*otherClock
 	for _, o := range g.others {
 		if r.Boot-o.at <= clockWindow {

@@ -71,7 +71,7 @@ func Open(dir string) (*State, error) {
 	}
 
 	s := &State{dir: dir, lock: lock}
-	b, err := os.ReadFile(s.path())
+	b, err := os.ReadFile(s.filePath())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		lock.Close()
 		return nil, fmt.Errorf("data directory: %w", err)
@@ -80,14 +80,14 @@ func Open(dir string) (*State, error) {
 	if len(b) > 0 {
 		if err := json.Unmarshal(b, &s.kept); err != nil {
 			lock.Close()
-			return nil, fmt.Errorf("%s is damaged: %w", s.path(), err)
+			return nil, fmt.Errorf("%s is damaged: %w", s.filePath(), err)
 		}
 	}
 
 	return s, nil
 }
 
-func (s *State) path() string { return filepath.Join(s.dir, "state.json") }
+func (s *State) filePath() string { return filepath.Join(s.dir, "state.json") }
 
 // Close releases the lock of the directory.
 func (s *State) Close() { s.lock.Close() }
@@ -105,7 +105,7 @@ func (s *State) Begin(instance string) (former Record, err error) {
 		s.kept.Instances = s.kept.Instances[n-keepInstances:]
 	}
 
-	return former, s.save()
+	return former, s.writeFile()
 }
 
 // SetSession saves the lease of the session before it is used; 0 when it no longer is.
@@ -114,7 +114,7 @@ func (s *State) SetSession(id clientv3.LeaseID) error {
 	defer s.mu.Unlock()
 
 	s.kept.Session = leaseName(id)
-	return s.save()
+	return s.writeFile()
 }
 
 // SetElection saves the lease of the election before it is used; 0 when it no longer is.
@@ -123,7 +123,7 @@ func (s *State) SetElection(id clientv3.LeaseID) error {
 	defer s.mu.Unlock()
 
 	s.kept.Election = leaseName(id)
-	return s.save()
+	return s.writeFile()
 }
 
 // Wanted returns the state that an operator wants the node to be in.
@@ -151,7 +151,7 @@ func (s *State) SetWanted(state, by string) error {
 		state = ""
 	}
 
-	return s.set(func(k *Record) { k.State, k.StateBy = state, by })
+	return s.changeRecord(func(k *Record) { k.State, k.StateBy = state, by })
 }
 
 // History returns what is saved of etcd's history: the cluster, its epoch, and the
@@ -177,11 +177,11 @@ func (s *State) Restored() bool {
 
 // SetHistory saves what was seen of etcd's history.
 func (s *State) SetHistory(cluster string, epoch int, revision int64, restored bool) error {
-	return s.set(func(k *Record) { k.Cluster, k.Epoch, k.Revision, k.Restored = cluster, epoch, revision, restored })
+	return s.changeRecord(func(k *Record) { k.Cluster, k.Epoch, k.Revision, k.Restored = cluster, epoch, revision, restored })
 }
 
-// set changes what is kept; after an error it is as it was, here and on disk.
-func (s *State) set(change func(*Record)) error {
+// changeRecord changes what is kept; after an error it is as it was, here and on disk.
+func (s *State) changeRecord(change func(*Record)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -192,7 +192,7 @@ func (s *State) set(change func(*Record)) error {
 		return nil
 	}
 
-	err := s.save()
+	err := s.writeFile()
 	if err != nil {
 		s.kept = was
 	}
@@ -215,13 +215,13 @@ func (s *State) Leases() []string {
 	return list
 }
 
-// save writes the file anew, synced, and moves it into place.
-func (s *State) save() error {
+// writeFile writes the file anew, synced, and moves it into place.
+func (s *State) writeFile() error {
 	b, err := json.Marshal(s.kept)
 	if err != nil {
 		panic(fmt.Sprintf("datadir: encode state: %v", err))
 	}
-	return WriteSynced(s.path(), append(b, '\n'), 0o600)
+	return WriteSynced(s.filePath(), append(b, '\n'), 0o600)
 }
 
 // WriteSynced replaces the file at path: it writes a new file beside it, syncs it, and

@@ -38,8 +38,8 @@ func MakeRoom() (stop func()) {
 	}
 
 	g := &pacer{former: debug.SetGCPercent(100), ended: make(chan struct{})}
-	g.collected()
-	g.wg.Go(func() { g.tidy(idleInterval) })
+	g.noteCollection()
+	g.wg.Go(func() { g.collectPeriodically(idleInterval) })
 
 	return g.stop
 }
@@ -55,8 +55,8 @@ type pacer struct {
 	last    time.Time // when the last collection ended
 }
 
-// collected is called after each collection, and has itself called after the next.
-func (g *pacer) collected() {
+// noteCollection is called after each collection, and has itself called after the next.
+func (g *pacer) noteCollection() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
@@ -73,11 +73,11 @@ func (g *pacer) collected() {
 	}
 
 	sentinel := new([16]byte) // nobody holds it: the next collection finds it
-	runtime.AddCleanup(sentinel, func(g *pacer) { g.collected() }, g)
+	runtime.AddCleanup(sentinel, func(g *pacer) { g.noteCollection() }, g)
 }
 
-// tidy collects, while nothing else does, what is worth it.
-func (g *pacer) tidy(every time.Duration) {
+// collectPeriodically collects, while nothing else does, what is worth it.
+func (g *pacer) collectPeriodically(every time.Duration) {
 	t := time.NewTicker(every)
 	defer t.Stop()
 	for {
@@ -124,10 +124,10 @@ func gogcPercent(live uint64, idle bool) int {
 
 // liveHeap is the bytes that the last collection found alive, heapInUse those that
 // are alive or garbage now.
-func liveHeap() uint64  { return measured("/gc/heap/live:bytes") }
-func heapInUse() uint64 { return measured("/memory/classes/heap/objects:bytes") }
+func liveHeap() uint64  { return readMetric("/gc/heap/live:bytes") }
+func heapInUse() uint64 { return readMetric("/memory/classes/heap/objects:bytes") }
 
-func measured(name string) uint64 {
+func readMetric(name string) uint64 {
 	sample := []metrics.Sample{{Name: name}}
 	metrics.Read(sample)
 	return sample[0].Value.Uint64()

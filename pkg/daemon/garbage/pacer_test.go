@@ -64,7 +64,7 @@ func TestRoomForGarbage_TidiesUpAfterABurst(t *testing.T) {
 		sink = make([]byte, 1<<20)
 	}
 	sink = nil
-	g.wg.Go(func() { g.tidy(time.Millisecond) })
+	g.wg.Go(func() { g.collectPeriodically(time.Millisecond) })
 	for deadline := time.Now().Add(90 * time.Second); heapInUse() > before+worthCollecting; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d MiB in use, %d MiB alive", heapInUse()>>20, liveHeap()>>20)

@@ -31,37 +31,37 @@ type space struct {
 	err         error
 }
 
-func newHost(dataDir string) *host { return &host{root: "/", dataDir: dataDir, statfs: statfs} }
+func newHost(dataDir string) *host { return &host{root: "/", dataDir: dataDir, statfs: diskSpace} }
 
-// patience is how long a measuring waits for the file system.
-const patience = 2 * time.Second
+// diskTimeout is how long a measuring waits for the file system.
+const diskTimeout = 2 * time.Second
 
-// measure tells what it can. Sizes are whole MiB: the rest is noise.
-func (h *host) measure(ctx context.Context) *task.Facts {
-	f := &task.Facts{CPUs: h.cpus()}
+// measureFacts tells what it can. Sizes are whole MiB: the rest is noise.
+func (h *host) measureFacts(ctx context.Context) *task.Facts {
+	f := &task.Facts{CPUs: h.countCPUs()}
 	if all := h.hostCPUs(); all > f.CPUs {
 		f.HostCPUs = all
 	}
 
-	f.Load1, f.Load5, f.Load15 = h.loads()
-	if total, free, ok := h.memory(); ok {
-		f.Memory, f.MemoryFree = total, mebi(free)
+	f.Load1, f.Load5, f.Load15 = h.readLoads()
+	if total, free, ok := h.readMemory(); ok {
+		f.Memory, f.MemoryFree = total, wholeMebibytes(free)
 	}
 
-	if s, ok := h.disk(ctx); ok {
-		f.Disk, f.DiskFree = s.total, mebi(s.free)
+	if s, ok := h.measureDisk(ctx); ok {
+		f.Disk, f.DiskFree = s.total, wholeMebibytes(s.free)
 	}
 
 	return f
 }
 
-func mebi(n int64) *int64 {
+func wholeMebibytes(n int64) *int64 {
 	n = max(n, 0) >> 20 << 20
 	return &n
 }
 
-func (h *host) loads() (l1, l5, l15 *float64) {
-	words := strings.Fields(h.read("proc/loadavg"))
+func (h *host) readLoads() (l1, l5, l15 *float64) {
+	words := strings.Fields(h.readFile("proc/loadavg"))
 	if len(words) < 3 {
 		return nil, nil, nil
 	}
@@ -77,14 +77,14 @@ func (h *host) loads() (l1, l5, l15 *float64) {
 	return load(words[0]), load(words[1]), load(words[2])
 }
 
-// cpus are those that the daemon may run on, or, where a cgroup around it leaves less
+// countCPUs are those that the daemon may run on, or, where a cgroup around it leaves less
 // time, the whole ones of that.
-func (h *host) cpus() int {
+func (h *host) countCPUs() int {
 	n := float64(runtime.NumCPU())
-	for _, g := range h.cgroups("cpu") {
-		quota, period := h.number(g.dir+"/cpu.cfs_quota_us"), h.number(g.dir+"/cpu.cfs_period_us")
+	for _, g := range h.listGroups("cpu") {
+		quota, period := h.readNumber(g.dir+"/cpu.cfs_quota_us"), h.readNumber(g.dir+"/cpu.cfs_period_us")
 		if g.v2 {
-			words := append(strings.Fields(h.read(g.dir+"/cpu.max")), "", "")
+			words := append(strings.Fields(h.readFile(g.dir+"/cpu.max")), "", "")
 			quota, period = wholeNumber(words[0]), wholeNumber(words[1])
 		}
 
@@ -98,7 +98,7 @@ func (h *host) cpus() int {
 
 // hostCPUs are the machine's; 0 if it does not tell.
 func (h *host) hostCPUs() (n int) {
-	for line := range strings.Lines(h.read("proc/stat")) {
+	for line := range strings.Lines(h.readFile("proc/stat")) {
 		if rest, is := strings.CutPrefix(line, "cpu"); is && rest != "" && rest[0] >= '0' && rest[0] <= '9' {
 			n++
 		}
@@ -107,9 +107,9 @@ func (h *host) hostCPUs() (n int) {
 	return n
 }
 
-// memory is the machine's, or, where a cgroup around the daemon leaves less, that.
-func (h *host) memory() (total, free int64, ok bool) {
-	info := h.table("proc/meminfo")
+// readMemory is the machine's, or, where a cgroup around the daemon leaves less, that.
+func (h *host) readMemory() (total, free int64, ok bool) {
+	info := h.readTable("proc/meminfo")
 	total, ok = info["MemTotal:"]
 	free, known := info["MemAvailable:"]
 	if !ok || !known {
@@ -117,18 +117,18 @@ func (h *host) memory() (total, free int64, ok bool) {
 	}
 
 	total, free = total<<10, free<<10
-	for _, g := range h.cgroups("memory") {
+	for _, g := range h.listGroups("memory") {
 		maximum, usage, inactive := "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file"
 		if g.v2 {
 			maximum, usage, inactive = "/memory.max", "/memory.current", "inactive_file"
 		}
 
-		limit, used := h.number(g.dir+maximum), h.number(g.dir+usage)
+		limit, used := h.readNumber(g.dir+maximum), h.readNumber(g.dir+usage)
 		if limit <= 0 || limit >= total || used < 0 { // v1 says a number near 2^63 for none
 			continue
 		}
 
-		used -= h.table(g.dir + "/memory.stat")[inactive] // is given back when it is needed, as MemAvailable counts it
+		used -= h.readTable(g.dir + "/memory.stat")[inactive] // is given back when it is needed, as MemAvailable counts it
 		total, free = limit, min(free, max(limit-used, 0))
 	}
 
@@ -141,11 +141,11 @@ type hostGroup struct {
 	v2  bool
 }
 
-// cgroups are those around the daemon that have a controller, the widest first, and
+// listGroups are those around the daemon that have a controller, the widest first, and
 // perhaps others. In a container whose own path is not to be seen it is the one that is
 // mounted.
-func (h *host) cgroups(controller string) (list []hostGroup) {
-	for line := range strings.Lines(h.read("proc/self/cgroup")) {
+func (h *host) listGroups(controller string) (list []hostGroup) {
+	for line := range strings.Lines(h.readFile("proc/self/cgroup")) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		if len(parts) < 3 {
 			continue
@@ -174,7 +174,7 @@ func (h *host) cgroups(controller string) (list []hostGroup) {
 	return list
 }
 
-func (h *host) disk(ctx context.Context) (space, bool) {
+func (h *host) measureDisk(ctx context.Context) (space, bool) {
 	if h.pending == nil {
 		h.pending = make(chan space, 1)
 		go func(to chan<- space) {
@@ -183,7 +183,7 @@ func (h *host) disk(ctx context.Context) (space, bool) {
 		}(h.pending)
 	}
 
-	wait := time.NewTimer(patience)
+	wait := time.NewTimer(diskTimeout)
 	defer wait.Stop()
 
 	select {
@@ -197,7 +197,7 @@ func (h *host) disk(ctx context.Context) (space, bool) {
 	return space{}, false
 }
 
-func statfs(path string) (total, free int64, err error) {
+func diskSpace(path string) (total, free int64, err error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(path, &s); err != nil {
 		return 0, 0, err
@@ -205,14 +205,14 @@ func statfs(path string) (total, free int64, err error) {
 	return int64(s.Blocks) * int64(s.Bsize), int64(s.Bavail) * int64(s.Bsize), nil
 }
 
-// read is a file's text; "" if there is none.
-func (h *host) read(path string) string {
+// readFile is a file's text; "" if there is none.
+func (h *host) readFile(path string) string {
 	b, _ := os.ReadFile(filepath.Join(h.root, path)) // what cannot be read is not known
 	return string(b)
 }
 
-// number reads a file that holds one; -1 if it does not.
-func (h *host) number(path string) int64 { return wholeNumber(strings.TrimSpace(h.read(path))) }
+// readNumber reads a file that holds one; -1 if it does not.
+func (h *host) readNumber(path string) int64 { return wholeNumber(strings.TrimSpace(h.readFile(path))) }
 
 // wholeNumber is -1 for what is none, such as the "max" of v2.
 func wholeNumber(text string) int64 {
@@ -223,10 +223,10 @@ func wholeNumber(text string) int64 {
 	return n
 }
 
-// table reads lines of a name and a number.
-func (h *host) table(path string) map[string]int64 {
+// readTable reads lines of a name and a number.
+func (h *host) readTable(path string) map[string]int64 {
 	t := map[string]int64{}
-	for line := range strings.Lines(h.read(path)) {
+	for line := range strings.Lines(h.readFile(path)) {
 		if words := strings.Fields(line); len(words) >= 2 {
 			if n, err := strconv.ParseInt(words[1], 10, 64); err == nil {
 				t[words[0]] = n

@@ -49,7 +49,7 @@ func (f *Monitor) Run(ctx context.Context) error {
 	tick := time.NewTicker(measureEvery)
 	defer tick.Stop()
 	for first := true; ; first = false {
-		f.take(f.host.measure(ctx))
+		f.store(f.host.measureFacts(ctx))
 
 		if first {
 			close(f.first)
@@ -63,11 +63,11 @@ func (f *Monitor) Run(ctx context.Context) error {
 	}
 }
 
-// take keeps what was measured.
-func (f *Monitor) take(now *task.Facts) {
+// store keeps what was measured.
+func (f *Monitor) store(now *task.Facts) {
 	f.mu.Lock()
 	was := f.pressed
-	f.known, f.pressed = now, f.limits.pressed(now, was)
+	f.known, f.pressed = now, f.limits.overLimits(now, was)
 	is := f.pressed
 	f.mu.Unlock()
 
@@ -84,13 +84,13 @@ func (f *Monitor) Known() (known *task.Facts, pressed []string) {
 	return f.known, f.pressed
 }
 
-// relief is by which part a fact has to be back within its limit before the node
+// reliefPart is by which part a fact has to be back within its limit before the node
 // takes runs again: not for every breath it comes and goes.
-const relief = 0.1
+const reliefPart = 0.1
 
-// pressed are the facts that are beyond their limits, where those before were. A fact
+// overLimits are the facts that are beyond their limits, where those before were. A fact
 // that is not known stays what it was.
-func (l Limits) pressed(now *task.Facts, before []string) (list []string) {
+func (l Limits) overLimits(now *task.Facts, before []string) (list []string) {
 	check := func(name string, limit float64, beyond func(v, limit float64) bool, back float64) {
 		if limit == 0 {
 			return
@@ -109,9 +109,9 @@ func (l Limits) pressed(now *task.Facts, before []string) (list []string) {
 
 	more := func(v, limit float64) bool { return v > limit }
 	less := func(v, limit float64) bool { return v < limit }
-	check(task.FactLoad1, l.Load, more, -relief)
-	check(task.FactMemoryFree, float64(l.MemoryFree), less, relief)
-	check(task.FactDiskFree, float64(l.DiskFree), less, relief)
+	check(task.FactLoad1, l.Load, more, -reliefPart)
+	check(task.FactMemoryFree, float64(l.MemoryFree), less, reliefPart)
+	check(task.FactDiskFree, float64(l.DiskFree), less, reliefPart)
 
 	return list
 }

@@ -35,18 +35,18 @@ const meminfo = "MemTotal:        8388608 kB\nMemFree:          100000 kB\nMemAv
 
 func TestFacts_OfAMachine(t *testing.T) {
 	t.Parallel()
-	f := newHost(t.TempDir()).measure(t.Context()) // this one, whatever it is
+	f := newHost(t.TempDir()).measureFacts(t.Context()) // this one, whatever it is
 	if f.CPUs < 1 || f.Disk < 1 || f.DiskFree == nil || *f.DiskFree > f.Disk {
 		t.Errorf("%+v", f)
 	}
-	f = hostOf(t, map[string]string{"proc/meminfo": meminfo, "proc/loadavg": "0.52 1.25 0.00 1/100 4242\n"}).measure(t.Context())
+	f = hostOf(t, map[string]string{"proc/meminfo": meminfo, "proc/loadavg": "0.52 1.25 0.00 1/100 4242\n"}).measureFacts(t.Context())
 	if f.Memory != 8<<30 || *f.MemoryFree != 4<<30 || *f.Load1 != 0.52 || *f.Load5 != 1.25 || *f.Load15 != 0 {
 		t.Errorf("%+v", f)
 	}
 	for name, files := range map[string]map[string]string{
 		"none": nil, "empty": {"proc/meminfo": "", "proc/loadavg": ""}, "odd": {"proc/meminfo": "MemTotal: many kB\n", "proc/loadavg": "NaN -1 x"},
 	} {
-		if f := hostOf(t, files).measure(t.Context()); f.Memory != 0 || f.MemoryFree != nil || f.Load1 != nil || f.Load5 != nil || f.Load15 != nil {
+		if f := hostOf(t, files).measureFacts(t.Context()); f.Memory != 0 || f.MemoryFree != nil || f.Load1 != nil || f.Load5 != nil || f.Load15 != nil {
 			t.Errorf("%s: %+v", name, f)
 		}
 	}
@@ -73,7 +73,7 @@ func TestFacts_KnowTheLimitsOfCgroups(t *testing.T) {
 		"over its limit":            {map[string]string{"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/memory.max": "1048576\n", "sys/fs/cgroup/a/memory.current": "2097152\n"}, 1, 0},
 	} {
 		c.files["proc/meminfo"] = meminfo
-		if f := hostOf(t, c.files).measure(t.Context()); f.Memory>>20 != c.total || *f.MemoryFree>>20 != c.free {
+		if f := hostOf(t, c.files).measureFacts(t.Context()); f.Memory>>20 != c.total || *f.MemoryFree>>20 != c.free {
 			t.Errorf("%s: %d MiB, %d free; want %d, %d", name, f.Memory>>20, *f.MemoryFree>>20, c.total, c.free)
 		}
 	}
@@ -99,7 +99,7 @@ func TestFacts_KnowTheQuotasOfCgroups(t *testing.T) {
 		"v1, without":        {map[string]string{"proc/self/cgroup": v1, "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"}, all},
 	} {
 		c.files["proc/stat"] = "cpu  1 2\n" + strings.Repeat("cpu7 1 2\n", all+3) + "intr 1\n"
-		if f := hostOf(t, c.files).measure(t.Context()); f.CPUs != c.want || f.HostCPUs != all+3 {
+		if f := hostOf(t, c.files).measureFacts(t.Context()); f.CPUs != c.want || f.HostCPUs != all+3 {
 			t.Errorf("%s: %d of %d; want %d of %d", name, f.CPUs, f.HostCPUs, c.want, all+3)
 		}
 	}
@@ -164,12 +164,12 @@ func TestLimits_PressWithHysteresis(t *testing.T) {
 		if step.disk >= 0 {
 			now.Disk, now.DiskFree = 1<<40, &disk
 		}
-		f.take(now)
+		f.store(now)
 		if _, pressed := f.Known(); strings.Join(pressed, " ") != step.want || told != step.newsToo {
 			t.Errorf("step %d: %q is pressed, told %d times; want %q, %d", i, pressed, told, step.want, step.newsToo)
 		}
 	}
-	if none := (Limits{}).pressed(&task.Facts{Load1: new(float64)}, slices.Clone([]string{task.FactLoad1})); none != nil {
+	if none := (Limits{}).overLimits(&task.Facts{Load1: new(float64)}, slices.Clone([]string{task.FactLoad1})); none != nil {
 		t.Errorf("without limits %v is pressed", none)
 	}
 }

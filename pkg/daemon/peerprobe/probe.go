@@ -33,15 +33,15 @@ type probe struct {
 func newProbe(dial certs.Dialer, tls func() *tls.Config, n task.Node) *probe {
 	g := &probe{dial: dial, peer: n, closed: make(chan struct{}, 1)}
 	g.http = http.Transport{
-		DialContext: g.connect, DialTLSContext: certs.DialTLS(g.connect, tls),
+		DialContext: g.dialAndWatch, DialTLSContext: certs.DialTLS(g.dialAndWatch, tls),
 		MaxIdleConnsPerHost: 1, DisableCompression: true, ResponseHeaderTimeout: greetLimit,
 	}
 	return g
 }
 
-// connect dials, and has the end of the connection noticed: the transport closes
+// dialAndWatch dials, and has the end of the connection noticed: the transport closes
 // an idle one as soon as the peer does.
-func (g *probe) connect(ctx context.Context, network, address string) (net.Conn, error) {
+func (g *probe) dialAndWatch(ctx context.Context, network, address string) (net.Conn, error) {
 	c, err := g.dial(ctx, network, address)
 	if err != nil {
 		return nil, err
@@ -73,8 +73,8 @@ func (c *closeNotifyConn) Close() error {
 	return c.Conn.Close()
 }
 
-// greet asks the peer who it is, and notes where it was reached.
-func (g *probe) greet(ctx context.Context) error {
+// identifyPeer asks the peer who it is, and notes where it was reached.
+func (g *probe) identifyPeer(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, greetLimit)
 	defer cancel()
 
@@ -113,9 +113,9 @@ func (g *probe) greet(ctx context.Context) error {
 	return nil
 }
 
-// refused reports whether nothing listens where the peer was reached. It only
+// connectionRefused reports whether nothing listens where the peer was reached. It only
 // dials, whatever is spoken there: TLS has no part in what this proves.
-func (g *probe) refused(ctx context.Context) bool {
+func (g *probe) connectionRefused(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, greetLimit)
 	defer cancel()
 
@@ -129,8 +129,8 @@ func (g *probe) refused(ctx context.Context) bool {
 
 func (g *probe) close() { g.http.CloseIdleConnections() }
 
-// own reports whether an address means the host that uses it, whichever that is.
-func own(address string) bool {
+// isOwnAddress reports whether an address means the host that uses it, whichever that is.
+func isOwnAddress(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	ip := net.ParseIP(host)
 	return err == nil && (isLoopback(host) || ip != nil && ip.IsUnspecified())

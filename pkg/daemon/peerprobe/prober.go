@@ -114,8 +114,8 @@ func (p *Prober) Run(ctx context.Context, changed <-chan struct{}, nodes func() 
 
 	for {
 		wanted := map[string]task.Node{}
-		for _, n := range successors(nodes(), p.cfg.Node, peersWatched) {
-			wanted[session(n)] = n
+		for _, n := range nodesAfter(nodes(), p.cfg.Node, peersWatched) {
+			wanted[sessionName(n)] = n
 		}
 
 		for key, stop := range watched {
@@ -129,7 +129,7 @@ func (p *Prober) Run(ctx context.Context, changed <-chan struct{}, nodes func() 
 			if watched[key] == nil {
 				wctx, stop := context.WithCancel(ctx)
 				watched[key] = stop
-				all.Go(func() { p.watch(wctx, n) })
+				all.Go(func() { p.watchPeer(wctx, n) })
 			}
 		}
 
@@ -141,11 +141,11 @@ func (p *Prober) Run(ctx context.Context, changed <-chan struct{}, nodes func() 
 	}
 }
 
-// session names one session of an instance at one address.
-func session(n task.Node) string { return fmt.Sprint(n.Instance, n.Revision, n.Address) }
+// sessionName names one session of an instance at one address.
+func sessionName(n task.Node) string { return fmt.Sprint(n.Instance, n.Revision, n.Address) }
 
-// successors are the nodes after name, in the order of names, which is a ring.
-func successors(nodes []task.Node, name string, most int) []task.Node {
+// nodesAfter are the nodes after name, in the order of names, which is a ring.
+func nodesAfter(nodes []task.Node, name string, most int) []task.Node {
 	others := slices.DeleteFunc(slices.Clone(nodes), func(n task.Node) bool { return n.Name == name })
 	slices.SortFunc(others, func(a, b task.Node) int {
 		if after := a.Name > name; after != (b.Name > name) {
@@ -161,9 +161,9 @@ func successors(nodes []task.Node, name string, most int) []task.Node {
 	return others[:min(most, len(others))]
 }
 
-// watch greets a peer for as long as its session lasts, and at once when a
+// watchPeer greets a peer for as long as its session lasts, and at once when a
 // connection to it is closed.
-func (p *Prober) watch(ctx context.Context, n task.Node) {
+func (p *Prober) watchPeer(ctx context.Context, n task.Node) {
 	g := newProbe(p.cfg.Dial, p.cfg.TLS, n)
 	defer g.close()
 
@@ -178,7 +178,7 @@ func (p *Prober) watch(ctx context.Context, n task.Node) {
 
 		wait, closed, began := greetEvery, g.closed, time.Now()
 		later := min(peerFirst<<fails, 2*greetEvery)
-		err := g.greet(ctx)
+		err := g.identifyPeer(ctx)
 
 		is := 0.0
 		if g.reached != "" {
@@ -192,12 +192,12 @@ func (p *Prober) watch(ctx context.Context, n task.Node) {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
-		case g.reached != "" && g.refused(ctx) && clock.Sleep(ctx, refusedPause) && g.refused(ctx):
+		case g.reached != "" && g.connectionRefused(ctx) && clock.Sleep(ctx, refusedPause) && g.connectionRefused(ctx):
 			closed = nil
-			if own(g.reached) && n.Host != p.cfg.Host {
+			if isOwnAddress(g.reached) && n.Host != p.cfg.Host {
 				break // a tunnel's end, not the node
 			}
-			wait = p.accuse(ctx, n)
+			wait = p.revokeDeadPeer(ctx, n)
 		default: // it may be slow, or unreachable, or another process: nothing is proved
 			wait, closed = later, nil // the end of this connection is no news
 			fails = min(fails+1, 10)
@@ -225,9 +225,9 @@ func (p *Prober) watch(ctx context.Context, n task.Node) {
 	}
 }
 
-// accuse revokes what the session of a peer holds, if it is still the one that
+// revokeDeadPeer revokes what the session of a peer holds, if it is still the one that
 // was reached. It returns when to look at the peer again.
-func (p *Prober) accuse(ctx context.Context, n task.Node) (again time.Duration) {
+func (p *Prober) revokeDeadPeer(ctx context.Context, n task.Node) (again time.Duration) {
 	now, err := p.cfg.Cluster.Node(ctx, n.Name)
 	switch {
 	case errors.Is(err, task.ErrNotFound):
@@ -235,7 +235,7 @@ func (p *Prober) accuse(ctx context.Context, n task.Node) (again time.Duration) 
 	case err != nil:
 		p.cfg.Logger.Warn("a peer is refused, but etcd does not answer", zap.String("node", n.Name), zap.Error(err))
 		return time.Second
-	case session(now) != session(n):
+	case sessionName(now) != sessionName(n):
 		return greetEvery // it is another session by now
 	}
 

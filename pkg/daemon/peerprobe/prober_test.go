@@ -85,7 +85,7 @@ func (s *street) watched() (stop func()) {
 	n := s.record
 	ctx, cancel := context.WithCancel(s.t.Context())
 	var wg sync.WaitGroup
-	wg.Go(func() { s.watch(ctx, n) })
+	wg.Go(func() { s.watchPeer(ctx, n) })
 	stop = func() { cancel(); wg.Wait() }
 	s.t.Cleanup(stop)
 	return stop
@@ -224,7 +224,7 @@ func TestPeers_WatchThoseThatComeNext(t *testing.T) {
 	}
 	watchers := map[string]int{}
 	for _, n := range nodes {
-		next := successors(nodes, n.Name, 3)
+		next := nodesAfter(nodes, n.Name, 3)
 		for _, o := range next {
 			watchers[o.Name]++
 		}
@@ -237,7 +237,7 @@ func TestPeers_WatchThoseThatComeNext(t *testing.T) {
 			t.Errorf("%s is watched by %d", n, count)
 		}
 	}
-	if got := nodeNamesOf(successors(nodes, "d", 3)); !slices.Equal(got, []string{"e", "a", "b"}) {
+	if got := nodeNamesOf(nodesAfter(nodes, "d", 3)); !slices.Equal(got, []string{"e", "a", "b"}) {
 		t.Errorf("after d come %v", got)
 	}
 }
@@ -256,7 +256,7 @@ func TestPeers_KnowTheirHost(t *testing.T) {
 	for address, want := range map[string]bool{
 		"127.0.0.1:1": true, "127.9.9.9:1": true, "[::1]:1": true, "localhost:1": true, "0.0.0.0:1": true, "10.0.0.1:1": false, "db-1:1": false, "": false,
 	} {
-		if own(address) != want {
+		if isOwnAddress(address) != want {
 			t.Errorf("%s is the host's own: %v", address, !want)
 		}
 	}

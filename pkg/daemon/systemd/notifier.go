@@ -117,7 +117,7 @@ func (m *Notifier) ReportWhile(ctx context.Context, run func() error) error {
 	ended, reported := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(reported)
-		m.run(ctx, ended)
+		m.reportUntil(ctx, ended)
 	}()
 
 	err := run()
@@ -125,36 +125,36 @@ func (m *Notifier) ReportWhile(ctx context.Context, run func() error) error {
 	<-reported
 
 	if err != nil {
-		m.notify("STATUS=Failed: " + oneLine(err.Error()))
+		m.sendLines("STATUS=Failed: " + oneLine(err.Error()))
 	}
 
 	return err
 }
 
-// run reports until ended is closed.
-func (m *Notifier) run(ctx context.Context, ended <-chan struct{}) {
+// reportUntil reports until ended is closed.
+func (m *Notifier) reportUntil(ctx context.Context, ended <-chan struct{}) {
 	asked := ctx.Done()
 	for {
-		wait := m.report()
+		wait := m.reportNews()
 		select {
 		case <-ended:
 			return
 		case <-asked:
 			asked = nil
-			m.stop()
+			m.reportStopping()
 		case <-time.After(wait):
 		}
 	}
 }
 
-// stop says that the node stops, and how long that may take, whatever the unit says.
-func (m *Notifier) stop() {
+// reportStopping says that the node stops, and how long that may take, whatever the unit says.
+func (m *Notifier) reportStopping() {
 	m.stopping = true
-	m.notify(sd.SdNotifyStopping, fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", (m.drainTimeout+stopMargin).Microseconds()))
+	m.sendLines(sd.SdNotifyStopping, fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", (m.drainTimeout+stopMargin).Microseconds()))
 }
 
-// report sends what is new, and returns when to report again.
-func (m *Notifier) report() time.Duration {
+// reportNews sends what is new, and returns when to report again.
+func (m *Notifier) reportNews() time.Duration {
 	m.mu.Lock()
 	node, startup := m.node, m.startup
 	m.mu.Unlock()
@@ -193,7 +193,7 @@ func (m *Notifier) report() time.Duration {
 		lines = append(lines, sd.SdNotifyWatchdog)
 	}
 
-	m.notify(lines...)
+	m.sendLines(lines...)
 
 	switch {
 	case m.stopping:
@@ -222,8 +222,8 @@ func (m *Notifier) extendWatchdog(lostAfter time.Duration) []string {
 	return []string{fmt.Sprintf("WATCHDOG_USEC=%d", lostAfter.Microseconds())}
 }
 
-// notify sends lines, all in one message.
-func (m *Notifier) notify(lines ...string) {
+// sendLines sends lines, all in one message.
+func (m *Notifier) sendLines(lines ...string) {
 	if len(lines) == 0 {
 		return
 	}

@@ -48,7 +48,7 @@ func matchSockets(files []*os.File, settings *Addresses, log *zap.Logger) (s Soc
 	for _, f := range files {
 		address, err := listeningAddress(f)
 		if err == nil {
-			err = s.take(f, address, settings)
+			err = s.keepSocket(f, address, settings)
 		}
 
 		if err != nil {
@@ -63,8 +63,8 @@ func matchSockets(files []*os.File, settings *Addresses, log *zap.Logger) (s Soc
 	return s
 }
 
-// take keeps a socket if the settings have its address.
-func (s *Sockets) take(f *os.File, address net.Addr, settings *Addresses) error {
+// keepSocket keeps a socket if the settings have its address.
+func (s *Sockets) keepSocket(f *os.File, address net.Addr, settings *Addresses) error {
 	switch a := address.(type) {
 	case *net.UnixAddr:
 		if settings.Socket == "" {

@@ -17,8 +17,8 @@ type Scanner struct {
 	asks chan chan map[int][]store.ActiveKey
 }
 
-// gather is how long a scan waits for others to ask: shards are opened together.
-const gather = 10 * time.Millisecond
+// gatherTime is how long a scan waits for others to ask: shards are opened together.
+const gatherTime = 10 * time.Millisecond
 
 // New returns a Scanner that lists the active attempts with scan.
 func New(scan func(context.Context) ([]store.ActiveKey, int64, error)) *Scanner {
@@ -50,7 +50,7 @@ func (s *Scanner) Run(ctx context.Context) error {
 			waiting = append(waiting, a)
 		}
 
-		timer := time.NewTimer(gather)
+		timer := time.NewTimer(gatherTime)
 
 		for more := true; more; {
 			select {

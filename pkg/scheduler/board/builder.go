@@ -27,7 +27,7 @@ func NewBuilder(limit int) *Builder {
 		stuck: NewFirst(limit, func(a, b task.BoardShard) int {
 			return cmp.Or(a.Since.Compare(b.Since.Time), cmp.Compare(a.ID, b.ID))
 		}),
-		soon: NewFirst(limit, sooner), late: NewFirst(limit, sooner),
+		soon: NewFirst(limit, compareTicks), late: NewFirst(limit, compareTicks),
 		runs: NewFirst(limit, OlderRun), gone: NewFirst(limit, OlderRun),
 		queue: NewFirst(limit, FirstWait),
 		fails: NewFirst(limit, func(a, b FailedTask) int {
@@ -47,7 +47,7 @@ func (s *Builder) LastTick() (at int64, full bool) {
 	return s.soon.items[s.soon.most-1].At, true
 }
 
-func sooner(a, b Tick) int {
+func compareTicks(a, b Tick) int {
 	return cmp.Or(cmp.Compare(a.At, b.At), strings.Compare(a.Task, b.Task))
 }
 
@@ -60,16 +60,16 @@ func (s *Builder) Add(g *Summary) {
 		sum.Waiting[reason] += n
 	}
 
-	take(&s.soon, g.Soon)
-	take(&s.late, g.Late)
-	take(&s.runs, g.Runs)
-	take(&s.gone, g.Gone)
-	take(&s.queue, g.Queue)
-	take(&s.fails, g.Failures)
+	addSorted(&s.soon, g.Soon)
+	addSorted(&s.late, g.Late)
+	addSorted(&s.runs, g.Runs)
+	addSorted(&s.gone, g.Gone)
+	addSorted(&s.queue, g.Queue)
+	addSorted(&s.fails, g.Failures)
 }
 
-// take adds what is sorted: when one is too late, so are those after it.
-func take[T any](f *First[T], list []T) {
+// addSorted adds what is sorted: when one is too late, so are those after it.
+func addSorted[T any](f *First[T], list []T) {
 	for _, v := range list {
 		if !f.Add(v) {
 			return

@@ -32,8 +32,8 @@ type recentCounts struct {
 	late    [task.LateBuckets]uint32
 }
 
-// at is the slot of an instant. The caller holds the lock.
-func (r *Recent) at(now time.Time) *recentCounts {
+// slotAt is the slot of an instant. The caller holds the lock.
+func (r *Recent) slotAt(now time.Time) *recentCounts {
 	number := now.UnixMilli() / recentSlot.Milliseconds()
 	s := &r.slots[number%recentSlots]
 	if s.number != number {
@@ -49,7 +49,7 @@ func (r *Recent) AddDecided(now time.Time, skipped int64, lateness iter.Seq[time
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	s := r.at(now)
+	s := r.slotAt(now)
 	s.skipped += skipped
 
 	for late := range lateness {
@@ -68,7 +68,7 @@ func (r *Recent) AddEnded(now time.Time, failed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	s := r.at(now)
+	s := r.slotAt(now)
 	if failed {
 		s.failed++
 	} else {

@@ -37,13 +37,13 @@ func (c *Cache[T]) Get(text []byte) (*T, error) {
 	}
 
 	c.byText[own] = weak.Make(v)
-	runtime.AddCleanup(v, c.forget, own)
+	runtime.AddCleanup(v, c.forgetUnused, own)
 
 	return v, nil
 }
 
-// forget drops a text that nobody uses any more. Somebody may have begun to by now.
-func (c *Cache[T]) forget(text string) {
+// forgetUnused drops a text that nobody uses any more. Somebody may have begun to by now.
+func (c *Cache[T]) forgetUnused(text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 

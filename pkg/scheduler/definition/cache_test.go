@@ -17,7 +17,7 @@ func TestCache_OneValueOfATextForAsLongAsItIsUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	s.forget(v.Text) // of one before it, whose clean-up comes late
+	s.forgetUnused(v.Text) // of one before it, whose clean-up comes late
 
 	if again, err := s.Get(text); again != v || err != nil {
 		t.Errorf("a second value of one text, %v", err)

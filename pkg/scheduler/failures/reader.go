@@ -95,7 +95,7 @@ func (r *Reader) ReadShard(ctx context.Context, q Request) error {
 			}
 		}
 
-		if !deliver(ctx, q, &found) || next == "" {
+		if !deliverFound(ctx, q, &found) || next == "" {
 			return ctx.Err()
 		}
 		if after = next; !clock.Sleep(ctx, pagePause) {
@@ -104,8 +104,8 @@ func (r *Reader) ReadShard(ctx context.Context, q Request) error {
 	}
 }
 
-// deliver hands a worker what was found. It returns false if the worker stays busy.
-func deliver(ctx context.Context, q Request, found *Found) bool {
+// deliverFound hands a worker what was found. It returns false if the worker stays busy.
+func deliverFound(ctx context.Context, q Request, found *Found) bool {
 	for range 20 {
 		if q.Deliver(found) {
 			return true

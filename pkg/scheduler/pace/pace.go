@@ -50,8 +50,8 @@ func (l *Limiter) Snapshot(now time.Time) (tokens float64, lines int) {
 	return l.bucket.level, len(l.turns)
 }
 
-// leave takes a shard out of those that have a line. The caller holds the lock.
-func (l *Limiter) leave(s *Share) {
+// leaveLine takes a shard out of those that have a line. The caller holds the lock.
+func (l *Limiter) leaveLine(s *Share) {
 	l.turns = slices.DeleteFunc(l.turns, func(other *Share) bool { return other == s })
 }
 
@@ -68,7 +68,7 @@ func (s *Share) Take(now time.Time) bool {
 
 	l.bucket.fill(now, rate)
 
-	if l.bucket.level < enough {
+	if l.bucket.level < oneToken {
 		return false
 	}
 
@@ -104,10 +104,10 @@ func (s *Share) Turn(now time.Time) (n int, again time.Duration) {
 	}
 
 	left := l.bucket.level
-	if left >= enough {
+	if left >= oneToken {
 		n = max(1, int(left)/len(l.turns))
 		left -= float64(n)
-		l.leave(s)
+		l.leaveLine(s)
 		l.turns = append(l.turns, s)
 	}
 
@@ -127,7 +127,7 @@ func (s *Share) Leave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	l.leave(s)
+	l.leaveLine(s)
 }
 
 // bucket holds one second's worth of tokens, at least one.
@@ -154,5 +154,5 @@ func (b *bucket) fill(now time.Time, rate float64) {
 	b.level = min(b.level, most)
 }
 
-// enough is a token, but for what arithmetic loses.
-const enough = 1 - 1e-6
+// oneToken is a token, but for what arithmetic loses.
+const oneToken = 1 - 1e-6

@@ -70,7 +70,7 @@ func (f *Fleet) Set(nodes []task.Node) {
 	slices.SortFunc(f.taking, func(a, b *task.Node) int { return strings.Compare(a.Name, b.Name) })
 
 	for _, n := range f.taking {
-		f.hashes = append(f.hashes, mix(hash(n.Name)))
+		f.hashes = append(f.hashes, mixBits(hashFNV(n.Name)))
 	}
 
 	for name, s := range f.suspect {
@@ -90,10 +90,10 @@ func (f *Fleet) Present(name string) (*task.Node, bool) {
 }
 
 // Occupy counts an attempt that a node has, and that Reserve has not counted.
-func (f *Fleet) Occupy(node string) { f.count(node, 1) }
+func (f *Fleet) Occupy(node string) { f.addAssigned(node, 1) }
 
 // Release gives back what Reserve or Occupy has counted: the attempt has ended, or was never made.
-func (f *Fleet) Release(node string) { f.count(node, -1) }
+func (f *Fleet) Release(node string) { f.addAssigned(node, -1) }
 
 // Given returns how many attempts are counted at each node that has some.
 func (f *Fleet) Given() map[string]int {
@@ -103,7 +103,7 @@ func (f *Fleet) Given() map[string]int {
 	return maps.Clone(f.given)
 }
 
-func (f *Fleet) count(node string, by int) {
+func (f *Fleet) addAssigned(node string, by int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.given[node] += by; f.given[node] <= 0 {
@@ -135,8 +135,8 @@ func (f *Fleet) SuspectUntil(now time.Time) (until time.Time, ok bool) {
 	return until, ok
 }
 
-// fit reports whether a node that takes runs is not suspect, and matches.
-func (f *Fleet) fit(n *task.Node, w *Want, now time.Time) bool {
+// nodeFits reports whether a node that takes runs is not suspect, and matches.
+func (f *Fleet) nodeFits(n *task.Node, w *Want, now time.Time) bool {
 	if len(f.suspect) > 0 {
 		if s, ok := f.suspect[n.Name]; ok {
 			left := s.until.Sub(now)
@@ -147,28 +147,28 @@ func (f *Fleet) fit(n *task.Node, w *Want, now time.Time) bool {
 		}
 	}
 
-	if w.elsewhere && (n.Name == w.Avoid || !f.free(n)) {
+	if w.elsewhere && (n.Name == w.Avoid || !f.hasFreeSlot(n)) {
 		return false
 	}
 
 	return (!w.Secret || n.HoldsKey()) && w.Selector.Accepts(n)
 }
 
-// load is which part of its slots a node has taken, as far as is known.
-func (f *Fleet) load(n *task.Node) float64 {
+// nodeLoad is which part of its slots a node has taken, as far as is known.
+func (f *Fleet) nodeLoad(n *task.Node) float64 {
 	return float64(max(f.given[n.Name], n.Running)) / float64(max(n.Slots, 1))
 }
 
-// free reports whether a node has a free slot, as far as is known.
-func (f *Fleet) free(n *task.Node) bool {
+// hasFreeSlot reports whether a node has a free slot, as far as is known.
+func (f *Fleet) hasFreeSlot(n *task.Node) bool {
 	if n.Name == f.self && f.local != nil {
 		return f.given[n.Name] < n.Slots && f.local() > 0
 	}
 	return max(f.given[n.Name], n.Running) < n.Slots
 }
 
-// after is the place of the first node that takes runs behind a name.
-func (f *Fleet) after(name string) int {
+// indexAfter is the place of the first node that takes runs behind a name.
+func (f *Fleet) indexAfter(name string) int {
 	at, found := slices.BinarySearchFunc(f.taking, name, func(n *task.Node, name string) int { return strings.Compare(n.Name, name) })
 	if found {
 		at++

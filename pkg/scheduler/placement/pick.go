@@ -37,7 +37,7 @@ func (f *Fleet) Reserve(w Want, now time.Time) (*task.Node, bool) {
 
 	n := f.pickElsewhere(&w, now)
 	if n == nil {
-		n = f.pick(&w, now)
+		n = f.pickNode(&w, now)
 	}
 
 	if n == nil {
@@ -57,40 +57,40 @@ func (f *Fleet) pickElsewhere(w *Want, now time.Time) *task.Node {
 	}
 
 	w.elsewhere = true
-	n := f.pick(w, now)
+	n := f.pickNode(w, now)
 	w.elsewhere = false
 
 	return n
 }
 
-func (f *Fleet) pick(w *Want, now time.Time) *task.Node {
+func (f *Fleet) pickNode(w *Want, now time.Time) *task.Node {
 	switch w.Strategy {
 	case task.StrategyRoundRobin:
-		return f.next(w, now)
+		return f.pickNext(w, now)
 	case task.StrategyRandom:
-		return f.random(w, now)
+		return f.pickRandom(w, now)
 	case task.StrategyWeighted:
-		return f.drawn(w, now, func(n *task.Node) float64 { return float64(max(n.Weight, 1)) })
+		return f.drawWeighted(w, now, func(n *task.Node) float64 { return float64(max(n.Weight, 1)) })
 
 	case task.StrategyLeastLoaded:
 		return f.leastLoaded(w, now)
 	case task.StrategyHash:
-		return f.hashed(w, now)
+		return f.pickByHash(w, now)
 	case task.StrategyFirst:
-		return f.first(w, now)
+		return f.pickFirst(w, now)
 	case task.StrategySticky:
-		if n := f.able[w.Last]; n != nil && f.fit(n, w, now) {
+		if n := f.able[w.Last]; n != nil && f.nodeFits(n, w, now) {
 			return n
 		}
 		return f.ofTwo(w, now)
 	}
 
-	return f.auto(w, now)
+	return f.pickOwnOrLessLoaded(w, now)
 }
 
-// auto is the own node if it has a free slot, else the less loaded of two.
-func (f *Fleet) auto(w *Want, now time.Time) *task.Node {
-	if n := f.able[f.self]; n != nil && f.local != nil && f.fit(n, w, now) && f.given[n.Name] < n.Slots && f.local() > 0 {
+// pickOwnOrLessLoaded is the own node if it has a free slot, else the less loaded of two.
+func (f *Fleet) pickOwnOrLessLoaded(w *Want, now time.Time) *task.Node {
+	if n := f.able[f.self]; n != nil && f.local != nil && f.nodeFits(n, w, now) && f.given[n.Name] < n.Slots && f.local() > 0 {
 		return n
 	}
 	return f.ofTwo(w, now)
@@ -99,23 +99,23 @@ func (f *Fleet) auto(w *Want, now time.Time) *task.Node {
 // ofTwo is the less loaded of two matching nodes drawn at random (the power of two
 // choices, Mitzenmacher 2001).
 func (f *Fleet) ofTwo(w *Want, now time.Time) *task.Node {
-	a := f.draw(w, now, nil)
+	a := f.drawFitting(w, now, nil)
 	if a == nil {
 		return nil
 	}
-	if b := f.draw(w, now, a); b != nil && f.load(b) < f.load(a) {
+	if b := f.drawFitting(w, now, a); b != nil && f.nodeLoad(b) < f.nodeLoad(a) {
 		return b
 	}
 
 	return a
 }
 
-// draw chooses a node that fits at random, but not one; each is as likely as any
+// drawFitting chooses a node that fits at random, but not one; each is as likely as any
 // other.
-func (f *Fleet) draw(w *Want, now time.Time, but *task.Node) *task.Node {
+func (f *Fleet) drawFitting(w *Want, now time.Time, but *task.Node) *task.Node {
 	const tries = 4 // enough where most nodes fit
 	for range min(tries, len(f.taking)) {
-		if n := f.taking[rand.IntN(len(f.taking))]; n != but && f.fit(n, w, now) {
+		if n := f.taking[rand.IntN(len(f.taking))]; n != but && f.nodeFits(n, w, now) {
 			return n
 		}
 	}
@@ -123,7 +123,7 @@ func (f *Fleet) draw(w *Want, now time.Time, but *task.Node) *task.Node {
 	var drawn *task.Node
 	found := 0
 	for _, n := range f.taking {
-		if n != but && f.fit(n, w, now) {
+		if n != but && f.nodeFits(n, w, now) {
 			if found++; rand.IntN(found) == 0 {
 				drawn = n
 			}
@@ -133,16 +133,16 @@ func (f *Fleet) draw(w *Want, now time.Time, but *task.Node) *task.Node {
 	return drawn
 }
 
-// next is the node after the last one, in the order of names, that has a free slot;
+// pickNext is the node after the last one, in the order of names, that has a free slot;
 // if none has, the next one all the same.
-func (f *Fleet) next(w *Want, now time.Time) *task.Node {
-	from := f.turn(w)
+func (f *Fleet) pickNext(w *Want, now time.Time) *task.Node {
+	from := f.indexOfTurn(w)
 	var full *task.Node
 	for i := range f.taking {
 		n := f.taking[(from+i)%len(f.taking)]
 		switch {
-		case !f.fit(n, w, now):
-		case f.free(n):
+		case !f.nodeFits(n, w, now):
+		case f.hasFreeSlot(n):
 			return n
 		case full == nil:
 			full = n
@@ -152,41 +152,41 @@ func (f *Fleet) next(w *Want, now time.Time) *task.Node {
 	return full
 }
 
-// turn is the place of the node whose turn it is. Without a last one it is anyone's:
+// indexOfTurn is the place of the node whose turn it is. Without a last one it is anyone's:
 // tasks that begin together do not all begin with the same node.
-func (f *Fleet) turn(w *Want) int {
+func (f *Fleet) indexOfTurn(w *Want) int {
 	if w.Last == "" && len(f.taking) > 0 {
 		return rand.IntN(len(f.taking))
 	}
-	return f.after(w.Last)
+	return f.indexAfter(w.Last)
 }
 
-// random is a node at random: of many it draws a few, and looks at all only if none
+// pickRandom is a node at random: of many it draws a few, and looks at all only if none
 // of those has a free slot.
-func (f *Fleet) random(w *Want, now time.Time) *task.Node {
+func (f *Fleet) pickRandom(w *Want, now time.Time) *task.Node {
 	const tries = 4
 	for range min(tries, len(f.taking)) {
-		if n := f.taking[rand.IntN(len(f.taking))]; f.fit(n, w, now) && f.free(n) {
+		if n := f.taking[rand.IntN(len(f.taking))]; f.nodeFits(n, w, now) && f.hasFreeSlot(n) {
 			return n
 		}
 	}
 
-	return f.drawn(w, now, func(*task.Node) float64 { return 1 })
+	return f.drawWeighted(w, now, func(*task.Node) float64 { return 1 })
 }
 
-// drawn is a node at random, each by its weight, of those with a free slot; if none
+// drawWeighted is a node at random, each by its weight, of those with a free slot; if none
 // has one, of all.
-func (f *Fleet) drawn(w *Want, now time.Time, weight func(*task.Node) float64) *task.Node {
+func (f *Fleet) drawWeighted(w *Want, now time.Time, weight func(*task.Node) float64) *task.Node {
 	var drawn, full *task.Node
 	var sum, sumFull float64
 
 	for _, n := range f.taking {
-		if !f.fit(n, w, now) {
+		if !f.nodeFits(n, w, now) {
 			continue
 		}
 
 		of, to := &sum, &drawn
-		if !f.free(n) {
+		if !f.hasFreeSlot(n) {
 			of, to = &sumFull, &full
 		}
 
@@ -208,11 +208,11 @@ func (f *Fleet) leastLoaded(w *Want, now time.Time) *task.Node {
 	var least float64
 	alike := 0
 	for _, n := range f.taking {
-		if !f.fit(n, w, now) {
+		if !f.nodeFits(n, w, now) {
 			continue
 		}
 
-		load := f.load(n) + busy(n)
+		load := f.nodeLoad(n) + machineUse(n)
 		switch {
 		case best == nil || load < least:
 			best, least, alike = n, load, 1
@@ -226,10 +226,10 @@ func (f *Fleet) leastLoaded(w *Want, now time.Time) *task.Node {
 	return best
 }
 
-// busy is how much of a node's machine is in use, in coarse steps: its load is told
+// machineUse is how much of a node's machine is in use, in coarse steps: its load is told
 // now and then, and all runs of some seconds are not to go to the one node that was
 // idler by a hair.
-func busy(n *task.Node) float64 {
+func machineUse(n *task.Node) float64 {
 	load, known := n.Facts.Fact(task.FactLoad1)
 	if !known || n.Facts.CPUs == 0 {
 		return 0
@@ -239,15 +239,15 @@ func busy(n *task.Node) float64 {
 	return math.Floor(steps*load/float64(max(n.Facts.CPUs, n.Facts.HostCPUs))) / steps
 }
 
-// first is the first of the order that has a free slot; if none has, the first that
+// pickFirst is the first of the order that has a free slot; if none has, the first that
 // takes runs.
-func (f *Fleet) first(w *Want, now time.Time) *task.Node {
+func (f *Fleet) pickFirst(w *Want, now time.Time) *task.Node {
 	var full *task.Node
 	for _, name := range w.Order {
 		n := f.able[name]
 		switch {
-		case n == nil || !f.fit(n, w, now):
-		case f.free(n):
+		case n == nil || !f.nodeFits(n, w, now):
+		case f.hasFreeSlot(n):
 			return n
 		case full == nil:
 			full = n
@@ -257,16 +257,16 @@ func (f *Fleet) first(w *Want, now time.Time) *task.Node {
 	return full
 }
 
-// hashed is the node with the highest score for the key: each key has an order of
+// pickByHash is the node with the highest score for the key: each key has an order of
 // nodes of its own, and only what a node had moves when it goes (rendezvous hashing,
 // Thaler and Ravishankar 1996). All owners compute the same.
-func (f *Fleet) hashed(w *Want, now time.Time) *task.Node {
+func (f *Fleet) pickByHash(w *Want, now time.Time) *task.Node {
 	var best *task.Node
 	var most uint64
-	key := hash(w.Key)
+	key := hashFNV(w.Key)
 
 	for i, n := range f.taking {
-		if score := mix(key ^ f.hashes[i]); (best == nil || score > most) && f.fit(n, w, now) {
+		if score := mixBits(key ^ f.hashes[i]); (best == nil || score > most) && f.nodeFits(n, w, now) {
 			best, most = n, score
 		}
 	}
@@ -274,8 +274,8 @@ func (f *Fleet) hashed(w *Want, now time.Time) *task.Node {
 	return best
 }
 
-// hash is FNV-1a. It must never change: runs would move.
-func hash(s string) uint64 {
+// hashFNV is FNV-1a. It must never change: runs would move.
+func hashFNV(s string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(s) {
 		h = (h ^ uint64(s[i])) * 1099511628211
@@ -283,8 +283,8 @@ func hash(s string) uint64 {
 	return h
 }
 
-// mix spreads the bits of h (the finaliser of SplitMix64).
-func mix(h uint64) uint64 {
+// mixBits spreads the bits of h (the finaliser of SplitMix64).
+func mixBits(h uint64) uint64 {
 	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
 	h = (h ^ h>>27) * 0x94d049bb133111eb
 	return h ^ h>>31

@@ -20,13 +20,13 @@ func (f *Fleet) Rank(w Want, now time.Time) []string {
 	}
 	f.mu.Lock()
 	var free, full []ranked
-	turn := f.turn(&w)
+	turn := f.indexOfTurn(&w)
 
 	for i, n := range f.taking {
-		by := f.rank(&w, i, turn)
+		by := f.rankNode(&w, i, turn)
 		switch {
-		case by < 0 || !f.fit(n, &w, now):
-		case w.Strategy == task.StrategyHash || f.free(n):
+		case by < 0 || !f.nodeFits(n, &w, now):
+		case w.Strategy == task.StrategyHash || f.hasFreeSlot(n):
 			free = append(free, ranked{n.Name, by})
 		default:
 			full = append(full, ranked{n.Name, by})
@@ -48,9 +48,9 @@ func (f *Fleet) Rank(w Want, now time.Time) []string {
 	return names
 }
 
-// rank is how far behind the best the i-th of those that take runs is, by a strategy;
+// rankNode is how far behind the best the i-th of those that take runs is, by a strategy;
 // less than 0: it gets none. turn is whose turn it is.
-func (f *Fleet) rank(w *Want, i, turn int) float64 {
+func (f *Fleet) rankNode(w *Want, i, turn int) float64 {
 	n := f.taking[i]
 
 	switch w.Strategy {
@@ -61,14 +61,14 @@ func (f *Fleet) rank(w *Want, i, turn int) float64 {
 	case task.StrategyWeighted: // who is drawn first, each by its weight (Efraimidis and Spirakis 2006)
 		return rand.ExpFloat64() / float64(max(n.Weight, 1))
 	case task.StrategyLeastLoaded:
-		return f.load(n) + busy(n)
+		return f.nodeLoad(n) + machineUse(n)
 	case task.StrategyHash:
-		return float64(math.MaxUint64 - mix(hash(w.Key)^f.hashes[i]))
+		return float64(math.MaxUint64 - mixBits(hashFNV(w.Key)^f.hashes[i]))
 	case task.StrategyFirst:
 		return float64(slices.Index(w.Order, n.Name))
 	}
 
-	return f.load(n)
+	return f.nodeLoad(n)
 }
 
 // ReserveNamed picks a node by its name, whatever its labels say by now, and counts a run
@@ -78,7 +78,7 @@ func (f *Fleet) ReserveNamed(name string, secret bool, now time.Time) (*task.Nod
 	defer f.mu.Unlock()
 
 	n, ok := f.able[name]
-	if !ok || !f.fit(n, &Want{Secret: secret}, now) {
+	if !ok || !f.nodeFits(n, &Want{Secret: secret}, now) {
 		return nil, false
 	}
 

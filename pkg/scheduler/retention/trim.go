@@ -22,14 +22,14 @@ type Trim struct {
 // TrimAfter is how many records are added before a task that keeps so many is trimmed.
 func TrimAfter(keep int) int { return max(keep/4, 1) }
 
-// surplus is what a history has too much, in the order in which it was written. The
+// surplusRecords is what a history has too much, in the order in which it was written. The
 // records that were written last stay. Not those with the highest keys, which begin
 // with the time of the tick: the run that ends last is often an older one that took
 // long, was retried or was lost, and the ttl, a schedule after completion and the
 // failures in a row go by the last end.
 //
 // The newest record always stays. Late results do not count: they go with their run.
-func surplus(past []store.Past, h task.History) (gone []store.Past) {
+func surplusRecords(past []store.Past, h task.History) (gone []store.Past) {
 	byMod := slices.Clone(past)
 	slices.SortFunc(byMod, func(a, b store.Past) int { return cmp.Or(cmp.Compare(a.Mod, b.Mod), cmp.Compare(a.ID, b.ID)) })
 

@@ -45,7 +45,7 @@ func TestSurplus_KeepsWhatWasWrittenLastAndLeavesNothingElse(t *testing.T) {
 			}
 		}
 
-		gone := surplus(past, h)
+		gone := surplusRecords(past, h)
 
 		for _, p := range past { // beside a run that stays a late result does, too
 			if slices.Contains(gone, p) == stays[p.Run()] {

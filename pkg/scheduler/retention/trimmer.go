@@ -92,7 +92,7 @@ func (t *Trimmer) Trim(ctx context.Context, job Trim) error {
 	}
 
 	past = slices.DeleteFunc(past, func(p store.Past) bool { return !task.RunBelongs(p.Run(), job.UID) })
-	gone := surplus(past, job.History)
+	gone := surplusRecords(past, job.History)
 	if job.Before != 0 {
 		gone = slices.DeleteFunc(gone, func(p store.Past) bool { return p.Mod >= job.Before })
 	}

@@ -94,8 +94,8 @@ func (t *Task) Idle() bool {
 		!slices.ContainsFunc(slices.Collect(maps.Keys(l.Returned)), own)
 }
 
-// spent reports whether as many ticks became runs as the task may have.
-func (t *Task) spent() bool { return t.Policy.MaxRuns > 0 && t.Own().Runs >= t.Policy.MaxRuns }
+// usedAllRuns reports whether as many ticks became runs as the task may have.
+func (t *Task) usedAllRuns() bool { return t.Policy.MaxRuns > 0 && t.Own().Runs >= t.Policy.MaxRuns }
 
 // Silence is until when a paused task has no ticks; false: for good.
 func (t *Task) Silence() (until int64, ends bool) {
@@ -174,7 +174,7 @@ func (t *Task) BeingDeleted() bool {
 // one's, or since the entry says that it begins. Nothing of it is undecided.
 func (t *Task) Over(now int64) (since int64, over bool) {
 	switch {
-	case t.spent():
+	case t.usedAllRuns():
 		return t.From, true
 	case t.FollowsEnds():
 		return t.Timing.End, t.Timing.End != 0 && t.Timing.End < now

@@ -94,7 +94,7 @@ func (t *Task) Active() []*Attempt {
 // DropIdleActivity drops t's activity when there is nothing in it.
 func (t *Task) DropIdleActivity() {
 	if l := t.Activity; l != nil && len(l.Queue) == 0 && len(l.Active) == 0 && len(l.Unreadable) == 0 && len(l.Returned) == 0 {
-		l.among.remove(t)
+		l.among.removeTask(t)
 		t.Activity = nil
 	}
 }
@@ -108,7 +108,7 @@ func (l *ActiveTasks) Add(t *Task) {
 	l.Tasks = append(l.Tasks, t)
 }
 
-func (l *ActiveTasks) remove(t *Task) {
+func (l *ActiveTasks) removeTask(t *Task) {
 	last := len(l.Tasks) - 1
 	l.Tasks[t.Activity.At] = l.Tasks[last]
 	l.Tasks[t.Activity.At].Activity.At = t.Activity.At
@@ -313,7 +313,7 @@ func (t *Task) Empty() bool {
 
 // Fires reports whether the task has ticks, now or later.
 func (t *Task) Fires() bool {
-	if !t.Present || t.Bad || t.spent() {
+	if !t.Present || t.Bad || t.usedAllRuns() {
 		return false
 	}
 

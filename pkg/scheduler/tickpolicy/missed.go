@@ -76,14 +76,14 @@ func DecideLate(l Lateness, s Ticks, after, upTo, now time.Time) lateDecision {
 		end = run[0].Add(-1)
 	}
 
-	c.explain(l, s, after, end, now)
+	c.addReasons(l, s, after, end, now)
 
 	return c
 }
 
-// explain gives the ticks in (after, end], which are missed, their reasons: the
+// addReasons gives the ticks in (after, end], which are missed, their reasons: the
 // oldest ones the first that fits.
-func (c *lateDecision) explain(l Lateness, s Ticks, after, end, now time.Time) {
+func (c *lateDecision) addReasons(l Lateness, s Ticks, after, end, now time.Time) {
 	reason := func(name string, upTo time.Time) {
 		if upTo.After(end) {
 			upTo = end

@@ -66,7 +66,7 @@ func (r OverlapRule) DecideTick(d Activity) TickFate {
 		return Skip
 	case r.policy == task.OverlapReplace && (!free || d.Ticks > 0):
 		return Wait // the others give way, however many
-	case free && r.passes(d):
+	case free && r.mayPass(d):
 		return Fire
 	}
 
@@ -76,8 +76,8 @@ func (r OverlapRule) DecideTick(d Activity) TickFate {
 // Free reports whether one more run may be active.
 func (r OverlapRule) Free(d Activity) bool { return mayStart(r.Most, d.Active, d.Begun) }
 
-// passes reports whether a tick need not wait behind others that wait.
-func (r OverlapRule) passes(d Activity) bool {
+// mayPass reports whether a tick need not wait behind others that wait.
+func (r OverlapRule) mayPass(d Activity) bool {
 	switch r.policy {
 	case task.OverlapQueue:
 		return d.Ticks == d.Late
