@@ -12,21 +12,24 @@ import (
 	"go.uber.org/zap"
 )
 
-// BatcherConfig says how a Batcher sends. Its limits must not exceed those of etcd; zero values are for an etcd with
-// default limits.
+// BatcherConfig holds the settings of a Batcher. Its limits must not exceed those of etcd. The zero values suit an
+// etcd with default limits.
 type BatcherConfig struct {
-	// InFlight is how many requests are under way at most; default 4.
+	// InFlight is the maximum number of requests in flight. The default is 4.
 	InFlight int
-	// MaxSiblings is how many transactions share a request at most; default 96.
+	// MaxSiblings is the maximum number of transactions in a request. The default is 96.
 	MaxSiblings int
-	// MaxOps is etcd's --max-txn-ops; default 128.
+	// MaxOps is the value of the option --max-txn-ops of etcd. The default is 128.
 	MaxOps int
-	// MaxBytes is the size of a request that transactions share, at most; default just below etcd's 1.5 MiB.
+	// MaxBytes is the maximum size of a request with several transactions. The default is slightly less than the 1.5
+	// MiB that etcd accepts.
 	MaxBytes int
-	// Queue is how many transactions wait to be sent at most; default 8192. Beyond that, Commit blocks.
+	// Queue is the maximum number of transactions that wait to be sent. The default is 8192. Commit blocks while it
+	// is full.
 	Queue int
-	// Patience is how long a transaction waits for others, at most, while fewer than InFlight requests are under way;
-	// default 50 ms. A request takes some milliseconds: one that takes longer is in trouble.
+	// Patience is how long a transaction waits at most for others to join its request, while fewer than InFlight
+	// requests are in flight. The default is 50 ms. A request usually takes a few milliseconds, so one that takes
+	// longer is delayed by a failure, and the others should not wait for it.
 	Patience   time.Duration
 	Registerer prometheus.Registerer // may be nil
 	Logger     *zap.Logger           // may be nil
@@ -36,54 +39,63 @@ const (
 	defaultInFlight    = 4
 	defaultMaxSiblings = 96
 	defaultMaxOps      = 128
-	defaultMaxBytes    = 3<<19 - 16<<10 // the rest is for etcd's header
+	defaultMaxBytes    = 3<<19 - 16<<10 // 16 KiB remain for the parts that etcd adds to a request
 	defaultQueue       = 8192
 	defaultPatience    = 50 * time.Millisecond
 )
 
-// Batcher is a Committer that sends independent transactions together: one request, one Raft entry, one fsync. Each is
-// nested in it with comparisons of its own, and fails or succeeds alone.
+// Batcher is a Committer that combines independent transactions into one request, which costs one Raft entry and one
+// fsync. The transactions are nested in the request. Each keeps its own comparisons, and succeeds or fails alone.
 //
-//	Commit ──▶ waits for those before it that it conflicts with ──▶ ready ──▶ sent ──▶ answered
+//	Commit ──▶ waits for earlier transactions that conflict with it ──▶ ready ──▶ sent ──▶ answered
 //
-// What is guaranteed:
+// A Batcher guarantees:
 //
-//   - Two transactions of which one writes what the other writes, reads or compares never share a request, nor are they
-//     under way at the same time: the later one is sent when the earlier one is answered, if only with an error.
-//     (Comparisons of one request all see the state before it.)
-//   - Nothing waits for company while etcd has nothing to do: a transaction is sent at once if no request is under way,
-//     and as it is if it is alone. Another request is begun, up to InFlight, when enough has come together to be worth
-//     one; what has not goes with the next, when one is answered, or after Patience.
-//   - A request that etcd refuses because of what is in it is halved until only the culprit fails. One refused because
-//     etcd is behind is sent again after a while. Nothing else is ever sent again: if the outcome of a request is
-//     unknown then each caller in it gets an error of which Unknown says so. A lack of space is such an error, and
-//     therefore those that put nothing, and so are answered by a full etcd, never share a request with those that do.
-//   - Each caller's context ends its own wait only: with a definite error if its transaction was not sent, which then
-//     never is, with an unknown one if it was.
+//   - Two transactions conflict if one of them writes what the other writes, reads or compares. Conflicting
+//     transactions never share a request and are never in flight at the same time. The later one is sent when the
+//     earlier one has been answered, even if the answer is an error. This is necessary because all comparisons of a
+//     request see the state before the request: two claims of the same tick would both succeed (G3).
+//   - A transaction is sent at once if no request is in flight, and without nesting if it is alone. Further requests
+//     start, up to InFlight, when enough transactions are ready (see shouldSend). The others join the next request,
+//     which starts when one in flight is answered, or after Patience.
+//   - If etcd refuses a request because of its content, the Batcher halves it until only the transaction that causes
+//     the refusal fails (G19). If etcd refuses a request because it is overloaded, the Batcher sends it again later.
+//     It sends nothing else again: if the outcome of a request is unknown, each caller gets an error for which
+//     Unknown is true.
+//   - A full etcd refuses only transactions that put something, with an error that leaves the outcome open. Therefore
+//     transactions without puts, such as trims, never share a request with others, and succeed while etcd is full
+//     (G18).
+//   - The context of a caller limits only the wait of that caller. If its transaction has not been sent, it never
+//     will be, and the error is definite. If it has been sent, the outcome is unknown.
 //
-// What is not: transactions that do not conflict have no order. A put with a lease belongs to Direct: a lease that has
-// ended makes etcd refuse the whole request, and clientv3 does not show leases; here it costs its neighbours a detour.
+// A Batcher does not guarantee an order between transactions that do not conflict. A put with a lease should use
+// Direct: an expired lease makes etcd refuse the whole request, so the other transactions in it are delayed by the
+// halving. The Batcher cannot separate such puts, because clientv3 does not expose the lease of an operation.
 //
-// A failed comparison's Result.Revision, too, is the one after the whole request. A Batcher touches no keys of its own.
+// Result.Revision is the revision after the whole request, even if a comparison of the transaction failed. A Batcher
+// has no keys of its own.
 type Batcher struct {
 	kv       clientv3.KV
 	cfg      BatcherConfig
 	log      *zap.Logger
 	metrics  batcherMetrics
 	deadline deadline
-	room     chan struct{} // one token for each that waits to be sent
-	ended    chan struct{}
-	tickets  sync.Pool // not shared with others: a channel belongs to its synctest bubble
+	room     chan struct{} // holds one value for each transaction that waits to be sent
+	ended    chan struct{} // closed when Run's context has ended
+	// tickets holds tickets for reuse. Each Batcher has its own pool, because the channel of a ticket may only be used in
+	// the synctest bubble that created it.
+	tickets sync.Pool
 
 	mu      sync.Mutex
-	work    sync.Cond // there is something ready, or it is over
-	turns   lockTable
-	idle    int // senders that wait for work
-	sending int // requests under way
-	// Of those that are ready but not worth a request yet: a timer runs, and it has ended.
+	work    sync.Cond // signaled when a sender should send, and broadcast at the end
+	turns   lockTable // the transactions that have entered and not been answered
+	idle    int       // senders that wait for work
+	sending int       // requests in flight
+	// waiting means that a timer runs for transactions that are ready but do not justify a request yet. impatient
+	// means that the timer has fired.
 	waiting, impatient bool
-	started            bool
-	over               bool
+	started            bool // Run has been called
+	over               bool // Run's context has ended
 }
 
 var _ Committer = (*Batcher)(nil)
@@ -93,7 +105,8 @@ var (
 	errBatcherTwice = errors.New("kv: a batcher runs once")
 )
 
-// NewBatcher returns a Batcher, which sends once it runs. c gives the requests their deadline: take a Client's.
+// NewBatcher returns a Batcher, which sends nothing until Run is called. c determines the deadline of the requests,
+// so it should belong to a Client.
 func NewBatcher(c clientv3.KV, cfg BatcherConfig) *Batcher {
 	cfg.InFlight = orDefault(cfg.InFlight, defaultInFlight)
 	cfg.MaxSiblings = orDefault(cfg.MaxSiblings, defaultMaxSiblings)
@@ -112,8 +125,9 @@ func NewBatcher(c clientv3.KV, cfg BatcherConfig) *Batcher {
 	return b
 }
 
-// Run sends what is committed until ctx ends. Then those that wait get a definite error, as all do that come later, and
-// it returns nil once the requests under way are answered.
+// Run sends the committed transactions until ctx ends. Then the transactions that wait to be sent, and all later
+// ones, fail with a definite error. Run returns nil when the requests in flight have been answered. It must be called
+// only once.
 func (b *Batcher) Run(ctx context.Context) error {
 	b.mu.Lock()
 	again := b.started
@@ -130,6 +144,7 @@ func (b *Batcher) Run(ctx context.Context) error {
 		senders.Go(func() { b.runSender(ctx) })
 	}
 
+	// From here on, no transaction enters and the senders take no more.
 	<-ctx.Done()
 	b.mu.Lock()
 	b.over = true
@@ -142,18 +157,21 @@ func (b *Batcher) Run(ctx context.Context) error {
 	return nil
 }
 
-// Commit implements Committer. It blocks while the queue is full, and until Run is called.
+// Commit implements Committer. It blocks until the transaction has been answered, while the queue is full, and until
+// Run is called. It returns earlier if ctx ends.
 func (b *Batcher) Commit(ctx context.Context, txn Txn) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return Result{}, notSentError(err)
 	}
 
+	// The keys and the size are determined here, by the goroutine of the caller and without the lock.
 	t := b.tickets.Get().(*ticket)
 	t.txn = txn
 	if err := t.measureTxn(txn); err != nil {
 		return Result{}, notSentError(err)
 	}
 
+	// Wait for a place in the queue. Whoever takes the transaction out of the queue frees the place.
 	select {
 	case b.room <- struct{}{}:
 	case <-ctx.Done():
@@ -175,6 +193,7 @@ func (b *Batcher) Commit(ctx context.Context, txn Txn) (Result, error) {
 	case <-b.ended:
 	}
 
+	// The Batcher has ended. If t has not been sent, it is withdrawn, and the error is definite.
 	b.mu.Lock()
 	b.withdrawTicket(t)
 	gone := t.state == withdrawn
@@ -184,7 +203,8 @@ func (b *Batcher) Commit(ctx context.Context, txn Txn) (Result, error) {
 		return Result{}, notSentError(errBatcherEnded)
 	}
 
-	select { // it is under way, and will be answered
+	// The transaction is in flight, and the sender will answer it before Run returns.
+	select {
 	case <-t.answered:
 		return b.awaitResult(t)
 	case <-ctx.Done():
@@ -194,6 +214,8 @@ func (b *Batcher) Commit(ctx context.Context, txn Txn) (Result, error) {
 
 func notSentError(err error) error { return fmt.Errorf("commit: %w", notSent{err}) }
 
+// enqueueTicket enters t into the lock table and wakes a sender if t is ready. It returns false if the Batcher has ended.
+// Then t has not entered.
 func (b *Batcher) enqueueTicket(t *ticket) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -213,7 +235,9 @@ func (b *Batcher) enqueueTicket(t *ticket) bool {
 	return true
 }
 
-// giveUp is the end of a caller's patience: it takes t back if it was not sent, and else leaves it alone.
+// giveUp ends the wait of a caller whose context has ended. It withdraws t if t has not been sent. If t is in flight,
+// it leaves t to the sender and returns an error for which Unknown is true. If the answer has arrived meanwhile, it
+// returns the answer.
 func (b *Batcher) giveUp(t *ticket, err error) (Result, error) {
 	b.mu.Lock()
 	b.withdrawTicket(t)
@@ -229,6 +253,7 @@ func (b *Batcher) giveUp(t *ticket, err error) (Result, error) {
 	case withdrawn:
 		return Result{}, notSentError(err)
 	case settled:
+		// The sender stores the answer before it sends this value.
 		<-t.answered
 		return b.awaitResult(t)
 	}
@@ -236,7 +261,8 @@ func (b *Batcher) giveUp(t *ticket, err error) (Result, error) {
 	return Result{}, fmt.Errorf("commit: the answer was not awaited: %w", err)
 }
 
-// withdrawTicket takes t back if it was not sent, or is known to have come to nothing.
+// withdrawTicket removes t if it is certain that etcd has not applied and will not apply it: t has not been sent, or etcd
+// has refused it and its sender waits to send it again. Otherwise it does nothing. The caller holds b.mu.
 func (b *Batcher) withdrawTicket(t *ticket) {
 	switch t.state {
 	case ticketQueued:
@@ -244,7 +270,8 @@ func (b *Batcher) withdrawTicket(t *ticket) {
 			b.turns.ready.removeTicket(t)
 		}
 		<-b.room
-	case refused: // its sender waits to send it again
+	case refused:
+		// The sender waits to send t again, and drops it in requeuePack.
 	default:
 		return
 	}

@@ -8,7 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// What protobuf adds around a part of a request, at most: tags, lengths, numbers, flags.
+// The number of bytes that protobuf adds to a part of a request at most: tags, lengths, numbers and flags.
 const (
 	txnBytes     = 12
 	compareBytes = 40
@@ -16,58 +16,66 @@ const (
 	writeBytes   = 48
 )
 
-// footprint is what a transaction touches and what it weighs, over both its branches and all that is nested in it.
+// footprint describes the keys that a transaction uses and its size, over both branches and everything that is nested
+// in them. It determines which transactions conflict, and which fit into one request.
 type footprint struct {
-	keys  []touched
-	spans []span
-	// depth is what etcd counts against its limit of operations: per level the larger of compares, then and else.
+	keys  []touched // the single keys
+	spans []span    // the key ranges
+	// depth is what etcd counts against its limit of operations. For each level of nesting, that is the largest of
+	// the numbers of comparisons, operations in Then and operations in Else.
 	depth int
-	// bytes is no less than the transaction takes in a request.
+	// bytes is an upper bound of the size of the transaction in a request.
 	bytes int
-	// puts says that it may need space, so that an etcd over its quota refuses it.
+	// puts means that the transaction has a put, so that an etcd that has exceeded its quota refuses it.
 	puts bool
 }
 
-// touched is a key, written or only read or compared.
+// touched is a key that a transaction writes, or only reads or compares.
 type touched struct {
 	key    []byte
 	hash   uint64
 	writes bool
-	lock   *lock // set while the transaction waits for its turn or has it
+	lock   *lock // set while the transaction is in the lock table
 }
 
-// span is a range of keys, written or only read or compared. An end of nil means that there is none.
+// span is a range of keys that a transaction writes, or only reads or compares. If end is nil, the range has no end.
 type span struct {
 	start, end []byte
 	writes     bool
-	of         *ticket
+	of         *ticket // set while the transaction is in the lock table
 }
 
+// contains reports whether key is in the range.
 func (s span) contains(key []byte) bool {
 	return bytes.Compare(s.start, key) <= 0 && (s.end == nil || bytes.Compare(key, s.end) < 0)
 }
 
+// overlapsWith reports whether a key can be in both ranges.
 func (s span) overlapsWith(o span) bool {
 	return (o.end == nil || bytes.Compare(s.start, o.end) < 0) && (s.end == nil || bytes.Compare(o.start, s.end) < 0)
 }
 
-// keySeed spreads the keys over the table of locks, differently in each process.
+// keySeed is the seed of the hashes of keys. It differs in each process, so collisions cannot be provoked.
 var keySeed = maphash.MakeSeed()
 
+// errNoOperation is the error for an operation that is the zero value.
 var errNoOperation = errors.New("an operation is neither get, put, delete nor transaction")
 
+// reset empties the footprint for reuse. It keeps the memory of the slices but no reference to keys.
 func (f *footprint) reset() {
 	clear(f.keys)
 	clear(f.spans)
 	*f = footprint{keys: f.keys[:0], spans: f.spans[:0]}
 }
 
+// measureTxn adds a transaction to an empty footprint. An error means that the transaction is malformed.
 func (f *footprint) measureTxn(t Txn) error {
 	depth, err := f.addTxn(t.If, t.Then, t.Else)
 	f.depth = depth
 	return err
 }
 
+// addTxn adds the comparisons and operations of one transaction, and returns its depth.
 func (f *footprint) addTxn(cmps []clientv3.Cmp, then, els []clientv3.Op) (depth int, err error) {
 	f.bytes += txnBytes
 	for _, c := range cmps {
@@ -86,9 +94,10 @@ func (f *footprint) addTxn(cmps []clientv3.Cmp, then, els []clientv3.Op) (depth 
 	return max(len(cmps), len(then), len(els)) + max(nested, nestedElse), err
 }
 
+// addOps adds operations, and returns the greatest depth of the transactions among them.
 func (f *footprint) addOps(ops []clientv3.Op) (depth int, err error) {
 	for i := range ops {
-		op := &ops[i] // it is large
+		op := &ops[i] // a pointer, because an operation is large
 		key, end := op.KeyBytes(), op.RangeBytes()
 		f.bytes += len(key) + len(end)
 
@@ -119,11 +128,13 @@ func (f *footprint) addOps(ops []clientv3.Op) (depth int, err error) {
 	return depth, nil
 }
 
+// addKey adds the key or range of an operation or a comparison. A nil end means the single key. An end of one zero
+// byte means all keys from the key on, and so does an empty end that is not nil, for the in-process client. Other
+// ranges without a key in them are ignored.
 func (f *footprint) addKey(key, end []byte, writes bool) {
 	switch {
 	case end == nil:
 		f.keys = append(f.keys, touched{key: key, hash: maphash.Bytes(keySeed, key), writes: writes})
-	// One zero byte means "all from the key on", and so does an end that is empty but there, in the process.
 	case len(end) == 0 || len(end) == 1 && end[0] == 0:
 		f.spans = append(f.spans, span{start: key, writes: writes})
 	case bytes.Compare(key, end) < 0:

@@ -2,6 +2,7 @@ package kv
 
 import "github.com/prometheus/client_golang/prometheus"
 
+// batcherMetrics are the metrics of a Batcher. Their help texts are in newBatcherMetrics.
 type batcherMetrics struct {
 	requests prometheus.Counter
 	siblings prometheus.Histogram
@@ -10,6 +11,7 @@ type batcherMetrics struct {
 	deferred prometheus.Counter
 }
 
+// newBatcherMetrics returns the metrics of b, and registers them with r if that is not nil.
 func newBatcherMetrics(b *Batcher, r prometheus.Registerer) batcherMetrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})

@@ -11,19 +11,19 @@ import (
 	"go.uber.org/zap"
 )
 
-// sender holds the buffers that one sending loop reuses.
+// sender is the state of one of the loops that send requests. Its buffers are reused for each request.
 type sender struct {
 	*Batcher
-	pack    []*ticket
-	ops     []clientv3.Op
-	results []Result
+	pack    []*ticket     // the transactions of the current request
+	ops     []clientv3.Op // the nested transactions of the current request
+	results []Result      // the answers, in the order of the pack
 }
 
-// runSender sends one request after the other until the batcher's end.
+// runSender sends one request after another until the Batcher ends.
 func (b *Batcher) runSender(ctx context.Context) {
 	s := &sender{Batcher: b}
 	b.mu.Lock()
-	b.sending++ // next takes it off
+	b.sending++ // sendNext subtracts it again
 	b.mu.Unlock()
 
 	for s.sendNext() {
@@ -32,7 +32,8 @@ func (b *Batcher) runSender(ctx context.Context) {
 	}
 }
 
-// sendNext waits for something to send and packs it.
+// sendNext ends the previous request, waits until another one should start, and fills s.pack with its transactions.
+// It returns false when the Batcher has ended.
 func (s *sender) sendNext() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -40,7 +41,8 @@ func (s *sender) sendNext() bool {
 	s.sending--
 	for !s.shouldSend() && !s.over {
 		s.idle++
-		s.wakeSender() // what entered while no sender was idle has started no timer
+		// Transactions that entered while no sender was idle have not started the timer of Patience.
+		s.wakeSender()
 		s.work.Wait()
 		s.idle--
 	}
@@ -49,6 +51,7 @@ func (s *sender) sendNext() bool {
 		return false
 	}
 
+	// Another sender may have to start a request with the transactions that this one leaves behind.
 	s.sending++
 	s.impatient = false
 	s.pack = s.fillPack(s.pack[:0])
@@ -57,23 +60,24 @@ func (s *sender) sendNext() bool {
 	return true
 }
 
-// companionWeight is how much must be ready, for each request under way, before
-// another one is begun.
+// companionWeight is the number of operations that must be ready, for each request in flight, before another request
+// starts.
 const companionWeight = 16
 
-// shouldSend reports whether a request should start now. If no request is under way, any
-// ready transaction is enough, so nothing waits while etcd is idle. Each request under way
-// raises the weight that must be ready, because a request costs etcd as much as dozens of
-// operations in it, and the transactions that wait join the next request.
+// shouldSend reports whether a request should start now. If no request is in flight, any ready transaction is
+// sufficient, so nothing waits while etcd is idle. Each request in flight increases the number of operations that
+// must be ready. A request costs etcd as much as dozens of operations in it, and the transactions that wait join the
+// next request.
 //
-// The wait ends after BatcherConfig.Patience, so that a request that hangs does not delay
-// other transactions.
+// The wait ends after BatcherConfig.Patience, so that a request that hangs does not delay other transactions.
 func (b *Batcher) shouldSend() bool {
 	r := &b.turns.ready
 	return r.first != nil && (b.impatient || r.weight >= companionWeight*b.sending)
 }
 
-// wakeSender sets a sender to work if there is work, now or when patience ends.
+// wakeSender wakes an idle sender if a request should start now. If transactions are ready but do not justify a
+// request, it starts the timer of Patience. It does nothing if no sender is idle: a busy sender calls it before it
+// waits again. The caller holds b.mu.
 func (b *Batcher) wakeSender() {
 	switch {
 	case b.idle == 0 || b.turns.ready.first == nil:
@@ -94,20 +98,26 @@ func (b *Batcher) wakeSender() {
 	}
 }
 
-// fillPack packs as many as etcd's limits allow, the oldest first. Those that do not fit are left for the next request; a
-// few of them do not end the search.
+// fillPack moves ready transactions into the pack, the oldest first, as far as the limits of etcd allow. A
+// transaction that does not fit stays ready for the next request, and the search continues with those behind it,
+// until it has skipped 32. The first one is always packed. If it exceeds a limit on its own, etcd refuses it with an
+// error for its caller.
+//
+// The ready transactions do not conflict with each other, so any of them may share a request (see lockTable).
 func (b *Batcher) fillPack(pack []*ticket) []*ticket {
 	const mostLeft = 32
 	first := b.turns.ready.first
 	depth, bytes, left := 0, txnBytes, 0
 	for t := first; t != nil && len(pack) < b.cfg.MaxSiblings && left < mostLeft; {
 		next := t.next
+		// Transactions that put share no request with others (see Batcher). etcd counts the nested transactions of a
+		// request, plus the largest number of operations in any of them, against its limit.
 		fits := t.puts == first.puts && len(pack)+1+max(depth, t.depth) <= b.cfg.MaxOps && bytes+t.bytes <= b.cfg.MaxBytes
 		if t == first || fits {
 			depth, bytes = max(depth, t.depth), bytes+t.bytes
 			b.turns.ready.removeTicket(t)
 			t.state = sent
-			<-b.room
+			<-b.room // the transaction does not wait in the queue any more
 			pack = append(pack, t)
 		} else {
 			left++
@@ -119,8 +129,8 @@ func (b *Batcher) fillPack(pack []*ticket) []*ticket {
 	return pack
 }
 
-// deliverPack sends a pack whose tickets are marked as sent, and sees to it that each is answered. The end of ctx cuts no
-// request short, only the waiting between them.
+// deliverPack sends a pack of transactions in the state sent, and makes sure that each of them is answered. The end
+// of ctx does not cancel a request. It only ends the waits between requests.
 func (s *sender) deliverPack(ctx context.Context, pack []*ticket) {
 	wait := backoff{first: 5 * time.Millisecond, most: 500 * time.Millisecond}
 
@@ -131,6 +141,7 @@ func (s *sender) deliverPack(ctx context.Context, pack []*ticket) {
 			s.settlePack(pack, results, nil)
 			return
 		case etcdError(err) == rpctypes.ErrTooManyRequests:
+			// etcd has applied nothing. While the sender waits, the callers may withdraw their transactions.
 			s.metrics.busy.Inc()
 			s.failPack(pack)
 			wait.sleep(ctx)
@@ -139,6 +150,8 @@ func (s *sender) deliverPack(ctx context.Context, pack []*ticket) {
 			s.metrics.halved.Inc()
 			s.log.Warn("etcd refused a batch; splitting it",
 				zap.Int("transactions", len(pack)), zap.Error(err))
+			// Each half is delivered completely before the next, and may be halved again. The transactions of both
+			// halves keep their locks until they are answered.
 			s.failPack(pack)
 			half := len(pack) / 2
 			s.deliverPack(ctx, s.requeuePack(pack[:half]))
@@ -150,12 +163,14 @@ func (s *sender) deliverPack(ctx context.Context, pack []*ticket) {
 	}
 }
 
-// sendRequest sends one request.
+// sendRequest sends a pack as one request and returns a result for each transaction. If it returns an error, that is
+// the error of every transaction in the pack.
 func (s *sender) sendRequest(ctx context.Context, pack []*ticket) ([]Result, error) {
 	s.metrics.requests.Inc()
 	s.metrics.siblings.Observe(float64(len(pack)))
 	s.results = s.results[:0]
 
+	// If all callers resolve an unknown outcome themselves, the request gets a short deadline (see deadline).
 	if allResolvedByCaller(pack) {
 		begun := time.Now()
 		impatient, cancel := context.WithTimeout(ctx, s.deadline.timeout())
@@ -182,6 +197,7 @@ func (s *sender) sendRequest(ctx context.Context, pack []*ticket) ([]Result, err
 	if err != nil {
 		return nil, err
 	}
+	// The answers are in the order of the operations. These two checks only fail if etcd violates its protocol.
 	if len(r.Responses) != len(pack) {
 		return nil, fmt.Errorf("commit: %d answers for %d transactions", len(r.Responses), len(pack))
 	}
@@ -192,14 +208,15 @@ func (s *sender) sendRequest(ctx context.Context, pack []*ticket) ([]Result, err
 			return nil, errors.New("commit: an answer that is not a transaction's")
 		}
 
-		// Only the outer header has a revision.
+		// Nested answers have no revision. The revision of the request applies to all of them.
 		s.results = append(s.results, Result{Succeeded: nested.Succeeded, Revision: r.Revision, Responses: nested.Responses})
 	}
 
 	return s.results, nil
 }
 
-// contentRefused says that etcd refused a request because of what is in it, before it applied any of it.
+// contentRefused reports whether etcd refused a request because of its content before it applied any of it. Errors
+// about load, the log-in or the capabilities of etcd concern the request as a whole, so halving it would not help.
 func contentRefused(err error) bool {
 	switch etcdError(err) {
 	case rpctypes.ErrTooManyRequests, rpctypes.ErrUserEmpty, rpctypes.ErrAuthFailed,
@@ -210,7 +227,8 @@ func contentRefused(err error) bool {
 	return !Unknown(err)
 }
 
-// failPack marks sent tickets as refused. It is certain that etcd did not apply them, so their callers may withdraw them.
+// failPack marks the transactions of a refused request. etcd has certainly not applied them, so from now on their
+// callers may withdraw them.
 func (b *Batcher) failPack(pack []*ticket) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -221,8 +239,8 @@ func (b *Batcher) failPack(pack []*ticket) {
 	}
 }
 
-// requeuePack marks as sent those that were refused and whose callers still wait. The others are done with; all are, if it is
-// over.
+// requeuePack prepares a refused pack for being sent again, and returns the transactions whose callers still wait. It
+// drops those that were withdrawn or abandoned. If the Batcher has ended, it fails all others with a definite error.
 func (b *Batcher) requeuePack(pack []*ticket) []*ticket {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -230,7 +248,7 @@ func (b *Batcher) requeuePack(pack []*ticket) []*ticket {
 	still := pack[:0]
 	for _, t := range pack {
 		switch {
-		case t.state == abandoned:
+		case t.state == abandoned: // its caller gave up while it was in flight; nobody waits for an answer
 			b.turns.releaseAll(t)
 		case t.state == refused && b.over:
 			t.state, t.err = settled, notSentError(errBatcherEnded)
@@ -247,7 +265,8 @@ func (b *Batcher) requeuePack(pack []*ticket) []*ticket {
 	return still
 }
 
-// settlePack stores each ticket's result or err, lets conflicting transactions proceed, and wakes the callers.
+// settlePack stores the result, or err, of each transaction of a pack, allows conflicting transactions to proceed,
+// and wakes the callers.
 func (b *Batcher) settlePack(pack []*ticket, results []Result, err error) {
 	b.mu.Lock()
 	for i, t := range pack {
@@ -255,6 +274,7 @@ func (b *Batcher) settlePack(pack []*ticket, results []Result, err error) {
 			t.result = results[i]
 		}
 
+		// An abandoned transaction stays in that state, because its caller has returned.
 		if t.state == sent {
 			t.state = settled
 		}
@@ -265,6 +285,7 @@ func (b *Batcher) settlePack(pack []*ticket, results []Result, err error) {
 	b.wakeSender()
 	b.mu.Unlock()
 
+	// The channels have room for one value, so this never blocks, even if a caller has gone.
 	for _, t := range pack {
 		t.answered <- struct{}{}
 	}

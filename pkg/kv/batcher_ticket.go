@@ -1,30 +1,32 @@
 package kv
 
-// ticket is a transaction on its way through a Batcher. Its fields below the line belong to Batcher.mu, the others to
-// the caller until it has entered and to the sender from then on.
+// ticket is a transaction in a Batcher. The fields below the line are protected by Batcher.mu. The others belong to
+// the goroutine of the caller until the ticket has entered, and to the sender afterwards. The caller may read the
+// answer after it has received a value from answered.
 type ticket struct {
 	footprint
 	txn      Txn
 	result   Result
 	err      error
-	answered chan struct{} // gets one value when result and err are there
+	answered chan struct{} // has room for one value; receives one when result or err has been set
 	// ---
 	state      ticketState
-	seq        uint64
-	before     int       // how many it waits for
-	after      []*ticket // those who wait for a range of this one
-	prev, next *ticket   // in the list of those that are ready
+	seq        uint64    // the order of entry
+	before     int       // how many locks and ranges of earlier transactions it waits for
+	after      []*ticket // the tickets that wait for a range of this one
+	prev, next *ticket   // neighbors in the list of ready tickets
 }
 
+// ticketState is the state of a ticket; see the diagram below.
 type ticketState int
 
 // queued ──▶ sent ──▶ settled
 //
-//	 │        │  ▲ └──▶ abandoned, by its caller
+//	 │        │  ▲ └──▶ abandoned: its caller gave up while it was in flight
 //	 │        ▼  │
-//	 │      refused: etcd was too busy, or refused a neighbour
+//	 │      refused: etcd was overloaded, or refused the request because of any transaction in it
 //	 ▼        ▼
-//	withdrawn, by its caller
+//	withdrawn: its caller gave up, and etcd has not applied it
 const (
 	ticketQueued ticketState = iota
 	sent
@@ -36,8 +38,9 @@ const (
 
 func newTicket() any { return &ticket{answered: make(chan struct{}, 1)} }
 
-// awaitResult returns the answer and gives the ticket back: nobody else knows it any more. (A ticket that was withdrawn or
-// abandoned is not given back, since a sender, or one that it waited for, still does.)
+// awaitResult returns the answer of a settled ticket, and puts the ticket into the pool, because nothing refers to it
+// any more. A ticket that was withdrawn or abandoned is not reused: a sender, or the list of an earlier ticket, may
+// still refer to it.
 func (b *Batcher) awaitResult(t *ticket) (Result, error) {
 	result, err := t.result, t.err
 	t.footprint.reset()
@@ -47,13 +50,14 @@ func (b *Batcher) awaitResult(t *ticket) (Result, error) {
 	return result, err
 }
 
-// readyList is in the order of entry.
+// readyList is a linked list of the ready tickets in the order of entry.
 type readyList struct {
 	first, last *ticket
-	weight      int // operations or comparisons, whichever is more, of all
+	weight      int // the sum of the depths of the tickets
 }
 
-// insertTicket puts t in its place. That is the end for a new one, and near the beginning for one that had to wait.
+// insertTicket adds t at its place in the order of entry. A new ticket goes to the end. A ticket that had to wait usually
+// belongs near the beginning, so the search starts there.
 func (r *readyList) insertTicket(t *ticket) {
 	r.weight += t.depth
 	next := (*ticket)(nil)
@@ -77,6 +81,7 @@ func (r *readyList) insertTicket(t *ticket) {
 	}
 }
 
+// removeTicket removes t, which must be in the list.
 func (r *readyList) removeTicket(t *ticket) {
 	r.weight -= t.depth
 	if t.prev == nil {

@@ -6,40 +6,45 @@ import (
 	"sort"
 )
 
-// lockTable orders conflicting transactions. Two transactions conflict if one writes what the other writes, reads or
-// compares. A transaction is ready when all earlier transactions that conflict with it have left. So ready transactions
-// never conflict with each other, and may be sent in any order and in one request.
+// lockTable orders conflicting transactions. Two transactions conflict if one of them writes what the other writes,
+// reads or compares. A transaction is ready when all earlier transactions that conflict with it have left. So ready
+// transactions never conflict with each other, and may be sent in any order and in one request.
 //
-// It is a table of locks, shared for reads and exclusive for writes. A transaction requests all its locks at once when
-// it enters, and each lock is granted in the order of entry, so a deadlock is impossible. A single key costs one map
-// operation. A range visits every lock in the table and takes those within it; keys and ranges that enter later search
-// the live ranges for it.
+// It is a table of locks, shared for reads and exclusive for writes. A transaction requests all its locks at once
+// when it enters, and each lock is granted in the order of entry. So the transactions wait only for earlier ones, and
+// a deadlock is impossible. A single key costs one map operation. A range visits every lock in the table and acquires
+// those of the keys in it. Keys and ranges that enter later search the ranges in the table.
+//
+// The caller holds Batcher.mu.
 type lockTable struct {
-	locks map[uint64]*lock
-	spare []*lock
-	spans keyRanges
-	seq   uint64
-	ready readyList // those whose turn it is and which nobody has taken up yet
+	locks map[uint64]*lock // by the hash of their key
+	spare []*lock          // released locks, for reuse
+	spans keyRanges        // the ranges of the transactions in the table
+	seq   uint64           // the number of the last transaction that entered
+	ready readyList        // the transactions that wait for no other and that no sender has taken yet
 }
 
-// lock is the state of one key that entered transactions use.
+// lock is the lock of one key that transactions in the table use.
 type lock struct {
 	key     []byte
 	hash    uint64
-	mixed   bool // several keys of one hash share it
-	writer  bool
-	readers int
-	last    uint64 // who took it last
-	waiting []claim
+	mixed   bool    // several keys with this hash share the lock, so it may belong to any key
+	writer  bool    // a transaction holds the lock for writing
+	readers int     // how many transactions hold it for reading
+	last    uint64  // the number of the transaction that requested it last
+	waiting []claim // the requests that have not been granted, in the order of entry
 }
 
+// claim is the request of a transaction for a lock.
 type claim struct {
 	of     *ticket
 	writes bool
 }
 
+// isFree reports whether the lock can be granted for writing or for reading.
 func (l *lock) isFree(writes bool) bool { return !l.writer && (!writes || l.readers == 0) }
 
+// grantClaim records another holder of the lock.
 func (l *lock) grantClaim(writes bool) {
 	if writes {
 		l.writer = true
@@ -48,7 +53,8 @@ func (l *lock) grantClaim(writes bool) {
 	}
 }
 
-// acquireAll makes t wait for all earlier transactions that it conflicts with, or ready if there are none.
+// acquireAll enters t into the table. t then waits for all earlier transactions that it conflicts with. If there are
+// none, it is ready.
 func (u *lockTable) acquireAll(t *ticket) {
 	u.seq++
 	t.seq, t.before = u.seq, 0
@@ -68,6 +74,7 @@ func (u *lockTable) acquireAll(t *ticket) {
 		}
 	}
 
+	// The own ranges become visible last, so that t does not wait for itself.
 	for i := range t.spans {
 		t.spans[i].of = t
 		u.spans.insertRange(t.spans[i])
@@ -78,6 +85,9 @@ func (u *lockTable) acquireAll(t *ticket) {
 	}
 }
 
+// lockKey requests the lock of a key, and makes t wait for earlier transactions with a range that contains the key.
+// If t has already requested this lock, it does nothing more: writes come first, so the first request is the
+// strongest.
 func (u *lockTable) lockKey(t *ticket, k *touched) {
 	if len(u.spans.list) > 0 {
 		u.spans.eachContaining(k.key, func(s span) { t.waitFor(s, k.writes) })
@@ -89,6 +99,7 @@ func (u *lockTable) lockKey(t *ticket, k *touched) {
 		l = u.newLock(k)
 	case l.last == t.seq:
 		return
+	// Another key has the same hash. The two keys share the lock, which may delay a transaction but is never wrong.
 	case !l.mixed && !bytes.Equal(l.key, k.key):
 		l.mixed = true
 	}
@@ -97,6 +108,8 @@ func (u *lockTable) lockKey(t *ticket, k *touched) {
 	l.acquireFor(t, k.writes)
 }
 
+// lockSpan makes t wait for earlier transactions with a range that overlaps s, and requests the lock of each key in
+// the table that s may contain. The keys of later transactions find s among the ranges.
 func (u *lockTable) lockSpan(t *ticket, s span) {
 	u.spans.eachOverlapping(s, func(o span) { t.waitFor(o, s.writes) })
 
@@ -108,6 +121,8 @@ func (u *lockTable) lockSpan(t *ticket, s span) {
 	}
 }
 
+// acquireFor grants the lock to t, or makes t wait. A request that could be granted waits behind earlier ones, so that a
+// writer is not delayed without limit by readers.
 func (l *lock) acquireFor(t *ticket, writes bool) {
 	l.last = t.seq
 	if len(l.waiting) == 0 && l.isFree(writes) {
@@ -119,7 +134,7 @@ func (l *lock) acquireFor(t *ticket, writes bool) {
 	t.before++
 }
 
-// waitFor makes t wait for the transaction of the range s if they conflict.
+// waitFor makes t wait for the transaction of the range s if one of them writes.
 func (t *ticket) waitFor(s span, writes bool) {
 	if s.of != nil && (s.writes || writes) {
 		s.of.after = append(s.of.after, t)
@@ -127,7 +142,8 @@ func (t *ticket) waitFor(s span, writes bool) {
 	}
 }
 
-// releaseAll removes t, whether it is ready or still waits, and lets the transactions that waited for it proceed.
+// releaseAll removes t from the table, whether it is ready, in flight or still waiting, and allows the transactions
+// that waited for it to proceed.
 func (u *lockTable) releaseAll(t *ticket) {
 	for i := range t.keys {
 		k := &t.keys[i]
@@ -153,8 +169,10 @@ func (u *lockTable) releaseAll(t *ticket) {
 	t.after = t.after[:0]
 }
 
+// releaseFor removes t from the lock, whether t holds it or waits for it.
 func (l *lock) releaseFor(t *ticket, writes bool) {
-	if t.before > 0 { // it may still wait here
+	// t waits for some transaction, possibly for a holder of this lock.
+	if t.before > 0 {
 		if i := slices.IndexFunc(l.waiting, func(c claim) bool { return c.of == t }); i >= 0 {
 			l.waiting = slices.Delete(l.waiting, i, i+1)
 			return
@@ -168,6 +186,8 @@ func (l *lock) releaseFor(t *ticket, writes bool) {
 	}
 }
 
+// handOn grants the lock to the transactions that waited longest: to one writer, or to all readers up to the next
+// writer. It removes the lock from the table if nobody uses it any more.
 func (u *lockTable) handOn(l *lock) {
 	for len(l.waiting) > 0 && l.isFree(l.waiting[0].writes) {
 		c := l.waiting[0]
@@ -183,12 +203,15 @@ func (u *lockTable) handOn(l *lock) {
 	}
 }
 
+// oneLess records that t waits for one transaction less. t becomes ready when it waits for none. A transaction that
+// was withdrawn meanwhile does not become ready.
 func (u *lockTable) oneLess(t *ticket) {
 	if t.before--; t.before == 0 && t.state == ticketQueued {
 		u.ready.insertTicket(t)
 	}
 }
 
+// newLock adds a lock for the key k to the table.
 func (u *lockTable) newLock(k *touched) *lock {
 	var l *lock
 	if n := len(u.spare); n > 0 {
@@ -203,6 +226,8 @@ func (u *lockTable) newLock(k *touched) *lock {
 	return l
 }
 
+// spareLock keeps a lock for reuse. The number of spare locks is limited, so that a burst does not occupy memory for
+// ever.
 func (u *lockTable) spareLock(l *lock) {
 	const most = 1 << 14
 	if len(u.spare) < most {
@@ -211,19 +236,20 @@ func (u *lockTable) spareLock(l *lock) {
 	}
 }
 
-// keyRanges contains the ranges of all transactions that have entered and not left.
+// keyRanges contains the ranges of all transactions in the table.
 type keyRanges struct {
-	list []span   // by start
-	ends [][]byte // ends[i] is the last end of list[:i+1]; nil for none
+	list []span   // in the order of their starts
+	ends [][]byte // ends[i] is the highest end in list[:i+1]; nil if one of these ranges has no end
 }
 
+// insertRange adds a range.
 func (s *keyRanges) insertRange(n span) {
 	i := sort.Search(len(s.list), func(i int) bool { return bytes.Compare(s.list[i].start, n.start) > 0 })
 	s.list = slices.Insert(s.list, i, n)
 	s.buildIndex()
 }
 
-// removeTicket takes one range of t out.
+// removeTicket removes one of the ranges of t. The caller calls it once for each of them.
 func (s *keyRanges) removeTicket(t *ticket) {
 	if i := slices.IndexFunc(s.list, func(o span) bool { return o.of == t }); i >= 0 {
 		s.list = slices.Delete(s.list, i, i+1)
@@ -231,6 +257,7 @@ func (s *keyRanges) removeTicket(t *ticket) {
 	}
 }
 
+// buildIndex computes ends from list.
 func (s *keyRanges) buildIndex() {
 	s.ends = s.ends[:0]
 	for i, o := range s.list {
@@ -244,7 +271,8 @@ func (s *keyRanges) buildIndex() {
 	}
 }
 
-// eachContaining calls f with each range that has the key in it.
+// eachContaining calls f with each range that contains the key. It searches backward from the last range that starts
+// at or before the key, and stops when no earlier range reaches the key.
 func (s *keyRanges) eachContaining(key []byte, f func(span)) {
 	i := sort.Search(len(s.list), func(i int) bool { return bytes.Compare(s.list[i].start, key) > 0 })
 	for i--; i >= 0 && (s.ends[i] == nil || bytes.Compare(s.ends[i], key) > 0); i-- {

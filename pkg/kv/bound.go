@@ -14,13 +14,15 @@ import (
 	"github.com/carillonhq/carillon/pkg/clock"
 )
 
-// bound gives calls their deadline.
+// bound adds deadlines to calls.
 type bound struct{ timeout time.Duration }
 
+// withDeadline returns ctx with the deadline, unless ctx already has an earlier one.
 func (b bound) withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, b.timeout)
 }
 
+// boundKV is a KV whose calls have deadlines. It repeats reads, and never writes (see Unknown).
 type boundKV struct {
 	clientv3.KV
 	bound
@@ -38,7 +40,8 @@ func (b boundKV) Get(ctx context.Context, key string, opts ...clientv3.OpOption)
 	return retryUntilFinal(ctx, func() (*clientv3.GetResponse, error) { return b.KV.Get(ctx, key, opts...) })
 }
 
-// GetStream reads in chunks, so its deadline covers the whole stream; List is the way to read a big range.
+// GetStream reads a range in chunks. Its deadline applies to the whole stream, so List is the better way to read a
+// large range.
 func (b boundKV) GetStream(ctx context.Context, key string, opts ...clientv3.OpOption) (clientv3.GetStreamChan, error) {
 	ctx, cancel := b.withDeadline(ctx)
 	in, err := b.KV.GetStream(ctx, key, opts...)
@@ -55,7 +58,8 @@ func (b boundKV) GetStream(ctx context.Context, key string, opts ...clientv3.OpO
 			select {
 			case out <- r:
 			case <-ctx.Done():
-				for range in { // the sender does not look at the context
+				// The sender does not check the context, so the rest has to be received.
+				for range in {
 				}
 				return
 			}
@@ -92,8 +96,8 @@ func (b boundKV) Txn(ctx context.Context) clientv3.Txn {
 	return &boundTxn{ctx: ctx, kv: b.KV, bound: b.bound}
 }
 
-// boundTxn collects a transaction and starts its clock at Commit. It keeps the context since clientv3.Txn passes it
-// before the call.
+// boundTxn collects the parts of a transaction. The deadline starts at Commit. The context is stored because clientv3
+// passes it to Txn, before Commit.
 type boundTxn struct {
 	bound
 	ctx  context.Context
@@ -118,7 +122,8 @@ func (t *boundTxn) Else(ops ...clientv3.Op) clientv3.Txn {
 	return t
 }
 
-// appendOrTake appends, and takes the first ones as they are: an operation is a quarter of a kilobyte.
+// appendOrTake appends b to a. If a is nil, it returns b without a copy, because an operation is a quarter of a
+// kilobyte. The result is clipped, so that a later append does not write into the caller's array.
 func appendOrTake[T any](a, b []T) []T {
 	if a == nil {
 		return slices.Clip(b)
@@ -126,10 +131,12 @@ func appendOrTake[T any](a, b []T) []T {
 	return append(a, b...)
 }
 
+// Commit sends the transaction once.
 func (t *boundTxn) Commit() (*clientv3.TxnResponse, error) {
 	ctx, cancel := t.withDeadline(t.ctx)
 	defer cancel()
 
+	// Pass the comparisons around clientv3, which would copy each of them (see comparisons.go).
 	if below, ok := t.kv.(restoringKV); ok {
 		var c comparisons
 		then := c.deduplicateOps(t.cmps, t.then)
@@ -139,13 +146,15 @@ func (t *boundTxn) Commit() (*clientv3.TxnResponse, error) {
 	return t.kv.Txn(ctx).If(t.cmps...).Then(t.then...).Else(t.els...).Commit()
 }
 
-// boundLease bounds all but KeepAlive, which is a stream.
+// boundLease is a Lease whose calls have deadlines, except KeepAlive, which is a stream. It repeats calls that are
+// idempotent.
 type boundLease struct {
 	clientv3.Lease
 	bound
 }
 
-// Grant is repeated while etcd is unavailable; a lease that an unanswered attempt granted expires by itself.
+// Grant repeats the call while etcd is unavailable. A lease that was granted by an attempt whose answer was lost
+// expires without further action.
 func (b boundLease) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
 	ctx, cancel := b.withDeadline(ctx)
 	defer cancel()
@@ -170,14 +179,16 @@ func (b boundLease) Leases(ctx context.Context) (*clientv3.LeaseLeasesResponse, 
 	return retryUntilFinal(ctx, func() (*clientv3.LeaseLeasesResponse, error) { return b.Lease.Leases(ctx) })
 }
 
+// KeepAliveOnce is not repeated: the session decides when it renews its lease again.
 func (b boundLease) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
 	ctx, cancel := b.withDeadline(ctx)
 	defer cancel()
 	return b.Lease.KeepAliveOnce(ctx, id)
 }
 
-// retryUntilFinal calls until the answer is final or ctx ends; then the last error says more than the context's. Only for calls
-// that may be made twice.
+// retryUntilFinal makes a call until it succeeds, fails with an error that is not transient, or ctx ends. In the last
+// case it returns the last error of the call, which is more informative than that of ctx. It is only for calls that
+// are idempotent.
 func retryUntilFinal[T any](ctx context.Context, call func() (T, error)) (T, error) {
 	wait := backoff{first: 20 * time.Millisecond, most: 500 * time.Millisecond}
 
@@ -189,19 +200,21 @@ func retryUntilFinal[T any](ctx context.Context, call func() (T, error)) (T, err
 	}
 }
 
-// isTransient says whether a read is worth repeating. A stale token is: the client has renewed it by then.
+// isTransient reports whether a read should be repeated after err. A stale token is transient, because the client has
+// renewed it by then.
 func isTransient(err error) bool {
 	return grpcCode(err) == codes.Unavailable ||
 		errors.Is(err, rpctypes.ErrInvalidAuthToken) || errors.Is(err, rpctypes.ErrAuthOldRevision)
 }
 
-// backoff waits longer each time, with jitter.
+// backoff is a pause that doubles each time, with jitter. The first pause is about first, and none is longer than
+// about most.
 type backoff struct {
 	first, most time.Duration
-	next        time.Duration
+	next        time.Duration // 0 before the first pause
 }
 
-// sleep waits and says whether ctx still runs.
+// sleep waits, and reports whether the full time has passed. It returns false if ctx has ended.
 func (b *backoff) sleep(ctx context.Context) bool {
 	wait := max(b.next, b.first)
 	b.next = min(2*wait, b.most)
@@ -209,9 +222,10 @@ func (b *backoff) sleep(ctx context.Context) bool {
 	return clock.Sleep(ctx, addJitter(wait))
 }
 
+// reset makes the next pause the first one again.
 func (b *backoff) reset() { b.next = 0 }
 
-// addJitter returns between half of d and one and a half.
+// addJitter returns a random duration between half of d and one and a half of d.
 func addJitter(d time.Duration) time.Duration {
 	return d/2 + rand.N(d+1)
 }

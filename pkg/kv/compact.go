@@ -9,9 +9,9 @@ import (
 	"go.uber.org/zap"
 )
 
-// runCompaction forgets old revisions every now and then, until ctx ends or the server stops. etcd's own compaction by revision comes
-// every five minutes, whatever is written: at 500 requests of group commit a second that is 150,000 revisions beside
-// those that are to be kept. Of several members the leader does it.
+// runCompaction compacts old revisions at regular intervals, until ctx ends or the server stops. etcd's own
+// compaction by revision runs only every five minutes. At 500 requests of group commit a second, that would leave
+// 150,000 revisions more than those that should be kept. In a cluster of several members, only the leader compacts.
 func (s *Server) runCompaction(ctx context.Context) {
 	t := time.NewTicker(s.cfg.CompactionInterval)
 	defer t.Stop()
@@ -31,6 +31,7 @@ func (s *Server) runCompaction(ctx context.Context) {
 		now, rev := time.Now(), s.etcd.Server.KV().Rev()
 		ages.addSample(now, rev)
 
+		// While the data use less than half of the quota, younger revisions are kept, too, so that events can be read.
 		upTo := rev - s.cfg.CompactionRetention
 		if s.etcd.Server.Backend().SizeInUse() <= s.cfg.QuotaBytes/2 {
 			upTo = min(upTo, ages.oldestKept(now))
@@ -41,7 +42,7 @@ func (s *Server) runCompaction(ctx context.Context) {
 		}
 
 		switch _, err := s.client.Compact(ctx, upTo); {
-		case err == nil, errors.Is(err, rpctypes.ErrCompacted): // by somebody else, or nothing was written since
+		case err == nil, errors.Is(err, rpctypes.ErrCompacted): // compacted by another client, or nothing new was written
 		case ctx.Err() != nil:
 			return
 		default:
@@ -50,29 +51,34 @@ func (s *Server) runCompaction(ctx context.Context) {
 	}
 }
 
-// revisionAges knows how old revisions are, to the interval in which it is told: etcd does not.
+// revisionAges records how old the revisions are, because etcd does not store that. Its precision is the interval
+// between two samples.
 type revisionAges struct {
-	keep  time.Duration // 0: no revision is too young
-	known []age         // the oldest first; the first is old enough, or the only one
+	keep  time.Duration // the age up to which revisions are kept; 0 disables the limit
+	known []age         // the samples, the oldest first; the first is old enough, or the only one
 }
 
+// age is one sample.
 type age struct {
 	at  time.Time
-	rev int64 // the newest at that time
+	rev int64 // the newest revision at that time
 }
 
+// addSample records that rev is the newest revision at the time now.
 func (a *revisionAges) addSample(now time.Time, rev int64) {
 	if a.keep > 0 {
 		a.known = append(a.known, age{now, rev})
 	}
 }
 
-// oldestKept is the newest revision that is older than keep; 0 if it knows of none.
+// oldestKept returns the newest revision that is known to be older than keep, up to which etcd may be compacted. It
+// returns 0 if there is none, and the highest number if keep is 0.
 func (a *revisionAges) oldestKept(now time.Time) int64 {
 	if a.keep == 0 {
 		return 1<<63 - 1
 	}
 
+	// Drop a sample when the next one is old enough, too.
 	for len(a.known) > 1 && now.Sub(a.known[1].at) >= a.keep {
 		a.known = a.known[1:]
 	}

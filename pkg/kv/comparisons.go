@@ -8,16 +8,19 @@ import (
 	"google.golang.org/grpc"
 )
 
-// clientv3 clones each comparison of a transaction, by reflection, which costs more than to make it, and a commit has a
-// hundred of them. So a transaction passes through it without any, and gets them back right before it is sent.
+// clientv3 copies each comparison of a transaction by reflection. That costs more than creating the comparison, and a
+// commit has about a hundred of them. Therefore a transaction passes through clientv3 without its comparisons, which
+// travel in the context. The interceptor below clientv3 adds them again before the transaction is sent.
 
-// comparisons are those of a transaction, and of the transactions in its Then, by their place.
+// comparisons are the comparisons of a transaction (own), and of each transaction in its Then (nested, by the index
+// of the operation). Transactions that are nested more deeply, or in Else, keep theirs.
 type comparisons struct {
 	own    []clientv3.Cmp
 	nested [][]clientv3.Cmp
 }
 
-// deduplicateOps returns a transaction's operations without the comparisons of those that are transactions, which c keeps.
+// deduplicateOps moves the comparisons of a transaction, and of the transactions among its operations, into c. It
+// returns the operations without comparisons. It does not modify then.
 func (c *comparisons) deduplicateOps(cmps []clientv3.Cmp, then []clientv3.Op) []clientv3.Op {
 	c.own = cmps
 	for i := range then {
@@ -25,6 +28,7 @@ func (c *comparisons) deduplicateOps(cmps []clientv3.Cmp, then []clientv3.Op) []
 			continue
 		}
 
+		// Copy the slice before the first change, because it belongs to the caller.
 		if c.nested == nil {
 			c.nested, then = make([][]clientv3.Cmp, len(then)), append([]clientv3.Op(nil), then...)
 		}
@@ -36,6 +40,7 @@ func (c *comparisons) deduplicateOps(cmps []clientv3.Cmp, then []clientv3.Op) []
 	return then
 }
 
+// giveBack adds the comparisons to the request that clientv3 has built.
 func (c *comparisons) giveBack(to *pb.TxnRequest) {
 	to.Compare = compareMessages(c.own)
 	for i, cmps := range c.nested {
@@ -45,6 +50,7 @@ func (c *comparisons) giveBack(to *pb.TxnRequest) {
 	}
 }
 
+// compareMessages returns the protobuf messages of the comparisons without copying them.
 func compareMessages(cmps []clientv3.Cmp) []*pb.Compare {
 	list := make([]*pb.Compare, len(cmps))
 	for i := range cmps {
@@ -53,9 +59,10 @@ func compareMessages(cmps []clientv3.Cmp) []*pb.Compare {
 	return list
 }
 
+// comparisonsKey is the key under which a context carries the comparisons of a transaction.
 type comparisonsKey struct{}
 
-// restoring is the client below clientv3's: what passes it is a whole transaction again.
+// restoring is the gRPC client that clientv3 uses. It adds the comparisons to each transaction that passes it.
 type restoring struct{ pb.KVClient }
 
 func (r restoring) Txn(ctx context.Context, in *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
@@ -65,9 +72,10 @@ func (r restoring) Txn(ctx context.Context, in *pb.TxnRequest, opts ...grpc.Call
 	return r.KVClient.Txn(ctx, in, opts...)
 }
 
-// restoringKV is clientv3's KV with that below it.
+// restoringKV is a clientv3.KV that uses restoring. Only boundTxn relies on its type.
 type restoringKV struct{ clientv3.KV }
 
+// newRestoringKV returns a KV that sends its requests through below.
 func newRestoringKV(below pb.KVClient, c *clientv3.Client) clientv3.KV {
 	return restoringKV{clientv3.NewKVFromKVClient(restoring{below}, c)}
 }

@@ -1,7 +1,7 @@
 package kv
 
-// Entered returns how many transactions have taken their place in b's order so far. A transaction counts as queued a
-// moment before that.
+// Entered returns how many transactions have entered the lock table of b so far. The queue metric counts a
+// transaction slightly earlier.
 func (b *Batcher) Entered() uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -13,12 +13,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/wake"
 )
 
-// inProcess is etcd's own client without a network, save that its watch requests never wait for the server.
+// inProcess returns a client of the server that uses no network. It is the in-process client of etcd, except that its
+// watch requests never wait for the server.
 //
-// In the process a request is handed from goroutine to goroutine. When twenty watches of one stream are cancelled at
-// once, the client hands over cancellations and reads no answers; the server cannot send its answers, and so takes no
-// more requests: both wait for ever, as do all watches of the stream. Over a network gRPC's window of 64 KiB, thousands
-// of requests, lies between.
+// In the process, a request is passed from goroutine to goroutine without a buffer. If twenty watches of a stream are
+// cancelled at once, the client sends cancellations and does not read answers. The server then cannot send its
+// answers and accepts no more requests, so both wait for ever, and so do all watches of the stream. Over a network,
+// the 64 KiB window of gRPC holds thousands of requests and prevents this.
 func inProcess(s *etcdserver.EtcdServer) *clientv3.Client {
 	c := v3client.New(s)
 	c.KV = newRestoringKV(adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(s)), c)
@@ -28,25 +29,27 @@ func inProcess(s *etcdserver.EtcdServer) *clientv3.Client {
 	return c
 }
 
+// eagerServer is a watch server that always accepts requests.
 type eagerServer struct{ pb.WatchServer }
 
 func (e eagerServer) Watch(s pb.Watch_WatchServer) error {
 	eager := &eagerStream{Watch_WatchServer: s, more: wake.NewSignal()}
-	go eager.receiveNext() // ends with the stream
+	go eager.receiveNext() // ends when the stream ends
 	return e.WatchServer.Watch(eager)
 }
 
-// eagerStream keeps what the client has sent until the server asks for it. That is no more than two cancellations of
-// each watch, one creation at a time, and the beats of the pulse.
+// eagerStream buffers the requests of the client until the server reads them. The number is bounded: two
+// cancellations for each watch, one creation at a time, and the requests of the progress probe.
 type eagerStream struct {
 	pb.Watch_WatchServer
-	more wake.Signal // there is more to return
+	more wake.Signal // sent after each change of queue or err
 
 	mu    sync.Mutex
 	queue []*pb.WatchRequest
-	err   error
+	err   error // why the stream ended
 }
 
+// receiveNext receives the requests of the client and queues them, until the stream ends.
 func (s *eagerStream) receiveNext() {
 	for {
 		r, err := s.Watch_WatchServer.Recv()
@@ -64,7 +67,8 @@ func (s *eagerStream) receiveNext() {
 	}
 }
 
-// Recv is called by one goroutine.
+// Recv returns the next request. Only one goroutine calls it. The queue is emptied before the error of the stream is
+// returned.
 func (s *eagerStream) Recv() (*pb.WatchRequest, error) {
 	for {
 		s.mu.Lock()

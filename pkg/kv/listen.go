@@ -12,16 +12,17 @@ import (
 	"syscall"
 )
 
-// longestSocket is the longest path that a unix socket can have on Linux; a terminating NUL fills the 108 bytes.
+// longestSocket is the maximum length of the path of a unix socket on Linux: 108 bytes less the terminating NUL.
 const longestSocket = 107
 
 // listener is an open address of the embedded server.
 type listener struct {
 	net.Listener
-	endpoint string
-	remove   string // a directory of ours, or empty
+	endpoint string // the address in the form that etcdctl accepts
+	remove   string // a private directory that close deletes, or empty
 }
 
+// close closes the listener and removes its directory. It may be called after the listener was closed.
 func (l listener) close() error {
 	if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		return err
@@ -33,7 +34,7 @@ func (l listener) close() error {
 	return os.Remove(l.remove)
 }
 
-// openListeners opens the addresses. It comes before etcd starts, so that a taken one costs nothing.
+// openListeners opens the addresses for clients. It runs before etcd starts, so that a taken address fails early.
 func (s *Server) openListeners() error {
 	if len(s.cfg.ListenClient) == 0 {
 		l, err := s.ownSocket()
@@ -54,6 +55,7 @@ func (s *Server) openListeners() error {
 	return nil
 }
 
+// listenOn opens an address of the form unix:///path or http://ip:port.
 func listenOn(addr string) (listener, error) {
 	u, err := url.Parse(addr)
 	if err != nil {
@@ -74,7 +76,7 @@ func listenOn(addr string) (listener, error) {
 	return listener{}, fmt.Errorf("listen on %.200q: want unix:///path or http://ip:port", addr)
 }
 
-// ownSocket opens the socket in the data directory, or in a short private one if the path would be too long.
+// ownSocket opens the socket in the data directory, or in a short private directory if its path would be too long.
 func (s *Server) ownSocket() (listener, error) {
 	dir, err := filepath.Abs(s.cfg.Dir)
 	if err != nil {
@@ -97,8 +99,9 @@ func (s *Server) ownSocket() (listener, error) {
 	return l, err
 }
 
-// shortDir makes a private directory whose name follows from dir, so that the endpoint stays the same and a crash
-// leaves at most one behind. Its name can be guessed, hence the check that it is ours.
+// shortDir creates a private directory whose name is derived from dir. So the endpoint stays the same, and a crash
+// leaves at most one such directory behind. Others can guess the name and create the directory first. Therefore
+// shortDir checks that it is a private directory of this user.
 func shortDir(dir string) (string, error) {
 	sum := sha256.Sum256([]byte(dir))
 	short := filepath.Join(os.TempDir(), fmt.Sprintf("carillon-%d-%x", os.Getuid(), sum[:6]))
@@ -119,7 +122,8 @@ func shortDir(dir string) (string, error) {
 	return short, nil
 }
 
-// listenUnix replaces a socket that an earlier process left behind. The caller holds the lock of the data directory.
+// listenUnix opens a socket that only this user can open. It replaces a socket that an earlier process has left. The
+// lock of the data directory guarantees that the earlier process does not run any more.
 func listenUnix(path string) (listener, error) {
 	if len(path) > longestSocket {
 		return listener{}, fmt.Errorf("listen on unix://%s: a socket's path has at most %d bytes, this has %d", path, longestSocket, len(path))

@@ -10,8 +10,9 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// quietLogger names a logger for code that is not ours and lets only entries from least on pass, save those that say
-// nothing about this process: noise is how their messages end, since some begin with a member's id.
+// quietLogger returns a named logger for code of etcd. It drops entries below the level least, and entries whose message
+// ends with one of the texts in noise, because these say nothing about the health of this process. The end is
+// compared because some messages begin with the id of a member. A nil lg results in a logger that drops everything.
 func quietLogger(lg *zap.Logger, name string, least zapcore.Level, noise ...string) *zap.Logger {
 	if lg == nil {
 		return zap.NewNop()
@@ -22,6 +23,7 @@ func quietLogger(lg *zap.Logger, name string, least zapcore.Level, noise ...stri
 	}))
 }
 
+// quietCore implements quiet.
 type quietCore struct {
 	zapcore.Core
 	least zapcore.Level
@@ -49,20 +51,22 @@ func (c quietCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.Che
 	return c.Core.Check(e, ce)
 }
 
-// Of the lines of etcd's logger with the same level and message, so many pass within a sampleInterval.
+// Within each sampleInterval, only the first sampleLines entries of etcd's logger with the same level and message pass.
 const (
 	sampleInterval = time.Second
 	sampleLines    = 5
 )
 
-// sampled limits how often a logger repeats a message. etcd has loops without a pause: a restarted member whose log
-// is behind wrote "failed to publish local member" thousands of times within a second. What is suppressed is counted:
-// the next line that passes has the count in its field "suppressed", and report logs what is left of it.
+// sampled is a logger that limits how often it repeats a message. etcd has loops without a pause: a restarted member
+// whose log was behind wrote "failed to publish local member" thousands of times within a second. Suppressed entries
+// are counted. The next entry that passes has the count in its field "suppressed", and logSuppressed logs the
+// remaining count.
 type sampled struct {
 	*zap.Logger
 	suppressed *atomic.Int64
 }
 
+// newSampled returns a sampled logger that writes to lg.
 func newSampled(lg *zap.Logger) sampled {
 	suppressed := &atomic.Int64{}
 	hook := zapcore.SamplerHook(func(_ zapcore.Entry, decision zapcore.SamplingDecision) {
@@ -76,14 +80,15 @@ func newSampled(lg *zap.Logger) sampled {
 	}))}
 }
 
-// logSuppressed logs how many lines were suppressed since the last line that says so.
+// logSuppressed logs how many entries were suppressed since the last entry with a count. It logs nothing if there are
+// none.
 func (s sampled) logSuppressed() {
 	if s.Logger != nil && s.suppressed.Load() > 0 {
 		s.Warn("repeated log lines were suppressed") // the core adds how many
 	}
 }
 
-// countingCore adds the count of suppressed lines to the next entry that it writes.
+// countingCore adds the count of suppressed entries to the next entry that it writes.
 type countingCore struct {
 	zapcore.Core
 	suppressed *atomic.Int64
@@ -108,7 +113,7 @@ func (c countingCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	return c.Core.Write(e, fields)
 }
 
-// orNop spares callers a check.
+// orNop returns lg, or a logger that drops everything if lg is nil.
 func orNop(lg *zap.Logger) *zap.Logger {
 	if lg == nil {
 		return zap.NewNop()

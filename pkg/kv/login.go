@@ -21,10 +21,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/clock"
 )
 
-// ErrLogin is what etcd refuses a user with: nobody has this name and password.
+// ErrLogin is wrapped by the error of every call that needed a login which etcd refused, because name or password are
+// wrong.
 var ErrLogin = errors.New("etcd refuses the log-in")
 
-// Denied says that etcd knows who asks, or asks for a name, and refuses what was asked for: a grant is missing.
+// Denied reports whether etcd refused a call because the user lacks a grant, or because etcd requires a user and the
+// client has none. Unlike ErrLogin, it does not mean that the password is wrong.
 func Denied(err error) bool {
 	switch etcdError(err) {
 	case rpctypes.ErrPermissionDenied, rpctypes.ErrPermissionNotGranted, rpctypes.ErrUserEmpty:
@@ -34,38 +36,41 @@ func Denied(err error) bool {
 }
 
 const (
-	// loginRest is how long a password that etcd has refused is not tried again: each try costs etcd some 50 ms of
-	// processor time.
+	// loginRest is how long a refused password is not tried again. Each attempt costs etcd about 50 ms of processor
+	// time.
 	loginRest = time.Second
-	// loginLook is how often a password that was refused is read again while calls wait for another one.
+	// loginLook is how often the password is read again after a refusal, while calls wait for a new one.
 	loginLook = 100 * time.Millisecond
-	// loginTries is how often one call is sent, each time with a token that is newer than the one that was refused.
+	// loginTries is how often one call is sent at most, each time with a newer token than the one that was refused.
 	loginTries = 3
+	// loginLimit is the maximum time for which a call waits for a login.
 	loginLimit = 5 * time.Second
 )
 
-// login keeps a user's token for etcd, and gets another when etcd does not know it any more: tokens end when they are not
-// used for five minutes, with the member that gave them, when passwords change, and some at a fixed age.
+// login keeps the token of a user of etcd, and requests another one when etcd does not accept it any more. A token
+// becomes invalid when it has not been used for five minutes, when the member that issued it restarts, when a
+// password changes, and in some configurations at a fixed age.
 //
-// It logs in before the first call: etcd may take one without a token for the user that a certificate names.
+// It logs in before the first call. Without a token, etcd might accept that call for the user that a client
+// certificate names, instead of the configured user.
 //
-// The etcd client could do it, but it logs in before each stream that it opens, and each renewal of a lease is one; it
-// gives a refusal back to the caller of a write; and its password is the one that it began with.
+// The etcd client can log in by itself. But it does so before each stream that it opens, and each renewal of a lease
+// is a stream; it returns the refusal of a token to the caller of a write; and it uses the same password for ever.
 type login struct {
 	user     string
 	password func() (string, error)
 	auth     func(ctx context.Context, user, password string) (*clientv3.AuthenticateResponse, error)
-	one      chan struct{} // has room for the one who logs in
+	one      chan struct{} // one slot, held while a goroutine logs in
 
 	mu      sync.Mutex
-	began   bool   // it has logged in
-	token   string // "" while etcd has no users
-	refused error  // by etcd, at the time below, with the password below
-	at      time.Time
-	wrong   string
+	began   bool      // the first login has succeeded
+	token   string    // empty while authentication is disabled in etcd
+	refused error     // the refusal of the last login; nil after a success
+	at      time.Time // when it was refused
+	wrong   string    // the password that was refused
 }
 
-// newLogin returns nil if cfg has no user.
+// newLogin returns a login for the user of cfg, or nil if cfg has no user.
 func newLogin(cfg Config) *login {
 	if cfg.Username == "" {
 		return nil
@@ -79,9 +84,10 @@ func newLogin(cfg Config) *login {
 	return l
 }
 
+// maxPassword is the maximum length of a password in bytes.
 const maxPassword = 4096
 
-// ReadPassword reads a file that holds a password, in a line or without its end.
+// ReadPassword reads the password from a file that contains a single line, with or without a line end.
 func ReadPassword(file string) (string, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -103,14 +109,16 @@ func ReadPassword(file string) (string, error) {
 	return password, nil
 }
 
-// loginError is ErrLogin, and definite: what was asked for is not done.
+// loginError is the error of a refused login. It wraps ErrLogin, and notSent because the call that needed the login
+// was not sent.
 type loginError struct{ cause error }
 
 func (e loginError) Error() string { return ErrLogin.Error() + ": " + e.cause.Error() }
 
+// Unwrap makes Unknown return false for the error.
 func (e loginError) Unwrap() []error { return []error{ErrLogin, notSent{e.cause}} }
 
-// validToken returns the current token.
+// validToken returns the current token. It logs in if that has not happened yet.
 func (l *login) validToken(ctx context.Context) (string, error) {
 	l.mu.Lock()
 	token, began := l.token, l.began
@@ -129,7 +137,9 @@ func (l *login) validToken(ctx context.Context) (string, error) {
 	return l.token, nil
 }
 
-// mayRenew says whether the token given is still the current one, and the password was not refused a moment ago.
+// mayRenew reports whether a login is necessary: the given token is still the current one. If this password was
+// refused a moment ago, it returns false and the refusal. If another goroutine has renewed the token, it returns
+// false and nil.
 func (l *login) mayRenew(token, password string) (may bool, refused error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -141,20 +151,23 @@ func (l *login) mayRenew(token, password string) (may bool, refused error) {
 	return !l.began || l.token == token, nil
 }
 
+// setToken stores the token of a successful login.
 func (l *login) setToken(token string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.token, l.refused, l.wrong, l.began = token, nil, "", true
 }
 
+// noteRefused stores the refusal of a password.
 func (l *login) noteRefused(password string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.refused, l.wrong, l.at = err, password, time.Now()
 }
 
-// renewToken logs in, unless somebody has since the token given was the current one. If that is refused it waits for another
-// password, as long as the call may: passwords are changed in etcd and in files one after the other.
+// renewToken logs in, unless another goroutine has done so since the stale token was the current one. If etcd refuses
+// the password, renewToken waits for another one, for at most loginLimit. An operator cannot change the password in
+// etcd and in the file at the same moment.
 func (l *login) renewToken(ctx context.Context, stale string) error {
 	ctx, cancel := context.WithTimeout(ctx, loginLimit)
 	defer cancel()
@@ -164,7 +177,7 @@ func (l *login) renewToken(ctx context.Context, stale string) error {
 		err := l.renewOnce(ctx, stale)
 		switch {
 		case err != nil && refused != nil && ctx.Err() != nil:
-			return refused // which is why there was no time left
+			return refused // the reason why the time is over
 		case !errors.Is(err, ErrLogin), !clock.Sleep(ctx, loginLook):
 			return err
 		}
@@ -173,6 +186,8 @@ func (l *login) renewToken(ctx context.Context, stale string) error {
 	}
 }
 
+// renewOnce makes one attempt of renewToken. Only one goroutine logs in at a time; the others then find the new
+// token.
 func (l *login) renewOnce(ctx context.Context, stale string) error {
 	select {
 	case l.one <- struct{}{}:
@@ -203,9 +218,10 @@ func (l *login) renewOnce(ctx context.Context, stale string) error {
 		return err
 	}
 
-	return notSent{err} // a log-in changes nothing
+	return notSent{err} // the call that needed the login was not sent
 }
 
+// withToken adds the token to the metadata of a call.
 func withToken(ctx context.Context, token string) context.Context {
 	if token == "" {
 		return ctx
@@ -213,9 +229,11 @@ func withToken(ctx context.Context, token string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, rpctypes.TokenFieldNameGRPC, token)
 }
 
+// authenticateMethod is the login itself, which needs no token.
 const authenticateMethod = "/etcdserverpb.Auth/Authenticate"
 
-// interceptUnary sends a call with the token, and again with another one if etcd refuses that before it looks at the call.
+// interceptUnary sends a call with the token. If etcd refuses the token, it sends the call again with a new one. That
+// is safe for writes, because etcd checks the token before it processes the call.
 func (l *login) interceptUnary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	if method == authenticateMethod {
 		return invoke(ctx, method, req, reply, cc, opts...)
@@ -237,7 +255,8 @@ func (l *login) interceptUnary(ctx context.Context, method string, req, reply an
 	}
 }
 
-// interceptStream opens a stream with the token. Streams tell of a refusal later: then there is another token for the next one.
+// interceptStream opens a stream with the token. A stream reports the refusal of its token only when it receives; see
+// loggedIn.
 func (l *login) interceptStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	token, err := l.validToken(ctx)
 	if err != nil {
@@ -259,8 +278,9 @@ type loggedIn struct {
 	token string
 }
 
-// RecvMsg ends the stream when etcd refuses its token to a watch: etcd looks at the token that the stream began with, so
-// that no other watch could be opened by it either. Those that are open already are resumed, as after a lost connection.
+// RecvMsg ends the stream when etcd refuses its token, also if that concerns only one new watch. etcd checks each
+// watch with the token of the stream, so no further watch could be opened on it. The watches that are open already
+// resume on another stream, as after a lost connection.
 func (s *loggedIn) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	refused := refusedFor(s.token, err)
@@ -278,7 +298,7 @@ func (s *loggedIn) RecvMsg(m any) error {
 	return status.Error(codes.Aborted, "etcd did not know the token any more")
 }
 
-// watchRefusedFor is refusedFor a watch, of which etcd tells in words.
+// watchRefusedFor is refusedFor for the creation of a watch, whose refusal etcd reports as text.
 func watchRefusedFor(token, reason string) bool {
 	switch reason {
 	case rpctypes.ErrGRPCInvalidAuthToken.Error(), rpctypes.ErrGRPCAuthOldRevision.Error(), rpctypes.ErrGRPCUserEmpty.Error():
@@ -290,12 +310,15 @@ func watchRefusedFor(token, reason string) bool {
 	return false
 }
 
-// refusedFor says that etcd refused a call for its token, or for the lack of one, and did nothing of it.
+// refusedFor reports whether etcd refused a call because of its token, or because it had none, before it processed
+// the call.
 func refusedFor(token string, err error) bool {
 	switch etcdError(err) {
 	case rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision, rpctypes.ErrUserEmpty:
 		return true
-	case rpctypes.ErrPermissionDenied: // to whom a certificate names: there were no users before
+	case rpctypes.ErrPermissionDenied:
+		// Authentication was disabled at the login and has been enabled since. Without a token, etcd used the user that a
+		// client certificate names.
 		return token == ""
 	}
 

@@ -21,18 +21,18 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// databaseLockTimeout is how long to wait for the lock on etcd's database. The directory is ours
-// alone by then (see claimDataDir), so only a foreign tool, etcdutl for instance, can have it.
+// databaseLockTimeout is how long to wait for the lock of etcd's database. This process has locked the directory by
+// then (see claimDataDir), so only another tool, such as etcdutl, can hold it.
 const databaseLockTimeout = 5 * time.Second
 
-// segmentName matches the names of segments of a write-ahead log: the number of the segment, and
-// the index of its first entry.
+// segmentName matches the file names of the segments of a write-ahead log: the number of the segment and the index of
+// its first entry.
 var segmentName = regexp.MustCompile(`^[0-9a-f]{16}-[0-9a-f]{16}\.wal$`)
 
-// checkData refuses the data of another member before etcd starts on them. Once etcd runs, it is
-// too late: the first thing that a member does is to tell the cluster its name and to vote.
+// checkData refuses the data of another member before etcd starts with them. Once etcd runs, it is too late: a member
+// first announces its name to the cluster and votes.
 //
-// It accepts data without an identity: the member stopped before it had applied its own membership.
+// It accepts data without an identity. They mean that the member stopped before it had applied its own membership.
 func (s *Server) checkData() error {
 	if !s.hasData() {
 		return nil
@@ -59,8 +59,8 @@ func (s *Server) checkData() error {
 	return nil
 }
 
-// memberOf returns the member whose data are in dir, and how many members its cluster has. The
-// member is nil if the database does not have it: it has not applied its log yet, or was removed.
+// memberOf returns the member whose data are in dir, and the number of members of its cluster. The member is nil if
+// the database does not contain it, because the member has not applied its log yet or has been removed.
 func memberOf(dir string) (self *membership.Member, members int, err error) {
 	id, err := memberID(filepath.Join(dir, "member", "wal"))
 	if err != nil {
@@ -70,7 +70,7 @@ func memberOf(dir string) (self *membership.Member, members int, err error) {
 	path := filepath.Join(dir, "member", "snap", "db")
 	info, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
-		return nil, 0, nil // etcd makes it anew from the log
+		return nil, 0, nil // etcd creates the database from the log
 	}
 
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: databaseLockTimeout})
@@ -108,17 +108,17 @@ func memberOf(dir string) (self *membership.Member, members int, err error) {
 	return self, members, nil
 }
 
-// memberID reads from the head of the newest segment of a write-ahead log whose log it is. Every
-// segment begins with that.
+// memberID returns the id of the member to which a write-ahead log belongs. It reads the id from the newest segment,
+// because every segment begins with it.
 func memberID(walDir string) (types.ID, error) {
-	entries, err := os.ReadDir(walDir) // sorted by name, which is by age
+	entries, err := os.ReadDir(walDir) // sorted by name, so the newest segment is last
 	if err != nil {
 		return 0, err
 	}
 
 	newest := ""
 	for _, e := range entries {
-		if segmentName.MatchString(e.Name()) { // etcd ignores what else is there
+		if segmentName.MatchString(e.Name()) { // etcd ignores other files as well
 			newest = filepath.Join(walDir, e.Name())
 		}
 	}
@@ -143,7 +143,7 @@ func memberID(walDir string) (types.ID, error) {
 		}
 
 		switch record.GetType() {
-		case wal.CrcType: // it is the seed of the checksums that follow
+		case wal.CrcType: // the seed of the checksums that follow
 			decoder.UpdateCRC(record.GetCrc())
 		case wal.MetadataType:
 			var metadata etcdserverpb.Metadata

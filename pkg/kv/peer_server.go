@@ -24,32 +24,34 @@ import (
 )
 
 const (
-	// etcd's own limit for a request of a peer, which may carry a whole database.
+	// peerReadTimeout is the limit of etcd itself for a request of a peer, which may transfer a whole database.
 	peerReadTimeout   = 5 * time.Minute
 	peerHeaderTimeout = 10 * time.Second
-	// A caller that is refused can come back as often as it likes: the log tells of it at most so often.
+	// refusalLogEvery is the minimum interval between two log messages about refused callers. A caller may return as
+	// often as it likes.
 	refusalLogEvery = 10 * time.Second
 )
 
-// peerServer is the peer port: etcd's own handler, behind a listener that admits members only.
+// peerServer is the peer port: the handler of etcd behind a listener that admits only members.
 //
-// It takes the place of etcd's listener, which accepts whatever the CA has signed, or a list of host names that is
-// fixed at the start. Raft has no authentication above TLS, and who may send it a message can write any key. So a
-// caller has to show a certificate that is for servers, with the host of a member in it: a person's certificate for
-// the API, signed by the same CA, is refused, and so is that of a member once it is removed.
+// It replaces the listener of etcd, which accepts every certificate that the CA has signed, or only a list of host
+// names that is fixed at the start. Raft has no authentication above TLS, and anybody who can send it messages can
+// write any key. Therefore a caller must present a certificate for servers with the host of a current member in it.
+// This refuses the certificate that the same CA has issued to a user of the API, and that of a member which has been
+// removed.
 type peerServer struct {
 	listener net.Listener
 	http     *http.Server
-	source   *certs.Source // nil: peers without TLS
+	source   *certs.Source // nil without TLS
 	etcd     *Server
 	log      *zap.Logger
 	served   sync.WaitGroup
 
 	quiet    sync.Mutex
-	nextTold time.Time
+	nextTold time.Time // when the next refusal may be logged; guarded by quiet
 }
 
-// listenPeers binds the peer port, and serves nothing yet: callers wait until serve.
+// listenPeers binds the peer port. Callers can connect, but get no answer until serve is called.
 func (s *Server) listenPeers(at *url.URL) (*peerServer, error) {
 	p := &peerServer{etcd: s, log: orNop(s.cfg.Logger)}
 	if s.cfg.Peers.CertFile != "" {
@@ -73,7 +75,8 @@ func (s *Server) listenPeers(at *url.URL) (*peerServer, error) {
 	return p, nil
 }
 
-// serve answers the other members. etcd has to be there, and need not be ready: it becomes so by what they say.
+// serve answers the other members. s.etcd must exist but need not be ready, because it needs the messages of the
+// other members to become ready.
 func (p *peerServer) serve() {
 	p.http = &http.Server{
 		Handler:     p.membersOnly(etcdhttp.NewPeerHandler(p.etcd.etcd.GetLogger(), p.etcd.etcd.Server)),
@@ -98,8 +101,8 @@ func (p *peerServer) close() error {
 	return err
 }
 
-// membersOnly passes on what members ask. TLS has verified the certificate; this judges whose it is. It does so for
-// each request, as a connection may be older than the removal of its member.
+// membersOnly forwards the requests of members to next. TLS has verified the certificate; this function checks whose
+// it is. It does so for each request, because a connection may be older than the removal of its member.
 func (p *peerServer) membersOnly(next http.Handler) http.Handler {
 	if p.source == nil {
 		return next
@@ -114,13 +117,14 @@ func (p *peerServer) membersOnly(next http.Handler) http.Handler {
 
 		reason := fmt.Sprintf("the certificate of %q is not one of a member: it has to be for servers, with the host of a member's URL", cert.Subject.CommonName)
 		p.logRefused(r.RemoteAddr, reason)
-		// Not 403, by which etcd tells a member that it has been removed and has to stop.
+		// The status must not be 403, which means to a member of etcd that it has been removed and must stop.
 		http.Error(w, reason, http.StatusUnauthorized)
 	})
 }
 
-// isForStrangers reports whether a request is one that hosts make that are not members, yet or any more: who the
-// members are, and the stream of a member that was removed, which etcd answers by telling it so.
+// isForStrangers reports whether a request is one that hosts send which are not members yet, or not any more: the
+// list of members, and the stream of a member that was removed, which etcd answers with the information that it was
+// removed.
 func (p *peerServer) isForStrangers(r *http.Request) bool {
 	if r.Method != http.MethodGet {
 		return false
@@ -133,12 +137,12 @@ func (p *peerServer) isForStrangers(r *http.Request) bool {
 	return err == nil && strings.HasPrefix(r.URL.Path, rafthttp.RaftStreamPrefix+"/") && p.etcd.etcd.Server.IsIDRemoved(uint64(id))
 }
 
-// isServer reports whether a certificate is a server's at all, of some host.
+// isServer reports whether a certificate is valid for a server, of whatever host.
 func isServer(c *x509.Certificate) bool {
 	return certs.CanServe(c, "") == nil && len(certs.Names(c)) > 0
 }
 
-// isMember reports whether a server's certificate is one of a member.
+// isMember reports whether the certificate of a server has the host of a current member.
 func (p *peerServer) isMember(c *x509.Certificate) bool {
 	for _, v := range p.memberURLs() {
 		if u, err := url.Parse(v); err == nil && u.Hostname() != "" && certs.CanServe(c, u.Hostname()) == nil {
@@ -149,8 +153,9 @@ func (p *peerServer) isMember(c *x509.Certificate) bool {
 	return false
 }
 
-// memberURLs are those of the members as far as this one knows: it learns of one that is added with the log, and etcd
-// adds none while another is away. Before it knows any, they are those of the members that make the cluster together.
+// memberURLs returns the URLs of the members that this member knows. It learns of a new member from the log, and etcd
+// adds no member while another one is unavailable. Before this member knows any, it uses the members of the
+// configuration, which create the cluster together.
 func (p *peerServer) memberURLs() (urls []string) {
 	for _, m := range p.etcd.etcd.Server.Cluster().Members() {
 		urls = append(urls, m.PeerURLs...)
@@ -165,7 +170,7 @@ func (p *peerServer) memberURLs() (urls []string) {
 	return urls
 }
 
-// logRefused logs a caller that was refused.
+// logRefused logs that a caller was refused, at most once in refusalLogEvery.
 func (p *peerServer) logRefused(from, reason string) {
 	p.quiet.Lock()
 	defer p.quiet.Unlock()
@@ -179,11 +184,11 @@ func (p *peerServer) logRefused(from, reason string) {
 	p.log.Warn("refused a connection to the peer port", zap.String("from", from), zap.String("reason", reason))
 }
 
-// handshakeLog takes what net/http says of connections on which TLS fails.
+// handshakeLog receives the messages of net/http about connections whose TLS handshake failed.
 type handshakeLog struct{ p *peerServer }
 
-// Write logs a line, unless it tells of a connection that ended by itself: members that wait for each other connect
-// only to see whether somebody listens.
+// Write logs the message as a refusal, unless the caller has closed the connection. Members that wait for each other
+// connect only to find out whether the port is open (see waiting).
 func (l handshakeLog) Write(line []byte) (int, error) {
 	reason, isHandshake := strings.CutPrefix(strings.TrimSpace(string(line)), "http: TLS handshake error from ")
 	if from, why, ok := strings.Cut(reason, ": "); isHandshake && ok && !strings.HasSuffix(why, "EOF") && !strings.HasSuffix(why, "connection reset by peer") {

@@ -28,37 +28,46 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/certs"
 )
 
-// Peers makes an embedded server a member of a cluster of several. Its clients are those of its own process alone, as
-// always: a process whose member is cut off is cut off, and what it leads or owns goes to others.
+// Peers makes an embedded server one of several members of a cluster. As always, only the process of the member uses
+// it as a client. So if a member is cut off from the others, its process is cut off as well, and loses its shards and
+// its leadership to other nodes.
 type Peers struct {
-	// Members are the URLs at which members reach each other, by name: the own one, ServerConfig.Name, is among them.
-	// They count when the cluster is made; afterwards the members that the cluster knows do, and a difference is
-	// logged.
+	// Members are the URLs at which the members reach each other, by name. They include the URL of this member, under
+	// ServerConfig.Name. They apply when the cluster is created. Afterwards the cluster itself knows its members, and
+	// a difference is only logged.
 	Members map[string]string
-	// Listen is the URL to listen on; default: that of the own member. The listener binds ListenAddress of its host.
+	// Listen is the URL to listen on. The default is the URL of this member. The listener binds the ListenAddress of
+	// its host.
 	Listen string
-	// Join: the cluster is there and has been told of this member (see Client.MemberAddAsLearner). It counts while Dir
-	// is empty. The member learns what there is, and votes when it has caught up, before StartServer returns.
+	// Join means that the cluster exists and that this member has been added to it (see Client.MemberAddAsLearner).
+	// It applies while Dir is empty. The member copies the data, and becomes a voting member when it has caught up,
+	// before StartServer returns.
 	Join bool
-	// CertFile, KeyFile and CAFile, all or none, are for both directions between members, whose URLs are https then. Each
-	// member's certificate is for servers and clients, and has the host of its URL. Without them there is no
-	// authentication: whoever reaches the port can write any key.
+	// CertFile, KeyFile and CAFile must be set together. They are used in both directions between the members, whose
+	// URLs must then be https. The certificate of each member is for servers and clients, and contains the host of
+	// its URL. Without them there is no authentication: anybody who can reach the port can write any key.
 	CertFile, KeyFile, CAFile string
 }
 
 const (
-	// A member that is further behind than this gets the whole database. It is as many seconds as a restart takes, at
-	// the rate of group commit, and at most 220 MB of its requests.
+	// peerCatchUpEntries is how many applied requests etcd keeps in memory for slow members. A member that is further
+	// behind receives the whole database. At the rate of group commit, they cover the seconds that a restart takes,
+	// and they use at most 220 MB.
 	peerCatchUpEntries = 2000
-	firstWaitTold      = 2 * time.Second
-	waitToldEvery      = 10 * time.Second
-	peerTimeout        = 2 * time.Second
-	promoteEvery       = 250 * time.Millisecond
+	// firstWaitTold is how long a member waits for the others before it logs that, and waitToldEvery how often it
+	// repeats the message.
+	firstWaitTold = 2 * time.Second
+	waitToldEvery = 10 * time.Second
+	// peerTimeout limits a request to another member.
+	peerTimeout = 2 * time.Second
+	// promoteEvery is how often a learner tries to become a voting member.
+	promoteEvery = 250 * time.Millisecond
 )
 
-// noPeersURL is the peer URL of one who has no peers.
+// noPeersURL is the peer URL of a server without other members. Its data are recognized by it (see checkData).
 const noPeersURL = "unix://no-peers"
 
+// otherMembers returns the URLs of the members except own, in the order of their names.
 func (p *Peers) otherMembers(own string) []string {
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(p.Members)) {
@@ -70,6 +79,7 @@ func (p *Peers) otherMembers(own string) []string {
 	return list
 }
 
+// tlsInfo returns the TLS settings for connections to other members; the zero value without certificates.
 func (p *Peers) tlsInfo() transport.TLSInfo {
 	if p.CertFile == "" {
 		return transport.TLSInfo{}
@@ -81,7 +91,7 @@ func (p *Peers) certFiles() certs.Files {
 	return certs.Files{Cert: p.CertFile, Key: p.KeyFile, CA: p.CAFile}
 }
 
-// listenURL is the URL to listen on. Its host is always an IP: the one that ListenAddress names.
+// listenURL returns the URL to listen on. Its host is always an IP address, the one that ListenAddress returns.
 func (p *Peers) listenURL(own *url.URL) (*url.URL, error) {
 	l := *own
 	if p.Listen != "" {
@@ -102,11 +112,11 @@ func (p *Peers) listenURL(own *url.URL) (*url.URL, error) {
 	return &l, nil
 }
 
-// ListenAddress is the address that a listener for host binds: host itself if it is an IP, 127.0.0.1 for localhost,
-// and otherwise one of the addresses that the name resolves to. A name never stands for all interfaces. Whoever judges
-// a setting before the listener exists has to judge this address, not the name.
+// ListenAddress returns the address that a listener for host binds: host itself if it is an IP address, 127.0.0.1 for
+// localhost, and otherwise one of the addresses to which the name resolves. A name never means all interfaces. A
+// check of the settings that runs before the listener exists must check this address, not the name.
 //
-// Of several addresses it prefers one that other hosts can reach, and IPv4, as net.Listen does.
+// If there are several addresses, it prefers those that other hosts can reach, and then IPv4, as net.Listen does.
 func ListenAddress(host string) (netip.Addr, error) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return addr, nil
@@ -151,7 +161,7 @@ func compareBool(a, b bool) int {
 	return 1
 }
 
-// withPeers adds to c what a member of several has.
+// withPeers adds the settings of a member of several to c, and binds the peer port.
 func (s *Server) withPeers(ctx context.Context, c *embed.Config) error {
 	p := s.cfg.Peers
 	own, err := url.Parse(p.Members[s.cfg.Name])
@@ -172,7 +182,7 @@ func (s *Server) withPeers(ctx context.Context, c *embed.Config) error {
 
 	c.AdvertisePeerUrls = []url.URL{*own}
 	c.PeerTLSInfo, c.SnapshotCatchUpEntries = p.tlsInfo(), peerCatchUpEntries
-	c.TlsMinVersion = string(tlsutil.TLSVersion13) // or etcd sets PeerTLSInfo back to 1.2
+	c.TlsMinVersion = string(tlsutil.TLSVersion13) // without it, etcd sets PeerTLSInfo back to 1.2
 	members := p.Members
 	if p.Join {
 		c.ClusterState = embed.ClusterStateFlagExisting
@@ -194,10 +204,11 @@ func (s *Server) withPeers(ctx context.Context, c *embed.Config) error {
 	return nil
 }
 
+// hasData reports whether a member has run in the data directory before.
 func (s *Server) hasData() bool { return wal.Exist(filepath.Join(s.cfg.Dir, "member", "wal")) }
 
-// joinedMembers are the members of the cluster that is to be joined, of which this is one that has not run yet. It waits for
-// one that answers.
+// joinedMembers returns the members of the cluster to join, by name. This member must be among them and must not have
+// run yet. joinedMembers waits until another member answers.
 func (s *Server) joinedMembers(ctx context.Context) (map[string]string, error) {
 	own := s.cfg.Peers.Members[s.cfg.Name]
 	waiting := s.beginWaiting()
@@ -217,6 +228,7 @@ func (s *Server) joinedMembers(ctx context.Context) (map[string]string, error) {
 		for _, m := range remote.Members() {
 			name := cmp.Or(m.Name, "member-"+m.ID.String())
 			if slices.Contains(m.PeerURLs, own) {
+				// A member announces its name when it runs for the first time. This directory is empty, so its data are lost.
 				if m.Name != "" {
 					return nil, s.lostData(m)
 				}
@@ -237,13 +249,14 @@ func (s *Server) joinedMembers(ctx context.Context) (map[string]string, error) {
 	}
 }
 
+// lostData returns the error for a member that has run before and whose data directory is empty.
 func (s *Server) lostData(m *membership.Member) error {
 	return fmt.Errorf("member %s runs in this cluster already, and has no data here: if they are lost, replace it: "+
 		"`carillon cluster member remove %s`, `carillon cluster member add %s --peer-url %s`, and start with --initial-cluster-state existing",
 		m.Name, m.Name, s.cfg.Name, s.cfg.Peers.Members[s.cfg.Name])
 }
 
-// remoteCluster asks the other members, one after the other, which members there are.
+// remoteCluster requests the list of members from the other members, one after another, until one answers.
 func (s *Server) remoteCluster() (*membership.RaftCluster, error) {
 	p := s.cfg.Peers
 	rt, err := rafthttp.NewRoundTripper(p.tlsInfo(), peerTimeout)
@@ -258,7 +271,8 @@ func (s *Server) remoteCluster() (*membership.RaftCluster, error) {
 	return etcdserver.GetClusterFromRemotePeers(zap.NewNop(), p.otherMembers(s.cfg.Name), rt)
 }
 
-// explainError says why etcd would not start, or stopped.
+// explainError returns a better explanation of err, with which etcd did not start or stopped, if the list of members
+// at another member shows one. Otherwise it returns err.
 func (s *Server) explainError(err error) error {
 	if s.cfg.Peers == nil {
 		return err
@@ -269,6 +283,7 @@ func (s *Server) explainError(err error) error {
 		return err
 	}
 
+	// The cluster exists, and this member starts as if it created it.
 	if strings.Contains(err.Error(), "has already been bootstrapped") {
 		for _, m := range remote.Members() {
 			if slices.Contains(m.PeerURLs, s.cfg.Peers.Members[s.cfg.Name]) {
@@ -286,7 +301,8 @@ func (s *Server) explainError(err error) error {
 	return err
 }
 
-// checkForeignData says that another cluster is where the other members should be.
+// checkForeignData returns an error if the other members belong to another cluster than the data of this one. Without
+// this check, StartServer would wait for its own members without limit.
 func (s *Server) checkForeignData() error {
 	remote, err := s.remoteCluster()
 	if err != nil || remote.ID() == s.etcd.Server.Cluster().ID() {
@@ -298,7 +314,8 @@ func (s *Server) checkForeignData() error {
 		strings.Join(s.cfg.Peers.otherMembers(s.cfg.Name), ", "), remote.ID(), s.etcd.Server.Cluster().ID())
 }
 
-// promoteSelf waits until this member, if it joined a cluster that was there, has caught up and votes.
+// promoteSelf waits until this member is a voting member. A member that joins an existing cluster is a learner until
+// it has caught up.
 func (s *Server) promoteSelf(ctx context.Context) error {
 	for told := time.Now(); s.etcd.Server.IsLearner(); {
 		_, err := s.etcd.Server.PromoteMember(ctx, uint64(s.etcd.Server.MemberID()))
@@ -320,7 +337,7 @@ func (s *Server) promoteSelf(ctx context.Context) error {
 	return nil
 }
 
-// compareMembers tells of settings that etcd ignores once the cluster is made.
+// compareMembers logs a difference between the configured members and those of the cluster. etcd ignores the former.
 func (s *Server) compareMembers() {
 	if s.cfg.Peers == nil {
 		return

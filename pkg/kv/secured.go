@@ -10,26 +10,28 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// secured are transport credentials that ask for their configuration before each handshake, so that a CA or a
-// certificate that was replaced takes effect with the next connection. It logs what a handshake failed with, once, as
-// gRPC would only tell who happens to wait for a connection.
+// secured are transport credentials that request their TLS configuration before each handshake. So a replaced CA or
+// certificate takes effect with the next connection. It logs why a handshake failed, because gRPC reports the reason
+// only to a call that happens to wait for a connection.
 type secured struct {
-	credentials.TransportCredentials // of no particular configuration
+	credentials.TransportCredentials // used for everything except handshakes
 	config                           func() *tls.Config
-	told                             *toldOnce
+	told                             *toldOnce // shared by all clones
 }
 
+// toldOnce logs an error when it first occurs or when it differs from the previous one.
 type toldOnce struct {
 	log *zap.Logger
 
 	mu    sync.Mutex
-	error string
+	error string // the last error; empty after a success
 }
 
 func newSecured(config func() *tls.Config, log *zap.Logger) secured {
 	return secured{TransportCredentials: credentials.NewTLS(config()), config: config, told: &toldOnce{log: log}}
 }
 
+// ClientHandshake implements credentials.TransportCredentials. A handshake that ends with its context is not logged.
 func (s secured) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	c, info, err := credentials.NewTLS(s.config()).ClientHandshake(ctx, authority, raw)
 	if ctx.Err() == nil {

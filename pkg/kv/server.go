@@ -20,82 +20,94 @@ import (
 )
 
 const (
+	// The defaults of ServerConfig.
 	defaultQuota     = 8 << 30
 	defaultRetention = 30_000
 	defaultCompact   = time.Minute
-	stopTimeout      = 250 * time.Millisecond
-	helloTimeout     = 2 * time.Second
-	slowRequest      = 10 * time.Second
+	// stopTimeout is how long Close waits for the calls of clients outside of the process.
+	stopTimeout = 250 * time.Millisecond
+	// helloTimeout is how long a connection may take for its HTTP/2 handshake.
+	helloTimeout = 2 * time.Second
+	// slowRequest is the duration from which etcd logs a request as slow.
+	slowRequest = 10 * time.Second
 
-	// Requests of group commit are large, 110 KB where these were measured, and etcd's defaults are made for small ones.
-	// It keeps applied requests in memory for followers, of which there are none: after 3,200 requests the heap was
-	// 360 MB with etcd's 5,000 entries, and 85 MB with these.
+	// catchUpEntries is how many applied requests etcd keeps in memory for followers. A single member has no
+	// followers, and requests of group commit are large (110 KB in the measurement): after 3,200 requests the heap
+	// had 360 MB with etcd's default of 5,000 entries, and 85 MB with this value.
 	catchUpEntries = 500
-	// A start loads all requests since the last snapshot: 2.4 GB were allocated and 336 MB stayed, with these 1.3 GB and
-	// 30 MB. A snapshot in between costs as much as one of the ten commits of the database in each second.
+	// snapshotEntries is the number of requests between two snapshots. etcd loads all requests since the last
+	// snapshot when it starts. With its default, a start allocated 2.4 GB and kept 336 MB; with this value, 1.3 GB
+	// and 30 MB. A snapshot costs as much as one of the ten commits of the database in each second.
 	snapshotEntries = 1000
 )
 
-// ServerConfig says how to run an etcd in this process.
+// ServerConfig holds the settings of an etcd in this process.
 type ServerConfig struct {
-	// Dir keeps the data. It is created, private; one that other users may enter is refused unless it is empty or an
-	// etcd's already: then it is made private.
+	// Dir is the data directory. It is created with mode 0700. If it exists and other users have access to it, it
+	// must be empty or contain the data of an etcd. Then its mode is set to 0700. Otherwise StartServer fails.
 	Dir string
-	// Name is the member's; default "carillon". A directory keeps the name that it began with.
+	// Name is the name of the member. The default is "carillon". The name of existing data cannot be changed.
 	Name string
-	// QuotaBytes is how large the data may grow; default 8 GiB.
+	// QuotaBytes is the maximum size of the data. The default is 8 GiB.
 	QuotaBytes int64
-	// CompactionRetention is how many revisions of history survive the compaction that comes every CompactionInterval;
-	// defaults 30,000 and a minute. Who reads at an older revision, or watches from one, has to start anew.
+	// CompactionRetention is how many revisions are kept by the compaction that runs every CompactionInterval. The
+	// defaults are 30,000 and one minute. A client that reads at, or watches from, an older revision gets an error
+	// and has to read the current state.
 	CompactionRetention int64
 	CompactionInterval  time.Duration
-	// CompactionAge keeps more than that: all revisions that are younger, as long as the data in use take no more than
-	// half of the quota. How old those are that were there before a start is not known: they count as young as the start.
+	// CompactionAge keeps all younger revisions in addition, while the data in use take at most half of the quota.
+	// The age of revisions from before the start is not known. They count as young as the start.
 	CompactionAge time.Duration
-	// Tick and Election are etcd's heartbeat interval and election timeout; 0 for its defaults, 100 ms and 1 s.
+	// Tick and Election are the heartbeat interval and the election timeout. 0 means the defaults of etcd, 100 ms and
+	// 1 s.
 	Tick, Election time.Duration
-	// PasswordCost is how hard it is to check the password of a user, 4 to 31; each step doubles it. 0 is etcd's, 10: some
-	// 50 ms of processor time, and seconds with the race detector.
+	// PasswordCost is the cost of checking the password of a user, from 4 to 31. Each step doubles it. 0 means the
+	// default of etcd, 10, which takes about 50 ms of processor time, and seconds with the race detector.
 	PasswordCost uint
-	// ListenClient are unix:///path or http://ip:port. The default is a socket in Dir that only this user may open,
-	// or, where Dir is too long for a socket's path, in a private directory of os.TempDir. Whoever reaches an http
-	// address may do anything: keep it on loopback, and know that other users of the host reach that.
+	// ListenClient are the addresses for clients outside of the process: unix:///path or http://ip:port. The default
+	// is a socket in Dir that only this user can open. If Dir is too long for the path of a socket, it is in a
+	// private directory of os.TempDir. Anybody who can reach an http address can read and write every key. So use
+	// loopback only, and note that all users of the host can reach that.
 	ListenClient []string
-	// Peers makes it a member of several; nil: it is alone, and has no peer port.
+	// Peers makes the server a member of a cluster of several. If it is nil, the server has no other members and no
+	// peer port.
 	Peers *Peers
-	// Waiting, if set, is told by StartServer which of the other members cannot be reached, while too few are there, and
-	// nil at the end.
+	// Waiting, if set, is called by StartServer with the other members that cannot be reached, while too few are
+	// running, and with nil at the end.
 	Waiting func(missing []string)
-	Logger  *zap.Logger // may be nil; etcd's warnings and errors go there
+	Logger  *zap.Logger // may be nil; receives the warnings and errors of etcd
 }
 
+// errStopped is the error if etcd stops before it serves requests.
 var errStopped = errors.New("it stopped while starting")
 
-// Server is an etcd in this process: alone, or a member of several. It has no metrics and no pprof; clients outside the
-// process reach it by gRPC on its socket. A failure that etcd calls fatal (a full or broken disk) ends the process.
+// Server is an etcd in this process: the only member of its cluster, or one of several. It has no metrics and no
+// pprof. Clients outside of the process use gRPC on its socket. A failure that etcd considers fatal (a full or broken
+// disk) ends the process.
 type Server struct {
 	cfg     ServerConfig
-	lock    *fileutil.LockedFile
+	lock    *fileutil.LockedFile // the lock of the data directory
 	etcd    *embed.Etcd
-	client  *Client
-	grpc    *grpc.Server
-	wg      sync.WaitGroup
-	listen  []listener
-	peers   *peerServer // nil: none
-	etcdLog sampled     // etcd's own logger
+	client  *Client        // the client inside the process
+	grpc    *grpc.Server   // serves the clients outside of the process
+	wg      sync.WaitGroup // the goroutines that serve, and the one that waits for the end of etcd
+	listen  []listener     // for clients outside of the process
+	peers   *peerServer    // nil without ServerConfig.Peers
+	etcdLog sampled        // the logger of etcd
 
-	compacting    sync.WaitGroup
-	endCompacting context.CancelFunc
+	compacting    sync.WaitGroup     // the goroutine of runCompaction
+	endCompacting context.CancelFunc // nil before that goroutine starts
 
-	done    chan struct{}
-	fail    sync.Once
-	err     error
-	closing sync.Once
-	closed  error
+	done    chan struct{} // closed when the server stops
+	fail    sync.Once     // closes done
+	err     error         // why the server stopped; set before done is closed
+	closing sync.Once     // closes the server
+	closed  error         // the result of Close
 }
 
-// StartServer starts etcd on cfg.Dir and returns when it serves: with Peers, when more than half of them are there. If
-// another process has the directory, or another cluster's data are in it, it fails at once.
+// StartServer starts etcd in cfg.Dir and returns when it serves requests. With cfg.Peers, that requires more than
+// half of the members. If another process uses the directory, or if the directory contains the data of another
+// cluster, it fails immediately. After an error nothing is left running.
 func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 	cfg.Name = orDefault(cfg.Name, "carillon")
 	cfg.QuotaBytes = orDefault(cfg.QuotaBytes, int64(defaultQuota))
@@ -108,6 +120,8 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 		}
 	}()
 
+	// The order matters: the lock comes before anything touches the data, the data are checked before etcd announces this
+	// member to its cluster, and the sockets are opened before etcd starts, so that a taken address fails early.
 	if err := s.claimDataDir(); err != nil {
 		return nil, err
 	}
@@ -130,6 +144,7 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 		return nil, s.explainError(err)
 	}
 
+	// The members need each other to become ready, so the peer port is served before that.
 	if s.peers != nil {
 		s.peers.serve()
 	}
@@ -152,16 +167,18 @@ func StartServer(ctx context.Context, cfg ServerConfig) (_ *Server, err error) {
 	return s, nil
 }
 
-// Client is a client without a network between. It is closed with the server.
+// Client returns a client that uses no network. It is closed together with the server.
 func (s *Server) Client() *Client { return s.client }
 
-// Endpoint is where others reach the server, as etcdctl takes it: unix:///path or http://ip:port.
+// Endpoint returns the address for clients outside of the process, as etcdctl accepts it: unix:///path or
+// http://ip:port.
 func (s *Server) Endpoint() string { return s.listen[0].endpoint }
 
-// Done is closed when the server stops, asked or not; Err then says why.
+// Done returns a channel that is closed when the server stops, whether by Close or by itself. Err then returns the
+// reason.
 func (s *Server) Done() <-chan struct{} { return s.done }
 
-// Err is nil while the server runs and after Close.
+// Err returns the reason why the server stopped by itself. It returns nil while the server runs and after Close.
 func (s *Server) Err() error {
 	select {
 	case <-s.done:
@@ -171,8 +188,8 @@ func (s *Server) Err() error {
 	}
 }
 
-// Close stops the server: clients get a quarter of a second to end their calls, watches are cut. It may be called
-// several times.
+// Close stops the server. Clients get a quarter of a second to finish their calls, and watches end immediately. It
+// may be called more than once.
 func (s *Server) Close() error {
 	s.closing.Do(func() { s.closed = s.close() })
 	return s.closed
@@ -181,7 +198,8 @@ func (s *Server) Close() error {
 func (s *Server) close() error {
 	s.finishWith(nil)
 
-	if s.endCompacting != nil { // it reads the store, which must not be closed under it
+	// The compaction reads the store, so it must end before the store is closed.
+	if s.endCompacting != nil {
 		s.endCompacting()
 		s.compacting.Wait()
 	}
@@ -226,8 +244,8 @@ func (s *Server) finishWith(err error) {
 	})
 }
 
-// claimDataDir makes the directory ours alone: private, and locked. etcd's own locks would wait for ever, and only after it
-// has removed the other's socket.
+// claimDataDir creates the data directory, makes it private, and locks it. The locks of etcd itself are not
+// sufficient: a second process would wait for them without limit, after it had removed the socket of the first.
 func (s *Server) claimDataDir() error {
 	if err := privateDir(s.cfg.Dir); err != nil {
 		return err
@@ -273,9 +291,9 @@ func privateDir(dir string) error {
 	return os.Chmod(dir, 0o700)
 }
 
-// embedConfig describes a member without any listener of etcd's own: its peer listener, given a socket's path, would
-// open an abstract socket, which every user of the host may enter, and its client listener takes seven seconds to stop
-// while somebody watches.
+// embedConfig returns the configuration of a member without any listener of etcd itself. The peer listener of etcd,
+// given the path of a socket, would open an abstract socket, to which every user of the host can connect. The client
+// listener of etcd takes seven seconds to stop while a client watches.
 func (s *Server) embedConfig() *embed.Config {
 	c := embed.NewConfig()
 	c.Name, c.Dir = s.cfg.Name, s.cfg.Dir
@@ -293,8 +311,8 @@ func (s *Server) embedConfig() *embed.Config {
 		c.BcryptCost = s.cfg.PasswordCost
 	}
 
-	// etcd prints the whole request with these warnings: a batch is a hundred kilobytes, and comes just when there is no
-	// time to spare.
+	// etcd logs the whole request with its warnings about slow requests. A request of group commit has a hundred kilobytes,
+	// and the warnings would come when the machine is overloaded already.
 	c.WarningApplyDuration, c.WarningUnaryRequestDuration = slowRequest, slowRequest
 	c.ListenPeerUrls, c.ListenClientUrls = nil, nil
 	c.AdvertisePeerUrls = []url.URL{{Scheme: "unix", Host: "no-peers"}}
@@ -306,8 +324,8 @@ func (s *Server) embedConfig() *embed.Config {
 		}
 	}
 
-	// What a new member says, about a port, a log-in, a schema and a first election that are as they should be; and what each
-	// connection says when a peer comes or goes, of which "peer became inactive" tells.
+	// Drop the messages of a new member about a port, a log-in, a schema and a first election, which are as intended. Also
+	// drop the messages of each connection when a peer appears or disappears: "peer became inactive" is sufficient.
 	s.etcdLog = newSampled(orNop(s.cfg.Logger))
 	s.etcdLog.Logger = quietLogger(s.etcdLog.Logger, "etcd", zap.WarnLevel,
 		"Running http and grpc server on single port. This is not recommended for production.",
@@ -326,7 +344,7 @@ func (s *Server) embedConfig() *embed.Config {
 func (s *Server) servePeers() {
 	s.grpc = v3rpc.Server(s.etcd.Server, nil, nil,
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-		// Until a connection has said hello, Close waits for it: not for gRPC's two minutes.
+		// Close waits for connections that are still in their handshake, by default up to two minutes.
 		grpc.ConnectionTimeout(helloTimeout))
 	for _, l := range s.listen {
 		s.wg.Go(func() {
@@ -340,7 +358,7 @@ func (s *Server) servePeers() {
 		<-s.etcd.Server.StopNotify()
 
 		select {
-		case <-s.done: // it was asked to
+		case <-s.done: // by Close
 		default:
 			s.finishWith(s.explainError(errors.New("etcd stopped by itself")))
 		}

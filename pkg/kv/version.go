@@ -9,16 +9,16 @@ import (
 	"github.com/coreos/go-semver/semver"
 )
 
-// ErrVersion is what an etcd is refused with.
+// ErrVersion is wrapped by the error of CheckVersion if Carillon does not support the version of etcd.
 var ErrVersion = errors.New("this version of etcd will not do")
 
-// CheckVersion asks every endpoint for its version and refuses an etcd older than 3.6.14, and 3.7.0: Carillon is neither
-// made for nor tested with them. An endpoint that does not answer is passed over as long as another does; if none
-// answers, the error says why.
+// CheckVersion asks every endpoint for its version. It refuses versions before 3.6.14, and 3.7.0, because Carillon is
+// neither written for nor tested with them. An endpoint that does not answer is ignored if another one answers. If
+// none answers, CheckVersion returns their errors.
 func CheckVersion(ctx context.Context, c *Client) error {
 	endpoints := c.Endpoints()
 	if len(endpoints) == 0 {
-		endpoints = []string{""} // in the process: there is only one to ask
+		endpoints = []string{""} // an in-process client has no endpoints, and ignores this argument
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, defaultCallTimeout)
@@ -43,6 +43,7 @@ func CheckVersion(ctx context.Context, c *Client) error {
 
 	wg.Wait()
 
+	// One member with an unsupported version is enough to refuse the cluster.
 	if err := errors.Join(refused...); err != nil {
 		return err
 	}
@@ -56,7 +57,7 @@ func CheckVersion(ctx context.Context, c *Client) error {
 	return errors.Join(silent...)
 }
 
-// checkVersion knows which versions will do.
+// checkVersion returns an error if Carillon does not support this version of etcd.
 func checkVersion(version string) error {
 	const needed = "needed is 3.6.14 or later of the 3.6 line, or 3.7.1 or later"
 	v, err := semver.NewVersion(version)

@@ -11,15 +11,18 @@ import (
 	"go.uber.org/zap"
 )
 
-// waiting tells whom a start waits for: the members of which enough have to be there before etcd can do anything.
+// waiting reports which other members cannot be reached while this one starts. etcd serves nothing until more than
+// half of the members are running.
 type waiting struct {
 	log     *zap.Logger
-	tell    func(missing []string)
-	next    time.Time
-	missing []string
-	told    bool
+	tell    func(missing []string) // ServerConfig.Waiting
+	next    time.Time              // when the next log message is due
+	missing []string               // the members that could not be reached at the last check
+	told    bool                   // a message has been logged
 }
 
+// beginWaiting returns a waiting that logs nothing within the first seconds. The caller must call stop when the wait
+// ends.
 func (s *Server) beginWaiting() *waiting {
 	tell := s.cfg.Waiting
 	if tell == nil {
@@ -28,7 +31,8 @@ func (s *Server) beginWaiting() *waiting {
 	return &waiting{log: orNop(s.cfg.Logger), tell: tell, next: time.Now().Add(firstWaitTold)}
 }
 
-// checkMembers finds out which of the others cannot be reached, and logs it now and then, or when it has changed.
+// checkMembers tries to connect to the peer port of each other member, and reports the members that it cannot reach.
+// It logs them at intervals, and when they have changed.
 func (w *waiting) checkMembers(ctx context.Context, s *Server) {
 	missing := []string{}
 	members := s.cfg.Peers.Members
@@ -48,6 +52,7 @@ func (w *waiting) checkMembers(ctx context.Context, s *Server) {
 		_ = c.Close()
 	}
 
+	// After the end of ctx every connection fails, which says nothing about the members.
 	if ctx.Err() != nil {
 		return
 	}
@@ -64,7 +69,8 @@ func (w *waiting) checkMembers(ctx context.Context, s *Server) {
 
 func (w *waiting) stop() { w.tell(nil) }
 
-// untilReady waits until etcd serves, which takes more than half of the members.
+// untilReady waits until etcd serves requests, which requires more than half of the members. It returns early with an
+// error if etcd stops, or if the other members belong to another cluster.
 func (s *Server) untilReady(ctx context.Context) error {
 	w := s.beginWaiting()
 	defer w.stop()
