@@ -10,11 +10,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// version is that of the etcd whose behaviour the conformance suite holds the store against.
+// etcdVersion is the version of etcd with which the conformance suite compares the store.
 const etcdVersion = "3.7.3"
 
-// Client returns a client of the store, which lives until Close or the end of ctx. What is put around its KV, Watcher
-// and Lease is seen by those who use it; kv.Wrap gives it deadlines.
+// Client returns a client of the store, which works until Close is called or ctx ends. A test may replace its KV,
+// Watcher and Lease by decorators that inject faults. kv.Wrap adds deadlines.
 func (s *Store) Client(ctx context.Context) *clientv3.Client {
 	c := clientv3.NewCtxClient(ctx)
 	d := door{Store: s, life: c.Ctx()}
@@ -27,13 +27,14 @@ func (s *Store) Client(ctx context.Context) *clientv3.Client {
 	return c
 }
 
-// door is the store as one client reaches it, for as long as that is not closed.
+// door is the store as one client accesses it. Its calls fail when the client has been closed.
 type door struct {
 	*Store
-	life context.Context // of the client
+	life context.Context // ends when the client is closed
 }
 
-// lockStore returns with the store's mu held unless it fails, with an error as gRPC gives it.
+// lockStore waits while the store is frozen. If it returns nil, the caller holds the mutex of the store. Its errors
+// have the form of gRPC.
 func (d door) lockStore(ctx context.Context) error {
 	if d.life.Err() != nil {
 		return status.Error(codes.Canceled, "kvmem: the client is closed")
@@ -41,10 +42,11 @@ func (d door) lockStore(ctx context.Context) error {
 	return d.Store.lockUnfrozen(ctx)
 }
 
-// errNotHere is the answer to what a store in memory has no use for.
+// errNotHere is the error of operations that an in-memory store does not support.
 var errNotHere = errors.New("kvmem: not in this store")
 
-// maintenance is clientv3.Maintenance; what is not here panics, by the nil interface.
+// maintenance implements clientv3.Maintenance. Methods that it does not define panic, because the embedded interface
+// is nil.
 type maintenance struct {
 	clientv3.Maintenance
 	door
@@ -83,7 +85,7 @@ func (s maintenance) Defragment(context.Context, string) (*clientv3.DefragmentRe
 	return nil, errNotHere
 }
 
-// cluster is clientv3.Cluster; what changes members panics.
+// cluster implements clientv3.Cluster. Methods that change the members panic.
 type cluster struct {
 	clientv3.Cluster
 	door

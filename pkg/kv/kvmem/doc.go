@@ -1,19 +1,24 @@
-// Package kvmem is an etcd in memory, for tests: a store of one member that does no I/O, so that whole
-// clusters run over it in a testing/synctest bubble.
+// Package kvmem is an in-memory etcd for tests. It is a store of one member that does no I/O, so that whole clusters
+// can use it in a testing/synctest bubble.
 //
 //	Store ──Client──▶ *clientv3.Client with KV, Watcher, Lease, Maintenance and Cluster of this package
 //
-// It promises what etcd promises, and passes the same conformance suite: revisions, transactions (nested ones compare
-// the state before the whole request; a key written twice in one request is refused; 128 operations), reads at old
-// revisions, compaction, leases that expire, watches from any revision with created, progress and compacted responses.
-// Watches that share the metadata of their context share a stream: one that starts beyond the store's revision silences
-// the progress of all of them, as in etcd. Nothing that was ever written is forgotten: Events returns all of it,
-// compacted or not, for a checker.
+// It guarantees what etcd guarantees, and passes the same conformance suite:
 //
-// What it leaves out: authentication, fragments, streamed ranges, members that lag behind, and bytes on disk. It is
-// never late, and answers every request in no time; Freeze stops it as an etcd without a leader stops. Everything worse
-// is put around a client by decorators.
+//   - Revisions, reads at old revisions, and compaction.
+//   - Transactions. Nested ones compare the state before the whole request. A request that writes a key twice, or has
+//     more than 128 operations, is refused.
+//   - Leases that expire.
+//   - Watches from any revision, with responses for their creation, for progress and for compaction. Watches whose
+//     contexts have the same metadata share a stream. As in etcd, a watch that starts at a future revision suppresses
+//     the progress notifications of its whole stream.
 //
-// All that waits waits on channels and timers made by the caller's goroutines. After Close of a client its watches have
-// ended; after Close of the store no timer is left.
+// Nothing that was ever written is lost: Events returns all changes, including compacted ones, for a checker.
+//
+// It has no authentication, no fragments, no streamed ranges, no members that lag behind and no data on disk. It
+// answers every request immediately. Freeze stops it like an etcd that has lost its leader. Tests add all other
+// faults with decorators around a client.
+//
+// Everything that waits does so on channels and timers of the caller's goroutines. After Close of a client, its
+// watches have ended. After Close of the store, no timer is left.
 package kvmem

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// remote is the store as etcd's own client sees it: clientv3 makes the requests.
+// remote implements the gRPC interface for keys. clientv3 converts its calls to requests for it.
 type remote struct{ door }
 
 var _ pb.KVClient = remote{}
@@ -67,6 +67,7 @@ func (s remote) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest, _ ...
 	return one, nil
 }
 
+// singleOpTxn returns a transaction without comparisons and with one operation.
 func singleOpTxn(op *pb.RequestOp) *pb.TxnRequest {
 	return &pb.TxnRequest{Success: []*pb.RequestOp{op}}
 }
@@ -90,7 +91,7 @@ func (s remote) Compact(ctx context.Context, r *pb.CompactionRequest, _ ...grpc.
 	return &pb.CompactionResponse{Header: s.newHeader()}, nil
 }
 
-// checkReadable refuses revisions that are not there yet, or not any more.
+// checkReadable returns an error if the revision of a request is in the future or has been compacted.
 func (s *Store) checkReadable(r *pb.RangeRequest) error {
 	switch {
 	case r.Revision > s.revision:
@@ -102,10 +103,11 @@ func (s *Store) checkReadable(r *pb.RangeRequest) error {
 	return nil
 }
 
-// readRange answers a range request; now is the revision that is read if it names none.
+// readRange answers a range request. It reads at the revision now unless the request names another one.
 func (s *Store) readRange(r *pb.RangeRequest, now int64) *pb.RangeResponse {
 	at := cmp.Or(max(r.Revision, 0), now)
 	resp := &pb.RangeResponse{Header: &pb.ResponseHeader{Revision: now}}
+	// Without sorting, one key more than the limit is enough to know that there are more.
 	sorted := r.SortOrder != pb.RangeRequest_NONE || r.SortTarget != pb.RangeRequest_KEY
 	s.visitRange(spanOf(r.Key, r.RangeEnd), at, func(key string, v *version) {
 		resp.Count++
@@ -124,7 +126,7 @@ func (s *Store) readRange(r *pb.RangeRequest, now int64) *pb.RangeResponse {
 		for _, kv := range resp.Kvs {
 			kv.Value = nil
 			if r.SortTarget != pb.RangeRequest_VALUE {
-				kv.Lease = 0 // etcd answers from its index, which knows of no leases
+				kv.Lease = 0 // etcd answers from its index, which does not contain leases
 			}
 		}
 	}
@@ -132,12 +134,14 @@ func (s *Store) readRange(r *pb.RangeRequest, now int64) *pb.RangeResponse {
 	return resp
 }
 
+// matchesBounds reports whether a version is within the revisions to which a request is limited.
 func (v *version) matchesBounds(r *pb.RangeRequest) bool {
 	return v.mod >= r.MinModRevision && (r.MaxModRevision == 0 || v.mod <= r.MaxModRevision) &&
 		v.create >= r.MinCreateRevision && (r.MaxCreateRevision == 0 || v.create <= r.MaxCreateRevision)
 }
 
-// sortKeyValues sorts as the request says. Where etcd leaves the order of equals open, they stay in the order of their keys.
+// sortKeyValues sorts as the request requires. Where etcd does not define the order of equal elements, they keep the
+// order of their keys.
 func sortKeyValues(kvs []*mvccpb.KeyValue, r *pb.RangeRequest) {
 	by := map[pb.RangeRequest_SortTarget]func(a, b *mvccpb.KeyValue) int{
 		pb.RangeRequest_KEY:     func(a, b *mvccpb.KeyValue) int { return bytes.Compare(a.Key, b.Key) },

@@ -11,23 +11,26 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-const maxTTL = 9_000_000_000 // seconds
+// maxTTL is the longest TTL that etcd grants, in seconds.
+const maxTTL = 9_000_000_000
 
-// lease is the server's side of one.
+// lease is a lease of the store.
 type lease struct {
-	id, ttl int64
-	keys    map[string]struct{}
-	expiry  time.Time
-	timer   *time.Timer
+	id, ttl int64               // ttl in seconds
+	keys    map[string]struct{} // the keys that are attached to it
+	expiry  time.Time           // when it expires unless it is renewed
+	timer   *time.Timer         // calls expireLease at expiry
 }
 
+// renew gives the lease its full TTL again.
 func (l *lease) renew() {
 	d := time.Duration(l.ttl) * time.Second
 	l.expiry = time.Now().Add(d)
 	l.timer.Reset(d)
 }
 
-// expireLease is called by a lease's timer.
+// expireLease is called by the timer of a lease. It does nothing if the lease was renewed at the last moment, or
+// while the store is frozen; Thaw handles those leases.
 func (s *Store) expireLease(l *lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -36,7 +39,7 @@ func (s *Store) expireLease(l *lease) {
 	}
 }
 
-// revokeLease drops a lease and its keys, in one revision.
+// revokeLease removes a lease and deletes its keys in one revision.
 func (s *Store) revokeLease(l *lease) {
 	l.timer.Stop()
 	c := s.beginChange()
@@ -49,7 +52,7 @@ func (s *Store) revokeLease(l *lease) {
 	c.commitChange()
 }
 
-// Revoke ends a lease from outside, before its time; it reports whether there was one.
+// Revoke ends a lease early, as an operator could do. It reports whether the lease existed.
 func (s *Store) Revoke(id clientv3.LeaseID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,7 +65,7 @@ func (s *Store) Revoke(id clientv3.LeaseID) bool {
 	return l != nil
 }
 
-// Leases are the ids of those that live, in the order of their grants.
+// Leases returns the ids of the present leases, in the order in which they were granted.
 func (s *Store) Leases() (ids []clientv3.LeaseID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,11 +77,12 @@ func (s *Store) Leases() (ids []clientv3.LeaseID) {
 	return ids
 }
 
+// sortedLeases returns the leases in the order in which they were granted.
 func (s *Store) sortedLeases() []*lease {
 	return slices.SortedFunc(maps.Values(s.leases), func(a, b *lease) int { return cmp.Compare(a.id, b.id) })
 }
 
-// leases is clientv3.Lease.
+// leases implements clientv3.Lease.
 type leases struct{ door }
 
 var _ clientv3.Lease = leases{}
@@ -87,7 +91,7 @@ func (s leases) lockStore(ctx context.Context) error {
 	return clientv3.ContextError(ctx, s.door.lockStore(ctx))
 }
 
-// Grant gives out ids in order, so that a run of a simulation can be repeated.
+// Grant grants leases with ascending ids, so that a simulation can be repeated.
 func (s leases) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
 	if err := s.lockStore(ctx); err != nil {
 		return nil, err
@@ -143,7 +147,7 @@ func (s leases) TimeToLive(ctx context.Context, id clientv3.LeaseID, opts ...cli
 	}
 
 	resp.TTL, resp.GrantedTTL = int64(time.Until(l.expiry)/time.Second), l.ttl
-	// Whether keys are wanted is hidden in opts: any option means that they are.
+	// clientv3 does not expose the content of opts. The only option requests the keys.
 	if len(opts) > 0 {
 		for _, key := range keysOf(l.keys) {
 			resp.Keys = append(resp.Keys, []byte(key))
@@ -185,8 +189,8 @@ func (s leases) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*client
 	return &clientv3.LeaseKeepAliveResponse{ResponseHeader: s.newHeader(), ID: id, TTL: l.ttl}, nil
 }
 
-// KeepAlive renews every third of the lease's time until ctx or the client ends, or the lease is gone. Answers that
-// nobody takes are dropped.
+// KeepAlive renews the lease every third of its TTL until ctx ends, the client is closed, or the lease is gone. It
+// drops answers that the caller does not receive.
 func (s leases) KeepAlive(ctx context.Context, id clientv3.LeaseID) (<-chan *clientv3.LeaseKeepAliveResponse, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(s.life, cancel)

@@ -5,13 +5,13 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// The limits of an etcd with the usual settings.
+// The limits of an etcd with default settings.
 const (
 	maxOps     = 128
 	maxRequest = 3 << 19 // bytes: 1.5 MiB
 )
 
-// checkRequest refuses what etcd refuses before anything is looked up.
+// checkRequest refuses what etcd refuses without reading the store.
 func checkRequest(r *pb.TxnRequest) error {
 	if err := checkTxn(r, maxOps); err != nil {
 		return err
@@ -26,7 +26,8 @@ func checkRequest(r *pb.TxnRequest) error {
 	return nil
 }
 
-// checkTxn counts operations as etcd does: what a level uses is not left for those nested in it.
+// checkTxn checks one transaction. It counts operations as etcd does: most is the limit, and what one level uses is
+// not available to the transactions nested in it.
 func checkTxn(r *pb.TxnRequest, most int) error {
 	n := max(len(r.Compare), len(r.Success), len(r.Failure))
 	if n > most {
@@ -50,6 +51,7 @@ func checkTxn(r *pb.TxnRequest, most int) error {
 	return nil
 }
 
+// checkOp checks one operation. most is the limit for a nested transaction.
 func checkOp(op *pb.RequestOp, most int) error {
 	switch op := op.Request.(type) {
 	case *pb.RequestOp_RequestRange:
@@ -77,6 +79,7 @@ func checkOp(op *pb.RequestOp, most int) error {
 	return rpctypes.ErrGRPCKeyNotFound
 }
 
+// checkRange checks a range request.
 func checkRange(r *pb.RangeRequest) error {
 	if len(r.Key) == 0 {
 		return rpctypes.ErrGRPCEmptyKey
@@ -91,14 +94,14 @@ func checkRange(r *pb.RangeRequest) error {
 	return nil
 }
 
-// writes are the keys that one side of a transaction puts, and the ranges that it deletes.
+// writes contains the keys that one branch of a transaction puts, and the ranges that it deletes.
 type writes struct {
 	puts    map[string]bool
 	deletes []span
 }
 
-// collectWrites refuses a side that puts a key twice, or puts what it deletes. The two sides of one nested transaction may
-// write the same.
+// collectWrites returns the writes of a branch. It refuses a branch that puts a key twice, or that puts a key which
+// it deletes. Then and Else of one nested transaction may write the same keys, because only one of them is executed.
 func collectWrites(ops []*pb.RequestOp) (writes, error) {
 	w := writes{puts: map[string]bool{}}
 	for _, op := range ops {
@@ -138,7 +141,8 @@ func collectWrites(ops []*pb.RequestOp) (writes, error) {
 	return w, nil
 }
 
-// addPuts adds puts, unless one collides with what is there; but may collide are those of the other side.
+// addPuts adds puts. It returns false if one of them collides with a write that has been added before, except with
+// the keys in but, which belong to the other branch of the same transaction.
 func (w *writes) addPuts(puts, but map[string]bool) bool {
 	for key := range puts {
 		if w.puts[key] && !but[key] {
@@ -159,7 +163,7 @@ func (w *writes) addPuts(puts, but map[string]bool) bool {
 	return true
 }
 
-// hasPuts says whether a request may put anything: that is what an etcd without space refuses.
+// hasPuts reports whether a request may put anything, so that an etcd without space refuses it.
 func hasPuts(r *pb.TxnRequest) bool {
 	for _, side := range [][]*pb.RequestOp{r.Success, r.Failure} {
 		for _, op := range side {

@@ -13,12 +13,12 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Config is what a store is made with; its zero value is an etcd with the usual settings.
+// Config holds the settings of a store. The zero value is an etcd with default settings.
 type Config struct {
-	// Revision is that of the empty store; default 1, as in etcd.
+	// Revision is the revision of the empty store. The default is 1, as in etcd.
 	Revision int64
-	// MinTTL is the shortest lease in seconds that is granted; default 2, which follows from etcd's election timeout of
-	// one second.
+	// MinTTL is the shortest TTL of a lease, in seconds. The default is 2, which follows from etcd's default election
+	// timeout of one second.
 	MinTTL int64
 }
 
@@ -27,31 +27,32 @@ type Store struct {
 	cfg Config
 
 	mu        sync.Mutex
-	first     int64 // the revision before the first change
-	revision  int64
-	compacted int64 // what is older cannot be read
-	items     map[string]*item
-	keys      []string // of items, sorted
-	log       [][]*mvccpb.Event
-	leases    map[int64]*lease
-	lastLease int64
-	watches   map[*watch]struct{}
-	full      bool
-	frozen    chan struct{} // closed at the thaw; nil while the store runs
+	first     int64               // the revision of the empty store
+	revision  int64               // the revision of the last change
+	compacted int64               // older revisions cannot be read
+	items     map[string]*item    // the keys that exist at some readable revision
+	keys      []string            // the keys of items, sorted
+	log       [][]*mvccpb.Event   // all changes, one slice for each revision from first+1 on
+	leases    map[int64]*lease    // by id
+	lastLease int64               // the id of the last lease that was granted
+	watches   map[*watch]struct{} // the open watches
+	full      bool                // see SetFull
+	frozen    chan struct{}       // closed by Thaw; nil unless the store is frozen
 	closed    bool
 }
 
-// item is a key that may be read at some revision.
+// item is a key with its versions, the oldest first.
 type item struct{ versions []version }
 
-// version is a key's content from a revision on.
+// version is the content of a key from its mod revision on.
 type version struct {
+	// number is the version number of etcd: 1 after the creation of the key, and one more with each put.
 	mod, create, number, lease int64
 	value                      []byte
 	deleted                    bool
 }
 
-// New makes an empty store. Close ends its timers.
+// New returns an empty store. Close stops its timers.
 func New(cfg Config) *Store {
 	if cfg.Revision == 0 {
 		cfg.Revision = 1
@@ -67,7 +68,7 @@ func New(cfg Config) *Store {
 	}
 }
 
-// Close stops the leases' clocks. Clients are closed by themselves.
+// Close stops the timers of the leases. Further requests fail. Clients have to be closed separately.
 func (s *Store) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,30 +79,31 @@ func (s *Store) Close() {
 	}
 }
 
-// Revision is that of the latest change.
+// Revision returns the revision of the last change.
 func (s *Store) Revision() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.revision
 }
 
-// Events are all changes since the store was made, in order, those that are compacted away included. Nobody may change
-// them.
+// Events returns all changes since the store was created, in order, including those that have been compacted. The
+// caller must not modify them.
 func (s *Store) Events() []*mvccpb.Event {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Concat(s.log...)
 }
 
-// SetFull makes the store refuse what puts something, as etcd does at its quota, until it is unset.
+// SetFull makes the store refuse requests with puts, like an etcd that has exceeded its quota, until it is called
+// with false.
 func (s *Store) SetFull(full bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.full = full
 }
 
-// Freeze stops the store as an etcd that has no leader stops: requests wait, and so do the clocks of leases. Thaw ends
-// it.
+// Freeze stops the store like an etcd that has lost its leader: requests wait, and no lease expires, until Thaw is
+// called.
 func (s *Store) Freeze() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,8 +112,8 @@ func (s *Store) Freeze() {
 	}
 }
 
-// Thaw ends a freeze. A new leader gives every lease its whole time again; with extend false the old one is back, and
-// drops at once what has expired meanwhile.
+// Thaw ends a freeze. With extend, a new leader was elected, which gives every lease its full TTL again. Without it,
+// the former leader continues, and leases that have expired meanwhile are revoked at once.
 func (s *Store) Thaw(extend bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +133,7 @@ func (s *Store) Thaw(extend bool) {
 	}
 }
 
-// lockUnfrozen waits while the store is frozen, and returns with mu held unless it fails.
+// lockUnfrozen waits while the store is frozen. If it returns nil, the caller holds s.mu.
 func (s *Store) lockUnfrozen(ctx context.Context) error {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -158,11 +160,12 @@ func (s *Store) lockUnfrozen(ctx context.Context) error {
 
 func (s *Store) newHeader() *pb.ResponseHeader { return headerAt(s.revision) }
 
+// headerAt returns the header of a response at a revision.
 func headerAt(revision int64) *pb.ResponseHeader {
 	return &pb.ResponseHeader{ClusterId: 1, MemberId: 1, RaftTerm: 2, Revision: revision}
 }
 
-// versionAt is the version of an item at a revision; nil if it was absent.
+// versionAt returns the version of a key at a revision, or nil if the key was absent.
 func (it *item) versionAt(revision int64) *version {
 	for i := len(it.versions) - 1; i >= 0; i-- {
 		if v := &it.versions[i]; v.mod <= revision {
@@ -176,7 +179,8 @@ func (it *item) versionAt(revision int64) *version {
 	return nil
 }
 
-// span is a range of keys as etcd's requests give it: one key, [key, end), or all from key on if end is "\x00".
+// span is a range of keys in the form of etcd's requests: one key, [key, end), or all keys from key on if end is
+// "\x00".
 type span struct{ key, end string }
 
 func spanOf(key, end []byte) span { return span{string(key), string(end)} }
@@ -192,9 +196,10 @@ func (r span) contains(key string) bool {
 	return key >= r.key && key < r.end
 }
 
+// isEmpty reports whether the range cannot contain a key.
 func (r span) isEmpty() bool { return r.end != "" && r.end != "\x00" && r.end <= r.key }
 
-// visitRange calls visit with the keys of a range that were there at a revision, in order.
+// visitRange calls visit with the keys of a range that existed at a revision, in order.
 func (s *Store) visitRange(r span, revision int64, visit func(key string, v *version)) {
 	if r.end == "" {
 		if it := s.items[r.key]; it != nil {
@@ -224,7 +229,7 @@ func (v *version) keyValue(key string) *mvccpb.KeyValue {
 	}
 }
 
-// addVersion appends a version to a key, and moves the key from its former lease to the new one.
+// addVersion adds a version to a key, and moves the key from its previous lease to the new one.
 func (s *Store) addVersion(key string, v version) {
 	it := s.items[key]
 	if it == nil {
@@ -247,18 +252,20 @@ func (s *Store) addVersion(key string, v version) {
 	it.versions = append(it.versions, v)
 }
 
-// compactBefore forgets what is older than a revision, except in the log.
+// compactBefore removes the versions that cannot be read at the revision or later. It keeps the log.
 func (s *Store) compactBefore(revision int64) {
 	s.compacted = revision
 	s.keys = slices.DeleteFunc(s.keys, func(key string) bool {
 		it := s.items[key]
-		keep := 0 // the version that is read at the revision itself
+		// keep is the index of the version that is read at the revision itself.
+		keep := 0
 		for i, v := range it.versions {
 			if v.mod <= revision {
 				keep = i
 			}
 		}
 
+		// A deletion before the revision is not read by anybody.
 		if it.versions[keep].deleted && it.versions[keep].mod <= revision {
 			keep++
 		}
@@ -273,7 +280,7 @@ func (s *Store) compactBefore(revision int64) {
 	})
 }
 
-// eventsSince are the changes of a range from a revision on, one slice for each revision that has any.
+// eventsSince returns the wanted changes from a revision on, in one slice for each revision that has any.
 func (s *Store) eventsSince(revision int64, wanted func(*mvccpb.Event) bool) (batches [][]*mvccpb.Event) {
 	for i := max(0, revision-s.first-1); i < int64(len(s.log)); i++ {
 		if some := filterEvents(s.log[i], wanted); len(some) > 0 {
@@ -284,6 +291,7 @@ func (s *Store) eventsSince(revision int64, wanted func(*mvccpb.Event) bool) (ba
 	return batches
 }
 
+// filterEvents returns the wanted events.
 func filterEvents(events []*mvccpb.Event, wanted func(*mvccpb.Event) bool) (some []*mvccpb.Event) {
 	for _, e := range events {
 		if wanted(e) {
@@ -294,7 +302,7 @@ func filterEvents(events []*mvccpb.Event, wanted func(*mvccpb.Event) bool) (some
 	return some
 }
 
-// keysOf are the keys of a set, sorted.
+// keysOf returns the keys of a set in order, so that a simulation can be repeated.
 func keysOf(set map[string]struct{}) []string {
 	keys := make([]string, 0, len(set))
 	for k := range set {

@@ -11,8 +11,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Txn applies a request as etcd does: all compares, those of nested transactions included, see the state before it;
-// then what was chosen is checked; then it is executed, and each operation sees those before it.
+// Txn applies a transaction in the same steps as etcd. First all comparisons, including those of nested transactions,
+// are evaluated against the state before the request. Then the chosen branches are checked. Then they are executed,
+// and each operation sees the writes of those before it.
 func (s remote) Txn(ctx context.Context, r *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
 	if err := checkRequest(r); err != nil {
 		return nil, err
@@ -42,13 +43,14 @@ func (s remote) Txn(ctx context.Context, r *pb.TxnRequest, _ ...grpc.CallOption)
 	return resp, nil
 }
 
-// branch is a transaction of which one side was chosen.
+// branch is the result of the comparisons of a transaction: the operations to execute.
 type branch struct {
 	succeeded bool
 	ops       []*pb.RequestOp
-	nested    []branch // those among ops, in order
+	nested    []branch // of the transactions among ops, in order
 }
 
+// chooseBranch evaluates the comparisons of a transaction and of the nested ones that it executes.
 func (s *Store) chooseBranch(r *pb.TxnRequest) branch {
 	b := branch{succeeded: true, ops: r.Success}
 	for _, c := range r.Compare {
@@ -67,8 +69,8 @@ func (s *Store) chooseBranch(r *pb.TxnRequest) branch {
 	return b
 }
 
-// comparisonHolds says whether a comparison holds for every key of its range. An absent key, or an empty range, counts as one of
-// zeros, and has no value at all.
+// comparisonHolds reports whether a comparison holds for every key of its range. For an absent key, or an empty
+// range, all revisions, the version and the lease are 0, and a comparison of the value never holds.
 func (s *Store) comparisonHolds(c *pb.Compare) bool {
 	found, all := false, true
 	s.visitRange(spanOf(c.Key, c.RangeEnd), s.revision, func(_ string, v *version) {
@@ -82,6 +84,7 @@ func (s *Store) comparisonHolds(c *pb.Compare) bool {
 	return all
 }
 
+// compareVersion reports whether a comparison holds for one version of a key.
 func compareVersion(c *pb.Compare, v *version) bool {
 	result := 0
 
@@ -112,7 +115,8 @@ func compareVersion(c *pb.Compare, v *version) bool {
 	return true
 }
 
-// checkBranch checks what of a request can only be known now, in the order of its operations.
+// checkBranch checks the operations against the store, in their order. An error refuses the whole request before
+// anything is written.
 func (s *Store) checkBranch(b branch) error {
 	nested := b.nested
 	for _, op := range b.ops {
@@ -142,7 +146,7 @@ func (s *Store) checkBranch(b branch) error {
 	return nil
 }
 
-// executeBranch does what was chosen. A nested transaction's header has no revision.
+// executeBranch executes the operations. As in etcd, the header of a nested transaction has no revision.
 func (c *change) executeBranch(b branch) *pb.TxnResponse {
 	resp := &pb.TxnResponse{Header: &pb.ResponseHeader{}, Succeeded: b.succeeded}
 	nested := b.nested
@@ -167,6 +171,7 @@ func (c *change) executeBranch(b branch) *pb.TxnResponse {
 	return resp
 }
 
+// putRequest executes a put.
 func (c *change) putRequest(r *pb.PutRequest) *pb.PutResponse {
 	resp := &pb.PutResponse{Header: &pb.ResponseHeader{Revision: c.revision}}
 	key, value, lease := string(r.Key), r.Value, r.Lease
@@ -191,6 +196,7 @@ func (c *change) putRequest(r *pb.PutRequest) *pb.PutResponse {
 	return resp
 }
 
+// deleteRequest executes a deletion.
 func (c *change) deleteRequest(r *pb.DeleteRangeRequest) *pb.DeleteRangeResponse {
 	resp := &pb.DeleteRangeResponse{}
 	within := spanOf(r.Key, r.RangeEnd)

@@ -10,25 +10,27 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// mostRevisions is how many revisions etcd puts into one response to a watch that catches up.
+// mostRevisions is how many revisions etcd combines into one response to a watch that catches up.
 const mostRevisions = 1000
 
-// watch is one range that somebody watches. The store's mu guards what it is; its own what it has to say.
+// watch is one open watch. The mutex of the store protects its description. Its own mutex protects the responses that
+// wait to be delivered.
 type watch struct {
 	span
-	from     int64 // it wants what happens from this revision on
-	asked    int64 // the revision that it was asked for; 0: none
-	prev     bool
-	noPut    bool
-	noDelete bool
-	stream   string
-	out      chan clientv3.WatchResponse
+	from     int64                       // the first revision to deliver
+	asked    int64                       // the revision that the client requested; 0: none
+	prev     bool                        // deliver previous values
+	noPut    bool                        // omit puts
+	noDelete bool                        // omit deletions
+	stream   string                      // the stream that carries the watch; see streamOf
+	out      chan clientv3.WatchResponse // the channel that Watch returned
 
 	mu    sync.Mutex
-	queue []clientv3.WatchResponse
-	more  chan struct{} // one slot
+	queue []clientv3.WatchResponse // the responses that have not been delivered
+	more  chan struct{}            // one slot; receives a value when queue has grown
 }
 
+// wantsEvent reports whether the watch delivers an event.
 func (w *watch) wantsEvent(e *mvccpb.Event) bool {
 	if e.Type == mvccpb.Event_PUT && w.noPut || e.Type == mvccpb.Event_DELETE && w.noDelete {
 		return false
@@ -36,6 +38,7 @@ func (w *watch) wantsEvent(e *mvccpb.Event) bool {
 	return w.contains(string(e.Kv.Key))
 }
 
+// enqueueResponse queues a response for serveWatch.
 func (w *watch) enqueueResponse(r clientv3.WatchResponse) {
 	w.mu.Lock()
 	w.queue = append(w.queue, r)
@@ -47,7 +50,7 @@ func (w *watch) enqueueResponse(r clientv3.WatchResponse) {
 	}
 }
 
-// notifyEvents says what happened; revision is the store's by then.
+// notifyEvents queues a response with events, if there are any. revision is the revision of the store.
 func (w *watch) notifyEvents(revision int64, events []*mvccpb.Event) {
 	if len(events) == 0 {
 		return
@@ -61,13 +64,13 @@ func (w *watch) notifyEvents(revision int64, events []*mvccpb.Event) {
 	w.enqueueResponse(clientv3.WatchResponse{Header: headerAt(revision), Events: told})
 }
 
-// watcher is clientv3.Watcher.
+// watcher implements clientv3.Watcher.
 type watcher struct {
 	door
 
-	gate   sync.Mutex // no watch is added once it is closed
+	gate   sync.Mutex // guards closed, so that no watch is added after Close
 	closed bool
-	done   chan struct{}
+	done   chan struct{} // closed by Close
 	wg     sync.WaitGroup
 }
 
@@ -81,14 +84,14 @@ func (s *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 		out: make(chan clientv3.WatchResponse, 1), more: make(chan struct{}, 1),
 	}
 	if w.key == "" {
-		w.key = "\x00" // the smallest
+		w.key = "\x00" // the smallest key
 	}
 
 	ctx, cancel := context.WithCancel(ctx)
 	unlink := context.AfterFunc(s.life, cancel)
 	end := func() { unlink(); cancel(); close(w.out) }
 
-	if w.isEmpty() || !s.addWatch() { // etcd refuses a range in which no key can be
+	if w.isEmpty() || !s.addWatch() { // etcd refuses a range that cannot contain a key
 		end()
 		return w.out
 	}
@@ -112,7 +115,7 @@ func (s *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 	return w.out
 }
 
-// addWatch counts one more watch, unless the watcher is closed.
+// addWatch counts one more watch and returns true, unless the watcher is closed.
 func (s *watcher) addWatch() bool {
 	s.gate.Lock()
 	defer s.gate.Unlock()
@@ -124,7 +127,7 @@ func (s *watcher) addWatch() bool {
 	return !s.closed
 }
 
-// Close ends all watches, and waits for them.
+// Close ends all watches and waits until they have ended.
 func (s *watcher) Close() error {
 	s.gate.Lock()
 	if !s.closed {
@@ -138,7 +141,8 @@ func (s *watcher) Close() error {
 	return nil
 }
 
-// openWatch enters a watch, and has it say first what had happened before.
+// openWatch adds a watch to the store and queues the events that it has to catch up with. From the same moment on,
+// under the mutex of the store, changes are queued for it, so that it misses none.
 func (s *watcher) openWatch(ctx context.Context, w *watch, created bool) error {
 	if err := s.lockStore(ctx); err != nil {
 		return err
@@ -158,6 +162,7 @@ func (s *watcher) openWatch(ctx context.Context, w *watch, created bool) error {
 		return nil
 	}
 
+	// A watch that catches up gets many revisions in each response, as from etcd.
 	s.watches[w] = struct{}{}
 	batches := s.eventsSince(w.from, w.wantsEvent)
 	for len(batches) > 0 {
@@ -174,7 +179,7 @@ func (s *watcher) openWatch(ctx context.Context, w *watch, created bool) error {
 	return nil
 }
 
-// serveWatch hands out what a watch says until ctx ends, or the watch.
+// serveWatch delivers the responses of a watch until ctx ends, the watcher is closed, or the watch is cancelled.
 func (s *watcher) serveWatch(ctx context.Context, w *watch) {
 	for {
 		w.mu.Lock()
@@ -214,7 +219,8 @@ func (s *watcher) serveWatch(ctx context.Context, w *watch) {
 	}
 }
 
-// addPrevious looks up what the keys held before, unless that is compacted away by now.
+// addPrevious adds the previous values of the keys, unless they have been compacted by now. Like etcd, it reads them
+// when the events are delivered.
 func (s *watcher) addPrevious(events []*clientv3.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,8 +234,8 @@ func (s *watcher) addPrevious(events []*clientv3.Event) {
 	}
 }
 
-// RequestProgress has every watch of the stream told how far the store is, unless one of them was asked for a later
-// revision than that.
+// RequestProgress sends the revision of the store to every watch of the stream. Like etcd, it sends nothing if one of
+// them was opened at a future revision.
 func (s *watcher) RequestProgress(ctx context.Context) error {
 	if err := s.lockStore(ctx); err != nil {
 		return clientv3.ContextError(ctx, err)
@@ -258,7 +264,7 @@ func (s *watcher) RequestProgress(ctx context.Context) error {
 	return nil
 }
 
-// streamOf names the stream of a watch as etcd's client does: by the metadata of its context.
+// streamOf returns the stream of a watch. As in the client of etcd, it is determined by the metadata of the context.
 func streamOf(ctx context.Context) string {
 	if md, ok := metadata.FromOutgoingContext(ctx); ok {
 		return fmt.Sprintf("%+v", map[string][]string(md))

@@ -10,33 +10,33 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 )
 
-// Deaf stands before a client's watches and drops events without a word: what no etcd should do, and what nothing but
-// reading again finds out.
+// Deaf is a Watcher that drops events silently. etcd should never do that, and only a later list can detect it (see
+// kv.RepairsMetric).
 type Deaf struct {
 	clientv3.Watcher
 	mu      sync.Mutex
-	drop    func(key string) bool
+	drop    func(key string) bool // selects the keys whose events are dropped; nil: none
 	dropped atomic.Int64
 }
 
-// Deafen puts one before the watches that c opens from now on.
+// Deafen replaces the Watcher of c, so that the events of watches which are opened from now on can be dropped.
 func Deafen(c *kv.Client) *Deaf {
 	d := &Deaf{Watcher: c.Watcher}
 	c.Watcher = d
 	return d
 }
 
-// Drop has the events of some keys dropped from now on, on all watches; nil: of none.
+// Drop drops the events of the selected keys from now on, on all watches. With nil, it drops none.
 func (d *Deaf) Drop(which func(key string) bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.drop = which
 }
 
-// Dropped is how many events were.
+// Dropped returns how many events were dropped.
 func (d *Deaf) Dropped() int64 { return d.dropped.Load() }
 
-// Watch is the Watcher's.
+// Watch implements clientv3.Watcher.
 func (d *Deaf) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
 	in, out := d.Watcher.Watch(ctx, key, opts...), make(chan clientv3.WatchResponse)
 	go func() {
@@ -44,7 +44,7 @@ func (d *Deaf) Watch(ctx context.Context, key string, opts ...clientv3.OpOption)
 		for r := range in {
 			if some := len(r.Events); some > 0 {
 				if r.Events = d.pass(r.Events); len(r.Events) == 0 {
-					continue // it would look like a progress notice
+					continue // an empty response would look like a progress notification
 				}
 			}
 

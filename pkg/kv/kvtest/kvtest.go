@@ -1,6 +1,6 @@
-// Package kvtest starts real etcd servers for tests: embedded, alone, with fast elections, reached by gRPC over a unix
-// socket. They are for correctness, not for speed, and for tests only. Tests of what is built on keys and revisions get a
-// store in memory instead, from Memory.
+// Package kvtest starts real etcd servers for tests. They are embedded, have one member and fast elections, and are
+// reached by gRPC over a unix socket. They are not fast, and are for tests only. A test that needs only keys,
+// revisions and leases uses Memory instead, which is much cheaper.
 package kvtest
 
 import (
@@ -11,9 +11,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 )
 
-const startTimeout = 2 * time.Minute // of what takes 50 ms, beside much else
+// startTimeout is long because many tests run at once. A start usually takes 50 ms.
+const startTimeout = 2 * time.Minute
 
-// Server is an etcd that a test may stop and start again.
+// Server is an etcd that a test can stop and start again.
 type Server struct {
 	t      testing.TB
 	dir    string
@@ -21,33 +22,33 @@ type Server struct {
 	client *kv.Client
 }
 
-// Start starts an etcd and returns a client of it. Both end with the test.
+// Start starts an etcd and returns a client of it. Both are closed when the test ends.
 func Start(t testing.TB) *kv.Client {
 	t.Helper()
 	return StartServer(t).Client()
 }
 
-// StartServer starts an etcd that ends with the test.
+// StartServer starts an etcd. It is stopped when the test ends.
 func StartServer(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{t: t, dir: t.TempDir()}
 	s.start()
-	t.Cleanup(s.Stop) // before the clients' clean-ups, to run after them
+	t.Cleanup(s.Stop) // registered before the cleanups of the clients, so that it runs after them
 	s.client = s.Dial()
 
 	return s
 }
 
-// Client is a client over gRPC, the same one always, which outlives a Restart.
+// Client returns a client over gRPC. It always returns the same one, which works again after a Restart.
 func (s *Server) Client() *kv.Client { return s.client }
 
-// InProcess is the server's own client. It ends when the server stops.
+// InProcess returns the in-process client of the server. It is closed when the server stops.
 func (s *Server) InProcess() *kv.Client { return s.server.Client() }
 
-// Endpoint is the server's address, the same after a Restart.
+// Endpoint returns the address of the server. It is the same after a Restart.
 func (s *Server) Endpoint() string { return s.server.Endpoint() }
 
-// Dial returns one more client over gRPC, closed with the test.
+// Dial returns another client over gRPC, which is closed when the test ends.
 func (s *Server) Dial() *kv.Client {
 	s.t.Helper()
 	c, err := kv.Dial(s.t.Context(), kv.Config{Endpoints: []string{s.Endpoint()}})
@@ -60,7 +61,7 @@ func (s *Server) Dial() *kv.Client {
 	return c
 }
 
-// Stop stops the server and keeps its data. A stopped server may be stopped again.
+// Stop stops the server and keeps its data. It may be called more than once.
 func (s *Server) Stop() {
 	s.t.Helper()
 	if err := s.server.Close(); err != nil {
@@ -68,7 +69,7 @@ func (s *Server) Stop() {
 	}
 }
 
-// Restart starts the server again, at the same address and with the same data; it stops it first if it runs.
+// Restart stops the server if it runs, and starts it again at the same address and with the same data.
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.Stop()
@@ -77,7 +78,7 @@ func (s *Server) Restart() {
 
 func (s *Server) start() {
 	s.t.Helper()
-	// Not the test's context: it is cancelled before clean-ups run.
+	// The context of the test is cancelled before the cleanups run, so it cannot be used here.
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 

@@ -8,23 +8,22 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv/kvmem"
 )
 
-// Memory returns a client of an empty store in memory, which passes the same conformance
-// suite as etcd. It is for tests of what is built on keys and revisions: it costs a test
-// next to nothing, where an etcd costs a server and its connections. Both end with the test.
+// Memory returns a client of an empty in-memory store, which passes the same conformance suite as etcd. It costs a
+// test next to nothing, while an etcd needs a server and its connections. Both are closed when the test ends.
 func Memory(t testing.TB) *kv.Client {
 	t.Helper()
 
-	memory := kvmem.New(kvmem.Config{MinTTL: 1}) // as the short elections of Start allow
+	memory := kvmem.New(kvmem.Config{MinTTL: 1}) // the minimum that results from the short elections of Start
 	t.Cleanup(memory.Close)
 
 	return ClientOf(t, memory)
 }
 
-// ClientOf returns one more client of a store in memory, closed with the test.
+// ClientOf returns another client of an in-memory store. It is closed when the test ends.
 func ClientOf(t testing.TB, memory *kvmem.Store) *kv.Client {
 	t.Helper()
 
-	// Not the test's context: it is cancelled before clean-ups run.
+	// The context of the test is cancelled before the cleanups run, so it cannot be used here.
 	c := kv.Wrap(memory.Client(context.WithoutCancel(t.Context())), 0)
 	t.Cleanup(func() { _ = c.Close() })
 

@@ -12,7 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 )
 
-// Proxy stands between a client and a server, to break what is between.
+// Proxy forwards connections between clients and a server, and can break or delay them.
 type Proxy struct {
 	t    testing.TB
 	l    net.Listener
@@ -20,14 +20,14 @@ type Proxy struct {
 	wg   sync.WaitGroup
 
 	mu     sync.Mutex
-	target string
-	cut    bool
-	frozen chan struct{} // closed to thaw; nil if not frozen
-	conns  map[net.Conn]struct{}
+	target string                // the socket of the server
+	cut    bool                  // connections are refused
+	frozen chan struct{}         // closed by Mend; nil if not frozen
+	conns  map[net.Conn]struct{} // the open connections, both sides
 	closed bool
 }
 
-// Proxy starts a proxy to the server, open at first.
+// Proxy starts a proxy to the server. It forwards everything until Cut or Freeze is called.
 func (s *Server) Proxy() *Proxy {
 	s.t.Helper()
 	dir, err := os.MkdirTemp("", "proxy")
@@ -50,7 +50,7 @@ func (s *Server) Proxy() *Proxy {
 	return p
 }
 
-// Client returns a client that goes through the proxy.
+// Client returns a client that connects through the proxy.
 func (p *Proxy) Client(cfg kv.Config) *kv.Client {
 	p.t.Helper()
 	cfg.Endpoints = []string{"unix://" + p.path}
@@ -67,7 +67,7 @@ func (p *Proxy) Client(cfg kv.Config) *kv.Client {
 
 func socket(s *Server) string { return strings.TrimPrefix(s.Endpoint(), "unix://") }
 
-// Redirect breaks all connections, and leads the new ones to another server.
+// Redirect closes all connections, and forwards new ones to another server.
 func (p *Proxy) Redirect(to *Server) {
 	p.mu.Lock()
 	p.target = socket(to)
@@ -77,7 +77,7 @@ func (p *Proxy) Redirect(to *Server) {
 	p.Mend()
 }
 
-// Cut breaks all connections, and the new ones at once, until Mend.
+// Cut closes all connections, and refuses new ones until Mend is called.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -88,7 +88,7 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Freeze holds back all bytes, both ways, until Mend.
+// Freeze delays all data in both directions until Mend is called.
 func (p *Proxy) Freeze() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,7 +97,7 @@ func (p *Proxy) Freeze() {
 	}
 }
 
-// Mend ends Cut and Freeze; what was frozen is delivered.
+// Mend ends Cut and Freeze. Data that Freeze delayed are delivered.
 func (p *Proxy) Mend() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -180,7 +180,7 @@ func (p *Proxy) enter(conns ...net.Conn) bool {
 	return true
 }
 
-// thawed is a reader that passes nothing on while the proxy is frozen.
+// thawed is a connection whose reads wait while the proxy is frozen.
 type thawed struct {
 	net.Conn
 	p *Proxy

@@ -5,9 +5,8 @@ import (
 	"path/filepath"
 )
 
-// Keep stops the server, copies its data as they are, and starts it again. What it
-// returns puts them back: a server restored from an older snapshot, without a bump
-// of its revision.
+// Keep stops the server, copies its data, and starts it again. The function that it returns restores the copy. Then
+// the server is like one that was restored from an older snapshot without an increase of its revision.
 func (s *Server) Keep() (rewind func()) {
 	s.t.Helper()
 	kept := filepath.Join(s.t.TempDir(), "member")

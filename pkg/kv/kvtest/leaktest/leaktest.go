@@ -1,4 +1,4 @@
-// Package leaktest fails the tests of a package that leave goroutines behind.
+// Package leaktest makes the tests of a package fail if they leave goroutines behind.
 package leaktest
 
 import (
@@ -10,8 +10,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main runs the tests of a package and ends the process: with 1 also if they have passed
-// and goroutines of theirs go on.
+// Main runs the tests of a package and exits. If the tests have passed but goroutines still run, the exit code is 1.
+// It does not return.
 func Main(m *testing.M) {
 	code := m.Run()
 	if code == 0 {
@@ -24,9 +24,8 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// Check returns an error that names the goroutines which still run after a minute.
-// goleak itself waits for half a second, but connections between members of etcd end
-// only when a read of theirs times out, after five.
+// Check returns an error with the goroutines that still run after a minute. goleak itself waits for half a second,
+// but connections between members of etcd end only when one of their reads times out, after five seconds.
 func Check() error {
 	for deadline := time.Now().Add(time.Minute); ; {
 		if err := goleak.Find(); err == nil || time.Now().After(deadline) {
