@@ -90,7 +90,7 @@ func (h *Handlers) AddToRun(c *httpapi.Call, r *task.Run) {
 	ctx, cancel := context.WithTimeout(c.Context(), askTimeout)
 	defer cancel()
 
-	h.ask(ctx, httpapi.CallerOf(c.Context()), nil, []string{r.Node}, r.Namespace+"/"+r.Task+"/"+r.ID, func(_ string, statuses []task.AttemptStatus, err error) {
+	h.askNodes(ctx, httpapi.CallerOf(c.Context()), nil, []string{r.Node}, r.Namespace+"/"+r.Task+"/"+r.ID, func(_ string, statuses []task.AttemptStatus, err error) {
 		if err != nil {
 			r.Progress = &task.Progress{Silent: err.Error()}
 		}
@@ -115,7 +115,7 @@ func (h *Handlers) AddToRuns(c *httpapi.Call, runs []task.Run) {
 	ctx, cancel := context.WithTimeout(c.Context(), askTimeout)
 	defer cancel()
 
-	h.ask(ctx, httpapi.CallerOf(c.Context()), nil, keysOf(of), "", func(node string, statuses []task.AttemptStatus, err error) {
+	h.askNodes(ctx, httpapi.CallerOf(c.Context()), nil, keysOf(of), "", func(node string, statuses []task.AttemptStatus, err error) {
 		all := byRun(statuses)
 
 		for _, r := range of[node] {
@@ -140,7 +140,7 @@ func (h *Handlers) AddToBoard(c *httpapi.Call, b *task.Board, nodes []task.Node)
 	ctx, cancel := context.WithTimeout(c.Context(), boardAskTimeout)
 	defer cancel()
 
-	h.ask(ctx, httpapi.CallerOf(c.Context()), nodes, keysOf(of), "", func(node string, statuses []task.AttemptStatus, _ error) {
+	h.askNodes(ctx, httpapi.CallerOf(c.Context()), nodes, keysOf(of), "", func(node string, statuses []task.AttemptStatus, _ error) {
 		all := byRun(statuses)
 		for _, r := range of[node] {
 			t := all[runKey{r.Namespace, r.Task, r.Run}]
@@ -170,10 +170,10 @@ func keysOf[V any](m map[string]V) []string {
 	return keys
 }
 
-// ask requests the reports of the attempts on nodes, until ctx ends, and calls heard for each node. The calls
-// of heard do not overlap. nodes are the nodes that are present; if nil, ask reads them. If run is not "", only
+// askNodes requests the reports of the attempts on nodes, until ctx ends, and calls heard for each node. The calls
+// of heard do not overlap. nodes are the nodes that are present; if nil, askNodes reads them. If run is not "", only
 // that run is requested.
-func (h *Handlers) ask(ctx context.Context, who httpapi.Caller, nodes []task.Node, names []string, run string, heard func(node string, statuses []task.AttemptStatus, err error)) {
+func (h *Handlers) askNodes(ctx context.Context, who httpapi.Caller, nodes []task.Node, names []string, run string, heard func(node string, statuses []task.AttemptStatus, err error)) {
 	if len(names) == 0 {
 		return
 	}

@@ -1,9 +1,10 @@
-// Package board has the API's handler of the board, which shows an operator problems, what comes
-// and what runs. Its parts are in the memory of the nodes that schedule: the node that is asked asks
-// them all, and puts the parts together once for all who look within a moment.
+// Package board contains the API handler for the board, which shows an operator problems, future ticks and
+// active runs. Each scheduling node has its part of the board in memory. The node that receives a request
+// collects the parts of all these nodes and combines them. Requests that arrive shortly afterwards get the same
+// board.
 //
-// A node that does not answer in time is named, and its part is missing. Without etcd the board
-// shows what was known of nodes last, and says so.
+// If a node does not answer in time, its part is missing and the board names the node. If etcd is unavailable,
+// the board shows the nodes as last read, with a warning.
 package board
 
 import (
@@ -31,32 +32,34 @@ import (
 )
 
 const (
-	// partWithin is how long a node is waited for.
+	// partWithin is how long a board waits for the parts of other nodes.
 	partWithin = time.Second
-	// boardAge is how old a board may be that is shown again, and statusAge what is
-	// slower to find out and changes less.
+	// boardAge is how long a board is served again. It is shorter than a second, so that clients which refresh
+	// every second always get a new board. statusAge is the same for the status of the cluster, which costs more
+	// reads and changes less often.
 	boardAge  = 700 * time.Millisecond
 	statusAge = 5 * time.Second
-	// etcdWithin is how long etcd is waited for.
+	// etcdWithin is how long a board waits for etcd.
 	etcdWithin = 1500 * time.Millisecond
 )
 
 const boardAbout = "Whatever node is asked asks the nodes that schedule for their parts, which they have in memory: it may be asked for every second. " +
 	"silent names the nodes that do not answer within a second. With part=true the answer covers only the node that you ask."
 
-// boardQuery are the parameters of the board.
+// boardQuery are the parameters of a request for the board.
 type boardQuery struct {
 	Span  boardSpan `query:"span" default:"10m0s" example:"10m" doc:"How far next looks ahead: a duration, at most 24h."`
 	Limit int       `query:"limit" minimum:"1" maximum:"500" default:"50" doc:"The maximum number of items in each list."`
 	Part  bool      `query:"part" default:"false" doc:"Only what the node that you ask knows itself."`
 }
 
-// boardSpan is how far a board looks ahead.
+// boardSpan is how far ahead a board lists ticks.
 type boardSpan time.Duration
 
+// mostBoardSpan is the maximum span.
 const mostBoardSpan = 24 * time.Hour
 
-// UnmarshalText reads a span as it is in a request.
+// UnmarshalText parses a span.
 func (b *boardSpan) UnmarshalText(text []byte) error {
 	span, err := time.ParseDuration(string(text))
 	if err != nil {
@@ -71,23 +74,25 @@ func (b *boardSpan) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// boardCache is the latest board: however many look at it, it is put together once.
+// boardCache holds the latest board, which all callers share, and what was last read from etcd.
 type boardCache struct {
 	mu    sync.Mutex
-	span  time.Duration
+	span  time.Duration // the parameters of board
 	limit int
-	at    time.Time
+	at    time.Time // when board was made
 	board task.Board
 
-	// What etcd said last: while it is away, the rest is worth seeing all the more.
+	// The latest records of etcd. They are shown while etcd is unavailable, because the board is most useful
+	// then.
 	nodes    []task.Node
 	owners   []record.Owner
 	statusAt time.Time
 	status   client.ClusterStatus
 }
 
-// refresh reads what is in etcd; an error leaves what was known.
-func (b *boardCache) refresh(ctx context.Context, st *store.Store, status func(context.Context) (client.ClusterStatus, error)) error {
+// refreshFromStore reads nodes, owners and, if it is old, the status from etcd. If it returns an error, what could not
+// be read keeps its former value.
+func (b *boardCache) refreshFromStore(ctx context.Context, st *store.Store, status func(context.Context) (client.ClusterStatus, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, etcdWithin)
 	defer cancel()
 
@@ -109,7 +114,7 @@ func (b *boardCache) refresh(ctx context.Context, st *store.Store, status func(c
 	return err
 }
 
-// getBoard serves the board, or this node's part of it.
+// getBoard serves the board, or this node's part of it. The lock makes concurrent callers wait for one board.
 func (h *Handlers) getBoard(c *httpapi.Call, q boardQuery) (httpapi.Answer, error) {
 	span, limit := time.Duration(q.Span), q.Limit
 
@@ -132,6 +137,7 @@ func (h *Handlers) getBoard(c *httpapi.Call, q boardQuery) (httpapi.Answer, erro
 	return httpapi.Answer{Status: http.StatusOK, Body: b.board}, nil
 }
 
+// ownPart returns this node's part. A node that does not schedule has an empty part.
 func (h *Handlers) ownPart(ctx context.Context, span time.Duration, limit int) task.BoardPart {
 	if h.Part == nil {
 		return task.BoardPart{Node: h.Node, At: h.Now.Stamp()}
@@ -139,9 +145,10 @@ func (h *Handlers) ownPart(ctx context.Context, span time.Duration, limit int) t
 	return h.Part(ctx, span, limit)
 }
 
-// makeBoard asks all nodes that schedule, and puts together what they say.
+// makeBoard collects the parts of all scheduling nodes and combines them. The caller must hold the lock of the
+// cache.
 func (h *Handlers) makeBoard(c *httpapi.Call, span time.Duration, limit int) (task.Board, error) {
-	away := h.cache.refresh(c.Context(), h.Store, h.Status)
+	away := h.cache.refreshFromStore(c.Context(), h.Store, h.Status)
 	if away != nil && (h.cache.nodes == nil || c.Context().Err() != nil) {
 		return task.Board{}, away
 	}
@@ -167,16 +174,16 @@ func (h *Handlers) makeBoard(c *httpapi.Call, span time.Duration, limit int) (ta
 	mergeBoard(&b, nodes, parts, limit)
 	h.Attempts.AddToBoard(c, &b, nodes)
 
-	return b, c.Context().Err() // else nodes would be called silent because somebody hung up
+	return b, c.Context().Err() // a caller that has gone would make all nodes look silent
 }
 
-// heard is a node's part, or why there is none.
+// heard is the part of a node, or the reason why it is missing.
 type heard struct {
 	part task.BoardPart
 	err  error
 }
 
-// askParts asks the nodes that schedule, by name.
+// askParts collects the parts of all scheduling nodes, by name.
 func (h *Handlers) askParts(c *httpapi.Call, nodes []task.Node, span time.Duration, limit int) map[string]heard {
 	ctx, cancel := context.WithTimeout(c.Context(), partWithin)
 	defer cancel()
@@ -205,12 +212,12 @@ func (h *Handlers) askParts(c *httpapi.Call, nodes []task.Node, span time.Durati
 		}
 	}
 
-	_ = g.Wait() // which never fails
+	_ = g.Wait() // the functions return no errors
 
 	return parts
 }
 
-// partOf asks another node for its part, in the name of who asks this one.
+// partOf requests the part of another node on behalf of the caller.
 func (h *Handlers) partOf(ctx context.Context, n task.Node, who httpapi.Caller, span time.Duration, limit int) (p task.BoardPart, err error) {
 	q := url.Values{"part": {"true"}, "span": {span.String()}, "limit": {fmt.Sprint(limit)}}
 	req, err := h.Peers.NewRequest(ctx, who, n, http.MethodGet, q, "v1", "board")
@@ -241,6 +248,7 @@ func (h *Handlers) partOf(ctx context.Context, n task.Node, who httpapi.Caller, 
 	if err := json.NewDecoder(io.LimitReader(res.Body, peers.MaxAnswer)).Decode(&p); err != nil {
 		return p, fmt.Errorf("%s sent what cannot be read: %w", u.Host, err)
 	}
+	// The address may meanwhile belong to another node, whose part must not be counted for this one.
 	if p.Node != n.Name {
 		return p, fmt.Errorf("another node, %s, answers at %s", task.Quote(p.Node), u.Host)
 	}
@@ -248,7 +256,8 @@ func (h *Handlers) partOf(ctx context.Context, n task.Node, who httpapi.Caller, 
 	return p, nil
 }
 
-// mergeBoard puts the parts together; the order in which they came does not matter.
+// mergeBoard combines the parts. The result does not depend on the order in which they arrived, except for
+// ties.
 func mergeBoard(b *task.Board, nodes []task.Node, parts map[string]heard, limit int) {
 	b.Waiting, b.Nodes = map[string]int{}, []task.BoardNode{}
 	var all task.Tally
@@ -288,17 +297,18 @@ func mergeBoard(b *task.Board, nodes []task.Node, parts map[string]heard, limit 
 		l.Away, l.Waits, l.Next, l.Active = append(l.Away, p.Away...), append(l.Waits, p.Waits...), append(l.Next, p.Next...), append(l.Active, p.Active...)
 	})
 
-	l.Stuck = foremost(l.Stuck, limit, func(a, b task.BoardShard) int { return a.Since.Compare(b.Since.Time) })
-	l.Failing = foremost(l.Failing, limit, func(a, b task.BoardFailing) int {
+	l.Stuck = firstSorted(l.Stuck, limit, func(a, b task.BoardShard) int { return a.Since.Compare(b.Since.Time) })
+	l.Failing = firstSorted(l.Failing, limit, func(a, b task.BoardFailing) int {
 		if c := b.EndedAt.Compare(a.EndedAt.Time); c != 0 {
 			return c
 		}
 		return strings.Compare(a.Namespace+"/"+a.Task, b.Namespace+"/"+b.Task)
 	})
 
-	l.Overdue, l.Next = foremost(l.Overdue, limit, sooner), foremost(l.Next, limit, sooner)
-	l.Away, l.Active = foremost(l.Away, limit, longer), foremost(l.Active, limit, longer)
-	l.Waits = foremost(l.Waits, limit, func(a, b task.BoardWait) int {
+	l.Overdue, l.Next = firstSorted(l.Overdue, limit, compareTicks), firstSorted(l.Next, limit, compareTicks)
+	l.Away, l.Active = firstSorted(l.Away, limit, compareRuns), firstSorted(l.Active, limit, compareRuns)
+	// Runs for which no node matches come first, because they need the operator's attention.
+	l.Waits = firstSorted(l.Waits, limit, func(a, b task.BoardWait) int {
 		if x, y := a.Reason == task.ReasonNoNode, b.Reason == task.ReasonNoNode; x != y {
 			if x {
 				return -1
@@ -310,26 +320,30 @@ func mergeBoard(b *task.Board, nodes []task.Node, parts map[string]heard, limit 
 	})
 }
 
-func sooner(a, b task.BoardTick) int {
+// compareTicks orders ticks by their due time.
+func compareTicks(a, b task.BoardTick) int {
 	if c := a.Due().Compare(b.Due().Time); c != 0 {
 		return c
 	}
 	return strings.Compare(a.Namespace+"/"+a.Task, b.Namespace+"/"+b.Task)
 }
 
-func longer(a, b task.BoardRun) int {
+// compareRuns orders runs by the time at which they began.
+func compareRuns(a, b task.BoardRun) int {
 	if c := a.Began().Compare(b.Began().Time); c != 0 {
 		return c
 	}
 	return strings.Compare(a.Run, b.Run)
 }
 
-// foremost is a list in order, cut.
-func foremost[T any](list []T, most int, before func(a, b T) int) []T {
+// firstSorted sorts a list and returns its first most items. The result is never nil, because the API returns []
+// and not null.
+func firstSorted[T any](list []T, most int, before func(a, b T) int) []T {
 	slices.SortStableFunc(list, before)
 	return append([]T{}, list[:min(len(list), most)]...)
 }
 
+// addCounts adds c to the counts in to.
 func addCounts(to *task.BoardCounts, c task.BoardCounts) {
 	to.Serving, to.Tasks, to.Paused, to.Unreadable = to.Serving+c.Serving, to.Tasks+c.Tasks, to.Paused+c.Paused, to.Unreadable+c.Unreadable
 	to.FailingCount, to.OverdueCount, to.ActiveCount = to.FailingCount+c.FailingCount, to.OverdueCount+c.OverdueCount, to.ActiveCount+c.ActiveCount

@@ -14,25 +14,25 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Handlers serve the board.
+// Handlers serve the board. They are safe for concurrent use.
 type Handlers struct {
 	Store    *store.Store
 	Cluster  task.Cluster
 	Peers    *peers.Client
 	Attempts *attempts.Handlers
-	Node     string // this one's name
-	Version  string // Carillon's
+	Node     string // the name of this node
+	Version  string // the version of Carillon
 	Now      httpapi.Clock
-	// Part is this node's part of the board: ticks within a span, and of each list limit
-	// items; nil if the node does not schedule.
+	// Part returns this node's part of the board, with the ticks of a time span and at most limit items in each
+	// list. It is nil if the node does not schedule.
 	Part func(ctx context.Context, span time.Duration, limit int) task.BoardPart
-	// Status finds out how the cluster fares.
+	// Status returns the status of the cluster.
 	Status func(ctx context.Context) (client.ClusterStatus, error)
 
 	cache boardCache
 }
 
-// Routes are the operations of the board.
+// Routes returns the operations on the board.
 func (h *Handlers) Routes() []*httpapi.Operation {
 	const get = http.MethodGet
 

@@ -20,29 +20,32 @@ const auditAbout = "All records are read at one revision, a thousand at a time. 
 	"changed by then is a finding. The answer is NDJSON: a line about once a second that says how far it is, and one last line with the findings, " +
 	"or with the error that ended it. A node does one audit at a time."
 
-// auditQuery are the parameters of an audit. The default of its pause is audit.DefaultPause, and a
-// pause is long enough for a busy cluster to have gone on, and for nodes to have announced themselves.
+// auditQuery are the parameters of an audit. The pause between its two reads must be long enough for a busy
+// cluster to have made progress, and for nodes to have announced themselves. Its default is audit.DefaultPause.
 type auditQuery struct {
 	Pause int `query:"pause" minimum:"1" maximum:"60" default:"6" doc:"How many seconds lie between the two looks."`
 }
 
-// mostRepairs is how many findings one request mends.
+// mostRepairs is the maximum number of findings that one request repairs.
 const mostRepairs = 100
 
-func (h *Handlers) auditor() audit.Auditor {
+// newAuditor returns an auditor of this cluster.
+func (h *Handlers) newAuditor() audit.Auditor {
 	return audit.Auditor{Store: h.Store, Ref: h.Ref, Now: h.Now, Node: h.Node}
 }
 
-// audit serves an audit, line by line.
-func (h *Handlers) audit(c *httpapi.Call, q auditQuery) (httpapi.Answer, error) {
+// serveAudit serves an audit as NDJSON. One audit at a time runs on a node.
+func (h *Handlers) serveAudit(c *httpapi.Call, q auditQuery) (httpapi.Answer, error) {
 	if !h.auditing.CompareAndSwap(false, true) {
 		return httpapi.Answer{}, httpapi.Fail(http.StatusConflict, client.CodeConflict, "node %s is at an audit already", h.Node).WithHint("wait for it, or ask another node")
 	}
 
-	// Over before the last line: who reads that may ask again at once.
+	// The audit ends before its last line is written, so that a caller who has read that line can start another
+	// audit at once.
 	over := sync.OnceFunc(func() { h.auditing.Store(false) })
 	defer over()
 
+	// Until the first line is written, an error can still be answered with a status.
 	begun := false
 	tell := func(l client.AuditLine) {
 		if !begun {
@@ -50,11 +53,11 @@ func (h *Handlers) audit(c *httpapi.Call, q auditQuery) (httpapi.Answer, error) 
 			c.Writer.Header().Set("Content-Type", httpapi.TypeLines)
 		}
 
-		_ = httpapi.WriteJSON(c.Writer, l) // if the caller is gone, ctx ends
+		_ = httpapi.WriteJSON(c.Writer, l) // if the caller has gone, ctx ends
 		_ = http.NewResponseController(c.Writer).Flush()
 	}
 
-	au := h.auditor()
+	au := h.newAuditor()
 	au.Pause = time.Duration(q.Pause) * time.Second
 	ctx, cancel := context.WithCancelCause(c.Context())
 	defer cancel(nil)
@@ -62,11 +65,12 @@ func (h *Handlers) audit(c *httpapi.Call, q auditQuery) (httpapi.Answer, error) 
 	au.OnProgress = func(p task.AuditProgress) {
 		tell(client.AuditLine{Progress: &p})
 		if _, err := h.Authenticate(ctx, c.Request); err != nil && httpapi.AsFailure(err).Status < http.StatusInternalServerError {
-			cancel(err) // an audit may take minutes; the token is not valid any more
+			cancel(err) // the token is no longer valid; an audit can take minutes
 		}
 	}
 
 	found, err := au.Run(ctx)
+	// The error of the auditor may only state that ctx ended; the cause is the reason.
 	if cause := context.Cause(ctx); err != nil && cause != nil && c.Context().Err() == nil {
 		err = cause
 	}
@@ -87,8 +91,8 @@ func (h *Handlers) audit(c *httpapi.Call, q auditQuery) (httpapi.Answer, error) 
 	return httpapi.Answer{}, nil
 }
 
-// repair mends findings, one after the other, until one fails.
-func (h *Handlers) repair(c *httpapi.Call) (httpapi.Answer, error) {
+// serveRepair repairs findings one after another, and stops after the first that fails.
+func (h *Handlers) serveRepair(c *httpapi.Call) (httpapi.Answer, error) {
 	var body client.Repairs
 	if err := c.Decode(&body); err != nil {
 		return httpapi.Answer{}, err
@@ -100,7 +104,7 @@ func (h *Handlers) repair(c *httpapi.Call) (httpapi.Answer, error) {
 	var mended []string
 	results := make([]task.RepairResult, 0, len(body.Findings))
 	for _, r := range body.Findings {
-		res, err := h.auditor().Repair(c.Context(), r)
+		res, err := h.newAuditor().Repair(c.Context(), r)
 		if err != nil {
 			f := httpapi.AsFailure(err)
 			h.Problems.LogFailure(c.Request, f)
@@ -117,6 +121,7 @@ func (h *Handlers) repair(c *httpapi.Call) (httpapi.Answer, error) {
 		}
 	}
 
+	// Repairs delete records, so the cluster's record must show who requested them.
 	if len(mended) > 0 {
 		h.noteChange(c, "repaired: "+strings.Join(mended, ", "))
 	}

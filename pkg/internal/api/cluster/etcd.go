@@ -13,23 +13,23 @@ import (
 )
 
 const (
-	// etcdTimeout bounds how long the members of etcd are asked how they fare.
+	// etcdTimeout limits how long the members of etcd may take to report their status.
 	etcdTimeout = 2 * time.Second
-	// fewTasks is up to how many tasks say nothing of how much space one takes.
+	// fewTasks is the number of tasks below which the size of the database does not show how much space a task
+	// needs.
 	fewTasks = 100
-	// manyRevisions is how many revisions no compaction leaves that is set up as
-	// advised: 100,000, and what the fastest etcd adds in five minutes.
+	// manyRevisions is a number of revisions that etcd never keeps if compaction is configured as recommended:
+	// 100,000, plus what the fastest etcd adds in five minutes.
 	manyRevisions = 1_000_000
-	// farBehind is by how many entries a member's applying is late that has trouble; etcd
-	// refuses writes at 5,000.
+	// farBehind is the number of entries that a member may lag in applying before it is reported. etcd refuses
+	// writes at 5,000.
 	farBehind = 1000
 )
 
-// lookAtEtcd adds what etcd says of itself. What it does not tell is left out:
-// the status is asked for when something is wrong.
+// lookAtEtcd adds the state of etcd to the status. It leaves out what etcd does not report.
 func (h *Handlers) lookAtEtcd(ctx context.Context, st *client.ClusterStatus) {
 	for _, m := range h.Store.Members(ctx, etcdTimeout) {
-		st.Etcd = append(st.Etcd, member(m))
+		st.Etcd = append(st.Etcd, showMember(m))
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
@@ -40,11 +40,12 @@ func (h *Handlers) lookAtEtcd(ctx context.Context, st *client.ClusterStatus) {
 	}
 
 	if tasks, records, err := h.Store.SampleHistory(ctx, h.Cluster.Shards); err == nil && tasks > 0 {
-		st.Room = room(*st, float64(records)/float64(tasks))
+		st.Room = capacityLeft(*st, float64(records)/float64(tasks))
 	}
 }
 
-func member(m store.Member) client.EtcdMember {
+// showMember converts a member to the form of the API.
+func showMember(m store.Member) client.EtcdMember {
 	out := client.EtcdMember{
 		Name: m.Name, ID: m.ID, PeerURL: m.Peer, Socket: m.Socket, Endpoint: m.Endpoint, Version: m.Version, Fault: m.Fault, DBSize: m.Size, DBInUse: m.InUse, DBQuota: m.Quota,
 		Leader: m.Leader, Learner: m.Learner, Index: m.Index, Applied: m.Applied, Alarms: append([]string{}, m.Alarms...),
@@ -56,8 +57,9 @@ func member(m store.Member) client.EtcdMember {
 	return out
 }
 
-// room does the sum: what the tasks take now, and how many such the quota carries.
-func room(st client.ClusterStatus, history float64) *client.Room {
+// capacityLeft estimates the space that one task needs, and how many such tasks fit into the quota. The member with the
+// least space decides. It returns nil if there is too little data.
+func capacityLeft(st client.ClusterStatus, history float64) *client.Room {
 	var inUse, quota int64
 	for _, m := range st.Etcd {
 		inUse = max(inUse, m.DBInUse)
@@ -75,38 +77,40 @@ func room(st client.ClusterStatus, history float64) *client.Room {
 	return &client.Room{BytesPerTask: each, HistoryPerTask: float64(int64(history*10)) / 10, Tasks: quota / 100 * store.FillingUp / each}
 }
 
-func used(m client.EtcdMember) int { return store.Member{Size: m.DBSize, Quota: m.DBQuota}.Used() }
+// memberUse returns how much of its quota a member uses, in percent.
+func memberUse(m client.EtcdMember) int { return store.Member{Size: m.DBSize, Quota: m.DBQuota}.Used() }
 
-// etcdWarnings are what an operator should look at in etcd.
+// etcdWarnings returns the warnings about etcd.
 func etcdWarnings(st client.ClusterStatus) []task.Warning {
 	var list []task.Warning
 	for _, m := range st.Etcd {
 		for _, w := range memberWarnings(m) {
-			list = append(list, warning(task.WarnEtcdMember, "etcd at %s %s", m.Endpoint, w))
+			list = append(list, newWarning(task.WarnEtcdMember, "etcd at %s %s", m.Endpoint, w))
 		}
 	}
 
-	if versions := distinct(st.Etcd, func(m client.EtcdMember) string { return m.Version }); len(versions) > 1 {
-		list = append(list, warning(task.WarnEtcdVersions, "the members of etcd have different versions (%s): finish the upgrade", strings.Join(versions, ", ")))
+	if versions := distinctValues(st.Etcd, func(m client.EtcdMember) string { return m.Version }); len(versions) > 1 {
+		list = append(list, newWarning(task.WarnEtcdVersions, "the members of etcd have different versions (%s): finish the upgrade", strings.Join(versions, ", ")))
 	}
 
-	quotas := distinct(st.Etcd, func(m client.EtcdMember) string {
+	quotas := distinctValues(st.Etcd, func(m client.EtcdMember) string {
 		if m.DBQuota <= 0 {
 			return ""
 		}
-		return mib(m.DBQuota)
+		return formatMiB(m.DBQuota)
 	})
 
 	if len(quotas) > 1 {
-		list = append(list, warning(task.WarnEtcdQuotas, "the members of etcd have different quotas (%s): the smallest quota limits all of them", strings.Join(quotas, ", ")))
+		list = append(list, newWarning(task.WarnEtcdQuotas, "the members of etcd have different quotas (%s): the smallest quota limits all of them", strings.Join(quotas, ", ")))
 	}
 
+	// Revision 1 as the oldest means that no compaction has ever run.
 	switch kept := st.Revisions.Newest - st.Revisions.Oldest; {
 	case st.Revisions.Oldest == 0 || kept < manyRevisions:
 	case st.Revisions.Oldest == 1:
-		list = append(list, warning(task.WarnEtcdCompaction, "etcd has never been compacted and keeps all of its %d revisions: %s", st.Revisions.Newest, turnOn))
+		list = append(list, newWarning(task.WarnEtcdCompaction, "etcd has never been compacted and keeps all of its %d revisions: %s", st.Revisions.Newest, turnOn))
 	default:
-		list = append(list, warning(task.WarnEtcdCompaction, "etcd keeps %d revisions, because automatic compaction is off or too rare: %s", kept, turnOn))
+		list = append(list, newWarning(task.WarnEtcdCompaction, "etcd keeps %d revisions, because automatic compaction is off or too rare: %s", kept, turnOn))
 	}
 
 	return list
@@ -114,6 +118,7 @@ func etcdWarnings(st client.ClusterStatus) []task.Warning {
 
 const turnOn = "start its members with --auto-compaction-mode revision --auto-compaction-retention 100000"
 
+// memberWarnings returns the problems of one member, as text to append to its name.
 func memberWarnings(m client.EtcdMember) []string {
 	var list []string
 	warn := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
@@ -129,7 +134,8 @@ func memberWarnings(m client.EtcdMember) []string {
 	full := false
 	for _, a := range m.Alarms {
 		switch {
-		case a == store.AlarmNoSpace && m.DBQuota > 0 && used(m) < store.FillingUp:
+		// etcd keeps the alarm after space was freed, until an operator disarms it.
+		case a == store.AlarmNoSpace && m.DBQuota > 0 && memberUse(m) < store.FillingUp:
 			warn("has space again, but still accepts no writes, and nothing fires: its alarm NOSPACE has to be disarmed")
 		case a == store.AlarmNoSpace:
 			full = true
@@ -140,24 +146,25 @@ func memberWarnings(m client.EtcdMember) []string {
 		}
 	}
 
+	// Space that is free inside the file counts against the quota until the member is defragmented.
 	free := m.DBSize - m.DBInUse
-	switch percent := used(m); {
+	switch percent := memberUse(m); {
 	case percent >= store.FillingUp:
 		what := "compact it, keep less history, or give it a larger quota"
 		if free > m.DBSize/5 {
-			what = fmt.Sprintf("%s of that are free inside the file, and defragmenting gives them back", mib(free))
+			what = fmt.Sprintf("%s of that are free inside the file, and defragmenting gives them back", formatMiB(free))
 		}
 
 		if full {
 			warn("is full, at %d %% of its quota of %s: it accepts no writes. Nothing fires, and changes are refused, until there is space "+
-				"and its alarm is disarmed: %s", percent, mib(m.DBQuota), what)
+				"and its alarm is disarmed: %s", percent, formatMiB(m.DBQuota), what)
 		} else {
-			warn("is at %d %% of its quota of %s, and accepts no writes when it is full: %s", percent, mib(m.DBQuota), what)
+			warn("is at %d %% of its quota of %s, and accepts no writes when it is full: %s", percent, formatMiB(m.DBQuota), what)
 		}
 	case full:
 		warn("is full: it accepts no writes. Nothing fires, and changes are refused, until there is space and its alarm is disarmed")
 	case percent >= store.FillingUp/2 && free > m.DBSize/2:
-		warn("uses %s of the %s of its file: the quota counts all of it, and defragmenting gives the rest back", mib(m.DBInUse), mib(m.DBSize))
+		warn("uses %s of the %s of its file: the quota counts all of it, and defragmenting gives the rest back", formatMiB(m.DBInUse), formatMiB(m.DBSize))
 	}
 
 	if behind := m.Index - m.Applied; behind > farBehind {
@@ -167,9 +174,11 @@ func memberWarnings(m client.EtcdMember) []string {
 	return list
 }
 
-func mib(n int64) string { return fmt.Sprintf("%d MiB", n>>20) }
+// formatMiB formats a number of bytes.
+func formatMiB(n int64) string { return fmt.Sprintf("%d MiB", n>>20) }
 
-func distinct(members []client.EtcdMember, of func(client.EtcdMember) string) []string {
+// distinctValues returns the different non-empty values of a property of the members.
+func distinctValues(members []client.EtcdMember, of func(client.EtcdMember) string) []string {
 	var list []string
 	for _, m := range members {
 		if v := of(m); v != "" && !slices.Contains(list, v) {
@@ -180,31 +189,30 @@ func distinct(members []client.EtcdMember, of func(client.EtcdMember) string) []
 	return list
 }
 
-// makeSpace are the command lines of etcdctl that make space, if a member needs
-// it: compact, then defragment one member after the other, the leader last, as
-// each stands still meanwhile; then disarm. embedded is how etcdctl reaches an
-// etcd in the process.
+// makeSpace returns the etcdctl commands that free space, if a member needs it: compact, then defragment the
+// members one by one, then disarm the alarm. The leader comes last, because a member does not respond while it
+// is defragmented. embedded contains the arguments with which etcdctl reaches an embedded etcd.
 func makeSpace(st client.ClusterStatus, embedded string) []string {
 	var leaders, others, here []string
 	needed, alarm, where := false, false, map[string]string{}
 	for _, m := range st.Etcd {
 		full := slices.Contains(m.Alarms, store.AlarmNoSpace)
-		needed, alarm = needed || full || used(m) >= store.FillingUp, alarm || full
+		needed, alarm = needed || full || memberUse(m) >= store.FillingUp, alarm || full
 
 		endpoint := m.Endpoint
 		if endpoint == store.Embedded && embedded != "" {
 			endpoint = embedded
 		}
 
-		if m.Socket != "" { // only its own host reaches it
-			endpoint = m.Socket + " " + m.Name // hosts may have the same path
+		if m.Socket != "" { // only the member's own host can connect to it
+			endpoint = m.Socket + " " + m.Name // the name makes endpoints distinct, because hosts may use the same path
 			where[endpoint] = m.Name
 		} else if m.DBSize > 0 {
 			here = append(here, endpoint)
 		}
 
 		switch {
-		case m.DBSize == 0: // it is away
+		case m.DBSize == 0: // the member does not answer
 		case m.Leader:
 			leaders = append(leaders, endpoint)
 		default:
@@ -217,8 +225,8 @@ func makeSpace(st client.ClusterStatus, embedded string) []string {
 		return nil
 	}
 
-	// The variable, because etcdctl refuses the flag where the variable is set, too.
-	// Some of it may take minutes; without a word, etcdctl waits for five seconds.
+	// The commands set the variable ETCDCTL_ENDPOINTS, because etcdctl rejects the flag if the variable is set
+	// as well. The timeout is long because these commands may take minutes, and the default is 5 s.
 	at := func(endpoints string) string {
 		return "ETCDCTL_ENDPOINTS=" + endpoints + " etcdctl --command-timeout 10m "
 	}
@@ -227,6 +235,7 @@ func makeSpace(st client.ClusterStatus, embedded string) []string {
 		return nil
 	}
 
+	// Without sockets, one command reaches all members.
 	if len(where) == 0 {
 		here = endpoints
 	}

@@ -54,7 +54,7 @@ func TestStatus_WarnsOfEtcd(t *testing.T) {
 				c.change(&st)
 			}
 
-			got := task.WarningTexts(warnings(st))
+			got := task.WarningTexts(clusterWarnings(st))
 			if len(got) != len(c.want) {
 				t.Fatalf("got %q, want %q", got, c.want)
 			}
@@ -102,17 +102,17 @@ func TestStatus_SaysHowToMakeSpace(t *testing.T) {
 func TestStatus_DoesTheSum(t *testing.T) {
 	st := good(client.EtcdMember{DBInUse: 2 << 20, DBQuota: 100 << 20}, client.EtcdMember{DBInUse: 3 << 20, DBQuota: 50 << 20}, client.EtcdMember{Error: "away"})
 	st.Tasks = 1024
-	if r := room(st, 4.28); r == nil || *r != (client.Room{BytesPerTask: 3 << 10, HistoryPerTask: 4.2, Tasks: 50 << 20 / 100 * 80 / (3 << 10)}) {
+	if r := capacityLeft(st, 4.28); r == nil || *r != (client.Room{BytesPerTask: 3 << 10, HistoryPerTask: 4.2, Tasks: 50 << 20 / 100 * 80 / (3 << 10)}) {
 		t.Errorf("got %+v", r)
 	}
 
 	st.Tasks = 99
-	if r := room(st, 1); r != nil {
+	if r := capacityLeft(st, 1); r != nil {
 		t.Errorf("of 99 tasks nobody can tell, but %+v", r)
 	}
 
 	st = good(client.EtcdMember{Error: "away"})
-	if r := room(st, 1); r != nil {
+	if r := capacityLeft(st, 1); r != nil {
 		t.Errorf("no etcd has answered, but %+v", r)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// expiryWarnings are of certificates that nodes say end soon.
+// expiryWarnings returns warnings about certificates that nodes have announced as expired or about to expire.
 func expiryWarnings(nodes []task.Node, now time.Time) (list []task.Warning) {
 	for _, n := range nodes {
 		for _, e := range n.Expires {
@@ -14,9 +14,9 @@ func expiryWarnings(nodes []task.Node, now time.Time) (list []task.Warning) {
 
 			switch left := e.At.Sub(now); {
 			case left <= 0:
-				list = append(list, warning(task.WarnCertificateExpired, "node %s: its %s expired on %s and is rejected: replace the file; the node reloads it by itself", n.Name, e.Setting, day))
+				list = append(list, newWarning(task.WarnCertificateExpired, "node %s: its %s expired on %s and is rejected: replace the file; the node reloads it by itself", n.Name, e.Setting, day))
 			default:
-				list = append(list, warning(task.WarnCertificateExpires, "node %s: its %s expires on %s, in %d days: replace the file; the node reloads it by itself", n.Name, e.Setting, day, int(left.Hours()/24)))
+				list = append(list, newWarning(task.WarnCertificateExpires, "node %s: its %s expires on %s, in %d days: replace the file; the node reloads it by itself", n.Name, e.Setting, day, int(left.Hours()/24)))
 			}
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// getFormat serves the format of records.
+// getFormat serves the format of records in force, and which formats are possible.
 func (h *Handlers) getFormat(c *httpapi.Call) (httpapi.Answer, error) {
 	f, err := h.Store.Formats(c.Context())
 	if err != nil {
@@ -20,6 +20,7 @@ func (h *Handlers) getFormat(c *httpapi.Call) (httpapi.Answer, error) {
 	return httpapi.Answer{Status: http.StatusOK, Body: h.formatStatus(f)}, nil
 }
 
+// formatStatus describes the formats as users see them. Because names a node that prevents a newer format.
 func (h *Handlers) formatStatus(f store.Formats) client.FormatStatus {
 	st := client.FormatStatus{Format: f.Cluster.InForce(), Wanted: f.Cluster.FormatWanted, WaitsFor: f.WaitsFor()}
 	var because []task.Node
@@ -30,7 +31,9 @@ func (h *Handlers) formatStatus(f store.Formats) client.FormatStatus {
 	return st
 }
 
-// setFormat serves upgrades and downgrades.
+// setFormat serves upgrades and downgrades of the record format. Format 0 requests the newest format that all
+// nodes understand. An older format is only recorded as wanted; the leader puts it into force when no record
+// needs the newer one.
 func (h *Handlers) setFormat(c *httpapi.Call) (httpapi.Answer, error) {
 	var ask client.FormatRequest
 	if err := c.Decode(&ask); err != nil {
@@ -76,8 +79,8 @@ func (h *Handlers) setFormat(c *httpapi.Call) (httpapi.Answer, error) {
 	return httpapi.Answer{Status: http.StatusOK, Body: st}, err
 }
 
-// lookAtFormat adds the format of records to the status, and warns of a node that does
-// not understand it: none can join, unless somebody has changed the cluster's record.
+// lookAtFormat adds the format of records to the status, and warns about a node that does not understand it.
+// Such a node cannot join, unless somebody has edited the cluster's record by hand.
 func (h *Handlers) lookAtFormat(ctx context.Context, st *client.ClusterStatus) {
 	f, err := h.Store.Formats(ctx)
 	if err != nil {
@@ -87,12 +90,12 @@ func (h *Handlers) lookAtFormat(ctx context.Context, st *client.ClusterStatus) {
 	st.Format = h.formatStatus(f)
 	for _, n := range f.Nodes {
 		if n.Understands() < f.Cluster.InForce() {
-			st.WarningDetails = append(st.WarningDetails, warning(task.WarnFormatUnknown, "node %s (%s) only understands record format %d, but format %d is in use: it misreads runs; stop it, or run a newer version there",
+			st.WarningDetails = append(st.WarningDetails, newWarning(task.WarnFormatUnknown, "node %s (%s) only understands record format %d, but format %d is in use: it misreads runs; stop it, or run a newer version there",
 				n.Name, n.Version, n.Understands(), f.Cluster.InForce()))
 		}
 	}
 
 	if st.Format.WaitsFor != "" {
-		st.WarningDetails = append(st.WarningDetails, warning(task.WarnDowngradeWaits, "the downgrade to format %d waits for %s", st.Format.Wanted, st.Format.WaitsFor))
+		st.WarningDetails = append(st.WarningDetails, newWarning(task.WarnDowngradeWaits, "the downgrade to format %d waits for %s", st.Format.Wanted, st.Format.WaitsFor))
 	}
 }

@@ -15,11 +15,11 @@ import (
 
 const clusterFreeze = "/v1/cluster/freeze"
 
-// ConfirmWithin is how long a freeze waits for all nodes to say that they obey: a
-// node that has died is gone by then, with a lease of the usual length.
+// ConfirmWithin is how long a freeze waits for all nodes to confirm it. It is longer than the usual lease, so a
+// node that has died is no longer present by then.
 const ConfirmWithin = 12 * time.Second
 
-// frozenScope is the namespace in the path; "" where there is none: the cluster.
+// frozenScope returns the namespace in the path, or "" for the whole cluster.
 func frozenScope(c *httpapi.Call) (string, error) {
 	if c.Request.PathValue("ns") == "" {
 		return "", nil
@@ -27,7 +27,7 @@ func frozenScope(c *httpapi.Call) (string, error) {
 	return c.Namespace()
 }
 
-// getFreeze serves whether a namespace, or the cluster, is frozen.
+// getFreeze serves the freeze of a namespace or of the cluster.
 func (h *Handlers) getFreeze(c *httpapi.Call) (httpapi.Answer, error) {
 	ns, err := frozenScope(c)
 	if err != nil {
@@ -42,6 +42,8 @@ func (h *Handlers) getFreeze(c *httpapi.Call) (httpapi.Answer, error) {
 	return h.answerFreeze(c, ns, r, false)
 }
 
+// answerFreeze answers with the freeze in force, the number of tasks that it covers, and the nodes that have
+// not confirmed it.
 func (h *Handlers) answerFreeze(c *httpapi.Call, ns string, r store.FreezeRecord, changed bool) (httpapi.Answer, error) {
 	st := client.FreezeStatus{Namespace: ns, Freeze: r.Of(ns), Revision: r.Mod, Changed: changed}
 	var err error
@@ -49,14 +51,14 @@ func (h *Handlers) answerFreeze(c *httpapi.Call, ns string, r store.FreezeRecord
 		return httpapi.Answer{}, err
 	}
 
-	st.Unconfirmed, err = h.unconfirmed(c.Context(), r.Mod)
+	st.Unconfirmed, err = h.unconfirmedNodes(c.Context(), r.Mod)
 
 	return httpapi.Answer{Status: http.StatusOK, Body: st}, err
 }
 
-// unconfirmed are the nodes that are present and may still start what an older
-// record of freezes than that of a revision lets start.
-func (h *Handlers) unconfirmed(ctx context.Context, rev int64) ([]string, error) {
+// unconfirmedNodes returns the nodes that are present and have not confirmed the record of freezes at revision rev.
+// Such a node may still start runs that the record freezes.
+func (h *Handlers) unconfirmedNodes(ctx context.Context, rev int64) ([]string, error) {
 	nodes, err := h.Store.Nodes(ctx)
 	names := []string{}
 	for _, n := range nodes {
@@ -68,8 +70,8 @@ func (h *Handlers) unconfirmed(ctx context.Context, rev int64) ([]string, error)
 	return names, err
 }
 
-// putFreeze serves freezes. One that holds already stays as it is: to ask for it
-// again is to wait for its nodes again.
+// putFreeze serves a freeze. It answers when the freeze is effective (G21). An existing freeze stays unchanged,
+// and the request waits again for its confirmation.
 func (h *Handlers) putFreeze(c *httpapi.Call) (httpapi.Answer, error) {
 	ns, err := frozenScope(c)
 	if err != nil {
@@ -112,12 +114,12 @@ func (h *Handlers) putFreeze(c *httpapi.Call) (httpapi.Answer, error) {
 	return h.answerFreeze(c, ns, r, changed)
 }
 
-// untilObeyed waits until no node that is present starts anything that is frozen.
+// untilObeyed waits until no present node starts anything that is frozen.
 func (h *Handlers) untilObeyed(ctx context.Context, ns string, rev int64) error {
 	deadline := time.NewTimer(h.FreezeWithin)
 	defer deadline.Stop()
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, 500*time.Millisecond) {
-		names, err := h.unconfirmed(ctx, rev)
+		names, err := h.unconfirmedNodes(ctx, rev)
 		if err == nil && len(names) == 0 {
 			return nil
 		}
@@ -142,6 +144,7 @@ func (h *Handlers) untilObeyed(ctx context.Context, ns string, rev int64) error 
 	}
 }
 
+// scopeName returns the name of a scope for messages.
 func scopeName(ns string) string {
 	if ns == "" {
 		return "the cluster"
@@ -180,6 +183,7 @@ func (h *Handlers) deleteFreeze(c *httpapi.Call) (httpapi.Answer, error) {
 	return h.answerFreeze(c, ns, r, true)
 }
 
+// notFrozen is the failure for a scope that is not frozen. Its hint names another scope that is.
 func notFrozen(ns string, r store.FreezeRecord) error {
 	f := httpapi.Fail(http.StatusNotFound, client.CodeNotFound, "%s is not frozen", scopeName(ns))
 
@@ -193,8 +197,7 @@ func notFrozen(ns string, r store.FreezeRecord) error {
 	return f
 }
 
-// lookAtFreezes adds the freezes to the status: what stands still on purpose is
-// easily forgotten.
+// lookAtFreezes adds the freezes to the status, with a warning for each, because a freeze is easily forgotten.
 func (h *Handlers) lookAtFreezes(ctx context.Context, st *client.ClusterStatus) {
 	st.Freezes = []task.Freeze{}
 	r, err := h.Store.Freezes(ctx)
@@ -219,10 +222,10 @@ func (h *Handlers) lookAtFreezes(ctx context.Context, st *client.ClusterStatus) 
 			by = " by " + z.By
 		}
 
-		st.WarningDetails = append(st.WarningDetails, warning(task.WarnFrozen, "%s is frozen, %s%s: %s; nothing of it starts until %s", scopeName(z.Namespace), since, by, z.Reason, end))
+		st.WarningDetails = append(st.WarningDetails, newWarning(task.WarnFrozen, "%s is frozen, %s%s: %s; nothing of it starts until %s", scopeName(z.Namespace), since, by, z.Reason, end))
 	}
 
-	if names, err := h.unconfirmed(ctx, r.Mod); err == nil && len(names) > 0 {
-		st.WarningDetails = append(st.WarningDetails, warning(task.WarnFreezeUnconfirmed, "nodes that may still start runs that they received before the freeze: %s", strings.Join(names, ", ")))
+	if names, err := h.unconfirmedNodes(ctx, r.Mod); err == nil && len(names) > 0 {
+		st.WarningDetails = append(st.WarningDetails, newWarning(task.WarnFreezeUnconfirmed, "nodes that may still start runs that they received before the freeze: %s", strings.Join(names, ", ")))
 	}
 }

@@ -14,11 +14,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// listMembers serves the members of etcd, by name.
+// listMembers serves the members of etcd, sorted by name.
 func (h *Handlers) listMembers(c *httpapi.Call) (httpapi.Answer, error) {
 	list := []client.EtcdMember{}
 	for _, m := range h.Store.Members(c.Context(), etcdTimeout) {
-		list = append(list, member(m))
+		list = append(list, showMember(m))
 	}
 
 	slices.SortStableFunc(list, func(a, b client.EtcdMember) int { return strings.Compare(a.Name, b.Name) })
@@ -26,7 +26,7 @@ func (h *Handlers) listMembers(c *httpapi.Call) (httpapi.Answer, error) {
 	return httpapi.All(list)
 }
 
-// addMember serves the addition of one.
+// addMember serves the addition of a member.
 func (h *Handlers) addMember(c *httpapi.Call) (httpapi.Answer, error) {
 	var ask client.AddMemberRequest
 	if err := c.Decode(&ask); err != nil {
@@ -46,10 +46,10 @@ func (h *Handlers) addMember(c *httpapi.Call) (httpapi.Answer, error) {
 
 	h.noteChange(c, fmt.Sprintf("etcd member %s added at %s", ask.Name, ask.PeerURL))
 
-	return h.changed(c, http.StatusCreated, ask.Name, ask.PeerURL), nil
+	return h.answerMembers(c, http.StatusCreated, ask.Name, ask.PeerURL), nil
 }
 
-// removeMember serves the removal of one.
+// removeMember serves the removal of a member.
 func (h *Handlers) removeMember(c *httpapi.Call) (httpapi.Answer, error) {
 	name := c.Request.PathValue("member")
 	if err := task.CheckName("member", name); err != nil {
@@ -61,11 +61,12 @@ func (h *Handlers) removeMember(c *httpapi.Call) (httpapi.Answer, error) {
 
 	h.noteChange(c, fmt.Sprintf("etcd member %s removed", name))
 
-	return h.changed(c, http.StatusOK, name, ""), nil
+	return h.answerMembers(c, http.StatusOK, name, ""), nil
 }
 
-// changed says what the members are now; added is the URL of the one that is new.
-func (h *Handlers) changed(c *httpapi.Call, status int, name, added string) httpapi.Answer {
+// answerMembers returns the members after a change. added is the peer URL of a new member; etcd does not know its
+// name until it has started.
+func (h *Handlers) answerMembers(c *httpapi.Call, status int, name, added string) httpapi.Answer {
 	out := client.MemberChange{Name: name}
 	var list []string
 	for _, m := range h.Store.Members(c.Context(), etcdTimeout) {
@@ -85,8 +86,8 @@ func (h *Handlers) changed(c *httpapi.Call, status int, name, added string) http
 	return httpapi.Answer{Status: status, Body: out}
 }
 
-// memberFailure says in the store's words what is in the way: it is no change of
-// a record, for which trying again would help.
+// memberFailure converts an error of the store to a failure, with the store's text. A conflict here is not a
+// changed record, so a retry would not help.
 func memberFailure(err error) error {
 	switch {
 	case errors.Is(err, task.ErrExists):

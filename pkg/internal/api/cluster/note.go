@@ -10,20 +10,20 @@ import (
 )
 
 const (
-	// noteWithin is how long noteChange tries to record a change, and notePause how long
-	// it waits between two tries.
+	// noteWithin is how long noteChange tries to record a change, and notePause how long it waits between two
+	// attempts.
 	noteWithin = 5 * time.Second
 	notePause  = 200 * time.Millisecond
 )
 
-// noteChange records who changed something that has no record of its own in etcd: the
-// members of etcd, or records that a repair has deleted. The change itself has happened,
-// so that a failure is logged, with all that the record would say.
+// noteChange records who changed something that has no record of its own in etcd: the members of etcd, or
+// records that a repair has deleted (G26). The change has already happened, so a failure to record it is only
+// logged, with everything that the record would contain.
 func (h *Handlers) noteChange(c *httpapi.Call, change string) {
 	h.Log.Info("changed the cluster", zap.String("change", change), zap.String("by", c.Actor()))
 
-	// The client may be gone, and an etcd that has just lost a member may be without a
-	// leader for a moment: the record is tried for a while all the same.
+	// The client may have gone, and an etcd that has just lost a member may have no leader for a moment. The
+	// attempts continue in both cases.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), noteWithin)
 	defer cancel()
 
@@ -48,6 +48,8 @@ func (h *Handlers) noteChange(c *httpapi.Call, change string) {
 	}
 }
 
+// recordChange writes a change into the cluster's record. It returns task.ErrConflict if that record has
+// changed.
 func (h *Handlers) recordChange(ctx context.Context, actor, change string) error {
 	old, err := h.Store.Cluster(ctx)
 	if err != nil {

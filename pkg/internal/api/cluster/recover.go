@@ -8,8 +8,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/api/httpapi"
 )
 
-// recoverCluster serves an operator's word that the history that etcd has now is
-// the one to go on with.
+// recoverCluster serves an operator's decision to continue with the history that etcd contains now, after a
+// restore.
 func (h *Handlers) recoverCluster(c *httpapi.Call) (httpapi.Answer, error) {
 	nodes, err := h.Store.Nodes(c.Context())
 	if err != nil {
@@ -27,7 +27,7 @@ func (h *Handlers) recoverCluster(c *httpapi.Call) (httpapi.Answer, error) {
 		return httpapi.Answer{}, httpapi.Fail(http.StatusConflict, client.CodeConflict, "etcd holds no cluster: restore it from a snapshot that does")
 	}
 
-	for _, n := range nodes { // a snapshot that is restored again is of an epoch before theirs
+	for _, n := range nodes { // a snapshot that is restored twice has an epoch older than that of the nodes
 		p.Cluster.Epoch = max(p.Cluster.Epoch, n.Epoch)
 	}
 

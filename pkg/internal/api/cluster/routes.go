@@ -16,29 +16,29 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Handlers serve the cluster and its etcd.
+// Handlers serve the cluster and its etcd. They are safe for concurrent use.
 type Handlers struct {
 	Store   *store.Store
-	Ref     func(namespace, name string) record.Ref // says where a task lives
+	Ref     func(namespace, name string) record.Ref // maps a task to its shard
 	Cluster task.Cluster
-	Node    string // this one's name
-	Version string // Carillon's
-	Etcd    string // how etcdctl reaches an etcd that only this node knows; else empty
+	Node    string // the name of this node
+	Version string // the version of Carillon
+	Etcd    string // the arguments with which etcdctl reaches an embedded etcd; else empty
 	Now     httpapi.Clock
-	// Writable says why this node must change nothing.
+	// Writable returns an error if this node must not change anything.
 	Writable func() error
-	// FreezeWithin is how long a freeze waits for the nodes to confirm it.
+	// FreezeWithin limits how long a freeze waits for the nodes to confirm it.
 	FreezeWithin time.Duration
 
-	// Authenticate finds the caller of a request anew: an audit may take minutes.
+	// Authenticate checks the caller's token again. An audit may take minutes.
 	Authenticate func(ctx context.Context, r *http.Request) (httpapi.Caller, error)
 	Problems     httpapi.ProblemWriter
 	Log          *zap.Logger
 
-	auditing atomic.Bool
+	auditing atomic.Bool // an audit is running on this node
 }
 
-// Routes are the operations of the cluster and its etcd.
+// Routes returns the operations on the cluster and its etcd.
 func (h *Handlers) Routes() []*httpapi.Operation {
 	var (
 		freeze     = reflect.TypeFor[client.FreezeStatus]()
@@ -80,14 +80,14 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 			Writes: true, Status: 200, Answer: reflect.TypeFor[client.MemberChange](), Errors: []int{409}, Handler: httpapi.NoQuery(h.removeMember)},
 		{ID: "audit", Method: get, Path: "/v1/audit", Tag: "cluster", Summary: "Check the cluster's records against its guarantees",
 			Description: auditAbout, Status: 200, Streams: true, Answer: reflect.TypeFor[client.AuditLine](), AnswerType: httpapi.TypeLines,
-			Errors: []int{409}, Handler: httpapi.Query(h.audit)},
+			Errors: []int{409}, Handler: httpapi.Query(h.serveAudit)},
 		{ID: "repair", Method: post, Path: "/v1/audit:repair", Tag: "cluster", Summary: "Repair findings of an audit where that is safe",
 			Description: "Each finding is checked again and repaired in a transaction that compares everything it read, so findings that changed since the audit are left alone. " +
 				"After a failed repair, the remaining findings are not tried.",
 			Body:   &httpapi.Body{Types: []string{httpapi.TypeJSON}, Of: reflect.TypeFor[client.Repairs](), Doc: "At most 100 findings, as the audit named them."},
-			Writes: true, Status: 200, Answer: reflect.TypeFor[client.List[task.RepairResult]](), Handler: httpapi.NoQuery(h.repair)},
+			Writes: true, Status: 200, Answer: reflect.TypeFor[client.List[task.RepairResult]](), Handler: httpapi.NoQuery(h.serveRepair)},
 		{ID: "get-version", Method: get, Path: "/v1/version", Tag: "cluster", Summary: "Read the version of the node",
-			Status: 200, Answer: reflect.TypeFor[client.Version](), Handler: httpapi.NoQuery(h.version)},
+			Status: 200, Answer: reflect.TypeFor[client.Version](), Handler: httpapi.NoQuery(h.serveVersion)},
 	}
 }
 

@@ -8,10 +8,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// MaxCatchUpRate is how many late runs a cluster may start per second at most.
+// MaxCatchUpRate is the maximum rate of late runs, in runs per second for the whole cluster.
 const MaxCatchUpRate = 100_000
 
-// setCluster serves changes of the cluster's settings, which all nodes follow.
+// setCluster serves changes of the cluster's settings. All nodes watch the cluster's record and apply them.
 func (h *Handlers) setCluster(c *httpapi.Call) (httpapi.Answer, error) {
 	var ask client.ClusterSettings
 	if err := c.Decode(&ask); err != nil {

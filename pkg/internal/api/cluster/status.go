@@ -12,13 +12,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// getCluster serves how the cluster fares.
+// getCluster serves the status of the cluster.
 func (h *Handlers) getCluster(c *httpapi.Call) (httpapi.Answer, error) {
 	st, err := h.Status(c.Context())
 	return httpapi.Answer{Status: http.StatusOK, Body: st}, err
 }
 
-// Status finds out how the cluster fares.
+// Status returns the status of the cluster, with warnings. It fails only if the nodes or the totals cannot be
+// read. Everything else is left out if it cannot be determined.
 func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
 	nodes, owners, err := views.PresentNodes(ctx, h.Store)
 	if err != nil {
@@ -37,7 +38,7 @@ func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
 		Etcd: []client.EtcdMember{}, MakeSpace: []string{},
 	}
 	if p, err := h.Store.Present(ctx); err == nil && p.Found {
-		st.Epoch, st.CatchUpRate, st.LostAfter = p.Cluster.Epoch, p.Cluster.CatchUp(), p.Cluster.EffectiveLostAfter() // this node may not have heard of it yet
+		st.Epoch, st.CatchUpRate, st.LostAfter = p.Cluster.Epoch, p.Cluster.CatchUp(), p.Cluster.EffectiveLostAfter() // newer than what this node has loaded
 		st.ChangedBy, st.ChangedAt, st.Change = p.Cluster.ChangedBy, p.Cluster.ChangedAt, p.Cluster.Change
 	}
 
@@ -61,9 +62,9 @@ func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
 	h.lookAtFormat(ctx, &st)
 	h.lookAtFreezes(ctx, &st)
 
-	list := slices.Concat(unfitWarnings(nodes), st.WarningDetails, warnings(st))
+	list := slices.Concat(unfitWarnings(nodes), st.WarningDetails, clusterWarnings(st))
 	if st.NodesReady > 0 && !slices.ContainsFunc(nodes, func(n task.Node) bool { return n.Takes() }) {
-		list = append(list, warning(task.WarnNoNodeTakesRuns, "no node takes runs: runs that are due wait"))
+		list = append(list, newWarning(task.WarnNoNodeTakesRuns, "no node takes runs: runs that are due wait"))
 	}
 
 	list = slices.Concat(list, listenWarnings(nodes), expiryWarnings(nodes, h.Now()))
@@ -73,7 +74,7 @@ func (h *Handlers) Status(ctx context.Context) (client.ClusterStatus, error) {
 	return st, nil
 }
 
-// version serves what answers.
-func (h *Handlers) version(*httpapi.Call) (httpapi.Answer, error) {
+// serveVersion serves the versions of this node.
+func (h *Handlers) serveVersion(*httpapi.Call) (httpapi.Answer, error) {
 	return httpapi.Answer{Status: http.StatusOK, Body: client.Version{Version: h.Version, Node: h.Node, Cluster: h.Cluster.ID, Go: runtime.Version()}}, nil
 }

@@ -8,11 +8,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func warning(code, format string, args ...any) task.Warning {
+// newWarning returns a warning with a code and a formatted text.
+func newWarning(code, format string, args ...any) task.Warning {
 	return task.Warning{Code: code, Text: fmt.Sprintf(format, args...)}
 }
 
-// restoredAt are the nodes that say that etcd was restored from an older snapshot.
+// restoredAt returns the names of the nodes that have detected that etcd was restored from an older snapshot.
 func restoredAt(nodes []task.Node) string {
 	var names []string
 	for _, n := range nodes {
@@ -24,52 +25,52 @@ func restoredAt(nodes []task.Node) string {
 	return strings.Join(names, ", ")
 }
 
-// unfitWarnings are of nodes that gave their shards up by themselves, or take no runs.
+// unfitWarnings returns warnings about nodes that have given up their shards, or that take no runs.
 func unfitWarnings(nodes []task.Node) (list []task.Warning) {
 	if names := restoredAt(nodes); names != "" {
-		list = append(list, warning(task.WarnEtcdRestored, "etcd was restored from an older snapshot, as %s found: nothing fires and nothing can be changed "+
+		list = append(list, newWarning(task.WarnEtcdRestored, "etcd was restored from an older snapshot, as %s found: nothing fires and nothing can be changed "+
 			"until an operator accepts what it holds now, with carillon cluster recover", names))
 	}
 
 	for _, n := range nodes {
 		if len(n.Pressed) > 0 {
-			list = append(list, warning(task.WarnNodePressed, "node %s takes no runs: %s", n.Name, task.PressedWords(n.Pressed)))
+			list = append(list, newWarning(task.WarnNodePressed, "node %s takes no runs: %s", n.Name, task.PressedWords(n.Pressed)))
 		}
 
 		if n.Stuck > 0 {
-			list = append(list, warning(task.WarnStartsHang, "node %s has %d runs whose start hangs: a program, a directory or a file system on it does not respond", n.Name, n.Stuck))
+			list = append(list, newWarning(task.WarnStartsHang, "node %s has %d runs whose start hangs: a program, a directory or a file system on it does not respond", n.Name, n.Stuck))
 		}
 
 		switch n.Unfit {
 		case "", task.UnfitRestored:
 		case task.UnfitClock:
-			list = append(list, warning(task.WarnNodeUnfit, "node %s owns no shards: its clock jumped, or differs from that of other nodes", n.Name))
+			list = append(list, newWarning(task.WarnNodeUnfit, "node %s owns no shards: its clock jumped, or differs from that of other nodes", n.Name))
 		case task.UnfitStalled:
-			list = append(list, warning(task.WarnNodeUnfit, "node %s owns no shards for a while, because it did not decide ticks that were due; see its log", n.Name))
+			list = append(list, newWarning(task.WarnNodeUnfit, "node %s owns no shards for a while, because it did not decide ticks that were due; see its log", n.Name))
 		default:
-			list = append(list, warning(task.WarnNodeUnfit, "node %s owns no shards: %s", n.Name, n.Unfit))
+			list = append(list, newWarning(task.WarnNodeUnfit, "node %s owns no shards: %s", n.Name, n.Unfit))
 		}
 	}
 
 	return list
 }
 
-// listenWarnings are of nodes that cannot be reached as they should be.
+// listenWarnings returns warnings about nodes whose API other hosts cannot reach.
 func listenWarnings(nodes []task.Node) []task.Warning {
 	var list []task.Warning
 	for _, n := range nodes {
 		if n.APIError != "" {
-			list = append(list, warning(task.WarnNodeUnreachable, "node %s fires, but %s", n.Name, n.APIError))
+			list = append(list, newWarning(task.WarnNodeUnreachable, "node %s fires, but %s", n.Name, n.APIError))
 		}
 	}
 
 	return list
 }
 
-// warnings are what an operator should look at.
-func warnings(st client.ClusterStatus) []task.Warning {
+// clusterWarnings returns the general warnings about a cluster with this status.
+func clusterWarnings(st client.ClusterStatus) []task.Warning {
 	var list []task.Warning
-	warn := func(code, format string, args ...any) { list = append(list, warning(code, format, args...)) }
+	warn := func(code, format string, args ...any) { list = append(list, newWarning(code, format, args...)) }
 
 	if st.Leader == "" {
 		warn(task.WarnNoLeader, "there is no leader: shards are not assigned until one is elected")

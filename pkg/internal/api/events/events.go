@@ -1,8 +1,8 @@
-// Package events has the API's handlers of events: a page of what has happened, or a stream of
-// server-sent events that goes on.
+// Package events contains the API handlers for events: a page of past events, or a continuous stream of
+// server-sent events.
 //
-// A stream ends when its caller goes, is not let in any more, or the node stops; how many there
-// are at a node is bounded. Events that etcd has compacted are gone, which an event says.
+// A stream ends when its caller disconnects or loses its access, or when the node stops. The number of streams
+// on a node is limited. Events that etcd has compacted are lost; an event of the kind gap reports that.
 package events
 
 import (
@@ -25,12 +25,12 @@ import (
 )
 
 const (
-	// maxStreams is how many callers follow events at one node, or read pages of
-	// them: each costs etcd a watch, which reads what was there before each change.
+	// maxStreams is the maximum number of callers that stream or page through events on one node. Each costs
+	// etcd a watch that also reads the value before each change.
 	maxStreams = 32
-	// A page ends when everything is told that had happened when it began; when
-	// nothing was told for PageQuiet (Config.PageQuiet), which an etcd does that
-	// others use; and at last after pageLimit.
+	// PageQuiet is the default of Handlers.PageQuiet. A page of events ends when it contains everything up to
+	// the revision at which it began. Other programs may use the same etcd, and their revisions contain no
+	// events, so a page also ends after PageQuiet without an event, and after pageLimit in any case.
 	PageQuiet = 2 * time.Second
 	pageLimit = 10 * time.Second
 )
@@ -39,7 +39,7 @@ const eventsAbout = "With Accept: text/event-stream it is a stream of server-sen
 	"Last-Event-ID say. Each message is one event, its id the event's; an id alone, and a comment, are signs of life. Otherwise it is a page, " +
 	"which ends with what has happened by now: after=<last> is the next one. Events last as long as etcd keeps its revisions; an event of the kind gap says what is missing."
 
-// eventsQuery are the parameters of events.
+// eventsQuery are the parameters of a request for events.
 type eventsQuery struct {
 	Task  string    `query:"task" doc:"The name of a task."`
 	After string    `query:"after" doc:"The id of an event, or last of a page: only later events. The header Last-Event-ID takes precedence."`
@@ -48,7 +48,7 @@ type eventsQuery struct {
 	Limit int       `query:"limit" minimum:"1" maximum:"5000" default:"500" doc:"Maximum number of items on a page."`
 }
 
-// Check refuses two places to begin at.
+// Check rejects a request with two starting points.
 func (q *eventsQuery) Check(given url.Values) error {
 	if given.Has("after") && given.Has("since") {
 		return task.Invalid(task.CodeBadValue, "since", "not together with after")
@@ -81,6 +81,7 @@ func (h *Handlers) listEvents(c *httpapi.Call, query eventsQuery) (httpapi.Answe
 	return h.pageOfEvents(c, q, query.Limit)
 }
 
+// wantsStream reports whether the request accepts server-sent events.
 func wantsStream(r *http.Request) bool {
 	return r.Method == http.MethodGet && slices.ContainsFunc(strings.Split(strings.Join(r.Header.Values("Accept"), ","), ","), func(part string) bool {
 		kind, _, err := mime.ParseMediaType(part)
@@ -88,7 +89,8 @@ func wantsStream(r *http.Request) bool {
 	})
 }
 
-// eventQuery reads which events are asked for.
+// eventQuery converts the parameters to a query of the store and a filter. A nil place in the query means that
+// a stream begins now.
 func (h *Handlers) eventQuery(c *httpapi.Call, query eventsQuery) (q store.EventQuery, f task.EventFilter, err error) {
 	if c.Request.PathValue("ns") != "" {
 		if f.Namespace, err = c.Namespace(); err != nil {
@@ -114,6 +116,8 @@ func (h *Handlers) eventQuery(c *httpapi.Call, query eventsQuery) (q store.Event
 		}
 	}
 
+	// Last-Event-ID takes precedence, because an EventSource sends it together with the original URL when it
+	// reconnects.
 	after, field := query.After, "after"
 	if id := c.Request.Header.Get("Last-Event-ID"); id != "" {
 		after, field = id, "Last-Event-ID"
@@ -139,12 +143,14 @@ func (h *Handlers) eventQuery(c *httpapi.Call, query eventsQuery) (q store.Event
 	return q, f, err
 }
 
+// Reasons for which a page ends.
 var (
 	errPageFull = errors.New("the page is full")
 	errQuiet    = errors.New("the stream was silent for too long")
 )
 
-// pageOfEvents answers with events up to now, at most limit of them.
+// pageOfEvents answers with the events up to the current revision, at most limit of them. Last is where the
+// next page continues.
 func (h *Handlers) pageOfEvents(c *httpapi.Call, q store.EventQuery, limit int) (httpapi.Answer, error) {
 	ctx, cancel := context.WithCancelCause(c.Context())
 	defer cancel(nil)
@@ -168,6 +174,8 @@ func (h *Handlers) pageOfEvents(c *httpapi.Call, q store.EventQuery, limit int) 
 
 	err = h.Store.FollowEvents(ctx, q, func(b store.EventBatch) error {
 		quiet.Reset(h.PageQuiet)
+		// The place up to which events were delivered moves even without events, so that the next page does not
+		// read the same revisions again.
 		page.Items, page.Last = append(page.Items, b.Events...), b.Told.String()
 		if len(page.Items) >= limit {
 			if len(page.Items) > limit {
@@ -198,8 +206,7 @@ func (h *Handlers) pageOfEvents(c *httpapi.Call, q store.EventQuery, limit int) 
 	return httpapi.Answer{Status: http.StatusOK, Body: page}, nil
 }
 
-// streamEvents sends events until the caller goes, its token ends, or the node
-// stops.
+// streamEvents sends events until the caller disconnects, its token becomes invalid, or the node stops.
 func (h *Handlers) streamEvents(c *httpapi.Call, q store.EventQuery) error {
 	ctx, cancel := context.WithCancel(c.Context())
 	batches, followed := make(chan store.EventBatch), make(chan error, 1)
@@ -223,25 +230,25 @@ func (h *Handlers) streamEvents(c *httpapi.Call, q store.EventQuery) error {
 	}()
 
 	out := eventStream{Call: c}
-	out.begin(q.After)
+	out.writeHead(q.After)
 	beat := time.NewTicker(h.Heartbeat)
 	defer beat.Stop()
 
 	for out.err == nil {
 		select {
 		case b := <-batches:
-			out.tell(b)
+			out.sendBatch(b)
 		case <-beat.C:
 			if h.Refused(ctx, c.Request) {
-				return nil // the token is none any more
+				return nil // the token is no longer valid
 			}
-			out.beat()
+			out.sendHeartbeat()
 		case <-h.Ends:
-			out.comment("the node stops")
+			out.writeComment("the node stops")
 			return nil
 		case <-ctx.Done():
 			return nil
-		case err := <-followed: // of what it cannot be: it tries for as long as ctx lasts
+		case err := <-followed: // FollowEvents returns only if the query is impossible: it retries all other errors
 			over = true
 			f := httpapi.AsFailure(err)
 			h.Problems.LogFailure(c.Request, f)
@@ -256,15 +263,16 @@ func (h *Handlers) streamEvents(c *httpapi.Call, q store.EventQuery) error {
 // eventStream writes server-sent events.
 type eventStream struct {
 	*httpapi.Call
-	err  error
-	told task.Place // all up to here is told
-	sent task.Place // as an id
+	err  error      // the first error of a write; the stream ends then
+	told task.Place // all events up to here have been sent
+	sent task.Place // the place that the client knows from the last id
 }
 
-func (o *eventStream) begin(after *task.Place) {
+// writeHead sends the header and the starting point.
+func (o *eventStream) writeHead(after *task.Place) {
 	h := o.Writer.Header()
 	h.Set("Content-Type", httpapi.TypeEventStream)
-	h.Set("X-Accel-Buffering", "no") // proxies would hold them back
+	h.Set("X-Accel-Buffering", "no") // proxies would buffer the events
 	var b bytes.Buffer
 	b.WriteString("retry: 2000\n")
 
@@ -274,17 +282,17 @@ func (o *eventStream) begin(after *task.Place) {
 	}
 
 	b.WriteByte('\n')
-	o.write(b.Bytes())
+	o.writeBytes(b.Bytes())
 }
 
-// tell sends a batch. Where it begins is told at once: a caller that is cut off
-// before the first event goes on from there.
-func (o *eventStream) tell(batch store.EventBatch) {
+// sendBatch sends a batch. It sends the starting point immediately, so that a caller that is disconnected before the
+// first event continues from there.
+func (o *eventStream) sendBatch(batch store.EventBatch) {
 	o.told = batch.Told
 
 	if len(batch.Events) == 0 {
 		if o.sent == (task.Place{}) {
-			o.beat()
+			o.sendHeartbeat()
 		}
 		return
 	}
@@ -304,23 +312,25 @@ func (o *eventStream) tell(batch store.EventBatch) {
 
 	last, _ := task.ParsePlace(batch.Events[len(batch.Events)-1].ID)
 	o.sent = last
-	o.write(b.Bytes())
+	o.writeBytes(b.Bytes())
 }
 
-// beat is a sign of life: how far all is told, if that is news.
-func (o *eventStream) beat() {
+// sendHeartbeat sends a sign of life. If the stream has advanced without events, it contains the new place.
+func (o *eventStream) sendHeartbeat() {
 	if !o.sent.Before(o.told) {
-		o.comment("")
+		o.writeComment("")
 		return
 	}
 
 	o.sent = o.told
-	o.write(fmt.Appendf(nil, "id: %s\n\n", o.told))
+	o.writeBytes(fmt.Appendf(nil, "id: %s\n\n", o.told))
 }
 
-func (o *eventStream) comment(text string) { o.write([]byte(": " + text + "\n\n")) }
+// writeComment sends a comment, which clients ignore.
+func (o *eventStream) writeComment(text string) { o.writeBytes([]byte(": " + text + "\n\n")) }
 
-func (o *eventStream) write(b []byte) {
+// writeBytes sends bytes and flushes them.
+func (o *eventStream) writeBytes(b []byte) {
 	w := http.NewResponseController(o.Writer)
 
 	if _, err := o.Writer.Write(b); err != nil {

@@ -13,22 +13,22 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Handlers serve events.
+// Handlers serve events. They are safe for concurrent use.
 type Handlers struct {
 	Store *store.Store
-	Node  string // this one's name
-	// PageQuiet is how long nothing is told until a page ends without all of what has happened.
+	Node  string // the name of this node
+	// PageQuiet is how long a page waits without new events before it ends.
 	PageQuiet time.Duration
-	// Refused reports whether the caller of a request that goes on is not let in any more.
+	// Refused reports whether the caller of a running request has lost its access.
 	Refused   func(ctx context.Context, r *http.Request) bool
-	Ends      <-chan struct{} // closed when the node stops answering; may be nil
-	Heartbeat time.Duration   // how often a stream gives a sign of life
+	Ends      <-chan struct{} // closed when the node stops serving requests; may be nil
+	Heartbeat time.Duration   // the interval between signs of life of a stream
 	Problems  httpapi.ProblemWriter
 
-	streaming atomic.Int32 // callers that read events
+	streaming atomic.Int32 // the number of callers that read events
 }
 
-// Routes are the operations of events.
+// Routes returns the operations on events.
 func (h *Handlers) Routes() []*httpapi.Operation {
 	const get = http.MethodGet
 

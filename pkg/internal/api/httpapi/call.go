@@ -1,11 +1,11 @@
-// Package httpapi is what the handlers of all resources share: an Operation with its typed
-// parameters, the Call of it by a Caller, the Answer, and the Failure that a caller gets as a
-// problem (RFC 9457).
+// Package httpapi contains what the handlers of all resources share: an Operation with its typed parameters,
+// the Call of an operation by a Caller, the Answer, and the Failure that a caller receives as a problem (RFC
+// 9457).
 //
-// It guarantees that a handler sees only requests that are understood in full: a header, a
-// parameter or a body that the operation does not take is refused, and each parameter is
-// declared once, by a field of a struct (see Query). It does not route, authenticate or
-// describe: package api does. It touches no keys.
+// It guarantees that a handler receives only requests that were understood completely. A header, a parameter or
+// a body that the operation does not support is rejected. Each parameter is declared once, by a field of a
+// struct (see Query). Package api routes, authenticates and describes; this package does not. It touches no
+// keys.
 package httpapi
 
 import (
@@ -27,40 +27,40 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Call is a request whose parameters, conditions and body were found to be what
-// its operation takes.
+// Call is a request whose parameters, conditions and body have been checked against its operation.
 type Call struct {
 	Writer      http.ResponseWriter
 	Request     *http.Request
 	Operation   *Operation
 	query       url.Values
 	reader      RequestReader
-	Body        []byte
-	IfMatch     int64                       // If-Match: the revision asked for; 0 if none
+	Body        []byte                      // nil if there is none, or if it is streamed
+	IfMatch     int64                       // from If-Match: the required revision; 0 if there is none
 	IfNoneMatch bool                        // If-None-Match: *
-	serve       func(*Call) (Answer, error) // with the parameters
+	serve       func(*Call) (Answer, error) // the handler with its parsed parameters
 }
 
-// Answer is what a handler answers; none if it wrote by itself.
+// Answer is the result of a handler. The zero value means that the handler has written the answer itself.
 type Answer struct {
 	Status int
 	Body   any
 	Header http.Header
 }
 
-// RequestReader reads requests.
+// RequestReader reads and checks requests. It is safe for concurrent use.
 type RequestReader struct {
-	ref   func(namespace, name string) record.Ref // says where a task lives
+	ref   func(namespace, name string) record.Ref // maps a task to its shard
 	pages pageSigner
 }
 
-// NewRequestReader makes a reader of requests to one cluster, whose id page tokens are bound to. ref
-// says where a task lives.
+// NewRequestReader returns a reader of requests to the cluster with this id. Page tokens are valid only for
+// this cluster. ref maps a task to its shard.
 func NewRequestReader(ref func(namespace, name string) record.Ref, cluster string) RequestReader {
 	return RequestReader{ref: ref, pages: newPageSigner(cluster)}
 }
 
-// Read checks a request against its route and reads its body.
+// Read checks a request against its operation and reads its body. It returns a failure before the handler sees
+// anything that it does not support.
 func (rd RequestReader) Read(w http.ResponseWriter, r *http.Request, rt *Operation) (*Call, error) {
 	c := &Call{Writer: w, Request: r, Operation: rt, reader: rd}
 	var err error
@@ -80,8 +80,8 @@ func (rd RequestReader) Read(w http.ResponseWriter, r *http.Request, rt *Operati
 	return c, nil
 }
 
-// readConditions parses If-Match and If-None-Match. A condition that the route
-// does not know is refused: passing over it would do what was not asked for.
+// readConditions parses If-Match and If-None-Match. A condition that the operation does not support is
+// rejected, because ignoring it would write what the caller wanted to prevent.
 func (c *Call) readConditions() error {
 	match, none := c.Request.Header.Values("If-Match"), c.Request.Header.Values("If-None-Match")
 	reads := c.Request.Method == http.MethodGet || c.Request.Method == http.MethodHead
@@ -113,6 +113,7 @@ func (c *Call) readConditions() error {
 	return nil
 }
 
+// parseETag parses a revision in quotes, as ETag formats it.
 func parseETag(s string) (int64, bool) {
 	s, open := strings.CutPrefix(strings.TrimSpace(s), `"`)
 	s, closed := strings.CutSuffix(s, `"`)
@@ -120,10 +121,10 @@ func parseETag(s string) (int64, bool) {
 	return rev, open && closed && err == nil && rev > 0 && s[0] != '+' && s[0] != '0'
 }
 
-// ETag is a revision as the header ETag has it.
+// ETag formats a revision for the header ETag.
 func ETag(revision int64) string { return strconv.Quote(strconv.FormatInt(revision, 10)) }
 
-// readBody reads a body that the route takes, and refuses one that it does not.
+// readBody reads the body if the operation has one, and rejects it otherwise.
 func readBody(w http.ResponseWriter, r *http.Request, rt *Operation) ([]byte, error) {
 	if rt.Body != nil && rt.Body.Streamed {
 		return nil, checkType(r, rt.Body)
@@ -152,15 +153,15 @@ func readBody(w http.ResponseWriter, r *http.Request, rt *Operation) ([]byte, er
 	return b, nil
 }
 
-// readAll reads a body that comes within RequestTimeout. The deadline is lifted once
-// all of it is there: net/http would take it for the end of the connection while the
-// request is served. Otherwise it stays: what is left of the body is not waited for.
+// readAll reads a body, which must arrive within RequestTimeout. It removes the deadline after the complete
+// body, because net/http would otherwise treat it as the end of the connection while the request is served.
+// After an error the deadline stays, so that the server does not wait for the rest of the body.
 func readAll(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if r.Body == http.NoBody {
 		return nil, nil
 	}
 
-	deadline := http.NewResponseController(w) // not every writer has one
+	deadline := http.NewResponseController(w) // errors are ignored: not every http.ResponseWriter supports deadlines
 	_ = deadline.SetReadDeadline(time.Now().Add(RequestTimeout))
 
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
@@ -171,6 +172,7 @@ func readAll(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return b, err
 }
 
+// checkType rejects bodies of a type, an encoding or a character set that the operation does not support.
 func checkType(r *http.Request, b *Body) error {
 	values := r.Header.Values("Content-Type")
 	kind, params, err := mime.ParseMediaType(strings.Join(values, ","))
@@ -189,8 +191,8 @@ func checkType(r *http.Request, b *Body) error {
 	return nil
 }
 
-// Decode reads the body into v, strictly. An optional body that is absent
-// leaves v as it is.
+// Decode decodes the body into v and rejects unknown fields. It leaves v unchanged if the operation's optional
+// body is absent.
 func (c *Call) Decode(v any) error {
 	if c.Body == nil {
 		return nil
@@ -198,7 +200,7 @@ func (c *Call) Decode(v any) error {
 	return task.DecodeStrict(c.Body, v)
 }
 
-// CheckTime refuses times outside the years that schedules know.
+// CheckTime rejects times outside the years that schedules support.
 func CheckTime(field string, t task.Time) error {
 	if t.Year() < 2000 || t.Year() > 2100 {
 		return task.Invalid(task.CodeBadTime, field, "%s is not between the years 2000 and 2100", t.Format(time.RFC3339))
@@ -206,13 +208,13 @@ func CheckTime(field string, t task.Time) error {
 	return nil
 }
 
-// Namespace is the namespace in the path, checked.
+// Namespace returns the namespace in the path after checking it.
 func (c *Call) Namespace() (string, error) {
 	ns := c.Request.PathValue("ns")
 	return ns, task.CheckName("namespace", ns)
 }
 
-// Ref is the task in the path, checked.
+// Ref returns the task in the path after checking it.
 func (c *Call) Ref() (record.Ref, error) {
 	ns, err := c.Namespace()
 	if err != nil {
@@ -227,16 +229,16 @@ func (c *Call) Ref() (record.Ref, error) {
 	return c.reader.ref(ns, name), nil
 }
 
-// Serve has the route's handler serve the call.
+// Serve calls the operation's handler.
 func (c *Call) Serve() (Answer, error) { return c.serve(c) }
 
-// Context is the request's context.
+// Context returns the request's context.
 func (c *Call) Context() context.Context { return c.Request.Context() }
 
-// Actor returns who made the request, as records and events name them.
+// Actor returns the name of the caller as records and events contain it.
 func (c *Call) Actor() string { return CallerOf(c.Request.Context()).Actor() }
 
-// CheckIfMatch is task.ErrStale if the request asked for another revision.
+// CheckIfMatch returns task.ErrStale if the request requires another revision.
 func (c *Call) CheckIfMatch(ref record.Ref, revision int64) error {
 	if c.IfMatch != 0 && c.IfMatch != revision {
 		return fmt.Errorf("task %s is at revision %d: %w, %d", ref, revision, task.ErrStale, c.IfMatch)
@@ -245,13 +247,13 @@ func (c *Call) CheckIfMatch(ref record.Ref, revision int64) error {
 }
 
 const (
-	// RequestTimeout ends what a request does, but for the streaming of logs.
+	// RequestTimeout limits how long a request may take, except for streams.
 	RequestTimeout = 15 * time.Second
-	// MaxBody is how many bytes of a body are read.
+	// MaxBody is the maximum size of a body in bytes.
 	MaxBody = 1 << 20
 )
 
-// RunID is the id of a run in the path, or the beginning of one.
+// RunID returns the id of a run in the path, or a prefix of an id, after checking it.
 func (c *Call) RunID() (string, error) {
 	id := c.Request.PathValue("id")
 	ok := !strings.ContainsFunc(id, func(r rune) bool {
@@ -265,7 +267,7 @@ func (c *Call) RunID() (string, error) {
 	return id, nil
 }
 
-// RefAndRunID are the task and the id of a run in the path, checked.
+// RefAndRunID returns the task and the run id in the path after checking them.
 func (c *Call) RefAndRunID() (record.Ref, string, error) {
 	ref, err := c.Ref()
 	if err != nil {

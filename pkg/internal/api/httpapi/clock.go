@@ -9,5 +9,5 @@ import (
 // Clock is a wall clock.
 type Clock func() time.Time
 
-// Stamp returns what time it is as records have it.
+// Stamp returns the current time in the format of records.
 func (c Clock) Stamp() task.Time { return task.At(c()) }

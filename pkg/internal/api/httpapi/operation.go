@@ -9,38 +9,38 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// Operation is one of the API: what it takes, what it answers, and what does it. All
-// of its document in OpenAPI follows from this.
+// Operation describes one operation of the API: its parameters, its answers, and its handler. The OpenAPI
+// document is generated from it.
 type Operation struct {
-	ID, Method, Path string
+	ID, Method, Path string // Path is a pattern of http.ServeMux
 	Tag, Summary     string
 	Description      string
-	Body             *Body // nil: a body is refused
-	Conditional      bool  // takes If-Match
-	Creates          bool  // takes If-None-Match: *
-	Writes           bool
-	Forwarded        bool         // other nodes ask for it on behalf of their callers
-	Recovers         bool         // may write although nothing else may
-	Status           int          // of success
+	Body             *Body        // nil: a body is rejected
+	Conditional      bool         // supports If-Match
+	Creates          bool         // supports If-None-Match: *
+	Writes           bool         // changes something in etcd
+	Forwarded        bool         // other nodes may request it on behalf of their callers
+	Recovers         bool         // may write while Config.Writable forbids other writes
+	Status           int          // the status of a successful answer
 	Answer           reflect.Type // nil: no body, or plain text if it streams
 	AnswerType       string       // "": TypeJSON
-	DryAnswer        reflect.Type // of a dry run that is answered with 200, where status is another
-	Tagged           bool         // answers with an ETag
-	Errors           []int        // beyond those that follow from the rest
+	DryAnswer        reflect.Type // the body of a dry run that is answered with 200, if Status differs
+	Tagged           bool         // the answer has an ETag
+	Errors           []int        // statuses in addition to those that Problems derives
 	Public           bool         // needs no token
-	Streams          bool         // writes by itself, without the deadline
-	Events           reflect.Type // each message, if it is a stream of events to who asks for one
+	Streams          bool         // the handler writes the answer itself, without RequestTimeout
+	Events           reflect.Type // the type of each message, if the operation also offers server-sent events
 	Handler          Handler
 }
 
-// Body is a body that a route takes.
+// Body describes the body of an operation. Either Schema or Of is set.
 type Body struct {
 	Types    []string
-	Schema   string       // the component that describes it, or
-	Of       reflect.Type // the type that does
+	Schema   string       // the name of the schema component
+	Of       reflect.Type // the Go type
 	Optional bool
-	Streamed bool          // read by the route itself, as it arrives
-	Idle     time.Duration // how long the route waits for more of a body that is streamed
+	Streamed bool          // the handler reads it while it arrives
+	Idle     time.Duration // how long the handler of a streamed body waits for more of it
 	Doc      string
 }
 
@@ -52,14 +52,14 @@ const (
 	TypeEventStream = "text/event-stream"
 )
 
-// Where paths begin: in a namespace, at a task, at a run of it.
+// The beginnings of paths: in a namespace, of a task, and of a run of a task.
 const (
 	InNamespace = "/v1/namespaces/{ns}"
 	OfTask      = InNamespace + "/tasks/{name}"
 	OfRun       = OfTask + "/runs/{id}"
 )
 
-// Problems are the statuses with which a route may fail.
+// Problems returns the statuses with which an operation may fail.
 func (rt *Operation) Problems() []int {
 	list := slices.Clone(rt.Errors)
 
@@ -89,7 +89,7 @@ func (rt *Operation) Problems() []int {
 	return slices.Compact(list)
 }
 
-// PathParams are the names of the parameters in the path.
+// PathParams returns the names of the parameters in the path.
 func (rt *Operation) PathParams() []string {
 	var names []string
 	for _, m := range inPath.FindAllStringSubmatch(rt.Path, -1) {
@@ -98,9 +98,10 @@ func (rt *Operation) PathParams() []string {
 	return names
 }
 
-// QueryParams describes the parameters of the query.
+// QueryParams describes the query parameters for the OpenAPI document.
 func (rt *Operation) QueryParams(schemas huma.Registry) []*huma.Param {
-	return rt.Handler.query.describe(schemas)
+	return rt.Handler.query.describeParameters(schemas)
 }
 
+// inPath matches a parameter in a path.
 var inPath = regexp.MustCompile(`\{(\w+)\}`)

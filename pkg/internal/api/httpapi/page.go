@@ -12,37 +12,41 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// pageSigner makes page tokens that are good for one list of one cluster: the
-// place to go on from, and a sum over it, the list and its filters. Any node
-// reads what another made.
+// pageSigner creates and checks page tokens. A token contains the place where the next page begins, and an HMAC
+// over that place and the list with its filters. So a token is valid only for one list of one cluster. The key
+// is derived from the cluster's id, so every node accepts the tokens of the others. The HMAC detects mistakes;
+// it protects nothing secret.
 type pageSigner struct{ key [sha256.Size]byte }
 
+// newPageSigner returns the signer of a cluster.
 func newPageSigner(cluster string) pageSigner {
 	return pageSigner{sha256.Sum256([]byte("carillon page token\x00" + cluster))}
 }
 
-const pageSum = 12 // bytes
+const pageSum = 12 // bytes of the HMAC in a token
 
-func (p pageSigner) sum(list, after string) []byte {
+// signature returns the HMAC of a place in a list.
+func (p pageSigner) signature(list, after string) []byte {
 	m := hmac.New(sha256.New, p.key[:])
 	m.Write([]byte(list + "\x00" + after))
 	return m.Sum(nil)[:pageSum]
 }
 
-func (p pageSigner) sign(list, after string) string {
-	return base64.RawURLEncoding.EncodeToString(append(p.sum(list, after), after...))
+// signToken returns the token of the page that begins after a place.
+func (p pageSigner) signToken(list, after string) string {
+	return base64.RawURLEncoding.EncodeToString(append(p.signature(list, after), after...))
 }
 
-func (p pageSigner) open(list, token string) (after string, err error) {
+// openToken returns the place in a token. It returns an error if the token belongs to another list.
+func (p pageSigner) openToken(list, token string) (after string, err error) {
 	b, err := base64.RawURLEncoding.DecodeString(token)
-	if err != nil || len(b) <= pageSum || !hmac.Equal(b[:pageSum], p.sum(list, string(b[pageSum:]))) {
+	if err != nil || len(b) <= pageSum || !hmac.Equal(b[:pageSum], p.signature(list, string(b[pageSum:]))) {
 		return "", task.Invalid(client.CodeBadPage, "page", "%s is not a page of this list", task.Quote(token))
 	}
 	return string(b[pageSum:]), nil
 }
 
-// listOf names the list that a request asks for: its path and all filters, but
-// not the page and its size.
+// listOf identifies the list that a request reads: its path and all filters, without the page and its size.
 func listOf(c *Call) string {
 	q := maps.Clone(c.query)
 	q.Del("page")
@@ -51,20 +55,20 @@ func listOf(c *Call) string {
 	return c.Request.URL.Path + "?" + q.Encode()
 }
 
-// Paging is the part of a list that a request asks for.
+// Paging is the page of a list that a request reads.
 type Paging struct {
-	list  string
-	After string // where the page before ended; "" for the first
-	Limit int
+	list  string // identifies the list
+	After string // where the previous page ended; "" for the first page
+	Limit int    // the maximum number of items
 }
 
-// PageQuery are the parameters of a list that has pages.
+// PageQuery are the parameters of a list with pages.
 type PageQuery struct {
 	Limit int     `query:"limit" minimum:"1" maximum:"5000" default:"500" doc:"Maximum number of items on a page."`
 	Page  *string `query:"page" doc:"The token in next of the page before."`
 }
 
-// Paging opens the token of a page.
+// Paging returns the requested page. It returns an error if the page token belongs to another list.
 func (c *Call) Paging(q PageQuery) (Paging, error) {
 	p := Paging{list: listOf(c), Limit: q.Limit}
 
@@ -73,13 +77,13 @@ func (c *Call) Paging(q PageQuery) (Paging, error) {
 	}
 
 	var err error
-	p.After, err = c.reader.pages.open(p.list, *q.Page)
+	p.After, err = c.reader.pages.openToken(p.list, *q.Page)
 
 	return p, err
 }
 
-// Page answers with a page of a list. after is where the next one goes on; ""
-// if this is the last.
+// Page answers with one page of a list. after is where the next page begins; "" means that this is the last
+// page.
 func Page[T any](c *Call, p Paging, items []T, after string) (Answer, error) {
 	if items == nil {
 		items = []T{}
@@ -87,13 +91,13 @@ func Page[T any](c *Call, p Paging, items []T, after string) (Answer, error) {
 
 	l := client.List[T]{Items: items}
 	if after != "" {
-		l.Next = c.reader.pages.sign(p.list, after)
+		l.Next = c.reader.pages.signToken(p.list, after)
 	}
 
 	return Answer{Status: http.StatusOK, Body: l}, nil
 }
 
-// All answers with a list that has no pages.
+// All answers with a list that is not divided into pages.
 func All[T any](items []T) (Answer, error) {
 	if items == nil {
 		items = []T{}
@@ -101,5 +105,5 @@ func All[T any](items []T) (Answer, error) {
 	return Answer{Status: http.StatusOK, Body: client.List[T]{Items: items}}, nil
 }
 
-// Cursor joins what a place in a list consists of; names have no spaces.
+// Cursor joins the parts of a place in a list. The parts must not contain spaces.
 func Cursor(parts ...string) string { return strings.Join(parts, " ") }

@@ -14,16 +14,19 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Failure is a problem on its way to the caller.
+// Failure is an error that is answered with a problem.
 type Failure struct {
 	client.Problem
-	cause error // for the log
+	cause error // logged, and never sent to the caller
 }
 
+// Error implements error.
 func (f *Failure) Error() string { return f.Detail }
+
+// Unwrap returns the cause.
 func (f *Failure) Unwrap() error { return f.cause }
 
-// Fail makes the problem of a status, with a code and what is wrong in a sentence.
+// Fail returns a failure with a status, a code and a formatted detail.
 func Fail(status int, code, format string, args ...any) *Failure {
 	return &Failure{Problem: client.Problem{
 		Type: "about:blank", Title: http.StatusText(status), Status: status,
@@ -31,25 +34,26 @@ func Fail(status int, code, format string, args ...any) *Failure {
 	}}
 }
 
-// WithHint says what the caller can do about it.
+// WithHint adds what the caller can do about the problem.
 func (f *Failure) WithHint(hint string) *Failure { f.Hint = hint; return f }
 
-// WithField names what of the request is wrong.
+// WithField adds the name of the field, parameter or header that is wrong.
 func (f *Failure) WithField(name string) *Failure { f.Field = name; return f }
 
-// Because keeps the cause, for the log.
+// Because adds the cause for the log.
 func (f *Failure) Because(err error) *Failure { f.cause = err; return f }
 
-// named is an error about something that has a name or an id: with an unknown
-// outcome, what may have been written.
+// named is an error with the name or id of the object that it concerns. If the outcome of a write is unknown,
+// the answer contains this id.
 type named struct {
 	id string
 	error
 }
 
+// Unwrap returns the error without the name.
 func (n named) Unwrap() error { return n.error }
 
-// About says what err is about; nil stays nil.
+// About adds the name of the object that err concerns. It returns nil if err is nil.
 func About(id string, err error) error {
 	if err == nil {
 		return nil
@@ -57,8 +61,8 @@ func About(id string, err error) error {
 	return named{id, err}
 }
 
-// AsFailure finds the problem that an error is. The order matters: an outcome
-// that is unknown is that first, whatever made it so.
+// AsFailure converts an error to a failure. The order of the cases matters: an error with an unknown outcome
+// may also wrap other errors, but must be reported as unknown (G13).
 func AsFailure(err error) *Failure {
 	var f *Failure
 	var field *task.Error
@@ -105,14 +109,13 @@ func AsFailure(err error) *Failure {
 	return f.Because(err)
 }
 
-// ProblemWriter answers with problems, and logs those that are not the caller's.
+// ProblemWriter answers with problems and logs those that the caller has not caused.
 type ProblemWriter struct{ log *zap.Logger }
 
-// NewProblemWriter makes a ProblemWriter that logs to log.
+// NewProblemWriter returns a ProblemWriter.
 func NewProblemWriter(log *zap.Logger) ProblemWriter { return ProblemWriter{log} }
 
-// Write answers with the problem that err is, and logs it if it is not the
-// caller's.
+// Write answers with the problem for err. It must be called before anything was written.
 func (p ProblemWriter) Write(w http.ResponseWriter, r *http.Request, err error) {
 	f := AsFailure(err)
 	p.LogFailure(r, f)
@@ -132,10 +135,10 @@ func (p ProblemWriter) Write(w http.ResponseWriter, r *http.Request, err error) 
 	h.Del("ETag")
 	h.Set("Content-Type", "application/problem+json")
 	w.WriteHeader(f.Status)
-	_ = WriteJSON(w, f.Problem) // the caller is gone
+	_ = WriteJSON(w, f.Problem) // an error means that the caller has gone
 }
 
-// LogFailure logs a failure that is not the caller's.
+// LogFailure logs a failure if the caller has not caused it.
 func (p ProblemWriter) LogFailure(r *http.Request, f *Failure) {
 	if f.Status < http.StatusInternalServerError || f.cause == nil {
 		return
@@ -150,14 +153,14 @@ func (p ProblemWriter) LogFailure(r *http.Request, f *Failure) {
 		zap.Int("status", f.Status), zap.Error(f.cause))
 }
 
-// WriteJSON writes a value as JSON that is not escaped for HTML.
+// WriteJSON writes a value as JSON without escaping HTML characters.
 func WriteJSON(w http.ResponseWriter, v any) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
 }
 
-// Shorten cuts what a caller wrote, so that it cannot flood an answer or a log.
+// Shorten limits the length of a caller's text, so that it cannot flood an answer or a log.
 func Shorten(s string) string {
 	const most = 200
 	if len(s) > most {

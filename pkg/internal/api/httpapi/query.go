@@ -18,21 +18,22 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Handler does what an operation is for. Query and NoQuery make one.
+// Handler is the implementation of an operation. Query and NoQuery create one.
 type Handler struct {
-	query   queryType
-	prepare func(url.Values) (serveFunc, error)
+	query   queryType                           // the parameters
+	prepare func(url.Values) (serveFunc, error) // parses the parameters and returns the function that serves the call
 }
 
+// serveFunc serves a call whose parameters are parsed.
 type serveFunc func(*Call) (Answer, error)
 
-// NoQuery makes a handler of an operation without query parameters.
+// NoQuery returns a handler for an operation without query parameters.
 func NoQuery(serve func(*Call) (Answer, error)) Handler {
 	return Handler{prepare: func(url.Values) (serveFunc, error) { return serve, nil }}
 }
 
-// Query makes a handler of an operation whose query parameters are the fields of Q. Each is
-// declared once, by its field's type and tags, from which the document and the parsing follow:
+// Query returns a handler for an operation whose query parameters are the fields of Q. The type and the tags of
+// a field declare its parameter. Both the OpenAPI document and the parser use this declaration:
 //
 //	type listQuery struct {
 //		Selector string `query:"selector" doc:"Labels."`
@@ -40,17 +41,17 @@ func NoQuery(serve func(*Call) (Answer, error)) Handler {
 //		PageQuery
 //	}
 //
-// A field is a string, an int, an int64, a bool, or a type that implements
-// encoding.TextUnmarshaler, whose *task.Error then gets the name of the parameter. An absent
-// parameter leaves the default, or the zero value; behind a pointer it is nil. The tags are
-// those of huma; of them minimum, maximum and default are enforced here, all others only
-// describe. Where *Q has a method Check(given url.Values) error, it is called last.
+// A field is a string, an int, an int64, a bool, or a type that implements encoding.TextUnmarshaler. If the
+// latter returns a *task.Error, Query adds the parameter's name to it. An absent parameter has its default or
+// the zero value; a pointer field is nil then. The tags are those of huma. minimum, maximum and default are
+// enforced here; all others are only part of the document. If *Q has a method Check(given url.Values) error, it
+// is called last.
 func Query[Q any](serve func(*Call, Q) (Answer, error)) Handler {
 	query := newQueryType(reflect.TypeFor[Q]())
 
 	return Handler{query: query, prepare: func(values url.Values) (serveFunc, error) {
 		var q Q
-		if err := query.decode(values, reflect.ValueOf(&q).Elem()); err != nil {
+		if err := query.decodeValues(values, reflect.ValueOf(&q).Elem()); err != nil {
 			return nil, err
 		}
 
@@ -64,20 +65,20 @@ func Query[Q any](serve func(*Call, Q) (Answer, error)) Handler {
 	}}
 }
 
-// queryType is a struct of query parameters.
+// queryType is a struct with query parameters.
 type queryType []parameter
 
-// parameter is a field of such a struct.
+// parameter is one field of a queryType.
 type parameter struct {
-	name      string
+	name      string // as in the query
 	field     reflect.StructField
-	index     []int // of the field, through embedded structs
-	low, high int64 // of a number
-	otherwise string
+	index     []int  // of the field, through embedded structs: see reflect.Value.FieldByIndex
+	low, high int64  // the range of a number, inclusive
+	otherwise string // the default as text; "": none
 }
 
-// newQueryType reads the fields of a struct, and those of the structs that it embeds, in their
-// order. It panics if a field is none of the types of Query: that is a mistake in the program.
+// newQueryType returns the fields of a struct, including those of embedded structs, in their order. It panics
+// if a field has an unsupported type or an invalid tag, because that is a programming error.
 func newQueryType(t reflect.Type) queryType {
 	var list queryType
 	for i := range t.NumField() {
@@ -111,7 +112,7 @@ func newQueryType(t reflect.Type) queryType {
 		}
 
 		if p.otherwise != "" {
-			if err := p.set(reflect.New(t).Elem().Field(i), p.otherwise); err != nil {
+			if err := p.setField(reflect.New(t).Elem().Field(i), p.otherwise); err != nil {
 				panic(fmt.Sprintf("%s.%s: default %q: %s", t, f.Name, p.otherwise, err))
 			}
 		}
@@ -122,8 +123,8 @@ func newQueryType(t reflect.Type) queryType {
 	return list
 }
 
-// decode reads the values, whose names are known and of which there is one each.
-func (t queryType) decode(values url.Values, to reflect.Value) error {
+// decodeValues parses the values into a struct. readQuery has checked that each name is known and occurs once.
+func (t queryType) decodeValues(values url.Values, to reflect.Value) error {
 	for _, p := range t {
 		text := p.otherwise
 		if values.Has(p.name) {
@@ -132,7 +133,7 @@ func (t queryType) decode(values url.Values, to reflect.Value) error {
 			continue
 		}
 
-		if err := p.set(to.FieldByIndex(p.index), text); err != nil {
+		if err := p.setField(to.FieldByIndex(p.index), text); err != nil {
 			return err
 		}
 	}
@@ -140,8 +141,8 @@ func (t queryType) decode(values url.Values, to reflect.Value) error {
 	return nil
 }
 
-// set parses the text of a parameter into its field.
-func (p parameter) set(to reflect.Value, text string) error {
+// setField parses the text of a parameter into its field.
+func (p parameter) setField(to reflect.Value, text string) error {
 	if to.Kind() == reflect.Pointer {
 		to.Set(reflect.New(to.Type().Elem()))
 		to = to.Elem()
@@ -179,25 +180,25 @@ func (p parameter) set(to reflect.Value, text string) error {
 	return nil
 }
 
-// describe is what the document says of the parameters.
-func (t queryType) describe(schemas huma.Registry) []*huma.Param {
+// describeParameters returns the parameters for the OpenAPI document.
+func (t queryType) describeParameters(schemas huma.Registry) []*huma.Param {
 	list := make([]*huma.Param, len(t))
 	for i, p := range t {
 		f := p.field
 		if f.Type.Kind() == reflect.Pointer {
-			f.Type = f.Type.Elem() // it may be absent, and is never null
+			f.Type = f.Type.Elem() // a parameter may be absent, but is never null
 		}
 
 		if reflect.PointerTo(f.Type).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
-			f.Type = reflect.TypeFor[string]() // huma converts defaults and examples to the field's type
+			f.Type = reflect.TypeFor[string]() // huma would convert defaults and examples to the field's type
 		}
 
 		s := *huma.SchemaFromField(schemas, f, "")
 		about := s.Description
 
-		s.Description = "" // the parameter has it
+		s.Description = "" // the parameter itself has the description
 		if f.Type.Kind() == reflect.Int {
-			s.Format = "" // how wide it is here does not matter
+			s.Format = "" // the size of the Go type does not matter to callers
 		}
 
 		list[i] = &huma.Param{Name: p.name, In: "query", Description: about, Schema: &s}
@@ -206,7 +207,8 @@ func (t queryType) describe(schemas huma.Registry) []*huma.Param {
 	return list
 }
 
-// readQuery parses the query of a request and refuses what is not a parameter of t.
+// readQuery parses the query of a request. It rejects names that are not parameters of t, repeated parameters,
+// and control characters.
 func (t queryType) readQuery(r *http.Request) (url.Values, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -221,7 +223,7 @@ func (t queryType) readQuery(r *http.Request) (url.Values, error) {
 		if len(values) > 1 {
 			return nil, task.Invalid(task.CodeDuplicate, name, "is given %d times", len(values))
 		}
-		if !printable(values[0]) {
+		if !isPrintable(values[0]) {
 			return nil, task.Invalid(task.CodeBadValue, name, "%s contains control characters or is not UTF-8", task.Quote(values[0]))
 		}
 	}
@@ -229,9 +231,10 @@ func (t queryType) readQuery(r *http.Request) (url.Values, error) {
 	return q, nil
 }
 
-func printable(s string) bool {
+// isPrintable reports whether a value is valid UTF-8 without control characters.
+func isPrintable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
 }
 
-// cutField shortens a field's name that a caller made up.
+// cutField shortens and quotes a name that the caller has invented, for use as a field name in a problem.
 func cutField(name string) string { return strings.Trim(task.Quote(name), `"`) }

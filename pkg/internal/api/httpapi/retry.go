@@ -10,16 +10,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// conflicts is how often a change that certainly did not happen is decided anew: beside
-// one that writes all the time half of the tries fail, and sixteen wait for 0.6 s on the average.
-const conflicts = 16
+// maxConflicts is the maximum number of attempts to make a change that other writers interfere with. Next to a
+// writer that writes all the time, half of the attempts fail. Sixteen attempts wait 0.6 s on average.
+const maxConflicts = 16
 
-// RetryConflict calls f until it returns anything but task.ErrConflict. Such an
-// error is definite: f wrote nothing, and what it knew is out of date.
+// RetryConflict calls f until it returns anything but task.ErrConflict, or until the attempts are used up. A
+// conflict is definite: f has written nothing, and must read the current state again. RetryConflict never
+// repeats a write of unknown outcome.
 func RetryConflict(ctx context.Context, f func() error) error {
 	for i := 1; ; i++ {
 		err := f()
-		if i == conflicts || !errors.Is(err, task.ErrConflict) {
+		if i == maxConflicts || !errors.Is(err, task.ErrConflict) {
 			return err
 		}
 

@@ -1,8 +1,8 @@
-// Package nodes has the API's handlers of nodes and shards: who is there and who owns what, and
-// the states ready, cordoned and draining.
+// Package nodes contains the API handlers for nodes and shards: the present nodes, the owners of shards, and
+// the node states ready, cordoned and draining.
 //
-// Only a node itself takes a state. Another node leaves a request for it in etcd, waits, and
-// withdraws a request that is not obeyed in time, so that nobody obeys it later.
+// Only a node itself can change its state. Another node writes a request for it to etcd and waits. If the node
+// does not obey in time, the request is withdrawn, so that the node does not obey it later.
 package nodes
 
 import (
@@ -19,16 +19,15 @@ import (
 )
 
 const (
-	// StateWithin is how long a node may take to obey a state, and statePoll how often
-	// it is looked whether it has.
+	// StateWithin is how long a node may take to obey a request for a state. statePoll is how often the
+	// requesting node checks this.
 	StateWithin = 10 * time.Second
 	statePoll   = 50 * time.Millisecond
-	// withdrawWithin is how long etcd is waited for when a request is withdrawn.
+	// withdrawWithin limits how long the withdrawal of a request waits for etcd.
 	withdrawWithin = 1500 * time.Millisecond
 )
 
-// drainNode, cordonNode and resumeNode serve the states of a node. The node keeps
-// its state itself: whatever other node is asked leaves a request for it in etcd.
+// drainNode, cordonNode and resumeNode serve the states of a node.
 func (h *Handlers) drainNode(c *httpapi.Call) (httpapi.Answer, error) {
 	return h.setState(c, task.NodeDraining)
 }
@@ -39,6 +38,7 @@ func (h *Handlers) resumeNode(c *httpapi.Call) (httpapi.Answer, error) {
 	return h.setState(c, task.NodeReady)
 }
 
+// setState puts a node into a state: this node directly, and another node through a request in etcd.
 func (h *Handlers) setState(c *httpapi.Call, state string) (httpapi.Answer, error) {
 	name := c.Request.PathValue("node")
 	if err := task.CheckName("node", name); err != nil {
@@ -58,7 +58,7 @@ func (h *Handlers) setState(c *httpapi.Call, state string) (httpapi.Answer, erro
 	return h.getNode(c)
 }
 
-// requestState asks another node for a state, and waits until it has announced it.
+// requestState requests a state of another node and waits until that node has announced it.
 func (h *Handlers) requestState(c *httpapi.Call, name, state string) (httpapi.Answer, error) {
 	n, err := h.Store.Node(c.Context(), name)
 	if err != nil {
@@ -77,7 +77,7 @@ func (h *Handlers) requestState(c *httpapi.Call, name, state string) (httpapi.An
 	defer poll.Stop()
 
 	for {
-		// An error is no answer: etcd is asked again for as long as there is time.
+		// An error is not an answer, so the check is repeated as long as time is left.
 		pending, err := h.Store.NodeRequestPending(ctx, name, mod)
 		if err == nil && !pending {
 			return h.getNode(c)
@@ -93,8 +93,9 @@ func (h *Handlers) requestState(c *httpapi.Call, name, state string) (httpapi.An
 	}
 }
 
-// withdrawState takes a request back that its node did not obey in time: nobody
-// expects the state later. It returns what to tell the caller.
+// withdrawState deletes a request that its node did not obey in time, because the caller no longer expects the
+// state afterwards. It returns the failure for the caller. If the deletion fails, the node may still obey, and
+// the outcome is unknown.
 func (h *Handlers) withdrawState(c *httpapi.Call, name, state string, mod int64) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), withdrawWithin)
 	defer cancel()
@@ -109,7 +110,7 @@ func (h *Handlers) withdrawState(c *httpapi.Call, name, state string, mod int64)
 		WithHint("only the node itself can take a state; if its process is gone, its shards move by themselves")
 }
 
-// listNodes serves the nodes.
+// listNodes serves the present nodes.
 func (h *Handlers) listNodes(c *httpapi.Call) (httpapi.Answer, error) {
 	nodes, _, err := views.PresentNodes(c.Context(), h.Store)
 	if err != nil {
@@ -118,7 +119,7 @@ func (h *Handlers) listNodes(c *httpapi.Call) (httpapi.Answer, error) {
 	return httpapi.All(nodes)
 }
 
-// getNode serves one of them.
+// getNode serves one present node.
 func (h *Handlers) getNode(c *httpapi.Call) (httpapi.Answer, error) {
 	name := c.Request.PathValue("node")
 	if err := task.CheckName("node", name); err != nil {
@@ -139,7 +140,7 @@ func (h *Handlers) getNode(c *httpapi.Call) (httpapi.Answer, error) {
 	return httpapi.Answer{}, fmt.Errorf("node %s: %w", name, task.ErrNotFound)
 }
 
-// listShards serves all shards, in the order of their numbers.
+// listShards serves all shards, sorted by number.
 func (h *Handlers) listShards(c *httpapi.Call) (httpapi.Answer, error) {
 	owners, err := h.Store.Owners(c.Context())
 	if err != nil {

@@ -12,20 +12,20 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Handlers serve nodes and shards.
+// Handlers serve nodes and shards. They are safe for concurrent use.
 type Handlers struct {
 	Store  *store.Store
-	Node   string // this one's name
-	Shards int
+	Node   string // the name of this node
+	Shards int    // the number of shards
 	Now    httpapi.Clock
-	// SetState has this node take a state, keep it over restarts, and announce it; nil: it
-	// takes none.
+	// SetState puts this node into a state, keeps it over restarts, and announces it. If nil, the node supports
+	// no states.
 	SetState func(ctx context.Context, state, by string) error
-	// StateWithin is how long another node may take to obey a state.
+	// StateWithin limits how long another node may take to obey a state.
 	StateWithin time.Duration
 }
 
-// Routes are the operations of nodes and shards.
+// Routes returns the operations on nodes and shards.
 func (h *Handlers) Routes() []*httpapi.Operation {
 	const get, post = http.MethodGet, http.MethodPost
 

@@ -31,12 +31,12 @@ func (h *Handlers) answerDeadOf(c *httpapi.Call, ref record.Ref, p httpapi.Pagin
 
 	var runs []task.Run
 	for _, d := range dead {
-		if f.matches(d.Run) {
+		if f.matchesRun(d.Run) {
 			runs = append(runs, d.Run)
 		}
 	}
 
-	slices.SortFunc(runs, newest)
+	slices.SortFunc(runs, compareNewest)
 
 	return h.answerRuns(c, q, p, runs, false)
 }
@@ -57,8 +57,8 @@ func (h *Handlers) answerDead(c *httpapi.Call, ns string, p httpapi.Paging, f ru
 			return httpapi.Answer{}, err
 		}
 
-		found = append(found, slices.DeleteFunc(part, func(r task.Run) bool { return !f.matches(r) })...)
-		slices.SortFunc(found, newest)
+		found = append(found, slices.DeleteFunc(part, func(r task.Run) bool { return !f.matchesRun(r) })...)
+		slices.SortFunc(found, compareNewest)
 
 		// Only one page is kept at any time.
 		if len(found) > p.Limit {
@@ -116,7 +116,7 @@ func (h *Handlers) deadRun(ctx context.Context, ref record.Ref, id string) (reco
 		ids[i] = d.ID
 	}
 
-	return record.Dead{}, ambiguous(id, ids)
+	return record.Dead{}, ambiguousError(id, ids)
 }
 
 // retryRun serves the retry of a dead run: it queues a new run and removes the dead one from the list, in one
@@ -154,7 +154,7 @@ func (h *Handlers) retryRun(c *httpapi.Call) (httpapi.Answer, error) {
 	})
 
 	if err == nil {
-		out.Frozen = h.frozen(c.Context(), ref.Namespace)
+		out.Frozen = h.findFreeze(c.Context(), ref.Namespace)
 	}
 
 	return httpapi.Answer{Status: http.StatusAccepted, Body: out}, err
@@ -190,9 +190,9 @@ func (h *Handlers) manualRun(st store.Stored) task.Run {
 	}
 }
 
-// frozen returns the freeze that prevents a queued run from starting. It returns nil if there is none or if
+// findFreeze returns the freeze that prevents a queued run from starting. It returns nil if there is none or if
 // etcd does not answer, because the run is queued in any case.
-func (h *Handlers) frozen(ctx context.Context, namespace string) *task.Freeze {
+func (h *Handlers) findFreeze(ctx context.Context, namespace string) *task.Freeze {
 	r, err := h.Store.Freezes(ctx)
 	if err != nil {
 		return nil

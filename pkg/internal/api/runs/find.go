@@ -28,23 +28,23 @@ func (h *Handlers) findRuns(ctx context.Context, ns string, f runFilter, most in
 
 	var ended []task.Run // parts of runs that are still running; the parts of an ended run are in the run's own record
 	if f.parts {
-		if ended, err = h.Store.EndedParts(ctx, h.shards(), ns); err != nil {
+		if ended, err = h.Store.EndedParts(ctx, h.allShards(), ns); err != nil {
 			return nil, false, err
 		}
 	}
 
 	switch {
 	case f.activeOnly():
-		queued, err := h.Store.QueuedRuns(ctx, h.shards(), ns) // a run with parts is in the queue while its parts are active
+		queued, err := h.Store.QueuedRuns(ctx, h.allShards(), ns) // a run with parts is in the queue while its parts are active
 		if err != nil {
 			return nil, false, err
 		}
 
-		found, more = f.newest(nil, override(queued, before), most)
+		found, more = f.newestRuns(nil, overrideRuns(queued, before), most)
 		return found, more, nil
-	case f.unended():
-		queued, failed := h.Store.QueuedRuns(ctx, h.shards(), ns)
-		found, more = f.newest(nil, override(before, queued), most)
+	case f.excludesEnded():
+		queued, failed := h.Store.QueuedRuns(ctx, h.allShards(), ns)
+		found, more = f.newestRuns(nil, overrideRuns(before, queued), most)
 		err = failed
 	case f.states == nil && f.node == "" || !f.since.IsZero() || f.after != nil:
 		found, f.last, more, err = h.runsByKeys(ctx, ns, f, before, most)
@@ -61,25 +61,25 @@ func (h *Handlers) findRuns(ctx context.Context, ns string, f runFilter, most in
 		return nil, false, err
 	}
 
-	found, cut := f.newest(nil, override(found, override(ended, after)), most)
+	found, cut := f.newestRuns(nil, overrideRuns(found, overrideRuns(ended, after)), most)
 
 	return found, more || cut, nil
 }
 
-// unended reports whether only queued and active runs can match.
-func (f runFilter) unended() bool {
+// excludesEnded reports whether only queued and active runs can match.
+func (f runFilter) excludesEnded() bool {
 	return f.states != nil && !slices.ContainsFunc(f.states, func(s task.State) bool { return s != task.Queued && !s.Active() })
 }
 
-// newest combines two lists and returns the newest most runs that match. cut is true if others were dropped.
-func (f runFilter) newest(found, others []task.Run, most int) (list []task.Run, cut bool) {
+// newestRuns combines two lists and returns the newest most runs that match. cut is true if others were dropped.
+func (f runFilter) newestRuns(found, others []task.Run, most int) (list []task.Run, cut bool) {
 	for _, r := range others {
-		if f.matches(r) {
+		if f.matchesRun(r) {
 			found = append(found, r)
 		}
 	}
 
-	slices.SortFunc(found, newest)
+	slices.SortFunc(found, compareNewest)
 
 	if len(found) > most {
 		return found[:most], true
@@ -90,7 +90,7 @@ func (f runFilter) newest(found, others []task.Run, most int) (list []task.Run, 
 
 // runsByValues reads all records. It is needed if the filter uses fields that are not part of a key.
 func (h *Handlers) runsByValues(ctx context.Context, ns string, f runFilter, before []task.Run, most int) (found []task.Run, more bool, err error) {
-	for ids := range slices.Chunk(h.shards(), shardsAtOnce) {
+	for ids := range slices.Chunk(h.allShards(), shardsAtOnce) {
 		part, err := h.Store.ShardRuns(ctx, ids, ns)
 		if err != nil {
 			return nil, false, err
@@ -98,15 +98,15 @@ func (h *Handlers) runsByValues(ctx context.Context, ns string, f runFilter, bef
 
 		active := slices.DeleteFunc(slices.Clone(before), func(r task.Run) bool { return !slices.Contains(ids, r.Shard) })
 		var cut bool
-		found, cut = f.newest(found, override(active, f.spread(part)), most) // a run that was active and now has a record in the shard has ended or waits again
+		found, cut = f.newestRuns(found, overrideRuns(active, f.addParts(part)), most) // a run that was active and now has a record in the shard has ended or waits again
 		more = more || cut
 	}
 
 	return found, more, nil
 }
 
-// shards returns the numbers of all shards.
-func (h *Handlers) shards() []int {
+// allShards returns the numbers of all shards.
+func (h *Handlers) allShards() []int {
 	ids := make([]int, h.Shards)
 	for i := range ids {
 		ids[i] = i
@@ -129,7 +129,7 @@ func (h *Handlers) runsByKeys(ctx context.Context, ns string, f runFilter, befor
 
 	var places []store.RunPlace
 	cut := false
-	for ids := range slices.Chunk(h.shards(), shardsAtOnce) {
+	for ids := range slices.Chunk(h.allShards(), shardsAtOnce) {
 		part, err := h.Store.RunPlaces(ctx, ids, ns, f.since.Time, until)
 		if err != nil {
 			return nil, nil, false, err
@@ -169,8 +169,8 @@ func (h *Handlers) runsByKeys(ctx context.Context, ns string, f runFilter, befor
 				continue
 			}
 
-			for _, one := range f.spread([]task.Run{*r}) {
-				if read = append(read, one); f.matches(one) {
+			for _, one := range f.addParts([]task.Run{*r}) {
+				if read = append(read, one); f.matchesRun(one) {
 					matching++
 				}
 			}
@@ -192,7 +192,7 @@ func (h *Handlers) runsByKeys(ctx context.Context, ns string, f runFilter, befor
 		f.last = runAt(places[len(places)-1])
 	}
 
-	found, tooMany := f.newest(nil, override(slices.Clone(before), read), most)
+	found, tooMany := f.newestRuns(nil, overrideRuns(slices.Clone(before), read), most)
 
 	return found, f.last, more || cut || tooMany, nil
 }

@@ -82,9 +82,9 @@ func (h *Handlers) runOfPart(ctx context.Context, ref record.Ref, id string) (ta
 	return task.Run{}, fmt.Errorf("part %s of task %s: %w", id, ref, task.ErrNotFound)
 }
 
-// spread adds the parts of ended runs to a list, if the filter includes parts. Only the records of their runs
+// addParts adds the parts of ended runs to a list, if the filter includes parts. Only the records of their runs
 // contain them.
-func (f runFilter) spread(runs []task.Run) []task.Run {
+func (f runFilter) addParts(runs []task.Run) []task.Run {
 	if !f.parts {
 		return runs
 	}

@@ -13,7 +13,7 @@ import (
 
 // pauseRun serves the pause of a run. It requests the pause from the run's node, through the inbox record.
 func (h *Handlers) pauseRun(c *httpapi.Call) (httpapi.Answer, error) {
-	return h.turnRun(c, paused, func(ctx context.Context, attempt record.Held, who string) (task.Run, error) {
+	return h.turnRun(c, pausedState, func(ctx context.Context, attempt record.Held, who string) (task.Run, error) {
 		if attempt.CancelRequested {
 			return task.Run{}, aboutToEnd(attempt.Ref(), attempt.ID)
 		}
@@ -23,8 +23,8 @@ func (h *Handlers) pauseRun(c *httpapi.Call) (httpapi.Answer, error) {
 
 // What a request asks of a run, as messages name it.
 const (
-	paused  = "paused"
-	resumed = "resumed"
+	pausedState  = "paused"
+	resumedState = "resumed"
 )
 
 // aboutToEnd is the failure for a pause of a run that is being cancelled.
@@ -34,7 +34,7 @@ func aboutToEnd(ref record.Ref, id string) error {
 
 // resumeRun serves the end of a pause.
 func (h *Handlers) resumeRun(c *httpapi.Call) (httpapi.Answer, error) {
-	return h.turnRun(c, resumed, h.Store.ResumeActive)
+	return h.turnRun(c, resumedState, h.Store.ResumeActive)
 }
 
 // turnRun requests a pause or its end. The run may move from the queue into an inbox, or end, during the
@@ -49,7 +49,7 @@ func (h *Handlers) turnRun(c *httpapi.Call, what string, ask func(context.Contex
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
-	if f := found.Fan; what == paused && f != nil && f.Cancel != "" && !found.State.Final() {
+	if f := found.Fan; what == pausedState && f != nil && f.Cancel != "" && !found.State.Final() {
 		return httpapi.Answer{}, aboutToEnd(ref, found.ID)
 	}
 
@@ -84,7 +84,7 @@ func (h *Handlers) turnOnce(c *httpapi.Call, ref record.Ref, id, what string, as
 		return run, err
 	case run.State == task.Queued:
 		f := httpapi.Fail(http.StatusConflict, client.CodeNotRunning, "run %s of task %s waits in the queue: only a run that a node has is %s", id, ref, what).WithField("run")
-		if what == resumed {
+		if what == resumedState {
 			return run, f
 		}
 		return run, f.WithHint("carillon task pause " + ref.Name + " stops its ticks; carillon run cancel " + id + " ends this run")

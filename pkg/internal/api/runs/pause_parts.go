@@ -27,7 +27,7 @@ func partsIn(held []record.Held, parent string) []record.Held {
 // current state of all its parts. turnParts returns task.ErrConflict if some parts have moved in between. If
 // some requests failed, the error contains how many succeeded.
 func (h *Handlers) turnParts(c *httpapi.Call, ref record.Ref, id string, parts []record.Held, what string, ask func(context.Context, record.Held, string) (task.Run, error)) (task.Run, error) {
-	if what == paused {
+	if what == pausedState {
 		stay := slices.DeleteFunc(slices.Clone(parts), func(attempt record.Held) bool { return attempt.CancelRequested })
 		if len(stay) > 0 {
 			parts = stay // the answer shows that the parts which are being cancelled are not paused

@@ -26,8 +26,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// newest orders runs from the newest to the oldest. The order is total, because cursors depend on it.
-func newest(a, b task.Run) int {
+// compareNewest orders runs from the newest to the oldest. The order is total, because cursors depend on it.
+func compareNewest(a, b task.Run) int {
 	return cmp.Or(record.ByTime(a, b), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Task, b.Task))
 }
 
@@ -102,8 +102,8 @@ func (l *stateList) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// filter returns the filter for page p.
-func (q runsQuery) filter(p httpapi.Paging) (f runFilter, err error) {
+// newFilter returns the filter for page p.
+func (q runsQuery) newFilter(p httpapi.Paging) (f runFilter, err error) {
 	f = runFilter{states: q.State, node: q.Node, since: q.Since, until: q.Until, parts: q.Parts}
 	if f.node != "" {
 		f.parts = true // a run with parts has no node of its own
@@ -165,12 +165,12 @@ func parseRunCursor(s string) (*task.Run, error) {
 	return nil, task.Invalid(client.CodeBadPage, "page", "is not a page of this list")
 }
 
-// matches reports whether a run belongs to the page.
-func (f runFilter) matches(r task.Run) bool {
+// matchesRun reports whether a run belongs to the page.
+func (f runFilter) matchesRun(r task.Run) bool {
 	return (f.parts || !task.IsPart(r.ID)) && (f.tasks == nil || f.tasks[r.Namespace+"/"+r.Task]) && (f.states == nil || slices.Contains(f.states, r.State)) &&
 		(f.since.IsZero() || !r.ScheduledTime.Before(f.since.Time)) && (f.until.IsZero() || r.ScheduledTime.Before(f.until.Time)) &&
 		(f.node == "" || ranOn(r, f.node)) &&
-		(f.after == nil || newest(*f.after, r) < 0) && (f.last == nil || newest(r, *f.last) <= 0)
+		(f.after == nil || compareNewest(*f.after, r) < 0) && (f.last == nil || compareNewest(r, *f.last) <= 0)
 }
 
 // activeOnly reports whether only attempts in inboxes can match.
@@ -225,7 +225,7 @@ func (h *Handlers) answerRunsOf(c *httpapi.Call, ref record.Ref, q runsQuery) (h
 		return httpapi.Answer{}, err
 	}
 
-	f, err := q.filter(p)
+	f, err := q.newFilter(p)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
@@ -249,11 +249,11 @@ func (h *Handlers) answerRunsOf(c *httpapi.Call, ref record.Ref, q runsQuery) (h
 		if err != nil {
 			return httpapi.Answer{}, err
 		}
-		runs = override(ended, f.spread(runs))
+		runs = overrideRuns(ended, f.addParts(runs))
 	}
 
-	runs = slices.DeleteFunc(runs, func(r task.Run) bool { return !f.matches(r) })
-	slices.SortFunc(runs, newest)
+	runs = slices.DeleteFunc(runs, func(r task.Run) bool { return !f.matchesRun(r) })
+	slices.SortFunc(runs, compareNewest)
 
 	return h.answerRuns(c, q, p, runs, false)
 }
@@ -284,7 +284,7 @@ func (h *Handlers) answerSelected(c *httpapi.Call, ns string, selected selectedR
 		return httpapi.Answer{}, err
 	}
 
-	f, err := q.filter(p)
+	f, err := q.newFilter(p)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
@@ -303,8 +303,8 @@ func (h *Handlers) answerSelected(c *httpapi.Call, ns string, selected selectedR
 	return h.answerRuns(c, q, p, runs, more)
 }
 
-// override returns the runs of both lists. If both contain a run, it uses the one from newer.
-func override(old, newer []task.Run) []task.Run {
+// overrideRuns returns the runs of both lists. If both contain a run, it uses the one from newer.
+func overrideRuns(old, newer []task.Run) []task.Run {
 	type key struct{ ns, name, id string }
 	has := make(map[key]bool, len(newer))
 	for _, r := range newer {
@@ -367,11 +367,11 @@ func (h *Handlers) Find(ctx context.Context, ref record.Ref, id string) (task.Ru
 		ids[i] = r.ID
 	}
 
-	return task.Run{}, ambiguous(id, ids)
+	return task.Run{}, ambiguousError(id, ids)
 }
 
-// ambiguous is the failure for an id that is a prefix of several ids.
-func ambiguous(id string, ids []string) error {
+// ambiguousError is the failure for an id that is a prefix of several ids.
+func ambiguousError(id string, ids []string) error {
 	const most = 5
 	list := strings.Join(ids[:min(len(ids), most)], ", ")
 	if len(ids) > most {
@@ -434,7 +434,7 @@ func (h *Handlers) findRun(c *httpapi.Call) (httpapi.Answer, error) {
 		for i := range ids {
 			ids[i] = refs[i].Name + "/" + ids[i]
 		}
-		return httpapi.Answer{}, ambiguous(id, ids)
+		return httpapi.Answer{}, ambiguousError(id, ids)
 	}
 
 	if part != "" {

@@ -44,7 +44,7 @@ func (h *Handlers) triggerTask(c *httpapi.Call) (httpapi.Answer, error) {
 	})
 
 	if err == nil {
-		out.Frozen = h.frozen(c.Context(), ref.Namespace)
+		out.Frozen = h.findFreeze(c.Context(), ref.Namespace)
 	}
 
 	return httpapi.Answer{Status: http.StatusAccepted, Body: out}, err

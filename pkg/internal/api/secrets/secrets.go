@@ -1,5 +1,5 @@
-// Package secrets has the API's handlers of secrets, whose values are encrypted by the node that
-// answers and are in no answer. A change compares the revision that was read.
+// Package secrets contains the API handlers for secrets. The node that serves a request encrypts the values,
+// and no answer, error or log contains a value. A change compares the revision that was read.
 package secrets
 
 import (
@@ -26,16 +26,17 @@ const (
 	rotateSecretAbout = "Under the first key of the node that answers. Nothing is written if that is the one it is encrypted under."
 )
 
-// Handlers serve secrets.
+// Handlers serve secrets. They are safe for concurrent use.
 type Handlers struct {
 	Store *store.Store
-	Node  string // this one's name
+	Node  string // the name of this node
 	Now   httpapi.Clock
-	// Keys are this node's keys for secrets, read anew at each call; nil: it has none.
+	// Keys returns this node's keys for secrets. It is called for each request, because key files can change;
+	// nil means that the node has none.
 	Keys func() (secret.Ring, error)
 }
 
-// Routes are the operations of secrets. None answers with a value.
+// Routes returns the operations on secrets. No answer contains a value.
 func (h *Handlers) Routes() []*httpapi.Operation {
 	one, many := reflect.TypeFor[task.Secret](), reflect.TypeFor[client.List[task.Secret]]()
 	return []*httpapi.Operation{
@@ -55,7 +56,7 @@ func (h *Handlers) Routes() []*httpapi.Operation {
 	}
 }
 
-// secretName is the secret in the path, checked.
+// secretName returns the secret in the path after checking it.
 func secretName(c *httpapi.Call) (ns, name string, err error) {
 	if ns, err = c.Namespace(); err != nil {
 		return "", "", err
@@ -64,10 +65,12 @@ func secretName(c *httpapi.Call) (ns, name string, err error) {
 	return ns, name, task.CheckName("name", name)
 }
 
+// answerSecret answers with a secret's metadata.
 func answerSecret(r record.Secret) (httpapi.Answer, error) {
 	return httpapi.Answer{Status: http.StatusOK, Body: r.Secret, Header: http.Header{"Etag": {httpapi.ETag(r.Revision)}}}, nil
 }
 
+// listSecrets serves the secrets of a namespace or of all namespaces.
 func (h *Handlers) listSecrets(c *httpapi.Call, q httpapi.PageQuery) (httpapi.Answer, error) {
 	ns := ""
 	if c.Request.PathValue("ns") != "" {
@@ -90,6 +93,7 @@ func (h *Handlers) listSecrets(c *httpapi.Call, q httpapi.PageQuery) (httpapi.An
 	return httpapi.Page(c, p, list, next)
 }
 
+// getSecret serves the metadata of a secret.
 func (h *Handlers) getSecret(c *httpapi.Call) (httpapi.Answer, error) {
 	ns, name, err := secretName(c)
 	if err != nil {
@@ -104,10 +108,11 @@ func (h *Handlers) getSecret(c *httpapi.Call) (httpapi.Answer, error) {
 	return answerSecret(r)
 }
 
+// setSecret serves changes of a secret's values.
 func (h *Handlers) setSecret(c *httpapi.Call) (httpapi.Answer, error) {
 	var ask client.SecretRequest
 	if c.Decode(&ask) != nil {
-		// What is wrong is not said: it may have a value in it.
+		// The error of the decoder is not passed on, because it may quote a value.
 		return httpapi.Answer{}, httpapi.Fail(http.StatusBadRequest, task.CodeBadJSON, "the body is not JSON of the form {\"values\": {\"NAME\": \"text\"}, \"remove\": [\"NAME\"], \"replace\": false}")
 	}
 
@@ -120,6 +125,8 @@ func (h *Handlers) setSecret(c *httpapi.Call) (httpapi.Answer, error) {
 			return nil, "", fmt.Errorf("secret %s/%s: %w", r.Namespace, r.Name, task.ErrExists)
 		}
 
+		// Values that the request does not name stay, so the existing ones must be decrypted, unless all are
+		// replaced.
 		values := map[string]string{}
 		if is && !ask.Replace {
 			var err error
@@ -141,6 +148,7 @@ func (h *Handlers) setSecret(c *httpapi.Call) (httpapi.Answer, error) {
 	})
 }
 
+// rotateSecret serves the re-encryption of a secret under the first key of this node.
 func (h *Handlers) rotateSecret(c *httpapi.Call) (httpapi.Answer, error) {
 	return h.writeSecret(c, func(ring secret.Ring, r record.Secret, is bool) (map[string]string, string, error) {
 		if !is {
@@ -149,22 +157,23 @@ func (h *Handlers) rotateSecret(c *httpapi.Call) (httpapi.Answer, error) {
 
 		values, err := openSecret(ring, r)
 		if err == nil && ring.IDs()[0] == r.KeyID {
-			values = nil // as it is to be
+			values = nil // it is already encrypted under that key: write nothing
 		}
 
 		return values, task.SecretRotated, err
 	})
 }
 
-// writeSecret writes what next makes of a secret: its values, and the word for the
-// change. Without values nothing is written.
+// writeSecret writes a new version of a secret. next returns its values and the kind of the change; if the
+// values are nil, nothing is written. next may be called several times, because a conflict starts again. is
+// states whether the secret exists.
 func (h *Handlers) writeSecret(c *httpapi.Call, next func(ring secret.Ring, r record.Secret, is bool) (map[string]string, string, error)) (httpapi.Answer, error) {
 	ns, name, err := secretName(c)
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
 
-	ring, err := h.ring()
+	ring, err := h.readRing()
 	if err != nil {
 		return httpapi.Answer{}, err
 	}
@@ -174,7 +183,7 @@ func (h *Handlers) writeSecret(c *httpapi.Call, next func(ring secret.Ring, r re
 		var is bool
 		r, is, err = h.secretNow(c, ns, name)
 		if errors.Is(err, task.ErrInvalid) && r.Revision > 0 {
-			r.Sealed, r.KeyID, is, err = nil, "", true, nil // next finds that it cannot be opened
+			r.Sealed, r.KeyID, is, err = nil, "", true, nil // next can replace the damaged record, and fails if it must decrypt it
 		}
 
 		if err != nil {
@@ -193,6 +202,8 @@ func (h *Handlers) writeSecret(c *httpapi.Call, next func(ring secret.Ring, r re
 			r.CreatedAt = now
 		}
 
+		// The generation is part of what is encrypted, so the values of an earlier version cannot be put back
+		// unnoticed.
 		r.Generation, r.Change, r.UpdatedAt, r.UpdatedBy = r.Generation+1, change, now, c.Actor()
 		r.Keys = slices.Sorted(maps.Keys(values))
 		if r.Sealed, r.KeyID, err = ring.Seal(secret.Name{Namespace: ns, Name: name, Generation: r.Generation}, values); err != nil {
@@ -211,8 +222,8 @@ func (h *Handlers) writeSecret(c *httpapi.Call, next func(ring secret.Ring, r re
 	return answerSecret(r)
 }
 
-// secretNow reads a secret, and whether it is there, and compares its revision
-// with the one that was asked for.
+// secretNow reads a secret, and whether it exists, and compares its revision with the one that the request
+// requires. If the record is damaged, it returns task.ErrInvalid and the revision.
 func (h *Handlers) secretNow(c *httpapi.Call, ns, name string) (r record.Secret, is bool, err error) {
 	r, err = h.Store.Secret(c.Context(), ns, name)
 	is = err == nil
@@ -228,8 +239,8 @@ func (h *Handlers) secretNow(c *httpapi.Call, ns, name string) (r record.Secret,
 	return r, is, err
 }
 
-// ring is the keys of this node.
-func (h *Handlers) ring() (secret.Ring, error) {
+// readRing returns the keys of this node.
+func (h *Handlers) readRing() (secret.Ring, error) {
 	if h.Keys == nil {
 		return secret.Ring{}, httpapi.Fail(http.StatusConflict, client.CodeNoKey, "node %s has no key for secrets", h.Node).
 			WithHint("secret_keys of the agent names the file with them; or ask a node that has it, with --server")
@@ -243,7 +254,7 @@ func (h *Handlers) ring() (secret.Ring, error) {
 	return ring, nil
 }
 
-// openSecret decrypts a secret, to write it again.
+// openSecret decrypts the values of a secret, so that they can be written again.
 func openSecret(ring secret.Ring, r record.Secret) (map[string]string, error) {
 	values, err := ring.Open(secret.Name{Namespace: r.Namespace, Name: r.Name, Generation: r.Generation}, r.Sealed, r.KeyID)
 	switch {
@@ -261,6 +272,8 @@ func openSecret(ring secret.Ring, r record.Secret) (map[string]string, error) {
 	return values, nil
 }
 
+// deleteSecret serves the deletion of a secret. A record without values stays for a week, so that a new secret
+// of the same name continues with higher generations.
 func (h *Handlers) deleteSecret(c *httpapi.Call) (httpapi.Answer, error) {
 	ns, name, err := secretName(c)
 	if err != nil {
@@ -271,7 +284,7 @@ func (h *Handlers) deleteSecret(c *httpapi.Call) (httpapi.Answer, error) {
 		r, is, err := h.secretNow(c, ns, name)
 		switch {
 		case errors.Is(err, task.ErrInvalid) && r.Revision > 0:
-			r.CreatedAt = h.Now.Stamp() // what cannot be read can go
+			r.CreatedAt = h.Now.Stamp() // a damaged record can be deleted
 		case err != nil:
 			return err
 		case !is:

@@ -7,15 +7,15 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// globs are patterns for the names of tasks, any of which may match: "web-*", or
-// with a namespace "prod/web-*". None match all.
+// globs are patterns for the names of tasks, such as "web-*", or "prod/web-*" with a namespace. A task matches
+// if any pattern matches. An empty list matches all tasks.
 type globs []string
 
-// maxGlob is how long a pattern may be, and maxGlobs how many there may be: what it
-// takes to match a name grows with both, and a list has many names.
+// maxGlob is the maximum length of a pattern, and maxGlobs the maximum number of patterns. The cost of matching
+// a name grows with both, and a list has many names.
 const maxGlob, maxGlobs = 4 * task.MaxName, 1000
 
-// UnmarshalText reads patterns separated by commas, which no name has.
+// UnmarshalText parses patterns that are separated by commas. Names contain no commas.
 func (g *globs) UnmarshalText(text []byte) error {
 	if len(text) == 0 {
 		return nil
@@ -40,8 +40,8 @@ func (g *globs) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// match reports whether the patterns let a task pass.
-func (g globs) match(namespace, name string) bool {
+// matchesName reports whether a task matches the patterns.
+func (g globs) matchesName(namespace, name string) bool {
 	for _, p := range g {
 		text := name
 		if strings.Contains(p, "/") {
@@ -56,10 +56,12 @@ func (g globs) match(namespace, name string) bool {
 	return len(g) == 0
 }
 
+// globSigns are the characters with a special meaning in a pattern.
 const globSigns = `*?[\`
 
-// exact are the tasks that the patterns name, if all of them are names; else false.
-func (g globs) exact(namespace string) (names [][2]string, ok bool) {
+// exactNames returns the tasks that the patterns name, as pairs of namespace and name. ok is false if a pattern is
+// not an exact name.
+func (g globs) exactNames(namespace string) (names [][2]string, ok bool) {
 	for _, p := range g {
 		ns, name, in := strings.Cut(p, "/")
 		if !in {
@@ -78,8 +80,8 @@ func (g globs) exact(namespace string) (names [][2]string, ok bool) {
 	return names, len(g) > 0
 }
 
-// prefix is what all names begin with that match.
-func (g globs) prefix() string {
+// commonPrefix returns the prefix that all matching names share, so that a list reads only that key range.
+func (g globs) commonPrefix() string {
 	common := ""
 	for i, p := range g {
 		if strings.Contains(p, "/") {

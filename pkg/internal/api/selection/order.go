@@ -16,23 +16,24 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A Place is that of a task in a list that is not in the order of etcd's keys:
-// by a number, then by the task's namespace and name.
+// Place is the position of a task in a list that is not in the order of etcd's keys. Tasks are ordered by a
+// number, then by namespace and name, so each has a unique place.
 type Place struct {
-	At  int64 // the number
+	At  int64 // the number, such as a time in milliseconds
 	Ref record.Ref
 }
 
-func (p Place) compare(q Place) int {
+// compareTo orders places.
+func (p Place) compareTo(q Place) int {
 	return cmp.Or(cmp.Compare(p.At, q.At), strings.Compare(p.Ref.Namespace, q.Ref.Namespace), strings.Compare(p.Ref.Name, q.Ref.Name))
 }
 
-// cursor is where the page after p goes on.
-func (p Place) cursor() string {
+// encodeCursor returns the cursor of the page that begins after p.
+func (p Place) encodeCursor() string {
 	return httpapi.Cursor(strconv.FormatInt(p.At, 10), p.Ref.Namespace, p.Ref.Name)
 }
 
-// ParsePlace reads the place where a page ended.
+// ParsePlace parses the cursor of a page.
 func ParsePlace(s string) (Place, error) {
 	parts := strings.Split(s, " ")
 	if len(parts) == 3 {
@@ -44,32 +45,32 @@ func ParsePlace(s string) (Place, error) {
 	return Place{}, task.Invalid(client.CodeBadPage, "page", "is not a page of this list")
 }
 
-// PageHeap keeps the first so many of all that it is offered, behind a place: what a
-// page needs of a list of any length.
+// PageHeap keeps the first Most items after a place, of all items that are offered. So a page of a list of any
+// length needs memory for one page only.
 type PageHeap[T any] struct {
 	After *Place      // nil: from the beginning
-	Most  int         // how many are kept
-	Kept  []Placed[T] // a heap, the last at its top
-	more  bool        // some came behind those that are kept
+	Most  int         // the maximum number of items to keep
+	Kept  []Placed[T] // a heap with the last item on top
+	more  bool        // items follow those that are kept
 }
 
-// Placed is what has a place.
+// Placed is an item with its place.
 type Placed[T any] struct {
 	Place
 	Of T
 }
 
 func (f *PageHeap[T]) Len() int           { return len(f.Kept) }
-func (f *PageHeap[T]) Less(i, j int) bool { return f.Kept[i].compare(f.Kept[j].Place) > 0 } // the last is at the top
+func (f *PageHeap[T]) Less(i, j int) bool { return f.Kept[i].compareTo(f.Kept[j].Place) > 0 } // the last item is on top
 func (f *PageHeap[T]) Swap(i, j int)      { f.Kept[i], f.Kept[j] = f.Kept[j], f.Kept[i] }
 func (f *PageHeap[T]) Push(x any)         { f.Kept = append(f.Kept, x.(Placed[T])) }
 func (f *PageHeap[T]) Pop() any           { panic("PageHeap: nothing is popped") }
 
-// Offer takes a thing in, if it is among the first. It returns false if it comes
-// behind all that can be kept: whatever comes behind it need not be offered.
+// Offer keeps an item if it is among the first. It returns false if the item comes after all items that can be
+// kept. Items with a later place need not be offered then.
 func (f *PageHeap[T]) Offer(p Place, of T) bool {
 	switch {
-	case f.After != nil && p.compare(*f.After) <= 0:
+	case f.After != nil && p.compareTo(*f.After) <= 0:
 		return true
 	case len(f.Kept) < f.Most:
 		heap.Push(f, Placed[T]{p, of})
@@ -77,28 +78,29 @@ func (f *PageHeap[T]) Offer(p Place, of T) bool {
 	}
 
 	f.more = true
-	if p.compare(f.Kept[0].Place) >= 0 {
+	if p.compareTo(f.Kept[0].Place) >= 0 {
 		return false
 	}
 
+	// The item replaces the last one.
 	f.Kept[0] = Placed[T]{p, of}
 	heap.Fix(f, 0)
 
 	return true
 }
 
-// Sorted is what was kept, in order, and where the next page goes on; "" if there
-// is none.
+// Sorted returns the kept items in order, and the cursor of the next page, or "" if there is none. The heap
+// must not be used afterwards.
 func (f *PageHeap[T]) Sorted() (kept []Placed[T], after string) {
-	slices.SortFunc(f.Kept, func(a, b Placed[T]) int { return a.compare(b.Place) })
+	slices.SortFunc(f.Kept, func(a, b Placed[T]) int { return a.compareTo(b.Place) })
 	if f.more && len(f.Kept) > 0 {
-		after = f.Kept[len(f.Kept)-1].cursor()
+		after = f.Kept[len(f.Kept)-1].encodeCursor()
 	}
 	return f.Kept, after
 }
 
-// Sorted selects a page of tasks in another order than that of their names. It
-// looks at all that match, and keeps no more than a page of them.
+// Sorted returns a page of tasks in an order other than by name. It examines all matching tasks, and keeps one
+// page of them.
 func (h *Finder) Sorted(ctx context.Context, f Filter, order string, p httpapi.Paging) ([]record.Brief, string, error) {
 	first := PageHeap[struct{}]{Most: p.Limit}
 	if p.After != "" {
@@ -110,7 +112,7 @@ func (h *Finder) Sorted(ctx context.Context, f Filter, order string, p httpapi.P
 	}
 
 	err := h.EachEntry(ctx, f, func(refs []record.Ref, entries []*task.Entry) error {
-		at, err := h.places(ctx, order, refs, entries)
+		at, err := h.placesOf(ctx, order, refs, entries)
 
 		for i, ref := range refs {
 			if err == nil {
@@ -136,17 +138,17 @@ func (h *Finder) Sorted(ctx context.Context, f Filter, order string, p httpapi.P
 	return found, after, err
 }
 
-// never is the place of what has no time: behind all that have one.
-const never = math.MaxInt64
+// neverDue is the number of a task without a time. It places the task after all others.
+const neverDue = math.MaxInt64
 
-// places are the places of tasks in an order.
-func (h *Finder) places(ctx context.Context, order string, refs []record.Ref, entries []*task.Entry) ([]int64, error) {
+// placesOf returns the numbers of tasks in an order. Descending orders use negative numbers.
+func (h *Finder) placesOf(ctx context.Context, order string, refs []record.Ref, entries []*task.Entry) ([]int64, error) {
 	at := make([]int64, len(refs))
 	if order == client.SortNext {
 		now := h.now.Stamp().Time
 
 		for i, e := range entries {
-			at[i] = never
+			at[i] = neverDue
 
 			if e == nil {
 				continue
@@ -166,7 +168,7 @@ func (h *Finder) places(ctx context.Context, order string, refs []record.Ref, en
 	}
 
 	for i, o := range outcomes {
-		at[i] = never
+		at[i] = neverDue
 
 		switch {
 		case len(o.Runs) == 0:

@@ -1,9 +1,9 @@
-// Package selection finds the tasks that a request asks for, by namespace, names, labels and
-// how they fare, page by page and in the order that is asked for.
+// Package selection finds the tasks that a request selects by namespace, names, labels and state, page by page
+// and in the requested order.
 //
-// It reads as few records as the filter allows, and a bounded number for each page: a page may
-// have fewer items than its limit and still have a next. One caller at a time looks at all tasks
-// of a cluster. A list is not a snapshot over its pages.
+// It reads as few records as the filter allows, and a limited number for each page. So a page may contain fewer
+// items than its limit and still have a next page. Only one caller at a time examines all tasks of a cluster. A
+// list is not a snapshot over its pages.
 package selection
 
 import (
@@ -18,36 +18,36 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Finder finds the tasks that a request asks for.
+// Finder finds tasks. It is safe for concurrent use.
 type Finder struct {
 	store    *store.Store
-	ref      func(namespace, name string) record.Ref
-	shards   int
+	ref      func(namespace, name string) record.Ref // maps a task to its shard
+	shards   int                                     // the number of shards
 	now      httpapi.Clock
-	scanning chan struct{} // holds one who looks at all tasks
+	scanning chan struct{} // holds one element while a caller examines all tasks
 }
 
-// NewFinder makes a Finder of the tasks of a cluster with so many shards. ref says where a task lives.
+// NewFinder returns a Finder for a cluster with this number of shards.
 func NewFinder(st *store.Store, ref func(namespace, name string) record.Ref, shards int, now httpapi.Clock) *Finder {
 	return &Finder{store: st, ref: ref, shards: shards, now: now, scanning: make(chan struct{}, 1)}
 }
 
-// Filter says which tasks are asked for.
+// Filter selects tasks. All conditions must hold.
 type Filter struct {
-	Namespace string // "": all of them
-	names     globs
-	Selector  task.Selector
-	Failing   bool
-	Paused    bool
+	Namespace string        // "": all namespaces
+	names     globs         // empty: all names
+	Selector  task.Selector // nil: any labels
+	Failing   bool          // only tasks with a dead run and no success since
+	Paused    bool          // only paused tasks
 }
 
-// NameQuery are the parameters that select tasks by their labels and names.
+// NameQuery are the parameters that select tasks by labels and names.
 type NameQuery struct {
 	Selector SelectorText `query:"selector" doc:"Labels: \"team = data, env in (prod, staging), !old\"."`
 	Name     globs        `query:"name" doc:"Names or globs of tasks, separated by commas: \"web-*,db\"; with a namespace: \"prod/web-*\"."`
 }
 
-// SelectorText is a selector as it is in a request.
+// SelectorText is a label selector as a query parameter.
 type SelectorText struct{ task.Selector }
 
 // UnmarshalText parses a selector.
@@ -56,7 +56,7 @@ func (s *SelectorText) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// FilterOf is the filter of a list of tasks: by the namespace in the path, if there is one.
+// FilterOf returns the filter of a list of tasks. The namespace is that of the path, if the path has one.
 func FilterOf(c *httpapi.Call, q NameQuery) (f Filter, err error) {
 	f = Filter{names: q.Name, Selector: q.Selector.Selector}
 	if c.Request.PathValue("ns") != "" {
@@ -65,13 +65,14 @@ func FilterOf(c *httpapi.Call, q NameQuery) (f Filter, err error) {
 	return f, err
 }
 
-// MaxScan bounds how many tasks a page looks at in search of those that match; a
-// page may hold fewer than its limit, even none, and still have a next.
+// MaxScan is the maximum number of tasks that a page examines to find matching ones. So a page may contain
+// fewer tasks than its limit, even none, and still have a next page.
 const MaxScan = 20_000
 
-// ByName selects a page of tasks in the order of their names.
+// ByName returns a page of tasks in the order of their names, and the cursor of the next page, or "" if there
+// is none.
 func (h *Finder) ByName(ctx context.Context, f Filter, p httpapi.Paging) (found []record.Brief, after string, err error) {
-	next, err := h.candidates(ctx, f, p)
+	next, err := h.candidateBatches(ctx, f, p)
 	if err != nil {
 		return nil, "", err
 	}
@@ -84,12 +85,13 @@ func (h *Finder) ByName(ctx context.Context, f Filter, p httpapi.Paging) (found 
 
 		scanned += len(batch)
 
+		// If the scan ends without a full page, the next page begins after the last examined task.
 		if len(batch) > 0 {
 			last := batch[len(batch)-1]
 			after = last.Namespace + "/" + last.Name
 		}
 
-		some, err := h.matching(ctx, f, batch)
+		some, err := h.filterMatching(ctx, f, batch)
 		if err != nil {
 			return nil, "", err
 		}
@@ -112,11 +114,11 @@ func (h *Finder) ByName(ctx context.Context, f Filter, p httpapi.Paging) (found 
 	return found, after, nil
 }
 
-// candidates yields the specs, batch by batch and in order, among which those are
-// that match, as narrowly as keys can tell; more: there are others.
-func (h *Finder) candidates(ctx context.Context, f Filter, p httpapi.Paging) (next func() (batch []record.Brief, more bool, err error), err error) {
+// candidateBatches returns an iterator over batches of specs, in the order of names, which contains all matching
+// tasks. It excludes as many others as the keys permit. more is true if another batch follows.
+func (h *Finder) candidateBatches(ctx context.Context, f Filter, p httpapi.Paging) (next func() (batch []record.Brief, more bool, err error), err error) {
 	const size = 1000
-	refs, known, err := h.narrow(ctx, f)
+	refs, known, err := h.narrowByIndex(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -125,13 +127,13 @@ func (h *Finder) candidates(ctx context.Context, f Filter, p httpapi.Paging) (ne
 		after, small := p.After, f.Selector == nil && !f.Paused && len(f.names) == 0
 		return func() ([]record.Brief, bool, error) {
 			limit := size
-			if small { // all of them match
+			if small { // every task matches, so no more than a page is needed
 				limit = p.Limit
 			}
 
 			var batch []record.Brief
 			var err error
-			batch, after, err = h.store.Briefs(ctx, f.Namespace, f.names.prefix(), after, limit)
+			batch, after, err = h.store.Briefs(ctx, f.Namespace, f.names.commonPrefix(), after, limit)
 
 			return batch, after != "", err
 		}, nil
@@ -149,10 +151,10 @@ func (h *Finder) candidates(ctx context.Context, f Filter, p httpapi.Paging) (ne
 	}, nil
 }
 
-// narrow finds the tasks that can match, if names or dead runs tell that; else
-// false: any task can.
-func (h *Finder) narrow(ctx context.Context, f Filter) (refs []record.Ref, known bool, err error) {
-	if names, exact := f.names.exact(f.Namespace); exact {
+// narrowByIndex returns the tasks that can match, if exact names or the keys of dead runs determine them. known is
+// false if any task can match.
+func (h *Finder) narrowByIndex(ctx context.Context, f Filter) (refs []record.Ref, known bool, err error) {
+	if names, exact := f.names.exactNames(f.Namespace); exact {
 		for _, n := range names {
 			refs = append(refs, h.ref(n[0], n[1]))
 		}
@@ -167,10 +169,10 @@ func (h *Finder) narrow(ctx context.Context, f Filter) (refs []record.Ref, known
 	return refs, true, err
 }
 
-// matching is those of a batch that match.
-func (h *Finder) matching(ctx context.Context, f Filter, batch []record.Brief) ([]record.Brief, error) {
+// filterMatching returns the tasks of a batch that match. It first applies the conditions that need no further reads.
+func (h *Finder) filterMatching(ctx context.Context, f Filter, batch []record.Brief) ([]record.Brief, error) {
 	batch = slices.DeleteFunc(batch, func(b record.Brief) bool {
-		return ctx.Err() != nil || !f.names.match(b.Namespace, b.Name) || f.Selector != nil && !f.Selector.Matches(b.Labels()) ||
+		return ctx.Err() != nil || !f.names.matchesName(b.Namespace, b.Name) || f.Selector != nil && !f.Selector.Matches(b.Labels()) ||
 			f.Paused && !b.MayBePaused()
 	})
 
@@ -219,6 +221,7 @@ func (h *Finder) matching(ctx context.Context, f Filter, batch []record.Brief) (
 	return kept, nil
 }
 
+// isPaused reports whether a pause is in force. An entry that cannot be read counts as not paused.
 func isPaused(e *task.Entry, now task.Time) bool {
 	if e == nil {
 		return false
@@ -227,8 +230,8 @@ func isPaused(e *task.Entry, now task.Time) bool {
 	return holds
 }
 
-// EachEntry calls f with the entries of all tasks that match, some at a time. One
-// caller at a time does that at a node, and the others wait: it is a lot of work.
+// EachEntry calls tell with the entries of all matching tasks, in batches. An entry that cannot be read is nil.
+// Only one caller at a time examines the tasks on a node, and others wait, because this is expensive.
 func (h *Finder) EachEntry(ctx context.Context, f Filter, tell func([]record.Ref, []*task.Entry) error) error {
 	select {
 	case h.scanning <- struct{}{}:
@@ -241,7 +244,7 @@ func (h *Finder) EachEntry(ctx context.Context, f Filter, tell func([]record.Ref
 		return h.eachMatching(ctx, f, tell)
 	}
 
-	if refs, known, err := h.narrow(ctx, f); known || err != nil {
+	if refs, known, err := h.narrowByIndex(ctx, f); known || err != nil {
 		if err != nil {
 			return err
 		}
@@ -263,15 +266,15 @@ func (h *Finder) EachEntry(ctx context.Context, f Filter, tell func([]record.Ref
 	return nil
 }
 
-// eachMatching is EachEntry by way of the specs.
+// eachMatching implements EachEntry for filters that need the specs.
 func (h *Finder) eachMatching(ctx context.Context, f Filter, tell func([]record.Ref, []*task.Entry) error) error {
-	next, err := h.candidates(ctx, f, httpapi.Paging{})
+	next, err := h.candidateBatches(ctx, f, httpapi.Paging{})
 	for more := true; more && err == nil; {
 		var batch []record.Brief
 		if batch, more, err = next(); err != nil {
 			break
 		}
-		if batch, err = h.matching(ctx, f, batch); err != nil {
+		if batch, err = h.filterMatching(ctx, f, batch); err != nil {
 			break
 		}
 
@@ -281,13 +284,15 @@ func (h *Finder) eachMatching(ctx context.Context, f Filter, tell func([]record.
 		}
 
 		f := f
-		f.names = nil // they were looked at
+		f.names = nil // matching has already compared the names
 		err = h.tellEntries(ctx, f, refs, tell)
 	}
 
 	return err
 }
 
+// tellEntries reads the entries of tasks in chunks and passes on those that match. MaxScan/20 entries at once
+// bound the memory.
 func (h *Finder) tellEntries(ctx context.Context, f Filter, refs []record.Ref, tell func([]record.Ref, []*task.Entry) error) error {
 	for chunk := range slices.Chunk(refs, MaxScan/20) {
 		entries, err := h.store.Entries(ctx, chunk)
@@ -302,7 +307,7 @@ func (h *Finder) tellEntries(ctx context.Context, f Filter, refs []record.Ref, t
 	return nil
 }
 
-// tellWanted tells those that names and a pause let pass.
+// tellWanted passes on the entries that match by name and pause.
 func tellWanted(ctx context.Context, f Filter, refs []record.Ref, entries []*task.Entry, now task.Time, tell func([]record.Ref, []*task.Entry) error) error {
 	if f.names == nil && !f.Paused {
 		return tell(refs, entries)
@@ -315,7 +320,7 @@ func tellWanted(ctx context.Context, f Filter, refs []record.Ref, entries []*tas
 			return ctx.Err()
 		}
 
-		if f.names.match(r.Namespace, r.Name) && (!f.Paused || isPaused(entries[i], now)) {
+		if f.names.matchesName(r.Namespace, r.Name) && (!f.Paused || isPaused(entries[i], now)) {
 			some, theirs = append(some, r), append(theirs, entries[i])
 		}
 	}

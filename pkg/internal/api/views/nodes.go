@@ -8,8 +8,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// PresentNodes reads the nodes that are present, with how many shards each owns, and
-// the owners of all shards.
+// PresentNodes returns the present nodes, with the number of shards that each owns, and the owners of all
+// shards.
 func PresentNodes(ctx context.Context, st *store.Store) ([]task.Node, []record.Owner, error) {
 	nodes, owners, err := st.Fleet(ctx)
 	if err != nil {

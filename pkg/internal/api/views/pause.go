@@ -6,8 +6,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// PauseInForce is the pause of an entry at an instant: whether there is one, and what is
-// known of it.
+// PauseInForce returns the pause of an entry that is in force at a time. paused is false if there is none. The
+// pause may be nil although paused is true, if earlier versions of Carillon recorded no details.
 func PauseInForce(e *task.Entry, now time.Time) (*task.Pause, bool) {
 	if !e.Paused {
 		return nil, false
@@ -16,7 +16,7 @@ func PauseInForce(e *task.Entry, now time.Time) (*task.Pause, bool) {
 	return p, p == nil || !p.Over(now)
 }
 
-// Settled is a spec without a pause that is over.
+// Settled returns a spec without a pause that has ended.
 func Settled(s task.Spec, now time.Time) task.Spec {
 	if s.Paused && !s.PausedUntil.IsZero() && now.After(s.PausedUntil.Time) {
 		return Unpaused(s)
@@ -24,13 +24,14 @@ func Settled(s task.Spec, now time.Time) task.Spec {
 	return s
 }
 
-// Unpaused is a spec without a pause.
+// Unpaused returns a spec without a pause.
 func Unpaused(s task.Spec) task.Spec {
 	s.Paused, s.PausedUntil, s.PauseReason = false, task.Time{}, ""
 	return s
 }
 
-// ShownAs is a spec as users see it: paused if the task is.
+// ShownAs returns a spec as users see it: with the pause in force, which the owner may have set, and without
+// one that has ended.
 func ShownAs(s task.Spec, e *task.Entry, now time.Time) task.Spec {
 	p, paused := PauseInForce(e, now)
 	switch {

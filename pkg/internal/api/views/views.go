@@ -1,8 +1,8 @@
-// Package views shows records as users see them: a task with its pause, its next tick and how
-// its runs fare, and nodes with their shards.
+// Package views converts records to the form in which users see them: a task with its pause, its next tick and
+// its latest runs, and nodes with their shards.
 //
-// What follows from an entry alone is a pure function of it and of an instant. A Viewer reads
-// the rest for many tasks at once, a moment after the tasks. It writes nothing.
+// What depends only on an entry and a time is a pure function. A Viewer reads the rest for many tasks at once,
+// slightly later than the tasks themselves. The package writes nothing.
 package views
 
 import (
@@ -18,14 +18,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Viewer shows tasks.
+// Viewer reads and converts tasks. It is safe for concurrent use.
 type Viewer struct {
 	Store *store.Store
-	Ref   func(namespace, name string) record.Ref // says where a task lives
+	Ref   func(namespace, name string) record.Ref // maps a task to its shard
 	Now   httpapi.Clock
 }
 
-// Task shows a task as it was just read or written.
+// Task returns the view of a task that was just read or written.
 func (h *Viewer) Task(ctx context.Context, st store.Stored) (client.Task, error) {
 	var entry *task.Entry
 	if st.EntryMod != 0 {
@@ -40,7 +40,7 @@ func (h *Viewer) Task(ctx context.Context, st store.Stored) (client.Task, error)
 	return views[0], nil
 }
 
-// TaskAfterWrite shows a task as it was just read, or as a write with this result made it.
+// TaskAfterWrite returns the view of a task that was just read, or written with this result.
 func (h *Viewer) TaskAfterWrite(ctx context.Context, st store.Stored, result string) (client.Task, error) {
 	if result != client.Created {
 		return h.Task(ctx, st)
@@ -54,12 +54,12 @@ func (h *Viewer) TaskAfterWrite(ctx context.Context, st store.Stored, result str
 	return views[0], nil
 }
 
-// Tasks shows tasks: when each is due next, by its entry, and how its runs fare.
+// Tasks returns the views of tasks. entries contains nil for an entry that cannot be read.
 func (h *Viewer) Tasks(ctx context.Context, tasks []task.Task, entries []*task.Entry) ([]client.Task, error) {
 	return h.TasksWithRuns(ctx, tasks, entries, 0)
 }
 
-// TasksWithRuns is views, each with its last so many runs.
+// TasksWithRuns returns the views of tasks, each with its last recent runs.
 func (h *Viewer) TasksWithRuns(ctx context.Context, tasks []task.Task, entries []*task.Entry, recent int) ([]client.Task, error) {
 	refs := make([]record.Ref, len(tasks))
 	at := make(map[record.Ref]int, len(tasks))
@@ -107,10 +107,9 @@ func (h *Viewer) TasksWithRuns(ctx context.Context, tasks []task.Task, entries [
 	return views, nil
 }
 
-// NewTasks shows tasks that this request has just created, from what it wrote: such a
-// task has no runs yet. (An attempt of a deleted task of the same name may still be
-// active; lists count it until it has ended.) Whether its namespace is frozen is the one
-// thing to be read.
+// NewTasks returns the views of tasks that this request has just created. They have no runs yet, so only the
+// freezes must be read. An attempt of a deleted task of the same name may still be active; lists count it until
+// it has ended.
 func (h *Viewer) NewTasks(ctx context.Context, created []store.Stored) ([]client.Task, error) {
 	freezes, err := h.Store.Freezes(ctx)
 	if err != nil {
@@ -129,7 +128,8 @@ func (h *Viewer) NewTasks(ctx context.Context, created []store.Stored) ([]client
 	return views, nil
 }
 
-// stateOf is how a task stands, in a word: what a person should know first.
+// stateOf returns the state of a task in one word. If several apply, the order of the cases puts first what a
+// user should know first.
 func stateOf(v *client.Task, readable, frozen, failing, waiting bool) string {
 	switch {
 	case !readable:
@@ -151,8 +151,8 @@ func stateOf(v *client.Task, readable, frozen, failing, waiting bool) string {
 	return client.TaskOK
 }
 
-// Fails reports whether a task is failing: a run of it has used up its attempts,
-// none has succeeded since, and nobody has dismissed it or had it run again.
+// Fails reports whether a task is failing: a run has used up its attempts, no later run has succeeded, and
+// nobody has dismissed or retried it.
 func Fails(o store.Outcome) bool {
 	for _, r := range o.Runs {
 		if r.State == task.Succeeded && r.ID > o.Dead {
@@ -163,7 +163,7 @@ func Fails(o store.Outcome) bool {
 	return o.Dead != ""
 }
 
-// fromEntry shows what the entry of a task knows: how its firing stands.
+// fromEntry adds to a view what the entry determines: the pause, the counts and the next tick.
 func fromEntry(v *client.Task, e *task.Entry, now task.Time) {
 	v.Spec = ShownAs(v.Spec, e, now.Time)
 	v.Pause, _ = PauseInForce(e, now.Time)
@@ -181,8 +181,8 @@ func fromEntry(v *client.Task, e *task.Entry, now task.Time) {
 	}
 }
 
-// addActive counts the active runs of tasks, and shows the newest where it is
-// newer than the last that ended.
+// addActive adds the number of active runs to views, and shows the newest active run if it is newer than the
+// last one that has ended. at maps tasks to their positions in views.
 func (h *Viewer) addActive(ctx context.Context, views []client.Task, at map[record.Ref]int) error {
 	keys, _, err := h.Store.ScanActive(ctx)
 	if err != nil {
@@ -190,7 +190,7 @@ func (h *Viewer) addActive(ctx context.Context, views []client.Task, at map[reco
 	}
 
 	newest := map[int]record.RunKey{}
-	parents := map[record.RunKey]bool{} // of parts: however many are active, it is one run
+	parents := map[record.RunKey]bool{} // the parts of a run count as one run
 	for _, k := range keys {
 		i, ok := at[k.Ref]
 		if !ok {
@@ -235,8 +235,8 @@ func (h *Viewer) addActive(ctx context.Context, views []client.Task, at map[reco
 	return nil
 }
 
-// NextTick is the next tick of an entry after now; false if it has none, and why,
-// if that is for good.
+// NextTick returns the next tick of an entry after now. ok is false if there is none; why then contains the
+// reason if there will never be another one.
 func NextTick(e *task.Entry, now time.Time) (next task.Time, ok bool, why string) {
 	if !e.Ticks() {
 		return next, false, ""
@@ -247,11 +247,11 @@ func NextTick(e *task.Entry, now time.Time) (next task.Time, ok bool, why string
 
 	sched, err := schedule.Parse(e.Timing(), e.Anchor.Time)
 	if err != nil || sched.Manual() {
-		return next, false, "" // the owner raises the alarm
+		return next, false, "" // the owner reports entries that it cannot parse
 	}
 
 	if e.From.After(now) {
-		now = e.From.Time // ticks up to there are decided
+		now = e.From.Time // ticks up to From are decided
 	}
 
 	if until, ends := e.Silence(); ends && until.After(now) {
@@ -270,7 +270,7 @@ func NextTick(e *task.Entry, now time.Time) (next task.Time, ok bool, why string
 	return task.At(tick), ok, why
 }
 
-// FillLists gives a task that was read with fields missing its empty lists.
+// FillLists replaces lists that are nil by empty ones, because the API returns [] and not null.
 func FillLists(t task.Task) task.Task {
 	if t.Schedule == nil {
 		t.Schedule = task.Schedules{}
@@ -283,8 +283,7 @@ func FillLists(t task.Task) task.Task {
 	return t
 }
 
-// RunsLeft is how many ticks of an entry may yet become runs; otherwise if there
-// is no bound.
+// RunsLeft returns how many ticks of an entry may still become runs, or otherwise if there is no limit.
 func RunsLeft(e *task.Entry, otherwise int64) int64 {
 	if e.MaxRuns == 0 {
 		return otherwise
@@ -298,7 +297,7 @@ func RunsLeft(e *task.Entry, otherwise int64) int64 {
 	return max(e.MaxRuns-ran, 0)
 }
 
-// RunInBrief is a run as lists show it: how many parts it has, and not each of them.
+// RunInBrief returns a run as lists show it, without its individual parts.
 func RunInBrief(r task.Run) task.Run {
 	if r.Fan != nil {
 		f := *r.Fan
