@@ -1,5 +1,5 @@
-// Package etcdhook puts functions around the calls of an etcd client: for tests that make an etcd worse than it is, and
-// for clients that break the protocol on purpose, to see that it is noticed. Nothing of a node imports it.
+// Package etcdhook puts functions around the calls of an etcd client. Tests use it for faults of etcd and of the
+// network, and for clients that break the protocol on purpose (package mutant). No part of a node imports it.
 package etcdhook
 
 import (
@@ -12,14 +12,15 @@ import (
 // Do is one call of a KV: a get, a put, a delete or a transaction.
 type Do func(ctx context.Context, op clientv3.Op) (clientv3.OpResponse, error)
 
-// KV returns a KV of which every call but Compact and GetStream passes through call, which may change it, leave it out,
-// or make it with next, as often as it likes.
+// KV returns a KV that passes every call except Compact and GetStream to call. That function may change the
+// operation, answer it without etcd, or execute it with next any number of times.
 func KV(kv clientv3.KV, call func(ctx context.Context, op clientv3.Op, next Do) (clientv3.OpResponse, error)) clientv3.KV {
 	return wrapped{KV: kv, do: func(ctx context.Context, op clientv3.Op) (clientv3.OpResponse, error) {
 		return call(ctx, op, kv.Do)
 	}}
 }
 
+// wrapped is a KV whose operations all go through do.
 type wrapped struct {
 	clientv3.KV
 	do Do
@@ -46,7 +47,7 @@ func (w wrapped) Delete(ctx context.Context, key string, opts ...clientv3.OpOpti
 
 func (w wrapped) Txn(ctx context.Context) clientv3.Txn { return &txn{ctx: ctx, do: w.do} }
 
-// txn collects a transaction. It keeps the context since clientv3.Txn passes it before the call.
+// txn collects a transaction until Commit. It stores the context because clientv3.KV receives it before the call.
 type txn struct {
 	ctx  context.Context
 	do   Do
@@ -70,12 +71,13 @@ func (t *txn) Else(ops ...clientv3.Op) clientv3.Txn {
 	return t
 }
 
+// Commit passes the transaction to do. The slices are clipped, so that an append in a hook does not change them.
 func (t *txn) Commit() (*clientv3.TxnResponse, error) {
 	r, err := t.do(t.ctx, clientv3.OpTxn(slices.Clip(t.cmps), slices.Clip(t.then), slices.Clip(t.els)))
 	return r.Txn(), err
 }
 
-// Writes says whether an operation may write.
+// Writes reports whether an operation may write. A transaction may write if any operation in its branches does.
 func Writes(op clientv3.Op) bool {
 	if op.IsGet() {
 		return false

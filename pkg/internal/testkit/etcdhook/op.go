@@ -4,7 +4,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Each rewrites every transaction in an operation, the nested ones first.
+// Each returns an operation with every transaction in it rewritten, nested ones first. rewrite must return an
+// operation that replaces the transaction.
 func Each(op clientv3.Op, rewrite func(cmps []clientv3.Cmp, then, els []clientv3.Op) clientv3.Op) clientv3.Op {
 	if !op.IsTxn() {
 		return op
@@ -13,6 +14,7 @@ func Each(op clientv3.Op, rewrite func(cmps []clientv3.Cmp, then, els []clientv3
 	return rewrite(cmps, each(then, rewrite), each(els, rewrite))
 }
 
+// each applies Each to a list of operations.
 func each(ops []clientv3.Op, rewrite func([]clientv3.Cmp, []clientv3.Op, []clientv3.Op) clientv3.Op) []clientv3.Op {
 	done := make([]clientv3.Op, len(ops))
 	for i, o := range ops {

@@ -1,24 +1,23 @@
-// Package mutant breaks Carillon's protocol on purpose. A checker that never
-// fails proves nothing: each of these mutants, put under a cluster of real nodes,
-// must be caught by the simulation (TestMutants_AreCaught of package sim).
+// Package mutant breaks Carillon's protocol on purpose, to test the tests: a checker that never fails proves
+// nothing. The simulation must detect each of these mutants in a cluster of real nodes (TestMutants_AreCaught of
+// package sim).
 //
-// A mutant lives between a node and its etcd: it decorates the KV, Watcher and
-// Lease of the node's client (see package etcdhook), takes comparisons out of
-// transactions, forges answers, loses events. The product has no switch that a
-// mutant turns. What is not the client's to break is broken by what it shows the
-// node, or makes of what the node writes:
+// A mutant sits between a node and its etcd. It wraps the KV, Watcher and Lease of the node's client (see package
+// etcdhook), removes comparisons from transactions, forges answers, and drops events. The product contains no
+// switches for mutants. Where a rule is not enforced in the client's calls, a mutant changes what the node reads or
+// what it writes:
 //
 //	no fence compare         no-owner-fence, no-session-fence, no-term-compare
 //	no watermark compare     no-watermark-compare
-//	start before commit      start-before-commit: a node is told of attempts that are not written
-//	error = not applied      error-is-nothing; and its contrary, error-is-done
-//	lost_after = 0           cleared-unseen: proof of death is all that shortens the wait
-//	Next(t) = t              tick-again: what was decided lies after the watermark
-//	watch without reconcile  deaf-watches: events lost, and the lists that would show it refused
+//	start before commit      start-before-commit: a node receives attempts that are not written yet
+//	error = not applied      error-is-nothing; and the opposite, error-is-done
+//	lost_after = 0           cleared-unseen: only a proof of death shortens the wait, so every proof is forged
+//	Next(t) = t              tick-again: decided ticks lie after the watermark
+//	watch without reconcile  deaf-watches: events are lost, and the lists that would show it are refused
 //	conflicts in a request   conflicts-together
-//	open without its commit  open-without-commit: a read takes its place
+//	open without its commit  open-without-commit: a read replaces it
 //
-// It is for tests.
+// The package is only for tests.
 package mutant
 
 import (
@@ -27,17 +26,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// Mutant is one rule of the protocol, broken.
+// Mutant breaks one rule of the protocol.
 type Mutant struct {
 	Name string
-	// Breaks is the rule, in a sentence.
+	// Breaks describes the defect in one sentence.
 	Breaks string
-	// New returns what breaks the rule in the clients of one cluster's nodes. It
-	// is called for each client before the node uses it.
+	// New returns a function that puts the defect into the clients of one cluster's nodes. The function is called
+	// for each client before the node uses it. State that all clients of a cluster share is created by New.
 	New func(keys record.Keys) func(node string, c *clientv3.Client)
 }
 
-// All are the mutants, in the order of the rules in docs/guarantees.md.
+// All lists the mutants, in the order of the rules in docs/guarantees.md.
 var All = []Mutant{
 	{"no-owner-fence", "commits do not compare the owner key", without(ownerFence)},
 	{"no-session-fence", "commits do not compare the own node's key", without(sessionFence)},
@@ -73,7 +72,7 @@ var All = []Mutant{
 	{"conflicts-together", "transactions that conflict share a request", conflictsTogether},
 }
 
-// Named returns the mutant of that name.
+// Named returns the mutant with that name.
 func Named(name string) (Mutant, bool) {
 	for _, m := range All {
 		if m.Name == name {

@@ -11,9 +11,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/testkit/etcdhook"
 )
 
-// presentLostAfter shows an owner that reads an attempt, together with its node, the
-// cluster's setting of lost_after as it is now, in place of that in the attempt's record,
-// which the node goes by.
+// presentLostAfter changes what an owner reads when it reads an attempt together with its node: the cluster's
+// current lost_after replaces the one in the attempt's record. The attempt's node still uses the record.
 func presentLostAfter(k keysOf) infect {
 	return func(_ string, c *clientv3.Client) {
 		c.KV = etcdhook.KV(c.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
@@ -62,9 +61,9 @@ func readsAttempts(k keysOf, op clientv3.Op) bool {
 		!slices.ContainsFunc(then, func(op clientv3.Op) bool { return !op.IsGet() })
 }
 
-// adoptionForged answers a node that adopts an attempt whose record is not the one that
-// it knows any more as if it had: after a hand-back of unknown outcome nothing proves any
-// more that the attempt was not handed back.
+// adoptionForged changes the answer to an adoption whose comparison of the attempt's record has failed: the node is
+// answered as if it had succeeded. After a hand-back of unknown outcome, the adoption would otherwise prove that
+// the attempt was not handed back.
 func adoptionForged(k keysOf) infect {
 	return func(_ string, c *clientv3.Client) {
 		c.KV = etcdhook.KV(c.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
@@ -77,6 +76,8 @@ func adoptionForged(k keysOf) infect {
 	}
 }
 
+// forgeAdoptions forges the answers of all adoptions in op, which may be nested in a request of several
+// transactions.
 func forgeAdoptions(k keysOf, op clientv3.Op, answer *pb.TxnResponse, header *pb.ResponseHeader) {
 	_, then, _ := op.Txn()
 
@@ -96,13 +97,13 @@ func forgeAdoptions(k keysOf, op clientv3.Op, answer *pb.TxnResponse, header *pb
 	}
 }
 
-// sessionHolds reports whether the answer to an adoption that was refused says that the
-// node is present: then it was refused for the attempt's sake.
+// sessionHolds reports whether the answer to a refused adoption shows that the node's session is alive. Then the
+// comparison of the attempt's record has failed.
 func sessionHolds(answer *pb.TxnResponse) bool {
 	return len(answer.Responses) == 1 && len(answer.Responses[0].GetResponseRange().GetKvs()) == 1
 }
 
-// isAdoption reports whether a node rewrites the record of an attempt under its session.
+// isAdoption reports whether op rewrites the record of an attempt under the node's session.
 func isAdoption(k keysOf, op clientv3.Op) bool {
 	cmps, then, _ := op.Txn()
 	compares := func(prefix string) bool {

@@ -7,8 +7,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// editPuts edits the values of the puts of a commit whose keys are in a part of a
-// shard.
+// editPuts edits the values that a commit puts into the given part of a shard.
 func editPuts(k keysOf, t txn, part string, edit func(m map[string]any)) txn {
 	if !isCommit(k, t) {
 		return t
@@ -27,7 +26,7 @@ func editPuts(k keysOf, t txn, part string, edit func(m map[string]any)) txn {
 	return t
 }
 
-// runUncounted has an entry say one run less than its commit makes of it.
+// runUncounted makes an entry count one run less than its commit created.
 func runUncounted(k keysOf, t txn) txn {
 	return editPuts(k, t, "/tasks/", func(m map[string]any) {
 		if own, ok := m["own"].(map[string]any); ok {
@@ -38,7 +37,7 @@ func runUncounted(k keysOf, t txn) txn {
 	})
 }
 
-// rangeShort leaves a tick out of a range's count.
+// rangeShort makes the count of a range one tick too small when it grows beyond two.
 func rangeShort(k keysOf, t txn) txn {
 	return editPuts(k, t, "/history/", func(m map[string]any) {
 		if n, ok := m["count"].(float64); ok && n > 2 {
@@ -47,7 +46,7 @@ func rangeShort(k keysOf, t txn) txn {
 	})
 }
 
-// nothingKept leaves out what is kept of what is overwritten, or has failed.
+// nothingKept removes the puts of former versions and of dead-letter runs.
 func nothingKept(k keysOf, t txn) txn {
 	t.Then = slices.DeleteFunc(slices.Clone(t.Then), func(op clientv3.Op) bool {
 		key := string(op.KeyBytes())

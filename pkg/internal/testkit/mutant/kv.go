@@ -15,13 +15,13 @@ type keysOf = record.Keys
 // infect puts a mutant into the client of a node.
 type infect = func(node string, c *clientv3.Client)
 
-// txn is a transaction, or one of those that share its request.
+// txn is a transaction, or one of several that share a request as nested transactions.
 type txn struct {
 	If         []clientv3.Cmp
 	Then, Else []clientv3.Op
 }
 
-// editedTxns returns op with every transaction in it, itself included, edited.
+// editedTxns returns op with every transaction in it edited, including op itself.
 func editedTxns(op clientv3.Op, edit func(txn) txn) clientv3.Op {
 	return etcdhook.Each(op, func(cmps []clientv3.Cmp, then, els []clientv3.Op) clientv3.Op {
 		t := edit(txn{cmps, then, els})
@@ -29,7 +29,7 @@ func editedTxns(op clientv3.Op, edit func(txn) txn) clientv3.Op {
 	})
 }
 
-// puts reports whether t itself, not what is in it, puts a key that is wanted.
+// puts reports whether t itself, without its nested transactions, puts a key that wanted accepts.
 func (t txn) puts(wanted func(key string) bool) bool {
 	for _, op := range t.Then {
 		if op.IsPut() && wanted(string(op.KeyBytes())) {
@@ -40,7 +40,7 @@ func (t txn) puts(wanted func(key string) bool) bool {
 	return false
 }
 
-// transactions is a mutant that edits transactions.
+// transactions returns a mutant that edits each transaction before it is sent.
 func transactions(edit func(k keysOf, t txn) txn) func(k keysOf) infect {
 	return func(k keysOf) infect {
 		return func(_ string, c *clientv3.Client) {
@@ -51,7 +51,7 @@ func transactions(edit func(k keysOf, t txn) txn) func(k keysOf) infect {
 	}
 }
 
-// reads returns a KV that edits the answers to reads that are no transactions.
+// reads returns a KV that edits the answers to reads outside of transactions.
 func reads(kv clientv3.KV, edit func(op clientv3.Op, resp *clientv3.GetResponse)) clientv3.KV {
 	return etcdhook.KV(kv, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 		r, err := next(ctx, op)
@@ -62,7 +62,8 @@ func reads(kv clientv3.KV, edit func(op clientv3.Op, resp *clientv3.GetResponse)
 	})
 }
 
-// done is the answer to ops that have all succeeded at a revision.
+// done returns the answer that etcd would give if all ops had succeeded at the revision in the header. Nested
+// transactions get an empty header, as in etcd.
 func done(ops []clientv3.Op, header *pb.ResponseHeader) []*pb.ResponseOp {
 	out := make([]*pb.ResponseOp, len(ops))
 	for i, op := range ops {

@@ -27,7 +27,7 @@ var keys = func() record.Keys {
 
 var ref = record.Ref{Namespace: "default", Name: "a", Shard: 3}
 
-// infect returns a client of the etcd with the named mutant in it.
+// infect returns a client of the etcd that has the named mutant.
 func infect(t *testing.T, s *kvtest.Server, name string) *kv.Client {
 	t.Helper()
 	m, ok := mutant.Named(name)
@@ -61,7 +61,7 @@ func get(t *testing.T, c *kv.Client, key string, opts ...clientv3.OpOption) *cli
 	return resp
 }
 
-// A comparison that does not hold stops a commit, and with the mutant it does not.
+// A comparison that does not hold stops a commit. With the mutant it does not.
 func TestMutants_LeaveComparisonsOut(t *testing.T) {
 	s := kvtest.StartServer(t)
 	mark := clientv3.OpPut(keys.Watermark(3), `{"time":"2026-01-01T00:00:00.000Z","seen":5,"nonce":"x"}`)
@@ -202,7 +202,7 @@ func TestMutants_ForgeAnswers(t *testing.T) {
 	}
 }
 
-// deaf loses the answer to every transaction.
+// deaf is a KV that loses the answer to every transaction.
 type deaf struct{ clientv3.KV }
 
 func (d deaf) Txn(ctx context.Context) clientv3.Txn { return deafTxn{d.KV.Txn(ctx)} }
@@ -310,7 +310,7 @@ func TestMutants_SendConflictsTogether(t *testing.T) {
 	infectAll("n1", api.Client)
 	infectAll("n2", owner.Client)
 
-	// Only what is sent within a tenth of a second goes together: on a busy machine that takes more than one attempt.
+	// Only transactions within gatherFor are sent together. On a busy machine that takes more than one attempt.
 	var a, b bool
 	for i := 0; i < 20 && (!a || !b); i++ {
 		run := fmt.Sprint("r", i)
@@ -336,7 +336,7 @@ func TestMutants_SendConflictsTogether(t *testing.T) {
 	}
 }
 
-// An owner reads of an attempt what the cluster's record says, and nobody else does.
+// An owner that reads an attempt gets the lost_after of the cluster's record. Other readers do not.
 func TestMutants_ShowThePresentLostAfter(t *testing.T) {
 	s := kvtest.StartServer(t)
 	c, run := infect(t, s, "present-lost-after"), keys.Run("n1", ref, "r")
@@ -359,7 +359,7 @@ func TestMutants_ShowThePresentLostAfter(t *testing.T) {
 	}
 }
 
-// An adoption of what has changed seems to succeed, and writes nothing.
+// The adoption of an attempt whose record has changed seems to succeed, and writes nothing.
 func TestMutants_ForgeAdoptions(t *testing.T) {
 	s := kvtest.StartServer(t)
 	run, node := keys.Run("n1", ref, "r"), keys.Node("n1")

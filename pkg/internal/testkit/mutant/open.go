@@ -10,10 +10,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 )
 
-// openByRead opens shards without a write: the opening commit, which writes
-// nothing but the watermark under an owner key and a node key, becomes a read
-// under the same comparisons. The worker takes the read's revision for the
-// watermark's; what it compares with that later is compared with what was there.
+// openByRead opens shards without a write. The opening commit writes nothing but the watermark, and compares the
+// owner key and a node key. It becomes a read with the same comparisons. The worker takes the revision of the read
+// for that of the watermark, so later comparisons with it are translated back to the watermark's real revision.
 func openByRead(k keysOf) infect {
 	return func(_ string, c *clientv3.Client) {
 		o := &opener{keys: k, known: map[opening]int64{}}
@@ -21,19 +20,21 @@ func openByRead(k keysOf) infect {
 	}
 }
 
-// opening is the watermark of a shard as a worker believes to have written it.
+// opening is a shard's watermark at the revision at which a worker believes to have written it.
 type opening struct {
 	mark     string
 	revision int64
 }
 
+// opener translates the revisions of watermarks for one client.
 type opener struct {
 	keys keysOf
 
 	mu    sync.Mutex
-	known map[opening]int64 // at which revision it is instead
+	known map[opening]int64 // the real mod revision of each watermark
 }
 
+// call replaces opening commits by reads, and translates the watermark comparisons of all others.
 func (o *opener) call(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 	read := map[string]int64{}
 	r, err := next(ctx, editedTxns(op, func(t txn) txn {
@@ -47,6 +48,7 @@ func (o *opener) call(ctx context.Context, op clientv3.Op, next etcdhook.Do) (cl
 		}
 
 		t.If = cmps
+		// An opening commit has four comparisons and one put.
 		if len(t.Then) == 1 && len(t.If) == 4 && isCommit(o.keys, t) {
 			mark := string(t.Then[0].KeyBytes())
 			t.Then, read[mark] = []clientv3.Op{clientv3.OpGet(mark)}, known
@@ -66,6 +68,7 @@ func (o *opener) call(ctx context.Context, op clientv3.Op, next etcdhook.Do) (cl
 	return r, err
 }
 
+// really returns the real mod revision of a watermark for the one that a worker compares.
 func (o *opener) really(mark string, revision int64) int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -7,8 +7,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// editFans edits the records of runs with parts that a commit puts into the queue, or
-// into history.
+// editFans edits the records of runs with parts that a commit puts into the given part of a shard.
 func editFans(k keysOf, t txn, part string, edit func(run, fan map[string]any)) txn {
 	return editPuts(k, t, part, func(m map[string]any) {
 		if fan, ok := m["fan_out"].(map[string]any); ok {
@@ -17,7 +16,7 @@ func editFans(k keysOf, t txn, part string, edit func(run, fan map[string]any)) 
 	})
 }
 
-// partAgain leaves a part with its run that the commit puts into an inbox.
+// partAgain lists a part as left in its parent's record although the commit puts it into an inbox.
 func partAgain(k keysOf, t txn) txn {
 	index, given := 0, false
 	for _, op := range t.Then {
@@ -36,7 +35,7 @@ func partAgain(k keysOf, t txn) txn {
 	})
 }
 
-// partAstray has the parts of a run be for each other's nodes.
+// partAstray assigns the parts of a run to each other's nodes in the parent's record.
 func partAstray(k keysOf, t txn) txn {
 	return editFans(k, t, "/queue/", func(_, fan map[string]any) {
 		if nodes, ok := fan["nodes"].([]any); ok {
@@ -45,7 +44,7 @@ func partAstray(k keysOf, t txn) txn {
 	})
 }
 
-// partUntold leaves the last part out of what a run says of them when it ends.
+// partUntold removes the last part from the record of its parent's end.
 func partUntold(k keysOf, t txn) txn {
 	return editFans(k, t, "/history/", func(_, fan map[string]any) {
 		if parts, ok := fan["parts"].([]any); ok {
@@ -54,7 +53,7 @@ func partUntold(k keysOf, t txn) txn {
 	})
 }
 
-// ruleBent has a run succeed that failed for its parts.
+// ruleBent records a run as succeeded that failed because of its parts.
 func ruleBent(k keysOf, t txn) txn {
 	return editFans(k, t, "/history/", func(run, _ map[string]any) {
 		if run["reason"] == task.ReasonParts {

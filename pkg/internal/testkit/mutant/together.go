@@ -10,32 +10,36 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/testkit/etcdhook"
 )
 
-// conflictsTogether sends transactions of all nodes that come within a tenth of a
-// second as one request, whatever they compare and write: each is judged by the
-// state before all of them. Only what etcd itself refuses is kept apart: two puts
-// of one key, and a put of a key that another deletes.
+// conflictsTogether sends the transactions of all nodes that arrive within gatherFor as one request, whatever they
+// compare and write. etcd evaluates all their comparisons before it applies any of their writes. Transactions are
+// kept apart only where etcd itself refuses the request: two puts of one key, and a put of a key that another one
+// deletes.
 func conflictsTogether(keysOf) infect {
 	g := &gatherer{}
 	return func(_ string, c *clientv3.Client) { c.KV = etcdhook.KV(c.KV, g.send) }
 }
 
+// gatherFor is long enough that transactions of several nodes meet.
 const gatherFor = 100 * time.Millisecond
 
+// gatherer holds the request that is being collected; all clients of a cluster share it.
 type gatherer struct {
 	mu      sync.Mutex
-	waiting *request
+	waiting *request // nil: the next transaction starts a request
 }
 
-// request is what is sent together.
+// request is a set of transactions that are sent together.
 type request struct {
-	parts   []clientv3.Op
-	written map[string]bool // by a put: nobody else may write it
-	deleted map[string]bool
-	done    chan struct{}
+	parts   []clientv3.Op   // the transactions, in the order of their arrival
+	written map[string]bool // keys that one of them puts
+	deleted map[string]bool // keys that one of them deletes
+	done    chan struct{}   // closed when resp and err are set
 	resp    clientv3.OpResponse
 	err     error
 }
 
+// send adds a transaction to the request that is being collected. The first one of a request waits for gatherFor
+// and then sends all of them. The others wait for the result.
 func (g *gatherer) send(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 	if !op.IsTxn() {
 		return next(ctx, op)
@@ -86,7 +90,7 @@ func (g *gatherer) send(ctx context.Context, op clientv3.Op, next etcdhook.Do) (
 	return r.answer(mine)
 }
 
-// answer is what became of one part.
+// answer returns the result of the i-th transaction.
 func (r *request) answer(i int) (clientv3.OpResponse, error) {
 	if r.err != nil || len(r.parts) == 1 {
 		return r.resp, r.err
@@ -97,7 +101,7 @@ func (r *request) answer(i int) (clientv3.OpResponse, error) {
 	return (&clientv3.TxnResponse{Header: whole.Header, Succeeded: part.Succeeded, Responses: part.Responses}).OpResponse(), nil
 }
 
-// takes notes what a transaction writes, unless etcd would refuse it beside the others.
+// takes reports whether a transaction can join the request, and if so notes what it writes.
 func (r *request) takes(op clientv3.Op) bool {
 	var puts, deletes []string
 	ok, ops := true, 0
@@ -121,7 +125,7 @@ func (r *request) takes(op clientv3.Op) bool {
 		return t
 	})
 
-	// Only what is small: etcd's limits are the Batcher's business.
+	// Keep requests small. etcd's limits on operations are the concern of the Batcher and not tested here.
 	if ok = ok && ops < 120 && len(r.parts) < 8; !ok {
 		return false
 	}

@@ -16,9 +16,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 )
 
-// seenAhead lets the watermark claim a revision that no owner can have seen: a
-// task that is created meanwhile, with a tick that the watermark has passed, is
-// taken for decided.
+// seenAhead makes the watermark claim a revision that the owner cannot have seen. A task that is created before
+// that revision, with a tick that the watermark has passed, then counts as covered, and the tick as decided.
 func seenAhead(k keysOf, t txn) txn {
 	return editMark(k, t, func(m map[string]any) {
 		if seen, ok := m["seen"].(float64); ok {
@@ -27,8 +26,8 @@ func seenAhead(k keysOf, t txn) txn {
 	})
 }
 
-// tickAgain puts the watermark before what has just been decided, as a schedule
-// would whose next tick is not later than the last.
+// tickAgain sets the watermark to a time before the ticks that its commit decides, as if the next tick of a
+// schedule were not later than its last.
 func tickAgain(k keysOf, t txn) txn {
 	return editMark(k, t, func(m map[string]any) {
 		if at, err := time.Parse(time.RFC3339, asText(m["time"])); err == nil && at.Year() > 2000 {
@@ -38,11 +37,13 @@ func tickAgain(k keysOf, t txn) txn {
 	})
 }
 
+// asText returns v if it is a string, or else "".
 func asText(v any) string {
 	s, _ := v.(string)
 	return s
 }
 
+// editMark edits the watermark that a transaction puts.
 func editMark(k keysOf, t txn, edit func(m map[string]any)) txn {
 	ops := make([]clientv3.Op, len(t.Then))
 	for i, op := range t.Then {
@@ -56,7 +57,7 @@ func editMark(k keysOf, t txn, edit func(m map[string]any)) txn {
 	return t
 }
 
-// edited is a JSON object, changed; what is none stays as it is.
+// edited returns a JSON object after edit has changed it. A value that is not a JSON object is returned unchanged.
 func edited(value []byte, edit func(m map[string]any)) []byte {
 	var m map[string]any
 	if json.Unmarshal(value, &m) != nil {
@@ -72,7 +73,8 @@ func edited(value []byte, edit func(m map[string]any)) []byte {
 	return b
 }
 
-// errorIsDone answers what nobody knows with a success.
+// errorIsDone answers a transaction of unknown outcome with success, at the newest revision that the client has
+// seen. A call that its caller cancels still fails.
 func errorIsDone(keysOf) infect {
 	return func(_ string, c *clientv3.Client) {
 		var mu sync.Mutex
@@ -104,22 +106,20 @@ func errorIsDone(keysOf) infect {
 	}
 }
 
-// errorIsNothing answers what nobody knows with an error which says that nothing
-// was written.
+// errorIsNothing answers a write of unknown outcome with an error that proves that nothing was written.
 func errorIsNothing(keysOf) infect {
 	return func(_ string, c *clientv3.Client) {
 		c.KV = etcdhook.KV(c.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 			r, err := next(ctx, op)
 			if kv.Unknown(err) && etcdhook.Writes(op) {
-				err = rpctypes.ErrNotCapable // of those that prove it, one for which nothing is sent again
+				err = rpctypes.ErrNotCapable // of the errors that prove it, one that causes no retry
 			}
 			return r, err
 		})
 	}
 }
 
-// staleScan answers scans of all active runs with what an earlier scan found,
-// for up to half a minute.
+// staleScan answers scans of all active runs with the result of an earlier scan, for up to half a minute.
 func staleScan(k keysOf) infect {
 	return func(_ string, c *clientv3.Client) {
 		var mu sync.Mutex
@@ -143,7 +143,7 @@ func staleScan(k keysOf) infect {
 	}
 }
 
-// clearedUnseen answers that whatever instance is asked for has been cleared.
+// clearedUnseen answers that every instance has been cleared.
 func clearedUnseen(k keysOf) infect {
 	prefix := strings.TrimSuffix(k.Cleared("x"), "x")
 	return func(_ string, c *clientv3.Client) {

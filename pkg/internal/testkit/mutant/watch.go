@@ -12,14 +12,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/testkit/etcdhook"
 )
 
-// watched is a Watcher whose events go through see, and that can be told events
-// that never happened.
+// watched is a Watcher that edits the responses of its watches, and can deliver responses that etcd never sent.
 type watched struct {
 	clientv3.Watcher
-	see  func(key string, r clientv3.WatchResponse) clientv3.WatchResponse
-	open func(key string, forged chan clientv3.WatchResponse) (closed func())
+	see  func(key string, r clientv3.WatchResponse) clientv3.WatchResponse    // nil: responses are passed on unchanged
+	open func(key string, forged chan clientv3.WatchResponse) (closed func()) // nil: no forged responses; called when a watch opens, returns what to call when it ends
 }
 
+// Watch passes the responses of etcd and the forged ones through see.
 func (w watched) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
 	in := w.Watcher.Watch(ctx, key, opts...)
 	out := make(chan clientv3.WatchResponse)
@@ -59,8 +59,8 @@ func (w watched) Watch(ctx context.Context, key string, opts ...clientv3.OpOptio
 	return out
 }
 
-// anyonesAttempt shows a node every attempt in its inbox as its own instance's:
-// a daemon that was started again starts what the former one had.
+// anyonesAttempt shows a node every attempt in its inbox as one for its own instance. A restarted daemon then
+// starts the attempts of the former one.
 func anyonesAttempt(k keysOf) infect {
 	return func(node string, c *clientv3.Client) {
 		inbox := k.Inbox(node)
@@ -97,7 +97,7 @@ func anyonesAttempt(k keysOf) infect {
 	}
 }
 
-// own learns a node's instance from what it writes under its own key.
+// own remembers the instance that a node writes under its own key.
 type own struct {
 	key string
 
@@ -105,12 +105,14 @@ type own struct {
 	name string
 }
 
+// instance returns the node's instance; "" before it has joined.
 func (o *own) instance() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.name
 }
 
+// learns returns a KV that reads the instance from each write of the node's key.
 func (o *own) learns(kv clientv3.KV) clientv3.KV {
 	return etcdhook.KV(kv, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 		return next(ctx, editedTxns(op, func(t txn) txn {
@@ -125,6 +127,7 @@ func (o *own) learns(kv clientv3.KV) clientv3.KV {
 	})
 }
 
+// learn stores the instance of a node's record.
 func (o *own) learn(value []byte) {
 	edited(value, func(m map[string]any) {
 		o.mu.Lock()
@@ -133,8 +136,8 @@ func (o *own) learn(value []byte) {
 	})
 }
 
-// startBeforeCommit tells a node of the attempts that its own commits put into
-// its inbox before it sends them; every fourth of these commits is then lost.
+// startBeforeCommit delivers to a node the attempts that its own commits put into its inbox, before it sends these
+// commits. Every fourth of them is then dropped, so that its attempts start without a record.
 func startBeforeCommit(k keysOf) infect {
 	return func(node string, c *clientv3.Client) {
 		inbox := k.Inbox(node)
@@ -172,6 +175,7 @@ func startBeforeCommit(k keysOf) infect {
 			})
 
 			mu.Lock()
+			// The forged events carry the revision that the commit will get if nothing else is written before it.
 			if len(events) > 0 && newest > 0 {
 				commits++
 
@@ -179,6 +183,7 @@ func startBeforeCommit(k keysOf) infect {
 					e.Kv.CreateRevision, e.Kv.ModRevision, e.Kv.Version = newest+1, newest+1, 1
 				}
 
+				// A forged event is optional: never block on a watch that is not read.
 				for l := range listeners {
 					select {
 					case l <- clientv3.WatchResponse{Events: events}:
@@ -206,8 +211,8 @@ func startBeforeCommit(k keysOf) infect {
 	}
 }
 
-// deafWatches tells a node nothing but that its watches live, and refuses the
-// lists by which it would find out what they have lost.
+// deafWatches removes all events from a node's watches, so that they only show that they are alive. It also refuses
+// the lists of a shard's keys, by which the node would find out what the watches have lost.
 func deafWatches(k keysOf) infect {
 	return func(_ string, c *clientv3.Client) {
 		c.Watcher = watched{Watcher: c.Watcher, see: func(_ string, r clientv3.WatchResponse) clientv3.WatchResponse {
