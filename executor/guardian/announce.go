@@ -11,24 +11,24 @@ import (
 	"github.com/carillonhq/carillon/executor/proctree"
 )
 
-// appendLine appends a message to others.
+// appendLine appends a message as a line of JSON.
 func appendLine(b []byte, v any) []byte {
 	word, err := json.Marshal(v)
 	if err != nil {
-		panic("guardian: " + err.Error()) // all that is said can be
+		panic("guardian: " + err.Error()) // all message types can be encoded
 	}
 	return append(append(b, word...), '\n')
 }
 
-// writePipe says messages at once: they are in the pipe when it returns, and the
-// guardian reads them even if the daemon dies now.
+// writePipe writes to the pipe. When it returns nil, the guardian will read the bytes even if the
+// daemon dies now. It fails if the guardian does not read for writeLimit.
 func writePipe(w *os.File, words []byte) error {
 	_ = w.SetWriteDeadline(time.Now().Add(writeLimit))
 	_, err := w.Write(words)
 	return err
 }
 
-// queueMessage applies a message; the guardian hears it with the next flush. mu is held.
+// queueMessage applies a message to the watch list and queues it for the next Flush. The caller holds mu.
 func (g *Client) queueMessage(x Message) {
 	g.watch.applyMessage(x)
 	if g.pipe != nil {
@@ -36,10 +36,11 @@ func (g *Client) queueMessage(x Message) {
 	}
 }
 
-// ErrNotReady means that there was no guardian directly before the fork.
+// ErrNotReady means that there was no guardian directly before a fork, so the attempt was not started.
 var ErrNotReady = errors.New("not started: there is no guardian")
 
-// Flush returns when the guardian knows all that it was told.
+// Flush writes all queued messages to the pipe. After nil, the guardian knows them, even if the daemon dies at once
+// (G17). It returns ErrNotReady if there is no guardian; the messages are then sent to the next one.
 func (g *Client) Flush() error {
 	if g == nil {
 		return nil
@@ -56,6 +57,7 @@ func (g *Client) Flush() error {
 	}
 
 	if err := writePipe(g.pipe, g.unsent); err != nil {
+		// The guardian may have received a part of the bytes, so it cannot be used any more. Run kills it.
 		g.log.Warn("cannot reach the guardian", zap.Error(err))
 		g.detachGuardian()
 		g.down.Send()
@@ -68,7 +70,8 @@ func (g *Client) Flush() error {
 	return nil
 }
 
-// WaitReady returns true when there is a guardian, however long that takes, and false when off is closed before.
+// WaitReady waits until there is a guardian and returns true. It returns false if off is closed before. The guardian
+// may die again at once, so Flush decides.
 func (g *Client) WaitReady(off <-chan struct{}) (ready bool) {
 	if g == nil {
 		return true
@@ -86,15 +89,15 @@ func (g *Client) WaitReady(off <-chan struct{}) (ready bool) {
 	}
 }
 
-// Handle is an attempt that the guardian is told of. Its zero value, without a
-// guardian, does nothing.
+// Handle identifies an attempt that was announced to the guardian. The zero Handle stands for no
+// guardian; its methods do nothing.
 type Handle struct {
 	*Client
-	ID uint64
+	ID uint64 // the number of the attempt in messages
 }
 
-// Announce announces that an attempt is about to be started. After the next flush
-// the guardian knows, and it may be.
+// Announce queues the message that an attempt is about to start. The attempt may be forked only after a Flush
+// that returned nil. The caller must call Ended in any case.
 func (g *Client) Announce(a Attempt) Handle {
 	if g == nil {
 		return Handle{}
@@ -109,7 +112,8 @@ func (g *Client) Announce(a Attempt) Handle {
 	return Handle{g, a.ID}
 }
 
-// Started tells of its process; at the next flush, which is to follow at once.
+// Started queues the number and the birth of the attempt's process. The caller should flush soon: until then, the
+// guardian finds the process only by its environment.
 func (w Handle) Started(pid int, b proctree.Birth) {
 	if w.Client == nil {
 		return
@@ -124,8 +128,8 @@ func (w Handle) Started(pid int, b proctree.Birth) {
 	}
 }
 
-// Ended tells that nothing is left of it, or that it was not started. There is
-// no hurry: a guardian that kills it once more finds nothing.
+// Ended queues the message that no process of the attempt is left, or that it was not started. It does not need to be
+// flushed soon: a guardian that kills such an attempt finds nothing.
 func (w Handle) Ended() {
 	if w.Client == nil {
 		return
@@ -137,7 +141,8 @@ func (w Handle) Ended() {
 	w.queueMessage(Message{End: w.ID})
 }
 
-// SetSession says that attempts belong to a session from now on.
+// SetSession assigns the attempts with this mark to a session. From then on, the renewals of that session determine
+// when the guardian kills them.
 func (g *Client) SetSession(l proctree.Mark, session int) {
 	if g == nil {
 		return
@@ -152,22 +157,22 @@ func (g *Client) SetSession(l proctree.Mark, session int) {
 	}
 	g.mu.Unlock()
 
-	_ = g.Flush() // or the next guardian is told
+	_ = g.Flush() // if this fails, the next guardian receives everything
 }
 
-// SetRenewal says when a session was last renewed, on CLOCK_BOOTTIME: its attempts may live
-// for as long after that as was said of each. It comes at every look, and carries what
-// else is unsaid.
+// SetRenewal passes on when a session was last renewed, on CLOCK_BOOTTIME. Each of its attempts may live for its
+// Silence from then on. The executor calls it at each of its checks, so it also flushes
+// messages that do not hurry.
 func (g *Client) SetRenewal(id int, at time.Duration) {
 	if g == nil {
 		return
 	}
 
 	g.mu.Lock()
-	if known, ok := g.watch.sessions[id]; !ok || known != at {
+	if known, ok := g.watch.sessions[id]; !ok || known != at { // no message without a change
 		g.queueMessage(Message{Session: &Session{ID: id, Renewed: at}})
 	}
 	g.mu.Unlock()
 
-	_ = g.Flush() // or the next guardian is told
+	_ = g.Flush() // if this fails, the next guardian receives everything
 }

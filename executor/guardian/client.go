@@ -45,8 +45,8 @@ type Config struct {
 
 // Client is the daemon's side of the guardian. No attempt starts before the
 // guardian has received it. If the guardian dies, the Client starts another one and sends it
-// all attempts; until then, no attempt starts. The methods may be called from any goroutine. Those of a nil Client,
-// except Run, do nothing and report success.
+// all attempts; until then, no attempt starts. The methods may be called from any goroutine. Those that an executor
+// calls (all except Run and Attach) do nothing and report success if the Client is nil.
 type Client struct {
 	cfg      Config
 	log      *zap.Logger

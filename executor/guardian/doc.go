@@ -7,10 +7,10 @@
 //	Hello                       ─────────▶
 //	                            ◀─────────  "ready", when it holds its lock
 //	Message: attempts, sessions ─────────▶
-//	Message: All                ─────────▶  knows all attempts
+//	Message: All                ─────────▶  has all attempts
 //	   …                                    kills an attempt whose session was silent for the Silence that its message allows
 //	Message: Bye, end of input  ─────────▶  ends
-//	end of input without a Bye  ─────────▶  kills all attempts, then says that the instance is cleared
+//	end of input without a Bye  ─────────▶  kills all attempts, then reports that the instance is cleared
 //
 // Guarantees:
 //

@@ -24,10 +24,10 @@ import (
 )
 
 const (
-	checkEvery   = 250 * time.Millisecond // interval between checks of the deadlines
+	checkEvery   = 250 * time.Millisecond // interval between checks of the deadlines; small against the guardian's part of the margin (at least 1.2 s)
 	readPause    = 10 * time.Millisecond  // pause between reads: messages are safe in the pipe, and a wakeup for each is expensive
-	killLimit    = time.Minute            // time limit for all processes to end
-	clearLimit   = 10 * time.Second       // time limit for clear
+	killLimit    = time.Minute            // time limit for all processes to end; after that, nothing is reported as cleared
+	clearLimit   = 10 * time.Second       // time limit for clear; without the record, the attempts are lost after lost_after
 	workdirLimit = 5 * time.Second        // time limit for removing the working directories
 )
 
@@ -88,13 +88,14 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, log *zap.Logger, cl
 	return err
 }
 
+// server is the state of a running guardian. The goroutine of Serve owns it.
 type server struct {
-	roots    []string // of control groups
+	roots    []string // the directories of the instance's control groups
 	log      *zap.Logger
-	lock     *os.File
-	watch    watchList
+	lock     *os.File        // the lock file in the data directory
+	watch    watchList       // what the daemon has sent
 	informed bool            // it knows all attempts that existed when it started
-	warned   map[uint64]bool // killed at their deadline
+	warned   map[uint64]bool // attempts that were killed at their deadline, so that each is killed and logged once
 }
 
 // setInformed notes that the guardian knows all attempts, and writes its process number to the
@@ -111,7 +112,8 @@ func (g *server) setInformed() {
 	}
 }
 
-// readLine reads one line.
+// readLine reads one line and decodes it into v. A line without a line break, which the daemon wrote while it
+// died, is an error like the end of the input.
 func readLine(r *bufio.Reader, v any) error {
 	line, err := r.ReadBytes('\n')
 	if err != nil {
@@ -178,7 +180,7 @@ func (g *server) killOverdue(ctx context.Context) {
 
 		if _, err := h.KillAll(ctx.Done()); err != nil {
 			g.log.Error("attempts survived SIGKILL", zap.Error(err))
-			return // and tried again
+			return // the next check tries again
 		}
 
 		for id, a := range g.watch.attempts {
@@ -195,9 +197,10 @@ func (g *server) killOverdue(ctx context.Context) {
 	}
 }
 
-// killMatching kills all attempts that match, and returns nil when none is left.
+// killMatching kills all attempts that match and removes the control groups. It returns nil when no process is left.
 func (g *server) killMatching(ctx context.Context, match func(Attempt) bool) error {
 	h, n := g.watch.killSet(match)
+	// First what can be killed without a search. KillAll then finds the rest and verifies that nothing is left.
 	h.KillGroups()
 
 	if n > 0 {
@@ -246,8 +249,8 @@ func reportCleared(ctx context.Context, hello Hello, clear func(context.Context,
 }
 
 // WaitForExit returns when no guardian of this data directory is left. A
-// restarted daemon calls it, under its lock of the directory, before it says
-// anything about its former instance.
+// restarted daemon calls it, while it holds its own lock of the directory, before it reports
+// its former instance as cleared. It returns an error if ctx ends first.
 func WaitForExit(ctx context.Context, dir string) error {
 	lock, err := takeLock(ctx, dir)
 	if err != nil {
@@ -256,7 +259,8 @@ func WaitForExit(ctx context.Context, dir string) error {
 	return lock.Close()
 }
 
-// takeLock takes the guardian's lock, and waits for it until ctx ends.
+// takeLock takes the guardian's lock, and waits for it until ctx ends. The kernel releases the lock when the process
+// dies, so a lock never remains.
 func takeLock(ctx context.Context, dir string) (*os.File, error) {
 	path := filepath.Join(dir, "guardian.lock")
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)

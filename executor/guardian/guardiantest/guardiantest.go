@@ -1,4 +1,5 @@
-// Package guardiantest has test binaries be guardians, and tests listen to what a daemon says to its guardian.
+// Package guardiantest lets test binaries run as guardians, and lets tests read the messages from a daemon to its
+// guardian.
 package guardiantest
 
 import (
@@ -16,12 +17,12 @@ import (
 	"github.com/carillonhq/carillon/executor/guardian"
 )
 
-// roleVariable in the environment of a test binary has it be a guardian.
+// roleVariable in the environment of a test binary makes it run as a guardian. Its value is the data directory.
 const roleVariable = "CARILLON_TEST_GUARDIAN"
 
-// Main is for the beginning of TestMain: if this process was started by the command of Config, it is a
-// guardian, and Main does not return. What the daemon says is kept in a file (see heardFile). A cleared instance is told by a
-// file in the data directory.
+// Main belongs at the beginning of TestMain. If this process was started by the command of Config, it runs as a
+// guardian and Main does not return. The messages from the daemon are appended to a file (see Heard). When the
+// guardian reports an instance as cleared, it writes the file "cleared.<instance>" in the data directory.
 func Main() {
 	dir := os.Getenv(roleVariable)
 	if dir == "" {
@@ -43,7 +44,7 @@ func Main() {
 	os.Exit(0)
 }
 
-// Config has the test binary be the guardian of a data directory.
+// Config returns a configuration in which the test binary is the guardian of a data directory.
 func Config(dir string) guardian.Config {
 	return guardian.Config{
 		Hello:   guardian.Hello{Instance: "i1", Dir: dir, Workdirs: filepath.Join(dir, "rooms"), Etcd: json.RawMessage(`{"endpoints":["x"]}`)},
@@ -51,10 +52,11 @@ func Config(dir string) guardian.Config {
 	}
 }
 
+// heardFile returns the file to which the guardians of a data directory copy their input.
 func heardFile(dir string) string { return filepath.Join(dir, "guardian.heard") }
 
-// Heard is all that the guardians of a data directory have been told so far. An empty message stands for
-// the hello to each.
+// Heard returns all messages that the guardians of a data directory have received so far. An empty message stands for
+// the Hello to each of them.
 func Heard(t testing.TB, dir string) (all []guardian.Message) {
 	t.Helper()
 	f, err := os.Open(heardFile(dir))
@@ -64,7 +66,7 @@ func Heard(t testing.TB, dir string) (all []guardian.Message) {
 	for lines := bufio.NewReader(f); ; {
 		line, err := lines.ReadBytes('\n')
 		if err != nil {
-			return all // the last line may be being written
+			return all // the last line may be incomplete
 		}
 
 		var x guardian.Message
@@ -73,14 +75,14 @@ func Heard(t testing.TB, dir string) (all []guardian.Message) {
 	}
 }
 
-// Ear is the guardian's end of the daemon's words.
+// Ear is the guardian's end of the pipe from the daemon.
 type Ear struct {
 	t     testing.TB
 	lines *bufio.Reader
 	pipe  *os.File
 }
 
-// Listen has the test be the guardian.
+// Listen attaches a pipe to the client, so that the test takes the place of the guardian.
 func Listen(t testing.TB, g *guardian.Client) *Ear {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -91,10 +93,10 @@ func Listen(t testing.TB, g *guardian.Client) *Ear {
 	return &Ear{t: t, lines: bufio.NewReader(r), pipe: r}
 }
 
-// Close is the death of the guardian.
+// Close closes the reading end of the pipe, as the death of a guardian does.
 func (e *Ear) Close() { e.pipe.Close() }
 
-// Hear returns when the daemon has said what is waited for.
+// Hear reads messages until one satisfies is, and returns it. It fails the test if none arrives in time.
 func (e *Ear) Hear(what string, is func(guardian.Message) bool) (x guardian.Message) {
 	e.t.Helper()
 	executortest.Must(e.t, e.pipe.SetReadDeadline(time.Now().Add(executortest.Patience)))
