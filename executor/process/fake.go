@@ -7,14 +7,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Fake carries out an attempt in place of a process: for tests in virtual time,
-// where nothing may wait for the kernel. token is the attempt's. killed is closed
-// when a process would be killed, and Fake returns then. It returns an exit code.
+// Fake runs an attempt without a process. Tests in virtual time use it, because
+// they must not wait for the kernel. token is the attempt's fencing token. killed is closed
+// when a process would receive SIGKILL; Fake must return then. It returns the exit code.
 type Fake func(killed <-chan struct{}, a task.Assigned, token int64) int
 
-// runAttempt sees one attempt to its end, as Runner.RunAttempt does. Until its grace is over
-// it takes no notice of an order to end, like the worst of processes. While it is
-// to stand still its end is not heard of.
+// runAttempt runs one attempt to its end, as Runner.RunAttempt does. It emulates a process that ignores its
+// kill_signal: a kill takes effect only at the end of the grace period. While the attempt is
+// paused, its end is not received.
 func (f Fake) runAttempt(a Attempt, o *Orders) Result {
 	select {
 	case <-o.given:
@@ -37,7 +37,7 @@ func (f Fake) runAttempt(a Attempt, o *Orders) Result {
 	var hard <-chan time.Time
 	clock := newRunClock(r.StartedAt, a.Timeout.Std())
 
-	end := (<-chan int)(ended) // nil while it stands still
+	end := (<-chan int)(ended) // nil while the attempt is paused
 	for {
 		select {
 		case code := <-end:
@@ -59,6 +59,7 @@ func (f Fake) runAttempt(a Attempt, o *Orders) Result {
 			case clock.pause(time.Now()):
 				end = nil
 			default:
+				// The timeout was reached just before the pause, so it takes precedence.
 				clock.resume(time.Now())
 				why, hard = causeTimeout, time.After(a.KillGrace.Std())
 			}

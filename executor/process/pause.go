@@ -6,35 +6,37 @@ import (
 	"go.uber.org/zap"
 )
 
-// A pause goes this way: somebody asks for it in the record; the loop tells the
-// attempt's goroutine, which has the processes stand still; the loop hears of that,
-// and the record says so. Each step looks at how things are, not at what has
-// happened: a pause that was taken back meanwhile is one that nobody wants. What
-// ends an attempt comes before: it has the processes go on, to hear the signal.
+// A pause takes these steps: the API sets pause_requested in the attempt's record; the executor's loop
+// passes it to the attempt's goroutine, which stops the processes and reports that; the loop
+// writes it to the record. Each step compares the desired state with the actual one and keeps no list of
+// requests. A pause that is revoked before it takes effect therefore does nothing. A kill takes
+// precedence: it resumes the processes, so that they can handle the signal.
 
-// PauseState is how an attempt stands: still since an instant, or not.
+// PauseState describes whether an attempt is paused, as its goroutine reports it.
 type PauseState struct {
-	Since time.Time     // zero: it runs
-	Sum   time.Duration // how long it stood still before that
-	Err   error         // why it does not stand still
+	Since time.Time     // when the present pause began; zero: the attempt runs
+	Sum   time.Duration // total length of the earlier pauses
+	Err   error         // why the last request to pause failed; nil: it did not
 }
 
-// SetPaused says whether the attempt is to stand still.
+// SetPaused requests that the attempt is paused or runs. It does not wait. If it is called several times, the last
+// call counts.
 func (o *Orders) SetPaused(still bool) {
 	if o.paused.Swap(still) != still {
 		o.pauseChanged.Send()
 	}
 }
 
-// runClock is how long an attempt runs, and stands still: only the former counts for
-// its timeout. Its times are monotonic.
+// runClock measures how long an attempt runs and how long it is paused. Only the former counts
+// towards its timeout. Its times have a monotonic reading. The attempt's goroutine owns it.
 type runClock struct {
 	PauseState
-	began time.Time     // the present stretch of running
-	left  time.Duration // until the timeout, at that moment
+	began time.Time     // when the attempt last began to run, or resumed
+	left  time.Duration // the time until the timeout, measured from began
 	timer *time.Timer   // nil: there is no timeout
 }
 
+// newRunClock returns a clock that runs from now on. A timeout of 0 means none.
 func newRunClock(now time.Time, timeout time.Duration) *runClock {
 	s := &runClock{began: now, left: timeout}
 	if timeout > 0 {
@@ -43,7 +45,7 @@ func newRunClock(now time.Time, timeout time.Duration) *runClock {
 	return s
 }
 
-// timedOut is ready when the attempt has run for as long as it may.
+// timedOut returns a channel that receives when the attempt has reached its timeout. It is nil without a timeout.
 func (s *runClock) timedOut() <-chan time.Time {
 	if s.timer == nil {
 		return nil
@@ -51,14 +53,15 @@ func (s *runClock) timedOut() <-chan time.Time {
 	return s.timer.C
 }
 
-// pause stops the clock. false: it has run for as long as it may.
+// pause stops the clock. It returns false if the attempt has already reached its timeout; the
+// timer may then have fired, so the caller must not rely on timedOut.
 func (s *runClock) pause(now time.Time) bool {
 	s.Since = now
 	s.left -= now.Sub(s.began)
 	return s.timer == nil || s.timer.Stop() && s.left > 0
 }
 
-// resume lets the clock run again.
+// resume continues a clock that pause has stopped. It does nothing to a clock that runs.
 func (s *runClock) resume(now time.Time) {
 	if s.Since.IsZero() {
 		return
@@ -71,7 +74,7 @@ func (s *runClock) resume(now time.Time) {
 	}
 }
 
-// stop ends the stint, and returns how long the attempt stood still in all.
+// stop stops the clock for good and returns the total time that the attempt was paused.
 func (s *runClock) stop(now time.Time) time.Duration {
 	s.resume(now)
 	if s.timer != nil {
@@ -80,8 +83,9 @@ func (s *runClock) stop(now time.Time) time.Duration {
 	return s.Sum
 }
 
-// setPaused has the processes stand still or go on, as is wanted. false: the attempt
-// has run for as long as it may.
+// setPaused stops or resumes the processes, updates the clock, and reports the new state to tell. It does nothing
+// if the state is already as requested. It returns false if the attempt has reached its timeout, which
+// then takes precedence over the pause.
 func (p *running) setPaused(still bool, s *runClock, tell func(PauseState)) bool {
 	if still == !s.Since.IsZero() {
 		return true
@@ -93,6 +97,7 @@ func (p *running) setPaused(still bool, s *runClock, tell func(PauseState)) bool
 		if s.Err = p.freezeTree(); s.Err == nil {
 			inTime = s.pause(time.Now())
 		} else {
+			// Some of the processes may have been stopped.
 			p.thawTree()
 		}
 	} else {
@@ -100,13 +105,14 @@ func (p *running) setPaused(still bool, s *runClock, tell func(PauseState)) bool
 		s.resume(time.Now())
 	}
 
-	if tell != nil { // tests do not listen
+	if tell != nil { // nil in some tests
 		tell(s.PauseState)
 	}
 
 	return inTime
 }
 
+// freezeTree stops all processes of the attempt.
 func (p *running) freezeTree() error {
 	if p.freeze != nil {
 		return p.freeze(&p.tree)
@@ -114,8 +120,8 @@ func (p *running) freezeTree() error {
 	return p.tree.Freeze()
 }
 
-// thawTree has all processes go on. One that does not is killed at the latest when the
-// attempt is made to end.
+// thawTree resumes all processes. It logs an error and continues: a process that stays stopped is killed
+// when the attempt ends or is killed, because SIGKILL works on stopped processes.
 func (p *running) thawTree() {
 	if err := p.tree.Thaw(); err != nil {
 		p.log.Warn("cannot resume the processes of an attempt", zap.Int("pgid", p.pid), zap.Error(err))

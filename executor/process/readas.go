@@ -15,9 +15,9 @@ import (
 )
 
 // readAs reads a file of variables with the rights of the user that an attempt
-// runs as, so that no task sees what its user could not. nil if there is no such
-// file. If the daemon is root, the file has to be that user's or root's, and no
-// others may write to it: they would put variables into the user's processes.
+// runs as, so that no task receives what its user could not read. It returns nil if the file does not
+// exist, and a slice that is not nil if it is empty. If the daemon is root, the file must belong to that user or to
+// root, and nobody else may be able to write to it, because they could set variables of the user's processes.
 func readAs(path string, as account) ([]byte, error) {
 	f, err := openAs(path, as.credential)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -43,6 +43,7 @@ func readAs(path string, as account) ([]byte, error) {
 		}
 	}
 
+	// One byte more than allowed tells a file that is too large from one that has the maximum size.
 	b, err := io.ReadAll(io.LimitReader(f, task.MaxSecretValues+1))
 	if err != nil {
 		return nil, plainError(err)
@@ -58,6 +59,7 @@ func readAs(path string, as account) ([]byte, error) {
 	return b, nil
 }
 
+// ownFile returns an error if the file belongs neither to the account nor to root, or if others can write to it.
 func ownFile(info fs.FileInfo, as account) error {
 	uid := uint32(0)
 	if as.credential != nil {
@@ -77,10 +79,10 @@ func ownFile(info fs.FileInfo, as account) error {
 	return nil
 }
 
-// openAs opens a file for reading as a user would, nil for the daemon's own. The
-// kernel decides, by the rights of a thread that ends with it.
+// openAs opens a file for reading with the rights of a user; nil means the daemon's own. The
+// kernel checks the rights: a separate thread takes on the user's credentials, opens the file and ends.
 func openAs(path string, as *syscall.Credential) (*os.File, error) {
-	const flags = os.O_RDONLY | syscall.O_NONBLOCK | syscall.O_NOCTTY // a fifo or a terminal holds nobody up
+	const flags = os.O_RDONLY | syscall.O_NONBLOCK | syscall.O_NOCTTY // opening a fifo or a terminal must not block
 
 	if as == nil {
 		return os.OpenFile(path, flags, 0)
@@ -91,7 +93,7 @@ func openAs(path string, as *syscall.Credential) (*os.File, error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		onThread(func() (clean bool) { // it ends with that
+		onThread(func() (clean bool) { // the thread ends, because it returns false
 			if err = setFsCredentials(as); err == nil {
 				f, err = os.OpenFile(path, flags, 0)
 			}
@@ -104,8 +106,9 @@ func openAs(path string, as *syscall.Credential) (*os.File, error) {
 	return f, err
 }
 
-// setFsCredentials gives the calling thread, and no other, a user's rights to files: without
-// the kernel's capabilities of root over them, which go with that.
+// setFsCredentials gives the calling thread, and no other, a user's rights to files. When the file system user
+// changes from root, the kernel also drops the capabilities that override permissions. The raw system calls
+// are used because the syscall package would change all threads.
 func setFsCredentials(as *syscall.Credential) error {
 	var first unsafe.Pointer
 	if len(as.Groups) > 0 {
@@ -121,7 +124,7 @@ func setFsCredentials(as *syscall.Credential) error {
 		do   func(int) (int, error)
 		id   int
 	}{{"setfsgid", unix.SetfsgidRetGid, int(as.Gid)}, {"setfsuid", unix.SetfsuidRetUid, int(as.Uid)}} {
-		_, _ = set.do(set.id) // it returns the former, and never an error
+		_, _ = set.do(set.id) // returns the previous id and never an error, so the next line checks the effect
 		if now, _ := set.do(-1); now != set.id {
 			return os.NewSyscallError(set.name, unix.EPERM)
 		}
@@ -130,7 +133,7 @@ func setFsCredentials(as *syscall.Credential) error {
 	return nil
 }
 
-// plainError is an error of the file system without the call and the path.
+// plainError strips the operation and the path from an error of package fs, because the caller's message names the file.
 func plainError(err error) error {
 	var e *fs.PathError
 	if errors.As(err, &e) {

@@ -14,49 +14,50 @@ import (
 	"github.com/carillonhq/carillon/pkg/wake"
 )
 
-// Cause is why an attempt is made to end.
+// Cause is the reason why an attempt is killed.
 type Cause int
 
 const (
 	CauseNone     Cause = iota
-	causeTimeout        // it ran longer than it may
-	CauseCancel         // somebody wants it to end
+	causeTimeout        // it exceeded its timeout
+	CauseCancel         // a user or a policy cancelled it
 	CauseShutdown       // the daemon stops
-	CauseSilent         // the node is silent, and the attempt is about to be declared lost
-	CauseGone           // its record is gone: others decided about it
+	CauseSilent         // the node has no contact with etcd, and the attempt may soon be declared lost
+	CauseGone           // its record is gone: another node has decided its outcome
 )
 
-// String is the word for it in metrics.
+// String returns the name of the cause, which is the label in metrics.
 func (c Cause) String() string {
 	return [...]string{"none", "timeout", "cancel", "shutdown", "silent", "gone"}[c]
 }
 
-// Kill is an order to end an attempt: its kill_signal, and after grace SIGKILL.
+// Kill is an order to end an attempt: it receives its kill_signal and, after Grace, SIGKILL.
 type Kill struct {
 	Cause Cause
 	Grace time.Duration
 }
 
-// Orders carries kills to an attempt. The first one gives the outcome its
-// reason, later ones may shorten the grace.
+// Orders passes kills and pauses to a running attempt. The first kill determines the reason of the outcome; later
+// ones can only shorten the grace period. Its methods may be called from any goroutine and do not block. An Orders
+// belongs to one start.
 type Orders struct {
-	once         sync.Once
-	given        chan struct{} // closed with the first
-	c            chan Kill
-	paused       atomic.Bool // it is to stand still
-	pauseChanged wake.Signal // still has changed
+	once         sync.Once     // closes given
+	given        chan struct{} // closed by the first kill; it calls off a start
+	c            chan Kill     // the kills, in order
+	paused       atomic.Bool   // the attempt should be paused
+	pauseChanged wake.Signal   // paused has changed
 }
 
-// NewOrders makes orders that ask for nothing.
+// NewOrders returns orders that contain neither a kill nor a pause.
 func NewOrders() *Orders {
 	return &Orders{given: make(chan struct{}), c: make(chan Kill, 8), pauseChanged: wake.NewSignal()}
 }
 
-// Kill has the attempt end.
+// Kill ends the attempt. If it has not started, it does not start.
 func (o *Orders) Kill(k Kill) {
 	select {
 	case o.c <- k:
-	default: // eight orders wait already: it is being killed
+	default: // eight kills are waiting, so the attempt is being killed
 	}
 	o.once.Do(func() { close(o.given) })
 }
@@ -64,26 +65,26 @@ func (o *Orders) Kill(k Kill) {
 // Result is how an attempt of a process ended.
 type Result struct {
 	State       task.State // succeeded, failed, timed_out, cancelled or lost
-	Reason      string
-	Message     string // for a person; empty if all is well
-	ExitCode    *int
-	Signal      string // such as "SIGKILL"
-	StartedAt   time.Time
-	EndedAt     time.Time // of the main process
+	Reason      string     // a task.Reason constant; empty for success
+	Message     string     // for people; empty if there is nothing to report
+	ExitCode    *int       // nil if the process did not exit by itself
+	Signal      string     // such as "SIGKILL"
+	StartedAt   time.Time  // directly before the fork; zero if there was none
+	EndedAt     time.Time  // when the main process ended
 	OutputBytes int64
-	Truncated   bool                // not all output is kept
-	Tail        []byte              // some KiB; not yet valid UTF-8
-	Status      *task.AttemptStatus // what it has reported; nil: nobody read its status file
-	Paused      time.Duration
-	Unenforced  []string
+	Truncated   bool                // not all output was kept
+	Tail        []byte              // the end of the output, a few KiB; may not be valid UTF-8
+	Status      *task.AttemptStatus // what the attempt reported; nil: its status file was not read
+	Paused      time.Duration       // total time that it was paused
+	Unenforced  []string            // the task's fields that this host did not enforce
 	Usage       task.Usage
 
-	NotStarted bool // nothing was forked, for no fault of the attempt
-	HandBack   bool // and the node cannot start it
+	NotStarted bool // no instruction was executed, for a reason outside the attempt: its token is unused
+	HandBack   bool // NotStarted, and another node should start it
 }
 
-// setOutcome reads the outcome off the status, and off what rule has seen; nil: the
-// default.
+// setOutcome derives the outcome from the wait status and from what rule has found in the output. err is the error of
+// the wait, if it failed. A nil rule is the default: exit code 0 means success.
 func (r *Result) setOutcome(ws syscall.WaitStatus, err error, rule *successRule) {
 	switch {
 	case err != nil:
@@ -99,6 +100,7 @@ func (r *Result) setOutcome(ws syscall.WaitStatus, err error, rule *successRule)
 	}
 }
 
+// signalName returns the name of a signal, such as "SIGKILL".
 func signalName(s syscall.Signal) string {
 	if name := unix.SignalName(s); name != "" {
 		return name
@@ -106,8 +108,8 @@ func signalName(s syscall.Signal) string {
 	return fmt.Sprintf("SIG%d", int(s)) // a real-time signal
 }
 
-// SetCause overrides the outcome of an attempt that was made to end: why counts,
-// not how.
+// SetCause overrides the outcome of an attempt that was killed. The cause of the kill determines the outcome, not how
+// the process ended. CauseNone changes nothing.
 func (r *Result) SetCause(c Cause, timeout time.Duration) {
 	switch c {
 	case causeTimeout:

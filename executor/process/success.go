@@ -10,16 +10,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// successRule is what success asks for, and what of it was seen in the output so far. Its
-// patterns are matched line by line: whatever is printed, it keeps no more of it
-// than the beginning of one line of each stream.
+// successRule holds the conditions of the task's success field and what was found in the output so far. It
+// matches the patterns line by line, so its memory is bounded whatever the attempt prints. MatchLine may be called
+// for both streams at the same time.
 type successRule struct {
 	task.Success
-	output, not *regexp.Regexp // nil: none
-	found       atomic.Bool    // a line matches output
-	refused     atomic.Pointer[string]
+	output, not *regexp.Regexp         // success.output and success.not_output; nil: not set
+	found       atomic.Bool            // a line has matched output
+	refused     atomic.Pointer[string] // the beginning of the first line that matched not; nil: none
 }
 
+// newSuccessRule compiles the patterns. It returns an error if one is invalid.
 func newSuccessRule(s task.Success) (*successRule, error) {
 	r := &successRule{Success: s}
 	var err error
@@ -27,15 +28,15 @@ func newSuccessRule(s task.Success) (*successRule, error) {
 	return r, err
 }
 
-// needsOutput reports whether there is anything to look for in the output.
+// needsOutput reports whether the rule has a pattern. Without one, no lines need to be matched.
 func (r *successRule) needsOutput() bool { return r != nil && (r.output != nil || r.not != nil) }
 
-// Settled reports whether no further line can matter.
+// Settled reports whether further lines cannot change the outcome, so that matching can stop.
 func (r *successRule) Settled() bool {
 	return r.refused.Load() != nil || r.not == nil && r.found.Load()
 }
 
-// MatchLine looks at one line of one of the streams.
+// MatchLine matches one line of one of the streams, without its line break.
 func (r *successRule) MatchLine(b []byte) {
 	b = bytes.TrimSuffix(b, []byte{'\r'})
 	if r.not != nil && r.not.Match(b) {
@@ -48,7 +49,8 @@ func (r *successRule) MatchLine(b []byte) {
 	}
 }
 
-// setExited is the outcome of a process that has ended by itself, with an exit code.
+// setExited sets the outcome of a process that has exited. The conditions are checked in a fixed order, and the first
+// that fails gives the message: exit code, forbidden output, required output.
 func (r *Result) setExited(code int, rule *successRule) {
 	r.ExitCode, r.State = &code, task.Succeeded
 
@@ -75,4 +77,5 @@ func (r *Result) setExited(code int, rule *successRule) {
 	}
 }
 
-var noRule successRule // exit code 0
+// noRule is the default rule: exit code 0 means success.
+var noRule successRule
