@@ -10,21 +10,22 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// acks are the answers of the API: what it acknowledged must be there (G13), and what it refused must not. Of what has an
-// unknown outcome nothing is asked.
+// acks records the answers of the API. What the API acknowledged must be in the history (G13), and what it refused
+// must not. A call of unknown outcome may be either.
 type acks struct {
 	mu      sync.Mutex
-	marks   int
+	marks   int // how many marks were given out
 	all     []ack
-	refused map[string]string // by mark: what was
+	refused map[string]string // by mark: the call that was refused
 }
 
+// ack is an acknowledged write of a key at a revision.
 type ack struct {
 	what, key string
 	revision  int64
 }
 
-// newMark is a description that no other call gives a task.
+// newMark returns a description for a task that no other call uses, to identify what a call has written.
 func (a *acks) newMark() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -33,12 +34,14 @@ func (a *acks) newMark() string {
 	return fmt.Sprintf("call %d", a.marks)
 }
 
+// addWrite records an acknowledged write.
 func (a *acks) addWrite(what, key string, revision int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.all = append(a.all, ack{what, key, revision})
 }
 
+// addRefusal records a refused call.
 func (a *acks) addRefusal(mark, what string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -50,6 +53,7 @@ func (a *acks) addRefusal(mark, what string) {
 	a.refused[mark] = what
 }
 
+// findViolations compares the answers with the history.
 func (a *acks) findViolations(keys record.Keys, events []check.Event) (violations []check.Violation) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

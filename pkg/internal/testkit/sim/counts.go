@@ -10,8 +10,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Hard are the paths that a batch of simulations has to reach, or it tests nothing. They are counters of the nodes, and
-// what links, attempts and the history show.
+// Hard lists the paths that a batch of simulations must reach, or it tests too little. They are counters of the
+// nodes, and what links, attempts and the history show.
 var Hard = []string{
 	"carillon_commits_total fenced",
 	"carillon_commits_total conflict",
@@ -50,7 +50,7 @@ var Hard = []string{
 
 func isNotFound(err error) bool { return errors.Is(err, task.ErrNotFound) }
 
-// addCounts adds up what a process counted in its life.
+// addCounts adds a daemon's counters when it has ended.
 func (n *node) addCounts(d *daemon.Node) {
 	families, err := d.Metrics().Gather()
 	if err != nil {
@@ -140,6 +140,7 @@ func (w *world) countRecords() {
 	}
 }
 
+// isUsedUp reports whether an entry has used all its runs.
 func isUsedUp(value []byte) bool {
 	e, err := record.DecodeEntry(value)
 	return err == nil && e.MaxRuns > 0 && e.Own != nil && e.Own.Runs >= e.MaxRuns

@@ -17,8 +17,8 @@ import (
 	"github.com/carillonhq/carillon/shard"
 )
 
-// requestByPath makes a call as a person does who reads docs/api.md and not the client's package: of a node's HTTP API, by its path.
-// answer may be nil. The error is a *client.Error if the API says no.
+// requestByPath calls a node's HTTP API by its path, as a user of docs/api.md does, without the client package.
+// answer may be nil. The error is a *client.Error if the API refuses the call.
 func (w *world) requestByPath(ctx context.Context, n *node, method, path string, body, answer any) error {
 	token := w.firstToken()
 	if token == "" {
@@ -73,7 +73,7 @@ func (w *world) requestByPath(ctx context.Context, n *node, method, path string,
 	return json.NewDecoder(res.Body).Decode(answer)
 }
 
-// freezePath is where the switch is; "" is the whole cluster's.
+// freezePath returns the path of the freeze of a namespace, or of the cluster if namespace is "".
 func freezePath(namespace string) string {
 	if namespace == "" {
 		return "/v1/cluster/freeze"
@@ -81,15 +81,17 @@ func freezePath(namespace string) string {
 	return "/v1/namespaces/" + namespace + "/freeze"
 }
 
+// taskPath returns a path below a task.
 func taskPath(name, rest string) string {
 	return "/v1/namespaces/" + namespace + "/tasks/" + name + "/" + rest
 }
 
+// taskRef returns the name and shard of a task.
 func (w *world) taskRef(name string) record.Ref {
 	return record.Ref{Namespace: namespace, Name: name, Shard: shard.Of(namespace, name, w.opts.Shards)}
 }
 
-// someDead is a dead run, and its task's name; "" if there is none.
+// someDead draws a dead run. It returns its task's name and its id, or "" if there is none.
 func (u *user) someDead() (name, id string) {
 	root := u.admin.Keys().Shards()
 	res, err := u.etcd.Get(u.life, root, clientv3.WithPrefix(), clientv3.WithKeysOnly())
@@ -113,7 +115,7 @@ func (u *user) someDead() (name, id string) {
 	return k.Ref.Name, k.Run
 }
 
-// endFreezes ends all freezes, whoever began them.
+// endFreezes ends all freezes.
 func (w *world) endFreezes() {
 	for _, ns := range []string{"", namespace} {
 		done := w.waitUntil(5*time.Minute, func() bool {

@@ -1,44 +1,52 @@
-// Package sim lives through whole clusters in virtual time: real daemons, in one testing/synctest bubble, over an etcd in
-// memory (kvmem) and a network in memory, while seeded dice kill them, cut them off, and make etcd worse than it is.
-// Afterwards package check judges the complete history, and what the attempts themselves saw. A minute of a cluster's
-// life takes about a second.
+// Package sim runs whole clusters in virtual time: real daemons, in one testing/synctest bubble, on an in-memory
+// etcd (kvmem) and an in-memory network. Seeded random numbers determine when daemons are killed or cut off, and
+// which faults etcd has. Afterwards package check judges the complete history, and what the attempts themselves
+// recorded. A minute of a cluster's life takes about a second.
 //
 //	scenario ──faults──▶ nodes (pkg/daemon) ──links──▶ kvmem ──every revision──▶ check
 //	users ──client──▶ network ──▶ their APIs            └── attempts ──▶ probes ──▶ check
 //
-// What is real: all of the daemon, its HTTP API and client, the etcd client's KV; data directories. What is not: etcd
-// and its watches (kvmem, which passes the suite that etcd passes), TCP (pipes), processes (process.Fake takes their
-// place, and ignores SIGTERM until its grace is over), the guardian (the simulation kills a dead daemon's attempts and
-// writes cleared/, or does not, when the host died too).
+// Real are the whole daemon with its HTTP API, the client, the KV of etcd's client, and the data directories.
+// Replaced are:
 //
-// Faults (see faults): a daemon or host killed, drained, joined; a link cut both ways, deaf, or held (what was sent
-// arrives later, though the caller gave up); watches stalled or broken; leases revoked, one or all; an etcd without a
-// leader, whose leases are prolonged or all lost afterwards; compaction; no space; clocks that jump. And at any time, by
-// the weather: requests and answers lost, writes delivered late or twice, slow calls and events.
+//   - etcd and its watches, by kvmem, which passes the same conformance suite as etcd
+//   - TCP, by pipes
+//   - processes, by process.Fake, which ignores SIGTERM until its grace period is over
+//   - the guardian: the simulation kills a dead daemon's attempts and writes cleared/, or does not if the host
+//     died too
 //
-// Users (see users.go, workloads.go) create, change, pause, trigger and delete tasks all the time. What else they do a seed
-// draws from the workloads: nodes are drained, cordoned and resumed, at times within a second; runs are paused, resumed,
-// cancelled and retried; schedules, zones and jitter are edited, twice in a row, and rolled back; overlap policies change;
-// histories are short and tasks expire; runs have parts; namespaces are frozen; a task is created again under its name while
-// the former one still runs; clocks jump by far more than the clock guard bears.
+// Faults (see faults): a daemon or a host is killed, drained, or joins. A link is cut both ways, loses answers
+// (deaf), or is held: what was sent arrives later, even if the caller has given up. Watches stall or break. One
+// lease is revoked, or all. etcd has no leader, after which all leases are either extended or lost. etcd is
+// compacted or out of space. Clocks jump. In addition, at any time, with the probabilities of the weather: requests
+// and answers get lost, writes arrive late or twice, calls and events are slow.
 //
-// One kind of write is never delivered twice: what only creates, a task or a person's run in the queue. Nothing but
-// absence guards it, so that a copy that comes when the task is deleted, or the run has left the queue, makes it anew.
-// Neither etcd's client nor a node sends such a write twice; a proxy that does would break this.
+// Users (see users.go, workloads.go) create, change, pause, trigger and delete tasks all the time. A seed selects
+// what else they do from the workloads: nodes are drained, cordoned and resumed, sometimes within a second; runs
+// are paused, resumed, cancelled and retried; schedules, zones and jitter are edited, sometimes twice in a row, and
+// rolled back; overlap policies change; histories are short and tasks expire; runs have parts; namespaces are
+// frozen; a task is created again under its name while the former one still runs; clocks jump by far more than the
+// clock guard tolerates.
 //
-// After the trouble all is healed; within 20 s every due tick must have its outcome (G16). Then all tasks are paused,
-// what runs may end, and the history is judged.
+// One kind of write is never delivered twice: a write that only creates, such as a task, or a manual run in the
+// queue. Its only comparison is that the key is absent. A copy that arrives after the task was deleted, or after
+// the run has left the queue, would create it again. Neither etcd's client nor a node sends such a write twice. A
+// proxy that did so would break this.
 //
-// A seed decides all choices of the simulation: nodes, tasks, calls, faults, fates of calls in the order in which they are
-// made. Not decided by it are the order in which goroutines run and select picks, and the product's own random numbers
-// (jitter, ids, placement), so that one seed does not always live through the same story. And a seed means another history
-// as soon as there are other users or faults. So what a seed has found becomes a test with named events (see
-// stories_test.go), and the seed is listed in testdata/seeds.txt: the tests and make sim run that list first.
+// At the end, all faults are removed. Within 20 s every due tick must have its outcome (G16). Then all tasks are
+// paused, active runs may end, and the history is judged.
 //
-// A process that is killed goes on in memory, cut off for ever, until it ends by itself: its successor gets a copy of its
-// data directory. Not simulated: a frozen process (its timers run on; a held link comes close), a wrong clock of an executor
-// (a clock that jumps is the scheduler's and the API's; executors go by the one of the simulation), and anything of the
-// kernel. That is for chaos tests with real daemons.
+// A seed determines all choices of the simulation: nodes, tasks, calls, faults, and the fates of calls in the order
+// in which they are made. It does not determine the order in which goroutines run, the case that select picks, or
+// the product's own random numbers (jitter, ids, placement). So the same seed does not always produce the same
+// history, and every change of users or faults changes the histories of all seeds. A failure that a seed has found
+// therefore becomes a test with explicit events (see stories_test.go), and the seed is added to testdata/seeds.txt,
+// which the tests and make sim run first.
 //
-// It has to notice when the protocol is broken: see Options.Mutate, package mutant, and TestMutants_AreCaught.
+// A process that is killed continues in memory, cut off forever, until it ends by itself. Its successor gets a copy
+// of its data directory. Not simulated are a frozen process (its timers continue; a held link comes close), a wrong
+// clock of an executor (a clock that jumps is that of the scheduler and the API; executors use the clock of the
+// simulation), and the kernel. Package chaos tests these with real daemons.
+//
+// The simulation must detect a broken protocol: see Options.Mutate, package mutant, and TestMutants_AreCaught.
 package sim

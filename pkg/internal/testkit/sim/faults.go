@@ -7,15 +7,15 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// fault is something that goes wrong. It draws what it needs from the scenario's dice, and says how to end it; nil if it
-// is over at once.
+// fault is something that can go wrong. begin draws what it needs from the scenario's random numbers. It returns a
+// function that ends the fault, or nil if the fault is over at once.
 type fault struct {
 	name   string
-	weight int
+	weight int // how often it is drawn, relative to the others
 	begin  func(w *world) (end func(w *world))
 }
 
-// faults are all there are.
+// faults lists all faults, except for those of workloads.
 var faults = []fault{
 	{"kill", 6, func(w *world) func(*world) { return w.killOne(false) }},
 	{"kill host", 3, func(w *world) func(*world) { return w.killOne(true) }},
@@ -40,6 +40,7 @@ var faults = []fault{
 	}},
 	{"etcd without a leader", 3, func(w *world) func(*world) {
 		w.store.Freeze()
+		// A new leader of etcd extends all leases, or all expire while there is no leader.
 		extend := w.rng.IntN(3) > 0
 		return func(w *world) { w.store.Thaw(extend) }
 	}},
@@ -52,8 +53,7 @@ var faults = []fault{
 	{"clock", 3, skewOne},
 }
 
-// Faults returns the names of the counters of all kinds of faults, those of workloads
-// included.
+// Faults returns the names of the counters of all faults, including those of workloads.
 func Faults() []string {
 	var list []string
 	for _, f := range faults {
@@ -69,7 +69,7 @@ func Faults() []string {
 	return list
 }
 
-// someNode draws one that runs; nil if none does.
+// someNode draws a node whose daemon runs; nil if there is none.
 func (w *world) someNode() *node {
 	var up []*node
 	for _, name := range w.names {
@@ -85,6 +85,7 @@ func (w *world) someNode() *node {
 	return pickRandom(w.rng, up)
 }
 
+// runningNodes returns how many daemons run.
 func (w *world) runningNodes() (n int) {
 	for _, one := range w.nodes {
 		if one.proc != nil {
@@ -95,7 +96,7 @@ func (w *world) runningNodes() (n int) {
 	return n
 }
 
-// killOne kills a node, and starts it again when the fault ends.
+// killOne kills a daemon, or its host with it, and starts it again when the fault ends.
 func (w *world) killOne(host bool) func(*world) {
 	n := w.someNode()
 	if n == nil {
@@ -107,13 +108,14 @@ func (w *world) killOne(host bool) func(*world) {
 	return func(*world) { n.restartWhenClean() }
 }
 
-// restartWhenClean starts a daemon unless what is left of its former one is in its way; then heal does.
+// restartWhenClean starts a daemon unless the former one has not ended yet. Then endFaults starts it.
 func (n *node) restartWhenClean() {
 	if n.proc == nil && isClosed(n.former) {
 		n.startDaemon()
 	}
 }
 
+// drainOne drains a node and starts it again when the fault ends. At least one other node must run.
 func drainOne(w *world) func(*world) {
 	n := w.someNode()
 	if n == nil || w.runningNodes() < 2 {
@@ -125,6 +127,7 @@ func drainOne(w *world) func(*world) {
 	return func(*world) { n.restartWhenClean() }
 }
 
+// joinOne adds a node, up to mostNodes.
 func joinOne(w *world) func(*world) {
 	if len(w.nodes) >= mostNodes {
 		return nil
@@ -133,6 +136,8 @@ func joinOne(w *world) func(*world) {
 	return nil
 }
 
+// linkFault returns a fault that puts the link of a node into a mode, in half of the cases together with its
+// network.
 func linkFault(m mode) func(*world) func(*world) {
 	return func(w *world) func(*world) {
 		n := w.someNode()
@@ -140,14 +145,14 @@ func linkFault(m mode) func(*world) func(*world) {
 			return nil
 		}
 		if now, _ := n.proc.link.modeAndChange(); now != modeOpen {
-			return nil // it is in trouble already, and stays so for as long as that lasts
+			return nil // another fault has the link, and ends it
 		}
 
 		l, silent := n.proc.link, w.rng.IntN(2) == 0
 		w.logLine("> the link of %s: mode %d, silent %t", n.name, m, silent)
 		l.setMode(m)
 
-		if silent { // the whole host is cut off, not only its way to etcd
+		if silent { // the whole host is cut off, not only its connection to etcd
 			w.net.setSilent(n.address, true)
 		}
 
@@ -159,6 +164,7 @@ func linkFault(m mode) func(*world) func(*world) {
 	}
 }
 
+// stallOne stalls the watches of a node, without breaking them.
 func stallOne(w *world) func(*world) {
 	n := w.someNode()
 	if n == nil {
@@ -175,6 +181,7 @@ func stallOne(w *world) func(*world) {
 	}
 }
 
+// revokeOne revokes one lease, as an operator or a crash detection does.
 func revokeOne(w *world) func(*world) {
 	if ids := w.store.Leases(); len(ids) > 0 {
 		w.store.Revoke(pickRandom(w.rng, ids))
@@ -182,6 +189,7 @@ func revokeOne(w *world) func(*world) {
 	return nil
 }
 
+// compactStore compacts up to one of the last 50 revisions, so that watches that are behind cannot resume.
 func compactStore(w *world) func(*world) {
 	rev := w.store.Revision() - w.rng.Int64N(50)
 	ctx, cancel := context.WithTimeout(w.life, time.Second)
@@ -194,7 +202,8 @@ func compactStore(w *world) func(*world) {
 	return nil
 }
 
-// skewOne has a node's clock jump: by less than the clock guard notices, or, where the workload has it, by far more.
+// skewOne makes the clock of a node jump: by less than the clock guard detects, or with the workload "far clocks"
+// also by far more.
 func skewOne(w *world) func(*world) {
 	n := w.nodes[pickRandom(w.rng, w.names)]
 	d := durationBetween(w.rng, -maxSkew, maxSkew)

@@ -19,24 +19,24 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 )
 
-// mode is how a node's link to etcd is.
+// mode is the state of a node's link to etcd.
 type mode int
 
 const (
-	modeOpen mode = iota // it works, as well as the weather lets it
-	cut                  // nothing gets through either way
+	modeOpen mode = iota // works, with the faults of the weather
+	cut                  // nothing gets through in either direction
 	deaf                 // requests arrive, answers do not
-	held                 // all waits, and arrives when the link is open again, though the caller may have given up
-	dead                 // the node's process is gone: nothing it sends arrives, for ever
+	held                 // everything waits until the link is open again, even if the caller has given up
+	dead                 // the node's process is gone: nothing that it sends arrives any more
 )
 
-// weather is how often, of a thousand writes, something goes wrong with one.
+// weather gives the probability of faults of single writes, in thousandths.
 type weather struct {
 	requestLost, answerLost, late, twice int
-	slow                                 int // and of all calls, those that take up to 2 s
+	slow                                 int // of all calls: those that take up to 2 s
 }
 
-// link is one instance's way to etcd: what stands between its client and the store.
+// link connects one instance's client to the store. It applies faults to calls and watches.
 type link struct {
 	world *world
 	name  string
@@ -45,11 +45,12 @@ type link struct {
 	rng     *rand.Rand
 	mode    mode
 	weather weather
-	stalled bool          // watches say nothing
-	moved   chan struct{} // closed when mode, stalled or life change
-	broken  chan struct{} // closed to break the present watches
+	stalled bool          // watches deliver nothing
+	moved   chan struct{} // closed and replaced when mode or stalled changes
+	broken  chan struct{} // closed and replaced to break the current watches
 }
 
+// newLink returns an open link. seed determines the fates of its calls.
 func newLink(w *world, name string, seed uint64) *link {
 	return &link{
 		world: w, name: name, rng: rand.New(rand.NewPCG(seed, 2)), weather: w.weather,
@@ -57,6 +58,7 @@ func newLink(w *world, name string, seed uint64) *link {
 	}
 }
 
+// changeState changes the link with f and wakes everything that waits for a change. A dead link never changes.
 func (l *link) changeState(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,7 +75,7 @@ func (l *link) changeState(f func()) {
 func (l *link) setMode(m mode)      { l.changeState(func() { l.mode = m }) }
 func (l *link) setStalled(yes bool) { l.changeState(func() { l.stalled = yes }) }
 
-// removeFaults makes it a link without faults.
+// removeFaults removes all faults from the link. A dead link stays dead.
 func (l *link) removeFaults() {
 	l.changeState(func() { l.mode, l.stalled, l.weather = modeOpen, false, weather{} })
 }
@@ -87,31 +89,33 @@ func (l *link) breakWatches() {
 	l.broken = make(chan struct{})
 }
 
+// modeAndChange returns the mode, and a channel that is closed at the next change.
 func (l *link) modeAndChange() (mode, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mode, l.moved
 }
 
-// fate is what becomes of one call.
+// fate is what happens to one call.
 type fate int
 
 const (
 	fateArrives fate = iota
 	requestLost
 	answerLost
-	late  // it is applied after its caller was told that it failed
-	twice // a second copy is applied later
+	late  // applied after the caller received an error
+	twice // applied, and a second copy is applied later
 )
 
-// plan is a call's fate, drawn before it is made.
+// plan is the fate of a call, drawn before the call is made.
 type plan struct {
 	fate          fate
-	before, after time.Duration // on the way there, and back
-	again         time.Duration // until the late or the second copy arrives
-	silent        bool          // the caller is told nothing: its deadline passes
+	before, after time.Duration // delays of the request and of the answer
+	again         time.Duration // until the late request or the second copy arrives
+	silent        bool          // the caller receives no error: its deadline passes
 }
 
+// planCall draws a call's fate. A lost read has no other effect than an error, so reads have only one fault.
 func (l *link) planCall(write bool) plan {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -124,6 +128,7 @@ func (l *link) planCall(write bool) plan {
 		p.before += time.Duration(l.rng.IntN(2000)) * time.Millisecond
 	}
 
+	// The fates share one draw, so that at most one of them applies.
 	n := l.rng.IntN(1000)
 
 	if !write {
@@ -148,7 +153,7 @@ func (l *link) planCall(write bool) plan {
 
 var errLost = status.Error(codes.Unavailable, "sim: the connection is lost")
 
-// lostError is what the caller is told of a call that got lost.
+// lostError returns the error of a lost call: at once, or when the caller's deadline passes.
 func (p plan) lostError(ctx context.Context) error {
 	if p.silent {
 		<-ctx.Done()
@@ -157,8 +162,8 @@ func (p plan) lostError(ctx context.Context) error {
 	return errLost
 }
 
-// callThroughLink makes a call through the link. make is called from any goroutine, and after call has returned, too; again is make
-// for a second copy.
+// callThroughLink makes a call through the link. It can call make from any goroutine, also after it has returned.
+// again makes the second copy of a write that is delivered twice.
 func callThroughLink[T any](ctx context.Context, l *link, write bool, make, again func(context.Context) (T, error)) (T, error) {
 	var zero T
 	p := l.planCall(write)
@@ -166,6 +171,7 @@ func callThroughLink[T any](ctx context.Context, l *link, write bool, make, agai
 		return zero, ctx.Err()
 	}
 
+	// later makes a call in the background, for requests that arrive after their caller has given up.
 	later := func(make func(context.Context) (T, error), when func() bool) {
 		l.world.background.Go(func() {
 			if when() {
@@ -178,6 +184,7 @@ func callThroughLink[T any](ctx context.Context, l *link, write bool, make, agai
 	case cut, dead:
 		<-ctx.Done()
 		return zero, ctx.Err()
+	// The request arrives and is applied. The answer does not arrive.
 	case deaf:
 		if write {
 			l.world.countReached("answer lost")
@@ -188,6 +195,7 @@ func callThroughLink[T any](ctx context.Context, l *link, write bool, make, agai
 
 		return zero, ctx.Err()
 
+	// The request waits. If the caller gives up first, a write still arrives when the link opens.
 	case held:
 		if !l.waitUntilOpen(ctx) {
 			if write {
@@ -221,6 +229,7 @@ func callThroughLink[T any](ctx context.Context, l *link, write bool, make, agai
 	if !clock.Sleep(ctx, p.after) {
 		return zero, ctx.Err()
 	}
+	// The link may have been cut while the call was under way. Then the answer is lost.
 	if m, _ := l.modeAndChange(); m != modeOpen && !l.waitUntilOpen(ctx) {
 		return zero, ctx.Err()
 	}
@@ -228,7 +237,8 @@ func callThroughLink[T any](ctx context.Context, l *link, write bool, make, agai
 	return r, err
 }
 
-// waitUntilOpen waits until a held link is open again. One that is cut or dead never releases what is under way.
+// waitUntilOpen waits until a held link is open. It returns false if ctx ends first. A link that is cut, deaf or
+// dead never releases a call that is under way.
 func (l *link) waitUntilOpen(ctx context.Context) bool {
 	for {
 		m, moved := l.modeAndChange()
@@ -251,6 +261,8 @@ func (l *link) waitUntilOpen(ctx context.Context) bool {
 // wrapClient puts the link between a client and its store.
 func (l *link) wrapClient(c *clientv3.Client) {
 	c.KV = etcdhook.KV(c.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
+		// applied records whether a commit of unknown outcome had taken effect when its caller got the error. Both
+		// cases must occur, see Hard.
 		applied := atomic.Bool{}
 		r, err := callThroughLink(ctx, l, etcdhook.Writes(op),
 			func(ctx context.Context) (clientv3.OpResponse, error) {
@@ -278,15 +290,16 @@ func (l *link) wrapClient(c *clientv3.Client) {
 	c.Watcher = linkedWatcher{Watcher: c.Watcher, link: l}
 }
 
-// hasCommits says whether a write has commits of shards in it.
+// hasCommits reports whether a write contains commits of shards.
 func hasCommits(op clientv3.Op) bool {
 	_, then, _ := op.Txn()
 	return op.IsPut() && bytes.HasSuffix(op.KeyBytes(), []byte("/watermark")) || slices.ContainsFunc(then, hasCommits)
 }
 
-// repeatableOp is a write of which etcd may get a second copy. Left out is what only creates: a task, or a person's run in
-// the queue. Nothing but absence guards that, so that a copy that comes when all is over makes it anew. Neither etcd's
-// client nor a node ever sends it twice.
+// repeatableOp returns the part of a write of which etcd may receive a second copy, and false if nothing is left.
+// It removes writes that only create: a task, or a manual run in the queue. Their only comparison is that the key
+// is absent, so that a copy that arrives after the key was deleted would create it again. Neither etcd's client nor
+// a node sends such a write twice.
 func repeatableOp(op clientv3.Op) (clientv3.Op, bool) {
 	if !op.IsTxn() {
 		return op, true
@@ -315,12 +328,13 @@ func repeatableOp(op clientv3.Op) (clientv3.Op, bool) {
 	return clientv3.OpTxn(cmps, rest, els), len(rest) > 0
 }
 
-// requiresRevision says whether a comparison asks for a revision at which something is, not for its absence.
+// requiresRevision reports whether a comparison requires that a key exists at a revision, and not that it is
+// absent.
 func requiresRevision(c clientv3.Cmp) bool {
 	return c.GetCompare().GetModRevision() > 0 || c.GetCompare().GetCreateRevision() > 0
 }
 
-// linkedLease passes what a node calls through the link.
+// linkedLease passes the lease calls that a node makes through the link.
 type linkedLease struct {
 	clientv3.Lease
 	link *link

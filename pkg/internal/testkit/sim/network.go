@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// network joins the nodes' APIs and their clients, in memory.
+// network connects the nodes' APIs and their clients, in memory.
 type network struct {
 	mu    sync.Mutex
 	doors map[string]*door // by address
@@ -16,22 +16,23 @@ type network struct {
 
 func newNetwork() *network { return &network{doors: map[string]*door{}} }
 
-// door is a listener. One that is shut refuses calls, one that is silent leaves them unanswered.
+// door is a listener. A shut one refuses connections. A silent one does not answer them.
 type door struct {
 	net    *network
 	at     address
-	calls  chan net.Conn
-	shut   chan struct{}
+	calls  chan net.Conn // connections that wait for Accept
+	shut   chan struct{} // closed by Close
 	silent bool
-	conns  map[net.Conn]struct{}
+	conns  map[net.Conn]struct{} // the server's ends of open connections
 }
 
+// address is a network address of the simulation.
 type address string
 
 func (a address) Network() string { return "tcp" }
 func (a address) String() string  { return string(a) }
 
-// listenAt opens an address. It is an error if it is open.
+// listenAt opens a listener at an address. It fails if the address is in use.
 func (n *network) listenAt(at string) (net.Listener, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -55,6 +56,7 @@ func (d *door) Accept() (net.Conn, error) {
 	}
 }
 
+// Close frees the address. Connections stay open.
 func (d *door) Close() error {
 	d.net.mu.Lock()
 	defer d.net.mu.Unlock()
@@ -69,7 +71,7 @@ func (d *door) Close() error {
 
 func (d *door) Addr() net.Addr { return d.at }
 
-// closeAddress shuts an address and breaks its connections, as the death of its process does.
+// closeAddress closes a listener and its connections, as the death of its process does.
 func (n *network) closeAddress(at string) {
 	n.mu.Lock()
 	d := n.doors[at]
@@ -92,7 +94,7 @@ func (n *network) closeAddress(at string) {
 	}
 }
 
-// setSilent has an address answer no more calls, or answer again.
+// setSilent makes an address ignore new connections, or accept them again.
 func (n *network) setSilent(at string, yes bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -101,10 +103,10 @@ func (n *network) setSilent(at string, yes bool) {
 	}
 }
 
-// dialLimit is how long a call that nobody answers waits; http's dials have no other end.
+// dialLimit is how long a dial waits if nobody answers. The HTTP client sets no limit of its own.
 const dialLimit = 5 * time.Second
 
-// dialAddress reaches an address, from nowhere in particular.
+// dialAddress connects to an address.
 func (n *network) dialAddress(ctx context.Context, _, at string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()
@@ -147,6 +149,7 @@ func (n *network) dialAddress(ctx context.Context, _, at string) (net.Conn, erro
 	}
 }
 
+// conn is the client's end of a connection.
 type conn struct {
 	net.Conn
 	gone func()

@@ -26,23 +26,24 @@ type node struct {
 	name    string
 	address string
 	dir     string
-	starts  int
-	skew    atomic.Int64 // of its wall clock, in ns
-	roles   []string     // nil: all
+	starts  int          // how often a daemon was started
+	skew    atomic.Int64 // the error of its wall clock, in ns
+	roles   []string     // nil: all roles
 
-	proc   *process        // nil: none runs
-	former <-chan struct{} // closed when the one before is no more in the way of the next
+	proc   *process        // nil: no daemon runs
+	former <-chan struct{} // closed when the former daemon no longer prevents the start of the next
 }
 
 // process is one start of a daemon.
 type process struct {
 	link   *link
-	daemon atomic.Pointer[daemon.Node]
+	daemon atomic.Pointer[daemon.Node] // nil until it has started
 	stop   context.CancelFunc
-	gone   chan struct{} // closed when all of it has ended
-	killed chan struct{} // closed when its attempts are killed with it
+	gone   chan struct{} // closed when everything of it has ended
+	killed chan struct{} // closed when its attempts are killed
 }
 
+// addNode adds a node, without a daemon.
 func (w *world) addNode() *node {
 	n := &node{world: w, name: fmt.Sprintf("n%d", len(w.nodes)+1), address: fmt.Sprintf("127.0.0.%d:7070", len(w.nodes)+1)}
 	n.dir = filepath.Join(w.dir, n.name)
@@ -54,7 +55,7 @@ func (w *world) addNode() *node {
 	return n
 }
 
-// startDaemon starts the daemon on what its former process left.
+// startDaemon starts a daemon on the data directory of the former one.
 func (n *node) startDaemon() {
 	n.starts++
 	n.founded.Do(n.createClusterRecord)
@@ -81,8 +82,7 @@ func (n *node) startDaemon() {
 	}()
 }
 
-// createClusterRecord makes the record of the cluster before its first node starts, with a short
-// lost_after.
+// createClusterRecord creates the record of the cluster before its first node starts, with a short lost_after.
 func (w *world) createClusterRecord() {
 	if _, _, err := w.admin.Bootstrap(w.life, w.opts.Shards, time.Now()); err != nil {
 		w.abort(err)
@@ -100,6 +100,7 @@ func (w *world) createClusterRecord() {
 	}
 }
 
+// runDaemon runs a daemon in the environment of the simulation until ctx ends or the daemon does.
 func (n *node) runDaemon(ctx context.Context, p *process, cfg daemon.Config) error {
 	boot := time.Now().Add(-time.Hour)
 	log := zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zapcore.EncoderConfig{
@@ -112,7 +113,8 @@ func (n *node) runDaemon(ctx context.Context, p *process, cfg daemon.Config) err
 		Listen: func(_, at string) (net.Listener, error) { return n.net.listenAt(at) },
 		Dial:   n.net.dialAddress,
 		Etcd: func(context.Context, daemon.Config) (*kv.Client, error) {
-			// What is still under way when the daemon closes its client may arrive all the same.
+			// Calls that are under way when the daemon closes its client may still arrive. So the daemon closes
+			// only the outer client.
 			inner := n.dial(n.life)
 			c := clientv3.NewCtxClient(n.life)
 			c.KV, c.Watcher, c.Lease, c.Maintenance, c.Cluster = inner.KV, inner.Watcher, inner.Lease, inner.Maintenance, inner.Cluster
@@ -141,8 +143,8 @@ func (n *node) runDaemon(ctx context.Context, p *process, cfg daemon.Config) err
 	return err
 }
 
-// killDaemon ends the daemon as SIGKILL does: nothing that it does from now on has an effect. Its guardian kills its attempts a
-// moment later, and says so, unless the whole host is dead.
+// killDaemon ends the daemon as SIGKILL does: nothing that it does from now on has an effect. Unless the whole host
+// is dead, its guardian kills the attempts up to 400 ms later, and writes cleared/.
 func (n *node) killDaemon(host bool) {
 	p := n.proc
 	n.proc, n.former = nil, p.killed
@@ -152,6 +154,7 @@ func (n *node) killDaemon(host bool) {
 	n.moveDir()
 	p.stop()
 
+	// Without a guardian nothing proves that the attempts are dead. Others must wait for lost_after.
 	if host {
 		close(p.killed)
 	} else {
@@ -175,7 +178,7 @@ func (n *node) killDaemon(host bool) {
 	}
 }
 
-// moveDir gives the next process a copy of the data directory: what is left of the dead one still writes to its own.
+// moveDir gives the next process a copy of the data directory, because the dead one still writes to its own.
 func (n *node) moveDir() {
 	next := filepath.Join(n.world.dir, fmt.Sprintf("%s.%d", n.name, n.starts))
 	if err := os.MkdirAll(next, 0o700); err != nil {
@@ -211,7 +214,8 @@ func (n *node) drainDaemon() {
 	p.stop()
 }
 
-// executeAttempt carries out attempts: "sim DURATION EXIT-CODE".
+// executeAttempt returns the function that stands for the process of an attempt. Its command is "sim DURATION
+// EXIT-CODE".
 func (p *process) executeAttempt(n *node) func(<-chan struct{}, task.Assigned, int64) int {
 	return func(killed <-chan struct{}, a task.Assigned, token int64) int {
 		var d time.Duration
@@ -236,11 +240,11 @@ func (p *process) executeAttempt(n *node) func(<-chan struct{}, task.Assigned, i
 
 		n.probes.noteEnd(one, false)
 
-		return 137
+		return 137 // as for SIGKILL
 	}
 }
 
-// newHTTPClient is a client that reaches the nodes' addresses, each call by a connection of its own.
+// newHTTPClient returns a client that reaches the nodes' addresses, with a new connection for each call.
 func (w *world) newHTTPClient() *http.Client {
 	return &http.Client{Transport: &http.Transport{DialContext: w.net.dialAddress, DisableKeepAlives: true}}
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// probes is what attempts did, whatever anybody believes.
+// probes records what attempts did, independently of what any node believes.
 type probes struct {
 	mu   sync.Mutex
-	log  strings.Builder // as the probe tasks of real clusters write it
+	log  strings.Builder // in the format of the probe log of real clusters, see check.CheckProbeLog
 	runs []*probe
 }
 
@@ -28,9 +28,10 @@ type probe struct {
 	task.Assigned
 	node       string
 	token      int64
-	start, end time.Time // end is when the last of it was gone
+	start, end time.Time // end is when nothing of it was left; zero: it still runs
 }
 
+// noteStart records that an attempt has started.
 func (p *probes) noteStart(node string, a task.Assigned, token int64) *probe {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -42,7 +43,7 @@ func (p *probes) noteStart(node string, a task.Assigned, token int64) *probe {
 	return one
 }
 
-// noteEnd notes that nothing is left of an attempt; one that was killed writes no END.
+// noteEnd records that nothing is left of an attempt. An attempt that was killed writes no END.
 func (p *probes) noteEnd(one *probe, itself bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -54,11 +55,13 @@ func (p *probes) noteEnd(one *probe, itself bool) {
 	}
 }
 
+// writeLine adds a line to the probe log. mu is held.
 func (p *probes) writeLine(word string, one *probe) {
 	fmt.Fprintf(&p.log, "%s %s %d %d %d %s\n", word, one.ID, max(one.Attempt, 1), one.token, time.Now().UnixMilli(), one.node)
 }
 
-// findOverlaps looks for attempts that lived on beside those that replaced them.
+// findOverlaps finds attempts that were alive at the same time against the rules. Unlike CheckProbeLog it knows
+// when killed attempts ended, so it also finds an attempt that is alive beside its own successor (G17).
 func (p *probes) findOverlaps(keys record.Keys, events []check.Event) (violations []check.Violation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,7 +88,7 @@ func (p *probes) findOverlaps(keys record.Keys, events []check.Event) (violation
 					beside[runOf(a.ID)] = true
 				}
 
-				// Of two runs that are active together, the one that became active last should not have.
+				// The policy that counts is that of the run that became active later.
 				later := activations[b.attemptID()]
 				if other := activations[a.attemptID()]; other.Revision > later.Revision {
 					later = other
@@ -95,7 +98,7 @@ func (p *probes) findOverlaps(keys record.Keys, events []check.Event) (violation
 
 				switch {
 				case a.ID == b.ID:
-					promise = "G17" // the one before should be dead
+					promise = "G17" // the earlier attempt must be dead
 				case later.Overlap != task.OverlapAllow && !task.Siblings(a.ID, b.ID):
 					promise = "G8"
 				}
@@ -109,6 +112,7 @@ func (p *probes) findOverlaps(keys record.Keys, events []check.Event) (violation
 				}
 			}
 
+			// Other attempts of the same run do not count for max_active.
 			delete(beside, runOf(b.ID))
 
 			if most := activations[b.attemptID()].MaxActive; most > 0 && len(beside) >= most {
@@ -123,7 +127,7 @@ func (p *probes) findOverlaps(keys record.Keys, events []check.Event) (violation
 	return violations
 }
 
-// runOf is the run whose limits count: of a part, its parent.
+// runOf returns the run whose limits count: for a part, its parent.
 func runOf(id string) string {
 	if parent, _, part := task.ParentOf(id); part {
 		return parent
@@ -135,8 +139,8 @@ func (p *probe) attemptID() check.AttemptID {
 	return check.AttemptID{Task: p.Namespace + "/" + p.Task, Run: p.ID, Token: p.token}
 }
 
-// judgeFrozenStarts looks for processes that start on a node that has said that it obeys the freeze which is in force
-// (G21). It goes by the one clock that all of a simulation has, so that it holds whatever the nodes' clocks say.
+// judgeFrozenStarts finds processes that start on a node that has confirmed the freeze in force (G21). It uses the
+// one clock that the whole simulation has, so it is exact whatever the nodes' clocks show.
 func (w *world) judgeFrozenStarts(keys record.Keys, events []check.Event) (violations []check.Violation) {
 	w.probes.mu.Lock()
 	defer w.probes.mu.Unlock()
@@ -145,6 +149,7 @@ func (w *world) judgeFrozenStarts(keys record.Keys, events []check.Event) (viola
 	var mod int64
 	obeyed := map[string]int64{}
 	starts := slices.SortedStableFunc(slices.Values(w.probes.runs), func(a, b *probe) int { return a.start.Compare(b.start) })
+	// judge checks the starts before an instant with the freezes and confirmations of the events so far.
 	judge := func(until time.Time) {
 		for ; len(starts) > 0 && (until.IsZero() || starts[0].start.Before(until)); starts = starts[1:] {
 			one := starts[0]
@@ -189,7 +194,7 @@ func (w *world) judgeFrozenStarts(keys record.Keys, events []check.Event) (viola
 	return violations
 }
 
-// timeRevisions notes when each revision was written.
+// timeRevisions records when each revision was written, until ctx ends.
 func (w *world) timeRevisions(ctx context.Context) {
 	for r := range w.etcd.Watch(ctx, w.admin.Keys().Root(), clientv3.WithPrefix(), clientv3.WithRev(1)) {
 		w.mu.Lock()

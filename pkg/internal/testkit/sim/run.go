@@ -17,54 +17,55 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// The cluster's times, short, so that much happens in a minute.
+// The timeouts of the cluster are short, so that many things happen in a minute.
 const (
 	leaseTTL     = 3 * time.Second
-	lostAfter    = 14 * time.Second
+	lostAfter    = 14 * time.Second // close to the minimum of 12 s
 	drainTimeout = 5 * time.Second
-	maxSkew      = 1500 * time.Millisecond
-	mostNodes    = 6
+	maxSkew      = 1500 * time.Millisecond // less than the clock guard detects (2 s)
+	mostNodes    = 6                       // no node joins beyond this number
 )
 
-// Options are what a simulation is made of; zero values are drawn from the seed, or the defaults.
+// Options describe a simulation. Zero values are drawn from the seed or replaced by defaults.
 type Options struct {
-	Nodes    int           // at first; default 3 to 5
+	Nodes    int           // at the beginning; default 3 to 5
 	Shards   int           // default 8 to 32
 	Slots    int           // of each node; default 8
-	Tasks    int           // names that tasks have; default 6 to 14
-	Duration time.Duration // of the trouble; default a minute
-	Patience time.Duration // in which all runs must have ended at last; default an hour: long ones may wait for one another
-	// Only, if set, names the faults that there are; "calm" stands for none.
+	Tasks    int           // how many names tasks can have; default 6 to 14
+	Duration time.Duration // of the phase with faults; default one minute
+	Patience time.Duration // how long runs may take to end afterwards; default one hour, because long runs may wait for one another
+	// Only, if set, lists the faults that occur; "calm" means none.
 	Only []string
-	// Rough has calls to etcd be slow, get lost, come late and twice, whatever Only says.
+	// Rough makes calls to etcd slow, lost, late and repeated, whatever Only lists.
 	Rough bool
 	// Shape, if set, changes each task before users apply it.
 	Shape func(*task.Spec)
-	// Plain has tasks without policies of time and overlap.
+	// Plain creates tasks without policies of time and overlap.
 	Plain bool
-	// Calls are what users do, once each task was applied; what is in it twice is done twice as often.
+	// Calls lists what users do after each task was applied once. A call that is listed twice is made twice as
+	// often.
 	Calls []string
-	// Workloads, if not nil, names the workloads that there are. By default the seed draws them, unless Only, Shape, Plain
-	// or Calls say what the simulation is about.
+	// Workloads, if not nil, lists the workloads. By default the seed draws them, unless Only, Shape, Plain or
+	// Calls determine the purpose of the simulation.
 	Workloads []string
-	// Mutate, if set, changes a node's etcd client before it is used: it may put its own KV, Watcher and Lease around
-	// those that are there. It is called at each start of the node. Such a simulation is expected to fail.
+	// Mutate, if set, changes a node's etcd client before it is used, at each start of the node. It may wrap the
+	// client's KV, Watcher and Lease. Such a simulation is expected to fail.
 	Mutate func(node string, c *clientv3.Client)
 
-	farClocks bool // clocks jump beyond what the clock guard bears
+	farClocks bool // clocks jump by more than the clock guard tolerates
 }
 
-// Report is what came of a simulation.
+// Report is the result of a simulation.
 type Report struct {
 	check.Report
 	Seed   uint64
-	Counts map[string]int // of what was reached, see Hard
-	Story  string         // what happened, and what the nodes logged
-	Events []check.Event  // the history
+	Counts map[string]int // how often something was reached, see Hard
+	Story  string         // what happened, with the nodes' logs
+	Events []check.Event  // the complete history
 }
 
-// Run lives through the simulation of a seed, and judges it. It is in virtual time, and takes a second or so. It fails t
-// only if the simulation itself cannot be.
+// Run runs the simulation of a seed in virtual time, which takes about a second, and judges it. It fails t only if
+// the simulation itself cannot continue. Violations are in the report.
 func Run(t *testing.T, seed uint64, o Options) Report {
 	t.Helper()
 	var r Report
@@ -73,8 +74,10 @@ func Run(t *testing.T, seed uint64, o Options) Report {
 	return r
 }
 
+// runInBubble runs the phases of a simulation: start, faults, recovery, quiet, and judgement.
 func runInBubble(t *testing.T, seed uint64, o Options) Report {
 	time.Sleep(time.Until(simulationStart))
+	// life outlives the test's context, because daemons must end before the bubble does.
 	life, end := context.WithCancel(context.WithoutCancel(t.Context()))
 	defer end()
 
@@ -83,23 +86,29 @@ func runInBubble(t *testing.T, seed uint64, o Options) Report {
 	w.startNodes(seed)
 	users, calm := context.WithCancel(life)
 
+	// Two users call the API at the same time, so that their calls can conflict.
 	for range 2 {
 		u := &user{world: w, rng: rand.New(rand.NewPCG(seed, w.rng.Uint64()))}
 		w.background.Go(func() { u.makeCalls(users) })
 	}
 
+	// Phase of faults. It ends with all faults removed and all nodes running.
 	w.injectFaults()
 	w.endFaults()
 	calm()
 	w.resumeNodes()
+	// From here on the cluster has settleTime to decide everything that is due until now (G16).
 	until := time.Now()
 	w.logLine("> all is well")
 	w.sleep(settleTime)
-	w.resumeNodes() // what was asked for before all was well may have come late
+	// A request from before the recovery may have arrived late.
+	w.resumeNodes()
 	w.endFreezes()
+	// Pause all tasks and wait until all runs have ended.
 	w.pauseAll()
 	quiet := w.waitUntil(w.opts.Patience, func() bool { w.resumeAll(); return w.isIdle() })
 	w.logLine("> quiet: %t", quiet)
+	// Stop everything, so that no goroutine is left in the bubble.
 	w.stopProcesses()
 	end()
 	w.background.Wait()
@@ -109,9 +118,10 @@ func runInBubble(t *testing.T, seed uint64, o Options) Report {
 	return w.buildReport(seed, until)
 }
 
-// startNodes draws what is not given, and starts the first nodes.
+// startNodes draws the options that are not set, and starts the first nodes.
 func (w *world) startNodes(seed uint64) {
 	o := &w.opts
+	// Always draw, even if the option is set: the number of draws must not depend on the options.
 	draw := func(v *int, least, most int) {
 		if n := least + w.rng.IntN(most-least+1); *v == 0 {
 			*v = n
@@ -176,7 +186,7 @@ func (w *world) startNodes(seed uint64) {
 	w.sleep(3 * time.Second)
 }
 
-// injectFaults has faults come and go.
+// injectFaults begins faults at random intervals and ends each after a random time, until the duration is over.
 func (w *world) injectFaults() {
 	var all []fault
 	for _, f := range faults {
@@ -228,17 +238,18 @@ func (w *world) injectFaults() {
 	}
 }
 
-// settleTime is how long a healed cluster has until every shard has an owner and every due tick an outcome (G16).
+// settleTime is how long a cluster has after all faults until every shard has an owner and every due tick an
+// outcome (G16).
 const settleTime = 20 * time.Second
 
-// endFaults ends all faults, and has every node run.
+// endFaults ends all faults, and starts every node that does not run.
 func (w *world) endFaults() {
 	w.store.SetFull(false)
 	w.store.Thaw(true)
 
 	w.weather = weather{}
 	for _, p := range w.all {
-		p.link.removeFaults() // those that drain, too
+		p.link.removeFaults() // including those of processes that drain
 	}
 
 	for _, name := range w.names {
@@ -267,7 +278,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// pauseAll pauses every task, so that an end can come.
+// pauseAll pauses every task, so that no new runs begin.
 func (w *world) pauseAll() {
 	for i := range w.opts.Tasks {
 		paused := w.waitUntil(time.Minute, func() bool {
@@ -290,7 +301,7 @@ func (w *world) pauseAll() {
 	}
 }
 
-// resumeAll lets all runs go on that are paused, or are about to be.
+// resumeAll resumes all runs that are paused or for which a pause is requested.
 func (w *world) resumeAll() {
 	held, err := w.admin.Active(w.life)
 	if err != nil {
@@ -299,12 +310,12 @@ func (w *world) resumeAll() {
 
 	for _, h := range held {
 		if h.PauseRequested {
-			_, _ = w.admin.ResumeActive(w.life, h, "nobody") // or again in a moment
+			_, _ = w.admin.ResumeActive(w.life, h, "nobody") // a conflict is resolved by the next call
 		}
 	}
 }
 
-// stopProcesses ends all processes, and waits for whatever is left of those that were killed.
+// stopProcesses ends all processes, and waits for what is left of those that were killed.
 func (w *world) stopProcesses() {
 	for _, p := range w.all {
 		p.stop()
@@ -317,7 +328,7 @@ func (w *world) stopProcesses() {
 	}
 }
 
-// buildReport judges the history.
+// buildReport judges the history: the checker's rules, the probe log, and the API's answers.
 func (w *world) buildReport(seed uint64, until time.Time) Report {
 	events := checkEvents(w.store.Events())
 	keys := w.admin.Keys()
@@ -333,7 +344,7 @@ func (w *world) buildReport(seed uint64, until time.Time) Report {
 	return r
 }
 
-// checkEvents is what the store kept, as a recorder would have it.
+// checkEvents converts what the store has kept to events as a recorder returns them.
 func checkEvents(all []*mvccpb.Event) []check.Event {
 	events := make([]check.Event, len(all))
 	for i, e := range all {

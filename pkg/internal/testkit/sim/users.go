@@ -14,14 +14,16 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
+// namespace has all tasks of a simulation.
 const namespace = "sim"
 
-// user calls the API as people and programs do, of any node, until ctx ends.
+// user calls the API of random nodes, as people and programs do.
 type user struct {
 	*world
-	rng *rand.Rand
+	rng *rand.Rand // a generator of its own, because users run concurrently
 }
 
+// makeCalls applies each task and then makes random calls, until ctx ends.
 func (u *user) makeCalls(ctx context.Context) {
 	for range u.opts.Tasks {
 		u.makeCall(ctx, "apply")
@@ -32,6 +34,7 @@ func (u *user) makeCalls(ctx context.Context) {
 	}
 }
 
+// makeCall makes one call on a random task, and records the answer.
 func (u *user) makeCall(ctx context.Context, what string) {
 	c := u.anyNode()
 	if c == nil {
@@ -55,7 +58,8 @@ func (u *user) makeCall(ctx context.Context, what string) {
 	}
 }
 
-// noteRefusal notes a call that the API has refused, so that nothing of it may be written.
+// noteRefusal records a call that the API has refused, so that nothing of it may be written. An answer of unknown
+// outcome, and one for lack of space, are not refusals.
 func (u *user) noteRefusal(mark, what string, err error) {
 	var problem *client.Error
 	if err != nil && !errors.Is(err, task.ErrUnknown) && errors.As(err, &problem) && problem.Status != 0 && problem.Code != client.CodeNoSpace {
@@ -73,7 +77,7 @@ func (u *user) anyHost() *node {
 
 func (u *user) drawName() string { return fmt.Sprintf("t%02d", u.rng.IntN(u.opts.Tasks)) }
 
-// callAndRecord makes one call, and notes what was acknowledged.
+// callAndRecord makes one call, and records what was acknowledged.
 func (u *user) callAndRecord(ctx context.Context, c *client.Client, what, name, mark string) (err error) {
 	var t client.Task
 
@@ -93,7 +97,7 @@ func (u *user) callAndRecord(ctx context.Context, c *client.Client, what, name, 
 			"paused_until": task.At(time.Now().Add(durationBetween(u.rng, time.Second, 20*time.Second)))})
 	case "edit":
 		t, err = u.patchTask(ctx, c, name, mark, u.drawEdit())
-	case "edit twice": // the second may follow before an owner has heard of the first
+	case "edit twice": // the second edit may follow before an owner has seen the first
 		if t, err = u.patchTask(ctx, c, name, mark, u.drawEdit()); err == nil {
 			u.acks.addWrite("edit of "+name, u.admin.Keys().Spec(u.taskRef(name)), t.Revision)
 			clock.Sleep(ctx, durationBetween(u.rng, 0, time.Second))
@@ -101,7 +105,7 @@ func (u *user) callAndRecord(ctx context.Context, c *client.Client, what, name, 
 			second := u.acks.newMark()
 			if t, err = u.patchTask(ctx, c, name, second, u.drawEdit()); err != nil {
 				u.noteRefusal(second, what+" of "+name, err)
-				err = nil // the first was not refused
+				err = nil // the first edit was not refused
 			}
 		}
 	case "change policy":
@@ -132,7 +136,7 @@ func (u *user) callAndRecord(ctx context.Context, c *client.Client, what, name, 
 		err = c.Tasks.Delete(ctx, namespace, name, 0)
 	case "trigger":
 		_, err = c.Tasks.Trigger(ctx, namespace, name, nil)
-	case "turn": // pauses what runs, and lets go on what is paused
+	case "turn": // pauses a run, or resumes a paused one
 		var runs []task.Run
 		if runs, err = c.Runs.ListByTask(ctx, namespace, name, client.RunListOptions{States: []task.State{task.Dispatched, task.Running, task.Paused}}); err == nil && len(runs) > 0 {
 			if r := pickRandom(u.rng, runs); r.PausedBy == "" {
@@ -160,11 +164,12 @@ func (u *user) callAndRecord(ctx context.Context, c *client.Client, what, name, 
 	return err
 }
 
+// drawSchedule draws a schedule with many ticks in a minute, or none.
 func drawSchedule(r *rand.Rand) string {
 	return pickRandom(r, []string{"* * * * * *", "*/2 * * * * *", "*/3 * * * * *", "*/5 * * * * *", "@every 700ms", "@every 1500ms", "@every 4s", "@every 11s", "* * * * *", "@manual"})
 }
 
-// drawTask draws a task, as the workloads and the options of the simulation want it.
+// drawTask draws a task, and lets the workloads and the options change it.
 func (u *user) drawTask(name string) task.Spec {
 	s := u.drawSpec(name)
 
@@ -181,7 +186,7 @@ func (u *user) drawTask(name string) task.Spec {
 	return s
 }
 
-// overlapOf is the overlap policy with which a task of that name begins.
+// overlapOf returns the overlap policy that a task of that name has at first.
 func overlapOf(name string) string {
 	return []string{task.OverlapSkip, task.OverlapAllow, task.OverlapQueue, task.OverlapReplace}[int(name[len(name)-1])%4]
 }
@@ -238,8 +243,8 @@ func (u *user) drawSpec(name string) task.Spec {
 	return s
 }
 
-// addParts gives some tasks parts. What it takes is drawn already: who adds to the draws
-// makes other simulations of all seeds.
+// addParts gives some tasks parts. It derives its choices from numbers that are drawn already: additional draws
+// would change the simulations of all seeds.
 func addParts(s *task.Spec) {
 	n := s.History.Keep
 	if !slices.Contains([]string{"t02", "t03", "t05", "t08"}, s.Name) || n%2 == 0 || s.Shadow {
@@ -262,7 +267,7 @@ func addParts(s *task.Spec) {
 	}
 }
 
-// drawPolicies draws what a task says of time, of overlap and of failures.
+// drawPolicies draws policies of time, overlap and failures.
 func (u *user) drawPolicies(s *task.Spec) {
 	r := u.rng
 	one := func(in int) bool { return r.IntN(in) == 0 }
@@ -286,7 +291,7 @@ func (u *user) drawPolicies(s *task.Spec) {
 		s.End = soon(15*time.Second, time.Minute)
 	}
 
-	s.Shadow = s.Overlap == task.OverlapSkip && s.History.Keep%3 == 0 // the others' runs are what takes some seeing
+	s.Shadow = s.Overlap == task.OverlapSkip && s.History.Keep%3 == 0 // few tasks, because the runs of the others are what the simulation tests
 	if one(5) {
 		s.MaxRuns = 1 + r.Int64N(20)
 	}

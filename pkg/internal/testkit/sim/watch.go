@@ -9,12 +9,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/clock"
 )
 
-// linkedWatcher passes watches through the link: they are late, stall, and break with it.
+// linkedWatcher passes watches through the link. They are late, stall and break with it.
 type linkedWatcher struct {
 	clientv3.Watcher
 	link *link
 }
 
+// Watch opens a watch. As with etcd's client, it blocks until the link is open, and returns a closed channel if it
+// fails.
 func (w linkedWatcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
 	l := w.link
 	out := make(chan clientv3.WatchResponse, 1)
@@ -60,7 +62,7 @@ func (w linkedWatcher) Watch(ctx context.Context, key string, opts ...clientv3.O
 	return out
 }
 
-// eventDelay is how long an event takes.
+// eventDelay draws how long an event takes.
 func (l *link) eventDelay() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,7 +74,7 @@ func (l *link) eventDelay() time.Duration {
 	return time.Duration(50+l.rng.IntN(1000)) * time.Microsecond
 }
 
-// deliverEvent waits until the link lets a watch say something.
+// deliverEvent waits until the link lets a watch deliver a response. It returns false if the watch breaks first.
 func (l *link) deliverEvent(ctx context.Context, broken <-chan struct{}, delay time.Duration) bool {
 	if !clock.Sleep(ctx, delay) {
 		return false
@@ -97,12 +99,13 @@ func (l *link) deliverEvent(ctx context.Context, broken <-chan struct{}, delay t
 	}
 }
 
+// RequestProgress requests a progress notification. A link that is not open loses the request.
 func (w linkedWatcher) RequestProgress(ctx context.Context) error {
 	if !clock.Sleep(ctx, w.link.eventDelay()) {
 		return ctx.Err()
 	}
 	if m, _ := w.link.modeAndChange(); m != modeOpen {
-		return nil // sent, and lost
+		return nil // sent, but lost
 	}
 
 	return w.Watcher.RequestProgress(ctx)

@@ -16,25 +16,25 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// workload is a kind of behavior of users that a simulation has or does not have. A seed draws each of them by itself, so
-// that most combinations occur and many simulations have only one.
+// workload is a kind of user behavior that a simulation has or does not have. A seed draws each workload
+// independently, so that most combinations occur, and many simulations have only one.
 type workload struct {
 	name  string
-	calls []string // added to what users do
-	// prepare, if set, changes the options of the simulation before it begins.
+	calls []string // added to the calls of users
+	// prepare, if set, changes the options before the simulation begins.
 	prepare func(o *Options, r *rand.Rand)
 	// shape, if set, changes each task before users apply it.
 	shape func(s *task.Spec, r *rand.Rand)
 	fault fault // added to the faults, if it has a name
 }
 
-// workloads are all that exist. Options.Workloads selects them by name.
+// workloads lists all workloads. Options.Workloads selects them by name.
 var workloads = []workload{
 	{name: "drain nodes", calls: []string{"drain node", "cordon node", "resume node", "resume node", "blink node"}},
 	{name: "blink nodes", calls: []string{"blink node", "trigger", "trigger"}, fault: fault{"blink", 12, blinkOne},
 		prepare: func(o *Options, r *rand.Rand) { // with one slot, attempts wait in the inboxes and are handed back
 			o.Slots, o.Nodes, o.Tasks = cmp.Or(o.Slots, 1), cmp.Or(o.Nodes, 3), cmp.Or(o.Tasks, 12)
-			o.Rough = o.Rough || r.IntN(2) == 0 // answers to hand-backs get lost
+			o.Rough = o.Rough || r.IntN(2) == 0 // so that answers to hand-backs get lost
 		},
 		shape: func(s *task.Spec, r *rand.Rand) {
 			if r.IntN(4) > 0 {
@@ -59,8 +59,8 @@ var workloads = []workload{
 	{name: "far clocks", prepare: func(o *Options, _ *rand.Rand) { o.farClocks = true }},
 }
 
-// drawWorkloads selects the workloads of a simulation. They have dice of their own, so that a workload that is added
-// leaves all other choices of a seed as they were.
+// drawWorkloads selects the workloads of a simulation. It has its own random numbers, so that a new workload does
+// not change the other choices of a seed.
 func (o *Options) drawWorkloads(seed uint64) (drawn []workload) {
 	r := rand.New(rand.NewPCG(seed, 3))
 
@@ -78,10 +78,10 @@ func (o *Options) drawWorkloads(seed uint64) (drawn []workload) {
 	return drawn
 }
 
-// overlaps are all policies of overlap.
+// overlaps lists all overlap policies.
 var overlaps = []string{task.OverlapSkip, task.OverlapAllow, task.OverlapQueue, task.OverlapReplace}
 
-// setOverlap gives a task an overlap policy, with what belongs to it.
+// setOverlap sets an overlap policy, with the fields that belong to it.
 func setOverlap(s *task.Spec, overlap string, r *rand.Rand) {
 	s.Overlap, s.Queue, s.MaxActive = overlap, task.QueuePolicy{}, 0
 
@@ -93,7 +93,7 @@ func setOverlap(s *task.Spec, overlap string, r *rand.Rand) {
 	}
 }
 
-// shortLived gives a task a history of very few records, a schedule that ends, and a ttl.
+// shortLived gives a task a history of few records, and sometimes a schedule that ends and a ttl.
 func shortLived(s *task.Spec, r *rand.Rand) {
 	s.History.Keep = 1 + r.IntN(3)
 	if r.IntN(3) == 0 {
@@ -107,7 +107,7 @@ func shortLived(s *task.Spec, r *rand.Rand) {
 		}
 	}
 
-	if r.IntN(2) == 0 { // the newest end is then often the oldest tick's
+	if r.IntN(2) == 0 { // retries: the newest end then often belongs to the oldest tick
 		s.Retry.Attempts, s.Retry.Backoff, s.Retry.On = 2, task.Duration(time.Second), []task.State{task.Failed, task.Lost}
 		s.Retry.ExitCodes = nil
 	}
@@ -147,7 +147,7 @@ func (u *user) actOnNode(ctx context.Context, c *client.Client, what string) (er
 		_, err = c.Nodes.Cordon(ctx, name)
 	case "resume node":
 		_, err = c.Nodes.Resume(ctx, name)
-	case "blink node": // the resume comes while the node still hands back what it has not started
+	case "blink node": // the resume arrives while the node still hands back what it has not started
 		_, err = c.Nodes.Drain(ctx, name)
 		clock.Sleep(ctx, durationBetween(u.rng, 200*time.Millisecond, 4*time.Second))
 		if _, resumed := c.Nodes.Resume(ctx, name); resumed != nil {
@@ -164,8 +164,8 @@ func (u *user) actOnNode(ctx context.Context, c *client.Client, what string) (er
 	return err
 }
 
-// blinkOne drains a node and resumes it soon, while what it watches may be late: it then hears late what has become of the
-// attempts that it hands back.
+// blinkOne drains a node and resumes it soon, in half of the cases while its watches stall. The node then learns
+// late what happened to the attempts that it hands back.
 func blinkOne(w *world) func(*world) {
 	n := w.someNode()
 	if n == nil {
@@ -194,14 +194,13 @@ func blinkOne(w *world) func(*world) {
 	return func(*world) { l.setStalled(false) }
 }
 
-// setLostAfter changes the cluster's setting.
+// setLostAfter changes the cluster's lost_after.
 func setLostAfter(ctx context.Context, c *client.Client, d time.Duration) error {
 	_, err := c.Cluster.UpdateSettings(ctx, client.ClusterSettings{LostAfter: new(task.Duration(d))})
 	return err
 }
 
-// cutAndChange has a user change lost_after, cuts a node off, and has a user change it again while that lasts: the node
-// goes on without hearing of it.
+// cutAndChange changes lost_after, cuts a node off, and changes lost_after again while the node cannot receive it.
 func cutAndChange(w *world) func(*world) {
 	n := w.someNode()
 	if n == nil {
@@ -239,7 +238,7 @@ func cutAndChange(w *world) func(*world) {
 		clock.Sleep(w.life, before)
 
 		if now, _ := l.modeAndChange(); now != modeOpen {
-			return // it is in trouble already, and stays so for as long as that lasts
+			return // another fault has the link, and ends it
 		}
 
 		w.logLine("> %s is cut off", n.name)
@@ -256,7 +255,7 @@ func cutAndChange(w *world) func(*world) {
 	return nil
 }
 
-// drawEdit is a change of a task's timing.
+// drawEdit draws a change of a task's timing.
 func (u *user) drawEdit() map[string]any {
 	r := u.rng
 	switch r.IntN(4) {
@@ -271,7 +270,7 @@ func (u *user) drawEdit() map[string]any {
 	}
 }
 
-// drawPolicy is a change of what a task says of runs beside each other.
+// drawPolicy draws a change of a task's overlap policy.
 func (u *user) drawPolicy() map[string]any {
 	var s task.Spec
 	setOverlap(&s, pickRandom(u.rng, overlaps), u.rng)
@@ -284,7 +283,7 @@ func (u *user) drawPolicy() map[string]any {
 	return patch
 }
 
-// patchTask changes fields of a task; mark tells the change apart.
+// patchTask changes fields of a task. mark identifies the change.
 func (u *user) patchTask(ctx context.Context, c *client.Client, name, mark string, fields map[string]any) (client.Task, error) {
 	fields["description"] = mark
 	body, err := json.Marshal(fields)
@@ -295,12 +294,12 @@ func (u *user) patchTask(ctx context.Context, c *client.Client, name, mark strin
 	return c.Tasks.Patch(ctx, namespace, name, body, 0)
 }
 
-// resumeNodes ends drains and cordons, whoever asked for them.
+// resumeNodes ends all drains and cordons.
 func (w *world) resumeNodes() {
 	for _, name := range w.names {
 		n := w.nodes[name]
 		if n.proc == nil || isClosed(n.proc.gone) {
-			continue // its daemon has ended by itself, as one does that finds its port taken
+			continue // its daemon has ended by itself, as it does when its port is taken
 		}
 
 		var err error

@@ -21,43 +21,46 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// simulationStart is when simulations begin: bubbles begin in 2000, which is no time for tasks.
+// simulationStart is the time at which simulations begin. A synctest bubble begins in the year 2000, which is
+// before any time that tasks expect.
 var simulationStart = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
-// world is a cluster and all that is around it, in one bubble.
+// world is a cluster and everything around it, in one bubble.
 type world struct {
 	t         testing.TB
 	opts      Options
 	workloads []workload
-	rng       *rand.Rand // of the scenario: one goroutine draws from it
-	weather   weather
+	rng       *rand.Rand // of the scenario; only one goroutine draws from it
+	weather   weather    // of links that are created from now on
 	dir       string
 
-	store  *kvmem.Store
-	skewed time.Duration                          // by which a clock was wrong at most
-	full   bool                                   // it was, for a time
-	dial   func(context.Context) *clientv3.Client // a client of etcd: of store, unless a test has another
+	store  *kvmem.Store                           // the in-memory etcd
+	skewed time.Duration                          // the largest error that any clock had
+	full   bool                                   // etcd was full for some time
+	dial   func(context.Context) *clientv3.Client // returns a client of etcd: of store, unless a test replaces it
 	net    *network
-	admin  *store.Store // the simulation's own eyes and hands, without faults
-	etcd   *kv.Client
-	names  []string // of all nodes there will be
+	admin  *store.Store // the simulation's own access, without faults
+	etcd   *kv.Client   // the client of admin
+	names  []string     // of all nodes, in the order of their creation
 	nodes  map[string]*node
-	all    []*process        // that ever were
+	all    []*process        // all processes that were ever started
 	fault  map[string]func() // how to end what is wrong now
 
-	founded sync.Once // the record of the cluster is there
+	founded sync.Once // guards the creation of the cluster's record
 
 	life       context.Context // ends with the simulation
-	background sync.WaitGroup  // what outlives the calls that began it
+	background sync.WaitGroup  // goroutines that outlive the call that started them
 	probes     probes
 	acks       acks
 
+	// mu guards the fields below, and the nodes' map and directories.
 	mu     sync.Mutex
-	times  map[int64]time.Time // of the revisions, by the clock of the simulation
-	story  []string
-	counts map[string]int
+	times  map[int64]time.Time // when each revision was written, by the clock of the simulation
+	story  []string            // lines of the report
+	counts map[string]int      // how often something was reached
 }
 
+// newWorld returns a cluster without nodes.
 func newWorld(t testing.TB, life context.Context, seed uint64, o Options) *world {
 	w := &world{
 		t: t, opts: o, rng: rand.New(rand.NewPCG(seed, 1)), dir: t.TempDir(), store: kvmem.New(kvmem.Config{}), net: newNetwork(),
@@ -76,21 +79,21 @@ func newWorld(t testing.TB, life context.Context, seed uint64, o Options) *world
 	return w
 }
 
-// abort ends a simulation that cannot go on.
+// abort fails the test when the simulation cannot continue.
 func (w *world) abort(err error) {
 	w.t.Helper()
 	w.t.Error(err)
 	w.t.FailNow()
 }
 
-// logLine adds a line to the story of the simulation.
+// logLine adds a line to the story.
 func (w *world) logLine(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.story = append(w.story, fmt.Sprintf("%s %s", time.Now().UTC().Format("15:04:05.000"), fmt.Sprintf(format, args...)))
 }
 
-// Write takes the nodes' log lines into the story.
+// Write adds the nodes' log lines to the story. It implements zapcore.WriteSyncer together with Sync.
 func (w *world) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -102,14 +105,14 @@ func (w *world) Write(b []byte) (int, error) {
 
 func (w *world) Sync() error { return nil }
 
-// countReached notes that something was reached.
+// countReached counts that something was reached.
 func (w *world) countReached(what string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.counts[what]++
 }
 
-// clientOf is a client of a node's API; nil before there is a token.
+// clientOf returns a client of a node's API; nil before a token exists.
 func (w *world) clientOf(n *node) *client.Client {
 	token := w.firstToken()
 	if token == "" {
@@ -124,7 +127,7 @@ func (w *world) clientOf(n *node) *client.Client {
 	return c
 }
 
-// firstToken is what the first node has written; "" before.
+// firstToken returns the token that the first node has created; "" before that.
 func (w *world) firstToken() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -138,9 +141,11 @@ func (w *world) firstToken() string {
 	return ""
 }
 
-// outlivingContext is a context for what outlives its caller; it keeps the caller's values, and ends with the simulation.
+// outlivingContext returns a context for work that outlives its caller. It has the caller's values and ends with
+// the simulation.
 func (w *world) outlivingContext(ctx context.Context) context.Context { return outliving{w.life, ctx} }
 
+// outliving ends with one context and has the values of another.
 type outliving struct {
 	context.Context
 	values context.Context
@@ -148,18 +153,18 @@ type outliving struct {
 
 func (o outliving) Value(key any) any { return o.values.Value(key) }
 
-// pickRandom draws one of a list.
+// pickRandom draws an element of a list.
 func pickRandom[T any](r *rand.Rand, list []T) T { return list[r.IntN(len(list))] }
 
-// durationBetween draws a duration.
+// durationBetween draws a duration between two limits, in whole milliseconds above the lower one.
 func durationBetween(r *rand.Rand, least, most time.Duration) time.Duration {
 	return least + time.Duration(r.Int64N(int64(most-least)+1)).Truncate(time.Millisecond)
 }
 
-// sleep lets virtual time go by.
+// sleep waits in virtual time.
 func (w *world) sleep(d time.Duration) { clock.Sleep(w.life, d) }
 
-// waitUntil waits until a condition holds, for at most a time.
+// waitUntil waits until a condition holds, and reports whether it does. It gives up after a time.
 func (w *world) waitUntil(most time.Duration, holds func() bool) bool {
 	for deadline := time.Now().Add(most); time.Now().Before(deadline); w.sleep(100 * time.Millisecond) {
 		if holds() {
@@ -170,7 +175,7 @@ func (w *world) waitUntil(most time.Duration, holds func() bool) bool {
 	return holds()
 }
 
-// isIdle says whether nothing waits or runs.
+// isIdle reports whether no run waits or is active.
 func (w *world) isIdle() bool {
 	for _, prefix := range []string{w.admin.Keys().Runs(), w.admin.Keys().Root() + "shards/"} {
 		resp, err := w.etcd.Get(w.life, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
