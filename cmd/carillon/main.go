@@ -11,11 +11,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/daemon"
 )
 
-func main() { os.Exit(run()) }
+func main() { os.Exit(runCommand()) }
 
-// run ends its command at the first signal; at a second one the system's own
+// runCommand ends its command at the first signal; at a second one the system's own
 // way takes over, so that nothing can keep the process from being stopped.
-func run() int {
+func runCommand() int {
 	ctx, stop := daemon.Signals(context.Background())
 	defer stop()
 

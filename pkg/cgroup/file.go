@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-func read(dir, name string) (string, error) {
+func readFile(dir, name string) (string, error) {
 	b, err := os.ReadFile(filepath.Join(dir, name))
 	return strings.TrimSpace(string(b)), err
 }
 
-// write writes to a file that must be there: the kernel makes them.
-func write(dir, name, value string) error {
+// writeFile writes to a file that must be there: the kernel makes them.
+func writeFile(dir, name, value string) error {
 	f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
 		return err
@@ -27,14 +27,14 @@ func write(dir, name, value string) error {
 	return err
 }
 
-func has(dir, name string) bool {
+func fileExists(dir, name string) bool {
 	_, err := os.Stat(filepath.Join(dir, name))
 	return err == nil
 }
 
-// number reads a file that holds one; 0 if it cannot.
-func number(dir, name string) int64 {
-	s, err := read(dir, name)
+// readNumber reads a file that holds one; 0 if it cannot.
+func readNumber(dir, name string) int64 {
+	s, err := readFile(dir, name)
 	if err != nil {
 		return 0
 	}
@@ -43,8 +43,8 @@ func number(dir, name string) int64 {
 	return n
 }
 
-// field reads a line "name number" of a file; 0 if there is none.
-func field(text, name string) int64 {
+// lineNumber reads a line "name number" of a file; 0 if there is none.
+func lineNumber(text, name string) int64 {
 	for line := range strings.Lines(text) {
 		if k, v, ok := strings.Cut(strings.TrimSpace(line), " "); ok && k == name {
 			n, _ := strconv.ParseInt(v, 10, 64)
@@ -55,10 +55,10 @@ func field(text, name string) int64 {
 	return 0
 }
 
-func put(dir string, pid int) error { return write(dir, "cgroup.procs", strconv.Itoa(pid)) }
+func putProcess(dir string, pid int) error { return writeFile(dir, "cgroup.procs", strconv.Itoa(pid)) }
 
 func pidsIn(dir string) ([]int, error) {
-	s, err := read(dir, "cgroup.procs")
+	s, err := readFile(dir, "cgroup.procs")
 	if err != nil {
 		return nil, err
 	}

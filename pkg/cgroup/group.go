@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// freezing is how long a group may take to stand still.
-const freezing = 2 * time.Second
+// freezeTimeout is how long a group may take to stand still.
+const freezeTimeout = 2 * time.Second
 
 // Group is the control group of one attempt at a time. It belongs to one goroutine.
 type Group struct {
@@ -53,14 +53,14 @@ func (x *Group) Joins() bool { return x.freezer || len(x.joined) > 0 }
 // After an error it may have joined a part, and Holds still says whether it is in Dir.
 func (x *Group) Join(pid int) error {
 	if x.freezer {
-		if err := put(x.dir, pid); err != nil {
+		if err := putProcess(x.dir, pid); err != nil {
 			return fmt.Errorf("join a control group: %w", err)
 		}
 		x.entered = true
 	}
 
 	for _, dir := range x.joined {
-		if err := put(dir, pid); err != nil {
+		if err := putProcess(dir, pid); err != nil {
 			return fmt.Errorf("join a control group: %w", err)
 		}
 	}
@@ -72,9 +72,9 @@ func (x *Group) Join(pid int) error {
 // because Join said so.
 func (x *Group) Holds() bool { return x.fd >= 0 || x.entered }
 
-// reread reads a short file that is kept open: to open it again each time would be
+// rereadFile reads a short file that is kept open: to open it again each time would be
 // most of what a group costs.
-func reread(fd int) (string, error) {
+func rereadFile(fd int) (string, error) {
 	var b [1024]byte
 	n, err := unix.Pread(fd, b[:], 0)
 	if err != nil {
@@ -86,15 +86,15 @@ func reread(fd int) (string, error) {
 
 // Empty reports whether no process is in the group, zombies not counted. What
 // cannot be found out is not empty.
-func (x *Group) Empty() bool { return x.empty() }
+func (x *Group) Empty() bool { return x.isEmpty() }
 
-func (x *Group) empty() bool {
+func (x *Group) isEmpty() bool {
 	if x.freezer { // there are no groups below: only root could make one
 		pids, err := pidsIn(x.dir)
 		return err == nil && len(pids) == 0
 	}
 
-	events, err := reread(x.events)
+	events, err := rereadFile(x.events)
 	return err == nil && strings.Contains(events, "populated 0")
 }
 
@@ -110,11 +110,11 @@ func (x *Group) PIDs() []int {
 // Kernels (6.18 is one) kill whatever is started by CLONE_INTO_CGROUP in a group
 // that cgroup.kill was ever written to. Such a group is not handed on.
 func (x *Group) Kill() error {
-	if x.freezer || !has(x.dir, "cgroup.kill") {
+	if x.freezer || !fileExists(x.dir, "cgroup.kill") {
 		return killEach(x.dir)
 	}
 	x.killed = true
-	return write(x.dir, "cgroup.kill", "1")
+	return writeFile(x.dir, "cgroup.kill", "1")
 }
 
 // Kill kills every process in the group of a directory, which its daemon may use
@@ -130,11 +130,11 @@ func Kill(dir string) (pids []int) {
 // fork away; in v1, it does not die before it is thawed either.
 func killEach(dir string) error {
 	file, freeze, thaw := "cgroup.freeze", "1", "0"
-	if has(dir, "freezer.state") {
+	if fileExists(dir, "freezer.state") {
 		file, freeze, thaw = "freezer.state", "FROZEN", "THAWED"
 	}
 
-	freezes := write(dir, file, freeze) == nil
+	freezes := writeFile(dir, file, freeze) == nil
 	pids, err := pidsIn(dir)
 	for _, pid := range pids {
 		if kerr := unix.Kill(pid, unix.SIGKILL); kerr != nil && kerr != unix.ESRCH {
@@ -143,7 +143,7 @@ func killEach(dir string) error {
 	}
 
 	if freezes {
-		err = errors.Join(err, write(dir, file, thaw))
+		err = errors.Join(err, writeFile(dir, file, thaw))
 	}
 
 	return err
@@ -154,23 +154,23 @@ func killEach(dir string) error {
 func (x *Group) Freeze() error {
 	x.frozen = true
 	still := func() bool {
-		events, err := reread(x.events)
+		events, err := rereadFile(x.events)
 		return err == nil && strings.Contains(events, "frozen 1")
 	}
 
 	var err error
 	if x.freezer {
-		still = func() bool { s, _ := read(x.dir, "freezer.state"); return s == "FROZEN" }
-		err = write(x.dir, "freezer.state", "FROZEN")
+		still = func() bool { s, _ := readFile(x.dir, "freezer.state"); return s == "FROZEN" }
+		err = writeFile(x.dir, "freezer.state", "FROZEN")
 	} else {
-		err = write(x.dir, "cgroup.freeze", "1")
+		err = writeFile(x.dir, "cgroup.freeze", "1")
 	}
 
 	if err != nil {
 		return fmt.Errorf("freeze: %w", err)
 	}
 
-	for deadline := time.Now().Add(freezing); !still(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(freezeTimeout); !still(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) && !still() { // the last look may be from long before, if the host is busy
 			return errors.New("freeze: not all processes stand still")
 		}
@@ -183,9 +183,9 @@ func (x *Group) Freeze() error {
 func (x *Group) Thaw() error {
 	var err error
 	if x.freezer {
-		err = write(x.dir, "freezer.state", "THAWED")
+		err = writeFile(x.dir, "freezer.state", "THAWED")
 	} else {
-		err = write(x.dir, "cgroup.freeze", "0")
+		err = writeFile(x.dir, "cgroup.freeze", "0")
 	}
 
 	if err != nil {
@@ -216,14 +216,14 @@ func (x *Group) Usage() (u Usage) {
 	}
 
 	if x.memory != "" {
-		u.MemoryPeak = number(x.memory, "memory.max_usage_in_bytes")
-		text, _ := read(x.memory, "memory.oom_control")
-		u.OOMKills = field(text, "oom_kill")
-		u.MemoryFull = number(x.memory, "memory.failcnt") > 0 || number(x.memory, "memory.memsw.failcnt") > 0
+		u.MemoryPeak = readNumber(x.memory, "memory.max_usage_in_bytes")
+		text, _ := readFile(x.memory, "memory.oom_control")
+		u.OOMKills = lineNumber(text, "oom_kill")
+		u.MemoryFull = readNumber(x.memory, "memory.failcnt") > 0 || readNumber(x.memory, "memory.memsw.failcnt") > 0
 	} else {
-		u.MemoryPeak = number(x.dir, "memory.peak")
-		text, _ := read(x.dir, "memory.events")
-		u.OOMKills, u.MemoryFull = field(text, "oom_kill"), field(text, "oom") > 0
+		u.MemoryPeak = readNumber(x.dir, "memory.peak")
+		text, _ := readFile(x.dir, "memory.events")
+		u.OOMKills, u.MemoryFull = lineNumber(text, "oom_kill"), lineNumber(text, "oom") > 0
 	}
 
 	dir := x.dir
@@ -231,8 +231,8 @@ func (x *Group) Usage() (u Usage) {
 		dir = x.pids
 	}
 
-	text, _ := read(dir, "pids.events")
-	u.Refused = field(text, "max")
+	text, _ := readFile(dir, "pids.events")
+	u.Refused = lineNumber(text, "max")
 
 	return u
 }
@@ -242,12 +242,12 @@ func (x *Group) cpuTime() int64 {
 		return 0
 	}
 
-	text, err := reread(x.stat)
+	text, err := rereadFile(x.stat)
 	if err != nil {
 		return x.spent
 	}
 
-	return field(text, "usage_usec")
+	return lineNumber(text, "usage_usec")
 }
 
 // resetForReuse readies an empty group for the next one.
@@ -267,8 +267,8 @@ func (x *Group) resetForReuse() error {
 	return nil
 }
 
-// open opens what is kept open.
-func (x *Group) open() (err error) {
+// openFiles opens what is kept open.
+func (x *Group) openFiles() (err error) {
 	if x.freezer {
 		return nil
 	}
@@ -287,7 +287,7 @@ func (x *Group) open() (err error) {
 	return nil
 }
 
-func (x *Group) close() {
+func (x *Group) closeFiles() {
 	for _, fd := range []*int{&x.fd, &x.events, &x.stat} {
 		if *fd >= 0 {
 			unix.Close(*fd)
@@ -296,15 +296,15 @@ func (x *Group) close() {
 	}
 }
 
-// remove removes an empty group.
-func (x *Group) remove() error {
+// removeDir removes an empty group.
+func (x *Group) removeDir() error {
 	for _, dir := range append([]string{x.dir}, x.joined...) {
 		if err := removeTree(dir); err != nil { // root may have made some below
 			return err
 		}
 	}
 
-	x.close()
+	x.closeFiles()
 
 	return nil
 }

@@ -380,8 +380,8 @@ func TestGroup_CPULimit(t *testing.T) {
 	eventually(t, "held back", func() bool {
 		var n int64
 		for _, dir := range append([]string{x.dir}, x.joined...) {
-			text, _ := read(dir, "cpu.stat")
-			n += field(text, "nr_throttled")
+			text, _ := readFile(dir, "cpu.stat")
+			n += lineNumber(text, "nr_throttled")
 		}
 
 		return n > 2
@@ -435,7 +435,7 @@ func TestGroup_KilledIsNotUsedAgain(t *testing.T) {
 
 func TestFiles_AreNotMade(t *testing.T) {
 	t.Parallel()
-	if err := write(t.TempDir(), "memory.max", "1"); !os.IsNotExist(err) {
+	if err := writeFile(t.TempDir(), "memory.max", "1"); !os.IsNotExist(err) {
 		t.Errorf("wrote what the kernel does not have: %v", err)
 	}
 }

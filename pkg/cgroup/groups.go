@@ -11,9 +11,9 @@ import (
 	"go.uber.org/zap"
 )
 
-// idle is how many empty groups are kept for the next attempts, at most. Each holds three
+// maxIdleGroups is how many empty groups are kept for the next attempts, at most. Each holds three
 // descriptors.
-const idle = 64
+const maxIdleGroups = 64
 
 // Config says whose groups they are.
 type Config struct {
@@ -95,7 +95,7 @@ func (g *Groups) hasController(controller string) bool {
 
 // Lacks are the limits that this host cannot enforce: memory, swap, cpu, pids.
 func (g *Groups) Lacks(l Limits) (lacks []string) {
-	l.each(func(controller, limit string) {
+	l.eachController(func(controller, limit string) {
 		if !g.hasController(controller) || limit == "swap" && !g.countsSwap() {
 			lacks = append(lacks, limit)
 		}
@@ -106,9 +106,9 @@ func (g *Groups) Lacks(l Limits) (lacks []string) {
 
 func (g *Groups) countsSwap() bool {
 	if dir := g.v1["memory"]; dir != "" {
-		return has(dir, "memory.memsw.limit_in_bytes")
+		return fileExists(dir, "memory.memsw.limit_in_bytes")
 	}
-	return has(filepath.Join(g.root, "limited"), "memory.swap.max")
+	return fileExists(filepath.Join(g.root, "limited"), "memory.swap.max")
 }
 
 // Take gives an empty group, with limits; what of them the host lacks is not
@@ -123,7 +123,7 @@ func (g *Groups) Take(l Limits) (*Group, error) {
 		x := g.free[n-1]
 		g.free = g.free[:n-1]
 
-		if x.empty() { // root may have removed it, or put something in
+		if x.isEmpty() { // root may have removed it, or put something in
 			g.mu.Unlock()
 			return x, nil
 		}
@@ -147,7 +147,7 @@ func (g *Groups) makeGroup(name string, l Limits) (x *Group, err error) {
 	x = &Group{fd: -1, events: -1, stat: -1, freezer: g.freezer, dir: filepath.Join(g.root, "plain", name)}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, x.remove())
+			err = errors.Join(err, x.removeDir())
 		}
 	}()
 
@@ -158,7 +158,7 @@ func (g *Groups) makeGroup(name string, l Limits) (x *Group, err error) {
 	if err := g.mkdir(x.dir); err != nil {
 		return x, err
 	}
-	if err := x.open(); err != nil || !x.limited {
+	if err := x.openFiles(); err != nil || !x.limited {
 		return x, err
 	}
 
@@ -169,7 +169,7 @@ func (g *Groups) makeGroup(name string, l Limits) (x *Group, err error) {
 	}
 
 	needs := map[string]bool{}
-	l.each(func(controller, _ string) { needs[controller] = true })
+	l.eachController(func(controller, _ string) { needs[controller] = true })
 
 	for _, c := range []string{"memory", "cpu", "pids"} {
 		if g.v1[c] == "" || !needs[c] {
@@ -231,7 +231,7 @@ func (g *Groups) Give(x *Group) {
 		g.discardGroup(old)
 	}
 
-	if x.empty() && !x.limited && !x.killed && x.resetForReuse() == nil && len(g.free) < idle {
+	if x.isEmpty() && !x.limited && !x.killed && x.resetForReuse() == nil && len(g.free) < maxIdleGroups {
 		g.free = append(g.free, x)
 		return
 	}
@@ -241,7 +241,7 @@ func (g *Groups) Give(x *Group) {
 
 // discardGroup removes a group, or sets it aside. mu is held.
 func (g *Groups) discardGroup(x *Group) {
-	if !x.empty() && has(x.dir, "") {
+	if !x.isEmpty() && fileExists(x.dir, "") {
 		_ = x.Kill()
 
 		if !g.aside[x] {
@@ -253,7 +253,7 @@ func (g *Groups) discardGroup(x *Group) {
 		return
 	}
 
-	if err := x.remove(); err != nil {
+	if err := x.removeDir(); err != nil {
 		if !g.aside[x] {
 			g.log.Error("quarantined a control group that cannot be removed", zap.String("cgroup", x.dir), zap.Error(err))
 		}
@@ -286,11 +286,11 @@ func (g *Groups) Close() error {
 	defer g.mu.Unlock()
 
 	for _, x := range g.free {
-		x.close()
+		x.closeFiles()
 	}
 
 	for x := range g.aside {
-		x.close()
+		x.closeFiles()
 	}
 
 	g.free, g.aside = nil, map[*Group]bool{}
@@ -299,7 +299,7 @@ func (g *Groups) Close() error {
 		return nil
 	}
 
-	err := Remove(roots, removal)
+	err := Remove(roots, removalTimeout)
 	g.root = ""
 	if err == nil {
 		err = g.writeRecord(g.former)

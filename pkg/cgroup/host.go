@@ -77,7 +77,7 @@ func findHost(proc, setting string) (host, error) {
 				continue
 			}
 
-			dir := m.dir(path)
+			dir := m.dirOf(path)
 
 			switch {
 			case c != "":
@@ -118,15 +118,15 @@ type mount struct {
 	controllers []string // "" is v2
 }
 
-func (m mount) dir(path string) string {
+func (m mount) dirOf(path string) string {
 	if rest, ok := strings.CutPrefix(path, m.root); ok {
 		path = rest
 	}
 	return filepath.Join(m.point, path)
 }
 
-// used are the controllers that limit attempts, or find them.
-var used = []string{"memory", "cpu", "pids", "freezer"}
+// usedControllers are the controllers that limit attempts, or find them.
+var usedControllers = []string{"memory", "cpu", "pids", "freezer"}
 
 // parseMount reads a line of mountinfo; false: it is no hierarchy of use.
 func parseMount(line string) (mount, bool) {
@@ -136,14 +136,14 @@ func parseMount(line string) (mount, bool) {
 		return mount{}, false
 	}
 
-	m := mount{root: unescape(f[3]), point: unescape(f[4])}
+	m := mount{root: unescapeMount(f[3]), point: unescapeMount(f[4])}
 
 	switch g[0] {
 	case "cgroup2":
 		m.controllers = []string{""}
 	case "cgroup":
 		for o := range strings.SplitSeq(g[2], ",") {
-			if slices.Contains(used, o) {
+			if slices.Contains(usedControllers, o) {
 				m.controllers = append(m.controllers, o)
 			}
 		}
@@ -152,7 +152,7 @@ func parseMount(line string) (mount, bool) {
 	return m, len(m.controllers) > 0
 }
 
-var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\134`, `\`).Replace
+var unescapeMount = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\134`, `\`).Replace
 
 // isDelegated reports whether a group of v2 is the process's to divide. In the root
 // of all, everybody with the rights may; in others, systemd says so.
@@ -189,7 +189,7 @@ func (h host) prepareParent() (dir string, controllers []string, err error) {
 		}
 	}
 
-	offered, err := read(dir, "cgroup.controllers")
+	offered, err := readFile(dir, "cgroup.controllers")
 	if err != nil {
 		return dir, nil, err
 	}
@@ -209,7 +209,7 @@ func (h host) prepareParent() (dir string, controllers []string, err error) {
 	if err := h.moveToLeaf(dir); err != nil {
 		return h.v2, nil, err
 	}
-	if err := enable(dir, controllers); err != nil {
+	if err := enableControllers(dir, controllers); err != nil {
 		return h.v2, nil, err
 	}
 
@@ -234,7 +234,7 @@ func (h host) moveToLeaf(dir string) error {
 		}
 
 		for _, pid := range pids {
-			if err := put(leaf, pid); err != nil && !errors.Is(err, unix.ESRCH) {
+			if err := putProcess(leaf, pid); err != nil && !errors.Is(err, unix.ESRCH) {
 				return fmt.Errorf("move process %d to %s: %w", pid, leaf, err)
 			}
 		}
@@ -243,9 +243,9 @@ func (h host) moveToLeaf(dir string) error {
 	return fmt.Errorf("processes keep coming into %s", dir)
 }
 
-func enable(dir string, controllers []string) error {
+func enableControllers(dir string, controllers []string) error {
 	if len(controllers) == 0 {
 		return nil
 	}
-	return write(dir, "cgroup.subtree_control", "+"+strings.Join(controllers, " +"))
+	return writeFile(dir, "cgroup.subtree_control", "+"+strings.Join(controllers, " +"))
 }

@@ -19,8 +19,8 @@ type Limits struct {
 // Any reports whether anything is limited.
 func (l Limits) Any() bool { return l.Memory > 0 || l.Swap != nil || l.CPU > 0 || l.PIDs > 0 }
 
-// each calls f for each controller that the limits need, and the name of the limit.
-func (l Limits) each(f func(controller, limit string)) {
+// eachController calls f for each controller that the limits need, and the name of the limit.
+func (l Limits) eachController(f func(controller, limit string)) {
 	if l.Memory > 0 {
 		f("memory", "memory")
 	}
@@ -38,17 +38,17 @@ func (l Limits) each(f func(controller, limit string)) {
 	}
 }
 
-// period is what the CPU limit is counted in, the kernel's default: in µs.
-const period = 100_000
+// cpuPeriod is what the CPU limit is counted in, the kernel's default: in µs.
+const cpuPeriod = 100_000
 
-// quota is the part of a period; the kernel takes no less than 1 ms.
-func (l Limits) quota() int64 { return max(1000, int64(math.Round(l.CPU*period))) }
+// cpuQuota is the part of a period; the kernel takes no less than 1 ms.
+func (l Limits) cpuQuota() int64 { return max(1000, int64(math.Round(l.CPU*cpuPeriod))) }
 
 // setV2 writes the limits of a v2 group.
 func (l Limits) setV2(dir string) error {
 	var errs []error
 	set := func(file, value string) {
-		if err := write(dir, file, value); err != nil {
+		if err := writeFile(dir, file, value); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", file, err))
 		}
 	}
@@ -56,7 +56,7 @@ func (l Limits) setV2(dir string) error {
 	if l.Memory > 0 {
 		set("memory.max", strconv.FormatInt(l.Memory, 10))
 		// One process less is no attempt that goes on, as a rule. Before Linux 4.19 there is none.
-		if err := write(dir, "memory.oom.group", "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := writeFile(dir, "memory.oom.group", "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
@@ -66,7 +66,7 @@ func (l Limits) setV2(dir string) error {
 	}
 
 	if l.CPU > 0 {
-		set("cpu.max", fmt.Sprintf("%d %d", l.quota(), period))
+		set("cpu.max", fmt.Sprintf("%d %d", l.cpuQuota(), cpuPeriod))
 	}
 
 	if l.PIDs > 0 {
@@ -80,7 +80,7 @@ func (l Limits) setV2(dir string) error {
 func (l Limits) setV1(dir, controller string) error {
 	var errs []error
 	set := func(file string, value int64) {
-		if err := write(dir, file, strconv.FormatInt(value, 10)); err != nil {
+		if err := writeFile(dir, file, strconv.FormatInt(value, 10)); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", file, err))
 		}
 	}
@@ -96,8 +96,8 @@ func (l Limits) setV1(dir, controller string) error {
 		}
 	case "cpu":
 		if l.CPU > 0 {
-			set("cpu.cfs_period_us", period)
-			set("cpu.cfs_quota_us", l.quota())
+			set("cpu.cfs_period_us", cpuPeriod)
+			set("cpu.cfs_quota_us", l.cpuQuota())
 		}
 	case "pids":
 		if l.PIDs > 0 {

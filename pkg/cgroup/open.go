@@ -42,7 +42,7 @@ func Open(cfg Config) (*Groups, error) {
 		cfg.proc = "/proc/self"
 	}
 
-	if err := g.open(cfg); err != nil {
+	if err := g.openHost(cfg); err != nil {
 		removed := g.Close()
 
 		if cfg.Setting != Auto {
@@ -56,7 +56,7 @@ func Open(cfg Config) (*Groups, error) {
 	return g, nil
 }
 
-func (g *Groups) open(cfg Config) error {
+func (g *Groups) openHost(cfg Config) error {
 	h, err := findHost(cfg.proc, cfg.Setting)
 	if err != nil {
 		return err
@@ -108,7 +108,7 @@ func (g *Groups) open(cfg Config) error {
 	}
 
 	for _, dir := range []string{g.root, filepath.Join(g.root, "limited")} {
-		if err := enable(dir, g.v2); err != nil {
+		if err := enableControllers(dir, g.v2); err != nil {
 			g.v2, problem = nil, errors.Join(problem, err)
 			break
 		}

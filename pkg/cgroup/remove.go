@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// removal is how long the processes of groups may take to end after SIGKILL.
-const removal = 10 * time.Second
+// removalTimeout is how long the processes of groups may take to end after SIGKILL.
+const removalTimeout = 10 * time.Second
 
 // Remove kills all that is in groups, those below them included, and removes
 // them, and returns when nothing is left, or, with an error, after limit. Of what
@@ -24,7 +24,7 @@ func Remove(roots []string, limit time.Duration) (err error) {
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		err = nil
 		for _, root := range roots {
-			if !ours(root) {
+			if !isOurs(root) {
 				return fmt.Errorf("%s is not the control group of a daemon's attempts", root)
 			}
 			err = errors.Join(err, removeTree(root))
@@ -48,8 +48,8 @@ func Remove(roots []string, limit time.Duration) (err error) {
 	return nil
 }
 
-// ours keeps a damaged record from removing what others made.
-func ours(root string) bool {
+// isOurs keeps a damaged record from removing what others made.
+func isOurs(root string) bool {
 	return filepath.IsAbs(root) && strings.HasPrefix(filepath.Base(root), "carillon-")
 }
 
@@ -74,7 +74,7 @@ func removeTree(root string) error {
 			continue
 		}
 
-		if !has(dir, "cgroup.kill") || write(dir, "cgroup.kill", "1") != nil {
+		if !fileExists(dir, "cgroup.kill") || writeFile(dir, "cgroup.kill", "1") != nil {
 			_ = killEach(dir)
 		}
 
@@ -90,13 +90,13 @@ func removeTree(root string) error {
 // the next daemon puts it there. Where other groups still have controllers, the
 // kernel refuses.
 func handBack(dir string) {
-	if !has(dir, daemonLeaf) {
+	if !fileExists(dir, daemonLeaf) {
 		return
 	}
 
-	on, err := read(dir, "cgroup.subtree_control")
+	on, err := readFile(dir, "cgroup.subtree_control")
 	if err == nil && on != "" {
-		_ = write(dir, "cgroup.subtree_control", "-"+strings.Join(strings.Fields(on), " -"))
+		_ = writeFile(dir, "cgroup.subtree_control", "-"+strings.Join(strings.Fields(on), " -"))
 	}
 }
 
@@ -106,7 +106,7 @@ func (g *Groups) ClearFormer() error {
 	if g == nil || len(g.former) == 0 {
 		return nil
 	}
-	if err := Remove(g.former, removal); err != nil {
+	if err := Remove(g.former, removalTimeout); err != nil {
 		return err
 	}
 
@@ -125,7 +125,7 @@ func readRecord(path string) (roots []string, err error) {
 	}
 
 	for line := range strings.Lines(string(b)) {
-		if line = strings.TrimSuffix(line, "\n"); ours(line) && !slices.Contains(roots, line) {
+		if line = strings.TrimSuffix(line, "\n"); isOurs(line) && !slices.Contains(roots, line) {
 			roots = append(roots, line)
 		}
 	}

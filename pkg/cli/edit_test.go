@@ -70,7 +70,7 @@ func TestEdit_ChoosesAnEditor(t *testing.T) {
 			args = append(args, c.args)
 		}
 
-		code := run(t.Context(), a, args)
+		code := runCommandLine(t.Context(), a, args)
 		if got := strings.Join(put.Schedule, " "); got != c.want && !(code == failure.ExitUsage && strings.Contains(errs.String(), c.want)) {
 			t.Errorf("%v: %d, %q, %s%s", c, code, got, out.String(), errs.String())
 		}

@@ -9,7 +9,7 @@ import (
 )
 
 func init() {
-	adjust = func(a *factory.Factory) {
+	adjustForTests = func(a *factory.Factory) {
 		a.NodeTimeout = 100 * time.Millisecond // no node of a script does anything
 		a.LookupTimeout = time.Minute          // scripts read what is said with it
 	}
@@ -17,7 +17,7 @@ func init() {
 
 // Tree is the whole command tree.
 func Tree(daemonCommands ...*cobra.Command) *cobra.Command {
-	return root(factory.New(IO{Env: func(string) string { return "" }}), daemonCommands)
+	return newRootCommand(factory.New(IO{Env: func(string) string { return "" }}), daemonCommands)
 }
 
 // FormatsOf are the output formats of a command.

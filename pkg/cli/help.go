@@ -92,8 +92,8 @@ func helpCommand(root *cobra.Command) *cobra.Command {
 	}
 }
 
-// topics are pages of help that belong to no command.
-func topics() []*cobra.Command {
+// helpTopics are pages of help that belong to no command.
+func helpTopics() []*cobra.Command {
 	return []*cobra.Command{
 		{Use: "contexts", Short: "Servers, credentials and contexts", Long: contextsTopic},
 		{Use: "output", Short: "Output formats, colors and times", Long: outputTopic},

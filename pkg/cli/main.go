@@ -38,16 +38,16 @@ type IO = factory.IO
 // chooses the code. When ctx ends, so does the command, with 130.
 func Main(ctx context.Context, args []string, sys IO, daemonCommands ...*cobra.Command) int {
 	a := factory.New(sys)
-	adjust(a)
-	return run(ctx, a, args, daemonCommands...)
+	adjustForTests(a)
+	return runCommandLine(ctx, a, args, daemonCommands...)
 }
 
-// adjust changes limits for tests.
-var adjust = func(*factory.Factory) {}
+// adjustForTests changes limits for tests.
+var adjustForTests = func(*factory.Factory) {}
 
-func run(ctx context.Context, f *factory.Factory, args []string, daemonCommands ...*cobra.Command) int {
+func runCommandLine(ctx context.Context, f *factory.Factory, args []string, daemonCommands ...*cobra.Command) int {
 	f.Words = args
-	root := root(f, daemonCommands)
+	root := newRootCommand(f, daemonCommands)
 	root.SetArgs(args)
 
 	err := root.ExecuteContext(ctx)
@@ -71,7 +71,7 @@ const (
 	groupOther    = "other"
 )
 
-func root(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.Command {
+func newRootCommand(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "carillon",
 		Short: "Distributed cron: schedules tasks and runs them on a fleet",
@@ -128,7 +128,7 @@ func root(f *factory.Factory, daemonCommands []*cobra.Command) *cobra.Command {
 	cert, schema := certcmd.Command(f), schemaCommand(f)
 	factory.WithoutConfig(cert, schema, version)
 	factory.AddGroup(root, groupOther, imports.Command(f), auditcmd.Command(f), cert, configcmd.Command(f), schema, version)
-	root.AddCommand(topics()...)
+	root.AddCommand(helpTopics()...)
 	root.SetHelpCommandGroupID(groupOther)
 	root.SetCompletionCommandGroupID(groupOther)
 	root.SetUsageTemplate(usageTemplate)

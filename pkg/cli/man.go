@@ -84,7 +84,7 @@ func manPage(cmd *cobra.Command, name, section, date string) string {
 	heading := func(s string) { fmt.Fprintf(&p, ".SH %s\n", s) }
 	fmt.Fprintf(&p, ".TH %s %s %s carillon \"Carillon\"\n", roffQuoted(strings.ToUpper(name)), section, date)
 	heading("NAME")
-	fmt.Fprintf(&p, "%s \\- %s\n", roff(name), roff(cmd.Short))
+	fmt.Fprintf(&p, "%s \\- %s\n", escapeRoff(name), escapeRoff(cmd.Short))
 
 	if section == "1" {
 		heading("SYNOPSIS")
@@ -93,7 +93,7 @@ func manPage(cmd *cobra.Command, name, section, date string) string {
 			line = cmd.CommandPath() + " COMMAND"
 		}
 
-		fmt.Fprintf(&p, ".B %s\n", roff(line))
+		fmt.Fprintf(&p, ".B %s\n", escapeRoff(line))
 	}
 
 	heading("DESCRIPTION")
@@ -104,7 +104,7 @@ func manPage(cmd *cobra.Command, name, section, date string) string {
 
 		for _, c := range cmd.Commands() {
 			if c.IsAvailableCommand() {
-				fmt.Fprintf(&p, ".TP\n.B %s\n%s\n", roff(c.Name()), roff(c.Short))
+				fmt.Fprintf(&p, ".TP\n.B %s\n%s\n", escapeRoff(c.Name()), escapeRoff(c.Short))
 			}
 		}
 	}
@@ -123,7 +123,7 @@ func manPage(cmd *cobra.Command, name, section, date string) string {
 	}
 
 	heading("SEE ALSO")
-	p.WriteString(roff(strings.Join(seeAlso(cmd), ", ")) + "\n")
+	p.WriteString(escapeRoff(strings.Join(seeAlso(cmd), ", ")) + "\n")
 
 	return p.String()
 }
@@ -186,7 +186,7 @@ func roffFlags(p *strings.Builder, title string, flags *pflag.FlagSet) {
 			about += " (default: " + otherwise + ")"
 		}
 
-		fmt.Fprintf(p, ".TP\n.B %s\n%s\n", roff(name), roff(about))
+		fmt.Fprintf(p, ".TP\n.B %s\n%s\n", escapeRoff(name), escapeRoff(about))
 	})
 }
 
@@ -197,9 +197,9 @@ func roffText(text string) string {
 
 	for paragraph := range strings.SplitSeq(strings.Trim(text, "\n"), "\n\n") {
 		if strings.Contains(paragraph, "  ") {
-			fmt.Fprintf(&p, ".PP\n.nf\n%s\n.fi\n", roff(paragraph))
+			fmt.Fprintf(&p, ".PP\n.nf\n%s\n.fi\n", escapeRoff(paragraph))
 		} else {
-			fmt.Fprintf(&p, ".PP\n%s\n", roff(paragraph))
+			fmt.Fprintf(&p, ".PP\n%s\n", escapeRoff(paragraph))
 		}
 	}
 
@@ -208,8 +208,8 @@ func roffText(text string) string {
 
 var roffEscapes = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "^", `\(ha`, "~", `\(ti`)
 
-// roff has text mean itself.
-func roff(text string) string {
+// escapeRoff has text mean itself.
+func escapeRoff(text string) string {
 	lines := strings.Split(roffEscapes.Replace(text), "\n")
 	for i, l := range lines {
 		if strings.HasPrefix(l, ".") {
@@ -220,4 +220,4 @@ func roff(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-func roffQuoted(s string) string { return `"` + roff(s) + `"` }
+func roffQuoted(s string) string { return `"` + escapeRoff(s) + `"` }

@@ -25,7 +25,7 @@ func versionCommand(f *factory.Factory) *cobra.Command {
 		Example: "  carillon version\n  carillon version -o json",
 		Args:    factory.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			v := versionInfo{Version: version(f), Go: runtime.Version()}
+			v := versionInfo{Version: programVersion(f), Go: runtime.Version()}
 			c, err := f.ConnectFor(min(f.LookupTimeout, f.Timeout))
 			var server client.Version
 			if err == nil {
@@ -51,7 +51,7 @@ func versionCommand(f *factory.Factory) *cobra.Command {
 	}
 }
 
-func version(f *factory.Factory) string {
+func programVersion(f *factory.Factory) string {
 	if f.Version != "" {
 		return f.Version
 	}

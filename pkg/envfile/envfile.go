@@ -27,7 +27,7 @@ func (e *Error) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Wha
 func Parse(b []byte) (map[string]string, error) {
 	p := parser{rest: string(b), line: 1, values: map[string]string{}}
 	for p.rest != "" {
-		if err := p.entry(); err != nil {
+		if err := p.parseEntry(); err != nil {
 			return nil, err
 		}
 	}
@@ -41,10 +41,10 @@ type parser struct {
 	values map[string]string
 }
 
-const blank = " \t\r"
+const blankChars = " \t\r"
 
-// next takes a byte off; 0 at the end, which no line has.
-func (p *parser) next() byte {
+// nextByte takes a byte off; 0 at the end, which no line has.
+func (p *parser) nextByte() byte {
 	if p.rest == "" {
 		return 0
 	}
@@ -58,27 +58,27 @@ func (p *parser) next() byte {
 	return c
 }
 
-// escaped takes off what is behind a \, the end of a line in one.
-func (p *parser) escaped() byte {
+// nextEscaped takes off what is behind a \, the end of a line in one.
+func (p *parser) nextEscaped() byte {
 	if strings.HasPrefix(p.rest, "\r\n") {
-		p.next()
+		p.nextByte()
 	}
-	return p.next()
+	return p.nextByte()
 }
 
-// entry reads a line, or what several lines with a \ at their ends are.
-func (p *parser) entry() error {
-	p.rest = strings.TrimLeft(p.rest, blank)
+// parseEntry reads a line, or what several lines with a \ at their ends are.
+func (p *parser) parseEntry() error {
+	p.rest = strings.TrimLeft(p.rest, blankChars)
 	first, fault := p.line, func(line int, what string) error { return &Error{line, what} }
 
 	switch {
 	case p.rest == "":
 		return nil
 	case p.rest[0] == '\n':
-		p.next()
+		p.nextByte()
 		return nil
 	case p.rest[0] == '#' || p.rest[0] == ';':
-		p.comment()
+		p.skipComment()
 		return nil
 	}
 
@@ -87,14 +87,14 @@ func (p *parser) entry() error {
 		return fault(first, "has no =")
 	}
 
-	name := strings.TrimRight(p.rest[:end], blank)
+	name := strings.TrimRight(p.rest[:end], blankChars)
 	p.rest = p.rest[end+1:]
 
 	if task.CheckVariable("", name) != nil {
 		return fault(first, "does not begin with a variable's name: letters, digits and '_', and none of CARILLON_")
 	}
 
-	value, err := p.value()
+	value, err := p.parseValue()
 	if err != nil {
 		return err
 	}
@@ -107,41 +107,41 @@ func (p *parser) entry() error {
 	return nil
 }
 
-// comment passes over a line, and over the next after a \ at its end.
-func (p *parser) comment() {
+// skipComment passes over a line, and over the next after a \ at its end.
+func (p *parser) skipComment() {
 	for p.rest != "" {
-		switch p.next() {
+		switch p.nextByte() {
 		case '\\':
-			p.escaped()
+			p.nextEscaped()
 		case '\n':
 			return
 		}
 	}
 }
 
-// value reads up to the end of the line: quoted parts as they are, what is not
+// parseValue reads up to the end of the line: quoted parts as they are, what is not
 // quoted without the blanks around it.
-func (p *parser) value() (string, error) {
+func (p *parser) parseValue() (string, error) {
 	var b strings.Builder
 	solid := 0 // up to here nothing is a blank that may be at the end
-	p.rest = strings.TrimLeft(p.rest, blank)
+	p.rest = strings.TrimLeft(p.rest, blankChars)
 	for start := true; p.rest != ""; {
 		line := p.line
 
-		switch c := p.next(); {
+		switch c := p.nextByte(); {
 		case c == '\n':
 			return b.String()[:solid], nil
 		case start && (c == '\'' || c == '"'):
-			if !p.quoted(c, &b) {
+			if !p.parseQuoted(c, &b) {
 				return "", &Error{line, "has a quote without end"}
 			}
 
-			p.rest = strings.TrimLeft(p.rest, blank)
+			p.rest = strings.TrimLeft(p.rest, blankChars)
 			solid = b.Len()
 			continue // another quoted part may follow
 		case c == '\\':
 			if p.rest != "" {
-				if e := p.escaped(); e != '\n' {
+				if e := p.nextEscaped(); e != '\n' {
 					b.WriteByte(e)
 				}
 			}
@@ -149,7 +149,7 @@ func (p *parser) value() (string, error) {
 			solid = b.Len()
 		default:
 			b.WriteByte(c)
-			if !strings.ContainsRune(blank, rune(c)) {
+			if !strings.ContainsRune(blankChars, rune(c)) {
 				solid = b.Len()
 			}
 		}
@@ -160,16 +160,16 @@ func (p *parser) value() (string, error) {
 	return b.String()[:solid], nil
 }
 
-// quoted reads up to the closing quote; false if there is none. Between double
+// parseQuoted reads up to the closing quote; false if there is none. Between double
 // quotes \ takes ", \, ` and $ as they are, and joins lines.
-func (p *parser) quoted(quote byte, b *strings.Builder) bool {
+func (p *parser) parseQuoted(quote byte, b *strings.Builder) bool {
 	for p.rest != "" {
-		c := p.next()
+		c := p.nextByte()
 		switch {
 		case c == quote:
 			return true
 		case c == '\\' && quote == '"' && p.rest != "":
-			switch e := p.escaped(); e {
+			switch e := p.nextEscaped(); e {
 			case '"', '\\', '`', '$':
 				b.WriteByte(e)
 			case '\n':

@@ -129,7 +129,7 @@ func CheckPrivatelyWritable(info fs.FileInfo, owner uint32) error {
 	}
 
 	if info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("can be written by others than %s (mode %04o)", name(owner), info.Mode().Perm())
+		return fmt.Errorf("can be written by others than %s (mode %04o)", ownerName(owner), info.Mode().Perm())
 	}
 
 	return nil
@@ -234,14 +234,14 @@ func checkOwner(info fs.FileInfo, owner uint32) error {
 	}
 
 	if stat.Uid != 0 && stat.Uid != owner {
-		return fmt.Errorf("belongs to user %d, and has to belong to %s", stat.Uid, name(owner))
+		return fmt.Errorf("belongs to user %d, and has to belong to %s", stat.Uid, ownerName(owner))
 	}
 
 	return nil
 }
 
-// name names an owner in messages.
-func name(owner uint32) string {
+// ownerName names an owner in messages.
+func ownerName(owner uint32) string {
 	if owner == 0 {
 		return "root"
 	}

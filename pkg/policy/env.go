@@ -9,9 +9,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// denied are the variables that each policy denies: with them a program runs other
+// deniedVariables are the variables that each policy denies: with them a program runs other
 // code than its own.
-var denied = []string{
+var deniedVariables = []string{
 	"LD_*", "GCONV_PATH", "GETCONF_DIR", "GLIBC_TUNABLES", "LOCPATH", "MALLOC_*", "NLSPATH", "HOSTALIASES", "LOCALDOMAIN", "RESOLV_HOST_CONF", "RES_OPTIONS",
 	"BASH_ENV", "ENV", "BASH_FUNC_*", "SHELLOPTS", "BASHOPTS", "PS4", "IFS",
 	"PERL5*", "PERLLIB", "PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONPLATLIBDIR", "PYTHONPYCACHEPREFIX", "PYTHONBREAKPOINT", "PYTHONWARNINGS",
@@ -30,16 +30,16 @@ var acceptedWithExecutables = []string{"TZ", "LANG", "LC_*"}
 func (p *Policy) checkEnv(a Attempt) error {
 	names := slices.AppendSeq(slices.Clone(a.Env), maps.Keys(a.Process.Env))
 	for _, name := range names {
-		if p.denies(name) {
-			return refuse("env_denied", "the variable %s is not accepted here, unless env_allowed has it", task.Quote(name))
+		if p.deniesVariable(name) {
+			return newRefusal("env_denied", "the variable %s is not accepted here, unless env_allowed has it", task.Quote(name))
 		}
 	}
 
 	return nil
 }
 
-// denies reports whether a variable is not accepted.
-func (p *Policy) denies(name string) bool {
+// deniesVariable reports whether a variable is not accepted.
+func (p *Policy) deniesVariable(name string) bool {
 	switch {
 	case matchesAny(p.EnvAllowed, name):
 		return false
@@ -47,7 +47,7 @@ func (p *Policy) denies(name string) bool {
 		return true
 	}
 
-	return matchesAny(denied, name) || matchesAny(p.EnvDenied, name)
+	return matchesAny(deniedVariables, name) || matchesAny(p.EnvDenied, name)
 }
 
 // matchesAny reports whether a variable's name matches one of the patterns, in which "*" stands for

@@ -34,9 +34,9 @@ type File struct {
 	err    error
 }
 
-// again is how long a policy counts without another look at what its stamp does not
+// recheckAfter is how long a policy counts without another look at what its stamp does not
 // tell: who may write to the directories on the way to it.
-const again = 5 * time.Second
+const recheckAfter = 5 * time.Second
 
 // Open reads a policy. An error says why it does not count.
 func Open(path string, log *zap.Logger) (*File, error) {
@@ -52,17 +52,17 @@ func (f *File) Policy() (*Policy, error) {
 	defer f.mu.Unlock()
 
 	now := stampOf(f.path)
-	if f.seen.settled && now.same(f.seen) && time.Since(f.read) < again {
+	if f.seen.settled && now.sameFile(f.seen) && time.Since(f.read) < recheckAfter {
 		return f.policy, f.err
 	}
 
 	had, failed := f.policy, f.err
-	f.policy, f.err = f.load()
+	f.policy, f.err = f.loadPolicy()
 	f.read = time.Now()
 	switch {
 	case f.err != nil && (failed == nil || failed.Error() != f.err.Error()):
 		f.log.Error("cannot read the policy: nothing starts on this node", zap.String("file", f.path), zap.Error(f.err))
-	case f.err == nil && (failed != nil || had != nil && !now.same(f.seen)):
+	case f.err == nil && (failed != nil || had != nil && !now.sameFile(f.seen)):
 		f.log.Info("loaded the policy", zap.String("file", f.path))
 	}
 
@@ -79,8 +79,8 @@ type stamp struct {
 	settled        bool // a later change has another stamp
 }
 
-// grain is how far apart two changes of a file must be to be told apart.
-const grain = 50 * time.Millisecond
+// fileTimePrecision is how far apart two changes of a file must be to be told apart.
+const fileTimePrecision = 50 * time.Millisecond
 
 func stampOf(path string) stamp {
 	info, err := os.Stat(path)
@@ -94,17 +94,17 @@ func stampOf(path string) stamp {
 	}
 
 	return stamp{dev: int64(st.Dev), ino: int64(st.Ino), size: st.Size, changed: st.Ctim, there: true,
-		settled: time.Since(time.Unix(st.Ctim.Unix())) > grain}
+		settled: time.Since(time.Unix(st.Ctim.Unix())) > fileTimePrecision}
 }
 
-func (s stamp) same(o stamp) bool {
+func (s stamp) sameFile(o stamp) bool {
 	s.settled, o.settled = false, false
 	return s == o
 }
 
 const maxFile = 1 << 20
 
-func (f *File) load() (*Policy, error) {
+func (f *File) loadPolicy() (*Policy, error) {
 	real, err := filetrust.Resolve(f.path, f.owner)
 	if err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func (f *File) load() (*Policy, error) {
 
 	file, err := os.OpenFile(real, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %s", real, words(err))
+		return nil, fmt.Errorf("%s: %s", real, errorText(err))
 	}
 
 	defer file.Close()
@@ -133,34 +133,34 @@ func (f *File) load() (*Policy, error) {
 	b, err := io.ReadAll(io.LimitReader(file, maxFile+1))
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%s: %s", real, words(err))
+		return nil, fmt.Errorf("%s: %s", real, errorText(err))
 	case len(b) > maxFile:
 		return nil, fmt.Errorf("%s has more than %d bytes", f.path, maxFile)
 	}
 
-	return parse(f.path, b)
+	return parsePolicy(f.path, b)
 }
 
-// parse reads a policy strictly. What says nothing is refused, a field without a
+// parsePolicy reads a policy strictly. What says nothing is refused, a field without a
 // value as well as a file: it would allow all, and was meant to say something.
-func parse(path string, b []byte) (*Policy, error) {
+func parsePolicy(path string, b []byte) (*Policy, error) {
 	var fields map[string]json.RawMessage
 	p := &Policy{}
 
-	err := manifest.Checked(path, b, &fields, func() error { return valued("", fields) })
+	err := manifest.Checked(path, b, &fields, func() error { return checkValues("", fields) })
 	if err == nil && fields == nil {
 		err = fmt.Errorf("%s is empty; a policy that allows all is {}", path)
 	}
 
 	if err == nil {
-		err = manifest.Checked(path, b, p, func() error { return cmp.Or(p.Validate(), p.limited(fields["limits"])) })
+		err = manifest.Checked(path, b, p, func() error { return cmp.Or(p.Validate(), p.checkLimit(fields["limits"])) })
 	}
 
 	return p, err
 }
 
-// valued refuses fields without a value.
-func valued(at string, fields map[string]json.RawMessage) error {
+// checkValues refuses fields without a value.
+func checkValues(at string, fields map[string]json.RawMessage) error {
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		if string(fields[name]) == "null" {
 			return task.Invalid(task.CodeRequired, at+name, "has no value: leave it out, or say what is allowed; nothing is []")
@@ -168,7 +168,7 @@ func valued(at string, fields map[string]json.RawMessage) error {
 
 		var inner map[string]json.RawMessage
 		if json.Unmarshal(fields[name], &inner) == nil { // else it has none
-			if err := valued(at+name+".", inner); err != nil {
+			if err := checkValues(at+name+".", inner); err != nil {
 				return err
 			}
 		}
@@ -177,8 +177,8 @@ func valued(at string, fields map[string]json.RawMessage) error {
 	return nil
 }
 
-// limited refuses a limit that is none.
-func (p *Policy) limited(given json.RawMessage) error {
+// checkLimit refuses a limit that is none.
+func (p *Policy) checkLimit(given json.RawMessage) error {
 	var said, kept map[string]json.RawMessage
 	b, err := json.Marshal(p.Limits) // without what limits nothing
 	if err == nil && given != nil {
@@ -194,8 +194,8 @@ func (p *Policy) limited(given json.RawMessage) error {
 	return err
 }
 
-// words is an error of the file system without the call and the path.
-func words(err error) string {
+// errorText is an error of the file system without the call and the path.
+func errorText(err error) string {
 	var e *fs.PathError
 	if errors.As(err, &e) {
 		return e.Err.Error()

@@ -145,7 +145,7 @@ func TestFile_LooksAtTheDirectoriesAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	f.seen.settled, f.read = true, f.read.Add(-again)
+	f.seen.settled, f.read = true, f.read.Add(-recheckAfter)
 	if _, err := f.Policy(); err == nil {
 		t.Error("it counts, though others can put another in its place")
 	}

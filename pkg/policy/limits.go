@@ -39,7 +39,7 @@ func (p *Policy) Bind(given *task.Process, timeout task.Duration) (*task.Process
 	bound.NoNewPrivs = bound.NoNewPrivs || p.Require.NoNewPrivs
 	bound.PrivateTmp = bound.PrivateTmp || p.Require.PrivateTmp
 	if tmp := task.PrivateDir(bound.Dir); p.Require.PrivateTmp && tmp != "" && tmp != bound.Dir {
-		return nil, 0, refuse("require.private_tmp", "the directory %s is not there: %s is empty when the process starts", task.Quote(bound.Dir), tmp)
+		return nil, 0, newRefusal("require.private_tmp", "the directory %s is not there: %s is empty when the process starts", task.Quote(bound.Dir), tmp)
 	}
 
 	if p.Limits.Limits != (task.Limits{}) || p.Require != (Require{}) {
@@ -57,7 +57,7 @@ func atMost[T cmp.Ordered](name string, most T, v *T) error {
 	case *v == none:
 		*v = most
 	case *v > most:
-		return refuse("limits."+name, "%v is more than %v", *v, most)
+		return newRefusal("limits."+name, "%v is more than %v", *v, most)
 	}
 
 	return nil
@@ -70,7 +70,7 @@ func atMostSet(name string, most *task.Size, v **task.Size) error {
 	case *v == nil:
 		*v = most
 	case **v > *most:
-		return refuse("limits."+name, "%v is more than %v", **v, *most)
+		return newRefusal("limits."+name, "%v is more than %v", **v, *most)
 	}
 
 	return nil

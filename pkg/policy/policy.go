@@ -60,7 +60,9 @@ type Refusal struct{ Rule, Why string }
 
 func (r *Refusal) Error() string { return "the node's policy: " + r.Rule + ": " + r.Why }
 
-func refuse(rule, why string, args ...any) error { return &Refusal{rule, fmt.Sprintf(why, args...)} }
+func newRefusal(rule, why string, args ...any) error {
+	return &Refusal{rule, fmt.Sprintf(why, args...)}
+}
 
 // Check judges all of an attempt but its program. An error is a *Refusal.
 func (p *Policy) Check(a Attempt) error {
@@ -76,12 +78,12 @@ func (p *Policy) Check(a Attempt) error {
 
 func (p *Policy) checkUser(a Attempt) error {
 	if p.Users != nil && !slices.Contains(p.Users, a.User) && !slices.Contains(p.Users, strconv.Itoa(int(a.UID))) {
-		return refuse("users", "nothing runs as user %s here", task.Quote(a.User))
+		return newRefusal("users", "nothing runs as user %s here", task.Quote(a.User))
 	}
 
 	for _, g := range a.Groups {
 		if !p.mayName(g) {
-			return refuse("groups", "no task may name the group %s here", task.Quote(g.Name))
+			return newRefusal("groups", "no task may name the group %s here", task.Quote(g.Name))
 		}
 	}
 
@@ -99,7 +101,7 @@ func (p *Policy) mayName(g Group) bool {
 
 func (p *Policy) checkAction(a Attempt) error {
 	if p.Shell != nil && !*p.Shell && a.Process.Shell != "" {
-		return refuse("shell", "action.process.shell is not allowed here; command is")
+		return newRefusal("shell", "action.process.shell is not allowed here; command is")
 	}
 	return nil
 }
@@ -109,20 +111,20 @@ func (p *Policy) checkSources(a Attempt) error {
 		field := fmt.Sprintf("env_from[%d]", i)
 
 		if f.Secret != "" && p.Secrets != nil && !*p.Secrets {
-			return refuse("secrets", "%s: no secrets are used here", field)
+			return newRefusal("secrets", "%s: no secrets are used here", field)
 		}
-		if f.File != "" && p.EnvFiles != nil && !slices.ContainsFunc(p.EnvFiles, func(e string) bool { return covers(e, f.File) }) {
-			return refuse("env_files", "%s: variables do not come from %s here", field, task.Quote(f.File))
+		if f.File != "" && p.EnvFiles != nil && !slices.ContainsFunc(p.EnvFiles, func(e string) bool { return coversFile(e, f.File) }) {
+			return newRefusal("env_files", "%s: variables do not come from %s here", field, task.Quote(f.File))
 		}
 	}
 
 	return nil
 }
 
-// covers reports whether an entry, a file or a directory that ends in "/", has a
+// coversFile reports whether an entry, a file or a directory that ends in "/", has a
 // file. A name with ".." in it is nowhere: behind a symbolic link that leads
 // elsewhere than the name says.
-func covers(entry, file string) bool {
+func coversFile(entry, file string) bool {
 	if path.Clean(file) != file {
 		return false
 	}
@@ -144,7 +146,7 @@ func (p *Policy) Program(program string) (string, error) {
 
 	real, err := filepath.EvalSymlinks(program)
 	if err != nil {
-		return "", refuse("executables", "%s cannot be found: %s", task.Quote(program), words(err))
+		return "", newRefusal("executables", "%s cannot be found: %s", task.Quote(program), errorText(err))
 	}
 
 	for _, e := range p.Executables {
@@ -157,16 +159,16 @@ func (p *Policy) Program(program string) (string, error) {
 			at = strings.TrimRight(at, "/") + "/"
 		}
 
-		if covers(at, real) {
+		if coversFile(at, real) {
 			return real, nil
 		}
 	}
 
 	if real != program {
-		return "", refuse("executables", "%s, which is %s, is not among them", task.Quote(program), task.Quote(real))
+		return "", newRefusal("executables", "%s, which is %s, is not among them", task.Quote(program), task.Quote(real))
 	}
 
-	return "", refuse("executables", "%s is not among them", task.Quote(program))
+	return "", newRefusal("executables", "%s is not among them", task.Quote(program))
 }
 
 // Validate checks what the policy says. The error is a *task.Error.

@@ -13,7 +13,7 @@ import (
 
 func policyOf(t *testing.T, text string) *Policy {
 	t.Helper()
-	p, err := parse("policy.yaml", []byte(text))
+	p, err := parsePolicy("policy.yaml", []byte(text))
 	if err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
@@ -174,7 +174,7 @@ func TestParse_RefusesWhatWouldAllowAllByMistake(t *testing.T) {
 		"limits: {memory: lots}": "limits.memory", "limits: {pids: -1}": "limits.pids", "limits: {timeout: -1s}": "limits.timeout", "limits: {swap: 0}": "limits.swap",
 		"users: [a]\nusers: [b]": "users", "- users": "mapping",
 	} {
-		if _, err := parse("policy.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := parsePolicy("policy.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v; want %s", text, err, want)
 		}
 	}
@@ -187,7 +187,7 @@ func TestDeniedEnv_IsInTheDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	for _, name := range slices.Concat(denied, acceptedWithExecutables) {
+	for _, name := range slices.Concat(deniedVariables, acceptedWithExecutables) {
 		if !strings.Contains(string(b), "`"+name+"`") {
 			t.Errorf("%s is not told", name)
 		}

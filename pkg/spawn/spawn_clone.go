@@ -43,8 +43,8 @@ const (
 	whileZero          // repeat while the 32-bit word at the operand is zero, then go on
 )
 
-// unreturned is the result of a call that has not returned.
-const unreturned = math.MaxUint32
+// noResult is the result of a call that has not returned.
+const noResult = math.MaxUint32
 
 // The calls whose errors are named.
 var stepNames = map[uintptr]string{
@@ -109,7 +109,7 @@ func Start(c *Command) (*Process, error) {
 	}
 
 	m := &memory{pidfd: -1, everySignal: math.MaxUint64}
-	if err := m.copy(c); err != nil {
+	if err := m.copyCommand(c); err != nil {
 		return nil, err
 	}
 
@@ -119,8 +119,8 @@ func Start(c *Command) (*Process, error) {
 		return nil, err
 	}
 
-	m.prepare(c, status[1])
-	pid, errno := m.create(c)
+	m.prepareCalls(c, status[1])
+	pid, errno := m.cloneChild(c)
 	unix.Close(status[1])
 
 	if errno != 0 {
@@ -131,8 +131,8 @@ func Start(c *Command) (*Process, error) {
 	return &Process{PID: pid, PIDFD: int(m.pidfd), status: os.NewFile(uintptr(status[0]), "status"), memory: m}, nil
 }
 
-// copy makes what the calls point to.
-func (m *memory) copy(c *Command) (err error) {
+// copyCommand makes what the calls point to.
+func (m *memory) copyCommand(c *Command) (err error) {
 	if m.path, err = syscall.BytePtrFromString(c.Path); err != nil {
 		return err
 	}
@@ -162,50 +162,50 @@ func (m *memory) copy(c *Command) (err error) {
 	return nil
 }
 
-func (m *memory) add(then uintptr, operand uintptr, nr uintptr, args ...uintptr) {
-	x := call{nr: nr, result: unreturned, then: then, operand: operand}
+func (m *memory) addCall(then uintptr, operand uintptr, nr uintptr, args ...uintptr) {
+	x := call{nr: nr, result: noResult, then: then, operand: operand}
 	copy(x.args[:], args)
 	m.calls = append(m.calls, x)
 }
 
-// prepare lists what the child does.
-func (m *memory) prepare(c *Command, status int) {
+// prepareCalls lists what the child does.
+func (m *memory) prepareCalls(c *Command, status int) {
 	m.calls = make([]call, 0, callsAtMost)
 
 	// The child has copies of all descriptors. It gives up all that are not its own before
 	// anything that a user could make hang.
 	for to, from := range c.Files {
-		m.add(mustSucceed, 0, unix.SYS_DUP3, from, uintptr(to), 0)
+		m.addCall(mustSucceed, 0, unix.SYS_DUP3, from, uintptr(to), 0)
 	}
 
 	if status > 3 {
-		m.add(mayFail, 0, unix.SYS_CLOSE_RANGE, 3, uintptr(status-1), 0) // else execve closes them
+		m.addCall(mayFail, 0, unix.SYS_CLOSE_RANGE, 3, uintptr(status-1), 0) // else execve closes them
 	}
 
-	m.add(mayFail, 0, unix.SYS_CLOSE_RANGE, uintptr(status+1), closeRangeAll, 0)
+	m.addCall(mayFail, 0, unix.SYS_CLOSE_RANGE, uintptr(status+1), closeRangeAll, 0)
 
 	// From here on the child ends with the parent.
 	ended := func() {
-		m.add(mustSucceed, 0, unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL))
-		m.add(mustEqual, uintptr(os.Getpid()), unix.SYS_GETPPID)
+		m.addCall(mustSucceed, 0, unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL))
+		m.addCall(mustEqual, uintptr(os.Getpid()), unix.SYS_GETPPID)
 	}
 
 	ended()
 
 	if c.Setsid {
-		m.add(mustSucceed, 0, unix.SYS_SETSID)
+		m.addCall(mustSucceed, 0, unix.SYS_SETSID)
 	} else {
-		m.add(mustSucceed, 0, unix.SYS_SETPGID)
+		m.addCall(mustSucceed, 0, unix.SYS_SETPGID)
 	}
 
 	// The Go runtime has raised the limit for itself. syscall.ForkExec does this, too.
 	if nofile.Soft < nofile.Hard {
-		m.add(mayFail, 0, unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&m.files)))
+		m.addCall(mayFail, 0, unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&m.files)))
 	}
 
 	if c.Hold {
 		word := uintptr(unsafe.Pointer(&m.released))
-		m.add(whileZero, word, unix.SYS_FUTEX, word, futexWait, 0)
+		m.addCall(whileZero, word, unix.SYS_FUTEX, word, futexWait, 0)
 	}
 
 	if c.User != nil {
@@ -215,44 +215,44 @@ func (m *memory) prepare(c *Command, status int) {
 		}
 
 		if !c.User.NoSetGroups {
-			m.add(mustSucceed, 0, unix.SYS_SETGROUPS, uintptr(len(m.groups)), groups)
+			m.addCall(mustSucceed, 0, unix.SYS_SETGROUPS, uintptr(len(m.groups)), groups)
 		}
 
-		m.add(mustSucceed, 0, unix.SYS_SETGID, uintptr(c.User.Gid))
-		m.add(mustSucceed, 0, unix.SYS_SETUID, uintptr(c.User.Uid))
+		m.addCall(mustSucceed, 0, unix.SYS_SETGID, uintptr(c.User.Gid))
+		m.addCall(mustSucceed, 0, unix.SYS_SETUID, uintptr(c.User.Uid))
 		ended() // a change of user has undone it
 
 		// The user may signal the child from here on, and it shares the daemon's memory. Kernels before
 		// 5.16 end every process that shares the memory of one that dumps core. Memory that must not be
 		// dumped prevents that, whatever fs.suid_dumpable says. The program gets memory of its own.
-		m.add(mayFail, 0, unix.SYS_PRCTL, unix.PR_SET_DUMPABLE, 0)
+		m.addCall(mayFail, 0, unix.SYS_PRCTL, unix.PR_SET_DUMPABLE, 0)
 	}
 
 	if c.MaxProcesses != nil {
-		m.add(mustSucceed, 0, unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NPROC, uintptr(unsafe.Pointer(&m.maxProcesses)))
+		m.addCall(mustSucceed, 0, unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NPROC, uintptr(unsafe.Pointer(&m.maxProcesses)))
 	}
 
 	// The directory is the first thing that may take for ever.
 	if m.dir != nil {
-		m.add(mustSucceed, 0, unix.SYS_CHDIR, uintptr(unsafe.Pointer(m.dir)))
+		m.addCall(mustSucceed, 0, unix.SYS_CHDIR, uintptr(unsafe.Pointer(m.dir)))
 	}
 
 	// execve makes handled signals default, but leaves ignored ones ignored, and so does
 	// CLONE_CLEAR_SIGHAND. Asking which are ignored takes as long as making them default.
 	for sig := uintptr(1); sig <= lastSignal; sig++ {
 		if sig != uintptr(unix.SIGKILL) && sig != uintptr(unix.SIGSTOP) {
-			m.add(mayFail, 0, unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&m.dflt)), 0, sigsetSize)
+			m.addCall(mayFail, 0, unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&m.dflt)), 0, sigsetSize)
 		}
 	}
 
 	// A signal that was sent before takes effect now, with its default disposition.
-	m.add(mustSucceed, 0, unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&m.noSignal)), 0, sigsetSize)
-	m.add(mustSucceed, 0, unix.SYS_EXECVE, uintptr(unsafe.Pointer(m.path)), uintptr(unsafe.Pointer(&m.argv[0])), uintptr(unsafe.Pointer(&m.envv[0])))
+	m.addCall(mustSucceed, 0, unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&m.noSignal)), 0, sigsetSize)
+	m.addCall(mustSucceed, 0, unix.SYS_EXECVE, uintptr(unsafe.Pointer(m.path)), uintptr(unsafe.Pointer(&m.argv[0])), uintptr(unsafe.Pointer(&m.envv[0])))
 }
 
-// create issues the clone. All signals are blocked meanwhile: the child inherits that, so
+// cloneChild issues the clone. All signals are blocked meanwhile: the child inherits that, so
 // that no handler of the parent's runs in it.
-func (m *memory) create(c *Command) (pid int, errno syscall.Errno) {
+func (m *memory) cloneChild(c *Command) (pid int, errno syscall.Errno) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
@@ -310,19 +310,19 @@ func (p *Process) AwaitExec(deadline time.Time) error {
 
 	p.status.Close()
 
-	err := p.memory.failure()
+	err := p.memory.firstFailure()
 	p.memory = nil // the environment may have secrets in it
 
 	return err
 }
 
-// failure is the first step that failed.
-func (m *memory) failure() error {
+// firstFailure is the first step that failed.
+func (m *memory) firstFailure() error {
 	for i := range m.calls {
 		x := &m.calls[i]
 		result := atomic.LoadUintptr(&x.result)
 		switch {
-		case result == unreturned:
+		case result == noResult:
 			return nil // it has executed, or was killed here
 		case x.then == mustSucceed && result > math.MaxUint64-maxErrno:
 			return &Error{stepNames[x.nr], syscall.Errno(-result)}

@@ -55,7 +55,7 @@ func (s Cluster) Cluster(ctx context.Context) (ClusterRecord, error) {
 func (s Cluster) ChangeCluster(ctx context.Context, old ClusterRecord, c task.Cluster, more ...clientv3.Cmp) error {
 	value := record.KeepUnknownFields(old.raw, record.Encode(c), reflect.TypeFor[task.Cluster]())
 	res, err := s.writeAlone(ctx, kv.Txn{
-		If:   append([]clientv3.Cmp{unchanged(s.keys.Cluster(), old.Mod)}, more...),
+		If:   append([]clientv3.Cmp{isUnchanged(s.keys.Cluster(), old.Mod)}, more...),
 		Then: []clientv3.Op{clientv3.OpPut(s.keys.Cluster(), value)},
 	})
 	if err == nil && !res.Succeeded {
@@ -80,7 +80,7 @@ type Formats struct {
 // Formats reads them.
 func (s Cluster) Formats(ctx context.Context) (Formats, error) {
 	nodes := s.keys.Nodes()
-	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Cluster()), clientv3.OpGet(nodes, below(nodes))).Commit()
+	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Cluster()), clientv3.OpGet(nodes, withPrefix(nodes))).Commit()
 	if err != nil {
 		return Formats{}, fmt.Errorf("read the cluster's record and its nodes: %w: %w", task.ErrUnavailable, err)
 	}
@@ -168,10 +168,10 @@ type Totals struct {
 func (s Cluster) Totals(ctx context.Context) (Totals, error) {
 	specs, runs, leader := s.keys.Specs(), s.keys.Runs(), s.keys.Leader()
 	// An election's leader is the candidate whose key was created first.
-	first := []clientv3.OpOption{below(leader), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend), clientv3.WithLimit(1)}
+	first := []clientv3.OpOption{withPrefix(leader), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend), clientv3.WithLimit(1)}
 	res, err := s.etcd.Txn(ctx).Then(
-		clientv3.OpGet(specs, below(specs), clientv3.WithCountOnly()),
-		clientv3.OpGet(runs, below(runs), clientv3.WithCountOnly()),
+		clientv3.OpGet(specs, withPrefix(specs), clientv3.WithCountOnly()),
+		clientv3.OpGet(runs, withPrefix(runs), clientv3.WithCountOnly()),
 		clientv3.OpGet(leader, first...),
 	).Commit()
 	if err != nil {

@@ -37,7 +37,7 @@ func (s Cluster) Bootstrap(ctx context.Context, shards int, now time.Time) (c ta
 
 		err = s.makeCluster(ctx, mine)
 		if errors.Is(err, task.ErrUnknown) { // what is there by now tells
-			err = wait.pause(ctx)
+			err = wait.waitBackoff(ctx)
 		}
 
 		if err != nil {
@@ -49,14 +49,14 @@ func (s Cluster) Bootstrap(ctx context.Context, shards int, now time.Time) (c ta
 // makeCluster writes the watermarks and then the cluster's record, unless there
 // is one by now.
 func (s Cluster) makeCluster(ctx context.Context, c task.Cluster) error {
-	none := absent(s.keys.Cluster())
+	none := isAbsent(s.keys.Cluster())
 	const chunk = 60 // etcd takes 128 operations, nested ones included
 	for first := 0; first < c.Shards; first += chunk {
 		t := kv.Txn{If: []clientv3.Cmp{none}}
 		for id := first; id < min(first+chunk, c.Shards); id++ {
 			key := s.keys.Watermark(id)
 			zero := record.Encode(record.Watermark{Time: task.At(time.UnixMilli(0)), Nonce: task.NewUID()})
-			t.Then = append(t.Then, clientv3.OpTxn([]clientv3.Cmp{absent(key)}, []clientv3.Op{clientv3.OpPut(key, zero)}, nil))
+			t.Then = append(t.Then, clientv3.OpTxn([]clientv3.Cmp{isAbsent(key)}, []clientv3.Op{clientv3.OpPut(key, zero)}, nil))
 		}
 
 		if _, err := s.writeAlone(ctx, t); err != nil {

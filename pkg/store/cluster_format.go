@@ -49,7 +49,7 @@ func (s *Store) Understanding(newest int) *Store {
 	u.format = &formats{understood: newest}
 	u.format.writes.Store(int32(newest))
 
-	return over(&u)
+	return newOverConn(&u)
 }
 
 // Understands is the newest format that the store reads.

@@ -29,12 +29,12 @@ func (s Cluster) DeleteSeen(ctx context.Context, gone []Seen, beside ...Seen) er
 		if k.Mod == 0 {
 			return fmt.Errorf("delete %s: %w: it was not there", k.Key, task.ErrConflict)
 		}
-		t.If = append(t.If, unchanged(k.Key, k.Mod))
+		t.If = append(t.If, isUnchanged(k.Key, k.Mod))
 		t.Then = append(t.Then, clientv3.OpDelete(k.Key))
 	}
 
 	for _, k := range beside {
-		t.If = append(t.If, unchanged(k.Key, k.Mod))
+		t.If = append(t.If, isUnchanged(k.Key, k.Mod))
 	}
 
 	res, err := s.writeAlone(ctx, t)

@@ -29,15 +29,15 @@ type conn struct {
 // writeTxn commits a transaction that is not settled here: an error after which
 // nobody knows is task.ErrUnknown.
 func (s *conn) writeTxn(ctx context.Context, t kv.Txn) (kv.Result, error) {
-	return write(ctx, s.writes, t)
+	return commitWrite(ctx, s.writes, t)
 }
 
 // writeAlone is write for what never shares a request.
 func (s *conn) writeAlone(ctx context.Context, t kv.Txn) (kv.Result, error) {
-	return write(ctx, s.alone, t)
+	return commitWrite(ctx, s.alone, t)
 }
 
-func write(ctx context.Context, c kv.Committer, t kv.Txn) (kv.Result, error) {
+func commitWrite(ctx context.Context, c kv.Committer, t kv.Txn) (kv.Result, error) {
 	res, err := c.Commit(ctx, t)
 	switch {
 	case err == nil:
@@ -98,15 +98,15 @@ func (s *conn) getAllAt(ctx context.Context, prefix string, rev int64, opts ...c
 	}
 }
 
-func absent(key string) clientv3.Cmp {
+func isAbsent(key string) clientv3.Cmp {
 	return kv.CreateIs(key, 0)
 }
 
-func unchanged(key string, modRevision int64) clientv3.Cmp {
+func isUnchanged(key string, modRevision int64) clientv3.Cmp {
 	return kv.ModIs(key, modRevision)
 }
 
-func below(prefix string) clientv3.OpOption {
+func withPrefix(prefix string) clientv3.OpOption {
 	return clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix))
 }
 
@@ -128,7 +128,7 @@ func readAt(res kv.Result, n int) *mvccpb.KeyValue {
 // a second; it returns the context's error if that ends first.
 type again struct{ wait time.Duration }
 
-func (a *again) pause(ctx context.Context) error {
+func (a *again) waitBackoff(ctx context.Context) error {
 	a.wait = min(max(2*a.wait, 20*time.Millisecond), time.Second)
 	if !clock.Sleep(ctx, a.wait) {
 		return context.Cause(ctx)
@@ -174,7 +174,7 @@ func (s *conn) removeOld(ctx context.Context, found []*mvccpb.KeyValue, old func
 		}
 
 		key := string(e.Key)
-		t.If = append(t.If, unchanged(key, e.ModRevision))
+		t.If = append(t.If, isUnchanged(key, e.ModRevision))
 		t.Then = append(t.Then, clientv3.OpDelete(key))
 	}
 

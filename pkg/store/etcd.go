@@ -229,7 +229,7 @@ func (s Etcd) SampleHistory(ctx context.Context, shards int) (tasks, records int
 	for i := range min(shards, most) {
 		shard := i * shards / min(shards, most)
 		for _, prefix := range []string{s.keys.Entries(shard), s.keys.History(shard)} {
-			ops = append(ops, clientv3.OpGet(prefix, below(prefix), clientv3.WithCountOnly()))
+			ops = append(ops, clientv3.OpGet(prefix, withPrefix(prefix), clientv3.WithCountOnly()))
 		}
 	}
 

@@ -198,7 +198,7 @@ func untilHealthy(ctx context.Context, try func() error) error {
 				"and one that is lost is removed before another is added", task.ErrUnavailable)
 		}
 
-		if perr := wait.pause(ctx); perr != nil {
+		if perr := wait.waitBackoff(ctx); perr != nil {
 			return fmt.Errorf("%w: %w", task.ErrUnavailable, perr)
 		}
 	}

@@ -63,7 +63,7 @@ func (s Events) FollowEvents(ctx context.Context, q EventQuery, apply func(Event
 		case errors.Is(err, errTooSlow):
 			wait = again{}
 		case (errors.Is(err, errElsewhere) || errors.Is(err, task.ErrUnavailable)) && ctx.Err() == nil:
-			if err := wait.pause(ctx); err != nil {
+			if err := wait.waitBackoff(ctx); err != nil {
 				return err
 			}
 		default:
@@ -161,7 +161,7 @@ func (f *eventFollower) followTail(ctx context.Context) error {
 
 // handEvents gives the reader what waits for it.
 func (f *eventFollower) handEvents(b *eventBuffer) error {
-	batch, some := b.take()
+	batch, some := b.takeBatch()
 	if !some {
 		return nil
 	}
@@ -197,7 +197,7 @@ func (f *eventFollower) fillBuffer(ctx context.Context, b *eventBuffer) error {
 				place = task.After(batch.Revision)
 			}
 
-			return b.add(nil, place)
+			return b.addEvents(nil, place)
 		}
 
 		var list []task.Event
@@ -218,7 +218,7 @@ func (f *eventFollower) fillBuffer(ctx context.Context, b *eventBuffer) error {
 
 		place = task.After(batch.Revision)
 
-		return b.add(list, place)
+		return b.addEvents(list, place)
 	})
 }
 
@@ -256,9 +256,9 @@ type eventBuffer struct {
 	told   task.Place
 }
 
-// add takes events up to a place; errTooSlow, and nothing is lost, if enough wait
+// addEvents takes events up to a place; errTooSlow, and nothing is lost, if enough wait
 // now.
-func (b *eventBuffer) add(events []task.Event, told task.Place) error {
+func (b *eventBuffer) addEvents(events []task.Event, told task.Place) error {
 	b.mu.Lock()
 	b.events, b.told = append(b.events, events...), told
 	full := len(b.events) > maxEventsAhead
@@ -276,8 +276,8 @@ func (b *eventBuffer) add(events []task.Event, told task.Place) error {
 	return nil
 }
 
-// take empties it; false if there is nothing new.
-func (b *eventBuffer) take() (EventBatch, bool) {
+// takeBatch empties it; false if there is nothing new.
+func (b *eventBuffer) takeBatch() (EventBatch, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 

@@ -65,7 +65,7 @@ func (s Freezes) Freezes(ctx context.Context) (FreezeRecord, error) {
 // know them. task.ErrConflict if the record has changed.
 func (s Freezes) SetFreezes(ctx context.Context, old FreezeRecord, f task.Freezes) (int64, error) {
 	key := s.keys.Freezes()
-	t := kv.Txn{If: []clientv3.Cmp{unchanged(key, old.Mod)}, Then: []clientv3.Op{clientv3.OpPut(key, record.Encode(f))}}
+	t := kv.Txn{If: []clientv3.Cmp{isUnchanged(key, old.Mod)}, Then: []clientv3.Op{clientv3.OpPut(key, record.Encode(f))}}
 
 	// Alone: what all commits compare would have each request wait for it.
 	res, err := s.writeAlone(ctx, t)

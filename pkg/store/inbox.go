@@ -83,7 +83,7 @@ func inboxEvent(keys record.Keys, e *mvccpb.KeyValue) InboxEvent {
 func (s Inbox) Rewrite(ctx context.Context, session kv.Fence, h record.Held) (int64, error) {
 	key := s.keys.Run(h.Node, h.Ref(), h.ID)
 	res, err := s.writeTxn(ctx, kv.Txn{
-		If:   []clientv3.Cmp{unchanged(key, h.Mod), session.Compare()},
+		If:   []clientv3.Cmp{isUnchanged(key, h.Mod), session.Compare()},
 		Then: []clientv3.Op{opPut(key, record.EncodeAssigned(&h.Assigned, record.Encode(h.Action)))},
 		Else: []clientv3.Op{clientv3.OpGet(session.Key)},
 	})
@@ -115,7 +115,7 @@ func (s Inbox) Finish(ctx context.Context, h record.Held, end task.Run, next *ta
 		if err == nil || errors.Is(err, ErrLate) || errors.Is(err, task.ErrConflict) {
 			return err
 		}
-		if perr := wait.pause(ctx); perr != nil {
+		if perr := wait.waitBackoff(ctx); perr != nil {
 			return fmt.Errorf("finish run %s of %s: %w", h.ID, h.Ref(), errors.Join(perr, err))
 		}
 	}
@@ -129,7 +129,7 @@ func (s Inbox) finishOnce(ctx context.Context, h record.Held, end task.Run, next
 	t := kv.Txn{If: []clientv3.Cmp{kv.CreateIs(run, h.Create)}, ResolvedByCaller: true}
 	if next != nil {
 		queued := s.keys.Queued(ref, h.ID)
-		t.If = append(t.If, unchanged(run, h.Mod), absent(queued))
+		t.If = append(t.If, isUnchanged(run, h.Mod), isAbsent(queued))
 		t.Then = []clientv3.Op{clientv3.OpDelete(run), opPut(queued, record.EncodeWaiting(*next))}
 	} else {
 		t.Then = []clientv3.Op{clientv3.OpDelete(run), opPut(ended, record.EncodeEnded(end))}
@@ -205,7 +205,7 @@ func (s Inbox) recordLate(ctx context.Context, h record.Held, end task.Run) erro
 	ref := h.Ref()
 	late := s.keys.Late(ref, h.ID, h.Create)
 	_, err := s.writeTxn(ctx, kv.Txn{
-		If:   []clientv3.Cmp{absent(late), clientv3.Compare(clientv3.CreateRevision(s.keys.Entry(ref)), ">", 0)},
+		If:   []clientv3.Cmp{isAbsent(late), clientv3.Compare(clientv3.CreateRevision(s.keys.Entry(ref)), ">", 0)},
 		Then: []clientv3.Op{opPut(late, record.EncodeEnded(end))},
 	})
 	if err != nil {
@@ -230,7 +230,7 @@ func (s Inbox) HandBack(ctx context.Context, h record.Held) error {
 	w.State, w.Reason = task.Queued, task.ReasonHandBack
 	w.Node, w.Token, w.DispatchedAt, w.StartedAt = "", 0, task.Time{}, task.Time{}
 	res, err := s.writeTxn(ctx, kv.Txn{
-		If:   []clientv3.Cmp{unchanged(run, h.Mod), absent(queued)},
+		If:   []clientv3.Cmp{isUnchanged(run, h.Mod), isAbsent(queued)},
 		Then: []clientv3.Op{clientv3.OpDelete(run), opPut(queued, record.EncodeWaiting(w))},
 	})
 	if err == nil && !res.Succeeded {
@@ -258,7 +258,7 @@ func (s Inbox) PutCleared(ctx context.Context, instance string, at task.Time) er
 	}
 
 	res, err := s.writeAlone(ctx, kv.Txn{
-		If:   []clientv3.Cmp{absent(key)},
+		If:   []clientv3.Cmp{isAbsent(key)},
 		Then: []clientv3.Op{clientv3.OpPut(key, record.Encode(map[string]task.Time{"at": at}), clientv3.WithLease(lease.ID))},
 	})
 	if errors.Is(err, task.ErrUnknown) {

@@ -30,9 +30,9 @@ func (s Nodes) putNode(n task.Node, lease clientv3.LeaseID) clientv3.Op {
 // instance and the lease in the record.
 func (s Nodes) Register(ctx context.Context, n task.Node, lease clientv3.LeaseID) (kv.Fence, *task.Node, error) {
 	key := s.keys.Node(n.Name)
-	guards := []clientv3.Cmp{absent(key)}
+	guards := []clientv3.Cmp{isAbsent(key)}
 	if known := s.format.cluster.Load(); known > 0 {
-		guards = append(guards, unchanged(s.keys.Cluster(), known)) // the format in force is one that it understands
+		guards = append(guards, isUnchanged(s.keys.Cluster(), known)) // the format in force is one that it understands
 	}
 
 	n.Format, n.Writes = s.format.understood, s.format.inUse()

@@ -58,7 +58,7 @@ func (s Nodes) NodeRequestPending(ctx context.Context, node string, mod int64) (
 // any more.
 func (s Nodes) DeleteNodeRequest(ctx context.Context, node string, mod int64) (bool, error) {
 	key := s.keys.NodeRequest(node)
-	res, err := s.writeAlone(ctx, kv.Txn{If: []clientv3.Cmp{unchanged(key, mod)}, Then: []clientv3.Op{clientv3.OpDelete(key)}})
+	res, err := s.writeAlone(ctx, kv.Txn{If: []clientv3.Cmp{isUnchanged(key, mod)}, Then: []clientv3.Op{clientv3.OpDelete(key)}})
 	if err != nil {
 		return false, fmt.Errorf("delete the request to node %s: %w", node, err)
 	}

@@ -34,7 +34,7 @@ func (s Owners) Owners(ctx context.Context) ([]record.Owner, error) {
 // Fleet reads nodes/ and owners/ at one revision.
 func (s Owners) Fleet(ctx context.Context) ([]task.Node, []record.Owner, error) {
 	nodes, owners := s.keys.Nodes(), s.keys.Owners()
-	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(nodes, below(nodes)), clientv3.OpGet(owners, below(owners))).Commit()
+	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(nodes, withPrefix(nodes)), clientv3.OpGet(owners, withPrefix(owners))).Commit()
 	if err != nil {
 		return nil, nil, fmt.Errorf("read nodes and owners: %w: %w", task.ErrUnavailable, err)
 	}
@@ -66,11 +66,11 @@ func (s Owners) Assign(ctx context.Context, term kv.Fence, moves []Move, now tas
 				o.Previous = o.Previous[:min(len(o.Previous), keepPrevious)]
 			}
 
-			t.If = append(t.If, unchanged(key, m.From.Fence))
+			t.If = append(t.If, isUnchanged(key, m.From.Fence))
 			t.Then = append(t.Then, clientv3.OpPut(key, o.EncodeOver(m.From)))
 			if m.Handover != 0 {
 				ahead := s.keys.Handover(m.From.Shard)
-				t.If = append(t.If, unchanged(ahead, m.Handover))
+				t.If = append(t.If, isUnchanged(ahead, m.Handover))
 				t.Then = append(t.Then, clientv3.OpDelete(ahead))
 			}
 		}

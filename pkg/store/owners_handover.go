@@ -23,7 +23,7 @@ type Lineup struct {
 func (s Owners) Lineup(ctx context.Context) (l Lineup, err error) {
 	var ops []clientv3.Op
 	for _, prefix := range []string{s.keys.Nodes(), s.keys.Owners(), s.keys.Handovers()} {
-		ops = append(ops, clientv3.OpGet(prefix, below(prefix)))
+		ops = append(ops, clientv3.OpGet(prefix, withPrefix(prefix)))
 	}
 
 	res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
@@ -43,7 +43,7 @@ func (s Owners) Prepare(ctx context.Context, term kv.Fence, list []record.Handov
 		var t kv.Txn
 		for _, h := range chunk {
 			key := s.keys.Handover(h.Shard)
-			t.If = append(t.If, unchanged(key, h.Revision))
+			t.If = append(t.If, isUnchanged(key, h.Revision))
 			t.Then = append(t.Then, clientv3.OpPut(key, record.Encode(record.Handover{To: h.To, Since: now})))
 		}
 
@@ -62,7 +62,7 @@ func (s Owners) Withdraw(ctx context.Context, term kv.Fence, list []record.Hando
 		var t kv.Txn
 		for _, h := range chunk {
 			key := s.keys.Handover(h.Shard)
-			t.If = append(t.If, unchanged(key, h.Revision))
+			t.If = append(t.If, isUnchanged(key, h.Revision))
 			t.Then = append(t.Then, clientv3.OpDelete(key))
 		}
 
@@ -81,7 +81,7 @@ func (s Owners) TellReady(ctx context.Context, session kv.Fence, h record.Handov
 	key := s.keys.Handover(h.Shard)
 	ready := record.Handover{To: h.To, Since: h.Since, Ready: session.CreateRevision}
 	res, err := s.writeAlone(ctx, kv.Txn{
-		If:   []clientv3.Cmp{unchanged(key, h.Revision), session.Compare()},
+		If:   []clientv3.Cmp{isUnchanged(key, h.Revision), session.Compare()},
 		Then: []clientv3.Op{clientv3.OpPut(key, record.Encode(ready))},
 	})
 	if err == nil && !res.Succeeded {

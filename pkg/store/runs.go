@@ -25,7 +25,7 @@ type Runs struct{ *conn }
 // first. It omits late results.
 func (s Runs) Runs(ctx context.Context, ref record.Ref) ([]task.Run, error) {
 	queue, history := s.keys.QueueOf(ref), s.keys.HistoryOf(ref)
-	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(queue, below(queue)), clientv3.OpGet(history, below(history))).Commit()
+	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(queue, withPrefix(queue)), clientv3.OpGet(history, withPrefix(history))).Commit()
 	if err != nil {
 		return nil, fmt.Errorf("list runs of %s: %w: %w", ref, task.ErrUnavailable, err)
 	}
@@ -63,7 +63,7 @@ func (s Runs) ShardRuns(ctx context.Context, shards []int, namespace string) ([]
 				if namespace != "" {
 					prefix += namespace + "/"
 				}
-				ops = append(ops, clientv3.OpGet(prefix, below(prefix)))
+				ops = append(ops, clientv3.OpGet(prefix, withPrefix(prefix)))
 			}
 		}
 

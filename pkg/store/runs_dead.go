@@ -46,7 +46,7 @@ func (s Runs) ShardDead(ctx context.Context, shards []int, namespace string) ([]
 	for chunk := range slices.Chunk(prefixes, 100) {
 		ops := make([]clientv3.Op, len(chunk))
 		for i, p := range chunk {
-			ops[i] = clientv3.OpGet(p, below(p))
+			ops[i] = clientv3.OpGet(p, withPrefix(p))
 		}
 
 		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
@@ -76,7 +76,7 @@ func (s Runs) Revive(ctx context.Context, st Stored, d record.Dead, w task.Waiti
 
 	dead, queued := s.keys.DeadRun(st.Ref, d.ID), s.keys.Queued(st.Ref, w.ID)
 	res, err := s.writeTxn(ctx, kv.Txn{
-		If:   []clientv3.Cmp{unchanged(dead, d.Mod), absent(queued), unchanged(s.keys.Entry(st.Ref), st.EntryMod)},
+		If:   []clientv3.Cmp{isUnchanged(dead, d.Mod), isAbsent(queued), isUnchanged(s.keys.Entry(st.Ref), st.EntryMod)},
 		Then: []clientv3.Op{clientv3.OpDelete(dead), opPut(queued, record.EncodeWaiting(w))},
 	})
 	if err == nil && !res.Succeeded {
@@ -115,7 +115,7 @@ func (s Runs) Dismiss(ctx context.Context, ref record.Ref, d record.Dead, who st
 // writeDead changes the record of a dead run that was read at a mod revision, and returns
 // the revision of the change.
 func (s Runs) writeDead(ctx context.Context, key string, mod int64, op clientv3.Op) (int64, error) {
-	res, err := s.writeTxn(ctx, kv.Txn{If: []clientv3.Cmp{unchanged(key, mod)}, Then: []clientv3.Op{op}})
+	res, err := s.writeTxn(ctx, kv.Txn{If: []clientv3.Cmp{isUnchanged(key, mod)}, Then: []clientv3.Op{op}})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
 	}

@@ -33,9 +33,9 @@ func (s Runs) Outcomes(ctx context.Context, refs []record.Ref, n int) ([]Outcome
 		for _, ref := range chunk {
 			h, d, q := s.keys.HistoryOf(ref), s.keys.Dead(ref), s.keys.QueueOf(ref)
 			ops = append(ops,
-				clientv3.OpGet(h, below(h), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithLimit(int64(n))),
-				clientv3.OpGet(d, below(d), clientv3.WithKeysOnly()),
-				clientv3.OpGet(q, below(q), clientv3.WithCountOnly()))
+				clientv3.OpGet(h, withPrefix(h), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithLimit(int64(n))),
+				clientv3.OpGet(d, withPrefix(d), clientv3.WithKeysOnly()),
+				clientv3.OpGet(q, withPrefix(q), clientv3.WithCountOnly()))
 		}
 
 		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
@@ -132,7 +132,7 @@ func (s Runs) runsBelow(ctx context.Context, kind func(shard int) string, shards
 			if of != "" {
 				prefix += of + "/"
 			}
-			ops[i] = clientv3.OpGet(prefix, below(prefix))
+			ops[i] = clientv3.OpGet(prefix, withPrefix(prefix))
 		}
 
 		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()

@@ -22,7 +22,7 @@ func (s Runs) cancelParent(ctx context.Context, ref record.Ref, w task.Waiting, 
 	fan.Cancel, w.Fan, w.CancelledBy = task.ReasonCancelled, &fan, who
 	key := s.keys.Queued(ref, w.ID)
 	res, err := s.writeTxn(ctx, kv.Txn{
-		If:   []clientv3.Cmp{unchanged(key, mod)},
+		If:   []clientv3.Cmp{isUnchanged(key, mod)},
 		Then: []clientv3.Op{opPut(key, record.EncodeWaiting(w))},
 	})
 	if err == nil && !res.Succeeded {

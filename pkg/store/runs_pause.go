@@ -42,7 +42,7 @@ func (s Runs) ResumeActive(ctx context.Context, h record.Held, who string) (task
 func (s Runs) askNode(ctx context.Context, h record.Held, what string) (task.Run, error) {
 	key := s.keys.Run(h.Node, h.Ref(), h.ID)
 	res, err := s.writeTxn(ctx, kv.Txn{
-		If:   []clientv3.Cmp{unchanged(key, h.Mod)},
+		If:   []clientv3.Cmp{isUnchanged(key, h.Mod)},
 		Then: []clientv3.Op{opPut(key, record.EncodeAssigned(&h.Assigned, record.Encode(h.Action)))},
 	})
 	if err == nil && !res.Succeeded {

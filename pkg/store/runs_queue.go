@@ -23,7 +23,7 @@ func (s Runs) Enqueue(ctx context.Context, st Stored, w task.Waiting) (int64, er
 
 	key := s.keys.Queued(st.Ref, w.ID)
 	res, err := s.writeTxn(ctx, kv.Txn{
-		If:   []clientv3.Cmp{absent(key), unchanged(s.keys.Entry(st.Ref), st.EntryMod)},
+		If:   []clientv3.Cmp{isAbsent(key), isUnchanged(s.keys.Entry(st.Ref), st.EntryMod)},
 		Then: []clientv3.Op{opPut(key, record.EncodeWaiting(w))},
 		Else: []clientv3.Op{clientv3.OpGet(key)},
 	})
@@ -63,7 +63,7 @@ func (s Runs) CancelQueued(ctx context.Context, ref record.Ref, id string, who s
 	end := w.Run
 	end.State, end.Reason, end.CancelledBy, end.EndedAt = task.Cancelled, task.ReasonCancelled, who, task.At(now)
 	res, err := s.writeTxn(ctx, kv.Txn{
-		If:   []clientv3.Cmp{unchanged(key, e.ModRevision)},
+		If:   []clientv3.Cmp{isUnchanged(key, e.ModRevision)},
 		Then: []clientv3.Op{clientv3.OpDelete(key), opPut(s.keys.Ended(ref, id), record.EncodeEnded(end))},
 	})
 	if err == nil && !res.Succeeded {

@@ -97,7 +97,7 @@ func (s Secrets) PutSecret(ctx context.Context, old int64, r record.Secret) (int
 	key := s.keys.Secret(r.Namespace, r.Name)
 	r.Revision = 0
 
-	res, err := s.writeTxn(ctx, kv.Txn{If: []clientv3.Cmp{unchanged(key, old)}, Then: []clientv3.Op{clientv3.OpPut(key, record.Encode(r))}})
+	res, err := s.writeTxn(ctx, kv.Txn{If: []clientv3.Cmp{isUnchanged(key, old)}, Then: []clientv3.Op{clientv3.OpPut(key, record.Encode(r))}})
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
 	}

@@ -204,8 +204,8 @@ func (s Shards) ShardRecords(ctx context.Context, shards int) ([]ShardRecords, e
 		for id := first; id < min(first+chunk, shards); id++ {
 			entries, queue := s.keys.Entries(id), s.keys.Queue(id)
 			ops = append(ops, clientv3.OpGet(s.keys.Watermark(id)),
-				clientv3.OpGet(entries, below(entries), clientv3.WithCountOnly()),
-				clientv3.OpGet(queue, below(queue), clientv3.WithCountOnly()))
+				clientv3.OpGet(entries, withPrefix(entries), clientv3.WithCountOnly()),
+				clientv3.OpGet(queue, withPrefix(queue), clientv3.WithCountOnly()))
 		}
 
 		res, err := s.etcd.Txn(ctx).Then(ops...).Commit()

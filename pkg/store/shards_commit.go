@@ -77,7 +77,7 @@ type writing struct {
 	value []byte
 }
 
-func (w writing) op() clientv3.Op {
+func (w writing) toOp() clientv3.Op {
 	if w.value == nil {
 		return clientv3.OpDelete(w.key)
 	}
@@ -123,9 +123,9 @@ func (c *Commit) Fits(n, bytes int) bool { return c.hasRoom(2*n, n, bytes) }
 // of the task's entry.
 func (c *Commit) FitsTick(bytes int) bool { return c.hasRoom(1, 1, bytes) }
 
-// fixed is the number of comparisons in every commit: owner, own node, watermark,
+// fixedComparisons is the number of comparisons in every commit: owner, own node, watermark,
 // freezes and, if the watermark's time moves, revised.
-const fixed = 5
+const fixedComparisons = 5
 
 // Moves declares that the commit moves the watermark's time. revised is the mod
 // revision of the shard's revised key, as the caller knows it, or 0 if the key does
@@ -136,7 +136,7 @@ func (c *Commit) Moves(revised int64) { c.moves, c.revised = true, revised }
 func (c *Commit) hasRoom(guards, ops, bytes int) bool {
 	// Reserve one comparison for the session of a node that the record may add, and
 	// operations for the put of the watermark.
-	return fixed+len(c.guards)+len(c.sessions)+guards+1 <= maxParts && len(c.writes)+ops+2 <= maxParts && c.bytes+bytes <= maxBytes
+	return fixedComparisons+len(c.guards)+len(c.sessions)+guards+1 <= maxParts && len(c.writes)+ops+2 <= maxParts && c.bytes+bytes <= maxBytes
 }
 
 // Empty reports whether the commit would write only the watermark.
@@ -376,7 +376,7 @@ func (s Shards) Commit(ctx context.Context, c *Commit) (int64, error) {
 		// flight and arrive after the read. Send the same comparisons with a new nonce
 		// instead. All copies compare the same mod revision of the watermark, and each
 		// one changes it, so at most one copy is applied.
-		if perr := wait.pause(ctx); perr != nil {
+		if perr := wait.waitBackoff(ctx); perr != nil {
 			return 0, fmt.Errorf("commit shard %d: %w: %w", c.Shard, task.ErrUnknown, perr)
 		}
 	}
@@ -389,13 +389,13 @@ func (c *Commit) toTxn() kv.Txn {
 	mark := c.keys.Watermark(c.Shard)
 	t := kv.Txn{
 		ResolvedByCaller: true, // Commit resolves unknown outcomes by the nonce
-		If:               make([]clientv3.Cmp, 0, fixed+len(c.sessions)+len(c.guards)),
+		If:               make([]clientv3.Cmp, 0, fixedComparisons+len(c.sessions)+len(c.guards)),
 		Then:             make([]clientv3.Op, 0, len(c.writes)+1),
 		Else:             []clientv3.Op{clientv3.OpGet(c.Fences.Owner.Key), clientv3.OpGet(c.Fences.Node.Key), clientv3.OpGet(mark)},
 	}
-	t.If = append(t.If, c.Fences.Owner.Compare(), c.Fences.Node.Compare(), unchanged(mark, c.Known), unchanged(c.keys.Freezes(), c.Freezes))
+	t.If = append(t.If, c.Fences.Owner.Compare(), c.Fences.Node.Compare(), isUnchanged(mark, c.Known), isUnchanged(c.keys.Freezes(), c.Freezes))
 	if c.moves {
-		t.If = append(t.If, unchanged(c.keys.Revised(c.Shard), c.revised))
+		t.If = append(t.If, isUnchanged(c.keys.Revised(c.Shard), c.revised))
 	}
 
 	for _, s := range c.sessions {
@@ -403,11 +403,11 @@ func (c *Commit) toTxn() kv.Txn {
 	}
 
 	for _, g := range c.guards {
-		t.If = append(t.If, unchanged(g.key, g.mod))
+		t.If = append(t.If, isUnchanged(g.key, g.mod))
 	}
 
 	for _, w := range c.writes {
-		t.Then = append(t.Then, w.op())
+		t.Then = append(t.Then, w.toOp())
 	}
 
 	t.Then = append(t.Then, opPut(mark, record.EncodeWatermark(c.Watermark)))

@@ -125,7 +125,7 @@ func (s Shards) HistoriesOf(ctx context.Context, refs []record.Ref) (keys [][]Sh
 	ops := make([]clientv3.Op, len(refs))
 	for i, ref := range refs {
 		prefix := s.keys.HistoryOf(ref)
-		ops[i] = clientv3.OpGet(prefix, below(prefix), clientv3.WithKeysOnly())
+		ops[i] = clientv3.OpGet(prefix, withPrefix(prefix), clientv3.WithKeysOnly())
 	}
 
 	res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
@@ -134,12 +134,12 @@ func (s Shards) HistoriesOf(ctx context.Context, refs []record.Ref) (keys [][]Sh
 	}
 
 	for _, r := range res.Responses {
-		keys = append(keys, ends(s.keys, r.GetResponseRange().Kvs))
+		keys = append(keys, endEvents(s.keys, r.GetResponseRange().Kvs))
 	}
 
 	return keys, res.Header.Revision, nil
 }
 
-func ends(keys record.Keys, kvs []*mvccpb.KeyValue) []ShardEvent {
+func endEvents(keys record.Keys, kvs []*mvccpb.KeyValue) []ShardEvent {
 	return slices.DeleteFunc(shardEvents(keys, kvs), func(ev ShardEvent) bool { return ev.Kind != record.KindEnded || ev.Late })
 }

@@ -153,14 +153,14 @@ func (s Shards) Sightings(ctx context.Context, runs []record.RunKey) ([]Sighting
 		r := kv.Result{Responses: res.Responses}
 
 		for i, k := range some {
-			list = append(list, sighting(s.keys, k, readAt(r, 2*i), readAt(r, 2*i+1) != nil, res.Header.Revision))
+			list = append(list, newSighting(s.keys, k, readAt(r, 2*i), readAt(r, 2*i+1) != nil, res.Header.Revision))
 		}
 	}
 
 	return list, nil
 }
 
-func sighting(keys record.Keys, k record.RunKey, e *mvccpb.KeyValue, present bool, rev int64) Sighting {
+func newSighting(keys record.Keys, k record.RunKey, e *mvccpb.KeyValue, present bool, rev int64) Sighting {
 	v := Sighting{Gone: e == nil, NodePresent: present, Revision: rev}
 
 	if e == nil {

@@ -43,11 +43,11 @@ type (
 
 // New makes a Store. All conditional writes go through writes.
 func New(etcd *kv.Client, writes kv.Committer, keys record.Keys) *Store {
-	return over(&conn{etcd: etcd, writes: writes, alone: writes, keys: keys}).Understanding(NewestFormat)
+	return newOverConn(&conn{etcd: etcd, writes: writes, alone: writes, keys: keys}).Understanding(NewestFormat)
 }
 
-// over is a Store over a connection.
-func over(c *conn) *Store {
+// newOverConn is a Store over a connection.
+func newOverConn(c *conn) *Store {
 	return &Store{
 		c, Tasks{c}, Runs{c}, Shards{c}, Inbox{c}, Nodes{c}, Owners{c},
 		Tokens{c}, Secrets{c}, Freezes{c}, Cluster{c}, Etcd{c}, Events{c},
@@ -61,7 +61,7 @@ func (s *Store) Batching(batch kv.Committer) *Store {
 	b := *s.conn
 	b.writes = batch
 
-	return over(&b)
+	return newOverConn(&b)
 }
 
 // Keys are the store's keys.

@@ -42,7 +42,7 @@ type Stored struct {
 func (s Tasks) CreateTask(ctx context.Context, ref record.Ref, t task.Task, e task.Entry) (int64, error) {
 	spec, entry := s.keys.Spec(ref), s.keys.Entry(ref)
 	res, err := s.writeTxn(ctx, kv.Txn{
-		If:   []clientv3.Cmp{absent(spec), absent(entry)},
+		If:   []clientv3.Cmp{isAbsent(spec), isAbsent(entry)},
 		Then: []clientv3.Op{s.putSpec(ref, t), clientv3.OpPut(entry, record.Encode(e)), clientv3.OpDelete(s.keys.Tombstone(ref))},
 	})
 	switch {
@@ -87,7 +87,7 @@ func (s Tasks) Task(ctx context.Context, ref record.Ref) (Stored, error) {
 // is past old.MarkBy.
 func (s Tasks) UpdateTask(ctx context.Context, old Stored, t task.Task, e task.Entry) (int64, error) {
 	res, err := s.writeTxn(ctx, kv.Txn{
-		If:   append(s.compareWatermark(&old), unchanged(s.keys.Spec(old.Ref), old.Task.Revision), unchanged(s.keys.Entry(old.Ref), old.EntryMod)),
+		If:   append(s.compareWatermark(&old), isUnchanged(s.keys.Spec(old.Ref), old.Task.Revision), isUnchanged(s.keys.Entry(old.Ref), old.EntryMod)),
 		Then: append(s.putOver(&old, t, &e), s.revisionPuts(Change{Old: &old, New: &Stored{Ref: old.Ref, Entry: e}})...),
 	})
 	switch {
@@ -130,7 +130,7 @@ func (s Tasks) BuryTask(ctx context.Context, old Stored, t record.Tombstone) (in
 func (s Tasks) removeTask(ctx context.Context, old Stored, more ...clientv3.Op) (int64, error) {
 	spec, entry := s.keys.Spec(old.Ref), s.keys.Entry(old.Ref)
 	res, err := s.writeTxn(ctx, kv.Txn{
-		If:   []clientv3.Cmp{unchanged(spec, old.Task.Revision), unchanged(entry, old.EntryMod)},
+		If:   []clientv3.Cmp{isUnchanged(spec, old.Task.Revision), isUnchanged(entry, old.EntryMod)},
 		Then: append(s.removalOps(old.Ref), more...),
 	})
 	switch {
@@ -147,7 +147,7 @@ func (s Tasks) removeTask(ctx context.Context, old Stored, more ...clientv3.Op) 
 func (s Tasks) removalOps(ref record.Ref) []clientv3.Op {
 	ops := []clientv3.Op{clientv3.OpDelete(s.keys.Spec(ref)), clientv3.OpDelete(s.keys.Entry(ref))}
 	for _, prefix := range []string{s.keys.QueueOf(ref), s.keys.Parts(ref), s.keys.HistoryOf(ref), s.keys.Dead(ref), s.keys.Versions(ref)} {
-		ops = append(ops, clientv3.OpDelete(prefix, below(prefix)))
+		ops = append(ops, clientv3.OpDelete(prefix, withPrefix(prefix)))
 	}
 	return ops
 }
@@ -230,7 +230,7 @@ func (s Tasks) CountTasks(ctx context.Context, namespace string) (int64, error) 
 		prefix = s.keys.SpecsOf(namespace)
 	}
 
-	res, err := s.readKey(ctx, prefix, below(prefix), clientv3.WithCountOnly())
+	res, err := s.readKey(ctx, prefix, withPrefix(prefix), clientv3.WithCountOnly())
 	if err != nil {
 		return 0, fmt.Errorf("count tasks: %w", err)
 	}

@@ -57,14 +57,14 @@ func (s Tasks) Account(ctx context.Context, ref record.Ref, from, to time.Time) 
 	ops := []clientv3.Op{
 		clientv3.OpGet(k.Spec(ref)), clientv3.OpGet(k.Entry(ref)), clientv3.OpGet(k.Tombstone(ref)),
 		clientv3.OpGet(k.Owner(ref.Shard)), clientv3.OpGet(k.Watermark(ref.Shard)), clientv3.OpGet(k.Freezes()),
-		clientv3.OpGet(versions, below(versions)),
-		clientv3.OpGet(k.Nodes(), below(k.Nodes())),
-		clientv3.OpGet(k.QueueOf(ref), below(k.QueueOf(ref)), clientv3.WithLimit(accountQueue)),
+		clientv3.OpGet(versions, withPrefix(versions)),
+		clientv3.OpGet(k.Nodes(), withPrefix(k.Nodes())),
+		clientv3.OpGet(k.QueueOf(ref), withPrefix(k.QueueOf(ref)), clientv3.WithLimit(accountQueue)),
 		clientv3.OpGet(history, clientv3.WithRange(first), newestFirst, clientv3.WithLimit(accountBefore)),
 		clientv3.OpGet(first, clientv3.WithRange(behind), clientv3.WithLimit(accountWithin)),
 		clientv3.OpGet(behind, clientv3.WithRange(end), clientv3.WithLimit(accountAfter)),
 		clientv3.OpGet(behind, clientv3.WithRange(end), clientv3.WithCountOnly()),
-		clientv3.OpGet(k.Dead(ref), below(k.Dead(ref)), clientv3.WithKeysOnly(), clientv3.WithLimit(accountDead)),
+		clientv3.OpGet(k.Dead(ref), withPrefix(k.Dead(ref)), clientv3.WithKeysOnly(), clientv3.WithLimit(accountDead)),
 	}
 	res, err := s.etcd.Txn(ctx).Then(ops...).Commit()
 	if err != nil {
@@ -220,7 +220,7 @@ func (s Tasks) KeysOf(ctx context.Context, ref record.Ref) ([]KeyOf, error) {
 	for i, k := range list {
 		ops[i] = clientv3.OpGet(k.Key, clientv3.WithCountOnly())
 		if strings.HasSuffix(k.Key, "/") {
-			ops[i] = clientv3.OpGet(k.Key, below(k.Key), clientv3.WithCountOnly())
+			ops[i] = clientv3.OpGet(k.Key, withPrefix(k.Key), clientv3.WithCountOnly())
 		}
 	}
 

@@ -82,7 +82,7 @@ func (s Tasks) ChangeTasks(ctx context.Context, changes []Change) (rev int64, fo
 			specMod, entryMod = c.Old.Task.Revision, c.Old.EntryMod
 		}
 
-		txn.If = append(txn.If, unchanged(spec, specMod), unchanged(entry, entryMod))
+		txn.If = append(txn.If, isUnchanged(spec, specMod), isUnchanged(entry, entryMod))
 		if c.Old != nil {
 			txn.If = append(txn.If, s.compareWatermark(c.Old)...)
 			txn.Then = append(txn.Then, s.putOver(c.Old, c.New.Task, &c.New.Entry)...)

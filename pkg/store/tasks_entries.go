@@ -46,7 +46,7 @@ func (r *EntryReader) Shard(ctx context.Context, shard int, namespace string) (r
 			continue
 		}
 
-		if entry, err := r.decode(e.Value); err == nil {
+		if entry, err := r.decodeEntry(e.Value); err == nil {
 			refs, entries = append(refs, k.Ref), append(entries, entry)
 		}
 	}
@@ -54,18 +54,18 @@ func (r *EntryReader) Shard(ctx context.Context, shard int, namespace string) (r
 	return refs, entries, nil
 }
 
-func (r *EntryReader) decode(value []byte) (*task.Entry, error) {
+func (r *EntryReader) decodeEntry(value []byte) (*task.Entry, error) {
 	p := &r.parts
 	if err := p.Split(value); err != nil {
 		return nil, err
 	}
 
-	entry, err := remembered(r.policies, p.Policy, record.DecodePolicy)
+	entry, err := decodeRemembered(r.policies, p.Policy, record.DecodePolicy)
 	if err != nil {
 		return nil, err
 	}
 
-	timing, err := remembered(r.timings, p.Timing, record.DecodeTiming)
+	timing, err := decodeRemembered(r.timings, p.Timing, record.DecodeTiming)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (r *EntryReader) decode(value []byte) (*task.Entry, error) {
 	return &e, nil
 }
 
-func remembered(known map[string]task.Entry, text []byte, decode func(string) (task.Entry, error)) (task.Entry, error) {
+func decodeRemembered(known map[string]task.Entry, text []byte, decode func(string) (task.Entry, error)) (task.Entry, error) {
 	if e, ok := known[string(text)]; ok {
 		return e, nil
 	}

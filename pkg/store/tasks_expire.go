@@ -33,9 +33,9 @@ func (s Tasks) ExpireTask(ctx context.Context, f Fences, ref record.Ref, entryMo
 	queue := s.keys.QueueOf(ref)
 	res, err := s.writeTxn(ctx, kv.Txn{
 		If: []clientv3.Cmp{
-			f.Owner.Compare(), f.Node.Compare(), unchanged(s.keys.Spec(ref), old.Task.Revision), unchanged(s.keys.Entry(ref), entryMod),
-			unchanged(watermark, mark.GetModRevision()),
-			absent(queue).WithRange(clientv3.GetPrefixRangeEnd(queue)),
+			f.Owner.Compare(), f.Node.Compare(), isUnchanged(s.keys.Spec(ref), old.Task.Revision), isUnchanged(s.keys.Entry(ref), entryMod),
+			isUnchanged(watermark, mark.GetModRevision()),
+			isAbsent(queue).WithRange(clientv3.GetPrefixRangeEnd(queue)),
 		},
 		Then: append(s.removalOps(ref), s.putTombstone(ref, t)),
 	})

@@ -43,7 +43,7 @@ func (s Tasks) putVersion(old *Stored) []clientv3.Op {
 // task.ErrNotFound.
 func (s Tasks) Versions(ctx context.Context, ref record.Ref) (list []task.Task, gone *record.Tombstone, err error) {
 	former := s.keys.Versions(ref)
-	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Spec(ref)), clientv3.OpGet(former, below(former)), clientv3.OpGet(s.keys.Tombstone(ref))).Commit()
+	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Spec(ref)), clientv3.OpGet(former, withPrefix(former)), clientv3.OpGet(s.keys.Tombstone(ref))).Commit()
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the versions of %s: %w: %w", ref, task.ErrUnavailable, err)
 	}

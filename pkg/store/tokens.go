@@ -61,7 +61,7 @@ func (s Tokens) FindTokens(ctx context.Context, ids []string) ([]FoundToken, err
 
 // HasTokens reports whether the cluster has any token.
 func (s Tokens) HasTokens(ctx context.Context) (bool, error) {
-	res, err := s.readKey(ctx, s.keys.Tokens(), below(s.keys.Tokens()), clientv3.WithCountOnly())
+	res, err := s.readKey(ctx, s.keys.Tokens(), withPrefix(s.keys.Tokens()), clientv3.WithCountOnly())
 	if err != nil {
 		return false, fmt.Errorf("look for tokens: %w", err)
 	}
@@ -77,7 +77,7 @@ func (s Tokens) CreateFirstToken(ctx context.Context, id string, t record.Token)
 
 // CreateToken writes a token's record, new. task.ErrExists if there is one.
 func (s Tokens) CreateToken(ctx context.Context, id string, t record.Token) error {
-	return s.createToken(ctx, absent(s.keys.Token(id)), id, t)
+	return s.createToken(ctx, isAbsent(s.keys.Token(id)), id, t)
 }
 
 func (s Tokens) createToken(ctx context.Context, free clientv3.Cmp, id string, t record.Token) error {

@@ -27,9 +27,9 @@ import (
 
 const module = "github.com/carillonhq/carillon"
 
-// allowed are the packages of this module that each package may import. A
+// allowedImports are the packages of this module that each package may import. A
 // package that is not in here is a fault: adding one is a decision.
-var allowed = map[string][]string{
+var allowedImports = map[string][]string{
 	"cmd/carillon": {"pkg/cli", "pkg/daemon", "pkg/bench"},
 
 	"pkg/daemon": {"pkg/daemon/datadir", "pkg/daemon/garbage", "pkg/daemon/peerprobe", "pkg/daemon/hostfacts", "pkg/daemon/clockguard", "pkg/daemon/unixsocket", "pkg/daemon/systemd", "pkg/wake", "pkg/filetrust", "pkg/internal/connlimit", "pkg/internal/peercerts", "pkg/internal/secret", "pkg/policy", "pkg/internal/manifest", "pkg/internal/certs", "pkg/internal/api", "pkg/scheduler", "pkg/scheduler/placement", "election", "shard", "executor", "executor/proctree", "executor/spool", "pkg/cgroup", "pkg/store", "pkg/store/record", "pkg/kv", "pkg/task", "executor/workdir", "executor/guardian", "executor/process"},
@@ -197,9 +197,9 @@ var allowed = map[string][]string{
 	"scripts/layers": {},
 }
 
-// outside are imports from other modules that only some packages may have. The
+// outsideImports are imports from other modules that only some packages may have. The
 // first prefix that fits counts.
-var outside = []struct {
+var outsideImports = []struct {
 	prefix string
 	by     []string
 	tests  bool // the rule holds for tests, too
@@ -214,9 +214,9 @@ var outside = []struct {
 	{"github.com/robfig/cron", []string{"pkg/internal/schedule", "pkg/internal/importer"}, true, "only schedule imports robfig/cron, and importer, which reads the schedules of Kubernetes with it"},
 }
 
-// everywhere are packages that import nothing of this module, and that every package but
+// sharedPackages are packages that import nothing of this module, and that every package but
 // those of stdOnly may import.
-var everywhere = []string{"pkg/clock"}
+var sharedPackages = []string{"pkg/clock"}
 
 // stdOnly may import nothing but the standard library.
 var stdOnly = []string{"pkg/task", "scripts/layers"}
@@ -236,8 +236,8 @@ func forTests(name string) bool {
 	return strings.HasSuffix(name, "test") || strings.HasPrefix(name, testsOnly)
 }
 
-// banned are calls that belong into main.
-var banned = map[string]string{
+// bannedCalls are calls that belong into main.
+var bannedCalls = map[string]string{
 	"os.Exit":            "only main ends the process",
 	"syscall.Exit":       "only main ends the process",
 	"log.Fatal":          "only main ends the process",
@@ -255,7 +255,7 @@ type shell struct {
 	types []string
 }
 
-var shells = map[string]shell{
+var deterministicParts = map[string]shell{
 	"pkg/daemon/clockguard":    {}, // it has none, nor has events
 	"pkg/scheduler/definition": {files: []string{"cache.go"}},
 	"pkg/scheduler/failures":   {files: []string{"reader.go"}},
@@ -273,13 +273,13 @@ var shells = map[string]shell{
 	},
 }
 
-// impure are the imports, by prefix, that the deterministic part of a package must not have.
-var impure = []string{
+// impureImports are the imports, by prefix, that the deterministic part of a package must not have.
+var impureImports = []string{
 	"context", "sync", "net", "os", "io", "log", "runtime", "weak", "golang.org/x/sync", "go.uber.org/zap", "github.com/prometheus",
 }
 
 func main() {
-	faults, err := check()
+	faults, err := checkTree()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "layers:", err)
 		os.Exit(2)
@@ -306,8 +306,8 @@ type pkg struct {
 	XTestImports []string
 }
 
-func check() ([]string, error) {
-	packages, err := list()
+func checkTree() ([]string, error) {
+	packages, err := listPackages()
 	if err != nil {
 		return nil, err
 	}
@@ -320,9 +320,9 @@ func check() ([]string, error) {
 			continue // not part of the tree
 		}
 
-		c.imports(name, p)
+		c.checkImports(name, p)
 
-		if err := c.calls(name, p); err != nil {
+		if err := c.checkCalls(name, p); err != nil {
 			return nil, err
 		}
 	}
@@ -332,7 +332,7 @@ func check() ([]string, error) {
 	return c.faults, nil
 }
 
-func list() ([]pkg, error) {
+func listPackages() ([]pkg, error) {
 	// -e: a cycle of imports is for the table to name, a broken package for go vet.
 	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Dir,GoFiles,CgoFiles,Imports,TestImports,XTestImports", "./...")
 	cmd.Stderr = os.Stderr
@@ -365,40 +365,40 @@ func list() ([]pkg, error) {
 
 type checker struct{ faults []string }
 
-func (c *checker) fault(where, format string, args ...any) {
+func (c *checker) addFault(where, format string, args ...any) {
 	c.faults = append(c.faults, where+": "+fmt.Sprintf(format, args...))
 }
 
-// imports checks what a package imports.
-func (c *checker) imports(name string, p pkg) {
-	may, known := allowed[name]
+// checkImports checks what a package imports.
+func (c *checker) checkImports(name string, p pkg) {
+	may, known := allowedImports[name]
 
 	if forTests(name) {
 		p.Imports, p.TestImports = nil, slices.Concat(p.Imports, p.TestImports)
 	} else if !known {
-		c.fault(name, "the package is not in the table of scripts/layers/main.go: say there what it may import")
+		c.addFault(name, "the package is not in the table of scripts/layers/main.go: say there what it may import")
 	}
 
 	for _, path := range p.Imports {
 		inner, ours := strings.CutPrefix(path, module+"/")
-		if ours && known && !slices.Contains(may, inner) && !slices.Contains(everywhere, inner) {
-			c.fault(name, "imports %s, which is not below it; it may import: %s", inner, orNothing(may))
+		if ours && known && !slices.Contains(may, inner) && !slices.Contains(sharedPackages, inner) {
+			c.addFault(name, "imports %s, which is not below it; it may import: %s", inner, orNothing(may))
 		}
 
-		if slices.Contains(stdOnly, name) && strings.Contains(first(path), ".") {
-			c.fault(name, "imports %s; it may import the standard library only", path)
+		if slices.Contains(stdOnly, name) && strings.Contains(firstElement(path), ".") {
+			c.addFault(name, "imports %s; it may import the standard library only", path)
 		}
 
-		c.outside(name, path, false)
+		c.checkOutside(name, path, false)
 	}
 
 	for _, path := range slices.Concat(p.TestImports, p.XTestImports) {
-		c.outside(name, path, true)
+		c.checkOutside(name, path, true)
 	}
 }
 
-func (c *checker) outside(name, path string, test bool) {
-	for _, rule := range outside {
+func (c *checker) checkOutside(name, path string, test bool) {
+	for _, rule := range outsideImports {
 		if !strings.HasPrefix(path, rule.prefix) {
 			continue
 		}
@@ -407,15 +407,15 @@ func (c *checker) outside(name, path string, test bool) {
 		}
 
 		if !slices.Contains(rule.by, name) {
-			c.fault(name, "imports %s; %s", path, rule.why)
+			c.addFault(name, "imports %s; %s", path, rule.why)
 		}
 
 		return
 	}
 }
 
-// calls looks for what only main may call.
-func (c *checker) calls(name string, p pkg) error {
+// checkCalls looks for what only main may call.
+func (c *checker) checkCalls(name string, p pkg) error {
 	if isMain(name) || forTests(name) {
 		return nil
 	}
@@ -429,8 +429,8 @@ func (c *checker) calls(name string, p pkg) error {
 
 		names := importNames(f)
 
-		if around, has := shells[name]; has && !slices.Contains(around.files, file) {
-			c.deterministic(name+"/"+file, around, set, f, names)
+		if around, has := deterministicParts[name]; has && !slices.Contains(around.files, file) {
+			c.checkDeterministic(name+"/"+file, around, set, f, names)
 		}
 
 		ast.Inspect(f, func(n ast.Node) bool {
@@ -443,15 +443,15 @@ func (c *checker) calls(name string, p pkg) error {
 			x, isName := sel.X.(*ast.Ident)
 			if isName && names[x.Name] != "" {
 				call := names[x.Name] + "." + sel.Sel.Name
-				if why := banned[call]; why != "" {
-					c.fault(at, "uses %s; %s", call, why)
+				if why := bannedCalls[call]; why != "" {
+					c.addFault(at, "uses %s; %s", call, why)
 				}
 				return true
 			}
 
 			// A method: of a logger, say. Tests are not looked at.
 			if m := sel.Sel.Name; m == "Fatal" || m == "Fatalf" || m == "Fatalln" {
-				c.fault(at, "uses .%s; only main ends the process", m)
+				c.addFault(at, "uses .%s; only main ends the process", m)
 			}
 
 			return true
@@ -461,12 +461,12 @@ func (c *checker) calls(name string, p pkg) error {
 	return nil
 }
 
-// deterministic checks a file of the deterministic part of a package.
-func (c *checker) deterministic(where string, around shell, set *token.FileSet, f *ast.File, names map[string]string) {
+// checkDeterministic checks a file of the deterministic part of a package.
+func (c *checker) checkDeterministic(where string, around shell, set *token.FileSet, f *ast.File, names map[string]string) {
 	for _, path := range names {
-		for _, prefix := range impure {
+		for _, prefix := range impureImports {
 			if path == prefix || strings.HasPrefix(path, prefix+"/") {
-				c.fault(where, "imports %s; this file decides, and the shell around it does that", path)
+				c.addFault(where, "imports %s; this file decides, and the shell around it does that", path)
 			}
 		}
 	}
@@ -477,7 +477,7 @@ func (c *checker) deterministic(where string, around shell, set *token.FileSet, 
 		switch n := n.(type) {
 		case *ast.Ident:
 			if slices.Contains(around.types, n.Name) {
-				c.fault(at(), "names %s; this file decides, and gets what it needs by a call or from a port", n.Name)
+				c.addFault(at(), "names %s; this file decides, and gets what it needs by a call or from a port", n.Name)
 			}
 		case *ast.SelectorExpr:
 			x, isName := n.X.(*ast.Ident)
@@ -488,7 +488,7 @@ func (c *checker) deterministic(where string, around shell, set *token.FileSet, 
 			clock := names[x.Name] == "time" && slices.Contains(clockCalls, n.Sel.Name)
 			random := strings.HasPrefix(names[x.Name], "math/rand") && n.Sel.Name != "Rand"
 			if clock || random {
-				c.fault(at(), "uses %s.%s; this file decides, and gets the time and random numbers by a call or from a port", x.Name, n.Sel.Name)
+				c.addFault(at(), "uses %s.%s; this file decides, and gets the time and random numbers by a call or from a port", x.Name, n.Sel.Name)
 			}
 		}
 
@@ -523,7 +523,7 @@ func importNames(f *ast.File) map[string]string {
 	return names
 }
 
-func first(path string) string {
+func firstElement(path string) string {
 	head, _, _ := strings.Cut(path, "/")
 	return head
 }

@@ -42,7 +42,7 @@ func Command(f *factory.Factory) *cobra.Command {
 			"It exits with 8 if it found a problem that was not repaired, and with 5 if etcd or the server is unavailable.",
 		Example: "  carillon audit\n  carillon audit -o json | jq '.findings[].keys[0]'\n  carillon audit --repair --dry-run\n  carillon audit --repair --yes",
 		Args:    factory.Args(0, 0, ""),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return audit(cmd.Context(), f, o) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return runAudit(cmd.Context(), f, o) },
 	}, output.FormatTable, output.FormatWide, output.FormatJSON, output.FormatJSONL, output.FormatYAML)
 
 	cmd.Flags().BoolVar(&o.repair, "repair", false, "repair what is safe to repair, after confirmation")
@@ -52,7 +52,7 @@ func Command(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-func audit(ctx context.Context, f *factory.Factory, o auditing) error {
+func runAudit(ctx context.Context, f *factory.Factory, o auditing) error {
 	if o.pause < time.Second || o.pause > time.Minute || o.pause%time.Second != 0 {
 		return failure.Usage("--pause %s: use whole seconds, 1s to 60s", o.pause)
 	}
@@ -66,8 +66,8 @@ func audit(ctx context.Context, f *factory.Factory, o auditing) error {
 	}
 
 	meter := newAuditMeter(f)
-	found, err := c.Audit.Run(ctx, client.AuditOptions{Pause: o.pause, Tell: meter.tell})
-	meter.end()
+	found, err := c.Audit.Run(ctx, client.AuditOptions{Pause: o.pause, Tell: meter.showProgress})
+	meter.clearLine()
 	if err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func audit(ctx context.Context, f *factory.Factory, o auditing) error {
 		}
 
 		out.Repairs, failed = repairAll(ctx, f, c, repairable)
-		left = unrepaired(left, out.Repairs)
+		left = leftFindings(left, out.Repairs)
 	}
 
 	if err := output.EmitOne(&f.Printer, out, "", func(d *output.Details) { d.Parts = append(d.Parts, auditResult(f, out, o, repairable)) }); err != nil {
@@ -146,8 +146,8 @@ func repairAll(ctx context.Context, f *factory.Factory, c *client.Client, list [
 	return results, nil
 }
 
-// unrepaired are the findings that are left.
-func unrepaired(all []task.Finding, results []task.RepairResult) []task.Finding {
+// leftFindings are the findings that are left.
+func leftFindings(all []task.Finding, results []task.RepairResult) []task.Finding {
 	return slices.DeleteFunc(slices.Clone(all), func(f task.Finding) bool {
 		return slices.ContainsFunc(results, func(r task.RepairResult) bool {
 			return r.Kind == f.Kind && len(f.Keys) > 0 && r.Key == f.Keys[0] && (r.Result == task.Repaired || r.Result == task.NotAsFound)
@@ -226,7 +226,7 @@ func auditText(f *factory.Factory, found task.Audit) string {
 		fmt.Fprintf(&b, "note: %s\n", output.OneLine(n))
 	}
 
-	fmt.Fprintf(&b, "%s in %d records at revision %d\n", verdict(f, found.Findings), found.Keys, found.Revision)
+	fmt.Fprintf(&b, "%s in %d records at revision %d\n", formatVerdict(f, found.Findings), found.Keys, found.Revision)
 
 	return b.String()
 }
@@ -244,7 +244,7 @@ func kindText(f *factory.Factory, b *strings.Builder, finding task.Finding) {
 	fmt.Fprintf(b, "    why: %s\n    do:  %s\n", output.OneLine(finding.Why), output.OneLine(finding.Do))
 }
 
-func verdict(f *factory.Factory, found []task.Finding) string {
+func formatVerdict(f *factory.Factory, found []task.Finding) string {
 	grave := 0
 	for _, finding := range found {
 		if finding.Severity == task.Grave {
@@ -277,7 +277,7 @@ type auditMeter struct {
 	last    time.Time
 }
 
-func (m *auditMeter) tell(p task.AuditProgress) {
+func (m *auditMeter) showProgress(p task.AuditProgress) {
 	a := m.factory
 	if a.Quiet || !a.ForPeople() {
 		return
@@ -295,7 +295,7 @@ func (m *auditMeter) tell(p task.AuditProgress) {
 	}
 }
 
-func (m *auditMeter) end() {
+func (m *auditMeter) clearLine() {
 	if m.used {
 		fmt.Fprint(m.factory.Err, "\r\x1b[K")
 	}

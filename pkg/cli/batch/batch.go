@@ -48,7 +48,7 @@ type outcome[R any] struct {
 func Run[T, R any](ctx context.Context, f *factory.Factory, verb, past, kind string, things []T, do func(context.Context, T) (R, string, error)) ([]R, error) {
 	b := &runner[R]{Factory: f, past: past, kind: kind, all: make([]outcome[R], len(things))}
 	b.progress = NewProgress(f, past, len(things))
-	err := b.run(ctx, func(ctx context.Context, i int) (R, string, error) { return do(ctx, things[i]) })
+	err := b.runOnEach(ctx, func(ctx context.Context, i int) (R, string, error) { return do(ctx, things[i]) })
 	b.progress.Close()
 	b.reportRest()
 
@@ -95,7 +95,7 @@ type runner[R any] struct {
 	codes []int // exit codes of what failed, told already
 }
 
-func (b *runner[R]) run(ctx context.Context, do func(context.Context, int) (R, string, error)) error {
+func (b *runner[R]) runOnEach(ctx context.Context, do func(context.Context, int) (R, string, error)) error {
 	return Parallel(ctx, len(b.all), func(i int) error {
 		of, said, err := do(ctx, i)
 		b.mu.Lock()

@@ -64,7 +64,7 @@ func (t *Progress) Step(done, failed int) {
 	case t.bar != nil:
 		t.track.SetValue(int64(done + failed))
 	case t.tty && now.Sub(t.begun) > barAfter:
-		t.show()
+		t.showBar()
 	case !t.tty && now.Sub(t.last) >= LineInterval:
 		t.last = now
 		of := ""
@@ -76,8 +76,8 @@ func (t *Progress) Step(done, failed int) {
 	}
 }
 
-// show puts the bar up. It has no colours.
-func (t *Progress) show() {
+// showBar puts the bar up. It has no colours.
+func (t *Progress) showBar() {
 	t.bar, t.over = progress.NewWriter(), make(chan struct{})
 	style := progress.StyleBlocks
 	if t.factory.ASCII {

@@ -51,15 +51,15 @@ type certFlags struct {
 	force bool
 }
 
-func (f *certFlags) bind(cmd *cobra.Command, days int) {
+func (f *certFlags) bindFlags(cmd *cobra.Command, days int) {
 	cmd.Flags().StringVar(&f.dir, "dir", certDir, "`DIRECTORY` of the CA and its certificates")
 	cmd.Flags().IntVar(&f.days, "days", days, "make the certificate valid for this number of `DAYS`")
 	cmd.Flags().BoolVar(&f.force, "force", false, "overwrite existing files")
 	_ = cmd.MarkFlagDirname("dir") // the flag is there
 }
 
-// request checks a name and the flags, and that nothing is replaced by accident.
-func request(f *factory.Factory, kind certs.Kind, name string, flags *certFlags) (certs.Request, error) {
+// newRequest checks a name and the flags, and that nothing is replaced by accident.
+func newRequest(f *factory.Factory, kind certs.Kind, name string, flags *certFlags) (certs.Request, error) {
 	r := certs.Request{Kind: kind, Name: name, For: time.Duration(flags.days) * 24 * time.Hour, Now: f.Now()}
 
 	if flags.days < 1 || flags.days > certMostDays {
@@ -100,7 +100,7 @@ func caCommand(f *factory.Factory) *cobra.Command {
 		Example: "  carillon cert ca --dir certs\n  carillon cert ca --dir certs --name \"Carillon of ACME\"",
 		Args:    factory.Args(0, 0, ""), ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	flags.bind(cmd, certDaysOfCA)
+	flags.bindFlags(cmd, certDaysOfCA)
 	cmd.Flags().StringVar(&name, "name", "Carillon CA", "common `NAME` of the CA")
 	complete.Register(cmd, "name", cobra.NoFileCompletions)
 	cmd.RunE = func(*cobra.Command, []string) error {
@@ -108,7 +108,7 @@ func caCommand(f *factory.Factory) *cobra.Command {
 			return failure.Usage("--name: has 1 to 64 characters")
 		}
 
-		r, err := request(f, certs.KindAuthority, name, &flags)
+		r, err := newRequest(f, certs.KindAuthority, name, &flags)
 		if err != nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func caCommand(f *factory.Factory) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err := keep(f, pair, flags.dir, certCA, "created"); err != nil {
+		if err := writePair(f, pair, flags.dir, certCA, "created"); err != nil {
 			return err
 		}
 
@@ -142,20 +142,20 @@ func nodeCommand(f *factory.Factory) *cobra.Command {
 			"  carillon cert node etcd1 --host etcd1 --ip 10.0.0.11 --days 90",
 		Args: factory.Args(1, 1, "the node's name"), ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	flags.bind(cmd, certDays)
+	flags.bindFlags(cmd, certDays)
 	cmd.Flags().StringSliceVar(&hosts, "host", nil, "host `NAME` that others use to connect; may be repeated")
 	cmd.Flags().StringSliceVar(&ips, "ip", nil, "IP `ADDRESS` that others use to connect; may be repeated")
 	complete.Register(cmd, "host", cobra.NoFileCompletions)
 	complete.Register(cmd, "ip", cobra.NoFileCompletions)
 	cmd.RunE = func(_ *cobra.Command, words []string) error {
-		r, err := request(f, certs.KindNode, words[0], &flags)
+		r, err := newRequest(f, certs.KindNode, words[0], &flags)
 		if err != nil {
 			return err
 		}
-		if r.Hosts, r.IPs, err = places(hosts, ips, words[0]); err != nil {
+		if r.Hosts, r.IPs, err = parseHosts(hosts, ips, words[0]); err != nil {
 			return err
 		}
-		if err := issue(f, r, &flags, "created"); err != nil {
+		if err := issueCertificate(f, r, &flags, "created"); err != nil {
 			return err
 		}
 
@@ -168,8 +168,8 @@ func nodeCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// places are what a node's certificate is for.
-func places(hosts, ips []string, name string) (names []string, addresses []net.IP, err error) {
+// parseHosts are what a node's certificate is for.
+func parseHosts(hosts, ips []string, name string) (names []string, addresses []net.IP, err error) {
 	if len(hosts)+len(ips) == 0 {
 		hosts = []string{name}
 	}
@@ -231,13 +231,13 @@ func clientCommand(f *factory.Factory) *cobra.Command {
 		Example: "  carillon cert client ann --dir certs\n  carillon task list --ca-file certs/ca.pem --cert-file certs/ann.pem --key-file certs/ann-key.pem",
 		Args:    factory.Args(1, 1, "the client's name"), ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	flags.bind(cmd, certDays)
+	flags.bindFlags(cmd, certDays)
 	cmd.RunE = func(_ *cobra.Command, words []string) error {
-		r, err := request(f, certs.KindClient, words[0], &flags)
+		r, err := newRequest(f, certs.KindClient, words[0], &flags)
 		if err != nil {
 			return err
 		}
-		return issue(f, r, &flags, "created")
+		return issueCertificate(f, r, &flags, "created")
 	}
 
 	return cmd
@@ -257,19 +257,19 @@ func renewCommand(f *factory.Factory) *cobra.Command {
 	cmd.Flags().StringVar(&dir, "dir", certDir, "`DIRECTORY` of the CA and its certificates")
 	_ = cmd.MarkFlagDirname("dir") // the flag is there
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
-		return batch.ForEach(cmd.Context(), f, words, func(name string) error { return renew(f, dir, name) })
+		return batch.ForEach(cmd.Context(), f, words, func(name string) error { return renewCertificate(f, dir, name) })
 	}
 
 	return cmd
 }
 
-func renew(f *factory.Factory, dir, name string) error {
+func renewCertificate(f *factory.Factory, dir, name string) error {
 	if err := task.CheckName("name", name); err != nil {
 		return err
 	}
 
 	if name == certCA {
-		ca, err := authority(dir)
+		ca, err := readAuthority(dir)
 		if err != nil {
 			return err
 		}
@@ -279,7 +279,7 @@ func renew(f *factory.Factory, dir, name string) error {
 			return err
 		}
 
-		return keep(f, pair, dir, certCA, "renewed")
+		return writePair(f, pair, dir, certCA, "renewed")
 	}
 
 	path, _ := certs.Paths(dir, name)
@@ -288,12 +288,12 @@ func renew(f *factory.Factory, dir, name string) error {
 		return err
 	}
 
-	return issue(f, certs.Again(list[0], f.Now()), &certFlags{dir: dir}, "renewed")
+	return issueCertificate(f, certs.Again(list[0], f.Now()), &certFlags{dir: dir}, "renewed")
 }
 
-// issue signs and keeps a certificate.
-func issue(f *factory.Factory, r certs.Request, flags *certFlags, done string) error {
-	ca, err := authority(flags.dir)
+// issueCertificate signs and keeps a certificate.
+func issueCertificate(f *factory.Factory, r certs.Request, flags *certFlags, done string) error {
+	ca, err := readAuthority(flags.dir)
 	if err != nil {
 		return err
 	}
@@ -303,10 +303,10 @@ func issue(f *factory.Factory, r certs.Request, flags *certFlags, done string) e
 		return err
 	}
 
-	return keep(f, pair, flags.dir, r.Name, done)
+	return writePair(f, pair, flags.dir, r.Name, done)
 }
 
-func authority(dir string) (*certs.Authority, error) {
+func readAuthority(dir string) (*certs.Authority, error) {
 	pair, err := certs.ReadPair(dir, certCA)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, failure.NotFound("there is no CA in %s", dir).WithHint("carillon cert ca --dir %s makes one; --dir says where it is", dir)
@@ -324,8 +324,8 @@ func authority(dir string) (*certs.Authority, error) {
 	return ca, nil
 }
 
-// keep writes a pair, and tells of it.
-func keep(f *factory.Factory, p certs.Pair, dir, name, done string) error {
+// writePair writes a pair, and tells of it.
+func writePair(f *factory.Factory, p certs.Pair, dir, name, done string) error {
 	if err := p.Write(dir, name); err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func freezeCommand(f *factory.Factory) *cobra.Command {
 		}
 
 		if st.Changed {
-			f.Say("froze %s · %s; end it with: carillon cluster unfreeze%s", frozenName(f.NamespaceFlag), standing(st.Tasks), view.NamespaceFlag(f.NamespaceFlag))
+			f.Say("froze %s · %s; end it with: carillon cluster unfreeze%s", frozenName(f.NamespaceFlag), stoppedTasks(st.Tasks), view.NamespaceFlag(f.NamespaceFlag))
 		} else {
 			f.Say("%s was frozen already, %s", frozenName(f.NamespaceFlag), view.FreezeText(f, *st.Freeze))
 		}
@@ -126,7 +126,7 @@ func frozenName(ns string) string {
 	return "namespace " + ns
 }
 
-func standing(tasks int64) string {
+func stoppedTasks(tasks int64) string {
 	if tasks == 1 {
 		return "1 task is stopped"
 	}

@@ -75,14 +75,14 @@ func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStat
 		d.Field("Changed", "%s", words)
 	}
 
-	nodes := share(f, s.NodesReady, s.Nodes, "ready")
+	nodes := formatShare(f, s.NodesReady, s.Nodes, "ready")
 	if s.Pressed > 0 {
 		nodes += f.Paint(output.Yellow, fmt.Sprintf(", %d of them pressed", s.Pressed))
 	}
 
 	d.StyledField("Nodes", nodes)
 	d.StyledField("Leader", cmp.Or(output.OneLine(s.Leader), f.Paint(output.Red, "none just now")))
-	d.StyledField("Shards", share(f, s.ShardsOwned, s.Shards, "owned"))
+	d.StyledField("Shards", formatShare(f, s.ShardsOwned, s.Shards, "owned"))
 	d.Field("Tasks", "%d", s.Tasks)
 
 	if s.Unreadable > 0 {
@@ -108,7 +108,7 @@ func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStat
 		if r.HistoryPerTask >= 0.05 {
 			history = fmt.Sprintf(", with %.1f records of history", r.HistoryPerTask)
 		}
-		d.Field("Room", "for some %s tasks, as one takes %s now, all told%s", roughly(int64(r.Tasks)), output.Bytes(r.BytesPerTask), history)
+		d.Field("Room", "for some %s tasks, as one takes %s now, all told%s", roundToTwoDigits(int64(r.Tasks)), output.Bytes(r.BytesPerTask), history)
 	}
 
 	if r := s.Revisions; r.Oldest > 0 {
@@ -134,8 +134,8 @@ func describeCluster(f *factory.Factory, d *output.Details, s client.ClusterStat
 	}
 }
 
-// roughly is n to two digits: an estimate is no more exact than that.
-func roughly(n int64) string {
+// roundToTwoDigits is n to two digits: an estimate is no more exact than that.
+func roundToTwoDigits(n int64) string {
 	unit := int64(1)
 	for n/unit >= 100 {
 		unit *= 10
@@ -184,7 +184,7 @@ func memberGrid(f *factory.Factory, members []client.EtcdMember) *output.Table {
 	return g
 }
 
-func share(f *factory.Factory, part, whole int, what string) string {
+func formatShare(f *factory.Factory, part, whole int, what string) string {
 	words := fmt.Sprintf("%d of %d %s", part, whole, what)
 	if part < whole || whole == 0 {
 		return f.Paint(output.Yellow, words)

@@ -20,9 +20,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// timeout is how long TAB waits for an answer, whatever the server does, if
+// completionTimeout is how long TAB waits for an answer, whatever the server does, if
 // IO does not say otherwise.
-const timeout = 300 * time.Millisecond
+const completionTimeout = 300 * time.Millisecond
 
 // MaxOffers is how many names TAB looks at in one list.
 const MaxOffers = 1000
@@ -46,7 +46,7 @@ func Live(f *factory.Factory, cmd *cobra.Command, kind string, look Lookup) []Of
 		return nil
 	}
 
-	limit := cmp.Or(f.CompleteWithin, timeout)
+	limit := cmp.Or(f.CompleteWithin, completionTimeout)
 	ctx, cancel := context.WithTimeout(cmd.Context(), limit)
 	defer cancel()
 
@@ -213,8 +213,8 @@ func TaskLabels(f *factory.Factory) Func {
 	return func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return nextTerm(Live(f, cmd, "task-labels", func(ctx context.Context, c *client.Client) ([]Offer, error) {
 			l := labelsSeen{}
-			err := someTasks(ctx, f, c, "", func(t client.Task) { l.add(t.Labels) })
-			return l.offers(), err
+			err := someTasks(ctx, f, c, "", func(t client.Task) { l.countLabels(t.Labels) })
+			return l.listOffers(), err
 		}), typed)
 	}
 }
@@ -227,10 +227,10 @@ func NodeLabels(f *factory.Factory) Func {
 			l := labelsSeen{}
 
 			for _, n := range nodes {
-				l.add(n.Labels)
+				l.countLabels(n.Labels)
 			}
 
-			return append(l.offers(), factOffers(nodes)...), err
+			return append(l.listOffers(), factOffers(nodes)...), err
 		}), typed)
 	}
 }
@@ -268,13 +268,13 @@ func factOffers(nodes []task.Node) []Offer {
 // labelsSeen are labels, and how many things have each.
 type labelsSeen map[string]int64
 
-func (l labelsSeen) add(labels map[string]string) {
+func (l labelsSeen) countLabels(labels map[string]string) {
 	for k, v := range labels {
 		l[k+"="+v]++
 	}
 }
 
-func (l labelsSeen) offers() []Offer {
+func (l labelsSeen) listOffers() []Offer {
 	var offers []Offer
 	for _, label := range slices.Sorted(maps.Keys(l)) {
 		offers = append(offers, Offer{label, fmt.Sprintf("%d of them", l[label])})

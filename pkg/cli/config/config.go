@@ -54,7 +54,7 @@ func showCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
-		list, err := origins(f, s)
+		list, err := settingOrigins(f, s)
 		if err != nil {
 			return err
 		}
@@ -80,8 +80,8 @@ func showCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// origins are all settings of the commands that talk to a server.
-func origins(f *factory.Factory, s *settings.Settings) ([]origin, error) {
+// settingOrigins are all settings of the commands that talk to a server.
+func settingOrigins(f *factory.Factory, s *settings.Settings) ([]origin, error) {
 	server := f.ServerSetting(s)
 	c, err := client.New(client.Config{Server: server.Value})
 	if err != nil {
@@ -124,7 +124,7 @@ type listedContext struct {
 	HasToken bool      `json:"has_token"`
 }
 
-func listed(f settings.File, name, current string) listedContext {
+func newListedContext(f settings.File, name, current string) listedContext {
 	c := f.Contexts[name]
 	return listedContext{Name: name, Current: name == current, Context: c, HasToken: c.Token != "" || c.TokenFile != ""}
 }
@@ -145,7 +145,7 @@ func listCommand(f *factory.Factory) *cobra.Command {
 
 			list := []listedContext{}
 			for _, name := range slices.Sorted(maps.Keys(s.File.Contexts)) {
-				list = append(list, listed(s.File, name, s.Name))
+				list = append(list, newListedContext(s.File, name, s.Name))
 			}
 
 			return output.EmitList(&f.Printer, list, contextName, func(bool) *output.Table { return contextGrid(f, list) })
@@ -201,7 +201,7 @@ func useCommand(f *factory.Factory) *cobra.Command {
 
 			f.Say("context %s · %s", name, cmp.Or(file.Contexts[name].Server, client.DefaultServer))
 
-			return showContext(f, listed(file, name, file.Current))
+			return showContext(f, newListedContext(file, name, file.Current))
 		},
 	}
 }
@@ -264,7 +264,7 @@ func setCommand(f *factory.Factory) *cobra.Command {
 				f.Say("changed context %s", name)
 			}
 
-			return showContext(f, listed(file, name, file.Current))
+			return showContext(f, newListedContext(file, name, file.Current))
 		},
 	}
 }
@@ -332,7 +332,7 @@ func deleteCommand(f *factory.Factory) *cobra.Command {
 					return (&settings.Settings{Path: f.Path(), File: *file}).UnknownContext(name)
 				}
 
-				gone = listed(*file, name, file.Current)
+				gone = newListedContext(*file, name, file.Current)
 				delete(file.Contexts, name)
 
 				if gone.Current {

@@ -49,7 +49,7 @@ func Command(f *factory.Factory) *cobra.Command {
   carillon events -f -A --kind shard,node
   carillon events --since 2026-11-20T22:00:00Z -o jsonl`,
 		Args: factory.Args(0, 0, ""),
-		RunE: func(cmd *cobra.Command, _ []string) error { return events(cmd.Context(), f, o) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return watchEvents(cmd.Context(), f, o) },
 	}
 
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "follow new events; starts now unless you set --since")
@@ -62,7 +62,7 @@ func Command(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-func events(ctx context.Context, f *factory.Factory, o watching) error {
+func watchEvents(ctx context.Context, f *factory.Factory, o watching) error {
 	opts, err := eventOptions(f, o)
 	if err != nil {
 		return err
@@ -108,11 +108,11 @@ func eventOptions(f *factory.Factory, o watching) (client.EventOptions, error) {
 		opts.Namespace, opts.Task = r.Namespace, r.Name
 	}
 
-	return opts, since(f, o, &opts)
+	return opts, parseSince(f, o, &opts)
 }
 
-// since reads from when on events are wanted.
-func since(f *factory.Factory, o watching, opts *client.EventOptions) error {
+// parseSince reads from when on events are wanted.
+func parseSince(f *factory.Factory, o watching, opts *client.EventOptions) error {
 	if o.since == "" {
 		if !o.follow {
 			opts.Since = f.Now().Add(-usualSince)

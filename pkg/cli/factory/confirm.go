@@ -25,7 +25,7 @@ func (f *Factory) Confirm(ctx context.Context, verb, kind string, names []string
 	}
 
 	if !f.wantsJSON() {
-		f.preview(verb, names)
+		f.showPreview(verb, names)
 	}
 
 	return f.Ask(ctx, verb+" "+output.Plural(int64(len(names)), kind)+"?", len(names), severe)
@@ -56,8 +56,8 @@ func (f *Factory) emitPlan(verb, kind string, names []string) error {
 	return output.EmitList(&f.Printer, plan, func(p DryRunItem) string { return p.Name }, nil)
 }
 
-// preview says what would be done to which things, before the question.
-func (f *Factory) preview(verb string, names []string) {
+// showPreview says what would be done to which things, before the question.
+func (f *Factory) showPreview(verb string, names []string) {
 	const most = 20
 
 	for i, name := range names {

@@ -67,19 +67,19 @@ func (f *Factory) ClientConfig(limit time.Duration) (cfg client.Config, err erro
 
 	ca := f.FileSetting(s, "--ca-file", f.CAFileFlag, s.CAFile)
 	cert, key := f.FileSetting(s, "--cert-file", f.CertFileFlag, s.CertFile), f.FileSetting(s, "--key-file", f.KeyFileFlag, s.KeyFile)
-	if cfg.TLS, err = secured(ca.Value, cert.Value, key.Value); err != nil {
+	if cfg.TLS, err = tlsConfig(ca.Value, cert.Value, key.Value); err != nil {
 		return cfg, err
 	}
 
 	if f.Verbose {
-		cfg.Trace = f.traced
+		cfg.Trace = f.printCall
 	}
 
 	return cfg, nil
 }
 
-// traced tells of a call, for -v.
-func (f *Factory) traced(k client.Sent) {
+// printCall tells of a call, for -v.
+func (f *Factory) printCall(k client.Sent) {
 	words := fmt.Sprintf("%s %s · %d · %s", k.Method, k.Path, k.Status, k.Took.Round(time.Millisecond/10))
 	if k.Err != nil {
 		words = fmt.Sprintf("%s %s · no answer · %s: %v", k.Method, k.Path, k.Took.Round(time.Millisecond/10), k.Err)
@@ -87,8 +87,8 @@ func (f *Factory) traced(k client.Sent) {
 	fmt.Fprintln(f.Err, f.PaintErr(output.Dim, f.Plain(output.Sanitize(words))))
 }
 
-// secured is TLS with files of one's own; nil if there are none.
-func secured(ca, cert, key string) (*tls.Config, error) {
+// tlsConfig is TLS with files of one's own; nil if there are none.
+func tlsConfig(ca, cert, key string) (*tls.Config, error) {
 	if ca == "" && cert == "" && key == "" {
 		return nil, nil
 	}

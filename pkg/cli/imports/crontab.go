@@ -32,7 +32,7 @@ func crontabCommand(f *factory.Factory) *cobra.Command {
   carillon task list -l imported=crontab,imported-from=ann`,
 		Args: factory.Args(1, -1, "the crontab"),
 	}
-	i.bind(cmd, "default: this host's", "default: this host's")
+	i.bindFlags(cmd, "default: this host's", "default: this host's")
 	cmd.Flags().BoolVar(&system, "system", false, "read files that have a user column")
 	cmd.Flags().StringVar(&owner, "user", "", "read the files as the crontab of the user with this `NAME`")
 	_ = cmd.RegisterFlagCompletionFunc("user", cobra.NoFileCompletions)
@@ -43,19 +43,19 @@ func crontabCommand(f *factory.Factory) *cobra.Command {
 
 		err := factory.RefuseEmpty(cmd, "user")
 		if err == nil {
-			err = i.settle(cmd, true)
+			err = i.fillDefaults(cmd, true)
 		}
 
 		if err != nil {
 			return err
 		}
 
-		files, err := within(paths, cronReads.MatchString)
+		files, err := listFiles(paths, cronReads.MatchString)
 		if err != nil {
 			return err
 		}
 
-		err = i.each(cmd.Context(), files, func(name, text string) {
+		err = i.eachFile(cmd.Context(), files, func(name, text string) {
 			form, known := importer.FormOf(name)
 			switch {
 			case system:
@@ -67,14 +67,14 @@ func crontabCommand(f *factory.Factory) *cobra.Command {
 				i.Note("%s: read as the crontab of %s; if it has a column with the user, say --system", name, form.User)
 			}
 
-			i.add(importer.Crontab(name, text, form, i.Options))
+			i.addResult(importer.Crontab(name, text, form, i.Options))
 		})
 
 		if err != nil {
 			return err
 		}
 
-		return i.finish(cmd.Context())
+		return i.printOrApply(cmd.Context())
 	}
 
 	return cmd

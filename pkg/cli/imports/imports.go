@@ -40,7 +40,7 @@ type importing struct {
 
 func newImporting(f *factory.Factory) *importing { return &importing{Factory: f} }
 
-func (i *importing) bind(cmd *cobra.Command, node, zone string) {
+func (i *importing) bindFlags(cmd *cobra.Command, node, zone string) {
 	f := cmd.Flags()
 	f.BoolVar(&i.dryRun, "dry-run", false, "print the tasks as YAML and apply nothing")
 	f.BoolVar(&i.Shadow, "shadow", false, "create shadow tasks, which record their ticks and start no process")
@@ -56,8 +56,8 @@ func (i *importing) bind(cmd *cobra.Command, node, zone string) {
 	}
 }
 
-// settle fills in what follows from this host.
-func (i *importing) settle(cmd *cobra.Command, local bool) error {
+// fillDefaults fills in what follows from this host.
+func (i *importing) fillDefaults(cmd *cobra.Command, local bool) error {
 	if err := factory.RefuseEmpty(cmd, "node", "timezone"); err != nil {
 		return err
 	}
@@ -98,19 +98,19 @@ func (i *importing) settle(cmd *cobra.Command, local bool) error {
 	return err
 }
 
-// finish tells what was not taken, and prints the tasks or applies them. The exit code
+// printOrApply tells what was not taken, and prints the tasks or applies them. The exit code
 // is that of a finding if something was not taken and all else went well.
-func (i *importing) finish(ctx context.Context) error {
+func (i *importing) printOrApply(ctx context.Context) error {
 	if i.dryRun {
-		i.refusals()
-		if err := i.print(); err != nil {
+		i.printRefusals()
+		if err := i.printTasks(); err != nil {
 			return err
 		}
-		return i.outcome(nil)
+		return i.exitError(nil)
 	}
 
-	i.remarks()
-	i.refusals()
+	i.printRemarks()
+	i.printRefusals()
 	r := apply.New(i.Factory)
 	r.Scoped = i.Options.Namespace != ""
 	for _, j := range i.result.Jobs {
@@ -121,13 +121,13 @@ func (i *importing) finish(ctx context.Context) error {
 		if i.ForPeople() {
 			i.Note("there is nothing to import")
 		}
-		return i.outcome(r.Emit())
+		return i.exitError(r.Emit())
 	}
 
-	return i.outcome(r.Deliver(ctx))
+	return i.exitError(r.Deliver(ctx))
 }
 
-func (i *importing) outcome(err error) error {
+func (i *importing) exitError(err error) error {
 	if n := len(i.result.Refusals); n > 0 {
 		if i.ForPeople() {
 			i.Note("not taken: %d; see above", n)
@@ -141,8 +141,8 @@ func (i *importing) outcome(err error) error {
 	return err
 }
 
-// refusals tells what was not taken, as errors are told.
-func (i *importing) refusals() {
+// printRefusals tells what was not taken, as errors are told.
+func (i *importing) printRefusals() {
 	for _, r := range i.result.Refusals {
 		i.Report(&failure.Error{Exit: failure.ExitFinding, Location: r.Place.String(), Problem: failure.Problem{Code: codeNotTaken, Message: "not taken: " + r.Why}})
 	}
@@ -151,8 +151,8 @@ func (i *importing) refusals() {
 // codeNotTaken is a line of another system's file that no task can be made of.
 const codeNotTaken = "not_taken"
 
-// remarks tells people what has no counterpart.
-func (i *importing) remarks() {
+// printRemarks tells people what has no counterpart.
+func (i *importing) printRemarks() {
 	if !i.ForPeople() {
 		return
 	}
@@ -168,12 +168,12 @@ func (i *importing) remarks() {
 	}
 }
 
-// add takes what a file came to.
-func (i *importing) add(r importer.Result) { i.result.Join(r) }
+// addResult takes what a file came to.
+func (i *importing) addResult(r importer.Result) { i.result.Join(r) }
 
-// each reads files, and the standard input, and hands them on; what cannot be read
+// eachFile reads files, and the standard input, and hands them on; what cannot be read
 // ends it, before anything is changed.
-func (i *importing) each(ctx context.Context, files []string, take func(name, text string)) error {
+func (i *importing) eachFile(ctx context.Context, files []string, take func(name, text string)) error {
 	stdin := false
 	for _, file := range files {
 		if file == "-" && stdin {
@@ -195,9 +195,9 @@ func (i *importing) each(ctx context.Context, files []string, take func(name, te
 	return nil
 }
 
-// within lists the files that paths name: a directory's files that wanted takes, in
+// listFiles lists the files that paths name: a directory's files that wanted takes, in
 // the order of their names.
-func within(paths []string, wanted func(name string) bool) (files []string, err error) {
+func listFiles(paths []string, wanted func(name string) bool) (files []string, err error) {
 	for _, p := range paths {
 		info, err := os.Stat(p)
 		if p == "-" || err == nil && !info.IsDir() {

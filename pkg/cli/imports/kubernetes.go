@@ -25,9 +25,9 @@ func kubernetesCommand(f *factory.Factory) *cobra.Command {
   carillon task list -A -l imported=kubernetes`,
 		Args: factory.Args(1, -1, "the manifest"),
 	}
-	i.bind(cmd, "default: any", "default: UTC")
+	i.bindFlags(cmd, "default: any", "default: UTC")
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
-		if err := i.settle(cmd, false); err != nil {
+		if err := i.fillDefaults(cmd, false); err != nil {
 			return err
 		}
 
@@ -36,12 +36,12 @@ func kubernetesCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
-		err = i.each(cmd.Context(), files, func(name, text string) { i.add(importer.Kubernetes(name, text, i.Options)) })
+		err = i.eachFile(cmd.Context(), files, func(name, text string) { i.addResult(importer.Kubernetes(name, text, i.Options)) })
 		if err != nil {
 			return err
 		}
 
-		return i.finish(cmd.Context())
+		return i.printOrApply(cmd.Context())
 	}
 
 	return cmd

@@ -28,13 +28,13 @@ func systemdCommand(f *factory.Factory) *cobra.Command {
   carillon task list -l imported=systemd`,
 		Args: factory.Args(1, -1, "the timer"),
 	}
-	i.bind(cmd, "default: this host's", "default: this host's")
+	i.bindFlags(cmd, "default: this host's", "default: this host's")
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
-		if err := i.settle(cmd, true); err != nil {
+		if err := i.fillDefaults(cmd, true); err != nil {
 			return err
 		}
 
-		files, err := within(paths, func(name string) bool {
+		files, err := listFiles(paths, func(name string) bool {
 			return strings.HasSuffix(name, ".timer") || strings.HasSuffix(name, ".service")
 		})
 
@@ -43,21 +43,21 @@ func systemdCommand(f *factory.Factory) *cobra.Command {
 		}
 
 		var units []importer.Unit
-		err = i.each(cmd.Context(), besides(files), func(name, text string) { units = append(units, importer.ReadUnit(name, text)) })
+		err = i.eachFile(cmd.Context(), addServices(files), func(name, text string) { units = append(units, importer.ReadUnit(name, text)) })
 		if err != nil {
 			return err
 		}
 
-		i.add(importer.Systemd(units, i.Options))
+		i.addResult(importer.Systemd(units, i.Options))
 
-		return i.finish(cmd.Context())
+		return i.printOrApply(cmd.Context())
 	}
 
 	return cmd
 }
 
-// besides adds to timers the services that lie beside them.
-func besides(files []string) []string {
+// addServices adds to timers the services that lie beside them.
+func addServices(files []string) []string {
 	all := slices.Clone(files)
 	for _, f := range files {
 		if !strings.HasSuffix(f, ".timer") {

@@ -12,9 +12,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// print writes the tasks so that they can be applied; as YAML with all that is to be
+// printTasks writes the tasks so that they can be applied; as YAML with all that is to be
 // said of them in comments.
-func (i *importing) print() error {
+func (i *importing) printTasks() error {
 	if i.Format != output.FormatTable && i.Format != output.FormatWide && i.Format != output.FormatYAML {
 		specs := make([]task.Spec, len(i.result.Jobs))
 		for n, j := range i.result.Jobs {
@@ -29,11 +29,11 @@ func (i *importing) print() error {
 	var b bytes.Buffer
 
 	for _, r := range i.result.Refusals {
-		remark(&b, r.Place, "not taken: "+r.Why)
+		writeRemark(&b, r.Place, "not taken: "+r.Why)
 	}
 
 	for _, n := range i.result.Notes {
-		remark(&b, n.Place, n.Why)
+		writeRemark(&b, n.Place, n.Why)
 	}
 
 	for n, j := range i.result.Jobs {
@@ -41,7 +41,7 @@ func (i *importing) print() error {
 			b.WriteString("---\n")
 		}
 
-		remark(&b, j.Place, strings.Join(j.Notes, "\n"))
+		writeRemark(&b, j.Place, strings.Join(j.Notes, "\n"))
 		least, err := manifest.Least(j.Spec, false)
 		if err != nil {
 			return err
@@ -58,7 +58,7 @@ func (i *importing) print() error {
 	return i.Factory.Print(b.String())
 }
 
-func remark(b *bytes.Buffer, at importer.Place, text string) {
+func writeRemark(b *bytes.Buffer, at importer.Place, text string) {
 	fmt.Fprintf(b, "# %s", output.Sanitize(at.String()))
 	if text = output.Sanitize(text); text != "" {
 		b.WriteString(": " + strings.ReplaceAll(text, "\n", "\n#   "))

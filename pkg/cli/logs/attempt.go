@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// silence is how long an attempt may write nothing until it is looked whether it
+	// silenceBeforeLookup is how long an attempt may write nothing until it is looked whether it
 	// is over, and its node too ill to say so.
-	silence = 10 * time.Second
+	silenceBeforeLookup = 10 * time.Second
 	// atTheEnd is beyond any output: it is followed only for its end.
 	atTheEnd = 1 << 40
 )
@@ -31,7 +31,7 @@ func (t *RunFollower) followAttempt(ctx context.Context, n int) error {
 		t.Out.attempt = n
 	}
 
-	o := client.LogOptions{Attempt: n, From: t.seen, Times: t.Out != nil && t.Out.timed()}
+	o := client.LogOptions{Attempt: n, From: t.seen, Times: t.Out != nil && t.Out.wantsTimes()}
 
 	switch {
 	case t.Out == nil:
@@ -93,7 +93,7 @@ func (t *RunFollower) followAttempt(ctx context.Context, n int) error {
 
 // isStuck lasts until ctx ends, or the attempt is over and nothing comes all the same.
 func isStuck(ctx context.Context, c *client.Client, run task.Run, n int, reading *atomic.Int64) bool {
-	tick := time.NewTicker(silence)
+	tick := time.NewTicker(silenceBeforeLookup)
 	defer tick.Stop()
 	for {
 		select {
@@ -103,7 +103,7 @@ func isStuck(ctx context.Context, c *client.Client, run task.Run, n int, reading
 		}
 
 		since := reading.Load()
-		if since == 0 || time.Since(time.Unix(0, since)) < silence {
+		if since == 0 || time.Since(time.Unix(0, since)) < silenceBeforeLookup {
 			continue
 		}
 		if r, err := c.Runs.Get(ctx, run.Namespace, run.Task, run.ID); err == nil && (r.State.Final() || r.Attempt > n) && reading.Load() == since {

@@ -164,7 +164,7 @@ func (t *RunFollower) attemptIsOver(n int) bool { return t.Run.State.Final() || 
 
 // followOutputs follows the attempts that there are. Progress: of one the end was reached.
 func (t *RunFollower) followOutputs(ctx context.Context) (progress bool, err error) {
-	if err := t.begun(ctx); err != nil {
+	if err := t.followBegunParts(ctx); err != nil {
 		return false, err
 	}
 
@@ -201,7 +201,7 @@ func (t *RunFollower) tolerateOutage(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if failed := t.M.failed(); failed != nil {
+	if failed := t.M.writeError(); failed != nil {
 		return failed
 	}
 

@@ -24,9 +24,9 @@ const (
 	MaxStreams = 200
 	// mostPending is how many runs may wait for that.
 	mostPending = 2000
-	// remembered is how many runs of a task are known at least: events tell of runs
+	// minKnownRuns is how many runs of a task are known at least: events tell of runs
 	// that were looked up a moment before.
-	remembered = 32
+	minKnownRuns = 32
 )
 
 // followTasks follows the runs that are named to their end, and the tasks for ever.
@@ -178,7 +178,7 @@ func (l *live) showBacklog(ctx context.Context, n Tasks) error {
 		return err
 	}
 
-	slices.SortStableFunc(runs, func(x, y task.Run) int { return began(x).Compare(began(y)) })
+	slices.SortStableFunc(runs, func(x, y task.Run) int { return beginOf(x).Compare(beginOf(y)) })
 
 	for _, r := range runs {
 		t := l.tasks[selection.Ref{Namespace: r.Namespace, Name: r.Task}]
@@ -340,8 +340,8 @@ func (l *live) startRun(ctx context.Context, t *liveTask, r task.Run, failed fun
 		case err == nil:
 			f.printEnd()
 		case ctx.Err() != nil:
-		case l.failed() != nil:
-			l.cancel(l.failed())
+		case l.writeError() != nil:
+			l.cancel(l.writeError())
 		default:
 			failed(err)
 		}
@@ -358,7 +358,7 @@ func (l *live) printFailure(err error) {
 
 // forgetShown drops runs that are shown, but for the latest.
 func (t *liveTask) forgetShown() {
-	for i := 0; len(t.runs) > remembered && i < len(t.runs); {
+	for i := 0; len(t.runs) > minKnownRuns && i < len(t.runs); {
 		if t.runs[i].over && t.runs[i].isDone() {
 			t.runs = slices.Delete(t.runs, i, i+1)
 			continue

@@ -185,8 +185,8 @@ func namesRun(word string) (bool, error) {
 	return w.ID != "" || strings.Contains(word, "@") || slashed && selection.RunIDStart.MatchString(id), nil
 }
 
-// began is when a run began, as far as that is known.
-func began(r task.Run) time.Time {
+// beginOf is when a run began, as far as that is known.
+func beginOf(r task.Run) time.Time {
 	for _, t := range []task.Time{r.StartedAt, r.DispatchedAt, r.CreatedAt} {
 		if !t.IsZero() {
 			return t.Time
@@ -207,12 +207,12 @@ func (o *reading) chooseRuns(runs []task.Run) []task.Run {
 		}
 
 		live := o.follow && !r.State.Final()
-		if o.since.IsZero() && (len(list) == 0 || live) || !o.since.IsZero() && (live || !began(r).Before(o.since)) {
+		if o.since.IsZero() && (len(list) == 0 || live) || !o.since.IsZero() && (live || !beginOf(r).Before(o.since)) {
 			list = append(list, r)
 		}
 	}
 
-	slices.SortStableFunc(list, func(a, b task.Run) int { return began(a).Compare(began(b)) })
+	slices.SortStableFunc(list, func(a, b task.Run) int { return beginOf(a).Compare(beginOf(b)) })
 
 	return list
 }
@@ -260,7 +260,7 @@ func printLogs(ctx context.Context, f *factory.Factory, c *client.Client, n Task
 		return failed
 	}
 
-	slices.SortStableFunc(runs, func(x, y task.Run) int { return cmp.Or(began(x).Compare(began(y)), strings.Compare(x.ID, y.ID)) })
+	slices.SortStableFunc(runs, func(x, y task.Run) int { return cmp.Or(beginOf(x).Compare(beginOf(y)), strings.Compare(x.ID, y.ID)) })
 	runs, parts, err := replaceByParts(ctx, f, c, runs)
 	if err != nil {
 		return err
@@ -272,24 +272,24 @@ func printLogs(ctx context.Context, f *factory.Factory, c *client.Client, n Task
 		m.out = out
 		if (m.prefixed || m.parts) && len(runs) > 1 {
 			err := m.printByTime(ctx, c, runs, client.LogOptions{Attempt: o.attempt, Tail: o.tail})
-			return cmp.Or(m.failed(), err)
+			return cmp.Or(m.writeError(), err)
 		}
 
 		err := batch.ForEach(ctx, f, runs, func(r task.Run) error {
-			if m.failed() != nil {
+			if m.writeError() != nil {
 				return nil // nobody reads any more
 			}
 
 			err := m.printRun(ctx, c, r, client.LogOptions{Attempt: o.attempt, Tail: o.tail})
 
-			if m.failed() != nil {
+			if m.writeError() != nil {
 				return nil
 			}
 
 			return err
 		})
 
-		return cmp.Or(m.failed(), err)
+		return cmp.Or(m.writeError(), err)
 	})
 
 	if err == nil {
@@ -335,7 +335,7 @@ type source struct {
 // openSource opens a run's output. Where its file is gone, the end of it that is kept with
 // the run has to do.
 func (m *Merger) openSource(ctx context.Context, c *client.Client, r task.Run, o client.LogOptions) (*source, error) {
-	o.Times = m.timed()
+	o.Times = m.wantsTimes()
 	s := &source{output: m.Output(r)}
 	s.output.attempt = cmp.Or(o.Attempt, max(r.Attempt, 1))
 	var err error

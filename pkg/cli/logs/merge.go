@@ -215,22 +215,22 @@ func (s *streamBuffer) writeFirst(n int) {
 		return
 	}
 
-	s.m.put(s, s.held[:n])
+	s.m.enqueueOutput(s, s.held[:n])
 
 	if s.held = append(s.held[:0], s.held[n:]...); cap(s.held) > 4*mostUnended {
 		s.held = bytes.Clone(s.held)
 	}
 }
 
-// write writes what a stream has printed at a time.
-func (m *Merger) write(s *streamBuffer, at task.Time, text []byte) {
+// writeOutput writes what a stream has printed at a time.
+func (m *Merger) writeOutput(s *streamBuffer, at task.Time, text []byte) {
 	var out bytes.Buffer
 
 	if m.Format == output.FormatJSONL {
 		for line := range bytes.Lines(text) {
 			m.writeJSON(&out, s, at, line)
 		}
-		m.print(out.Bytes())
+		m.printBytes(out.Bytes())
 		return
 	}
 
@@ -240,7 +240,7 @@ func (m *Merger) write(s *streamBuffer, at task.Time, text []byte) {
 	}
 
 	if m.clean {
-		text = sanitize(text)
+		text = sanitizeOutput(text)
 	}
 
 	if s.prefix == "" && !m.timestamps {
@@ -249,7 +249,7 @@ func (m *Merger) write(s *streamBuffer, at task.Time, text []byte) {
 		for line := range bytes.Lines(text) {
 			if m.open != s {
 				out.WriteString(s.prefix)
-				out.WriteString(m.stamp(at))
+				out.WriteString(m.formatTimestamp(at))
 			}
 
 			m.open = nil
@@ -262,23 +262,23 @@ func (m *Merger) write(s *streamBuffer, at task.Time, text []byte) {
 		m.open = s
 	}
 
-	m.print(out.Bytes())
+	m.printBytes(out.Bytes())
 }
 
-// timed reports whether the times of lines are wanted: to show, or to merge by.
-func (m *Merger) timed() bool {
+// wantsTimes reports whether the times of lines are wanted: to show, or to merge by.
+func (m *Merger) wantsTimes() bool {
 	return m.timestamps || m.Format == output.FormatJSONL || m.patient && (m.prefixed || m.parts)
 }
 
-// timed reports whether the times of its lines are wanted.
-func (l *RunOutput) timed() bool { return l.m.timed() || l.prefix != "" }
+// wantsTimes reports whether the times of its lines are wanted.
+func (l *RunOutput) wantsTimes() bool { return l.m.wantsTimes() || l.prefix != "" }
 
 // stampLayout is as long for every time in one zone, but where its offset changes
 // from none.
 const stampLayout = "2006-01-02T15:04:05.000Z07:00"
 
-// stamp is what stands before a line with --timestamps.
-func (m *Merger) stamp(at task.Time) string {
+// formatTimestamp is what stands before a line with --timestamps.
+func (m *Merger) formatTimestamp(at task.Time) string {
 	if !m.timestamps {
 		return ""
 	}
@@ -289,7 +289,7 @@ func (m *Merger) stamp(at task.Time) string {
 	return m.Paint(output.Dim, at.In(m.Zone(output.ReaderZone)).Format(stampLayout)) + " "
 }
 
-func (m *Merger) print(b []byte) {
+func (m *Merger) printBytes(b []byte) {
 	if m.err != nil {
 		return
 	}
@@ -299,9 +299,9 @@ func (m *Merger) print(b []byte) {
 	}
 }
 
-// sanitize is text for a terminal: no escapes, and a line of its own for what would
+// sanitizeOutput is text for a terminal: no escapes, and a line of its own for what would
 // write over the line before.
-func sanitize(text []byte) []byte {
+func sanitizeOutput(text []byte) []byte {
 	s := strings.ReplaceAll(string(text), "\r\n", "\n")
 	return []byte(output.Sanitize(strings.ReplaceAll(s, "\r", "\n")))
 }
@@ -342,7 +342,7 @@ func (m *Merger) writeJSON(out *bytes.Buffer, s *streamBuffer, at task.Time, lin
 }
 
 func (m *Merger) endLine() {
-	m.print([]byte("\n"))
+	m.printBytes([]byte("\n"))
 	m.open = nil
 }
 
@@ -370,8 +370,8 @@ func (m *Merger) Announce(format string, args ...any) {
 	m.Say(format, args...)
 }
 
-// failed is why nothing more can be written; nil while it can.
-func (m *Merger) failed() error {
+// writeError is why nothing more can be written; nil while it can.
+func (m *Merger) writeError() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.err

@@ -266,7 +266,7 @@ func TestMerger_TellsThatNobodyReads(t *testing.T) {
 
 	wg.Wait()
 
-	if m.failed() == nil {
+	if m.writeError() == nil {
 		t.Error("the merger does not know")
 	}
 }

@@ -45,14 +45,14 @@ func (m *Merger) printByTime(ctx context.Context, c *client.Client, runs []task.
 	}
 
 	for next := 0; ; {
-		for next < len(runs) && len(open) < mostOpen && (len(open) == 0 || !began(runs[next]).After(open[0].at)) {
+		for next < len(runs) && len(open) < mostOpen && (len(open) == 0 || !beginOf(runs[next]).After(open[0].at)) {
 			s, err := m.openSource(ctx, c, runs[next], o)
 			if errs[next] = err; err != nil && (m.IsHopeless(err) || ctx.Err() != nil) {
 				return err
 			}
 
 			if err == nil {
-				if first := (&ordered{source: s, place: next, at: began(runs[next])}); more(first) {
+				if first := (&ordered{source: s, place: next, at: beginOf(runs[next])}); more(first) {
 					heap.Push(&open, first)
 				}
 			}

@@ -41,8 +41,8 @@ func replaceByParts(ctx context.Context, f *factory.Factory, c *client.Client, r
 	return list, any, nil
 }
 
-// begun has the parts of a tail's run followed that have begun, each once.
-func (t *RunFollower) begun(ctx context.Context) error {
+// followBegunParts has the parts of a tail's run followed that have begun, each once.
+func (t *RunFollower) followBegunParts(ctx context.Context) error {
 	if t.Part == nil || t.Run.Fan == nil {
 		return nil
 	}

@@ -24,15 +24,15 @@ type pendingLine struct {
 	at, came time.Time // for its turn; when it was read
 }
 
-// put writes what a stream has printed, in its turn.
-func (m *Merger) put(s *streamBuffer, text []byte) {
+// enqueueOutput writes what a stream has printed, in its turn.
+func (m *Merger) enqueueOutput(s *streamBuffer, text []byte) {
 	switch {
 	case m.patient, s.prefix == "": // it comes in order, or alone
-		m.write(s, s.at, text)
+		m.writeOutput(s, s.at, text)
 		return
 	case s.at.IsZero(): // nobody knows its turn
 		m.releaseTo(func(u pendingLine) bool { return u.s.RunOutput == s.RunOutput })
-		m.write(s, s.at, text)
+		m.writeOutput(s, s.at, text)
 		return
 	}
 
@@ -49,7 +49,7 @@ func (m *Merger) put(s *streamBuffer, text []byte) {
 
 	m.pending = slices.Insert(m.pending, i, u)
 	if m.pendingBytes += len(text); m.pendingBytes > maxPendingBytes {
-		m.release(max(1, len(m.pending)/2))
+		m.writePending(max(1, len(m.pending)/2))
 	}
 
 	if m.releaseTimer == nil {
@@ -75,16 +75,16 @@ func (m *Merger) releaseDue() {
 func (m *Merger) releaseTo(is func(pendingLine) bool) {
 	for i, u := range slices.Backward(m.pending) {
 		if is(u) {
-			m.release(i + 1)
+			m.writePending(i + 1)
 			return
 		}
 	}
 }
 
-func (m *Merger) release(n int) {
+func (m *Merger) writePending(n int) {
 	for _, u := range m.pending[:n] {
 		m.pendingBytes -= len(u.text)
-		m.write(u.s, u.printed, u.text)
+		m.writeOutput(u.s, u.printed, u.text)
 	}
 	m.pending = slices.Delete(m.pending, 0, n)
 }

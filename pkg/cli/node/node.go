@@ -57,7 +57,7 @@ func listCommand(f *factory.Factory) *cobra.Command {
 				return err
 			}
 
-			nodes = accepted(wanted, nodes)
+			nodes = matchingNodes(wanted, nodes)
 
 			return output.EmitList(&f.Printer, nodes, func(n task.Node) string { return n.Name }, func(wide bool) *output.Table { return nodeTable(f, nodes, wide) })
 		},
@@ -69,8 +69,8 @@ func listCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// accepted are the nodes that match.
-func accepted(wanted task.Selector, nodes []task.Node) []task.Node {
+// matchingNodes are the nodes that match.
+func matchingNodes(wanted task.Selector, nodes []task.Node) []task.Node {
 	return slices.DeleteFunc(nodes, func(n task.Node) bool { return !wanted.Accepts(&n) })
 }
 

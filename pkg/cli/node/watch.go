@@ -17,7 +17,7 @@ func watchNodes(ctx context.Context, f *factory.Factory, c *client.Client, name 
 	w.Affects = func(task.Event) (string, bool) { return "", true }
 	w.Read = func(ctx context.Context, _ int) ([]task.Node, error) {
 		nodes, err := c.Nodes.List(ctx)
-		return slices.DeleteFunc(accepted(wanted, nodes), func(n task.Node) bool { return name != "" && n.Name != name }), err
+		return slices.DeleteFunc(matchingNodes(wanted, nodes), func(n task.Node) bool { return name != "" && n.Name != name }), err
 	}
 
 	if name != "" {

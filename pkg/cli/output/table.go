@@ -101,11 +101,11 @@ func (g *Table) Render(p *Printer) string {
 	t.SetStyle(style)
 
 	if !p.NoHeaders {
-		t.AppendHeader(cells(g.Headers))
+		t.AppendHeader(rowOf(g.Headers))
 	}
 
 	for _, r := range g.Rows {
-		t.AppendRow(cells(r))
+		t.AppendRow(rowOf(r))
 	}
 
 	var b strings.Builder
@@ -117,7 +117,7 @@ func (g *Table) Render(p *Printer) string {
 	return b.String()
 }
 
-func cells(texts []string) table.Row {
+func rowOf(texts []string) table.Row {
 	row := make(table.Row, len(texts))
 	for i, s := range texts {
 		row[i] = s

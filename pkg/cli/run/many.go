@@ -30,7 +30,7 @@ type runPick struct {
 	only   func(task.Run) bool // nil: all of these
 }
 
-func (p *runPick) bind(cmd *cobra.Command) {
+func (p *runPick) bindFlags(cmd *cobra.Command) {
 	p.Flags.Bind(cmd, true)
 	what := "all runs that wait or run"
 	if p.dead {
@@ -54,7 +54,7 @@ func stateNames(states []task.State) []string {
 // runsCommand makes cmd do one thing to each of the runs that it is given.
 func runsCommand[R any](f *factory.Factory, cmd *cobra.Command, p *runPick, past string,
 	do func(context.Context, *client.Client, task.Run) (R, string, error), name func(R) string) *cobra.Command {
-	p.bind(cmd)
+	p.bindFlags(cmd)
 	cmd.ValidArgsFunction = complete.Runs(f)
 	if p.dead {
 		cmd.ValidArgsFunction = complete.DeadRuns(f)

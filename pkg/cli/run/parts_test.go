@@ -32,7 +32,7 @@ func TestRunList_WatchesPartsIfTheyAreAskedFor(t *testing.T) {
 		filter client.RunListOptions
 		want   bool
 	}{{client.RunListOptions{}, false}, {client.RunListOptions{Parts: true}, true}, {client.RunListOptions{Node: "n1"}, true}, {client.RunListOptions{Node: "n2"}, false}} {
-		if got := wanted(c.filter, part); got != c.want {
+		if got := matchesFilter(c.filter, part); got != c.want {
 			t.Errorf("%+v: %t", c.filter, got)
 		}
 	}

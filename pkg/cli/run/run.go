@@ -61,10 +61,10 @@ func (r *ListFlags) Filter(f *factory.Factory, zone *time.Location) (client.RunL
 	if out.States, err = readStates(r.States, task.States()); err != nil {
 		return out, err
 	}
-	if out.Since, err = ago(f, "since", r.Since, zone); err != nil {
+	if out.Since, err = parseAgo(f, "since", r.Since, zone); err != nil {
 		return out, err
 	}
-	if out.Until, err = ago(f, "until", r.Until, zone); err != nil {
+	if out.Until, err = parseAgo(f, "until", r.Until, zone); err != nil {
 		return out, err
 	}
 	if !out.Since.IsZero() && !out.Until.IsZero() && !out.Until.After(out.Since) {
@@ -74,8 +74,8 @@ func (r *ListFlags) Filter(f *factory.Factory, zone *time.Location) (client.RunL
 	return out, nil
 }
 
-// ago reads a time that has passed, or how long ago it was; zero if there is none.
-func ago(f *factory.Factory, flag, text string, zone *time.Location) (time.Time, error) {
+// parseAgo reads a time that has passed, or how long ago it was; zero if there is none.
+func parseAgo(f *factory.Factory, flag, text string, zone *time.Location) (time.Time, error) {
 	if d, err := time.ParseDuration(text); err == nil && d > 0 {
 		return f.Now().Add(-d), nil
 	}

@@ -39,7 +39,7 @@ func watchRuns(ctx context.Context, f *factory.Factory, c *client.Client, filter
 		err := batch.Parallel(ctx, len(keys), func(i int) error {
 			part := strings.SplitN(keys[i], "/", 3)
 			r, err := c.Runs.Get(ctx, part[0], part[1], part[2])
-			listed := err == nil && wanted(filter, r)
+			listed := err == nil && matchesFilter(filter, r)
 			if listed && selector != nil { // a run has no labels: ask its task
 				var owner client.Task
 				owner, err = c.Tasks.Get(ctx, part[0], part[1])
@@ -77,8 +77,8 @@ func watchRuns(ctx context.Context, f *factory.Factory, c *client.Client, filter
 	return w.Run(ctx)
 }
 
-// wanted reports whether a filter lets a run pass, as the server says it.
-func wanted(f client.RunListOptions, r task.Run) bool {
+// matchesFilter reports whether a filter lets a run pass, as the server says it.
+func matchesFilter(f client.RunListOptions, r task.Run) bool {
 	states := f.States
 	if f.State != "" {
 		states = append(slices.Clone(states), f.State)

@@ -40,10 +40,10 @@ func explainCommand(f *factory.Factory) *cobra.Command {
 		Args:              factory.Args(1, -1, "the expression"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	flags.bind(cmd)
+	flags.bindFlags(cmd)
 	cmd.Flags().IntVar(&count, "count", 3, "number of ticks to show")
 	cmd.RunE = func(_ *cobra.Command, exprs []string) error {
-		timing, from, err := timing(f, flags, exprs)
+		timing, from, err := parseTiming(f, flags, exprs)
 		if err != nil {
 			return err
 		}
@@ -72,7 +72,7 @@ func explainCommand(f *factory.Factory) *cobra.Command {
 		}
 
 		if ticks, err := upcomingTicks(f, timing, from, flags.name, count); err == nil { // not without a name for H
-			x.Next = occurrences(f, ticks, flags.jitter)
+			x.Next = convertOccurrences(f, ticks, flags.jitter)
 		} else if count < 1 || count > schedule.MaxUpcoming {
 			return err
 		}
@@ -86,14 +86,14 @@ func explainCommand(f *factory.Factory) *cobra.Command {
 func showExplained(f *factory.Factory, x explained, timezone string) error {
 	return output.EmitOne(&f.Printer, x, x.Text, func(d *output.Details) {
 		d.Parts = append(d.Parts, output.Sanitize(x.Text)+".\n")
-		d.Section("Worth knowing", indented(x.Notes))
+		d.Section("Worth knowing", indentLines(x.Notes))
 		if len(x.Next) > 0 {
 			d.Section("Next ticks", f.RenderIndented(view.TickTable(f, x.Next, timezone)))
 		}
 	})
 }
 
-func indented(lines []string) string {
+func indentLines(lines []string) string {
 	var b strings.Builder
 	for _, line := range lines {
 		b.WriteString("  " + output.Sanitize(line) + "\n")

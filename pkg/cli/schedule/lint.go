@@ -60,7 +60,7 @@ func lintCommand(f *factory.Factory) *cobra.Command {
   carillon schedule lint --all -o json`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	flags.bind(cmd)
+	flags.bindFlags(cmd)
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, "check the tasks in this `FILE` or directory, or - for standard input; may be repeated")
 	cmd.Flags().StringVarP(&p.Selector, "selector", "l", "", "check the tasks on the server that match these labels")
 	cmd.Flags().BoolVar(&all, "all", false, "check all tasks of the namespace, or of all namespaces with -A")
@@ -82,7 +82,7 @@ func lintCommand(f *factory.Factory) *cobra.Command {
 			return failure.Usage("--crowd %d: at least 2 are many", crowd)
 		}
 
-		timing, from, err := timing(f, flags, exprs)
+		timing, from, err := parseTiming(f, flags, exprs)
 		if err != nil {
 			return err
 		}
@@ -102,7 +102,7 @@ func lintCommand(f *factory.Factory) *cobra.Command {
 			return err
 		}
 
-		return showOddities(f, append(lint(list, from), crowds(list, from, crowd)...), len(list))
+		return showOddities(f, append(lintTimings(list, from), findCrowds(list, from, crowd)...), len(list))
 	}
 
 	return cmd
@@ -178,7 +178,7 @@ func lintedTasks(ctx context.Context, f *factory.Factory, selector string) ([]li
 	return list, nil
 }
 
-func lint(list []linted, now time.Time) []lintWarning {
+func lintTimings(list []linted, now time.Time) []lintWarning {
 	var odd []lintWarning
 	for _, l := range list {
 		for _, f := range schedule.Lint(l.timing, now) {
@@ -193,8 +193,8 @@ func lint(list []linted, now time.Time) []lintWarning {
 	return odd
 }
 
-// crowds finds the seconds that many tasks share.
-func crowds(list []linted, now time.Time, least int) []lintWarning {
+// findCrowds finds the seconds that many tasks share.
+func findCrowds(list []linted, now time.Time, least int) []lintWarning {
 	parsed := make([]*schedule.Schedule, len(list))
 	for i, l := range list {
 		t := l.timing

@@ -33,7 +33,7 @@ type timingFlags struct {
 	jitter                           time.Duration
 }
 
-func (f *timingFlags) bind(cmd *cobra.Command) {
+func (f *timingFlags) bindFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.timezone, "timezone", "UTC", "time zone, such as Europe/Berlin")
 	cmd.Flags().StringVar(&f.from, "from", "", "ticks after this time (default now)")
 	cmd.Flags().StringVar(&f.dst.Gap, "dst-gap", "", "ticks whose local time does not exist: run-after (default) or skip")
@@ -46,8 +46,8 @@ func (f *timingFlags) bind(cmd *cobra.Command) {
 	complete.RegisterFixed(cmd, "dst-fold", task.FoldFirst, task.FoldBoth)
 }
 
-// timing is what the flags and the expressions say, and from when on.
-func timing(f *factory.Factory, flags timingFlags, exprs []string) (t task.Timing, from time.Time, err error) {
+// parseTiming is what the flags and the expressions say, and from when on.
+func parseTiming(f *factory.Factory, flags timingFlags, exprs []string) (t task.Timing, from time.Time, err error) {
 	zone, err := schedule.Location(flags.timezone)
 	if err != nil {
 		return t, from, err
@@ -62,7 +62,7 @@ func timing(f *factory.Factory, flags timingFlags, exprs []string) (t task.Timin
 
 	t = task.Timing{Schedule: exprs, Timezone: flags.timezone, DST: flags.dst, Jitter: task.Duration(flags.jitter)}
 
-	return t, from, bounds(&t, flags.start, flags.end)
+	return t, from, parseBounds(&t, flags.start, flags.end)
 }
 
 func nextCommand(f *factory.Factory) *cobra.Command {
@@ -81,10 +81,10 @@ func nextCommand(f *factory.Factory) *cobra.Command {
 		Args:              factory.Args(1, -1, "the expression"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	flags.bind(cmd)
+	flags.bindFlags(cmd)
 	cmd.Flags().IntVar(&count, "count", 5, "number of ticks")
 	cmd.RunE = func(_ *cobra.Command, exprs []string) error {
-		timing, from, err := timing(f, flags, exprs)
+		timing, from, err := parseTiming(f, flags, exprs)
 		if err != nil {
 			return err
 		}
@@ -98,7 +98,7 @@ func nextCommand(f *factory.Factory) *cobra.Command {
 			f.Note(view.WhatFollows)
 		}
 
-		list := occurrences(f, ticks, flags.jitter)
+		list := convertOccurrences(f, ticks, flags.jitter)
 
 		return output.EmitList(&f.Printer, list, func(o client.Occurrence) string { return view.Timestamp(o.Time) },
 			func(bool) *output.Table {
@@ -109,7 +109,7 @@ func nextCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-func occurrences(f *factory.Factory, ticks []schedule.Occurrence, jitter time.Duration) []client.Occurrence {
+func convertOccurrences(f *factory.Factory, ticks []schedule.Occurrence, jitter time.Duration) []client.Occurrence {
 	list := make([]client.Occurrence, len(ticks))
 	for i, t := range ticks {
 		list[i] = client.Occurrence{Time: task.At(t.Time), Local: t.Local.Format("2006-01-02T15:04:05.000Z07:00"), Note: t.Note}
@@ -156,9 +156,9 @@ func withDueBefore(f *factory.Factory, g *output.Table, list []client.Occurrence
 	return g
 }
 
-// bounds reads a start and an end as a task's file has them: a local time that the
+// parseBounds reads a start and an end as a task's file has them: a local time that the
 // clocks skip, or have twice, is none.
-func bounds(t *task.Timing, start, end string) (err error) {
+func parseBounds(t *task.Timing, start, end string) (err error) {
 	for _, b := range []struct {
 		field, text string
 		at          *task.Time

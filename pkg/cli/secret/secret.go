@@ -106,7 +106,7 @@ func getCommand(f *factory.Factory) *cobra.Command {
 			d.Field("Name", "%s", secretName(f, s))
 			d.Field("Keys", "%s", strings.Join(s.Keys, ", "))
 			d.Field("Encrypted", "under key %s", s.KeyID)
-			d.Field("Not for", "%s", strings.Join(lacking(cmd.Context(), c, s.KeyID), ", "))
+			d.Field("Not for", "%s", strings.Join(nodesWithoutKey(cmd.Context(), c, s.KeyID), ", "))
 			d.Field("Generation", "%d, %s %s by %s", s.Generation, s.Change, f.PastTime(s.UpdatedAt, output.ReaderZone), cmp.Or(s.UpdatedBy, f.NoValue()))
 			d.Field("Created", "%s", f.PastTime(s.CreatedAt, output.ReaderZone))
 		})
@@ -139,14 +139,14 @@ func deleteCommand(f *factory.Factory) *cobra.Command {
 				if err := c.Secrets.Delete(ctx, r.Namespace, r.Name); err != nil {
 					return err
 				}
-				return done(f, "deleted secret %s", selection.Show(f, r))
+				return reportDone(f, "deleted secret %s", selection.Show(f, r))
 			})
 		},
 	}
 }
 
-// done tells a person what was done, and a program the name of it.
-func done(f *factory.Factory, format, name string) error {
+// reportDone tells a person what was done, and a program the name of it.
+func reportDone(f *factory.Factory, format, name string) error {
 	if f.Format == output.FormatName {
 		return f.Print(name + "\n")
 	}
@@ -247,9 +247,9 @@ func rotateCommand(f *factory.Factory) *cobra.Command {
 	return cmd
 }
 
-// lacking are the nodes that hold keys for secrets, and not the one with this id:
+// nodesWithoutKey are the nodes that hold keys for secrets, and not the one with this id:
 // attempts on them cannot have what is encrypted under it. None if that is not known.
-func lacking(ctx context.Context, c *client.Client, id string) (names []string) {
+func nodesWithoutKey(ctx context.Context, c *client.Client, id string) (names []string) {
 	nodes, _ := c.Nodes.List(ctx)
 	for _, n := range nodes {
 		if n.Has(task.RoleExecutor) && len(n.SecretKeys) > 0 && !slices.Contains(n.SecretKeys, id) {
@@ -269,7 +269,7 @@ func noteLacking(ctx context.Context, f *factory.Factory, c *client.Client, secr
 		}
 
 		told[s.KeyID] = true
-		if names := lacking(ctx, c, s.KeyID); len(names) > 0 {
+		if names := nodesWithoutKey(ctx, c, s.KeyID); len(names) > 0 {
 			f.Note("note: attempts on %s cannot have it: key %s is not there yet", output.OneLine(strings.Join(names, ", ")), s.KeyID)
 		}
 	}

@@ -97,7 +97,7 @@ func setCommand(f *factory.Factory) *cobra.Command {
 func secretValues(ctx context.Context, f *factory.Factory, keys []string, sources secretSources) (map[string]string, error) {
 	values := map[string]string{}
 
-	if sources.fromInput()+min(len(keys), 1) > 1 || len(keys) > 1 && !asks(f) {
+	if sources.fromInput()+min(len(keys), 1) > 1 || len(keys) > 1 && !asksForValues(f) {
 		return nil, failure.Usage("the standard input has one value only: name one KEY, or use --env-file -")
 	}
 
@@ -186,8 +186,8 @@ func (f secretSources) fromInput() (n int) {
 	return n
 }
 
-// asks reports whether values are asked for: the standard input is a terminal.
-func asks(f *factory.Factory) bool {
+// asksForValues reports whether values are asked for: the standard input is a terminal.
+func asksForValues(f *factory.Factory) bool {
 	_, isFile := f.In.(*os.File)
 	_, tty := f.Terminal(f.In)
 	return tty && isFile
@@ -196,7 +196,7 @@ func asks(f *factory.Factory) bool {
 // readSecret reads a value from the standard input: from a terminal without
 // showing it.
 func readSecret(ctx context.Context, f *factory.Factory, key string) (string, error) {
-	if !asks(f) {
+	if !asksForValues(f) {
 		b, err := factory.ReadPatiently(ctx, func() ([]byte, error) { return io.ReadAll(io.LimitReader(f.In, task.MaxSecretValues+2)) })
 		return withoutNewline(b), err
 	}

@@ -95,8 +95,8 @@ func parseTick(s string) (tickForm, error) {
 	return tickForm{}, fmt.Errorf("%s is no tick", task.Quote(s))
 }
 
-// matches reports whether a run's tick is the one that was typed.
-func (f tickForm) matches(r task.Run, typed string, zone *time.Location) bool {
+// matchesTick reports whether a run's tick is the one that was typed.
+func (f tickForm) matchesTick(r task.Run, typed string, zone *time.Location) bool {
 	if r.Trigger == task.TriggerManual {
 		return false
 	}
@@ -223,7 +223,7 @@ func runAtTick(f *factory.Factory, r Ref, runs []task.Run, typed string, zone *t
 
 	var found []task.Run
 	for _, run := range runs {
-		if form.matches(run, typed, zone) {
+		if form.matchesTick(run, typed, zone) {
 			found = append(found, run)
 		}
 	}

@@ -12,9 +12,9 @@ import (
 // Setting is a setting's value, and what it is from.
 type Setting struct{ Value, Origin string }
 
-// choose is a setting's value: a flag beats the environment, and that the file. The
+// chooseValue is a setting's value: a flag beats the environment, and that the file. The
 // flag --context stands for all that its context says.
-func (s *Settings) choose(flag, flagValue, variable, variableValue, fromContext string) Setting {
+func (s *Settings) chooseValue(flag, flagValue, variable, variableValue, fromContext string) Setting {
 	inContext := Setting{fromContext, "context " + s.Name}
 	order := []Setting{{flagValue, flag}, {variableValue, variable}, inContext}
 	if s.ChosenBy == byFlag {
@@ -36,7 +36,7 @@ const HostSocket = "/run/carillon/api.sock"
 // ServerSetting is where calls go; "" is the default. If nothing names a server it is the
 // socket of this host's node for who may open it: no other user can listen there.
 func (r *Resolver) ServerSetting(s *Settings) Setting {
-	c := s.choose("--server", r.ServerFlag, "CARILLON_SERVER", r.Env("CARILLON_SERVER"), s.Server)
+	c := s.chooseValue("--server", r.ServerFlag, "CARILLON_SERVER", r.Env("CARILLON_SERVER"), s.Server)
 	if socket := cmp.Or(r.hostSocketPath, HostSocket); c.Value == "" && canOpenSocket(socket) {
 		c.Value = "unix://" + socket
 	}
@@ -58,7 +58,7 @@ func (r *Resolver) InsecureSetting(s *Settings) Setting {
 
 // NamespaceSetting is where names without one are looked up.
 func (r *Resolver) NamespaceSetting(s *Settings) Setting {
-	c := s.choose("--namespace", r.NamespaceFlag, "CARILLON_NAMESPACE", r.Env("CARILLON_NAMESPACE"), s.Namespace)
+	c := s.chooseValue("--namespace", r.NamespaceFlag, "CARILLON_NAMESPACE", r.Env("CARILLON_NAMESPACE"), s.Namespace)
 	c.Value = cmp.Or(c.Value, task.Defaults().Namespace)
 	return c
 }
@@ -81,7 +81,7 @@ func (r *Resolver) FileSetting(s *Settings, flag, flagValue, fromContext string)
 		fromContext = ""
 	}
 	variable := "CARILLON_" + strings.ToUpper(strings.ReplaceAll(strings.TrimPrefix(flag, "--"), "-", "_"))
-	return s.choose(flag, flagValue, variable, r.Env(variable), s.resolvePath(r, fromContext))
+	return s.chooseValue(flag, flagValue, variable, r.Env(variable), s.resolvePath(r, fromContext))
 }
 
 // TokenSetting finds the token. What is chosen is a token, or a file that has one. No

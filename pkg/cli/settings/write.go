@@ -40,7 +40,7 @@ func (r *Resolver) ChangeFile(change func(*File) error) (f File, anew bool, err 
 		return f, false, err
 	}
 
-	text, kept, err := rewrite(string(before), was, f)
+	text, kept, err := rewriteConfig(string(before), was, f)
 	if err != nil {
 		return f, false, err
 	}
@@ -48,12 +48,12 @@ func (r *Resolver) ChangeFile(change func(*File) error) (f File, anew bool, err 
 	return f, !kept, WritePrivateFile(path, []byte(text))
 }
 
-// rewrite is the text of a configuration after a change. kept is false if comments
+// rewriteConfig is the text of a configuration after a change. kept is false if comments
 // got lost: the text was not written as this program writes it.
-func rewrite(text string, was, now File) (string, bool, error) {
-	edited := edit(text, was, now)
+func rewriteConfig(text string, was, now File) (string, bool, error) {
+	edited := editLines(text, was, now)
 	var got File
-	if manifest.Document("", []byte(edited), &got) == nil && same(got, now) {
+	if manifest.Document("", []byte(edited), &got) == nil && sameConfig(got, now) {
 		return edited, true, nil
 	}
 
@@ -67,15 +67,15 @@ func rewrite(text string, was, now File) (string, bool, error) {
 	return string(y), !strings.Contains(text, "#"), err
 }
 
-func same(a, b File) bool {
+func sameConfig(a, b File) bool {
 	return a.Current == b.Current && maps.Equal(a.Contexts, b.Contexts)
 }
 
 var currentLine = regexp.MustCompile(`(?m)^current:[^#\n]*(#.*)?\n?`)
 
-// edit changes the lines that a change concerns. It knows the usual form only,
+// editLines changes the lines that a change concerns. It knows the usual form only,
 // a field in each line; what comes of another is not used.
-func edit(text string, was, now File) string {
+func editLines(text string, was, now File) string {
 	if text != "" && !strings.HasSuffix(text, "\n") {
 		text += "\n"
 	}
@@ -134,18 +134,18 @@ func fieldsOf(c Context) map[string]string {
 		case f.Kind() == reflect.Bool:
 			fields[name] = "true"
 		default:
-			fields[name] = scalar(f.String())
+			fields[name] = quoteScalar(f.String())
 		}
 	}
 
 	return fields
 }
 
-var bare = regexp.MustCompile(`^[A-Za-z/~.][A-Za-z0-9_./:~-]*[A-Za-z0-9_/]$`)
+var barePattern = regexp.MustCompile(`^[A-Za-z/~.][A-Za-z0-9_./:~-]*[A-Za-z0-9_/]$`)
 
-// scalar writes a text such that every reader of YAML takes it for one.
-func scalar(s string) string {
-	if bare.MatchString(s) && !slices.Contains([]string{"true", "false", "null", "yes", "no", "on", "off"}, strings.ToLower(s)) {
+// quoteScalar writes a text such that every reader of YAML takes it for one.
+func quoteScalar(s string) string {
+	if barePattern.MatchString(s) && !slices.Contains([]string{"true", "false", "null", "yes", "no", "on", "off"}, strings.ToLower(s)) {
 		return s
 	}
 
@@ -175,7 +175,7 @@ func contextLines(lines []string, name string) (from, to int) {
 		case blank:
 		case indent == 0:
 			inside = strings.HasPrefix(line, "contexts:")
-		case inside && strings.TrimSpace(before(text, "#")) == name+":":
+		case inside && strings.TrimSpace(cutBefore(text, "#")) == name+":":
 			from, to = i, i+1
 		}
 	}
@@ -183,7 +183,7 @@ func contextLines(lines []string, name string) (from, to int) {
 	return from, to
 }
 
-func before(s, mark string) string { s, _, _ = strings.Cut(s, mark); return s }
+func cutBefore(s, mark string) string { s, _, _ = strings.Cut(s, mark); return s }
 
 func indentOf(line string) int { return len(line) - len(strings.TrimLeft(line, " ")) }
 

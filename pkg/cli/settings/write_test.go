@@ -43,7 +43,7 @@ func TestRewrite_SaysWhatItIsTold(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		text, kept, err := rewrite("# mine\n"+string(y), was, now)
+		text, kept, err := rewriteConfig("# mine\n"+string(y), was, now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +53,7 @@ func TestRewrite_SaysWhatItIsTold(t *testing.T) {
 			t.Fatalf("%v in\n%s", err, text)
 		}
 
-		if !same(got, now) {
+		if !sameConfig(got, now) {
 			t.Errorf("got %+v, want %+v of\n%s", got, now, text)
 		}
 

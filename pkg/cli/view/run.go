@@ -16,7 +16,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-func (z Zones) of(r task.Run) string {
+func (z Zones) zoneOf(r task.Run) string {
 	if zone, ok := z[""]; ok {
 		return zone
 	}
@@ -86,7 +86,7 @@ func RunTable(f *factory.Factory, runs []task.Run, many, wide bool, z Zones) *ou
 			row = append(row, r.Task)
 		}
 
-		row = append(row, r.ID, tickText(f, r, z.of(r)), RunResult(f, r), cmp.Or(output.OneLine(r.Node), f.NoValue()), Lateness(f, r), TookText(f, r))
+		row = append(row, r.ID, tickText(f, r, z.zoneOf(r)), RunResult(f, r), cmp.Or(output.OneLine(r.Node), f.NoValue()), Lateness(f, r), TookText(f, r))
 		if wide {
 			row = append(row, ProgressText(f, r), r.Trigger, fmt.Sprint(r.Attempt), cmp.Or(r.Owner, f.NoValue()), fmt.Sprint(r.Shard), fmt.Sprint(r.Token), output.OneLine(r.Message))
 		}

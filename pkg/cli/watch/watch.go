@@ -66,7 +66,7 @@ func (w *List[T]) Run(ctx context.Context) error {
 	w.Events.Lost = func(err error) {
 		if err == nil {
 			w.Note("the server is back")
-			w.touch("")
+			w.markDirty("")
 			return
 		}
 
@@ -79,17 +79,17 @@ func (w *List[T]) Run(ctx context.Context) error {
 	defer wg.Wait()
 	defer cancel()
 
-	wg.Go(func() { ended <- w.follow(ctx) })
+	wg.Go(func() { ended <- w.followEvents(ctx) })
 
 	if _, tty := w.Terminal(w.Out); tty && w.ForPeople() {
-		return w.redraw(ctx, ended)
+		return w.redrawScreen(ctx, ended)
 	}
 
-	return w.lines(ctx, ended)
+	return w.printChanges(ctx, ended)
 }
 
-// follow notes what events are about, until they end.
-func (w *List[T]) follow(ctx context.Context) error {
+// followEvents notes what events are about, until they end.
+func (w *List[T]) followEvents(ctx context.Context) error {
 	for e, err := range w.Client.Events.Follow(ctx, w.Events) {
 		if err != nil {
 			return err
@@ -101,14 +101,14 @@ func (w *List[T]) follow(ctx context.Context) error {
 		}
 
 		if ok {
-			w.touch(key)
+			w.markDirty(key)
 		}
 	}
 
 	return ctx.Err()
 }
 
-func (w *List[T]) touch(key string) {
+func (w *List[T]) markDirty(key string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
@@ -139,8 +139,8 @@ func (w *List[T]) takeDirty() (keys []string, all bool) {
 	return keys, all
 }
 
-// await waits until something was touched, and until no more follows at once.
-func (w *List[T]) await(ctx context.Context, ended <-chan error, clock <-chan time.Time) (touched bool, err error) {
+// waitForChange waits until something was touched, and until no more follows at once.
+func (w *List[T]) waitForChange(ctx context.Context, ended <-chan error, clock <-chan time.Time) (touched bool, err error) {
 	select {
 	case <-ctx.Done():
 		return false, ctx.Err()
@@ -153,18 +153,18 @@ func (w *List[T]) await(ctx context.Context, ended <-chan error, clock <-chan ti
 	}
 }
 
-// lines tells all there is, and then each change, in a line.
-func (w *List[T]) lines(ctx context.Context, ended <-chan error) error {
+// printChanges tells all there is, and then each change, in a line.
+func (w *List[T]) printChanges(ctx context.Context, ended <-chan error) error {
 	list, err := w.Read(ctx, 0)
 	if err != nil {
 		return err
 	}
-	if err := w.tell(list, true); err != nil {
+	if err := w.printItems(list, true); err != nil {
 		return err
 	}
 
 	for w.Done == nil || !w.Done(list) {
-		if _, err := w.await(ctx, ended, nil); err != nil {
+		if _, err := w.waitForChange(ctx, ended, nil); err != nil {
 			return err
 		}
 
@@ -172,11 +172,11 @@ func (w *List[T]) lines(ctx context.Context, ended <-chan error) error {
 		switch {
 		case all || w.Reread == nil:
 			if list, err = w.Read(ctx, 0); err == nil {
-				err = w.changed(list, nil)
+				err = w.printChanged(list, nil)
 			}
 		case len(keys) > 0:
 			if list, err = w.Reread(ctx, keys); err == nil {
-				err = w.changed(list, keys)
+				err = w.printChanged(list, keys)
 			}
 		}
 
@@ -188,15 +188,15 @@ func (w *List[T]) lines(ctx context.Context, ended <-chan error) error {
 	return nil
 }
 
-// changed tells those of a list that differ from what was told of them, and which of
+// printChanged tells those of a list that differ from what was told of them, and which of
 // those that were looked for (nil: of all) are in it no more.
-func (w *List[T]) changed(list []T, looked []string) error {
+func (w *List[T]) printChanged(list []T, looked []string) error {
 	there := make(map[string]bool, len(list))
 	var news []T
 	for _, item := range list {
 		k := w.Key(item)
 		there[k] = true
-		if was, known := w.shown[k]; !known || was != w.mark(item) {
+		if was, known := w.shown[k]; !known || was != w.fingerprint(item) {
 			news = append(news, item)
 		}
 	}
@@ -208,7 +208,7 @@ func (w *List[T]) changed(list []T, looked []string) error {
 		slices.Sort(looked)
 	}
 
-	if err := w.tell(news, false); err != nil {
+	if err := w.printItems(news, false); err != nil {
 		return err
 	}
 
@@ -224,14 +224,14 @@ func (w *List[T]) changed(list []T, looked []string) error {
 	return nil
 }
 
-func (w *List[T]) mark(item T) uint64 {
+func (w *List[T]) fingerprint(item T) uint64 {
 	b, _ := output.CompactJSON(w.Comparable(item)) // what has just been read as JSON can be written
 	return maphash.Bytes(w.seed, b)
 }
 
-func (w *List[T]) tell(list []T, begin bool) error {
+func (w *List[T]) printItems(list []T, begin bool) error {
 	for _, item := range list {
-		w.shown[w.Key(item)] = w.mark(item)
+		w.shown[w.Key(item)] = w.fingerprint(item)
 	}
 
 	switch {
@@ -240,7 +240,7 @@ func (w *List[T]) tell(list []T, begin bool) error {
 		if err != nil {
 			return err
 		}
-		return w.Print(w.rows(g, begin && !w.NoHeaders))
+		return w.Print(w.formatRows(g, begin && !w.NoHeaders))
 	case w.Format == output.FormatJSON:
 		for _, item := range list {
 			if err := w.EmitJSON(item); err != nil {
@@ -285,9 +285,9 @@ func (w *List[T]) tellGone(key string) error {
 	return w.Print(key + "  " + w.Paint(output.Dim, "not in the list any more") + "\n")
 }
 
-// rows are lines of a table whose columns keep the width that they had, as long as
+// formatRows are lines of a table whose columns keep the width that they had, as long as
 // what is in them fits.
-func (w *List[T]) rows(g *output.Table, heads bool) string {
+func (w *List[T]) formatRows(g *output.Table, heads bool) string {
 	all := g.Rows
 	if heads {
 		all = append([][]string{g.Headers}, all...)
@@ -315,10 +315,10 @@ func (w *List[T]) rows(g *output.Table, heads bool) string {
 	return b.String()
 }
 
-// redraw keeps a terminal's screen up to date. What is shown fits on it, so that a
+// redrawScreen keeps a terminal's screen up to date. What is shown fits on it, so that a
 // look at it costs little however long the list is; a look that costs more anyway
 // is taken less often.
-func (w *List[T]) redraw(ctx context.Context, ended <-chan error) error {
+func (w *List[T]) redrawScreen(ctx context.Context, ended <-chan error) error {
 	clock := time.NewTicker(watchClock)
 	defer clock.Stop()
 
@@ -345,14 +345,14 @@ func (w *List[T]) redraw(ctx context.Context, ended <-chan error) error {
 			rest = w.Now().Add(max(watchShare*w.Now().Sub(began), watchCalm))
 		}
 
-		if err := w.screen(list); err != nil {
+		if err := w.drawScreen(list); err != nil {
 			return err
 		}
 		if w.Done != nil && w.Done(list) {
 			return nil
 		}
 
-		touched, err := w.await(ctx, ended, clock.C)
+		touched, err := w.waitForChange(ctx, ended, clock.C)
 		if err != nil {
 			return err
 		}
@@ -366,8 +366,8 @@ func (w *List[T]) redraw(ctx context.Context, ended <-chan error) error {
 	}
 }
 
-// screen draws the list over what was drawn before.
-func (w *List[T]) screen(list []T) error {
+// drawScreen draws the list over what was drawn before.
+func (w *List[T]) drawScreen(list []T) error {
 	var drawn string
 	if w.Page != nil && len(list) == 1 {
 		drawn = w.Page(list)

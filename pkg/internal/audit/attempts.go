@@ -79,7 +79,7 @@ func (j *attemptJudge) checkAttempt(e *mvccpb.KeyValue) (inboxRecord, bool) {
 		return inboxRecord{}, false
 	}
 
-	return inboxRecord{r, k, seen(e)}, true
+	return inboxRecord{r, k, seenRecord(e)}, true
 }
 
 // suspectOrphan suspects an attempt whose instance is gone for longer than its
@@ -94,9 +94,9 @@ func (j *attemptJudge) suspectOrphan(k record.RunKey, r task.Assigned, e *mvccpb
 			return false
 		}
 
-		if j.reader.timeSince(n.StartedAt.Time) > lostAfter+slack {
+		if j.reader.timeSince(n.StartedAt.Time) > lostAfter+timeTolerance {
 			j.addSuspect(kindOrphan.newFinding(fmt.Sprintf("run %s of %s is for instance %s of node %s, whose instance is %s since %s", k.Run, k.Ref,
-				r.Instance, k.Node, n.Instance, j.reader.formatAgo(n.StartedAt.Time)), string(e.Key)), seen(e))
+				r.Instance, k.Node, n.Instance, j.reader.formatAgo(n.StartedAt.Time)), string(e.Key)), seenRecord(e))
 		}
 
 		return true
@@ -104,9 +104,9 @@ func (j *attemptJudge) suspectOrphan(k record.RunKey, r task.Assigned, e *mvccpb
 
 	node := store.Seen{Key: j.keys.Node(k.Node)}
 
-	if at, dead := j.cluster.cleared[r.Instance]; dead && j.reader.timeSince(at) > slack {
+	if at, dead := j.cluster.cleared[r.Instance]; dead && j.reader.timeSince(at) > timeTolerance {
 		j.addSuspect(kindOrphan.newFinding(fmt.Sprintf("run %s of %s is on node %s, whose instance is proved dead since %s", k.Run, k.Ref, k.Node, j.reader.formatAgo(at)),
-			string(e.Key), clearedPrefix(j.keys)+r.Instance), seen(e), node)
+			string(e.Key), clearedPrefix(j.keys)+r.Instance), seenRecord(e), node)
 		return true
 	}
 
@@ -114,7 +114,7 @@ func (j *attemptJudge) suspectOrphan(k record.RunKey, r task.Assigned, e *mvccpb
 		string(e.Key), node.Key)
 	j.suspectWith(f, nodeLongAbsent{
 		reader: j.reader, node: k.Node, lostAfter: r.EffectiveLostAfter(), attemptMod: e.ModRevision,
-	}, seen(e), node)
+	}, seenRecord(e), node)
 
 	return true
 }
@@ -162,7 +162,7 @@ type nodeLongAbsent struct {
 }
 
 func (r nodeLongAbsent) stillHolds(ctx context.Context) (bool, error) {
-	gone, known, err := r.absentBefore(ctx, r.reader.at.Add(-r.lostAfter.Std()-slack))
+	gone, known, err := r.absentBefore(ctx, r.reader.at.Add(-r.lostAfter.Std()-timeTolerance))
 	if err == nil && !known {
 		r.reader.notes.addNote("node %s has attempts and is absent; etcd's past does not reach far enough to tell for how long: look again in %s", r.node, r.lostAfter)
 	}
@@ -207,7 +207,7 @@ func (r nodeLongAbsent) absentBefore(ctx context.Context, before time.Time) (gon
 	case errors.Is(err, rpctypes.ErrCompacted): // meanwhile
 		return false, false, nil
 	case err != nil:
-		return false, false, unavailable("read the past of "+key, err)
+		return false, false, unavailableError("read the past of "+key, err)
 	case !reaches:
 		return false, false, nil
 	}
@@ -221,7 +221,7 @@ func (r nodeLongAbsent) clockAt(ctx context.Context, revision int64) (time.Time,
 	key, end := kv.Prefix(r.reader.keys.Nodes())
 	res, err := r.reader.store.Client().Get(ctx, key, clientv3.WithRange(end), clientv3.WithRev(revision))
 	if err != nil {
-		return time.Time{}, unavailable("read the nodes of the past", err)
+		return time.Time{}, unavailableError("read the nodes of the past", err)
 	}
 
 	var latest time.Time

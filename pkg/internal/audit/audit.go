@@ -43,8 +43,8 @@ type Auditor struct {
 const DefaultPause = 6 * time.Second
 
 const (
-	// slack is how much later than expected something may happen before it is a finding.
-	slack = 30 * time.Second
+	// timeTolerance is how much later than expected something may happen before it is a finding.
+	timeTolerance = 30 * time.Second
 	// maxClockSkew is how far a node's clock may be off before it is a finding. Some
 	// time passes between the reading of a clock and the commit that announces it.
 	maxClockSkew = 5 * time.Second
@@ -246,7 +246,7 @@ func (a *audit) confirmSuspects(ctx context.Context) ([]task.Finding, error) {
 	return found, nil
 }
 
-func unavailable(what string, err error) error {
+func unavailableError(what string, err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err
 	}

@@ -31,7 +31,7 @@ func (j *clusterJudge) readCluster(ctx context.Context) error {
 
 	var c task.Cluster
 	if err := json.Unmarshal(e.Value, &c); err != nil || c.Shards <= 0 {
-		j.addSuspect(kindNoCluster.newFinding("the record of the cluster cannot be read", key), seen(e))
+		j.addSuspect(kindNoCluster.newFinding("the record of the cluster cannot be read", key), seenRecord(e))
 		return nil
 	}
 

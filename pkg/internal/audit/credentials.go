@@ -35,7 +35,7 @@ func (j *credentialJudge) checkSecret(_ context.Context, e *mvccpb.KeyValue) err
 	j.checkNoLease(e)
 
 	if _, err := j.keys.DecodeSecret(e); err != nil {
-		j.addSuspect(kindSecret.newFinding(fmt.Sprintf("secret %s/%s cannot be read", namespace, name), string(e.Key)), seen(e))
+		j.addSuspect(kindSecret.newFinding(fmt.Sprintf("secret %s/%s cannot be read", namespace, name), string(e.Key)), seenRecord(e))
 	}
 
 	return nil

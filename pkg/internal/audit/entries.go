@@ -33,14 +33,14 @@ func (j *entryJudge) checkEntry(ctx context.Context, s *shardState, e *mvccpb.Ke
 		uid: entry.UID, mod: e.ModRevision, target: entry.Target, needsKey: entry.Action.NeedsKey(), unreadable: err != nil,
 	}
 
-	i, hasSpec := j.cluster.specs.find(ref)
+	i, hasSpec := j.cluster.specs.findSpec(ref)
 	switch home := j.ref(ref.Namespace, ref.Name); {
 	case home.Shard != ref.Shard:
-		j.addSuspect(kindWrongShard.newFinding(fmt.Sprintf("the entry of %s is in shard %d, and belongs into shard %d", ref, ref.Shard, home.Shard), string(e.Key)), seen(e))
+		j.addSuspect(kindWrongShard.newFinding(fmt.Sprintf("the entry of %s is in shard %d, and belongs into shard %d", ref, ref.Shard, home.Shard), string(e.Key)), seenRecord(e))
 		return
 	case !hasSpec:
 		j.addSuspect(kindNoSpec.newFinding(fmt.Sprintf("task %s has an entry and no spec", ref), string(e.Key), j.keys.Spec(ref)),
-			seen(e), store.Seen{Key: j.keys.Spec(ref)})
+			seenRecord(e), store.Seen{Key: j.keys.Spec(ref)})
 	default:
 		j.cluster.specs.hasEntry[i] = true
 		if err == nil && j.cluster.specs.specs[i].uid != xxhash.Sum64String(entry.UID) {
@@ -69,7 +69,7 @@ func (j *entryJudge) suspectUIDs(ctx context.Context, e *mvccpb.KeyValue, ref re
 	}
 
 	j.addSuspect(kindUIDs.newFinding(fmt.Sprintf("the spec of %s has uid %q, its entry %q", ref, uid, uidOf(e.Value)), string(e.Key), key),
-		seen(e), seen(spec))
+		seenRecord(e), seenRecord(spec))
 }
 
 // uidOf returns the uid in an entry; "" if it cannot be read.

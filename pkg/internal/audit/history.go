@@ -60,7 +60,7 @@ func (j *historyJudge) checkEnded(_ context.Context, s *shardState, e *mvccpb.Ke
 	}
 
 	if j.orphans == nil {
-		j.orphans = &orphanHistory{ref: k.Ref, uid: s.entries[k.Ref.String()].uid, first: seen(e)}
+		j.orphans = &orphanHistory{ref: k.Ref, uid: s.entries[k.Ref.String()].uid, first: seenRecord(e)}
 	}
 
 	j.orphans.count++
@@ -101,5 +101,5 @@ func (j *historyJudge) checkDeadLetter(_ context.Context, s *shardState, e *mvcc
 	}
 
 	j.addSuspect(kindDeadOrphan.newFinding(fmt.Sprintf("run %s is dead, and its task %s (uid %s) is gone", k.Run, k.Ref, w.UID), string(e.Key)),
-		seen(e), store.Seen{Key: j.keys.Entry(k.Ref), Mod: s.entries[k.Ref.String()].mod})
+		seenRecord(e), store.Seen{Key: j.keys.Entry(k.Ref), Mod: s.entries[k.Ref.String()].mod})
 }

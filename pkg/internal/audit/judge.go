@@ -29,24 +29,26 @@ type judge struct {
 // checkFunc judges one record.
 type checkFunc func(context.Context, *mvccpb.KeyValue) error
 
-// seen is a record as it was read.
-func seen(e *mvccpb.KeyValue) store.Seen { return store.Seen{Key: string(e.Key), Mod: e.ModRevision} }
+// seenRecord is a record as it was read.
+func seenRecord(e *mvccpb.KeyValue) store.Seen {
+	return store.Seen{Key: string(e.Key), Mod: e.ModRevision}
+}
 
 // suspectUnreadable suspects a record that cannot be decoded.
 func (j judge) suspectUnreadable(e *mvccpb.KeyValue, what string, err error) {
 	reason := strings.TrimPrefix(err.Error(), task.ErrInvalid.Error()+": ")
-	j.addSuspect(kindUnreadable.newFinding(what+" cannot be read: "+reason, string(e.Key)), seen(e))
+	j.addSuspect(kindUnreadable.newFinding(what+" cannot be read: "+reason, string(e.Key)), seenRecord(e))
 }
 
 // suspectStrange suspects a key of a form that Carillon does not use.
 func (j judge) suspectStrange(e *mvccpb.KeyValue) {
-	j.addSuspect(kindStrange.newFinding("no key of Carillon looks so", string(e.Key)), seen(e))
+	j.addSuspect(kindStrange.newFinding("no key of Carillon looks so", string(e.Key)), seenRecord(e))
 }
 
 // checkNoLease checks that a record that is to stay has no lease.
 func (j judge) checkNoLease(e *mvccpb.KeyValue) {
 	if e.Lease != 0 {
-		j.addSuspect(kindLeased.newFinding(fmt.Sprintf("the record hangs on lease %x", e.Lease), string(e.Key)), seen(e))
+		j.addSuspect(kindLeased.newFinding(fmt.Sprintf("the record hangs on lease %x", e.Lease), string(e.Key)), seenRecord(e))
 	}
 }
 

@@ -66,7 +66,7 @@ func (j *keptJudge) checkVersion(ctx context.Context, e *mvccpb.KeyValue) error 
 		return err
 	}
 
-	j.addSuspect(kindVersionOrphan.newFinding(fmt.Sprintf("generation %d of task %s (uid %s), which is gone", generation, ref, uid), string(e.Key)), seen(e), spec)
+	j.addSuspect(kindVersionOrphan.newFinding(fmt.Sprintf("generation %d of task %s (uid %s), which is gone", generation, ref, uid), string(e.Key)), seenRecord(e), spec)
 
 	return nil
 }
@@ -88,11 +88,11 @@ func (j *keptJudge) checkTombstone(ctx context.Context, e *mvccpb.KeyValue) erro
 	}
 
 	ref := j.ref(namespace, name)
-	if _, exists := j.cluster.specs.find(ref); exists {
+	if _, exists := j.cluster.specs.findSpec(ref); exists {
 		spec, err := j.readSpec(ctx, ref)
 		if err == nil && spec.Mod != 0 {
 			j.addSuspect(kindStaleTombstone.newFinding(fmt.Sprintf("task %s is there, and is said to have been deleted %s", ref,
-				j.reader.formatAgo(tombstone.DeletedAt.Time)), string(e.Key)), seen(e), spec)
+				j.reader.formatAgo(tombstone.DeletedAt.Time)), string(e.Key)), seenRecord(e), spec)
 		}
 
 		return err
@@ -100,7 +100,7 @@ func (j *keptJudge) checkTombstone(ctx context.Context, e *mvccpb.KeyValue) erro
 
 	if j.reader.timeSince(tombstone.DeletedAt.Time) > tombstonesFor {
 		j.addSuspect(kindStaleTombstone.newFinding(fmt.Sprintf("task %s was deleted %s, and it is remembered yet", ref,
-			j.reader.formatAgo(tombstone.DeletedAt.Time)), string(e.Key)), seen(e))
+			j.reader.formatAgo(tombstone.DeletedAt.Time)), string(e.Key)), seenRecord(e))
 	}
 
 	return nil
@@ -111,7 +111,7 @@ func (j *keptJudge) readSpec(ctx context.Context, ref record.Ref) (store.Seen, e
 	key := j.keys.Spec(ref)
 	found, err := j.reader.readKeys(ctx, key)
 	if e := found[key]; e != nil {
-		return seen(e), err
+		return seenRecord(e), err
 	}
 
 	return store.Seen{Key: key}, err

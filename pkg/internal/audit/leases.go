@@ -57,7 +57,7 @@ type leaseStillRenewed struct {
 func (r leaseStillRenewed) stillHolds(ctx context.Context) (bool, error) {
 	res, err := r.reader.store.Client().Get(ctx, r.key)
 	if err != nil {
-		return false, unavailable("read "+r.key, err)
+		return false, unavailableError("read "+r.key, err)
 	}
 	if len(res.Kvs) == 0 || res.Kvs[0].Lease != r.lease {
 		return false, nil

@@ -84,7 +84,7 @@ func (j *nodeJudge) checkCleared(_ context.Context, e *mvccpb.KeyValue) error {
 		if j.reader.timeSince(c.At.Time) < clearedFor {
 			f.Repair = "" // somebody may wait for it
 		}
-		j.addSuspect(f, seen(e))
+		j.addSuspect(f, seenRecord(e))
 	}
 
 	return nil

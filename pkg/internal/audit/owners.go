@@ -36,7 +36,7 @@ func (j *ownerJudge) checkOwner(_ context.Context, e *mvccpb.KeyValue) error {
 	j.cluster.owners[id] = o
 
 	if id >= j.cluster.shards {
-		j.addSuspect(kindStray.newFinding(fmt.Sprintf("an owner of shard %d, and the cluster has %d shards", id, j.cluster.shards), string(e.Key)), seen(e))
+		j.addSuspect(kindStray.newFinding(fmt.Sprintf("an owner of shard %d, and the cluster has %d shards", id, j.cluster.shards), string(e.Key)), seenRecord(e))
 	}
 
 	return nil
@@ -77,7 +77,7 @@ func (j *ownerJudge) checkMove(_ context.Context, e *mvccpb.KeyValue) error {
 	if j.reader.timeSince(m.Since.Time) > movesFor {
 		shard := strings.TrimPrefix(string(e.Key), movesPrefix(j.keys))
 		j.addSuspect(kindMoveStands.newFinding(fmt.Sprintf("shard %s is being handed over to node %s, begun %s", shard, m.To, j.reader.formatAgo(m.Since.Time)),
-			string(e.Key)), seen(e))
+			string(e.Key)), seenRecord(e))
 	}
 
 	return nil

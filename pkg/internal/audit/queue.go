@@ -46,12 +46,12 @@ func (j *queueJudge) checkQueued(_ context.Context, s *shardState, e *mvccpb.Key
 
 	if !j.hasTask(s, k.Ref, w.UID) {
 		j.addSuspect(kindQueueOrphan.newFinding(fmt.Sprintf("run %s waits, and its task %s (uid %s) is gone", k.Run, k.Ref, w.UID), string(e.Key)),
-			seen(e), store.Seen{Key: j.keys.Entry(k.Ref), Mod: entry.mod})
+			seenRecord(e), store.Seen{Key: j.keys.Entry(k.Ref), Mod: entry.mod})
 		return
 	}
 
 	if hasEntry && len(j.waiting) < maxQueued {
-		j.waiting = append(j.waiting, queuedRun{w, k.Ref, seen(e)})
+		j.waiting = append(j.waiting, queuedRun{w, k.Ref, seenRecord(e)})
 	}
 }
 
@@ -74,10 +74,10 @@ func (j *queueJudge) finishTask(s *shardState) {
 	}
 
 	entry, o := s.entries[ref.String()], j.cluster.owners[s.id]
-	if entry.unreadable || j.cluster.active[hashOf(ref)] || !j.hasTaker(entry) || j.reader.timeSince(o.Since.Time) < slack {
+	if entry.unreadable || j.cluster.active[hashOf(ref)] || !j.hasTaker(entry) || j.reader.timeSince(o.Since.Time) < timeTolerance {
 		return
 	}
-	if slices.ContainsFunc(all, func(q queuedRun) bool { return j.dueFor(q.Waiting) < slack }) {
+	if slices.ContainsFunc(all, func(q queuedRun) bool { return j.dueFor(q.Waiting) < timeTolerance }) {
 		return
 	}
 

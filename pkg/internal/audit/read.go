@@ -38,7 +38,7 @@ func (r *reader) pinRevision(ctx context.Context) error {
 	at := r.now()
 	res, err := r.store.Client().Get(ctx, r.keys.Cluster(), clientv3.WithCountOnly())
 	if err != nil {
-		return unavailable("read the present revision", err)
+		return unavailableError("read the present revision", err)
 	}
 
 	r.revision, r.at = res.Header.Revision, at
@@ -71,7 +71,7 @@ func (r *reader) eachInRange(ctx context.Context, key, end string, check checkFu
 		}
 
 		if err != nil {
-			return unavailable("read "+key, err)
+			return unavailableError("read "+key, err)
 		}
 
 		r.progress.addRecords(len(res.Kvs))
@@ -104,7 +104,7 @@ func (r *reader) getAt(ctx context.Context, revision int64, keys []string, found
 
 		res, err := r.store.Client().Txn(ctx).Then(ops...).Commit()
 		if err != nil {
-			return unavailable("read records", err)
+			return unavailableError("read records", err)
 		}
 
 		if revision == 0 {
@@ -159,7 +159,7 @@ func (r *reader) leaseTTL(ctx context.Context, lease int64) (int64, error) {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		return -1, nil
 	case err != nil:
-		return 0, unavailable("ask for a lease", err)
+		return 0, unavailableError("ask for a lease", err)
 	}
 
 	return res.TTL, nil

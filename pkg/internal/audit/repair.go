@@ -83,7 +83,7 @@ func (r *repairer) readAsFound(ctx context.Context, request task.RepairRequest) 
 
 // deleteRecord deletes one record if neither it nor the facts have changed.
 func (r *repairer) deleteRecord(ctx context.Context, e *mvccpb.KeyValue, facts ...store.Seen) (int64, error) {
-	if err := r.reader.store.DeleteSeen(ctx, []store.Seen{seen(e)}, facts...); err != nil {
+	if err := r.reader.store.DeleteSeen(ctx, []store.Seen{seenRecord(e)}, facts...); err != nil {
 		return 0, err
 	}
 	return 1, nil
@@ -107,7 +107,7 @@ func (r *repairer) readTask(ctx context.Context, ref record.Ref) (taskRecords, e
 	for _, key := range keys {
 		s := store.Seen{Key: key}
 		if e := found[key]; e != nil {
-			s = seen(e)
+			s = seenRecord(e)
 		}
 		records.seen = append(records.seen, s)
 	}
@@ -219,7 +219,7 @@ func (r *repairer) repairHistory(ctx context.Context, request task.RepairRequest
 		if run, err := record.DecodeEnded(k, e.Value); err != nil || owner.ownsRecord(run.UID) {
 			return nil
 		}
-		if page = append(page, seen(e)); len(page) < store.MostMended-len(owner.seen) {
+		if page = append(page, seenRecord(e)); len(page) < store.MostMended-len(owner.seen) {
 			return nil
 		}
 

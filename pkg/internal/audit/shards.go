@@ -94,13 +94,13 @@ func (j *shardJudge) readWatermark(ctx context.Context, s *shardState) error {
 
 	w, err := record.DecodeWatermark(e.Value)
 	if err != nil {
-		j.addSuspect(kindBadMark.newFinding(fmt.Sprintf("the watermark of shard %d cannot be read: %v", s.id, err), key), seen(e))
+		j.addSuspect(kindBadMark.newFinding(fmt.Sprintf("the watermark of shard %d cannot be read: %v", s.id, err), key), seenRecord(e))
 		return nil
 	}
 
 	s.watermark, s.watermarkMod = w, e.ModRevision
 
-	if ahead := w.Time.Sub(j.reader.at); ahead > slack {
+	if ahead := w.Time.Sub(j.reader.at); ahead > timeTolerance {
 		j.suspectWith(kindMarkAhead.newFinding(fmt.Sprintf("the watermark of shard %d is at %s, %s from now", s.id, timeText(w.Time.Time),
 			ahead.Round(time.Second)), key), watermarkStillAhead{j.reader, key})
 	}
@@ -118,7 +118,7 @@ func (r watermarkStillAhead) stillHolds(ctx context.Context) (bool, error) {
 	ahead := false
 	err := r.reader.getAt(ctx, 0, []string{r.key}, func(e *mvccpb.KeyValue) {
 		w, err := record.DecodeWatermark(e.Value)
-		ahead = err == nil && w.Time.Sub(r.reader.now()) > slack
+		ahead = err == nil && w.Time.Sub(r.reader.now()) > timeTolerance
 	})
 
 	return ahead, err
@@ -132,7 +132,7 @@ func (j *shardJudge) checkStray(ctx context.Context) error {
 		directory, _, _ := strings.Cut(strings.TrimPrefix(string(e.Key), j.keys.Shards()), "/")
 		if !directories[directory] && len(directories) < maxPerKind {
 			directories[directory] = true
-			j.addSuspect(kindStray.newFinding(fmt.Sprintf("records of shard %s, and the cluster has %d shards", directory, j.cluster.shards), string(e.Key)), seen(e))
+			j.addSuspect(kindStray.newFinding(fmt.Sprintf("records of shard %s, and the cluster has %d shards", directory, j.cluster.shards), string(e.Key)), seenRecord(e))
 		}
 
 		return nil

@@ -26,23 +26,23 @@ type specHash struct{ name, uid uint64 }
 
 func hashOf(ref record.Ref) uint64 { return xxhash.Sum64String(ref.String()) }
 
-func (s *specSet) add(ref record.Ref, uid string) {
+func (s *specSet) addSpec(ref record.Ref, uid string) {
 	s.specs = append(s.specs, specHash{hashOf(ref), xxhash.Sum64String(uid)})
 }
 
-func (s *specSet) sort() {
+func (s *specSet) sortSpecs() {
 	slices.SortFunc(s.specs, func(a, b specHash) int { return cmp.Compare(a.name, b.name) })
 	s.hasEntry = make([]bool, len(s.specs))
 }
 
-// find returns the place of a task's spec; false if it has none.
-func (s *specSet) find(ref record.Ref) (int, bool) {
+// findSpec returns the place of a task's spec; false if it has none.
+func (s *specSet) findSpec(ref record.Ref) (int, bool) {
 	return slices.BinarySearchFunc(s.specs, hashOf(ref), func(a specHash, b uint64) int { return cmp.Compare(a.name, b) })
 }
 
 // mayBe reports whether a task's spec has this uid, or cannot be read.
 func (s *specSet) mayBe(ref record.Ref, uid string) bool {
-	i, ok := s.find(ref)
+	i, ok := s.findSpec(ref)
 	return ok && (s.specs[i].uid == xxhash.Sum64String(uid) || s.specs[i].uid == xxhash.Sum64String(""))
 }
 
@@ -65,12 +65,12 @@ func (j *specJudge) readSpecs(ctx context.Context) error {
 			j.suspectUnreadable(e, fmt.Sprintf("the spec of %s/%s", namespace, name), err)
 		}
 
-		j.cluster.specs.add(j.ref(namespace, name), uid)
+		j.cluster.specs.addSpec(j.ref(namespace, name), uid)
 
 		return nil
 	})
 
-	j.cluster.specs.sort()
+	j.cluster.specs.sortSpecs()
 
 	return err
 }
@@ -95,12 +95,12 @@ func (j *specJudge) checkAllHaveEntries(ctx context.Context) error {
 	return j.reader.eachRecord(ctx, j.keys.Specs(), func(_ context.Context, e *mvccpb.KeyValue) error {
 		namespace, name, ok := j.keys.ParseSpec(string(e.Key))
 		ref := j.ref(namespace, name)
-		if i, found := specs.find(ref); !ok || !found || specs.hasEntry[i] {
+		if i, found := specs.findSpec(ref); !ok || !found || specs.hasEntry[i] {
 			return nil
 		}
 
 		j.addSuspect(kindNoEntry.newFinding(fmt.Sprintf("task %s has a spec and no entry", ref), string(e.Key), j.keys.Entry(ref)),
-			seen(e), store.Seen{Key: j.keys.Entry(ref)})
+			seenRecord(e), store.Seen{Key: j.keys.Entry(ref)})
 
 		return nil
 	})

@@ -34,9 +34,9 @@ func KindOf(c *x509.Certificate) Kind {
 	switch {
 	case c.IsCA:
 		return KindAuthority
-	case usable(c, x509.ExtKeyUsageServerAuth):
+	case isUsableFor(c, x509.ExtKeyUsageServerAuth):
 		return KindNode
-	case usable(c, x509.ExtKeyUsageClientAuth):
+	case isUsableFor(c, x509.ExtKeyUsageClientAuth):
 		return KindClient
 	}
 
@@ -71,16 +71,16 @@ func NewAuthority(r Request) (*Authority, Pair, error) {
 	if err != nil {
 		return nil, Pair{}, err
 	}
-	return authority(r, key)
+	return newAuthority(r, key)
 }
 
 // Renewed is the same authority with another end: what it has signed stays valid.
 func (a *Authority) Renewed(now time.Time) (*Authority, Pair, error) {
-	return authority(Request{Name: a.cert.Subject.CommonName, For: a.cert.NotAfter.Sub(a.cert.NotBefore), Now: now}, a.key)
+	return newAuthority(Request{Name: a.cert.Subject.CommonName, For: a.cert.NotAfter.Sub(a.cert.NotBefore), Now: now}, a.key)
 }
 
-func authority(r Request, key crypto.Signer) (*Authority, Pair, error) {
-	t, err := template(r)
+func newAuthority(r Request, key crypto.Signer) (*Authority, Pair, error) {
+	t, err := newTemplate(r)
 	if err != nil {
 		return nil, Pair{}, err
 	}
@@ -88,7 +88,7 @@ func authority(r Request, key crypto.Signer) (*Authority, Pair, error) {
 	t.IsCA, t.BasicConstraintsValid, t.MaxPathLenZero = true, true, true
 	t.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 
-	return sign(t, t, key, key)
+	return signCertificate(t, t, key, key)
 }
 
 // ReadAuthority reads one from PEM.
@@ -117,7 +117,7 @@ func (a *Authority) Issue(r Request) (Pair, error) {
 		return Pair{}, fmt.Errorf("the CA has ended on %s: renew it", a.cert.NotAfter.UTC().Format(time.DateOnly))
 	}
 
-	t, err := template(r)
+	t, err := newTemplate(r)
 	if err != nil {
 		return Pair{}, err
 	}
@@ -138,7 +138,7 @@ func (a *Authority) Issue(r Request) (Pair, error) {
 		return Pair{}, err
 	}
 
-	_, p, err := sign(t, a.cert, key, a.key)
+	_, p, err := signCertificate(t, a.cert, key, a.key)
 
 	return p, err
 }
@@ -148,7 +148,7 @@ func Again(c *x509.Certificate, now time.Time) Request {
 	return Request{Kind: KindOf(c), Name: c.Subject.CommonName, Hosts: c.DNSNames, IPs: c.IPAddresses, For: c.NotAfter.Sub(c.NotBefore), Now: now}
 }
 
-func template(r Request) (*x509.Certificate, error) {
+func newTemplate(r Request) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
 		return nil, err
@@ -158,7 +158,7 @@ func template(r Request) (*x509.Certificate, error) {
 	return &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: r.Name}, NotBefore: begin, NotAfter: begin.Add(r.For)}, nil
 }
 
-func sign(t, parent *x509.Certificate, key, by crypto.Signer) (*Authority, Pair, error) {
+func signCertificate(t, parent *x509.Certificate, key, by crypto.Signer) (*Authority, Pair, error) {
 	der, err := x509.CreateCertificate(rand.Reader, t, parent, key.Public(), by)
 	if err != nil {
 		return nil, Pair{}, err

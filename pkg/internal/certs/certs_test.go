@@ -155,9 +155,9 @@ func TestSource_AReplacedCertificateCountsForTheNextConnection(t *testing.T) {
 	check("of another CA", "ann")
 }
 
-// hanging is how long one waits for another that reads the files; then the former
+// maxHandshakeWait is how long one waits for another that reads the files; then the former
 // ones count, as of a file system that does not answer.
-const hanging = 500 * time.Millisecond
+const maxHandshakeWait = 500 * time.Millisecond
 
 // What was written before a connection begins counts for it, also while others
 // begin theirs and have read the files before.
@@ -204,7 +204,7 @@ func TestSource_WhatIsWrittenCountsBesideOthers(t *testing.T) {
 				break
 			}
 
-			if time.Since(began) < hanging {
+			if time.Since(began) < maxHandshakeWait {
 				t.Fatalf("the former CA counts after the file was written, at change %d", i)
 			}
 		}

@@ -63,10 +63,10 @@ func Open(f Files) (*Source, error) {
 	s.pair.parse = func(b [][]byte) (*tls.Certificate, error) { return parsePair(f, b[0], b[1]) }
 	s.roots.parse = func(b [][]byte) (*roots, error) { return parseRoots(f, b[0]) }
 	now := time.Now()
-	if err := s.pair.look(now); err != nil {
+	if err := s.pair.readChanged(now); err != nil {
 		return nil, err
 	}
-	if err := s.roots.look(now); err != nil {
+	if err := s.roots.readChanged(now); err != nil {
 		return nil, err
 	}
 
@@ -103,23 +103,23 @@ func parseRoots(f Files, b []byte) (*roots, error) {
 	return r, nil
 }
 
-// hanging is how long a handshake waits for another that looks at the files, on a
+// maxHandshakeWait is how long a handshake waits for another that looks at the files, on a
 // file system that does not answer.
-const hanging = 500 * time.Millisecond
+const maxHandshakeWait = 500 * time.Millisecond
 
-// refresh takes what the files hold now, if it can be used: not less than what they
+// refreshParts takes what the files hold now, if it can be used: not less than what they
 // held when it was called, as what another has begun to read might be.
-func (s *Source) refresh() {
+func (s *Source) refreshParts() {
 	select {
 	case s.turn <- struct{}{}:
-	case <-time.After(hanging):
+	case <-time.After(maxHandshakeWait):
 		return
 	}
 
 	defer func() { <-s.turn }()
 
 	now := time.Now()
-	_, _ = s.pair.look(now), s.roots.look(now) // Look tells
+	_, _ = s.pair.readChanged(now), s.roots.readChanged(now) // Look tells
 }
 
 // Notice is what Look finds.
@@ -128,9 +128,9 @@ type Notice struct {
 	Err  error  // why what is there cannot be used; nil: it was taken
 }
 
-// patience is how long files may not fit each other before that is a fault: they
+// mismatchTolerance is how long files may not fit each other before that is a fault: they
 // are written one after the other.
-const patience = 5 * time.Second
+const mismatchTolerance = 5 * time.Second
 
 // Look takes what the files hold now, as each handshake does, and tells what is
 // new since it was called last; what cannot be used only when it has been so for
@@ -140,9 +140,9 @@ func (s *Source) Look() []Notice {
 	defer func() { <-s.turn }()
 
 	now := time.Now()
-	_, _ = s.pair.look(now), s.roots.look(now)
+	_, _ = s.pair.readChanged(now), s.roots.readChanged(now)
 
-	return append(s.pair.news(now), s.roots.news(now)...)
+	return append(s.pair.newNotices(now), s.roots.newNotices(now)...)
 }
 
 type file struct{ part, path string }
@@ -161,17 +161,17 @@ type part[T any] struct {
 	told     string // of which failure somebody was told
 }
 
-// look reads the files. It costs some 30 µs, a tenth of a handshake, and needs no
+// readChanged reads the files. It costs some 30 µs, a tenth of a handshake, and needs no
 // faith in what a file system says of times.
-func (p *part[T]) look(now time.Time) error {
+func (p *part[T]) readChanged(now time.Time) error {
 	if p.files[0].path == "" {
 		return nil
 	}
 
-	contents, err := read(p.files)
+	contents, err := readFiles(p.files)
 	var value *T
 	if err == nil {
-		if p.value.Load() != nil && equal(contents, p.contents) {
+		if p.value.Load() != nil && equalContents(contents, p.contents) {
 			p.failing = nil
 			return nil
 		}
@@ -192,9 +192,9 @@ func (p *part[T]) look(now time.Time) error {
 	return nil
 }
 
-func (p *part[T]) news(now time.Time) []Notice {
+func (p *part[T]) newNotices(now time.Time) []Notice {
 	switch {
-	case p.failing != nil && now.Sub(p.since) >= patience && p.told != p.failing.Error():
+	case p.failing != nil && now.Sub(p.since) >= mismatchTolerance && p.told != p.failing.Error():
 		p.told = p.failing.Error()
 		return []Notice{{p.name, p.failing}}
 	case p.failing == nil && (p.changed || p.told != ""):
@@ -207,7 +207,7 @@ func (p *part[T]) news(now time.Time) []Notice {
 
 const maxFile = 1 << 20
 
-func read(files []file) (contents [][]byte, err error) {
+func readFiles(files []file) (contents [][]byte, err error) {
 	for _, f := range files {
 		if info, err := os.Stat(f.path); err == nil && (!info.Mode().IsRegular() || info.Size() > maxFile) {
 			return nil, &FileError{f.part, f.path, fmt.Errorf("is no file of at most %d bytes", maxFile)}
@@ -215,7 +215,7 @@ func read(files []file) (contents [][]byte, err error) {
 
 		b, err := os.ReadFile(f.path)
 		if err != nil {
-			return nil, &FileError{f.part, f.path, reason(err)}
+			return nil, &FileError{f.part, f.path, withoutPath(err)}
 		}
 
 		contents = append(contents, b)
@@ -224,8 +224,8 @@ func read(files []file) (contents [][]byte, err error) {
 	return contents, nil
 }
 
-// reason is an error of the file system without the path, which is told anyway.
-func reason(err error) error {
+// withoutPath is an error of the file system without the path, which is told anyway.
+func withoutPath(err error) error {
 	var p *os.PathError
 	if errors.As(err, &p) {
 		return p.Err
@@ -233,7 +233,7 @@ func reason(err error) error {
 	return err
 }
 
-func equal(a, b [][]byte) bool {
+func equalContents(a, b [][]byte) bool {
 	for i := range a {
 		if !bytes.Equal(a[i], b[i]) {
 			return false

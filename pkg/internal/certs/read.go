@@ -111,7 +111,7 @@ func (s *Source) Leaf() *x509.Certificate {
 
 // CanServe says why a certificate is none for a server at host.
 func CanServe(c *x509.Certificate, host string) error {
-	if !usable(c, x509.ExtKeyUsageServerAuth) {
+	if !isUsableFor(c, x509.ExtKeyUsageServerAuth) {
 		return errors.New("is not for servers (extended key usage)")
 	}
 
@@ -128,12 +128,12 @@ func CanServe(c *x509.Certificate, host string) error {
 
 // CanCall says why a certificate is none for a client.
 func CanCall(c *x509.Certificate) error {
-	if !usable(c, x509.ExtKeyUsageClientAuth) {
+	if !isUsableFor(c, x509.ExtKeyUsageClientAuth) {
 		return errors.New("is not for clients (extended key usage), and nodes call each other with it")
 	}
 	return nil
 }
 
-func usable(c *x509.Certificate, use x509.ExtKeyUsage) bool {
+func isUsableFor(c *x509.Certificate, use x509.ExtKeyUsage) bool {
 	return len(c.ExtKeyUsage)+len(c.UnknownExtKeyUsage) == 0 || slices.Contains(c.ExtKeyUsage, use) || slices.Contains(c.ExtKeyUsage, x509.ExtKeyUsageAny)
 }

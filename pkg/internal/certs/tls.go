@@ -22,7 +22,7 @@ func Client(ca, cert, key string) (*tls.Config, error) {
 // Client returns the configuration for the next connection as a client: it trusts
 // the CA that is there now.
 func (s *Source) Client() *tls.Config {
-	s.refresh()
+	s.refreshParts()
 	c := &tls.Config{MinVersion: tls.VersionTLS13}
 	if r := s.roots.value.Load(); r != nil {
 		c.RootCAs = r.pool
@@ -30,7 +30,7 @@ func (s *Source) Client() *tls.Config {
 
 	if s.pair.value.Load() != nil {
 		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			s.refresh()
+			s.refreshParts()
 			return s.pair.value.Load(), nil
 		}
 	}
@@ -56,7 +56,7 @@ func (s *Source) Server(auth ClientAuth) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			s.refresh()
+			s.refreshParts()
 			c := &tls.Config{
 				MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}, SessionTicketsDisabled: true,
 				Certificates: []tls.Certificate{*s.pair.value.Load()},

@@ -163,7 +163,7 @@ func (j *counterJudge) checkAnchor(t *taskHistory, ch *entryChange) {
 
 	var tick int64
 	if st := inc.epoch; st.ticks != nil {
-		if at, ok := st.ticks.next(st.start); ok {
+		if at, ok := st.ticks.nextTick(st.start); ok {
 			tick = at
 		}
 	}
@@ -208,7 +208,7 @@ func (j *counterJudge) checkEnd(t *taskHistory) {
 	}
 
 	if _, after := completionPeriod(e.Entry); after && inc.epoch.ticks != nil && e.End.IsZero() {
-		_, more := inc.epoch.ticks.next(inc.epoch.start)
+		_, more := inc.epoch.ticks.nextTick(inc.epoch.start)
 		if !more && inc.lastEnd <= by && unixMS(e.Anchor) <= by && len(t.openRuns(inc)) == 0 && j.cluster.notFrozenSince(t.ref, by) {
 			j.breachTask("G16", t.ref, 0, j.keys.Entry(t.ref), "its run has ended, and no next tick was set")
 		}

@@ -50,7 +50,7 @@ func (j *decisionJudge) decidedTicks(ch *runChange, r *runHistory, rec *task.Run
 	mine := slices.DeleteFunc(slices.Clone(all), others)
 	if !ok || int64(len(mine)) != rec.Ticks() {
 		j.breachTask("G3", ch.ref, r.tick, key, "a range of %s up to %s; the schedule has %d there, %d decided otherwise by the same commit",
-			plural(rec.Ticks(), "tick"), formatTime(rec.Last.Time), len(all), len(all)-len(mine))
+			formatCount(rec.Ticks(), "tick"), formatTime(rec.Last.Time), len(all), len(all)-len(mine))
 	}
 
 	return mine
@@ -76,7 +76,7 @@ func rangeTicks(t tickSource, rec task.Run) ([]int64, bool) {
 func (j *decisionJudge) checkNotEarly(ch *runChange, r *runHistory, rec *task.Run, key string) {
 	due := max(r.tick, unixMS(rec.Last))
 	if ticks := r.incarnation.epoch.ticks; hasTiming(ticks, due) {
-		due = ticks.due(due)
+		due = ticks.dueAt(due)
 	}
 
 	at := decisionTime(rec)
@@ -136,7 +136,7 @@ func (j *decisionJudge) checkDueTime(t *taskHistory, r *runHistory, rec *task.Ru
 		return
 	}
 
-	due := r.incarnation.epoch.ticks.due(r.tick)
+	due := r.incarnation.epoch.ticks.dueAt(r.tick)
 	if says := cmp.Or(unixMS(rec.DueAt), r.tick); says != due {
 		j.breachTask("G6", t.ref, r.tick, key, "run %s is said to fall due at %s; it does at %s", r.id, formatTime(timeOfMS(says)), formatTime(timeOfMS(due)))
 	}
@@ -178,7 +178,7 @@ func (j *decisionJudge) addedTicks(ch *runChange, r *runHistory, after, upTo int
 
 // checkGrownInTime checks that no tick was added to a range before it was due (G6).
 func (j *decisionJudge) checkGrownInTime(ch *runChange, r *runHistory, e *task.Run) {
-	due := r.incarnation.epoch.ticks.due(unixMS(e.Last))
+	due := r.incarnation.epoch.ticks.dueAt(unixMS(e.Last))
 	if at := unixMS(e.EndedAt); at < due {
 		j.breachTask("G6", ch.ref, unixMS(e.Last), ch.endedKey, "a range grew at %s, before its last tick was due, %s", formatTime(timeOfMS(at)), formatTime(timeOfMS(due)))
 	}

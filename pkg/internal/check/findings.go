@@ -41,7 +41,7 @@ func (f *findings) addNote(format string, args ...any) { f.notes[fmt.Sprintf(for
 
 // buildReport returns all findings, with the violations in the order of their revisions.
 func (f *findings) buildReport(stats *stats) Report {
-	r := Report{Violations: f.violations, Summary: stats.summary()}
+	r := Report{Violations: f.violations, Summary: stats.summarize()}
 	for _, n := range slices.Sorted(maps.Keys(f.notes)) {
 		if times := f.notes[n]; times > 1 {
 			n = fmt.Sprintf("%s (%d times)", n, times)

@@ -24,7 +24,7 @@ func (j *gapJudge) checkDecided(t *taskHistory, upTo int64) {
 	var first, last, lost int64
 	flush := func() {
 		if lost > 0 {
-			j.breachTask("G4", t.ref, first, j.keys.Entry(t.ref), "decided and without an outcome: %s, up to %s", plural(lost, "tick"), formatTime(timeOfMS(last)))
+			j.breachTask("G4", t.ref, first, j.keys.Entry(t.ref), "decided and without an outcome: %s, up to %s", formatCount(lost, "tick"), formatTime(timeOfMS(last)))
 			j.stats.Undecided += lost
 		}
 		lost = 0
@@ -68,7 +68,7 @@ func (j *gapJudge) checkEnd(t *taskHistory) {
 	var first, open int64
 	until := j.opts.Until.UnixMilli()
 	listTicks(inc.epoch.ticks, inc.epoch.start, until, func(at int64) bool {
-		if inc.epoch.ticks.due(at) > until {
+		if inc.epoch.ticks.dueAt(at) > until {
 			return false
 		}
 
@@ -85,6 +85,6 @@ func (j *gapJudge) checkEnd(t *taskHistory) {
 		j.stats.Ticks += open
 		j.stats.Undecided += open
 		j.breachTask("G16", t.ref, first, j.keys.Watermark(t.ref.Shard), "not decided: %s up to %s; the watermark is at %s",
-			plural(open, "tick"), formatTime(j.opts.Until), describeWatermark(j.cluster.shardOf(t.ref.Shard).watermark))
+			formatCount(open, "tick"), formatTime(j.opts.Until), describeWatermark(j.cluster.shardOf(t.ref.Shard).watermark))
 	}
 }

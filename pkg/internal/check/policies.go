@@ -211,7 +211,7 @@ func (j *policyJudge) checkShadow(ch *runChange, r *runHistory, rec *task.Run, k
 	case skipped && !t.entry.Shadow:
 		j.breachTask("G24", ch.ref, r.tick, key, "run %s was skipped as a shadow's, but its task is not a shadow", ch.id)
 	case skipped && rec.Count > 1:
-		j.breachTask("G24", ch.ref, r.tick, key, "%s of a shadow are one record", plural(rec.Count, "tick"))
+		j.breachTask("G24", ch.ref, r.tick, key, "%s of a shadow are one record", formatCount(rec.Count, "tick"))
 	}
 }
 

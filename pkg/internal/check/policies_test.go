@@ -119,7 +119,7 @@ func TestCheck_Times(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		if d := float64(tm.due(h.at(5))-h.at(0)) / 1000; d > 5.1 && d < 8.9 {
+		if d := float64(tm.dueAt(h.at(5))-h.at(0)) / 1000; d > 5.1 && d < 8.9 {
 			return d
 		}
 

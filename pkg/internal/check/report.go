@@ -138,7 +138,7 @@ func (r Report) String() string {
 
 // listFindings formats the number of violations and the first most of them.
 func (r Report) listFindings(most int) string {
-	lines := []string{plural(int64(len(r.Violations)), "violation")}
+	lines := []string{formatCount(int64(len(r.Violations)), "violation")}
 	for i, v := range r.Violations {
 		if i == most {
 			lines = append(lines, fmt.Sprintf("… and %d more", len(r.Violations)-most))
@@ -150,8 +150,8 @@ func (r Report) listFindings(most int) string {
 	return strings.Join(lines, "\n")
 }
 
-// plural formats a number of things.
-func plural(n int64, thing string) string {
+// formatCount formats a number of things.
+func formatCount(n int64, thing string) string {
 	if n != 1 {
 		thing += "s"
 	}

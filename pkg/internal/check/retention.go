@@ -199,7 +199,7 @@ func (j *retentionJudge) checkTTLDeletion(d *delta, t *taskHistory) {
 
 	if inc.epoch.ticks != nil {
 		decided := j.cluster.decidedUpTo(t)
-		if at, more := inc.epoch.ticks.next(max(decided, inc.epoch.start)); more {
+		if at, more := inc.epoch.ticks.nextTick(max(decided, inc.epoch.start)); more {
 			wrong("has a tick to come, %s", formatTime(timeOfMS(at)))
 		}
 	}

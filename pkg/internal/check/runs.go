@@ -317,7 +317,7 @@ func (rt *runTracker) growRange(d *delta, ch *runChange, r *runHistory) {
 	added := rt.decisions.addedTicks(ch, r, lastTick(*was), unixMS(e.Last))
 	if int64(len(added)) != e.Ticks()-was.Ticks() {
 		rt.breachTask("G3", ch.ref, r.tick, ch.endedKey, "a range grows by %s up to %s; the schedule has %d there",
-			plural(e.Ticks()-was.Ticks(), "tick"), formatTime(e.Last.Time), len(added))
+			formatCount(e.Ticks()-was.Ticks(), "tick"), formatTime(e.Last.Time), len(added))
 	}
 
 	rt.claimTicks(ch, r, added, ch.endedKey)

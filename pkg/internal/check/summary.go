@@ -147,8 +147,8 @@ func (s *stats) countGrowth(e *task.Run, ticks int64) {
 	}
 }
 
-// summary returns the counts with the percentiles of the delays.
-func (s *stats) summary() Summary {
+// summarize returns the counts with the percentiles of the delays.
+func (s *stats) summarize() Summary {
 	out := s.Summary
 	out.Decided, out.Started = summarizeLateness(s.decided), summarizeLateness(s.started)
 	return out

@@ -19,8 +19,8 @@ import (
 // the same error as package schedule. That package computes all zones except UTC. Starts, ends and jitter are the
 // oracle's own in all zones (timing.go).
 type tickSource interface {
-	// next returns the first tick after an instant, or false if there is none.
-	next(after int64) (int64, bool)
+	// nextTick returns the first tick after an instant, or false if there is none.
+	nextTick(after int64) (int64, bool)
 }
 
 // newTickSource returns the ticks of an entry's schedule. own reports whether the oracle computes them. If it
@@ -46,7 +46,7 @@ func newTickSource(e task.Entry) (t tickSource, own bool, err error) {
 
 // listTicks calls f with every tick in (after, upTo], until f returns false.
 func listTicks(t tickSource, after, upTo int64, f func(ms int64) bool) {
-	for at, ok := t.next(after); ok && at <= upTo; at, ok = t.next(at) {
+	for at, ok := t.nextTick(after); ok && at <= upTo; at, ok = t.nextTick(at) {
 		if !f(at) {
 			return
 		}
@@ -55,18 +55,18 @@ func listTicks(t tickSource, after, upTo int64, f func(ms int64) bool) {
 
 // hasTick reports whether an instant is a tick.
 func hasTick(t tickSource, ms int64) bool {
-	at, ok := t.next(ms - 1)
+	at, ok := t.nextTick(ms - 1)
 	return ok && at == ms
 }
 
 // tickUnion has the ticks of several schedules. A tick that several of them have counts once.
 type tickUnion []tickSource
 
-func (u tickUnion) next(after int64) (int64, bool) {
+func (u tickUnion) nextTick(after int64) (int64, bool) {
 	var first int64
 	var found bool
 	for _, t := range u {
-		if at, ok := t.next(after); ok && (!found || at < first) {
+		if at, ok := t.nextTick(after); ok && (!found || at < first) {
 			first, found = at, true
 		}
 	}
@@ -77,7 +77,7 @@ func (u tickUnion) next(after int64) (int64, bool) {
 // productSchedule has the ticks that package schedule computes.
 type productSchedule struct{ *schedule.Schedule }
 
-func (b productSchedule) next(after int64) (int64, bool) {
+func (b productSchedule) nextTick(after int64) (int64, bool) {
 	at, ok := b.Next(timeOfMS(after))
 	return at.UnixMilli(), ok
 }
@@ -85,17 +85,17 @@ func (b productSchedule) next(after int64) (int64, bool) {
 // neverTicks has no ticks: @manual.
 type neverTicks struct{}
 
-func (neverTicks) next(int64) (int64, bool) { return 0, false }
+func (neverTicks) nextTick(int64) (int64, bool) { return 0, false }
 
 // onceAt has one tick: @at, or a schedule that counts from the end of a run.
 type onceAt int64
 
-func (o onceAt) next(after int64) (int64, bool) { return int64(o), after < int64(o) }
+func (o onceAt) nextTick(after int64) (int64, bool) { return int64(o), after < int64(o) }
 
 // fixedPeriod has the ticks of @every: anchor + k·period for k ≥ 1, in ms.
 type fixedPeriod struct{ anchor, period int64 }
 
-func (e fixedPeriod) next(after int64) (int64, bool) {
+func (e fixedPeriod) nextTick(after int64) (int64, bool) {
 	k := int64(1)
 	if after > e.anchor {
 		k = (after-e.anchor)/e.period + 1
@@ -113,17 +113,17 @@ type cronUTC struct {
 const (
 	secondMS = 1000
 	dayMS    = 24 * 3600 * secondMS
-	// horizon limits how many days next looks ahead. The rarest expression is 29 February on a given weekday, which
+	// maxDaysAhead limits how many days next looks ahead. The rarest expression is 29 February on a given weekday, which
 	// comes after 40 years at most, around the year 2100.
-	horizon = 41 * 366
+	maxDaysAhead = 41 * 366
 )
 
-// next walks day by day. Within a day that matches, it walks by hours, minutes and seconds.
-func (c cronUTC) next(after int64) (int64, bool) {
+// nextTick walks day by day. Within a day that matches, it walks by hours, minutes and seconds.
+func (c cronUTC) nextTick(after int64) (int64, bool) {
 	// A new shard's watermark is at time zero, so after may be before the first second.
 	at := (max(after, 0)/secondMS + 1) * secondMS
-	for range horizon {
-		if c.day(timeOfMS(at)) {
+	for range maxDaysAhead {
+		if c.dayMatches(timeOfMS(at)) {
 			for end := at - at%dayMS + dayMS; at < end; {
 				s := at / secondMS
 				switch {
@@ -147,8 +147,8 @@ func (c cronUTC) next(after int64) (int64, bool) {
 	return 0, false
 }
 
-// day reports whether a day matches. cron's rule for two restricted day fields is that one match is enough.
-func (c cronUTC) day(t time.Time) bool {
+// dayMatches reports whether a day matches. cron's rule for two restricted day fields is that one match is enough.
+func (c cronUTC) dayMatches(t time.Time) bool {
 	is := func(f dayRule) bool { return f(t) }
 	dom := hasBit(c.dom, int64(t.Day())) || slices.ContainsFunc(c.monthDayRules, is)
 	dow := hasBit(c.dow, int64(t.Weekday())) || slices.ContainsFunc(c.weekdayRules, is)
@@ -166,8 +166,8 @@ func (c cronUTC) day(t time.Time) bool {
 // hasBit reports whether a bit set contains a value.
 func hasBit(set uint64, value int64) bool { return set&(1<<value) != 0 }
 
-// nicknames are the expressions that the nicknames of cron stand for.
-var nicknames = map[string]string{
+// nicknameExpressions are the expressions that the nicknames of cron stand for.
+var nicknameExpressions = map[string]string{
 	"@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
 	"@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@hourly": "0 * * * *",
 }
@@ -195,7 +195,7 @@ func parseExpression(expr, timezone string, anchor int64) (tickSource, bool) {
 		return nil, false
 	}
 
-	if full, ok := nicknames[expr]; ok {
+	if full, ok := nicknameExpressions[expr]; ok {
 		words = strings.Fields(full)
 	}
 

@@ -92,7 +92,7 @@ func TestTicker_AgreesWithPackageSchedule(t *testing.T) {
 
 		for range 200 {
 			from := 1_700_000_000_000 + rng.Int64N(300_000_000_000)
-			got, ok := own.next(from)
+			got, ok := own.nextTick(from)
 			want, wantOK := s.Next(time.UnixMilli(from))
 			if ok != wantOK || (ok && got != want.UnixMilli()) {
 				t.Errorf("%q after %s: the oracle says %s (%t), package schedule %s (%t)", expr, formatTime(timeOfMS(from)), formatTime(timeOfMS(got)), ok, formatTime(want), wantOK)
@@ -133,7 +133,7 @@ func TestTiming_AgreesWithPackageSchedule(t *testing.T) {
 
 		at := int64(1_699_999_000_000)
 		for range 200 {
-			got, ok := mine.next(at)
+			got, ok := mine.nextTick(at)
 			want, wantOK := s.Next(timeOfMS(at))
 			if ok != wantOK || ok && got != want.UnixMilli() {
 				t.Fatalf("%v after %s: the oracle says %s (%t), package schedule %s (%t)", e.Schedule, formatTime(timeOfMS(at)), formatTime(timeOfMS(got)), ok, formatTime(want), wantOK)
@@ -143,12 +143,12 @@ func TestTiming_AgreesWithPackageSchedule(t *testing.T) {
 				break
 			}
 
-			if due, theirs := mine.due(got), s.Due(want, e.UID).UnixMilli(); due != theirs {
+			if due, theirs := mine.dueAt(got), s.Due(want, e.UID).UnixMilli(); due != theirs {
 				t.Fatalf("%v: tick %s falls due at %s, by package schedule at %s", e.Schedule, formatTime(want), formatTime(timeOfMS(due)), formatTime(timeOfMS(theirs)))
 			}
 
 			for _, off := range []int64{-1, 0, 1} {
-				now := mine.due(got) + off
+				now := mine.dueAt(got) + off
 				last, ok := s.LastDue(timeOfMS(now), e.UID)
 				if passed := mine.dueUpTo(now); ok && last.UnixMilli() > passed || hasTick(mine, passed) && passed != last.UnixMilli() {
 					t.Fatalf("%v: at %s all up to %s are due, by package schedule %s (%t)", e.Schedule, formatTime(timeOfMS(now)), formatTime(timeOfMS(passed)), formatTime(last), ok)

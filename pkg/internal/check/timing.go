@@ -34,15 +34,15 @@ func newTiming(e task.Entry) (*timing, error) {
 	return &timing{tickSource: t, uid: e.UID, jitter: int64(e.Jitter) / 1e6, fromOracle: own}, nil
 }
 
-// due returns when a tick is due, in ms: with jitter, later by a hash of uid and tick, but before the next tick.
+// dueAt returns when a tick is due, in ms: with jitter, later by a hash of uid and tick, but before the next tick.
 // The formula is part of the protocol: owners compute the same hash, so that a new owner knows when a tick is due.
-func (t *timing) due(tick int64) int64 {
+func (t *timing) dueAt(tick int64) int64 {
 	if t == nil || t.jitter == 0 {
 		return tick
 	}
 
 	width := t.jitter
-	if next, ok := t.next(tick); ok {
+	if next, ok := t.nextTick(tick); ok {
 		width = min(width, next-tick)
 	}
 
@@ -58,7 +58,7 @@ func (t *timing) dueUpTo(at int64) int64 {
 
 	upTo := max(at-t.jitter, 0)
 	listTicks(t, upTo, at, func(tick int64) bool {
-		if t.due(tick) > at {
+		if t.dueAt(tick) > at {
 			return false
 		}
 		upTo = tick
@@ -74,11 +74,11 @@ type boundedTicks struct {
 	start, end int64
 }
 
-func (b boundedTicks) next(after int64) (int64, bool) {
+func (b boundedTicks) nextTick(after int64) (int64, bool) {
 	if b.start != 0 {
 		after = max(after, b.start-1)
 	}
-	at, ok := b.tickSource.next(after)
+	at, ok := b.tickSource.nextTick(after)
 	return at, ok && (b.end == 0 || at <= b.end)
 }
 

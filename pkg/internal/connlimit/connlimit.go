@@ -128,7 +128,7 @@ func (l *listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 
-		if c := l.limiter.admit(inner); c != nil {
+		if c := l.limiter.admitConn(inner); c != nil {
 			return c, nil
 		}
 	}
@@ -149,7 +149,7 @@ type conn struct {
 // Close closes the connection and gives its place back.
 func (c *conn) Close() error {
 	c.limiter.mu.Lock()
-	c.limiter.remove(c)
+	c.limiter.removeConn(c)
 	c.limiter.mu.Unlock()
 
 	return c.Conn.Close()
@@ -164,33 +164,33 @@ func (c *conn) CloseWrite() error {
 	return nil
 }
 
-// abort closes a connection and discards what it has not sent: the kernel would
+// abortConn closes a connection and discards what it has not sent: the kernel would
 // otherwise keep that for a client that does not read.
-func abort(c net.Conn) {
+func abortConn(c net.Conn) {
 	if tcp, ok := c.(interface{ SetLinger(int) error }); ok {
 		_ = tcp.SetLinger(0) // it is closed either way
 	}
 	_ = c.Close()
 }
 
-// admit takes a connection in, at the expense of another one if a bound is reached.
+// admitConn takes a connection in, at the expense of another one if a bound is reached.
 // It returns nil if there is no place for it: then it is closed.
-func (l *Limiter) admit(inner net.Conn) *conn {
+func (l *Limiter) admitConn(inner net.Conn) *conn {
 	c := &conn{Conn: inner, limiter: l, client: Client(inner)}
 	trusted := l.cfg.Trusted != nil && l.cfg.Trusted(inner)
-	number := descriptor(inner)
+	number := descriptorOf(inner)
 
 	l.mu.Lock()
 
 	victim, reason := l.makeRoom(c.client, trusted, number)
 	switch {
 	case victim != nil:
-		l.remove(victim)
+		l.removeConn(victim)
 	case reason != "":
 		l.mu.Unlock()
 
-		abort(inner)
-		l.report(reason, c.client)
+		abortConn(inner)
+		l.reportClosed(reason, c.client)
 
 		return nil
 	}
@@ -199,13 +199,13 @@ func (l *Limiter) admit(inner net.Conn) *conn {
 	c.element = l.clientList(c.client).PushBack(c)
 
 	if trusted {
-		l.authenticate(c)
+		l.markAuthenticated(c)
 	}
 	l.mu.Unlock()
 
 	if victim != nil {
-		abort(victim.Conn)
-		l.report(reason, victim.client)
+		abortConn(victim.Conn)
+		l.reportClosed(reason, victim.client)
 	}
 
 	return c
@@ -248,8 +248,8 @@ func (l *Limiter) clientList(client string) *list.List {
 	return l.unauthenticated[client]
 }
 
-// authenticate takes a connection out of those that may be closed for others.
-func (l *Limiter) authenticate(c *conn) {
+// markAuthenticated takes a connection out of those that may be closed for others.
+func (l *Limiter) markAuthenticated(c *conn) {
 	if c.removed || c.authenticated || l.authenticated >= l.cfg.Total-l.cfg.Total/8 {
 		return
 	}
@@ -259,8 +259,8 @@ func (l *Limiter) authenticate(c *conn) {
 	l.takeFromList(c)
 }
 
-// remove gives the place of a connection back.
-func (l *Limiter) remove(c *conn) {
+// removeConn gives the place of a connection back.
+func (l *Limiter) removeConn(c *conn) {
 	if c.removed {
 		return
 	}
@@ -288,8 +288,8 @@ func (l *Limiter) takeFromList(c *conn) {
 	}
 }
 
-// report counts a closed connection, and logs now and then.
-func (l *Limiter) report(reason, client string) {
+// reportClosed counts a closed connection, and logs now and then.
+func (l *Limiter) reportClosed(reason, client string) {
 	l.closed.WithLabelValues(reason).Inc()
 
 	l.mu.Lock()
@@ -333,7 +333,7 @@ func Authenticated(ctx context.Context) {
 	c.limiter.mu.Lock()
 	defer c.limiter.mu.Unlock()
 
-	c.limiter.authenticate(c)
+	c.limiter.markAuthenticated(c)
 }
 
 // ClientFrom names the client of the connection that ctx knows, as Client does.
@@ -390,8 +390,8 @@ func ClientOf(remote string) string {
 	}
 }
 
-// descriptor is the number of a connection's file descriptor, or -1.
-func descriptor(c net.Conn) int {
+// descriptorOf is the number of a connection's file descriptor, or -1.
+func descriptorOf(c net.Conn) int {
 	number := -1
 	if withDescriptor, ok := c.(syscall.Conn); ok {
 		if raw, err := withDescriptor.SyscallConn(); err == nil {

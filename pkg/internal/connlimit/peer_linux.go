@@ -26,7 +26,7 @@ func PeerInGroup(c net.Conn, gid uint32) bool {
 
 // peerOf returns the credentials of the process that connected to a unix socket.
 func peerOf(c net.Conn) (peer unix.Ucred, ok bool) {
-	control(c, func(fd int) {
+	withDescriptor(c, func(fd int) {
 		credentials, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 		if err == nil {
 			peer, ok = *credentials, true
@@ -39,7 +39,7 @@ func peerOf(c net.Conn) (peer unix.Ucred, ok bool) {
 // groupsOf returns the supplementary groups of that process; nil if they are not known:
 // kernels before 4.13 do not record them.
 func groupsOf(c net.Conn) (groups []uint32) {
-	control(c, func(fd int) {
+	withDescriptor(c, func(fd int) {
 		// The kernel says how many bytes it needs if these are too few.
 		list := make([]uint32, 64)
 		size, errno := peerGroups(fd, list)
@@ -67,8 +67,8 @@ func peerGroups(fd int, list []uint32) (n int, errno syscall.Errno) {
 	return int(size / entry), errno
 }
 
-// control calls f with the descriptor of a connection, if that is to a unix socket.
-func control(c net.Conn, f func(fd int)) {
+// withDescriptor calls f with the descriptor of a connection, if that is to a unix socket.
+func withDescriptor(c net.Conn, f func(fd int)) {
 	socket, isUnix := c.(*net.UnixConn)
 	if !isUnix {
 		return

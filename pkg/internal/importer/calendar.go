@@ -38,12 +38,12 @@ func Calendar(text string) (expr, zone string, err error) {
 		switch {
 		case strings.Contains(word, ":"):
 			err = e.parseTime(word)
-		case strings.ContainsAny(word, "-~") && !weekdays.MatchString(word):
+		case strings.ContainsAny(word, "-~") && !weekdaysPattern.MatchString(word):
 			err = e.parseDate(word)
-		case i == 0 && weekdays.MatchString(word):
-			e.weekdays, err = weekday(word)
+		case i == 0 && weekdaysPattern.MatchString(word):
+			e.weekdays, err = parseWeekdays(word)
 		default:
-			err = fmt.Errorf("%s is neither weekdays nor a date nor a time", quote(word))
+			err = fmt.Errorf("%s is neither weekdays nor a date nor a time", quoteShort(word))
 		}
 
 		if err != nil {
@@ -67,14 +67,14 @@ type calendarEvent struct {
 }
 
 var (
-	weekdays = regexp.MustCompile(`(?i)^(mon|tue|wed|thu|fri|sat|sun)[a-z]*((,|\.\.|-)(mon|tue|wed|thu|fri|sat|sun)[a-z]*)*,?$`)
-	dayName  = regexp.MustCompile(`(?i)(mon|tue|wed|thu|fri|sat|sun)[a-z]*`)
-	dayNames = strings.Fields("sun mon tue wed thu fri sat")
+	weekdaysPattern = regexp.MustCompile(`(?i)^(mon|tue|wed|thu|fri|sat|sun)[a-z]*((,|\.\.|-)(mon|tue|wed|thu|fri|sat|sun)[a-z]*)*,?$`)
+	dayName         = regexp.MustCompile(`(?i)(mon|tue|wed|thu|fri|sat|sun)[a-z]*`)
+	dayNames        = strings.Fields("sun mon tue wed thu fri sat")
 )
 
-// weekday lists the days of a week as numbers. Weeks begin on Monday, and a range does
+// parseWeekdays lists the days of a week as numbers. Weeks begin on Monday, and a range does
 // not go over their end.
-func weekday(word string) (string, error) {
+func parseWeekdays(word string) (string, error) {
 	numbered := dayName.ReplaceAllStringFunc(word, func(name string) string {
 		return strconv.Itoa(slices.Index(dayNames, strings.ToLower(name[:3])))
 	})
@@ -90,10 +90,10 @@ func weekday(word string) (string, error) {
 		}
 
 		if err1 != nil || err2 != nil || max(a, b) >= len(dayNames) || min(a, b) < 0 { // ſun folds to sun, and is no day
-			return "", fmt.Errorf("weekdays %s cannot be read", quote(word))
+			return "", fmt.Errorf("weekdays %s cannot be read", quoteShort(word))
 		}
 		if ranged && (a+6)%7 >= (b+6)%7 {
-			return "", fmt.Errorf("weekdays %s: a range goes forward, in a week from Monday to Sunday", quote(word))
+			return "", fmt.Errorf("weekdays %s: a range goes forward, in a week from Monday to Sunday", quoteShort(word))
 		}
 
 		for d := a; ; d = (d + 1) % 7 {
@@ -121,7 +121,7 @@ func weekday(word string) (string, error) {
 func (e *calendarEvent) parseDate(word string) (err error) {
 	if month, day, fromEnd := strings.Cut(word, "~"); fromEnd {
 		if n, err := strconv.Atoi(day); err != nil || n != 1 {
-			return fmt.Errorf("%s: of the days counted from a month's end only the last has a counterpart", quote(word))
+			return fmt.Errorf("%s: of the days counted from a month's end only the last has a counterpart", quoteShort(word))
 		}
 		word, e.day = month, "L"
 	} else {
@@ -138,7 +138,7 @@ func (e *calendarEvent) parseDate(word string) (err error) {
 	}
 
 	if year != "*" {
-		return fmt.Errorf("the year %s has no counterpart: a task has start and end", quote(year))
+		return fmt.Errorf("the year %s has no counterpart: a task has start and end", quoteShort(year))
 	}
 
 	e.month, err = calendarField(month, 1, 12, "month")
@@ -149,7 +149,7 @@ func (e *calendarEvent) parseDate(word string) (err error) {
 func (e *calendarEvent) parseTime(word string) (err error) {
 	parts := strings.Split(word, ":")
 	if len(parts) > 3 {
-		return fmt.Errorf("%s is no time", quote(word))
+		return fmt.Errorf("%s is no time", quoteShort(word))
 	}
 
 	for i, part := range parts {
@@ -171,7 +171,7 @@ func calendarField(text string, low, high int, what string) (string, error) {
 		return text, nil
 	}
 	if strings.Contains(text, ".") && !strings.Contains(text, "..") {
-		return "", fmt.Errorf("%s %s: parts of a second have no counterpart", what, quote(text))
+		return "", fmt.Errorf("%s %s: parts of a second have no counterpart", what, quoteShort(text))
 	}
 
 	var out []string
@@ -180,10 +180,10 @@ func calendarField(text string, low, high int, what string) (string, error) {
 		from, to, ranged := strings.Cut(values, "..")
 		field := ""
 
-		a, b, err := numbers(from, to, ranged)
+		a, b, err := parseRange(from, to, ranged)
 		switch {
 		case err != nil || a < low || b > high || a > b:
-			return "", fmt.Errorf("%s %s is not within %d to %d", what, quote(item), low, high)
+			return "", fmt.Errorf("%s %s is not within %d to %d", what, quoteShort(item), low, high)
 		case ranged:
 			field = fmt.Sprintf("%d-%d", a, b)
 		case stepped:
@@ -195,7 +195,7 @@ func calendarField(text string, low, high int, what string) (string, error) {
 		if stepped {
 			n, err := strconv.Atoi(step)
 			if err != nil || n < 1 || n > high-a {
-				return "", fmt.Errorf("%s %s: a period is a number, and the first repetition at most %d", what, quote(item), high)
+				return "", fmt.Errorf("%s %s: a period is a number, and the first repetition at most %d", what, quoteShort(item), high)
 			}
 			field += "/" + strconv.Itoa(n)
 		}
@@ -206,7 +206,7 @@ func calendarField(text string, low, high int, what string) (string, error) {
 	return strings.Join(out, ","), nil
 }
 
-func numbers(from, to string, ranged bool) (a, b int, err error) {
+func parseRange(from, to string, ranged bool) (a, b int, err error) {
 	if a, err = strconv.Atoi(from); err != nil || !ranged {
 		return a, a, err
 	}
@@ -214,12 +214,12 @@ func numbers(from, to string, ranged bool) (a, b int, err error) {
 	return a, b, err
 }
 
-// weeks are the days of a month that are its first week, its second, and so on.
-var weeks = map[string]int{"1-7": 1, "8-14": 2, "15-21": 3, "22-28": 4}
+// weekOfDays are the days of a month that are its first week, its second, and so on.
+var weekOfDays = map[string]int{"1-7": 1, "8-14": 2, "15-21": 3, "22-28": 4}
 
 func (e calendarEvent) toCron() (string, error) {
 	if e.weekdays != "*" && !strings.HasPrefix(e.day, "*") { // with a * in front cron wants both, too
-		nth, ok := weeks[e.day]
+		nth, ok := weekOfDays[e.day]
 		if !ok {
 			return "", fmt.Errorf("weekdays combined with days of the month have no counterpart, except for whole weeks such as days 1-7 or 8-14")
 		}

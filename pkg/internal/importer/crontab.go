@@ -49,7 +49,7 @@ func (f Form) originName(file string) string {
 // The tasks do what cron does: ticks that were missed do not run, runs overlap, a
 // command is a line for the shell, as its user, in that one's home.
 func Crontab(file, text string, form Form, o Options) Result {
-	r := &crontabReader{Options: o, file: file, form: form, origin: clip(form.originName(file), 40), names: map[string]bool{}}
+	r := &crontabReader{Options: o, file: file, form: form, origin: clipSlug(form.originName(file), 40), names: map[string]bool{}}
 	r.vars.zone = o.Timezone
 
 	if path.Base(file) == "anacrontab" {
@@ -95,7 +95,7 @@ func (r *crontabReader) readLine(at Place, line string) {
 		r.comment = nil
 		r.result.addRefusal(at, "the line contains a NUL byte")
 	default:
-		if name, value, ok := assignment(line); ok {
+		if name, value, ok := parseAssignment(line); ok {
 			r.comment = nil
 			r.applySetting(at, name, value)
 			return
@@ -106,14 +106,14 @@ func (r *crontabReader) readLine(at Place, line string) {
 	}
 }
 
-// legend names the fields, as many crontabs do above the first line.
-var legend = regexp.MustCompile(`(?i)^(m|min|minute)\s+(h|hour)\s+(dom|mday|day)`)
+// legendPattern names the fields, as many crontabs do above the first line.
+var legendPattern = regexp.MustCompile(`(?i)^(m|min|minute)\s+(h|hour)\s+(dom|mday|day)`)
 
 // addComment keeps a comment for the job below it. One that is a job that was put out of
 // use, or a picture of the fields, is none.
 func (r *crontabReader) addComment(line string) {
 	text := strings.TrimSpace(strings.TrimLeft(line, "#"))
-	if words := strings.Fields(text); len(words) > 0 && (looksLikeField(words[0]) || legend.MatchString(text) || strings.ContainsAny(text[:1], "|.`┌│├└")) || strings.HasPrefix(text, "@") {
+	if words := strings.Fields(text); len(words) > 0 && (looksLikeField(words[0]) || legendPattern.MatchString(text) || strings.ContainsAny(text[:1], "|.`┌│├└")) || strings.HasPrefix(text, "@") {
 		r.comment = nil
 		return
 	}
@@ -145,7 +145,7 @@ func (r *crontabReader) readEntry(at Place, line string) {
 	s.DST = e.dstPolicy(s.Timezone)
 	s.Action.Process = &process
 	s.Overlap, s.Missed.Policy = task.OverlapAllow, task.MissedSkip
-	s.Description = describe(strings.Join(r.comment, "\n"))
+	s.Description = makeDescription(strings.Join(r.comment, "\n"))
 	if err := schedule.Check(s.Timing()); err != nil {
 		r.result.addRefusal(at, "%v", err)
 		return
@@ -197,7 +197,7 @@ func (r *crontabReader) mergeSchedule(into, j *Job) {
 	r.result.addNote(j.Place, "is the same job as line %d: one task with both schedules", into.Line)
 
 	if d := j.Spec.Description; d != "" && d != into.Spec.Description {
-		into.Spec.Description = describe(into.Spec.Description + "\n" + d)
+		into.Spec.Description = makeDescription(into.Spec.Description + "\n" + d)
 	}
 
 	into.Notes = append(into.Notes, slices.DeleteFunc(j.Notes, func(n string) bool { return slices.Contains(into.Notes, n) })...)
@@ -205,19 +205,19 @@ func (r *crontabReader) mergeSchedule(into, j *Job) {
 
 // nameJob names a job by where it is from and by its command.
 func (r *crontabReader) nameJob(j *Job, e entry) {
-	what := program(e.command)
+	what := guessProgram(e.command)
 	if what != r.origin && !strings.HasPrefix(what, r.origin+"-") {
-		what = joined(r.origin, what)
+		what = joinName(r.origin, what)
 	}
 
-	base := joined(slug(r.Prefix), what)
+	base := joinName(makeSlug(r.Prefix), what)
 	if len(base) > task.MaxName-9 {
 		base = strings.Trim(base[:task.MaxName-9], "-._")
 	}
 
-	name := joined(base, tag(e.user+"\x00"+e.command))
+	name := joinName(base, hashTag(e.user+"\x00"+e.command))
 	for n := 2; r.names[name]; n++ {
-		name = fmt.Sprintf("%s-%s-%d", base, tag(e.user+"\x00"+e.command), n)
+		name = fmt.Sprintf("%s-%s-%d", base, hashTag(e.user+"\x00"+e.command), n)
 	}
 
 	r.names[name] = true

@@ -16,21 +16,21 @@ type entry struct {
 	notes                   []string
 }
 
-var nicknames = strings.Fields("@yearly @annually @monthly @weekly @daily @midnight @hourly")
+var cronNicknames = strings.Fields("@yearly @annually @monthly @weekly @daily @midnight @hourly")
 
 // readEntry reads a job's line, which begins with its first field.
 func readEntry(line string, system bool) (e entry, err error) {
 	if strings.HasPrefix(line, "@") {
-		word, rest := field(line)
+		word, rest := cutField(line)
 		switch {
 		case word == "@reboot":
 			return e, errors.New("@reboot has no counterpart: a task has times, and no boots; a systemd unit is the place for it")
 		case word == "@every_minute":
 			e.schedule = "* * * * *"
-		case slices.Contains(nicknames, word):
+		case slices.Contains(cronNicknames, word):
 			e.schedule = word
 		default:
-			return e, fmt.Errorf("%s is not one of %s", quote(word), strings.Join(nicknames, ", "))
+			return e, fmt.Errorf("%s is not one of %s", quoteShort(word), strings.Join(cronNicknames, ", "))
 		}
 
 		line = rest
@@ -42,15 +42,15 @@ func readEntry(line string, system bool) (e entry, err error) {
 
 		fields := make([]string, 5)
 		for i := range fields {
-			if fields[i], line = field(line); !looksLikeField(fields[i]) {
-				return e, fmt.Errorf("neither a job nor a setting: found %s where %s should be", quote(fields[i]), fieldNames[i])
+			if fields[i], line = cutField(line); !looksLikeField(fields[i]) {
+				return e, fmt.Errorf("neither a job nor a setting: found %s where %s should be", quoteShort(fields[i]), fieldNames[i])
 			}
 		}
 
 		e.wild = fields[0][0] == '*' || fields[1][0] == '*'
 
 		for i := range fields {
-			if fields[i], err = random(i, fields[i]); err != nil {
+			if fields[i], err = replaceRandomRange(i, fields[i]); err != nil {
 				return e, err
 			}
 			if fields[i], err = cronSteps(i, fields[i]); err != nil {
@@ -66,7 +66,7 @@ func readEntry(line string, system bool) (e entry, err error) {
 	}
 
 	if system {
-		if e.user, line = field(line); e.user == "" {
+		if e.user, line = cutField(line); e.user == "" {
 			return e, errors.New("there is no user, which a system's crontab has before the command; --user says that it is one of a user")
 		}
 	}
@@ -83,8 +83,8 @@ func readEntry(line string, system bool) (e entry, err error) {
 	return e, nil
 }
 
-// field cuts a word off a line.
-func field(line string) (word, rest string) {
+// cutField cuts a word off a line.
+func cutField(line string) (word, rest string) {
 	at := strings.IndexAny(line, " \t")
 	if at < 0 {
 		return line, ""
@@ -99,10 +99,10 @@ var (
 
 func looksLikeField(word string) bool { return oneField.MatchString(word) }
 
-var bounds = [5][2]int{{0, 59}, {0, 23}, {1, 31}, {1, 12}, {0, 6}}
+var fieldBounds = [5][2]int{{0, 59}, {0, 23}, {1, 31}, {1, 12}, {0, 6}}
 
-// random puts H for the ranges of cronie of which it draws a value: 0~30.
-func random(i int, text string) (string, error) {
+// replaceRandomRange puts H for the ranges of cronie of which it draws a value: 0~30.
+func replaceRandomRange(i int, text string) (string, error) {
 	if !strings.Contains(text, "~") {
 		return text, nil
 	}
@@ -115,7 +115,7 @@ func random(i int, text string) (string, error) {
 			continue
 		}
 
-		from, to := bounds[i][0], bounds[i][1]
+		from, to := fieldBounds[i][0], fieldBounds[i][1]
 		var err1, err2 error
 		if low != "" {
 			from, err1 = strconv.Atoi(low)
@@ -126,7 +126,7 @@ func random(i int, text string) (string, error) {
 		}
 
 		if err1 != nil || err2 != nil {
-			return "", fmt.Errorf("%s: a random range needs numbers on both sides of ~, or on neither", quote(item))
+			return "", fmt.Errorf("%s: a random range needs numbers on both sides of ~, or on neither", quoteShort(item))
 		}
 
 		if items[n] = fmt.Sprintf("H(%d-%d)", from, to); stepped {
@@ -142,7 +142,7 @@ func random(i int, text string) (string, error) {
 // value: */60 in the minutes is 0. A step without a range is refused by Debian's cron,
 // and ignored by others.
 func cronSteps(i int, text string) (string, error) {
-	highest := bounds[i][1]
+	highest := fieldBounds[i][1]
 	if i == 4 {
 		highest = 7
 	}
@@ -156,7 +156,7 @@ func cronSteps(i int, text string) (string, error) {
 
 		low, _, ranged := strings.Cut(values, "-")
 		if !ranged && values != "*" {
-			return "", fmt.Errorf("%s: cron refuses a step without a range, or ignores it: write %s, or %s-%d/%s", quote(item), low, low, bounds[i][1], step)
+			return "", fmt.Errorf("%s: cron refuses a step without a range, or ignores it: write %s, or %s-%d/%s", quoteShort(item), low, low, fieldBounds[i][1], step)
 		}
 
 		period, err := strconv.Atoi(step)
@@ -170,14 +170,14 @@ func cronSteps(i int, text string) (string, error) {
 		case i == 2 || i == 4:
 			items[n] = fmt.Sprintf("*/%d", highest) // the * decides the day rule; the only day is the first
 		default:
-			items[n] = strconv.Itoa(bounds[i][0])
+			items[n] = strconv.Itoa(fieldBounds[i][0])
 		}
 	}
 
 	return strings.Join(items, ","), nil
 }
 
-func quote(s string) string {
+func quoteShort(s string) string {
 	const most = 40
 	if len(s) > most {
 		s = strings.ToValidUTF8(s[:most], "") + "…"

@@ -21,10 +21,10 @@ type settings struct {
 	delay task.Duration // RANDOM_DELAY
 }
 
-// assignment reads NAME = VALUE, either of which may be quoted; false: the line is
+// parseAssignment reads NAME = VALUE, either of which may be quoted; false: the line is
 // something else. Nothing is expanded, as in cron.
-func assignment(line string) (name, value string, ok bool) {
-	name, rest, quoted := unquoted(line)
+func parseAssignment(line string) (name, value string, ok bool) {
+	name, rest, quoted := cutQuoted(line)
 	if !quoted {
 		at := strings.IndexAny(line, "= \t")
 		if at <= 0 {
@@ -39,7 +39,7 @@ func assignment(line string) (name, value string, ok bool) {
 	}
 
 	rest = strings.TrimSpace(rest[1:])
-	if v, more, quoted := unquoted(rest); quoted {
+	if v, more, quoted := cutQuoted(rest); quoted {
 		return name, v, strings.TrimSpace(more) == ""
 	}
 	if rest != "" && (rest[0] == '"' || rest[0] == '\'') {
@@ -49,8 +49,8 @@ func assignment(line string) (name, value string, ok bool) {
 	return name, rest, true
 }
 
-// unquoted cuts a quoted text off a line.
-func unquoted(line string) (text, rest string, ok bool) {
+// cutQuoted cuts a quoted text off a line.
+func cutQuoted(line string) (text, rest string, ok bool) {
 	if line == "" || line[0] != '"' && line[0] != '\'' {
 		return "", line, false
 	}
@@ -77,7 +77,7 @@ func (r *crontabReader) applySetting(at Place, name, value string) {
 	case "RANDOM_DELAY":
 		n, err := strconv.Atoi(value)
 		if err != nil || n < 0 || n > 24*60 {
-			r.result.addRefusal(at, "RANDOM_DELAY: %s is not a number of minutes up to 1440", quote(value))
+			r.result.addRefusal(at, "RANDOM_DELAY: %s is not a number of minutes up to 1440", quoteShort(value))
 			return
 		}
 
@@ -112,8 +112,8 @@ func (r *crontabReader) applySetting(at Place, name, value string) {
 
 const cronPath = "/usr/bin:/bin"
 
-// shells take a here-document as sh does.
-var shells = strings.Fields("sh bash dash ash ksh mksh zsh busybox")
+// hereDocumentShells take a here-document as sh does.
+var hereDocumentShells = strings.Fields("sh bash dash ash ksh mksh zsh busybox")
 
 // processAction is the action of a line: its command up to the first %, by the shell in
 // force; what follows is the command's standard input.
@@ -136,19 +136,19 @@ func (v settings) processAction(user, command string) (p task.Process, notes []s
 		notes = append(notes, "HOME is no absolute path: the user's own counts")
 	}
 
-	line, input, fed := split(command)
+	line, input, fed := splitStdin(command)
 	if strings.TrimSpace(line) == "" {
 		return p, nil, errors.New("there is no command before the %")
 	}
 
 	if fed {
-		if !slices.Contains(shells, path.Base(shell)) {
+		if !slices.Contains(hereDocumentShells, path.Base(shell)) {
 			return p, nil, fmt.Errorf("%% is standard input, which a task for the shell %s cannot have: write the command so that it needs none", shell)
 		}
 
 		// The command is quoted as a whole: one that is not a whole command (often there
 		// is a % between quotes) would go on in what is its input.
-		line = "exec " + shellQuote(shell) + " -c " + shellQuote(line) + " <<'" + delimiter(input) + "'\n" + input + delimiter(input)
+		line = "exec " + shellQuote(shell) + " -c " + shellQuote(line) + " <<'" + newDelimiter(input) + "'\n" + input + newDelimiter(input)
 	}
 
 	p.User, p.Env = user, env
@@ -165,9 +165,9 @@ func (v settings) processAction(user, command string) (p task.Process, notes []s
 	return p, notes, nil
 }
 
-// split parts a command from its standard input at the first % that has no
+// splitStdin parts a command from its standard input at the first % that has no
 // backslash before it. Further ones are ends of lines; \% is a %.
-func split(text string) (command, input string, fed bool) {
+func splitStdin(text string) (command, input string, fed bool) {
 	var b strings.Builder
 	escaped := false
 	for i := 0; i < len(text); i++ {
@@ -208,8 +208,8 @@ func split(text string) (command, input string, fed bool) {
 	return command, input, input != ""
 }
 
-// delimiter ends a here-document, and is no line of it.
-func delimiter(input string) string {
+// newDelimiter ends a here-document, and is no line of it.
+func newDelimiter(input string) string {
 	d := "END"
 	for slices.Contains(strings.Split(input, "\n"), d) {
 		d += "_"

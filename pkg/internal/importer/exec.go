@@ -102,7 +102,7 @@ func readExec(text string, x expander) (e exec, err error) {
 	}
 
 	for i := range words {
-		if words[i].text, err = x.expand(words[i].text); err != nil {
+		if words[i].text, err = x.expandSpecifiers(words[i].text); err != nil {
 			return e, err
 		}
 	}
@@ -126,12 +126,12 @@ func readExec(text string, x expander) (e exec, err error) {
 	return e, nil
 }
 
-var variable = regexp.MustCompile(`\$\$|\$\{[A-Za-z_][A-Za-z0-9_]*\}|\$[A-Za-z_][A-Za-z0-9_]*`)
+var variablePattern = regexp.MustCompile(`\$\$|\$\{[A-Za-z_][A-Za-z0-9_]*\}|\$[A-Za-z_][A-Za-z0-9_]*`)
 
 // plainWords are the words of a command without variables; nil: it has some.
 func (e exec) plainWords() (list []string) {
 	for _, w := range e.words {
-		for _, m := range variable.FindAllString(w.text, -1) {
+		for _, m := range variablePattern.FindAllString(w.text, -1) {
 			if m != "$$" && !e.literal {
 				return nil
 			}
@@ -151,7 +151,7 @@ func (e exec) shellLine() string {
 		switch {
 		case e.isSingleVariable(w):
 			out = append(out, w.text)
-		case e.literal || !variable.MatchString(w.text):
+		case e.literal || !variablePattern.MatchString(w.text):
 			out = append(out, shellQuote(w.text))
 		default:
 			out = append(out, w.withVariables())
@@ -163,7 +163,7 @@ func (e exec) shellLine() string {
 
 // isSingleVariable reports whether a word is one variable, whose value is split into words.
 func (e exec) isSingleVariable(w word) bool {
-	return !e.literal && strings.HasPrefix(w.text, "$") && w.text != "$$" && variable.FindString(w.text) == w.text && !strings.HasPrefix(w.text, "${")
+	return !e.literal && strings.HasPrefix(w.text, "$") && w.text != "$$" && variablePattern.FindString(w.text) == w.text && !strings.HasPrefix(w.text, "${")
 }
 
 // word is a word of a command.
@@ -184,7 +184,7 @@ func (w word) escapeDollars(literal bool) string {
 func (w word) withVariables() string {
 	var b strings.Builder
 	last := 0
-	for _, at := range variable.FindAllStringIndex(w.text, -1) {
+	for _, at := range variablePattern.FindAllStringIndex(w.text, -1) {
 		m := w.text[at[0]:at[1]]
 		if m != "$$" && !strings.HasPrefix(m, "${") {
 			continue // within a word it is text
@@ -210,16 +210,16 @@ func (w word) withVariables() string {
 	return b.String()
 }
 
-var harmless = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
+var harmlessPattern = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
 
 func shellQuote(s string) string {
-	if harmless.MatchString(s) {
+	if harmlessPattern.MatchString(s) {
 		return s
 	}
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-var escapes = map[byte]byte{'a': 7, 'b': 8, 'f': 12, 'n': 10, 'r': 13, 't': 9, 'v': 11, '\\': '\\', '"': '"', '\'': '\'', 's': ' '}
+var escapeBytes = map[byte]byte{'a': 7, 'b': 8, 'f': 12, 'n': 10, 'r': 13, 't': 9, 'v': 11, '\\': '\\', '"': '"', '\'': '\'', 's': ' '}
 
 // splitWords splits a line as systemd does: quotes around whole words, and escapes as
 // in C.
@@ -234,7 +234,7 @@ func splitWords(text string) (words []word, err error) {
 				return nil, errors.New("it ends in a backslash")
 			}
 
-			e, ok := escapes[text[i]]
+			e, ok := escapeBytes[text[i]]
 			if !ok {
 				return nil, fmt.Errorf(`the escape \%c is not read`, text[i])
 			}

@@ -130,25 +130,25 @@ func (o Options) newSpec(kind, from string) task.Spec {
 	}
 
 	s.Labels = map[string]string{LabelKind: kind}
-	if v := clip(from, task.MaxLabel); v != "" {
+	if v := clipSlug(from, task.MaxLabel); v != "" {
 		s.Labels[LabelFrom] = v
 	}
 
 	switch {
 	case o.Node != "":
 		s.Target.Selector = "node = " + o.Node
-		s.Labels[LabelNode] = clip(o.Node, task.MaxLabel)
+		s.Labels[LabelNode] = clipSlug(o.Node, task.MaxLabel)
 	case o.Host != "":
 		s.Target.Selector = "host = " + o.Host
-		s.Labels[LabelNode] = clip(o.Host, task.MaxLabel)
+		s.Labels[LabelNode] = clipSlug(o.Host, task.MaxLabel)
 	}
 
 	return s
 }
 
-// describe makes a description of what people wrote: no control characters, and not
+// makeDescription makes a description of what people wrote: no control characters, and not
 // more than a task may have.
-func describe(text string) string {
+func makeDescription(text string) string {
 	text = strings.ToValidUTF8(strings.Map(func(r rune) rune {
 		if r < ' ' && r != '\n' || r == 0x7f || r >= 0x80 && r < 0xa0 {
 			return ' '

@@ -82,7 +82,7 @@ func (r *Result) addObject(file string, v manifest.Value, o Options, others map[
 				why = typed.Field + ": a " + typed.Value + " cannot stand here"
 			}
 
-			r.addRefusal(at, "%s: %s", quote(h.Metadata.Name), why)
+			r.addRefusal(at, "%s: %s", quoteShort(h.Metadata.Name), why)
 
 			return
 		}

@@ -62,11 +62,11 @@ func (r *Result) cronJob(at Place, c cronJob, o Options) {
 		s.Namespace = c.Metadata.Namespace
 	}
 
-	s.Name = joined(slug(o.Prefix), c.Metadata.Name)
+	s.Name = joinName(makeSlug(o.Prefix), c.Metadata.Name)
 	k.setLabels(&s, c.Metadata.Labels)
 
 	if err := k.setSchedule(&s, c); err != nil {
-		r.addRefusal(at, "%s: schedule: %s: %v", c.Metadata.Name, quote(c.Spec.Schedule), err)
+		r.addRefusal(at, "%s: schedule: %s: %v", c.Metadata.Name, quoteShort(c.Spec.Schedule), err)
 		return
 	}
 
@@ -99,7 +99,7 @@ func (k *kubernetesJob) setLabels(s *task.Spec, labels map[string]any) {
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		value := fmt.Sprint(labels[key])
 		if err := task.CheckLabels("labels", map[string]string{key: value}); err != nil || len(s.Labels) == task.MaxLabels {
-			k.addNote("the label %s is left out", quote(key))
+			k.addNote("the label %s is left out", quoteShort(key))
 			continue
 		}
 
@@ -109,8 +109,8 @@ func (k *kubernetesJob) setLabels(s *task.Spec, labels map[string]any) {
 	}
 }
 
-// longest is as far back as a missed tick may be caught up with.
-const longest = task.MaxTimeout
+// maxCatchUp is as far back as a missed tick may be caught up with.
+const maxCatchUp = task.MaxTimeout
 
 func (k *kubernetesJob) setPolicies(s *task.Spec, c cronJob) {
 	s.Paused = c.Spec.Suspend
@@ -123,13 +123,13 @@ func (k *kubernetesJob) setPolicies(s *task.Spec, c cronJob) {
 	case "Replace":
 		s.Overlap = task.OverlapReplace
 	default:
-		k.addNote("concurrencyPolicy %s is not known: %s", quote(c.Spec.ConcurrencyPolicy), s.Overlap)
+		k.addNote("concurrencyPolicy %s is not known: %s", quoteShort(c.Spec.ConcurrencyPolicy), s.Overlap)
 	}
 
-	s.Missed.Window = longest
+	s.Missed.Window = maxCatchUp
 	if n := c.Spec.StartingDeadlineSeconds; n != nil {
-		s.Deadline = seconds(max(*n, 1))
-		s.Missed.Window = max(s.Missed.Grace, min(s.Deadline, longest))
+		s.Deadline = durationOf(max(*n, 1))
+		s.Missed.Window = max(s.Missed.Grace, min(s.Deadline, maxCatchUp))
 	}
 
 	if ok, failed := c.Spec.SuccessfulJobsHistoryLimit, c.Spec.FailedJobsHistoryLimit; ok != nil || failed != nil {
@@ -146,7 +146,7 @@ func (k *kubernetesJob) setPolicies(s *task.Spec, c cronJob) {
 	}
 }
 
-func seconds(n int64) task.Duration {
+func durationOf(n int64) task.Duration {
 	return task.Duration(min(n, int64(task.MaxTimeout.Std()/time.Second)) * int64(time.Second))
 }
 
@@ -162,7 +162,7 @@ func (k *kubernetesJob) setExecution(s *task.Spec, j jobSpec) {
 	s.Retry.MaxBackoff = task.Duration(6 * time.Minute)
 	s.Retry.On = []task.State{task.Failed, task.Lost}
 	if j.ActiveDeadlineSeconds != nil {
-		s.Timeout = seconds(max(*j.ActiveDeadlineSeconds, 1))
+		s.Timeout = durationOf(max(*j.ActiveDeadlineSeconds, 1))
 		if s.Retry.Attempts > 1 {
 			k.addNote("activeDeadlineSeconds limits all attempts together there, and each one here")
 		}
@@ -187,9 +187,9 @@ func (k *kubernetesJob) buildProcess(pod map[string]any) (p *task.Process, why s
 
 	c, _ := list[0].(map[string]any)
 	p = &task.Process{}
-	command, ok1 := texts(c["command"])
-	args, ok2 := texts(c["args"])
-	if len(command) == 0 && len(args) > 1 && slices.Contains(shells, path.Base(args[0])) {
+	command, ok1 := asStrings(c["command"])
+	args, ok2 := asStrings(c["args"])
+	if len(command) == 0 && len(args) > 1 && slices.Contains(hereDocumentShells, path.Base(args[0])) {
 		command, args = args, nil
 		k.addNote("the command is taken from args, as if the image had none to put before them")
 	}
@@ -199,13 +199,13 @@ func (k *kubernetesJob) buildProcess(pod map[string]any) (p *task.Process, why s
 	}
 
 	var unresolved []string
-	p.Env, unresolved = literals(c["env"])
+	p.Env, unresolved = literalVariables(c["env"])
 	if len(unresolved) > 0 {
 		k.addNote("these variables have no value in the file: %s", strings.Join(unresolved, ", "))
 	}
 
 	for _, word := range append(command, args...) {
-		p.Command = append(p.Command, expanded(word, p.Env))
+		p.Command = append(p.Command, expandReferences(word, p.Env))
 	}
 
 	p.Dir, _ = c["workingDir"].(string)
@@ -229,7 +229,7 @@ func (k *kubernetesJob) noteUnknown(where string, of map[string]any, known ...st
 	}
 }
 
-func texts(v any) (list []string, ok bool) {
+func asStrings(v any) (list []string, ok bool) {
 	items, is := v.([]any)
 	for _, item := range items {
 		list = append(list, fmt.Sprint(item))
@@ -237,8 +237,8 @@ func texts(v any) (list []string, ok bool) {
 	return list, is || v == nil
 }
 
-// literals are the variables that have a value, and the names of the others.
-func literals(v any) (env map[string]string, others []string) {
+// literalVariables are the variables that have a value, and the names of the others.
+func literalVariables(v any) (env map[string]string, others []string) {
 	list, _ := v.([]any)
 	for _, item := range list {
 		pair, _ := item.(map[string]any)
@@ -258,17 +258,17 @@ func literals(v any) (env map[string]string, others []string) {
 			value = fmt.Sprint(pair["value"])
 		}
 
-		env[name] = expanded(value, env)
+		env[name] = expandReferences(value, env)
 	}
 
 	return env, others
 }
 
-var reference = regexp.MustCompile(`\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)`)
+var referencePattern = regexp.MustCompile(`\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)`)
 
-// expanded puts values for $(NAME), as Kubernetes does; what is not known stays.
-func expanded(text string, env map[string]string) string {
-	return reference.ReplaceAllStringFunc(text, func(m string) string {
+// expandReferences puts values for $(NAME), as Kubernetes does; what is not known stays.
+func expandReferences(text string, env map[string]string) string {
+	return referencePattern.ReplaceAllStringFunc(text, func(m string) string {
 		if m == "$$" {
 			return "$"
 		}

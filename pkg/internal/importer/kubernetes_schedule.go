@@ -86,7 +86,7 @@ func kubernetesZone(text, field string) (zone, rest string, err error) {
 
 		zone, rest, found = strings.Cut(value, " ")
 		if rest = strings.TrimSpace(rest); !found || strings.Contains(rest, "TZ=") {
-			return "", "", fmt.Errorf("Kubernetes refuses it: a schedule is missing after %s", quote(prefix+zone))
+			return "", "", fmt.Errorf("Kubernetes refuses it: a schedule is missing after %s", quoteShort(prefix+zone))
 		}
 
 		if zone == "" {
@@ -121,7 +121,7 @@ func kubernetesCron(text string, sets *cron.SpecSchedule) (string, error) {
 	words := strings.Fields(text)
 	for i, set := range []uint64{sets.Minute, sets.Hour, sets.Dom, sets.Month, sets.Dow} {
 		if set == 0 {
-			return "", fmt.Errorf("never fires: %s %s has no value", fieldNames[i], quote(words[i]))
+			return "", fmt.Errorf("never fires: %s %s has no value", fieldNames[i], quoteShort(words[i]))
 		}
 		if sameInBoth(words[i], i) {
 			continue
@@ -140,7 +140,7 @@ func sameInBoth(word string, i int) bool {
 	const dayOfMonth, dayOfWeek = 2, 4
 	if period, ok := strings.CutPrefix(word, "*/"); ok && i != dayOfMonth && i != dayOfWeek {
 		n, err := strconv.Atoi(period)
-		return err == nil && n > 0 && n <= bounds[i][1]
+		return err == nil && n > 0 && n <= fieldBounds[i][1]
 	}
 
 	for item := range strings.SplitSeq(word, ",") {
@@ -149,7 +149,7 @@ func sameInBoth(word string, i int) bool {
 		}
 
 		if _, period, stepped := strings.Cut(item, "/"); stepped {
-			if n, err := strconv.Atoi(period); err != nil || n > bounds[i][1] {
+			if n, err := strconv.Atoi(period); err != nil || n > fieldBounds[i][1] {
 				return false
 			}
 		}
@@ -167,10 +167,10 @@ func setOfField(set uint64, i int) string {
 		list = append(list, bits.TrailingZeros64(rest))
 	}
 
-	if step, even := distance(list); even && step > 1 {
+	if step, even := stepBetween(list); even && step > 1 {
 		end := list[len(list)-1]
-		if end+step > bounds[i][1] {
-			end = bounds[i][1]
+		if end+step > fieldBounds[i][1] {
+			end = fieldBounds[i][1]
 		}
 		return fmt.Sprintf("%d-%d/%d", list[0], end, step)
 	}
@@ -194,8 +194,8 @@ func setOfField(set uint64, i int) string {
 	return strings.Join(items, ",")
 }
 
-// distance is the step between three values or more, if it is the same everywhere.
-func distance(list []int) (step int, even bool) {
+// stepBetween is the step between three values or more, if it is the same everywhere.
+func stepBetween(list []int) (step int, even bool) {
 	if len(list) < 3 {
 		return 0, false
 	}

@@ -10,33 +10,33 @@ import (
 )
 
 var (
-	notInName = regexp.MustCompile(`[^a-z0-9._-]+`)
-	dots      = regexp.MustCompile(`\.\.+`)
+	notInName   = regexp.MustCompile(`[^a-z0-9._-]+`)
+	dotsPattern = regexp.MustCompile(`\.\.+`)
 )
 
-// slug makes of a text what may stand in a name; "" if nothing of it may.
-func slug(text string) string {
+// makeSlug makes of a text what may stand in a name; "" if nothing of it may.
+func makeSlug(text string) string {
 	text = notInName.ReplaceAllString(strings.ToLower(text), "-")
-	return strings.Trim(dots.ReplaceAllString(text, "."), "-._")
+	return strings.Trim(dotsPattern.ReplaceAllString(text, "."), "-._")
 }
 
-// clip is slug, at most so many bytes long.
-func clip(text string, most int) string {
-	if text = slug(text); len(text) > most {
+// clipSlug is slug, at most so many bytes long.
+func clipSlug(text string, most int) string {
+	if text = makeSlug(text); len(text) > most {
 		text = strings.Trim(text[:most], "-._")
 	}
 	return text
 }
 
-// joined makes a name of parts, of which any may be empty.
-func joined(parts ...string) string {
+// joinName makes a name of parts, of which any may be empty.
+func joinName(parts ...string) string {
 	parts = slices.DeleteFunc(parts, func(p string) bool { return p == "" })
 	return strings.Join(parts, "-")
 }
 
-// tag is four letters that follow from a text: commands that look alike get names
+// hashTag is four letters that follow from a text: commands that look alike get names
 // that do not.
-func tag(text string) string {
+func hashTag(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return strings.ToLower(base32.StdEncoding.EncodeToString(sum[:])[:4])
 }
@@ -44,33 +44,33 @@ func tag(text string) string {
 // What a shell's line may have before the program that matters: what is only asked,
 // and what only starts others.
 var (
-	asks     = strings.Fields("test [ [[ cd true : sleep export umask set ulimit . source")
-	starts   = strings.Fields("if then else elif do while until { ( ! exec nice ionice chrt time timeout sudo chronic command env nohup setsid flock systemd-cat cat")
-	endsPart = regexp.MustCompile(`&&|\|\||[;|&\n]`)
-	assigns  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
+	testWords         = strings.Fields("test [ [[ cd true : sleep export umask set ulimit . source")
+	prefixWords       = strings.Fields("if then else elif do while until { ( ! exec nice ionice chrt time timeout sudo chronic command env nohup setsid flock systemd-cat cat")
+	endsPart          = regexp.MustCompile(`&&|\|\||[;|&\n]`)
+	assignmentPattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
 )
 
-// program is the name of what a command line is about. It is a guess, for names that
+// guessProgram is the name of what a command line is about. It is a guess, for names that
 // people recognise; that it stays the same for the same line is all that matters.
-func program(line string) string {
+func guessProgram(line string) string {
 	fallback := ""
 	for _, part := range endsPart.Split(line, -1) {
 		started := false
 		for _, word := range strings.Fields(part) {
 			word = strings.Trim(word, `"'(){}`)
-			base := clip(path.Base(word), 40)
+			base := clipSlug(path.Base(word), 40)
 
 			switch {
-			case word == "", assigns.MatchString(word):
+			case word == "", assignmentPattern.MatchString(word):
 				continue
-			case slices.Contains(starts, word):
+			case slices.Contains(prefixWords, word):
 				started = true
 				continue
 			case started && (strings.HasPrefix(word, "-") || word[0] >= '0' && word[0] <= '9'):
 				continue // a flag of that
 			}
 
-			if slices.Contains(asks, word) || base == "" {
+			if slices.Contains(testWords, word) || base == "" {
 				break
 			}
 
@@ -78,7 +78,7 @@ func program(line string) string {
 		}
 
 		if words := strings.Fields(part); fallback == "" && len(words) > 0 {
-			fallback = clip(path.Base(words[0]), 40)
+			fallback = clipSlug(path.Base(words[0]), 40)
 		}
 	}
 

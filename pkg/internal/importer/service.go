@@ -30,7 +30,7 @@ func (t *timer) readService(s *task.Spec, u Unit, name string) error {
 	}
 
 	x := expander{unit: name}
-	env, err := environment(u, x)
+	env, err := readEnvironment(u, x)
 	if err != nil {
 		return err
 	}
@@ -44,14 +44,14 @@ func (t *timer) readService(s *task.Spec, u Unit, name string) error {
 		p.User = "root"
 	}
 
-	if p.User, err = x.expand(p.User); err != nil {
+	if p.User, err = x.expandSpecifiers(p.User); err != nil {
 		return err
 	}
 
 	if dir := strings.TrimPrefix(u.lastValue("Service", "WorkingDirectory"), "-"); dir == "~" {
 		p.Dir = ""
 	} else if dir != "" {
-		if p.Dir, err = x.expand(dir); err != nil {
+		if p.Dir, err = x.expandSpecifiers(dir); err != nil {
 			return err
 		}
 	}
@@ -66,7 +66,7 @@ func (t *timer) readService(s *task.Spec, u Unit, name string) error {
 	}
 
 	if s.Description == "" {
-		s.Description = describe(u.lastValue("Unit", "Description"))
+		s.Description = makeDescription(u.lastValue("Unit", "Description"))
 	}
 
 	t.nameOthers(u)
@@ -89,7 +89,7 @@ func (t *timer) setLimits(s *task.Spec, u Unit) error {
 			continue
 		}
 
-		d, err := timespan(v)
+		d, err := parseTimespan(v)
 		if err != nil {
 			return fmt.Errorf("%s=%s: %w", key, v, err)
 		}
@@ -122,8 +122,8 @@ func (t *timer) nameOthers(u Unit) {
 	}
 }
 
-// environment reads Environment= of a service.
-func environment(u Unit, x expander) (map[string]string, error) {
+// readEnvironment reads Environment= of a service.
+func readEnvironment(u Unit, x expander) (map[string]string, error) {
 	env := map[string]string{}
 	for _, v := range u.allValues("Service", "Environment") {
 		words, err := splitWords(v.value)
@@ -134,9 +134,9 @@ func environment(u Unit, x expander) (map[string]string, error) {
 		for _, w := range words {
 			name, value, ok := strings.Cut(w.text, "=")
 			if !ok {
-				return nil, fmt.Errorf("its Environment=: %s is no assignment", quote(w.text))
+				return nil, fmt.Errorf("its Environment=: %s is no assignment", quoteShort(w.text))
 			}
-			if env[name], err = x.expand(value); err != nil {
+			if env[name], err = x.expandSpecifiers(value); err != nil {
 				return nil, err
 			}
 		}
@@ -148,7 +148,7 @@ func environment(u Unit, x expander) (map[string]string, error) {
 // expander puts values for the specifiers of a unit: %n, %i, %%.
 type expander struct{ unit string }
 
-func (x expander) expand(text string) (string, error) {
+func (x expander) expandSpecifiers(text string) (string, error) {
 	if !strings.Contains(text, "%") {
 		return text, nil
 	}
@@ -165,7 +165,7 @@ func (x expander) expand(text string) (string, error) {
 		}
 
 		if i++; i == len(text) {
-			return "", fmt.Errorf("%s ends in %%", quote(text))
+			return "", fmt.Errorf("%s ends in %%", quoteShort(text))
 		}
 
 		v, ok := values[text[i]]

@@ -52,8 +52,8 @@ func (t *timer) readUnits(units []Unit, o Options) error {
 	}
 
 	s := o.newSpec("systemd", path.Base(t.unit.File))
-	s.Name = joined(slug(o.Prefix), clip(base, 100))
-	s.Description = describe(t.unit.lastValue("Unit", "Description"))
+	s.Name = joinName(makeSlug(o.Prefix), clipSlug(base, 100))
+	s.Description = makeDescription(t.unit.lastValue("Unit", "Description"))
 	if err := t.setSchedule(&s); err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (t *timer) setSchedule(s *task.Spec) error {
 
 	for _, after := range []struct{ key, form string }{{"OnUnitActiveSec", "@every %s"}, {"OnUnitInactiveSec", "@every %s after completion"}} {
 		for _, v := range t.unit.allValues("Timer", after.key) {
-			period, err := timespan(v.value)
+			period, err := parseTimespan(v.value)
 			if err != nil || period <= 0 {
 				t.job.Line = v.line
 				return fmt.Errorf("%s=%s: is no period", after.key, v.value)
@@ -164,11 +164,11 @@ func (t *timer) setSchedule(s *task.Spec) error {
 	s.Schedule = slices.Compact(all)
 	s.Missed.Policy = task.MissedSkip
 	if t.unit.boolValue("Timer", "Persistent") {
-		s.Missed.Policy, s.Missed.Window = task.MissedLatest, longest
+		s.Missed.Policy, s.Missed.Window = task.MissedLatest, maxCatchUp
 	}
 
 	if v := t.unit.lastValue("Timer", "RandomizedDelaySec"); v != "" {
-		delay, err := timespan(v)
+		delay, err := parseTimespan(v)
 		if err != nil {
 			return fmt.Errorf("RandomizedDelaySec=%s: %w", v, err)
 		}

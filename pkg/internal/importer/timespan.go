@@ -19,8 +19,8 @@ var spanUnits = map[string]time.Duration{
 	"y": 8766 * time.Hour, "year": 8766 * time.Hour, "years": 8766 * time.Hour, // 365.25 days
 }
 
-// timespan reads a span of time as systemd writes it: 1h 30min, 90, 2d. infinity is 0.
-func timespan(text string) (time.Duration, error) {
+// parseTimespan reads a span of time as systemd writes it: 1h 30min, 90, 2d. infinity is 0.
+func parseTimespan(text string) (time.Duration, error) {
 	if text == "infinity" {
 		return 0, nil
 	}
@@ -39,7 +39,7 @@ func timespan(text string) (time.Duration, error) {
 
 		n, err := strconv.ParseFloat(rest[:end], 64)
 		if err != nil {
-			return 0, fmt.Errorf("%s is not a span of time", quote(text))
+			return 0, fmt.Errorf("%s is not a span of time", quoteShort(text))
 		}
 
 		rest = strings.TrimLeft(rest[end:], " \t")
@@ -50,7 +50,7 @@ func timespan(text string) (time.Duration, error) {
 
 		unit, ok := spanUnits[rest[:end]]
 		if !ok {
-			return 0, fmt.Errorf("%s: %s is not a unit of time", quote(text), quote(rest[:end]))
+			return 0, fmt.Errorf("%s: %s is not a unit of time", quoteShort(text), quoteShort(rest[:end]))
 		}
 
 		total += n * float64(unit)
@@ -58,7 +58,7 @@ func timespan(text string) (time.Duration, error) {
 	}
 
 	if total > float64(100*8766*time.Hour) {
-		return 0, fmt.Errorf("%s is longer than a hundred years", quote(text))
+		return 0, fmt.Errorf("%s is longer than a hundred years", quoteShort(text))
 	}
 
 	return time.Duration(total), nil

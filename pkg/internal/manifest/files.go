@@ -10,15 +10,15 @@ import (
 	"slices"
 )
 
-// extensions are those of the files that a directory's reader takes.
-var extensions = []string{".yaml", ".yml", ".json", ".jsonl", ".ndjson"}
+// fileExtensions are those of the files that a directory's reader takes.
+var fileExtensions = []string{".yaml", ".yml", ".json", ".jsonl", ".ndjson"}
 
 // Files lists what a path names: the file, or the task files of a directory and
 // its subdirectories in the order of their names. Hidden ones are left out.
 func Files(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, plain(path, err)
+		return nil, withoutSyscall(path, err)
 	}
 	if !info.IsDir() {
 		return []string{path}, nil
@@ -28,10 +28,10 @@ func Files(path string) ([]string, error) {
 	err = filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
-			return plain(p, err)
+			return withoutSyscall(p, err)
 		case p != path && d.Name()[0] == '.' && d.IsDir():
 			return fs.SkipDir
-		case !d.IsDir() && d.Name()[0] != '.' && slices.Contains(extensions, filepath.Ext(p)):
+		case !d.IsDir() && d.Name()[0] != '.' && slices.Contains(fileExtensions, filepath.Ext(p)):
 			files = append(files, p)
 		}
 
@@ -49,7 +49,7 @@ func Files(path string) ([]string, error) {
 func Load(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, plain(path, err)
+		return nil, withoutSyscall(path, err)
 	}
 
 	defer f.Close()
@@ -61,13 +61,13 @@ func Load(path string) ([]byte, error) {
 func LoadFrom(name string, r io.Reader) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, MaxFile+1))
 	if err != nil {
-		return nil, plain(name, err)
+		return nil, withoutSyscall(name, err)
 	}
 	return b, nil
 }
 
-// plain leaves out the name of the system call.
-func plain(path string, err error) error {
+// withoutSyscall leaves out the name of the system call.
+func withoutSyscall(path string, err error) error {
 	if inner := (*fs.PathError)(nil); errors.As(err, &inner) {
 		err = inner.Err
 	}

@@ -43,8 +43,8 @@ func Instant(field, text, timezone string) (task.Time, error) {
 	return task.Time{}, task.Invalid(task.CodeBadTime, field, "%s exists twice in %s: write %s", task.Quote(text), timezone, strings.Join(both, " or "))
 }
 
-// instants are the fields of a task that are times.
-var instants = []string{"start", "end", "paused_until"}
+// timeFields are the fields of a task that are times.
+var timeFields = []string{"start", "end", "paused_until"}
 
 // localTimes puts RFC 3339 in the place of local times, which are of the task's zone.
 func (n *node) localTimes() error {
@@ -55,7 +55,7 @@ func (n *node) localTimes() error {
 	}
 
 	for i, p := range n.pairs {
-		for _, field := range instants {
+		for _, field := range timeFields {
 			if p.key != field || p.value.kind != kindString {
 				continue
 			}

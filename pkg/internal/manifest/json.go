@@ -18,7 +18,7 @@ func readJSON(b []byte, line int) ([]*node, *Error) {
 
 	var docs []*node
 	for {
-		tok, at, err := r.token()
+		tok, at, err := r.nextToken()
 		if errors.Is(err, io.EOF) {
 			return docs, nil
 		}
@@ -45,7 +45,7 @@ type jsonReader struct {
 	offset, start, line int
 }
 
-func (r *jsonReader) token() (json.Token, position, error) {
+func (r *jsonReader) nextToken() (json.Token, position, error) {
 	from := int(r.d.InputOffset())
 	for from < len(r.text) && bytes.IndexByte([]byte(" \t\r\n,:"), r.text[from]) >= 0 {
 		from++
@@ -97,7 +97,7 @@ func (r *jsonReader) readValue(tok json.Token, at position, depth int) (*node, *
 		n.kind = kindObject
 		return n, r.readObject(n, depth)
 	case string:
-		n.kind, n.scalar, n.text = kindString, quoted(v), v
+		n.kind, n.scalar, n.text = kindString, quoteJSON(v), v
 	case json.Number:
 		n.kind, n.scalar, n.text = kindNumber, v.String(), v.String()
 	case bool:
@@ -115,7 +115,7 @@ func (r *jsonReader) readValue(tok json.Token, at position, depth int) (*node, *
 
 func (r *jsonReader) readList(n *node, depth int) *Error {
 	for {
-		tok, at, err := r.token()
+		tok, at, err := r.nextToken()
 		if err != nil {
 			return r.toError(err)
 		}
@@ -134,7 +134,7 @@ func (r *jsonReader) readList(n *node, depth int) *Error {
 
 func (r *jsonReader) readObject(n *node, depth int) *Error {
 	for {
-		tok, at, err := r.token()
+		tok, at, err := r.nextToken()
 		if err != nil {
 			return r.toError(err)
 		}
@@ -143,7 +143,7 @@ func (r *jsonReader) readObject(n *node, depth int) *Error {
 		}
 
 		key := tok.(string) // the decoder lets no other keys pass
-		tok, from, err := r.token()
+		tok, from, err := r.nextToken()
 		if err != nil {
 			return r.toError(err)
 		}

@@ -45,7 +45,7 @@ func TestLeast_IsReadAsTheSameTask(t *testing.T) {
 			}
 		}
 
-		docs, _ := documents("x.json", least)
+		docs, _ := splitDocuments("x.json", least)
 		var v any
 		if err := json.Unmarshal(docs[0].toJSON(), &v); err != nil {
 			t.Fatal(err)

@@ -26,7 +26,7 @@ func IsLines(file string) bool {
 func CountLines(path string) (int, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return 0, plain(path, err)
+		return 0, withoutSyscall(path, err)
 	}
 	if !info.Mode().IsRegular() {
 		return 0, fmt.Errorf("%s: is no regular file", path)
@@ -34,7 +34,7 @@ func CountLines(path string) (int, error) {
 
 	f, err := os.Open(path)
 	if err != nil {
-		return 0, plain(path, err)
+		return 0, withoutSyscall(path, err)
 	}
 
 	defer f.Close()
@@ -54,7 +54,7 @@ func CountLines(path string) (int, error) {
 		case errors.Is(err, io.EOF):
 			return n, nil
 		case err != nil:
-			return n, plain(path, err)
+			return n, withoutSyscall(path, err)
 		}
 	}
 }
@@ -89,7 +89,7 @@ func Lines(file string, r io.Reader, namespace string) iter.Seq2[Object, error] 
 		for number := 1; ; number++ {
 			line, err := readLine(in)
 			if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, errLongLine) {
-				yield(Object{}, plain(file, err))
+				yield(Object{}, withoutSyscall(file, err))
 				return
 			}
 
@@ -161,7 +161,7 @@ func oneLine(file string, line []byte, number int, namespace string) (Object, er
 	}
 
 	o := Object{file: file, node: docs[0]}
-	if err := o.decode(namespace); err != nil {
+	if err := o.decodeSpec(namespace); err != nil {
 		return Object{}, o.Locate(err)
 	}
 

@@ -78,7 +78,7 @@ func (o Object) LocateField(field string, err error) error {
 // it may be used, however good the rest looks. What is wrong with a task's
 // values is in its Err.
 func Read(file string, b []byte, namespace string) ([]Object, error) {
-	docs, fault := documents(file, b)
+	docs, fault := splitDocuments(file, b)
 	if fault != nil {
 		fault.File = file
 		return nil, fault
@@ -93,7 +93,7 @@ func Read(file string, b []byte, namespace string) ([]Object, error) {
 
 		for _, item := range items {
 			o := Object{file: file, node: item}
-			if err := o.decode(namespace); err != nil {
+			if err := o.decodeSpec(namespace); err != nil {
 				return nil, o.Locate(err)
 			}
 
@@ -113,21 +113,21 @@ func Check(s *task.Spec) error {
 	return schedule.Check(s.Timing())
 }
 
-// served are the fields that a server adds to a task when it shows it.
-var served = map[string]bool{
+// serverFields are the fields that a server adds to a task when it shows it.
+var serverFields = map[string]bool{
 	"uid": true, "generation": true, "created_at": true, "updated_at": true, "updated_by": true, "revision": true,
 	"change": true, "next": true, "left_ms": true, "last_run": true, "active": true, "result": true,
 	"pause": true, "counted_runs": true, "failures_in_a_row": true, "no_next": true, "changed": true, "dry_run": true, "warnings": true, "warning_details": true, "state": true, "recent": true,
 }
 
-func (o *Object) decode(namespace string) error {
+func (o *Object) decodeSpec(namespace string) error {
 	if o.node.kind != kindObject {
 		return task.Invalid(task.CodeBadValue, "", "a task is a mapping of fields such as name, schedule and action")
 	}
 
-	n := o.node.withoutKeys(served)
+	n := o.node.withoutKeys(serverFields)
 	if n.valueOf("namespace") == nil {
-		n.pairs = append(n.pairs, pair{key: "namespace", at: n.at, value: &node{kind: kindString, scalar: quoted(namespace), at: n.at}})
+		n.pairs = append(n.pairs, pair{key: "namespace", at: n.at, value: &node{kind: kindString, scalar: quoteJSON(namespace), at: n.at}})
 	}
 
 	if err := n.localTimes(); err != nil {
@@ -158,7 +158,7 @@ func (n *node) explainError(err error) error {
 		"%s is not a text; put it in quotes: %q", culprit.text, culprit.text)}
 }
 
-func documents(file string, b []byte) ([]*node, *Error) {
+func splitDocuments(file string, b []byte) ([]*node, *Error) {
 	if len(b) > MaxFile {
 		return nil, faultAt(position{1, 1}, task.CodeTooLong, "", "the file is longer than the %d bytes that are read; one task in each line of a .ndjson file has no such limit", MaxFile)
 	}
@@ -171,7 +171,7 @@ func documents(file string, b []byte) ([]*node, *Error) {
 	isJSON := strings.HasSuffix(file, ".json") || IsLines(file)
 	if start := bytes.TrimSpace(b); isJSON || (len(start) > 0 && (start[0] == '{' || start[0] == '[')) {
 		docs, fault := readJSON(b, 1)
-		if fault == nil || isJSON || fault.code() == task.CodeDuplicate {
+		if fault == nil || isJSON || fault.errorCode() == task.CodeDuplicate {
 			return docs, fault
 		}
 		// YAML has the braces too: { name: x }
@@ -180,7 +180,7 @@ func documents(file string, b []byte) ([]*node, *Error) {
 	return readYAML(b)
 }
 
-func (e *Error) code() string {
+func (e *Error) errorCode() string {
 	var fault *task.Error
 	if errors.As(e.Err, &fault) {
 		return fault.Code
@@ -218,7 +218,7 @@ func Document(file string, b []byte, v any) error {
 // Checked is Document; what check then says of a field of v, as a *task.Error,
 // gets the field's place.
 func Checked(file string, b []byte, v any, check func() error) error {
-	docs, fault := documents(file, b)
+	docs, fault := splitDocuments(file, b)
 	if fault == nil && len(docs) > 1 {
 		fault = faultAt(docs[1].at, task.CodeBadValue, "", "only one document is read here")
 	}

@@ -102,7 +102,7 @@ func (n *node) writeJSON(b *bytes.Buffer) {
 				b.WriteByte(',')
 			}
 
-			b.WriteString(quoted(p.key))
+			b.WriteString(quoteJSON(p.key))
 			b.WriteByte(':')
 			p.value.writeJSON(b)
 		}
@@ -124,7 +124,7 @@ func (n *node) writeJSON(b *bytes.Buffer) {
 	}
 }
 
-func quoted(s string) string {
+func quoteJSON(s string) string {
 	b, _ := json.Marshal(s) // a string always marshals
 	return string(b)
 }

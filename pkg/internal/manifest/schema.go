@@ -23,7 +23,7 @@ func Schema() ([]byte, error) {
 	spec := parts["Spec"]
 	fields := spec["properties"].(map[string]any)
 
-	for _, name := range instants {
+	for _, name := range timeFields {
 		field := fields[name].(map[string]any)
 		delete(field, "format")
 		field["pattern"] = timePattern
@@ -31,7 +31,7 @@ func Schema() ([]byte, error) {
 	}
 
 	fields["namespace"].(map[string]any)["description"] = "Default: the one that -n names, or default."
-	for name := range served {
+	for name := range serverFields {
 		fields[name] = map[string]any{"description": "Added by Carillon when it shows a task; ignored.", "readOnly": true}
 	}
 

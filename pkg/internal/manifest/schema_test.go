@@ -52,7 +52,7 @@ func compiled(t testing.TB) *jsonschema.Schema {
 // validate holds each document of a text against the schema.
 func validate(t testing.TB, s *jsonschema.Schema, file string, text []byte) error {
 	t.Helper()
-	docs, fault := documents(file, text)
+	docs, fault := splitDocuments(file, text)
 	if fault != nil {
 		t.Fatalf("%s: %v", file, fault)
 	}
@@ -243,7 +243,7 @@ func TestRead_PassesOverAllThatTheServerAdds(t *testing.T) {
 
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[client.Task]()) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if _, written := spec.FieldByName(f.Name); !f.Anonymous && !written && !served[name] {
+		if _, written := spec.FieldByName(f.Name); !f.Anonymous && !written && !serverFields[name] {
 			t.Errorf("%s is not among what a server adds", name)
 		}
 	}
@@ -274,7 +274,7 @@ func TestSchema_KnowsTheFieldsOfTheServer(t *testing.T) {
 
 	slices.Sort(got)
 
-	if want := slices.Sorted(maps.Keys(served)); !slices.Equal(got, want) {
+	if want := slices.Sorted(maps.Keys(serverFields)); !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 

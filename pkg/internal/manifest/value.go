@@ -12,7 +12,7 @@ type Value struct{ node *node }
 // Values reads the documents of a file, as strictly as Read does, and leaves to its
 // caller what they mean. The error is an *Error.
 func Values(file string, b []byte) ([]Value, error) {
-	docs, fault := documents(file, b)
+	docs, fault := splitDocuments(file, b)
 	if fault != nil {
 		fault.File = file
 		return nil, fault

@@ -31,9 +31,9 @@ type section struct {
 	before int
 }
 
-// sections splits a stream at its document markers. The parser could do it, but
+// splitSections splits a stream at its document markers. The parser could do it, but
 // loses what follows an empty document.
-func sections(b []byte) []section {
+func splitSections(b []byte) []section {
 	var all []section
 	current := section{}
 	line := 0
@@ -60,7 +60,7 @@ func sections(b []byte) []section {
 // readYAML reads every document of a stream; empty ones are left out.
 func readYAML(b []byte) ([]*node, *Error) {
 	var docs []*node
-	for _, s := range sections(b) {
+	for _, s := range splitSections(b) {
 		if len(bytes.TrimSpace(s.text)) == 0 {
 			continue
 		}
@@ -81,11 +81,11 @@ func readYAML(b []byte) ([]*node, *Error) {
 
 func (s section) readNode() (n *node, fault *Error) {
 	tokens := lexer.Tokenize(string(s.text))
-	if err := bounded(tokens); err != nil {
+	if err := checkDepth(tokens); err != nil {
 		return nil, err
 	}
 
-	file, err := parse(tokens)
+	file, err := parseTokens(tokens)
 	if err != nil {
 		return nil, s.syntaxError(err)
 	}
@@ -107,8 +107,8 @@ func (s section) readNode() (n *node, fault *Error) {
 	return n, nil
 }
 
-// parse keeps a fault of the parser from taking the program down.
-func parse(tokens token.Tokens) (file *ast.File, err error) {
+// parseTokens keeps a fault of the parser from taking the program down.
+func parseTokens(tokens token.Tokens) (file *ast.File, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("the YAML cannot be read: %v", r)
@@ -118,7 +118,7 @@ func parse(tokens token.Tokens) (file *ast.File, err error) {
 	return parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 }
 
-func bounded(tokens token.Tokens) *Error {
+func checkDepth(tokens token.Tokens) *Error {
 	depth := 0
 	for i, t := range tokens {
 		switch t.Type {
@@ -129,10 +129,10 @@ func bounded(tokens token.Tokens) *Error {
 		}
 
 		if depth > maxFlow {
-			return faultAt(where(t), task.CodeBadValue, "", "nests deeper than %d levels", maxFlow)
+			return faultAt(positionOf(t), task.CodeBadValue, "", "nests deeper than %d levels", maxFlow)
 		}
 		if i >= maxTokens {
-			return faultAt(where(t), task.CodeTooLong, "", "the document is too large; split it with lines of ---")
+			return faultAt(positionOf(t), task.CodeTooLong, "", "the document is too large; split it with lines of ---")
 		}
 	}
 
@@ -147,7 +147,7 @@ func (s section) syntaxError(err error) *Error {
 		return faultAt(position{1, 1}, task.CodeBadValue, "", "%s", err)
 	}
 
-	at := where(syntax.GetToken())
+	at := positionOf(syntax.GetToken())
 	lines := strings.Split(string(s.text), "\n")
 	line := ""
 	if at.line >= 1 && at.line <= len(lines) {
@@ -169,7 +169,7 @@ var bareSchedule = regexp.MustCompile(`^\s*(-|- )?\s*([A-Za-z_]+:|-)\s+[*@]|[\[,
 // yamlReader turns the parser's tree into nodes.
 type yamlReader struct{ before int }
 
-func where(t *token.Token) position {
+func positionOf(t *token.Token) position {
 	if t == nil || t.Position == nil {
 		return position{1, 1}
 	}
@@ -181,13 +181,13 @@ func (y yamlReader) startOf(n ast.Node) position {
 	switch n := n.(type) {
 	case *ast.MappingNode:
 		if !n.IsFlowStyle && len(n.Values) > 0 {
-			return where(n.Values[0].Key.GetToken())
+			return positionOf(n.Values[0].Key.GetToken())
 		}
 	case *ast.MappingValueNode:
-		return where(n.Key.GetToken())
+		return positionOf(n.Key.GetToken())
 	}
 
-	return where(n.GetToken())
+	return positionOf(n.GetToken())
 }
 
 // positionOf is at, as it is in the whole file.
@@ -223,9 +223,9 @@ func (y yamlReader) readValue(n ast.Node, depth int) (*node, *Error) {
 
 		return out, nil
 	case *ast.StringNode:
-		out.kind, out.scalar = kindString, quoted(n.Value)
+		out.kind, out.scalar = kindString, quoteJSON(n.Value)
 	case *ast.LiteralNode:
-		out.kind, out.scalar = kindString, quoted(n.Value.Value)
+		out.kind, out.scalar = kindString, quoteJSON(n.Value.Value)
 	case *ast.NullNode:
 		out.kind, out.scalar = kindNull, "null"
 	case *ast.BoolNode:
@@ -262,12 +262,12 @@ func (y yamlReader) readObject(out *node, values []*ast.MappingValueNode, depth 
 	return nil
 }
 
-var decimal = regexp.MustCompile(`^[-+]?(0|[1-9][0-9]*)(\.[0-9]+)?$`)
+var decimalPattern = regexp.MustCompile(`^[-+]?(0|[1-9][0-9]*)(\.[0-9]+)?$`)
 
 // readNumber takes decimal numbers only: of 010, 1_000 and 0x1F YAML's versions
 // think differently.
 func (y yamlReader) readNumber(out *node, n ast.Node) *Error {
-	if !decimal.MatchString(out.text) {
+	if !decimalPattern.MatchString(out.text) {
 		return faultAt(y.startOf(n), task.CodeBadValue, "", "%s: write a number in decimal, or put it in quotes to make it a text", task.Quote(out.text))
 	}
 	out.kind, out.scalar = kindNumber, strings.TrimPrefix(out.text, "+")

@@ -33,15 +33,15 @@ func WriteYAML(b []byte) ([]byte, error) {
 type yamlWriter struct{ *bytes.Buffer }
 
 func (w yamlWriter) writeTop(n *node) {
-	if inline(n) {
+	if isInline(n) {
 		w.WriteString(w.formatScalar(n, 0) + "\n")
 		return
 	}
 	w.writeBlock(n, 0)
 }
 
-// inline reports whether a value stands on its key's line.
-func inline(n *node) bool {
+// isInline reports whether a value stands on its key's line.
+func isInline(n *node) bool {
 	return n.kind < kindList || len(n.items)+len(n.pairs) == 0
 }
 
@@ -69,7 +69,7 @@ func (w yamlWriter) writeLines(n *node, depth int, indentFirst bool) {
 
 		w.WriteString("-")
 
-		if inline(item) {
+		if isInline(item) {
 			w.writeAfter(item, depth)
 			continue
 		}
@@ -81,7 +81,7 @@ func (w yamlWriter) writeLines(n *node, depth int, indentFirst bool) {
 
 // writeAfter writes what follows a key's colon or a list's dash.
 func (w yamlWriter) writeAfter(n *node, depth int) {
-	if inline(n) {
+	if isInline(n) {
 		w.WriteString(" " + w.formatScalar(n, depth+1) + "\n")
 		return
 	}
@@ -91,15 +91,15 @@ func (w yamlWriter) writeAfter(n *node, depth int) {
 }
 
 func (w yamlWriter) formatKey(s string) string {
-	if safe(s) {
+	if isPlainSafe(s) {
 		return s
 	}
-	return visible(quoted(s))
+	return escapeInvisible(quoteJSON(s))
 }
 
-// visible is a quoted text with what cannot be seen, or what a terminal might obey,
+// escapeInvisible is a quoted text with what cannot be seen, or what a terminal might obey,
 // escaped as YAML has it: it says the same.
-func visible(s string) string {
+func escapeInvisible(s string) string {
 	if !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return s
 	}
@@ -130,9 +130,9 @@ func (w yamlWriter) formatScalar(n *node, depth int) string {
 		return inDecimal(n.scalar)
 	case n.kind != kindString:
 		return n.scalar
-	case safe(n.text):
+	case isPlainSafe(n.text):
 		return n.text
-	case blockable(n.text):
+	case fitsBlock(n.text):
 		indent := strings.Repeat("  ", depth)
 		text, last := strings.CutSuffix(n.text, "\n")
 		head := "|-"
@@ -150,7 +150,7 @@ func (w yamlWriter) formatScalar(n *node, depth int) string {
 	e.SetEscapeHTML(false)
 	_ = e.Encode(n.text) // a string always encodes
 
-	return visible(strings.TrimSuffix(b.String(), "\n"))
+	return escapeInvisible(strings.TrimSuffix(b.String(), "\n"))
 }
 
 // inDecimal is a number without an exponent: of 1e-7 YAML's readers think differently,
@@ -172,15 +172,15 @@ func inDecimal(number string) string {
 // alias or indicator; within there is no ": " and no " #".
 var plainText = regexp.MustCompile(`^[A-Za-z/]([A-Za-z0-9 ._/=+@-]*[A-Za-z0-9._/=+-])?$`)
 
-var reserved = []string{"null", "true", "false", "yes", "no", "on", "off", "y", "n", "inf", "nan"}
+var reservedWords = []string{"null", "true", "false", "yes", "no", "on", "off", "y", "n", "inf", "nan"}
 
-func safe(s string) bool {
-	return plainText.MatchString(s) && !slices.Contains(reserved, strings.ToLower(s))
+func isPlainSafe(s string) bool {
+	return plainText.MatchString(s) && !slices.Contains(reservedWords, strings.ToLower(s))
 }
 
-// blockable reports whether text may stand as a block: several lines, nothing
+// fitsBlock reports whether text may stand as a block: several lines, nothing
 // that cannot be seen, and no blanks that an editor would take away.
-func blockable(s string) bool {
+func fitsBlock(s string) bool {
 	trimmed := strings.TrimSuffix(s, "\n")
 	if !strings.Contains(trimmed, "\n") || strings.HasSuffix(trimmed, "\n") || trimmed[0] == ' ' || trimmed[0] == '\n' {
 		return false

@@ -127,7 +127,7 @@ func Ensure(dataDir string, m Member, now time.Time) (done, warning string, err 
 		return "", "", err
 	}
 
-	pair, err := issue(ca, m, now)
+	pair, err := issuePair(ca, m, now)
 	if err != nil {
 		return "", "", err
 	}
@@ -142,13 +142,13 @@ func Ensure(dataDir string, m Member, now time.Time) (done, warning string, err 
 // what it says.
 func readMember(dataDir string, m Member) *x509.Certificate {
 	source, err := certs.Open(Files(dataDir))
-	if err != nil || !suits(source.Leaf(), m) {
+	if err != nil || !isUsableFor(source.Leaf(), m) {
 		return nil
 	}
 	return source.Leaf()
 }
 
-func suits(c *x509.Certificate, m Member) bool {
+func isUsableFor(c *x509.Certificate, m Member) bool {
 	return c != nil && certs.CanServe(c, m.Host) == nil && certs.CanCall(c) == nil
 }
 
@@ -169,7 +169,7 @@ func readCA(dataDir string) (*certs.Authority, error) {
 	return ca, nil
 }
 
-func issue(ca *certs.Authority, m Member, now time.Time) (certs.Pair, error) {
+func issuePair(ca *certs.Authority, m Member, now time.Time) (certs.Pair, error) {
 	r := certs.Request{Kind: certs.KindNode, Name: m.Name, For: memberLife, Now: now}
 	if ip := net.ParseIP(m.Host); ip != nil {
 		r.IPs = []net.IP{ip}
@@ -196,7 +196,7 @@ func NewToken(dataDir string, m Member, validFor time.Duration, now time.Time) (
 		return "", time.Time{}, err
 	}
 
-	pair, err := issue(ca, m, now)
+	pair, err := issuePair(ca, m, now)
 	if err != nil {
 		return "", time.Time{}, err
 	}
@@ -290,7 +290,7 @@ func parseToken(text []byte, m Member, now time.Time) (t token, err error) {
 	if _, err := list[0].Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err != nil {
 		return t, fmt.Errorf("its certificate: %w", err)
 	}
-	if !suits(list[0], m) {
+	if !isUsableFor(list[0], m) {
 		return t, fmt.Errorf("is for a member at %s, and this one's peer URL has the host %s", strings.Join(certs.Names(list[0]), ", "), m.Host)
 	}
 

@@ -49,7 +49,7 @@ func BenchmarkWorst(b *testing.B) {
 
 	timing := task.Timing{Schedule: exprs, Timezone: "Europe/Zagreb", DST: task.DST{Gap: task.GapSkip}, Jitter: task.Duration(time.Hour)}
 	s := mustParse(b, timing, anchor)
-	early, late := instant(b, "1985-01-01"), instant(b, "2100-12-31")
+	early, late := instantOf(b, "1985-01-01"), instantOf(b, "2100-12-31")
 	for _, c := range []struct {
 		name string
 		call func()

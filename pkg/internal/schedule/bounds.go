@@ -26,7 +26,7 @@ func (p *plan) setBounds(t task.Timing) error {
 	}
 
 	if p.last < p.first {
-		return task.Invalid(task.CodeBadTime, "end", "%s is before start, %s", written(t.End), written(t.Start))
+		return task.Invalid(task.CodeBadTime, "end", "%s is before start, %s", formatTime(t.End), formatTime(t.Start))
 	}
 	if t.Jitter < 0 || t.Jitter > task.MaxJitter {
 		return task.Invalid(task.CodeOutOfRange, "jitter", "%s is not between 0s and %s", t.Jitter, task.MaxJitter)
@@ -45,7 +45,7 @@ func (p *plan) checkFires(t task.Timing) error {
 	}
 
 	s := Schedule{plan: p}
-	if s.next(p.first-1) != none {
+	if s.nextAfter(p.first-1) != noInstant {
 		return nil
 	}
 
@@ -53,12 +53,12 @@ func (p *plan) checkFires(t task.Timing) error {
 
 	switch {
 	case t.End.IsZero():
-		return task.Invalid(task.CodeNeverFires, "schedule", never+"from start, %s, on", written(t.Start))
+		return task.Invalid(task.CodeNeverFires, "schedule", never+"from start, %s, on", formatTime(t.Start))
 	case t.Start.IsZero():
-		return task.Invalid(task.CodeNeverFires, "schedule", never+"up to end, %s", written(t.End))
+		return task.Invalid(task.CodeNeverFires, "schedule", never+"up to end, %s", formatTime(t.End))
 	}
 
-	return task.Invalid(task.CodeNeverFires, "schedule", never+"between start, %s, and end, %s", written(t.Start), written(t.End))
+	return task.Invalid(task.CodeNeverFires, "schedule", never+"between start, %s, and end, %s", formatTime(t.Start), formatTime(t.End))
 }
 
-func written(t task.Time) string { return t.UTC().Format(time.RFC3339) }
+func formatTime(t task.Time) string { return t.UTC().Format(time.RFC3339) }

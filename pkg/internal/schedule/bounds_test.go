@@ -15,7 +15,7 @@ func at(t testing.TB, text string) task.Time {
 	if text == "" {
 		return task.Time{}
 	}
-	return task.At(instant(t, text))
+	return task.At(instantOf(t, text))
 }
 
 func TestBounds_AreTicksThemselves(t *testing.T) {
@@ -35,7 +35,7 @@ func TestBounds_AreTicksThemselves(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		first, last := instant(t, c.first), instant(t, c.last)
+		first, last := instantOf(t, c.first), instantOf(t, c.last)
 		if got, ok := s.Next(time.Time{}); !ok || !got.Equal(first) {
 			t.Errorf("%+v: the first is %v, %v", c, got, ok)
 		}

@@ -10,13 +10,13 @@ type month struct {
 	length  uint8 // in days
 }
 
-// calendar is every month from January 1970 to January 2101: all in which a local
+// calendarMonths is every month from January 1970 to January 2101: all in which a local
 // clock can be at an instant of 1970-01-02 to 2100.
-var calendar = func() (months [131*12 + 1]month) {
+var calendarMonths = func() (months [131*12 + 1]month) {
 	for i := range months {
 		first := time.Date(1970, time.January+time.Month(i), 1, 0, 0, 0, 0, time.UTC)
 		months[i] = month{
-			first:   first.Unix() / day,
+			first:   first.Unix() / daySeconds,
 			number:  uint8(first.Month()),
 			weekday: uint8(first.Weekday()),
 			length:  uint8(first.AddDate(0, 1, -1).Day()),
@@ -30,14 +30,14 @@ var calendar = func() (months [131*12 + 1]month) {
 // the day's number in it.
 func monthOf(d int64) (i, n int) {
 	// A month has 30.44 days: this is the month, or one beside it.
-	i = min(int(d*100/3044), len(calendar)-1)
-	for i > 0 && calendar[i].first > d {
+	i = min(int(d*100/3044), len(calendarMonths)-1)
+	for i > 0 && calendarMonths[i].first > d {
 		i--
 	}
 
-	for i+1 < len(calendar) && calendar[i+1].first <= d {
+	for i+1 < len(calendarMonths) && calendarMonths[i+1].first <= d {
 		i++
 	}
 
-	return i, int(d-calendar[i].first) + 1
+	return i, int(d-calendarMonths[i].first) + 1
 }

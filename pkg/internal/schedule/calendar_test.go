@@ -14,9 +14,9 @@ import (
 // The days of a month and of a week, day by day against the oracle: through one
 // cycle of the calendar, which is 28 years, or with -everything up to 2100.
 func TestNext_AgreesWithOracleOnEveryDay(t *testing.T) {
-	first, last := instant(t, "2000-01-01"), instant(t, "2028-12-31")
+	first, last := instantOf(t, "2000-01-01"), instantOf(t, "2028-12-31")
 	if *everything {
-		first, last = instant(t, "1970-01-02"), instant(t, "2100-12-31")
+		first, last = instantOf(t, "1970-01-02"), instantOf(t, "2100-12-31")
 	}
 
 	var exprs []string

@@ -34,7 +34,7 @@ func newPolicy(dst task.DST) (policy, error) {
 // ticks of it fell into the gap before.
 func (r *rule) runsAfterGap(st *stretch, p policy) bool {
 	return st.startsWithGap() && !r.realTime && !p.skipGap &&
-		r.nextLocal(st.start+st.before, st.start+st.offset) != none
+		r.nextLocal(st.start+st.before, st.start+st.offset) != noInstant
 }
 
 // localStart returns the local time from which the rule's ticks count in a
@@ -46,9 +46,9 @@ func (r *rule) localStart(st *stretch, p policy) int64 {
 	return st.start + st.offset
 }
 
-// next returns the rule's first tick not before from, an instant of 1970 to
+// nextTick returns the rule's first tick not before from, an instant of 1970 to
 // 2100, or none.
-func (r *rule) next(z *zone, p policy, from int64) int64 {
+func (r *rule) nextTick(z *zone, p policy, from int64) int64 {
 	for i := z.stretchAt(from); i < len(z.stretches); i++ {
 		st := &z.stretches[i]
 		if from <= st.start && r.runsAfterGap(st, p) {
@@ -56,21 +56,21 @@ func (r *rule) next(z *zone, p policy, from int64) int64 {
 		}
 
 		start := max(from+st.offset, r.localStart(st, p))
-		if local := r.nextLocal(start, st.end+st.offset); local != none {
+		if local := r.nextLocal(start, st.end+st.offset); local != noInstant {
 			return local - st.offset
 		}
 	}
 
-	return none
+	return noInstant
 }
 
-// previous returns the rule's last tick not after to, an instant of 1970 to
+// previousTick returns the rule's last tick not after to, an instant of 1970 to
 // 2100, or none.
-func (r *rule) previous(z *zone, p policy, to int64) int64 {
+func (r *rule) previousTick(z *zone, p policy, to int64) int64 {
 	for i := z.stretchAt(to); i >= 0; i-- {
 		st := &z.stretches[i]
 		end := min(to, st.end-1) + st.offset
-		if local := r.previousLocal(end, r.localStart(st, p)); local != none {
+		if local := r.previousLocal(end, r.localStart(st, p)); local != noInstant {
 			return local - st.offset
 		}
 		if r.runsAfterGap(st, p) {
@@ -78,5 +78,5 @@ func (r *rule) previous(z *zone, p policy, to int64) int64 {
 		}
 	}
 
-	return none
+	return noInstant
 }

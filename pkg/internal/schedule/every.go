@@ -51,15 +51,15 @@ func countMultiples(limit int64, periods []int64) int64 {
 // leastMultiple returns the least common multiple of a and b, or a number beyond
 // limit if it is beyond limit.
 func leastMultiple(a, b, limit int64) int64 {
-	a /= divisor(a, b)
+	a /= greatestDivisor(a, b)
 	if a > limit/b {
 		return limit + 1
 	}
 	return a * b
 }
 
-// divisor returns the greatest common divisor.
-func divisor(a, b int64) int64 {
+// greatestDivisor returns the greatest common divisor.
+func greatestDivisor(a, b int64) int64 {
 	for b != 0 {
 		a, b = b, a%b
 	}
@@ -84,7 +84,7 @@ func (p progression) firstFrom(start int64) int64 {
 
 // wholeSeconds returns the whole seconds of an @every, if it has any.
 func wholeSeconds(anchor, period int64) (progression, bool) {
-	step := 1000 / divisor(period, 1000) // every step-th tick has the same ms
+	step := 1000 / greatestDivisor(period, 1000) // every step-th tick has the same ms
 	for k := int64(1); k <= step; k++ {
 		if tick := anchor + k*period; tick%1000 == 0 {
 			return progression{first: tick / 1000, period: step * period / 1000}, true

@@ -51,7 +51,7 @@ func Explain(t task.Timing) (Explanation, error) {
 			}
 		}
 
-		e.Each = append(e.Each, capital(x.describe(text, z)))
+		e.Each = append(e.Each, capitalize(x.describeExpression(text, z)))
 	}
 
 	sorted := slices.Compact(slices.Sorted(slices.Values(e.Each)))
@@ -74,16 +74,16 @@ func Explain(t task.Timing) (Explanation, error) {
 	return e, nil
 }
 
-func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
+func capitalize(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
-// describe say when an expression ticks.
-func (x expression) describe(text string, z *zone) string {
+// describeExpression say when an expression ticks.
+func (x expression) describeExpression(text string, z *zone) string {
 	switch {
 	case x.cron != nil:
 		if fields := strings.Fields(text); slices.ContainsFunc(fields, hasH) && fields[0][0] != '@' {
 			return spreadRule(x.cron, fields)
 		}
-		return x.cron.describe()
+		return x.cron.describeRule()
 	case x.every != 0:
 		return "every " + durationWords(x.every) + ", counted from the task's creation"
 	case x.after != 0:
@@ -100,7 +100,7 @@ func (x expression) describe(text string, z *zone) string {
 // spreadsHours reports whether the hours of an expression follow from a name.
 func spreadsHours(text string) bool {
 	words := strings.Fields(text)
-	return spreads(text) && hasH(words[len(words)-4])
+	return usesHash(text) && hasH(words[len(words)-4])
 }
 
 // displayName are how a person calls a zone: Berlin time.
@@ -163,9 +163,9 @@ func changeWords(rules []*rule, z *zone, p policy) string {
 			}
 
 			if st.startsWithGap() {
-				skipped = skipped || r.nextLocal(st.start+st.before, st.start+st.offset) != none
+				skipped = skipped || r.nextLocal(st.start+st.before, st.start+st.offset) != noInstant
 			} else if st.startsWithFold() {
-				repeated = repeated || r.nextLocal(st.start+st.offset, st.start+st.before) != none
+				repeated = repeated || r.nextLocal(st.start+st.offset, st.start+st.before) != noInstant
 			}
 		}
 	}
@@ -199,7 +199,7 @@ func durationWords(ms int64) string {
 		name string
 	}{{3_600_000, "hour"}, {60_000, "minute"}, {1000, "second"}, {1, "millisecond"}} {
 		if n := ms / u.ms; n > 0 {
-			words = append(words, fmt.Sprintf("%d %s", n, plural(int(n), u.name)))
+			words = append(words, fmt.Sprintf("%d %s", n, pluralNoun(int(n), u.name)))
 		}
 		ms %= u.ms
 	}

@@ -8,8 +8,8 @@ import (
 // mostTimes is how many times of day are told one by one.
 const mostTimes = 6
 
-// describe say when a rule ticks.
-func (r *rule) describe() string {
+// describeRule say when a rule ticks.
+func (r *rule) describeRule() string {
 	day := r.dayWords()
 	switch {
 	case day != "":
@@ -23,7 +23,7 @@ func (r *rule) describe() string {
 
 // clockWords say at which times of a day a rule ticks.
 func (r *rule) clockWords() string {
-	seconds, minutes, hours := values(r.seconds), values(r.minutes), values(uint64(r.hours))
+	seconds, minutes, hours := setMembers(r.seconds), setMembers(r.minutes), setMembers(uint64(r.hours))
 	if len(seconds) > 1 {
 		return secondWords(seconds, minutes, hours)
 	}
@@ -52,8 +52,8 @@ func (r *rule) clockWords() string {
 		return fmt.Sprintf("every %d hours from %s to %s", hourly.by, of(hourly.from, minutes[0]), of(hourly.to, minutes[0]))
 	}
 
-	if b, ok := beatOf(minutes); ok && b.isSteady(60) && row(hours) {
-		return fmt.Sprintf("every %s from %s to %s", counted(b.by, "minute"), of(hours[0], b.from), of(hours[len(hours)-1], b.to))
+	if b, ok := beatOf(minutes); ok && b.isSteady(60) && isContiguous(hours) {
+		return fmt.Sprintf("every %s from %s to %s", countUnit(b.by, "minute"), of(hours[0], b.from), of(hours[len(hours)-1], b.to))
 	}
 
 	return minuteWords(minutes) + at + ", " + hourWords(hours)
@@ -67,11 +67,11 @@ func timesOfDay(hours, minutes []int, of func(hour, minute int) string) string {
 		}
 	}
 
-	return join(times)
+	return joinWithAnd(times)
 }
 
-// counted is "minute", or "5 minutes": what comes every so often.
-func counted(n int, unit string) string {
+// countUnit is "minute", or "5 minutes": what comes every so often.
+func countUnit(n int, unit string) string {
 	if n == 1 {
 		return unit
 	}
@@ -88,14 +88,14 @@ func minuteWords(minutes []int) string {
 	case len(minutes) == 1:
 		return "every hour at " + past(minutes[0])
 	case isBeat && b.isSteady(60) && b.from == 0:
-		return "every " + counted(b.by, "minute")
+		return "every " + countUnit(b.by, "minute")
 	case isBeat && b.isSteady(60):
-		return fmt.Sprintf("every %s from %s on", counted(b.by, "minute"), past(b.from))
+		return fmt.Sprintf("every %s from %s on", countUnit(b.by, "minute"), past(b.from))
 	case isBeat:
-		return fmt.Sprintf("every %s from %s to %s of each hour", counted(b.by, "minute"), past(b.from), past(b.to))
+		return fmt.Sprintf("every %s from %s to %s of each hour", countUnit(b.by, "minute"), past(b.from), past(b.to))
 	}
 
-	return "at " + enumerate(minutes, past) + " of each hour"
+	return "at " + enumerateValues(minutes, past) + " of each hour"
 }
 
 // hourWords say in which hours of a day.
@@ -105,21 +105,21 @@ func hourWords(hours []int) string {
 	case len(hours) == 1:
 		return "in the hour of " + twoDigits(hours[0])
 	case isBeat && b.by > 1:
-		return fmt.Sprintf("in every %s hour from %02d to %02d", ordinal(b.by), b.from, b.to)
+		return fmt.Sprintf("in every %s hour from %02d to %02d", formatOrdinal(b.by), b.from, b.to)
 	case isBeat:
 		return fmt.Sprintf("in the hours from %02d to %02d", b.from, b.to)
 	}
 
-	return "in the hours " + enumerate(hours, twoDigits)
+	return "in the hours " + enumerateValues(hours, twoDigits)
 }
 
 // secondWords say when a rule ticks that has several seconds.
 func secondWords(seconds, minutes, hours []int) string {
-	words := "at the seconds " + enumerate(seconds, twoDigits) + " of each minute"
+	words := "at the seconds " + enumerateValues(seconds, twoDigits) + " of each minute"
 	if b, ok := beatOf(seconds); ok {
-		words = fmt.Sprintf("every %s from second %d to %d of each minute", counted(b.by, "second"), b.from, b.to)
+		words = fmt.Sprintf("every %s from second %d to %d of each minute", countUnit(b.by, "second"), b.from, b.to)
 		if b.isSteady(60) {
-			words = "every " + counted(b.by, "second")
+			words = "every " + countUnit(b.by, "second")
 			if b.from > 0 {
 				words += fmt.Sprintf(" from second %d on", b.from)
 			}
@@ -132,17 +132,17 @@ func secondWords(seconds, minutes, hours []int) string {
 	switch {
 	case len(hours) == 24 && len(minutes) == 60:
 		return words
-	case len(minutes) == 60 && row(hours):
+	case len(minutes) == 60 && isContiguous(hours):
 		return fmt.Sprintf("%s, from %s to %s", words, clock(hours[0], 0), clock(hours[len(hours)-1], 59))
 	case len(minutes) == 60:
 		return words + ", " + hourWords(hours)
 	case len(minutes)*len(hours) <= mostTimes:
-		return words + ", in the " + plural(len(minutes)*len(hours), "minute") + " of " + timesOfDay(hours, minutes, clock)
+		return words + ", in the " + pluralNoun(len(minutes)*len(hours), "minute") + " of " + timesOfDay(hours, minutes, clock)
 	}
 
-	which := "in the " + plural(len(minutes), "minute") + " " + enumerate(minutes, func(m int) string { return ":" + twoDigits(m) })
+	which := "in the " + pluralNoun(len(minutes), "minute") + " " + enumerateValues(minutes, func(m int) string { return ":" + twoDigits(m) })
 	if isBeat && b.by > 1 {
-		which = fmt.Sprintf("in every %s minute from :%02d to :%02d", ordinal(b.by), b.from, b.to)
+		which = fmt.Sprintf("in every %s minute from :%02d to :%02d", formatOrdinal(b.by), b.from, b.to)
 	}
 
 	if len(hours) == 24 {

@@ -48,7 +48,7 @@ func (r *rule) dayWords() string {
 
 // describeDates names a few days of the year: 24 December; "" if they are many.
 func (r *rule) describeDates() string {
-	days, months := values(uint64(r.days)), values(uint64(r.months))
+	days, months := setMembers(uint64(r.days)), setMembers(uint64(r.months))
 	if r.hasSpecial || len(months) == 12 || len(days)*len(months) > 3 {
 		return ""
 	}
@@ -60,28 +60,28 @@ func (r *rule) describeDates() string {
 		}
 	}
 
-	return "on " + join(dates)
+	return "on " + joinWithAnd(dates)
 }
 
 func (r *rule) monthWords() string {
 	if r.months == everyMonth {
 		return ""
 	}
-	return "in " + enumerate(values(uint64(r.months)), func(m int) string { return time.Month(m).String() })
+	return "in " + enumerateValues(setMembers(uint64(r.months)), func(m int) string { return time.Month(m).String() })
 }
 
 // monthdayWords are the days of the month: the 1st, the 15th and the last day.
 func (r *rule) monthdayWords() string {
 	var items []string
-	days := values(uint64(r.days))
+	days := setMembers(uint64(r.days))
 	if b, ok := beatOf(days); ok && b.by > 1 && len(days) > 3 {
-		items = append(items, fmt.Sprintf("every %s day from the %s to the %s", ordinal(b.by), ordinal(b.from), ordinal(b.to)))
+		items = append(items, fmt.Sprintf("every %s day from the %s to the %s", formatOrdinal(b.by), formatOrdinal(b.from), formatOrdinal(b.to)))
 	} else if len(days) > 0 {
-		items = append(items, enumerate(days, func(d int) string { return "the " + ordinal(d) }))
+		items = append(items, enumerateValues(days, func(d int) string { return "the " + formatOrdinal(d) }))
 	}
 
-	for _, d := range values(uint64(r.special.nearest)) {
-		items = append(items, "the working day nearest to the "+ordinal(d))
+	for _, d := range setMembers(uint64(r.special.nearest)) {
+		items = append(items, "the working day nearest to the "+formatOrdinal(d))
 	}
 
 	if r.special.lastWorkday {
@@ -92,31 +92,31 @@ func (r *rule) monthdayWords() string {
 		items = append(items, "the last day")
 	}
 
-	return join(items)
+	return joinWithAnd(items)
 }
 
 // weekdayWords are the days of the week: Monday to Friday; on Sundays; on the last
 // Friday of the month.
 func (r *rule) weekdayWords() string {
 	var days []int // Sunday is 7: weeks begin on Monday
-	for _, d := range values(uint64(r.weekdays)>>1 | uint64(r.weekdays)&1<<6) {
+	for _, d := range setMembers(uint64(r.weekdays)>>1 | uint64(r.weekdays)&1<<6) {
 		days = append(days, d+1)
 	}
 
 	name := func(d int) string { return time.Weekday(d % 7).String() }
 	var places []string
 	for i, word := range [...]string{"first", "second", "third", "fourth", "fifth"} {
-		for _, d := range values(uint64(r.special.nth[i])) {
+		for _, d := range setMembers(uint64(r.special.nth[i])) {
 			places = append(places, "the "+word+" "+name(d))
 		}
 	}
 
-	for _, d := range values(uint64(r.special.last)) {
+	for _, d := range setMembers(uint64(r.special.last)) {
 		places = append(places, "the last "+name(d))
 	}
 
 	if len(places) > 0 {
-		words := "on " + join(places) + " of the month"
+		words := "on " + joinWithAnd(places) + " of the month"
 		if len(days) > 0 {
 			words += ", and " + plainWeekdays(days, name)
 		}
@@ -127,8 +127,8 @@ func (r *rule) weekdayWords() string {
 }
 
 func plainWeekdays(days []int, name func(int) string) string {
-	if len(days) > 2 && row(days) {
-		return enumerate(days, name)
+	if len(days) > 2 && isContiguous(days) {
+		return enumerateValues(days, name)
 	}
-	return "on " + enumerate(days, func(d int) string { return name(d) + "s" })
+	return "on " + enumerateValues(days, func(d int) string { return name(d) + "s" })
 }

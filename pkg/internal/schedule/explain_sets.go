@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// values are the members of a bit set, in order.
-func values(set uint64) []int {
+// setMembers are the members of a bit set, in order.
+func setMembers(set uint64) []int {
 	var list []int
 	for n := range 64 {
 		if set>>n&1 != 0 {
@@ -43,11 +43,11 @@ func (b beat) isSteady(round int) bool {
 	return round%b.by == 0 && b.from < b.by && b.to+b.by >= round
 }
 
-// row reports whether values follow each other without a gap: one is a row, too.
-func row(list []int) bool { return list[len(list)-1]-list[0] == len(list)-1 }
+// isContiguous reports whether values follow each other without a gap: one is a row, too.
+func isContiguous(list []int) bool { return list[len(list)-1]-list[0] == len(list)-1 }
 
-// enumerate names values, rows of three or more by their ends.
-func enumerate(list []int, name func(int) string) string {
+// enumerateValues names values, rows of three or more by their ends.
+func enumerateValues(list []int, name func(int) string) string {
 	var items []string
 	for i := 0; i < len(list); {
 		j := i
@@ -66,19 +66,19 @@ func enumerate(list []int, name func(int) string) string {
 		i = j + 1
 	}
 
-	return join(items)
+	return joinWithAnd(items)
 }
 
-// join makes "a, b and c" of items.
-func join(items []string) string {
+// joinWithAnd makes "a, b and c" of items.
+func joinWithAnd(items []string) string {
 	if len(items) < 2 {
 		return strings.Join(items, "")
 	}
 	return strings.Join(items[:len(items)-1], ", ") + " and " + items[len(items)-1]
 }
 
-// ordinal is 1st, 2nd, 3rd, 4th.
-func ordinal(n int) string {
+// formatOrdinal is 1st, 2nd, 3rd, 4th.
+func formatOrdinal(n int) string {
 	suffix := "th"
 	if n/10%10 != 1 {
 		switch n % 10 {

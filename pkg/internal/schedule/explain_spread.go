@@ -74,9 +74,9 @@ func (r *rule) spreadClock(fields []string) string {
 		case f.set == f.all:
 			words = append(words, "every "+f.unit)
 		case i == 2:
-			words = append(words, hourWords(values(f.set)))
+			words = append(words, hourWords(setMembers(f.set)))
 		default:
-			words = append(words, "at "+f.unit+" "+enumerate(values(f.set), twoDigits))
+			words = append(words, "at "+f.unit+" "+enumerateValues(setMembers(f.set), twoDigits))
 		}
 	}
 
@@ -107,9 +107,9 @@ func spreadField(text, unit, several string) string {
 }
 
 func stepOrdinal(text string) string {
-	n, _ := number(text) // it was checked
+	n, _ := parseDigits(text) // it was checked
 	if n == 1 {
 		return "single"
 	}
-	return ordinal(n)
+	return formatOrdinal(n)
 }

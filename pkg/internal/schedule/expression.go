@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	maxLength = 256                       // bytes of an expression
-	minPeriod = 100 * time.Millisecond    // of @every
-	maxPeriod = 10 * 365 * 24 * time.Hour // of @every: ten years, 87600h
-	maxFields = len(fields)               // with seconds
-	manual    = "@manual"
-	in        = "@in"
+	maxLength  = 256                       // bytes of an expression
+	minPeriod  = 100 * time.Millisecond    // of @every
+	maxPeriod  = 10 * 365 * 24 * time.Hour // of @every: ten years, 87600h
+	maxFields  = len(cronFields)           // with seconds
+	manualExpr = "@manual"
+	inExpr     = "@in"
 )
 
-// nicknames are the names that crontab(5) knows, as six fields.
-var nicknames = map[string]string{
+// nicknameFields are the names that crontab(5) knows, as six fields.
+var nicknameFields = map[string]string{
 	"@yearly":   "0 0 0 1 1 *",
 	"@annually": "0 0 0 1 1 *",
 	"@monthly":  "0 0 0 1 * *",
@@ -48,7 +48,7 @@ type expression struct {
 // it has passed the checks here. name is the user's name of the field; written
 // says that H and @in may be in it, with some value in H's place.
 func parseExpression(name, text string, written bool) (expression, error) {
-	return readExpression(name, text, written, meant)
+	return readExpression(name, text, written, suggestMeant)
 }
 
 // readExpression is parseExpression with another end to its messages: whoever makes
@@ -89,7 +89,7 @@ func readExpression(name, text string, written bool, meant func(words []string) 
 		}
 
 		return expression{every: period}, nil
-	case words[0] == in:
+	case words[0] == inExpr:
 		wait, err := parseIn(words[1:])
 		if err != nil {
 			return fail(task.CodeBadDuration, "%v", err)
@@ -105,10 +105,10 @@ func readExpression(name, text string, written bool, meant func(words []string) 
 			return fail(task.CodeBadTime, "%v", err)
 		}
 		return expression{at: instant}, nil
-	case words[0] == manual && len(words) == 1:
+	case words[0] == manualExpr && len(words) == 1:
 		return expression{}, nil
 	case words[0][0] == '@':
-		sixFields, ok := nicknames[words[0]]
+		sixFields, ok := nicknameFields[words[0]]
 		if !ok || len(words) > 1 {
 			return fail(task.CodeBadSchedule, "%s", wrongNickname(words))
 		}
@@ -135,7 +135,7 @@ func readExpression(name, text string, written bool, meant func(words []string) 
 	if err != nil {
 		return fail(task.CodeBadSchedule, "%v%s", err, meant(given))
 	}
-	if r.nextDay(firstSecond/day, endSecond/day-1) == none {
+	if r.nextDay(firstSecond/daySeconds, endSecond/daySeconds-1) == noInstant {
 		return fail(task.CodeNeverFires, "never fires: no month that it names has such a day")
 	}
 
@@ -144,18 +144,18 @@ func readExpression(name, text string, written bool, meant func(words []string) 
 
 func wrongNickname(words []string) string {
 	lower := strings.ToLower(words[0])
-	switch _, known := nicknames[lower]; {
+	switch _, known := nicknameFields[lower]; {
 	case lower == "@reboot":
 		return "@reboot is not supported: a cluster does not boot"
-	case len(words) > 1 && (known || lower == manual):
+	case len(words) > 1 && (known || lower == manualExpr):
 		return words[0] + " takes no arguments"
-	case known || lower == manual || lower == "@every" || lower == "@at" || lower == in:
+	case known || lower == manualExpr || lower == "@every" || lower == "@at" || lower == inExpr:
 		return fmt.Sprintf("did you mean %q?", lower)
 	}
 
 	const none = "is not one of @yearly, @monthly, @weekly, @daily, @hourly, @every, @at, @in, @manual"
 
-	if near := task.Nearest(words[0], slices.Concat(slices.Sorted(maps.Keys(nicknames)), []string{manual, "@every", "@at", in})); near != "" {
+	if near := task.Nearest(words[0], slices.Concat(slices.Sorted(maps.Keys(nicknameFields)), []string{manualExpr, "@every", "@at", inExpr})); near != "" {
 		return none + fmt.Sprintf("; did you mean %q?", near)
 	}
 
@@ -167,7 +167,7 @@ func parseEvery(words []string) (int64, error) {
 	switch {
 	case len(words) == 3 && words[1] == "after" && words[2] == "completion":
 	case len(words) > 1 && strings.HasPrefix(strings.ToLower(words[1]), "after"):
-		return 0, fmt.Errorf("did you mean \"@every %s after completion\"?", short(words[0]))
+		return 0, fmt.Errorf("did you mean \"@every %s after completion\"?", shorten(words[0]))
 	case len(words) != 1:
 		return 0, fmt.Errorf("@every needs one duration, such as \"@every 90s\"%s", oneDuration("@every", words))
 	}
@@ -178,7 +178,7 @@ func parseEvery(words []string) (int64, error) {
 // parseIn returns in ms what @in waits.
 func parseIn(words []string) (int64, error) {
 	if len(words) != 1 {
-		return 0, fmt.Errorf("@in needs one duration, such as \"@in 10m\"%s", oneDuration(in, words))
+		return 0, fmt.Errorf("@in needs one duration, such as \"@in 10m\"%s", oneDuration(inExpr, words))
 	}
 	return parseDuration("wait", words[0])
 }
@@ -231,8 +231,8 @@ func parseAt(words []string) (int64, error) {
 	return at.UnixMilli(), nil
 }
 
-// nothing is passed to the parser for a field of which nothing plain is left.
-const nothing = "1"
+// placeholderField is passed to the parser for a field of which nothing plain is left.
+const placeholderField = "1"
 
 // cronParser turns checked fields into bit sets; it never sees what a user wrote.
 var cronParser = cron.NewParser(cron.Second | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow)
@@ -246,23 +246,23 @@ func parseCron(words []string) (*rule, error) {
 		return nil, fmt.Errorf("has 7 fields; years are not supported")
 	case len(words) != maxFields:
 		return nil, fmt.Errorf("has %d %s; a cron expression has 5 (minute, hour, day of month, month, day of week), or 6 with seconds first",
-			len(words), plural(len(words), "field"))
+			len(words), pluralNoun(len(words), "field"))
 	}
 
 	var days special
 	plain := make([]string, maxFields)
 	var empty [maxFields]bool // of plain items
-	for i := range fields {
-		text, err := days.extractSpecial(&fields[i], words[i])
+	for i := range cronFields {
+		text, err := days.extractSpecial(&cronFields[i], words[i])
 		if err == nil && text != "" {
-			text, err = fields[i].checkSyntax(text)
+			text, err = cronFields[i].checkSyntax(text)
 		}
 
 		if err != nil {
 			return nil, err
 		}
 
-		plain[i], empty[i] = cmp.Or(text, nothing), text == ""
+		plain[i], empty[i] = cmp.Or(text, placeholderField), text == ""
 	}
 
 	parsed, err := cronParser.Parse(strings.Join(plain, " "))
@@ -302,7 +302,7 @@ func parseCron(words []string) (*rule, error) {
 	return r, nil
 }
 
-func plural(n int, noun string) string {
+func pluralNoun(n int, noun string) string {
 	if n == 1 {
 		return noun
 	}

@@ -17,7 +17,7 @@ type field struct {
 }
 
 // The fields in the order in which they are written. 7 is Sunday, as 0 is.
-var fields = [...]field{
+var cronFields = [...]field{
 	{name: "second", max: 59, unit: "s"},
 	{name: "minute", max: 59, unit: "m"},
 	{name: "hour", max: 23, unit: "h"},
@@ -27,7 +27,7 @@ var fields = [...]field{
 	{name: "day of week", max: 7, names: []string{"SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"}},
 }
 
-var dayOfMonth, dayOfWeek = &fields[3], &fields[5]
+var dayOfMonth, dayOfWeek = &cronFields[3], &cronFields[5]
 
 // checkSyntax refuses everything that is not part of the language, and rewrites the rest
 // so plainly that no parser can misread it: numbers, ranges and steps only, and 0
@@ -57,7 +57,7 @@ func (f *field) checkItem(item string) (string, error) {
 	values, step, stepped := strings.Cut(item, "/")
 	low, high, ranged := strings.Cut(values, "-")
 	if low == "*" && ranged {
-		return "", fmt.Errorf("%s %s: * is every value, it cannot begin a range", f.name, short(item))
+		return "", fmt.Errorf("%s %s: * is every value, it cannot begin a range", f.name, shorten(item))
 	}
 
 	from, to := f.min, f.max
@@ -134,33 +134,33 @@ func (f *field) parseValue(item, text string) (int, error) {
 		}
 	}
 
-	n, ok := number(text)
+	n, ok := parseDigits(text)
 	switch {
 	case text == "":
-		return 0, fmt.Errorf("%s %s: a range needs two ends", f.name, short(item))
+		return 0, fmt.Errorf("%s %s: a range needs two ends", f.name, shorten(item))
 	case !ok && f.names != nil:
 		last := f.names[len(f.names)-1]
-		return 0, fmt.Errorf("%s %s: %s is neither a number nor a name from %s to %s", f.name, short(item), task.Quote(text), f.names[0], last)
+		return 0, fmt.Errorf("%s %s: %s is neither a number nor a name from %s to %s", f.name, shorten(item), task.Quote(text), f.names[0], last)
 	case !ok:
-		return 0, fmt.Errorf("%s %s: %s is not a number", f.name, short(item), task.Quote(text))
+		return 0, fmt.Errorf("%s %s: %s is not a number", f.name, shorten(item), task.Quote(text))
 	case n > f.max:
-		return 0, fmt.Errorf("%s %s is beyond %d", f.name, short(text), f.max)
+		return 0, fmt.Errorf("%s %s is beyond %d", f.name, shorten(text), f.max)
 	case n < f.min:
-		return 0, fmt.Errorf("%s %s is below %d", f.name, short(text), f.min)
+		return 0, fmt.Errorf("%s %s is below %d", f.name, shorten(text), f.min)
 	}
 
 	return n, nil
 }
 
 func (f *field) parseStep(item, text string) (int, error) {
-	n, ok := number(text)
+	n, ok := parseDigits(text)
 	switch {
 	case !ok:
-		return 0, fmt.Errorf("%s %s: the step %s is not a number", f.name, short(item), task.Quote(text))
+		return 0, fmt.Errorf("%s %s: the step %s is not a number", f.name, shorten(item), task.Quote(text))
 	case n == 0:
 		return 0, fmt.Errorf("%s step 0 is below 1", f.name)
 	case n > f.max:
-		return 0, fmt.Errorf("%s step %s is beyond %d", f.name, short(text), f.max)
+		return 0, fmt.Errorf("%s step %s is beyond %d", f.name, shorten(text), f.max)
 	}
 
 	return n, nil
@@ -169,13 +169,13 @@ func (f *field) parseStep(item, text string) (int, error) {
 // backwardsError says how a range over the end of a day, year or week is written.
 func (f *field) backwardsError(item string, from, to int) error {
 	if f.names != nil && f.min == 0 && to == 0 {
-		return fmt.Errorf("%s %s has its bounds in the wrong order; did you mean %d-7?", f.name, short(item), from)
+		return fmt.Errorf("%s %s has its bounds in the wrong order; did you mean %d-7?", f.name, shorten(item), from)
 	}
-	return fmt.Errorf("%s %s has its bounds in the wrong order; to wrap around, write %s,%s", f.name, short(item),
-		span(from, f.maxValue()), span(f.min, to))
+	return fmt.Errorf("%s %s has its bounds in the wrong order; to wrap around, write %s,%s", f.name, shorten(item),
+		formatRange(from, f.maxValue()), formatRange(f.min, to))
 }
 
-func span(from, to int) string {
+func formatRange(from, to int) string {
 	if from == to {
 		return strconv.Itoa(from)
 	}
@@ -189,33 +189,33 @@ func (f *field) unsupportedError(item string) error {
 	text := strings.ToUpper(item)
 	switch {
 	case strings.Contains(text, "?") && (f == dayOfMonth || f == dayOfWeek):
-		return fmt.Errorf("%s %s: ? is the whole field; write * in a list or with a step", f.name, short(item))
+		return fmt.Errorf("%s %s: ? is the whole field; write * in a list or with a step", f.name, shorten(item))
 	case strings.Contains(text, "?"):
-		return fmt.Errorf("%s %s: ? is for the day of month and the day of week; write *", f.name, short(item))
+		return fmt.Errorf("%s %s: ? is for the day of month and the day of week; write *", f.name, shorten(item))
 	case strings.Contains(text, "#"):
-		return fmt.Errorf("%s %s: # is for the day of week, such as 5#3, the third Friday", f.name, short(item))
+		return fmt.Errorf("%s %s: # is for the day of week, such as 5#3, the third Friday", f.name, shorten(item))
 	case text == "W" || text == "LW" || isNumber(strings.TrimSuffix(text, "W")) && strings.HasSuffix(text, "W"):
-		return fmt.Errorf("%s %s: W, a working day, is for the day of month, such as 15W or LW", f.name, short(item))
+		return fmt.Errorf("%s %s: W, a working day, is for the day of month, such as 15W or LW", f.name, shorten(item))
 	case text == "L" || strings.HasPrefix(text, "L-") || isNumber(strings.TrimSuffix(text, "L")) && strings.HasSuffix(text, "L"):
-		return fmt.Errorf("%s %s: L, the last one, is for the days: L in the day of month, 5L in the day of week", f.name, short(item))
+		return fmt.Errorf("%s %s: L, the last one, is for the days: L in the day of month, 5L in the day of week", f.name, shorten(item))
 	}
 
 	return nil
 }
 
-// short keeps a message short, whatever it repeats of a user's text.
-func short(s string) string {
+// shorten keeps a message short, whatever it repeats of a user's text.
+func shorten(s string) string {
 	if len(s) > 20 {
 		return s[:20] + "…"
 	}
 	return s
 }
 
-func isNumber(s string) bool { _, ok := number(s); return ok }
+func isNumber(s string) bool { _, ok := parseDigits(s); return ok }
 
-// number reads decimal digits and nothing else; what is too large for any field
+// parseDigits reads decimal digits and nothing else; what is too large for any field
 // is cut down to a value that still is.
-func number(s string) (int, bool) {
+func parseDigits(s string) (int, bool) {
 	n := 0
 	for _, c := range []byte(s) {
 		if c < '0' || c > '9' {

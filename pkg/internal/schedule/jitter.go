@@ -37,8 +37,8 @@ func (s *Schedule) jitterWidth(tick time.Time) int64 {
 		return 0
 	}
 
-	at := milliseconds(tick)
-	if next := s.next(at); next != none {
+	at := clampToMS(tick)
+	if next := s.nextAfter(at); next != noInstant {
 		return min(s.plan.jitter, next-at)
 	}
 
@@ -48,16 +48,16 @@ func (s *Schedule) jitterWidth(tick time.Time) int64 {
 // LastDue returns the last tick that is due at upTo, for the task with this uid;
 // false if none is.
 func (s *Schedule) LastDue(upTo time.Time, uid string) (tick time.Time, ok bool) {
-	at := s.previous(milliseconds(upTo))
-	if at != none && s.Due(instant(at), uid).After(upTo) {
-		at = s.previous(at - 1) // which is due before the tick after it
+	at := s.previousTo(clampToMS(upTo))
+	if at != noInstant && s.Due(instantOf(at), uid).After(upTo) {
+		at = s.previousTo(at - 1) // which is due before the tick after it
 	}
 
-	if at == none {
+	if at == noInstant {
 		return time.Time{}, false
 	}
 
-	return instant(at), true
+	return instantOf(at), true
 }
 
-func instant(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
+func instantOf(ms int64) time.Time { return time.UnixMilli(ms).UTC() }

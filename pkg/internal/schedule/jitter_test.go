@@ -27,7 +27,7 @@ func TestDue_IsTheSameForEver(t *testing.T) {
 		{"k3f9", "2026-03-01 10:00", "2026-03-01 10:21:31.593", 24 * time.Hour}, // cut to the hour
 		{"k3f9", "2026-03-01 10:00", "2026-03-01 10:00", 0},
 	} {
-		if due := jittered(t, c.jitter, "@hourly").Due(instant(t, c.tick), c.uid); !due.Equal(instant(t, c.due)) {
+		if due := jittered(t, c.jitter, "@hourly").Due(instantOf(t, c.tick), c.uid); !due.Equal(instantOf(t, c.due)) {
 			t.Errorf("%+v: %v", c, due.Format("2006-01-02 15:04:05.000"))
 		}
 	}

@@ -84,11 +84,11 @@ func (l *linter) checkEnded(now time.Time) {
 		return
 	}
 
-	if l.isManual() || l.after != 0 || slices.ContainsFunc(l.timing.Schedule, waits) {
+	if l.isManual() || l.after != 0 || slices.ContainsFunc(l.timing.Schedule, isDelay) {
 		return
 	}
 
-	s := Schedule{plan: l.plan, anchor: milliseconds(now)}
+	s := Schedule{plan: l.plan, anchor: clampToMS(now)}
 	if _, ok := s.Next(now); !ok {
 		l.field = "schedule"
 		l.addWarning(LintEnded, "", "no tick is left after %s", now.UTC().Format(time.RFC3339))
@@ -106,22 +106,22 @@ func (l *linter) checkRule(r *rule, text string) {
 		words = append([]string{"0"}, words...)
 	}
 
-	if len(values(r.seconds)) == 60 && len(values(r.minutes)) == 60 {
-		n := int64(3600 * len(values(uint64(r.hours))))
+	if len(setMembers(r.seconds)) == 60 && len(setMembers(r.minutes)) == 60 {
+		n := int64(3600 * len(setMembers(uint64(r.hours))))
 		l.addWarning(LintSeconds, "", "%s ticks %s", task.Quote(text), timesADay(n))
 	}
 
-	for i := range fields {
-		l.checkSteps(&fields[i], words, i)
+	for i := range cronFields {
+		l.checkSteps(&cronFields[i], words, i)
 	}
 
 	byDay, byWeekday := r.days != everyDay, r.weekdays != everyWeekday
 	switch {
 	case !byDay || !byWeekday:
 	case r.bothDays:
-		l.addWarning(LintDays, "", "the day of month %s and the day of week %s must both match, since one of them starts with *", short(words[3]), short(words[5]))
+		l.addWarning(LintDays, "", "the day of month %s and the day of week %s must both match, since one of them starts with *", shorten(words[3]), shorten(words[5]))
 	default:
-		l.addWarning(LintDays, "", "the day of month %s or the day of week %s: either suffices", short(words[3]), short(words[5]))
+		l.addWarning(LintDays, "", "the day of month %s or the day of week %s: either suffices", shorten(words[3]), shorten(words[5]))
 	}
 
 	l.quartzWeekday(words)
@@ -131,8 +131,8 @@ func (l *linter) checkRule(r *rule, text string) {
 	}
 }
 
-// rounds are how many values a field has before it begins anew, and with what.
-var rounds = map[string]struct {
+// fieldRounds are how many values a field has before it begins anew, and with what.
+var fieldRounds = map[string]struct {
 	size int
 	unit string
 }{"second": {60, "minute"}, "minute": {60, "hour"}, "hour": {24, "day"}, "month": {12, "year"}}
@@ -146,7 +146,7 @@ func (l *linter) checkSteps(f *field, words []string, i int) {
 
 	item := words[i]
 	begin, text, stepped := strings.Cut(item, "/")
-	by, ok := number(text)
+	by, ok := parseDigits(text)
 	if !stepped || !ok || by < 2 {
 		return
 	}
@@ -163,11 +163,11 @@ func (l *linter) checkSteps(f *field, words []string, i int) {
 	last := from + (f.maxValue()-from)/by*by
 
 	if f == dayOfMonth {
-		l.addWarning(LintStep, "", "day of month %s begins anew each month: after the %s comes the %s", short(item), ordinal(last), ordinal(from))
+		l.addWarning(LintStep, "", "day of month %s begins anew each month: after the %s comes the %s", shorten(item), formatOrdinal(last), formatOrdinal(from))
 		return
 	}
 
-	round, known := rounds[f.name]
+	round, known := fieldRounds[f.name]
 	if !known || from+round.size-last == by {
 		return
 	}
@@ -177,8 +177,8 @@ func (l *linter) checkSteps(f *field, words []string, i int) {
 		hint = fmt.Sprintf("\"@every %d%s\" keeps its distance", by, f.unit)
 	}
 
-	l.addWarning(LintStep, hint, "%s %s begins anew each %s: from %d to %d it is %s, not %d", f.name, short(item), round.unit,
-		last, from, counted(from+round.size-last, f.name), by)
+	l.addWarning(LintStep, hint, "%s %s begins anew each %s: from %d to %d it is %s, not %d", f.name, shorten(item), round.unit,
+		last, from, countUnit(from+round.size-last, f.name), by)
 }
 
 // quartzWeekday finds numbers of weekdays where a ? suggests that the expression was
@@ -195,13 +195,13 @@ func (l *linter) quartzWeekday(words []string) {
 	})
 
 	if numbered {
-		l.addWarning(LintWeekday, "names such as MON-FRI mean the same everywhere", "day of week %s: 1 is Monday here, as in cron and Spring; in Quartz 1 is Sunday", short(words[5]))
+		l.addWarning(LintWeekday, "names such as MON-FRI mean the same everywhere", "day of week %s: 1 is Monday here, as in cron and Spring; in Quartz 1 is Sunday", shorten(words[5]))
 	}
 }
 
 // checkClockChanges finds what the next changes of the zone's clocks do to the rule's ticks.
 func (l *linter) checkClockChanges(r *rule) {
-	const twoYears = 2 * 366 * day
+	const twoYears = 2 * 366 * daySeconds
 	var gap, fold bool
 	for i := range l.zone.stretches {
 		st := &l.zone.stretches[i]
@@ -225,12 +225,12 @@ func (r *rule) ticksEveryHour() bool { return r.hours == 1<<24-1 && r.realTime }
 func (l *linter) checkGap(r *rule, st *stretch) bool {
 	from, to := st.start+st.before, st.start+st.offset
 	first := r.nextLocal(from, to)
-	if first == none || r.ticksEveryHour() {
+	if first == noInstant || r.ticksEveryHour() {
 		return false
 	}
 
 	count := 0
-	for local := first; local != none && count < 1000; count++ {
+	for local := first; local != noInstant && count < 1000; count++ {
 		local = r.nextLocal(local+1, to)
 	}
 
@@ -250,7 +250,7 @@ func (l *linter) checkGap(r *rule, st *stretch) bool {
 
 func (l *linter) checkFold(r *rule, st *stretch) bool {
 	local := r.nextLocal(st.start+st.offset, st.start+st.before)
-	if local == none || r.ticksEveryHour() || !r.realTime && !l.policy.foldBoth {
+	if local == noInstant || r.ticksEveryHour() || !r.realTime && !l.policy.foldBoth {
 		return false
 	}
 
@@ -282,9 +282,9 @@ func Crowds(list []*Schedule, now time.Time, least int) []Crowd {
 			continue
 		}
 
-		at := milliseconds(now)
+		at := clampToMS(now)
 		for range mostLooked {
-			if at = s.next(at); at == none || at > milliseconds(now)+day*1000 {
+			if at = s.nextAfter(at); at == noInstant || at > clampToMS(now)+daySeconds*1000 {
 				break
 			}
 

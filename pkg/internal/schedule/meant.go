@@ -13,9 +13,9 @@ import (
 // maxMeant is how long a suggestion may be: a message must stay short.
 const maxMeant = 64
 
-// meant is the end of a message about an expression that is none: what was
+// suggestMeant is the end of a message about an expression that is none: what was
 // probably meant by it. Nothing is suggested that would be refused in its turn.
-func meant(words []string) string {
+func suggestMeant(words []string) string {
 	if len(words) > 2*maxFields {
 		return ""
 	}
@@ -44,9 +44,9 @@ func steadyBeat(words []string) string {
 	}
 
 	for i, word := range words {
-		f := &fields[first+i]
+		f := &cronFields[first+i]
 		text, ok := strings.CutPrefix(word, "*/")
-		n, isStep := number(text)
+		n, isStep := parseDigits(text)
 		if !ok || !isStep || n <= f.max || n > 10_000 || f.unit == "" {
 			continue
 		}
@@ -66,7 +66,7 @@ var timeOfDay = regexp.MustCompile(`^([01]?[0-9]|2[0-3]):([0-5][0-9])$`)
 // 90s, 02:30, 2026-12-24T18:00:00Z.
 func withoutSign(words []string) string {
 	text := strings.ToLower(strings.Join(words, " "))
-	if len(words) == 1 && nicknames["@"+text] != "" || text == "manual" {
+	if len(words) == 1 && nicknameFields["@"+text] != "" || text == "manual" {
 		return "@" + text
 	}
 
@@ -125,7 +125,7 @@ func plainCron(words []string) string {
 	first := maxFields - len(plain)
 
 	for i, word := range plain {
-		if f := first + i; word == "?" && (f < 0 || f >= maxFields || !fields[f].isAnyDay(word)) {
+		if f := first + i; word == "?" && (f < 0 || f >= maxFields || !cronFields[f].isAnyDay(word)) {
 			plain[i] = "*"
 		}
 	}
@@ -144,7 +144,7 @@ func wrongPlace(words []string) string {
 	moved := slices.Clone(words)
 	for i, word := range moved {
 		for j := range moved {
-			if f := &fields[first+j]; i != j && f.names != nil && f.hasName(word) && moved[j] == "*" {
+			if f := &cronFields[first+j]; i != j && f.names != nil && f.hasName(word) && moved[j] == "*" {
 				moved[i], moved[j] = "*", word
 				return strings.Join(moved, " ")
 			}
@@ -170,8 +170,8 @@ func nextValue(words []string) string {
 
 	better := slices.Clone(words)
 	for i, word := range better {
-		f := &fields[first+i]
-		if n, ok := number(word); ok && f.unit != "" && n == f.max+1 {
+		f := &cronFields[first+i]
+		if n, ok := parseDigits(word); ok && f.unit != "" && n == f.max+1 {
 			better[i] = "0"
 			continue
 		}
@@ -180,7 +180,7 @@ func nextValue(words []string) string {
 			continue
 		}
 
-		better[i] = letters.ReplaceAllStringFunc(word, func(name string) string {
+		better[i] = lettersPattern.ReplaceAllStringFunc(word, func(name string) string {
 			for _, known := range f.names {
 				if len(name) >= 2 && (strings.HasPrefix(strings.ToUpper(name), known) || strings.HasPrefix(known, strings.ToUpper(name))) {
 					return known
@@ -194,4 +194,4 @@ func nextValue(words []string) string {
 	return strings.Join(better, " ")
 }
 
-var letters = regexp.MustCompile(`[A-Za-z]{2,}`)
+var lettersPattern = regexp.MustCompile(`[A-Za-z]{2,}`)

@@ -24,16 +24,16 @@ import (
 //
 // newest costs one step per tick returned.
 func (s *Schedule) Missed(after, upTo time.Time, newest int) (first, last time.Time, count int64, ticks []time.Time) {
-	from, to := milliseconds(after), milliseconds(upTo)
-	lo := s.next(from)
-	if lo == none || lo > to {
+	from, to := clampToMS(after), clampToMS(upTo)
+	lo := s.nextAfter(from)
+	if lo == noInstant || lo > to {
 		return first, last, 0, nil
 	}
 
-	hi := s.previous(to)
+	hi := s.previousTo(to)
 	count = s.countTicks(lo, hi)
 
-	for tick := hi; tick >= lo && len(ticks) < newest; tick = s.previous(tick - 1) {
+	for tick := hi; tick >= lo && len(ticks) < newest; tick = s.previousTo(tick - 1) {
 		ticks = append(ticks, time.UnixMilli(tick).UTC())
 	}
 
@@ -73,7 +73,7 @@ func (s *Schedule) isRepeated(tick int64) bool {
 	}
 
 	return tick%1000 == 0 && slices.ContainsFunc(s.plan.rules, func(r rule) bool {
-		return r.next(s.plan.zone, s.plan.policy, tick/1000) == tick/1000
+		return r.nextTick(s.plan.zone, s.plan.policy, tick/1000) == tick/1000
 	})
 }
 
@@ -191,13 +191,13 @@ func (c *counter) countPiece(start, end, offset int64, rules ruleSet) {
 
 	from, to := start+offset, end+offset
 	var match [MaxExpressions]uint32 // by rule: the days of the month
-	m, n := monthOf(from / day)
-	for d := from / day; d*day < to; d, n = d+1, n+1 {
-		if d == from/day || n > int(calendar[m].length) {
+	m, n := monthOf(from / daySeconds)
+	for d := from / daySeconds; d*daySeconds < to; d, n = d+1, n+1 {
+		if d == from/daySeconds || n > int(calendarMonths[m].length) {
 			m, n = monthOf(d)
 			for set := rules; set != 0; set &= set - 1 {
 				i := bits.TrailingZeros32(uint32(set))
-				match[i] = c.plan.rules[i].daysOf(&calendar[m])
+				match[i] = c.plan.rules[i].daysOf(&calendarMonths[m])
 			}
 		}
 
@@ -208,7 +208,7 @@ func (c *counter) countPiece(start, end, offset int64, rules ruleSet) {
 		}
 
 		if today != 0 {
-			c.countDay(today, d*day-offset, max(from-d*day, 0), min(to-d*day, day))
+			c.countDay(today, d*daySeconds-offset, max(from-d*daySeconds, 0), min(to-d*daySeconds, daySeconds))
 		}
 	}
 }
@@ -216,7 +216,7 @@ func (c *counter) countPiece(start, end, offset int64, rules ruleSet) {
 // countDay counts the ticks of a day that starts at an instant and is matched by some
 // rules, between two seconds of it.
 func (c *counter) countDay(rules ruleSet, start, from, to int64) {
-	if from > 0 || to < day {
+	if from > 0 || to < daySeconds {
 		c.ticks += c.countUnion(rules, from, to)
 		c.shared += c.countIntersection(rules, start, from, to)
 		return
@@ -224,7 +224,7 @@ func (c *counter) countDay(rules ruleSet, start, from, to int64) {
 
 	ticks, ok := c.perDay[rules]
 	if !ok {
-		ticks = c.countUnion(rules, 0, day)
+		ticks = c.countUnion(rules, 0, daySeconds)
 		c.perDay[rules] = ticks
 	}
 
@@ -234,14 +234,14 @@ func (c *counter) countDay(rules ruleSet, start, from, to int64) {
 	}
 
 	if c.cycle == 0 || slices.ContainsFunc(c.every, func(e progression) bool { return e.first > start }) {
-		c.shared += c.countIntersection(rules, start, 0, day)
+		c.shared += c.countIntersection(rules, start, 0, daySeconds)
 		return
 	}
 
 	phase := meeting{rules, start % c.cycle}
 	shared, ok := c.alike[phase]
 	if !ok {
-		shared = c.countIntersection(rules, start, 0, day)
+		shared = c.countIntersection(rules, start, 0, daySeconds)
 		c.alike[phase] = shared
 	}
 

@@ -90,7 +90,7 @@ func (z *zone) localTime(local time.Time) Moment {
 		m.Local = local.Format(localLayouts[3])
 	}
 
-	const apart = 2 * day // farther than any clock is from UTC
+	const apart = 2 * daySeconds // farther than any clock is from UTC
 	for i := z.stretchAt(m.seconds - apart); i < len(z.stretches) && z.stretches[i].start < m.seconds+apart; i++ {
 		st := &z.stretches[i]
 		if at := m.seconds - st.offset; st.start <= at && at < st.end {
@@ -123,23 +123,23 @@ type Reading struct {
 // At tells what the schedule says of an instant, cut to milliseconds. A tick is
 // a time; when it falls due is Due's to say.
 func (s *Schedule) At(at time.Time) Reading {
-	ms := milliseconds(at)
-	last := s.previous(ms)
-	r := Reading{Tick: last != none && last == ms}
+	ms := clampToMS(at)
+	last := s.previousTo(ms)
+	r := Reading{Tick: last != noInstant && last == ms}
 	if r.Tick {
-		last = s.previous(ms - 1)
+		last = s.previousTo(ms - 1)
 	}
 
-	if last != none {
-		r.Previous = instant(last)
+	if last != noInstant {
+		r.Previous = instantOf(last)
 	}
 
-	if next := s.next(ms); next != none {
-		r.Next = instant(next)
+	if next := s.nextAfter(ms); next != noInstant {
+		r.Next = instantOf(next)
 	}
 
 	if r.Tick {
-		r.Note = s.tickNote(instant(ms))
+		r.Note = s.tickNote(instantOf(ms))
 	}
 
 	if second := ms / 1000; second >= firstSecond && second < endSecond {

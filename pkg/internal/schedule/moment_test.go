@@ -124,7 +124,7 @@ func TestAt_TellsWhatTheScheduleSays(t *testing.T) {
 		{"@at 2026-10-25T01:30:00Z", "2026-10-25T01:30:00Z", both, true, "", "", "", "fold"},
 		{"@manual", "2026-10-25T01:30:00Z", both, false, "", "", "", "fold"},
 	} {
-		r := parse(t, "Europe/Berlin", c.dst, c.expr).At(instant(t, c.at))
+		r := parse(t, "Europe/Berlin", c.dst, c.expr).At(instantOf(t, c.at))
 		change := ""
 		if r.Change != nil {
 			change = map[bool]string{true: "gap", false: "fold"}[r.Change.Gap()]

@@ -20,8 +20,8 @@ func parse(t testing.TB, zone string, dst task.DST, exprs ...string) *schedule.S
 	return s
 }
 
-// instant reads "2026-03-29 02:30" in UTC, or RFC 3339.
-func instant(t testing.TB, text string) time.Time {
+// instantOf reads "2026-03-29 02:30" in UTC, or RFC 3339.
+func instantOf(t testing.TB, text string) time.Time {
 	t.Helper()
 
 	for _, layout := range []string{time.RFC3339Nano, "2006-01-02 15:04:05.999", "2006-01-02 15:04", "2006-01-02"} {
@@ -127,8 +127,8 @@ func TestNext_KnowsTheLanguage(t *testing.T) {
 		{"@every 1.5s", "2026-01-01 00:00:01.5", "2026-01-01 00:00:03"},
 		{"@every 87600h", "2026-01-01", "2035-12-30"},
 	} {
-		got, ok := parse(t, "", noDST, c.expr).Next(instant(t, c.after))
-		if want := instant(t, c.want); !ok || !got.Equal(want) || got.Location() != time.UTC {
+		got, ok := parse(t, "", noDST, c.expr).Next(instantOf(t, c.after))
+		if want := instantOf(t, c.want); !ok || !got.Equal(want) || got.Location() != time.UTC {
 			t.Errorf("%q after %s: %v, %v; want %v", c.expr, c.after, got, ok, want)
 		}
 	}
@@ -138,10 +138,10 @@ func TestNext_LooksUpToACenturyAhead(t *testing.T) {
 	// A Sunday February 29th comes every 28 years.
 	s := parse(t, "", noDST, "0 0 29 2 */7")
 	want := []string{"2004-02-29", "2032-02-29", "2060-02-29", "2088-02-29"}
-	now := instant(t, "2000-01-01")
+	now := instantOf(t, "2000-01-01")
 	for _, w := range want {
 		next, ok := s.Next(now)
-		if !ok || !next.Equal(instant(t, w)) {
+		if !ok || !next.Equal(instantOf(t, w)) {
 			t.Fatalf("after %v: %v, want %s", now, next, w)
 		}
 		now = next
@@ -154,18 +154,18 @@ func TestNext_LooksUpToACenturyAhead(t *testing.T) {
 
 func TestNext_KeepsToTheYears1970To2100(t *testing.T) {
 	for _, exprs := range [][]string{{"* * * * * *"}, {"@every 1s"}, {"0 0 0 2 1 *", "@at 2100-12-31T23:59:59Z"}} {
-		s, err := schedule.Parse(task.Timing{Schedule: exprs, Timezone: "", DST: noDST}, instant(t, "1970-01-01 23:59:59"))
+		s, err := schedule.Parse(task.Timing{Schedule: exprs, Timezone: "", DST: noDST}, instantOf(t, "1970-01-01 23:59:59"))
 		if err != nil {
 			t.Fatal(err)
 		}
 
-		for _, early := range []time.Time{{}, instant(t, "1969-01-01"), instant(t, "1970-01-01 23:59:59.999"), time.Unix(-1<<62, 0)} {
-			if next, ok := s.Next(early); !ok || !next.Equal(instant(t, "1970-01-02")) {
+		for _, early := range []time.Time{{}, instantOf(t, "1969-01-01"), instantOf(t, "1970-01-01 23:59:59.999"), time.Unix(-1<<62, 0)} {
+			if next, ok := s.Next(early); !ok || !next.Equal(instantOf(t, "1970-01-02")) {
 				t.Errorf("%q: the first tick after %v is %v, %v", exprs, early, next, ok)
 			}
 		}
 
-		last := instant(t, "2100-12-31 23:59:59")
+		last := instantOf(t, "2100-12-31 23:59:59")
 		if next, ok := s.Next(last.Add(-time.Millisecond)); !ok || !next.Equal(last) {
 			t.Errorf("%q: the last tick is %v, %v", exprs, next, ok)
 		}
@@ -184,7 +184,7 @@ func TestNext_KeepsToTheYears1970To2100(t *testing.T) {
 
 func TestNext_IsLaterByLessThanAMillisecond(t *testing.T) {
 	s := parse(t, "", noDST, "* * * * * *", "@every 100ms")
-	tick := instant(t, "2026-01-01 00:00:05")
+	tick := instantOf(t, "2026-01-01 00:00:05")
 
 	for _, c := range []struct{ before, want time.Duration }{
 		{0, 100 * time.Millisecond}, {1, 0}, {time.Millisecond, 0}, {-1, 100 * time.Millisecond},
@@ -199,7 +199,7 @@ func TestNext_IsLaterByLessThanAMillisecond(t *testing.T) {
 func TestNext_TakesTwoTicksOnOneInstantForOne(t *testing.T) {
 	s := parse(t, "Europe/Berlin", noDST, "0 2 * * *", "0 1 * * *", "0 2 * * *", "@every 24h", "@at 2026-01-02T00:00:00Z", "@at 2026-01-02T01:00:00Z", "@every 48h")
 	got := walk(t, s, anchor.Add(2*time.Hour), anchor.Add(26*time.Hour))
-	if len(got) != 2 || !got[0].Equal(instant(t, "2026-01-02 00:00")) || !got[1].Equal(instant(t, "2026-01-02 01:00")) {
+	if len(got) != 2 || !got[0].Equal(instantOf(t, "2026-01-02 00:00")) || !got[1].Equal(instantOf(t, "2026-01-02 01:00")) {
 		t.Errorf("got %v", got)
 	}
 
@@ -207,7 +207,7 @@ func TestNext_TakesTwoTicksOnOneInstantForOne(t *testing.T) {
 }
 
 func TestNext_EveryKeepsItsPhase(t *testing.T) {
-	created := instant(t, "2026-03-01 10:00:00.123").Add(456 * time.Microsecond)
+	created := instantOf(t, "2026-03-01 10:00:00.123").Add(456 * time.Microsecond)
 	s, err := schedule.Parse(task.Timing{Schedule: []string{"@every 7s"}, Timezone: "Europe/Berlin", DST: noDST}, created)
 	if err != nil {
 		t.Fatal(err)
@@ -228,7 +228,7 @@ func TestNext_EveryKeepsItsPhase(t *testing.T) {
 
 func TestNext_AtTicksOnce(t *testing.T) {
 	s := parse(t, "Asia/Tokyo", noDST, "@at 2026-12-24T18:00:00+01:00")
-	at := instant(t, "2026-12-24 17:00")
+	at := instantOf(t, "2026-12-24 17:00")
 	if next, ok := s.Next(anchor); !ok || !next.Equal(at) {
 		t.Errorf("first %v, %v", next, ok)
 	}
@@ -271,8 +271,8 @@ func TestNext_RunsOnceAfterGap(t *testing.T) {
 		{"Europe/Dublin", "30 1 * * *", "2026-03-29T00:00:00Z", "2026-03-29T02:00:00+01:00"},
 		{"Antarctica/Troll", "0 2 * * *", "2026-03-29T00:00:00Z", "2026-03-29T03:00:00+02:00"},
 	} {
-		got, ok := parse(t, c.zone, noDST, c.expr).Next(instant(t, c.after))
-		if !ok || !got.Equal(instant(t, c.want)) {
+		got, ok := parse(t, c.zone, noDST, c.expr).Next(instantOf(t, c.after))
+		if !ok || !got.Equal(instantOf(t, c.want)) {
 			t.Errorf("%s %q after %s: %v, want %s", c.zone, c.expr, c.after, got, c.want)
 		}
 	}
@@ -328,12 +328,12 @@ func TestMissed_CountsYearsOfSeconds(t *testing.T) {
 		{"* * * * * 1;* * * * * 2", noDST, 2 * 52 * 86400},
 		{"@daily;@at 2026-06-01T00:00:00+02:00;@at 2026-06-01T00:00:01+02:00", noDST, 366},
 	} {
-		s, err := schedule.Parse(task.Timing{Schedule: strings.Split(c.exprs, ";"), Timezone: "Europe/Berlin", DST: c.dst}, instant(t, "2025-01-01"))
+		s, err := schedule.Parse(task.Timing{Schedule: strings.Split(c.exprs, ";"), Timezone: "Europe/Berlin", DST: c.dst}, instantOf(t, "2025-01-01"))
 		if err != nil {
 			t.Fatal(err)
 		}
 
-		if _, _, count, _ := s.Missed(instant(t, year[0]), instant(t, year[1]), 0); count != c.count {
+		if _, _, count, _ := s.Missed(instantOf(t, year[0]), instantOf(t, year[1]), 0); count != c.count {
 			t.Errorf("%q: %d, want %d", c.exprs, count, c.count)
 		}
 	}
@@ -341,7 +341,7 @@ func TestMissed_CountsYearsOfSeconds(t *testing.T) {
 
 // The tick that stands for a gap may be a tick of something else too.
 func TestMissed_CountsTheTickAfterAGapOnce(t *testing.T) {
-	from, upTo := instant(t, "2026-03-28 12:00"), instant(t, "2026-03-29 12:00")
+	from, upTo := instantOf(t, "2026-03-28 12:00"), instantOf(t, "2026-03-29 12:00")
 
 	for _, c := range []struct {
 		exprs string
@@ -368,12 +368,12 @@ func TestMissed_CountsTheTickAfterAGapOnce(t *testing.T) {
 
 func TestMissed_ListsTheNewestInOrder(t *testing.T) {
 	s := parse(t, "", noDST, "0 * * * *")
-	first, last, count, newest := s.Missed(instant(t, "2026-01-01 00:00"), instant(t, "2026-01-01 05:00"), 2)
-	if count != 5 || !first.Equal(instant(t, "2026-01-01 01:00")) || !last.Equal(instant(t, "2026-01-01 05:00")) {
+	first, last, count, newest := s.Missed(instantOf(t, "2026-01-01 00:00"), instantOf(t, "2026-01-01 05:00"), 2)
+	if count != 5 || !first.Equal(instantOf(t, "2026-01-01 01:00")) || !last.Equal(instantOf(t, "2026-01-01 05:00")) {
 		t.Errorf("first %v, last %v, count %d", first, last, count)
 	}
 
-	if len(newest) != 2 || !newest[0].Equal(instant(t, "2026-01-01 04:00")) || !newest[1].Equal(last) {
+	if len(newest) != 2 || !newest[0].Equal(instantOf(t, "2026-01-01 04:00")) || !newest[1].Equal(last) {
 		t.Errorf("newest %v", newest)
 	}
 
@@ -405,7 +405,7 @@ func TestUpcoming_NotesGapsAndFolds(t *testing.T) {
 		exprs := []string{c.expr}
 		n := strings.Count(c.want, ",") + 1
 
-		list, err := schedule.Upcoming(task.Timing{Schedule: exprs, Timezone: "Europe/Berlin", DST: c.dst}, anchor, instant(t, c.after), n)
+		list, err := schedule.Upcoming(task.Timing{Schedule: exprs, Timezone: "Europe/Berlin", DST: c.dst}, anchor, instantOf(t, c.after), n)
 		if err != nil {
 			t.Fatal(err)
 		}

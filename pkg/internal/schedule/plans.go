@@ -7,9 +7,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// plans keeps what was parsed, so that a million tasks with a few thousand
+// sharedPlans keeps what was parsed, so that a million tasks with a few thousand
 // different rules hold a few thousand plans, and parse as many.
-var plans = planCache{limit: 16384}
+var sharedPlans = planCache{limit: 16384}
 
 // A planCache is bounded: when it is full, some entry gives way. Schedules that
 // hold its plan keep it; only the next parse of that text makes another.
@@ -20,8 +20,8 @@ type planCache struct {
 	plans map[string]*plan
 }
 
-func (c *planCache) get(t task.Timing) (*plan, error) {
-	if !cacheable(t.Schedule) {
+func (c *planCache) getPlan(t task.Timing) (*plan, error) {
+	if !isCacheable(t.Schedule) {
 		return newPlan(t)
 	}
 
@@ -40,10 +40,10 @@ func (c *planCache) get(t task.Timing) (*plan, error) {
 		return nil, err
 	}
 
-	return c.put(string(key), p), nil
+	return c.putPlan(string(key), p), nil
 }
 
-func (c *planCache) put(key string, p *plan) *plan {
+func (c *planCache) putPlan(key string, p *plan) *plan {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -67,9 +67,9 @@ func (c *planCache) put(key string, p *plan) *plan {
 	return p
 }
 
-// cacheable leaves out what is too long to be right, and @at, which hardly ever
+// isCacheable leaves out what is too long to be right, and @at, which hardly ever
 // comes twice.
-func cacheable(exprs []string) bool {
+func isCacheable(exprs []string) bool {
 	if len(exprs) > MaxExpressions {
 		return false
 	}

@@ -3,8 +3,8 @@ package schedule
 import "math/bits"
 
 const (
-	day  = 24 * 60 * 60 // seconds
-	none = int64(-1)    // no such day, second or instant; real ones are of 1970 to 2100
+	daySeconds = 24 * 60 * 60 // seconds
+	noInstant  = int64(-1)    // no such day, second or instant; real ones are of 1970 to 2100
 )
 
 // A rule is one cron expression as bit sets. It knows local clocks and
@@ -43,36 +43,36 @@ func (r *rule) daysOf(m *month) uint32 {
 // nextDay returns the first matching day from d to last, or none.
 func (r *rule) nextDay(d, last int64) int64 {
 	i, n := monthOf(d)
-	for ; i < len(calendar) && calendar[i].first <= last; i, n = i+1, 1 {
-		if match := r.daysOf(&calendar[i]) >> uint(n); match != 0 {
-			if found := calendar[i].first + int64(n-1+bits.TrailingZeros32(match)); found <= last {
+	for ; i < len(calendarMonths) && calendarMonths[i].first <= last; i, n = i+1, 1 {
+		if match := r.daysOf(&calendarMonths[i]) >> uint(n); match != 0 {
+			if found := calendarMonths[i].first + int64(n-1+bits.TrailingZeros32(match)); found <= last {
 				return found
 			}
-			return none
+			return noInstant
 		}
 	}
 
-	return none
+	return noInstant
 }
 
 // previousDay returns the last matching day from first to d, or none.
 func (r *rule) previousDay(d, first int64) int64 {
 	i, n := monthOf(d)
 	for ; i >= 0; i, n = i-1, 31 {
-		m := &calendar[i]
+		m := &calendarMonths[i]
 		if match := r.daysOf(m) & (1<<uint(n+1) - 1); match != 0 {
 			if found := m.first + int64(bits.Len32(match)-2); found >= first {
 				return found
 			}
-			return none
+			return noInstant
 		}
 
 		if m.first <= first {
-			return none
+			return noInstant
 		}
 	}
 
-	return none
+	return noInstant
 }
 
 // matchesSecond reports whether a second of the day matches.
@@ -94,16 +94,16 @@ func (r *rule) nextSecond(from int64) int64 {
 
 		if later := r.minutes >> (m + 1); later != 0 {
 			m += 1 + uint(bits.TrailingZeros64(later))
-			return clock(h, m, uint(bits.TrailingZeros64(r.seconds)))
+			return clockSeconds(h, m, uint(bits.TrailingZeros64(r.seconds)))
 		}
 	}
 
 	if later := r.hours >> (h + 1); later != 0 {
 		h += 1 + uint(bits.TrailingZeros32(later))
-		return clock(h, uint(bits.TrailingZeros64(r.minutes)), uint(bits.TrailingZeros64(r.seconds)))
+		return clockSeconds(h, uint(bits.TrailingZeros64(r.minutes)), uint(bits.TrailingZeros64(r.seconds)))
 	}
 
-	return none
+	return noInstant
 }
 
 // previousSecond returns the last matching second of the day not after to, or
@@ -113,90 +113,90 @@ func (r *rule) previousSecond(to int64) int64 {
 	if r.hours>>h&1 != 0 {
 		if r.minutes>>m&1 != 0 {
 			if earlier := r.seconds & (1<<(s+1) - 1); earlier != 0 {
-				return clock(h, m, highest(earlier))
+				return clockSeconds(h, m, highestBit(earlier))
 			}
 		}
 
 		if earlier := r.minutes & (1<<m - 1); earlier != 0 {
-			return clock(h, highest(earlier), highest(r.seconds))
+			return clockSeconds(h, highestBit(earlier), highestBit(r.seconds))
 		}
 	}
 
 	if earlier := r.hours & (1<<h - 1); earlier != 0 {
-		return clock(highest(uint64(earlier)), highest(r.minutes), highest(r.seconds))
+		return clockSeconds(highestBit(uint64(earlier)), highestBit(r.minutes), highestBit(r.seconds))
 	}
 
-	return none
+	return noInstant
 }
 
-func clock(h, m, s uint) int64 { return int64(h*3600 + m*60 + s) }
+func clockSeconds(h, m, s uint) int64 { return int64(h*3600 + m*60 + s) }
 
-func highest(set uint64) uint { return uint(bits.Len64(set)) - 1 }
+func highestBit(set uint64) uint { return uint(bits.Len64(set)) - 1 }
 
 // nextLocal returns the first matching local time in [from, end), or none.
 func (r *rule) nextLocal(from, end int64) int64 {
 	if from >= end {
-		return none
+		return noInstant
 	}
 
-	d, last := from/day, (end-1)/day
-	second := from % day
+	d, last := from/daySeconds, (end-1)/daySeconds
+	second := from % daySeconds
 	for range 2 { // at most: this day is already over, then the first second of another
 		on := r.nextDay(d, last)
-		if on == none {
-			return none
+		if on == noInstant {
+			return noInstant
 		}
 
 		if on > d {
 			second = 0
 		}
 
-		if s := r.nextSecond(second); s != none {
-			if local := on*day + s; local < end {
+		if s := r.nextSecond(second); s != noInstant {
+			if local := on*daySeconds + s; local < end {
 				return local
 			}
-			return none
+			return noInstant
 		}
 
 		d, second = on+1, 0
 		if d > last {
-			return none
+			return noInstant
 		}
 	}
 
-	return none
+	return noInstant
 }
 
 // previousLocal returns the last matching local time in [start, to], or none.
 func (r *rule) previousLocal(to, start int64) int64 {
 	if to < start {
-		return none
+		return noInstant
 	}
 
-	d, first := to/day, start/day
-	second := to % day
+	d, first := to/daySeconds, start/daySeconds
+	second := to % daySeconds
 	for range 2 {
 		on := r.previousDay(d, first)
-		if on == none {
-			return none
+		if on == noInstant {
+			return noInstant
 		}
 
 		if on < d {
-			second = day - 1
+			second = daySeconds - 1
 		}
 
-		if s := r.previousSecond(second); s != none {
-			if local := on*day + s; local >= start {
+		if s := r.previousSecond(second); s != noInstant {
+			if local := on*daySeconds + s; local >= start {
 				return local
 			}
-			return none
+			return noInstant
 		}
 
-		d, second = on-1, day-1
+		d, second = on-1, daySeconds-1
 		if d < first {
-			return none
+			return noInstant
 		}
 	}
 
-	return none
+	return noInstant
 }

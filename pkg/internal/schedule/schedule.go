@@ -83,23 +83,23 @@ type plan struct {
 // What never fires, whatever the anchor, is refused, with task.CodeNeverFires; H
 // and @in are refused, too.
 func Parse(t task.Timing, anchor time.Time) (*Schedule, error) {
-	p, err := plans.get(t)
+	p, err := sharedPlans.getPlan(t)
 	if err != nil {
 		return nil, err
 	}
-	return &Schedule{plan: p, anchor: milliseconds(anchor)}, nil
+	return &Schedule{plan: p, anchor: clampToMS(anchor)}, nil
 }
 
 // Anchored is the same schedule with another anchor.
 func (s *Schedule) Anchored(anchor time.Time) Schedule {
-	return Schedule{plan: s.plan, anchor: milliseconds(anchor)}
+	return Schedule{plan: s.plan, anchor: clampToMS(anchor)}
 }
 
 // Check refuses what no task may have: what Parse refuses, but for H and @in, if
 // they are well written.
 func Check(t task.Timing) error {
-	if !slices.ContainsFunc(t.Schedule, unresolved) {
-		_, err := plans.get(t)
+	if !slices.ContainsFunc(t.Schedule, isUnresolved) {
+		_, err := sharedPlans.getPlan(t)
 		return err
 	}
 
@@ -111,10 +111,10 @@ func Check(t task.Timing) error {
 	return p.setTiming(t)
 }
 
-// unresolved reports whether an expression is one that Parse refuses and Check
+// isUnresolved reports whether an expression is one that Parse refuses and Check
 // accepts.
-func unresolved(expr string) bool {
-	return spreads(expr) || waits(expr)
+func isUnresolved(expr string) bool {
+	return usesHash(expr) || isDelay(expr)
 }
 
 func newPlan(t task.Timing) (*plan, error) {
@@ -205,24 +205,24 @@ func (s *Schedule) Location() *time.Location { return s.plan.zone.location }
 // Next returns the first tick later than after, in UTC and whole milliseconds.
 // It returns false if there is none up to the schedule's end, or that of 2100.
 func (s *Schedule) Next(after time.Time) (time.Time, bool) {
-	next := s.next(milliseconds(after))
-	if next == none {
+	next := s.nextAfter(clampToMS(after))
+	if next == noInstant {
 		return time.Time{}, false
 	}
 	return time.UnixMilli(next).UTC(), true
 }
 
-// next returns the first tick later than after, in ms, or none.
-func (s *Schedule) next(after int64) int64 {
+// nextAfter returns the first tick later than after, in ms, or none.
+func (s *Schedule) nextAfter(after int64) int64 {
 	p, next := s.plan, int64(math.MaxInt64)
 	after = max(after, p.first-1)
 	if after >= p.last {
-		return none
+		return noInstant
 	}
 
 	if from := after/1000 + 1; from < endSecond {
 		for i := range p.rules {
-			if tick := p.rules[i].next(p.zone, p.policy, from); tick != none {
+			if tick := p.rules[i].nextTick(p.zone, p.policy, from); tick != noInstant {
 				next = min(next, tick*1000)
 			}
 		}
@@ -247,22 +247,22 @@ func (s *Schedule) next(after int64) int64 {
 	}
 
 	if next > p.last {
-		return none
+		return noInstant
 	}
 
 	return next
 }
 
-// previous returns the last tick not later than to, in ms, or none.
-func (s *Schedule) previous(to int64) int64 {
-	p, last := s.plan, none
+// previousTo returns the last tick not later than to, in ms, or none.
+func (s *Schedule) previousTo(to int64) int64 {
+	p, last := s.plan, noInstant
 	to = min(to, p.last)
 	if to < p.first {
-		return none
+		return noInstant
 	}
 
 	for i := range p.rules {
-		if tick := p.rules[i].previous(p.zone, p.policy, to/1000); tick != none {
+		if tick := p.rules[i].previousTick(p.zone, p.policy, to/1000); tick != noInstant {
 			last = max(last, tick*1000)
 		}
 	}
@@ -286,15 +286,15 @@ func (s *Schedule) previous(to int64) int64 {
 	}
 
 	if last < p.first {
-		return none
+		return noInstant
 	}
 
 	return last
 }
 
-// milliseconds cuts an instant to ms, and what is absurd to the years 1 to 9999,
+// clampToMS cuts an instant to ms, and what is absurd to the years 1 to 9999,
 // where arithmetic in ms cannot overflow.
-func milliseconds(t time.Time) int64 {
+func clampToMS(t time.Time) int64 {
 	const (
 		year1    = -62135596800
 		year9999 = 253402300799

@@ -26,19 +26,19 @@ func (s *special) monthDays(first, length uint8) uint32 {
 	}
 
 	if s.lastWorkday {
-		days |= 1 << workday(length, first, length)
+		days |= 1 << nearestWorkday(length, first, length)
 	}
 
 	for set := s.nearest & (1<<(length+1) - 1); set != 0; set &= set - 1 {
-		days |= 1 << workday(uint8(bits.TrailingZeros32(set)), first, length)
+		days |= 1 << nearestWorkday(uint8(bits.TrailingZeros32(set)), first, length)
 	}
 
 	return days
 }
 
-// workday returns the day from Monday to Friday that is nearest to a day of a
+// nearestWorkday returns the day from Monday to Friday that is nearest to a day of a
 // month, in that month.
-func workday(n, first, length uint8) uint8 {
+func nearestWorkday(n, first, length uint8) uint8 {
 	switch weekday := time.Weekday((first + n - 1) % 7); {
 	case weekday == time.Saturday && n == 1:
 		return n + 2
@@ -110,11 +110,11 @@ func (s *special) takeDay(item string) (bool, error) {
 	case text == "LW":
 		s.lastWorkday = true
 	case strings.HasPrefix(text, "L"):
-		return false, fmt.Errorf("day of month %s: L, the last day, and LW, the last working day, take nothing more", short(item))
+		return false, fmt.Errorf("day of month %s: L, the last day, and LW, the last working day, take nothing more", shorten(item))
 	case near && day == "":
-		return false, fmt.Errorf("day of month %s: W needs a day; did you mean 15W, or LW, the last working day?", short(item))
+		return false, fmt.Errorf("day of month %s: W needs a day; did you mean 15W, or LW, the last working day?", shorten(item))
 	case near && !isNumber(day):
-		return false, fmt.Errorf("day of month %s: W takes one day, such as 15W; the last working day is LW", short(item))
+		return false, fmt.Errorf("day of month %s: W takes one day, such as 15W; the last working day is LW", shorten(item))
 	case near:
 		n, err := dayOfMonth.parseValue(item, day)
 		if err != nil {
@@ -132,9 +132,9 @@ func (s *special) takeWeekday(item string) (bool, error) {
 	text := strings.ToUpper(item)
 	day, place, isNth := strings.Cut(text, "#")
 	if isNth {
-		n, ok := number(place)
+		n, ok := parseDigits(place)
 		if !ok || n < 1 || n > len(s.nth) {
-			return false, fmt.Errorf("day of week %s: # takes a place in the month from 1 to 5, such as 5#3, the third Friday; the last one is 5L", short(item))
+			return false, fmt.Errorf("day of week %s: # takes a place in the month from 1 to 5, such as 5#3, the third Friday; the last one is 5L", shorten(item))
 		}
 
 		weekday, err := dayOfWeek.parseValue(item, day)
@@ -152,7 +152,7 @@ func (s *special) takeWeekday(item string) (bool, error) {
 	case !isLast:
 		return false, nil
 	case day == "":
-		return false, fmt.Errorf("day of week %s: L needs a day, such as 5L, the last Friday", short(item))
+		return false, fmt.Errorf("day of week %s: L needs a day, such as 5L, the last Friday", shorten(item))
 	}
 
 	weekday, err := dayOfWeek.parseValue(item, day)

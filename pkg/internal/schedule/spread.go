@@ -30,7 +30,7 @@ const maxSpread = maxLength / 2
 func Spread(exprs []string, namespace, name string) (task.Schedules, error) {
 	list := slices.Clone(task.Schedules(exprs))
 	for i, text := range exprs {
-		if !spreads(text) {
+		if !usesHash(text) {
 			continue
 		}
 
@@ -50,16 +50,16 @@ func Spread(exprs []string, namespace, name string) (task.Schedules, error) {
 	return list, nil
 }
 
-// spreads reports whether an expression has H in it.
-func spreads(expr string) bool {
+// usesHash reports whether an expression has H in it.
+func usesHash(expr string) bool {
 	words := strings.Fields(expr)
 	return len(words) > 0 && words[0][0] != '@' && slices.ContainsFunc(words, hasH)
 }
 
-// waits reports whether an expression is an @in.
-func waits(expr string) bool {
+// isDelay reports whether an expression is an @in.
+func isDelay(expr string) bool {
 	words := strings.Fields(expr)
-	return len(words) > 0 && words[0] == in
+	return len(words) > 0 && words[0] == inExpr
 }
 
 // hasH reports whether a field has an item that begins with H.
@@ -80,7 +80,7 @@ func spreadWords(words []string, namespace, name string) ([]string, error) {
 			continue
 		}
 
-		f := &fields[first+i]
+		f := &cronFields[first+i]
 		hash := xxhash.Sum64String(namespace + "/" + name + "/" + f.name)
 
 		items := strings.Split(word, ",")
@@ -116,7 +116,7 @@ func (f *field) resolveHash(item string, hash uint64) (string, error) {
 		inner, closed := strings.CutSuffix(inner, ")")
 		from, to, ranged := strings.Cut(inner, "-")
 		if !ok || !closed || !ranged {
-			return "", fmt.Errorf("%s %s: H is written H, H(%d-%d), H/2 or H(%d-%d)/2", f.name, short(item), low, high, low, high)
+			return "", fmt.Errorf("%s %s: H is written H, H(%d-%d), H/2 or H(%d-%d)/2", f.name, shorten(item), low, high, low, high)
 		}
 
 		greatest := high
@@ -130,9 +130,9 @@ func (f *field) resolveHash(item string, hash uint64) (string, error) {
 
 		switch {
 		case low > high:
-			return "", fmt.Errorf("%s %s has its bounds in the wrong order; H takes one range", f.name, short(item))
+			return "", fmt.Errorf("%s %s has its bounds in the wrong order; H takes one range", f.name, shorten(item))
 		case high > greatest:
-			return "", fmt.Errorf("%s %s is beyond %d, up to which H goes", f.name, short(item), greatest)
+			return "", fmt.Errorf("%s %s is beyond %d, up to which H goes", f.name, shorten(item), greatest)
 		}
 	}
 
@@ -158,7 +158,7 @@ func (f *field) resolveHash(item string, hash uint64) (string, error) {
 func ResolveIn(exprs []string, now time.Time) (task.Schedules, error) {
 	list := slices.Clone(task.Schedules(exprs))
 	for i, text := range exprs {
-		if !waits(text) {
+		if !isDelay(text) {
 			continue
 		}
 
@@ -168,7 +168,7 @@ func ResolveIn(exprs []string, now time.Time) (task.Schedules, error) {
 			return nil, err
 		}
 
-		at := task.At(instant(milliseconds(now) + e.in))
+		at := task.At(instantOf(clampToMS(now) + e.in))
 		if at.Unix() < firstWritten || at.Unix() >= endSecond {
 			return nil, task.Invalid(task.CodeBadTime, field, "%s: the time is outside the years 2000 to 2100", task.Quote(text))
 		}

@@ -131,7 +131,7 @@ func TestSpread_GivesWhatParses(t *testing.T) {
 }
 
 func TestResolveIn_GivesAnInstant(t *testing.T) {
-	now := instant(t, "2026-03-01 10:00:00.123").Add(456)
+	now := instantOf(t, "2026-03-01 10:00:00.123").Add(456)
 	exprs := []string{"@daily", "@in 10m", " @in  1.5s"}
 	if err := schedule.Check(task.Timing{Schedule: exprs}); err != nil {
 		t.Fatal(err)
@@ -151,6 +151,6 @@ func TestResolveIn_GivesAnInstant(t *testing.T) {
 
 	_, err = schedule.ResolveIn([]string{"@in 10m", "@in x"}, now)
 	wantError(t, "@in x", err, task.CodeBadDuration, "schedule[1]", `"x" is not a duration`)
-	_, err = schedule.ResolveIn([]string{"@in 1h"}, instant(t, "2100-12-31 23:30"))
+	_, err = schedule.ResolveIn([]string{"@in 1h"}, instantOf(t, "2100-12-31 23:30"))
 	wantError(t, "@in 1h", err, task.CodeBadTime, "schedule", "outside the years 2000 to 2100")
 }

@@ -77,7 +77,7 @@ func (s *Schedule) tickNote(tick time.Time) string {
 	if instant == st.start && slices.ContainsFunc(p.rules, func(r rule) bool { return r.runsAfterGap(st, p.policy) }) {
 		return NoteGap
 	}
-	if (p.zone.isRepeated(i, instant) || p.zone.occursTwice(i, instant)) && slices.ContainsFunc(p.rules, func(r rule) bool { return r.next(p.zone, p.policy, instant) == instant }) {
+	if (p.zone.isRepeated(i, instant) || p.zone.occursTwice(i, instant)) && slices.ContainsFunc(p.rules, func(r rule) bool { return r.nextTick(p.zone, p.policy, instant) == instant }) {
 		return NoteFold
 	}
 

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// zoneinfo is the IANA database as Go ships it in lib/time (public domain, its
+// zoneDatabase is the IANA database as Go ships it in lib/time (public domain, its
 // release is in lib/time/update.bash of the Go tree). It is a file of this
 // package, and not an import of time/tzdata, because time.LoadLocation asks the
 // host's own files first: two nodes with different tzdata packages, or with a
@@ -20,13 +20,13 @@ import (
 // To move to a newer release, copy lib/time/zoneinfo.zip of a newer Go here.
 //
 //go:embed zoneinfo.zip
-var zoneinfo string
+var zoneDatabase string
 
 // Ticks exist from 1970-01-02 to 2100, the second day so that no local time is
 // before 1970. The bounds are instants in Unix seconds: the first that may be a
 // tick, and the first that may not. What users write is of 2000 to 2100.
 const (
-	firstSecond  = int64(day)
+	firstSecond  = int64(daySeconds)
 	firstWritten = 946684800  // 2000-01-01
 	endSecond    = 4133980800 // 2101-01-01
 )
@@ -72,7 +72,7 @@ func (z *zone) stretchAt(instant int64) int {
 
 // zoneFiles is the table of contents of the embedded database.
 var zoneFiles = sync.OnceValues(func() (map[string]*zip.File, error) {
-	r, err := zip.NewReader(strings.NewReader(zoneinfo), int64(len(zoneinfo)))
+	r, err := zip.NewReader(strings.NewReader(zoneDatabase), int64(len(zoneDatabase)))
 	if err != nil {
 		return nil, fmt.Errorf("open the embedded time zones: %w", err)
 	}
@@ -87,9 +87,9 @@ var zoneFiles = sync.OnceValues(func() (map[string]*zip.File, error) {
 	return files, nil
 })
 
-// zones holds every zone that was asked for; there are some 600, of at most a
+// zoneCache holds every zone that was asked for; there are some 600, of at most a
 // few KB each.
-var zones struct {
+var zoneCache struct {
 	sync.RWMutex
 	byName map[string]*zone
 }
@@ -100,9 +100,9 @@ func findZone(name string) (*zone, error) {
 		name = "UTC"
 	}
 
-	zones.RLock()
-	z := zones.byName[name]
-	zones.RUnlock()
+	zoneCache.RLock()
+	z := zoneCache.byName[name]
+	zoneCache.RUnlock()
 
 	if z != nil {
 		return z, nil
@@ -113,18 +113,18 @@ func findZone(name string) (*zone, error) {
 		return nil, err
 	}
 
-	zones.Lock()
-	defer zones.Unlock()
+	zoneCache.Lock()
+	defer zoneCache.Unlock()
 
-	if have := zones.byName[name]; have != nil {
+	if have := zoneCache.byName[name]; have != nil {
 		return have, nil
 	}
 
-	if zones.byName == nil {
-		zones.byName = make(map[string]*zone)
+	if zoneCache.byName == nil {
+		zoneCache.byName = make(map[string]*zone)
 	}
 
-	zones.byName[name] = z
+	zoneCache.byName[name] = z
 
 	return z, nil
 }
@@ -159,15 +159,15 @@ func loadZone(name string) (*zone, error) {
 		}
 	}
 
-	return &zone{location: location, stretches: cut(location)}, nil
+	return &zone{location: location, stretches: cutStretches(location)}, nil
 }
 
-// cut finds the stretches of a location. time.Time.ZoneBounds is a hint only:
+// cutStretches finds the stretches of a location. time.Time.ZoneBounds is a hint only:
 // beyond the database's table, where a rule continues it, it also reports the
 // ends of years, and on the last day of a leap year an end that is not later
 // than the time asked about. So every bound is a place to look, the step is a
 // day where there is none, and offsets alone decide.
-func cut(location *time.Location) []stretch {
+func cutStretches(location *time.Location) []stretch {
 	offset := func(instant int64) int64 {
 		_, seconds := time.Unix(instant, 0).In(location).Zone()
 		return int64(seconds)
@@ -176,7 +176,7 @@ func cut(location *time.Location) []stretch {
 	now, is := firstSecond, offset(firstSecond)
 	cuts := []stretch{{start: now, offset: is, before: is}}
 	for now < endSecond {
-		next := now + day
+		next := now + daySeconds
 
 		if _, end := time.Unix(now, 0).In(location).ZoneBounds(); end.IsZero() {
 			break

@@ -11,9 +11,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// abbreviations are names of clocks that people take for zones. They are offsets:
+// zoneAbbreviations are names of clocks that people take for zones. They are offsets:
 // none says when clocks change, and several countries use the same letters.
-var abbreviations = map[string]string{
+var zoneAbbreviations = map[string]string{
 	"CEST": "Europe/Berlin", "MEZ": "Europe/Berlin", "MESZ": "Europe/Berlin", "WEST": "Europe/Lisbon", "EEST": "Europe/Athens",
 	"BST": "Europe/London", "MSK": "Europe/Moscow", "TRT": "Europe/Istanbul",
 	"ET": "America/New_York", "EDT": "America/New_York", "CT": "America/Chicago", "CDT": "America/Chicago", "MDT": "America/Denver",
@@ -25,8 +25,8 @@ var abbreviations = map[string]string{
 	"Z": "UTC",
 }
 
-// offsets: UTC+2, GMT-03:00, +05:30.
-var offsets = regexp.MustCompile(`^(?i:UTC|GMT)?([+-])0?([0-9]{1,2})(?::?([0-9]{2}))?$`)
+// offsetPattern: UTC+2, GMT-03:00, +05:30.
+var offsetPattern = regexp.MustCompile(`^(?i:UTC|GMT)?([+-])0?([0-9]{1,2})(?::?([0-9]{2}))?$`)
 
 // unknownZone says why a name is refused, and the nearest right thing.
 func unknownZone(name string, files map[string]*zip.File) error {
@@ -44,11 +44,11 @@ func unknownZone(name string, files map[string]*zip.File) error {
 		}
 	}
 
-	if zone := abbreviations[strings.ToUpper(name)]; zone != "" {
+	if zone := zoneAbbreviations[strings.ToUpper(name)]; zone != "" {
 		return refuse("is not a time zone but an abbreviation, which does not say when clocks change; did you mean %q?", zone)
 	}
-	if m := offsets.FindStringSubmatch(name); m != nil {
-		return refuse("is not a time zone but an offset, which does not say when clocks change; use a name such as \"Europe/Berlin\"%s", fixed(m, files))
+	if m := offsetPattern.FindStringSubmatch(name); m != nil {
+		return refuse("is not a time zone but an offset, which does not say when clocks change; use a name such as \"Europe/Berlin\"%s", fixedZone(m, files))
 	}
 	if near := nearestZone(name, files); near != "" {
 		return refuse("is not a time zone; did you mean %q?", near)
@@ -57,9 +57,9 @@ func unknownZone(name string, files map[string]*zip.File) error {
 	return refuse("is not a time zone; use a name of the IANA database, such as \"Europe/Berlin\"")
 }
 
-// fixed names the zone that is always so far from UTC. Their names have POSIX's
+// fixedZone names the zone that is always so far from UTC. Their names have POSIX's
 // sign, the other way round.
-func fixed(offset []string, files map[string]*zip.File) string {
+func fixedZone(offset []string, files map[string]*zip.File) string {
 	sign := "-"
 	if offset[1] == "-" {
 		sign = "+"

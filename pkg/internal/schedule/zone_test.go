@@ -136,17 +136,17 @@ func TestPlanCache_IsBoundedAndShares(t *testing.T) {
 	c := planCache{limit: 10}
 
 	for i := range 60 {
-		exprs := []string{fields[1].plainRange(i, i, 1) + " * * * *"}
-		p, err := c.get(task.Timing{Schedule: exprs})
+		exprs := []string{cronFields[1].plainRange(i, i, 1) + " * * * *"}
+		p, err := c.getPlan(task.Timing{Schedule: exprs})
 		if err != nil {
 			t.Fatal(err)
 		}
 
-		if again, _ := c.get(task.Timing{Schedule: exprs}); again != p {
+		if again, _ := c.getPlan(task.Timing{Schedule: exprs}); again != p {
 			t.Errorf("%q was parsed twice", exprs)
 		}
 
-		if other, _ := c.get(task.Timing{Schedule: exprs, Timezone: "Europe/Berlin"}); other == p {
+		if other, _ := c.getPlan(task.Timing{Schedule: exprs, Timezone: "Europe/Berlin"}); other == p {
 			t.Errorf("%q has one plan in two zones", exprs)
 		}
 
@@ -155,7 +155,7 @@ func TestPlanCache_IsBoundedAndShares(t *testing.T) {
 		}
 	}
 
-	if _, err := c.get(task.Timing{Schedule: []string{"@at 2026-12-24T18:00:00Z"}}); err != nil || len(c.plans) > c.limit {
+	if _, err := c.getPlan(task.Timing{Schedule: []string{"@at 2026-12-24T18:00:00Z"}}); err != nil || len(c.plans) > c.limit {
 		t.Error(err)
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// required are the parts of a task, and what of them cannot be left out. Unknown
+// requiredFields are the parts of a task, and what of them cannot be left out. Unknown
 // fields of theirs are refused.
-var required = map[string][]string{
+var requiredFields = map[string][]string{
 	"Spec": {"name", "schedule", "action"}, "DST": nil, "Action": nil, "Process": nil, "Noop": nil, "MissedPolicy": nil,
 	"Retry": nil, "Target": nil, "History": nil, "QueuePolicy": nil,
 	"Limits": nil, "Success": nil, "Output": nil, "EnvFrom": nil,
@@ -17,7 +17,7 @@ var required = map[string][]string{
 // Refine adds to the schemas of a task's parts what the Go types do not say:
 // defaults, the values that are possible, and what may be left out.
 func Refine(all map[string]*huma.Schema) {
-	for name, fields := range required {
+	for name, fields := range requiredFields {
 		s := all[name]
 		for _, p := range s.Properties {
 			if p.Type == huma.TypeArray {
@@ -47,8 +47,8 @@ func Refine(all map[string]*huma.Schema) {
 
 	m := all["MissedPolicy"].Properties
 	setChoices(m["policy"], d.Missed.Policy, task.MissedLatest, task.MissedSkip, task.MissedAll)
-	duration(m["grace"], d.Missed.Grace)
-	duration(m["window"], d.Missed.Window)
+	describeDuration(m["grace"], d.Missed.Grace)
+	describeDuration(m["window"], d.Missed.Window)
 	Within(m["limit"], 1, task.MaxMissed, d.Missed.Limit)
 	refineRetry(all["Retry"].Properties, d.Retry)
 	refineSuccess(all["Success"].Properties)
@@ -72,8 +72,8 @@ func refineRetry(r map[string]*huma.Schema, d task.Retry) {
 	Within(r["attempts"], 1, task.MaxAttempts, d.Attempts)
 	Within(r["factor"], 1, 100, d.Factor)
 	Within(r["jitter"], 0, 1, d.Jitter)
-	duration(r["backoff"], d.Backoff)
-	duration(r["max_backoff"], d.MaxBackoff)
+	describeDuration(r["backoff"], d.Backoff)
+	describeDuration(r["max_backoff"], d.MaxBackoff)
 	r["on"].Default = enumOf(d.On...)
 	r["on"].Items = &huma.Schema{Type: huma.TypeString, Enum: enumOf(task.Failed, task.TimedOut, task.Lost)}
 	r["on"].UniqueItems = true
@@ -128,8 +128,8 @@ func refineEnvFrom(e *huma.Schema) {
 	f["keys"].AdditionalProperties = &huma.Schema{Type: huma.TypeString, Pattern: variable}
 }
 
-// descriptions are of fields whose Go types have none.
-var descriptions = map[string]string{
+// fieldDescriptions are of fields whose Go types have none.
+var fieldDescriptions = map[string]string{
 	"namespace":   "Default: default; of a request's body the path's, or absent.",
 	"description": "What the task is for.",
 	"labels":      "To pick tasks by: -l team=data.",
@@ -148,14 +148,14 @@ var descriptions = map[string]string{
 // Spec refines the fields of a task, of whatever they are a part of.
 func Spec(s *huma.Schema) {
 	d, p := task.Defaults(), s.Properties
-	for field, text := range descriptions {
+	for field, text := range fieldDescriptions {
 		p[field].Description = text
 	}
 
 	p["namespace"].Default = d.Namespace
 	p["timezone"].Default, p["timezone"].Examples = d.Timezone, []any{"Europe/Berlin", "America/New_York"}
-	duration(p["timeout"], d.Timeout)
-	duration(p["kill_grace"], d.KillGrace)
+	describeDuration(p["timeout"], d.Timeout)
+	describeDuration(p["kill_grace"], d.KillGrace)
 
 	for _, field := range []string{"jitter", "ttl", "start_deadline"} {
 		p[field].Pattern = durationPattern
@@ -182,7 +182,7 @@ func Spec(s *huma.Schema) {
 	p["labels"].Examples = []any{map[string]string{"team": "data"}}
 }
 
-func duration(s *huma.Schema, otherwise task.Duration) {
+func describeDuration(s *huma.Schema, otherwise task.Duration) {
 	s.Default, s.Pattern = otherwise.String(), durationPattern
 }
 

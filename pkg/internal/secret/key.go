@@ -59,8 +59,8 @@ func (k Key) GoString() string { return k.String() }
 // Format prints the id, whatever the verb.
 func (k Key) Format(s fmt.State, _ rune) { fmt.Fprint(s, k.String()) }
 
-// line is the key as it stands in a file.
-func (k Key) line() string {
+// formatLine is the key as it stands in a file.
+func (k Key) formatLine() string {
 	b := k.key()
 	return keyMark + base64.StdEncoding.EncodeToString(b[:])
 }

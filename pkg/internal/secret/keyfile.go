@@ -20,14 +20,14 @@ const maxKeyFile = 64 << 10 // bytes: some thousand keys
 // Ring reads the keys. It is an error if others than the owner may read or write
 // the file, if it is neither root's nor this user's, or if it has no key.
 func (f KeyFile) Ring() (Ring, error) {
-	r, err := f.read()
+	r, err := f.readRing()
 	if err == nil && len(r.keys) == 0 {
 		err = fmt.Errorf("%s has no key: carillon secret key new %s", f, f)
 	}
 	return r, err
 }
 
-func (f KeyFile) read() (Ring, error) {
+func (f KeyFile) readRing() (Ring, error) {
 	file, err := os.OpenFile(string(f), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return Ring{}, err
@@ -39,7 +39,7 @@ func (f KeyFile) read() (Ring, error) {
 	if err != nil {
 		return Ring{}, err
 	}
-	if err := private(info); err != nil {
+	if err := checkPrivate(info); err != nil {
 		return Ring{}, fmt.Errorf("%s %w", f, err)
 	}
 
@@ -51,11 +51,11 @@ func (f KeyFile) read() (Ring, error) {
 		return Ring{}, fmt.Errorf("%s has more than %d bytes", f, maxKeyFile)
 	}
 
-	return f.parse(string(b))
+	return f.parseRing(string(b))
 }
 
-// private reports what is wrong with who owns a file, or who may open it.
-func private(info fs.FileInfo) error {
+// checkPrivate reports what is wrong with who owns a file, or who may open it.
+func checkPrivate(info fs.FileInfo) error {
 	switch st, ok := info.Sys().(*syscall.Stat_t); {
 	case !info.Mode().IsRegular():
 		return errors.New("is not a regular file")
@@ -68,7 +68,7 @@ func private(info fs.FileInfo) error {
 	return nil
 }
 
-func (f KeyFile) parse(text string) (r Ring, err error) {
+func (f KeyFile) parseRing(text string) (r Ring, err error) {
 	n := 0
 	for line := range strings.Lines(text) {
 		n++
@@ -96,7 +96,7 @@ func (f KeyFile) parse(text string) (r Ring, err error) {
 // the last, or as the first, which encrypts.
 func (f KeyFile) New(first bool) (Key, Ring, error) {
 	k := NewKey()
-	r, err := f.read()
+	r, err := f.readRing()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		r = Ring{}
@@ -111,13 +111,13 @@ func (f KeyFile) New(first bool) (Key, Ring, error) {
 
 	r.keys = slices.Insert(r.keys, at, k)
 
-	return k, r, f.write(r)
+	return k, r, f.writeRing(r)
 }
 
 // First puts the key with an id first, so that it encrypts. ErrNoKey if it is not
 // there.
 func (f KeyFile) First(id string) (Ring, error) {
-	return f.change(id, func(keys []Key, i int) ([]Key, error) {
+	return f.changeRing(id, func(keys []Key, i int) ([]Key, error) {
 		k := keys[i]
 		return slices.Insert(slices.Delete(keys, i, i+1), 0, k), nil
 	})
@@ -126,7 +126,7 @@ func (f KeyFile) First(id string) (Ring, error) {
 // Remove takes the key with an id out; what is sealed with it cannot be opened any
 // more. ErrNoKey if it is not there; the last key stays.
 func (f KeyFile) Remove(id string) (Ring, error) {
-	return f.change(id, func(keys []Key, i int) ([]Key, error) {
+	return f.changeRing(id, func(keys []Key, i int) ([]Key, error) {
 		if len(keys) == 1 {
 			return nil, errors.New("it is the only key")
 		}
@@ -134,8 +134,8 @@ func (f KeyFile) Remove(id string) (Ring, error) {
 	})
 }
 
-func (f KeyFile) change(id string, do func(keys []Key, i int) ([]Key, error)) (Ring, error) {
-	r, err := f.read()
+func (f KeyFile) changeRing(id string, do func(keys []Key, i int) ([]Key, error)) (Ring, error) {
+	r, err := f.readRing()
 	if err != nil {
 		return r, err
 	}
@@ -150,16 +150,16 @@ func (f KeyFile) change(id string, do func(keys []Key, i int) ([]Key, error)) (R
 		return r, fmt.Errorf("%s: %s: %w", f, id, err)
 	}
 
-	return Ring{keys}, f.write(Ring{keys})
+	return Ring{keys}, f.writeRing(Ring{keys})
 }
 
 const keyFileHead = "# Keys of Carillon's secrets. The first encrypts, all decrypt. Whoever has one can read what was encrypted with it.\n"
 
-// write puts a new file in the place of the former, whole or not at all, and on disk.
-func (f KeyFile) write(r Ring) error {
+// writeRing puts a new file in the place of the former, whole or not at all, and on disk.
+func (f KeyFile) writeRing(r Ring) error {
 	text := keyFileHead
 	for _, k := range r.keys {
-		text += k.line() + "\n"
+		text += k.formatLine() + "\n"
 	}
 
 	t, err := os.CreateTemp(filepath.Dir(string(f)), ".carillon-keys-*") // 0600

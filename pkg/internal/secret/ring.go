@@ -37,14 +37,14 @@ type Name struct {
 	Generation      int64
 }
 
-// bound is what sealed values are bound to: their name, which cannot be mistaken
+// bindingFor is what sealed values are bound to: their name, which cannot be mistaken
 // for another, as names have no NUL.
-func (n Name) bound(key string) []byte {
+func (n Name) bindingFor(key string) []byte {
 	return []byte("carillon secret 1\x00" + key + "\x00" + n.Namespace + "\x00" + n.Name + "\x00" + strconv.FormatInt(n.Generation, 10))
 }
 
-// padding is what the length of sealed values is a multiple of.
-const padding = 256
+// paddingUnit is what the length of sealed values is a multiple of.
+const paddingUnit = 256
 
 // Seal encrypts values under the first key, and says which that is. ErrNoKey if
 // there is none.
@@ -58,13 +58,13 @@ func (r Ring) Seal(n Name, values map[string]string) (sealed []byte, key string,
 		return nil, "", errors.New("values that are no text")
 	}
 
-	for len(plain)%padding != 0 {
+	for len(plain)%paddingUnit != 0 {
 		plain = append(plain, ' ')
 	}
 
 	k := r.keys[0]
 
-	return k.aead.Seal(nil, nil, plain, n.bound(k.id)), k.id, nil
+	return k.aead.Seal(nil, nil, plain, n.bindingFor(k.id)), k.id, nil
 }
 
 // Open decrypts what Seal made for that very name with the key of that id.
@@ -75,7 +75,7 @@ func (r Ring) Open(n Name, sealed []byte, key string) (map[string]string, error)
 		return nil, fmt.Errorf("%w %s", ErrNoKey, key)
 	}
 
-	plain, err := r.keys[i].aead.Open(nil, nil, sealed, n.bound(key))
+	plain, err := r.keys[i].aead.Open(nil, nil, sealed, n.bindingFor(key))
 	if err != nil {
 		return nil, ErrDamaged
 	}

@@ -86,7 +86,7 @@ func TestKey_PrintsAsItsID(t *testing.T) {
 	k := NewKey()
 	text, _ := json.Marshal(struct{ K Key }{k})
 	for _, s := range []string{fmt.Sprint(k), fmt.Sprintf("%v %+v %#v %s %q %x %d", k, k, k, k, k, k, k), fmt.Sprintf("%v", NewRing(k)), string(text)} {
-		for _, bad := range []string{k.line()[len(keyMark):], fmt.Sprintf("%x", k.key()), fmt.Sprint(k.key())} {
+		for _, bad := range []string{k.formatLine()[len(keyMark):], fmt.Sprintf("%x", k.key()), fmt.Sprint(k.key())} {
 			if strings.Contains(s, strings.Trim(bad, "[]")) {
 				t.Errorf("%s", s)
 			}
@@ -200,7 +200,7 @@ func TestKeyFile_RefusesWhatOthersMayRead(t *testing.T) {
 
 func TestKeyFile_SaysWhichLineIsNoKey(t *testing.T) {
 	f := KeyFile(filepath.Join(t.TempDir(), "keys"))
-	k := NewKey().line()
+	k := NewKey().formatLine()
 	for text, want := range map[string]string{
 		"": "has no key", "# nothing\n\n": "has no key", "\nhunter2\n": "line 2", k + "\n" + k: "a second time", k[:30]: "line 1", k + "AAAA": "line 1",
 	} {

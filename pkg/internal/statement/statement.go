@@ -49,8 +49,8 @@ const (
 	// maxNonces bounds the memory for replays. Every remembered nonce was signed by a
 	// known node, so that only a broken node can reach it.
 	maxNonces = 100_000
-	// domain separates these signatures from all others that a node's key may make.
-	domain = "carillon statement 1\n"
+	// signatureDomain separates these signatures from all others that a node's key may make.
+	signatureDomain = "carillon statement 1\n"
 )
 
 // The reasons for which Verify refuses a statement.
@@ -105,14 +105,14 @@ func (s Statement) Sign(key ed25519.PrivateKey, r Request, now time.Time) string
 		panic(fmt.Sprintf("statement: encode: %v", err)) // it has only strings and a number
 	}
 
-	signature := ed25519.Sign(key, signed(payload))
+	signature := ed25519.Sign(key, signedBytes(payload))
 
-	return encoding.EncodeToString(payload) + "." + encoding.EncodeToString(signature)
+	return strictEncoding.EncodeToString(payload) + "." + strictEncoding.EncodeToString(signature)
 }
 
-var encoding = base64.RawURLEncoding.Strict()
+var strictEncoding = base64.RawURLEncoding.Strict()
 
-func signed(payload []byte) []byte { return append([]byte(domain), payload...) }
+func signedBytes(payload []byte) []byte { return append([]byte(signatureDomain), payload...) }
 
 func hashBody(b []byte) string {
 	sum := sha256.Sum256(b)
@@ -143,7 +143,7 @@ func NewVerifier(node, instance string) *Verifier {
 // Verify returns the statement in a header if it authorises the request now. known
 // finds the node that claims to have signed it.
 func (v *Verifier) Verify(header string, r Request, known func(node string) (Issuer, bool), now time.Time) (Statement, error) {
-	s, payload, signature, err := parse(header)
+	s, payload, signature, err := parseHeader(header)
 	if err != nil {
 		return Statement{}, err
 	}
@@ -152,7 +152,7 @@ func (v *Verifier) Verify(header string, r Request, known func(node string) (Iss
 	if !ok || len(issuer.Key) != ed25519.PublicKeySize || issuer.Instance != s.FromInstance {
 		return Statement{}, fmt.Errorf("%w: %.64q, instance %.64q", ErrIssuer, s.From, s.FromInstance)
 	}
-	if !ed25519.Verify(issuer.Key, signed(payload), signature) {
+	if !ed25519.Verify(issuer.Key, signedBytes(payload), signature) {
 		return Statement{}, ErrSignature
 	}
 
@@ -180,15 +180,15 @@ func (v *Verifier) Verify(header string, r Request, known func(node string) (Iss
 	return s, nil
 }
 
-func parse(header string) (s Statement, payload, signature []byte, err error) {
+func parseHeader(header string) (s Statement, payload, signature []byte, err error) {
 	first, second, ok := strings.Cut(header, ".")
 	if !ok || len(header) > maxHeader {
 		return s, nil, nil, ErrMalformed
 	}
-	if payload, err = encoding.DecodeString(first); err != nil {
+	if payload, err = strictEncoding.DecodeString(first); err != nil {
 		return s, nil, nil, ErrMalformed
 	}
-	if signature, err = encoding.DecodeString(second); err != nil {
+	if signature, err = strictEncoding.DecodeString(second); err != nil {
 		return s, nil, nil, ErrMalformed
 	}
 

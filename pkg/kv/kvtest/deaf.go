@@ -43,7 +43,7 @@ func (d *Deaf) Watch(ctx context.Context, key string, opts ...clientv3.OpOption)
 		defer close(out)
 		for r := range in {
 			if some := len(r.Events); some > 0 {
-				if r.Events = d.pass(r.Events); len(r.Events) == 0 {
+				if r.Events = d.filterEvents(r.Events); len(r.Events) == 0 {
 					continue // an empty response would look like a progress notification
 				}
 			}
@@ -59,7 +59,7 @@ func (d *Deaf) Watch(ctx context.Context, key string, opts ...clientv3.OpOption)
 	return out
 }
 
-func (d *Deaf) pass(events []*clientv3.Event) []*clientv3.Event {
+func (d *Deaf) filterEvents(events []*clientv3.Event) []*clientv3.Event {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 

@@ -32,7 +32,7 @@ func Start(t testing.TB) *kv.Client {
 func StartServer(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{t: t, dir: t.TempDir()}
-	s.start()
+	s.startServer()
 	t.Cleanup(s.Stop) // registered before the cleanups of the clients, so that it runs after them
 	s.client = s.Dial()
 
@@ -73,10 +73,10 @@ func (s *Server) Stop() {
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.Stop()
-	s.start()
+	s.startServer()
 }
 
-func (s *Server) start() {
+func (s *Server) startServer() {
 	s.t.Helper()
 	// The context of the test is cancelled before the cleanups run, so it cannot be used here.
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)

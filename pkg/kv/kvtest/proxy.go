@@ -37,15 +37,15 @@ func (s *Server) Proxy() *Proxy {
 
 	s.t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	p := &Proxy{
-		t: s.t, target: socket(s), path: filepath.Join(dir, "sock"),
+		t: s.t, target: socketPath(s), path: filepath.Join(dir, "sock"),
 		conns: map[net.Conn]struct{}{},
 	}
 	if p.l, err = net.Listen("unix", p.path); err != nil {
 		s.t.Fatal(err)
 	}
 
-	s.t.Cleanup(p.close)
-	p.wg.Go(p.accept)
+	s.t.Cleanup(p.closeAll)
+	p.wg.Go(p.acceptConns)
 
 	return p
 }
@@ -65,12 +65,12 @@ func (p *Proxy) Client(cfg kv.Config) *kv.Client {
 	return c
 }
 
-func socket(s *Server) string { return strings.TrimPrefix(s.Endpoint(), "unix://") }
+func socketPath(s *Server) string { return strings.TrimPrefix(s.Endpoint(), "unix://") }
 
 // Redirect closes all connections, and forwards new ones to another server.
 func (p *Proxy) Redirect(to *Server) {
 	p.mu.Lock()
-	p.target = socket(to)
+	p.target = socketPath(to)
 	p.mu.Unlock()
 
 	p.Cut()
@@ -109,7 +109,7 @@ func (p *Proxy) Mend() {
 	}
 }
 
-func (p *Proxy) close() {
+func (p *Proxy) closeAll() {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
@@ -120,17 +120,17 @@ func (p *Proxy) close() {
 	p.wg.Wait()
 }
 
-func (p *Proxy) accept() {
+func (p *Proxy) acceptConns() {
 	for {
 		c, err := p.l.Accept()
 		if err != nil {
 			return
 		}
-		p.wg.Go(func() { p.serve(c) })
+		p.wg.Go(func() { p.serveConn(c) })
 	}
 }
 
-func (p *Proxy) serve(client net.Conn) {
+func (p *Proxy) serveConn(client net.Conn) {
 	defer client.Close()
 
 	p.mu.Lock()
@@ -144,7 +144,7 @@ func (p *Proxy) serve(client net.Conn) {
 
 	defer server.Close()
 
-	if !p.enter(client, server) {
+	if !p.addConns(client, server) {
 		return
 	}
 
@@ -165,7 +165,7 @@ func (p *Proxy) serve(client net.Conn) {
 	delete(p.conns, server)
 }
 
-func (p *Proxy) enter(conns ...net.Conn) bool {
+func (p *Proxy) addConns(conns ...net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 

@@ -13,7 +13,7 @@ func (s *Server) Keep() (rewind func()) {
 	member := filepath.Join(s.dir, "member")
 	s.Stop()
 	s.copyDir(kept, member)
-	s.start()
+	s.startServer()
 
 	return func() {
 		s.t.Helper()
@@ -24,7 +24,7 @@ func (s *Server) Keep() (rewind func()) {
 		}
 
 		s.copyDir(member, kept)
-		s.start()
+		s.startServer()
 	}
 }
 

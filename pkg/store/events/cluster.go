@@ -152,8 +152,8 @@ func (t *Translator) clusterEvent(c Change) (task.Event, bool) {
 	return e, e.Detail != ""
 }
 
-// freezes are the events of the record of freezes.
-func freezes(c Change) (list []task.Event) {
+// freezeEvents are the events of the record of freezes.
+func freezeEvents(c Change) (list []task.Event) {
 	read := func(e *mvccpb.KeyValue) (f task.Freezes) {
 		if e != nil {
 			f, _ = record.Decode[task.Freezes](e.Value)

@@ -28,7 +28,7 @@ func (t *Translator) Translate(rev int64, changes []Change) []task.Event {
 	for _, name := range r.taskOrder {
 		if e, ok := r.tasks[name].taskEvent(); ok {
 			tasks = append(tasks, e)
-			if r.tasks[name].deleted() {
+			if r.tasks[name].isDeleted() {
 				gone[name] = &e
 			}
 		}
@@ -100,7 +100,7 @@ func (r *parts) addChange(c *Change) {
 			r.cluster = append(r.cluster, e)
 		}
 	case "freezes":
-		r.cluster = append(r.cluster, freezes(*c)...)
+		r.cluster = append(r.cluster, freezeEvents(*c)...)
 	case "secrets":
 		if e, ok := r.t.secretEvent(*c); ok {
 			r.secrets = append(r.secrets, e)

@@ -32,27 +32,27 @@ func (c *runChange) inInbox(node string, ch *Change) {
 	}
 }
 
-func put(c *Change) bool     { return c != nil && c.After != nil }
-func removed(c *Change) bool { return c != nil && c.Before != nil && c.After == nil }
+func wasPut(c *Change) bool     { return c != nil && c.After != nil }
+func wasRemoved(c *Change) bool { return c != nil && c.Before != nil && c.After == nil }
 
 // events are those of the run. gone is the event of its task's end, if that has
 // come at the same revision.
 func (t *Translator) runEvents(c *runChange, gone *task.Event) (list []task.Event) {
 	switch {
-	case put(c.history):
+	case wasPut(c.history):
 		list = t.intoHistory(c)
-	case put(c.inbox):
+	case wasPut(c.inbox):
 		list = t.intoInbox(c)
-	case put(c.queue):
+	case wasPut(c.queue):
 		list = t.intoQueue(c)
-	case removed(c.inbox), removed(c.queue):
+	case wasRemoved(c.inbox), wasRemoved(c.queue):
 		list = t.purgedEvents(c, gone)
-	case removed(c.dead) && gone == nil:
+	case wasRemoved(c.dead) && gone == nil:
 		list = t.dismissedEvents(c)
 	}
 
 	for _, l := range c.late {
-		if put(l) {
+		if wasPut(l) {
 			r, err := record.DecodeRunValue(l.After.Value)
 			e := t.runEvent(c, task.ActionLate, r, err)
 			e.Actor, e.Time = r.Node, r.EndedAt
@@ -81,17 +81,17 @@ func (t *Translator) runEvent(c *runChange, action string, r task.Run, err error
 func (t *Translator) intoHistory(c *runChange) []task.Event {
 	r, err := record.DecodeRunValue(c.history.After.Value)
 	e := t.runEvent(c, task.ActionEnded, r, err)
-	e.Time, e.Dead, e.Detail = r.EndedAt, put(c.dead), words{e.Detail, r.Message}.joinWords()
+	e.Time, e.Dead, e.Detail = r.EndedAt, wasPut(c.dead), words{e.Detail, r.Message}.joinWords()
 	owner := t.owners[c.ref.Shard]
 
 	switch {
-	case removed(c.inbox):
+	case wasRemoved(c.inbox):
 		e.Node = c.node
 		e.Actor = c.node
 		if r.State == task.Lost && !t.present[c.node] { // an owner's commit demands that its node is absent
 			e.Actor = owner
 		}
-	case removed(c.queue):
+	case wasRemoved(c.queue):
 		e.Actor = owner
 	case c.history.Before != nil:
 		before, _ := record.DecodeRunValue(c.history.Before.Value)
@@ -170,9 +170,9 @@ func (t *Translator) intoQueue(c *runChange) []task.Event {
 	e.Actor, e.Time = t.owners[c.ref.Shard], w.CreatedAt
 
 	switch {
-	case removed(c.inbox) && w.Reason == task.ReasonHandBack:
+	case wasRemoved(c.inbox) && w.Reason == task.ReasonHandBack:
 		e.Action, e.Actor, e.Previous, e.Time = task.ActionHandedBack, c.node, c.node, task.Time{}
-	case removed(c.inbox):
+	case wasRemoved(c.inbox):
 		e.Action, e.Previous, e.Time = task.ActionRetrying, c.node, task.Time{}
 		if n := len(w.Attempts); n > 0 {
 			last := w.Attempts[n-1]
@@ -255,7 +255,7 @@ func (t *Translator) dismissedEvents(c *runChange) []task.Event {
 // purgedEvents is the end of a run that leaves no record: with its task, or by a repair.
 func (t *Translator) purgedEvents(c *runChange, gone *task.Event) []task.Event {
 	var r task.Run
-	if removed(c.queue) {
+	if wasRemoved(c.queue) {
 		r, _ = record.DecodeRunValue(c.queue.Before.Value)
 	} else {
 		r, _ = record.DecodeRunValue(c.inbox.Before.Value)

@@ -20,15 +20,15 @@ type tombstone struct {
 	Why       string    `json:"why"`
 }
 
-func (c taskChange) tombstone() (t tombstone) {
+func (c taskChange) readTombstone() (t tombstone) {
 	if c.tomb != nil && c.tomb.After != nil {
 		t, _ = record.Decode[tombstone](c.tomb.After.Value)
 	}
 	return t
 }
 
-// deleted reports whether the task is gone.
-func (c taskChange) deleted() bool { return c.spec != nil && c.spec.After == nil }
+// isDeleted reports whether the task is gone.
+func (c taskChange) isDeleted() bool { return c.spec != nil && c.spec.After == nil }
 
 // taskEvent is the one of the task itself; false if nothing of it is new for its user.
 func (c taskChange) taskEvent() (task.Event, bool) {
@@ -37,8 +37,8 @@ func (c taskChange) taskEvent() (task.Event, bool) {
 	switch {
 	case c.spec == nil:
 		return c.ofEntry(e)
-	case c.deleted():
-		t := c.tombstone()
+	case c.isDeleted():
+		t := c.readTombstone()
 		e.Action, e.Time, e.Actor, e.Detail = task.ActionDeleted, t.DeletedAt, t.DeletedBy, t.Why
 		if before, err := record.DecodeTask(c.spec.Before.Value, 0); err == nil {
 			e.UID = before.UID
@@ -67,7 +67,7 @@ func (c taskChange) taskEvent() (task.Event, bool) {
 	case e.Action == "" || e.Action == task.ChangeCreated || after.Generation == before.Generation:
 		e.Action = task.ChangeUpdated // a version that does not say so
 		if before.Paused != after.Paused {
-			e.Action = paused(after.Paused)
+			e.Action = pauseChange(after.Paused)
 		}
 	}
 
@@ -78,7 +78,7 @@ func (c taskChange) taskEvent() (task.Event, bool) {
 	return e, true
 }
 
-func paused(is bool) string {
+func pauseChange(is bool) string {
 	if is {
 		return task.ChangePaused
 	}
@@ -98,7 +98,7 @@ func (c taskChange) ofEntry(e task.Event) (task.Event, bool) {
 		return e, false
 	}
 
-	e.UID, e.Generation, e.Action = after.UID, after.Generation, paused(after.Paused)
+	e.UID, e.Generation, e.Action = after.UID, after.Generation, pauseChange(after.Paused)
 	if after.Own != nil && len(after.Own.Pauses) > 0 {
 		switch p := after.Own.Pauses[len(after.Own.Pauses)-1]; {
 		case after.Paused:

@@ -50,11 +50,11 @@ var Hostile = []string{
 	"\a", "\b\b\b", "\x7f", "\x0e\x0f", "\v", "\f", "\x00", "\x05", "50%\rdone", "\xc3", "\xff\xfe", "\U000e0001",
 }
 
-var escapes = regexp.MustCompile("\x1b\\[[0-9;]*m")
+var escapePattern = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
 // Obeyed is the first of a text that a terminal would obey, but for our own colours.
 func Obeyed(text string) string {
-	text = escapes.ReplaceAllString(text, "")
+	text = escapePattern.ReplaceAllString(text, "")
 	for i, r := range text {
 		if r != '\n' && r != '\t' && !unicode.IsPrint(r) {
 			return text[max(0, i-10):min(len(text), i+10)]

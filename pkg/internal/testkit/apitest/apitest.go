@@ -46,7 +46,7 @@ var Model = porcupine.NondeterministicModel{
 		if r.Err == "unknown" {
 			return []any{st, unknownAfter(st, o)}
 		}
-		if next, ok := step(st, o, r); ok {
+		if next, ok := nextState(st, o, r); ok {
 			return []any{next}
 		}
 
@@ -61,21 +61,21 @@ func unknownAfter(st State, o Op) State {
 	switch {
 	case o.Kind == "delete":
 		return State{}
-	case o.Kind == "cas" && (st == State{} || !st.at(o.Revision)), st.Value == o.Value:
+	case o.Kind == "cas" && (st == State{} || !st.mayBeAt(o.Revision)), st.Value == o.Value:
 		return st
 	}
 
 	return State{Value: o.Value, Generation: st.Generation + 1, Revision: -1}
 }
 
-// at reports whether a task may be at a revision.
-func (s State) at(revision int64) bool { return s.Revision == revision || s.Revision == -1 }
+// mayBeAt reports whether a task may be at a revision.
+func (s State) mayBeAt(revision int64) bool { return s.Revision == revision || s.Revision == -1 }
 
-// step is what a task becomes by a call that returned r; false if it cannot
+// nextState is what a task becomes by a call that returned r; false if it cannot
 // have returned that.
-func step(st State, o Op, r Result) (State, bool) {
+func nextState(st State, o Op, r Result) (State, bool) {
 	absent := st == State{}
-	read := st.Value == r.Value && st.Generation == r.Generation && st.at(r.Revision)
+	read := st.Value == r.Value && st.Generation == r.Generation && st.mayBeAt(r.Revision)
 	wrote := r.Value == o.Value && r.Generation == st.Generation+1 && r.Revision > st.Revision
 
 	switch {
@@ -87,7 +87,7 @@ func step(st State, o Op, r Result) (State, bool) {
 		return State{}, !absent
 	case o.Kind == "get":
 		return r.State, !absent && read
-	case o.Kind == "cas" && (absent || !st.at(o.Revision)):
+	case o.Kind == "cas" && (absent || !st.mayBeAt(o.Revision)):
 		return st, false
 	case !absent && st.Value == o.Value: // nothing to do
 		return r.State, read

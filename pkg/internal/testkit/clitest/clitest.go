@@ -50,8 +50,8 @@ type Commands = map[string]func(ts *testscript.TestScript, neg bool, args []stri
 // further are commands that the scripts have besides.
 func Run(t *testing.T, dir string, start func(env *testscript.Env) Server, further Commands) {
 	t.Helper()
-	all := Commands{"carillon": carillon, "code": code, "input": input, "background": background, "join": join,
-		"expect": expect, "interrupt": interrupt, "eventually": eventually}
+	all := Commands{"carillon": cmdCarillon, "code": cmdCode, "input": cmdInput, "background": cmdBackground, "join": cmdJoin,
+		"expect": cmdExpect, "interrupt": cmdInterrupt, "eventually": cmdEventually}
 	maps.Copy(all, further)
 	testscript.Run(t, testscript.Params{
 		Dir:                dir,
@@ -78,10 +78,10 @@ type state struct {
 	back  *running
 }
 
-func of(ts *testscript.TestScript) *state { return ts.Value(stateKey{}).(*state) }
+func stateOf(ts *testscript.TestScript) *state { return ts.Value(stateKey{}).(*state) }
 
-// main runs one command line.
-func (s *state) main(ts *testscript.TestScript, args []string, out, errs io.Writer) int {
+// runCommand runs one command line.
+func (s *state) runCommand(ts *testscript.TestScript, args []string, out, errs io.Writer) int {
 	// Not the test's context: what a script does not wait for still has an end.
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
@@ -92,25 +92,25 @@ func (s *state) main(ts *testscript.TestScript, args []string, out, errs io.Writ
 	return cli.Main(ctx, args, cli.IO{In: in, Out: out, Err: errs, Env: ts.Getenv, Version: "v0.0.0-test", CompleteWithin: Patience, CompleteFor: Patience})
 }
 
-func carillon(ts *testscript.TestScript, neg bool, args []string) {
-	s := of(ts)
-	s.code = s.main(ts, args, ts.Stdout(), ts.Stderr())
+func cmdCarillon(ts *testscript.TestScript, neg bool, args []string) {
+	s := stateOf(ts)
+	s.code = s.runCommand(ts, args, ts.Stdout(), ts.Stderr())
 	if (s.code != 0) != neg {
 		ts.Fatalf("carillon %s: exit code %d", strings.Join(args, " "), s.code)
 	}
 }
 
-func code(ts *testscript.TestScript, _ bool, args []string) {
-	if got := of(ts).code; len(args) != 1 || args[0] != strconv.Itoa(got) {
+func cmdCode(ts *testscript.TestScript, _ bool, args []string) {
+	if got := stateOf(ts).code; len(args) != 1 || args[0] != strconv.Itoa(got) {
 		ts.Fatalf("exit code %d, want %v", got, args)
 	}
 }
 
-func input(ts *testscript.TestScript, _ bool, args []string) {
+func cmdInput(ts *testscript.TestScript, _ bool, args []string) {
 	if len(args) != 1 {
 		ts.Fatalf("usage: input FILE")
 	}
-	of(ts).stdin = ts.ReadFile(args[0])
+	stateOf(ts).stdin = ts.ReadFile(args[0])
 }
 
 // running is a command in the background.
@@ -141,8 +141,8 @@ func (t *text) Bytes() []byte {
 	return bytes.Clone(t.b)
 }
 
-func background(ts *testscript.TestScript, _ bool, args []string) {
-	s := of(ts)
+func cmdBackground(ts *testscript.TestScript, _ bool, args []string) {
+	s := stateOf(ts)
 	if s.back != nil {
 		ts.Fatalf("one command at a time may be in the background")
 	}
@@ -169,18 +169,18 @@ func background(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Defer(func() { <-r.done })
 }
 
-// waiting is the command in the background.
-func waiting(ts *testscript.TestScript) *running {
-	r := of(ts).back
+// runningCommand is the command in the background.
+func runningCommand(ts *testscript.TestScript) *running {
+	r := stateOf(ts).back
 	if r == nil {
 		ts.Fatalf("nothing is in the background")
 	}
 	return r
 }
 
-func interrupt(ts *testscript.TestScript, _ bool, _ []string) { waiting(ts).end() }
+func cmdInterrupt(ts *testscript.TestScript, _ bool, _ []string) { runningCommand(ts).end() }
 
-func expect(ts *testscript.TestScript, _ bool, args []string) {
+func cmdExpect(ts *testscript.TestScript, _ bool, args []string) {
 	beside := len(args) > 0 && args[0] == "-stderr"
 	if beside {
 		args = args[1:]
@@ -192,7 +192,7 @@ func expect(ts *testscript.TestScript, _ bool, args []string) {
 
 	pattern, err := regexp.Compile("(?m)" + args[0])
 	ts.Check(err)
-	r := waiting(ts)
+	r := runningCommand(ts)
 
 	said := &r.out
 	if beside {
@@ -206,16 +206,16 @@ func expect(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-func join(ts *testscript.TestScript, _ bool, _ []string) {
-	s := of(ts)
-	<-waiting(ts).done
+func cmdJoin(ts *testscript.TestScript, _ bool, _ []string) {
+	s := stateOf(ts)
+	<-runningCommand(ts).done
 	s.code = s.back.code
-	tell(ts, ts.Stdout(), &s.back.out)
-	tell(ts, ts.Stderr(), &s.back.errs)
+	writeBytes(ts, ts.Stdout(), &s.back.out)
+	writeBytes(ts, ts.Stderr(), &s.back.errs)
 	s.back = nil
 }
 
-func eventually(ts *testscript.TestScript, _ bool, args []string) {
+func cmdEventually(ts *testscript.TestScript, _ bool, args []string) {
 	at := slices.Index(args, "--")
 	if at < 0 || at != len(args)-2 {
 		ts.Fatalf("usage: eventually WORD... -- PATTERN")
@@ -223,13 +223,13 @@ func eventually(ts *testscript.TestScript, _ bool, args []string) {
 
 	pattern, err := regexp.Compile("(?m)" + args[len(args)-1])
 	ts.Check(err)
-	s := of(ts)
+	s := stateOf(ts)
 	var out, errs bytes.Buffer
 
 	for end := time.Now().Add(Patience); ; time.Sleep(50 * time.Millisecond) {
 		out.Reset()
 		errs.Reset()
-		s.code = s.main(ts, args[:at], &out, &errs)
+		s.code = s.runCommand(ts, args[:at], &out, &errs)
 
 		if pattern.Match(out.Bytes()) {
 			break
@@ -240,10 +240,10 @@ func eventually(ts *testscript.TestScript, _ bool, args []string) {
 		}
 	}
 
-	tell(ts, ts.Stdout(), &out)
+	writeBytes(ts, ts.Stdout(), &out)
 }
 
-func tell(ts *testscript.TestScript, w io.Writer, b interface{ Bytes() []byte }) {
+func writeBytes(ts *testscript.TestScript, w io.Writer, b interface{ Bytes() []byte }) {
 	_, err := w.Write(b.Bytes())
 	ts.Check(err)
 }

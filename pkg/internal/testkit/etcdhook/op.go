@@ -11,11 +11,11 @@ func Each(op clientv3.Op, rewrite func(cmps []clientv3.Cmp, then, els []clientv3
 		return op
 	}
 	cmps, then, els := op.Txn()
-	return rewrite(cmps, each(then, rewrite), each(els, rewrite))
+	return rewrite(cmps, rewriteEach(then, rewrite), rewriteEach(els, rewrite))
 }
 
-// each applies Each to a list of operations.
-func each(ops []clientv3.Op, rewrite func([]clientv3.Cmp, []clientv3.Op, []clientv3.Op) clientv3.Op) []clientv3.Op {
+// rewriteEach applies Each to a list of operations.
+func rewriteEach(ops []clientv3.Op, rewrite func([]clientv3.Cmp, []clientv3.Op, []clientv3.Op) clientv3.Op) []clientv3.Op {
 	done := make([]clientv3.Op, len(ops))
 	for i, o := range ops {
 		done[i] = Each(o, rewrite)

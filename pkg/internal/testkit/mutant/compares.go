@@ -11,9 +11,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/testkit/etcdhook"
 )
 
-// without returns a mutant that removes the comparisons that dropped selects.
-func without(dropped func(k keysOf, t txn, key string) bool) func(k keysOf) infect {
-	return transactions(func(k keysOf, t txn) txn {
+// withoutComparisons returns a mutant that removes the comparisons that dropped selects.
+func withoutComparisons(dropped func(k keysOf, t txn, key string) bool) func(k keysOf) infect {
+	return editTransactions(func(k keysOf, t txn) txn {
 		var kept []clientv3.Cmp
 		for _, c := range t.If {
 			if !dropped(k, t, string(c.KeyBytes())) {
@@ -67,8 +67,8 @@ func isRevised(k keysOf, key string) bool {
 	return strings.HasPrefix(key, k.Shards()) && strings.HasSuffix(key, "/revised") && strings.Count(key[len(k.Shards()):], "/") == 1
 }
 
-// unrevised removes the put of the revised key from edits.
-func unrevised(k keysOf, t txn) txn {
+// withoutRevision removes the put of the revised key from edits.
+func withoutRevision(k keysOf, t txn) txn {
 	t.Then = slices.DeleteFunc(slices.Clone(t.Then), func(op clientv3.Op) bool { return op.IsPut() && isRevised(k, string(op.KeyBytes())) })
 	return t
 }
@@ -80,7 +80,7 @@ func runKnown(k keysOf, _ txn, key string) bool { return strings.HasPrefix(key, 
 // longer leads then. Without the delay the mutant would rarely do harm: a leader that knows that its term has ended
 // writes nothing, so that the comparison matters only for writes in flight.
 func noTerm(k keysOf) infect {
-	without := without(func(k keysOf, _ txn, key string) bool { return strings.HasPrefix(key, k.Leader()) })(k)
+	without := withoutComparisons(func(k keysOf, _ txn, key string) bool { return strings.HasPrefix(key, k.Leader()) })(k)
 	return func(node string, c *clientv3.Client) {
 		without(node, c)
 		c.KV = etcdhook.KV(c.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
@@ -105,7 +105,7 @@ func noTerm(k keysOf) infect {
 
 // isCommit reports whether t is an owner's commit. Only commits write a watermark.
 func isCommit(k keysOf, t txn) bool {
-	return t.puts(func(key string) bool { return isWatermark(k, key) })
+	return t.putsKey(func(key string) bool { return isWatermark(k, key) })
 }
 
 // isWatermark reports whether a key is a shard's watermark.

@@ -28,7 +28,7 @@ func presentLostAfter(k keysOf) infect {
 
 			var now any
 			for _, e := range record.Get().Kvs {
-				edited(e.Value, func(m map[string]any) { now = m["lost_after"] })
+				editObject(e.Value, func(m map[string]any) { now = m["lost_after"] })
 			}
 
 			for _, part := range r.Txn().Responses {
@@ -37,7 +37,7 @@ func presentLostAfter(k keysOf) infect {
 						continue
 					}
 
-					e.Value = edited(e.Value, func(m map[string]any) {
+					e.Value = editObject(e.Value, func(m map[string]any) {
 						if delete(m, "lost_after"); now != nil {
 							m["lost_after"] = now
 						}
@@ -82,7 +82,7 @@ func forgeAdoptions(k keysOf, op clientv3.Op, answer *pb.TxnResponse, header *pb
 	_, then, _ := op.Txn()
 
 	if isAdoption(k, op) && !answer.Succeeded && sessionHolds(answer) {
-		answer.Succeeded, answer.Responses = true, done(then, header)
+		answer.Succeeded, answer.Responses = true, successResponses(then, header)
 		return
 	}
 

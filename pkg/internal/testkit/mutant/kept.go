@@ -16,7 +16,7 @@ func editPuts(k keysOf, t txn, part string, edit func(m map[string]any)) txn {
 	ops := make([]clientv3.Op, len(t.Then))
 	for i, op := range t.Then {
 		if op.IsPut() && inShard(k, string(op.KeyBytes()), part) {
-			op.WithValueBytes(edited(op.ValueBytes(), edit))
+			op.WithValueBytes(editObject(op.ValueBytes(), edit))
 		}
 		ops[i] = op
 	}

@@ -29,8 +29,8 @@ func editedTxns(op clientv3.Op, edit func(txn) txn) clientv3.Op {
 	})
 }
 
-// puts reports whether t itself, without its nested transactions, puts a key that wanted accepts.
-func (t txn) puts(wanted func(key string) bool) bool {
+// putsKey reports whether t itself, without its nested transactions, puts a key that wanted accepts.
+func (t txn) putsKey(wanted func(key string) bool) bool {
 	for _, op := range t.Then {
 		if op.IsPut() && wanted(string(op.KeyBytes())) {
 			return true
@@ -40,8 +40,8 @@ func (t txn) puts(wanted func(key string) bool) bool {
 	return false
 }
 
-// transactions returns a mutant that edits each transaction before it is sent.
-func transactions(edit func(k keysOf, t txn) txn) func(k keysOf) infect {
+// editTransactions returns a mutant that edits each transaction before it is sent.
+func editTransactions(edit func(k keysOf, t txn) txn) func(k keysOf) infect {
 	return func(k keysOf) infect {
 		return func(_ string, c *clientv3.Client) {
 			c.KV = etcdhook.KV(c.KV, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
@@ -51,8 +51,8 @@ func transactions(edit func(k keysOf, t txn) txn) func(k keysOf) infect {
 	}
 }
 
-// reads returns a KV that edits the answers to reads outside of transactions.
-func reads(kv clientv3.KV, edit func(op clientv3.Op, resp *clientv3.GetResponse)) clientv3.KV {
+// editReads returns a KV that edits the answers to reads outside of transactions.
+func editReads(kv clientv3.KV, edit func(op clientv3.Op, resp *clientv3.GetResponse)) clientv3.KV {
 	return etcdhook.KV(kv, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 		r, err := next(ctx, op)
 		if err == nil && op.IsGet() {
@@ -62,16 +62,16 @@ func reads(kv clientv3.KV, edit func(op clientv3.Op, resp *clientv3.GetResponse)
 	})
 }
 
-// done returns the answer that etcd would give if all ops had succeeded at the revision in the header. Nested
+// successResponses returns the answer that etcd would give if all ops had succeeded at the revision in the header. Nested
 // transactions get an empty header, as in etcd.
-func done(ops []clientv3.Op, header *pb.ResponseHeader) []*pb.ResponseOp {
+func successResponses(ops []clientv3.Op, header *pb.ResponseHeader) []*pb.ResponseOp {
 	out := make([]*pb.ResponseOp, len(ops))
 	for i, op := range ops {
 		switch {
 		case op.IsTxn():
 			_, then, _ := op.Txn()
 			out[i] = &pb.ResponseOp{Response: &pb.ResponseOp_ResponseTxn{ResponseTxn: &pb.TxnResponse{
-				Header: &pb.ResponseHeader{}, Succeeded: true, Responses: done(then, &pb.ResponseHeader{})}}}
+				Header: &pb.ResponseHeader{}, Succeeded: true, Responses: successResponses(then, &pb.ResponseHeader{})}}}
 		case op.IsPut():
 			out[i] = &pb.ResponseOp{Response: &pb.ResponseOp_ResponsePut{ResponsePut: &pb.PutResponse{Header: header}}}
 		case op.IsDelete():

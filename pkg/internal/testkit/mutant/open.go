@@ -16,7 +16,7 @@ import (
 func openByRead(k keysOf) infect {
 	return func(_ string, c *clientv3.Client) {
 		o := &opener{keys: k, known: map[opening]int64{}}
-		c.KV = etcdhook.KV(c.KV, o.call)
+		c.KV = etcdhook.KV(c.KV, o.callNext)
 	}
 }
 
@@ -34,15 +34,15 @@ type opener struct {
 	known map[opening]int64 // the real mod revision of each watermark
 }
 
-// call replaces opening commits by reads, and translates the watermark comparisons of all others.
-func (o *opener) call(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
+// callNext replaces opening commits by reads, and translates the watermark comparisons of all others.
+func (o *opener) callNext(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 	read := map[string]int64{}
 	r, err := next(ctx, editedTxns(op, func(t txn) txn {
 		known := int64(0)
 		cmps := make([]clientv3.Cmp, len(t.If))
 		for i, c := range t.If {
 			if cmps[i] = c; isWatermark(o.keys, string(c.KeyBytes())) {
-				known = o.really(string(c.KeyBytes()), c.GetCompare().GetModRevision())
+				known = o.trueRevision(string(c.KeyBytes()), c.GetCompare().GetModRevision())
 				cmps[i] = kv.ModIs(string(c.KeyBytes()), known)
 			}
 		}
@@ -68,8 +68,8 @@ func (o *opener) call(ctx context.Context, op clientv3.Op, next etcdhook.Do) (cl
 	return r, err
 }
 
-// really returns the real mod revision of a watermark for the one that a worker compares.
-func (o *opener) really(mark string, revision int64) int64 {
+// trueRevision returns the real mod revision of a watermark for the one that a worker compares.
+func (o *opener) trueRevision(mark string, revision int64) int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 

@@ -16,7 +16,7 @@ import (
 // deletes.
 func conflictsTogether(keysOf) infect {
 	g := &gatherer{}
-	return func(_ string, c *clientv3.Client) { c.KV = etcdhook.KV(c.KV, g.send) }
+	return func(_ string, c *clientv3.Client) { c.KV = etcdhook.KV(c.KV, g.sendTogether) }
 }
 
 // gatherFor is long enough that transactions of several nodes meet.
@@ -38,18 +38,18 @@ type request struct {
 	err     error
 }
 
-// send adds a transaction to the request that is being collected. The first one of a request waits for gatherFor
+// sendTogether adds a transaction to the request that is being collected. The first one of a request waits for gatherFor
 // and then sends all of them. The others wait for the result.
-func (g *gatherer) send(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
+func (g *gatherer) sendTogether(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 	if !op.IsTxn() {
 		return next(ctx, op)
 	}
 
 	g.mu.Lock()
 	r, first := g.waiting, false
-	if r == nil || !r.takes(op) {
+	if r == nil || !r.addTransaction(op) {
 		r, first = &request{written: map[string]bool{}, deleted: map[string]bool{}, done: make(chan struct{})}, true
-		r.takes(op)
+		r.addTransaction(op)
 		g.waiting = r
 	}
 
@@ -64,7 +64,7 @@ func (g *gatherer) send(ctx context.Context, op clientv3.Op, next etcdhook.Do) (
 			return clientv3.OpResponse{}, ctx.Err()
 		}
 
-		return r.answer(mine)
+		return r.partAnswer(mine)
 	}
 
 	select {
@@ -87,11 +87,11 @@ func (g *gatherer) send(ctx context.Context, op clientv3.Op, next etcdhook.Do) (
 	r.resp, r.err = next(ctx, clientv3.OpTxn(nil, r.parts, nil))
 	close(r.done)
 
-	return r.answer(mine)
+	return r.partAnswer(mine)
 }
 
-// answer returns the result of the i-th transaction.
-func (r *request) answer(i int) (clientv3.OpResponse, error) {
+// partAnswer returns the result of the i-th transaction.
+func (r *request) partAnswer(i int) (clientv3.OpResponse, error) {
 	if r.err != nil || len(r.parts) == 1 {
 		return r.resp, r.err
 	}
@@ -101,8 +101,8 @@ func (r *request) answer(i int) (clientv3.OpResponse, error) {
 	return (&clientv3.TxnResponse{Header: whole.Header, Succeeded: part.Succeeded, Responses: part.Responses}).OpResponse(), nil
 }
 
-// takes reports whether a transaction can join the request, and if so notes what it writes.
-func (r *request) takes(op clientv3.Op) bool {
+// addTransaction reports whether a transaction can join the request, and if so notes what it writes.
+func (r *request) addTransaction(op clientv3.Op) bool {
 	var puts, deletes []string
 	ok, ops := true, 0
 	editedTxns(op, func(t txn) txn {

@@ -48,7 +48,7 @@ func editMark(k keysOf, t txn, edit func(m map[string]any)) txn {
 	ops := make([]clientv3.Op, len(t.Then))
 	for i, op := range t.Then {
 		if op.IsPut() && isWatermark(k, string(op.KeyBytes())) {
-			op.WithValueBytes(edited(op.ValueBytes(), edit))
+			op.WithValueBytes(editObject(op.ValueBytes(), edit))
 		}
 		ops[i] = op
 	}
@@ -57,8 +57,8 @@ func editMark(k keysOf, t txn, edit func(m map[string]any)) txn {
 	return t
 }
 
-// edited returns a JSON object after edit has changed it. A value that is not a JSON object is returned unchanged.
-func edited(value []byte, edit func(m map[string]any)) []byte {
+// editObject returns a JSON object after edit has changed it. A value that is not a JSON object is returned unchanged.
+func editObject(value []byte, edit func(m map[string]any)) []byte {
 	var m map[string]any
 	if json.Unmarshal(value, &m) != nil {
 		return value
@@ -101,7 +101,7 @@ func errorIsDone(keysOf) infect {
 			_, then, _ := op.Txn()
 			header := &pb.ResponseHeader{Revision: newest.Revision}
 
-			return (&clientv3.TxnResponse{Header: header, Succeeded: true, Responses: done(then, header)}).OpResponse(), nil
+			return (&clientv3.TxnResponse{Header: header, Succeeded: true, Responses: successResponses(then, header)}).OpResponse(), nil
 		})
 	}
 }
@@ -125,7 +125,7 @@ func staleScan(k keysOf) infect {
 		var mu sync.Mutex
 		var kept *clientv3.GetResponse
 		var at time.Time
-		c.KV = reads(c.KV, func(op clientv3.Op, resp *clientv3.GetResponse) {
+		c.KV = editReads(c.KV, func(op clientv3.Op, resp *clientv3.GetResponse) {
 			if string(op.KeyBytes()) != k.Runs() || !op.IsKeysOnly() {
 				return
 			}
@@ -147,7 +147,7 @@ func staleScan(k keysOf) infect {
 func clearedUnseen(k keysOf) infect {
 	prefix := strings.TrimSuffix(k.Cleared("x"), "x")
 	return func(_ string, c *clientv3.Client) {
-		c.KV = reads(c.KV, func(op clientv3.Op, resp *clientv3.GetResponse) {
+		c.KV = editReads(c.KV, func(op clientv3.Op, resp *clientv3.GetResponse) {
 			if key := op.KeyBytes(); strings.HasPrefix(string(key), prefix) && len(resp.Kvs) == 0 {
 				rev := resp.Header.GetRevision()
 				resp.Kvs = []*mvccpb.KeyValue{{Key: key, Value: []byte(`{}`), CreateRevision: rev, ModRevision: rev}}

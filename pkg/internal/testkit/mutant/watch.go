@@ -66,18 +66,18 @@ func anyonesAttempt(k keysOf) infect {
 		inbox := k.Inbox(node)
 		mine := &own{key: k.Node(node)}
 		show := func(e *mvccpb.KeyValue) *mvccpb.KeyValue {
-			instance := mine.instance()
+			instance := mine.instanceName()
 			if instance == "" || !strings.HasPrefix(string(e.Key), inbox) || len(e.Value) == 0 {
 				return e
 			}
 
 			return &mvccpb.KeyValue{
 				Key: e.Key, CreateRevision: e.CreateRevision, ModRevision: e.ModRevision, Version: e.Version, Lease: e.Lease,
-				Value: edited(e.Value, func(m map[string]any) { m["instance"] = instance }),
+				Value: editObject(e.Value, func(m map[string]any) { m["instance"] = instance }),
 			}
 		}
 
-		c.KV = reads(mine.learns(c.KV), func(_ clientv3.Op, resp *clientv3.GetResponse) {
+		c.KV = editReads(mine.learnFrom(c.KV), func(_ clientv3.Op, resp *clientv3.GetResponse) {
 			kvs := make([]*mvccpb.KeyValue, len(resp.Kvs))
 			for i, e := range resp.Kvs {
 				kvs[i] = show(e)
@@ -105,20 +105,20 @@ type own struct {
 	name string
 }
 
-// instance returns the node's instance; "" before it has joined.
-func (o *own) instance() string {
+// instanceName returns the node's instance; "" before it has joined.
+func (o *own) instanceName() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.name
 }
 
-// learns returns a KV that reads the instance from each write of the node's key.
-func (o *own) learns(kv clientv3.KV) clientv3.KV {
+// learnFrom returns a KV that reads the instance from each write of the node's key.
+func (o *own) learnFrom(kv clientv3.KV) clientv3.KV {
 	return etcdhook.KV(kv, func(ctx context.Context, op clientv3.Op, next etcdhook.Do) (clientv3.OpResponse, error) {
 		return next(ctx, editedTxns(op, func(t txn) txn {
 			for _, op := range t.Then {
 				if op.IsPut() && string(op.KeyBytes()) == o.key {
-					o.learn(op.ValueBytes())
+					o.learnInstance(op.ValueBytes())
 				}
 			}
 
@@ -127,9 +127,9 @@ func (o *own) learns(kv clientv3.KV) clientv3.KV {
 	})
 }
 
-// learn stores the instance of a node's record.
-func (o *own) learn(value []byte) {
-	edited(value, func(m map[string]any) {
+// learnInstance stores the instance of a node's record.
+func (o *own) learnInstance(value []byte) {
+	editObject(value, func(m map[string]any) {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		o.name = asText(m["instance"])
