@@ -13,28 +13,29 @@ import (
 )
 
 const (
-	// summaryTimeout is how long a worker may take to say what it does. One that does
-	// not waits for etcd, which is worth telling, too.
+	// summaryTimeout is how long a worker may take to deliver its summary. One that takes longer is waiting
+	// for etcd, which the board shows as well.
 	summaryTimeout = 250 * time.Millisecond
-	// boardAge is how old a part may be that is shown again: however many look at the
-	// same one, the workers are asked twice a second at most.
+	// boardAge is how long a part of the board may be shown again. So the workers make a summary at most
+	// twice a second, however many users look at the same view.
 	boardAge = 500 * time.Millisecond
 )
 
-// boardCache is the latest part, as it was shown.
+// boardCache holds the last part of the board, and with which arguments it was made. Its lock is held while
+// a part is made, so callers at the same time share one.
 type boardCache struct {
 	mu    sync.Mutex
 	span  time.Duration
 	limit int
 	at    time.Time
 	part  task.BoardPart
-	// shown is what each worker has shown last, for when it is held up.
+	// shown holds each worker's last summary, for when the worker does not answer in time.
 	shown map[*worker]*board.Summary
 }
 
-// Part is what this node adds to the board: ticks within a span from now, and of
-// each list limit items. It is put together from memory, by the workers themselves,
-// in some microseconds of each; it takes 250 ms if one of them is held up by etcd.
+// Part returns what this node adds to the board: ticks up to span from now, and at most limit items of each
+// list. The workers make it from memory, which takes each some microseconds. If a worker is waiting for
+// etcd, Part takes summaryTimeout.
 func (e *Engine) Part(ctx context.Context, span time.Duration, limit int) task.BoardPart {
 	b := &e.board
 	b.mu.Lock()
@@ -45,14 +46,16 @@ func (e *Engine) Part(ctx context.Context, span time.Duration, limit int) task.B
 	}
 
 	part := e.readBoard(ctx, span, limit)
-	if ctx.Err() == nil { // else who asked has not waited for all of it, and the next one may
+	// If ctx has ended, the part is incomplete. Do not keep it.
+	if ctx.Err() == nil {
 		b.part, b.span, b.limit, b.at = part, span, limit, time.Now()
 	}
 
 	return part
 }
 
-// readBoard asks all workers.
+// readBoard requests a summary of each worker, and combines them with the last summaries of those that do
+// not answer in time.
 func (e *Engine) readBoard(ctx context.Context, span time.Duration, limit int) task.BoardPart {
 	clock := e.cfg.Now()
 	now := clock.UnixMilli()
@@ -65,6 +68,9 @@ func (e *Engine) readBoard(ctx context.Context, span time.Duration, limit int) t
 	}
 	e.mu.Unlock()
 
+	// waits holds the workers, by shard, whose summary has not arrived. enough is the due time, in Unix
+	// milliseconds, after which further ticks would not be shown: workers that answer later need not list
+	// them.
 	seen := board.NewBuilder(limit)
 	answers, waits, shown := make(chan *board.Summary, len(workers)), map[int]*worker{}, make(map[*worker]*board.Summary, len(workers))
 	asked := 0
@@ -76,7 +82,9 @@ func (e *Engine) readBoard(ctx context.Context, span time.Duration, limit int) t
 
 		if w.serving.Load() {
 			select {
-			case <-w.summaryRequests: // it has not looked at the one before, for which nobody waits any more
+			// The worker has not answered the previous request. Nobody waits for it any more, so replace
+			// it.
+			case <-w.summaryRequests:
 			default:
 			}
 
@@ -110,6 +118,7 @@ func (e *Engine) readBoard(ctx context.Context, span time.Duration, limit int) t
 		}
 	}
 
+	// Workers that did not answer: show their last summary with what has become overdue since.
 	for _, w := range waits {
 		since := w.undecided.Load()
 		loading := !w.serving.Load()
@@ -132,8 +141,8 @@ func (e *Engine) readBoard(ctx context.Context, span time.Duration, limit int) t
 	return part
 }
 
-// addToBoard fills in a summary of the shard. What it costs depends on what is asked for, on what runs,
-// waits and fails, and not on how many tasks there are.
+// addToBoard fills in a summary of the shard and delivers it. The cost depends on the size of the view and
+// on how many runs are active, waiting or failing, not on the number of tasks.
 func (s *shardState) addToBoard(g *board.Summary) {
 	g.Tasks, g.Paused = s.census.Tasks(g.Now)
 	g.Unreadable, g.Failing = s.census.Of[taskstate.Unreadable], s.failures.Len()
@@ -149,14 +158,14 @@ func (s *shardState) addToBoard(g *board.Summary) {
 	g.Shown <- g
 }
 
-// mostOverdue is how many overdue ticks of a shard are passed over on the way to
-// those that are to come.
+// mostOverdue limits how many overdue ticks of a shard are visited before those that are to come.
 const mostOverdue = 1000
 
+// showTicks adds the shard's next ticks and its overdue ones.
 func (s *shardState) showTicks(g *board.Summary) {
 	line := g.Now - board.OverdueAfter.Milliseconds()
 	g.Overdue = s.due.CountUpTo(line)
-	passed := 0
+	passed := 0 // overdue ticks that were visited
 	s.due.InOrder(func(t *taskstate.Task) bool {
 		at := t.DueAt()
 		if at > g.Until || len(g.Soon) == g.Limit || passed > mostOverdue || at > g.Enough.Load() {
@@ -179,6 +188,7 @@ func (s *shardState) showTicks(g *board.Summary) {
 	})
 }
 
+// showLives adds the active and waiting runs of the shard.
 func (s *shardState) showLives(g *board.Summary) {
 	runs, gone := board.NewFirst(g.Limit, board.OlderRun), board.NewFirst(g.Limit, board.OlderRun)
 	queue := board.NewFirst(g.Limit, board.FirstWait)
@@ -192,6 +202,7 @@ func (s *shardState) showLives(g *board.Summary) {
 				r.Since = at.UnixMilli()
 			}
 
+			// The node of the attempt is away.
 			if a.Watch != nil && !a.Watch.Since.IsZero() {
 				g.Away++
 				gone.Add(r)
@@ -201,10 +212,12 @@ func (s *shardState) showLives(g *board.Summary) {
 			runs.Add(r)
 		}
 
+		// held means that the overlap policy would not let another run of the task start now.
 		held := t.Policy != nil && len(t.Activity.Active) > 0 && !t.Policy.Rule.Free(t.Doing())
 
 		for _, q := range t.Activity.Queue {
-			if q.UnderWay() { // it does not wait: its parts are among what runs
+			if q.UnderWay() {
+				// A run with parts does not wait: its parts are among the active ones.
 				g.Waits--
 				continue
 			}
@@ -215,7 +228,7 @@ func (s *shardState) showLives(g *board.Summary) {
 
 			reason := q.Reason
 			if held && reason == task.ReasonNoNode {
-				reason = task.ReasonOverlap // a node has come since: others of the task run now
+				reason = task.ReasonOverlap
 			}
 
 			g.Waiting[reason]++

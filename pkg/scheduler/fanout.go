@@ -9,20 +9,24 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A run with parts lives in the queue from when it has them until all have ended;
-// see "Fan out" in docs/architecture.md. Its record says which parts are left to
-// give out. A part that is not left is in an inbox, in the queue (to be tried
-// again), or has ended: then it is on record under parts/, until its parent is in
-// history.
+// A run with parts has a queue record from when it begins until all of its parts have ended. The record lists
+// the parts that are left to assign. Every other part has exactly one of these records:
+//
+//   - an inbox record, while a node has it,
+//   - a queue record, while it waits for another attempt,
+//   - a record under parts/, when it has ended and its run has not.
+//
+// When the run moves to history, its record contains how each part ended, and the records under parts/ are
+// deleted. See "Fan out" in docs/architecture.md.
 
-// roomForPart is a generous guess of the bytes of a part in its parent's records.
+// roomForPart is a generous estimate of the size in bytes of one part in the records of its run.
 const roomForPart = 512
 
-// roomForFan is what the record of a fan-out may have more than another's, before it
-// is known how many nodes it is for.
+// roomForFan is by how many bytes the record of a run with parts may exceed another's, before it is known
+// for how many nodes it is.
 const roomForFan = 64 << 10
 
-// roomForCheckpoints is what those take that a run's parts begin with.
+// roomForCheckpoints returns the size in bytes of the checkpoints with which a run's parts begin.
 func roomForCheckpoints(f *task.Fan) int {
 	if len(f.Checkpoints) == 0 {
 		return 0
@@ -30,11 +34,12 @@ func roomForCheckpoints(f *task.Fan) int {
 	return task.MaxPartCheckpoints
 }
 
-// tellEvery is how often at most a run's record is written only to say how many of
-// its parts have ended.
+// tellEvery is the minimum time between two writes of a run's record that only update how many of its parts
+// have ended.
 const tellEvery = time.Second
 
-// planFanOut is the parts that a run of t has if it begins now; or why it cannot.
+// planFanOut returns the parts that a run of t has if it begins now, or the reason why it must wait. The
+// nodes of parts with a node of their own are chosen here, once. It counts no slots.
 func (p *plan) planFanOut(t *taskstate.Task) (*task.Fan, string) {
 	target := t.Policy.Target
 	nodes := p.s.placement.Rank(t.Want(), p.now)
@@ -54,6 +59,7 @@ func (p *plan) planFanOut(t *taskstate.Task) (*task.Fan, string) {
 	}
 
 	if f.Nodes != nil {
+		// Without an order from the strategy, number the parts in the order of their nodes' names.
 		if !task.Ordered(target.Strategy) {
 			slices.Sort(f.Nodes)
 		}
@@ -64,12 +70,13 @@ func (p *plan) planFanOut(t *taskstate.Task) (*task.Fan, string) {
 		f.Left = append(f.Left, i)
 	}
 
-	f.Need, _ = target.Succeed.Need(f.Count) // it was checked with the policy
+	f.Need, _ = target.Succeed.Need(f.Count) // cannot fail: the policy was validated
 
 	return f, ""
 }
 
-// beginFanOut makes a run one that has its parts. None is given out by that.
+// beginFanOut returns the record of a run that has its parts from now on. No part is assigned to a node by
+// that.
 func (p *plan) beginFanOut(run task.Run, f *task.Fan) task.Run {
 	run.State, run.Reason, run.Fan, run.NotBefore = task.Running, "", f, task.Time{}
 	if run.Owner == "" {
@@ -80,17 +87,20 @@ func (p *plan) beginFanOut(run task.Run, f *task.Fan) task.Run {
 	return run
 }
 
-// fanOut has a tick become a run with parts.
+// fanOut makes a tick a run with parts. Its record is put into the queue, where it stays until all parts
+// have ended.
 func (p *plan) fanOut(t *taskstate.Task, run task.Run, f *task.Fan) {
 	p.s.endSpan(t)
-	p.changeOf(t).started = true // what waits of the task counts it from the next commit on
+	// The run counts as active from the next plan on, so the queue must wait for that (G8).
+	p.changeOf(t).started = true
 	p.addEffect(runEnqueued{t, &taskstate.Waiting{Waiting: task.Waiting{Run: p.beginFanOut(run, f)}}})
 	p.lookAfterCommit(t)
 	p.countRun(t, run.ScheduledTime.UnixMilli())
 	p.counts.run++
 }
 
-// startParent gives a run that has waited its parts. false: there is no room.
+// startParent gives a run that has waited its parts. If it cannot start now, startParent records why. It
+// returns false if the commit has no room. A run that repeats failed parts has its fan already (q.Fan).
 func (p *plan) startParent(t *taskstate.Task, q *taskstate.Waiting) bool {
 	f, reason := q.Fan, ""
 	if f == nil {
@@ -116,27 +126,30 @@ func (p *plan) startParent(t *taskstate.Task, q *taskstate.Waiting) bool {
 	w.Run = p.beginFanOut(w.Run, f)
 	r := parentRun{plan: p, t: t, q: q}
 	r.rewriteQueueRecord(w)
-	p.changeOf(t).started = true // its first part goes with the next commit
+	// The first part is assigned in the next commit, which knows the new record.
+	p.changeOf(t).started = true
 
 	return true
 }
 
-// parentRun is what a plan decides of one run that has its parts: which of them is given to a node,
-// missed or lost, and when the run itself ends.
+// parentRun is what a plan decides about one run with parts: which part is assigned to a node, missed or
+// lost, and when the run itself ends.
 type parentRun struct {
 	*plan
 	t *taskstate.Task
-	q *taskstate.Waiting // the run's queue record, which says which parts are left to give out
+	q *taskstate.Waiting // the run's queue record, which contains the parts that are left to assign
 
-	// How many of its parts have ended, and how many of these have succeeded. decideRun counts them.
+	// ended is how many parts have ended, and succeeded how many of these succeeded. decideRun sets them.
 	ended, succeeded int
 }
 
-// decideRun ends the run if all of its parts have ended, asks for its end if it is replaced, and
-// gives out the next part if it may. false: there is no room.
+// decideRun ends the run if all of its parts have ended, cancels it if it is replaced, and otherwise
+// assigns the next part if it may. It assigns at most one part in a plan. It returns false if the commit
+// has no room.
 func (r *parentRun) decideRun(what tickpolicy.Turn) bool {
 	f := r.q.Fan
 	r.ended, r.succeeded = r.t.CountEnded(r.q)
+	// active counts the parts that are in an inbox or wait for another attempt.
 	active := f.Count - f.Kept - len(f.Left) - r.ended
 	ending := f.Cancel != ""
 
@@ -146,11 +159,13 @@ func (r *parentRun) decideRun(what tickpolicy.Turn) bool {
 	case !ending && what == tickpolicy.TurnReplaced:
 		return r.cancelRun(task.ReasonReplaced)
 	case !ending && what == tickpolicy.TurnStart && len(f.Left) > 0 && !r.isFrozen(r.t):
+		// Nothing starts while the task is frozen (G21).
 		if done, ok := r.giveOut(); done || !ok {
 			return ok
 		}
 	}
 
+	// No part was assigned. Check whether the record of a part has disappeared, and update the counts.
 	if active > 0 && !r.loseMissingParts() {
 		return false
 	}
@@ -158,26 +173,28 @@ func (r *parentRun) decideRun(what tickpolicy.Turn) bool {
 	return r.writeCounts()
 }
 
-// rewriteQueueRecord writes another version of the run's queue record.
+// rewriteQueueRecord replaces the run's queue record. The commit compares its mod revision.
 func (r *parentRun) rewriteQueueRecord(w task.Waiting) {
 	r.addEffect(runRequeued{r.t, r.q, &w})
 	r.lookAfterCommit(r.t)
 }
 
-// fanNow is the fan of the run as it is now, to be written.
+// fanNow returns a copy of the run's fan with the current counts.
 func (r *parentRun) fanNow() *task.Fan {
 	f := *r.q.Fan
 	f.Ended, f.Succeeded = r.ended, r.succeeded
 	return &f
 }
 
-// writeCounts writes how many parts have ended, if that has changed: once in tellEvery at most.
+// writeCounts writes how many parts have ended, if that has changed, but at most once in tellEvery. It
+// returns false if the commit has no room.
 func (r *parentRun) writeCounts() bool {
 	q := r.q
 	if q.Fan.Ended == r.ended && q.Fan.Succeeded == r.succeeded {
 		return true
 	}
 
+	// A ToldAt far in the future means that the clock was set back. Write in that case.
 	if at := q.ToldAt.Add(tellEvery); r.now.Before(at) && q.ToldAt.Sub(r.now) < tellEvery {
 		r.s.wakeAt(at)
 		return true
@@ -194,13 +211,15 @@ func (r *parentRun) writeCounts() bool {
 	return true
 }
 
-// cancelRun has the run end, for a reason. What is active of it is asked to end, as its record says so.
+// cancelRun ends the run for a reason. Its record contains the reason from now on, so no part starts any
+// more, and the next plans cancel the active ones. It returns false if the commit has no room.
 func (r *parentRun) cancelRun(reason string) bool {
 	if !r.reserveRoom(r.t, 2, roomForTask(r.t)+roomForCheckpoints(r.q.Fan)) {
 		return false
 	}
 
-	r.commit.GuardEntry(r.t.FullName(), r.t.Mod) // whose policy it is
+	// The task's policy must still be the one that requires this (G7).
+	r.commit.GuardEntry(r.t.FullName(), r.t.Mod)
 	w, f := r.q.Waiting, *r.q.Fan
 	f.Cancel, w.Fan = reason, &f
 	r.rewriteQueueRecord(w)

@@ -10,7 +10,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// endRun puts a run whose parts have all ended into history. false: there is no room.
+// endRun moves a run whose parts have all ended to history. If it failed, it also becomes a dead run. It
+// returns false if the commit has no room.
 func (r *parentRun) endRun() bool {
 	t, q := r.t, r.q
 
@@ -28,23 +29,27 @@ func (r *parentRun) endRun() bool {
 		r.commit.BuryParent(ref, end, q.Env)
 	}
 
-	r.lookAfterCommit(t) // another may start now, and the parts go
+	// Another run may start now, and the records of the parts can be deleted.
+	r.lookAfterCommit(t)
 
 	return true
 }
 
-// roomForParent is what the two records of a run with MaxParts parts take at most.
+// roomForParent is the largest size in bytes of the two records of a run with MaxParts parts.
 const roomForParent = 640<<10 + roomForDetails + task.MaxPartCheckpoints
 
-// roomForDetails is what the parts of a run may have said and taken, in its record.
+// roomForDetails limits the size in bytes of what the parts report, in the record of their run.
 const roomForDetails = 64 << 10
 
-// concludedRun is how a run whose parts have ended has ended itself.
+// concludedRun returns the final record of a run whose parts have ended. The run is cancelled if that cut
+// parts short, succeeded if enough parts succeeded, and otherwise failed.
 func concludedRun(t *taskstate.Task, q *taskstate.Waiting, now time.Time) task.Run {
 	end, f := q.Run, *q.Fan
 	f.Parts, f.Ended, f.Succeeded, f.Checkpoints = make([]task.Part, 0, f.Count), 0, 0, nil
+	// cut means that parts did not start or were cancelled.
 	cut := len(f.Left) > 0
 
+	// Parts that are left are left only because the run was cancelled.
 	for _, i := range f.Left {
 		f.Parts = append(f.Parts, task.Part{Index: i, State: task.Cancelled, Reason: f.Cancel})
 	}
@@ -69,7 +74,7 @@ func concludedRun(t *taskstate.Task, q *taskstate.Waiting, now time.Time) task.R
 	f.Ended, f.Left = len(f.Parts), nil
 	slices.SortFunc(f.Parts, func(a, b task.Part) int { return a.Index - b.Index })
 	end.Usage = f.Usage()
-	f.Fit(roomForDetails)
+	f.Fit(roomForDetails) // drops details of the parts until they fit
 	end.Fan, end.EndedAt, end.NotBefore = &f, task.At(now), task.Time{}
 	due := end.ScheduledTime
 	if !end.DueAt.IsZero() {
@@ -93,7 +98,8 @@ func concludedRun(t *taskstate.Task, q *taskstate.Waiting, now time.Time) task.R
 	return end
 }
 
-// describeMissedParts says which parts were missed, for a person.
+// describeMissedParts returns a message that names the parts that did not succeed, for people. It is cut
+// after about 400 bytes.
 func describeMissedParts(f task.Fan) string {
 	text := fmt.Sprintf("%d of %d parts succeeded, %d had to", f.Succeeded+f.Kept, f.Count, f.Need)
 	for n, p := range f.Parts {
@@ -113,9 +119,10 @@ func describeMissedParts(f task.Fan) string {
 	return text
 }
 
-// loseMissingParts ends the parts of a run that are nowhere: not left, not in an inbox, not in the
-// queue, not ended. Somebody has deleted their record. They are lost when that has
-// been so for as long as it takes to be found otherwise. false: there is no room.
+// loseMissingParts ends the parts of a run that have no record anywhere: they are not left, not in an
+// inbox, not in the queue, and have not ended. That happens only if somebody deleted the record. Such a
+// part is lost when it has been missing for lost_after; until then, its record may only be unknown to this
+// worker. It returns false if the commit has no room.
 func (r *parentRun) loseMissingParts() bool {
 	t, q := r.t, r.q
 
@@ -155,6 +162,7 @@ func (r *parentRun) loseMissingParts() bool {
 		return true
 	}
 
+	// A time in the future means that the clock was set back.
 	if q.Missing.IsZero() || r.now.Before(q.Missing) {
 		q.Missing = r.now
 	}
@@ -167,7 +175,7 @@ func (r *parentRun) loseMissingParts() bool {
 	return r.endNowhere(nowhere)
 }
 
-// endNowhere ends parts that are on no record.
+// endNowhere ends parts that have no record. The commit requires that no record of their end exists.
 func (r *parentRun) endNowhere(nowhere map[int]bool) bool {
 	t := r.t
 

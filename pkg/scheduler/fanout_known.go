@@ -7,8 +7,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// applyPart takes note of how a part has ended. Its record goes when that of its run
-// is in history, or when its task is gone.
+// applyPart applies the record of a part that has ended. It exists until the run is in history, or until
+// the task is gone.
 func (s *shardState) applyPart(ev *store.ShardEvent) {
 	t := s.TaskOf(ev)
 
@@ -19,6 +19,7 @@ func (s *shardState) applyPart(ev *store.ShardEvent) {
 			delete(t.Activity.Returned, ev.Run)
 		}
 
+		// The next tick or the ttl may wait until nothing of the run is left.
 		if t.DependsOnPast() {
 			s.addLook(t) // the next tick, or the ttl, waits until nothing of the run is left
 		}
@@ -31,6 +32,7 @@ func (s *shardState) applyPart(ev *store.ShardEvent) {
 	s.applyAttemptEnd(t, ev.Run, ev.Mod)
 	end, err := record.DecodeEnded(ev.ShardKey, ev.Value)
 	if err != nil {
+		// A record that cannot be read counts as a failure, so that the run can end (G19).
 		end = task.Run{ID: ev.Run, State: task.Failed, Reason: task.ReasonBadEntry}
 		s.addNotice(notice{kind: partUnreadable, task: t.FullName(), run: ev.Run, err: err})
 	}
@@ -38,7 +40,7 @@ func (s *shardState) applyPart(ev *store.ShardEvent) {
 	s.takeBack(t, ev.Run, end.AsPart(), ev.Mod)
 }
 
-// takeBack notes that a part has ended.
+// takeBack notes that a part has ended. mod is the revision of its record.
 func (s *shardState) takeBack(t *taskstate.Task, id string, p task.Part, mod int64) {
 	parent, _, is := task.ParentOf(id)
 	if !is {
@@ -54,8 +56,8 @@ func (s *shardState) takeBack(t *taskstate.Task, id string, p task.Part, mod int
 	s.addLook(t)
 }
 
-// forgetParts has the records of parts deleted whose run has ended: once. They are known until the
-// watch has told of that.
+// forgetParts requests the deletion of the records of parts whose run has ended. Each is requested once:
+// the parts stay known until the watch has reported the deletion.
 func (p *plan) forgetParts(t *taskstate.Task) {
 	if t.Activity == nil || len(t.Activity.Returned) == 0 {
 		return

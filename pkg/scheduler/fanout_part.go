@@ -7,7 +7,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// partRun is the run that a part is, before its first attempt.
+// partRun returns the run record of a part before its first attempt.
 func (r *parentRun) partRun(index int) task.Run {
 	q := r.q
 
@@ -18,11 +18,12 @@ func (r *parentRun) partRun(index int) task.Run {
 	}
 }
 
-// giveOut gives the first part that can go to its node; done says that the commit
-// does something about the run. ok is false if there is no room.
+// giveOut assigns the first part that can start to its node, or ends it if it is lost or too late. done
+// reports whether the plan changes the run by that. ok is false if the commit has no room.
 func (r *parentRun) giveOut() (done, ok bool) {
 	t, q := r.t, r.q
 
+	// With stagger, the next part has its turn at NotBefore.
 	if at := q.NotBefore.Time; at.After(r.now) {
 		r.s.wakeAt(at)
 		return false, true
@@ -31,14 +32,18 @@ func (r *parentRun) giveOut() (done, ok bool) {
 	for at, index := range q.Fan.Left {
 		n, gone, found := r.nodeOf(index, nil)
 		switch {
+		// The part's node has been away for too long.
 		case gone:
 			return r.losePart(at)
+		// Parts that may run on any node wait for one, until the start deadline.
 		case !found && q.Fan.Nodes == nil && r.tooLate():
 			return r.missPart(at)
 		case !found && q.Fan.Nodes == nil:
 			return false, true
+		// The part must run on its own node, which is not available. Another part may start.
 		case !found:
 			continue
+		// The commit starts a run of the task already (G11). The next commit continues.
 		case r.isStarting(t):
 			r.s.placement.Release(n.Name)
 			r.lookAfterCommit(t)
@@ -50,6 +55,8 @@ func (r *parentRun) giveOut() (done, ok bool) {
 			return false, false
 		}
 
+		// The same commit takes the part off the run's record and puts it into an inbox, so a part starts
+		// at most once (G9).
 		w := q.Waiting
 		w.Fan = r.fanNow().Without(at)
 		if q.Fan.Stagger > 0 {
@@ -68,8 +75,8 @@ func (r *parentRun) giveOut() (done, ok bool) {
 	return false, true
 }
 
-// losePart ends a part whose node has been away for as long as lost attempts are
-// waited for.
+// losePart ends the part at index at of Fan.Left, because its node has been away for lost_after. The
+// results are those of giveOut.
 func (r *parentRun) losePart(at int) (done, ok bool) {
 	t, q := r.t, r.q
 
@@ -86,16 +93,16 @@ func (r *parentRun) losePart(at int) (done, ok bool) {
 	return true, true
 }
 
-// endLeft ends a part that was never given out, which the record of its run does not
-// have left any more.
+// endLeft ends a part that was never assigned. w is the run's new record, from which the part is removed.
 func (r *parentRun) endLeft(w task.Waiting, end task.Run) {
 	end.EndedAt, end.Attempt = task.At(r.now), 0
 	r.addEffect(partEnded{task: r.t, end: &end})
 	r.rewriteQueueRecord(w)
 }
 
-// tooLate reports whether the start deadline of a run's next part has passed: it is as
-// long as that of the run, and counts from the part's turn. If not, it is waited for.
+// tooLate reports whether the start deadline of a run's next part has passed. The deadline is as long as
+// that of the run, and counts from the part's turn (G22). If it has not passed, the worker wakes up when it
+// does.
 func (r *parentRun) tooLate() bool {
 	q := r.q
 
@@ -104,7 +111,8 @@ func (r *parentRun) tooLate() bool {
 		return false
 	}
 
-	if due := q.Due(); q.NotBefore.After(due) { // its turn, with stagger
+	if due := q.Due(); q.NotBefore.After(due) {
+		// With stagger, the part's turn is later than the run's tick.
 		until = until.Add(q.NotBefore.Sub(due))
 	}
 
@@ -117,8 +125,9 @@ func (r *parentRun) tooLate() bool {
 	return false
 }
 
-// missPart ends a part for which no node was there before its start deadline. The turn
-// of the next one comes as if this one had been given out in time.
+// missPart ends a part for which no node was available before its start deadline. With stagger, the next
+// part has its turn when it would have had it if this one had started in time. The results are those of
+// giveOut.
 func (r *parentRun) missPart(at int) (done, ok bool) {
 	t, q := r.t, r.q
 
@@ -143,11 +152,13 @@ func (r *parentRun) missPart(at int) (done, ok bool) {
 	return true, true
 }
 
-// nodeOf picks the node for a part of a run: its own, if it has one. gone: that has
-// been away for too long. part is the part's own record if it has had attempts, else nil.
+// nodeOf chooses the node of a part and counts a slot of it. A part with a node of its own gets only that
+// one. gone means that this node has been away for lost_after. If ok is false, no slot is counted. part is
+// the part's queue record if it has had attempts, else nil.
 func (r *parentRun) nodeOf(index int, part *taskstate.Waiting) (n *task.Node, gone, ok bool) {
 	t, q := r.t, r.q
 
+	// The part may run on any node.
 	if index >= len(q.Fan.Nodes) {
 		n, ok = r.pickPart(t, index, part)
 		return n, false, ok
@@ -159,6 +170,8 @@ func (r *parentRun) nodeOf(index int, part *taskstate.Waiting) (n *task.Node, go
 		return n, false, true
 	}
 
+	// Since when the node has been away is kept whatever becomes of the plan, because it is true in any
+	// case.
 	since, known := q.Away[name]
 	if !known {
 		if q.Away == nil {
@@ -176,7 +189,8 @@ func (r *parentRun) nodeOf(index int, part *taskstate.Waiting) (n *task.Node, go
 	return nil, true, false
 }
 
-// retryPart sees to a part that waits for another attempt. false: there is no room.
+// retryPart decides a part in the queue, which waits for another attempt: it starts it, ends it, or lets it
+// wait. It returns false if the commit has no room.
 func (p *plan) retryPart(t *taskstate.Task, q *taskstate.Waiting) bool {
 	parent, index := t.ParentOf(q.ID), 0
 	if parent != nil {
@@ -184,8 +198,10 @@ func (p *plan) retryPart(t *taskstate.Task, q *taskstate.Waiting) bool {
 	}
 
 	switch {
-	case parent == nil && t.KnowsParent(q.ID): // it cannot be read: nobody knows
+	// The record of the part's run cannot be read, so its state is unknown. The part waits.
+	case parent == nil && t.KnowsParent(q.ID):
 		return true
+	// The part's run has ended. Delete the leftover record.
 	case parent == nil:
 		if !p.reserveRoom(t, 1, roomForRecord) {
 			return false
@@ -203,6 +219,7 @@ func (p *plan) retryPart(t *taskstate.Task, q *taskstate.Waiting) bool {
 		return true
 	}
 
+	// A commit starts at most one run of the task (G11).
 	if p.isStarting(t) {
 		p.lookAfterCommit(t)
 		return true
@@ -213,7 +230,8 @@ func (p *plan) retryPart(t *taskstate.Task, q *taskstate.Waiting) bool {
 	switch {
 	case gone:
 		return p.endWaitingPart(t, q, parent, task.Lost, task.ReasonNodeGone)
-	case !ok && parent.Fan.Nodes == nil && q.Attempt <= 1 && r.tooLate(): // handed back unstarted
+	// The node handed the part back before it started, so its start deadline still applies.
+	case !ok && parent.Fan.Nodes == nil && q.Attempt <= 1 && r.tooLate():
 		return p.endWaitingPart(t, q, parent, task.Missed, task.ReasonNoNode)
 	case !ok:
 		return true
@@ -226,13 +244,13 @@ func (p *plan) retryPart(t *taskstate.Task, q *taskstate.Waiting) bool {
 	p.dispatchRun(t, n, -1)
 	p.commit.Dispatch(&p.attempt, t.Action(), n.Revision)
 	p.commit.GuardEntry(t.FullName(), t.Mod)
-	p.commit.GuardQueued(t.Ref(p.s.Shard), parent.ID, parent.Mod) // it is not to end
+	p.commit.GuardQueued(t.Ref(p.s.Shard), parent.ID, parent.Mod) // the run must not have been cancelled
 	p.dequeueRun(t, q)
 
 	return true
 }
 
-// endWaitingPart ends a part out of the queue.
+// endWaitingPart ends a part that is in the queue. It returns false if the commit has no room.
 func (p *plan) endWaitingPart(t *taskstate.Task, q, parent *taskstate.Waiting, state task.State, reason string) bool {
 	if !p.reserveRoom(t, 2, 2*roomForRecord) {
 		return false

@@ -10,28 +10,33 @@ import (
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
-// preload is a shard that this node loads, and follows, before it owns it. It
-// decides nothing, counts nowhere, and becomes a worker when the shard is ours:
+// preload is a shard that this node loads and follows before it owns it. It decides nothing and appears in
+// no metric. When the node becomes the owner, it turns into a worker:
 //
-//	load ──► follow ◄─┐            owners/<shard> names us
+//	load ──► follow ◄─┐            owners/<shard> names this node
 //	             │    │ events          │
 //	             └────┘                 ▼
 //	             └── handed over ──► open ──► caught up ──► scan ──► rounds
 //
-// What it knows when it opens the shard at revision R is what a load at R would
-// have told, once it has applied everything up to R: the opening writes the
-// watermark, which lies in the range that is followed, so it hears its own write.
-// Ends of runs up to R do not matter to the scan, which begins after R.
+// The worker opens the shard at some revision R. Once it has applied all events up to R, it has the same
+// state as after a load at R. It learns that it has done so from the watch itself: the opening writes the
+// watermark, which is in the range that is followed, so the watch reports that write. Ends of runs up to R
+// do not matter to the scan, which begins after R.
 type preload struct {
-	w              *worker
-	watermarkMuted chan struct{}   // closed: changes of the watermark are not told any more
-	wanted         chan struct{}   // closed: hand over
-	handed         chan *following // what is handed over; closed without: nothing
-	leave          func()          // its place among those that load; nil once it is given back
+	w *worker
+	// watermarkMuted is closed when the watch no longer has to report changes of the watermark.
+	watermarkMuted chan struct{}
+	// wanted is closed to request the handover.
+	wanted chan struct{}
+	// handed delivers the watch that is handed over. It is closed without a value if there is none.
+	handed chan *following
+	// leave gives back the place among the shards that are being preloaded. Further calls do nothing.
+	leave func()
 }
 
-// Preload loads a shard and follows it, until ctx ends or Work takes it over; then
-// it returns nil. It calls loaded each time that the shard is loaded as a whole.
+// Preload loads a shard and follows it, until ctx ends or Work takes it over; in the second case it returns
+// nil. It calls loaded, which must not block, each time that the whole shard has been loaded. It returns an
+// error if the shard is being preloaded already.
 func (e *Engine) Preload(ctx context.Context, shard int, loaded func()) error {
 	p := &preload{
 		w: newWorker(e, shard, store.Fences{}), watermarkMuted: make(chan struct{}), wanted: make(chan struct{}), handed: make(chan *following, 1),
@@ -58,6 +63,8 @@ func (e *Engine) Preload(ctx context.Context, shard int, loaded func()) error {
 	return p.followShard(ctx, loaded)
 }
 
+// followShard loads the shard and applies its events. It runs in the goroutine of Preload, which owns the
+// worker's state until the handover.
 func (p *preload) followShard(ctx context.Context, loaded func()) error {
 	w := p.w
 	select {
@@ -71,7 +78,7 @@ func (p *preload) followShard(ctx context.Context, loaded func()) error {
 	}
 
 	w.becomeStandby()
-	// It goes on when this call has ended, if the shard is handed over.
+	// The watch must outlive this call if the shard is handed over, so it does not end with ctx.
 	f := startFollowing(context.WithoutCancel(ctx), func(ctx context.Context, apply func(store.ShardBatch) error) {
 		_ = w.e.cfg.Store.FollowStandbyShard(ctx, w.Shard, p.tellsWatermark, apply) // ends with ctx
 	})
@@ -87,7 +94,8 @@ func (p *preload) followShard(ctx context.Context, loaded func()) error {
 		case <-p.wanted:
 			p.leave()
 
-			if !w.firstPageApplied { // nothing is gained yet, and a load at the opening's revision is simpler
+			if !w.firstPageApplied {
+				// Nothing has been loaded yet. A load at the opening's revision is simpler.
 				f.stop()
 				return nil
 			}
@@ -97,9 +105,11 @@ func (p *preload) followShard(ctx context.Context, loaded func()) error {
 			return nil
 		case b := <-f.batches:
 			if b.First && w.firstPageApplied {
-				w.becomeStandby() // it may have missed something: from the beginning
+				// The watch has started a new load because it may have missed events. Start over.
+				w.becomeStandby()
 			}
 
+			// The last page of a load contains the watermark, from which the next ticks follow.
 			if w.applyBatch(b) == nil && b.Reset && !b.More {
 				p.leave()
 				w.loadWatermark(b)
@@ -109,7 +119,7 @@ func (p *preload) followShard(ctx context.Context, loaded func()) error {
 	}
 }
 
-// tellsWatermark reports whether changes of the watermark are to be told.
+// tellsWatermark reports whether the watch must report changes of the watermark.
 func (p *preload) tellsWatermark() bool {
 	select {
 	case <-p.watermarkMuted:
@@ -119,8 +129,8 @@ func (p *preload) tellsWatermark() bool {
 	}
 }
 
-// takePreload ends the preload of a shard for its worker to go on with; nil if there is
-// none, or nothing is loaded yet.
+// takePreload ends the preload of a shard so that its worker can continue with it. It returns nil if there
+// is no preload, or if it has loaded nothing yet.
 func (e *Engine) takePreload(shard int) *preload {
 	e.mu.Lock()
 	p := e.preloads[shard]
@@ -142,25 +152,26 @@ func (e *Engine) takePreload(shard int) *preload {
 	return p
 }
 
-// handOver makes the preload a worker under fences.
+// handOver returns the worker of the preload, with the fences of the new owner.
 func (p *preload) handOver(f store.Fences) *worker {
 	p.w.fences = f
 	p.w.undecided.Store(p.w.e.cfg.Now().UnixMilli())
 	return p.w
 }
 
-// becomeStandby makes the worker know nothing, and count nowhere.
+// becomeStandby discards what the worker knows, and makes it appear in no metric.
 func (w *worker) becomeStandby() {
 	w.owner = false
 	w.discardState()
-	w.endedSince = nil // no scan is under way that could have missed them
+	w.endedSince = nil // a preload has no scan that could contain ended attempts
 	w.owner, w.watermarkKnown = false, false
 }
 
-// catchUpTimeout is how long the worker waits for its own opening to come by the watch.
+// catchUpTimeout is how long the worker waits for an event of the watch before its own opening is reported.
 const catchUpTimeout = 2 * time.Second
 
-// serveLoaded opens a shard that is loaded already, or nearly, and serves it.
+// serveLoaded opens a shard whose load has been started or completed by a preload, and decides its ticks.
+// It always stops the watch f.
 func (w *worker) serveLoaded(ctx context.Context, f *following) error {
 	defer f.stop()
 
@@ -174,8 +185,8 @@ func (w *worker) serveLoaded(ctx context.Context, f *following) error {
 	return w.runLoop(ctx, f.batches, scan)
 }
 
-// openLoaded opens the shard and applies what led up to that. The scan that it
-// returns is asked for after the opening.
+// openLoaded opens the shard and applies all events up to the opening. The scan that it returns was
+// requested after the opening, as in serve.
 func (w *worker) openLoaded(ctx context.Context, batches <-chan store.ShardBatch) (scan <-chan map[int][]store.ActiveKey, err error) {
 	mark, rev, err := w.e.cfg.Store.Open(ctx, w.Shard, w.fences)
 	if err != nil {
@@ -196,24 +207,28 @@ func (w *worker) openLoaded(ctx context.Context, batches <-chan store.ShardBatch
 		return nil, err
 	}
 
+	// From now on, this worker is the only writer of the watermark.
 	close(w.stopTellingWatermark)
 
-	// The next ticks were found by an older watermark, the one that was loaded. (serve sets it before it loads.)
+	// The next ticks were computed from an older watermark, the one of the load. Apply the one that the
+	// opening found.
 	w.setWatermark(mark)
 	w.WatermarkRev = rev
 
 	return scan, nil
 }
 
-// becomeOwner makes what the worker knows count.
+// becomeOwner makes the worker the owner: its state appears in metrics, and ends of runs are noted for the
+// scan.
 func (w *worker) becomeOwner() {
 	w.owner = true
 	w.endedSince = map[string]int64{}
 	w.publishGauges()
 }
 
-// followUntil applies what has happened up to rev, the end of a load included. If
-// the watch does not tell in time, the shard is opened anew, which needs no watch.
+// followUntil applies events until the load is complete and everything up to rev is applied. If the watch
+// delivers nothing for catchUpTimeout, it returns errReload: another opening loads the shard without
+// depending on a watch.
 func (w *worker) followUntil(ctx context.Context, batches <-chan store.ShardBatch, rev int64) error {
 	quiet := time.NewTimer(catchUpTimeout)
 	defer quiet.Stop()

@@ -15,27 +15,26 @@ import (
 
 const (
 	defaultReconcile = time.Minute
-	// doubtFor is how long a difference between etcd and what a worker knows may
-	// be an event on its way.
+	// doubtFor is how long a difference between etcd and a worker may be an event on its way.
 	doubtFor = 10 * time.Second
-	// historyPause is how long to rest between pages of a history.
+	// historyPause is the pause between pages of a history, so that reading it does not compete with ticks.
 	historyPause = 50 * time.Millisecond
 )
 
-// reconciler has the workers compare what they know with what etcd holds: a
-// watch is a hint. Once in a period each shard's keys are listed, one shard
-// after another, and those of all active runs. Only keys and revisions are read,
-// which etcd has in its index.
+// reconciler makes the workers compare their state with what etcd holds, because a watch could lose events
+// silently. Once in each period, the keys of every shard are listed, one shard after another, and then
+// those of all active runs. Only keys and revisions are read, which etcd has in its index. So a lost event
+// is repaired within about a period and doubtFor.
 //
-// After a shard was opened its history is looked through once, for records of
-// tasks that are no more: an end that fell between two owners was told to nobody.
+// After a shard was opened, its history is searched once for records of tasks that no longer exist: no
+// watch reports an end that was recorded between two owners.
 type reconciler struct {
 	e        *Engine
-	period   time.Duration
-	patience time.Duration
+	period   time.Duration // time for one pass over all shards
+	patience time.Duration // doubtFor; shorter in tests
 	repairs  prometheus.Counter
 	log      *zap.Logger
-	searched map[*worker]int64 // the opening after which the history was looked through
+	searched map[*worker]int64 // by worker, the opening after which its history was searched
 }
 
 func newReconciler(e *Engine) *reconciler {
@@ -54,7 +53,8 @@ func newReconciler(e *Engine) *reconciler {
 	return r
 }
 
-// reconcileUntilDone goes round the shards until ctx ends.
+// reconcileUntilDone compares one shard after another, until ctx ends. The pauses spread the shards over
+// the period.
 func (r *reconciler) reconcileUntilDone(ctx context.Context) error {
 	for {
 		workers := r.servingWorkers()
@@ -75,11 +75,13 @@ func (r *reconciler) reconcileUntilDone(ctx context.Context) error {
 	}
 }
 
+// addJitter returns a random duration between 3/4 and 5/4 of d.
 func addJitter(d time.Duration) time.Duration {
 	return d*3/4 + time.Duration(rand.Int64N(int64(d/2)+1))
 }
 
-// servingWorkers are those whose shards are open, in the order of the shards.
+// servingWorkers returns the workers whose shards are open, ordered by shard. It also forgets searched
+// workers that are gone.
 func (r *reconciler) servingWorkers() []*worker {
 	r.e.mu.Lock()
 	defer r.e.mu.Unlock()
@@ -102,8 +104,8 @@ func (r *reconciler) servingWorkers() []*worker {
 	return list
 }
 
-// reconcileShard has a worker compare its shard. What cannot be read now is read in the
-// next period.
+// reconcileShard passes a listing of a shard to its worker. If etcd cannot be read, the next period tries
+// again.
 func (r *reconciler) reconcileShard(ctx context.Context, w *worker) {
 	keys, rev, err := r.e.cfg.Store.ShardKeys(ctx, w.Shard)
 	if err != nil {
@@ -120,7 +122,7 @@ func (r *reconciler) reconcileShard(ctx context.Context, w *worker) {
 	}
 }
 
-// reconcileRuns has the workers compare the active attempts of their shards.
+// reconcileRuns passes the active attempts of each shard to its worker.
 func (r *reconciler) reconcileRuns(ctx context.Context, workers []*worker) {
 	if len(workers) == 0 {
 		return
@@ -142,7 +144,8 @@ func (r *reconciler) reconcileRuns(ctx context.Context, workers []*worker) {
 	}
 }
 
-// reconcileHistory hands a shard's history to its worker, page by page; false if it could not.
+// reconcileHistory passes the keys of a shard's history to its worker, page by page. It returns false if
+// etcd could not be read or the worker was busy; the next period then starts over.
 func (r *reconciler) reconcileHistory(ctx context.Context, w *worker) bool {
 	for after := ""; ; {
 		page, next, err := r.e.cfg.Store.HistoryKeys(ctx, w.Shard, after)

@@ -6,7 +6,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 )
 
-// logNotices logs and counts what the shard has noticed.
+// logNotices logs and counts the notices of the shard, and publishes its gauges.
 func (w *worker) logNotices() {
 	for _, n := range w.notices {
 		about := []zap.Field{zap.String("task", n.task)}
@@ -43,7 +43,8 @@ func (w *worker) logNotices() {
 	w.publishGauges()
 }
 
-// publishGauges sets the gauges that all shards of the node share, by how this one has changed them.
+// publishGauges updates the gauges of the node by the difference between this shard's current and last
+// contribution.
 func (w *worker) publishGauges() {
 	var now published
 	if w.owner {
@@ -55,10 +56,10 @@ func (w *worker) publishGauges() {
 	w.published = now
 }
 
-// published is what a shard has added to the gauges.
+// published is what a shard has added to the node's gauges.
 type published struct{ waiting, unreadable int }
 
-// currentSettings reads them.
+// currentSettings returns the settings for a plan that is made now.
 func (w *worker) currentSettings() settings {
 	now := settings{clock: w.e.cfg.Now(), cluster: w.e.cfg.Cluster()}
 	now.freezes, now.freezesRead = w.e.currentFreezes()

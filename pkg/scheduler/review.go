@@ -17,25 +17,31 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// review is something for a worker to compare with what it knows.
+// review is a listing of etcd that a worker compares with its own state, or a request to settle
+// differences. Exactly one of shard, active, history and failed applies.
 type review struct {
-	rev int64 // at which it was read
+	rev int64 // the revision of the listing
 
-	shard bool               // keys are all of the shard, but its history
+	shard bool               // keys are all keys of the shard, without its history
 	keys  []store.ShardEvent // without values
 
 	active bool // runs are all active attempts of the shard
 	runs   []store.ActiveKey
 
-	history []store.ShardEvent // keys of history
+	// history is one page of the keys of the shard's history.
+	history []store.ShardEvent
 
-	settle bool // differences, of the shard or the active attempts, have lasted for long enough
+	// settle means that differences (of the shard or of active attempts) have persisted for long enough to
+	// be repaired.
+	settle bool
 
-	failed  *failures.Found // tasks that were failing before the shard was opened
-	opening int64           // the opening after which failed was asked for
+	// failed are tasks that were failing before the shard was opened.
+	failed  *failures.Found
+	opening int64 // the value of worker.openings when failed was requested
 }
 
-// offerReview hands a review to the worker; false if it is busy with another.
+// offerReview passes a review to the worker. It does not block, and returns false if the worker is busy
+// with others.
 func (w *worker) offerReview(r review) bool {
 	select {
 	case w.reviews <- r:
@@ -45,7 +51,7 @@ func (w *worker) offerReview(r review) bool {
 	}
 }
 
-// earlierFailures asks which tasks were failing before this opening of the shard.
+// earlierFailures returns a request for the tasks that were failing before this opening of the shard.
 func (w *worker) earlierFailures() failures.Request {
 	opening := w.openings.Load()
 
@@ -54,18 +60,21 @@ func (w *worker) earlierFailures() failures.Request {
 	}}
 }
 
-// runReview compares. What differs is looked at again a while
-// later: only what differs still, in the same way, was lost by the watch.
+// runReview compares a listing with the worker's state. A difference may be an event that is still on its
+// way. So it is checked again a while later, and repaired only if it is still the same: then the watch has
+// lost the event. It returns an error only if the shard must be opened again.
 func (w *worker) runReview(ctx context.Context, r review) error {
 	switch {
 	case r.failed != nil:
-		if r.opening == w.openings.Load() { // else the shard was opened again, which has made another request
+		// If the shard was opened again since, that opening has made a request of its own.
+		if r.opening == w.openings.Load() {
 			w.failures.Restore(r.failed, w.Tasks)
 		}
 	case r.settle:
 		return w.repairDoubts(ctx, r)
 	case r.shard:
-		if w.doubts.NotEmpty() { // one thing after another
+		// Earlier differences must be settled first.
+		if w.doubts.NotEmpty() {
 			return w.overdueDoubts(ctx, w.doubts, r)
 		}
 		w.doubts = known.Differences{Records: w.DifferingRecords(r.keys, r.rev)}
@@ -83,7 +92,7 @@ func (w *worker) runReview(ctx context.Context, r review) error {
 	return nil
 }
 
-// scheduleReview has differences repaired when they have lasted for long enough.
+// scheduleReview schedules the repair of differences for when they have persisted for long enough.
 func (w *worker) scheduleReview(d *known.Differences, then review) {
 	if d.NotEmpty() {
 		d.Since = time.Now()
@@ -91,7 +100,8 @@ func (w *worker) scheduleReview(d *known.Differences, then review) {
 	}
 }
 
-// overdueDoubts settles those whose time is over, though nobody has said so.
+// overdueDoubts repairs differences whose time has come but whose scheduled review was dropped because the
+// worker was busy.
 func (w *worker) overdueDoubts(ctx context.Context, d known.Differences, r review) error {
 	if time.Since(d.Since) < w.e.reconciler.patience {
 		return nil
@@ -99,6 +109,7 @@ func (w *worker) overdueDoubts(ctx context.Context, d known.Differences, r revie
 	return w.repairDoubts(ctx, r)
 }
 
+// repairDoubts repairs the differences of records or of active attempts, depending on r.
 func (w *worker) repairDoubts(ctx context.Context, r review) error {
 	if r.shard {
 		d := w.doubts
@@ -111,15 +122,18 @@ func (w *worker) repairDoubts(ctx context.Context, r review) error {
 	return w.repairRuns(ctx, d)
 }
 
-// repairRecords repairs what still differs, by what etcd holds now. Ticks that
-// the watermark has passed meanwhile are decided by it, as of every task that it
-// covers: to decide them would be to decide them again.
+// repairRecords repairs the records that still differ, with what etcd holds now. It returns errReload if
+// the watermark belongs to another writer.
 //
-// What waits is taken if its task is known as etcd has it: else it would pass for a
-// run of a task that is no more, and be deleted.
+// A repaired entry gets no ticks that the watermark has passed meanwhile. The watermark covers the entry,
+// so these ticks count as decided, and deciding them could decide a tick twice (G3).
+//
+// A queue record is applied only if the task is known in its current version. Otherwise the run would look
+// like one of a task that no longer exists, and would be deleted.
 func (w *worker) repairRecords(ctx context.Context, d known.Differences) error {
 	var keys []string
-	beside := map[string]bool{} // entries of what waits
+	// beside holds the keys of the entries of waiting runs that differ.
+	beside := map[string]bool{}
 	for key, mod := range d.Records {
 		sk, ok := w.Keys.ParseShard(key)
 		if !ok {
@@ -127,6 +141,7 @@ func (w *worker) repairRecords(ctx context.Context, d known.Differences) error {
 		}
 
 		ev := store.ShardEvent{ShardKey: sk, Key: key, Task: sk.Ref.String(), Mod: mod}
+		// The watch may have delivered the event since the comparison.
 		if mod > 0 && w.LacksRecord(&ev) || mod == 0 && w.HasRecord(&ev) {
 			keys = append(keys, key)
 			if sk.Kind == record.KindQueued {
@@ -142,7 +157,8 @@ func (w *worker) repairRecords(ctx context.Context, d known.Differences) error {
 	keys = slices.AppendSeq(keys, maps.Keys(beside))
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
-	slices.Reverse(keys) // entries before what waits
+	// In reverse order, entries ("tasks/") come before queue records ("queue/").
+	slices.Reverse(keys)
 
 	events, err := w.e.cfg.Store.RecordsNow(ctx, keys)
 	if err != nil {
@@ -157,16 +173,20 @@ func (w *worker) repairRecords(ctx context.Context, d known.Differences) error {
 			entries[ev.Task] = ev.Mod
 		}
 
+		// An entry that was read only beside a waiting run is not applied.
 		t := w.Tasks[ev.Task]
 		switch {
 		case !doubted:
+		// The task is unknown or older than its entry in etcd. The watch or the next comparison brings the
+		// entry.
 		case ev.Kind == record.KindQueued && !ev.Deleted && entries[ev.Task] > 0 && (t == nil || t.Mod < entries[ev.Task]):
-			// The watch, or the next period, brings the entry.
+		// A watermark that this worker did not write means that another worker has opened the shard.
 		case ev.Kind == record.KindWatermark:
 			if w.WatermarkRev < ev.Mod {
 				w.countRepair("the watermark", ev.Key)
 				return fmt.Errorf("%w: the watermark is another's", errReload)
 			}
+		// Still the same difference: etcd has changed no further, and the watch has delivered nothing.
 		case ev.Deleted && mod == 0 && w.HasRecord(&ev), !ev.Deleted && ev.Mod == mod && w.LacksRecord(&ev):
 			w.countRepair("a record", ev.Key)
 			w.applyToShard(store.ShardBatch{Events: []store.ShardEvent{ev}})
@@ -176,10 +196,10 @@ func (w *worker) repairRecords(ctx context.Context, d known.Differences) error {
 	return nil
 }
 
-// repairRuns repairs what still differs of the active attempts.
+// repairRuns repairs the active attempts that still differ.
 func (w *worker) repairRuns(ctx context.Context, d known.Differences) error {
 	var keys []record.RunKey
-	ended := map[int]int{} // by place in keys: in d.gone
+	ended := map[int]int{} // index in keys to index in d.Gone
 	for i, a := range d.Gone {
 		if slices.Contains(d.GoneOf[i].Active(), a) {
 			ended[len(keys)] = i
@@ -202,7 +222,9 @@ func (w *worker) repairRuns(ctx context.Context, d known.Differences) error {
 		return w.ignoreRetryable(err)
 	}
 
-	if len(ended) > 0 { // an attempt that ended with a retry leaves the run active
+	// An attempt that ended with a retry leaves the run active. So the queue is read before the end is
+	// applied (G8).
+	if len(ended) > 0 {
 		if err := w.readQueue(ctx); err != nil {
 			return w.ignoreRetryable(err)
 		}
@@ -212,6 +234,8 @@ func (w *worker) repairRuns(ctx context.Context, d known.Differences) error {
 		k := keys[at]
 
 		if i, ok := ended[at]; ok {
+			// The record is gone, or belongs to a later attempt. The end happened at or before the revision
+			// of the reading.
 			if a := d.Gone[i]; v.Gone || a.Create != 0 && v.Create != a.Create {
 				w.countRepair("an end", k.Run)
 				w.applyAttemptEnd(d.GoneOf[i], a.Run, v.Revision+1)
@@ -219,6 +243,7 @@ func (w *worker) repairRuns(ctx context.Context, d known.Differences) error {
 			continue
 		}
 
+		// The attempt is still active, and still unknown.
 		if i := slices.IndexFunc(d.Unknown, func(o store.ActiveKey) bool { return o.RunKey == k }); !v.Gone && d.Unknown[i].Create == v.Create && w.AttemptOf(d.Unknown[i]) == nil {
 			w.countRepair("an attempt", k.Run)
 			t := w.TaskNamed(k.Ref.String())
@@ -231,12 +256,13 @@ func (w *worker) repairRuns(ctx context.Context, d known.Differences) error {
 	return nil
 }
 
-// reviewHistory finds records of tasks that are no more, and has them deleted.
-// Only such as the watch would have told of are judged; and not by what is known
-// here alone, since what is deleted is gone.
+// reviewHistory finds history records of tasks that no longer exist, and has them deleted. It judges only
+// records that the watch should have reported already. It reads the entries again before that, because a
+// deleted record cannot be restored.
 func (w *worker) reviewHistory(ctx context.Context, page []store.ShardEvent) error {
 	var entries []string
-	orphans := map[string][]store.ShardEvent{} // by the key of the entry
+	// orphans holds the records by the key of the entry of their task's name.
+	orphans := map[string][]store.ShardEvent{}
 	for _, ev := range page {
 		if t := w.Tasks[ev.Task]; ev.Mod > w.applied || t != nil && !t.Orphan(ev.Run) {
 			continue
@@ -261,8 +287,9 @@ func (w *worker) reviewHistory(ctx context.Context, page []store.ShardEvent) err
 
 	n := 0
 	for _, e := range found {
+		// If the entry cannot be read, it is unknown to which task the records belong. Leave them.
 		if !e.Deleted && w.parts.Split(e.Value) != nil {
-			continue // of an entry that cannot be read nobody knows
+			continue
 		}
 
 		for _, ev := range orphans[e.Key] {
@@ -280,13 +307,13 @@ func (w *worker) reviewHistory(ctx context.Context, page []store.ShardEvent) err
 	return nil
 }
 
-// countRepair counts a difference that the watch should have told of.
+// countRepair counts and logs a difference that the watch should have reported.
 func (w *worker) countRepair(what, key string) {
 	w.e.reconciler.repairs.Inc()
 	w.log.Warn("repaired changes that a watch had missed", zap.String("what", what), zap.String("key", key), zap.Int64("rev", w.applied))
 }
 
-// ignoreRetryable passes over what the next period will find again.
+// ignoreRetryable logs an error and drops it: the next comparison finds the differences again.
 func (w *worker) ignoreRetryable(err error) error {
 	w.log.Debug("could not reconcile", zap.Error(err))
 	return nil

@@ -9,28 +9,28 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// A commit that moves the watermark's time compares the shard's key revised (see
-// store.Revised). It fails if somebody has edited a task so that it may have new
-// ticks and the watch has not told of that yet. Then the owner learns of the edit, by
-// the watch or by reading the entries, and decides again.
+// A commit that moves the watermark's time compares the shard's revised key. It fails if an edit may have given
+// a task new ticks and the watch has not delivered the edit yet. Otherwise the watermark could pass a new tick
+// that its writer does not know, and the tick would be lost (G4). After such a failure, the owner waits for the
+// watch or reads the entries, and decides again.
 //
-// Edits may come faster than an owner can commit. After some losses in a row it
-// decides what is due without moving the watermark: each entry says by its from that
-// the tick is decided. Such a commit compares the entries that it writes, and not
-// revised, so edits can slow a shard down but never stop it.
+// Edits may arrive faster than an owner can commit. After some failures in a row, it decides due ticks without
+// moving the watermark: the from of each entry records that its tick is decided. Such a commit compares the
+// entries that it writes, and not the revised key. So edits can slow a shard down but never stop it (G16).
 
 const (
-	// revisedPatience is how long the watch may take to tell of an edit before the
-	// entries are read. It bounds how late ticks are.
+	// revisedPatience is how long the watch may take to deliver an edit before the entries are read. It
+	// limits how late ticks are.
 	revisedPatience = 100 * time.Millisecond
-	// maxOvertaken is how many commits in a row may be lost to edits before ticks are
-	// decided without the watermark.
+	// maxOvertaken is how many commits in a row may fail because of edits before ticks are decided without
+	// moving the watermark.
 	maxOvertaken = 3
 )
 
-// learnRevised returns when the worker knows of the edit that it lost a commit to: as
-// soon as the watch has told, else when it has read the entries. If it can do
-// neither, the next commit fails, too.
+// learnRevised waits until the worker knows the edit because of which a commit failed. mod is the current
+// mod revision of the revised key. It returns as soon as the watch has delivered the edit, or after it has
+// read the entries itself. If it can do neither, it returns nil, and the next commit fails as well. An
+// error means that ctx has ended or that the shard must be opened again.
 func (w *worker) learnRevised(ctx context.Context, mod int64) error {
 	w.overtaken++
 	told := func() bool { return w.revised == mod || mod != 0 && w.revised > mod }
@@ -61,10 +61,10 @@ func (w *worker) learnRevised(ctx context.Context, mod int64) error {
 	return nil
 }
 
-// readRevised takes the entries that have changed, and then what revised was when
-// their keys were listed. Entries of tasks that were created later than what the watch
-// has told are left to it: the watermark does not speak for them before the watch has
-// told of everything up to here (see readAhead).
+// readRevised reads the entries that have changed, and then records the value of the revised key as of the
+// listing of the keys. Entries of tasks that were created after what the watch has delivered are left to
+// the watch: the watermark does not cover them before the watch has delivered everything up to the listing
+// (see readAhead). Nothing changes if it returns an error.
 func (w *worker) readRevised(ctx context.Context) error {
 	keys, rev, err := w.e.cfg.Store.ShardKeys(ctx, w.Shard)
 	if err != nil {
@@ -83,8 +83,8 @@ func (w *worker) readRevised(ctx context.Context) error {
 		}
 	}
 
-	// They may be edited again before they are read: then revised has changed, too,
-	// and the next commit fails.
+	// An entry may be edited again before it is read. Then the revised key has changed as well, and the
+	// next commit fails.
 	entries, err := w.e.cfg.Store.RecordsNow(ctx, changed)
 	if err != nil {
 		return err

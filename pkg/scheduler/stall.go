@@ -10,28 +10,30 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// errStalled ends what a worker does, and has it open its shard again.
+// errStalled is the cause with which Restart ends what a worker does. The worker then opens its shard
+// again.
 var errStalled = errors.New("the worker made no progress although a tick is due")
 
-// progress is when something went on last: a shard was opened, a part of it was
-// loaded, a commit was made; counted from the engine's making, on the monotonic clock.
+// progress is when something last made progress: a shard was opened, a page of it was loaded, or a commit
+// succeeded. at is the time since the engine was created in nanoseconds, on the monotonic clock.
 type progress struct{ at atomic.Int64 }
 
+// idleTime returns the time since the last progress.
 func (e *Engine) idleTime(p *progress) time.Duration {
 	return time.Since(e.made) - time.Duration(p.at.Load())
 }
 
-// noteProgress notes that the worker goes on, and so the engine.
+// noteProgress records progress of the worker and of the engine.
 func (w *worker) noteProgress() {
 	now := int64(time.Since(w.e.made))
 	w.progress.at.Store(now)
 	w.e.progress.at.Store(now)
 }
 
-// Stalled returns the shards that have a tick older than age which nobody has
-// decided, and whose worker has not committed anything for as long. The error
-// says that so it is with all that the engine does. Whether etcd takes commits
-// at all, the caller has to know.
+// Stalled returns the shards that have had an undecided tick for longer than age and whose worker has made
+// no progress for as long. The caller should restart them. all is not nil if, in addition, no worker of the
+// engine has made progress for as long. Stalled does not know whether etcd accepts commits at all; the
+// caller must check that.
 func (e *Engine) Stalled(now time.Time, age time.Duration) (shards []int, all error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -55,7 +57,8 @@ func (e *Engine) Stalled(now time.Time, age time.Duration) (shards []int, all er
 	return shards, all
 }
 
-// Restart has the worker of a shard drop what it does, and open the shard again.
+// Restart makes the worker of a shard drop what it is doing and open the shard again. It returns at once.
+// It does nothing if the node does not own the shard.
 func (e *Engine) Restart(shard int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -66,10 +69,11 @@ func (e *Engine) Restart(shard int) {
 	}
 }
 
-// Beats grows once a second while the engine lives.
+// Beats returns a counter that grows once a second while the engine is running and its lock is free.
 func (e *Engine) Beats() int64 { return e.beats.Load() }
 
-// runHeartbeat says that the engine lives: that what its shards share is not held for ever.
+// runHeartbeat increments Beats. It takes the engine's lock each time, so a lock that is never released
+// stops the counter.
 func (e *Engine) runHeartbeat(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

@@ -282,8 +282,8 @@ type following struct {
 	ended chan struct{}
 }
 
-// startFollowing starts a goroutine that calls how, and returns at once. The batches that how applies arrive on
-// following.batches, until stop is called or ctx ends. The caller must call stop.
+// startFollowing starts a goroutine that calls how, and returns at once. The batches that how applies
+// arrive on following.batches, until stop is called or ctx ends. The caller must call stop.
 func startFollowing(ctx context.Context, how func(ctx context.Context, apply func(store.ShardBatch) error)) *following {
 	ctx, cancel := context.WithCancel(ctx)
 	batches := make(chan store.ShardBatch, 16)
