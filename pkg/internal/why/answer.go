@@ -10,22 +10,22 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A Question is about a time (At), a range (From and To, both included), or, if
-// all are nil, about the latest tick and the next one.
+// Question is what a user asks about: a time (At), a range (From and To, both inclusive), or, if all are nil,
+// the latest tick and the next one.
 type Question struct {
 	At, From, To *Moment
-	Timezone     string // in which the answer shows times; a name of the database
+	Timezone     string // the time zone of the answer, as a name of the tz database
 }
 
-// For answers a question from what is on record. It does not fail: what cannot be
-// answered is an answer too.
+// For answers a question from the facts. It never fails. If the records do not contain the answer, the result
+// states what is not on record any more.
 func For(f Facts, q Question) task.Answer {
 	zone, err := schedule.Location(q.Timezone)
 	if err != nil {
 		zone, q.Timezone = time.UTC, "UTC"
 	}
 
-	// A run with parts speaks for them.
+	// Parts are left out, because the record of their run covers them.
 	f.Runs = slices.DeleteFunc(slices.Clone(f.Runs), func(r task.Run) bool { return task.IsPart(r.ID) })
 	w := witness{Facts: &f, speaker: speaker{zone}, all: versionsInForce(&f)}
 	var a task.Answer
@@ -49,13 +49,14 @@ func For(f Facts, q Question) task.Answer {
 	return a
 }
 
-// A witness answers one question.
+// witness computes the answer to one question.
 type witness struct {
 	*Facts
 	speaker
-	all []version // the oldest first
+	all []version // the versions on record, the oldest first
 }
 
+// addSubject fills in the fields that every answer and every additional answer share.
 func (w *witness) addSubject(a *task.Answer, q Question) {
 	a.Namespace, a.Task, a.Asked.Timezone = w.Namespace, w.Name, q.Timezone
 	a.Now, a.Revision = task.At(w.Now), w.Revision
@@ -72,7 +73,7 @@ func (w *witness) addSubject(a *task.Answer, q Question) {
 	}
 }
 
-// answerMoment is the answer about a time that a person wrote.
+// answerMoment answers a question about a time. A local time may exist once, twice, or not at all.
 func (w *witness) answerMoment(m Moment) task.Answer {
 	switch len(m.Instants) {
 	case 0:
@@ -86,7 +87,8 @@ func (w *witness) answerMoment(m Moment) task.Answer {
 	return w.answerRepeatedTime(m)
 }
 
-// answerRepeatedTime is the answer about a local time that exists twice.
+// answerRepeatedTime answers a question about a local time that exists twice, because the clocks are set back.
+// The answer covers the tick of the two, or both if both are ticks.
 func (w *witness) answerRepeatedTime(m Moment) task.Answer {
 	first, second := w.answerInstant(m.Instants[0], m.Grain), w.answerInstant(m.Instants[1], m.Grain)
 	twice := w.clockWords(m) + " exists twice on " + m.Instants[0].In(w.zone).Format("Mon 2 Jan 2006") +
@@ -115,7 +117,8 @@ func (w *witness) answerRepeatedTime(m Moment) task.Answer {
 	return a
 }
 
-// answerSkippedTime is the answer about a local time that does not exist.
+// answerSkippedTime answers a question about a local time that does not exist, because the clocks are set
+// forward. The schedule's dst.gap determines whether its ticks run at the end of the gap.
 func (w *witness) answerSkippedTime(m Moment) task.Answer {
 	end := m.Change.At
 	before := end.Add(-tickPrecision).In(w.zone)
@@ -142,7 +145,8 @@ func (w *witness) answerSkippedTime(m Moment) task.Answer {
 	return a
 }
 
-// clockDate and clockTime are the parts of what a clock shows.
+// clockDate and clockTime return the parts of a local time that has no instant, and so is only available as
+// text.
 func clockDate(shown string) string {
 	date, _, _ := strings.Cut(shown, " ")
 	t, err := time.Parse("2006-01-02", date)
@@ -158,7 +162,7 @@ func clockTime(shown string) string {
 	return strings.TrimSuffix(clock, ":00")
 }
 
-// clockWords is the time of day that a person wrote.
+// clockWords returns the time of day as the user wrote it.
 func (w *witness) clockWords(m Moment) string {
 	if _, t, ok := cutTime(m.Text); ok {
 		return t
@@ -166,8 +170,8 @@ func (w *witness) clockWords(m Moment) string {
 	return m.Text
 }
 
-// answerInstant is the answer about an instant, or about the one tick within the grain
-// with which it was written.
+// answerInstant answers a question about an instant, or about the only tick within the precision with which the
+// user wrote it. If there is no tick, a manual run in that interval is the answer.
 func (w *witness) answerInstant(at time.Time, grain time.Duration) task.Answer {
 	if tick, ok := w.tickIn(at, grain); ok {
 		return w.tickAnswer(w.judgeTick(w.all, tick))
@@ -184,7 +188,9 @@ func (w *witness) answerInstant(at time.Time, grain time.Duration) task.Answer {
 	return w.noTick(at)
 }
 
-// tickIn is the tick at an instant, or the only one within a grain from it.
+// tickIn returns the tick at an instant, or the only tick within grain after it. It uses both the schedule and
+// the records, because the schedule of that time may not be on record. Two different ticks in the interval are
+// ambiguous, so ok is false.
 func (w *witness) tickIn(at time.Time, grain time.Duration) (time.Time, bool) {
 	v := inForce(w.all, at)
 	if v != nil && !v.vague && v.isTick(at) {
@@ -220,9 +226,10 @@ func (w *witness) tickIn(at time.Time, grain time.Duration) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// tickAnswer is a finding as an answer.
+// tickAnswer converts a finding to an answer, with its evidence.
 func (w *witness) tickAnswer(g finding) task.Answer {
 	a := task.Answer{Verdict: g.verdict, Reason: g.reason, Sentence: w.sentenceFor(w.speaker, g), Tick: w.shownTick(g), Pause: g.pause, Freeze: g.freeze, Unknown: g.unknown}
+	// These verdicts mean that the instant is not a tick.
 	if g.verdict == task.VerdictPaused || g.verdict == task.VerdictNoTask || g.verdict == task.VerdictEnded && g.detail == "" {
 		a.Tick = nil
 	}
@@ -247,6 +254,7 @@ func (w *witness) tickAnswer(g finding) task.Answer {
 		a.Active = w.activeRuns(g.due, r.ID)
 	}
 
+	// The owner of the shard is of interest at the due time, or now for a future tick.
 	switch {
 	case g.verdict == task.VerdictNoTask:
 	case g.due.After(w.Now):
@@ -260,6 +268,7 @@ func (w *witness) tickAnswer(g finding) task.Answer {
 	return a
 }
 
+// shownTick converts the tick of a finding to the form of the API.
 func (w *witness) shownTick(g finding) *task.Tick {
 	t := &task.Tick{Time: task.At(g.tick), Local: w.formatLocal(g.tick)}
 	if !g.due.Equal(g.tick) {
@@ -273,7 +282,7 @@ func (w *witness) shownTick(g finding) *task.Tick {
 	return t
 }
 
-// runAnswer is the answer about a run that a person asked for.
+// runAnswer answers a question about a manual run.
 func (w *witness) runAnswer(r *task.Run) task.Answer {
 	g := finding{tick: r.ScheduledTime.Time, due: r.ScheduledTime.Time, version: inForce(w.all, r.ScheduledTime.Time)}
 	w.applyRecord(&g, r)
@@ -283,8 +292,8 @@ func (w *witness) runAnswer(r *task.Run) task.Answer {
 	return a
 }
 
-// answerLatest is the answer to no question in particular: the latest tick, or the run
-// that was asked for if that is newer, and the tick that comes next.
+// answerLatest answers a question without a time. It covers the latest tick, or the latest manual run if that
+// is newer, and the next tick.
 func (w *witness) answerLatest() task.Answer {
 	var a task.Answer
 	last, ticked := w.lastTick()
@@ -314,7 +323,8 @@ func (w *witness) answerLatest() task.Answer {
 	return a
 }
 
-// lastTick is the latest tick that is due, of whatever version was in force.
+// lastTick returns the latest tick that is due, of whichever version was in force. Both the records and the
+// schedule are considered, because a tick that is due may not be decided yet.
 func (w *witness) lastTick() (time.Time, bool) {
 	var last time.Time
 	for _, r := range w.Runs {
@@ -326,7 +336,7 @@ func (w *witness) lastTick() (time.Time, bool) {
 	}
 
 	at := w.Now.Add(tickPrecision)
-	if n := len(w.all); n > 0 { // jitter may put the last one off
+	if n := len(w.all); n > 0 { // with jitter, the last due tick is not necessarily the last tick before now
 		if tick, ok := w.all[n-1].lastDue(w.Now); ok && tick.After(w.all[n-1].startTime()) {
 			at = tick.Add(tickPrecision)
 		}
@@ -339,13 +349,15 @@ func (w *witness) lastTick() (time.Time, bool) {
 	return last, !last.IsZero()
 }
 
-// nextTick is the first tick after now that is not paused away, if there is one.
+// nextTick returns the first tick after now that does not fall into a pause with an end. ok is false if there
+// is none.
 func (w *witness) nextTick() (time.Time, bool) {
 	if len(w.all) == 0 {
 		return time.Time{}, false
 	}
 
 	v, after := &w.all[len(w.all)-1], w.Now
+	// With jitter, a tick before now may not be due yet.
 	if tick, ok := v.previousTick(w.Now.Add(tickPrecision), v.startTime()); ok && v.dueTime(tick).After(w.Now) {
 		after = tick.Add(-tickPrecision)
 	}
@@ -359,8 +371,7 @@ func (w *witness) nextTick() (time.Time, bool) {
 	return v.nextTick(after)
 }
 
-// Span is the time that has to be on record to answer a question, both ends
-// included.
+// Span returns the range of time for which records are needed to answer the question, inclusive at both ends.
 func (q Question) Span(now time.Time) (from, to time.Time) {
 	switch {
 	case q.At != nil:
@@ -370,7 +381,7 @@ func (q Question) Span(now time.Time) (from, to time.Time) {
 		}
 
 		if len(q.At.Instants) == 0 {
-			to = from // the instant after the gap
+			to = from // records at the end of the gap are enough
 		}
 
 		return from, to

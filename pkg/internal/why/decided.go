@@ -8,7 +8,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// explainMissingOutcome is a tick that is decided and has no outcome on record.
+// explainMissingOutcome explains a tick that was decided but has no outcome on record. The cases are ordered by
+// what is certain: records that were not read, records that may have been trimmed, a change of the task before
+// the tick was decided, and a missing record, which is a violation of G4.
 func (f *Facts) explainMissingOutcome(g *finding, all []version) {
 	cut := cutOff(all, g.version, g.tick)
 	trimmed, how := f.mayBeTrimmed(all, g)
@@ -29,7 +31,7 @@ func (f *Facts) explainMissingOutcome(g *finding, all []version) {
 	}
 }
 
-// pausedSoon finds the pause that took a tick away which was due and not decided.
+// pausedSoon finds a pause that began after the tick was due and before it was decided. Such a tick is dropped.
 func (f *Facts) pausedSoon(g *finding) bool {
 	if f.Entry == nil || f.Entry.Own == nil {
 		return false
@@ -45,9 +47,10 @@ func (f *Facts) pausedSoon(g *finding) bool {
 	return false
 }
 
-// mayBeTrimmed reports whether the outcome of a tick may have been deleted since,
-// because others have ended after it, and how.
+// mayBeTrimmed reports whether the outcome of a tick may have been deleted because newer runs replaced it, and
+// describes why.
 func (f *Facts) mayBeTrimmed(all []version, g *finding) (bool, string) {
+	// The history limits of all versions since the tick apply, because each of them may have trimmed.
 	keep, failures := g.version.History.Keep, g.version.History.Record == task.RecordFailures
 	for i := range all {
 		if v := &all[i]; v.Generation > g.version.Generation {
@@ -68,7 +71,7 @@ func (f *Facts) mayBeTrimmed(all []version, g *finding) (bool, string) {
 	return false, ""
 }
 
-// explainFutureTick is a tick to come, as things are now.
+// explainFutureTick predicts the outcome of a future tick from the current state.
 func (f *Facts) explainFutureTick(g *finding, all []version) {
 	g.version = &all[len(all)-1]
 	e := f.Entry
@@ -77,6 +80,7 @@ func (f *Facts) explainFutureTick(g *finding, all []version) {
 		return
 	}
 
+	// Ticks before this one use up max_runs as well. Their number is computed from the schedule.
 	if e.MaxRuns > 0 {
 		var had int64
 		if e.Own != nil {
@@ -120,11 +124,11 @@ func (f *Facts) explainFutureTick(g *finding, all []version) {
 
 	g.verdict = task.VerdictWillRun
 	if e.Paused {
-		g.pause = f.pauseAt(all, f.Now) // it has an end, or the tick would be none
+		g.pause = f.pauseAt(all, f.Now) // it has an end before the tick; otherwise the tick would not exist
 	}
 }
 
-// explainUndecided is what keeps a tick from being decided.
+// explainUndecided explains why a due tick has not been decided.
 func (f *Facts) explainUndecided(s speaker, due time.Time) string {
 	behind := f.Now.Sub(due)
 	watermark := ""
@@ -146,6 +150,7 @@ func (f *Facts) explainUndecided(s speaker, due time.Time) string {
 		return fmt.Sprintf("its shard (%d) is assigned to %s, which does not have the scheduler role%s", f.Shard, n.Name, watermark)
 	case n.Unfit != "":
 		return fmt.Sprintf("its shard (%d) is assigned to %s, which schedules nothing now (%s)%s", f.Shard, n.Name, n.Unfit, watermark)
+	// A tick normally is decided within milliseconds, so a few seconds are not a problem yet.
 	case behind < 3*time.Second:
 		return fmt.Sprintf("it was due %s ago, and %s is deciding it now", formatSpan(behind), n.Name)
 	case !f.Covered && f.Entry != nil:

@@ -1,23 +1,20 @@
-// Package why answers the question of every scheduler's users: why did my task
-// run at that time, or not, and will it?
+// Package why explains why a task ran, did not run, or will run at a time.
 //
-// It is pure: Facts are what is on record, read by somebody at one revision; a
-// Question is about an instant, a local time, a range, or nothing in particular;
-// For makes an Answer of both, a sentence and its evidence. It has no clock, no
-// network, and guesses nothing: what is not on record any more it calls so, and
-// says what is known all the same.
+// The package is pure. Facts contain the records, which were read at one revision. A Question is about an
+// instant, a local time, a range, or the latest tick. For computes an Answer with a sentence and its evidence.
+// The package has no clock and no network, and it does not guess. It reports which records no longer exist, and
+// answers as far as the others allow.
 //
-// How it finds the answer for an instant:
+// For an instant it proceeds as follows:
 //
 //	outcome on record? ──────► its state and its reason
 //	│ no
 //	version in force then? ──► none: there was no task; not on record: forgotten
 //	│ a tick of it?      ────► no: the nearest ticks, the gap, the pause
 //	│ yes
-//	decided? (from, watermark) ─► no: undecided, and what keeps it from being decided
+//	decided? (from, watermark) ─► no: undecided, and what prevents the decision
 //	│ yes
 //	trimmed? changed before it was decided? ─► forgotten, overtaken
 //
-// A time to come goes the way of the version in force now, against the pause, the
-// freeze, the nodes and the counts of now.
+// For a future time, it uses the version in force now, and checks the current pause, freeze, nodes and counts.
 package why

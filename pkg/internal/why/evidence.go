@@ -8,7 +8,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// addEvidence fills in the lines for a person.
+// addEvidence adds the lines of evidence that the command line prints below the sentence.
 func (w *witness) addEvidence(a *task.Answer, g finding) {
 	add := func(what, format string, args ...any) {
 		a.Lines = append(a.Lines, task.EvidenceLine{What: what, Says: fmt.Sprintf(format, args...)})
@@ -61,6 +61,7 @@ func (w *witness) addEvidence(a *task.Answer, g finding) {
 	}
 }
 
+// versionWords describes a version: what made it, when, by whom, and until when it was in force.
 func (w *witness) versionWords(v *version) string {
 	change := map[string]string{task.ChangeCreated: "created", task.ChangePaused: "paused", task.ChangeResumed: "resumed", task.ChangeRolledBack: "rolled back"}[v.Change]
 	if change == "" {
@@ -79,6 +80,7 @@ func (w *witness) versionWords(v *version) string {
 	return text + ", until " + w.formatTime(v.until) + byClause(v.by)
 }
 
+// untilWords returns the end of an active period.
 func (w *witness) untilWords(t time.Time) string {
 	if t.IsZero() {
 		return ", still active"
@@ -86,6 +88,7 @@ func (w *witness) untilWords(t time.Time) string {
 	return " to " + w.formatTime(t)
 }
 
+// runEvidence adds the lines about the run of a finding.
 func (w *witness) runEvidence(add func(string, string, ...any), g finding) {
 	r := g.run
 	outcome := string(r.State)
@@ -186,12 +189,12 @@ func (w *witness) runEvidence(add func(string, string, ...any), g finding) {
 	add("Run", "%s", r.ID)
 }
 
-// formatExact is an instant as it is compared with others.
+// formatExact formats an instant in milliseconds, for comparison with logs and other records.
 func (w *witness) formatExact(t time.Time) string {
 	return t.In(w.zone).Format("2006-01-02 15:04:05.000 MST")
 }
 
-// addCircumstances are those of the shard and of the nodes.
+// addCircumstances adds the lines about the owner of the shard, the watermark and the nodes.
 func (w *witness) addCircumstances(add func(string, string, ...any), a *task.Answer, g finding) {
 	if o := a.Owner; o != nil {
 		switch {
@@ -228,6 +231,7 @@ func (w *witness) addCircumstances(add func(string, string, ...any), a *task.Ans
 	}
 }
 
+// nodeWords lists the present nodes, each with the reason why it takes no runs of the task.
 func (w *witness) nodeWords() string {
 	var names []string
 	for _, n := range w.Nodes {
@@ -252,7 +256,7 @@ func (w *witness) nodeWords() string {
 	return strings.Join(firstNames(names), ", ")
 }
 
-// firstNames are the first of many names.
+// firstNames shortens a list of names.
 func firstNames(names []string) []string {
 	const most = 8
 	if len(names) > most {

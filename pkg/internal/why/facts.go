@@ -7,28 +7,28 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Facts are what is on record of a task, as it was at one revision.
+// Facts are the records of a task and its shard at one revision.
 type Facts struct {
 	Namespace, Name string
 	Shard           int
 
-	Task     *task.Task  // as its user wrote it; nil: there is none, or none that can be read
-	Entry    *task.Entry // what its owner fires by; likewise
-	Covered  bool        // the watermark speaks for the entry
-	Versions []task.Task // former ones that are kept, the oldest first
+	Task     *task.Task  // the spec; nil: there is none, or it cannot be read
+	Entry    *task.Entry // the entry; nil: there is none, or it cannot be read
+	Covered  bool        // the watermark applies to the entry: see record.Watermark.Seen
+	Versions []task.Task // the former versions that are kept, the oldest first
 	Deleted  *task.Deletion
 
-	Runs  []task.Run // waiting, active, and ended around the time asked about; in any order
-	Late  []task.Run // results that came after their attempts had been declared lost
-	Dead  []string   // ids of runs that wait for a person
-	Newer int64      // ended runs on record that are newer than all in Runs
-	CutAt time.Time  // not zero: of the range asked about, ended runs were read only up to here
-	// Broken are the ids of runs whose records cannot be read; BrokenTask is what of
-	// the task itself cannot be.
+	Runs  []task.Run // queued and active runs, and those that ended around the time in question; in any order
+	Late  []task.Run // results that arrived after their attempts had been declared lost
+	Dead  []string   // the ids of dead runs
+	Newer int64      // the number of ended runs on record that are newer than all in Runs
+	CutAt time.Time  // if not zero, ended runs of the range were read only up to here
+	// Broken contains the ids of runs whose records cannot be read. BrokenTask names the unreadable records of
+	// the task itself: spec or entry.
 	Broken     []string
 	BrokenTask []string
 
-	Owner     *Owner // nil: the shard has never had one
+	Owner     *Owner // nil: the shard has never had an owner
 	Watermark *Watermark
 	Nodes     []task.Node
 	Freezes   *task.Freezes
@@ -37,21 +37,21 @@ type Facts struct {
 	Revision int64
 }
 
-// Owner is the assignment of the task's shard, with the one before, the newest first.
+// Owner is the assignment of the task's shard, with the previous assignments, the newest first.
 type Owner struct {
 	Node     string
 	Since    time.Time
 	Previous []task.Assignment
 }
 
-// Watermark is up to where the ticks of the task's shard are decided.
+// Watermark is the time up to which the ticks of the task's shard are decided.
 type Watermark struct {
 	Time time.Time
-	// All: those at Time are, too, of this task.
+	// All is true if the ticks of this task at exactly Time are decided as well.
 	All bool
 }
 
-// isDecided reports whether a tick that falls due then was decided.
+// isDecided reports whether a tick with this due time has been decided.
 func (f *Facts) isDecided(tick, due time.Time) bool {
 	if f.Entry == nil {
 		return false
@@ -64,7 +64,8 @@ func (f *Facts) isDecided(tick, due time.Time) bool {
 	return w != nil && f.Covered && (due.Before(w.Time) || due.Equal(w.Time) && w.All)
 }
 
-// findOutcome is the record that decides a tick; nil if there is none.
+// findOutcome returns the record with the outcome of a tick, or nil. One record can cover a range of skipped or
+// missed ticks.
 func (f *Facts) findOutcome(tick time.Time) *task.Run {
 	for i := range f.Runs {
 		r := &f.Runs[i]
@@ -80,7 +81,7 @@ func (f *Facts) findOutcome(tick time.Time) *task.Run {
 	return nil
 }
 
-// findRequestedRun is a run that a person asked for in a span of time; nil if there is none.
+// findRequestedRun returns a manual run from from (inclusive) to to (exclusive), or nil.
 func (f *Facts) findRequestedRun(from, to time.Time) *task.Run {
 	for i := range f.Runs {
 		if r := &f.Runs[i]; r.Trigger == task.TriggerManual && !r.ScheduledTime.Before(from) && r.ScheduledTime.Before(to) {
@@ -91,8 +92,8 @@ func (f *Facts) findRequestedRun(from, to time.Time) *task.Run {
 	return nil
 }
 
-// activeRuns are the other runs that were active at an instant: from their first
-// dispatch to their end.
+// activeRuns returns the runs, except for the one with the id but, that were active at an instant: from their
+// first start or dispatch to their end.
 func (f *Facts) activeRuns(at time.Time, but string) []task.Run {
 	var list []task.Run
 	for _, r := range f.Runs {
@@ -113,8 +114,7 @@ func (f *Facts) activeRuns(at time.Time, but string) []task.Run {
 	return list
 }
 
-// waitedRun is a run of a tick before an instant that waited at it to start for the
-// first time; nil if none is on record.
+// waitedRun returns a run of an earlier tick that was waiting for its first start at an instant, or nil.
 func (f *Facts) waitedRun(at time.Time) *task.Run {
 	for i := range f.Runs {
 		r := &f.Runs[i]
@@ -132,8 +132,8 @@ func (f *Facts) waitedRun(at time.Time) *task.Run {
 	return nil
 }
 
-// endedAfter is how many runs on record ended after a tick: those of newer ticks,
-// and those of older ticks that took longer. A task keeps the runs that ended last.
+// endedAfter returns the number of runs on record that ended after a tick: runs of newer ticks, and runs of
+// older ticks that took longer. Retention keeps the runs that ended last.
 func (f *Facts) endedAfter(tick time.Time) int64 {
 	n := f.Newer
 	for _, r := range f.Runs {
@@ -145,7 +145,7 @@ func (f *Facts) endedAfter(tick time.Time) int64 {
 	return n
 }
 
-// nodeNamed is a node that is present; nil if it is not.
+// nodeNamed returns a present node, or nil.
 func (f *Facts) nodeNamed(name string) *task.Node {
 	i := slices.IndexFunc(f.Nodes, func(n task.Node) bool { return n.Name == name })
 	if i < 0 {
@@ -154,13 +154,13 @@ func (f *Facts) nodeNamed(name string) *task.Node {
 	return &f.Nodes[i]
 }
 
-// eligibleNodes are the nodes that take work now and may have the task's.
+// eligibleNodes returns the names of the nodes that accept runs now and match the task's target.
 func (f *Facts) eligibleNodes() []string {
 	return f.Entry.Target.Takers(f.Nodes, f.Entry.Action.NeedsKey())
 }
 
-// hasEnoughNodes reports whether there are nodes for a run that waits: a retry has all that it
-// needs with one, whatever its task says of parts.
+// hasEnoughNodes reports whether enough nodes are available for a waiting run. A retry needs only one node,
+// even if its task has parts.
 func (f *Facts) hasEnoughNodes(r *task.Run) bool {
 	n := len(f.eligibleNodes())
 	if r.Fan != nil || len(r.Attempts) > 0 {
@@ -169,7 +169,8 @@ func (f *Facts) hasEnoughNodes(r *task.Run) bool {
 	return f.Entry.Target.Enough(n)
 }
 
-// ownerAt is who owned the shard at an instant.
+// ownerAt returns the owner of the shard at an instant. Node is empty if the instant is before the assignments
+// on record.
 func (f *Facts) ownerAt(at time.Time) *task.Ownership {
 	o := &task.Ownership{Shard: f.Shard}
 

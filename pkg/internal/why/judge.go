@@ -8,27 +8,28 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A finding is what is known of one tick, or of an instant that is none.
+// finding is what the records show about one tick, or about an instant that is not a tick.
 type finding struct {
 	verdict task.Verdict
 	reason  string
-	tick    time.Time // zero: the instant is no tick
-	due     time.Time
-	version *version // nil: not on record, or none
+	tick    time.Time // zero: the instant is not a tick
+	due     time.Time // with jitter, later than tick
+	version *version  // nil: not on record, or there was none
 	run     *task.Run
 	pause   *task.Pause
 	freeze  *task.Freeze
-	cut     *version // the change that overtook the tick
-	unknown []string
-	detail  string // what else is to be said of it
+	cut     *version // the change because of which the tick was never decided
+	unknown []string // what is not on record any more
+	detail  string   // additional text for the sentence
 }
 
-// sameOutcome reports whether two ticks in a row can be told of in one line.
+// sameOutcome reports whether two consecutive ticks can share one line.
 func (a finding) sameOutcome(b finding) bool {
 	return a.verdict == b.verdict && a.reason == b.reason
 }
 
-// judgeTick is what became of a tick, or will.
+// judgeTick determines the outcome of a tick, or predicts it. The order of the steps is that of the diagram in
+// the package comment: a record takes precedence over everything that is derived from the schedule.
 func (f *Facts) judgeTick(all []version, tick time.Time) finding {
 	g := finding{tick: tick, due: tick, version: inForce(all, tick)}
 	if g.version != nil {
@@ -80,13 +81,14 @@ func (f *Facts) judgeTick(all []version, tick time.Time) finding {
 	return g
 }
 
+// ofState maps the state of a run to the verdict on its tick.
 var ofState = map[task.State]task.Verdict{
 	task.Queued: task.VerdictWaiting, task.Dispatched: task.VerdictRunning, task.Running: task.VerdictRunning, task.Paused: task.VerdictRunning,
 	task.Succeeded: task.VerdictSucceeded, task.Failed: task.VerdictFailed, task.TimedOut: task.VerdictTimedOut,
 	task.Cancelled: task.VerdictCancelled, task.Lost: task.VerdictLost, task.Skipped: task.VerdictSkipped, task.Missed: task.VerdictMissed,
 }
 
-// applyRecord is a tick with an outcome on record.
+// applyRecord sets the outcome of a tick that has a record, and looks for a freeze that explains it.
 func (f *Facts) applyRecord(g *finding, r *task.Run) {
 	g.run, g.reason = r, r.Reason
 	if !r.DueAt.IsZero() && r.Count <= 1 {
@@ -101,7 +103,7 @@ func (f *Facts) applyRecord(g *finding, r *task.Run) {
 	if r.State == task.Skipped && r.Reason == task.ReasonFrozen {
 		at := g.due
 		if r.Count <= 1 && !r.EndedAt.IsZero() {
-			at = r.EndedAt.Time // decided while it held; a late one fell due before
+			at = r.EndedAt.Time // decided while the freeze was in force; a late tick was due earlier
 		}
 
 		if g.freeze = f.Freezes.At(f.Namespace, at); g.freeze == nil {
@@ -113,13 +115,13 @@ func (f *Facts) applyRecord(g *finding, r *task.Run) {
 
 	switch {
 	case r.State == task.Queued, r.State == task.Dispatched && r.StartedAt.IsZero():
-		g.freeze = f.Freezes.Of(f.Namespace) // nothing of it starts while that holds
+		g.freeze = f.Freezes.Of(f.Namespace) // nothing starts while the freeze is in force
 	case !r.DispatchedAt.IsZero():
 		g.freeze = f.Freezes.HeldUp(f.Namespace, r.CreatedAt.Time, r.StartedAt.Time)
 	}
 }
 
-// applyNoVersion is a time of which no version is on record.
+// applyNoVersion sets the verdict for a time for which no version is on record.
 func (f *Facts) applyNoVersion(g *finding, all []version) {
 	switch {
 	case f.Task == nil && len(f.BrokenTask) > 0:
@@ -136,8 +138,8 @@ func (f *Facts) applyNoVersion(g *finding, all []version) {
 	}
 }
 
-// pauseAt is the pause in which a tick does not exist; nil if there was none, as
-// far as is on record.
+// pauseAt returns the pause because of which a tick does not exist, or nil if none is on record. It uses the
+// entry's record of pauses first, and the paused versions of the task otherwise.
 func (f *Facts) pauseAt(all []version, tick time.Time) *task.Pause {
 	if f.Entry != nil && f.Entry.Own != nil {
 		for _, p := range slices.Backward(f.Entry.Own.Pauses) {
@@ -156,7 +158,7 @@ func (f *Facts) pauseAt(all []version, tick time.Time) *task.Pause {
 	for last = first; last+1 < len(all) && all[last+1].Paused; last++ {
 	}
 
-	for ; first > 0 && all[first-1].Paused; first-- { // a change of something else does not begin a pause
+	for ; first > 0 && all[first-1].Paused; first-- { // a change of other fields does not begin a new pause
 	}
 
 	p := &task.Pause{Since: all[first].UpdatedAt, By: all[first].UpdatedBy, Reason: v.PauseReason, Until: v.PausedUntil,
@@ -168,7 +170,7 @@ func (f *Facts) pauseAt(all []version, tick time.Time) *task.Pause {
 	return p
 }
 
-// maxRunsReached reports whether max_runs was reached before a tick.
+// maxRunsReached reports whether the task had used all its runs before a tick.
 func (f *Facts) maxRunsReached(tick time.Time) bool {
 	e := f.Entry
 	return e != nil && e.MaxRuns > 0 && e.Own != nil && e.Own.Runs >= e.MaxRuns && tick.After(e.From.Time)

@@ -11,18 +11,18 @@ import (
 
 const oneDay = 24 * time.Hour
 
-// A Moment is a time that a person wrote: an instant with an offset, or a local
-// time, which may exist twice or not at all.
+// Moment is a time as a user wrote it: an instant with an offset, or a local time, which may exist twice or not
+// at all.
 type Moment struct {
 	schedule.Moment
 	Text  string
-	Grain time.Duration // how fine it was written: a day, a minute, a second, a millisecond
+	Grain time.Duration // the precision of Text: a day, a minute, a second or a millisecond
 
-	end time.Time // of a date: the first instant of the next day
+	end time.Time // for a date: the first instant of the next day
 }
 
-// ReadMoment reads what schedule.ReadLocal reads. A date is its first instant. The
-// error is a *task.Error without a field.
+// ReadMoment parses a time in the formats of schedule.ReadLocal. A date means its first instant. An error is a
+// *task.Error without a field.
 func ReadMoment(text, zone string) (Moment, error) {
 	m := Moment{Text: text, Grain: precisionOf(text)}
 	var err error
@@ -35,10 +35,10 @@ func ReadMoment(text, zone string) (Moment, error) {
 	}
 
 	if m.Grain == oneDay {
-		m.Instants = []time.Time{m.rangeStart()} // a day whose midnight does not exist begins after it
+		m.Instants = []time.Time{m.rangeStart()} // if midnight does not exist on that day, the day begins after the gap
 		if next, err := schedule.ReadLocal(nextDay(m.Local), zone); err == nil {
 			m.end = Moment{Moment: next}.rangeStart()
-		} else { // the last day that can be read has no next
+		} else { // the last day that can be parsed has no next day
 			m.end = m.Instants[0].Add(oneDay)
 		}
 	}
@@ -46,17 +46,18 @@ func ReadMoment(text, zone string) (Moment, error) {
 	return m, nil
 }
 
+// nextDay returns the date after that of a local time.
 func nextDay(local string) string {
 	const date = "2006-01-02"
 	t, err := time.Parse(date, local[:len(date)])
 	if err != nil {
-		return local // it was read as a time
+		return local // the text was parsed as a time before
 	}
 
 	return t.AddDate(0, 0, 1).Format(date)
 }
 
-// precisionOf is how fine a time is written.
+// precisionOf returns the precision of a time from the way it is written.
 func precisionOf(text string) time.Duration {
 	_, clock, timed := strings.Cut(strings.Replace(strings.TrimSpace(text), "T", " ", 1), " ")
 	clock, _, _ = strings.Cut(strings.ReplaceAll(strings.ReplaceAll(clock, "+", "Z"), "-", "Z"), "Z")
@@ -72,7 +73,7 @@ func precisionOf(text string) time.Duration {
 	return time.Minute
 }
 
-// rangeStart is where a range begins that a person wrote so.
+// rangeStart returns the beginning of a range that starts with this time.
 func (m Moment) rangeStart() time.Time {
 	if len(m.Instants) == 0 {
 		return m.Change.At
@@ -80,7 +81,7 @@ func (m Moment) rangeStart() time.Time {
 	return m.Instants[0]
 }
 
-// rangeEnd is where it ends: a day that is written as a date belongs to it.
+// rangeEnd returns the end of a range that ends with this time. A date includes its whole day.
 func (m Moment) rangeEnd() time.Time {
 	switch {
 	case !m.end.IsZero():
@@ -92,7 +93,7 @@ func (m Moment) rangeEnd() time.Time {
 	return m.Instants[len(m.Instants)-1]
 }
 
-// Instant is a moment without a grain.
+// Instant returns the Moment of an instant, with the precision of ticks.
 func Instant(at time.Time) *Moment {
 	m := Moment{Text: at.UTC().Format(time.RFC3339), Grain: tickPrecision}
 	m.Instants = []time.Time{task.At(at).Time}

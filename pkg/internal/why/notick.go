@@ -8,13 +8,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// cutTime parts a written time in date and time of day.
+// cutTime splits a time into its date and its time of day. ok is false for a date alone.
 func cutTime(text string) (date, clock string, ok bool) {
 	date, clock, ok = strings.Cut(strings.Replace(strings.TrimSpace(text), "T", " ", 1), " ")
 	return date, strings.TrimSpace(clock), ok
 }
 
-// noTick is the answer about an instant at which the version in force has no tick.
+// noTick answers a question about an instant at which the version in force has no tick. It explains why, and
+// names the nearest ticks.
 func (w *witness) noTick(at time.Time) task.Answer {
 	v := inForce(w.all, at)
 	g := finding{verdict: task.VerdictNoTick, due: at, version: v}
@@ -28,6 +29,8 @@ func (w *witness) noTick(at time.Time) task.Answer {
 		there = "there will be no tick on " + w.formatTime(at)
 	}
 
+	// A schedule that counts from the end of runs has no ticks in advance, and past ones can be derived only
+	// from the records.
 	period, afterRuns := v.completionPeriod()
 	switch {
 	case !v.Start.IsZero() && at.Before(v.Start.Time):
@@ -72,6 +75,7 @@ func (w *witness) noTick(at time.Time) task.Answer {
 	return a
 }
 
+// nearestTicks describes the ticks before and after an instant.
 func (w *witness) nearestTicks(a *task.Answer) string {
 	var parts []string
 	if a.Before != nil {
@@ -93,6 +97,7 @@ func (w *witness) nearestTicks(a *task.Answer) string {
 	return "; " + strings.Join(parts, ", ")
 }
 
+// dueOf returns the due time of a tick in the version in force.
 func (w *witness) dueOf(tick time.Time) time.Time {
 	if v := inForce(w.all, tick); v != nil {
 		return v.dueTime(tick)
@@ -100,7 +105,8 @@ func (w *witness) dueOf(tick time.Time) time.Time {
 	return tick
 }
 
-// tickBefore is the last tick before an instant, of the version in force at it.
+// tickBefore returns the last tick before an instant. It goes back through the versions, because each has ticks
+// only while it was in force.
 func (w *witness) tickBefore(at time.Time) (time.Time, bool) {
 	for i := len(w.all) - 1; i >= 0; i-- {
 		v := &w.all[i]
@@ -124,7 +130,7 @@ func (w *witness) tickBefore(at time.Time) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// tickAfter is the first tick after an instant, likewise.
+// tickAfter returns the first tick after an instant, in whichever version.
 func (w *witness) tickAfter(at time.Time) (time.Time, bool) {
 	for i := range w.all {
 		v := &w.all[i]
@@ -145,8 +151,8 @@ func (w *witness) tickAfter(at time.Time) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// answerNoVersion is the answer about an instant of which no version is on record, or
-// none of which the ticks can be known.
+// answerNoVersion answers a question about an instant for which no version is on record, or whose version has
+// ticks that cannot be computed any more.
 func (w *witness) answerNoVersion(at time.Time, v *version) task.Answer {
 	g := finding{tick: at, due: at, version: v}
 
@@ -176,7 +182,7 @@ func (w *witness) answerNoVersion(at time.Time, v *version) task.Answer {
 	return a
 }
 
-// rangeRecordAt is a record of several ticks among which an instant lies.
+// rangeRecordAt returns the record of a range of ticks that contains an instant, or nil.
 func (w *witness) rangeRecordAt(at time.Time) *task.Run {
 	for _, r := range w.Runs {
 		if r.Count > 1 && !at.Before(r.ScheduledTime.Time) && !at.After(r.Last.Time) {
@@ -187,7 +193,7 @@ func (w *witness) rangeRecordAt(at time.Time) *task.Run {
 	return nil
 }
 
-// noneYet is the answer of a task that has had neither tick nor run, as far as is on record.
+// noneYet answers a question about a task that has neither ticks nor runs on record.
 func (w *witness) noneYet() task.Answer {
 	if w.Task == nil {
 		return w.answerNoVersion(w.Now, nil)
@@ -201,8 +207,8 @@ func (w *witness) noneYet() task.Answer {
 	return a
 }
 
-// noneToCome is the answer about the next tick of a task that has none; nil if
-// nobody would expect one.
+// noneToCome answers the question about the next tick of a task that has none. It returns nil if no user would
+// expect one.
 func (w *witness) noneToCome() *task.Answer {
 	v := inForce(w.all, w.Now)
 	if w.Task == nil || v == nil || v.vague || v.schedule == nil || v.isManual() {

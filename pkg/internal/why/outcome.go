@@ -9,8 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// outcomeSays is the sentence about a tick, or about a run that a person asked
-// for, that has a record.
+// outcomeSays returns the sentence about a tick or a manual run that has a record.
 func (f *Facts) outcomeSays(s speaker, g finding) string {
 	r := g.run
 	if r == nil {
@@ -40,7 +39,7 @@ func (f *Facts) outcomeSays(s speaker, g finding) string {
 	return makeSentence("%s ran%s and %s%s%s", what, f.ranWords(s, g), endWords(r), f.replacedBy(s, r), f.retryWords(r))
 }
 
-// mentionOtherTicks says that a record is about several ticks.
+// mentionOtherTicks returns a clause for a record that covers several ticks.
 func mentionOtherTicks(s speaker, r *task.Run) string {
 	if r.Count <= 1 {
 		return ""
@@ -48,6 +47,7 @@ func mentionOtherTicks(s speaker, r *task.Run) string {
 	return fmt.Sprintf(", one of %s from %s to %s", formatCount(r.Count, "tick", "ticks"), s.formatTime(r.ScheduledTime.Time), s.formatTime(r.Last.Time))
 }
 
+// reasonWords explains the reason of a run.
 func reasonWords(r *task.Run) string {
 	if means := reasonClause(r.Reason); means != "" {
 		return means
@@ -59,6 +59,7 @@ func reasonWords(r *task.Run) string {
 	return "the reason is not on record"
 }
 
+// activeWords describes a run that is assigned to a node.
 func (f *Facts) activeWords(s speaker, g finding) string {
 	r := g.run
 	if r.Fan != nil {
@@ -92,7 +93,7 @@ func (f *Facts) activeWords(s speaker, g finding) string {
 	return text + f.retryWords(r)
 }
 
-// partWords is how far a run with parts is.
+// partWords describes the progress of a run with parts.
 func (f *Facts) partWords(s speaker, g finding) string {
 	r := g.run
 	since := r.StartedAt.Time
@@ -121,6 +122,7 @@ func (f *Facts) partWords(s speaker, g finding) string {
 	return text
 }
 
+// skipWords explains why a tick was skipped, with the run that caused it if that is on record.
 func (f *Facts) skipWords(s speaker, g finding) string {
 	text := reasonWords(g.run)
 
@@ -150,7 +152,7 @@ func (f *Facts) skipWords(s speaker, g finding) string {
 	return text
 }
 
-// firstTickAfter is the first tick after a run that fits; nil if none is on record.
+// firstTickAfter returns the run of the first tick after r for which fits returns true, or nil.
 func (f *Facts) firstTickAfter(r *task.Run, fits func(*task.Run) bool) (first *task.Run) {
 	for i := range f.Runs {
 		n := &f.Runs[i]
@@ -163,7 +165,7 @@ func (f *Facts) firstTickAfter(r *task.Run, fits func(*task.Run) bool) (first *t
 	return first
 }
 
-// replacedBy names the tick for which a run was cancelled.
+// replacedBy names the tick that replaced a cancelled run.
 func (f *Facts) replacedBy(s speaker, r *task.Run) string {
 	if r.State != task.Cancelled || r.Reason != task.ReasonReplaced {
 		return ""
@@ -175,7 +177,7 @@ func (f *Facts) replacedBy(s speaker, r *task.Run) string {
 	return ""
 }
 
-// runWords names a run by its tick.
+// runWords identifies a run by its tick.
 func runWords(s speaker, r *task.Run) string {
 	text := "the run of " + s.formatTime(r.ScheduledTime.Time)
 	if r.Trigger == task.TriggerManual {
@@ -189,7 +191,7 @@ func runWords(s speaker, r *task.Run) string {
 	return text
 }
 
-// missWords is the evidence that the owner left.
+// missWords returns the evidence that the owner recorded with a missed tick.
 func (f *Facts) missWords(s speaker, r *task.Run) string {
 	if r.Message != "" {
 		return " (" + strings.TrimRight(r.Message, ".") + ")"
@@ -201,7 +203,7 @@ func (f *Facts) missWords(s speaker, r *task.Run) string {
 	return ""
 }
 
-// ranWords is where a run was and when it started.
+// ranWords describes where a run ran and how late it started.
 func (f *Facts) ranWords(s speaker, g finding) string {
 	r := g.run
 	var text string
@@ -221,7 +223,8 @@ func (f *Facts) ranWords(s speaker, g finding) string {
 	return text
 }
 
-// startLateness is from when a tick fell due to the start of its run's first attempt.
+// startLateness returns the time from the due time of a tick to the start of its first attempt. ok is false if
+// no start is on record.
 func startLateness(g finding) (time.Duration, bool) {
 	r := g.run
 	switch {
@@ -238,7 +241,7 @@ func startLateness(g finding) (time.Duration, bool) {
 	return 0, false
 }
 
-// endWords is how a run ended.
+// endWords describes how a run ended.
 func endWords(r *task.Run) string {
 	text := stateWords(r.State, r.ExitCode, r.Signal)
 
@@ -272,6 +275,7 @@ func endWords(r *task.Run) string {
 	return text
 }
 
+// stateWords describes the final state of a run or an attempt.
 func stateWords(state task.State, code *int, signal string) string {
 	switch {
 	case state == task.Succeeded:
@@ -291,7 +295,7 @@ func stateWords(state task.State, code *int, signal string) string {
 	return "was " + string(state)
 }
 
-// retryWords tells of the attempts before the last.
+// retryWords describes the attempts before the last one.
 func (f *Facts) retryWords(r *task.Run) string {
 	if len(r.Attempts) == 0 {
 		return ""

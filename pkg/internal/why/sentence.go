@@ -9,7 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// sentenceFor is the sentence about a tick.
+// sentenceFor returns the sentence for a finding.
 func (f *Facts) sentenceFor(s speaker, g finding) string {
 	tick := "the tick of " + s.formatTime(g.tick)
 
@@ -59,7 +59,7 @@ func (f *Facts) sentenceFor(s speaker, g finding) string {
 	return f.outcomeSays(s, g)
 }
 
-// inWords is when a tick to come falls due.
+// inWords describes when a future tick is due.
 func (f *Facts) inWords(s speaker, g finding) string {
 	in := "in " + formatSpan(g.due.Sub(f.Now))
 	if g.due.Equal(g.tick) {
@@ -68,7 +68,8 @@ func (f *Facts) inWords(s speaker, g finding) string {
 	return fmt.Sprintf("at %s (jitter), %s", s.formatClock(g.due), in)
 }
 
-// besideWords is what may yet come between a tick and its run.
+// besideWords describes what may still prevent a future tick from running: a pause until then, and the overlap
+// policy.
 func (f *Facts) besideWords(s speaker, g finding) string {
 	var text string
 	if g.pause != nil {
@@ -79,7 +80,7 @@ func (f *Facts) besideWords(s speaker, g finding) string {
 		return text
 	}
 	if next, ok := g.version.nextTick(f.Now); ok && next.Before(g.tick) && g.pause == nil {
-		return text // others come before it
+		return text // earlier ticks come first, so the current state does not predict this one
 	}
 
 	active := slices.DeleteFunc(f.activeRuns(f.Now, ""), func(r task.Run) bool { return r.State.Final() })
@@ -93,12 +94,11 @@ func (f *Facts) besideWords(s speaker, g finding) string {
 	return text + f.busyWords(s, active, waiting)
 }
 
-// busyWords is what becomes of a tick if what is active and what waits still does
-// when it comes.
+// busyWords describes what happens to a tick if the runs that are active or waiting now still are at that time.
 func (f *Facts) busyWords(s speaker, active, waiting []task.Run) string {
 	e := f.Entry
 
-	// Ticks that are caught up with take no room in the queue.
+	// Late ticks that are caught up on do not count against queue.limit.
 	takingRoom := 0
 	for _, r := range waiting {
 		if r.Reason != task.ReasonCatchUp {
@@ -135,7 +135,7 @@ func (f *Facts) busyWords(s speaker, active, waiting []task.Run) string {
 	return "; " + one() + ", and if it still is then, " + what
 }
 
-// noNodeWords is why there is no node for the task.
+// noNodeWords explains why no node, or too few nodes, can run the task.
 func (f *Facts) noNodeWords() string {
 	target, n := f.Entry.Target, len(f.eligibleNodes())
 	node := "node"
@@ -169,7 +169,7 @@ func (f *Facts) noNodeWords() string {
 	return text + f.passedOverWords()
 }
 
-// orderWords are of the nodes that alone may have the task's runs.
+// orderWords names the nodes to which strategy `first` restricts the task.
 func (f *Facts) orderWords() string {
 	if f.Entry.Target.Strategy != task.StrategyFirst {
 		return ""
@@ -177,8 +177,7 @@ func (f *Facts) orderWords() string {
 	return " among " + strings.Join(firstNames(f.Entry.Target.Order), ", ")
 }
 
-// passedOverWords are of the nodes that would have its runs, were they not beyond limits
-// of their own, or without the key that it takes.
+// passedOverWords names the nodes that would match, but exceed a limit of their own or have no key for secrets.
 func (f *Facts) passedOverWords() string {
 	var words []string
 	for _, n := range f.Nodes {
@@ -204,6 +203,7 @@ func (f *Facts) passedOverWords() string {
 	return " (" + strings.Join(firstNames(words), "; ") + ")"
 }
 
+// frozenWhat names the scope of a freeze.
 func frozenWhat(z *task.Freeze) string {
 	if z.Namespace == "" {
 		return "the cluster"
@@ -211,6 +211,7 @@ func frozenWhat(z *task.Freeze) string {
 	return "namespace " + z.Namespace
 }
 
+// pauseWords describes a pause: from when to when, by whom and why.
 func (f *Facts) pauseWords(s speaker, p *task.Pause) string {
 	text := "since " + s.formatTime(p.Since.Time)
 
@@ -229,6 +230,7 @@ func pauseEnd(p *task.Pause) task.Time {
 	return p.Ended
 }
 
+// pausedBy names who began a pause.
 func pausedBy(p *task.Pause) string {
 	if p.By == task.PausedByFailures {
 		return "Carillon itself"
@@ -236,6 +238,7 @@ func pausedBy(p *task.Pause) string {
 	return p.By
 }
 
+// cutWords describes the change that dropped a tick before it was decided.
 func (f *Facts) cutWords(s speaker, g finding) string {
 	if g.cut == nil {
 		return "paused on " + s.formatTime(g.pause.Since.Time) + byClause(g.pause.By) + quoteReason(g.pause.Reason)
@@ -252,6 +255,7 @@ func (f *Facts) cutWords(s speaker, g finding) string {
 	return fmt.Sprintf("%s (version %d) on %s%s; undecided ticks before that were dropped", what, g.cut.Generation, s.formatTime(g.cut.startTime()), byClause(g.cut.UpdatedBy))
 }
 
+// noTaskSays returns the sentence for a time at which the task did not exist.
 func (f *Facts) noTaskSays(s speaker, at time.Time) string {
 	name := "task " + f.Namespace + "/" + f.Name
 	d := f.Deleted

@@ -9,10 +9,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// mostStretches bounds the lines of an answer about a range; the counts are of all.
+// mostStretches is the maximum number of lines in an answer about a range. The counts cover the whole range.
 const mostStretches = 200
 
-// answerRange is the answer about a range, both ends included.
+// answerRange answers a question about a range, inclusive at both ends.
 func (w *witness) answerRange(from, to *Moment) task.Answer {
 	start, end := from.rangeStart(), to.rangeEnd()
 	a := task.Answer{Verdict: task.VerdictRange, Counts: map[task.Verdict]int64{}}
@@ -28,6 +28,7 @@ func (w *witness) answerRange(from, to *Moment) task.Answer {
 			}
 		}
 
+		// Consecutive ticks with the same outcome share one line.
 		n := len(a.Stretches)
 		if n > 0 && last.sameOutcome(p.finding) && !a.Stretches[n-1].Manual {
 			s := &a.Stretches[n-1]
@@ -61,21 +62,22 @@ func (w *witness) answerRange(from, to *Moment) task.Answer {
 	return a
 }
 
-// A piece is ticks in a row of which one stands for all.
+// piece is a sequence of consecutive ticks with the same outcome. Its finding is that of one of them.
 type piece struct {
 	finding
 	first, last time.Time
 	count       int64
 }
 
-// splitRange cuts a range where anything may change: at outcomes, changes of the task,
-// pauses, the watermark, now. Between two cuts ticks are counted, not walked.
+// splitRange splits a range at every time at which the outcome can change: outcomes, changes of the task,
+// pauses, the watermark, and now. Between two such times, ticks are counted and not listed, so a long range is
+// cheap.
 func (w *witness) splitRange(start, end time.Time) []piece {
 	cuts := w.cutTimes(start, end)
 	var list []piece
 	for i := 1; i < len(cuts); i++ {
-		after, upTo := cuts[i-1], cuts[i]                       // ticks later than after, up to upTo
-		if r := w.findOutcome(upTo); r != nil && r.Count <= 1 { // whatever the schedule was
+		after, upTo := cuts[i-1], cuts[i]                       // the ticks after `after`, up to and including upTo
+		if r := w.findOutcome(upTo); r != nil && r.Count <= 1 { // a record counts even if the schedule of that time is not known
 			list = append(list, piece{w.judgeTick(w.all, upTo), upTo, upTo, 1})
 			continue
 		}
@@ -96,9 +98,9 @@ func (w *witness) splitRange(start, end time.Time) []piece {
 	return list
 }
 
-// upToMaxRuns parts ticks to come where max_runs will be reached.
+// upToMaxRuns splits future ticks at the one with which max_runs is reached.
 func (w *witness) upToMaxRuns(p piece) []piece {
-	const far = 10_000 // ticks are walked here
+	const far = 10_000 // the maximum number of ticks that are enumerated here
 
 	if p.verdict == task.VerdictEnded || w.Entry == nil || w.Entry.MaxRuns == 0 || !p.due.After(w.Now) {
 		return []piece{p}
@@ -121,7 +123,7 @@ func (w *witness) upToMaxRuns(p piece) []piece {
 	return []piece{p}
 }
 
-// cutTimes are the instants at which pieces end, the first of them just before start.
+// cutTimes returns the times at which pieces end, in order. The first one is just before start.
 func (w *witness) cutTimes(start, end time.Time) []time.Time {
 	cuts := []time.Time{start.Add(-tickPrecision), end}
 	add := func(at time.Time) {
@@ -171,7 +173,8 @@ func (w *witness) cutTimes(start, end time.Time) []time.Time {
 	return slices.CompactFunc(cuts, time.Time.Equal)
 }
 
-// cutDue cuts at the last tick that is due at an instant.
+// cutDue adds cuts around an instant, and around the last tick that is due at it, because with jitter a tick
+// before the instant may not be due yet.
 func (w *witness) cutDue(add func(time.Time), at time.Time) {
 	add(at)
 	add(at.Add(-tickPrecision))
@@ -184,7 +187,7 @@ func (w *witness) cutDue(add func(time.Time), at time.Time) {
 	}
 }
 
-// manualRuns are the runs that persons asked for in a range.
+// manualRuns returns the manual runs in a range as one line. ok is false if there are none.
 func (w *witness) manualRuns(start, end time.Time) (task.Stretch, bool) {
 	m := task.Stretch{Manual: true, Reason: task.TriggerManual}
 	for _, r := range w.Runs {
@@ -208,6 +211,7 @@ func (w *witness) manualRuns(start, end time.Time) (task.Stretch, bool) {
 	return m, m.Count > 0
 }
 
+// stretchSays returns the sentence about a line of an answer.
 func (w *witness) stretchSays(s *task.Stretch) string {
 	text := "the tick of " + w.formatTime(s.First.Time)
 	if s.Count > 1 {
@@ -222,7 +226,7 @@ func (w *witness) stretchSays(s *task.Stretch) string {
 	return makeSentence("%s", text)
 }
 
-// verdictWords is what became of ticks.
+// verdictWords returns the predicate for n ticks with a verdict.
 func verdictWords(v task.Verdict, n int64) string {
 	was, is, have := "was", "is", "has"
 	if n != 1 {
@@ -263,7 +267,7 @@ func verdictWords(v task.Verdict, n int64) string {
 	return is + " " + string(v)
 }
 
-// spanSays is the sentence about a range: all in one if they are alike, else the counts.
+// spanSays returns the sentence about a range: the number of ticks for each verdict.
 func (w *witness) spanSays(a *task.Answer, start time.Time, between string, ticks int64) string {
 	switch {
 	case w.Task == nil:

@@ -8,13 +8,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// tickPrecision is the grain of ticks.
+// tickPrecision is the resolution of ticks and of all recorded times.
 const tickPrecision = time.Millisecond
 
-// isTick reports whether the version's schedule ticks at an instant, paused or not.
+// isTick reports whether the version's schedule has a tick at an instant. It ignores pauses.
 func (v *version) isTick(at time.Time) bool { return v.schedule != nil && v.schedule.At(at).Tick }
 
-// nextTick is the first tick after an instant.
+// nextTick returns the first tick after an instant.
 func (v *version) nextTick(after time.Time) (time.Time, bool) {
 	if v.schedule == nil {
 		return time.Time{}, false
@@ -22,7 +22,7 @@ func (v *version) nextTick(after time.Time) (time.Time, bool) {
 	return v.schedule.Next(after)
 }
 
-// previousTick is the last tick before an instant, and not before another.
+// previousTick returns the last tick before an instant, and false if it is before notBefore.
 func (v *version) previousTick(at, notBefore time.Time) (time.Time, bool) {
 	if v.schedule == nil {
 		return time.Time{}, false
@@ -31,7 +31,7 @@ func (v *version) previousTick(at, notBefore time.Time) (time.Time, bool) {
 	return last, !last.IsZero() && !last.Before(notBefore)
 }
 
-// tickNote says what is odd about a tick: schedule.NoteGap, NoteFold or "".
+// tickNote returns schedule.NoteGap or schedule.NoteFold if a clock change affects the tick, or "".
 func (v *version) tickNote(tick time.Time) string {
 	if v.schedule == nil {
 		return ""
@@ -39,7 +39,7 @@ func (v *version) tickNote(tick time.Time) string {
 	return v.schedule.At(tick).Note
 }
 
-// dueTime is when a tick falls due.
+// dueTime returns when a tick is due, including jitter.
 func (v *version) dueTime(tick time.Time) time.Time {
 	if v.schedule == nil {
 		return tick
@@ -47,7 +47,7 @@ func (v *version) dueTime(tick time.Time) time.Time {
 	return v.schedule.Due(tick, v.UID)
 }
 
-// lastDue is the last tick that is due at an instant.
+// lastDue returns the last tick that is due at an instant.
 func (v *version) lastDue(at time.Time) (time.Time, bool) {
 	if v.schedule == nil {
 		return time.Time{}, false
@@ -55,7 +55,8 @@ func (v *version) lastDue(at time.Time) (time.Time, bool) {
 	return v.schedule.LastDue(at, v.UID)
 }
 
-// completionPeriod is the period of a schedule that counts from the end of each run.
+// completionPeriod returns the period of a schedule that counts from the end of each run. ok is false for other
+// schedules.
 func (v *version) completionPeriod() (time.Duration, bool) {
 	if v.schedule == nil {
 		return 0, false
@@ -63,10 +64,10 @@ func (v *version) completionPeriod() (time.Duration, bool) {
 	return v.schedule.AfterCompletion()
 }
 
-// isManual reports whether the schedule has no ticks.
+// isManual reports whether the schedule is @manual.
 func (v *version) isManual() bool { return v.schedule != nil && v.schedule.Manual() }
 
-// resolveHashes are expressions with what follows from the task's name filled in.
+// resolveHashes replaces H in expressions by the values that follow from the task's name.
 func resolveHashes(exprs task.Schedules, namespace, name string) task.Schedules {
 	if spread, err := schedule.Spread(exprs, namespace, name); err == nil {
 		return spread
@@ -74,7 +75,7 @@ func resolveHashes(exprs task.Schedules, namespace, name string) task.Schedules 
 	return exprs
 }
 
-// hasAnchor reports whether a schedule counts from an anchor.
+// hasAnchor reports whether a schedule counts from an anchor (@every).
 func hasAnchor(exprs task.Schedules) bool {
 	for _, e := range exprs {
 		if strings.HasPrefix(strings.ToLower(strings.TrimSpace(e)), "@every") {
@@ -85,8 +86,8 @@ func hasAnchor(exprs task.Schedules) bool {
 	return false
 }
 
-// gapSkips reports whether ticks fall into the gap that ends at an instant, and
-// dst.gap skips them.
+// gapSkips reports whether ticks fall into the gap that ends at an instant, and dst.gap skips them. It parses
+// the schedule with the other setting of dst.gap, under which such ticks would move to the end of the gap.
 func (v *version) gapSkips(end time.Time) bool {
 	timing := v.Timing()
 	if timing.DST.Gap != task.GapSkip {

@@ -8,26 +8,29 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A version is a version of the task and the time in which it was in force.
+// version is one version of the task, with the time during which it was in force.
 type version struct {
 	task.Task
-	until    time.Time // zero: it is in force
-	by       string    // who made the next one
-	change   string    // and what that was
+	until    time.Time // zero: it is still in force
+	by       string    // who made the next version
+	change   string    // what made the next version: one of the task.Change constants
 	schedule *schedule.Schedule
-	// vague: it has @every, and from when that counts is not on record any more.
+	// vague is set if the schedule has @every and its anchor is not on record any more. Its ticks cannot be
+	// computed then.
 	vague bool
 }
 
+// startTime returns when the version came into force.
 func (v *version) startTime() time.Time { return v.UpdatedAt.Time }
 
+// inForce converts the version to the form of the API.
 func (v *version) inForce() *task.VersionInForce {
 	return &task.VersionInForce{Generation: v.Generation, Since: v.UpdatedAt, Until: task.At(v.until), By: v.UpdatedBy, Change: v.Change,
 		Schedule: v.Schedule, Timezone: v.Timezone, DST: v.DST, ReplacedBy: v.by}
 }
 
-// versionsInForce is the versions that are on record, the oldest first. A version that is
-// missing among them ends it: what is older is not taken for what was in force.
+// versionsInForce returns the versions on record, the oldest first. It stops at a missing version, because
+// nothing shows when an older one was in force.
 func versionsInForce(f *Facts) []version {
 	if f.Task == nil {
 		return nil
@@ -50,12 +53,13 @@ func versionsInForce(f *Facts) []version {
 	return all
 }
 
-// parseSchedule reads the version's schedule; upTo are the versions up to it.
+// parseSchedule parses the version's schedule. upTo contains the versions up to this one. The anchor of @every
+// is the start of the first version with the same ticks.
 func (v *version) parseSchedule(f *Facts, upTo []version) {
 	timing := v.Timing()
 
 	if v.until.IsZero() && f.Entry != nil && f.Entry.Generation == v.Generation {
-		v.schedule, _ = schedule.Parse(f.Entry.Timing(), f.Entry.Anchor.Time) // the entry's has H resolved
+		v.schedule, _ = schedule.Parse(f.Entry.Timing(), f.Entry.Anchor.Time) // in the entry, H is already replaced
 		return
 	}
 
@@ -75,9 +79,8 @@ func (v *version) parseSchedule(f *Facts, upTo []version) {
 	v.vague = !known && hasAnchor(v.Schedule)
 }
 
-// inForce is the version whose tick an instant would be; nil if that is not on
-// record, or there was none. A version has no tick at the instant at which it is
-// made.
+// inForce returns the version to which a tick at an instant belongs, or nil if it is not on record or did not
+// exist. A version has no tick at the instant at which it was made.
 func inForce(all []version, at time.Time) *version {
 	for i := range slices.Backward(all) {
 		if v := &all[i]; v.startTime().Before(at) {
@@ -88,9 +91,8 @@ func inForce(all []version, at time.Time) *version {
 	return nil
 }
 
-// cutOff is the version that took a tick away which was due and not yet decided:
-// the first after it that has other ticks, begins anew, or is paused; nil if none
-// did.
+// cutOff returns the version because of which a tick was never decided although it was due: the first later
+// version with other ticks or another pause state. It returns nil if there is none.
 func cutOff(all []version, v *version, tick time.Time) *version {
 	old := v
 	for i := range all {

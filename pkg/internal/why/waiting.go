@@ -7,10 +7,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// waitedFor is for how long a run has been waiting.
+// waitedFor describes how long a run has been waiting.
 func (f *Facts) waitedFor(r *task.Run) string {
 	since := r.CreatedAt.Time
-	if n := len(r.Attempts); n > 0 { // until then it ran
+	if n := len(r.Attempts); n > 0 { // before that, it was running
 		since = r.Attempts[n-1].EndedAt.Time
 	}
 
@@ -21,7 +21,7 @@ func (f *Facts) waitedFor(r *task.Run) string {
 	return "has been waiting for " + formatSpan(f.Now.Sub(since))
 }
 
-// noSelector says of a task without a selector that no node took its run.
+// noSelector replaces the explanation "no node matches" for a task without a selector.
 func noSelector(g finding, text string) string {
 	if g.run.Reason == task.ReasonNoNode && g.version != nil && g.version.Target.Selector == "" {
 		return "no node was available"
@@ -29,12 +29,13 @@ func noSelector(g finding, text string) string {
 	return text
 }
 
-// mayTurn reports whether a reason to wait says nothing of what keeps a run waiting
-// once its time has come: its record is not written again for that.
+// mayTurn reports whether a reason to wait may be outdated. With these reasons, the record of a run is not
+// rewritten when its time has come and something else delays it.
 func mayTurn(reason string) bool {
 	return slices.Contains([]string{"", task.ReasonManual, task.ReasonRetry, task.ReasonHandBack, task.ReasonCatchUp, task.ReasonFrozen}, reason)
 }
 
+// waitWords explains why a run is waiting. The reason in its record comes first, then what else delays it now.
 func (f *Facts) waitWords(s speaker, g finding) string {
 	r := g.run
 	text := noSelector(g, reasonWords(r))
@@ -55,7 +56,7 @@ func (f *Facts) waitWords(s speaker, g finding) string {
 		}
 	}
 
-	if g.freeze != nil { // nothing of it starts, whatever else it waits for
+	if g.freeze != nil { // a freeze holds up the run in any case
 		if mayTurn(r.Reason) && !noNode {
 			text = frozenWords(s, g.freeze)
 		} else {
@@ -80,8 +81,8 @@ func (f *Facts) waitWords(s speaker, g finding) string {
 	return text
 }
 
-// elsewhereWords names the nodes to which the next attempt of a run can go, if it avoids the node of
-// the attempt that failed: see Want.Avoid in package scheduler.
+// elsewhereWords names the nodes to which the next attempt can go, if it avoids the node of the failed attempt:
+// see Want.Avoid in package placement.
 func (f *Facts) elsewhereWords(r *task.Run) string {
 	last := r.LastNode()
 	if last == "" || f.Entry == nil || !f.Entry.Target.MovesRetries() {
@@ -105,7 +106,7 @@ func (f *Facts) elsewhereWords(r *task.Run) string {
 	return fmt.Sprintf("; it will go to a node other than %s if one has a free slot", last)
 }
 
-// frozenWords says who froze what, and why.
+// frozenWords describes a freeze: since when, by whom and why.
 func frozenWords(s speaker, z *task.Freeze) string {
 	return fmt.Sprintf("%s has been frozen since %s%s%s", frozenWhat(z), s.formatTime(z.Since.Time), byClause(z.By), quoteReason(z.Reason))
 }

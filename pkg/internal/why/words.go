@@ -9,11 +9,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// speaker writes times in the zone of an answer.
+// speaker formats times in the time zone of an answer.
 type speaker struct{ zone *time.Location }
 
-// formatTime is an instant as people say it, and in UTC if that differs: Sun 29 Mar 2026
-// 03:00 CEST (01:00 UTC).
+// formatTime formats an instant for people, with the time in UTC if that differs: Sun 29 Mar 2026 03:00 CEST
+// (01:00 UTC).
 func (s speaker) formatTime(t time.Time) string {
 	local, utc := t.In(s.zone), t.UTC()
 	text := local.Format("Mon 2 Jan 2006 ") + s.formatClock(t)
@@ -31,7 +31,7 @@ func (s speaker) formatTime(t time.Time) string {
 	return text + utc.Format(" (15:04 UTC)")
 }
 
-// formatClock is the time of day, as fine as it must be.
+// formatClock formats a time of day. It contains seconds and milliseconds only if they are not zero.
 func (s speaker) formatClock(t time.Time) string {
 	layout := "15:04 MST"
 
@@ -45,12 +45,12 @@ func (s speaker) formatClock(t time.Time) string {
 	return t.In(s.zone).Format(layout)
 }
 
-// formatLocal is an instant with its offset, for programs.
+// formatLocal formats an instant with its offset, for programs.
 func (s speaker) formatLocal(t time.Time) string {
 	return t.In(s.zone).Format("2006-01-02T15:04:05.000Z07:00")
 }
 
-// formatSpan returns a duration for a person to read, with a fraction below ten seconds.
+// formatSpan formats a duration for people, with fractions below ten seconds.
 func formatSpan(d time.Duration) string {
 	switch d = d.Abs(); {
 	case d < time.Second:
@@ -62,7 +62,7 @@ func formatSpan(d time.Duration) string {
 	return task.Duration(d).Approximate()
 }
 
-// reasonClause is what a reason means, for the end of a sentence; "" if there is none.
+// reasonClause returns the meaning of a reason as the end of a sentence, or "" for an unknown reason.
 func reasonClause(reason string) string {
 	if r, ok := task.ReasonOf(reason); ok {
 		return r.Means
@@ -70,6 +70,7 @@ func reasonClause(reason string) string {
 	return ""
 }
 
+// byClause returns " by who", or "" if it is unknown.
 func byClause(who string) string {
 	if who == "" {
 		return ""
@@ -77,7 +78,7 @@ func byClause(who string) string {
 	return " by " + who
 }
 
-// quoteReason is a reason that a person gave, such as comes at the end.
+// quoteReason returns a reason that a user gave, as the end of a clause.
 func quoteReason(reason string) string {
 	if reason == "" {
 		return ""
@@ -85,7 +86,7 @@ func quoteReason(reason string) string {
 	return ": " + shortenText(reason)
 }
 
-// shortenText is what a person or a program wrote, cut to what fits into an answer.
+// shortenText quotes text of a user or a program, and limits its length.
 func shortenText(text string) string {
 	const most = 300
 	if len(text) > most {
@@ -94,15 +95,16 @@ func shortenText(text string) string {
 	return strconv.Quote(text)
 }
 
-// lastLine is the end of an output that says most.
+// lastLine returns the last line of an output, which usually contains the error.
 func lastLine(output string) string {
 	lines := strings.Split(strings.TrimRight(output, "\n\r \t"), "\n")
 	return strings.TrimSpace(lines[len(lines)-1])
 }
 
-// joinExpressions is a schedule as its user wrote it.
+// joinExpressions returns a schedule as its user wrote it.
 func joinExpressions(s task.Schedules) string { return strings.Join(s, ", ") }
 
+// formatCount returns a number with the singular or plural of a noun.
 func formatCount(n int64, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -110,7 +112,7 @@ func formatCount(n int64, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// makeSentence has its first letter large and a stop at its end.
+// makeSentence returns text with a capital first letter and a period at its end.
 func makeSentence(format string, args ...any) string {
 	s := fmt.Sprintf(format, args...)
 	if s == "" {
