@@ -17,32 +17,33 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// AuditService checks the cluster's records, and repairs them.
+// AuditService audits the cluster's records and repairs findings.
 type AuditService struct{ conn *connection }
 
-// AuditLine is a line of an audit's answer: exactly one of its fields is set.
+// AuditLine is one line of the answer to an audit. Exactly one field is set.
 type AuditLine struct {
 	Progress *task.AuditProgress `json:"progress,omitempty" doc:"The progress of the audit."`
 	Audit    *task.Audit         `json:"audit,omitempty" doc:"What was found; the last line."`
 	Error    *Problem            `json:"error,omitempty" doc:"What ended it; the last line."`
 }
 
-// Repairs are findings that are to be mended.
+// Repairs is the body of a repair request.
 type Repairs struct {
 	Findings []task.RepairRequest `json:"findings"`
 }
 
-// AuditOptions say how an audit is done.
+// AuditOptions are the options of an audit.
 type AuditOptions struct {
-	// Pause is the time between the two looks, in whole seconds, 1 to 60; 0 is the server's default.
+	// Pause is the time between the two reads of a suspicious record, in whole seconds from 1 to 60; 0 means the
+	// server's default.
 	Pause time.Duration
-	// Tell, if set, hears about once a second how far it is.
+	// Tell, if set, is called with the progress of the audit about once a second.
 	Tell func(task.AuditProgress)
 }
 
-// Run has the server check the cluster's records against what Carillon guarantees. It
-// takes as long as the server needs to read all records, plus o.Pause. Config.Timeout,
-// plus the longer of o.Pause and a minute, bounds the wait for each report of progress.
+// Run makes the server audit the cluster's records against Carillon's guarantees. It takes as long as the
+// server needs to read all records, plus o.Pause. Each wait for a progress report is limited to Config.Timeout
+// plus the longer of o.Pause and a minute.
 func (s *AuditService) Run(ctx context.Context, o AuditOptions) (task.Audit, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -104,9 +105,8 @@ func (s *AuditService) Run(ctx context.Context, o AuditOptions) (task.Audit, err
 	}
 }
 
-// Repair has the server repair findings, at most 100 in one call. The results are in
-// their order. The server stops at the first repair that fails, so that the findings
-// after it have no result.
+// Repair makes the server repair findings, at most 100 in one call. The results have the order of the findings.
+// The server stops at the first repair that fails, so later findings have no result.
 func (s *AuditService) Repair(ctx context.Context, findings []task.RepairRequest) ([]task.RepairResult, error) {
 	var l List[task.RepairResult]
 	err := s.conn.doCall(ctx, call{method: http.MethodPost, path: "/v1/audit:repair", body: Repairs{findings}}, &l)

@@ -18,39 +18,38 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// BatchOptions say how many tasks are applied.
+// BatchOptions are the options of TasksService.ApplyAll.
 type BatchOptions struct {
-	CreateOnly bool // a task that is there already fails, with CodeExists
-	Full       bool // each BatchResult has the task
-	// DryRun has everything checked and nothing written: each BatchResult has the
-	// Change. Tasks are compared with what is there, not with each other.
+	CreateOnly bool // a task that exists already fails with CodeExists
+	Full       bool // each BatchResult contains the task
+	// DryRun checks everything and writes nothing. Each BatchResult contains the Change. A task is compared with
+	// what is stored, not with earlier tasks of the batch.
 	DryRun bool
-	// Ticks is how many ticks each Change lists; 0 is the server's default of 10,
-	// below 0 none are looked for.
+	// Ticks is how many ticks each Change lists; 0 means the server's default of 10, and a negative number
+	// disables the comparison of ticks.
 	Ticks int
 }
 
 const (
 	linesType = "application/x-ndjson"
-	// maxAhead is how many bytes of tasks wait to be sent at most.
+	// maxAhead is the maximum number of bytes of tasks that wait to be sent.
 	maxAhead = 256 << 10
 )
 
-// errStalled ends a batch whose server says nothing any more.
+// errStalled is the cause of a batch that ended because the server stopped answering.
 var errStalled = fmt.Errorf("no answer for what was sent: %w", context.DeadlineExceeded)
 
-// ApplyAll is Apply for any number of tasks in one request. It reads results while it
-// still sends tasks, and yields them in the order of tasks; BatchResult.Line counts
-// from 1. A BatchResult with an Error is about that task only.
+// ApplyAll applies any number of tasks in one request, as Apply does. It reads results while it sends tasks,
+// and yields them in the order of tasks. BatchResult.Line counts from 1. A BatchResult with an Error concerns
+// only that task.
 //
-// An error ends the results. It says nothing about the tasks whose results were yielded
-// before. The outcome of tasks that were taken from the iterator but have no result is
-// unknown (task.ErrUnknown), unless the server was not reached or refused the request.
-// Config.Timeout bounds the wait for each result. If you stop reading results, tasks
-// without a result may or may not be applied.
+// An error ends the results. It says nothing about tasks whose results were yielded before. The outcome of
+// tasks that were taken from the iterator but have no result is unknown (task.ErrUnknown), unless the server
+// was not reached or refused the request. Config.Timeout limits the wait for each result. If you stop reading
+// results, tasks without a result may or may not be applied.
 //
-// The iterator tasks runs in a goroutine of its own, ahead of the results, and may
-// be called once more after the results have ended.
+// The iterator tasks runs in its own goroutine, ahead of the results. It may be called once more after the
+// results have ended.
 func (s *TasksService) ApplyAll(ctx context.Context, tasks iter.Seq[task.Spec], o BatchOptions) iter.Seq2[BatchResult, error] {
 	return func(yield func(BatchResult, error) bool) {
 		ctx, cancel := context.WithCancelCause(ctx)
@@ -77,6 +76,8 @@ func (s *TasksService) ApplyAll(ctx context.Context, tasks iter.Seq[task.Spec], 
 			dryRun(q, o.Ticks)
 		}
 
+		// From here on, tasks are sent and results are read at the same time. If both sides only sent, the
+		// buffers between them would fill up, and both would wait forever.
 		res, err := s.conn.sendCall(ctx, call{method: http.MethodPost, path: "/v1/tasks:batch", query: q, lines: out, stream: true})
 		if err != nil {
 			yield(BatchResult{}, out.causeOf(err))
@@ -125,6 +126,7 @@ func (s *TasksService) ApplyAll(ctx context.Context, tasks iter.Seq[task.Spec], 
 	}
 }
 
+// readResult reads one result. It returns io.EOF only at the end of a complete answer.
 func readResult(in *bufio.Reader) (r BatchResult, err error) {
 	line, err := in.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {
@@ -143,7 +145,7 @@ func readResult(in *bufio.Reader) (r BatchResult, err error) {
 	return r, json.Unmarshal(line, &r)
 }
 
-// Err is why the line failed; nil if it did not.
+// Err returns why the line failed, or nil.
 func (r BatchResult) Err() error {
 	if r.Error == nil {
 		return nil
@@ -151,30 +153,31 @@ func (r BatchResult) Err() error {
 	return problemError(r.Error)
 }
 
-// problemError is a problem that came within an answer.
+// problemError converts a problem within an answer to an Error.
 func problemError(p *Problem) *Error {
 	return &Error{Status: p.Status, Code: p.Code, Field: p.Field, Message: p.Detail, Hint: p.Hint, ID: p.ID}
 }
 
-// outbox is the body of a batch: tasks are put in at one end and taken out as
-// lines at the other.
+// outbox is the body of a batch request. fillFrom adds tasks as lines at one end, and the HTTP transport reads
+// them at the other. Its size is limited to maxAhead plus one line.
 type outbox struct {
 	mu     sync.Mutex
-	more   sync.Cond
-	lines  []byte
-	count  int64 // of all lines that were put in
-	over   bool  // no more are put in
-	closed bool  // no more are taken out
-	err    error // why it is over
+	more   sync.Cond // signals a change of any field below
+	lines  []byte    // added and not read yet
+	count  int64     // the number of all lines that were added
+	over   bool      // no more lines will be added
+	closed bool      // nobody reads any more
+	err    error     // why fillFrom stopped early
 }
 
+// newOutbox returns an empty outbox.
 func newOutbox() *outbox {
 	o := &outbox{}
 	o.more.L = &o.mu
 	return o
 }
 
-// fillFrom puts tasks in until there are no more or nobody takes them.
+// fillFrom adds tasks until there are no more, or nobody reads them.
 func (o *outbox) fillFrom(tasks iter.Seq[task.Spec]) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -201,6 +204,7 @@ func (o *outbox) fillFrom(tasks iter.Seq[task.Spec]) {
 	o.more.Broadcast()
 }
 
+// putLine adds a line. It waits while the outbox is full, and returns false if nobody reads any more.
 func (o *outbox) putLine(line []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -220,7 +224,8 @@ func (o *outbox) putLine(line []byte) bool {
 	return true
 }
 
-// Read takes what is there, as soon as anything is.
+// Read implements io.Reader. It returns as soon as any bytes are available, so that tasks are sent while others
+// are still being added.
 func (o *outbox) Read(b []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -243,9 +248,10 @@ func (o *outbox) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// Close is the transport's.
+// Close implements io.Closer for the HTTP transport.
 func (o *outbox) Close() error { o.stop(); return nil }
 
+// stop makes readers and writers return. It may be called several times.
 func (o *outbox) stop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -254,26 +260,28 @@ func (o *outbox) stop() {
 	o.more.Broadcast()
 }
 
+// sentCount returns the number of lines that were added.
 func (o *outbox) sentCount() int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.count
 }
 
-// allAnswered reports whether n answers are all that can come.
+// allAnswered reports whether no answers can follow after the first n.
 func (o *outbox) allAnswered(n int64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.over && o.count == n
 }
 
+// firstError returns why fillFrom stopped early, or nil.
 func (o *outbox) firstError() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.err
 }
 
-// causeOf is err, unless something went wrong here before.
+// causeOf returns err, unless an earlier local error explains why the request failed.
 func (o *outbox) causeOf(err error) error {
 	if mine := o.firstError(); mine != nil {
 		return mine
@@ -281,15 +289,17 @@ func (o *outbox) causeOf(err error) error {
 	return err
 }
 
-// watchdog ends a batch that waits too long for an answer.
+// watchdog ends a batch that waits too long for the next result. A timeout for the whole request would not
+// work, because a batch may take hours.
 type watchdog struct {
 	out     *outbox
 	quit    chan struct{}
 	mu      sync.Mutex
-	n       int64     // answers
-	waiting time.Time // since when there is one to wait for
+	n       int64     // the number of results so far
+	waiting time.Time // since when a result is outstanding; zero: none is
 }
 
+// watchProgress starts a watchdog, which calls end if no result arrives within limit while one is outstanding.
 func watchProgress(limit time.Duration, out *outbox, end context.CancelCauseFunc) *watchdog {
 	w := &watchdog{out: out, quit: make(chan struct{})}
 	go func() {
@@ -311,6 +321,7 @@ func watchProgress(limit time.Duration, out *outbox, end context.CancelCauseFunc
 	return w
 }
 
+// isLate reports whether a result has been outstanding for longer than limit.
 func (w *watchdog) isLate(now time.Time, limit time.Duration) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -327,10 +338,12 @@ func (w *watchdog) isLate(now time.Time, limit time.Duration) bool {
 	return now.Sub(w.waiting) > limit
 }
 
+// noteAnswered records that n results have arrived.
 func (w *watchdog) noteAnswered(n int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.n, w.waiting = n, time.Time{}
 }
 
+// stop ends the watchdog. It must be called once.
 func (w *watchdog) stop() { close(w.quit) }

@@ -13,14 +13,14 @@ import (
 // BoardService reads the overview of the cluster.
 type BoardService struct{ conn *connection }
 
-// BoardOptions say how much of the board is wanted.
+// BoardOptions select how much of the board is returned.
 type BoardOptions struct {
-	Span  time.Duration // how far ahead; 0 is 10 minutes
-	Limit int           // items in each list; 0 is 50
+	Span  time.Duration // how far to look ahead; 0 means 10 minutes
+	Limit int           // the maximum number of items in each list; 0 means 50
 }
 
-// Get returns what an operator wants to see first. It comes from the memory of all nodes
-// that schedule, so that a program may call Get every second.
+// Get returns an overview for operators: problems, future ticks, active runs and nodes. It comes from the
+// memory of all scheduling nodes, so a program may call Get every second.
 func (s *BoardService) Get(ctx context.Context, o BoardOptions) (task.Board, error) {
 	q := url.Values{}
 

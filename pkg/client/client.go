@@ -14,44 +14,44 @@ import (
 )
 
 const (
-	// DefaultServer is where a daemon's API answers unless told otherwise.
+	// DefaultServer is the default address of a daemon's API.
 	DefaultServer = "http://127.0.0.1:7070"
-	// unixScheme begins the address of a server that listens at a path.
+	// unixScheme is the scheme of the address of a unix socket.
 	unixScheme = "unix://"
 )
 
-// defaultTimeout is Config.Timeout where that is 0.
+// defaultTimeout is the default of Config.Timeout.
 const defaultTimeout = 30 * time.Second
 
-// Config says how to reach the API.
+// Config contains the address of the API and how to authenticate.
 type Config struct {
-	// Server is https://host:port, http://host:port or unix:///absolute/path; "" is
-	// DefaultServer. Without a scheme it is https beyond loopback, and http on it.
+	// Server is https://host:port, http://host:port or unix:///absolute/path; "" means DefaultServer. The
+	// default scheme is http for loopback addresses, and https otherwise.
 	Server string
-	// Insecure sends the token in clear text to other hosts, and to whatever program
-	// listens at a port or a path of this one.
+	// Insecure permits sending the token in clear text to other hosts, and to any program that listens on a port
+	// or a path of this host.
 	Insecure bool
-	// TrustedUsers may have the token: it is sent to their programs on this host, besides
-	// those of root and of the caller's own.
+	// TrustedUsers are uids of users on this host who may receive the token. It is sent to programs of these
+	// users, of root, and of the caller.
 	TrustedUsers []int
 	// Token is sent with every call; "" sends none.
 	Token string
-	// Timeout bounds each call, of Logs the wait for its beginning; 0 is 30 s.
+	// Timeout limits each call. For streams it limits only the wait for the beginning of the answer. 0 means 30
+	// s.
 	Timeout time.Duration
-	// TLS, if set, is used for https servers; nil is Go's own, with the system's CAs.
+	// TLS, if set, is used for https servers; nil means Go's default configuration with the system's CAs.
 	TLS *tls.Config
-	// HTTP, if set, carries the calls, and knows of TLS and of who listens by itself. Its
-	// redirects and Timeout are not used.
+	// HTTP, if set, is used for all calls. It must have its own TLS configuration, and its own check of who
+	// listens on the server's address. Its redirect policy and its Timeout are ignored.
 	HTTP *http.Client
-	// ReadOnly refuses every call that would change something, before it is sent,
-	// with CodeReadOnly.
+	// ReadOnly rejects every call that would change something with CodeReadOnly, before it is sent.
 	ReadOnly bool
-	// Trace, if set, hears of every call that was sent.
+	// Trace, if set, is called after every call that was sent.
 	Trace func(Sent)
 }
 
-// Client calls the API of one server. Each service has the calls of one resource.
-// A Client and its services are safe for concurrent use.
+// Client calls the API of one server. Each service contains the calls for one resource. A Client and its
+// services are safe for concurrent use.
 type Client struct {
 	Tasks   *TasksService
 	Runs    *RunsService
@@ -70,9 +70,9 @@ type Client struct {
 	conn *connection
 }
 
-// New makes a Client. It does not connect. The error is task.ErrInvalid if
-// cfg.Server is no address, if cfg.Token has characters that no token has, or if the
-// token would cross the network in clear text without cfg.Insecure.
+// New returns a Client. It does not connect. It returns task.ErrInvalid if cfg.Server is not an address, if
+// cfg.Token contains characters that no token has, or if the token would cross the network in clear text
+// although cfg.Insecure is not set.
 func New(cfg Config) (*Client, error) {
 	conn, err := newConnection(cfg)
 	if err != nil {
@@ -97,6 +97,7 @@ func New(cfg Config) (*Client, error) {
 	}, nil
 }
 
+// newConnection checks the configuration and prepares the HTTP client.
 func newConnection(cfg Config) (*connection, error) {
 	base, err := parseServer(cfg.Server)
 	if err != nil {
@@ -127,14 +128,15 @@ func newConnection(cfg Config) (*connection, error) {
 		*c.http = *cfg.HTTP
 	}
 
-	// Each call has its own deadline, and the token must not follow a redirect.
+	// Each call has its own deadline. A redirect is not followed, because the token must reach only the
+	// configured server.
 	c.http.Timeout = 0
 	c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 	return c, nil
 }
 
-// newTransport is the usual one, with TLS of one's own; nil is Go's.
+// newTransport returns the default transport with a TLS configuration; nil means Go's default.
 func newTransport(c *tls.Config) *http.Transport {
 	t, ok := http.DefaultTransport.(*http.Transport)
 	if !ok {
@@ -149,6 +151,7 @@ func newTransport(c *tls.Config) *http.Transport {
 	return t
 }
 
+// parseServer normalizes the address of a server.
 func parseServer(server string) (string, error) {
 	if server == "" {
 		server = DefaultServer
@@ -177,10 +180,10 @@ func parseServer(server string) (string, error) {
 	return strings.TrimSuffix(u.String(), "/"), nil
 }
 
-// Server returns the address that the client calls.
+// Server returns the address of the server.
 func (c *Client) Server() string { return c.conn.base }
 
-// OnThisHost reports whether the server is at a unix socket or at a loopback address.
+// OnThisHost reports whether the server's address is a unix socket or a loopback address.
 func (c *Client) OnThisHost() bool {
 	if strings.HasPrefix(c.conn.base, unixScheme) {
 		return true
@@ -191,8 +194,7 @@ func (c *Client) OnThisHost() bool {
 	return err == nil && isLoopback(u.Hostname())
 }
 
-// Version returns the versions of the server and of Go, and the names of its node and
-// its cluster.
+// Version returns the versions of the server and of Go, and the names of the node and the cluster.
 func (c *Client) Version(ctx context.Context) (Version, error) {
 	var v Version
 	err := c.conn.doCall(ctx, call{method: http.MethodGet, path: "/v1/version"}, &v)
@@ -200,8 +202,7 @@ func (c *Client) Version(ctx context.Context) (Version, error) {
 	return v, err
 }
 
-// Ready returns nil if the server is ready for work; otherwise the error says why it
-// is not. It needs no token.
+// Ready returns nil if the server is ready, and otherwise an error with the reason. It needs no token.
 func (c *Client) Ready(ctx context.Context) error {
 	return c.conn.doCall(ctx, call{method: http.MethodGet, path: "/readyz"}, nil)
 }

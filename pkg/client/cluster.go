@@ -7,11 +7,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// ClusterService reads and changes what belongs to the cluster as a whole.
+// ClusterService reads and changes the cluster as a whole.
 type ClusterService struct{ conn *connection }
 
-// Status returns the state of the cluster: its nodes, its etcd, its settings, and the
-// warnings that an operator should look at.
+// Status returns the state of the cluster: its nodes, etcd, settings, and warnings for the operator.
 func (s *ClusterService) Status(ctx context.Context) (ClusterStatus, error) {
 	var status ClusterStatus
 	err := s.conn.doCall(ctx, call{method: http.MethodGet, path: "/v1/cluster"}, &status)
@@ -19,8 +18,7 @@ func (s *ClusterService) Status(ctx context.Context) (ClusterStatus, error) {
 	return status, err
 }
 
-// UpdateSettings changes the settings that are not nil, and returns all settings as they
-// are then.
+// UpdateSettings changes the settings that are not nil, and returns all settings after the change.
 func (s *ClusterService) UpdateSettings(ctx context.Context, settings ClusterSettings) (ClusterSettings, error) {
 	var now ClusterSettings
 	err := s.conn.doCall(ctx, call{method: http.MethodPatch, path: "/v1/cluster", body: settings}, &now)
@@ -38,9 +36,8 @@ func (s *ClusterService) Format(ctx context.Context) (FormatStatus, error) {
 	return f, err
 }
 
-// SetFormat asks for an older format of records or, with 0, for the newest that is
-// possible. An older format is in force when FormatStatus.Format says so, which can
-// take as long as the active runs.
+// SetFormat requests an older format of records or, with 0, the newest format that all nodes understand. An
+// older format is in force when FormatStatus.Format reports it, which can take as long as the active runs.
 func (s *ClusterService) SetFormat(ctx context.Context, format int) (FormatStatus, error) {
 	var f FormatStatus
 	err := s.conn.doCall(ctx, call{method: http.MethodPut, path: formatPath, body: FormatRequest{Format: format}}, &f)
@@ -48,9 +45,9 @@ func (s *ClusterService) SetFormat(ctx context.Context, format int) (FormatStatu
 	return f, err
 }
 
-// Recover has all nodes go on with an etcd that was restored from an older snapshot, and
-// returns the cluster's record with its new epoch. The error is task.ErrConflict if no
-// node reports that etcd was restored.
+// Recover makes all nodes continue with an etcd that was restored from an older snapshot. It returns the
+// cluster's record with its new epoch. It returns task.ErrConflict if no node has reported that etcd was
+// restored.
 func (s *ClusterService) Recover(ctx context.Context) (task.Cluster, error) {
 	var k task.Cluster
 	err := s.conn.doCall(ctx, call{method: http.MethodPost, path: "/v1/cluster/recover"}, &k)

@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	maxAnswer  = 256 << 20 // bytes of one answer that are read; logs have no limit
-	maxProblem = 1 << 20   // bytes of an answer that reports an error
+	maxAnswer  = 256 << 20 // the maximum number of bytes of an answer; output has no limit
+	maxProblem = 1 << 20   // the maximum number of bytes of an answer with an error
 )
 
-// connection sends calls to one server. All services of a Client share it.
+// connection sends calls to one server. All services of a Client share it. It is safe for concurrent use.
 type connection struct {
-	base    string // the address as the user gave it, for messages
-	target  string // the URL that paths are appended to
+	base    string // the address as the user configured it, for messages
+	target  string // the URL to which paths are appended
 	token   string
 	timeout time.Duration
 	http    *http.Client
@@ -34,26 +34,26 @@ type connection struct {
 	trace    func(Sent)
 }
 
-// call is one request.
+// call is one request. At most one of body, raw and lines is set.
 type call struct {
 	method  string
 	path    string
 	query   url.Values
 	header  http.Header
-	body    any    // written as JSON
-	raw     []byte // or the body as it is
+	body    any    // encoded as JSON
+	raw     []byte // sent unchanged, with the content type rawType
 	rawType string
-	lines   io.Reader // or NDJSON, as it comes
-	stream  bool      // the answer is read by the caller, without a deadline
+	lines   io.Reader // sent as NDJSON while it is read
+	stream  bool      // the caller reads the answer, without a deadline
 }
 
-// mayWrite reports whether a call may change something, as far as its method and its path
-// tell. If its answer is lost, the outcome is unknown.
+// mayWrite reports whether a call may change something, judged by its method and path. If the answer to such a
+// call is lost, its outcome is unknown.
 func (k call) mayWrite() bool {
 	return k.method != http.MethodGet && k.path != schedulePath && !k.query.Has(dryRunParam)
 }
 
-// doCall makes a call and decodes its answer into out, if out is not nil.
+// doCall sends a call and decodes its answer into out, unless out is nil.
 func (c *connection) doCall(ctx context.Context, k call, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
@@ -88,7 +88,8 @@ func (c *connection) doCall(ctx context.Context, k call, out any) error {
 	return nil
 }
 
-// sendCall makes a call and returns its answer if that is a success.
+// sendCall sends a call and returns a successful answer. The caller must close its body. Any other answer is
+// returned as an *Error.
 func (c *connection) sendCall(ctx context.Context, k call) (*http.Response, error) {
 	if err := c.checkReadOnly(k); err != nil {
 		return nil, err
@@ -100,6 +101,7 @@ func (c *connection) sendCall(ctx context.Context, k call) (*http.Response, erro
 	}
 
 	res, err := c.sendTraced(req)
+	// The cause of ctx, such as errStalled, explains more than the error of the transport.
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 			err = fmt.Errorf("%w: %w", err, cause)
@@ -121,6 +123,7 @@ func (c *connection) sendCall(ctx context.Context, k call) (*http.Response, erro
 	return nil, c.errorFromBody(res, body, k.mayWrite())
 }
 
+// newRequest builds the HTTP request of a call.
 func (c *connection) newRequest(ctx context.Context, k call) (*http.Request, error) {
 	body, kind := k.raw, k.rawType
 	if k.body != nil {
@@ -171,7 +174,7 @@ func (c *connection) newRequest(ctx context.Context, k call) (*http.Request, err
 
 const dryRunParam = "dry_run"
 
-// dryRun adds the parameters of a dry run to q and returns it; ticks is as in BatchOptions.
+// dryRun adds the parameters of a dry run to q and returns it. ticks has the meaning of BatchOptions.Ticks.
 func dryRun(q url.Values, ticks int) url.Values {
 	q.Set(dryRunParam, "true")
 
@@ -182,7 +185,7 @@ func dryRun(q url.Values, ticks int) url.Values {
 	return q
 }
 
-// ifMatch makes a call conditional on the revision of a task; 0 is any.
+// ifMatch returns the header that makes a call conditional on the revision of a task; 0 means any revision.
 func ifMatch(revision int64) http.Header {
 	if revision == 0 {
 		return nil
@@ -191,14 +194,14 @@ func ifMatch(revision int64) http.Header {
 	return http.Header{"If-Match": {fmt.Sprintf("\"%d\"", revision)}}
 }
 
-// setIfNotEmpty sets a parameter of a query unless its value is empty.
+// setIfNotEmpty sets a query parameter unless its value is empty.
 func setIfNotEmpty(q url.Values, key, value string) {
 	if value != "" {
 		q.Set(key, value)
 	}
 }
 
-// setTimes sets the parameters of a query that are times, without those that are zero.
+// setTimes sets query parameters to times, and omits those that are zero.
 func setTimes(q url.Values, times map[string]time.Time) {
 	for name, at := range times {
 		if !at.IsZero() {
@@ -207,8 +210,7 @@ func setTimes(q url.Values, times map[string]time.Time) {
 	}
 }
 
-// namespacePath returns the path of a resource in a namespace, or in all of them if
-// namespace is empty.
+// namespacePath returns the path of a resource in a namespace, or in all namespaces if namespace is empty.
 func namespacePath(namespace, resource string) (string, error) {
 	if namespace == "" {
 		return "/v1" + resource, nil
@@ -217,7 +219,7 @@ func namespacePath(namespace, resource string) (string, error) {
 	return "/v1/namespaces/" + namespace + resource, task.CheckName("namespace", namespace)
 }
 
-// taskPath returns the path of a task, followed by rest.
+// taskPath returns the path of a task, followed by rest. It escapes the parts of rest.
 func taskPath(namespace, name string, rest ...string) (string, error) {
 	if err := task.CheckName("namespace", namespace); err != nil {
 		return "", err
@@ -234,7 +236,7 @@ func taskPath(namespace, name string, rest ...string) (string, error) {
 	return p, nil
 }
 
-// doTask makes a call whose path is that of a task, followed by rest.
+// doTask sends a call whose path is that of a task, followed by rest.
 func (c *connection) doTask(ctx context.Context, namespace, name string, k call, out any, rest ...string) error {
 	path, err := taskPath(namespace, name, rest...)
 	if err != nil {
@@ -246,7 +248,7 @@ func (c *connection) doTask(ctx context.Context, namespace, name string, k call,
 	return c.doCall(ctx, k, out)
 }
 
-// getItems reads a list that has one page.
+// getItems reads a list that is not divided into pages.
 func getItems[T any](ctx context.Context, c *connection, path string) ([]T, error) {
 	var l List[T]
 	err := c.doCall(ctx, call{method: http.MethodGet, path: path}, &l)
@@ -254,16 +256,15 @@ func getItems[T any](ctx context.Context, c *connection, path string) ([]T, erro
 	return l.Items, err
 }
 
-// The sizes of pages. Most lists are read in pages of pageSize items. Where each page
-// costs the server as much as the whole list, pages have maxPage items, the most that
-// a server returns.
+// Page sizes. Most lists are read in pages of pageSize items. If each page costs the server as much as the
+// whole list, pages have maxPage items, which is the server's maximum.
 const (
 	pageSize = 1000
 	maxPage  = 5000
 )
 
-// iteratePages yields the items of a list, at most limit of them (0: all), and reads each page
-// when it is needed. An error, pathErr first, ends the list.
+// iteratePages yields the items of a list, at most limit of them (0: all), and reads each page when it is
+// needed. An error ends the list. If pathErr is not nil, it is the only element.
 func iteratePages[T any](ctx context.Context, c *connection, path string, q url.Values, itemsPerPage, limit int, pathErr error) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T
@@ -302,7 +303,7 @@ func iteratePages[T any](ctx context.Context, c *connection, path string, q url.
 	}
 }
 
-// collectItems returns the items of an iterator, or the error that ended it.
+// collectItems returns all items of an iterator, or the error that ended it.
 func collectItems[T any](items iter.Seq2[T, error]) ([]T, error) {
 	all := []T{}
 	for item, err := range items {

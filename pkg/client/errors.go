@@ -13,21 +13,21 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Error is what went wrong with a call. errors.Is tells whether it is one of
-// task.ErrNotFound, ErrExists, ErrConflict, ErrStale, ErrInvalid,
-// ErrUnavailable or ErrUnknown. It is none of them if the token was not
-// accepted (Status 401 or 403) or the server failed (500).
+// Error is a failed call. errors.Is reports whether it is one of task.ErrNotFound, ErrExists, ErrConflict,
+// ErrStale, ErrInvalid, ErrUnavailable or ErrUnknown. It is none of them if the token was rejected (Status 401
+// or 403) or the server failed (500).
 type Error struct {
-	Status  int    // of the answer; 0 if there was none
-	Code    string // see the Code constants here and in package task
-	Field   string // the field that is at fault, if one is
+	Status  int    // of the answer; 0 if there was no answer
+	Code    string // one of the Code constants here or in package task
+	Field   string // the path of the invalid field, if any
 	Message string
-	Hint    string // what to do about it, if that is known
+	Hint    string // what to do about it, if known
 	ID      string // with ErrUnknown: what may have been written
 
-	cause error // what the network or the context said, if there was no answer
+	cause error // the error of the network or the context, if there was no answer
 }
 
+// Error implements error.
 func (e *Error) Error() string {
 	if e.Field == "" {
 		return e.Message
@@ -35,10 +35,10 @@ func (e *Error) Error() string {
 	return e.Field + ": " + e.Message
 }
 
-// Unwrap is the error of the network or of the context, nil if the server answered.
+// Unwrap returns the error of the network or of the context. It is nil if the server answered.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Is makes an Error one of package task's, by its code and status.
+// Is reports whether e is an error of package task, according to its code and status.
 func (e *Error) Is(target error) bool {
 	switch target {
 	case task.ErrNotFound:
@@ -64,7 +64,8 @@ func (e *Error) Is(target error) bool {
 	return false
 }
 
-// errorFromBody makes an Error of an answer's body.
+// errorFromBody converts an answer with an error status to an Error. writes states whether the call may have
+// changed something.
 func (c *connection) errorFromBody(res *http.Response, body []byte, writes bool) *Error {
 	var p Problem
 	isProblem := strings.HasPrefix(res.Header.Get("Content-Type"), "application/problem+json")
@@ -77,7 +78,7 @@ func (c *connection) errorFromBody(res *http.Response, body []byte, writes bool)
 		return e
 	}
 
-	switch res.StatusCode { // a proxy's, on the way
+	switch res.StatusCode { // the answer of a proxy between client and server
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		e.Code = CodeUnavailable
 		if writes {
@@ -88,6 +89,7 @@ func (c *connection) errorFromBody(res *http.Response, body []byte, writes bool)
 	return e
 }
 
+// notCarillon returns the Error for an answer that does not come from Carillon's API.
 func (c *connection) notCarillon(res *http.Response) *Error {
 	what := res.Header.Get("Content-Type")
 	if what == "" {
@@ -101,8 +103,9 @@ func (c *connection) notCarillon(res *http.Response) *Error {
 	}
 }
 
-// errorWithoutAnswer makes an Error of a call that got no answer. Once a write may have
-// been sent, nobody knows what became of it.
+// errorWithoutAnswer returns the Error of a call without an answer. If the call may write and may have been
+// sent, its outcome is unknown. Only an error while connecting or resolving the name shows that it was not
+// sent.
 func (c *connection) errorWithoutAnswer(err error, writes bool) *Error {
 	e := &Error{Code: CodeUnavailable, cause: err}
 	if c.failedTrust(e, err) || c.failedTLS(e, err) {

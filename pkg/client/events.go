@@ -18,7 +18,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// EventsService reads and follows the events of the cluster.
+// EventsService reads and streams the events of the cluster.
 type EventsService struct{ conn *connection }
 
 // EventPage is a page of events, the oldest first.
@@ -28,23 +28,24 @@ type EventPage struct {
 	More  bool         `json:"more" doc:"Whether there are more events already. If not, the next page has the events from now on."`
 }
 
-// EventOptions say which events are wanted. A gap is always told.
+// EventOptions select events. Events of the kind gap, which report lost events, are always included.
 type EventOptions struct {
-	Namespace string   // "" is all, and what belongs to none
-	Task      string   // needs a Namespace; "" is all
-	Kinds     []string // of task.EventKinds; none is all
-	// After is the id of an event, or EventPage.Last: only what came after it. Since
-	// is a time, from a few seconds before which on events are wanted. At most one of
-	// them is set.
+	Namespace string   // "" means all namespaces, and events without a namespace
+	Task      string   // requires Namespace; "" means all tasks
+	Kinds     []string // values of task.EventKinds; empty means all kinds
+	// After is the id of an event or EventPage.Last; only later events are returned. Since is a time; events
+	// from up to a few seconds before it on are returned. At most one of them may be set.
 	After string
 	Since time.Time
-	// Lost, if set, hears that a stream has ended and is sought again; nil: it is back.
+	// Lost, if set, is called with the error when a stream has ended and Follow reconnects, and with nil when
+	// the connection is back.
 	Lost func(error)
-	// Begun, if set, hears once, before the first event, that a stream has begun: all
-	// that happens from then on is told.
+	// Begun, if set, is called once, before the first event, when the stream has begun. All events from then on
+	// are delivered.
 	Begun func()
 }
 
+// newCall returns the call for these options.
 func (o EventOptions) newCall() (call, error) {
 	path, err := namespacePath(o.Namespace, "/events")
 	k := call{method: http.MethodGet, path: path, query: url.Values{}, header: http.Header{}}
@@ -56,8 +57,8 @@ func (o EventOptions) newCall() (call, error) {
 	return k, err
 }
 
-// ListPage reads a page of events that have happened, at most limit of them (0: the
-// server's default). EventPage.Last as o.After reads the next page.
+// ListPage returns a page of past events, at most limit of them (0: the server's default). To read the next
+// page, set o.After to EventPage.Last.
 func (s *EventsService) ListPage(ctx context.Context, o EventOptions, limit int) (EventPage, error) {
 	var page EventPage
 	k, err := o.newCall()
@@ -74,9 +75,8 @@ func (s *EventsService) ListPage(ctx context.Context, o EventOptions, limit int)
 	return page, err
 }
 
-// All yields the events that have happened up to now, the oldest first: from the oldest
-// that is kept, or from where o says. It reads each page when it is needed. An error
-// ends it.
+// All yields the events up to now, the oldest first, from the oldest that is kept or from where o starts. It
+// reads each page when it is needed. An error ends the iteration.
 func (s *EventsService) All(ctx context.Context, o EventOptions) iter.Seq2[task.Event, error] {
 	return func(yield func(task.Event, error) bool) {
 		for more := true; more; {
@@ -98,21 +98,22 @@ func (s *EventsService) All(ctx context.Context, o EventOptions) iter.Seq2[task.
 }
 
 const (
-	// quietLimit is how long a stream may say nothing: three times as long as a
-	// server does.
+	// quietLimit is how long a stream may be silent: three times the interval at which the server sends signs of
+	// life.
+	// Follow waits from firstWait to mostWait before it reconnects.
 	quietLimit = 45 * time.Second
 	firstWait  = 200 * time.Millisecond
 	mostWait   = 5 * time.Second
-	// maxMessage is how long a line of a stream may be.
+	// maxMessage is the maximum length of a line of a stream in bytes.
 	maxMessage = 4 << 20
 )
 
-// Follow yields events as they happen, from now on or from where o says, each once and
-// in order, over any number of lost connections.
+// Follow yields events as they happen, from now on or from where o starts. It yields each event once and in
+// order, even if the connection is lost several times.
 //
-// It ends with the error of ctx, or with that of a server that refuses the call. If the
-// server cannot be reached, that ends Follow only before the first connection. Later
-// it tells o.Lost and connects again until it succeeds.
+// Follow ends with the error of ctx, or with the error of a server that refuses the call. If the server cannot
+// be reached, Follow ends only before the first connection. Later it calls o.Lost and reconnects until it
+// succeeds.
 func (s *EventsService) Follow(ctx context.Context, o EventOptions) iter.Seq2[task.Event, error] {
 	return func(yield func(task.Event, error) bool) {
 		stream := eventStream{conn: s.conn, o: o, yield: yield}
@@ -120,6 +121,7 @@ func (s *EventsService) Follow(ctx context.Context, o EventOptions) iter.Seq2[ta
 			heard, err := stream.readConnection(ctx)
 			var refused *Error
 
+			// An answer with an error status, other than "unavailable", would be the same after a reconnect.
 			final := errors.As(err, &refused) && refused.Status != 0 && !errors.Is(err, task.ErrUnavailable)
 			switch {
 			case errors.Is(err, errStopped):
@@ -152,19 +154,19 @@ func (s *EventsService) Follow(ctx context.Context, o EventOptions) iter.Seq2[ta
 	}
 }
 
-// errStopped: whoever read events wants no more.
+// errStopped means that the caller of Follow has stopped the iteration.
 var errStopped = errors.New("stopped")
 
-// eventStream reads server-sent events, one connection after the other.
+// eventStream reads server-sent events over a sequence of connections.
 type eventStream struct {
 	conn  *connection
 	o     EventOptions
 	yield func(task.Event, error) bool
-	begun bool // the server has answered once
-	lost  bool
+	begun bool // the server has answered at least once
+	lost  bool // the connection was lost, and Lost was called
 }
 
-// readConnection reads one connection until it ends, and says whether anything came by it.
+// readConnection reads one connection until it ends. heard reports whether anything arrived.
 func (s *eventStream) readConnection(ctx context.Context) (heard bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -178,6 +180,7 @@ func (s *eventStream) readConnection(ctx context.Context) (heard bool, err error
 		return false, err
 	}
 
+	// The limit for the beginning of the answer is Config.Timeout; quietLimit applies after that.
 	k.stream = true
 	k.header.Set("Accept", "text/event-stream")
 
@@ -226,10 +229,10 @@ func (s *eventStream) readConnection(ctx context.Context) (heard bool, err error
 	return heard, s.conn.errorWithoutAnswer(err, false)
 }
 
-// message is one message of the stream while it comes.
+// message is one server-sent message while its lines arrive.
 type message struct{ id, data string }
 
-// addLine takes a line; false if it ends the message.
+// addLine adds a line. It returns false for the empty line that ends the message.
 func (m *message) addLine(text string) bool {
 	name, value, _ := strings.Cut(text, ":")
 	value = strings.TrimPrefix(value, " ")
@@ -248,7 +251,8 @@ func (m *message) addLine(text string) bool {
 	return true
 }
 
-// yieldMessage yields what a message holds. From its id the next connection goes on.
+// yieldMessage yields the event in a message, if there is one. The next connection continues after the id of
+// the message.
 func (s *eventStream) yieldMessage(m *message) error {
 	if m.id != "" && s.o.Begun != nil {
 		s.o.Begun()

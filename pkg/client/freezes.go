@@ -7,11 +7,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// FreezesService reads, begins and ends freezes. While a namespace or the whole cluster
-// is frozen, none of its tasks starts.
+// FreezesService reads, begins and ends freezes. While a namespace or the whole cluster is frozen, none of its
+// tasks starts a run.
 type FreezesService struct{ conn *connection }
 
-// FreezeStatus says whether a namespace, or the whole cluster, is frozen.
+// FreezeStatus describes the freeze of a namespace or of the whole cluster.
 type FreezeStatus struct {
 	Namespace   string       `json:"namespace,omitempty" doc:"Empty: the whole cluster."`
 	Tasks       int64        `json:"tasks" doc:"The number of its tasks."`
@@ -21,29 +21,28 @@ type FreezeStatus struct {
 	Changed     bool         `json:"changed,omitempty" doc:"The request has begun a freeze, or ended one."`
 }
 
-// FreezeRequest is the body of a freeze.
+// FreezeRequest is the body of a request to freeze.
 type FreezeRequest struct {
 	Reason string `json:"reason" doc:"Why, for users who wonder why nothing runs."`
 }
 
-// Get returns whether a namespace ("": the whole cluster) is frozen.
+// Get returns the freeze of a namespace ("": of the whole cluster).
 func (s *FreezesService) Get(ctx context.Context, namespace string) (FreezeStatus, error) {
 	return s.doFreeze(ctx, namespace, call{method: http.MethodGet})
 }
 
-// Begin freezes a namespace ("": the whole cluster), and returns when that holds: no
-// tick of it is decided to run any more, and no node that is present starts a run of
-// it. A freeze that holds already stays as it is.
+// Begin freezes a namespace ("": the whole cluster). It returns when the freeze is effective: no tick is
+// decided to run any more, and no present node starts a run. An existing freeze stays unchanged.
 //
-// The error has CodeNotConfirmed if a node did not confirm the freeze in time. The
-// freeze holds then, except for runs that were in that node's inbox before. The error
-// is task.ErrConflict while nodes may run a version that does not know freezes.
+// The error has CodeNotConfirmed if a node did not confirm the freeze in time. The freeze is in force then, but
+// runs that were already in that node's inbox may still start. The error is task.ErrConflict while nodes may
+// run a version of Carillon without freezes.
 func (s *FreezesService) Begin(ctx context.Context, namespace, reason string) (FreezeStatus, error) {
 	return s.doFreeze(ctx, namespace, call{method: http.MethodPut, body: FreezeRequest{Reason: reason}})
 }
 
-// End ends the freeze of just that namespace ("": of the whole cluster). The error is
-// task.ErrNotFound if there is none.
+// End ends the freeze of exactly this namespace ("": of the whole cluster). It returns task.ErrNotFound if
+// there is none.
 func (s *FreezesService) End(ctx context.Context, namespace string) (FreezeStatus, error) {
 	return s.doFreeze(ctx, namespace, call{method: http.MethodDelete})
 }

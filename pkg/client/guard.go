@@ -5,25 +5,25 @@ import (
 	"time"
 )
 
-// CodeReadOnly is the code of the Error of a call that would change something, by
-// a client whose Config.ReadOnly is set. Nothing was sent.
+// CodeReadOnly is the code of the error of a call that was not sent, because it would change something and
+// Config.ReadOnly is set.
 const CodeReadOnly = "read_only"
 
-// Sent is a call as Config.Trace hears of it. Nothing of it is secret.
+// Sent describes a call for Config.Trace. It contains no secrets.
 type Sent struct {
 	Method string
-	Path   string        // with its query
-	Status int           // of the answer; 0 if there was none
-	Took   time.Duration // until the answer began
-	Err    error         // why there was none
+	Path   string        // including the query
+	Status int           // of the answer; 0 if there was no answer
+	Took   time.Duration // until the beginning of the answer
+	Err    error         // why there was no answer
 }
 
-// isChange reports whether a call is meant to change something. A dry run is not.
+// isChange reports whether a call is intended to change something. A dry run is not.
 func (k call) isChange() bool {
 	return k.mayWrite() && k.query.Get("dry_run") != "true"
 }
 
-// checkReadOnly refuses a call that changes something if the client is read-only.
+// checkReadOnly returns an error for a call that changes something if the client is read-only.
 func (c *connection) checkReadOnly(k call) error {
 	if c.readOnly && k.isChange() {
 		return &Error{Code: CodeReadOnly, Message: k.method + " " + k.path + " would change something, and this client only reads"}
@@ -31,7 +31,7 @@ func (c *connection) checkReadOnly(k call) error {
 	return nil
 }
 
-// sendTraced sends a request, and reports it to Config.Trace.
+// sendTraced sends a request and reports it to Config.Trace.
 func (c *connection) sendTraced(req *http.Request) (*http.Response, error) {
 	if c.trace == nil {
 		return c.http.Do(req)

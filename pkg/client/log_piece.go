@@ -12,29 +12,29 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// errNoTimes means that the server is of a version that tells no times of output.
+// errNoTimes means that the server runs an older version, which does not return the times of output.
 var errNoTimes = errors.New("the server tells no times")
 
-// LogPiece is a line of output, or a part of one: what came of it at once, by one
-// stream, and is not cut by the size of an answer's buffers.
+// LogPiece is a line of output, or a part of one. Its text arrived at one time through one stream. It is never
+// split only because of the size of a buffer.
 type LogPiece struct {
-	From   int64     // the bytes of output before it
-	Time   task.Time // when it came; zero: that is not known
-	Stream string    // task.Stdout or task.Stderr; empty: they were not told apart
-	Text   []byte    // with the line's end, if that is in it
+	From   int64     // the number of bytes of output before it
+	Time   task.Time // the time of arrival; zero if unknown
+	Stream string    // task.Stdout or task.Stderr; empty if the streams were not recorded separately
+	Text   []byte    // including the newline, if the piece contains the end of the line
 }
 
-// pieceJSON is a LogPiece in an answer.
+// pieceJSON is the JSON form of a LogPiece. Either Text or Base64 is set.
 type pieceJSON struct {
 	From    int64     `json:"from"`
 	Time    task.Time `json:"time,omitzero"`
 	Stream  string    `json:"stream,omitempty"`
 	Text    *string   `json:"text,omitempty"`
-	Base64  []byte    `json:"base64,omitempty"` // what is not UTF-8
-	Unended bool      `json:"unended,omitempty"`
+	Base64  []byte    `json:"base64,omitempty"`  // text that is not UTF-8
+	Unended bool      `json:"unended,omitempty"` // Text has no newline at its end
 }
 
-// MarshalJSON writes a piece as an answer has it.
+// MarshalJSON encodes a piece.
 func (p LogPiece) MarshalJSON() ([]byte, error) {
 	v := pieceJSON{From: p.From, Time: p.Time, Stream: p.Stream}
 	text, whole := bytes.CutSuffix(p.Text, []byte("\n"))
@@ -53,7 +53,7 @@ func (p LogPiece) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// UnmarshalJSON reads what MarshalJSON writes.
+// UnmarshalJSON decodes a piece.
 func (p *LogPiece) UnmarshalJSON(b []byte) error {
 	var v pieceJSON
 	if err := json.Unmarshal(b, &v); err != nil {
@@ -72,11 +72,11 @@ func (p *LogPiece) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// mostPiece is the longest line of an answer that is read: a piece has no more bytes
-// than a server's buffer, and what is not UTF-8 takes four for three.
+// mostPiece is the maximum length of a line of the answer. A piece is no longer than the server's buffer, and
+// base64 makes it a third longer.
 const mostPiece = 1 << 20
 
-// pieceReader reads the lines of an answer.
+// pieceReader reads pieces from an answer.
 type pieceReader struct{ lines *bufio.Scanner }
 
 func newPieceReader(body io.Reader) *pieceReader {
@@ -85,9 +85,9 @@ func newPieceReader(body io.Reader) *pieceReader {
 	return &pieceReader{s}
 }
 
-// Next is the next piece, valid until the call after it; with Times a line at most,
-// and with its time, if the server knows that. Errors are those of Read, which is not
-// to be called as well.
+// Next returns the next piece. It is valid until the next call. With LogOptions.Times a piece is at most one
+// line, and has the time of arrival if the server knows it. Errors are those of Read. Do not call both Next and
+// Read on one stream.
 func (s *LogStream) Next() (LogPiece, error) {
 	if s.pieces == nil {
 		if s.buf == nil {
@@ -98,7 +98,7 @@ func (s *LogStream) Next() (LogPiece, error) {
 		p := LogPiece{From: s.From + s.read, Text: s.buf[:n]}
 
 		if s.read += int64(n); n > 0 {
-			err = nil // it comes again
+			err = nil // the next call returns the error again
 		}
 
 		return p, err
@@ -115,7 +115,7 @@ func (s *LogStream) Next() (LogPiece, error) {
 	var p LogPiece
 	line := s.pieces.lines.Bytes()
 	if err := json.Unmarshal(line, &p); err != nil {
-		if !strings.HasSuffix(string(line), "}") { // the answer was cut off in its middle
+		if !strings.HasSuffix(string(line), "}") { // the answer was cut off within a line
 			err = io.ErrUnexpectedEOF
 		}
 		return p, s.conn.errorWithoutAnswer(err, false)

@@ -11,28 +11,28 @@ import (
 	"time"
 )
 
-// LogsFromHeader is the header of an output that is followed: how many bytes of it
-// come before what is sent.
+// LogsFromHeader is a header of the answer with followed output. It contains the number of bytes of output
+// before the first byte that is sent.
 const LogsFromHeader = "X-Carillon-Log-From"
 
 // LogsService reads the output of runs.
 type LogsService struct{ conn *connection }
 
-// LogOptions say which part of a run's output is wanted.
+// LogOptions select the part of a run's output.
 type LogOptions struct {
-	Attempt int   // 0 is the latest that has any
-	Tail    int   // the last so many lines; 0 is all
-	From    int64 // bytes to skip; not together with Tail
-	// Times has the stream's Next tell when and by which stream the output came. A
-	// server of a former version does not know, and is asked for the output alone.
+	Attempt int   // 0 means the latest attempt with output
+	Tail    int   // the number of lines at the end; 0 means all lines
+	From    int64 // the number of bytes to skip; cannot be combined with Tail
+	// Times makes LogStream.Next return the time of arrival and the stream of the output. If the server does not
+	// support this, only the output is requested.
 	Times bool
 }
 
-// Open returns the output of an attempt, from whichever node ran it. The caller closes
-// the stream. With o.From beyond the end of the output the stream is empty.
+// Open returns the output of an attempt, whichever node ran it. The caller must close the stream. If o.From is
+// beyond the end of the output, the stream is empty.
 //
-// The error has CodeNoLogs if the output is not kept any more, and CodeNodeAway if the
-// node that has it is away. Config.Timeout bounds only the wait for the first byte.
+// The error has CodeNoLogs if the output is no longer stored, and CodeNodeAway if the node with the output is
+// not reachable. Config.Timeout limits only the wait for the first byte.
 func (s *LogsService) Open(ctx context.Context, namespace, name, id string, o LogOptions) (*LogStream, error) {
 	k := call{header: http.Header{}}
 
@@ -57,13 +57,11 @@ func (s *LogsService) Open(ctx context.Context, namespace, name, id string, o Lo
 	return stream, err
 }
 
-// Follow is Open that goes on with what the attempt writes, and that waits for an
-// attempt that no node has started yet. If o.From is beyond the end of the output, it
-// waits for what comes after that.
+// Follow is like Open, but the stream continues while the attempt writes. It also waits for an attempt that no
+// node has started yet. If o.From is beyond the end of the output, it waits for output after that offset.
 //
-// Read returns io.EOF when the attempt has ended and all of its output was read. It
-// returns task.ErrUnavailable if the stream was cut off before that, for example because
-// a node stopped; Follow with o.From continues it.
+// Read returns io.EOF when the attempt has ended and all output has been read. It returns task.ErrUnavailable
+// if the stream was cut off before, for example because a node stopped. To continue, call Follow with o.From.
 func (s *LogsService) Follow(ctx context.Context, namespace, name, id string, o LogOptions) (*LogStream, error) {
 	k := call{query: url.Values{"follow": {"true"}}}
 
@@ -80,6 +78,7 @@ func (s *LogsService) Follow(ctx context.Context, namespace, name, id string, o 
 	return stream, err
 }
 
+// openStream sends a call and returns the answer as a stream.
 func (s *LogsService) openStream(ctx context.Context, k call, namespace, name, id string, o LogOptions) (*LogStream, error) {
 	if err := checkRunID(id); err != nil {
 		return nil, err
@@ -110,7 +109,8 @@ func (s *LogsService) openStream(ctx context.Context, k call, namespace, name, i
 		}
 	}
 
-	// The deadline is for the beginning of the answer; the rest lasts as long as it is read.
+	// The deadline applies to the beginning of the answer. After that, the stream may last as long as the caller
+	// reads it.
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(s.conn.timeout, func() { cancel(context.DeadlineExceeded) })
 	res, err := s.conn.sendCall(ctx, k)
@@ -140,18 +140,19 @@ func (s *LogsService) openStream(ctx context.Context, k call, namespace, name, i
 	return &LogStream{From: from, conn: s.conn, body: res.Body, cancel: cancel}, nil
 }
 
-// LogStream is output as it comes. Close ends its request.
+// LogStream is the output of an attempt. The caller must close it.
 type LogStream struct {
-	From int64 // of output that is followed: the bytes before what is read first
+	From int64 // the number of bytes of output before the first byte of the stream
 
 	conn   *connection
 	body   io.ReadCloser
 	cancel context.CancelCauseFunc
-	pieces *pieceReader // nil: the server tells no times
-	read   int64        // by Next, without pieces
+	pieces *pieceReader // nil: the server does not return times
+	read   int64        // bytes returned by Next, if pieces is nil
 	buf    []byte
 }
 
+// Read implements io.Reader. An error other than io.EOF means that the output is incomplete.
 func (s *LogStream) Read(b []byte) (int, error) {
 	n, err := s.body.Read(b)
 	if err != nil && err != io.EOF {
@@ -160,6 +161,7 @@ func (s *LogStream) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// Close ends the request.
 func (s *LogStream) Close() error {
 	err := s.body.Close()
 	s.cancel(nil)

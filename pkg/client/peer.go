@@ -11,28 +11,30 @@ import (
 	"time"
 )
 
-// errServerGone means that the server has closed the connection, or stopped listening, before its owner
-// could be found. Nothing was sent.
+// errServerGone means that the server closed the connection or stopped listening before its owner could be
+// determined. Nothing was sent.
 var errServerGone = fmt.Errorf("the server is gone: %w", syscall.ECONNRESET)
 
-// untrusted is why nothing is sent to whatever listens at an address.
+// untrusted explains why nothing is sent to the program that listens on an address.
 type untrusted struct{ why, hint string }
 
+// Error implements error.
 func (u *untrusted) Error() string { return u.why }
 
-// peerCheck finds out whose program is at the other end of a connection.
+// peerCheck determines which user's program is at the other end of a connection, and whether that user may
+// receive the token.
 //
-// A port of the loopback interface, or a path, is no proof of who the server is: while
-// the daemon is down, any user of the host may listen there, and would be given the
-// token. What is sent goes only to a program of root's, of the caller's own, or of a
-// user who has the token anyway.
+// A loopback port or a path does not prove the identity of the server. While the daemon is down, any user of
+// the host can listen there and would receive the token. So the client sends data only to a program of root, of
+// the caller, or of a user who has the token anyway.
 type peerCheck struct {
-	own      int
-	trusted  []int
-	token    bool
-	insecure bool
+	own      int   // the caller's uid
+	trusted  []int // further uids: see Config.TrustedUsers
+	token    bool  // a token will be sent
+	insecure bool  // skip the checks
 }
 
+// trustsUser reports whether a user may receive the token.
 func (p peerCheck) trustsUser(uid int) bool {
 	if uid == 0 || uid == p.own {
 		return true
@@ -47,7 +49,7 @@ func (p peerCheck) trustsUser(uid int) bool {
 	return false
 }
 
-// checkTCP checks a connection without TLS before anything is sent over it.
+// checkTCP checks a connection without TLS before anything is sent.
 func (p peerCheck) checkTCP(c net.Conn) error {
 	if !p.token || p.insecure {
 		return nil
@@ -67,7 +69,7 @@ func (p peerCheck) checkTCP(c net.Conn) error {
 
 	uids, err := ownersOfServer(local, remote)
 	if errors.Is(err, errServerGone) {
-		// A connection that fails before anything was sent: the server may be back soon.
+		// The error is that of a failed connection, because nothing was sent and the server may return soon.
 		return &net.OpError{Op: "dial", Net: "tcp", Addr: remote, Err: err}
 	}
 
@@ -88,8 +90,8 @@ func (p peerCheck) checkTCP(c net.Conn) error {
 	return nil
 }
 
-// newTransport carries calls to a server, and checks what is at the other end. It never
-// uses a proxy for http: the proxy would read the token.
+// newTransport returns a transport that checks the other end of each connection. It never uses a proxy for
+// http, because the proxy could read the token.
 func (p peerCheck) newTransport(base *http.Transport, socket string, plain bool) *http.Transport {
 	t := base.Clone()
 	dial := (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
@@ -125,14 +127,15 @@ func (p peerCheck) newTransport(base *http.Transport, socket string, plain bool)
 	return t
 }
 
-// isLoopback reports whether a host of a URL is this host by its name or its address. A
-// name is looked at again when it has become an address.
+// isLoopback reports whether a host of a URL is the local host by its name or address. checkTCP checks again
+// after the name has been resolved.
 func isLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
-// failedTrust reports whether a call was not sent because of who listens; then e says so.
+// failedTrust reports whether a call was not sent because of who listens on the server's address. Then it
+// describes that in e.
 func (c *connection) failedTrust(e *Error, err error) bool {
 	var u *untrusted
 	if !errors.As(err, &u) {

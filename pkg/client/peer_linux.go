@@ -21,19 +21,18 @@ const (
 	tcpListen      = "0A"
 )
 
-// ownersOfServer are the users who can read what is sent over a connection to a server
-// on this host: those whose sockets listen at its address, and the one who has accepted
-// the connection.
+// ownersOfServer returns the users who can read what is sent over a connection to a server on this host: the
+// owners of the sockets that listen on its address, and the owner of the accepted connection.
 //
-// The listener is looked for first. A connection that nobody has accepted yet has no
-// owner (0 stands there), belongs to the socket that listens, and is reset when that is
-// closed. So if the connection is found unaccepted afterwards, the listener that was
-// found has it; and if it was accepted, its owner is who accepted it, although the
-// listener may be another one by then. Sockets that a service manager made and handed
-// on belong to the service manager's user, until a connection is accepted.
+// The listening sockets are read first. A connection that has not been accepted yet has no owner; the kernel
+// lists it with uid 0. It belongs to the listening socket, and is reset when that is closed. So if the
+// connection is not accepted when it is read afterwards, it belongs to the listener that was read before. If it
+// was accepted, the kernel lists the user who accepted it, even if another program listens by then. A socket
+// that a service manager has created and passed on belongs to the service manager's user until a connection is
+// accepted.
 //
-// The kernel lists sockets in several reads, and can leave one out while others come and go. So the
-// lists are read again before a socket counts as gone, which is errServerGone then.
+// The kernel returns the list of sockets over several reads, and can omit a socket while others come and go. So
+// the lists are read several times before ownersOfServer returns errServerGone.
 func ownersOfServer(local, remote *net.TCPAddr) (uids []int, err error) {
 	const tries = 5
 
@@ -46,7 +45,7 @@ func ownersOfServer(local, remote *net.TCPAddr) (uids []int, err error) {
 	return uids, err
 }
 
-// listOwnersOfServer is ownersOfServer by one look at the kernel's lists.
+// listOwnersOfServer is one attempt of ownersOfServer.
 func listOwnersOfServer(local, remote *net.TCPAddr) ([]int, error) {
 	var uids []int
 	listening, err := socketsOf(func(s socketRow) bool {
@@ -79,13 +78,14 @@ func listOwnersOfServer(local, remote *net.TCPAddr) ([]int, error) {
 	return uids, nil
 }
 
+// socketRow is one line of /proc/net/tcp.
 type socketRow struct {
 	local, remote net.TCPAddr
 	state         string
 	uid           int
 }
 
-// socketsOf lists the TCP sockets of this network namespace that match.
+// socketsOf returns the matching TCP sockets of this network namespace.
 func socketsOf(match func(socketRow) bool) (list []socketRow, err error) {
 	for _, path := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		f, err := os.Open(path)
@@ -112,8 +112,8 @@ func socketsOf(match func(socketRow) bool) (list []socketRow, err error) {
 	return list, nil
 }
 
-// parseSocketRow reads a line: number, local and remote address, state, two pairs of
-// numbers, a counter, the user.
+// parseSocketRow parses a line of /proc/net/tcp: number, local and remote address, state, two pairs of numbers,
+// a counter, and the uid.
 func parseSocketRow(line string) (s socketRow, ok bool) {
 	fields := strings.Fields(line)
 	if len(fields) < 8 {
@@ -129,8 +129,8 @@ func parseSocketRow(line string) (s socketRow, ok bool) {
 	return s, ok1 && ok2 && err == nil
 }
 
-// parseSocketAddress reads 0100007F:1F90: the address as 32-bit words in the order of
-// this machine, and the port.
+// parseSocketAddress parses an address such as 0100007F:1F90: the IP address as 32-bit words in the machine's
+// byte order, and the port.
 func parseSocketAddress(text string) (a net.TCPAddr, ok bool) {
 	address, port, _ := strings.Cut(text, ":")
 	p, err := strconv.ParseUint(port, 16, 16)
@@ -147,8 +147,8 @@ func parseSocketAddress(text string) (a net.TCPAddr, ok bool) {
 	return net.TCPAddr{IP: net.IP(b), Port: int(p)}, true
 }
 
-// checkUnix checks who listens at a socket: a trusted user, or whoever root has given a
-// place in a directory in which nobody else can.
+// checkUnix checks who listens on a socket. It accepts a trusted user, and any user if only root can create
+// files in the socket's directory, because root then has permitted the socket.
 func (p peerCheck) checkUnix(c net.Conn, path string) error {
 	if p.insecure {
 		return nil
@@ -177,8 +177,8 @@ func (p peerCheck) checkUnix(c net.Conn, path string) error {
 		hint: "if that is as it should be, accept it with --insecure"}
 }
 
-// onlyRootWrites reports whether a directory and all above it are root's, and nobody
-// else's to write to.
+// onlyRootWrites reports whether a directory and all its parents belong to root and only root can write to
+// them.
 func onlyRootWrites(dir string) bool {
 	dir, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -203,8 +203,7 @@ func onlyRootWrites(dir string) bool {
 	}
 }
 
-// hostOrder turns a word that was printed as a number into the bytes that it has in
-// memory, which are in network order.
+// hostOrder converts a word that was printed as a number to the bytes in memory, which are in network order.
 func hostOrder(b []byte) (word [4]byte) {
 	binary.NativeEndian.PutUint32(word[:], binary.BigEndian.Uint32(b))
 	return word

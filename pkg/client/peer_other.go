@@ -4,9 +4,9 @@ package client
 
 import "net"
 
-// ownersOfServer knows of nobody: daemons run on Linux, so that what listens on another
-// system's loopback interface is a tunnel.
+// ownersOfServer returns no owners. Daemons run only on Linux, so on other systems a loopback server is a
+// tunnel to another host.
 func ownersOfServer(_, _ *net.TCPAddr) ([]int, error) { return nil, nil }
 
-// checkUnix accepts every socket, for the same reason.
+// checkUnix accepts every socket for the same reason.
 func (p peerCheck) checkUnix(net.Conn, string) error { return nil }

@@ -10,29 +10,30 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// RunsService reads and changes runs of tasks.
+// RunsService reads and changes the runs of tasks.
 //
-// Every method that takes the id of a run returns task.ErrInvalid for what no id can
-// be, without a call, and task.ErrNotFound if there is no such run. The beginning of an
-// id will do if no other run's id begins so; otherwise the error has CodeAmbiguous.
+// Methods with the id of a run return task.ErrInvalid, without a call, for text that cannot be an id. They
+// return task.ErrNotFound if there is no such run. A prefix of an id is sufficient if it is unique; otherwise
+// the error has CodeAmbiguous.
 type RunsService struct{ conn *connection }
 
-// RunListOptions say which runs are listed, the newest first.
+// RunListOptions select the runs of a list. The newest runs come first.
 type RunListOptions struct {
-	Namespace string       // of List; "" is all of them
-	Task      string       // of List; needs a Namespace
-	Selector  string       // of List without a Task: only runs of tasks whose labels match
-	State     task.State   // "" is any
-	States    []task.State // or any of these
-	Since     time.Time    // ticks from then on; zero: any
-	Until     time.Time    // ticks before then
-	Node      string       // "" is any
-	Parts     bool         // the parts of runs, too; with a Node they are listed anyway
-	Dead      bool         // only those that have no attempt left, and wait for a person
-	Limit     int          // at most so many; 0 is all
-	Progress  bool         // of active runs, how far they are: their nodes are asked
+	Namespace string       // only for List; "" means all namespaces
+	Task      string       // only for List; requires Namespace
+	Selector  string       // only for List without Task: runs of tasks whose labels match
+	State     task.State   // "" means any state
+	States    []task.State // any of these states
+	Since     time.Time    // ticks from this time on; zero: no limit
+	Until     time.Time    // ticks before this time; zero: no limit
+	Node      string       // "" means any node
+	Parts     bool         // include the parts of runs; with Node they are always included
+	Dead      bool         // only dead runs
+	Limit     int          // the maximum number of runs; 0 means all
+	Progress  bool         // include the progress of active runs, which is requested from their nodes
 }
 
+// queryValues encodes the options, except for those that only List uses.
 func (o RunListOptions) queryValues() url.Values {
 	q := url.Values{}
 
@@ -67,9 +68,8 @@ func (s *RunsService) List(ctx context.Context, o RunListOptions) ([]task.Run, e
 	return collectItems(iteratePages[task.Run](ctx, s.conn, path, q, pageSize, o.Limit, err))
 }
 
-// ListByTask returns the runs of a task, the newest first: those that wait, are active
-// or have ended, and the ticks that did not run. The error is task.ErrNotFound if there
-// is no such task.
+// ListByTask returns the runs of a task, the newest first: queued, active and ended runs, and ticks that did
+// not run. It returns task.ErrNotFound if there is no such task.
 func (s *RunsService) ListByTask(ctx context.Context, namespace, name string, o RunListOptions) ([]task.Run, error) {
 	path, err := taskPath(namespace, name, "runs")
 
@@ -89,7 +89,7 @@ func (s *RunsService) Get(ctx context.Context, namespace, name, id string) (task
 	return r, err
 }
 
-// Find is Get over all tasks of a namespace, which must not be empty.
+// Find is like Get, but looks in all tasks of a namespace. The namespace must not be empty.
 func (s *RunsService) Find(ctx context.Context, namespace, id string) (task.Run, error) {
 	var r task.Run
 
@@ -106,36 +106,36 @@ func (s *RunsService) Find(ctx context.Context, namespace, id string) (task.Run,
 	return r, err
 }
 
-// Cancel ends a run: one that waits ends at once, and the node of one that is active is
-// asked to end it. The error has CodeAlreadyEnded if the run has ended.
+// Cancel ends a run. A queued run ends at once. For an active run, the request goes to its node. The error has
+// CodeAlreadyEnded if the run has ended.
 func (s *RunsService) Cancel(ctx context.Context, namespace, name, id string) (task.Run, error) {
 	return s.postVerb(ctx, namespace, name, id, "cancel")
 }
 
-// Pause asks the node of a run to stop its processes. The run's state is task.Paused
-// when it has. A run that has not started yet does not start until it is resumed. The
-// error has CodeNotRunning if the run waits in the queue, and CodeAlreadyEnded if it has
-// ended or is about to.
+// Pause requests that the node of a run stop its processes. The run's state is task.Paused when it has done so.
+// A run that has not started yet does not start until it is resumed. The error has CodeNotRunning if the run is
+// queued, and CodeAlreadyEnded if it has ended or is being cancelled.
 //
-// For a run with parts, Pause asks the nodes of the parts that are on a node now, and
-// returns each part in its state of that moment: PausedBy says that it was asked. Parts
-// that begin later are not paused. The error has CodeNotRunning if no node has a part.
+// For a run with parts, Pause sends the request for each part that is assigned to a node now, and returns the
+// current state of all parts. PausedBy is set for parts that received the request. Parts that begin later are
+// not paused. The error has CodeNotRunning if no part is assigned to a node.
 func (s *RunsService) Pause(ctx context.Context, namespace, name, id string) (task.Run, error) {
 	return s.postVerb(ctx, namespace, name, id, "pause")
 }
 
-// Resume asks the node of a run to let its processes go on. It changes nothing if the
-// run is not paused. The errors are those of Pause.
+// Resume requests that the node of a run continue its processes. It changes nothing if the run is not paused.
+// It returns the same errors as Pause.
 func (s *RunsService) Resume(ctx context.Context, namespace, name, id string) (task.Run, error) {
 	return s.postVerb(ctx, namespace, name, id, "resume")
 }
 
-// Dismiss removes a run from the list of dead ones and returns it. Its history stays.
-// The error has CodeConflict if the run is not dead.
+// Dismiss removes a run from the list of dead runs and returns it. Its history stays. The error has
+// CodeConflict if the run is not dead.
 func (s *RunsService) Dismiss(ctx context.Context, namespace, name, id string) (task.Run, error) {
 	return s.postVerb(ctx, namespace, name, id, "dismiss")
 }
 
+// postVerb sends a request to change one run.
 func (s *RunsService) postVerb(ctx context.Context, namespace, name, id, verb string) (task.Run, error) {
 	var r task.Run
 
@@ -148,8 +148,8 @@ func (s *RunsService) postVerb(ctx context.Context, namespace, name, id, verb st
 	return r, err
 }
 
-// Retry queues a run that replaces a dead one, with the environment of that one. The
-// error has CodeConflict if the run is not dead.
+// Retry queues a new run that replaces a dead run and has the same environment. The error has CodeConflict if
+// the run is not dead.
 func (s *RunsService) Retry(ctx context.Context, namespace, name, id string) (Triggered, error) {
 	var r Triggered
 
@@ -162,7 +162,7 @@ func (s *RunsService) Retry(ctx context.Context, namespace, name, id string) (Tr
 	return r, err
 }
 
-// checkRunID refuses what no id of a run can be, and would change the path of the call.
+// checkRunID rejects text that cannot be the id of a run and would change the path of the call.
 func checkRunID(id string) error {
 	if id == "" || len(id) > task.MaxName || strings.ContainsAny(id, "/\x00") || id == "." || id == ".." {
 		return task.Invalid(task.CodeBadValue, "run", "%s is not the id of a run", task.Quote(id))

@@ -13,31 +13,29 @@ import (
 
 // TasksService reads and changes tasks.
 //
-// A method that takes the name of a task returns task.ErrInvalid, without a call, for a
-// name that no task can have. Unless its comment says otherwise, it returns
-// task.ErrNotFound if there is no such task.
+// Methods with the name of a task return task.ErrInvalid, without a call, for a name that no task can have.
+// Unless their comment says otherwise, they return task.ErrNotFound if there is no such task.
 //
-// Methods with a revision make their change only if the task is at that revision, and
-// return task.ErrStale otherwise; with revision 0 they change any. A change that
-// succeeds is stored, and the Task that they return has its new revision.
+// Methods with a revision change the task only if it is at that revision, and return task.ErrStale otherwise.
+// Revision 0 means any revision. A successful change is stored, and the returned Task has its new revision.
 type TasksService struct{ conn *connection }
 
-// TaskListOptions say which tasks are listed.
+// TaskListOptions select the tasks of a list.
 type TaskListOptions struct {
-	Namespace string // "" is all of them
-	Selector  string // of labels: "team = data"
-	// Names are names or globs, any of which may match: "web-*", "prod/web-*"; none
-	// match all.
+	Namespace string // "" means all namespaces
+	Selector  string // by labels: "team = data"
+	// Names are names or globs, such as "web-*" or "prod/web-*". A task matches if any of them matches. An empty
+	// list matches all tasks.
 	Names   []string
-	Failing bool // only those that fail: Task.State
-	Paused  bool // only those that are paused
-	// Sort is the order: SortName ("" is that too), SortNext, SortLast (the latest
-	// first) or SortLateness (of the last run, the latest first). All but the first
-	// have the server look at all that match, again for each page.
+	Failing bool // only failing tasks: see Task.State
+	Paused  bool // only paused tasks
+	// Sort is the order: SortName (also if empty), SortNext, SortLast (the latest first) or SortLateness (of the
+	// last run, the largest first). For all orders but SortName, the server examines all matching tasks again
+	// for each page.
 	Sort   string
-	Recent int  // how many past runs each task has with it, at most 100
-	Brief  bool // only what the users wrote: nothing of how tasks fare
-	Limit  int  // at most so many; 0 is all
+	Recent int  // how many past runs to include for each task, at most 100
+	Brief  bool // only the specifications, without the state of the tasks
+	Limit  int  // the maximum number of tasks; 0 means all
 }
 
 // The orders of a list of tasks.
@@ -48,6 +46,7 @@ const (
 	SortLateness = "lateness"
 )
 
+// queryValues encodes the options, except for Namespace and Limit.
 func (o TaskListOptions) queryValues() url.Values {
 	q := url.Values{}
 	setIfNotEmpty(q, "selector", o.Selector)
@@ -67,11 +66,11 @@ func (o TaskListOptions) queryValues() url.Values {
 	return q
 }
 
-// ApplyOptions make an apply conditional.
+// ApplyOptions are the conditions of an apply.
 type ApplyOptions struct {
-	Revision   int64 // the task must be at this revision; 0 is any
-	CreateOnly bool  // the task must not be there yet
-	DryRun     bool  // nothing is written; Task.DryRun is what would change
+	Revision   int64 // the revision that the task must have; 0 means any
+	CreateOnly bool  // the task must not exist yet
+	DryRun     bool  // writes nothing; Task.DryRun contains what would change
 }
 
 // Get reads a task.
@@ -82,13 +81,12 @@ func (s *TasksService) Get(ctx context.Context, namespace, name string) (Task, e
 	return t, err
 }
 
-// List reads the tasks that match, page after page. They are in the order of o.Sort,
-// which by default is that of namespace and name.
+// List returns the tasks that match, in the order of o.Sort, which is by namespace and name by default.
 func (s *TasksService) List(ctx context.Context, o TaskListOptions) ([]Task, error) {
 	return collectItems(s.All(ctx, o))
 }
 
-// All yields what List returns, and reads each page when it is needed. An error ends it.
+// All yields the tasks that List returns, and reads each page when it is needed. An error ends the iteration.
 func (s *TasksService) All(ctx context.Context, o TaskListOptions) iter.Seq2[Task, error] {
 	path, err := namespacePath(o.Namespace, "/tasks")
 	size := pageSize
@@ -99,13 +97,13 @@ func (s *TasksService) All(ctx context.Context, o TaskListOptions) iter.Seq2[Tas
 	return iteratePages[Task](ctx, s.conn, path, o.queryValues(), size, o.Limit, err)
 }
 
-// Create creates a task in a namespace, which replaces spec.Namespace. The error is
-// task.ErrExists if a task of that name exists, and task.ErrInvalid if spec is not valid.
+// Create creates a task in a namespace, which replaces spec.Namespace. It returns task.ErrExists if a task of
+// that name exists, and task.ErrInvalid if spec is not valid.
 func (s *TasksService) Create(ctx context.Context, namespace string, spec task.Spec) (Task, error) {
 	return s.createTask(ctx, namespace, spec, nil)
 }
 
-// DryRunCreate is Create that writes nothing: Task.DryRun is what would change.
+// DryRunCreate is like Create, but writes nothing. Task.DryRun contains what would change.
 func (s *TasksService) DryRunCreate(ctx context.Context, namespace string, spec task.Spec) (Task, error) {
 	return s.createTask(ctx, namespace, spec, dryRun(url.Values{}, 0))
 }
@@ -123,9 +121,9 @@ func (s *TasksService) createTask(ctx context.Context, namespace string, spec ta
 	return t, err
 }
 
-// Apply creates a task, or changes it to what spec says; Task.Result says which. The
-// error is task.ErrExists if o.CreateOnly is set and the task exists, and task.ErrStale
-// if the task is not at o.Revision.
+// Apply creates a task, or updates it to match spec. Task.Result reports which of the two. Apply returns
+// task.ErrExists if o.CreateOnly is set and the task exists, and task.ErrStale if the task is not at
+// o.Revision.
 func (s *TasksService) Apply(ctx context.Context, spec task.Spec, o ApplyOptions) (Task, error) {
 	if spec.Namespace == "" {
 		spec.Namespace = task.Defaults().Namespace
@@ -147,13 +145,13 @@ func (s *TasksService) Apply(ctx context.Context, spec task.Spec, o ApplyOptions
 	return t, err
 }
 
-// Patch changes the fields of a task that patch has. It is a JSON merge patch (RFC
-// 7396) of the spec, in which null resets a field to its default.
+// Patch changes the fields of a task that patch contains. patch is a JSON merge patch (RFC 7396) of the spec,
+// in which null resets a field to its default.
 func (s *TasksService) Patch(ctx context.Context, namespace, name string, patch []byte, revision int64) (Task, error) {
 	return s.patchTask(ctx, namespace, name, patch, revision, nil)
 }
 
-// DryRunPatch is Patch that writes nothing: Task.DryRun is what would change.
+// DryRunPatch is like Patch, but writes nothing. Task.DryRun contains what would change.
 func (s *TasksService) DryRunPatch(ctx context.Context, namespace, name string, patch []byte, revision int64) (Task, error) {
 	return s.patchTask(ctx, namespace, name, patch, revision, dryRun(url.Values{}, 0))
 }
@@ -171,7 +169,7 @@ func (s *TasksService) Delete(ctx context.Context, namespace, name string, revis
 	return s.conn.doTask(ctx, namespace, name, call{method: http.MethodDelete, header: ifMatch(revision)}, nil)
 }
 
-// DryRunDelete is Delete that deletes nothing: Task.DryRun has the ticks that would go.
+// DryRunDelete is like Delete, but deletes nothing. Task.DryRun contains the ticks that would be removed.
 func (s *TasksService) DryRunDelete(ctx context.Context, namespace, name string, revision int64) (Task, error) {
 	var t Task
 	k := call{method: http.MethodDelete, header: ifMatch(revision), query: dryRun(url.Values{}, 0)}
@@ -180,22 +178,22 @@ func (s *TasksService) DryRunDelete(ctx context.Context, namespace, name string,
 	return t, err
 }
 
-// Pause stops the ticks of a task until Resume. A task that is paused already stays so.
+// Pause stops the ticks of a task until Resume. It changes nothing if the task is already paused.
 func (s *TasksService) Pause(ctx context.Context, namespace, name string, revision int64) (Task, error) {
 	return s.postVerb(ctx, namespace, name, "pause", nil, revision)
 }
 
-// PauseWith is Pause with an end, or a reason.
+// PauseWith is like Pause, with an end or a reason.
 func (s *TasksService) PauseWith(ctx context.Context, namespace, name string, how PauseRequest, revision int64) (Task, error) {
 	return s.postVerb(ctx, namespace, name, "pause", how, revision)
 }
 
-// Resume ends the pause of a task: its ticks from now on run.
+// Resume ends the pause of a task. Ticks that fell into the pause do not run later.
 func (s *TasksService) Resume(ctx context.Context, namespace, name string, revision int64) (Task, error) {
 	return s.postVerb(ctx, namespace, name, "resume", nil, revision)
 }
 
-// postVerb makes a change of a task that has a route of its own; body may be nil.
+// postVerb sends a request to change one task; body may be nil.
 func (s *TasksService) postVerb(ctx context.Context, namespace, name, verb string, body any, revision int64) (Task, error) {
 	var t Task
 	err := s.conn.doTask(ctx, namespace, name, call{method: http.MethodPost, header: ifMatch(revision), body: body}, &t, verb)
@@ -203,9 +201,9 @@ func (s *TasksService) postVerb(ctx context.Context, namespace, name, verb strin
 	return t, err
 }
 
-// Trigger queues a run of a task now, whether or not the task is paused. The run has
-// the variables of env besides the task's own. If the outcome is unknown
-// (task.ErrUnknown), Error.ID is the id of the run that may have been queued.
+// Trigger queues a run of a task now, even if the task is paused. The run gets the variables of env in addition
+// to those of the task. If the outcome is unknown (task.ErrUnknown), Error.ID is the id of the run that may
+// have been queued.
 func (s *TasksService) Trigger(ctx context.Context, namespace, name string, env map[string]string) (Triggered, error) {
 	var r Triggered
 	err := s.conn.doTask(ctx, namespace, name, call{method: http.MethodPost, body: TriggerRequest{Env: env}}, &r, "trigger")
@@ -213,8 +211,8 @@ func (s *TasksService) Trigger(ctx context.Context, namespace, name string, env 
 	return r, err
 }
 
-// ListVersions returns the current version of a task, and after it the former ones
-// that are kept, the newest first.
+// ListVersions returns the current version of a task, followed by the former versions that are kept, the newest
+// first.
 func (s *TasksService) ListVersions(ctx context.Context, namespace, name string) ([]TaskVersion, error) {
 	var l List[TaskVersion]
 	err := s.conn.doTask(ctx, namespace, name, call{method: http.MethodGet}, &l, "versions")
@@ -222,8 +220,8 @@ func (s *TasksService) ListVersions(ctx context.Context, namespace, name string)
 	return l.Items, err
 }
 
-// Rollback makes a new version of a task with the spec of a former one. A paused task
-// stays paused. The error is task.ErrConflict if that would change nothing.
+// Rollback makes a new version of a task with the spec of a former one. A paused task stays paused. It returns
+// task.ErrConflict if that would change nothing.
 func (s *TasksService) Rollback(ctx context.Context, namespace, name string, r RollbackRequest, revision int64) (RolledBack, error) {
 	var t RolledBack
 	err := s.conn.doTask(ctx, namespace, name, call{method: http.MethodPost, header: ifMatch(revision), body: r}, &t, "rollback")
@@ -231,18 +229,17 @@ func (s *TasksService) Rollback(ctx context.Context, namespace, name string, r R
 	return t, err
 }
 
-// WhyQuestion is about a time (At) or a range (From and To; an empty To is now). If all
-// are empty, it is about the latest tick and the next one. Times have the form
-// 2026-03-29T02:30, optionally with seconds and an offset such as Z; without an offset
-// they are local times of Timezone, by default the task's. A date is a day.
+// WhyQuestion is about a time (At) or a range (From and To; an empty To means now). If all are empty, it is
+// about the latest tick and the next one. Times have the form 2026-03-29T02:30, optionally with seconds and an
+// offset such as Z. Without an offset they are local times in Timezone, which by default is the task's time
+// zone. A date means the whole day.
 type WhyQuestion struct {
 	At, From, To string
 	Timezone     string
 }
 
-// Why explains why a task ran at a time, did not run, or will run. For a task that was
-// deleted the answer says so, as long as that is remembered; then it is
-// task.ErrNotFound.
+// Why explains why a task ran at a time, did not run, or will run. For a deleted task, the answer reports the
+// deletion as long as it is on record. After that, Why returns task.ErrNotFound.
 func (s *TasksService) Why(ctx context.Context, namespace, name string, q WhyQuestion) (task.Answer, error) {
 	query := url.Values{}
 	setIfNotEmpty(query, "at", q.At)
@@ -256,7 +253,7 @@ func (s *TasksService) Why(ctx context.Context, namespace, name string, q WhyQue
 	return a, err
 }
 
-// ListKeys returns the keys in etcd that belong to a task.
+// ListKeys returns the etcd keys of a task.
 func (s *TasksService) ListKeys(ctx context.Context, namespace, name string) (Keys, error) {
 	var k Keys
 	err := s.conn.doTask(ctx, namespace, name, call{method: http.MethodGet}, &k, "keys")

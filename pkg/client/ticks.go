@@ -9,21 +9,21 @@ import (
 	"time"
 )
 
-// TicksService computes the times at which schedules are due. It changes nothing.
+// TicksService computes the ticks of schedules. It changes nothing.
 type TicksService struct{ conn *connection }
 
-// ComingOptions say which ticks are wanted.
+// ComingOptions select future ticks.
 type ComingOptions struct {
-	Namespace   string // "" is all of them
+	Namespace   string // "" means all namespaces
 	Selector    string
 	Names       []string // as in TaskListOptions
 	Failing     bool
-	From, Until time.Time // zero: from now, without an end
-	Limit       int       // at most so many; 0 is all, which with no end have none
+	From, Until time.Time // zero: from now, and without an end
+	Limit       int       // the maximum number of ticks; 0 means all, which may be infinitely many without Until
 }
 
-// All yields the next ticks of many tasks, merged in the order of time. It reads each
-// page when it is needed, and for each the server looks at all tasks. An error ends it.
+// All yields the next ticks of many tasks, merged in the order of time. It reads each page when it is needed.
+// For each page, the server examines all matching tasks. An error ends the iteration.
 func (s *TicksService) All(ctx context.Context, o ComingOptions) iter.Seq2[Coming, error] {
 	path, err := namespacePath(o.Namespace, "/next")
 	q := TaskListOptions{Selector: o.Selector, Names: o.Names, Failing: o.Failing}.queryValues()
@@ -32,9 +32,8 @@ func (s *TicksService) All(ctx context.Context, o ComingOptions) iter.Seq2[Comin
 	return iteratePages[Coming](ctx, s.conn, path, q, maxPage, o.Limit, err)
 }
 
-// ListByTask returns the next ticks of a task after from (zero: now), whether or not
-// the task is paused. A count of 0 is the server's default of 5. The error is
-// task.ErrNotFound if there is no such task.
+// ListByTask returns the next ticks of a task after from (zero: now), even if the task is paused. A count of 0
+// means the server's default of 5. It returns task.ErrNotFound if there is no such task.
 func (s *TicksService) ListByTask(ctx context.Context, namespace, name string, count int, from time.Time) ([]Occurrence, error) {
 	q := url.Values{}
 
@@ -50,11 +49,11 @@ func (s *TicksService) ListByTask(ctx context.Context, namespace, name string, c
 	return l.Items, err
 }
 
-// schedulePath is a POST that writes nothing.
+// schedulePath is the path of a POST request that writes nothing.
 const schedulePath = "/v1/schedule/next"
 
-// ListBySchedule returns the next ticks of a schedule that belongs to no task. The error
-// is task.ErrInvalid if the schedule is not valid.
+// ListBySchedule returns the next ticks of a schedule that belongs to no task. It returns task.ErrInvalid if
+// the schedule is not valid.
 func (s *TicksService) ListBySchedule(ctx context.Context, r ScheduleRequest) ([]Occurrence, error) {
 	var l List[Occurrence]
 	err := s.conn.doCall(ctx, call{method: http.MethodPost, path: schedulePath, body: r}, &l)

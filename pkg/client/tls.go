@@ -12,8 +12,7 @@ import (
 	"time"
 )
 
-// failedTLS reports whether a call got no further than TLS; then e says why, and
-// what to do.
+// failedTLS reports whether a call failed during the TLS handshake. Then it describes in e why, and what to do.
 func (c *connection) failedTLS(e *Error, err error) bool {
 	say := func(hint, format string, args ...any) bool {
 		e.Code, e.Hint = CodeTLS, hint
@@ -47,7 +46,8 @@ func (c *connection) failedTLS(e *Error, err error) bool {
 	return false
 }
 
-// refusedBy finds the words for what a server says of the client's certificate.
+// refusedBy explains an alert with which a server has rejected the client's certificate. It always returns
+// true.
 func (c *connection) refusedBy(say func(hint, format string, args ...any) bool, alert string) bool {
 	const ours = "give a certificate that its CA has signed: --cert-file and --key-file, CARILLON_CERT_FILE and CARILLON_KEY_FILE"
 
@@ -63,7 +63,7 @@ func (c *connection) refusedBy(say func(hint, format string, args ...any) bool, 
 	return say("", " refuses TLS: %s", alert)
 }
 
-// wantsTLS reports whether an answer says that the server speaks TLS.
+// wantsTLS reports whether an answer shows that the server expects TLS. Then it describes that in e.
 func (c *connection) wantsTLS(e *Error, res *http.Response, body []byte) bool {
 	if res.StatusCode != http.StatusBadRequest || !bytes.Contains(body, []byte("HTTP request to an HTTPS server")) {
 		return false

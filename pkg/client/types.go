@@ -4,26 +4,26 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// List is a page of a list. Next, if set, is the token of the page after it.
+// List is a page of a list. Next is the token of the next page; it is empty on the last page.
 type List[T any] struct {
 	Items []T    `json:"items"`
 	Next  string `json:"next,omitempty" doc:"Token of the next page; absent on the last."`
 }
 
-// AttemptStatuses is what the running attempts of a node have reported.
+// AttemptStatuses contains what the running attempts of a node have reported.
 type AttemptStatuses struct {
 	Node  string               `json:"node"`
 	Items []task.AttemptStatus `json:"items"`
 }
 
-// Task is a task as the API shows it: the spec as stored, and how it fares.
+// Task is a task as the API returns it: the spec as stored, and the state of the task.
 type Task struct {
 	task.Task
 	Next    task.Time `json:"next,omitzero" doc:"The next tick; absent if the task has no next tick or is paused indefinitely."`
 	LeftMS  int64     `json:"left_ms,omitempty" doc:"From now to next, in milliseconds, on the server's clock."`
 	LastRun *task.Run `json:"last_run,omitempty" doc:"The newest run that is active or on record."`
 	Active  int       `json:"active" doc:"Runs in a node's inbox."`
-	// What has happened to the task, as opposed to what its user wrote.
+	// These fields come from the entry, and not from what the user wrote.
 	Pause    *task.Pause `json:"pause,omitempty" doc:"For a paused task: when, by whom and why it was paused, and until when."`
 	Counted  int64       `json:"counted_runs,omitempty" doc:"With max_runs: the number of ticks that became runs."`
 	Failures int         `json:"failures_in_a_row,omitempty" doc:"With pause_after_failures: how many runs in a row have failed."`
@@ -37,7 +37,7 @@ type Task struct {
 	Recent         []PastRun      `json:"recent,omitempty" doc:"With recent=N: the last N recorded runs, the newest first."`
 }
 
-// How a task stands: Task.State.
+// The values of Task.State.
 const (
 	TaskUnreadable = "unreadable"
 	TaskFailing    = "failing"
@@ -49,7 +49,7 @@ const (
 	TaskOK         = "ok"
 )
 
-// PastRun is a run on record, in short.
+// PastRun is a brief form of a recorded run.
 type PastRun struct {
 	ID     string     `json:"id"`
 	State  task.State `json:"state"`
@@ -57,14 +57,14 @@ type PastRun struct {
 	Count  int64      `json:"count,omitempty" doc:"For a range of ticks that did not run: the number of ticks."`
 }
 
-// What a change did: Task.Result.
+// The values of Task.Result.
 const (
 	Created    = "created"
 	Configured = "configured"
 	Unchanged  = "unchanged"
 )
 
-// BatchResult is what became of one line of a batch.
+// BatchResult is the result of one line of a batch.
 type BatchResult struct {
 	Line      int       `json:"line" doc:"The line in the request body, counted from 1."`
 	Namespace string    `json:"namespace,omitempty" doc:"Absent, like name, if the line cannot be read."`
@@ -81,18 +81,18 @@ type BatchResult struct {
 	Error          *Problem       `json:"error,omitempty" doc:"Why it failed. With status 504 it is unknown whether it failed."`
 }
 
-// Failed is the Result of a line that did not do what it should.
+// Failed is the Result of a line that failed.
 const Failed = "failed"
 
-// Triggered is the run that a trigger queued.
+// Triggered is a run that a trigger has queued.
 type Triggered struct {
 	task.Run
 	Paused bool `json:"paused,omitempty" doc:"The task is paused, but this run starts anyway."`
-	// Frozen is the freeze that the run waits for; nil if there is none.
+	// Frozen is the freeze that prevents the run from starting; nil if there is none.
 	Frozen *task.Freeze `json:"frozen,omitempty" doc:"The freeze of its namespace or of the cluster that it waits for."`
 }
 
-// TriggerRequest is the body of a trigger; it may be left out.
+// TriggerRequest is the body of a trigger. The body is optional.
 type TriggerRequest struct {
 	Env map[string]string `json:"env,omitempty" doc:"Further environment of this run."`
 }
@@ -102,13 +102,12 @@ type Occurrence struct {
 	Time  task.Time `json:"time"`
 	Local string    `json:"local" doc:"The same instant in the schedule's zone, with its offset."`
 	Note  string    `json:"note" doc:"gap, fold, or empty."`
-	// DueBefore is set where jitter is, and the task is not known whose uid tells
-	// when the tick falls due.
+	// DueBefore is set for a schedule with jitter without a known task, whose uid would determine the due time.
 	DueBefore task.Time `json:"due_before,omitzero" doc:"With jitter: the tick is due at time or later, but before this."`
 	DueAt     task.Time `json:"due_at,omitzero" doc:"When it is due, if jitter delays it."`
 }
 
-// Coming is a tick that is to come, among those of many tasks.
+// Coming is a future tick in a list of the ticks of many tasks.
 type Coming struct {
 	Namespace string `json:"namespace"`
 	Task      string `json:"task"`
@@ -117,8 +116,8 @@ type Coming struct {
 	Schedule task.Schedules `json:"schedule" doc:"The schedule in effect, with H replaced by its values."`
 }
 
-// PauseRequest is the body of a pause; it may be left out. What is left out of it
-// stays as it is, if the task is paused already.
+// PauseRequest is the body of a pause. The body is optional. If the task is already paused, omitted fields keep
+// their values.
 type PauseRequest struct {
 	Until  task.Time     `json:"until,omitzero" doc:"Ticks resume after this time."`
 	For    task.Duration `json:"for,omitzero" doc:"Alternative to until: the duration from now, by the clock of the server."`
@@ -131,28 +130,27 @@ type TaskVersion struct {
 	Changed []string `json:"changed" doc:"What it has otherwise than the version before, as far as that is kept: \"timeout: 10m → 20m\"."`
 }
 
-// RollbackRequest asks for a former version.
+// RollbackRequest is the body of a rollback.
 type RollbackRequest struct {
 	To     int64 `json:"to,omitempty" doc:"The generation to go back to. Default: the newest that differs by more than a pause."`
 	DryRun bool  `json:"dry_run,omitempty" doc:"Only report what would change."`
 }
 
-// RolledBack is a task as a rollback left it, or would.
+// RolledBack is a task after a rollback or its dry run.
 type RolledBack struct {
 	Task
 	To      int64    `json:"to" doc:"The generation whose spec the task has now."`
 	Changed []string `json:"changed" doc:"What that changed: \"timeout: 20m → 10m\"."`
 }
 
-// ClusterSettings is what an operator may set of the cluster's record. What is
-// left out stays.
+// ClusterSettings are the settings that an operator can change. Omitted settings keep their values.
 type ClusterSettings struct {
 	CatchUpRate *int `json:"catch_up_rate,omitempty" doc:"The maximum number of catch-up runs that start per second in the whole cluster; 0 means the default, 100."`
-	// LostAfter is a pointer, as 0s stands for the default.
+	// LostAfter is a pointer, because 0s means the default and not an omitted setting.
 	LostAfter *task.Duration `json:"lost_after,omitempty" doc:"How long Carillon waits for the attempts of a node without contact before it declares them lost: 12s to 24h; 0s means the default, 2m. A change applies to attempts that are assigned afterwards."`
 }
 
-// ScheduleRequest asks for the ticks of a schedule that no task has.
+// ScheduleRequest is the body of a request for the ticks of a schedule without a task.
 type ScheduleRequest struct {
 	Schedule task.Schedules `json:"schedule" doc:"One expression or a list."`
 	Timezone string         `json:"timezone,omitempty" doc:"A name from the tz database. Default: UTC."`
@@ -160,27 +158,27 @@ type ScheduleRequest struct {
 	Start    task.Time      `json:"start,omitzero" doc:"No ticks before this."`
 	End      task.Time      `json:"end,omitzero" doc:"No ticks after this."`
 	Jitter   task.Duration  `json:"jitter,omitzero" doc:"The maximum delay of a tick by jitter."`
-	// H stands for a value that follows from these.
+	// Namespace and Name determine the value that replaces H.
 	Namespace string    `json:"namespace,omitempty" doc:"With name. Default: default."`
 	Name      string    `json:"name,omitempty" doc:"The task whose schedule it would be: H follows from it."`
 	From      task.Time `json:"from,omitzero" doc:"Ticks after this; @every and @in count from it. Default: now."`
 	Count     int       `json:"count,omitempty" doc:"How many, at most 1000. Default: 5."`
 }
 
-// Key is a key in etcd that belongs to a task.
+// Key is an etcd key that belongs to a task.
 type Key struct {
 	Key     string `json:"key"`
 	What    string `json:"what" doc:"spec, entry, queue, history, dead, versions, inbox, watermark or owner."`
 	Present bool   `json:"present"`
 }
 
-// Keys are the keys of a task, and how to look at them without Carillon.
+// Keys are the etcd keys of a task, and how to read them without Carillon.
 type Keys struct {
 	Items   []Key  `json:"items"`
 	Command string `json:"command" doc:"A command line of etcdctl that prints the spec and the entry."`
 }
 
-// ClusterStatus says how the cluster fares.
+// ClusterStatus is the state of the cluster.
 type ClusterStatus struct {
 	ID          string        `json:"id"`
 	Shards      int           `json:"shards"`
@@ -211,14 +209,14 @@ type ClusterStatus struct {
 	MakeSpace      []string       `json:"make_space" doc:"etcdctl command lines that free space, in order; empty unless etcd needs space."`
 }
 
-// Revisions are those that etcd keeps.
+// Revisions are the revisions that etcd keeps.
 type Revisions struct {
 	Newest int64 `json:"newest"`
 	Oldest int64 `json:"oldest" doc:"The oldest revision that has not been compacted; 1 if etcd was never compacted, 0 if this is unknown."`
 }
 
-// Room is how much the quota of etcd carries, if tasks go on to take what they
-// take now. It is left out while there are too few tasks to tell.
+// Room estimates how many tasks fit into etcd's quota, if further tasks use as much space as the current ones.
+// It is absent while there are too few tasks for an estimate.
 type Room struct {
 	BytesPerTask   int64   `json:"bytes_per_task" doc:"The bytes that etcd uses, divided by the number of tasks. They include history, old revisions and everything else in etcd."`
 	HistoryPerTask float64 `json:"history_per_task" doc:"Records of history of a task, from a sample of the shards."`
@@ -245,8 +243,7 @@ type EtcdMember struct {
 	Error    string   `json:"error,omitempty" doc:"Why it did not respond, or responded with an error."`
 }
 
-// FormatStatus is the format of the cluster's records, which says what versions
-// may run side by side.
+// FormatStatus is the format of the cluster's records, which determines the versions that can run together.
 type FormatStatus struct {
 	Format   int    `json:"format" doc:"The newest format in use. Every node that runs understands it."`
 	Possible int    `json:"possible" doc:"The newest format that all nodes understand."`
@@ -255,18 +252,18 @@ type FormatStatus struct {
 	WaitsFor string `json:"waits_for,omitempty" doc:"What prevents the downgrade to the wanted format."`
 }
 
-// FormatRequest asks for a format of records.
+// FormatRequest is the body of a request to change the format of records.
 type FormatRequest struct {
 	Format int `json:"format,omitempty" doc:"An older format to use; 0 means the newest that all nodes understand, now and later."`
 }
 
-// AddMemberRequest adds a member to an embedded etcd.
+// AddMemberRequest is the body of a request to add a member to an embedded etcd.
 type AddMemberRequest struct {
 	Name    string `json:"name" doc:"The name of the agent that will be this member."`
 	PeerURL string `json:"peer_url" doc:"Where the other members will reach it: http://HOST:PORT, or https."`
 }
 
-// MemberChange is what came of adding or removing a member.
+// MemberChange is the result of adding or removing a member.
 type MemberChange struct {
 	Name           string `json:"name"`
 	InitialCluster string `json:"initial_cluster" doc:"The new value of --initial-cluster."`
@@ -275,7 +272,7 @@ type MemberChange struct {
 	WarningCode    string `json:"warning_code,omitempty" doc:"The kind of warning, for programs."`
 }
 
-// Version says what answers.
+// Version contains the versions of a server.
 type Version struct {
 	Version string `json:"version"`
 	Node    string `json:"node"`
@@ -283,7 +280,7 @@ type Version struct {
 	Go      string `json:"go"`
 }
 
-// Problem is an error as the API writes it (RFC 9457).
+// Problem is an error in the format of RFC 9457.
 type Problem struct {
 	Type   string `json:"type" doc:"about:blank: the status and the code identify the problem."`
 	Title  string `json:"title" doc:"The status in words."`
@@ -295,7 +292,7 @@ type Problem struct {
 	ID     string `json:"id,omitempty" doc:"With code unknown_outcome: what may have been written."`
 }
 
-// The codes of problems that are not about a field; those are package task's.
+// The codes of problems that are not about a field. For the others, see package task.
 const (
 	CodeNotFound     = "not_found"
 	CodeNoRoute      = "no_such_route"
@@ -304,7 +301,7 @@ const (
 	CodeConflict     = "conflict"
 	CodeAmbiguous    = "ambiguous"
 	CodeAlreadyEnded = "already_ended"
-	CodeNotRunning   = "not_running" // it waits
+	CodeNotRunning   = "not_running" // the run is queued
 	CodeStale        = "stale"
 	CodeUnreadable   = "unreadable_record"
 	CodeNoLogs       = "no_logs"
@@ -321,11 +318,11 @@ const (
 	CodeBadParameter = "bad_parameter"
 	CodeBadPage      = "bad_page"
 	CodeNotReady     = "not_ready"
-	CodeNotConfirmed = "not_confirmed" // it is written, and holds, but not everywhere yet
+	CodeNotConfirmed = "not_confirmed" // the freeze is in force, but some nodes have not confirmed it
 	CodeClock        = "clock_not_trusted"
 	CodeRestored     = "etcd_restored"
 	CodeBusy         = "busy"
-	CodeNotCarillon  = "not_carillon"     // made by Client: what answered is no Carillon
-	CodeUntrusted    = "untrusted_server" // made by Client: whoever listens could take the token, and nothing was sent
-	CodeTLS          = "tls"              // made by Client: the ends did not agree on TLS, and nothing was asked
+	CodeNotCarillon  = "not_carillon"     // set by Client: the answer does not come from Carillon
+	CodeUntrusted    = "untrusted_server" // set by Client: the program that listens could take the token, so nothing was sent
+	CodeTLS          = "tls"              // set by Client: the TLS handshake failed, so nothing was sent
 )
