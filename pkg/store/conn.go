@@ -16,27 +16,29 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// conn is the connection that the parts of a Store share: the way to etcd, and what
-// each of them needs to read and to write, whatever the records are.
+// conn is the connection that the parts of a Store share, with the reads and writes that all of
+// them need.
 type conn struct {
 	etcd   *kv.Client
-	writes kv.Committer // of tasks, runs and shards
-	alone  kv.Committer // of nodes, owners, tokens and the cluster
+	writes kv.Committer // for records of tasks, runs, shards and secrets; may combine writes in one request
+	alone  kv.Committer // for nodes, owners, freezes, tokens and the cluster; sends each write separately
 	keys   record.Keys
-	format *formats
+	format *formats // shared by all Stores that Batching derives from one
 }
 
-// writeTxn commits a transaction that is not settled here: an error after which
-// nobody knows is task.ErrUnknown.
+// writeTxn commits a transaction once. An error that leaves the outcome open wraps
+// task.ErrUnknown; any other error wraps task.ErrUnavailable, and nothing was written.
 func (s *conn) writeTxn(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	return commitWrite(ctx, s.writes, t)
 }
 
-// writeAlone is write for what never shares a request.
+// writeAlone is like writeTxn for a transaction that must not share a request with others.
 func (s *conn) writeAlone(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	return commitWrite(ctx, s.alone, t)
 }
 
+// commitWrite commits t through c and classifies the error. Comparisons that do not hold are no
+// error: the caller checks Result.Succeeded.
 func commitWrite(ctx context.Context, c kv.Committer, t kv.Txn) (kv.Result, error) {
 	res, err := c.Commit(ctx, t)
 	switch {
@@ -49,7 +51,8 @@ func commitWrite(ctx context.Context, c kv.Committer, t kv.Txn) (kv.Result, erro
 	return res, fmt.Errorf("%w: %w", task.ErrUnavailable, err)
 }
 
-// readKey reads with linearizable consistency. An error is task.ErrUnavailable.
+// readKey reads a key or a range. The read is linearizable. Its error wraps
+// task.ErrUnavailable.
 func (s *conn) readKey(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	res, err := s.etcd.Get(ctx, key, opts...)
 	if err != nil {
@@ -58,7 +61,7 @@ func (s *conn) readKey(ctx context.Context, key string, opts ...clientv3.OpOptio
 	return res, nil
 }
 
-// getOne reads one key; nil if it is not there.
+// getOne reads one key. It returns nil if the key is absent.
 func (s *conn) getOne(ctx context.Context, key string) (*mvccpb.KeyValue, error) {
 	res, err := s.readKey(ctx, key)
 	if err != nil || len(res.Kvs) == 0 {
@@ -67,12 +70,13 @@ func (s *conn) getOne(ctx context.Context, key string) (*mvccpb.KeyValue, error)
 	return res.Kvs[0], nil
 }
 
-// getAll reads everything below a prefix, in pages, all at the newest revision.
+// getAll reads all keys with a prefix in pages. All pages are read at one revision, which it
+// returns.
 func (s *conn) getAll(ctx context.Context, prefix string, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, int64, error) {
 	return s.getAllAt(ctx, prefix, 0, opts...)
 }
 
-// getAllAt is getAll at a revision (0: the newest).
+// getAllAt is like getAll, but reads at a given revision. 0 means the current one.
 func (s *conn) getAllAt(ctx context.Context, prefix string, rev int64, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, int64, error) {
 	const page = 2000
 	var all []*mvccpb.KeyValue
@@ -84,6 +88,7 @@ func (s *conn) getAllAt(ctx context.Context, prefix string, rev int64, opts ...c
 			return nil, 0, err
 		}
 
+		// The first page determines the revision of the others.
 		if rev == 0 {
 			rev = res.Header.Revision
 		}
@@ -98,19 +103,24 @@ func (s *conn) getAllAt(ctx context.Context, prefix string, rev int64, opts ...c
 	}
 }
 
+// isAbsent is a comparison that holds if the key does not exist.
 func isAbsent(key string) clientv3.Cmp {
 	return kv.CreateIs(key, 0)
 }
 
+// isUnchanged is a comparison that holds if the key still has this mod revision. 0 means that
+// the key must be absent.
 func isUnchanged(key string, modRevision int64) clientv3.Cmp {
 	return kv.ModIs(key, modRevision)
 }
 
+// withPrefix is the option that extends a read or a deletion to all keys with the prefix.
 func withPrefix(prefix string) clientv3.OpOption {
 	return clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix))
 }
 
-// readAt is the n-th response of a transaction, as a read of one key.
+// readAt returns the key that the n-th operation of a transaction has read, or nil if the key
+// is absent. If the operation is a range read, it returns the first key.
 func readAt(res kv.Result, n int) *mvccpb.KeyValue {
 	if n >= len(res.Responses) {
 		return nil
@@ -124,10 +134,10 @@ func readAt(res kv.Result, n int) *mvccpb.KeyValue {
 	return r.Kvs[0]
 }
 
-// again waits a little before something is tried again, longer each time up to
-// a second; it returns the context's error if that ends first.
+// again is the pause between attempts of a write. It doubles from 20 ms up to a second.
 type again struct{ wait time.Duration }
 
+// waitBackoff waits before the next attempt. It returns the error of ctx if that ends first.
 func (a *again) waitBackoff(ctx context.Context) error {
 	a.wait = min(max(2*a.wait, 20*time.Millisecond), time.Second)
 	if !clock.Sleep(ctx, a.wait) {
@@ -137,11 +147,13 @@ func (a *again) waitBackoff(ctx context.Context) error {
 	return nil
 }
 
-// sweepPage is how many tombstones a sweep reads at once; it deletes those that
-// are old, each if nobody has written it since, in one transaction.
+// sweepPage is how many tombstones a sweep reads at a time. Those of them that are old are
+// deleted in one transaction, which compares that none of them has been written since.
 const sweepPage = 100
 
-// sweepOld removes what is old of what is below a prefix.
+// sweepOld deletes the keys with a prefix for which old returns true. It reads about most keys,
+// beginning after the key after, which is empty for the first call. next is the key after which
+// the following call should begin, or empty if the last key has been reached.
 func (s *conn) sweepOld(ctx context.Context, prefix, after string, most int, old func(*mvccpb.KeyValue) bool) (removed int, next string, err error) {
 	from := max(prefix, after+"\x00")
 	for looked := 0; looked < most; looked += sweepPage {
@@ -166,6 +178,8 @@ func (s *conn) sweepOld(ctx context.Context, prefix, after string, most int, old
 	return removed, next, nil
 }
 
+// removeOld deletes those of the keys for which old returns true, in one transaction, and
+// returns their number. If one of them was written meanwhile, it deletes none of them.
 func (s *conn) removeOld(ctx context.Context, found []*mvccpb.KeyValue, old func(*mvccpb.KeyValue) bool) (int, error) {
 	var t kv.Txn
 	for _, e := range found {
@@ -186,15 +200,16 @@ func (s *conn) removeOld(ctx context.Context, found []*mvccpb.KeyValue, old func
 	if err != nil {
 		return 0, fmt.Errorf("remove old tombstones: %w", err)
 	}
-	if !res.Succeeded { // one was written meanwhile: the next sweep sees to the others
+	// A key was written meanwhile. The next sweep deletes the others.
+	if !res.Succeeded {
 		return 0, nil
 	}
 
 	return len(t.Then), nil
 }
 
-// eachKey reads keys, many in one request, and calls f for each, in order; with nil
-// for one that is not there.
+// eachKey reads keys, 100 in each request, and calls f for each of them in order. e is nil if
+// the key is absent. Keys of different requests may be read at different revisions.
 func (s *conn) eachKey(ctx context.Context, keys []string, f func(i int, e *mvccpb.KeyValue)) error {
 	i := 0
 	return s.eachOf(ctx, keys, func(r *etcdserverpb.RangeResponse) {
@@ -208,7 +223,7 @@ func (s *conn) eachKey(ctx context.Context, keys []string, f func(i int, e *mvcc
 	})
 }
 
-// eachOf is eachKey for who wants to know the revision, too.
+// eachOf is like eachKey for callers that also need the revision of the read.
 func (s *conn) eachOf(ctx context.Context, keys []string, f func(*etcdserverpb.RangeResponse)) error {
 	for chunk := range slices.Chunk(keys, 100) {
 		ops := make([]clientv3.Op, len(chunk))
@@ -229,8 +244,8 @@ func (s *conn) eachOf(ctx context.Context, keys []string, f func(*etcdserverpb.R
 	return nil
 }
 
-// NoSpace reports whether an error of this package came of etcd being over its
-// quota. Such a write may have been applied all the same.
+// NoSpace reports whether an error of this package was caused by an etcd that has exceeded its
+// quota. The write may have been applied nevertheless.
 func NoSpace(err error) bool {
 	return kv.NoSpace(err)
 }

@@ -1,22 +1,25 @@
-// Package store knows every transaction of Carillon. No other package writes its
-// records, or builds a compare. Package record has the keys and the values, package
-// events the events that follow from them.
+// Package store contains every transaction of Carillon. No other package writes its records or
+// builds comparisons. Package record defines the keys and the values, and package events the
+// events that are derived from them.
 //
-// Store has a part for each kind of record: Tasks, Runs, Shards, Inbox, Nodes,
-// Owners, Tokens, Secrets, Freezes and Cluster; Events and Etcd tell of what has
-// happened, and of etcd itself. They share one connection, since a transaction may
-// write several kinds: an attempt that ends leaves an inbox and enters history.
+// A Store has a part for each kind of record: Tasks, Runs, Shards, Inbox, Nodes, Owners,
+// Tokens, Secrets, Freezes and Cluster. In addition, Events reports what has happened, and Etcd
+// reports the state of etcd itself. All parts share one connection, because a transaction may
+// write several kinds of records: the end of an attempt deletes an inbox record and adds a
+// history record.
 //
-// What it guarantees: every write is one conditional transaction. Nothing is
-// put or deleted without a compare that says what the writer knew. A write of
-// a scheduler carries its fences (package kv), so that a node which lost its
-// shard or its session cannot write, however late its request arrives.
+// Guarantees: every write is one conditional transaction. It compares the state on which the
+// writer has based its decision, so a concurrent change defeats it and nothing is written. A
+// write of a scheduler also compares its fences (package kv), so a node that has lost its shard
+// or its session cannot write, however late its request arrives (G1, G2).
 //
-// How it fails: a comparison that fails is task.ErrConflict, task.ErrExists,
-// task.ErrNotFound or task.ErrFenced, and this request wrote nothing. An error of
-// etcd that leaves the outcome open is resolved here where the record itself can
-// tell (Commit by its nonce, Finish by its token); where it cannot (API writes) it
-// is task.ErrUnknown, and nothing is sent again. One case is left: a commit that is
-// sent again may get task.ErrFenced although its first copy was applied, if the
-// next owner has opened the shard in between. Its writer stops either way.
+// Failures: a comparison that does not hold results in task.ErrConflict, task.ErrExists,
+// task.ErrNotFound or task.ErrFenced, and this request has written nothing. If an error of etcd
+// leaves the outcome open, there are two cases. Commit and Finish resolve the outcome, by the
+// nonce in the watermark and by the fencing token in the records. Other writes return
+// task.ErrUnknown and are not sent again.
+//
+// One case remains open: a commit that is sent again may return task.ErrFenced although its
+// first copy was applied, if the next owner has opened the shard in between. The worker stops
+// in either case, and the next owner has read the result.
 package store

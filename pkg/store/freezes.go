@@ -13,21 +13,23 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Freezes reads and writes which freezes hold (freezes). Every commit of an owner
-// compares this key: once SetFreezes has returned, none is decided without the freeze.
+// Freezes reads and writes the record of the freezes that are in force (freezes). Every commit
+// of an owner compares this key. So once SetFreezes has returned, no commit that was decided
+// without the freeze succeeds (G21).
 type Freezes struct{ *conn }
 
 // FreezeRecord is the record of the freezes as it was read.
 type FreezeRecord struct {
 	task.Freezes
-	Mod      int64 // mod revision of its key; 0: there is none, and nothing is frozen
-	Revision int64 // it was so at this revision
+	Mod      int64 // mod revision of the key; 0: the key is absent, and nothing is frozen
+	Revision int64 // the revision of the store at which this was the state
 }
 
-// unreadableFreezes is what a record means that cannot be read: nobody knows what
-// is to stand still, so all does.
+// unreadableFreezes is the reason of the freeze that replaces a record which cannot be read. It
+// freezes the whole cluster, because nobody can tell which tasks must not run.
 const unreadableFreezes = "the record of freezes cannot be read; unfreeze the cluster to write it anew"
 
+// freezeRecord decodes the record e, which is nil if it is absent.
 func freezeRecord(e *mvccpb.KeyValue, rev int64) FreezeRecord {
 	r := FreezeRecord{Revision: rev}
 
@@ -45,7 +47,7 @@ func freezeRecord(e *mvccpb.KeyValue, rev int64) FreezeRecord {
 	return r
 }
 
-// Freezes reads which freezes hold.
+// Freezes reads the freezes that are in force.
 func (s Freezes) Freezes(ctx context.Context) (FreezeRecord, error) {
 	res, err := s.readKey(ctx, s.keys.Freezes())
 	if err != nil {
@@ -60,14 +62,15 @@ func (s Freezes) Freezes(ctx context.Context) (FreezeRecord, error) {
 	return freezeRecord(e, res.Header.Revision), nil
 }
 
-// SetFreezes writes the freezes over those that were read as old, and returns the
-// record's mod revision: no commit of any owner succeeds from then on that does not
-// know them. task.ErrConflict if the record has changed.
+// SetFreezes replaces the freezes old by f, and returns the mod revision of the record. From
+// that revision on, no commit of any owner succeeds unless its writer knows these freezes. It
+// returns task.ErrConflict if the record has changed since old was read.
 func (s Freezes) SetFreezes(ctx context.Context, old FreezeRecord, f task.Freezes) (int64, error) {
 	key := s.keys.Freezes()
 	t := kv.Txn{If: []clientv3.Cmp{isUnchanged(key, old.Mod)}, Then: []clientv3.Op{clientv3.OpPut(key, record.Encode(f))}}
 
-	// Alone: what all commits compare would have each request wait for it.
+	// Every commit compares this key, so in a Batcher the write would conflict with all of
+	// them, and every request would wait for it.
 	res, err := s.writeAlone(ctx, t)
 	if err == nil && !res.Succeeded {
 		err = task.ErrConflict
@@ -80,9 +83,10 @@ func (s Freezes) SetFreezes(ctx context.Context, old FreezeRecord, f task.Freeze
 	return res.Revision, nil
 }
 
-// FollowFreezes calls apply with the freezes as they are now, then whenever they
-// change, until ctx ends or apply returns an error. Every relist, about, it reads
-// them again: a watch is a hint. What it tells first was read after it was called.
+// FollowFreezes calls apply with the present freezes, and then after each change, until ctx
+// ends or apply returns an error. It also reads them again about once in every relist, to
+// detect lost changes. The first call delivers a state that was read after FollowFreezes was
+// called.
 func (s Freezes) FollowFreezes(ctx context.Context, relist time.Duration, apply func(FreezeRecord) error) error {
 	cfg := kv.FollowConfig{Key: s.keys.Freezes(), Name: "freezes", Apart: true, Relist: relist}
 	return kv.Follow(ctx, s.etcd, cfg, func(b kv.Batch) error {

@@ -35,12 +35,12 @@ type InboxEvent struct {
 	Err          error // not nil if the record cannot be read
 }
 
-// InboxBatch is what a node learns of its inbox.
+// InboxBatch is a step of what a node receives about its inbox.
 type InboxBatch struct {
 	Reset    bool // Events is the whole inbox
-	Echo     bool // Events, without their records, are known by a list; none: a new watch begins, which tells of none such
+	Echo     bool // see kv.Batch.Echo; Events contain only keys and revisions
 	Events   []InboxEvent
-	Revision int64
+	Revision int64 // see kv.Batch.Revision
 }
 
 // FollowInbox calls apply with a node's whole inbox, and then with every change of it in
@@ -68,6 +68,7 @@ func (s Inbox) FollowInbox(ctx context.Context, node string, relist time.Duratio
 	})
 }
 
+// inboxEvent returns the event for the present record e.
 func inboxEvent(keys record.Keys, e *mvccpb.KeyValue) InboxEvent {
 	ev := InboxEvent{Key: string(e.Key), Mod: e.ModRevision, Held: new(record.Held)}
 	if ev.Err = record.DecodeHeldInto(keys, ev.Key, e, ev.Held); ev.Err != nil {
@@ -121,6 +122,9 @@ func (s Inbox) Finish(ctx context.Context, h record.Held, end task.Run, next *ta
 	}
 }
 
+// finishOnce sends one transaction of Finish. If its comparison fails, finishOnce reads
+// where the run is, to distinguish a changed record, an earlier copy of this finish, and
+// an attempt that was declared lost.
 func (s Inbox) finishOnce(ctx context.Context, h record.Held, end task.Run, next *task.Waiting) error {
 	ref := h.Ref()
 	end.Token = h.Create // the token distinguishes this record from that of another attempt
@@ -194,6 +198,7 @@ func (s Inbox) onRecord(ctx context.Context, res kv.Result, h record.Held, end t
 	}), err
 }
 
+// recordedAs reports whether the attempts contain this token with this state.
 func recordedAs(attempts []task.Attempt, token int64, state task.State) bool {
 	return slices.ContainsFunc(attempts, func(a task.Attempt) bool { return a.Token == token && a.State == state })
 }

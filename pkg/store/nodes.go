@@ -11,28 +11,34 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Nodes reads and writes which nodes are present (nodes/), and what operators ask of
-// them (requests/).
+// Nodes reads and writes the records of the nodes that are present (nodes/), and the requests
+// of operators to them (requests/).
 //
-// A node's key has a lease: it is there as long as the node's session. Its create
-// revision is the fence that each write of the session carries.
+// The key of a node is leased: it exists as long as the session of the node. Its create
+// revision is the fence that every write of the session compares (G2).
 type Nodes struct{ *conn }
 
+// putNode returns the put of a node's record under its lease, without the fields that are
+// computed on reading.
 func (s Nodes) putNode(n task.Node, lease clientv3.LeaseID) clientv3.Op {
 	n.Shards, n.Revision = 0, 0
 	return clientv3.OpPut(s.keys.Node(n.Name), record.Encode(n), clientv3.WithLease(lease))
 }
 
-// Register creates the leased key by which a node is present, and returns the
-// fence that every write of this session carries. task.ErrExists, with the node
-// that holds the name, if it is taken; ErrFormat if it could not read what the
-// others write; task.ErrConflict if the cluster's record has just changed. An unknown outcome is settled by the
-// instance and the lease in the record.
+// Register creates the leased key by which a node is present, and returns the fence that every
+// write of this session must compare. It returns one of these errors:
+//
+//   - task.ErrExists, with the node that holds the name, if the name is taken.
+//   - ErrFormat, if this version cannot read what the others may write.
+//   - task.ErrConflict, if the cluster's record has changed since it was read.
+//
+// After an unknown outcome the caller may call it again: it recognizes its own record by the
+// instance and the lease.
 func (s Nodes) Register(ctx context.Context, n task.Node, lease clientv3.LeaseID) (kv.Fence, *task.Node, error) {
 	key := s.keys.Node(n.Name)
 	guards := []clientv3.Cmp{isAbsent(key)}
 	if known := s.format.cluster.Load(); known > 0 {
-		guards = append(guards, isUnchanged(s.keys.Cluster(), known)) // the format in force is one that it understands
+		guards = append(guards, isUnchanged(s.keys.Cluster(), known)) // so the format in force is one that this version understands
 	}
 
 	n.Format, n.Writes = s.format.understood, s.format.inUse()
@@ -41,6 +47,8 @@ func (s Nodes) Register(ctx context.Context, n task.Node, lease clientv3.LeaseID
 		Then: []clientv3.Op{s.putNode(n, lease)},
 		Else: []clientv3.Op{clientv3.OpGet(key)},
 	})
+	// The name is free, so the comparison of the cluster's record failed. Its format may have
+	// been raised.
 	if err == nil && !res.Succeeded && readAt(res, 0) == nil {
 		if err = Cluster(s).refreshRecord(ctx); err == nil {
 			err = fmt.Errorf("%w: the cluster's record has changed", task.ErrConflict)
@@ -55,16 +63,16 @@ func (s Nodes) Register(ctx context.Context, n task.Node, lease clientv3.LeaseID
 	}
 
 	e := readAt(res, 0)
-	holder, _ := record.DecodeNode(s.keys, e) // an unreadable holder holds the name all the same
+	holder, _ := record.DecodeNode(s.keys, e) // an unreadable record holds the name as well
 	if e.Lease == int64(lease) && holder.Instance == n.Instance {
-		return kv.CreateFence(key, e.CreateRevision), nil, nil // an earlier copy of this very write
+		return kv.CreateFence(key, e.CreateRevision), nil, nil // written by an earlier copy of this request
 	}
 
 	return kv.Fence{}, &holder, fmt.Errorf("register node %s: %w", n.Name, task.ErrExists)
 }
 
-// Announce rewrites the node's record: its state, its load, its clock.
-// task.ErrFenced if the session is gone.
+// Announce replaces the record of a node: its state, its load and its clock. It returns
+// task.ErrFenced if the session has ended.
 func (s Nodes) Announce(ctx context.Context, session kv.Fence, n task.Node, lease clientv3.LeaseID) error {
 	n.Format, n.Writes = s.format.understood, s.format.inUse()
 	res, err := s.writeAlone(ctx, kv.Txn{If: []clientv3.Cmp{session.Compare()}, Then: []clientv3.Op{s.putNode(n, lease)}})
@@ -79,8 +87,8 @@ func (s Nodes) Announce(ctx context.Context, session kv.Fence, n task.Node, leas
 	return nil
 }
 
-// Leave deletes the node's record if its inbox is empty. task.ErrConflict if it
-// is not, or the session is gone.
+// Leave deletes the record of a node if its inbox is empty. It returns task.ErrConflict if the
+// inbox is not empty or the session has ended.
 func (s Nodes) Leave(ctx context.Context, session kv.Fence, node string) error {
 	inbox := s.keys.Inbox(node)
 	none := kv.CreateIs(inbox, 0).WithPrefix()
@@ -97,7 +105,7 @@ func (s Nodes) Leave(ctx context.Context, session kv.Fence, node string) error {
 	return nil
 }
 
-// Node reads one node that is present. task.ErrNotFound if it is not.
+// Node reads a node that is present. It returns task.ErrNotFound if the node is not present.
 func (s Nodes) Node(ctx context.Context, name string) (task.Node, error) {
 	e, err := s.getOne(ctx, s.keys.Node(name))
 	if err == nil && e == nil {

@@ -13,21 +13,22 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// NodeRequest asks a node to take a state. Only the node itself can: it keeps its state
-// over restarts. Another node that an operator asks writes the request into etcd rather
-// than pass the operator's credentials on. The node deletes it when its record has the
-// state; the writer deletes it when the node takes too long.
+// NodeRequest requests that a node takes a state. Only the node itself can change its state,
+// because it stores the state on disk for its next start. When an operator sends the request to
+// another node, that node writes it into etcd, so that it does not have to forward the
+// operator's credentials. The node deletes the request when its record has the state. The
+// writer deletes it if the node takes too long.
 type NodeRequest struct {
-	Instance string    `json:"instance"` // of the node: a later instance does not obey
-	State    string    `json:"state"`
-	By       string    `json:"by"`
+	Instance string    `json:"instance"` // the instance that the request is for; a later one ignores it
+	State    string    `json:"state"`    // the requested state
+	By       string    `json:"by"`       // the user who requested it
 	At       task.Time `json:"at"`
-	Mod      int64     `json:"-"` // mod revision of its key
+	Mod      int64     `json:"-"` // mod revision of the key
 }
 
-// RequestNodeState writes the request for the instance of a node that was read as n. A
-// request that the node has not obeyed yet is replaced. task.ErrConflict if that
-// instance is not present any more.
+// RequestNodeState writes a request for the instance of the node n, and returns its mod
+// revision. It replaces an earlier request that the node has not carried out. It returns
+// task.ErrConflict if that instance is not present any more.
 func (s Nodes) RequestNodeState(ctx context.Context, n task.Node, r NodeRequest) (mod int64, err error) {
 	r.Instance = n.Instance
 	res, err := s.writeAlone(ctx, kv.Txn{
@@ -45,7 +46,7 @@ func (s Nodes) RequestNodeState(ctx context.Context, n task.Node, r NodeRequest)
 	return res.Revision, nil
 }
 
-// NodeRequestPending reports whether the request of that mod revision is still there.
+// NodeRequestPending reports whether the request with that mod revision still exists.
 func (s Nodes) NodeRequestPending(ctx context.Context, node string, mod int64) (bool, error) {
 	e, err := s.getOne(ctx, s.keys.NodeRequest(node))
 	if err != nil {
@@ -54,8 +55,8 @@ func (s Nodes) NodeRequestPending(ctx context.Context, node string, mod int64) (
 	return e != nil && e.ModRevision == mod, nil
 }
 
-// DeleteNodeRequest deletes the request of that mod revision. false if it is not there
-// any more.
+// DeleteNodeRequest deletes the request with that mod revision. It returns false if that
+// request does not exist any more.
 func (s Nodes) DeleteNodeRequest(ctx context.Context, node string, mod int64) (bool, error) {
 	key := s.keys.NodeRequest(node)
 	res, err := s.writeAlone(ctx, kv.Txn{If: []clientv3.Cmp{isUnchanged(key, mod)}, Then: []clientv3.Op{clientv3.OpDelete(key)}})
@@ -66,8 +67,8 @@ func (s Nodes) DeleteNodeRequest(ctx context.Context, node string, mod int64) (b
 	return res.Succeeded, nil
 }
 
-// FollowNodeRequests calls obey with each request to a node, until ctx ends or obey
-// returns an error. A request that stays is told again, about every relist.
+// FollowNodeRequests calls obey with each request to a node, until ctx ends or obey returns an
+// error. About once in every relist, it delivers a request that still exists again.
 func (s Nodes) FollowNodeRequests(ctx context.Context, node string, relist time.Duration, obey func(NodeRequest) error) error {
 	cfg := kv.FollowConfig{Key: s.keys.NodeRequest(node), Name: "node requests", Relist: relist}
 	return kv.Follow(ctx, s.etcd, cfg, func(b kv.Batch) error {
@@ -86,7 +87,7 @@ func (s Nodes) FollowNodeRequests(ctx context.Context, node string, relist time.
 
 		r, err := record.Decode[NodeRequest](last.Value)
 		if err != nil {
-			r = NodeRequest{} // one that cannot be read is for no instance
+			r = NodeRequest{} // a request that cannot be read is for no instance
 		}
 
 		r.Mod = last.ModRevision

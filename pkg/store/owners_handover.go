@@ -74,9 +74,9 @@ func (s Owners) Withdraw(ctx context.Context, term kv.Fence, list []record.Hando
 	})
 }
 
-// TellReady records that the node of the handover h has loaded the shard. session is the
-// node's current session. It returns task.ErrConflict if the handover has changed or the
-// session has ended.
+// TellReady records in the handover h that its node has loaded the shard. session is the
+// current session of that node: the leader accepts the answer only while it lasts. It returns
+// task.ErrConflict if the handover has changed or the session has ended.
 func (s Owners) TellReady(ctx context.Context, session kv.Fence, h record.Handover) error {
 	key := s.keys.Handover(h.Shard)
 	ready := record.Handover{To: h.To, Since: h.Since, Ready: session.CreateRevision}

@@ -12,7 +12,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// DeadRuns are a task's, the newest first. Those that cannot be read are left out.
+// DeadRuns returns the dead runs of a task, the newest first. It omits those that cannot be
+// read.
 func (s Runs) DeadRuns(ctx context.Context, ref record.Ref) ([]record.Dead, error) {
 	all, _, err := s.getAll(ctx, s.keys.Dead(ref))
 	if err != nil {
@@ -31,8 +32,8 @@ func (s Runs) DeadRuns(ctx context.Context, ref record.Ref) ([]record.Dead, erro
 	return list, nil
 }
 
-// ShardDead are the dead runs of several shards, of one namespace or of all (""),
-// in no order.
+// ShardDead returns the dead runs of several shards, of one namespace or, if namespace is
+// empty, of all, in no particular order.
 func (s Runs) ShardDead(ctx context.Context, shards []int, namespace string) ([]task.Run, error) {
 	var runs []task.Run
 	prefixes := make([]string, len(shards))
@@ -66,9 +67,9 @@ func (s Runs) ShardDead(ctx context.Context, shards []int, namespace string) ([]
 	return runs, nil
 }
 
-// Revive queues a run in place of a dead one, in one transaction. task.ErrConflict
-// if the task or the dead run has changed since they were read, task.ErrUnknown if
-// nobody knows whether it happened.
+// Revive deletes the dead run d and queues the run w, in one transaction. It returns
+// task.ErrConflict if the task or the dead run has changed since they were read, and
+// task.ErrUnknown if the outcome is unknown.
 func (s Runs) Revive(ctx context.Context, st Stored, d record.Dead, w task.Waiting) error {
 	if st.EntryMod == 0 {
 		return fmt.Errorf("run %s of %s again: its entry: %w", d.ID, st.Ref, task.ErrNotFound)
@@ -90,12 +91,14 @@ func (s Runs) Revive(ctx context.Context, st Stored, d record.Dead, w task.Waiti
 	return nil
 }
 
-// Dismiss takes a dead run off the record. task.ErrConflict if it has changed.
+// Dismiss deletes a dead run. It returns task.ErrConflict if the dead run has changed since it
+// was read.
 //
-// A deletion cannot say whose it is: the record names who in a revision of its own, from
-// which the event of the deletion has it. If only that is written, the run is dead as
-// before, and can be dismissed again. The run's history stays as it is: whoever owns its
-// shard takes a record that is written anew for another end.
+// A deletion cannot contain who requested it. Therefore a first transaction adds the name to
+// the record, and the event of the deletion gets it from there (G26). If only the first
+// transaction is applied, the run is dead as before and can be dismissed again. The history
+// record of the run is not changed: the owner of the shard would count a rewritten record as
+// another end.
 func (s Runs) Dismiss(ctx context.Context, ref record.Ref, d record.Dead, who string) error {
 	key := s.keys.DeadRun(ref, d.ID)
 	d.DismissedBy = who
@@ -112,8 +115,8 @@ func (s Runs) Dismiss(ctx context.Context, ref record.Ref, d record.Dead, who st
 	return nil
 }
 
-// writeDead changes the record of a dead run that was read at a mod revision, and returns
-// the revision of the change.
+// writeDead applies op if the record of a dead run still has the mod revision mod. It returns
+// the revision of the write.
 func (s Runs) writeDead(ctx context.Context, key string, mod int64, op clientv3.Op) (int64, error) {
 	res, err := s.writeTxn(ctx, kv.Txn{If: []clientv3.Cmp{isUnchanged(key, mod)}, Then: []clientv3.Op{op}})
 	if err == nil && !res.Succeeded {

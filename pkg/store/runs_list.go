@@ -14,21 +14,21 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Outcome is how the runs of a task ended, as a list shows it.
+// Outcome describes how the runs of a task ended, for a list of tasks.
 type Outcome struct {
-	Runs    []task.Run // the newest records of history, the newest first; late results left out
-	Dead    string     // the id of the newest dead run; "" if there is none
-	Waiting int        // runs in the queue
+	Runs    []task.Run // the newest records of the history, the newest first, without late results
+	Dead    string     // the id of the newest dead run, or empty
+	Waiting int        // the number of runs in the queue
 }
 
-// Outcomes are those of several tasks, each with its n newest records (at least
-// one, if it has any).
+// Outcomes returns the outcomes of several tasks, in their order, with the n newest records of
+// each. It includes at least one record of each task that has any.
 func (s Runs) Outcomes(ctx context.Context, refs []record.Ref, n int) ([]Outcome, error) {
-	const some = 3 // of which one is likely to be the end of a run
+	const some = 3 // one of the three newest records is probably the end of a run and not a late result
 	n = max(n, some)
 
 	list := make([]Outcome, 0, len(refs))
-	for chunk := range slices.Chunk(refs, 40) { // etcd takes 128 operations
+	for chunk := range slices.Chunk(refs, 40) { // with three operations each, of the 128 that etcd allows
 		ops := make([]clientv3.Op, 0, 3*len(chunk))
 		for _, ref := range chunk {
 			h, d, q := s.keys.HistoryOf(ref), s.keys.Dead(ref), s.keys.QueueOf(ref)
@@ -52,7 +52,7 @@ func (s Runs) Outcomes(ctx context.Context, refs []record.Ref, n int) ([]Outcome
 				}
 			}
 
-			if len(o.Runs) == 0 && history.More { // none that counts: look behind them
+			if len(o.Runs) == 0 && history.More { // only late results or unreadable records: read the whole history
 				last, err := s.lastEnded(ctx, ref)
 				if err != nil {
 					return nil, fmt.Errorf("read past runs: %w", err)
@@ -76,15 +76,15 @@ func (s Runs) Outcomes(ctx context.Context, refs []record.Ref, n int) ([]Outcome
 	return list, nil
 }
 
-// A RunPlace is where a run is on record, or waits.
+// A RunPlace identifies a run that waits or has ended.
 type RunPlace struct {
 	Ref record.Ref
 	Run string
 }
 
-// RunPlaces are the runs on record and waiting in several shards, of one namespace
-// or of all (""), whose ids are of a time from since on and before until (zero: no
-// bound), in no order. It reads keys only.
+// RunPlaces lists the waiting and the ended runs of several shards whose ids have a time from
+// since until before until, in no particular order. A zero time means no bound. It lists those
+// of one namespace or, if namespace is empty, of all. It reads keys only.
 func (s Runs) RunPlaces(ctx context.Context, shards []int, namespace string, since, until time.Time) ([]RunPlace, error) {
 	from, to := idBound(since), idBound(until)
 	var list []RunPlace
@@ -111,18 +111,20 @@ func (s Runs) RunPlaces(ctx context.Context, shards []int, namespace string, sin
 	return list, nil
 }
 
-// QueuedRuns are the runs that wait, of one namespace or of all (""), in no order.
+// QueuedRuns returns the waiting runs of some shards, of one namespace or, if namespace is
+// empty, of all, in no particular order.
 func (s Runs) QueuedRuns(ctx context.Context, shards []int, namespace string) ([]task.Run, error) {
 	return s.runsBelow(ctx, s.keys.Queue, shards, namespace)
 }
 
-// EndedParts are the parts that have ended of runs that have not, of one namespace, of
-// one task (namespace/name) or of all (""), in no order.
+// EndedParts returns the ended parts of runs that have not ended, in no particular order: those
+// of one namespace, of one task (namespace/name) or, if of is empty, of all.
 func (s Runs) EndedParts(ctx context.Context, shards []int, of string) ([]task.Run, error) {
 	return s.runsBelow(ctx, s.keys.PartsIn, shards, of)
 }
 
-// runsBelow are the runs of one kind of record, of a namespace, of a task or of all.
+// runsBelow returns the runs in the records of one kind: those of one namespace, of one task
+// or, if of is empty, of all.
 func (s Runs) runsBelow(ctx context.Context, kind func(shard int) string, shards []int, of string) ([]task.Run, error) {
 	var runs []task.Run
 	for chunk := range slices.Chunk(shards, 100) {
@@ -152,7 +154,8 @@ func (s Runs) runsBelow(ctx context.Context, kind func(shard int) string, shards
 	return runs, nil
 }
 
-// idBound is at most any id of a run of that time, and more than any earlier one's.
+// idBound returns a text that is not greater than the id of any run with that time, and greater
+// than the ids of all earlier ones.
 func idBound(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -160,8 +163,8 @@ func idBound(t time.Time) string {
 	return strings.TrimSuffix(task.RunID(t, ""), "-")
 }
 
-// RunsAt reads runs that are on record or wait; nil where one is neither, or cannot
-// be read.
+// RunsAt reads runs that wait or have ended. The result is nil for a run that is neither, or
+// that cannot be read.
 func (s Runs) RunsAt(ctx context.Context, places []RunPlace) ([]*task.Run, error) {
 	keys := make([]string, 0, 2*len(places))
 	for _, p := range places {
@@ -175,7 +178,7 @@ func (s Runs) RunsAt(ctx context.Context, places []RunPlace) ([]*task.Run, error
 		}
 
 		if run, ok := record.DecodeRun(s.keys, e); ok {
-			list[i/2] = &run // history comes second, and is what counts
+			list[i/2] = &run // the history record is read second and takes precedence
 		}
 	})
 

@@ -11,9 +11,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// PauseActive asks the attempt's node to have it stand still, or not to start it. A
-// pause that is requested already stays as it is. task.ErrConflict if the record
-// is no longer what was read.
+// PauseActive requests that the node of an attempt pauses it, or does not start it. If a pause
+// was requested before, it changes nothing. It returns task.ErrConflict if the record has
+// changed since h was read.
 func (s Runs) PauseActive(ctx context.Context, h record.Held, who string) (task.Run, error) {
 	if h.PauseRequested {
 		return h.Run, nil
@@ -22,15 +22,15 @@ func (s Runs) PauseActive(ctx context.Context, h record.Held, who string) (task.
 	return s.askNode(ctx, h, "pause")
 }
 
-// ResumeActive asks the attempt's node to let it go on. One that is not asked to
-// stand still stays as it is. task.ErrConflict if the record is no longer what was
-// read.
+// ResumeActive requests that the node of an attempt resumes it. If no pause is requested, it
+// changes nothing. It returns task.ErrConflict if the record has changed since h was read.
 func (s Runs) ResumeActive(ctx context.Context, h record.Held, who string) (task.Run, error) {
 	if !h.PauseRequested {
 		return h.Run, nil
 	}
 
 	h.PauseRequested, h.ResumedBy = false, who
+	// The node has not paused the attempt yet, so the pause is withdrawn.
 	if h.State != task.Paused {
 		h.PausedBy = ""
 	}
@@ -38,7 +38,8 @@ func (s Runs) ResumeActive(ctx context.Context, h record.Held, who string) (task
 	return s.askNode(ctx, h, "resume")
 }
 
-// askNode writes what somebody wants of an attempt over the record that was read.
+// askNode replaces the record of an attempt by h, which contains a new request. what names the
+// request in errors.
 func (s Runs) askNode(ctx context.Context, h record.Held, what string) (task.Run, error) {
 	key := s.keys.Run(h.Node, h.Ref(), h.ID)
 	res, err := s.writeTxn(ctx, kv.Txn{

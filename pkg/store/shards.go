@@ -12,37 +12,39 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Shards is the access of a shard's owner, or of a node that is to own it: everything
-// below shards/<k>/ as pages and changes, and the commits that decide ticks.
+// Shards gives the owner of a shard, or a node that is about to become its owner, access to the
+// keys below shards/<k>/. It delivers them as pages and changes, and writes the commits that
+// decide ticks.
 //
-// Each write carries the owner's fences, so that a node that lost the shard or its own
-// session writes nothing, however late its request arrives.
+// Every write compares the fences of the owner. So a node that has lost the shard, or its
+// session, writes nothing, however late its request arrives (G1, G2).
 type Shards struct{ *conn }
 
-// ShardEvent is a record of a shard as it is now, or its end. Its value is the
-// reader's to decode, with the functions of this package: most need not be.
+// ShardEvent is the current state of a record in a shard, or its deletion. Value is not
+// decoded, because the reader does not need most values. The functions of package record decode
+// it.
 type ShardEvent struct {
 	record.ShardKey
 	Key     string
 	Task    string // namespace/name
-	Mod     int64  // mod revision; of a deletion, the revision at which it happened (0 if not known)
-	Create  int64  // create revision; 0 if deleted
+	Mod     int64  // mod revision; for a deletion, the revision of the deletion, or 0 if it is not known
+	Create  int64  // create revision; 0 for a deletion
 	Deleted bool
 	Value   []byte
 }
 
-// ShardBatch is what a worker learns of its shard: everything as of a revision,
-// or what has happened since.
+// ShardBatch is a step of what a worker receives about its shard: a page of its content at a
+// revision, or changes.
 type ShardBatch struct {
-	Reset    bool // Events is a page of the shard, without its history
-	First    bool // with Reset: what was known before is void
-	More     bool // with Reset: another page follows
+	Reset    bool // Events is a page of the content, without history and dead runs
+	First    bool // set with Reset on the first page: the worker must discard what it knew before
+	More     bool // set with Reset: another page follows
 	Events   []ShardEvent
-	Revision int64 // everything up to here is in, when no page is to come
+	Revision int64 // if More is not set, everything up to this revision has been delivered
 }
 
-// shardEvent is the event that a key of a shard has the value e; nil: it is gone.
-// false if it is no key of ours.
+// shardEvent returns the event for the present value e of a key. A nil e means that the key is
+// absent. It returns false if the key does not have the form of a record of a shard.
 func shardEvent(keys record.Keys, key string, e *mvccpb.KeyValue) (ShardEvent, bool) {
 	k, name, ok := keys.ParseShardTask(key)
 	if e == nil {
@@ -51,29 +53,37 @@ func shardEvent(keys record.Keys, key string, e *mvccpb.KeyValue) (ShardEvent, b
 	return ShardEvent{ShardKey: k, Key: key, Task: name, Mod: e.ModRevision, Create: e.CreateRevision, Value: e.Value}, ok
 }
 
-// pageSize is how many records of a shard come together when it is loaded.
+// pageSize is the number of records in a page when a shard is loaded.
 const pageSize = 1000
 
-// FollowShard calls apply with the parts that have ended, the queue, the entries and the watermark of a
-// shard as they were at revision rev, in pages, then with every change of the
-// shard, history included, in order, until ctx ends or apply returns an error.
-// Another Reset means that changes may have been missed; a watch that is lost is
-// resumed, and misses none (see kv.Follow). Keys that are none of ours are left
-// out, and so are the watermark's changes, as the owner makes them itself: a batch
-// with nothing else is not delivered.
+// FollowShard delivers a shard to apply. First it lists the shard at revision rev, in pages:
+// the ended parts, the queue, the key revised, the entries and the watermark. Then it delivers
+// every change of the shard in order, including changes of the history and of the dead runs,
+// until ctx ends or apply returns an error.
+//
+// Another Reset means that changes may have been missed. A watch that is lost and resumed
+// misses none (see kv.Follow).
+//
+// It omits keys that do not have the form of a record. It also omits changes of the watermark,
+// because the owner itself makes them, and delivers no batch that contains nothing else.
 func (s Shards) FollowShard(ctx context.Context, shard int, rev int64, apply func(ShardBatch) error) error {
 	return s.followShard(ctx, shard, rev, func() bool { return false }, apply)
 }
 
-// FollowStandbyShard is FollowShard for a node that does not own the shard yet: it
-// begins with the shard as it is now, and as long as marks says so, a change of
-// the watermark is told by a batch without events, so that the reader knows up to
-// which revision it has seen everything.
+// FollowStandbyShard is like FollowShard for a node that does not own the shard yet. It begins
+// with the current state. While marks returns true, it delivers a change of the watermark as a
+// batch without events, so that the reader knows up to which revision it has received
+// everything.
 func (s Shards) FollowStandbyShard(ctx context.Context, shard int, marks func() bool, apply func(ShardBatch) error) error {
 	return s.followShard(ctx, shard, 0, marks, apply)
 }
 
+// followShard implements FollowShard and FollowStandbyShard. rev is 0 for the current
+// revision.
 func (s Shards) followShard(ctx context.Context, shard int, rev int64, marks func() bool, apply func(ShardBatch) error) error {
+	// The keys of a shard are ordered by kind: dead, history, parts, queue, revised, tasks,
+	// watermark. So the range from parts/ to the watermark has everything except the dead
+	// runs and the history, which may be large. The watch covers the whole shard.
 	dir := s.keys.Shard(shard)
 	cfg := kv.FollowConfig{
 		Key: s.keys.PartsIn(shard), End: s.keys.Watermark(shard) + "\x00",
@@ -89,6 +99,7 @@ func (s Shards) followShard(ctx context.Context, shard int, rev int64, marks fun
 			}
 		}
 
+		// news means that the batch contains something that has to be delivered.
 		news := b.Reset
 		for _, e := range b.Events {
 			ev, ok := shardEvent(s.keys, string(e.Kv.Key), e.Kv)
@@ -113,14 +124,14 @@ func (s Shards) followShard(ctx context.Context, shard int, rev int64, marks fun
 	})
 }
 
-// ActiveKey is an attempt found by its key.
+// ActiveKey is the key of an attempt in an inbox, with its revisions.
 type ActiveKey struct {
 	record.RunKey
 	Mod, Create int64
 }
 
-// ScanActive lists the keys of all attempts in all inboxes, and the revision at
-// which it did. It reads no values.
+// ScanActive lists the keys of the attempts in all inboxes, and returns the revision of the
+// list. It reads no values, so etcd answers it from its index.
 func (s Shards) ScanActive(ctx context.Context) ([]ActiveKey, int64, error) {
 	all, rev, err := s.getAll(ctx, s.keys.Runs(), clientv3.WithKeysOnly())
 	if err != nil {
@@ -137,9 +148,9 @@ func (s Shards) ScanActive(ctx context.Context) ([]ActiveKey, int64, error) {
 	return keys, rev, nil
 }
 
-// Queue lists what waits in a shard now, and then the parts of it that have ended.
-// A part that ends meanwhile is in the one or in the other: it goes from the queue
-// to them.
+// Queue lists the waiting runs of a shard, and then the parts that have ended. A part moves
+// from the queue to the ended parts, never back. So a part that ends between the two reads is
+// in at least one of them.
 func (s Shards) Queue(ctx context.Context, shard int) ([]ShardEvent, error) {
 	var events []ShardEvent
 	for _, prefix := range []string{s.keys.Queue(shard), s.keys.PartsIn(shard)} {
@@ -153,7 +164,7 @@ func (s Shards) Queue(ctx context.Context, shard int) ([]ShardEvent, error) {
 	return events, nil
 }
 
-// Attempt reads an attempt and whether its node is present, at one revision.
+// Attempt reads an attempt, and whether its node is present, at one revision. It returns
 // task.ErrNotFound if the attempt is gone.
 func (s Shards) Attempt(ctx context.Context, k record.RunKey) (h record.Held, nodePresent bool, err error) {
 	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Run(k.Node, k.Ref, k.Run)), clientv3.OpGet(s.keys.Node(k.Node))).Commit()
@@ -172,7 +183,8 @@ func (s Shards) Attempt(ctx context.Context, k record.RunKey) (h record.Held, no
 	return h, readAt(r, 1) != nil, err
 }
 
-// Mark is up to when the ticks of a shard are decided.
+// Mark returns the time up to which the ticks of a shard are decided. It returns ErrDamaged if
+// the shard has no watermark.
 func (s Shards) Mark(ctx context.Context, shard int) (task.Time, error) {
 	e, err := s.getOne(ctx, s.keys.Watermark(shard))
 	if err == nil && e == nil {
@@ -188,17 +200,17 @@ func (s Shards) Mark(ctx context.Context, shard int) (task.Time, error) {
 	return w.Time, err
 }
 
-// ShardRecords are the watermark and the counts of one shard, for display.
+// ShardRecords contains the watermark and the counts of a shard for display.
 type ShardRecords struct {
 	Watermark     record.Watermark
 	Tasks, Queued int
 }
 
-// ShardRecords reads what there is to show of every shard. A watermark that is
-// missing or cannot be read is zero.
+// ShardRecords reads the records of all shards, by number. The watermark is the zero value if
+// it is missing or cannot be read.
 func (s Shards) ShardRecords(ctx context.Context, shards int) ([]ShardRecords, error) {
 	list := make([]ShardRecords, 0, shards)
-	const chunk = 40
+	const chunk = 40 // with three operations each, of the 128 that etcd allows
 	for first := 0; first < shards; first += chunk {
 		var ops []clientv3.Op
 		for id := first; id < min(first+chunk, shards); id++ {

@@ -48,8 +48,8 @@ type Fences struct {
 type Commit struct {
 	Shard     int
 	Fences    Fences
-	Known     int64 // the watermark's mod revision
-	Watermark record.Watermark
+	Known     int64            // the mod revision of the watermark that the commit replaces
+	Watermark record.Watermark // the new watermark; Commit sets its nonce
 	// Freezes is the mod revision of the record of freezes on which the decision is
 	// based, or 0 if there is no such record. Every commit compares it, so no commit
 	// succeeds after a freeze unless its writer knew of that freeze (G21).
@@ -59,15 +59,15 @@ type Commit struct {
 	// sets it.
 	ResolvedAs string
 
-	moves   bool  // the watermark's time moves
-	revised int64 // if it does: the mod revision of the shard's key revised, as known
+	moves   bool  // the commit moves the watermark's time
+	revised int64 // with moves: the known mod revision of the shard's key revised
 
 	keys     record.Keys
-	entries  string // the prefix of the shard's entries
-	guards   []guard
-	sessions []session
-	writes   []writing
-	bytes    int
+	entries  string    // the prefix of the shard's entries
+	guards   []guard   // the keys whose mod revisions are compared
+	sessions []session // the nodes whose create revisions are compared
+	writes   []writing // without the watermark
+	bytes    int       // an estimate of the size of the request
 }
 
 // writing is a record to put or, if value is nil, a key to delete. An Op of etcd's
@@ -77,6 +77,7 @@ type writing struct {
 	value []byte
 }
 
+// toOp returns the operation of etcd's client.
 func (w writing) toOp() clientv3.Op {
 	if w.value == nil {
 		return clientv3.OpDelete(w.key)
@@ -84,7 +85,7 @@ func (w writing) toOp() clientv3.Op {
 	return opPut(w.key, w.value)
 }
 
-// opPut is clientv3.OpPut without another copy of the value.
+// opPut is like clientv3.OpPut, but does not copy the value.
 func opPut(key string, value []byte) clientv3.Op {
 	op := clientv3.OpPut(key, "")
 	op.WithValueBytes(value)
@@ -133,6 +134,8 @@ const fixedComparisons = 5
 // those ticks would be lost. So if the key has changed, nothing is written (G4).
 func (c *Commit) Moves(revised int64) { c.moves, c.revised = true, revised }
 
+// hasRoom reports whether the commit has room for this many more comparisons, operations
+// and bytes.
 func (c *Commit) hasRoom(guards, ops, bytes int) bool {
 	// Reserve one comparison for the session of a node that the record may add, and
 	// operations for the put of the watermark.
@@ -149,13 +152,14 @@ type guard struct {
 	mod int64
 }
 
+// knownAt adds the comparison that a key still has the given mod revision.
 func (c *Commit) knownAt(key string, mod int64) {
 	c.guards = append(c.guards, guard{key, mod})
 	c.bytes += len(key) + 32
 }
 
-// sameSession requires that the node's key still has the given create revision, or
-// that the key is absent if create is 0.
+// sameSession requires that the node's key still has the given create revision, or that the key
+// is absent if create is 0. It returns the session, of which a commit compares each only once.
 func (c *Commit) sameSession(node string, create int64) *session {
 	for i := range c.sessions {
 		if s := &c.sessions[i]; s.node == node && s.create == create {
@@ -168,11 +172,13 @@ func (c *Commit) sameSession(node string, create int64) *session {
 	return &c.sessions[len(c.sessions)-1]
 }
 
+// addPut adds a put without a comparison.
 func (c *Commit) addPut(key string, value []byte) {
 	c.writes = append(c.writes, writing{key, value})
 	c.bytes += len(key) + len(value) + 32
 }
 
+// addDelete adds a deletion, and the comparison that the key has the given mod revision.
 func (c *Commit) addDelete(key string, mod int64) {
 	c.knownAt(key, mod)
 	c.writes = append(c.writes, writing{key: key})
@@ -419,6 +425,9 @@ func (c *Commit) toTxn() kv.Txn {
 // failed because an earlier copy of the same commit was applied, it returns that copy's
 // revision and no error.
 func (s Shards) explainRejection(ctx context.Context, c *Commit, res kv.Result, nonces []string) (int64, error) {
+	// The order of these checks matters. An applied earlier copy counts even if the shard was
+	// lost afterwards. A lost fence takes precedence over a changed watermark, because the
+	// worker then has to stop instead of opening the shard again.
 	mark := readAt(res, 2)
 	if mark == nil {
 		return 0, fmt.Errorf("commit shard %d: %w", c.Shard, ErrDamaged)
@@ -496,6 +505,8 @@ func (s Shards) findConflict(ctx context.Context, c *Commit) (*Conflict, error) 
 	return conflict, err
 }
 
+// addMoved adds a changed key to the conflict: to Records if it is a record of a shard,
+// otherwise to Runs.
 func (s Shards) addMoved(c *Conflict, key string, now *mvccpb.KeyValue) {
 	if ev, ok := shardEvent(s.keys, key, now); ok {
 		c.Records = append(c.Records, ev)

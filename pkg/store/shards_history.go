@@ -15,16 +15,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A Past is a record of a task's history.
+// A Past describes a record in the history of a task.
 type Past struct {
-	ID        string // the run's, with a mark if it is a late result
-	Late      bool   // it is no outcome of its run, but stands beside it
-	Succeeded bool   // not told by keys alone
-	Mod       int64  // mod revision: in this order the records were written
+	ID        string // the last part of the key: the run id, with a suffix if it is a late result
+	Late      bool   // a late result, which changes no outcome (G12)
+	Succeeded bool   // set only if states were requested
+	Mod       int64  // mod revision; the records were written in this order
 }
 
-// History lists the records of a task's history, the oldest first; with states
-// it reads them, else only their keys. One that cannot be read did not succeed.
+// History lists the records in the history of a task in the order of their keys, which is that
+// of their ticks. With states, it reads their values; a record that cannot be read counts as
+// not succeeded. Without, it reads keys only.
 func (s Shards) History(ctx context.Context, ref record.Ref, states bool) ([]Past, error) {
 	prefix := s.keys.HistoryOf(ref)
 	var opts []clientv3.OpOption
@@ -51,18 +52,21 @@ func (s Shards) History(ctx context.Context, ref record.Ref, states bool) ([]Pas
 	return past, nil
 }
 
-// Run is the id of the run that a record is about.
+// Run returns the id of the run to which the record belongs.
 func (p Past) Run() string {
 	run, _, _ := strings.Cut(p.ID, record.LateMark)
 	return run
 }
 
-const mostTrims = 96 // deletes in one transaction
+// mostTrims is how many records one transaction deletes at most.
+const mostTrims = 96
 
-// TrimHistory deletes records of a task's history, and no others: what has come
-// since they were listed stays, wherever it lies. It only deletes, under the
-// fences without the watermark, so that it works while etcd is full and beside a
-// commit in flight.
+// TrimHistory deletes the given records from the history of a task. It deletes key by key, so
+// that a record which was added since they were listed remains, wherever it is.
+//
+// It compares the fences but not the watermark, so it can run while a commit is in flight. It
+// only deletes, so it works while etcd is full. It returns task.ErrFenced if a fence does not
+// hold; transactions before that remain applied.
 func (s Shards) TrimHistory(ctx context.Context, f Fences, ref record.Ref, gone []Past) error {
 	for some := range slices.Chunk(gone, mostTrims) {
 		ops := make([]clientv3.Op, len(some))
@@ -83,11 +87,11 @@ func (s Shards) TrimHistory(ctx context.Context, f Fences, ref record.Ref, gone 
 	return nil
 }
 
-// KeepDead is how many dead runs of a task stay on record.
+// KeepDead is how many dead runs of a task are kept.
 const KeepDead = 100
 
-// TrimDead deletes all but KeepDead of a task's dead runs, under the fences, as
-// TrimHistory does. Those that died last stay, whenever their ticks were.
+// TrimDead deletes the dead runs of a task except the KeepDead that were written last, whatever
+// the times of their ticks. It compares the fences as TrimHistory does.
 func (s Shards) TrimDead(ctx context.Context, f Fences, ref record.Ref) error {
 	all, _, err := s.getAll(ctx, s.keys.Dead(ref), clientv3.WithKeysOnly())
 	if err != nil || len(all) <= KeepDead {
@@ -115,12 +119,12 @@ func (s Shards) TrimDead(ctx context.Context, f Fences, ref record.Ref) error {
 	return nil
 }
 
-// HistoriesAtOnce is how many histories HistoriesOf lists at most: each may have
-// thousands of keys.
+// HistoriesAtOnce is how many histories a caller of HistoriesOf may request at once. Each may
+// have thousands of keys.
 const HistoriesAtOnce = 20
 
-// HistoriesOf lists the keys of some tasks' histories, without values, at one
-// revision, which it returns. Late results are left out: they are no ends.
+// HistoriesOf lists the keys of the histories of some tasks, without values, at one revision,
+// which it returns. It omits late results, because they are no ends of runs.
 func (s Shards) HistoriesOf(ctx context.Context, refs []record.Ref) (keys [][]ShardEvent, rev int64, err error) {
 	ops := make([]clientv3.Op, len(refs))
 	for i, ref := range refs {
@@ -140,6 +144,7 @@ func (s Shards) HistoriesOf(ctx context.Context, refs []record.Ref) (keys [][]Sh
 	return keys, res.Header.Revision, nil
 }
 
+// endEvents returns the events of the records that are ends of runs.
 func endEvents(keys record.Keys, kvs []*mvccpb.KeyValue) []ShardEvent {
 	return slices.DeleteFunc(shardEvents(keys, kvs), func(ev ShardEvent) bool { return ev.Kind != record.KindEnded || ev.Late })
 }

@@ -15,13 +15,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// NewRepairs makes the counter of what who, who reads again what a watch tells,
-// has found and repaired (see kv.RepairsMetric).
+// NewRepairs returns the counter of the differences that a component has found and repaired by
+// reading again what it follows by a watch (see kv.RepairsMetric). who names the component.
 func NewRepairs(who string) prometheus.Counter { return kv.NewRepairs(who) }
 
-// ShardKeys lists the keys of a shard's ended parts, queue, entries and watermark as they are
-// at one revision, which it returns, in their order and without values. etcd
-// answers from its index: it is much cheaper than to read them.
+// ShardKeys lists the keys that FollowShard lists, in their order and without values. All are
+// read at one revision, which it returns. etcd answers from its index, so this is much cheaper
+// than reading the values.
 func (s Shards) ShardKeys(ctx context.Context, shard int) ([]ShardEvent, int64, error) {
 	from, end, rev := s.keys.PartsIn(shard), s.keys.Watermark(shard)+"\x00", int64(0)
 	var all []ShardEvent
@@ -41,11 +41,11 @@ func (s Shards) ShardKeys(ctx context.Context, shard int) ([]ShardEvent, int64, 
 	}
 }
 
-// HistoryKeys lists keys of a shard's history, and of its dead runs, as they are
-// now, without values: a page of those after a key ("": from the first on). next is what to go on
-// after; "" says that there are no more.
+// HistoryKeys lists a page of the current keys of a shard's dead runs and history, without
+// values. The page begins after the key after, which is empty for the first page. next is the
+// key after which the following page begins, or empty if there is none.
 func (s Shards) HistoryKeys(ctx context.Context, shard int, after string) (events []ShardEvent, next string, err error) {
-	from, end := s.keys.Shard(shard)+"dead/", clientv3.GetPrefixRangeEnd(s.keys.History(shard)) // one beside the other
+	from, end := s.keys.Shard(shard)+"dead/", clientv3.GetPrefixRangeEnd(s.keys.History(shard)) // dead/ and history/ are adjacent
 	if after != "" {
 		from = after + "\x00"
 	}
@@ -62,6 +62,8 @@ func (s Shards) HistoryKeys(ctx context.Context, shard int, after string) (event
 	return shardEvents(s.keys, page), next, nil
 }
 
+// keyPage reads a page of the keys in a range, without values, at a revision. 0 means the
+// current one, which it returns as at.
 func (s Shards) keyPage(ctx context.Context, from, end string, rev int64) (page []*mvccpb.KeyValue, at int64, more bool, err error) {
 	res, err := s.readKey(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(pageSize), clientv3.WithRev(rev), clientv3.WithKeysOnly())
 	if err != nil {
@@ -75,6 +77,7 @@ func (s Shards) keyPage(ctx context.Context, from, end string, rev int64) (page 
 	return res.Kvs, rev, res.More && len(res.Kvs) > 0, nil
 }
 
+// shardEvents returns the events of the keys that have the form of a record of a shard.
 func shardEvents(keys record.Keys, kvs []*mvccpb.KeyValue) []ShardEvent {
 	events := make([]ShardEvent, 0, len(kvs))
 	for _, e := range kvs {
@@ -86,14 +89,15 @@ func shardEvents(keys record.Keys, kvs []*mvccpb.KeyValue) []ShardEvent {
 	return events
 }
 
-// RecordsNow reads records of a shard as they are now, each as an event. One
-// that is not there is a deletion, with the revision of the reading.
+// RecordsNow reads the current state of some records of a shard. A record that is absent is
+// returned as a deletion with the revision of the read.
 func (s Shards) RecordsNow(ctx context.Context, keys []string) ([]ShardEvent, error) {
 	return s.RecordsAt(ctx, keys, 0)
 }
 
-// RecordsAt reads records of a shard as they were at a revision; 0 means now. It
-// fails if the revision is compacted away.
+// RecordsAt is like RecordsNow, but reads at a revision; 0 means now. It fails if the revision
+// has been compacted. Without a revision, records of different requests (100 each) may be read
+// at different revisions.
 func (s Shards) RecordsAt(ctx context.Context, keys []string, rev int64) ([]ShardEvent, error) {
 	events := make([]ShardEvent, 0, len(keys))
 
@@ -127,16 +131,17 @@ func (s Shards) RecordsAt(ctx context.Context, keys []string, rev int64) ([]Shar
 	return events, nil
 }
 
-// A Sighting is what was read, at one revision, of an attempt and of its node.
+// A Sighting is the state of an attempt and of its node at one revision. It determines whether
+// an attempt may be declared lost: its record is there and its node is not.
 type Sighting struct {
-	Gone        bool  // the attempt's record is
-	record.Held       // of one that cannot be read, what its key says
-	Err         error // it cannot be read
-	NodePresent bool
-	Revision    int64
+	Gone        bool  // the record of the attempt does not exist
+	record.Held       // if the record cannot be read, what its key contains
+	Err         error // why the record cannot be read
+	NodePresent bool  // the key of the node exists
+	Revision    int64 // the revision of the read
 }
 
-// Sightings reads attempts, each together with its node.
+// Sightings reads attempts, each at the same revision as the key of its node.
 func (s Shards) Sightings(ctx context.Context, runs []record.RunKey) ([]Sighting, error) {
 	list := make([]Sighting, 0, len(runs))
 	for some := range slices.Chunk(runs, 60) { // two reads each, of the 128 that etcd allows
@@ -160,6 +165,7 @@ func (s Shards) Sightings(ctx context.Context, runs []record.RunKey) ([]Sighting
 	return list, nil
 }
 
+// newSighting returns the Sighting of the attempt k. e is its record, or nil.
 func newSighting(keys record.Keys, k record.RunKey, e *mvccpb.KeyValue, present bool, rev int64) Sighting {
 	v := Sighting{Gone: e == nil, NodePresent: present, Revision: rev}
 
@@ -168,6 +174,7 @@ func newSighting(keys record.Keys, k record.RunKey, e *mvccpb.KeyValue, present 
 	}
 
 	if v.Held, v.Err = record.DecodeHeld(keys, e); v.Err != nil {
+		// The scheduler needs enough of an unreadable attempt to declare it lost one day.
 		at, _ := task.TimeOfRunID(k.Run)
 		v.Held = record.Held{Mod: e.ModRevision, Create: e.CreateRevision, Assigned: task.Assigned{Run: task.Run{
 			ID: k.Run, Namespace: k.Ref.Namespace, Task: k.Ref.Name, Shard: k.Ref.Shard, Node: k.Node, Token: e.CreateRevision,
@@ -178,9 +185,9 @@ func newSighting(keys record.Keys, k record.RunKey, e *mvccpb.KeyValue, present 
 	return v
 }
 
-// DeadKeys lists the keys of a shard's dead runs, as they are now, without values: a
-// page of those after a key ("": from the first on). next is what to go on after; ""
-// says that there are no more. It returns the revision of the reading.
+// DeadKeys lists a page of the current keys of a shard's dead runs, without values, and returns
+// the revision of the list. The page begins after the key after, which is empty for the first
+// page. next is the key after which the following page begins, or empty if there is none.
 func (s Shards) DeadKeys(ctx context.Context, shard int, after string) (events []ShardEvent, next string, rev int64, err error) {
 	from := s.keys.Shard(shard) + "dead/"
 	end := clientv3.GetPrefixRangeEnd(from)

@@ -5,9 +5,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// Store reads and writes one cluster's records, each kind of them by a type of its
-// own. They share one connection: a transaction may write records of several kinds.
-// It is safe for concurrent use.
+// Store reads and writes the records of one cluster. It embeds a separate type for each kind of
+// record. They share one connection, because a transaction may write records of several kinds.
+// A Store is safe for concurrent use.
 type Store struct {
 	*conn
 	ofTasks
@@ -24,8 +24,8 @@ type Store struct {
 	ofEvents
 }
 
-// The names under which Store embeds its parts: a field Tasks would hide the method
-// Tasks.
+// These aliases are the names under which Store embeds its parts. An embedded field with
+// the name Tasks would hide the method Tasks.
 type (
 	ofTasks   = Tasks
 	ofRuns    = Runs
@@ -41,12 +41,13 @@ type (
 	ofEvents  = Events
 )
 
-// New makes a Store. All conditional writes go through writes.
+// New returns a Store that sends all conditional writes through writes. It understands the
+// newest format.
 func New(etcd *kv.Client, writes kv.Committer, keys record.Keys) *Store {
 	return newOverConn(&conn{etcd: etcd, writes: writes, alone: writes, keys: keys}).Understanding(NewestFormat)
 }
 
-// newOverConn is a Store over a connection.
+// newOverConn returns a Store whose parts share the connection c.
 func newOverConn(c *conn) *Store {
 	return &Store{
 		c, Tasks{c}, Runs{c}, Shards{c}, Inbox{c}, Nodes{c}, Owners{c},
@@ -54,9 +55,10 @@ func newOverConn(c *conn) *Store {
 	}
 }
 
-// Batching is the same Store, with the many small writes of tasks, runs and
-// shards through batch. Leased keys never go that way, as a lease that has ended
-// fails a whole request; nor do the rare writes that others compare all the time.
+// Batching returns the same Store, except that the many small writes of tasks, runs and shards
+// pass through batch. Leased keys do not, because an expired lease makes etcd refuse a whole
+// request. Rare writes of keys that every commit compares do not either, because all requests
+// would have to wait for them.
 func (s *Store) Batching(batch kv.Committer) *Store {
 	b := *s.conn
 	b.writes = batch
@@ -64,8 +66,8 @@ func (s *Store) Batching(batch kv.Committer) *Store {
 	return newOverConn(&b)
 }
 
-// Keys are the store's keys.
+// Keys returns the keys of the cluster.
 func (s *Store) Keys() record.Keys { return s.keys }
 
-// Client is the etcd client, for the mirrors that follow whole prefixes.
+// Client returns the etcd client, for mirrors that follow whole prefixes.
 func (s *Store) Client() *kv.Client { return s.etcd }

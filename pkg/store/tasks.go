@@ -12,33 +12,35 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Tasks reads and writes what users define: specs (tasks/), the entries by which the
-// owner of a shard decides (shards/<k>/tasks/), former versions (versions/) and the
-// tombstones of deleted tasks (deleted/).
+// Tasks reads and writes what users define: the specs (tasks/), the entries from which the
+// owner of a shard decides (shards/<k>/tasks/), former versions (versions/) and the tombstones
+// of deleted tasks (deleted/).
 //
-// A write changes a task's spec and its entry at one revision, and only if both are as
-// the writer has read them. If it may give a task ticks, it also puts the shard's key
-// revised, so that no owner that has not heard of the edit passes those ticks.
+// A write changes the spec and the entry of a task at one revision, and only if both are
+// unchanged since the writer read them (G7, G14). If it may give the task ticks, it also puts
+// the shard's key revised, so that no owner that has not received the edit passes those ticks
+// (G4).
 type Tasks struct{ *conn }
 
-// Stored is a task as it is in etcd: its spec, its entry, and what a write
-// that changes them compares.
+// Stored is a task as it was read from etcd: its spec, its entry, and the revisions that a
+// write compares.
 type Stored struct {
 	Ref      record.Ref
-	Task     task.Task // Revision is the mod revision of the spec's key
+	Task     task.Task // Task.Revision is the mod revision of the spec; 0: there is no spec
 	Entry    task.Entry
-	EntryMod int64
+	EntryMod int64 // mod revision of the entry; 0: there is no entry
 
-	// MarkBy, if it is set, has the task written over only as long as the watermark
-	// of its shard is not later.
+	// MarkBy, if set, makes a write fail if the watermark of the shard is later. It is for
+	// edits whose former and new ticks could otherwise overlap (see the jitter row of the
+	// design decisions in docs/architecture.md).
 	MarkBy task.Time
 
-	rawSpec, rawEntry []byte // as they were read
+	rawSpec, rawEntry []byte // the values as they were read
 }
 
-// CreateTask writes a spec and its entry, both new, and returns the revision; what
-// is remembered of a deleted task of that name goes. task.ErrExists if either is
-// there.
+// CreateTask writes the spec and the entry of a new task, and returns the revision. It deletes
+// the tombstone of a deleted task of that name. It returns task.ErrExists if the spec or the
+// entry exists.
 func (s Tasks) CreateTask(ctx context.Context, ref record.Ref, t task.Task, e task.Entry) (int64, error) {
 	spec, entry := s.keys.Spec(ref), s.keys.Entry(ref)
 	res, err := s.writeTxn(ctx, kv.Txn{
@@ -55,13 +57,15 @@ func (s Tasks) CreateTask(ctx context.Context, ref record.Ref, t task.Task, e ta
 	return res.Revision, nil
 }
 
+// putSpec returns the put of a spec. The revision is not part of the value.
 func (s Tasks) putSpec(ref record.Ref, t task.Task) clientv3.Op {
 	t.Revision = 0
 	return clientv3.OpPut(s.keys.Spec(ref), record.Encode(t))
 }
 
-// putOver writes a spec and an entry over those of old, of which fields that
-// this version does not know stay, and keeps the former spec as a version.
+// putOver returns the operations that replace the spec and the entry of old and keep the former
+// spec as a version. Fields of the old values that this version of Carillon does not know are
+// preserved.
 func (s Tasks) putOver(old *Stored, t task.Task, e *task.Entry) []clientv3.Op {
 	t.Revision = 0
 	return append([]clientv3.Op{
@@ -70,8 +74,8 @@ func (s Tasks) putOver(old *Stored, t task.Task, e *task.Entry) []clientv3.Op {
 	}, s.putVersion(old)...)
 }
 
-// Task reads a task. task.ErrNotFound if it is not there; task.ErrInvalid if a
-// record cannot be read.
+// Task reads a task. It returns task.ErrNotFound if the task does not exist, and
+// task.ErrInvalid if a record cannot be read.
 func (s Tasks) Task(ctx context.Context, ref record.Ref) (Stored, error) {
 	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Spec(ref)), clientv3.OpGet(s.keys.Entry(ref))).Commit()
 	if err != nil {
@@ -82,9 +86,9 @@ func (s Tasks) Task(ctx context.Context, ref record.Ref) (Stored, error) {
 	return storedFrom(ref, readAt(r, 0), readAt(r, 1))
 }
 
-// UpdateTask writes t and e over what was read as old, if neither has changed
-// since, and returns the revision. task.ErrConflict if one has, or if the watermark
-// is past old.MarkBy.
+// UpdateTask replaces the task old by t and e, and returns the revision. It returns
+// task.ErrConflict if the spec or the entry has changed since old was read, or if the watermark
+// is later than old.MarkBy.
 func (s Tasks) UpdateTask(ctx context.Context, old Stored, t task.Task, e task.Entry) (int64, error) {
 	res, err := s.writeTxn(ctx, kv.Txn{
 		If:   append(s.compareWatermark(&old), isUnchanged(s.keys.Spec(old.Ref), old.Task.Revision), isUnchanged(s.keys.Entry(old.Ref), old.EntryMod)),
@@ -100,8 +104,9 @@ func (s Tasks) UpdateTask(ctx context.Context, old Stored, t task.Task, e task.E
 	return res.Revision, nil
 }
 
-// compareWatermark compares the watermark of a task's shard with st.MarkBy. Their order as
-// text is that in time: a watermark's record begins with its time.
+// compareWatermark returns the comparison of the shard's watermark with st.MarkBy, if that is
+// set. etcd compares the values as text. A watermark record begins with its time, so the order
+// of the texts is that of the times.
 func (s Tasks) compareWatermark(st *Stored) []clientv3.Cmp {
 	if st.MarkBy.IsZero() {
 		return nil
@@ -109,16 +114,16 @@ func (s Tasks) compareWatermark(st *Stored) []clientv3.Cmp {
 	return []clientv3.Cmp{clientv3.Compare(clientv3.Value(s.keys.Watermark(st.Ref.Shard)), "<", record.WatermarkAfter(st.MarkBy))}
 }
 
-// DeleteTask deletes a task with all that is its own, and remembers nothing: its
-// queue, its history, its dead runs and its versions, if it has not changed since
-// it was read as old. Its active attempts are the owner's to cancel, which sees
-// the entry go. task.ErrConflict if the task has changed.
+// DeleteTask deletes a task with its queue, history, dead runs and versions, and leaves no
+// tombstone. It returns task.ErrConflict if the spec or the entry has changed since old was
+// read. It does not touch active attempts: the owner of the shard cancels them when it receives
+// the deletion of the entry.
 func (s Tasks) DeleteTask(ctx context.Context, old Stored) (int64, error) {
 	return s.removeTask(ctx, old)
 }
 
-// BuryTask is DeleteTask, and puts a tombstone in the task's place; none if etcd is
-// full, which takes deletes only.
+// BuryTask is like DeleteTask, but leaves a tombstone. If etcd is full, it deletes the task
+// without one, because a full etcd accepts deletions only.
 func (s Tasks) BuryTask(ctx context.Context, old Stored, t record.Tombstone) (int64, error) {
 	rev, err := s.removeTask(ctx, old, s.putTombstone(old.Ref, t))
 	if NoSpace(err) {
@@ -127,6 +132,7 @@ func (s Tasks) BuryTask(ctx context.Context, old Stored, t record.Tombstone) (in
 	return rev, err
 }
 
+// removeTask deletes the task old, with further operations in the same transaction.
 func (s Tasks) removeTask(ctx context.Context, old Stored, more ...clientv3.Op) (int64, error) {
 	spec, entry := s.keys.Spec(old.Ref), s.keys.Entry(old.Ref)
 	res, err := s.writeTxn(ctx, kv.Txn{
@@ -143,7 +149,8 @@ func (s Tasks) removeTask(ctx context.Context, old Stored, more ...clientv3.Op) 
 	return res.Revision, nil
 }
 
-// removalOps is what deletes all that is a task's own.
+// removalOps returns the operations that delete all records of a task, except attempts in
+// inboxes and the tombstone.
 func (s Tasks) removalOps(ref record.Ref) []clientv3.Op {
 	ops := []clientv3.Op{clientv3.OpDelete(s.keys.Spec(ref)), clientv3.OpDelete(s.keys.Entry(ref))}
 	for _, prefix := range []string{s.keys.QueueOf(ref), s.keys.Parts(ref), s.keys.HistoryOf(ref), s.keys.Dead(ref), s.keys.Versions(ref)} {
@@ -152,9 +159,9 @@ func (s Tasks) removalOps(ref record.Ref) []clientv3.Op {
 	return ops
 }
 
-// Tasks lists specs in the order of their keys: of one namespace, or of all if
-// namespace is "". after is the last key of the page before ("" for the first).
-// A spec that cannot be read is listed with its name alone.
+// Tasks lists a page of specs in the order of their keys, of one namespace or, if namespace is
+// empty, of all. after is the value that the previous page returned as next, or empty for the
+// first page. A spec that cannot be read is listed with its name and the error only.
 func (s Tasks) Tasks(ctx context.Context, namespace, after string, limit int) (tasks []task.Task, next string, err error) {
 	prefix := s.keys.Specs()
 	if namespace != "" {
@@ -197,9 +204,9 @@ func (s Tasks) Tasks(ctx context.Context, namespace, after string, limit int) (t
 	return tasks, next, nil
 }
 
-// Revisions reads what a delete of a task compares, and of its spec what can be
-// read: a task whose records cannot be can be deleted all the same.
-// task.ErrNotFound if it has neither spec nor entry.
+// Revisions reads the revisions that the deletion of a task compares, and as much of the spec
+// as can be read, so that a task with unreadable records can be deleted. It returns
+// task.ErrNotFound if the task has neither a spec nor an entry.
 func (s Tasks) Revisions(ctx context.Context, ref record.Ref) (Stored, error) {
 	st := Stored{Ref: ref}
 	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Spec(ref)), clientv3.OpGet(s.keys.Entry(ref))).Commit()
@@ -223,7 +230,7 @@ func (s Tasks) Revisions(ctx context.Context, ref record.Ref) (Stored, error) {
 	return st, nil
 }
 
-// CountTasks counts the tasks of a namespace, "" for all: those that a freeze stops.
+// CountTasks counts the tasks of a namespace or, if namespace is empty, of the cluster.
 func (s Tasks) CountTasks(ctx context.Context, namespace string) (int64, error) {
 	prefix := s.keys.Specs()
 	if namespace != "" {

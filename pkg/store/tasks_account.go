@@ -14,42 +14,46 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Account is all that is on record of a task around a time, at one revision. What
-// cannot be read is named in Broken.
+// Account is everything that etcd contains about a task around a period of time, read at one
+// revision.
 type Account struct {
-	Task      *task.Task  // nil: there is none, or none that can be read
-	Entry     *task.Entry // likewise
-	EntryMade int64       // create revision of the entry's key; 0: there is none
-	Versions  []task.Task // former ones that are kept, the oldest first
-	Deleted   *record.Tombstone
-	Runs      []task.Run // waiting, active, and ended around the time, the newest first
-	Late      []task.Run // results that came after their attempts had been declared lost
-	Dead      []string   // ids of runs that wait for a person
-	Newer     int64      // ended ones that are newer than all in Runs
-	// CutAt is up to where the ended ones were read, if there were too many around the
-	// time; zero if there were not.
+	Task      *task.Task        // nil: absent or unreadable
+	Entry     *task.Entry       // nil: absent or unreadable
+	EntryMade int64             // create revision of the entry; 0: absent
+	Versions  []task.Task       // former versions, the oldest first
+	Deleted   *record.Tombstone // nil: there is no readable tombstone
+	Runs      []task.Run        // waiting and active runs, and those that ended around the period; the newest first
+	Late      []task.Run        // late results of the period
+	Dead      []string          // ids of dead runs
+	Newer     int64             // the number of ended runs that are newer than all in Runs
+	// CutAt is zero unless the period has too many ended runs. Then it is the time of the last
+	// tick up to which they were read.
 	CutAt     task.Time
 	Broken    []string          // keys of records that cannot be read
-	Owner     *record.Owner     // nil: the shard has never had one
-	Watermark *record.Watermark // nil: it is not there, or cannot be read
-	Nodes     []task.Node
-	Freezes   *task.Freezes
-	Revision  int64
+	Owner     *record.Owner     // nil: the shard never had an owner
+	Watermark *record.Watermark // nil: absent or unreadable
+	Nodes     []task.Node       // those that are present
+	Freezes   *task.Freezes     // nil: absent or unreadable
+	Revision  int64             // of all reads
 }
 
-// The bounds of what an Account reads of a task's records.
+// These constants limit how many records of each kind an Account reads.
 const (
-	accountBefore = 256  // ended before the time: a range of ticks, or a long run, may reach into it
-	accountWithin = 2000 // ended in it
-	accountAfter  = 32   // ended behind it: what replaced a run, say
+	accountBefore = 256  // ended before the period; a range of ticks, or a long run, may extend into it
+	accountWithin = 2000 // ended in the period
+	accountAfter  = 32   // ended after the period, such as the run that replaced another
 	accountQueue  = 500
 	accountDead   = 200
 )
 
-// Account reads it for the ticks from one instant to another, both included.
+// Account reads what etcd contains about a task and its ticks from one time to another, both
+// included.
 func (s Tasks) Account(ctx context.Context, ref record.Ref, from, to time.Time) (Account, error) {
 	k := s.keys
 	versions, history := k.Versions(ref), k.HistoryOf(ref)
+	// The id of a run begins with the time of its tick, so the runs of the period are a range
+	// of keys. The suffix "-" is removed so that the range begins before all ids with that
+	// time.
 	first, behind := history+task.RunID(from, ""), history+task.RunID(to.Add(time.Millisecond), "")
 	first, behind = strings.TrimSuffix(first, "-"), strings.TrimSuffix(behind, "-")
 	end := clientv3.GetPrefixRangeEnd(history)
@@ -78,6 +82,7 @@ func (s Tasks) Account(ctx context.Context, ref record.Ref, from, to time.Time) 
 	a.readShard(k, readAt(read, 3), readAt(read, 4), readAt(read, 5))
 	a.Nodes = record.DecodeNodes(s.keys, many(7))
 
+	// The attempts are spread over the inboxes. They are read at the same revision.
 	active, err := Runs(s).activeOf(ctx, ref, a.Revision)
 	if err != nil {
 		return Account{}, err
@@ -89,6 +94,7 @@ func (s Tasks) Account(ctx context.Context, ref record.Ref, from, to time.Time) 
 		a.readRuns(k, many(n), byID)
 	}
 
+	// An active attempt takes precedence over a queue record with the same id.
 	for _, h := range active {
 		byID[h.ID] = h.Run
 	}
@@ -109,6 +115,7 @@ func (s Tasks) Account(ctx context.Context, ref record.Ref, from, to time.Time) 
 	return a, nil
 }
 
+// countBroken records that a record cannot be read, and reports whether err says so.
 func (a *Account) countBroken(e *mvccpb.KeyValue, err error) bool {
 	if err != nil {
 		a.Broken = append(a.Broken, string(e.Key))
@@ -116,6 +123,7 @@ func (a *Account) countBroken(e *mvccpb.KeyValue, err error) bool {
 	return err != nil
 }
 
+// readTask decodes the records of the task itself.
 func (a *Account) readTask(keys record.Keys, ref record.Ref, spec, entry, tomb *mvccpb.KeyValue, versions []*mvccpb.KeyValue) {
 	if spec != nil {
 		if t, err := record.DecodeTask(spec.Value, spec.ModRevision); !a.countBroken(spec, err) {
@@ -143,6 +151,7 @@ func (a *Account) readTask(keys record.Keys, ref record.Ref, spec, entry, tomb *
 	}
 }
 
+// readShard decodes the records of the task's shard and the freezes.
 func (a *Account) readShard(keys record.Keys, owner, watermark, freezes *mvccpb.KeyValue) {
 	if owner != nil {
 		if list := record.DecodeOwners(keys, []*mvccpb.KeyValue{owner}); len(list) == 1 {
@@ -163,6 +172,7 @@ func (a *Account) readShard(keys record.Keys, owner, watermark, freezes *mvccpb.
 	}
 }
 
+// readRuns decodes records of runs into byID, and late results into a.Late.
 func (a *Account) readRuns(keys record.Keys, all []*mvccpb.KeyValue, byID map[string]task.Run) {
 	for _, e := range all {
 		k, ok := keys.ParseShard(string(e.Key))
@@ -186,7 +196,7 @@ func (a *Account) readRuns(keys record.Keys, all []*mvccpb.KeyValue, byID map[st
 	}
 }
 
-// lastTick is the last tick that records of history decide.
+// lastTick returns the time of the last tick to which the history records belong.
 func lastTick(keys record.Keys, all []*mvccpb.KeyValue) task.Time {
 	last := record.NewestRun(keys, all)
 	switch {
@@ -199,15 +209,15 @@ func lastTick(keys record.Keys, all []*mvccpb.KeyValue) task.Time {
 	return last.ScheduledTime
 }
 
-// KeyOf is a key, or a prefix that ends in "/", that belongs to a task.
+// KeyOf is a key, or a prefix that ends in "/", of a task.
 type KeyOf struct {
 	Key     string
-	What    string
-	Present bool
+	What    string // the kind of record
+	Present bool   // the key, or a key with the prefix, exists
 }
 
-// KeysOf are the keys that belong to a task: its records, and those of its
-// shard on which it depends.
+// KeysOf returns the keys of a task: those of its records, and those of its shard on which it
+// depends.
 func (s Tasks) KeysOf(ctx context.Context, ref record.Ref) ([]KeyOf, error) {
 	list := []KeyOf{
 		{Key: s.keys.Spec(ref), What: "spec"}, {Key: s.keys.Entry(ref), What: "entry"},

@@ -12,40 +12,41 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// MaxTogether is how many tasks are written or read together at most: etcd
-// takes 128 comparisons, and as many operations, in one transaction.
+// MaxTogether is how many tasks one transaction reads or writes at most. Each takes two
+// comparisons and two operations, and etcd allows 128 of both.
 const MaxTogether = 60
 
-// Change makes of a task, as it is known to be, another.
+// Change is the creation of a task, or its replacement.
 type Change struct {
-	Old *Stored // its Revision and EntryMod are compared; nil: not there
-	New *Stored // its Ref, Task and Entry are written
+	Old *Stored // the task as it was read; its revisions are compared; nil: the task must not exist
+	New *Stored // Ref, Task and Entry are written
 }
 
-// Found is what is there of a task: Err is task.ErrNotFound, or task.ErrInvalid
-// if a record cannot be read.
+// Found is the current state of a task. Err is task.ErrNotFound if it does not exist, and
+// task.ErrInvalid if a record cannot be read.
 type Found struct {
 	Stored
 	Err error
 }
 
-// What one transaction of ChangeTasks may have.
+// These constants limit one transaction of ChangeTasks.
 const (
 	maxChangeOps = 2 * MaxTogether
-	// maxFormer bounds the bytes of the specs that become versions. What is written
-	// over them is the caller's to bound.
+	// maxFormer is the maximum size of the former specs that are kept as versions, in bytes.
+	// The caller limits the size of what it writes.
 	maxFormer = 256 << 10
 )
 
-// Fitting is how many of the first of changes fit into one transaction, at least
-// one: a task that is there takes more than a new one, as its spec is kept.
+// Fitting returns how many of the changes fit into one transaction, counted from the first. It
+// is at least one. A change of an existing task needs more room than a new task, because the
+// former spec is kept.
 func Fitting(changes []Change) int {
 	ops, former := 0, 0
 	revised := map[int]bool{}
 	for i, c := range changes {
 		ops += 2
 		if c.Old != nil {
-			ops += 2 // and at most one comparison more
+			ops += 2 // at most one further comparison
 			former += len(c.Old.rawSpec)
 
 			if shard := c.New.Ref.Shard; !revised[shard] && BeginsTicks(c.Old.Entry, c.New.Entry) {
@@ -62,13 +63,15 @@ func Fitting(changes []Change) int {
 	return len(changes)
 }
 
-// ChangeTasks makes all changes, of different tasks and as many as are Fitting,
-// at one revision, which it returns, or none. task.ErrConflict if one of the tasks
-// is not as its change says: found is then what is there of each, in their order.
-// The values are to be kept below etcd's limit of a request, 1.5 MiB together.
+// ChangeTasks applies all changes at one revision, which it returns, or none of them. The
+// changes must concern different tasks, and must not be more than Fitting allows. Their values
+// together must be smaller than etcd's limit of 1.5 MiB for a request.
 //
-// What is remembered of deleted tasks goes when their names are created again, as
-// far as there is room in the transaction; else a leader sees to it.
+// It returns task.ErrConflict if one of the tasks is not as its change requires. Then found
+// contains the current state of each task, in the same order.
+//
+// It deletes the tombstones of tasks that are created again, as far as the transaction has
+// room. The leader deletes the others later.
 func (s Tasks) ChangeTasks(ctx context.Context, changes []Change) (rev int64, found []Found, err error) {
 	txn := kv.Txn{
 		If:   make([]clientv3.Cmp, 0, 2*len(changes)),
@@ -115,7 +118,7 @@ func (s Tasks) ChangeTasks(ctx context.Context, changes []Change) (rev int64, fo
 	return 0, found, fmt.Errorf("change %d tasks: %w", len(changes), task.ErrConflict)
 }
 
-// FindTasks reads at most MaxTogether tasks at one revision, in the order of refs.
+// FindTasks reads at most MaxTogether tasks at one revision. The result has the order of refs.
 func (s Tasks) FindTasks(ctx context.Context, refs []record.Ref) ([]Found, error) {
 	ops := make([]clientv3.Op, 0, 2*len(refs))
 	for _, r := range refs {
@@ -135,13 +138,13 @@ func (s Tasks) FindTasks(ctx context.Context, refs []record.Ref) ([]Found, error
 	return found, nil
 }
 
-// foundAt is the task whose spec and entry are the i-th pair of what was read.
+// foundAt returns the task whose spec and entry are the i-th pair of reads in res.
 func foundAt(res kv.Result, i int, ref record.Ref) Found {
 	st, err := storedFrom(ref, readAt(res, 2*i), readAt(res, 2*i+1))
 	return Found{st, err}
 }
 
-// storedFrom reads a task's two records; entry may be missing.
+// storedFrom decodes the two records of a task. The entry may be absent.
 func storedFrom(ref record.Ref, spec, entry *mvccpb.KeyValue) (Stored, error) {
 	st := Stored{Ref: ref}
 
@@ -155,7 +158,8 @@ func storedFrom(ref record.Ref, spec, entry *mvccpb.KeyValue) (Stored, error) {
 		return st, fmt.Errorf("task %s: %w", ref, err)
 	}
 
-	if entry != nil { // without an entry it does not fire; an update or a delete mends it
+	// A task without an entry does not fire. An update or a deletion repairs that.
+	if entry != nil {
 		st.EntryMod, st.rawEntry = entry.ModRevision, entry.Value
 		if st.Entry, err = record.DecodeEntry(entry.Value); err != nil {
 			return st, fmt.Errorf("entry of task %s: %w", ref, err)

@@ -10,25 +10,26 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// EntryReader reads entries of many shards for one list. What most of them have alike,
-// their schedules and their policies, it reads once. It is for one goroutine.
+// EntryReader reads the entries of many shards for one list. Many tasks have the same schedule
+// and the same policies, so it decodes each distinct text once. It must be used by one
+// goroutine only.
 type EntryReader struct {
 	tasks    Tasks
-	parts    record.EntryParts
-	timings  map[string]task.Entry
-	policies map[string]task.Entry
+	parts    record.EntryParts     // reused for each entry
+	timings  map[string]task.Entry // decoded schedules, by their text
+	policies map[string]task.Entry // decoded policies, by their text
 }
 
-// NewEntryReader makes one. It reads nothing.
+// NewEntryReader returns an EntryReader that has read nothing yet.
 func (s Tasks) NewEntryReader() *EntryReader {
 	return &EntryReader{tasks: s, timings: map[string]task.Entry{}, policies: map[string]task.Entry{}}
 }
 
-// mostTexts bounds what a reader remembers.
+// mostTexts is how many texts of each kind an EntryReader keeps.
 const mostTexts = 20_000
 
-// Shard are the entries of a shard that can be read, of one namespace or of all
-// (""), in the order of their keys. Their actions are left out.
+// Shard returns the readable entries of a shard in the order of their keys, of one namespace
+// or, if namespace is empty, of all. They do not include actions.
 func (r *EntryReader) Shard(ctx context.Context, shard int, namespace string) (refs []record.Ref, entries []*task.Entry, err error) {
 	prefix := r.tasks.keys.Entries(shard)
 	if namespace != "" {
@@ -54,6 +55,7 @@ func (r *EntryReader) Shard(ctx context.Context, shard int, namespace string) (r
 	return refs, entries, nil
 }
 
+// decodeEntry decodes an entry without its action.
 func (r *EntryReader) decodeEntry(value []byte) (*task.Entry, error) {
 	p := &r.parts
 	if err := p.Split(value); err != nil {
@@ -85,6 +87,7 @@ func (r *EntryReader) decodeEntry(value []byte) (*task.Entry, error) {
 	return &e, nil
 }
 
+// decodeRemembered returns the decoded text from known, or decodes it and adds it there.
 func decodeRemembered(known map[string]task.Entry, text []byte, decode func(string) (task.Entry, error)) (task.Entry, error) {
 	if e, ok := known[string(text)]; ok {
 		return e, nil
@@ -98,8 +101,8 @@ func decodeRemembered(known map[string]task.Entry, text []byte, decode func(stri
 	return e, err
 }
 
-// Entries reads the entries of several tasks; nil where there is none, or none
-// that can be read.
+// Entries reads the entries of several tasks. The result is nil for an entry that is absent or
+// cannot be read.
 func (s Tasks) Entries(ctx context.Context, refs []record.Ref) ([]*task.Entry, error) {
 	keys := make([]string, len(refs))
 	for i, ref := range refs {

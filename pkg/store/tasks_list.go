@@ -10,9 +10,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// Briefs lists specs in the order of their keys: of one namespace, or of all if
-// namespace is ""; with a namespace only those whose name begins with prefix.
-// after is where the page before ended ("" for the first).
+// Briefs lists a page of specs in the order of their keys, of one namespace or, if namespace is
+// empty, of all. With a namespace, it lists only tasks whose name begins with prefix. after is
+// the value that the previous page returned as next, or empty for the first page.
 func (s Tasks) Briefs(ctx context.Context, namespace, prefix, after string, limit int) (list []record.Brief, next string, err error) {
 	below := s.keys.Specs()
 	if namespace != "" {
@@ -46,8 +46,7 @@ func (s Tasks) Briefs(ctx context.Context, namespace, prefix, after string, limi
 	return list, next, nil
 }
 
-// BriefsOf are the specs of certain tasks, in their order; those that are not
-// there are left out.
+// BriefsOf reads the specs of some tasks, in their order. It omits those that do not exist.
 func (s Tasks) BriefsOf(ctx context.Context, refs []record.Ref) ([]record.Brief, error) {
 	keys := make([]string, len(refs))
 	for i, ref := range refs {
@@ -72,8 +71,8 @@ func (s Tasks) BriefsOf(ctx context.Context, refs []record.Ref) ([]record.Brief,
 	return list, nil
 }
 
-// DeadTasks are the tasks, of one namespace or of all (""), that have dead runs,
-// without order.
+// DeadTasks lists the tasks that have dead runs, of one namespace or, if namespace is empty, of
+// all, in no particular order.
 func (s Tasks) DeadTasks(ctx context.Context, shards int, namespace string) ([]record.Ref, error) {
 	var list []record.Ref
 	for id := range shards {
@@ -89,7 +88,7 @@ func (s Tasks) DeadTasks(ctx context.Context, shards int, namespace string) ([]r
 
 		for _, e := range all {
 			k, ok := s.keys.ParseShard(string(e.Key))
-			if ok && (len(list) == 0 || list[len(list)-1] != k.Ref) { // those of a task are neighbours
+			if ok && (len(list) == 0 || list[len(list)-1] != k.Ref) { // the dead runs of a task are adjacent
 				list = append(list, k.Ref)
 			}
 		}

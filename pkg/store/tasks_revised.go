@@ -6,19 +6,20 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// An owner decides by the entries that its watch has told of. The watch may be late.
-// If an entry loses ticks meanwhile, the commit that decides one of them compares
-// the entry and fails. If an entry gains ticks, no commit would compare it, and the
-// watermark would pass them: they would count as decided without an outcome.
+// An owner decides by the entries that its watch has delivered, and the watch may be late.
+// If an entry loses ticks meanwhile, the commit that decides one of them compares the entry
+// and fails (G7). If an entry gains ticks, no commit compares it, and the watermark passes
+// the new ticks, which then count as decided although they have no outcome (G4).
 //
-// So each write that may give an entry ticks also puts the key shards/<k>/revised.
-// It has no value; what counts is its mod revision. A commit that moves the
-// watermark's time compares it, and fails if the owner has not heard of the edit.
+// Therefore each write that may give an entry ticks also puts the key shards/<k>/revised.
+// The key has no value; only its mod revision matters. A commit that moves the watermark's
+// time compares it, and fails if the owner has not received the edit.
 //
-// A new task needs none of this: the watermark's seen says that its owner had not
-// heard of it.
+// A new task does not need this: the field seen of the watermark shows that the owner had
+// not received its entry.
 
-// BeginsTicks reports whether an edit may give an entry ticks that it did not have.
+// BeginsTicks reports whether an edit may give an entry ticks that it did not have. A false
+// positive only costs a commit that is decided again; a false negative would lose ticks.
 func BeginsTicks(old, edited task.Entry) bool {
 	if !edited.Ticks() {
 		return false
@@ -28,7 +29,7 @@ func BeginsTicks(old, edited task.Entry) bool {
 	silence, _ := edited.Silence()
 
 	switch {
-	case old.UID != edited.UID: // the entry was missing, or could not be read
+	case old.UID != edited.UID: // the entry was absent or unreadable
 		return true
 	case !old.Timing().Same(edited.Timing()), !old.Anchor.Equal(edited.Anchor.Time):
 		return true
@@ -43,9 +44,10 @@ func BeginsTicks(old, edited task.Entry) bool {
 	return old.Shadow && !edited.Shadow
 }
 
-// revisionPuts are the puts that say which shards have tasks with new ticks, one for each
-// shard. They come after the entries, so that who follows the shard is not told of
-// them before it is told of what they are about.
+// revisionPuts returns the puts of the keys revised for the shards whose tasks may get new
+// ticks, one for each shard. They must come after the puts of the entries in a transaction.
+// Then the watch delivers the entries first, so an owner that has received the key also has the
+// edits to which it belongs.
 func (s Tasks) revisionPuts(changes ...Change) []clientv3.Op {
 	var ops []clientv3.Op
 	done := map[int]bool{}

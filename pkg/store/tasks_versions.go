@@ -15,13 +15,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// KeepVersions is how many former versions of a task stay; the one in force is
-// its spec.
+// KeepVersions is how many former versions of a task are kept, in addition to the spec, which
+// is the version in force.
 const KeepVersions = 10
 
-// putVersion keeps the spec that is about to be written over, as it stands in
-// etcd, and removes those that are too old. Generations grow by one with each
-// write, so that a range of keys says which.
+// putVersion returns the operations that keep the spec of old as a version, byte for byte, and
+// delete versions that are too old. Each write increases the generation by one, and the keys of
+// versions are ordered by generation, so the old ones are a range.
 func (s Tasks) putVersion(old *Stored) []clientv3.Op {
 	if len(old.rawSpec) == 0 {
 		return nil
@@ -36,11 +36,12 @@ func (s Tasks) putVersion(old *Stored) []clientv3.Op {
 	return ops
 }
 
-// Versions reads the versions of a task at one revision, the newest first: the
-// one in force, whose Revision is its key's, and the former ones that are left.
-// One that cannot be read has nothing but its generation. If the task is not
-// there, gone says who deleted it, if that is remembered, and the error is
-// task.ErrNotFound.
+// Versions reads the versions of a task at one revision, the newest first: the version in
+// force, whose Revision is that of its key, and the former versions that are kept. A former
+// version that cannot be read has only its generation.
+//
+// If the task does not exist, the error is task.ErrNotFound, and gone is its tombstone, if
+// there is one.
 func (s Tasks) Versions(ctx context.Context, ref record.Ref) (list []task.Task, gone *record.Tombstone, err error) {
 	former := s.keys.Versions(ref)
 	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Spec(ref)), clientv3.OpGet(former, withPrefix(former)), clientv3.OpGet(s.keys.Tombstone(ref))).Commit()
@@ -78,7 +79,7 @@ func (s Tasks) Versions(ctx context.Context, ref record.Ref) (list []task.Task, 
 	return list, nil, nil
 }
 
-// Tombstone reads who deleted a task; nil if nobody did, or nobody remembers.
+// Tombstone reads the tombstone of a deleted task. It returns nil if there is none.
 func (s Tasks) Tombstone(ctx context.Context, ref record.Ref) (*record.Tombstone, error) {
 	e, err := s.getOne(ctx, s.keys.Tombstone(ref))
 	if err != nil {
@@ -87,15 +88,15 @@ func (s Tasks) Tombstone(ctx context.Context, ref record.Ref) (*record.Tombstone
 	return record.DecodeTombstone(e)
 }
 
-// putTombstone is the part of a delete that remembers it.
+// putTombstone returns the put of a tombstone.
 func (s Tasks) putTombstone(ref record.Ref, t record.Tombstone) clientv3.Op {
 	return clientv3.OpPut(s.keys.Tombstone(ref), record.Encode(t))
 }
 
-// SweepTombstones removes the tombstones of tasks that were deleted before an
-// instant, and those that cannot be read. It looks at no more than most of them,
-// beginning after the key where the last sweep ended ("" at first), and returns
-// where to go on: "" after the last.
+// SweepTombstones deletes the tombstones of tasks that were deleted before a time, and those
+// that cannot be read. It reads about most of them, beginning after the key after, which is
+// empty for the first call. next is the key after which the following call should begin, or
+// empty after the last tombstone.
 func (s Tasks) SweepTombstones(ctx context.Context, before task.Time, after string, most int) (removed int, next string, err error) {
 	return s.sweepOld(ctx, s.keys.Tombstones(), after, most, func(e *mvccpb.KeyValue) bool {
 		stone, err := record.Decode[record.Tombstone](e.Value)
