@@ -9,13 +9,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// Differences are what a worker knows otherwise than etcd: events on their way, or lost.
+// Differences are records about which an owner and etcd differ. The event is still on its way, or the watch
+// has lost it.
 type Differences struct {
-	Records map[string]int64     // by key: the mod revision that etcd has; 0: it has none
-	Unknown []store.ActiveKey    // attempts that are active, and the worker does not know them
-	Gone    []*taskstate.Attempt // attempts that the worker takes for active, and etcd has no record of them
-	GoneOf  []*taskstate.Task    // the task of each of Gone
-	Since   time.Time            // when they were found
+	Records map[string]int64     // by key, the mod revision in etcd; 0: etcd has no such record
+	Unknown []store.ActiveKey    // attempts that are active in etcd, and unknown to the owner
+	Gone    []*taskstate.Attempt // attempts that are active for the owner, and have no record in etcd
+	GoneOf  []*taskstate.Task    // the task of each attempt in Gone
+	Since   time.Time            // when the differences were found
 }
 
 // NotEmpty reports whether there are any differences.
@@ -23,12 +24,12 @@ func (d *Differences) NotEmpty() bool {
 	return len(d.Records)+len(d.Unknown)+len(d.Gone) > 0
 }
 
-// maxDifferences is how many differences one comparison finds. The next period finds the rest.
+// maxDifferences limits how many differences one comparison returns. The next comparison finds the rest.
 const maxDifferences = 1000
 
-// DifferingRecords compares what is known with the keys of all records of the shard but its history, as
-// they were at revision rev. It returns the keys of those that differ, with the mod revision that etcd
-// has, or 0 if etcd has no such record. What the worker has learned after rev is no difference.
+// DifferingRecords compares what is known with the keys of all records of the shard, without its history,
+// as of revision rev. It returns the keys that differ with their mod revision in etcd, or 0 if etcd has no
+// such record. What the owner has learned after rev is not a difference.
 func (r *Records) DifferingRecords(keys []store.ShardEvent, rev int64) map[string]int64 {
 	found := map[string]int64{}
 	doubt := func(key string, mod int64) {
@@ -37,6 +38,7 @@ func (r *Records) DifferingRecords(keys []store.ShardEvent, rev int64) map[strin
 		}
 	}
 
+	// First the records that etcd has and the owner does not know.
 	entries, queued := make(map[string]bool, len(keys)), map[string]bool{}
 	for i := range keys {
 		ev := &keys[i]
@@ -52,6 +54,7 @@ func (r *Records) DifferingRecords(keys []store.ShardEvent, rev int64) map[strin
 		}
 	}
 
+	// Then the records that the owner knows and etcd does not have.
 	for name, t := range r.Tasks {
 		if t.Present && t.Mod <= rev && !entries[name] {
 			doubt(r.Keys.Entry(t.Ref(r.Shard)), 0)
@@ -83,8 +86,7 @@ func (r *Records) DifferingRecords(keys []store.ShardEvent, rev int64) map[strin
 	return found
 }
 
-// LacksRecord reports whether the worker does not know that a record exists, or only
-// an older version.
+// LacksRecord reports whether the owner does not know that a record exists, or knows only an older version.
 func (r *Records) LacksRecord(ev *store.ShardEvent) bool {
 	t := r.Tasks[ev.Task]
 
@@ -107,7 +109,7 @@ func (r *Records) LacksRecord(ev *store.ShardEvent) bool {
 	return false
 }
 
-// HasRecord reports whether the worker takes a record for existing.
+// HasRecord reports whether a record exists according to the owner.
 func (r *Records) HasRecord(ev *store.ShardEvent) bool {
 	t := r.Tasks[ev.Task]
 	switch {
@@ -125,8 +127,8 @@ func (r *Records) HasRecord(ev *store.ShardEvent) bool {
 	return slices.Contains(t.Activity.Unreadable, ev.Run) || slices.ContainsFunc(t.Activity.Queue, func(q *taskstate.Waiting) bool { return q.ID == ev.Run })
 }
 
-// DifferingRuns compares what is known with active, all attempts of the shard that are active at revision
-// rev. It returns those that only one of worker and etcd takes for active.
+// DifferingRuns compares what is known with all attempts of the shard that are active at revision rev. It
+// returns those that are active only for the owner, or only in etcd.
 func (r *Records) DifferingRuns(active []store.ActiveKey, rev int64) (d Differences) {
 	found := map[record.RunKey]int64{}
 	for _, k := range active {
@@ -138,6 +140,8 @@ func (r *Records) DifferingRuns(active []store.ActiveKey, rev int64) (d Differen
 
 	for _, t := range r.Tasks {
 		for _, a := range t.Active() {
+			// A different create revision means that the run has had another attempt since. An attempt that
+			// was created after rev is not in the listing, and is not a difference.
 			create, ok := found[r.RunKey(t, a)]
 			if (!ok || a.Create != 0 && a.Create != create) && a.Create <= rev && len(d.Gone) < maxDifferences {
 				d.Gone, d.GoneOf = append(d.Gone, a), append(d.GoneOf, t)
@@ -153,7 +157,8 @@ func (r *Records) RunKey(t *taskstate.Task, a *taskstate.Attempt) record.RunKey 
 	return record.RunKey{Node: a.Node, Ref: t.Ref(r.Shard), Run: a.Run}
 }
 
-// AttemptOf returns what is known of an attempt, or of a later one of its run; nil if nothing is.
+// AttemptOf returns what is known of an attempt, or of a later attempt of its run. It returns nil if
+// nothing is known.
 func (r *Records) AttemptOf(k store.ActiveKey) *taskstate.Attempt {
 	t := r.Tasks[k.Ref.String()]
 	if t == nil {

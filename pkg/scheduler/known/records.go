@@ -1,5 +1,5 @@
-// Package known has what an owner knows of the records of its shard, and compares it with what etcd
-// holds. It decides nothing, and repairs nothing.
+// Package known holds what an owner knows about the records of its shard, and compares it with what etcd
+// holds. It decides nothing, repairs nothing and does no I/O.
 package known
 
 import (
@@ -10,17 +10,21 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// Records is what of a shard's records is known: by events, by commits, and by what was read.
+// Records is what is known about a shard's records, from events, from the owner's commits, and from reads.
 type Records struct {
 	Shard int
 	Keys  record.Keys
 
-	Tasks        map[string]*taskstate.Task // by namespace/name
+	// Tasks are the tasks of the shard by namespace/name, including those of which only runs or history are
+	// left.
+	Tasks map[string]*taskstate.Task
+	// Watermark is the last known watermark, and WatermarkRev its mod revision, which the next commit
+	// compares.
 	Watermark    record.Watermark
-	WatermarkRev int64 // the watermark's mod revision
+	WatermarkRev int64
 }
 
-// TaskNamed returns the state of the task called name, namespace/name. It adds an empty one if there is none.
+// TaskNamed returns the task with the given name (namespace/name). It adds an empty one if there is none.
 func (r *Records) TaskNamed(name string) *taskstate.Task {
 	t := r.Tasks[name]
 	if t == nil {
@@ -31,9 +35,9 @@ func (r *Records) TaskNamed(name string) *taskstate.Task {
 	return t
 }
 
-// TaskOf returns the state of the task that an event is about.
+// TaskOf returns the task that an event is about, as TaskNamed does.
 func (r *Records) TaskOf(ev *store.ShardEvent) *taskstate.Task { return r.TaskNamed(ev.Task) }
 
-// CoveredByWatermark reports whether the task existed when the watermark was written, so that the
-// watermark says which of its ticks are decided.
+// CoveredByWatermark reports whether the task existed when the watermark was written, so that the watermark
+// determines which of its ticks are decided (G4).
 func (r *Records) CoveredByWatermark(t *taskstate.Task) bool { return t.Create <= r.Watermark.Seen }

@@ -1,26 +1,26 @@
 package taskstate
 
-// Kind is what a worker counts a task as.
+// Kind is the category in which a Census counts a task.
 type Kind uint8
 
 // What a task is counted as.
 const (
-	Absent Kind = iota // nothing but records of it is there
+	// These are the kinds. An Absent task has no entry; only records of it exist.
+	Absent Kind = iota
 	Ticking
 	Paused
 	Unreadable
 )
 
-// Census is how many tasks of a worker are of which kind, so that nobody has to go
-// through all of them to know.
+// Census counts the tasks of a shard by kind, so that the counts need no pass over all tasks.
 type Census struct {
-	// Of is how many tasks are of each kind.
+	// Of is the number of tasks of each kind.
 	Of [Unreadable + 1]int
-	// until is when pauses end that do so by themselves: nothing is written then.
+	// until holds, in Unix milliseconds, when pauses end that have an end. Nothing is written at that time.
 	until map[*Task]int64
 }
 
-// Count puts t among its kind.
+// Count updates the counts after t has changed.
 func (c *Census) Count(t *Task) {
 	is := Ticking
 
@@ -54,7 +54,7 @@ func (c *Census) Count(t *Task) {
 	c.until[t] = until
 }
 
-// Tasks is how many there are, and how many of them are paused at now, in ms.
+// Tasks returns how many tasks there are, and how many of them are paused at now (Unix milliseconds).
 func (c *Census) Tasks(now int64) (all, pausing int) {
 	pausing = c.Of[Paused]
 	for _, until := range c.until {

@@ -2,14 +2,14 @@ package taskstate
 
 import "container/heap"
 
-// Heap orders tasks by when their next tick falls due, then by name: the order
-// in which ticks are decided and which the watermark follows.
+// Heap orders tasks by when their next tick is due, then by name. This is the order in which ticks are
+// decided, and which the watermark follows. A task is in the heap if and only if its At is not -1.
 type Heap []*Task
 
-// Len is how many tasks have a tick to come.
+// Len returns how many tasks have a tick to come.
 func (h Heap) Len() int { return len(h) }
 
-// Less, Swap, Push and Pop are for container/heap.
+// Less, Swap, Push and Pop implement heap.Interface. Use Set to change the heap.
 func (h Heap) Less(i, j int) bool {
 	if a, b := h[i].DueAt(), h[j].DueAt(); a != b {
 		return a < b
@@ -35,31 +35,33 @@ func (h *Heap) Pop() any {
 	return t
 }
 
-// AnyUpTo reports whether is holds for a task with a tick that is due at an instant. It
-// asks of each, in no order, until it does.
+// AnyUpTo reports whether is returns true for any task with a tick that is due at the instant at (Unix
+// milliseconds). It calls is for such tasks in no particular order, and stops at the first true.
 func (h Heap) AnyUpTo(at int64, is func(*Task) bool) bool {
-	var walk func(i int) bool // a heap: below one that is due later none is due earlier
+	var walk func(i int) bool
+	// In a heap, no task below one that is due later is due earlier, so its subtree need not be visited.
 	walk = func(i int) bool {
 		return i < len(h) && h[i].DueAt() <= at && (is(h[i]) || walk(2*i+1) || walk(2*i+2))
 	}
 	return walk(0)
 }
 
-// UpTo lists the tasks with a tick that is due at an instant, in no order.
+// UpTo returns the tasks with a tick that is due at the instant at (Unix milliseconds), in no particular
+// order.
 func (h Heap) UpTo(at int64) (list []*Task) {
 	h.AnyUpTo(at, func(t *Task) bool { list = append(list, t); return false })
 	return list
 }
 
-// CountUpTo is how many tasks have a tick that is due at an instant.
+// CountUpTo returns how many tasks have a tick that is due at the instant at (Unix milliseconds).
 func (h Heap) CountUpTo(at int64) int {
 	n := 0
 	h.AnyUpTo(at, func(*Task) bool { n++; return false })
 	return n
 }
 
-// InOrder visits the tasks as their ticks fall due, until visit has enough. It costs
-// what is visited, not what there is.
+// InOrder visits the tasks in the order in which their ticks are due, until visit returns false. Visiting k
+// tasks costs O(k log k), whatever the size of the heap. visit must not change the heap.
 func (h Heap) InOrder(visit func(*Task) bool) {
 	if len(h) == 0 {
 		return
@@ -78,7 +80,8 @@ func (h Heap) InOrder(visit func(*Task) bool) {
 	}
 }
 
-// frontier is a heap of places in another: of those whose parents were visited.
+// frontier is a heap of indexes into another heap: of the tasks that have not been visited and whose
+// parents have.
 type frontier struct {
 	of     Heap
 	places []int
@@ -96,7 +99,8 @@ func (f *frontier) Pop() any {
 	return i
 }
 
-// Set puts t where its next tick belongs; 0 takes it out.
+// Set sets the next tick of t (Unix milliseconds) and moves t to its place in the heap. If next is 0, t is
+// removed.
 func (h *Heap) Set(t *Task, next int64) {
 	t.Next = next
 	if next != 0 {

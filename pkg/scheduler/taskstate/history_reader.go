@@ -8,42 +8,47 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// HistoryReader is how far the history of a task has been read, from its newest record
-// backwards.
+// HistoryReader reads the history of a task from the newest record backward, as far as decisions need it.
+// Use it in a loop: read the records that Wants returns, pass each to Take, and call Conclude when Wants
+// returns none.
 type HistoryReader struct {
 	t    *Task
-	rev  int64
-	keys []store.ShardEvent // yet to be read, the newest first
-	ends []End              // the newest first
-	read bool               // of some of them
+	rev  int64              // the revision at which everything is read
+	keys []store.ShardEvent // records that have not been read, the newest first
+	ends []End              // of the records that were read, the newest first
+	read bool               // Wants was called before
 
-	// last is the latest end of those that were read, in ms; 0 if there is no record. It
+	// last is the latest end of the records that were read, in Unix milliseconds, or 0 if there is none. It
 	// may be that of an older record: a node that was cut off records an end late.
 	last int64
-	// unreadable is whether the newest record cannot be read, so that nobody knows
-	// when it ended. The newest is the one with the highest mod revision, which is often
-	// not the one with the highest key: a long run ends after later ticks.
+	// unreadable means that the newest record cannot be read, so the time of the last end is unknown. The
+	// newest record is the one with the highest mod revision. It often does not have the highest key: a
+	// long run ends after later ticks.
 	unreadable bool
 }
 
-// NewHistoryReader returns the reader of t's history as it was at rev. keys are its records, the newest
-// first.
+// NewHistoryReader returns a reader of t's history as of revision rev. keys are its records, the newest
+// first, without values.
 func NewHistoryReader(t *Task, rev int64, keys []store.ShardEvent) *HistoryReader {
 	return &HistoryReader{t: t, rev: rev, keys: keys}
 }
 
-// Task is the task whose history is read.
+// Task returns the task whose history is read.
 func (s *HistoryReader) Task() *Task { return s.t }
 
-// MaxEndsRead bounds how many records are read for the latest end of a task: a history may
-// have thousands, and the worker's ticks wait meanwhile. As many ends would have to be
-// recorded late to hide a later one.
+// MaxEndsRead limits how many records are read to find the latest end of a task. A history may have
+// thousands, and the worker's ticks wait meanwhile. To hide a later end, as many ends would have to be
+// recorded late.
 const MaxEndsRead = 200
 
-// Wants is what is to be read next, so many records at most: the newest, and, if
-// it matters how runs end, those that are not counted, back to one that succeeded,
-// or as far as is enough to pause the task. Of a task with a ttl it is the newest
-// MaxEndsRead: the task is deleted by the latest end, which any of them may have.
+// Wants returns the records to read next, at most the given number. The first call returns the newest ones.
+// After that it depends on the task:
+//
+//   - With a ttl, up to MaxEndsRead records, because any of them may contain the latest end, on which the
+//     deletion depends.
+//   - If consecutive failures pause the task, the records that are not counted, back to a success, or until
+//     there are enough failures to pause the task.
+//   - Otherwise none.
 func (s *HistoryReader) Wants(most int) []store.ShardEvent {
 	n := 0
 	if !s.read {
@@ -66,8 +71,7 @@ func (s *HistoryReader) Wants(most int) []store.ShardEvent {
 	return page
 }
 
-// Take takes a record that was read. One that cannot be read counts neither as a
-// failure nor as a success.
+// Take adds a record that was read. One that cannot be read counts neither as a failure nor as a success.
 func (s *HistoryReader) Take(ev store.ShardEvent) {
 	newest := s.last == 0 && !s.unreadable
 
@@ -81,7 +85,7 @@ func (s *HistoryReader) Take(ev store.ShardEvent) {
 	s.last = max(s.last, r.EndedAt.UnixMilli())
 }
 
-// Conclude makes what was read the task's past.
+// Conclude stores the result in the task's Past. now is in Unix milliseconds.
 func (s *HistoryReader) Conclude(now int64) {
 	if !s.t.Present || s.t.Bad {
 		return
@@ -92,16 +96,16 @@ func (s *HistoryReader) Conclude(now int64) {
 
 	last := s.last
 	if s.unreadable {
-		// A task must not be deleted, nor tick, too early. If its last end is not
-		// known, its ttl and its period begin now.
+		// The last end is unknown. A task must not be deleted or tick too early, so its ttl and its period
+		// begin now.
 		last = now
 	}
 
 	p.setEnded(last, now)
 
 	if len(s.keys) > 0 && s.keys[0].Mod > s.t.Own().Counted {
-		// Those read are enough. What had failed before does not add to them: among what was
-		// not read something may have succeeded.
+		// Uncounted records are left that were not read. The failures before those that were read do not
+		// add to them, because a run may have succeeded in between. An artificial success marks that.
 		s.ends = append(s.ends, End{s.keys[0].Mod, task.Succeeded})
 	}
 

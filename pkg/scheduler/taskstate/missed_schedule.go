@@ -6,7 +6,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/schedule"
 )
 
-// MissedSchedule is a task's schedule as the missed policy sees it.
+// MissedSchedule is a task's schedule for the missed policy. It implements tickpolicy.Ticks.
 type MissedSchedule struct {
 	*schedule.Schedule
 	t *Task
@@ -18,5 +18,6 @@ func NewMissedSchedule(t *Task) MissedSchedule {
 	return MissedSchedule{&s, t}
 }
 
-// DueBy returns an instant up to which are all ticks that are due at another, and no others.
+// DueBy returns an instant with this property: the ticks up to it are exactly those that are due at the
+// instant at.
 func (s MissedSchedule) DueBy(at time.Time) time.Time { return Instant(s.t.LastDue(at.UnixMilli())) }

@@ -5,7 +5,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Doing is what t does now.
+// Doing counts what t is doing, for the overlap policy. Parts do not count, because their run does, and
+// neither do runs of a deleted task of the same name.
 func (t *Task) Doing() (d tickpolicy.Activity) {
 	if t.Activity == nil {
 		return d
@@ -24,6 +25,7 @@ func (t *Task) Doing() (d tickpolicy.Activity) {
 		switch {
 		case q.DispatchedBefore():
 			d.Begun++
+		// Manual runs count as waiting (All), but not as ticks.
 		case q.Trigger != task.TriggerManual:
 			d.Ticks++
 
@@ -39,7 +41,8 @@ func (t *Task) Doing() (d tickpolicy.Activity) {
 	return d
 }
 
-// Replacer is the newest tick of t that waits to replace others; nil if none does.
+// Replacer returns the newest tick of t that waits to replace active runs, or nil if there is none. It
+// skips ticks for which expired returns true. Every owner recognizes such a tick by its reason.
 func (t *Task) Replacer(expired func(*Waiting) bool) *Waiting {
 	if t.Policy == nil || t.Policy.Overlap != task.OverlapReplace {
 		return nil
@@ -55,18 +58,19 @@ func (t *Task) Replacer(expired func(*Waiting) bool) *Waiting {
 	return nil
 }
 
-// Replaces reports whether t's active attempts are to end for a tick that waits.
+// Replaces reports whether t's active attempts must be cancelled because a tick waits to replace them. now
+// is in Unix milliseconds.
 func (t *Task) Replaces(now int64) bool {
 	return len(t.Active()) > 0 && t.Replacer(func(q *Waiting) bool { return q.Expired(now) }) != nil
 }
 
-// Expired reports whether a waiting run can not start any more: it has not begun,
-// and its start deadline has passed. Handed back, it has not begun to run.
+// Expired reports whether a waiting run cannot start any more, because its start deadline has passed before
+// its first attempt began (G22). A run that was handed back has not begun, so its deadline still applies.
 func (q *Waiting) Expired(now int64) bool {
 	return !q.StartBefore.IsZero() && q.Attempt <= 1 && !q.UnderWay() && now > q.StartBefore.UnixMilli()
 }
 
-// NewestReason is why the newest tick of t waits that has not begun.
+// NewestReason returns why the newest tick of t waits that was not dispatched before.
 func (t *Task) NewestReason() string {
 	for i := len(t.Queue()) - 1; i >= 0; i-- {
 		if q := t.Queue()[i]; q.Trigger != task.TriggerManual && !q.DispatchedBefore() {
@@ -77,7 +81,7 @@ func (t *Task) NewestReason() string {
 	return task.ReasonOverlap
 }
 
-// TicksToDrop is how many waiting ticks of t may be dropped for one that comes.
+// TicksToDrop returns how many waiting ticks of t may have to be dropped if one more tick comes.
 func (t *Task) TicksToDrop() int {
 	if t.Activity == nil || !t.Policy.Rule.Oldest {
 		return 0
@@ -85,7 +89,7 @@ func (t *Task) TicksToDrop() int {
 	return t.Policy.Rule.TicksToDrop(t.Doing())
 }
 
-// StartBefore is the start deadline of a tick; zero: it has none.
+// StartBefore returns the start deadline of a tick, or zero if it has none.
 func (t *Task) StartBefore(tick int64) task.Time {
 	if t.Policy.Deadline == 0 {
 		return task.Time{}

@@ -9,11 +9,12 @@ import (
 // Returned is how a part ended.
 type Returned struct {
 	task.Part
-	Parent string // the id of its run
-	Mod    int64  // revision of its record
+	Parent string // id of its run
+	Mod    int64  // mod revision of its record
 }
 
-// CountEnded counts the parts of a run that have ended, and how many succeeded.
+// CountEnded returns how many parts of a run have ended, and how many of these succeeded. t must have an
+// Activity.
 func (t *Task) CountEnded(q *Waiting) (ended, succeeded int) {
 	for _, r := range t.Activity.Returned {
 		if r.Parent != q.ID {
@@ -30,7 +31,7 @@ func (t *Task) CountEnded(q *Waiting) (ended, succeeded int) {
 	return ended, succeeded
 }
 
-// ParentOf is the run that a part belongs to, if it is under way.
+// ParentOf returns the run to which a part belongs, or nil if that run is not in the queue with its parts.
 func (t *Task) ParentOf(part string) *Waiting {
 	id, _, is := task.ParentOf(part)
 	if !is || t.Activity == nil {
@@ -46,7 +47,8 @@ func (t *Task) ParentOf(part string) *Waiting {
 	return nil
 }
 
-// EndsWithParent is why a part is to end with its run; "": it is not.
+// EndsWithParent returns why a part must end with its run, and who cancelled the run. The reason is empty
+// if the part may continue.
 func (t *Task) EndsWithParent(part string) (reason, who string) {
 	if q := t.ParentOf(part); q != nil {
 		return q.Fan.Cancel, q.CancelledBy
@@ -54,14 +56,14 @@ func (t *Task) EndsWithParent(part string) (reason, who string) {
 	return "", ""
 }
 
-// GoesWithParent reports whether an attempt is of a part that is to end with its run.
+// GoesWithParent reports whether an attempt belongs to a part that must end with its run.
 func (t *Task) GoesWithParent(part string) bool {
 	reason, _ := t.EndsWithParent(part)
 	return reason != ""
 }
 
-// KnowsParent reports whether the queue has a record of the run that a part belongs
-// to, if only one that cannot be read.
+// KnowsParent reports whether the queue has a record of the run to which a part belongs, including one that
+// cannot be read.
 func (t *Task) KnowsParent(part string) bool {
 	id, _, _ := task.ParentOf(part)
 	return t.Activity != nil && (slices.Contains(t.Activity.Unreadable, id) || slices.ContainsFunc(t.Activity.Queue, func(q *Waiting) bool { return q.ID == id }))

@@ -10,25 +10,30 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Past is what has happened to a task whose future depends on it.
+// Past is what has happened to a task whose future depends on that.
 type Past struct {
-	Own  task.Own // as it is in the entry
-	Turn string   // the node that had the last run; with strategy round-robin only
+	Own  task.Own // as in the entry
+	Turn string   // the node that had the last run; with the round-robin strategy only
 
-	// What its history tells. The watch tells of each end; what was before, or what
-	// it did not tell, is read by a HistoryReader.
-	Studied bool  // Ends are all that Own does not count yet
-	upTo    int64 // the revision of the reading: the watch may tell of it again
-	Ends    []End // in the order of mod
-	Known   bool  // Ended is when the last of what has ended did
-	Ended   int64 // ms; 0: nothing has
+	// The rest comes from the task's history. The watch delivers each new end. Earlier ends, and ends whose
+	// record is not known, are read by a HistoryReader.
+	//
+	// Studied means that Ends holds all ends that Own does not count yet.
+	Studied bool
+	// upTo is the revision at which the history was read. The watch may deliver ends up to there once more.
+	upTo int64
+	Ends []End // ordered by Mod
+	// Known means that Ended is when the task's last run or tick ended, in Unix milliseconds, or 0 if
+	// nothing has ended.
+	Known bool
+	Ended int64
 
-	Deletion *retention.Deletion // under way, or nil
+	Deletion *retention.Deletion // deletion because of the ttl that was requested, or nil
 }
 
-// End is how a run ended, or a tick that did not run.
+// End is how a run ended, or that a tick did not run.
 type End struct {
-	Mod   int64 // revision of the record
+	Mod   int64 // mod revision of the history record
 	State task.State
 }
 
@@ -37,7 +42,7 @@ func (e End) Failed() bool {
 	return e.State == task.Failed || e.State == task.TimedOut || e.State == task.Lost
 }
 
-// Own is what the entry says has happened to the task.
+// Own returns the counts, pauses and node that the entry records.
 func (t *Task) Own() task.Own {
 	if t.Past == nil {
 		return task.Own{}
@@ -45,7 +50,7 @@ func (t *Task) Own() task.Own {
 	return t.Past.Own
 }
 
-// SetOwn takes what the entry says has happened to the task; nil: nothing.
+// SetOwn sets what the entry records; nil means nothing.
 func (t *Task) SetOwn(own *task.Own) {
 	if own == nil && t.Past == nil {
 		return
@@ -58,7 +63,7 @@ func (t *Task) SetOwn(own *task.Own) {
 	t.EnsurePast().Own = *own
 }
 
-// EnsurePast is t's past, made if need be.
+// EnsurePast returns t's past, and creates it if there is none.
 func (t *Task) EnsurePast() *Past {
 	if t.Past == nil {
 		t.Past = &Past{}
@@ -66,19 +71,19 @@ func (t *Task) EnsurePast() *Past {
 	return t.Past
 }
 
-// CountsFailures reports whether it matters how runs of the task end.
+// CountsFailures reports whether consecutive failures pause the task.
 func (t *Task) CountsFailures() bool { return t.Policy.PauseAfter > 0 }
 
-// FollowsEnds reports whether it matters when runs of the task end.
+// FollowsEnds reports whether the task's schedule counts from the end of its last run.
 func (t *Task) FollowsEnds() bool { return t.Timing.Period > 0 }
 
-// DependsOnPast reports whether the task's future depends on its past.
+// DependsOnPast reports whether the task's future depends on how or when its runs ended.
 func (t *Task) DependsOnPast() bool {
 	return t.Present && !t.Bad && (t.CountsFailures() || t.FollowsEnds() || t.Policy.TTL > 0)
 }
 
-// Idle reports whether nothing of the task waits or is active. What is left of a
-// deleted task of the same name does not count.
+// Idle reports whether nothing of the task waits or is active. Runs of a deleted task of the same name do
+// not count.
 func (t *Task) Idle() bool {
 	t.DropIdleActivity()
 	l := t.Activity
@@ -94,10 +99,11 @@ func (t *Task) Idle() bool {
 		!slices.ContainsFunc(slices.Collect(maps.Keys(l.Returned)), own)
 }
 
-// usedAllRuns reports whether as many ticks became runs as the task may have.
+// usedAllRuns reports whether the task has used all runs that max_runs allows.
 func (t *Task) usedAllRuns() bool { return t.Policy.MaxRuns > 0 && t.Own().Runs >= t.Policy.MaxRuns }
 
-// Silence is until when a paused task has no ticks; false: for good.
+// Silence returns until when a paused task has no ticks, in Unix milliseconds. It returns false if the
+// pause has no end.
 func (t *Task) Silence() (until int64, ends bool) {
 	own := t.Own()
 	at, ends := task.Entry{Paused: true, Own: &own}.Silence()
@@ -108,16 +114,18 @@ func (t *Task) Silence() (until int64, ends bool) {
 	return at.UnixMilli(), true
 }
 
-// NoteEnd takes from a record of history what matters of it.
+// NoteEnd takes the relevant fields from a history record. now is in Unix milliseconds.
 func (t *Task) NoteEnd(ev *store.ShardEvent, now int64) {
 	p := t.Past
+	// Late results and records of a deleted task do not count. Records up to upTo were read already.
 	if p == nil || ev.Late || t.Orphan(ev.Run) || p.Studied && ev.Mod <= p.upTo {
 		return
 	}
 
 	r, err := record.DecodeEnded(ev.ShardKey, ev.Value)
 	if err != nil {
-		return // the history reader ignores it, too
+		// The HistoryReader ignores such a record as well.
+		return
 	}
 
 	p.setEnded(r.EndedAt.UnixMilli(), now)
@@ -127,22 +135,22 @@ func (t *Task) NoteEnd(ev *store.ShardEvent, now int64) {
 	}
 }
 
-// setEnded notes when something ended, in ms. What ended last may have been told
-// before it: a node that was cut off records an end late. Nobody guards the clock of
-// the node that says so.
+// setEnded records when something ended, in Unix milliseconds. The latest end counts, not the last that was
+// recorded: a node that was cut off records an end late. An end in the future is limited, because the clock
+// of the node may be wrong.
 func (p *Past) setEnded(at, now int64) {
 	p.Known, p.Ended = true, max(p.Ended, min(at, now+clockSlack.Milliseconds()))
 }
 
-// ForgetLastEnd has t's history read when it matters: something has ended, or a tick was
-// decided, and the record of that is yet to be told.
+// ForgetLastEnd marks the last end as unknown, because something has ended or a tick was decided whose
+// record has not arrived. The history is read when it matters.
 func (t *Task) ForgetLastEnd() {
 	if t.Past != nil {
 		t.Past.Known = false
 	}
 }
 
-// InARow is how many runs have failed in a row, if failures had before these ends.
+// InARow returns the number of consecutive failures after ends, if there were failures before them.
 func InARow(failures int, ends []End) int {
 	for _, e := range ends {
 		switch {
@@ -156,7 +164,7 @@ func InARow(failures int, ends []End) int {
 	return failures
 }
 
-// Uncounted are the ends that Own.Failures does not count yet.
+// Uncounted returns the ends that Own.Failures does not count yet.
 func (p *Past) Uncounted() []End {
 	i := slices.IndexFunc(p.Ends, func(e End) bool { return e.Mod > p.Own.Counted })
 	if i < 0 {
@@ -165,17 +173,18 @@ func (p *Past) Uncounted() []End {
 	return p.Ends[i:]
 }
 
-// BeingDeleted reports whether t is being deleted since its ttl is over.
+// BeingDeleted reports whether a deletion of t because of its ttl is under way.
 func (t *Task) BeingDeleted() bool {
 	return t.Past != nil && t.Past.Deletion != nil && !t.Past.Deletion.IsOver()
 }
 
-// Over reports whether a task has no tick to come, ever, and since when: the last
-// one's, or since the entry says that it begins. Nothing of it is undecided.
+// Over reports whether a task will never have another tick, and since when: since its last tick was due, or
+// since the entry's from if it had none. All its ticks must be decided. Times are Unix milliseconds.
 func (t *Task) Over(now int64) (since int64, over bool) {
 	switch {
 	case t.usedAllRuns():
 		return t.From, true
+	// Another run may end at any time until the schedule's own end.
 	case t.FollowsEnds():
 		return t.Timing.End, t.Timing.End != 0 && t.Timing.End < now
 	case t.After(max(t.From, now)) != 0:
@@ -191,13 +200,12 @@ func (t *Task) Over(now int64) (since int64, over bool) {
 	return max(t.From, t.Due(last.UnixMilli())), true
 }
 
-// MayTrim reports whether all ends that have been told of are counted. Failures in
-// a row must be counted before their records are trimmed: an owner that comes later
-// counts from the history.
+// MayTrim reports whether all known ends are counted. Consecutive failures must be counted before their
+// records are trimmed, because a later owner counts from the history (G24).
 func (t *Task) MayTrim() bool {
 	return !t.CountsFailures() || t.Past != nil && t.Past.Studied && len(t.Past.Uncounted()) == 0
 }
 
-// Ran reports whether it is how a run ended that nobody wanted to end: what counts
-// for whether a task is failing.
+// Ran reports whether e is the end of a run by itself: success or failure. Only these determine whether a
+// task is failing.
 func (e End) Ran() bool { return e.State == task.Succeeded || e.Failed() }

@@ -5,7 +5,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Want is what a run of t asks of its node.
+// Want returns the requirements of a run of t on its node.
 func (t *Task) Want() placement.Want {
 	w := placement.Want{Selector: t.Policy.Selector, Secret: t.Secret}
 	switch w.Strategy = t.Policy.Target.Strategy; w.Strategy {
@@ -26,7 +26,8 @@ func (t *Task) Want() placement.Want {
 	return w
 }
 
-// EntryRecords is for how many records of its entry the dispatch of a run needs room.
+// EntryRecords returns how many writes of its entry the dispatch of a run may cause: with the sticky
+// strategy, the entry records the node.
 func (t *Task) EntryRecords() int {
 	if t.Policy.Sticky() {
 		return 1
@@ -34,8 +35,8 @@ func (t *Task) EntryRecords() int {
 	return 0
 }
 
-// NoteTurn notes which node had the last turn. Nobody else remembers it: the next
-// owner begins anywhere.
+// NoteTurn remembers the node that had the last run, for round-robin. It is kept in memory only, so the
+// next owner begins with any node.
 func (t *Task) NoteTurn(node string) {
 	if t.Policy.Target.Strategy == task.StrategyRoundRobin {
 		t.EnsurePast().Turn = node

@@ -1,9 +1,9 @@
-// Package taskstate has what the owner of a shard knows of each of its tasks: its entry, what waits,
-// what is active, and what its history tells (Task). The questions that decisions ask of one task are its
-// methods; a Heap orders tasks by when their next ticks fall due, and a Census counts them.
+// Package taskstate holds what the owner of a shard knows about each of its tasks: the entry, waiting and
+// active runs, and what the history shows (Task). Its methods answer the questions about one task on which
+// decisions depend. A Heap orders tasks by when their next ticks are due, and a Census counts them by kind.
 //
-// It decides nothing, reads nothing and writes nothing, and asks no clock: package scheduler changes a
-// task when an event or a commit says so. Nothing here is safe for concurrent use.
+// The package decides nothing, does no I/O and reads no clock. Package scheduler changes a task when an
+// event or a commit requires it. Nothing here is safe for concurrent use.
 package taskstate
 
 import (
@@ -17,65 +17,72 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Task is what a worker knows of a task: its entry, what waits, what is active. There may be a million: it is small, holds few pointers, and leaves to
-// others what tasks have alike. Times are Unix milliseconds; 0 is none.
+// Task is what an owner knows about one task. A shard may have a million tasks, so Task is small, has few
+// pointers, and shares what many tasks have in common. Times are Unix milliseconds, where 0 means none.
+//
+// A Task may exist without an entry: while runs of a deleted task are left, and while a record of a task is
+// known before its entry. Present is then false, and Timing and Policy are nil.
 type Task struct {
-	Text     string // namespace/name, uid, action as JSON: in one piece, to spare what strings cost
-	Timing   *definition.Timing
-	Policy   *definition.Policy
-	Activity *Activity // nil for most
-	Past     *Past     // nil for most
+	// Text is namespace/name, uid and the action as JSON, in one string to save memory. See FullName, UID
+	// and Action.
+	Text   string
+	Timing *definition.Timing
+	Policy *definition.Policy
+	// Activity is nil unless a run of the task waits or is active, as for most tasks.
+	Activity *Activity
+	// Past is nil unless the task's future depends on its past, as for most tasks.
+	Past *Past
 
-	Mod, Create  int64 // revisions of the entry's key
-	From, Anchor int64
-	Next         int64 // the next tick that is not decided
-	Second       int64 // the tick after it
-	delay        int32 // ms after its time that the next tick falls due: jitter
-	Generation   int32
+	Mod, Create  int64 // revisions of the entry's key; Create is 0 if there is no entry
+	From, Anchor int64 // ticks up to From are decided; see task.Entry
+	Next         int64 // the next undecided tick; 0: none
+	Second       int64 // the tick after Next; 0: none
+	delay        int32 // ms after its time at which Next is due (jitter)
+	Generation   int32 // version of the spec
 
-	At      int32  // place in the heap, or -1
-	Change  int32  // place among the changes of the plan in the making; see plan.changed
-	NameLen uint16 // length of namespace/name
-	Added   uint16 // records of history since the last trim
-	UIDLen  uint8  // length of the uid
-	Failed  uint8  // commits in a row that failed for a record of this task
+	At      int32  // index in the heap, or -1
+	Change  int32  // index in the plan's list of changes; may be out of date, see scheduler.taskChanges
+	NameLen uint16 // length of namespace/name in bytes
+	Added   uint16 // history records since the last trim
+	UIDLen  uint8  // length of the uid in bytes
+	Failed  uint8  // consecutive commits that failed for a record of this task
 	Dead    uint8  // dead runs since the last trim
-	Present bool   // the entry exists; if bad, it cannot be read and has no ticks
-	Bad     bool
+	Present bool   // the entry exists
+	Bad     bool   // the entry cannot be read, or the task is set aside: it has no ticks, and its queue waits
 	Paused  bool
-	Secret  bool // its attempts read secrets
-	Looked  bool // it is among the worker's looks
-	kind    Kind // as what the worker counts it
+	Secret  bool // its attempts need a secret
+	Looked  bool // the next plan examines it
+	kind    Kind // as it was last counted in the Census
 }
 
-// Activity is what a task has while something waits or runs.
+// Activity is what a task has while runs of it wait or are active.
 type Activity struct {
-	Queue      []*Waiting // by run id
-	Active     []*Attempt
-	Unreadable []string            // runs whose queue records cannot be read
-	InLine     bool                // a late tick waits for its turn, in the worker's line
-	Returned   map[string]Returned // parts that have ended, of runs that have not, by their ids
+	Queue      []*Waiting          // ordered by run id
+	Active     []*Attempt          // attempts in inboxes
+	Unreadable []string            // ids of runs whose queue records cannot be read
+	InLine     bool                // the task is in the shard's line for catch-up tokens
+	Returned   map[string]Returned // parts that have ended, by id, as long as their records exist
 
-	among *ActiveTasks // where it is, and at which place
+	among *ActiveTasks // the list that contains the task, and the index in it
 	At    int32
 }
 
-// FullName is namespace/name.
+// FullName returns namespace/name.
 func (t *Task) FullName() string { return t.Text[:t.NameLen] }
 
-// UID is the uid of the entry; "" if there is none.
+// UID returns the uid of the entry, or "" if there is no entry.
 func (t *Task) UID() string { return t.Text[t.NameLen : int(t.NameLen)+int(t.UIDLen)] }
 
-// Action is the action of the entry, as JSON.
+// Action returns the action of the entry as JSON.
 func (t *Task) Action() string { return t.Text[int(t.NameLen)+int(t.UIDLen):] }
 
-// Ref names t in a shard, for keys.
+// Ref identifies t in a shard, for building keys.
 func (t *Task) Ref(shard int) record.Ref {
 	namespace, name, _ := strings.Cut(t.FullName(), "/")
 	return record.Ref{Namespace: namespace, Name: name, Shard: shard}
 }
 
-// Queue is the runs of t that wait.
+// Queue returns the waiting runs of t, ordered by run id. The caller must not change the slice.
 func (t *Task) Queue() []*Waiting {
 	if t.Activity == nil {
 		return nil
@@ -83,7 +90,7 @@ func (t *Task) Queue() []*Waiting {
 	return t.Activity.Queue
 }
 
-// Active is the attempts of t that are in inboxes.
+// Active returns the attempts of t that are in inboxes. The caller must not change the slice.
 func (t *Task) Active() []*Attempt {
 	if t.Activity == nil {
 		return nil
@@ -91,7 +98,7 @@ func (t *Task) Active() []*Attempt {
 	return t.Activity.Active
 }
 
-// DropIdleActivity drops t's activity when there is nothing in it.
+// DropIdleActivity removes t's activity if it is empty.
 func (t *Task) DropIdleActivity() {
 	if l := t.Activity; l != nil && len(l.Queue) == 0 && len(l.Active) == 0 && len(l.Unreadable) == 0 && len(l.Returned) == 0 {
 		l.among.removeTask(t)
@@ -99,10 +106,10 @@ func (t *Task) DropIdleActivity() {
 	}
 }
 
-// ActiveTasks are the tasks of a worker of which something waits or runs.
+// ActiveTasks are the tasks of a shard that have waiting or active runs, in no particular order.
 type ActiveTasks struct{ Tasks []*Task }
 
-// Add adds a task, which has an Activity and is in no such list.
+// Add adds a task, which must have an Activity and must not be in such a list.
 func (l *ActiveTasks) Add(t *Task) {
 	t.Activity.among, t.Activity.At = l, int32(len(l.Tasks))
 	l.Tasks = append(l.Tasks, t)
@@ -113,15 +120,17 @@ func (l *ActiveTasks) removeTask(t *Task) {
 	l.Tasks[t.Activity.At] = l.Tasks[last]
 	l.Tasks[t.Activity.At].Activity.At = t.Activity.At
 	l.Tasks[last] = nil
+	// Release memory after a peak.
 	if l.Tasks = l.Tasks[:last]; cap(l.Tasks) > 1024 && last < cap(l.Tasks)/8 {
-		l.Tasks = append(make([]*Task, 0, 2*last), l.Tasks...) // after a stampede
+		l.Tasks = append(make([]*Task, 0, 2*last), l.Tasks...)
 	}
 }
 
-// Schedule is when t ticks. Only of a task with an entry that can be read.
+// Schedule returns the task's schedule. The task must have an entry that can be read, as for After, Due,
+// LastDue and TicksToDrop.
 func (t *Task) Schedule() schedule.Schedule { return t.Timing.Schedule.Anchored(Instant(t.Anchor)) }
 
-// After is t's first tick later than an instant; 0 if there is none.
+// After returns t's first tick later than an instant, or 0 if there is none. Both are Unix milliseconds.
 func (t *Task) After(at int64) int64 {
 	s := t.Schedule()
 	tick, ok := s.Next(Instant(at))
@@ -132,8 +141,8 @@ func (t *Task) After(at int64) int64 {
 	return tick.UnixMilli()
 }
 
-// Due is when one of t's ticks falls due, which is the order of decisions: at its
-// time, or with jitter a little later, but always before the next one does.
+// Due returns when one of t's ticks is due: at its time, or with jitter somewhat later, but before the next
+// tick is due. Ticks are decided in this order. All times are Unix milliseconds.
 func (t *Task) Due(tick int64) int64 {
 	if t.Timing == nil || !t.Timing.Jittered {
 		return tick
@@ -142,11 +151,11 @@ func (t *Task) Due(tick int64) int64 {
 	return s.Due(Instant(tick), t.UID()).UnixMilli()
 }
 
-// DueAt is when t's next tick falls due.
+// DueAt returns when t's next undecided tick is due. The result is meaningless if there is none.
 func (t *Task) DueAt() int64 { return t.Next + int64(t.delay) }
 
-// LastDue is an instant up to which are all of t's ticks that are due at another,
-// and no others.
+// LastDue returns an instant with this property: the ticks of t up to it are exactly those that are due at
+// the instant at. Both are Unix milliseconds.
 func (t *Task) LastDue(at int64) int64 {
 	if !t.Timing.Jittered {
 		return at
@@ -161,34 +170,36 @@ func (t *Task) LastDue(at int64) int64 {
 	return tick.UnixMilli()
 }
 
-// Instant is the time of ms.
+// Instant converts Unix milliseconds to a time in UTC.
 func Instant(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
 
-// Waiting is a run that waits, with what its owner knows beside its record.
+// Waiting is a run in the queue: its record, and what its owner knows beside that.
 type Waiting struct {
 	task.Waiting
-	Mod  int64
-	Seen int64 // when it came, by the owner's clock; 0: the owner made it
+	Mod  int64 // mod revision of the record
+	Seen int64 // when the owner first received the record, in Unix ms by its own clock; 0: it wrote the record
 	Parental
 }
 
-// Parental is what an owner keeps of a run with parts beside its record.
+// Parental is what an owner keeps about a run with parts beside its record. It is lost when the owner
+// changes.
 type Parental struct {
-	Away    map[string]time.Time // since when nodes of parts that are to be given out take nothing
-	ToldAt  time.Time            // when its record was written last
-	Missing time.Time            // since when parts of it are nowhere; zero: none is
+	// Away holds, by node, since when it has been away, for nodes of parts that are left to assign.
+	Away    map[string]time.Time
+	ToldAt  time.Time // when the record was last written
+	Missing time.Time // since when parts have no record anywhere; zero: all have one
 }
 
-// Attempt is an attempt that is in the inbox of a node.
+// Attempt is an attempt in the inbox of a node.
 type Attempt struct {
-	Run    string
+	Run    string // run id
 	Node   string
-	Create int64  // fencing token
-	Since  int64  // when we dispatched it, ms; 0: another owner did
-	Watch  *Watch // of an attempt whose node is gone, or whose task is
+	Create int64  // create revision of the inbox record, which is the fencing token; 0 if not known yet
+	Since  int64  // when this owner dispatched it, in Unix ms; 0: another owner did
+	Watch  *Watch // nil unless the node is gone or the attempt must be cancelled
 }
 
-// Watched is a's watch, made if need be.
+// Watched returns a's watch, and creates it if there is none.
 func (a *Attempt) Watched() *Watch {
 	if a.Watch == nil {
 		a.Watch = &Watch{}
@@ -196,12 +207,12 @@ func (a *Attempt) Watched() *Watch {
 	return a.Watch
 }
 
-// clockSlack is how far the clock of a node may be ahead of the owner's.
+// clockSlack is how far the clock of a node may be ahead of the owner's before its times are not trusted.
 const clockSlack = 5 * time.Second
 
-// NotBefore is when a waiting run may start. A retry's time was set by the clock of
-// the node that ran the last attempt, which nobody guards: it waits no longer than
-// its policy says since it came.
+// NotBefore returns the earliest time at which a waiting run may start, or zero. The time of a retry was
+// set by the clock of the node that ran the last attempt, which may be wrong. So a retry waits at most as
+// long as its policy says, counted from when this owner received it.
 func (t *Task) NotBefore(q *Waiting) time.Time {
 	at := q.NotBefore.Time
 	if q.Seen == 0 || at.IsZero() || q.UnderWay() {
@@ -216,7 +227,7 @@ func (t *Task) NotBefore(q *Waiting) time.Time {
 	return at
 }
 
-// Due is when the tick of a waiting run fell due.
+// Due returns when the tick of a waiting run was due.
 func (q *Waiting) Due() time.Time {
 	if !q.DueAt.IsZero() {
 		return q.DueAt.Time
@@ -224,13 +235,14 @@ func (q *Waiting) Due() time.Time {
 	return q.ScheduledTime.Time
 }
 
-// DispatchedBefore reports whether a waiting run has been dispatched before, or has its parts.
+// DispatchedBefore reports whether a waiting run was dispatched before, or has its parts. Such a run counts
+// as active (G8).
 func (q *Waiting) DispatchedBefore() bool {
 	return q.Attempt > 1 || q.Reason == task.ReasonHandBack || q.UnderWay()
 }
 
-// DispatchedWaiting is how many waiting runs have been dispatched before: they are active,
-// though no attempt is. Runs of a deleted task of the same name do not count.
+// DispatchedWaiting returns how many waiting runs count as active although no attempt of them is in an
+// inbox. Parts do not count, because their run does. Runs of a deleted task of the same name do not count.
 func (t *Task) DispatchedWaiting() int {
 	n := 0
 
@@ -243,7 +255,7 @@ func (t *Task) DispatchedWaiting() int {
 	return n
 }
 
-// Parents is how many runs have their parts. Runs of a deleted task of the same name do not count.
+// Parents returns how many runs have their parts. Runs of a deleted task of the same name do not count.
 func (t *Task) Parents() int {
 	n := 0
 
@@ -256,13 +268,13 @@ func (t *Task) Parents() int {
 	return n
 }
 
-// Attempts is how many attempts in inboxes are of runs in one piece: of others the
-// run counts, not its parts; here, if its own record cannot be read.
+// Attempts returns how many runs are active because of attempts in inboxes. For a run with parts, its queue
+// record counts and not its parts. But if that record cannot be read, the run is counted here, once, as
+// long as a part is in an inbox.
 //
-// Attempts of a deleted task of the same name do not count. They are being
-// cancelled, which takes as long as their grace period, or as lost_after if their
-// node is silent; the task that bears the name now is another one and does not
-// wait for them.
+// Attempts of a deleted task of the same name do not count. They are being cancelled, which takes as long
+// as their grace period, or as lost_after if their node is silent. The task that has the name now is a
+// different one and does not wait for them (G8).
 func (t *Task) Attempts() int {
 	n := 0
 
@@ -281,6 +293,7 @@ func (t *Task) Attempts() int {
 			continue
 		}
 
+		// The queue record of this run cannot be read. Count the run if one of its parts is active.
 		if slices.ContainsFunc(t.Activity.Active, func(a *Attempt) bool { parent, _, is := task.ParentOf(a.Run); return is && parent == id }) {
 			n++
 		}
@@ -289,15 +302,15 @@ func (t *Task) Attempts() int {
 	return n
 }
 
-// Holds reports whether a run is in an inbox, or has a queue record that cannot
-// be read: then there is no writing another.
+// Holds reports whether a run is in an inbox, or has a queue record that cannot be read. In both cases no
+// other record of the run may be created.
 func (t *Task) Holds(run string) bool {
 	l := t.Activity
 	return l != nil && (slices.Contains(l.Unreadable, run) || slices.ContainsFunc(l.Active, func(a *Attempt) bool { return a.Run == run }))
 }
 
-// Orphan reports whether a run's task is gone, though another may bear its name
-// now. Of an entry that cannot be read nobody knows.
+// Orphan reports whether a run belongs to a task that no longer exists. Another task may have the same name
+// now. If the entry cannot be read, the answer is unknown, and Orphan returns false.
 func (t *Task) Orphan(run string) bool {
 	if !t.Present || t.Bad {
 		return !t.Present
@@ -305,13 +318,14 @@ func (t *Task) Orphan(run string) bool {
 	return !task.RunBelongs(run, t.UID())
 }
 
-// Empty reports whether nothing is left of the task.
+// Empty reports whether nothing is left of the task: no entry, and no waiting or active run.
 func (t *Task) Empty() bool {
 	t.DropIdleActivity()
 	return !t.Present && t.Activity == nil
 }
 
-// Fires reports whether the task has ticks, now or later.
+// Fires reports whether the task may have ticks, now or later: it is readable, has runs left, and is not
+// paused without an end.
 func (t *Task) Fires() bool {
 	if !t.Present || t.Bad || t.usedAllRuns() {
 		return false
@@ -325,7 +339,7 @@ func (t *Task) Fires() bool {
 	return true
 }
 
-// Entry is t's entry, to be written.
+// Entry returns t's entry with its current fields, without Own, for writing it.
 func (t *Task) Entry() record.EntryParts {
 	return record.EntryParts{
 		UID: []byte(t.UID()), Generation: int64(t.Generation), From: task.At(Instant(t.From)), Anchor: task.At(Instant(t.Anchor)),
@@ -333,13 +347,13 @@ func (t *Task) Entry() record.EntryParts {
 	}
 }
 
-// IsBehind reports whether several of the task's ticks are due at now, or one
-// is past its grace.
+// IsBehind reports whether at least two of the task's ticks are due at now (Unix milliseconds), or one is
+// past its grace. Then the missed policy decides them.
 func (t *Task) IsBehind(now int64) bool {
 	return t.Second != 0 && t.Second <= now && t.Due(t.Second) <= now || now-t.DueAt() > t.Policy.Grace.Milliseconds()
 }
 
-// Paced reports whether a waiting run needs a token to start.
+// Paced reports whether a waiting run needs a catch-up token to start.
 func (q *Waiting) Paced() bool { return q.Trigger == task.TriggerCatchUp && !q.DispatchedBefore() }
 
 // ByName orders tasks by their full names.

@@ -7,24 +7,30 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Watch is what a worker has found out of an attempt whose node is gone, or that
-// is to end: its task is gone, or a newer tick replaces it.
+// Watch is what an owner has read about an attempt whose node is gone, or which must be cancelled because
+// its task is gone, its run ends, or a newer tick replaces it.
 type Watch struct {
-	Held  record.Held // of a record that cannot be read, what its key says
-	Since time.Time   // when the node was read as absent, with this record; zero: not yet
-	Lost  bool        // it was so all along: the attempt is lost
-	// Unreadable is why its record cannot be read. Nobody knows of which instance
-	// it is, so that it is never proved dead.
+	// Held is the attempt's record. If the record cannot be read, Held contains what its key shows.
+	Held record.Held
+	// Since is when the node was first read as absent, with this record. It is zero if that has not
+	// happened.
+	Since time.Time
+	// Lost means that the node was still absent, and the record unchanged, at a second reading after
+	// LostAfter.
+	Lost bool
+	// Unreadable is why the record cannot be read. Its instance is then unknown, so it can never be proved
+	// dead.
 	Unreadable error
-	// Ask: it is to be asked to end; Asked: it has been.
+	// Ask means that the next plan must request the attempt's end. Asked means that somebody has requested
+	// it.
 	Ask   bool
 	Asked bool
 }
 
-// LostAfter is how long the attempt is waited for while its node is away: what its record
-// says, which the node goes by, too. If the record cannot be read, nobody here knows what
-// the node goes by. Then it is the longest that a record can say: with any shorter time
-// the attempt's process might still run on a node that is cut off when others take over.
+// LostAfter returns how long the node must be absent before the attempt is lost: the lost_after in the
+// attempt's record, which the node uses as well. If the record cannot be read, it is unknown which value
+// the node uses, so LostAfter returns the longest that is possible. With a shorter time, the attempt's
+// process could still run on a node that is cut off when another attempt takes over (G17).
 func (v *Watch) LostAfter() time.Duration {
 	if v.Unreadable != nil {
 		return task.MaxLostAfter.Std()

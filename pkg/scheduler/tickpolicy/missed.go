@@ -6,45 +6,45 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Ticks answers what a task's schedule has between two instants.
+// Ticks is the schedule of a task, for the missed policy.
 type Ticks interface {
-	// Missed is all ticks in (after, upTo]: the first, the last, how many, and
-	// the newest of them in ascending order.
+	// Missed returns the ticks in (after, upTo]: the first, the last, how many there are, and the newest
+	// ones in ascending order, at most the given number. Its cost does not depend on how many ticks there
+	// are.
 	Missed(after, upTo time.Time, newest int) (first, last time.Time, count int64, ticks []time.Time)
-	// DueBy is an instant such that the ticks up to it are those that are due at at,
-	// or before it.
+	// DueBy returns an instant with this property: the ticks up to it are exactly those that are due at the
+	// instant at.
 	DueBy(at time.Time) time.Time
 }
 
-// lateDecision is what becomes of the ticks of a task that is behind: the oldest are
-// missed, the newest run.
+// lateDecision is the outcome of the ticks of a task that is behind. The oldest are missed, the newest run.
 type lateDecision struct {
-	Missed []MissedTicks // ascending; one for each reason
+	Missed []MissedTicks // ascending; one range for each reason
 	Run    []time.Time   // ascending
-	Last   time.Time     // of the missed
+	Last   time.Time     // the last missed tick
 }
 
-// MissedTicks are ticks in a row that are missed for the same reason.
+// MissedTicks is a range of ticks that are missed for the same reason.
 type MissedTicks struct {
 	First, Last time.Time
 	Count       int64
 	Reason      string
 }
 
-// Lateness is what decides over late ticks.
+// Lateness is what the decision about late ticks depends on, besides the schedule.
 type Lateness struct {
 	Policy   task.MissedPolicy
-	Deadline time.Duration // for the start, after a tick falls due; 0: none
+	Deadline time.Duration // start deadline, from when a tick is due; 0: none
 	Opened   time.Time     // when the owner opened the shard
 }
 
-// DecideLate gives every tick after an instant that is due at upTo its fate, as of now.
+// DecideLate decides every tick after the instant after that is due at upTo. now is the current time.
 //
-//	latest  the newest runs, if it is within the window
-//	all     the newest Limit within the window run
-//	skip    none runs, but the newest if it is still within its grace
+//	latest  the newest tick runs, if it is within the window
+//	all     the newest Limit ticks within the window run
+//	skip    no tick runs, except the newest if it is still within its grace
 //
-// None runs that is past its start deadline.
+// No tick that is past its start deadline runs (G22). All other ticks are missed.
 func DecideLate(l Lateness, s Ticks, after, upTo, now time.Time) lateDecision {
 	want, oldest := 1, now.Add(-l.Policy.Window.Std())
 
@@ -55,10 +55,12 @@ func DecideLate(l Lateness, s Ticks, after, upTo, now time.Time) lateDecision {
 		oldest = now.Add(-l.Policy.Grace.Std())
 	}
 
+	// A start deadline that is shorter than the window takes its place.
 	if expired := now.Add(-l.Deadline); l.Deadline > 0 && expired.After(oldest) {
 		oldest = expired
 	}
 
+	// The ticks that may run are the newest ones that are not older than oldest.
 	end := s.DueBy(upTo)
 	_, _, count, run := s.Missed(after, end, want)
 	tooOld := s.DueBy(oldest.Add(-1))
@@ -72,6 +74,7 @@ func DecideLate(l Lateness, s Ticks, after, upTo, now time.Time) lateDecision {
 		return c
 	}
 
+	// The missed ticks are those before the first one that runs.
 	if len(run) > 0 {
 		end = run[0].Add(-1)
 	}
@@ -81,8 +84,9 @@ func DecideLate(l Lateness, s Ticks, after, upTo, now time.Time) lateDecision {
 	return c
 }
 
-// addReasons gives the ticks in (after, end], which are missed, their reasons: the
-// oldest ones the first that fits.
+// addReasons divides the ticks in (after, end], which are missed, into ranges by reason. Each tick gets the
+// first reason that applies: past its start deadline, past the window, due before this owner opened the
+// shard, or decided late for another cause.
 func (c *lateDecision) addReasons(l Lateness, s Ticks, after, end, now time.Time) {
 	reason := func(name string, upTo time.Time) {
 		if upTo.After(end) {

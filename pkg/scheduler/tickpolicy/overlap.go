@@ -1,25 +1,25 @@
-// Package tickpolicy decides by a task's policies what becomes of its ticks and of the runs that they
-// become: the overlap policy (OverlapRule) says whether a tick fires, waits or is skipped while other
-// runs are active, and the missed policy (DecideLate) what becomes of ticks that nobody decided in time.
+// Package tickpolicy decides by a task's policies what happens to its ticks and waiting runs. The overlap
+// policy (OverlapRule) determines whether a tick fires, waits or is skipped while other runs are active.
+// The missed policy (DecideLate) determines what happens to ticks that nobody decided in time.
 //
-// It is pure: it knows neither nodes nor records, and gives the same answer to the same question. The
-// scheduler counts what a task does (Activity), asks, and carries the answer out if a node is free.
+// The package is pure: the same arguments give the same result. It knows neither nodes nor records. The
+// scheduler counts what a task is doing (Activity), calls these functions, and carries out the result if a
+// node is free.
 package tickpolicy
 
 import "github.com/carillonhq/carillon/pkg/task"
 
-// MaxWaiting is how many runs of one task may wait; a tick that comes on top of
-// them is skipped.
+// MaxWaiting is how many runs of one task may wait, unless its queue policy sets a limit. Further ticks are
+// skipped.
 const MaxWaiting = 100
 
-// OverlapRule is what a task's policy says of runs beside each other. A run is
-// active from its dispatch to its outcome: while it waits to be retried, or to be
-// started after it was handed back, too.
+// OverlapRule is a task's overlap policy. A run is active from its dispatch to its outcome, including the
+// time in which it waits to be retried, or to be started after a node handed it back.
 type OverlapRule struct {
-	policy string
-	Most   int  // so many runs may be active; 0: any number
-	room   int  // so many ticks may wait; with other policies than queue, so many runs
-	Oldest bool // the oldest that waits gives way to one more; else that one does
+	policy string // one of the task.Overlap constants
+	Most   int    // how many runs may be active; 0: any number
+	room   int    // how many ticks may wait (overlap queue), or how many runs (all other policies)
+	Oldest bool   // when the queue is full, the oldest waiting tick is dropped; otherwise the new one is skipped
 }
 
 // NewOverlapRule returns the rule of a task's entry.
@@ -36,36 +36,39 @@ func NewOverlapRule(e task.Entry) OverlapRule {
 	return r
 }
 
-// Activity is what a task does when one of its ticks comes.
+// Activity counts what a task is doing when one of its ticks is decided.
 type Activity struct {
-	Active int // attempts in inboxes
-	Begun  int // waiting runs that have been dispatched before
-	Ticks  int // ticks that wait to be dispatched for the first time
-	Held   int // of these, those that wait for active runs to end
-	Late   int // of these, those that wait for their turn to be caught up with
-	All    int // whatever waits
+	Active int // runs that are active because of attempts in inboxes
+	Begun  int // waiting runs that were dispatched before; they count as active
+	Ticks  int // waiting ticks that were not dispatched yet
+	Held   int // those of Ticks that wait for active runs to end
+	Late   int // those of Ticks that wait for their turn to be caught up (reason catch_up)
+	All    int // all waiting runs, without runs that have their parts
 }
 
-// TickFate is what becomes of a tick that is not late.
+// TickFate is what happens to a tick that is not late.
 type TickFate int
 
 const (
-	Fire           TickFate = iota // at once; if no node takes it, it waits
-	Wait                           // for active runs to end, or behind ticks that wait
-	WaitDropOldest                 // waits, and the oldest ticks that wait are skipped for it
-	Skip                           // for the runs that are active
-	QueueFull                      // skipped: as many wait as may
+	// These are the fates of a tick.
+	Fire           TickFate = iota // start now; if no node accepts the run, it waits
+	Wait                           // wait for active runs to end, or behind other waiting ticks
+	WaitDropOldest                 // wait, and drop the oldest waiting ticks
+	Skip                           // do not run, because runs are active
+	QueueFull                      // do not run, because too many wait
 )
 
-// DecideTick decides a tick by what its task is doing. Late ticks that wait for their
-// turn hold up none that is on time.
+// DecideTick decides a tick by what its task is doing. Late ticks that wait for their turn do not delay
+// ticks that are on time, except with the replace policy.
 func (r OverlapRule) DecideTick(d Activity) TickFate {
 	free := r.Free(d)
 	switch {
 	case r.policy == task.OverlapSkip && (!free || d.Ticks > d.Late):
 		return Skip
 	case r.policy == task.OverlapReplace && (!free || d.Ticks > 0):
-		return Wait // the others give way, however many
+		// The active runs are cancelled for this tick, and older waiting ticks are replaced. So the limit
+		// of the queue does not apply.
+		return Wait
 	case free && r.mayPass(d):
 		return Fire
 	}
@@ -73,10 +76,10 @@ func (r OverlapRule) DecideTick(d Activity) TickFate {
 	return r.DecideWaitingTick(d)
 }
 
-// Free reports whether one more run may be active.
+// Free reports whether one more run may be active (G8).
 func (r OverlapRule) Free(d Activity) bool { return mayStart(r.Most, d.Active, d.Begun) }
 
-// mayPass reports whether a tick need not wait behind others that wait.
+// mayPass reports whether a tick does not have to wait behind other waiting ticks.
 func (r OverlapRule) mayPass(d Activity) bool {
 	switch r.policy {
 	case task.OverlapQueue:
@@ -88,9 +91,8 @@ func (r OverlapRule) mayPass(d Activity) bool {
 	return true
 }
 
-// DecideWaitingTick decides a tick that does not fire at once. Of the policy queue,
-// only ticks take room, and none that is caught up with: as many of these wait as the
-// missed policy let in.
+// DecideWaitingTick decides a tick that does not fire now. With the queue policy, only ticks count toward
+// the limit, and those that are caught up do not: the missed policy has limited them already.
 func (r OverlapRule) DecideWaitingTick(d Activity) TickFate {
 	n := d.All
 	if r.policy == task.OverlapQueue {
@@ -107,11 +109,11 @@ func (r OverlapRule) DecideWaitingTick(d Activity) TickFate {
 	return QueueFull
 }
 
-// maxDropsPerTick bounds how many ticks one that comes drops, so that a commit has room
-// for them: more than one are too many only when the limit was lowered.
+// maxDropsPerTick limits how many waiting ticks are dropped for a new one, so that a commit has room for
+// that. More than one is needed only after the limit was lowered.
 const maxDropsPerTick = 16
 
-// TicksToDrop is how many waiting ticks are dropped for one more.
+// TicksToDrop returns how many waiting ticks are dropped for a new one.
 func (r OverlapRule) TicksToDrop(d Activity) int {
 	if !r.Oldest {
 		return 0
@@ -120,12 +122,13 @@ func (r OverlapRule) TicksToDrop(d Activity) int {
 	return max(0, min(d.Ticks-d.Late+1-r.room, maxDropsPerTick))
 }
 
-// Reason is why a tick waits that does not fire at once; empty: for the same
-// reason as those before it.
+// Reason returns why a tick waits that does not fire now. An empty result means that it waits for the same
+// reason as the ticks before it.
 func (r OverlapRule) Reason(d Activity) string {
 	switch {
 	case r.policy == task.OverlapReplace:
-		return task.ReasonOverlap // by which every owner knows that it replaces
+		// Every owner recognizes a replacing tick by this reason (see taskstate.Task.Replacer).
+		return task.ReasonOverlap
 	case r.Free(d):
 		return ""
 	case r.policy == task.OverlapAllow:
@@ -135,35 +138,37 @@ func (r OverlapRule) Reason(d Activity) string {
 	return task.ReasonOverlap
 }
 
-// mayStart reports whether a waiting run may be dispatched now. most is how many
-// runs of the task may be active, active the number of its attempts in inboxes,
-// begun that of its other waiting runs which have been dispatched before.
+// mayStart reports whether a run may be dispatched now. most is how many runs of the task may be active,
+// active the number of those with attempts in inboxes, and begun the number of its other waiting runs that
+// were dispatched before.
 func mayStart(most, active, begun int) bool { return most == 0 || active+begun < most }
 
-// Turn is what becomes of a run that waits.
+// Turn is what happens to a waiting run.
 type Turn int
 
 const (
+	// These are the decisions about a waiting run.
 	TurnWait     Turn = iota
-	TurnStart         // if its time has come, and a node takes it
-	TurnExpire        // it is past its start deadline
-	TurnReplaced      // it is replaced
+	TurnStart         // start when its time has come, if a node accepts it
+	TurnExpire        // end it, because its start deadline has passed
+	TurnReplaced      // end it, because a newer tick replaces it
 )
 
-// Candidate is a run that waits.
+// Candidate is a waiting run that is to be decided.
 type Candidate struct {
-	Manual   bool
-	Begun    bool // it has been dispatched before
-	Expired  bool // it has not, and its start deadline has passed
-	Replacer bool // it is the newest tick that waits to replace others
-	Newer    bool // than that one: a tick that came to light late
+	Manual   bool // a user requested it
+	Begun    bool // it was dispatched before
+	Expired  bool // it was not dispatched before, and its start deadline has passed
+	Replacer bool // it is the newest tick that waits to replace active runs
+	Newer    bool // its tick is newer than the replacer's, as that of a tick which was decided late can be
 }
 
-// DecideWaitingRun decides a run that waits. replacing says that a tick waits to replace
-// others, others is how many begun ones go before it.
+// DecideWaitingRun decides a waiting run. replacing means that a tick waits to replace active runs. active
+// is the number of runs with attempts in inboxes, and others the number of waiting runs that were
+// dispatched before and precede this one.
 //
-// What has begun gives way to a replacement; of a person's runs that have not, and
-// of newer ticks, none does: they wait until the replacement has started.
+// A replacement ends runs that were dispatched before, and older ticks. Manual runs that have not begun,
+// and newer ticks, wait until the replacement has started.
 func (r OverlapRule) DecideWaitingRun(c Candidate, replacing bool, active, others int) Turn {
 	switch {
 	case c.Expired:
