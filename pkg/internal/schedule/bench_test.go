@@ -38,9 +38,9 @@ func BenchmarkNext(b *testing.B) {
 	}
 }
 
-// The slowest there is, found by trying rare expressions in all zones: what means
-// a time that is in a gap each year, and with gap: skip never ticks again, as
-// often as a task may say so. All that looks for a tick looks through a century.
+// BenchmarkWorst measures the slowest schedule, which was found by trying rare expressions in all zones: a time
+// that lies in a gap each year. With gap: skip it never has a tick again. It is repeated as often as a task allows.
+// Each search for a tick covers a century.
 func BenchmarkWorst(b *testing.B) {
 	var exprs []string
 	for i := range schedule.MaxExpressions {

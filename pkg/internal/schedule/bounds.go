@@ -6,8 +6,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// setBounds sets the times between which ticks lie, and the jitter. It refuses what
-// task.Spec.Validate refuses, since not every timing is a part of a task.
+// setBounds sets the times between which ticks lie, and the jitter. It rejects what task.Spec.Validate also
+// rejects, because a timing is not always part of a validated task.
 func (p *plan) setBounds(t task.Timing) error {
 	p.first, p.last = firstSecond*1000, endSecond*1000-1
 	for _, b := range []struct {
@@ -37,8 +37,8 @@ func (p *plan) setBounds(t task.Timing) error {
 	return nil
 }
 
-// checkFires refuses what has no tick between start and end. It cannot know that
-// of what counts from an anchor.
+// checkFires rejects a plan that has no tick between start and end. It accepts every plan that counts from an
+// anchor, which it does not know.
 func (p *plan) checkFires(t task.Timing) error {
 	if p.isManual() || len(p.every) > 0 || p.after != 0 {
 		return nil
@@ -61,4 +61,5 @@ func (p *plan) checkFires(t task.Timing) error {
 	return task.Invalid(task.CodeNeverFires, "schedule", never+"between start, %s, and end, %s", formatTime(t.Start), formatTime(t.End))
 }
 
+// formatTime formats a time for messages.
 func formatTime(t task.Time) string { return t.UTC().Format(time.RFC3339) }

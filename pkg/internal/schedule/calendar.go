@@ -2,7 +2,7 @@ package schedule
 
 import "time"
 
-// A month is one in the calendar.
+// month is one calendar month of one year.
 type month struct {
 	first   int64 // the day number of its first day; day 0 is 1970-01-01
 	number  uint8 // 1–12
@@ -10,8 +10,8 @@ type month struct {
 	length  uint8 // in days
 }
 
-// calendarMonths is every month from January 1970 to January 2101: all in which a local
-// clock can be at an instant of 1970-01-02 to 2100.
+// calendarMonths holds every month from January 1970 to January 2101. A local clock can show these months at the
+// instants from 1970-01-02 to the end of 2100.
 var calendarMonths = func() (months [131*12 + 1]month) {
 	for i := range months {
 		first := time.Date(1970, time.January+time.Month(i), 1, 0, 0, 0, 0, time.UTC)
@@ -26,10 +26,9 @@ var calendarMonths = func() (months [131*12 + 1]month) {
 	return months
 }()
 
-// monthOf returns the month of a day number, as its place in the calendar, and
-// the day's number in it.
+// monthOf returns the month of a day number as an index of calendarMonths, and the number of the day in that month.
 func monthOf(d int64) (i, n int) {
-	// A month has 30.44 days: this is the month, or one beside it.
+	// A month has 30.44 days on average. This is the right month or one next to it.
 	i = min(int(d*100/3044), len(calendarMonths)-1)
 	for i > 0 && calendarMonths[i].first > d {
 		i--

@@ -11,8 +11,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// The days of a month and of a week, day by day against the oracle: through one
-// cycle of the calendar, which is 28 years, or with -everything up to 2100.
+// The days of a month and of a week, day by day against the oracle: through one cycle of the calendar, which is 28
+// years, or with -everything up to 2100.
 func TestNext_AgreesWithOracleOnEveryDay(t *testing.T) {
 	first, last := instantOf(t, "2000-01-01"), instantOf(t, "2028-12-31")
 	if *everything {
@@ -37,7 +37,7 @@ func TestNext_AgreesWithOracleOnEveryDay(t *testing.T) {
 		exprs = append(exprs, fmt.Sprintf("0 0 * * %dL", weekday), fmt.Sprintf("0 0 * 2 %dL", weekday))
 	}
 
-	every := 3 // one in so many of those that name a certain day of a month
+	every := 3 // compare one in three of the expressions that name a day of the month
 	if testing.Short() {
 		every = 7
 	}

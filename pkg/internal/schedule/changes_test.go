@@ -8,7 +8,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// The changes of the clock at which Next is held against the oracle.
+// The clock changes at which Next is compared with the oracle.
 var changes = []struct {
 	zone, at, what string
 	still          bool // nothing changes

@@ -2,12 +2,13 @@ package schedule
 
 import "github.com/carillonhq/carillon/pkg/task"
 
-// policy is what wall-clock rules do where the clock changes.
+// policy determines what cron expressions do where the clock changes.
 type policy struct {
-	skipGap  bool // gap: skip; else run-after
-	foldBoth bool // fold: both; else first
+	skipGap  bool // the ticks of a gap do not exist; otherwise one tick at its end stands for them
+	foldBoth bool // ticks exist in both passes of a fold; otherwise only in the first
 }
 
+// newPolicy returns the policy of a task, or an error for unknown values. Empty values stand for the defaults.
 func newPolicy(dst task.DST) (policy, error) {
 	var p policy
 
@@ -30,15 +31,15 @@ func newPolicy(dst task.DST) (policy, error) {
 	return p, nil
 }
 
-// runsAfterGap reports whether the rule ticks at the start of a stretch because
-// ticks of it fell into the gap before.
+// runsAfterGap reports whether the rule has a tick at the start of a stretch that stands for ticks in the gap
+// before it.
 func (r *rule) runsAfterGap(st *stretch, p policy) bool {
 	return st.startsWithGap() && !r.realTime && !p.skipGap &&
 		r.nextLocal(st.start+st.before, st.start+st.offset) != noInstant
 }
 
-// localStart returns the local time from which the rule's ticks count in a
-// stretch: after a fold, those that had their turn before it are left out.
+// localStart returns the local time from which the rule's ticks in a stretch count. After a fold, local times that
+// the stretch before has already shown are left out, unless the policy includes both passes.
 func (r *rule) localStart(st *stretch, p policy) int64 {
 	if st.startsWithFold() && !r.realTime && !p.foldBoth {
 		return st.start + st.before
@@ -46,11 +47,11 @@ func (r *rule) localStart(st *stretch, p policy) int64 {
 	return st.start + st.offset
 }
 
-// nextTick returns the rule's first tick not before from, an instant of 1970 to
-// 2100, or none.
+// nextTick returns the rule's first tick not before from, an instant of 1970 to 2100 in seconds, or noInstant.
 func (r *rule) nextTick(z *zone, p policy, from int64) int64 {
 	for i := z.stretchAt(from); i < len(z.stretches); i++ {
 		st := &z.stretches[i]
+		// The tick that stands for a gap is at the very start of the stretch, so it comes before all others there.
 		if from <= st.start && r.runsAfterGap(st, p) {
 			return st.start
 		}
@@ -64,8 +65,7 @@ func (r *rule) nextTick(z *zone, p policy, from int64) int64 {
 	return noInstant
 }
 
-// previousTick returns the rule's last tick not after to, an instant of 1970 to
-// 2100, or none.
+// previousTick returns the rule's last tick not after to, an instant of 1970 to 2100 in seconds, or noInstant.
 func (r *rule) previousTick(z *zone, p policy, to int64) int64 {
 	for i := z.stretchAt(to); i >= 0; i-- {
 		st := &z.stretches[i]

@@ -98,7 +98,7 @@ func TestDocs_NameOnlyWhatIsAccepted(t *testing.T) {
 	}
 }
 
-// The nicknames are what the table says.
+// The nicknames stand for the expressions in the table.
 func TestDocs_SpellOutNicknames(t *testing.T) {
 	for _, row := range rows(t, "| expression | ticks |") {
 		same := quoted(row[1])

@@ -1,9 +1,9 @@
 package schedule
 
-// @every ticks are arithmetic: anchor + k·period, k ≥ 1. All periods of a task
-// share its anchor, so that the union of several is the multiples of any of them.
-
-// withoutMultiples drops, from ascending periods, those whose ticks another has.
+// withoutMultiples removes, from ascending periods, those whose ticks another period includes.
+//
+// The ticks of @every are anchor + k·period, k ≥ 1. All periods of a task share its anchor, so the union of their
+// ticks is the set of multiples of any of the periods, counted from the anchor.
 func withoutMultiples(periods []int64) []int64 {
 	var kept []int64
 	for _, period := range periods {
@@ -15,6 +15,7 @@ func withoutMultiples(periods []int64) []int64 {
 	return kept
 }
 
+// isMultiple reports whether n is a multiple of any of the periods.
 func isMultiple(n int64, periods []int64) bool {
 	for _, period := range periods {
 		if n%period == 0 {
@@ -25,14 +26,15 @@ func isMultiple(n int64, periods []int64) bool {
 	return false
 }
 
-// countMultiples counts the numbers from 1 to limit that are multiples of any of
-// the periods, by inclusion and exclusion. Least common multiples beyond the
-// limit end a branch, so that few of the 2^n subsets are ever looked at.
+// countMultiples counts the numbers from 1 to limit that are multiples of any of the periods, by inclusion and
+// exclusion. A branch ends when the least common multiple exceeds the limit, so that few of the 2^n subsets are
+// visited.
 func countMultiples(limit int64, periods []int64) int64 {
 	if limit <= 0 {
 		return 0
 	}
 
+	// visit counts the multiples of multiple that are also multiples of any of the periods from i on.
 	var visit func(i int, multiple int64) int64
 	visit = func(i int, multiple int64) int64 {
 		var count int64
@@ -48,8 +50,7 @@ func countMultiples(limit int64, periods []int64) int64 {
 	return visit(0, 1)
 }
 
-// leastMultiple returns the least common multiple of a and b, or a number beyond
-// limit if it is beyond limit.
+// leastMultiple returns the least common multiple of a and b, or limit + 1 if it exceeds limit. It cannot overflow.
 func leastMultiple(a, b, limit int64) int64 {
 	a /= greatestDivisor(a, b)
 	if a > limit/b {
@@ -58,7 +59,7 @@ func leastMultiple(a, b, limit int64) int64 {
 	return a * b
 }
 
-// greatestDivisor returns the greatest common divisor.
+// greatestDivisor returns the greatest common divisor of a and b.
 func greatestDivisor(a, b int64) int64 {
 	for b != 0 {
 		a, b = b, a%b
@@ -66,10 +67,10 @@ func greatestDivisor(a, b int64) int64 {
 	return a
 }
 
-// A progression is the ticks of an @every that are whole seconds: the instants
-// first + k·period, k ≥ 0, in seconds.
+// progression is the set of those ticks of an @every that are whole seconds: first + k·period, k ≥ 0, in seconds.
 type progression struct{ first, period int64 }
 
+// containsInstant reports whether an instant in seconds belongs to the progression.
 func (p progression) containsInstant(instant int64) bool {
 	return instant >= p.first && (instant-p.first)%p.period == 0
 }
@@ -82,9 +83,9 @@ func (p progression) firstFrom(start int64) int64 {
 	return p.first + (start-p.first+p.period-1)/p.period*p.period
 }
 
-// wholeSeconds returns the whole seconds of an @every, if it has any.
+// wholeSeconds returns those ticks of an @every that are whole seconds, or false if none is.
 func wholeSeconds(anchor, period int64) (progression, bool) {
-	step := 1000 / greatestDivisor(period, 1000) // every step-th tick has the same ms
+	step := 1000 / greatestDivisor(period, 1000) // every step-th tick has the same milliseconds
 	for k := int64(1); k <= step; k++ {
 		if tick := anchor + k*period; tick%1000 == 0 {
 			return progression{first: tick / 1000, period: step * period / 1000}, true

@@ -9,17 +9,16 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// An Explanation says in English when a schedule ticks.
+// Explanation describes in English when a schedule has ticks.
 type Explanation struct {
-	// Text is one sentence without its full stop: "At 02:30, Monday to Friday, Berlin
-	// time". Schedules that are the same but for how they are written have the same.
+	// Text is one sentence without a full stop, such as "At 02:30, Monday to Friday, Berlin time". Schedules that
+	// differ only in how they are written have the same text.
 	Text string
-	// Each is what each expression says, in their order, without the zone.
+	// Each describes each expression, in the order of the schedule, without the zone.
 	Each []string
 }
 
-// Explain says when a schedule ticks. H and @in may be in it as a user writes them.
-// The errors are those of Check.
+// Explain describes when a schedule has ticks. The schedule may contain H and @in. The errors are those of Check.
 func Explain(t task.Timing) (Explanation, error) {
 	if err := Check(t); err != nil {
 		return Explanation{}, err
@@ -46,7 +45,7 @@ func Explain(t task.Timing) (Explanation, error) {
 
 		if x.cron != nil {
 			zoned = true
-			if !spreadsHours(text) { // else nobody knows if a change concerns it
+			if !spreadsHours(text) { // with H in the hours, it depends on the task whether a clock change concerns the expression
 				rules = append(rules, x.cron)
 			}
 		}
@@ -54,6 +53,7 @@ func Explain(t task.Timing) (Explanation, error) {
 		e.Each = append(e.Each, capitalize(x.describeExpression(text, z)))
 	}
 
+	// Sort the descriptions and drop duplicates, so that the text does not depend on the order of the expressions.
 	sorted := slices.Compact(slices.Sorted(slices.Values(e.Each)))
 	for i := 1; i < len(sorted); i++ {
 		sorted[i] = strings.ToLower(sorted[i][:1]) + sorted[i][1:]
@@ -74,9 +74,10 @@ func Explain(t task.Timing) (Explanation, error) {
 	return e, nil
 }
 
+// capitalize returns s with an upper-case first letter.
 func capitalize(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
-// describeExpression say when an expression ticks.
+// describeExpression describes when an expression has ticks.
 func (x expression) describeExpression(text string, z *zone) string {
 	switch {
 	case x.cron != nil:
@@ -97,13 +98,13 @@ func (x expression) describeExpression(text string, z *zone) string {
 	return "never by itself, only when it is triggered"
 }
 
-// spreadsHours reports whether the hours of an expression follow from a name.
+// spreadsHours reports whether the hours of an expression contain H. The hours are the fourth field from the end.
 func spreadsHours(text string) bool {
 	words := strings.Fields(text)
 	return usesHash(text) && hasH(words[len(words)-4])
 }
 
-// displayName are how a person calls a zone: Berlin time.
+// displayName returns the name of a zone as people use it, such as "Berlin time".
 func (z *zone) displayName() string {
 	name := z.location.String()
 	if name == "UTC" {
@@ -116,6 +117,7 @@ func (z *zone) displayName() string {
 	return strings.ReplaceAll(name[strings.LastIndex(name, "/")+1:], "_", " ") + " time"
 }
 
+// instantWords formats an instant in ms as a local time, with as much precision as it has.
 func (z *zone) instantWords(ms int64) string {
 	at := time.UnixMilli(ms).In(z.location)
 	layout := "2 January 2006 at 15:04"
@@ -130,7 +132,7 @@ func (z *zone) instantWords(ms int64) string {
 	return at.Format(layout) + ", " + z.displayName()
 }
 
-// boundWords say what bounds the ticks, and what blurs them.
+// boundWords describes start, end and jitter.
 func boundWords(t task.Timing, z *zone) []string {
 	var words []string
 
@@ -150,10 +152,10 @@ func boundWords(t task.Timing, z *zone) []string {
 	return words
 }
 
-// changeWords say what becomes of ticks where the zone's clocks change; "" if no
-// change from now on concerns them.
+// changeWords describes what happens to ticks where the zone's clocks change; "" if no change from 2025 on concerns
+// them.
 func changeWords(rules []*rule, z *zone, p policy) string {
-	const since = 1735689600 // 2025: what was before concerns nobody, and words must not depend on when they are read
+	const since = 1735689600 // 2025, fixed so that the text does not depend on when it is read
 	skipped, repeated := false, false
 	for _, r := range rules {
 		for i := range z.stretches {
@@ -191,7 +193,7 @@ func changeWords(rules []*rule, z *zone, p policy) string {
 	return ""
 }
 
-// durationWords are a duration in ms: 1 hour 30 minutes.
+// durationWords formats a duration in ms, such as "1 hour 30 minutes".
 func durationWords(ms int64) string {
 	var words []string
 	for _, u := range []struct {

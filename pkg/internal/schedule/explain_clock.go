@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// mostTimes is how many times of day are told one by one.
+// mostTimes is how many times of day are listed individually.
 const mostTimes = 6
 
-// describeRule say when a rule ticks.
+// describeRule describes when a rule has ticks.
 func (r *rule) describeRule() string {
 	day := r.dayWords()
 	switch {
@@ -21,7 +21,8 @@ func (r *rule) describeRule() string {
 	return r.clockWords()
 }
 
-// clockWords say at which times of a day a rule ticks.
+// clockWords describes at which times of a day a rule has ticks. It chooses the shortest form that is exact: times
+// of day, a beat ("every 10 minutes from 08:00 to 17:50"), or minutes and hours separately.
 func (r *rule) clockWords() string {
 	seconds, minutes, hours := setMembers(r.seconds), setMembers(r.minutes), setMembers(uint64(r.hours))
 	if len(seconds) > 1 {
@@ -59,6 +60,7 @@ func (r *rule) clockWords() string {
 	return minuteWords(minutes) + at + ", " + hourWords(hours)
 }
 
+// timesOfDay lists all combinations of hours and minutes.
 func timesOfDay(hours, minutes []int, of func(hour, minute int) string) string {
 	var times []string
 	for _, h := range hours {
@@ -70,7 +72,7 @@ func timesOfDay(hours, minutes []int, of func(hour, minute int) string) string {
 	return joinWithAnd(times)
 }
 
-// countUnit is "minute", or "5 minutes": what comes every so often.
+// countUnit returns "minute" for 1, and "5 minutes" for 5: what follows "every".
 func countUnit(n int, unit string) string {
 	if n == 1 {
 		return unit
@@ -78,7 +80,7 @@ func countUnit(n int, unit string) string {
 	return fmt.Sprintf("%d %ss", n, unit)
 }
 
-// minuteWords say at which minutes of every hour.
+// minuteWords describes the minutes of every hour.
 func minuteWords(minutes []int) string {
 	past := func(m int) string { return ":" + twoDigits(m) }
 	b, isBeat := beatOf(minutes)
@@ -98,7 +100,7 @@ func minuteWords(minutes []int) string {
 	return "at " + enumerateValues(minutes, past) + " of each hour"
 }
 
-// hourWords say in which hours of a day.
+// hourWords describes the hours of a day.
 func hourWords(hours []int) string {
 	b, isBeat := beatOf(hours)
 	switch {
@@ -113,7 +115,7 @@ func hourWords(hours []int) string {
 	return "in the hours " + enumerateValues(hours, twoDigits)
 }
 
-// secondWords say when a rule ticks that has several seconds.
+// secondWords describes a rule with several seconds in a minute.
 func secondWords(seconds, minutes, hours []int) string {
 	words := "at the seconds " + enumerateValues(seconds, twoDigits) + " of each minute"
 	if b, ok := beatOf(seconds); ok {

@@ -5,17 +5,18 @@ import (
 	"time"
 )
 
+// Bit sets with all values of their field.
 const (
 	everyDay     = 1<<32 - 2 // bits 1 to 31
 	everyWeekday = 1<<7 - 1
 	everyMonth   = 1<<13 - 2 // bits 1 to 12
 )
 
-// dayWords say on which days a rule ticks; "" if it is on all.
+// dayWords describes on which days a rule has ticks; "" if on all.
 func (r *rule) dayWords() string {
 	byDay, byWeekday := r.days != everyDay, r.weekdays != everyWeekday
 	if !r.bothDays && (!byDay || !byWeekday) {
-		byDay, byWeekday = false, false // either suffices, and one always does
+		byDay, byWeekday = false, false // one match is enough, and one field always matches
 	}
 
 	months := r.monthWords()
@@ -46,7 +47,7 @@ func (r *rule) dayWords() string {
 	return words
 }
 
-// describeDates names a few days of the year: 24 December; "" if they are many.
+// describeDates lists up to three dates of a year, such as "24 December"; "" if there are more.
 func (r *rule) describeDates() string {
 	days, months := setMembers(uint64(r.days)), setMembers(uint64(r.months))
 	if r.hasSpecial || len(months) == 12 || len(days)*len(months) > 3 {
@@ -63,6 +64,7 @@ func (r *rule) describeDates() string {
 	return "on " + joinWithAnd(dates)
 }
 
+// monthWords describes the months; "" if all match.
 func (r *rule) monthWords() string {
 	if r.months == everyMonth {
 		return ""
@@ -70,7 +72,7 @@ func (r *rule) monthWords() string {
 	return "in " + enumerateValues(setMembers(uint64(r.months)), func(m int) string { return time.Month(m).String() })
 }
 
-// monthdayWords are the days of the month: the 1st, the 15th and the last day.
+// monthdayWords describes the days of the month, such as "the 1st, the 15th and the last day".
 func (r *rule) monthdayWords() string {
 	var items []string
 	days := setMembers(uint64(r.days))
@@ -95,10 +97,9 @@ func (r *rule) monthdayWords() string {
 	return joinWithAnd(items)
 }
 
-// weekdayWords are the days of the week: Monday to Friday; on Sundays; on the last
-// Friday of the month.
+// weekdayWords describes the days of the week: "Monday to Friday", "on Sundays", "on the last Friday of the month".
 func (r *rule) weekdayWords() string {
-	var days []int // Sunday is 7: weeks begin on Monday
+	var days []int // from Monday, 1, to Sunday, 7
 	for _, d := range setMembers(uint64(r.weekdays)>>1 | uint64(r.weekdays)&1<<6) {
 		days = append(days, d+1)
 	}
@@ -126,6 +127,7 @@ func (r *rule) weekdayWords() string {
 	return plainWeekdays(days, name)
 }
 
+// plainWeekdays lists weekdays without a place in the month.
 func plainWeekdays(days []int, name func(int) string) string {
 	if len(days) > 2 && isContiguous(days) {
 		return enumerateValues(days, name)

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// setMembers are the members of a bit set, in order.
+// setMembers returns the members of a bit set in ascending order.
 func setMembers(set uint64) []int {
 	var list []int
 	for n := range 64 {
@@ -17,10 +17,10 @@ func setMembers(set uint64) []int {
 	return list
 }
 
-// A beat is values at equal distances: from, from+by, … to.
+// beat is a list of values at equal distances: from, from+by, … to.
 type beat struct{ from, to, by int }
 
-// beatOf is the beat that three values or more are; false if they are none.
+// beatOf returns the beat that a list of at least three values forms, or false if it forms none.
 func beatOf(list []int) (beat, bool) {
 	if len(list) < 3 {
 		return beat{}, false
@@ -37,16 +37,15 @@ func beatOf(list []int) (beat, bool) {
 	return b, true
 }
 
-// isSteady reports whether the beat goes on over the end of a round of so many
-// values, such as the 60 minutes of an hour.
+// isSteady reports whether the beat continues evenly over the end of a round, such as the 60 minutes of an hour.
 func (b beat) isSteady(round int) bool {
 	return round%b.by == 0 && b.from < b.by && b.to+b.by >= round
 }
 
-// isContiguous reports whether values follow each other without a gap: one is a row, too.
+// isContiguous reports whether values follow each other without a gap. A single value does.
 func isContiguous(list []int) bool { return list[len(list)-1]-list[0] == len(list)-1 }
 
-// enumerateValues names values, rows of three or more by their ends.
+// enumerateValues lists values by name. It shortens three or more consecutive values to their first and last.
 func enumerateValues(list []int, name func(int) string) string {
 	var items []string
 	for i := 0; i < len(list); {
@@ -69,7 +68,7 @@ func enumerateValues(list []int, name func(int) string) string {
 	return joinWithAnd(items)
 }
 
-// joinWithAnd makes "a, b and c" of items.
+// joinWithAnd joins items as "a, b and c".
 func joinWithAnd(items []string) string {
 	if len(items) < 2 {
 		return strings.Join(items, "")
@@ -77,7 +76,7 @@ func joinWithAnd(items []string) string {
 	return strings.Join(items[:len(items)-1], ", ") + " and " + items[len(items)-1]
 }
 
-// formatOrdinal is 1st, 2nd, 3rd, 4th.
+// formatOrdinal formats a number as 1st, 2nd, 3rd, 4th.
 func formatOrdinal(n int) string {
 	suffix := "th"
 	if n/10%10 != 1 {
@@ -94,4 +93,5 @@ func formatOrdinal(n int) string {
 	return fmt.Sprintf("%d%s", n, suffix)
 }
 
+// twoDigits formats a number with two digits.
 func twoDigits(n int) string { return fmt.Sprintf("%02d", n) }

@@ -5,9 +5,11 @@ import (
 	"strings"
 )
 
+// byName describes a value that H stands for.
 const byName = "that follows from the task's name"
 
-// spreadRule says when a rule ticks that has H in it; r has some value in H's places.
+// spreadRule describes a rule whose expression contains H. In r, an arbitrary value stands in the place of each H.
+// So those fields are described from the text instead.
 func spreadRule(r *rule, fields []string) string {
 	if len(fields) == maxFields-1 {
 		fields = append([]string{"0"}, fields...)
@@ -41,7 +43,7 @@ func spreadRule(r *rule, fields []string) string {
 	return strings.Join(words, ", ")
 }
 
-// spreadClock says at which times of a day.
+// spreadClock describes the times of day.
 func (r *rule) spreadClock(fields []string) string {
 	seconds, minutes, hours := fields[0], fields[1], fields[2]
 	if !hasH(seconds) && !hasH(minutes) && !hasH(hours) {
@@ -83,7 +85,7 @@ func (r *rule) spreadClock(fields []string) string {
 	return strings.Join(words, ", ")
 }
 
-// spreadField says which values a field with H has.
+// spreadField describes the values of a field with H.
 func spreadField(text, unit, several string) string {
 	if strings.Contains(text, ",") {
 		return several + ", some of which are chosen from the task's name"
@@ -106,8 +108,9 @@ func spreadField(text, unit, several string) string {
 	return "a " + unit + span + " " + byName
 }
 
+// stepOrdinal formats the step of a field, as in "every 3rd hour".
 func stepOrdinal(text string) string {
-	n, _ := parseDigits(text) // it was checked
+	n, _ := parseDigits(text) // checked when the expression was parsed
 	if n == 1 {
 		return "single"
 	}

@@ -26,8 +26,8 @@ func explain(t testing.TB, timing task.Timing) string {
 	return e.Text
 }
 
-// claims are what texts say, and what each of their ticks must then be. each says
-// what a tick is; none is missing if per ticks come in a span.
+// claims are texts of Explain with what must hold for the ticks. each checks a tick. per is how many ticks a span
+// must have, so that none is missing.
 var claims = []struct {
 	expr, text string
 	each       func(time.Time) bool
@@ -170,8 +170,8 @@ func TestExplain_SaysTheRestOfTheLanguage(t *testing.T) {
 
 var item = regexp.MustCompile(`^(\d+)(?:-(\d+)(?:/(\d+))?)?$`)
 
-// spelled writes a field's items one by one, in some order, if they are plain and
-// the first is no star, which means more than its values.
+// spelled writes the items of a field individually and in another order, if they are plain and the first does not
+// start with *, which means more than its values.
 func spelled(field string) string {
 	if field[0] == '*' {
 		return field
@@ -204,7 +204,7 @@ func spelled(field string) string {
 	return strings.Join(values, ",")
 }
 
-// TestExplain_SameScheduleSameText: however it is written, and in whatever order.
+// However a schedule is written, and in whatever order, the text is the same.
 func TestExplain_SameScheduleSameText(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		zone, dst := zoneGen.Draw(t, "zone"), dstGen.Draw(t, "dst")
@@ -250,8 +250,7 @@ var (
 	fromTo     = regexp.MustCompile(`^Every .* from (\d\d:\d\d(?::\d\d)?) to (\d\d:\d\d(?::\d\d)?)[, ]`)
 )
 
-// TestExplain_TimesAreThoseOfTheTicks, and there are no others: read back from the
-// text, where it tells them.
+// If the text lists times of day, the ticks have exactly these times.
 func TestExplain_TimesAreThoseOfTheTicks(t *testing.T) {
 	full := func(s string) string { return s + ":00"[:3*(2-strings.Count(s, ":"))] }
 	rapid.Check(t, func(t *rapid.T) {
@@ -299,7 +298,7 @@ func TestExplain_TimesAreThoseOfTheTicks(t *testing.T) {
 	})
 }
 
-// FuzzExplain holds that whatever may be a schedule can be explained.
+// FuzzExplain checks that every valid schedule can be explained.
 func FuzzExplain(f *testing.F) {
 	for _, expr := range []string{"30 2 * * 1-5", "H/15 * * * *", "H(0-9)/3,H,H/2 H/23 H/31 H/12 H/7", "@every 90s", "0 0 LW,15W * 5L,1#2", "H H H H H H", "@in 10m", "*/7 3-5 H L-3 * *"} {
 		f.Add(expr, "Europe/Berlin")

@@ -23,7 +23,7 @@ const (
 	inExpr     = "@in"
 )
 
-// nicknameFields are the names that crontab(5) knows, as six fields.
+// nicknameFields maps the nicknames of crontab(5) to expressions of six fields.
 var nicknameFields = map[string]string{
 	"@yearly":   "0 0 0 1 1 *",
 	"@annually": "0 0 0 1 1 *",
@@ -34,25 +34,24 @@ var nicknameFields = map[string]string{
 	"@hourly":   "0 0 * * * *",
 }
 
-// An expression is one parsed expression: exactly one of its parts is set, or
-// none, which is @manual.
+// expression is one parsed expression. Exactly one of its fields is set, or none for @manual.
 type expression struct {
 	cron  *rule
 	every int64 // a period in ms
 	after int64 // a period in ms, counted from the end of each run
 	at    int64 // an instant in ms
-	in    int64 // a duration in ms from when it is written
+	in    int64 // a duration in ms, counted from when the task is written
 }
 
-// parseExpression parses one expression. Nothing reaches another parser before
-// it has passed the checks here. name is the user's name of the field; written
-// says that H and @in may be in it, with some value in H's place.
+// parseExpression parses one expression. It checks everything itself before it passes anything to another parser.
+// name is the field's name for errors. With written, the expression may contain H or @in. An arbitrary value then
+// takes the place of H.
 func parseExpression(name, text string, written bool) (expression, error) {
 	return readExpression(name, text, written, suggestMeant)
 }
 
-// readExpression is parseExpression with another end to its messages: whoever makes
-// that of guesses must not ask for a guess at each of them.
+// readExpression is parseExpression with a function that suggests corrections for error messages. A suggestion is
+// itself parsed to verify it, which must not search for suggestions again.
 func readExpression(name, text string, written bool, meant func(words []string) string) (expression, error) {
 	fail := func(code, format string, args ...any) (expression, error) {
 		return expression{}, task.Invalid(code, name, "%s: %s", task.Quote(text), fmt.Sprintf(format, args...))
@@ -62,6 +61,8 @@ func readExpression(name, text string, written bool, meant func(words []string) 
 		return fail(task.CodeTooLong, "%d bytes are more than %d", len(text), maxLength)
 	}
 
+	// Only printable ASCII and spaces are allowed. Tabs are rejected, because they look like spaces in an error
+	// message.
 	for _, c := range []byte(text) {
 		switch {
 		case c == '\t':
@@ -135,6 +136,7 @@ func readExpression(name, text string, written bool, meant func(words []string) 
 	if err != nil {
 		return fail(task.CodeBadSchedule, "%v%s", err, meant(given))
 	}
+	// An expression such as February 30 has no day at all.
 	if r.nextDay(firstSecond/daySeconds, endSecond/daySeconds-1) == noInstant {
 		return fail(task.CodeNeverFires, "never fires: no month that it names has such a day")
 	}
@@ -142,6 +144,7 @@ func readExpression(name, text string, written bool, meant func(words []string) 
 	return expression{cron: r}, nil
 }
 
+// wrongNickname returns the message for a word that begins with @ and is not a nickname.
 func wrongNickname(words []string) string {
 	lower := strings.ToLower(words[0])
 	switch _, known := nicknameFields[lower]; {
@@ -175,7 +178,7 @@ func parseEvery(words []string) (int64, error) {
 	return parseDuration("period", words[0])
 }
 
-// parseIn returns in ms what @in waits.
+// parseIn returns the duration of @in, in ms.
 func parseIn(words []string) (int64, error) {
 	if len(words) != 1 {
 		return 0, fmt.Errorf("@in needs one duration, such as \"@in 10m\"%s", oneDuration(inExpr, words))
@@ -183,7 +186,7 @@ func parseIn(words []string) (int64, error) {
 	return parseDuration("wait", words[0])
 }
 
-// parseDuration returns a duration in ms. noun is what the user takes it for.
+// parseDuration returns a duration in ms. noun is what messages call it.
 func parseDuration(noun, text string) (int64, error) {
 	read, err := task.ParseDuration("", text)
 	if err != nil {
@@ -204,11 +207,10 @@ func parseDuration(noun, text string) (int64, error) {
 	}
 }
 
-// rfc3339 is the shape of a time. time.Parse alone also takes hours of one digit
-// and a comma before the fraction.
+// rfc3339 is the form of a time. time.Parse alone also accepts hours of one digit and a comma before the fraction.
 var rfc3339 = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$`)
 
-// parseAt returns an instant in ms.
+// parseAt returns the instant of @at, in ms.
 func parseAt(words []string) (int64, error) {
 	err := fmt.Errorf("@at needs one RFC 3339 time with its offset, such as \"@at 2026-12-24T18:00:00Z\"")
 
@@ -231,13 +233,14 @@ func parseAt(words []string) (int64, error) {
 	return at.UnixMilli(), nil
 }
 
-// placeholderField is passed to the parser for a field of which nothing plain is left.
+// placeholderField is passed to the parser for a field that has only special items such as L. parseCron clears it
+// afterwards.
 const placeholderField = "1"
 
-// cronParser turns checked fields into bit sets; it never sees what a user wrote.
+// cronParser converts checked fields to bit sets. It never receives what a user wrote.
 var cronParser = cron.NewParser(cron.Second | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow)
 
-// parseCron parses the words of a cron expression.
+// parseCron parses the fields of a cron expression.
 func parseCron(words []string) (*rule, error) {
 	switch {
 	case len(words) == maxFields-1:
@@ -249,9 +252,10 @@ func parseCron(words []string) (*rule, error) {
 			len(words), pluralNoun(len(words), "field"))
 	}
 
+	// Take the special items out of each field, and check and normalize the rest.
 	var days special
 	plain := make([]string, maxFields)
-	var empty [maxFields]bool // of plain items
+	var empty [maxFields]bool // no items besides special ones
 	for i := range cronFields {
 		text, err := days.extractSpecial(&cronFields[i], words[i])
 		if err == nil && text != "" {
@@ -275,9 +279,9 @@ func parseCron(words []string) (*rule, error) {
 		return nil, fmt.Errorf("is not made of fields")
 	}
 
-	// The star bit (the highest) of the parser is dropped: it forgets that */2
-	// starts with *. Vixie's cron looks at the first character, and so do we. A ?
-	// is a *: check has refused it everywhere but in the day fields.
+	// The parser marks fields that start with * by its highest bit, but not */2. Vixie's cron looks at the first
+	// character, and so does this. So the bit is dropped. A ? counts as *; checkSyntax rejects it outside of the
+	// day fields.
 	star := func(i int) bool { return words[i][0] == '*' || words[i][0] == '?' }
 	r := &rule{
 		seconds:  sets.Second &^ (1 << 63),
@@ -302,6 +306,7 @@ func parseCron(words []string) (*rule, error) {
 	return r, nil
 }
 
+// pluralNoun returns the plural of a noun, unless n is 1.
 func pluralNoun(n int, noun string) string {
 	if n == 1 {
 		return noun

@@ -8,15 +8,15 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A field is one of the six fields of a cron expression.
+// field describes one of the six fields of a cron expression.
 type field struct {
 	name     string
 	min, max int
-	names    []string // names of the values from min on
-	unit     string   // the unit of @every that a step of this field resembles
+	names    []string // names of the values, from min on; nil: none
+	unit     string   // the unit of @every that a step of this field resembles; "": none
 }
 
-// The fields in the order in which they are written. 7 is Sunday, as 0 is.
+// cronFields lists the fields in the order in which they are written. 7 is Sunday, like 0.
 var cronFields = [...]field{
 	{name: "second", max: 59, unit: "s"},
 	{name: "minute", max: 59, unit: "m"},
@@ -29,9 +29,8 @@ var cronFields = [...]field{
 
 var dayOfMonth, dayOfWeek = &cronFields[3], &cronFields[5]
 
-// checkSyntax refuses everything that is not part of the language, and rewrites the rest
-// so plainly that no parser can misread it: numbers, ranges and steps only, and 0
-// for Sunday.
+// checkSyntax rejects everything that is not part of the language. It rewrites the rest so that no parser can
+// misread it: only numbers, ranges and steps, and 0 for Sunday.
 func (f *field) checkSyntax(text string) (string, error) {
 	if f.isAnyDay(text) {
 		return f.plainRange(f.min, f.maxValue(), 1), nil
@@ -49,6 +48,7 @@ func (f *field) checkSyntax(text string) (string, error) {
 	return strings.Join(items, ","), nil
 }
 
+// checkItem checks and rewrites one item of a list: a value, a range, or either with a step.
 func (f *field) checkItem(item string) (string, error) {
 	if err := f.unsupportedError(item); err != nil {
 		return "", err
@@ -75,9 +75,8 @@ func (f *field) checkItem(item string) (string, error) {
 		}
 
 		if stepped && !ranged {
-			// As in robfig/cron, Quartz and Spring, 5/10 begins at 5 and goes on to
-			// the field's maximum. Sunday as 7 is beyond the last weekday: it is then
-			// the only value.
+			// As in robfig/cron, Quartz and Spring, 5/10 begins at 5 and continues to the field's maximum. Sunday
+			// as 7 is beyond the last weekday, so it is then the only value.
 			to = max(from, f.maxValue())
 		}
 	}
@@ -97,7 +96,7 @@ func (f *field) checkItem(item string) (string, error) {
 	return f.plainRange(from, to, by), nil
 }
 
-// plainRange writes a range so that it needs no knowledge of 7.
+// plainRange formats a range. If it includes 7, it lists the days instead, with 0 for Sunday.
 func (f *field) plainRange(from, to, by int) string {
 	if to <= f.maxValue() {
 		return fmt.Sprintf("%d-%d/%d", from, to, by)
@@ -111,14 +110,13 @@ func (f *field) plainRange(from, to, by int) string {
 	return strings.Join(days, ",")
 }
 
-// isAnyDay reports whether text is ?, Quartz's "no specific day". It means *, and
-// counts as * for the day rule, too.
+// isAnyDay reports whether text is "?", Quartz's "no specific day". It means *, also for the rule of the two day
+// fields.
 func (f *field) isAnyDay(text string) bool {
 	return text == "?" && (f == dayOfMonth || f == dayOfWeek)
 }
 
-// maxValue is the field's greatest value that no other value means too: 6 is
-// Saturday, 7 is Sunday again.
+// maxValue returns the field's greatest value that has no other name: 6 is Saturday, and 7 is Sunday again.
 func (f *field) maxValue() int {
 	if f.max == 7 {
 		return 6
@@ -126,7 +124,7 @@ func (f *field) maxValue() int {
 	return f.max
 }
 
-// parseValue reads a number or a name.
+// parseValue parses a number or a name. item is the whole item, for messages.
 func (f *field) parseValue(item, text string) (int, error) {
 	for i, name := range f.names {
 		if strings.EqualFold(name, text) {
@@ -152,6 +150,7 @@ func (f *field) parseValue(item, text string) (int, error) {
 	return n, nil
 }
 
+// parseStep parses the step of an item.
 func (f *field) parseStep(item, text string) (int, error) {
 	n, ok := parseDigits(text)
 	switch {
@@ -166,7 +165,7 @@ func (f *field) parseStep(item, text string) (int, error) {
 	return n, nil
 }
 
-// backwardsError says how a range over the end of a day, year or week is written.
+// backwardsError returns the error for a range whose end is before its start, with a correct way to write it.
 func (f *field) backwardsError(item string, from, to int) error {
 	if f.names != nil && f.min == 0 && to == 0 {
 		return fmt.Errorf("%s %s has its bounds in the wrong order; did you mean %d-7?", f.name, shorten(item), from)
@@ -175,6 +174,7 @@ func (f *field) backwardsError(item string, from, to int) error {
 		formatRange(from, f.maxValue()), formatRange(f.min, to))
 }
 
+// formatRange formats a range, or a single value.
 func formatRange(from, to int) string {
 	if from == to {
 		return strconv.Itoa(from)
@@ -182,9 +182,8 @@ func formatRange(from, to int) string {
 	return fmt.Sprintf("%d-%d", from, to)
 }
 
-// unsupportedError names the extensions of other schedulers, and ours where they do
-// not belong. They are refused, never guessed, since each means different things
-// to different programs.
+// unsupportedError returns an error for extensions of other schedulers, and for special items in the wrong field.
+// Such items are rejected and never guessed, because they mean different things to different programs.
 func (f *field) unsupportedError(item string) error {
 	text := strings.ToUpper(item)
 	switch {
@@ -203,7 +202,7 @@ func (f *field) unsupportedError(item string) error {
 	return nil
 }
 
-// shorten keeps a message short, whatever it repeats of a user's text.
+// shorten limits user input that a message repeats.
 func shorten(s string) string {
 	if len(s) > 20 {
 		return s[:20] + "…"
@@ -211,10 +210,11 @@ func shorten(s string) string {
 	return s
 }
 
+// isNumber reports whether s consists of digits.
 func isNumber(s string) bool { _, ok := parseDigits(s); return ok }
 
-// parseDigits reads decimal digits and nothing else; what is too large for any field
-// is cut down to a value that still is.
+// parseDigits parses decimal digits and nothing else. It limits large numbers to 1,000,000, which is too large for
+// every field, so that they cannot overflow.
 func parseDigits(s string) (int, bool) {
 	n := 0
 	for _, c := range []byte(s) {

@@ -9,8 +9,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// FuzzParse holds that no text panics, that what is refused is a *task.Error of
-// the right field, and that what parses ticks later than asked, and counts so.
+// FuzzParse checks that no text causes a panic, that every rejection is a *task.Error of the right field, and that
+// ticks are later than requested and counted correctly.
 func FuzzParse(f *testing.F) {
 	for _, expr := range []string{
 		"* * * * *", "*/5 * * * *", "0 30 2 * * *", "0 0 29 2 1", "0 0 30 2 *", "@daily", "@every 90s", "@every -1h", "@every 0",
@@ -59,8 +59,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzSpread holds that a task may have an expression exactly if what Spread
-// makes of it is a schedule, whatever the task's name.
+// FuzzSpread checks that a task may have an expression exactly if the result of Spread is a valid schedule,
+// whatever the task's name.
 func FuzzSpread(f *testing.F) {
 	for _, expr := range []string{"H * * * *", "H H(2-5) * * *", "H/15 * * * *", "H(0-9)/3,H,H/2 H/23 H/31 H/12 H/7", "h,H(5-5) * * * thu", "H, * * * *",
 		"0 0 H(1-28) 2 H(mon-SAT)/2", "H(-) * * * *", "H()/ * * * *", "@hourly", "@in 10m", "H\x00 * * * *", "H H 30 2 *", "0 0 LW,H * H#2"} {
@@ -90,8 +90,7 @@ func FuzzSpread(f *testing.F) {
 	})
 }
 
-// FuzzReadLocal holds that every text is refused or is a local time, which its
-// instants show.
+// FuzzReadLocal checks that every text is rejected or is a local time, and that a clock shows it at its instants.
 func FuzzReadLocal(f *testing.F) {
 	for _, text := range []string{"2026-03-29 02:30", "2026-10-25T02:30:00.250", "2026-10-25", "2026-10-25T02:30:00+01:00", "", "2026-02-30", "9999-99-99 99:99"} {
 		f.Add(text, "Europe/Berlin")

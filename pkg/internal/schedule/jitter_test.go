@@ -14,8 +14,7 @@ func jittered(t fataler, jitter time.Duration, exprs ...string) *schedule.Schedu
 	return mustParse(t, task.Timing{Schedule: exprs, Jitter: task.Duration(jitter)}, anchor)
 }
 
-// These values are on record in clusters: a tick must not fall due at another
-// time because the program was replaced.
+// Clusters have stored these values: a new version of the program must not change when a tick is due.
 func TestDue_IsTheSameForEver(t *testing.T) {
 	for _, c := range []struct {
 		uid, tick, due string
@@ -24,7 +23,7 @@ func TestDue_IsTheSameForEver(t *testing.T) {
 		{"k3f9", "2026-03-01 10:00", "2026-03-01 10:00:01.593", 30 * time.Second},
 		{"k3f9", "2026-03-01 11:00", "2026-03-01 11:00:01.444", 30 * time.Second},
 		{"x", "2026-03-01 10:00", "2026-03-01 10:00:01.323", 30 * time.Second},
-		{"k3f9", "2026-03-01 10:00", "2026-03-01 10:21:31.593", 24 * time.Hour}, // cut to the hour
+		{"k3f9", "2026-03-01 10:00", "2026-03-01 10:21:31.593", 24 * time.Hour}, // limited to the hour until the next tick
 		{"k3f9", "2026-03-01 10:00", "2026-03-01 10:00", 0},
 	} {
 		if due := jittered(t, c.jitter, "@hourly").Due(instantOf(t, c.tick), c.uid); !due.Equal(instantOf(t, c.due)) {
@@ -62,7 +61,7 @@ func TestDue_KeepsTheOrderOfTicks(t *testing.T) {
 				t.Fatalf("%v is due before %v only, and %v is a tick", tick, before, next)
 			}
 
-			// The last that is due is this one from its due time up to the next one's.
+			// The last due tick is this one from its due time until the due time of the next.
 			for _, look := range []time.Time{due, due.Add(jitter / 3), before} {
 				if more && !look.Before(s.Due(next, uid)) {
 					continue

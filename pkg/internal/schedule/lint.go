@@ -9,18 +9,18 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// The codes of Findings; one of what is refused is the error's.
+// The codes of Findings. A schedule that is rejected has the code of its error instead.
 const (
 	LintEnded   = "ended"        // no tick is left
-	LintSeconds = "every_second" // it ticks each second
-	LintStep    = "uneven_step"  // a step that begins anew before its round is full
-	LintDays    = "two_days"     // day of month and day of week
-	LintWeekday = "weekday"      // numbers of weekdays in what looks like Quartz
-	LintClocks  = "clock_change" // ticks that a change of the clocks moves, drops or doubles
-	LintCrowd   = "crowd"        // many tasks on one second
+	LintSeconds = "every_second" // it has a tick every second
+	LintStep    = "uneven_step"  // a step that does not divide its field evenly
+	LintDays    = "two_days"     // both day of month and day of week are restricted
+	LintWeekday = "weekday"      // numbers of weekdays in what looks like a Quartz expression
+	LintClocks  = "clock_change" // a clock change moves, drops or doubles ticks
+	LintCrowd   = "crowd"        // many tasks have a tick at the same second
 )
 
-// A Finding is what is odd about a schedule, though it may be meant.
+// Finding is something unusual about a schedule that is valid and may be intended.
 type Finding struct {
 	Code    string
 	Field   string // "schedule", "schedule[1]" or "end"
@@ -28,8 +28,8 @@ type Finding struct {
 	Hint    string // what to write instead; may be empty
 }
 
-// Lint says what is odd about a schedule, as seen at an instant: clocks that change
-// within two years of it. What is refused is one finding. H may be in it.
+// Lint returns what is unusual about a schedule, as of an instant. It considers clock changes within two years of
+// now. If the schedule is invalid, that is the only finding. The schedule may contain H.
 func Lint(t task.Timing, now time.Time) []Finding {
 	if err := Check(t); err != nil {
 		if e, ok := err.(*task.Error); ok {
@@ -40,7 +40,7 @@ func Lint(t task.Timing, now time.Time) []Finding {
 
 	p := &plan{}
 	if p.parseExpressions(t.Schedule, true) != nil || p.setTiming(t) != nil {
-		return nil // it cannot be: it was checked
+		return nil // cannot happen: Check has accepted it
 	}
 
 	l := linter{plan: p, timing: t, now: now.Unix()}
@@ -61,22 +61,25 @@ func Lint(t task.Timing, now time.Time) []Finding {
 	return l.found
 }
 
+// linter collects the findings for one timing.
 type linter struct {
 	*plan
 	timing task.Timing
-	now    int64
-	field  string // of the expression at hand
+	now    int64  // in seconds
+	field  string // of the expression that is examined
 	found  []Finding
 }
 
+// addWarning adds a finding about the current field.
 func (l *linter) addWarning(code, hint, format string, args ...any) {
 	l.found = append(l.found, Finding{code, l.field, fmt.Sprintf(format, args...), hint})
 }
 
+// timesADay formats how often something happens in a day.
 func timesADay(n int64) string { return fmt.Sprintf("%d times a day", n) }
 
-// checkEnded finds that no tick is left. What is counted from when a task is written has
-// one, unless its end is past.
+// checkEnded finds schedules without a tick left. A schedule that counts from when the task is written, or from the
+// end of a run, always has one, unless its end is past.
 func (l *linter) checkEnded(now time.Time) {
 	if !l.timing.End.IsZero() && l.timing.End.Before(now) {
 		l.field = "end"
@@ -95,9 +98,10 @@ func (l *linter) checkEnded(now time.Time) {
 	}
 }
 
+// checkRule examines one cron expression.
 func (l *linter) checkRule(r *rule, text string) {
 	words := strings.Fields(text)
-	if words[0][0] == '@' { // a nickname is meant as it is
+	if words[0][0] == '@' { // the fields of a nickname are intended as they are
 		l.checkClockChanges(r)
 		return
 	}
@@ -131,14 +135,15 @@ func (l *linter) checkRule(r *rule, text string) {
 	}
 }
 
-// fieldRounds are how many values a field has before it begins anew, and with what.
+// fieldRounds gives, for each field in which steps can be uneven, after how many values it starts again, and the
+// unit that starts then.
 var fieldRounds = map[string]struct {
 	size int
 	unit string
 }{"second": {60, "minute"}, "minute": {60, "hour"}, "hour": {24, "day"}, "month": {12, "year"}}
 
-// checkSteps finds steps that do not fill a field evenly: those over all of a field, and
-// those from a value on.
+// checkSteps finds steps over a whole field, or from a value on, that do not divide the field evenly: */7 minutes
+// leaves 4 minutes between :56 and :00. A range shows where it ends, so steps in ranges are not reported.
 func (l *linter) checkSteps(f *field, words []string, i int) {
 	if strings.Contains(words[i], ",") {
 		return
@@ -156,7 +161,7 @@ func (l *linter) checkSteps(f *field, words []string, i int) {
 	if !whole {
 		var err error
 		if from, err = f.parseValue(item, begin); err != nil || from > f.maxValue() {
-			return // a range, which says where it ends
+			return // a range, which shows where it ends
 		}
 	}
 
@@ -172,6 +177,7 @@ func (l *linter) checkSteps(f *field, words []string, i int) {
 		return
 	}
 
+	// @every is a replacement only if all larger fields match everything.
 	hint := ""
 	if f.unit != "" && i+1 < len(words) && !slices.ContainsFunc(words[i+1:], func(w string) bool { return w != "*" && w != "?" }) {
 		hint = fmt.Sprintf("\"@every %d%s\" keeps its distance", by, f.unit)
@@ -181,8 +187,8 @@ func (l *linter) checkSteps(f *field, words []string, i int) {
 		last, from, countUnit(from+round.size-last, f.name), by)
 }
 
-// quartzWeekday finds numbers of weekdays where a ? suggests that the expression was
-// written for Quartz, which counts weekdays from 1 for Sunday.
+// quartzWeekday finds numbers of weekdays where a ? suggests that the expression was written for Quartz, in which 1
+// is Sunday.
 func (l *linter) quartzWeekday(words []string) {
 	if words[3] != "?" {
 		return
@@ -199,7 +205,7 @@ func (l *linter) quartzWeekday(words []string) {
 	}
 }
 
-// checkClockChanges finds what the next changes of the zone's clocks do to the rule's ticks.
+// checkClockChanges finds what the next gap and the next fold of the zone do to the rule's ticks.
 func (l *linter) checkClockChanges(r *rule) {
 	const twoYears = 2 * 366 * daySeconds
 	var gap, fold bool
@@ -218,10 +224,11 @@ func (l *linter) checkClockChanges(r *rule) {
 	}
 }
 
-// ticksEveryHour reports whether a rule ticks in every hour: a change of the clocks by an
-// hour takes nothing from it.
+// ticksEveryHour reports whether a rule has ticks in every hour by the real clock. A clock change of an hour takes
+// no ticks from it.
 func (r *rule) ticksEveryHour() bool { return r.hours == 1<<24-1 && r.realTime }
 
+// checkGap reports a gap that contains ticks of the rule. It returns whether it did.
 func (l *linter) checkGap(r *rule, st *stretch) bool {
 	from, to := st.start+st.before, st.start+st.offset
 	first := r.nextLocal(from, to)
@@ -248,6 +255,7 @@ func (l *linter) checkGap(r *rule, st *stretch) bool {
 	return true
 }
 
+// checkFold reports a fold in which the rule's ticks come twice. It returns whether it did.
 func (l *linter) checkFold(r *rule, st *stretch) bool {
 	local := r.nextLocal(st.start+st.offset, st.start+st.before)
 	if local == noInstant || r.ticksEveryHour() || !r.realTime && !l.policy.foldBoth {
@@ -259,22 +267,22 @@ func (l *linter) checkFold(r *rule, st *stretch) bool {
 	return true
 }
 
-// A Crowd is a second on which many schedules tick.
+// Crowd is a second at which many schedules have a tick.
 type Crowd struct {
 	At      time.Time
-	Members []int // places in the list that Crowds was given
+	Members []int // indexes of the list that was passed to Crowds
 }
 
-// mostLooked is how many ticks of each schedule Crowds looks at: a schedule that
-// ticks more often than hourly shares its seconds anyway.
+// mostLooked is how many ticks of each schedule Crowds considers. A schedule that has more than one tick an hour
+// shares its seconds with others anyway.
 const mostLooked = 24
 
-// mostCrowds is how many Crowds finds.
+// mostCrowds is how many crowds Crowds returns at most.
 const mostCrowds = 10
 
-// Crowds finds the seconds of the day after now on which at least so many of the
-// schedules tick, those with most first; of the same schedules one second only.
-// Schedules with jitter are not counted: they are spread already.
+// Crowds returns the seconds of the day after now at which at least least schedules have a tick, the largest crowds
+// first. The same set of schedules is returned only once. Schedules with jitter do not count, because their ticks
+// are already spread.
 func Crowds(list []*Schedule, now time.Time, least int) []Crowd {
 	bySecond := map[int64][]int{}
 	for i, s := range list {
@@ -310,7 +318,7 @@ func Crowds(list []*Schedule, now time.Time, least int) []Crowd {
 	})
 
 	var found []Crowd
-	for _, c := range crowds { // those that tick each hour are one crowd, not 24
+	for _, c := range crowds { // schedules that meet every hour form one crowd, not 24
 		again := slices.ContainsFunc(found, func(f Crowd) bool { return slices.Equal(f.Members, c.Members) })
 		if !again && len(found) < mostCrowds {
 			found = append(found, c)

@@ -10,11 +10,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// maxMeant is how long a suggestion may be: a message must stay short.
+// maxMeant limits the length of a suggestion, so that messages stay short.
 const maxMeant = 64
 
-// suggestMeant is the end of a message about an expression that is none: what was
-// probably meant by it. Nothing is suggested that would be refused in its turn.
+// suggestMeant returns the end of an error message about an invalid expression: what the user probably meant, or
+// "". It suggests only what is itself valid.
 func suggestMeant(words []string) string {
 	if len(words) > 2*maxFields {
 		return ""
@@ -33,10 +33,10 @@ func suggestMeant(words []string) string {
 	return ""
 }
 
+// noGuess suggests nothing.
 func noGuess([]string) string { return "" }
 
-// steadyBeat suggests @every for a step that is too long for its field, where
-// every greater field is a plain *.
+// steadyBeat suggests @every for a step that is too long for its field, if every larger field is a plain *.
 func steadyBeat(words []string) string {
 	first := maxFields - len(words)
 	if first < 0 || first > 1 {
@@ -60,10 +60,11 @@ func steadyBeat(words []string) string {
 	return ""
 }
 
+// timeOfDay matches a time such as 02:30.
 var timeOfDay = regexp.MustCompile(`^([01]?[0-9]|2[0-3]):([0-5][0-9])$`)
 
-// withoutSign suggests what is written with an @, or as cron: daily, every 5 minutes,
-// 90s, 02:30, 2026-12-24T18:00:00Z.
+// withoutSign suggests the correct form for phrases without an @: daily, every 5 minutes, 90s, 02:30,
+// 2026-12-24T18:00:00Z.
 func withoutSign(words []string) string {
 	text := strings.ToLower(strings.Join(words, " "))
 	if len(words) == 1 && nicknameFields["@"+text] != "" || text == "manual" {
@@ -96,7 +97,7 @@ func withoutSign(words []string) string {
 		return "@monthly"
 	}
 
-	if !every && !strings.ContainsAny(period, "smhd") { // a number alone may be anything
+	if !every && !strings.ContainsAny(period, "smhd") { // a number alone may mean anything
 		return ""
 	}
 	if d, ok := task.MeantDuration(period); ok {
@@ -106,7 +107,7 @@ func withoutSign(words []string) string {
 	return ""
 }
 
-// oneDuration is the end of a message about a duration in several words.
+// oneDuration returns the end of a message about a duration that was written in several words, or "".
 func oneDuration(sign string, words []string) string {
 	if d, ok := task.MeantDuration(strings.Join(words, " ")); ok && len(words) > 0 {
 		return fmt.Sprintf("; did you mean \"%s %s\"?", sign, d)
@@ -114,8 +115,7 @@ func oneDuration(sign string, words []string) string {
 	return ""
 }
 
-// plainCron suggests an expression without Quartz's year, and * for a ? that is in
-// neither of the day fields.
+// plainCron suggests an expression without Quartz's year field, and with * for a ? outside of the day fields.
 func plainCron(words []string) string {
 	plain := slices.Clone(words)
 	if len(plain) == maxFields+1 && plain[maxFields] == "*" {
@@ -133,8 +133,7 @@ func plainCron(words []string) string {
 	return strings.Join(plain, " ")
 }
 
-// wrongPlace suggests to move the names of days or months to their field, if that
-// one has nothing to say.
+// wrongPlace suggests moving names of days or months to their own field, if that field is *.
 func wrongPlace(words []string) string {
 	first := maxFields - len(words)
 	if first < 0 || first > 1 {
@@ -154,14 +153,14 @@ func wrongPlace(words []string) string {
 	return ""
 }
 
-// hasName reports whether a word has a name of one of the field's values in it.
+// hasName reports whether a word contains the name of one of the field's values.
 func (f *field) hasName(word string) bool {
 	parts := strings.FieldsFunc(strings.ToUpper(word), func(r rune) bool { return r < 'A' || r > 'Z' })
 	return slices.ContainsFunc(parts, func(p string) bool { return slices.Contains(f.names, p) })
 }
 
-// nextValue suggests 0 for the value after a field's last, and for names that are
-// written out their short forms.
+// nextValue suggests 0 for the value after a field's last (minute 60), and the short form of names that are written
+// out.
 func nextValue(words []string) string {
 	first := maxFields - len(words)
 	if first < 0 || first > 1 {
@@ -194,4 +193,5 @@ func nextValue(words []string) string {
 	return strings.Join(better, " ")
 }
 
+// lettersPattern matches a word of at least two letters.
 var lettersPattern = regexp.MustCompile(`[A-Za-z]{2,}`)

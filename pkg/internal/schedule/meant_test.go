@@ -8,8 +8,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// TestCheck_SuggestsTheNearestRightThing: what people write that is refused, and
-// what they are told to write, which is a schedule then.
+// Expressions that users write and that are rejected, with the suggestion, which is itself a valid schedule.
 func TestCheck_SuggestsTheNearestRightThing(t *testing.T) {
 	for expr, want := range map[string]string{
 		"*/75 * * * *":         "@every 75m",
@@ -25,7 +24,7 @@ func TestCheck_SuggestsTheNearestRightThing(t *testing.T) {
 		"0 0 * * Monday":       "0 0 * * MON",
 		"0 0 * * MO":           "0 0 * * MON",
 		"0 0 * * 8":            "",
-		"0 0 * JAN-MON *":      "", // either field would have it in the other
+		"0 0 * JAN-MON *":      "", // each field contains a name of the other
 		"0 0 * * FRI-MAR":      "",
 		"* * * *":              "",
 		"@dialy":               "@daily",

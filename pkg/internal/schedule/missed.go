@@ -6,23 +6,19 @@ import (
 	"time"
 )
 
-// Missed tells the ticks in (after, upTo]: the first, the last, how many, and
-// the newest of them in ascending order, as many as asked for. With no tick
-// count is 0 and the times are zero.
+// Missed returns the ticks in (after, upTo]: the first, the last, how many there are, and the newest of them in
+// ascending order. newest limits the length of that list. Without a tick, count is 0 and the times are zero.
 //
-// The count is exact and does not walk over ticks: a second-by-second schedule
-// takes as long as one that ticks daily, some 20 µs for each year between after
-// and upTo, and sixteen expressions some 150 µs (each day is looked at, the
-// seconds of a day are counted once).
+// The count is exact and does not visit each tick. A schedule with a tick every second takes as long as one with a
+// tick a day: about 20 µs for each year between after and upTo, or 150 µs for sixteen expressions. Each day is
+// visited, but the seconds of a day are counted only once for each set of rules that match the day.
 //
-// The one slower case is cron expressions in a union with @every, since the
-// instants that both have must be found by going through the @every ticks of a
-// day, once for each phase in which @every meets a day. There is one phase if
-// the period divides a day, and few for any one period; with several periods
-// that have nothing in common every day may be looked at: 40 ms for each year
-// with three such periods of seconds, half a second with fifteen.
+// Only a union of cron expressions with @every is slower. The instants that both have are found by visiting the
+// @every ticks of a day, once for each phase in which @every meets a day. There is one phase if the period divides
+// a day, and there are few for any single period. With several periods that have no common divisor, every day may
+// have to be visited: 40 ms for each year with three such periods of seconds, half a second with fifteen.
 //
-// newest costs one step per tick returned.
+// The list of the newest costs one step per tick.
 func (s *Schedule) Missed(after, upTo time.Time, newest int) (first, last time.Time, count int64, ticks []time.Time) {
 	from, to := clampToMS(after), clampToMS(upTo)
 	lo := s.nextAfter(from)
@@ -42,11 +38,12 @@ func (s *Schedule) Missed(after, upTo time.Time, newest int) (first, last time.T
 	return time.UnixMilli(lo).UTC(), time.UnixMilli(hi).UTC(), count, ticks
 }
 
-// countTicks counts the ticks from lo to hi, both included, in ms.
+// countTicks counts the ticks from lo to hi, both inclusive, in ms. It adds the ticks of @every, of the cron
+// expressions and of @at, and subtracts those that are counted twice.
 func (s *Schedule) countTicks(lo, hi int64) int64 {
 	p := s.plan
 	if p.after != 0 {
-		return 1 // there is no other
+		return 1 // such a schedule has one tick
 	}
 
 	n := countMultiples(hi-s.anchor, p.every) - countMultiples(lo-1-s.anchor, p.every)
@@ -65,8 +62,7 @@ func (s *Schedule) countTicks(lo, hi int64) int64 {
 	return n
 }
 
-// isRepeated reports whether an instant in ms is a tick of a cron expression or of
-// an @every.
+// isRepeated reports whether an instant in ms is also a tick of a cron expression or of an @every.
 func (s *Schedule) isRepeated(tick int64) bool {
 	if tick > s.anchor && isMultiple(tick-s.anchor, s.plan.every) {
 		return true
@@ -77,32 +73,34 @@ func (s *Schedule) isRepeated(tick int64) bool {
 	})
 }
 
-// A ruleSet is a set of a plan's rules, as bits.
+// ruleSet is a set of a plan's rules, as bits.
 type ruleSet uint32
 
-// A counter counts the ticks of the cron expressions of a schedule. Days are
-// alike: how many ticks one has depends on the rules that match it alone.
+// counter counts the ticks of a schedule's cron expressions. It counts a whole day only once for each set of rules
+// that match it, because the number of ticks of a day depends on nothing else.
 type counter struct {
 	plan   *plan
-	all    ruleSet
-	perDay map[ruleSet]int64 // ticks of a whole day on which exactly these rules match
+	all    ruleSet           // all rules
+	perDay map[ruleSet]int64 // ticks of a whole day that exactly these rules match
 
-	every []progression
-	cycle int64             // days whose starts are a multiple of this apart look alike to every; 0: none do
-	alike map[meeting]int64 // ticks of a whole day that are ticks of every too
+	every []progression     // the ticks of @every that are whole seconds
+	cycle int64             // days whose starts differ by a multiple of this, in seconds, meet the same ticks of every; 0: no such number
+	alike map[meeting]int64 // ticks of a whole day that are also ticks of every
 
 	ticks  int64 // counted so far
-	shared int64 // those of them that are ticks of every too
+	shared int64 // those of them that are also ticks of every
 }
 
+// meeting identifies days on which the same rules meet the same ticks of @every.
 type meeting struct {
 	rules ruleSet
-	phase int64 // of the day's start in the cycle
+	phase int64 // the start of the day within the cycle
 }
 
+// newCounter returns a counter without ticks.
 func newCounter(s *Schedule) *counter {
 	c := &counter{plan: s.plan, all: 1<<uint(len(s.plan.rules)) - 1, perDay: make(map[ruleSet]int64), cycle: 1}
-	const longest = 1 << 40 // seconds; far more than ticks have
+	const longest = 1 << 40 // in seconds; far beyond the last tick
 
 	for _, period := range s.plan.every {
 		if whole, ok := wholeSeconds(s.anchor, period); ok {
@@ -122,8 +120,8 @@ func newCounter(s *Schedule) *counter {
 	return c
 }
 
-// countPieces counts the instants in [from, end), a stretch or a part of one at a
-// time.
+// countPieces counts the instants in [from, end), in pieces of one stretch each. Within a stretch it counts the
+// second pass of a fold separately, because only some of the rules have ticks there.
 func (c *counter) countPieces(from, end int64) {
 	z, p := c.plan.zone, c.plan.policy
 	from, end = max(from, firstSecond), min(end, endSecond)
@@ -135,7 +133,7 @@ func (c *counter) countPieces(from, end int64) {
 		st := &z.stretches[i]
 		start, stop := max(from, st.start), min(end, st.end)
 
-		var again ruleSet // rules that tick in the second pass of a fold
+		var again ruleSet // rules that have ticks in the second pass of a fold
 		for n := range c.plan.rules {
 			if c.plan.rules[n].localStart(st, p) == st.start+st.offset {
 				again |= 1 << uint(n)
@@ -156,8 +154,7 @@ func (c *counter) countPieces(from, end int64) {
 	}
 }
 
-// afterGap counts the tick that stands for those of a gap, unless the instant is
-// a tick anyway.
+// afterGap counts the tick that stands for those of a gap, unless the instant is a tick anyway.
 func (c *counter) afterGap(st *stretch) {
 	ran := false
 	for i := range c.plan.rules {
@@ -183,14 +180,15 @@ func (c *counter) afterGap(st *stretch) {
 	}
 }
 
-// countPiece counts the ticks of some rules in [start, end), instants of one offset.
+// countPiece counts the ticks of some rules in [start, end), a period in which the zone has one offset. It walks
+// day by day.
 func (c *counter) countPiece(start, end, offset int64, rules ruleSet) {
 	if start >= end || rules == 0 {
 		return
 	}
 
 	from, to := start+offset, end+offset
-	var match [MaxExpressions]uint32 // by rule: the days of the month
+	var match [MaxExpressions]uint32 // by rule: its days of the current month, as bits
 	m, n := monthOf(from / daySeconds)
 	for d := from / daySeconds; d*daySeconds < to; d, n = d+1, n+1 {
 		if d == from/daySeconds || n > int(calendarMonths[m].length) {
@@ -213,8 +211,8 @@ func (c *counter) countPiece(start, end, offset int64, rules ruleSet) {
 	}
 }
 
-// countDay counts the ticks of a day that starts at an instant and is matched by some
-// rules, between two seconds of it.
+// countDay counts the ticks of a day that some rules match, between two seconds of it. start is the instant at
+// which the day starts. Results of whole days are cached.
 func (c *counter) countDay(rules ruleSet, start, from, to int64) {
 	if from > 0 || to < daySeconds {
 		c.ticks += c.countUnion(rules, from, to)
@@ -233,6 +231,7 @@ func (c *counter) countDay(rules ruleSet, start, from, to int64) {
 		return
 	}
 
+	// Without a cycle, or before the first tick of an @every, the day is like no other.
 	if c.cycle == 0 || slices.ContainsFunc(c.every, func(e progression) bool { return e.first > start }) {
 		c.shared += c.countIntersection(rules, start, 0, daySeconds)
 		return
@@ -248,8 +247,7 @@ func (c *counter) countDay(rules ruleSet, start, from, to int64) {
 	c.shared += shared
 }
 
-// countUnion counts the seconds of a day, from one to another, that match any of the
-// rules.
+// countUnion counts the seconds of a day, in [from, to), that match any of the rules.
 func (c *counter) countUnion(rules ruleSet, from, to int64) int64 {
 	count := 0
 	for minute := from / 60; minute*60 < to; minute++ {
@@ -275,13 +273,14 @@ func (c *counter) countUnion(rules ruleSet, from, to int64) int64 {
 	return int64(count)
 }
 
-// countIntersection counts the seconds of a day, from one to another, that match any of the
-// rules and are ticks of an @every too.
+// countIntersection counts the seconds of a day, in [from, to), that match any of the rules and are also ticks of
+// an @every.
 func (c *counter) countIntersection(rules ruleSet, start, from, to int64) int64 {
 	var count int64
 	for i, e := range c.every {
 	ticks:
 		for tick := e.firstFrom(start + from); tick < start+to; tick += e.period {
+			// A tick that several periods have counts with the first of them.
 			for _, earlier := range c.every[:i] {
 				if earlier.containsInstant(tick) {
 					continue ticks

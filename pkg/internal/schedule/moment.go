@@ -7,33 +7,33 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// A Change is a place at which a zone's clock is put forward or back.
+// Change is an instant at which a zone's clock is put forward or back.
 type Change struct {
 	At       time.Time // the first instant of the new offset, in UTC
-	From, To string    // what the clock would have shown then, and what it shows: 2006-01-02 15:04:05
+	From, To string    // what the clock would have shown at that instant, and what it shows, as 2006-01-02 15:04:05
 }
 
-// Gap reports whether the clock is put forward: the local times from From to To
-// do not exist. If not, those from To to From come twice.
+// Gap reports whether the clock is put forward, so that the local times from From to To do not exist. Otherwise the
+// local times from To to From exist twice.
 func (c *Change) Gap() bool { return c.From < c.To }
 
-// A Moment is a local time of a zone.
+// Moment is a local time of a zone, and the instants at which a clock shows it.
 type Moment struct {
-	Local    string      // 2006-01-02 15:04:05, with milliseconds if there are any
-	Instants []time.Time // in UTC, ascending: one; none in a gap; two in a fold
+	Local    string      // as 2006-01-02 15:04:05, with milliseconds if it has any
+	Instants []time.Time // in UTC, ascending: one, or none in a gap, or two in a fold
 	Change   *Change     // the gap or the fold that it lies in, or nil
 
-	seconds int64 // of the local clock
-	whole   bool  // no milliseconds
+	seconds int64 // of the local clock, as if it showed UTC
+	whole   bool  // it has no milliseconds
 }
 
 const clockLayout = "2006-01-02 15:04:05"
 
 var localLayouts = []string{"2006-01-02", "2006-01-02 15:04", clockLayout, "2006-01-02 15:04:05.000"}
 
-// ReadLocal reads a local time of a zone: a date with or without a time of day
-// (2026-03-29 02:30; a T may stand between them), or an RFC 3339 time with an
-// offset, which is one instant even in a fold. It is of 2000 to 2100.
+// ReadLocal parses a local time of a zone: a date with or without a time of day (2026-03-29 02:30, with a space or
+// a T), or an RFC 3339 time with an offset, which is one instant even in a fold. The time must be in the years 2000
+// to 2100.
 //
 // The error is a *task.Error of the field "at" or "timezone".
 func ReadLocal(text, timezone string) (Moment, error) {
@@ -71,6 +71,7 @@ func ReadLocal(text, timezone string) (Moment, error) {
 	return m, nil
 }
 
+// parseLocal parses a date with or without a time of day, as if it were in UTC.
 func parseLocal(text string) (time.Time, error) {
 	text = strings.Replace(text, "T", " ", 1)
 
@@ -83,14 +84,14 @@ func parseLocal(text string) (time.Time, error) {
 	return time.Time{}, task.Invalid(task.CodeBadTime, "at", "is not a time")
 }
 
-// localTime finds the instants of what a local clock shows, given as if it were UTC.
+// localTime returns the instants at which the zone's clock shows a local time, which is given as if it were in UTC.
 func (z *zone) localTime(local time.Time) Moment {
 	m := Moment{Local: local.Format(clockLayout), seconds: local.Unix(), whole: local.Nanosecond() == 0}
 	if !m.whole {
 		m.Local = local.Format(localLayouts[3])
 	}
 
-	const apart = 2 * daySeconds // farther than any clock is from UTC
+	const apart = 2 * daySeconds // no clock differs from UTC by more than this
 	for i := z.stretchAt(m.seconds - apart); i < len(z.stretches) && z.stretches[i].start < m.seconds+apart; i++ {
 		st := &z.stretches[i]
 		if at := m.seconds - st.offset; st.start <= at && at < st.end {
@@ -105,23 +106,23 @@ func (z *zone) localTime(local time.Time) Moment {
 	return m
 }
 
-// clockChange is the change of the clock with which a stretch begins.
+// clockChange returns the change of the clock at the start of a stretch.
 func (s *stretch) clockChange() *Change {
 	show := func(local int64) string { return time.Unix(local, 0).UTC().Format(clockLayout) }
 	return &Change{At: time.Unix(s.start, 0).UTC(), From: show(s.start + s.before), To: show(s.start + s.offset)}
 }
 
-// A Reading is what a schedule says of an instant.
+// Reading describes an instant in relation to a schedule.
 type Reading struct {
-	Tick     bool      // it is one
+	Tick     bool      // the instant is a tick
 	Previous time.Time // the last tick before it, in UTC; zero if there is none
-	Next     time.Time // the first tick after it
+	Next     time.Time // the first tick after it; zero if there is none
 	Note     string    // of a tick: NoteGap, NoteFold or ""
-	Change   *Change   // the gap that ends at it, or the fold in which it lies; nil if neither
+	Change   *Change   // the gap that ends at the instant, or the fold in which it lies; nil if neither
 }
 
-// At tells what the schedule says of an instant, cut to milliseconds. A tick is
-// a time; when it falls due is Due's to say.
+// At describes an instant, truncated to milliseconds, in relation to the schedule. It concerns the times of ticks.
+// Due returns when a tick is due.
 func (s *Schedule) At(at time.Time) Reading {
 	ms := clampToMS(at)
 	last := s.previousTo(ms)
@@ -149,7 +150,7 @@ func (s *Schedule) At(at time.Time) Reading {
 	return r
 }
 
-// changeOf is the gap that ends at an instant, or the fold in which it lies.
+// changeOf returns the gap that ends at an instant, or the fold in which it lies, or nil.
 func (z *zone) changeOf(at int64, whole bool) *Change {
 	i := z.stretchAt(at)
 	st := &z.stretches[i]
@@ -163,13 +164,13 @@ func (z *zone) changeOf(at int64, whole bool) *Change {
 	return nil
 }
 
-// isRepeated reports whether the local time of an instant, in stretch i, was there
-// before; twice, whether it will be there again.
+// isRepeated reports whether the local time of an instant, in stretch i, has existed before.
 func (z *zone) isRepeated(i int, at int64) bool {
 	st := &z.stretches[i]
 	return st.startsWithFold() && at+st.offset < st.start+st.before
 }
 
+// occursTwice reports whether the local time of an instant, in stretch i, will exist again.
 func (z *zone) occursTwice(i int, at int64) bool {
 	if i+1 == len(z.stretches) {
 		return false

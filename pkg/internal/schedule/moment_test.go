@@ -70,7 +70,7 @@ func TestReadLocal_RefusesWhatIsNotATime(t *testing.T) {
 	wantError(t, "zone", err, task.CodeBadTimezone, "timezone", "did you mean")
 }
 
-// Each instant's local time has that instant, and no other local time has.
+// The local time of each instant has that instant, and no other local time has it.
 func TestReadLocal_IsTheWayBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		zone := zoneGen.Draw(t, "zone")

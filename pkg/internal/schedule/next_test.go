@@ -20,7 +20,7 @@ func parse(t testing.TB, zone string, dst task.DST, exprs ...string) *schedule.S
 	return s
 }
 
-// instantOf reads "2026-03-29 02:30" in UTC, or RFC 3339.
+// instantOf parses "2026-03-29 02:30" in UTC, or RFC 3339.
 func instantOf(t testing.TB, text string) time.Time {
 	t.Helper()
 
@@ -62,7 +62,7 @@ func TestNext_KnowsTheLanguage(t *testing.T) {
 		{"0 0 * * 1-7/2", "2026-01-02", "2026-01-04"},
 		{"0 0 * * sat,7", "2026-01-03", "2026-01-04"},
 		{"0 0 * * */7", "2026-01-01", "2026-01-04"},
-		// Either day suffices, unless one field starts with *.
+		// One matching day field is enough, unless one of them starts with *.
 		{"0 0 13 * 5", "2026-01-02", "2026-01-09"},
 		{"0 0 13 * 5", "2026-01-09", "2026-01-13"},
 		{"0 0 */2 * 5", "2026-01-02", "2026-01-09"},
@@ -77,8 +77,8 @@ func TestNext_KnowsTheLanguage(t *testing.T) {
 		{"0 0 29 2 *", "2026-01-01", "2028-02-29"},
 		{"0 0 29 2 */7", "2026-01-01", "2032-02-29"}, // a Sunday
 		{"0 0 29 2 1", "2026-01-01", "2026-02-02"},   // a Monday in February, or the 29th
-		// By their place in a month. In 2026 August 1 and October 31 are Saturdays,
-		// February 1, March 1 and May 31 Sundays.
+		// Days by their place in a month. In 2026 August 1 and October 31 are Saturdays, February 1, March 1 and
+		// May 31 Sundays.
 		{"0 0 L * *", "2026-01-01", "2026-01-31"},
 		{"0 0 L * *", "2026-01-31", "2026-02-28"},
 		{"0 0 L 2 *", "2026-03-01", "2027-02-28"},
@@ -109,10 +109,10 @@ func TestNext_KnowsTheLanguage(t *testing.T) {
 		{"0 0 * * satL", "2026-01-01", "2026-01-31"},
 		{"0 0 * 2 0L", "2026-01-01", "2026-02-22"},
 		{"0 0 * 2 7l", "2026-01-01", "2026-02-22"},
-		{"0 0 13 * 5L", "2026-01-01", "2026-01-13"}, // either
+		{"0 0 13 * 5L", "2026-01-01", "2026-01-13"}, // one match is enough
 		{"0 0 13 * 5L", "2026-01-13", "2026-01-30"},
 		{"0 0 L * 5#1", "2026-01-02", "2026-01-31"},
-		{"0 0 */2 * 5#3", "2026-01-01", "2026-04-17"}, // both
+		{"0 0 */2 * 5#3", "2026-01-01", "2026-04-17"}, // both must match
 		{"@yearly", "2026-01-01", "2027-01-01"},
 		{"@annually", "2026-01-01", "2027-01-01"},
 		{"@monthly", "2026-01-01", "2026-02-01"},
@@ -339,7 +339,7 @@ func TestMissed_CountsYearsOfSeconds(t *testing.T) {
 	}
 }
 
-// The tick that stands for a gap may be a tick of something else too.
+// The tick that stands for a gap can also be a tick of another expression.
 func TestMissed_CountsTheTickAfterAGapOnce(t *testing.T) {
 	from, upTo := instantOf(t, "2026-03-28 12:00"), instantOf(t, "2026-03-29 12:00")
 
@@ -350,7 +350,7 @@ func TestMissed_CountsTheTickAfterAGapOnce(t *testing.T) {
 		{"30 2 * * *", 1},
 		{"30 2 * * *;45 2 * * *", 1},
 		{"30 2 * * *;0 3 * * *", 1},
-		{"30 2 * * *;0 */3 * * *", 8}, // 15:00 to 12:00; 03:00 is both
+		{"30 2 * * *;0 */3 * * *", 8}, // 15:00 to 12:00; both have 03:00
 		{"30 2 * * *;@every 1h", 24},
 		{"30 2 * * *;@every 7h", 5},
 		{"30 2 * * *;@at 2026-03-29T03:00:00+02:00", 1},

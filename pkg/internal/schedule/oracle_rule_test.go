@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// An oracleRule is a cron expression, spelt out. It is read here anew, and asks
-// package time about the calendar: it shares nothing with what it judges.
+// oracleRule is a cron expression whose fields are lists of values. It is parsed independently, and uses package
+// time for the calendar. It shares nothing with the code that it checks.
 type oracleRule struct {
 	seconds, minutes, hours, months [60]bool
-	dayOfMonth, dayOfWeek           []oracleDay // either of each suffices
+	dayOfMonth, dayOfWeek           []oracleDay // one match of each is enough
 	bothDays, realTime              bool
 }
 
-// An oracleDay says whether a date is meant.
+// oracleDay reports whether a date matches.
 type oracleDay func(date time.Time) bool
 
 func newOracleRule(expr string) *oracleRule {
@@ -46,7 +46,7 @@ func newOracleRule(expr string) *oracleRule {
 	return r
 }
 
-// oracleValues lists the values of a plain item.
+// oracleValues returns the values of a plain item.
 func oracleValues(item string, low, high int) []int {
 	values, stepText, _ := strings.Cut(item, "/")
 	step := 1
@@ -122,8 +122,8 @@ func oracleDayOfMonth(item string) oracleDay {
 	return func(date time.Time) bool { return days[date.Day()] }
 }
 
-// nearestWorkday is the working day nearest to day n of a date's month, in that
-// month; zero if it has no day n.
+// nearestWorkday returns the working day nearest to day n of a date's month, in that month; zero if the month has
+// no day n.
 func nearestWorkday(date time.Time, n int) time.Time {
 	meant := time.Date(date.Year(), date.Month(), n, 0, 0, 0, 0, time.UTC)
 	if meant.Month() != date.Month() {
@@ -173,7 +173,7 @@ func oracleDayOfWeek(item string) oracleDay {
 	return func(date time.Time) bool { return days[date.Weekday()] }
 }
 
-// on reports whether the rule ticks on a date, given as midnight in UTC.
+// on reports whether the rule has a tick on a date, given as midnight in UTC.
 func (r *oracleRule) on(date time.Time) bool {
 	any := func(days []oracleDay) bool {
 		for _, day := range days {

@@ -9,31 +9,29 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// The oracle knows what a schedule means and nothing of how Next works: it looks
-// at every minute (or second) of a window, one after the other, asks package time
-// what the local clock shows, and matches that against the text.
+// The oracle computes the ticks of a schedule by brute force, independently of Next. It visits every minute (or
+// second) of a window, uses package time for what the local clock shows, and compares that with the text.
+//
+// reading is what a local clock shows. It is small, because millions of them are compared.
+type reading struct{ date, h, m, s uint8 } // date is an index of the window's dates
 
-// A reading is what a local clock shows. It is small: millions are looked at.
-type reading struct{ date, h, m, s uint8 } // date is one of the window's
-
-// A window is what the local clock shows from one instant to another, and for
-// four hours before, so that the readings before a fold are known (the longest is
-// of three hours).
+// window is what the local clock shows from one instant to another. It begins four hours earlier, so that the
+// readings before a fold are known (the longest fold has three hours).
 type window struct {
 	after, upTo time.Time
 	instants    []time.Time
 	shows       []reading   // at each instant
 	again       []bool      // the same was shown before
 	twice       []bool      // the same will be shown again
-	lost        [][]reading // since the instant before it, what the clock never showed
+	lost        [][]reading // what the clock skipped since the previous instant
 	first       int         // the first instant later than after
-	dates       []time.Time // midnights, as if they were in UTC
+	dates       []time.Time // midnights, as if in UTC
 }
 
 func newWindow(location *time.Location, after, upTo time.Time, step time.Duration) *window {
 	w := &window{after: after, upTo: upTo}
 	seen := map[int64]int{}
-	var before time.Time // what was shown last, as if it were in UTC
+	var before time.Time // what was shown last, as if in UTC
 	for instant := after.Add(-4 * time.Hour).Truncate(step); !instant.After(upTo); instant = instant.Add(step) {
 		i := len(w.instants)
 		l := instant.In(location)
@@ -77,13 +75,13 @@ func (w *window) reading(shown time.Time) reading {
 	return reading{uint8(i), uint8(h), uint8(m), uint8(s)}
 }
 
-// A noted tick is one with what Upcoming says about it.
+// noted is a tick with its note from Upcoming.
 type noted struct {
 	time.Time
 	note string
 }
 
-// ticks lists the ticks of cron expressions in the window.
+// ticks returns the ticks of cron expressions in the window.
 func (w *window) ticks(exprs []string, dst task.DST) []time.Time {
 	var rules []*oracleRule
 	for _, expr := range exprs {
@@ -130,7 +128,7 @@ func (w *window) noted(rules []*oracleRule, dst task.DST) []noted {
 	return list
 }
 
-// stands reports whether a rule names one of the readings that were lost.
+// stands reports whether a rule matches one of the readings that the clock skipped.
 func (w *window) stands(rules []*oracleRule, days [][]bool, lost []reading) bool {
 	for _, shows := range lost {
 		for n, r := range rules {
@@ -143,19 +141,19 @@ func (w *window) stands(rules []*oracleRule, days [][]bool, lost []reading) bool
 	return false
 }
 
-// match reports whether the rule names what a clock shows. days says on which of
-// the window's dates it ticks.
+// match reports whether the rule matches what a clock shows. days tells on which of the window's dates it has
+// ticks.
 func (r *oracleRule) match(shows reading, days []bool) bool {
 	return r.minutes[shows.m] && r.hours[shows.h] && r.seconds[shows.s] && days[shows.date]
 }
 
-// A fataler is a *testing.T or a *rapid.T.
+// fataler is a *testing.T or a *rapid.T.
 type fataler interface {
 	Helper()
 	Fatalf(format string, args ...any)
 }
 
-// walk lists the ticks in (after, upTo] by Next.
+// walk returns the ticks in (after, upTo], computed by Next.
 func walk(t fataler, s *schedule.Schedule, after, upTo time.Time) []time.Time {
 	t.Helper()
 	var list []time.Time
@@ -174,7 +172,7 @@ func walk(t fataler, s *schedule.Schedule, after, upTo time.Time) []time.Time {
 	}
 }
 
-// same compares Next, Missed and Upcoming with a list.
+// same compares Next, Missed and Upcoming with a list of ticks.
 func same(t *testing.T, name string, exprs []string, zone string, dst task.DST, from, upTo time.Time, want []time.Time) {
 	t.Helper()
 	s, err := schedule.Parse(task.Timing{Schedule: exprs, Timezone: zone, DST: dst}, anchor)
@@ -191,7 +189,7 @@ func same(t *testing.T, name string, exprs []string, zone string, dst task.DST, 
 	sameMissed(t, s, from, upTo, want)
 }
 
-// sameMissed compares Missed with a list, as a whole and for parts of the time.
+// sameMissed compares Missed with a list of ticks, for the whole period and for parts of it.
 func sameMissed(t fataler, s *schedule.Schedule, from, upTo time.Time, want []time.Time) {
 	t.Helper()
 	cuts := []time.Time{from, upTo}

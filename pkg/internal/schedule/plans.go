@@ -7,12 +7,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// sharedPlans keeps what was parsed, so that a million tasks with a few thousand
-// different rules hold a few thousand plans, and parse as many.
+// sharedPlans caches parsed plans. A million tasks with a few thousand different schedules hold a few thousand
+// plans, and each is parsed once.
 var sharedPlans = planCache{limit: 16384}
 
-// A planCache is bounded: when it is full, some entry gives way. Schedules that
-// hold its plan keep it; only the next parse of that text makes another.
+// planCache is a cache with a limit. When it is full, arbitrary entries are removed. Schedules that use a removed
+// plan keep it, and the next parse of the same text creates another.
 type planCache struct {
 	limit int
 
@@ -20,6 +20,7 @@ type planCache struct {
 	plans map[string]*plan
 }
 
+// getPlan returns the plan of a timing from the cache, or parses it. Errors are not cached.
 func (c *planCache) getPlan(t task.Timing) (*plan, error) {
 	if !isCacheable(t.Schedule) {
 		return newPlan(t)
@@ -43,6 +44,7 @@ func (c *planCache) getPlan(t task.Timing) (*plan, error) {
 	return c.putPlan(string(key), p), nil
 }
 
+// putPlan adds a plan, and returns the plan to use: another goroutine may have added an equal one first.
 func (c *planCache) putPlan(key string, p *plan) *plan {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,8 +69,8 @@ func (c *planCache) putPlan(key string, p *plan) *plan {
 	return p
 }
 
-// isCacheable leaves out what is too long to be right, and @at, which hardly ever
-// comes twice.
+// isCacheable reports whether a plan may be cached. It excludes texts that are too long to be valid, and @at, which
+// is rarely used twice.
 func isCacheable(exprs []string) bool {
 	if len(exprs) > MaxExpressions {
 		return false
@@ -83,9 +85,9 @@ func isCacheable(exprs []string) bool {
 	return true
 }
 
-// appendKey writes the texts with their number and lengths, so that no text,
-// right or wrong, can pass for two; then the zone, the policy, and the bounds and
-// the jitter, if there are any.
+// appendKey appends the cache key of a timing. Each text is preceded by its length and the list by its number of
+// texts, so that different timings, valid or not, have different keys. Zone and policy follow, then bounds and
+// jitter if any is set.
 func appendKey(key []byte, t task.Timing) []byte {
 	key = binary.AppendUvarint(key, uint64(len(t.Schedule)))
 	for _, text := range t.Schedule {
@@ -97,8 +99,7 @@ func appendKey(key []byte, t task.Timing) []byte {
 	}
 
 	if !t.Start.IsZero() || !t.End.IsZero() || t.Jitter != 0 {
-		// In seconds and nanoseconds, which overflow for no time at all: the bounds
-		// are not checked yet.
+		// Seconds and nanoseconds, which cannot overflow for any time. The bounds have not been checked yet.
 		for _, at := range [...]task.Time{t.Start, t.End} {
 			key = binary.AppendVarint(binary.AppendVarint(key, at.Unix()), int64(at.Nanosecond()))
 		}

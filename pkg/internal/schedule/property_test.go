@@ -21,7 +21,7 @@ var zoneGen = rapid.SampledFrom([]string{
 
 var dstGen = rapid.SampledFrom(policies)
 
-// fieldGen makes a field of numbers, ranges, steps, lists and stars.
+// fieldGen generates a field of numbers, ranges, steps, lists and stars.
 func fieldGen(low, high int) *rapid.Generator[string] {
 	return rapid.Custom(func(t *rapid.T) string {
 		var items []string
@@ -38,20 +38,20 @@ func fieldGen(low, high int) *rapid.Generator[string] {
 	})
 }
 
-// dayGen makes a day of the month by its place, among others.
+// dayGen generates a day of the month, some of them by their place.
 var dayGen = rapid.Custom(func(t *rapid.T) string {
 	return rapid.SampledFrom([]string{"", "1,", "10-20/3,"}).Draw(t, "first") +
 		rapid.SampledFrom([]string{"L", "l", "LW", "1W", "lW,15w", "L,LW", fmt.Sprintf("%dW", rapid.IntRange(1, 31).Draw(t, "day"))}).Draw(t, "place")
 })
 
-// weekdayGen makes a day of the week by its place, among others.
+// weekdayGen generates a day of the week, some of them by their place in the month.
 var weekdayGen = rapid.Custom(func(t *rapid.T) string {
 	day := rapid.SampledFrom([]string{"0", "1", "5", "6", "7", "sun", "SAT", "Wed"}).Draw(t, "day")
 	return rapid.SampledFrom([]string{"", "1,", "*/2,", "mon-FRI/2,"}).Draw(t, "first") +
 		rapid.SampledFrom([]string{day + "L", day + "l", fmt.Sprintf("%s#%d", day, rapid.IntRange(1, 5).Draw(t, "n")), day + "#1," + day + "L"}).Draw(t, "place")
 })
 
-// cronGen makes a cron expression that ticks, with seconds or without.
+// cronGen generates a cron expression that has ticks, with seconds or without.
 func cronGen(seconds bool) *rapid.Generator[string] {
 	return rapid.Custom(func(t *rapid.T) string {
 		var words []string
@@ -72,8 +72,8 @@ func cronGen(seconds bool) *rapid.Generator[string] {
 	})
 }
 
-// nearChange draws an instant within a day of a change of the clock, if the zone
-// has one after a random instant, and else that instant.
+// nearChange draws an instant within a day of a clock change, if the zone has one after a random instant, and
+// otherwise that instant.
 func nearChange(t *rapid.T, zone string) time.Time { return nearChangeSince(t, zone, 1970) }
 
 func nearChangeSince(t *rapid.T, zone string, year int) time.Time {
@@ -115,7 +115,7 @@ func TestNext_AgreesWithOracleOnAnything(t *testing.T) {
 	})
 }
 
-// anyGen makes a list of expressions of all kinds.
+// anyGen generates a list of expressions of all kinds.
 func anyGen() *rapid.Generator[[]string] {
 	one := rapid.OneOf(cronGen(false), cronGen(true),
 		rapid.Custom(func(t *rapid.T) string {
@@ -148,7 +148,7 @@ func TestNext_IsLaterAndMonotone(t *testing.T) {
 			t.Fatalf("Next(%v) = %v", a, next)
 		}
 
-		// No instant between has another answer; no tick lies between.
+		// Every instant between two ticks has the same next tick, because no tick lies between them.
 		b := a.Add(time.Duration(rapid.Int64Range(0, int64(next.Sub(a))-1).Draw(t, "between")))
 		if again, _ := s.Next(b); !again.Equal(next) {
 			t.Fatalf("Next(%v) = %v, but Next(%v) = %v", a, next, b, again)
@@ -185,7 +185,7 @@ func TestMissed_AgreesWithWalk(t *testing.T) {
 	})
 }
 
-// Over days, where whole days are counted at once.
+// Over many days, of which whole days are counted at once.
 func TestMissed_AgreesWithWalkOverMonths(t *testing.T) {
 	for _, c := range []struct {
 		zone  string

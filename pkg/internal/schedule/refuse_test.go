@@ -262,8 +262,7 @@ func TestUpcoming_RefusesBadCounts(t *testing.T) {
 	wantError(t, "list", err, task.CodeBadSchedule, "schedule[1]", "has 1 field")
 }
 
-// A text that is refused stays refused when a schedule that resembles it is
-// already known.
+// An invalid text stays invalid when a similar valid schedule is in the cache.
 func TestCheck_RefusesWhatResemblesAKnownSchedule(t *testing.T) {
 	if err := schedule.Check(task.Timing{Schedule: []string{"1 1 * * *", "2 2 * * *"}, Timezone: "UTC", DST: noDST}); err != nil {
 		t.Fatal(err)

@@ -4,19 +4,19 @@ import "math/bits"
 
 const (
 	daySeconds = 24 * 60 * 60 // seconds
-	noInstant  = int64(-1)    // no such day, second or instant; real ones are of 1970 to 2100
+	noInstant  = int64(-1)    // no such day, second or instant; valid ones are in 1970 to 2100
 )
 
-// A rule is one cron expression as bit sets. It knows local clocks and
-// calendars; what a zone makes of them is in clock.go.
+// rule is one cron expression as bit sets. It operates on local times and calendar days. clock.go applies it to a
+// zone.
 type rule struct {
 	seconds, minutes uint64 // bit n: second or minute n
 	hours, days      uint32 // bit n: hour n, day n of the month (1–31)
 	months           uint16 // bit n: month n (1–12)
 	weekdays         uint8  // bit n: weekday n, Sunday is 0
 	hasSpecial       bool   // special is not empty
-	bothDays         bool   // day of month and day of week must both match; else either suffices
-	realTime         bool   // the hour field starts with *: not subject to the DST policy
+	bothDays         bool   // day of month and day of week must both match; otherwise one is enough
+	realTime         bool   // the hour field starts with *: the DST policy does not apply
 	special          special
 }
 
@@ -37,10 +37,11 @@ func (r *rule) daysOf(m *month) uint32 {
 		match = byDay | byWeekday
 	}
 
+	// Weekdays and special days can set bits beyond the last day of the month.
 	return match & ((uint32(1)<<m.length - 1) << 1)
 }
 
-// nextDay returns the first matching day from d to last, or none.
+// nextDay returns the first matching day from d to last, or noInstant. Days are numbers; day 0 is 1970-01-01.
 func (r *rule) nextDay(d, last int64) int64 {
 	i, n := monthOf(d)
 	for ; i < len(calendarMonths) && calendarMonths[i].first <= last; i, n = i+1, 1 {
@@ -55,7 +56,7 @@ func (r *rule) nextDay(d, last int64) int64 {
 	return noInstant
 }
 
-// previousDay returns the last matching day from first to d, or none.
+// previousDay returns the last matching day from first to d, or noInstant.
 func (r *rule) previousDay(d, first int64) int64 {
 	i, n := monthOf(d)
 	for ; i >= 0; i, n = i-1, 31 {
@@ -81,8 +82,7 @@ func (r *rule) matchesSecond(second int64) bool {
 	return r.hours>>h&1 != 0 && r.minutes>>m&1 != 0 && r.seconds>>s&1 != 0
 }
 
-// nextSecond returns the first matching second of the day not before from, or
-// none.
+// nextSecond returns the first matching second of the day not before from, or noInstant.
 func (r *rule) nextSecond(from int64) int64 {
 	h, m, s := uint(from/3600), uint(from/60%60), uint(from%60)
 	if r.hours>>h&1 != 0 {
@@ -106,8 +106,7 @@ func (r *rule) nextSecond(from int64) int64 {
 	return noInstant
 }
 
-// previousSecond returns the last matching second of the day not after to, or
-// none.
+// previousSecond returns the last matching second of the day not after to, or noInstant.
 func (r *rule) previousSecond(to int64) int64 {
 	h, m, s := uint(to/3600), uint(to/60%60), uint(to%60)
 	if r.hours>>h&1 != 0 {
@@ -129,11 +128,13 @@ func (r *rule) previousSecond(to int64) int64 {
 	return noInstant
 }
 
+// clockSeconds returns a time of day as seconds since midnight.
 func clockSeconds(h, m, s uint) int64 { return int64(h*3600 + m*60 + s) }
 
+// highestBit returns the greatest member of a set that is not empty.
 func highestBit(set uint64) uint { return uint(bits.Len64(set)) - 1 }
 
-// nextLocal returns the first matching local time in [from, end), or none.
+// nextLocal returns the first matching local time in [from, end), in seconds, or noInstant.
 func (r *rule) nextLocal(from, end int64) int64 {
 	if from >= end {
 		return noInstant
@@ -141,6 +142,8 @@ func (r *rule) nextLocal(from, end int64) int64 {
 
 	d, last := from/daySeconds, (end-1)/daySeconds
 	second := from % daySeconds
+	// Two rounds are enough: if the first day has no matching second left, the first matching second of the next
+	// matching day is the result.
 	for range 2 { // at most: this day is already over, then the first second of another
 		on := r.nextDay(d, last)
 		if on == noInstant {
@@ -167,7 +170,7 @@ func (r *rule) nextLocal(from, end int64) int64 {
 	return noInstant
 }
 
-// previousLocal returns the last matching local time in [start, to], or none.
+// previousLocal returns the last matching local time in [start, to], in seconds, or noInstant.
 func (r *rule) previousLocal(to, start int64) int64 {
 	if to < start {
 		return noInstant

@@ -1,29 +1,25 @@
-// Package schedule is the time of Carillon: it parses the time rules of tasks,
-// refuses what is not one, and says when they tick.
+// Package schedule parses the schedules of tasks, rejects invalid ones, and computes their ticks.
 //
-// A time rule is a cron expression of five fields, or six with seconds first, a
-// nickname such as @daily, @every, @at or @manual; a task has one or up to
-// sixteen, whose union it is, between a start and an end if it has them.
-// docs/schedules.md is the language. Two things are written by a user but are not
-// yet a rule: H, a value that follows from the task's name (Spread), and @in, a
-// time from now (ResolveIn). Check accepts them, Parse wants them resolved.
+// A schedule is a cron expression of five fields, or six with seconds first, a nickname such as @daily, @every, @at
+// or @manual. A task has up to sixteen of them. Its ticks are the union of theirs, between a start and an end if it
+// has them. docs/schedules.md describes the language. Two forms are accepted from users but are not schedules yet:
+// H, a value that is derived from the task's name (Spread), and @in, a time relative to now (ResolveIn). Check
+// accepts them. Parse requires that they are resolved.
 //
-// What it guarantees:
+// Guarantees:
 //
 //   - Next(t) is later than t, a whole millisecond, and the earliest such tick.
-//   - Every method ends in bounded time, and Next allocates nothing. Ticks exist
-//     from 1970-01-02 to 2100, so that Next looks up to a century ahead, and says
-//     false when there is no more.
-//   - A tick falls due at its time, or with jitter a little later (Due), but before
-//     the next tick: the order in which ticks fall due is their own.
-//   - The same text ticks at the same instants on every host that runs the same
-//     build: time zones come from a database that is part of the package.
-//   - Nothing that a user writes makes it panic, and whatever it refuses is a
-//     *task.Error that names the field.
+//   - Every method ends in bounded time, and Next allocates nothing. Ticks exist from 1970-01-02 to 2100. So Next
+//     looks ahead by a century at most, and returns false if no tick is left.
+//   - A tick is due at its time, or with jitter a little later (Due), but before the next tick. So ticks are due
+//     in their order.
+//   - The same text has the same ticks on every host that runs the same build, because the package contains its
+//     own time zone database.
+//   - No input makes it panic. Whatever it rejects is a *task.Error that names the field.
 //
-// How it works: an expression becomes bit sets (rule), a zone becomes stretches
-// of one offset each (zone). Inside a stretch local clocks are plain arithmetic.
-// At its start, if the clock jumped, the task's DST policy decides:
+// How it works: an expression becomes bit sets (rule), and a zone becomes stretches of one offset each (zone).
+// Inside a stretch, local clocks are plain arithmetic. At the start of a stretch, if the clock jumped, the task's
+// DST policy decides:
 //
 //	        stretch 1          |          stretch 2
 //	local   01:00 … 01:59:59   | 03:00 …           a gap: ticks from 02:00 to 02:59:59 have
@@ -31,10 +27,10 @@
 //	local   02:00 … 02:59:59   | 02:00 … 02:59:59  a fold: these ticks have two instants;
 //	                           |                   first leaves those after | out
 //
-// Expressions whose hour field starts with * know no policy: they tick at every
-// instant at which the local clock matches.
+// The policy does not apply to expressions whose hour field starts with *. They have a tick at every instant at
+// which the local clock matches.
 //
-// It has no clock of its own, touches no key, and does no input or output.
+// The package does not read the clock, uses no etcd keys, and does no input or output.
 package schedule
 
 import (
@@ -49,39 +45,39 @@ import (
 // MaxExpressions is how many expressions a task may have.
 const MaxExpressions = 16
 
-// Schedule is the parsed time rule of a task, with its time zone. It is
-// immutable, small (tasks with equal rules share what was parsed), and safe for
-// concurrent use.
+// Schedule is the parsed schedule of a task, with its time zone. It is immutable and safe for concurrent use. It is
+// small, because tasks with equal schedules share the parsed plan.
 type Schedule struct {
 	plan   *plan
-	anchor int64 // ms; only @every and completion look at it
+	anchor int64 // in ms; used only by @every and by schedules that count from the end of a run
 }
 
-// A plan is the part of a schedule that does not depend on the task.
+// plan is the part of a schedule that does not depend on the task. Plans are cached and shared, so a plan never
+// changes after it was parsed.
 type plan struct {
-	rules  []rule
+	rules  []rule  // the distinct cron expressions
 	every  []int64 // periods in ms, ascending; none is a multiple of another
 	at     []int64 // instants in ms, ascending, distinct
-	after  int64   // the period in ms of @every … after completion, which stands alone; else 0
+	after  int64   // in ms: the period of @every … after completion, which cannot be combined; 0: none
 	zone   *zone
 	policy policy
 
-	first, last int64 // ms; ticks lie between them, both included
-	jitter      int64 // ms
+	first, last int64 // in ms; ticks lie between them, both inclusive
+	jitter      int64 // in ms; 0: none
 }
 
-// Parse parses the expressions of a task, 1 to MaxExpressions of them, as a
-// union: two ticks on one instant are one tick. timezone is an exact IANA name,
-// or "" for UTC; dst may have empty fields for the defaults. @every ticks at
-// anchor + k·period, k ≥ 1; anchor is the task's creation, cut to milliseconds.
-// @every … after completion ticks once, at anchor + period (at the start, if that
-// is later); anchor is the creation, then the end of each run. Ticks lie between
-// start and end, both included, which are of 2000 to 2100; jitter is 0 to 24 hours.
+// Parse parses the expressions of a task, 1 to MaxExpressions of them. The ticks are their union: two ticks at one
+// instant count as one. The time zone is an exact IANA name, or "" for UTC. Empty fields of the DST policy stand
+// for the defaults.
 //
-// The error is a *task.Error of the field "schedule" (in a list "schedule[0]",
-// "schedule[1]", …), "timezone", "dst.gap", "dst.fold", "start", "end" or "jitter".
-// What never fires, whatever the anchor, is refused, with task.CodeNeverFires; H
-// and @in are refused, too.
+// @every has ticks at anchor + k·period, k ≥ 1, where anchor is the task's creation, truncated to milliseconds.
+// @every … after completion has one tick, at anchor + period, or at the start if that is later. Its anchor is the
+// task's creation at first, and then the end of each run. Ticks lie between start and end, both inclusive, which
+// are in the years 2000 to 2100. Jitter is 0 to 24 hours.
+//
+// The error is a *task.Error of the field "schedule" (in a list "schedule[0]", "schedule[1]", …), "timezone",
+// "dst.gap", "dst.fold", "start", "end" or "jitter". Parse rejects a schedule that never has a tick, whatever the
+// anchor, with task.CodeNeverFires. It also rejects H and @in.
 func Parse(t task.Timing, anchor time.Time) (*Schedule, error) {
 	p, err := sharedPlans.getPlan(t)
 	if err != nil {
@@ -90,19 +86,20 @@ func Parse(t task.Timing, anchor time.Time) (*Schedule, error) {
 	return &Schedule{plan: p, anchor: clampToMS(anchor)}, nil
 }
 
-// Anchored is the same schedule with another anchor.
+// Anchored returns the same schedule with another anchor.
 func (s *Schedule) Anchored(anchor time.Time) Schedule {
 	return Schedule{plan: s.plan, anchor: clampToMS(anchor)}
 }
 
-// Check refuses what no task may have: what Parse refuses, but for H and @in, if
-// they are well written.
+// Check rejects what no task may have: what Parse rejects, except for H and @in if their syntax is valid.
 func Check(t task.Timing) error {
 	if !slices.ContainsFunc(t.Schedule, isUnresolved) {
 		_, err := sharedPlans.getPlan(t)
 		return err
 	}
 
+	// Expressions with H or @in have no plan to cache, because their ticks depend on the task's name or on the
+	// time.
 	p := &plan{}
 	if err := p.parseExpressions(t.Schedule, true); err != nil {
 		return err
@@ -111,12 +108,12 @@ func Check(t task.Timing) error {
 	return p.setTiming(t)
 }
 
-// isUnresolved reports whether an expression is one that Parse refuses and Check
-// accepts.
+// isUnresolved reports whether an expression contains H or is an @in, which Parse rejects and Check accepts.
 func isUnresolved(expr string) bool {
 	return usesHash(expr) || isDelay(expr)
 }
 
+// newPlan parses a timing without the cache.
 func newPlan(t task.Timing) (*plan, error) {
 	p := &plan{}
 	if err := p.parseExpressions(t.Schedule, false); err != nil {
@@ -129,7 +126,7 @@ func newPlan(t task.Timing) (*plan, error) {
 	return p, p.checkFires(t)
 }
 
-// setTiming sets all but the expressions.
+// setTiming sets everything except the expressions.
 func (p *plan) setTiming(t task.Timing) (err error) {
 	if p.zone, err = findZone(t.Timezone); err != nil {
 		return err
@@ -141,8 +138,8 @@ func (p *plan) setTiming(t task.Timing) (err error) {
 	return p.setBounds(t)
 }
 
-// parseExpressions reads the expressions. written says that they may be as a user writes
-// them, with H and @in; these are then checked, and the plan is of no other use.
+// parseExpressions parses the expressions. With written, they may contain H and @in. Then they are only checked,
+// and the plan must not be used for ticks.
 func (p *plan) parseExpressions(exprs []string, written bool) error {
 	switch {
 	case len(exprs) == 0:
@@ -175,6 +172,8 @@ func (p *plan) parseExpressions(exprs []string, written bool) error {
 		}
 	}
 
+	// Bring the parts into the form that the methods expect: ascending, distinct, and without periods that others
+	// include.
 	slices.Sort(p.at)
 	p.at = slices.Clip(slices.Compact(p.at))
 	p.rules = slices.Clip(p.rules)
@@ -184,7 +183,7 @@ func (p *plan) parseExpressions(exprs []string, written bool) error {
 	return nil
 }
 
-// fieldName is the user's name of an expression.
+// fieldName returns the name of an expression's field, as errors show it.
 func fieldName(exprs []string, i int) string {
 	if len(exprs) == 1 {
 		return "schedule"
@@ -192,9 +191,10 @@ func fieldName(exprs []string, i int) string {
 	return fmt.Sprintf("schedule[%d]", i)
 }
 
-// Manual reports whether the schedule has no ticks, ever, because it is @manual.
+// Manual reports whether the schedule is @manual, so that it never has ticks.
 func (s *Schedule) Manual() bool { return s.plan.isManual() }
 
+// isManual reports whether the plan is @manual: none of its other parts is set.
 func (p *plan) isManual() bool {
 	return len(p.rules) == 0 && len(p.every) == 0 && len(p.at) == 0 && p.after == 0
 }
@@ -202,8 +202,8 @@ func (p *plan) isManual() bool {
 // Location returns the schedule's time zone.
 func (s *Schedule) Location() *time.Location { return s.plan.zone.location }
 
-// Next returns the first tick later than after, in UTC and whole milliseconds.
-// It returns false if there is none up to the schedule's end, or that of 2100.
+// Next returns the first tick later than after, in UTC and whole milliseconds. It returns false if no tick is left
+// up to the schedule's end, or up to the end of 2100.
 func (s *Schedule) Next(after time.Time) (time.Time, bool) {
 	next := s.nextAfter(clampToMS(after))
 	if next == noInstant {
@@ -212,7 +212,7 @@ func (s *Schedule) Next(after time.Time) (time.Time, bool) {
 	return time.UnixMilli(next).UTC(), true
 }
 
-// nextAfter returns the first tick later than after, in ms, or none.
+// nextAfter returns the first tick later than after, in ms, or noInstant.
 func (s *Schedule) nextAfter(after int64) int64 {
 	p, next := s.plan, int64(math.MaxInt64)
 	after = max(after, p.first-1)
@@ -229,7 +229,7 @@ func (s *Schedule) nextAfter(after int64) int64 {
 	}
 
 	for _, period := range p.every {
-		ticks := max(after-s.anchor, 0) / period // up to after
+		ticks := max(after-s.anchor, 0) / period // how many ticks there are up to after
 		next = min(next, s.anchor+(ticks+1)*period)
 	}
 
@@ -253,7 +253,7 @@ func (s *Schedule) nextAfter(after int64) int64 {
 	return next
 }
 
-// previousTo returns the last tick not later than to, in ms, or none.
+// previousTo returns the last tick not later than to, in ms, or noInstant.
 func (s *Schedule) previousTo(to int64) int64 {
 	p, last := s.plan, noInstant
 	to = min(to, p.last)
@@ -292,8 +292,8 @@ func (s *Schedule) previousTo(to int64) int64 {
 	return last
 }
 
-// clampToMS cuts an instant to ms, and what is absurd to the years 1 to 9999,
-// where arithmetic in ms cannot overflow.
+// clampToMS truncates an instant to ms, and limits it to the years 1 to 9999, so that arithmetic in ms cannot
+// overflow.
 func clampToMS(t time.Time) int64 {
 	const (
 		year1    = -62135596800

@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// special are the days that a rule names by their place in a month: L, LW, 15W in
-// the day of the month; 5#3, 5L in the day of the week.
+// special holds the days that a rule gives by their place in a month: L, LW and 15W in the day of the month, 5#3
+// and 5L in the day of the week.
 type special struct {
 	lastDay     bool     // L
 	lastWorkday bool     // LW
-	nearest     uint32   // bit n: nW, the working day nearest to day n, in the same month
-	nth         [5]uint8 // of the first, second, … occurrence in a month: bit n: weekday n
-	last        uint8    // of the last occurrence: bit n: weekday n
+	nearest     uint32   // nW: bit n is the weekday from Monday to Friday nearest to day n, in the same month
+	nth         [5]uint8 // 5#3: nth[i] has a bit for each weekday whose (i+1)-th occurrence matches
+	last        uint8    // 5L: a bit for each weekday whose last occurrence matches
 }
 
-// monthDays returns the days of a month that the day of the month names, as bits
-// 1–31. first is the weekday of the month's first day, length its number of days.
+// monthDays returns the days that L, LW and nW select in a month, as bits 1–31. first is the weekday of the month's
+// first day, length its number of days.
 func (s *special) monthDays(first, length uint8) uint32 {
 	var days uint32
 	if s.lastDay {
@@ -36,8 +36,8 @@ func (s *special) monthDays(first, length uint8) uint32 {
 	return days
 }
 
-// nearestWorkday returns the day from Monday to Friday that is nearest to a day of a
-// month, in that month.
+// nearestWorkday returns the day from Monday to Friday that is nearest to day n of a month, within that month. It
+// moves by two days only at the ends of the month.
 func nearestWorkday(n, first, length uint8) uint8 {
 	switch weekday := time.Weekday((first + n - 1) % 7); {
 	case weekday == time.Saturday && n == 1:
@@ -53,26 +53,28 @@ func nearestWorkday(n, first, length uint8) uint8 {
 	return n
 }
 
-// weekDays returns the days of a month that the day of the week names.
+// weekDays returns the days that 5#3 and 5L select in a month, as bits 1–31.
 func (s *special) weekDays(first, length uint8) uint32 {
 	var days uint32
 	for n, weekdays := range s.nth {
 		const week = 1<<7 - 1
+		// The (n+1)-th occurrence of a weekday is in the (n+1)-th group of seven days.
 		days |= inMonth(weekdays, first) & (week << uint(1+7*n))
 	}
 
+	// The last occurrence of a weekday is in the last seven days.
 	return days | inMonth(s.last, first)&^(1<<(length-6)-1)
 }
 
-// inMonth returns the days of a month that are one of some weekdays, as bits from
-// 1 on, and beyond the month's last day.
+// inMonth returns the days of a month that fall on one of some weekdays, as bits from 1 on. It also sets bits
+// beyond the month's last day.
 func inMonth(weekdays, first uint8) uint32 {
 	week := uint64(weekdays)
 	weeks := (week | week<<7 | week<<14 | week<<21 | week<<28 | week<<35) >> first
-	return uint32(weeks << 1) // bit 1 is the first of the month
+	return uint32(weeks << 1) // bit 1 is the first day of the month
 }
 
-// extractSpecial takes the special items out of a field, and returns what is left of it.
+// extractSpecial removes the special items from a field, and returns the rest of it.
 func (s *special) extractSpecial(f *field, text string) (string, error) {
 	var rest []string
 	for _, item := range strings.Split(text, ",") {
@@ -101,6 +103,7 @@ func (s *special) extractSpecial(f *field, text string) (string, error) {
 	return strings.Join(rest, ","), nil
 }
 
+// takeDay adds an item of the day of the month if it is special, and reports whether it is.
 func (s *special) takeDay(item string) (bool, error) {
 	text := strings.ToUpper(item)
 	day, near := strings.CutSuffix(text, "W")
@@ -128,6 +131,7 @@ func (s *special) takeDay(item string) (bool, error) {
 	return true, nil
 }
 
+// takeWeekday adds an item of the day of the week if it is special, and reports whether it is.
 func (s *special) takeWeekday(item string) (bool, error) {
 	text := strings.ToUpper(item)
 	day, place, isNth := strings.Cut(text, "#")

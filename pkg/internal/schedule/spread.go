@@ -12,21 +12,21 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// maxSpread is how many bytes an expression with H may have. With numbers in
-// their places it is less than twice as long, which maxLength allows.
+// maxSpread is how many bytes an expression with H may have. With numbers in the place of H it is less than twice
+// as long, so that it stays within maxLength.
 const maxSpread = maxLength / 2
 
-// Spread puts numbers in the places of H, so that tasks with the same schedule
-// tick at different times, but each always at the same. The number follows from
-// the task's namespace and name, and from the field that it is in:
+// Spread replaces H by numbers, so that tasks with the same schedule have ticks at different times, but each task
+// always at the same times. A number is derived from the task's namespace and name, and from the field:
 //
 //	H          any value of the field; of the days of a month 1 to 28
 //	H(2-5)     one of these
-//	H/15       every 15th value, from one of the first 15 on
-//	H(2-9)/3   every third of these, from one of the first three on
+//	H/15       every 15th value, starting with one of the first 15
+//	H(2-9)/3   every third of these, starting with one of the first three
 //
-// Expressions without H stay as they are, unchecked. The error is a *task.Error
-// of the field "schedule" or "schedule[i]".
+// The derivation must not change between versions, because it would move the ticks of existing tasks. Expressions
+// without H are returned as they are, unchecked. The error is a *task.Error of the field "schedule" or
+// "schedule[i]".
 func Spread(exprs []string, namespace, name string) (task.Schedules, error) {
 	list := slices.Clone(task.Schedules(exprs))
 	for i, text := range exprs {
@@ -41,7 +41,7 @@ func Spread(exprs []string, namespace, name string) (task.Schedules, error) {
 
 		words, err := spreadWords(strings.Fields(text), namespace, name)
 		if err != nil {
-			return nil, err // it cannot be: it was parsed
+			return nil, err // cannot happen: the expression was parsed
 		}
 
 		list[i] = strings.Join(words, " ")
@@ -50,7 +50,7 @@ func Spread(exprs []string, namespace, name string) (task.Schedules, error) {
 	return list, nil
 }
 
-// usesHash reports whether an expression has H in it.
+// usesHash reports whether an expression contains H.
 func usesHash(expr string) bool {
 	words := strings.Fields(expr)
 	return len(words) > 0 && words[0][0] != '@' && slices.ContainsFunc(words, hasH)
@@ -67,11 +67,11 @@ func hasH(word string) bool {
 	return word[0] == 'H' || word[0] == 'h' || strings.Contains(word, ",H") || strings.Contains(word, ",h")
 }
 
-// spreadWords resolves H in the fields of an expression.
+// spreadWords replaces H in the fields of an expression.
 func spreadWords(words []string, namespace, name string) ([]string, error) {
 	first := maxFields - len(words)
 	if first < 0 || first > 1 {
-		return words, nil // not cron; its parser says so
+		return words, nil // not a cron expression; parseCron rejects it
 	}
 
 	words = slices.Clone(words)
@@ -103,11 +103,11 @@ func spreadWords(words []string, namespace, name string) ([]string, error) {
 	return words, nil
 }
 
-// resolveHash resolves one item that begins with H.
+// resolveHash replaces one item that begins with H.
 func (f *field) resolveHash(item string, hash uint64) (string, error) {
 	low, high := f.min, f.maxValue()
 	if f.max == 31 {
-		high = 28 // so that every month has the day
+		high = 28 // every month has this day
 	}
 
 	values, step, stepped := strings.Cut(item[1:], "/")
@@ -152,9 +152,8 @@ func (f *field) resolveHash(item string, hash uint64) (string, error) {
 	return fmt.Sprintf("%d-%d/%d", from, high, by), nil
 }
 
-// ResolveIn puts @at in the place of @in: the time that is so long after now.
-// Other expressions stay as they are, unchecked. The error is a *task.Error of
-// the field "schedule" or "schedule[i]".
+// ResolveIn replaces @in by @at with the time that is that long after now. Other expressions are returned as they
+// are, unchecked. The error is a *task.Error of the field "schedule" or "schedule[i]".
 func ResolveIn(exprs []string, now time.Time) (task.Schedules, error) {
 	list := slices.Clone(task.Schedules(exprs))
 	for i, text := range exprs {

@@ -9,8 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// These values are in the entries of clusters: a task must not move because the
-// program was replaced.
+// Clusters have stored these values: a new version of the program must not move a task.
 func TestSpread_IsTheSameForEver(t *testing.T) {
 	for _, c := range []struct{ expr, want string }{
 		{"H * * * *", "58 * * * *"}, {"H H * * *", "58 0 * * *"}, {"H H H H H", "58 0 22 9 3"}, {"H H H H H H", "14 58 0 22 9 3"}, {"h h(2-5) * * *", "58 2 * * *"},
@@ -24,8 +23,7 @@ func TestSpread_IsTheSameForEver(t *testing.T) {
 	}
 }
 
-// A number follows from namespace, name and field alone: not from the place in a
-// list, nor from what stands beside it.
+// A number depends only on namespace, name and field: not on the place in a list, nor on the other fields.
 func TestSpread_FollowsFromTheName(t *testing.T) {
 	list, err := schedule.Spread([]string{"@daily", "H 2 * * *", "H 14 * * 1"}, "team", "report")
 	if err != nil {
@@ -109,7 +107,7 @@ func TestSpread_RefusesWhatCheckRefuses(t *testing.T) {
 	wantError(t, "H", err, task.CodeBadSchedule, "schedule", "H needs the task's name to choose a value; name the task")
 }
 
-// What is accepted with H is accepted with a number in its place, whatever the task.
+// What Check accepts with H, Parse accepts with a number in its place, whatever the task.
 func TestSpread_GivesWhatParses(t *testing.T) {
 	for _, expr := range []string{"H H H H H H", "H/59 H/23 H/31 H/12 H/7", "H(5-5) H(22-23)/23 H(28-28) H(12-12) H(6-6)/7", "0,H,H(3-9),H/20,50-59/3 H * * *",
 		"H(0-59)/1,H(0-59)/1,H(0-59)/1,H(0-59)/1,H(0-59)/1,H(0-59)/1,H(0-59)/1,H(0-59)/1,H(0-59)/1,H(0-59)/1,H/2,H/2,H,H,H,H,H * * * *"} {

@@ -8,8 +8,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// TestParse_KeepsTheOneDayThatAStepLeaves: 1-7/7 is Monday, as 1 is; also beside
-// days of the month.
+// 1-7/7 is Monday, like 1, also next to days of the month.
 func TestParse_KeepsTheOneDayThatAStepLeaves(t *testing.T) {
 	for expr, want := range map[string]string{"0 0 * * 1-7/7": "2026-01-05", "0 0 L * 1-7/7": "2026-01-05", "0 0 31 * 1": "2026-01-05"} {
 		s, err := schedule.Parse(task.Timing{Schedule: []string{expr}}, anchor)

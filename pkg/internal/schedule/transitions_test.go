@@ -15,19 +15,19 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// make oracle: every expression at every change of every zone, minutes of
-// work; else one in eight of them, and at each some of the expressions.
+// With -everything (make oracle), every expression is compared at every clock change of every zone, which takes
+// minutes. Otherwise one change in eight, and some of the expressions at each.
 var everything = flag.Bool("everything", false, "hold Next against the oracle everywhere")
 
-// A transition is an instant at which the offset of a zone changes.
+// transition is an instant at which the offset of a zone changes.
 type transition struct {
 	zone          string
 	at            time.Time
 	before, after int // offsets in seconds
 }
 
-// transitionsOf finds the changes of a zone's offset from 1970 to 2040 by looking
-// at its clock every six hours (else every day).
+// transitionsOf finds the changes of a zone's offset from 1970 to 2040 by reading its clock every six hours (or
+// every day).
 func transitionsOf(zone string, location *time.Location) []transition {
 	offset := func(at time.Time) int {
 		_, seconds := at.In(location).Zone()
@@ -65,7 +65,7 @@ func transitionsOf(zone string, location *time.Location) []transition {
 	return list
 }
 
-// allZones reads the names of the database from its file.
+// allZones returns the names of all zones in the database, from its file.
 func allZones(t testing.TB) []string {
 	t.Helper()
 	r, err := zip.OpenReader("zoneinfo.zip")
@@ -91,14 +91,13 @@ func allZones(t testing.TB) []string {
 	return names
 }
 
-// An oracleCase is an expression and what the oracle makes of it.
+// oracleCase is an expression, parsed by the oracle.
 type oracleCase struct {
 	expr string
 	rule *oracleRule
 }
 
-// oracleCases are expressions of the whole language, most of which have something
-// to say at night.
+// oracleCases are expressions of the whole language. Most of them have ticks at night, when clocks change.
 var oracleCases = sync.OnceValue(func() []oracleCase {
 	exprs := []string{
 		"* * * * *", "*/20 * * * *", "7 * * * *", "*/15 0-4 * * *", "0 */2 * * *", "0 0-23 * * *", "0 0-23/2 * * *", "30 */3 * * *",
@@ -114,7 +113,7 @@ var oracleCases = sync.OnceValue(func() []oracleCase {
 		"30 2 L,1-7 * 6#2,3", "0 0 */5 3 1#4",
 		"@hourly", "@daily", "@weekly", "@monthly", "@yearly",
 	}
-	// With H, of several tasks.
+	// Expressions with H, for several tasks.
 	for i, expr := range []string{"H * * * *", "H 2 * * *", "H H * * *", "H H(0-4) * * *", "H H(1-3) H * *", "H/15 * * * *", "H/15 H(1-3) * * *", "0 H/2 * * *", "H 2 * * H", "H(30-45) 1-2 * H *", "H 0 H(25-28) * *", "0 0 H/7 * *"} {
 		list, err := schedule.Spread([]string{expr}, "default", fmt.Sprintf("task-%d", i))
 		if err != nil {
@@ -123,7 +122,7 @@ var oracleCases = sync.OnceValue(func() []oracleCase {
 		exprs = append(exprs, list...)
 	}
 
-	// And drawn ones.
+	// Random expressions.
 	random := rand.New(rand.NewPCG(4, 4))
 	pick := func(from ...string) string { return from[random.IntN(len(from))] }
 
@@ -159,7 +158,7 @@ func TestNext_AgreesWithOracleAtEveryTransition(t *testing.T) {
 		t.Fatalf("only %d expressions", len(cases))
 	}
 
-	// every selects which changes of a zone's clock are compared: one in every.
+	// every selects one in so many clock changes of a zone; want is how many comparisons there must be.
 	every, want := 7, 35_000
 
 	switch {
@@ -169,7 +168,7 @@ func TestNext_AgreesWithOracleAtEveryTransition(t *testing.T) {
 		every, want = 31, 8_000
 	}
 
-	const parts = 2 // as many as run at once
+	const parts = 2 // as many as run in parallel
 	names := allZones(t)
 	var counted sync.Map
 	t.Run("zones", func(t *testing.T) {
@@ -197,8 +196,7 @@ func TestNext_AgreesWithOracleAtEveryTransition(t *testing.T) {
 	}
 }
 
-// agreeInZone compares at one in every changes of a zone's clock, and returns the number of
-// comparisons.
+// agreeInZone compares one in every clock changes of a zone, and returns the number of comparisons.
 func agreeInZone(t *testing.T, name string, zone, every int, cases []oracleCase) int {
 	location, err := schedule.Location(name)
 	if err != nil {
@@ -247,7 +245,7 @@ func agreeInZone(t *testing.T, name string, zone, every int, cases []oracleCase)
 	return count
 }
 
-// agree compares all that looks at ticks with the oracle, in one window.
+// agree compares all methods that compute ticks with the oracle, in one window.
 func agree(t *testing.T, zone string, c oracleCase, dst task.DST, w *window) {
 	t.Helper()
 	s, err := schedule.Parse(task.Timing{Schedule: []string{c.expr}, Timezone: zone, DST: dst}, anchor)

@@ -9,27 +9,25 @@ import (
 
 // The notes of an Occurrence.
 const (
-	NoteGap  = "gap"  // stands for ticks whose local time does not exist
+	NoteGap  = "gap"  // it stands for ticks whose local time does not exist
 	NoteFold = "fold" // its local time exists twice
 )
 
-// An Occurrence is a tick as a person wants to see it.
+// Occurrence is a tick with the times that a user wants to see.
 type Occurrence struct {
 	Time  time.Time // in UTC
 	Local time.Time // the same instant in the schedule's zone
-	Due   time.Time // when it falls due, by its task's uid; zero if that is not known
-	// Before is the first instant by which it is due, whatever the uid; Time itself
-	// if there is no jitter.
+	Due   time.Time // when it is due for its task's uid; zero if that is not known
+	// Before is the first instant by which it is certainly due, whatever the uid; equal to Time without jitter.
 	Before time.Time
 	Note   string // NoteGap, NoteFold or ""; always "" for @every and @at, which have no local time
 }
 
-// MaxUpcoming is how many occurrences Upcoming lists at most.
+// MaxUpcoming is how many occurrences the function Upcoming returns at most.
 const MaxUpcoming = 10_000
 
-// Upcoming lists the next ticks later than from, up to count of them (1 to
-// MaxUpcoming); fewer if there are no more. The other arguments and the errors
-// are those of Parse; a wrong count is an error of the field "count".
+// Upcoming returns the next ticks later than from, up to count of them (1 to MaxUpcoming), or fewer if no more
+// exist. The other arguments and the errors are those of Parse. A wrong count is an error of the field "count".
 func Upcoming(t task.Timing, anchor, from time.Time, count int) ([]Occurrence, error) {
 	if count < 1 || count > MaxUpcoming {
 		return nil, task.Invalid(task.CodeOutOfRange, "count", "%d is not between 1 and %d", count, MaxUpcoming)
@@ -43,8 +41,8 @@ func Upcoming(t task.Timing, anchor, from time.Time, count int) ([]Occurrence, e
 	return s.Upcoming(from, count, ""), nil
 }
 
-// Upcoming lists the next ticks later than from, up to count of them. uid is that
-// of the task whose ticks they are, or "" if there is none: Due is zero then.
+// Upcoming returns the next ticks later than from, up to count of them. uid is the uid of the task, or "" if there
+// is no task. Then Due is zero.
 func (s *Schedule) Upcoming(from time.Time, count int, uid string) []Occurrence {
 	list := []Occurrence{}
 	for len(list) < count {
@@ -65,7 +63,7 @@ func (s *Schedule) Upcoming(from time.Time, count int, uid string) []Occurrence 
 	return list
 }
 
-// tickNote says what is odd about a tick.
+// tickNote returns the note of a tick.
 func (s *Schedule) tickNote(tick time.Time) string {
 	p, instant := s.plan, tick.Unix()
 	i := p.zone.stretchAt(instant)

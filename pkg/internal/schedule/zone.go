@@ -11,51 +11,48 @@ import (
 	"time"
 )
 
-// zoneDatabase is the IANA database as Go ships it in lib/time (public domain, its
-// release is in lib/time/update.bash of the Go tree). It is a file of this
-// package, and not an import of time/tzdata, because time.LoadLocation asks the
-// host's own files first: two nodes with different tzdata packages, or with a
-// file system that ignores case, would then disagree about when a task is due.
-// Read from here, a zone is the same on every host that runs the same build.
-// To move to a newer release, copy lib/time/zoneinfo.zip of a newer Go here.
+// zoneDatabase is the IANA database as Go ships it in lib/time (public domain, its release is in
+// lib/time/update.bash of the Go tree). It is a file of this package, and not an import of time/tzdata, because
+// time.LoadLocation reads the host's own files first. Two nodes with different tzdata packages, or with a file
+// system that ignores case, would then disagree about when a task is due. With this file, a zone is the same on
+// every host that runs the same build. To update it, copy lib/time/zoneinfo.zip of a newer Go here.
 //
 //go:embed zoneinfo.zip
 var zoneDatabase string
 
-// Ticks exist from 1970-01-02 to 2100, the second day so that no local time is
-// before 1970. The bounds are instants in Unix seconds: the first that may be a
-// tick, and the first that may not. What users write is of 2000 to 2100.
+// Ticks exist from 1970-01-02 to 2100. They begin on the second day so that no local time is before 1970. The
+// bounds are instants in Unix seconds: the first that may be a tick, and the first that may not. Times that users
+// write are in the years 2000 to 2100.
 const (
 	firstSecond  = int64(daySeconds)
 	firstWritten = 946684800  // 2000-01-01
 	endSecond    = 4133980800 // 2101-01-01
 )
 
-// A stretch is a time in which a zone keeps one offset. All times are in
-// seconds: instants since 1970 in UTC; local times as if local clocks were UTC.
+// stretch is a period in which a zone keeps one offset. All times are in seconds: instants since 1970 in UTC, and
+// local times as if the local clock showed UTC.
 type stretch struct {
-	start, end int64 // instants, end excluded
+	start, end int64 // instants; end is excluded
 	offset     int64 // local = instant + offset
-	before     int64 // the offset before start; equal to offset in the first stretch
+	before     int64 // the offset before start; in the first stretch equal to offset
 }
 
-// startsWithGap reports whether the clock jumped forward at the start of the stretch: the
-// local times from start+before to start+offset do not exist.
+// startsWithGap reports whether the clock jumped forward at the start of the stretch, so that the local times from
+// start+before to start+offset do not exist.
 func (s *stretch) startsWithGap() bool { return s.offset > s.before }
 
-// startsWithFold reports whether the clock was set back at the start of the stretch: the
-// local times from start+offset to start+before come twice, the second time here.
+// startsWithFold reports whether the clock was set back at the start of the stretch, so that the local times from
+// start+offset to start+before exist twice, the second time in this stretch.
 func (s *stretch) startsWithFold() bool { return s.offset < s.before }
 
-// A zone is one entry of the database, cut into stretches from 1970 to 2100.
-// Stretches are longer than any jump of the clock by days (a test looks at the
-// whole database), so that each gap and each fold concerns two neighbours only.
+// zone is one entry of the database, divided into stretches from 1970 to 2100. Stretches are days longer than any
+// jump of the clock (a test checks the whole database), so that each gap and each fold concerns only two neighbors.
 type zone struct {
 	location  *time.Location
 	stretches []stretch
 }
 
-// stretchAt returns the index of the stretch that holds an instant of 1970 to 2100.
+// stretchAt returns the index of the stretch that contains an instant of 1970 to 2100.
 func (z *zone) stretchAt(instant int64) int {
 	lo, hi := 0, len(z.stretches)
 	for hi-lo > 1 {
@@ -70,7 +67,7 @@ func (z *zone) stretchAt(instant int64) int {
 	return lo
 }
 
-// zoneFiles is the table of contents of the embedded database.
+// zoneFiles returns the files of the embedded database by name.
 var zoneFiles = sync.OnceValues(func() (map[string]*zip.File, error) {
 	r, err := zip.NewReader(strings.NewReader(zoneDatabase), int64(len(zoneDatabase)))
 	if err != nil {
@@ -87,8 +84,7 @@ var zoneFiles = sync.OnceValues(func() (map[string]*zip.File, error) {
 	return files, nil
 })
 
-// zoneCache holds every zone that was asked for; there are some 600, of at most a
-// few KB each.
+// zoneCache holds every zone that was requested. There are about 600, of a few KB each at most.
 var zoneCache struct {
 	sync.RWMutex
 	byName map[string]*zone
@@ -129,6 +125,7 @@ func findZone(name string) (*zone, error) {
 	return z, nil
 }
 
+// loadZone reads a zone from the embedded database.
 func loadZone(name string) (*zone, error) {
 	files, err := zoneFiles()
 	if err != nil {
@@ -162,11 +159,10 @@ func loadZone(name string) (*zone, error) {
 	return &zone{location: location, stretches: cutStretches(location)}, nil
 }
 
-// cutStretches finds the stretches of a location. time.Time.ZoneBounds is a hint only:
-// beyond the database's table, where a rule continues it, it also reports the
-// ends of years, and on the last day of a leap year an end that is not later
-// than the time asked about. So every bound is a place to look, the step is a
-// day where there is none, and offsets alone decide.
+// cutStretches returns the stretches of a location. time.Time.ZoneBounds is only a hint: beyond the database's
+// table, where a rule continues it, it also reports the ends of years, and on the last day of a leap year an end
+// that is not later than the given time. So every bound is only a place to compare offsets, a day is the step where
+// there is no bound, and the offsets alone decide.
 func cutStretches(location *time.Location) []stretch {
 	offset := func(instant int64) int64 {
 		_, seconds := time.Unix(instant, 0).In(location).Zone()
@@ -201,9 +197,8 @@ func cutStretches(location *time.Location) []stretch {
 	return append([]stretch(nil), cuts...)
 }
 
-// Location returns the time zone of an exact IANA name ("" is UTC) from the
-// embedded database, for showing ticks as Next computes them. The error is a
-// *task.Error of the field "timezone".
+// Location returns the time zone with an exact IANA name ("" is UTC) from the embedded database, to show ticks as
+// Next computes them. The error is a *task.Error of the field "timezone".
 func Location(timezone string) (*time.Location, error) {
 	z, err := findZone(timezone)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// zoneAbbreviations are names of clocks that people take for zones. They are offsets:
-// none says when clocks change, and several countries use the same letters.
+// zoneAbbreviations maps abbreviations that people use as zones to a zone that uses them. An abbreviation is only
+// an offset: it does not determine when clocks change, and several countries use the same letters.
 var zoneAbbreviations = map[string]string{
 	"CEST": "Europe/Berlin", "MEZ": "Europe/Berlin", "MESZ": "Europe/Berlin", "WEST": "Europe/Lisbon", "EEST": "Europe/Athens",
 	"BST": "Europe/London", "MSK": "Europe/Moscow", "TRT": "Europe/Istanbul",
@@ -25,10 +25,10 @@ var zoneAbbreviations = map[string]string{
 	"Z": "UTC",
 }
 
-// offsetPattern: UTC+2, GMT-03:00, +05:30.
+// offsetPattern matches offsets such as UTC+2, GMT-03:00 and +05:30.
 var offsetPattern = regexp.MustCompile(`^(?i:UTC|GMT)?([+-])0?([0-9]{1,2})(?::?([0-9]{2}))?$`)
 
-// unknownZone says why a name is refused, and the nearest right thing.
+// unknownZone returns the error for an unknown name, with the most similar valid one.
 func unknownZone(name string, files map[string]*zip.File) error {
 	refuse := func(format string, args ...any) error {
 		return task.Invalid(task.CodeBadTimezone, "timezone", "%s %s", task.Quote(name), fmt.Sprintf(format, args...))
@@ -57,8 +57,8 @@ func unknownZone(name string, files map[string]*zip.File) error {
 	return refuse("is not a time zone; use a name of the IANA database, such as \"Europe/Berlin\"")
 }
 
-// fixedZone names the zone that is always so far from UTC. Their names have POSIX's
-// sign, the other way round.
+// fixedZone suggests the zone with a fixed offset from UTC, or "". The names of these zones have POSIX's sign,
+// which is the opposite of the usual one.
 func fixedZone(offset []string, files map[string]*zip.File) string {
 	sign := "-"
 	if offset[1] == "-" {
@@ -73,10 +73,10 @@ func fixedZone(offset []string, files map[string]*zip.File) string {
 	return fmt.Sprintf(", or %q", name)
 }
 
-// nearestZone is the zone whose name is spelt alike, or one with a city that is.
+// nearestZone returns the zone with a similar name, or with a city of a similar name; "" if there is none.
 func nearestZone(name string, files map[string]*zip.File) string {
 	if len(name) > 40 {
-		return "" // no zone's name is as long
+		return "" // longer than the name of any zone
 	}
 
 	known := slices.Sorted(maps.Keys(files))
@@ -103,7 +103,7 @@ func nearestZone(name string, files map[string]*zip.File) string {
 	return known[slices.Index(cities, near)]
 }
 
-// ZoneNames are the names of all zones that begin with a text, in whatever case.
+// ZoneNames returns the names of all zones that begin with prefix, regardless of case, in order.
 func ZoneNames(prefix string) []string {
 	files, err := zoneFiles()
 	if err != nil {

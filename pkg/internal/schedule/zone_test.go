@@ -11,7 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// every zone of the database, in order
+// zoneNames returns the names of all zones in the database, in order.
 func zoneNames(t testing.TB) []string {
 	files, err := zoneFiles()
 	if err != nil {
@@ -32,8 +32,8 @@ func zoneNames(t testing.TB) []string {
 	return names
 }
 
-// What clock.go and the counter rely on: stretches join, differ, and are far
-// longer than the clock ever jumps.
+// clock.go and the counter rely on this: stretches adjoin, have different offsets, and are far longer than any
+// clock jump.
 func TestZones_HaveLongStretches(t *testing.T) {
 	for _, name := range zoneNames(t) {
 		z, err := loadZone(name)
@@ -87,7 +87,7 @@ func TestZones_AgreeWithPackageTime(t *testing.T) {
 	}
 }
 
-// Day by day, so that no pair of changes can hide between two looks.
+// Compares the offset of every day, so that no pair of changes can be overlooked.
 func TestZones_MissNoChange(t *testing.T) {
 	for _, name := range []string{"Europe/Berlin", "Africa/Casablanca", "Asia/Gaza", "Australia/Lord_Howe", "Antarctica/Casey"} {
 		z, err := loadZone(name)
@@ -104,7 +104,7 @@ func TestZones_MissNoChange(t *testing.T) {
 	}
 }
 
-// A host's own zone files must not matter, nor what ZONEINFO says.
+// Neither the host's own zone files nor ZONEINFO have an effect.
 func TestZones_IgnoreTheHost(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "Europe"), 0o755); err != nil {
