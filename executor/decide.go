@@ -19,7 +19,7 @@ const (
 	phases
 )
 
-// action is the next step for an attempt, as decide returns it. Executor.decideAttempt executes it.
+// action is the next step for an attempt, as nextStep returns it. Executor.decideAttempt executes it.
 type action int
 
 const (

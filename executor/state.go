@@ -136,7 +136,7 @@ func (s *state) addToCounts(a *attempt, by int) {
 	}
 }
 
-// touchAttempt makes the loop decide about the attempt in its next advance.
+// touchAttempt makes the loop decide about the attempt in its next advanceAttempts.
 func (s *state) touchAttempt(a *attempt) {
 	if !a.touched {
 		a.touched = true

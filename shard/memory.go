@@ -8,7 +8,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// memory is what a leader remembers from look to look, for one term: since when
+// memory is what a leader remembers from update to update, for one term: since when
 // things are as they are. A new leader begins without any.
 type memory struct {
 	grace time.Duration // for most nodes to come back together

@@ -218,7 +218,7 @@ type packedFrame struct {
 }
 
 // openPacked opens a compressed output. What is cut short, or has not the form that
-// compress gives it, is refused.
+// compressFile returns it, is refused.
 func openPacked(path string) (*packedReader, error) {
 	f, err := os.Open(path)
 	if err != nil {

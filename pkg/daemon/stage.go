@@ -11,7 +11,7 @@ import (
 // reverse of the order in which they started, whatever it was that failed: no
 // part loses what it stands on.
 type stage struct {
-	ctx    context.Context // of the parts; not the caller's: it ends when end is called
+	ctx    context.Context // of the parts; not the caller's: it ends when stopParts is called
 	stop   context.CancelFunc
 	parts  errgroup.Group
 	failed chan<- struct{} // told when a part ends before it was asked to

@@ -132,7 +132,7 @@ func aheadAtOnce() int { return min(loadsAtOnce, max(1, runtime.GOMAXPROCS(0)/2)
 // slots is a counting semaphore.
 type slots chan struct{}
 
-// acquire waits for a place, or until ctx ends. The caller must call leave once to give the place back.
+// acquireSlot waits for a place, or until ctx ends. The caller must call leave once to give the place back.
 func (s slots) acquireSlot(ctx context.Context) (leave func(), err error) {
 	select {
 	case s <- struct{}{}:

@@ -186,7 +186,7 @@ func (w *worker) serveLoaded(ctx context.Context, f *following) error {
 }
 
 // openLoaded opens the shard and applies all events up to the opening. The scan that it returns was
-// requested after the opening, as in serve.
+// requested after the opening, as in openAndServe.
 func (w *worker) openLoaded(ctx context.Context, batches <-chan store.ShardBatch) (scan <-chan map[int][]store.ActiveKey, err error) {
 	mark, rev, err := w.e.cfg.Store.Open(ctx, w.Shard, w.fences)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 
 // worker serves one shard under one pair of fences. It drives the shard's state machine (shardState): it
 // delivers events, requests plans, commits them and reports the results. Only its own goroutine, which
-// calls run, accesses the state. Other goroutines use the atomic fields and the channels.
+// calls serveUntilDone, accesses the state. Other goroutines use the atomic fields and the channels.
 type worker struct {
 	shardState
 
@@ -37,7 +37,7 @@ type worker struct {
 	serving atomic.Bool
 	// progress is when the worker last opened the shard, loaded a page or committed.
 	progress progress
-	// stop ends the current call of serve. Restart calls it with errStalled.
+	// stop ends the current call of openAndServe. Restart calls it with errStalled.
 	stop atomic.Pointer[context.CancelCauseFunc]
 
 	// preloaded is a watch of a shard that was loaded before this node owned it. The first opening

@@ -74,8 +74,8 @@ func (h *Handlers) applyTasks(c *httpapi.Call, q batchQuery) (httpapi.Answer, er
 	return httpapi.Answer{}, nil
 }
 
-// serveLines runs the request in three stages: read starts a goroutine for each group, the second stage claims names
-// in the order of lines, and answer writes the results. It returns when all of its goroutines have ended.
+// serveLines runs the request in three stages: readGroups starts a goroutine for each group, the second stage claims names
+// in the order of lines, and writeAnswers writes the results. It returns when all of its goroutines have ended.
 func (b *batch) serveLines() {
 	deadline := http.NewResponseController(b.c.Writer) // errors are ignored: not every http.ResponseWriter supports deadlines
 	_ = deadline.EnableFullDuplex()
@@ -106,7 +106,7 @@ func (b *batch) serveLines() {
 	if err := b.writeAnswers(deadline, claimed); err != nil {
 		cancel()
 		_ = deadline.SetReadDeadline(time.Unix(1, 0)) // stop reading: the caller cannot learn the outcome of further lines
-		// The groups in flight must end before serve returns, because they use the request.
+		// The groups in flight must end before serveLines returns, because they use the request.
 		for g := range claimed {
 			<-g.done
 		}
@@ -153,7 +153,7 @@ func (b *batch) readGroups(ctx context.Context, deadline *http.ResponseControlle
 			hand()
 		}
 
-		// A slot becomes free when answer takes a group's result. This blocks the reader, and so the caller, when
+		// A slot becomes free when writeAnswers takes a group's result. This blocks the reader, and so the caller, when
 		// batchGroups groups are in flight.
 		if g == nil {
 			select {

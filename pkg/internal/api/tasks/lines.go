@@ -21,7 +21,7 @@ type lines struct {
 	long   []byte // a line that is longer than the reader's buffer
 }
 
-// hasLine reports whether a complete line is buffered, so that next does not block.
+// hasLine reports whether a complete line is buffered, so that nextLine does not block.
 func (l *lines) hasLine() bool {
 	there, _ := l.in.Peek(l.in.Buffered())
 	return bytes.IndexByte(there, '\n') >= 0

@@ -235,7 +235,7 @@ func (h *Handlers) applyTask(request *httpapi.Call, q dryRunQuery) (httpapi.Answ
 }
 
 // applySpec makes a task match spec, whether the task exists or not. If the task appears or disappears between the
-// two attempts, apply starts again.
+// two attempts, applySpec starts again.
 func (h *Handlers) applySpec(c *taskWrite, ref record.Ref, spec task.Spec) (st store.Stored, result string, err error) {
 	err = httpapi.RetryConflict(c.Context(), func() error {
 		if !c.IfNoneMatch {
