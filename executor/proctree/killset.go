@@ -14,7 +14,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/cgroup"
 )
 
-// KillLimit is how long the caller waits for processes to end after SIGKILL.
+// KillLimit is how long callers wait for processes to end after SIGKILL. Longer delays mean that a process hangs
+// in the kernel.
 const KillLimit = 5 * time.Second
 
 // KillSet is a set of attempts whose processes all have to be killed: those in their control
@@ -23,7 +24,7 @@ const KillLimit = 5 * time.Second
 // process group and cleared its environment.
 type KillSet struct {
 	cgroups []string
-	groups  map[int]Birth
+	groups  map[int]Birth     // by the number of the process group
 	marks   map[string][]Mark // by run id
 }
 
@@ -35,7 +36,7 @@ func (h *KillSet) AddMark(l Mark) {
 	h.marks[l.RunID] = append(h.marks[l.RunID], l)
 }
 
-// AddGroup adds a process group, whose leader was started at the time that b says.
+// AddGroup adds a process group whose leader was created in the interval b.
 func (h *KillSet) AddGroup(pgid int, b Birth) {
 	if h.groups == nil {
 		h.groups = map[int]Birth{}
@@ -64,6 +65,7 @@ func (h *KillSet) KillGroups() {
 // how many processes it killed. One empty scan is not enough, because a process may fork while
 // the list is read. An error means that some processes may be left.
 func (h *KillSet) KillAll(done <-chan struct{}) (killed int, err error) {
+	// Empty scans follow each other after 1 ms, 2 ms and so on, up to 100 ms while processes remain.
 	seen := map[int]bool{}
 
 	for clean, pause := 0, time.Millisecond; ; {
@@ -124,6 +126,7 @@ func (h *KillSet) killOnce(seen map[int]bool) (int, error) {
 	return found, nil
 }
 
+// shouldKill reports whether the process belongs to the set.
 func (h *KillSet) shouldKill(st Stat) bool { return h.inGroup(st) || h.hasMark(st.PID) }
 
 // inGroup reports whether a process belongs to one of the groups. A group whose number now
@@ -140,10 +143,12 @@ func (h *KillSet) inGroup(st Stat) bool {
 		return b.matchesStart(leader.Start)
 	}
 
+	// The leader is gone. A member that is older than the attempt belongs to an earlier group with this number.
 	return st.Start >= b.From.Truncate(clockTick)-clockTick
 }
 
-// hasMark reports whether a process carries the mark of an attempt.
+// hasMark reports whether a process carries the mark of an attempt. An environment that cannot be read, for example
+// because the process has ended, carries none.
 func (h *KillSet) hasMark(pid int) bool {
 	if len(h.marks) == 0 {
 		return false
@@ -176,8 +181,8 @@ func (h *KillSet) hasMark(pid int) bool {
 
 // KillMarked kills every process that carries the run id and the token of
 // one of these attempts in its environment, and returns when none is left. A
-// restarted daemon calls it for what its inbox says of its former instance.
-// After nil, and when its guardian has ended, that instance may be said to be cleared.
+// restarted daemon calls it for the attempts that its inbox lists for its former instance.
+// If it returns nil and the former guardian has exited, that instance may be reported as cleared.
 func KillMarked(ctx context.Context, attempts []Mark) (killed int, err error) {
 	if len(attempts) == 0 {
 		return 0, nil
@@ -196,23 +201,24 @@ func KillMarked(ctx context.Context, attempts []Mark) (killed int, err error) {
 	return killed, nil
 }
 
-// Sweeper finds processes by the marks in their environment. A look at all
-// processes serves everybody who asked for one meanwhile.
+// Sweeper kills processes by the marks in their environment. A scan reads all
+// processes of the host, so callers that wait at the same time share the next one.
 type Sweeper struct {
-	turn sync.Mutex // held while looking
-	mu   sync.Mutex
-	next *scanForMarks
+	turn sync.Mutex    // held during a scan
+	mu   sync.Mutex    // guards next, and the kill set of a scan that has not begun
+	next *scanForMarks // the scan that has not begun; nil: none is requested
 }
 
+// scanForMarks is a scan that callers share. Its results are valid once done is set, under Sweeper.turn.
 type scanForMarks struct {
-	hunt   KillSet
+	hunt   KillSet // the marks of all callers
 	done   bool
 	killed int
 	err    error
 }
 
-// KillMarked kills what carries the mark of an attempt, and returns when nothing does. The first of those who wait for the
-// same look gets the number of processes that it killed.
+// KillMarked kills all processes that carry the mark of an attempt, and returns when none does, or with an error after
+// KillLimit. Of the callers that share a scan, only the first gets the number of killed processes.
 func (s *Sweeper) KillMarked(l Mark) (int, error) {
 	s.mu.Lock()
 	if s.next == nil {
@@ -227,9 +233,10 @@ func (s *Sweeper) KillMarked(l Mark) (int, error) {
 	defer s.turn.Unlock()
 
 	if b.done {
-		return 0, b.err // told to the first
+		return 0, b.err // another caller has run the scan and received the number
 	}
 
+	// From now on, new callers request another scan: this one may already have passed their processes.
 	s.mu.Lock()
 	s.next = nil
 	s.mu.Unlock()

@@ -18,50 +18,51 @@ import (
 )
 
 const (
-	reapPause = 100 * time.Millisecond // between looks at children, at least
-	reapLook  = 5 * time.Second        // at most
-	reapAfter = time.Second            // whose zombie nobody else has reaped by then is an orphan's
+	reapPause = 100 * time.Millisecond // minimum time between scans of the children
+	reapLook  = 5 * time.Second        // maximum time between scans
+	reapAfter = time.Second            // a zombie that no other part of the program has reaped by then is an orphan
 )
 
-// Orphans are processes whose parents have ended and that came to the daemon,
-// because it asked for that (PR_SET_CHILD_SUBREAPER) or is the first process of a
-// container. It reaps them; and where attempts have no control group, it traces
-// them back to their attempts, so that they end with these:
+// Orphans tracks processes whose parents have ended and that the kernel has made children of
+// the daemon, because it is a subreaper (PR_SET_CHILD_SUBREAPER) or the first process of a
+// container. Orphans reaps them. Where attempts have no control group, it also assigns
+// each orphan to its attempt, so that it ends with that attempt:
 //
-//   - by the group they are in, or the mark that they carry;
-//   - else an orphan is of one of the attempts that ran when it was born, and is
-//     told to be of the last of these to end.
+//   - by its process group, or by the mark in its environment;
+//   - otherwise it may belong to any attempt that ran when it was created, and
+//     ends with the last of these.
 //
-// A nil *Orphans does nothing. BecomeSubreaper has them come, and Run reaps them.
+// A nil *Orphans does nothing. BecomeSubreaper makes the daemon adopt orphans, and Run reaps them. The
+// methods may be called from any goroutine.
 type Orphans struct {
-	self     int
-	children func(pid int) []int
+	self     int                 // the daemon's process number
+	children func(pid int) []int // lists children; childrenOf except in tests
 
-	mu    sync.Mutex
-	mains map[int]bool    // processes that others reap
-	trees map[*Tree]Birth // of attempts that run, whose orphans are traced
-	known map[int]*orphan
+	mu    sync.Mutex      // Lock and Unlock export it
+	mains map[int]bool    // children that other code waits for and reaps
+	trees map[*Tree]Birth // running attempts whose orphans are assigned
+	known map[int]*orphan // by process number
 }
 
-// orphan is a process that came to the daemon.
+// orphan is a process that the daemon has adopted.
 type orphan struct {
-	start time.Duration
-	seen  time.Time
-	of    []*Tree // of which it may be
+	start time.Duration // its start time; tells it from a later process with the same number
+	seen  time.Time     // when a scan first found it
+	of    []*Tree       // the attempts to which it may belong
 }
 
-// NewOrphans is for one executor and its guardian.
+// NewOrphans returns the Orphans of this process. An executor and the client of its guardian share it.
 func NewOrphans() *Orphans {
 	return &Orphans{self: os.Getpid(), children: childrenOf, mains: map[int]bool{}, trees: map[*Tree]Birth{}, known: map[int]*orphan{}}
 }
 
-// BecomeSubreaper has orphans come to this process from now on.
+// BecomeSubreaper makes the kernel give orphaned descendants to this process from now on.
 func BecomeSubreaper() error {
 	return os.NewSyscallError("prctl", unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 }
 
-// Lock keeps a process from being taken for an orphan before it is said, by Born,
-// that it is none.
+// Lock stops scans. A caller that forks holds the lock until it has called Born, so that no scan takes
+// the new child for an orphan.
 func (o *Orphans) Lock() {
 	if o != nil {
 		o.mu.Lock()
@@ -75,9 +76,8 @@ func (o *Orphans) Unlock() {
 	}
 }
 
-// Born tells of a process that somebody waits for, and of its tree, if orphans of that
-// are to be found. It is called between Lock and Unlock, so that none of them comes
-// before.
+// Born registers a child that the caller will reap. If t is not nil, orphans of that tree are
+// assigned to it, and t.PID is set. The caller has held the lock since before the fork.
 func (o *Orphans) Born(pid int, t *Tree, b Birth) {
 	if o == nil {
 		return
@@ -90,16 +90,15 @@ func (o *Orphans) Born(pid int, t *Tree, b Birth) {
 	}
 }
 
-// Reaped tells that somebody has waited for it: its number may be another's. It is
-// called between Lock and Unlock.
+// Reaped removes a child that the caller has reaped, because its number may be reused. The caller
+// holds the lock.
 func (o *Orphans) Reaped(pid int) {
 	if o != nil {
 		delete(o.mains, pid)
 	}
 }
 
-// Traces reports whether the orphans of the attempt with this main process are traced. It is called between Lock and
-// Unlock.
+// Traces reports whether orphans are assigned to the attempt with this main process. The caller holds the lock.
 func (o *Orphans) Traces(pid int) bool {
 	for t := range o.trees {
 		if t.PID == pid {
@@ -110,7 +109,7 @@ func (o *Orphans) Traces(pid int) bool {
 	return false
 }
 
-// Forget tells that an attempt has ended, or that its orphans are found in other ways.
+// Forget ends the assignment of orphans to an attempt that has ended, or whose processes are found in other ways.
 func (o *Orphans) Forget(t *Tree) {
 	if o == nil {
 		return
@@ -122,12 +121,12 @@ func (o *Orphans) Forget(t *Tree) {
 	delete(o.trees, t)
 }
 
-// orphansOf are the living orphans of an attempt that is ending. What may as well be
-// another's that still runs is left to that.
+// orphansOf returns the living orphans of an attempt that is ending. An orphan that may
+// also belong to another running attempt is not among them; it ends with that attempt.
 //
-// That there are none takes two looks in a row at which none ended: what a dying one
-// leaves behind comes after the children were listed, and while some end the kernel may
-// leave others out of that list (proc_pid_task(5), children).
+// An empty result is certain only after two scans in a row in which no orphan had ended: children of a
+// dying orphan are adopted after the list of children was read, and while children end, the kernel may
+// omit others from that list (proc_pid_task(5), children).
 func (o *Orphans) orphansOf(t *Tree) (pids []int) {
 	if o == nil {
 		return nil
@@ -138,6 +137,7 @@ func (o *Orphans) orphansOf(t *Tree) (pids []int) {
 
 	for clean := 0; clean < 2 && len(pids) == 0; clean++ {
 		if o.scanOrphans(time.Now()) {
+			// The increment makes it 0 again.
 			clean = -1
 		}
 		pids = o.certainOrphansOf(t)
@@ -146,7 +146,8 @@ func (o *Orphans) orphansOf(t *Tree) (pids []int) {
 	return pids
 }
 
-// certainOrphansOf are the orphans that are known to be of one attempt. mu is held.
+// certainOrphansOf returns the orphans that can belong to no other running attempt than t. An orphan whose attempts have
+// all been forgotten is returned for every t, so that it ends with the next attempt. The caller holds mu.
 func (o *Orphans) certainOrphansOf(t *Tree) (pids []int) {
 	for pid, x := range o.known {
 		if len(x.of) > 0 && !slices.ContainsFunc(x.of, func(other *Tree) bool { _, runs := o.trees[other]; return runs && other != t }) {
@@ -157,8 +158,8 @@ func (o *Orphans) certainOrphansOf(t *Tree) (pids []int) {
 	return pids
 }
 
-// scanOrphans learns what came, and reaps what has ended; it reports whether an attempt's has.
-// mu is held.
+// scanOrphans updates o.known from the list of children and reaps those that have ended. It reports whether it reaped
+// an orphan of an attempt. The caller holds mu.
 func (o *Orphans) scanOrphans(now time.Time) (ended bool) {
 	children := o.children(o.self)
 
@@ -185,9 +186,10 @@ func (o *Orphans) scanOrphans(now time.Time) (ended bool) {
 			o.known[pid] = x
 		}
 
-		// A child that somebody else of this program waits for is soon gone.
+		// Other code of this program, such as os/exec, may have started this child and reap it. It does that
+		// within reapAfter. A child that may belong to an attempt is an orphan for certain.
 		if st.Dead() && (len(x.of) > 0 || now.Sub(x.seen) >= reapAfter) {
-			// It is not reaped if only its first thread has ended.
+			// If only its first thread has ended, it looks dead but is not reaped.
 			if reaped, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil); err == nil && reaped == pid {
 				delete(o.known, pid)
 				ended = ended || len(x.of) > 0
@@ -198,7 +200,8 @@ func (o *Orphans) scanOrphans(now time.Time) (ended bool) {
 	return ended
 }
 
-// possibleOrigins is of which attempts a process may be.
+// possibleOrigins returns the attempts to which a process may belong: one if its process group or its mark says so,
+// otherwise all that were started before it.
 func (o *Orphans) possibleOrigins(st Stat) (of []*Tree) {
 	for t, b := range o.trees {
 		var h KillSet
@@ -216,7 +219,7 @@ func (o *Orphans) possibleOrigins(st Stat) (of []*Tree) {
 	return of
 }
 
-// Run reaps until ctx ends.
+// Run reaps orphans until ctx ends. It scans after each SIGCHLD, and now and then in case one was missed.
 func (o *Orphans) Run(ctx context.Context) {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, unix.SIGCHLD)
@@ -246,8 +249,8 @@ func (o *Orphans) Run(ctx context.Context) {
 	}
 }
 
-// childrenOf lists the children of a process. Orphans come to its first thread,
-// as long as that lives, as it does in a Go program.
+// childrenOf lists the children of a process. The kernel gives orphans to its first thread
+// as long as that thread lives, which is always the case in a Go program.
 func childrenOf(pid int) (children []int) {
 	p := strconv.Itoa(pid)
 	b, err := os.ReadFile(procRoot + "/" + p + "/task/" + p + "/children")
@@ -265,7 +268,8 @@ func childrenOf(pid int) (children []int) {
 		return nil
 	}
 
-	all, _ := ListPIDs() // a kernel that does not list children; none can be listed, none is
+	// The kernel does not list children. If processes cannot be listed either, there is nothing to return.
+	all, _ := ListPIDs()
 	for _, child := range all {
 		if st, err := ReadStat(child); err == nil && st.Parent == pid {
 			children = append(children, child)

@@ -11,32 +11,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// procRoot is where the kernel shows processes.
+// procRoot is the mount point of procfs.
 const procRoot = "/proc"
 
 // clockTick is the unit of start times in /proc: USER_HZ is 100 on every Linux that
 // Go runs on.
 const clockTick = 10 * time.Millisecond
 
-// Stat is what /proc/<pid>/stat says.
+// Stat contains fields of /proc/<pid>/stat.
 type Stat struct {
 	PID, Parent int
 	Group       int           // the process group
-	State       byte          // as in ps(1)
-	flags       uint64        // of the kernel
-	Start       time.Duration // since boot, to the tick
+	State       byte          // a letter, as in ps(1)
+	flags       uint64        // the kernel's PF_ flags
+	Start       time.Duration // start time since boot, a multiple of tick
 }
 
-// Dead reports whether a process is a zombie. One whose first thread has ended looks the same.
+// Dead reports whether a process is a zombie. A process of which only the first thread has ended looks the same.
 func (s Stat) Dead() bool { return s.State == 'Z' || s.State == 'X' }
 
-// forkNoExec is PF_FORKNOEXEC, which the kernel clears when a process executes a program
-// and then keeps, until the process is reaped. Process accounting (acct(5), AFORK) has
-// told it since Linux 2.
+// forkNoExec is PF_FORKNOEXEC. The kernel sets it at fork, clears it when the process executes a program,
+// and does not change it afterwards, so it can be read until the process is reaped. The flag is part of the kernel's
+// interface: process accounting reports it (acct(5), AFORK).
 const forkNoExec = 0x40
 
-// NeverExecuted reports whether a child that has not been reaped has not executed a
-// program, and did not before it died.
+// NeverExecuted reports whether a child, which has not been reaped, has not executed a
+// program since its fork. It may be dead.
 func NeverExecuted(pid int) bool {
 	st, err := ReadStat(pid)
 	return err == nil && st.flags&forkNoExec != 0
@@ -51,8 +51,8 @@ func ReadStat(pid int) (Stat, error) {
 	return parseStat(pid, b)
 }
 
-// parseStat reads fields from behind the last ')': the program's name may
-// contain anything.
+// parseStat parses the fields after the last ')', because the program's name may
+// contain any characters.
 func parseStat(pid int, b []byte) (Stat, error) {
 	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
 	if len(f) < 20 {
@@ -67,7 +67,7 @@ func parseStat(pid int, b []byte) (Stat, error) {
 	return Stat{PID: pid, Parent: parent, Group: pgrp, State: f[0][0], flags: flags, Start: time.Duration(start) * clockTick}, errors.Join(err0, err1, err2, err3)
 }
 
-// ListPIDs lists all process ids.
+// ListPIDs lists all processes of the host that this one can see.
 func ListPIDs() ([]int, error) {
 	d, err := os.Open(procRoot)
 	if err != nil {
@@ -87,8 +87,8 @@ func ListPIDs() ([]int, error) {
 	return pids, err
 }
 
-// Mark is an attempt that may have left processes behind. Namespace and
-// Task may be empty: then the run's id and the token alone decide.
+// Mark identifies the processes of an attempt by variables in their environment. Namespace and
+// Task may be empty; then only the run's id and the token are compared.
 type Mark struct {
 	Namespace string
 	Task      string
@@ -96,15 +96,17 @@ type Mark struct {
 	Token     int64
 }
 
-// Birth is when a process group's leader was started, at the earliest and the
-// latest, on CLOCK_BOOTTIME: it tells the group from a later one of that number.
+// Birth is the interval of CLOCK_BOOTTIME in which the leader of a process group was created. It tells the
+// group from a later one with the same number.
 type Birth struct{ From, To time.Duration }
 
+// matchesStart reports whether a process with this start time may have been created in the interval. The kernel rounds
+// start times down to a tick, so the interval is extended by one.
 func (b Birth) matchesStart(start time.Duration) bool {
 	return start >= b.From.Truncate(clockTick)-clockTick && start <= b.To+clockTick
 }
 
-// The variables by which a process tells which attempt it belongs to.
+// The environment variables that contain an attempt's mark.
 const (
 	EnvTask      = "CARILLON_TASK"
 	EnvNamespace = "CARILLON_NAMESPACE"
@@ -114,6 +116,7 @@ const (
 
 // groupAlive reports whether a process group has members that are not zombies.
 func groupAlive(pgid int) bool {
+	// Cheap: most groups are gone altogether.
 	if unix.Kill(-pgid, 0) == unix.ESRCH {
 		return false
 	}
@@ -132,8 +135,8 @@ func groupAlive(pgid int) bool {
 	return false
 }
 
-// BootTime is CLOCK_BOOTTIME: monotonic, and it counts the time in which the
-// host was suspended. Deadlines that others rely on are told on this clock.
+// BootTime returns CLOCK_BOOTTIME, which is monotonic and counts the time in which the
+// host was suspended. Deadlines on which other nodes rely are measured on this clock.
 func BootTime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {

@@ -11,26 +11,26 @@ import (
 	"github.com/carillonhq/carillon/pkg/cgroup"
 )
 
-// freezeTimeout is how long a tree may take to stand still.
+// freezeTimeout is the time limit for stopping all processes of a tree.
 const freezeTimeout = 2 * time.Second
 
-// Tree is all processes of an attempt that has been started. It belongs to the
-// goroutine that sees the attempt to its end.
+// Tree is all processes of an attempt that has been started. The attempt's goroutine
+// owns it.
 //
-// With a control group they are what is in that. Without one they are the main
-// process's group, what carries the attempt's mark in its environment, and the
-// orphans that are traced back to it.
+// With a control group, they are the processes in that group. Without one, they are the process
+// group of the main process, the processes that carry the attempt's mark in their environment, and the
+// orphans that are assigned to the attempt.
 type Tree struct {
 	PID     int // the main process, and the number of its group
 	Mark    Mark
-	reaped  bool          // the main process was: its number may be another's by now
+	reaped  bool          // the main process was reaped, so its number may have been reused
 	Group   *cgroup.Group // nil: none
-	Orphans *Orphans      // nil: there is a control group, or nobody adopts
-	took    taken
+	Orphans *Orphans      // nil: the daemon does not adopt orphans
+	took    taken         // the resource usage of the main process, once it was reaped
 }
 
-// Signal sends a signal to every process of the tree: to the main process's group
-// at once, then to what left that.
+// Signal sends a signal to every process of the tree: first to the whole process group of the main process,
+// then to the processes outside it. Processes that are known only by their mark are not signalled.
 func (t *Tree) Signal(sig syscall.Signal) {
 	if t.holdsNumber() {
 		unix.Kill(-t.PID, sig)
@@ -38,20 +38,20 @@ func (t *Tree) Signal(sig syscall.Signal) {
 	t.SignalOthers(sig)
 }
 
-// SignalOthers signals what left the main process's group.
+// SignalOthers signals the known processes of the tree outside the main process's group.
 func (t *Tree) SignalOthers(sig syscall.Signal) {
 	own := t.holdsNumber()
 
 	for _, pid := range t.knownProcesses() {
-		// What looks dead may be a process whose first thread has ended.
+		// Signal processes that look dead, too: it may be that only the first thread has ended.
 		if st, err := ReadStat(pid); err == nil && !(own && st.Group == t.PID) {
 			signalSame(st, sig)
 		}
 	}
 }
 
-// knownProcesses are the processes of the tree that are known without a look at all there
-// are. The group's own may be among them.
+// knownProcesses returns the processes of the tree that are found without reading all processes of the host. Members of
+// the main process's group may be among them.
 func (t *Tree) knownProcesses() []int {
 	if t.Group != nil {
 		return t.Group.PIDs()
@@ -59,8 +59,8 @@ func (t *Tree) knownProcesses() []int {
 	return t.Orphans.orphansOf(t)
 }
 
-// Kill ends the tree at once, frozen or not. It does not wait, and is to be called
-// again until the tree is empty.
+// Kill sends SIGKILL to all processes of the tree, also if they are stopped. It does not wait. The caller repeats it
+// until the tree is empty, because a process may fork at the same time.
 func (t *Tree) Kill() {
 	if t.Group != nil && t.Group.Kill() == nil {
 		return
@@ -68,16 +68,16 @@ func (t *Tree) Kill() {
 	t.Signal(unix.SIGKILL)
 }
 
-// Freeze has every process of the tree stand still, and returns when all do.
-// After an error some may; Thaw then.
+// Freeze stops every process of the tree and returns when all are stopped.
+// After an error, some of them may be stopped, so the caller must call Thaw.
 func (t *Tree) Freeze() error {
 	if t.Group != nil {
 		return t.Group.Freeze()
 	}
 
 	t.Signal(unix.SIGSTOP)
-	// Two looks in a row have to find nothing that moves: in the middle of an exec, a
-	// process shows no mark.
+	// Two scans in a row have to find no process that still runs, because a process in the middle of an execve
+	// shows no mark.
 	clean := 0
 	for deadline := time.Now().Add(freezeTimeout); ; time.Sleep(time.Millisecond) {
 		all, err := t.signalEach(func(st Stat) bool { return !st.Stopped() }, unix.SIGSTOP)
@@ -85,8 +85,8 @@ func (t *Tree) Freeze() error {
 			return fmt.Errorf("freeze: %w", err)
 		}
 
-		// What sleeps in the kernel (the parent of a vfork, or who waits for a disk) has
-		// its signal by now, and stops before it does anything else.
+		// A process in uninterruptible sleep (the parent of a vfork, or a process that waits for a disk) has
+		// a pending signal by now, and stops before it executes anything else. It need not be waited for.
 		moving := 0
 		for _, st := range all {
 			if st.State != 'D' {
@@ -101,13 +101,13 @@ func (t *Tree) Freeze() error {
 		if clean == 2 {
 			return nil
 		}
-		if moving > 0 && time.Now().After(deadline) { // if none moves, it is not they who take their time
+		if moving > 0 && time.Now().After(deadline) { // without a running process, the delay was this host's, so scan once more
 			return fmt.Errorf("freeze: %d processes do not stand still", moving)
 		}
 	}
 }
 
-// Thaw has every process of the tree go on.
+// Thaw resumes every process of the tree.
 func (t *Tree) Thaw() error {
 	if t.Group != nil {
 		return t.Group.Thaw()
@@ -122,9 +122,9 @@ func (t *Tree) Thaw() error {
 	return nil
 }
 
-// Empty reports whether nothing is left of the tree but zombies. Of what has no
-// control group it sees the main process's group and orphans, and not what is left
-// below those: that comes up when they have ended.
+// Empty reports whether only zombies are left of the tree. Without a
+// control group, it finds the main process's group and the orphans, but not the descendants of orphans outside the group.
+// These become orphans themselves when their parents have ended.
 func (t *Tree) Empty() bool {
 	if t.Group != nil {
 		return t.Group.Empty()
@@ -132,8 +132,8 @@ func (t *Tree) Empty() bool {
 	return !groupAlive(t.PID) && len(t.Orphans.orphansOf(t)) == 0
 }
 
-// holdsNumber reports whether the group's number is still this group's: not if
-// the leader was reaped and its number is a new process's.
+// holdsNumber reports whether the number of the process group still belongs to this group. It does not
+// if the leader was reaped and a new process has its number.
 func (t *Tree) holdsNumber() bool {
 	if t.PID <= 0 {
 		return false
@@ -146,8 +146,8 @@ func (t *Tree) holdsNumber() bool {
 	return err != nil
 }
 
-// signalEach signals the processes of a tree without a control group that match, and
-// returns them.
+// signalEach signals those processes of a tree without a control group that match, and
+// returns them. It reads all processes of the host.
 func (t *Tree) signalEach(match func(Stat) bool, sig syscall.Signal) (all []Stat, err error) {
 	var h KillSet
 	h.AddMark(t.Mark)
@@ -172,10 +172,11 @@ func (t *Tree) signalEach(match func(Stat) bool, sig syscall.Signal) (all []Stat
 	return all, nil
 }
 
-// Stopped reports whether a process is stopped.
+// Stopped reports whether a process is stopped, by a signal or by a tracer.
 func (s Stat) Stopped() bool { return s.State == 'T' || s.State == 't' }
 
-// signalSame makes sure by a pidfd that the process signalled is the one looked at.
+// signalSame signals a process only if it is still the one that st describes. A pidfd makes sure that its number
+// is not reused between the check and the signal. It reports whether the signal was sent.
 func signalSame(st Stat, sig syscall.Signal) bool {
 	fd, err := unix.PidfdOpen(st.PID, 0)
 	if errors.Is(err, unix.ENOSYS) { // before Linux 5.3

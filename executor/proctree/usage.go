@@ -9,17 +9,18 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// taken is what wait4 tells of the main process, with those that it has reaped,
-// and those that these had.
+// taken is the resource usage that wait4 returns for the main process, including the descendants that it has
+// reaped itself.
 type taken struct {
 	cpu           time.Duration
 	largest       int64 // bytes, of the largest process; 0: not known
 	read, written int64 // bytes from and to storage
 }
 
-// sectorSize is what the kernel counts a process's storage in.
+// sectorSize is the unit in bytes in which the kernel counts block I/O of a process.
 const sectorSize = 512
 
+// takenOf converts the result of wait4.
 func takenOf(u syscall.Rusage) taken {
 	return taken{
 		cpu:     time.Duration(u.Utime.Nano() + u.Stime.Nano()),
@@ -28,11 +29,10 @@ func takenOf(u syscall.Rusage) taken {
 	}
 }
 
-// beyondOwn is the most memory that a child is said to have had, if that tells
-// anything, else 0. A child shares this process's memory until it executes its
-// program, and the kernel counts that as the child's: what is not beyond the most
-// that this process ever had may be this process's own. The sixteenth more is for
-// counters that are not exact.
+// beyondOwn returns the peak memory of a child in bytes if it is meaningful, and 0 otherwise. A child shares this
+// process's memory until it executes its program, and the kernel counts that memory as the child's. So a peak
+// that does not exceed this process's own peak says nothing about the program. The kernel's counters are
+// not exact, so a peak must exceed it by a sixteenth.
 func beyondOwn(peak int64) int64 {
 	var own syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil || peak <= (own.Maxrss+own.Maxrss>>4)<<10 {
@@ -41,13 +41,15 @@ func beyondOwn(peak int64) int64 {
 	return peak
 }
 
-// MainReaped notes that the main process has been waited for: its number may be another's from now on.
+// MainReaped records that the main process was reaped, with its resource usage. From now on its number may be reused.
 func (t *Tree) MainReaped(took syscall.Rusage) { t.reaped, t.took = true, takenOf(took) }
 
-// MainCPU is the processor time of the main process, and of those that it has waited for; 0 before MainReaped.
+// MainCPU returns the processor time of the main process and of the descendants that it has reaped. It is 0 before
+// MainReaped.
 func (t *Tree) MainCPU() time.Duration { return t.took.cpu }
 
-// Usage is what the tree took, and what its control group says of limits.
+// Usage returns the resources that the tree has used, and the counters of its control group, which show whether limits
+// were reached. Without a group, the former covers only what MainReaped received.
 func (t *Tree) Usage() (task.Usage, cgroup.Usage) {
 	var u cgroup.Usage
 	if t.Group != nil {
