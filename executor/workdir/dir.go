@@ -13,16 +13,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dir is the directory of one attempt. nil is none.
+// Dir is the working directory of one attempt. A nil Dir stands for an attempt without one. It belongs to the attempt's
+// goroutine until Release.
 type Dir struct {
 	*Pool
 	path  string
-	name  string
+	name  string // its name in the pool's directory
 	owner owner
-	dir   int // its descriptor
-	ino   uint64
+	dir   int    // its descriptor
+	ino   uint64 // its inode number, by which a replacement is recognized
 }
 
+// buildDir creates a directory for a user. After an error nothing of it is left.
 func (r *Pool) buildDir(name string, who owner) (_ *Dir, err error) {
 	m := &Dir{Pool: r, path: filepath.Join(r.lockDir.Name(), name), name: name, owner: who}
 
@@ -47,22 +49,22 @@ func (r *Pool) buildDir(name string, who owner) (_ *Dir, err error) {
 	return m, nil
 }
 
-// isUntouched reports whether the directory is where it was, its user's, and nobody else's.
+// isUntouched reports whether the directory is still at its path, belongs to its user, and has its original mode.
 func (m *Dir) isUntouched() bool {
 	var st unix.Stat_t
 	err := unix.Fstatat(m.Pool.fd, m.name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	return err == nil && st.Ino == m.ino && st.Uid == m.owner.uid && st.Gid == m.owner.gid && st.Mode == unix.S_IFDIR|0o700
 }
 
-// FD is the descriptor of the directory.
+// FD returns the descriptor of the directory. It is valid until Release.
 func (m *Dir) FD() int { return m.dir }
 
-// UID is the user that the directory belongs to.
+// UID returns the user to which the directory belongs.
 func (m *Dir) UID() uint32 { return m.owner.uid }
 
-// Release ends the use of a directory: nothing of the attempt may run any more. last, if it is not nil, is called before
-// anything is removed; wrote says whether the attempt has left anything. The directory is empty when Release returns, or set
-// aside, which is the error.
+// Release ends the use of a directory. No process of the attempt may run any more. If last is not nil, it is called before
+// anything is removed; wrote is false if the attempt has left nothing. If Release returns nil, the directory is empty. If
+// it returns an error, the directory is quarantined.
 func (m *Dir) Release(last func(wrote bool)) error {
 	if m == nil {
 		return nil
@@ -74,10 +76,12 @@ func (m *Dir) Release(last func(wrote bool)) error {
 		last(err != nil || len(names) > 0)
 	}
 
+	// Most attempts that leave anything leave only the status file.
 	if err == nil && len(names) == 1 && names[0] == StatusFile && unix.Unlinkat(m.dir, StatusFile, 0) == nil {
 		names = nil
 	}
 
+	// Only a directory in which nothing else was created is used again. Others are emptied and removed.
 	pristine := err == nil && len(names) == 0
 	if !pristine {
 		late := make(chan struct{})
@@ -103,8 +107,9 @@ func (m *Dir) Release(last func(wrote bool)) error {
 	return nil
 }
 
-// makeRoom drops a directory that another user has more than one of, if the directory's own has
-// none: whoever had many attempts once does not keep all that are kept. mu is held.
+// makeRoom removes a kept directory of a user with more than one, if the owner of m has
+// none. So a user who once had many attempts does not occupy all kept directories. It reports whether there is room for
+// m now. The caller holds mu.
 func (m *Dir) makeRoom() bool {
 	if len(m.free[m.owner]) > 0 {
 		return false
@@ -121,10 +126,11 @@ func (m *Dir) makeRoom() bool {
 	return false
 }
 
-// direntBuffers have room for some names.
+// direntBuffers holds buffers for directory entries.
 var direntBuffers = sync.Pool{New: func() any { b := make([]byte, 4<<10); return &b }}
 
-// listEntries are the names in the directory, if they are few.
+// listEntries returns the names in the directory. If there are several, it returns at least two and may omit the
+// rest, because the caller only distinguishes none, one and several.
 func (m *Dir) listEntries() ([]string, error) {
 	if _, err := unix.Seek(m.dir, 0, 0); err != nil {
 		return nil, err

@@ -1,22 +1,22 @@
-// Package workdir keeps the directories of attempts: one for each, empty when the attempt begins, its user's own, and
-// empty again when it has ended.
+// Package workdir provides each attempt with a working directory that belongs to its user, is empty when the attempt
+// begins, and is emptied when it has ended.
 //
 //	<root>/<instance>/<n>/            0700, of the attempt's user
 //	                      status      the status file, which the attempt may write
 //	                      scratch/    the directory in CARILLON_SCRATCH
-//	                      tmp/ …      what stands in for /tmp and /var/tmp: see PrivateName
+//	                      tmp/ …      the directories that replace /tmp and /var/tmp; see PrivateName
 //
-// A Pool has the directories of one daemon. Most attempts leave nothing, so empty directories are kept for the next
-// attempt of the same user. A lock on <instance>, held while the daemon lives, tells its directories from those that a
-// dead daemon has left, which RemoveAbandoned removes.
+// A Pool manages the directories of one daemon. Most attempts leave nothing, so empty directories are kept for the next
+// attempt of the same user. The daemon holds a lock on <instance> while it lives. RemoveAbandoned removes directories
+// without such a lock, which a dead daemon has left.
 //
-// What is guaranteed:
+// Guarantees:
 //
-//   - Nothing of one attempt is in the directory of another.
-//   - What is removed is removed as root, and never outside: by descriptors alone, without following links, without
-//     entering other mounts, and only below directories that no other user could have put there.
-//   - A disk that does not answer, or takes no more, costs attempts their directories, not their start.
+//   - No attempt finds files of another attempt in its directory.
+//   - Cleaning, which may run as root, removes nothing outside these directories: it works on descriptors, does not
+//     follow links or enter other mounts, and only handles directories that no other user could have created there.
+//   - If the disk does not respond or is full, attempts run without a directory.
 //
-// What is not: the size of a directory is not limited. What cannot be emptied, or not soon, is quarantined: it is
-// logged, tried again every minute, and given to no other attempt.
+// Not guaranteed: the size of a directory is not limited. A directory that cannot be emptied in time is quarantined: it
+// is logged, retried every minute, and not given to another attempt.
 package workdir

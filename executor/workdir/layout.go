@@ -11,17 +11,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// What a directory has: the file that CARILLON_STATUS_FILE names, the directory in CARILLON_SCRATCH, and the directories that
-// stand in for task.PrivateDirs.
+// Names in a working directory: the file that CARILLON_STATUS_FILE names, and the directory that CARILLON_SCRATCH names.
+// PrivateName returns the names of the directories that replace task.PrivateDirs.
 const (
 	StatusFile  = "status"
 	scratchName = "scratch"
 )
 
-// PrivateName is the name of what stands in for the directory task.PrivateDirs[i].
+// PrivateName returns the name of the directory that replaces task.PrivateDirs[i].
 func PrivateName(i int) string { return strings.ReplaceAll(task.PrivateDirs[i], "/", "-")[1:] }
 
-// Path is the room's path; "" if there is none.
+// Path returns the path of the directory, or "" if m is nil.
 func (m *Dir) Path() string {
 	if m == nil {
 		return ""
@@ -29,7 +29,7 @@ func (m *Dir) Path() string {
 	return m.path
 }
 
-// MakeScratch makes the directory in CARILLON_SCRATCH. none is why there is no directory.
+// MakeScratch creates the scratch directory and returns its path. none is the error that it returns if m is nil.
 func (m *Dir) MakeScratch(none error) (path string, _ error) {
 	if m == nil {
 		return "", none
@@ -48,9 +48,9 @@ func (m *Dir) MakeScratch(none error) (path string, _ error) {
 	return path, nil
 }
 
-// chownEntry makes a directory of the directory its user's. The directory is that user's, who may
-// have put something else in its place since it was made: another's file, say, of
-// which it has no more than a link.
+// chownEntry gives a directory in the working directory to the attempt's user. That user owns the working directory and may
+// have replaced the entry since it was created, for example with a link to another user's
+// file. So chownEntry opens the entry as a directory, without following a link, and changes what it has opened.
 func (m *Dir) chownEntry(name string) error {
 	fd, err := openDir(m.dir, name)
 	if err != nil {
@@ -62,13 +62,14 @@ func (m *Dir) chownEntry(name string) error {
 	return unix.Fchown(fd, int(m.owner.uid), int(m.owner.gid))
 }
 
-// MakePrivate makes what stands in for task.PrivateDirs: the daemon's, for everybody
-// to write to, as those are. none is why there is no directory.
+// MakePrivate creates the directories that replace task.PrivateDirs. Like those, they belong to the daemon's user, and
+// everybody can write to them. none is the error that it returns if m is nil.
 func (m *Dir) MakePrivate(none error) error {
 	if m == nil {
 		return none
 	}
 	if hidden := task.PrivateDir(m.path); hidden != "" {
+		// A private /tmp would hide the attempt's own directory.
 		return fmt.Errorf("the node keeps such directories in %s, which lies in %s itself: set scratch_dir", m.path, hidden)
 	}
 

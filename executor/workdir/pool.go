@@ -20,23 +20,24 @@ import (
 )
 
 const (
-	mostKept   = 64               // empty directories that are kept for attempts to come
-	emptyLimit = 2 * time.Second  // for an attempt's directory to be emptied before its end is told
-	closeLimit = 10 * time.Second // for all of them, when the daemon ends
-	retryEvery = time.Minute      // between tries to empty what was set aside
-	openPause  = 10 * time.Second // between tries to open the directories
+	mostKept   = 64               // maximum number of empty directories that are kept for later attempts; each holds a descriptor
+	emptyLimit = 2 * time.Second  // time limit for emptying a directory; the end of its attempt waits for that
+	closeLimit = 10 * time.Second // time limit for emptying all quarantined directories when the daemon stops
+	retryEvery = time.Minute      // interval between tries to empty quarantined directories
+	openPause  = 10 * time.Second // pause between tries to open the pool's directory
 
-	lockTries = 5 // to lock the directory of all directories
+	lockTries = 5 // number of tries to lock the instance's directory
 	lockPause = 20 * time.Millisecond
 )
 
-// OpenPatience is how long attempts are to wait for Pool.Run to open the directories, before they start without.
+// OpenPatience is how long a starting node waits for Pool.Run to open the pool's directory. After that, attempts start
+// without working directories.
 const OpenPatience = 5 * time.Second
 
-// Root is where the directories of a node's attempts are: on disk, since they may hold
-// much, and where the users that they run as can get, which the data directory is not.
-// set is what the node's settings say, or "". All that is in it is the node's, and is
-// removed when no daemon uses it: so it is never a directory that others may fill.
+// Root returns the directory in which a node's pools are. It is on disk, because attempts may
+// store much, and the users of attempts can reach it, unlike the data directory of root.
+// set is the node's setting scratch_dir, or "". The whole directory belongs to the node: its contents are
+// removed when no daemon uses them. So with a setting, it is a subdirectory that only the node uses.
 func Root(set, node, data string) string {
 	switch {
 	case set != "":
@@ -48,33 +49,34 @@ func Root(set, node, data string) string {
 	return filepath.Join(data, "rooms")
 }
 
-// Pool has the directories of the attempts of one daemon. To find a directory empty that was used before costs two
-// system calls. Without a pool (nil), or with a disk that takes no more, attempts run all the same, and have none.
+// Pool manages the working directories of one daemon's attempts. A kept directory costs an attempt two
+// system calls, which check that it is empty. If the pool is nil or the disk is full, attempts run without
+// directories. The methods may be called from any goroutine.
 type Pool struct {
 	dir, instance string
-	data          string // the data directory, in which dir may lie
-	own           owner
-	EmptyLimit    time.Duration // for a directory to be emptied before it is set aside
-	again         time.Duration // between tries to open them
-	openLock      func() (*os.File, error)
+	data          string                   // the data directory; dir may be in it
+	own           owner                    // the daemon's user and group
+	EmptyLimit    time.Duration            // time limit for emptying a directory before it is quarantined
+	again         time.Duration            // pause between tries to open the pool's directory
+	openLock      func() (*os.File, error) // openInstance, except in tests
 	log           *zap.Logger
 
 	mu          sync.Mutex
-	lockDir     *os.File // <dir>/<instance>; nil: not open
-	fd          int      // its descriptor
-	failed      error    // why not
-	closed      bool     // they are not to be opened any more
-	next        int
-	free        map[owner][]*Dir
-	kept        int // in free
-	quarantined []*Dir
+	lockDir     *os.File         // <dir>/<instance>, with its lock; nil: not open
+	fd          int              // the descriptor of lockDir
+	failed      error            // why lockDir is not open
+	closed      bool             // Close was called, so the directory must not be opened any more
+	next        int              // the last number given to a directory
+	free        map[owner][]*Dir // empty directories
+	kept        int              // number of directories in free
+	quarantined []*Dir           // directories that could not be emptied
 }
 
-// owner is whom a directory belongs to.
+// owner is the user and the group to which a directory belongs.
 type owner struct{ uid, gid uint32 }
 
-// NewPool makes a pool, without any I/O. dir is where its directories are to be (see Root), in the data directory or
-// elsewhere.
+// NewPool returns a pool that is not open. It does no I/O. dir is the directory from Root, which may be in the data
+// directory.
 func NewPool(dir, data, instance string, log *zap.Logger) *Pool {
 	own := owner{uint32(os.Geteuid()), uint32(os.Getegid())}
 	return &Pool{dir: dir, data: data, instance: instance, EmptyLimit: emptyLimit, again: openPause, log: cmp.Or(log, zap.NewNop()).Named("rooms"), free: map[owner][]*Dir{},
@@ -82,14 +84,14 @@ func NewPool(dir, data, instance string, log *zap.Logger) *Pool {
 		openLock: func() (*os.File, error) { return openInstance(dir, data, instance, own.uid) }}
 }
 
-// Run opens the directories, however often it takes, and tends them until ctx ends. tried
-// is called when it has tried once.
+// Run opens the pool's directory, retries until that succeeds, and then cleans up until ctx ends. It calls tried
+// after each try to open, so the caller must accept several calls.
 func (r *Pool) Run(ctx context.Context, tried func()) {
 	began := time.Now()
 
 	for first := true; ; first = false {
 		opened := make(chan error, 1)
-		go func() { opened <- r.Open() }() // a disk that does not answer may keep it for ever
+		go func() { opened <- r.Open() }() // if the disk does not respond, this goroutine may never end
 
 		var err error
 		select {
@@ -103,7 +105,7 @@ func (r *Pool) Run(ctx context.Context, tried func()) {
 		switch {
 		case err != nil && first:
 			r.log.Error("attempts run without their own directory; retrying", zap.Duration("every", r.again), zap.Error(err))
-		case err == nil && (!first || time.Since(began) >= OpenPatience): // it was told that there are none
+		case err == nil && (!first || time.Since(began) >= OpenPatience): // the log says that attempts run without
 			r.log.Info("attempts have their own directories again", zap.String("path", r.dir))
 		}
 
@@ -120,8 +122,8 @@ func (r *Pool) Run(ctx context.Context, tried func()) {
 	}
 }
 
-// runCleaner removes what dead daemons have left, and tries now and then to empty what
-// was set aside, until ctx ends. The directories must be open.
+// runCleaner removes what dead daemons have left, and then retries quarantined directories every retryEvery
+// until ctx ends. The pool must be open.
 func (r *Pool) runCleaner(ctx context.Context) {
 	if err := removeAbandoned(r.dir, r.data, r.instance, ctx.Done()); err != nil && ctx.Err() == nil {
 		r.log.Warn("cannot remove the directories of an earlier daemon's attempts", zap.Error(err))
@@ -140,8 +142,8 @@ func (r *Pool) runCleaner(ctx context.Context) {
 	}
 }
 
-// Open makes the directory in which directories are, and locks it. After an error it may be
-// called again.
+// Open creates and locks the instance's directory. After an error it may be
+// called again. It may block for as long as the disk does not respond.
 func (r *Pool) Open() error {
 	if r == nil {
 		return nil
@@ -149,7 +151,8 @@ func (r *Pool) Open() error {
 
 	var home *os.File
 	var err error
-	// Another daemon of that name may just be removing what it takes for a dead one's.
+	// A try fails if RemoveAbandoned of another process locks the new directory first, because it takes it for
+	// that of a dead daemon.
 	for range lockTries {
 		if home, err = r.openLock(); err == nil {
 			break
@@ -157,7 +160,7 @@ func (r *Pool) Open() error {
 		time.Sleep(lockPause)
 	}
 
-	r.mu.Lock() // only now: whoever wants a directory does not wait for a disk that does not answer
+	r.mu.Lock() // not earlier, because Take must not wait for a disk that does not respond
 	defer r.mu.Unlock()
 
 	if err == nil && r.closed {
@@ -174,6 +177,7 @@ func (r *Pool) Open() error {
 	return nil
 }
 
+// errClosed means that the pool was closed.
 var errClosed = errors.New("the rooms are closed")
 
 // openRoot opens the directory in which all directories of a node are, by descriptor and without
@@ -233,7 +237,7 @@ func openOwnDir(parent *os.File, name string, uid uint32, create bool) (*os.File
 	}
 
 	if err == nil && create {
-		err = dir.Chmod(0o711) // the umask, or an administrator, may have made it narrower: users must get in
+		err = dir.Chmod(0o711) // the umask or an administrator may have removed permissions that users need to enter it
 	}
 
 	if err != nil {
@@ -244,7 +248,8 @@ func openOwnDir(parent *os.File, name string, uid uint32, create bool) (*os.File
 	return dir, nil
 }
 
-// openInstance makes, opens and locks the directory of one daemon's directories.
+// openInstance creates, opens and locks the directory of one daemon's instance. The lock lasts until the file is closed
+// or the process dies.
 func openInstance(dir, data, instance string, uid uint32) (*os.File, error) {
 	all, err := openRoot(dir, data, uid, true)
 	if err != nil {
@@ -263,7 +268,8 @@ func openInstance(dir, data, instance string, uid uint32) (*os.File, error) {
 		return nil, &os.PathError{Op: "lock", Path: home.Name(), Err: err}
 	}
 
-	// Whoever removes what a dead daemon left may have had the lock first.
+	// RemoveAbandoned may have held the lock first and removed the directory. The lock is then on a directory
+	// without a name.
 	locked, err1 := home.Stat()
 	there, err2 := os.Lstat(home.Name())
 	if err := errors.Join(err1, err2); err != nil || !os.SameFile(locked, there) {
@@ -274,7 +280,8 @@ func openInstance(dir, data, instance string, uid uint32) (*os.File, error) {
 	return home, nil
 }
 
-// Take gives an attempt of this user, nil for the daemon's own, an empty directory.
+// Take returns an empty directory for an attempt of a user; nil means the daemon's own user. The caller must call
+// Release. After an error the attempt can run without a directory.
 func (r *Pool) Take(as *syscall.Credential) (*Dir, error) {
 	if r == nil {
 		return nil, errors.New("this node keeps no directories for attempts")
@@ -296,6 +303,7 @@ func (r *Pool) Take(as *syscall.Credential) (*Dir, error) {
 		r.free[who], r.kept = r.free[who][:n-1], r.kept-1
 
 		if m.isUntouched() {
+			// It was empty when it was released, and its user has no process that knows it.
 			r.mu.Unlock()
 			return m, nil
 		}
@@ -315,7 +323,7 @@ func (r *Pool) Take(as *syscall.Credential) (*Dir, error) {
 	return m, nil
 }
 
-// dropEmpty removes a directory that is empty. mu is held.
+// dropEmpty removes an empty directory and closes its descriptor. The caller holds mu.
 func (r *Pool) dropEmpty(m *Dir) {
 	unix.Close(m.dir)
 	if err := unix.Unlinkat(r.fd, m.name, unix.AT_REMOVEDIR); err != nil && err != unix.ENOENT {
@@ -323,7 +331,7 @@ func (r *Pool) dropEmpty(m *Dir) {
 	}
 }
 
-// retryQuarantined tries once more to empty what was set aside.
+// retryQuarantined tries once to empty and remove each quarantined directory, until done is closed.
 func (r *Pool) retryQuarantined(done <-chan struct{}) {
 	r.mu.Lock()
 	aside := r.quarantined
@@ -343,10 +351,10 @@ func (r *Pool) retryQuarantined(done <-chan struct{}) {
 	}
 }
 
-// Path is the directory that all directories are in.
+// Path returns the directory that contains all directories of the node.
 func (r *Pool) Path() string { return r.dir }
 
-// Quarantined is how many directories could not be emptied.
+// Quarantined returns the number of directories that could not be emptied.
 func (r *Pool) Quarantined() int {
 	if r == nil {
 		return 0
@@ -358,7 +366,8 @@ func (r *Pool) Quarantined() int {
 	return len(r.quarantined)
 }
 
-// Close removes all directories. What cannot be removed is left to the next start.
+// Close removes all directories and closes the pool for good. All attempts must have released their directories. The
+// next start removes what cannot be removed now.
 func (r *Pool) Close() {
 	if r == nil {
 		return
@@ -398,5 +407,5 @@ func (r *Pool) Close() {
 	}
 
 	home.Close()
-	_ = os.Remove(r.dir) // unless another daemon uses it, too
+	_ = os.Remove(r.dir) // fails if another daemon uses it, too
 }

@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxOpenDepth is how many directories are open at once while one is emptied. What is
-// deeper is moved up first, so that no depth exhausts descriptors or memory.
+// maxOpenDepth is the maximum number of directories that are open at once while one is emptied. Deeper
+// directories are moved to the top first, so that no depth exhausts descriptors or memory.
 const maxOpenDepth = 32
 
-// errNoTime means that there was no time to empty a directory.
+// errNoTime means that done was closed before a directory was empty.
 var errNoTime = errors.New("it holds too much to be removed at once")
 
 // RemoveAbandoned removes the directories that dead daemons have left in dir (see Root), until done is
-// closed. Rooms of living daemons stay. It is for the guardian, when no process of an attempt is left,
-// and for the next start.
+// closed. It does not touch those of living daemons. The guardian calls it when no process of an attempt is left,
+// and so does the next start of the daemon.
 //
 // It runs as root and deletes everything that it finds. It therefore works on descriptors alone,
 // follows no link, and refuses a directory that another user owns, may write to, or may have put there.
@@ -28,7 +28,7 @@ func RemoveAbandoned(dir, data string, done <-chan struct{}) error {
 	return removeAbandoned(dir, data, "", done)
 }
 
-// removeAbandoned does what RemoveAbandoned does, and leaves the instance except alone.
+// removeAbandoned is RemoveAbandoned without the instance except.
 func removeAbandoned(dir, data, except string, done <-chan struct{}) error {
 	uid := uint32(os.Geteuid())
 
@@ -49,12 +49,12 @@ func removeAbandoned(dir, data, except string, done <-chan struct{}) error {
 		}
 	}
 
-	_ = os.Remove(dir) // it stays if something is left in it, or if another daemon uses it
+	_ = os.Remove(dir) // fails if something is left in it, or if another daemon uses it
 
 	return err
 }
 
-// removeInstance removes the directories of a daemon that is dead: nobody holds its lock.
+// removeInstance removes the directories of one instance if its daemon is dead, which is so if nobody holds its lock.
 func removeInstance(all *os.File, instance string, uid uint32, done <-chan struct{}) error {
 	home, err := openOwnDir(all, instance, uid, false)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -67,7 +67,7 @@ func removeInstance(all *os.File, instance string, uid uint32, done <-chan struc
 	defer home.Close()
 
 	if err := unix.Flock(int(home.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil // its daemon lives
+		return nil // its daemon is alive
 	}
 
 	if err := emptyDir(int(home.Fd()), done); err != nil {
@@ -81,9 +81,9 @@ func removeInstance(all *os.File, instance string, uid uint32, done <-chan struc
 	return nil
 }
 
-// emptyDir removes all that is in a directory, until done is closed. It follows no
-// link and enters no other mount; it may meet anything that a task can leave there.
-// An error says what is left, and why.
+// emptyDir removes everything in a directory, until done is closed. It does not follow
+// links or enter other mounts, and it handles anything that a task can leave there.
+// An error names an entry that is left, and the reason.
 func emptyDir(fd int, done <-chan struct{}) error {
 	mount, err := mountOf(fd)
 	if err != nil {
@@ -92,14 +92,16 @@ func emptyDir(fd int, done <-chan struct{}) error {
 	return (&cleaner{top: fd, mount: mount, done: done}).emptyDir(fd, 0)
 }
 
+// cleaner empties one directory.
 type cleaner struct {
-	top   int
-	mount string // of top
-	moved int    // directories that were moved up to it
+	top   int    // the descriptor of the directory
+	mount string // the mount that top is on
+	moved int    // number of directories that were moved to top
 	done  <-chan struct{}
 }
 
-// emptyDir empties a directory in rounds, until one finds nothing, or removes nothing.
+// emptyDir empties a directory in rounds. It stops when a round finds nothing, or when a round could remove nothing.
+// Several rounds may be necessary, because a listing may skip entries while others are removed.
 func (e *cleaner) emptyDir(fd, depth int) error {
 	for {
 		found, removed, err := e.removeRound(fd, depth)
@@ -109,6 +111,7 @@ func (e *cleaner) emptyDir(fd, depth int) error {
 	}
 }
 
+// removeRound removes the entries of one listing. It returns how many it found and removed, and the first error.
 func (e *cleaner) removeRound(fd, depth int) (found, removed int, first error) {
 	if _, err := unix.Seek(fd, 0, 0); err != nil {
 		return 0, 0, err
@@ -148,11 +151,14 @@ func (e *cleaner) removeRound(fd, depth int) (found, removed int, first error) {
 	}
 }
 
+// removeEntry removes one entry, with everything below it.
 func (e *cleaner) removeEntry(fd int, name string, depth int) error {
 	err := unix.Unlinkat(fd, name, 0)
 	if err == nil || err == unix.ENOENT {
 		return nil
 	}
+	// Linux returns EISDIR for a directory, and POSIX allows EPERM. EPERM may also mean an immutable file; openDir then
+	// fails with ENOTDIR.
 	if err != unix.EISDIR && err != unix.EPERM {
 		return err
 	}
@@ -180,14 +186,14 @@ func (e *cleaner) removeEntry(fd int, name string, depth int) error {
 	return unix.Unlinkat(fd, name, unix.AT_REMOVEDIR)
 }
 
-// moveUp moves a directory to the top, where a later round finds it.
+// moveUp moves a directory to the top, where a later round finds it at depth 0.
 func (e *cleaner) moveUp(fd int, name string) error {
-	for range 1000 { // the task may have made names like these
+	for range 1000 { // the task may have created entries with these names
 		e.moved++
 		err := unix.Renameat2(fd, name, e.top, ".deep-"+strconv.Itoa(e.moved), unix.RENAME_NOREPLACE)
 		switch err {
 		case unix.EEXIST:
-		case unix.EACCES: // a directory that even its owner may not write to
+		case unix.EACCES: // its mode does not let its owner write; openDir changes that
 			sub, err := openDir(fd, name)
 			if err != nil {
 				return err
@@ -201,8 +207,8 @@ func (e *cleaner) moveUp(fd int, name string) error {
 	return unix.EEXIST
 }
 
-// openDir opens a directory, and no link to one. One that its owner, the daemon,
-// has forbidden itself to read or write is made accessible first.
+// openDir opens a directory and does not follow a link. If the daemon does not run as root, an attempt with the same
+// user may have removed its owner's permissions, so openDir restores them first.
 func openDir(at int, name string) (int, error) {
 	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 
@@ -210,7 +216,7 @@ func openDir(at int, name string) (int, error) {
 		if fd, err := unix.Openat(at, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err == nil {
 			var st unix.Stat_t
 			if unix.Fstat(fd, &st) == nil && st.Mode&0o700 != 0o700 {
-				_ = unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), 0o700) // the open says what is wrong
+				_ = unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), 0o700) // if it fails, so does the open below
 			}
 			unix.Close(fd)
 		}
@@ -219,8 +225,8 @@ func openDir(at int, name string) (int, error) {
 	return unix.Openat(at, name, flags, 0)
 }
 
-// mountOf is the kernel's number of the mount that an open file is on. A device's
-// number would not do: a directory of the same file system can be mounted there.
+// mountOf returns the kernel's id of the mount that an open file is on. The device
+// number is not enough, because a directory of the same file system may be mounted there.
 func mountOf(fd int) (string, error) {
 	b, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
 	if err != nil {
