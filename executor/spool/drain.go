@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pipes are the reading ends of what an attempt prints: one pipe, or one for each of its
-// streams.
+// Pipes holds the read ends of an attempt's output: one pipe for both streams, or one for each
+// stream.
 type Pipes struct {
-	pipes []*os.File
+	pipes []*os.File // both streams, or stdout and stderr
 }
 
-// NewPipes makes the pipes, and returns the writing ends for the child, which are one if the
-// streams are not to be told apart.
+// NewPipes creates the pipes and returns the write ends for the child. If apart is false, both write ends are the same
+// descriptor. The caller closes them with CloseWriters after the fork.
 func NewPipes(apart bool) (o *Pipes, out, errs int, err error) {
 	o = &Pipes{}
 	r, out, err := newPipe()
@@ -39,7 +39,7 @@ func NewPipes(apart bool) (o *Pipes, out, errs int, err error) {
 	return o, out, errs, nil
 }
 
-// CloseWriters closes the child's ends of the pipes.
+// CloseWriters closes this process's copies of the write ends.
 func CloseWriters(out, errs int) {
 	unix.Close(out)
 	if errs != out {
@@ -47,8 +47,8 @@ func CloseWriters(out, errs int) {
 	}
 }
 
-// newPipe makes a pipe of which the runtime polls the reading end; the writing
-// end is for the child, whose programs expect it to block.
+// newPipe creates a pipe. The read end is non-blocking, so that Go's runtime polls it. The write
+// end is blocking, because the child's programs expect that.
 func newPipe() (*os.File, int, error) {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
@@ -63,7 +63,7 @@ func newPipe() (*os.File, int, error) {
 	return os.NewFile(uintptr(p[0]), "output"), p[1], nil
 }
 
-// SetReadDeadline ends a drain at that time.
+// SetReadDeadline makes CopyTo stop at that time.
 func (o *Pipes) SetReadDeadline(at time.Time) error {
 	var errs []error
 	for _, p := range o.pipes {
@@ -72,7 +72,7 @@ func (o *Pipes) SetReadDeadline(at time.Time) error {
 	return errors.Join(errs...)
 }
 
-// Close closes the reading ends.
+// Close closes the read ends.
 func (o *Pipes) Close() error {
 	var errs []error
 	for _, p := range o.pipes {
@@ -81,9 +81,9 @@ func (o *Pipes) Close() error {
 	return errors.Join(errs...)
 }
 
-// CopyTo reads all that comes until its end, or until its deadline, which is set when
-// the attempt is over and something else may still hold the other end. What is in the
-// pipe by then is read, too: it was printed in time, however busy the node is.
+// CopyTo copies the pipes to an output until they end, or until the deadline of SetReadDeadline. The deadline is for an
+// attempt that has ended while another process still holds the write end. What the
+// pipe contains at the deadline is copied, too, because it was printed in time even if the node is busy.
 func (o *Pipes) CopyTo(into *Output) {
 	if len(o.pipes) == 1 {
 		into.drainPipe(o.pipes[0], mergedStream)
@@ -96,12 +96,14 @@ func (o *Pipes) CopyTo(into *Output) {
 	wg.Wait()
 }
 
+// bufferPool holds read buffers of 32 KiB.
 var bufferPool = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
 
+// drainPipe copies one pipe; see CopyTo.
 func (o *Output) drainPipe(pipe *os.File, from stream) {
 	rc, err := pipe.SyscallConn()
 	if err != nil {
-		return // only if it is closed
+		return // the pipe was closed
 	}
 
 	var p pace
@@ -128,7 +130,7 @@ func (o *Output) drainPipe(pipe *os.File, from stream) {
 	}
 }
 
-// drainRest takes what a pipe holds, and no more: somebody may go on writing.
+// drainRest copies what a pipe contains now, and no more, because another process may continue to write.
 func (o *Output) drainRest(fd int, from stream) {
 	held, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
 	for err == nil && held > 0 {
@@ -140,18 +142,19 @@ func (o *Output) drainRest(fd int, from stream) {
 	}
 }
 
-// A flood is let through at some half a GB a second (a sleep of a millisecond takes
-// nearly two): without a pause its reader and its writer would have the cores for
-// themselves, and other attempts take several times as long.
+// An attempt that prints without pause is read at about half a GB a second (a sleep of one millisecond takes
+// nearly two). Without the pauses, the reader and the writer of the pipe would occupy two cores, and
+// other attempts would take several times as long.
 const (
-	paceBytes = 1 << 20
+	paceBytes = 1 << 20 // bytes between two pauses
 	pacePause = time.Millisecond
 )
 
-// floodPipe is how large the pipe of a flood is made: the kernel's memory, as long as
-// it lasts.
+// floodPipe is the size in bytes to which the pipe of such an attempt is enlarged once its output is not stored any
+// more, so that fewer reads are needed. It is kernel memory, for as long as the pipe exists.
 const floodPipe = 1 << 20
 
+// pace inserts a pause after each paceBytes.
 type pace struct{ bytes int }
 
 func (p *pace) addBytes(n int) {
@@ -161,15 +164,16 @@ func (p *pace) addBytes(n int) {
 	}
 }
 
-// readPipe takes what a pipe holds now. 0 is its end.
+// readPipe processes what a pipe contains now and returns the number of bytes. It returns 0 at the end of the pipe, and
+// EAGAIN if the pipe is empty.
 func (o *Output) readPipe(fd int, from stream) (int, error) {
 	dropped := o.discardPipe(fd)
-	buf := bufferPool.Get().(*[]byte) // only while there is something to read: many attempts say nothing
+	buf := bufferPool.Get().(*[]byte) // held only while there is something to read, because many attempts print nothing
 	defer bufferPool.Put(buf)
 
 	b := *buf
 	if dropped > 0 {
-		b = b[:tailMemory] // if there is more, it is dropped next
+		b = b[:tailMemory] // the rest, if any, is discarded by the next call
 	}
 
 	n, err := readFD(fd, b)
@@ -178,20 +182,20 @@ func (o *Output) readPipe(fd int, from stream) (int, error) {
 	}
 
 	if dropped > 0 {
-		return dropped + max(n, 0), nil // an end is seen next time
+		return dropped + max(n, 0), nil // the next call finds the end of the pipe, or the error
 	}
 
 	return n, err
 }
 
-// discardPipe throws away what a pipe holds of an output of which nothing more is kept, but
-// for its end: that goes into the attempt's record, and there may be no more. The
-// bytes are not even looked at: they cost what moving a page's reference does.
+// discardPipe discards what a pipe contains if the output is not stored any more, and returns the number of bytes. It
+// leaves the last bytes, which may be the end of the output and belong into the attempt's record. The
+// kernel moves page references to /dev/null, so the bytes are not copied.
 func (o *Output) discardPipe(fd int) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	if !o.keepsNothing() || o.matcher != nil && !o.matcher.Settled() { // who looks for something looks at all of it
+	if !o.keepsNothing() || o.matcher != nil && !o.matcher.Settled() { // a matcher needs all lines
 		return 0
 	}
 
@@ -202,9 +206,9 @@ func (o *Output) discardPipe(fd int) int {
 
 	if o.null == nil {
 		if o.null, err = os.OpenFile(os.DevNull, os.O_WRONLY, 0); err != nil {
-			return 0 // then they are read
+			return 0 // the caller reads the bytes instead
 		}
-		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, floodPipe) // fewer turns; without it there are more
+		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, floodPipe) // an optimization, which may fail
 	}
 
 	n, err := unix.Splice(fd, nil, int(o.null.Fd()), nil, held-tailMemory, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
@@ -213,12 +217,13 @@ func (o *Output) discardPipe(fd int) int {
 	}
 
 	o.bytes += n
-	o.last = o.last[:0] // what comes does not follow on it
+	o.last = o.last[:0] // the next bytes do not continue what was kept
 	o.spool.dropped.Add(float64(n))
 
 	return int(n)
 }
 
+// readFD reads from a descriptor and repeats an interrupted call.
 func readFD(fd int, b []byte) (int, error) {
 	for {
 		n, err := syscall.Read(fd, b)

@@ -6,13 +6,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/wake"
 )
 
-// Watch tells when there may be more to read of an attempt's output: after it has
-// begun, written or ended; woken has one slot, so that whoever is slow to look holds
-// nothing up, and sees all when it looks. An attempt that has not begun here, and one
-// that has ended, may be watched as well. stop must be called, once.
+// Watch returns a channel that receives when there may be more to read of an attempt's output: after the attempt has
+// begun, written or ended. The channel has one slot, so a slow reader delays
+// nothing, and misses nothing if it reads everything each time. The attempt may not have begun here yet, or may
+// have ended. The caller must call stop, once.
 //
-// Open and Active that are called after Watch miss nothing: what they do not show is
-// told. An attempt that is not Active any more has written its last byte.
+// A caller that calls Open and Active after Watch misses nothing: the channel reports every later
+// change. Once Active returns false for an attempt that has begun, its output is complete.
 func (s *Spool) Watch(namespace, name, run string, attempt int) (woken <-chan struct{}, stop func(), err error) {
 	path, err := s.Path(namespace, name, run, attempt)
 	if err != nil {
@@ -31,6 +31,7 @@ func (s *Spool) Watch(namespace, name, run string, attempt int) (woken <-chan st
 	return c, func() { s.removeFollower(path, c) }, nil
 }
 
+// removeFollower ends what Watch began.
 func (s *Spool) removeFollower(path string, c wake.Signal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,7 +49,7 @@ func (s *Spool) removeFollower(path string, c wake.Signal) {
 	}
 }
 
-// activateOutput says that an attempt may write from now on.
+// activateOutput registers the output of an attempt that may write from now on, and wakes its followers.
 func (s *Spool) activateOutput(o *Output) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,7 +59,8 @@ func (s *Spool) activateOutput(o *Output) {
 	s.wakeFollowers(o.path)
 }
 
-// retireOutput ends what activate began; size is that of the file.
+// retireOutput ends what activateOutput began, and wakes the followers. size is the size of the file in bytes. It
+// requests a sweep if the spool is now too large.
 func (s *Spool) retireOutput(path string, size int64) {
 	s.mu.Lock()
 	delete(s.active, path)
@@ -70,13 +72,14 @@ func (s *Spool) retireOutput(path string, size int64) {
 	}
 }
 
-// notifyWritten wakes the followers of an attempt that has any.
+// notifyWritten wakes the followers of an attempt.
 func (s *Spool) notifyWritten(path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.wakeFollowers(path)
 }
 
+// wakeFollowers wakes the followers of an attempt. The caller holds mu.
 func (s *Spool) wakeFollowers(path string) {
 	for _, c := range s.followers[path] {
 		c.Send()

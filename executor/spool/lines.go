@@ -2,24 +2,26 @@ package spool
 
 import "bytes"
 
-// longestLine is how much of a line a LineMatcher gets to see.
+// longestLine is the number of bytes of a line that a LineMatcher receives at most.
 const longestLine = 64 << 10
 
-// LineMatcher looks for something in the lines of an output. Both streams of an attempt may call it at the same time.
+// LineMatcher receives the lines of an output. Its methods must be safe for concurrent use, because both streams of an
+// attempt may call them at the same time.
 type LineMatcher interface {
-	// MatchLine takes a line without its end: its first 64 KiB, if it is longer. It must not keep the slice.
+	// MatchLine receives a line without its line break, cut to 64 KiB. It must not keep the slice.
 	MatchLine(line []byte)
-	// Settled reports whether no further line can matter.
+	// Settled reports whether further lines cannot change the result. After that, MatchLine may not be called any more.
 	Settled() bool
 }
 
-// lineSplitter cuts a stream into lines for a matcher, and keeps no more of it than the beginning of one line. Its
-// zero value looks at nothing.
+// lineSplitter splits a stream into lines for a matcher. It stores no more than the beginning of one line. Its
+// zero value does nothing.
 type lineSplitter struct {
 	matcher LineMatcher // nil: none
-	part    []byte      // the beginning of a line whose end has not come
+	part    []byte      // the beginning of an incomplete line
 }
 
+// addBytes processes the next bytes of the stream.
 func (t *lineSplitter) addBytes(b []byte) {
 	if t.matcher == nil || t.matcher.Settled() {
 		return
@@ -43,7 +45,7 @@ func (t *lineSplitter) addBytes(b []byte) {
 	}
 }
 
-// flushLine looks at a last line that has no end.
+// flushLine passes a last line without a line break to the matcher.
 func (t *lineSplitter) flushLine() {
 	if len(t.part) > 0 {
 		t.matcher.MatchLine(t.part)

@@ -18,39 +18,39 @@ import (
 )
 
 const (
-	// MaxTail is the most of its end that is wanted of an output for its attempt's record.
+	// MaxTail is the maximum size in bytes of the output's end in its attempt's record.
 	MaxTail = 2 << 10
-	// tailMemory is how much of its end is kept in memory while the attempt runs.
+	// tailMemory is the size in bytes of the output's end that is kept in memory while the attempt runs.
 	tailMemory = 2 * MaxTail
 )
 
-// Output takes what one attempt prints, off its pipes and into the spool. Who reads
-// the pipes, and who asks for the times, share it; its other fields are others' when
-// nothing is read any more.
+// Output receives what one attempt prints and writes it to the spool. The goroutines that read the pipes and
+// callers of Spool.Times share it; mu guards the shared fields. The methods Summary and Close may only be called when
+// no pipe is read any more.
 type Output struct {
 	spool *Spool
 	path  string
-	wants task.Output // what the attempt's task says of it
-	limit int64       // bytes kept
+	wants task.Output // the task's settings for its output
+	limit int64       // maximum number of bytes in the file, without marks
 
-	followed atomic.Bool // somebody is to be woken by what is written
+	followed atomic.Bool // followers must be woken after each write
 
 	mu        sync.Mutex
-	file      *os.File
-	null      *os.File // where what is not kept goes, unread
+	file      *os.File // nil before the first byte
+	null      *os.File // /dev/null, to which output that is not stored is moved; nil: not opened yet
 	times     times
-	bytes     int64  // printed
-	kept      int64  // of these, in the file
-	size      int64  // of the file, marks included
-	truncated bool   // the file lacks something
-	broken    error  // why nothing more is written
+	bytes     int64  // number of bytes printed
+	kept      int64  // number of these bytes in the file
+	size      int64  // size of the file, with the line about the limit
+	truncated bool   // not all output is in the file
+	broken    error  // the error after which nothing more is written; nil: none
 	last      []byte // the end of what was printed
 
-	matcher LineMatcher     // looks at all that is printed; nil: none does
-	lines   [3]lineSplitter // by stream: of each, the line that has not ended; its reader's, without mu
+	matcher LineMatcher     // receives all lines; nil: none
+	lines   [3]lineSplitter // by stream; each belongs to the goroutine that reads the stream, without mu
 }
 
-// NewOutput begins the output of an attempt, at a path from Path. Until its Close the attempt counts as active.
+// NewOutput begins the output of an attempt at a path from Path. The attempt counts as active until Close.
 func (s *Spool) NewOutput(path string, wants task.Output) *Output {
 	o := &Output{spool: s, path: path, wants: wants, limit: s.cfg.Limit, times: times{path: timesOf(path)}}
 	if wants.Limit > 0 {
@@ -62,35 +62,38 @@ func (s *Spool) NewOutput(path string, wants task.Output) *Output {
 	return o
 }
 
-// MatchLines has a matcher look at all that is printed, at each stream by itself. It is called before anything is.
+// MatchLines passes all lines that are printed to a matcher, each stream separately. It must be called before anything
+// is read.
 func (o *Output) MatchLines(m LineMatcher) {
 	o.matcher = m
 	o.lines = [...]lineSplitter{{matcher: m}, {matcher: m}, {matcher: m}}
 }
 
-// EndLines has the matcher look at last lines that have no end: nothing is printed any more.
+// EndLines passes last lines without a line break to the matcher. It is called when nothing is read any more.
 func (o *Output) EndLines() {
 	for i := range o.lines {
 		o.lines[i].flushLine()
 	}
 }
 
-// Summary is what the record of an attempt says of its output.
+// Summary describes the output in the record of its attempt.
 type Summary struct {
-	Bytes     int64  // printed, kept or not
-	Truncated bool   // not all is kept
-	Tail      []byte // the end of what was printed, some KiB; not yet valid UTF-8
-	Err       error  // why output was not kept; nil: it was, up to the limit
+	Bytes     int64  // number of bytes printed, stored or not
+	Truncated bool   // not all output is stored
+	Tail      []byte // the end of what was printed, up to 4 KiB; may not be valid UTF-8
+	Err       error  // why output was not stored; nil: it was, up to the limit
 }
 
-// Summary is for when nothing is printed any more.
+// Summary returns the summary. It is called when nothing is read any more.
 func (o *Output) Summary() Summary {
 	return Summary{Bytes: o.bytes, Truncated: o.truncated, Tail: o.last, Err: o.broken}
 }
 
+// addOutput processes bytes that one stream has printed. It returns without an error in any case: a failure is kept in
+// o.broken, and the attempt must not notice it.
 func (o *Output) addOutput(b []byte, from stream) {
 	now := time.Now()
-	o.lines[from].addBytes(b) // which may take its time, and is its reader's alone
+	o.lines[from].addBytes(b) // without mu, because matching may take long
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
@@ -114,11 +117,11 @@ func (o *Output) addOutput(b []byte, from stream) {
 	}
 }
 
-// keepsNothing reports whether nothing more of the output is kept.
+// keepsNothing reports whether no further output is stored.
 func (o *Output) keepsNothing() bool { return o.truncated || o.broken != nil }
 
-// appendBytes appends to the file. After a failure (a full disk) nothing more is
-// tried: output with holes would mislead.
+// appendBytes appends to the file and returns the number of bytes written. After a failure, such as a full disk, it
+// writes nothing more, because output with holes would be misleading. The caller holds mu.
 func (o *Output) appendBytes(b []byte) int64 {
 	if o.broken != nil {
 		return 0
@@ -136,7 +139,7 @@ func (o *Output) appendBytes(b []byte) int64 {
 
 	n, err := o.file.Write(b)
 	o.size += int64(n)
-	if o.followed.Load() { // a follower sets it before it reads: what it has not read wakes it
+	if o.followed.Load() { // Watch sets it before the follower reads, so no write is missed
 		o.spool.notifyWritten(o.path)
 	}
 
@@ -148,6 +151,7 @@ func (o *Output) appendBytes(b []byte) int64 {
 	return int64(n)
 }
 
+// setBroken counts and logs a failure and requests a sweep, which may free disk space for other attempts.
 func (o *Output) setBroken() {
 	o.truncated = true
 	o.spool.failures.Inc()
@@ -155,8 +159,8 @@ func (o *Output) setBroken() {
 	o.spool.log.Warn("output is not kept", zap.String("path", o.path), zap.Error(o.broken))
 }
 
-// createFile makes the file and the directories above it, which a sweep may be
-// removing at the same time.
+// createFile creates the file and its directories. It retries, because a sweep may
+// remove the empty directories at the same time.
 func createFile(path string) (*os.File, error) {
 	const flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC
 	f, err := os.OpenFile(path, flags, 0o600)
@@ -169,7 +173,7 @@ func createFile(path string) (*os.File, error) {
 	return f, err
 }
 
-// keepTail keeps the end of what was printed, also of what is not kept on disk.
+// keepTail updates the end of the output in memory, which includes output that is not stored.
 func (o *Output) keepTail(b []byte) {
 	if len(b) > tailMemory {
 		b = b[len(b)-tailMemory:]
@@ -182,7 +186,8 @@ func (o *Output) keepTail(b []byte) {
 	o.last = append(o.last, b...)
 }
 
-// Close ends the output; nothing may be draining into it any more.
+// Close ends the output. No pipe may be read into it any more. The attempt is not active afterwards, and the output may
+// be compressed and removed.
 func (o *Output) Close() {
 	o.mu.Lock()
 	disk := o.times.closeIndex(o.file)
@@ -212,7 +217,8 @@ func (o *Output) Close() {
 	}
 }
 
-// writeRetention puts beside the file what the sweep is to know of the attempt's task.
+// writeRetention creates the marker files that tell later sweeps how long to keep the output and whether to compress
+// it. The sweeps may run in another process, without the task.
 func (o *Output) writeRetention() error {
 	var errs []error
 	if o.wants.Raw() {
@@ -228,7 +234,7 @@ func (o *Output) writeRetention() error {
 }
 
 // Tail returns the end of the output as valid UTF-8 without NULs, at most n
-// bytes long.
+// bytes long. It cuts before a whole character.
 func Tail(b []byte, n int) string {
 	cut := func(b []byte) []byte {
 		if len(b) <= n {

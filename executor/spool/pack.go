@@ -18,23 +18,23 @@ import (
 	"github.com/carillonhq/carillon/pkg/clock"
 )
 
-// A compressed output is in the seekable format of zstd: frames of packFrame bytes
-// each, which any zstd reads one after the other, and a frame that it skips, in which
-// stands how long each is. So the end of an output is read without its beginning.
+// A compressed output is in the seekable format of zstd: frames that contain packFrame bytes
+// each, which any zstd decoder reads one after the other, and a skippable frame with a table of
+// their lengths. So the end of an output can be read without its beginning.
 const (
-	packFrame = 256 << 10
-	packQueue = 4096
-	// packShare is how much longer the packer rests than it works.
+	packFrame = 256 << 10 // bytes of output in a frame
+	packQueue = 4096      // maximum number of outputs that wait; a sweep finds the others
+	// packShare is how many times as long the packer pauses as it works. It uses a fifth of a core.
 	packShare = 4
 
-	skippableMagic = 0x184D2A5E
-	seekableMagic  = 0x8F92EAB1
-	seekFooter     = 9
-	seekEntry      = 8
+	skippableMagic = 0x184D2A5E // magic number of the skippable frame
+	seekableMagic  = 0x8F92EAB1 // magic number at the end of the file
+	seekFooter     = 9          // bytes: number of frames, descriptor, magic number
+	seekEntry      = 8          // bytes of a table entry: compressed and uncompressed length
 )
 
-// toPack has an output compressed when there is time. If there is too much to do, a
-// later sweep finds it.
+// toPack queues an output to be compressed. If the queue is full, a
+// later sweep finds the output.
 func (s *Spool) toPack(log string) {
 	if s.cfg.Uncompressed {
 		return
@@ -46,9 +46,9 @@ func (s *Spool) toPack(log string) {
 	}
 }
 
-// runPacker compresses one output after the other. It keeps to a fifth of a core by
-// resting after each frame: a thread of low priority would hold up the whole program,
-// whose collector waits for all of its threads.
+// runPacker compresses one output after the other until ctx ends. It limits its share of a core by pauses after each
+// frame. A thread with a low priority would delay the whole program,
+// because Go's garbage collector waits for every thread.
 func (s *Spool) runPacker(ctx context.Context) {
 	for {
 		select {
@@ -62,13 +62,13 @@ func (s *Spool) runPacker(ctx context.Context) {
 	}
 }
 
-// packOutput replaces an output by what it is compressed, if that saves a block; else it
-// notes that it does not. Until that is on disk it has another name; readers find the
-// one or the other at any time.
+// packOutput replaces an output by its compressed file if that saves a block; otherwise it marks the output as raw.
+// The compressed file gets its final name only when it is on disk, so readers find a complete file
+// under one of the two names at any time.
 func (s *Spool) packOutput(ctx context.Context, log string) error {
 	in, err := os.Open(log)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // removed, or compressed already
+		return nil // removed or compressed meanwhile
 	}
 	if err != nil {
 		return err
@@ -107,7 +107,7 @@ func (s *Spool) packOutput(ctx context.Context, log string) error {
 	return errors.Join(err, os.Remove(temp))
 }
 
-// copyMetadata gives the compressed file what is known of the output, and puts it on disk.
+// copyMetadata copies the index of times and the modification time to the compressed file, and syncs it to disk.
 func (s *Spool) copyMetadata(in, out *os.File, was fs.FileInfo) error {
 	var b [timesSmall]byte
 	if n, err := unix.Fgetxattr(int(in.Fd()), timesAttr, b[:]); err == nil && n > 0 {
@@ -119,8 +119,8 @@ func (s *Spool) copyMetadata(in, out *os.File, was fs.FileInfo) error {
 	return errors.Join(os.Chtimes(out.Name(), was.ModTime(), was.ModTime()), unix.Fdatasync(int(out.Fd())))
 }
 
-// replaceWithPacked puts the compressed file in the output's place, unless that is gone, or
-// another attempt's by now.
+// replaceWithPacked renames the compressed file to its final name and removes the output. It does nothing and returns
+// false if the output was removed or replaced since it was read.
 func (s *Spool) replaceWithPacked(log string, was fs.FileInfo) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,9 +136,9 @@ func (s *Spool) replaceWithPacked(log string, was fs.FileInfo) (bool, error) {
 	return true, os.Remove(log)
 }
 
-// leaveRaw has no sweep try an output again that compressing does not make smaller.
+// leaveRaw marks an output that compression does not make smaller, so that no sweep tries it again.
 func (s *Spool) leaveRaw(log string) error {
-	s.mu.Lock() // it may be removed, or begun anew
+	s.mu.Lock() // the output may be removed or begin again
 	defer s.mu.Unlock()
 
 	if _, err := os.Lstat(log); s.active[log] != nil || err != nil {
@@ -148,14 +148,15 @@ func (s *Spool) leaveRaw(log string) error {
 	return os.WriteFile(rawOf(log), nil, 0o600)
 }
 
-// compressFile returns how long the compressed file is. in has so many bytes; those that
-// come meanwhile may be missing.
+// compressFile compresses in to out and returns the length of the result. has is the number of bytes in in; bytes that
+// are appended meanwhile may be missing. It pauses after each frame and returns an error when ctx ends.
 func compressFile(ctx context.Context, in io.Reader, has int64, out io.Writer) (size int64, err error) {
 	enc, err := sharedEncoder()
 	if err != nil {
 		return 0, err
 	}
 
+	// The table begins with eight bytes for the header of the skippable frame, which are filled in at the end.
 	raw, frame, table := make([]byte, min(has, packFrame)), []byte(nil), make([]byte, 8)
 	for n := packFrame; n == packFrame; {
 		began := time.Now()
@@ -191,30 +192,29 @@ func compressFile(ctx context.Context, in io.Reader, has int64, out io.Writer) (
 	return size + int64(len(table)), err
 }
 
-// sharedEncoder is one for all, as unpacker is: most outputs are much smaller than what it
-// needs to work.
+// sharedEncoder returns the one encoder that all calls use. It needs much more memory than most outputs have bytes.
 var sharedEncoder = sync.OnceValues(func() (*zstd.Encoder, error) {
 	return zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(packFrame))
 })
 
-// errDamaged means that a compressed output is not whole.
+// errDamaged means that a compressed output is incomplete or malformed.
 var errDamaged = errors.New("the compressed output is damaged")
 
-// packedReader reads a compressed output.
+// packedReader reads a compressed output. It holds one uncompressed frame in memory. It is not safe for concurrent use.
 type packedReader struct {
 	f      *os.File
 	frames []packedFrame
-	size   int64
-	at     int64
-	have   int // the frame in text; -1: none
-	text   []byte
+	size   int64  // bytes of the output
+	at     int64  // position in the output
+	have   int    // index of the frame in text; -1: none
+	text   []byte // an uncompressed frame
 }
 
 type packedFrame struct {
-	at   int64 // in the file
-	from int64 // in the output
-	long int   // bytes of it
-	text int   // bytes of the output
+	at   int64 // its position in the file
+	from int64 // the position of its first byte in the output
+	long int   // its length in the file
+	text int   // the number of bytes of output in it
 }
 
 // openPacked opens a compressed output. What is cut short, or has not the form that
@@ -234,6 +234,8 @@ func openPacked(path string) (*packedReader, error) {
 	return p, nil
 }
 
+// readTable reads and checks the table at the end of the file. The lengths in it must add up to the size of the file, so
+// a truncated file is rejected.
 func (p *packedReader) readTable() error {
 	end, err := p.f.Seek(0, io.SeekEnd)
 	if err != nil {
@@ -274,6 +276,7 @@ func (p *packedReader) readTable() error {
 	return nil
 }
 
+// Seek implements io.Seeker. A position after the end is valid; reads there return io.EOF.
 func (p *packedReader) Seek(offset int64, whence int) (int64, error) {
 	switch whence {
 	case io.SeekCurrent:
@@ -291,6 +294,7 @@ func (p *packedReader) Seek(offset int64, whence int) (int64, error) {
 	return offset, nil
 }
 
+// Read implements io.Reader. It returns at most the rest of one frame.
 func (p *packedReader) Read(b []byte) (int, error) {
 	if p.at >= p.size {
 		return 0, io.EOF
@@ -307,6 +311,7 @@ func (p *packedReader) Read(b []byte) (int, error) {
 	return n, nil
 }
 
+// loadFrame uncompresses frame i into p.text, unless it is there already.
 func (p *packedReader) loadFrame(i int) error {
 	if p.have == i {
 		return nil
@@ -334,10 +339,11 @@ func (p *packedReader) loadFrame(i int) error {
 	return nil
 }
 
+// Close closes the file.
 func (p *packedReader) Close() error { return p.f.Close() }
 
-// sharedDecoder is one for all: it keeps nothing between its calls. What a damaged frame
-// claims to be costs no more memory than a whole one.
+// sharedDecoder returns the one decoder that all readers use; it keeps no state between calls. Its memory limit is the
+// size of a frame, whatever a damaged frame claims.
 var sharedDecoder = sync.OnceValues(func() (*zstd.Decoder, error) {
 	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(2), zstd.WithDecoderMaxMemory(packFrame))
 })

@@ -22,54 +22,54 @@ import (
 	"github.com/carillonhq/carillon/pkg/wake"
 )
 
-// The spool's defaults.
+// Defaults of Config.
 const (
-	DefaultLimit  = 10 << 20
-	DefaultTotal  = 1 << 30
+	DefaultLimit  = 10 << 20 // bytes
+	DefaultTotal  = 1 << 30  // bytes
 	DefaultMaxAge = 7 * 24 * time.Hour
 )
 
 const (
-	blockSize  = 4 << 10 // what a small file takes on disk
-	sweepPause = 30 * time.Second
-	sweepEvery = time.Hour
+	blockSize  = 4 << 10          // the disk space in bytes that a small file uses; sizes are rounded up to it
+	sweepPause = 30 * time.Second // minimum time between sweeps, because a sweep reads the whole spool
+	sweepEvery = time.Hour        // maximum time between sweeps
 )
 
-// Config says where output is kept, how much of it and for how long.
+// Config configures a Spool.
 type Config struct {
 	Dir    string        // the data directory; the spool is below it
-	Limit  int64         // bytes kept of one attempt; 0 is DefaultLimit
-	Total  int64         // bytes of disk kept of all that ended; 0 is DefaultTotal
-	MaxAge time.Duration // 0 is DefaultMaxAge
+	Limit  int64         // maximum size in bytes of one attempt's output; 0 is DefaultLimit
+	Total  int64         // maximum disk space in bytes of all outputs that have ended; 0 is DefaultTotal
+	MaxAge time.Duration // how long outputs are kept after their end; 0 is DefaultMaxAge
 
-	Uncompressed bool // outputs stay as they were written
+	Uncompressed bool // outputs are not compressed
 
 	Logger     *zap.Logger           // nil: none
 	Registerer prometheus.Registerer // nil: none
 }
 
-// Spool is the spool of one node; see the package comment. A file appears with the first byte of output. Of each
-// attempt the first Limit bytes are kept, or fewer if its task wants that. Run must run for outputs to be compressed
-// and removed; everything else works without it.
+// Spool is the spool of one node; see the package comment. A file is created with the first byte of output. The first
+// Limit bytes of each output are stored, or fewer if its task has a lower limit. Run compresses and removes
+// outputs; everything else works without it. The methods may be called from any goroutine.
 type Spool struct {
 	cfg   Config
-	root  string
+	root  string // <Dir>/spool
 	log   *zap.Logger
-	sweep wake.Signal // there may be too much
-	packs chan string // outputs to be compressed
+	sweep wake.Signal // set when outputs may use too much disk space
+	packs chan string // paths of outputs to compress
 
-	used atomic.Int64 // bytes of disk, as far as known
+	used atomic.Int64 // disk space in bytes, as of the last sweep, with later changes added
 
-	mu        sync.Mutex
-	active    map[string]*Output // by path
-	followers map[string][]wake.Signal
+	mu        sync.Mutex               // held while an output is removed or replaced, so that none becomes active meanwhile
+	active    map[string]*Output       // outputs of running attempts, by path
+	followers map[string][]wake.Signal // callers of Watch, by path
 
 	dropped  prometheus.Counter
 	failures prometheus.Counter
 	removed  prometheus.Counter
 }
 
-// New makes a spool. It touches no disk.
+// New returns a spool. It does no I/O.
 func New(cfg Config) *Spool {
 	s := &Spool{
 		cfg: cfg, root: filepath.Join(cfg.Dir, "spool"), log: cmp.Or(cfg.Logger, zap.NewNop()).Named("spool"),
@@ -92,8 +92,9 @@ func New(cfg Config) *Spool {
 	return s
 }
 
-// isRunID reports whether a run's id is words of letters, digits, "_" and "-" with
-// single dots between, and begins with a letter or a digit.
+// isRunID reports whether a run's id consists of words of letters, digits, "_" and "-" with
+// single dots between them, begins with a letter or a digit, and has at most 200 characters. Such an id is safe as a
+// part of a file name.
 func isRunID(id string) bool {
 	last := byte('.')
 	for i := range len(id) {
@@ -112,8 +113,8 @@ func isRunID(id string) bool {
 	return last != '.' && len(id) <= 200
 }
 
-// Path is where the output of an attempt is kept. Records come from etcd, where
-// anybody may have written them, so names are checked once more.
+// Path returns the path of an attempt's output. The names come from records in etcd,
+// which other programs may have written, so Path validates them. The result is always below the spool.
 func (s *Spool) Path(namespace, name, run string, attempt int) (string, error) {
 	if err := errors.Join(task.CheckName("namespace", namespace), task.CheckName("task", name)); err != nil {
 		return "", err
@@ -125,9 +126,9 @@ func (s *Spool) Path(namespace, name, run string, attempt int) (string, error) {
 	return filepath.Join(s.root, namespace, name, run+"."+strconv.Itoa(attempt)+endLog), nil
 }
 
-// Open opens what an attempt has printed so far. os.ErrNotExist if it printed
-// nothing (see the run's output_bytes) or if it is gone; of an attempt that has
-// not ended and printed nothing yet, an empty output.
+// Open opens the output of an attempt as far as it has been written. It returns an error that wraps os.ErrNotExist if
+// the attempt printed nothing (see the run's output_bytes) or if its output was removed. For an attempt that
+// is running and has printed nothing yet, it returns an empty output.
 func (s *Spool) Open(namespace, name, run string, attempt int) (io.ReadSeekCloser, error) {
 	path, err := s.Path(namespace, name, run, attempt)
 	if err != nil {
@@ -151,17 +152,18 @@ func (s *Spool) Open(namespace, name, run string, attempt int) (io.ReadSeekClose
 	return nil, fmt.Errorf("open output: %w", err)
 }
 
+// empty is an output without a file.
 type empty struct{ *strings.Reader }
 
 func (empty) Close() error { return nil }
 
-// Active reports whether an attempt runs here and may still print more.
+// Active reports whether an attempt is running here and may print more.
 func (s *Spool) Active(namespace, name, run string, attempt int) bool {
 	path, err := s.Path(namespace, name, run, attempt)
 	return err == nil && s.isActive(path)
 }
 
-// Attempts lists the attempts of a run of which there is output here, in order.
+// Attempts returns the numbers of those attempts of a run whose output is stored here, in ascending order.
 func (s *Spool) Attempts(namespace, name, run string) ([]int, error) {
 	path, err := s.Path(namespace, name, run, 0)
 	if err != nil {

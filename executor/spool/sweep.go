@@ -16,16 +16,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/clock"
 )
 
-// What belongs to an output, by the ends of the names.
+// The files of an output differ in the ends of their names.
 const (
-	endLog    = ".log"         // what was printed, as it was
+	endLog    = ".log"         // the output as it was printed
 	endPacked = ".log.zst"     // the same, compressed
 	endTimes  = ".times"       // see times
-	endKeep   = ".keep"        // empty: it is kept until its modification time, if the spool keeps it so long
-	endRaw    = ".raw"         // empty: it is not compressed, as its task wants, or because that saves nothing
-	endTemp   = ".log.zst.tmp" // what becomes the compressed one
+	endKeep   = ".keep"        // an empty file: the output is kept until its modification time, but no longer than MaxAge
+	endRaw    = ".raw"         // an empty file: the output is not compressed, by its task or because that saves nothing
+	endTemp   = ".log.zst.tmp" // a compressed output that is being written
 )
 
+// fileEndings contains each ending before any other that is its suffix.
 var fileEndings = []string{endTemp, endPacked, endLog, endTimes, endKeep, endRaw}
 
 func packedPath(log string) string { return strings.TrimSuffix(log, endLog) + endPacked }
@@ -33,7 +34,7 @@ func timesOf(log string) string    { return strings.TrimSuffix(log, endLog) + en
 func keepOf(log string) string     { return strings.TrimSuffix(log, endLog) + endKeep }
 func rawOf(log string) string      { return strings.TrimSuffix(log, endLog) + endRaw }
 
-// outputOf is the path of the output that a file of the spool belongs to.
+// outputOf returns the path of the output to which a file of the spool belongs, and the end of the file's name.
 func outputOf(path string) (log, end string, ok bool) {
 	for _, end := range fileEndings {
 		if base, is := strings.CutSuffix(path, end); is {
@@ -44,10 +45,10 @@ func outputOf(path string) (log, end string, ok bool) {
 	return "", "", false
 }
 
-// onDisk is what a file takes on disk.
+// onDisk returns the disk space of a file in bytes.
 func onDisk(size int64) int64 { return (size + blockSize - 1) / blockSize * blockSize }
 
-// Run removes old output, and compresses what ended, until ctx ends.
+// Run removes old outputs and compresses those of attempts that have ended, until ctx ends. It always returns nil.
 func (s *Spool) Run(ctx context.Context) error {
 	var packer sync.WaitGroup
 	packer.Go(func() { s.runPacker(ctx) })
@@ -67,25 +68,25 @@ func (s *Spool) Run(ctx context.Context) error {
 		case <-s.sweep:
 		}
 
-		// Not more often than this: a sweep reads the whole spool.
+		// A sweep reads the whole spool, so wait before the next one.
 		if !clock.Sleep(ctx, sweepPause) {
 			return nil
 		}
 	}
 }
 
-// spooled is an output of the spool with all its files.
+// spooled is an output that has ended, with all its files.
 type spooled struct {
-	path  string // of its log, which need not be there
-	log   int64  // bytes of it
-	size  int64  // of all on disk
-	at    time.Time
-	until time.Time // zero: by its age
-	raw   bool
+	path  string    // the path of its log, which may not exist
+	log   int64     // size of the log in bytes; 0: it does not exist
+	size  int64     // disk space of all its files in bytes
+	at    time.Time // when it was last written
+	until time.Time // when it expires; zero: MaxAge after at
+	raw   bool      // it must not be compressed
 }
 
-// Sweep removes what is older than MaxAge at now, or than its task wants, and, oldest
-// first, what exceeds Total, down to nine tenths of it.
+// Sweep removes outputs that have expired at now. If the spool uses more than Total, it also removes the oldest outputs
+// until nine tenths of Total are left, so that not every further output causes a sweep.
 func (s *Spool) Sweep(ctx context.Context, now time.Time) {
 	files, used := s.endedOutputs(ctx)
 	slices.SortFunc(files, func(a, b spooled) int { return a.at.Compare(b.at) })
@@ -103,7 +104,7 @@ func (s *Spool) Sweep(ctx context.Context, now time.Time) {
 
 		if used <= goal && !s.isOutdated(f, now) {
 			if f.log > blockSize && !f.raw {
-				s.toPack(f.path) // its daemon had no time for that
+				s.toPack(f.path) // the queue was full when it ended, or its daemon died
 			}
 			continue
 		}
@@ -122,9 +123,8 @@ func (s *Spool) Sweep(ctx context.Context, now time.Time) {
 	}
 }
 
-// isOutdated reports whether an output is to be removed for its age. One of which only
-// what is beside it was found may have been compressed meanwhile: that is seen to at the
-// next sweep.
+// isOutdated reports whether an output has expired. If the listing contains only its marker files, the output may have
+// been replaced by its compressed file meanwhile; the next sweep decides.
 func (s *Spool) isOutdated(f spooled, now time.Time) bool {
 	if f.at.IsZero() {
 		if _, err := os.Lstat(packedPath(f.path)); err == nil {
@@ -135,7 +135,7 @@ func (s *Spool) isOutdated(f spooled, now time.Time) bool {
 	return now.Sub(f.at) > s.cfg.MaxAge || !f.until.IsZero() && now.After(f.until)
 }
 
-// endedOutputs lists the outputs of attempts that ended, and what they take on disk.
+// endedOutputs returns the outputs of attempts that have ended, and their disk space in bytes.
 func (s *Spool) endedOutputs(ctx context.Context) (list []spooled, used int64) {
 	err := filepath.WalkDir(s.root, func(path string, d fs.DirEntry, err error) error {
 		if ctx.Err() != nil {
@@ -144,7 +144,7 @@ func (s *Spool) endedOutputs(ctx context.Context) (list []spooled, used int64) {
 
 		log, end, ok := outputOf(path)
 		if err != nil || d.IsDir() || !ok {
-			return nil // what cannot be read today is read at the next sweep
+			return nil // the next sweep tries again
 		}
 
 		info, err := d.Info()
@@ -152,7 +152,7 @@ func (s *Spool) endedOutputs(ctx context.Context) (list []spooled, used int64) {
 			return nil
 		}
 
-		if n := len(list); n == 0 || list[n-1].path != log { // an output's files come one after the other
+		if n := len(list); n == 0 || list[n-1].path != log { // WalkDir sorts names, so an output's files follow each other
 			if s.isActive(log) {
 				return nil
 			}
@@ -189,9 +189,10 @@ func (s *Spool) endedOutputs(ctx context.Context) (list []spooled, used int64) {
 	return list, used
 }
 
-// removeOutput removes an output, and its directories if they are empty now.
+// removeOutput removes the files of an output, and its directories if they are empty. It returns false if the attempt is
+// active, or after an error.
 func (s *Spool) removeOutput(log string) bool {
-	s.mu.Lock() // an attempt of that name must not begin in between
+	s.mu.Lock() // no attempt with this path may begin between the check and the removal
 	defer s.mu.Unlock()
 
 	if _, ok := s.active[log]; ok {

@@ -12,56 +12,58 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// stream is by which of its streams an attempt printed something.
+// stream is the stream on which an attempt printed something.
 type stream byte
 
 const (
-	mergedStream stream = iota // they were not told apart
+	mergedStream stream = iota // both, through one pipe
 	stdout
 	stderr
 )
 
+// String returns the stream's name in the API, or "" if the streams are merged.
 func (s stream) String() string { return [...]string{"", task.Stdout, task.Stderr, ""}[s&3] }
 
 const (
-	// timesStep is how many bytes of index have a millisecond's resolution; each
-	// further so many have half of that of those before.
+	// timesStep is the number of bytes of the index that have a resolution of 1 ms. The resolution becomes
+	// twice as coarse with each further timesStep bytes.
 	timesStep = 64 << 10
-	// timesFlush is how much of the index, and for how long, is in memory only.
+	// timesFlush and timesLate are how many bytes of the index are only in memory, and for how long.
 	timesFlush = 4 << 10
 	timesLate  = time.Second
-	// timesSmall is the longest index that is kept with the file's inode: a file of
-	// its own would cost ten times as much, and a block.
+	// timesSmall is the maximum size of an index that is stored as an extended attribute of the output. A separate
+	// file would take ten times as long to write, and a block of disk space.
 	timesSmall = 64
 	timesAttr  = "user.carillon.times"
 )
 
-// times is when the parts of an output came: an index beside it, which leaves the
-// output itself as it was printed. For each part that came at least the resolution
-// after the one before, or by another stream, it has two numbers (uvarint): the
-// distance of its first byte from the last one's, and four times the milliseconds
-// since that one (since 1970 for the first) plus the stream. What is cut short at the
-// end counts for nothing.
+// times is an index of when the parts of an output arrived. It is stored beside the output,
+// which remains as it was printed. For each part that arrived at least one resolution
+// after the previous part, or on another stream, it has two numbers (uvarint): the
+// distance of the part's first byte from that of the previous part, and four times the milliseconds
+// since the previous part (since 1970 for the first) plus the stream. An incomplete entry at the
+// end is ignored.
 //
-// The index of a year has less than two MiB: see timesStep. If streams alternate so
-// fast that it would be larger than the output, they are not told apart any more.
+// The index of a year of output has less than 2 MiB, because of timesStep. If the streams alternate so
+// fast that the index would become larger than the output, it does not record changes of the stream any more.
 type times struct {
 	path    string
-	file    *os.File
-	pending []byte // of the index, not yet in the file
-	written int64  // in the file
-	broken  bool   // the file cannot be written
+	file    *os.File // nil before the first flush
+	pending []byte   // the end of the index, not yet in the file
+	written int64    // bytes in the file
+	broken  bool     // the file cannot be written
 
-	from    int64 // of the latest part
-	at      int64 // ms
+	from    int64 // first byte of the latest part
+	at      int64 // when it arrived, in milliseconds since 1970; never goes back
 	stream  stream
-	parts   int
-	flushed time.Time
+	parts   int       // number of parts
+	flushed time.Time // when the index was last flushed
 }
 
+// indexSize returns the size of the index in bytes.
 func (t *times) indexSize() int64 { return t.written + int64(len(t.pending)) }
 
-// addTime says that what the output has from byte from on came now.
+// addTime records that the output from byte from on arrived now on stream s.
 func (t *times) addTime(from int64, now time.Time, s stream) {
 	at := max(now.UnixMilli(), t.at)
 
@@ -87,6 +89,7 @@ func (t *times) addTime(from int64, now time.Time, s stream) {
 	}
 }
 
+// flushIndex writes the pending entries to the file.
 func (t *times) flushIndex(now time.Time) {
 	t.flushed = now
 	if t.file == nil && !t.broken {
@@ -104,11 +107,11 @@ func (t *times) flushIndex(now time.Time) {
 		t.written += int64(len(t.pending))
 	}
 
-	t.pending = t.pending[:0] // without the disk there are no times: they are not worth an attempt's memory
+	t.pending = t.pending[:0] // also after a failure: times are not worth the memory
 }
 
-// closeIndex puts the index where it stays: with the output's own inode if it is small.
-// It returns how much disk it takes.
+// closeIndex stores the rest of the index: as an attribute of the output if the index is small, otherwise in its file.
+// It returns the disk space in bytes that the index uses.
 func (t *times) closeIndex(output *os.File) int64 {
 	if t.file == nil && output != nil && len(t.pending) > 0 && len(t.pending) <= timesSmall {
 		if unix.Fsetxattr(int(output.Fd()), timesAttr, t.pending, 0) == nil {
@@ -121,20 +124,20 @@ func (t *times) closeIndex(output *os.File) int64 {
 	}
 
 	if t.file != nil {
-		t.file.Close() // what is lost of the index costs times, nothing else
+		t.file.Close() // an error loses times only, so it is ignored
 	}
 
 	return onDisk(t.written)
 }
 
-// mostMarks is how many marks are read at once, and mostOutput beyond any output.
+// mostMarks is the maximum number of marks that one call returns. mostOutput is larger than any output.
 const (
 	mostMarks  = 1024
 	mostOutput = 1 << 62
 )
 
-// readMarks reads an index: the marks of what is at or behind byte from, the one before it
-// included; not all, if there are many: then those of the beginning.
+// readMarks decodes an index. It returns the marks of the parts at and after byte from, and the one before, which covers
+// that byte. If there are more than mostMarks, it returns the first of them. It stops at damaged or incomplete entries.
 func readMarks(index []byte, from int64) (list []task.Mark) {
 	var m task.Mark
 	var at uint64
@@ -163,10 +166,10 @@ func readMarks(index []byte, from int64) (list []task.Mark) {
 	return list
 }
 
-// Times tells when the parts of an attempt's output came: of what is at or behind byte
-// from, as far as it has come by now. If there are very many parts, not all are told:
-// ask again, from where the last one begins. Nothing is known of outputs that a former
-// version has kept; that is no error.
+// Times returns when the parts of an attempt's output arrived, from the part that contains byte
+// from up to the present. It returns at most 1024 marks; call it again with
+// the From of the last one for more. Outputs of earlier versions have no index; the result is
+// then empty, without an error.
 func (s *Spool) Times(namespace, name, run string, attempt int, from int64) ([]task.Mark, error) {
 	path, err := s.Path(namespace, name, run, attempt)
 	if err != nil {
@@ -181,6 +184,7 @@ func (s *Spool) Times(namespace, name, run string, attempt int, from int64) ([]t
 		return readMarks(storedTimes(path), from), nil
 	}
 
+	// Copy the end of the index under the lock. The part in the file does not change any more, so it is read without.
 	o.mu.Lock()
 	written, pending := o.times.written, append([]byte(nil), o.times.pending...)
 	o.mu.Unlock()
@@ -191,15 +195,16 @@ func (s *Spool) Times(namespace, name, run string, attempt int, from int64) ([]t
 
 	index := readTimes(o.times.path, written)
 	if int64(len(index)) < written {
-		return readMarks(index, from), nil // it has been removed: what follows would be misread
+		return readMarks(index, from), nil // the file was removed, so the pending entries cannot be decoded
 	}
 
 	return readMarks(append(index, pending...), from), nil
 }
 
-// mostTimes is more than any index has, and bounds what a damaged one costs.
+// mostTimes is larger than any index, and limits the memory that a damaged one takes.
 const mostTimes = 16 << 20
 
+// storedTimes reads the index of an output that has ended. It returns nil if there is none.
 func storedTimes(path string) []byte {
 	var b [timesSmall]byte
 
@@ -212,10 +217,11 @@ func storedTimes(path string) []byte {
 	return readTimes(timesOf(path), mostTimes)
 }
 
+// readTimes reads up to most bytes of an index file.
 func readTimes(path string, most int64) []byte {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil // there are none, or none any more
+		return nil // never written, or removed
 	}
 
 	defer f.Close()
