@@ -1,18 +1,18 @@
-// Package status reads what attempts report of themselves while they run: progress, results, a checkpoint.
+// Package status reads what attempts report while they run: progress, results, and a checkpoint.
 //
 // An attempt appends lines to its status file, whose path is in its environment:
 //
-//	0.4 text         progress: a part of 1, or
-//	40% text         percent; the text may be left out
+//	0.4 text         progress as a fraction of 1, or
+//	40% text         in percent; the text is optional
 //	name=value       a result
-//	checkpoint text  what the next attempt is given
+//	checkpoint text  a text that the next attempt receives
 //
-// A Monitor reads the files of all attempts that run here, once a second and once more when an attempt ends. All is in
-// memory only: the executor writes checkpoints, and what is left at the end, into the attempt's record.
+// A Monitor reads the files of all running attempts once a second, and once more when an attempt ends. It keeps the
+// reports in memory only. The executor writes checkpoints, and the results at the end, to the attempt's record.
 //
-// What is guaranteed: whatever an attempt does with its file, it costs a bounded time, memory and disk, and shows
-// nothing that the attempt's user could not have read. Only a plain file of that user, with no other name, is read. Of
-// what is too much, too long or not understood there is a count of bad lines.
+// Guaranteed: whatever an attempt does with its file, reading it takes bounded time, memory and disk space, and reveals
+// nothing that the attempt's user could not have read. Only a regular file of that user with one link is read.
+// Lines that are too many, too long or malformed are counted as bad lines.
 //
-// What is not: a file that is written faster than it is read loses what is in between; the last lines count.
+// Not guaranteed: if a file is written faster than it is read, lines are skipped; the last lines count.
 package status

@@ -10,32 +10,33 @@ import (
 )
 
 const (
-	readLimit = 64 << 10 // bytes read at a look
-	maxLine   = 8 << 10  // of a line, at most
-	maxFile   = 16 << 20 // of disk that the file may take: it is emptied then
-	traceLen  = 64       // of what was read last, to notice that the file was written anew
+	readLimit = 64 << 10 // bytes that one read processes
+	maxLine   = 8 << 10  // maximum length of a line in bytes
+	maxFile   = 16 << 20 // disk space in bytes at which the file is truncated
+	traceLen  = 64       // number of bytes before the position that are compared, to detect that the file was rewritten
 )
 
-// File says where an attempt reports.
+// File identifies the status file of an attempt.
 type File struct {
-	Dir  int    // the descriptor of the directory that it is in
-	Name string // its name there
+	Dir  int    // the descriptor of its directory
+	Name string // its name in the directory
 	UID  uint32 // the user that it must belong to
 }
 
-// reader is the file that CARILLON_STATUS_FILE names, as it is read: what is behind what
-// was read before. It may be anything: only a plain file of the attempt's own user
-// that has no other name is read, and of that no more than a bit at a time.
+// reader reads a status file incrementally, from where the previous read ended. The attempt
+// can put anything in its place, so only a regular file of the attempt's user with one
+// link is read, and at most readLimit bytes at a time while the attempt runs.
 type reader struct {
 	*File                // nil: it is not read any more
-	seen     unix.Stat_t // when it was looked at last
-	at       int64       // up to there it is read
+	seen     unix.Stat_t // the state of the file at the last read
+	at       int64       // the position up to which it was read
 	trace    []byte      // the bytes before at
-	skipping bool        // the rest of a line that is too long
-	refused  bool        // counted, of the file that seen is
+	skipping bool        // the rest of a line that is too long is skipped
+	refused  bool        // the file in seen was counted as a bad line
 }
 
-// readNew gives what is new to s. last: the attempt has ended, its last line needs no end.
+// readNew adds new lines to s and reports whether they changed the progress. last means that the attempt has ended, so its
+// last line may have no line break.
 func (t *reader) readNew(s *report, last bool) (progress bool, err error) {
 	var st unix.Stat_t
 	err = unix.Fstatat(t.Dir, t.Name, &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -59,6 +60,7 @@ func (t *reader) readNew(s *report, last bool) (progress bool, err error) {
 		return false, t.refuseFile(s)
 	}
 
+	// The file may be too large. If so, it is truncated after it was read.
 	flags := unix.O_RDONLY
 	if st.Blocks*512 > maxFile {
 		flags = unix.O_RDWR
@@ -72,7 +74,8 @@ func (t *reader) readNew(s *report, last bool) (progress bool, err error) {
 	f := os.NewFile(uintptr(fd), t.Name)
 	defer f.Close()
 
-	if err := unix.Fstat(fd, &st); err != nil { // it may be another by now
+	// The attempt may have replaced the file between the two calls, so check what was opened.
+	if err := unix.Fstat(fd, &st); err != nil {
 		return false, err
 	}
 	if !t.mayRead(&st) {
@@ -88,13 +91,16 @@ func (t *reader) readNew(s *report, last bool) (progress bool, err error) {
 	return progress, err
 }
 
+// startOver forgets the position, because the file is another one or is gone.
 func (t *reader) startOver(st unix.Stat_t) { *t = reader{File: t.File, seen: st} }
 
+// mayRead reports whether the file is a regular file of the attempt's user with one link. A hard link could be to
+// another user's file.
 func (t *reader) mayRead(st *unix.Stat_t) bool {
 	return st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 1 && st.Uid == t.UID
 }
 
-// refuseFile counts what is no file of the attempt as a bad line, once.
+// refuseFile counts a file that must not be read as a bad line, once.
 func (t *reader) refuseFile(s *report) error {
 	if !t.refused {
 		t.refused = true
@@ -103,14 +109,14 @@ func (t *reader) refuseFile(s *report) error {
 	return nil
 }
 
-// readFrom reads a file of that size on, or, if it is not the one that was read before,
-// from its beginning.
+// readFrom reads a file of the given size from the position on, or from its beginning if the content before the position
+// has changed.
 func (t *reader) readFrom(f io.ReaderAt, size int64, s *report, last bool) (progress bool, err error) {
 	if n := int64(len(t.trace)); size < t.at || n > 0 && !t.isUnchangedBefore(f, n) {
 		t.at, t.trace, t.skipping = 0, nil, false
 	}
 
-	if size-t.at > readLimit { // too much at once: what it said last counts
+	if size-t.at > readLimit { // too much for one read; skip to the last lines
 		if last {
 			t.at = max(t.at, size-16*readLimit)
 		} else {
@@ -125,7 +131,7 @@ func (t *reader) readFrom(f io.ReaderAt, size int64, s *report, last bool) (prog
 	for t.at < size {
 		n, rerr := f.ReadAt(buf[:min(size-t.at, int64(len(buf)))], t.at)
 		if n == 0 {
-			if errors.Is(rerr, io.EOF) { // it became shorter meanwhile
+			if errors.Is(rerr, io.EOF) { // the file was truncated meanwhile
 				rerr = nil
 			}
 			return progress, rerr
@@ -135,19 +141,20 @@ func (t *reader) readFrom(f io.ReaderAt, size int64, s *report, last bool) (prog
 		end := t.at+int64(n) >= size
 		taken := t.consume(b, s, last && end, &progress)
 		t.at += int64(taken)
-		if taken > 0 { // else what was read last is what it was
+		if taken > 0 { // otherwise the position and the trace remain
 			t.trace = append(t.trace[:0], b[max(0, taken-traceLen):taken]...)
 		}
 
 		if taken < n && (end || taken == 0) {
-			break // a line that is being written, or a file that was cut
+			break // an incomplete line, or a truncated file
 		}
 	}
 
 	return progress, nil
 }
 
-// consume gives what is read to s, and reports how much of it need not be read again.
+// consume adds the lines in b to s and returns the number of bytes that need not be read again. An incomplete line at the
+// end is left for the next read, unless last is set.
 func (t *reader) consume(b []byte, s *report, last bool, progress *bool) (taken int) {
 	whole := len(b)
 
@@ -174,7 +181,7 @@ func (t *reader) consume(b []byte, s *report, last bool, progress *bool) (taken 
 	return whole
 }
 
-// isUnchangedBefore reports whether the n bytes before at are what they were.
+// isUnchangedBefore reports whether the n bytes before the position are unchanged.
 func (t *reader) isUnchangedBefore(f io.ReaderAt, n int64) bool {
 	b := make([]byte, n)
 	_, err := f.ReadAt(b, t.at-n)

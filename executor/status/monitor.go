@@ -12,11 +12,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// readEvery is how often attempts that run are listened to.
+// readEvery is the interval at which status files are read.
 const readEvery = time.Second
 
-// Monitor are what the attempts that run here say of themselves. They are in memory
-// only, but for checkpoints, and what is left when an attempt has ended.
+// Monitor reads and stores the reports of running attempts. They are in memory
+// only; the executor stores checkpoints and the final report. The methods may be called from any goroutine.
 type Monitor struct {
 	log *zap.Logger
 
@@ -29,7 +29,7 @@ type attemptKey struct {
 	attempt              int
 }
 
-// Attempt is one attempt's. nil says nothing.
+// Attempt holds the reports of one attempt. A nil Attempt reports nothing.
 type Attempt struct {
 	monitor *Monitor
 	key     attemptKey
@@ -37,19 +37,20 @@ type Attempt struct {
 	mu     sync.Mutex
 	file   reader
 	report report
-	at     task.Time // of the progress
-	told   string    // the checkpoint that on was called with last
-	failed bool      // to read, which was logged
-	still  bool      // it is paused
-	on     func(checkpoint string)
+	at     task.Time               // when the progress was last reported
+	told   string                  // the checkpoint that was last passed to on
+	failed bool                    // an error of reading was logged; later ones are not
+	still  bool                    // the attempt is paused
+	on     func(checkpoint string) // called for each new checkpoint; may be nil
 }
 
-// NewMonitor makes a monitor. Run runs it.
+// NewMonitor returns a monitor. Run must be called for it to read files.
 func NewMonitor(log *zap.Logger) *Monitor {
 	return &Monitor{log: cmp.Or(log, zap.NewNop()), attempts: map[attemptKey]*Attempt{}}
 }
 
-// Watch listens to an attempt, until End is called.
+// Watch begins to read the status file of an attempt, until End is called. The report begins with the results and the
+// checkpoint of the run's previous attempts.
 func (ts *Monitor) Watch(a *task.Assigned, file File) *Attempt {
 	t := &Attempt{monitor: ts, key: attemptKey{a.Namespace, a.Task, a.ID, max(a.Attempt, 1)}, file: reader{File: &file},
 		report: reportBefore(&a.Run), told: a.Checkpoint}
@@ -60,7 +61,7 @@ func (ts *Monitor) Watch(a *task.Assigned, file File) *Attempt {
 	return t
 }
 
-// OnCheckpoint has on called with each checkpoint that is heard before the end. It does not
+// OnCheckpoint sets a function that is called with each new checkpoint before the end. The function must not
 // block.
 func (t *Attempt) OnCheckpoint(on func(checkpoint string)) {
 	if t == nil {
@@ -73,7 +74,7 @@ func (t *Attempt) OnCheckpoint(on func(checkpoint string)) {
 	t.on = on
 }
 
-// SetPaused notes whether the attempt stands still.
+// SetPaused sets whether the attempt is paused, for its status.
 func (t *Attempt) SetPaused(still bool) {
 	if t == nil {
 		return
@@ -85,7 +86,7 @@ func (t *Attempt) SetPaused(still bool) {
 	t.still = still
 }
 
-// Run listens to all attempts until ctx ends.
+// Run reads the files of all attempts every readEvery until ctx ends.
 func (ts *Monitor) Run(ctx context.Context) {
 	clock := time.NewTicker(readEvery)
 	defer clock.Stop()
@@ -113,10 +114,11 @@ func (ts *Monitor) Run(ctx context.Context) {
 	}
 }
 
-// readNew reads what is new.
+// readNew reads new lines and calls on if they contain a new checkpoint. last means that the attempt has ended; its
+// checkpoint is in the final report then.
 func (t *Attempt) readNew(last bool) {
 	t.mu.Lock()
-	if t.file.File == nil { // it has ended
+	if t.file.File == nil { // End was called
 		t.mu.Unlock()
 		return
 	}
@@ -141,8 +143,8 @@ func (t *Attempt) readNew(last bool) {
 	}
 }
 
-// End reads the last of it, before the file is removed, and returns what the attempt has said in all. wrote: there may
-// be a file. Nobody listens to the attempt any more. nil: nobody has.
+// End reads the rest of the file, before that is removed, and returns the final report. wrote is false if the attempt
+// has left no file. The file is not read any more afterwards. The result is nil if t is nil.
 func (t *Attempt) End(wrote bool) *task.AttemptStatus {
 	if t == nil {
 		return nil
@@ -166,7 +168,7 @@ func (t *Attempt) End(wrote bool) *task.AttemptStatus {
 	return new(t.currentStatus())
 }
 
-// currentStatus is what it has said so far. mu is held.
+// currentStatus returns the current report. The caller holds mu.
 func (t *Attempt) currentStatus() task.AttemptStatus {
 	v := task.AttemptStatus{Namespace: t.key.namespace, Task: t.key.task, Run: t.key.run, Attempt: t.key.attempt, Paused: t.still,
 		StatusReport: task.StatusReport{Results: maps.Clone(t.report.results), Checkpoint: t.report.checkpoint, BadLines: t.report.bad}}
@@ -177,7 +179,7 @@ func (t *Attempt) currentStatus() task.AttemptStatus {
 	return v
 }
 
-// Of is what the attempt of a run says that runs here; false if none does.
+// Of returns the report of a run's attempt, and false if none is running here.
 func (ts *Monitor) Of(namespace, name, run string) (task.AttemptStatus, bool) {
 	for _, v := range ts.selectStatuses(func(k attemptKey) bool { return k.namespace == namespace && k.task == name && k.run == run }) {
 		return v, true
@@ -185,11 +187,12 @@ func (ts *Monitor) Of(namespace, name, run string) (task.AttemptStatus, bool) {
 	return task.AttemptStatus{}, false
 }
 
-// All is what all attempts say that run here.
+// All returns the reports of all running attempts, in no order.
 func (ts *Monitor) All() []task.AttemptStatus {
 	return ts.selectStatuses(func(attemptKey) bool { return true })
 }
 
+// selectStatuses returns the reports of the attempts that match.
 func (ts *Monitor) selectStatuses(wanted func(attemptKey) bool) (list []task.AttemptStatus) {
 	var some []*Attempt
 	ts.mu.Lock()

@@ -10,22 +10,22 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// report is what an attempt has said of itself. Its lines are
+// report is what an attempt has reported so far. Its lines are
 //
-//	0.4 text         progress: a part of 1, or
-//	40% text         percent; the text may be left out
+//	0.4 text         progress as a fraction of 1, or
+//	40% text         in percent; the text is optional
 //	name=value       a result
-//	checkpoint text  what the next attempt is given
+//	checkpoint text  a text that the next attempt receives
 //
-// All is bounded: of a result that is too much, and of any other line, there is only
-// a count.
+// Its size is bounded: results beyond the limits and lines that are not understood are only
+// counted.
 type report struct {
-	percent    *float64
-	text       string
-	results    map[string]string
-	bytes      int // of results
-	checkpoint string
-	bad        int
+	percent    *float64          // 0 to 100; nil: no progress was reported
+	text       string            // the text of the progress
+	results    map[string]string // nil: none
+	bytes      int               // total length of the names and values in results
+	checkpoint string            // the latest; "": none
+	bad        int               // number of lines that were ignored
 }
 
 var (
@@ -33,7 +33,8 @@ var (
 	isResult   = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_.-]{0,63})=(.*)$`)
 )
 
-// reportBefore is what a run has said before an attempt.
+// reportBefore returns the report with which an attempt begins: the results, the checkpoint and the number of bad lines
+// of the run's previous attempts.
 func reportBefore(r *task.Run) report {
 	s := report{checkpoint: r.Checkpoint, bad: r.BadLines}
 	for name, value := range r.Results {
@@ -42,7 +43,7 @@ func reportBefore(r *task.Run) report {
 	return s
 }
 
-// addLine takes one line, without its end. It reports whether that changed the progress.
+// addLine adds one line, without its line break. It reports whether the line changed the progress.
 func (s *report) addLine(b []byte) (progress bool) {
 	line := strings.TrimSpace(string(b))
 	if line == "" {
@@ -56,7 +57,7 @@ func (s *report) addLine(b []byte) (progress bool) {
 
 	if word, value, _ := strings.Cut(line, " "); word == "checkpoint" {
 		if value = strings.TrimSpace(value); len(value) > task.MaxCheckpoint {
-			s.bad++ // half of one would mislead
+			s.bad++ // a truncated checkpoint would mislead the next attempt
 			return false
 		}
 
@@ -84,7 +85,7 @@ func (s *report) addLine(b []byte) (progress bool) {
 	return false
 }
 
-// addResult reports whether there was room for it.
+// addResult sets a result. It returns false if the results would exceed their limits.
 func (s *report) addResult(name, value string) bool {
 	before, there := s.results[name]
 	size := s.bytes + len(name) + len(value)
@@ -105,7 +106,7 @@ func (s *report) addResult(name, value string) bool {
 	return true
 }
 
-// cutText is the beginning of a text, in whole characters.
+// cutText cuts a text to at most most bytes, without splitting a character.
 func cutText(s string, most int) string {
 	if len(s) <= most {
 		return s
@@ -118,7 +119,8 @@ func cutText(s string, most int) string {
 	return s[:most]
 }
 
-// addLines are taken from a buffer; rest is behind the last line's end.
+// addLines adds all complete lines in b. It returns the rest after the last line break, and whether the progress
+// changed.
 func (s *report) addLines(b []byte) (rest []byte, progress bool) {
 	for {
 		i := bytes.IndexByte(b, '\n')
