@@ -2,12 +2,12 @@ package task
 
 import "slices"
 
-// Verdict is the answer to "why did it run then, or not" in one word. The list is
-// closed: Verdicts says what each means.
+// Verdict answers in one word why a task did or did not run at a time. The list is closed; Verdicts returns the
+// meaning of each.
 type Verdict string
 
 const (
-	// Of a tick with an outcome on record, or of a run that a person asked for.
+	// Verdicts on ticks with an outcome on record, and on manual runs.
 	VerdictSucceeded Verdict = "succeeded"
 	VerdictFailed    Verdict = "failed"
 	VerdictTimedOut  Verdict = "timed_out"
@@ -18,7 +18,7 @@ const (
 	VerdictRunning   Verdict = "running"
 	VerdictWaiting   Verdict = "waiting"
 
-	// Of a time at which nothing was to run, or is.
+	// Verdicts on times without a tick.
 	VerdictNoTick  Verdict = "no_tick"
 	VerdictInGap   Verdict = "in_gap"
 	VerdictOutside Verdict = "outside"
@@ -26,29 +26,30 @@ const (
 	VerdictPaused  Verdict = "paused"
 	VerdictNoTask  Verdict = "no_task"
 
-	// Of a tick without an outcome on record.
+	// Verdicts on ticks without an outcome on record.
 	VerdictUndecided  Verdict = "undecided"
 	VerdictOvertaken  Verdict = "overtaken"
 	VerdictForgotten  Verdict = "forgotten"
 	VerdictUnreadable Verdict = "unreadable"
 
-	// Of a time to come, as things are now.
+	// Verdicts on future times, according to the current state.
 	VerdictWillRun Verdict = "will_run"
 	VerdictFrozen  Verdict = "frozen"
 	VerdictShadow  Verdict = "shadow"
 	VerdictNoNode  Verdict = "no_node"
 	VerdictDepends Verdict = "depends"
 
+	// The verdict on a range.
 	VerdictRange Verdict = "range"
 )
 
-// VerdictMeaning is an entry of the closed list of verdicts.
+// VerdictMeaning is a verdict with its meaning.
 type VerdictMeaning struct {
 	Verdict Verdict
 	Means   string
 }
 
-// Verdicts lists all verdicts there are.
+// Verdicts returns all verdicts.
 func Verdicts() []VerdictMeaning { return slices.Clone(verdictMeanings) }
 
 var verdictMeanings = []VerdictMeaning{
@@ -79,8 +80,7 @@ var verdictMeanings = []VerdictMeaning{
 	{VerdictRange, "the answer covers several ticks"},
 }
 
-// Answer says why a task ran at a time, did not, or will: the sentence first, the
-// evidence after it.
+// Answer explains why a task ran, did not run, or will run at a time: a sentence, followed by the evidence.
 type Answer struct {
 	Namespace string  `json:"namespace"`
 	Task      string  `json:"task"`
@@ -111,7 +111,7 @@ type Answer struct {
 	Revision int64 `json:"revision" doc:"The etcd revision at which it was read."`
 }
 
-// AskedTime is what was asked.
+// AskedTime is the time or the range in a question.
 type AskedTime struct {
 	At       string `json:"at,omitempty" doc:"The time as you wrote it."`
 	From     string `json:"from,omitempty"`
@@ -121,7 +121,7 @@ type AskedTime struct {
 	Note     string `json:"note,omitempty" doc:"gap or fold."`
 }
 
-// Tick is a tick as a person wants to see it.
+// Tick is a tick in the form in which users see it.
 type Tick struct {
 	Time  Time   `json:"time"`
 	Local string `json:"local" doc:"The same instant in the zone of the answer, with its offset."`
@@ -129,7 +129,7 @@ type Tick struct {
 	Note  string `json:"note,omitempty" doc:"gap: the tick replaces local times that do not exist. fold: its local time exists twice."`
 }
 
-// VersionInForce is a version of a task, and when it was in force.
+// VersionInForce is a version of a task, with the time during which it was in force.
 type VersionInForce struct {
 	Generation int64     `json:"generation"`
 	Since      Time      `json:"since"`
@@ -142,7 +142,7 @@ type VersionInForce struct {
 	ReplacedBy string    `json:"replaced_by,omitempty" doc:"Who created the next version."`
 }
 
-// Ownership is who owned a shard at a time.
+// Ownership is the owner of a shard at a time.
 type Ownership struct {
 	Shard   int    `json:"shard"`
 	Node    string `json:"node,omitempty" doc:"The node that it was assigned to at that time; absent if that is no longer on record."`
@@ -152,7 +152,7 @@ type Ownership struct {
 	Present bool   `json:"present" doc:"Whether that node is present now."`
 }
 
-// Deletion is what is remembered of a deleted task.
+// Deletion is the record of a deleted task.
 type Deletion struct {
 	UID        string `json:"uid"`
 	Generation int64  `json:"generation,omitempty"`
@@ -161,13 +161,13 @@ type Deletion struct {
 	Why        string `json:"why,omitempty"`
 }
 
-// EvidenceLine is a piece of evidence for a person.
+// EvidenceLine is one line of evidence as text.
 type EvidenceLine struct {
 	What string `json:"what"`
 	Says string `json:"says"`
 }
 
-// Stretch is ticks in a row with the same verdict and the same reason.
+// Stretch is a sequence of consecutive ticks with the same verdict and the same reason.
 type Stretch struct {
 	Verdict  Verdict `json:"verdict"`
 	Reason   string  `json:"reason,omitempty"`

@@ -1,14 +1,14 @@
 package task
 
-// What an attempt may say of itself, at most.
+// Limits of what an attempt can report in its status file.
 const (
-	MaxProgressText = 256     // bytes of the text of a progress
-	MaxResults      = 32      // values of a run
-	MaxResultBytes  = 4 << 10 // of their names and values together
+	MaxProgressText = 256     // bytes of the text of a progress report
+	MaxResults      = 32      // the number of results of a run
+	MaxResultBytes  = 4 << 10 // bytes of all names and values together
 	MaxCheckpoint   = 4 << 10 // bytes
 )
 
-// Progress is how far a running attempt is, as it says itself.
+// Progress is how far a running attempt has come, as it reports itself.
 type Progress struct {
 	Percent *float64 `json:"percent,omitempty" doc:"0 to 100."`
 	Text    string   `json:"text,omitempty" doc:"The text from the task, truncated to 256 bytes. It may contain control characters."`
@@ -16,7 +16,7 @@ type Progress struct {
 	Silent  string   `json:"silent,omitempty" doc:"Why this is unknown: the node did not respond in time."`
 }
 
-// AttemptStatus is what a running attempt has reported so far, in its status file.
+// AttemptStatus is what a running attempt has reported so far in its status file.
 type AttemptStatus struct {
 	Namespace string `json:"namespace"`
 	Task      string `json:"task"`
@@ -27,7 +27,7 @@ type AttemptStatus struct {
 	StatusReport
 }
 
-// CopyTo puts what an attempt has reported into its run.
+// CopyTo copies the report of an attempt into its run.
 func (t AttemptStatus) CopyTo(r *Run) {
 	r.StatusReport = t.StatusReport
 }

@@ -9,10 +9,9 @@ import (
 	"time"
 )
 
-// Limits are what the processes of an attempt may use. What is 0, or absent, is
-// not limited. The first seven are the kernel's limits of each single process
-// (setrlimit), soft and hard at once; the others hold for all of them together,
-// where the node has control groups.
+// Limits are the resources that the processes of an attempt may use. 0 or an absent value means no limit. The
+// first seven are the kernel's limits of each single process (setrlimit), soft and hard. The others apply to
+// all processes of the attempt together, on nodes with control groups.
 type Limits struct {
 	OpenFiles    int64    `json:"open_files,omitempty" doc:"Files and sockets that a process may have open."`
 	FileSize     *Size    `json:"file_size,omitempty" doc:"The largest file that a process may write; 0 allows none."`
@@ -28,23 +27,22 @@ type Limits struct {
 	PIDs   int64   `json:"pids,omitempty" doc:"Processes and threads that an attempt may have."`
 }
 
-// CPUTimeGrace is how long after limits.cpu_time a process is killed that takes no
-// notice of SIGXCPU, in processor time.
+// CPUTimeGrace is the CPU time that a process gets between SIGXCPU at limits.cpu_time and SIGKILL.
 const CPUTimeGrace = 5 * time.Second
 
-// What happens to an attempt of which its node cannot enforce all: Process.Enforce.
+// The values of Process.Enforce: what happens to an attempt if its node cannot enforce all settings.
 const (
-	EnforceRequire = "require" // it fails before anything of it has run
-	EnforceReport  = "report"  // it runs, and its record says what was not enforced
+	EnforceRequire = "require" // the attempt fails before its program starts
+	EnforceReport  = "report"  // the attempt runs, and its record lists what was not enforced
 )
 
-// The ranges of what confines a process.
+// The ranges of the settings that confine a process.
 const (
 	MinNice, MaxNice = -20, 19
 	MaxGroups        = 64
-	MinOpenFiles     = 8 // a program has loaded its libraries with fewer
+	MinOpenFiles     = 8 // fewer do not suffice for a program to load its libraries
 	MaxOpenFiles     = 1 << 30
-	MaxPIDs          = 1 << 22 // the kernel's
+	MaxPIDs          = 1 << 22 // the kernel's limit
 	minStack         = Size(64 << 10)
 	minAddressSpace  = Size(1 << 20)
 	minMemory        = Size(1 << 20)
@@ -52,7 +50,7 @@ const (
 	MinCPU, MaxCPU   = 0.01, 4096
 )
 
-// validateConfinement checks what is set on a process before its first instruction.
+// validateConfinement checks the settings that apply before the process executes its first instruction.
 func (p *Process) validateConfinement(field string) error {
 	checks := []func() error{
 		func() error { return checkAccount(field+".group", "a group", p.Group) },
@@ -79,6 +77,7 @@ func (p *Process) validateConfinement(field string) error {
 	return nil
 }
 
+// checkAccount checks the name of a user or group. what names the kind in the message.
 func checkAccount(field, what, name string) error {
 	if len(name) > 256 || strings.ContainsAny(name, "\x00:\n /") {
 		return Invalid(CodeBadValue, field, "%s is not %s's name", Quote(name), what)
@@ -86,6 +85,7 @@ func checkAccount(field, what, name string) error {
 	return nil
 }
 
+// checkGroups checks supplementary groups.
 func checkGroups(field string, groups []string) error {
 	if len(groups) > MaxGroups {
 		return Invalid(CodeTooMany, field, "has %d groups; at most %d are allowed", len(groups), MaxGroups)
@@ -108,7 +108,7 @@ func checkGroups(field string, groups []string) error {
 	return nil
 }
 
-// checkPrivateDir refuses a directory that a private /tmp cannot have.
+// checkPrivateDir rejects a working directory below a private /tmp, because it would not exist.
 func (p *Process) checkPrivateDir(field string) error {
 	if tmp := PrivateDir(p.Dir); p.PrivateTmp && tmp != "" && tmp != p.Dir {
 		return Invalid(CodeBadValue, field, "%s cannot be: with private_tmp, %s is empty when the process starts", Quote(p.Dir), tmp)
@@ -116,10 +116,10 @@ func (p *Process) checkPrivateDir(field string) error {
 	return nil
 }
 
-// PrivateDirs are the directories that a process has for itself with private_tmp.
+// PrivateDirs are the directories that are private with private_tmp.
 var PrivateDirs = []string{"/tmp", "/var/tmp"}
 
-// PrivateDir is the one of PrivateDirs that a path is, or lies in; "" if none.
+// PrivateDir returns the entry of PrivateDirs that contains a path or equals it, or "".
 func PrivateDir(path string) string {
 	for _, d := range PrivateDirs {
 		if path == d || strings.HasPrefix(path, d+"/") {
@@ -130,6 +130,7 @@ func PrivateDir(path string) string {
 	return ""
 }
 
+// validate checks all limits.
 func (l Limits) validate(field string) error {
 	type size struct {
 		name string
@@ -157,6 +158,7 @@ func (l Limits) validate(field string) error {
 		}
 	}
 
+	// The negated form also rejects NaN.
 	if !(l.CPU == 0 || l.CPU >= MinCPU && l.CPU <= MaxCPU) {
 		return Invalid(CodeOutOfRange, field+".cpu", "%v is not between %v and %v", l.CPU, MinCPU, MaxCPU)
 	}
@@ -173,6 +175,7 @@ func (l Limits) validate(field string) error {
 	return nil
 }
 
+// sizeIfSet returns nil for 0, which means that no limit is set.
 func sizeIfSet(s Size) *Size {
 	if s == 0 {
 		return nil
@@ -182,7 +185,7 @@ func sizeIfSet(s Size) *Size {
 
 var umaskForm = regexp.MustCompile(`^0?[0-7]{1,3}$`)
 
-// ParseUmask reads the permissions that new files are not to have, in octal; -1 for "".
+// ParseUmask parses a umask in octal. It returns -1 for "".
 func ParseUmask(field, text string) (int, error) {
 	if text == "" {
 		return -1, nil
@@ -191,23 +194,22 @@ func ParseUmask(field, text string) (int, error) {
 		return 0, Invalid(CodeBadValue, field, "%s is not a umask in octal, such as \"027\"", Quote(text))
 	}
 
-	v, _ := strconv.ParseUint(text, 8, 32) // it has the form
+	v, _ := strconv.ParseUint(text, 8, 32) // the pattern guarantees that it parses
 	return int(v), nil
 }
 
-// IONice is how the kernel's I/O scheduler treats a process: Class as for
-// ioprio_set, Level 0 (first) to 7.
+// IONice is the I/O priority of a process: Class as in ioprio_set, and Level from 0 (highest) to 7.
 type IONice struct{ Class, Level int }
 
-// The values of IONice.Class; 0 is the daemon's.
+// The values of IONice.Class; 0 means the daemon's class.
 const (
 	IORealtime   = 1
 	IOBestEffort = 2
 	IOIdle       = 3
 )
 
-// ParseIONice reads idle, best-effort or realtime, the latter two with or without
-// a level from 0 to 7 behind a slash (default 4); zero for "".
+// ParseIONice parses "idle", "best-effort" or "realtime". The latter two may have a level from 0 to 7 after a
+// slash; the default is 4. It returns the zero value for "".
 func ParseIONice(field, text string) (IONice, error) {
 	if text == "" {
 		return IONice{}, nil

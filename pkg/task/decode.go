@@ -14,22 +14,22 @@ import (
 	"unicode/utf8"
 )
 
-// MaxDepth is how deep a user's JSON may nest.
+// MaxDepth is the maximum nesting depth of a user's JSON.
 const MaxDepth = 32
 
-// DecodeSpec reads a task as a user wrote it: strictly, onto the defaults. A
-// field that is null keeps its default; an element of a list, or a value of a
-// map, cannot be null. The result is not yet validated.
+// DecodeSpec decodes a task as a user wrote it. It is strict, and starts with the defaults. A field that is
+// null keeps its default. An element of a list or a value of a map cannot be null. The result is not validated
+// yet.
 func DecodeSpec(b []byte) (Spec, error) {
 	s := Defaults()
 	err := decodeStrict(b, &s, false)
 	fallback := Defaults()
 
-	if s.Retry.On == nil { // encoding/json makes a list nil for null
+	if s.Retry.On == nil { // encoding/json sets a list to nil for null
 		s.Retry.On = fallback.Retry.On
 	}
 
-	// Empty is the default here, and is not written.
+	// An empty value means the default here, and is not written.
 	s.DST.Gap = cmp.Or(s.DST.Gap, fallback.DST.Gap)
 	s.DST.Fold = cmp.Or(s.DST.Fold, fallback.DST.Fold)
 	if len(s.Success.ExitCodes) == 0 {
@@ -47,8 +47,8 @@ func DecodeSpec(b []byte) (Spec, error) {
 	return s, err
 }
 
-// refuseNoRoom refuses a queue.limit of 0 that a user wrote. Left out it is 0, too,
-// and stands for the default.
+// refuseNoRoom rejects an explicit queue.limit of 0. An absent limit is also stored as 0, which means the
+// default.
 func refuseNoRoom(b []byte) error {
 	var said struct{ Queue struct{ Limit *int } }
 	if json.Unmarshal(b, &said) == nil && said.Queue.Limit != nil {
@@ -57,7 +57,7 @@ func refuseNoRoom(b []byte) error {
 	return nil
 }
 
-// refuseNone refuses a limit of 0 that a user wrote where that would be no limit.
+// refuseNone rejects an explicit limit of 0 where 0 would mean no limit.
 func (l *Limits) refuseNone(b []byte) error {
 	var said struct {
 		Action struct {
@@ -79,15 +79,16 @@ func (l *Limits) refuseNone(b []byte) error {
 	return nil
 }
 
-// DecodeStrict reads one JSON value into v, and refuses what encoding/json lets
-// pass: keys that stand twice, keys in another case, unknown keys, more data
-// behind the value, deep nesting, bytes that are not UTF-8, null in a list.
-// Errors are *Error.
+// DecodeStrict decodes one JSON value into v. It rejects input that encoding/json accepts: duplicate keys, keys
+// in another case, unknown keys, data after the value, deep nesting, invalid UTF-8, and null in a list. Errors
+// are of type *Error.
 func DecodeStrict(b []byte, v any) error { return decodeStrict(b, v, true) }
 
+// decodeStrict implements DecodeStrict. It uses the fast scanner first. Only if that is not certain of a valid
+// document does it use the slower checker, which also determines the path of the error.
 func decodeStrict(b []byte, v any, nullInMaps bool) error {
 	if !utf8.Valid(b) {
-		return Invalid(CodeBadJSON, "", "is not UTF-8") // encoding/json would put U+FFFD in its place
+		return Invalid(CodeBadJSON, "", "is not UTF-8") // encoding/json would replace the invalid bytes by U+FFFD
 	}
 	if isStrictJSON(b, reflect.TypeOf(v), nullInMaps) && json.Unmarshal(b, v) == nil {
 		return nil
@@ -106,15 +107,15 @@ func decodeStrict(b []byte, v any, nullInMaps bool) error {
 	return decodeError(json.Unmarshal(b, v))
 }
 
-// checker walks a document, and the Go type that will receive it beside it, for
-// the checks that encoding/json does not make, and for those of which it does
-// not tell the place.
+// checker walks a document together with the Go type that will receive it. It makes the checks that
+// encoding/json does not make, and those for which encoding/json does not report the path.
 type checker struct {
 	*json.Decoder
-	nullInMaps bool // a merge patch removes a key of a map so
+	nullInMaps bool // a merge patch uses null to remove a key of a map
 	root       reflect.Type
 }
 
+// checkValue reads one value and checks it against its type; t is nil if the type is not known.
 func (c checker) checkValue(t reflect.Type, path string, depth int, nullable bool) error {
 	if depth > MaxDepth {
 		return Invalid(CodeBadJSON, path, "nests deeper than %d levels", MaxDepth)
@@ -155,8 +156,8 @@ var (
 	readsJSON = reflect.TypeFor[json.Unmarshaler]()
 )
 
-// checkKind refuses a value that cannot become a t. A type that reads itself
-// from text, or a number, tries it here, where the field's path is known.
+// checkKind rejects a value that cannot be converted to t. Types with their own text or number format are
+// parsed here, because the path of the field is known here.
 func checkKind(tok json.Token, t reflect.Type, path string) error {
 	if t == nil || t.Kind() == reflect.Interface {
 		return nil
@@ -185,7 +186,7 @@ func checkKind(tok json.Token, t reflect.Type, path string) error {
 	return nil
 }
 
-// tokenWords is a value as a message has it: itself, if it is short.
+// tokenWords describes a value in a message: the value itself if it is short, otherwise its kind.
 func tokenWords(tok json.Token) string {
 	switch v := tok.(type) {
 	case string:
@@ -197,7 +198,7 @@ func tokenWords(tok json.Token) string {
 	return oneOfKind(tokenName(tok))
 }
 
-// kindWords is what a value should be, with the words that are allowed if they are few.
+// kindWords describes the expected kind in a message.
 func kindWords(kind string) string {
 	if kind == "truth value" {
 		return "true or false"
@@ -205,6 +206,7 @@ func kindWords(kind string) string {
 	return oneOfKind(kind)
 }
 
+// tokenName returns the JSON kind of a token.
 func tokenName(tok json.Token) string {
 	switch tok.(type) {
 	case json.Delim:
@@ -221,6 +223,7 @@ func tokenName(tok json.Token) string {
 	return "number"
 }
 
+// checkList checks the elements of a list.
 func (c checker) checkList(t reflect.Type, path string, depth int) error {
 	for i := 0; c.More(); i++ {
 		if err := c.checkValue(elemType(t), fmt.Sprintf("%s[%d]", path, i), depth+1, false); err != nil {
@@ -232,6 +235,7 @@ func (c checker) checkList(t reflect.Type, path string, depth int) error {
 	return decodeError(err)
 }
 
+// checkObject checks the keys and values of an object.
 func (c checker) checkObject(t reflect.Type, path string, depth int) error {
 	seen := map[string]bool{}
 	nullable := t == nil || t.Kind() != reflect.Map || c.nullInMaps
@@ -267,7 +271,7 @@ func (c checker) checkObject(t reflect.Type, path string, depth int) error {
 	return decodeError(err)
 }
 
-// fieldType finds the type of a key's value: exactly as spelt.
+// fieldType returns the type of a key's value. The case of the key must match exactly.
 func fieldType(t reflect.Type, key string) (inner reflect.Type, ok bool) {
 	if t == nil || t.Kind() == reflect.Interface {
 		return nil, true
@@ -276,7 +280,7 @@ func fieldType(t reflect.Type, key string) (inner reflect.Type, ok bool) {
 		return t.Elem(), true
 	}
 	if t.Kind() != reflect.Struct {
-		return nil, true // json.Unmarshal will say what is wrong
+		return nil, true // json.Unmarshal reports the error
 	}
 
 	inner, ok = fieldsOf(t).types[key]
@@ -284,8 +288,8 @@ func fieldType(t reflect.Type, key string) (inner reflect.Type, ok bool) {
 	return inner, ok
 }
 
-// fieldMeant is the end of a message about a key that is no field: one that is
-// spelt alike; else one of the same name in another place.
+// fieldMeant returns the end of a message about an unknown key: a similar field, or a field of the same name
+// elsewhere in the document.
 func (c checker) fieldMeant(t reflect.Type, key string) string {
 	if near := didYouMean(key, fieldsOf(t).names); near != "" {
 		return near
@@ -305,7 +309,7 @@ func (c checker) fieldMeant(t reflect.Type, key string) string {
 	return " here; did you mean " + strings.Join(there, " or ") + "?"
 }
 
-// fieldPaths are the fields of a type, and those within them: "retry.backoff".
+// fieldPaths returns the paths of all fields of a type, including nested ones: "retry.backoff".
 func fieldPaths(t reflect.Type, within string, paths []string) []string {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -323,15 +327,16 @@ func fieldPaths(t reflect.Type, within string, paths []string) []string {
 	return paths
 }
 
-// fields are a struct's, by their names in JSON.
+// fields are the fields of a struct by their JSON names.
 type fields struct {
-	names []string // in their order
+	names []string // in the order of declaration
 	types map[string]reflect.Type
 }
 
-// knownFields are the fields of types: to collect them takes longer than to decode.
+// knownFields caches the fields of types, because collecting them takes longer than decoding.
 var knownFields sync.Map // reflect.Type: *fields
 
+// fieldsOf returns the fields of a struct type.
 func fieldsOf(t reflect.Type) *fields {
 	if f, ok := knownFields.Load(t); ok {
 		return f.(*fields)
@@ -352,7 +357,7 @@ func fieldsOf(t reflect.Type) *fields {
 	return f
 }
 
-// nameOf is a field's name in JSON; "" if it has none.
+// nameOf returns a field's JSON name, or "" if it has none.
 func nameOf(f reflect.StructField) string {
 	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 	if name == "-" {
@@ -361,10 +366,12 @@ func nameOf(f reflect.StructField) string {
 	return name
 }
 
+// normalizeKey removes differences in case and in separators, for comparison.
 func normalizeKey(s string) string { return strings.ToLower(withoutMarks.Replace(s)) }
 
-var withoutMarks = strings.NewReplacer("_", "", "-", "") // which takes longer to make than to use
+var withoutMarks = strings.NewReplacer("_", "", "-", "") // created once, because creating it takes longer than using it
 
+// elemType returns the element type of a list, or nil.
 func elemType(t reflect.Type) reflect.Type {
 	if t != nil && (t.Kind() == reflect.Slice || t.Kind() == reflect.Array) {
 		return t.Elem()
@@ -372,7 +379,7 @@ func elemType(t reflect.Type) reflect.Type {
 	return nil
 }
 
-// decodeError makes an *Error of what encoding/json says.
+// decodeError converts an error of encoding/json to an *Error.
 func decodeError(err error) error {
 	var typed *json.UnmarshalTypeError
 	var ours *Error
@@ -390,6 +397,7 @@ func decodeError(err error) error {
 	return Invalid(CodeBadJSON, "", "%s", err)
 }
 
+// oneOfKind adds the indefinite article.
 func oneOfKind(kind string) string {
 	if kind == "object" {
 		return "an object"
@@ -397,6 +405,7 @@ func oneOfKind(kind string) string {
 	return "a " + kind
 }
 
+// kindName returns the JSON kind that a Go type accepts.
 func kindName(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Struct, reflect.Map:

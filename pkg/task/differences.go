@@ -9,23 +9,23 @@ import (
 	"unicode/utf8"
 )
 
-// FieldChange is a field that two specs have otherwise.
+// FieldChange is a field whose value differs between two specs.
 type FieldChange struct {
 	Field string `json:"field" doc:"Its path: timeout, labels.team, action.process.command."`
 	From  any    `json:"from,omitempty" doc:"Absent where the field was not set."`
 	To    any    `json:"to,omitempty" doc:"Absent where the field is not set any more."`
 }
 
-// String is the change in a few words: "timeout: 10m → 20m".
+// String returns the change as text: "timeout: 10m → 20m".
 func (c FieldChange) String() string {
 	return c.Field + ": " + fewWords(valueText(c.From)) + " → " + fewWords(valueText(c.To))
 }
 
-// Compare tells the fields that b has otherwise than a, in the order of their
-// names; none if they say the same. Values are as in JSON, numbers a json.Number.
+// Compare returns the fields that differ between a and b, sorted by name. The result is empty if the specs are
+// equal. Values have their JSON types; numbers are json.Number.
 func Compare(a, b Spec) []FieldChange {
 	one, other := fieldsAsJSON(a), fieldsAsJSON(b)
-	for name, v := range one { // most are the same: they need no closer look
+	for name, v := range one { // most fields are equal and need not be compared in detail
 		if w, ok := other[name]; ok && bytes.Equal(v, w) {
 			delete(one, name)
 			delete(other, name)
@@ -54,8 +54,7 @@ func Compare(a, b Spec) []FieldChange {
 	return list
 }
 
-// Differences are the changes of Compare in a few words each: "timeout: 10m → 20m",
-// "labels.team: none → data".
+// Differences returns the changes of Compare as text: "timeout: 10m → 20m", "labels.team: none → data".
 func Differences(a, b Spec) []string {
 	list := []string{}
 	for _, c := range Compare(a, b) {
@@ -64,16 +63,16 @@ func Differences(a, b Spec) []string {
 	return list
 }
 
-// fieldsAsJSON are the fields of a spec.
+// fieldsAsJSON returns the top-level fields of a spec.
 func fieldsAsJSON(s Spec) map[string]json.RawMessage {
 	var doc map[string]json.RawMessage
 	if b, err := json.Marshal(s); err == nil {
-		_ = json.Unmarshal(b, &doc) // it was written just now
+		_ = json.Unmarshal(b, &doc) // cannot fail: it was encoded just now
 	}
 	return doc
 }
 
-// flattenInto adds the values of a document by their paths.
+// flattenInto adds the values of a document to out, keyed by their paths.
 func flattenInto(out map[string]json.RawMessage, path string, doc map[string]json.RawMessage) {
 	for name, value := range doc {
 		var inner map[string]json.RawMessage
@@ -86,16 +85,16 @@ func flattenInto(out map[string]json.RawMessage, path string, doc map[string]jso
 	}
 }
 
-// decodeValue is what JSON says; nil for none.
+// decodeValue decodes a JSON value; nil if it is absent.
 func decodeValue(b json.RawMessage) (v any) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()
-	_ = d.Decode(&v) // it was written by us
+	_ = d.Decode(&v) // cannot fail: it was encoded by this package
 
 	return v
 }
 
-// valueText is a value as people read it: a text as it is, all else as JSON.
+// valueText formats a value for people: a string without quotes, anything else as JSON.
 func valueText(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -110,11 +109,12 @@ func valueText(v any) string {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(v) // it came from JSON
+	_ = e.Encode(v) // cannot fail: it was decoded from JSON
 
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
+// fewWords shortens a value for one line of text.
 func fewWords(value string) string {
 	const most = 60
 	switch value = strings.ToValidUTF8(value, "\ufffd"); {

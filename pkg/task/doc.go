@@ -1,6 +1,5 @@
-// Package task holds the words of Carillon: tasks, the entries that firing
-// needs of them, runs and their states, policies, validation and errors.
+// Package task defines Carillon's domain types: tasks, entries, runs and their states, policies, validation and
+// errors.
 //
-// It is the ground floor. It imports the standard library only, does no I/O,
-// and knows no clock: whoever calls passes the time in.
+// It imports only the standard library, performs no I/O, and reads no clock: callers pass the time.
 package task

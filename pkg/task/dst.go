@@ -1,9 +1,9 @@
 package task
 
-// DST says what a wall-clock schedule does where the clocks change.
+// DST defines how a wall-clock schedule behaves when the clocks change.
 type DST struct {
-	Gap  string `json:"gap,omitempty"`  // run-after (default) or skip: a local time that does not exist
-	Fold string `json:"fold,omitempty"` // first (default) or both: a local time that exists twice
+	Gap  string `json:"gap,omitempty"`  // run-after (default) or skip: for local times that do not exist
+	Fold string `json:"fold,omitempty"` // first (default) or both: for local times that exist twice
 }
 
 // The values of DST.

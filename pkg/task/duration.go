@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// Duration is a time.Duration that reads and writes itself as Go spells it: "1m30s".
+// Duration is a time.Duration whose text form is Go's: "1m30s".
 type Duration time.Duration
 
-// MarshalText writes the duration without needless zero units.
+// MarshalText encodes the duration without units that are zero.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText reads a Go duration.
+// UnmarshalText parses a Go duration.
 func (d *Duration) UnmarshalText(b []byte) error {
 	v, err := ParseDuration("", string(b))
 	if err == nil {
@@ -23,8 +23,8 @@ func (d *Duration) UnmarshalText(b []byte) error {
 	return err
 }
 
-// ParseDuration reads a Go duration, such as 1h30m. The error is an *Error of the
-// field, and says what was probably meant, if a person can tell: "24h" by "1d".
+// ParseDuration parses a Go duration such as 1h30m. An error is an *Error for the field. It suggests what was
+// probably meant, if that is clear: "24h" for "1d".
 func ParseDuration(field, text string) (Duration, error) {
 	v, err := time.ParseDuration(text)
 	if err == nil {
@@ -37,7 +37,7 @@ func ParseDuration(field, text string) (Duration, error) {
 	return 0, Invalid(CodeBadDuration, field, "%s is not a duration, such as 90s, 10m or 1h30m", Quote(text))
 }
 
-// String spells the duration as a person would: 1m0s is 1m, 1h0m0s is 1h.
+// String formats the duration without trailing zero units: 1m0s becomes 1m, 1h0m0s becomes 1h.
 func (d Duration) String() string {
 	s := time.Duration(d).String()
 	if n := len(s); n > 2 && s[n-2:] == "0s" && s[n-3] == 'm' {
@@ -51,9 +51,8 @@ func (d Duration) String() string {
 	return s
 }
 
-// Approximate returns d for a person to read: its two largest units from days down to
-// seconds, the rest cut off, such as "2d 4h" or "90d"; less than a second in
-// milliseconds.
+// Approximate formats d for people. It uses the two largest units from days to seconds and truncates the rest,
+// such as "2d 4h" or "90d". Less than a second is shown in milliseconds.
 func (d Duration) Approximate() string {
 	const day = 24 * time.Hour
 
@@ -76,6 +75,7 @@ func (d Duration) Approximate() string {
 	return fmt.Sprintf("%dd", v/day)
 }
 
+// twoUnits formats a duration in two units.
 func twoUnits(d, large time.Duration, largeName string, small time.Duration, smallName string) string {
 	if rest := d % large / small; rest > 0 {
 		return fmt.Sprintf("%d%s %d%s", d/large, largeName, rest, smallName)
@@ -84,10 +84,10 @@ func twoUnits(d, large time.Duration, largeName string, small time.Duration, sma
 	return fmt.Sprintf("%d%s", d/large, largeName)
 }
 
-// Std is the duration as package time knows it.
+// Std converts d to a time.Duration.
 func (d Duration) Std() time.Duration { return time.Duration(d) }
 
-// durationUnits are the words that people write behind numbers.
+// durationUnits are the names of units that users write after numbers.
 var durationUnits = map[string]time.Duration{
 	"ms": time.Millisecond, "msec": time.Millisecond, "millis": time.Millisecond, "millisecond": time.Millisecond,
 	"s": time.Second, "sec": time.Second, "second": time.Second,
@@ -97,18 +97,21 @@ var durationUnits = map[string]time.Duration{
 	"w": 7 * 24 * time.Hour, "week": 7 * 24 * time.Hour,
 }
 
+// unitNames are the names with which a misspelled unit is compared.
 var unitNames = []string{"second", "minute", "hour", "day", "week", "millisecond"}
 
+// amountPattern matches a number, its unit, and a separator.
 var amountPattern = regexp.MustCompile(`^\s*([0-9]{1,9}(?:\.[0-9]{1,3})?)\s*([a-z]*)[\s,]*(?:and\s)?`)
 
-// MeantDuration reads what a person would understand, for a suggestion: "10 secs",
-// "5min", "1d", "PT5M", "90". It is more than 0.
+// MeantDuration parses a duration in a form that Go does not accept, for a suggestion: "10 secs", "5min", "1d",
+// "PT5M", "90". ok is false if it is not clear or not positive.
 func MeantDuration(text string) (Duration, bool) {
 	rest := strings.ToLower(strings.TrimSpace(text))
 	if len(rest) > 40 {
 		return 0, false
 	}
 
+	// An ISO 8601 duration begins with P, and has a T before hours.
 	rest = strings.Replace(strings.TrimPrefix(rest, "p"), "t", "", strings.Count(rest[:min(2, len(rest))], "pt"))
 	var sum time.Duration
 	for rest != "" {
@@ -130,6 +133,7 @@ func MeantDuration(text string) (Duration, bool) {
 	return Duration(sum.Round(time.Millisecond)), sum > 0 && sum < maxTTL.Std()
 }
 
+// unitOf returns the duration of a unit. No unit means seconds.
 func unitOf(word string) (time.Duration, bool) {
 	if word == "" {
 		return time.Second, true

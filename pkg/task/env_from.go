@@ -9,9 +9,8 @@ import (
 	"strings"
 )
 
-// EnvFrom is where variables of a process come from whose values no task holds: a
-// file on the node that runs it, or a secret of the task's namespace. Exactly one
-// of File and Secret is set.
+// EnvFrom is a source of environment variables whose values are not part of the task: a file on the node that
+// runs it, or a secret in the task's namespace. Exactly one of File and Secret is set.
 type EnvFrom struct {
 	File     string            `json:"file,omitempty" doc:"The absolute path of a file of NAME=value lines on the node, like systemd's EnvironmentFile. It is read with the permissions of the user of the attempt."`
 	Optional bool              `json:"optional,omitempty" doc:"Ignores the file if it does not exist."`
@@ -20,20 +19,19 @@ type EnvFrom struct {
 	Keys     map[string]string `json:"keys,omitempty" doc:"Only these names, each with the variable that it becomes: {password: PGPASSWORD}."`
 }
 
-// NeedsKey reports whether an attempt reads a secret, for which its node has to hold a
-// key.
+// NeedsKey reports whether an attempt reads a secret, for which its node must have a key.
 func (a Action) NeedsKey() bool {
 	return a.Process != nil && slices.ContainsFunc(a.Process.EnvFrom, func(f EnvFrom) bool { return f.Secret != "" })
 }
 
-// The limits of env_from, and of what it reads.
+// Limits of env_from and of its sources.
 const (
 	MaxEnvFrom      = 32
-	MaxSecretValues = 64 << 10 // bytes of the names and values of a secret; and of a file
+	MaxSecretValues = 64 << 10 // bytes of the names and values of a secret, or of a file
 	maxSecretKey    = 128
 )
 
-// Source says where the variables come from: "secret db", "file /etc/app.env".
+// Source names the source in messages: "secret db", "file /etc/app.env".
 func (f EnvFrom) Source() string {
 	if f.Secret != "" {
 		return "secret " + f.Secret
@@ -41,8 +39,8 @@ func (f EnvFrom) Source() string {
 	return "file " + f.File
 }
 
-// Take picks the variables of what the source holds; an error names one that is
-// not there. It never has a value.
+// Take selects the variables from the contents of the source. An error names a missing variable and never
+// contains a value.
 func (f EnvFrom) Take(values map[string]string) (map[string]string, error) {
 	if len(f.Keys) == 0 {
 		env := make(map[string]string, len(values))
@@ -64,10 +62,11 @@ func (f EnvFrom) Take(values map[string]string) (map[string]string, error) {
 	return env, nil
 }
 
+// variableName matches names that a shell accepts.
 var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// CheckVariable checks the name of a value in a secret, or in a file of variables:
-// a shell's variable, and none of Carillon's own.
+// CheckVariable checks the name of a value in a secret or in a file of variables. It must be a valid shell
+// variable, and not begin with Carillon's prefix.
 func CheckVariable(field, name string) error {
 	switch {
 	case len(name) > maxSecretKey || !variableName.MatchString(name):
@@ -79,6 +78,7 @@ func CheckVariable(field, name string) error {
 	return nil
 }
 
+// checkEnvFrom checks all sources.
 func checkEnvFrom(field string, list []EnvFrom) error {
 	if len(list) > MaxEnvFrom {
 		return Invalid(CodeTooMany, field, "has %d sources; at most %d are allowed", len(list), MaxEnvFrom)
@@ -93,6 +93,7 @@ func checkEnvFrom(field string, list []EnvFrom) error {
 	return nil
 }
 
+// validate checks one source.
 func (f EnvFrom) validate(field string) error {
 	switch {
 	case (f.File == "") == (f.Secret == ""):
@@ -119,6 +120,7 @@ func (f EnvFrom) validate(field string) error {
 		}
 	}
 
+	// Two keys must not become the same variable, because one value would silently replace the other.
 	taken := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(f.Keys)) {
 		if err := CheckVariable(field+".keys", name); err != nil {

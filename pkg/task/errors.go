@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// What a caller may branch on. Every layer wraps these; none invents its own.
+// The errors on which a caller may branch. Every layer wraps these and defines none of its own.
 var (
 	ErrNotFound    = errors.New("not found")
 	ErrExists      = errors.New("already exists")
@@ -19,12 +19,12 @@ var (
 	ErrUnavailable = errors.New("unavailable")
 )
 
-// Error is what is wrong with a field of something that a user wrote. It is the
-// same in the API, on the command line and when a record is read back from etcd.
+// Error is a problem with one field of a user's input. It is the same in the API, on the command line, and when
+// a record is read from etcd.
 type Error struct {
-	Code    string // a word for programs, such as "bad_schedule"; see the Code constants
-	Field   string // the field's path as the user spells it: "retry.backoff", "schedule[1]"
-	Message string // the value, quoted and cut short, and the rule
+	Code    string // one of the Code constants, for programs, such as "bad_schedule"
+	Field   string // the path of the field as the user writes it: "retry.backoff", "schedule[1]"; "" for the input as a whole
+	Message string // the value, quoted and shortened, and the rule
 }
 
 // The codes of Error.
@@ -48,6 +48,7 @@ const (
 	CodeBadJSON     = "bad_json"
 )
 
+// Error implements error.
 func (e *Error) Error() string {
 	if e.Field == "" {
 		return e.Message
@@ -55,16 +56,16 @@ func (e *Error) Error() string {
 	return e.Field + ": " + e.Message
 }
 
-// Is makes every Error an ErrInvalid.
+// Is reports that every Error is an ErrInvalid.
 func (e *Error) Is(target error) bool { return target == ErrInvalid }
 
-// Invalid makes an Error. The message is built as by fmt.Sprintf.
+// Invalid returns an Error. The message is formatted as by fmt.Sprintf.
 func Invalid(code, field, format string, args ...any) *Error {
 	return &Error{Code: code, Field: field, Message: fmt.Sprintf(format, args...)}
 }
 
-// Quote quotes a user's value for a message, cut to 40 bytes so that a hostile
-// value cannot flood a log or a terminal.
+// Quote quotes a user's value for a message. It cuts the value to 40 bytes, so that a hostile value cannot
+// flood a log or a terminal.
 func Quote(s string) string {
 	const most = 40
 	if len(s) > most {

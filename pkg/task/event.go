@@ -8,8 +8,7 @@ import (
 	"strings"
 )
 
-// Event is one change of a cluster, as etcd recorded it. Which fields are set
-// follows from Kind and Action.
+// Event is one change of a cluster, as recorded in etcd. Kind and Action determine which fields are set.
 type Event struct {
 	ID       string `json:"id" doc:"The position among all events: the revision, and the number of the event within that revision."`
 	Revision int64  `json:"revision" doc:"The etcd revision at which it happened."`
@@ -52,39 +51,39 @@ const (
 	EventGap     = "gap"
 )
 
-// EventKinds lists the kinds that can be asked for. A gap is always told.
+// EventKinds returns the kinds that a request can select. Gaps are always included.
 func EventKinds() []string {
 	return []string{EventTask, EventRun, EventShard, EventNode, EventCluster, EventSecret}
 }
 
-// The actions, by kind. Of a task there are also the Change words.
+// The actions of events, by kind. Tasks also have the Change constants as actions.
 const (
-	ActionDeleted = "deleted" // task; run: removed with its task, or by a repair
+	ActionDeleted = "deleted" // task; run: deleted with its task, or by a repair
 
-	ActionQueued     = "queued"     // it waits
-	ActionWaiting    = "waiting"    // it waits on, for another reason
-	ActionDispatched = "dispatched" // it is in a node's inbox
+	ActionQueued     = "queued"     // the run waits in the queue
+	ActionWaiting    = "waiting"    // the run still waits, for another reason
+	ActionDispatched = "dispatched" // the run is in a node's inbox
 	ActionStarted    = "started"
-	ActionCancelling = "cancelling"  // its node is asked to end it
-	ActionPausing    = "pausing"     // its node is asked to have it stand still
-	ActionPaused     = "paused"      // it does
-	ActionUnpausable = "unpausable"  // it does not: Detail says why
-	ActionResuming   = "resuming"    // its node is asked to let it go on
-	ActionResumed    = "resumed"     // it does
-	ActionRetrying   = "retrying"    // the attempt has ended, and another waits
-	ActionHandedBack = "handed_back" // its node had not started it
-	ActionEnded      = "ended"       // State says how
-	ActionSkipped    = "skipped"     // a tick, or several, never to be a run
+	ActionCancelling = "cancelling"  // the node has been requested to end the run
+	ActionPausing    = "pausing"     // the node has been requested to pause the run
+	ActionPaused     = "paused"      // the node has paused the run
+	ActionUnpausable = "unpausable"  // the node could not pause the run: Detail contains the reason
+	ActionResuming   = "resuming"    // the node has been requested to resume the run
+	ActionResumed    = "resumed"     // the node has resumed the run
+	ActionRetrying   = "retrying"    // the attempt has ended, and another one is queued
+	ActionHandedBack = "handed_back" // the node has returned the run to the queue unstarted
+	ActionEnded      = "ended"       // State contains how
+	ActionSkipped    = "skipped"     // one or several ticks that never become runs
 	ActionMissed     = "missed"
-	ActionExtended   = "extended"  // the record of a range covers more ticks
-	ActionDismissed  = "dismissed" // a dead run is taken off the list of dead runs
-	ActionLate       = "late"      // the result of an attempt that was declared lost; it changes nothing
+	ActionExtended   = "extended"  // the record of a range covers more ticks than before
+	ActionDismissed  = "dismissed" // a dead run was removed from the list of dead runs
+	ActionLate       = "late"      // the result of an attempt that had been declared lost; it changes nothing
 
 	ActionAssigned   = "assigned" // shard
 	ActionUnassigned = "unassigned"
 
 	ActionJoined  = "joined"  // node
-	ActionLeft    = "left"    // its session is over
+	ActionLeft    = "left"    // the node's session has ended
 	ActionChanged = "changed" // node: its state or its description; cluster: its record
 
 	ActionMade     = "made"   // cluster
@@ -92,24 +91,24 @@ const (
 	ActionFrozen   = "frozen"
 	ActionUnfrozen = "unfrozen"
 
-	ActionSet     = SecretSet     // secret; deleted, too
-	ActionRotated = SecretRotated // its values are encrypted anew
+	ActionSet     = SecretSet     // secret; ActionDeleted also applies
+	ActionRotated = SecretRotated // its values were encrypted again
 
-	ActionCompacted = "compacted" // gap: etcd has forgotten these revisions
-	ActionRestored  = "restored"  // gap: etcd holds an older state than was told of
+	ActionCompacted = "compacted" // gap: etcd has compacted these revisions
+	ActionRestored  = "restored"  // gap: etcd was restored, and contains an older state than was reported
 )
 
-// Place is a place in the order of all events: everything up to it is known. The
-// zero Place is before all of them.
+// Place is a position in the order of all events. A reader at a place has received everything up to it. The
+// zero Place is before all events.
 type Place struct {
 	Revision int64
-	Index    int // events of that revision; Whole: all of them
+	Index    int // the number of events of that revision; Whole means all of them
 }
 
-// Whole is the Index of a Place at the end of its revision.
+// Whole is the Index of a Place after all events of its revision.
 const Whole = math.MaxInt32
 
-// After is the place at the end of a revision.
+// After returns the place at the end of a revision.
 func After(revision int64) Place { return Place{revision, Whole} }
 
 // Before reports whether p comes before q.
@@ -117,7 +116,7 @@ func (p Place) Before(q Place) bool {
 	return p.Revision < q.Revision || p.Revision == q.Revision && p.Index < q.Index
 }
 
-// String is p as an event's id has it: "1234.2", or "1234" for a whole revision.
+// String formats p as the id of an event: "1234.2", or "1234" for a whole revision.
 func (p Place) String() string {
 	if p.Index == Whole {
 		return strconv.FormatInt(p.Revision, 10)
@@ -125,7 +124,7 @@ func (p Place) String() string {
 	return fmt.Sprintf("%d.%d", p.Revision, p.Index)
 }
 
-// ParsePlace reads what String wrote.
+// ParsePlace parses the result of String.
 func ParsePlace(s string) (Place, error) {
 	rev, index, has := strings.Cut(s, ".")
 	p := Place{Index: Whole}
@@ -141,16 +140,16 @@ func ParsePlace(s string) (Place, error) {
 	return p, nil
 }
 
-// EventFilter says which events are wanted. Gaps always are.
+// EventFilter selects events. Gaps are always included.
 type EventFilter struct {
-	Namespace string   // "": all of them
-	Task      string   // needs a Namespace; "": all
-	Kinds     []string // none: all
+	Namespace string   // "": all namespaces
+	Task      string   // requires Namespace; "": all tasks
+	Kinds     []string // empty: all kinds
 }
 
-// Wants reports whether the filter lets an event pass. With a Namespace, events
-// that have none (of shards, nodes, the cluster) pass only if their kind is asked
-// for; a freeze of the whole cluster always does.
+// Wants reports whether the filter includes an event. With a Namespace, events without a namespace (of shards,
+// nodes and the cluster) are included only if their kind is selected. A freeze of the whole cluster is always
+// included.
 func (f EventFilter) Wants(e *Event) bool {
 	asked := slices.Contains(f.Kinds, e.Kind)
 	switch {

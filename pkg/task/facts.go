@@ -1,20 +1,20 @@
 package task
 
-// Facts are what a node measures of its host now and then. What it cannot measure
-// is left out, and a selector that compares it does not match.
+// Facts are measurements of a node's host. A fact that the node cannot measure is absent, and a selector that
+// compares it does not match.
 type Facts struct {
-	CPUs       int      `json:"cpus,omitempty"`        // that the daemon may use: of a cgroup's quota the whole ones, at least 1
-	HostCPUs   int      `json:"host_cpus,omitempty"`   // the machine's, to which the load belongs, if they are more
-	Memory     int64    `json:"memory,omitempty"`      // bytes: the machine's, or the limit of the daemon's cgroup if that is less
-	MemoryFree *int64   `json:"memory_free,omitempty"` // bytes that can be had without swapping
-	Disk       int64    `json:"disk,omitempty"`        // bytes of the file system with the data directory
-	DiskFree   *int64   `json:"disk_free,omitempty"`   // bytes of it that users who are not root can have
-	Load1      *float64 `json:"load1,omitempty"`       // load averages over 1, 5 and 15 minutes: the machine's, in a container too
+	CPUs       int      `json:"cpus,omitempty"`        // CPUs that the daemon may use: the whole CPUs of a cgroup quota, at least 1
+	HostCPUs   int      `json:"host_cpus,omitempty"`   // CPUs of the machine, to which the load refers; only if they are more than CPUs
+	Memory     int64    `json:"memory,omitempty"`      // bytes: of the machine, or the limit of the daemon's cgroup if that is less
+	MemoryFree *int64   `json:"memory_free,omitempty"` // bytes that are available without swapping
+	Disk       int64    `json:"disk,omitempty"`        // bytes: the size of the file system with the data directory
+	DiskFree   *int64   `json:"disk_free,omitempty"`   // bytes of it that are available to users other than root
+	Load1      *float64 `json:"load1,omitempty"`       // load averages over 1, 5 and 15 minutes, always of the whole machine
 	Load5      *float64 `json:"load5,omitempty"`
 	Load15     *float64 `json:"load15,omitempty"`
 }
 
-// The names of facts, as selectors and settings have them.
+// The names of facts in selectors and settings.
 const (
 	FactCPUs       = "cpus"
 	FactMemory     = "memory"
@@ -26,12 +26,12 @@ const (
 	FactLoad15     = "load15"
 )
 
-// FactNames are what a selector can compare of a node besides its labels.
+// FactNames returns the facts of a node that a selector can compare.
 func FactNames() []string {
 	return []string{FactCPUs, FactMemory, FactMemoryFree, FactDisk, FactDiskFree, FactLoad1, FactLoad5, FactLoad15}
 }
 
-// Fact is the value of a fact; false if it is not known. Facts may be nil.
+// Fact returns the value of a fact, and false if it is not known. f may be nil.
 func (f *Facts) Fact(name string) (float64, bool) {
 	if f == nil {
 		return 0, false
@@ -59,6 +59,7 @@ func (f *Facts) Fact(name string) (float64, bool) {
 	return 0, false
 }
 
+// measuredValue returns the value of a fact that may be absent.
 func measuredValue[T int64 | float64](v *T) (float64, bool) {
 	if v == nil {
 		return 0, false

@@ -9,20 +9,19 @@ import (
 	"strings"
 )
 
-// TriggerPart is what gave rise to a part of a fan-out: its parent.
+// TriggerPart is the trigger of a part: its parent run.
 const TriggerPart = "part"
 
-// MaxParts is how many parts a fan-out has at most.
+// MaxParts is the maximum number of parts of a run. It bounds the size of the parent's record.
 const MaxParts = 1000
 
-// Count is on how many nodes a task runs: a number, or All that match. In JSON it
-// is a number, or "all".
+// Count is the number of nodes on which a task runs, or All. In JSON it is a number or "all".
 type Count int
 
-// All is every node that takes work and matches when the run begins.
+// All means every matching node that accepts runs when the run begins.
 const All Count = -1
 
-// MarshalJSON writes "all", or a number.
+// MarshalJSON encodes a number or "all".
 func (c Count) MarshalJSON() ([]byte, error) {
 	if c == All {
 		return []byte(`"all"`), nil
@@ -30,7 +29,7 @@ func (c Count) MarshalJSON() ([]byte, error) {
 	return strconv.AppendInt(nil, int64(c), 10), nil
 }
 
-// UnmarshalJSON reads "all", or a number; null changes nothing.
+// UnmarshalJSON decodes a number or "all". null changes nothing.
 func (c *Count) UnmarshalJSON(b []byte) error {
 	switch text := string(b); text {
 	case "null":
@@ -50,7 +49,7 @@ func (c *Count) UnmarshalJSON(b []byte) error {
 	}
 }
 
-// String is the count as JSON has it, without quotes.
+// String returns the JSON form without quotes.
 func (c Count) String() string {
 	if c == All {
 		return "all"
@@ -58,11 +57,11 @@ func (c Count) String() string {
 	return strconv.Itoa(int(c))
 }
 
-// Succeed is how many parts of a fan-out have to succeed for it to: "all" (or
-// nothing), "any", a number, or a part of them: "80%".
+// Succeed is the number of parts that must succeed: "all" (or empty), "any", a number, or a percentage such as
+// "80%".
 type Succeed string
 
-// UnmarshalJSON also reads a plain number.
+// UnmarshalJSON also accepts a plain number.
 func (s *Succeed) UnmarshalJSON(b []byte) error {
 	if len(b) > 0 && b[0] >= '0' && b[0] <= '9' {
 		*s = Succeed(b)
@@ -79,7 +78,7 @@ func (s *Succeed) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Need is how many of n parts have to succeed.
+// Need returns how many of n parts must succeed. A percentage is rounded up.
 func (s Succeed) Need(n int) (int, error) {
 	text := string(s)
 	switch text {
@@ -104,9 +103,8 @@ func (s Succeed) Need(n int) (int, error) {
 // FansOut reports whether each run of the task has parts.
 func (t Target) FansOut() bool { return t.Parts > 0 || t.Count == All || t.Count > 1 }
 
-// Enough reports whether a run can begin while so many nodes take work and match: each
-// part of a count needs one of its own, and it is not to be known beforehand that too
-// few of them will succeed.
+// Enough reports whether a run can begin while this number of nodes match and accept runs. With a count, each
+// part needs its own node, and a run does not begin if it is already certain that too few parts can succeed.
 func (t Target) Enough(nodes int) bool {
 	if t.Count == All {
 		need, err := t.Succeed.Need(nodes)
@@ -115,7 +113,7 @@ func (t Target) Enough(nodes int) bool {
 	return nodes >= int(t.Count) && nodes > 0
 }
 
-// validateFan checks what a target says of parts.
+// validateFan checks the fields of a target that concern parts.
 func (t Target) validateFan() error {
 	if t.Count != All && (t.Count < 1 || t.Count > MaxParts) {
 		return Invalid(CodeOutOfRange, "target.count", "%d is neither all nor between 1 and %d", t.Count, MaxParts)
@@ -158,69 +156,69 @@ func (t Target) validateFan() error {
 	return nil
 }
 
-// Fan is what a run that has parts knows of them. As long as it is under way it is
-// on record in its shard's queue, where it says which parts are not given out yet,
-// and how many have ended; afterwards, in history, how each ended.
+// Fan is the state of the parts of a run. While the run is active, its record is in the shard's queue and lists
+// the parts that are not dispatched yet and how many have ended. Afterwards, the record is in the history and
+// contains how each part ended.
 type Fan struct {
-	Count int `json:"count"` // parts there are; they are numbered from 0
-	Need  int `json:"need"`  // so many have to succeed, Kept included
-	// Nodes is the node of each part, if it has one for good (target.count).
+	Count int `json:"count"` // the number of parts; they are numbered from 0
+	Need  int `json:"need"`  // how many parts must succeed, including Kept
+	// Nodes contains the fixed node of each part (only with target.count).
 	Nodes   []string `json:"nodes,omitempty"`
 	Stagger Duration `json:"stagger,omitzero"`
-	// Left are the parts that have not been given to a node, in ascending order.
+	// Left contains the numbers of the parts that are not dispatched yet, in ascending order.
 	Left []int `json:"left,omitempty"`
-	// Only are the parts that there are of a run that repeats the failed ones of
-	// another; none: all of them. Kept is how many had succeeded there.
+	// Only contains the numbers of the parts that a retry of another run repeats; nil means all parts. Kept is
+	// the number of parts that succeeded in that other run.
 	Only      []int `json:"only,omitempty"`
 	Kept      int   `json:"kept,omitempty"`
-	Ended     int   `json:"ended,omitempty"`     // so many parts have
-	Succeeded int   `json:"succeeded,omitempty"` // so many of these
-	// Checkpoints are what parts of a run that is repeated have said last for whoever
-	// goes on with them, by their numbers: of those in Left, as far as there was room.
+	Ended     int   `json:"ended,omitempty"`     // the number of parts that have ended
+	Succeeded int   `json:"succeeded,omitempty"` // the number of ended parts that succeeded
+	// Checkpoints contains the last checkpoints of parts of the run that this run repeats, by part number. It
+	// contains only parts in Left, and only as many as fit into the record.
 	Checkpoints map[int]string `json:"checkpoints,omitempty"`
-	// Cancel is why the run is to end: nothing more is given out, and what runs is
-	// asked to end. Empty: it goes on.
+	// Cancel is the reason why the run is ending. No further parts are dispatched, and active parts are
+	// cancelled. It is empty if the run continues.
 	Cancel string `json:"cancel,omitempty"`
-	// Parts are how the parts ended, by their number: of a run that has ended.
+	// Parts contains how each part ended, by part number, if the run has ended.
 	Parts []Part `json:"parts,omitempty"`
 }
 
-// Part is how a part of a fan-out stands, or how it ended.
+// Part is the current or final state of a part.
 type Part struct {
 	Index     int    `json:"index"`
 	State     State  `json:"state"`
 	Reason    string `json:"reason,omitempty"`
 	Node      string `json:"node,omitempty"`
-	Attempt   int    `json:"attempt,omitempty"` // its last
+	Attempt   int    `json:"attempt,omitempty"` // the number of its last attempt
 	Token     int64  `json:"token,omitempty"`
 	StartedAt Time   `json:"started_at,omitzero"`
 	EndedAt   Time   `json:"ended_at,omitzero"`
 	ExitCode  *int   `json:"exit_code,omitempty"`
 	Signal    string `json:"signal,omitempty"`
-	// OutputBytes is what its last attempt printed.
+	// OutputBytes is the number of bytes that its last attempt printed.
 	OutputBytes int64 `json:"output_bytes,omitempty"`
-	// Paused* are those of its run while a node has it; one that has ended has none.
+	// The Paused fields are set while a node has the part, and empty afterwards.
 	PausedBy string `json:"paused_by,omitempty"`
 	PausedAt Time   `json:"paused_at,omitzero"`
 	PausedMS int64  `json:"paused_ms,omitempty"`
-	// Checkpoint is on its own record as long as its run is under way, and then with
-	// that which repeats it.
+	// Checkpoint is stored in the part's own record while its run is active, and afterwards in the record of the
+	// run that repeats it.
 	Checkpoint string `json:"-"`
-	// What follows is as much as there is room for in the record of the whole run.
+	// The following fields are kept only as far as they fit into the record of the whole run.
 	Usage   Usage             `json:"usage,omitzero"`
-	Message string            `json:"message,omitempty"` // the first MaxPartMessage bytes
-	Results map[string]string `json:"results,omitempty"` // if they are at most maxPartResults
+	Message string            `json:"message,omitempty"` // at most MaxPartMessage bytes
+	Results map[string]string `json:"results,omitempty"` // only if their size is at most maxPartResults
 }
 
-// How much is kept of what a part said, in bytes.
+// Limits of what is kept of a part's report, in bytes.
 const (
 	MaxPartMessage = 200
 	maxPartResults = 256 // of names and values together
-	// MaxPartCheckpoints is of all parts together, as JSON.
+	// MaxPartCheckpoints applies to the checkpoints of all parts together, as JSON.
 	MaxPartCheckpoints = 64 << 10
 )
 
-// AsPart is what is kept of a part's run.
+// AsPart returns what the parent's record keeps of a part's run.
 func (r Run) AsPart() Part {
 	_, i, _ := ParentOf(r.ID)
 	p := Part{Index: i, State: r.State, Reason: r.Reason, Node: r.Node, Attempt: r.Attempt, Token: r.Token,
@@ -242,7 +240,8 @@ func (r Run) AsPart() Part {
 	return p
 }
 
-// Usage is what all parts took: the sum, and of memory the most that one had.
+// Usage returns the resources that all parts used: sums, except for the memory, which is the largest peak of
+// any part.
 func (f Fan) Usage() (u Usage) {
 	for _, p := range f.Parts {
 		u.CPUMS += p.Usage.CPUMS
@@ -254,8 +253,8 @@ func (f Fan) Usage() (u Usage) {
 	return u
 }
 
-// Fit leaves out what parts took and said, beyond so many bytes of JSON in all. Those
-// that did not succeed come first.
+// Fit removes usage, messages and results of parts, so that the rest of these fields needs at most room bytes
+// of JSON. Parts that did not succeed keep theirs first.
 func (f Fan) Fit(room int) {
 	for _, failed := range []bool{true, false} {
 		for i := range f.Parts {
@@ -272,7 +271,7 @@ func (f Fan) Fit(room int) {
 	}
 }
 
-// OfPart is the run of a part that has ended, as its parent's record tells it.
+// OfPart returns the run of an ended part as far as the parent's record contains it.
 func (r Run) OfPart(p Part) Run {
 	run := Run{
 		ID: PartID(r.ID, p.Index), Namespace: r.Namespace, Task: r.Task, UID: r.UID, ScheduledTime: r.ScheduledTime, DueAt: r.DueAt,
@@ -289,11 +288,10 @@ func (r Run) OfPart(p Part) Run {
 	return run
 }
 
-// Active is how many parts have been given out and have not ended, as the record
-// has it.
+// Active returns the number of parts that have been dispatched and have not ended, according to the record.
 func (f Fan) Active() int { return f.Count - f.Kept - len(f.Left) - f.Ended }
 
-// Numbers are those of the parts that are run.
+// Numbers returns the numbers of the parts that this run executes.
 func (f Fan) Numbers() []int {
 	if f.Only != nil {
 		return f.Only
@@ -310,10 +308,10 @@ func (f Fan) Numbers() []int {
 // Met reports whether enough parts have succeeded.
 func (f Fan) Met() bool { return f.Succeeded+f.Kept >= f.Need }
 
-// String is the fan in a few words: "3 of 10 parts".
+// String returns the progress as text: "3 of 10 parts".
 func (f Fan) String() string { return fmt.Sprintf("%d of %d parts", f.Ended+f.Kept, f.Count) }
 
-// Failed are the numbers of the parts that did not succeed.
+// Failed returns the numbers of the parts that did not succeed.
 func (f Fan) Failed() []int {
 	var list []int
 	for _, p := range f.Parts {
@@ -325,8 +323,7 @@ func (f Fan) Failed() []int {
 	return list
 }
 
-// Again is the fan of a run that repeats the failed parts alone, each from its
-// checkpoint on.
+// Again returns the fan of a run that repeats only the failed parts, each from its checkpoint.
 func (f Fan) Again() *Fan {
 	left := f.Failed()
 	again := Fan{Count: f.Count, Need: f.Need, Stagger: f.Stagger, Left: left, Only: left, Kept: f.Count - len(left)}
@@ -337,6 +334,7 @@ func (f Fan) Again() *Fan {
 		}
 	}
 
+	// Checkpoints that do not fit are dropped. Their parts start from the beginning.
 	room := MaxPartCheckpoints
 	for _, p := range f.Parts {
 		if p.State == Succeeded || p.Checkpoint == "" {
@@ -360,7 +358,7 @@ func (f Fan) Again() *Fan {
 	return &again
 }
 
-// Without is the fan without the part at a place of Left: it is given out, or up.
+// Without returns the fan without the part at an index of Left, because that part was dispatched or given up.
 func (f Fan) Without(place int) *Fan {
 	f.Checkpoints = maps.Clone(f.Checkpoints)
 	delete(f.Checkpoints, f.Left[place])
@@ -368,17 +366,18 @@ func (f Fan) Without(place int) *Fan {
 	return &f
 }
 
-// UnderWay reports whether a run in the queue has its parts: it does not wait, it
-// runs.
+// UnderWay reports whether a run in the queue has begun its parts. Its record is in the queue, but it runs and
+// does not wait.
 func (w Waiting) UnderWay() bool { return w.Fan != nil && w.State == Running }
 
+// partMark separates the number of a part from the id of its parent.
 const partMark = "-p"
 
-// PartID is the id of a part of a run.
+// PartID returns the id of a part.
 func PartID(parent string, index int) string { return fmt.Sprintf("%s%s%04d", parent, partMark, index) }
 
-// ParentOf takes the id of a part apart; false if it is that of a run of its own. A
-// manual run's id ends in four letters more, never in five.
+// ParentOf splits the id of a part. is is false for the id of any other run. The two cannot be confused,
+// because the random end of a manual run's id has four letters, not five.
 func ParentOf(id string) (parent string, index int, is bool) {
 	n := len(id) - len(partMark) - 4
 	if n <= len(idTime) || id[n:n+len(partMark)] != partMark {
@@ -395,13 +394,13 @@ func ParentOf(id string) (parent string, index int, is bool) {
 	return id[:n], index, true
 }
 
-// IsPart reports whether an id is that of a part.
+// IsPart reports whether an id belongs to a part.
 func IsPart(id string) bool {
 	_, _, is := ParentOf(id)
 	return is
 }
 
-// Siblings reports whether two ids are those of parts of one run.
+// Siblings reports whether two ids belong to parts of the same run.
 func Siblings(a, b string) bool {
 	of, _, is := ParentOf(a)
 	other, _, too := ParentOf(b)

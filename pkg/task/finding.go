@@ -1,12 +1,12 @@
 package task
 
-// How grave a finding is.
+// The severities of a finding.
 const (
-	Grave = "error"   // a promise is broken, or tasks do not fire as they should
-	Mild  = "warning" // nothing is broken by it yet
+	Grave = "error"   // a guarantee is broken, or tasks do not run as they should
+	Mild  = "warning" // nothing is broken yet
 )
 
-// Finding is something that an audit found in a cluster and that should not be.
+// Finding is a problem in a cluster that an audit has found.
 type Finding struct {
 	Kind     string   `json:"kind" doc:"The kind of finding, in one word for programs."`
 	Group    string   `json:"group" doc:"shards, tasks, runs, nodes or etcd."`
@@ -20,7 +20,7 @@ type Finding struct {
 	Repair   string   `json:"repair,omitempty" doc:"What a repair would do; absent if you have to repair it yourself."`
 }
 
-// Audit is what an audit of a cluster has found.
+// Audit is the result of an audit.
 type Audit struct {
 	Findings []Finding `json:"findings"`
 	Notes    []string  `json:"notes" doc:"What the audit could not cover."`
@@ -30,28 +30,28 @@ type Audit struct {
 	Node     string    `json:"node,omitempty" doc:"The node that did it."`
 }
 
-// AuditProgress says how far an audit is.
+// AuditProgress is the progress of an audit.
 type AuditProgress struct {
 	Stage string `json:"stage" doc:"What it reads, or waits for."`
 	Keys  int64  `json:"keys" doc:"How many records it has read."`
 }
 
-// The fates of a repair.
+// The results of a repair.
 const (
 	Repaired      = "repaired"
-	NotAsFound    = "changed"        // what was found is so no more; nothing was written
-	NotRepairable = "not_repairable" // a person has to
-	RepairFailed  = "failed"         // nobody knows; to try again does no harm
+	NotAsFound    = "changed"        // the finding no longer applies; nothing was written
+	NotRepairable = "not_repairable" // a person must repair it
+	RepairFailed  = "failed"         // the outcome is unknown; it is safe to try again
 )
 
-// RepairRequest names a finding to be mended as the audit told of it.
+// RepairRequest identifies a finding to repair, with the values that the audit reported.
 type RepairRequest struct {
 	Kind     string `json:"kind"`
 	Key      string `json:"key" doc:"The finding's first key."`
 	Revision int64  `json:"revision" doc:"The finding's revision; 0 if it has none."`
 }
 
-// RepairResult is what became of it.
+// RepairResult is the result of a repair.
 type RepairResult struct {
 	RepairRequest
 	Result  string `json:"result" doc:"repaired; changed: the finding no longer applies and nothing was written; not_repairable: you have to repair it yourself; failed: the result is unknown, and you can safely try again."`

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Freeze is a switch that stops firing, of a namespace or of the whole cluster:
-// while it holds, ticks are skipped, what waits waits on, and nothing starts.
+// Freeze stops the firing of a namespace or of the whole cluster. While it is in force, ticks are skipped,
+// queued runs keep waiting, and nothing starts.
 type Freeze struct {
 	Namespace string `json:"namespace,omitempty" doc:"Empty: the whole cluster."`
 	Since     Time   `json:"since"`
@@ -17,17 +17,17 @@ type Freeze struct {
 	EndedBy   string `json:"ended_by,omitempty"`
 }
 
-// Freezes is the cluster's record of them: those that hold, at most one for each
-// namespace and one for the cluster, and the latest that ended, the newest first.
+// Freezes is the cluster's record of freezes: those in force, at most one for each namespace and one for the
+// cluster, and the ones that ended last, the newest first.
 type Freezes struct {
 	Holding []Freeze `json:"holding"`
 	Past    []Freeze `json:"past,omitempty"`
 }
 
-// keepFreezes is how many that ended are remembered.
+// keepFreezes is the number of ended freezes that are kept.
 const keepFreezes = 50
 
-// Of is the freeze that holds for a namespace, the cluster's first; nil if none does.
+// Of returns the freeze in force for a namespace, or nil. The freeze of the cluster takes precedence.
 func (f *Freezes) Of(namespace string) *Freeze {
 	if f == nil {
 		return nil
@@ -48,7 +48,7 @@ func (f *Freezes) Of(namespace string) *Freeze {
 	return nil
 }
 
-// At is a freeze that held for a namespace at an instant, as far as is remembered.
+// At returns a freeze that was in force for a namespace at an instant, or nil if none is on record.
 func (f *Freezes) At(namespace string, at time.Time) *Freeze {
 	if f == nil {
 		return nil
@@ -66,9 +66,8 @@ func (f *Freezes) At(namespace string, at time.Time) *Freeze {
 	return nil
 }
 
-// HeldUp is the latest freeze of a namespace that ended between two instants, as far
-// as is remembered: what was there at the first, and started at the second, waited
-// for its end.
+// HeldUp returns the latest freeze of a namespace that ended between two instants, or nil if none is on record.
+// A run that existed at from and started at until has waited for the end of that freeze.
 func (f *Freezes) HeldUp(namespace string, from, until time.Time) *Freeze {
 	if f == nil {
 		return nil
@@ -84,8 +83,8 @@ func (f *Freezes) HeldUp(namespace string, from, until time.Time) *Freeze {
 	return nil
 }
 
-// Freeze is f and z besides; f itself, and false, if one holds for that very
-// namespace, or for the cluster, already.
+// Freeze returns f with z added. If a freeze of exactly this namespace, or of the cluster, is already in force,
+// it returns f unchanged and false.
 func (f Freezes) Freeze(z Freeze) (Freezes, bool) {
 	if f.indexOf(z.Namespace) >= 0 {
 		return f, false
@@ -93,8 +92,8 @@ func (f Freezes) Freeze(z Freeze) (Freezes, bool) {
 	return Freezes{Holding: append(slices.Clone(f.Holding), z), Past: f.Past}, true
 }
 
-// Unfreeze is f without the freeze of that very namespace, or of the cluster (""),
-// which is the first of the past ones then; false if there is none.
+// Unfreeze returns f without the freeze of exactly this namespace, or of the cluster (""). The ended freeze
+// becomes the first one in Past. It returns false if there is no such freeze.
 func (f Freezes) Unfreeze(namespace string, at Time, by string) (Freezes, Freeze, bool) {
 	i := f.indexOf(namespace)
 	if i < 0 {
@@ -108,11 +107,12 @@ func (f Freezes) Unfreeze(namespace string, at Time, by string) (Freezes, Freeze
 	return Freezes{Holding: slices.Delete(slices.Clone(f.Holding), i, i+1), Past: past[:min(len(past), keepFreezes)]}, z, true
 }
 
+// indexOf returns the index in Holding of the freeze of exactly this namespace, or -1.
 func (f Freezes) indexOf(namespace string) int {
 	return slices.IndexFunc(f.Holding, func(z Freeze) bool { return z.Namespace == namespace })
 }
 
-// CheckReason checks why somebody freezes: for whoever wonders why nothing runs.
+// CheckReason checks the reason of a freeze. It is required, because users need to know why nothing runs.
 func CheckReason(field, reason string) error {
 	if strings.TrimSpace(reason) == "" {
 		return Invalid(CodeRequired, field, "is required: it is shown to people who ask why nothing runs")

@@ -5,22 +5,21 @@ import (
 	"reflect"
 )
 
-// glance looks for what checker looks for, many times faster, and cannot say
-// what it found: where it is not certain that all is well, checker looks again.
-// Whether the document is JSON at all, json.Unmarshal says.
+// glance makes the same checks as checker, many times faster, but does not know what is wrong or where. If it
+// is not certain that a document is valid, checker examines the document again. It does not check the JSON
+// syntax; json.Unmarshal does.
 type glance struct {
-	rest       []byte
-	nullInMaps bool
+	rest       []byte // the part of the document that has not been scanned
+	nullInMaps bool   // see checker
 }
 
-// isStrictJSON reports whether checker would find nothing in b that json.Unmarshal lets
-// pass.
+// isStrictJSON reports whether checker would certainly find no error in b. false means that it might.
 func isStrictJSON(b []byte, t reflect.Type, nullInMaps bool) bool {
 	g := glance{b, nullInMaps}
 	return g.scanValue(t, 0, true)
 }
 
-// nextToken is the first byte of the next token; 0 at the end.
+// nextToken skips spaces and returns the first byte of the next token, or 0 at the end.
 func (g *glance) nextToken() byte {
 	for i, c := range g.rest {
 		if c > ' ' {
@@ -34,6 +33,7 @@ func (g *glance) nextToken() byte {
 	return 0
 }
 
+// scanValue scans one value.
 func (g *glance) scanValue(t reflect.Type, depth int, nullable bool) bool {
 	if depth > MaxDepth {
 		return false
@@ -61,7 +61,7 @@ func (g *glance) scanValue(t reflect.Type, depth int, nullable bool) bool {
 	return g.scanWord()
 }
 
-// scanWord takes a number, true or false.
+// scanWord scans a number, true or false.
 func (g *glance) scanWord() bool {
 	for i, c := range g.rest {
 		if c <= ' ' || c == ',' || c == ']' || c == '}' {
@@ -75,7 +75,7 @@ func (g *glance) scanWord() bool {
 	return true
 }
 
-// scanString takes a string, if there is one; plain says that nothing in it is escaped.
+// scanString scans a string. plain is true if the string contains no escape sequences.
 func (g *glance) scanString() (s []byte, plain bool) {
 	if g.nextToken() != '"' {
 		return nil, false
@@ -98,6 +98,7 @@ func (g *glance) scanString() (s []byte, plain bool) {
 	return nil, false
 }
 
+// scanList scans a list.
 func (g *glance) scanList(t reflect.Type, depth int) bool {
 	g.rest = g.rest[1:]
 	for inner := elemType(t); g.nextToken() != ']'; {
@@ -115,8 +116,9 @@ func (g *glance) scanList(t reflect.Type, depth int) bool {
 	return true
 }
 
+// scanObject scans an object.
 func (g *glance) scanObject(t reflect.Type, depth int) bool {
-	const most = 64 // above that, looking through all keys is slower than checker
+	const most = 64 // with more keys, the linear search for duplicates is slower than checker
 	var few [16][]byte
 	seen := few[:0]
 	nullable := t == nil || t.Kind() != reflect.Map || g.nullInMaps
@@ -155,7 +157,7 @@ func (g *glance) scanObject(t reflect.Type, depth int) bool {
 	return true
 }
 
-// innerType is field, without the advice.
+// innerType is like fieldType, for a key as bytes.
 func innerType(t reflect.Type, key []byte) (reflect.Type, bool) {
 	if t == nil {
 		return nil, true

@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// maxTyped is how long a word may be to be a name with a mistake in it: the time
-// that Nearest needs grows with it.
+// maxTyped is the maximum length of a word that is compared with names. It bounds the time and the memory of
+// editDistance.
 const maxTyped = MaxName + 16
 
-// Nearest is the word of words that was probably meant by typed; "" if none is
-// near enough. Case, '-' and '_' make no difference; a word that typed, of three
-// letters or more, begins counts as near. Of words that are as near, the first is it.
+// Nearest returns the word of words that typed probably means, or "" if none is similar enough. It ignores
+// case, '-' and '_'. If typed has at least three letters, words that begin with it are similar. If several
+// words are equally similar, the first one is returned.
 func Nearest(typed string, words []string) string {
 	if len(typed) > maxTyped {
 		return ""
@@ -21,7 +21,7 @@ func Nearest(typed string, words []string) string {
 	best, least := "", len(typed)/3+1
 	for _, w := range words {
 		word := normalizeKey(w)
-		d := len(word) - len(typed) // or more
+		d := len(word) - len(typed) // a lower bound of the distance
 		switch {
 		case len(typed) >= 3 && strings.HasPrefix(word, typed):
 			d = min(d, 1)
@@ -39,7 +39,7 @@ func Nearest(typed string, words []string) string {
 	return best
 }
 
-// didYouMean is the end of a message: what was probably meant, if that is known.
+// didYouMean returns the end of a message with the word that was probably meant, or "".
 func didYouMean(typed string, words []string) string {
 	near := Nearest(typed, words)
 	if near == "" {
@@ -48,14 +48,14 @@ func didYouMean(typed string, words []string) string {
 	return "; did you mean " + near + "?"
 }
 
-// editDistance counts the insertions, deletions, changes and swaps of neighbours
-// that make b of a.
+// editDistance returns the number of insertions, deletions, substitutions and swaps of adjacent bytes that
+// convert a to b.
 func editDistance(a, b string) int {
 	if len(b) > maxTyped {
-		return len(b) // as far as makes no difference
+		return len(b) // too long to be similar
 	}
 
-	var rows [3][maxTyped + 1]int // on the stack: there may be hundreds of words
+	var rows [3][maxTyped + 1]int // on the stack, because there may be hundreds of words
 	before, last, row := &rows[0], &rows[1], &rows[2]
 	for j := range len(b) + 1 {
 		last[j] = j
@@ -81,19 +81,19 @@ func editDistance(a, b string) int {
 	return last[len(b)]
 }
 
-// asName makes a name of a text that is none: what would be allowed in its place.
-// "" if nothing of it can stay.
+// asName converts a text to a similar valid name, for a suggestion. It returns "" if no character of the text
+// is valid.
 func asName(text string) string {
 	return reshapeName(strings.ToLower(text), "._-", MaxName)
 }
 
-// reshapeName keeps ASCII letters and digits, and the marks between them; what stands
-// in other places becomes one dash. The result is at most so many bytes long.
+// reshapeName keeps ASCII letters and digits, and the marks between them. Other characters become one dash. The
+// result has at most most bytes.
 func reshapeName(text, marks string, most int) string {
 	var b []byte
 	for _, c := range []byte(text) {
 		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		last := byte('-') // nothing begins with a mark
+		last := byte('-') // a name does not begin with a mark
 		if len(b) > 0 {
 			last = b[len(b)-1]
 		}
@@ -113,7 +113,7 @@ func reshapeName(text, marks string, most int) string {
 	return strings.TrimRight(string(b), "._-/")
 }
 
-// oneOf refuses a value that is none of those allowed.
+// oneOf rejects a value that is not in the list.
 func oneOf(field, v string, allowed ...string) error {
 	if slices.Contains(allowed, v) {
 		return nil
@@ -121,8 +121,7 @@ func oneOf(field, v string, allowed ...string) error {
 	return NoneOf(CodeBadValue, field, v, allowed...)
 }
 
-// NoneOf is the error of a value that is none of those allowed; it says which of
-// them was probably meant.
+// NoneOf returns the error for a value that is not in the list. It suggests the value that was probably meant.
 func NoneOf(code, field, v string, allowed ...string) *Error {
 	return Invalid(code, field, "%s is not one of %s%s", Quote(v), strings.Join(allowed, ", "), didYouMean(v, allowed))
 }

@@ -2,8 +2,7 @@ package task
 
 import "time"
 
-// Output says what is kept of what attempts print. The zero value is what the node
-// of the attempt does by default.
+// Output defines what is kept of the output of attempts. The zero value means the node's defaults.
 type Output struct {
 	Streams  string   `json:"streams,omitempty" doc:"merged (default): standard output and standard error share one pipe and keep the order in which they were written. apart: each has its own pipe, and lines are ordered by arrival."`
 	Limit    Size     `json:"limit,omitempty" doc:"How many bytes of the output of each attempt are kept, from the start. Default and maximum: the limit of the node."`
@@ -11,19 +10,19 @@ type Output struct {
 	Compress *bool    `json:"compress,omitempty" doc:"Compresses the output when the attempt has ended, if that saves a disk block. Default: true."`
 }
 
-// How the two streams of a process are read.
+// The values of Output.Streams.
 const (
 	StreamsMerged = "merged"
 	StreamsApart  = "apart"
 )
 
-// The names of the streams that are told apart.
+// The names of streams that are recorded separately.
 const (
 	Stdout = "stdout"
 	Stderr = "stderr"
 )
 
-// Bounds of what a task may ask for.
+// The ranges of the settings of Output.
 const (
 	minOutput     = Size(1 << 10)
 	maxOutput     = Size(1 << 40)
@@ -31,12 +30,13 @@ const (
 	maxOutputKeep = Duration(10 * 365 * 24 * time.Hour)
 )
 
-// Apart reports whether the streams are told apart.
+// Apart reports whether the streams are recorded separately.
 func (o Output) Apart() bool { return o.Streams == StreamsApart }
 
-// Raw reports whether the output is not to be compressed.
+// Raw reports whether the output must not be compressed.
 func (o Output) Raw() bool { return o.Compress != nil && !*o.Compress }
 
+// validate checks the settings.
 func (o Output) validate() error {
 	if o.Streams != "" {
 		if err := oneOf("output.streams", o.Streams, StreamsMerged, StreamsApart); err != nil {
@@ -51,10 +51,9 @@ func (o Output) validate() error {
 	return checkOptional("output.keep", o.Keep, minOutputKeep, maxOutputKeep)
 }
 
-// Mark says that what an attempt printed from a byte on, up to the next mark, came at
-// a time and by a stream.
+// Mark states when and through which stream the output from byte From up to the next mark arrived.
 type Mark struct {
 	From   int64
-	At     time.Time // to the millisecond
-	Stream string    // Stdout or Stderr; empty: they were not told apart
+	At     time.Time // in milliseconds
+	Stream string    // Stdout or Stderr; empty if the streams were not recorded separately
 }

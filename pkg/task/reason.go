@@ -2,65 +2,65 @@ package task
 
 import "slices"
 
-// Why a run waits, a tick did not run, or an attempt ended as it did. The list is
-// closed: every record that is not a success has one of these, and Reasons says
-// which states each belongs to.
+// Reasons why a run waits, a tick did not run, or an attempt ended in its state. The list is closed. Every
+// record that is not a success has one of these reasons (G23), and Reasons lists the states to which each
+// belongs.
 const (
 	// Reasons why a run waits.
 	ReasonManual   = "manual"           // the owner of its shard has not picked it up yet
-	ReasonRetry    = "retry"            // waits for its next attempt
-	ReasonCatchUp  = "catch_up"         // waits for the catch-up run before it, or for its turn
-	ReasonHandBack = "handed_back"      // its node drains and had not started it
+	ReasonRetry    = "retry"            // it waits for its next attempt
+	ReasonCatchUp  = "catch_up"         // it waits for an earlier catch-up run of its task, or for a token of the catch-up rate
+	ReasonHandBack = "handed_back"      // its node was draining and had not started it
 	ReasonNoNode   = "no_matching_node" // no node that accepts runs matches the selector
-	ReasonOverlap  = "overlap"          // waits for runs of the task that are active; skipped for them
-	ReasonLimit    = "max_active"       // as many runs as max_active allows are active
-	ReasonFrozen   = "frozen"           // its namespace, or the cluster, is frozen; skipped for that
-	ReasonCount    = "number_of_nodes"  // fewer nodes match than target.count or succeed need, or more than MaxParts
+	ReasonOverlap  = "overlap"          // it waits for active runs of its task, or was skipped because of them
+	ReasonLimit    = "max_active"       // the task has as many active runs as max_active allows
+	ReasonFrozen   = "frozen"           // its namespace or the cluster is frozen; it waits, or was skipped
+	ReasonCount    = "number_of_nodes"  // fewer nodes match than target.count or target.succeed require, or more than MaxParts
 
 	// Reasons why a tick was skipped.
-	ReasonQueueFull = "queue_full" // too many runs of the task wait already
-	ReasonDropped   = "dropped"    // it waited, and gave way to a newer tick (drop: oldest)
-	ReasonShadow    = "shadow"     // its task starts nothing by its schedule
+	ReasonQueueFull = "queue_full" // too many runs of the task are waiting
+	ReasonDropped   = "dropped"    // it was waiting, and a newer tick replaced it (drop: oldest)
+	ReasonShadow    = "shadow"     // its task is a shadow
 
 	// Reasons why a tick was missed.
-	ReasonNoOwner         = "no_owner"           // its shard had no owner when it was due, and missed.policy wants no more of it
-	ReasonCameToLightLate = "came_to_light_late" // its owner came to it too late, and missed.policy wants no more of it
-	ReasonWindow          = "past_window"        // older than missed.window when it came to light
-	ReasonDeadline        = "start_deadline"     // it could not start before its deadline
+	ReasonNoOwner         = "no_owner"           // its shard had no owner when it was due, and missed.policy does not run it
+	ReasonCameToLightLate = "came_to_light_late" // its owner processed it too late, and missed.policy does not run it
+	ReasonWindow          = "past_window"        // it was older than missed.window when it was processed
+	ReasonDeadline        = "start_deadline"     // it could not start before its start deadline
 
 	// Reasons why an attempt or a run ended.
 	ReasonCancelled = "cancelled_by_user"
-	ReasonReplaced  = "replaced" // gave way to a newer tick (overlap: replace)
+	ReasonReplaced  = "replaced" // a newer tick replaced it (overlap: replace)
 	ReasonDeleted   = "task_deleted"
 	ReasonExit      = "exit_code"
 	ReasonSignal    = "signal"
 	ReasonTimeout   = "timeout"
 	ReasonStart     = "could_not_start"
 	ReasonHost      = "host"
-	ReasonStuck     = "start_stuck" // its process did not start executing its program
+	ReasonStuck     = "start_stuck" // its process did not begin to execute its program
 	ReasonOOM       = "oom"
 	ReasonLimits    = "limit"  // a limit other than memory
 	ReasonSecret    = "secret" // a value of env_from could not be read
-	ReasonPolicy    = "policy" // its node's administrator does not allow it
+	ReasonPolicy    = "policy" // the policy of its node does not allow it
 	ReasonNodeLost  = "node_lost"
 	ReasonShutdown  = "daemon_stopped"
 	ReasonBadEntry  = "unreadable_entry"
 	ReasonOutput    = "output_rule"
 	ReasonParts     = "parts"     // too few of its parts succeeded
-	ReasonNodeGone  = "node_gone" // the node of a part left or accepted no runs before the part started
+	ReasonNodeGone  = "node_gone" // the node of a part was gone, or accepted no runs, before the part started
 )
 
-// A Reason is an entry of the closed list of reasons.
+// Reason is an entry of the closed list of reasons.
 type Reason struct {
 	Name   string
-	States []State // the states that it can occur with
-	Means  string  // for a person: a clause that follows "because"
+	States []State // the states in which it can occur
+	Means  string  // a clause for people that can follow "because"
 }
 
-// Reasons lists all reasons there are.
+// Reasons returns all reasons.
 func Reasons() []Reason { return slices.Clone(allReasons) }
 
-// ReasonOf returns the reason with this name; false if there is none.
+// ReasonOf returns the reason with this name, and false if there is none.
 func ReasonOf(name string) (Reason, bool) {
 	i := slices.IndexFunc(allReasons, func(r Reason) bool { return r.Name == name })
 	if i < 0 {
@@ -69,7 +69,7 @@ func ReasonOf(name string) (Reason, bool) {
 	return allReasons[i], true
 }
 
-// Explains reports whether the reason can occur with a state.
+// Explains reports whether the reason can occur in a state.
 func (r Reason) Explains(s State) bool { return slices.Contains(r.States, s) }
 
 var allReasons = []Reason{

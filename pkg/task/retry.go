@@ -6,14 +6,13 @@ import (
 	"time"
 )
 
-// Wants reports whether an attempt, counted from 1, that ended in state s is to
-// be followed by another. exitCode is that of its process; nil if it has none.
+// Wants reports whether another attempt follows attempt number attempt (from 1), which ended in state s.
+// exitCode is that of its process, or nil.
 func (r Retry) Wants(attempt int, s State, exitCode *int) bool {
 	return attempt < r.Attempts && r.retryable(s, exitCode)
 }
 
-// retryable reports whether an attempt that ended so is followed by another as
-// long as there are any left.
+// retryable reports whether an attempt that ended this way is retried while attempts are left.
 func (r Retry) retryable(s State, exitCode *int) bool {
 	if !slices.Contains(r.On, s) {
 		return false
@@ -21,11 +20,10 @@ func (r Retry) retryable(s State, exitCode *int) bool {
 	return s != Failed || len(r.ExitCodes) == 0 || exitCode != nil && slices.Contains(r.ExitCodes, *exitCode)
 }
 
-// Wait is how long after attempt n (counted from 1) ended the next may start:
-// Backoff × Factor^(n−1), at most MaxBackoff, then moved by up to ± Jitter of
-// itself. spread is a random number in [0, 1).
+// Wait returns how long after the end of attempt n (from 1) the next one may start: Backoff × Factor^(n−1), at
+// most MaxBackoff, changed by at most ± Jitter of itself. spread is a random number in [0, 1).
 func (r Retry) Wait(n int, spread float64) time.Duration {
-	// Bounded before it is multiplied: 0 × ∞ is no number.
+	// The power is limited before the multiplication, because 0 × ∞ is not a number.
 	d := float64(r.Backoff) * min(math.Pow(r.Factor, float64(n-1)), math.MaxFloat64)
 	d = min(d, float64(r.MaxBackoff))
 	d *= 1 + r.Jitter*(2*spread-1)

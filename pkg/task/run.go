@@ -13,50 +13,50 @@ import (
 	"unicode"
 )
 
-// What gave rise to a run.
+// The triggers of runs.
 const (
 	TriggerSchedule = "schedule"
 	TriggerManual   = "manual"
-	TriggerCatchUp  = "catch_up" // a tick that came to light late, run by the missed policy
+	TriggerCatchUp  = "catch_up" // a late tick that the missed policy runs
 )
 
-// Run is one run of a task, or the record of ticks that did not run. It has the same
-// form wherever its record is: in a shard's queue, in a node's inbox, in the history.
+// Run is one run of a task, or the record of ticks that did not run. Its form is the same in a shard's queue,
+// in a node's inbox, and in the history.
 //
-// Every run has the fields of the first group. The embedded structs hold what belongs
-// to one role of the record; each says for which runs it is set.
+// Every run has the fields of the first group. Each embedded struct contains the fields of one aspect, and
+// describes for which runs they are set.
 type Run struct {
 	ID            string    `json:"id,omitempty"`
 	Namespace     string    `json:"namespace,omitempty"`
 	Task          string    `json:"task,omitempty"`
 	UID           string    `json:"uid"`
-	ScheduledTime Time      `json:"scheduled_time"`        // the tick; for a manual run the request
-	DueAt         Time      `json:"due_at,omitzero"`       // when the tick fell due, if jitter put it off
-	StartBefore   Time      `json:"start_before,omitzero"` // start deadline: not started by then, the run is missed
+	ScheduledTime Time      `json:"scheduled_time"`        // the tick; for a manual run, the time of the request
+	DueAt         Time      `json:"due_at,omitzero"`       // when the tick is due, if jitter delays it
+	StartBefore   Time      `json:"start_before,omitzero"` // the start deadline: if the run has not started by then, it is missed
 	State         State     `json:"state"`
 	Reason        string    `json:"reason,omitempty"`
 	Trigger       string    `json:"trigger"`
 	Node          string    `json:"node,omitempty"`
 	Owner         string    `json:"owner,omitempty"` // the node that decided the tick
 	Shard         int       `json:"shard"`
-	Attempt       int       `json:"attempt,omitempty"`  // this attempt, counted from 1
-	Attempts      []Attempt `json:"attempts,omitempty"` // the attempts before it
-	Token         int64     `json:"token,omitempty"`    // fencing token: grows with every attempt of a task
+	Attempt       int       `json:"attempt,omitempty"`  // the number of this attempt, from 1
+	Attempts      []Attempt `json:"attempts,omitempty"` // the earlier attempts
+	Token         int64     `json:"token,omitempty"`    // the fencing token, which increases with every attempt of a task (G11)
 	CreatedAt     Time      `json:"created_at,omitzero"`
 	DispatchedAt  Time      `json:"dispatched_at,omitzero"`
 	StartedAt     Time      `json:"started_at,omitzero"`
 	EndedAt       Time      `json:"ended_at,omitzero"`
-	NotBefore     Time      `json:"not_before,omitzero"` // a queued run waits at least until then
+	NotBefore     Time      `json:"not_before,omitzero"` // a queued run does not start before this time
 	ExitCode      *int      `json:"exit_code,omitempty"`
 	Signal        string    `json:"signal,omitempty"`
-	Message       string    `json:"message,omitempty"` // what went wrong, for a person
+	Message       string    `json:"message,omitempty"` // what went wrong, as text for people
 	LatenessMS    *int64    `json:"lateness_ms,omitempty"`
 
 	OutputSummary
 	Requests
 
-	// Unenforced are fields of the task that its node could not enforce, such as
-	// limits.memory, of a task that would have the run go on (enforce: report).
+	// Unenforced contains fields of the task that its node could not enforce, such as limits.memory, if the task
+	// permits that (enforce: report).
 	Unenforced []string `json:"unenforced,omitempty"`
 
 	Usage Usage `json:"usage,omitzero"` // of this attempt
@@ -65,60 +65,59 @@ type Run struct {
 	StatusReport
 	PauseState
 
-	// Of a fan-out: what a run knows of its parts, and of a part how many there are.
-	// Its number is in its id.
+	// Fan is the state of a run's parts. PartCount is set in the run of a part: how many parts its parent has.
+	// The number of the part is in its id.
 	Fan       *Fan `json:"fan_out,omitempty"`
 	PartCount int  `json:"part_count,omitempty"`
 
-	// Unknown are the fields of its record that this version does not know. They
-	// stay with the run.
+	// Unknown contains the fields of the record that this version of Carillon does not know. They are written
+	// back with the run.
 	Unknown Fields `json:"-"`
 }
 
-// OutputSummary is what the record of a run keeps of the output of its last attempt.
-// The whole output is in a file of the node that ran it.
+// OutputSummary is what the record of a run keeps of the output of its last attempt. The whole output is in a
+// file on the node that ran it.
 type OutputSummary struct {
 	OutputTail  string `json:"output_tail,omitempty"`
-	OutputBytes int64  `json:"output_bytes,omitempty"` // written by the attempt, kept or not
+	OutputBytes int64  `json:"output_bytes,omitempty"` // the number of bytes that the attempt wrote, whether they were kept or not
 	Truncated   bool   `json:"output_truncated,omitempty"`
 }
 
-// Requests is what persons asked of a run. It is empty for a run that its schedule
-// created and nobody touched.
+// Requests records what users requested for a run. It is empty for a scheduled run that no user has changed.
 type Requests struct {
 	CancelledBy string   `json:"cancelled_by,omitempty"`
-	RetryOf     string   `json:"retry_of,omitempty"` // the dead run that this one repeats
+	RetryOf     string   `json:"retry_of,omitempty"` // the dead run that this run repeats
 	CreatedBy   string   `json:"created_by,omitempty" doc:"Who requested the run; absent if it is a scheduled run."`
 	EnvNames    []string `json:"env_names,omitempty" doc:"The sorted names of environment variables that the run has in addition to those of its task, without their values."`
 	DismissedBy string   `json:"dismissed_by,omitempty" doc:"For a dead run: who dismissed it."`
 }
 
-// TickRange is set in a record of several ticks that did not run. The first of them
-// is the record's ScheduledTime. Count is 0 in the record of a single tick.
+// TickRange is set in the record of several ticks that did not run. The first of them is the record's
+// ScheduledTime. Count is 0 in the record of a single tick.
 type TickRange struct {
 	Last  Time  `json:"last,omitzero"`
 	Count int64 `json:"count,omitempty"`
 }
 
-// StatusReport is what the attempts of a run have reported in their status file.
+// StatusReport is what the attempts of a run have reported in their status files.
 type StatusReport struct {
-	Progress   *Progress         `json:"progress,omitempty"` // only of a running attempt: its node knows it, no record does
+	Progress   *Progress         `json:"progress,omitempty"` // only of a running attempt; its node has it in memory, and no record contains it
 	Results    map[string]string `json:"results,omitempty"`
-	Checkpoint string            `json:"checkpoint,omitempty"` // for the next attempt; not in the history
+	Checkpoint string            `json:"checkpoint,omitempty"` // for the next attempt; not kept in the history
 	BadLines   int               `json:"status_bad_lines,omitempty" doc:"Lines that are invalid or too long."`
 }
 
-// PauseState says since when a run is paused, and for how long it was paused before.
+// PauseState is the current pause of a run, and the total of its earlier pauses.
 type PauseState struct {
-	PausedAt Time   `json:"paused_at,omitzero"`  // since when the attempt is stopped; zero if it is not
-	PausedMS int64  `json:"paused_ms,omitempty"` // sum of the pauses that have ended
-	PausedBy string `json:"paused_by,omitempty"` // who paused it; set before PausedAt, while the pause is on its way
+	PausedAt Time   `json:"paused_at,omitzero"`  // when the processes were stopped; zero if they are not stopped
+	PausedMS int64  `json:"paused_ms,omitempty"` // the total of the pauses that have ended
+	PausedBy string `json:"paused_by,omitempty"` // who paused it; set when the pause is requested, before PausedAt
 }
 
-// Fields are fields of JSON, without braces, with commas between.
+// Fields contains JSON fields, separated by commas and without braces.
 type Fields string
 
-// Ticks is how many ticks the record decides: 0 for a manual run, and for a part.
+// Ticks returns how many ticks the record decides. It is 0 for a manual run and for a part.
 func (r Run) Ticks() int64 {
 	switch {
 	case r.Trigger == TriggerManual, r.Trigger == TriggerPart:
@@ -130,7 +129,7 @@ func (r Run) Ticks() int64 {
 	return 1
 }
 
-// LastSeen is the last thing that is known to have happened to a run.
+// LastSeen returns the time of the last recorded event of a run.
 func (r Run) LastSeen() Time {
 	for _, t := range []Time{r.EndedAt, r.StartedAt, r.DispatchedAt, r.CreatedAt, r.Last} {
 		if !t.IsZero() {
@@ -141,7 +140,7 @@ func (r Run) LastSeen() Time {
 	return r.ScheduledTime
 }
 
-// LastNode returns the node of the last attempt that has ended, and "" if there was none.
+// LastNode returns the node of the last attempt that has ended, or "" if there was none.
 func (r Run) LastNode() string {
 	if len(r.Attempts) == 0 {
 		return ""
@@ -150,7 +149,7 @@ func (r Run) LastNode() string {
 	return r.Attempts[len(r.Attempts)-1].Node
 }
 
-// Attempt is how one attempt of a run ended.
+// Attempt is the record of an ended attempt.
 type Attempt struct {
 	Attempt   int    `json:"attempt"`
 	State     State  `json:"state"`
@@ -164,21 +163,20 @@ type Attempt struct {
 	Usage     Usage  `json:"usage,omitzero"`
 }
 
-// AsAttempt is what is kept of r when another attempt follows it.
+// AsAttempt returns what the run keeps of its current attempt when another one follows.
 func (r Run) AsAttempt() Attempt {
 	return Attempt{Attempt: r.Attempt, State: r.State, Reason: r.Reason, Node: r.Node, Token: r.Token,
 		StartedAt: r.StartedAt, EndedAt: r.EndedAt, ExitCode: r.ExitCode, Signal: r.Signal, Usage: r.Usage}
 }
 
-// Waiting is a record of a shard's queue: a run that waits, and what it needs
-// that the task's entry does not say.
+// Waiting is a record of a shard's queue: a waiting run, with what it needs in addition to the task's entry.
 type Waiting struct {
 	Run
-	Env map[string]string `json:"env,omitempty"` // a manual run's extra environment
+	Env map[string]string `json:"env,omitempty"` // the additional environment of a manual run
 }
 
-// Assigned is a record of a node's inbox: one attempt, for one instance of that
-// node. It is the durable intent: nothing starts without it.
+// Assigned is a record of a node's inbox: one attempt, for one instance of that node. It is the durable intent
+// to start the attempt. Nothing starts without it (G10).
 type Assigned struct {
 	Run
 	Instance        string            `json:"instance"`
@@ -190,30 +188,29 @@ type Assigned struct {
 	Output          Output            `json:"output,omitzero"`
 	Retry           Retry             `json:"retry"`
 	CancelRequested bool              `json:"cancel_requested,omitempty"`
-	CancelReason    string            `json:"cancel_reason,omitempty"` // empty: ReasonCancelled
+	CancelReason    string            `json:"cancel_reason,omitempty"` // one of the Reason constants; empty means ReasonCancelled
 	PauseRequested  bool              `json:"pause_requested,omitempty"`
-	ResumedBy       string            `json:"resumed_by,omitempty"` // who ended the pause that was requested last
+	ResumedBy       string            `json:"resumed_by,omitempty"` // who ended the last requested pause
 	KillSignal      string            `json:"kill_signal,omitempty"`
 	Success         Success           `json:"success,omitzero"`
 
-	// LostAfter is how long the attempt is waited for if its node falls silent, as it
-	// was when its owner assigned it; 0 is DefaultLostAfter. The node has killed it by
-	// then, and the owner declares it lost not before. Both go by this value, so that a
-	// change of the cluster's setting that only one of them has heard of starts nothing
-	// beside a process that lives.
+	// LostAfter is how long after the last contact with its node the attempt is declared lost, as configured
+	// when it was assigned; 0 means DefaultLostAfter. The node kills the attempt within this time, and the owner
+	// does not declare it lost earlier. Both use this value, so even if only one of them has received a change
+	// of the cluster's setting, no other attempt starts while a process is alive (G17).
 	LostAfter Duration `json:"lost_after,omitzero"`
 }
 
-// EffectiveLostAfter is how long the attempt is waited for if its node falls silent.
+// EffectiveLostAfter returns how long after the last contact with its node the attempt is declared lost.
 func (a Assigned) EffectiveLostAfter() Duration { return cmp.Or(a.LostAfter, DefaultLostAfter) }
 
-// Unpaused is r without what says that it is paused: of one that ended so.
+// Unpaused returns r without its current pause, for a run that ended while it was paused.
 func (r Run) Unpaused() Run {
 	r.PausedAt, r.PausedBy = Time{}, ""
 	return r
 }
 
-// PausedFor is how long the run's attempt has stood still in all, at an instant.
+// PausedFor returns how long the run's attempt has been paused in total, up to an instant.
 func (r Run) PausedFor(now time.Time) time.Duration {
 	sum := time.Duration(r.PausedMS) * time.Millisecond
 	if !r.PausedAt.IsZero() {
@@ -222,21 +219,20 @@ func (r Run) PausedFor(now time.Time) time.Duration {
 	return sum
 }
 
-// Retries reports whether another attempt may follow one that ended so.
+// Retries reports whether another attempt may follow if this one ends this way.
 func (a Assigned) Retries(s State, exitCode *int) bool {
 	return !a.CancelRequested && a.Retry.Wants(a.Attempt, s, exitCode)
 }
 
-// The bounds of Run.EnvNames: the record of a run that has ended stays small,
-// whatever it was given.
+// Limits of Run.EnvNames, so that the records of ended runs stay small.
 const (
 	maxEnvNames     = 100
 	maxEnvNameBytes = 4 << 10
 )
 
-// EnvNamesOf returns the sorted names of a run's further environment, for
-// Run.EnvNames. A name that could be taken for several, or for another line, is quoted.
-// If there are too many for a record, the last item says how many are left out.
+// EnvNamesOf returns the sorted names of a run's additional environment, for Run.EnvNames. It quotes names with
+// characters that would be ambiguous in a list. If there are too many names for a record, the last item
+// contains the number of omitted names.
 func EnvNamesOf(env map[string]string) []string {
 	if len(env) == 0 {
 		return nil
@@ -258,16 +254,18 @@ func EnvNamesOf(env map[string]string) []string {
 	return names
 }
 
+// idTime is the format of the time at the beginning of a run's id.
 const idTime = "20060102T150405.000Z"
 
-// RunID is the id of the run of a tick, the same on every attempt and whoever
-// computes it: the idempotency key that the task receives.
+// RunID returns the id of the run of a tick. It is the same for every attempt, and on every node. The task
+// receives it as its idempotency key.
 func RunID(tick time.Time, uid string) string {
 	b := make([]byte, 0, len(idTime)+1+len("abcd"))
 	return string(append(append(appendIDTime(b, tick), '-'), shortUID(uid)...))
 }
 
-// appendIDTime appends a time in the form of idTime: as it is written, without "-" and ":".
+// appendIDTime appends a time in the format idTime: the format of Time without "-" and ":". It avoids
+// time.Format, because owners create ids for every tick.
 func appendIDTime(b []byte, t time.Time) []byte {
 	u := t.UTC()
 	if year := u.Year(); year < 0 || year > 9999 {
@@ -285,21 +283,20 @@ func appendIDTime(b []byte, t time.Time) []byte {
 	return b
 }
 
-// ManualRunID is the id of a run that a person asked for at time at.
+// ManualRunID returns the id of a manual run. Its random end distinguishes requests of the same millisecond.
 func ManualRunID(at time.Time, uid string) string { return RunID(at, uid) + "-" + NewUID()[:4] }
 
-// TimeOfRunID is the time that a run's id begins with; false if it has none.
+// TimeOfRunID returns the time at the beginning of a run's id, and false if there is none.
 func TimeOfRunID(id string) (time.Time, bool) {
 	if len(id) < len(idTime) {
 		return time.Time{}, false
 	}
 	t, err := time.Parse(idTime, id[:len(idTime)])
-	return t, err == nil && t.Format(idTime) == id[:len(idTime)] // package time also takes ",000Z"
+	return t, err == nil && t.Format(idTime) == id[:len(idTime)] // package time also accepts ",000Z"
 }
 
-// TriggerOfRunID is what gave rise to a run, by its id alone, of one whose record
-// cannot be read: a person, if something follows the task's uid, else its
-// schedule.
+// TriggerOfRunID derives the trigger of a run from its id, for runs whose record cannot be read. The run is
+// manual if the id has a random end after the task's uid, and scheduled otherwise.
 func TriggerOfRunID(id string) string {
 	if IsPart(id) {
 		return TriggerPart
@@ -311,12 +308,13 @@ func TriggerOfRunID(id string) string {
 	return TriggerSchedule
 }
 
-// RunBelongs reports whether a run's id may be that of a run of the task with
-// this uid; of an id of another form nobody knows.
+// RunBelongs reports whether an id may be that of a run of the task with this uid. It returns true if the
+// format of the id is unknown.
 func RunBelongs(id, uid string) bool {
 	return len(id) <= len(idTime) || id[len(idTime)] != '-' || strings.HasPrefix(id[len(idTime)+1:], shortUID(uid))
 }
 
+// shortUID returns the part of a uid that is used in ids of runs.
 func shortUID(uid string) string {
 	if len(uid) > 4 {
 		return uid[:4]
@@ -324,11 +322,12 @@ func shortUID(uid string) string {
 	return uid
 }
 
+// uidEncoding uses only characters that are valid in names and etcd keys.
 var uidEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
 // NewUID returns 80 random bits as 16 letters and digits.
 func NewUID() string {
 	var b [10]byte
-	rand.Read(b[:]) // never fails: crypto/rand
+	rand.Read(b[:]) // crypto/rand never returns an error
 	return strings.ToLower(uidEncoding.EncodeToString(b[:]))
 }

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// Secret is what is told of a secret: all but its values.
+// Secret is the metadata of a secret. It does not contain the values.
 type Secret struct {
 	Namespace  string   `json:"namespace"`
 	Name       string   `json:"name"`
@@ -21,16 +21,15 @@ type Secret struct {
 	Revision   int64    `json:"revision,omitempty" doc:"The value that If-Match compares."`
 }
 
-// The words of Secret.Change. A secret that was deleted is there only for the
-// next of its name, which goes on with its generation.
+// The values of Secret.Change. The record of a deleted secret exists only so that a later secret of the same
+// name continues with its generation.
 const (
 	SecretSet     = "set"
 	SecretRotated = "rotated"
 	SecretDeleted = "deleted"
 )
 
-// CheckSecret checks the values of a secret. What it says has names in it, never
-// a value.
+// CheckSecret checks the values of a secret. Its errors contain names, and never a value.
 func CheckSecret(field string, values map[string]string) error {
 	switch {
 	case len(values) == 0:

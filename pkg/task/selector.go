@@ -6,27 +6,29 @@ import (
 	"strings"
 )
 
-// Selector is a parsed selector of labels and facts: all of its terms must hold.
+// Selector is a parsed selector over labels and facts. All of its terms must hold.
 type Selector []term
 
+// term is one condition of a selector.
 type term struct {
-	key    string
-	values []string // nil: the key's presence alone is asked
-	not    bool
+	key    string   // the label or fact
+	values []string // the accepted values; nil: the label must only exist
+	not    bool     // negates the condition
 
-	order  string // >, >=, < or <=: the value is compared with number; "" else
+	order  string // >, >=, < or <= for a comparison with number; "" otherwise
 	number float64
 }
 
-// Matches reports whether labels satisfy every term. An empty selector matches all.
-// As elsewhere in the field, "k != v" and "k notin (…)" also hold without the key;
-// comparisons do not, nor with a label that is no number.
+// Matches reports whether labels satisfy every term. An empty selector matches everything. As in Kubernetes, "k
+// != v" and "k notin (…)" also hold if the label does not exist. A comparison does not hold then, nor for a
+// label that is not a number.
 func (s Selector) Matches(labels map[string]string) bool { return s.matchesLabels(labels, nil) }
 
-// Accepts reports whether a node satisfies every term. A comparison is with the fact
-// of that name, or, for all other names, with the label.
+// Accepts reports whether a node satisfies every term. A comparison uses the fact of that name, or the label if
+// there is no such fact.
 func (s Selector) Accepts(n *Node) bool { return s.matchesLabels(n.Labels, n.Facts) }
 
+// matchesLabels reports whether all terms hold.
 func (s Selector) matchesLabels(labels map[string]string, facts *Facts) bool {
 	for i := range s {
 		if !s[i].matchesLabels(labels, facts) {
@@ -37,6 +39,7 @@ func (s Selector) matchesLabels(labels map[string]string, facts *Facts) bool {
 	return true
 }
 
+// matchesLabels reports whether the term holds.
 func (t *term) matchesLabels(labels map[string]string, facts *Facts) bool {
 	if t.order != "" {
 		v, ok := facts.Fact(t.key)
@@ -54,12 +57,13 @@ func (t *term) matchesLabels(labels map[string]string, facts *Facts) bool {
 	return ok != t.not
 }
 
-// Compares reports whether a node may satisfy the selector at one time and not at
-// another without having changed its labels.
+// Compares reports whether the selector compares facts, so that a node may match at one time and not at another
+// with the same labels.
 func (s Selector) Compares() bool {
 	return slices.ContainsFunc(s, func(t term) bool { return t.order != "" && isFact(t.key) })
 }
 
+// termForms matches one term in any of its forms.
 var termForms = regexp.MustCompile(`^\s*(?:` +
 	`(!?)\s*([^\s=!(),<>]+)` + // exists, or not
 	`|([^\s=!(),<>]+)\s*(==?|!=)\s*([^\s=!(),<>]*)` + // equal, or not
@@ -67,9 +71,9 @@ var termForms = regexp.MustCompile(`^\s*(?:` +
 	`|([^\s=!(),<>]+)\s*([<>]=?)\s*([^\s=!(),<>]+)` + // more, or less
 	`)\s*$`)
 
-// ParseSelector reads terms separated by commas: "k = v", "k != v", "k in (a, b)",
-// "k notin (a, b)", "k" (the label exists), "!k" (it does not), and "k > n", ">=", "<"
-// and "<=", where n is a number, with a unit if it is of bytes: 10Gi.
+// ParseSelector parses terms separated by commas: "k = v", "k != v", "k in (a, b)", "k notin (a, b)", "k" (the
+// label exists), "!k" (it does not exist), and comparisons with >, >=, < and <=. A number may have a unit of
+// bytes: 10Gi.
 func ParseSelector(s string) (Selector, error) {
 	if strings.TrimSpace(s) == "" {
 		return nil, nil
@@ -121,12 +125,13 @@ func ParseSelector(s string) (Selector, error) {
 	return sel, nil
 }
 
-// A slip is a way in which people write terms that are none, and what they mean.
+// slip is a common way to write a term incorrectly, with the replacement that corrects it.
 type slip struct {
 	form  *regexp.Regexp
 	meant string
 }
 
+// commonSlips are applied one after another, so the order matters.
 var commonSlips = []slip{
 	{regexp.MustCompile(`\s*(?:=>|≥)\s*`), " >= "},
 	{regexp.MustCompile(`\s*(?:=<|≤)\s*`), " <= "},
@@ -146,8 +151,8 @@ var commonSlips = []slip{
 	{regexp.MustCompile(`([A-Za-z0-9)])\s+([!A-Za-z0-9._/-]+\s*!?=)`), "$1, $2"},
 }
 
-// meantTerm is the end of a message about a term that is none: what was probably
-// meant, if that is one or several.
+// meantTerm returns the end of a message about an invalid term: the term or terms that were probably meant, or
+// "".
 func meantTerm(part string) string {
 	if len(part) > maxTyped {
 		return ""
@@ -167,7 +172,7 @@ func meantTerm(part string) string {
 	return ""
 }
 
-// splitTerms splits at the commas that stand outside parentheses.
+// splitTerms splits at commas outside of parentheses.
 func splitTerms(s string) []string {
 	var parts []string
 	depth, start := 0, 0

@@ -6,6 +6,7 @@ import (
 	"strings"
 )
 
+// isFact reports whether a key is the name of a fact.
 func isFact(key string) bool {
 	switch key {
 	case FactCPUs, FactMemory, FactMemoryFree, FactDisk, FactDiskFree, FactLoad1, FactLoad5, FactLoad15:
@@ -14,7 +15,7 @@ func isFact(key string) bool {
 	return false
 }
 
-// parseComparison reads a term such as "disk_free > 10Gi".
+// parseComparison parses a comparison such as "disk_free > 10Gi".
 func parseComparison(key, order, text string) (term, error) {
 	v, ok := parseNumber(text)
 	if !ok {
@@ -29,9 +30,10 @@ func parseComparison(key, order, text string) (term, error) {
 	return term{key: key, order: order, number: v}, nil
 }
 
-// ComparesInSelector reports whether a selector has comparisons.
+// ComparesInSelector reports whether a selector contains comparisons, without parsing it.
 func ComparesInSelector(text string) bool { return strings.ContainsAny(text, "<>") }
 
+// compareNumber reports whether a value satisfies the comparison.
 func (t *term) compareNumber(v float64) bool {
 	switch t.order {
 	case ">":
@@ -45,8 +47,8 @@ func (t *term) compareNumber(v float64) bool {
 	return v <= t.number
 }
 
-// parseNumber reads a number, 0 or more, or a size. What it costs counts: labels are read
-// by it for each run.
+// parseNumber parses a non-negative number, or a size. It must be fast, because the labels of nodes are parsed
+// for each run.
 func parseNumber(text string) (float64, bool) {
 	if text == "" || text[0] < '0' || text[0] > '9' {
 		return 0, false
@@ -64,7 +66,7 @@ func parseNumber(text string) (float64, bool) {
 	return float64(v), err == nil
 }
 
-// meantReverse is the end of a message about "10Gi < disk_free".
+// meantReverse returns the end of a message about a reversed comparison such as "10Gi < disk_free".
 func meantReverse(key, order, text string) string {
 	if _, ok := parseNumber(key); !ok || !slices.Contains(FactNames(), text) {
 		return ""
@@ -73,8 +75,8 @@ func meantReverse(key, order, text string) string {
 	return "; did you mean " + Quote(text+" "+turned+" "+key) + "?"
 }
 
-// meantFact is the fact that was meant by a key that spells it otherwise: free-disk,
-// diskFree. Other keys are labels.
+// meantFact returns the fact that a key with another spelling means, such as free-disk or diskFree. Other keys
+// are labels.
 func meantFact(key string) string {
 	if isFact(key) {
 		return ""

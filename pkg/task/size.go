@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// Size is a number of bytes that reads and writes itself as people do: "10Gi",
-// "512Ki", "1G". Ki, Mi, Gi and Ti are powers of 1024; k, M, G and T of 1000.
+// Size is a number of bytes with a text form such as "10Gi", "512Ki" or "1G". Ki, Mi, Gi and Ti are powers of
+// 1024; k, M, G and T are powers of 1000.
 type Size int64
 
-// MarshalText writes the size with the largest unit that loses nothing.
+// MarshalText encodes the size with the largest unit that is exact.
 func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads a size.
+// UnmarshalText parses a size.
 func (s *Size) UnmarshalText(b []byte) error {
 	v, err := ParseSize("", string(b))
 	if err == nil {
@@ -24,19 +24,20 @@ func (s *Size) UnmarshalText(b []byte) error {
 	return err
 }
 
-// UnmarshalJSON reads a size, or a number of bytes; null changes nothing.
+// UnmarshalJSON decodes a size, or a number of bytes. null changes nothing.
 func (s *Size) UnmarshalJSON(b []byte) error {
 	var text string
 	switch {
 	case string(b) == "null":
 		return nil
 	case json.Unmarshal(b, &text) != nil:
-		text = string(b) // a number, or nothing that is a size
+		text = string(b) // a number, or invalid
 	}
 
 	return s.UnmarshalText([]byte(text))
 }
 
+// sizeUnits are the units from large to small.
 var sizeUnits = []struct {
 	name  string
 	bytes int64
@@ -44,8 +45,7 @@ var sizeUnits = []struct {
 	{"Ti", 1 << 40}, {"T", 1e12}, {"Gi", 1 << 30}, {"G", 1e9}, {"Mi", 1 << 20}, {"M", 1e6}, {"Ki", 1 << 10}, {"k", 1e3},
 }
 
-// String spells the size with the largest unit of which it is a whole number:
-// 1536Mi, 1G, 100.
+// String formats the size with the largest unit of which it is a multiple: 1536Mi, 1G, 100.
 func (s Size) String() string {
 	for _, u := range sizeUnits {
 		if s != 0 && int64(s)%u.bytes == 0 {
@@ -56,11 +56,11 @@ func (s Size) String() string {
 	return strconv.FormatInt(int64(s), 10)
 }
 
+// sizeForm matches a number with an optional unit.
 var sizeForm = regexp.MustCompile(`^([0-9]{1,19}(?:\.[0-9]{1,6})?)\s*([kKMGT]?i?)[bB]?$`)
 
-// ParseSize reads a number of bytes, 0 or more: a whole one, or one with a unit, which
-// is rounded to bytes: 100, 64k, 1.5Gi. A trailing B is taken, too. The error is an
-// *Error of the field.
+// ParseSize parses a non-negative number of bytes, which may have a unit: 100, 64k, 1.5Gi. With a unit it is
+// rounded to whole bytes. A trailing B is accepted. An error is an *Error for the field.
 func ParseSize(field, text string) (Size, error) {
 	m := sizeForm.FindStringSubmatch(strings.TrimSpace(text))
 	factor := int64(0)
@@ -75,7 +75,7 @@ func ParseSize(field, text string) (Size, error) {
 		return 0, Invalid(CodeOutOfRange, field, "%s is not a whole number of bytes; did you mean %sGi?", Quote(text), m[1])
 	}
 	if whole, err := strconv.ParseInt(m[1], 10, 64); err == nil && whole <= math.MaxInt64/factor {
-		return Size(whole * factor), nil // a float would round what has more than 15 digits
+		return Size(whole * factor), nil // a float would be inexact above 15 digits
 	}
 
 	n, err := strconv.ParseFloat(m[1], 64)
@@ -86,7 +86,7 @@ func ParseSize(field, text string) (Size, error) {
 	return Size(math.Round(n)), nil
 }
 
-// sizeFactor is how many bytes a unit is; 0: it is none.
+// sizeFactor returns the number of bytes of a unit, or 0 for an unknown unit.
 func sizeFactor(unit string) int64 {
 	switch unit {
 	case "":

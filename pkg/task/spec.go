@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Spec is a task as its user wrote it, every default filled in.
+// Spec is a task as its user wrote it, with all defaults filled in.
 type Spec struct {
 	Name        string            `json:"name" doc:"Letters a-z, digits, '.', '_', '-'; at most 128 bytes."`
 	Namespace   string            `json:"namespace" doc:"Default: default."`
@@ -42,24 +42,24 @@ type Spec struct {
 	Success     Success           `json:"success,omitzero" doc:"What counts as success. Default: exit code 0."`
 }
 
-// Timing is all that a task's ticks follow from, but the anchor of @every.
+// Timing contains everything that determines a task's ticks, except for the anchor of @every.
 type Timing struct {
 	Schedule   Schedules
 	Timezone   string
 	DST        DST
-	Start, End Time     // zero: none; ticks lie between them, both included
-	Jitter     Duration // of when ticks fall due; 0: none
+	Start, End Time     // zero: none; ticks lie between them, both inclusive
+	Jitter     Duration // the maximum delay of the due time; 0: none
 }
 
-// Timing is when the task ticks.
+// Timing returns the timing of the task.
 func (s Spec) Timing() Timing {
 	return Timing{Schedule: s.Schedule, Timezone: s.Timezone, DST: s.DST, Start: s.Start, End: s.End, Jitter: s.Jitter}
 }
 
-// Schedules is one expression or several. In JSON a single one is a plain string.
+// Schedules contains one or more expressions. In JSON, a single one is a plain string.
 type Schedules []string
 
-// MarshalJSON writes a single expression as a string.
+// MarshalJSON encodes a single expression as a string.
 func (s Schedules) MarshalJSON() ([]byte, error) {
 	switch len(s) {
 	case 0:
@@ -71,7 +71,7 @@ func (s Schedules) MarshalJSON() ([]byte, error) {
 	return json.Marshal([]string(s))
 }
 
-// UnmarshalJSON reads a string or a list of strings; null changes nothing.
+// UnmarshalJSON decodes a string or a list of strings. null changes nothing.
 func (s *Schedules) UnmarshalJSON(b []byte) error {
 	if string(b) == "null" {
 		return nil
@@ -93,13 +93,13 @@ func (s *Schedules) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Action is what a run does: exactly one of its fields is set.
+// Action is what a run does. Exactly one field is set.
 type Action struct {
 	Process *Process `json:"process,omitempty"`
 	Noop    *Noop    `json:"noop,omitempty"`
 }
 
-// Process starts a program on the node: Command as it is, or Shell as a line for /bin/sh -c.
+// Process starts a program on the node: Command directly, or Shell as a line for /bin/sh -c.
 type Process struct {
 	Command []string          `json:"command,omitempty"`
 	Shell   string            `json:"shell,omitempty"`
@@ -120,41 +120,41 @@ type Process struct {
 	Enforce    string   `json:"enforce,omitempty" doc:"What happens if the node cannot enforce all of these settings. require (default): the attempt fails before it starts. report: it runs and its record says so. User and groups are always required."`
 }
 
-// Noop succeeds at once: for benchmarks and tests.
+// Noop succeeds immediately. It is for benchmarks and tests.
 type Noop struct{}
 
-// The overlap policies: what happens to a tick while a run of its task is active.
+// The overlap policies: what happens to a tick while another run of its task is active.
 const (
 	OverlapSkip    = "skip"    // the tick is skipped
-	OverlapAllow   = "allow"   // it runs beside the others
-	OverlapQueue   = "queue"   // it waits for the others
+	OverlapAllow   = "allow"   // it runs concurrently with the others
+	OverlapQueue   = "queue"   // it waits for the others to end
 	OverlapReplace = "replace" // the others are cancelled, then it runs
 )
 
-// QueuePolicy bounds the ticks that wait with the overlap policy queue.
+// QueuePolicy limits how many ticks wait under the overlap policy queue.
 type QueuePolicy struct {
 	Limit int    `json:"limit,omitempty" doc:"The maximum number of waiting runs. Default: 10."`
 	Drop  string `json:"drop,omitempty" doc:"Which run is skipped when the queue is full: newest (default) or oldest."`
 }
 
-// The values of QueuePolicy.Drop, and the default of its Limit.
+// The values of QueuePolicy.Drop, and the default of QueuePolicy.Limit.
 const (
 	DropNewest   = "newest"
 	DropOldest   = "oldest"
 	DefaultQueue = 10
 )
 
-// Room is how many ticks may wait.
+// Room returns how many ticks may wait.
 func (q QueuePolicy) Room() int { return cmp.Or(q.Limit, DefaultQueue) }
 
-// The missed policies: what happens to ticks that come to light too late.
+// The missed policies: what happens to ticks that are processed too late.
 const (
-	MissedLatest = "latest" // the newest within the window runs
-	MissedSkip   = "skip"   // none runs, but one still within its grace
-	MissedAll    = "all"    // the newest Limit within the window run
+	MissedLatest = "latest" // the newest tick within the window runs
+	MissedSkip   = "skip"   // none runs, except for a tick that is still within its grace
+	MissedAll    = "all"    // the newest ticks within the window run, at most Limit
 )
 
-// MissedPolicy is the policy for ticks that come to light late.
+// MissedPolicy is the policy for ticks that are processed late.
 type MissedPolicy struct {
 	Policy string   `json:"policy" doc:"latest (default), skip or all."`
 	Grace  Duration `json:"grace" doc:"A tick that is at most this late counts as on time. Default: 10s."`
@@ -162,8 +162,8 @@ type MissedPolicy struct {
 	Limit  int      `json:"limit" doc:"With all: the maximum number of runs, the newest first. Default: 100."`
 }
 
-// Retry says which failed attempts are followed by another, and when: after
-// Backoff × Factor^(n−1), at most MaxBackoff, spread by ± Jitter.
+// Retry defines which attempts are followed by another one, and when: after Backoff × Factor^(n−1), at most
+// MaxBackoff, spread by ± Jitter.
 type Retry struct {
 	Attempts   int      `json:"attempts" doc:"Maximum number of attempts, including the first. Default: 1."`
 	Backoff    Duration `json:"backoff" doc:"Wait before the second attempt. Default: 10s."`
@@ -174,12 +174,12 @@ type Retry struct {
 	ExitCodes  []int    `json:"exit_codes,omitempty" doc:"With failed in on: only attempts that ended with one of these exit codes are retried. Default: any."`
 }
 
-// Target says where runs of a task may run.
+// Target defines on which nodes the runs of a task may run.
 type Target struct {
 	Selector string `json:"selector,omitempty" doc:"Node labels and facts: \"role = db, zone in (a, b), !gpu, disk_free > 10Gi\"."`
 	Strategy string `json:"strategy" doc:"How a node is chosen among those that match: auto (default), round-robin, random, weighted, least-loaded, hash, first or sticky."`
 	Count    Count  `json:"count" doc:"The number of nodes, or all. Each run has one part on each of them. Default: 1."`
-	// Key and Order are of one strategy each.
+	// Key and Order each apply to one strategy only.
 	Key   string   `json:"key,omitempty" doc:"With strategy hash: runs with the same key go to the same node. Default: the task's namespace and name."`
 	Order []string `json:"order,omitempty" doc:"With strategy first: the nodes that may run the task, the preferred node first."`
 
@@ -188,19 +188,19 @@ type Target struct {
 	Succeed Succeed  `json:"succeed,omitempty" doc:"The number of parts that must succeed: all (default), any, a number, or a percentage such as 80%."`
 }
 
-// History says what is kept of ended runs.
+// History defines which ended runs are kept.
 type History struct {
 	Keep   int    `json:"keep" doc:"Ended runs kept per task. Default: 20."`
 	Record string `json:"record" doc:"all (default), or failures: a successful run is removed when a newer run has ended."`
 }
 
-// Which ended runs are kept.
+// The values of History.Record.
 const (
 	RecordAll      = "all"
-	RecordFailures = "failures" // and the newest record: for what runs often and rarely fails
+	RecordFailures = "failures" // and the newest record: for tasks that run often and rarely fail
 )
 
-// Defaults is a Spec with nothing but defaults: decode a user's document onto it.
+// Defaults returns a Spec with all defaults. Decode a user's document into it.
 func Defaults() Spec {
 	return Spec{
 		Namespace: "default",
@@ -216,22 +216,22 @@ func Defaults() Spec {
 	}
 }
 
-// Task is a Spec with what Carillon adds when it is stored.
+// Task is a stored Spec with the fields that Carillon adds.
 type Task struct {
 	Spec
 	UID        string `json:"uid"`
-	Generation int64  `json:"generation"` // grows by one with every change
+	Generation int64  `json:"generation"` // increases by one with every change
 	CreatedAt  Time   `json:"created_at"`
 	UpdatedAt  Time   `json:"updated_at"`
 	UpdatedBy  string `json:"updated_by,omitempty"`
-	Change     string `json:"change,omitempty"` // what made this version, one of the Change words
-	// Revision is the mod revision of the task's key: what --revision and
-	// If-Match compare. It is not stored, etcd has it.
+	Change     string `json:"change,omitempty"` // what made this version: one of the Change constants
+	// Revision is the mod revision of the task's key, which --revision and If-Match compare. It is not part of
+	// the stored value.
 	Revision int64 `json:"revision,omitempty"`
 }
 
-// Entry is what firing needs of a task. It lives in the task's shard, so that
-// an owner loads its share and nothing else.
+// Entry is the part of a task that the scheduler needs. It is stored in the task's shard, so that an owner
+// loads only the tasks of its shards.
 type Entry struct {
 	UID        string       `json:"uid"`
 	Generation int64        `json:"generation"`
@@ -241,8 +241,8 @@ type Entry struct {
 	Start      Time         `json:"start,omitzero"`
 	End        Time         `json:"end,omitzero"`
 	Jitter     Duration     `json:"jitter,omitzero"`
-	From       Time         `json:"from"`   // ticks up to here are decided
-	Anchor     Time         `json:"anchor"` // @every counts from here
+	From       Time         `json:"from"`   // ticks up to this time are decided
+	Anchor     Time         `json:"anchor"` // @every counts from this time
 	Paused     bool         `json:"paused,omitempty"`
 	Action     Action       `json:"action"`
 	Timeout    Duration     `json:"timeout,omitzero"`
@@ -262,50 +262,50 @@ type Entry struct {
 	Shadow     bool         `json:"shadow,omitempty"`
 	KillSignal string       `json:"kill_signal,omitempty"`
 	Success    Success      `json:"success,omitzero"`
-	Own        *Own         `json:"own,omitempty"` // nil for most
+	Own        *Own         `json:"own,omitempty"` // nil for most tasks
 }
 
-// Timing is when the task ticks.
+// Timing returns the timing of the task.
 func (e Entry) Timing() Timing {
 	return Timing{Schedule: e.Schedule, Timezone: e.Timezone, DST: e.DST, Start: e.Start, End: e.End, Jitter: e.Jitter}
 }
 
-// Own is what an entry knows that its spec does not say: what has happened.
+// Own is the state of an entry that is not part of the spec: what has happened to the task.
 type Own struct {
-	Runs     int64 `json:"runs,omitempty"`     // ticks that became runs; counted with max_runs only
-	Failures int   `json:"failures,omitempty"` // runs in a row that failed; counted with pause_after_failures only
-	// Counted is the mod revision of the last record of history that Failures has
-	// counted.
+	Runs     int64 `json:"runs,omitempty"`     // the number of ticks that became runs; only counted with max_runs
+	Failures int   `json:"failures,omitempty"` // the number of consecutive failed runs; only counted with pause_after_failures
+	// Counted is the mod revision of the last history record that Failures includes. It makes each end count
+	// once, whichever owner sees it.
 	Counted int64 `json:"counted,omitempty"`
-	// Pauses are the latest pauses, the newest last. Paused is the present one's.
+	// Pauses contains the latest pauses, the newest last. If the entry is paused, the last one is in force.
 	Pauses []Pause `json:"pauses,omitempty"`
-	// Node had the last run; kept with strategy sticky only.
+	// Node is the node of the last run; only kept with strategy sticky.
 	Node string `json:"node,omitempty"`
 }
 
-// Pause is a time without ticks.
+// Pause is a period without ticks.
 type Pause struct {
 	Since   Time   `json:"since"`
-	By      string `json:"by,omitempty"` // who paused; PausedByFailures if it was not a person
+	By      string `json:"by,omitempty"` // who paused the task; PausedByFailures if Carillon did
 	Reason  string `json:"reason,omitempty"`
-	Until   Time   `json:"until,omitzero"` // it ends by itself then
-	Ended   Time   `json:"ended,omitzero"` // when somebody ended it, before Until if that is set
+	Until   Time   `json:"until,omitzero"` // the pause ends by itself at this time
+	Ended   Time   `json:"ended,omitzero"` // when a user ended it before Until
 	EndedBy string `json:"ended_by,omitempty"`
 }
 
-// PausedByFailures is who paused a task that failed too often.
+// PausedByFailures is the author of the pause of a task that failed too often.
 const PausedByFailures = "carillon"
 
-// KeepPauses is how many pauses an entry remembers.
+// KeepPauses is the number of pauses that an entry keeps.
 const KeepPauses = 5
 
-// Over reports whether the pause has ended at an instant that is not before it.
+// Over reports whether the pause has ended at an instant that is not before its beginning.
 func (p Pause) Over(at time.Time) bool {
 	return !p.Ended.IsZero() && !at.Before(p.Ended.Time) || !p.Until.IsZero() && at.After(p.Until.Time)
 }
 
-// Pause is the pause that a paused entry is in; nil if it is not paused, or if
-// nothing is known of it but that it is.
+// Pause returns the pause of a paused entry. It returns nil if the entry is not paused, or if there is no
+// record of its pause.
 func (e Entry) Pause() *Pause {
 	if !e.Paused || e.Own == nil || len(e.Own.Pauses) == 0 {
 		return nil
@@ -317,8 +317,8 @@ func (e Entry) Pause() *Pause {
 	return nil
 }
 
-// Silence is until when a paused entry has no ticks: up to that instant,
-// included. false: it is not paused, or paused without an end.
+// Silence returns the time up to which, inclusive, a paused entry has no ticks. ok is false if it is not
+// paused, or paused without an end.
 func (e Entry) Silence() (Time, bool) {
 	p := e.Pause()
 	if p == nil || p.Until.IsZero() {
@@ -327,13 +327,13 @@ func (e Entry) Silence() (Time, bool) {
 	return p.Until, true
 }
 
-// Ticks reports whether the entry has any: it is not paused, or its pause has an end.
+// Ticks reports whether the entry has ticks: it is not paused, or its pause has an end.
 func (e Entry) Ticks() bool {
 	_, ends := e.Silence()
 	return !e.Paused || ends
 }
 
-// NewEntry makes the entry of t. from and anchor are the caller's to decide.
+// NewEntry returns the entry of t. The caller chooses from and anchor.
 func NewEntry(t Task, from, anchor Time) Entry {
 	return Entry{
 		UID: t.UID, Generation: t.Generation, Schedule: t.Schedule, Timezone: t.Timezone, DST: t.DST,
@@ -348,17 +348,17 @@ func NewEntry(t Task, from, anchor Time) Entry {
 	}
 }
 
-// SameTicks reports whether two specs have the same ticks: if not, the new
-// schedule has none before it was written.
+// SameTicks reports whether two specs have the same ticks. If they do not, the new schedule begins when it is
+// written, and has no earlier ticks.
 func SameTicks(a, b Spec) bool { return a.Timing().Same(b.Timing()) }
 
-// Same reports whether two timings have the same ticks, due at the same instants.
+// Same reports whether two timings have the same ticks with the same due times.
 func (t Timing) Same(u Timing) bool {
 	return slices.Equal(t.Schedule, u.Schedule) && t.Timezone == u.Timezone && t.DST == u.DST &&
 		t.Start.Equal(u.Start.Time) && t.End.Equal(u.End.Time) && t.Jitter == u.Jitter
 }
 
-// What made a version of a task: Task.Change.
+// The values of Task.Change: what made a version of a task.
 const (
 	ChangeCreated    = "created"
 	ChangeUpdated    = "updated"

@@ -2,7 +2,7 @@ package task
 
 import "slices"
 
-// State is where a run is in its life.
+// State is the state of a run.
 //
 //	           ┌────────────── retry, handed back ─────────────┐
 //	           ▼                                               │
@@ -12,12 +12,13 @@ import "slices"
 //	cancelled, skipped,     succeeded, failed, timed_out, cancelled, lost;
 //	missed                  missed, if it has not started
 //
-// A run that is paused soon after its start goes from dispatched to paused: that it
-// runs is written late. All that a running one may become, a paused one may, too:
-// it may be killed, and a write that it goes on may come too late to be made.
-// A tick may also end at once as skipped or missed, without ever being a run. A run
-// with parts is in no inbox: it is running from when it has them to its end. Only a
-// part whose node is gone is lost out of the queue.
+// The state "running" is written some time after the start. A run that is paused before that goes directly from
+// dispatched to paused. A paused run can reach every state that a running run can: it may be killed, and the
+// write that it has resumed may come too late.
+//
+// A tick may also end at once as skipped or missed, without ever becoming a run. A run with parts is in no
+// inbox; it is running from the time at which its parts begin until its end. Only a part whose node is gone
+// becomes lost from the queue.
 type State string
 
 // The states.
@@ -25,17 +26,17 @@ const (
 	Queued     State = "queued"     // waits in its shard's queue
 	Dispatched State = "dispatched" // in a node's inbox, not known to have started
 	Running    State = "running"
-	Paused     State = "paused" // its processes stand still
+	Paused     State = "paused" // its processes are stopped
 	Succeeded  State = "succeeded"
 	Failed     State = "failed"
 	TimedOut   State = "timed_out"
 	Cancelled  State = "cancelled"
-	Lost       State = "lost"    // its node is gone: nobody knows how it ended
-	Skipped    State = "skipped" // a tick that policy did not want to run
-	Missed     State = "missed"  // a tick that came to light too late to run
+	Lost       State = "lost"    // its node is gone, so the outcome is unknown
+	Skipped    State = "skipped" // a tick that a policy did not run
+	Missed     State = "missed"  // a tick that was processed too late to run
 )
 
-// nextStates is the one table of legal transitions. A state without a row is final.
+// nextStates contains all permitted transitions. A state without an entry is final.
 var nextStates = map[State][]State{
 	"":         {Queued, Dispatched, Running, Skipped, Missed},
 	Queued:     {Dispatched, Running, Cancelled, Lost, Skipped, Missed},
@@ -44,25 +45,25 @@ var nextStates = map[State][]State{
 	Paused:     {Running, Succeeded, Failed, TimedOut, Cancelled, Lost, Queued},
 }
 
-// CanBecome reports whether a run may go from s to t in one step. The empty
-// state is that of a tick which nobody has decided yet.
+// CanBecome reports whether a run may change from s to t in one step. The empty state is that of a tick that
+// has not been decided.
 func (s State) CanBecome(t State) bool { return slices.Contains(nextStates[s], t) }
 
-// Final reports whether nothing follows s.
+// Final reports whether s has no next state.
 func (s State) Final() bool { return s.Known() && len(nextStates[s]) == 0 }
 
-// Active reports whether s is that of an attempt in a node's inbox.
+// Active reports whether s is a state of an attempt in a node's inbox.
 func (s State) Active() bool { return s == Dispatched || s == Running || s == Paused }
 
-// Known reports whether s is one of the states.
+// Known reports whether s is a valid state.
 func (s State) Known() bool { return slices.Contains(States(), s) }
 
-// States lists all states, in the order of a run's life.
+// States returns all states, in the order of a run's life.
 func States() []State {
 	return []State{Queued, Dispatched, Running, Paused, Succeeded, Failed, TimedOut, Cancelled, Lost, Skipped, Missed}
 }
 
-// StateNames are the states as texts.
+// StateNames returns all states as strings.
 func StateNames() []string {
 	var names []string
 	for _, s := range States() {

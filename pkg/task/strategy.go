@@ -5,39 +5,39 @@ import (
 	"slices"
 )
 
-// How a node is chosen for a run among those that take runs and match the
-// selector: Target.Strategy. The choice is made when the run starts, for each
-// attempt anew. docs/how-to/place.md says what each does when a node is gone, full
-// or draining.
+// The values of Target.Strategy: how a node is chosen for a run among those that match the selector and accept
+// runs. The choice is made for each attempt when it is dispatched. docs/how-to/place.md describes what each
+// strategy does when a node is gone, full or draining.
 const (
-	StrategyAuto        = "auto"         // the owner's own node if it has a free slot, else the less loaded of two
-	StrategyRoundRobin  = "round-robin"  // the next in the order of names
-	StrategyRandom      = "random"       // each as likely as any other
-	StrategyWeighted    = "weighted"     // at random, each by its weight
-	StrategyLeastLoaded = "least-loaded" // the one with the least part of its slots taken, and the idler machine
-	StrategyHash        = "hash"         // always the same one for a key, by rendezvous hashing
-	StrategyFirst       = "first"        // the first of Target.Order
-	StrategySticky      = "sticky"       // the one that had the last run
+	StrategyAuto        = "auto"         // the owner's own node if it has a free slot, otherwise the less loaded of two random nodes
+	StrategyRoundRobin  = "round-robin"  // the next node in the order of names
+	StrategyRandom      = "random"       // a random node, all with the same probability
+	StrategyWeighted    = "weighted"     // a random node, with a probability in proportion to its weight
+	StrategyLeastLoaded = "least-loaded" // the node with the smallest fraction of its slots in use, then the lowest load
+	StrategyHash        = "hash"         // always the same node for a key, by rendezvous hashing
+	StrategyFirst       = "first"        // the first available node in Target.Order
+	StrategySticky      = "sticky"       // the node of the last run
 )
 
-// Strategies are the values of Target.Strategy, the default first.
+// Strategies returns the values of Target.Strategy, the default first.
 func Strategies() []string {
 	return []string{StrategyAuto, StrategyRoundRobin, StrategyRandom, StrategyWeighted, StrategyLeastLoaded, StrategyHash, StrategyFirst, StrategySticky}
 }
 
-// Ordered reports whether a strategy puts the nodes in an order of its own, in which
-// those that are chosen together get their parts; else it is that of their names.
+// Ordered reports whether a strategy defines the order in which several chosen nodes get their parts. Otherwise
+// it is the order of their names.
 func Ordered(strategy string) bool {
 	return strategy == StrategyRoundRobin || strategy == StrategyHash || strategy == StrategyFirst
 }
 
-// MaxOrder is how many nodes Target.Order may name, and MaxKey how many bytes
-// Target.Key may have.
+// MaxOrder is the maximum number of nodes in Target.Order, and MaxKey the maximum number of bytes of
+// Target.Key.
 const (
 	MaxOrder = 100
 	MaxKey   = 256
 )
 
+// validateStrategy checks the strategy and the fields that belong to it.
 func (t Target) validateStrategy() error {
 	if err := oneOf("target.strategy", t.Strategy, Strategies()...); err != nil {
 		return err
@@ -71,16 +71,16 @@ func (t Target) validateStrategy() error {
 	return nil
 }
 
-// MovesRetries reports whether another attempt of a run avoids the node on which the last one failed. It
-// does not if the strategy is sticky, or if each part has a node of its own.
+// MovesRetries reports whether another attempt of a run avoids the node of the failed attempt. It does not with
+// strategy sticky, or if each part has its own node.
 func (t Target) MovesRetries() bool {
 	hasNamedParts := t.FansOut() && t.Parts == 0
 
 	return t.Strategy != StrategySticky && !hasNamedParts
 }
 
-// Takers are the names of the nodes that take runs now and may have the task's, which
-// read a secret, or do not; none if the selector cannot be read.
+// Takers returns the names of the nodes that accept runs now and match the target. If secret is set, they must
+// also have a key for secrets. It returns nil if the selector cannot be parsed.
 func (t Target) Takers(nodes []Node, secret bool) (names []string) {
 	sel, err := ParseSelector(t.Selector)
 	if err != nil {

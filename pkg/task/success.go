@@ -7,26 +7,25 @@ import (
 	"slices"
 )
 
-// Success says when an attempt has succeeded whose process ended by itself, and not
-// by a signal. The zero value: with exit code 0, whatever it printed.
+// Success defines when an attempt has succeeded whose process exited by itself, and not because of a signal.
+// The zero value means exit code 0, with any output.
 type Success struct {
 	ExitCodes []int  `json:"exit_codes,omitempty" doc:"The exit codes that count as success, 0 to 255. Default: only 0."`
 	Output    string `json:"output,omitempty" doc:"An RE2 pattern that at least one line of the output must match."`
 	NotOutput string `json:"not_output,omitempty" doc:"An RE2 pattern that no line of the output may match."`
 }
 
-// How large a pattern of Success may be: as text in bytes, and as the program
-// that it is compiled to, in instructions. At worst a node works some 7 ns for each
-// instruction on each byte that is printed.
+// The maximum size of a pattern: as text in bytes, and as a compiled program in instructions. In the worst
+// case, matching takes about 7 ns per instruction for each byte of output.
 const (
 	MaxPattern        = 1024
 	maxPatternProgram = 1100
 )
 
-// Any reports whether there is anything that the default does not say.
+// Any reports whether the rule differs from the default.
 func (s Success) Any() bool { return len(s.ExitCodes) > 0 || s.Output != "" || s.NotOutput != "" }
 
-// Exit reports whether an exit code is success.
+// Exit reports whether an exit code counts as success.
 func (s Success) Exit(code int) bool {
 	if len(s.ExitCodes) == 0 {
 		return code == 0
@@ -34,8 +33,8 @@ func (s Success) Exit(code int) bool {
 	return slices.Contains(s.ExitCodes, code)
 }
 
-// Patterns are the patterns, ready for use; nil for none. How large they may be was
-// checked when they were set, by what held then: who had a larger one keeps it.
+// Patterns returns the compiled patterns; nil for an absent one. It does not check their size, because a
+// pattern that was accepted by an earlier version with larger limits stays valid.
 func (s Success) Patterns() (output, not *regexp.Regexp, err error) {
 	if output, err = compilePattern("success.output", s.Output); err == nil {
 		not, err = compilePattern("success.not_output", s.NotOutput)
@@ -43,6 +42,7 @@ func (s Success) Patterns() (output, not *regexp.Regexp, err error) {
 	return output, not, err
 }
 
+// validate checks the rule.
 func (s Success) validate() error {
 	for i, code := range s.ExitCodes {
 		field := fmt.Sprintf("success.exit_codes[%d]", i)
@@ -61,6 +61,7 @@ func (s Success) validate() error {
 	return checkPattern("success.not_output", s.NotOutput)
 }
 
+// checkPattern checks that a pattern is valid and not too expensive.
 func checkPattern(field, pattern string) error {
 	if len(pattern) > MaxPattern {
 		return Invalid(CodeTooLong, field, "is %d bytes long; at most %d are allowed", len(pattern), MaxPattern)
@@ -75,14 +76,14 @@ func checkPattern(field, pattern string) error {
 	if err != nil {
 		return noPattern(field, pattern, err)
 	}
-	if n := len(program.Inst); n > maxPatternProgram { // a{1000}{9} is short, and long
+	if n := len(program.Inst); n > maxPatternProgram { // a{1000}{9} is short as text, but large as a program
 		return Invalid(CodeTooLong, field, "%s takes %d instructions; at most %d are allowed", Quote(pattern), n, maxPatternProgram)
 	}
 
 	return nil
 }
 
-// compilePattern reads a pattern; nil if there is none.
+// compilePattern compiles a pattern; nil if it is empty.
 func compilePattern(field, pattern string) (*regexp.Regexp, error) {
 	if pattern == "" {
 		return nil, nil
@@ -96,18 +97,20 @@ func compilePattern(field, pattern string) (*regexp.Regexp, error) {
 	return re, nil
 }
 
+// noPattern returns the error for an invalid pattern.
 func noPattern(field, pattern string, err error) error {
 	return Invalid(CodeBadValue, field, "%s is not a regular expression (RE2): %s", Quote(pattern), err)
 }
 
-// DefaultKillSignal is what an empty kill_signal stands for.
+// DefaultKillSignal is the meaning of an empty kill_signal.
 const DefaultKillSignal = "SIGTERM"
 
-// KillSignals are the signals that may ask a process to end.
+// KillSignals returns the valid values of kill_signal.
 func KillSignals() []string {
 	return []string{DefaultKillSignal, "SIGINT", "SIGQUIT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGABRT", "SIGALRM", "SIGWINCH", "SIGKILL"}
 }
 
+// checkKillSignal checks the name of a signal.
 func checkKillSignal(name string) error {
 	if name == "" {
 		return nil

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
+// timeLayout is the format of all times.
 const timeLayout = "2006-01-02T15:04:05.000Z07:00"
 
-// Time is an instant as Carillon writes it: RFC 3339, UTC, milliseconds. What
-// is finer is cut off when it is made by At, so that what is written and read
-// back is equal to what was in memory.
+// Time is an instant in Carillon's format: RFC 3339, UTC, milliseconds. At truncates it to that precision, so
+// that a value that is written and read again is equal to the value in memory.
 type Time struct{ time.Time }
 
-// At makes a Time of t: in UTC, cut to the millisecond.
+// At converts t to a Time: in UTC, truncated to the millisecond.
 func At(t time.Time) Time {
 	if t.IsZero() {
 		return Time{}
@@ -20,7 +20,7 @@ func At(t time.Time) Time {
 	return Time{time.UnixMilli(t.UnixMilli()).UTC()}
 }
 
-// AppendText appends the time as it is written, always in UTC.
+// AppendText appends the formatted time, always in UTC. It avoids time.Format, because records contain many times.
 func (t Time) AppendText(b []byte) ([]byte, error) {
 	u := t.UTC()
 	year, month, day := u.Date()
@@ -40,23 +40,22 @@ func (t Time) AppendText(b []byte) ([]byte, error) {
 	return append(twoDigits(b, ms/10), byte('0'+ms%10), 'Z'), nil
 }
 
+// twoDigits appends a number from 0 to 99.
 func twoDigits(b []byte, n int) []byte { return append(b, byte('0'+n/10), byte('0'+n%10)) }
 
-// MarshalText writes the time; it makes Time a string in JSON and YAML.
+// MarshalText encodes the time. It makes Time a string in JSON and YAML.
 func (t Time) MarshalText() ([]byte, error) {
 	return t.AppendText(make([]byte, 0, len(timeLayout)))
 }
 
-// MarshalJSON hides the method of the embedded time.Time, which would write
-// as many digits as the clock has.
+// MarshalJSON replaces the method of the embedded time.Time, which would write nanoseconds.
 func (t Time) MarshalJSON() ([]byte, error) {
 	b := make([]byte, 0, len(timeLayout)+2)
 	b, err := t.AppendText(append(b, '"'))
 	return append(b, '"'), err
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote, and any RFC 3339 time; null
-// changes nothing.
+// UnmarshalJSON decodes any RFC 3339 time. null changes nothing.
 func (t *Time) UnmarshalJSON(b []byte) error {
 	if string(b) == "null" {
 		return nil
@@ -68,7 +67,7 @@ func (t *Time) UnmarshalJSON(b []byte) error {
 	return t.UnmarshalText(b[1 : len(b)-1])
 }
 
-// UnmarshalText reads an RFC 3339 time.
+// UnmarshalText parses an RFC 3339 time.
 func (t *Time) UnmarshalText(b []byte) error {
 	if v, ok := parseOwn(b); ok {
 		*t = v
@@ -76,7 +75,7 @@ func (t *Time) UnmarshalText(b []byte) error {
 	}
 
 	v, err := time.Parse(time.RFC3339Nano, string(b))
-	// Package time also takes "T8:00:00" and "00,5".
+	// Package time also accepts "T8:00:00" and "00,5".
 	if err != nil || b[len("2006-01-02T15")] != ':' || bytes.ContainsRune(b, ',') {
 		return Invalid(CodeBadTime, "", "%s is not a time in RFC 3339, such as 2026-12-24T18:00:00Z", Quote(string(b)))
 	}
@@ -86,7 +85,8 @@ func (t *Time) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// parseOwn reads what AppendText wrote, and says if it did: most times are read from records of our own, by the million.
+// parseOwn parses the format of AppendText, and returns false for any other. Nearly all times come from
+// Carillon's own records, so this fast path matters.
 func parseOwn(b []byte) (Time, bool) {
 	const layout = "0000-00-00T00:00:00.000Z"
 	if len(b) != len(layout) {
@@ -108,5 +108,5 @@ func parseOwn(b []byte) (Time, bool) {
 
 	v := time.Date(year, time.Month(month), day, hour, minute, second, (two(20)*10+int(b[22]-'0'))*1e6, time.UTC)
 
-	return Time{v}, v.Day() == day // no 30 February
+	return Time{v}, v.Day() == day // rejects dates such as 30 February, which time.Date normalizes
 }

@@ -1,10 +1,9 @@
 package task
 
-// Usage is what the processes of an attempt took. What is 0 is less than the
-// unit, or not known.
+// Usage is the resources that the processes of an attempt used. 0 means less than the unit, or unknown.
 type Usage struct {
-	CPUMS      int64 `json:"cpu_ms,omitempty"`      // processors' time, in milliseconds
-	MemoryPeak int64 `json:"memory_peak,omitempty"` // bytes: of all processes with limits.memory, else of the largest
-	IORead     int64 `json:"io_read,omitempty"`     // bytes from storage
-	IOWritten  int64 `json:"io_written,omitempty"`  // bytes to storage
+	CPUMS      int64 `json:"cpu_ms,omitempty"`      // CPU time in milliseconds
+	MemoryPeak int64 `json:"memory_peak,omitempty"` // bytes: of all processes if limits.memory is set, otherwise of the largest process
+	IORead     int64 `json:"io_read,omitempty"`     // bytes read from storage
+	IOWritten  int64 `json:"io_written,omitempty"`  // bytes written to storage
 }

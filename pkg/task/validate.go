@@ -13,10 +13,9 @@ import (
 	"unicode/utf8"
 )
 
-// The limits of what a user may write. Arguments and environment stay below
-// what Linux passes to a program (128 KiB a string); MaxAction, counted as JSON,
-// in which one byte may take six, keeps a spec and its entry, or a run and its
-// environment, far below what etcd takes in one request (1.5 MiB).
+// Limits of a user's input. Arguments and environment stay below what Linux passes to a program (128 KiB for
+// each string). MaxAction applies to the JSON form, in which one byte may become six. It keeps a spec with its
+// entry, or a run with its environment, far below the maximum size of an etcd request (1.5 MiB).
 const (
 	MaxName        = 128
 	MaxDescription = 4096
@@ -59,8 +58,8 @@ func CheckName(field, name string) error {
 	return nil
 }
 
-// wellFormed is [a-z0-9]([a-z0-9._-]*[a-z0-9])? without the price of a regular
-// expression: a scheduler checks a million names when it starts.
+// wellFormed is equivalent to the pattern [a-z0-9]([a-z0-9._-]*[a-z0-9])?, but much faster: a scheduler checks
+// a million names when it starts.
 func wellFormed(name string) bool {
 	for i := range len(name) {
 		switch c := name[i]; {
@@ -73,8 +72,8 @@ func wellFormed(name string) bool {
 	return name != ""
 }
 
-// Validate checks all that can be checked without knowing time: schedules and
-// zones are package schedule's. It returns the first fault, as an *Error.
+// Validate checks everything that does not depend on the current time. Package schedule checks schedules and
+// time zones. It returns the first problem as an *Error.
 func (s *Spec) Validate() error {
 	checks := []func() error{
 		func() error { return CheckName("name", s.Name) },
@@ -107,6 +106,7 @@ func (s *Spec) Validate() error {
 	return nil
 }
 
+// validateTiming checks the fields that determine ticks, except for the schedule and the zone.
 func (s *Spec) validateTiming() error {
 	for _, at := range []struct {
 		field string
@@ -130,6 +130,7 @@ func (s *Spec) validateTiming() error {
 	return checkOptional("ttl", s.TTL, Duration(time.Second), maxTTL)
 }
 
+// validateOverlap checks the overlap policy and the fields that belong to it.
 func (s *Spec) validateOverlap() error {
 	if err := oneOf("overlap", s.Overlap, OverlapSkip, OverlapQueue, OverlapReplace, OverlapAllow); err != nil {
 		return err
@@ -154,6 +155,7 @@ func (s *Spec) validateOverlap() error {
 	return checkRange("max_active", s.MaxActive, 0, MaxActive)
 }
 
+// validatePause checks the fields of a pause.
 func (s *Spec) validatePause() error {
 	if err := checkRange("pause_after_failures", s.PauseAfter, 0, MaxFailures); err != nil {
 		return err
@@ -168,7 +170,7 @@ func (s *Spec) validatePause() error {
 	return checkText("pause_reason", s.PauseReason, MaxReason)
 }
 
-// checkOptional is checkDuration for what may be left out: 0s.
+// checkOptional is like checkDuration, but accepts 0s, which means that the field is not set.
 func checkOptional(field string, d, low, high Duration) error {
 	if d == 0 {
 		return nil
@@ -176,7 +178,7 @@ func checkOptional(field string, d, low, high Duration) error {
 	return checkDuration(field, d, low, high)
 }
 
-// Validate checks that the action is one, and what it says.
+// Validate checks that exactly one action is set, and its fields.
 func (a Action) Validate() error {
 	switch {
 	case a.Process == nil && a.Noop == nil:
@@ -190,6 +192,7 @@ func (a Action) Validate() error {
 	return nil
 }
 
+// validate checks the fields of a process.
 func (p *Process) validate() error {
 	const field = "action.process"
 
@@ -231,7 +234,7 @@ func (p *Process) validate() error {
 	return checkSize(field, p)
 }
 
-// checkSize checks how long v is as it is stored.
+// checkSize checks the size of v in its stored form.
 func checkSize(field string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -244,7 +247,7 @@ func checkSize(field string, v any) error {
 	return nil
 }
 
-// CheckEnv checks environment variables: their names, and that the kernel takes them.
+// CheckEnv checks environment variables: their names, and whether the kernel accepts them.
 func CheckEnv(field string, env map[string]string) error {
 	if len(env) > MaxEnv {
 		return Invalid(CodeTooMany, field, "has %d variables; at most %d are allowed", len(env), MaxEnv)
@@ -268,6 +271,7 @@ func CheckEnv(field string, env map[string]string) error {
 	return checkSize(field, env)
 }
 
+// checkArg checks a string that is passed to a program.
 func checkArg(field, v string) error {
 	if strings.ContainsRune(v, 0) {
 		return Invalid(CodeBadValue, field, "contains a NUL byte, which no program can receive")
@@ -279,6 +283,7 @@ func checkArg(field, v string) error {
 	return nil
 }
 
+// validate checks the missed policy.
 func (m MissedPolicy) validate() error {
 	if err := oneOf("missed.policy", m.Policy, MissedLatest, MissedSkip, MissedAll); err != nil {
 		return err
@@ -293,6 +298,7 @@ func (m MissedPolicy) validate() error {
 	return checkRange("missed.limit", m.Limit, 1, MaxMissed)
 }
 
+// validate checks the retry policy.
 func (r Retry) validate() error {
 	if err := checkRange("retry.attempts", r.Attempts, 1, MaxAttempts); err != nil {
 		return err
@@ -303,6 +309,7 @@ func (r Retry) validate() error {
 	if err := checkDuration("retry.max_backoff", r.MaxBackoff, 0, maxBackoff); err != nil {
 		return err
 	}
+	// The negated forms also reject NaN.
 	if !(r.Factor >= 1 && r.Factor <= 100) {
 		return Invalid(CodeOutOfRange, "retry.factor", "%v is not between 1 and 100", r.Factor)
 	}
@@ -337,6 +344,7 @@ func (r Retry) validate() error {
 	return nil
 }
 
+// validate checks the target.
 func (t Target) validate() error {
 	if _, err := ParseSelector(t.Selector); err != nil {
 		return Under("target.selector", err)
@@ -348,7 +356,7 @@ func (t Target) validate() error {
 	return t.validateFan()
 }
 
-// Under puts field before the field of an *Error; other errors it leaves alone.
+// Under prepends a field to the field of an *Error. It returns other errors unchanged.
 func Under(field string, err error) error {
 	e, ok := err.(*Error)
 	if !ok {
@@ -386,11 +394,13 @@ func CheckLabels(field string, labels map[string]string) error {
 	return nil
 }
 
+// The forms of the key and the value of a label.
 var (
 	labelKey   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$`)
 	labelValue = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$`)
 )
 
+// checkLabelKey checks the key of a label.
 func checkLabelKey(k string) error {
 	if len(k) > MaxLabel || !labelKey.MatchString(k) {
 		return Invalid(CodeBadLabel, "", "%s is not a label's key: letters, digits, '.', '_', '-' and '/', at most %d bytes%s",
@@ -399,6 +409,7 @@ func checkLabelKey(k string) error {
 	return nil
 }
 
+// checkLabelValue checks the value of a label.
 func checkLabelValue(v string) error {
 	if len(v) > MaxLabel || !labelValue.MatchString(v) {
 		return Invalid(CodeBadLabel, "", "%s is not a label's value: letters, digits, '.', '_' and '-', at most %d bytes%s",
@@ -407,7 +418,7 @@ func checkLabelValue(v string) error {
 	return nil
 }
 
-// allowedInstead is the end of a message about a text that is no name.
+// allowedInstead returns the end of a message about an invalid name, with a similar valid one.
 func allowedInstead(name string) string {
 	if name == "" {
 		return ""
@@ -415,6 +426,7 @@ func allowedInstead(name string) string {
 	return fmt.Sprintf("; %s would be allowed", Quote(name))
 }
 
+// checkText checks the length and the characters of free text.
 func checkText(field, s string, most int) error {
 	if len(s) > most {
 		return Invalid(CodeTooLong, field, "is %d bytes long; at most %d are allowed", len(s), most)
@@ -426,6 +438,7 @@ func checkText(field, s string, most int) error {
 	return nil
 }
 
+// checkDuration checks that a duration is in a range, inclusive.
 func checkDuration(field string, d, low, high Duration) error {
 	if d < low || d > high {
 		return Invalid(CodeOutOfRange, field, "%s is not between %s and %s", d, low, high)
@@ -433,6 +446,7 @@ func checkDuration(field string, d, low, high Duration) error {
 	return nil
 }
 
+// checkRange checks that a number is in a range, inclusive.
 func checkRange(field string, v, low, high int) error {
 	if v < low || v > high {
 		if low == high {
