@@ -23,14 +23,14 @@ type attemptJudge struct {
 	owners *ownerJudge
 }
 
-// inboxRecord is an attempt as it was read.
+// inboxRecord is an attempt with the key and revision at which it was read.
 type inboxRecord struct {
 	task.Assigned
 	key record.RunKey
 	store.Seen
 }
 
-// checkAttempts reads all inboxes, a page at a time, with the entries of their tasks.
+// checkAttempts reads all inboxes, a page at a time, together with the entries of their tasks.
 func (j *attemptJudge) checkAttempts(ctx context.Context) error {
 	var page []inboxRecord
 	err := j.reader.eachRecord(ctx, j.keys.Runs(), func(ctx context.Context, e *mvccpb.KeyValue) error {
@@ -55,8 +55,7 @@ func (j *attemptJudge) checkAttempts(ctx context.Context) error {
 	return j.checkHaveTasks(ctx, page)
 }
 
-// checkAttempt judges one attempt by itself. It is false if nothing more is to be
-// checked.
+// checkAttempt judges one attempt by itself. It returns false if nothing else needs to be checked.
 func (j *attemptJudge) checkAttempt(e *mvccpb.KeyValue) (inboxRecord, bool) {
 	k, ok := j.keys.ParseRun(string(e.Key))
 	if !ok {
@@ -82,10 +81,12 @@ func (j *attemptJudge) checkAttempt(e *mvccpb.KeyValue) (inboxRecord, bool) {
 	return inboxRecord{r, k, seenRecord(e)}, true
 }
 
-// suspectOrphan suspects an attempt whose instance is gone for longer than its
-// lost_after. An instance that another one has followed is gone since that one started.
-// For how long a node has been absent, etcd's past tells. It reports whether the
-// attempt's instance is gone at all.
+// suspectOrphan suspects an attempt whose instance has been gone for longer than the attempt's lost_after: its
+// owner should have declared it lost (G17). It reports whether the instance is gone at all.
+//
+// There are three cases. Another instance of the node is present: then the attempt's instance has been gone since
+// that one started. No instance is present, but the attempt's instance is proved dead: then nobody has to wait for
+// lost_after. Otherwise only etcd's past shows how long the node has been absent.
 func (j *attemptJudge) suspectOrphan(k record.RunKey, r task.Assigned, e *mvccpb.KeyValue) bool {
 	lostAfter := r.EffectiveLostAfter().Std()
 
@@ -119,8 +120,7 @@ func (j *attemptJudge) suspectOrphan(k record.RunKey, r task.Assigned, e *mvccpb
 	return true
 }
 
-// checkHaveTasks suspects attempts of tasks that are gone, unless they were asked
-// to end.
+// checkHaveTasks suspects attempts whose tasks are gone, unless a cancel was requested.
 func (j *attemptJudge) checkHaveTasks(ctx context.Context, page []inboxRecord) error {
 	keys := make([]string, 0, len(page))
 	for _, attempt := range page {
@@ -152,8 +152,8 @@ func (j *attemptJudge) checkHaveTasks(ctx context.Context, page []inboxRecord) e
 	return nil
 }
 
-// nodeLongAbsent checks, in etcd's past, that a node has been absent for longer than an
-// attempt waits for it, and that the attempt has not changed since.
+// nodeLongAbsent checks in etcd's past that a node has been absent for longer than the attempt's lost_after, and
+// that the attempt has not changed since.
 type nodeLongAbsent struct {
 	reader     *reader
 	node       string
@@ -161,6 +161,7 @@ type nodeLongAbsent struct {
 	attemptMod int64
 }
 
+// stillHolds returns false if etcd's past does not reach far enough. It then adds a note instead of a finding.
 func (r nodeLongAbsent) stillHolds(ctx context.Context) (bool, error) {
 	gone, known, err := r.absentBefore(ctx, r.reader.at.Add(-r.lostAfter.Std()-timeTolerance))
 	if err == nil && !known {
@@ -169,13 +170,12 @@ func (r nodeLongAbsent) stillHolds(ctx context.Context) (bool, error) {
 	return gone, err
 }
 
-// absentBefore reports whether at a time of the past the node's key was absent already,
-// and the attempt's record was as it is now. known is false if etcd's past does not
-// reach that far.
+// absentBefore reports whether, at a time in the past, the node's key was already absent and the attempt's record
+// was as it is now. known is false if etcd's past does not reach that far.
 //
-// etcd's past has no clock except the times that the nodes then announced: the newest
-// revision at which none of them was past the time in question is not later than it. A
-// binary search finds that revision.
+// etcd does not store when a revision was written. The only clock is the time that nodes announced in their
+// records. The newest revision at which no node had announced a time later than the given one is not later than it.
+// A binary search finds that revision.
 func (r nodeLongAbsent) absentBefore(ctx context.Context, before time.Time) (gone, known bool, err error) {
 	past, err := r.reader.store.Readable(ctx)
 	if err != nil {
@@ -194,7 +194,7 @@ func (r nodeLongAbsent) absentBefore(ctx context.Context, before time.Time) (gon
 		}
 	}
 
-	// Where no node was present, nobody announced the time.
+	// Without a node, no time was announced.
 	reaches := !at.IsZero() && !at.After(before)
 	key := r.reader.keys.Node(r.node)
 
@@ -204,7 +204,7 @@ func (r nodeLongAbsent) absentBefore(ctx context.Context, before time.Time) (gon
 	}
 
 	switch {
-	case errors.Is(err, rpctypes.ErrCompacted): // meanwhile
+	case errors.Is(err, rpctypes.ErrCompacted): // compacted since Readable
 		return false, false, nil
 	case err != nil:
 		return false, false, unavailableError("read the past of "+key, err)
@@ -215,8 +215,7 @@ func (r nodeLongAbsent) absentBefore(ctx context.Context, before time.Time) (gon
 	return res.Count == 0 && r.attemptMod <= low, true, nil
 }
 
-// clockAt returns the latest time that a node had announced at a revision; zero if no
-// node was present.
+// clockAt returns the latest time that a node had announced at a revision, or zero if no node was present.
 func (r nodeLongAbsent) clockAt(ctx context.Context, revision int64) (time.Time, error) {
 	key, end := kv.Prefix(r.reader.keys.Nodes())
 	res, err := r.reader.store.Client().Get(ctx, key, clientv3.WithRange(end), clientv3.WithRev(revision))

@@ -14,47 +14,49 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Auditor checks a live cluster against the promises. It reads the cluster twice. What
-// is wrong in the first read, of all records at one revision, is a finding only if a
-// second read, Pause later, sees the same records at the same revisions. A record that
-// only changes hands is therefore never a finding, however busy the cluster is.
+// Auditor checks a live cluster against the guarantees (docs/guarantees.md). It reads the cluster twice. Something
+// wrong in the first read, which reads all records at one revision, is a finding only if a second read, Pause
+// later, finds the same records at the same revisions. A record that only changes hands is therefore never a
+// finding, however busy the cluster is.
 //
 //	first read ──judges──▶ suspects ──Pause──▶ second read ──▶ findings
 //
-// It holds a page of records, what it must know of the entries of one shard,
-// and 17 bytes of each task. It only reads; Repair writes.
+// Memory: a page of records, some facts about the entries of one shard, and 17 bytes for each task. Run only reads.
+// Repair writes.
 type Auditor struct {
+	// Store is the connection to the cluster's etcd.
 	Store *store.Store
-	// Ref says where a task lives.
+	// Ref returns the shard of a task.
 	Ref func(namespace, name string) record.Ref
-	// Now is the wall clock of Node; default time.Now.
-	Now  func() time.Time
+	// Now is the wall clock of Node, by which the audit judges what is late. The default is time.Now.
+	Now func() time.Time
+	// Node is the name of the node that makes the audit. Findings about clocks compare with it.
 	Node string
 	// Pause is the time between the two reads; default 6 s, a little longer than
 	// nodes take to announce themselves again.
 	Pause time.Duration
-	// OnProgress, if set, is called about once a second with how far the audit is.
+	// OnProgress, if set, is called about once a second with the progress of the audit.
 	OnProgress func(task.AuditProgress)
-	// Page is how many records are read at once; default 1000.
+	// Page is how many records one read returns; default 1000.
 	Page int
 }
 
-// DefaultPause is Auditor.Pause where it is not set.
+// DefaultPause is the default of Auditor.Pause.
 const DefaultPause = 6 * time.Second
 
 const (
 	// timeTolerance is how much later than expected something may happen before it is a finding.
 	timeTolerance = 30 * time.Second
-	// maxClockSkew is how far a node's clock may be off before it is a finding. Some
-	// time passes between the reading of a clock and the commit that announces it.
+	// maxClockSkew is how far a node's clock may be off before it is a finding. Some time passes between the
+	// reading of a clock and the commit that announces it.
 	maxClockSkew = 5 * time.Second
-	// maxPerKind bounds the findings of a kind; more are only counted.
+	// maxPerKind limits the findings of a kind. Further ones are only counted.
 	maxPerKind = 200
-	// maxKeys bounds the keys of a finding.
+	// maxKeys limits the keys of a finding.
 	maxKeys = 10
 )
 
-// withDefaults fills in what is not set.
+// withDefaults returns the auditor with defaults for the fields that are not set.
 func (au Auditor) withDefaults() Auditor {
 	if au.Now == nil {
 		au.Now = time.Now
@@ -63,7 +65,7 @@ func (au Auditor) withDefaults() Auditor {
 	return au
 }
 
-// Run audits. The error is task.ErrUnavailable if etcd could not be read.
+// Run makes an audit. The error is task.ErrUnavailable if etcd could not be read.
 func (au Auditor) Run(ctx context.Context) (task.Audit, error) {
 	a := newAudit(au.withDefaults())
 	found, err := a.run(ctx)
@@ -77,8 +79,8 @@ func (au Auditor) Run(ctx context.Context) (task.Audit, error) {
 	}, nil
 }
 
-// audit is one audit while it runs. It has the judges read and judge the cluster stage
-// by stage, and confirms what they suspect.
+// audit is one audit in progress. It lets the judges read and judge the cluster stage by stage, and then confirms
+// what they suspect.
 type audit struct {
 	pause    time.Duration
 	notes    *notes
@@ -99,7 +101,7 @@ type audit struct {
 	members     *memberJudge
 }
 
-// newAudit wires an audit. A judge that asks another one gets it here.
+// newAudit wires an audit. Judges that depend on other judges receive them here.
 func newAudit(au Auditor) *audit {
 	notes, progress, cluster := &notes{}, &progress{report: au.OnProgress}, newSnapshot()
 	reader := newReader(au, progress, notes)
@@ -128,8 +130,8 @@ func newAudit(au Auditor) *audit {
 	}
 }
 
-// run reads the cluster stage by stage, each of which is judged by what the earlier
-// ones have read, and confirms the suspects after a pause.
+// run reads the cluster stage by stage. Each stage is compared with what the earlier ones have read. After a pause
+// it confirms the suspects.
 func (a *audit) run(ctx context.Context) ([]task.Finding, error) {
 	if err := a.reader.pinRevision(ctx); err != nil {
 		return nil, err
@@ -164,13 +166,13 @@ func (a *audit) run(ctx context.Context) ([]task.Finding, error) {
 	return a.confirmSuspects(ctx)
 }
 
-// checkFleet reads the small directories: everything that does not belong to a task.
+// checkFleet reads the small directories, which hold everything that does not belong to a task.
 func (a *audit) checkFleet(ctx context.Context) error {
 	if err := a.records.readCluster(ctx); err != nil || a.cluster.shards == 0 {
 		return err
 	}
 
-	// The nodes come first: who leads and who owns a shard is judged by them.
+	// Nodes come first, because leader and owners are compared with them.
 	keys := a.reader.keys
 	for _, directory := range []struct {
 		prefix string
@@ -197,7 +199,7 @@ func (a *audit) checkFleet(ctx context.Context) error {
 	return a.records.readFreezes(ctx)
 }
 
-// checkShards reads the shards, and then what is judged by the entries in them.
+// checkShards reads the shards, and then what must be compared with their entries.
 func (a *audit) checkShards(ctx context.Context) error {
 	if err := a.shards.checkShards(ctx); err != nil {
 		return err
@@ -212,6 +214,7 @@ func (a *audit) checkShards(ctx context.Context) error {
 	return a.shards.checkStray(ctx)
 }
 
+// waitForQuiet waits between the two reads.
 func (a *audit) waitForQuiet(ctx context.Context) error {
 	if !clock.Sleep(ctx, a.pause) {
 		return context.Cause(ctx)
@@ -220,8 +223,8 @@ func (a *audit) waitForQuiet(ctx context.Context) error {
 	return nil
 }
 
-// confirmSuspects reads what the suspects depend on again, and returns the findings in the
-// order in which they are shown.
+// confirmSuspects reads again what the suspects depend on. It returns the confirmed findings in the order in which
+// they are shown.
 func (a *audit) confirmSuspects(ctx context.Context) ([]task.Finding, error) {
 	found, err := a.suspects.confirmAll(ctx, a.reader)
 	if err != nil {
@@ -246,6 +249,7 @@ func (a *audit) confirmSuspects(ctx context.Context) ([]task.Finding, error) {
 	return found, nil
 }
 
+// unavailableError wraps an error of etcd as task.ErrUnavailable, unless the caller has canceled.
 func unavailableError(what string, err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err

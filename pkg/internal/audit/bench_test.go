@@ -13,7 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// BenchmarkAudit reads 20,000 tasks with three records of history each.
+// BenchmarkAudit reads 20,000 tasks with three history records each.
 func BenchmarkAudit(b *testing.B) {
 	s := newSite(b, kvtest.Memory(b))
 	e := s.newEntry()

@@ -35,7 +35,7 @@ type busy struct {
 
 const busyShards = 32
 
-// start starts a node; its end drains it.
+// start starts a node. It is drained at the end of the test.
 func (b *busy) start(name string) *daemon.Node {
 	b.Helper()
 	cfg := daemon.Defaults()
@@ -68,9 +68,8 @@ func (b *busy) start(name string) *daemon.Node {
 	return n
 }
 
-// A cluster that is well has no findings, however much goes on in it: runs that
-// start and end, tasks that come, go and change, a node that joins and one that
-// is drained.
+// A healthy cluster has no findings, however busy it is: runs start and end, tasks are created, changed and
+// deleted, a node joins and another is drained.
 func TestAudit_OfABusyClusterFindsNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a busy cluster: make test-cluster")
@@ -110,7 +109,7 @@ func TestAudit_OfABusyClusterFindsNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var others sync.WaitGroup
 	others.Go(func() { change(ctx, c) })
-	var stood atomic.Int64 // how long the machine, or etcd, stood still at most
+	var stood atomic.Int64 // the longest time that the machine, or etcd, stood still
 	others.Go(func() {
 		for began := time.Now(); ctx.Err() == nil; began = time.Now() {
 			time.Sleep(20 * time.Millisecond)
@@ -123,7 +122,7 @@ func TestAudit_OfABusyClusterFindsNothing(t *testing.T) {
 		Ref: func(ns, name string) record.Ref {
 			return record.Ref{Namespace: ns, Name: name, Shard: shard.Of(ns, name, busyShards)}
 		},
-		// Less than nodes need to say who they are, so that more is in between.
+		// A shorter pause than nodes need to rewrite their records, so that more records are in transition.
 		Pause: 1500 * time.Millisecond, Page: 50}
 
 	const audits = 4
@@ -143,12 +142,12 @@ func TestAudit_OfABusyClusterFindsNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			// Known: history of a deleted task whose run ends between two owners stays.
+			// Known limit: the history of a deleted task whose run ends between two owners stays.
 			if i > 0 {
 				found.Findings = slices.DeleteFunc(found.Findings, func(f task.Finding) bool { return f.Kind == "orphan_history" })
 			}
 
-			// A cluster that stands still for as long as the auditor waits is not well, and the auditor right.
+			// If the cluster stood still for as long as the auditor waits, the auditor is right to report it.
 			still := time.Duration(stood.Load())
 			if len(found.Findings) == 0 || still < 500*time.Millisecond || tries == 5 {
 				break
@@ -210,8 +209,7 @@ func settled(t *testing.T, c *client.Client) {
 	})
 }
 
-// change creates, pauses, triggers and deletes tasks until ctx ends. What a
-// draining node refuses is none of its business.
+// change creates, pauses, triggers and deletes tasks until ctx ends. It ignores calls that a draining node rejects.
 func change(ctx context.Context, c *client.Client) {
 	for i := 0; ctx.Err() == nil; i++ {
 		name := fmt.Sprintf("x%d", i%20)

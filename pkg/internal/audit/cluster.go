@@ -8,10 +8,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// clusterJudge judges the records of which the cluster has one.
+// clusterJudge judges the records of which a cluster has exactly one.
 type clusterJudge struct{ judge }
 
-// readCluster reads the cluster's record, which says how many shards there are.
+// readCluster reads the cluster's record, which contains the number of shards.
 func (j *clusterJudge) readCluster(ctx context.Context) error {
 	key := j.keys.Cluster()
 	found, err := j.reader.readKeys(ctx, key)
@@ -40,7 +40,7 @@ func (j *clusterJudge) readCluster(ctx context.Context) error {
 	return nil
 }
 
-// readFreezes reads what is frozen. The runs that wait for it are not stuck.
+// readFreezes reads what is frozen. Runs that wait because of a freeze are not stuck.
 func (j *clusterJudge) readFreezes(ctx context.Context) error {
 	key := j.keys.Freezes()
 	found, err := j.reader.readKeys(ctx, key)

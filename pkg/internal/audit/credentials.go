@@ -24,7 +24,7 @@ func (j *credentialJudge) checkToken(_ context.Context, e *mvccpb.KeyValue) erro
 	return nil
 }
 
-// checkSecret judges a secret by everything that can be read without a key.
+// checkSecret checks everything about a secret that can be read without a key.
 func (j *credentialJudge) checkSecret(_ context.Context, e *mvccpb.KeyValue) error {
 	namespace, name, ok := j.keys.ParseSecret(string(e.Key))
 	if !ok {

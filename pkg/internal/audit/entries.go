@@ -13,13 +13,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// entryJudge judges the entries of a shard by the specs of their tasks.
+// entryJudge compares the entries of a shard with the specs of their tasks.
 type entryJudge struct {
 	judge
 	ticks *tickJudge
 }
 
-// checkEntry judges an entry, and remembers what its queue and history are judged by.
+// checkEntry judges an entry, and stores in s what its queue and history are compared with.
 func (j *entryJudge) checkEntry(ctx context.Context, s *shardState, e *mvccpb.KeyValue, k record.ShardKey) {
 	ref := k.Ref
 	j.checkNoLease(e)
@@ -53,38 +53,38 @@ func (j *entryJudge) checkEntry(ctx context.Context, s *shardState, e *mvccpb.Ke
 	}
 }
 
-// suspectUIDs suspects a spec whose uid differs from its entry's. Both are written
-// together, and neither may have changed at the second read.
+// suspectUIDs suspects a spec whose uid differs from its entry's. One transaction writes both, so they must agree.
+// It reads the spec, because the set of specs contains only hashes.
 func (j *entryJudge) suspectUIDs(ctx context.Context, e *mvccpb.KeyValue, ref record.Ref) {
 	key := j.keys.Spec(ref)
 	found, err := j.reader.readKeys(ctx, key)
 	spec := found[key]
 	if err != nil || spec == nil {
-		return // it is deleted meanwhile: no finding
+		return // the task was deleted meanwhile
 	}
 
 	uid, err := specUID(spec.Value)
 	if err != nil || uid == uidOf(e.Value) {
-		return // readSpecs has suspected it as unreadable
+		return // readSpecs has reported it as unreadable
 	}
 
 	j.addSuspect(kindUIDs.newFinding(fmt.Sprintf("the spec of %s has uid %q, its entry %q", ref, uid, uidOf(e.Value)), string(e.Key), key),
 		seenRecord(e), seenRecord(spec))
 }
 
-// uidOf returns the uid in an entry; "" if it cannot be read.
+// uidOf returns the uid of an entry, or "" if the entry cannot be read.
 func uidOf(value []byte) string {
 	e, _ := record.DecodeEntry(value)
 	return e.UID
 }
 
-// usedUp reports whether an entry has had as many runs as it may.
+// usedUp reports whether an entry has had as many runs as max_runs allows.
 func usedUp(e task.Entry) bool { return e.MaxRuns > 0 && e.Own != nil && e.Own.Runs >= e.MaxRuns }
 
-// maxEntrySize is how large an entry may be that an owner reads.
+// maxEntrySize is the size up to which an owner reads an entry.
 const maxEntrySize = 2 * task.MaxAction
 
-// readEntry reads an entry as its owner does: what the owner would refuse is an error.
+// readEntry reads an entry as its owner does. It returns an error for everything that the owner would reject.
 func readEntry(value []byte) (task.Entry, error) {
 	if len(value) > maxEntrySize {
 		return task.Entry{}, fmt.Errorf("%d bytes; at most %d are read", len(value), maxEntrySize)

@@ -11,25 +11,24 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// historyJudge judges the runs of a shard that have ended: parts, history and
-// dead-letter runs.
+// historyJudge judges the runs of a shard that have ended: parts, history and dead-letter runs.
 type historyJudge struct {
 	judge
 	owners  *ownerJudge
-	orphans *orphanHistory // of the task that is read; nil: none so far
+	orphans *orphanHistory // of the task that is being read; nil: none so far
 }
 
-// orphanHistory is the records of history of one task that is gone.
+// orphanHistory collects the history records of one task that is gone. They become one finding.
 type orphanHistory struct {
 	ref   record.Ref
-	uid   string // of the entry that is there; "" if there is none
+	uid   string // of the entry that now has this name; "" if there is none
 	keys  []string
 	count int64
 	first store.Seen
 }
 
-// checkPart judges how a part of a run has ended. The owner deletes the records that
-// nobody needs any more.
+// checkPart judges the record of a part's end. Parts that are no longer needed are not findings, because the owner
+// deletes them.
 func (j *historyJudge) checkPart(_ context.Context, _ *shardState, e *mvccpb.KeyValue, k record.ShardKey) {
 	j.checkNoLease(e)
 
@@ -40,7 +39,8 @@ func (j *historyJudge) checkPart(_ context.Context, _ *shardState, e *mvccpb.Key
 	}
 }
 
-// checkEnded judges a record of history.
+// checkEnded judges a history record. Records of one task follow each other, so those of a task that is gone are
+// collected until the next task begins.
 func (j *historyJudge) checkEnded(_ context.Context, s *shardState, e *mvccpb.KeyValue, k record.ShardKey) {
 	if j.orphans != nil && j.orphans.ref != k.Ref {
 		j.finishTask(s)
@@ -69,7 +69,7 @@ func (j *historyJudge) checkEnded(_ context.Context, s *shardState, e *mvccpb.Ke
 	}
 }
 
-// finishTask suspects the history of one task that is gone.
+// finishTask adds the collected history of one task that is gone as a suspect.
 func (j *historyJudge) finishTask(s *shardState) {
 	orphans := j.orphans
 	if j.orphans = nil; orphans == nil {
@@ -87,7 +87,7 @@ func (j *historyJudge) finishTask(s *shardState) {
 	j.addSuspect(f, store.Seen{Key: j.keys.Entry(orphans.ref), Mod: s.entries[orphans.ref.String()].mod}, orphans.first)
 }
 
-// checkDeadLetter judges a dead-letter run: if its task is gone, nobody runs it again.
+// checkDeadLetter judges a dead-letter run. If its task is gone, nobody can retry it.
 func (j *historyJudge) checkDeadLetter(_ context.Context, s *shardState, e *mvccpb.KeyValue, k record.ShardKey) {
 	j.checkNoLease(e)
 	w, err := record.DecodeWaiting(k, e.Value)

@@ -12,12 +12,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// judge is what every judge works with. A judge is responsible for one group of records:
-// it compares each of them with the records that were read before, and suspects what
-// does not fit together.
+// judge holds what all judges share. A judge is responsible for one group of records. It compares each of them with
+// the records that were read before, and adds a suspect for what does not fit together.
 //
-// What later judges need to know of its records it puts into the snapshot. What it has
-// to remember for itself it keeps in its own fields.
+// A judge stores in the snapshot what later judges need to know about its records. It keeps what only it needs in
+// its own fields.
 type judge struct {
 	*suspects
 	reader  *reader
@@ -26,10 +25,10 @@ type judge struct {
 	ref     func(namespace, name string) record.Ref
 }
 
-// checkFunc judges one record.
+// checkFunc judges one record. An error ends the audit.
 type checkFunc func(context.Context, *mvccpb.KeyValue) error
 
-// seenRecord is a record as it was read.
+// seenRecord returns the key and the mod revision of a record, for later comparison.
 func seenRecord(e *mvccpb.KeyValue) store.Seen {
 	return store.Seen{Key: string(e.Key), Mod: e.ModRevision}
 }
@@ -40,31 +39,30 @@ func (j judge) suspectUnreadable(e *mvccpb.KeyValue, what string, err error) {
 	j.addSuspect(kindUnreadable.newFinding(what+" cannot be read: "+reason, string(e.Key)), seenRecord(e))
 }
 
-// suspectStrange suspects a key of a form that Carillon does not use.
+// suspectStrange suspects a key whose form Carillon does not use.
 func (j judge) suspectStrange(e *mvccpb.KeyValue) {
 	j.addSuspect(kindStrange.newFinding("no key of Carillon looks so", string(e.Key)), seenRecord(e))
 }
 
-// checkNoLease checks that a record that is to stay has no lease.
+// checkNoLease checks that a permanent record has no lease.
 func (j judge) checkNoLease(e *mvccpb.KeyValue) {
 	if e.Lease != 0 {
 		j.addSuspect(kindLeased.newFinding(fmt.Sprintf("the record hangs on lease %x", e.Lease), string(e.Key)), seenRecord(e))
 	}
 }
 
-// hasTask reports whether a record of a task with this uid belongs to an entry of its
-// shard, or to a spec that has lost its entry. A lost entry is another finding, and the
-// record must not be lost with it.
+// hasTask reports whether a record with this uid belongs to an entry of its shard, or to a spec without an entry. A
+// missing entry is a finding of its own, and a repair must not delete the other records of that task.
 func (j judge) hasTask(s *shardState, ref record.Ref, uid string) bool {
 	entry, ok := s.entries[ref.String()]
 	return ok && (entry.unreadable || entry.uid == uid) || j.cluster.specs.mayBe(ref, uid)
 }
 
-// clearedPrefix is where the instances are that are proved dead.
+// clearedPrefix is the prefix of the records of instances that are proved dead.
 func clearedPrefix(keys record.Keys) string { return keys.Root() + "cleared/" }
 
-// movesPrefix is where hand-overs that are under way are kept, one key a shard.
+// movesPrefix is the prefix of the records of handovers, one key for each shard.
 func movesPrefix(keys record.Keys) string { return keys.Root() + "moves/" }
 
-// versionsPrefix is where the former versions of all tasks are.
+// versionsPrefix is the prefix of the former versions of all tasks.
 func versionsPrefix(keys record.Keys) string { return keys.Root() + "versions/" }

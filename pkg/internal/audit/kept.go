@@ -14,10 +14,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// keptJudge judges what is kept of former specs and of deleted tasks.
+// keptJudge judges former versions of specs, and tombstones of deleted tasks.
 type keptJudge struct{ judge }
 
-// tombstonesFor is how long a tombstone may stay: leaders remove it after a week.
+// tombstonesFor is how old a tombstone may be. Leaders remove it after a week, and some may be late.
 const tombstonesFor = 9 * 24 * time.Hour
 
 // checkKept judges the former versions of all tasks, and the tombstones.
@@ -28,7 +28,7 @@ func (j *keptJudge) checkKept(ctx context.Context) error {
 	return j.reader.eachRecord(ctx, j.keys.Tombstones(), j.checkTombstone)
 }
 
-// parseVersionKey takes the key of a former version apart, without the prefix.
+// parseVersionKey splits the key of a former version, without the prefix, into its parts.
 func parseVersionKey(key string) (namespace, name string, generation int64, ok bool) {
 	parts := strings.Split(key, "/")
 	if len(parts) != 3 || parts[0] == "" || parts[1] == "" {
@@ -39,7 +39,7 @@ func parseVersionKey(key string) (namespace, name string, generation int64, ok b
 	return parts[0], parts[1], generation, err == nil
 }
 
-// checkVersion judges a former version of a task.
+// checkVersion judges a former version of a task: its task must exist.
 func (j *keptJudge) checkVersion(ctx context.Context, e *mvccpb.KeyValue) error {
 	namespace, name, generation, ok := parseVersionKey(strings.TrimPrefix(string(e.Key), versionsPrefix(j.keys)))
 	if !ok {
@@ -71,7 +71,7 @@ func (j *keptJudge) checkVersion(ctx context.Context, e *mvccpb.KeyValue) error 
 	return nil
 }
 
-// checkTombstone judges a tombstone: its task must be gone, and not for too long.
+// checkTombstone judges a tombstone: its task must not exist, and must not have been deleted too long ago.
 func (j *keptJudge) checkTombstone(ctx context.Context, e *mvccpb.KeyValue) error {
 	namespace, name, ok := strings.Cut(strings.TrimPrefix(string(e.Key), j.keys.Tombstones()), "/")
 	if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
@@ -106,7 +106,7 @@ func (j *keptJudge) checkTombstone(ctx context.Context, e *mvccpb.KeyValue) erro
 	return nil
 }
 
-// readSpec reads the revision of a task's spec; 0 if it has none.
+// readSpec returns the key of a task's spec and its mod revision, which is 0 without a spec.
 func (j *keptJudge) readSpec(ctx context.Context, ref record.Ref) (store.Seen, error) {
 	key := j.keys.Spec(ref)
 	found, err := j.reader.readKeys(ctx, key)

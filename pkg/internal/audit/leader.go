@@ -15,8 +15,7 @@ type leaderJudge struct {
 	leases *leaseJudge
 }
 
-// checkLeader checks that there is a leader, and that every candidate is a node that is
-// present.
+// checkLeader checks that there is a leader, and that every candidate's key has a lease of a node that is present.
 func (j *leaderJudge) checkLeader(ctx context.Context) error {
 	candidates := 0
 	err := j.reader.eachRecord(ctx, j.keys.Leader(), func(ctx context.Context, e *mvccpb.KeyValue) error {
@@ -46,7 +45,7 @@ func (j *leaderJudge) checkLeader(ctx context.Context) error {
 	return nil
 }
 
-// stillNoLeader checks that there still is no leader.
+// stillNoLeader confirms that there is still no leader.
 type stillNoLeader struct{ store *store.Store }
 
 func (r stillNoLeader) stillHolds(ctx context.Context) (bool, error) {

@@ -12,13 +12,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// leaseJudge judges leases that no node's record names.
+// leaseJudge judges leases that no node's record contains.
 type leaseJudge struct {
 	judge
 	pause time.Duration // between the two reads
 }
 
-// namesLease reports whether a node's record names a lease.
+// namesLease reports whether a node's record contains a lease.
 func namesLease(n task.Node, lease int64) bool {
 	for _, l := range n.Leases {
 		if id, err := strconv.ParseInt(l, 16, 64); err == nil && id == lease {
@@ -29,8 +29,8 @@ func namesLease(n task.Node, lease int64) bool {
 	return false
 }
 
-// suspectLease suspects the lease of a record that no node names. It is leaked if it is
-// kept alive: one that runs out goes by itself.
+// suspectLease suspects the lease of a record that no node's record contains. It is leaked only if a client still
+// renews it. A lease that is not renewed expires by itself.
 func (j *leaseJudge) suspectLease(ctx context.Context, e *mvccpb.KeyValue, message string) {
 	ttl, err := j.reader.leaseTTL(ctx, e.Lease)
 	if err != nil {
@@ -40,17 +40,17 @@ func (j *leaseJudge) suspectLease(ctx context.Context, e *mvccpb.KeyValue, messa
 
 	f := kindLeakedLease.newFinding(message, string(e.Key))
 	f.Do = strings.Replace(f.Do, "LEASE", fmt.Sprintf("%x", e.Lease), 1)
-	// The record's revision is no fact: a node announces itself all the time.
+	// The record's revision is not a fact, because nodes rewrite their records all the time.
 	j.suspectWith(f, leaseStillRenewed{reader: j.reader, key: string(e.Key), lease: e.Lease, ttl: ttl, pause: j.pause})
 }
 
-// leaseStillRenewed checks that a lease still has its key, that no node's record names
-// it by now, and that somebody has renewed it.
+// leaseStillRenewed confirms that a lease still has its key, that no node's record contains it, and that it was
+// renewed.
 type leaseStillRenewed struct {
 	reader *reader
 	key    string
 	lease  int64
-	ttl    int64 // seconds, in the first read
+	ttl    int64 // its remaining seconds at the first read
 	pause  time.Duration
 }
 
@@ -74,7 +74,7 @@ func (r leaseStillRenewed) stillHolds(ctx context.Context) (bool, error) {
 		}
 	}
 
-	// A lease that nobody renews has lost about the pause by now.
+	// A lease that was not renewed has lost about the pause by now.
 	ttl, err := r.reader.leaseTTL(ctx, r.lease)
 
 	return ttl >= 0 && ttl >= r.ttl-int64(r.pause/time.Second)/2, err

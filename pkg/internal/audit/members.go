@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// membersTimeout is how long a member of etcd has to answer.
+	// membersTimeout is how long a member of etcd may take to answer.
 	membersTimeout = 2 * time.Second
-	// maxUnapplied is how many agreed writes a healthy member may still have to apply;
-	// etcd refuses writes at 5,000.
+	// maxUnapplied is how many committed entries a healthy member may still have to apply. etcd rejects writes at
+	// 5,000.
 	maxUnapplied = 1000
 )
 
 // memberJudge judges the members of etcd.
 type memberJudge struct{ judge }
 
-// checkMembers asks the members of etcd for their state. The second read confirms it as
-// it is: the cluster's own work does not change it.
+// checkMembers requests the status of etcd's members. The second read does not repeat this, because the cluster's
+// own work does not change it.
 func (j *memberJudge) checkMembers(ctx context.Context) error {
 	for _, m := range j.reader.store.Members(ctx, membersTimeout) {
 		for _, f := range memberFindings(m) {
@@ -60,7 +60,7 @@ func memberFindings(m store.Member) []task.Finding {
 	}
 
 	switch used := m.Used(); {
-	case slices.Contains(m.Alarms, store.AlarmNoSpace): // the alarm is a finding already
+	case slices.Contains(m.Alarms, store.AlarmNoSpace): // the alarm is already a finding
 	case used >= store.NearlyFull:
 		add(kindMember, "is at %d %% of its quota", used)
 	case used >= store.FillingUp:

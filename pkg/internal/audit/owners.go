@@ -14,10 +14,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// ownerJudge judges who owns the shards, and that nobody else decides their ticks.
+// ownerJudge judges who owns the shards, and that no other node decides their ticks (G1).
 type ownerJudge struct{ judge }
 
-// checkOwner judges the record of a shard's owner.
+// checkOwner judges an owner key.
 func (j *ownerJudge) checkOwner(_ context.Context, e *mvccpb.KeyValue) error {
 	id, ok := j.keys.ParseOwner(string(e.Key))
 	if !ok {
@@ -42,7 +42,7 @@ func (j *ownerJudge) checkOwner(_ context.Context, e *mvccpb.KeyValue) error {
 	return nil
 }
 
-// checkAllOwned checks that every shard has an owner, which is present.
+// checkAllOwned checks that every shard has an owner that is present.
 func (j *ownerJudge) checkAllOwned() {
 	for id := range j.cluster.shards {
 		key := j.keys.Owner(id)
@@ -52,7 +52,7 @@ func (j *ownerJudge) checkAllOwned() {
 		switch {
 		case !owned:
 			j.addSuspect(kindNoOwner.newFinding(fmt.Sprintf("shard %d has no owner", id), key), store.Seen{Key: key})
-		case o.Node == "": // checkOwner has suspected it as unreadable
+		case o.Node == "": // checkOwner has reported it as unreadable
 		case !present:
 			j.addSuspect(kindOwnerAbsent.newFinding(fmt.Sprintf("the owner of shard %d, node %s, is not present", id, o.Node), key, j.keys.Node(o.Node)),
 				store.Seen{Key: key, Mod: o.Fence}, store.Seen{Key: j.keys.Node(o.Node)})
@@ -60,10 +60,10 @@ func (j *ownerJudge) checkAllOwned() {
 	}
 }
 
-// movesFor is how long a hand-over may take.
+// movesFor is how long a handover may take. The leader forces one that is not answered after 30 s.
 const movesFor = 2 * time.Minute
 
-// checkMove judges a hand-over that is under way.
+// checkMove judges the record of a handover.
 func (j *ownerJudge) checkMove(_ context.Context, e *mvccpb.KeyValue) error {
 	var m struct {
 		To    string    `json:"to"`
@@ -83,9 +83,9 @@ func (j *ownerJudge) checkMove(_ context.Context, e *mvccpb.KeyValue) error {
 	return nil
 }
 
-// checkDecidedByOwner suspects a record of a decision that was written when its node did
-// not own the shard: under the present fence, and by another node than the owner. Only
-// what the deciding commit itself wrote, and nobody has changed since, proves it.
+// checkDecidedByOwner suspects a record of a decision that a node wrote when it did not own the shard (G1): it was
+// written under the present fence, and names another node than the owner. Only a record that is as the deciding
+// commit wrote it is evidence. A retry, for example, keeps the name of an earlier owner.
 func (j *ownerJudge) checkDecidedByOwner(e *mvccpb.KeyValue, ref record.Ref, r task.Run) {
 	o := j.cluster.owners[ref.Shard]
 	if r.Owner == "" || o.Node == "" || r.Owner == o.Node || e.CreateRevision <= o.Fence || r.Attempt > 1 || len(r.Attempts) > 0 {
@@ -101,6 +101,6 @@ func (j *ownerJudge) checkDecidedByOwner(e *mvccpb.KeyValue, ref record.Ref, r t
 	f := kindTwoOwners.newFinding(fmt.Sprintf("node %s decided a tick of shard %d at revision %d, and node %s has owned it since revision %d",
 		r.Owner, ref.Shard, e.CreateRevision, o.Node, o.Fence), string(e.Key), j.keys.Owner(ref.Shard))
 	f.Revision = e.ModRevision
-	// The record is no fact: it is proof, even if it goes.
+	// The record itself is not a fact that must still hold: it is evidence even if it is deleted meanwhile.
 	j.addSuspect(f, store.Seen{Key: j.keys.Owner(ref.Shard), Mod: o.Fence})
 }

@@ -6,10 +6,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// progress counts the records that were read, and reports about once a second how far
-// the audit is.
+// progress counts the records that were read, and reports it about once a second.
 type progress struct {
-	report   func(task.AuditProgress) // nil: nobody wants to know
+	report   func(task.AuditProgress) // nil: no reports
 	stage    string
 	records  int64
 	reported time.Time
@@ -21,7 +20,7 @@ func (p *progress) beginStage(stage string) {
 	p.addRecords(0)
 }
 
-// beginAndReport begins a stage and reports it, however short ago the last report was.
+// beginAndReport begins a stage and reports it at once.
 func (p *progress) beginAndReport(stage string) {
 	p.reported = time.Time{}
 	p.beginStage(stage)

@@ -16,20 +16,20 @@ import (
 // queueJudge judges the waiting runs of a shard, those of one task together.
 type queueJudge struct {
 	judge
-	waiting []queuedRun // of the task that is read
+	waiting []queuedRun // of the task that is being read
 }
 
-// queuedRun is a record of the queue.
+// queuedRun is a queue record with the key and revision at which it was read.
 type queuedRun struct {
 	task.Waiting
 	ref record.Ref
 	store.Seen
 }
 
-// maxQueued is how many records of one task's queue are judged together.
+// maxQueued is how many queue records of one task are judged together.
 const maxQueued = 1000
 
-// checkQueued judges a waiting run.
+// checkQueued judges one queue record. It collects the records of a task for finishTask.
 func (j *queueJudge) checkQueued(_ context.Context, s *shardState, e *mvccpb.KeyValue, k record.ShardKey) {
 	if len(j.waiting) > 0 && j.waiting[0].ref != k.Ref {
 		j.finishTask(s)
@@ -55,10 +55,9 @@ func (j *queueJudge) checkQueued(_ context.Context, s *shardState, e *mvccpb.Key
 	}
 }
 
-// finishTask judges the queue of one task. Its first run is stuck if all of its runs
-// are due, none is active, a node takes it, and the shard is served. A run that waits
-// for its turn to be caught up with, or that is frozen, waits as it should; one that has
-// parts under way does not wait.
+// finishTask judges the queue of one task. Its first run is stuck if all of its runs are due, none is active, a
+// node could run it, and the shard has had its owner for a while. A run is not stuck if it is frozen, if it waits
+// for the catch-up rate, or if its parts are under way.
 func (j *queueJudge) finishTask(s *shardState) {
 	all := j.waiting
 	j.waiting = j.waiting[:0]
@@ -97,8 +96,8 @@ func (j *queueJudge) dueFor(w task.Waiting) time.Duration {
 	return j.reader.timeSince(since)
 }
 
-// hasTaker reports whether some node takes runs of a task. If the target compares facts,
-// nobody can say for how long a node has matched.
+// hasTaker reports whether some node could run a task. If the target compares measured facts, the answer is false,
+// because it is not known for how long a node has matched.
 func (j *queueJudge) hasTaker(e entryState) bool {
 	var nodes []task.Node
 	for _, n := range j.cluster.nodes {
@@ -107,7 +106,7 @@ func (j *queueJudge) hasTaker(e entryState) bool {
 	return !task.ComparesInSelector(e.target.Selector) && len(e.target.Takers(nodes, e.needsKey)) > 0
 }
 
-// taskStillIdle checks that a task still has no active run.
+// taskStillIdle confirms that a task still has no active run.
 type taskStillIdle struct {
 	store *store.Store
 	ref   record.Ref

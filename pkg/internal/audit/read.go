@@ -15,7 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// reader reads the cluster's records, all at one revision, a page at a time.
+// reader reads the cluster's records at one revision, a page at a time.
 type reader struct {
 	store    *store.Store
 	keys     record.Keys
@@ -24,17 +24,18 @@ type reader struct {
 	progress *progress
 	notes    *notes
 
-	revision int64     // at which it reads; 0: the present one of each read
-	at       time.Time // when that revision was the present one
+	revision int64     // at which it reads; 0: each read at the current revision
+	at       time.Time // when that revision was current, by the local clock
 }
 
-// newReader returns a reader of the present.
+// newReader returns a reader without a pinned revision.
 func newReader(au Auditor, progress *progress, notes *notes) *reader {
 	return &reader{store: au.Store, keys: au.Store.Keys(), now: au.Now, page: au.Page, progress: progress, notes: notes}
 }
 
-// pinRevision makes the present revision the one at which the reader reads.
+// pinRevision pins the current revision for all further reads.
 func (r *reader) pinRevision(ctx context.Context) error {
+	// Read the clock before the revision: what is late by this clock was late at the revision.
 	at := r.now()
 	res, err := r.store.Client().Get(ctx, r.keys.Cluster(), clientv3.WithCountOnly())
 	if err != nil {
@@ -46,8 +47,8 @@ func (r *reader) pinRevision(ctx context.Context) error {
 	return nil
 }
 
-// repinRevision goes on at the present revision when the pinned one is compacted away. What
-// differs between the two revisions becomes a suspect, and the second read clears it.
+// repinRevision continues at the current revision when the pinned one was compacted. Differences between the two
+// revisions may become suspects. The second read does not confirm them.
 func (r *reader) repinRevision(ctx context.Context) error {
 	r.notes.addNote("etcd was compacted meanwhile: the records were not all read at one revision")
 	return r.pinRevision(ctx)
@@ -59,7 +60,7 @@ func (r *reader) eachRecord(ctx context.Context, prefix string, check checkFunc)
 	return r.eachInRange(ctx, key, end, check)
 }
 
-// eachInRange calls check with every record from key up to end, a page at a time.
+// eachInRange calls check with every record from key up to end, exclusive, a page at a time.
 func (r *reader) eachInRange(ctx context.Context, key, end string, check checkFunc) error {
 	for {
 		res, err := r.store.Client().Get(ctx, key, clientv3.WithRange(end), clientv3.WithLimit(int64(r.page)), clientv3.WithRev(r.revision))
@@ -90,11 +91,11 @@ func (r *reader) eachInRange(ctx context.Context, key, end string, check checkFu
 	}
 }
 
-// maxGets is how many keys one transaction reads; etcd takes 128.
+// maxGets is how many keys one transaction reads. etcd allows 128 operations.
 const maxGets = 100
 
-// getAt reads keys at a revision, and calls found with the records that exist. At
-// revision 0 it reads at the present one of the first transaction.
+// getAt reads keys at a revision, and calls found with the records that exist. With revision 0 it reads all of them
+// at the revision of the first transaction.
 func (r *reader) getAt(ctx context.Context, revision int64, keys []string, found func(*mvccpb.KeyValue), opts ...clientv3.OpOption) error {
 	for chunk := range slices.Chunk(keys, maxGets) {
 		ops := make([]clientv3.Op, len(chunk))
@@ -121,8 +122,7 @@ func (r *reader) getAt(ctx context.Context, revision int64, keys []string, found
 	return nil
 }
 
-// modRevisions returns the present mod revisions of keys, all at one revision; an
-// absent key has none.
+// modRevisions returns the current mod revisions of keys, all at one revision. Absent keys are not in the map.
 func (r *reader) modRevisions(ctx context.Context, keys []string) (map[string]int64, error) {
 	now := map[string]int64{}
 	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
@@ -138,7 +138,7 @@ func (r *reader) modRevisions(ctx context.Context, keys []string) (map[string]in
 	}
 }
 
-// readKeys reads keys at the reader's revision.
+// readKeys reads keys at the pinned revision.
 func (r *reader) readKeys(ctx context.Context, keys ...string) (map[string]*mvccpb.KeyValue, error) {
 	all := map[string]*mvccpb.KeyValue{}
 	for {
@@ -152,7 +152,7 @@ func (r *reader) readKeys(ctx context.Context, keys ...string) (map[string]*mvcc
 	}
 }
 
-// leaseTTL returns how many seconds a lease lasts yet; negative if it has ended.
+// leaseTTL returns the remaining seconds of a lease; negative if it has ended.
 func (r *reader) leaseTTL(ctx context.Context, lease int64) (int64, error) {
 	res, err := r.store.Client().TimeToLive(ctx, clientv3.LeaseID(lease))
 	switch {
@@ -165,10 +165,10 @@ func (r *reader) leaseTTL(ctx context.Context, lease int64) (int64, error) {
 	return res.TTL, nil
 }
 
-// timeSince returns how long before the reader's revision a time was.
+// timeSince returns how long before the pinned revision a time was.
 func (r *reader) timeSince(t time.Time) time.Duration { return r.at.Sub(t) }
 
-// formatAgo spells how long before the reader's revision a time was.
+// formatAgo formats how long before the pinned revision a time was.
 func (r *reader) formatAgo(t time.Time) string {
 	return r.timeSince(t).Round(time.Second).String() + " ago"
 }

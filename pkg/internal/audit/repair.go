@@ -15,12 +15,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Repair repairs a finding, if it still is as it was found: it reads everything anew,
-// decides again, and writes in transactions that compare everything that it read. If
-// anything changes meanwhile, the transactions that compare it write nothing. It only
-// deletes, and only what nobody looks after any more; everything else is not_repairable.
-// The error is task.ErrUnavailable or, if the result of a write is unknown,
-// task.ErrUnknown: to repeat the repair does no harm.
+// Repair repairs a finding if it is still as it was found. It reads everything again, decides again, and writes in
+// transactions that compare everything that it has read. If anything changes meanwhile, these transactions have no
+// effect. It only deletes, and only records that no other component removes. Findings of other kinds are
+// not_repairable.
+//
+// The error is task.ErrUnavailable, or task.ErrUnknown if the outcome of a write is unknown. Repeating a repair is
+// safe.
 func (au Auditor) Repair(ctx context.Context, request task.RepairRequest) (task.RepairResult, error) {
 	result := task.RepairResult{RepairRequest: request, Result: task.NotRepairable, Message: "a person has to: see what the finding says"}
 	au = au.withDefaults()
@@ -55,20 +56,20 @@ func (au Auditor) Repair(ctx context.Context, request task.RepairRequest) (task.
 	return result, err
 }
 
-// repairer deletes the records of findings. Each of its methods repairs one kind, and
-// returns how many records it has deleted.
+// repairer deletes the records of findings. Each of its methods repairs one kind, and returns how many records it
+// has deleted.
 type repairer struct {
-	reader *reader // of the present
+	reader *reader // reads at the current revision
 	keys   record.Keys
 	ref    func(namespace, name string) record.Ref
 }
 
-// notAsFound is the error of a record that is not what the finding says.
+// notAsFound returns the error for a record that is not as the finding describes it.
 func notAsFound(what string, args ...any) error {
 	return fmt.Errorf("%w: %s", task.ErrConflict, fmt.Sprintf(what, args...))
 }
 
-// readAsFound reads a record, and refuses one that has changed since it was found.
+// readAsFound reads the record of a finding, and rejects one that has changed since.
 func (r *repairer) readAsFound(ctx context.Context, request task.RepairRequest) (*mvccpb.KeyValue, error) {
 	found, err := r.reader.readKeys(ctx, request.Key)
 	if err != nil {
@@ -89,16 +90,15 @@ func (r *repairer) deleteRecord(ctx context.Context, e *mvccpb.KeyValue, facts .
 	return 1, nil
 }
 
-// taskRecords says whether a task exists: by its spec and its entry, either of which
-// keeps its other records.
+// taskRecords holds the spec and the entry of a task. While either exists, the task's other records must be kept.
 type taskRecords struct {
 	entry, spec *mvccpb.KeyValue
-	seen        []store.Seen
+	seen        []store.Seen // both keys, with mod revision 0 if absent
 }
 
-// readTask reads the spec and the entry of a task. It is called before the records of
-// the task are read: what a transaction compares of spec and entry is then what they
-// were when the records were read, too.
+// readTask reads the spec and the entry of a task. Call it before you read other records of the task. The
+// transaction that deletes those compares spec and entry, which then have not changed since before the records were
+// read.
 func (r *repairer) readTask(ctx context.Context, ref record.Ref) (taskRecords, error) {
 	keys := []string{r.keys.Entry(ref), r.keys.Spec(ref)}
 	found, err := r.reader.readKeys(ctx, keys...)
@@ -115,8 +115,8 @@ func (r *repairer) readTask(ctx context.Context, ref record.Ref) (taskRecords, e
 	return records, err
 }
 
-// ownsRecord reports whether a record with this uid belongs to the task. If spec or entry
-// cannot be read, all records do.
+// ownsRecord reports whether a record with this uid belongs to the task. If spec or entry cannot be read, every
+// record does.
 func (t taskRecords) ownsRecord(uid string) bool {
 	for _, e := range []*mvccpb.KeyValue{t.entry, t.spec} {
 		if e != nil && (uidOf(e.Value) == uid || uidOf(e.Value) == "") {
@@ -127,7 +127,7 @@ func (t taskRecords) ownsRecord(uid string) bool {
 	return false
 }
 
-// repairQueue deletes a waiting run of a task that is gone.
+// repairQueue deletes a waiting run whose task is gone.
 func (r *repairer) repairQueue(ctx context.Context, request task.RepairRequest) (int64, error) {
 	k, ok := r.keys.ParseShard(request.Key)
 	if !ok || k.Kind != record.KindQueued {
@@ -136,7 +136,7 @@ func (r *repairer) repairQueue(ctx context.Context, request task.RepairRequest) 
 	return r.deleteOrphan(ctx, k.Ref, request, waitingUID(k))
 }
 
-// repairDeadLetter deletes a dead-letter run of a task that is gone.
+// repairDeadLetter deletes a dead-letter run whose task is gone.
 func (r *repairer) repairDeadLetter(ctx context.Context, request task.RepairRequest) (int64, error) {
 	k, ok := r.keys.ParseShard(request.Key)
 	if !ok || k.Kind != record.KindDead {
@@ -145,7 +145,7 @@ func (r *repairer) repairDeadLetter(ctx context.Context, request task.RepairRequ
 	return r.deleteOrphan(ctx, k.Ref, request, waitingUID(k))
 }
 
-// waitingUID reads the uid of a waiting run or a dead-letter run.
+// waitingUID returns a function that reads the uid of a waiting run or a dead-letter run.
 func waitingUID(k record.ShardKey) func(value []byte) (string, error) {
 	return func(value []byte) (string, error) {
 		w, err := record.DecodeWaiting(k, value)
@@ -153,7 +153,7 @@ func waitingUID(k record.ShardKey) func(value []byte) (string, error) {
 	}
 }
 
-// repairVersion deletes a former version of a task that is gone.
+// repairVersion deletes a former version whose task is gone.
 func (r *repairer) repairVersion(ctx context.Context, request task.RepairRequest) (int64, error) {
 	key, isVersion := strings.CutPrefix(request.Key, versionsPrefix(r.keys))
 	namespace, name, _, ok := parseVersionKey(key)
@@ -164,7 +164,7 @@ func (r *repairer) repairVersion(ctx context.Context, request task.RepairRequest
 	return r.deleteOrphan(ctx, r.ref(namespace, name), request, specUID)
 }
 
-// deleteOrphan deletes a record of a task that is gone, unless the task comes back.
+// deleteOrphan deletes a record whose task is gone, unless the task is created again meanwhile.
 func (r *repairer) deleteOrphan(ctx context.Context, ref record.Ref, request task.RepairRequest, uidIn func(value []byte) (string, error)) (int64, error) {
 	owner, err := r.readTask(ctx, ref)
 	if err != nil {
@@ -182,8 +182,9 @@ func (r *repairer) deleteOrphan(ctx context.Context, ref record.Ref, request tas
 	return r.deleteRecord(ctx, e, owner.seen...)
 }
 
-// repairHistory deletes the history of a task that is gone, as many records in a
-// transaction as fit. Each transaction compares that the task has not come back.
+// repairHistory deletes the history of a task that is gone, with as many records in a transaction as fit. Each
+// transaction compares that the task was not created again. If one fails, the records of earlier ones are deleted,
+// and deleted counts them.
 func (r *repairer) repairHistory(ctx context.Context, request task.RepairRequest) (deleted int64, err error) {
 	k, ok := r.keys.ParseShard(request.Key + "run")
 	if !ok || k.Kind != record.KindEnded || r.keys.HistoryOf(k.Ref) != request.Key {
@@ -237,7 +238,7 @@ func (r *repairer) repairHistory(ctx context.Context, request task.RepairRequest
 	return deleted, err
 }
 
-// repairMove deletes a hand-over that takes too long.
+// repairMove deletes the record of a handover that takes too long.
 func (r *repairer) repairMove(ctx context.Context, request task.RepairRequest) (int64, error) {
 	if !strings.HasPrefix(request.Key, movesPrefix(r.keys)) {
 		return 0, notAsFound("%s is no hand-over", request.Key)
@@ -258,7 +259,7 @@ func (r *repairer) repairMove(ctx context.Context, request task.RepairRequest) (
 	return r.deleteRecord(ctx, e)
 }
 
-// repairCleared deletes the record of a cleared instance for which nobody waits any more.
+// repairCleared deletes the record of a cleared instance that no owner can still wait for.
 func (r *repairer) repairCleared(ctx context.Context, request task.RepairRequest) (int64, error) {
 	if !strings.HasPrefix(request.Key, r.keys.Cleared("")) {
 		return 0, notAsFound("%s does not say that an instance is cleared", request.Key)
@@ -279,7 +280,7 @@ func (r *repairer) repairCleared(ctx context.Context, request task.RepairRequest
 	return r.deleteRecord(ctx, e)
 }
 
-// repairTombstone deletes the tombstone of a task that exists, or of one long gone.
+// repairTombstone deletes the tombstone of a task that exists, or was deleted long ago.
 func (r *repairer) repairTombstone(ctx context.Context, request task.RepairRequest) (int64, error) {
 	key, isTombstone := strings.CutPrefix(request.Key, r.keys.Tombstones())
 	namespace, name, ok := strings.Cut(key, "/")

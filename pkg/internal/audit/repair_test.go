@@ -15,8 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// mendable is all damage that Repair mends, and what changes meanwhile so that
-// it must not.
+// mendable lists all damage that Repair repairs, with a change that must prevent the repair.
 var mendable = []struct {
 	name   string
 	damage func(s *site)
@@ -55,7 +54,7 @@ var mendable = []struct {
 	}, func(s *site) { s.put(s.keys.Cleared("x"), map[string]task.Time{"at": task.At(s.now)}) }, 1},
 }
 
-// touch writes what is below a prefix once more, as it is.
+// touch rewrites the records below a prefix unchanged, so that their revisions change.
 func (s *site) touch(prefix string) {
 	s.Helper()
 
@@ -104,7 +103,7 @@ func TestRepair_MendsWhatItSays(t *testing.T) {
 	}
 }
 
-// racing lets something happen just before a write reaches etcd.
+// racing is a KV that calls a function just before a write reaches etcd.
 type racing struct {
 	kv.Committer
 	race func()
@@ -118,8 +117,7 @@ func (r *racing) Commit(ctx context.Context, t kv.Txn) (kv.Result, error) {
 	return r.Committer.Commit(ctx, t)
 }
 
-// What changes after the repair has read, and before it writes, is compared: it
-// deletes nothing.
+// A change after the repair has read and before it writes fails a comparison, so nothing is deleted.
 func TestRepair_IsDefeatedByAnyChange(t *testing.T) {
 	etcd := kvtest.Memory(t)
 
@@ -152,8 +150,7 @@ func TestRepair_IsDefeatedByAnyChange(t *testing.T) {
 	}
 }
 
-// Between the audit and the repair a record was written anew: it is no longer
-// what was found, whatever it says.
+// A record that was rewritten between the audit and the repair is not the one that was found, whatever it contains.
 func TestRepair_IsOfTheRevisionThatWasFound(t *testing.T) {
 	s := newSite(t, kvtest.Memory(t))
 	key := s.waiting(s.ref("two"), "u", task.ReasonManual, s.now)
@@ -188,12 +185,12 @@ func TestRepair_LeavesToPeopleWhatIsTheirs(t *testing.T) {
 		}
 	}
 
-	// What is asked for under a false name is not touched.
+	// A request with the wrong kind deletes nothing.
 	s.ended(s.one, s.entry.UID, 1, nil)
 	s.waiting(s.one, s.entry.UID, task.ReasonManual, s.now)
 	s.put(s.keys.Root()+"moves/0001", map[string]any{"to": "b", "since": task.At(s.now)})
 	s.put(s.keys.Cleared("x"), map[string]task.Time{"at": task.At(s.now)})
-	s.drop(s.keys.Entry(s.one)) // its spec keeps what is its own
+	s.drop(s.keys.Entry(s.one)) // the spec still keeps the task's records
 	before := s.all()
 
 	for _, k := range mends {

@@ -13,8 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// shardJudge reads the shards, judges their watermarks, and has the other judges judge
-// the rest of their records.
+// shardJudge reads the shards, judges their watermarks, and passes their other records to the other judges.
 type shardJudge struct {
 	judge
 	entries *entryJudge
@@ -22,8 +21,8 @@ type shardJudge struct {
 	history *historyJudge
 }
 
-// checkShards reads the shards one after the other: watermark, entries, queue, ended
-// parts, history and dead-letter runs, each of which is judged by those before.
+// checkShards reads the shards one after another: watermark, entries, queue, parts, history and dead-letter runs.
+// Each of them is compared with those before it.
 func (j *shardJudge) checkShards(ctx context.Context) error {
 	for id := range j.cluster.shards {
 		s := &shardState{id: id, entries: map[string]entryState{}}
@@ -45,7 +44,7 @@ func (j *shardJudge) checkShards(ctx context.Context) error {
 				return err
 			}
 
-			// Both judge the records of one task together, and the last task has ended here.
+			// These two judge the records of one task together. The directory ends here, and with it its last task.
 			j.queue.finishTask(s)
 			j.history.finishTask(s)
 		}
@@ -108,7 +107,8 @@ func (j *shardJudge) readWatermark(ctx context.Context, s *shardState) error {
 	return nil
 }
 
-// watermarkStillAhead reads a watermark again: it may have moved, and still be ahead.
+// watermarkStillAhead reads a watermark again. Its revision is not a fact, because it may have moved and still be
+// ahead.
 type watermarkStillAhead struct {
 	reader *reader
 	key    string
@@ -124,7 +124,7 @@ func (r watermarkStillAhead) stillHolds(ctx context.Context) (bool, error) {
 	return ahead, err
 }
 
-// checkStray suspects records of shards that the cluster does not have.
+// checkStray suspects records of shards that the cluster does not have. It reports one key for each such shard.
 func (j *shardJudge) checkStray(ctx context.Context) error {
 	directories := map[string]bool{}
 	key, end := j.keys.Shard(j.cluster.shards), clientv3.GetPrefixRangeEnd(j.keys.Shards())
@@ -139,8 +139,10 @@ func (j *shardJudge) checkStray(ctx context.Context) error {
 	})
 }
 
+// timeText formats a time for messages.
 func timeText(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
+// watermarkText formats a watermark for messages.
 func watermarkText(w record.Watermark) string {
 	if w.Last == "" {
 		return timeText(w.Time.Time)

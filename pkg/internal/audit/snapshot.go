@@ -7,16 +7,16 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// snapshot is what the audit remembers of the cluster's records as the first read saw
-// them. The judge that reads a record fills it in; later judges compare with it.
+// snapshot holds what the audit remembers of the first read. The judge that reads a record stores it here, and
+// later judges compare with it.
 type snapshot struct {
-	shards  int // of the cluster; 0: its record is missing or cannot be read
-	nodes   map[string]nodeState
-	owners  map[int]record.Owner
-	cleared map[string]time.Time // when an instance was proved dead
+	shards  int                  // number of shards; 0: the cluster's record is missing or cannot be read
+	nodes   map[string]nodeState // those that are present, by name
+	owners  map[int]record.Owner // by shard
+	cleared map[string]time.Time // by instance: when it was proved dead
 	freezes task.Freezes
 	specs   specSet
-	active  map[uint64]bool // hashes of the tasks with attempts in inboxes
+	active  map[uint64]bool // hashes of the tasks that have attempts in inboxes
 }
 
 func newSnapshot() *snapshot {
@@ -26,25 +26,25 @@ func newSnapshot() *snapshot {
 	}
 }
 
-// nodeState is a node's record.
+// nodeState is a node's record and its mod revision.
 type nodeState struct {
 	task.Node
 	mod int64
 }
 
-// shardState is what the audit knows of one shard while it is read.
+// shardState holds what the audit knows about a shard while it reads it.
 type shardState struct {
 	id           int
 	watermark    record.Watermark
-	watermarkMod int64 // 0: there is none, or none that can be read
-	entries      map[string]entryState
+	watermarkMod int64                 // 0: there is no watermark that can be read
+	entries      map[string]entryState // by namespace/name
 }
 
-// entryState is what the audit knows of an entry while its shard is read.
+// entryState holds what the audit knows about an entry while it reads its shard.
 type entryState struct {
 	uid        string
 	mod        int64
 	target     task.Target
-	needsKey   bool // its attempts read a secret
+	needsKey   bool // its attempts read a secret, so that the node needs a key
 	unreadable bool
 }

@@ -14,33 +14,37 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// specSet says which tasks have a spec, with which uid, and which of them an entry. It
-// keeps 17 bytes for each. Two names with one hash hide each other: among a million
-// tasks, with a chance of one in thirty million.
+// specSet records which tasks have a spec, with which uid, and which of them have an entry. It uses 17 bytes for
+// each task. Two names with the same hash hide each other. Among a million tasks the probability of this is one in
+// thirty million.
 type specSet struct {
-	specs    []specHash // in the order of their names, once sorted
-	hasEntry []bool
+	specs    []specHash // ordered by the hash of the name after sortSpecs
+	hasEntry []bool     // by index of specs
 }
 
+// specHash is a spec, as hashes of its name and its uid.
 type specHash struct{ name, uid uint64 }
 
+// hashOf returns the hash of a task's name.
 func hashOf(ref record.Ref) uint64 { return xxhash.Sum64String(ref.String()) }
 
+// addSpec adds a spec. Call sortSpecs before any lookup.
 func (s *specSet) addSpec(ref record.Ref, uid string) {
 	s.specs = append(s.specs, specHash{hashOf(ref), xxhash.Sum64String(uid)})
 }
 
+// sortSpecs orders the specs for binary search.
 func (s *specSet) sortSpecs() {
 	slices.SortFunc(s.specs, func(a, b specHash) int { return cmp.Compare(a.name, b.name) })
 	s.hasEntry = make([]bool, len(s.specs))
 }
 
-// findSpec returns the place of a task's spec; false if it has none.
+// findSpec returns the index of a task's spec, or false if it has none.
 func (s *specSet) findSpec(ref record.Ref) (int, bool) {
 	return slices.BinarySearchFunc(s.specs, hashOf(ref), func(a specHash, b uint64) int { return cmp.Compare(a.name, b) })
 }
 
-// mayBe reports whether a task's spec has this uid, or cannot be read.
+// mayBe reports whether a task's spec has this uid, or has a uid that cannot be read.
 func (s *specSet) mayBe(ref record.Ref, uid string) bool {
 	i, ok := s.findSpec(ref)
 	return ok && (s.specs[i].uid == xxhash.Sum64String(uid) || s.specs[i].uid == xxhash.Sum64String(""))
@@ -49,7 +53,7 @@ func (s *specSet) mayBe(ref record.Ref, uid string) bool {
 // specJudge judges the specs of the tasks.
 type specJudge struct{ judge }
 
-// readSpecs reads all specs, and remembers which tasks have one.
+// readSpecs reads all specs, and records which tasks have one.
 func (j *specJudge) readSpecs(ctx context.Context) error {
 	err := j.reader.eachRecord(ctx, j.keys.Specs(), func(_ context.Context, e *mvccpb.KeyValue) error {
 		namespace, name, ok := j.keys.ParseSpec(string(e.Key))
@@ -84,8 +88,8 @@ func specUID(value []byte) (string, error) {
 	return t.UID, err
 }
 
-// checkAllHaveEntries suspects the specs for which no shard had an entry. It reads the
-// specs once more for their names: only hashes were kept.
+// checkAllHaveEntries suspects the specs for which no shard has an entry. It reads the specs again to get their
+// names, because the set contains only hashes.
 func (j *specJudge) checkAllHaveEntries(ctx context.Context) error {
 	specs := &j.cluster.specs
 	if !slices.Contains(specs.hasEntry, false) {

@@ -10,17 +10,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// suspect is a finding that the second read has to confirm.
+// suspect is a finding that the second read must confirm.
 type suspect struct {
 	task.Finding
-	// facts are keys that must still be at these revisions.
+	// facts are keys whose mod revisions must not have changed; 0 means absent.
 	facts []store.Seen
-	// recheck, if set, has the last word once the facts hold.
+	// recheck, if set, decides after all facts have been confirmed.
 	recheck recheck
 }
 
-// recheck decides in the second read whether a suspect is still so, where that does not
-// follow from the revisions of keys.
+// recheck decides in the second read whether a suspect is still true, where this does not follow from the revisions
+// of keys.
 type recheck interface {
 	stillHolds(ctx context.Context) (bool, error)
 }
@@ -29,17 +29,16 @@ type recheck interface {
 type suspects struct {
 	*notes
 	list   []suspect
-	counts map[string]int // by kind, with those that are not in the list
+	counts map[string]int // by kind, including those that are not in the list
 }
 
 func newSuspects(notes *notes) *suspects { return &suspects{notes: notes, counts: map[string]int{}} }
 
-// addSuspect adds a finding that holds as long as the facts are as they were. The first
-// fact is the finding's own key unless that is a prefix.
+// addSuspect adds a finding that is true as long as the facts have not changed. The first fact is the finding's own
+// key, unless that is a prefix.
 func (s *suspects) addSuspect(f task.Finding, facts ...store.Seen) { s.suspectWith(f, nil, facts...) }
 
-// suspectWith adds a finding that holds as long as the facts are as they were, and
-// recheck agrees.
+// suspectWith adds a finding that is true as long as the facts have not changed and recheck confirms it.
 func (s *suspects) suspectWith(f task.Finding, recheck recheck, facts ...store.Seen) {
 	if len(facts) > 0 && len(f.Keys) > 0 && facts[0].Key == f.Keys[0] {
 		f.Revision = facts[0].Mod
@@ -51,8 +50,7 @@ func (s *suspects) suspectWith(f task.Finding, recheck recheck, facts ...store.S
 	}
 }
 
-// confirmAll reads the facts of all suspects again, at one revision, and returns the
-// suspects that hold.
+// confirmAll reads the facts of all suspects again, at one revision, and returns the suspects that are confirmed.
 func (s *suspects) confirmAll(ctx context.Context, r *reader) ([]task.Finding, error) {
 	var keys []string
 	for _, suspect := range s.list {
@@ -88,7 +86,7 @@ func (s *suspects) confirmAll(ctx context.Context, r *reader) ([]task.Finding, e
 	return found, nil
 }
 
-// noteDropped notes how many suspects of each kind were more than the list takes.
+// noteDropped adds a note for each kind with more suspects than the list holds.
 func (s *suspects) noteDropped() {
 	for _, kind := range slices.Sorted(maps.Keys(s.counts)) {
 		if more := s.counts[kind] - maxPerKind; more > 0 {
@@ -97,7 +95,7 @@ func (s *suspects) noteDropped() {
 	}
 }
 
-// notes are remarks about the audit itself, each once.
+// notes holds remarks about the audit itself, each once.
 type notes struct{ texts []string }
 
 func (n *notes) addNote(format string, args ...any) {

@@ -10,17 +10,18 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// tickJudge judges whether the due ticks of a shard's tasks are decided.
+// tickJudge judges whether the due ticks of a shard's tasks are decided (G16).
 type tickJudge struct {
 	judge
 
-	// Of the shard that is read:
+	// For the shard that is being read:
 	overdue    int64 // tasks with an undecided tick
-	oldest     int64 // the oldest of these ticks; 0: none
+	oldest     int64 // the oldest of these ticks, in ms; 0: none
 	oldestTask record.Ref
 }
 
-// checkTicks looks for a tick that has been due for longer than its grace, and is not decided.
+// checkTicks finds a tick that has been due for longer than the task's grace for missed ticks and is not decided.
+// created is the create revision of the entry.
 func (j *tickJudge) checkTicks(s *shardState, ref record.Ref, e task.Entry, created int64) {
 	if s.watermarkMod == 0 {
 		return // the missing watermark is a finding of its own
@@ -31,7 +32,7 @@ func (j *tickJudge) checkTicks(s *shardState, ref record.Ref, e task.Entry, crea
 		return
 	}
 
-	// Up to here the task's ticks are decided, or there are none.
+	// after is the time up to which the task's ticks are decided or do not exist.
 	after := e.From.Time
 	if created <= s.watermark.Seen {
 		if last, any := sched.LastDue(decidedUpTo(s.watermark, ref), e.UID); any && last.After(after) {
@@ -55,9 +56,10 @@ func (j *tickJudge) checkTicks(s *shardState, ref record.Ref, e task.Entry, crea
 	}
 }
 
-// finishShard suspects the watermark of a shard that does not move while ticks are due.
+// finishShard suspects the watermark of a shard that does not move although ticks are due. The task's ticks are
+// only evidence: the finding is confirmed if watermark and owner have not changed at the second read.
 func (j *tickJudge) finishShard(s *shardState) {
-	overdue, oldest, oldestTask := j.overdue, j.oldest, j.oldestTask
+	overdue, oldest, oldestTask := j.overdue, j.oldest, j.oldestTask // tasks with a due tick that is not decided
 	j.overdue, j.oldest, j.oldestTask = 0, 0, record.Ref{}
 	if overdue == 0 {
 		return
@@ -72,7 +74,8 @@ func (j *tickJudge) finishShard(s *shardState) {
 	j.addSuspect(f, store.Seen{Key: watermarkKey, Mod: s.watermarkMod}, store.Seen{Key: ownerKey, Mod: o.Fence})
 }
 
-// decidedUpTo returns the time up to which a watermark says that a task's ticks are decided.
+// decidedUpTo returns the time up to which a watermark decides the ticks of a covered task. Tasks that sort after
+// its last task are decided only up to the millisecond before.
 func decidedUpTo(w record.Watermark, ref record.Ref) time.Time {
 	if w.Last != "" && ref.String() > w.Last {
 		return w.Time.Add(-time.Millisecond)
@@ -80,6 +83,7 @@ func decidedUpTo(w record.Watermark, ref record.Ref) time.Time {
 	return w.Time.Time
 }
 
+// countOf formats a number of things.
 func countOf(n int64, thing string) string {
 	if n != 1 {
 		thing += "s"
