@@ -15,27 +15,27 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Cluster reads and writes what belongs to the whole cluster: its record (cluster),
-// with its settings and the format of records, and counts over all shards.
+// Cluster reads and writes what belongs to the whole cluster: its record (cluster), with the
+// settings and the format of records, and counts over all shards.
 //
-// Nodes write records of the format in force only, and a node that does not
-// understand it does not join: see NewestFormat.
+// Nodes write only records in the format in force, and a node that does not understand it does
+// not join: see NewestFormat.
 type Cluster struct{ *conn }
 
-// ClusterRecord is the cluster's record as it was read.
+// ClusterRecord is the record of the cluster as it was read.
 type ClusterRecord struct {
 	task.Cluster
-	Mod int64 // mod revision of its key
-	raw []byte
+	Mod int64  // mod revision of the key
+	raw []byte // the value
 }
 
-// DecodeCluster reads the cluster's record.
+// DecodeCluster decodes the record of the cluster.
 func DecodeCluster(e *mvccpb.KeyValue) (ClusterRecord, error) {
 	c, err := record.Decode[task.Cluster](e.Value)
 	return ClusterRecord{Cluster: c, Mod: e.ModRevision, raw: e.Value}, err
 }
 
-// Cluster reads the cluster's record. task.ErrNotFound if there is none.
+// Cluster reads the record of the cluster. It returns task.ErrNotFound if there is none.
 func (s Cluster) Cluster(ctx context.Context) (ClusterRecord, error) {
 	e, err := s.getOne(ctx, s.keys.Cluster())
 	if err == nil && e == nil {
@@ -49,9 +49,9 @@ func (s Cluster) Cluster(ctx context.Context) (ClusterRecord, error) {
 	return DecodeCluster(e)
 }
 
-// ChangeCluster writes the cluster's record over what was read as old, if that
-// is still there and more holds; fields that this version does not know stay.
-// task.ErrConflict if not.
+// ChangeCluster replaces the record old by c if the record is unchanged and the comparisons in
+// more hold; otherwise it returns task.ErrConflict. Fields of the record that this version of
+// Carillon does not know are preserved.
 func (s Cluster) ChangeCluster(ctx context.Context, old ClusterRecord, c task.Cluster, more ...clientv3.Cmp) error {
 	value := record.KeepUnknownFields(old.raw, record.Encode(c), reflect.TypeFor[task.Cluster]())
 	res, err := s.writeAlone(ctx, kv.Txn{
@@ -69,15 +69,15 @@ func (s Cluster) ChangeCluster(ctx context.Context, old ClusterRecord, c task.Cl
 	return nil
 }
 
-// Formats are the cluster's record and the nodes that are present, at one
-// revision: what the next format follows from.
+// Formats contains the record of the cluster and the nodes that are present, read at one
+// revision. The next format is derived from them.
 type Formats struct {
 	Cluster  ClusterRecord
 	Nodes    []task.Node
 	Revision int64
 }
 
-// Formats reads them.
+// Formats reads the record of the cluster and its nodes.
 func (s Cluster) Formats(ctx context.Context) (Formats, error) {
 	nodes := s.keys.Nodes()
 	res, err := s.etcd.Txn(ctx).Then(clientv3.OpGet(s.keys.Cluster()), clientv3.OpGet(nodes, withPrefix(nodes))).Commit()
@@ -96,8 +96,8 @@ func (s Cluster) Formats(ctx context.Context) (Formats, error) {
 	return f, err
 }
 
-// Possible is the newest format that all nodes understand, and who keeps it
-// there: those that understand no more.
+// Possible returns the newest format that all nodes understand, at least 1, and the nodes that
+// understand no newer one.
 func (f Formats) Possible() (format int, because []task.Node) {
 	for _, n := range f.Nodes {
 		switch u := n.Understands(); {
@@ -111,8 +111,8 @@ func (f Formats) Possible() (format int, because []task.Node) {
 	return max(format, 1), because
 }
 
-// WaitsFor says what is in the way of the older format that is wanted; "" if
-// nothing is, or none is wanted.
+// WaitsFor returns what must happen before the older format that is wanted can be put in force.
+// It returns the empty string if nothing must, or if no older format is wanted.
 func (f Formats) WaitsFor() string {
 	wanted := f.Cluster.Written()
 	if wanted >= f.Cluster.InForce() {
@@ -133,18 +133,19 @@ func (f Formats) WaitsFor() string {
 	return "nodes that still write a newer format: " + strings.Join(names, ", ")
 }
 
-// SetFormat puts a format in force, and changes what is wanted, if nothing has
-// changed since f was read: neither the record, nor has a node joined.
-// task.ErrConflict if it has.
+// SetFormat puts a format in force and sets the wanted format. It returns task.ErrConflict if
+// the record has changed, or a node has joined, since f was read.
 func (s Cluster) SetFormat(ctx context.Context, f Formats, format, wanted int) error {
 	c := f.Cluster.Cluster
 	c.Format, c.FormatWanted = format, wanted
+	// The comparison holds if every node key was created at or before f.Revision. A node that
+	// joins later compares the record instead, so one of the two writes fails.
 	joined := clientv3.Compare(clientv3.CreateRevision(s.keys.Nodes()), "<", f.Revision+1).WithPrefix()
 	return s.ChangeCluster(ctx, f.Cluster, c, joined)
 }
 
-// refreshRecord obeys the cluster's record as it is now: of an etcd that was restored,
-// an earlier one than is known.
+// refreshRecord reads the record of the cluster and adopts its format. Unlike Obey, it also
+// adopts an older record than the known one, because etcd may have been restored.
 func (s Cluster) refreshRecord(ctx context.Context) error {
 	c, err := s.Cluster(ctx)
 	if err != nil {
@@ -153,21 +154,21 @@ func (s Cluster) refreshRecord(ctx context.Context) error {
 	return s.obeyRecord(c)
 }
 
-// newCluster is the record of a cluster that is made now.
+// newCluster returns the record of a new cluster.
 func (s Cluster) newCluster(shards int, now time.Time) task.Cluster {
 	return task.Cluster{ID: task.NewUID(), Shards: shards, Schema: 1, Epoch: 1, Format: s.format.understood, CreatedAt: task.At(now)}
 }
 
-// Totals are counts over the whole cluster, at one revision, and its leader.
+// Totals contains counts over the whole cluster, at one revision, and its leader.
 type Totals struct {
 	Tasks, ActiveRuns int64
-	Leader            string // the node that leads; "" if none does
+	Leader            string // the name of the leader, or empty
 }
 
-// Totals reads them.
+// Totals reads the counts and the leader.
 func (s Cluster) Totals(ctx context.Context) (Totals, error) {
 	specs, runs, leader := s.keys.Specs(), s.keys.Runs(), s.keys.Leader()
-	// An election's leader is the candidate whose key was created first.
+	// The leader of an election is the candidate whose key was created first.
 	first := []clientv3.OpOption{withPrefix(leader), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend), clientv3.WithLimit(1)}
 	res, err := s.etcd.Txn(ctx).Then(
 		clientv3.OpGet(specs, withPrefix(specs), clientv3.WithCountOnly()),

@@ -13,10 +13,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Bootstrap returns the cluster's record and makes it first if there is none,
-// with the watermark of every shard at time zero. Of several nodes that start
-// together one makes it, and all get the same. made tells the one. From then on
-// the store writes by it; ErrFormat if this version cannot read what is there.
+// Bootstrap returns the record of the cluster. If there is none, it creates the record first,
+// with the watermark of every shard at time zero. If several nodes start together, one of them
+// creates the record, and all get the same one; made is true for that node. From then on, the
+// store writes the format of the record. Bootstrap returns ErrFormat if this version cannot
+// read the existing records.
 func (s Cluster) Bootstrap(ctx context.Context, shards int, now time.Time) (c task.Cluster, made bool, err error) {
 	mine := s.newCluster(shards, now)
 	var wait again
@@ -36,7 +37,9 @@ func (s Cluster) Bootstrap(ctx context.Context, shards int, now time.Time) (c ta
 		}
 
 		err = s.makeCluster(ctx, mine)
-		if errors.Is(err, task.ErrUnknown) { // what is there by now tells
+		// After a failed comparison or an unknown outcome, read the record: its id shows who
+		// created it.
+		if errors.Is(err, task.ErrUnknown) {
 			err = wait.waitBackoff(ctx)
 		}
 
@@ -46,11 +49,13 @@ func (s Cluster) Bootstrap(ctx context.Context, shards int, now time.Time) (c ta
 	}
 }
 
-// makeCluster writes the watermarks and then the cluster's record, unless there
-// is one by now.
+// makeCluster writes the watermarks and then the record of the cluster, unless the record
+// exists by now. The record comes last, so that a cluster with a record has all its watermarks:
+// a shard without one counts as damaged. A watermark that exists is not replaced, because a
+// replaced one would let ticks be decided again (G3).
 func (s Cluster) makeCluster(ctx context.Context, c task.Cluster) error {
 	none := isAbsent(s.keys.Cluster())
-	const chunk = 60 // etcd takes 128 operations, nested ones included
+	const chunk = 60 // etcd allows 128 operations, including nested ones
 	for first := 0; first < c.Shards; first += chunk {
 		t := kv.Txn{If: []clientv3.Cmp{none}}
 		for id := first; id < min(first+chunk, c.Shards); id++ {

@@ -8,18 +8,18 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Present is the cluster's record as it is in etcd now.
+// Present is the present record of the cluster.
 type Present struct {
 	Cluster task.Cluster
-	Found   bool
-	// Mod is the record's mod revision, and Revision that of the whole of etcd: it
-	// never goes back, unless etcd is restored from an older snapshot.
+	Found   bool // the record exists
+	// Mod is the mod revision of the record, and Revision that of the whole store. The latter
+	// never decreases, unless etcd is restored from an older snapshot.
 	Mod, Revision int64
 
-	raw []byte
+	raw []byte // the value
 }
 
-// Present reads the cluster's record, and how far etcd has come.
+// Present reads the record of the cluster and the revision of the store.
 func (s Cluster) Present(ctx context.Context) (p Present, err error) {
 	res, err := s.readKey(ctx, s.keys.Cluster())
 	if err != nil {
@@ -39,9 +39,10 @@ func (s Cluster) Present(ctx context.Context) (p Present, err error) {
 	return p, err
 }
 
-// BumpEpoch says that the history that etcd has now is the one to go on with: all
-// nodes of a lower epoch begin anew on it. task.ErrConflict if the record has
-// changed since it was read; after an unknown outcome (task.ErrUnknown) its epoch tells.
+// BumpEpoch increases the epoch of the cluster, which accepts the present content of etcd after
+// a restore: all nodes of a lower epoch start over with it. It returns task.ErrConflict if the
+// record has changed since p was read. After task.ErrUnknown, the epoch in the record shows
+// whether the write was applied.
 func (s Cluster) BumpEpoch(ctx context.Context, p Present) (task.Cluster, error) {
 	c := p.Cluster
 	c.Epoch++

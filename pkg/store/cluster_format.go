@@ -6,44 +6,45 @@ import (
 	"sync/atomic"
 )
 
-// NewestFormat is the newest format of records that this version understands.
-// There is one format so far.
+// NewestFormat is the newest format of records that this version understands. There is one
+// format so far.
 //
-// The cluster's record has the format in force: no node writes records that take
-// a newer one to understand, and no node joins that does not understand it. So
+// The record of the cluster contains the format in force. No node writes records that require a
+// newer format, and no node joins that does not understand the format in force. So different
 // versions can run side by side, and a cluster can be upgraded node by node.
 //
-// The next format is needed when this version would misread a record. A field
-// that it may ignore needs none: fields that a version does not know survive its
-// writes. Who adds a format
+// A new format is needed when this version would misread a record. A field that this version
+// may ignore needs no new format, because its writes preserve fields that it does not know. To
+// add a format:
 //
-//   - raises NewestFormat, reads the records of both formats, and writes those of
-//     the newer one only when Store.Format says so;
-//   - has the API refuse what only the newer format can record until then;
-//   - has Formats.WaitsFor report what is left of the newer format, so that a
-//     downgrade waits until an older version has nothing to misread.
+//   - Increase NewestFormat, read the records of both formats, and write those of the newer one
+//     only when Store.Format returns it.
+//   - Until then, make the API refuse what only the newer format can record.
+//   - Make Formats.WaitsFor report records in the newer format, so that a downgrade waits until
+//     an older version has nothing to misread.
 //
-// A decision must not depend on the format that is in force at the moment: what
-// is written is to follow from the decision alone.
+// A decision must not depend on the format in force: the content of a commit follows from the
+// decision alone.
 const NewestFormat = 1
 
 // ErrFormat means that the cluster's records have a format that this version, or
 // another one in the cluster, does not understand.
 var ErrFormat = errors.New("format of records")
 
-// formats are what a store understands, and what it writes.
+// formats contains the formats that a store understands and writes. It is safe for concurrent
+// use.
 type formats struct {
-	understood int
-	writes     atomic.Int32
-	cluster    atomic.Int64 // mod revision of the cluster's record by which it does; 0: not known
+	understood int          // the newest format that is read
+	writes     atomic.Int32 // the format that is written
+	cluster    atomic.Int64 // mod revision of the cluster record from which writes was taken; 0: none
 }
 
-// inUse is the format that is written.
+// inUse returns the format that is written.
 func (f *formats) inUse() int { return int(f.writes.Load()) }
 
-// Understanding is the same Store, but as a version that understands formats up
-// to newest. Its Batching and it share what they write. A test plays the next
-// version with NewestFormat + 1.
+// Understanding returns the same Store as a version of Carillon that understands formats up to
+// newest. It shares the format in use with the Stores that its Batching returns. Tests emulate
+// the next version with NewestFormat + 1.
 func (s *Store) Understanding(newest int) *Store {
 	u := *s.conn
 	u.format = &formats{understood: newest}
@@ -52,15 +53,15 @@ func (s *Store) Understanding(newest int) *Store {
 	return newOverConn(&u)
 }
 
-// Understands is the newest format that the store reads.
+// Understands returns the newest format that the store reads.
 func (s Cluster) Understands() int { return s.format.understood }
 
-// Format is the format that the store writes. Without a cluster's record
-// (Bootstrap, Obey) it is the newest.
+// Format returns the format that the store writes. Until Bootstrap or Obey is called, it is the
+// newest.
 func (s Cluster) Format() int { return s.format.inUse() }
 
-// Obey writes by what the cluster's record says from now on, unless a later one
-// is known. ErrFormat if it takes a newer version to read what others may write.
+// Obey adopts the format of the cluster's record, unless a later record is known. It returns
+// ErrFormat if other nodes may write records that this version does not understand.
 func (s Cluster) Obey(c ClusterRecord) error {
 	if c.Mod < s.format.cluster.Load() {
 		return nil
@@ -68,6 +69,7 @@ func (s Cluster) Obey(c ClusterRecord) error {
 	return s.obeyRecord(c)
 }
 
+// obeyRecord is Obey without the check for a later record.
 func (s Cluster) obeyRecord(c ClusterRecord) error {
 	if f := c.InForce(); f > s.format.understood {
 		return fmt.Errorf("%w: the cluster's records have format %d, and this version understands no newer one than %d: "+

@@ -10,19 +10,19 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Seen is a key as it was read.
+// Seen is a key and the state in which it was read.
 type Seen struct {
 	Key string
-	Mod int64 // mod revision; 0: it was absent
+	Mod int64 // mod revision; 0: the key was absent
 }
 
-// MostMended is how many keys one DeleteSeen takes, those that it only compares
-// included: a half of what etcd takes in a transaction.
+// MostMended is how many keys one call of DeleteSeen may have, including those that it only
+// compares: half of what etcd allows in a transaction.
 const MostMended = 64
 
-// DeleteSeen deletes keys, in one transaction, if they and all of beside are as
-// they were read. task.ErrConflict if one is not: then nothing is deleted. It
-// is for records that nobody looks after any more, not for what has an owner.
+// DeleteSeen deletes the keys gone, in one transaction, if they and the keys beside are as they
+// were read. Otherwise it returns task.ErrConflict and deletes nothing. It is for records that
+// no component manages any more, not for records of a shard with an owner.
 func (s Cluster) DeleteSeen(ctx context.Context, gone []Seen, beside ...Seen) error {
 	var t kv.Txn
 	for _, k := range gone {

@@ -16,50 +16,50 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Etcd tells of the etcd behind the store, and not of records: its members, its
-// alarms, which revisions it still has. It changes the members of an embedded one.
+// Etcd reports the state of etcd itself: its members, its alarms, and the revisions that it
+// still has. It also changes the members of an embedded etcd.
 type Etcd struct{ *conn }
 
-// Embedded is the endpoint of an etcd in the own process.
+// Embedded is the endpoint of an etcd inside the process of a node.
 const Embedded = "embedded"
 
-// From these parts of its quota on, in percent, an etcd is filling up, and
-// nearly full.
+// These are percentages of the quota: from FillingUp on, an etcd is filling up, and from
+// NearlyFull on, it is nearly full.
 const (
 	FillingUp  = 80
 	NearlyFull = 95
 )
 
-// The alarms that etcd raises, and keeps until they are disarmed.
+// The alarms of etcd. They remain until an operator disarms them.
 const (
 	AlarmNoSpace = "NOSPACE"
 	AlarmCorrupt = "CORRUPT"
 )
 
-// Member is a member of etcd and what it says of itself.
+// Member is a member of etcd with the status that it reports.
 type Member struct {
-	Name     string // "" if it has never run, or was not asked
-	ID       string // hexadecimal; "" if it is not known
-	Peer     string // where the others reach it; "" if it has no others
-	Socket   string // of another node's embedded etcd: where clients on its host reach it
-	Endpoint string // Embedded for the one in this process, and in another node's; "" if it has none
-	Version  string
-	Fault    string // why Carillon would refuse that version; "" if it would not
-	Size     int64  // bytes on disk: what the quota counts
-	InUse    int64  // bytes of them in use
-	Quota    int64  // bytes after which it takes no more writes; 0 if it does not tell
-	Leader   bool
-	Learner  bool
-	Revision int64 // of the store, as this member knows it
-	Index    int64 // of the last entry of the log that is committed
-	Applied  int64 // of the last that is applied
-	Alarms   []string
-	Err      error // it did not answer, or not well: it knows no leader, or does not tell its alarms
+	Name     string   // empty if the member has never run or was not asked
+	ID       string   // hexadecimal; empty if it is not known
+	Peer     string   // the URL for other members; empty if there are none
+	Socket   string   // for the embedded etcd of another node: the socket for clients on its host
+	Endpoint string   // where this client reaches the member; Embedded for the one in this process; the peer URL for other embedded members
+	Version  string   // of etcd
+	Fault    string   // why Carillon does not accept the version; empty if it does
+	Size     int64    // bytes on disk, which count against the quota
+	InUse    int64    // the part of Size that is in use, in bytes
+	Quota    int64    // the size from which on etcd accepts no writes, in bytes; 0 if it is not known
+	Leader   bool     // it is the leader of etcd
+	Learner  bool     // it has no vote yet
+	Revision int64    // the revision of the store on this member
+	Index    int64    // the last committed entry of the log
+	Applied  int64    // the last applied entry of the log
+	Alarms   []string // of this member
+	Err      error    // why the status is incomplete: no answer, no leader, or no alarms
 
-	id, leader uint64
+	id, leader uint64 // its own id and that of the leader; 0: not known
 }
 
-// Used is the part of the quota that is used, in percent; 0 if either is unknown.
+// Used returns how much of the quota is used, in percent, or 0 if it is not known.
 func (m Member) Used() int {
 	if m.Quota <= 0 {
 		return 0
@@ -67,17 +67,17 @@ func (m Member) Used() int {
 	return int(m.Size * 100 / m.Quota)
 }
 
-// Members asks every member of etcd, all at once, for at most timeout: those
-// at the endpoints that the client has, in their order, then those that only
-// etcd knows of.
-// An embedded etcd answers its own process only: the others' nodes tell.
+// Members requests the status of every member of etcd in parallel, and waits at most timeout.
+// First come the members at the endpoints of the client, in their order, then those that only
+// etcd knows. An embedded etcd serves only its own process, so the status of its other members
+// comes from the records of their nodes.
 func (s Etcd) Members(ctx context.Context, timeout time.Duration) []Member {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 
 	endpoints := s.etcd.Endpoints()
 	if len(endpoints) == 0 {
-		endpoints = []string{""} // in the process
+		endpoints = []string{""} // the etcd in this process
 	}
 
 	var known []*etcdserverpb.Member
@@ -104,6 +104,7 @@ func (s Etcd) Members(ctx context.Context, timeout time.Duration) []Member {
 		return members
 	}
 
+	// Also ask the members that are not among the endpoints of the client.
 	var others []string
 	for _, k := range known {
 		asked := slices.ContainsFunc(members, func(m Member) bool {
@@ -125,6 +126,7 @@ func (s Etcd) Members(ctx context.Context, timeout time.Duration) []Member {
 	return members
 }
 
+// learnAlarms adds the alarms of the member, or the error with which they could not be read.
 func (m *Member) learnAlarms(res *clientv3.AlarmResponse, err error) {
 	if m.Err != nil {
 		return
@@ -142,6 +144,7 @@ func (m *Member) learnAlarms(res *clientv3.AlarmResponse, err error) {
 	}
 }
 
+// askMembers requests the status of several members in parallel.
 func (s Etcd) askMembers(ctx context.Context, endpoints []string) []Member {
 	members := make([]Member, len(endpoints))
 	var wg sync.WaitGroup
@@ -155,6 +158,7 @@ func (s Etcd) askMembers(ctx context.Context, endpoints []string) []Member {
 	return members
 }
 
+// askMember requests the status of the member at an endpoint. Empty means the own process.
 func (s Etcd) askMember(ctx context.Context, endpoint string) Member {
 	m := Member{Endpoint: endpoint}
 	if endpoint == "" {
@@ -186,12 +190,12 @@ func (s Etcd) askMember(ctx context.Context, endpoint string) Member {
 	return m
 }
 
-// Readable are the revisions of etcd that can be read.
+// Readable are the oldest and the newest revision that etcd can read.
 type Readable struct{ Oldest, Newest int64 }
 
-// Readable finds them. What is older than the oldest has been compacted away.
-// etcd tells where that is only to who reads beyond it, so this takes some
-// thirty reads of one key.
+// Readable finds the revisions that can be read. Older ones have been compacted. etcd does not
+// report where it was compacted, except by refusing a read, so this is a binary search with
+// about thirty reads of one key.
 func (s Etcd) Readable(ctx context.Context) (Readable, error) {
 	read := func(rev int64) (int64, error) {
 		res, err := s.etcd.Get(ctx, s.keys.Cluster(), clientv3.WithRev(rev), clientv3.WithCountOnly())
@@ -220,11 +224,10 @@ func (s Etcd) Readable(ctx context.Context) (Readable, error) {
 	return Readable{Oldest: high, Newest: newest}, nil
 }
 
-// SampleHistory counts tasks and records of history in a few of the shards, so
-// that their ratio tells of the whole at no great cost: a count walks over all
-// keys that it counts.
+// SampleHistory counts the tasks and the history records in a few shards. Their ratio is an
+// estimate for the whole cluster at low cost: etcd visits every key that it counts.
 func (s Etcd) SampleHistory(ctx context.Context, shards int) (tasks, records int64, err error) {
-	const most = 8
+	const most = 8 // shards in the sample
 	var ops []clientv3.Op
 	for i := range min(shards, most) {
 		shard := i * shards / min(shards, most)

@@ -16,14 +16,18 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// ErrNotEmbedded means that the members of an etcd are not Carillon's to change.
+// ErrNotEmbedded means that Carillon cannot change the members of this etcd, because it is not
+// embedded.
 var ErrNotEmbedded = errors.New("the etcd of this cluster is not embedded: its members are changed with etcdctl")
 
-// ErrRefused means that a member cannot be added or removed as things are.
+// ErrRefused means that the member cannot be added or removed in the present state of the
+// cluster.
 var ErrRefused = errors.New("not possible")
 
+// hexID returns the id of a member as etcdctl prints it.
 func hexID(id uint64) string { return strconv.FormatUint(id, 16) }
 
+// learnName adds the name and the peer URL of the member from the list of members.
 func (m *Member) learnName(known []*etcdserverpb.Member) {
 	if m.id == 0 {
 		return
@@ -40,9 +44,9 @@ func (m *Member) learnName(known []*etcdserverpb.Member) {
 	}
 }
 
-// embeddedOthers are the other members of an embedded etcd, as their nodes have
-// announced them. One whose node is not there is away: a node without its member
-// loses its session.
+// embeddedOthers returns the other members of an embedded etcd, with the status that their
+// nodes have announced. If the node of a member is not present, the member counts as
+// unavailable, because a node loses its session without its member.
 func (s Etcd) embeddedOthers(ctx context.Context, own Member, known []*etcdserverpb.Member) []Member {
 	if len(known) < 2 {
 		return nil
@@ -64,7 +68,7 @@ func (s Etcd) embeddedOthers(ctx context.Context, own Member, known []*etcdserve
 
 		m := Member{Endpoint: Embedded, id: k.ID, Leader: k.ID == own.leader, Learner: k.IsLearner}
 		if len(k.PeerURLs) > 0 {
-			m.Endpoint = k.PeerURLs[0] // it is what tells one from the other
+			m.Endpoint = k.PeerURLs[0] // it distinguishes the members
 		}
 
 		switch a := announced[hexID(k.ID)]; {
@@ -90,8 +94,8 @@ func (s Etcd) embeddedOthers(ctx context.Context, own Member, known []*etcdserve
 	return members
 }
 
-// OwnMember is how the etcd in this process fares; nil if there is none, or it
-// does not answer.
+// OwnMember returns the status of the etcd in this process. It returns nil if there is none or
+// it does not answer.
 func (s Etcd) OwnMember(ctx context.Context) *task.Member {
 	if len(s.etcd.Endpoints()) > 0 {
 		return nil
@@ -105,9 +109,9 @@ func (s Etcd) OwnMember(ctx context.Context) *task.Member {
 	return &task.Member{ID: hexID(m.id), Version: m.Version, DBSize: m.Size, DBInUse: m.InUse, DBQuota: m.Quota, Index: m.Index, Applied: m.Applied}
 }
 
-// AddMember adds a member to an embedded etcd. It learns first, and votes once
-// it has run and caught up. task.ErrExists if there is one of that name or at
-// that URL, ErrNotEmbedded, task.ErrUnavailable without a majority.
+// AddMember adds a member to an embedded etcd. The member is a learner first, and gets a vote
+// when it runs and has caught up. AddMember returns task.ErrExists if there is a member of that
+// name or at that URL, ErrNotEmbedded, ErrRefused, or task.ErrUnavailable without a majority.
 func (s Etcd) AddMember(ctx context.Context, name, peer string) error {
 	known, err := s.embeddedMembers(ctx)
 	if err != nil {
@@ -128,9 +132,9 @@ func (s Etcd) AddMember(ctx context.Context, name, peer string) error {
 	return nil
 }
 
-// RemoveMember removes a member of an embedded etcd, by its name, or its id.
-// task.ErrNotFound, ErrRefused if the majority would be lost or it is the own
-// one, ErrNotEmbedded, task.ErrUnavailable without a majority.
+// RemoveMember removes a member of an embedded etcd, by its name or its id. It returns
+// task.ErrNotFound; ErrRefused if the majority would be lost or if it is the member of this
+// process; ErrNotEmbedded; or task.ErrUnavailable without a majority.
 func (s Etcd) RemoveMember(ctx context.Context, name string) error {
 	known, err := s.embeddedMembers(ctx)
 	if err != nil {
@@ -158,6 +162,7 @@ func (s Etcd) RemoveMember(ctx context.Context, name string) error {
 	return fmt.Errorf("remove member %s: %w", name, task.ErrNotFound)
 }
 
+// embeddedMembers lists the members of an embedded etcd, if it can have more than one.
 func (s Etcd) embeddedMembers(ctx context.Context) ([]*etcdserverpb.Member, error) {
 	if len(s.etcd.Endpoints()) > 0 {
 		return nil, ErrNotEmbedded
@@ -176,8 +181,8 @@ func (s Etcd) embeddedMembers(ctx context.Context) ([]*etcdserverpb.Member, erro
 
 func isHTTP(u string) bool { return len(u) > 4 && u[:4] == "http" }
 
-// untilHealthy tries for a while: etcd changes its members only when those that
-// are left have been in touch for five seconds.
+// untilHealthy calls try until it succeeds, for about seven seconds, and translates its errors.
+// etcd changes its members only if the remaining ones have been connected for five seconds.
 func untilHealthy(ctx context.Context, try func() error) error {
 	deadline := time.Now().Add(7 * time.Second)
 	var wait again

@@ -13,35 +13,38 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Events reads what has happened in the cluster from the revisions of etcd. It stores
-// nothing: events last as long as etcd keeps the revisions that they come from.
+// Events derives what has happened in the cluster from the revisions of etcd. It stores
+// nothing: an event exists as long as etcd keeps the revision from which it is derived.
 type Events struct{ *conn }
 
-// maxEventsAhead is how many events wait for a slow reader at most, beside those
-// of the one response of etcd that passes it: a thousand revisions.
+// maxEventsAhead is how many events may wait for a slow reader. One response of etcd, which may
+// contain a thousand revisions, can exceed it.
 const maxEventsAhead = 4096
 
-// EventQuery says which events are told, and from where on.
+// EventQuery selects events, and the place from which they are delivered.
 type EventQuery struct {
-	After *task.Place // nil: from now on; the zero Place: from the oldest that there is
-	Wants func(*task.Event) bool
+	After *task.Place            // nil: only new events; the zero Place: from the oldest that exists
+	Wants func(*task.Event) bool // reports whether to deliver an event; nil: all
 }
 
-// EventBatch is what is told at once. Events may be empty: then there were none
-// that are wanted up to Told.
+// EventBatch is a step of what FollowEvents delivers. Events may be empty. Then there are no
+// wanted events up to Told.
 type EventBatch struct {
 	Events []task.Event
-	Told   task.Place // the events up to here are told
+	Told   task.Place // all events up to this place have been delivered
 }
 
-// FollowEvents calls apply with the events of the cluster, in order and each once,
-// until ctx ends or apply returns an error, which it returns. They are nowhere
-// stored: they are what etcd's revisions did to the keys, and last as long as etcd
-// keeps these. Where some that were asked for are gone, an event of the kind gap
-// says so, and it goes on with the oldest that there is. The first call of apply
-// comes before there are any, and says where it begins.
+// FollowEvents calls apply with the events of the cluster, each once and in order, until ctx
+// ends or apply returns an error, which it returns. The first call of apply has no events and
+// contains the place where the events begin.
 //
-// apply may be slow: what waits for it is bounded, beyond that etcd is asked again.
+// The events are not stored anywhere: they are derived from the changes of etcd's revisions,
+// and exist as long as etcd keeps these. If some of the requested events do not exist any more,
+// FollowEvents delivers an event of the kind gap instead, and continues with the oldest that
+// exists.
+//
+// apply may be slow. The number of events that wait for it is limited. Beyond that, the watch
+// ends, and a new one begins after apply has processed them.
 func (s Events) FollowEvents(ctx context.Context, q EventQuery, apply func(EventBatch) error) error {
 	f := &eventFollower{s: s, wants: q.Wants, apply: apply}
 	if f.wants == nil {
@@ -73,21 +76,23 @@ func (s Events) FollowEvents(ctx context.Context, q EventQuery, apply func(Event
 }
 
 var (
-	errTooSlow   = errors.New("the reader is too slow")
+	// errTooSlow means that maxEventsAhead events wait for the reader.
+	errTooSlow = errors.New("the reader is too slow")
+	// errElsewhere means that etcd has compacted what has to be delivered next.
 	errElsewhere = errors.New("the list is of another revision than was asked for")
 )
 
-// eventFollower follows events for one reader.
+// eventFollower is the state of one call of FollowEvents.
 type eventFollower struct {
 	s     Events
 	wants func(*task.Event) bool
 	apply func(EventBatch) error
-	told  task.Place // to the reader
-	begun bool       // told says from where to go on
+	told  task.Place // the last place that was delivered to apply
+	begun bool       // told is valid, and the events continue after it
 }
 
-// baseRevision is the revision whose state comes before the first event to tell. That of
-// told is read again, unless all of it is told.
+// baseRevision returns the revision whose state precedes the next event to deliver. If only
+// some events of the revision told have been delivered, that revision is read again.
 func (f *eventFollower) baseRevision() int64 {
 	if f.told.Index == task.Whole || f.told.Revision == 0 {
 		return f.told.Revision
@@ -95,7 +100,9 @@ func (f *eventFollower) baseRevision() int64 {
 	return f.told.Revision - 1
 }
 
-// prepareHistory sees that etcd has what is to be told, and tells of a gap if it has not.
+// prepareHistory checks that etcd still has the revisions from which to continue. If it has
+// not, prepareHistory delivers a gap and continues behind it: at the oldest revision after a
+// compaction, and at the newest if etcd was restored from an older snapshot.
 func (f *eventFollower) prepareHistory(ctx context.Context) error {
 	if !f.begun {
 		return nil
@@ -114,7 +121,7 @@ func (f *eventFollower) prepareHistory(ctx context.Context) error {
 
 	switch {
 	case f.told == task.Place{} && there.Oldest == 1:
-		f.told = task.After(1) // of an etcd that holds nothing yet
+		f.told = task.After(1) // nothing was written before revision 2, so nothing is missing
 		return nil
 	case base < there.Oldest:
 		gap.Action, gap.To = task.ActionCompacted, there.Oldest
@@ -132,8 +139,9 @@ func (f *eventFollower) prepareHistory(ctx context.Context) error {
 	return f.apply(EventBatch{Events: []task.Event{gap}, Told: f.told})
 }
 
-// followTail tells what happens after told, until the reader is too slow, or what was
-// asked for is not there.
+// followTail delivers the events after told until the reader is too slow or the next events do
+// not exist any more. A second goroutine fills a buffer from the watch, so that a slow reader
+// does not delay the watch of etcd.
 func (f *eventFollower) followTail(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -146,11 +154,13 @@ func (f *eventFollower) followTail(ctx context.Context) error {
 		select {
 		case <-b.more:
 			if err := f.handEvents(b); err != nil {
+				// The error of the reader ends everything. Wait for the other goroutine.
 				cancel()
 				<-ended
 				return err
 			}
 		case err := <-ended:
+			// Deliver what is in the buffer, so that the next attempt continues after it.
 			if herr := f.handEvents(b); herr != nil {
 				return herr
 			}
@@ -159,7 +169,7 @@ func (f *eventFollower) followTail(ctx context.Context) error {
 	}
 }
 
-// handEvents gives the reader what waits for it.
+// handEvents passes the content of the buffer to apply.
 func (f *eventFollower) handEvents(b *eventBuffer) error {
 	batch, some := b.takeBatch()
 	if !some {
@@ -174,13 +184,16 @@ func (f *eventFollower) handEvents(b *eventBuffer) error {
 	return nil
 }
 
-// fillBuffer puts events into the buffer until that is full.
+// fillBuffer follows the keys from the place told, translates each revision to events, and adds
+// them to the buffer until that is full.
 func (f *eventFollower) fillBuffer(ctx context.Context, b *eventBuffer) error {
 	keys := f.s.keys
 	root, end := kv.Prefix(keys.Root())
 	var t *events.Translator
 	place, base := f.told, f.baseRevision()
-	cfg := kv.FollowConfig{ // from leader/ to owners/: what a translator has to know
+	// The list has the keys from leader/ to owners/, which a Translator needs to know who led,
+	// owned and was present. The watch has all keys.
+	cfg := kv.FollowConfig{
 		Key: keys.Leader(), End: keys.Runs(), WatchKey: root, WatchEnd: end, Name: "events", Aside: true, Previous: true,
 	}
 	if f.begun {
@@ -190,7 +203,7 @@ func (f *eventFollower) fillBuffer(ctx context.Context, b *eventBuffer) error {
 	return kv.Follow(ctx, f.s.etcd, cfg, func(batch kv.Batch) error {
 		if batch.Reset {
 			if t != nil && batch.Revision != place.Revision || t == nil && f.begun && batch.Revision != base {
-				return errElsewhere // it could not go on where it was
+				return errElsewhere // the watch could not be resumed, or the base revision is compacted
 			}
 
 			if t = events.New(keys, batch.KVs); !f.begun {
@@ -222,8 +235,9 @@ func (f *eventFollower) fillBuffer(ctx context.Context, b *eventBuffer) error {
 	})
 }
 
-// oneRevision is the changes of the first revision of some events; etcd tells of a
-// revision as a whole. errElsewhere if what was there before is compacted away by now.
+// oneRevision returns the first revision of a list of events and its changes. etcd never splits
+// a revision over two responses. It returns errElsewhere if a previous value has been
+// compacted.
 func oneRevision(told []*clientv3.Event) (int64, []events.Change, error) {
 	rev := told[0].Kv.ModRevision
 	var changes []events.Change
@@ -247,17 +261,17 @@ func oneRevision(told []*clientv3.Event) (int64, []events.Change, error) {
 	return rev, changes, nil
 }
 
-// eventBuffer is what waits for a reader.
+// eventBuffer contains the events that wait for a reader.
 type eventBuffer struct {
-	more chan struct{} // one slot
+	more chan struct{} // one slot; receives a value when something was added
 
 	mu     sync.Mutex
 	events []task.Event
-	told   task.Place
+	told   task.Place // all wanted events up to this place are in events or were taken
 }
 
-// addEvents takes events up to a place; errTooSlow, and nothing is lost, if enough wait
-// now.
+// addEvents adds events up to a place and wakes the reader. It returns errTooSlow if too many
+// events wait now. Even then the events have been added, so nothing is lost.
 func (b *eventBuffer) addEvents(events []task.Event, told task.Place) error {
 	b.mu.Lock()
 	b.events, b.told = append(b.events, events...), told
@@ -276,7 +290,8 @@ func (b *eventBuffer) addEvents(events []task.Event, told task.Place) error {
 	return nil
 }
 
-// takeBatch empties it; false if there is nothing new.
+// takeBatch empties the buffer and returns its content. It returns false if nothing was added
+// since the last call.
 func (b *eventBuffer) takeBatch() (EventBatch, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -12,19 +12,20 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// clockMargin is how long an announcement may be on its way to etcd, and how much
-// clocks may differ, without PlaceOf leaving anything out.
+// clockMargin is by how much the clocks of nodes may differ, and how long an announcement may
+// take to reach etcd, before PlaceOf could return a place that is too late.
 const clockMargin = 2 * time.Second
 
-// told is when the latest word of the time had come, as of a revision.
+// told is the latest clock that a node had announced as of some revision.
 type told struct {
 	clock time.Time
-	at    int64 // the revision of that word; 0: no node was present
+	at    int64 // the mod revision of the announcement; 0: no node was present
 }
 
-// PlaceOf is a place before all that was written at or after an instant, by the
-// clocks that the nodes have told: some seconds earlier. It is the zero Place if
-// that may be before all that etcd still has.
+// PlaceOf returns a place in the events before everything that was written at or after a time,
+// according to the clocks that the nodes have announced. It is usually a few seconds earlier,
+// and never later. It returns the zero Place if that place may be before everything that etcd
+// still has.
 func (s Events) PlaceOf(ctx context.Context, instant time.Time) (task.Place, error) {
 	there, err := Etcd(s).Readable(ctx)
 	if err != nil {
@@ -40,8 +41,9 @@ func (s Events) PlaceOf(ctx context.Context, instant time.Time) (task.Place, err
 		return task.Place{}, nil
 	}
 
-	// The clock at high is not before the instant; that at low is, or nobody knows.
-	// Clocks go on with revisions: one that is before it is so for all before that.
+	// This is a binary search for the last revision whose clock is before the instant. The
+	// clock at high is not before it. The clock at low is before it, or not known. Clocks
+	// increase with the revisions, so the condition changes only once.
 	for low, high := there.Oldest, there.Newest+1; high-low > 1; {
 		middle := low + (high-low)/2
 		rev, c, err := s.clockBefore(ctx, middle, low)
@@ -49,7 +51,7 @@ func (s Events) PlaceOf(ctx context.Context, instant time.Time) (task.Place, err
 		case err != nil:
 			return task.Place{}, err
 		case c.at == 0:
-			low = middle // what was told before stands
+			low = middle // nothing was announced in between, so known remains valid
 		case c.clock.Before(instant):
 			low, known = middle, c
 		default:
@@ -64,8 +66,9 @@ func (s Events) PlaceOf(ctx context.Context, instant time.Time) (task.Place, err
 	return task.After(max(known.at, 1)), nil
 }
 
-// clockBefore is what the clocks showed at a revision, or at one before it that is
-// later than low: when no node was present, nobody told.
+// clockBefore returns the latest clock at revision from or, if no node was present then, at an
+// earlier revision above low, and that revision. It doubles its steps backward. It returns zero
+// values if it finds none.
 func (s Events) clockBefore(ctx context.Context, from, low int64) (rev int64, c told, err error) {
 	for step := int64(0); from-step > low; step = max(1, 2*step) {
 		rev = from - step
@@ -77,11 +80,11 @@ func (s Events) clockBefore(ctx context.Context, from, low int64) (rev int64, c 
 	return 0, told{}, nil
 }
 
-// clockAt is the latest time that a node had told at a revision.
+// clockAt returns the latest clock that a node had announced as of a revision.
 func (s Events) clockAt(ctx context.Context, rev int64) (latest told, err error) {
 	all, _, err := s.getAllAt(ctx, s.keys.Nodes(), rev)
 	if errors.Is(err, rpctypes.ErrCompacted) {
-		return told{}, nil // meanwhile
+		return told{}, nil // compacted since the caller read the oldest revision
 	}
 	if err != nil {
 		return told{}, fmt.Errorf("read the nodes' clocks at revision %d: %w", rev, err)

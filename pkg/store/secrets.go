@@ -12,13 +12,15 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Secrets reads and writes the encrypted values of tasks (secrets/). It holds no key:
-// values go in and out as they are sealed. The record of a deleted secret remains for a
-// while, so that the next one of its name goes on with its generation.
+// Secrets reads and writes the encrypted values of tasks (secrets/). It has no keys for them:
+// values are encrypted before they are written and decrypted after they are read. The record of
+// a deleted secret remains for a while, so that the next secret of the same name continues its
+// generation.
 type Secrets struct{ *conn }
 
-// Secret reads a secret as it is now: linearizable. task.ErrNotFound if it is not
-// there; the record has then what the next of its name goes on with.
+// Secret reads a secret. The read is linearizable. If the secret does not exist, Secret returns
+// task.ErrNotFound and a record with the revision and the generation that the next secret of
+// this name continues.
 func (s Secrets) Secret(ctx context.Context, namespace, name string) (record.Secret, error) {
 	r := record.Secret{Secret: task.Secret{Namespace: namespace, Name: name}}
 	e, err := s.getOne(ctx, s.keys.Secret(namespace, name))
@@ -37,13 +39,13 @@ func (s Secrets) Secret(ctx context.Context, namespace, name string) (record.Sec
 	return r, nil
 }
 
-const secretsPage = 100 // of them, read at once: 9 MB at most
+// secretsPage is how many secrets one request reads: at most 9 MB.
+const secretsPage = 100
 
-// Secrets lists secrets in the order of their keys: of one namespace, or of all if
-// namespace is "". after is what next was with the page before ("" for the first);
-// a page may have fewer than limit, and yet a next: values come along, of which some
-// are long. One that cannot be read has
-// nothing but its name.
+// Secrets lists a page of secrets in the order of their keys, of one namespace or, if namespace
+// is empty, of all. after is the value that the previous page returned as next, or empty for
+// the first page. A page may have fewer than limit secrets although more follow, because the
+// values are read, too, and may be long. A secret that cannot be read has only its name.
 func (s Secrets) Secrets(ctx context.Context, namespace, after string, limit int) (list []task.Secret, next string, err error) {
 	prefix := s.keys.Secrets()
 	if namespace != "" {
@@ -82,8 +84,8 @@ func (s Secrets) Secrets(ctx context.Context, namespace, after string, limit int
 	return list, next, nil
 }
 
-// SweepSecrets is SweepTombstones for what is left of deleted secrets. The next of
-// such a name begins with generation 1 again.
+// SweepSecrets is like SweepTombstones for the records of secrets that were deleted before a
+// time. The next secret of such a name begins with generation 1 again.
 func (s Secrets) SweepSecrets(ctx context.Context, before task.Time, after string, most int) (removed int, next string, err error) {
 	return s.sweepOld(ctx, s.keys.Secrets(), after, most, func(e *mvccpb.KeyValue) bool {
 		r, err := s.keys.DecodeSecret(e)
@@ -91,8 +93,9 @@ func (s Secrets) SweepSecrets(ctx context.Context, before task.Time, after strin
 	})
 }
 
-// PutSecret writes a secret over what was read as revision old (0: nothing was
-// there), and returns its revision. task.ErrConflict if it has changed since.
+// PutSecret replaces the secret that was read with the mod revision old (0: the key must be
+// absent), and returns the new mod revision. It returns task.ErrConflict if the record has
+// changed.
 func (s Secrets) PutSecret(ctx context.Context, old int64, r record.Secret) (int64, error) {
 	key := s.keys.Secret(r.Namespace, r.Name)
 	r.Revision = 0

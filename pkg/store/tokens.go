@@ -11,11 +11,11 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Tokens reads and writes API tokens (tokens/). Of a token's secret it knows the hash
-// only. A token that exists is never written over.
+// Tokens reads and writes API tokens (tokens/). It stores only the hash of the secret of a
+// token. A token is never replaced.
 type Tokens struct{ *conn }
 
-// Token reads an API token's record. task.ErrNotFound if there is none.
+// Token reads the record of an API token. It returns task.ErrNotFound if there is none.
 func (s Tokens) Token(ctx context.Context, id string) (record.Token, error) {
 	e, err := s.getOne(ctx, s.keys.Token(id))
 	if err != nil {
@@ -28,14 +28,15 @@ func (s Tokens) Token(ctx context.Context, id string) (record.Token, error) {
 	return record.Decode[record.Token](e.Value)
 }
 
-// FoundToken is a token's record, or why there is none: task.ErrNotFound, or
-// task.ErrInvalid if it is damaged.
+// FoundToken is the record of a token, or the reason why there is none: task.ErrNotFound, or
+// task.ErrInvalid if the record cannot be read.
 type FoundToken struct {
 	Token record.Token
 	Err   error
 }
 
-// FindTokens reads the records of several tokens, of at most 128, at once.
+// FindTokens reads the records of at most 128 tokens at one revision. The result has the order
+// of ids.
 func (s Tokens) FindTokens(ctx context.Context, ids []string) ([]FoundToken, error) {
 	ops := make([]clientv3.Op, len(ids))
 	for i, id := range ids {
@@ -68,18 +69,19 @@ func (s Tokens) HasTokens(ctx context.Context) (bool, error) {
 	return res.Count > 0, nil
 }
 
-// CreateFirstToken writes a token's record if the cluster has no token at all.
-// task.ErrExists if it has.
+// CreateFirstToken creates a token if the cluster has none at all. Otherwise it returns
+// task.ErrExists. So of several nodes that start together, only one creates the first token.
 func (s Tokens) CreateFirstToken(ctx context.Context, id string, t record.Token) error {
 	none := kv.CreateIs(s.keys.Tokens(), 0).WithPrefix()
 	return s.createToken(ctx, none, id, t)
 }
 
-// CreateToken writes a token's record, new. task.ErrExists if there is one.
+// CreateToken creates a token. It returns task.ErrExists if the token exists.
 func (s Tokens) CreateToken(ctx context.Context, id string, t record.Token) error {
 	return s.createToken(ctx, isAbsent(s.keys.Token(id)), id, t)
 }
 
+// createToken creates a token if the comparison free holds.
 func (s Tokens) createToken(ctx context.Context, free clientv3.Cmp, id string, t record.Token) error {
 	res, err := s.writeAlone(ctx, kv.Txn{If: []clientv3.Cmp{free}, Then: []clientv3.Op{clientv3.OpPut(s.keys.Token(id), record.Encode(t))}})
 	if err == nil && !res.Succeeded {
