@@ -6,19 +6,19 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Brief is a spec in a list that was not read in full: most of those that a list
-// looks at are not wanted.
+// Brief is a spec of a list that has not been decoded completely. A list filters specs by a few
+// fields and needs only some of them.
 type Brief struct {
 	Namespace, Name string
 
-	value []byte
-	mod   int64
+	value []byte // the record
+	mod   int64  // its mod revision
 }
 
-// Labels are the task's; none if the spec cannot be read.
+// Labels returns the labels of the task, or none if the spec cannot be read.
 func (b Brief) Labels() map[string]string {
 	var labels map[string]string
-	_ = eachField(b.value, func(r *reader, name []byte) { // what cannot be read has none
+	_ = eachField(b.value, func(r *reader, name []byte) {
 		if string(name) == "labels" {
 			r.readAny(&labels)
 			return
@@ -29,8 +29,8 @@ func (b Brief) Labels() map[string]string {
 	return labels
 }
 
-// MayBePaused is false for a task that cannot be: its user did not pause it, and does
-// not want it paused when it fails. Whether it is, its entry says.
+// MayBePaused returns false if the task is certainly not paused: its user has not paused it,
+// and it is not paused after failures. Otherwise its entry has to be read.
 func (b Brief) MayBePaused() bool {
 	var paused bool
 	var failures int
@@ -48,7 +48,8 @@ func (b Brief) MayBePaused() bool {
 	return err != nil || paused || failures > 0
 }
 
-// Task is the spec. One that cannot be read has its name alone, and says so.
+// Task decodes the spec. If that fails, the result has only the name, and the error as its
+// description.
 func (b Brief) Task() task.Task {
 	t, err := DecodeTask(b.value, b.mod)
 	if err != nil {
@@ -57,7 +58,8 @@ func (b Brief) Task() task.Task {
 	return t
 }
 
-// DecodeBrief keeps the record of a spec as it is; false if the key is not a spec's.
+// DecodeBrief returns the record of a spec without decoding it. It returns false if the key is
+// not that of a spec.
 func DecodeBrief(keys Keys, e *mvccpb.KeyValue) (Brief, bool) {
 	ns, name, ok := keys.ParseSpec(string(e.Key))
 	return Brief{ns, name, e.Value, e.ModRevision}, ok

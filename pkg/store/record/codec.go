@@ -7,7 +7,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Decode reads a record that is plain JSON. The error wraps task.ErrInvalid.
+// Decode decodes a record with encoding/json. Its error wraps task.ErrInvalid.
 func Decode[T any](b []byte) (T, error) {
 	var v T
 	if err := json.Unmarshal(b, &v); err != nil {
@@ -16,36 +16,38 @@ func Decode[T any](b []byte) (T, error) {
 	return v, nil
 }
 
+// unreadableError returns the error for a record that cannot be decoded.
 func unreadableError(err error) error {
 	return fmt.Errorf("%w: unreadable record: %v", task.ErrInvalid, err)
 }
 
-// withKeyFields is r with what its key says.
+// withKeyFields returns r with the fields that its key contains.
 func withKeyFields(r task.Run, ref Ref, id string) task.Run {
 	r.ID, r.Namespace, r.Task, r.Shard = id, ref.Namespace, ref.Name, ref.Shard
 	return r
 }
 
-// DecodeEnded reads a record of history.
+// DecodeEnded decodes a record of the history or of the ended parts.
 func DecodeEnded(k ShardKey, value []byte) (task.Run, error) {
 	r, err := DecodeRunValue(value)
 	return withKeyFields(r, k.Ref, k.Run), err
 }
 
-// DecodeWaiting reads a record of the queue.
+// DecodeWaiting decodes a record of the queue.
 func DecodeWaiting(k ShardKey, value []byte) (task.Waiting, error) {
 	w, err := DecodeWaitingValue(value)
 	w.Run = withKeyFields(w.Run, k.Ref, k.Run)
 	return w, err
 }
 
-// DecodeAssigned reads a record of an inbox. created is the key's create
-// revision: the fencing token.
+// DecodeAssigned decodes an inbox record. created is the create revision of the key, which is
+// the fencing token.
 func DecodeAssigned(k RunKey, created int64, value []byte) (a task.Assigned, err error) {
 	err = decodeHeld(k, created, value, &a)
 	return a, err
 }
 
+// decodeHeld decodes an inbox record into a.
 func decodeHeld(k RunKey, created int64, value []byte, a *task.Assigned) error {
 	err := DecodeAssignedValue(value, a)
 	a.ID, a.Namespace, a.Task, a.Shard = k.Run, k.Ref.Namespace, k.Ref.Name, k.Ref.Shard
@@ -54,31 +56,33 @@ func decodeHeld(k RunKey, created int64, value []byte, a *task.Assigned) error {
 	return err
 }
 
-// DecodeEntry reads an entry.
+// DecodeEntry decodes an entry.
 func DecodeEntry(value []byte) (task.Entry, error) { return Decode[task.Entry](value) }
 
-// DecodeTask reads a spec. modRevision is its key's.
+// DecodeTask decodes a spec. modRevision is the mod revision of its key.
 func DecodeTask(value []byte, modRevision int64) (task.Task, error) {
 	t, err := Decode[task.Task](value)
 	t.Revision = modRevision
 	return t, err
 }
 
-// Watermark says that all ticks of a shard up to (Time, Last) are decided.
+// Watermark records that all ticks of a shard up to (Time, Last) are decided.
 type Watermark struct {
 	Time task.Time `json:"time"`
-	// Last is the last task, as namespace/name, that was decided at Time; ""
-	// means all of them.
+	// Last is the last task, as namespace/name, whose tick at Time is decided. If it is empty,
+	// the ticks of all tasks at Time are decided.
 	Last string `json:"last,omitempty"`
-	// Seen: every entry created at a revision up to here is covered.
+	// Seen is a revision. The watermark applies to entries that were created up to it. A task
+	// that was created later is not covered, so that its first ticks are not lost (G4).
 	Seen int64 `json:"seen"`
-	// Nonce belongs to one content of one commit: it settles whose write is there.
+	// Nonce identifies one copy of one commit, so that an unknown outcome can be resolved (G3).
 	Nonce string `json:"nonce"`
-	// Unknown are fields that this version does not know; they stay.
+	// Unknown contains the fields that this version does not know. They are preserved.
 	Unknown task.Fields `json:"-"`
 }
 
-// Decided reports whether the watermark covers a tick of a covered task.
+// Decided reports whether the watermark has passed a tick of a task whose entry it covers. name
+// is namespace/name.
 func (w Watermark) Decided(tick task.Time, name string) bool {
 	if !tick.Equal(w.Time.Time) {
 		return tick.Before(w.Time.Time)
@@ -86,8 +90,8 @@ func (w Watermark) Decided(tick task.Time, name string) bool {
 	return w.Last == "" || name <= w.Last
 }
 
-// DecodeWatermark reads a watermark. One without a time or a nonce is none, even
-// if it is JSON: taken at its word, it would have all ticks decided again.
+// DecodeWatermark decodes a watermark. Without a time or a nonce the record counts as damaged,
+// even if it is valid JSON. Otherwise its zero time would cause all ticks to be decided again.
 func DecodeWatermark(value []byte) (Watermark, error) {
 	var w Watermark
 	err := eachField(value, func(r *reader, name []byte) {

@@ -8,25 +8,25 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Dead is a run whose last attempt failed, timed out or was lost, and that has no
-// attempt left: it waits for a person, who has it run again or dismisses it.
+// Dead is a dead run: its last attempt failed, timed out or was lost, and no attempt is left.
+// It waits for a person, who repeats or dismisses it.
 type Dead struct {
 	task.Waiting
-	Mod int64 // mod revision of its record
+	Mod int64 // mod revision of the record
 }
 
-// deadTail is how much of a dead run's output is kept with it, in bytes: the rest
-// is in its history and on its node.
+// deadTail is how much of the output is kept in the record of a dead run, in bytes. The history
+// and the node have more.
 const deadTail = 256
 
-// NeedsDeadLetter reports whether a run that ended so, with no attempt to follow, is dead.
-// One that somebody wanted to end is not: nobody waits for it. Nor is a part: the run
-// is that it belongs to.
+// NeedsDeadLetter reports whether a run that ended with end, and has no further attempt,
+// becomes a dead run. A run that somebody requested to end does not, because nobody waits for
+// it. A part does not either; the run to which it belongs does.
 func NeedsDeadLetter(h Held, end task.Run) bool {
 	return !h.CancelRequested && !task.IsPart(h.ID) && (end.State == task.Failed || end.State == task.TimedOut || end.State == task.Lost)
 }
 
-// EncodeDead encodes the record of a dead run, with the end of its output.
+// EncodeDead encodes the record of a dead run. It keeps the last deadTail bytes of the output.
 func EncodeDead(h Held, end task.Run) []byte {
 	if n := len(end.OutputTail); n > deadTail {
 		end.OutputTail = strings.ToValidUTF8(end.OutputTail[n-deadTail:], "")
@@ -34,7 +34,8 @@ func EncodeDead(h Held, end task.Run) []byte {
 	return EncodeWaiting(task.Waiting{Run: end, Env: h.Env})
 }
 
-// DecodeDead reads the record of a dead run; false if it is none, or cannot be read.
+// DecodeDead decodes the record of a dead run. It returns false if the key is not that of a
+// dead run, or the record cannot be read.
 func DecodeDead(keys Keys, e *mvccpb.KeyValue) (Dead, bool) {
 	k, ok := keys.ParseShard(string(e.Key))
 	if !ok || k.Kind != KindDead {

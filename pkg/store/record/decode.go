@@ -12,16 +12,16 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// reader reads what a record wrote, and fields in any order. Fields that it does
-// not know, and null, it passes by.
+// A reader decodes what a writer has encoded, with the fields in any order. It skips fields
+// whose value is null. The first error is in err and ends the decoding.
 type reader struct {
 	d   *jx.Decoder
-	w   jx.Writer // of those who keep text
+	w   jx.Writer // for callers that keep the text of fields
 	err error
 }
 
-// eachField calls field for each field of an object; the value is the callee's to
-// read.
+// eachField calls field for each field of a JSON object. field must read or skip the value. Its
+// error names the field and wraps task.ErrInvalid.
 func eachField(value []byte, field func(r *reader, name []byte)) error {
 	d := jx.GetDecoder()
 	defer jx.PutDecoder(d)
@@ -55,7 +55,7 @@ func eachField(value []byte, field func(r *reader, name []byte)) error {
 
 func (r *reader) skipValue() { r.err = r.d.Skip() }
 
-// keepUnknownField keeps a field that this version does not know.
+// keepUnknownField adds a field that this version does not know to a list of such fields.
 func (r *reader) keepUnknownField(to *task.Fields, name []byte) {
 	*to = task.Fields(r.appendRaw([]byte(*to), name))
 }
@@ -76,7 +76,7 @@ func (r *reader) readText(v encoding.TextUnmarshaler) {
 	}
 }
 
-// readAny reads what is rare by reflection.
+// readAny reads a field that is rare with encoding/json.
 func (r *reader) readAny(v any) {
 	var b []byte
 	if b, r.err = r.d.Raw(); r.err == nil {
@@ -84,7 +84,8 @@ func (r *reader) readAny(v any) {
 	}
 }
 
-// readWord reads one of a few words, of which not each record needs a copy, or another.
+// readWord reads a text that is usually one of a few known ones. It uses the known string
+// instead of a copy for each record.
 func readWord[T ~string](r *reader, v *T, known []T) {
 	b, err := r.d.StrBytes()
 	if r.err = err; err != nil {
@@ -106,10 +107,11 @@ var (
 	knownTriggers = []string{task.TriggerSchedule, task.TriggerManual, task.TriggerCatchUp, task.TriggerPart}
 )
 
-// readRunField reads a field of a run; false if it is none.
+// readRunField reads a field of a run. It returns false, and reads nothing, if the run has no
+// such field.
 func (r *reader) readRunField(name []byte, v *task.Run) bool {
 	switch string(name) {
-	case "id", "namespace", "task", "shard": // the key says it
+	case "id", "namespace", "task", "shard": // the key contains them
 		r.skipValue()
 	case "uid":
 		r.readString(&v.UID)
@@ -203,15 +205,15 @@ func (r *reader) readRunField(name []byte, v *task.Run) bool {
 	return true
 }
 
-// completeRun fills in what is left out of a run that has been dispatched.
+// completeRun sets the fields that a writer has omitted.
 func completeRun(v *task.Run, dispatched bool) {
 	if dispatched && v.DispatchedAt.IsZero() {
 		v.DispatchedAt = v.CreatedAt
 	}
 }
 
-// DecodeRunValue reads what the value of a record of history says of a run, and
-// nothing of what its key says.
+// DecodeRunValue decodes the value of a history record. It does not set the fields that the key
+// contains.
 func DecodeRunValue(value []byte) (v task.Run, err error) {
 	err = eachField(value, func(r *reader, name []byte) {
 		if !r.readRunField(name, &v) {
@@ -224,7 +226,7 @@ func DecodeRunValue(value []byte) (v task.Run, err error) {
 	return v, err
 }
 
-// DecodeWaitingValue is DecodeRunValue for a record of the queue.
+// DecodeWaitingValue is like DecodeRunValue for a record of the queue.
 func DecodeWaitingValue(value []byte) (v task.Waiting, err error) {
 	err = eachField(value, func(r *reader, name []byte) {
 		switch {
@@ -241,7 +243,7 @@ func DecodeWaitingValue(value []byte) (v task.Waiting, err error) {
 	return v, err
 }
 
-// DecodeAssignedValue is DecodeRunValue for a record of an inbox.
+// DecodeAssignedValue is like DecodeRunValue for an inbox record.
 func DecodeAssignedValue(value []byte, v *task.Assigned) error {
 	v.KillGrace, v.Retry.Attempts = usualGrace, 1
 	err := eachField(value, func(r *reader, name []byte) {
@@ -290,7 +292,7 @@ func DecodeAssignedValue(value []byte, v *task.Assigned) error {
 	return err
 }
 
-// readAction reads the action; the one that does nothing without reflection.
+// readAction reads an action. It decodes the no-op without reflection.
 func (r *reader) readAction(v *task.Action) {
 	var b []byte
 	if b, r.err = r.d.Raw(); r.err != nil {
@@ -305,4 +307,5 @@ func (r *reader) readAction(v *task.Action) {
 	r.err = json.Unmarshal(b, v)
 }
 
+// noopJSON is the encoding of the action that does nothing.
 const noopJSON = `{"noop":{}}`

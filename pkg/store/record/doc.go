@@ -1,16 +1,18 @@
-// Package record knows where each record of Carillon is in etcd, and how it is
-// encoded: the keys, and the values that are below them. No other package builds a
-// key or a value.
+// Package record defines the keys of Carillon in etcd and the encoding of their values. No
+// other package builds a key or a value.
 //
-// It is pure: it reads and writes nothing. Package store has the transactions.
+// It is pure: it reads and writes no etcd. Package store contains the transactions.
 //
-// What it guarantees: a key is taken apart into what it was built from, and what is
-// no key of ours is refused. A value that this version writes over that of a newer
-// one keeps the fields that this version does not know. A record that cannot be
-// read is an error that wraps task.ErrInvalid, and never a zero value that could be
-// taken for a record.
+// Guarantees:
 //
-// Values are JSON. What a record's key says (shard, namespace, task, run, node) is
-// not repeated in its value. Records of runs, entries and watermarks, of which
-// there are many, are encoded and decoded by hand.
+//   - Parsing a key returns the parts from which it was built. A key that does not have the
+//     form of a record is rejected.
+//   - A value that replaces the value of a newer version of Carillon keeps the fields that this
+//     version does not know.
+//   - A record that cannot be read results in an error that wraps task.ErrInvalid, never in a
+//     zero value that could be taken for a record (G19).
+//
+// Values are JSON. They do not repeat what their key contains (shard, namespace, task, run,
+// node). The records of runs, entries and watermarks are numerous, so they are encoded and
+// decoded without reflection.
 package record

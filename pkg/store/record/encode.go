@@ -13,8 +13,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Encode writes a value as JSON. The types of this package and of package task
-// can always be written; anything else is a mistake of ours.
+// Encode encodes a value with encoding/json. The types of this package and of package task can
+// always be encoded, so an error is a bug and causes a panic.
 func Encode(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -23,33 +23,35 @@ func Encode(v any) string {
 	return string(b)
 }
 
-// A writer writes one of the records of which there are many, by hand: by
-// reflection it would cost as much as all else that is done for a tick. Fields
-// have the names and the order that package task gives them. What the key says
-// is left out, and what is so in nearly every record:
+// A writer encodes one of the numerous records without reflection, which would cost as much as
+// the rest of the work for a tick. The fields have the names and the order of the types in
+// package task. A writer omits what the key contains, and what is the same in nearly every
+// record:
 //
-//	dispatched_at  if it is created_at
+//	dispatched_at  if it equals created_at
 //	kill_grace     if it is 10s
-//	retry          if there is but one attempt
+//	retry          if there is only one attempt
 type writer struct {
 	w    jx.Writer
-	more bool
+	more bool // the object has a field, so a comma must precede the next one
 }
 
-// usualGrace is what a kill_grace that is left out stands for. It belongs to the
-// format: it stays, whatever the default for users becomes.
+// usualGrace is the value of a kill_grace that is omitted. It belongs to the format of the
+// records, so it must not change together with the default for users.
 const usualGrace = task.Duration(10 * time.Second)
 
+// writeName writes the name of a field. The value must follow.
 func (r *writer) writeName(name string) {
 	if r.more {
 		r.w.Comma()
 	}
 
 	r.more = true
-	b := append(append(r.w.Buf, '"'), name...) // ours: there is nothing to escape
+	b := append(append(r.w.Buf, '"'), name...) // names of fields need no escapes
 	r.w.Buf = append(b, '"', ':')
 }
 
+// writeString writes a text. Most need no escapes and are copied.
 func (r *writer) writeString(name, v string) {
 	r.writeName(name)
 
@@ -62,7 +64,7 @@ func (r *writer) writeString(name, v string) {
 	r.w.Buf = append(b, '"')
 }
 
-// isPlainJSON reports whether a text is the same in JSON, as nearly all of ours are.
+// isPlainJSON reports whether a text needs no escapes in JSON, as nearly all texts in records.
 func isPlainJSON(v string) bool {
 	for i := range len(v) {
 		if c := v[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
@@ -109,15 +111,16 @@ func (r *writer) writeTimeIfSet(name string, t task.Time) {
 	}
 }
 
-// writeAny writes what is rare by reflection.
+// writeAny writes a field that is rare with encoding/json.
 func (r *writer) writeAny(name string, v any) { r.writeRaw(name, Encode(v)) }
 
+// writeRaw writes a field whose value is JSON.
 func (r *writer) writeRaw(name, json string) {
 	r.writeName(name)
 	r.w.RawStr(json)
 }
 
-// encodeWith is the text of a record; fill writes its fields.
+// encodeWith returns the JSON object whose fields fill writes.
 func encodeWith(fill func(*writer)) []byte {
 	r := writerPool.Get().(*writer)
 	defer writerPool.Put(r)
@@ -133,6 +136,8 @@ func encodeWith(fill func(*writer)) []byte {
 
 var writerPool = sync.Pool{New: func() any { return new(writer) }}
 
+// writeRun writes the fields of a run. dispatched means that the run was dispatched, so that
+// an omitted dispatched_at equals created_at.
 func (r *writer) writeRun(v *task.Run, dispatched bool) {
 	r.writeString("uid", v.UID)
 	r.writeTime("scheduled_time", v.ScheduledTime)
@@ -208,7 +213,7 @@ func (r *writer) writeRun(v *task.Run, dispatched bool) {
 	}
 }
 
-// writeUnknownFields writes again what was read past.
+// writeUnknownFields writes the fields that this version does not know, as they were read.
 func (r *writer) writeUnknownFields(f task.Fields) {
 	if f == "" {
 		return
@@ -222,13 +227,15 @@ func (r *writer) writeUnknownFields(f task.Fields) {
 	r.w.RawStr(string(f))
 }
 
-// hasBeen reports whether a run on record has been dispatched: its token says so.
+// hasBeen reports whether a run has been dispatched: then it has a token.
 func hasBeen(v *task.Run) bool { return v.Token != 0 }
 
-// EncodeEnded encodes a record of history.
+// EncodeEnded encodes a record of the history or of the ended parts.
 func EncodeEnded(v task.Run) []byte {
 	if v.State == task.Succeeded || !task.IsPart(v.ID) {
-		v.Checkpoint = "" // no attempt follows: of a dead run it is with that, of a part its run has it repeated with it
+		// No attempt follows, so the checkpoint is not needed. It remains in the record of a dead
+		// run, and in that of a failed part, which may be repeated with its run.
+		v.Checkpoint = ""
 	}
 
 	return encodeWith(func(r *writer) {
@@ -248,8 +255,8 @@ func EncodeWaiting(v task.Waiting) []byte {
 	})
 }
 
-// EncodeAssigned leaves node and token out: they are the key's. action is that
-// of v as JSON.
+// EncodeAssigned encodes an inbox record. It omits node and token, which the key contains.
+// action is the action of v as JSON.
 func EncodeAssigned(v *task.Assigned, action string) []byte {
 	run := v.Run
 	run.Node, run.Token = "", 0
@@ -297,8 +304,9 @@ func EncodeAssigned(v *task.Assigned, action string) []byte {
 	})
 }
 
-// WatermarkAfter is later, as text, than the records of all watermarks up to t, and of
-// no others.
+// WatermarkAfter returns a text that is greater than the records of all watermarks with a time
+// up to t, and not greater than any other. It is for comparisons of a watermark's value in
+// etcd.
 func WatermarkAfter(t task.Time) string {
 	text, _ := task.At(t.Add(time.Millisecond)).MarshalText() // never fails
 	return `{"time":"` + string(text)

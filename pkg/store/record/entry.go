@@ -6,24 +6,23 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// EntryParts is an entry taken apart, for one who keeps a million: what is the
-// task's own, and, as text, what many tasks have alike. Nothing is lost: fields
-// that this version does not know are in Policy.
+// EntryParts is an entry that has been split for an owner of a million tasks: into the fields
+// that differ for each task and, as text, the fields that many tasks have in common. Nothing is
+// lost: fields that this version does not know are in Policy.
 type EntryParts struct {
 	UID          []byte
 	Generation   int64
 	From, Anchor task.Time
 	Paused       bool
 	Action       []byte // JSON
-	Own          []byte // JSON of a task.Own; empty for most
-	// Timing and Policy are fields of JSON, without braces: those of task.Timing;
-	// all others.
+	Own          []byte // JSON of a task.Own; usually empty
+	// Timing and Policy are lists of JSON fields without braces: Timing the fields of
+	// task.Timing, Policy all others.
 	Timing, Policy []byte
 }
 
-// Split takes an entry apart. The parts are valid as long as value is not changed
-// and e not split again. Timing and Policy are checked no further than that they
-// are JSON.
+// Split splits an entry. The parts are valid until value is modified or e is used for another
+// entry. Timing and Policy are checked only for being valid JSON.
 func (e *EntryParts) Split(value []byte) error {
 	*e = EntryParts{Timing: e.Timing[:0], Policy: e.Policy[:0]}
 	return eachField(value, func(r *reader, name []byte) {
@@ -50,7 +49,7 @@ func (e *EntryParts) Split(value []byte) error {
 	})
 }
 
-// appendRaw appends a field as it is.
+// appendRaw appends a field with its value as it is.
 func (r *reader) appendRaw(to, name []byte) []byte {
 	r.w.Buf = to
 
@@ -67,16 +66,16 @@ func (r *reader) appendRaw(to, name []byte) []byte {
 	return r.w.Buf
 }
 
-// DecodeTiming reads a Timing into the fields of an entry.
+// DecodeTiming decodes a Timing into the fields of an entry.
 func DecodeTiming(timing string) (task.Entry, error) { return Decode[task.Entry](asObject(timing)) }
 
-// DecodePolicy reads a Policy into the fields of an entry.
+// DecodePolicy decodes a Policy into the fields of an entry.
 func DecodePolicy(policy string) (task.Entry, error) { return Decode[task.Entry](asObject(policy)) }
 
-// DecodeOwn reads an Own.
+// DecodeOwn decodes an Own.
 func DecodeOwn(own []byte) (task.Own, error) { return Decode[task.Own](own) }
 
-// EncodeOwn is o as EntryParts has it; nil if there is nothing in it.
+// EncodeOwn returns the encoding of o for EntryParts, or nil if o is empty.
 func EncodeOwn(o *task.Own) []byte {
 	if o == nil || o.Runs == 0 && o.Failures == 0 && o.Counted == 0 && len(o.Pauses) == 0 && o.Node == "" {
 		return nil
@@ -84,9 +83,10 @@ func EncodeOwn(o *task.Own) []byte {
 	return []byte(Encode(o))
 }
 
+// asObject adds the braces to a list of JSON fields.
 func asObject(fields string) []byte { return []byte("{" + fields + "}") }
 
-// EncodeParts puts an entry together again.
+// EncodeParts encodes an entry from its parts.
 func EncodeParts(e EntryParts) []byte {
 	return encodeWith(func(r *writer) {
 		r.writeString("uid", string(e.UID))
@@ -104,7 +104,7 @@ func EncodeParts(e EntryParts) []byte {
 	})
 }
 
-// writeRawFields appends fields of JSON.
+// writeRawFields writes a list of JSON fields.
 func (r *writer) writeRawFields(text []byte) {
 	if len(text) == 0 {
 		return
@@ -118,7 +118,7 @@ func (r *writer) writeRawFields(text []byte) {
 	r.w.Raw(text)
 }
 
-// DecodeAction reads an Action, and refuses what the API would have refused.
+// DecodeAction decodes an Action. It also rejects an action that the API would have rejected.
 func DecodeAction(action []byte) (task.Action, error) {
 	if string(action) == noopJSON {
 		return task.Action{Noop: &task.Noop{}}, nil

@@ -9,15 +9,15 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// DefaultPrefix separates Carillon from whatever else lives in an etcd.
+// DefaultPrefix separates the keys of Carillon from others in the same etcd.
 const DefaultPrefix = "/carillon"
 
-// Keys builds the keys of one cluster. Every prefix it returns ends in '/',
-// so that no range reaches a neighbour (test and test-1).
+// Keys builds the keys of one cluster. Every prefix that it returns ends in '/', so that a
+// range never includes the keys of another name that begins with the same letters (test and
+// test-1).
 type Keys struct{ root string }
 
-// NewKeys makes the keys below prefix, which begins with '/' and has no '/' at
-// its end.
+// NewKeys returns the keys below prefix, which must begin with '/' and must not end with it.
 func NewKeys(prefix string) (Keys, error) {
 	if len(prefix) < 2 || prefix[0] != '/' || strings.HasSuffix(prefix, "/") || strings.Contains(prefix, "//") ||
 		strings.ContainsFunc(prefix, func(r rune) bool { return r <= ' ' || r > '~' }) || len(prefix) > 128 {
@@ -31,77 +31,78 @@ func NewKeys(prefix string) (Keys, error) {
 // Root is the prefix of all keys.
 func (k Keys) Root() string { return k.root }
 
-// Cluster holds what all nodes agree on.
+// Cluster is the key of the cluster's record: its id, its settings and the format of records.
 func (k Keys) Cluster() string { return k.root + "cluster" }
 
-// Nodes is the prefix of the leased keys by which nodes are present.
+// Nodes is the prefix of the leased keys of the nodes that are present.
 func (k Keys) Nodes() string { return k.root + "nodes/" }
 
 // Node is the leased key of one node.
 func (k Keys) Node(name string) string { return k.Nodes() + name }
 
-// NodeRequest asks one node to take a state.
+// NodeRequest is the key of a request that a node takes a state.
 func (k Keys) NodeRequest(name string) string { return k.root + "requests/" + name }
 
-// Leader is the prefix below which etcd's election keeps its keys.
+// Leader is the prefix of the keys of the election.
 func (k Keys) Leader() string { return k.root + "leader/" }
 
-// Tokens is the prefix of the API's tokens, kept as hashes.
+// Tokens is the prefix of the API tokens.
 func (k Keys) Tokens() string { return k.root + "tokens/" }
 
-// Token is one of them.
+// Token is the key of one API token.
 func (k Keys) Token(id string) string { return k.Tokens() + id }
 
-// Owners is the prefix of the assignment: shard → node.
+// Owners is the prefix of the owner keys.
 func (k Keys) Owners() string { return k.root + "owners/" }
 
-// Owner is the key whose mod revision is the shard's fence.
+// Owner is the key that names the owner of a shard. Its mod revision is the fence of the shard.
 func (k Keys) Owner(shard int) string { return k.Owners() + ShardName(shard) }
 
-// Handovers is the prefix of what is about to change of the assignment.
+// Handovers is the prefix of the handovers in progress.
 func (k Keys) Handovers() string { return k.root + "moves/" }
 
-// Handover names the node that is to load a shard before it owns it.
+// Handover is the key that names the node which loads a shard before it becomes the owner.
 func (k Keys) Handover(shard int) string { return k.Handovers() + ShardName(shard) }
 
-// Specs is the prefix of all tasks as their users wrote them.
+// Specs is the prefix of the specs of all tasks.
 func (k Keys) Specs() string { return k.root + "tasks/" }
 
-// SpecsOf is the part of Specs that belongs to one namespace.
+// SpecsOf is the prefix of the specs in one namespace.
 func (k Keys) SpecsOf(namespace string) string { return k.Specs() + namespace + "/" }
 
-// Spec is one task as its user wrote it.
+// Spec is the key of the spec of a task.
 func (k Keys) Spec(r Ref) string { return k.SpecsOf(r.Namespace) + r.Name }
 
 // Shards is the prefix of all shards.
 func (k Keys) Shards() string { return k.root + "shards/" }
 
-// Shard is the directory of one shard.
+// Shard is the prefix of everything in one shard.
 func (k Keys) Shard(shard int) string { return k.Shards() + ShardName(shard) + "/" }
 
 // Entries is the prefix of the entries in a shard.
 func (k Keys) Entries(shard int) string { return k.Shard(shard) + "tasks/" }
 
-// Entry is what firing needs of a task.
+// Entry is the key of a task's entry, the part of the task that the scheduler needs.
 func (k Keys) Entry(r Ref) string { return k.Entries(r.Shard) + r.Namespace + "/" + r.Name }
 
 // Queue is the prefix of the waiting runs of a shard.
 func (k Keys) Queue(shard int) string { return k.Shard(shard) + "queue/" }
 
-// QueueOf is the prefix of the waiting runs of one task.
+// QueueOf is the prefix of the waiting runs of a task.
 func (k Keys) QueueOf(r Ref) string { return k.Queue(r.Shard) + r.Namespace + "/" + r.Name + "/" }
 
-// Queued is one waiting run.
+// Queued is the key of a waiting run.
 func (k Keys) Queued(r Ref, run string) string { return k.QueueOf(r) + run }
 
-// History is the prefix of the ended runs of a shard.
+// History is the prefix of the history of a shard.
 func (k Keys) History(shard int) string { return k.Shard(shard) + "history/" }
 
-// HistoryOf is the prefix of the ended runs of one task.
+// HistoryOf is the prefix of the history of a task.
 func (k Keys) HistoryOf(r Ref) string { return k.History(r.Shard) + r.Namespace + "/" + r.Name + "/" }
 
-// Ended is where it is on record how a run, or a part, ended, or ticks that did not
-// run.
+// Ended is the key of the record of how a run ended, or of ticks that did not run. For a part,
+// it is the key among the ended parts, because the history contains only the run to which the
+// part belongs.
 func (k Keys) Ended(r Ref, run string) string {
 	if task.IsPart(run) {
 		return k.Parts(r) + run
@@ -109,77 +110,81 @@ func (k Keys) Ended(r Ref, run string) string {
 	return k.inHistory(r, run)
 }
 
-// PartsIn is the prefix of the parts that have ended, of runs of a shard that have
-// not.
+// PartsIn is the prefix of the ended parts of a shard whose runs have not ended.
 func (k Keys) PartsIn(shard int) string { return k.Shard(shard) + "parts/" }
 
-// Parts is the prefix of those of one task.
+// Parts is the prefix of the ended parts of a task whose runs have not ended.
 func (k Keys) Parts(r Ref) string { return k.PartsIn(r.Shard) + r.Namespace + "/" + r.Name + "/" }
 
+// inHistory is the key of a history record. It is built in one concatenation, because it is
+// built often.
 func (k Keys) inHistory(r Ref, run string) string {
-	return k.root + "shards/" + ShardName(r.Shard) + "/history/" + r.Namespace + "/" + r.Name + "/" + run // in one piece: there are many
+	return k.root + "shards/" + ShardName(r.Shard) + "/history/" + r.Namespace + "/" + r.Name + "/" + run
 }
 
-// Dead is the prefix of a task's dead runs: they have used up their attempts, and
-// wait for a person.
+// Dead is the prefix of a task's dead runs, which have no attempt left and wait for a person.
 func (k Keys) Dead(r Ref) string {
 	return k.Shard(r.Shard) + "dead/" + r.Namespace + "/" + r.Name + "/"
 }
 
-// DeadRun is one of them.
+// DeadRun is the key of a dead run.
 func (k Keys) DeadRun(r Ref, run string) string { return k.Dead(r) + run }
 
-// Freezes is the record of the switches that stop firing. Every commit compares it.
+// Freezes is the key of the record of freezes. Every commit compares it (G21).
 func (k Keys) Freezes() string { return k.root + "freezes" }
 
-// Versions is the prefix of a task's former versions.
+// Versions is the prefix of the former versions of a task.
 func (k Keys) Versions(r Ref) string { return k.root + "versions/" + r.Namespace + "/" + r.Name + "/" }
 
-// Version is one of them; they sort by generation.
+// Version is the key of a former version. The keys are ordered by generation.
 func (k Keys) Version(r Ref, generation int64) string {
 	return k.Versions(r) + fmt.Sprintf("%012d", generation)
 }
 
-// Tombstones is the prefix of what is remembered of deleted tasks.
+// Tombstones is the prefix of the tombstones of deleted tasks.
 func (k Keys) Tombstones() string { return k.root + "deleted/" }
 
-// Tombstone says who deleted a task, and when.
+// Tombstone is the key of the tombstone of a deleted task.
 func (k Keys) Tombstone(r Ref) string { return k.Tombstones() + r.Namespace + "/" + r.Name }
 
-// Late is the result of an attempt that came after it was declared lost.
+// Late is the key of a result that arrived after its attempt had been declared lost. The token
+// distinguishes the attempts of a run.
 func (k Keys) Late(r Ref, run string, token int64) string {
 	return k.inHistory(r, run) + LateMark + strconv.FormatInt(token, 10)
 }
 
-// Watermark is the key that every commit of a shard writes.
+// Watermark is the key of a shard's watermark, which every commit compares and writes.
 func (k Keys) Watermark(shard int) string { return k.Shard(shard) + "watermark" }
 
-// Revised is the key that an edit writes which may give a task of the shard ticks
-// that it did not have. A commit that moves the watermark's time compares it.
+// Revised is the key that an edit writes if it may give a task of the shard ticks that it did
+// not have. A commit that moves the watermark's time compares it (G4).
 func (k Keys) Revised(shard int) string { return k.Shard(shard) + "revised" }
 
-// Runs is the prefix of all active attempts.
+// Runs is the prefix of the inboxes of all nodes.
 func (k Keys) Runs() string { return k.root + "runs/" }
 
-// Inbox is the prefix of the attempts of one node.
+// Inbox is the prefix of the active attempts of a node.
 func (k Keys) Inbox(node string) string { return k.Runs() + node + "/" }
 
-// InboxOf is the prefix of a task's attempts on one node.
+// InboxOf is the prefix of the active attempts of a task on a node.
 func (k Keys) InboxOf(node string, r Ref) string {
 	return k.Inbox(node) + ShardName(r.Shard) + "/" + r.Namespace + "/" + r.Name + "/"
 }
 
-// Run is one active attempt.
+// Run is the key of an active attempt. It is built in one concatenation, because it is built
+// often.
 func (k Keys) Run(node string, r Ref, run string) string {
-	return k.root + "runs/" + node + "/" + ShardName(r.Shard) + "/" + r.Namespace + "/" + r.Name + "/" + run // in one piece: there are many
+	return k.root + "runs/" + node + "/" + ShardName(r.Shard) + "/" + r.Namespace + "/" + r.Name + "/" + run
 }
 
-// Cleared says that no process of a dead instance is left.
+// Cleared is the key that records that no process of a dead instance is left (G17).
 func (k Keys) Cleared(instance string) string { return k.root + "cleared/" + instance }
 
+// LateMark separates the run id from the token in the key of a late result.
 const LateMark = "~late~"
 
-// Ref is where a task lives. The shard is the caller's to compute (package shard).
+// Ref identifies a task and its shard. The caller computes the shard from the name (package
+// shard).
 type Ref struct {
 	Namespace string
 	Name      string
@@ -189,7 +194,8 @@ type Ref struct {
 // String returns namespace/name.
 func (r Ref) String() string { return r.Namespace + "/" + r.Name }
 
-// ShardName is a shard's number as keys have it.
+// ShardName returns the number of a shard with four digits, as keys contain it. Larger numbers
+// have more digits.
 func ShardName(shard int) string {
 	if shard > 9999 || shard < 0 {
 		return fmt.Sprintf("%04d", shard)
@@ -197,7 +203,7 @@ func ShardName(shard int) string {
 	return string([]byte{byte('0' + shard/1000), byte('0' + shard/100%10), byte('0' + shard/10%10), byte('0' + shard%10)})
 }
 
-// The kinds of records in a shard.
+// Kind is the kind of a record in a shard: the part of its key that follows the shard.
 type Kind string
 
 const (
@@ -205,27 +211,28 @@ const (
 	KindQueued    Kind = "queue"
 	KindEnded     Kind = "history"
 	KindDead      Kind = "dead"
-	KindPart      Kind = "parts" // how a part of a run that is under way has ended
+	KindPart      Kind = "parts" // the end of a part of a run that has not ended
 	KindWatermark Kind = "watermark"
-	KindRevised   Kind = "revised" // an edit may have given a task new ticks
+	KindRevised   Kind = "revised" // its mod revision is that of the last edit that may have given a task new ticks
 )
 
-// ShardKey is a key below shards/, taken apart.
+// ShardKey contains the parts of a key in a shard.
 type ShardKey struct {
 	Kind Kind
 	Ref  Ref
-	Run  string // of queue and history; with Late without its mark
-	Late bool
+	Run  string // the id of the run, without the suffix of a late result; empty for an entry
+	Late bool   // a late result
 }
 
-// ParseShard takes a key below shards/ apart; false if it is none of ours.
+// ParseShard returns the parts of a key in a shard, or false if the key does not have the form
+// of a record.
 func (k Keys) ParseShard(key string) (ShardKey, bool) {
 	sk, _, ok := k.ParseShardTask(key)
 	return sk, ok
 }
 
-// ParseShardTask is ParseShard, and also returns the part of the key that is
-// namespace/name.
+// ParseShardTask is like ParseShard. It also returns namespace/name of the task as a part of
+// key, which saves an allocation.
 func (k Keys) ParseShardTask(key string) (sk ShardKey, full string, ok bool) {
 	rest, below := k.cutDirectory(key, "shards/")
 	name, rest, inside := strings.Cut(rest, "/")
@@ -260,17 +267,18 @@ func (k Keys) ParseShardTask(key string) (sk ShardKey, full string, ok bool) {
 		}
 	}
 
-	return ShardKey{}, "", false // nothing of a strange key may be taken for a record's
+	return ShardKey{}, "", false // the parts of an unknown key must not be used
 }
 
-// RunKey is a key below runs/, taken apart.
+// RunKey contains the parts of the key of an active attempt.
 type RunKey struct {
 	Node string
 	Ref  Ref
 	Run  string
 }
 
-// ParseRun takes a key below runs/ apart; false if it is none of ours.
+// ParseRun returns the parts of a key below runs/, or false if the key does not have the form
+// of a record.
 func (k Keys) ParseRun(key string) (RunKey, bool) {
 	rest, below := k.cutDirectory(key, "runs/")
 	var r RunKey
@@ -288,12 +296,13 @@ func (k Keys) ParseRun(key string) (RunKey, bool) {
 	return r, true
 }
 
-// ParseOwner is the shard of a key below owners/.
+// ParseOwner returns the shard of an owner key.
 func (k Keys) ParseOwner(key string) (int, bool) { return parseShardBelow(k.Owners(), key) }
 
-// ParseHandover is the shard of a key below moves/.
+// ParseHandover returns the shard of the key of a handover.
 func (k Keys) ParseHandover(key string) (int, bool) { return parseShardBelow(k.Handovers(), key) }
 
+// parseShardBelow returns the shard of a key that consists of the prefix and a shard.
 func parseShardBelow(prefix, key string) (int, bool) {
 	parts, ok := partsBelow(prefix, key)
 	if !ok || len(parts) != 1 {
@@ -302,7 +311,7 @@ func parseShardBelow(prefix, key string) (int, bool) {
 	return parseShardName(parts[0])
 }
 
-// ParseSpec is the namespace and the name of a key below tasks/.
+// ParseSpec returns the namespace and the name in the key of a spec.
 func (k Keys) ParseSpec(key string) (namespace, name string, ok bool) {
 	parts, ok := partsBelow(k.Specs(), key)
 	if !ok || len(parts) != 2 {
@@ -311,7 +320,7 @@ func (k Keys) ParseSpec(key string) (namespace, name string, ok bool) {
 	return parts[0], parts[1], true
 }
 
-// ParseTombstone is the namespace and the name of a key below deleted/.
+// ParseTombstone returns the namespace and the name in the key of a tombstone.
 func (k Keys) ParseTombstone(key string) (namespace, name string, ok bool) {
 	parts, ok := partsBelow(k.Tombstones(), key)
 	if !ok || len(parts) != 2 {
@@ -321,7 +330,8 @@ func (k Keys) ParseTombstone(key string) (namespace, name string, ok bool) {
 	return parts[0], parts[1], true
 }
 
-// cutDirectory cuts the root and a directory off a key; false if it is not there.
+// cutDirectory removes the root and a directory from a key. It returns false if the key does
+// not begin with them.
 func (k Keys) cutDirectory(key, dir string) (string, bool) {
 	rest, ok := strings.CutPrefix(key, k.root)
 	if !ok {
@@ -330,15 +340,16 @@ func (k Keys) cutDirectory(key, dir string) (string, bool) {
 	return strings.CutPrefix(rest, dir)
 }
 
-// partsBelow splits what follows a prefix in a key; false if the key is not
-// below it, or if a part is empty, which no key of ours has.
+// partsBelow splits what follows the prefix in a key. It returns false if the key does not
+// begin with the prefix, or if a part is empty.
 func partsBelow(prefix, key string) ([]string, bool) {
 	rest, ok := strings.CutPrefix(key, prefix)
 	parts := strings.Split(rest, "/")
 	return parts, ok && !slices.Contains(parts, "")
 }
 
-// parseShardName reads what ShardName wrote: nothing else, and no number below 0.
+// parseShardName returns the number that ShardName has converted. It rejects every other
+// spelling of the number.
 func parseShardName(s string) (int, bool) {
 	shard, err := strconv.Atoi(s)
 	return shard, err == nil && shard >= 0 && ShardName(shard) == s

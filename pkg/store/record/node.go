@@ -6,16 +6,16 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// DecodeNode reads the record of a node. Of one that cannot be read, it returns the
-// name and the revision with the error.
+// DecodeNode decodes the record of a node. If that fails, it returns the name and the revision
+// with the error.
 func DecodeNode(keys Keys, e *mvccpb.KeyValue) (task.Node, error) {
 	n, err := Decode[task.Node](e.Value)
 	n.Name, n.Revision = string(e.Key)[len(keys.Nodes()):], e.CreateRevision
 	return n, err
 }
 
-// DecodeNodes reads a snapshot of nodes/. What cannot be read is left out: such
-// a node gets neither shards nor runs.
+// DecodeNodes decodes the keys below nodes/. It omits records that cannot be read, so such a
+// node gets neither shards nor runs.
 func DecodeNodes(keys Keys, all []*mvccpb.KeyValue) []task.Node {
 	nodes := make([]task.Node, 0, len(all))
 	for _, e := range all {

@@ -9,27 +9,28 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// KnownNodes reads snapshots of nodes/ as DecodeNodes does, and each record only
-// once: every node rewrites its own every 5 s, and of a thousand nodes the others are
-// as they were. What it returns shares labels, roles and facts, and is not to be
-// changed.
+// KnownNodes decodes snapshots of nodes/ like DecodeNodes, but decodes each record only once.
+// Every node rewrites its own record every 5 s, so of a thousand nodes most are unchanged since
+// the previous snapshot. The results share labels, roles and facts, and must not be modified.
+// KnownNodes is safe for concurrent use.
 type KnownNodes struct {
 	keys Keys
 
 	mu    sync.Mutex
-	known []knownNode // in the order of their keys
+	known []knownNode // from the last snapshot, in the order of the keys
 }
 
+// knownNode is a record and its decoded form, or the error of its decoding.
 type knownNode struct {
 	record *mvccpb.KeyValue
 	node   task.Node
 	err    error
 }
 
-// NewKnownNodes makes one that knows nothing yet.
+// NewKnownNodes returns a KnownNodes without records.
 func NewKnownNodes(keys Keys) *KnownNodes { return &KnownNodes{keys: keys} }
 
-// Decode reads a snapshot, which is sorted by key.
+// Decode decodes a snapshot, which must be sorted by key. It omits records that cannot be read.
 func (k *KnownNodes) Decode(all []*mvccpb.KeyValue) []task.Node {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -37,6 +38,7 @@ func (k *KnownNodes) Decode(all []*mvccpb.KeyValue) []task.Node {
 	before, now := k.known, make([]knownNode, 0, len(all))
 	nodes := make([]task.Node, 0, len(all))
 	for _, e := range all {
+		// Both lists are sorted, so records of nodes that are gone are skipped here.
 		for len(before) > 0 && bytes.Compare(before[0].record.Key, e.Key) < 0 {
 			before = before[1:]
 		}

@@ -8,21 +8,21 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Owner is who may write a shard.
+// Owner is the record of the node that may write to a shard.
 type Owner struct {
 	Node     string            `json:"node"`
 	Since    task.Time         `json:"since"`
-	Term     int64             `json:"term"` // of the leader that wrote it
-	Previous []task.Assignment `json:"previous,omitempty"`
+	Term     int64             `json:"term"`               // the term of the leader that wrote the record
+	Previous []task.Assignment `json:"previous,omitempty"` // former owners, the latest first
 
 	Shard int   `json:"-"`
 	Fence int64 `json:"-"` // mod revision of the key
 
-	raw []byte // as it was read
+	raw []byte // the value as it was read
 }
 
-// DecodeOwners reads a snapshot of owners/. A record that cannot be read has no
-// node: its shard is assigned anew.
+// DecodeOwners decodes the keys below owners/. A record that cannot be read has no node, so
+// that the leader assigns its shard again.
 func DecodeOwners(keys Keys, all []*mvccpb.KeyValue) []Owner {
 	owners := make([]Owner, 0, len(all))
 	for _, e := range all {
@@ -43,22 +43,22 @@ func DecodeOwners(keys Keys, all []*mvccpb.KeyValue) []Owner {
 	return owners
 }
 
-// Handover names the node that is to load a shard before it owns it. The leader
-// writes it, the node answers in it, and it goes with the move.
+// Handover is the record of a handover. It names the node that loads a shard before it becomes
+// the owner. The leader writes it, the node answers in it, and the transaction that moves the
+// shard deletes it.
 type Handover struct {
 	To    string    `json:"to"`
 	Since task.Time `json:"since"` // by the leader's clock; for display
-	// Ready is the session of To, as the create revision of its node key, under
-	// which it has said that it has loaded the shard; 0: not yet. Of another
-	// session it says nothing: what that had loaded is gone, maybe.
+	// Ready is the session in which the node To has loaded the shard, as the create revision of
+	// its node key. 0 means not yet. If the node has another session now, the answer is void,
+	// because the node may have lost what it had loaded.
 	Ready int64 `json:"ready,omitempty"`
 
 	Shard    int   `json:"-"`
-	Revision int64 `json:"-"` // mod revision of the key; 0: it is not there
+	Revision int64 `json:"-"` // mod revision of the key; 0: the key is absent
 }
 
-// DecodeHandovers reads a snapshot of moves/. A record that cannot be read names
-// nobody.
+// DecodeHandovers decodes the keys below moves/. A record that cannot be read names no node.
 func DecodeHandovers(keys Keys, all []*mvccpb.KeyValue) []Handover {
 	list := make([]Handover, 0, len(all))
 	for _, e := range all {
@@ -79,8 +79,8 @@ func DecodeHandovers(keys Keys, all []*mvccpb.KeyValue) []Handover {
 	return list
 }
 
-// EncodeOver encodes o as it is written over old: fields of old that this version
-// does not know stay.
+// EncodeOver encodes o as a replacement of old. Fields of old that this version does not know
+// are preserved.
 func (o Owner) EncodeOver(old Owner) string {
 	return KeepUnknownFields(old.raw, Encode(o), reflect.TypeFor[Owner]())
 }

@@ -11,23 +11,24 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Held is an attempt in an inbox, with what a write that changes it compares.
+// Held is an attempt in an inbox, with the revisions that a write compares.
 type Held struct {
 	task.Assigned
 	Mod    int64 // mod revision
-	Create int64 // create revision: the fencing token
+	Create int64 // create revision, which is the fencing token (G11)
 }
 
-// Ref is where the attempt's task lives.
+// Ref returns the task of the attempt.
 func (h Held) Ref() Ref { return Ref{Namespace: h.Namespace, Name: h.Task, Shard: h.Shard} }
 
-// DecodeHeld reads an attempt in an inbox.
+// DecodeHeld decodes an inbox record.
 func DecodeHeld(keys Keys, e *mvccpb.KeyValue) (h Held, err error) {
 	err = DecodeHeldInto(keys, string(e.Key), e, &h)
 	return h, err
 }
 
-// DecodeHeldInto is DecodeHeld for one who has the key as a string, and a place for it.
+// DecodeHeldInto is like DecodeHeld for a caller that has the key as a string, and memory for
+// the result.
 func DecodeHeldInto(keys Keys, key string, e *mvccpb.KeyValue, h *Held) error {
 	k, ok := keys.ParseRun(key)
 	if !ok {
@@ -38,7 +39,7 @@ func DecodeHeldInto(keys Keys, key string, e *mvccpb.KeyValue, h *Held) error {
 	return decodeHeld(k, e.CreateRevision, e.Value, &h.Assigned)
 }
 
-// DecodeAllHeld reads the attempts in inboxes, as far as they can be read.
+// DecodeAllHeld decodes inbox records. It omits those that cannot be read.
 func DecodeAllHeld(keys Keys, all []*mvccpb.KeyValue) []Held {
 	var list []Held
 	for _, e := range all {
@@ -50,7 +51,8 @@ func DecodeAllHeld(keys Keys, all []*mvccpb.KeyValue) []Held {
 	return list
 }
 
-// DecodeRun decodes a record of queue or history.
+// DecodeRun decodes a record of the queue, the history or the ended parts. It returns false for
+// late results and unreadable records.
 func DecodeRun(keys Keys, e *mvccpb.KeyValue) (task.Run, bool) {
 	k, ok := keys.ParseShard(string(e.Key))
 	if !ok || k.Late {
@@ -69,7 +71,7 @@ func DecodeRun(keys Keys, e *mvccpb.KeyValue) (task.Run, bool) {
 	return task.Run{}, false
 }
 
-// NewestRun is the last of the records that counts; nil if none does.
+// NewestRun returns the last of the records that DecodeRun accepts, or nil if there is none.
 func NewestRun(keys Keys, all []*mvccpb.KeyValue) *task.Run {
 	for _, e := range slices.Backward(all) {
 		if run, ok := DecodeRun(keys, e); ok {
@@ -80,12 +82,12 @@ func NewestRun(keys Keys, all []*mvccpb.KeyValue) *task.Run {
 	return nil
 }
 
-// ByTime orders runs with the newest first.
+// ByTime is a comparison that orders runs from the newest to the oldest.
 func ByTime(a, b task.Run) int {
 	return cmp.Or(b.ScheduledTime.Compare(a.ScheduledTime.Time), strings.Compare(b.ID, a.ID))
 }
 
-// SortRuns returns runs with the newest first.
+// SortRuns returns the runs from the newest to the oldest.
 func SortRuns(byID map[string]task.Run) []task.Run {
 	runs := make([]task.Run, 0, len(byID))
 	for _, r := range byID {

@@ -8,27 +8,28 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Secret is a secret as it is in etcd. Who has no key of the nodes can read
-// all of it but the values.
+// Secret is the record of a secret. Without the keys of the nodes, everything in it can be read
+// except the values.
 type Secret struct {
 	task.Secret
-	Sealed []byte `json:"sealed,omitempty"` // by package secret; none if it was deleted
+	Sealed []byte `json:"sealed,omitempty"` // the values, encrypted by package secret; empty if the secret was deleted
 }
 
-// Deleted reports whether there is nothing but what the next of its name goes on
-// with, for a time: its generation, so that no former values fit in it.
+// Deleted reports whether the secret was deleted. The record remains for a while, so that the
+// next secret of this name continues its generation. Encrypted values are bound to a
+// generation, so former values are not valid for the new secret.
 func (r *Secret) Deleted() bool { return r.Change == task.SecretDeleted }
 
 // Secrets is the prefix of all secrets.
 func (k Keys) Secrets() string { return k.root + "secrets/" }
 
-// SecretsOf is the part of Secrets that belongs to one namespace.
+// SecretsOf is the prefix of the secrets in one namespace.
 func (k Keys) SecretsOf(namespace string) string { return k.Secrets() + namespace + "/" }
 
-// Secret is one of them.
+// Secret is the key of a secret.
 func (k Keys) Secret(namespace, name string) string { return k.SecretsOf(namespace) + name }
 
-// ParseSecret is the namespace and the name of a key below secrets/.
+// ParseSecret returns the namespace and the name in the key of a secret.
 func (k Keys) ParseSecret(key string) (namespace, name string, ok bool) {
 	parts, ok := partsBelow(k.Secrets(), key)
 	if !ok || len(parts) != 2 {
@@ -37,7 +38,8 @@ func (k Keys) ParseSecret(key string) (namespace, name string, ok bool) {
 	return parts[0], parts[1], true
 }
 
-// DecodeSecret reads the record of a secret. Its namespace and name are the key's.
+// DecodeSecret decodes the record of a secret. It takes the namespace and the name from the
+// key.
 func (k Keys) DecodeSecret(e *mvccpb.KeyValue) (Secret, error) {
 	r, err := Decode[Secret](e.Value)
 	r.Namespace, r.Name, _ = k.ParseSecret(string(e.Key))

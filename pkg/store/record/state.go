@@ -9,17 +9,18 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// errSeen ends a reading that has what it wants.
+// errSeen ends the decoding when the field has been found.
 var errSeen = errors.New("seen")
 
-// stateField is how the records of this program have it.
+// stateField is the field as a writer encodes it.
 var stateField = []byte(`"state":"`)
 
-// StateOf is the state that a record of a run has, and nothing else of it: far less
-// work than to read it all. Empty if it has none, or cannot be read.
+// StateOf returns the state in the record of a run without decoding the rest, which is much
+// faster. It returns an empty state if the record has none or cannot be read.
 //
-// In JSON the text of stateField can be nothing but a field and the beginning of its
-// value. It is the record's own unless an object began before it.
+// In JSON, the text of stateField can only be the name of a field and the beginning of its
+// value, because quotes inside of a text are escaped. The field belongs to the record itself,
+// and not to a nested object, if no other object begins before it.
 func StateOf(value []byte) (s task.State) {
 	if i := bytes.Index(value, stateField); i > 0 && bytes.LastIndexByte(value[:i], '{') == 0 {
 		rest := value[i+len(stateField):]
@@ -34,7 +35,7 @@ func StateOf(value []byte) (s task.State) {
 	return stateOf(value)
 }
 
-// stateOf is StateOf for records that another program may have written.
+// stateOf is StateOf for records with another layout than that of a writer.
 func stateOf(value []byte) (s task.State) {
 	d := jx.GetDecoder()
 	defer jx.PutDecoder(d)

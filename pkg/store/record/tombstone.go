@@ -6,17 +6,17 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Tombstone is what is remembered of a deleted task, until one of its name is
-// created again, or a leader removes it.
+// Tombstone records the deletion of a task. It exists until a task of the same name is created,
+// or until the leader removes it a week later.
 type Tombstone struct {
 	UID        string    `json:"uid,omitempty"`
 	Generation int64     `json:"generation,omitempty"`
 	DeletedAt  task.Time `json:"deleted_at"`
 	DeletedBy  string    `json:"deleted_by,omitempty"`
-	Why        string    `json:"why,omitempty"` // in words, if it was not a person
+	Why        string    `json:"why,omitempty"` // a description, if the task was not deleted by a user
 }
 
-// DecodeTombstone reads a tombstone; nil if e is.
+// DecodeTombstone decodes a tombstone. It returns nil if e is nil.
 func DecodeTombstone(e *mvccpb.KeyValue) (*Tombstone, error) {
 	if e == nil {
 		return nil, nil

@@ -11,9 +11,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// KeepUnknownFields puts the fields of old that this version does not know into fresh, which
-// is a value of type t as it is written over old: at each level that both have.
-// So a record that a newer version has written keeps what it says.
+// KeepUnknownFields returns fresh with the fields of old that type t does not have, at each
+// level that both contain. fresh is a value of type t that replaces old. So a write of this
+// version preserves what a newer version has written.
 func KeepUnknownFields(old []byte, fresh string, t reflect.Type) string {
 	if len(old) == 0 || !hasUnknownFields(old, t) {
 		return fresh
@@ -27,14 +27,15 @@ var (
 	jsonUnmarshaler = reflect.TypeFor[json.Unmarshaler]()
 )
 
+// keepUnknownFields implements KeepUnknownFields for one object.
 func keepUnknownFields(old, fresh []byte, t reflect.Type) []byte {
 	var o, f map[string]json.RawMessage
 	if json.Unmarshal(old, &o) != nil || json.Unmarshal(fresh, &f) != nil || f == nil {
 		return fresh
 	}
 
-	// An action is one of several: what this version knows takes the place of what
-	// it does not know.
+	// An action has exactly one field. If fresh has an action, it replaces an unknown one
+	// instead of being added to it.
 	another := t == actionType && len(f) > 0
 	known := fieldsOf(t)
 
@@ -60,10 +61,11 @@ func keepUnknownFields(old, fresh []byte, t reflect.Type) []byte {
 	return bytes.TrimSpace(out.Bytes())
 }
 
-// hasUnknownFields reports whether an object has fields that type t does not.
+// hasUnknownFields reports whether an object, or an object in it, has fields that type t does
+// not have.
 func hasUnknownFields(value []byte, t reflect.Type) bool {
 	known, found := fieldsOf(t), false
-	_ = eachField(value, func(r *reader, name []byte) { // what is no object has no fields
+	_ = eachField(value, func(r *reader, name []byte) { // a value that is no object has no fields
 		of, knows := known[string(name)]
 		var raw []byte
 		raw, r.err = r.d.Raw()
@@ -73,10 +75,11 @@ func hasUnknownFields(value []byte, t reflect.Type) bool {
 	return found
 }
 
-var fieldsByType sync.Map // reflect.Type → map[string]reflect.Type
+// fieldsByType caches the results of fieldsOf: reflect.Type → map[string]reflect.Type.
+var fieldsByType sync.Map
 
-// fieldsOf are the JSON names of a struct's fields, with the type of those that
-// are structs themselves, else nil.
+// fieldsOf returns the JSON names of the fields of a struct. The value is the type of the field
+// if that is encoded as an object with fields, otherwise nil.
 func fieldsOf(t reflect.Type) map[string]reflect.Type {
 	if m, ok := fieldsByType.Load(t); ok {
 		return m.(map[string]reflect.Type)

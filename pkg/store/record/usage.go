@@ -6,7 +6,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// writeUsage is in the record of nearly every process: it is written and read by hand.
+// writeUsage writes the resource usage of an attempt. Nearly every record of a process has it,
+// so it is encoded without reflection.
 func (r *writer) writeUsage(u task.Usage) {
 	if u == (task.Usage{}) {
 		return
@@ -23,6 +24,7 @@ func (r *writer) writeUsage(u task.Usage) {
 	r.more = true
 }
 
+// readUsage reads what writeUsage has written.
 func (r *reader) readUsage(v *task.Usage) {
 	r.err = r.d.ObjBytes(func(d *jx.Decoder, name []byte) (err error) {
 		if d.Next() == jx.Null {
