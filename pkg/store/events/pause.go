@@ -2,8 +2,8 @@ package events
 
 import "github.com/carillonhq/carillon/pkg/task"
 
-// pauseEvents are those of an attempt's pause: what was asked of its node, and what
-// that has done.
+// pauseEvents returns the events about the pause of an attempt: what was requested of its node,
+// and what the node has done.
 func (t *Translator) pauseEvents(c *runChange, before, after *task.Assigned) (list []task.Event) {
 	add := func(action, actor string) *task.Event {
 		e := t.runEvent(c, action, after.Run, nil)
@@ -22,7 +22,7 @@ func (t *Translator) pauseEvents(c *runChange, before, after *task.Assigned) (li
 	switch was, is := before.PauseRequested, after.PauseRequested; {
 	case is && !was:
 		add(task.ActionPausing, after.PausedBy)
-	case was && !is && after.ResumedBy == "": // nobody has taken it back
+	case was && !is && after.ResumedBy == "": // nobody withdrew the request: the node reports that it cannot pause the attempt
 		add(task.ActionUnpausable, c.node).Detail = after.Message
 	case was && !is:
 		add(task.ActionResuming, after.ResumedBy)

@@ -7,10 +7,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Translate returns the events of one revision, in their order: the cluster, nodes,
-// shards, tasks, runs, and among these as they were written. Several changes that
-// are one to a user are one event: a run that goes from the queue into an inbox,
-// say. What users do not see is none: a watermark, a copy that is kept.
+// Translate returns the events of one revision in a fixed order: cluster, nodes, shards,
+// secrets, tasks, runs, and within each of these in the order of the changes. Several changes
+// that are one step for a user become one event, such as the move of a run from the queue into
+// an inbox. Changes that users do not see have no event, such as that of a watermark or of a
+// version that is kept.
+//
+// Translate must be called for every revision in order, because it also updates the state of
+// the Translator.
 func (t *Translator) Translate(rev int64, changes []Change) []task.Event {
 	r := parts{t: t, tasks: map[string]*taskChange{}, runs: map[string]*runChange{}}
 	led := t.electedCandidate()
@@ -23,6 +27,7 @@ func (t *Translator) Translate(rev int64, changes []Change) []task.Event {
 		r.cluster = append(r.cluster, task.Event{Kind: task.EventCluster, Action: task.ActionLeader, Node: leads.node, Previous: led.node, Actor: leads.node})
 	}
 
+	// The deletion of a task also deletes its runs. Their events need the event of the task.
 	gone := map[string]*task.Event{}
 	var tasks, runs []task.Event
 	for _, name := range r.taskOrder {
@@ -52,18 +57,18 @@ func (t *Translator) Translate(rev int64, changes []Change) []task.Event {
 	return all
 }
 
-// parts are the changes of a revision, by what they are about.
+// parts contains the changes of a revision, grouped by their subject.
 type parts struct {
 	t                      *Translator
 	cluster, nodes, shards []task.Event
 	secrets                []task.Event
 	tasks                  map[string]*taskChange // by namespace/name
-	taskOrder              []string
-	runs                   map[string]*runChange // by namespace/name/id
-	runOrder               []string
+	taskOrder              []string               // the keys of tasks in the order of the changes
+	runs                   map[string]*runChange  // by namespace/name/id
+	runOrder               []string               // the keys of runs in the order of the changes
 }
 
-// addChange puts a change where it belongs.
+// addChange adds a change to the group of its subject.
 func (r *parts) addChange(c *Change) {
 	keys := r.t.keys
 	switch dir, _, _ := strings.Cut(strings.TrimPrefix(c.Key, keys.Root()), "/"); dir {
@@ -108,6 +113,7 @@ func (r *parts) addChange(c *Change) {
 	}
 }
 
+// inShard adds a change of a record in a shard.
 func (r *parts) inShard(k record.ShardKey, c *Change) {
 	switch k.Kind {
 	case record.KindEntry:
@@ -127,6 +133,7 @@ func (r *parts) inShard(k record.ShardKey, c *Change) {
 	}
 }
 
+// taskChangeOf returns the group of a task.
 func (r *parts) taskChangeOf(ref record.Ref) *taskChange {
 	name := ref.String()
 	c := r.tasks[name]
@@ -138,6 +145,7 @@ func (r *parts) taskChangeOf(ref record.Ref) *taskChange {
 	return c
 }
 
+// runChangeOf returns the group of a run.
 func (r *parts) runChangeOf(ref record.Ref, id string) *runChange {
 	key := ref.String() + "/" + id
 	c := r.runs[key]

@@ -7,19 +7,21 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// runChange is what a revision did to the keys of one run. A run is in one place
-// at a time: who moves it deletes it here and puts it there at one revision.
+// runChange contains the changes that a revision made to the keys of one run. A run is in one
+// place at a time: a move deletes its record in one place and puts it in another at the same
+// revision.
 type runChange struct {
 	ref                          record.Ref
 	id                           string
-	queue, inbox, history, taken *Change // taken: out of a second inbox, if it went from one to another
-	late                         []*Change
-	dead                         *Change
-	node                         string // of inbox
-	takenFrom                    string // of taken
+	queue, inbox, history, taken *Change   // taken: the deletion in another inbox, if it moved between inboxes
+	late                         []*Change // late results
+	dead                         *Change   // the record of the dead run
+	node                         string    // the node of inbox
+	takenFrom                    string    // the node of taken
 }
 
-// inboxes sorts the changes of two inboxes: into one, out of the other.
+// inInbox adds a change in the inbox of a node. If the run moved from one inbox to another, the
+// put becomes inbox and the deletion becomes taken, in whatever order they come.
 func (c *runChange) inInbox(node string, ch *Change) {
 	switch {
 	case c.inbox == nil:
@@ -32,11 +34,14 @@ func (c *runChange) inInbox(node string, ch *Change) {
 	}
 }
 
-func wasPut(c *Change) bool     { return c != nil && c.After != nil }
+// wasPut reports whether the key was written.
+func wasPut(c *Change) bool { return c != nil && c.After != nil }
+
+// wasRemoved reports whether the key existed and was deleted.
 func wasRemoved(c *Change) bool { return c != nil && c.Before != nil && c.After == nil }
 
-// events are those of the run. gone is the event of its task's end, if that has
-// come at the same revision.
+// runEvents returns the events of a run. gone is the event of the deletion of its task at the
+// same revision, or nil.
 func (t *Translator) runEvents(c *runChange, gone *task.Event) (list []task.Event) {
 	switch {
 	case wasPut(c.history):
@@ -57,7 +62,7 @@ func (t *Translator) runEvents(c *runChange, gone *task.Event) (list []task.Even
 			e := t.runEvent(c, task.ActionLate, r, err)
 			e.Actor, e.Time = r.Node, r.EndedAt
 			e.Detail = string(r.State) + ", but it had been declared lost"
-			e.State = "" // it changes nothing
+			e.State = "" // it does not change the state of the run
 			list = append(list, e)
 		}
 	}
@@ -65,7 +70,8 @@ func (t *Translator) runEvents(c *runChange, gone *task.Event) (list []task.Even
 	return list
 }
 
-// runEvent begins an event with what the run's record says.
+// runEvent returns an event with the fields of the run's record. err is the error of its
+// decoding.
 func (t *Translator) runEvent(c *runChange, action string, r task.Run, err error) task.Event {
 	shard := c.ref.Shard
 	e := task.Event{Kind: task.EventRun, Action: action, Namespace: c.ref.Namespace, Task: c.ref.Name, Run: c.id, Shard: &shard,
@@ -78,6 +84,7 @@ func (t *Translator) runEvent(c *runChange, action string, r task.Run, err error
 	return e
 }
 
+// intoHistory returns the event of a run whose history record was written.
 func (t *Translator) intoHistory(c *runChange) []task.Event {
 	r, err := record.DecodeRunValue(c.history.After.Value)
 	e := t.runEvent(c, task.ActionEnded, r, err)
@@ -88,7 +95,7 @@ func (t *Translator) intoHistory(c *runChange) []task.Event {
 	case wasRemoved(c.inbox):
 		e.Node = c.node
 		e.Actor = c.node
-		if r.State == task.Lost && !t.present[c.node] { // an owner's commit demands that its node is absent
+		if r.State == task.Lost && !t.present[c.node] { // a commit of an owner requires that the node is absent
 			e.Actor = owner
 		}
 	case wasRemoved(c.queue):
@@ -96,7 +103,7 @@ func (t *Translator) intoHistory(c *runChange) []task.Event {
 	case c.history.Before != nil:
 		before, _ := record.DecodeRunValue(c.history.Before.Value)
 		if before.State == r.State && before.Count == r.Count && before.Last.Equal(r.Last.Time) {
-			return nil // a repair, or another's message
+			return nil // a repair, or a changed message
 		}
 		e.Action, e.Actor = task.ActionExtended, owner
 	default:
@@ -117,6 +124,7 @@ func (t *Translator) intoHistory(c *runChange) []task.Event {
 	return []task.Event{e}
 }
 
+// intoInbox returns the events of a run whose inbox record was written.
 func (t *Translator) intoInbox(c *runChange) (list []task.Event) {
 	var r, before task.Assigned
 	err := record.DecodeAssignedValue(c.inbox.After.Value, &r)
@@ -133,7 +141,7 @@ func (t *Translator) intoInbox(c *runChange) (list []task.Event) {
 	}
 
 	if err != nil || record.DecodeAssignedValue(c.inbox.Before.Value, &before) != nil {
-		return nil // damage, which the audit finds: the run is where it was
+		return nil // a damaged record, which the audit reports; the run has not moved
 	}
 
 	if before.State == task.Dispatched && before.State != r.State {
@@ -160,6 +168,7 @@ func (t *Translator) intoInbox(c *runChange) (list []task.Event) {
 	return list
 }
 
+// intoQueue returns the event of a run whose queue record was written.
 func (t *Translator) intoQueue(c *runChange) []task.Event {
 	w, err := record.DecodeWaitingValue(c.queue.After.Value)
 	if err != nil {
@@ -184,7 +193,7 @@ func (t *Translator) intoQueue(c *runChange) []task.Event {
 	case w.UnderWay():
 		before, ok := parentStep(c.queue, w)
 		if !ok {
-			return nil // parts of it were given out, or have ended, of which there are events of their own
+			return nil // parts were dispatched or have ended; they have their own events
 		}
 
 		e.Action, e.Time, e.Detail = before, task.Time{}, w.Fan.String()
@@ -208,7 +217,7 @@ func (t *Translator) intoQueue(c *runChange) []task.Event {
 	return []task.Event{e}
 }
 
-// requestWords says what a person asked for with a run.
+// requestWords describes what a user requested for a run.
 func requestWords(r task.Run) string {
 	var said words
 	if r.RetryOf != "" {
@@ -222,11 +231,12 @@ func requestWords(r task.Run) string {
 	return said.String()
 }
 
+// attemptWords describes how an attempt ended.
 func attemptWords(a task.Attempt) string {
 	return words{"attempt ended: " + string(a.State), a.Reason}.joinWords()
 }
 
-// joinWords joins what is not empty.
+// joinWords joins the words that are not empty.
 func (w words) joinWords() string {
 	var all words
 	for _, s := range w {
@@ -238,8 +248,8 @@ func (w words) joinWords() string {
 	return all.String()
 }
 
-// dismissedEvents is the event of a dead run that somebody took off the list. Records that are
-// trimmed name nobody, and are none.
+// dismissedEvents returns the event of a dead run that a user has dismissed. Records that were
+// trimmed name no user and have no event.
 func (t *Translator) dismissedEvents(c *runChange) []task.Event {
 	w, err := record.DecodeWaitingValue(c.dead.Before.Value)
 	if err != nil || w.DismissedBy == "" {
@@ -252,7 +262,8 @@ func (t *Translator) dismissedEvents(c *runChange) []task.Event {
 	return []task.Event{e}
 }
 
-// purgedEvents is the end of a run that leaves no record: with its task, or by a repair.
+// purgedEvents returns the event of a run that leaves no record, because its task was deleted
+// or by a repair.
 func (t *Translator) purgedEvents(c *runChange, gone *task.Event) []task.Event {
 	var r task.Run
 	if wasRemoved(c.queue) {
@@ -271,8 +282,8 @@ func (t *Translator) purgedEvents(c *runChange, gone *task.Event) []task.Event {
 	return []task.Event{e}
 }
 
-// parentStep is what a new version of the record of a run with parts tells; false:
-// nothing but of parts.
+// parentStep returns the action of a new record of a run with parts. It returns false if only
+// its parts have changed.
 func parentStep(c *Change, now task.Waiting) (action string, ok bool) {
 	var before task.Waiting
 	if c.Before != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// secretEvent is the event of a secret: what was done to it, and by whom. It has no
-// value, as the record has none that could be read.
+// secretEvent returns the event of a secret: what was done, and by whom. It never contains a
+// value. It returns false if the change has no event.
 func (t *Translator) secretEvent(c Change) (task.Event, bool) {
 	ns, name, ok := t.keys.ParseSecret(c.Key)
 	if !ok {
@@ -18,11 +18,11 @@ func (t *Translator) secretEvent(c Change) (task.Event, bool) {
 	if c.After == nil {
 		if c.Before != nil {
 			if was, err := t.keys.DecodeSecret(c.Before); err == nil && was.Deleted() {
-				return e, false // it has been told
+				return e, false // the deletion had its event when the record was marked as deleted
 			}
 		}
 
-		// by somebody else than Carillon
+		// The record was deleted with another tool than Carillon.
 		e.Action = task.ActionDeleted
 		return e, true
 	}

@@ -7,19 +7,20 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// taskChange is what a revision did to the keys of one task.
+// taskChange contains the changes that a revision made to the keys of one task.
 type taskChange struct {
 	ref               record.Ref
 	spec, entry, tomb *Change
 }
 
-// tombstone is what an event needs of what is remembered of a deleted task.
+// tombstone contains the fields of a tombstone record that an event needs.
 type tombstone struct {
 	DeletedAt task.Time `json:"deleted_at"`
 	DeletedBy string    `json:"deleted_by"`
 	Why       string    `json:"why"`
 }
 
+// readTombstone decodes the tombstone that was written with the deletion, if there is one.
 func (c taskChange) readTombstone() (t tombstone) {
 	if c.tomb != nil && c.tomb.After != nil {
 		t, _ = record.Decode[tombstone](c.tomb.After.Value)
@@ -27,10 +28,11 @@ func (c taskChange) readTombstone() (t tombstone) {
 	return t
 }
 
-// isDeleted reports whether the task is gone.
+// isDeleted reports whether the task was deleted.
 func (c taskChange) isDeleted() bool { return c.spec != nil && c.spec.After == nil }
 
-// taskEvent is the one of the task itself; false if nothing of it is new for its user.
+// taskEvent returns the event of the task itself. It returns false if nothing that its user
+// sees has changed.
 func (c taskChange) taskEvent() (task.Event, bool) {
 	e := task.Event{Kind: task.EventTask, Namespace: c.ref.Namespace, Task: c.ref.Name}
 
@@ -65,7 +67,7 @@ func (c taskChange) taskEvent() (task.Event, bool) {
 	case c.spec.Before == nil:
 		e.Action = task.ChangeCreated
 	case e.Action == "" || e.Action == task.ChangeCreated || after.Generation == before.Generation:
-		e.Action = task.ChangeUpdated // a version that does not say so
+		e.Action = task.ChangeUpdated // written by a version that does not record the action
 		if before.Paused != after.Paused {
 			e.Action = pauseChange(after.Paused)
 		}
@@ -78,6 +80,7 @@ func (c taskChange) taskEvent() (task.Event, bool) {
 	return e, true
 }
 
+// pauseChange returns the action for a task that is, or is not, paused now.
 func pauseChange(is bool) string {
 	if is {
 		return task.ChangePaused
@@ -85,8 +88,8 @@ func pauseChange(is bool) string {
 	return task.ChangeResumed
 }
 
-// ofEntry is the event of an entry that its owner has written: that the task is
-// paused, because it failed too often.
+// ofEntry returns the event for an entry that its owner has written without the spec: the task
+// was paused because it failed too often.
 func (c taskChange) ofEntry(e task.Event) (task.Event, bool) {
 	if c.entry == nil || c.entry.Before == nil || c.entry.After == nil {
 		return e, false

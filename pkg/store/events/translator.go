@@ -8,28 +8,30 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// Change is what one revision did to one key: nil is a key that is not there.
+// Change is the change of one key by one revision. A nil value means that the key was, or is,
+// absent.
 type Change struct {
 	Key           string
 	Before, After *mvccpb.KeyValue
 }
 
-// Translator makes events of the changes of a revision. They follow from these
-// changes alone, and from who leads, owns and is present, which few keys tell: so
-// whoever begins anywhere is told the same.
+// Translator derives events from the changes of a revision. They depend only on these changes
+// and on who leads, owns and is present, which it keeps up to date from a few keys. So the
+// events are the same wherever a reader begins.
 type Translator struct {
 	keys    record.Keys
-	leaders map[string]candidate
-	owners  map[int]string
-	present map[string]bool // nodes
+	leaders map[string]candidate // the keys of the election
+	owners  map[int]string       // the owner of each shard
+	present map[string]bool      // the nodes that are present
 }
 
+// candidate is a node that takes part in the election of the leader.
 type candidate struct {
 	node   string
-	create int64
+	create int64 // create revision of its key: its term if it is elected
 }
 
-// New makes a Translator that begins with the keys from leader/ to owners/ as they are at a
+// New returns a Translator that begins with the given keys: those from leader/ to owners/ at a
 // revision.
 func New(keys record.Keys, all []*mvccpb.KeyValue) *Translator {
 	t := &Translator{keys: keys, leaders: map[string]candidate{}, owners: map[int]string{}, present: map[string]bool{}}
@@ -39,7 +41,7 @@ func New(keys record.Keys, all []*mvccpb.KeyValue) *Translator {
 	return t
 }
 
-// noteState keeps what is known of the cluster current.
+// noteState updates the state of the cluster with a key. now is its present value, or nil.
 func (t *Translator) noteState(key string, now *mvccpb.KeyValue) {
 	if strings.HasPrefix(key, t.keys.Leader()) {
 		delete(t.leaders, key)
@@ -62,7 +64,8 @@ func (t *Translator) noteState(key string, now *mvccpb.KeyValue) {
 	}
 }
 
-// electedCandidate is the candidate that etcd's election has chosen: the oldest.
+// electedCandidate returns the candidate that has won the election: the one whose key is the
+// oldest. It returns the zero value if there is none.
 func (t *Translator) electedCandidate() candidate {
 	var first candidate
 	for _, c := range t.leaders {
@@ -74,7 +77,7 @@ func (t *Translator) electedCandidate() candidate {
 	return first
 }
 
-// leaderOfTerm is the node that led in a term, if it still stands.
+// leaderOfTerm returns the node of a term, if its key still exists, otherwise an empty string.
 func (t *Translator) leaderOfTerm(create int64) string {
 	for _, c := range t.leaders {
 		if c.create == create {
@@ -85,5 +88,5 @@ func (t *Translator) leaderOfTerm(create int64) string {
 	return ""
 }
 
-// unreadableRecord is the detail of an event whose record tells nothing.
+// unreadableRecord is the detail of an event whose record cannot be decoded.
 const unreadableRecord = "the record cannot be read"
