@@ -226,6 +226,7 @@ func (s *shardState) showLives(g *board.Summary) {
 				g.Waiting = map[string]int{}
 			}
 
+			// If the record says that no node was free, a node has since taken another run of the task.
 			reason := q.Reason
 			if held && reason == task.ReasonNoNode {
 				reason = task.ReasonOverlap

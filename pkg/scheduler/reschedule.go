@@ -31,7 +31,7 @@ func (s *shardState) nextUndecided(t *taskstate.Task) int64 {
 	return tick
 }
 
-// reschedule computes the task's next undecided tick from its entry and the watermark, and updates the
+// rescheduleTask computes the task's next undecided tick from its entry and the watermark, and updates the
 // heap. It is called when the entry or the watermark has changed.
 func (s *shardState) rescheduleTask(t *taskstate.Task) {
 	if !s.watermarkKnown {

@@ -1,7 +1,9 @@
-// Package activescan answers which attempts are active, with one scan for all shards that ask at
-// about the same time. An answer comes from a scan that began after it was asked for: the owner of a
-// shard asks after it has opened the shard, so that no attempt of an earlier owner can appear behind the
-// scan's back. A scan that fails is tried again for as long as the scanner runs.
+// Package activescan finds the active attempts, with one scan for all shards that ask at about the same
+// time.
+//
+// It guarantees that a result comes from a scan that began after the request for it. The owner of a shard
+// makes the request after it has opened the shard. So no attempt of an earlier owner can appear that the
+// scan has missed (G8). A scan that fails is repeated as long as the scanner runs.
 package activescan
 
 import (
@@ -11,13 +13,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/store"
 )
 
-// A Scanner scans for those that ask it. It answers nobody unless Run is under way.
+// A Scanner scans for those that ask. It serves requests only while Run is running.
 type Scanner struct {
 	scan func(context.Context) ([]store.ActiveKey, int64, error)
 	asks chan chan map[int][]store.ActiveKey
 }
 
-// gatherTime is how long a scan waits for others to ask: shards are opened together.
+// gatherTime is how long a scan waits for further requests, because shards are usually opened together.
 const gatherTime = 10 * time.Millisecond
 
 // New returns a Scanner that lists the active attempts with scan.
@@ -25,8 +27,9 @@ func New(scan func(context.Context) ([]store.ActiveKey, int64, error)) *Scanner 
 	return &Scanner{scan: scan, asks: make(chan chan map[int][]store.ActiveKey)}
 }
 
-// Ask returns the channel that the answer comes by: the active attempts of all shards. It fails if ctx ends before the scanner takes the
-// request.
+// Ask requests a scan. It returns the channel that delivers the active attempts of all shards, by shard,
+// once. It returns an error if ctx ends before the scanner accepts the request. The map is shared and must
+// not be changed.
 func (s *Scanner) Ask(ctx context.Context) (<-chan map[int][]store.ActiveKey, error) {
 	answer := make(chan map[int][]store.ActiveKey, 1)
 
@@ -38,7 +41,7 @@ func (s *Scanner) Ask(ctx context.Context) (<-chan map[int][]store.ActiveKey, er
 	}
 }
 
-// Run scans for those that ask until ctx ends.
+// Run serves requests until ctx ends.
 func (s *Scanner) Run(ctx context.Context) error {
 	for {
 		var waiting []chan map[int][]store.ActiveKey
@@ -63,6 +66,7 @@ func (s *Scanner) Run(ctx context.Context) error {
 			}
 		}
 
+		// The scan begins after all of these requests. Later ones wait for the next scan.
 		keys, err := s.scanUntilDone(ctx)
 		if err != nil {
 			return err
@@ -79,7 +83,7 @@ func (s *Scanner) Run(ctx context.Context) error {
 	}
 }
 
-// scanUntilDone scans until a scan succeeds.
+// scanUntilDone scans until a scan succeeds or ctx ends.
 func (s *Scanner) scanUntilDone(ctx context.Context) ([]store.ActiveKey, error) {
 	for {
 		keys, _, err := s.scan(ctx)

@@ -8,9 +8,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Builder is what the workers of a node show, put together.
+// Builder combines the summaries of a node's workers.
 type Builder struct {
-	sum   Summary
+	sum   Summary // only the counts
 	stuck First[task.BoardShard]
 	soon  First[Tick]
 	late  First[Tick]
@@ -20,7 +20,7 @@ type Builder struct {
 	fails First[FailedTask]
 }
 
-// NewBuilder returns one with at most limit items in each list.
+// NewBuilder returns a Builder with at most limit items in each list.
 func NewBuilder(limit int) *Builder {
 	return &Builder{
 		sum: Summary{Waiting: map[string]int{}},
@@ -36,10 +36,11 @@ func NewBuilder(limit int) *Builder {
 	}
 }
 
-// AddStuck adds a shard whose ticks nobody decides.
+// AddStuck adds a shard that has undecided ticks and does not answer.
 func (s *Builder) AddStuck(shard task.BoardShard) { s.stuck.Add(shard) }
 
-// LastTick is when the last of the next ticks falls due, in ms; false: there are fewer than asked for.
+// LastTick returns the due time in Unix milliseconds of the last of the next ticks. It returns false if the
+// list is not full yet. Ticks after that time would not be shown.
 func (s *Builder) LastTick() (at int64, full bool) {
 	if !s.soon.full {
 		return 0, false
@@ -47,11 +48,12 @@ func (s *Builder) LastTick() (at int64, full bool) {
 	return s.soon.items[s.soon.most-1].At, true
 }
 
+// compareTicks orders ticks by due time, then by task.
 func compareTicks(a, b Tick) int {
 	return cmp.Or(cmp.Compare(a.At, b.At), strings.Compare(a.Task, b.Task))
 }
 
-// Add adds what one worker shows.
+// Add adds the summary of one worker.
 func (s *Builder) Add(g *Summary) {
 	sum := &s.sum
 	sum.Tasks, sum.Paused, sum.Unreadable, sum.Failing = sum.Tasks+g.Tasks, sum.Paused+g.Paused, sum.Unreadable+g.Unreadable, sum.Failing+g.Failing
@@ -68,7 +70,8 @@ func (s *Builder) Add(g *Summary) {
 	addSorted(&s.fails, g.Failures)
 }
 
-// addSorted adds what is sorted: when one is too late, so are those after it.
+// addSorted adds the items of a sorted list. When one of them comes too late for the first list, so do
+// those after it.
 func addSorted[T any](f *First[T], list []T) {
 	for _, v := range list {
 		if !f.Add(v) {
@@ -77,7 +80,7 @@ func addSorted[T any](f *First[T], list []T) {
 	}
 }
 
-// Fill writes what was collected into a part.
+// Fill writes the result to p.
 func (s *Builder) Fill(p *task.BoardPart) {
 	sum := &s.sum
 	p.Tasks, p.Paused, p.Unreadable, p.FailingCount, p.OverdueCount = sum.Tasks, sum.Paused, sum.Unreadable, sum.Failing, sum.Overdue
@@ -99,6 +102,7 @@ func (s *Builder) Fill(p *task.BoardPart) {
 	}
 }
 
+// tickList converts ticks to their form in the API.
 func tickList(seen []Tick) []task.BoardTick {
 	list := make([]task.BoardTick, len(seen))
 	for i, s := range seen {
@@ -112,6 +116,7 @@ func tickList(seen []Tick) []task.BoardTick {
 	return list
 }
 
+// runList converts runs to their form in the API.
 func runList(seen []Run) []task.BoardRun {
 	list := make([]task.BoardRun, len(seen))
 	for i, s := range seen {

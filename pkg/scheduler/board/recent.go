@@ -9,30 +9,31 @@ import (
 )
 
 const (
-	// recentSlot is how long each part of the last minute is.
+	// recentSlot is the length of each part of the last minute.
 	recentSlot = 5 * time.Second
-	// recentSlots are a minute, and the part that is being filled.
+	// recentSlots are the parts of a minute, and the one that is being filled.
 	recentSlots = 13
 )
 
-// Recent counts what a node has decided in the last minute, and how runs ended. It is safe for
-// concurrent use; the zero value has counted nothing.
+// Recent counts what a node has decided in the last minute, and how runs ended. The zero value is empty. It
+// is safe for concurrent use.
 type Recent struct {
 	mu    sync.Mutex
 	slots [recentSlots]recentCounts
 }
 
-// recentCounts are those of one slot of time.
+// recentCounts are the counts of one slot of time.
 type recentCounts struct {
-	number  int64 // of the slot, counted from 1970
-	skipped int64
-	ok      int64
-	failed  int64
-	maxMS   int64
-	late    [task.LateBuckets]uint32
+	number  int64                    // of the slot, counted from 1970
+	skipped int64                    // ticks that did not run
+	ok      int64                    // runs that succeeded
+	failed  int64                    // runs that failed
+	maxMS   int64                    // the greatest lateness, in ms
+	late    [task.LateBuckets]uint32 // ticks that run, by lateness
 }
 
-// slotAt is the slot of an instant. The caller holds the lock.
+// slotAt returns the slot of an instant, and clears it first if it holds an older one. The caller holds the
+// lock.
 func (r *Recent) slotAt(now time.Time) *recentCounts {
 	number := now.UnixMilli() / recentSlot.Milliseconds()
 	s := &r.slots[number%recentSlots]
@@ -43,8 +44,8 @@ func (r *Recent) slotAt(now time.Time) *recentCounts {
 	return s
 }
 
-// AddDecided counts what one commit has decided: how many ticks do not run, and how late each of the
-// others is. A lateness below zero is that of a run which has waited, and does not count.
+// AddDecided adds what one commit has decided: how many ticks do not run, and how late each of the others
+// is. A negative lateness is that of a run that has waited, and is ignored.
 func (r *Recent) AddDecided(now time.Time, skipped int64, lateness iter.Seq[time.Duration]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,7 +64,7 @@ func (r *Recent) AddDecided(now time.Time, skipped int64, lateness iter.Seq[time
 	}
 }
 
-// AddEnded counts how a run ended.
+// AddEnded counts the end of a run.
 func (r *Recent) AddEnded(now time.Time, failed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,7 +77,7 @@ func (r *Recent) AddEnded(now time.Time, failed bool) {
 	}
 }
 
-// Tally returns the last minute, up to now.
+// Tally returns the counts of the last minute before now.
 func (r *Recent) Tally(now time.Time) task.Tally {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,9 +1,10 @@
-// Package board is the short summary of its shards that a node adds to the board, which carillon top
-// shows: what is due next, what is overdue, runs, waits and fails. A worker fills in a Summary of its shard from
-// memory, and a Builder puts those of a node together.
+// Package board summarizes the shards of a node for carillon top: next ticks, overdue ticks, active,
+// waiting and failing runs. A worker fills in a Summary of its shard from memory, and a Builder combines
+// those of a node.
 //
-// A list has only its first items: a shard may have a million tasks. A summary is a moment of each
-// shard, not one moment of all of them. Nothing is decided by it, and it reads and writes no keys.
+// A list contains only its first items, because a shard may have a million tasks. Each summary shows its
+// shard at a certain time, but not all at the same time. No decision depends on the board. The package
+// reads and writes no keys.
 package board
 
 import (
@@ -16,31 +17,33 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// OverdueAfter is how old an undecided tick is that an operator should see.
+// OverdueAfter is the age from which an undecided tick is shown as overdue.
 const OverdueAfter = 2 * time.Second
 
-// Summary is what a worker shows of its shard. Its strings are of what the worker
-// knows, and are not copied.
+// Summary is what a worker shows of its shard. Its strings share the memory of the worker's state.
 type Summary struct {
+	// The request. Ticks up to Until are shown, and at most Limit items in each list. Times are Unix
+	// milliseconds.
 	Shard      int
 	Now, Until int64 // ms
 	Limit      int
-	Enough     *atomic.Int64   // ticks that are due after it are too late for the list; ms
-	Shown      chan<- *Summary // with room for it
+	Enough     *atomic.Int64   // ticks that are due later are not needed, in Unix ms; all workers share it
+	Shown      chan<- *Summary // delivers the answer; it has room for it
 
+	// The answer: counts, then lists in their order.
 	Tasks, Paused, Unreadable, Failing, Overdue, Active, Away, Waits int
 
-	Waiting  map[string]int
-	Soon     []Tick
-	Late     []Tick
+	Waiting  map[string]int // by reason
+	Soon     []Tick         // next ticks
+	Late     []Tick         // overdue ticks
 	Runs     []Run
-	Gone     []Run // whose node is
+	Gone     []Run // runs whose node is away
 	Queue    []Waiting
 	Failures []FailedTask
 }
 
-// AgedTo is what was shown a while ago as it is now, if the worker did nothing since: what
-// was to come may be overdue.
+// AgedTo returns what an old summary would show at now (Unix milliseconds), if the worker has decided
+// nothing since: ticks that were to come may be overdue. g stays unchanged.
 func (g *Summary) AgedTo(now int64) *Summary {
 	line := now - OverdueAfter.Milliseconds()
 	late := 0
@@ -55,21 +58,21 @@ func (g *Summary) AgedTo(now int64) *Summary {
 	return &aged
 }
 
-// Tick is a tick that nobody has decided yet.
+// Tick is an undecided tick.
 type Tick struct {
 	Task string
-	Time int64 // ms
-	At   int64 // when it falls due, ms: at its time, or later by its jitter
+	Time int64 // Unix ms
+	At   int64 // when it is due, in Unix ms: at its time, or later by its jitter
 }
 
-// Run is an attempt that a node has.
+// Run is an attempt in a node's inbox.
 type Run struct {
 	Task, Run, Node string
-	Since           int64 // ms; of one that another owner dispatched, its tick
-	Known, Ending   bool
+	Since           int64 // when it was dispatched, in Unix ms; if another owner did that, the time of its tick
+	Known, Ending   bool  // Since is the dispatch; its end was requested
 }
 
-// Waiting is a run that waits.
+// Waiting is a run in a queue.
 type Waiting struct {
 	Task, Run, Reason string
 	NotBefore         task.Time
@@ -88,16 +91,17 @@ type Failure struct {
 	Reason   string
 	ExitCode *int
 	Node     string
-	Ended    int64 // ms
-	InARow   int   // runs that failed in a row, as far as is known
+	Ended    int64 // Unix ms
+	InARow   int   // consecutive failures, as far as is known
 }
 
-// OlderRun puts the runs that began first in front.
+// OlderRun orders runs by when they began.
 func OlderRun(a, b Run) int {
 	return cmp.Or(cmp.Compare(a.Since, b.Since), strings.Compare(a.Task, b.Task), strings.Compare(a.Run, b.Run))
 }
 
-// FirstWait puts runs that no node matches first: they wait for a person.
+// FirstWait orders waiting runs. Those for which no node is available come first, because somebody may have
+// to act.
 func FirstWait(a, b Waiting) int {
 	if x, y := a.Reason == task.ReasonNoNode, b.Reason == task.ReasonNoNode; x != y {
 		if x {
@@ -109,23 +113,23 @@ func FirstWait(a, b Waiting) int {
 	return cmp.Or(strings.Compare(a.Run, b.Run), strings.Compare(a.Task, b.Task)) // ids begin with their time
 }
 
-// NewerFailure puts what failed last first.
+// NewerFailure orders failures, the newest first.
 func NewerFailure(a, b FailedTask) int { return cmp.Compare(b.Ended, a.Ended) }
 
-// NewFirst returns an empty list that keeps the first most of what is added to it, in the order of before.
+// NewFirst returns an empty list that keeps the first most items that are added, in the order of before.
 func NewFirst[T any](most int, before func(a, b T) int) First[T] {
 	return First[T]{most: most, before: before}
 }
 
-// First keeps the first of what is added to it.
+// First keeps the first items, in an order, of what is added. It uses memory for about twice as many.
 type First[T any] struct {
 	most   int
 	before func(a, b T) int
 	items  []T
-	full   bool // the first most items are sorted: what comes after the last of them is too late
+	full   bool // the first most items are sorted, so an item after the last of them is too late
 }
 
-// Add adds v; false if it is too late.
+// Add adds v. It returns false if v comes too late in the order to be kept.
 func (f *First[T]) Add(v T) bool {
 	if f.full && f.before(v, f.items[f.most-1]) >= 0 {
 		return false
@@ -138,7 +142,7 @@ func (f *First[T]) Add(v T) bool {
 	return true
 }
 
-// Sorted returns what is kept, in its order.
+// Sorted returns the kept items in their order. The slice is valid until the next Add.
 func (f *First[T]) Sorted() []T {
 	slices.SortFunc(f.items, f.before)
 	return f.items[:min(len(f.items), f.most)]

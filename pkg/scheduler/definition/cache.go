@@ -6,22 +6,22 @@ import (
 	"weak"
 )
 
-// A Cache keeps one value for each text for as long as somebody uses the value. It is safe for
-// concurrent use.
+// A Cache keeps one value for each text as long as the value is in use. It holds weak pointers, so the
+// garbage collector determines when a value is gone. It is safe for concurrent use.
 type Cache[T any] struct {
-	read func(text string) (*T, error)
+	read func(text string) (*T, error) // parses a text; its result must depend on the text only
 
 	mu     sync.Mutex
 	byText map[string]weak.Pointer[T]
 }
 
-// NewCache returns an empty cache of the values that read makes of their texts.
+// NewCache returns an empty cache of values that read makes of their texts.
 func NewCache[T any](read func(string) (*T, error)) *Cache[T] {
 	return &Cache[T]{read: read, byText: map[string]weak.Pointer[T]{}}
 }
 
-// Get returns the value of a text: the one that is in use, if there is one. The caller may
-// change text afterwards.
+// Get returns the value of a text: the one that is in use, or else a new one. The caller may change text
+// afterwards. An error is not cached.
 func (c *Cache[T]) Get(text []byte) (*T, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,7 +42,8 @@ func (c *Cache[T]) Get(text []byte) (*T, error) {
 	return v, nil
 }
 
-// forgetUnused drops a text that nobody uses any more. Somebody may have begun to by now.
+// forgetUnused drops a text whose value was collected, unless a new value of the same text is in use by
+// now.
 func (c *Cache[T]) forgetUnused(text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

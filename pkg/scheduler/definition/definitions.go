@@ -1,7 +1,7 @@
-// Package definition has what the entries of tasks say about when tasks tick (Timing) and how their
-// runs go (Policy), parsed and checked. Most tasks are alike in most respects: what they have alike is
-// kept once for all shards of a node (Cache), under its text, and goes when the last task of its kind
-// does. Neither a Timing nor a Policy changes after it was made.
+// Package definition parses and checks what the entries of tasks say about when tasks tick (Timing) and how
+// their runs are executed (Policy). Most tasks have most of this in common. So a Cache keeps one value for
+// each text, for all shards of a node, until the last task that uses it is gone. A Timing or a Policy does
+// not change after it was created.
 package definition
 
 import (
@@ -15,44 +15,45 @@ import (
 
 // Timing is when tasks tick.
 type Timing struct {
-	Text     string // as in record.EntryParts
-	Schedule *schedule.Schedule
-	Jittered bool
-	Manual   bool
-	Period   int64 // ms from the end of a run to the next tick; 0: the schedule does not count from there
-	End      int64 // ms; 0: none
+	Text     string             // as in record.EntryParts; the key in the Cache
+	Schedule *schedule.Schedule // without an anchor, which each task has for itself
+	Jittered bool               // ticks are due later than their time
+	Manual   bool               // the task has no ticks, only manual runs
+	Period   int64              // ms from the end of a run to the next tick; 0: the schedule does not count from the end of runs
+	End      int64              // the end of the schedule in Unix ms; 0: none
 }
 
-// Policy is all else that tasks of a kind have alike.
+// Policy is everything else that similar tasks have in common. The fields are those of task.Entry.
 type Policy struct {
-	Text               string
+	Text               string // as in record.EntryParts; the key in the Cache
 	Timeout, KillGrace task.Duration
 	Overlap            string
-	Rule               tickpolicy.OverlapRule
-	Deadline           time.Duration // for the start of a tick's run; 0: none
-	Grace              time.Duration
+	Rule               tickpolicy.OverlapRule // derived from Overlap, MaxActive and Queue
+	Deadline           time.Duration          // start deadline, from when a tick is due; 0: none
+	Grace              time.Duration          // how late a tick may be without the missed policy
 	Missed             task.MissedPolicy
 	Retry              task.Retry
 	History            task.History
 	Selector           task.Selector
 	Target             task.Target
-	MaxRuns            int64
-	PauseAfter         int   // runs that fail in a row
-	TTL                int64 // ms
+	MaxRuns            int64 // how many ticks may become runs; 0: any number
+	PauseAfter         int   // consecutive failures after which the task is paused; 0: never
+	TTL                int64 // ms from the last end to the deletion of a task without further ticks; 0: none
 	Shadow             bool
 	KillSignal         string
 	Success            task.Success
 	Output             task.Output
 }
 
-// NewPolicy reads what an entry says about how runs go. It refuses what the API would have refused:
-// nothing behind it expects such values.
+// NewPolicy parses the policy part of an entry. It rejects what the API would have rejected, because the
+// scheduler does not expect such values.
 func NewPolicy(text string) (*Policy, error) {
 	e, err := record.DecodePolicy(text)
 	if err != nil {
 		return nil, err
 	}
 
+	// Validate checks a whole spec, so fill in valid values for what is not part of a policy.
 	spec := task.Spec{
 		Name: "name", Namespace: "namespace", Action: task.Action{Noop: &task.Noop{}}, Timeout: e.Timeout, KillGrace: e.KillGrace,
 		MaxRuns: e.MaxRuns, TTL: e.TTL, Overlap: e.Overlap, Queue: e.Queue, MaxActive: e.MaxActive, Missed: e.Missed, Deadline: e.Deadline,
@@ -81,7 +82,7 @@ func NewPolicy(text string) (*Policy, error) {
 	}, nil
 }
 
-// NewTiming reads what an entry says about when its task ticks.
+// NewTiming parses the timing part of an entry.
 func NewTiming(text string) (*Timing, error) {
 	e, err := record.DecodeTiming(text)
 	if err != nil {

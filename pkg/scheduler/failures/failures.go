@@ -1,9 +1,9 @@
-// Package failures knows which tasks of a shard are failing: those whose last run to end failed, timed
-// out or was lost. It is for the board alone: nothing is decided by it.
+// Package failures tracks which tasks of a shard are failing: those whose last run to end failed, timed out
+// or was lost. It is for the board only, and no decision depends on it.
 //
-// A worker hears of every end by its watch, and notes it in a Set. What ended before the worker opened
-// its shard, a Reader finds in the dead runs. The lists of the API go by the dead runs alone: for them
-// a task fails as long as it has a dead run after which no run of it succeeded.
+// A worker's watch delivers every end of a run, and the worker adds it to a Set. A Reader finds earlier
+// failures in the dead runs. The lists of the API depend on dead runs only: for them, a task is failing as
+// long as it has a dead run after which no run succeeded.
 package failures
 
 import (
@@ -19,37 +19,41 @@ import (
 
 // Failure is the last run of a task to end, if it failed, timed out or was lost.
 type Failure struct {
-	Mod int64 // the mod revision of its record
+	Mod int64 // mod revision of its record
 	board.Failure
 }
 
+// newFailure returns the failure of run r. It copies no more of the record than the board shows. inARow is
+// the number of consecutive failures.
 func newFailure(mod int64, r task.Run, inARow int) *Failure {
 	return &Failure{Mod: mod, Failure: board.Failure{
 		Run: r.ID, State: r.State, Reason: knownReason(r.Reason), ExitCode: r.ExitCode, Node: r.Node, Ended: r.EndedAt.UnixMilli(), InARow: inARow,
 	}}
 }
 
-// knownReason is a reason without the record that it was read from.
+// knownReason returns a reason as a constant string, which does not keep the record in memory from which
+// text was read.
 func knownReason(text string) string {
 	r, _ := task.ReasonOf(text)
 	return r.Name
 }
 
-// Set has the tasks of a shard that are failing. Only the shard's worker uses it.
+// Set holds the failing tasks of a shard. Only the shard's worker uses it.
 type Set struct {
 	failing map[*taskstate.Task]*Failure
 
-	// endedWhileReading has, by name, the tasks of which a run has ended, or a dead run was dismissed, since
-	// the set was made: the last revision of each. It is nil when the reader has delivered all that failed before.
+	// endedWhileReading holds, by name, the tasks of which a run has ended or a dead run was dismissed
+	// since the set was created, with the last revision of each. It takes precedence over what a Reader
+	// finds. It is nil when the Reader has delivered everything.
 	endedWhileReading map[string]int64
 }
 
-// NewSet returns a set for a shard that is opened. It waits for what a Reader finds.
+// NewSet returns an empty set for a shard that is being opened.
 func NewSet() Set {
 	return Set{failing: map[*taskstate.Task]*Failure{}, endedWhileReading: map[string]int64{}}
 }
 
-// Len is the number of tasks that are failing.
+// Len returns the number of failing tasks.
 func (s *Set) Len() int { return len(s.failing) }
 
 // All returns the failing tasks with their last failures, in no particular order.
@@ -58,7 +62,8 @@ func (s *Set) All() iter.Seq2[*taskstate.Task, *Failure] { return maps.All(s.fai
 // Forget removes a task that no longer exists.
 func (s *Set) Forget(t *taskstate.Task) { delete(s.failing, t) }
 
-// NoteEnd notes how a run of t ended. It returns that end, and reports whether it is a new end of a run.
+// NoteEnd adds the end of a run of t. It returns that end, and reports whether it is a new end of a run
+// that succeeded or failed.
 func (s *Set) NoteEnd(t *taskstate.Task, ev *store.ShardEvent) (e taskstate.End, isNew bool) {
 	e = taskstate.End{Mod: ev.Mod, State: record.StateOf(ev.Value)}
 	before := s.failing[t]
@@ -90,8 +95,8 @@ func (s *Set) NoteEnd(t *taskstate.Task, ev *store.ShardEvent) (e taskstate.End,
 	return e, true
 }
 
-// NoteDismissed notes that a dead run was removed: somebody dismissed it or ran it again. If it was
-// the task's last failure, the task is not failing any more.
+// NoteDismissed handles the removal of a dead run: somebody dismissed it or started it again. If it was the
+// task's last failure, the task is not failing any more.
 func (s *Set) NoteDismissed(t *taskstate.Task, ev *store.ShardEvent) {
 	if f := s.failing[t]; f == nil || f.Run != ev.Run || ev.Mod <= f.Mod {
 		return
@@ -104,8 +109,8 @@ func (s *Set) NoteDismissed(t *taskstate.Task, ev *store.ShardEvent) {
 	}
 }
 
-// Restore adds what failed before the shard was opened, unless the watch has told of a later end of
-// the task. tasks are those of the shard, by namespace/name.
+// Restore adds failures from before the shard was opened, except for tasks of which a later end is known.
+// tasks are those of the shard by namespace/name.
 func (s *Set) Restore(found *Found, tasks map[string]*taskstate.Task) {
 	for name, f := range found.Failing {
 		t := tasks[name]

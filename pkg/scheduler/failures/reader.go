@@ -14,10 +14,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// pagePause is how long a Reader rests between pages, and between attempts to deliver what it found.
+// pagePause is the pause of a Reader between pages, and between attempts to deliver a result.
 const pagePause = 50 * time.Millisecond
 
-// maxRequests is how many requests may wait: more than a cluster has shards.
+// maxRequests is how many requests may wait. A cluster has fewer shards.
 const maxRequests = 4096
 
 // Outcomes reads how runs have ended, and which of them are dead.
@@ -27,9 +27,9 @@ type Outcomes interface {
 	DeadKeys(ctx context.Context, shard int, after string) (events []store.ShardEvent, next string, rev int64, err error)
 }
 
-// Reader finds out which tasks of a shard were failing before the shard was opened: those with a dead
-// run after which no run of the task succeeded. It reads one shard after another, beside the workers,
-// so that no tick waits for it. A shard without dead runs costs one listing of keys.
+// Reader finds which tasks of a shard were failing before the shard was opened: those with a dead run after
+// which no run succeeded. It reads one shard after another, in parallel with the workers, so that no tick
+// waits for it. A shard without dead runs costs one listing of keys.
 type Reader struct {
 	store    Outcomes
 	requests chan Request
@@ -40,24 +40,24 @@ type Reader struct {
 type Request struct {
 	Shard int
 
-	// Deliver hands over a part of what was found, and returns false if the worker is busy. The Reader
-	// then tries again for about a second, and drops the rest of the shard if that does not help.
+	// Deliver passes a part of the result to the worker, and returns false if the worker is busy. The
+	// Reader then tries again for about a second, and drops the rest of the shard if that does not help.
 	Deliver func(*Found) bool
 }
 
-// Found is what a Reader has found, or a part of it.
+// Found is the result of a Request, or a part of it.
 type Found struct {
 	Failing map[string]*Failure // by namespace/name
 	More    bool                // another part follows
 }
 
-// NewReader returns a reader. It does nothing until Run is called.
+// NewReader returns a Reader. It does nothing until Run is called.
 func NewReader(s Outcomes, log *zap.Logger) *Reader {
 	return &Reader{store: s, requests: make(chan Request, maxRequests), log: log}
 }
 
-// Request queues a request. If too many wait, it is dropped: then the board of that shard shows only
-// the failures from now on.
+// Request queues a request without blocking. If too many wait, it is dropped: the board then shows only
+// later failures of that shard.
 func (r *Reader) Request(q Request) {
 	select {
 	case r.requests <- q:
@@ -104,7 +104,7 @@ func (r *Reader) ReadShard(ctx context.Context, q Request) error {
 	}
 }
 
-// deliverFound hands a worker what was found. It returns false if the worker stays busy.
+// deliverFound passes a result to the worker. It returns false if the worker stays busy, or if ctx ends.
 func deliverFound(ctx context.Context, q Request, found *Found) bool {
 	for range 20 {
 		if q.Deliver(found) {
@@ -118,7 +118,7 @@ func deliverFound(ctx context.Context, q Request, found *Found) bool {
 	return false
 }
 
-// newestOfEach returns of each task the dead run that ended last.
+// newestOfEach returns, for each task, the dead run that ended last. The page is ordered by task.
 func newestOfEach(page []store.ShardEvent) (list []store.ShardEvent) {
 	for _, ev := range page {
 		if n := len(list); n == 0 || list[n-1].Task != ev.Task {
@@ -131,11 +131,11 @@ func newestOfEach(page []store.ShardEvent) (list []store.ShardEvent) {
 	return list
 }
 
-// maxLaterRecords is how many records after a dead run are read to see whether the task
-// has recovered: more of them did not run, or are of a task whose history is long.
+// maxLaterRecords limits how many records after a dead run are read to find out whether the task has
+// recovered. More of them belong to ticks that did not run, or to a very long history.
 const maxLaterRecords = 100
 
-// readRecords finds the tasks, among those with a dead run, whose last run to end failed.
+// readRecords adds to into those tasks with a dead run whose last run to end failed.
 func (r *Reader) readRecords(ctx context.Context, dead []store.ShardEvent, into map[string]*Failure) error {
 	refs, keys := make([]record.Ref, len(dead)), make([]string, len(dead))
 	for i, ev := range dead {
@@ -155,9 +155,10 @@ func (r *Reader) readRecords(ctx context.Context, dead []store.ShardEvent, into 
 		}
 	}
 
-	// At the revision of the lists: records of which a trim deletes some meanwhile
-	// would tell of another last end.
-	now, err := r.store.RecordsAt(ctx, keys, rev) // of a task's, the newest first, and its dead run before all of them
+	// Read at the revision of the lists: if a trim deleted some of the records meanwhile, another end would
+	// look like the last one. The first records are the dead runs, followed by those of each task, the
+	// newest first.
+	now, err := r.store.RecordsAt(ctx, keys, rev)
 	if err != nil {
 		return err
 	}
@@ -171,6 +172,7 @@ func (r *Reader) readRecords(ctx context.Context, dead []store.ShardEvent, into 
 
 		settled[ev.Task] = true
 		if run, err := record.DecodeEnded(ev.ShardKey, ev.Value); err == nil && e.Failed() {
+			// A run failed after the dead run did, so at least two failed in a row.
 			into[ev.Task] = newFailure(ev.Mod, run, 2)
 		}
 	}

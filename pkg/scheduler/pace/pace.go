@@ -1,10 +1,10 @@
-// Package pace limits how fast a node starts runs of ticks that came to light late, so that an outage
-// is not followed by a stampede. All shards of a node share one bucket of tokens (Limiter). A shard keeps a
-// line of its tasks that wait for a token, and looks at no more of them than its turn gives it (Share).
+// Package pace limits how fast a node starts runs of late ticks, so that an outage is not followed by a
+// burst. All shards of a node share one bucket of tokens (Limiter). A shard keeps a line of its tasks that
+// wait for a token, and examines no more of them than its turn allows (Share).
 //
-// In any stretch of time there are no more tokens than the rate gives, and one second's worth that the
+// In any period, the number of tokens is at most what the rate gives, plus one second's worth that the
 // bucket holds at first. Shards that wait have their turns one after another, so that none starves. The
-// package has no clock: a time that is told late, and a clock that is set back, give no tokens.
+// package reads no clock: a time that arrives late, and a clock that is set back, give no tokens.
 package pace
 
 import (
@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// shortestTurn is how often a shard looks after its line at most: then several tasks go on in
-	// one commit.
+	// shortestTurn is the minimum time between two turns of a shard, so that several tasks go into one
+	// commit.
 	shortestTurn = 50 * time.Millisecond
 
-	// LongestTurn is how long a shard waits at most until it asks for its next turn.
+	// LongestTurn is the maximum time until a shard asks for its next turn.
 	LongestTurn = 5 * time.Second
 )
 
@@ -28,14 +28,14 @@ type Limiter struct {
 
 	mu     sync.Mutex
 	bucket bucket
-	turns  []*Share // those with a line; who has waited longest is first
+	turns  []*Share // shards with a line; the one that has waited longest is first
 }
 
-// NewLimiter returns a Limiter with a full bucket. It asks rate how many tokens there are per second
-// whenever tokens are wanted.
+// NewLimiter returns a Limiter with a full bucket. It calls rate for the number of tokens per second
+// whenever tokens are requested.
 func NewLimiter(rate func() float64) *Limiter { return &Limiter{rate: rate} }
 
-// NewShare returns what one shard takes its tokens by.
+// NewShare returns the share of one shard.
 func (l *Limiter) NewShare() *Share { return &Share{limiter: l} }
 
 // Snapshot returns how many tokens there are now, and how many shards have a line.
@@ -50,15 +50,15 @@ func (l *Limiter) Snapshot(now time.Time) (tokens float64, lines int) {
 	return l.bucket.level, len(l.turns)
 }
 
-// leaveLine takes a shard out of those that have a line. The caller holds the lock.
+// leaveLine removes a shard from those that have a line. The caller holds the lock.
 func (l *Limiter) leaveLine(s *Share) {
 	l.turns = slices.DeleteFunc(l.turns, func(other *Share) bool { return other == s })
 }
 
-// A Share is how one shard takes tokens of a Limiter.
+// A Share takes tokens of a Limiter for one shard.
 type Share struct{ limiter *Limiter }
 
-// Take takes a token; false if there is none.
+// Take takes a token. It returns false if there is none.
 func (s *Share) Take(now time.Time) bool {
 	l := s.limiter
 	rate := l.rate()
@@ -77,7 +77,7 @@ func (s *Share) Take(now time.Time) bool {
 	return true
 }
 
-// Return gives tokens back that were not used.
+// Return gives back n tokens that were not used.
 func (s *Share) Return(n int) {
 	l := s.limiter
 
@@ -87,9 +87,9 @@ func (s *Share) Return(n int) {
 	l.bucket.level += float64(n)
 }
 
-// Turn returns how many tasks of the shard's line may have a token now, and when the shard may ask
-// again. It puts the shard among those that have a line. Of several shards each has its share, and
-// its turn after the others.
+// Turn returns how many tasks of the shard's line may have a token now, and after which time the shard may
+// ask again. It adds the shard to those that have a line. Several shards share the tokens equally, and take
+// turns. Turn takes no tokens: the shard takes each one with Take.
 func (s *Share) Turn(now time.Time) (n int, again time.Duration) {
 	l := s.limiter
 	rate := l.rate()
@@ -104,6 +104,7 @@ func (s *Share) Turn(now time.Time) (n int, again time.Duration) {
 	}
 
 	left := l.bucket.level
+	// Give the shard its share of the tokens, and move it to the end of the line.
 	if left >= oneToken {
 		n = max(1, int(left)/len(l.turns))
 		left -= float64(n)
@@ -111,6 +112,7 @@ func (s *Share) Turn(now time.Time) (n int, again time.Duration) {
 		l.turns = append(l.turns, s)
 	}
 
+	// Wait until there is a token for this shard, after one for each shard that is ahead of it.
 	need := 1 - left + float64(slices.Index(l.turns, s))
 	again = LongestTurn
 	if seconds := need / rate; seconds < LongestTurn.Seconds() {
@@ -120,7 +122,7 @@ func (s *Share) Turn(now time.Time) (n int, again time.Duration) {
 	return n, max(again, shortestTurn)
 }
 
-// Leave says that the shard has no line any more.
+// Leave declares that the shard has no line any more.
 func (s *Share) Leave() {
 	l := s.limiter
 
@@ -130,14 +132,13 @@ func (s *Share) Leave() {
 	l.leaveLine(s)
 }
 
-// bucket holds one second's worth of tokens, at least one.
+// bucket holds up to one second's worth of tokens, and at least one.
 type bucket struct {
 	level float64
-	at    time.Time // when it was at that level; zero: it is full
+	at    time.Time // when it had that level; zero: it is full
 }
 
-// fill adds what came since it was filled last. What is told late of the time adds
-// nothing, nor does a clock that was set back.
+// fill adds the tokens that have accrued since the last call. A time before that adds nothing.
 func (b *bucket) fill(now time.Time, rate float64) {
 	const setBack = time.Minute
 	most := max(rate, 1)
@@ -147,6 +148,8 @@ func (b *bucket) fill(now time.Time, rate float64) {
 		b.level, b.at = most, now
 	case now.After(b.at):
 		b.level, b.at = b.level+rate*now.Sub(b.at).Seconds(), now
+	// The clock was set back by so much that waiting for it to catch up would stop all late runs. Count
+	// from now.
 	case b.at.Sub(now) > setBack:
 		b.at = now
 	}
@@ -154,5 +157,5 @@ func (b *bucket) fill(now time.Time, rate float64) {
 	b.level = min(b.level, most)
 }
 
-// oneToken is a token, but for what arithmetic loses.
+// oneToken is the level that counts as one token, less the rounding errors of the arithmetic.
 const oneToken = 1 - 1e-6

@@ -1,13 +1,13 @@
-// Package placement decides which node gets a run. A Fleet is the nodes that are present, as their
-// owners announce them, and how many attempts the shards of this node have given to each. A Want is
-// what a run asks of its node: a selector, a strategy, a key for secrets.
+// Package placement decides which node gets a run. A Fleet holds the nodes that are present, as they
+// announce themselves, and how many attempts the shards of this node have assigned to each. A Want is what
+// a run requires of its node: a selector, a strategy, a key for secrets.
 //
-// It guarantees that a run goes only to a node that takes runs, matches the selector and is not
-// suspected of having restarted. It does not guarantee that the node has a free slot: several
-// schedulers choose without asking each other, and the node hands back what it cannot start.
+// It guarantees that a run goes only to a node that runs tasks, matches the selector and is not suspected
+// of having restarted. It does not guarantee a free slot: several schedulers choose independently, and a
+// node hands back what it cannot start.
 //
-// It reads and writes no keys. The daemon tells a Fleet of the nodes (Set), and the shards tell it
-// which attempts begin and end (Reserve, Occupy, Release).
+// It reads and writes no keys. The daemon sets the nodes of a Fleet (Set), and the shards report which
+// attempts begin and end (Reserve, Occupy, Release).
 package placement
 
 import (
@@ -20,37 +20,39 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Fleet is the nodes as a scheduler sees them, and what it has given them to
-// do. All workers of a node share one.
+// Fleet is the nodes as a scheduler sees them, and what it has assigned to them. All workers of a node
+// share one. It is safe for concurrent use.
 type Fleet struct {
-	self  string
-	local func() int // free slots of the own executor; nil if it has none
+	self  string     // name of this node
+	local func() int // free slots of the own executor, which is more current than the own node record; nil if there is no executor
 
 	mu      sync.Mutex
-	nodes   map[string]*task.Node // never changed
-	able    map[string]*task.Node // those that take runs
-	taking  []*task.Node          // they, in the order of their names
-	hashes  []uint64              // of their names
-	given   map[string]int        // attempts of our shards by node
-	suspect map[string]suspect    // sessions that a commit found to be over
+	nodes   map[string]*task.Node // by name; the nodes are never changed, only replaced
+	able    map[string]*task.Node // those of nodes that accept runs
+	taking  []*task.Node          // the same, ordered by name
+	hashes  []uint64              // of the names of taking, with the same indexes
+	given   map[string]int        // attempts that our shards have assigned, by node; no zeros
+	suspect map[string]suspect    // by node, a session that a commit found to be over
 }
 
+// suspect is a session that is known to be over although the node's record still shows it.
 type suspect struct {
-	session int64
+	session int64 // create revision of the node's key
 	until   time.Time
 }
 
-// suspicion is how long a node is left out whose session a commit found to be
-// another than the one known: by then the mirror has caught up.
+// Suspicion is how long a node is left out after a commit found that its session is not the one that is
+// known. By then the mirror of the nodes has caught up.
 const Suspicion = 3 * time.Second
 
-// NewFleet makes a Fleet as node self sees it. local tells how many slots of the
-// own executor are free.
+// NewFleet returns an empty Fleet for the node self. local returns how many slots of the own executor are
+// free; it may be nil.
 func NewFleet(self string, local func() int) *Fleet {
 	return &Fleet{self: self, local: local, nodes: map[string]*task.Node{}, able: map[string]*task.Node{}, given: map[string]int{}, suspect: map[string]suspect{}}
 }
 
-// Set replaces the nodes by those that are present now.
+// Set replaces the nodes with those that are present now. Suspicions about sessions that have been replaced
+// end.
 func (f *Fleet) Set(nodes []task.Node) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -80,7 +82,7 @@ func (f *Fleet) Set(nodes []task.Node) {
 	}
 }
 
-// Present returns a node that is present.
+// Present returns a node, and whether it is present. The node must not be changed.
 func (f *Fleet) Present(name string) (*task.Node, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -89,13 +91,13 @@ func (f *Fleet) Present(name string) (*task.Node, bool) {
 	return n, ok
 }
 
-// Occupy counts an attempt that a node has, and that Reserve has not counted.
+// Occupy counts an attempt on a node that Reserve has not counted.
 func (f *Fleet) Occupy(node string) { f.addAssigned(node, 1) }
 
-// Release gives back what Reserve or Occupy has counted: the attempt has ended, or was never made.
+// Release takes back one count of Reserve or Occupy: the attempt has ended, or was never created.
 func (f *Fleet) Release(node string) { f.addAssigned(node, -1) }
 
-// Given returns how many attempts are counted at each node that has some.
+// Given returns a copy of how many attempts are counted on each node, without zeros.
 func (f *Fleet) Given() map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -103,6 +105,7 @@ func (f *Fleet) Given() map[string]int {
 	return maps.Clone(f.given)
 }
 
+// addAssigned changes the count of a node by the given number.
 func (f *Fleet) addAssigned(node string, by int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -111,8 +114,8 @@ func (f *Fleet) addAssigned(node string, by int) {
 	}
 }
 
-// Suspect leaves a node out for a while: a commit found that its session is
-// another than the one that was known when it was picked.
+// Suspect leaves a node out for a while, because a commit found that its session is not the one with which
+// it was picked. It does nothing if the node is known with another session by now.
 func (f *Fleet) Suspect(node string, session int64, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -121,7 +124,7 @@ func (f *Fleet) Suspect(node string, session int64, now time.Time) {
 	}
 }
 
-// SuspectUntil tells when the first suspicion ends; false if there is none.
+// SuspectUntil returns when the first suspicion ends. It returns false if there is none.
 func (f *Fleet) SuspectUntil(now time.Time) (until time.Time, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -135,12 +138,15 @@ func (f *Fleet) SuspectUntil(now time.Time) (until time.Time, ok bool) {
 	return until, ok
 }
 
-// nodeFits reports whether a node that takes runs is not suspect, and matches.
+// nodeFits reports whether a node that accepts runs is not suspect and meets the requirements of w. The
+// caller holds the lock.
 func (f *Fleet) nodeFits(n *task.Node, w *Want, now time.Time) bool {
 	if len(f.suspect) > 0 {
 		if s, ok := f.suspect[n.Name]; ok {
 			left := s.until.Sub(now)
-			if s.session == n.Revision && left > 0 && left <= Suspicion { // more: the clock was set back
+			// More time left than Suspicion means that the clock was set back. Then the suspicion is
+			// dropped.
+			if s.session == n.Revision && left > 0 && left <= Suspicion {
 				return false
 			}
 			delete(f.suspect, n.Name)
@@ -154,7 +160,8 @@ func (f *Fleet) nodeFits(n *task.Node, w *Want, now time.Time) bool {
 	return (!w.Secret || n.HoldsKey()) && w.Selector.Accepts(n)
 }
 
-// nodeLoad is which part of its slots a node has taken, as far as is known.
+// nodeLoad returns the fraction of its slots that a node uses, as far as is known. The node reports its
+// running attempts with a delay, so the higher of its report and our own count is used.
 func (f *Fleet) nodeLoad(n *task.Node) float64 {
 	return float64(max(f.given[n.Name], n.Running)) / float64(max(n.Slots, 1))
 }
@@ -167,7 +174,7 @@ func (f *Fleet) hasFreeSlot(n *task.Node) bool {
 	return max(f.given[n.Name], n.Running) < n.Slots
 }
 
-// indexAfter is the place of the first node that takes runs behind a name.
+// indexAfter returns the index in taking of the first node behind a name. It may be len(taking).
 func (f *Fleet) indexAfter(name string) int {
 	at, found := slices.BinarySearchFunc(f.taking, name, func(n *task.Node, name string) int { return strings.Compare(n.Name, name) })
 	if found {

@@ -8,29 +8,29 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Want is what a run asks of the node that is to have it. The zero value is any
-// node, by strategy auto.
+// Want is what a run requires of its node. The zero value is any node, with the auto strategy.
 type Want struct {
 	Selector task.Selector
-	Strategy string   // of task.Strategies; "" is auto
-	Key      string   // of hash
-	Order    []string // of first
-	// Last is the node that had the run before: round-robin goes on after it, sticky
-	// stays with it. "" if there was none, or nobody knows.
-	Last   string
-	Secret bool // it reads one: nodes without a key for secrets are left out
-	// Avoid is the node on which the attempt before failed. The run goes there again only if no other
-	// node that matches has a free slot, or if the strategy is sticky. "" for a first attempt.
+	Strategy string   // one of task.Strategies; "" is auto
+	Key      string   // for the hash strategy
+	Order    []string // names of nodes, for the first strategy
+	// Last is the node that had the last run, or "" if there was none or it is not known. Round-robin
+	// continues after it, sticky stays with it.
+	Last string
+	// Secret means that the run needs a secret, so nodes without a key for secrets are left out.
+	Secret bool
+	// Avoid is the node on which the last attempt failed, or "" for a first attempt. The run goes there
+	// again only if no other matching node has a free slot, or if the strategy is sticky.
 	Avoid string
 
 	// elsewhere restricts the choice to nodes that are not Avoid and have a free slot.
 	elsewhere bool
 }
 
-// Reserve chooses the node for a run, by its strategy, among those that take runs and
-// match, and counts the run as given to it; Release gives it back. false if there is
-// none. It remembers nothing else: what a strategy has to know of former runs is in
-// the Want. The node is not to be changed.
+// Reserve chooses a node for a run, by its strategy, among those that accept runs and match, and counts the
+// run as assigned to it. Release takes the count back. Reserve returns false if there is no such node. It
+// remembers nothing else: what a strategy must know about earlier runs is in the Want. The returned node
+// must not be changed.
 func (f *Fleet) Reserve(w Want, now time.Time) (*task.Node, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -49,8 +49,9 @@ func (f *Fleet) Reserve(w Want, now time.Time) (*task.Node, bool) {
 	return n, true
 }
 
-// pickElsewhere chooses another node for a run whose last attempt failed, by the same strategy. Nil
-// means that there is none, or that the run does not ask for one.
+// pickElsewhere chooses another node for a run whose last attempt failed, by the same strategy. It returns
+// nil if there is none, or if the run does not avoid a node. The caller holds the lock, as for all pick and
+// draw functions.
 func (f *Fleet) pickElsewhere(w *Want, now time.Time) *task.Node {
 	if w.Avoid == "" || w.Strategy == task.StrategySticky {
 		return nil
@@ -63,6 +64,8 @@ func (f *Fleet) pickElsewhere(w *Want, now time.Time) *task.Node {
 	return n
 }
 
+// pickNode chooses a node by the strategy of w, or returns nil. It prefers nodes with a free slot, except
+// with hash and sticky.
 func (f *Fleet) pickNode(w *Want, now time.Time) *task.Node {
 	switch w.Strategy {
 	case task.StrategyRoundRobin:
@@ -88,7 +91,8 @@ func (f *Fleet) pickNode(w *Want, now time.Time) *task.Node {
 	return f.pickOwnOrLessLoaded(w, now)
 }
 
-// pickOwnOrLessLoaded is the own node if it has a free slot, else the less loaded of two.
+// pickOwnOrLessLoaded chooses the own node if it has a free slot, otherwise the less loaded of two. The own
+// node starts a run without waiting for another node's watch.
 func (f *Fleet) pickOwnOrLessLoaded(w *Want, now time.Time) *task.Node {
 	if n := f.able[f.self]; n != nil && f.local != nil && f.nodeFits(n, w, now) && f.given[n.Name] < n.Slots && f.local() > 0 {
 		return n
@@ -96,8 +100,9 @@ func (f *Fleet) pickOwnOrLessLoaded(w *Want, now time.Time) *task.Node {
 	return f.ofTwo(w, now)
 }
 
-// ofTwo is the less loaded of two matching nodes drawn at random (the power of two
-// choices, Mitzenmacher 2001).
+// ofTwo chooses the less loaded of two matching nodes drawn at random (the power of two choices,
+// Mitzenmacher 2001). Choosing the least loaded of all would send the runs of all schedulers to the same
+// node.
 func (f *Fleet) ofTwo(w *Want, now time.Time) *task.Node {
 	a := f.drawFitting(w, now, nil)
 	if a == nil {
@@ -110,16 +115,18 @@ func (f *Fleet) ofTwo(w *Want, now time.Time) *task.Node {
 	return a
 }
 
-// drawFitting chooses a node that fits at random, but not one; each is as likely as any
-// other.
+// drawFitting chooses a matching node other than but at random, each with the same probability. It returns
+// nil if there is none.
 func (f *Fleet) drawFitting(w *Want, now time.Time, but *task.Node) *task.Node {
-	const tries = 4 // enough where most nodes fit
+	// Draw a few times first. That is enough where most nodes match.
+	const tries = 4
 	for range min(tries, len(f.taking)) {
 		if n := f.taking[rand.IntN(len(f.taking))]; n != but && f.nodeFits(n, w, now) {
 			return n
 		}
 	}
 
+	// Then visit all nodes, and choose one of those that match by reservoir sampling.
 	var drawn *task.Node
 	found := 0
 	for _, n := range f.taking {
@@ -133,8 +140,8 @@ func (f *Fleet) drawFitting(w *Want, now time.Time, but *task.Node) *task.Node {
 	return drawn
 }
 
-// pickNext is the node after the last one, in the order of names, that has a free slot;
-// if none has, the next one all the same.
+// pickNext chooses the next matching node after the last one, in the order of names, that has a free slot.
+// If none has one, it chooses the next matching node.
 func (f *Fleet) pickNext(w *Want, now time.Time) *task.Node {
 	from := f.indexOfTurn(w)
 	var full *task.Node
@@ -152,8 +159,8 @@ func (f *Fleet) pickNext(w *Want, now time.Time) *task.Node {
 	return full
 }
 
-// indexOfTurn is the place of the node whose turn it is. Without a last one it is anyone's:
-// tasks that begin together do not all begin with the same node.
+// indexOfTurn returns the index in taking at which round-robin begins. Without a last node it is random, so
+// that tasks which begin at the same time do not all begin with the same node.
 func (f *Fleet) indexOfTurn(w *Want) int {
 	if w.Last == "" && len(f.taking) > 0 {
 		return rand.IntN(len(f.taking))
@@ -161,8 +168,8 @@ func (f *Fleet) indexOfTurn(w *Want) int {
 	return f.indexAfter(w.Last)
 }
 
-// pickRandom is a node at random: of many it draws a few, and looks at all only if none
-// of those has a free slot.
+// pickRandom chooses a matching node at random. It draws a few, and visits all nodes only if none of those
+// has a free slot.
 func (f *Fleet) pickRandom(w *Want, now time.Time) *task.Node {
 	const tries = 4
 	for range min(tries, len(f.taking)) {
@@ -174,8 +181,8 @@ func (f *Fleet) pickRandom(w *Want, now time.Time) *task.Node {
 	return f.drawWeighted(w, now, func(*task.Node) float64 { return 1 })
 }
 
-// drawWeighted is a node at random, each by its weight, of those with a free slot; if none
-// has one, of all.
+// drawWeighted chooses a node at random, with a probability proportional to its weight, among those with a
+// free slot. If none has one, it chooses among all that match.
 func (f *Fleet) drawWeighted(w *Want, now time.Time, weight func(*task.Node) float64) *task.Node {
 	var drawn, full *task.Node
 	var sum, sumFull float64
@@ -202,7 +209,7 @@ func (f *Fleet) drawWeighted(w *Want, now time.Time, weight func(*task.Node) flo
 	return drawn
 }
 
-// leastLoaded is the node with the least load; among several, one at random.
+// leastLoaded chooses the node with the lowest load, and one of several at random.
 func (f *Fleet) leastLoaded(w *Want, now time.Time) *task.Node {
 	var best *task.Node
 	var least float64
@@ -226,9 +233,9 @@ func (f *Fleet) leastLoaded(w *Want, now time.Time) *task.Node {
 	return best
 }
 
-// machineUse is how much of a node's machine is in use, in coarse steps: its load is told
-// now and then, and all runs of some seconds are not to go to the one node that was
-// idler by a hair.
+// machineUse returns the fraction of a node's machine that is in use, in coarse steps. Nodes report their
+// load only now and then. With exact values, all runs of some seconds would go to the one node whose last
+// report was slightly lower.
 func machineUse(n *task.Node) float64 {
 	load, known := n.Facts.Fact(task.FactLoad1)
 	if !known || n.Facts.CPUs == 0 {
@@ -239,8 +246,8 @@ func machineUse(n *task.Node) float64 {
 	return math.Floor(steps*load/float64(max(n.Facts.CPUs, n.Facts.HostCPUs))) / steps
 }
 
-// pickFirst is the first of the order that has a free slot; if none has, the first that
-// takes runs.
+// pickFirst chooses the first node of the given order that has a free slot. If none has one, it chooses the
+// first that matches.
 func (f *Fleet) pickFirst(w *Want, now time.Time) *task.Node {
 	var full *task.Node
 	for _, name := range w.Order {
@@ -257,9 +264,9 @@ func (f *Fleet) pickFirst(w *Want, now time.Time) *task.Node {
 	return full
 }
 
-// pickByHash is the node with the highest score for the key: each key has an order of
-// nodes of its own, and only what a node had moves when it goes (rendezvous hashing,
-// Thaler and Ravishankar 1996). All owners compute the same.
+// pickByHash chooses the node with the highest score for the key (rendezvous hashing, Thaler and
+// Ravishankar 1996). Each key has its own order of nodes, so when a node goes, only its keys move. All
+// owners compute the same result.
 func (f *Fleet) pickByHash(w *Want, now time.Time) *task.Node {
 	var best *task.Node
 	var most uint64
@@ -274,7 +281,7 @@ func (f *Fleet) pickByHash(w *Want, now time.Time) *task.Node {
 	return best
 }
 
-// hashFNV is FNV-1a. It must never change: runs would move.
+// hashFNV is FNV-1a. It must never change, because runs would move to other nodes.
 func hashFNV(s string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(s) {
@@ -283,7 +290,7 @@ func hashFNV(s string) uint64 {
 	return h
 }
 
-// mixBits spreads the bits of h (the finaliser of SplitMix64).
+// mixBits spreads the bits of h (the finalizer of SplitMix64). It must never change either.
 func mixBits(h uint64) uint64 {
 	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
 	h = (h ^ h>>27) * 0x94d049bb133111eb

@@ -10,13 +10,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Rank returns the names of the nodes that take runs and match, the best first by the
-// strategy of w: the first n are for a run that has a part on each of n nodes. What
-// is full comes last, but for hash, as with Reserve. Nothing is counted as given.
+// Rank returns the names of the nodes that accept runs and match, the best first by the strategy of w. The
+// first n are for a run that has a part on each of n nodes. Nodes without a free slot come last, except
+// with the hash strategy, as in Reserve. Nothing is counted as assigned.
 func (f *Fleet) Rank(w Want, now time.Time) []string {
 	type ranked struct {
 		name string
-		by   float64 // the least is the best
+		by   float64 // lower is better
 	}
 	f.mu.Lock()
 	var free, full []ranked
@@ -36,7 +36,8 @@ func (f *Fleet) Rank(w Want, now time.Time) []string {
 
 	var names []string
 	for _, list := range [][]ranked{free, full} {
-		// Of those that are alike any may be first: else all tasks would begin with the same.
+		// Shuffle first, so that equal nodes are in random order. Otherwise all tasks would begin with the
+		// same node.
 		rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 		slices.SortStableFunc(list, func(a, b ranked) int { return cmp.Compare(a.by, b.by) })
 
@@ -48,8 +49,8 @@ func (f *Fleet) Rank(w Want, now time.Time) []string {
 	return names
 }
 
-// rankNode is how far behind the best the i-th of those that take runs is, by a strategy;
-// less than 0: it gets none. turn is whose turn it is.
+// rankNode returns how good the i-th node of taking is for a strategy: lower is better, and a negative
+// value excludes the node. turn is the index at which round-robin begins.
 func (f *Fleet) rankNode(w *Want, i, turn int) float64 {
 	n := f.taking[i]
 
@@ -58,21 +59,24 @@ func (f *Fleet) rankNode(w *Want, i, turn int) float64 {
 		return float64((i - turn + len(f.taking)) % len(f.taking))
 	case task.StrategyRandom:
 		return 0
-	case task.StrategyWeighted: // who is drawn first, each by its weight (Efraimidis and Spirakis 2006)
+	case task.StrategyWeighted:
+		// Weighted random order without replacement (Efraimidis and Spirakis 2006).
 		return rand.ExpFloat64() / float64(max(n.Weight, 1))
 	case task.StrategyLeastLoaded:
 		return f.nodeLoad(n) + machineUse(n)
 	case task.StrategyHash:
 		return float64(math.MaxUint64 - mixBits(hashFNV(w.Key)^f.hashes[i]))
 	case task.StrategyFirst:
+		// A node that is not in the order has index -1 and is excluded.
 		return float64(slices.Index(w.Order, n.Name))
 	}
 
 	return f.nodeLoad(n)
 }
 
-// ReserveNamed picks a node by its name, whatever its labels say by now, and counts a run
-// as given to it; false if it is away, or takes none, or none with secrets if this has some.
+// ReserveNamed chooses the node with the given name, whatever its labels are by now, and counts a run as
+// assigned to it. It returns false if the node is absent or accepts no runs, or if the run needs a secret
+// and the node has no key for secrets.
 func (f *Fleet) ReserveNamed(name string, secret bool, now time.Time) (*task.Node, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

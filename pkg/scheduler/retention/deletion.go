@@ -13,48 +13,50 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// TaskExpirer deletes a task whose schedule has ended and whose ttl is over.
+// TaskExpirer deletes tasks whose ttl has expired. ExpireTask returns task.ErrConflict, and changes
+// nothing, if one of its conditions does not hold or if the shard's watermark was written meanwhile.
 type TaskExpirer interface {
 	ExpireTask(ctx context.Context, f store.Fences, ref record.Ref, entryMod int64, t record.Tombstone) error
 }
 
-// Deletion is the deletion of a task that is over and that nobody needs any more.
-// While it is under way nothing of the task is dispatched.
+// Deletion is the deletion of a task whose ttl has expired. Nothing of the task is dispatched until it is
+// over.
 type Deletion struct {
 	Fences    store.Fences
 	Ref       record.Ref
-	Mod       int64 // of the entry
+	Mod       int64 // mod revision of the entry, which must be unchanged
 	Tombstone record.Tombstone
-	over      atomic.Bool // it has succeeded, or not
+	over      atomic.Bool // it has succeeded, failed, or was dropped; set once
 	then      func()      // called when it is over
 }
 
-// IsOver reports whether it has succeeded or failed.
+// IsOver reports whether the deletion has succeeded, failed or was dropped. Any goroutine may call it. A
+// late answer does no harm, because the deletion compares the entry.
 func (b *Deletion) IsOver() bool { return b.over.Load() }
 
-// DropUnasked ends a deletion that is not asked for. Its task asks again.
+// DropUnasked ends a deletion that was not requested. Its task requests another one later.
 func (b *Deletion) DropUnasked() { b.over.Store(true) }
 
-// Deleter deletes tasks that are over, beside the workers, so that no tick waits
-// for it. What does not fit into the line is asked for again.
+// Deleter deletes tasks whose ttl has expired. It works in parallel with the workers, so that no tick waits
+// for it. A request that does not fit into its queue is dropped, and the task requests the deletion again.
 type Deleter struct {
 	store TaskExpirer
-	line  chan *Deletion
-	count func() // counts a deletion that has succeeded
+	line  chan *Deletion // requests; 1,024 may wait
+	count func()         // called for each task that was deleted
 	log   *zap.Logger
 }
 
-// deletersAtOnce is how many tasks are deleted at once: their deletes then share
-// requests.
+// deletersAtOnce is how many deletions run in parallel, so that they can share requests to etcd.
 const deletersAtOnce = 8
 
-// NewDeleter returns a Deleter, which Run has to serve. It calls count for each task that it has deleted.
+// NewDeleter returns a Deleter. It does nothing until Run is called. It calls count for each task that it
+// has deleted.
 func NewDeleter(s TaskExpirer, count func(), log *zap.Logger) *Deleter {
 	return &Deleter{store: s, line: make(chan *Deletion, 1024), count: count, log: log}
 }
 
-// AskAll asks for deletions; then is called when one is over. One for which there is no room is over
-// at once: its task asks again.
+// AskAll requests deletions. then is called after each one that is carried out. If there is no room for
+// one, it is over at once, without a call of then.
 func (u *Deleter) AskAll(deletions []*Deletion, then func()) {
 	for _, b := range deletions {
 		b.then = then
@@ -66,10 +68,10 @@ func (u *Deleter) AskAll(deletions []*Deletion, then func()) {
 	}
 }
 
-// Pending is the line of the deletions that were asked for, as Run takes them.
+// Pending returns the queue from which Run takes deletions. Tests use it in place of Run.
 func (u *Deleter) Pending() <-chan *Deletion { return u.line }
 
-// Run deletes until ctx ends.
+// Run carries out deletions until ctx ends.
 func (u *Deleter) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 
@@ -89,13 +91,15 @@ func (u *Deleter) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// maxDeletionTries is how often in a row a deletion is tried that finds something changed.
+// maxDeletionTries is how often a deletion is tried that fails with a conflict. Every commit of the shard
+// writes the watermark, which the deletion compares.
 const maxDeletionTries = 5
 
-// Delete makes one deletion.
+// Delete carries out one deletion. It logs a failure and does not retry it: the task requests the deletion
+// again.
 func (u *Deleter) Delete(ctx context.Context, b *Deletion) {
 	err := task.ErrConflict
-	for try := 0; try < maxDeletionTries && errors.Is(err, task.ErrConflict); try++ { // the watermark moves all the time
+	for try := 0; try < maxDeletionTries && errors.Is(err, task.ErrConflict); try++ {
 		err = u.store.ExpireTask(ctx, b.Fences, b.Ref, b.Mod, b.Tombstone)
 	}
 

@@ -9,26 +9,26 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Trim is a history, or a list of dead runs, that is to be cut to its length.
+// Trim is a request to cut a task's history, or its list of dead runs, to its length.
 type Trim struct {
-	Fences  store.Fences
+	Fences  store.Fences // the delete compares them, so that only the owner trims
 	Ref     record.Ref
-	UID     string // records of other tasks of that name are purged, and do not count
-	History task.History
-	Before  int64 // only records that were written before this revision go; 0: all may
-	Dead    bool  // not its history, but its dead runs
+	UID     string       // records of other tasks of that name do not count
+	History task.History // how many records to keep, and which
+	Before  int64        // only records with a lower mod revision are deleted; 0: any
+	Dead    bool         // trim the dead runs, not the history
 }
 
-// TrimAfter is how many records are added before a task that keeps so many is trimmed.
+// TrimAfter returns after how many new records a task is trimmed that keeps the given number. A history is
+// therefore up to a quarter longer than it should be.
 func TrimAfter(keep int) int { return max(keep/4, 1) }
 
-// surplusRecords is what a history has too much, in the order in which it was written. The
-// records that were written last stay. Not those with the highest keys, which begin
-// with the time of the tick: the run that ends last is often an older one that took
-// long, was retried or was lost, and the ttl, a schedule after completion and the
-// failures in a row go by the last end.
+// surplusRecords returns the records that a history must lose, in the order in which they were written. The
+// records that were written last stay, not those with the highest keys. Keys begin with the time of the
+// tick, and the run that ends last often belongs to an older tick: it took long, was retried or was lost.
+// The ttl, a schedule after completion and the count of consecutive failures depend on the last end.
 //
-// The newest record always stays. Late results do not count: they go with their run.
+// The newest record always stays. Late results do not count: they are deleted together with their run.
 func surplusRecords(past []store.Past, h task.History) (gone []store.Past) {
 	byMod := slices.Clone(past)
 	slices.SortFunc(byMod, func(a, b store.Past) int { return cmp.Or(cmp.Compare(a.Mod, b.Mod), cmp.Compare(a.ID, b.ID)) })

@@ -1,9 +1,9 @@
-// Package retention deletes what need not be kept: records of history and dead runs beyond the length
-// that a task keeps (Trimmer), and tasks whose schedule has ended and whose ttl is over (Deleter).
+// Package retention deletes what need not be kept: history records and dead runs beyond the number that a
+// task keeps (Trimmer), and tasks whose schedule has ended and whose ttl has expired (Deleter).
 //
-// It works beside the workers of shards, so that no tick waits for it. The shards decide what is to go,
-// and ask. What does not fit into its lines, or fails, is not remembered: the shard asks again. Each
-// deletion compares the fences of the shard, so that only its owner deletes.
+// It works in parallel with the workers of shards, so that no tick waits for it. The workers decide what to
+// delete, and request it. A request that does not fit into a queue, or fails, is not remembered: the worker
+// makes it again. Each delete compares the fences of the shard, so that only its owner deletes.
 package retention
 
 import (
@@ -19,33 +19,34 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// HistoryTrimmer cuts the history of a task to its length.
+// HistoryTrimmer reads and trims histories. History returns the records of a task without their values;
+// states also requests whether each run succeeded.
 type HistoryTrimmer interface {
 	History(ctx context.Context, ref record.Ref, states bool) ([]store.Past, error)
 	TrimHistory(ctx context.Context, f store.Fences, ref record.Ref, gone []store.Past) error
 	TrimDead(ctx context.Context, f store.Fences, ref record.Ref) error
 }
 
-// Trimmer keeps histories at their length, beside the workers, so that no tick
-// waits for it. A task is trimmed when a quarter of what it keeps has been
-// added, so that the cost of reading its keys is shared out. What does not fit
-// into the line is asked for again at the task's next end.
+// Trimmer cuts histories to their length. It works in parallel with the workers, so that no tick waits for
+// it. A task is trimmed after a quarter of the number that it keeps has been added, so that its keys are
+// not listed too often. A request that does not fit into the queue is made again when the task's next run
+// ends.
 type Trimmer struct {
 	store HistoryTrimmer
-	line  chan Trim
+	line  chan Trim // requests; 4,096 may wait
 	log   *zap.Logger
 }
 
-// trimmersAtOnce is how many histories are trimmed at once: their deletes then share
-// requests.
+// trimmersAtOnce is how many histories are trimmed in parallel, so that their deletes can share requests to
+// etcd.
 const trimmersAtOnce = 16
 
-// NewTrimmer returns a Trimmer, which Run has to serve.
+// NewTrimmer returns a Trimmer. It does nothing until Run is called.
 func NewTrimmer(s HistoryTrimmer, log *zap.Logger) *Trimmer {
 	return &Trimmer{store: s, line: make(chan Trim, 4096), log: log}
 }
 
-// Ask puts a task into the line; false if the line is full.
+// Ask requests a trim. It returns false if the queue is full.
 func (t *Trimmer) Ask(job Trim) bool {
 	select {
 	case t.line <- job:
@@ -55,10 +56,10 @@ func (t *Trimmer) Ask(job Trim) bool {
 	}
 }
 
-// Pending is the line of the histories that are to be trimmed, as Run takes them.
+// Pending returns the queue from which Run takes trims. Tests use it in place of Run.
 func (t *Trimmer) Pending() <-chan Trim { return t.line }
 
-// Run trims until ctx ends.
+// Run carries out trims until ctx ends.
 func (t *Trimmer) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 

@@ -158,7 +158,7 @@ const (
 type Candidate struct {
 	Manual   bool // a user requested it
 	Begun    bool // it was dispatched before
-	Expired  bool // it was not dispatched before, and its start deadline has passed
+	Expired  bool // its first attempt has not begun, and its start deadline has passed
 	Replacer bool // it is the newest tick that waits to replace active runs
 	Newer    bool // its tick is newer than the replacer's, as that of a tick which was decided late can be
 }
