@@ -14,60 +14,64 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// KeeperConfig says which shards to keep.
+// KeeperConfig is the configuration of a Keeper. The functions Owners, Fence, Session and Handovers return
+// what is known on this node, and may be out of date.
 type KeeperConfig struct {
-	Node string
-	// Owners is the assignment as it is known here.
+	Node string // name of this node
+	// Owners returns the known assignment.
 	Owners func() []record.Owner
-	// Fence is what must hold for an owner to write.
+	// Fence returns the condition under which an owner may write: that its owner key is unchanged.
 	Fence func(record.Owner) kv.Fence
-	// Session is the fence of the node's present session; false while it has none.
+	// Session returns the fence of the node's current session. It returns false while the node has none.
 	Session func() (kv.Fence, bool)
-	// Changed says that one of them may have changed: look again.
+	// Changed signals that one of these may have changed.
 	Changed <-chan struct{}
-	// Work serves a shard until ctx ends or it cannot go on. It takes over what
-	// Preload has loaded.
+	// Work serves a shard until ctx ends or it cannot continue. It continues with what Preload has loaded.
 	Work func(ctx context.Context, shard int, f store.Fences) error
-	// Handovers are those in the making as they are known here; nil: there are none, ever.
+	// Handovers returns the known handovers. If it is nil, the Keeper preloads nothing.
 	Handovers func() []record.Handover
-	// Preload loads a shard that is to be ours and follows it, until ctx ends or
-	// Work takes it over. It calls loaded, which does not block, when it has loaded it.
+	// Preload loads a shard that this node is about to own, and follows it until ctx ends or Work takes it
+	// over. It calls loaded, which does not block, when the shard is loaded.
 	Preload func(ctx context.Context, shard int, loaded func()) error
-	// TellReady answers a handover: the shard is loaded.
+	// TellReady answers a handover: the shard is loaded. It returns task.ErrConflict if the handover is
+	// another one by now.
 	TellReady func(ctx context.Context, session kv.Fence, h record.Handover) error
-	// Reconcile is how often to look without being told; default 2 s.
+	// Reconcile is how often the Keeper compares without a signal. The default is 2 s.
 	Reconcile time.Duration
-	// RestAfterFailure is how long a shard whose worker failed is left alone; default 500 ms.
+	// RestAfterFailure is how long the Keeper waits before it restarts a worker that failed. The default is
+	// 500 ms.
 	RestAfterFailure time.Duration
 	Logger           *zap.Logger
 }
 
-// Keeper starts and stops the workers of the shards that a node owns, and the
-// preloads of those that it is to own. It compares what should run with what
-// runs; what it was told does not matter.
+// Keeper starts and stops the workers of the shards that a node owns, and the preloads of those that it is
+// about to own. It acts on the difference between what should run and what runs, never on the content of a
+// signal. Only the goroutine of Run uses its fields, except for the atomic ones.
 type Keeper struct {
 	cfg      KeeperConfig
-	running  map[int]*worker
-	failures map[int]failure // by shard, of those that failed last
-	ended    chan *worker
-	count    atomic.Int64
-	beats    atomic.Int64
+	running  map[int]*worker // by shard; includes workers that are ending, and ended ones whose shard rests
+	failures map[int]failure // by shard, the last failure, if its worker failed the last time
+	ended    chan *worker    // workers that have returned; unbuffered, so that none is lost
+	count    atomic.Int64    // workers that have not returned
+	beats    atomic.Int64    // see Beats
 	preloads preloads
 }
 
+// worker is a call of Work for one shard.
 type worker struct {
 	shard  int
-	fences store.Fences
+	fences store.Fences // the fences under which it was started
 	stop   context.CancelCauseFunc
-	err    error
+	err    error // the result of Work; set before the worker is sent to ended
 	began  time.Time
-	rested time.Time // an ended worker's shard is left alone until then
-	over   bool
+	rested time.Time // until when the shard is left alone after its worker has ended
+	over   bool      // Work has returned
 }
 
+// errNotOurs is the cause with which the Keeper stops a worker that must not run any more.
 var errNotOurs = errors.New("the shard is not ours under this fence any more")
 
-// NewKeeper makes a Keeper.
+// NewKeeper returns a Keeper. It does nothing until Run is called.
 func NewKeeper(cfg KeeperConfig) *Keeper {
 	if cfg.Reconcile == 0 {
 		cfg.Reconcile = 2 * time.Second
@@ -80,14 +84,14 @@ func NewKeeper(cfg KeeperConfig) *Keeper {
 	return &Keeper{cfg: cfg, running: map[int]*worker{}, failures: map[int]failure{}, ended: make(chan *worker), preloads: newPreloads(cfg)}
 }
 
-// Running is the number of workers.
+// Running returns the number of workers. Any goroutine may call it.
 func (k *Keeper) Running() int { return int(k.count.Load()) }
 
-// Beats grows every Reconcile at the latest while the keeper lives.
+// Beats returns a counter that grows at least once in each Reconcile while the Keeper works.
 func (k *Keeper) Beats() int64 { return k.beats.Load() }
 
-// Run keeps the shards until ctx ends, then stops all workers and preloads and
-// waits for them.
+// Run keeps the workers and preloads as they should be, until ctx ends. Then it stops them all and waits
+// for them.
 func (k *Keeper) Run(ctx context.Context) error {
 	tick := time.NewTicker(k.cfg.Reconcile)
 	defer tick.Stop()
@@ -119,17 +123,22 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// reconcile stops what should not run, starts what should, and returns when to
-// look again for the sake of the first worker that has rested; 0 if none rests.
+// reconcile stops the workers that should not run, and starts those that should. It returns after which
+// time to do so again because of a shard that rests, or 0 if none does.
+//
+// A shard has at most one worker at a time. When the fences change, a new worker starts only after the old
+// one has ended. Otherwise both could decide the same ticks, and their commits would compete (G1).
 func (k *Keeper) reconcile(ctx context.Context, now time.Time) (again time.Duration) {
 	wanted := k.wantedShards()
 
 	for id, w := range k.running {
 		f, ok := wanted[id]
 		switch {
-		case ok && f == w.fences && !w.over:
+		case ok && f == w.fences && !w.over: // it runs as it should
 		case !w.over:
-			w.stop(errNotOurs) // it stays in running until it has ended
+			w.stop(errNotOurs) // it stays in running until it has returned
+		// It has ended by itself, and its shard rests. If the fences have changed, the shard does not have
+		// to rest.
 		case ok && f == w.fences && now.Before(w.rested):
 			if left := w.rested.Sub(now); again == 0 || left < again {
 				again = left
@@ -148,6 +157,8 @@ func (k *Keeper) reconcile(ctx context.Context, now time.Time) (again time.Durat
 	return again
 }
 
+// wantedShards returns the fences of the shards that this node owns. Without a session it owns none,
+// because no commit would succeed (G2).
 func (k *Keeper) wantedShards() map[int]store.Fences {
 	session, ok := k.cfg.Session()
 	if !ok {
@@ -164,6 +175,7 @@ func (k *Keeper) wantedShards() map[int]store.Fences {
 	return wanted
 }
 
+// startWorker starts a worker. Its goroutine sends the worker to ended when Work has returned.
 func (k *Keeper) startWorker(ctx context.Context, id int, f store.Fences) {
 	wctx, stop := context.WithCancelCause(ctx)
 	w := &worker{shard: id, fences: f, stop: stop, began: time.Now()}
@@ -176,17 +188,18 @@ func (k *Keeper) startWorker(ctx context.Context, id int, f store.Fences) {
 	}()
 }
 
-// longestRest is how long a shard is left alone at most that fails each time.
+// longestRest is the longest time that a shard rests whose worker fails every time.
 const longestRest = time.Minute
 
-// failure is how a shard's worker failed last, and how long it rested then.
+// failure is the last failure of a shard's worker.
 type failure struct {
-	text string
-	rest time.Duration
+	text string        // of the error
+	rest time.Duration // how long the shard rested after it
 }
 
-// handleWorkerEnd takes a worker that has ended. One that fails as it did before is told
-// of once, and rests longer each time: what is damaged stays so.
+// handleWorkerEnd handles a worker whose Work has returned. If it failed in the same way as the time
+// before, the failure is not logged again, and the shard rests twice as long: a damaged shard stays
+// damaged.
 func (k *Keeper) handleWorkerEnd(w *worker) {
 	k.count.Add(-1)
 	w.over = true
@@ -194,7 +207,8 @@ func (k *Keeper) handleWorkerEnd(w *worker) {
 
 	switch {
 	case w.err == nil || errors.Is(w.err, context.Canceled) || errors.Is(w.err, task.ErrFenced):
-		// Stopped, or fenced before the watch told us: nothing to say.
+		// It was stopped, or it was fenced before the watch delivered the new owner key. Neither is a
+		// failure.
 		delete(k.failures, w.shard)
 	default:
 		last := k.failures[w.shard]
@@ -210,6 +224,7 @@ func (k *Keeper) handleWorkerEnd(w *worker) {
 	w.rested = time.Now().Add(rest)
 }
 
+// stopAll stops all workers and waits for them.
 func (k *Keeper) stopAll(cause error) {
 	left := 0
 	for _, w := range k.running {

@@ -8,46 +8,48 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// memory is what a leader remembers from update to update, for one term: since when
-// things are as they are. A new leader begins without any.
+// memory is what a leader remembers during one term: since when things are as they are. A new leader starts
+// without it. It uses the leader's clock only.
 type memory struct {
-	grace time.Duration // for most nodes to come back together
-	limit time.Duration // for a shard to be loaded by its next owner
+	grace time.Duration // how long most nodes have time to come back together
+	limit time.Duration // how long a next owner has time to load a shard
 
-	nodes     map[string]*visits
-	handovers map[int]handoverSeen
-	vanished  time.Time // since when most nodes are gone; zero: they are not
+	nodes     map[string]*visits   // by name
+	handovers map[int]handoverSeen // by shard
+	vanished  time.Time            // since when most nodes are gone; zero: they are not
 }
 
+// newMemory returns the memory of a leader at the beginning of its term.
 func newMemory(grace, limit time.Duration) *memory {
 	return &memory{grace: grace, limit: limit, nodes: map[string]*visits{}, handovers: map[int]handoverSeen{}}
 }
 
-// visits are the comings and goings of one node.
+// visits records how one node has come and gone.
 type visits struct {
-	session int64 // the last that was seen
-	fit     bool  // it could own shards at the last look
-	since   time.Time
-	returns int // since it last stayed for steady
+	session int64     // create revision of its node key when it was last present
+	fit     bool      // it could own shards the last time
+	since   time.Time // since when it is fit, or not
+	returns int       // how often it came back since it last stayed for steadyAfter
 }
 
+// handoverSeen is when the leader first saw a handover to a node.
 type handoverSeen struct {
 	to    string
 	since time.Time
 }
 
 const (
-	// steadyAfter is how long a node has to stay for its returns to be forgotten.
+	// steadyAfter is how long a node must stay until its returns are forgotten.
 	steadyAfter = 2 * time.Minute
-	// firstWait is how long a node waits for shards that has come back twice; each
-	// further return doubles it, up to mostWait. The first return is free.
+	// firstWait is how long a node must stay to get shards when it has come back twice. Each further return
+	// doubles the time, up to mostWait. The first return has no delay.
 	firstWait = 2 * time.Second
 	mostWait  = time.Minute
-	// forgetAfter is how long a node is remembered that is gone.
+	// forgetAfter is how long a node that is gone is remembered.
 	forgetAfter = 10 * time.Minute
 )
 
-// requiredStay is how long a node must have been there to be given shards.
+// requiredStay returns how long a node must have been present to get shards.
 func (v *visits) requiredStay() time.Duration {
 	if v.returns < 2 {
 		return 0
@@ -55,9 +57,10 @@ func (v *visits) requiredStay() time.Duration {
 	return min(firstWait<<min(v.returns-2, 10), mostWait)
 }
 
-// update takes in what there is at now. again is when to look again, though nothing
-// has changed; 0 if nothing will be different by itself.
+// update records the state that was read at now, and returns what follows from the past. again is the time
+// after which that may change without an event, or 0 if it does not.
 func (m *memory) update(now time.Time, l store.Lineup) (notes Notes, again time.Duration) {
+	// soonest reports whether an instant has passed. If not, it makes again at most the time that is left.
 	soonest := func(at time.Time) (past bool) {
 		left := at.Sub(now)
 		if left > 0 && (again == 0 || left < again) {
@@ -75,12 +78,14 @@ func (m *memory) update(now time.Time, l store.Lineup) (notes Notes, again time.
 	}
 
 	for name, v := range m.nodes {
-		// One that still owns shards has not been missed.
+		// A node that still owns shards is not delayed: nobody has taken them over.
 		if v.fit && !owns[name] && !soonest(v.since.Add(v.requiredStay())) {
 			notes.Newcomers[name] = true
 		}
 	}
 
+	// Hold all moves for the grace period after most nodes have disappeared. After that, they are treated
+	// as dead.
 	if m.mostGone(l) {
 		if m.vanished.IsZero() {
 			m.vanished = now
@@ -99,21 +104,25 @@ func (m *memory) update(now time.Time, l store.Lineup) (notes Notes, again time.
 	return notes, again
 }
 
-// updateVisits notes who has come, who has gone, and who has come again.
+// updateVisits records which nodes have come, gone, or come back.
 func (m *memory) updateVisits(now time.Time, nodes []task.Node) {
 	present := map[string]bool{}
 	for _, n := range nodes {
 		present[n.Name] = true
 		v := m.nodes[n.Name]
 		switch {
+		// A node that this leader sees for the first time.
 		case v == nil:
 			v = &visits{since: now}
 			m.nodes[n.Name] = v
+		// It could not own shards the last time, or has a new session: it was away in between.
 		case n.Owns() && (!v.fit || v.session != n.Revision):
 			v.returns++
 			v.since = now
+		// It cannot own shards any more.
 		case n.Owns() != v.fit:
 			v.since = now
+		// It has stayed for long enough.
 		case v.fit && now.Sub(v.since) >= steadyAfter:
 			v.returns = 0
 		}
@@ -136,10 +145,10 @@ func (m *memory) updateVisits(now time.Time, nodes []task.Node) {
 	}
 }
 
-// mostGone reports whether more than half of the nodes that own shards have lost
-// their sessions together, and some of them are still away: as when etcd revokes
-// all leases at once. Those that are back count too: they own their shards from
-// before their session, which is new.
+// mostGone reports whether more than half of the nodes that own shards, and more than one, have lost their
+// sessions together, and some of them are still away. That happens when a stalled etcd leader ends all
+// leases at once. Nodes that are back count as well: they own shards under an owner key that is older than
+// their new session.
 func (m *memory) mostGone(l store.Lineup) bool {
 	nodes := map[string]task.Node{}
 	for _, n := range l.Nodes {
@@ -164,15 +173,16 @@ func (m *memory) mostGone(l store.Lineup) bool {
 	return away && len(lost) > 1 && 2*len(lost) > len(owners)
 }
 
-// justJoined reports whether a node's session is younger than the grace, by what
-// it said last, and by its own clock alone.
+// justJoined reports whether a node's session is younger than the grace period. It compares two times of
+// the node's own clock from its record, so differences between clocks do not matter.
 func (m *memory) justJoined(n task.Node) bool {
 	age := n.Clock.Sub(n.JoinedAt.Time)
 	return !n.JoinedAt.IsZero() && 0 <= age && age < m.grace
 }
 
-// handoverDeadlines are until when next owners have time to load their shards. The time
-// runs from when this leader first saw the handover: no clock but its own counts.
+// handoverDeadlines returns, by shard, until when next owners have time to load their shards. The time
+// starts when this leader first saw the handover, and only its own clock matters. For a shard of a node
+// that drains, the limit may be shorter.
 func (m *memory) handoverDeadlines(now time.Time, l store.Lineup) map[int]time.Time {
 	draining := map[string]time.Duration{}
 	for _, n := range l.Nodes {

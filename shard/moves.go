@@ -6,34 +6,33 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Changes are what a leader has to write so that the assignment becomes that of
-// the Plan.
+// Changes are the writes by which a leader carries out a Plan.
 type Changes struct {
-	// AtOnce are shards that nobody fires now, or of which nobody can be told ahead; Loaded those that their next owner
-	// has loaded; Forced those whose next owner has had its time.
+	// AtOnce are shards whose ticks nobody decides now. Loaded are those that their next owner has
+	// preloaded. Forced are those whose next owner has not done so in time.
 	AtOnce, Loaded, Forced []store.Move
-	// Prepare are handovers to be written, in the place of others maybe; Withdraw
-	// those that are not wanted any more.
+	// Prepare are handovers to write, possibly in place of others. Withdraw are those that are not wanted
+	// any more.
 	Prepare, Withdraw []record.Handover
 }
 
-// Notes are what a leader knows of its fleet beyond what it reads.
+// Notes are what a leader remembers about the nodes, beyond what it reads.
 type Notes struct {
-	// Hold: most nodes have vanished together, and nothing is to move yet.
+	// Hold means that most nodes have disappeared together, and nothing must move yet.
 	Hold bool
-	// Newcomers get no shards yet: they have come and gone too often.
+	// Newcomers get no shards yet, because they have come and gone too often.
 	Newcomers map[string]bool
-	// Late are the shards whose next owners have had their time to load them.
+	// Late are the shards whose next owners have not loaded them in time.
 	Late map[int]bool
 }
 
-// maxWeight bounds what a node's record may say: the ring grows with it.
+// maxWeight limits the weight of a node, because the size of the ring grows with it.
 const maxWeight = 1000
 
-// Moves says what is to be written. A shard whose owner fires on is handed over:
-// its next owner loads it first. All others move at once. A plan that is
-// carried out in part, in whatever order, is planned again as it was: Plan gives
-// shards away in the order of their numbers, each to the first node with room.
+// Moves returns what a leader must write. A shard whose owner still decides ticks is handed over: its next
+// owner loads it first. All other shards move at once. If only a part of the result is written, in any
+// order, the next call continues with the same plan: Plan assigns shards in the order of their numbers,
+// each to the first node with room.
 func Moves(shards int, l store.Lineup, notes Notes) (c Changes) {
 	if notes.Hold {
 		return c
@@ -53,7 +52,8 @@ func Moves(shards int, l store.Lineup, notes Notes) (c Changes) {
 	}
 
 	if len(members) == 0 {
-		members = newcomers // better than nobody
+		// A node that comes and goes is better than none.
+		members = newcomers
 	}
 
 	owners := make([]record.Owner, shards)
@@ -64,7 +64,8 @@ func Moves(shards int, l store.Lineup, notes Notes) (c Changes) {
 	}
 
 	for _, o := range l.Owners {
-		if 0 <= o.Shard && o.Shard < shards { // others are not ours to mend
+		// Ignore owner keys of shards that do not exist.
+		if 0 <= o.Shard && o.Shard < shards {
 			owners[o.Shard] = o
 			current[o.Shard] = o.Node
 		}
@@ -88,16 +89,22 @@ func Moves(shards int, l store.Lineup, notes Notes) (c Changes) {
 
 		from, present := nodes[o.Node]
 		switch {
+		// The shard stays where it is, so a handover is not wanted any more.
 		case !planned || to == o.Node:
 			if h.Revision != 0 {
 				c.Withdraw = append(c.Withdraw, h)
 			}
+		// The owner is gone or decides no ticks, so there is no reason to wait.
 		case !present || !from.Fires():
 			c.AtOnce = append(c.AtOnce, move)
+		// There is no handover to the planned node yet.
 		case h.To != to:
 			c.Prepare = append(c.Prepare, record.Handover{Shard: id, To: to, Revision: h.Revision})
+		// The next owner has answered under its current session. An answer under an earlier session does
+		// not count, because what it had loaded is lost.
 		case h.Ready != 0 && h.Ready == nodes[to].Revision:
 			c.Loaded = append(c.Loaded, move)
+		// The next owner has not answered in time.
 		case notes.Late[id]:
 			c.Forced = append(c.Forced, move)
 		}

@@ -5,14 +5,13 @@ import (
 	"slices"
 )
 
-// Plan says which node is to own each shard. current is the assignment as it
-// is; a shard that is not in it, or whose node is not a member, is homeless. It
-// returns nil if there are no members: then all stays as it is.
+// Plan computes which node owns each shard. current is the present assignment. A shard that is missing
+// there, or whose node is not a member, has no owner. Plan returns nil if there are no members; then
+// nothing changes.
 //
-// Each member gets its fair share by weight, rounded down or up. A shard stays
-// where it is unless its node has more than its share; as few move as can be.
-// Where a shard goes that must move, the ring says. The result is the same
-// wherever it is computed.
+// Each member gets its share by weight, rounded down or up. A shard stays where it is unless its node has
+// more than its share, and as few shards as possible move (G15). The ring determines where a shard goes
+// that must move. The result depends on the arguments only, so every leader computes the same.
 func Plan(shards int, current map[int]string, members []Member) map[int]string {
 	if len(members) == 0 {
 		return nil
@@ -29,8 +28,9 @@ func Plan(shards int, current map[int]string, members []Member) map[int]string {
 		}
 	}
 
-	// Who has more than its share already keeps one of the odd shards: each
-	// that goes to another node would be a move for nothing.
+	// Shares are rounded down, and the shards that are left over are given to nodes one by one. A node that
+	// already has more than its rounded share gets one of them first: otherwise it would give up a shard
+	// only for another node to get it.
 	for _, node := range p.names {
 		if len(owned[node]) > p.floor[node] {
 			p.takeOdd(node)
@@ -39,6 +39,7 @@ func Plan(shards int, current map[int]string, members []Member) map[int]string {
 
 	plan := make(map[int]string, shards)
 	for _, node := range p.names {
+		// Take away from each node what exceeds its share.
 		keep, rest := p.splitOwned(node, owned[node])
 		for _, id := range keep {
 			plan[id] = node
@@ -48,6 +49,8 @@ func Plan(shards int, current map[int]string, members []Member) map[int]string {
 		homeless = append(homeless, rest...)
 	}
 
+	// Assign all shards without an owner, in the order of their numbers, each to the first node on the ring
+	// with room. So a plan that was carried out in part leads to the same plan again.
 	slices.Sort(homeless)
 
 	for _, id := range homeless {
@@ -66,18 +69,19 @@ func Plan(shards int, current map[int]string, members []Member) map[int]string {
 	return plan
 }
 
-// planner holds what Plan counts.
+// planner holds the counts of Plan.
 type planner struct {
-	names  []string
-	member map[string]bool
-	floor  map[string]int  // the share, rounded down
-	broken map[string]bool // the share is no whole number: it may be rounded up
-	odd    int             // shards left when all shares are rounded down
-	extra  map[string]bool // who has one of them
-	count  map[string]int
+	names  []string        // of the members, sorted
+	member map[string]bool // by name
+	floor  map[string]int  // share of each node, rounded down
+	broken map[string]bool // nodes whose share is not a whole number, so that it may be rounded up
+	odd    int             // shards that are left over when all shares are rounded down
+	extra  map[string]bool // nodes that have one of these
+	count  map[string]int  // shards assigned to each node so far
 	ring   *Ring
 }
 
+// newPlanner computes the shares of the members.
 func newPlanner(shards int, members []Member) *planner {
 	p := &planner{
 		member: map[string]bool{}, floor: map[string]int{}, broken: map[string]bool{},
@@ -101,7 +105,8 @@ func newPlanner(shards int, members []Member) *planner {
 	return p
 }
 
-// takeOdd gives node one of the odd shards, if it may have one and one is left.
+// takeOdd assigns one of the left-over shards to node. It returns false if none is left, or if the node may
+// not have one.
 func (p *planner) takeOdd(node string) bool {
 	if p.odd == 0 || !p.broken[node] || p.extra[node] {
 		return false
@@ -113,6 +118,7 @@ func (p *planner) takeOdd(node string) bool {
 	return true
 }
 
+// maxShards returns how many shards node may have now.
 func (p *planner) maxShards(node string) int {
 	if p.extra[node] {
 		return p.floor[node] + 1
@@ -120,13 +126,13 @@ func (p *planner) maxShards(node string) int {
 	return p.floor[node]
 }
 
-// hasRoom reports whether node may have one shard more.
+// hasRoom reports whether node may have one more shard. It may assign a left-over shard to the node.
 func (p *planner) hasRoom(node string) bool {
 	return p.count[node] < p.maxShards(node) || p.takeOdd(node)
 }
 
-// splitOwned divides what node owns into what it keeps and what is too much: it
-// parts first with what the ring would rather see elsewhere.
+// splitOwned divides the shards of a node into those that it keeps and those that exceed its share. It
+// gives up first the shards for which the ring prefers another node.
 func (p *planner) splitOwned(node string, owned []int) (keep, rest []int) {
 	most := p.maxShards(node)
 	if len(owned) <= most {

@@ -14,39 +14,42 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// preloadLinger is how long a preload goes on that nothing asks for any more: the
-// handover may be known here to be gone before the owner key is known to be ours,
-// and a session that is lost is found again soon.
+// preloadLinger is how long a preload continues after the node has stopped wanting it. The deletion of the
+// handover may be known before the new owner key, and a lost session is usually replaced soon.
 const preloadLinger = 2 * time.Second
 
-// preloads are the shards that a node loads before it owns them. One goroutine
-// owns them: the Keeper's.
+// preloads are the shards that a node loads before it owns them. The Keeper's goroutine owns the fields,
+// except for the atomic ones.
 type preloads struct {
 	cfg     KeeperConfig
-	running map[int]*preload
-	changed chan struct{} // one was loaded, or has ended
-	telling *atomic.Bool  // answers are on their way: one list of them at a time
-	all     *sync.WaitGroup
+	running map[int]*preload // by shard; includes those that have ended and not been removed yet
+	changed chan struct{}    // signals that a shard was loaded, or that a preload has ended; one slot
+	telling *atomic.Bool     // answers are being sent; only one list at a time
+	all     *sync.WaitGroup  // all goroutines that were started
 }
 
+// preload is a call of Preload for one shard.
 type preload struct {
 	stop   context.CancelFunc
-	loaded atomic.Bool
-	over   atomic.Bool
-	retell atomic.Bool // the last answer did not arrive
+	loaded atomic.Bool // the shard is loaded
+	over   atomic.Bool // Preload has returned
+	retell atomic.Bool // the last answer failed and must be sent again
 
-	wanted time.Time // when something asked for it last
+	wanted time.Time // when it was last wanted
 	began  time.Time
-	told   answer
+	told   answer // the last answer that was sent
 }
 
-// answer is which handover was answered, and under which session.
+// answer identifies the revision of a handover and the session (create revision) under which it was
+// answered.
 type answer struct{ handover, session int64 }
 
+// newPreloads returns an empty set of preloads.
 func newPreloads(cfg KeeperConfig) preloads {
 	return preloads{cfg: cfg, running: map[int]*preload{}, changed: make(chan struct{}, 1), telling: &atomic.Bool{}, all: &sync.WaitGroup{}}
 }
 
+// notifyChanged makes the Keeper reconcile. It does not block.
 func (p *preloads) notifyChanged() {
 	select {
 	case p.changed <- struct{}{}:
@@ -54,8 +57,8 @@ func (p *preloads) notifyChanged() {
 	}
 }
 
-// reconcile stops what nobody wants, starts what is wanted, and answers the
-// handovers of what is loaded.
+// reconcile stops the preloads that are not wanted, starts those that are, and answers the handovers of
+// shards that are loaded.
 func (p *preloads) reconcile(ctx context.Context, now time.Time) {
 	if p.cfg.Handovers == nil || ctx.Err() != nil {
 		return
@@ -72,7 +75,7 @@ func (p *preloads) reconcile(ctx context.Context, now time.Time) {
 
 		for _, o := range p.cfg.Owners() {
 			if o.Node == p.cfg.Node {
-				delete(wanted, o.Shard) // its worker takes it over
+				delete(wanted, o.Shard) // this node owns the shard by now; its worker takes the preload over
 			}
 		}
 	}
@@ -83,7 +86,7 @@ func (p *preloads) reconcile(ctx context.Context, now time.Time) {
 		}
 
 		switch {
-		case l.over.Load() && now.Sub(l.began) < p.cfg.RestAfterFailure: // not in a hurry
+		case l.over.Load() && now.Sub(l.began) < p.cfg.RestAfterFailure: // wait before a restart
 		case l.over.Load():
 			delete(p.running, id)
 		case now.Sub(l.wanted) > preloadLinger:
@@ -102,7 +105,8 @@ func (p *preloads) reconcile(ctx context.Context, now time.Time) {
 	}
 }
 
-// answerHandovers answers the handovers of what is loaded, each once.
+// answerHandovers answers each handover of a loaded shard once. It sends the answers in a goroutine. The
+// caller has set telling, which is cleared when all have been sent.
 func (p *preloads) answerHandovers(ctx context.Context, session kv.Fence, wanted map[int]record.Handover) {
 	answers := map[*preload]record.Handover{}
 	for id, h := range wanted {
@@ -111,6 +115,7 @@ func (p *preloads) answerHandovers(ctx context.Context, session kv.Fence, wanted
 			l.told = answer{}
 		}
 
+		// A new revision of the handover, or a new session of this node, needs a new answer.
 		this := answer{h.Revision, session.CreateRevision}
 		if l.loaded.Load() && !l.over.Load() && h.Ready != session.CreateRevision && l.told != this {
 			l.told, answers[l] = this, h
@@ -128,10 +133,13 @@ func (p *preloads) answerHandovers(ctx context.Context, session kv.Fence, wanted
 
 		p.sendAnswers(ctx, session, answers)
 		p.telling.Store(false)
-		p.notifyChanged() // others may have been loaded meanwhile
+		// Other shards may have been loaded while the answers were being sent.
+		p.notifyChanged()
 	}()
 }
 
+// startPreload starts a preload. Its goroutine records when the shard is loaded and when Preload has
+// returned.
 func (p *preloads) startPreload(ctx context.Context, id int, now time.Time) {
 	ctx, stop := context.WithCancel(ctx)
 	l := &preload{stop: stop, began: now, wanted: now}
@@ -156,13 +164,14 @@ func (p *preloads) startPreload(ctx context.Context, id int, now time.Time) {
 	}()
 }
 
-// sendAnswers sends answers. One that does not arrive is sent again at a later look, if
-// there is still something to answer.
+// sendAnswers sends answers. One that fails is sent again after RestAfterFailure, if it is still wanted
+// then.
 func (p *preloads) sendAnswers(ctx context.Context, session kv.Fence, answers map[*preload]record.Handover) {
 	for l, h := range answers {
 		err := p.cfg.TellReady(ctx, session, h)
 		if err == nil || errors.Is(err, task.ErrConflict) || ctx.Err() != nil {
-			continue // if it is another handover by now, that one will be answered
+			// After a conflict, the handover is another one by now. That one gets its own answer.
+			continue
 		}
 
 		p.cfg.Logger.Debug("could not tell that a shard is loaded", zap.Int("shard", h.Shard), zap.Error(err))
@@ -173,6 +182,7 @@ func (p *preloads) sendAnswers(ctx context.Context, session kv.Fence, answers ma
 	}
 }
 
+// stopAll stops all preloads and waits for their goroutines.
 func (p *preloads) stopAll() {
 	for _, l := range p.running {
 		l.stop()

@@ -16,7 +16,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Assignments is what the Rebalancer needs of the store.
+// Assignments is what the Rebalancer needs of the store. Lineup reads nodes, owners and handovers at one
+// revision. The other methods write. Each write compares the term and the records as they were read; it
+// returns task.ErrFenced if the term is over.
 type Assignments interface {
 	Lineup(ctx context.Context) (store.Lineup, error)
 	Assign(ctx context.Context, term kv.Fence, moves []store.Move, now task.Time) error
@@ -24,39 +26,39 @@ type Assignments interface {
 	Withdraw(ctx context.Context, term kv.Fence, list []record.Handover) error
 }
 
-// RebalancerConfig says what to rebalance.
+// RebalancerConfig is the configuration of a Rebalancer. Zero durations mean the defaults.
 type RebalancerConfig struct {
 	Store  Assignments
 	Shards int
-	// Changed says that nodes/ or owners/ may have changed: look again.
+	// Changed signals that nodes/ or owners/ may have changed.
 	Changed <-chan struct{}
-	// Ready says that moves/ may have: look again soon.
+	// Ready signals that moves/ may have changed.
 	Ready <-chan struct{}
-	// Quiet is how long nothing must have changed before a plan is made, so
-	// that nodes that start together move shards once; default 100 ms. It is
-	// waited for ten times as long at the most; after Ready a fifth of it.
+	// Quiet is how long nothing must have changed before a plan is made, so that shards move once when
+	// several nodes start together. The default is 100 ms. A plan is made after ten times as long in any
+	// case. After Ready, a fifth of it is enough.
 	Quiet time.Duration
-	// Reconcile is how often to look without being told; default 30 s.
+	// Reconcile is how often a plan is made without a signal. The default is 30 s.
 	Reconcile time.Duration
-	// Limit is how long a shard waits for its next owner to load it, at most,
-	// while its present one fires; default 30 s.
+	// Limit is how long a shard waits at most until its next owner has loaded it, while its present owner
+	// decides its ticks. The default is 30 s.
 	Limit time.Duration
-	// Grace is how long shards stay where they are when most nodes have vanished
-	// together: enough for a node to notice and to join again; default 5 s.
+	// Grace is how long shards stay where they are when most nodes have disappeared together: the time for
+	// a node to notice and to join again. The default is 5 s.
 	Grace      time.Duration
 	Now        func() time.Time
 	Logger     *zap.Logger
 	Registerer prometheus.Registerer // may be nil
 }
 
-// Rebalancer writes owners while its node leads.
+// Rebalancer assigns shards to nodes while its node leads.
 type Rebalancer struct {
 	cfg   RebalancerConfig
-	moved *prometheus.CounterVec
-	held  prometheus.Counter
+	moved *prometheus.CounterVec // shards that were moved, by how
+	held  prometheus.Counter     // mass losses that were detected
 }
 
-// NewRebalancer makes a Rebalancer, for as many terms as come.
+// NewRebalancer returns a Rebalancer, which can serve any number of terms.
 func NewRebalancer(cfg RebalancerConfig) *Rebalancer {
 	cfg.Quiet = cmp.Or(cfg.Quiet, 100*time.Millisecond)
 	cfg.Reconcile = cmp.Or(cfg.Reconcile, 30*time.Second)
@@ -81,8 +83,8 @@ func NewRebalancer(cfg RebalancerConfig) *Rebalancer {
 	return r
 }
 
-// Lead keeps the assignment in shape until ctx ends or the term is over
-// (task.ErrFenced). What it reads decides, never what it was told.
+// Lead keeps the assignment up to date until ctx ends, or until the term is over: then it returns
+// task.ErrFenced. Other errors are retried. It acts on what it reads, never on the content of a signal.
 func (r *Rebalancer) Lead(ctx context.Context, term kv.Fence) error {
 	l := &leadership{Rebalancer: r, term: term, memory: newMemory(r.cfg.Grace, r.cfg.Limit)}
 
@@ -98,7 +100,9 @@ func (r *Rebalancer) Lead(ctx context.Context, term kv.Fence) error {
 			if err := r.waitForChange(ctx, again); err != nil {
 				return err
 			}
-		default: // a key moved under us, or etcd is away: read again
+		default:
+			// A key has changed since it was read, or etcd is unavailable. Read again, with a growing delay
+			// of at most a second.
 			if failures++; failures == 1 {
 				r.cfg.Logger.Warn("could not assign shards, trying again", zap.Error(err))
 			}
@@ -113,13 +117,14 @@ func (r *Rebalancer) Lead(ctx context.Context, term kv.Fence) error {
 // leadership is one term of a Rebalancer.
 type leadership struct {
 	*Rebalancer
-	term   kv.Fence
+	term   kv.Fence // compared by every write
 	memory *memory
-	held   bool
+	held   bool // moves were held the last time, because of a mass loss
 }
 
-// rebalance reads, plans and writes. It returns when to do so again without being
-// told.
+// rebalance reads the state, plans, and writes the difference. It returns after which time to do so again
+// without a signal. After an error, any part of the changes may have been written; the next call reads
+// again and continues.
 func (l *leadership) rebalance(ctx context.Context) (again time.Duration, err error) {
 	lineup, err := l.cfg.Store.Lineup(ctx)
 	if err != nil {
@@ -136,6 +141,7 @@ func (l *leadership) rebalance(ctx context.Context) (again time.Duration, err er
 	c := Moves(l.cfg.Shards, lineup, notes)
 	now := task.At(l.cfg.Now())
 
+	// Shards without a working owner come first.
 	for _, moves := range []struct {
 		how  string
 		list []store.Move
@@ -153,7 +159,8 @@ func (l *leadership) rebalance(ctx context.Context) (again time.Duration, err er
 	}
 
 	if len(c.Prepare) > 0 {
-		again = min(again, time.Second) // their time runs from when they are seen
+		// The time limit of a handover starts when this leader reads its record. Read it soon.
+		again = min(again, time.Second)
 	}
 
 	if len(c.Prepare)+len(c.Withdraw) > 0 {
@@ -163,6 +170,8 @@ func (l *leadership) rebalance(ctx context.Context) (again time.Duration, err er
 	return again, nil
 }
 
+// writeMoves rewrites the owner keys of shards, and counts the moves. how is their label in the metric
+// carillon_shard_moves_total.
 func (l *leadership) writeMoves(ctx context.Context, how string, moves []store.Move, now task.Time) error {
 	if len(moves) == 0 {
 		return nil
@@ -177,7 +186,8 @@ func (l *leadership) writeMoves(ctx context.Context, how string, moves []store.M
 	return nil
 }
 
-// waitForChange returns when something has changed and then been quiet, or after a while.
+// waitForChange returns after a change that was followed by a quiet period, or after the time most. It
+// returns an error only if ctx ends.
 func (r *Rebalancer) waitForChange(ctx context.Context, most time.Duration) error {
 	slow := time.NewTimer(most)
 	defer slow.Stop()
@@ -195,6 +205,7 @@ func (r *Rebalancer) waitForChange(ctx context.Context, most time.Duration) erro
 	case <-r.cfg.Changed:
 	}
 
+	// Nodes that keep changing must not delay the plan forever.
 	limit := time.NewTimer(10 * r.cfg.Quiet)
 	defer limit.Stop()
 
