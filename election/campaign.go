@@ -12,11 +12,16 @@ import (
 	"github.com/carillonhq/carillon/pkg/kv"
 )
 
+// errNoKey means that this candidate's leader key is gone, so the campaign must start over with a new
+// session.
 var errNoKey = errors.New("campaign: our key is gone")
 
-// campaignForTerm waits until our key is the oldest, and returns its fence and mod revision, confirmed by a write. etcd's
-// Campaign does not watch its own session, may return nil without a key, and rests on a watch that can stall: here it
-// only tells when to look. A look now and then, and the session's end, cover what it misses.
+// campaignForTerm waits until this candidate's key is the oldest, confirms that with a write, and returns
+// the key's fence and mod revision.
+//
+// etcd's Campaign does not watch its own session, may return nil without a key, and depends on a watch that
+// may stall. So its result is only a hint: a periodic read and the end of the session cover what it misses,
+// and confirmLeader decides.
 func (e *Election) campaignForTerm(ctx context.Context, s *kv.Session) (kv.Fence, int64, error) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	el, err := e.newCandidate(ctx, s)
@@ -34,9 +39,12 @@ func (e *Election) campaignForTerm(ctx context.Context, s *kv.Session) (kv.Fence
 
 	defer func() { cancel(); <-joined }()
 
+	// Read twice in each lease time, in case Campaign's watch stalls.
 	look := time.NewTicker(e.cfg.TTL / 2)
 	defer look.Stop()
 
+	// seen means that the key existed at an earlier read. A key that was never seen may not have been
+	// created yet.
 	seen := false
 	for {
 		select {
@@ -52,7 +60,8 @@ func (e *Election) campaignForTerm(ctx context.Context, s *kv.Session) (kv.Fence
 		case <-look.C:
 			p, err := e.readPlace(ctx, s)
 			switch {
-			case err != nil: // the session knows if it is serious
+			// If etcd stays unavailable, the session ends, and the campaign with it.
+			case err != nil:
 			case p.first:
 				return e.confirmLeader(ctx, s, p.created)
 			case p.created == 0 && seen:
@@ -64,8 +73,8 @@ func (e *Election) campaignForTerm(ctx context.Context, s *kv.Session) (kv.Fence
 	}
 }
 
-// campaignOnce campaigns until it is over or ctx ends. A watch that is lost ends etcd's Campaign; our key, and so our place, is
-// still there for the next one.
+// campaignOnce calls Campaign until it succeeds or ctx ends. A lost watch makes Campaign return an error.
+// The key, and its place in the order, still exist for the next call.
 func (e *Election) campaignOnce(ctx context.Context, el *concurrency.Election) error {
 	for {
 		err := el.Campaign(ctx, e.cfg.Node)
@@ -75,8 +84,8 @@ func (e *Election) campaignOnce(ctx context.Context, el *concurrency.Election) e
 	}
 }
 
-// newCandidate makes etcd's election ours: on our lease, which only the kv session renews, and with a client that is gone
-// as soon as ctx is, so that a campaign given up does not resign in our name.
+// newCandidate returns an etcd election that uses the lease of session s. Only the session renews the
+// lease. The client ends with ctx, so that an abandoned Campaign does not delete the key.
 func (e *Election) newCandidate(ctx context.Context, s *kv.Session) (*concurrency.Election, error) {
 	c := clientv3.NewCtxClient(ctx)
 	c.KV, c.Watcher, c.Lease = e.client.KV, e.client.Watcher, unrenewed{e.client.Lease}
@@ -89,25 +98,28 @@ func (e *Election) newCandidate(ctx context.Context, s *kv.Session) (*concurrenc
 	return concurrency.NewElection(cs, e.cfg.Prefix+"leader"), nil
 }
 
-// unrenewed is a Lease that leaves renewals to others.
+// unrenewed is a Lease that does not renew leases.
 type unrenewed struct{ clientv3.Lease }
 
+// KeepAlive returns a channel that delivers nothing and is closed when ctx ends.
 func (unrenewed) KeepAlive(ctx context.Context, _ clientv3.LeaseID) (<-chan *clientv3.LeaseKeepAliveResponse, error) {
 	none := make(chan *clientv3.LeaseKeepAliveResponse)
 	context.AfterFunc(ctx, func() { close(none) })
 	return none, nil
 }
 
+// candidateKey returns the leader key of this candidate, in the format of etcd's elections.
 func (e *Election) candidateKey(s *kv.Session) string {
 	return fmt.Sprintf("%sleader/%x", e.cfg.Prefix, s.Lease())
 }
 
-// place is where our key stands: its create revision, 0 if there is none, and whether it is the oldest.
+// place is the position of this candidate's leader key.
 type place struct {
-	created int64
-	first   bool
+	created int64 // create revision; 0: there is no key
+	first   bool  // no other candidate's key is older
 }
 
+// readPlace reads the position of this candidate's leader key.
 func (e *Election) readPlace(ctx context.Context, s *kv.Session) (place, error) {
 	resp, err := e.client.Get(ctx, e.cfg.Prefix+"leader/", clientv3.WithPrefix(), clientv3.WithKeysOnly(),
 		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
@@ -124,7 +136,9 @@ func (e *Election) readPlace(ctx context.Context, s *kv.Session) (place, error) 
 	return place{}, nil
 }
 
-// confirmLeader writes the leader key if it is the one created at rev. Without this write nobody leads.
+// confirmLeader writes the leader key, if it still has the create revision rev. Nobody leads without this
+// write: it proves that the key exists and belongs to a live lease. It returns the term's fence and the
+// key's mod revision, or errNoKey.
 func (e *Election) confirmLeader(ctx context.Context, s *kv.Session, rev int64) (kv.Fence, int64, error) {
 	fence := kv.CreateFence(e.candidateKey(s), rev)
 	res, err := kv.Direct(e.client).Commit(ctx, kv.Txn{

@@ -1,4 +1,5 @@
-// Package election elects one node of those that campaign under a prefix, and runs a function while it leads.
+// Package election elects one of the nodes that campaign under a prefix, and runs a function while that
+// node leads.
 //
 //	         ┌──────────── pause, with jitter ◀───────────┐
 //	         ▼                                            │
@@ -6,16 +7,25 @@
 //	         │             │              │                         ▲
 //	         └─────────────┴── failed ────┴─────────────────────────┘
 //
-// What is guaranteed: the function starts only after a write that was guarded by the leader key's create revision, so
-// the key existed, was ours and was the oldest; its context ends, with a cause, when the session is done or the key is
-// gone or has been changed; at the end the key is deleted and the lease revoked, so that the next leader need not wait
-// for the lease to expire.
+// # Guarantees
 //
-// What is not: that the function runs on one node only. A frozen or cut-off leader learns late that it is none any more.
-// So every write of a leader carries its Term's fence, and etcd refuses those of a former one.
+//   - The function starts only after a write that compared the leader key's create revision. So the key
+//     existed, belonged to this node, and was the oldest.
+//   - The context of the function ends, with a cause, when the session ends or the key is deleted or
+//     changed.
+//   - At the end, the key is deleted and the lease revoked, so that the next leader does not have to wait
+//     until the lease expires.
 //
-// Keys: <prefix>leader/<lease in hex>, attached to the campaigner's lease; the value is the node. It is the format of
-// etcd's own elections: the oldest key leads.
+// The package does not guarantee that the function runs on one node only. A leader that is frozen or cut
+// off learns late that it has lost its leadership. So every write of a leader compares its Term's fence,
+// and etcd rejects the writes of a former leader (G2).
 //
-// While etcd is away, nobody is elected; Run tries for ever and says so once.
+// # Keys
+//
+// The package writes <prefix>leader/<lease in hex>, attached to the candidate's lease. The value is the
+// node. This is the format of etcd's own elections: the oldest key leads.
+//
+// # Failures
+//
+// While etcd is unavailable, no node is elected. Run retries until its context ends, and logs that once.
 package election

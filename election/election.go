@@ -16,49 +16,51 @@ import (
 )
 
 const (
-	defaultTTL    = 10 * time.Second
-	resignTimeout = 3 * time.Second
-	firstPause    = 100 * time.Millisecond
+	defaultTTL    = 10 * time.Second       // of the lease
+	resignTimeout = 3 * time.Second        // after that, the lease expires by itself
+	firstPause    = 100 * time.Millisecond // before the next attempt; doubles after each failure
 	longestPause  = 5 * time.Second
 )
 
-// ErrLost is the cause with which the context of a leader ends that has lost its leadership.
+// ErrLost is part of the cause with which the context of a leader ends when the leadership is lost.
 var ErrLost = errors.New("leadership lost")
 
-// Term is one leadership.
+// Term is one period of leadership.
 type Term struct {
-	// Fence holds while the term lasts; every write of the leader compares it.
+	// Fence holds as long as the term lasts. Every write of the leader must compare it.
 	Fence kv.Fence
-	Node  string
+	Node  string // name of the leader
 }
 
-// Config says who campaigns, and where.
+// Config is the configuration of an Election.
 type Config struct {
-	// Prefix is the cluster's and ends in "/", as in "/carillon/".
+	// Prefix is the prefix of the cluster's keys. It ends in "/", as in "/carillon/".
 	Prefix string
-	// Node is the candidate.
+	// Node is the name of the candidate.
 	Node string
-	// TTL of the lease of the leader key; default 10 s.
+	// TTL is the time to live of the leader key's lease. The default is 10 s.
 	TTL time.Duration
-	// Leases, if set, is told of each lease before it is used for a campaign, so that it can be saved and published,
-	// and of 0 when that lease is given up. Its error ends the attempt.
+	// Leases is called with each lease before it is used, so that it can be saved and published, and with 0
+	// when it is given up. If it returns an error, the attempt ends. May be nil.
 	Leases func(clientv3.LeaseID) error
-	// Alive, if set, is asked before each renewal of a lease; its error ends the attempt.
+	// Alive is called before each renewal of the lease. If it returns an error, the attempt ends. May be
+	// nil.
 	Alive  func() error
 	Logger *zap.Logger // may be nil
 }
 
-// Election is a candidacy. It is made by New and lives in Run.
+// Election is one candidate. New creates it, and Run campaigns.
 type Election struct {
 	client *kv.Client
 	cfg    Config
 	log    *zap.Logger
 
+	// mu protects ended.
 	mu    sync.Mutex
-	ended <-chan struct{} // closed when the current term ends; nil if there is none
+	ended <-chan struct{} // closed when the current term ends; nil before the first term
 }
 
-// New prepares a candidacy; Run campaigns.
+// New returns an Election. It does no I/O.
 func New(c *kv.Client, cfg Config) *Election {
 	if cfg.TTL == 0 {
 		cfg.TTL = defaultTTL
@@ -72,7 +74,8 @@ func New(c *kv.Client, cfg Config) *Election {
 	return &Election{client: c, cfg: cfg, log: log.Named("election").With(zap.String("node", cfg.Node))}
 }
 
-// Leading says whether this candidate leads, as far as it knows. It authorises nothing.
+// Leading reports whether this candidate leads, as far as it knows. The answer may be out of date and does
+// not authorize any write.
 func (e *Election) Leading() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -89,10 +92,10 @@ func (e *Election) Leading() bool {
 	}
 }
 
-// Run campaigns until ctx ends, and calls lead in each term that it wins. The context of lead ends when ctx does, or
-// with ErrLost as part of its cause; lead must then return soon, since Run waits for it before it campaigns again. When
-// lead returns, with an error or without, the leadership is given up and sought again after a pause. Run returns the
-// error of ctx, after it has resigned, which it tries for three seconds.
+// Run campaigns until ctx ends, and calls lead in each term that it wins. The context of lead ends when ctx
+// ends, or with a cause that includes ErrLost. lead must then return soon, because Run waits for it before
+// it campaigns again. When lead returns, with or without an error, Run resigns, and campaigns again after a
+// pause. Run returns the error of ctx, after it has tried to resign for at most resignTimeout.
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, term Term) error) error {
 	pause, failing := firstPause, false
 	for {
@@ -106,11 +109,13 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, term 
 		switch {
 		case elected:
 			failing = false
+		// Log only the first of consecutive failures.
 		case !failing:
 			failing = true
 			e.log.Warn("cannot campaign; retrying", zap.Error(err))
 		}
 
+		// After a term, or an attempt that lasted for some time, the next pause is short again.
 		if err == nil || time.Since(began) > longestPause {
 			pause = firstPause
 		}
@@ -123,7 +128,8 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, term 
 	}
 }
 
-// attemptTerm goes once from a new session to the end of a term, and says whether there was one.
+// attemptTerm goes once from a new session to the end of a term, and resigns in any case. elected reports
+// whether there was a term.
 func (e *Election) attemptTerm(ctx context.Context, lead func(context.Context, Term) error) (elected bool, err error) {
 	s, err := e.openSession(ctx)
 	if err != nil {
@@ -141,8 +147,8 @@ func (e *Election) attemptTerm(ctx context.Context, lead func(context.Context, T
 	return true, e.holdTerm(ctx, s, fence, mod, lead)
 }
 
-// openSession opens a session that outlives ctx, so that a leader that is asked to stop can still write and then resign; only
-// the opening itself ends with ctx.
+// openSession opens a session that outlives ctx. So a leader that must stop can still write, and resign
+// after that. Only the opening itself ends with ctx.
 func (e *Election) openSession(ctx context.Context) (*kv.Session, error) {
 	live, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	keep := context.AfterFunc(ctx, cancel)
@@ -156,8 +162,8 @@ func (e *Election) openSession(ctx context.Context) (*kv.Session, error) {
 	return s, nil
 }
 
-// holdTerm runs lead while the term lasts. mod is the leader key's mod revision: any change to the key, by whomever, ends
-// the term.
+// holdTerm runs lead until it returns, and ends its context when the term is over. mod is the leader key's
+// mod revision. Any change of the key ends the term, whoever made it.
 func (e *Election) holdTerm(ctx context.Context, s *kv.Session, fence kv.Fence, mod int64, lead func(context.Context, Term) error) error {
 	log := e.log.With(zap.Int64("term", fence.CreateRevision))
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -165,6 +171,7 @@ func (e *Election) holdTerm(ctx context.Context, s *kv.Session, fence kv.Fence, 
 	defer guards.Wait()
 	defer cancel(nil)
 
+	// Two goroutines detect the end of the term: when the session ends, and when the leader key changes.
 	guards.Go(func() {
 		select {
 		case <-s.Done():
@@ -196,7 +203,9 @@ func (e *Election) holdTerm(ctx context.Context, s *kv.Session, fence kv.Fence, 
 	return nil
 }
 
-// watchLeaderKey follows the leader key until it is not the one that was confirmed.
+// watchLeaderKey follows the leader key until it differs from the key that was confirmed. It then returns
+// an error that wraps ErrLost. Each load and each event is checked, so a change that happens while a watch
+// is down is found as well.
 func (e *Election) watchLeaderKey(ctx context.Context, key string, mod int64) error {
 	changed := fmt.Errorf("%w: the leader key was deleted or changed", ErrLost)
 	return kv.Follow(ctx, e.client, kv.FollowConfig{Key: key, Logger: e.log, Name: "leader"}, func(b kv.Batch) error {
@@ -217,13 +226,15 @@ func (e *Election) watchLeaderKey(ctx context.Context, key string, mod int64) er
 	})
 }
 
+// beginTerm records that a term has begun, for Leading.
 func (e *Election) beginTerm(ended <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.ended = ended
 }
 
-// resignTerm ends what the attempt began. The key goes with the lease; the delete is for one that somebody has detached.
+// resignTerm ends what an attempt has begun, whether or not it led to a term. Revoking the lease deletes
+// the key. The explicit delete is for a key that somebody has detached from the lease.
 func (e *Election) resignTerm(ctx context.Context, s *kv.Session, fence kv.Fence) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resignTimeout)
 	defer cancel()
@@ -247,7 +258,7 @@ func (e *Election) resignTerm(ctx context.Context, s *kv.Session, fence kv.Fence
 	}
 }
 
-// sleepAbout waits about d, and reports whether ctx still runs.
+// sleepAbout waits for a random time between d/2 and 3d/2. It returns false if ctx ends.
 func sleepAbout(ctx context.Context, d time.Duration) bool {
 	return clock.Sleep(ctx, d/2+rand.N(d+1))
 }
