@@ -18,20 +18,21 @@ import (
 	"github.com/carillonhq/carillon/pkg/clock"
 )
 
-// agents are daemons, each a process of its own, as carillon agent starts them.
+// agents are daemons in processes of their own, started as carillon agent.
 type agents struct {
 	dir   string
-	flags []string // of all
-	nodes map[string]*agent
+	flags []string          // the same for all agents
+	nodes map[string]*agent // those that run, by name
 }
 
+// agent is one process.
 type agent struct {
 	cmd    *exec.Cmd
 	listen string
-	ended  chan struct{}
+	ended  chan struct{} // closed when the process has ended
 }
 
-// agentPatience is how long an agent may take to be ready, or to end.
+// agentPatience is how long an agent may take to become ready, or to end.
 const agentPatience = time.Minute
 
 func newAgents(s *site, lease time.Duration) *agents {
@@ -43,14 +44,14 @@ func newAgents(s *site, lease time.Duration) *agents {
 
 var (
 	errEnded = errors.New("it has ended")
-	// errTaken means that somebody else has an address by now that was free a moment ago.
+	// errTaken means that another process has taken an address that was free a moment ago.
 	errTaken = errors.New("its address is taken")
 )
 
-// maxAddresses is how many are tried for an agent.
+// maxAddresses is how many addresses are tried for an agent.
 const maxAddresses = 5
 
-// startAgent starts an agent, on the data that it had before, and waits until it is ready.
+// startAgent starts an agent on the data directory that it had before, and waits until it is ready.
 func (a *agents) startAgent(ctx context.Context, name string) (err error) {
 	for range maxAddresses {
 		if err = a.startOnce(ctx, name); !errors.Is(err, errTaken) {
@@ -65,6 +66,7 @@ func (a *agents) startAgent(ctx context.Context, name string) (err error) {
 	return nil
 }
 
+// startOnce starts an agent on a free address. The error contains the agent's log.
 func (a *agents) startOnce(ctx context.Context, name string) error {
 	exe, err := os.Executable()
 	if err != nil {
@@ -79,7 +81,7 @@ func (a *agents) startOnce(ctx context.Context, name string) error {
 	dir := filepath.Join(a.dir, name)
 	args := append([]string{"agent", "--name", name, "--data-dir", dir, "--listen", listen}, a.flags...)
 	n := &agent{cmd: exec.Command(exe, args...), listen: listen, ended: make(chan struct{})}
-	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's Ctrl-C is its parent's affair
+	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C on the terminal must reach only this process
 
 	log, err := os.OpenFile(dir+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -106,7 +108,7 @@ func (a *agents) startOnce(ctx context.Context, name string) error {
 
 	if err := n.awaitReady(ctx); err != nil {
 		said, _ := os.ReadFile(dir + ".log")
-		// One that still runs is not to be forgotten over another one.
+		// Try another address only if the agent has ended, so that none keeps running unnoticed.
 		if errors.Is(err, errEnded) && bytes.Contains(said[min(before, int64(len(said))):], []byte(syscall.EADDRINUSE.Error())) {
 			err = errors.Join(errTaken, err)
 		}
@@ -117,7 +119,7 @@ func (a *agents) startOnce(ctx context.Context, name string) error {
 	return nil
 }
 
-// awaitReady waits until an agent fires.
+// awaitReady waits until an agent reports that it is ready, which means that it fires ticks.
 func (n *agent) awaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, agentPatience, errors.New("it is not ready in time"))
 	defer cancel()
@@ -149,7 +151,7 @@ func (n *agent) awaitReady(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// signalAndWait sends an agent a signal that ends it, and waits for that.
+// signalAndWait sends an agent a signal that ends it, and waits for its end.
 func (a *agents) signalAndWait(ctx context.Context, name string, s syscall.Signal) error {
 	n := a.nodes[name]
 	if n == nil {
@@ -161,6 +163,7 @@ func (a *agents) signalAndWait(ctx context.Context, name string, s syscall.Signa
 	return n.endProcess(ctx, s)
 }
 
+// endProcess kills the process if the signal does not end it within agentPatience.
 func (n *agent) endProcess(ctx context.Context, s syscall.Signal) error {
 	if err := n.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -179,7 +182,7 @@ func (n *agent) endProcess(ctx context.Context, s syscall.Signal) error {
 	return fmt.Errorf("%s did not end on %s", n.cmd.Args[3], s)
 }
 
-// stopAll ends all agents.
+// stopAll ends all agents. It also works after ctx has ended.
 func (a *agents) stopAll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), agentPatience)
 	defer cancel()
@@ -194,6 +197,7 @@ func (a *agents) stopAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// freeAddress returns an address of the loopback interface that is free at the moment.
 func freeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

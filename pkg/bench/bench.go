@@ -14,7 +14,7 @@ import (
 
 func daemonVersion() string { return daemon.Version() }
 
-// settings are the flags of all benchmarks; each has those that concern it.
+// settings are the flags of all benchmarks. Each benchmark uses some of them.
 type settings struct {
 	Site siteConfig
 	Rig  rigConfig
@@ -22,24 +22,24 @@ type settings struct {
 	Tasks       int
 	Duration    time.Duration
 	Warmup      time.Duration
-	Limit       time.Duration // for the limits that belong to a rate; 0: none
-	Callers     int
+	Limit       time.Duration // how long to measure the limits that belong to a rate; 0: not
+	Callers     int           // concurrent callers of the API
 	Overlap     string
-	Keep        int
-	Outstanding int // runs that have not ended, at most
-	Rate        int // ticks a second
-	Every       time.Duration
-	Rounds      int
+	Keep        int           // ended runs that are kept for each task
+	Outstanding int           // the maximum of runs that have not ended
+	Rate        int           // ticks per second
+	Every       time.Duration // between two herds
+	Rounds      int           // measured herds
 	ValueBytes  int
 	Audit       bool
-	Command     []string // what a process runs
-	Base        int      // tasks to compare many with
-	Lease       time.Duration
-	CPUProfile  string // a file; "" is none
+	Command     []string      // what a process runs
+	Base        int           // the number of tasks to compare many tasks with
+	Lease       time.Duration // of the nodes in failover
+	CPUProfile  string        // a file; "": none
 	MemProfile  string
 }
 
-// bench is one benchmark while it runs.
+// bench is one benchmark in progress.
 type bench struct {
 	settings
 	*site
@@ -48,7 +48,7 @@ type bench struct {
 	report   *Report
 }
 
-// measureLimits measures shapes, so that they take d together.
+// measureLimits measures several write patterns of etcd, within d altogether.
 func (b *bench) measureLimits(ctx context.Context, d time.Duration, s sizes, names ...string) ([]Result, error) {
 	l := &limiter{site: b.site, sizes: s, took: d / time.Duration(len(names)), now: b.progress.showStatus}
 	var list []Result
@@ -65,7 +65,7 @@ func (b *bench) measureLimits(ctx context.Context, d time.Duration, s sizes, nam
 	return list, nil
 }
 
-// meanOf puts two measurements of the same together.
+// meanOf combines two measurements of the same thing.
 func meanOf(before, after Result) Result {
 	r := Result{Name: before.Name}
 	r.Count, r.Seconds = before.Count+after.Count, roundTo(before.Seconds+after.Seconds, 3)
@@ -73,12 +73,11 @@ func meanOf(before, after Result) Result {
 	return r
 }
 
-// schedulerOrigin is where the clock of a scheduler stands before it is started: a month
-// ago, so that however fast it goes, it tells no time before which an action,
-// which lives in real time, has started.
+// schedulerOrigin returns the time that a scheduler's clock shows before it is started: a month ago. However fast
+// that clock advances, it does not pass the real time, in which actions are started.
 func schedulerOrigin() time.Time { return time.Now().Add(-30 * 24 * time.Hour).Truncate(time.Second) }
 
-// prepareRig makes the cluster with a load in it, and starts its node.
+// prepareRig creates the cluster with the tasks of a load, and starts its node.
 func (b *bench) prepareRig(ctx context.Context, l load) (*rig, *work, error) {
 	r, err := newRig(ctx, b.site, b.Rig, b.log)
 	if err != nil {
@@ -107,6 +106,7 @@ func (b *bench) createTasks(ctx context.Context, r *rig, l load) error {
 	return b.populateTasks(ctx, r, l.tasks, l.makeTask)
 }
 
+// populateTasks creates n tasks, and shows the progress.
 func (b *bench) populateTasks(ctx context.Context, r *rig, n int, of func(i int) (task.Task, task.Entry)) error {
 	if n > 0 {
 		b.progress.beginStep("create %s tasks", formatNumber(float64(n)))
@@ -117,13 +117,13 @@ func (b *bench) populateTasks(ctx context.Context, r *rig, n int, of func(i int)
 	})
 }
 
-// finishRuns lets everything come to its end, and stops the node.
+// finishRuns waits until everything that is due has ended, and stops the node.
 func (b *bench) finishRuns(ctx context.Context, r *rig, w *work) error {
 	b.progress.beginStep("settle")
 	return errors.Join(r.awaitSettled(ctx, w), w.stopParts())
 }
 
-// counted is what a scheduler and an executor say that they have done.
+// counted is what a scheduler and an executor have counted themselves.
 type counted struct {
 	Ticks    map[string]int64 // by outcome
 	Finished int64
@@ -131,8 +131,9 @@ type counted struct {
 
 func (w *work) currentCounts() counted { return counted{w.outcomeCounts(), w.tap.finished.Load()} }
 
-// verifyResult reads back what happened and fills in res. It needs everything settled
-// and the node stopped. period is that of all tasks that tick "@every" so long.
+// verifyResult reads back what happened, compares it with what was counted, and sets the verification of res.
+// Everything must have ended, and the node must be stopped. period is that of the tasks whose schedule is "@every"
+// that long.
 func (b *bench) verifyResult(ctx context.Context, r *rig, said counted, period time.Duration, res *Result) error {
 	b.progress.beginStep("read every revision back")
 	upTo, err := r.currentRevision(ctx)

@@ -26,8 +26,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Agents, their guardians and the children of bench are this very program, started
-// anew with such a word: the test binary would run all tests again, and again.
+// Agents, their guardians and the children of bench are started from this program with such a word as argument.
+// Without this, the test binary would run all tests again in each of them.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && slices.Contains([]string{"bench", "agent", "guardian"}, os.Args[1]) {
 		root := &cobra.Command{Use: "carillon", SilenceUsage: true}
@@ -188,7 +188,7 @@ func TestBench_LeavesOtherKeysAlone(t *testing.T) {
 
 	onlyKey(t, etcd.Client(), other)
 
-	// Interrupted, it cleans up all the same.
+	// It also cleans up when it is interrupted.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 
@@ -209,7 +209,7 @@ func TestBench_LeavesOtherKeysAlone(t *testing.T) {
 	onlyKey(t, etcd.Client(), other)
 }
 
-// Of an etcd that it never reached it says only that.
+// If it never reached etcd, the error is only that.
 func TestBench_DeletesNothingWhereItWasNot(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
@@ -220,8 +220,7 @@ func TestBench_DeletesNothingWhereItWasNot(t *testing.T) {
 	}
 }
 
-// Whoever interrupts bench scale is rid of the scheduler too, though its orders
-// are for an hour.
+// An interrupt of bench scale also ends the scheduler, although its orders take an hour.
 func TestScale_ChildEndsWithWhoStartedIt(t *testing.T) {
 	etcd := kvtest.StartServer(t)
 	o := orders{Site: siteConfig{Endpoints: []string{etcd.Endpoint()}}, Root: "/carillon-bench-child/", Rig: rigConfig{Shards: 4, Commit: commitBatch},

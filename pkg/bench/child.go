@@ -12,20 +12,19 @@ import (
 	"time"
 )
 
-// child is this program, started anew with a hidden subcommand of bench: what is
-// weighed must not share a process with what weighs it. Its orders are the first
-// JSON value on its standard input, which stays open as long as its parent wants
-// it to live; what it has to say is JSON on its standard output.
+// child is this program, started again with a hidden subcommand of bench, because the process that is measured must
+// not be the one that measures. It reads its orders as the first JSON value from standard input, which stays open
+// as long as the child may live. It writes its reports as JSON to standard output.
 type child struct {
 	cmd   *exec.Cmd
-	leash io.Closer
-	says  *json.Decoder
+	leash io.Closer     // the child's standard input; closing it ends the child
+	says  *json.Decoder // the child's reports
 }
 
-// childPatience is how long a child may take to end once it is let go.
+// childPatience is how long a child may take to end after its standard input was closed.
 const childPatience = time.Minute
 
-// startChild starts one. It lives until stop; that must be called.
+// startChild starts a child. The caller must call stopChild, which ends it.
 func startChild(name string, orders any, errs io.Writer) (*child, error) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -39,7 +38,7 @@ func startChild(name string, orders any, errs io.Writer) (*child, error) {
 
 	c := &child{cmd: exec.Command(exe, "bench", name)}
 	c.cmd.Stderr = errs
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's Ctrl-C is its parent's affair
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C on the terminal must reach only this process
 
 	in, err := c.cmd.StdinPipe()
 	if err != nil {
@@ -64,8 +63,8 @@ func startChild(name string, orders any, errs io.Writer) (*child, error) {
 	return c, nil
 }
 
-// readReport reads the next of what the child says; when ctx ends, the child is let go.
-// io.EOF: it has said all.
+// readReport reads the child's next report. When ctx ends, the child is told to end. io.EOF means that no more
+// reports follow.
 func (c *child) readReport(ctx context.Context, v any) error {
 	defer context.AfterFunc(ctx, func() { _ = c.leash.Close() })()
 
@@ -77,7 +76,7 @@ func (c *child) readReport(ctx context.Context, v any) error {
 	return err
 }
 
-// stopChild lets the child go and waits for its end; the error is the child's.
+// stopChild ends the child and waits for it. The error is the child's.
 func (c *child) stopChild() error {
 	_ = c.leash.Close()
 	kill := time.AfterFunc(childPatience, func() { _ = c.cmd.Process.Kill() })
@@ -90,11 +89,11 @@ func (c *child) stopChild() error {
 	return nil
 }
 
-// errLetGo is why a child's context ends when nobody wants it any more.
+// errLetGo is why a child's context ends when its parent closes its standard input.
 var errLetGo = errors.New("let go")
 
-// readOrders reads a child's orders and returns a context that ends when its parent
-// lets it go, or dies.
+// readOrders reads a child's orders. It returns a context that ends when the parent closes the child's standard
+// input, or dies.
 func readOrders(ctx context.Context, in io.Reader, orders any) (context.Context, error) {
 	if err := json.NewDecoder(in).Decode(orders); err != nil {
 		return nil, fmt.Errorf("read the orders: %w", err)
@@ -102,7 +101,7 @@ func readOrders(ctx context.Context, in io.Reader, orders any) (context.Context,
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
-		_, _ = io.Copy(io.Discard, in) // until it is closed
+		_, _ = io.Copy(io.Discard, in) // blocks until the input is closed
 		cancel(errLetGo)
 	}()
 

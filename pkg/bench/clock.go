@@ -7,22 +7,21 @@ import (
 	"time"
 )
 
-// fakeClock is the scheduler's. It stands still until it is started, in one of two
-// ways: steady, as fast as the wall's, or driven forward by whoever sees that
-// ticks are decided.
+// fakeClock is the clock of the scheduler. It stands still until it is started in one of two ways: it runs
+// steadily, as fast as the real clock, or it is advanced by the benchmark as ticks are decided.
 //
 //	held at origin ──steady──▶ wall clock + shift
 //	      └──advance──▶ driven ──advance──▶ …
 type fakeClock struct {
-	ms    atomic.Int64 // what it shows while it does not go by itself
-	shift atomic.Int64 // ns from the wall's to this one, if it is steady
-	goes  atomic.Bool  // it is steady
+	ms    atomic.Int64 // the time that it shows while it does not run steadily
+	shift atomic.Int64 // ns from the real clock to this one while it runs steadily
+	goes  atomic.Bool  // it runs steadily
 
 	mu    sync.Mutex
-	steps []step // how a driven one came to show what it shows, oldest first
+	steps []step // when an advanced clock showed which time, oldest first
 }
 
-// step is a move of a driven clock: at a real time it came to show ms.
+// step is an advance of the clock: at the real time at, it showed ms.
 type step struct {
 	ms int64
 	at time.Time
@@ -34,7 +33,7 @@ func newFakeClock(at time.Time) *fakeClock {
 	return c
 }
 
-// Now is what the scheduler takes for the time.
+// Now returns the time for the scheduler.
 func (c *fakeClock) Now() time.Time {
 	if c.goes.Load() {
 		return time.Now().Add(time.Duration(c.shift.Load()))
@@ -42,19 +41,19 @@ func (c *fakeClock) Now() time.Time {
 	return time.UnixMilli(c.ms.Load()).UTC()
 }
 
-// runSteadily lets the clock go on by itself, from what it is to show now.
+// runSteadily lets the clock run as fast as the real clock, starting from a time.
 func (c *fakeClock) runSteadily(from time.Time) {
 	c.shift.Store(int64(time.Until(from)))
 	c.goes.Store(true)
 }
 
-// stopRunning stops a steady clock.
+// stopRunning stops a clock that runs steadily.
 func (c *fakeClock) stopRunning() {
 	c.ms.Store(c.Now().UnixMilli())
 	c.goes.Store(false)
 }
 
-// advanceTo drives the clock forward; it never goes back.
+// advanceTo advances the clock. It never moves backward.
 func (c *fakeClock) advanceTo(ms int64) {
 	if ms <= c.ms.Load() {
 		return
@@ -71,7 +70,7 @@ func (c *fakeClock) advanceTo(ms int64) {
 	c.ms.Store(ms)
 }
 
-// forgetBefore drops what is not needed to tell when ticks from ms on were reached.
+// forgetBefore drops the steps that are not needed for ticks from ms on.
 func (c *fakeClock) forgetBefore(ms int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,12 +79,13 @@ func (c *fakeClock) forgetBefore(ms int64) {
 	}
 }
 
+// indexOf returns the first step at which the clock showed ms or later.
 func (c *fakeClock) indexOf(ms int64) int {
 	return sort.Search(len(c.steps), func(i int) bool { return c.steps[i].ms >= ms })
 }
 
-// eachReached calls f for each of some ascending ticks, in ms, with the real time at
-// which the clock reached it.
+// eachReached calls f for each of the ticks, which are in ms and ascending, with the real time at which the clock
+// reached it.
 func (c *fakeClock) eachReached(ticks []int64, f func(at time.Time)) {
 	if len(ticks) == 0 {
 		return

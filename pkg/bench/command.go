@@ -25,7 +25,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Command is "carillon bench". Of the global flags it knows -o: table or json.
+// Command returns the command "carillon bench". Of the global flags it uses -o with table or json.
 func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
@@ -55,11 +55,12 @@ func Command() *cobra.Command {
 type kind struct {
 	use, short, long string
 	defaults         func(*settings)
-	flags            []string              // beyond those that all have
-	check            func(*settings) error // rules of this benchmark alone; may be nil
+	flags            []string              // in addition to the flags of all benchmarks
+	check            func(*settings) error // further rules for the settings; may be nil
 	run              func(*bench, context.Context) error
 }
 
+// benchmarkKinds lists the benchmarks.
 func benchmarkKinds() []kind {
 	load := []string{"tasks", "keep", "limit-duration", "duration", "warmup"}
 	return []kind{
@@ -107,6 +108,7 @@ func benchmarkKinds() []kind {
 	}
 }
 
+// defaultSettings returns the settings without flags.
 func defaultSettings() settings {
 	return settings{
 		Site:  siteConfig{Transport: transportDirect},
@@ -117,8 +119,7 @@ func defaultSettings() settings {
 	}
 }
 
-// bindFlags makes a flag of each setting; of those that not all benchmarks have, of
-// the ones named.
+// bindFlags binds the settings to flags: those of all benchmarks, and of the others those that are named.
 func (s *settings) bindFlags(f *pflag.FlagSet, named []string) {
 	f.StringSliceVar(&s.Site.Endpoints, "etcd-endpoints", nil, "comma-separated etcd endpoints (default: an embedded etcd)")
 	f.StringVar(&s.Site.User, "etcd-user", "", "user name for etcd; the password is CARILLON_ETCD_PASSWORD")
@@ -154,6 +155,7 @@ func (s *settings) bindFlags(f *pflag.FlagSet, named []string) {
 	})
 }
 
+// validate checks the settings, and replaces the command by its path.
 func (s *settings) validate() error {
 	refuse := func(flag string, value any, rule string) error {
 		return task.Invalid(task.CodeBadValue, "--"+flag, "%v: %s", value, rule)
@@ -201,6 +203,7 @@ func (s *settings) validate() error {
 	return nil
 }
 
+// newCommand returns the command of one benchmark.
 func (k kind) newCommand() *cobra.Command {
 	s := defaultSettings()
 
@@ -258,7 +261,7 @@ func (k kind) newCommand() *cobra.Command {
 // runBenchmark runs one benchmark and cleans up after it.
 func (k kind) runBenchmark(cmd *cobra.Command, s settings) (_ *Report, err error) {
 	ctx := cmd.Context()
-	defer garbage.MakeRoom()() // as a node has it
+	defer garbage.MakeRoom()() // as in a node
 
 	b := &bench{settings: s, progress: newProgress(cmd.ErrOrStderr())}
 	log := newLog(b.progress)
@@ -298,7 +301,7 @@ func newLog(out io.Writer) *zap.Logger {
 	return zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(enc), zapcore.Lock(zapcore.AddSync(out)), zap.ErrorLevel))
 }
 
-// describeEtcd says how etcd is reached, and what its data is on.
+// describeEtcd describes how etcd is reached, and where its data is.
 func (b *bench) describeEtcd() string {
 	if b.server == nil {
 		return "external, grpc"
@@ -306,7 +309,7 @@ func (b *bench) describeEtcd() string {
 	return "embedded, " + b.Site.Transport + ", data on " + fileSystem(b.dir)
 }
 
-// measureEtcd measures all shapes.
+// measureEtcd measures all write patterns.
 func (b *bench) measureEtcd(ctx context.Context) error {
 	names := []string{limitPut, limitTextbook, limitNested, limitCommit, limitCycle}
 	list, err := b.measureLimits(ctx, b.Duration*time.Duration(len(names)), plainSizes(b.ValueBytes), names...)
@@ -315,8 +318,7 @@ func (b *bench) measureEtcd(ctx context.Context) error {
 	return err
 }
 
-// commandLine is the command that reproduces a run: what was given, and nothing
-// that does not change the figures.
+// commandLine returns the command that reproduces a run, without flags that do not affect the figures.
 func commandLine(cmd *cobra.Command, args []string) string {
 	line := cmd.CommandPath()
 	cmd.Flags().Visit(func(f *pflag.Flag) {
@@ -332,10 +334,10 @@ func commandLine(cmd *cobra.Command, args []string) string {
 	return line
 }
 
-// startProfile begins a CPU profile, if one is wanted; the function that it returns
-// ends it.
+// startProfile starts a CPU profile, if one was requested. The function that it returns ends it.
 func (b *bench) startProfile() (func() error, error) { return cpuProfile(b.CPUProfile) }
 
+// cpuProfile starts a CPU profile to a file, unless name is "". The function that it returns ends it.
 func cpuProfile(name string) (func() error, error) {
 	if name == "" {
 		return func() error { return nil }, nil
@@ -352,6 +354,7 @@ func cpuProfile(name string) (func() error, error) {
 	return func() error { pprof.StopCPUProfile(); return f.Close() }, nil
 }
 
+// heapProfile writes a profile of allocations to a file, unless name is "".
 func heapProfile(name string) error {
 	if name == "" {
 		return nil

@@ -23,9 +23,8 @@ import (
 	"github.com/carillonhq/carillon/shard"
 )
 
-// measureCreate measures how fast tasks are created: in bulk through the API, by the
-// store below it, and by a request of the API each, while a scheduler takes them
-// up. They tick once a day.
+// measureCreate measures how fast tasks are created, while a scheduler loads them: in bulk through the API, one at
+// a time through the store, and one at a time through the API. The tasks have one tick a day.
 func (b *bench) measureCreate(ctx context.Context) (err error) {
 	b.Rig.Executor = false
 	l := load{period: 24 * time.Hour, origin: time.Now().Truncate(time.Second), action: noopAction, overlap: defaultOverlap, keep: b.Keep}
@@ -118,9 +117,10 @@ func (b *bench) measureCreate(ctx context.Context) (err error) {
 	return ctx.Err()
 }
 
-// creator creates tasks until it gets no more, and calls done after each.
+// creator creates tasks until there are no more, and calls done after each.
 type creator func(ctx context.Context, tasks iter.Seq[task.Spec], done func()) error
 
+// oneByOne returns a creator that makes one call for each task.
 func oneByOne(create func(context.Context, task.Spec) error) creator {
 	return func(ctx context.Context, tasks iter.Seq[task.Spec], done func()) error {
 		for s := range tasks {
@@ -134,6 +134,7 @@ func oneByOne(create func(context.Context, task.Spec) error) creator {
 	}
 }
 
+// inBulk returns a creator that uses the bulk API.
 func inBulk(c *client.Client) creator {
 	return func(ctx context.Context, tasks iter.Seq[task.Spec], done func()) error {
 		for r, err := range c.Tasks.ApplyAll(ctx, tasks, client.BatchOptions{CreateOnly: true}) {
@@ -152,6 +153,7 @@ func inBulk(c *client.Client) creator {
 	}
 }
 
+// createTask creates a task through the store, without the API.
 func (r *rig) createTask(ctx context.Context, s task.Spec) error {
 	now := task.At(time.Now())
 	t := task.Task{Spec: s, UID: task.NewUID(), Generation: 1, CreatedAt: now, UpdatedAt: now, UpdatedBy: "bench"}
@@ -159,7 +161,8 @@ func (r *rig) createTask(ctx context.Context, s task.Spec) error {
 	return err
 }
 
-// serveAPI serves the API on loopback, without TLS, and returns a client of it.
+// serveAPI serves the API on the loopback interface, without TLS. It returns a client, and a function that ends
+// both.
 func (b *bench) serveAPI(ctx context.Context, r *rig) (*client.Client, func() error, error) {
 	secret, id, record := api.NewToken()
 	record.Who, record.CreatedAt = "bench", task.At(time.Now())
@@ -199,12 +202,13 @@ func (b *bench) serveAPI(ctx context.Context, r *rig) (*client.Client, func() er
 	return c, closeAll, nil
 }
 
+// taskRef returns a task's name with its shard.
 func (r *rig) taskRef(namespace, name string) record.Ref {
 	return record.Ref{Namespace: namespace, Name: name, Shard: shard.Of(namespace, name, r.cluster.Shards)}
 }
 
-// createBy creates tasks with some callers for as long as is asked for, and
-// returns also how many it made in all.
+// createBy creates tasks with concurrent callers for the configured duration. It also returns how many tasks it
+// created in all, including the warm-up.
 func (b *bench) createBy(ctx context.Context, name string, callers int, create creator) (res Result, made int64, err error) {
 	res.Name = name
 	spec := task.Defaults()
@@ -249,11 +253,11 @@ func (b *bench) createBy(ctx context.Context, name string, callers int, create c
 	return res, done.Load(), context.Cause(run)
 }
 
-// limitCreateBulk is what etcd can do in the shape of a batch: for as many tasks
-// as share a transaction, a spec and an entry compared and put.
+// limitCreateBulk is the rate of etcd for bulk creation: for as many tasks as share a transaction, it compares and
+// puts a spec and an entry.
 const limitCreateBulk = "limit/create_bulk"
 
-// limitBulk measures it, with as many requests under way as the batcher has.
+// limitBulk measures limitCreateBulk, with as many concurrent requests as the batcher has.
 func (b *bench) limitBulk(ctx context.Context, took time.Duration, s sizes) (res Result, err error) {
 	b.progress.beginStep("%s", limitCreateBulk)
 	res.Name = limitCreateBulk
@@ -279,7 +283,7 @@ func (b *bench) limitBulk(ctx context.Context, took time.Duration, s sizes) (res
 
 	clock.Sleep(run, took/5)
 	watch := startWatch(count.Load())
-	for more := clock.Sleep(run, took); more && count.Load() == watch.first; { // one request at least
+	for more := clock.Sleep(run, took); more && count.Load() == watch.first; { // at least one request
 		more = clock.Sleep(run, took)
 	}
 
@@ -291,8 +295,10 @@ func (b *bench) limitBulk(ctx context.Context, took time.Duration, s sizes) (res
 	return res, errors.Join(err, b.deletePrefix(ctx, root))
 }
 
+// bulkInFlight is how many requests are in flight.
 const bulkInFlight = 4
 
+// createMany creates store.MaxTogether tasks in one transaction.
 func (c *caller) createMany(ctx context.Context) error {
 	var cmps []clientv3.Cmp
 	var ops []clientv3.Op
@@ -307,7 +313,7 @@ func (c *caller) createMany(ctx context.Context) error {
 	return err
 }
 
-// countTasks counts specs and entries.
+// countTasks counts the specs and the entries in etcd.
 func (r *rig) countTasks(ctx context.Context) (n [2]int64, err error) {
 	totals, err := r.plain.Totals(ctx)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// checkFailoverRate refuses a rate at which a task would tick twice in a second.
+// checkFailoverRate rejects a rate at which a task would have two ticks in a second.
 func checkFailoverRate(s *settings) error {
 	if s.Rate > s.Tasks {
 		return task.Invalid(task.CodeBadValue, "--rate", "%d is more than the %d --tasks, and each of them ticks once a second at most", s.Rate, s.Tasks)
@@ -25,9 +25,8 @@ func checkFailoverRate(s *settings) error {
 	return nil
 }
 
-// measureFailover measures how long tasks stand still when nodes come, go and die. The
-// nodes are daemons in processes of their own; a witness sees in etcd when each
-// run was decided.
+// measureFailover measures how long tasks do not run when nodes join, drain, restart and die. The nodes are daemons
+// in processes of their own. A witness observes in etcd when each run is decided.
 func (b *bench) measureFailover(ctx context.Context) (err error) {
 	t := &trial{bench: b, store: store.New(b.client, kv.Direct(b.client), b.keys), agents: newAgents(b.site, b.Lease), witness: newWitness(b.keys, time.Second)}
 	cluster, _, err := t.store.Bootstrap(ctx, b.Rig.Shards, time.Now())
@@ -59,19 +58,20 @@ func (b *bench) measureFailover(ctx context.Context) (err error) {
 	return err
 }
 
-// trial is one failover benchmark while it runs.
+// trial is one failover benchmark in progress.
 type trial struct {
 	*bench
 	store   *store.Store
 	agents  *agents
 	witness *witness
 	shards  int
-	from    int64
+	from    int64 // the revision before the tasks are created
 }
 
-// trialNodes are those of a trial.
+// trialNodes are the names of the nodes.
 var trialNodes = []string{"n1", "n2", "n3"}
 
+// runTrial makes the changes one after another. Changes without a name restore three nodes and are not measured.
 func (t *trial) runTrial(ctx context.Context) error {
 	if err := t.createTasks(ctx); err != nil {
 		return err
@@ -123,8 +123,8 @@ func (t *trial) createTasks(ctx context.Context) error {
 	return createTasks(ctx, t.client, t.keys, t.shards, t.Tasks, p.makeTask, func(int64) {})
 }
 
-// measureChange has something happen, and measures until all is well again. One without a
-// name is not measured.
+// measureChange makes a change, and measures until the cluster has settled. A change without a name is not
+// measured.
 func (t *trial) measureChange(ctx context.Context, name string, do func(context.Context) error) error {
 	t.progress.beginStep("%s", name)
 	began := time.Now()
@@ -162,12 +162,12 @@ func (t *trial) measureChange(ctx context.Context, name string, do func(context.
 	return nil
 }
 
-// settleShards is how long the shards may take to be where they belong: on a busy machine a node may lose a short lease
-// now and then, and begins anew.
+// settleShards is how long the shards may take to reach their owners. On a busy machine a node may lose a short
+// lease now and then, and start again.
 const settleShards = 5 * time.Minute
 
-// awaitSettled waits until the nodes own their shares, nothing is about to move, and
-// every task that ticks has done so, and then for as long as is to be measured.
+// awaitSettled waits until the nodes own their shares, no handover is pending, and every task that has ticks has
+// run. Then it waits for the measured duration.
 func (t *trial) awaitSettled(ctx context.Context, nodes ...string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleShards, fmt.Errorf("the shards do not settle on %v", nodes))
 	defer cancel()
@@ -198,6 +198,7 @@ func (t *trial) awaitSettled(ctx context.Context, nodes ...string) error {
 	return nil
 }
 
+// isBalanced reports whether the given nodes, and no others, own fair shares of all shards.
 func isBalanced(l store.Lineup, shards int, nodes []string) bool {
 	owned := map[string]int{}
 	for _, o := range l.Owners {
@@ -212,7 +213,7 @@ func isBalanced(l store.Lineup, shards int, nodes []string) bool {
 	return fair
 }
 
-// restartAll restarts the nodes, one after another.
+// restartAll restarts the nodes one after another.
 func (t *trial) restartAll(ctx context.Context) error {
 	for _, n := range trialNodes {
 		if err := t.agents.signalAndWait(ctx, n, syscall.SIGTERM); err != nil {
@@ -229,7 +230,7 @@ func (t *trial) restartAll(ctx context.Context) error {
 	return nil
 }
 
-// killNode kills a node: the leader, or one that is not.
+// killNode kills a node: the leader, or another one.
 func (t *trial) killNode(ctx context.Context, leader bool) error {
 	victim, err := t.leaderName(ctx)
 	if err != nil {
@@ -243,7 +244,8 @@ func (t *trial) killNode(ctx context.Context, leader bool) error {
 	return t.agents.signalAndWait(ctx, victim, syscall.SIGKILL)
 }
 
-// leaderName is the node that leads, as soon as one does: on a busy machine the last one may just have lost its lease.
+// leaderName returns the node that leads. It waits for one, because on a busy machine the last one may just have
+// lost its lease.
 func (t *trial) leaderName(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleFor, errors.New("the cluster has no leader"))
 	defer cancel()
@@ -261,6 +263,7 @@ func (t *trial) leaderName(ctx context.Context) (string, error) {
 	}
 }
 
+// startMissing starts the nodes that do not run.
 func (t *trial) startMissing(ctx context.Context) error {
 	for _, n := range trialNodes {
 		if t.agents.nodes[n] == nil {
@@ -273,7 +276,7 @@ func (t *trial) startMissing(ctx context.Context) error {
 	return nil
 }
 
-// judgeHistory has package check look at every revision, while the nodes go on.
+// judgeHistory passes all revisions to package check, while the nodes continue.
 func (t *trial) judgeHistory(ctx context.Context) error {
 	t.progress.beginStep("audit")
 	upTo, err := t.currentRevision(ctx)

@@ -11,35 +11,36 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// ledger is what a shard's revisions say. Two readers fill it.
+// ledger collects what the revisions of one shard show. Two readers fill it concurrently: one for the shard's
+// directory, one for its part of the inbox.
 type ledger struct {
 	keys   record.Keys
-	period int64
+	period int64 // of the tasks of the load, in ms
 
 	mu      sync.Mutex
-	mark    record.Watermark
+	mark    record.Watermark  // the latest watermark
 	entries map[string]*entry // by task
 	runs    map[string]*run   // by task and id
 	faults  tally
 }
 
-// entry is a task: where its ticks begin, up to where they are decided by itself,
-// and how many got an outcome.
+// entry is a task: where its ticks begin, up to where its entry decides them, and how many have an outcome.
 type entry struct {
 	uid                string
-	anchor, from, last int64 // ms
-	create             int64
-	decided            int64
+	anchor, from, last int64              // in ms; last is the latest from
+	create             int64              // the entry's create revision
+	decided            int64              // ticks with an outcome
 	rule               *schedule.Schedule // nil: the ledger's period
 }
 
-// run is what became of a tick, by its record's key.
+// run is what happened to a tick, by the key of its record.
 type run struct {
-	claims, ends    int
-	gone, ended     int64 // revisions
-	skipped, missed int64 // ticks that the record says did not run
+	claims, ends    int   // how often it was dispatched, and how often it ended
+	gone, ended     int64 // revisions: the attempt was deleted, the end was recorded
+	skipped, missed int64 // ticks that the record contains
 }
 
+// addEvent adds one change.
 func (l *ledger) addEvent(e check.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,6 +76,7 @@ func (l *ledger) addEvent(e check.Event) {
 	}
 }
 
+// putRecord adds a record of the shard's directory.
 func (l *ledger) putRecord(k record.ShardKey, e check.Event) (err error) {
 	switch k.Kind {
 	case record.KindWatermark:
@@ -120,8 +122,8 @@ func (l *ledger) putRecord(k record.ShardKey, e check.Event) (err error) {
 	return err
 }
 
-// scheduleOf is the schedule of an entry that has another period than the ledger, or
-// none: few of its ticks are due, so that there is time to ask for each.
+// scheduleOf returns the schedule of an entry whose period is not the ledger's, or nil. Such a task has few ticks,
+// so that each can be computed.
 func (l *ledger) scheduleOf(e task.Entry) (*schedule.Schedule, error) {
 	if len(e.Schedule) == 1 && e.Schedule[0] == "@every "+(time.Duration(l.period)*time.Millisecond).String() {
 		return nil, nil
@@ -129,6 +131,7 @@ func (l *ledger) scheduleOf(e task.Entry) (*schedule.Schedule, error) {
 	return schedule.Parse(e.Timing(), e.Anchor.Time)
 }
 
+// findOrAddRun returns a run, and creates it if it is new.
 func (l *ledger) findOrAddRun(name, id string) *run {
 	key := name + "/" + id
 	r := l.runs[key]
@@ -140,7 +143,8 @@ func (l *ledger) findOrAddRun(name, id string) *run {
 	return r
 }
 
-// addToTally adds the shard to the tally.
+// addToTally judges the shard's runs and ticks, and adds them to the tally. ends states that runs are executed, so
+// that each must end.
 func (l *ledger) addToTally(t *tally, ends bool) {
 	for _, f := range l.faults.Faults {
 		t.addFault("%s", f)
@@ -196,7 +200,7 @@ func (l *ledger) judgeRun(t *tally, name, id string, r *run) {
 	e.decided += ran + r.skipped + r.missed
 }
 
-// decidedTicks is how many ticks of a task are decided, by the watermark and its entry.
+// decidedTicks returns how many ticks of a task are decided, by the watermark and by the entry.
 func (l *ledger) decidedTicks(name string, e *entry) int64 {
 	until := e.last
 	if e.create <= l.mark.Seen {
@@ -220,7 +224,7 @@ func (l *ledger) decidedTicks(name string, e *entry) int64 {
 	return upTo(until) - upTo(e.from)
 }
 
-// ticksAt reports whether at is a tick of the entry's.
+// ticksAt reports whether at is a tick of the task.
 func (e *entry) ticksAt(at time.Time, period int64) bool {
 	if e.rule != nil {
 		next, ok := e.rule.Next(at.Add(-time.Millisecond))

@@ -11,7 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// history is a shard with one task that ticks every 100 ms, and what happened to it.
+// history is a shard with one task that has a tick every 100 ms, and what happened to it.
 type history struct {
 	t      *testing.T
 	l      load
@@ -37,7 +37,7 @@ func newHistory(t *testing.T) *history {
 	return h
 }
 
-// put is the first of a key, unless it is put again.
+// put writes a key: the first time as a create, then as a rewrite.
 func (h *history) put(key string, v any) {
 	h.rev++
 	h.ledger.addEvent(check.Event{Revision: h.rev, Key: key, Value: mustJSON(v), ModRevision: h.rev, CreateRevision: h.rev})
@@ -58,8 +58,7 @@ func (h *history) finish(n int, s task.State) {
 	}
 }
 
-// other adds a task that ticks every 250 ms, by its own schedule, and fires its
-// tick at ms, if that is not 0.
+// other adds a task that has a tick every 250 ms by its own schedule, and fires its tick at ms, unless that is 0.
 func (h *history) other(ms int) {
 	l := h.l
 	l.period = 250 * time.Millisecond

@@ -16,34 +16,34 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// What etcd is asked for by itself, with the shapes in which Carillon writes.
+// The write patterns that are measured with etcd alone. They have the form of Carillon's writes.
 const (
-	limitPut      = "limit/put"           // one put, a request each
-	limitTextbook = "limit/fire_one"      // compare and put a state, put a run, a request each
-	limitNested   = "limit/fire_nested"   // 60 times compare, put a run, put a watermark, nested in one request
-	limitCommit   = "limit/fire_commit"   // a shard's commit: fences, watermark and 120 entries compared, 120 runs and the watermark put
-	limitCycle    = "limit/fire_finish"   // such a commit; then 60 times compare, delete the run, put its history, nested, twice
-	limitCreate   = "limit/create"        // compare and put a spec and an entry, a request each
+	limitPut      = "limit/put"           // one put in each request
+	limitTextbook = "limit/fire_one"      // in each request: compare and put a state, put a run
+	limitNested   = "limit/fire_nested"   // 60 nested transactions in one request: compare, put a run, put a watermark
+	limitCommit   = "limit/fire_commit"   // a shard's commit: compare fences, watermark and 120 entries; put 120 runs and the watermark
+	limitCycle    = "limit/fire_finish"   // such a commit, then two requests of 60 nested transactions: compare, delete the run, put its history
+	limitCreate   = "limit/create"        // in each request: compare and put a spec and an entry
 	limitSpawn    = "limit/fork_and_exec" // processes that end at once, without a record
 )
 
 const (
-	limitCallers  = 256 // of small requests
-	limitInFlight = 8   // of large ones
-	siblingCount  = 60
-	commitRuns    = 120             // with fences and watermark, about what fits into 128 compares
-	heldEntries   = 10 * commitRuns // of a caller: the tasks that its commits fire in turn
+	limitCallers  = 256             // concurrent small requests
+	limitInFlight = 8               // concurrent large requests
+	siblingCount  = 60              // nested transactions in a request
+	commitRuns    = 120             // with fences and watermark, about as many as 128 compares allow
+	heldEntries   = 10 * commitRuns // of each caller: the tasks that its commits fire in turn
 )
 
-// limiter measures etcd itself, below a part of our prefix that it deletes again.
+// limiter measures etcd alone, below a part of the prefix that it deletes afterwards.
 type limiter struct {
 	*site
 	sizes sizes
-	took  time.Duration // for each shape
-	now   func(format string, args ...any)
+	took  time.Duration                    // for each pattern
+	now   func(format string, args ...any) // shows the status
 }
 
-// measureShape is the rate of one shape.
+// measureShape measures the rate of one pattern. A fifth of the time before the measurement is for warming up.
 func (l *limiter) measureShape(ctx context.Context, name string) (Result, error) {
 	res := Result{Name: name}
 	callers := limitInFlight
@@ -85,7 +85,7 @@ func (l *limiter) measureShape(ctx context.Context, name string) (Result, error)
 	clock.Sleep(stop, warm)
 
 	watch := startWatch(count.Load())
-	for time.Since(watch.began) < l.took || count.Load() == watch.first { // one request at least
+	for time.Since(watch.began) < l.took || count.Load() == watch.first { // at least one request
 		if !clock.Sleep(stop, min(l.took, 200*time.Millisecond)) {
 			break
 		}
@@ -107,8 +107,8 @@ func (l *limiter) measureShape(ctx context.Context, name string) (Result, error)
 	return res, l.deletePrefix(ctx, root)
 }
 
-// runCaller makes one request of a shape again and again; it returns how many things
-// were done. What the shape compares with is there when caller returns.
+// runCaller returns a function that makes one request of a pattern and returns how many operations that was. The
+// keys that the pattern compares exist when runCaller returns.
 func (l *limiter) runCaller(ctx context.Context, name, root string) (func(context.Context) (int, error), error) {
 	c := &caller{limiter: l, root: root, run: makeValue(l.sizes.run), ended: makeValue(l.sizes.ended), mark: makeValue(l.sizes.mark),
 		spec: makeValue(l.sizes.spec), entry: makeValue(l.sizes.entry)}
@@ -124,33 +124,38 @@ func (l *limiter) runCaller(ctx context.Context, name, root string) (func(contex
 	}[name], nil
 }
 
+// makeValue returns a value of that many bytes.
 func makeValue(bytes int) string { return strings.Repeat("v", bytes) }
 
-// caller is one of those that write, each below a prefix of its own.
+// caller makes requests one after another, below a prefix of its own.
 type caller struct {
 	*limiter
 	root                          string
-	run, ended, mark, spec, entry string
+	run, ended, mark, spec, entry string // the values to write
 
-	n     int
-	revs  [siblingCount]int64 // of states and watermarks
-	tasks [heldEntries]int64  // the revisions of entries
-	turn  int                 // of the next entry to fire
+	n     int                 // for unique keys
+	revs  [siblingCount]int64 // mod revisions of states and watermarks
+	tasks [heldEntries]int64  // mod revisions of entries
+	turn  int                 // the next entry to fire
 }
 
+// nextKey returns a new key, of the length of Carillon's keys.
 func (c *caller) nextKey(kind string) string {
 	c.n++
 	return fmt.Sprintf("%s%s/bench/t%07d/20261120T220500.%09dZ-abcd", c.root, kind, c.n%1000, c.n)
 }
 
+// putOne makes the request of limitPut.
 func (c *caller) putOne(ctx context.Context) (int, error) {
 	_, err := c.client.Put(ctx, c.nextKey("runs"), c.run)
 	return 1, err
 }
 
+// stateKey returns the key of a record that is rewritten again and again.
 func (c *caller) stateKey(i int) string { return fmt.Sprintf("%sstate/%04d", c.root, i) }
 
-// commitTxn commits a transaction that must succeed; it returns its revision.
+// commitTxn commits a transaction whose comparisons must all succeed, nested ones included. It returns the
+// revision.
 func (c *caller) commitTxn(ctx context.Context, cmps []clientv3.Cmp, ops []clientv3.Op, otherwise ...clientv3.Op) (int64, error) {
 	res, err := c.client.Txn(ctx).If(cmps...).Then(ops...).Else(otherwise...).Commit()
 	switch {
@@ -169,6 +174,7 @@ func (c *caller) commitTxn(ctx context.Context, cmps []clientv3.Cmp, ops []clien
 	return res.Header.Revision, nil
 }
 
+// fireTextbook makes the request of limitTextbook.
 func (c *caller) fireTextbook(ctx context.Context) (int, error) {
 	state := c.stateKey(0)
 	rev, err := c.commitTxn(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(state), "=", c.revs[0])},
@@ -178,6 +184,7 @@ func (c *caller) fireTextbook(ctx context.Context) (int, error) {
 	return 1, err
 }
 
+// fireNested makes the request of limitNested.
 func (c *caller) fireNested(ctx context.Context) (int, error) {
 	var ops []clientv3.Op
 	for i := range siblingCount {
@@ -196,10 +203,11 @@ func (c *caller) fireNested(ctx context.Context) (int, error) {
 	return siblingCount, err
 }
 
+// taskKey returns the key of an entry.
 func (c *caller) taskKey(i int) string { return fmt.Sprintf("%stasks/bench/t%07d", c.root, i) }
 
-// writeFences writes what commits compare and leave as it is: fences and entries. They
-// have their size, since etcd reads the value of what it compares.
+// writeFences writes the records that commits compare and do not change: fences and entries. They have their real
+// size, because etcd reads the value of a key that it compares.
 func (c *caller) writeFences(ctx context.Context) (err error) {
 	for i := 0; i < heldEntries && err == nil; i += commitRuns {
 		var ops []clientv3.Op
@@ -222,18 +230,19 @@ func (c *caller) writeFences(ctx context.Context) (err error) {
 	return err
 }
 
-// writeCommit writes what a full commit of a shard does.
+// writeCommit makes the request of limitCommit.
 func (c *caller) writeCommit(ctx context.Context) (int, error) {
 	_, err := c.fireRuns(ctx)
 	return commitRuns, err
 }
 
+// fireRuns writes a full commit of a shard, and returns the keys of its runs.
 func (c *caller) fireRuns(ctx context.Context) (runs []string, err error) {
 	mark, owner, node := c.stateKey(0), c.stateKey(1), c.stateKey(2)
 	cmps := []clientv3.Cmp{
 		clientv3.Compare(clientv3.ModRevision(owner), "=", c.revs[1]), clientv3.Compare(clientv3.CreateRevision(node), "=", c.revs[1]),
 		clientv3.Compare(clientv3.ModRevision(mark), "=", c.revs[0]),
-		clientv3.Compare(clientv3.CreateRevision(node), "=", c.revs[1]), // the one that is to run them
+		clientv3.Compare(clientv3.CreateRevision(node), "=", c.revs[1]), // the node that gets the runs
 	}
 	var ops []clientv3.Op
 	for range commitRuns {
@@ -250,6 +259,7 @@ func (c *caller) fireRuns(ctx context.Context) (runs []string, err error) {
 	return runs, err
 }
 
+// runLifecycle makes the requests of limitCycle.
 func (c *caller) runLifecycle(ctx context.Context) (int, error) {
 	runs, err := c.fireRuns(ctx)
 	if err != nil {
@@ -274,6 +284,7 @@ func (c *caller) runLifecycle(ctx context.Context) (int, error) {
 	return len(runs), nil
 }
 
+// createTask makes the request of limitCreate.
 func (c *caller) createTask(ctx context.Context) (int, error) {
 	spec, entry := c.nextKey("tasks"), c.nextKey("shards")
 	_, err := c.commitTxn(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(spec), "=", 0), clientv3.Compare(clientv3.CreateRevision(entry), "=", 0)},

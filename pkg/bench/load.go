@@ -20,20 +20,19 @@ import (
 
 const benchNamespace = "bench"
 
-// load is the tasks of a benchmark: alike, each ticking once in every period,
-// spread over it or all at once. Task i ticks at origin + i's offset + k periods,
-// k ≥ 1.
+// load describes the tasks of a benchmark. They are equal except for their anchors. Each has one tick in every
+// period, spread evenly or all at once. Task i has its ticks at origin + the offset of i + k periods, k ≥ 1.
 type load struct {
 	tasks   int
 	period  time.Duration // whole milliseconds
-	herd    bool          // all at the same instant
-	origin  time.Time     // nothing is due at or before it
+	herd    bool          // all tasks have their ticks at the same instants
+	origin  time.Time     // no tick is due at or before it
 	action  task.Action
 	overlap string
-	keep    int
+	keep    int // ended runs that are kept for each task
 }
 
-// anchorOffset is how far behind the origin the anchor of task i is.
+// anchorOffset returns how much later than the origin the anchor of task i is.
 func (l load) anchorOffset(i int) time.Duration {
 	if l.herd {
 		return 0
@@ -43,7 +42,7 @@ func (l load) anchorOffset(i int) time.Duration {
 
 func taskName(i int) string { return fmt.Sprintf("t%07d", i) }
 
-// makeTask makes the spec and the entry of task i.
+// makeTask returns the spec and the entry of task i.
 func (l load) makeTask(i int) (task.Task, task.Entry) {
 	spec := task.Defaults()
 	spec.Namespace, spec.Name = benchNamespace, taskName(i)
@@ -55,19 +54,19 @@ func (l load) makeTask(i int) (task.Task, task.Entry) {
 	return t, task.NewEntry(t, task.At(l.origin), anchor)
 }
 
-// timetable is the ticks of a load, of one shard, in the order in which they
-// are decided.
+// timetable lists the ticks of a load in one shard, in the order in which they are decided.
 type timetable struct {
 	origin, period int64 // ms
 	due            []due // by offset, then name
 }
 
+// due is one task of a timetable.
 type due struct {
-	offset int64 // ms
+	offset int64 // in ms after the start of each period
 	name   string
 }
 
-// allTimetables are those of all shards.
+// allTimetables returns the timetables of all shards.
 func (l load) allTimetables(shards int) []timetable {
 	tables := make([]timetable, shards)
 	for i := range tables {
@@ -86,19 +85,19 @@ func (l load) allTimetables(shards int) []timetable {
 	return tables
 }
 
-// nthTick is the n-th tick of the shard, in ms; n counts from 0.
+// nthTick returns the n-th tick of the shard, in ms; n starts at 0.
 func (t *timetable) nthTick(n int) int64 {
 	cycle, i := n/len(t.due), n%len(t.due)
 	return t.origin + int64(cycle+1)*t.period + t.due[i].offset
 }
 
-// isDecided reports whether a watermark speaks for the n-th tick.
+// isDecided reports whether a watermark decides the n-th tick.
 func (t *timetable) isDecided(n int, w record.Watermark) bool {
 	return w.Decided(task.At(time.UnixMilli(t.nthTick(n))), t.due[n%len(t.due)].name)
 }
 
-// createTasks writes n tasks, many in a request: nobody else writes below our prefix,
-// so that no compare is needed.
+// createTasks writes n tasks, many in each request. It needs no comparisons, because nobody else writes below the
+// prefix.
 func createTasks(ctx context.Context, client *kv.Client, keys record.Keys, shards, n int, of func(i int) (task.Task, task.Entry), done func(n int64)) error {
 	const callers, chunk = 4, 60
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -129,6 +128,7 @@ func createTasks(ctx context.Context, client *kv.Client, keys record.Keys, shard
 	return context.Cause(ctx)
 }
 
+// createSome writes the tasks from first to last, exclusive, in one request.
 func createSome(ctx context.Context, client *kv.Client, s *store.Store, ops *gathered, shards, first, last int, of func(i int) (task.Task, task.Entry)) error {
 	*ops = (*ops)[:0]
 
@@ -144,13 +144,13 @@ func createSome(ctx context.Context, client *kv.Client, s *store.Store, ops *gat
 	return err
 }
 
-// gathered is a committer that only keeps what is to be put.
+// gathered is a committer that only collects puts.
 type gathered []clientv3.Op
 
-// Commit says that all is well.
+// Commit collects the puts of a transaction, and reports a success.
 func (g *gathered) Commit(_ context.Context, t kv.Txn) (kv.Result, error) {
 	for _, op := range t.Then {
-		if op.IsPut() { // there is nothing to delete
+		if op.IsPut() { // there is nothing to delete yet
 			*g = append(*g, op)
 		}
 	}

@@ -11,20 +11,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine is where a benchmark ran.
+// Machine describes where a benchmark ran.
 type Machine struct {
 	CPU    string `json:"cpu"`
 	Cores  int    `json:"cores"`  // that this process may use
-	Memory int64  `json:"memory"` // bytes
+	Memory int64  `json:"memory"` // in bytes
 	OS     string `json:"os"`
 }
 
-// String is the machine on one line.
+// String formats the machine on one line.
 func (m Machine) String() string {
 	return fmt.Sprintf("%s, %d cores, %.1f GiB, %s", m.CPU, m.Cores, float64(m.Memory)/(1<<30), m.OS)
 }
 
-// thisMachine reads what the system tells; what it does not is "unknown".
+// thisMachine reads the properties of this machine. What the system does not provide is "unknown".
 func thisMachine() Machine {
 	m := Machine{CPU: "unknown", Cores: runtime.GOMAXPROCS(0), OS: runtime.GOOS + "/" + runtime.GOARCH}
 	if model := fileField("/proc/cpuinfo", "model name", ":"); model != "" {
@@ -48,7 +48,7 @@ func thisMachine() Machine {
 	return m
 }
 
-// fileField is the value of the first line of a file that has that name.
+// fileField returns the value of the first line of a file that begins with a name, or "".
 func fileField(path, name, separator string) string {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -64,8 +64,8 @@ func fileField(path, name, separator string) string {
 	return ""
 }
 
-// fileSystem names what a directory is on: on tmpfs, syncing costs nothing, and
-// figures say little.
+// fileSystem names the file system of a directory. On tmpfs, syncs cost nothing, so the figures are of little
+// value.
 func fileSystem(dir string) string {
 	var s unix.Statfs_t
 	if unix.Statfs(dir, &s) != nil {
@@ -88,14 +88,14 @@ func fileSystem(dir string) string {
 	return fmt.Sprintf("file system %#x", s.Type)
 }
 
-// residentMemory is this process's resident memory in bytes; 0 if the system does not tell.
+// residentMemory returns the resident memory of this process in bytes; 0 if the system does not provide it.
 func residentMemory() int64 {
 	kib, _, _ := strings.Cut(fileField("/proc/self/status", "VmRSS", ":"), " ")
 	n, _ := strconv.ParseInt(kib, 10, 64)
 	return n << 10
 }
 
-// cpuTime is what this process has used of the processors.
+// cpuTime returns the CPU time that this process has used.
 func cpuTime() time.Duration {
 	var u unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {

@@ -8,24 +8,24 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// population is many tasks such as people have, of some hundred kinds, that have
-// no tick for quiet after the origin; the first few of them instead tick each
-// second from fireAt on, spread over it.
+// population is a set of many tasks as users have them, of some hundred kinds. They have no tick for
+// quietAfterOrigin after the origin. Instead, the first few of them have a tick each second from fireAt on, spread
+// over the second.
 type population struct {
-	tasks, firing  int
+	tasks, firing  int // how many tasks there are, and how many of them fire each second
 	origin, fireAt time.Time
 	rules          []rule
 	keep           int
 }
 
-// rule is when tasks of one kind tick.
+// rule is the schedule of tasks of one kind.
 type rule struct{ expr, zone string }
 
-// quietAfterOrigin is how long after its origin a population does nothing: longer than it
-// takes to weigh a scheduler.
+// quietAfterOrigin is how long after its origin a population has no ticks: longer than it takes to measure a
+// scheduler's memory.
 const quietAfterOrigin = 2 * time.Hour
 
-// newPopulation leaves out what would tick too soon.
+// newPopulation returns a population without the rules that would have a tick too early.
 func newPopulation(tasks, firing, keep int, origin time.Time) (population, error) {
 	p := population{tasks: tasks, firing: firing, keep: keep, origin: origin, fireAt: origin.Add(quietAfterOrigin / 2)}
 	for _, r := range populationRules() {
@@ -42,7 +42,7 @@ func newPopulation(tasks, firing, keep int, origin time.Time) (population, error
 	return p, nil
 }
 
-// populationRules are the reports, backups and clean-ups of an ordinary fleet.
+// populationRules lists the schedules of reports, backups and cleanups, as many clusters have them.
 func populationRules() (all []rule) {
 	add := func(zone, format string, args ...any) {
 		all = append(all, rule{fmt.Sprintf(format, args...), zone})
@@ -68,7 +68,7 @@ func populationRules() (all []rule) {
 	return all
 }
 
-// makeTask makes the spec and the entry of task i.
+// makeTask returns the spec and the entry of task i.
 func (p population) makeTask(i int) (task.Task, task.Entry) {
 	spec := task.Defaults()
 	spec.Namespace, spec.History.Keep = benchNamespace, p.keep
@@ -88,7 +88,7 @@ func (p population) makeTask(i int) (task.Task, task.Entry) {
 	return t, task.NewEntry(t, created, task.At(anchor))
 }
 
-// addDetails gives task i a name and something to do; some have more to say than others.
+// addDetails gives task i a name and an action. The sizes of the tasks differ.
 func addDetails(s *task.Spec, i int) {
 	what := []string{"report", "backup", "sync-orders", "cleanup", "reindex"}[i%5]
 	s.Name = fmt.Sprintf("%s-%07d", what, i)

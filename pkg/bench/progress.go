@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// progress is one line on a terminal that says what is going on; on anything
-// else, a line for each step.
+// progress shows what happens: on a terminal in one line that is overwritten, otherwise in a line for each step.
 type progress struct {
 	out      io.Writer
 	terminal bool
@@ -21,6 +20,7 @@ type progress struct {
 	at   time.Time
 }
 
+// newProgress returns the progress display for a stream.
 func newProgress(out io.Writer) *progress {
 	p := &progress{out: out}
 	if f, ok := out.(*os.File); ok {
@@ -31,12 +31,12 @@ func newProgress(out io.Writer) *progress {
 	return p
 }
 
-// beginStep says what begins.
+// beginStep shows the step that begins.
 func (p *progress) beginStep(format string, args ...any) {
 	p.printLine(true, fmt.Sprintf(format, args...))
 }
 
-// showStatus says how it goes; only a terminal is told.
+// showStatus shows the state of a step, on a terminal only.
 func (p *progress) showStatus(format string, args ...any) {
 	p.printLine(false, fmt.Sprintf(format, args...))
 }
@@ -54,7 +54,7 @@ func (p *progress) printLine(step bool, line string) {
 	}
 }
 
-// Write lets others, such as a log, write where the line is.
+// Write writes text of others, such as a log, in the place of the line.
 func (p *progress) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -66,7 +66,7 @@ func (p *progress) Write(b []byte) (int, error) {
 	return p.out.Write(b)
 }
 
-// clearLine takes the line away.
+// clearLine removes the line.
 func (p *progress) clearLine() {
 	if p.terminal {
 		fmt.Fprint(p.out, "\r\x1b[K")

@@ -16,24 +16,26 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
-// tally is what the revisions of a run amount to.
+// tally is the sum of what the revisions of a run show.
 type tally struct {
-	Claimed  int64 // runs that ticks gave rise to
-	Finished int64 // of these, those that have ended
+	Claimed  int64 // runs that ticks caused
+	Finished int64 // those of them that have ended
 	Skipped  int64 // ticks
 	Missed   int64 // ticks
 	Faults   []string
 }
 
+// mostFaults limits the list of faults.
 const mostFaults = 5
 
+// addFault adds a fault, up to mostFaults.
 func (t *tally) addFault(format string, args ...any) {
 	if len(t.Faults) < mostFaults {
 		t.Faults = append(t.Faults, fmt.Sprintf(format, args...))
 	}
 }
 
-// verify is nil if everything was as it has to be.
+// verify returns nil if there are no faults.
 func (t *tally) verify() error {
 	if len(t.Faults) == 0 {
 		return nil
@@ -41,16 +43,15 @@ func (t *tally) verify() error {
 	return errors.New(strings.Join(t.Faults, "; "))
 }
 
-// shardsPerReader is how many shards one client reads back. etcd goes through all
-// revisions for each thousand that it hands to a watch, but for many watches at
-// once: so there are two for each shard, side by side. They end together, and a
-// stream on which dozens do can come to a standstill: so each has few.
+// shardsPerReader is how many shards one client reads back. etcd reads all revisions for each thousand that it
+// passes to a watch, but does so for many watches at once. So each shard has two watches, and all are open at the
+// same time. They end together, and a stream on which dozens of watches end can stall. So each stream has only a
+// few.
 const shardsPerReader = 8
 
-// readBack reads every revision since the node joined and judges it: every tick
-// up to the watermarks has one outcome, every run was dispatched once and, if
-// ends is set, ended once, in the revision that deleted its attempt. Trims take
-// nothing back: the record was there.
+// readBack reads every revision since the node joined, and judges it: every tick up to the watermarks has one
+// outcome, and every run was dispatched once. If ends is set, every run also ended once, in the revision that
+// deleted its attempt. Trimmed records count, because readBack has seen them.
 func (r *rig) readBack(ctx context.Context, period time.Duration, ends bool) (tally, error) {
 	upTo, err := r.currentRevision(ctx)
 	if err != nil {
@@ -102,14 +103,14 @@ func (r *rig) readBack(ctx context.Context, period time.Duration, ends bool) (ta
 	return all, nil
 }
 
-// shardPrefixes are where a shard's records are: its directory, and its part of the inbox.
+// shardPrefixes returns where a shard's records are: its directory, and its part of the inbox.
 func (r *rig) shardPrefixes(shard int) []string {
 	inbox := strings.TrimRight(r.keys.InboxOf(nodeName, record.Ref{Shard: shard}), "/") + "/"
 	return []string{r.keys.Shard(shard), inbox}
 }
 
-// markEnds writes a key into every range that is read back, behind all that is of
-// interest there, so that its reader knows when it is done.
+// markEnds writes a key into every range that is read back, after all revisions of interest, so that the reader of
+// that range can detect the end.
 func (r *rig) markEnds(ctx context.Context) error {
 	var ops []clientv3.Op
 	for id := range r.cluster.Shards {
@@ -127,10 +128,11 @@ func (r *rig) markEnds(ctx context.Context) error {
 	return nil
 }
 
+// errRead ends a watch that has read everything.
 var errRead = errors.New("all is read")
 
-// replayRange tells what a range held at a revision, then each change of it up to
-// another one, which something beyond must follow.
+// replayRange calls take with the content of a range at one revision, and then with each change up to another
+// revision. A later change of the range must exist (markEnds), by which it detects the end.
 func (r *rig) replayRange(ctx context.Context, client *kv.Client, prefix string, from, upTo int64, take func(check.Event)) error {
 	key, end := kv.Prefix(prefix)
 	first := true
@@ -165,8 +167,8 @@ func (r *rig) replayRange(ctx context.Context, client *kv.Client, prefix string,
 	return err
 }
 
-// auditRange has package check judge the same revisions: another judge, who asks for
-// all of Carillon's promises. It keeps every revision in memory.
+// auditRange passes the same revisions to package check, which judges them independently and by all guarantees. It
+// holds every revision in memory.
 func (r *rig) auditRange(ctx context.Context, from, upTo int64, ends bool) (check.Report, error) {
 	client, err := r.dialClient(ctx)
 	if err != nil {

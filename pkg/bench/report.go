@@ -12,48 +12,48 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 )
 
-// Report is what a benchmark prints, as JSON or for people.
+// Report is the output of a benchmark, as JSON or as a table.
 type Report struct {
 	Machine  Machine  `json:"machine"`
 	Versions Versions `json:"versions"`
-	Command  string   `json:"command"` // reproduces it
-	Etcd     string   `json:"etcd"`    // how it was reached, and what its data is on
+	Command  string   `json:"command"` // reproduces the run
+	Etcd     string   `json:"etcd"`    // how it was reached, and where its data is
 	Results  []Result `json:"results"`
 }
 
-// Versions are those of what was measured.
+// Versions are the versions of what was measured.
 type Versions struct {
 	Carillon string `json:"carillon"`
 	Go       string `json:"go"`
 	Etcd     string `json:"etcd"`
 }
 
-// Result is one figure with what belongs to it. What does not apply is left out.
+// Result is one figure with its details. Fields that do not apply are absent.
 type Result struct {
 	Name       string   `json:"name"`
 	Count      int64    `json:"count,omitempty"` // of what was measured
 	Seconds    float64  `json:"seconds,omitempty"`
 	RatePerS   float64  `json:"rate_per_s,omitempty"`
-	CPUMicros  float64  `json:"cpu_us_each,omitempty"` // of this process, etcd included if it is embedded; tells more than rates on a busy machine
+	CPUMicros  float64  `json:"cpu_us_each,omitempty"` // CPU time of this process for each, including an embedded etcd; more reliable than rates on a busy machine
 	LimitPerS  float64  `json:"limit_per_s,omitempty"` // what etcd, or the kernel, can do of the same, in the same run
-	LimitIs    string   `json:"limit_is,omitempty"`    // the name of its result
+	LimitIs    string   `json:"limit_is,omitempty"`    // the name of the limit's result
 	Ratio      float64  `json:"ratio,omitempty"`
 	LatenessMS *Spread  `json:"lateness_ms,omitempty"`
 	PerCommit  float64  `json:"ticks_per_commit,omitempty"`
-	PerRequest float64  `json:"transactions_per_request,omitempty"` // to etcd, by the batching committer
+	PerRequest float64  `json:"transactions_per_request,omitempty"` // transactions in each request to etcd, with the batching committer
 	Skipped    int64    `json:"skipped,omitempty"`                  // ticks, by overlap
-	Missed     int64    `json:"missed,omitempty"`                   // ticks that came to light too late
+	Missed     int64    `json:"missed,omitempty"`                   // ticks that were found too late
 	Tasks      int64    `json:"tasks,omitempty"`
 	LoadMS     float64  `json:"load_ms,omitempty"`                     // from the start of the process until every shard can fire
-	Reopened   int64    `json:"shards_reopened,omitempty"`             // times that a shard had to be loaded once more: something stalled
-	MemoryPer  *float64 `json:"memory_bytes_per_task,omitempty"`       // resident, more than without tasks; after collecting, what is free given back
-	MemoryAsIs *float64 `json:"memory_as_is_bytes_per_task,omitempty"` // the same, with nothing forced
+	Reopened   int64    `json:"shards_reopened,omitempty"`             // how often a shard had to be loaded again, because something stalled
+	MemoryPer  *float64 `json:"memory_bytes_per_task,omitempty"`       // resident, compared with no tasks, after a garbage collection that returns free memory
+	MemoryAsIs *float64 `json:"memory_as_is_bytes_per_task,omitempty"` // the same, without a forced garbage collection
 	HeapPer    *float64 `json:"heap_bytes_per_task,omitempty"`
-	IdleCPU    *float64 `json:"idle_cpu,omitempty"`       // seconds each second, while nothing is due
-	CostRatio  float64  `json:"cost_ratio,omitempty"`     // of cpu_us_each to that with few tasks
-	GapMS      *float64 `json:"longest_gap_ms,omitempty"` // between two runs of a task, beyond its period
+	IdleCPU    *float64 `json:"idle_cpu,omitempty"`       // seconds of CPU time per second while nothing is due
+	CostRatio  float64  `json:"cost_ratio,omitempty"`     // cpu_us_each, relative to that with few tasks
+	GapMS      *float64 `json:"longest_gap_ms,omitempty"` // the longest time between two runs of a task, minus its period
 	Verified   *bool    `json:"verified,omitempty"`
-	Faults     []string `json:"faults,omitempty"` // why it is not
+	Faults     []string `json:"faults,omitempty"` // why it is not verified
 }
 
 // Spread is the distribution of a time, in milliseconds.
@@ -63,7 +63,7 @@ type Spread struct {
 	Max float64 `json:"max"`
 }
 
-// newSpread sorts its samples; nil if there are none.
+// newSpread returns the distribution of samples, or nil if there are none. It sorts the samples.
 func newSpread(samples []time.Duration) *Spread {
 	if len(samples) == 0 {
 		return nil
@@ -77,26 +77,28 @@ func newSpread(samples []time.Duration) *Spread {
 	return &Spread{P50: at(500), P99: at(990), Max: at(1000)}
 }
 
+// roundTo rounds to a number of decimal places.
 func roundTo(x float64, digits int) float64 {
 	f := math.Pow10(digits)
 	return math.Round(x*f) / f
 }
 
-// stopwatch measures how many in how long, and what they cost.
+// stopwatch measures how many operations happen in how much time, and what CPU time they use.
 type stopwatch struct {
 	began time.Time
 	first int64
 	cpu   time.Duration
 }
 
+// startWatch starts to measure. count is the number of operations so far.
 func startWatch(count int64) stopwatch { return stopwatch{time.Now(), count, cpuTime()} }
 
-// ratePerSecond is how many there were each second, so far.
+// ratePerSecond returns the rate so far.
 func (s stopwatch) ratePerSecond(count int64) float64 {
 	return float64(count-s.first) / time.Since(s.began).Seconds()
 }
 
-// fillResult fills in a result.
+// fillResult sets the fields of a result that the stopwatch measures.
 func (s stopwatch) fillResult(count int64, r *Result) {
 	r.Count, r.Seconds, r.RatePerS = count-s.first, roundTo(time.Since(s.began).Seconds(), 3), roundTo(s.ratePerSecond(count), 1)
 	if r.Count > 0 {
@@ -104,14 +106,14 @@ func (s stopwatch) fillResult(count int64, r *Result) {
 	}
 }
 
-// compareWith fills in what the rate is measured against; nil: nothing.
+// compareWith sets the limit that the rate is compared with; nil: none.
 func (r *Result) compareWith(limit *Result) {
 	if limit != nil && limit.RatePerS > 0 {
 		r.LimitPerS, r.LimitIs, r.Ratio = limit.RatePerS, limit.Name, roundTo(r.RatePerS/limit.RatePerS, 3)
 	}
 }
 
-// setVerified fills in the judgement.
+// setVerified sets whether the result is verified.
 func (r *Result) setVerified(err error) {
 	ok := err == nil
 	if r.Verified = &ok; !ok {
@@ -119,16 +121,17 @@ func (r *Result) setVerified(err error) {
 	}
 }
 
-// unverified is the error of a command whose figures are not to be trusted.
+// unverified is the error of a command whose figures cannot be trusted.
 type unverified struct{ names []string }
 
 func (e unverified) Error() string {
 	return "not verified: " + strings.Join(e.names, ", ") + ": what is in etcd is not what should be there"
 }
 
-// ExitCode is that of a finding.
+// ExitCode is the exit code for findings.
 func (unverified) ExitCode() int { return 8 }
 
+// verify returns an error if a result is not verified.
 func (r *Report) verify() error {
 	var e unverified
 	for _, res := range r.Results {
@@ -144,7 +147,7 @@ func (r *Report) verify() error {
 	return nil
 }
 
-// writeTo prints the report, as JSON or as a table.
+// writeTo writes the report as JSON or as a table.
 func (r *Report) writeTo(out io.Writer, asJSON bool) error {
 	if asJSON {
 		e := json.NewEncoder(out)
@@ -183,6 +186,7 @@ func (r *Report) writeTo(out io.Writer, asJSON bool) error {
 	return err
 }
 
+// tableRow returns the result as a row of the table.
 func (r *Result) tableRow() table.Row {
 	row := table.Row{r.Name, formatNumber(r.RatePerS), formatNumber(r.LimitPerS), "", "", "", "", "", "", r.formatNotes()}
 	if r.Ratio > 0 {
@@ -204,6 +208,7 @@ func (r *Result) tableRow() table.Row {
 	return row
 }
 
+// formatNotes formats what the columns do not show.
 func (r *Result) formatNotes() string {
 	var notes []string
 	for _, n := range []struct {
@@ -254,7 +259,7 @@ func (r *Result) formatNotes() string {
 	return strings.Join(notes, ", ")
 }
 
-// formatNumber groups thousands; "" for 0.
+// formatNumber formats a number with separators between thousands; "" for 0.
 func formatNumber(x float64) string {
 	if x == 0 {
 		return ""

@@ -29,7 +29,7 @@ import (
 	"github.com/carillonhq/carillon/shard"
 )
 
-// The committers.
+// How writes are sent to etcd: each in its own request, or many in one.
 const (
 	commitDirect = "direct"
 	commitBatch  = "batch"
@@ -37,35 +37,35 @@ const (
 
 const (
 	nodeName  = "bench"
-	settleFor = time.Minute     // at most, for what is due or runs to come to its end
-	loadFor   = 5 * time.Minute // at most, for all shards to be loaded
+	settleFor = time.Minute     // limits how long due ticks and runs may take to end
+	loadFor   = 5 * time.Minute // limits how long all shards may take to be loaded
 )
 
-// rigConfig says how the node is built.
+// rigConfig describes the node.
 type rigConfig struct {
 	Shards   int
 	Commit   string
 	Slots    int
 	Executor bool // false: runs stay in the inbox
 	Guardian bool
-	// Cgroup is what attempts have: cgroup.Auto or cgroup.Off.
+	// Cgroup is the setting for attempts: cgroup.Auto or cgroup.Off.
 	Cgroup string
 }
 
-// rig is one node of a cluster of its own, without a daemon around it: it joins
-// once, and works, stops and works again as often as a benchmark wants.
+// rig is one node of a cluster of its own, without a daemon. It joins once, and its parts can be started and
+// stopped any number of times.
 //
 //	newRig ─► joined ─work─► working ─stop─► joined … ─close─► gone
 type rig struct {
 	*site
 	cfg     rigConfig
 	log     *zap.Logger
-	plain   *store.Store // each write a request of its own
-	store   *store.Store // through the committer under test
+	plain   *store.Store // each write in its own request
+	store   *store.Store // through the committer that is measured
 	cluster task.Cluster
 	metrics *prometheus.Registry // of the committer
 
-	base   context.Context // of what outlives a stop
+	base   context.Context // of everything that outlives a stop
 	cancel context.CancelFunc
 	ground *errgroup.Group
 
@@ -73,10 +73,10 @@ type rig struct {
 	fence    kv.Fence
 	node     task.Node
 	owners   []record.Owner
-	joinedAt int64 // etcd's revision before the node joined: what is read back begins there
+	joinedAt int64 // etcd's revision before the node joined, at which reading back begins
 }
 
-// newRig makes the cluster. close must be called unless it fails.
+// newRig creates the cluster. The caller must call close, unless newRig fails.
 func newRig(ctx context.Context, s *site, cfg rigConfig, log *zap.Logger) (_ *rig, err error) {
 	r := &rig{site: s, cfg: cfg, log: log, metrics: prometheus.NewRegistry()}
 	r.base, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
@@ -100,7 +100,7 @@ func newRig(ctx context.Context, s *site, cfg rigConfig, log *zap.Logger) (_ *ri
 	return r, err
 }
 
-// joinCluster registers the node and has it own every shard.
+// joinCluster registers the node, and waits until it owns every shard.
 func (r *rig) joinCluster(ctx context.Context) (err error) {
 	if r.joinedAt, err = r.currentRevision(ctx); err != nil {
 		return err
@@ -136,11 +136,12 @@ func (r *rig) joinCluster(ctx context.Context) (err error) {
 	})
 }
 
-// awaitCondition polls until something is so, for a minute at most.
+// awaitCondition polls until a condition holds, for settleFor at most.
 func (r *rig) awaitCondition(ctx context.Context, what string, is func() (bool, error)) error {
 	return r.awaitWithin(ctx, settleFor, what, is)
 }
 
+// awaitWithin polls until a condition holds. It fails after a time, or when a part of the rig fails.
 func (r *rig) awaitWithin(ctx context.Context, most time.Duration, what string, is func() (bool, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("not in %s: %s", most, what))
 	defer cancel()
@@ -158,7 +159,7 @@ func (r *rig) awaitWithin(ctx context.Context, most time.Duration, what string, 
 	}
 }
 
-// work is the parts that a benchmark starts and stops.
+// work holds the parts of a node that a benchmark starts and stops.
 type work struct {
 	tap     *tap
 	clock   *fakeClock
@@ -168,13 +169,13 @@ type work struct {
 
 	cancel context.CancelFunc
 	parts  *errgroup.Group
-	ground *errgroup.Group // the guardian, which outlives them
+	ground *errgroup.Group // the guardian, which outlives the parts
 	leave  context.CancelFunc
 	groups *cgroup.Groups
 }
 
-// startParts starts the node's parts on a load, whose clock is held at its origin, and
-// returns when every shard is ready to fire. stop must be called unless it fails.
+// startParts starts the node's parts for a load, with the clock held at the load's origin. It returns when every
+// shard is ready to fire. The caller must call stopParts, unless startParts fails.
 func (r *rig) startParts(ctx context.Context, l load) (_ *work, err error) {
 	began := time.Now()
 	w := &work{clock: newFakeClock(l.origin), metrics: prometheus.NewRegistry()}
@@ -233,6 +234,7 @@ func (r *rig) startParts(ctx context.Context, l load) (_ *work, err error) {
 	return w, err
 }
 
+// startExecutor returns an executor, with a guardian if one is configured.
 func (r *rig) startExecutor(ctx context.Context, w *work) (*executor.Executor, error) {
 	dir := filepath.Join(r.dir, "node")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -258,14 +260,13 @@ func (r *rig) startExecutor(ctx context.Context, w *work) (*executor.Executor, e
 	})
 }
 
-// nothingOverdue reports whether no shard is being loaded, or has a tick at or before
-// what the clock shows that is not decided.
+// nothingOverdue reports whether all shards are loaded, and no tick up to the clock's time is undecided.
 func (w *work) nothingOverdue() bool {
 	return w.engine.Overdue(w.clock.Now(), -time.Millisecond) == nil
 }
 
-// awaitSettled waits until nothing that is due is undecided, and, if runs end here,
-// until all have. The clock must be held.
+// awaitSettled waits until every due tick is decided and, with an executor, every run has ended. The clock must be
+// held.
 func (r *rig) awaitSettled(ctx context.Context, w *work) error {
 	return r.awaitCondition(ctx, "every tick is decided and every run has ended", func() (bool, error) {
 		return w.nothingOverdue() && (!r.cfg.Executor || w.outcomeCounts()["run"] == w.tap.finished.Load()), nil
@@ -286,6 +287,7 @@ func (w *work) stopParts() error {
 	return nil
 }
 
+// unlessStopped returns err, unless the part was stopped on purpose.
 func unlessStopped(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return nil
@@ -293,7 +295,7 @@ func unlessStopped(err error) error {
 	return err
 }
 
-// outcomeCounts are how many ticks the scheduler says it has given each outcome.
+// outcomeCounts returns how many ticks the scheduler has counted for each outcome.
 func (w *work) outcomeCounts() map[string]int64 {
 	all := map[string]int64{}
 	for label, n := range readMetric(w.metrics, "carillon_ticks_total") {
@@ -302,8 +304,8 @@ func (w *work) outcomeCounts() map[string]int64 {
 	return all
 }
 
-// readMetric reads a counter by its label, or the count and the sum of a histogram.
-// What cannot be read is 0: then nothing is verified.
+// readMetric reads a counter by its label, or the count and the sum of a histogram. It returns 0 for what it cannot
+// read. The comparison with etcd then fails.
 func readMetric(r *prometheus.Registry, name string) map[string]float64 {
 	all := map[string]float64{}
 	families, _ := r.Gather()
@@ -329,10 +331,11 @@ func readMetric(r *prometheus.Registry, name string) map[string]float64 {
 	return all
 }
 
-// company is how many ticks shared a commit, and how many transactions a
-// request, from one reading to the next.
+// company counts ticks, commits, transactions and requests, to compute how many ticks share a commit and how many
+// transactions share a request.
 type company struct{ ticks, commits, transactions, requests float64 }
 
+// measureCompany reads the counts.
 func (r *rig) measureCompany(w *work) (c company) {
 	for _, n := range readMetric(w.metrics, "carillon_ticks_total") {
 		c.ticks += n
@@ -345,6 +348,7 @@ func (r *rig) measureCompany(w *work) (c company) {
 	return c
 }
 
+// subtractFrom sets the ratios for the time between two readings.
 func (c company) subtractFrom(before company, res *Result) {
 	if n := c.commits - before.commits; n > 0 {
 		res.PerCommit = roundTo((c.ticks-before.ticks)/n, 1)
@@ -355,7 +359,7 @@ func (c company) subtractFrom(before company, res *Result) {
 	}
 }
 
-// close takes the node out of the cluster and ends what newRig started.
+// close removes the node from the cluster, and ends what newRig has started.
 func (r *rig) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()

@@ -12,15 +12,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// saturationPeriod is the shortest that a schedule may have: with it few tasks give many ticks.
+// saturationPeriod is the shortest period that a schedule may have, so that few tasks have many ticks.
 const saturationPeriod = 100 * time.Millisecond
 
-// clockWindow is how far the clock may be ahead of the first undecided tick: less
-// than a period, so that no task ever has two ticks due.
+// clockWindow is how far the clock may be ahead of the first undecided tick. It is less than a period, so that no
+// task ever has two due ticks.
 const clockWindow = saturationPeriod * 9 / 10
 
-// measureFire measures durable fires: ticks decided and dispatched into an inbox that
-// nobody empties.
+// measureFire measures ticks that are decided and dispatched into an inbox that nobody reads.
 func (b *bench) measureFire(ctx context.Context) error {
 	b.Rig.Executor = false
 	l := load{tasks: b.Tasks, period: saturationPeriod, origin: schedulerOrigin(), action: noopAction, overlap: task.OverlapAllow, keep: b.Keep}
@@ -35,8 +34,8 @@ func (b *bench) measureFire(ctx context.Context) error {
 	return b.measureRate(ctx, "fire", l, measure)
 }
 
-// measureLifecycle measures whole lives of runs that do nothing: dispatched, started,
-// ended, on record, trimmed.
+// measureLifecycle measures complete runs whose action does nothing: dispatched, started, ended, recorded and
+// trimmed.
 func (b *bench) measureLifecycle(ctx context.Context) error {
 	b.Rig.Executor = true
 	l := load{tasks: b.Tasks, period: saturationPeriod, origin: schedulerOrigin(), action: noopAction, overlap: b.Overlap, keep: b.Keep}
@@ -51,7 +50,7 @@ func (b *bench) measureLifecycle(ctx context.Context) error {
 	return b.measureRate(ctx, "lifecycle", l, measure)
 }
 
-// measureProcess measures whole lives of real processes.
+// measureProcess measures complete runs of real processes.
 func (b *bench) measureProcess(ctx context.Context) error {
 	b.Rig.Executor = true
 	action := task.Action{Process: &task.Process{Command: b.Command}}
@@ -65,8 +64,8 @@ func (b *bench) measureProcess(ctx context.Context) error {
 	return b.measureRate(ctx, "process", l, measure)
 }
 
-// measureRate measures the rate of a load with a clock that never lets the
-// scheduler rest. The first of the limits is what it is held against.
+// measureRate measures the rate of a load, with a clock that always leaves something due. The result is compared
+// with the first of the limits.
 func (b *bench) measureRate(ctx context.Context, name string, l load, limits func(time.Duration) ([]Result, error)) (err error) {
 	var before, after []Result
 	if b.Limit > 0 {
@@ -113,7 +112,7 @@ func (b *bench) measureRate(ctx context.Context, name string, l load, limits fun
 	return nil
 }
 
-// driveLoad warms up, measures, and leaves the clock held.
+// driveLoad warms up and measures. It leaves the clock held.
 func (b *bench) driveLoad(ctx context.Context, r *rig, w *work, l load, res *Result) (err error) {
 	driving, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -160,10 +159,9 @@ func (b *bench) driveLoad(ctx context.Context, r *rig, w *work, l load, res *Res
 	return nil
 }
 
-// pushClock drives the clock, as far as undecided ticks and runs that have not ended
-// allow. Where runs end, ticks fall due in herds of half as many as may be
-// outstanding, when the former half has ended: released one by one, each would
-// be a commit of its own, which no scheduler with a backlog does.
+// pushClock advances the clock as far as undecided ticks and outstanding runs allow. With an executor, ticks become
+// due in herds of half as many as may be outstanding, when the previous half has ended. If they became due one by
+// one, each would have a commit of its own, unlike in a scheduler with a backlog.
 func (b *bench) pushClock(ctx context.Context, r *rig, w *work, l load) {
 	var skipped int64
 	var looked time.Time
@@ -189,9 +187,8 @@ func (b *bench) pushClock(ctx context.Context, r *rig, w *work, l load) {
 	}
 }
 
-// maxOutstanding is how many runs may be dispatched and not ended. Where a tick is
-// skipped while a run of its task is active, it is no more than the half of the
-// tasks: runs end in about the order in which they start, so that few are.
+// maxOutstanding returns how many runs may be dispatched and not ended. With overlap skip it is at most half of the
+// tasks. Runs end in about the order in which they start, so that few ticks are skipped.
 func (b *bench) maxOutstanding() int64 {
 	if b.Overlap == task.OverlapSkip {
 		return int64(min(b.Outstanding, max(b.Tasks/2, 1)))
@@ -199,8 +196,7 @@ func (b *bench) maxOutstanding() int64 {
 	return int64(b.Outstanding)
 }
 
-// measureSpawns is how fast this process can start programs and see them end, so many
-// at once.
+// measureSpawns measures how fast this process can start programs and wait for them, with a number of them at once.
 func measureSpawns(ctx context.Context, argv []string, atOnce int, d time.Duration) (Result, error) {
 	res := Result{Name: limitSpawn}
 	ctx, cancel := context.WithTimeout(ctx, d)
@@ -220,7 +216,7 @@ func measureSpawns(ctx context.Context, argv []string, atOnce int, d time.Durati
 
 	for i := range atOnce {
 		wg.Go(func() {
-			for first := true; first || ctx.Err() == nil; first = false { // one at least
+			for first := true; first || ctx.Err() == nil; first = false { // at least one
 				p, err := os.StartProcess(argv[0], argv, &os.ProcAttr{Files: []*os.File{null, null, null}})
 				if err == nil {
 					_, err = p.Wait()

@@ -11,10 +11,10 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// idleFor is how long a scheduler is watched that has nothing to do.
+// idleFor is how long the CPU usage of an idle scheduler is measured.
 const idleFor = 10 * time.Second
 
-// checkScaleRate refuses a rate at which one of the few tasks would tick twice in a second.
+// checkScaleRate rejects a rate at which one of the few tasks would have two ticks in a second.
 func checkScaleRate(s *settings) error {
 	if few := min(s.Base, s.Tasks); s.Rate > few {
 		return task.Invalid(task.CodeBadValue, "--rate", "%d is more than the %d tasks of --base, and each of them ticks once a second at most", s.Rate, few)
@@ -22,9 +22,9 @@ func checkScaleRate(s *settings) error {
 	return nil
 }
 
-// measureScale measures a scheduler among many tasks, and among few: what it weighs, how
-// long it loads, what it uses while nothing is due, what a fire costs. It runs in
-// a process of its own; load and an embedded etcd are in this one.
+// measureScale measures a scheduler with many tasks and one with few: its memory, how long it loads, its CPU usage
+// while nothing is due, and the cost of a fire. The scheduler runs in a process of its own. The load and an
+// embedded etcd are in this process.
 func (b *bench) measureScale(ctx context.Context) error {
 	b.Rig.Executor = false
 	b.Base = min(b.Base, b.Tasks)
@@ -35,7 +35,7 @@ func (b *bench) measureScale(ctx context.Context) error {
 	}
 
 	many, err := b.measureOneScale(ctx, "scale", b.Tasks, orders{CPUProfile: b.CPUProfile, MemProfile: b.MemProfile})
-	b.MemProfile = "" // it is the scheduler's, not ours
+	b.MemProfile = "" // the child has written it
 	if err != nil {
 		return err
 	}
@@ -49,8 +49,7 @@ func (b *bench) measureScale(ctx context.Context) error {
 	return nil
 }
 
-// measureOneScale measures one scheduler with n tasks, in a cluster of its own. What else
-// it is to do is in o.
+// measureOneScale measures one scheduler with n tasks, in a cluster of its own. o holds further options for it.
 func (b *bench) measureOneScale(ctx context.Context, name string, n int, o orders) (res Result, err error) {
 	res = Result{Name: name, Tasks: int64(n)}
 	part := *b.site
@@ -73,6 +72,7 @@ func (b *bench) measureOneScale(ctx context.Context, name string, n int, o order
 	o.Site, o.Root, o.Rig, o.Origin = b.Site, part.keys.Root(), b.Rig, p.origin
 	o.Site.Endpoints = part.cfg.Endpoints
 
+	// The same scheduler without tasks is the baseline for memory.
 	empty, err := b.runChild(ctx, name+", no tasks", orders{Site: o.Site, Root: o.Root, Rig: o.Rig, Origin: o.Origin})
 	if err != nil {
 		return res, err
@@ -98,6 +98,7 @@ func (b *bench) measureOneScale(ctx context.Context, name string, n int, o order
 	return res, b.verifyScaled(ctx, r, full.Said, &res)
 }
 
+// verifyScaled verifies the number of tasks, and then what happened.
 func (b *bench) verifyScaled(ctx context.Context, r *rig, said counted, res *Result) error {
 	found, err := r.countTasks(ctx)
 	if err != nil {
@@ -112,7 +113,7 @@ func (b *bench) verifyScaled(ctx context.Context, r *rig, said counted, res *Res
 	return b.verifyResult(ctx, r, said, time.Second, res)
 }
 
-// runChild has a child follow orders and returns what it found.
+// runChild lets a child execute orders, and returns its finding.
 func (b *bench) runChild(ctx context.Context, name string, o orders) (found finding, err error) {
 	o.Started = time.Now()
 	c, err := startChild(schedulerChild, o, b.progress)

@@ -17,44 +17,44 @@ import (
 	"github.com/carillonhq/carillon/pkg/store/record"
 )
 
+// schedulerChild is the hidden subcommand of the child.
 const schedulerChild = "scheduler"
 
-// orders are those of the child that is a scheduler.
+// orders are the orders for the child that runs a scheduler.
 type orders struct {
-	Site siteConfig // which has endpoints
+	Site siteConfig // must have endpoints
 	Root string     // of the cluster's keys
 	Rig  rigConfig
 
-	Started  time.Time     // the process
-	Origin   time.Time     // what its clock shows until something is to fire
-	Idle     time.Duration // how long to do nothing; 0: not, and nothing fires
-	FireAt   time.Time     // what it shows then
+	Started  time.Time     // when the process was started
+	Origin   time.Time     // what its clock shows until something is due
+	Idle     time.Duration // how long to do nothing; 0: only load
+	FireAt   time.Time     // what its clock shows when tasks fire
 	Warmup   time.Duration
 	Duration time.Duration
 
 	CPUProfile, MemProfile string
 }
 
-// word is what that child says: what it is about to do, that it is loaded, and at
-// the end what it found.
+// word is a report of that child: the step that begins, that it has loaded, and at the end what it found.
 type word struct {
 	Step   string   `json:",omitempty"`
 	Loaded bool     `json:",omitempty"`
 	Found  *finding `json:",omitempty"`
 }
 
-// finding is what a scheduler measured of itself.
+// finding is what a scheduler measured about itself.
 type finding struct {
-	LoadMS         float64 // from the start of the process until each shard could fire
-	AsIs           int64   // bytes resident when it had idled
-	Resident, Heap int64   // the same after collecting, with what is free given back
-	IdleCPU        float64 // seconds each second
-	Reopened       int64   // times that a shard had to be loaded once more
+	LoadMS         float64 // from the start of the process until every shard could fire
+	AsIs           int64   // resident bytes after the idle time
+	Resident, Heap int64   // the same after a garbage collection that returns free memory
+	IdleCPU        float64 // seconds of CPU time per second
+	Reopened       int64   // how often a shard had to be loaded again
 	Fires          fires
 	Said           counted
 }
 
-// fires are those of the time that counts.
+// fires are the runs that were dispatched during the measurement.
 type fires struct {
 	Count              int64
 	Seconds, CPUMicros float64
@@ -67,11 +67,12 @@ func (f fires) fillResult(r *Result) {
 	}
 }
 
+// schedulerCommand returns the hidden command of the child.
 func schedulerCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: schedulerChild, Short: "A scheduler for bench scale, which starts it", Args: cobra.NoArgs, Hidden: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			defer garbage.MakeRoom()() // as a node has it
+			defer garbage.MakeRoom()() // as in a node
 
 			var o orders
 
@@ -83,7 +84,7 @@ func schedulerCommand() *cobra.Command {
 			err = o.runOrders(ctx, cmd.OutOrStdout(), newLog(cmd.ErrOrStderr()))
 
 			if errors.Is(context.Cause(ctx), errLetGo) {
-				return nil // nobody listens
+				return nil // the parent does not read any more
 			}
 
 			return err
@@ -91,7 +92,7 @@ func schedulerCommand() *cobra.Command {
 	}
 }
 
-// runOrders follows the orders.
+// runOrders starts a scheduler, measures it, and reports what it found.
 func (o orders) runOrders(ctx context.Context, out io.Writer, log *zap.Logger) (err error) {
 	say := json.NewEncoder(out)
 	s := &site{}
@@ -137,9 +138,10 @@ func (o orders) runOrders(ctx context.Context, out io.Writer, log *zap.Logger) (
 	return say.Encode(word{Found: &found})
 }
 
+// measureOrders measures the idle scheduler, its memory, and then its fires.
 func (o orders) measureOrders(ctx context.Context, r *rig, w *work, say *json.Encoder, found *finding) error {
 	w.clock.runSteadily(o.Origin)
-	w.engine.Look() // they sleep by a clock that stood still
+	w.engine.Look() // the workers sleep until a time of the held clock; wake them
 
 	if !clock.Sleep(ctx, time.Second) {
 		return context.Cause(ctx)
@@ -175,7 +177,7 @@ func (o orders) measureOrders(ctx context.Context, r *rig, w *work, say *json.En
 	return o.fireSteadily(ctx, r, w, found)
 }
 
-// fireSteadily moves the clock to where some tasks tick each second, and measures.
+// fireSteadily moves the clock to where some tasks have a tick each second, and measures.
 func (o orders) fireSteadily(ctx context.Context, r *rig, w *work, found *finding) error {
 	w.clock.runSteadily(o.FireAt)
 	w.engine.Look()
@@ -191,7 +193,7 @@ func (o orders) fireSteadily(ctx context.Context, r *rig, w *work, found *findin
 
 	watch := startWatch(w.outcomeCounts()["run"])
 	ok := clock.Sleep(ctx, o.Duration)
-	for ok && w.outcomeCounts()["run"] == watch.first && time.Since(watch.began) < settleFor { // one fire at least
+	for ok && w.outcomeCounts()["run"] == watch.first && time.Since(watch.began) < settleFor { // at least one fire
 		ok = clock.Sleep(ctx, min(o.Duration, 200*time.Millisecond))
 	}
 
@@ -208,8 +210,7 @@ func (o orders) fireSteadily(ctx context.Context, r *rig, w *work, found *findin
 	return r.awaitSettled(ctx, w)
 }
 
-// measureMemory is what the process takes when all that is garbage is gone: resident,
-// and of that the heap.
+// measureMemory returns the memory of the process without garbage: resident, and of that the heap.
 func measureMemory() (bytes, heap int64) {
 	debug.FreeOSMemory()
 	debug.FreeOSMemory() // the first one may find finalizers to run

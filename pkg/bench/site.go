@@ -16,33 +16,33 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// The ways to an embedded etcd.
+// How to reach an embedded etcd.
 const (
 	transportDirect = "in-process"
 	transportGRPC   = "grpc"
 )
 
-// siteConfig says which etcd to use.
+// siteConfig determines which etcd to use.
 type siteConfig struct {
-	Endpoints      []string // none: an embedded one
+	Endpoints      []string // none: an embedded etcd
 	User, Password string
-	Transport      string // to an embedded one: in-process or grpc
-	Dir            string // where temporary directories go; "" is the system's place
+	Transport      string // to an embedded etcd: in-process or grpc
+	Dir            string // where temporary directories are created; "": the system's default
 }
 
-// site is an etcd, and a prefix in it that is ours alone.
+// site is an etcd with a prefix that only this benchmark uses.
 type site struct {
-	server *kv.Server // nil: not ours
+	server *kv.Server // nil: not an embedded etcd
 	client *kv.Client
 	cfg    kv.Config   // of clients over gRPC
-	root   string      // of all our keys; ends in '/'
-	keys   record.Keys // of a cluster: limits are measured beside it, so that who reads it back need not read those
-	dir    string      // temporary; holds etcd's data, and the executor's
+	root   string      // of all keys of the benchmark; ends in '/'
+	keys   record.Keys // of a cluster; limits are measured outside of it, so that reading the cluster back does not include them
+	dir    string      // temporary; holds etcd's data and the executor's
 
-	reached bool // there may be keys of ours in it
+	reached bool // etcd may contain keys of the benchmark
 }
 
-// openSite starts or reaches etcd. Close must be called unless it fails.
+// openSite starts or reaches etcd. The caller must call close, unless openSite fails.
 func openSite(ctx context.Context, cfg siteConfig, log *zap.Logger) (_ *site, err error) {
 	s := &site{}
 	defer func() {
@@ -64,8 +64,8 @@ func openSite(ctx context.Context, cfg siteConfig, log *zap.Logger) (_ *site, er
 		s.server, err = kv.StartServer(ctx, kv.ServerConfig{
 			Dir: s.dir + "/etcd", Logger: log,
 			CompactionRetention: 1 << 40, // every revision is read back at the end
-			// It is alone, and elects nobody; but requests may take as long as two elections
-			// and five seconds, which is little where everything is busy.
+			// A single member has no elections to lose, but a request may take two election timeouts plus five
+			// seconds. With the default, that would be too short on a busy machine.
 			Election: 10 * time.Second,
 		})
 		if err != nil {
@@ -91,23 +91,22 @@ func openSite(ctx context.Context, cfg siteConfig, log *zap.Logger) (_ *site, er
 	return s, nil
 }
 
-// clientConfig is how to reach an etcd over gRPC.
+// clientConfig returns the configuration of a client over gRPC.
 func (c siteConfig) clientConfig(log *zap.Logger) kv.Config {
 	return kv.Config{Endpoints: c.Endpoints, Username: c.User, Password: c.Password, CallTimeout: callLimit, Logger: log}
 }
 
-// dialClient returns one more client, over gRPC.
+// dialClient returns another client over gRPC.
 func (s *site) dialClient(ctx context.Context) (*kv.Client, error) { return kv.Dial(ctx, s.cfg) }
 
-// callLimit is generous: a saturated etcd answers late, and a benchmark that
-// gives up after five seconds measures nothing.
+// callLimit is generous, because a saturated etcd answers late. A benchmark that gave up after five seconds would
+// measure nothing.
 const callLimit = 20 * time.Second
 
-// cleanUpFor is how long deleting what a benchmark wrote may take: of a million
-// tasks, a minute or two.
+// cleanUpFor is how long it may take to delete what a benchmark has written. A million tasks take a minute or two.
 const cleanUpFor = 10 * time.Minute
 
-// currentRevision is etcd's present one.
+// currentRevision returns etcd's current revision.
 func (s *site) currentRevision(ctx context.Context) (int64, error) {
 	res, err := s.client.Get(ctx, s.keys.Cluster(), clientv3.WithKeysOnly())
 	if err != nil {
@@ -116,8 +115,7 @@ func (s *site) currentRevision(ctx context.Context) (int64, error) {
 	return res.Header.Revision, nil
 }
 
-// deletePrefix deletes everything below a prefix that is ours, in bites that do not
-// keep etcd from its other users.
+// deletePrefix deletes everything below a prefix, in portions that do not block etcd for others.
 func (s *site) deletePrefix(ctx context.Context, prefix string) error {
 	const bite = 2000
 	end := clientv3.GetPrefixRangeEnd(prefix)
@@ -139,7 +137,7 @@ func (s *site) deletePrefix(ctx context.Context, prefix string) error {
 	}
 }
 
-// close cleans up, whether ctx has ended or not, and lets go of etcd.
+// close deletes what the benchmark has written, even if ctx has ended, and disconnects from etcd.
 func (s *site) close(ctx context.Context) error {
 	interrupted := ctx.Err() != nil
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpFor)
@@ -168,9 +166,8 @@ func (s *site) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// eraseStragglers erases what is written after the end: etcd may still carry out a
-// request that nobody waits for any more. It is through when nothing was there
-// for a second.
+// eraseStragglers deletes what is written after an interruption: etcd may still execute requests whose caller has
+// given up. It is done when nothing was found for a second.
 func (s *site) eraseStragglers(ctx context.Context) error {
 	for quiet := 0; quiet < 5; quiet++ {
 		if !clock.Sleep(ctx, 200*time.Millisecond) {

@@ -11,14 +11,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// sizes are the bytes of the values that are written.
+// sizes are the sizes of the written values, in bytes.
 type sizes struct{ run, ended, mark, spec, entry int }
 
-// plain sizes are those of docs and of comparisons with other systems.
+// plainSizes returns equal sizes, as documents and comparisons with other systems use them.
 func plainSizes(bytes int) sizes { return sizes{bytes, bytes, bytes, bytes, bytes} }
 
-// sizesOf are those of what a load writes: of the records themselves, as store
-// writes them.
+// sizesOf returns the sizes of the records of a load, as store writes them.
 func sizesOf(ctx context.Context, l load) (n sizes, err error) {
 	t, e := l.makeTask(0)
 	now := task.At(time.Now())

@@ -13,24 +13,24 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// tap is the store as the scheduler and the executor get it, with an eye on what
-// they acknowledge. It changes nothing that passes through.
+// tap is the store that scheduler and executor get. It observes which writes were acknowledged, and changes
+// nothing.
 type tap struct {
 	*store.Store
 	clock   *fakeClock
 	cursors []cursor // by shard
-	// measuring says that samples count.
+	// measuring enables samples.
 	measuring atomic.Bool
 	claimed   atomic.Bool // there is a sample of a claim
 
-	opened   atomic.Int64 // shards, once each
-	reopened atomic.Int64 // times that a shard was opened again
+	opened   atomic.Int64 // shards that were opened, once each
+	reopened atomic.Int64 // how often a shard was opened again
 	decided  atomic.Int64 // ticks
-	finished atomic.Int64 // attempts whose end is on record
+	finished atomic.Int64 // attempts whose end is recorded
 	failures atomic.Int64 // ends that could not be recorded, or were late
 
 	mu      sync.Mutex
-	started []time.Duration // from the tick to the start of its action
+	started []time.Duration // from a tick to the start of its action
 }
 
 var (
@@ -38,16 +38,17 @@ var (
 	_ executor.Inbox  = (*tap)(nil)
 )
 
-// cursor is how far a shard's ticks are decided. Its worker alone moves it.
+// cursor is the position up to which a shard's ticks are decided. Only the shard's worker moves it.
 type cursor struct {
 	timetable
-	n     int          // the first tick that is not
+	n     int          // the first undecided tick
 	next  atomic.Int64 // its time in ms; 0: the shard has no tasks
 	open  atomic.Bool  // it has been opened
 	late  []time.Duration
-	ticks []int64 // scratch
+	ticks []int64 // reused buffer
 }
 
+// newTap returns a tap on a store.
 func newTap(s *store.Store, c *fakeClock, tables []timetable) *tap {
 	t := &tap{Store: s, clock: c, cursors: make([]cursor, len(tables))}
 	for i := range tables {
@@ -60,7 +61,7 @@ func newTap(s *store.Store, c *fakeClock, tables []timetable) *tap {
 	return t
 }
 
-// Open counts the shards that are served.
+// Open counts the shards that are opened.
 func (t *tap) Open(ctx context.Context, shard int, f store.Fences) (record.Watermark, int64, error) {
 	w, rev, err := t.Store.Open(ctx, shard, f)
 	switch {
@@ -74,7 +75,7 @@ func (t *tap) Open(ctx context.Context, shard int, f store.Fences) (record.Water
 	return w, rev, err
 }
 
-// Commit notes the ticks that a commit has decided, when etcd has said so.
+// Commit records the ticks that a commit has decided, after etcd has acknowledged it.
 func (t *tap) Commit(ctx context.Context, c *store.Commit) (int64, error) {
 	rev, err := t.Store.Commit(ctx, c)
 	if err == nil {
@@ -83,6 +84,8 @@ func (t *tap) Commit(ctx context.Context, c *store.Commit) (int64, error) {
 	return rev, err
 }
 
+// advanceTo moves the cursor to the first tick that a watermark does not decide, and samples the lateness of the
+// ticks before it.
 func (c *cursor) advanceTo(t *tap, w record.Watermark, now time.Time) {
 	c.ticks = c.ticks[:0]
 	for len(c.due) > 0 && c.isDecided(c.n, w) {
@@ -105,7 +108,7 @@ func (c *cursor) advanceTo(t *tap, w record.Watermark, now time.Time) {
 	}
 }
 
-// firstUndecided is the earliest tick, of all shards, that is not decided, in ms.
+// firstUndecided returns the earliest undecided tick of all shards, in ms.
 func (t *tap) firstUndecided() int64 {
 	var first int64
 	for i := range t.cursors {
@@ -117,8 +120,8 @@ func (t *tap) firstUndecided() int64 {
 	return first
 }
 
-// Finish notes when an action started, and that its end is on record. An action
-// that does nothing comes here as soon as it has started.
+// Finish records when an action has started, and that its end is recorded. For an action that does nothing, Finish
+// is called as soon as it has started.
 func (t *tap) Finish(ctx context.Context, h record.Held, end task.Run, next *task.Waiting) error {
 	if t.measuring.Load() && h.Action.Noop != nil {
 		late := t.clock.Now().Sub(h.ScheduledTime.Time)
@@ -137,15 +140,15 @@ func (t *tap) Finish(ctx context.Context, h record.Held, end task.Run, next *tas
 	return err
 }
 
-// isSampled reports whether a tick was decided beyond the first so many, whether there is a
-// sample of a claim, which is taken a bit later, and, if runs start here, one of a start.
+// isSampled reports whether more ticks were decided than first, and a sample exists of a claim, which is taken a
+// moment later, and with starts also of a start.
 func (t *tap) isSampled(first int64, starts bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.decided.Load() > first && t.claimed.Load() && (!starts || len(t.started) > 0)
 }
 
-// claimSamples are the samples of all shards; for when their workers have stopped.
+// claimSamples returns the samples of all shards. The workers must have stopped.
 func (t *tap) claimSamples() []time.Duration {
 	var all []time.Duration
 	for i := range t.cursors {
@@ -154,5 +157,5 @@ func (t *tap) claimSamples() []time.Duration {
 	return all
 }
 
-// startSamples are the samples of the executor; for when it has stopped.
+// startSamples returns the samples of the executor, which must have stopped.
 func (t *tap) startSamples() []time.Duration { return t.started }

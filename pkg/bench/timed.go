@@ -9,21 +9,21 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// measureHerd measures how late ticks are claimed of which many fall on one instant,
-// again and again. The first round warms up.
+// measureHerd measures how late ticks are claimed when many of them are due at the same instant, several times. The
+// first round is for warming up.
 func (b *bench) measureHerd(ctx context.Context) error {
 	l := load{tasks: b.Tasks, period: b.Every, herd: true, origin: schedulerOrigin(), action: noopAction, overlap: b.Overlap, keep: b.Keep}
 	return b.measureLateness(ctx, "herd", l, l.period, time.Duration(b.Rounds)*l.period)
 }
 
-// measureLatency measures how late ticks are claimed and their actions start, of a few
-// ticks on an otherwise idle node.
+// measureLatency measures how late ticks are claimed and their actions start, for a few ticks on an otherwise idle
+// node.
 func (b *bench) measureLatency(ctx context.Context) error {
 	l := load{tasks: b.Rate, period: time.Second, origin: schedulerOrigin(), action: noopAction, overlap: b.Overlap, keep: b.Keep}
 	return b.measureLateness(ctx, "latency", l, b.Warmup, b.Duration)
 }
 
-// measureLateness measures lateness with a clock that goes as the wall's does.
+// measureLateness measures lateness with a clock that runs in real time.
 func (b *bench) measureLateness(ctx context.Context, name string, l load, warmup, duration time.Duration) (err error) {
 	r, w, err := b.prepareRig(ctx, l)
 	if err != nil {
@@ -32,12 +32,12 @@ func (b *bench) measureLateness(ctx context.Context, name string, l load, warmup
 
 	defer func() { err = errors.Join(err, r.close(ctx)) }()
 
-	// The clock begins half a period, or half a second, before the first tick, so
-	// that waves are over when measuring begins and ends.
+	// The clock starts half a period, or half a second, before the first tick, so that no herd is being processed
+	// when measuring begins and ends.
 	lead := min(l.period/2, 500*time.Millisecond)
 	warmup = max(warmup, lead)
 	w.clock.runSteadily(l.origin.Add(l.period - lead))
-	w.engine.Look() // they sleep by a clock that stood still
+	w.engine.Look() // the workers sleep until a time of the held clock; wake them
 	b.progress.beginStep("%s: warm up", name)
 	ok := clock.Sleep(ctx, warmup)
 	b.progress.beginStep("%s", name)
@@ -54,7 +54,7 @@ func (b *bench) measureLateness(ctx context.Context, name string, l load, warmup
 		b.progress.showStatus("%s  %.1f of %s", name, time.Since(began).Seconds(), duration)
 	}
 
-	for ok && !w.tap.isSampled(first, r.cfg.Executor) && time.Since(began) < settleFor { // one of each at least
+	for ok && !w.tap.isSampled(first, r.cfg.Executor) && time.Since(began) < settleFor { // at least one of each
 		ok = clock.Sleep(ctx, min(duration, 200*time.Millisecond))
 	}
 
@@ -86,5 +86,5 @@ func (b *bench) measureLateness(ctx context.Context, name string, l load, warmup
 	return nil
 }
 
-// defaultOverlap is what users get who say nothing.
+// defaultOverlap is the default of the overlap policy.
 var defaultOverlap = task.Defaults().Overlap

@@ -14,37 +14,37 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// witness sees every run that is dispatched, by what etcd tells: when each of the
-// tasks that tick all the time was decided to run, and which of its ticks were not.
+// witness observes in etcd every run that is dispatched: when it was decided, and which ticks have no run.
 type witness struct {
 	keys   record.Keys
-	period time.Duration // of the tasks that it looks at
+	period time.Duration // of the tasks that it observes
 
 	mu     sync.Mutex
 	seen   map[string]*lastRun // by task
 	seeing span
 }
 
-// lastRun is a task's latest run.
+// lastRun is the latest run of a task.
 type lastRun struct {
 	tick, decided time.Time
 }
 
-// span is what was seen from one moment to another.
+// span is what was observed in a period.
 type span struct {
 	fired   int64
-	missing int64 // ticks that gave rise to no run
-	twice   int64 // ticks that gave rise to more than one
-	gap     time.Duration
-	gapTask string // which had to wait that long, beyond its period, between two runs
-	late    []time.Duration
+	missing int64           // ticks without a run
+	twice   int64           // ticks with more than one run
+	gap     time.Duration   // the longest time between two runs of a task, minus its period
+	gapTask string          // the task with that gap
+	late    []time.Duration // from each tick to its decision
 }
 
+// newWitness returns a witness that has not observed anything.
 func newWitness(keys record.Keys, period time.Duration) *witness {
 	return &witness{keys: keys, period: period, seen: map[string]*lastRun{}}
 }
 
-// watchDispatches watches until ctx ends.
+// watchDispatches watches until ctx ends. It fails if it has missed events.
 func (w *witness) watchDispatches(ctx context.Context, client *kv.Client, log *zap.Logger) error {
 	key, end := kv.Prefix(w.keys.Runs())
 	first := true
@@ -73,8 +73,7 @@ func (w *witness) watchDispatches(ctx context.Context, client *kv.Client, log *z
 	})
 }
 
-// noteDispatch takes note of a dispatch: of a tick that had its turn, not of another
-// attempt, or of one that a node gave back.
+// noteDispatch records the first dispatch of a tick. It ignores retries, and runs that a node handed back.
 func (w *witness) noteDispatch(r task.Run) {
 	if r.Attempt > 1 || !r.DispatchedAt.Equal(r.CreatedAt.Time) {
 		return
@@ -107,14 +106,14 @@ func (w *witness) noteDispatch(r task.Run) {
 	last.tick, last.decided = tick, decided
 }
 
-// beginSpan begins another span.
+// beginSpan begins a new span.
 func (w *witness) beginSpan() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.seeing = span{}
 }
 
-// allDispatched reports whether each of n tasks has run after some moment.
+// allDispatched reports whether at least n tasks have had a run that was decided after a time.
 func (w *witness) allDispatched(n int, after time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -129,7 +128,7 @@ func (w *witness) allDispatched(n int, after time.Time) bool {
 	return ran >= n
 }
 
-// endSpan is what was seen since begin.
+// endSpan returns what was observed since beginSpan.
 func (w *witness) endSpan() span {
 	w.mu.Lock()
 	defer w.mu.Unlock()
