@@ -13,7 +13,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Args checks the number of arguments, with the usage line as the hint.
+// Args returns a check of the number of arguments, from least to most (negative: no limit). Its errors contain
+// the usage line as the hint. what names the arguments in the message.
 func Args(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
@@ -27,7 +28,7 @@ func Args(least, most int, what string) cobra.PositionalArgs {
 	}
 }
 
-// AddGroup adds commands in a group of the parent's help.
+// AddGroup adds commands to a parent, in one group of its help.
 func AddGroup(parent *cobra.Command, group string, commands ...*cobra.Command) {
 	for _, c := range commands {
 		c.GroupID = group
@@ -35,19 +36,20 @@ func AddGroup(parent *cobra.Command, group string, commands ...*cobra.Command) {
 	}
 }
 
-// FormatsKey is the annotation that LimitFormats sets.
+// FormatsKey is the annotation with the output formats of a command.
 const FormatsKey = "carillon/formats"
 
-// LimitFormats declares the formats that a command has.
+// LimitFormats declares the output formats that a command supports.
 func LimitFormats(cmd *cobra.Command, formats ...string) *cobra.Command {
 	cmd.Annotations = map[string]string{FormatsKey: strings.Join(formats, ",")}
 	return cmd
 }
 
+// offlineKey is the annotation of commands that do not use the user's configuration.
 const offlineKey = "carillon/offline"
 
-// WithoutConfig declares that commands, and those within them, have no use for the
-// user's configuration: they work where it is broken.
+// WithoutConfig declares that commands and their subcommands do not use the user's configuration, so they also
+// work if it is invalid.
 func WithoutConfig(commands ...*cobra.Command) {
 	for _, cmd := range commands {
 		if cmd.Annotations == nil {
@@ -57,6 +59,7 @@ func WithoutConfig(commands ...*cobra.Command) {
 	}
 }
 
+// worksOffline reports whether a command, or one of its parents, was passed to WithoutConfig.
 func worksOffline(cmd *cobra.Command) bool {
 	for ; cmd != nil; cmd = cmd.Parent() {
 		if cmd.Annotations[offlineKey] != "" || strings.HasPrefix(cmd.Name(), cobra.ShellCompRequestCmd) {
@@ -67,7 +70,7 @@ func worksOffline(cmd *cobra.Command) bool {
 	return false
 }
 
-// Formats are the output formats that a command has.
+// Formats returns the output formats that a command supports.
 func Formats(cmd *cobra.Command) []string {
 	if s, ok := cmd.Annotations[FormatsKey]; ok {
 		return strings.Split(s, ",")
@@ -75,7 +78,7 @@ func Formats(cmd *cobra.Command) []string {
 	return output.Formats
 }
 
-// Sleep waits between two polls.
+// Sleep waits between two polls. It returns the error of ctx if that ends first.
 func Sleep(ctx context.Context, d time.Duration) error {
 	if !clock.Sleep(ctx, d) {
 		return ctx.Err()

@@ -11,7 +11,9 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/output"
 )
 
-// Confirm is approve for things of any kind, by their names.
+// Confirm asks for the confirmation of a change of several objects. It returns false if nothing must be done:
+// no object matches, or it is a dry run, whose plan it prints. broad states that the objects were selected by a
+// pattern; only then is a confirmation needed. A severe change is confirmed with the number of objects.
 func (f *Factory) Confirm(ctx context.Context, verb, kind string, names []string, broad, dryRun, severe bool) (bool, error) {
 	if len(names) == 0 {
 		f.Note("no %s matches; nothing done", kind)
@@ -31,14 +33,14 @@ func (f *Factory) Confirm(ctx context.Context, verb, kind string, names []string
 	return f.Ask(ctx, verb+" "+output.Plural(int64(len(names)), kind)+"?", len(names), severe)
 }
 
-// DryRunItem is what a dry run tells programs of one thing.
+// DryRunItem is one planned change of a dry run, for programs.
 type DryRunItem struct {
 	Would string `json:"would"`
 	Kind  string `json:"kind"`
 	Name  string `json:"name"`
 }
 
-// emitPlan prints what a dry run found: a sentence for each thing, or a list.
+// emitPlan prints the plan of a dry run: a sentence for each object, or a list.
 func (f *Factory) emitPlan(verb, kind string, names []string) error {
 	if f.ForPeople() {
 		var b strings.Builder
@@ -56,7 +58,7 @@ func (f *Factory) emitPlan(verb, kind string, names []string) error {
 	return output.EmitList(&f.Printer, plan, func(p DryRunItem) string { return p.Name }, nil)
 }
 
-// showPreview says what would be done to which things, before the question.
+// showPreview prints the planned changes before the question.
 func (f *Factory) showPreview(verb string, names []string) {
 	const most = 20
 
@@ -69,8 +71,8 @@ func (f *Factory) showPreview(verb string, names []string) {
 	}
 }
 
-// Ask asks a question that a y answers, or the number n if the change is severe. It is an
-// error where nobody is there to answer.
+// Ask asks a question on the terminal. The answer must be y, or the number n if the change is severe. It
+// returns an error if there is no terminal, or if input is disabled.
 func (f *Factory) Ask(ctx context.Context, question string, n int, severe bool) (bool, error) {
 	if _, tty := f.Terminal(f.In); !tty || f.NoInput {
 		return false, &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: failure.CodeConfirm,
@@ -88,7 +90,7 @@ func (f *Factory) Ask(ctx context.Context, question string, n int, severe bool) 
 	}
 
 	answer, err := ReadPatiently(ctx, func() (string, error) {
-		line, _ := bufio.NewReader(f.In).ReadString('\n') // no answer is a no
+		line, _ := bufio.NewReader(f.In).ReadString('\n') // no answer counts as no
 		return line, nil
 	})
 
@@ -104,9 +106,9 @@ func (f *Factory) Ask(ctx context.Context, question string, n int, severe bool) 
 	return false, &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: failure.CodeConfirm, Message: "not done"}}
 }
 
-// ReadPatiently reads what a person may take their time to type, or another program
-// to send, and gives up when ctx ends. The read itself cannot be ended: it is
-// left behind, and ends with the process.
+// ReadPatiently calls a function that may block for a long time on input from a user or another program. It
+// returns when ctx ends. The function itself cannot be interrupted, so its goroutine remains until the process
+// ends.
 func ReadPatiently[T any](ctx context.Context, read func() (T, error)) (T, error) {
 	type result struct {
 		v   T

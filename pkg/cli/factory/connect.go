@@ -14,7 +14,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Token is the token that calls carry; "" is none.
+// Token returns the token that calls use, or "" if there is none.
 func (f *Factory) Token() (string, error) {
 	s, err := f.Settings()
 	if err != nil {
@@ -25,7 +25,7 @@ func (f *Factory) Token() (string, error) {
 	return c.Token, err
 }
 
-// readCredential is ReadCredential, and prints its warning.
+// readCredential reads the credential and prints its warning.
 func (f *Factory) readCredential(s *settings.Settings) (settings.Credential, error) {
 	c, err := f.ReadCredential(s)
 	if c.Warning != "" {
@@ -34,13 +34,12 @@ func (f *Factory) readCredential(s *settings.Settings) (settings.Credential, err
 	return c, err
 }
 
-// Connect makes a client for the server, with the limit of --timeout. It does not connect.
+// Connect returns a client for the configured server, with the timeout of --timeout. It does not connect.
 func (f *Factory) Connect() (*client.Client, error) {
 	return f.ConnectFor(f.Timeout)
 }
 
-// ConnectFor makes a client whose calls take no longer than limit. It does not
-// connect.
+// ConnectFor is like Connect, with another timeout.
 func (f *Factory) ConnectFor(limit time.Duration) (*client.Client, error) {
 	cfg, err := f.ClientConfig(limit)
 	if err != nil {
@@ -49,7 +48,7 @@ func (f *Factory) ConnectFor(limit time.Duration) (*client.Client, error) {
 	return client.New(cfg)
 }
 
-// ClientConfig is how the server is reached.
+// ClientConfig returns the configuration of a client for the configured server.
 func (f *Factory) ClientConfig(limit time.Duration) (cfg client.Config, err error) {
 	s, err := f.Settings()
 	if err != nil {
@@ -78,7 +77,7 @@ func (f *Factory) ClientConfig(limit time.Duration) (cfg client.Config, err erro
 	return cfg, nil
 }
 
-// printCall tells of a call, for -v.
+// printCall prints a call for --verbose.
 func (f *Factory) printCall(k client.Sent) {
 	words := fmt.Sprintf("%s %s · %d · %s", k.Method, k.Path, k.Status, k.Took.Round(time.Millisecond/10))
 	if k.Err != nil {
@@ -87,7 +86,7 @@ func (f *Factory) printCall(k client.Sent) {
 	fmt.Fprintln(f.Err, f.PaintErr(output.Dim, f.Plain(output.Sanitize(words))))
 }
 
-// tlsConfig is TLS with files of one's own; nil if there are none.
+// tlsConfig returns a TLS configuration with the user's files, or nil if there are none.
 func tlsConfig(ca, cert, key string) (*tls.Config, error) {
 	if ca == "" && cert == "" && key == "" {
 		return nil, nil

@@ -10,23 +10,24 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/settings"
 )
 
-// IO is what a command talks to.
+// IO contains the streams and the environment of a command.
 type IO struct {
 	In       io.Reader
 	Out, Err io.Writer
-	// Env looks an environment variable up; nil is os.Getenv.
+	// Env returns the value of an environment variable; nil means os.Getenv.
 	Env func(string) string
-	// Version is this program's; "" is what the build recorded.
+	// Version is the version of this program; "" means the version that the build recorded.
 	Version string
-	// CompleteWithin is how long TAB waits for an answer; 0 is 300 ms, as long as a
-	// person takes it for a key that works.
+	// CompleteWithin limits how long shell completion waits for the server; 0 means 300 ms, which a user does
+	// not notice as a delay.
 	CompleteWithin time.Duration
-	// CompleteFor is how long TAB offers what it has found, without asking again; 0
-	// is 5 s, as long as a person goes on with one line.
+	// CompleteFor is how long shell completion reuses an answer of the server; 0 means 5 s, which is about as
+	// long as a user edits one command line.
 	CompleteFor time.Duration
 }
 
-// Factory is one command line while it runs.
+// Factory holds the state of one invocation of the program. It is not safe for concurrent use, except where a
+// method states otherwise.
 type Factory struct {
 	output.Printer
 	settings.Resolver
@@ -37,9 +38,9 @@ type Factory struct {
 	CompleteWithin time.Duration
 	CompleteFor    time.Duration
 
-	Words    []string
-	Parsed   bool   // the words and flags are those of a command
-	LastHint string // the hint that was told last
+	Words    []string // the words of the command line
+	Parsed   bool     // the words and flags were parsed successfully
+	LastHint string   // the hint that was printed last
 
 	AllNamespaces bool
 	Yes           bool
@@ -47,11 +48,11 @@ type Factory struct {
 	Timeout       time.Duration
 	Verbose       bool
 
-	LookupTimeout time.Duration // bounds what is asked only to make a message better
-	NodeTimeout   time.Duration // how long a node may take to do what it was asked for
+	LookupTimeout time.Duration // limits calls that only improve an error message
+	NodeTimeout   time.Duration // how long a node may take to do what was requested
 }
 
-// New makes the factory of one command line.
+// New returns the factory of one invocation.
 func New(sys IO) *Factory {
 	if sys.Env == nil {
 		sys.Env = os.Getenv
@@ -68,16 +69,16 @@ func New(sys IO) *Factory {
 	}
 }
 
-// Namespace is where names without one are looked up.
+// Namespace returns the namespace of names that do not contain one.
 func (f *Factory) Namespace() string {
 	s, err := f.Settings()
-	if err != nil { // it is told elsewhere
+	if err != nil { // CheckFlags reports this error
 		s = &settings.Settings{}
 	}
 	return f.NamespaceSetting(s).Value
 }
 
-// Scope is the namespace that lists are of; "" is all.
+// Scope returns the namespace of lists; "" means all namespaces.
 func (f *Factory) Scope() string {
 	if f.AllNamespaces {
 		return ""
@@ -85,7 +86,8 @@ func (f *Factory) Scope() string {
 	return f.Namespace()
 }
 
-// inContext names the context in a question, so that nobody says yes in the wrong one.
+// inContext adds the name of the context to a question, so that the user does not confirm a change in the wrong
+// cluster.
 func (f *Factory) inContext(question string) string {
 	s, err := f.Settings()
 	if err != nil || s.Name == "" {

@@ -13,7 +13,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// flagSets are the names of all flags of a command, its own and the global ones.
+// flagSets returns the names of all flags of a command: its own and the global ones.
 func flagSets(cmd *cobra.Command) [][]string {
 	var own, global []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { own = append(own, f.Name) })
@@ -22,7 +22,8 @@ func flagSets(cmd *cobra.Command) [][]string {
 	return [][]string{own, global}
 }
 
-// FlagError names the flag that was meant, or the value.
+// FlagError converts an error of the flag parser. For an unknown flag it suggests the one that was probably
+// meant.
 func FlagError(cmd *cobra.Command, err error) error {
 	if f := badValue(err); f != nil {
 		return f
@@ -48,8 +49,8 @@ func FlagError(cmd *cobra.Command, err error) error {
 	return f
 }
 
-// badValue says of a flag's value what is wrong with it, as everywhere else; nil
-// if something else is wrong.
+// badValue explains an invalid value of a flag, with the same message as for other inputs. It returns nil for
+// other errors.
 func badValue(err error) *failure.Error {
 	var bad *pflag.InvalidValueError
 	if !errors.As(err, &bad) {

@@ -15,7 +15,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Report tells an error and returns the exit code.
+// Report prints an error and returns the exit code.
 func (f *Factory) Report(err error) int {
 	if err == nil {
 		return 0
@@ -38,7 +38,7 @@ func (f *Factory) Report(err error) int {
 		}
 
 		if err == nil {
-			_, _ = f.Err.Write(append(b, '\n')) // nobody is left to tell
+			_, _ = f.Err.Write(append(b, '\n')) // there is no other stream on which to report this error
 		}
 
 		return fail.Exit
@@ -46,7 +46,7 @@ func (f *Factory) Report(err error) int {
 
 	fmt.Fprintf(f.Err, "%s %s\n", f.PaintErr(output.Red, "error:"), output.Sanitize(fail.Error()))
 
-	if fail.Hint != "" && fail.Hint != f.LastHint { // a hundred errors of a kind need one
+	if fail.Hint != "" && fail.Hint != f.LastHint { // a hint is printed only once for several errors of the same kind
 		fmt.Fprintf(f.Err, "%s %s\n", f.PaintErr(output.Dim, "hint:"), f.Plain(output.Sanitize(fail.Hint)))
 		f.LastHint = fail.Hint
 	}
@@ -54,7 +54,7 @@ func (f *Factory) Report(err error) int {
 	return fail.Exit
 }
 
-// Explain finds the exit code and the words for an error.
+// Explain returns the exit code, the message and the hint for an error.
 func (f *Factory) Explain(err error) *failure.Error {
 	var fail *failure.Error
 	var remote *client.Error
@@ -78,11 +78,11 @@ func (f *Factory) Explain(err error) *failure.Error {
 	return failure.Locate(err, fail)
 }
 
-// ExplainRemote finds the exit code and the words for an error of the server.
+// ExplainRemote returns the exit code, the message and the hint for an error of the server.
 func (f *Factory) ExplainRemote(e *client.Error) *failure.Error {
 	fail := &failure.Error{Exit: failure.ExitFailure, Problem: failure.Problem{Code: e.Code, Field: e.Field, Message: e.Message, Hint: e.Hint}}
 	if fail.Field == "If-Match" {
-		fail.Field = "revision" // as it is called here
+		fail.Field = "revision" // the name of the flag
 	}
 
 	switch {
@@ -115,7 +115,7 @@ func (f *Factory) ExplainRemote(e *client.Error) *failure.Error {
 	return fail
 }
 
-// readOnly is the error of every change in a context that only looks.
+// readOnly returns the error for a change in a read-only context.
 func (f *Factory) readOnly() *failure.Error {
 	name := "this context"
 	if s, err := f.Settings(); err == nil && s.Name != "" {
@@ -126,6 +126,7 @@ func (f *Factory) readOnly() *failure.Error {
 	return fail.WithHint("choose another with --context, or allow it with: carillon config set %s read_only=false", strings.TrimPrefix(name, "context "))
 }
 
+// tokenHint returns a hint for a missing or rejected token. It depends on where the token was looked for.
 func (f *Factory) tokenHint() string {
 	if s, err := f.Settings(); err == nil && s.Name != "" {
 		if token, file := f.TokenSetting(s); token.Value == "" && file.Value == "" {
@@ -144,7 +145,8 @@ func (f *Factory) tokenHint() string {
 		cmp.Or(f.UserTokenFile(), "~/.config/carillon/token"))
 }
 
-// wantsJSON looks at the words themselves if the flags could not be parsed.
+// wantsJSON reports whether errors must be printed as JSON. It examines the words of the command line, because
+// the flags may not have been parsed.
 func (f *Factory) wantsJSON() bool {
 	wanted := f.Format
 	for i, arg := range f.Words {
@@ -169,8 +171,8 @@ func (f *Factory) wantsJSON() bool {
 	return wanted == output.FormatJSON || wanted == output.FormatJSONL
 }
 
-// IsHopeless reports whether there is no use in asking the server anything more: it
-// did not answer at all, or does not let this user in.
+// IsHopeless reports whether further calls to the server would also fail, because it does not answer, or
+// rejects this user.
 func (f *Factory) IsHopeless(err error) bool {
 	code := f.Explain(err).Code
 	return failure.IsUnreachable(err) || code == client.CodeUnauthorized || code == client.CodeReadOnly

@@ -11,7 +11,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// The exit codes; "carillon help exit-codes" explains them.
+// The exit codes; "carillon help exit-codes" describes them.
 const (
 	ExitFailure     = 1
 	ExitUsage       = 2
@@ -24,7 +24,7 @@ const (
 	ExitInterrupted = 130
 )
 
-// Codes that only the command line has; the others are the client's and the tasks'.
+// Codes that only the command line uses. The others are defined by packages client and task.
 const (
 	CodeUsage       = "usage"
 	CodeFailure     = "failure"
@@ -33,7 +33,7 @@ const (
 	codeInterrupted = "interrupted"
 )
 
-// Problem is an error as -o json shows it.
+// Problem is an error in the form of -o json.
 type Problem struct {
 	Code    string `json:"code"`
 	Field   string `json:"field,omitempty"`
@@ -41,14 +41,15 @@ type Problem struct {
 	Hint    string `json:"hint,omitempty"`
 }
 
-// Error is an error that knows its exit code.
+// Error is an error with an exit code.
 type Error struct {
 	Problem
-	Location string // file:line:column, if it is about a file
+	Location string // file:line:column, if the error concerns a file
 	Exit     int
-	Reported bool // it has been told already
+	Reported bool // the error has been printed already
 }
 
+// Error implements error.
 func (f *Error) Error() string {
 	s := f.Message
 	if f.Field != "" {
@@ -62,23 +63,23 @@ func (f *Error) Error() string {
 	return s
 }
 
-// Usage is a mistake in the command line itself.
+// Usage returns the error for an invalid command line.
 func Usage(format string, args ...any) *Error {
 	return &Error{Exit: ExitUsage, Problem: Problem{Code: CodeUsage, Message: fmt.Sprintf(format, args...)}}
 }
 
-// WithHint sets what the user can do about it.
+// WithHint sets the hint: what the user can do about the error.
 func (f *Error) WithHint(format string, args ...any) *Error {
 	f.Hint = fmt.Sprintf(format, args...)
 	return f
 }
 
-// NotFound is the error of something that is not there.
+// NotFound returns the error for something that does not exist.
 func NotFound(format string, args ...any) *Error {
 	return &Error{Exit: ExitNotFound, Problem: Problem{Code: client.CodeNotFound, Message: fmt.Sprintf(format, args...)}}
 }
 
-// Interrupted is err after the user, or whoever stopped us, made it happen.
+// Interrupted returns the error for a command that the user or a signal has stopped.
 func Interrupted(err error) error {
 	var f *Error
 	if errors.As(err, &f) && f.Exit == ExitInterrupted {
@@ -87,7 +88,7 @@ func Interrupted(err error) error {
 	return &Error{Exit: ExitInterrupted, Problem: Problem{Code: codeInterrupted, Message: "interrupted"}}
 }
 
-// Locate keeps the place in a file with the message.
+// Locate adds the position in a file, if err contains one.
 func Locate(err error, f *Error) *Error {
 	var placed *manifest.Error
 	if !errors.As(err, &placed) {
@@ -104,7 +105,8 @@ func IsUnreachable(err error) bool {
 	return errors.As(err, &e) && e.Status == 0 && errors.Is(e, task.ErrUnavailable)
 }
 
-// AlreadyReported is the error after several that were told already; nil if none were.
+// AlreadyReported returns the error after several errors that were already printed, or nil if there were none.
+// If their exit codes differ, the result has ExitFailure.
 func AlreadyReported(codes []int) error {
 	if len(codes) == 0 {
 		return nil
@@ -118,7 +120,7 @@ func AlreadyReported(codes []int) error {
 	return &Error{Exit: exit, Reported: true}
 }
 
-// FileReason is an error of the file system without the call's name and the path.
+// FileReason returns the text of a file system error without the operation and the path.
 func FileReason(err error) string {
 	if e, ok := err.(*fs.PathError); ok {
 		return e.Err.Error()

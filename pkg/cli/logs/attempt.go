@@ -12,20 +12,20 @@ import (
 )
 
 const (
-	// silenceBeforeLookup is how long an attempt may write nothing until it is looked whether it
-	// is over, and its node too ill to say so.
+	// silenceBeforeLookup is how long an attempt may print nothing before its run's record is read. The attempt
+	// may have ended although its node can no longer report that.
 	silenceBeforeLookup = 10 * time.Second
-	// atTheEnd is beyond any output: it is followed only for its end.
+	// atTheEnd is an offset beyond any output. A stream from there only waits for the end of the attempt.
 	atTheEnd = 1 << 40
 )
 
 var (
-	errAgain    = errors.New("look again") // what keeps the output away is no trouble of the server's
-	errNotThere = errors.New("the attempt is over, and its node does not say so")
+	errAgain    = errors.New("look again")                                        // the output is unavailable, but the server works: try again
+	errNotThere = errors.New("the attempt is over, and its node does not say so") // the record states that the attempt has ended, but its node does not
 )
 
-// followAttempt follows an attempt to its end, or to an error after which it goes on
-// where it was.
+// followAttempt follows an attempt to its end. After an error it can be called again, and continues at the byte
+// that it has reached.
 func (t *RunFollower) followAttempt(ctx context.Context, n int) error {
 	if t.Out != nil {
 		t.Out.attempt = n
@@ -46,7 +46,7 @@ func (t *RunFollower) followAttempt(ctx context.Context, n int) error {
 
 	body, err := t.C.Logs.Follow(ctx, t.Run.Namespace, t.Run.Task, t.Run.ID, o)
 	if e := (*client.Error)(nil); errors.As(err, &e) {
-		gone := e.Code == client.CodeNoLogs || e.Code == client.CodeNodeAway // else it is trouble of the server's
+		gone := e.Code == client.CodeNoLogs || e.Code == client.CodeNodeAway // any other error is a problem of the server
 		switch {
 		case gone && over:
 			t.writeKeptOutput(n, e)
@@ -58,7 +58,7 @@ func (t *RunFollower) followAttempt(ctx context.Context, n int) error {
 			t.away = true
 			return errAgain
 		case gone:
-			return errAgain // it was handed back, and starts elsewhere
+			return errAgain // the attempt was handed back, and starts on another node
 		}
 	}
 
@@ -91,7 +91,8 @@ func (t *RunFollower) followAttempt(ctx context.Context, n int) error {
 	return err
 }
 
-// isStuck lasts until ctx ends, or the attempt is over and nothing comes all the same.
+// isStuck waits until the run's record states that the attempt has ended although its stream is still silent.
+// It returns false if ctx ends first.
 func isStuck(ctx context.Context, c *client.Client, run task.Run, n int, reading *atomic.Int64) bool {
 	tick := time.NewTicker(silenceBeforeLookup)
 	defer tick.Stop()
@@ -112,7 +113,8 @@ func isStuck(ctx context.Context, c *client.Client, run task.Run, n int, reading
 	}
 }
 
-// copyOutput writes what is read; reading is since when it waits for more, 0 while it does not.
+// copyOutput writes the output of a stream. reading contains since when it waits for more output (Unix
+// nanoseconds), or 0 if it does not wait.
 func (t *RunFollower) copyOutput(body *client.LogStream, reading *atomic.Int64) error {
 	for {
 		reading.Store(time.Now().UnixNano())
@@ -135,14 +137,14 @@ func (t *RunFollower) copyOutput(body *client.LogStream, reading *atomic.Int64) 
 	}
 }
 
-// writeKeptOutput writes the end of an output that is kept with the run, where the output itself
+// writeKeptOutput writes the end of the output that the record of the run contains, because the output itself
 // is gone.
 func (t *RunFollower) writeKeptOutput(n int, why *client.Error) {
 	switch {
 	case t.Out == nil:
 	case n == t.Run.Attempt && t.seen == 0 && t.Run.OutputTail != "":
 		t.M.Tell("the full output cannot be had (%s); this is its end, kept with the run", why.Message)
-		_, _ = t.Out.Write([]byte(t.Run.OutputTail)) // the next write tells
+		_, _ = t.Out.Write([]byte(t.Run.OutputTail)) // the next write returns the error
 	case why.Code == client.CodeNodeAway || t.Run.State.Final() && n == t.Run.Attempt && t.Run.OutputBytes > 0:
 		t.M.Tell("output of %s, attempt %d: %s", t.runName(), n, why.Message)
 	}

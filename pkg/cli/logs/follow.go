@@ -13,43 +13,43 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Following a run: its output comes by itself, and ends when the attempt has. The
-// run's record is read before and after; soon at first, then once a second.
+// The output of a followed run arrives over a stream, which ends with the attempt. The run's record is polled
+// between streams, at intervals that grow from pollFirst to pollMost.
 const (
 	pollFirst = 100 * time.Millisecond
 	pollMost  = time.Second
-	// pokedMost is the longest wait of a tail that hears from elsewhere when to look.
+	// pokedMost is the longest interval for a follower that events also wake.
 	pokedMost = 10 * time.Second
-	// pollPatience is how long a server may be away. That it does not answer is no
-	// reason to give up on a run that goes on without it.
+	// pollPatience is how long the server may be unreachable. The run continues without it, so following must
+	// not end at once.
 	pollPatience = 30 * time.Second
-	// startPatience is how long a run may wait for its start before that is said.
+	// startPatience is how long a run may wait for its start before a message reports that.
 	startPatience = 2 * time.Second
 )
 
-// RunFollower follows one run, attempt after attempt, to its end.
+// RunFollower follows one run, attempt by attempt, to its end.
 type RunFollower struct {
 	M        *Merger
 	C        *client.Client
 	Run      task.Run
-	Out      *RunOutput      // nil: it is only waited for
-	lines    int             // of what was there before; 0: all
-	First    int             // the attempt to begin with; 0: the latest
-	only     bool            // no other attempt than first
-	poke     <-chan struct{} // tells when to look again; nil: nobody does
-	Part     func(task.Run)  // follows a part of the run; nil: nobody does, or by other means
-	known    map[string]bool // parts that are followed
-	seen     int64           // bytes of the attempt first
-	since    time.Time       // when it was waited for
-	told     bool            // that it waits
-	away     bool            // its node is; that was told
-	bother   time.Time       // since when the server is away
-	bothered bool            // that was told
-	stubborn bool            // it may be away for ever
+	Out      *RunOutput      // nil: the run is only waited for
+	lines    int             // how many existing lines to print; 0: all
+	First    int             // the first attempt to follow; 0: the latest
+	only     bool            // follow no attempt other than First
+	poke     <-chan struct{} // signals that the record may have changed; nil: no signals
+	Part     func(task.Run)  // follows a part of the run; nil: parts are not followed here
+	known    map[string]bool // the parts that are followed already
+	seen     int64           // the number of bytes of attempt First that were read
+	since    time.Time       // since when the run is waited for
+	told     bool            // a message has reported that the run waits
+	away     bool            // the node is not reachable, and a message has reported that
+	bother   time.Time       // since when the server is not reachable; zero: it is
+	bothered bool            // a message has reported that
+	stubborn bool            // the server may be unreachable without a limit
 }
 
-// Follow returns the run as it ended. An error of the server that lasts ends it, and
-// one of ctx or of the output.
+// Follow returns the run as it ended. It ends early with an error of the server that persists, of ctx, or of
+// the output.
 func (t *RunFollower) Follow(ctx context.Context) (task.Run, error) {
 	if t.Out != nil {
 		defer t.Out.endOutput()
@@ -58,15 +58,15 @@ func (t *RunFollower) Follow(ctx context.Context) (task.Run, error) {
 	t.since = t.M.Now()
 	wait := pollFirst
 
-	if t.Run.UID == "" && t.Run.State.Final() { // an event told of it, and not all
+	if t.Run.UID == "" && t.Run.State.Final() { // the run comes from an event, which contains only some of its fields
 		if err := t.readRun(ctx); err != nil && !errors.Is(err, task.ErrUnavailable) {
 			return t.Run, err
 		}
 	}
 
 	for {
-		// The state first, the output after it: what a run wrote before it ended is
-		// then not missed.
+		// The record must be read before the output. Then everything that the run printed before it ended is
+		// read.
 		final := t.Run.State.Final()
 		if final && t.only && t.Run.Fan == nil && !slices.Contains(t.startedAttempts(), t.First) {
 			return t.Run, failure.NotFound("run %s has no attempt %d on record", t.Run.ID, t.First)
@@ -107,6 +107,7 @@ func (t *RunFollower) Follow(ctx context.Context) (task.Run, error) {
 	}
 }
 
+// waitOrEnd waits for d, or for a signal. It returns the error of ctx.
 func (t *RunFollower) waitOrEnd(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -121,6 +122,7 @@ func (t *RunFollower) waitOrEnd(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
+// readRun reads the run's record.
 func (t *RunFollower) readRun(ctx context.Context) error {
 	r, err := t.C.Runs.Get(ctx, t.Run.Namespace, t.Run.Task, t.Run.ID)
 	if err == nil {
@@ -129,7 +131,7 @@ func (t *RunFollower) readRun(ctx context.Context) error {
 	return err
 }
 
-// noteWaiting says that the run does not start, once.
+// noteWaiting prints once that the run has not started yet.
 func (t *RunFollower) noteWaiting() {
 	begun := t.Run.Node != "" || t.Run.Fan != nil && t.Run.State != task.Queued
 	if t.told || begun || t.M.Now().Sub(t.since) < startPatience {
@@ -140,11 +142,12 @@ func (t *RunFollower) noteWaiting() {
 	t.M.Tell("waiting: %s is %s", t.runName(), view.PlainRunResult(t.M.Factory, t.Run))
 }
 
+// runName returns the name of the run's task for messages.
 func (t *RunFollower) runName() string {
 	return selection.Name(t.M.Factory, t.Run.Namespace, t.Run.Task)
 }
 
-// startedAttempts are the attempts that a node was given, in order.
+// startedAttempts returns the attempts that were assigned to a node, in order.
 func (t *RunFollower) startedAttempts() (list []int) {
 	for _, a := range t.Run.Attempts {
 		if a.Node != "" {
@@ -159,10 +162,10 @@ func (t *RunFollower) startedAttempts() (list []int) {
 	return list
 }
 
-// attemptIsOver reports whether an attempt is over, by the run's record.
+// attemptIsOver reports whether an attempt has ended, according to the run's record.
 func (t *RunFollower) attemptIsOver(n int) bool { return t.Run.State.Final() || t.Run.Attempt > n }
 
-// followOutputs follows the attempts that there are. Progress: of one the end was reached.
+// followOutputs follows all attempts that exist. progress is true if one of them was followed to its end.
 func (t *RunFollower) followOutputs(ctx context.Context) (progress bool, err error) {
 	if err := t.followBegunParts(ctx); err != nil {
 		return false, err
@@ -196,7 +199,7 @@ func (t *RunFollower) followOutputs(ctx context.Context) (progress bool, err err
 	return progress, nil
 }
 
-// tolerateOutage puts up with a server that is away for a while.
+// tolerateOutage returns an error unless the server may become reachable again in time.
 func (t *RunFollower) tolerateOutage(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -213,18 +216,18 @@ func (t *RunFollower) tolerateOutage(ctx context.Context, err error) error {
 		return err
 	case t.bother.IsZero():
 		t.bother = t.M.Now()
-	case t.stubborn: // who hears of events is told once, by whoever reads them
+	case t.stubborn: // the reader of the events reports the outage once for all runs
 	case t.M.Now().Sub(t.bother) > pollPatience:
 		return err
 	case !t.bothered:
-		t.bothered = true // once is no trouble: a stream was cut, and is begun again
+		t.bothered = true // a single error is normal: a stream was cut off and is opened again
 		t.M.Tell("waiting for the server: %s", err)
 	}
 
 	return nil
 }
 
-// printEnd says how the run ended, how long it took, and where.
+// printEnd prints how the run ended, how long it took, and where it ran.
 func (t *RunFollower) printEnd() {
 	plain := *t.M.Factory
 	plain.Color = "never"

@@ -17,19 +17,19 @@ import (
 )
 
 const (
-	// MostListed is of how many tasks the latest runs are looked up, a call each.
+	// MostListed is the maximum number of tasks whose latest runs are looked up, with one call for each.
 	MostListed = 200
-	// MaxStreams is how many runs are followed at once. Others wait: their output
-	// is on their nodes.
+	// MaxStreams is the maximum number of runs that are followed at the same time. Others wait; nothing is lost,
+	// because their output is on their nodes.
 	MaxStreams = 200
-	// mostPending is how many runs may wait for that.
+	// mostPending is the maximum number of runs that wait.
 	mostPending = 2000
-	// minKnownRuns is how many runs of a task are known at least: events tell of runs
-	// that were looked up a moment before.
+	// minKnownRuns is the minimum number of runs of a task that are remembered. Events may arrive for runs that
+	// were already found in a list.
 	minKnownRuns = 32
 )
 
-// followTasks follows the runs that are named to their end, and the tasks for ever.
+// followTasks follows the named runs to their ends, and the named tasks without end.
 func followTasks(ctx context.Context, f *factory.Factory, c *client.Client, n Tasks, o reading) error {
 	l := &live{Merger: NewMerger(f, n.Refs()), c: c, o: o, tasks: map[selection.Ref]*liveTask{}, slots: make(chan struct{}, MaxStreams)}
 	l.timestamps = o.timestamps
@@ -47,7 +47,7 @@ func followTasks(ctx context.Context, f *factory.Factory, c *client.Client, n Ta
 	}
 
 	errs := make([]error, len(n.Runs))
-	var one sync.Mutex // parts of a run may fail at once
+	var one sync.Mutex // protects errs: parts of a run may fail at the same time
 
 	for i, r := range n.Runs {
 		l.startRun(ctx, &liveTask{}, r, func(err error) {
@@ -66,8 +66,8 @@ func followTasks(ctx context.Context, f *factory.Factory, c *client.Client, n Ta
 	return batch.ForEach(ctx, f, errs, func(err error) error { return err })
 }
 
-// live follows tasks: what events tell of their runs, and of each run its output. All
-// but the tails is one goroutine's.
+// live follows tasks: events announce their runs, and each run has a follower. One goroutine owns all fields,
+// except for those that the followers use.
 type live struct {
 	*Merger
 	c       *client.Client
@@ -76,20 +76,22 @@ type live struct {
 	cancel  context.CancelCauseFunc
 	tails   sync.WaitGroup
 	slots   chan struct{}
-	pending atomic.Int32 // tails
-	dropped atomic.Bool  // that runs are not shown was told
+	pending atomic.Int32 // the number of followers, including those that wait
+	dropped atomic.Bool  // a message has reported that runs are not shown
 }
 
-// liveTask is what is known of a task's runs, the oldest first.
+// liveTask contains the known runs of a task, the oldest first.
 type liveTask struct{ runs []*liveRun }
 
+// liveRun is a run that is followed.
 type liveRun struct {
 	id   string
 	poke chan struct{}
-	done chan struct{} // closed when all of it is shown
-	over bool          // it has ended, as events tell
+	done chan struct{} // closed when all of its output has been printed
+	over bool          // an event has reported its end
 }
 
+// isDone reports whether all of the run's output has been printed.
 func (r *liveRun) isDone() bool {
 	select {
 	case <-r.done:
@@ -99,13 +101,13 @@ func (r *liveRun) isDone() bool {
 	}
 }
 
-// followTasks lasts until ctx ends, or the server refuses.
+// followTasks follows tasks until ctx ends or the server refuses the request.
 func (l *live) followTasks(ctx context.Context, n Tasks) error {
 	events, begun, ended := make(chan task.Event, 256), make(chan struct{}), make(chan error, 1)
 	l.tails.Go(func() { ended <- l.readEvents(ctx, n.tasks, events, begun) })
 
 	select {
-	case <-begun: // what begins from now on is told: what began before is looked up
+	case <-begun: // runs that begin from now on are reported by events; earlier ones are looked up
 	case err := <-ended:
 		return l.endReason(ctx, err)
 	}
@@ -124,7 +126,7 @@ func (l *live) followTasks(ctx context.Context, n Tasks) error {
 	}
 }
 
-// endReason is why it ends: a tail's reason, if one ended it.
+// endReason returns the reason of the end. The error of a follower takes precedence.
 func (l *live) endReason(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -132,7 +134,7 @@ func (l *live) endReason(ctx context.Context, err error) error {
 	return err
 }
 
-// readEvents reads the events of tasks until ctx ends, or the server refuses.
+// readEvents reads the events of tasks until ctx ends or the server refuses the request.
 func (l *live) readEvents(ctx context.Context, tasks []selection.Ref, events chan<- task.Event, begun chan<- struct{}) error {
 	o := client.EventOptions{Namespace: tasks[0].Namespace, Kinds: []string{task.EventRun}, Begun: func() { close(begun) }}
 	if slices.ContainsFunc(tasks, func(r selection.Ref) bool { return r.Namespace != o.Namespace }) {
@@ -167,7 +169,7 @@ func (l *live) readEvents(ctx context.Context, tasks []selection.Ref, events cha
 	return ctx.Err()
 }
 
-// showBacklog shows what is there already.
+// showBacklog starts followers for the runs that exist already.
 func (l *live) showBacklog(ctx context.Context, n Tasks) error {
 	runs, err := l.initialRuns(ctx, n)
 	if err == nil {
@@ -183,7 +185,7 @@ func (l *live) showBacklog(ctx context.Context, n Tasks) error {
 	for _, r := range runs {
 		t := l.tasks[selection.Ref{Namespace: r.Namespace, Name: r.Task}]
 		if t == nil {
-			t = &liveTask{} // one run of a task that is not followed
+			t = &liveTask{} // a single run whose task is not followed
 		}
 
 		if !slices.ContainsFunc(t.runs, func(known *liveRun) bool { return known.id == r.ID }) {
@@ -194,7 +196,7 @@ func (l *live) showBacklog(ctx context.Context, n Tasks) error {
 	return nil
 }
 
-// initialRuns is the runs to begin with.
+// initialRuns returns the runs with which to begin.
 func (l *live) initialRuns(ctx context.Context, n Tasks) ([]task.Run, error) {
 	if len(n.tasks) > MostListed {
 		l.Tell("following %d tasks: what runs now, and what starts from now on", len(n.tasks))
@@ -233,14 +235,14 @@ func (l *live) initialRuns(ctx context.Context, n Tasks) ([]task.Run, error) {
 	})
 
 	if failures < len(n.tasks) && ctx.Err() == nil && !failure.IsUnreachable(err) {
-		return runs, nil // what cannot be followed was told
+		return runs, nil // the errors of the others have been printed
 	}
 
 	return runs, err
 }
 
-// runningNow is what writes now: of runs with parts these alone, which one call lists
-// for all tasks.
+// runningNow returns the runs that are active now. For runs with parts it returns only the parts, because one
+// call lists them for all tasks.
 func (l *live) runningNow(ctx context.Context, n Tasks) ([]task.Run, error) {
 	runs, err := l.c.Runs.List(ctx, client.RunListOptions{Namespace: l.Scope(), States: []task.State{task.Running, task.Paused}, Parts: true})
 	if err != nil {
@@ -254,7 +256,7 @@ func (l *live) runningNow(ctx context.Context, n Tasks) ([]task.Run, error) {
 	return append(runs, n.Runs...), nil
 }
 
-// applyEvent does what an event asks for.
+// applyEvent starts or wakes the follower of the run in an event.
 func (l *live) applyEvent(ctx context.Context, e task.Event) {
 	if e.Kind == task.EventGap {
 		l.Tell("some events were lost: runs may be missing here")
@@ -280,14 +282,14 @@ func (l *live) applyEvent(ctx context.Context, e task.Event) {
 		}
 	}
 
-	onNode := e.Node != "" // a run with parts is on none: they are told of as well
+	onNode := e.Node != "" // a run with parts is on no node; its parts have events of their own
 	if onNode && (e.Action == task.ActionDispatched || e.Action == task.ActionStarted || e.Action == task.ActionEnded) {
-		l.o.tail = 0 // that was for what had been there
+		l.o.tail = 0 // --tail applies only to output that existed before
 		l.startRun(ctx, t, task.Run{Namespace: e.Namespace, Task: e.Task, ID: e.Run, State: task.State(e.State), Attempt: e.Attempt, Node: e.Node}, l.printFailure)
 	}
 }
 
-// startRun follows a run. What the task's runs wrote that have ended comes first.
+// startRun starts a follower of a run. It waits until the output of the task's ended runs has been printed.
 func (l *live) startRun(ctx context.Context, t *liveTask, r task.Run, failed func(error)) {
 	if l.pending.Load() >= mostPending {
 		if !l.dropped.Swap(true) {
@@ -311,7 +313,7 @@ func (l *live) startRun(ctx context.Context, t *liveTask, r task.Run, failed fun
 
 	f := &RunFollower{M: l.Merger, C: l.c, Run: r, lines: l.o.tail, First: l.o.attempt, only: l.o.attempt > 0}
 	if len(l.tasks) > 0 {
-		f.poke, f.stubborn = run.poke, true // events tell of parts as well
+		f.poke, f.stubborn = run.poke, true // events also announce parts
 	} else {
 		f.Part = func(p task.Run) { l.startRun(ctx, &liveTask{}, p, failed) }
 	}
@@ -348,15 +350,15 @@ func (l *live) startRun(ctx context.Context, t *liveTask, r task.Run, failed fun
 	})
 }
 
-// printFailure tells that a run cannot be followed, while others are.
+// printFailure prints an error that concerns only one of several runs.
 func (l *live) printFailure(err error) {
 	if errors.Is(err, task.ErrNotFound) {
-		return // it is gone, with its task
+		return // the run was deleted with its task
 	}
 	l.Tell("%s", fmt.Sprint(err))
 }
 
-// forgetShown drops runs that are shown, but for the latest.
+// forgetShown removes runs whose output has been printed, except for the latest ones.
 func (t *liveTask) forgetShown() {
 	for i := 0; len(t.runs) > minKnownRuns && i < len(t.runs); {
 		if t.runs[i].over && t.runs[i].isDone() {

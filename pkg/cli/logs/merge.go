@@ -18,38 +18,38 @@ import (
 )
 
 const (
-	// mostUnended is how much of a line without an end is held back, and unendedFor
-	// how long: a question, or a row of dots, is to be seen as it grows.
+	// mostUnended is the maximum size of an incomplete line that is held back, and unendedFor the maximum time.
+	// The user must see a prompt or a growing row of dots while it grows.
 	mostUnended = 16 << 10
 	unendedFor  = 200 * time.Millisecond
-	// mostPadding is the widest name that others are padded to.
+	// mostPadding is the maximum width to which the names of tasks are padded.
 	mostPadding = 24
 )
 
-// Merger writes the outputs of runs to one stream, whole lines of each, those of
-// several tasks behind the task's name. What a terminal might obey is taken out; to
-// all else goes what the run wrote, byte by byte.
+// Merger writes the outputs of several runs to one stream in whole lines. With several tasks, each line begins
+// with the name of its task. On a terminal, control sequences are removed. Any other destination receives
+// exactly the bytes that the run printed.
 type Merger struct {
 	*factory.Factory
-	prefixed bool // lines begin with the task's name
-	parts    bool // and with the number of a part: some of the runs are parts
-	width    int  // of the names
-	clean    bool
+	prefixed bool // lines begin with the name of the task
+	parts    bool // lines also begin with the number of the part, because some of the runs are parts
+	width    int  // the width to which names are padded
+	clean    bool // remove control sequences
 	out      io.Writer
 
 	timestamps bool // lines begin with their time
-	patient    bool // nothing more comes of a line that is not ended: it need not be shown before its time
+	patient    bool // all output exists already, so an incomplete line need not be printed early
 
 	mu   sync.Mutex
-	open *streamBuffer // whose line is not ended
+	open *streamBuffer // the buffer whose incomplete line was printed last; nil: the last line is complete
 	err  error         // why nothing more can be written
 
-	pending      []pendingLine // by their times
+	pending      []pendingLine // sorted by time
 	pendingBytes int
-	releaseTimer *time.Timer // nil: nothing is held back
+	releaseTimer *time.Timer // nil: no lines are held back
 }
 
-// NewMerger makes a merger for the outputs of tasks.
+// NewMerger returns a merger for the outputs of tasks.
 func NewMerger(f *factory.Factory, tasks []selection.Ref) *Merger {
 	_, tty := f.Terminal(f.Out)
 	m := &Merger{Factory: f, prefixed: len(tasks) > 1, clean: tty, out: f.Out}
@@ -60,8 +60,8 @@ func NewMerger(f *factory.Factory, tasks []selection.Ref) *Merger {
 	return m
 }
 
-// RunOutput is one run's way into a merger. One goroutine writes; its fields are the
-// merger's.
+// RunOutput is the input of one run into a merger. Only one goroutine may write to it. Its fields are protected
+// by the merger's mutex.
 type RunOutput struct {
 	m       *Merger
 	prefix  string
@@ -71,24 +71,23 @@ type RunOutput struct {
 	timer   *time.Timer
 }
 
-// streamBuffer is one stream of a run: its lines are its own, whatever another stream writes
-// in their middle.
+// streamBuffer buffers one stream of a run, so that lines of the other stream do not split its lines.
 type streamBuffer struct {
 	*RunOutput
 	stream string
-	held   []byte    // a line that is not ended
-	at     task.Time // when it came; zero: that is not known
-	last   time.Time // the latest time that it had
+	held   []byte    // the incomplete line
+	at     task.Time // the arrival time of the incomplete line; zero if unknown
+	last   time.Time // the latest time of its lines so far
 }
 
-// numberLines has lines of parts begin with their numbers from now on.
+// numberLines makes lines of parts begin with the number of the part from now on.
 func (m *Merger) numberLines() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.parts = true
 }
 
-// Output is where the output of a run goes; a run has one.
+// Output returns the RunOutput of a run. It must be called once for each run.
 func (m *Merger) Output(r task.Run) *RunOutput {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -105,21 +104,21 @@ func (m *Merger) Output(r task.Run) *RunOutput {
 	return l
 }
 
-// colourOf is a task's colour, the same at any time.
+// colourOf returns the color of a task's name. It is derived from the name, so it is always the same.
 func colourOf(r task.Run) output.Color {
 	colours := []output.Color{"36", "32", "33", "35", "34", "96", "92", "93", "95", "94"}
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(r.Namespace + "/" + r.Task)) // never fails
+	_, _ = h.Write([]byte(r.Namespace + "/" + r.Task)) // never returns an error
 
 	return colours[h.Sum32()%uint32(len(colours))]
 }
 
-// Write takes what the attempt wrote. An error is the merger's stream's.
+// Write implements io.Writer. An error is that of the merger's stream.
 func (l *RunOutput) Write(b []byte) (int, error) {
 	return len(b), l.addPiece(client.LogPiece{Text: b})
 }
 
-// addPiece is Write of what is known to have come at a time, and by a stream.
+// addPiece adds output with its arrival time and its stream.
 func (l *RunOutput) addPiece(p client.LogPiece) error {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
@@ -146,6 +145,7 @@ func (l *RunOutput) addPiece(p client.LogPiece) error {
 	return l.m.err
 }
 
+// bufferOf returns the buffer of a stream.
 func (l *RunOutput) bufferOf(stream string) *streamBuffer {
 	for _, s := range l.streams {
 		if s.stream == stream {
@@ -154,11 +154,12 @@ func (l *RunOutput) bufferOf(stream string) *streamBuffer {
 	}
 
 	s := &streamBuffer{RunOutput: l, stream: stream}
-	l.streams = append(l.streams, s) // few: a server that made up names would have its answer cut by nobody but its user
+	l.streams = append(l.streams, s) // there are at most two, unless the server sends other names
 
 	return s
 }
 
+// flushLate prints incomplete lines that were held back for unendedFor.
 func (l *RunOutput) flushLate() {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
@@ -167,7 +168,7 @@ func (l *RunOutput) flushLate() {
 	}
 }
 
-// endOutput says that the attempt writes nothing more.
+// endOutput prints what is held back. Nothing may be written to l afterwards.
 func (l *RunOutput) endOutput() {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
@@ -189,8 +190,8 @@ func (l *RunOutput) endOutput() {
 	}
 }
 
-// flushPending writes what is held back, but for a character of which a part is missing,
-// or what may be half an end of a line.
+// flushPending prints the incomplete line, except for an incomplete UTF-8 character and a carriage return that
+// may be the first half of a line end.
 func (s *streamBuffer) flushPending() {
 	n := len(s.held)
 	for i := 1; i < utf8.UTFMax && i <= n; i++ {
@@ -209,7 +210,7 @@ func (s *streamBuffer) flushPending() {
 	s.writeFirst(n)
 }
 
-// writeFirst writes the first n bytes of what is held back.
+// writeFirst prints the first n bytes of the incomplete line.
 func (s *streamBuffer) writeFirst(n int) {
 	if n == 0 || s.m.err != nil {
 		return
@@ -217,12 +218,13 @@ func (s *streamBuffer) writeFirst(n int) {
 
 	s.m.enqueueOutput(s, s.held[:n])
 
+	// A long line must not keep its buffer allocated.
 	if s.held = append(s.held[:0], s.held[n:]...); cap(s.held) > 4*mostUnended {
 		s.held = bytes.Clone(s.held)
 	}
 }
 
-// writeOutput writes what a stream has printed at a time.
+// writeOutput prints text of a stream with its arrival time.
 func (m *Merger) writeOutput(s *streamBuffer, at task.Time, text []byte) {
 	var out bytes.Buffer
 
@@ -265,19 +267,18 @@ func (m *Merger) writeOutput(s *streamBuffer, at task.Time, text []byte) {
 	m.printBytes(out.Bytes())
 }
 
-// wantsTimes reports whether the times of lines are wanted: to show, or to merge by.
+// wantsTimes reports whether arrival times are needed, to print them or to merge by them.
 func (m *Merger) wantsTimes() bool {
 	return m.timestamps || m.Format == output.FormatJSONL || m.patient && (m.prefixed || m.parts)
 }
 
-// wantsTimes reports whether the times of its lines are wanted.
+// wantsTimes reports whether arrival times are needed for this run.
 func (l *RunOutput) wantsTimes() bool { return l.m.wantsTimes() || l.prefix != "" }
 
-// stampLayout is as long for every time in one zone, but where its offset changes
-// from none.
+// stampLayout has the same width for all times of one time zone, unless its offset changes to or from zero.
 const stampLayout = "2006-01-02T15:04:05.000Z07:00"
 
-// formatTimestamp is what stands before a line with --timestamps.
+// formatTimestamp returns the time at the beginning of a line with --timestamps.
 func (m *Merger) formatTimestamp(at task.Time) string {
 	if !m.timestamps {
 		return ""
@@ -289,6 +290,7 @@ func (m *Merger) formatTimestamp(at task.Time) string {
 	return m.Paint(output.Dim, at.In(m.Zone(output.ReaderZone)).Format(stampLayout)) + " "
 }
 
+// printBytes writes to the stream, and remembers the first error.
 func (m *Merger) printBytes(b []byte) {
 	if m.err != nil {
 		return
@@ -299,14 +301,14 @@ func (m *Merger) printBytes(b []byte) {
 	}
 }
 
-// sanitizeOutput is text for a terminal: no escapes, and a line of its own for what would
-// write over the line before.
+// sanitizeOutput returns text for a terminal, without control sequences. A carriage return begins a new line
+// instead of overwriting the current one.
 func sanitizeOutput(text []byte) []byte {
 	s := strings.ReplaceAll(string(text), "\r\n", "\n")
 	return []byte(output.Sanitize(strings.ReplaceAll(s, "\r", "\n")))
 }
 
-// logLine is a line of output for programs.
+// logLine is one line of output for programs.
 type logLine struct {
 	Namespace string    `json:"namespace"`
 	Task      string    `json:"task"`
@@ -315,10 +317,11 @@ type logLine struct {
 	Time      task.Time `json:"time,omitzero"`
 	Stream    string    `json:"stream,omitempty"`
 	Text      *string   `json:"text,omitempty"`
-	Base64    []byte    `json:"base64,omitempty"`  // what is not UTF-8
-	Unended   bool      `json:"unended,omitempty"` // more of the line may follow
+	Base64    []byte    `json:"base64,omitempty"`  // text that is not UTF-8
+	Unended   bool      `json:"unended,omitempty"` // the line may continue in another object
 }
 
+// writeJSON prints a line as JSON.
 func (m *Merger) writeJSON(out *bytes.Buffer, s *streamBuffer, at task.Time, line []byte) {
 	text, whole := bytes.CutSuffix(line, []byte("\n"))
 	v := logLine{Namespace: s.run.Namespace, Task: s.run.Task, Run: s.run.ID, Attempt: s.attempt, Time: at, Stream: s.stream, Unended: !whole}
@@ -341,24 +344,25 @@ func (m *Merger) writeJSON(out *bytes.Buffer, s *streamBuffer, at task.Time, lin
 	out.Write(append(b, '\n'))
 }
 
+// endLine completes the current line.
 func (m *Merger) endLine() {
 	m.printBytes([]byte("\n"))
 	m.open = nil
 }
 
-// Tell is note between lines.
+// Tell prints a message to stderr, between lines of output.
 func (m *Merger) Tell(format string, args ...any) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	if m.open != nil && m.clean && !m.Quiet { // both may be one terminal
+	if m.open != nil && m.clean && !m.Quiet { // both streams may be the same terminal
 		m.endLine()
 	}
 
 	m.Note(format, args...)
 }
 
-// Announce is say between lines.
+// Announce prints a message to stdout, between lines of output.
 func (m *Merger) Announce(format string, args ...any) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -370,7 +374,7 @@ func (m *Merger) Announce(format string, args ...any) {
 	m.Say(format, args...)
 }
 
-// writeError is why nothing more can be written; nil while it can.
+// writeError returns why nothing more can be written, or nil.
 func (m *Merger) writeError() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -11,12 +11,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// mostOpen is how many outputs are read at once to merge them by their times. Of more
-// runs that overlap, those that began last come after what the others wrote.
+// mostOpen is the maximum number of outputs that are read at the same time to merge them. If more runs overlap,
+// the output of those that began last follows the output of the others.
 const mostOpen = 32
 
-// printByTime prints the outputs of runs, the first to begin first, merged by the
-// times of their lines. What has no times stands where its run began.
+// printByTime prints the outputs of runs, merged by the times of their lines. runs must be sorted by their
+// beginnings. Output without times is placed at the beginning of its run.
 func (m *Merger) printByTime(ctx context.Context, c *client.Client, runs []task.Run, o client.LogOptions) error {
 	errs := make([]error, len(runs))
 	var open byTime
@@ -26,7 +26,7 @@ func (m *Merger) printByTime(ctx context.Context, c *client.Client, runs []task.
 		}
 	}()
 
-	// more reads on; what has ended, or cannot be read, is left out.
+	// more reads the next piece of a source. It returns false at the end or after an error.
 	more := func(s *ordered) bool {
 		p, err := s.nextPiece()
 		if err != nil {
@@ -45,6 +45,7 @@ func (m *Merger) printByTime(ctx context.Context, c *client.Client, runs []task.
 	}
 
 	for next := 0; ; {
+		// Open all runs that began before the next piece to print.
 		for next < len(runs) && len(open) < mostOpen && (len(open) == 0 || !beginOf(runs[next]).After(open[0].at)) {
 			s, err := m.openSource(ctx, c, runs[next], o)
 			if errs[next] = err; err != nil && (m.IsHopeless(err) || ctx.Err() != nil) {
@@ -82,7 +83,7 @@ func (m *Merger) printByTime(ctx context.Context, c *client.Client, runs []task.
 	return batch.ForEach(ctx, m.Factory, errs, func(err error) error { return err })
 }
 
-// ordered is a source and what comes next of it.
+// ordered is a source with its next piece.
 type ordered struct {
 	*source
 	place int
@@ -90,7 +91,7 @@ type ordered struct {
 	at    time.Time
 }
 
-// byTime is a heap of sources: whose next piece came first, comes first.
+// byTime is a heap of sources, ordered by the times of their next pieces.
 type byTime []*ordered
 
 func (b byTime) Len() int { return len(b) }

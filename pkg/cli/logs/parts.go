@@ -8,7 +8,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// WithPartStates is a run with how each of its parts stands: lists leave that out.
+// WithPartStates returns a run with the states of its parts. Lists omit them.
 func WithPartStates(ctx context.Context, c *client.Client, r task.Run) (task.Run, error) {
 	if r.Fan == nil || r.Fan.Parts != nil {
 		return r, nil
@@ -16,8 +16,8 @@ func WithPartStates(ctx context.Context, c *client.Client, r task.Run) (task.Run
 	return c.Runs.Get(ctx, r.Namespace, r.Task, r.ID)
 }
 
-// replaceByParts has the parts of runs in the place of those that have some: only they
-// write anything.
+// replaceByParts replaces each run that has parts by those parts, because only parts print output. any is true
+// if there was such a run.
 func replaceByParts(ctx context.Context, f *factory.Factory, c *client.Client, runs []task.Run) (list []task.Run, any bool, err error) {
 	for _, r := range runs {
 		if r.Fan == nil {
@@ -41,7 +41,7 @@ func replaceByParts(ctx context.Context, f *factory.Factory, c *client.Client, r
 	return list, any, nil
 }
 
-// followBegunParts has the parts of a tail's run followed that have begun, each once.
+// followBegunParts starts followers for the parts of the run that have begun, each once.
 func (t *RunFollower) followBegunParts(ctx context.Context) error {
 	if t.Part == nil || t.Run.Fan == nil {
 		return nil

@@ -12,14 +12,13 @@ import (
 )
 
 const (
-	// progressEvery is how often the progress of a run that is waited for is asked for,
-	// and progressMost of how many runs.
+	// progressEvery is how often the progress of runs is polled, and progressMost the maximum number of runs for
+	// which it is.
 	progressEvery = 2 * time.Second
 	progressMost  = 20
 )
 
-// TellProgress tells how far runs are that are waited for, until ctx ends: a line when
-// that has changed.
+// TellProgress prints the progress of runs until ctx ends: a line whenever it has changed.
 func TellProgress(ctx context.Context, f *factory.Factory, c *client.Client, m *Merger, runs []task.Run) {
 	if !f.ForPeople() || f.Quiet || len(runs) > progressMost {
 		return
@@ -35,7 +34,7 @@ func TellProgress(ctx context.Context, f *factory.Factory, c *client.Client, m *
 
 			now, err := c.Runs.Get(ctx, r.Namespace, r.Task, r.ID)
 			if err != nil {
-				continue // who follows its output tells
+				continue // the follower of the output reports errors
 			}
 
 			over[i] = now.State.Final()

@@ -8,36 +8,35 @@ import (
 )
 
 const (
-	// reorderWindow is how long a line of one of several runs that are followed is held back, so
-	// that what was printed before it elsewhere stands before it: nodes send within a
-	// tenth of a second what is written.
+	// reorderWindow is how long a line is held back if several runs are followed, so that earlier lines from
+	// other nodes can be printed before it. Nodes send output within 0.1 s.
 	reorderWindow = 250 * time.Millisecond
-	// maxPendingBytes is how many bytes are held back for that.
+	// maxPendingBytes is the maximum number of bytes that are held back.
 	maxPendingBytes = 1 << 20
 )
 
-// pendingLine is what is held back.
+// pendingLine is a line that is held back.
 type pendingLine struct {
 	s        *streamBuffer
 	text     []byte
-	printed  task.Time // as its line says
-	at, came time.Time // for its turn; when it was read
+	printed  task.Time // the time to print; zero if unknown
+	at, came time.Time // at: determines the order; came: when it was read
 }
 
-// enqueueOutput writes what a stream has printed, in its turn.
+// enqueueOutput prints text of a stream, or holds it back until its turn.
 func (m *Merger) enqueueOutput(s *streamBuffer, text []byte) {
 	switch {
-	case m.patient, s.prefix == "": // it comes in order, or alone
+	case m.patient, s.prefix == "": // the order is known already, or there is only one run
 		m.writeOutput(s, s.at, text)
 		return
-	case s.at.IsZero(): // nobody knows its turn
+	case s.at.IsZero(): // without a time its place is unknown; it must only stay behind earlier output of its run
 		m.releaseTo(func(u pendingLine) bool { return u.s.RunOutput == s.RunOutput })
 		m.writeOutput(s, s.at, text)
 		return
 	}
 
 	u := pendingLine{s: s, text: slices.Clone(text), printed: s.at, at: s.at.Time, came: time.Now()}
-	if u.at.Before(s.last) { // its next attempt is on a node whose clock is behind
+	if u.at.Before(s.last) { // the clock of the node of its next attempt may be behind
 		u.at = s.last
 	}
 
@@ -57,7 +56,7 @@ func (m *Merger) enqueueOutput(s *streamBuffer, text []byte) {
 	}
 }
 
-// releaseDue writes what has been held back for long enough.
+// releaseDue prints the lines that have been held back for long enough.
 func (m *Merger) releaseDue() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -71,7 +70,7 @@ func (m *Merger) releaseDue() {
 	}
 }
 
-// releaseTo writes what is held back, up to the last for which that holds.
+// releaseTo prints all lines up to the last one for which is returns true.
 func (m *Merger) releaseTo(is func(pendingLine) bool) {
 	for i, u := range slices.Backward(m.pending) {
 		if is(u) {
@@ -81,6 +80,7 @@ func (m *Merger) releaseTo(is func(pendingLine) bool) {
 	}
 }
 
+// writePending prints the first n lines that are held back.
 func (m *Merger) writePending(n int) {
 	for _, u := range m.pending[:n] {
 		m.pendingBytes -= len(u.text)

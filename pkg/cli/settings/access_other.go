@@ -2,8 +2,8 @@
 
 package settings
 
-// canOpenSocket never finds one: daemons run on Linux.
+// canOpenSocket always returns false, because daemons run only on Linux.
 func canOpenSocket(string) bool { return false }
 
-// ownerOf knows no users.
+// ownerOf returns no owner, because this system has no uids.
 func ownerOf(string) (uid int, ok bool) { return 0, false }

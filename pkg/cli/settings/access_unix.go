@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// canOpenSocket reports whether there is a socket that this user may connect to.
+// canOpenSocket reports whether path is a socket to which this user may connect.
 func canOpenSocket(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.Mode().Type() == os.ModeSocket && unix.Access(path, unix.W_OK) == nil
 }
 
-// ownerOf is the user whose file it is.
+// ownerOf returns the uid of a file's owner.
 func ownerOf(path string) (uid int, ok bool) {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -1,8 +1,8 @@
-// Package settings finds what a command needs to reach a server: its URL, a token, files of
-// TLS and a namespace. A flag beats the environment, which beats the user's configuration,
-// a file of contexts that this package also changes.
+// Package settings determines how a command reaches the server: its URL, a token, TLS files and a namespace. A
+// flag takes precedence over the environment, which takes precedence over the user's configuration, a file of
+// contexts. The package also changes that file.
 //
-// The configuration is read once. What a context has to let its user in is chosen for the
-// context's own server only. The file is written whole or not at all, and only its owner can
-// read it. The package makes no connection and prints nothing.
+// The configuration is read once. The credentials of a context are used only for that context's own server. The
+// file is replaced atomically, and only its owner can read it. The package makes no connections and prints
+// nothing.
 package settings

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// FieldNames are a context's fields in their order.
+// FieldNames returns the names of a context's fields in their order.
 func FieldNames() []string {
 	var names []string
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Context]()) {

@@ -9,11 +9,12 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Setting is a setting's value, and what it is from.
+// Setting is the value of a setting, with its origin for messages.
 type Setting struct{ Value, Origin string }
 
-// chooseValue is a setting's value: a flag beats the environment, and that the file. The
-// flag --context stands for all that its context says.
+// chooseValue returns the value of a setting. A flag takes precedence over the environment, and the environment
+// over the context. If the context was chosen with --context, its values take precedence over the environment,
+// because the user has named it explicitly.
 func (s *Settings) chooseValue(flag, flagValue, variable, variableValue, fromContext string) Setting {
 	inContext := Setting{fromContext, "context " + s.Name}
 	order := []Setting{{flagValue, flag}, {variableValue, variable}, inContext}
@@ -30,11 +31,11 @@ func (s *Settings) chooseValue(flag, flagValue, variable, variableValue, fromCon
 	return Setting{"", ByDefault}
 }
 
-// HostSocket is where the node of this host answers to those who may open it.
+// HostSocket is the unix socket of this host's node.
 const HostSocket = "/run/carillon/api.sock"
 
-// ServerSetting is where calls go; "" is the default. If nothing names a server it is the
-// socket of this host's node for who may open it: no other user can listen there.
+// ServerSetting returns the server of calls; "" means the default. If no server is configured, it is the socket
+// of this host's node, provided that this user may open it. No other user can listen on that socket.
 func (r *Resolver) ServerSetting(s *Settings) Setting {
 	c := s.chooseValue("--server", r.ServerFlag, "CARILLON_SERVER", r.Env("CARILLON_SERVER"), s.Server)
 	if socket := cmp.Or(r.hostSocketPath, HostSocket); c.Value == "" && canOpenSocket(socket) {
@@ -43,8 +44,8 @@ func (r *Resolver) ServerSetting(s *Settings) Setting {
 	return c
 }
 
-// InsecureSetting reports whether the token may go out in clear text. A context says so of
-// its own server only.
+// InsecureSetting reports whether the token may be sent in clear text. The setting of a context applies only to
+// its own server.
 func (r *Resolver) InsecureSetting(s *Settings) Setting {
 	switch {
 	case r.InsecureFlag:
@@ -56,15 +57,15 @@ func (r *Resolver) InsecureSetting(s *Settings) Setting {
 	return Setting{"false", ByDefault}
 }
 
-// NamespaceSetting is where names without one are looked up.
+// NamespaceSetting returns the namespace of names that do not contain one.
 func (r *Resolver) NamespaceSetting(s *Settings) Setting {
 	c := s.chooseValue("--namespace", r.NamespaceFlag, "CARILLON_NAMESPACE", r.Env("CARILLON_NAMESPACE"), s.Namespace)
 	c.Value = cmp.Or(c.Value, task.Defaults().Namespace)
 	return c
 }
 
-// IsOwnServer reports whether calls go to the context's own server. Nothing by which it
-// lets its user in is shown to another.
+// IsOwnServer reports whether calls go to the context's own server. Its credentials must not be sent to any
+// other.
 func (r *Resolver) IsOwnServer(s *Settings) bool {
 	if s.Name == "" {
 		return false
@@ -75,7 +76,7 @@ func (r *Resolver) IsOwnServer(s *Settings) bool {
 	return err == nil && ownErr == nil && there.Server() == own.Server()
 }
 
-// FileSetting is a file of TLS.
+// FileSetting returns the path of a TLS file.
 func (r *Resolver) FileSetting(s *Settings, flag, flagValue, fromContext string) Setting {
 	if !r.IsOwnServer(s) {
 		fromContext = ""
@@ -84,8 +85,8 @@ func (r *Resolver) FileSetting(s *Settings, flag, flagValue, fromContext string)
 	return s.chooseValue(flag, flagValue, variable, r.Env(variable), s.resolvePath(r, fromContext))
 }
 
-// TokenSetting finds the token. What is chosen is a token, or a file that has one. No
-// token at all is no error, a server may want none.
+// TokenSetting determines the token. It returns either a token or a file that contains one. Neither is an
+// error, because a server may not require a token.
 func (r *Resolver) TokenSetting(s *Settings) (token, file Setting) {
 	own, ownFile := Setting{}, Setting{}
 	if r.IsOwnServer(s) {
@@ -102,7 +103,7 @@ func (r *Resolver) TokenSetting(s *Settings) (token, file Setting) {
 		return Setting{env, "CARILLON_TOKEN"}, Setting{}
 	case envFile != "":
 		return Setting{}, Setting{envFile, "CARILLON_TOKEN_FILE"}
-	case has, r.IsOwnServer(s): // a context without a token has none
+	case has, r.IsOwnServer(s): // if calls go to a context's server and the context has no token, no other token is used
 		return own, ownFile
 	}
 
@@ -114,13 +115,13 @@ func (r *Resolver) TokenSetting(s *Settings) (token, file Setting) {
 	return Setting{}, Setting{usual, ByDefault}
 }
 
-// hostTokenFile is where the node of this host keeps the token, if it made the cluster
-// and its data is at the usual place.
+// hostTokenFile is where the node of this host stores the first token, if it created the cluster and uses the
+// default data directory.
 const hostTokenFile = "/var/lib/carillon/token"
 
-// hostToken is that file, for who may read it, which is root, and towards a port of this
-// host only; "" for all others. A unix socket needs none: the node knows root there by its
-// user, and a token that is not sent cannot be taken.
+// hostToken returns that file for a user who can read it, which is root, and only if the server is a port of
+// this host. A unix socket needs no token, because the node identifies root by its uid, and a token that is not
+// sent cannot be stolen.
 func (r *Resolver) hostToken(server string) string {
 	c, err := client.New(client.Config{Server: server})
 	if err != nil || !c.OnThisHost() || strings.HasPrefix(c.Server(), "unix://") {
@@ -130,7 +131,7 @@ func (r *Resolver) hostToken(server string) string {
 	file := cmp.Or(r.hostTokenFile, hostTokenFile)
 	f, err := os.Open(file)
 	if err != nil {
-		return "" // there is none, or not for this user: the server says what it wants
+		return "" // the file does not exist or is not readable; the server will report that a token is required
 	}
 
 	f.Close()

@@ -17,8 +17,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Context is a cluster as its user named it. Files are absolute, of the home
-// directory (~/), or beside the configuration.
+// Context is a cluster that the user has named. Paths are absolute, relative to the home directory (~/), or
+// relative to the configuration file.
 type Context struct {
 	Server    string `json:"server,omitempty"`
 	CAFile    string `json:"ca_file,omitempty"`
@@ -31,13 +31,13 @@ type Context struct {
 	Insecure  bool   `json:"insecure,omitempty"`
 }
 
-// File is the user's configuration.
+// File is the user's configuration file.
 type File struct {
 	Current  string             `json:"current,omitempty"`
 	Contexts map[string]Context `json:"contexts,omitempty"`
 }
 
-// validate says what cannot be, by the field's path.
+// validate checks the whole file. Errors contain the path of the field.
 func (f File) validate() error {
 	for _, name := range slices.Sorted(maps.Keys(f.Contexts)) {
 		if err := task.CheckName("contexts", name); err != nil {
@@ -59,7 +59,7 @@ func (f File) validate() error {
 	return nil
 }
 
-// Validate says what is wrong with a context, by the field's name.
+// Validate checks a context. Errors contain the name of the field.
 func (c Context) Validate() error {
 	if c.Server != "" {
 		if _, err := client.New(client.Config{Server: c.Server}); err != nil {
@@ -85,25 +85,24 @@ func (c Context) Validate() error {
 	return nil
 }
 
-// Settings are the user's configuration, read once, and the context that holds.
+// Settings are the user's configuration and the current context.
 type Settings struct {
-	Path     string // "" if there can be none
+	Path     string // "" if no home directory is known
 	exists   bool
 	File     File
-	Name     string // its name; "" if there is none
-	ChosenBy string // what chose it
+	Name     string // the name of the context; "" if there is none
+	ChosenBy string // what selected the context
 	Context
 }
 
-// What chose a context or a value.
+// Origins of a context or a value.
 const (
 	ByDefault = "default"
 	byFlag    = "--context"
 	byEnv     = "CARILLON_CONTEXT"
 )
 
-// Resolver finds the settings of a command: in its flags, in the environment, and in
-// the user's configuration.
+// Resolver determines the settings of a command from its flags, the environment, and the user's configuration.
 type Resolver struct {
 	Env func(string) string
 
@@ -116,15 +115,15 @@ type Resolver struct {
 	CertFileFlag  string
 	KeyFileFlag   string
 
-	hostTokenFile  string // in place of hostTokenFile, for tests
-	hostSocketPath string // in place of HostSocket, for tests
+	hostTokenFile  string // replaces the constant hostTokenFile in tests
+	hostSocketPath string // replaces HostSocket in tests
 
-	read    *Settings // once it was
+	read    *Settings // the cached result of Settings
 	readErr error
 }
 
-// Settings reads the configuration, and finds the context. What is wrong with it
-// is the error of every command that would use it.
+// Settings reads the configuration and determines the context. An error is returned to every command that needs
+// the configuration.
 func (r *Resolver) Settings() (*Settings, error) {
 	if r.read != nil || r.readErr != nil {
 		return r.read, r.readErr
@@ -133,6 +132,7 @@ func (r *Resolver) Settings() (*Settings, error) {
 	return r.read, r.readErr
 }
 
+// readSettings implements Settings.
 func (r *Resolver) readSettings() (*Settings, error) {
 	s := &Settings{Path: r.Path()}
 	var err error
@@ -159,7 +159,7 @@ func (r *Resolver) readSettings() (*Settings, error) {
 	return s, nil
 }
 
-// UnknownContext is the error of a context that is not there.
+// UnknownContext returns the error for a context that does not exist.
 func (s *Settings) UnknownContext(name string) error {
 	names := slices.Sorted(maps.Keys(s.File.Contexts))
 	f := failure.NotFound("context %s is not in %s", task.Quote(name), cmp.Or(s.Path, "any file"))
@@ -175,17 +175,19 @@ func (s *Settings) UnknownContext(name string) error {
 	return f.WithHint("make one with: carillon config set %s server=https://…", name)
 }
 
-// Path is where the configuration is, or would be; "" if there is no home.
+// Path returns the path of the configuration, whether it exists or not, or "" if there is no home directory.
 func (r *Resolver) Path() string {
 	return cmp.Or(r.Env("CARILLON_CONFIG"), r.userFile("config.yaml"))
 }
 
-// userFile is a file in the user's configuration; "" if there is no home.
+// userFile returns the path of a file in the user's configuration directory, or "" if there is no home
+// directory.
 func (r *Resolver) userFile(name string) string {
 	return r.UserDirFile("XDG_CONFIG_HOME", ".config", name)
 }
 
-// UserDirFile is a file in the program's part of a directory of the user; "" if there is no home.
+// UserDirFile returns the path of a file in the program's part of a user directory, or "" if there is no home
+// directory. variable is the environment variable that overrides the usual directory.
 func (r *Resolver) UserDirFile(variable, usual, name string) string {
 	dir := r.Env(variable)
 	if home := r.Env("HOME"); dir == "" && home != "" {
@@ -199,10 +201,10 @@ func (r *Resolver) UserDirFile(variable, usual, name string) string {
 	return filepath.Join(dir, "carillon", name)
 }
 
-// maxConfig is how many bytes a configuration may have.
+// maxConfig is the maximum size of a configuration in bytes.
 const maxConfig = 1 << 20
 
-// ReadFile reads a configuration; one that is not there is empty.
+// ReadFile reads a configuration. A file that does not exist counts as empty.
 func ReadFile(path string) (f File, there bool, err error) {
 	b, mode, err := readFile(path)
 	if b == nil || err != nil {
@@ -221,7 +223,7 @@ func ReadFile(path string) (f File, there bool, err error) {
 	return f, true, nil
 }
 
-// readFile is a file's bytes, nil if it is not there, and who may read it.
+// readFile returns the contents and the permissions of a file; the contents are nil if it does not exist.
 func readFile(path string) ([]byte, os.FileMode, error) {
 	failed := func(what string) error {
 		return &failure.Error{Exit: failure.ExitUsage, Problem: failure.Problem{Code: "config_file", Message: path + ": " + what}}
@@ -258,7 +260,7 @@ func readFile(path string) ([]byte, os.FileMode, error) {
 	return append([]byte{}, b...), info.Mode().Perm(), nil
 }
 
-// resolvePath is a file that the configuration names, as a path that can be opened.
+// resolvePath converts a path in the configuration to a path that can be opened.
 func (s *Settings) resolvePath(r *Resolver, file string) string {
 	if rest, ok := strings.CutPrefix(file, "~/"); ok && r.Env("HOME") != "" {
 		return filepath.Join(r.Env("HOME"), rest)

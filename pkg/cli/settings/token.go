@@ -8,12 +8,13 @@ import (
 	"github.com/carillonhq/carillon/pkg/cli/failure"
 )
 
-// UserTokenFile is where a user's token is if nothing names another file; "" if there is no home.
+// UserTokenFile returns the default path of the user's token, or "" if there is no home directory.
 func (r *Resolver) UserTokenFile() string { return r.userFile("token") }
 
+// maxToken is the maximum length of a token in bytes.
 const maxToken = 4096
 
-// readToken reads a file with a token. The warning is for the user; "" is none.
+// readToken reads a token from a file. warning is a message for the user, or "".
 func readToken(file string) (token, warning string, err error) {
 	failed := func(what string) error {
 		return &failure.Error{Exit: failure.ExitAuth, Problem: failure.Problem{Code: "token_file", Field: "token-file", Message: file + ": " + what}}
@@ -41,14 +42,14 @@ func isToken(t string) bool {
 	return t != "" && len(t) <= maxToken && !strings.ContainsFunc(t, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
-// Credential is the token that calls carry, and who else has it.
+// Credential is the token of calls, with the users who can read it anyway.
 type Credential struct {
-	Token   string // "" is none
-	Owners  []int  // users who have it without being told: the owner of its file
-	Warning string // what is wrong with its file
+	Token   string // "" means none
+	Owners  []int  // users who already have the token: the owner of its file
+	Warning string // a problem with its file
 }
 
-// ReadCredential is the token that calls carry.
+// ReadCredential returns the token of calls.
 func (r *Resolver) ReadCredential(s *Settings) (c Credential, err error) {
 	chosen, file := r.TokenSetting(s)
 	if file.Value == "" {

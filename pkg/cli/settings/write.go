@@ -15,9 +15,8 @@ import (
 	"github.com/carillonhq/carillon/pkg/internal/manifest"
 )
 
-// ChangeFile reads the configuration, changes it, and writes it: whole or not
-// at all, readable by its owner only. What a person wrote beside the change stays
-// as it is, comments too, where that can be: else anew is set.
+// ChangeFile reads the configuration, changes it, and replaces the file atomically, readable only by its owner.
+// It keeps the rest of the file, including comments, if possible. Otherwise anew is set.
 func (r *Resolver) ChangeFile(change func(*File) error) (f File, anew bool, err error) {
 	path := r.Path()
 	if path == "" {
@@ -48,10 +47,11 @@ func (r *Resolver) ChangeFile(change func(*File) error) (f File, anew bool, err 
 	return f, !kept, WritePrivateFile(path, []byte(text))
 }
 
-// rewriteConfig is the text of a configuration after a change. kept is false if comments
-// got lost: the text was not written as this program writes it.
+// rewriteConfig returns the text of a configuration after a change. kept is false if comments were lost,
+// because the text does not have the usual form.
 func rewriteConfig(text string, was, now File) (string, bool, error) {
 	edited := editLines(text, was, now)
+	// The edited lines are used only if they parse to exactly the intended configuration.
 	var got File
 	if manifest.Document("", []byte(edited), &got) == nil && sameConfig(got, now) {
 		return edited, true, nil
@@ -67,14 +67,16 @@ func rewriteConfig(text string, was, now File) (string, bool, error) {
 	return string(y), !strings.Contains(text, "#"), err
 }
 
+// sameConfig reports whether two configurations are equal.
 func sameConfig(a, b File) bool {
 	return a.Current == b.Current && maps.Equal(a.Contexts, b.Contexts)
 }
 
+// currentLine matches the line of the current context.
 var currentLine = regexp.MustCompile(`(?m)^current:[^#\n]*(#.*)?\n?`)
 
-// editLines changes the lines that a change concerns. It knows the usual form only,
-// a field in each line; what comes of another is not used.
+// editLines changes the lines that a change concerns. It supports only the usual form, with one field in each
+// line. The caller must check the result.
 func editLines(text string, was, now File) string {
 	if text != "" && !strings.HasSuffix(text, "\n") {
 		text += "\n"
@@ -123,7 +125,7 @@ func editLines(text string, was, now File) string {
 	return strings.Join(lines, "")
 }
 
-// fieldsOf are a context's fields as they are written; those that are empty are left out.
+// fieldsOf returns the fields of a context in their YAML form, without empty ones.
 func fieldsOf(c Context) map[string]string {
 	fields := map[string]string{}
 	v := reflect.ValueOf(c)
@@ -141,9 +143,10 @@ func fieldsOf(c Context) map[string]string {
 	return fields
 }
 
+// barePattern matches texts that need no quotes in YAML.
 var barePattern = regexp.MustCompile(`^[A-Za-z/~.][A-Za-z0-9_./:~-]*[A-Za-z0-9_/]$`)
 
-// quoteScalar writes a text such that every reader of YAML takes it for one.
+// quoteScalar quotes a text if a YAML parser might not read it as a string.
 func quoteScalar(s string) string {
 	if barePattern.MatchString(s) && !slices.Contains([]string{"true", "false", "null", "yes", "no", "on", "off"}, strings.ToLower(s)) {
 		return s
@@ -151,13 +154,13 @@ func quoteScalar(s string) string {
 
 	b, err := json.Marshal(s)
 	if err != nil {
-		return s // a string can be marshalled
+		return s // cannot happen: a string can always be encoded
 	}
 
 	return string(b)
 }
 
-// contextLines are the lines of a context, from its name on; from is -1 if it has none.
+// contextLines returns the range of lines of a context, including its name. from is -1 if it does not exist.
 func contextLines(lines []string, name string) (from, to int) {
 	inside := false
 	from = -1
@@ -183,11 +186,13 @@ func contextLines(lines []string, name string) (from, to int) {
 	return from, to
 }
 
+// cutBefore returns the part of s before mark.
 func cutBefore(s, mark string) string { s, _, _ = strings.Cut(s, mark); return s }
 
+// indentOf returns the number of leading spaces.
 func indentOf(line string) int { return len(line) - len(strings.TrimLeft(line, " ")) }
 
-// editContext changes the lines of one context, or adds them.
+// editContext changes the lines of a context, or adds them.
 func editContext(lines []string, name string, was, now map[string]string) []string {
 	from, to := contextLines(lines, name)
 	if from < 0 {
@@ -229,8 +234,8 @@ func editContext(lines []string, name string, was, now map[string]string) []stri
 	return lines
 }
 
-// WritePrivateFile puts a file in the place of another, or of none, as a whole. Only
-// its owner can read it. Where path is a link, what it leads to is replaced.
+// WritePrivateFile replaces a file atomically with one that only its owner can read. If path is a symbolic
+// link, its target is replaced.
 func WritePrivateFile(path string, b []byte) error {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
@@ -241,7 +246,7 @@ func WritePrivateFile(path string, b []byte) error {
 		return fmt.Errorf("%s: %s", dir, failure.FileReason(err))
 	}
 
-	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*") // with mode 0600
+	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*") // created with mode 0600
 	if err != nil {
 		return fmt.Errorf("%s: %s", dir, failure.FileReason(err))
 	}
@@ -260,14 +265,15 @@ func WritePrivateFile(path string, b []byte) error {
 	}
 
 	if err != nil {
-		_ = os.Remove(f.Name()) // the error that matters is told
+		_ = os.Remove(f.Name()) // the first error is the one that matters
 		return fmt.Errorf("%s: %s", path, failure.FileReason(err))
 	}
 
 	return nil
 }
 
-// AbsolutePath is a path as it is kept: a shell expands no ~ behind a =.
+// AbsolutePath returns a path in the form in which the configuration stores it. It keeps ~/, because a shell
+// does not expand it after "=".
 func AbsolutePath(path string) string {
 	if path == "" || strings.HasPrefix(path, "~/") {
 		return path

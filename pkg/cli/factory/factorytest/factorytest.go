@@ -1,5 +1,5 @@
-// Package factorytest makes factories for tests of commands: with a fixed clock, an
-// environment of their own, and streams that the test reads.
+// Package factorytest creates factories for tests of commands, with a fixed clock, a separate environment, and
+// streams that the test can read.
 package factorytest
 
 import (
@@ -14,14 +14,14 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Desk is a factory and what surrounds it.
+// Desk is a factory with its streams and its environment.
 type Desk struct {
 	*factory.Factory
 	Out, Errs bytes.Buffer
 	Vars      map[string]string // the environment
 }
 
-// New makes a desk whose standard input has a text. It is 20 November 2026, 22:12 UTC.
+// New returns a desk with a text as its standard input. The time is 20 November 2026, 22:12 UTC.
 func New(in string) *Desk {
 	d := &Desk{Vars: map[string]string{}}
 	d.Factory = factory.New(factory.IO{In: strings.NewReader(in), Out: &d.Out, Err: &d.Errs, Env: func(k string) string { return d.Vars[k] }})
@@ -32,7 +32,7 @@ func New(in string) *Desk {
 	return d
 }
 
-// At is a time of RFC 3339.
+// At parses a time in RFC 3339.
 func At(s string) task.Time {
 	t, err := time.Parse(time.RFC3339Nano, s)
 	if err != nil {
@@ -41,7 +41,8 @@ func At(s string) task.Time {
 	return task.At(t)
 }
 
-// Hostile are what terminals obey, and what shows a text otherwise than it is.
+// Hostile contains control sequences that terminals execute, and characters that make a text look different
+// from what it is.
 var Hostile = []string{
 	"\x1b[2J\x1b[H", "\x1b]0;title\a", "\x1b]52;c;ZXZpbA==\x1b\\", "\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", // CSI, OSC: title, clipboard, link
 	"\x1bP+q544e\x1b\\", "\x1b_apc\x1b\\", "\x1b^pm\x1b\\", "\x1bXsos\x1b\\", "\x1bc", "\x1b(0", "\x1b#8", // DCS, APC, PM, SOS, reset, charset
@@ -50,9 +51,11 @@ var Hostile = []string{
 	"\a", "\b\b\b", "\x7f", "\x0e\x0f", "\v", "\f", "\x00", "\x05", "50%\rdone", "\xc3", "\xff\xfe", "\U000e0001",
 }
 
+// escapePattern matches the color codes that the program itself prints.
 var escapePattern = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
-// Obeyed is the first of a text that a terminal would obey, but for our own colours.
+// Obeyed returns the first part of a text that a terminal would execute, apart from the program's own colors,
+// or "".
 func Obeyed(text string) string {
 	text = escapePattern.ReplaceAllString(text, "")
 	for i, r := range text {
