@@ -1,3 +1,3 @@
-// Package top is "carillon top": the screen of package top, connected to the server, or one
-// look at it where nobody watches a terminal.
+// Package top implements "carillon top". It connects the screen of package internal/top to the server, or
+// prints one board if there is no terminal.
 package top

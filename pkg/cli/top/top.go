@@ -16,7 +16,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Command is the screen that an operator leaves open.
+// Command returns "carillon top".
 func Command(f *factory.Factory) *cobra.Command {
 	var once bool
 	var ahead, every time.Duration
@@ -56,7 +56,7 @@ func Command(f *factory.Factory) *cobra.Command {
 	return factory.LimitFormats(cmd, output.FormatTable, output.FormatJSON, output.FormatJSONL, output.FormatYAML)
 }
 
-// topConfig is how the screen looks.
+// topConfig returns the appearance of the screen.
 func topConfig(f *factory.Factory) top.Config {
 	c := top.Config{Namespace: task.Defaults().Namespace, ASCII: f.ASCII, Zone: f.Zone(output.ReaderZone)}
 	if f.NamespaceFlag != "" && !f.AllNamespaces {
@@ -65,6 +65,7 @@ func topConfig(f *factory.Factory) top.Config {
 	return c
 }
 
+// topOnce prints one board.
 func topOnce(ctx context.Context, f *factory.Factory, o client.BoardOptions) error {
 	c, err := f.Connect()
 	if err != nil {
@@ -96,13 +97,14 @@ func topOnce(ctx context.Context, f *factory.Factory, o client.BoardOptions) err
 	return f.Print(p.Text())
 }
 
+// topScreen shows the screen until the user quits.
 func topScreen(ctx context.Context, f *factory.Factory, o client.BoardOptions, every time.Duration) error {
-	limit := min(f.Timeout, 5*time.Second) // a screen does not wait as long as a command
+	limit := min(f.Timeout, 5*time.Second) // shorter than that of a command, because the screen must stay responsive
 	c, err := f.ConnectFor(limit)
 	if err != nil {
 		return err
 	}
-	// What no retry would mend is said where it can be read on.
+	// An error that a retry would not fix is reported before the screen replaces the terminal's contents.
 	if _, err := c.Board.Get(ctx, client.BoardOptions{Span: o.Span, Limit: 1}); err != nil {
 		return err
 	}
@@ -121,11 +123,10 @@ func topScreen(ctx context.Context, f *factory.Factory, o client.BoardOptions, e
 	return p.Run(ctx, tty)
 }
 
-// dialOther makes a client of another node, at an address that the first server has
-// told, with the token that was meant for the first. It may go only to who is proved
-// to be a node as well as the first was: by a certificate of the same CA, which must be
-// one of the user's own, as anybody can have a certificate of the system's; or by a
-// loopback address, whose listener is checked.
+// dialOther returns a client of another node, at an address that the first server has sent, with the token of
+// the first server. The token may go only to a server that is proven to be a node as well as the first one was.
+// Either it has a certificate of the same CA, which must be the user's own CA, because anybody can get a
+// certificate of a public CA. Or it has a loopback address, where the client checks who listens.
 func dialOther(f *factory.Factory, c *client.Client, server string, limit time.Duration) (*client.Client, error) {
 	cfg, err := f.ClientConfig(limit)
 	if err != nil {

@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// minPaneWidth is the width, and low the height, below which one pane is shown at a time.
+	// minPaneWidth and minPaneHeight are the size below which only one pane is shown.
 	minPaneWidth, minPaneHeight = 50, 18
-	// minBrandWidth is the width below which the screen does without its name.
+	// minBrandWidth is the width below which the header omits the name of the program.
 	minBrandWidth = 100
-	// minSideBySideWidth is the width from which on panes stand side by side.
+	// minSideBySideWidth is the width from which panes are shown side by side.
 	minSideBySideWidth = 140
-	// staleAfter is how old a board is that is not what is so now.
+	// staleAfter is the age from which a board counts as outdated.
 	staleAfter = 4 * time.Second
 )
 
-// View draws the screen: exactly as many lines as it has, each as wide as it is.
+// View draws the screen. The result has exactly the height and width of the terminal.
 func (m *Model) View() Picture {
 	var body Picture
 	top := m.drawHeader()
@@ -60,6 +60,7 @@ func (m *Model) View() Picture {
 	return all
 }
 
+// waitingWords is the text before the first board has arrived.
 func (m *Model) waitingWords() string {
 	if m.away != nil {
 		return ""
@@ -67,7 +68,7 @@ func (m *Model) waitingWords() string {
 	return "asking " + m.server + " …"
 }
 
-// drawStacked draws panes one below the other.
+// drawStacked draws panes below each other.
 func (m *Model) drawStacked(wide, room int, which ...int) Picture {
 	heights := m.shareLines(room, which)
 	var p Picture
@@ -78,7 +79,7 @@ func (m *Model) drawStacked(wide, room int, which ...int) Picture {
 	return p
 }
 
-// sideBySide draws problems and what runs on the left, the rest on the right.
+// sideBySide draws problems and active runs on the left, and the other panes on the right.
 func (m *Model) sideBySide(room int) Picture {
 	left := m.width * 3 / 5
 	a := m.drawStacked(left, room, paneProblems, running)
@@ -101,7 +102,7 @@ func (m *Model) sideBySide(room int) Picture {
 	return p
 }
 
-// drawFocused draws the pane that has the focus, below the names of all.
+// drawFocused draws the focused pane, below the names of all panes.
 func (m *Model) drawFocused(room int) Picture {
 	tabs := Line{{" ", Plain}}
 	for i, name := range paneNames {
@@ -115,6 +116,7 @@ func (m *Model) drawFocused(room int) Picture {
 	return append(Picture{tabs}, m.drawPane(m.focus, m.width, room-1)...)
 }
 
+// shortName returns the beginning of a name.
 func shortName(name string) string {
 	if len(name) > 4 {
 		return name[:4]
@@ -122,8 +124,8 @@ func shortName(name string) string {
 	return name
 }
 
-// shareLines shares out the lines: each pane what it needs, the one with the focus and
-// those above first; what is left over is nobody's. A pane has two lines beside its rows.
+// shareLines distributes lines among panes. Each pane gets no more than it needs; the focused pane and the
+// problems have priority. A pane has two lines in addition to its rows.
 func (m *Model) shareLines(room int, which []int) []int {
 	const frame = 2
 	heights, wants := make([]int, len(which)), make([]int, len(which))
@@ -165,9 +167,10 @@ func (m *Model) shareLines(room int, which []int) []int {
 	return heights
 }
 
+// paneNames are the titles of the panes.
 var paneNames = [panes]string{"PROBLEMS", "NEXT", "RUNNING", "NODES"}
 
-// drawPane draws a pane in so many lines: its title, the heads of its columns, its rows.
+// drawPane draws a pane in high lines: its title, its column heads, and its rows.
 func (m *Model) drawPane(i, wide, high int) Picture {
 	p := &m.panes[i]
 
@@ -214,7 +217,7 @@ func (m *Model) drawPane(i, wide, high int) Picture {
 	return out
 }
 
-// paneSummary is what a pane's title tells of all that it is about.
+// paneSummary returns the text in a pane's title, which covers all of its items and not only the listed ones.
 func (m *Model) paneSummary(i int) string {
 	b := &m.board
 	var words []string
@@ -247,12 +250,13 @@ func (m *Model) paneSummary(i int) string {
 	return strings.Join(words, " · ")
 }
 
-// isTruncated reports whether a list is as long as it was asked to be.
+// isTruncated reports whether a list has the maximum length, so that items may be missing.
 func (m *Model) isTruncated(n int) bool { return n >= Listed }
 
-// Listed is how many items of each list are asked for.
+// Listed is the number of items of each list that the screen requests.
 const Listed = 100
 
+// emptyText returns the text of a pane without rows.
 func (m *Model) emptyText(i int) (Style, string) {
 	if m.panes[i].hidden > 0 {
 		return Dim, "no rows match the filter"
@@ -270,7 +274,7 @@ func (m *Model) emptyText(i int) (Style, string) {
 	return Dim, "none"
 }
 
-// drawHeader is the first lines: how the cluster fares, in numbers.
+// drawHeader draws the first lines: the state of the cluster in numbers, and problems with the connection.
 func (m *Model) drawHeader() Picture {
 	b := &m.board
 
@@ -311,7 +315,7 @@ func (m *Model) drawHeader() Picture {
 	return append(Picture{m.alignRight(first, clock, style), second}, m.drawTrouble()...)
 }
 
-// countOrNothing is how many there are of something; nothing if there are none.
+// countOrNothing draws a count, or nothing if it is zero.
 func countOrNothing[T int | int64](n T, what string) Line {
 	if n == 0 {
 		return nil
@@ -319,7 +323,7 @@ func countOrNothing[T int | int64](n T, what string) Line {
 	return Line{{formatNumber(n) + " " + what, Plain}}
 }
 
-// joinParts sets parts beside each other, as many as fit; without a width all of them.
+// joinParts joins parts on one line, as many as fit. Without a width, it joins all.
 func (m *Model) joinParts(room int, parts ...Line) (l Line) {
 	sep := Span{m.toPrintable("  ·  "), Dim}
 
@@ -338,7 +342,7 @@ func (m *Model) joinParts(room int, parts ...Line) (l Line) {
 	return l
 }
 
-// drawSlots is how many attempts there are, and whether nodes can take more of them.
+// drawSlots draws the number of active attempts, highlighted if all slots are in use.
 func (m *Model) drawSlots() Span {
 	used, all := 0, 0
 	for _, n := range m.board.Nodes {
@@ -356,7 +360,7 @@ func (m *Model) drawSlots() Span {
 	return Span{words, Plain}
 }
 
-// drawTrouble says that the server is away, and how old the picture is.
+// drawTrouble draws a line if the server does not answer, with the age of the board.
 func (m *Model) drawTrouble() Picture {
 	if m.away == nil {
 		return nil
@@ -370,7 +374,7 @@ func (m *Model) drawTrouble() Picture {
 	return Picture{{{m.toPrintable(words), Red | Reverse}}}
 }
 
-// alignRight sets a text at the right end of a line.
+// alignRight adds a text at the right end of a line.
 func (m *Model) alignRight(l Line, text string, style Style) Line {
 	if m.width == 0 {
 		return append(l, Span{m.toPrintable("  ·  "), Dim}, Span{text, style})
@@ -384,7 +388,7 @@ func (m *Model) alignRight(l Line, text string, style Style) Line {
 	return append(l.fitColumns(room-1, m.ellipsisText(), Plain), Span{" " + text + " ", style})
 }
 
-// drawFooter is the last line: a question, what became of a change, or the keys.
+// drawFooter draws the last line: a question, the result of a change, or the keys.
 func (m *Model) drawFooter() Line {
 	switch {
 	case m.ask != nil:
@@ -418,9 +422,10 @@ func (m *Model) drawFooter() Line {
 	return l
 }
 
+// panesKeys are the keys in the footer.
 var panesKeys = [][2]string{{"tab", "pane"}, {"/", "filter"}, {"enter", "details"}, {"l", "logs"}, {"w", "why"}, {"t", "trigger"}, {"p", "pause"}, {"?", "help"}, {"q", "quit"}}
 
-// helpText is what the keys do.
+// helpText draws the description of the keys.
 func (m *Model) helpText() Picture {
 	p := Picture{{}, {{" Keys", Bold}}}
 	for _, k := range [][2]string{

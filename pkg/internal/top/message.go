@@ -7,25 +7,25 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Message is something that happened.
+// Message is an input of the Model.
 type Message interface{ isMessage() }
 
-// The messages.
+// The types of messages.
 type (
-	// Key is a key: a letter as itself, or enter, esc, tab, backtab, up, down, left,
-	// right, pgup, pgdn, home, end, backspace, ctrl-c.
+	// Key is a key that was pressed: the character itself, or enter, esc, tab, backtab, up, down, left, right,
+	// pgup, pgdn, home, end, backspace, ctrl-c.
 	Key string
-	// Size is the terminal's, in columns and lines.
+	// Size is the size of the terminal in columns and lines.
 	Size struct{ Width, Height int }
-	// Clock says what time it is. The Model takes it from nowhere else.
+	// Clock is the current time. The Model has no other source of time.
 	Clock time.Time
-	// Boarded is a board, or why there is none, and from which server.
+	// Boarded is a board, or the error instead of it, and the server.
 	Boarded struct {
 		Board  task.Board
 		Err    error
 		Server string
 	}
-	// Told is what the API knows of a task, or why not.
+	// Told contains the details of a task, or the error instead of them.
 	Told struct {
 		About Target
 		Task  client.Task
@@ -34,21 +34,21 @@ type (
 		Why   task.Answer
 		Err   error
 	}
-	// Answered is why a task ran, or did not.
+	// Answered is the explanation of a run, or the error instead of it.
 	Answered struct {
 		About Target
 		Why   task.Answer
 		Err   error
 	}
-	// Written is more of what a run wrote.
+	// Written is further output of a run.
 	Written struct {
 		About Target
 		Run   task.Run
 		Text  string
-		Note  string // about the output, not of it
+		Note  string // a remark about the output, not part of it
 		Err   error
 	}
-	// Done is what became of a change.
+	// Done is the result of a change.
 	Done struct {
 		Words string
 		Err   error
@@ -64,24 +64,24 @@ func (Answered) isMessage() {}
 func (Written) isMessage()  {}
 func (Done) isMessage()     {}
 
-// Command is something that the Model wants done.
+// Command is something that the Program must do.
 type Command interface{ isCommand() }
 
-// The commands.
+// The types of commands.
 type (
 	// Quit ends the screen.
 	Quit struct{}
-	// Refresh asks for a board at once.
+	// Refresh requests a new board at once.
 	Refresh struct{}
-	// Tell asks for Told.
+	// Tell requests a Told.
 	Tell struct{ About Target }
-	// AskWhy asks for Answered.
+	// AskWhy requests an Answered.
 	AskWhy struct{ About Target }
-	// FollowLogs asks for Written, again and again until StopLogs.
+	// FollowLogs requests messages of type Written until StopLogs.
 	FollowLogs struct{ About Target }
-	// StopLogs ends it.
+	// StopLogs ends FollowLogs.
 	StopLogs struct{}
-	// Trigger, Pause and Resume change a task; Done says what became of it.
+	// Trigger, Pause and Resume change a task. The result is a Done.
 	Trigger struct{ Of Target }
 	Pause   struct{ Of Target }
 	Resume  struct{ Of Target }
@@ -97,11 +97,12 @@ func (Trigger) isCommand()    {}
 func (Pause) isCommand()      {}
 func (Resume) isCommand()     {}
 
-// Target is what a row is about: a task, maybe one of its runs, or a node.
+// Target is the object of a row: a task, one of its runs, or a node.
 type Target struct {
 	Namespace, Task string
 	Run             string
 	Node            string
 }
 
+// isTask reports whether the target is a task or a run.
 func (t Target) isTask() bool { return t.Task != "" }

@@ -8,15 +8,15 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Config says how the screen looks.
+// Config defines the appearance of the screen.
 type Config struct {
-	Namespace string // tasks of it are shown without it
-	Filter    string // what rows have to contain, at first
+	Namespace string // tasks in this namespace are shown without it
+	Filter    string // the initial filter
 	ASCII     bool
-	Zone      *time.Location // in which times of day are shown; nil is UTC
+	Zone      *time.Location // the time zone of displayed times; nil means UTC
 }
 
-// The panes, in their order.
+// The panes in their order.
 const (
 	paneProblems = iota
 	coming
@@ -25,41 +25,41 @@ const (
 	panes
 )
 
-// A Model is the state of the screen. The zero Model is none: use New.
+// Model is the state of the screen. Create it with New.
 type Model struct {
 	cfg           Config
 	width, height int
 	now           time.Time
 
 	board  task.Board
-	got    time.Time            // when the board came, by the clock of whoever looks; zero: none yet
-	server string               // from where
-	away   error                // why no board comes; nil: they do
-	gone   time.Time            // since when
-	seen   map[string]time.Time // nodes that were there, and when they were missed; zero: they are there
+	got    time.Time            // when the board arrived, by the local clock; zero: not yet
+	server string               // the server that sent it
+	away   error                // why no boards arrive; nil: they do
+	gone   time.Time            // since when no boards arrive
+	seen   map[string]time.Time // by node: when it disappeared from the board; zero: it is present
 
 	panes  [panes]pane
 	focus  int
 	filter string
 
-	typing  bool    // the filter is being typed
-	ask     *asking // a question that waits for y
-	pausing *Target // a task that the user wants to pause, or to resume; nil: none
-	notice  string  // what became of the last change
+	typing  bool    // the user is typing the filter
+	ask     *asking // a question that waits for an answer; nil: none
+	pausing *Target // the task that the user wants to pause or resume; nil: none
+	notice  string  // the result of the last change
 	noticed time.Time
-	bad     bool // it went wrong
+	bad     bool // the last change has failed
 
-	view *view // over the panes; nil: none
+	view *view // the text in front of the panes; nil: none
 	help bool
 }
 
-// asking is a question, and what a yes leads to.
+// asking is a question, with the command to execute after "yes".
 type asking struct {
 	words string
 	then  Command
 }
 
-// New makes a Model that has nothing to show yet.
+// New returns a Model without data.
 func New(cfg Config) *Model {
 	if cfg.Zone == nil {
 		cfg.Zone = time.UTC
@@ -67,7 +67,7 @@ func New(cfg Config) *Model {
 	return &Model{cfg: cfg, width: 80, height: 24, seen: map[string]time.Time{}, filter: cfg.Filter}
 }
 
-// Update takes a message, and returns what is to be done.
+// Update processes a message, and returns the commands to execute.
 func (m *Model) Update(msg Message) []Command {
 	switch msg := msg.(type) {
 	case Size:
@@ -102,6 +102,7 @@ func (m *Model) Update(msg Message) []Command {
 	return nil
 }
 
+// applyBoard stores a board, or records that the server does not answer.
 func (m *Model) applyBoard(b Boarded) {
 	if b.Err != nil {
 		if m.away == nil {
@@ -128,10 +129,10 @@ func (m *Model) applyBoard(b Boarded) {
 	m.fillRows()
 }
 
-// clusterTime is what time it is for the cluster: its clock may be another than that of
-// whoever looks.
+// clusterTime returns the current time by the cluster's clock, which may differ from the local clock.
 func (m *Model) clusterTime() time.Time { return m.board.At.Add(m.now.Sub(m.got)) }
 
+// setStatus shows the result of a change in the footer.
 func (m *Model) setStatus(words string, err error) {
 	m.notice, m.noticed, m.bad = words, m.now, err != nil
 	if err != nil {
@@ -139,7 +140,7 @@ func (m *Model) setStatus(words string, err error) {
 	}
 }
 
-// refreshCommands asks anew for what the view shows, now and then.
+// refreshCommands requests the contents of the current view again from time to time.
 func (m *Model) refreshCommands() []Command {
 	if m.view == nil || m.view.kind != viewDetails || m.now.Sub(m.view.asked) < 2*time.Second {
 		return nil
@@ -148,7 +149,7 @@ func (m *Model) refreshCommands() []Command {
 	return []Command{Tell{m.view.about}}
 }
 
-// handleKey does what a key says.
+// handleKey processes a key.
 func (m *Model) handleKey(k string) []Command {
 	if k == "ctrl-c" {
 		return []Command{Quit{}}
@@ -196,10 +197,10 @@ func (m *Model) handleKey(k string) []Command {
 	return nil
 }
 
-// pageSize is how many rows page up and page down move.
+// pageSize returns by how many rows page up and page down move.
 func (m *Model) pageSize() int { return max(m.panes[m.focus].lines-1, 1) }
 
-// selectedTarget is what the row under the cursor is about.
+// selectedTarget returns the target of the row under the cursor.
 func (m *Model) selectedTarget() Target {
 	if r := m.panes[m.focus].selectedRow(); r != nil {
 		return r.target
@@ -207,7 +208,7 @@ func (m *Model) selectedTarget() Target {
 	return Target{}
 }
 
-// onTarget does what a key says with a task or a node.
+// onTarget processes a key that applies to a task or a node.
 func (m *Model) onTarget(k string, t Target) []Command {
 	if !strings.Contains("enter l w t p ", k+" ") {
 		return nil
@@ -236,14 +237,14 @@ func (m *Model) onTarget(k string, t Target) []Command {
 	case "t":
 		m.ask = &asking{fmt.Sprintf("run %s now?", m.taskName(t.Namespace, t.Task)), Trigger{t}}
 	case "p":
-		m.pausing = &t // what to ask depends on whether it is paused
+		m.pausing = &t // the question depends on whether the task is paused, so its state is read first
 		return []Command{Tell{t}}
 	}
 
 	return nil
 }
 
-// askPause asks whether a task is to be paused or resumed.
+// askPause asks whether to pause or to resume a task.
 func (m *Model) askPause(told Told) {
 	t := told.About
 	name := m.taskName(t.Namespace, t.Task)
@@ -258,7 +259,7 @@ func (m *Model) askPause(told Told) {
 	}
 }
 
-// handleAnswer takes the answer to a question: y is yes, everything else no.
+// handleAnswer processes the answer to a question: y means yes, any other key no.
 func (m *Model) handleAnswer(k string) []Command {
 	ask := m.ask
 	m.ask = nil
@@ -271,7 +272,7 @@ func (m *Model) handleAnswer(k string) []Command {
 	return []Command{ask.then}
 }
 
-// editFilter takes a key of the filter.
+// editFilter processes a key while the user types the filter.
 func (m *Model) editFilter(k string) {
 	switch {
 	case k == "enter":
@@ -291,7 +292,7 @@ func (m *Model) editFilter(k string) {
 	m.fillRows()
 }
 
-// viewKey does what a key says in a view.
+// viewKey processes a key while a view is open.
 func (m *Model) viewKey(k string) []Command {
 	v := m.view
 
@@ -322,14 +323,14 @@ func (m *Model) viewKey(k string) []Command {
 		first = []Command{StopLogs{}}
 	}
 
-	if v.kind != viewDetails && (k == "l" || k == "w") { // beside each other, not on top
+	if v.kind != viewDetails && (k == "l" || k == "w") { // replace the current view instead of opening another one on top
 		m.view = v.under
 	}
 
 	return append(first, m.onTarget(k, v.about)...)
 }
 
-// taskName is a task's, with its namespace unless that goes without saying.
+// taskName returns the name of a task, with its namespace unless that is the default.
 func (m *Model) taskName(namespace, name string) string {
 	if namespace == m.cfg.Namespace || namespace == "" {
 		return name
@@ -337,7 +338,7 @@ func (m *Model) taskName(namespace, name string) string {
 	return namespace + "/" + name
 }
 
-// toPrintable is a text of ours, as the terminal can show it.
+// toPrintable returns a text of this package in a form that the terminal supports.
 func (m *Model) toPrintable(s string) string {
 	if m.cfg.ASCII {
 		return withoutSymbols(s)
@@ -345,7 +346,7 @@ func (m *Model) toPrintable(s string) string {
 	return s
 }
 
-// ellipsisText says that a text goes on.
+// ellipsisText returns the mark for text that was cut.
 func (m *Model) ellipsisText() string {
 	if m.cfg.ASCII {
 		return "~"

@@ -2,25 +2,25 @@ package top
 
 import "strings"
 
-// row is a line of a pane.
+// row is one line of a pane.
 type row struct {
-	key    string // who it is, from board to board
+	key    string // identifies the row across boards
 	style  Style
 	cells  []string
 	target Target
 }
 
-// pane is a list with a cursor, which stays on its row when others come and go.
+// pane is a list with a cursor. The cursor stays on its row when other rows appear or disappear.
 type pane struct {
 	rows   []row
-	key    string // of the row under the cursor
+	key    string // the key of the row under the cursor
 	cursor int
-	top    int // the first row that is shown
-	lines  int // how many are
-	hidden int // rows that the filter leaves out
+	top    int // the index of the first visible row
+	lines  int // the number of visible rows
+	hidden int // the number of rows that the filter hides
 }
 
-// setRows takes new rows.
+// setRows replaces the rows.
 func (p *pane) setRows(rows []row, filter string) {
 	p.hidden = len(rows)
 	p.rows = p.rows[:0]
@@ -31,7 +31,7 @@ func (p *pane) setRows(rows []row, filter string) {
 	}
 
 	p.hidden -= len(p.rows)
-	if p.cursor > 0 { // at the top it stays there: what is first is worth most
+	if p.cursor > 0 { // at the top it stays at the top, because the first row is the most important one
 		for i, r := range p.rows {
 			if r.key == p.key {
 				p.cursor = i
@@ -43,7 +43,7 @@ func (p *pane) setRows(rows []row, filter string) {
 	p.selectRow(p.cursor)
 }
 
-// selectRow puts the cursor on a row.
+// selectRow moves the cursor to a row.
 func (p *pane) selectRow(i int) {
 	p.cursor = max(0, min(i, len(p.rows)-1))
 	if r := p.selectedRow(); r != nil {
@@ -51,7 +51,7 @@ func (p *pane) selectRow(i int) {
 	}
 }
 
-// selectedRow is that under the cursor; nil: there is none.
+// selectedRow returns the row under the cursor, or nil.
 func (p *pane) selectedRow() *row {
 	if p.cursor < len(p.rows) {
 		return &p.rows[p.cursor]
@@ -59,7 +59,7 @@ func (p *pane) selectedRow() *row {
 	return nil
 }
 
-// moveCursor moves the cursor; false if the key is none that does.
+// moveCursor moves the cursor. It returns false if the key does not move it.
 func (p *pane) moveCursor(k string, page int) bool {
 	switch k {
 	case "down", "j":
@@ -81,7 +81,7 @@ func (p *pane) moveCursor(k string, page int) bool {
 	return true
 }
 
-// visibleRows are the rows that fit into so many lines, the cursor among them.
+// visibleRows returns the rows that fit into this many lines, including the one under the cursor.
 func (p *pane) visibleRows(lines int) []row {
 	p.lines = lines
 	if p.cursor < p.top {

@@ -7,11 +7,11 @@ import (
 	"github.com/clipperhouse/displaywidth"
 )
 
-// Style is how text looks: one of the colours, and how it is set off. Colours repeat
-// what a word or a symbol says, and add nothing.
+// Style is the appearance of text: at most one color, and attributes. Colors only repeat what a word or a
+// symbol expresses, so the screen is usable without them.
 type Style uint8
 
-// The styles, which can be added to each other, but for the colours.
+// The styles. They can be combined, except for the colors.
 const (
 	Plain   Style = 0
 	Red     Style = 1
@@ -22,25 +22,26 @@ const (
 	Bold    Style = 16
 	Reverse Style = 32
 
+	// colourMask selects the color of a style.
 	colourMask Style = 7
 )
 
-// Colour is the colour of a style.
+// Colour returns the color of a style.
 func (s Style) Colour() Style { return s & colourMask }
 
-// Span is text in one style, without ends of lines.
+// Span is text in one style, without newlines.
 type Span struct {
 	Text  string
 	Style Style
 }
 
-// Line is a line of a picture.
+// Line is one line of a picture.
 type Line []Span
 
-// Picture is what is to be seen.
+// Picture is the content of a screen.
 type Picture []Line
 
-// Text is the picture without styles, for a terminal or a file that has none.
+// Text returns the picture without styles.
 func (p Picture) Text() string {
 	var b strings.Builder
 
@@ -52,9 +53,10 @@ func (p Picture) Text() string {
 	return b.String()
 }
 
+// colourCodes are the ANSI codes of the colors.
 var colourCodes = map[Style]string{Red: "31", Green: "32", Yellow: "33", Cyan: "36"}
 
-// ANSI is the picture with the codes of a terminal for its styles.
+// ANSI returns the picture with ANSI codes for its styles.
 func (p Picture) ANSI() string {
 	var b strings.Builder
 
@@ -91,6 +93,7 @@ func (p Picture) ANSI() string {
 	return b.String()
 }
 
+// plainText returns the line without styles.
 func (l Line) plainText() string {
 	var b strings.Builder
 	for _, s := range l {
@@ -99,12 +102,14 @@ func (l Line) plainText() string {
 	return b.String()
 }
 
+// displayWidth returns the width of the line in terminal columns.
 func (l Line) displayWidth() int { return textWidth(l.plainText()) }
 
-// textWidth is how many columns a text takes.
+// textWidth returns the width of a text in terminal columns.
 func textWidth(s string) int { return displaywidth.String(s) }
 
-// fitColumns is l in exactly so many columns: cut, or filled up. more says that it goes on.
+// fitColumns returns l in exactly this many columns: cut, or filled with spaces in style fill. more marks text
+// that was cut.
 func (l Line) fitColumns(columns int, more string, fill Style) Line {
 	left := columns - Line{{strings.TrimRight(l.plainText(), " "), Plain}}.displayWidth()
 	if left < 0 {
@@ -130,7 +135,7 @@ func (l Line) fitColumns(columns int, more string, fill Style) Line {
 	return out
 }
 
-// cutHead is the beginning of a text that fits into so many columns.
+// cutHead returns the longest beginning of a text that fits into this many columns.
 func cutHead(s string, columns int) string {
 	if textWidth(s) <= columns {
 		return s
@@ -145,7 +150,7 @@ func cutHead(s string, columns int) string {
 	return s
 }
 
-// cutText is a text in at most so many columns; more says that it goes on.
+// cutText returns a text in at most this many columns. more marks text that was cut.
 func cutText(s string, columns int, more string) string {
 	if textWidth(s) <= columns {
 		return s
@@ -153,8 +158,8 @@ func cutText(s string, columns int, more string) string {
 	return cutHead(s, columns-textWidth(more)) + cutHead(more, columns)
 }
 
-// stripControls takes away what could move a terminal's cursor: texts come from servers, and
-// from other people's programs.
+// stripControls replaces control characters, which could move the cursor or execute terminal commands. Texts
+// come from servers and from other users' programs.
 func stripControls(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

@@ -15,30 +15,30 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// Terminal is where a Program draws, and from where keys come.
+// Terminal is the display and the keyboard of a Program.
 type Terminal interface {
 	// Draw shows a picture.
 	Draw(p Picture)
-	// Messages are keys and sizes, until the terminal is closed.
+	// Messages returns keys and sizes. The channel is closed with the terminal.
 	Messages() <-chan Message
 }
 
-// Program is a screen that is being looked at.
+// Program connects a Model to a terminal and a server.
 type Program struct {
-	// Client is of the server that is asked first.
+	// Client is the client of the first server.
 	Client *client.Client
 	Model  *Model
-	// Dial makes a client of another server, whose address a board contains; nil: none
-	// but the first is asked.
+	// Dial returns a client of another server, whose address comes from a board. If nil, only the first server
+	// is used.
 	Dial func(server string) (*client.Client, error)
-	// Options are of the board; Every is how often it is asked for, 1 s if it is 0.
+	// Options select the contents of boards. Every is the interval between boards; 0 means 1 s.
 	Options client.BoardOptions
 	Every   time.Duration
 	Now     func() time.Time
 
 	mu    sync.Mutex
-	c     *client.Client // of the server that is asked now
-	known []string       // addresses of nodes
+	c     *client.Client // the client of the current server
+	known []string       // the addresses of nodes, from the latest board
 
 	messages chan Message
 	refresh  chan struct{}
@@ -46,10 +46,10 @@ type Program struct {
 	work     sync.WaitGroup
 }
 
-// answerWithin is how long a board, or another answer, is waited for.
+// answerWithin limits how long a board or another answer may take.
 const answerWithin = 5 * time.Second
 
-// Run shows the screen until the user quits, which is no error, or ctx ends.
+// Run shows the screen until the user quits, which returns nil, or ctx ends.
 func (p *Program) Run(ctx context.Context, t Terminal) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer p.work.Wait()
@@ -91,6 +91,7 @@ func (p *Program) Run(ctx context.Context, t Terminal) error {
 	}
 }
 
+// sendMessage delivers a message to the Model, unless ctx ends first.
 func (p *Program) sendMessage(ctx context.Context, m Message) {
 	select {
 	case p.messages <- m:
@@ -98,7 +99,7 @@ func (p *Program) sendMessage(ctx context.Context, m Message) {
 	}
 }
 
-// pollBoard asks for the board, again and again.
+// pollBoard requests the board repeatedly.
 func (p *Program) pollBoard(ctx context.Context) {
 	for {
 		began := time.Now()
@@ -116,7 +117,7 @@ func (p *Program) pollBoard(ctx context.Context) {
 	}
 }
 
-// readBoard asks for the board once; if the server is away, the next time another is asked.
+// readBoard requests the board once. If the server is unavailable, the next call uses another server.
 func (p *Program) readBoard(ctx context.Context) Boarded {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
@@ -145,14 +146,14 @@ func (p *Program) readBoard(ctx context.Context) Boarded {
 	return Boarded{Board: b, Server: c.Server()}
 }
 
+// currentClient returns the client of the current server.
 func (p *Program) currentClient() *client.Client {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.c
 }
 
-// turnFrom turns to the next server that is known, and after the last of them to the
-// one that was asked first.
+// turnFrom switches to the next known server, and after the last one to the first server again.
 func (p *Program) turnFrom(from *client.Client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -177,7 +178,7 @@ func (p *Program) turnFrom(from *client.Client) {
 	}
 }
 
-// runCommand does what the Model wants, beside the screen.
+// runCommand executes a command in the background.
 func (p *Program) runCommand(ctx context.Context, command Command) {
 	c := p.currentClient()
 	ask := func(how func(ctx context.Context) Message) {
@@ -231,6 +232,7 @@ func (p *Program) runCommand(ctx context.Context, command Command) {
 	}
 }
 
+// doneMessage returns the message about the result of a change.
 func doneMessage(well, badly string, err error) Done {
 	if err != nil {
 		return Done{badly, err}
@@ -238,14 +240,14 @@ func doneMessage(well, badly string, err error) Done {
 	return Done{well, nil}
 }
 
-// readTask reads all about a task.
+// readTask reads the details of a task.
 func readTask(ctx context.Context, c *client.Client, about Target) Told {
 	told := Told{About: about}
 	if told.Task, told.Err = c.Tasks.Get(ctx, about.Namespace, about.Task); told.Err != nil {
 		return told
 	}
 
-	// What follows adorns it.
+	// The other details are optional, so their errors are ignored.
 	told.Runs, _ = c.Runs.ListByTask(ctx, about.Namespace, about.Task, client.RunListOptions{Limit: 20})
 	told.Next, _ = c.Ticks.ListByTask(ctx, about.Namespace, about.Task, 5, time.Time{})
 	told.Why, _ = c.Tasks.Why(ctx, about.Namespace, about.Task, client.WhyQuestion{})
@@ -253,8 +255,7 @@ func readTask(ctx context.Context, c *client.Client, about Target) Told {
 	return told
 }
 
-// askWhy asks about the run that a row is of, by its tick; else about the latest tick
-// and the next.
+// askWhy requests the explanation of the tick of a row's run, or of the latest tick and the next one.
 func askWhy(ctx context.Context, c *client.Client, about Target) (task.Answer, error) {
 	q := client.WhyQuestion{}
 	if at, ok := task.TimeOfRunID(about.Run); ok && strings.Count(about.Run, "-") == 1 {
@@ -263,10 +264,10 @@ func askWhy(ctx context.Context, c *client.Client, about Target) (task.Answer, e
 	return c.Tasks.Why(ctx, about.Namespace, about.Task, q)
 }
 
-// logsEvery is how often a run is asked for more of its output.
+// logsEvery is how often more output of a run is requested.
 const logsEvery = 700 * time.Millisecond
 
-// followRun reads what a run writes until it has ended, or ctx does.
+// followRun reads the output of a run until the run or ctx ends.
 func (p *Program) followRun(ctx context.Context, about Target) {
 	r := reader{about: about}
 
@@ -292,20 +293,20 @@ func (p *Program) followRun(ctx context.Context, about Target) {
 	}
 }
 
-// reader reads the output of a run, attempt after attempt.
+// reader reads the output of a run, attempt by attempt.
 type reader struct {
 	about   Target
 	run     string
 	attempt int
 	seen    int64
-	behind  bool // there is more already
+	behind  bool // more output exists already
 }
 
-// mostAtOnce is how much of the output is read at once, in bytes: then there is more.
+// mostAtOnce is the maximum number of bytes of output in one message.
 const mostAtOnce = 1 << 20
 
-// readMore reads what was written since. The state is read first, so that what a run
-// wrote before it ended is not missed.
+// readMore reads new output. It reads the run's state first, so that everything that the run printed before it
+// ended is read.
 func (r *reader) readMore(ctx context.Context, c *client.Client) Written {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
@@ -352,7 +353,7 @@ func (r *reader) readMore(ctx context.Context, c *client.Client) Written {
 	return w
 }
 
-// findRun is the run at hand: the one that was asked about, or the task's latest.
+// findRun returns the run of the view, or the latest run of the task.
 func (r *reader) findRun(ctx context.Context, c *client.Client) (task.Run, error) {
 	id := r.run
 	if id == "" {

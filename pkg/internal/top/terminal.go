@@ -16,10 +16,10 @@ type Tty struct {
 	colour   bool
 }
 
-// OpenTty takes the terminal over, until Close. colour: it is to have colours.
+// OpenTty takes control of the terminal until Close. colour enables colors.
 func OpenTty(colour bool) (*Tty, error) {
-	// The kernel knows the size, and the usual keys will do: terminals are asked
-	// nothing. (tmux up to 3.3 answers with height and width exchanged.)
+	// No queries are sent to the terminal, because the kernel knows its size and the usual keys suffice. (tmux
+	// up to 3.3 answers the query for the size with height and width exchanged.)
 	s, err := tcell.NewTerminfoScreen(tcell.OptNegotiation(false))
 	if err == nil {
 		err = s.Init()
@@ -37,16 +37,16 @@ func OpenTty(colour bool) (*Tty, error) {
 	return t, nil
 }
 
-// Close gives the terminal back as it was.
+// Close restores the terminal.
 func (t *Tty) Close() {
 	close(t.closed)
 	t.screen.Fini()
 }
 
-// Messages are keys and sizes.
+// Messages returns keys and sizes.
 func (t *Tty) Messages() <-chan Message { return t.messages }
 
-// pumpEvents passes events on until the screen is closed.
+// pumpEvents forwards events until the terminal is closed.
 func (t *Tty) pumpEvents() {
 	defer close(t.messages)
 	for {
@@ -72,6 +72,7 @@ func (t *Tty) pumpEvents() {
 	}
 }
 
+// convertEvent converts an event to a message, or nil if it is of no interest.
 func (t *Tty) convertEvent(e tcell.Event) Message {
 	switch e := e.(type) {
 	case *tcell.EventResize:
@@ -93,6 +94,7 @@ var keyNames = map[tcell.Key]string{
 	tcell.KeyBackspace: "backspace", tcell.KeyCtrlC: "ctrl-c", tcell.KeyCtrlF: "ctrl-f", tcell.KeyCtrlB: "ctrl-b",
 }
 
+// keyName returns the name of a key.
 func keyName(e *tcell.EventKey) string {
 	if name := keyNames[e.Key()]; name != "" {
 		return name
@@ -108,7 +110,7 @@ func keyName(e *tcell.EventKey) string {
 	return ""
 }
 
-// Draw shows a picture: what has changed of it goes to the terminal.
+// Draw shows a picture. Only what has changed is sent to the terminal.
 func (t *Tty) Draw(p Picture) {
 	wide, high := t.screen.Size()
 	for y := range high {
@@ -127,6 +129,7 @@ func (t *Tty) Draw(p Picture) {
 	t.screen.Show()
 }
 
+// putSpan draws a span at a position, and returns the next column.
 func (t *Tty) putSpan(x, y, wide int, s Span) int {
 	style := t.convertStyle(s.Style)
 
@@ -145,6 +148,7 @@ func (t *Tty) putSpan(x, y, wide int, s Span) int {
 	return x
 }
 
+// convertStyle converts a style.
 func (t *Tty) convertStyle(s Style) tcell.Style {
 	style := tcell.StyleDefault.Bold(s&Bold != 0).Dim(s&Dim != 0).Reverse(s&Reverse != 0)
 

@@ -16,30 +16,30 @@ const (
 	logs
 )
 
-// view is a text about one thing, over the panes.
+// view is a text about one object, in front of the panes.
 type view struct {
 	kind  int
 	about Target
-	under *view // to which esc goes back
-	asked time.Time
-	top   int
-	tail  bool // it stays at the end
+	under *view     // the view to which esc returns
+	asked time.Time // when its contents were requested last
+	top   int       // the first visible line
+	tail  bool      // stay at the end when lines are added
 
 	told    *Told
 	answer  *Answered
-	run     task.Run // of logs
+	run     task.Run // the run whose output is shown
 	written []string
-	cut     bool // the beginning is gone
+	cut     bool // the beginning was dropped
 	note    string
 	err     error
-	size    int // how many lines it had when it was drawn
-	room    int
+	size    int // the number of lines when it was last drawn
+	room    int // the number of visible lines when it was last drawn
 }
 
-// mostWritten is how many lines of a log are kept.
+// mostWritten is the maximum number of lines of output in memory.
 const mostWritten = 5000
 
-// applyMessage takes an answer, if it is about what the view is.
+// applyMessage processes an answer, if it belongs to this view.
 func (v *view) applyMessage(m *Model, msg Message) {
 	switch msg := msg.(type) {
 	case Told:
@@ -59,7 +59,7 @@ func (v *view) applyMessage(m *Model, msg Message) {
 	}
 }
 
-// addOutput adds what a run has written.
+// addOutput adds output of a run.
 func (v *view) addOutput(w Written) {
 	v.err = w.Err
 
@@ -81,10 +81,10 @@ func (v *view) addOutput(w Written) {
 	}
 }
 
-// taskIsPaused reports whether the task is.
+// taskIsPaused reports whether the task of the view is paused.
 func (v *view) taskIsPaused() bool { return v.told != nil && v.told.Task.Paused }
 
-// scrollByKey scrolls; false if the key is none that does.
+// scrollByKey scrolls. It returns false if the key does not scroll.
 func (v *view) scrollByKey(k string, page int) bool {
 	switch k {
 	case "down", "j":
@@ -109,6 +109,7 @@ func (v *view) scrollByKey(k string, page int) bool {
 	return true
 }
 
+// keyHelp returns the keys in the footer.
 func (v *view) keyHelp() [][2]string {
 	keys := [][2]string{{"esc", "back"}, {"j k", "scroll"}}
 
@@ -128,7 +129,7 @@ func (v *view) keyHelp() [][2]string {
 	return append(keys, [2]string{"?", "help"})
 }
 
-// drawView draws the view in so many lines.
+// drawView draws the view in room lines.
 func (v *view) drawView(m *Model, room int) Picture {
 	title, body := v.titleAndText(m)
 	if v.err != nil {
@@ -156,7 +157,7 @@ func (v *view) drawView(m *Model, room int) Picture {
 	return append(Picture{head}, body[v.top:min(v.size, v.top+v.room)]...)
 }
 
-// titleAndText is the view's title and all of its text.
+// titleAndText returns the title and the whole text of the view.
 func (v *view) titleAndText(m *Model) (Line, Picture) {
 	name := m.taskName(v.about.Namespace, v.about.Task)
 
@@ -182,8 +183,10 @@ func (v *view) titleAndText(m *Model) (Line, Picture) {
 	return Line{{name, Bold}}, m.taskText(v.told)
 }
 
+// drawQuestion draws the placeholder for an answer that has not arrived.
 func (m *Model) drawQuestion() Picture { return Picture{{{" " + m.toPrintable("…"), Dim}}} }
 
+// logText returns the title and the text of a view of output.
 func (v *view) logText(m *Model, name string) (Line, Picture) {
 	title := Line{{"logs " + name, Bold}}
 	if v.run.ID != "" {
@@ -215,7 +218,7 @@ func (v *view) logText(m *Model, name string) (Line, Picture) {
 	return title, body
 }
 
-// wrapText is a text in lines that fit, each indented.
+// wrapText wraps a text into indented lines.
 func (m *Model) wrapText(indent, text string, style Style) (p Picture) {
 	room := max(m.width-textWidth(indent)-1, 8)
 

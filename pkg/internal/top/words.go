@@ -9,8 +9,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// formatSpan returns a duration in whole seconds or larger units, since the screen is drawn
-// once a second.
+// formatSpan formats a duration in whole seconds or larger units, because the screen is drawn once a second.
 func formatSpan(d time.Duration) string {
 	if d < time.Second {
 		return "0s"
@@ -19,7 +18,7 @@ func formatSpan(d time.Duration) string {
 	return task.Duration(d).Approximate()
 }
 
-// formatMillis is a lateness.
+// formatMillis formats a lateness.
 func formatMillis(ms int64) string {
 	switch {
 	case ms < 1000:
@@ -31,7 +30,7 @@ func formatMillis(ms int64) string {
 	return formatSpan(time.Duration(ms) * time.Millisecond)
 }
 
-// formatNumber is n with its thousands apart.
+// formatNumber formats n with thousands separators.
 func formatNumber[T int | int64](n T) string {
 	s := strconv.FormatInt(int64(n), 10)
 	for i := len(s) - 3; i > 0; i -= 3 {
@@ -40,7 +39,7 @@ func formatNumber[T int | int64](n T) string {
 	return s
 }
 
-// formatCount is "1 task", "2 tasks".
+// formatCount returns a number with its noun: "1 task", "2 tasks".
 func formatCount[T int | int64](n T, one string) string {
 	if n == 1 {
 		return "1 " + one
@@ -48,7 +47,7 @@ func formatCount[T int | int64](n T, one string) string {
 	return formatNumber(n) + " " + one + "s"
 }
 
-// formatRate is how many in a second, of so many in a minute.
+// formatRate formats a count per minute as a rate per second.
 func formatRate(perMinute int64) string {
 	switch {
 	case perMinute == 0:
@@ -62,7 +61,7 @@ func formatRate(perMinute int64) string {
 
 var barRunes = []rune("▁▂▃▄▅▆▇█")
 
-// drawBars draws numbers as a line of bars, the highest as high as can be.
+// drawBars draws numbers as a row of bars, scaled to the largest one.
 func drawBars(list []int64) string {
 	var most int64
 	for _, n := range list {
@@ -82,7 +81,7 @@ func drawBars(list []int64) string {
 	return b.String()
 }
 
-// face is how a state looks. Where there are no symbols, plain has letters for them.
+// face is the symbol and the style of a state. withoutSymbols replaces the symbol on terminals that lack it.
 type face struct {
 	sign  string
 	style Style
@@ -102,12 +101,13 @@ var stateFaces = map[task.State]face{
 	task.Missed:     {"○", Yellow},
 }
 
+// withSpaces replaces underscores.
 func withSpaces(s string) string { return strings.ReplaceAll(s, "_", " ") }
 
-// formatResult says how a run ended.
+// formatResult describes how a run ended.
 func formatResult(state task.State, reason string, exit *int) string {
 	switch {
-	case state == task.Failed && exit != nil && reason != task.ReasonShutdown: // then it was told to end
+	case state == task.Failed && exit != nil && reason != task.ReasonShutdown: // after a shutdown, the exit code only shows that the process was stopped
 		return fmt.Sprintf("exit %d", *exit)
 	case state == task.Failed && reason != "" && reason != task.ReasonExit:
 		return withSpaces(reason)
@@ -118,13 +118,13 @@ func formatResult(state task.State, reason string, exit *int) string {
 	return withSpaces(string(state)) + ": " + withSpaces(reason)
 }
 
-// withoutSymbols is text without the symbols that some terminals lack.
+// withoutSymbols replaces symbols that some terminals lack.
 func withoutSymbols(s string) string {
 	return strings.NewReplacer("·", "-", "–", "-", "…", "~", "→", "->", "─", "-", "✓", "+", "✗", "x", "○", "o", "❄", "*", "▶", ">", "‖", "=", "▸", ">",
 		"⊘", "/", "↷", "-", "×", "x", "⏎", "enter", "▁", "_", "▂", ".", "▃", ".", "▄", ":", "▅", ":", "▆", "|", "▇", "|", "█", "#", "░", ".", "↑", "^", "↓", "v").Replace(s)
 }
 
-// progressWords are how far a run is, as it says itself; "" if it does not.
+// progressWords describes the progress that a run has reported, or returns "".
 func progressWords(p *task.Progress) string {
 	const long = 10
 
