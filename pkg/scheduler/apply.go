@@ -366,11 +366,11 @@ func (s *shardState) applyRevised(ev *store.ShardEvent) {
 
 // readAhead records that the edited entries were read at revision at, when the watch had delivered
 // everything up to applied. Entries of tasks that were created between the two were not read: the watch
-// will deliver them, possibly in a version that is older than the edit for which revised stands.
+// will deliver them, possibly in a version that is older than the edit that revised indicates.
 type readAhead struct{ applied, at int64 }
 
 // seenUpTo returns up to which create revision the watermark may cover tasks. For all of these tasks, the
-// edits for which revised stands are known. A task that is created later must not be covered yet, or its
+// edits that revised indicates are known. A task that is created later must not be covered yet, or its
 // edited ticks could be lost (G4).
 func (s *shardState) seenUpTo() int64 {
 	if s.applied < s.readAhead.at {

@@ -14,7 +14,7 @@ import (
 // Normally the commit's watermark records that the tick is decided. There are two exceptions: the watermark
 // does not cover the task yet, because the watch has not delivered all creations up to the task's own, or
 // the plan keeps the time of the watermark. Then the entry's from must record it. In both cases the commit
-// compares the entry, so an edit that the worker does not know makes the commit fail (G7).
+// compares the entry, so an edit that the worker has not seen makes the commit fail (G7).
 func (p *plan) decideNextTick(t *taskstate.Task) bool {
 	// records are the history and queue records of waiting ticks that this one may drop.
 	covered, records := !p.keepWatermark && t.Create <= p.commit.Watermark.Seen, 2*t.TicksToDrop()
@@ -322,7 +322,7 @@ func (p *plan) serveQueue(t *taskstate.Task) {
 			continue
 		}
 
-		// A run that has its parts: give out, end or cancel parts.
+		// The run has its parts: assign, end or cancel some of them.
 		if q.UnderWay() {
 			c := tickpolicy.Candidate{Manual: q.Trigger == task.TriggerManual, Begun: true}
 			r := parentRun{plan: p, t: t, q: q}
@@ -420,7 +420,7 @@ func (p *plan) startWaiting(t *taskstate.Task, q *taskstate.Waiting) bool {
 		return true
 	}
 
-	// The run does not start, so give back what was reserved.
+	// The run does not start, so release what was reserved.
 	if q.Paced() {
 		p.returnToken()
 	}

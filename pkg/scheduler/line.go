@@ -7,7 +7,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/scheduler/taskstate"
 )
 
-// lostAfter returns the cluster's current setting. It is for what has no attempt, such as a part that waits
+// lostAfter returns the cluster's current setting. It applies where there is no attempt, as for a part that waits
 // for its node. An attempt has its own value (see Watch.LostAfter).
 func (p *plan) lostAfter() time.Duration { return p.cluster.EffectiveLostAfter().Std() }
 

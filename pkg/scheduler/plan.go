@@ -369,7 +369,7 @@ func (p *plan) decideDueTicks() {
 		return
 	}
 
-	// The watermark moves. The commit fails if an edit that this worker does not know gave a task ticks
+	// The watermark moves. The commit fails if an edit that this worker has not seen gave a task ticks
 	// before it.
 	p.commit.Moves(s.revised)
 	mark, last := &p.commit.Watermark, p.popped[len(p.popped)-1]

@@ -12,7 +12,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// ports are what a shard's decisions depend on beside its own state. Decisions depend on nothing else: no
+// ports are what a shard's decisions depend on besides its own state. Decisions depend on nothing else: no
 // clock, no network, no global random numbers. Tests and scripts replace all of them.
 type ports struct {
 	node         string // name of this node, which becomes the owner in run records

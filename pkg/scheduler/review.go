@@ -173,7 +173,7 @@ func (w *worker) repairRecords(ctx context.Context, d known.Differences) error {
 			entries[ev.Task] = ev.Mod
 		}
 
-		// An entry that was read only beside a waiting run is not applied.
+		// An entry that was read only because of a waiting run is not applied.
 		t := w.Tasks[ev.Task]
 		switch {
 		case !doubted:

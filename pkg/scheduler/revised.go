@@ -11,7 +11,7 @@ import (
 
 // A commit that moves the watermark's time compares the shard's revised key. It fails if an edit may have given
 // a task new ticks and the watch has not delivered the edit yet. Otherwise the watermark could pass a new tick
-// that its writer does not know, and the tick would be lost (G4). After such a failure, the owner waits for the
+// that its writer has not seen, and the tick would be lost (G4). After such a failure, the owner waits for the
 // watch or reads the entries, and decides again.
 //
 // Edits may arrive faster than an owner can commit. After some failures in a row, it decides due ticks without
@@ -27,7 +27,7 @@ const (
 	maxOvertaken = 3
 )
 
-// learnRevised waits until the worker knows the edit because of which a commit failed. mod is the current
+// learnRevised waits until the worker knows the edit that made a commit fail. mod is the current
 // mod revision of the revised key. It returns as soon as the watch has delivered the edit, or after it has
 // read the entries itself. If it can do neither, it returns nil, and the next commit fails as well. An
 // error means that ctx has ended or that the shard must be opened again.

@@ -115,7 +115,7 @@ func (w *worker) runRound(ctx context.Context) error {
 				return err
 			}
 
-			// An edit gave a task ticks that this worker does not know yet. Learn of it before the
+			// An edit gave a task ticks that this worker has not seen yet. Learn of it before the
 			// watermark moves past them (G4).
 			if conflict.Revised != nil {
 				if err := w.learnRevised(ctx, *conflict.Revised); err != nil {

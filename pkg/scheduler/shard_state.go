@@ -66,7 +66,7 @@ type shardState struct {
 	skippedSpans map[*taskstate.Task]*skippedSpan // by task, the record that its next skipped tick may extend
 	line         line                             // tasks that wait for a catch-up token
 	opening      opening                          // how the shard was found when this owner first opened it
-	stubborn     map[string]bool                  // tasks because of which the shard was opened again
+	stubborn     map[string]bool                  // tasks whose failing commits caused a reopening of the shard
 
 	// failures are the failing tasks, for the board only.
 	failures failures.Set
@@ -147,7 +147,7 @@ const (
 // addNotice stores a notice for the worker.
 func (s *shardState) addNotice(n notice) { s.notices = append(s.notices, n) }
 
-// settings are what a plan depends on beside the shard's state, read when the plan is made.
+// settings are what a plan depends on besides the shard's state, read when the plan is made.
 type settings struct {
 	clock       time.Time // the current time, for catch-up tokens
 	cluster     task.Cluster
@@ -164,7 +164,7 @@ func (s *shardState) ensureActivity(t *taskstate.Task) *taskstate.Activity {
 	return t.Activity
 }
 
-// dropTask forgets a task of which nothing is left. Another task object may have the same name by now, and
+// dropTask forgets a task that has no entry and no runs left. Another task object may have the same name by now, and
 // stays.
 func (s *shardState) dropTask(t *taskstate.Task) {
 	if t.Empty() && s.Tasks[t.FullName()] == t {

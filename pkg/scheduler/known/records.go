@@ -15,7 +15,7 @@ type Records struct {
 	Shard int
 	Keys  record.Keys
 
-	// Tasks are the tasks of the shard by namespace/name, including those of which only runs or history are
+	// Tasks are the tasks of the shard by namespace/name, including those of which only runs or history is
 	// left.
 	Tasks map[string]*taskstate.Task
 	// Watermark is the last known watermark, and WatermarkRev its mod revision, which the next commit

@@ -173,7 +173,7 @@ func (t *Task) LastDue(at int64) int64 {
 // Instant converts Unix milliseconds to a time in UTC.
 func Instant(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
 
-// Waiting is a run in the queue: its record, and what its owner knows beside that.
+// Waiting is a run in the queue: its record, and what its owner knows in addition.
 type Waiting struct {
 	task.Waiting
 	Mod  int64 // mod revision of the record
@@ -181,7 +181,7 @@ type Waiting struct {
 	Parental
 }
 
-// Parental is what an owner keeps about a run with parts beside its record. It is lost when the owner
+// Parental is what an owner keeps about a run with parts in addition to its record. It is lost when the owner
 // changes.
 type Parental struct {
 	// Away holds, by node, since when it has been away, for nodes of parts that are left to assign.
