@@ -133,7 +133,7 @@ func parseSince(f *factory.Factory, o watching, opts *client.EventOptions) error
 		return nil
 	}
 
-	t, err := factory.ParseTime(o.since, f.Zone(output.ReaderZone))
+	t, err := factory.ParseTime("since", o.since, f.Zone(output.ReaderZone))
 	if err != nil {
 		return failure.Usage("--since %s: use a time such as 2026-11-20T22:00:00Z, a duration such as 15m, or a revision of etcd", task.Quote(o.since))
 	}

@@ -39,8 +39,7 @@ func (f *Factory) BindFlags(flags *pflag.FlagSet) {
 	flags.BoolVarP(&f.Verbose, "verbose", "v", false, "log each call to the server to stderr")
 }
 
-// CheckFlags refuses global flags with values that they do not have, before a
-// command does anything.
+// CheckFlags checks the values of the global flags before a command does anything.
 func (f *Factory) CheckFlags(cmd *cobra.Command) error {
 	for _, flag := range []struct {
 		name, value string
@@ -77,8 +76,8 @@ func (f *Factory) CheckFlags(cmd *cobra.Command) error {
 	return task.CheckName("namespace", f.Namespace())
 }
 
-// RefuseEmpty refuses flags that were given and are empty, as those of a script whose
-// variable is: to take them for left out would do something else than was meant.
+// RefuseEmpty rejects flags with an empty value. In a script, this usually means that a variable is not set,
+// and ignoring the flag would do something else than intended.
 func RefuseEmpty(cmd *cobra.Command, flags ...string) error {
 	for _, name := range flags {
 		if f := cmd.Flags().Lookup(name); f.Changed && f.Value.String() == "" {
@@ -89,9 +88,10 @@ func RefuseEmpty(cmd *cobra.Command, flags ...string) error {
 	return nil
 }
 
-// ParseTime reads a time from which to count: RFC 3339, or a date with or without
-// a time of day in a zone. Nothing is the zero time.
-func ParseTime(s string, zone *time.Location) (time.Time, error) {
+// ParseTime parses the value s of a flag: a time in RFC 3339, or a date with or without a time of day
+// in zone. It returns the zero time for an empty value. The error names the flag, which is given
+// without dashes.
+func ParseTime(flag, s string, zone *time.Location) (time.Time, error) {
 	if s == "" {
 		return time.Time{}, nil
 	}
@@ -105,5 +105,5 @@ func ParseTime(s string, zone *time.Location) (time.Time, error) {
 		}
 	}
 
-	return time.Time{}, failure.Usage("--from %s: write 2027-03-28, 2027-03-28T01:30 or 2027-03-28T01:30:00Z", task.Quote(s))
+	return time.Time{}, failure.Usage("--%s %s: write 2027-03-28, 2027-03-28T01:30 or 2027-03-28T01:30:00Z", flag, task.Quote(s))
 }

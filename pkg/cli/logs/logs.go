@@ -22,7 +22,7 @@ import (
 	"github.com/carillonhq/carillon/pkg/task"
 )
 
-// reading is the flags of logs.
+// reading contains the flags of the command.
 type reading struct {
 	selection.Flags
 	follow        bool
@@ -32,7 +32,7 @@ type reading struct {
 	since         time.Time
 }
 
-// Command is carillon logs.
+// Command returns "carillon logs".
 func Command(f *factory.Factory) *cobra.Command {
 	var o reading
 	cmd := &cobra.Command{
@@ -81,13 +81,13 @@ func Command(f *factory.Factory) *cobra.Command {
 		return printLogs(cmd.Context(), f, c, named, o)
 	}
 
-	return factory.LimitFormats(cmd, output.FormatTable, output.FormatJSON, output.FormatJSONL) // JSON is only for errors: output is what it is
+	return factory.LimitFormats(cmd, output.FormatTable, output.FormatJSON, output.FormatJSONL) // JSON applies only to errors and to jsonl lines
 }
 
-// usualTail is how much of what is there already is shown of each of several tasks
-// that are followed.
+// usualTail is the default number of existing lines that are printed of each of several followed tasks.
 const usualTail = 10
 
+// checkReading checks the flags and parses --since.
 func checkReading(f *factory.Factory, cmd *cobra.Command, o *reading) error {
 	switch {
 	case o.attempt < 0:
@@ -107,7 +107,7 @@ func checkReading(f *factory.Factory, cmd *cobra.Command, o *reading) error {
 		return nil
 	}
 
-	t, err := factory.ParseTime(o.sinceWord, f.Zone(output.ReaderZone))
+	t, err := factory.ParseTime("since", o.sinceWord, f.Zone(output.ReaderZone))
 	if err != nil {
 		return failure.Usage("--since %s: use a duration such as 1h, or a time such as 2026-11-20T22:00:00Z", task.Quote(o.sinceWord))
 	}
@@ -117,13 +117,13 @@ func checkReading(f *factory.Factory, cmd *cobra.Command, o *reading) error {
 	return nil
 }
 
-// Tasks is what a command line names: tasks, and single runs.
+// Tasks contains the tasks and the single runs that a command line names.
 type Tasks struct {
 	tasks []selection.Ref
 	Runs  []task.Run
 }
 
-// Refs are the tasks that it is about, each once.
+// Refs returns all tasks concerned, each once.
 func (n Tasks) Refs() []selection.Ref {
 	refs := slices.Clone(n.tasks)
 	for _, r := range n.Runs {
@@ -135,6 +135,7 @@ func (n Tasks) Refs() []selection.Ref {
 	return refs
 }
 
+// namedLogs resolves the words of the command line.
 func namedLogs(ctx context.Context, f *factory.Factory, c *client.Client, words []string, p selection.Flags) (n Tasks, err error) {
 	var names []string
 	for _, word := range words {
@@ -169,7 +170,7 @@ func namedLogs(ctx context.Context, f *factory.Factory, c *client.Client, words 
 	return n, err
 }
 
-// namesRun reports whether a word names a run, not a task.
+// namesRun reports whether a word names a run and not a task.
 func namesRun(word string) (bool, error) {
 	if selection.IsGlob(word) {
 		return false, nil
@@ -185,7 +186,7 @@ func namesRun(word string) (bool, error) {
 	return w.ID != "" || strings.Contains(word, "@") || slashed && selection.RunIDStart.MatchString(id), nil
 }
 
-// beginOf is when a run began, as far as that is known.
+// beginOf returns when a run began, as far as is known.
 func beginOf(r task.Run) time.Time {
 	for _, t := range []task.Time{r.StartedAt, r.DispatchedAt, r.CreatedAt} {
 		if !t.IsZero() {
@@ -196,9 +197,9 @@ func beginOf(r task.Run) time.Time {
 	return r.ScheduledTime.Time
 }
 
-// chooseRuns chooses from a task's runs, the newest first, those to show: the latest, or
-// those that began since a time; with -f also what has not ended. The oldest comes
-// first.
+// chooseRuns selects the runs of a task to print. runs is sorted from the newest to the oldest; the result is
+// sorted from the oldest to the newest. It contains the latest run, or with --since all runs since that time.
+// With -f it also contains all runs that have not ended.
 func (o *reading) chooseRuns(runs []task.Run) []task.Run {
 	var list []task.Run
 	for _, r := range runs {
@@ -217,8 +218,7 @@ func (o *reading) chooseRuns(runs []task.Run) []task.Run {
 	return list
 }
 
-// runsOf reads the runs to show of a task. A word that is no task may be the
-// beginning of a run's id.
+// runsOf returns the runs of a task to print. If there is no such task, the word may be a prefix of a run's id.
 func runsOf(ctx context.Context, f *factory.Factory, c *client.Client, r selection.Ref, o *reading) ([]task.Run, error) {
 	runs, err := c.Runs.ListByTask(ctx, r.Namespace, r.Name, client.RunListOptions{})
 	if err == nil {
@@ -234,7 +234,7 @@ func runsOf(ctx context.Context, f *factory.Factory, c *client.Client, r selecti
 	return nil, selection.ExplainMissing(ctx, f, c, r, err)
 }
 
-// printLogs prints what runs have written.
+// printLogs prints the output of runs, without following them.
 func printLogs(ctx context.Context, f *factory.Factory, c *client.Client, n Tasks, o reading) error {
 	runs := n.Runs
 	failed := batch.ForEach(ctx, f, n.tasks, func(r selection.Ref) error {
@@ -277,7 +277,7 @@ func printLogs(ctx context.Context, f *factory.Factory, c *client.Client, n Task
 
 		err := batch.ForEach(ctx, f, runs, func(r task.Run) error {
 			if m.writeError() != nil {
-				return nil // nobody reads any more
+				return nil // nobody reads the output any more
 			}
 
 			err := m.printRun(ctx, c, r, client.LogOptions{Attempt: o.attempt, Tail: o.tail})
@@ -299,7 +299,7 @@ func printLogs(ctx context.Context, f *factory.Factory, c *client.Client, n Task
 	return err
 }
 
-// printRun prints a run's output.
+// printRun prints the output of one run.
 func (m *Merger) printRun(ctx context.Context, c *client.Client, r task.Run, o client.LogOptions) error {
 	s, err := m.openSource(ctx, c, r, o)
 	if err != nil {
@@ -324,16 +324,16 @@ func (m *Merger) printRun(ctx context.Context, c *client.Client, r task.Run, o c
 	}
 }
 
-// source is what a run has written.
+// source is the output of one run while it is read.
 type source struct {
 	output *RunOutput
-	body   *client.LogStream // nil: there is only the end that is kept with the run
-	kept   string
-	some   bool
+	body   *client.LogStream // nil: only the end of the output is available
+	kept   string            // the end of the output from the record of the run
+	some   bool              // some output has been read
 }
 
-// openSource opens a run's output. Where its file is gone, the end of it that is kept with
-// the run has to do.
+// openSource opens the output of a run. If the output is gone, the end that the record of the run contains is
+// used instead.
 func (m *Merger) openSource(ctx context.Context, c *client.Client, r task.Run, o client.LogOptions) (*source, error) {
 	o.Times = m.wantsTimes()
 	s := &source{output: m.Output(r)}
@@ -352,7 +352,7 @@ func (m *Merger) openSource(ctx context.Context, c *client.Client, r task.Run, o
 	return s, err
 }
 
-// nextPiece is the next of it; io.EOF at its end.
+// nextPiece returns the next piece of the output, or io.EOF at its end.
 func (s *source) nextPiece() (p client.LogPiece, err error) {
 	if s.body == nil {
 		p.Text, s.kept = []byte(s.kept), ""
@@ -379,6 +379,7 @@ func (s *source) nextPiece() (p client.LogPiece, err error) {
 	return p, err
 }
 
+// closeSource ends the output.
 func (s *source) closeSource() {
 	if s.body != nil {
 		_ = s.body.Close()

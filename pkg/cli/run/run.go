@@ -80,7 +80,7 @@ func parseAgo(f *factory.Factory, flag, text string, zone *time.Location) (time.
 		return f.Now().Add(-d), nil
 	}
 
-	t, err := factory.ParseTime(text, zone)
+	t, err := factory.ParseTime(flag, text, zone)
 	if err != nil {
 		return t, failure.Usage("--%s %s: use a duration such as 2h, or a time such as 2026-11-20, 2026-11-20T22:00 or 2026-11-20T22:00:00Z", flag, task.Quote(text))
 	}

@@ -52,7 +52,7 @@ func parseTiming(f *factory.Factory, flags timingFlags, exprs []string) (t task.
 	if err != nil {
 		return t, from, err
 	}
-	if from, err = factory.ParseTime(flags.from, zone); err != nil {
+	if from, err = factory.ParseTime("from", flags.from, zone); err != nil {
 		return t, from, err
 	}
 

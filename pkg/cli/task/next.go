@@ -93,7 +93,7 @@ func NextCommand(f *factory.Factory) *cobra.Command {
 // nextBounds are the span that is asked for; zero: from now, without an end. Local
 // times are of the zone.
 func nextBounds(f *factory.Factory, u upcoming, zone *time.Location) (from, until time.Time, err error) {
-	if from, err = factory.ParseTime(u.from, zone); err != nil {
+	if from, err = factory.ParseTime("from", u.from, zone); err != nil {
 		return from, until, err
 	}
 
@@ -297,7 +297,7 @@ func readUntil(s string, start time.Time, zone *time.Location) (time.Time, error
 		return at, nil
 	}
 
-	at, err := factory.ParseTime(s, zone)
+	at, err := factory.ParseTime("until", s, zone)
 	if err != nil {
 		return at, failure.Usage("--until %s: write 18:00, 2027-03-28, 2027-03-28T01:30 or 2027-03-28T01:30:00Z", task.Quote(s))
 	}
